@@ -1,0 +1,198 @@
+package rratelimiter
+
+import (
+	"encoding/binary"
+	"fmt"
+	"slices"
+	"strconv"
+	"time"
+
+	"github.com/rratelimiter/rratelimiter/limit"
+)
+
+// Bounds of one script call, so that none holds the server up.
+const (
+	maxBatch = 4096 // requests
+	maxRuns  = 128  // runs of requests for the same number of permits
+)
+
+// batch is what one script call decides: requests in the order in which they
+// are served.
+type batch struct {
+	requests []*request
+	line     int // how many of the first stand in line
+	figures  bool
+	audit    bool
+	fallback string
+
+	member []byte // the attempt's member, permits for the sum of all requests
+	sum    int64
+	runs   []run
+	sent   time.Time
+}
+
+// run is a number of requests, one after another, for the same permits.
+type run struct {
+	permits int64
+	count   int
+	inLine  bool
+}
+
+// add appends a request, or tells that it must wait for another batch.
+func (b *batch) add(r *request, inLine bool) bool {
+	if len(b.requests) > 0 && r.fallback != b.fallback || len(b.requests) == maxBatch || b.sum+r.permits > MaxPermits {
+		return false
+	}
+	last := len(b.runs) - 1
+	if last >= 0 && b.runs[last].permits == r.permits && b.runs[last].inLine == inLine {
+		b.runs[last].count++
+	} else {
+		if len(b.runs) == maxRuns {
+			return false
+		}
+		b.runs = append(b.runs, run{permits: r.permits, count: 1, inLine: inLine})
+	}
+	if inLine {
+		b.line++
+	}
+	b.fallback = r.fallback
+	b.requests = append(b.requests, r)
+	b.sum += r.permits
+	b.figures = b.figures || r.figures
+	return true
+}
+
+// args returns the arguments of the acquire script; age is below 0 for an
+// attempt that cannot have happened yet.
+func (b *batch) args(age time.Duration, token string) []any {
+	flags, ageText := "", ""
+	if b.figures {
+		flags += "f"
+	}
+	if b.audit {
+		flags += "a"
+	}
+	if age >= 0 {
+		ageText = formatAge(age)
+	}
+	args := make([]any, 0, 7+2*len(b.runs))
+	args = append(args, b.member, strconv.FormatInt(b.sum, 10), flags, b.fallback, ageText, token, b.line)
+	for _, r := range b.runs {
+		args = append(args, strconv.FormatInt(r.permits, 10), r.count)
+	}
+	return args
+}
+
+// formatAge returns the age of an attempt in milliseconds, with room for what
+// clocks of two servers may differ by.
+func formatAge(age time.Duration) string {
+	return strconv.FormatInt((age + time.Second).Milliseconds(), 10)
+}
+
+// outcome is the acquire script's answer to a batch.
+type outcome struct {
+	rate, free, taken int64
+	interval, reset   time.Duration
+	waits             []int64 // ms, for each refused run that has one
+}
+
+func parseOutcome(reply any) (outcome, error) {
+	values, _ := reply.([]any)
+	numbers, err := integers(reply, len(values))
+	if err != nil {
+		return outcome{}, err
+	}
+	if len(numbers) < 5 {
+		return outcome{}, fmt.Errorf("unexpected answer of the acquire script: %v", reply)
+	}
+	return outcome{
+		rate:     numbers[0],
+		free:     numbers[1],
+		taken:    numbers[2],
+		interval: time.Duration(numbers[3]) * time.Millisecond,
+		reset:    time.Duration(numbers[4]) * time.Millisecond,
+		waits:    numbers[5:],
+	}, nil
+}
+
+// answer is what a request is told.
+type answer struct {
+	decision limit.Decision
+	atLeast  bool  // RetryAfter is a lower bound: the script looked no further
+	inLine   bool  // refused unasked, for another before it in the line
+	err      error // permits exceed the rate
+}
+
+// answers walks the requests as the script did. Walking with what was taken as
+// the free permits gives the same grants as walking with what was free: each
+// granted request fits in what is left of it, and none that was refused does.
+func (b *batch) answers(o outcome) []answer {
+	answers := make([]answer, 0, len(b.requests))
+	left, free, waits := o.taken, o.free, o.waits
+	blocked := false
+	for _, r := range b.runs {
+		var wait time.Duration
+		atLeast, asked := false, false
+		for range r.count {
+			a := answer{decision: limit.Decision{Limit: o.rate, ResetAfter: o.reset}}
+			switch {
+			case r.permits > o.rate:
+				a.err = errExceeds(r.permits, o.rate)
+			case r.inLine && blocked:
+				a.inLine = true
+				if asked {
+					a.inLine = false
+					a.decision.RetryAfter, a.atLeast = wait, atLeast
+				}
+			case r.permits <= left:
+				left -= r.permits
+				free -= r.permits
+				a.decision.Granted = true
+			default:
+				if !asked {
+					asked = true
+					if len(waits) > 0 {
+						wait, atLeast = time.Duration(max(waits[0], -waits[0]))*time.Millisecond, waits[0] < 0
+						waits = waits[1:]
+					}
+				}
+				blocked = blocked || r.inLine
+				a.decision.RetryAfter, a.atLeast = wait, atLeast
+			}
+			a.decision.Remaining = max(0, free)
+			answers = append(answers, a)
+		}
+	}
+	return answers
+}
+
+func errExceeds(permits, rate int64) error {
+	return fmt.Errorf("%w: %d permits of %d an interval; ask for fewer or raise the rate", ErrPermitsExceedRate, permits, rate)
+}
+
+// sign makes the batch an attempt of this identity.
+func (b *batch) sign(member []byte) {
+	b.member = withPermits(member, b.sum)
+	b.sent = time.Now()
+}
+
+// withPermits returns a copy of a member that stands for that many permits.
+func withPermits(member []byte, permits int64) []byte {
+	member = slices.Clone(member)
+	binary.LittleEndian.PutUint32(member[len(member)-4:], uint32(permits))
+	return member
+}
+
+// again takes apart the answer {"again", token, ...} of a script that is to be
+// called once more.
+func again(reply any) (token string, rest []any, ok bool) {
+	values, isArray := reply.([]any)
+	if !isArray || len(values) < 2 {
+		return "", nil, false
+	}
+	if word, isText := values[0].(string); !isText || word != "again" {
+		return "", nil, false
+	}
+	token, ok = values[1].(string)
+	return token, values[2:], ok
+}

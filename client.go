@@ -1,0 +1,261 @@
+package rratelimiter
+
+import (
+	"context"
+	"crypto/rand"
+	"errors"
+	"fmt"
+	"maps"
+	"slices"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/google/uuid"
+
+	"github.com/rratelimiter/rratelimiter/codec"
+	"github.com/rratelimiter/rratelimiter/internal/keys"
+	"github.com/rratelimiter/rratelimiter/internal/script"
+	"github.com/rratelimiter/rratelimiter/lua"
+)
+
+// Client hands out limiters that live in one Redis. It is safe for use by
+// several goroutines; a program wants one for each Redis, since callers of one
+// Client share round trips and wait in one line.
+type Client struct {
+	rdb    Redis
+	id     string
+	mapper func(string) string
+	err    error // of the options
+
+	origin   [8]byte // what the identities of this Client's attempts begin with
+	attempts atomic.Uint64
+
+	mu     sync.Mutex        // taken last, after a queue's
+	queues map[string]*queue // by mapped name, as long as somebody uses them
+	active int               // calls and background work under way
+	closed bool
+	idle   chan struct{} // closed when closed and nothing is active
+}
+
+// New returns a Client on rdb, which stays the caller's to close. It does no
+// I/O.
+func New(rdb Redis, opts ...Option) *Client {
+	c := &Client{
+		rdb:    rdb,
+		id:     uuid.NewString(),
+		mapper: func(name string) string { return name },
+		queues: make(map[string]*queue),
+		idle:   make(chan struct{}),
+	}
+	if rdb == nil {
+		c.err = fmt.Errorf("%w: New: the Redis client is nil", ErrInvalidConfig)
+	}
+	_, _ = rand.Read(c.origin[:]) // never fails
+	for _, opt := range opts {
+		if opt == nil {
+			continue
+		}
+		if err := opt(c); err != nil {
+			c.err = errors.Join(c.err, err)
+		}
+	}
+	return c
+}
+
+// RateLimiter returns a handle of the limiter called name. It does no I/O;
+// handles of one name share one line of waiting callers.
+func (c *Client) RateLimiter(name string, opts ...LimiterOption) *RateLimiter {
+	l := &RateLimiter{client: c, name: name, err: c.err}
+	mapped := c.mapper(name)
+	if name == "" || mapped == "" {
+		l.err = errors.Join(l.err, fmt.Errorf("%w: the limiter's name is empty", ErrInvalidConfig))
+	}
+	l.keys = keys.For(mapped, c.id).List()
+	for _, opt := range opts {
+		if opt == nil {
+			continue
+		}
+		if err := opt(l); err != nil {
+			l.err = errors.Join(l.err, err)
+		}
+	}
+	return l
+}
+
+// Close ends the Client: callers that wait get ErrClosed, those whose request
+// is on its way get its answer, and so do permits that are being given back.
+// It returns when all are done, or with ctx.Err() before. Later calls on the
+// Client's limiters fail with ErrClosed. The Redis client stays open.
+func (c *Client) Close(ctx context.Context) error {
+	c.mu.Lock()
+	var queues []*queue
+	if !c.closed {
+		c.closed = true
+		if c.active == 0 {
+			close(c.idle)
+		}
+		queues = slices.Collect(maps.Values(c.queues))
+	}
+	c.mu.Unlock()
+	for _, q := range queues {
+		q.close()
+	}
+	select {
+	case <-c.idle:
+		return nil
+	default:
+	}
+	select {
+	case <-c.idle:
+		return nil
+	case <-ctx.Done():
+		return ctx.Err()
+	}
+}
+
+// begin counts a call in; end counts it out.
+func (c *Client) begin() error {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.closed {
+		return ErrClosed
+	}
+	c.active++
+	return nil
+}
+
+func (c *Client) end() {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.endLocked()
+}
+
+func (c *Client) endLocked() {
+	c.active--
+	if c.closed && c.active == 0 {
+		close(c.idle)
+	}
+}
+
+// enter counts a caller in at the limiter's queue; leave counts it out. A queue
+// that nobody uses is forgotten.
+func (c *Client) enter(l *RateLimiter) (*queue, error) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.closed {
+		return nil, ErrClosed
+	}
+	c.active++
+	key := l.keys[0]
+	q := c.queues[key]
+	if q == nil {
+		q = &queue{client: c, keys: l.keys}
+		c.queues[key] = q
+	}
+	q.users++
+	return q, nil
+}
+
+func (c *Client) leave(q *queue) {
+	c.mu.Lock()
+	q.users--
+	unused := q.users == 0
+	if unused {
+		delete(c.queues, q.keys[0])
+	}
+	c.endLocked()
+	c.mu.Unlock()
+	if unused {
+		q.stop()
+	}
+}
+
+// stay counts background work of a queue in, for a caller that is in itself.
+func (c *Client) stay(q *queue) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.active++
+	q.users++
+}
+
+// wake lets the callers that wait for the limiter of that key ask at once.
+func (c *Client) wake(key string) {
+	c.mu.Lock()
+	q := c.queues[key]
+	if q != nil {
+		q.users++
+		c.active++
+	}
+	c.mu.Unlock()
+	if q != nil {
+		q.poll(true)
+		c.leave(q)
+	}
+}
+
+// decide sends a batch, as often as the script asks for it.
+func (c *Client) decide(ctx context.Context, keys []string, b *batch) (outcome, error) {
+	b.sign(c.identity())
+	var doubt time.Time // when the first attempt was sent that may have run
+	token := ""
+	for {
+		reply, err := script.Repeat(ctx, c.rdb, lua.Acquire, keys, func(age time.Duration) []any {
+			if age >= 0 && doubt.IsZero() {
+				doubt = time.Now().Add(-age)
+			}
+			if !doubt.IsZero() {
+				age = time.Since(doubt)
+			}
+			return b.args(age, token)
+		})
+		if err != nil {
+			return outcome{}, c.explain(ctx, keys, err)
+		}
+		next, _, more := again(reply)
+		if !more {
+			return parseOutcome(reply)
+		}
+		token = next
+	}
+}
+
+// giveBack returns permits of a batch whose callers went away. Where that
+// fails they come back an interval after they were granted.
+func (c *Client) giveBack(ctx context.Context, keys []string, b *batch, taken, permits int64) {
+	member := withPermits(b.member, taken)
+	token := ""
+	for {
+		reply, err := script.Repeat(ctx, c.rdb, lua.GiveBack, keys, func(age time.Duration) []any {
+			repeated := ""
+			if age >= 0 {
+				repeated = "1"
+			}
+			return []any{member, permits, repeated, formatAge(time.Since(b.sent)), token}
+		})
+		if err != nil {
+			return
+		}
+		next, _, more := again(reply)
+		if !more {
+			return
+		}
+		token = next
+	}
+}
+
+// identity returns a member of the permits set for a new attempt, with no
+// permits on it yet.
+func (c *Client) identity() []byte {
+	var id [16]byte
+	copy(id[:], c.origin[:])
+	n := c.attempts.Add(1)
+	for i := range 8 {
+		id[15-i] = byte(n >> (8 * i))
+	}
+	member, err := codec.Append(make([]byte, 0, 21), codec.LayoutD2, id[:], 0)
+	if err != nil {
+		panic(err) // the layout holds an id of 16 bytes
+	}
+	return member
+}

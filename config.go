@@ -1,0 +1,186 @@
+package rratelimiter
+
+import (
+	"context"
+	"fmt"
+	"time"
+
+	"github.com/rratelimiter/rratelimiter/lua"
+)
+
+// RateType says who shares a limiter's permits.
+type RateType int
+
+const (
+	// Overall: all clients together. Redisson's RateType.OVERALL.
+	Overall RateType = iota
+	// PerClient: each client has the whole rate for itself. Redisson's
+	// RateType.PER_CLIENT; a client is a Redisson instance there and a Client
+	// (see WithClientID) here.
+	PerClient
+)
+
+// String returns Redisson's name of the type.
+func (t RateType) String() string {
+	switch t {
+	case Overall:
+		return "OVERALL"
+	case PerClient:
+		return "PER_CLIENT"
+	}
+	return fmt.Sprintf("RateType(%d)", int(t))
+}
+
+// MaxRate is the highest rate a limiter can count exactly: Lua numbers are
+// doubles.
+const MaxRate = 1<<53 - 1
+
+// MaxPermits is the most permits that one request can ask for: Redisson packs
+// a grant's permits in 32 bits.
+const MaxPermits = 1<<32 - 1
+
+// Config is the rate of a limiter: in any span of Interval at most Rate
+// permits are granted. A permit comes back one Interval after it was granted
+// (a sliding log), not at the edge of a window.
+type Config struct {
+	// Type says who shares the permits. The zero value is Overall.
+	Type RateType
+
+	// Rate is how many permits an interval has: 1 to MaxRate.
+	Rate int64
+
+	// Interval is the length of the sliding window, a whole number of
+	// milliseconds, at least 1.
+	Interval time.Duration
+
+	// KeepAlive deletes the limiter, configuration included, when nobody has
+	// asked it for permits for this long; every request starts it anew. A whole
+	// number of milliseconds, at least Interval; 0 keeps the limiter for ever.
+	KeepAlive time.Duration
+}
+
+// PerSecond returns the Config of rate permits a second, shared by all clients.
+func PerSecond(rate int64) Config { return Config{Rate: rate, Interval: time.Second} }
+
+// PerMinute returns the Config of rate permits a minute, shared by all clients.
+func PerMinute(rate int64) Config { return Config{Rate: rate, Interval: time.Minute} }
+
+// PerHour returns the Config of rate permits an hour, shared by all clients.
+func PerHour(rate int64) Config { return Config{Rate: rate, Interval: time.Hour} }
+
+func (c Config) validate() error {
+	switch {
+	case c.Type != Overall && c.Type != PerClient:
+		return fmt.Errorf("%w: type %d is neither Overall nor PerClient", ErrInvalidConfig, int(c.Type))
+	case c.Rate < 1 || c.Rate > MaxRate:
+		return fmt.Errorf("%w: rate %d is not between 1 and %d", ErrInvalidConfig, c.Rate, int64(MaxRate))
+	case c.Interval < time.Millisecond || c.Interval%time.Millisecond != 0:
+		return fmt.Errorf("%w: interval %v is not a whole number of milliseconds, at least 1", ErrInvalidConfig, c.Interval)
+	case c.KeepAlive < 0 || c.KeepAlive%time.Millisecond != 0:
+		return fmt.Errorf("%w: keep-alive time %v is not a whole number of milliseconds", ErrInvalidConfig, c.KeepAlive)
+	case c.KeepAlive != 0 && c.KeepAlive < c.Interval:
+		return fmt.Errorf("%w: keep-alive time %v is shorter than the interval %v", ErrInvalidConfig, c.KeepAlive, c.Interval)
+	}
+	return nil
+}
+
+// RateOption changes how SetRate and UpdateRate treat the limiter's state.
+type RateOption func(*rateOptions)
+
+type rateOptions struct{ keepState bool }
+
+// KeepState keeps the permits in use counted when the rate changes: they come
+// back one (new) interval after they were granted. Without it, the limiter
+// starts full. A change of type always starts full.
+func KeepState() RateOption {
+	return func(o *rateOptions) { o.keepState = true }
+}
+
+// text is what the acquire script takes for a limiter that has no rate.
+func (c Config) text() string {
+	return fmt.Sprintf("%d %d %d %d", c.Rate, c.Interval.Milliseconds(), int(c.Type), c.KeepAlive.Milliseconds())
+}
+
+// args are the first arguments of the scripts that set a rate.
+func (c Config) args() []any {
+	return []any{c.Rate, c.Interval.Milliseconds(), int(c.Type), c.KeepAlive.Milliseconds()}
+}
+
+// TrySetRate gives the limiter a rate unless it has one, and tells whether it
+// did. It is not repeated once it may have run: ErrUnknownOutcome.
+func (l *RateLimiter) TrySetRate(ctx context.Context, cfg Config) (bool, error) {
+	const op = "TrySetRate"
+	if err := cfg.validate(); err != nil {
+		return false, l.fail(op, err)
+	}
+	reply, err := l.write(ctx, lua.TrySetRate, cfg.args()...)
+	return reply == int64(1), l.fail(op, err)
+}
+
+// SetRate sets the limiter's rate, whether it had one or not. The limiter
+// starts full, in both modes; with KeepState the permits in use stay counted.
+// A time to live that the limiter had is replaced by cfg.KeepAlive. Callers of
+// this Client that wait for permits ask at once. It is not repeated once it may
+// have run: ErrUnknownOutcome.
+func (l *RateLimiter) SetRate(ctx context.Context, cfg Config, opts ...RateOption) error {
+	_, err := l.setRate(ctx, cfg, false, opts)
+	return l.fail("SetRate", err)
+}
+
+// UpdateRate is SetRate for a limiter that has a rate: where it has none, it
+// changes nothing and answers false.
+func (l *RateLimiter) UpdateRate(ctx context.Context, cfg Config, opts ...RateOption) (bool, error) {
+	set, err := l.setRate(ctx, cfg, true, opts)
+	return set, l.fail("UpdateRate", err)
+}
+
+func (l *RateLimiter) setRate(ctx context.Context, cfg Config, updateOnly bool, opts []RateOption) (bool, error) {
+	if err := cfg.validate(); err != nil {
+		return false, err
+	}
+	var o rateOptions
+	for _, opt := range opts {
+		if opt != nil {
+			opt(&o)
+		}
+	}
+	token := ""
+	for {
+		args := append(cfg.args(), flag(o.keepState), flag(updateOnly), token)
+		reply, err := l.write(ctx, lua.SetRate, args...)
+		if err != nil {
+			return false, err
+		}
+		next, _, more := again(reply)
+		if !more {
+			return reply == int64(1), nil
+		}
+		token = next
+	}
+}
+
+// Config returns the limiter's rate. ErrNotInitialized where it has none.
+func (l *RateLimiter) Config(ctx context.Context) (Config, error) {
+	const op = "Config"
+	reply, err := l.read(ctx, lua.Config)
+	if err != nil {
+		return Config{}, l.fail(op, err)
+	}
+	values, err := integers(reply, 4)
+	if err != nil {
+		return Config{}, l.fail(op, err)
+	}
+	return Config{
+		Rate:      values[0],
+		Interval:  time.Duration(values[1]) * time.Millisecond,
+		Type:      RateType(values[2]),
+		KeepAlive: time.Duration(values[3]) * time.Millisecond,
+	}, nil
+}
+
+func flag(set bool) int {
+	if set {
+		return 1
+	}
+	return 0
+}

@@ -1,0 +1,59 @@
+package rratelimiter
+
+import (
+	"errors"
+	"fmt"
+)
+
+// Errors to test for with [errors.Is]. What is returned wraps one of them and
+// says which limiter it speaks of and what to do.
+var (
+	// ErrNotInitialized: the limiter has no rate yet. Call TrySetRate first, or
+	// give the handle one by WithDefault.
+	ErrNotInitialized = errors.New("limiter has no rate")
+
+	// ErrPermitsExceedRate: more permits were asked for than one interval has,
+	// so that no waiting could ever bring them.
+	ErrPermitsExceedRate = errors.New("permits exceed the rate")
+
+	// ErrInvalidPermits: the number of permits is out of range.
+	ErrInvalidPermits = errors.New("invalid number of permits")
+
+	// ErrInvalidConfig: a rate, interval, keep-alive time, time to live, name
+	// or option is out of range.
+	ErrInvalidConfig = errors.New("invalid configuration")
+
+	// ErrCorrupt: what Redis holds under the limiter's keys is not a limiter's
+	// state. The message names key and field. Nothing was changed; Delete or
+	// SetRate cures it.
+	ErrCorrupt = errors.New("corrupt state")
+
+	// ErrUnknownOutcome: the answer to a call that may have run was lost, and
+	// the call is not one that can be repeated safely. Read the state before
+	// calling again.
+	ErrUnknownOutcome = errors.New("outcome unknown")
+
+	// ErrUnsupported: the server, the cluster's layout or the oldest Redisson
+	// that shares the limiter can't do what was asked.
+	ErrUnsupported = errors.New("unsupported")
+
+	// ErrClosed: the Client was closed.
+	ErrClosed = errors.New("client is closed")
+)
+
+// errUnderWay is said of a call that writes whose caller's context ended before
+// the answer came.
+var errUnderWay = fmt.Errorf("%w: the call was under way", ErrUnknownOutcome)
+
+// limiterError says which limiter and which call an error speaks of.
+type limiterError struct {
+	op   string
+	name string
+	err  error
+}
+
+func (e *limiterError) Error() string {
+	return fmt.Sprintf("rratelimiter: %s %q: %v", e.op, e.name, e.err)
+}
+
+func (e *limiterError) Unwrap() error { return e.err }

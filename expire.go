@@ -1,0 +1,103 @@
+package rratelimiter
+
+import (
+	"context"
+	"fmt"
+	"time"
+
+	"github.com/rratelimiter/rratelimiter/internal/keys"
+	"github.com/rratelimiter/rratelimiter/lua"
+)
+
+// Expire deletes the limiter, configuration included, after ttl, which is at
+// least a millisecond and rounded up to whole ones. It tells whether there was
+// one. A limiter with a KeepAlive time goes back to that at its next request.
+// Like all calls of this file that write, it is not repeated once it may have
+// run: ErrUnknownOutcome.
+func (l *RateLimiter) Expire(ctx context.Context, ttl time.Duration) (bool, error) {
+	const op = "Expire"
+	if ttl < time.Millisecond {
+		return false, l.fail(op, fmt.Errorf("%w: time to live %v is below 1ms", ErrInvalidConfig, ttl))
+	}
+	ms := (ttl-1)/time.Millisecond + 1
+	reply, err := l.write(ctx, lua.Expire, "PEXPIRE", int64(ms))
+	return reply == int64(1), l.fail(op, err)
+}
+
+// ExpireAt is Expire with the moment, by the server's clock; a moment that has
+// passed deletes the limiter at once.
+func (l *RateLimiter) ExpireAt(ctx context.Context, at time.Time) (bool, error) {
+	const op = "ExpireAt"
+	if at.UnixMilli() <= 0 {
+		return false, l.fail(op, fmt.Errorf("%w: moment %v is before 1970", ErrInvalidConfig, at))
+	}
+	reply, err := l.write(ctx, lua.Expire, "PEXPIREAT", at.UnixMilli())
+	return reply == int64(1), l.fail(op, err)
+}
+
+// ClearExpire lets the limiter live for ever, and tells whether it had a time
+// to live. A KeepAlive time comes back at the next request.
+func (l *RateLimiter) ClearExpire(ctx context.Context) (bool, error) {
+	reply, err := l.write(ctx, lua.ClearExpire)
+	return reply == int64(1), l.fail("ClearExpire", err)
+}
+
+// TTL returns how long the limiter lives; as in go-redis, -1 where that has no
+// end and -2 where there is no limiter.
+func (l *RateLimiter) TTL(ctx context.Context) (time.Duration, error) {
+	ms, err := l.ttl(ctx)
+	if err != nil || ms < 0 {
+		return time.Duration(ms), l.fail("TTL", err)
+	}
+	return time.Duration(ms) * time.Millisecond, nil
+}
+
+// Exists tells whether the limiter has a rate.
+func (l *RateLimiter) Exists(ctx context.Context) (bool, error) {
+	ms, err := l.ttl(ctx)
+	return err == nil && ms != -2, l.fail("Exists", err)
+}
+
+func (l *RateLimiter) ttl(ctx context.Context) (int64, error) {
+	reply, err := l.read(ctx, lua.TTL)
+	if err != nil {
+		return 0, err
+	}
+	values, err := integers([]any{reply}, 1)
+	if err != nil {
+		return 0, err
+	}
+	return values[0], nil
+}
+
+// Delete removes the limiter, configuration included, whatever is under its
+// keys, and tells whether there was any. Callers of this Client that wait for
+// its permits get ErrNotInitialized. What other clients keep of a PerClient
+// limiter stays until it expires.
+func (l *RateLimiter) Delete(ctx context.Context) (bool, error) {
+	reply, err := l.write(ctx, lua.Delete)
+	n, isNumber := reply.(int64)
+	return isNumber && n > 0, l.fail("Delete", err)
+}
+
+// Rename moves the limiter, permits in use included, to newName, and replaces
+// what was there. The handle keeps its name. On a cluster both names must carry
+// the same hash tag, as in "{shop}orders" and "{shop}sales": ErrUnsupported.
+// What other clients keep of a PerClient limiter does not move.
+func (l *RateLimiter) Rename(ctx context.Context, newName string) error {
+	const op = "Rename"
+	mapped := l.client.mapper(newName)
+	if newName == "" || mapped == "" {
+		return l.fail(op, fmt.Errorf("%w: the new name is empty", ErrInvalidConfig))
+	}
+	target := keys.For(mapped, l.client.id)
+	if l.err == nil && target.Config == l.keys[0] {
+		_, err := l.Config(ctx)
+		return err
+	}
+	_, err := l.writeTo(ctx, target.List(), lua.Rename)
+	if err == nil {
+		l.client.wake(target.Config)
+	}
+	return l.fail(op, err)
+}

@@ -1,0 +1,162 @@
+// Package script runs scripts on Redis so that none runs twice unnoticed.
+//
+// go-redis by itself repeats a command whose answer was lost, and runs the
+// script again. The commands made here forbid it that; instead a call is
+// repeated here, and only where that is harmless: always where the first
+// attempt never reached Redis or was refused unrun, and after a lost answer
+// where the caller says so (see [Repeat]).
+package script
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"net"
+	"strings"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+
+	"github.com/rratelimiter/rratelimiter/lua"
+)
+
+// Redis is what this package needs of a go-redis client.
+type Redis interface {
+	Process(ctx context.Context, cmd redis.Cmder) error
+	Pipeline() redis.Pipeliner
+}
+
+// ErrLost marks the error of a call that may have run, though no answer came.
+var ErrLost = errors.New("no answer")
+
+const (
+	maxAttempts = 5
+	minBackoff  = 8 * time.Millisecond
+	maxBackoff  = 512 * time.Millisecond
+)
+
+// Once runs a script. It is not repeated once it may have run: the error is
+// ErrLost then, with its cause.
+func Once(ctx context.Context, rdb Redis, s *lua.Script, keys []string, args ...any) (any, error) {
+	return run(ctx, rdb, s, keys, false, func(time.Duration) []any { return args })
+}
+
+// Read runs a script that may run any number of times.
+func Read(ctx context.Context, rdb Redis, s *lua.Script, keys []string, args ...any) (any, error) {
+	return run(ctx, rdb, s, keys, true, func(time.Duration) []any { return args })
+}
+
+// Repeat runs a script that can tell a repeated attempt from a new one. Its
+// arguments are asked for before each attempt; age is the time since the first
+// attempt that may have run was sent, below 0 while there is none. The error is
+// ErrLost when the last attempt, too, got no answer.
+func Repeat(ctx context.Context, rdb Redis, s *lua.Script, keys []string, args func(age time.Duration) []any) (any, error) {
+	return run(ctx, rdb, s, keys, true, args)
+}
+
+func run(ctx context.Context, rdb Redis, s *lua.Script, keys []string, repeat bool, args func(time.Duration) []any) (any, error) {
+	var doubt time.Time // when the first attempt that may have run was sent
+	for attempt := 1; ; attempt++ {
+		sent, age := time.Now(), time.Duration(-1)
+		if !doubt.IsZero() {
+			age = sent.Sub(doubt)
+		}
+		reply, err := send(ctx, rdb, s, keys, args(age))
+		switch {
+		case err == nil:
+			return reply, nil
+		case notRun(err):
+		case isAnswer(err) || errors.Is(err, redis.ErrClosed):
+			return nil, err
+		default:
+			if doubt.IsZero() {
+				doubt = sent
+			}
+		}
+		lost := !doubt.IsZero()
+		if attempt == maxAttempts || (lost && !repeat) || sleep(ctx, attempt) != nil {
+			if lost {
+				return nil, fmt.Errorf("%w: %w", ErrLost, err)
+			}
+			return nil, err
+		}
+	}
+}
+
+func send(ctx context.Context, rdb Redis, s *lua.Script, keys []string, args []any) (any, error) {
+	cmd := newCommand(ctx, "evalsha", s.SHA, keys, args)
+	err := rdb.Process(ctx, cmd)
+	if err != nil && redis.HasErrorPrefix(err, "NOSCRIPT") {
+		cmd = newCommand(ctx, "eval", s.Source, keys, args)
+		err = rdb.Process(ctx, cmd)
+	}
+	if err != nil {
+		return nil, err
+	}
+	return cmd.Val(), nil
+}
+
+// command is a command that go-redis does not repeat by itself.
+type command struct{ *redis.Cmd }
+
+// NoRetry is asked by go-redis before it repeats a command or a pipeline.
+func (command) NoRetry() bool { return true }
+
+func newCommand(ctx context.Context, verb, script string, keys []string, args []any) command {
+	all := make([]any, 0, 3+len(keys)+len(args))
+	all = append(all, verb, script, len(keys))
+	for _, key := range keys {
+		all = append(all, key)
+	}
+	cmd := redis.NewCmd(ctx, append(all, args...)...)
+	cmd.SetFirstKeyPos(3)
+	return command{cmd}
+}
+
+// isAnswer tells whether Redis answered, with an error.
+func isAnswer(err error) bool {
+	var answer redis.Error
+	return errors.As(err, &answer)
+}
+
+// notRun tells whether an error shows that the script did not run and may do
+// so when it is sent again.
+func notRun(err error) bool {
+	if isAnswer(err) {
+		switch Code(err) {
+		case "LOADING", "READONLY", "CLUSTERDOWN", "TRYAGAIN", "MASTERDOWN", "NOREPLICAS", "BUSY", "NOSCRIPT":
+			return true
+		}
+		return strings.HasPrefix(err.Error(), "ERR max number of clients reached")
+	}
+	var op *net.OpError
+	return errors.As(err, &op) && op.Op == "dial" || errors.Is(err, redis.ErrPoolTimeout) || errors.Is(err, redis.ErrPoolExhausted)
+}
+
+// Code returns the first word of an error that Redis answered. An error that a
+// command inside a script met is told by Redis 6 in the middle of the text.
+func Code(err error) string {
+	text := err.Error()
+	if strings.HasPrefix(text, "ERR Error running script") {
+		if _, inner, ok := strings.Cut(text, ": -"); ok {
+			text = inner
+		} else if i := strings.LastIndex(text, ": "); i >= 0 {
+			text = text[i+2:]
+		}
+	}
+	code, _, _ := strings.Cut(text, " ")
+	return code
+}
+
+func sleep(ctx context.Context, attempt int) error {
+	backoff := min(minBackoff<<(attempt-1), maxBackoff)
+	timer := time.NewTimer(backoff/2 + rand.N(backoff/2))
+	defer timer.Stop()
+	select {
+	case <-ctx.Done():
+		return ctx.Err()
+	case <-timer.C:
+		return nil
+	}
+}

@@ -1,0 +1,238 @@
+-- Takes permits for one or more requests, in order: each gets all that it asks
+-- for or nothing.
+--
+-- KEYS
+--   1 config  2 value  3 client's value  4 permits  5 client's permits
+-- ARGV
+--   1  member of the permits set for the sum of all requests; without its
+--      permits it is the attempt's identity
+--   2  the sum of all requests
+--   3  letters, or '': f, the figures are wanted, so that all that has run out is
+--      reclaimed even if no request needs it; a, a refusal looks for permits
+--      that leaked
+--   4  '' or the configuration for a limiter that has none:
+--      'rate interval type keepAliveTime'
+--   5  '' or, when the attempt may have happened already, its age in ms
+--   6  '' or the token of the 'again' answer
+--   7  how many of the first requests stand in line: where one of them does not
+--      fit, those behind it in the line are refused
+--   8, 9, ...  permits, count: that many requests for so many permits each
+-- Returns
+--   rate, free, taken, interval, reset, waits...
+--      free: free permits before, below 0 while a lowered rate is paid off
+--      taken: the permits granted
+--      reset: ms until all permits are free again, if nobody takes more
+--      waits: for each run of which a request was refused, save those behind
+--      another in the line and those above the rate: the ms until it could
+--      pass; negative where it is at least so long
+--   'again', token   the call is to be repeated; nothing was granted
+--   NOTINIT, CORRUPT <key's number> <field> <why>, LATE (an attempt that has
+--   been answered already)
+
+local time = redis.call('TIME')
+local now_text = time[1] .. string.sub('00000' .. time[2], -6, -4)
+local fields = redis.call('HMGET', KEYS[1], 'rate', 'interval', 'type', 'keepAliveTime')
+local value_text = nil
+
+-- The common case is decided here, with the fewest commands: a shared limiter
+-- with enough free permits. Once in a few grants it takes the long way round,
+-- which reclaims what has run out.
+if fields[3] == '0' then
+  value_text = redis.call('GET', KEYS[2])
+  if value_text and fields[1] and fields[2] and (ARGV[3] == '' or ARGV[3] == 'a') and ARGV[5] == '' and
+      (fields[4] == '0' or not fields[4]) and
+      not string.find(fields[1] .. fields[2] .. value_text, '%D') and string.byte(value_text) ~= 48 then
+    local rate, interval = tonumber(fields[1]), tonumber(fields[2])
+    local value, sum = tonumber(value_text), tonumber(ARGV[2])
+    local step = (rate or 0) / 64
+    if step < 16 then
+      step = 16
+    elseif step > 256 then
+      step = 256
+    end
+    if value and rate and interval and value <= rate and rate <= 9007199254740991 and
+        sum <= value and value % step >= sum and
+        (ARGV[2] == ARGV[8] or not redis.call('ZSCORE', KEYS[4], string.sub(ARGV[1], 1, -5) .. '\0\0\0\0')) then
+      if redis.call('ZADD', KEYS[4], 'NX', now_text, ARGV[1]) == 1 then
+        redis.call('DECRBY', KEYS[2], ARGV[2])
+      end
+      local ttl = redis.call('PTTL', KEYS[1])
+      if ttl >= 0 then
+        if ttl == 0 then
+          ttl = 1
+        end
+        redis.call('PEXPIRE', KEYS[2], ttl)
+        redis.call('PEXPIRE', KEYS[4], ttl)
+      end
+      return {rate, value, sum, interval, interval}
+    end
+  end
+end
+
+--- @include "config"
+--- @include "digits"
+--- @include "pair"
+--- @include "settle"
+--- @include "repay"
+--- @include "find"
+--- @include "keep_ttl"
+
+local now = tonumber(now_text)
+local config, problem = parse_config(fields)
+if problem then
+  return problem
+end
+local made = not config
+if made then
+  if ARGV[4] == '' then
+    return redis.error_reply('NOTINIT no rate is set')
+  end
+  if redis.call('EXISTS', KEYS[1]) == 1 then
+    return corrupt(1, 'rate', 'is missing in a hash of other fields')
+  end
+  local rate, interval, kind, keep = string.match(ARGV[4], '^(%d+) (%d+) (%d) (%d+)$')
+  fields = {rate, interval, kind, keep}
+  config = parse_config(fields)
+end
+local rate, interval = config.rate, config.interval
+
+local need = 0
+for i = 8, #ARGV, 2 do
+  local permits = tonumber(ARGV[i])
+  if permits <= rate then
+    need = need + permits * tonumber(ARGV[i + 1])
+  end
+end
+if need == 0 then
+  return {rate, 0, 0, interval, 0}
+end
+
+local value_key, permits_key, places = pair_of(config)
+if value_key ~= KEYS[2] or not value_text then
+  value_text = redis.call('GET', value_key)
+end
+
+-- An attempt that may have happened is looked for before anything is changed.
+-- A repeat that grants less than all leaves a mark, a member of no permits, so
+-- that a copy that comes late grants nothing. One request needs no look at the
+-- mark: its copies carry the same member.
+local single = ARGV[2] == ARGV[8]
+local found = nil
+if ARGV[5] ~= '' then
+  local token
+  found, token = find(permits_key, ARGV[1], now - tonumber(ARGV[5]), ARGV[6])
+  if token then
+    return {'again', token}
+  end
+elseif not single and redis.call('ZSCORE', permits_key, with_permits(ARGV[1], 0)) then
+  return redis.error_reply('LATE the attempt has been answered')
+end
+
+local wanted = need
+if string.find(ARGV[3], 'f') then
+  wanted = rate
+elseif found then
+  wanted = 0
+end
+local state, token
+state, token, problem = settle(config, value_key, permits_key, places, value_text, now, wanted, ARGV[6])
+if problem then
+  return problem
+end
+if made then
+  redis.call('HSET', KEYS[1], 'rate', fields[1], 'interval', fields[2], 'keepAliveTime', fields[4], 'type', fields[3])
+end
+if token then
+  keep_ttl(config, value_key, permits_key, true)
+  return {'again', token}
+end
+
+-- Walks the requests with that many free permits. Returns the permits granted
+-- and the refused sizes in order, those that get a wait.
+local function walk(free)
+  local left, taken, refused, place, blocked = free, 0, {}, 0, false
+  local line = tonumber(ARGV[7])
+  for i = 8, #ARGV, 2 do
+    local permits, count = tonumber(ARGV[i]), tonumber(ARGV[i + 1])
+    local waits = place < line
+    place = place + count
+    if permits <= rate and not (waits and blocked) then
+      local granted = math.max(0, math.min(count, math.floor(left / permits)))
+      left = left - granted * permits
+      taken = taken + granted * permits
+      if granted < count then
+        refused[#refused + 1] = permits
+        blocked = blocked or waits
+      end
+    end
+  end
+  return taken, refused
+end
+
+local free = state.free
+local taken, refused = walk(found or free)
+
+-- A refusal's wait mostly ends with the oldest member. Where that one has too
+-- few permits more rows are looked at, and then leaked permits show.
+local most = 0
+for _, permits in ipairs(refused) do
+  most = math.max(most, permits)
+end
+local rows = {}
+if most > 0 and state.oldest then
+  rows[1] = state.oldest[1]
+  local first = permits_of(rows[1])
+  if not first then
+    return corrupt_member(places[2], rows[1])
+  end
+  if string.find(ARGV[3], 'a') or free - taken + first < most then
+    free, rows, problem = repay(config, value_key, permits_key, places, free)
+    if problem then
+      return problem
+    end
+    if not found then
+      taken, refused = walk(free)
+    end
+  end
+end
+
+if not found and taken > 0 then
+  local member = ARGV[1]
+  if digits(taken) ~= ARGV[2] then
+    member = with_permits(member, taken)
+  end
+  if redis.call('ZADD', permits_key, 'NX', now_text, member) == 1 then
+    redis.call('DECRBY', value_key, digits(taken))
+  end
+end
+if not found and ARGV[5] ~= '' and digits(taken) ~= ARGV[2] then
+  redis.call('ZADD', permits_key, 'NX', now_text, with_permits(ARGV[1], 0))
+end
+keep_ttl(config, value_key, permits_key, true)
+
+local before, left = free, free - taken
+if found then
+  before, left = free + found, free
+end
+local reset = 0
+if taken > 0 then
+  reset = interval
+elseif state.newest then
+  reset = state.newest + interval - now
+end
+local answer = {rate, before, taken, interval, reset}
+for _, permits in ipairs(refused) do
+  local freed, wait = 0, interval
+  for i, row in ipairs(rows) do
+    freed = freed + permits_of(row)
+    if left + freed >= permits or i == 257 then
+      wait = tonumber(redis.call('ZSCORE', permits_key, row)) + interval - now
+      if left + freed < permits then
+        wait = -wait
+      end
+      break
+    end
+  end
+  answer[#answer + 1] = wait
+end
+return answer

@@ -1,0 +1,39 @@
+-- Tells how many permits are free, after giving back all that has run out.
+--
+-- KEYS
+--   1 config  2 value  3 client's value  4 permits  5 client's permits
+-- ARGV
+--   1  '' or the token of the 'again' answer
+-- Returns
+--   the free permits, below 0 while a lowered rate is paid off
+--   'again', token   the call is to be repeated
+--   NOTINIT, CORRUPT <key's number> <field> <why>
+
+--- @include "read_config"
+--- @include "clock"
+--- @include "pair"
+--- @include "settle"
+--- @include "repay"
+--- @include "keep_ttl"
+
+local config, problem = read_config(KEYS[1])
+if problem then
+  return problem
+end
+local value_key, permits_key, places = pair_of(config)
+local state, token
+state, token, problem = settle(config, value_key, permits_key, places, redis.call('GET', value_key), tonumber(clock()),
+  config.rate, ARGV[1])
+if problem then
+  return problem
+end
+keep_ttl(config, value_key, permits_key, false)
+if token then
+  return {'again', token}
+end
+local free = state.free
+if state.oldest then
+  local rows
+  free, rows, problem = repay(config, value_key, permits_key, places, free)
+end
+return problem or free

@@ -1,0 +1,15 @@
+-- Takes the time to live off all keys of a limiter.
+--
+-- KEYS
+--   1 config  2 value  3 client's value  4 permits  5 client's permits
+-- ARGV
+-- Returns
+--   1 when a key had one, else 0
+
+local had = 0
+had = math.max(had, redis.call('PERSIST', KEYS[1]))
+had = math.max(had, redis.call('PERSIST', KEYS[2]))
+had = math.max(had, redis.call('PERSIST', KEYS[3]))
+had = math.max(had, redis.call('PERSIST', KEYS[4]))
+had = math.max(had, redis.call('PERSIST', KEYS[5]))
+return had

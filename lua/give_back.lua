@@ -1,0 +1,61 @@
+-- Gives back what one attempt was granted for callers that no longer want it.
+--
+-- KEYS
+--   1 config  2 value  3 client's value  4 permits  5 client's permits
+-- ARGV
+--   1  the attempt's member, as it was last seen
+--   2  permits
+--   3  '' or, when this call may have run already, '1': only a member that is
+--      still as it was last seen gives back then
+--   4  the attempt's age in ms
+--   5  '' or the token of the 'again' answer
+-- Returns
+--   the permits given back; fewer than asked for where they have run out
+--   'again', token   the call is to be repeated
+--   CORRUPT <key's number> <field> <why>
+
+--- @include "config"
+--- @include "clock"
+--- @include "pair"
+--- @include "integer"
+--- @include "digits"
+--- @include "find"
+--- @include "take_off"
+
+local config, problem = parse_config(redis.call('HMGET', KEYS[1], 'rate', 'interval', 'type', 'keepAliveTime'))
+if problem or not config then
+  return problem or 0
+end
+local value_key, permits_key, places = pair_of(config)
+local text = redis.call('GET', value_key)
+local value = integer(text)
+if text and not value then
+  return corrupt(places[1], 'value', 'is no integer: ' .. text)
+end
+
+local now = tonumber(clock())
+local member = ARGV[1]
+local score = redis.call('ZSCORE', permits_key, member)
+if not score and ARGV[3] == '' then
+  local found, token = find(permits_key, member, now - tonumber(ARGV[4]), ARGV[5])
+  if token then
+    return {'again', token}
+  end
+  if found then
+    member = with_permits(member, found)
+    score = redis.call('ZSCORE', permits_key, member)
+  end
+end
+if not score or tonumber(score) <= now - config.interval then
+  return 0
+end
+local permits = math.min(tonumber(ARGV[2]), permits_of(member))
+take_off(permits_key, member, permits)
+if value then
+  local free = math.min(config.rate, value + permits)
+  if redis.call('EXISTS', permits_key) == 0 then
+    free = config.rate
+  end
+  redis.call('INCRBY', value_key, digits(free - value))
+end
+return permits

@@ -1,0 +1,6 @@
+-- Returns the server's time in epoch milliseconds, as digits: TIME answers
+-- seconds and microseconds, the latter without leading zeros.
+local function clock()
+  local time = redis.call('TIME')
+  return time[1] .. string.sub('00000' .. time[2], -6, -4)
+end

@@ -1,0 +1,30 @@
+--- @include "integer"
+--- @include "corrupt"
+
+-- Turns what HMGET rate interval type keepAliveTime answered into a table.
+-- Returns nil where the limiter has no configuration, and nil with an error
+-- reply where it has half of one or text for a number.
+local function parse_config(fields)
+  if not (fields[1] or fields[2] or fields[3] or fields[4]) then
+    return nil
+  end
+  local config = {
+    rate = integer(fields[1]),
+    interval = integer(fields[2]),
+    per_client = fields[3] == '1',
+    keep = integer(fields[4] or '0'),
+  }
+  if not config.rate then
+    return nil, corrupt(1, 'rate', fields[1] and 'is no integer: ' .. fields[1] or 'is missing')
+  end
+  if not config.interval or config.interval < 0 then
+    return nil, corrupt(1, 'interval', fields[2] and 'is no number of milliseconds: ' .. fields[2] or 'is missing')
+  end
+  if fields[3] ~= '0' and fields[3] ~= '1' then
+    return nil, corrupt(1, 'type', fields[3] and 'is neither 0 nor 1: ' .. fields[3] or 'is missing')
+  end
+  if not config.keep then
+    return nil, corrupt(1, 'keepAliveTime', 'is no number of milliseconds: ' .. fields[4])
+  end
+  return config
+end

@@ -1,0 +1,105 @@
+// Package lua holds the scripts that decide about permits, one file a script.
+//
+// A line
+//
+//	--- @include "name"
+//
+// stands for the text of include/name.lua, once in each script, however often
+// it is asked for; includes may include. A script's head names its KEYS, its
+// ARGV and what it returns. Scripts read and write only keys passed in KEYS,
+// count in integers, and touch a bounded number of rows a call: where that is
+// not enough they answer {"again", token} and are called once more.
+package lua
+
+import (
+	"crypto/sha1" // Redis names scripts by their SHA-1.
+	"embed"
+	"encoding/hex"
+	"fmt"
+	"io/fs"
+	"path"
+	"strings"
+)
+
+//go:embed *.lua include/*.lua
+var files embed.FS
+
+// Script is a script ready to be sent.
+type Script struct {
+	Name   string // the file's name without its ending
+	Source string // with all includes in their places
+	SHA    string // lower-case, as EVALSHA takes it
+}
+
+// The scripts. What each takes and returns stands at the head of its file.
+var (
+	Acquire     = mustLoad("acquire")
+	Available   = mustLoad("available")
+	ClearExpire = mustLoad("clear_expire")
+	Config      = mustLoad("config")
+	Delete      = mustLoad("delete")
+	Expire      = mustLoad("expire")
+	GiveBack    = mustLoad("give_back")
+	Release     = mustLoad("release")
+	Rename      = mustLoad("rename")
+	SetRate     = mustLoad("set_rate")
+	TrySetRate  = mustLoad("try_set_rate")
+	TTL         = mustLoad("ttl")
+	Types       = mustLoad("types")
+)
+
+// All returns every script, in the order of their names.
+func All() []*Script {
+	return []*Script{
+		Acquire, Available, ClearExpire, Config, Delete, Expire, GiveBack,
+		Release, Rename, SetRate, TrySetRate, TTL, Types,
+	}
+}
+
+func mustLoad(name string) *Script {
+	script, err := load(files, name)
+	if err != nil {
+		panic(err) // a fault of the build: the files are part of it
+	}
+	return script
+}
+
+func load(fsys fs.FS, name string) (*Script, error) {
+	source, err := compose(fsys, name+".lua", map[string]bool{})
+	if err != nil {
+		return nil, fmt.Errorf("lua: script %s: %w", name, err)
+	}
+	sum := sha1.Sum([]byte(source))
+	return &Script{Name: name, Source: source, SHA: hex.EncodeToString(sum[:])}, nil
+}
+
+// compose returns the text of a file, with the includes that are not in seen
+// put in place of their lines.
+func compose(fsys fs.FS, file string, seen map[string]bool) (string, error) {
+	text, err := fs.ReadFile(fsys, file)
+	if err != nil {
+		return "", err
+	}
+	var out strings.Builder
+	for number, line := range strings.SplitAfter(string(text), "\n") {
+		rest, isInclude := strings.CutPrefix(line, "--- @include ")
+		if !isInclude {
+			out.WriteString(line)
+			continue
+		}
+		name := strings.Trim(strings.TrimSpace(rest), `"`)
+		if name == "" || strings.TrimSpace(rest) != `"`+name+`"` {
+			return "", fmt.Errorf("%s:%d: an include is written --- @include \"name\"", file, number+1)
+		}
+		if seen[name] {
+			continue
+		}
+		seen[name] = true
+		included, err := compose(fsys, path.Join("include", name+".lua"), seen)
+		if err != nil {
+			return "", fmt.Errorf("%s:%d: %w", file, number+1, err)
+		}
+		out.WriteString(included)
+	}
+	return out.String(), nil
+}

@@ -1,0 +1,71 @@
+-- Gives permits back before their interval is over: off the newest members,
+-- first off those of this client.
+--
+-- KEYS
+--   1 config  2 value  3 client's value  4 permits  5 client's permits
+-- ARGV
+--   1  permits
+--   2  what the identities of this client's members begin with, in layout D
+--   3  '' or the token of the 'again' answer
+-- Returns
+--   0 when all is done
+--   'again', token, permits   the call is to be repeated for that many permits
+--   NOTINIT, CORRUPT <key's number> <field> <why>
+
+--- @include "read_config"
+--- @include "clock"
+--- @include "pair"
+--- @include "settle"
+--- @include "take_off"
+--- @include "keep_ttl"
+
+local config, problem = read_config(KEYS[1])
+if problem then
+  return problem
+end
+local value_key, permits_key, places = pair_of(config)
+local rows = redis.call('ZRANGE', permits_key, -256, -1)
+local sum
+sum, problem = sum_of(rows, places[2])
+if problem then
+  return problem
+end
+local state, token
+state, token, problem = settle(config, value_key, permits_key, places, redis.call('GET', value_key), tonumber(clock()),
+  0, ARGV[3])
+if problem then
+  return problem
+end
+keep_ttl(config, value_key, permits_key, true)
+if token then
+  return {'again', token, tonumber(ARGV[1])}
+end
+if not state.newest then
+  return 0
+end
+
+local left = tonumber(ARGV[1])
+local function take_from(mine)
+  for i = #rows, 1, -1 do
+    local member = rows[i]
+    if left > 0 and member and mine == (string.sub(member, 2, 1 + #ARGV[2]) == ARGV[2]) then
+      local permits = math.min(left, permits_of(member))
+      take_off(permits_key, member, permits)
+      left = left - permits
+    end
+  end
+end
+rows = redis.call('ZRANGE', permits_key, -256, -1)
+take_from(true)
+take_from(false)
+
+local free = state.free + tonumber(ARGV[1]) - left
+local more = redis.call('EXISTS', permits_key) == 1
+if free > config.rate or not more then
+  free = config.rate
+end
+redis.call('INCRBY', value_key, digits(free - state.free))
+if more and left > 0 then
+  return {'again', 'again', left}
+end
+return 0

@@ -1,0 +1,97 @@
+-- Sets the rate of a limiter, whether it had one or not, and starts it full or
+-- keeps its permits in use.
+--
+-- KEYS
+--   1 config  2 value  3 client's value  4 permits  5 client's permits
+-- ARGV
+--   1 rate  2 interval in ms  3 type  4 keepAliveTime in ms, 0 for none
+--   5  '1' to keep the permits in use, where the type stays
+--   6  '1' to change nothing where the limiter has no rate
+--   7  '' or the token of the 'again' answer
+-- Returns
+--   1 when the rate was set, 0 when there was none to change
+--   'again', token   the call is to be repeated
+--   CORRUPT <key's number> <field> <why>
+
+--- @include "config"
+--- @include "clock"
+--- @include "pair"
+--- @include "settle"
+--- @include "repay"
+
+if ARGV[6] == '1' and redis.call('EXISTS', KEYS[1]) == 0 then
+  return 0
+end
+
+local function store_config()
+  redis.call('HSET', KEYS[1], 'rate', ARGV[1], 'interval', ARGV[2], 'keepAliveTime', ARGV[4], 'type', ARGV[3])
+  if ARGV[4] ~= '0' then
+    redis.call('PEXPIRE', KEYS[1], ARGV[4])
+  else
+    redis.call('PERSIST', KEYS[1])
+  end
+end
+
+local kind = redis.call('HGET', KEYS[1], 'type')
+if ARGV[5] ~= '1' or (kind and kind ~= ARGV[3]) then
+  store_config()
+  redis.call('UNLINK', KEYS[2], KEYS[3], KEYS[4], KEYS[5])
+  return 1
+end
+
+local old, problem = parse_config(redis.call('HMGET', KEYS[1], 'rate', 'interval', 'type', 'keepAliveTime'))
+if problem then
+  return problem
+end
+local config = parse_config({ARGV[1], ARGV[2], ARGV[3], ARGV[4]})
+local rate_before = (old or config).rate
+local value_key, permits_key, places = pair_of(config)
+local text = redis.call('GET', value_key)
+local value = integer(text)
+if text and not value then
+  return corrupt(places[1], 'value', 'is no integer: ' .. text)
+end
+
+-- The difference of the rates goes to the value, as a debt where it falls below
+-- 0. What has run out by the new interval comes back, and what is neither free
+-- nor in use then has leaked; where there are too many rows to tell, later calls
+-- see to that.
+local rows = redis.call('ZRANGE', permits_key, 0, 256)
+local now = tonumber(clock())
+if not value or #rows <= 256 then
+  if value then
+    local used
+    used, problem = sum_of(rows, places[2])
+    if problem then
+      return problem
+    end
+    text = digits(math.min(value, rate_before) + config.rate - rate_before)
+    redis.call('INCRBY', value_key, digits(tonumber(text) - value))
+  end
+  local state, token
+  state, token, problem = settle(config, value_key, permits_key, places, text, now, 0, ARGV[7])
+  if problem then
+    return problem
+  end
+  if token and not value then
+    return {'again', token}
+  end
+  if state and state.oldest then
+    repay(config, value_key, permits_key, places, state.free)
+  end
+else
+  redis.call('INCRBY', value_key, digits(math.min(0, rate_before - value) + config.rate - rate_before))
+end
+
+store_config()
+if ARGV[4] ~= '0' then
+  redis.call('PEXPIRE', value_key, ARGV[4])
+  redis.call('PEXPIRE', permits_key, ARGV[4])
+elseif config.per_client then
+  redis.call('PEXPIRE', value_key, ARGV[2])
+  redis.call('PEXPIRE', permits_key, ARGV[2])
+else
+  redis.call('PERSIST', value_key)
+  redis.call('PERSIST', permits_key)
+end
+return 1

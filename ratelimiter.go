@@ -1,0 +1,164 @@
+package rratelimiter
+
+import (
+	"context"
+	"fmt"
+	"sync/atomic"
+	"time"
+
+	"github.com/rratelimiter/rratelimiter/internal/script"
+	"github.com/rratelimiter/rratelimiter/limit"
+	"github.com/rratelimiter/rratelimiter/lua"
+)
+
+// RateLimiter grants at most as many permits in any span of its interval as its
+// rate says, to all programs together that share it, Redisson's included. It is
+// a handle: all state is in Redis. Make one with [Client.RateLimiter]; it is
+// safe for use by several goroutines and needs no closing.
+type RateLimiter struct {
+	client   *Client
+	name     string
+	keys     []string
+	fallback string // configuration for a limiter that has none, or ""
+	err      error  // of the options or the name
+
+	audit atomic.Int64 // when leaked permits are next looked for, Unix ns
+}
+
+// Name returns the limiter's name, as it was given to Client.RateLimiter.
+func (l *RateLimiter) Name() string { return l.name }
+
+// TryAcquire takes permits if they are free, or become free within timeout, and
+// tells whether it did. With a timeout of 0 or less it asks once. With more it
+// waits in line: callers of one Client are served first come first served, but
+// one that has asked for an interval in vain no longer holds up those behind.
+//
+// When ctx ends, TryAcquire returns ctx.Err() at once; what it is granted
+// nevertheless is given back. Other errors: ErrInvalidPermits,
+// ErrPermitsExceedRate, ErrNotInitialized, ErrCorrupt, ErrClosed, and
+// ErrUnknownOutcome where Redis gave no answer, repeats included; permits that
+// it may have taken come back after an interval.
+func (l *RateLimiter) TryAcquire(ctx context.Context, permits int64, timeout time.Duration) (bool, error) {
+	r := &request{limiter: l, permits: permits}
+	if timeout > 0 {
+		r.waits = true
+		r.deadline = time.Now().Add(timeout)
+	}
+	a, err := l.acquire(ctx, r)
+	return a.decision.Granted, l.fail("TryAcquire", err)
+}
+
+// Acquire takes permits, and waits for them as long as it must. It is
+// TryAcquire without a timeout; ctx can end it.
+func (l *RateLimiter) Acquire(ctx context.Context, permits int64) error {
+	_, err := l.acquire(ctx, &request{limiter: l, permits: permits, waits: true})
+	return l.fail("Acquire", err)
+}
+
+// Take takes permits if they are free at once, and answers with the figures
+// that a caller may want to pass on. Its errors are those of TryAcquire.
+func (l *RateLimiter) Take(ctx context.Context, permits int64) (limit.Decision, error) {
+	a, err := l.acquire(ctx, &request{limiter: l, permits: permits, figures: true})
+	return a.decision, l.fail("Take", err)
+}
+
+func (l *RateLimiter) acquire(ctx context.Context, r *request) (answer, error) {
+	if l.err != nil {
+		return answer{}, l.err
+	}
+	if r.permits < 1 || r.permits > MaxPermits {
+		return answer{}, fmt.Errorf("%w: %d is not between 1 and %d", ErrInvalidPermits, r.permits, int64(MaxPermits))
+	}
+	if err := ctx.Err(); err != nil {
+		return answer{}, err
+	}
+	q, err := l.client.enter(l)
+	if err != nil {
+		return answer{}, err
+	}
+	defer l.client.leave(q)
+	r.fallback = l.fallback
+	return q.acquire(ctx, r)
+}
+
+// auditDue tells whether it is time to look for leaked permits, which costs the
+// server more than a plain refusal: once an interval is enough.
+func (l *RateLimiter) auditDue(now time.Time) bool { return now.UnixNano() >= l.audit.Load() }
+
+func (l *RateLimiter) auditDone(now time.Time, interval time.Duration) {
+	l.audit.Store(now.Add(interval).UnixNano())
+}
+
+// Release gives permits back before their interval is over: those that this
+// Client took last, then those that others took last. What is not in use is not
+// given back. 0 permits do nothing; fewer are ErrInvalidPermits. Callers of
+// this Client that wait for permits ask at once. Release is not repeated once
+// it may have run: ErrUnknownOutcome.
+func (l *RateLimiter) Release(ctx context.Context, permits int64) error {
+	const op = "Release"
+	if l.err != nil {
+		return l.fail(op, l.err)
+	}
+	if permits < 0 || permits > MaxRate {
+		return l.fail(op, fmt.Errorf("%w: %d is not between 0 and %d", ErrInvalidPermits, permits, int64(MaxRate)))
+	}
+	if err := ctx.Err(); err != nil {
+		return l.fail(op, err)
+	}
+	q, err := l.client.enter(l)
+	if err != nil {
+		return l.fail(op, err)
+	}
+	defer l.client.leave(q)
+	if permits == 0 {
+		return nil
+	}
+	// While a batch is in doubt, its member must stay as it was written.
+	var failed error
+	err = q.exclusive(ctx, func() { failed = l.release(context.WithoutCancel(ctx), permits) })
+	if err == nil {
+		err = failed
+	}
+	q.poll(true)
+	return l.fail(op, err)
+}
+
+func (l *RateLimiter) release(ctx context.Context, permits int64) error {
+	token := ""
+	for {
+		reply, err := script.Once(ctx, l.client.rdb, lua.Release, l.keys, permits, l.client.origin[:], token)
+		if err != nil {
+			return l.client.explain(ctx, l.keys, err)
+		}
+		next, rest, more := again(reply)
+		if !more {
+			return nil
+		}
+		left, err := integers(rest, 1)
+		if err != nil {
+			return err
+		}
+		token, permits = next, left[0]
+	}
+}
+
+// AvailablePermits returns how many permits are free now.
+func (l *RateLimiter) AvailablePermits(ctx context.Context) (int64, error) {
+	const op = "AvailablePermits"
+	token := ""
+	for {
+		reply, err := l.read(ctx, lua.Available, token)
+		if err != nil {
+			return 0, l.fail(op, err)
+		}
+		next, _, more := again(reply)
+		if !more {
+			free, err := integers([]any{reply}, 1)
+			if err != nil {
+				return 0, l.fail(op, err)
+			}
+			return max(0, free[0]), nil
+		}
+		token = next
+	}
+}
