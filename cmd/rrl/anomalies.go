@@ -1,0 +1,134 @@
+package main
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+	"time"
+)
+
+// anomaly is something in a limiter's keys that a healthy limiter has not.
+type anomaly struct {
+	Kind string `json:"kind"`
+	Text string `json:"text"`
+}
+
+// findings collects anomalies.
+type findings []anomaly
+
+func (f *findings) add(kind, format string, args ...any) {
+	*f = append(*f, anomaly{kind, fmt.Sprintf(format, args...)})
+}
+
+// checkConfig looks at the limiter's hash; err is why it can't be read.
+func (f *findings) checkConfig(s *snapshot, err error) {
+	switch {
+	case s.config.wrong("hash"):
+		f.add("wrong_type", "key %s is a %s, not a hash", s.config.name, s.config.kind)
+	case !s.config.exists():
+		f.add("no_config", "the rate is gone, value or permits are still there")
+	case err != nil:
+		f.add("bad_config", "%v", err)
+	}
+}
+
+// checkState looks at one pair of value and set.
+func (f *findings) checkState(s *snapshot, st *state, cfg *fields) {
+	if s.value.wrong("string") {
+		f.add("wrong_type", "key %s is a %s, not a string", s.value.name, s.value.kind)
+	} else if s.value.exists() && st.Value == nil {
+		f.add("bad_value", "key %s holds %q, not a whole number", s.value.name, s.number)
+	}
+	if s.permits.wrong("zset") {
+		f.add("wrong_type", "key %s is a %s, not a sorted set", s.permits.name, s.permits.kind)
+	}
+	f.checkMembers(s, st)
+	if cfg == nil {
+		return
+	}
+	f.checkSum(s, st, cfg)
+	if s.config.ttl > 0 {
+		for _, k := range []keyState{s.value, s.permits} {
+			if k.exists() && k.ttl < 0 {
+				f.add("no_ttl", "the rate expires, key %s does not", k.name)
+			}
+		}
+	}
+}
+
+func (f *findings) checkMembers(s *snapshot, st *state) {
+	var unknown, future int
+	var furthest int64
+	layouts := map[string]bool{}
+	for _, p := range st.Permits {
+		if p.parseError != nil {
+			unknown++
+		} else {
+			layouts[p.Layout] = true
+		}
+		if p.AgeMS < 0 {
+			future++
+			furthest = max(furthest, -p.AgeMS)
+		}
+	}
+	if unknown > 0 {
+		f.add("unknown_layout", "%s of %s: no release of Redisson writes such a member",
+			plural(int64(unknown), "member"), s.permits.name)
+	}
+	if future > 0 {
+		f.add("future_members", "%s of %s: dated up to %v ahead of the server, by a client whose clock is fast",
+			plural(int64(future), "member"), s.permits.name, time.Duration(furthest)*time.Millisecond)
+	}
+	if len(layouts) > 1 {
+		f.checkMix(s, layouts)
+	}
+	if s.card > maxMembers {
+		f.add("not_all_read", "%s has %d members, the oldest %d were looked at", s.permits.name, s.card, maxMembers)
+	}
+}
+
+// checkMix names the layouts that the members of one set have.
+func (f *findings) checkMix(s *snapshot, layouts map[string]bool) {
+	var names []string
+	for _, name := range []string{"B", "C", "D1", "D2", "D"} {
+		if layouts[name] {
+			names = append(names, name)
+		}
+	}
+	effect := "Redisson reads these beside each other"
+	if layouts["B"] || layouts["C"] {
+		effect = "Redisson's requests fail once a member of a layout it can't read runs out; set-rate or delete cures it"
+	}
+	f.add("mixed_layouts", "%s has layouts %s: %s", s.permits.name, strings.Join(names, ", "), effect)
+}
+
+// checkSum compares the value and the permits in the set with the rate.
+func (f *findings) checkSum(s *snapshot, st *state, cfg *fields) {
+	if s.value.wrong("string") || s.permits.wrong("zset") || s.card > maxMembers {
+		return
+	}
+	inSet := st.InUse + st.RunOut
+	if st.Value == nil {
+		if !s.value.exists() && s.card > 0 {
+			f.add("no_value", "key %s is gone while %s are in the set: Redisson grants the whole rate again",
+				s.value.name, plural(inSet, "permit"))
+		}
+		return
+	}
+	value := *st.Value
+	if value > cfg.rate {
+		f.add("value_above_rate", "key %s is %d, the rate is %d", s.value.name, value, cfg.rate)
+	}
+	unread := slices.ContainsFunc(st.Permits, func(p permit) bool { return p.parseError != nil })
+	if sum := value + inSet; sum != cfg.rate && !unread {
+		what := fmt.Sprintf("%d too many; Redisson's release and a rate changed by it do that", sum-cfg.rate)
+		switch {
+		case sum < cfg.rate && !s.permits.exists():
+			what = fmt.Sprintf("%d without a member; Redisson before 3.13.3 keeps none, later ones fail on it", cfg.rate-sum)
+		case sum < cfg.rate:
+			what = plural(cfg.rate-sum, "permit") + " lost"
+		}
+		f.add("sum_not_rate", "value %d and %d permits in the set are %d, the rate is %d: %s",
+			value, inSet, sum, cfg.rate, what)
+	}
+}

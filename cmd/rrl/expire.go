@@ -1,0 +1,105 @@
+package main
+
+import (
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"github.com/rratelimiter/rratelimiter"
+)
+
+func newExpire(a *app) *cobra.Command {
+	var forget bool
+	cmd := &cobra.Command{
+		Use:   "expire NAME TTL",
+		Short: "Let a limiter expire, or keep it for good",
+		Long: `Let a limiter expire, its rate included, after the time TTL. With --clear in
+place of TTL, it no longer expires.
+
+Exits 1 where nothing changed: there is no such limiter, or nothing to clear.`,
+		Example: `  rrl expire orders 10m
+  rrl expire orders --clear`,
+		Args: func(cmd *cobra.Command, args []string) error {
+			if forget {
+				return named("NAME")(cmd, args)
+			}
+			return named("NAME", "TTL")(cmd, args)
+		},
+		RunE: func(cmd *cobra.Command, args []string) error {
+			name := args[0]
+			var ttl time.Duration
+			if !forget {
+				var err error
+				if ttl, err = parseTTL(args[1]); err != nil {
+					return err
+				}
+			}
+			return a.withLimiter(cmd.Context(), name, func(l *rratelimiter.RateLimiter) error {
+				var changed bool
+				var err error
+				text := name + " no longer expires"
+				if forget {
+					changed, err = l.ClearExpire(cmd.Context())
+				} else {
+					changed, err = l.Expire(cmd.Context(), ttl)
+					text = name + " expires in " + formatDuration(ttl)
+				}
+				if err != nil {
+					return err
+				}
+				return a.printChanged(name, "changed", changed, text)
+			})
+		},
+	}
+	cmd.Flags().BoolVar(&forget, "clear", false, "keep the limiter for good")
+	return cmd
+}
+
+func parseTTL(s string) (time.Duration, error) {
+	ttl, err := time.ParseDuration(s)
+	if err != nil {
+		return 0, fmt.Errorf("TTL %q is not a time, such as 90s, 10m or 24h", s)
+	}
+	if ttl < time.Millisecond {
+		return 0, errors.New("TTL is below 1ms; to remove a limiter, use delete")
+	}
+	return ttl, nil
+}
+
+func newDelete(a *app) *cobra.Command {
+	return &cobra.Command{
+		Use:   "delete NAME",
+		Short: "Delete a limiter with all it keeps",
+		Long: `Delete a limiter with all it keeps.
+
+Exits 1 where there is no such limiter.`,
+		Example: `  rrl delete orders`,
+		Args:    named("NAME"),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			name := args[0]
+			return a.withLimiter(cmd.Context(), name, func(l *rratelimiter.RateLimiter) error {
+				deleted, err := l.Delete(cmd.Context())
+				if err != nil {
+					return err
+				}
+				return a.printChanged(name, "deleted", deleted, "deleted "+name)
+			})
+		},
+	}
+}
+
+// printChanged prints the outcome of a change, under the given JSON field.
+func (a *app) printChanged(name, field string, changed bool, text string) error {
+	if !changed {
+		text = name + ": nothing changed"
+	}
+	if err := a.print(map[string]any{"name": name, field: changed}, text); err != nil {
+		return err
+	}
+	if !changed {
+		return errNo
+	}
+	return nil
+}

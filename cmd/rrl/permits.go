@@ -1,0 +1,128 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"github.com/rratelimiter/rratelimiter"
+)
+
+func newAcquire(a *app) *cobra.Command {
+	var (
+		permits int64
+		timeout time.Duration
+		wait    bool
+	)
+	cmd := &cobra.Command{
+		Use:   "acquire NAME",
+		Short: "Take permits, waiting for them if asked to",
+		Long: `Take permits. Without flags it is one try; with --timeout it waits up to that
+long, with --wait without end.
+
+Exits 0 where the permits were granted, 1 where not.`,
+		Example: `  rrl acquire orders
+  rrl acquire orders --permits 2 --timeout 100ms
+  rrl acquire orders --wait && ./call-the-api`,
+		Args: named("NAME"),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			if timeout < 0 {
+				return errors.New("--timeout is negative; --wait waits without end")
+			}
+			return a.withLimiter(cmd.Context(), args[0], func(l *rratelimiter.RateLimiter) error {
+				answer, err := acquire(cmd.Context(), l, permits, timeout, wait)
+				if err != nil {
+					return err
+				}
+				if err := a.print(answer, answer.String()); err != nil {
+					return err
+				}
+				if !answer.Granted {
+					return errNo
+				}
+				return nil
+			})
+		},
+	}
+	flags := cmd.Flags()
+	flags.Int64VarP(&permits, "permits", "n", 1, "how many permits")
+	flags.DurationVar(&timeout, "timeout", 0, "wait up to this long (0 is one try)")
+	flags.BoolVar(&wait, "wait", false, "wait without end")
+	cmd.MarkFlagsMutuallyExclusive("timeout", "wait")
+	return cmd
+}
+
+// acquired is the answer of one acquire. Remaining and RetryAfterMS are known
+// after a single try only, else nil.
+type acquired struct {
+	Name         string `json:"name"`
+	Permits      int64  `json:"permits"`
+	Granted      bool   `json:"granted"`
+	WaitedMS     int64  `json:"waited_ms"`
+	Remaining    *int64 `json:"remaining"`
+	RetryAfterMS *int64 `json:"retry_after_ms"`
+}
+
+func acquire(ctx context.Context, l *rratelimiter.RateLimiter, permits int64, timeout time.Duration, wait bool) (acquired, error) {
+	answer := acquired{Name: l.Name(), Permits: permits}
+	start := time.Now()
+	var err error
+	switch {
+	case wait:
+		err = l.Acquire(ctx, permits)
+		answer.Granted = err == nil
+	case timeout > 0:
+		answer.Granted, err = l.TryAcquire(ctx, permits, timeout)
+	default:
+		d, takeErr := l.Take(ctx, permits)
+		answer.Granted, answer.Remaining, answer.RetryAfterMS = d.Granted, &d.Remaining, millis(d.RetryAfter)
+		err = takeErr
+	}
+	if wait || timeout > 0 {
+		answer.WaitedMS = time.Since(start).Milliseconds()
+	}
+	return answer, err
+}
+
+func (a acquired) String() string {
+	s := "denied " + plural(a.Permits, "permit")
+	if a.Granted {
+		s = "granted " + plural(a.Permits, "permit")
+	}
+	if a.WaitedMS > 0 {
+		s += fmt.Sprintf(" after %dms", a.WaitedMS)
+	}
+	if a.Remaining != nil {
+		s += fmt.Sprintf(", %d left", *a.Remaining)
+	}
+	if a.RetryAfterMS != nil && *a.RetryAfterMS > 0 {
+		s += fmt.Sprintf(", try again in %dms", *a.RetryAfterMS)
+	}
+	return s
+}
+
+func newRelease(a *app) *cobra.Command {
+	var permits int64
+	cmd := &cobra.Command{
+		Use:     "release NAME",
+		Short:   "Give permits back before their interval is over",
+		Example: `  rrl release orders --permits 2`,
+		Args:    named("NAME"),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			return a.withLimiter(cmd.Context(), args[0], func(l *rratelimiter.RateLimiter) error {
+				if err := l.Release(cmd.Context(), permits); err != nil {
+					return err
+				}
+				return a.print(struct {
+					Name     string `json:"name"`
+					Released int64  `json:"released"`
+				}{l.Name(), permits}, "gave back "+plural(permits, "permit"))
+			})
+		},
+	}
+	cmd.Flags().Int64VarP(&permits, "permits", "n", 1, "how many permits")
+	return cmd
+}

@@ -1,0 +1,275 @@
+package main
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"testing"
+	"time"
+
+	"github.com/alicebob/miniredis/v2"
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+)
+
+// outcome is what one command line came to.
+type outcome struct {
+	code           int
+	stdout, stderr string
+}
+
+// rrl runs a command line without any environment.
+func rrl(t testing.TB, args ...string) outcome {
+	t.Helper()
+	return rrlWith(t.Context(), nil, args...)
+}
+
+func rrlWith(ctx context.Context, env map[string]string, args ...string) outcome {
+	var stdout, stderr bytes.Buffer
+	code := run(ctx, args, &stdout, &stderr, func(name string) string { return env[name] })
+	return outcome{code, stdout.String(), stderr.String()}
+}
+
+// server is a miniredis that commands are run against.
+type server struct {
+	*miniredis.Miniredis
+	t testing.TB
+}
+
+func newServer(t testing.TB) server {
+	t.Helper()
+	return server{miniredis.RunT(t), t}
+}
+
+func (s server) url() string { return "redis://" + s.Addr() }
+
+func (s server) rrl(args ...string) outcome {
+	s.t.Helper()
+	return rrl(s.t, append(args, "--redis", s.url())...)
+}
+
+// object parses the one JSON object on a line of its own that text must be.
+func object(t testing.TB, text string) map[string]any {
+	t.Helper()
+	var v map[string]any
+	require.NoError(t, json.Unmarshal([]byte(text), &v), "%q", text)
+	return v
+}
+
+func TestTheWayThroughALimitersLife(t *testing.T) {
+	t.Parallel()
+	s := newServer(t)
+	for _, step := range []struct {
+		args   []string
+		code   int
+		stdout string
+	}{
+		{[]string{"update-rate", "orders", "5/1h"}, 1, "orders has no rate, nothing changed\n"},
+		{[]string{"delete", "orders"}, 1, "orders: nothing changed\n"},
+		{[]string{"expire", "orders", "1h"}, 1, "orders: nothing changed\n"},
+		{[]string{"try-set-rate", "orders", "5/1h"}, 0, "orders has 5 permits every 1h\n"},
+		{[]string{"try-set-rate", "orders", "6/1h"}, 1, "orders has a rate already, nothing changed\n"},
+		{[]string{"acquire", "orders"}, 0, "granted 1 permit, 4 left\n"},
+		{[]string{"acquire", "orders", "--permits", "4"}, 0, "granted 4 permits, 0 left\n"},
+		{[]string{"release", "orders", "-n", "2"}, 0, "gave back 2 permits\n"},
+		{[]string{"acquire", "orders", "--permits", "2", "--wait"}, 0, ""},
+		{[]string{"acquire", "orders", "--timeout", "20ms"}, 1, ""},
+		{[]string{"update-rate", "orders", "7/1h", "--keep-state"}, 0, "orders has 7 permits every 1h\n"},
+		{[]string{"acquire", "orders", "--permits", "2", "--timeout", "20ms"}, 0, ""},
+		{[]string{"acquire", "orders", "--timeout", "0"}, 1, ""},
+		{
+			[]string{"set-rate", "orders", "2/1m", "--type", "per-client", "--keep-alive", "1h"}, 0,
+			"orders has 2 permits every 1m for each client, deleted when unused for 1h\n",
+		},
+		{[]string{"acquire", "orders", "--permits", "2", "--client-id", "a"}, 0, "granted 2 permits, 0 left\n"},
+		{[]string{"acquire", "orders", "--permits", "2", "--client-id", "b"}, 0, "granted 2 permits, 0 left\n"},
+		{[]string{"expire", "orders", "90s"}, 0, "orders expires in 1m30s\n"},
+		{[]string{"expire", "orders", "--clear"}, 0, "orders no longer expires\n"},
+		{[]string{"delete", "orders", "--client-id", "a"}, 0, "deleted orders\n"},
+		{[]string{"delete", "orders", "--client-id", "a"}, 1, "orders: nothing changed\n"},
+	} {
+		got := s.rrl(step.args...)
+		require.Equal(t, step.code, got.code, "%q: %+v", step.args, got)
+		require.Empty(t, got.stderr, "%q", step.args)
+		if step.stdout != "" {
+			require.Equal(t, step.stdout, got.stdout, "%q", step.args)
+		}
+	}
+}
+
+func TestJSON(t *testing.T) {
+	t.Parallel()
+	s := newServer(t)
+	for _, step := range []struct {
+		args []string
+		code int
+		json string
+	}{
+		{[]string{"try-set-rate", "orders", "5/1h"}, 0, `{"name":"orders","set":true}`},
+		{[]string{"try-set-rate", "orders", "5/1h"}, 1, `{"name":"orders","set":false}`},
+		{[]string{"set-rate", "orders", "5/1h"}, 0, `{"name":"orders","set":true}`},
+		{[]string{"update-rate", "orders", "5/1h"}, 0, `{"name":"orders","set":true}`},
+		{
+			[]string{"acquire", "orders", "-n", "5"}, 0,
+			`{"name":"orders","permits":5,"granted":true,"waited_ms":0,"remaining":0,"retry_after_ms":0}`,
+		},
+		{[]string{"release", "orders", "-n", "5"}, 0, `{"name":"orders","released":5}`},
+		{[]string{"expire", "orders", "1h"}, 0, `{"name":"orders","changed":true}`},
+		{[]string{"expire", "orders", "--clear"}, 0, `{"name":"orders","changed":true}`},
+		{[]string{"delete", "orders"}, 0, `{"name":"orders","deleted":true}`},
+		{[]string{"delete", "orders"}, 1, `{"name":"orders","deleted":false}`},
+	} {
+		got := s.rrl(append(step.args, "--json")...)
+		require.Equal(t, step.code, got.code, "%q: %+v", step.args, got)
+		require.JSONEq(t, step.json, got.stdout, "%q", step.args)
+		require.Empty(t, got.stderr, "%q", step.args)
+	}
+}
+
+func TestDeniedAcquireTellsWhenToTryAgain(t *testing.T) {
+	t.Parallel()
+	s := newServer(t)
+	require.Zero(t, s.rrl("set-rate", "orders", "2/1h").code)
+	require.Zero(t, s.rrl("acquire", "orders").code)
+	got := s.rrl("acquire", "orders", "--permits", "2", "--json")
+	require.Equal(t, exitNo, got.code)
+	answer := object(t, got.stdout)
+	assert.Equal(t, false, answer["granted"])
+	assert.InDelta(t, 1, answer["remaining"], 0)
+	assert.InDelta(t, 3_600_000, answer["retry_after_ms"], 60_000)
+
+	got = s.rrl("acquire", "orders", "--timeout", "1ms", "--permits", "2", "--json")
+	require.Equal(t, exitNo, got.code)
+	answer = object(t, got.stdout)
+	assert.Nil(t, answer["remaining"])
+	assert.Nil(t, answer["retry_after_ms"])
+}
+
+func TestErrors(t *testing.T) {
+	t.Parallel()
+	s := newServer(t)
+	require.Zero(t, s.rrl("set-rate", "orders", "5/1h").code)
+	for _, c := range []struct {
+		args   []string
+		stderr string
+	}{
+		{[]string{"acquire", "none"}, "limiter has no rate"},
+		{[]string{"acquire", "orders", "-n", "6"}, "permits exceed the rate"},
+		{[]string{"acquire", "orders", "-n", "0"}, "invalid number of permits"},
+		{[]string{"release", "orders", "-n", "-1"}, "invalid number of permits"},
+		{[]string{"set-rate", "orders", "5/1h", "--keep-alive", "1m"}, "shorter than the interval"},
+		{[]string{"acquire", ""}, "name"},
+
+		{[]string{"acquire"}, "NAME is missing; usage: rrl acquire NAME"},
+		{[]string{"acquire", "a", "b"}, `unexpected argument "b"`},
+		{[]string{"acquire", "a", "--timeout", "-1s"}, "--wait waits without end"},
+		{[]string{"acquire", "a", "--timeout", "1s", "--wait"}, "timeout wait"},
+		{[]string{"acquire", "a", "--timeout", "soon"}, `invalid argument "soon"`},
+		{[]string{"set-rate", "orders"}, "RATE is missing; usage: rrl set-rate NAME RATE"},
+		{[]string{"try-set-rate", "orders", "100"}, "want permits/interval, such as 100/1s"},
+		{[]string{"update-rate", "orders", "1/1s", "--type", "each"}, "want overall or per-client"},
+		{[]string{"try-set-rate", "orders", "1/1s", "--keep-state"}, "unknown flag: --keep-state"},
+		{[]string{"expire", "orders"}, "TTL is missing"},
+		{[]string{"expire", "orders", "tomorrow"}, "is not a time"},
+		{[]string{"expire", "orders", "0s"}, "use delete"},
+		{[]string{"expire", "orders", "1s", "--clear"}, `unexpected argument "1s"`},
+		{[]string{"show"}, "NAME is missing"},
+		{[]string{"show", "a", "--limit", "-1"}, "--limit is negative"},
+		{[]string{"ls", "a", "b"}, "at most 1 arg"},
+		{[]string{"demo", "--tries", "0"}, "--tries"},
+		{[]string{"demo", "--rate", "3"}, "want permits/interval"},
+		{[]string{"demo", "now"}, `unexpected argument "now"`},
+		{[]string{"frobnicate"}, `unknown command "frobnicate"`},
+	} {
+		got := s.rrl(c.args...)
+		assert.Equal(t, exitError, got.code, "%q", c.args)
+		assert.Empty(t, got.stdout, "%q", c.args)
+		assert.Contains(t, got.stderr, c.stderr, "%q", c.args)
+		assert.Regexp(t, `^rrl: .*\n$`, got.stderr, "%q", c.args)
+
+		got = rrl(t, append(c.args, "--redis", s.url(), "--json")...)
+		assert.Equal(t, exitError, got.code, "%q", c.args)
+		assert.Empty(t, got.stdout, "%q", c.args)
+		assert.Contains(t, object(t, got.stderr)["error"], c.stderr, "%q", c.args)
+	}
+}
+
+func TestServerThatIsNotThere(t *testing.T) {
+	t.Parallel()
+	m := miniredis.RunT(t)
+	url := "redis://" + m.Addr()
+	m.Close()
+	for _, args := range [][]string{
+		{"acquire", "orders"}, {"release", "orders"}, {"set-rate", "orders", "1/1s"}, {"delete", "orders"},
+		{"expire", "orders", "1s"}, {"show", "orders"}, {"ls"}, {"demo"},
+	} {
+		got := rrl(t, append(args, "--redis", url)...)
+		assert.Equal(t, exitError, got.code, "%q", args)
+		assert.Contains(t, got.stderr, "connection refused", "%q", args)
+	}
+}
+
+func TestURL(t *testing.T) {
+	t.Parallel()
+	s := newServer(t)
+	s.RequireAuth("secret")
+	withPassword := "redis://:secret@" + s.Addr()
+	for _, c := range []struct {
+		name, env, flag string
+		code            int
+		stderr          string
+	}{
+		{"from the environment", withPassword, "", exitYes, ""},
+		{"by flag", "", withPassword, exitYes, ""},
+		{"the flag wins", "redis://:wrong@" + s.Addr(), withPassword, exitYes, ""},
+		{"wrong password", "redis://:wrong@" + s.Addr(), "", exitError, "WRONGPASS"},
+		{"another scheme", "", "http://localhost", exitError, "invalid URL scheme"},
+		{"no URL", "redis://:secret@local host:1", "", exitError, "the server's URL"},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			t.Parallel()
+			args := []string{"ls"}
+			if c.flag != "" {
+				args = append(args, "--redis", c.flag)
+			}
+			got := rrlWith(t.Context(), map[string]string{"REDIS_URL": c.env}, args...)
+			assert.Equal(t, c.code, got.code, "%+v", got)
+			assert.Contains(t, got.stderr, c.stderr)
+			assert.NotContains(t, got.stderr, "secret")
+		})
+	}
+}
+
+func TestInterruptedAcquireEndsAtOnce(t *testing.T) {
+	t.Parallel()
+	s := newServer(t)
+	require.Zero(t, s.rrl("set-rate", "orders", "1/1h").code)
+	require.Zero(t, s.rrl("acquire", "orders").code)
+	ctx, cancel := context.WithCancel(t.Context())
+	before := s.CommandCount()
+	done := make(chan outcome, 1)
+	go func() { done <- rrlWith(ctx, nil, "acquire", "orders", "--wait", "--redis", s.url()) }()
+	assert.Eventually(t, func() bool { return s.CommandCount() > before }, 5*time.Second, time.Millisecond)
+	cancel()
+	assert.Equal(t, outcome{exitError, "", "rrl: interrupted\n"}, <-done)
+}
+
+func TestHelp(t *testing.T) {
+	t.Parallel()
+	for _, args := range [][]string{{}, {"--help"}, {"help"}} {
+		got := rrlWith(t.Context(), map[string]string{"REDIS_URL": "redis://:secret@host"}, args...)
+		assert.Equal(t, exitYes, got.code)
+		assert.Contains(t, got.stdout, "Examples:")
+		assert.Contains(t, got.stdout, "Exit codes:")
+		assert.NotContains(t, got.stdout, "secret")
+	}
+	for _, command := range newRoot(&app{}).Commands() {
+		got := rrl(t, command.Name(), "--help")
+		assert.Equal(t, exitYes, got.code, command.Name())
+		assert.Contains(t, got.stdout, "Examples:", command.Name())
+		assert.Empty(t, got.stderr, command.Name())
+	}
+	got := rrl(t, "--version")
+	assert.Equal(t, exitYes, got.code)
+	assert.Contains(t, got.stdout, "rrl version")
+}

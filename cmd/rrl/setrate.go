@@ -1,0 +1,161 @@
+package main
+
+import (
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"github.com/rratelimiter/rratelimiter"
+)
+
+// rateFlags are the flags of the commands that take a rate.
+type rateFlags struct {
+	rateType  string
+	keepAlive time.Duration
+	keepState bool
+}
+
+func (f *rateFlags) add(cmd *cobra.Command, state bool) {
+	flags := cmd.Flags()
+	flags.StringVar(&f.rateType, "type", "overall", "`WHO` shares the permits: overall or per-client")
+	flags.DurationVar(&f.keepAlive, "keep-alive", 0, "delete the limiter when unused for this long (0 never)")
+	if state {
+		flags.BoolVar(&f.keepState, "keep-state", false, "keep the permits in use counted")
+	}
+}
+
+// config returns the configuration that the argument and the flags name.
+func (f *rateFlags) config(rate string) (rratelimiter.Config, error) {
+	permits, interval, err := parseRate(rate)
+	if err != nil {
+		return rratelimiter.Config{}, err
+	}
+	rateType, err := parseType(f.rateType)
+	if err != nil {
+		return rratelimiter.Config{}, err
+	}
+	return rratelimiter.Config{Type: rateType, Rate: permits, Interval: interval, KeepAlive: f.keepAlive}, nil
+}
+
+func (f *rateFlags) options() []rratelimiter.RateOption {
+	if f.keepState {
+		return []rratelimiter.RateOption{rratelimiter.KeepState()}
+	}
+	return nil
+}
+
+func newTrySetRate(a *app) *cobra.Command {
+	var f rateFlags
+	cmd := &cobra.Command{
+		Use:   "try-set-rate NAME RATE",
+		Short: "Give a limiter a rate, unless it has one",
+		Long: `Give a limiter a rate, unless it has one.
+
+Exits 1 where the limiter has a rate already; nothing changes then.`,
+		Example: `  rrl try-set-rate orders 100/1s
+  rrl try-set-rate mail 5/1m --type per-client --keep-alive 1h`,
+		Args: named("NAME", "RATE"),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			name := args[0]
+			cfg, err := f.config(args[1])
+			if err != nil {
+				return err
+			}
+			return a.withLimiter(cmd.Context(), name, func(l *rratelimiter.RateLimiter) error {
+				set, err := l.TrySetRate(cmd.Context(), cfg)
+				if err != nil {
+					return err
+				}
+				return a.printSet(name, cfg, set, "has a rate already, nothing changed")
+			})
+		},
+	}
+	f.add(cmd, false)
+	return cmd
+}
+
+func newSetRate(a *app) *cobra.Command {
+	var f rateFlags
+	cmd := &cobra.Command{
+		Use:   "set-rate NAME RATE",
+		Short: "Set a limiter's rate, whatever it was",
+		Long: `Set a limiter's rate, whatever it was. The limiter starts full, unless
+--keep-state is given.`,
+		Example: `  rrl set-rate orders 100/1s
+  rrl set-rate orders 200/1s --keep-state`,
+		Args: named("NAME", "RATE"),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			name := args[0]
+			cfg, err := f.config(args[1])
+			if err != nil {
+				return err
+			}
+			return a.withLimiter(cmd.Context(), name, func(l *rratelimiter.RateLimiter) error {
+				if err := l.SetRate(cmd.Context(), cfg, f.options()...); err != nil {
+					return err
+				}
+				return a.printSet(name, cfg, true, "")
+			})
+		},
+	}
+	f.add(cmd, true)
+	return cmd
+}
+
+func newUpdateRate(a *app) *cobra.Command {
+	var f rateFlags
+	cmd := &cobra.Command{
+		Use:   "update-rate NAME RATE",
+		Short: "Change the rate of a limiter that has one",
+		Long: `Change the rate of a limiter that has one. The limiter starts full, unless
+--keep-state is given.
+
+Exits 1 where there is no such limiter; none is made then.`,
+		Example: `  rrl update-rate orders 50/1s --keep-state`,
+		Args:    named("NAME", "RATE"),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			name := args[0]
+			cfg, err := f.config(args[1])
+			if err != nil {
+				return err
+			}
+			return a.withLimiter(cmd.Context(), name, func(l *rratelimiter.RateLimiter) error {
+				updated, err := l.UpdateRate(cmd.Context(), cfg, f.options()...)
+				if err != nil {
+					return err
+				}
+				return a.printSet(name, cfg, updated, "has no rate, nothing changed")
+			})
+		},
+	}
+	f.add(cmd, true)
+	return cmd
+}
+
+// printSet prints whether the limiter got the configuration.
+func (a *app) printSet(name string, cfg rratelimiter.Config, set bool, otherwise string) error {
+	text := name + " " + otherwise
+	if set {
+		text = name + " has " + describe(cfg)
+	}
+	err := a.print(struct {
+		Name string `json:"name"`
+		Set  bool   `json:"set"`
+	}{name, set}, text)
+	if err == nil && !set {
+		return errNo
+	}
+	return err
+}
+
+// describe puts a configuration in words.
+func describe(cfg rratelimiter.Config) string {
+	s := plural(cfg.Rate, "permit") + " every " + formatDuration(cfg.Interval)
+	if cfg.Type == rratelimiter.PerClient {
+		s += " for each client"
+	}
+	if cfg.KeepAlive > 0 {
+		s += ", deleted when unused for " + formatDuration(cfg.KeepAlive)
+	}
+	return s
+}

@@ -1,0 +1,213 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strconv"
+	"text/tabwriter"
+
+	"github.com/redis/go-redis/v9"
+	"github.com/spf13/cobra"
+
+	"github.com/rratelimiter/rratelimiter"
+	"github.com/rratelimiter/rratelimiter/internal/keys"
+)
+
+// shown is all that show tells. Rate, interval, type and keep-alive time are
+// nil where they can't be read.
+type shown struct {
+	Name        string   `json:"name"`
+	Exists      bool     `json:"exists"`
+	Rate        *int64   `json:"rate"`
+	IntervalMS  *int64   `json:"interval_ms"`
+	Type        *string  `json:"type"`
+	KeepAliveMS *int64   `json:"keep_alive_ms"`
+	TTLMS       *int64   `json:"ttl_ms"`
+	Clients     int      `json:"clients"` // that have keys of their own, and were looked for
+	States      []state  `json:"states"`
+	Anomalies   findings `json:"anomalies"`
+}
+
+func newShow(a *app) *cobra.Command {
+	var limit int
+	cmd := &cobra.Command{
+		Use:   "show NAME",
+		Short: "Show a limiter: rate, free permits, permits in use",
+		Long: `Show a limiter: its rate, times to live, free permits and the permits in use,
+oldest first, and whatever is not as it should be. It only reads.
+
+Where each client has permits of its own, all clients are looked for by walking
+the keys of the database, unless --client-id names one.
+
+Exits 1 where there is no such limiter.`,
+		Example: `  rrl show orders
+  rrl show orders --limit 100 --json`,
+		Args: named("NAME"),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			if limit < 0 {
+				return errors.New("--limit is negative")
+			}
+			rdb, err := a.connect()
+			if err != nil {
+				return err
+			}
+			defer func() { _ = rdb.Close() }()
+			found, err := look(cmd.Context(), rdb, args[0], a.clientID)
+			if err != nil {
+				return fmt.Errorf("show %q: %w", args[0], err)
+			}
+			for i := range found.States {
+				st := &found.States[i]
+				st.Permits = st.Permits[:min(limit, len(st.Permits))]
+			}
+			if a.json {
+				err = writeJSON(a.stdout, found)
+			} else {
+				err = a.printShown(found)
+			}
+			if err == nil && !found.Exists {
+				return errNo
+			}
+			return err
+		},
+	}
+	cmd.Flags().IntVar(&limit, "limit", 20, "show at most this many permits in use")
+	return cmd
+}
+
+// look reads a limiter and judges it.
+func look(ctx context.Context, rdb *redis.Client, name, clientID string) (*shown, error) {
+	k := keys.For(name, clientID)
+	shared, err := readSnapshot(ctx, rdb, k.Config, k.Value, k.Permits)
+	if err != nil {
+		return nil, err
+	}
+	sharedState := shared.value.exists() || shared.permits.exists()
+	found := &shown{
+		Name: name, Exists: shared.config.exists() || sharedState,
+		TTLMS: millis(shared.config.ttl), States: []state{}, Anomalies: findings{},
+	}
+	if !found.Exists {
+		return found, nil
+	}
+	var cfg *fields
+	parsed, err := parseFields(shared.fields)
+	if err == nil {
+		cfg = &parsed
+		typeName := parsed.typeName()
+		found.Rate, found.IntervalMS, found.Type, found.KeepAliveMS = &parsed.rate, &parsed.intervalMS, &typeName, &parsed.keepAliveMS
+	}
+	found.Anomalies.checkConfig(shared, err)
+	if cfg != nil && parsed.rateType == int64(rratelimiter.PerClient) {
+		if sharedState {
+			found.Anomalies.add("keys_of_other_type", "keys %s, %s are left from when all clients shared the permits",
+				k.Value, k.Permits)
+		}
+		return found, found.lookAtClients(ctx, rdb, name, clientID, cfg)
+	}
+	st := newState(shared, cfg, nil)
+	found.Anomalies.checkState(shared, &st, cfg)
+	found.States = append(found.States, st)
+	return found, nil
+}
+
+// lookAtClients adds the states of one client, or of all.
+func (f *shown) lookAtClients(ctx context.Context, rdb *redis.Client, name, clientID string, cfg *fields) error {
+	ids := []string{clientID}
+	if clientID == "" {
+		var err error
+		if ids, err = findClients(ctx, rdb, name); err != nil {
+			return err
+		}
+	}
+	f.Clients = len(ids)
+	for _, id := range ids[:min(len(ids), maxClients)] {
+		k := keys.For(name, id)
+		snap, err := readSnapshot(ctx, rdb, k.Config, k.ClientValue, k.ClientPermits)
+		if err != nil {
+			return err
+		}
+		st := newState(snap, cfg, &id)
+		f.Anomalies.checkState(snap, &st, cfg)
+		f.States = append(f.States, st)
+	}
+	return nil
+}
+
+func (a *app) printShown(s *shown) error {
+	w := tabwriter.NewWriter(a.stdout, 0, 0, 2, ' ', 0)
+	line := func(format string, args ...any) { _, _ = fmt.Fprintf(w, format+"\n", args...) }
+	name := a.paint(bold, printable(s.Name))
+	if !s.Exists {
+		line("%s: no such limiter", name)
+		return w.Flush()
+	}
+	line("%s", name)
+	if s.Rate != nil {
+		line("  rate\t%d/%s", *s.Rate, formatMillis(*s.IntervalMS))
+		line("  type\t%s", *s.Type)
+		line("  keep-alive\t%s", orNever(*s.KeepAliveMS))
+	}
+	line("  expires in\t%s", formatTTL(s.TTLMS))
+	if s.Clients > 0 {
+		line("  clients\t%d", s.Clients)
+	}
+	for i := range s.States {
+		printState(line, &s.States[i], s.Rate)
+	}
+	if more := s.Clients - len(s.States); more > 0 {
+		line("\nand %d more clients", more)
+	}
+	if len(s.Anomalies) > 0 {
+		line("\n%s", a.paint(red, "not as it should be"))
+	}
+	for _, found := range s.Anomalies {
+		line("  - %s", found.Text)
+	}
+	return w.Flush()
+}
+
+func printState(line func(format string, args ...any), st *state, rate *int64) {
+	line("")
+	if st.ClientID != nil {
+		line("client %s", printable(*st.ClientID))
+	}
+	free := "unknown"
+	if st.Free != nil {
+		free = fmt.Sprintf("%d of %d", *st.Free, *rate)
+	}
+	value := "not set"
+	if st.Value != nil {
+		value = strconv.FormatInt(*st.Value, 10)
+	}
+	line("  free\t%s", free)
+	line("  in use\t%d", st.InUse)
+	line("  run out\t%d, to be reclaimed by coming requests", st.RunOut)
+	line("  value\t%s, expires in %s", value, formatTTL(st.ValueTTLMS))
+	line("  set\t%s, expires in %s", plural(st.Members, "member"), formatTTL(st.PermitsTTLMS))
+	if len(st.Permits) == 0 {
+		return
+	}
+	line("\n  AGE\tBACK IN\tPERMITS\tLAYOUT\tID")
+	for _, p := range st.Permits {
+		back := "unknown"
+		if p.BackInMS != nil {
+			back = "now"
+			if *p.BackInMS > 0 {
+				back = formatMillis(*p.BackInMS)
+			}
+		}
+		line("  %s\t%s\t%d\t%s\t%s", formatMillis(p.AgeMS), back, p.Permits, p.Layout, p.ID)
+	}
+	if more := st.Members - int64(len(st.Permits)); more > 0 {
+		line("  and %d more", more)
+	}
+}
+
+func orNever(ms int64) string {
+	if ms == 0 {
+		return "-"
+	}
+	return formatMillis(ms)
+}

@@ -1,0 +1,294 @@
+package main
+
+import (
+	"encoding/json"
+	"fmt"
+	"strconv"
+	"testing"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"github.com/rratelimiter/rratelimiter"
+	"github.com/rratelimiter/rratelimiter/codec"
+	"github.com/rratelimiter/rratelimiter/internal/redistest"
+)
+
+// member packs a member of the given layout whose id is made of n.
+func member(t testing.TB, layout codec.Layout, n byte, permits uint32) string {
+	t.Helper()
+	idLen := map[codec.Layout]int{codec.LayoutB: 4, codec.LayoutC: 8, codec.LayoutD1: 8, codec.LayoutD2: 16}[layout]
+	id := make([]byte, idLen)
+	for i := range id {
+		id[i] = n
+	}
+	packed, err := codec.Append(nil, layout, id, permits)
+	require.NoError(t, err)
+	return string(packed)
+}
+
+// written is what a test puts in place of a limiter.
+type written struct {
+	hash    map[string]string
+	value   any
+	members []redis.Z
+}
+
+func (w written) put(t testing.TB, rdb *redis.Client, name string) {
+	t.Helper()
+	ctx := t.Context()
+	if w.hash != nil {
+		require.NoError(t, rdb.HSet(ctx, name, w.hash).Err())
+	}
+	if w.value != nil {
+		require.NoError(t, rdb.Set(ctx, "{"+name+"}:value", w.value, 0).Err())
+	}
+	if w.members != nil {
+		require.NoError(t, rdb.ZAdd(ctx, "{"+name+"}:permits", w.members...).Err())
+	}
+}
+
+func config(rate, intervalMS int64) map[string]string {
+	return map[string]string{
+		"rate": strconv.FormatInt(rate, 10), "interval": strconv.FormatInt(intervalMS, 10), "type": "0",
+	}
+}
+
+// shownBy runs show on the shared server and reads its JSON.
+func shownBy(t testing.TB, url string, args ...string) shown {
+	t.Helper()
+	got := rrl(t, append([]string{"show", "--json", "--redis", url}, args...)...)
+	require.Equal(t, exitYes, got.code, "%+v", got)
+	require.Empty(t, got.stderr)
+	var s shown
+	require.NoError(t, json.Unmarshal([]byte(got.stdout), &s), got.stdout)
+	return s
+}
+
+func kinds(s shown) []string {
+	kinds := []string{}
+	for _, a := range s.Anomalies {
+		kinds = append(kinds, a.Kind)
+	}
+	return kinds
+}
+
+func TestShowNamesAnomalies(t *testing.T) {
+	t.Parallel()
+	server := redistest.Shared(t)
+	rdb := server.Client(t, nil)
+	now := float64(time.Now().UnixMilli())
+	const hour = 3_600_000
+	at := func(packed string, ageMS float64) redis.Z { return redis.Z{Score: now - ageMS, Member: packed} }
+	d2, d1 := member(t, codec.LayoutD2, 1, 3), member(t, codec.LayoutD1, 2, 2)
+	b, c := member(t, codec.LayoutB, 3, 2), member(t, codec.LayoutC, 4, 2)
+	for name, test := range map[string]struct {
+		written
+		kinds []string
+		free  any // nil: can't be told
+	}{
+		"full":          {written{hash: config(10, hour)}, nil, 10},
+		"some in use":   {written{config(10, hour), 7, []redis.Z{at(d2, 10)}}, nil, 7},
+		"run out":       {written{config(10, hour), 7, []redis.Z{at(d2, hour+10)}}, nil, 10},
+		"a debt":        {written{config(2, hour), -1, []redis.Z{at(d2, 10)}}, nil, 0},
+		"one B":         {written{config(10, hour), 8, []redis.Z{at(b, 10)}}, nil, 8},
+		"one C":         {written{config(10, hour), 8, []redis.Z{at(c, 10)}}, nil, 8},
+		"D1 and D2":     {written{config(10, hour), 5, []redis.Z{at(d2, 10), at(d1, 9)}}, []string{"mixed_layouts"}, 5},
+		"B and D2":      {written{config(10, hour), 5, []redis.Z{at(d2, 10), at(b, 9)}}, []string{"mixed_layouts"}, 5},
+		"lost":          {written{config(10, hour), 4, []redis.Z{at(d2, 10)}}, []string{"sum_not_rate"}, 4},
+		"too many":      {written{config(10, hour), 9, []redis.Z{at(d2, 10)}}, []string{"sum_not_rate"}, 9},
+		"above rate":    {written{config(10, hour), 13, nil}, []string{"value_above_rate", "sum_not_rate"}, 10},
+		"set gone":      {written{config(10, hour), 4, nil}, []string{"sum_not_rate"}, 10},
+		"value gone":    {written{config(10, hour), nil, []redis.Z{at(d2, 10)}}, []string{"no_value"}, 7},
+		"future":        {written{config(10, hour), 7, []redis.Z{at(d2, -60_000)}}, []string{"future_members"}, 7},
+		"unknown":       {written{config(10, hour), 7, []redis.Z{at("what is this", 10)}}, []string{"unknown_layout"}, 7},
+		"no config":     {written{nil, 7, []redis.Z{at(d2, 10)}}, []string{"no_config"}, nil},
+		"no interval":   {written{map[string]string{"rate": "10", "type": "0"}, 7, nil}, []string{"bad_config"}, nil},
+		"bad rate":      {written{map[string]string{"rate": "x", "type": "0", "interval": "1"}, 7, nil}, []string{"bad_config"}, nil},
+		"bad type":      {written{map[string]string{"rate": "1", "type": "2", "interval": "1"}, 1, nil}, []string{"bad_config"}, nil},
+		"bad value":     {written{config(10, hour), "many", []redis.Z{at(d2, 10)}}, []string{"bad_value"}, nil},
+		"no permits":    {written{config(10, hour), 10, nil}, nil, 10},
+		"nothing taken": {written{config(10, hour), 10, []redis.Z{at(member(t, codec.LayoutD2, 9, 0), 10)}}, nil, 10},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			limiter := redistest.Name(t)
+			test.put(t, rdb, limiter)
+			before := dump(t, rdb, limiter)
+
+			s := shownBy(t, server.URL(), limiter)
+			assert.ElementsMatch(t, test.kinds, kinds(s), "%v", s.Anomalies)
+			require.Len(t, s.States, 1)
+			if test.free == nil {
+				assert.Nil(t, s.States[0].Free)
+			} else if assert.NotNil(t, s.States[0].Free) {
+				assert.EqualValues(t, test.free, *s.States[0].Free)
+			}
+
+			text := rrl(t, "show", limiter, "--redis", server.URL())
+			assert.Equal(t, exitYes, text.code)
+			for _, a := range s.Anomalies {
+				assert.Contains(t, text.stdout, "  - "+a.Text[:10])
+			}
+			assert.Equal(t, before, dump(t, rdb, limiter), "show must not change anything")
+		})
+	}
+}
+
+// dump returns the limiter's keys as Redis serializes them.
+func dump(t testing.TB, rdb *redis.Client, name string) []string {
+	t.Helper()
+	var all []string
+	for _, key := range []string{name, "{" + name + "}:value", "{" + name + "}:permits"} {
+		text, err := rdb.Dump(t.Context(), key).Result()
+		if err != redis.Nil {
+			require.NoError(t, err)
+		}
+		all = append(all, text)
+	}
+	return all
+}
+
+func TestShowOfWrongTypes(t *testing.T) {
+	t.Parallel()
+	server := redistest.Shared(t)
+	rdb := server.Client(t, nil)
+	name := redistest.Name(t)
+	ctx := t.Context()
+	require.NoError(t, rdb.Set(ctx, name, "text", 0).Err())
+	require.NoError(t, rdb.LPush(ctx, "{"+name+"}:value", "text").Err())
+	require.NoError(t, rdb.SAdd(ctx, "{"+name+"}:permits", "text").Err())
+	s := shownBy(t, server.URL(), name)
+	assert.Equal(t, []string{"wrong_type", "wrong_type", "wrong_type"}, kinds(s))
+	got := rrl(t, "show", name, "--redis", server.URL())
+	assert.Contains(t, got.stdout, "is a string, not a hash")
+	assert.Contains(t, got.stdout, "is a list, not a string")
+	assert.Contains(t, got.stdout, "is a set, not a sorted set")
+}
+
+func TestShowTellsTTLs(t *testing.T) {
+	t.Parallel()
+	server := redistest.Shared(t)
+	rdb := server.Client(t, nil)
+	name := redistest.Name(t)
+	now := float64(time.Now().UnixMilli())
+	written{config(10, 60_000), 7, []redis.Z{{Score: now, Member: member(t, codec.LayoutD2, 1, 3)}}}.put(t, rdb, name)
+	require.NoError(t, rdb.PExpire(t.Context(), name, time.Hour).Err())
+	require.NoError(t, rdb.PExpire(t.Context(), "{"+name+"}:value", time.Hour).Err())
+	s := shownBy(t, server.URL(), name)
+	assert.Equal(t, []string{"no_ttl"}, kinds(s))
+	require.NotNil(t, s.TTLMS)
+	assert.InDelta(t, 3_600_000, *s.TTLMS, 10_000)
+	require.NotNil(t, s.States[0].ValueTTLMS)
+	assert.Nil(t, s.States[0].PermitsTTLMS)
+}
+
+func TestShowOfNothing(t *testing.T) {
+	t.Parallel()
+	s := newServer(t)
+	got := s.rrl("show", "none")
+	assert.Equal(t, outcome{exitNo, "none: no such limiter\n", ""}, got)
+	got = s.rrl("show", "none", "--json")
+	assert.Equal(t, exitNo, got.code)
+	assert.Equal(t, false, object(t, got.stdout)["exists"])
+}
+
+func TestShowOfALimiterInUse(t *testing.T) {
+	t.Parallel()
+	server := redistest.Shared(t)
+	rdb := server.Client(t, nil)
+	name := redistest.Name(t)
+	client := rratelimiter.New(rdb)
+	t.Cleanup(func() { closeClient(t.Context(), client) })
+	limiter := client.RateLimiter(name)
+	require.NoError(t, limiter.SetRate(t.Context(), rratelimiter.PerHour(100)))
+	for n := int64(1); n <= 5; n++ {
+		granted, err := limiter.TryAcquire(t.Context(), n, 0)
+		require.NoError(t, err)
+		require.True(t, granted)
+	}
+	available, err := limiter.AvailablePermits(t.Context())
+	require.NoError(t, err)
+
+	s := shownBy(t, server.URL(), name, "--limit", "2")
+	assert.True(t, s.Exists)
+	assert.EqualValues(t, 100, *s.Rate)
+	assert.EqualValues(t, 3_600_000, *s.IntervalMS)
+	assert.Equal(t, "OVERALL", *s.Type)
+	assert.Nil(t, s.TTLMS)
+	assert.Empty(t, s.Anomalies)
+	require.Len(t, s.States, 1)
+	st := s.States[0]
+	assert.Nil(t, st.ClientID)
+	assert.Equal(t, available, *st.Free)
+	assert.EqualValues(t, 15, st.InUse)
+	assert.EqualValues(t, 5, st.Members)
+	require.Len(t, st.Permits, 2, "--limit")
+	for i, p := range st.Permits {
+		assert.Equal(t, "D2", p.Layout)
+		assert.Len(t, p.ID, 32)
+		assert.EqualValues(t, i+1, p.Permits, "oldest first")
+		assert.Equal(t, int64(3_600_000), p.AgeMS+*p.BackInMS)
+	}
+
+	text := rrl(t, "show", name, "--redis", server.URL(), "--limit", "2").stdout
+	for _, want := range []string{"100/1h", "OVERALL", "85 of 100", "5 members", "BACK IN", st.Permits[1].ID, "and 3 more"} {
+		assert.Contains(t, text, want)
+	}
+	assert.NotContains(t, text, "not as it should be")
+}
+
+func TestShowOfClientsWithPermitsOfTheirOwn(t *testing.T) {
+	t.Parallel()
+	s := newServer(t)
+	require.Zero(t, s.rrl("set-rate", "or*ders", "10/1h", "--type", "per-client").code)
+	for i := range 3 {
+		id := fmt.Sprintf("client-%d", i)
+		require.Zero(t, s.rrl("acquire", "or*ders", "--client-id", id, "-n", strconv.Itoa(i+1)).code)
+	}
+	require.NoError(t, s.Set("{orders}:value:client-9", "1"), "matches only where the name is taken for a pattern")
+
+	found := shownBy(t, s.url(), "or*ders")
+	assert.Empty(t, found.Anomalies)
+	assert.Equal(t, 3, found.Clients)
+	require.Len(t, found.States, 3)
+	for i, st := range found.States {
+		assert.Equal(t, fmt.Sprintf("client-%d", i), *st.ClientID)
+		assert.EqualValues(t, 10-i-1, *st.Free)
+	}
+
+	found = shownBy(t, s.url(), "or*ders", "--client-id", "client-1")
+	require.Len(t, found.States, 1)
+	assert.EqualValues(t, 8, *found.States[0].Free)
+
+	text := s.rrl("show", "or*ders").stdout
+	assert.Contains(t, text, "client client-2")
+	assert.Contains(t, text, "7 of 10")
+
+	require.NoError(t, s.Set("{or*ders}:value", "10"))
+	assert.Equal(t, []string{"keys_of_other_type"}, kinds(shownBy(t, s.url(), "or*ders")))
+}
+
+func TestShowReadsABoundedPartOfALargeSet(t *testing.T) {
+	t.Parallel()
+	s := newServer(t)
+	for field, text := range config(10_000, 3_600_000) {
+		s.HSet("orders", field, text)
+	}
+	now := float64(time.Now().UnixMilli())
+	for i := range maxMembers + 1 {
+		id := fmt.Sprintf("%016d", i)
+		packed, err := codec.Append(nil, codec.LayoutD2, []byte(id), 1)
+		require.NoError(t, err)
+		_, err = s.ZAdd("{orders}:permits", now, string(packed))
+		require.NoError(t, err)
+	}
+	require.NoError(t, s.Set("{orders}:value", strconv.Itoa(10_000-maxMembers-1)))
+	found := shownBy(t, s.url(), "orders")
+	assert.Equal(t, []string{"not_all_read"}, kinds(found))
+	assert.Nil(t, found.States[0].Free)
+	assert.EqualValues(t, maxMembers+1, found.States[0].Members)
+	assert.Len(t, found.States[0].Permits, 20)
+}

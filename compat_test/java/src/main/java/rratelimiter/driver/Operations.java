@@ -1,0 +1,159 @@
+package rratelimiter.driver;
+
+import java.net.URI;
+import java.util.Map;
+import java.util.concurrent.ConcurrentHashMap;
+import java.util.concurrent.TimeUnit;
+import org.redisson.Redisson;
+import org.redisson.api.RExpirable;
+import org.redisson.api.RRateLimiter;
+import org.redisson.api.RateIntervalUnit;
+import org.redisson.api.RateLimiterConfig;
+import org.redisson.api.RateType;
+import org.redisson.api.RedissonClient;
+import org.redisson.config.Config;
+import org.redisson.config.SingleServerConfig;
+
+/**
+ * What can be asked for. CLIENT is a name chosen by who opens it, TYPE a {@link RateType}, and
+ * times are milliseconds. An operation without a result answers {@code done}.
+ *
+ * <pre>
+ * version                                                         its release
+ * open CLIENT URL                                                 its client id
+ * close CLIENT
+ * trySetRate CLIENT NAME TYPE RATE INTERVAL KEEPALIVE             true or false
+ * setRate CLIENT NAME TYPE RATE INTERVAL KEEPALIVE
+ * setRateArgs CLIENT NAME TYPE RATE INTERVAL KEEPALIVE KEEPSTATE
+ * updateRate CLIENT NAME TYPE RATE INTERVAL KEEPALIVE KEEPSTATE   true or false
+ * tryAcquire CLIENT NAME PERMITS [TIMEOUT]                        true or false
+ * acquire CLIENT NAME PERMITS
+ * release CLIENT NAME PERMITS
+ * availablePermits CLIENT NAME                                    a number
+ * getConfig CLIENT NAME                                           TYPE RATE INTERVAL
+ * expire CLIENT NAME TIME                                         true or false
+ * expireAt CLIENT NAME EPOCHTIME                                  true or false
+ * clearExpire CLIENT NAME                                         true or false
+ * ttl CLIENT NAME                                                 time left, -1 or -2
+ * isExists CLIENT NAME                                            true or false
+ * delete CLIENT NAME                                              true or false
+ * hammer CLIENT NAME THREADS PERMITS DURATION TIMEOUT             see {@link Hammer}
+ * </pre>
+ *
+ * A KEEPALIVE of 0 stands for the form of the call that has none.
+ */
+final class Operations {
+
+    private final Map<String, RedissonClient> clients = new ConcurrentHashMap<>();
+
+    Object run(String[] words) throws Throwable {
+        Arguments args = new Arguments(words);
+        switch (args.operation) {
+            case "version":
+                return Redisson.class.getPackage().getImplementationVersion();
+            case "open":
+                return open(args.word(0), args.text(1));
+            case "close":
+                known(args, clients.remove(args.word(0))).shutdown(0, 200, TimeUnit.MILLISECONDS);
+                return "done";
+        }
+        RRateLimiter limiter = known(args, clients.get(args.word(0))).getRateLimiter(args.text(1));
+        switch (args.operation) {
+            case "trySetRate":
+                return trySetRate(limiter, args);
+            case "setRate":
+                return setRate(limiter, args);
+            case "setRateArgs":
+                Newer.call(limiter, "setRate", rateArgs(args));
+                return "done";
+            case "updateRate":
+                return Newer.call(limiter, "updateRate", rateArgs(args));
+            case "tryAcquire":
+                return args.has(3)
+                        ? limiter.tryAcquire(args.number(2), args.number(3), TimeUnit.MILLISECONDS)
+                        : limiter.tryAcquire(args.number(2));
+            case "acquire":
+                limiter.acquire(args.number(2));
+                return "done";
+            case "release":
+                Newer.call(limiter, "release", args.number(2));
+                return "done";
+            case "availablePermits":
+                return limiter.availablePermits();
+            case "getConfig":
+                RateLimiterConfig config = limiter.getConfig();
+                return config.getRateType() + " " + config.getRate() + " " + config.getRateInterval();
+            case "expire":
+                return expirable(limiter, args).expire(args.number(2), TimeUnit.MILLISECONDS);
+            case "expireAt":
+                return expirable(limiter, args).expireAt(args.number(2));
+            case "clearExpire":
+                return expirable(limiter, args).clearExpire();
+            case "ttl":
+                return expirable(limiter, args).remainTimeToLive();
+            case "isExists":
+                return limiter.isExists();
+            case "delete":
+                return limiter.delete();
+            case "hammer":
+                return new Hammer(limiter, args.number(3), args.number(5))
+                        .run((int) args.number(2), args.number(4));
+            default:
+                throw new IllegalArgumentException("no operation " + args.operation);
+        }
+    }
+
+    private String open(String name, String url) {
+        URI uri = URI.create(url);
+        Config config = new Config();
+        config.setThreads(2);
+        config.setNettyThreads(2);
+        SingleServerConfig server = config.useSingleServer()
+                .setAddress(uri.getScheme() + "://" + uri.getAuthority())
+                .setConnectionMinimumIdleSize(1);
+        if (uri.getPath().length() > 1) {
+            server.setDatabase(Integer.parseInt(uri.getPath().substring(1)));
+        }
+        RedissonClient client = Redisson.create(config);
+        clients.put(name, client);
+        return client.getId();
+    }
+
+    private static RedissonClient known(Arguments args, RedissonClient client) {
+        if (client == null) {
+            throw new IllegalArgumentException("no client " + args.word(0));
+        }
+        return client;
+    }
+
+    private static Object trySetRate(RRateLimiter limiter, Arguments args) throws Throwable {
+        if (args.number(5) == 0) {
+            return limiter.trySetRate(args.type(2), args.number(3), args.number(4), RateIntervalUnit.MILLISECONDS);
+        }
+        return Newer.call(limiter, "trySetRate", args.type(2), args.number(3), args.duration(4), args.duration(5));
+    }
+
+    private static String setRate(RRateLimiter limiter, Arguments args) throws Throwable {
+        if (args.number(5) == 0) {
+            Newer.call(limiter, "setRate", args.type(2), args.number(3), args.number(4), RateIntervalUnit.MILLISECONDS);
+        } else {
+            Newer.call(limiter, "setRate", args.type(2), args.number(3), args.duration(4), args.duration(5));
+        }
+        return "done";
+    }
+
+    private static Object rateArgs(Arguments args) throws Throwable {
+        Object result = Newer.rateArgs(args.type(2), args.number(3), args.duration(4));
+        if (args.number(5) != 0) {
+            Newer.call(result, "keepAliveTime", args.duration(5));
+        }
+        return Newer.call(result, "keepState", Boolean.parseBoolean(args.word(6)));
+    }
+
+    private static RExpirable expirable(RRateLimiter limiter, Arguments args) throws UnsupportedException {
+        if (limiter instanceof RExpirable) {
+            return (RExpirable) limiter;
+        }
+        throw new UnsupportedException(args.operation);
+    }
+}

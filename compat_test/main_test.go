@@ -1,0 +1,26 @@
+// Package compat_test works limiters together with real Redisson, on real
+// servers.
+package compat_test
+
+import (
+	"flag"
+	"os"
+	"testing"
+)
+
+// newestRedisson has every operation that the driver knows.
+const newestRedisson = "4.7.0"
+
+var (
+	seed            = flag.Uint64("seed", 0, "seed of the random histories; 0 draws one")
+	operations      = flag.Int("ops", 500, "operations in each random history")
+	redissonVersion = flag.String("redisson", newestRedisson, "release of Redisson to test against")
+)
+
+func TestMain(m *testing.M) {
+	code := m.Run()
+	if shared.driver != nil {
+		shared.driver.close()
+	}
+	os.Exit(code)
+}
