@@ -76,9 +76,15 @@ func (b *batch) args(age time.Duration, token string) []any {
 		ageText = formatAge(age)
 	}
 	args := make([]any, 0, 7+2*len(b.runs))
-	args = append(args, b.member, strconv.FormatInt(b.sum, 10), flags, b.fallback, ageText, token, b.line)
-	for _, r := range b.runs {
-		args = append(args, strconv.FormatInt(r.permits, 10), r.count)
+	args = append(args, b.member, strconv.FormatInt(b.sum, 10), b.fallback, flags, ageText, token)
+	if len(b.requests) > 1 {
+		args = append(args, b.line)
+		for _, r := range b.runs {
+			args = append(args, strconv.FormatInt(r.permits, 10), r.count)
+		}
+	}
+	for args[len(args)-1] == "" {
+		args = args[:len(args)-1]
 	}
 	return args
 }

@@ -24,6 +24,7 @@ type queue struct {
 	tries    []*request // want one answer, at once
 	line     []*request // wait for permits, in the order in which they came
 	dueAt    time.Time  // when the line asks again; zero: at once
+	smallest int64      // the fewest permits that were refused when it asked last
 	timer    *time.Timer
 	interval time.Duration // the limiter's, as last seen
 }
@@ -71,7 +72,7 @@ func (q *queue) acquire(ctx context.Context, r *request) (answer, error) {
 	}
 	if r.waits {
 		q.line = append(q.line, r)
-		if len(q.line) == 1 || q.overdue(r.since) {
+		if len(q.line) == 1 || q.overdue(r.since) && r.permits < q.smallest {
 			q.dueAt = time.Time{}
 		}
 	} else {
@@ -329,6 +330,7 @@ func (q *queue) flush(ctx context.Context, b *batch) {
 	}
 	var unwanted int64
 	var wait time.Duration // until the next in line can be served
+	smallest := int64(MaxPermits)
 	for i, r := range b.requests {
 		gone := r.state == left
 		refused := err == nil && answers[i].err == nil && !answers[i].decision.Granted
@@ -343,6 +345,7 @@ func (q *queue) flush(ctx context.Context, b *batch) {
 				if wait == 0 || w < wait {
 					wait = w
 				}
+				smallest = min(smallest, r.permits)
 			}
 			continue
 		}
@@ -357,7 +360,7 @@ func (q *queue) flush(ctx context.Context, b *batch) {
 		close(r.done)
 	}
 	q.line = slices.DeleteFunc(q.line, func(r *request) bool { return r.state == answered })
-	q.schedule(now, wait)
+	q.schedule(now, wait, smallest)
 	q.mu.Unlock()
 
 	if unwanted > 0 {
@@ -369,7 +372,7 @@ func (q *queue) flush(ctx context.Context, b *batch) {
 // schedule sets when the line asks again: at once where its first has not been
 // asked for yet, else when the server said, and when its first has asked for an
 // interval, so that those behind it are tried.
-func (q *queue) schedule(now time.Time, wait time.Duration) {
+func (q *queue) schedule(now time.Time, wait time.Duration, smallest int64) {
 	if len(q.line) == 0 {
 		return
 	}
@@ -381,7 +384,7 @@ func (q *queue) schedule(now time.Time, wait time.Duration) {
 	if wait == 0 {
 		return // the line was not part of the batch
 	}
-	q.dueAt = now.Add(wait)
+	q.dueAt, q.smallest = now.Add(wait), smallest
 	if turn := first.since.Add(q.interval); len(q.line) > 1 && now.Before(turn) && turn.Before(q.dueAt) {
 		q.dueAt = turn
 	}

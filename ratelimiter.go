@@ -58,9 +58,34 @@ func (l *RateLimiter) Acquire(ctx context.Context, permits int64) error {
 // Take takes permits if they are free at once, and answers with the figures
 // that a caller may want to pass on. Its errors are those of TryAcquire.
 func (l *RateLimiter) Take(ctx context.Context, permits int64) (limit.Decision, error) {
+	const op = "Take"
 	a, err := l.acquire(ctx, &request{limiter: l, permits: permits, figures: true})
-	return a.decision, l.fail("Take", err)
+	if err != nil || !a.atLeast {
+		return a.decision, l.fail(op, err)
+	}
+	token := ""
+	for range maxWaitPages {
+		reply, err := l.read(ctx, lua.Wait, permits, token)
+		if err != nil {
+			return a.decision, l.fail(op, err)
+		}
+		next, _, more := again(reply)
+		if !more {
+			wait, err := integers([]any{reply}, 1)
+			if err == nil {
+				a.decision.RetryAfter = time.Duration(wait[0]) * time.Millisecond
+			}
+			return a.decision, l.fail(op, err)
+		}
+		token = next
+	}
+	return a.decision, nil
 }
+
+// maxWaitPages bounds how far Take looks for its RetryAfter, in pages of 256
+// members. Beyond, and where a busy limiter's oldest members leave faster than
+// they are read, RetryAfter is early.
+const maxWaitPages = 64
 
 func (l *RateLimiter) acquire(ctx context.Context, r *request) (answer, error) {
 	if l.err != nil {

@@ -3,20 +3,21 @@
 --
 -- KEYS
 --   1 config  2 value  3 client's value  4 permits  5 client's permits
--- ARGV
+-- ARGV, those at the end left out where they are empty
 --   1  member of the permits set for the sum of all requests; without its
 --      permits it is the attempt's identity
 --   2  the sum of all requests
---   3  letters, or '': f, the figures are wanted, so that all that has run out is
+--   3  '' or the configuration for a limiter that has none:
+--      'rate interval type keepAliveTime'
+--   4  letters, or '': f, the figures are wanted, so that all that has run out is
 --      reclaimed even if no request needs it; a, a refusal looks for permits
 --      that leaked
---   4  '' or the configuration for a limiter that has none:
---      'rate interval type keepAliveTime'
 --   5  '' or, when the attempt may have happened already, its age in ms
 --   6  '' or the token of the 'again' answer
 --   7  how many of the first requests stand in line: where one of them does not
 --      fit, those behind it in the line are refused
---   8, 9, ...  permits, count: that many requests for so many permits each
+--   8, 9, ...  permits, count: that many requests for so many permits each;
+--      left out for one request for the sum
 -- Returns
 --   rate, free, taken, interval, reset, waits...
 --      free: free permits before, below 0 while a lowered rate is paid off
@@ -34,37 +35,53 @@ local now_text = time[1] .. string.sub('00000' .. time[2], -6, -4)
 local fields = redis.call('HMGET', KEYS[1], 'rate', 'interval', 'type', 'keepAliveTime')
 local value_text = nil
 
--- The common case is decided here, with the fewest commands: a shared limiter
--- with enough free permits. Once in a few grants it takes the long way round,
--- which reclaims what has run out.
-if fields[3] == '0' then
+-- The common cases are decided here, with the fewest commands: one request to a
+-- shared limiter that has enough free permits, or will have them when its oldest
+-- member runs out. Once in a few grants it takes the long way round, which
+-- reclaims what has run out.
+if fields[3] == '0' and (fields[4] == '0' or not fields[4]) then
   value_text = redis.call('GET', KEYS[2])
-  if value_text and fields[1] and fields[2] and (ARGV[3] == '' or ARGV[3] == 'a') and ARGV[5] == '' and
-      (fields[4] == '0' or not fields[4]) and
-      not string.find(fields[1] .. fields[2] .. value_text, '%D') and string.byte(value_text) ~= 48 then
+  if value_text and fields[1] and fields[2] and (not ARGV[4] or ARGV[4] == 'a' and not ARGV[5]) and
+      not string.find(fields[1] .. fields[2] .. value_text, '%D') and
+      (string.byte(value_text) ~= 48 or value_text == '0') then
     local rate, interval = tonumber(fields[1]), tonumber(fields[2])
     local value, sum = tonumber(value_text), tonumber(ARGV[2])
-    local step = (rate or 0) / 64
-    if step < 16 then
-      step = 16
-    elseif step > 256 then
-      step = 256
-    end
-    if value and rate and interval and value <= rate and rate <= 9007199254740991 and
-        sum <= value and value % step >= sum and
-        (ARGV[2] == ARGV[8] or not redis.call('ZSCORE', KEYS[4], string.sub(ARGV[1], 1, -5) .. '\0\0\0\0')) then
-      if redis.call('ZADD', KEYS[4], 'NX', now_text, ARGV[1]) == 1 then
-        redis.call('DECRBY', KEYS[2], ARGV[2])
+    local sound = value and rate and interval and sum <= rate and value <= rate and rate <= 9007199254740991
+    local answer = nil
+    if sound and sum <= value then
+      local step = rate / 64
+      if step < 16 then
+        step = 16
+      elseif step > 256 then
+        step = 256
       end
+      if value % step >= sum then
+        if redis.call('ZADD', KEYS[4], 'NX', now_text, ARGV[1]) == 1 then
+          redis.call('DECRBY', KEYS[2], ARGV[2])
+        end
+        answer = {rate, value, sum, interval, interval}
+      end
+    elseif sound and not ARGV[4] then
+      local now = tonumber(now_text)
+      local oldest = redis.call('ZRANGE', KEYS[4], 0, 0, 'WITHSCORES')
+      local newest = redis.call('ZRANGE', KEYS[4], -1, -1, 'WITHSCORES')
+      local member = oldest[1]
+      if member and #member == 21 and string.byte(member) == 16 and tonumber(newest[2]) <= now then
+        local wait = tonumber(oldest[2]) + interval - now
+        local a, b, c, d = string.byte(member, 18, 21)
+        if wait > 0 and value + a + b * 256 + c * 65536 + d * 16777216 >= sum then
+          answer = {rate, value, 0, interval, tonumber(newest[2]) + interval - now, wait}
+        end
+      end
+    end
+    if answer then
       local ttl = redis.call('PTTL', KEYS[1])
       if ttl >= 0 then
-        if ttl == 0 then
-          ttl = 1
-        end
+        ttl = string.format('%.0f', math.max(ttl, 1))
         redis.call('PEXPIRE', KEYS[2], ttl)
         redis.call('PEXPIRE', KEYS[4], ttl)
       end
-      return {rate, value, sum, interval, interval}
+      return answer
     end
   end
 end
@@ -77,6 +94,11 @@ end
 --- @include "find"
 --- @include "keep_ttl"
 
+local fallback, flags, age, token = ARGV[3] or '', ARGV[4] or '', ARGV[5] or '', ARGV[6] or ''
+local runs = ARGV
+if not runs[8] then
+  runs = {'', '', '', '', '', '', '0', ARGV[2], '1'}
+end
 local now = tonumber(now_text)
 local config, problem = parse_config(fields)
 if problem then
@@ -84,23 +106,23 @@ if problem then
 end
 local made = not config
 if made then
-  if ARGV[4] == '' then
+  if fallback == '' then
     return redis.error_reply('NOTINIT no rate is set')
   end
   if redis.call('EXISTS', KEYS[1]) == 1 then
     return corrupt(1, 'rate', 'is missing in a hash of other fields')
   end
-  local rate, interval, kind, keep = string.match(ARGV[4], '^(%d+) (%d+) (%d) (%d+)$')
+  local rate, interval, kind, keep = string.match(fallback, '^(%d+) (%d+) (%d) (%d+)$')
   fields = {rate, interval, kind, keep}
   config = parse_config(fields)
 end
 local rate, interval = config.rate, config.interval
 
 local need = 0
-for i = 8, #ARGV, 2 do
-  local permits = tonumber(ARGV[i])
+for i = 8, #runs, 2 do
+  local permits = tonumber(runs[i])
   if permits <= rate then
-    need = need + permits * tonumber(ARGV[i + 1])
+    need = need + permits * tonumber(runs[i + 1])
   end
 end
 if need == 0 then
@@ -116,26 +138,26 @@ end
 -- A repeat that grants less than all leaves a mark, a member of no permits, so
 -- that a copy that comes late grants nothing. One request needs no look at the
 -- mark: its copies carry the same member.
-local single = ARGV[2] == ARGV[8]
+local single = ARGV[2] == runs[8]
 local found = nil
-if ARGV[5] ~= '' then
-  local token
-  found, token = find(permits_key, ARGV[1], now - tonumber(ARGV[5]), ARGV[6])
-  if token then
-    return {'again', token}
+if age ~= '' then
+  local more
+  found, more = find(permits_key, ARGV[1], now - tonumber(age), token)
+  if more then
+    return {'again', more}
   end
 elseif not single and redis.call('ZSCORE', permits_key, with_permits(ARGV[1], 0)) then
   return redis.error_reply('LATE the attempt has been answered')
 end
 
 local wanted = need
-if string.find(ARGV[3], 'f') then
+if string.find(flags, 'f') then
   wanted = rate
 elseif found then
   wanted = 0
 end
-local state, token
-state, token, problem = settle(config, value_key, permits_key, places, value_text, now, wanted, ARGV[6])
+local state
+state, token, problem = settle(config, value_key, permits_key, places, value_text, now, wanted, token)
 if problem then
   return problem
 end
@@ -151,9 +173,9 @@ end
 -- and the refused sizes in order, those that get a wait.
 local function walk(free)
   local left, taken, refused, place, blocked = free, 0, {}, 0, false
-  local line = tonumber(ARGV[7])
-  for i = 8, #ARGV, 2 do
-    local permits, count = tonumber(ARGV[i]), tonumber(ARGV[i + 1])
+  local line = tonumber(runs[7])
+  for i = 8, #runs, 2 do
+    local permits, count = tonumber(runs[i]), tonumber(runs[i + 1])
     local waits = place < line
     place = place + count
     if permits <= rate and not (waits and blocked) then
@@ -185,7 +207,7 @@ if most > 0 and state.oldest then
   if not first then
     return corrupt_member(places[2], rows[1])
   end
-  if string.find(ARGV[3], 'a') or free - taken + first < most then
+  if string.find(flags, 'a') or free - taken + first < most then
     free, rows, problem = repay(config, value_key, permits_key, places, free)
     if problem then
       return problem
@@ -205,7 +227,7 @@ if not found and taken > 0 then
     redis.call('DECRBY', value_key, digits(taken))
   end
 end
-if not found and ARGV[5] ~= '' and digits(taken) ~= ARGV[2] then
+if not found and age ~= '' and digits(taken) ~= ARGV[2] then
   redis.call('ZADD', permits_key, 'NX', now_text, with_permits(ARGV[1], 0))
 end
 keep_ttl(config, value_key, permits_key, true)

@@ -46,13 +46,14 @@ var (
 	TrySetRate  = mustLoad("try_set_rate")
 	TTL         = mustLoad("ttl")
 	Types       = mustLoad("types")
+	Wait        = mustLoad("wait")
 )
 
 // All returns every script, in the order of their names.
 func All() []*Script {
 	return []*Script{
 		Acquire, Available, ClearExpire, Config, Delete, Expire, GiveBack,
-		Release, Rename, SetRate, TrySetRate, TTL, Types,
+		Release, Rename, SetRate, TrySetRate, TTL, Types, Wait,
 	}
 }
 

@@ -1,3 +1,5 @@
+--- @include "digits"
+
 -- Puts the configuration's time to live on the value and the permits too.
 -- renew starts the keep-alive time anew, as requests do. A client's own pair
 -- goes an interval after its last use at the latest: by then all is free.
@@ -5,7 +7,7 @@ local function keep_ttl(config, value_key, permits_key, renew)
   local ttl
   if config.keep > 0 and renew then
     ttl = config.keep
-    redis.call('PEXPIRE', KEYS[1], ttl)
+    redis.call('PEXPIRE', KEYS[1], digits(ttl))
   else
     ttl = redis.call('PTTL', KEYS[1])
     if ttl == 0 then
@@ -16,7 +18,7 @@ local function keep_ttl(config, value_key, permits_key, renew)
     end
   end
   if ttl > 0 then
-    redis.call('PEXPIRE', value_key, ttl)
-    redis.call('PEXPIRE', permits_key, ttl)
+    redis.call('PEXPIRE', value_key, digits(ttl))
+    redis.call('PEXPIRE', permits_key, digits(ttl))
   end
 end
