@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"strconv"
 	"strings"
 
@@ -22,8 +23,7 @@ func (l *RateLimiter) write(ctx context.Context, s *lua.Script, args ...any) (an
 // writeTo is write for a script that takes more keys.
 func (l *RateLimiter) writeTo(ctx context.Context, more []string, s *lua.Script, args ...any) (any, error) {
 	return l.call(ctx, func(ctx context.Context) (any, error) {
-		all := append(l.keys[:len(l.keys):len(l.keys)], more...)
-		reply, err := script.Once(ctx, l.client.rdb, s, all, args...)
+		reply, err := script.Once(ctx, l.client.rdb, s, slices.Concat(l.keys, more), args...)
 		l.client.wake(l.keys[0])
 		return reply, err
 	}, errUnderWay)
@@ -94,8 +94,7 @@ func (c *Client) explain(ctx context.Context, keys []string, err error) error {
 	if errors.Is(err, script.ErrLost) {
 		return fmt.Errorf("%w: %w", ErrUnknownOutcome, err)
 	}
-	var answer redis.Error
-	if !errors.As(err, &answer) {
+	if _, isAnswer := errors.AsType[redis.Error](err); !isAnswer {
 		return err
 	}
 	switch script.Code(err) {

@@ -88,8 +88,7 @@ func skipShort(t testing.TB) {
 
 func skipIfMissing(t testing.TB, err error) {
 	t.Helper()
-	var missing *missingError
-	if errors.As(err, &missing) {
+	if missing, ok := errors.AsType[*missingError](err); ok {
 		redistest.SkipOrFail(t, missing.why)
 	}
 	if err != nil {

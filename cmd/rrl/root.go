@@ -138,8 +138,7 @@ func (a *app) connect() (*redis.Client, error) {
 	opts, err := redis.ParseURL(address)
 	if err != nil {
 		// The text of a url.Error has the URL, and that may have a password.
-		var urlErr *url.Error
-		if errors.As(err, &urlErr) {
+		if urlErr, ok := errors.AsType[*url.Error](err); ok {
 			err = urlErr.Err
 		}
 		return nil, fmt.Errorf("the server's URL: %w", err)

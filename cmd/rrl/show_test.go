@@ -2,6 +2,7 @@ package main
 
 import (
 	"encoding/json"
+	"errors"
 	"fmt"
 	"strconv"
 	"testing"
@@ -143,7 +144,7 @@ func dump(t testing.TB, rdb *redis.Client, name string) []string {
 	var all []string
 	for _, key := range []string{name, "{" + name + "}:value", "{" + name + "}:permits"} {
 		text, err := rdb.Dump(t.Context(), key).Result()
-		if err != redis.Nil {
+		if !errors.Is(err, redis.Nil) {
 			require.NoError(t, err)
 		}
 		all = append(all, text)

@@ -2,6 +2,7 @@ package main
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"slices"
 	"strconv"
@@ -77,7 +78,7 @@ func readSnapshot(ctx context.Context, rdb *redis.Client, config, value, permits
 
 // harmless tells errors that speak of one key's content.
 func harmless(err error) bool {
-	return err == redis.Nil || redis.HasErrorPrefix(err, "WRONGTYPE")
+	return errors.Is(err, redis.Nil) || redis.HasErrorPrefix(err, "WRONGTYPE")
 }
 
 // findClients returns the ids of the clients that have keys of their own under

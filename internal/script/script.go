@@ -116,8 +116,8 @@ func newCommand(ctx context.Context, verb, script string, keys []string, args []
 
 // isAnswer tells whether Redis answered, with an error.
 func isAnswer(err error) bool {
-	var answer redis.Error
-	return errors.As(err, &answer)
+	_, ok := errors.AsType[redis.Error](err)
+	return ok
 }
 
 // notRun tells whether an error shows that the script did not run and may do
@@ -130,8 +130,10 @@ func notRun(err error) bool {
 		}
 		return strings.HasPrefix(err.Error(), "ERR max number of clients reached")
 	}
-	var op *net.OpError
-	return errors.As(err, &op) && op.Op == "dial" || errors.Is(err, redis.ErrPoolTimeout) || errors.Is(err, redis.ErrPoolExhausted)
+	if op, ok := errors.AsType[*net.OpError](err); ok && op.Op == "dial" {
+		return true
+	}
+	return errors.Is(err, redis.ErrPoolTimeout) || errors.Is(err, redis.ErrPoolExhausted)
 }
 
 // Code returns the first word of an error that Redis answered. An error that a
