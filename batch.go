@@ -124,10 +124,13 @@ func parseOutcome(reply any) (outcome, error) {
 // answer is what a request is told.
 type answer struct {
 	decision limit.Decision
-	atLeast  bool  // RetryAfter is a lower bound: the script looked no further
-	inLine   bool  // refused unasked, for another before it in the line
-	err      error // permits exceed the rate
+	atLeast  bool // RetryAfter is a lower bound: the script looked no further
+	inLine   bool // refused unasked, for another before it in the line
+	err      error
 }
+
+// refused tells whether the request may be made again.
+func (a answer) refused() bool { return a.err == nil && !a.decision.Granted }
 
 // answers walks the requests as the script did. Walking with what was taken as
 // the free permits gives the same grants as walking with what was free: each

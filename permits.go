@@ -10,23 +10,19 @@ import (
 
 // queue is where the callers of one limiter meet. While a batch of theirs is on
 // its way to Redis, requests gather; then all of them go together. Those that
-// wait for permits stand in line, first come first served, with one timer for
-// all of them.
+// wait for permits stand in line.
 type queue struct {
 	client *Client
 	keys   []string
 	users  int // guarded by client.mu
 
-	mu       sync.Mutex
-	closed   bool
-	busy     bool       // somebody is working through the queue
-	jobs     []*job     // what must not meet a batch whose outcome is in doubt
-	tries    []*request // want one answer, at once
-	line     []*request // wait for permits, in the order in which they came
-	dueAt    time.Time  // when the line asks again; zero: at once
-	smallest int64      // the fewest permits that were refused when it asked last
-	timer    *time.Timer
-	interval time.Duration // the limiter's, as last seen
+	mu     sync.Mutex
+	closed bool
+	busy   bool       // somebody is working through the queue
+	jobs   []*job     // what must not meet a batch whose outcome is in doubt
+	tries  []*request // want one answer, at once
+	line   line       // wait for permits
+	timer  *time.Timer
 }
 
 // job is work of the queue other than a batch.
@@ -46,9 +42,8 @@ type request struct {
 	deadline time.Time // when the caller gives up; zero: never
 
 	state  state
-	tried  bool // was refused before
+	round  int // the line's round in which it was asked for last
 	answer answer
-	err    error
 	done   chan struct{} // closed with the answer
 }
 
@@ -58,7 +53,7 @@ const (
 	queued state = iota
 	inFlight
 	left     // the caller went away while its request was in flight
-	answered // answer and err are set
+	answered // the answer is there
 )
 
 // acquire hands a request in and waits for its answer.
@@ -71,16 +66,15 @@ func (q *queue) acquire(ctx context.Context, r *request) (answer, error) {
 		return answer{}, ErrClosed
 	}
 	if r.waits {
-		q.line = append(q.line, r)
-		if len(q.line) == 1 || q.overdue(r.since) && r.permits < q.smallest {
-			q.dueAt = time.Time{}
-		}
+		q.line.join(r)
 	} else {
 		q.tries = append(q.tries, r)
 	}
 	lead := !q.busy && q.ready(r.since)
 	if lead {
 		q.busy = true
+	} else if !q.busy {
+		q.rest()
 	}
 	q.mu.Unlock()
 
@@ -101,7 +95,7 @@ func (q *queue) await(ctx context.Context, r *request) (answer, error) {
 	if !r.deadline.IsZero() {
 		select {
 		case <-r.done:
-			return r.answer, r.err
+			return r.answer, r.answer.err
 		default:
 		}
 		timer := time.NewTimer(time.Until(r.deadline))
@@ -111,10 +105,10 @@ func (q *queue) await(ctx context.Context, r *request) (answer, error) {
 	for {
 		select {
 		case <-r.done:
-			return r.answer, r.err
+			return r.answer, r.answer.err
 		case <-ctx.Done():
 			if !q.abandon(r) {
-				return r.answer, r.err
+				return r.answer, r.answer.err
 			}
 			return answer{}, ctx.Err()
 		case <-expired:
@@ -151,7 +145,7 @@ func (q *queue) giveUp(r *request) bool {
 	if r.state != queued {
 		return false
 	}
-	if q.line[0] == r && !q.dueAt.After(r.deadline) {
+	if q.line.stillAsks(r) {
 		q.start()
 		return false
 	}
@@ -164,14 +158,8 @@ func (q *queue) remove(r *request) {
 	if i := slices.Index(q.tries, r); i >= 0 {
 		q.tries = slices.Delete(q.tries, i, i+1)
 	}
-	if i := slices.Index(q.line, r); i >= 0 {
-		q.line = slices.Delete(q.line, i, i+1)
-		if i == 0 && len(q.line) > 0 {
-			// The next in line may want less.
-			q.dueAt = time.Time{}
-			q.start()
-		}
-	}
+	q.line.remove(r)
+	q.start()
 }
 
 // exclusive runs f while no batch is on its way. It tells whether f ran, or
@@ -210,7 +198,7 @@ func (q *queue) poll(now bool) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
 	if now {
-		q.dueAt = time.Time{}
+		q.line.nudge()
 	}
 	q.start()
 }
@@ -228,13 +216,7 @@ func (q *queue) start() {
 
 // ready tells whether there is work at this time.
 func (q *queue) ready(now time.Time) bool {
-	return len(q.jobs) > 0 || len(q.tries) > 0 || len(q.line) > 0 && !q.dueAt.After(now)
-}
-
-// overdue tells whether the first in line has asked for an interval: then those
-// behind it are tried too.
-func (q *queue) overdue(now time.Time) bool {
-	return len(q.line) > 0 && q.interval > 0 && !now.Before(q.line[0].since.Add(q.interval))
+	return len(q.jobs) > 0 || len(q.tries) > 0 || q.line.due(now)
 }
 
 // work goes through the queue until nothing is left to do now.
@@ -286,14 +268,7 @@ func (q *queue) step(ctx context.Context) bool {
 // where it is due, then those that want one try.
 func (q *queue) next(now time.Time) *batch {
 	b := &batch{}
-	if len(q.line) > 0 && !q.dueAt.After(now) {
-		strict := !q.overdue(now)
-		for _, r := range q.line {
-			if !b.add(r, strict) {
-				break
-			}
-		}
-	}
+	q.line.fill(b, now)
 	taken := 0
 	for _, r := range q.tries {
 		if !b.add(r, false) {
@@ -315,52 +290,36 @@ func (q *queue) next(now time.Time) *batch {
 // flush sends a batch and tells its callers the answers.
 func (q *queue) flush(ctx context.Context, b *batch) {
 	o, err := q.client.decide(ctx, q.keys, b)
-	var answers []answer
+	answers := make([]answer, len(b.requests))
 	if err == nil {
 		answers = b.answers(o)
+		if b.audit && len(o.waits) > 0 {
+			b.requests[0].limiter.auditDone(time.Now(), o.interval)
+		}
 	}
 
 	q.mu.Lock()
 	now := time.Now()
-	if err == nil {
-		q.interval = o.interval
-		if b.audit && len(o.waits) > 0 {
-			b.requests[0].limiter.auditDone(now, o.interval)
-		}
-	}
 	var unwanted int64
-	var wait time.Duration // until the next in line can be served
-	smallest := int64(MaxPermits)
 	for i, r := range b.requests {
-		gone := r.state == left
-		refused := err == nil && answers[i].err == nil && !answers[i].decision.Granted
-		if gone && !refused && err == nil && answers[i].err == nil {
+		a := answers[i]
+		if err != nil {
+			a.err = err
+		}
+		if r.state == left && a.decision.Granted {
 			unwanted += r.permits
 		}
-		if refused && r.waits && !gone && !q.closed && (r.deadline.IsZero() || now.Before(r.deadline)) {
+		if r.waits && r.state != left && !q.closed && a.refused() && (r.deadline.IsZero() || now.Before(r.deadline)) {
 			r.state = queued
-			r.tried = true
-			if !answers[i].inLine {
-				w := answers[i].decision.RetryAfter
-				if wait == 0 || w < wait {
-					wait = w
-				}
-				smallest = min(smallest, r.permits)
-			}
+			q.line.refused(r, a, o.interval)
 			continue
 		}
-		r.state = answered
-		r.err = err
-		if err == nil {
-			r.answer, r.err = answers[i], answers[i].err
-			if refused && r.waits && q.closed {
-				r.err = ErrClosed
-			}
+		if q.closed && r.waits && a.refused() {
+			a.err = ErrClosed
 		}
-		close(r.done)
+		r.tell(a)
 	}
-	q.line = slices.DeleteFunc(q.line, func(r *request) bool { return r.state == answered })
-	q.schedule(now, wait, smallest)
+	q.line.settle(now)
 	q.mu.Unlock()
 
 	if unwanted > 0 {
@@ -369,33 +328,18 @@ func (q *queue) flush(ctx context.Context, b *batch) {
 	}
 }
 
-// schedule sets when the line asks again: at once where its first has not been
-// asked for yet, else when the server said, and when its first has asked for an
-// interval, so that those behind it are tried.
-func (q *queue) schedule(now time.Time, wait time.Duration, smallest int64) {
-	if len(q.line) == 0 {
-		return
-	}
-	first := q.line[0]
-	if !first.tried || first.state != queued {
-		q.dueAt = time.Time{}
-		return
-	}
-	if wait == 0 {
-		return // the line was not part of the batch
-	}
-	q.dueAt, q.smallest = now.Add(wait), smallest
-	if turn := first.since.Add(q.interval); len(q.line) > 1 && now.Before(turn) && turn.Before(q.dueAt) {
-		q.dueAt = turn
-	}
+// tell gives the caller its answer.
+func (r *request) tell(a answer) {
+	r.state, r.answer = answered, a
+	close(r.done)
 }
 
 // rest arms the timer for a line that waits.
 func (q *queue) rest() {
-	if len(q.line) == 0 {
+	if len(q.line.requests) == 0 {
 		return
 	}
-	wait := max(0, time.Until(q.dueAt))
+	wait := max(0, time.Until(q.line.dueAt))
 	if q.timer == nil {
 		q.timer = time.AfterFunc(wait, func() { q.poll(false) })
 	} else {
@@ -417,14 +361,11 @@ func (q *queue) close() {
 	q.mu.Lock()
 	defer q.mu.Unlock()
 	q.closed = true
-	fail := func(r *request) bool {
-		if r.state != queued {
-			return false
+	for _, r := range slices.Concat(q.line.requests, q.tries) {
+		if r.state == queued {
+			r.tell(answer{err: ErrClosed})
 		}
-		r.state, r.err = answered, ErrClosed
-		close(r.done)
-		return true
 	}
-	q.line = slices.DeleteFunc(q.line, fail)
-	q.tries = slices.DeleteFunc(q.tries, fail)
+	q.tries = nil
+	q.line.clear()
 }

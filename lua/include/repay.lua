@@ -4,18 +4,15 @@
 
 -- Sums up a set of at most 256 rows and raises the value where permits leaked:
 -- what is neither free nor in use belongs to nobody. Larger sets are left
--- alone. Returns the free permits and the rows; or nil, nil, error reply.
+-- alone. Returns the free permits and the oldest rows; or nil, nil, error reply.
 local function repay(config, value_key, permits_key, places, free)
   local rows = redis.call('ZRANGE', permits_key, 0, 256)
-  if #rows > 256 then
-    return free, rows
-  end
   local used, problem = sum_of(rows, places[2])
   if problem then
     return nil, nil, problem
   end
   local owed = config.rate - used - free
-  if owed > 0 then
+  if #rows <= 256 and owed > 0 then
     redis.call('INCRBY', value_key, digits(owed))
     free = free + owed
   end
