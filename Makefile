@@ -1,0 +1,50 @@
+.DEFAULT_GOAL := help
+export PATH := $(CURDIR)/.cache/bin:$(PATH)
+
+FUZZTIME ?= 20s
+OPS      ?= 5000
+SEED     ?= 0
+REDISSON ?=
+
+COVERED := . ./lua ./codec
+
+.PHONY: help test check lint fuzz cover demo compat clean
+
+help: ## list the targets
+	@sed -n 's/^\([a-z]*\):.*## /\1|/p' $(MAKEFILE_LIST) | while IFS='|' read -r target what; do \
+		printf '  make %-8s %s\n' "$$target" "$$what"; done
+
+test: ## everything: vet, lint, all tests on miniredis, real Redis and beside Redisson (-race, shuffled); installs what is missing
+	@scripts/test.sh
+
+check: ## the fast part, under a minute: vet, lint, tests that need no server (-race)
+	@scripts/modules.sh go vet ./...
+	@if scripts/install-lint.sh; then scripts/modules.sh golangci-lint run ./...; else [ "$(RRL_NO_SKIP)" != 1 ]; fi
+	@scripts/modules.sh go test -short -race ./...
+
+lint: ## golangci-lint, in all modules
+	@scripts/install-lint.sh
+	@scripts/modules.sh golangci-lint run ./...
+
+fuzz: ## each fuzz target for FUZZTIME=20s
+	@grep -rEo --include='*_test.go' --exclude-dir=.cache '^func Fuzz[A-Za-z0-9_]*' . | \
+	sed 's|/[^/]*:func | |' | sort -u | while read -r dir target; do \
+		echo "$$dir $$target"; \
+		(cd "$$dir" && go test -run '^$$' -fuzz "^$$target\$$" -fuzztime $(FUZZTIME) . </dev/null) || exit 1; \
+	done
+
+cover: ## coverage of the limiter, lua and codec, by all tests but those beside Redisson
+	@scripts/install-redis.sh || true
+	@said=$$(go list ./... | grep -v /compat_test$$ | xargs go test -coverprofile coverage.out \
+		-coverpkg "$$(go list $(COVERED) | paste -s -d , -)" 2>&1) || { echo "$$said"; exit 1; }
+	@awk -f scripts/cover.awk coverage.out
+
+demo: ## many clients on one limiter, on a server of the demo's own
+	@go run ./cmd/rrl demo
+
+compat: ## the tests beside Redisson, with long histories: OPS=5000 SEED=0 (0 draws one) REDISSON=release
+	@scripts/install-redis.sh || true
+	go test -count 1 -timeout 60m ./compat_test -ops $(OPS) -seed $(SEED) $(if $(REDISSON),-redisson $(REDISSON))
+
+clean: ## remove what the other targets made, installed tools included
+	@rm -rf .cache bin compat_test/java/target coverage.out

@@ -1,0 +1,80 @@
+// Package redistest gives tests the servers they need, each by one call:
+// [Mini] a miniredis that follows the fake clock of testing/synctest, [Redis]
+// a client of the real server that all tests of a binary share, [StartRedis] a
+// real server of one's own, and [StartProxy] and [MiniProxy] a proxy that
+// loses, delays and repeats what goes through it.
+//
+// Whatever a call starts is gone when its test ends; the shared server goes
+// with the test binary, however that ends.
+package redistest
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"strings"
+	"sync/atomic"
+	"testing"
+
+	"github.com/redis/go-redis/v9"
+)
+
+// SkipOrFail skips the test for want of something on this machine, such as a
+// server or a compiler: why says what. With RRL_NO_SKIP=1 in the environment
+// it fails the test, so that a full run can't pass by testing nothing. Else
+// why is added to the file that RRL_SKIP_LOG names, if any: go test itself is
+// silent about skips.
+func SkipOrFail(t testing.TB, why string) {
+	t.Helper()
+	if os.Getenv("RRL_NO_SKIP") == "1" {
+		t.Fatalf("%s (RRL_NO_SKIP=1 forbids to skip)", why)
+	}
+	if path := os.Getenv("RRL_SKIP_LOG"); path != "" {
+		if err := appendLine(path, why); err != nil {
+			t.Fatalf("noting a skip: %v", err)
+		}
+	}
+	t.Skip(why)
+}
+
+func appendLine(path, line string) error {
+	f, err := os.OpenFile(path, os.O_APPEND|os.O_CREATE|os.O_WRONLY, 0o600)
+	if err != nil {
+		return err
+	}
+	_, err = fmt.Fprintln(f, line)
+	return errors.Join(err, f.Close())
+}
+
+var names atomic.Int64
+
+// Name returns a name that no other call in this process returns. It starts
+// with the test's name and holds neither braces nor spaces, so it can name a
+// limiter or be the prefix of keys.
+func Name(t testing.TB) string {
+	t.Helper()
+	name := strings.Map(func(r rune) rune {
+		switch {
+		case r >= 'a' && r <= 'z', r >= 'A' && r <= 'Z', r >= '0' && r <= '9', strings.ContainsRune("_-./", r):
+			return r
+		}
+		return '_'
+	}, t.Name())
+	return fmt.Sprintf("%s:%d", name, names.Add(1))
+}
+
+// Engines runs test twice, as subtests: on a miniredis of its own ("miniredis")
+// and on the shared real server ("redis"), where it must keep to names that
+// start with [Name]'s.
+func Engines(t *testing.T, test func(t *testing.T, rdb *redis.Client)) {
+	t.Helper()
+	t.Run("miniredis", func(t *testing.T) {
+		t.Parallel()
+		rdb, _ := Mini(t)
+		test(t, rdb)
+	})
+	t.Run("redis", func(t *testing.T) {
+		t.Parallel()
+		test(t, Redis(t))
+	})
+}

@@ -1,0 +1,16 @@
+#!/usr/bin/env bash
+# Sees to it that golangci-lint is there in the release that .golangci.yml is
+# written for: in .cache/bin or on the PATH, else it is built into .cache/bin.
+# Says nothing when there is nothing to do.
+set -euo pipefail
+cd "$(dirname "$0")/.."
+version=2.15.0
+bin=$PWD/.cache/bin
+PATH=$bin:$PATH
+
+[ "$(golangci-lint version --short 2>/dev/null)" = "$version" ] && exit 0
+echo "installing golangci-lint v$version"
+if ! said=$(GOBIN=$bin GOFLAGS='' go install "github.com/golangci/golangci-lint/v2/cmd/golangci-lint@v$version" 2>&1); then
+	echo "install-lint: cannot build golangci-lint v$version: $(tail -n 1 <<<"$said")" >&2
+	exit 1
+fi

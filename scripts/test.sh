@@ -1,0 +1,63 @@
+#!/usr/bin/env bash
+# All checks and all tests, each step with its time, and a last line that says
+# what ran, what failed and what was skipped. Goes on after a failure. With
+# RRL_NO_SKIP=1 whatever would be skipped fails.
+set -euo pipefail
+cd "$(dirname "$0")/.."
+export PATH=$PWD/.cache/bin:$PATH
+
+skips=$(mktemp)
+trap 'rm -f "$skips"' EXIT
+export RRL_SKIP_LOG=$skips # see redistest.SkipOrFail
+
+ran=()
+failed=()
+
+step() {
+	local name=$1 start=$SECONDS
+	shift
+	echo "== $name"
+	if "$@"; then ran+=("$name"); else failed+=("$name"); fi
+	echo "== $name: $((SECONDS - start)) s"
+}
+
+skip() {
+	if [ "${RRL_NO_SKIP:-}" = 1 ]; then failed+=("$1"); else echo "$1: not installed" >>"$skips"; fi
+}
+
+unit_and_server() {
+	scripts/modules.sh bash -c '
+		set -o pipefail
+		go list ./... | grep -v /compat_test$ | xargs go test -race -shuffle=on -timeout 10m'
+}
+
+java() {
+	go test -race -shuffle=on -timeout 10m ./compat_test/...
+}
+
+list() {
+	local IFS=,
+	sed 's/,/, /g' <<<"$*"
+}
+
+echo "== tools"
+# Without a server the tests that need one skip, or fail, by themselves.
+scripts/install-redis.sh || true
+lint=yes
+scripts/install-lint.sh || lint=no
+echo "== tools: $SECONDS s"
+
+step vet scripts/modules.sh go vet ./...
+if [ $lint = yes ]; then step lint scripts/modules.sh golangci-lint run ./...; else skip lint; fi
+step "unit and server tests" unit_and_server
+step "Java tests" java
+
+summary="passed: $(list "${ran[@]-none}")"
+[ ${#failed[@]} = 0 ] || summary+="; FAILED: $(list "${failed[@]}")"
+if [ -s "$skips" ]; then
+	summary+="; skipped: $(sort "$skips" | uniq -c | sed 's/^ *\([0-9]*\) /\1 x /' | paste -s -d ';' - | sed 's/;/; /g')"
+else
+	summary+="; skipped: nothing"
+fi
+echo "$summary"
+[ ${#failed[@]} = 0 ]
