@@ -115,8 +115,8 @@ func parseOutcome(reply any) (outcome, error) {
 		rate:     numbers[0],
 		free:     numbers[1],
 		taken:    numbers[2],
-		interval: time.Duration(numbers[3]) * time.Millisecond,
-		reset:    time.Duration(numbers[4]) * time.Millisecond,
+		interval: duration(numbers[3]),
+		reset:    duration(numbers[4]),
 		waits:    numbers[5:],
 	}, nil
 }
@@ -145,23 +145,20 @@ func (b *batch) answers(o outcome) []answer {
 		for range r.count {
 			a := answer{decision: limit.Decision{Limit: o.rate, ResetAfter: o.reset}}
 			switch {
-			case r.permits > o.rate:
-				a.err = errExceeds(r.permits, o.rate)
-			case r.inLine && blocked:
-				a.inLine = true
-				if asked {
-					a.inLine = false
-					a.decision.RetryAfter, a.atLeast = wait, atLeast
-				}
-			case r.permits <= left:
+			case r.permits <= left && !(r.inLine && blocked):
 				left -= r.permits
 				free -= r.permits
 				a.decision.Granted = true
+			case r.permits > o.rate:
+				a.err = errExceeds(r.permits, o.rate)
+			case r.inLine && blocked:
+				a.inLine = !asked
+				a.decision.RetryAfter, a.atLeast = wait, atLeast
 			default:
 				if !asked {
 					asked = true
 					if len(waits) > 0 {
-						wait, atLeast = time.Duration(max(waits[0], -waits[0]))*time.Millisecond, waits[0] < 0
+						wait, atLeast = duration(max(waits[0], -waits[0])), waits[0] < 0
 						waits = waits[1:]
 					}
 				}

@@ -4,9 +4,11 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"math"
 	"slices"
 	"strconv"
 	"strings"
+	"time"
 
 	"github.com/redis/go-redis/v9"
 
@@ -131,6 +133,12 @@ func (c *Client) explainType(ctx context.Context, keys []string, err error) erro
 		}
 	}
 	return fmt.Errorf("%w: keys %q: %w", ErrCorrupt, keys, err)
+}
+
+// duration is for milliseconds from Redis, which counts further than a
+// time.Duration does.
+func duration(ms int64) time.Duration {
+	return time.Duration(min(ms, math.MaxInt64/int64(time.Millisecond))) * time.Millisecond
 }
 
 // integers checks that a script answered n integers.

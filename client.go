@@ -201,8 +201,11 @@ func (c *Client) decide(ctx context.Context, keys []string, b *batch) (outcome, 
 	token := ""
 	for {
 		reply, err := script.Repeat(ctx, c.rdb, lua.Acquire, keys, func(age time.Duration) []any {
-			if age >= 0 && doubt.IsZero() {
-				doubt = time.Now().Add(-age)
+			if age >= 0 {
+				token = "" // what it stood for may have been done
+				if doubt.IsZero() {
+					doubt = time.Now().Add(-age)
+				}
 			}
 			if !doubt.IsZero() {
 				age = time.Since(doubt)
@@ -223,7 +226,7 @@ func (c *Client) decide(ctx context.Context, keys []string, b *batch) (outcome, 
 // giveBack returns permits of a batch whose callers went away. Where that
 // fails they come back an interval after they were granted.
 func (c *Client) giveBack(ctx context.Context, keys []string, b *batch, taken, permits int64) {
-	member := withPermits(b.member, taken)
+	member, identity := withPermits(b.member, taken), c.identity()
 	token := ""
 	for {
 		reply, err := script.Repeat(ctx, c.rdb, lua.GiveBack, keys, func(age time.Duration) []any {
@@ -231,7 +234,7 @@ func (c *Client) giveBack(ctx context.Context, keys []string, b *batch, taken, p
 			if age >= 0 {
 				repeated = "1"
 			}
-			return []any{member, permits, repeated, formatAge(time.Since(b.sent)), token}
+			return []any{member, permits, repeated, formatAge(time.Since(b.sent)), token, identity[1:17]}
 		})
 		if err != nil {
 			return

@@ -172,9 +172,9 @@ func (l *RateLimiter) Config(ctx context.Context) (Config, error) {
 	}
 	return Config{
 		Rate:      values[0],
-		Interval:  time.Duration(values[1]) * time.Millisecond,
+		Interval:  duration(values[1]),
 		Type:      RateType(values[2]),
-		KeepAlive: time.Duration(values[3]) * time.Millisecond,
+		KeepAlive: duration(values[3]),
 	}, nil
 }
 

@@ -49,7 +49,7 @@ func (l *RateLimiter) TTL(ctx context.Context) (time.Duration, error) {
 	if err != nil || ms < 0 {
 		return time.Duration(ms), l.fail("TTL", err)
 	}
-	return time.Duration(ms) * time.Millisecond, nil
+	return duration(ms), nil
 }
 
 // Exists tells whether the limiter has a rate.

@@ -145,7 +145,7 @@ func (q *queue) giveUp(r *request) bool {
 	if r.state != queued {
 		return false
 	}
-	if q.line.stillAsks(r) {
+	if !q.busy && q.line.stillAsks(r) {
 		q.start()
 		return false
 	}

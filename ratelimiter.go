@@ -73,7 +73,7 @@ func (l *RateLimiter) Take(ctx context.Context, permits int64) (limit.Decision, 
 		if !more {
 			wait, err := integers([]any{reply}, 1)
 			if err == nil {
-				a.decision.RetryAfter = time.Duration(wait[0]) * time.Millisecond
+				a.decision.RetryAfter = duration(wait[0])
 			}
 			return a.decision, l.fail(op, err)
 		}

@@ -32,21 +32,21 @@
 
 local time = redis.call('TIME')
 local now_text = time[1] .. string.sub('00000' .. time[2], -6, -4)
-local fields = redis.call('HMGET', KEYS[1], 'rate', 'interval', 'type', 'keepAliveTime')
+local fields = redis.call('HMGET', KEYS[1], 'rate', 'interval', 'type', 'keepAliveTime', 'answered')
 local value_text = nil
 
 -- The common cases are decided here, with the fewest commands: one request to a
 -- shared limiter that has enough free permits, or will have them when its oldest
 -- member runs out. Once in a few grants it takes the long way round, which
 -- reclaims what has run out.
-if fields[3] == '0' and (fields[4] == '0' or not fields[4]) then
+if fields[3] == '0' and (fields[4] == '0' or not fields[4]) and not fields[5] then
   value_text = redis.call('GET', KEYS[2])
   if value_text and fields[1] and fields[2] and (not ARGV[4] or ARGV[4] == 'a' and not ARGV[5]) and
-      not string.find(fields[1] .. fields[2] .. value_text, '%D') and
-      (string.byte(value_text) ~= 48 or value_text == '0') then
+      string.find(fields[1] .. ' ' .. fields[2] .. ' ' .. value_text, '^[1-9]%d* [1-9]%d* %d+$') and
+      (value_text == '0' or string.byte(value_text, 1, 1) ~= 48) then
     local rate, interval = tonumber(fields[1]), tonumber(fields[2])
     local value, sum = tonumber(value_text), tonumber(ARGV[2])
-    local sound = value and rate and interval and sum <= rate and value <= rate and rate <= 9007199254740991
+    local sound = rate and interval and value and sum <= rate and value <= rate and rate <= 9007199254740991 and interval <= 9007199254740991
     local answer = nil
     if sound and sum <= value then
       local step = rate / 64
@@ -58,6 +58,11 @@ if fields[3] == '0' and (fields[4] == '0' or not fields[4]) then
       if value % step >= sum then
         if redis.call('ZADD', KEYS[4], 'NX', now_text, ARGV[1]) == 1 then
           redis.call('DECRBY', KEYS[2], ARGV[2])
+          if value < rate and redis.call('ZCARD', KEYS[4]) == 1 then
+            -- The set was lost: nothing else is in use.
+            redis.call('INCRBY', KEYS[2], string.format('%.0f', rate - value))
+            value = rate
+          end
         end
         answer = {rate, value, sum, interval, interval}
       end
@@ -66,7 +71,7 @@ if fields[3] == '0' and (fields[4] == '0' or not fields[4]) then
       local oldest = redis.call('ZRANGE', KEYS[4], 0, 0, 'WITHSCORES')
       local newest = redis.call('ZRANGE', KEYS[4], -1, -1, 'WITHSCORES')
       local member = oldest[1]
-      if member and #member == 21 and string.byte(member) == 16 and tonumber(newest[2]) <= now then
+      if member and #member == 21 and string.byte(member, 1, 1) == 16 and tonumber(newest[2]) <= now then
         local wait = tonumber(oldest[2]) + interval - now
         local a, b, c, d = string.byte(member, 18, 21)
         if wait > 0 and value + a + b * 256 + c * 65536 + d * 16777216 >= sum then
@@ -92,7 +97,9 @@ end
 --- @include "settle"
 --- @include "repay"
 --- @include "find"
+--- @include "answered"
 --- @include "keep_ttl"
+--- @include "give_ttl"
 
 local fallback, flags, age, token = ARGV[3] or '', ARGV[4] or '', ARGV[5] or '', ARGV[6] or ''
 local runs = ARGV
@@ -113,11 +120,63 @@ if made then
     return corrupt(1, 'rate', 'is missing in a hash of other fields')
   end
   local rate, interval, kind, keep = string.match(fallback, '^(%d+) (%d+) (%d) (%d+)$')
-  fields = {rate, interval, kind, keep}
+  fields = {rate, interval, kind, keep, false}
   config = parse_config(fields)
 end
 local rate, interval = config.rate, config.interval
 
+local value_key, permits_key, places = pair_of(config)
+if value_key ~= KEYS[2] or not value_text then
+  value_text = redis.call('GET', value_key)
+end
+
+-- An attempt that may have happened is looked for before anything is changed. A
+-- repeat that was answered without a trace was refused, or its permits have been
+-- given back since.
+local identity = string.sub(ARGV[1], 2, -5)
+local answered = was_answered(fields[5], identity)
+local found = nil
+local known, rest = string.match(token, '^found:(%d+);(.*)$')
+if known then
+  found, token = tonumber(known), rest
+elseif age ~= '' then
+  local more
+  found, more = find(permits_key, ARGV[1], now - tonumber(age), token)
+  if more then
+    return {'again', more}
+  end
+  if answered and not found then
+    found = 0
+  end
+elseif answered then
+  return redis.error_reply('LATE the attempt has been answered')
+end
+
+-- Walks the requests with that many free permits. Returns the permits granted;
+-- the refused sizes in order, those that get a wait; and how many more free
+-- permits would have granted more.
+local function walk(free)
+  local left, taken, refused, more, place, blocked = free, 0, {}, math.huge, 0, false
+  local line = tonumber(runs[7])
+  for i = 8, #runs, 2 do
+    local permits, count = tonumber(runs[i]), tonumber(runs[i + 1])
+    local waits = place < line
+    place = place + count
+    if (permits <= rate or found) and not (waits and blocked) then
+      local granted = math.max(0, math.min(count, math.floor(left / permits)))
+      left = left - granted * permits
+      taken = taken + granted * permits
+      if granted < count then
+        refused[#refused + 1] = permits
+        more = math.min(more, permits - left)
+        blocked = blocked or waits
+      end
+    end
+  end
+  return taken, refused, more
+end
+
+-- A request for more than the rate is none; the client tells its caller.
 local need = 0
 for i = 8, #runs, 2 do
   local permits = tonumber(runs[i])
@@ -125,29 +184,19 @@ for i = 8, #runs, 2 do
     need = need + permits * tonumber(runs[i + 1])
   end
 end
-if need == 0 then
-  return {rate, 0, 0, interval, 0}
-end
-
-local value_key, permits_key, places = pair_of(config)
-if value_key ~= KEYS[2] or not value_text then
-  value_text = redis.call('GET', value_key)
-end
-
--- An attempt that may have happened is looked for before anything is changed.
--- A repeat that grants less than all leaves a mark, a member of no permits, so
--- that a copy that comes late grants nothing. One request needs no look at the
--- mark: its copies carry the same member.
-local single = ARGV[2] == runs[8]
-local found = nil
-if age ~= '' then
-  local more
-  found, more = find(permits_key, ARGV[1], now - tonumber(age), token)
-  if more then
-    return {'again', more}
+if found and found > 0 then
+  -- Others may have released some of the attempt's permits. What it was granted
+  -- is the least that the requests can come to.
+  local taken, _, more = walk(found)
+  for _ = 1, 1000 do
+    if taken == found then
+      break
+    end
+    found = found + more
+    taken, _, more = walk(found)
   end
-elseif not single and redis.call('ZSCORE', permits_key, with_permits(ARGV[1], 0)) then
-  return redis.error_reply('LATE the attempt has been answered')
+elseif need == 0 then
+  return {rate, 0, 0, interval, 0}
 end
 
 local wanted = need
@@ -163,32 +212,11 @@ if problem then
 end
 if made then
   redis.call('HSET', KEYS[1], 'rate', fields[1], 'interval', fields[2], 'keepAliveTime', fields[4], 'type', fields[3])
+  give_ttl(value_key, permits_key, nil)
 end
 if token then
   keep_ttl(config, value_key, permits_key, true)
-  return {'again', token}
-end
-
--- Walks the requests with that many free permits. Returns the permits granted
--- and the refused sizes in order, those that get a wait.
-local function walk(free)
-  local left, taken, refused, place, blocked = free, 0, {}, 0, false
-  local line = tonumber(runs[7])
-  for i = 8, #runs, 2 do
-    local permits, count = tonumber(runs[i]), tonumber(runs[i + 1])
-    local waits = place < line
-    place = place + count
-    if permits <= rate and not (waits and blocked) then
-      local granted = math.max(0, math.min(count, math.floor(left / permits)))
-      left = left - granted * permits
-      taken = taken + granted * permits
-      if granted < count then
-        refused[#refused + 1] = permits
-        blocked = blocked or waits
-      end
-    end
-  end
-  return taken, refused
+  return {'again', found and 'found:' .. digits(found) .. ';' .. token or token}
 end
 
 local free = state.free
@@ -227,8 +255,10 @@ if not found and taken > 0 then
     redis.call('DECRBY', value_key, digits(taken))
   end
 end
-if not found and age ~= '' and digits(taken) ~= ARGV[2] then
-  redis.call('ZADD', permits_key, 'NX', now_text, with_permits(ARGV[1], 0))
+if age ~= '' and not answered then
+  mark_answered(KEYS[1], fields[5], identity, now)
+else
+  forget_answered(KEYS[1], fields[5], now)
 end
 keep_ttl(config, value_key, permits_key, true)
 

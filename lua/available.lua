@@ -27,13 +27,15 @@ state, token, problem = settle(config, value_key, permits_key, places, redis.cal
 if problem then
   return problem
 end
+local free, rows = state and state.free, nil
+if state and state.oldest then
+  free, rows, problem = repay(config, value_key, permits_key, places, free)
+  if problem then
+    return problem
+  end
+end
 keep_ttl(config, value_key, permits_key, false)
 if token then
   return {'again', token}
 end
-local free = state.free
-if state.oldest then
-  local rows
-  free, rows, problem = repay(config, value_key, permits_key, places, free)
-end
-return problem or free
+return free

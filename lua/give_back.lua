@@ -9,6 +9,7 @@
 --      still as it was last seen gives back then
 --   4  the attempt's age in ms
 --   5  '' or the token of the 'again' answer
+--   6  this call's own identity
 -- Returns
 --   the permits given back; fewer than asked for where they have run out
 --   'again', token   the call is to be repeated
@@ -21,10 +22,15 @@
 --- @include "digits"
 --- @include "find"
 --- @include "take_off"
+--- @include "answered"
 
-local config, problem = parse_config(redis.call('HMGET', KEYS[1], 'rate', 'interval', 'type', 'keepAliveTime'))
+local fields = redis.call('HMGET', KEYS[1], 'rate', 'interval', 'type', 'keepAliveTime', 'answered')
+local config, problem = parse_config(fields)
 if problem or not config then
   return problem or 0
+end
+if was_answered(fields[5], ARGV[6]) then
+  return 0
 end
 local value_key, permits_key, places = pair_of(config)
 local text = redis.call('GET', value_key)
@@ -45,6 +51,9 @@ if not score and ARGV[3] == '' then
     member = with_permits(member, found)
     score = redis.call('ZSCORE', permits_key, member)
   end
+end
+if ARGV[3] ~= '' then
+  mark_answered(KEYS[1], fields[5], ARGV[6], now)
 end
 if not score or tonumber(score) <= now - config.interval then
   return 0

@@ -18,6 +18,7 @@
 --- @include "pair"
 --- @include "settle"
 --- @include "repay"
+--- @include "give_ttl"
 
 if ARGV[6] == '1' and redis.call('EXISTS', KEYS[1]) == 0 then
   return 0
@@ -32,17 +33,19 @@ local function store_config()
   end
 end
 
-local kind = redis.call('HGET', KEYS[1], 'type')
-if ARGV[5] ~= '1' or (kind and kind ~= ARGV[3]) then
+local old, problem = nil, nil
+if ARGV[5] == '1' then
+  old, problem = parse_config(redis.call('HMGET', KEYS[1], 'rate', 'interval', 'type', 'keepAliveTime'))
+  if problem then
+    return problem
+  end
+end
+if ARGV[5] ~= '1' or (old and old.per_client ~= (ARGV[3] == '1')) then
   store_config()
   redis.call('UNLINK', KEYS[2], KEYS[3], KEYS[4], KEYS[5])
   return 1
 end
 
-local old, problem = parse_config(redis.call('HMGET', KEYS[1], 'rate', 'interval', 'type', 'keepAliveTime'))
-if problem then
-  return problem
-end
 local config = parse_config({ARGV[1], ARGV[2], ARGV[3], ARGV[4]})
 local rate_before = (old or config).rate
 local value_key, permits_key, places = pair_of(config)
@@ -84,14 +87,5 @@ else
 end
 
 store_config()
-if ARGV[4] ~= '0' then
-  redis.call('PEXPIRE', value_key, ARGV[4])
-  redis.call('PEXPIRE', permits_key, ARGV[4])
-elseif config.per_client then
-  redis.call('PEXPIRE', value_key, ARGV[2])
-  redis.call('PEXPIRE', permits_key, ARGV[2])
-else
-  redis.call('PERSIST', value_key)
-  redis.call('PERSIST', permits_key)
-end
+give_ttl(value_key, permits_key, ARGV[4] ~= '0' and ARGV[4] or config.per_client and ARGV[2])
 return 1

@@ -9,6 +9,8 @@
 --   CORRUPT <key's number> <field> <why>
 
 --- @include "config"
+--- @include "pair"
+--- @include "give_ttl"
 
 local fields = redis.call('HMGET', KEYS[1], 'rate', 'interval', 'type', 'keepAliveTime')
 local config, problem = parse_config(fields)
@@ -25,4 +27,7 @@ redis.call('HSET', KEYS[1], 'rate', ARGV[1], 'interval', ARGV[2], 'keepAliveTime
 if ARGV[4] ~= '0' then
   redis.call('PEXPIRE', KEYS[1], ARGV[4])
 end
+-- What a lost limiter of that name left behind is not to end before its time.
+local value_key, permits_key = pair_of(parse_config({ARGV[1], ARGV[2], ARGV[3], ARGV[4]}))
+give_ttl(value_key, permits_key, ARGV[4] ~= '0' and ARGV[4] or ARGV[3] == '1' and ARGV[2])
 return 1

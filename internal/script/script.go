@@ -13,6 +13,7 @@ import (
 	"fmt"
 	"math/rand/v2"
 	"net"
+	"regexp"
 	"strings"
 	"time"
 
@@ -136,20 +137,20 @@ func notRun(err error) bool {
 	return errors.Is(err, redis.ErrPoolTimeout) || errors.Is(err, redis.ErrPoolExhausted)
 }
 
-// Code returns the first word of an error that Redis answered. An error that a
-// command inside a script met is told by Redis 6 in the middle of the text.
+// Code returns the code of an error that Redis answered: its first word. Where a
+// command inside a script met it, some servers tell it in the middle of the text.
 func Code(err error) string {
 	text := err.Error()
-	if strings.HasPrefix(text, "ERR Error running script") {
-		if _, inner, ok := strings.Cut(text, ": -"); ok {
-			text = inner
-		} else if i := strings.LastIndex(text, ": "); i >= 0 {
-			text = text[i+2:]
-		}
+	if inside := codeInside.FindStringSubmatch(text); inside != nil {
+		return inside[1]
 	}
 	code, _, _ := strings.Cut(text, " ")
 	return code
 }
+
+// codeInside finds the code that Redis 6 (": -CODE text" or ": CODE text" after
+// the line's number) and miniredis tell with their own words before it.
+var codeInside = regexp.MustCompile(`^ERR Error (?:running|compiling) script.*?: ?-?([A-Z]{3,}) `)
 
 func sleep(ctx context.Context, attempt int) error {
 	backoff := min(minBackoff<<(attempt-1), maxBackoff)

@@ -5,7 +5,7 @@
 -- four little-endian bytes.
 local function permits_of(member)
   local length = #member
-  if length < 5 or (string.byte(member) + 5 ~= length and length ~= 8 and
+  if length < 5 or (string.byte(member, 1, 1) + 5 ~= length and length ~= 8 and
       not (length == 20 and string.sub(member, 1, 8) == '\8\0\0\0\0\0\0\0')) then
     return nil
   end
@@ -23,7 +23,7 @@ end
 -- of the permits set in KEYS.
 local function corrupt_member(place, member)
   local hex = string.gsub(member, '.', function(char)
-    return string.format('%02x', string.byte(char))
+    return string.format('%02x', string.byte(char, 1, 1))
   end)
   return corrupt(place, 'member', 'has no known layout: ' .. string.sub(hex, 1, 50))
 end

@@ -4,9 +4,10 @@
 
 -- Brings the value and the permits set up to date: a lost key is rebuilt,
 -- members dated in the future are re-dated to now, and members that have run
--- out give their permits back. No call touches more than 256 rows; where the
--- free permits are fewer than need and more rows wait, a token is returned,
--- with which the caller is to be called again.
+-- out give their permits back. No call touches more than about 500 rows; where
+-- the free permits are fewer than need and more rows wait, a token is returned,
+-- with which the caller is to be called again. Nothing is changed where one of
+-- the rows is corrupt.
 --
 -- places are the numbers of the two keys in KEYS, for the error reply.
 -- Returns state, token, error reply; one of the three. The state is a table:
@@ -20,6 +21,26 @@ local function settle(config, value_key, permits_key, places, value_text, now, n
     return nil, nil, corrupt(places[1], 'value', 'is no integer: ' .. value_text)
   end
 
+  local first = redis.call('ZRANGE', permits_key, 0, 0, 'WITHSCORES')
+  local last = redis.call('ZRANGE', permits_key, -1, -1, 'WITHSCORES')
+  local newest = nil
+  if last[1] then
+    newest = tonumber(last[2]) or math.huge
+  end
+  if newest and value and value <= rate and newest <= now and (tonumber(first[2]) or 0) > now - interval and
+      permits_of(first[1]) and permits_of(last[1]) then
+    return {free = value, oldest = first, newest = newest}
+  end
+
+  local rows = redis.call('ZRANGE', permits_key, 0, 255)
+  local _, problem = sum_of(rows, places[2])
+  if not problem and newest then
+    _, problem = sum_of({last[1]}, places[2])
+  end
+  if problem then
+    return nil, nil, problem
+  end
+
   local function store(free)
     if not value then
       redis.call('SET', value_key, digits(free))
@@ -29,15 +50,8 @@ local function settle(config, value_key, permits_key, places, value_text, now, n
     value = free
   end
 
-  local last = redis.call('ZRANGE', permits_key, -1, -1, 'WITHSCORES')
-  local newest = nil
-  if last[1] then
-    if not permits_of(last[1]) then
-      return nil, nil, corrupt_member(places[2], last[1])
-    end
-    newest = tonumber(last[2]) or math.huge
-  end
-
+  -- The value goes before the rows, here and below: where memory is short,
+  -- Redis refuses that one.
   if not newest or newest <= now - interval then
     store(rate)
     if newest then
@@ -54,13 +68,14 @@ local function settle(config, value_key, permits_key, places, value_text, now, n
     if from ~= last[1] then
       offset, used = 0, 0
     end
-    local rows = redis.call('ZRANGE', permits_key, digits(-offset - 256), digits(-offset - 1))
-    local sum, problem = sum_of(rows, places[2])
+    local page = redis.call('ZRANGE', permits_key, digits(-offset - 256), digits(-offset - 1))
+    local sum
+    sum, problem = sum_of(page, places[2])
     if problem then
       return nil, nil, problem
     end
     used = used + sum
-    if #rows == 256 then
+    if #page == 256 then
       return nil, 'sum:' .. digits(offset + 256) .. ':' .. digits(used) .. ':' .. last[1]
     end
     store(rate - used)
@@ -69,30 +84,27 @@ local function settle(config, value_key, permits_key, places, value_text, now, n
   end
 
   if newest > now then
-    local rows = redis.call('ZRANGEBYSCORE', permits_key, '(' .. digits(now), '+inf', 'LIMIT', 0, 256)
-    for _, member in ipairs(rows) do
+    local page = redis.call('ZRANGEBYSCORE', permits_key, '(' .. digits(now), '+inf', 'LIMIT', 0, 256)
+    for _, member in ipairs(page) do
       redis.call('ZADD', permits_key, 'XX', digits(now), member)
     end
-    if #rows == 256 then
+    if #page == 256 then
       return nil, 'again'
     end
     newest = now
   end
 
-  local oldest = redis.call('ZRANGE', permits_key, 0, 0, 'WITHSCORES')
-  if tonumber(oldest[2]) <= now - interval then
-    local rows = redis.call('ZRANGEBYSCORE', permits_key, '-inf', digits(now - interval), 'LIMIT', 0, 256)
-    local sum, problem = sum_of(rows, places[2])
-    if problem then
-      return nil, nil, problem
+  local out = math.min(redis.call('ZCOUNT', permits_key, '-inf', digits(now - interval)), #rows)
+  if out > 0 then
+    local sum = 0
+    for i = 1, out do
+      sum = sum + permits_of(rows[i])
     end
-    -- The value goes first: where memory is short, Redis refuses that one.
     store(math.min(rate, value + sum))
-    redis.call('ZREMRANGEBYRANK', permits_key, 0, #rows - 1)
-    if #rows == 256 and value < need then
+    redis.call('ZREMRANGEBYRANK', permits_key, 0, out - 1)
+    if out == 256 and value < need then
       return nil, 'again'
     end
-    oldest = redis.call('ZRANGE', permits_key, 0, 0, 'WITHSCORES')
   end
-  return {free = value, oldest = oldest, newest = newest}
+  return {free = value, oldest = redis.call('ZRANGE', permits_key, 0, 0, 'WITHSCORES'), newest = newest}
 end

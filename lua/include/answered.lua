@@ -1,0 +1,29 @@
+--- @include "digits"
+
+-- The config's field "answered" lists the attempts that a repeat decided, so
+-- that a copy that comes late changes nothing: "ms:identity;" each, the newest
+-- first, the identity in hex. A minute after the last it goes.
+
+local function hex(bytes)
+  return (string.gsub(bytes, '.', function(char)
+    return string.format('%02x', string.byte(char, 1, 1))
+  end))
+end
+
+-- Tells whether an attempt is in the list.
+local function was_answered(list, identity)
+  return list and string.find(list, hex(identity), 1, true)
+end
+
+-- Puts an attempt on the list.
+local function mark_answered(key, list, identity, now)
+  list = digits(now) .. ':' .. hex(identity) .. ';' .. (list or '')
+  redis.call('HSET', key, 'answered', string.sub(list, 1, 1500))
+end
+
+-- Removes a list that nobody needs any more.
+local function forget_answered(key, list, now)
+  if list and now - (tonumber(string.match(list, '^%d+')) or 0) > 60000 then
+    redis.call('HDEL', key, 'answered')
+  end
+end

@@ -1,0 +1,458 @@
+package lua
+
+import (
+	"fmt"
+	"io/fs"
+	"regexp"
+	"slices"
+	"strings"
+	"testing"
+	"testing/fstest"
+
+	"github.com/redis/go-redis/v9"
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+	gopher "github.com/yuin/gopher-lua"
+	"github.com/yuin/gopher-lua/parse"
+
+	"github.com/rratelimiter/rratelimiter/internal/keys"
+	"github.com/rratelimiter/rratelimiter/internal/redistest"
+)
+
+func TestLoad(t *testing.T) {
+	t.Parallel()
+	for name, tc := range map[string]struct {
+		files map[string]string
+		want  string
+	}{
+		"no includes":       {map[string]string{"a.lua": "return 1\n"}, "return 1\n"},
+		"no newline at end": {map[string]string{"a.lua": "return 1"}, "return 1"},
+		"in its place": {
+			map[string]string{"a.lua": "one\n--- @include \"b\"\nthree\n", "include/b.lua": "two\n"},
+			"one\ntwo\nthree\n",
+		},
+		"once": {
+			map[string]string{"a.lua": "--- @include \"b\"\none\n--- @include \"b\"\ntwo\n", "include/b.lua": "b\n"},
+			"b\none\ntwo\n",
+		},
+		"nested, before what asks for them": {
+			map[string]string{
+				"a.lua": "--- @include \"b\"\n--- @include \"c\"\n--- @include \"d\"\na\n", "include/b.lua": "--- @include \"c\"\nb\n",
+				"include/c.lua": "c\n", "include/d.lua": "--- @include \"b\"\n--- @include \"c\"\nd\n",
+			},
+			"c\nb\nd\na\n",
+		},
+		"in a circle": {
+			map[string]string{"a.lua": "--- @include \"b\"\na\n", "include/b.lua": "--- @include \"c\"\nb\n", "include/c.lua": "--- @include \"b\"\nc\n"},
+			"c\nb\na\n",
+		},
+		"comments that only look like it": {
+			map[string]string{"a.lua": "-- @include \"b\"\n--- @included\n --- @include \"b\"\n"},
+			"-- @include \"b\"\n--- @included\n --- @include \"b\"\n",
+		},
+		"with a carriage return": {
+			map[string]string{"a.lua": "--- @include \"b\"\r\na\n", "include/b.lua": "b\n"},
+			"b\na\n",
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			script, err := load(filesOf(tc.files), "a")
+			require.NoError(t, err)
+			assert.Equal(t, "a", script.Name)
+			assert.Equal(t, tc.want, script.Source)
+			assert.Regexp(t, "^[0-9a-f]{40}$", script.SHA)
+		})
+	}
+}
+
+func TestLoadFails(t *testing.T) {
+	t.Parallel()
+	for name, tc := range map[string]struct {
+		files map[string]string
+		text  []string
+	}{
+		"no such script":  {nil, []string{"script a", "a.lua"}},
+		"no such include": {map[string]string{"a.lua": "\n--- @include \"b\"\n"}, []string{"a.lua:2", "include/b.lua"}},
+		"no such include of an include": {
+			map[string]string{"a.lua": "--- @include \"b\"\n", "include/b.lua": "\n\n--- @include \"c\"\n"},
+			[]string{"a.lua:1", "include/b.lua:3", "include/c.lua"},
+		},
+		"no quotes":      {map[string]string{"a.lua": "--- @include b\n", "include/b.lua": ""}, []string{"a.lua:1", `@include "name"`}},
+		"one quote":      {map[string]string{"a.lua": "--- @include \"b\n", "include/b.lua": ""}, []string{"a.lua:1"}},
+		"quoted twice":   {map[string]string{"a.lua": "--- @include \"\"b\"\"\n", "include/b.lua": ""}, []string{"a.lua:1"}},
+		"more behind it": {map[string]string{"a.lua": "--- @include \"b\" c\n", "include/b.lua": ""}, []string{"a.lua:1"}},
+		"no name":        {map[string]string{"a.lua": "--- @include \"\"\n"}, []string{"a.lua:1"}},
+		"nothing":        {map[string]string{"a.lua": "--- @include \n"}, []string{"a.lua:1"}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			_, err := load(filesOf(tc.files), "a")
+			require.Error(t, err)
+			for _, text := range tc.text {
+				assert.ErrorContains(t, err, text)
+			}
+		})
+	}
+}
+
+func filesOf(texts map[string]string) fs.FS {
+	files := fstest.MapFS{}
+	for name, text := range texts {
+		files[name] = &fstest.MapFile{Data: []byte(text)}
+	}
+	return files
+}
+
+func TestAllNamesEachFile(t *testing.T) {
+	t.Parallel()
+	paths, err := fs.Glob(files, "*.lua")
+	require.NoError(t, err)
+	var names []string
+	for _, script := range All() {
+		names = append(names, script.Name+".lua")
+	}
+	assert.ElementsMatch(t, paths, names)
+	slices.Sort(paths)
+	assert.Equal(t, paths, names, "in their order")
+}
+
+func TestEachIncludeIsUsed(t *testing.T) {
+	t.Parallel()
+	paths, err := fs.Glob(files, "include/*.lua")
+	require.NoError(t, err)
+	for _, path := range paths {
+		text, err := fs.ReadFile(files, path)
+		require.NoError(t, err)
+		lines := strings.Split(strings.TrimSpace(string(text)), "\n")
+		last := strings.Join(lines[len(lines)-2:], "\n")
+		assert.True(t, slices.ContainsFunc(All(), func(s *Script) bool { return strings.Contains(s.Source, last) }), path)
+	}
+}
+
+func TestSHA(t *testing.T) {
+	t.Parallel()
+	redistest.Engines(t, func(t *testing.T, rdb *redis.Client) {
+		for _, script := range All() {
+			sha, err := rdb.ScriptLoad(t.Context(), script.Source).Result()
+			require.NoError(t, err)
+			assert.Equal(t, sha, script.SHA, script.Name)
+		}
+	})
+}
+
+func TestHeads(t *testing.T) {
+	t.Parallel()
+	for _, script := range All() {
+		head, _, _ := strings.Cut(script.Source, "\n\n")
+		assert.Regexp(t, `^-- [A-Z][^\n]+[.,:;]?\n`, head, script.Name)
+		assert.Regexp(t, `(?m)^-- KEYS\n--   1 config  2 value  3 client's value  4 permits  5 client's permits$`, head, script.Name)
+		assert.Regexp(t, `(?m)^-- ARGV(,.*)?$`, head, script.Name)
+		assert.Regexp(t, `(?m)^-- Returns\n--   \S`, head, script.Name)
+		for line := range strings.Lines(head) {
+			assert.True(t, strings.HasPrefix(line, "--"), "%s: %q", script.Name, line)
+		}
+		used := regexp.MustCompile(`ARGV\[(\d+)\]`)
+		for _, match := range used.FindAllStringSubmatch(script.Source, -1) {
+			_, told, _ := strings.Cut(head, "-- ARGV")
+			assert.Regexp(t, `[ \n]`+match[1]+`[ ,]`, told, "%s: ARGV[%s] is told of in the head", script.Name, match[1])
+		}
+	}
+}
+
+func TestSyntaxIsLua51(t *testing.T) {
+	t.Parallel()
+	for _, script := range All() {
+		_, err := parse.Parse(strings.NewReader(script.Source), script.Name)
+		require.NoError(t, err)
+		assert.Less(t, len(script.Source), 64<<10, script.Name)
+	}
+}
+
+// Redis refuses to make globals, and miniredis lacks bit, struct and cmsgpack.
+// tostring and .. turn large numbers to exponents; what assert and error say
+// reads differently on every server.
+func TestGlobals(t *testing.T) {
+	t.Parallel()
+	known := []string{"redis", "KEYS", "ARGV", "string", "math", "tonumber", "ipairs"}
+	for _, script := range All() {
+		chunk, err := parse.Parse(strings.NewReader(script.Source), script.Name)
+		require.NoError(t, err)
+		proto, err := gopher.Compile(chunk, script.Name)
+		require.NoError(t, err)
+		read, written := globals(proto)
+		assert.Empty(t, written, "%s makes globals", script.Name)
+		assert.Subset(t, known, read, script.Name)
+	}
+}
+
+// globals returns the globals that a function and those within it name.
+func globals(proto *gopher.FunctionProto) (read, written []string) {
+	for _, instruction := range proto.Code {
+		switch int(instruction >> 26) {
+		case gopher.OP_GETGLOBAL:
+			read = append(read, proto.Constants[instruction&0x3ffff].String())
+		case gopher.OP_SETGLOBAL:
+			written = append(written, proto.Constants[instruction&0x3ffff].String())
+		}
+	}
+	for _, inner := range proto.FunctionPrototypes {
+		r, w := globals(inner)
+		read, written = append(read, r...), append(written, w...)
+	}
+	return read, written
+}
+
+func TestNothingThatSomeServerLacks(t *testing.T) {
+	t.Parallel()
+	for _, script := range All() {
+		assert.False(t, strings.HasPrefix(script.Source, "#!"), script.Name)
+		text := regexp.MustCompile(`--[^\n]*`).ReplaceAllString(script.Source, "")
+		for what, pattern := range map[string]string{
+			"a word of a later Lua":   `\bgoto\b|::|//|<<|>>`,
+			"pcall":                   `\bpcall\b`,
+			"an error without a code": `error_reply\('[^A-Z]`,
+			"random numbers":          `\bmath\.random`,
+		} {
+			assert.Empty(t, regexp.MustCompile(pattern).FindString(text), "%s: %s", script.Name, what)
+		}
+	}
+}
+
+// Keys come from KEYS, by a literal number: a cluster finds the node by them.
+func TestKeysAreLiteral(t *testing.T) {
+	t.Parallel()
+	keyed := regexp.MustCompile(`redis\.call\('([A-Z]+)'(, [^,)]+)?`)
+	allowed := regexp.MustCompile(`^, (KEYS\[(10|[1-9])\]|key|value_key|permits_key|from|to)$`)
+	for _, script := range All() {
+		uncommented := regexp.MustCompile(`--[^\n]*`).ReplaceAllString(script.Source, "")
+		for _, match := range regexp.MustCompile(`KEYS\[([^\]]*)\]`).FindAllStringSubmatch(uncommented, -1) {
+			assert.Regexp(t, `^(10|[1-9])$`, match[1], script.Name)
+		}
+		for _, match := range keyed.FindAllStringSubmatch(uncommented, -1) {
+			if match[1] != "TIME" {
+				assert.Regexp(t, allowed, match[2], "%s: %s", script.Name, match[0])
+			}
+		}
+		for _, name := range []string{"value_key", "permits_key", "key"} {
+			for _, match := range regexp.MustCompile(`\b`+name+`\b(?:, \w+)* = (.*)`).FindAllStringSubmatch(uncommented, -1) {
+				assert.Regexp(t, `^(pair_of\(|KEYS\[)`, match[1], "%s: %s", script.Name, match[0])
+			}
+		}
+		assert.Empty(t, regexp.MustCompile(`#KEYS|KEYS[^\[]`).FindString(uncommented), script.Name)
+	}
+}
+
+// member packs permits as layout D2.
+func member(permits byte) string {
+	return "\x10" + strings.Repeat("i", 16) + string([]byte{permits, 0, 0, 0})
+}
+
+// run is a call of a script, and its answer.
+type run struct {
+	script *Script
+	keys   int
+	args   []any
+	want   any    // on a limiter of 10 permits an hour
+	unset  any    // where there is none
+	fails  string // the code of the error where there is none
+}
+
+func TestEachScriptRuns(t *testing.T) {
+	t.Parallel()
+	noRate := "NOTINIT"
+	acquire := []any{member(3), "3", "", "", "", "", 0, "3", 1}
+	runs := []run{
+		{Acquire, 5, acquire, []any{int64(10), int64(10), int64(3), int64(3600000), int64(3600000)}, nil, noRate},
+		{Available, 5, []any{""}, int64(10), nil, noRate},
+		{ClearExpire, 5, nil, int64(0), int64(0), ""},
+		{Config, 5, nil, []any{int64(10), int64(3600000), int64(0), int64(0)}, nil, noRate},
+		{Delete, 5, nil, int64(1), int64(0), ""},
+		{Expire, 5, []any{"PEXPIRE", 1000}, int64(1), int64(0), ""},
+		{Expire, 5, []any{"PEXPIREAT", 4102444800000}, int64(1), int64(0), ""},
+		{GiveBack, 5, []any{member(3), 3, "", 1000, ""}, int64(0), int64(0), ""},
+		{Release, 5, []any{3, "iiiiiiii", ""}, int64(0), nil, noRate},
+		{Rename, 10, nil, int64(1), nil, noRate},
+		{SetRate, 5, []any{20, 1000, 0, 0, 0, 0, ""}, int64(1), int64(1), ""},
+		{SetRate, 5, []any{20, 1000, 1, 2000, 1, 1, ""}, int64(1), int64(0), ""},
+		{TrySetRate, 5, []any{20, 1000, 0, 0}, int64(0), int64(1), ""},
+		{TTL, 5, nil, int64(-1), int64(-2), ""},
+		{Types, 5, nil, []any{"hash", "none", "none", "none", "none"}, []any{"none", "none", "none", "none", "none"}, ""},
+		{Wait, 5, []any{3, ""}, int64(0), nil, noRate},
+	}
+	for _, script := range All() {
+		assert.True(t, slices.ContainsFunc(runs, func(r run) bool { return r.script == script }), script.Name)
+	}
+	redistest.Engines(t, func(t *testing.T, rdb *redis.Client) {
+		for _, run := range runs {
+			name := redistest.Name(t)
+			all := append(keys.For(name, "id").List(), keys.For(name+"2", "id").List()...)[:run.keys]
+			got, err := rdb.Eval(t.Context(), run.script.Source, all, run.args...).Result()
+			if run.fails == "" {
+				require.NoError(t, err, run.script.Name)
+				assert.Equal(t, run.unset, got, run.script.Name)
+			} else {
+				require.True(t, redis.HasErrorPrefix(err, run.fails), "%s: %v", run.script.Name, err)
+			}
+
+			require.NoError(t, rdb.Del(t.Context(), name).Err())
+			require.NoError(t, rdb.HSet(t.Context(), name, "rate", 10, "interval", 3600000, "type", 0).Err())
+			got, err = rdb.EvalSha(t.Context(), run.script.SHA, all, run.args...).Result()
+			if redis.HasErrorPrefix(err, "NOSCRIPT") {
+				got, err = rdb.Eval(t.Context(), run.script.Source, all, run.args...).Result()
+			}
+			require.NoError(t, err, run.script.Name)
+			assert.Equal(t, run.want, got, run.script.Name)
+			require.NoError(t, rdb.Del(t.Context(), append(all, name+"2")...).Err())
+		}
+	})
+}
+
+// include returns a script of one include and the body given.
+func include(t *testing.T, name, body string) string {
+	t.Helper()
+	source, err := compose(files, "include/"+name+".lua", map[string]bool{name: true})
+	require.NoError(t, err)
+	return source + body
+}
+
+func TestInteger(t *testing.T) {
+	t.Parallel()
+	numbers := []string{
+		"0", "1", "9", "10", "-1", "-10", "100000000000000", "999999999999999", "1000000000000000",
+		"9007199254740990", "9007199254740991", "-9007199254740991",
+	}
+	others := []string{
+		"", " ", "-", "-0", "+1", "00", "01", "-01", "1 ", " 1", "1\n", "1.0", "1.", ".5", "1e3", "1E3", "0x10", "0x", "nan", "inf",
+		"-inf", "abc", "1a", "1_000", "1,000", "--1", "1-", "٣", "9007199254740992", "-9007199254740992", "9223372036854775807",
+		"99999999999999999999999", "1\x00", "\x001",
+	}
+	redistest.Engines(t, func(t *testing.T, rdb *redis.Client) {
+		script := include(t, "integer", "local n = integer(ARGV[1]) return n and string.format('%.0f', n) or 'nil'")
+		for _, text := range numbers {
+			got, err := rdb.Eval(t.Context(), script, nil, text).Text()
+			require.NoError(t, err)
+			assert.Equal(t, text, got)
+		}
+		for _, text := range others {
+			got, err := rdb.Eval(t.Context(), script, nil, text).Text()
+			require.NoError(t, err)
+			assert.Equal(t, "nil", got, "%q", text)
+		}
+		missing := include(t, "integer", "return {integer(nil) == nil and 1 or 0, integer(redis.call('GET', KEYS[1])) == nil and 1 or 0}")
+		got, err := rdb.Eval(t.Context(), missing, []string{redistest.Name(t)}).Int64Slice()
+		require.NoError(t, err)
+		assert.Equal(t, []int64{1, 1}, got)
+	})
+}
+
+func TestPermitsOf(t *testing.T) {
+	t.Parallel()
+	const id8, id16 = "01234567", "0123456789abcdef"
+	known := map[string]string{
+		"B": "\x00\x00\x80\x3f", "B that begins like D": "\x03abc", "C": "\x08\x00\x00\x00\x00\x00\x00\x00" + id8,
+		"D1": "\x08" + id8, "D2": "\x10" + id16, "D without an id": "\x00", "D of the longest id": "\xff" + strings.Repeat("x", 255),
+	}
+	unknown := []string{
+		"", "a", "1234", "12345", "1234567", "123456789", "\x07" + id8 + "\x01\x00\x00\x00", "\x09" + id8 + "\x01\x00\x00\x00",
+		"\x10" + id16 + "\x01\x00\x00", "\x10" + id16 + "\x01\x00\x00\x00\x00", "\x09\x00\x00\x00\x00\x00\x00\x00" + id8 + "\x01\x00\x00\x00",
+		"\x08\x00\x00\x00\x00\x00\x00\x01" + id8 + "\x01\x00\x00\x00", "3f2b8f4e-8c1b-4c6e-9f4e-3b1d6a0c9f11", strings.Repeat("x", 10_000),
+	}
+	numbers := []uint32{0, 1, 255, 256, 65535, 65536, 16777216, 1<<31 - 1, 1 << 31, 1<<32 - 1}
+	redistest.Engines(t, func(t *testing.T, rdb *redis.Client) {
+		script := include(t, "member", "local n = permits_of(ARGV[1]) return n and string.format('%.0f', n) or 'nil'")
+		for layout, head := range known {
+			for _, permits := range numbers {
+				text := head + string([]byte{byte(permits), byte(permits >> 8), byte(permits >> 16), byte(permits >> 24)})
+				got, err := rdb.Eval(t.Context(), script, nil, text).Text()
+				require.NoError(t, err)
+				assert.Equal(t, fmt.Sprint(permits), got, "layout %s", layout)
+			}
+		}
+		for _, text := range unknown {
+			got, err := rdb.Eval(t.Context(), script, nil, text).Text()
+			require.NoError(t, err, "%d bytes", len(text))
+			assert.Equal(t, "nil", got, "%q", text)
+		}
+	})
+}
+
+func TestWithPermits(t *testing.T) {
+	t.Parallel()
+	redistest.Engines(t, func(t *testing.T, rdb *redis.Client) {
+		script := include(t, "member", "return with_permits(ARGV[1], tonumber(ARGV[2]))")
+		for permits, want := range map[uint32]string{
+			0: "\x00\x00\x00\x00", 1: "\x01\x00\x00\x00", 255: "\xff\x00\x00\x00", 256: "\x00\x01\x00\x00", 65536: "\x00\x00\x01\x00",
+			0x01020304: "\x04\x03\x02\x01", 1<<32 - 1: "\xff\xff\xff\xff",
+		} {
+			got, err := rdb.Eval(t.Context(), script, nil, member(7), permits).Text()
+			require.NoError(t, err)
+			assert.Equal(t, member(0)[:17]+want, got)
+		}
+	})
+}
+
+func TestSumOf(t *testing.T) {
+	t.Parallel()
+	redistest.Engines(t, func(t *testing.T, rdb *redis.Client) {
+		script := include(t, "member", `
+			local sum, problem = sum_of(ARGV, 4)
+			return problem or sum`)
+		sum, err := rdb.Eval(t.Context(), script, nil, member(3), member(4), "\x08\x00\x00\x00\x00\x00\x00\x0001234567\xff\x00\x00\x00").Int()
+		require.NoError(t, err)
+		assert.Equal(t, 3+4+255, sum)
+		sum, err = rdb.Eval(t.Context(), script, nil).Int()
+		require.NoError(t, err)
+		assert.Zero(t, sum)
+		err = rdb.Eval(t.Context(), script, nil, member(3), "\x00text\n\xff"+strings.Repeat("x", 100)).Err()
+		require.EqualError(t, err, "CORRUPT 4 member has no known layout: 00746578740aff"+strings.Repeat("78", 18))
+	})
+}
+
+func TestDigits(t *testing.T) {
+	t.Parallel()
+	redistest.Engines(t, func(t *testing.T, rdb *redis.Client) {
+		script := include(t, "digits", "return digits(tonumber(ARGV[1]))")
+		for _, text := range []string{"0", "7", "-7", "99999999999999", "100000000000000", "9007199254740991", "-9007199254740991"} {
+			got, err := rdb.Eval(t.Context(), script, nil, text).Text()
+			require.NoError(t, err)
+			assert.Equal(t, text, got)
+		}
+	})
+}
+
+func TestCorruptIsOneLineOfASCII(t *testing.T) {
+	t.Parallel()
+	redistest.Engines(t, func(t *testing.T, rdb *redis.Client) {
+		script := include(t, "corrupt", "return corrupt(2, 'value', 'is no integer: ' .. ARGV[1])")
+		err := rdb.Eval(t.Context(), script, nil, "a\r\nb\x00\xffc%d").Err()
+		require.EqualError(t, err, "CORRUPT 2 value is no integer: a??b??c%d")
+		err = rdb.Eval(t.Context(), script, nil, strings.Repeat("x", 10_000)).Err()
+		require.Error(t, err)
+		assert.Less(t, len(err.Error()), 120)
+	})
+}
+
+func TestClock(t *testing.T) {
+	t.Parallel()
+	redistest.Engines(t, func(t *testing.T, rdb *redis.Client) {
+		script := include(t, "clock", "return clock()")
+		before := rdb.Time(t.Context()).Val().UnixMilli()
+		now, err := rdb.Eval(t.Context(), script, nil).Int64()
+		require.NoError(t, err)
+		assert.GreaterOrEqual(t, now, before)
+		assert.LessOrEqual(t, now, rdb.Time(t.Context()).Val().UnixMilli())
+	})
+	for micros, want := range map[string]string{
+		"0": "1700000000000", "999": "1700000000000", "1000": "1700000000001", "99999": "1700000000099", "999999": "1700000000999",
+	} {
+		t.Run(micros, func(t *testing.T) {
+			t.Parallel()
+			rdb, _ := redistest.Mini(t)
+			script := "local redis = {call = function() return {'1700000000', ARGV[1]} end}\n" + include(t, "clock", "return clock()")
+			got, err := rdb.Eval(t.Context(), script, nil, micros).Text()
+			require.NoError(t, err)
+			assert.Equal(t, want, got)
+		})
+	}
+}
