@@ -20,7 +20,9 @@ type Option func(*Client) error
 
 // WithClientID sets the id under which a Client keeps its own permits of
 // PerClient limiters, as Redisson keeps those of each instance. Clients with
-// the same id share them. Without it the id is a random UUID.
+// the same id share them. Without it the id is a random UUID. Either way they go
+// an interval after their last use, which is why the id must not be that of a
+// Redisson instance: what that took since would go with them.
 func WithClientID(id string) Option {
 	return func(c *Client) error {
 		if id == "" {

@@ -1,0 +1,372 @@
+package rratelimiter_test
+
+import (
+	"context"
+	"math"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"github.com/rratelimiter/rratelimiter"
+	"github.com/rratelimiter/rratelimiter/codec"
+	"github.com/rratelimiter/rratelimiter/internal/redistest"
+)
+
+// The tests of the defects*_test.go files are each named after something that
+// Redisson 4.7.0 does wrong: they would fail on it, and where it leaves wrong
+// state behind they show that we get along with that.
+
+func TestDefectDuplicatedAcquireTakesItsPermitsTwice(t *testing.T) {
+	t.Parallel()
+	for name, action := range map[string]redistest.Action{
+		"a copy behind it": redistest.Duplicate, "no answer": redistest.DropAnswer,
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			synctest.Test(t, func(t *testing.T) {
+				rdb, m := redistest.Mini(t)
+				proxy := redistest.MiniProxy(t, m)
+				l := newLimiter(t, proxy.Client(t, nil), every(10, time.Hour))
+				mustAcquire(t, l, 1)
+				for i := range 9 {
+					proxy.OnCommand(redistest.Nth(1, "evalsha", action))
+					mustAcquire(t, l, 1)
+					proxy.Settle(t)
+					value, _ := storedValue(t, rdb, keysOf(l).Value)
+					require.EqualValues(t, 8-i, value)
+					require.EqualValues(t, 2+i, used(t, rdb, keysOf(l).Permits))
+				}
+				mustRefuse(t, l, 1)
+			})
+		})
+	}
+}
+
+func TestDefectPermitsLeakedByDuplicatesAreLostForGood(t *testing.T) {
+	t.Parallel()
+	for name, ask := range map[string]func(*testing.T, *rratelimiter.RateLimiter){
+		"TryAcquire":       func(t *testing.T, l *rratelimiter.RateLimiter) { mustAcquire(t, l, 9) },
+		"one by one":       func(t *testing.T, l *rratelimiter.RateLimiter) { assert.Equal(t, 9, grants(t, l, 20)) },
+		"AvailablePermits": func(t *testing.T, l *rratelimiter.RateLimiter) { assert.EqualValues(t, 9, available(t, l)) },
+		"KeepState": func(t *testing.T, l *rratelimiter.RateLimiter) {
+			require.NoError(t, l.SetRate(t.Context(), every(20, time.Hour), rratelimiter.KeepState()))
+			assert.EqualValues(t, 19, available(t, l))
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			virtual(t, func(t *testing.T, rdb *redis.Client) {
+				l := newLimiter(t, rdb, every(10, time.Hour))
+				peer := java{rdb: rdb, name: l.Name()}
+				member := newMember(t, codec.LayoutD2, 1)
+				for range 9 {
+					_, _, err := peer.resend(t, 1, member)
+					require.NoError(t, err)
+				}
+				ask(t, l)
+			})
+		})
+	}
+}
+
+func TestDefectLeakedPermitsWithNothingInUse(t *testing.T) {
+	t.Parallel()
+	virtual(t, func(t *testing.T, rdb *redis.Client) {
+		l := newLimiter(t, rdb, every(10, time.Hour))
+		require.NoError(t, rdb.Set(t.Context(), keysOf(l).Value, 1, 0).Err())
+		mustAcquire(t, l, 10)
+	})
+}
+
+func TestDefectReleasedPermitsComeBackTwice(t *testing.T) {
+	t.Parallel()
+	bothTypes(t, func(t *testing.T, kind rratelimiter.RateType) {
+		virtual(t, func(t *testing.T, rdb *redis.Client) {
+			l := newLimiter(t, rdb, rratelimiter.Config{Type: kind, Rate: 10, Interval: 10 * time.Second})
+			mustAcquire(t, l, 3)
+			require.NoError(t, l.Release(t.Context(), 2))
+			time.Sleep(time.Second)
+			mustAcquire(t, l, 5)
+			time.Sleep(9 * time.Second)
+			assert.EqualValues(t, 5, available(t, l))
+			time.Sleep(time.Second)
+			assert.EqualValues(t, 10, available(t, l))
+		})
+	})
+}
+
+func TestDefectReleaseTakesFromTheNewestMembers(t *testing.T) {
+	t.Parallel()
+	virtual(t, func(t *testing.T, rdb *redis.Client) {
+		l := newLimiter(t, rdb, every(10, 10*time.Second))
+		mustAcquire(t, l, 2)
+		time.Sleep(5 * time.Second)
+		mustAcquire(t, l, 3)
+		require.NoError(t, l.Release(t.Context(), 4))
+		assert.EqualValues(t, 9, available(t, l))
+		time.Sleep(4 * time.Second)
+		assert.EqualValues(t, 9, available(t, l))
+		time.Sleep(time.Second)
+		assert.EqualValues(t, 10, available(t, l), "what is left in use is of the oldest grant")
+	})
+}
+
+// overfull leaves a value of 13 in a limiter of rate 10, as Redisson does.
+func overfull(t *testing.T, rdb *redis.Client, l *rratelimiter.RateLimiter) {
+	t.Helper()
+	peer := java{rdb: rdb, name: l.Name()}
+	granted, _, err := peer.tryAcquire(t, 3)
+	require.NoError(t, err)
+	require.True(t, granted)
+	peer.release(t, 3)
+	time.Sleep(10 * time.Second)
+	require.EqualValues(t, 13, peer.availablePermits(t))
+}
+
+func TestDefectValueAboveTheRate(t *testing.T) {
+	t.Parallel()
+	ctx := context.Background()
+	for name, call := range map[string]func(*testing.T, *rratelimiter.RateLimiter){
+		"TryAcquire":       func(t *testing.T, l *rratelimiter.RateLimiter) { assert.Equal(t, 10, grants(t, l, 13)) },
+		"AvailablePermits": func(t *testing.T, l *rratelimiter.RateLimiter) { assert.EqualValues(t, 10, available(t, l)) },
+		"Release":          func(t *testing.T, l *rratelimiter.RateLimiter) { assert.NoError(t, l.Release(ctx, 1)) },
+		"SetRate": func(t *testing.T, l *rratelimiter.RateLimiter) {
+			assert.NoError(t, l.SetRate(ctx, every(10, time.Hour)))
+		},
+		"KeepState": func(t *testing.T, l *rratelimiter.RateLimiter) {
+			assert.NoError(t, l.SetRate(ctx, every(10, time.Hour), rratelimiter.KeepState()))
+		},
+		"Take": func(t *testing.T, l *rratelimiter.RateLimiter) {
+			d, err := l.Take(ctx, 1)
+			require.NoError(t, err)
+			assert.EqualValues(t, 9, d.Remaining)
+		},
+	} {
+		for _, inUse := range []bool{false, true} {
+			t.Run(name+map[bool]string{false: "/nothing in use", true: "/something in use"}[inUse], func(t *testing.T) {
+				t.Parallel()
+				virtual(t, func(t *testing.T, rdb *redis.Client) {
+					l := newLimiter(t, rdb, every(10, 10*time.Second))
+					overfull(t, rdb, l)
+					if inUse {
+						addGrants(t, rdb, keysOf(l).Permits, time.Second, 1, 2)
+					}
+					call(t, l)
+					value, _ := storedValue(t, rdb, keysOf(l).Value)
+					assert.LessOrEqual(t, value, int64(10))
+					assert.LessOrEqual(t, grants(t, l, 20), 10)
+				})
+			})
+		}
+	}
+}
+
+func TestDefectAValueThatRedissonRaisedIsNotLowered(t *testing.T) {
+	t.Parallel()
+	virtual(t, func(t *testing.T, rdb *redis.Client) {
+		l := newLimiter(t, rdb, every(10, 10*time.Second))
+		mustAcquire(t, l, 6)
+		java{rdb: rdb, name: l.Name()}.release(t, 6)
+		assert.EqualValues(t, 10, available(t, l))
+		mustAcquire(t, l, 10)
+		mustRefuse(t, l, 1)
+	})
+}
+
+func TestDefectKeepStateForgetsWhatIsOwed(t *testing.T) {
+	t.Parallel()
+	bothTypes(t, func(t *testing.T, kind rratelimiter.RateType) {
+		virtual(t, func(t *testing.T, rdb *redis.Client) {
+			l := newLimiter(t, rdb, rratelimiter.Config{Type: kind, Rate: 10, Interval: 10 * time.Second})
+			mustAcquire(t, l, 4)
+			time.Sleep(5 * time.Second)
+			mustAcquire(t, l, 4)
+			updated, err := l.UpdateRate(t.Context(),
+				rratelimiter.Config{Type: kind, Rate: 5, Interval: 10 * time.Second}, rratelimiter.KeepState())
+			require.NoError(t, err)
+			require.True(t, updated)
+			assert.EqualValues(t, 0, available(t, l))
+			d, err := l.Take(t.Context(), 1)
+			require.NoError(t, err)
+			assert.False(t, d.Granted)
+			assert.EqualValues(t, 0, d.Remaining)
+			assert.Equal(t, 5*time.Second, d.RetryAfter)
+			time.Sleep(5 * time.Second)
+			assert.EqualValues(t, 1, available(t, l))
+			assert.Equal(t, 1, grants(t, l, 4))
+		})
+	})
+}
+
+// KeepState counts by the new interval, as Redisson does: what was granted within
+// it is in use, even what the old interval had let go of.
+func TestKeepStateCountsByTheNewInterval(t *testing.T) {
+	t.Parallel()
+	virtual(t, func(t *testing.T, rdb *redis.Client) {
+		l := newLimiter(t, rdb, every(10, time.Second))
+		mustAcquire(t, l, 4)
+		time.Sleep(1500 * time.Millisecond)
+		mustAcquire(t, l, 1)
+		require.NoError(t, l.SetRate(t.Context(), every(10, time.Minute), rratelimiter.KeepState()))
+		assert.EqualValues(t, 5, available(t, l), "5 were granted within the last minute")
+	})
+}
+
+func TestDefectValueWithoutSetFailsForGood(t *testing.T) {
+	t.Parallel()
+	for _, value := range []int64{-3, 0, 2, 10, 13} {
+		virtual(t, func(t *testing.T, rdb *redis.Client) {
+			l := newLimiter(t, rdb, every(10, time.Hour))
+			require.NoError(t, rdb.Set(t.Context(), keysOf(l).Value, value, 0).Err())
+			d, err := l.Take(t.Context(), 5)
+			require.NoError(t, err)
+			assert.True(t, d.Granted)
+			assert.EqualValues(t, 5, d.Remaining)
+		})
+	}
+}
+
+func TestDefectSetWithoutValueGrantsAnotherRate(t *testing.T) {
+	t.Parallel()
+	virtual(t, func(t *testing.T, rdb *redis.Client) {
+		l := newLimiter(t, rdb, every(10, 10*time.Second))
+		mustAcquire(t, l, 5)
+		time.Sleep(time.Second)
+		mustAcquire(t, l, 3)
+		require.NoError(t, rdb.Del(t.Context(), keysOf(l).Value).Err())
+		d, err := l.Take(t.Context(), 3)
+		require.NoError(t, err)
+		assert.False(t, d.Granted)
+		assert.EqualValues(t, 2, d.Remaining)
+		assert.Equal(t, 9*time.Second, d.RetryAfter)
+		assert.Equal(t, 2, grants(t, l, 5))
+	})
+}
+
+func TestDefectAFastClockDelaysOthersByMoreThanAnInterval(t *testing.T) {
+	t.Parallel()
+	bothTypes(t, func(t *testing.T, kind rratelimiter.RateType) {
+		virtual(t, func(t *testing.T, rdb *redis.Client) {
+			client := newClient(t, rdb, rratelimiter.WithClientID("id"))
+			l := client.RateLimiter(redistest.Name(t))
+			mustTrySetRate(t, l, rratelimiter.Config{Type: kind, Rate: 10, Interval: time.Second})
+			peer := java{rdb: rdb, name: l.Name(), id: "id", fast: time.Minute}
+			granted, _, err := peer.tryAcquire(t, 10)
+			require.NoError(t, err)
+			require.True(t, granted)
+
+			d, err := l.Take(t.Context(), 1)
+			require.NoError(t, err)
+			assert.False(t, d.Granted)
+			assert.Equal(t, time.Second, d.RetryAfter)
+			assert.Equal(t, time.Second, d.ResetAfter)
+			time.Sleep(time.Second)
+			mustAcquire(t, l, 10)
+		})
+	})
+}
+
+func TestDefectTheClientsClockDecides(t *testing.T) {
+	t.Parallel()
+	for name, ahead := range map[string]time.Duration{"ahead": time.Minute, "behind": -time.Minute} {
+		t.Run("the server is "+name, func(t *testing.T) {
+			t.Parallel()
+			synctest.Test(t, func(t *testing.T) {
+				rdb, m := redistest.Mini(t)
+				server := time.Now().Add(ahead)
+				m.SetTime(server)
+				l := newLimiter(t, rdb, every(10, time.Second))
+				mustAcquire(t, l, 10)
+				members := readState(t, rdb, l.Name())[keysOf(l).Permits].Members
+				require.Len(t, members, 1)
+				assert.InDelta(t, server.UnixMilli(), members[0].Score, 0)
+				mustRefuse(t, l, 1)
+				m.SetTime(server.Add(999 * time.Millisecond))
+				mustRefuse(t, l, 1)
+				m.SetTime(server.Add(time.Second))
+				mustAcquire(t, l, 10)
+			})
+		})
+	}
+}
+
+func TestDefectPermitsOutOfRangeReachRedis(t *testing.T) {
+	t.Parallel()
+	virtual(t, func(t *testing.T, rdb *redis.Client) {
+		l := newLimiter(t, rdb, every(rratelimiter.MaxRate, time.Hour))
+		mustAcquire(t, l, 3)
+		for _, permits := range []int64{math.MinInt64, -5, 0, 1 << 32, math.MaxInt64} {
+			requireUntouched(t, rdb, l.Name(), func() {
+				_, err := l.TryAcquire(t.Context(), permits, 0)
+				require.ErrorIs(t, err, rratelimiter.ErrInvalidPermits)
+			})
+		}
+	})
+}
+
+func TestDefectLargeRatesBreakTheValue(t *testing.T) {
+	t.Parallel()
+	redistest.Engines(t, func(t *testing.T, rdb *redis.Client) {
+		l := newLimiter(t, rdb, every(rratelimiter.MaxRate, time.Hour))
+		free := int64(rratelimiter.MaxRate)
+		for range 3 {
+			d, err := l.Take(t.Context(), rratelimiter.MaxPermits)
+			require.NoError(t, err)
+			assert.True(t, d.Granted)
+			free -= rratelimiter.MaxPermits
+			assert.Equal(t, free, d.Remaining)
+			assert.Equal(t, free, available(t, l))
+			value, _ := storedValue(t, rdb, keysOf(l).Value)
+			assert.Equal(t, free, value)
+		}
+		require.NoError(t, rdb.Del(t.Context(), keysOf(l).Value).Err())
+		assert.Equal(t, free, available(t, l), "rebuilt from the set")
+		require.NoError(t, l.SetRate(t.Context(), every(1, time.Hour), rratelimiter.KeepState()))
+		value, _ := storedValue(t, rdb, keysOf(l).Value)
+		assert.EqualValues(t, 1-3*rratelimiter.MaxPermits, value)
+		require.NoError(t, l.SetRate(t.Context(), every(rratelimiter.MaxRate, time.Hour), rratelimiter.KeepState()))
+		assert.Equal(t, free, available(t, l))
+		require.NoError(t, l.Release(t.Context(), rratelimiter.MaxRate))
+		assert.EqualValues(t, rratelimiter.MaxRate, available(t, l))
+		require.ErrorIs(t, l.SetRate(t.Context(), every(rratelimiter.MaxRate+1, time.Hour)), rratelimiter.ErrInvalidConfig)
+		require.ErrorIs(t, l.SetRate(t.Context(), every(math.MaxInt64, time.Hour)), rratelimiter.ErrInvalidConfig)
+	})
+}
+
+func TestDefectConfigIsReadFromAReplica(t *testing.T) {
+	t.Parallel()
+	virtual(t, func(t *testing.T, rdb *redis.Client) {
+		l := newLimiter(t, rdb, every(1, time.Hour))
+		sent := countCommands(rdb)
+		_, err := l.Config(t.Context())
+		require.NoError(t, err)
+		available(t, l)
+		_, err = l.TTL(t.Context())
+		require.NoError(t, err)
+		assert.Equal(t, sent.total(), sent.scripts(), "commands that only read may go to a replica, scripts do not")
+	})
+}
+
+func TestDefectRenameMovesTheConfigAlone(t *testing.T) {
+	t.Parallel()
+	bothTypes(t, func(t *testing.T, kind rratelimiter.RateType) {
+		virtual(t, func(t *testing.T, rdb *redis.Client) {
+			client := newClient(t, rdb)
+			from, to := client.RateLimiter("from"), client.RateLimiter("to")
+			mustTrySetRate(t, from, rratelimiter.Config{Type: kind, Rate: 10, Interval: time.Hour})
+			mustAcquire(t, from, 8)
+			mustTrySetRate(t, to, every(3, time.Minute))
+			mustAcquire(t, to, 3)
+			require.NoError(t, from.Rename(t.Context(), "to"))
+			assert.Equal(t, "from", from.Name())
+			assert.EqualValues(t, 2, available(t, to))
+			assert.Empty(t, limiterKeys(t, rdb, "from"))
+			_, err := from.TryAcquire(t.Context(), 1, 0)
+			require.ErrorIs(t, err, rratelimiter.ErrNotInitialized)
+		})
+	})
+}

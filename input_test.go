@@ -1,0 +1,397 @@
+package rratelimiter_test
+
+import (
+	"context"
+	"math"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"github.com/rratelimiter/rratelimiter"
+	"github.com/rratelimiter/rratelimiter/internal/keys"
+	"github.com/rratelimiter/rratelimiter/internal/redistest"
+)
+
+// calls are all methods of a limiter that can fail, with arguments that are in
+// order.
+var calls = map[string]func(context.Context, *rratelimiter.RateLimiter) error{
+	"TrySetRate": func(ctx context.Context, l *rratelimiter.RateLimiter) error {
+		_, err := l.TrySetRate(ctx, every(7, time.Hour))
+		return err
+	},
+	"SetRate": func(ctx context.Context, l *rratelimiter.RateLimiter) error {
+		return l.SetRate(ctx, every(7, time.Hour))
+	},
+	"UpdateRate": func(ctx context.Context, l *rratelimiter.RateLimiter) error {
+		_, err := l.UpdateRate(ctx, every(7, time.Hour), rratelimiter.KeepState())
+		return err
+	},
+	"Config": func(ctx context.Context, l *rratelimiter.RateLimiter) error {
+		_, err := l.Config(ctx)
+		return err
+	},
+	"TryAcquire": func(ctx context.Context, l *rratelimiter.RateLimiter) error {
+		_, err := l.TryAcquire(ctx, 1, time.Second)
+		return err
+	},
+	"Acquire": func(ctx context.Context, l *rratelimiter.RateLimiter) error { return l.Acquire(ctx, 1) },
+	"Take": func(ctx context.Context, l *rratelimiter.RateLimiter) error {
+		_, err := l.Take(ctx, 1)
+		return err
+	},
+	"Release": func(ctx context.Context, l *rratelimiter.RateLimiter) error { return l.Release(ctx, 1) },
+	"AvailablePermits": func(ctx context.Context, l *rratelimiter.RateLimiter) error {
+		_, err := l.AvailablePermits(ctx)
+		return err
+	},
+	"Expire": func(ctx context.Context, l *rratelimiter.RateLimiter) error {
+		_, err := l.Expire(ctx, time.Hour)
+		return err
+	},
+	"ExpireAt": func(ctx context.Context, l *rratelimiter.RateLimiter) error {
+		_, err := l.ExpireAt(ctx, time.Now().Add(time.Hour))
+		return err
+	},
+	"ClearExpire": func(ctx context.Context, l *rratelimiter.RateLimiter) error {
+		_, err := l.ClearExpire(ctx)
+		return err
+	},
+	"Exists": func(ctx context.Context, l *rratelimiter.RateLimiter) error {
+		_, err := l.Exists(ctx)
+		return err
+	},
+	"TTL": func(ctx context.Context, l *rratelimiter.RateLimiter) error {
+		_, err := l.TTL(ctx)
+		return err
+	},
+	"Delete": func(ctx context.Context, l *rratelimiter.RateLimiter) error {
+		_, err := l.Delete(ctx)
+		return err
+	},
+	"Rename": func(ctx context.Context, l *rratelimiter.RateLimiter) error { return l.Rename(ctx, l.Name()+"2") },
+}
+
+// requireRefused checks that a call fails as it should, that its message names
+// the limiter and the call and says so much, and that nothing reached Redis.
+func requireRefused(t *testing.T, sent *counter, l *rratelimiter.RateLimiter, op, text string, want, got error) {
+	t.Helper()
+	require.ErrorIs(t, got, want)
+	assert.Contains(t, got.Error(), `"`+l.Name()+`"`)
+	assert.Contains(t, got.Error(), op)
+	assert.Contains(t, got.Error(), text)
+	assert.Zero(t, sent.total(), "commands sent")
+}
+
+func TestInputPermits(t *testing.T) {
+	t.Parallel()
+	acquires := map[string]func(context.Context, *rratelimiter.RateLimiter, int64) error{
+		"TryAcquire": func(ctx context.Context, l *rratelimiter.RateLimiter, n int64) error {
+			_, err := l.TryAcquire(ctx, n, time.Second)
+			return err
+		},
+		"Acquire": func(ctx context.Context, l *rratelimiter.RateLimiter, n int64) error { return l.Acquire(ctx, n) },
+		"Take": func(ctx context.Context, l *rratelimiter.RateLimiter, n int64) error {
+			_, err := l.Take(ctx, n)
+			return err
+		},
+	}
+	for op, call := range acquires {
+		for _, permits := range []int64{math.MinInt64, -1, 0, 1 << 32, math.MaxInt64} {
+			virtual(t, func(t *testing.T, rdb *redis.Client) {
+				l := newHandle(t, rdb, rratelimiter.WithDefault(every(10, time.Hour)))
+				sent := countCommands(rdb)
+				err := call(t.Context(), l, permits)
+				requireRefused(t, sent, l, op, "between 1 and 4294967295", rratelimiter.ErrInvalidPermits, err)
+			})
+		}
+	}
+	for _, permits := range []int64{math.MinInt64, -1, 1 << 53, math.MaxInt64} {
+		virtual(t, func(t *testing.T, rdb *redis.Client) {
+			l := newHandle(t, rdb)
+			sent := countCommands(rdb)
+			err := l.Release(t.Context(), permits)
+			requireRefused(t, sent, l, "Release", "between 0 and 9007199254740991", rratelimiter.ErrInvalidPermits, err)
+		})
+	}
+}
+
+func TestInputReleaseOfNothing(t *testing.T) {
+	t.Parallel()
+	virtual(t, func(t *testing.T, rdb *redis.Client) {
+		l := newLimiter(t, rdb, every(10, time.Hour))
+		sent := countCommands(rdb)
+		require.NoError(t, l.Release(t.Context(), 0))
+		assert.Zero(t, sent.total())
+	})
+}
+
+func TestInputPermitsAboveTheRate(t *testing.T) {
+	t.Parallel()
+	for _, set := range []bool{true, false} {
+		redistest.Engines(t, func(t *testing.T, rdb *redis.Client) {
+			l := newHandle(t, rdb, rratelimiter.WithDefault(every(10, time.Hour)))
+			if set {
+				mustAcquire(t, l, 3)
+				overdue := time.Now().Add(-2 * time.Hour)
+				require.NoError(t, rdb.ZAdd(t.Context(), keysOf(l).Permits, redis.Z{
+					Score: float64(overdue.UnixMilli()), Member: "\x03abc\x01\x00\x00\x00",
+				}).Err())
+			}
+			requireUntouched(t, rdb, l.Name(), func() {
+				for op, err := range map[string]error{
+					"TryAcquire": second(l.TryAcquire(t.Context(), 11, 0)),
+					"Acquire":    l.Acquire(t.Context(), rratelimiter.MaxPermits),
+					"Take":       second(l.Take(t.Context(), 11)),
+				} {
+					require.ErrorIs(t, err, rratelimiter.ErrPermitsExceedRate)
+					assert.Contains(t, err.Error(), op)
+					assert.Contains(t, err.Error(), l.Name())
+					assert.Contains(t, err.Error(), "ask for fewer or raise the rate")
+				}
+			})
+		})
+	}
+}
+
+func second[T any](_ T, err error) error { return err }
+
+func TestInputConfig(t *testing.T) {
+	t.Parallel()
+	const second = time.Second
+	for text, configs := range map[string][]rratelimiter.Config{
+		"rate": {
+			{}, every(0, second), every(-1, second), every(math.MinInt64, second),
+			every(1<<53, second), every(math.MaxInt64, second),
+		},
+		"interval": {
+			{Rate: 1}, every(1, -second), every(1, time.Microsecond), every(1, time.Millisecond-1),
+			every(1, second+time.Microsecond), every(1, math.MaxInt64),
+		},
+		"keep-alive time": {
+			{Rate: 1, Interval: second, KeepAlive: -second}, {Rate: 1, Interval: second, KeepAlive: second - time.Millisecond},
+			{Rate: 1, Interval: second, KeepAlive: second + 1}, {Rate: 1, Interval: second, KeepAlive: 1},
+		},
+		"type": {{Type: 2, Rate: 1, Interval: second}, {Type: -1, Rate: 1, Interval: second}},
+	} {
+		for _, cfg := range configs {
+			virtual(t, func(t *testing.T, rdb *redis.Client) {
+				l := newHandle(t, rdb)
+				sent := countCommands(rdb)
+				_, err := l.TrySetRate(t.Context(), cfg)
+				requireRefused(t, sent, l, "TrySetRate", text, rratelimiter.ErrInvalidConfig, err)
+				_, err = l.UpdateRate(t.Context(), cfg)
+				requireRefused(t, sent, l, "UpdateRate", text, rratelimiter.ErrInvalidConfig, err)
+				err = l.SetRate(t.Context(), cfg, rratelimiter.KeepState())
+				requireRefused(t, sent, l, "SetRate", text, rratelimiter.ErrInvalidConfig, err)
+
+				l = newHandle(t, rdb, rratelimiter.WithDefault(cfg))
+				for op, call := range calls {
+					err := call(t.Context(), l)
+					requireRefused(t, sent, l, op, text, rratelimiter.ErrInvalidConfig, err)
+					assert.Contains(t, err.Error(), "WithDefault")
+				}
+			})
+		}
+	}
+}
+
+func TestInputTimesToLive(t *testing.T) {
+	t.Parallel()
+	virtual(t, func(t *testing.T, rdb *redis.Client) {
+		l := newHandle(t, rdb)
+		sent := countCommands(rdb)
+		for _, ttl := range []time.Duration{math.MinInt64, -time.Second, -1, 0, 1, time.Millisecond - 1} {
+			_, err := l.Expire(t.Context(), ttl)
+			requireRefused(t, sent, l, "Expire", "1ms", rratelimiter.ErrInvalidConfig, err)
+		}
+		for _, at := range []time.Time{{}, time.Unix(0, 0), time.Unix(-1, 0)} {
+			_, err := l.ExpireAt(t.Context(), at)
+			requireRefused(t, sent, l, "ExpireAt", "1970", rratelimiter.ErrInvalidConfig, err)
+		}
+	})
+}
+
+func TestInputTheLongestTimeToLive(t *testing.T) {
+	t.Parallel()
+	rdb := redistest.Redis(t)
+	for range 20 { // the time to live read in the millisecond in which it was set
+		l := newLimiter(t, rdb, every(1, time.Hour))
+		there, err := l.Expire(t.Context(), math.MaxInt64)
+		require.NoError(t, err)
+		assert.True(t, there)
+		ttl, err := l.TTL(t.Context())
+		require.NoError(t, err)
+		require.Greater(t, ttl, math.MaxInt64-time.Minute)
+	}
+}
+
+func TestInputTheLongestInterval(t *testing.T) {
+	t.Parallel()
+	longest := time.Duration(math.MaxInt64).Truncate(time.Millisecond)
+	for _, keepAlive := range []time.Duration{0, longest} {
+		l := newHandle(t, redistest.Redis(t))
+		cfg := rratelimiter.Config{Rate: 1, Interval: longest, KeepAlive: keepAlive}
+		mustTrySetRate(t, l, cfg)
+		got, err := l.Config(t.Context())
+		require.NoError(t, err)
+		assert.Equal(t, cfg, got)
+		mustAcquire(t, l, 1)
+		d, err := l.Take(t.Context(), 1)
+		require.NoError(t, err)
+		assert.Greater(t, d.RetryAfter, longest-time.Minute)
+	}
+}
+
+func TestInputNames(t *testing.T) {
+	t.Parallel()
+	virtual(t, func(t *testing.T, rdb *redis.Client) {
+		sent := countCommands(rdb)
+		nothing := rratelimiter.WithNameMapper(func(string) string { return "" })
+		for _, l := range []*rratelimiter.RateLimiter{
+			newClient(t, rdb).RateLimiter(""), newClient(t, rdb, nothing).RateLimiter("name"),
+		} {
+			for op, call := range calls {
+				requireRefused(t, sent, l, op, "name is empty", rratelimiter.ErrInvalidConfig, call(t.Context(), l))
+			}
+		}
+		l := newHandle(t, rdb)
+		requireRefused(t, sent, l, "Rename", "name is empty", rratelimiter.ErrInvalidConfig, l.Rename(t.Context(), ""))
+		mapped := newClient(t, rdb, rratelimiter.WithNameMapper(func(name string) string {
+			return strings.TrimPrefix(name, "gone")
+		}))
+		l = mapped.RateLimiter("name")
+		requireRefused(t, sent, l, "Rename", "name is empty", rratelimiter.ErrInvalidConfig, l.Rename(t.Context(), "gone"))
+	})
+}
+
+func TestInputOptions(t *testing.T) {
+	t.Parallel()
+	virtual(t, func(t *testing.T, rdb *redis.Client) {
+		sent := countCommands(rdb)
+		for text, client := range map[string]*rratelimiter.Client{
+			"WithClientID":        rratelimiter.New(rdb, rratelimiter.WithClientID("")),
+			"WithNameMapper":      rratelimiter.New(rdb, rratelimiter.WithNameMapper(nil)),
+			"Redis client is nil": rratelimiter.New(nil),
+		} {
+			l := client.RateLimiter("name")
+			for op, call := range calls {
+				requireRefused(t, sent, l, op, text, rratelimiter.ErrInvalidConfig, call(t.Context(), l))
+			}
+			requireRefused(t, sent, l, "Release", text, rratelimiter.ErrInvalidConfig, l.Release(t.Context(), 0))
+			require.NoError(t, client.Close(t.Context()))
+		}
+
+		client := newClient(t, rdb, rratelimiter.WithClientID(""), rratelimiter.WithNameMapper(nil))
+		err := second(client.RateLimiter("name").Take(t.Context(), 1))
+		assert.ErrorContains(t, err, "WithClientID")
+		assert.ErrorContains(t, err, "WithNameMapper", "all that is wrong is said at once")
+	})
+}
+
+func TestInputNilOptions(t *testing.T) {
+	t.Parallel()
+	virtual(t, func(t *testing.T, rdb *redis.Client) {
+		l := newClient(t, rdb, nil).RateLimiter("name", nil)
+		require.NoError(t, l.SetRate(t.Context(), every(1, time.Hour), nil))
+		mustAcquire(t, l, 1)
+	})
+}
+
+func TestInputContexts(t *testing.T) {
+	t.Parallel()
+	virtual(t, func(t *testing.T, rdb *redis.Client) {
+		l := newLimiter(t, rdb, every(1, time.Hour))
+		sent := countCommands(rdb)
+		ctx, cancel := context.WithCancel(t.Context())
+		cancel()
+		for op, call := range calls {
+			err := call(ctx, l)
+			requireRefused(t, sent, l, op, "", context.Canceled, err)
+			assert.NotErrorIs(t, err, rratelimiter.ErrUnknownOutcome)
+		}
+	})
+}
+
+func TestInputOfAClosedClient(t *testing.T) {
+	t.Parallel()
+	virtual(t, func(t *testing.T, rdb *redis.Client) {
+		client := rratelimiter.New(rdb)
+		l := client.RateLimiter("name")
+		require.NoError(t, client.Close(t.Context()))
+		sent := countCommands(rdb)
+		for op, call := range calls {
+			requireRefused(t, sent, l, op, "closed", rratelimiter.ErrClosed, call(t.Context(), l))
+		}
+		requireRefused(t, sent, l, "Release", "closed", rratelimiter.ErrClosed, l.Release(t.Context(), 0))
+		assert.NoError(t, rdb.Ping(t.Context()).Err(), "the Redis client stays open")
+	})
+}
+
+func TestInputWithoutARate(t *testing.T) {
+	t.Parallel()
+	redistest.Engines(t, func(t *testing.T, rdb *redis.Client) {
+		for _, op := range []string{"TryAcquire", "Acquire", "Take", "Release", "AvailablePermits", "Config", "Rename"} {
+			l := newHandle(t, rdb)
+			err := calls[op](t.Context(), l)
+			require.ErrorIs(t, err, rratelimiter.ErrNotInitialized)
+			assert.ErrorContains(t, err, op)
+			assert.ErrorContains(t, err, `"`+l.Name()+`"`)
+			assert.ErrorContains(t, err, "TrySetRate")
+			assert.Empty(t, readState(t, rdb, l.Name()))
+		}
+	})
+}
+
+func TestInputNamesWithBraces(t *testing.T) {
+	t.Parallel()
+	redistest.Engines(t, func(t *testing.T, rdb *redis.Client) {
+		for _, suffix := range []string{"{b}c", "{{b}}", "{b", "b}", "foo}bar", "{}x", "x{}", "}{", "*?[a]", " \x00\n"} {
+			name := redistest.Name(t) + suffix
+			l := newClient(t, rdb).RateLimiter(name)
+			mustTrySetRate(t, l, every(10, time.Hour))
+			mustAcquire(t, l, 4)
+			assert.EqualValues(t, 6, available(t, l), name)
+			set := keys.For(name, "")
+			assert.EqualValues(t, 3, rdb.Exists(t.Context(), set.Config, set.Value, set.Permits).Val())
+			assert.Len(t, readState(t, rdb, name), 3)
+			require.NoError(t, l.Release(t.Context(), 1))
+			require.NoError(t, l.Rename(t.Context(), name+"2"))
+			deleted, err := newClient(t, rdb).RateLimiter(name + "2").Delete(t.Context())
+			require.NoError(t, err)
+			assert.True(t, deleted)
+			assert.Empty(t, readState(t, rdb, name+"2"))
+		}
+	})
+}
+
+func TestInputNameMapper(t *testing.T) {
+	t.Parallel()
+	virtual(t, func(t *testing.T, rdb *redis.Client) {
+		mapper := rratelimiter.WithNameMapper(func(name string) string { return "shop:" + name })
+		l := newClient(t, rdb, mapper).RateLimiter("orders")
+		assert.Equal(t, "orders", l.Name())
+		mustTrySetRate(t, l, every(10, time.Hour))
+		mustAcquire(t, l, 4)
+		assert.ElementsMatch(t, []string{"shop:orders", "{shop:orders}:value", "{shop:orders}:permits"}, rdb.Keys(t.Context(), "*").Val())
+		assert.EqualValues(t, 6, available(t, newClient(t, rdb).RateLimiter("shop:orders")))
+		require.NoError(t, l.Rename(t.Context(), "sales"))
+		assert.ElementsMatch(t, []string{"shop:sales", "{shop:sales}:value", "{shop:sales}:permits"}, rdb.Keys(t.Context(), "*").Val())
+	})
+}
+
+func TestInputRenameToItself(t *testing.T) {
+	t.Parallel()
+	redistest.Engines(t, func(t *testing.T, rdb *redis.Client) {
+		l := newHandle(t, rdb)
+		err := l.Rename(t.Context(), l.Name())
+		require.ErrorIs(t, err, rratelimiter.ErrNotInitialized)
+		assert.ErrorContains(t, err, "Rename")
+		mustTrySetRate(t, l, every(10, time.Hour))
+		mustAcquire(t, l, 4)
+		requireUntouched(t, rdb, l.Name(), func() { require.NoError(t, l.Rename(t.Context(), l.Name())) })
+	})
+}

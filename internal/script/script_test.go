@@ -1,0 +1,494 @@
+package script_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"path/filepath"
+	"strings"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"github.com/rratelimiter/rratelimiter/internal/redistest"
+	"github.com/rratelimiter/rratelimiter/internal/script"
+	"github.com/rratelimiter/rratelimiter/lua"
+)
+
+// incr counts how often it has run, and answers that.
+var incr = newScript("return redis.call('INCR', KEYS[1])")
+
+func newScript(source string) *lua.Script {
+	return &lua.Script{Name: "test", Source: source, SHA: redis.NewScript(source).Hash()}
+}
+
+// wire counts the scripts that a client sends, and does to them what fault
+// says, which gets the number of the attempt, from 1.
+type wire struct {
+	mu    sync.Mutex
+	verbs []string
+	fault func(attempt int) error
+}
+
+func (w *wire) DialHook(next redis.DialHook) redis.DialHook { return next }
+
+func (w *wire) ProcessHook(next redis.ProcessHook) redis.ProcessHook {
+	return func(ctx context.Context, cmd redis.Cmder) error {
+		if !strings.HasPrefix(cmd.Name(), "eval") {
+			return next(ctx, cmd)
+		}
+		w.mu.Lock()
+		w.verbs = append(w.verbs, cmd.Name())
+		attempt := len(w.verbs)
+		w.mu.Unlock()
+		if w.fault != nil {
+			if err := w.fault(attempt); err != nil {
+				cmd.SetErr(err)
+				return err
+			}
+		}
+		return next(ctx, cmd)
+	}
+}
+
+func (w *wire) ProcessPipelineHook(next redis.ProcessPipelineHook) redis.ProcessPipelineHook {
+	return next
+}
+
+func (w *wire) sent() []string {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	return w.verbs
+}
+
+// virtual runs test in a bubble, with a client whose scripts meet faults.
+func virtual(t *testing.T, fault func(attempt int) error, test func(t *testing.T, rdb *redis.Client, w *wire)) {
+	t.Helper()
+	synctest.Test(t, func(t *testing.T) {
+		rdb, _ := redistest.Mini(t)
+		w := &wire{fault: fault}
+		rdb.AddHook(w)
+		test(t, rdb, w)
+	})
+}
+
+func TestNoScript(t *testing.T) {
+	t.Parallel()
+	redistest.Engines(t, func(t *testing.T, rdb *redis.Client) {
+		// A script of its own: the server remembers it for all tests.
+		key := redistest.Name(t)
+		own := newScript("return {'" + key + "', redis.call('INCR', KEYS[1]), ARGV[1]}")
+		w := &wire{}
+		rdb.AddHook(w)
+		for i := int64(1); i <= 3; i++ {
+			reply, err := script.Once(t.Context(), rdb, own, []string{key}, "a\x00\xff")
+			require.NoError(t, err)
+			assert.Equal(t, []any{key, i, "a\x00\xff"}, reply)
+		}
+		assert.Equal(t, []string{"evalsha", "eval", "evalsha", "evalsha"}, w.sent())
+	})
+}
+
+func TestScriptFlush(t *testing.T) {
+	t.Parallel()
+	for name, engine := range map[string]func(*testing.T) *redis.Client{
+		"miniredis": func(t *testing.T) *redis.Client {
+			rdb, _ := redistest.Mini(t)
+			return rdb
+		},
+		"redis": func(t *testing.T) *redis.Client { return redistest.StartRedis(t).Client(t, nil) },
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			rdb := engine(t)
+			calls := []func() (any, error){
+				func() (any, error) { return script.Once(t.Context(), rdb, incr, []string{"key"}) },
+				func() (any, error) { return script.Read(t.Context(), rdb, incr, []string{"key"}) },
+				func() (any, error) {
+					return script.Repeat(t.Context(), rdb, incr, []string{"key"}, func(age time.Duration) []any {
+						assert.Negative(t, age, "an unknown script has not run")
+						return nil
+					})
+				},
+			}
+			for i := range int64(6) {
+				reply, err := calls[i%3]()
+				require.NoError(t, err)
+				assert.Equal(t, i+1, reply)
+				require.NoError(t, rdb.ScriptFlush(t.Context()).Err())
+			}
+		})
+	}
+}
+
+// go-redis repeats what it sends unless a command says NoRetry, and a pipeline
+// where any of its commands does. If that ceases, scripts run twice.
+func TestGoRedisRepeatsNothing(t *testing.T) {
+	t.Parallel()
+	server := redistest.StartRedis(t)
+	plain := server.Client(t, nil)
+	require.NoError(t, plain.ScriptLoad(t.Context(), incr.Source).Err())
+	for name, send := range map[string]func(ctx context.Context, rdb redis.UniversalClient, key string) error{
+		"alone": func(ctx context.Context, rdb redis.UniversalClient, key string) error {
+			_, err := script.Once(ctx, rdb, incr, []string{key})
+			return err
+		},
+		"in a pipeline": func(ctx context.Context, rdb redis.UniversalClient, key string) error {
+			pipe := rdb.Pipeline()
+			require.NoError(t, pipe.Process(ctx, once(ctx, key)))
+			_, err := pipe.Exec(ctx)
+			return err
+		},
+		"in a pipeline of others": func(ctx context.Context, rdb redis.UniversalClient, key string) error {
+			pipe := rdb.Pipeline()
+			require.NoError(t, pipe.Process(ctx, once(ctx, key+":other")))
+			require.NoError(t, pipe.Process(ctx, once(ctx, key)))
+			_, err := pipe.Exec(ctx)
+			return err
+		},
+	} {
+		for kind, dial := range map[string]func(*testing.T, *redistest.Proxy) redis.UniversalClient{
+			"Client": func(t *testing.T, p *redistest.Proxy) redis.UniversalClient {
+				return p.Client(t, &redis.Options{MaxRetries: 5})
+			},
+			"Ring": func(t *testing.T, p *redistest.Proxy) redis.UniversalClient {
+				ring := redis.NewRing(&redis.RingOptions{Addrs: map[string]string{"one": p.Addr()}, MaxRetries: 5})
+				t.Cleanup(func() { assert.NoError(t, ring.Close()) })
+				return ring
+			},
+			"ClusterClient": func(t *testing.T, p *redistest.Proxy) redis.UniversalClient {
+				cluster := redis.NewClusterClient(&redis.ClusterOptions{
+					MaxRedirects: 5,
+					ClusterSlots: func(context.Context) ([]redis.ClusterSlot, error) {
+						return []redis.ClusterSlot{{Start: 0, End: 16383, Nodes: []redis.ClusterNode{{Addr: p.Addr()}}}}, nil
+					},
+				})
+				t.Cleanup(func() { assert.NoError(t, cluster.Close()) })
+				return cluster
+			},
+		} {
+			t.Run(name+"/"+kind, func(t *testing.T) {
+				t.Parallel()
+				proxy := redistest.StartProxy(t, server.Addr())
+				rdb := dial(t, proxy)
+				key := redistest.Name(t)
+				var mu sync.Mutex
+				arrived := 0
+				proxy.OnCommand(func(c redistest.Command) redistest.Action {
+					if !c.Contains(key) || c.Name() != "evalsha" || strings.HasSuffix(c.Args[3], ":other") {
+						return redistest.Pass
+					}
+					mu.Lock()
+					defer mu.Unlock()
+					arrived++
+					return redistest.DropAnswer
+				})
+				require.Error(t, send(t.Context(), rdb, key))
+				proxy.Settle(t)
+				mu.Lock()
+				defer mu.Unlock()
+				assert.Equal(t, 1, arrived)
+				assert.Equal(t, "1", plain.Get(t.Context(), key).Val(), "runs of the script")
+			})
+		}
+	}
+}
+
+// noRetry is a command as this package sends them, for pipelines.
+type noRetry struct{ *redis.Cmd }
+
+func (noRetry) NoRetry() bool { return true }
+
+func once(ctx context.Context, key string) noRetry {
+	return noRetry{redis.NewCmd(ctx, "evalsha", incr.SHA, 1, key)}
+}
+
+// Without NoRetry the same fault makes go-redis send a command again: the test
+// above would see it.
+func TestGoRedisRepeatsByItself(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		rdb, m := redistest.Mini(t)
+		proxy := redistest.MiniProxy(t, m)
+		proxy.OnCommand(redistest.Nth(1, "incr", redistest.DropAnswer))
+		require.NoError(t, proxy.Client(t, nil).Incr(t.Context(), "key").Err())
+		assert.Equal(t, "2", rdb.Get(t.Context(), "key").Val())
+	})
+}
+
+// answered is an error that the server answers.
+type answered string
+
+func (a answered) Error() string { return string(a) }
+func (answered) RedisError()     {}
+
+func TestRefusedUnrunIsRepeated(t *testing.T) {
+	t.Parallel()
+	dial := &net.OpError{Op: "dial", Err: errors.New("connection refused")}
+	for _, refusal := range []error{
+		answered("LOADING Redis is loading the dataset in memory"),
+		answered("READONLY You can't write against a read only replica."),
+		answered("CLUSTERDOWN The cluster is down"),
+		answered("TRYAGAIN Multiple keys request during rehashing of slot"),
+		answered("MASTERDOWN Link with MASTER is down and replica-serve-stale-data is set to 'no'."),
+		answered("NOREPLICAS Not enough good replicas to write."),
+		answered("BUSY Redis is busy running a script."),
+		answered("ERR max number of clients reached"),
+		dial, fmt.Errorf("wrapped: %w", dial), redis.ErrPoolTimeout, redis.ErrPoolExhausted,
+	} {
+		t.Run(refusal.Error(), func(t *testing.T) {
+			t.Parallel()
+			virtual(t, func(attempt int) error {
+				if attempt <= 3 {
+					return refusal
+				}
+				return nil
+			}, func(t *testing.T, rdb *redis.Client, w *wire) {
+				start := time.Now()
+				reply, err := script.Once(t.Context(), rdb, incr, []string{"key"})
+				require.NoError(t, err)
+				assert.Equal(t, int64(1), reply)
+				assert.Len(t, w.sent(), 5, "three refusals, an unknown script and its run")
+				assert.Positive(t, time.Since(start), "it waits between")
+				assert.Less(t, time.Since(start), 2*time.Second)
+			})
+			virtual(t, func(int) error { return refusal }, func(t *testing.T, rdb *redis.Client, w *wire) {
+				_, err := script.Repeat(t.Context(), rdb, incr, []string{"key"}, func(age time.Duration) []any {
+					assert.Negative(t, age)
+					return nil
+				})
+				require.ErrorIs(t, err, refusal)
+				require.NotErrorIs(t, err, script.ErrLost)
+				assert.Len(t, w.sent(), 5, "it gives up")
+			})
+		})
+	}
+}
+
+func TestRefusedByTheServer(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		rdb, m := redistest.Mini(t)
+		m.SetError("LOADING Redis is loading the dataset in memory")
+		time.AfterFunc(10*time.Millisecond, func() { m.SetError("") })
+		client := redistest.MiniClient(t, m, &redis.Options{MaxRetries: -1, Protocol: 2})
+		reply, err := script.Once(t.Context(), client, incr, []string{"key"})
+		require.NoError(t, err)
+		assert.Equal(t, int64(1), reply)
+		assert.Equal(t, "1", rdb.Get(t.Context(), "key").Val())
+	})
+}
+
+func TestAnswersAreNotRepeated(t *testing.T) {
+	t.Parallel()
+	for _, text := range []string{
+		"NOTINIT no rate is set", "CORRUPT 1 rate is missing", "WRONGTYPE Operation against a key", "OOM command not allowed",
+		"ERR unknown command", "NOAUTH Authentication required.", "NOPERM no permissions", "CROSSSLOT Keys in request",
+		"ERR Error running script (call to f_1): @user_script:1: user_script:1: attempt to index a nil value",
+	} {
+		t.Run(text, func(t *testing.T) {
+			t.Parallel()
+			virtual(t, func(int) error { return answered(text) }, func(t *testing.T, rdb *redis.Client, w *wire) {
+				_, err := script.Read(t.Context(), rdb, incr, []string{"key"})
+				require.EqualError(t, err, text)
+				require.NotErrorIs(t, err, script.ErrLost)
+				assert.Len(t, w.sent(), 1)
+			})
+		})
+	}
+}
+
+func TestLostAnswers(t *testing.T) {
+	t.Parallel()
+	lost := &net.OpError{Op: "read", Err: io.ErrUnexpectedEOF}
+	for _, fault := range []error{io.EOF, lost, context.DeadlineExceeded, &net.OpError{Op: "write", Err: io.ErrClosedPipe}} {
+		t.Run(fault.Error(), func(t *testing.T) {
+			t.Parallel()
+			virtual(t, func(int) error { return fault }, func(t *testing.T, rdb *redis.Client, w *wire) {
+				_, err := script.Once(t.Context(), rdb, incr, []string{"key"})
+				require.ErrorIs(t, err, script.ErrLost)
+				require.ErrorIs(t, err, fault)
+				assert.Len(t, w.sent(), 1, "it may have run")
+			})
+			virtual(t, func(int) error { return fault }, func(t *testing.T, rdb *redis.Client, w *wire) {
+				_, err := script.Read(t.Context(), rdb, incr, []string{"key"})
+				require.ErrorIs(t, err, script.ErrLost)
+				require.ErrorIs(t, err, fault)
+				assert.Len(t, w.sent(), 5)
+			})
+			virtual(t, func(attempt int) error {
+				if attempt <= 2 {
+					return fault
+				}
+				return nil
+			}, func(t *testing.T, rdb *redis.Client, _ *wire) {
+				reply, err := script.Read(t.Context(), rdb, incr, []string{"key"})
+				require.NoError(t, err)
+				assert.Equal(t, int64(1), reply)
+			})
+		})
+	}
+}
+
+func TestRepeatTellsTheAge(t *testing.T) {
+	t.Parallel()
+	refused := answered("LOADING Redis is loading the dataset in memory")
+	faults := []error{refused, io.EOF, refused, io.EOF}
+	virtual(t, func(attempt int) error {
+		time.Sleep(time.Second)
+		if attempt <= len(faults) {
+			return faults[attempt-1]
+		}
+		return nil
+	}, func(t *testing.T, rdb *redis.Client, _ *wire) {
+		var ages []time.Duration
+		reply, err := script.Repeat(t.Context(), rdb, incr, []string{"key"}, func(age time.Duration) []any {
+			ages = append(ages, age)
+			return []any{len(ages)}
+		})
+		require.NoError(t, err)
+		assert.Equal(t, int64(1), reply)
+		require.Len(t, ages, 5)
+		assert.Negative(t, ages[0])
+		assert.Negative(t, ages[1], "what was refused has not run")
+		for i, age := range ages[2:] {
+			assert.GreaterOrEqual(t, age, time.Duration(i+1)*time.Second)
+			assert.Less(t, age, time.Duration(i+1)*time.Second+time.Second)
+		}
+	})
+}
+
+// Once an attempt may have run, a refusal of the next says nothing of it.
+func TestLostThenRefused(t *testing.T) {
+	t.Parallel()
+	refused := answered("READONLY You can't write against a read only replica.")
+	virtual(t, func(attempt int) error {
+		if attempt == 1 {
+			return io.EOF
+		}
+		return refused
+	}, func(t *testing.T, rdb *redis.Client, w *wire) {
+		_, err := script.Read(t.Context(), rdb, incr, []string{"key"})
+		require.ErrorIs(t, err, script.ErrLost)
+		require.ErrorIs(t, err, refused)
+		assert.Len(t, w.sent(), 5)
+	})
+}
+
+// An unknown script that is sent whole, and no answer comes.
+func TestLostAnswerOfEval(t *testing.T) {
+	t.Parallel()
+	virtual(t, func(attempt int) error {
+		if attempt == 2 {
+			return io.EOF
+		}
+		return nil
+	}, func(t *testing.T, rdb *redis.Client, w *wire) {
+		_, err := script.Once(t.Context(), rdb, incr, []string{"key"})
+		require.ErrorIs(t, err, script.ErrLost)
+		assert.Equal(t, []string{"evalsha", "eval"}, w.sent())
+	})
+}
+
+func TestContextEndsTheRepeating(t *testing.T) {
+	t.Parallel()
+	refused := answered("LOADING Redis is loading the dataset in memory")
+	for _, fault := range []error{refused, io.EOF} {
+		ctx, cancel := context.WithCancel(t.Context())
+		virtual(t, func(int) error {
+			cancel()
+			return fault
+		}, func(t *testing.T, rdb *redis.Client, w *wire) {
+			start := time.Now()
+			_, err := script.Read(ctx, rdb, incr, []string{"key"})
+			require.ErrorIs(t, err, fault)
+			assert.Equal(t, errors.Is(fault, io.EOF), errors.Is(err, script.ErrLost))
+			assert.Len(t, w.sent(), 1)
+			assert.Zero(t, time.Since(start))
+		})
+	}
+}
+
+func TestClosedClient(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		rdb, m := redistest.Mini(t)
+		other := redistest.MiniClient(t, m, nil)
+		require.NoError(t, other.Close())
+		_, err := script.Once(t.Context(), other, incr, []string{"key"})
+		require.ErrorIs(t, err, redis.ErrClosed)
+		require.NotErrorIs(t, err, script.ErrLost)
+		assert.Zero(t, rdb.Exists(t.Context(), "key").Val())
+	})
+}
+
+func TestServerThatIsNotThere(t *testing.T) {
+	t.Parallel()
+	rdb := redis.NewClient(&redis.Options{
+		Network: "unix", Addr: filepath.Join(t.TempDir(), "none"), MaxRetries: -1, DialerRetries: 1,
+	})
+	t.Cleanup(func() { assert.NoError(t, rdb.Close()) })
+	_, err := script.Once(t.Context(), rdb, incr, []string{"key"})
+	require.Error(t, err)
+	require.NotErrorIs(t, err, script.ErrLost)
+	var op *net.OpError
+	require.ErrorAs(t, err, &op)
+	assert.Equal(t, "dial", op.Op)
+}
+
+func TestCode(t *testing.T) {
+	t.Parallel()
+	const f = "f_cf8b7f0b8b3d0bd05b6db0f0c5e8d76bbf0a6d80"
+	for text, want := range map[string]string{
+		"NOTINIT no rate is set":            "NOTINIT",
+		"CORRUPT 4 member has no layout":    "CORRUPT",
+		"WRONGTYPE Operation against a key": "WRONGTYPE",
+		"OOM":                               "OOM",
+		"":                                  "",
+		// Redis 7.
+		"WRONGTYPE Operation against a key holding the wrong kind of value script: " + f[2:] + ", on @user_script:1.": "WRONGTYPE",
+		"OOM command not allowed when used memory > 'maxmemory'. script: " + f[2:] + ", on @user_script:1.":           "OOM",
+		"ERR user_script:1: Script attempted to access nonexistent global variable 'x' script: " + f[2:]:              "ERR",
+		// Redis 6.
+		"ERR Error running script (call to " + f + "): @user_script:1: WRONGTYPE Operation against a key holding the wrong kind of value":       "WRONGTYPE",
+		"ERR Error running script (call to " + f + "): @user_script:1: -OOM command not allowed when used memory > 'maxmemory'.":                "OOM",
+		"ERR Error running script (call to " + f + "): @user_script:1: -READONLY You can't write against a read only replica.":                  "READONLY",
+		"ERR Error running script (call to " + f + "): @user_script:1: @user_script: 1: -CLUSTERDOWN Hash slot not served":                      "CLUSTERDOWN",
+		"ERR Error running script (call to " + f + "): @user_script:1: user_script:1: attempt to perform arithmetic on a nil value (local 'x')": "ERR",
+		// miniredis.
+		"ERR Error compiling script (new function): :59: WRONGTYPE Operation against a key holding the wrong kind of value stack traceback:  [G]: in function 'call'  :59: in main chunk  [G]: ?": "WRONGTYPE",
+	} {
+		assert.Equal(t, want, script.Code(errors.New(text)), text)
+	}
+}
+
+// The codes of errors that a command inside a script meets, as servers tell
+// them today.
+func TestCodeOfTheEngines(t *testing.T) {
+	t.Parallel()
+	redistest.Engines(t, func(t *testing.T, rdb *redis.Client) {
+		key := redistest.Name(t)
+		require.NoError(t, rdb.RPush(t.Context(), key, "a").Err())
+		_, err := script.Once(t.Context(), rdb, incr, []string{key})
+		require.Error(t, err)
+		assert.Equal(t, "WRONGTYPE", script.Code(err), err.Error())
+		err = rdb.Eval(t.Context(), "return redis.error_reply('NOTINIT no rate is set')", nil).Err()
+		assert.Equal(t, "NOTINIT", script.Code(err), err.Error())
+	})
+}
+
+func TestCodeWithoutMemory(t *testing.T) {
+	t.Parallel()
+	server := redistest.StartRedis(t, "--maxmemory", "1")
+	_, err := script.Once(t.Context(), server.Client(t, nil), incr, []string{"key"})
+	require.Error(t, err)
+	assert.Equal(t, "OOM", script.Code(err), err.Error())
+	require.NotErrorIs(t, err, script.ErrLost)
+}
