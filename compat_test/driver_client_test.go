@@ -29,10 +29,22 @@ var lastClient atomic.Int64
 // redis://host:port/database; the end of the test closes it.
 func (d *javaDriver) open(t testing.TB, url string) *javaClient {
 	t.Helper()
+	return d.openArgs(t, url)
+}
+
+// openMapped is open for a client whose NameMapper puts prefix before all names.
+func (d *javaDriver) openMapped(t testing.TB, url, prefix string) *javaClient {
+	t.Helper()
+	return d.openArgs(t, url, prefix)
+}
+
+func (d *javaDriver) openArgs(t testing.TB, args ...any) *javaClient {
+	t.Helper()
 	c := &javaClient{driver: d, name: fmt.Sprint("c", lastClient.Add(1))}
 	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
 	defer cancel()
-	id, err := d.call(ctx, "open", c.name, url)
+	id, err := d.call(ctx, "open", append([]any{c.name}, args...)...)
+	skipUnsupported(t, err)
 	if err != nil {
 		t.Fatalf("%v\nstderr of the JVM:\n%s", err, d.stderr.String())
 	}
@@ -184,6 +196,15 @@ func (c *javaClient) Delete(ctx context.Context, limiter string) (bool, error) {
 	return c.callBool(ctx, "delete", limiter)
 }
 
+func (c *javaClient) Unlink(ctx context.Context, limiter string) (bool, error) {
+	return c.callBool(ctx, "unlink", limiter)
+}
+
+func (c *javaClient) Rename(ctx context.Context, limiter, newName string) error {
+	_, err := c.call(ctx, "rename", limiter, newName)
+	return err
+}
+
 // hammering is what came of javaClient.Hammer.
 type hammering struct {
 	Granted, Denied, Errors int64
@@ -191,10 +212,10 @@ type hammering struct {
 	Grants                  []time.Time // when each grant had come back to Java, ascending
 }
 
-// Hammer has this many threads call tryAcquire(permits, timeout) without pause,
-// the last call of each beginning before the time is up.
-func (c *javaClient) Hammer(ctx context.Context, limiter string, threads int, permits int64, length, timeout time.Duration) (*hammering, error) {
-	answer, err := c.call(ctx, "hammer", limiter, threads, permits, length.Milliseconds(), timeout.Milliseconds())
+// Hammer has this many threads call tryAcquire(permits, timeout) with a pause
+// after each call, the last call of each beginning before the time is up.
+func (c *javaClient) Hammer(ctx context.Context, limiter string, threads int, permits int64, length, timeout, pause time.Duration) (*hammering, error) {
+	answer, err := c.call(ctx, "hammer", limiter, threads, permits, length.Milliseconds(), timeout.Milliseconds(), pause.Milliseconds())
 	if err != nil {
 		return nil, err
 	}

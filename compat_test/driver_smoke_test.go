@@ -208,7 +208,7 @@ func TestDriverHammer(t *testing.T) {
 	java := sharedDriver(t).open(t, redistest.Shared(t).URL())
 	name := redistest.Name(t)
 
-	h, err := java.Hammer(ctx, name, 2, 1, 50*time.Millisecond, 0)
+	h, err := java.Hammer(ctx, name, 2, 1, 50*time.Millisecond, 0, 0)
 	require.NoError(t, err)
 	assert.Zero(t, h.Granted)
 	assert.Positive(t, h.Errors)
@@ -217,7 +217,7 @@ func TestDriverHammer(t *testing.T) {
 	_, err = java.TrySetRate(ctx, name, rratelimiter.PerHour(10))
 	require.NoError(t, err)
 	begin := time.Now()
-	h, err = java.Hammer(ctx, name, 4, 2, 300*time.Millisecond, 0)
+	h, err = java.Hammer(ctx, name, 4, 2, 300*time.Millisecond, 0, 0)
 	require.NoError(t, err)
 	assert.EqualValues(t, 5, h.Granted, "grants of 2 of 10 permits")
 	assert.Positive(t, h.Denied)
@@ -229,14 +229,14 @@ func TestDriverHammer(t *testing.T) {
 }
 
 // skipUnsupported ends the test where an older release lacks the operation.
-func skipUnsupported(t *testing.T, err error) {
+func skipUnsupported(t testing.TB, err error) {
 	t.Helper()
 	if *redissonVersion != newestRedisson && errors.Is(err, errUnsupported) {
 		t.Skip(err)
 	}
 }
 
-func requireSupported(t *testing.T, err error) {
+func requireSupported(t testing.TB, err error) {
 	t.Helper()
 	skipUnsupported(t, err)
 	require.NoError(t, err)

@@ -8,7 +8,7 @@ import java.util.stream.Collectors;
 import org.redisson.api.RRateLimiter;
 
 /**
- * Threads that ask one limiter for permits without pause. The answer:
+ * Threads that ask one limiter for permits, with a pause of so many ms after each call. The answer:
  *
  * <pre>
  * GRANTED DENIED ERRORS FIRSTERROR TIME,TIME,...
@@ -21,16 +21,18 @@ final class Hammer {
     private final RRateLimiter limiter;
     private final long permits;
     private final long timeout;
+    private final long pause;
 
     private final List<Long> grants = new ArrayList<>();
     private long denied;
     private long errors;
     private String firstError = "";
 
-    Hammer(RRateLimiter limiter, long permits, long timeout) {
+    Hammer(RRateLimiter limiter, long permits, long timeout, long pause) {
         this.limiter = limiter;
         this.permits = permits;
         this.timeout = timeout;
+        this.pause = pause;
     }
 
     String run(int threads, long duration) throws InterruptedException {
@@ -57,6 +59,11 @@ final class Hammer {
         while (System.nanoTime() < end && !Thread.currentThread().isInterrupted()) {
             try {
                 count(limiter.tryAcquire(permits, timeout, TimeUnit.MILLISECONDS));
+                if (pause > 0) {
+                    Thread.sleep(pause);
+                }
+            } catch (InterruptedException e) {
+                return;
             } catch (Throwable e) {
                 count(e);
             }

@@ -2,9 +2,12 @@ package rratelimiter.driver;
 
 import java.lang.reflect.InvocationTargetException;
 import java.lang.reflect.Method;
+import java.lang.reflect.Proxy;
 import java.time.Duration;
 import org.redisson.api.RRateLimiter;
 import org.redisson.api.RateType;
+import org.redisson.config.Config;
+import org.redisson.config.SingleServerConfig;
 
 /** Calls what older Redisson releases lack, and which this source can't name therefore. */
 final class Newer {
@@ -22,6 +25,25 @@ final class Newer {
     static Object rateArgs(RateType type, long rate, Duration interval) throws Throwable {
         Object[] args = {type, rate, interval};
         return invoke(method(rateArgsClass(), "of", args), null, args);
+    }
+
+    /** Has the client put prefix before the name of everything that it keeps in Redis. */
+    static void mapNames(Config config, SingleServerConfig server, String prefix) throws Throwable {
+        // Both the setter and NameMapper have moved over the releases.
+        for (Object target : new Object[] {config, server}) {
+            for (Method method : target.getClass().getMethods()) {
+                if (method.getName().equals("setNameMapper")) {
+                    Class<?>[] types = method.getParameterTypes();
+                    Object mapper = Proxy.newProxyInstance(types[0].getClassLoader(), types, (self, called, args) -> {
+                        String name = (String) args[0];
+                        return called.getName().equals("map") ? prefix + name : name.substring(prefix.length());
+                    });
+                    invoke(method, target, new Object[] {mapper});
+                    return;
+                }
+            }
+        }
+        throw new UnsupportedException("setNameMapper");
     }
 
     private static Class<?> rateArgsClass() throws UnsupportedException {

@@ -20,7 +20,7 @@ import org.redisson.config.SingleServerConfig;
  *
  * <pre>
  * version                                                         its release
- * open CLIENT URL                                                 its client id
+ * open CLIENT URL [PREFIX]                                        its client id
  * close CLIENT
  * trySetRate CLIENT NAME TYPE RATE INTERVAL KEEPALIVE             true or false
  * setRate CLIENT NAME TYPE RATE INTERVAL KEEPALIVE
@@ -37,10 +37,13 @@ import org.redisson.config.SingleServerConfig;
  * ttl CLIENT NAME                                                 time left, -1 or -2
  * isExists CLIENT NAME                                            true or false
  * delete CLIENT NAME                                              true or false
- * hammer CLIENT NAME THREADS PERMITS DURATION TIMEOUT             see {@link Hammer}
+ * unlink CLIENT NAME                                              true or false
+ * rename CLIENT NAME NEWNAME
+ * hammer CLIENT NAME THREADS PERMITS DURATION TIMEOUT PAUSE       see {@link Hammer}
  * </pre>
  *
- * A KEEPALIVE of 0 stands for the form of the call that has none.
+ * A KEEPALIVE of 0 stands for the form of the call that has none. A client with a PREFIX has a
+ * name mapper that puts it before every name.
  */
 final class Operations {
 
@@ -52,7 +55,7 @@ final class Operations {
             case "version":
                 return Redisson.class.getPackage().getImplementationVersion();
             case "open":
-                return open(args.word(0), args.text(1));
+                return open(args);
             case "close":
                 known(args, clients.remove(args.word(0))).shutdown(0, 200, TimeUnit.MILLISECONDS);
                 return "done";
@@ -95,16 +98,21 @@ final class Operations {
                 return limiter.isExists();
             case "delete":
                 return limiter.delete();
+            case "unlink":
+                return limiter.unlink();
+            case "rename":
+                limiter.rename(args.text(2));
+                return "done";
             case "hammer":
-                return new Hammer(limiter, args.number(3), args.number(5))
+                return new Hammer(limiter, args.number(3), args.number(5), args.number(6))
                         .run((int) args.number(2), args.number(4));
             default:
                 throw new IllegalArgumentException("no operation " + args.operation);
         }
     }
 
-    private String open(String name, String url) {
-        URI uri = URI.create(url);
+    private String open(Arguments args) throws Throwable {
+        URI uri = URI.create(args.text(1));
         Config config = new Config();
         config.setThreads(2);
         config.setNettyThreads(2);
@@ -114,8 +122,11 @@ final class Operations {
         if (uri.getPath().length() > 1) {
             server.setDatabase(Integer.parseInt(uri.getPath().substring(1)));
         }
+        if (args.has(2)) {
+            Newer.mapNames(config, server, args.text(2));
+        }
         RedissonClient client = Redisson.create(config);
-        clients.put(name, client);
+        clients.put(args.word(0), client);
         return client.getId();
     }
 

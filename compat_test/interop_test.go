@@ -1,0 +1,416 @@
+package compat_test
+
+import (
+	"fmt"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"github.com/rratelimiter/rratelimiter"
+	"github.com/rratelimiter/rratelimiter/internal/keys"
+	"github.com/rratelimiter/rratelimiter/internal/redistest"
+)
+
+// together has f run by so many goroutines at once and returns how often it
+// answered true.
+func together(n int, f func() bool) int {
+	var granted atomic.Int64
+	var wg sync.WaitGroup
+	for range n {
+		wg.Go(func() {
+			if f() {
+				granted.Add(1)
+			}
+		})
+	}
+	wg.Wait()
+	return int(granted.Load())
+}
+
+func TestJavaCountsMergedMembers(t *testing.T) {
+	t.Parallel()
+	rdb := redistest.Redis(t)
+	java, goes := newJava(t, redistest.Shared(t).URL()), newGo(t, rdb)
+	name := redistest.Name(t)
+	set := keys.For(name, "")
+	require.True(t, java.TrySetRate(name, rratelimiter.PerHour(300)))
+
+	limiter := goes.RateLimiter(name)
+	require.Equal(t, 200, together(200, func() bool {
+		ok, err := limiter.TryAcquire(t.Context(), 1, 0)
+		return assert.NoError(t, err) && ok
+	}))
+	_, permits := stored(t, rdb, set.Value, set.Permits)
+	require.Less(t, len(permits), 200, "no member stands for more than one grant")
+	require.EqualValues(t, 100, java.Available(name))
+	require.False(t, java.Try(name, 101))
+	require.True(t, java.Try(name, 100))
+	require.False(t, java.Try(name, 1))
+
+	// Some of a merged member is given back; Java reads what is left of it.
+	goes.Release(name, 150)
+	require.EqualValues(t, 150, java.Available(name))
+	java.KeepState(name, rratelimiter.PerHour(400))
+	require.EqualValues(t, 250, java.Available(name))
+
+	// The value gets lost, and the permits run out. Redisson then counts the
+	// members that it sweeps.
+	passTime(t, rdb, name, time.Hour)
+	require.EqualValues(t, 400, java.Available(name))
+	require.True(t, java.Try(name, 400))
+	require.Zero(t, goes.Available(name))
+}
+
+// A member of more permits than one signed number of 32 bits holds is read
+// right too.
+func TestJavaCountsMembersOfManyPermits(t *testing.T) {
+	t.Parallel()
+	rdb := redistest.Redis(t)
+	java, goes := newJava(t, redistest.Shared(t).URL()), newGo(t, rdb)
+	for _, rate := range []int64{1 << 31, 1 << 32, 1e14, 1e15, rratelimiter.MaxRate - 1, rratelimiter.MaxRate} {
+		t.Run(fmt.Sprint(rate), func(t *testing.T) {
+			java, goes := java.in(t), goes.in(t)
+			name := redistest.Name(t)
+			free := func(want int64) {
+				t.Helper()
+				require.Equal(t, want, java.Available(name), "Java")
+				require.Equal(t, want, goes.Available(name), "Go")
+			}
+			goes.SetRate(name, rratelimiter.PerHour(rate))
+			got, _ := java.Rate(name)
+			require.Equal(t, rate, got)
+			free(rate)
+			many := min(rate-5, rratelimiter.MaxPermits)
+			require.True(t, goes.Try(name, many))
+			free(rate - many)
+			require.True(t, java.Try(name, 5))
+			free(rate - many - 5)
+			passTime(t, rdb, name, time.Hour)
+			free(rate)
+			require.True(t, java.Try(name, many))
+			free(rate - many)
+			goes.Release(name, many-1)
+			free(rate - 1)
+			passTime(t, rdb, name, time.Hour)
+			require.True(t, java.Try(name, 1))
+			free(rate - 1)
+			goes.KeepState(name, rratelimiter.PerHour(rate-1))
+			free(rate - 2)
+			java.Release(name, 1)
+			free(rate - 1)
+		})
+	}
+}
+
+func TestJavaReadsADebt(t *testing.T) {
+	t.Parallel()
+	rdb := redistest.Redis(t)
+	java, goes := newJava(t, redistest.Shared(t).URL()), newGo(t, rdb)
+	name := redistest.Name(t)
+	require.True(t, java.TrySetRate(name, rratelimiter.PerMinute(10)))
+	require.True(t, java.Try(name, 4))
+	passTime(t, rdb, name, 20*time.Second)
+	require.True(t, goes.Try(name, 5))
+
+	goes.KeepState(name, rratelimiter.PerMinute(5))
+	assert.EqualValues(t, -4, java.Available(name))
+	assert.Zero(t, goes.Available(name))
+	require.False(t, java.Try(name, 1))
+	require.False(t, goes.Try(name, 1))
+	passTime(t, rdb, name, 41*time.Second)
+	require.False(t, java.Try(name, 1), "the first 4 pay the debt")
+	assert.Zero(t, java.Available(name))
+	passTime(t, rdb, name, 20*time.Second)
+	require.True(t, java.Try(name, 5))
+	require.False(t, goes.Try(name, 1))
+}
+
+// Redisson refuses with "arithmetic on a nil value" where permits are missing
+// and the set is empty. Nothing that Go does may lead there.
+func TestJavaIsRefusedWithoutAnError(t *testing.T) {
+	t.Parallel()
+	rdb := redistest.Redis(t)
+	java, goes := newJava(t, redistest.Shared(t).URL()), newGo(t, rdb)
+	minute := rratelimiter.PerMinute
+	for what, do := range map[string]func(goes goService, name string){
+		"Release of all":             func(goes goService, name string) { goes.Release(name, 6) },
+		"Release of more":            func(goes goService, name string) { goes.Release(name, 1000) },
+		"Release of some":            func(goes goService, name string) { goes.Release(name, 2) },
+		"SetRate":                    func(goes goService, name string) { goes.SetRate(name, minute(10)) },
+		"SetRate, lower":             func(goes goService, name string) { goes.SetRate(name, minute(3)) },
+		"KeepState":                  func(goes goService, name string) { goes.KeepState(name, minute(20)) },
+		"KeepState with a debt":      func(goes goService, name string) { goes.KeepState(name, minute(3)) },
+		"KeepState, all has run out": func(goes goService, name string) { goes.KeepState(name, rratelimiter.PerSecond(3)) },
+		"a debt, then Release": func(goes goService, name string) {
+			goes.KeepState(name, minute(3))
+			goes.Release(name, 6)
+		},
+		"a debt that is paid": func(goes goService, name string) {
+			goes.KeepState(name, minute(3))
+			passTime(goes.t, rdb, name, time.Minute)
+			goes.Available(name)
+		},
+		"Delete": func(goes goService, name string) {
+			goes.Delete(name)
+			goes.TrySetRate(name, minute(10))
+		},
+		"UpdateRate of another type": func(goes goService, name string) {
+			cfg := minute(10)
+			cfg.Type = rratelimiter.PerClient
+			goes.UpdateRate(name, cfg, true)
+			goes.UpdateRate(name, minute(10), true)
+		},
+		"all run out":               func(goes goService, name string) { passTime(goes.t, rdb, name, time.Minute) },
+		"AvailablePermits, run out": func(goes goService, name string) { passTime(goes.t, rdb, name, time.Minute); goes.Available(name) },
+		"TryAcquire, run out":       func(goes goService, name string) { passTime(goes.t, rdb, name, time.Minute); goes.Try(name, 7) },
+		"the value gets lost": func(goes goService, name string) {
+			rdb.Del(goes.t.Context(), keys.For(name, "").Value)
+			goes.Try(name, 3)
+		},
+		"the set gets lost": func(goes goService, name string) {
+			rdb.Del(goes.t.Context(), keys.For(name, "").Permits)
+			goes.Try(name, 3)
+		},
+		"the set gets lost, Release": func(goes goService, name string) {
+			rdb.Del(goes.t.Context(), keys.For(name, "").Permits)
+			goes.Release(name, 1)
+		},
+	} {
+		t.Run(what, func(t *testing.T) {
+			java, goes := java.in(t), goes.in(t)
+			name := redistest.Name(t)
+			require.True(t, goes.TrySetRate(name, minute(10)))
+			require.True(t, goes.Try(name, 4))
+			passTime(t, rdb, name, 10*time.Second)
+			require.True(t, goes.Try(name, 2))
+			do(goes, name)
+			rate, _ := goes.Rate(name)
+			for n := rate; n > 0; n-- {
+				java.Try(name, n) // fails the test on an error
+			}
+			require.False(t, java.Try(name, 1))
+		})
+	}
+}
+
+// goID is the client id of the Go services that are given one.
+const goID = "gopher"
+
+// oddNames are names with braces, which decide on the cluster slot, and what else may stand in
+// one.
+var oddNames = []string{"a{b}c", "foo}bar", "a{b", "{{a}}", "a}", "{}x", "x{}", "{x}", "a b", "ü限", "a:b*?[c]\\"}
+
+func TestNamesOfAnyKind(t *testing.T) {
+	t.Parallel()
+	rdb := redistest.Redis(t)
+	java, goes := newJava(t, redistest.Shared(t).URL()), newGo(t, rdb, rratelimiter.WithClientID(goID))
+	for _, odd := range oddNames {
+		t.Run(odd, func(t *testing.T) {
+			java, goes := java.in(t), goes.in(t)
+			testSameKeys(t, java, goes, "", odd+redistest.Name(t))
+			testSameKeys(t, java, goes, "", redistest.Name(t)+odd)
+		})
+	}
+}
+
+func TestMappedNames(t *testing.T) {
+	t.Parallel()
+	driver := sharedDriver(t)
+	requireRelease(t, 3, 35)
+	rdb, url := redistest.Redis(t), redistest.Shared(t).URL()
+	for _, prefix := range []string{"shop:", "{shop}:", "sh{op"} {
+		java := javaService{t, driver.openMapped(t, url, prefix)}
+		goes := newGo(t, rdb, rratelimiter.WithClientID(goID),
+			rratelimiter.WithNameMapper(func(name string) string { return prefix + name }))
+		for _, odd := range oddNames {
+			t.Run(prefix+odd, func(t *testing.T) {
+				testSameKeys(t, java.in(t), goes.in(t), prefix, redistest.Name(t)+odd)
+			})
+		}
+	}
+}
+
+// testSameKeys checks that both services mean the same keys by a name.
+func testSameKeys(t *testing.T, java javaService, goes goService, prefix, name string) {
+	t.Helper()
+	rdb := redistest.Redis(t)
+	kept := func() (all []string) {
+		t.Helper()
+		escaped := strings.NewReplacer(`\`, `\\`, "*", `\*`, "?", `\?`, "[", `\[`, "]", `\]`).Replace(prefix + name)
+		it := rdb.Scan(t.Context(), 0, "*"+escaped+"*", 1000).Iterator()
+		for it.Next(t.Context()) {
+			all = append(all, it.Val())
+		}
+		require.NoError(t, it.Err())
+		return all
+	}
+	require.Empty(t, kept())
+	require.True(t, java.TrySetRate(name, rratelimiter.PerHour(5)))
+	require.True(t, java.Try(name, 2))
+	require.EqualValues(t, 3, goes.Available(name))
+	before := kept()
+	require.True(t, goes.Try(name, 3))
+	require.False(t, java.Try(name, 1))
+	require.ElementsMatch(t, before, kept())
+	require.Len(t, before, 3)
+	require.True(t, goes.Delete(name))
+	require.Empty(t, kept())
+
+	cfg := rratelimiter.PerHour(5)
+	cfg.Type = rratelimiter.PerClient
+	require.True(t, goes.TrySetRate(name, cfg))
+	require.True(t, goes.Try(name, 3))
+	require.Len(t, kept(), 3)
+	require.EqualValues(t, 5, java.Available(name))
+	require.True(t, java.Try(name, 5))
+	set, goSet := keys.For(prefix+name, java.ID), keys.For(prefix+name, goID)
+	require.ElementsMatch(t, kept(), []string{
+		set.Config, set.ClientValue, set.ClientPermits, goSet.ClientValue, goSet.ClientPermits,
+	})
+	require.True(t, java.Delete(name))
+	require.True(t, goes.Delete(name))
+	require.Empty(t, kept())
+}
+
+// TestKeepAlive: a keep-alive time that the one has set is renewed by what the
+// other does, on all keys.
+func TestKeepAlive(t *testing.T) {
+	t.Parallel()
+	requireRelease(t, 3, 38)
+	rdb := redistest.Redis(t)
+	java, goes := newJava(t, redistest.Shared(t).URL()), newGo(t, rdb)
+	for _, setter := range []string{"Java", "Go"} {
+		for _, user := range []string{"Java", "Go"} {
+			t.Run(setter+" sets, "+user+" uses", func(t *testing.T) {
+				goes := goes.in(t)
+				services := map[string]service{"Java": java.in(t), "Go": goes}
+				sets, uses := services[setter], services[user]
+				name := redistest.Name(t)
+				cfg := rratelimiter.PerMinute(5)
+				cfg.KeepAlive = 5 * time.Minute
+				sets.SetRate(name, cfg)
+				set := keys.For(name, "")
+				renewed := func() {
+					t.Helper()
+					for _, key := range []string{set.Config, set.Value, set.Permits} {
+						ttl, err := rdb.PTTL(t.Context(), key).Result()
+						require.NoError(t, err)
+						require.InDelta(t, cfg.KeepAlive, ttl, float64(20*time.Second), key)
+					}
+				}
+				require.True(t, uses.Try(name, 2))
+				renewed()
+				passTime(t, rdb, name, 40*time.Second)
+				require.False(t, uses.Try(name, 4))
+				renewed()
+				passTime(t, rdb, name, 5*time.Second)
+				require.True(t, uses.Try(name, 1))
+				passTime(t, rdb, name, 40*time.Second)
+				require.True(t, uses.Try(name, 2))
+				uses.Release(name, 1)
+				renewed()
+				uses.KeepState(name, cfg)
+				renewed()
+
+				// Looking at it keeps nothing alive.
+				passTime(t, rdb, name, 4*time.Minute)
+				// Redisson's answer would leave a value that lives for ever.
+				require.EqualValues(t, 5, goes.Available(name))
+				require.Less(t, uses.TTL(name), 2*time.Minute)
+				passTime(t, rdb, name, 2*time.Minute)
+				for _, s := range services {
+					require.False(t, s.Exists(name))
+				}
+				held, err := rdb.Exists(t.Context(), set.Config, set.Value, set.Permits).Result()
+				require.NoError(t, err)
+				require.Zero(t, held)
+			})
+		}
+	}
+}
+
+// TestWaiting: who waits in the one language is served when the permits of the
+// other have run out.
+func TestWaiting(t *testing.T) {
+	t.Parallel()
+	rdb := redistest.Redis(t)
+	java, goes := newJava(t, redistest.Shared(t).URL()), newGo(t, rdb)
+	const interval = 400 * time.Millisecond
+	cfg := rratelimiter.Config{Rate: 4, Interval: interval}
+	for _, what := range []string{"Java waits for Go", "Go waits for Java"} {
+		t.Run(what, func(t *testing.T) {
+			t.Parallel()
+			goes := goes.in(t)
+			var holds, waits service = goes, java.in(t)
+			if what == "Go waits for Java" {
+				holds, waits = waits, holds
+			}
+			name := redistest.Name(t)
+			require.True(t, goes.TrySetRate(name, cfg))
+			// The clock of milliseconds is read before and after.
+			begin := time.Now().Truncate(time.Millisecond)
+			require.True(t, holds.Try(name, 4))
+			require.False(t, waits.Wait(name, 1, 50*time.Millisecond))
+			require.True(t, waits.Wait(name, 3, 20*time.Second))
+			waited := time.Since(begin)
+			require.GreaterOrEqual(t, waited, interval)
+			assert.Less(t, waited, 5*time.Second)
+			require.True(t, holds.Wait(name, 4, 20*time.Second))
+			require.GreaterOrEqual(t, time.Since(begin), 2*interval)
+		})
+	}
+}
+
+// Several wait on both sides. All are served, at the limiter's pace.
+func TestWaitingOnBothSides(t *testing.T) {
+	t.Parallel()
+	rdb := redistest.Redis(t)
+	java, goes := newJava(t, redistest.Shared(t).URL()), newGo(t, rdb)
+	name := redistest.Name(t)
+	const interval = 300 * time.Millisecond
+	require.True(t, java.TrySetRate(name, rratelimiter.Config{Rate: 6, Interval: interval}))
+	begin := time.Now().Truncate(time.Millisecond)
+	var next atomic.Int64
+	served := together(30, func() bool {
+		if next.Add(1)%2 == 0 {
+			return assert.NoError(t, java.Acquire(t.Context(), name, 1))
+		}
+		return assert.NoError(t, goes.RateLimiter(name).Acquire(t.Context(), 1))
+	})
+	require.Equal(t, 30, served)
+	require.GreaterOrEqual(t, time.Since(begin), 4*interval, "30 of 6 an interval")
+}
+
+// Redisson's unlink takes the configuration alone. What it leaves behind may
+// have a time to live, which must not end the state of a limiter made anew.
+func TestALimiterMadeAnewOutlivesTheOldOne(t *testing.T) {
+	t.Parallel()
+	rdb := redistest.Redis(t)
+	java, goes := newJava(t, redistest.Shared(t).URL()), newGo(t, rdb)
+	cfg := rratelimiter.PerMinute(20)
+	for what, makeAnew := range map[string]func(name string){
+		"TrySetRate": func(name string) { require.True(t, goes.TrySetRate(name, cfg)) },
+		"SetRate":    func(name string) { goes.SetRate(name, cfg) },
+		"KeepState":  func(name string) { goes.KeepState(name, cfg) },
+		"WithDefault": func(name string) {
+			limiter := goes.RateLimiter(name, rratelimiter.WithDefault(cfg))
+			require.NoError(t, limiter.Acquire(t.Context(), 1))
+		},
+	} {
+		name := redistest.Name(t)
+		require.True(t, java.TrySetRate(name, cfg))
+		require.True(t, java.Expire(name, 30*time.Second))
+		require.True(t, goes.Try(name, 2))
+		_, err := java.Unlink(t.Context(), name)
+		require.NoError(t, err)
+		makeAnew(name)
+		require.True(t, goes.Try(name, 10))
+		passTime(t, rdb, name, 31*time.Second)
+		assert.False(t, goes.Try(name, 11), "%s: 10 of 20 are in use", what)
+	}
+}
