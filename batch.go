@@ -145,7 +145,7 @@ func (b *batch) answers(o outcome) []answer {
 		for range r.count {
 			a := answer{decision: limit.Decision{Limit: o.rate, ResetAfter: o.reset}}
 			switch {
-			case r.permits <= left && !(r.inLine && blocked):
+			case r.permits <= left && (!r.inLine || !blocked):
 				left -= r.permits
 				free -= r.permits
 				a.decision.Granted = true

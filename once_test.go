@@ -139,7 +139,7 @@ func (w *wire) sent(script *lua.Script) int {
 func (w *wire) checkHeld(t testing.TB, held int64, when string) bool {
 	t.Helper()
 	var inUse, free int64
-	for until := time.Now().Add(time.Second); ; {
+	for until := time.Now().Add(5 * time.Second); ; {
 		w.proxy.Settle(t)
 		inUse = used(t, w.rdb, w.keys.Permits)
 		var stored bool

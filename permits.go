@@ -19,6 +19,7 @@ type queue struct {
 	mu     sync.Mutex
 	closed bool
 	busy   bool       // somebody is working through the queue
+	flying bool       // a batch or a job is on its way
 	jobs   []*job     // what must not meet a batch whose outcome is in doubt
 	tries  []*request // want one answer, at once
 	line   line       // wait for permits
@@ -145,7 +146,7 @@ func (q *queue) giveUp(r *request) bool {
 	if r.state != queued {
 		return false
 	}
-	if !q.busy && q.line.stillAsks(r) {
+	if !q.flying && q.line.stillAsks(r) {
 		q.start()
 		return false
 	}
@@ -247,9 +248,13 @@ func (q *queue) step(ctx context.Context) bool {
 	if len(q.jobs) > 0 {
 		j := q.jobs[0]
 		q.jobs = slices.Delete(q.jobs, 0, 1)
+		q.flying = true
 		q.mu.Unlock()
 		j.run()
 		close(j.done)
+		q.mu.Lock()
+		q.flying = false
+		q.mu.Unlock()
 		return true
 	}
 	b := q.next(time.Now())
@@ -259,6 +264,7 @@ func (q *queue) step(ctx context.Context) bool {
 		q.mu.Unlock()
 		return false
 	}
+	q.flying = true
 	q.mu.Unlock()
 	q.flush(ctx, b)
 	return true
@@ -299,6 +305,7 @@ func (q *queue) flush(ctx context.Context, b *batch) {
 	}
 
 	q.mu.Lock()
+	q.flying = false
 	now := time.Now()
 	var unwanted int64
 	for i, r := range b.requests {
