@@ -93,28 +93,29 @@ func (l *RateLimiter) fail(op string, err error) error {
 // explain turns what a script or go-redis answered into an error that callers
 // can test for and act on.
 func (c *Client) explain(ctx context.Context, keys []string, err error) error {
-	if errors.Is(err, script.ErrLost) {
-		return fmt.Errorf("%w: %w", ErrUnknownOutcome, err)
+	code, text := "", ""
+	if answer, ok := errors.AsType[redis.Error](err); ok {
+		code, text = script.Code(answer), answer.Error()
 	}
-	if _, isAnswer := errors.AsType[redis.Error](err); !isAnswer {
-		return err
-	}
-	switch script.Code(err) {
+	switch code {
 	case "NOTINIT":
 		return fmt.Errorf("%w; call TrySetRate first, or give the handle one by WithDefault", ErrNotInitialized)
 	case "CORRUPT":
-		place, rest, _ := strings.Cut(strings.TrimPrefix(err.Error(), "CORRUPT "), " ")
+		place, rest, _ := strings.Cut(strings.TrimPrefix(text, "CORRUPT "), " ")
 		field, why, _ := strings.Cut(rest, " ")
 		n, _ := strconv.Atoi(place)
 		if n < 1 || n > len(keys) {
 			return err
 		}
-		return fmt.Errorf("%w: key %q: %s %s; Delete or SetRate cures it", ErrCorrupt, keys[n-1], field, why)
+		return fmt.Errorf("%w: key %q: %s %s; SetRate or Delete cures it", ErrCorrupt, keys[n-1], field, why)
 	case "WRONGTYPE":
 		return c.explainType(ctx, keys, err)
 	case "CROSSSLOT":
 		return fmt.Errorf("%w: the keys %q fall in different slots of the cluster: "+
 			"name the limiter without braces or with one hash tag, as in \"{shop}orders\": %w", ErrUnsupported, keys, err)
+	}
+	if errors.Is(err, script.ErrLost) {
+		return fmt.Errorf("%w: %w", ErrUnknownOutcome, err)
 	}
 	return err
 }

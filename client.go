@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"maps"
+	"reflect"
 	"slices"
 	"sync"
 	"sync/atomic"
@@ -48,7 +49,7 @@ func New(rdb Redis, opts ...Option) *Client {
 		queues: make(map[string]*queue),
 		idle:   make(chan struct{}),
 	}
-	if rdb == nil {
+	if rdb == nil || reflect.ValueOf(rdb).Kind() == reflect.Pointer && reflect.ValueOf(rdb).IsNil() {
 		c.err = fmt.Errorf("%w: New: the Redis client is nil", ErrInvalidConfig)
 	}
 	_, _ = rand.Read(c.origin[:]) // never fails

@@ -96,6 +96,23 @@ func TestDefectTheWaitIsThatForOnePermit(t *testing.T) {
 	})
 }
 
+func TestDefectAWaiterForManyPermitsPollsForEachOne(t *testing.T) {
+	t.Parallel()
+	virtual(t, func(t *testing.T, rdb *redis.Client) {
+		l := newLimiter(t, rdb, every(5, 10*time.Second))
+		for range 5 {
+			mustAcquire(t, l, 1)
+			time.Sleep(time.Second)
+		}
+		mustRefuse(t, l, 1)
+		sent := countCommands(rdb)
+		start := time.Now()
+		require.NoError(t, l.Acquire(t.Context(), 5))
+		assert.Equal(t, 9*time.Second, time.Since(start))
+		assert.LessOrEqual(t, sent.scripts(), 2)
+	})
+}
+
 func TestDefectOneMemberForEachPermit(t *testing.T) {
 	t.Parallel()
 	virtual(t, func(t *testing.T, rdb *redis.Client) {

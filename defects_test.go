@@ -230,6 +230,20 @@ func TestDefectValueWithoutSetFailsForGood(t *testing.T) {
 	}
 }
 
+func TestDefectAGrantAfterTheSetWasLostLeaksPermits(t *testing.T) {
+	t.Parallel()
+	for _, value := range []int64{3, 37, 60, 100} {
+		virtual(t, func(t *testing.T, rdb *redis.Client) {
+			l := newLimiter(t, rdb, every(100, time.Hour))
+			require.NoError(t, rdb.Set(t.Context(), keysOf(l).Value, value, 0).Err())
+			mustAcquire(t, l, 1)
+			mustAcquire(t, l, 1)
+			left, _ := storedValue(t, rdb, keysOf(l).Value)
+			assert.EqualValues(t, 98, left)
+		})
+	}
+}
+
 func TestDefectSetWithoutValueGrantsAnotherRate(t *testing.T) {
 	t.Parallel()
 	virtual(t, func(t *testing.T, rdb *redis.Client) {
@@ -245,53 +259,6 @@ func TestDefectSetWithoutValueGrantsAnotherRate(t *testing.T) {
 		assert.Equal(t, 9*time.Second, d.RetryAfter)
 		assert.Equal(t, 2, grants(t, l, 5))
 	})
-}
-
-func TestDefectAFastClockDelaysOthersByMoreThanAnInterval(t *testing.T) {
-	t.Parallel()
-	bothTypes(t, func(t *testing.T, kind rratelimiter.RateType) {
-		virtual(t, func(t *testing.T, rdb *redis.Client) {
-			client := newClient(t, rdb, rratelimiter.WithClientID("id"))
-			l := client.RateLimiter(redistest.Name(t))
-			mustTrySetRate(t, l, rratelimiter.Config{Type: kind, Rate: 10, Interval: time.Second})
-			peer := java{rdb: rdb, name: l.Name(), id: "id", fast: time.Minute}
-			granted, _, err := peer.tryAcquire(t, 10)
-			require.NoError(t, err)
-			require.True(t, granted)
-
-			d, err := l.Take(t.Context(), 1)
-			require.NoError(t, err)
-			assert.False(t, d.Granted)
-			assert.Equal(t, time.Second, d.RetryAfter)
-			assert.Equal(t, time.Second, d.ResetAfter)
-			time.Sleep(time.Second)
-			mustAcquire(t, l, 10)
-		})
-	})
-}
-
-func TestDefectTheClientsClockDecides(t *testing.T) {
-	t.Parallel()
-	for name, ahead := range map[string]time.Duration{"ahead": time.Minute, "behind": -time.Minute} {
-		t.Run("the server is "+name, func(t *testing.T) {
-			t.Parallel()
-			synctest.Test(t, func(t *testing.T) {
-				rdb, m := redistest.Mini(t)
-				server := time.Now().Add(ahead)
-				m.SetTime(server)
-				l := newLimiter(t, rdb, every(10, time.Second))
-				mustAcquire(t, l, 10)
-				members := readState(t, rdb, l.Name())[keysOf(l).Permits].Members
-				require.Len(t, members, 1)
-				assert.InDelta(t, server.UnixMilli(), members[0].Score, 0)
-				mustRefuse(t, l, 1)
-				m.SetTime(server.Add(999 * time.Millisecond))
-				mustRefuse(t, l, 1)
-				m.SetTime(server.Add(time.Second))
-				mustAcquire(t, l, 10)
-			})
-		})
-	}
 }
 
 func TestDefectPermitsOutOfRangeReachRedis(t *testing.T) {

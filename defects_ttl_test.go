@@ -321,9 +321,9 @@ func TestDefectRunOutMembersPileUp(t *testing.T) {
 		const rate = 800
 		l := newLimiter(t, rdb, every(rate, time.Second))
 		most := int64(0)
-		for i := range 3 * rate {
+		for i := range 2 * rate {
 			mustAcquire(t, l, 1)
-			if i%16 == 0 {
+			if i%8 == 0 {
 				time.Sleep(20 * time.Millisecond)
 			}
 			if i%50 == 0 {

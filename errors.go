@@ -24,8 +24,8 @@ var (
 	ErrInvalidConfig = errors.New("invalid configuration")
 
 	// ErrCorrupt: what Redis holds under the limiter's keys is not a limiter's
-	// state. The message names key and field. Nothing was changed; Delete or
-	// SetRate cures it.
+	// state. The message names key and field. Nothing was changed. SetRate cures
+	// it, but for a config of another type, and Delete always does.
 	ErrCorrupt = errors.New("corrupt state")
 
 	// ErrUnknownOutcome: the answer to a call that may have run was lost, and

@@ -228,6 +228,8 @@ func (h *history) checkState(o op, before, after view) error {
 	switch {
 	case is > max(0, was) || is < min(0, was):
 		return fmt.Errorf("value and permits in use differ from the rate by %d, and by %d before", is, was)
+	case len(before.rows) == 0 && is != 0:
+		return fmt.Errorf("nothing was in use, and value and permits in use differ from the rate by %d", is)
 	case o.Name == "available" && is < 0:
 		return fmt.Errorf("%d permits belong to nobody", -is)
 	case !h.model.pair(o.Client).inexact && is != 0:

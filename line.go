@@ -121,7 +121,8 @@ func (l *line) refused(r *request, a answer, interval time.Duration) {
 	l.smallest = min(l.smallest, r.permits)
 }
 
-// settle is told that a batch has its answers. At the end of a round it refuses those whose time is over, and sets when the next begins.
+// settle is told that a batch has its answers. At the end of a round it refuses
+// those whose time is over, and sets when the next begins.
 func (l *line) settle(now time.Time) {
 	l.clear()
 	unasked := func(r *request) bool { return r.round != l.round }

@@ -199,6 +199,24 @@ func TestDefectValueWithoutSet(t *testing.T) {
 	assert.True(t, s.java.Try(s.javaName, 5), "which is well again")
 }
 
+func TestDefectPermitsOfALostSet(t *testing.T) {
+	t.Parallel()
+	s := newSides(t)
+	s.each(func(service service, name string) {
+		require.True(t, service.TrySetRate(name, rratelimiter.PerMinute(10)))
+		require.True(t, service.Try(name, 6))
+	})
+	require.NoError(t, s.rdb.Del(t.Context(), s.javaKeys.Permits, s.goKeys.Permits).Err())
+	s.each(func(service service, name string) { require.True(t, service.Try(name, 3)) })
+	for key, want := range map[string]int64{s.javaKeys.Value: 1, s.goKeys.Value: 7} {
+		value, err := s.rdb.Get(t.Context(), key).Int64()
+		require.NoError(t, err)
+		assert.Equal(t, want, value, key)
+	}
+	s.pass(t, time.Minute)
+	s.free(t, 4, 10)
+}
+
 func TestDefectSetWithoutValue(t *testing.T) {
 	t.Parallel()
 	s := newSides(t)

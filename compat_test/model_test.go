@@ -195,8 +195,9 @@ func (s *state) edges(now int64, intervals ...int64) []span {
 }
 
 // tolerance is what the end of a key may be off, in milliseconds: it is written
-// and read as a number of milliseconds left.
-const tolerance = 10
+// and read as a number of milliseconds left, and a busy machine may take its
+// time between the two. All that the model tells apart is further apart.
+const tolerance = 1000
 
 func meets(a, b span, tolerance int64) bool {
 	if a == never || b == never {

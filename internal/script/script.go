@@ -51,7 +51,7 @@ func Read(ctx context.Context, rdb Redis, s *lua.Script, keys []string, args ...
 // Repeat runs a script that can tell a repeated attempt from a new one. Its
 // arguments are asked for before each attempt; age is the time since the first
 // attempt that may have run was sent, below 0 while there is none. The error is
-// ErrLost when the last attempt, too, got no answer.
+// ErrLost, with the cause, where one of the attempts may have run.
 func Repeat(ctx context.Context, rdb Redis, s *lua.Script, keys []string, args func(age time.Duration) []any) (any, error) {
 	return run(ctx, rdb, s, keys, true, args)
 }
@@ -69,6 +69,9 @@ func run(ctx context.Context, rdb Redis, s *lua.Script, keys []string, repeat bo
 			return reply, nil
 		case notRun(err):
 		case isAnswer(err) || errors.Is(err, redis.ErrClosed):
+			if !doubt.IsZero() {
+				err = fmt.Errorf("%w: %w", ErrLost, err)
+			}
 			return nil, err
 		default:
 			if doubt.IsZero() {

@@ -22,10 +22,10 @@ end
 -- Returns the error reply for a member of no known layout. place is the number
 -- of the permits set in KEYS.
 local function corrupt_member(place, member)
-  local hex = string.gsub(member, '.', function(char)
+  local hex = string.gsub(string.sub(member, 1, 25), '.', function(char)
     return string.format('%02x', string.byte(char, 1, 1))
   end)
-  return corrupt(place, 'member', 'has no known layout: ' .. string.sub(hex, 1, 50))
+  return corrupt(place, 'member', 'has no known layout: ' .. hex)
 end
 
 -- Returns the permits of all the rows together, or nil with an error reply.
