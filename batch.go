@@ -21,6 +21,7 @@ const (
 type batch struct {
 	requests []*request
 	line     int // how many of the first stand in line
+	reserved int // how many runs are kept for others now
 	figures  bool
 	audit    bool
 	fallback string
@@ -47,7 +48,7 @@ func (b *batch) add(r *request, inLine bool) bool {
 	if last >= 0 && b.runs[last].permits == r.permits && b.runs[last].inLine == inLine {
 		b.runs[last].count++
 	} else {
-		if len(b.runs) == maxRuns {
+		if len(b.runs) >= maxRuns-b.reserved {
 			return false
 		}
 		b.runs = append(b.runs, run{permits: r.permits, count: 1, inLine: inLine})

@@ -3,7 +3,11 @@ package rratelimiter
 import (
 	"context"
 	"fmt"
+	"slices"
+	"strings"
 	"time"
+
+	"github.com/redis/go-redis/v9"
 
 	"github.com/rratelimiter/rratelimiter/internal/keys"
 	"github.com/rratelimiter/rratelimiter/lua"
@@ -81,8 +85,9 @@ func (l *RateLimiter) Delete(ctx context.Context) (bool, error) {
 }
 
 // Rename moves the limiter, permits in use included, to newName, and replaces
-// what was there. The handle keeps its name. On a cluster both names must carry
-// the same hash tag, as in "{shop}orders" and "{shop}sales": ErrUnsupported.
+// what was there. The handle keeps its name. On a cluster or a Ring both names
+// must carry the same hash tag, as in "{shop}orders" and "{shop}sales":
+// ErrUnsupported.
 // What other clients keep of a PerClient limiter does not move.
 func (l *RateLimiter) Rename(ctx context.Context, newName string) error {
 	const op = "Rename"
@@ -95,9 +100,25 @@ func (l *RateLimiter) Rename(ctx context.Context, newName string) error {
 		_, err := l.Config(ctx)
 		return err
 	}
+	if l.err == nil && slices.ContainsFunc(target.List(), func(key string) bool { return slices.Contains(l.keys, key) }) {
+		return l.fail(op, fmt.Errorf("%w: %q is the name of one of the limiter's own keys", ErrInvalidConfig, newName))
+	}
+	if _, isRing := l.client.rdb.(*redis.Ring); isRing && l.err == nil && hashTag(target.Config) != hashTag(l.keys[0]) {
+		return l.fail(op, fmt.Errorf("%w: on a Ring both names must carry the same hash tag, as in \"{shop}orders\"", ErrUnsupported))
+	}
 	_, err := l.writeTo(ctx, target.List(), lua.Rename)
 	if err == nil {
 		l.client.wake(target.Config)
 	}
 	return l.fail(op, err)
+}
+
+// hashTag returns the part of a key that decides where it is kept.
+func hashTag(key string) string {
+	if _, rest, ok := strings.Cut(key, "{"); ok {
+		if tag, _, ok := strings.Cut(rest, "}"); ok && tag != "" {
+			return tag
+		}
+	}
+	return key
 }

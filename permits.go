@@ -20,6 +20,7 @@ type queue struct {
 	closed bool
 	busy   bool       // somebody is working through the queue
 	flying bool       // a batch or a job is on its way
+	jobWas bool       // the last was a job: then it is the requests' turn
 	jobs   []*job     // what must not meet a batch whose outcome is in doubt
 	tries  []*request // want one answer, at once
 	line   line       // wait for permits
@@ -217,7 +218,12 @@ func (q *queue) start() {
 
 // ready tells whether there is work at this time.
 func (q *queue) ready(now time.Time) bool {
-	return len(q.jobs) > 0 || len(q.tries) > 0 || q.line.due(now)
+	return len(q.jobs) > 0 || q.asked(now)
+}
+
+// asked tells whether a batch is to be sent at this time.
+func (q *queue) asked(now time.Time) bool {
+	return len(q.tries) > 0 || q.line.due(now)
 }
 
 // work goes through the queue until nothing is left to do now.
@@ -245,10 +251,10 @@ func (q *queue) workOnce(ctx context.Context) {
 // where there is none.
 func (q *queue) step(ctx context.Context) bool {
 	q.mu.Lock()
-	if len(q.jobs) > 0 {
+	if len(q.jobs) > 0 && (!q.jobWas || !q.asked(time.Now())) {
 		j := q.jobs[0]
 		q.jobs = slices.Delete(q.jobs, 0, 1)
-		q.flying = true
+		q.flying, q.jobWas = true, true
 		q.mu.Unlock()
 		j.run()
 		close(j.done)
@@ -264,7 +270,7 @@ func (q *queue) step(ctx context.Context) bool {
 		q.mu.Unlock()
 		return false
 	}
-	q.flying = true
+	q.flying, q.jobWas = true, false
 	q.mu.Unlock()
 	q.flush(ctx, b)
 	return true
@@ -274,7 +280,11 @@ func (q *queue) step(ctx context.Context) bool {
 // where it is due, then those that want one try.
 func (q *queue) next(now time.Time) *batch {
 	b := &batch{}
+	if len(q.tries) > 0 {
+		b.reserved = maxRuns / 2 // a long line leaves room for one try
+	}
 	q.line.fill(b, now)
+	b.reserved = 0
 	taken := 0
 	for _, r := range q.tries {
 		if !b.add(r, false) {

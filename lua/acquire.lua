@@ -22,7 +22,8 @@
 --   rate, free, taken, interval, reset, waits...
 --      free: free permits before, below 0 while a lowered rate is paid off
 --      taken: the permits granted
---      reset: ms until all permits are free again, if nobody takes more
+--      reset: where the figures are wanted, ms until all permits are free again,
+--      if nobody takes more
 --      waits: for each run of which a request was refused, save those behind
 --      another in the line and those above the rate: the ms until it could
 --      pass; negative where it is at least so long
@@ -68,14 +69,14 @@ if fields[3] == '0' and (fields[4] == '0' or not fields[4]) and not fields[5] th
       end
     elseif sound and not ARGV[4] then
       local now = tonumber(now_text)
-      local oldest = redis.call('ZRANGE', KEYS[4], 0, 0, 'WITHSCORES')
-      local newest = redis.call('ZRANGE', KEYS[4], -1, -1, 'WITHSCORES')
+      local oldest = redis.call('ZRANGE', KEYS[4], '0', '0', 'WITHSCORES')
       local member = oldest[1]
-      if member and #member == 21 and string.byte(member, 1, 1) == 16 and tonumber(newest[2]) <= now then
+      if member and #member == 21 and string.byte(member, 1, 1) == 16 and
+          redis.call('ZCOUNT', KEYS[4], '(' .. now_text, '+inf') == 0 then
         local wait = tonumber(oldest[2]) + interval - now
         local a, b, c, d = string.byte(member, 18, 21)
         if wait > 0 and value + a + b * 256 + c * 65536 + d * 16777216 >= sum then
-          answer = {rate, value, 0, interval, tonumber(newest[2]) + interval - now, wait}
+          answer = {rate, value, 0, interval, 0, wait}
         end
       end
     end
@@ -167,7 +168,9 @@ local function walk(free)
       left = left - granted * permits
       taken = taken + granted * permits
       if granted < count then
-        refused[#refused + 1] = permits
+        if permits <= rate then
+          refused[#refused + 1] = permits
+        end
         more = math.min(more, permits - left)
         blocked = blocked or waits
       end
@@ -278,7 +281,7 @@ for _, permits in ipairs(refused) do
   for i, row in ipairs(rows) do
     freed = freed + permits_of(row)
     if left + freed >= permits or i == 257 then
-      wait = tonumber(redis.call('ZSCORE', permits_key, row)) + interval - now
+      wait = math.max(1, tonumber(redis.call('ZSCORE', permits_key, row)) + interval - now)
       if left + freed < permits then
         wait = -wait
       end

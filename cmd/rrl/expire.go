@@ -39,12 +39,12 @@ Exits 1 where nothing changed: there is no such limiter, or nothing to clear.`,
 			return a.withLimiter(cmd.Context(), name, func(l *rratelimiter.RateLimiter) error {
 				var changed bool
 				var err error
-				text := name + " no longer expires"
+				text := printable(name) + " no longer expires"
 				if forget {
 					changed, err = l.ClearExpire(cmd.Context())
 				} else {
 					changed, err = l.Expire(cmd.Context(), ttl)
-					text = name + " expires in " + formatDuration(ttl)
+					text = printable(name) + " expires in " + formatDuration(ttl)
 				}
 				if err != nil {
 					return err
@@ -84,7 +84,7 @@ Exits 1 where there is no such limiter.`,
 				if err != nil {
 					return err
 				}
-				return a.printChanged(name, "deleted", deleted, "deleted "+name)
+				return a.printChanged(name, "deleted", deleted, "deleted "+printable(name))
 			})
 		},
 	}
@@ -93,7 +93,7 @@ Exits 1 where there is no such limiter.`,
 // printChanged prints the outcome of a change, under the given JSON field.
 func (a *app) printChanged(name, field string, changed bool, text string) error {
 	if !changed {
-		text = name + ": nothing changed"
+		text = printable(name) + ": nothing changed"
 	}
 	if err := a.print(map[string]any{"name": name, field: changed}, text); err != nil {
 		return err

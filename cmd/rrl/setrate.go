@@ -134,9 +134,9 @@ Exits 1 where there is no such limiter; none is made then.`,
 
 // printSet prints whether the limiter got the configuration.
 func (a *app) printSet(name string, cfg rratelimiter.Config, set bool, otherwise string) error {
-	text := name + " " + otherwise
+	text := printable(name) + " " + otherwise
 	if set {
-		text = name + " has " + describe(cfg)
+		text = printable(name) + " has " + describe(cfg)
 	}
 	err := a.print(struct {
 		Name string `json:"name"`

@@ -21,8 +21,8 @@ local function settle(config, value_key, permits_key, places, value_text, now, n
     return nil, nil, corrupt(places[1], 'value', 'is no integer: ' .. value_text)
   end
 
-  local first = redis.call('ZRANGE', permits_key, 0, 0, 'WITHSCORES')
-  local last = redis.call('ZRANGE', permits_key, -1, -1, 'WITHSCORES')
+  local first = redis.call('ZRANGE', permits_key, '0', '0', 'WITHSCORES')
+  local last = redis.call('ZRANGE', permits_key, '-1', '-1', 'WITHSCORES')
   local newest = nil
   if last[1] then
     newest = tonumber(last[2]) or math.huge
@@ -106,5 +106,5 @@ local function settle(config, value_key, permits_key, places, value_text, now, n
       return nil, 'again'
     end
   end
-  return {free = value, oldest = redis.call('ZRANGE', permits_key, 0, 0, 'WITHSCORES'), newest = newest}
+  return {free = value, oldest = redis.call('ZRANGE', permits_key, '0', '0', 'WITHSCORES'), newest = newest}
 end
