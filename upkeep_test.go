@@ -33,6 +33,27 @@ func TestWaitsOfARepeatBesideARequestAboveTheRate(t *testing.T) {
 	})
 }
 
+// A repeat that finds its attempt need not reclaim all that has run out; what is
+// left of it makes no wait.
+func TestWaitsOfARepeatBesideMembersThatRanOut(t *testing.T) {
+	t.Parallel()
+	redistest.Engines(t, func(t *testing.T, rdb *redis.Client) {
+		l := newLimiter(t, rdb, every(1000, time.Minute))
+		keys := keysOf(l)
+		addGrants(t, rdb, keys.Permits, time.Hour, 600, 1)
+		member := "\x10" + strings.Repeat("i", 16) + "\x03\x00\x00\x00"
+		require.NoError(t, rdb.ZAdd(t.Context(), keys.Permits,
+			redis.Z{Score: float64(serverNow(t, rdb) - 1000), Member: member}).Err())
+		require.NoError(t, rdb.Set(t.Context(), keys.Value, 0, 0).Err())
+		reply, err := rdb.Eval(t.Context(), lua.Acquire.Source, keys.List(),
+			"\x10"+strings.Repeat("i", 16)+"\x93\x01\x00\x00", 403, "", "", 60_000, "", 0, 3, 1, 400, 1).Int64Slice()
+		require.NoError(t, err)
+		require.Len(t, reply, 6)
+		assert.EqualValues(t, 3, reply[2])
+		assert.EqualValues(t, 1, max(reply[5], -reply[5]), "at once, or a page on")
+	})
+}
+
 // What ran out while the value sufficed piles up to a 64th of the rate at most: a
 // Redisson sweeps all of it in one call.
 func TestGrantsSweepWhatHasRunOut(t *testing.T) {

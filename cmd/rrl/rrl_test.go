@@ -273,3 +273,18 @@ func TestHelp(t *testing.T) {
 	assert.Equal(t, exitYes, got.code)
 	assert.Contains(t, got.stdout, "rrl version")
 }
+
+func TestNamesThatATerminalWouldNotShowAreQuoted(t *testing.T) {
+	t.Parallel()
+	s := newServer(t)
+	const name = "a\nb\x1b[31m"
+	for _, args := range [][]string{
+		{"try-set-rate", name, "5/1s"}, {"try-set-rate", name, "5/1s"}, {"set-rate", name, "5/1s"}, {"update-rate", name, "6/1s"},
+		{"acquire", name}, {"release", name}, {"show", name}, {"ls"}, {"expire", name, "1h"}, {"expire", name, "--clear"},
+		{"delete", name}, {"delete", name}, {"show", name}, {"acquire", name},
+	} {
+		got := s.rrl(args...)
+		assert.NotContains(t, got.stdout+got.stderr, "\x1b", args)
+		assert.NotContains(t, got.stdout+got.stderr, "a\nb", args)
+	}
+}
