@@ -142,6 +142,32 @@ func duration(ms int64) time.Duration {
 	return time.Duration(min(ms, math.MaxInt64/int64(time.Millisecond))) * time.Millisecond
 }
 
+// untilDone calls a script as often as it answers {"again", token}, with the
+// token of its last answer, and returns what it answered in the end.
+func untilDone(call func(token string) (any, error)) (any, error) {
+	token := ""
+	for {
+		reply, err := call(token)
+		if err != nil {
+			return nil, err
+		}
+		next, _, more := again(reply)
+		if !more {
+			return reply, nil
+		}
+		token = next
+	}
+}
+
+// integer checks that a script answered an integer.
+func integer(reply any) (int64, error) {
+	numbers, err := integers([]any{reply}, 1)
+	if err != nil {
+		return 0, err
+	}
+	return numbers[0], nil
+}
+
 // integers checks that a script answered n integers.
 func integers(reply any, n int) ([]int64, error) {
 	values, _ := reply.([]any)

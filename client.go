@@ -199,9 +199,8 @@ func (c *Client) wake(key string) {
 func (c *Client) decide(ctx context.Context, keys []string, b *batch) (outcome, error) {
 	b.sign(c.identity())
 	var doubt time.Time // when the first attempt was sent that may have run
-	token := ""
-	for {
-		reply, err := script.Repeat(ctx, c.rdb, lua.Acquire, keys, func(age time.Duration) []any {
+	reply, err := untilDone(func(token string) (any, error) {
+		return script.Repeat(ctx, c.rdb, lua.Acquire, keys, func(age time.Duration) []any {
 			if age >= 0 {
 				token = "" // what it stood for may have been done
 				if doubt.IsZero() {
@@ -213,39 +212,26 @@ func (c *Client) decide(ctx context.Context, keys []string, b *batch) (outcome, 
 			}
 			return b.args(age, token)
 		})
-		if err != nil {
-			return outcome{}, c.explain(ctx, keys, err)
-		}
-		next, _, more := again(reply)
-		if !more {
-			return parseOutcome(reply)
-		}
-		token = next
+	})
+	if err != nil {
+		return outcome{}, c.explain(ctx, keys, err)
 	}
+	return parseOutcome(reply)
 }
 
 // giveBack returns permits of a batch whose callers went away. Where that
 // fails they come back an interval after they were granted.
 func (c *Client) giveBack(ctx context.Context, keys []string, b *batch, taken, permits int64) {
 	member, identity := withPermits(b.member, taken), c.identity()
-	token := ""
-	for {
-		reply, err := script.Repeat(ctx, c.rdb, lua.GiveBack, keys, func(age time.Duration) []any {
+	_, _ = untilDone(func(token string) (any, error) {
+		return script.Repeat(ctx, c.rdb, lua.GiveBack, keys, func(age time.Duration) []any {
 			repeated := ""
 			if age >= 0 {
 				repeated = "1"
 			}
 			return []any{member, permits, repeated, formatAge(time.Since(b.sent)), token, identity[1:17]}
 		})
-		if err != nil {
-			return
-		}
-		next, _, more := again(reply)
-		if !more {
-			return
-		}
-		token = next
-	}
+	})
 }
 
 // identity returns a member of the permits set for a new attempt, with no

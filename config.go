@@ -144,19 +144,10 @@ func (l *RateLimiter) setRate(ctx context.Context, cfg Config, updateOnly bool, 
 			opt(&o)
 		}
 	}
-	token := ""
-	for {
-		args := append(cfg.args(), flag(o.keepState), flag(updateOnly), token)
-		reply, err := l.write(ctx, lua.SetRate, args...)
-		if err != nil {
-			return false, err
-		}
-		next, _, more := again(reply)
-		if !more {
-			return reply == int64(1), nil
-		}
-		token = next
-	}
+	reply, err := untilDone(func(token string) (any, error) {
+		return l.write(ctx, lua.SetRate, append(cfg.args(), flag(o.keepState), flag(updateOnly), token)...)
+	})
+	return reply == int64(1), err
 }
 
 // Config returns the limiter's rate. ErrNotInitialized where it has none.

@@ -67,11 +67,7 @@ func (l *RateLimiter) ttl(ctx context.Context) (int64, error) {
 	if err != nil {
 		return 0, err
 	}
-	values, err := integers([]any{reply}, 1)
-	if err != nil {
-		return 0, err
-	}
-	return values[0], nil
+	return integer(reply)
 }
 
 // Delete removes the limiter, configuration included, whatever is under its

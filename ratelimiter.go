@@ -71,9 +71,9 @@ func (l *RateLimiter) Take(ctx context.Context, permits int64) (limit.Decision, 
 		}
 		next, _, more := again(reply)
 		if !more {
-			wait, err := integers([]any{reply}, 1)
+			wait, err := integer(reply)
 			if err == nil {
-				a.decision.RetryAfter = duration(wait[0])
+				a.decision.RetryAfter = duration(wait)
 			}
 			return a.decision, l.fail(op, err)
 		}
@@ -170,20 +170,12 @@ func (l *RateLimiter) release(ctx context.Context, permits int64) error {
 // AvailablePermits returns how many permits are free now.
 func (l *RateLimiter) AvailablePermits(ctx context.Context) (int64, error) {
 	const op = "AvailablePermits"
-	token := ""
-	for {
-		reply, err := l.read(ctx, lua.Available, token)
-		if err != nil {
-			return 0, l.fail(op, err)
-		}
-		next, _, more := again(reply)
-		if !more {
-			free, err := integers([]any{reply}, 1)
-			if err != nil {
-				return 0, l.fail(op, err)
-			}
-			return max(0, free[0]), nil
-		}
-		token = next
+	reply, err := untilDone(func(token string) (any, error) {
+		return l.read(ctx, lua.Available, token)
+	})
+	if err != nil {
+		return 0, l.fail(op, err)
 	}
+	free, err := integer(reply)
+	return max(0, free), l.fail(op, err)
 }

@@ -60,19 +60,22 @@ end
 -- nor in use then has leaked; where there are too many rows to tell, later calls
 -- see to that.
 local rows = redis.call('ZRANGE', permits_key, 0, 256)
-local now = tonumber(clock())
-if not value or #rows <= 256 then
-  if value then
-    local used
-    used, problem = sum_of(rows, places[2])
+local few = #rows <= 256
+if value then
+  if few then
+    local _
+    _, problem = sum_of(rows, places[2])
     if problem then
       return problem
     end
-    text = digits(math.min(value, rate_before) + config.rate - rate_before)
-    redis.call('INCRBY', value_key, digits(tonumber(text) - value))
   end
+  local kept = math.min(value, rate_before) + config.rate - rate_before
+  redis.call('INCRBY', value_key, digits(kept - value))
+  text = digits(kept)
+end
+if few or not value then
   local state, token
-  state, token, problem = settle(config, value_key, permits_key, places, text, now, 0, ARGV[7])
+  state, token, problem = settle(config, value_key, permits_key, places, text, tonumber(clock()), 0, ARGV[7])
   if problem then
     return problem
   end
@@ -82,8 +85,6 @@ if not value or #rows <= 256 then
   if state and state.oldest then
     repay(config, value_key, permits_key, places, state.free)
   end
-else
-  redis.call('INCRBY', value_key, digits(math.min(0, rate_before - value) + config.rate - rate_before))
 end
 
 store_config()
