@@ -1,9 +1,7 @@
 package rratelimiter
 
 import (
-	"encoding/binary"
 	"fmt"
-	"slices"
 	"strconv"
 	"time"
 
@@ -12,13 +10,15 @@ import (
 
 // Bounds of one script call, so that none holds the server up.
 const (
-	maxBatch = 4096 // requests
-	maxRuns  = 128  // runs of requests for the same number of permits
+	maxBatch   = 4096 // requests
+	maxMembers = 128  // requests where each gets a member of its own
+	maxRuns    = 128  // runs of requests for the same number of permits
 )
 
 // batch is what one script call decides: requests in the order in which they
 // are served.
 type batch struct {
+	rules    rules
 	requests []*request
 	line     int // how many of the first stand in line
 	reserved int // how many runs are kept for others now
@@ -26,7 +26,7 @@ type batch struct {
 	audit    bool
 	fallback string
 
-	member []byte // the attempt's member, permits for the sum of all requests
+	member []byte // the attempt's first member, permits for the sum of all requests; nil without members
 	sum    int64
 	runs   []run
 	sent   time.Time
@@ -41,7 +41,7 @@ type run struct {
 
 // add appends a request, or tells that it must wait for another batch.
 func (b *batch) add(r *request, inLine bool) bool {
-	if len(b.requests) > 0 && r.fallback != b.fallback || len(b.requests) == maxBatch || b.sum+r.permits > MaxPermits {
+	if len(b.requests) > 0 && r.fallback != b.fallback || len(b.requests) == b.rules.maxRequests() || b.sum+r.permits > MaxPermits {
 		return false
 	}
 	last := len(b.runs) - 1
@@ -73,6 +73,12 @@ func (b *batch) args(age time.Duration, token string) []any {
 	if b.audit {
 		flags += "a"
 	}
+	switch {
+	case b.rules.windowed():
+		flags += "w"
+	case !b.rules.merge:
+		flags += "s"
+	}
 	if age >= 0 {
 		ageText = formatAge(age)
 	}
@@ -100,10 +106,11 @@ func formatAge(age time.Duration) string {
 type outcome struct {
 	rate, free, taken int64
 	interval, reset   time.Duration
+	windowEnd         int64   // epoch ms, where the value counts a fixed window
 	waits             []int64 // ms, for each refused run that has one
 }
 
-func parseOutcome(reply any) (outcome, error) {
+func (b *batch) parseOutcome(reply any) (outcome, error) {
 	values, _ := reply.([]any)
 	numbers, err := integers(reply, len(values))
 	if err != nil {
@@ -112,14 +119,18 @@ func parseOutcome(reply any) (outcome, error) {
 	if len(numbers) < 5 {
 		return outcome{}, fmt.Errorf("unexpected answer of the acquire script: %v", reply)
 	}
-	return outcome{
+	o := outcome{
 		rate:     numbers[0],
 		free:     numbers[1],
 		taken:    numbers[2],
 		interval: duration(numbers[3]),
 		reset:    duration(numbers[4]),
 		waits:    numbers[5:],
-	}, nil
+	}
+	if b.rules.windowed() && len(o.waits) > 0 {
+		o.windowEnd, o.waits = o.waits[0], o.waits[1:]
+	}
+	return o, nil
 }
 
 // answer is what a request is told.
@@ -177,17 +188,44 @@ func errExceeds(permits, rate int64) error {
 	return fmt.Errorf("%w: %d permits of %d an interval; ask for fewer or raise the rate", ErrPermitsExceedRate, permits, rate)
 }
 
-// sign makes the batch an attempt of this identity.
-func (b *batch) sign(member []byte) {
-	b.member = withPermits(member, b.sum)
+// sign makes the batch a new attempt.
+func (b *batch) sign(c *Client) {
+	switch {
+	case b.rules.windowed():
+		b.member = nil
+	case b.rules.merge:
+		b.member = withPermits(c.identity(1), b.sum)
+	default:
+		b.member = withPermits(c.identity(len(b.requests)), b.sum)
+	}
 	b.sent = time.Now()
 }
 
-// withPermits returns a copy of a member that stands for that many permits.
-func withPermits(member []byte, permits int64) []byte {
-	member = slices.Clone(member)
-	binary.LittleEndian.PutUint32(member[len(member)-4:], uint32(permits))
-	return member
+// grant is what is to be given back of a batch: permits of one member.
+type grant struct {
+	member  []byte
+	permits int64
+}
+
+// grants returns what these requests, by their places in the batch, were
+// granted of it.
+func (b *batch) grants(places []int, o outcome) []grant {
+	var all grant
+	var each []grant
+	for _, place := range places {
+		permits := b.requests[place].permits
+		all.permits += permits
+		if b.member != nil && !b.rules.merge {
+			each = append(each, grant{withPermits(later(b.member, place), permits), permits})
+		}
+	}
+	if each != nil {
+		return each
+	}
+	if b.member != nil {
+		all.member = withPermits(b.member, o.taken)
+	}
+	return []grant{all}
 }
 
 // again takes apart the answer {"again", token, ...} of a script that is to be

@@ -345,7 +345,7 @@ func TestIdentitiesAreAllDifferent(t *testing.T) {
 	for range 3 {
 		c := New(rdb)
 		for range 1000 {
-			seen[string(c.identity())] = true
+			seen[string(c.identity(1))] = true
 		}
 	}
 	assert.Len(t, seen, 3000)

@@ -3,6 +3,7 @@ package rratelimiter
 import (
 	"context"
 	"crypto/rand"
+	"encoding/binary"
 	"errors"
 	"fmt"
 	"maps"
@@ -26,11 +27,12 @@ import (
 type Client struct {
 	rdb    Redis
 	id     string
+	rules  rules
 	mapper func(string) string
 	err    error // of the options
 
-	origin   [8]byte // what the identities of this Client's attempts begin with
-	attempts atomic.Uint64
+	origin   [8]byte       // what the ids of this Client's members begin with, where they have room for it
+	attempts atomic.Uint64 // the counter in the ids
 
 	mu     sync.Mutex        // taken last, after a queue's
 	queues map[string]*queue // by mapped name, as long as somebody uses them
@@ -45,6 +47,7 @@ func New(rdb Redis, opts ...Option) *Client {
 	c := &Client{
 		rdb:    rdb,
 		id:     uuid.NewString(),
+		rules:  newestRules,
 		mapper: func(name string) string { return name },
 		queues: make(map[string]*queue),
 		idle:   make(chan struct{}),
@@ -60,6 +63,11 @@ func New(rdb Redis, opts ...Option) *Client {
 		if err := opt(c); err != nil {
 			c.err = errors.Join(c.err, err)
 		}
+	}
+	if c.rules.layout != codec.LayoutD2 {
+		var start [4]byte
+		_, _ = rand.Read(start[:])
+		c.attempts.Store(uint64(binary.LittleEndian.Uint32(start[:])))
 	}
 	return c
 }
@@ -197,9 +205,27 @@ func (c *Client) wake(key string) {
 
 // decide sends a batch, as often as the script asks for it.
 func (c *Client) decide(ctx context.Context, keys []string, b *batch) (outcome, error) {
-	b.sign(c.identity())
+	for {
+		b.sign(c)
+		reply, err := c.attempt(ctx, keys, b)
+		if err != nil {
+			return outcome{}, c.explain(ctx, keys, err)
+		}
+		if taken, _ := reply.([]any); len(taken) == 1 && taken[0] == "taken" {
+			continue
+		}
+		return b.parseOutcome(reply)
+	}
+}
+
+// attempt sends a batch until it is decided. Where nothing in Redis would tell
+// that it has been, it is not repeated after a lost answer.
+func (c *Client) attempt(ctx context.Context, keys []string, b *batch) (any, error) {
 	var doubt time.Time // when the first attempt was sent that may have run
-	reply, err := untilDone(func(token string) (any, error) {
+	return untilDone(func(token string) (any, error) {
+		if b.rules.windowed() {
+			return script.Once(ctx, c.rdb, lua.Acquire, keys, b.args(-1, token)...)
+		}
 		return script.Repeat(ctx, c.rdb, lua.Acquire, keys, func(age time.Duration) []any {
 			if age >= 0 {
 				token = "" // what it stood for may have been done
@@ -213,39 +239,26 @@ func (c *Client) decide(ctx context.Context, keys []string, b *batch) (outcome, 
 			return b.args(age, token)
 		})
 	})
-	if err != nil {
-		return outcome{}, c.explain(ctx, keys, err)
-	}
-	return parseOutcome(reply)
 }
 
-// giveBack returns permits of a batch whose callers went away. Where that
-// fails they come back an interval after they were granted.
-func (c *Client) giveBack(ctx context.Context, keys []string, b *batch, taken, permits int64) {
-	member, identity := withPermits(b.member, taken), c.identity()
-	_, _ = untilDone(func(token string) (any, error) {
-		return script.Repeat(ctx, c.rdb, lua.GiveBack, keys, func(age time.Duration) []any {
-			repeated := ""
-			if age >= 0 {
-				repeated = "1"
-			}
-			return []any{member, permits, repeated, formatAge(time.Since(b.sent)), token, identity[1:17]}
+// giveBack returns what requests of a batch, by their places in it, were
+// granted, as their callers went away. Where that fails the permits come back an
+// interval after they were granted.
+func (c *Client) giveBack(ctx context.Context, keys []string, b *batch, places []int, o outcome) {
+	if b.rules.windowed() {
+		_, _ = script.Once(ctx, c.rdb, lua.GiveBack, keys, "", b.grants(places, o)[0].permits, "", o.windowEnd, "", "")
+		return
+	}
+	for _, g := range b.grants(places, o) {
+		own := c.identity(1)
+		_, _ = untilDone(func(token string) (any, error) {
+			return script.Repeat(ctx, c.rdb, lua.GiveBack, keys, func(age time.Duration) []any {
+				repeated := ""
+				if age >= 0 {
+					repeated = "1"
+				}
+				return []any{g.member, g.permits, repeated, formatAge(time.Since(b.sent)), token, own[:len(own)-4]}
+			})
 		})
-	})
-}
-
-// identity returns a member of the permits set for a new attempt, with no
-// permits on it yet.
-func (c *Client) identity() []byte {
-	var id [16]byte
-	copy(id[:], c.origin[:])
-	n := c.attempts.Add(1)
-	for i := range 8 {
-		id[15-i] = byte(n >> (8 * i))
 	}
-	member, err := codec.Append(make([]byte, 0, 21), codec.LayoutD2, id[:], 0)
-	if err != nil {
-		panic(err) // the layout holds an id of 16 bytes
-	}
-	return member
 }

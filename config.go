@@ -91,7 +91,8 @@ type rateOptions struct{ keepState bool }
 
 // KeepState keeps the permits in use counted when the rate changes: they come
 // back one (new) interval after they were granted. Without it, the limiter
-// starts full. A change of type always starts full.
+// starts full. A change of type always starts full. Where Redissons before
+// 3.13.3 share the limiter it is ErrUnsupported.
 func KeepState() RateOption {
 	return func(o *rateOptions) { o.keepState = true }
 }
@@ -143,6 +144,9 @@ func (l *RateLimiter) setRate(ctx context.Context, cfg Config, updateOnly bool, 
 		if opt != nil {
 			opt(&o)
 		}
+	}
+	if o.keepState && l.err == nil && l.client.rules.windowed() {
+		return false, l.client.rules.unsupported("KeepState")
 	}
 	reply, err := untilDone(func(token string) (any, error) {
 		return l.write(ctx, lua.SetRate, append(cfg.args(), flag(o.keepState), flag(updateOnly), token)...)

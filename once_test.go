@@ -4,7 +4,9 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"math/rand/v2"
+	"slices"
 	"sync"
 	"testing"
 	"time"
@@ -46,9 +48,20 @@ type gate struct{ reached, open chan struct{} }
 // nobody held, which does no harm: they are repeated.
 const answerTimeout = 150 * time.Millisecond
 
+// membersOf holds a release of Redisson for each way in which a grant is written
+// down: layouts, and whether requests may share a member. With each of them,
+// nothing is to be lost or minted.
+var membersOf = map[string]string{
+	"D2 merged": "4.7.0",
+	"D2":        "3.27.2",
+	"D1":        "3.20.1",
+	"C":         "3.16.8",
+	"B":         "3.15.5",
+}
+
 // newWire returns a limiter of that configuration; with byDefault, its first
 // acquire sets it up.
-func newWire(t testing.TB, server *redistest.Server, cfg rratelimiter.Config, byDefault bool) *wire {
+func newWire(t testing.TB, server *redistest.Server, cfg rratelimiter.Config, byDefault bool, opts ...rratelimiter.Option) *wire {
 	t.Helper()
 	const id = "the-client"
 	w := &wire{
@@ -60,9 +73,10 @@ func newWire(t testing.TB, server *redistest.Server, cfg rratelimiter.Config, by
 	}
 	w.letGo = sync.OnceFunc(func() { close(w.held) })
 	t.Cleanup(w.letGo)
-	w.client = newClient(t, w.proxy.Client(t, &redis.Options{ReadTimeout: answerTimeout}), rratelimiter.WithClientID(id))
+	opts = append(opts, rratelimiter.WithClientID(id))
+	w.client = newClient(t, w.proxy.Client(t, &redis.Options{ReadTimeout: answerTimeout}), opts...)
 	name := redistest.Name(t)
-	w.other = newClient(t, w.rdb, rratelimiter.WithClientID(id)).RateLimiter(name)
+	w.other = newClient(t, w.rdb, opts...).RateLimiter(name)
 	if byDefault {
 		w.RateLimiter = w.client.RateLimiter(name, rratelimiter.WithDefault(cfg))
 	} else {
@@ -300,7 +314,7 @@ var onceCases = map[string]struct {
 
 // checkOnce runs all cases, each on limiters of both types and one set up by
 // default, and checks that permits in use are those which callers hold.
-func checkOnce(t *testing.T, faults faults) {
+func checkOnce(t *testing.T, version string, faults faults) {
 	t.Parallel()
 	server := redistest.Shared(t)
 	var wg sync.WaitGroup
@@ -315,7 +329,7 @@ func checkOnce(t *testing.T, faults faults) {
 			}
 			wg.Go(func() {
 				byDefault := kind == "default"
-				w := newWire(t, server, cfg, byDefault)
+				w := newWire(t, server, cfg, byDefault, rratelimiter.WithRedissonVersion(version))
 				inUse, want := c.inUse, c.want
 				switch {
 				case !byDefault && inUse > 0:
@@ -347,14 +361,18 @@ func (w *wire) checkHeldSoon(t testing.TB, held int64, when string) {
 func TestAcquireHappensOnce(t *testing.T) {
 	t.Parallel()
 	for name, faults := range lossy {
-		t.Run(name, func(t *testing.T) { checkOnce(t, faults) })
+		for layout, version := range membersOf {
+			t.Run(name+", "+layout, func(t *testing.T) { checkOnce(t, version, faults) })
+		}
 	}
 }
 
 func TestAcquireHappensOnceThoughItArrivesLateOrTwice(t *testing.T) {
 	t.Parallel()
 	for name, faults := range tardy {
-		t.Run(name, func(t *testing.T) { checkOnce(t, faults) })
+		for layout, version := range membersOf {
+			t.Run(name+", "+layout, func(t *testing.T) { checkOnce(t, version, faults) })
+		}
 	}
 }
 
@@ -413,21 +431,23 @@ func TestARequestThatIsLateTakesNothing(t *testing.T) {
 			return 8
 		}},
 	} {
-		t.Run(name, func(t *testing.T) {
-			t.Parallel()
-			w := newWire(t, redistest.Shared(t), hourly(10), false)
-			if tt.inUse > 0 {
-				mustAcquire(t, w.other, tt.inUse)
-			}
-			w.on(lua.Acquire, redistest.Late.When(w.held))
-			got := w.ask(t, tt.wishes...)
-			held := tt.inUse + sum(got)
-			w.checkHeldSoon(t, held, "before")
-			held -= tt.then(t, w)
-			w.checkHeldSoon(t, held, "released")
-			w.letGo()
-			w.checkHeld(t, held, "the request arrived")
-		})
+		for layout, version := range membersOf {
+			t.Run(name+", "+layout, func(t *testing.T) {
+				t.Parallel()
+				w := newWire(t, redistest.Shared(t), hourly(10), false, rratelimiter.WithRedissonVersion(version))
+				if tt.inUse > 0 {
+					mustAcquire(t, w.other, tt.inUse)
+				}
+				w.on(lua.Acquire, redistest.Late.When(w.held))
+				got := w.ask(t, tt.wishes...)
+				held := tt.inUse + sum(got)
+				w.checkHeldSoon(t, held, "before")
+				held -= tt.then(t, w)
+				w.checkHeldSoon(t, held, "released")
+				w.letGo()
+				w.checkHeld(t, held, "the request arrived")
+			})
+		}
 	}
 }
 
@@ -502,48 +522,51 @@ func TestAcquireHappensOnceThoughOthersInterfere(t *testing.T) {
 			}, 0, 2, 10,
 		},
 	} {
-		t.Run(name, func(t *testing.T) {
-			t.Parallel()
-			w := newWire(t, redistest.Shared(t), hourly(10), false)
-			w.onScript(func(s *lua.Script, n int) redistest.Action {
-				if s == lua.Acquire && n == 2 {
-					w.rate = tt.rate
-					assert.NoError(t, tt.change(t, w))
+		for layout, version := range membersOf {
+			t.Run(name+", "+layout, func(t *testing.T) {
+				t.Parallel()
+				w := newWire(t, redistest.Shared(t), hourly(10), false, rratelimiter.WithRedissonVersion(version))
+				w.onScript(func(s *lua.Script, n int) redistest.Action {
+					if s == lua.Acquire && n == 2 {
+						w.rate = tt.rate
+						assert.NoError(t, tt.change(t, w))
+					}
+					if s == lua.Acquire && n == 1 {
+						return redistest.DropAnswer
+					}
+					return redistest.Pass
+				})
+				var granted int64
+				if len(tt.wishes) > 1 {
+					granted = sum(w.askAny(t, tt.wishes...))
+				} else {
+					granted, _ = tt.wishes[0](w) // its permits may exceed the rate now
 				}
-				if s == lua.Acquire && n == 1 {
-					return redistest.DropAnswer
+				w.proxy.Settle(t)
+				inUse := used(t, w.rdb, w.keys.Permits)
+				// Who is told that it was granted holds its permits, less those that
+				// another gave back if it was granted before; who was not holds none.
+				// Of a batch nobody can say whose were given back.
+				held := granted + tt.others
+				if len(tt.wishes) > 1 && tt.given > 0 {
+					assert.GreaterOrEqual(t, inUse, held-tt.given, "permits in use, %d granted", granted)
+					assert.LessOrEqual(t, inUse, held, "permits in use, %d granted", granted)
+				} else {
+					assert.Contains(t, []int64{held, held - tt.given}, inUse, "permits in use, %d granted", granted)
 				}
-				return redistest.Pass
+				free, _ := storedValue(t, w.rdb, w.keys.Value)
+				assert.Equal(t, w.rate-inUse, free)
 			})
-			var granted int64
-			if len(tt.wishes) > 1 {
-				granted = sum(w.askAny(t, tt.wishes...))
-			} else {
-				granted, _ = tt.wishes[0](w) // its permits may exceed the rate now
-			}
-			w.proxy.Settle(t)
-			inUse := used(t, w.rdb, w.keys.Permits)
-			// Who is told that it was granted holds its permits, less those that
-			// another gave back if it was granted before; who was not holds none.
-			// Of a batch nobody can say whose were given back.
-			held := granted + tt.others
-			if len(tt.wishes) > 1 && tt.given > 0 {
-				assert.GreaterOrEqual(t, inUse, held-tt.given, "permits in use, %d granted", granted)
-				assert.LessOrEqual(t, inUse, held, "permits in use, %d granted", granted)
-			} else {
-				assert.Contains(t, []int64{held, held - tt.given}, inUse, "permits in use, %d granted", granted)
-			}
-			free, _ := storedValue(t, w.rdb, w.keys.Value)
-			assert.Equal(t, w.rate-inUse, free)
-		})
+		}
 	}
 }
 
 // askAny is ask for requests that may fail.
 func (w *wire) askAny(t testing.TB, wishes ...wish) []int64 {
 	t.Helper()
+	lenient := make([]wish, len(wishes))
 	for i, f := range wishes {
-		wishes[i] = func(w *wire) (int64, error) {
+		lenient[i] = func(w *wire) (int64, error) {
 			granted, err := f(w)
 			if errors.Is(err, rratelimiter.ErrPermitsExceedRate) {
 				err = nil
@@ -551,7 +574,7 @@ func (w *wire) askAny(t testing.TB, wishes ...wish) []int64 {
 			return granted, err
 		}
 	}
-	return w.ask(t, wishes...)
+	return w.ask(t, lenient...)
 }
 
 // A Release of the same Client waits for the repeat: until then nobody knows
@@ -910,35 +933,37 @@ func TestGiveBackHappensOnce(t *testing.T) {
 		"request late, answer dropped": tardy["request late, answer dropped"],
 		"answer dropped, repeat late":  tardy["answer dropped, repeat late"],
 	} {
-		t.Run(name, func(t *testing.T) {
-			t.Parallel()
-			var wg sync.WaitGroup
-			for what, tt := range map[string]struct {
-				permits []int64
-				goes    []bool
-				held    int64
-			}{
-				"one":                     {[]int64{3}, []bool{true}, 0},
-				"half of a batch":         {[]int64{1, 2, 1, 3}, []bool{true, false, false, true}, 3},
-				"a third of a batch":      {[]int64{1, 1, 1}, []bool{true, false, false}, 2},
-				"a batch":                 {[]int64{1, 2}, []bool{true, true}, 0},
-				"a batch granted in part": {[]int64{3, 7, 2, 1}, []bool{true, false, false, true}, 2},
-				"those that were refused": {[]int64{3, 7, 2}, []bool{false, true, false}, 5},
-			} {
-				wg.Go(func() {
-					w := newWire(t, redistest.Shared(t), hourly(10), false)
-					mustAcquire(t, w.other, 2)
-					got := w.cancelledInFlight(t, tt.permits, tt.goes, faults(w.held)...)
-					assert.Equal(t, tt.held, sum(got), what)
-					assert.Eventually(t, func() bool {
-						return used(t, w.rdb, w.keys.Permits) <= 2+tt.held
-					}, 5*time.Second, time.Millisecond, what)
-					w.letGo()
-					w.checkHeld(t, 2+tt.held, what)
-				})
-			}
-			wg.Wait()
-		})
+		for layout, version := range membersOf {
+			t.Run(name+", "+layout, func(t *testing.T) {
+				t.Parallel()
+				var wg sync.WaitGroup
+				for what, tt := range map[string]struct {
+					permits []int64
+					goes    []bool
+					held    int64
+				}{
+					"one":                     {[]int64{3}, []bool{true}, 0},
+					"half of a batch":         {[]int64{1, 2, 1, 3}, []bool{true, false, false, true}, 3},
+					"a third of a batch":      {[]int64{1, 1, 1}, []bool{true, false, false}, 2},
+					"a batch":                 {[]int64{1, 2}, []bool{true, true}, 0},
+					"a batch granted in part": {[]int64{3, 7, 2, 1}, []bool{true, false, false, true}, 2},
+					"those that were refused": {[]int64{3, 7, 2}, []bool{false, true, false}, 5},
+				} {
+					wg.Go(func() {
+						w := newWire(t, redistest.Shared(t), hourly(10), false, rratelimiter.WithRedissonVersion(version))
+						mustAcquire(t, w.other, 2)
+						got := w.cancelledInFlight(t, tt.permits, tt.goes, faults(w.held)...)
+						assert.Equal(t, tt.held, sum(got), what)
+						assert.Eventually(t, func() bool {
+							return used(t, w.rdb, w.keys.Permits) <= 2+tt.held
+						}, 5*time.Second, time.Millisecond, what)
+						w.letGo()
+						w.checkHeld(t, 2+tt.held, what)
+					})
+				}
+				wg.Wait()
+			})
+		}
 	}
 }
 
@@ -971,7 +996,9 @@ func soak(t *testing.T, kinds []hitch) {
 			if lane%4 == 3 {
 				cfg.Type = rratelimiter.PerClient
 			}
-			w := newWire(t, redistest.Shared(t), cfg, lane%4 == 2)
+			versions := slices.Sorted(maps.Values(membersOf))
+			version := versions[draw.IntN(len(versions))]
+			w := newWire(t, redistest.Shared(t), cfg, lane%4 == 2, rratelimiter.WithRedissonVersion(version))
 			var mu sync.Mutex // of draw, for the proxy's goroutines
 			var held int64
 			for round := range 25 {

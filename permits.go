@@ -279,7 +279,7 @@ func (q *queue) step(ctx context.Context) bool {
 // next makes the batch to be sent now, nil where there is none: the line first,
 // where it is due, then those that want one try.
 func (q *queue) next(now time.Time) *batch {
-	b := &batch{}
+	b := &batch{rules: q.client.rules}
 	if len(q.tries) > 0 {
 		b.reserved = maxRuns / 2 // a long line leaves room for one try
 	}
@@ -317,14 +317,14 @@ func (q *queue) flush(ctx context.Context, b *batch) {
 	q.mu.Lock()
 	q.flying = false
 	now := time.Now()
-	var unwanted int64
+	var unwanted []int
 	for i, r := range b.requests {
 		a := answers[i]
 		if err != nil {
 			a.err = err
 		}
 		if r.state == left && a.decision.Granted {
-			unwanted += r.permits
+			unwanted = append(unwanted, i)
 		}
 		if r.waits && r.state != left && !q.closed && a.refused() && (r.deadline.IsZero() || now.Before(r.deadline)) {
 			r.state = queued
@@ -339,8 +339,8 @@ func (q *queue) flush(ctx context.Context, b *batch) {
 	q.line.settle(now)
 	q.mu.Unlock()
 
-	if unwanted > 0 {
-		q.client.giveBack(ctx, q.keys, b, o.taken, unwanted)
+	if len(unwanted) > 0 {
+		q.client.giveBack(ctx, q.keys, b, unwanted, o)
 		q.poll(true)
 	}
 }

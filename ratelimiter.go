@@ -118,7 +118,8 @@ func (l *RateLimiter) auditDone(now time.Time, interval time.Duration) {
 // Client took last, then those that others took last. What is not in use is not
 // given back. 0 permits do nothing; fewer are ErrInvalidPermits. Callers of
 // this Client that wait for permits ask at once. Release is not repeated once
-// it may have run: ErrUnknownOutcome.
+// it may have run: ErrUnknownOutcome. Where Redissons before 3.13.3 share the
+// limiter it is ErrUnsupported.
 func (l *RateLimiter) Release(ctx context.Context, permits int64) error {
 	const op = "Release"
 	if l.err != nil {
@@ -129,6 +130,9 @@ func (l *RateLimiter) Release(ctx context.Context, permits int64) error {
 	}
 	if err := ctx.Err(); err != nil {
 		return l.fail(op, err)
+	}
+	if l.client.rules.windowed() {
+		return l.fail(op, l.client.rules.unsupported("Release"))
 	}
 	q, err := l.client.enter(l)
 	if err != nil {
@@ -151,7 +155,7 @@ func (l *RateLimiter) Release(ctx context.Context, permits int64) error {
 func (l *RateLimiter) release(ctx context.Context, permits int64) error {
 	token := ""
 	for {
-		reply, err := script.Once(ctx, l.client.rdb, lua.Release, l.keys, permits, l.client.origin[:], token)
+		reply, err := script.Once(ctx, l.client.rdb, lua.Release, l.keys, permits, l.client.mark(), token)
 		if err != nil {
 			return l.client.explain(ctx, l.keys, err)
 		}
@@ -171,6 +175,9 @@ func (l *RateLimiter) release(ctx context.Context, permits int64) error {
 func (l *RateLimiter) AvailablePermits(ctx context.Context) (int64, error) {
 	const op = "AvailablePermits"
 	reply, err := untilDone(func(token string) (any, error) {
+		if l.client.rules.windowed() {
+			return l.read(ctx, lua.Available, token, "w")
+		}
 		return l.read(ctx, lua.Available, token)
 	})
 	if err != nil {

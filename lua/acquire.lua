@@ -5,13 +5,16 @@
 --   1 config  2 value  3 client's value  4 permits  5 client's permits
 -- ARGV, those at the end left out where they are empty
 --   1  member of the permits set for the sum of all requests; without its
---      permits it is the attempt's identity
+--      permits it is the attempt's identity. '' with w
 --   2  the sum of all requests
 --   3  '' or the configuration for a limiter that has none:
 --      'rate interval type keepAliveTime'
 --   4  letters, or '': f, the figures are wanted, so that all that has run out is
 --      reclaimed even if no request needs it; a, a refusal looks for permits
---      that leaked
+--      that leaked; s, each granted request gets a member of its own, the first
+--      ARGV[1]'s id and the others those that come after it, and no member that
+--      has run out stays; w, no members are kept: the value alone counts, for a
+--      fixed window
 --   5  '' or, when the attempt may have happened already, its age in ms
 --   6  '' or the token of the 'again' answer
 --   7  how many of the first requests stand in line: where one of them does not
@@ -19,7 +22,8 @@
 --   8, 9, ...  permits, count: that many requests for so many permits each;
 --      left out for one request for the sum
 -- Returns
---   rate, free, taken, interval, reset, waits...
+--   rate, free, taken, interval, reset, waits...; with w, the epoch ms at which
+--   the window ends stands before the waits
 --      free: free permits before, below 0 while a lowered rate is paid off
 --      taken: the permits granted
 --      reset: where the figures are wanted, ms until all permits are free again,
@@ -28,6 +32,7 @@
 --      another in the line and those above the rate: the ms until it could
 --      pass; negative where it is at least so long
 --   'again', token   the call is to be repeated; nothing was granted
+--   'taken'   another attempt has the same id; nothing was granted
 --   NOTINIT, CORRUPT <key's number> <field> <why>, LATE (an attempt that has
 --   been answered already)
 
@@ -60,9 +65,12 @@ if fields[3] == '0' and (fields[4] == '0' or not fields[4]) and not fields[5] th
         if redis.call('ZADD', KEYS[4], 'NX', now_text, ARGV[1]) == 1 then
           redis.call('DECRBY', KEYS[2], ARGV[2])
           if value < rate and redis.call('ZCARD', KEYS[4]) == 1 then
-            -- The set was lost: nothing else is in use.
-            redis.call('INCRBY', KEYS[2], string.format('%.0f', rate - value))
-            value = rate
+            local left, whole = redis.call('PTTL', KEYS[2]), redis.call('PTTL', KEYS[1])
+            if left < 0 or (whole >= 0 and whole <= left + 1000) then
+              -- The set was lost, and this is no window: nothing else is in use.
+              redis.call('INCRBY', KEYS[2], string.format('%.0f', rate - value))
+              value = rate
+            end
           end
         end
         answer = {rate, value, sum, interval, interval}
@@ -134,15 +142,25 @@ end
 -- An attempt that may have happened is looked for before anything is changed. A
 -- repeat that was answered without a trace was refused, or its permits have been
 -- given back since.
-local identity = string.sub(ARGV[1], 2, -5)
-local answered = was_answered(fields[5], identity)
+local single, windowed = string.find(flags, 's'), string.find(flags, 'w')
+local members = {ARGV[1]}
+if single then
+  members = {}
+  for i = 8, #runs, 2 do
+    for _ = 1, tonumber(runs[i + 1]) do
+      members[#members + 1] = with_permits(later(ARGV[1], #members), tonumber(runs[i]))
+    end
+  end
+end
+local identity = string.sub(ARGV[1], 1, -5)
+local answered = not windowed and was_answered(fields[5], identity)
 local found = nil
 local known, rest = string.match(token, '^found:(%d+);(.*)$')
 if known then
   found, token = tonumber(known), rest
 elseif age ~= '' then
   local more
-  found, more = find(permits_key, ARGV[1], now - tonumber(age), token)
+  found, more = find(permits_key, members, single, now - tonumber(age), token)
   if more then
     return {'again', more}
   end
@@ -154,19 +172,23 @@ elseif answered then
 end
 
 -- Walks the requests with that many free permits. Returns the permits granted;
--- the refused sizes in order, those that get a wait; and how many more free
--- permits would have granted more.
+-- the refused sizes in order, those that get a wait; how many more free permits
+-- would have granted more; and the members of the granted requests, where each
+-- has its own.
 local function walk(free)
   local left, taken, refused, more, place, blocked = free, 0, {}, math.huge, 0, false
+  local own = {}
   local line = tonumber(runs[7])
   for i = 8, #runs, 2 do
     local permits, count = tonumber(runs[i]), tonumber(runs[i + 1])
     local waits = place < line
-    place = place + count
     if (permits <= rate or found) and not (waits and blocked) then
       local granted = math.max(0, math.min(count, math.floor(left / permits)))
       left = left - granted * permits
       taken = taken + granted * permits
+      for j = 1, single and granted or 0 do
+        own[#own + 1] = members[place + j]
+      end
       if granted < count then
         if permits <= rate then
           refused[#refused + 1] = permits
@@ -175,8 +197,9 @@ local function walk(free)
         blocked = blocked or waits
       end
     end
+    place = place + count
   end
-  return taken, refused, more
+  return taken, refused, more, own
 end
 
 -- A request for more than the rate is none; the client tells its caller.
@@ -203,13 +226,13 @@ elseif need == 0 then
 end
 
 local wanted = need
-if string.find(flags, 'f') then
+if string.find(flags, '[fs]') then
   wanted = rate
 elseif found then
   wanted = 0
 end
 local state
-state, token, problem = settle(config, value_key, permits_key, places, value_text, now, wanted, token)
+state, token, problem = settle(config, value_key, permits_key, places, value_text, now, wanted, token, windowed)
 if problem then
   return problem
 end
@@ -223,7 +246,7 @@ if token then
 end
 
 local free = state.free
-local taken, refused = walk(found or free)
+local taken, refused, _, own = walk(found or free)
 
 -- A refusal's wait mostly ends with the oldest member. Where that one has too
 -- few permits more rows are looked at, and then leaked permits show.
@@ -232,7 +255,7 @@ for _, permits in ipairs(refused) do
   most = math.max(most, permits)
 end
 local rows = {}
-if most > 0 and state.oldest then
+if most > 0 and state.oldest and not windowed then
   rows[1] = state.oldest[1]
   local first = permits_of(rows[1])
   if not first then
@@ -244,17 +267,30 @@ if most > 0 and state.oldest then
       return problem
     end
     if not found then
-      taken, refused = walk(free)
+      taken, refused, _, own = walk(free)
     end
   end
 end
 
 if not found and taken > 0 then
-  local member = ARGV[1]
-  if digits(taken) ~= ARGV[2] then
-    member = with_permits(member, taken)
+  local rows_to_add = {}
+  if single then
+    for _, member in ipairs(own) do
+      if #member <= 20 and redis.call('ZSCORE', permits_key, member) then
+        return {'taken'}
+      end
+      rows_to_add[#rows_to_add + 1] = now_text
+      rows_to_add[#rows_to_add + 1] = member
+    end
+  elseif not windowed then
+    rows_to_add = {now_text, digits(taken) == ARGV[2] and ARGV[1] or with_permits(ARGV[1], taken)}
   end
-  if redis.call('ZADD', permits_key, 'NX', now_text, member) == 1 then
+  if state.unset and windowed then
+    redis.call('SET', value_key, digits(free), 'PX', digits(interval))
+  elseif state.unset then
+    redis.call('SET', value_key, digits(free))
+  end
+  if windowed or redis.call('ZADD', permits_key, 'NX', unpack(rows_to_add)) > 0 then
     redis.call('DECRBY', value_key, digits(taken))
   end
 end
@@ -263,7 +299,7 @@ if age ~= '' and not answered then
 else
   forget_answered(KEYS[1], fields[5], now)
 end
-keep_ttl(config, value_key, permits_key, true)
+keep_ttl(config, value_key, permits_key, true, windowed or state.window)
 
 local before, left = free, free - taken
 if found then
@@ -275,9 +311,24 @@ if taken > 0 then
 elseif state.newest then
   reset = state.newest + interval - now
 end
+local ends = nil
+if windowed or state.window then
+  ends = redis.call('PTTL', value_key)
+  if ends < 0 then
+    -- Nothing would ever fill a window that has no end.
+    redis.call('PEXPIRE', value_key, digits(interval))
+    ends = interval
+  end
+  if left < rate then
+    reset = ends
+  end
+end
 local answer = {rate, before, taken, interval, reset}
+if windowed then
+  answer[6] = now + ends
+end
 for _, permits in ipairs(refused) do
-  local freed, wait = 0, interval
+  local freed, wait = 0, math.max(1, ends or interval)
   for i, row in ipairs(rows) do
     freed = freed + permits_of(row)
     if left + freed >= permits or i == 257 then

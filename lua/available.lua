@@ -4,6 +4,7 @@
 --   1 config  2 value  3 client's value  4 permits  5 client's permits
 -- ARGV
 --   1  '' or the token of the 'again' answer
+--   2  letters, or '': w, as for acquire
 -- Returns
 --   the free permits, below 0 while a lowered rate is paid off
 --   'again', token   the call is to be repeated
@@ -23,18 +24,23 @@ end
 local value_key, permits_key, places = pair_of(config)
 local state, token
 state, token, problem = settle(config, value_key, permits_key, places, redis.call('GET', value_key), tonumber(clock()),
-  config.rate, ARGV[1])
+  config.rate, ARGV[1], ARGV[2] == 'w')
 if problem then
   return problem
 end
 local free, rows = state and state.free, nil
+if state and state.unset and (config.per_client or redis.call('PTTL', KEYS[1]) >= 0) and ARGV[2] ~= 'w' then
+  -- As Redisson does; but a value without an end would be a window that never
+  -- ends to Redisson before 3.13.3.
+  redis.call('SET', value_key, digits(free))
+end
 if state and state.oldest then
   free, rows, problem = repay(config, value_key, permits_key, places, free)
   if problem then
     return problem
   end
 end
-keep_ttl(config, value_key, permits_key, false)
+keep_ttl(config, value_key, permits_key, false, state and state.window)
 if token then
   return {'again', token}
 end

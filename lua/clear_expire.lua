@@ -6,10 +6,13 @@
 -- Returns
 --   1 when a key had one, else 0
 
+--- @include "window"
+
+local keep, keep_client = is_window(KEYS[2], KEYS[4]), is_window(KEYS[3], KEYS[5])
 local had = 0
 had = math.max(had, redis.call('PERSIST', KEYS[1]))
-had = math.max(had, redis.call('PERSIST', KEYS[2]))
-had = math.max(had, redis.call('PERSIST', KEYS[3]))
+had = math.max(had, keep and 0 or redis.call('PERSIST', KEYS[2]))
+had = math.max(had, keep_client and 0 or redis.call('PERSIST', KEYS[3]))
 had = math.max(had, redis.call('PERSIST', KEYS[4]))
 had = math.max(had, redis.call('PERSIST', KEYS[5]))
 return had

@@ -3,11 +3,12 @@
 -- KEYS
 --   1 config  2 value  3 client's value  4 permits  5 client's permits
 -- ARGV
---   1  the attempt's member, as it was last seen
+--   1  the attempt's member, as it was last seen; '' where no members are kept
 --   2  permits
 --   3  '' or, when this call may have run already, '1': only a member that is
 --      still as it was last seen gives back then
---   4  the attempt's age in ms
+--   4  the attempt's age in ms; without a member the epoch ms at which its window
+--      ends
 --   5  '' or the token of the 'again' answer
 --   6  this call's own identity
 -- Returns
@@ -22,6 +23,7 @@
 --- @include "digits"
 --- @include "find"
 --- @include "take_off"
+--- @include "window"
 --- @include "answered"
 
 local fields = redis.call('HMGET', KEYS[1], 'rate', 'interval', 'type', 'keepAliveTime', 'answered')
@@ -40,10 +42,20 @@ if text and not value then
 end
 
 local now = tonumber(clock())
+if ARGV[1] == '' then
+  -- A window that came after ends an interval later, or more.
+  local ends = now + redis.call('PTTL', value_key)
+  if not value or math.abs(ends - tonumber(ARGV[4])) > math.min(config.interval / 2, 50) then
+    return 0
+  end
+  local back = math.max(0, math.min(config.rate - value, tonumber(ARGV[2])))
+  redis.call('INCRBY', value_key, digits(back))
+  return back
+end
 local member = ARGV[1]
 local score = redis.call('ZSCORE', permits_key, member)
 if not score and ARGV[3] == '' then
-  local found, token = find(permits_key, member, now - tonumber(ARGV[4]), ARGV[5])
+  local found, token = find(permits_key, {member}, false, now - tonumber(ARGV[4]), ARGV[5])
   if token then
     return {'again', token}
   end
@@ -62,7 +74,7 @@ local permits = math.min(tonumber(ARGV[2]), permits_of(member))
 take_off(permits_key, member, permits)
 if value then
   local free = math.min(config.rate, value + permits)
-  if redis.call('EXISTS', permits_key) == 0 then
+  if redis.call('EXISTS', permits_key) == 0 and not is_window(value_key, permits_key) then
     free = config.rate
   end
   redis.call('INCRBY', value_key, digits(free - value))

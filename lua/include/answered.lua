@@ -12,7 +12,7 @@ end
 
 -- Tells whether an attempt is in the list.
 local function was_answered(list, identity)
-  return list and string.find(list, hex(identity), 1, true)
+  return list and string.find(list, ':' .. hex(identity) .. ';', 1, true)
 end
 
 -- Puts an attempt on the list.

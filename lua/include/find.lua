@@ -1,27 +1,44 @@
 --- @include "digits"
 --- @include "member"
 
--- Looks for what an earlier run of the same attempt left behind: a member with
--- its identity and any permits, among those no older than since. Returns the
--- permits; or nil, token where there are more rows to look at; or nil where
--- there is no such member.
-local function find(permits_key, member, since, token)
-  if redis.call('ZSCORE', permits_key, member) then
-    return permits_of(member)
-  end
-  local offset = string.match(token, '^find:(%d+)$')
-  if token ~= '' and not offset then
-    return nil
-  end
-  offset = tonumber(offset or '0')
-  local identity = string.sub(member, 1, -5)
-  local rows = redis.call('ZRANGE', permits_key, digits(-offset - 256), digits(-offset - 1))
-  local found = nil
-  for _, row in ipairs(rows) do
-    if #row == #member and string.sub(row, 1, -5) == identity then
-      found = math.max(found or 0, permits_of(row))
+-- Looks for what an earlier run of the same attempt left behind: one of the
+-- members that it would have written, whatever permits are on it now. since is
+-- when it can have run at the earliest. Returns the permits granted; or nil,
+-- token where there are more rows to look at; or nil where there is no such
+-- member. With single, each granted request has a member of its own.
+local function find(permits_key, members, single, since, token)
+  local found, at = nil, nil
+  -- Adds up the rows that are left of the members, those as written or those
+  -- that have been shrunk.
+  local function look(rows, written)
+    for _, row in ipairs(rows) do
+      if #row == #members[1] then
+        local member = members[number_of(row) - number_of(members[1]) + 1]
+        local permits = permits_of(row)
+        if member and (written or member ~= row) and with_permits(member, permits) == row then
+          found = single and (found or 0) + permits_of(member) or math.max(found or 0, permits)
+        end
+      end
     end
   end
+
+  for _, member in ipairs(members) do
+    local score = redis.call('ZSCORE', permits_key, member)
+    -- The id of layout B is so short that an older member may have the same.
+    if score and (#member > 8 or tonumber(score) >= since) then
+      found, at = (found or 0) + permits_of(member), score
+    end
+  end
+  if found and single then
+    look(redis.call('ZRANGEBYSCORE', permits_key, at, at, 'LIMIT', 0, 256), false)
+  end
+  local offset = string.match(token, '^find:(%d+)$')
+  if found or (token ~= '' and not offset) then
+    return found
+  end
+  offset = tonumber(offset or '0')
+  local rows = redis.call('ZRANGE', permits_key, digits(-offset - 256), digits(-offset - 1))
+  look(rows, true)
   if found or #rows < 256 or tonumber(redis.call('ZSCORE', permits_key, rows[1])) < since then
     return found
   end

@@ -1,10 +1,17 @@
+--- @include "window"
+
 -- Gives value and permits that time to live, or takes theirs away.
 local function give_ttl(value_key, permits_key, ttl)
+  local window = is_window(value_key, permits_key)
   if ttl then
-    redis.call('PEXPIRE', value_key, ttl)
+    if not window or redis.call('PTTL', value_key) > tonumber(ttl) then
+      redis.call('PEXPIRE', value_key, ttl)
+    end
     redis.call('PEXPIRE', permits_key, ttl)
   else
-    redis.call('PERSIST', value_key)
+    if not window then
+      redis.call('PERSIST', value_key)
+    end
     redis.call('PERSIST', permits_key)
   end
 end

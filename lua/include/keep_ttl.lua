@@ -2,8 +2,9 @@
 
 -- Puts the configuration's time to live on the value and the permits too.
 -- renew starts the keep-alive time anew, as requests do. A client's own pair
--- goes an interval after its last use at the latest: by then all is free.
-local function keep_ttl(config, value_key, permits_key, renew)
+-- goes an interval after its last use at the latest: by then all is free. The
+-- end of a window stays.
+local function keep_ttl(config, value_key, permits_key, renew, window)
   local ttl
   if config.keep > 0 and renew then
     ttl = config.keep
@@ -18,7 +19,10 @@ local function keep_ttl(config, value_key, permits_key, renew)
     end
   end
   if ttl > 0 then
-    redis.call('PEXPIRE', value_key, digits(ttl))
+    local left = window and redis.call('PTTL', value_key) or -1
+    if left < 0 or left > ttl then
+      redis.call('PEXPIRE', value_key, digits(ttl))
+    end
     redis.call('PEXPIRE', permits_key, digits(ttl))
   end
 end

@@ -13,10 +13,30 @@ local function permits_of(member)
   return a + b * 256 + c * 65536 + d * 16777216
 end
 
--- Returns the member of the same attempt that stands for other permits.
+-- Returns the member of the same attempt that stands for other permits. Ours in
+-- layout C hold them a second time, where those find them who read layout D.
 local function with_permits(member, permits)
-  return string.sub(member, 1, -5) .. string.char(permits % 256, math.floor(permits / 256) % 256,
+  local packed = string.char(permits % 256, math.floor(permits / 256) % 256,
     math.floor(permits / 65536) % 256, math.floor(permits / 16777216) % 256)
+  local id = string.sub(member, 1, -5)
+  if #member == 20 and string.sub(member, 10, 13) == string.sub(member, 17, 20) then
+    id = string.sub(member, 1, 9) .. packed .. string.sub(member, 14, 16)
+  end
+  return id .. packed
+end
+
+-- Returns the number at the end of a member's id, by which the requests of one
+-- attempt are told apart where each has a member of its own.
+local function number_of(member)
+  local a, b, c = string.byte(member, -7, -5)
+  return a + b * 256 + c * 65536
+end
+
+-- Returns the member with the number that comes so many after its own.
+local function later(member, places)
+  local n = number_of(member) + places
+  return string.sub(member, 1, -8) .. string.char(n % 256, math.floor(n / 256) % 256, math.floor(n / 65536) % 256) ..
+    string.sub(member, -4)
 end
 
 -- Returns the error reply for a member of no known layout. place is the number

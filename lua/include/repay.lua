@@ -1,6 +1,7 @@
 --- @include "integer"
 --- @include "digits"
 --- @include "member"
+--- @include "window"
 
 -- Sums up a set of at most 256 rows and raises the value where permits leaked:
 -- what is neither free nor in use belongs to nobody. Larger sets are left
@@ -12,7 +13,7 @@ local function repay(config, value_key, permits_key, places, free)
     return nil, nil, problem
   end
   local owed = config.rate - used - free
-  if #rows <= 256 and owed > 0 then
+  if #rows <= 256 and owed > 0 and not is_window(value_key, permits_key) then
     redis.call('INCRBY', value_key, digits(owed))
     free = free + owed
   end

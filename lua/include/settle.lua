@@ -1,6 +1,7 @@
 --- @include "integer"
 --- @include "digits"
 --- @include "member"
+--- @include "window"
 
 -- Brings the value and the permits set up to date: a lost key is rebuilt,
 -- members dated in the future are re-dated to now, and members that have run
@@ -9,12 +10,16 @@
 -- with which the caller is to be called again. Nothing is changed where one of
 -- the rows is corrupt.
 --
--- places are the numbers of the two keys in KEYS, for the error reply.
+-- places are the numbers of the two keys in KEYS, for the error reply. windowed
+-- says that Redissons before 3.13.3 share the limiter: a value that is made here
+-- ends when its window does.
 -- Returns state, token, error reply; one of the three. The state is a table:
 --   free    the free permits, below 0 while a lowered rate is paid off
 --   oldest  member and score of the oldest row, nil where nothing is in use
 --   newest  the time of the newest row
-local function settle(config, value_key, permits_key, places, value_text, now, need, token)
+--   unset   there is no value; a missing one stands for the whole rate
+--   window  the value counts a fixed window, and comes back as a whole
+local function settle(config, value_key, permits_key, places, value_text, now, need, token, windowed)
   local rate, interval = config.rate, config.interval
   local value = integer(value_text)
   if value_text and not value then
@@ -42,7 +47,9 @@ local function settle(config, value_key, permits_key, places, value_text, now, n
   end
 
   local function store(free)
-    if not value then
+    if not value and windowed then
+      redis.call('SET', value_key, digits(free), 'PX', digits(interval))
+    elseif not value then
       redis.call('SET', value_key, digits(free))
     elseif free ~= value then
       redis.call('INCRBY', value_key, digits(free - value))
@@ -52,12 +59,16 @@ local function settle(config, value_key, permits_key, places, value_text, now, n
 
   -- The value goes before the rows, here and below: where memory is short,
   -- Redis refuses that one.
+  local shared = windowed or places[1] == 2
   if not newest or newest <= now - interval then
-    store(rate)
+    local window = value and value < rate and shared and is_window(value_key, permits_key)
+    if value and not window then
+      store(rate)
+    end
     if newest then
       redis.call('UNLINK', permits_key)
     end
-    return {free = rate}
+    return {free = value or rate, unset = not value, window = window}
   end
 
   if not value then
@@ -100,7 +111,9 @@ local function settle(config, value_key, permits_key, places, value_text, now, n
     for i = 1, out do
       sum = sum + permits_of(rows[i])
     end
-    store(math.min(rate, value + sum))
+    if not (shared and is_window(value_key, permits_key)) then
+      store(math.min(rate, value + sum))
+    end
     redis.call('ZREMRANGEBYRANK', permits_key, 0, out - 1)
     if out == 256 and value < need then
       return nil, 'again'

@@ -1,0 +1,101 @@
+package rratelimiter
+
+import (
+	"encoding/binary"
+	"slices"
+
+	"github.com/rratelimiter/rratelimiter/codec"
+)
+
+// Every attempt to take permits has an identity that no other has: the ids of
+// the members that it writes. Ids are as long as the layout has room for, and
+// end in a number, so that the requests of an attempt can be told apart:
+//
+//	layout  id
+//	D2      8 bytes of the client's, 8 of a counter
+//	D1      4 bytes of the client's, 4 of a counter
+//	C       1 byte of a counter, the permits, 3 bytes of the counter
+//	B       4 bytes of a counter, so that no float of Redisson's is the same
+//
+// Counters of the short ids begin anywhere. In layout C the permits stand where
+// Redissons that read layout D look for them.
+
+// numberBits is how many low bits of the counter stand in the id's last three
+// bytes, the lowest first.
+func numberBits(layout codec.Layout) int {
+	if layout == codec.LayoutB {
+		return 22 // an exponent below 0, as no number of Redisson's has
+	}
+	return 24
+}
+
+// identity returns the first of n members for a new attempt, with no permits on
+// it yet.
+func (c *Client) identity(n int) []byte {
+	layout := c.rules.layout
+	if layout == 0 {
+		layout = codec.LayoutD2
+	}
+	bits := numberBits(layout)
+	var first uint64
+	for {
+		last := c.attempts.Add(uint64(n))
+		first = last - uint64(n) + 1
+		if first>>bits == last>>bits {
+			break
+		}
+	}
+	low, high := first&(1<<bits-1), first>>bits
+	number := []byte{byte(low), byte(low >> 8), byte(low >> 16)}
+	var id []byte
+	switch layout {
+	case codec.LayoutB:
+		id = append(id, byte(high))
+	case codec.LayoutC:
+		id = append(id, byte(high), 0, 0, 0, 0)
+	case codec.LayoutD1:
+		id = append(id, c.mark()...)
+		id = append(id, byte(high))
+	default:
+		id = append(id, c.mark()...)
+		id = append(id, byte(high>>32), byte(high>>24), byte(high>>16), byte(high>>8), byte(high))
+	}
+	id = append(id, number...)
+	member, err := codec.Append(make([]byte, 0, 21), layout, id, 0)
+	if err != nil {
+		panic(err) // the layout holds an id of that length
+	}
+	return member
+}
+
+// mark returns what the ids of this Client's members begin with; nothing where
+// the layout has no room for it.
+func (c *Client) mark() []byte {
+	switch c.rules.layout {
+	case codec.LayoutB, codec.LayoutC:
+		return nil
+	case codec.LayoutD1:
+		return c.origin[:4]
+	}
+	return c.origin[:]
+}
+
+// withPermits returns a copy of a member that stands for that many permits.
+func withPermits(member []byte, permits int64) []byte {
+	member = slices.Clone(member)
+	binary.LittleEndian.PutUint32(member[len(member)-4:], uint32(permits))
+	if len(member) == 20 {
+		copy(member[9:13], member[16:])
+	}
+	return member
+}
+
+// later returns a copy of a member whose number comes so many after its own.
+func later(member []byte, places int) []byte {
+	member = slices.Clone(member)
+	number := member[len(member)-7 : len(member)-4]
+	n := int(number[0]) | int(number[1])<<8 | int(number[2])<<16
+	n += places
+	number[0], number[1], number[2] = byte(n), byte(n>>8), byte(n>>16)
+	return member
+}
