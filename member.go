@@ -36,6 +36,11 @@ func (c *Client) identity(n int) []byte {
 	if layout == 0 {
 		layout = codec.LayoutD2
 	}
+	return c.newMember(layout, n)
+}
+
+// newMember is identity in a layout that need not be the Client's own.
+func (c *Client) newMember(layout codec.Layout, n int) []byte {
 	bits := numberBits(layout)
 	var first uint64
 	for {
@@ -54,10 +59,10 @@ func (c *Client) identity(n int) []byte {
 	case codec.LayoutC:
 		id = append(id, byte(high), 0, 0, 0, 0)
 	case codec.LayoutD1:
-		id = append(id, c.mark()...)
+		id = append(id, c.origin[:4]...)
 		id = append(id, byte(high))
 	default:
-		id = append(id, c.mark()...)
+		id = append(id, c.origin[:]...)
 		id = append(id, byte(high>>32), byte(high>>24), byte(high>>16), byte(high>>8), byte(high))
 	}
 	id = append(id, number...)

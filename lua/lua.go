@@ -40,6 +40,7 @@ var (
 	Delete      = mustLoad("delete")
 	Expire      = mustLoad("expire")
 	GiveBack    = mustLoad("give_back")
+	Migrate     = mustLoad("migrate")
 	Release     = mustLoad("release")
 	Rename      = mustLoad("rename")
 	SetRate     = mustLoad("set_rate")
@@ -52,7 +53,7 @@ var (
 // All returns every script, in the order of their names.
 func All() []*Script {
 	return []*Script{
-		Acquire, Available, ClearExpire, Config, Delete, Expire, GiveBack,
+		Acquire, Available, ClearExpire, Config, Delete, Expire, GiveBack, Migrate,
 		Release, Rename, SetRate, TrySetRate, TTL, Types, Wait,
 	}
 }

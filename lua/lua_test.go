@@ -271,6 +271,7 @@ func TestEachScriptRuns(t *testing.T) {
 		{Expire, 5, []any{"PEXPIRE", 1000}, int64(1), int64(0), ""},
 		{Expire, 5, []any{"PEXPIREAT", 4102444800000}, int64(1), int64(0), ""},
 		{GiveBack, 5, []any{member(3), 3, "", 1000, ""}, int64(0), int64(0), ""},
+		{Migrate, 5, []any{member(0), ""}, int64(0), nil, noRate},
 		{Release, 5, []any{3, "iiiiiiii", ""}, int64(0), nil, noRate},
 		{Rename, 10, nil, int64(1), nil, noRate},
 		{SetRate, 5, []any{20, 1000, 0, 0, 0, 0, ""}, int64(1), int64(1), ""},

@@ -1,0 +1,75 @@
+-- Rewrites members of older layouts in the one of Redisson 3.21 and newer, each
+-- for as many permits and of the same time. Permits that a Redisson before
+-- 3.13.3 took get members too, which run out when its window ends.
+--
+-- KEYS
+--   1 config  2 value  3 client's value  4 permits  5 client's permits
+-- ARGV
+--   1  a member, of 256 with ids that nobody else uses
+--   2  '' or the token of the 'again' answer
+-- Returns
+--   the number of members written
+--   'again', token   the call is to be repeated, with another member
+--   NOTINIT, CORRUPT <key's number> <field> <why>
+
+--- @include "read_config"
+--- @include "clock"
+--- @include "pair"
+--- @include "settle"
+--- @include "window"
+
+local config, problem = read_config(KEYS[1])
+if problem then
+  return problem
+end
+local value_key, permits_key, places = pair_of(config)
+local text, now = redis.call('GET', value_key), tonumber(clock())
+local value = integer(text)
+
+if value and value < config.rate and redis.call('EXISTS', permits_key) == 0 and is_window(value_key, permits_key) then
+  local began = now + redis.call('PTTL', value_key) - config.interval
+  local in_use, written = config.rate - value, 0
+  while in_use > 0 and written < 256 do
+    local permits = math.min(in_use, 4294967295)
+    redis.call('ZADD', permits_key, digits(began), with_permits(later(ARGV[1], written), permits))
+    in_use, written = in_use - permits, written + 1
+  end
+  redis.call('INCRBY', value_key, digits(in_use))
+  local ttl = redis.call('PTTL', KEYS[1])
+  if ttl > 0 then
+    redis.call('PEXPIRE', value_key, digits(ttl))
+    redis.call('PEXPIRE', permits_key, digits(ttl))
+  else
+    redis.call('PERSIST', value_key)
+  end
+  return written
+end
+
+local from, written = string.match(ARGV[2], '^from:(%d+):(%d+)$')
+local state, token
+state, token, problem = settle(config, value_key, permits_key, places, text, now, 0, from and '' or ARGV[2])
+if problem then
+  return problem
+end
+if token then
+  return {'again', token}
+end
+from, written = tonumber(from or '0'), tonumber(written or '0')
+local rows = redis.call('ZRANGE', permits_key, digits(from), digits(from + 255))
+local _
+_, problem = sum_of(rows, places[2])
+if problem then
+  return problem
+end
+for i, row in ipairs(rows) do
+  if #row ~= 21 then
+    local score = redis.call('ZSCORE', permits_key, row)
+    redis.call('ZADD', permits_key, score, with_permits(later(ARGV[1], i - 1), permits_of(row)))
+    redis.call('ZREM', permits_key, row)
+    written = written + 1
+  end
+end
+if #rows == 256 then
+  return {'again', 'from:' .. digits(from + 256) .. ':' .. digits(written)}
+end
+return written

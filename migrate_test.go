@@ -1,0 +1,155 @@
+package rratelimiter_test
+
+import (
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"github.com/rratelimiter/rratelimiter"
+	"github.com/rratelimiter/rratelimiter/codec"
+	"github.com/rratelimiter/rratelimiter/internal/redistest"
+	"github.com/rratelimiter/rratelimiter/lua"
+)
+
+func TestMigrateRewritesEveryLayout(t *testing.T) {
+	t.Parallel()
+	virtual(t, func(t *testing.T, rdb *redis.Client) {
+		client := newClient(t, rdb)
+		l := client.RateLimiter(redistest.Name(t))
+		mustTrySetRate(t, l, every(100, time.Minute))
+		k := keysOf(l)
+		now := time.Now().UnixMilli()
+		scores := map[int64]uint32{}
+		for i, layout := range []codec.Layout{codec.LayoutB, codec.LayoutC, codec.LayoutD1, codec.LayoutD2, codec.LayoutB} {
+			age, permits := int64(10_000*i), uint32(i+1)
+			require.NoError(t, rdb.ZAdd(t.Context(), k.Permits, redis.Z{Score: float64(now - age), Member: newMember(t, layout, permits)}).Err())
+			scores[now-age] = permits
+		}
+		require.NoError(t, rdb.Set(t.Context(), k.Value, 100-15, 0).Err())
+
+		written, err := client.Migrate(t.Context(), l.Name())
+		require.NoError(t, err)
+		assert.EqualValues(t, 4, written)
+		for _, z := range rdb.ZRangeWithScores(t.Context(), k.Permits, 0, -1).Val() {
+			m, err := codec.Parse(z.Member.(string))
+			require.NoError(t, err)
+			assert.Equal(t, codec.LayoutD2, m.Layout)
+			assert.Equal(t, scores[int64(z.Score)], m.Permits)
+			delete(scores, int64(z.Score))
+		}
+		assert.Empty(t, scores, "members lost")
+		assert.EqualValues(t, 85, available(t, l))
+		time.Sleep(21 * time.Second)
+		assert.EqualValues(t, 90, available(t, l))
+
+		written, err = client.Migrate(t.Context(), l.Name())
+		require.NoError(t, err)
+		assert.Zero(t, written)
+	})
+}
+
+// A window becomes members that run out when it would have ended.
+func TestMigrateOfAWindow(t *testing.T) {
+	t.Parallel()
+	for _, rate := range []int64{10, 3 << 32} {
+		virtual(t, func(t *testing.T, rdb *redis.Client) {
+			old := newOldLimiter(t, rdb, windowed, every(rate, time.Minute))
+			require.True(t, asRedisson3123(t, rdb, old, rate-3))
+			time.Sleep(20 * time.Second)
+			client := newClient(t, rdb)
+			l := client.RateLimiter(old.Name())
+			_, err := client.Migrate(t.Context(), l.Name())
+			require.NoError(t, err)
+			k := keysOf(l)
+			assert.Equal(t, rate-3, used(t, rdb, k.Permits))
+			assert.EqualValues(t, -1, rdb.PTTL(t.Context(), k.Value).Val())
+			assert.EqualValues(t, 3, available(t, l))
+			mustAcquire(t, l, 2)
+			time.Sleep(39 * time.Second)
+			assert.EqualValues(t, 1, available(t, l))
+			time.Sleep(time.Second)
+			assert.Equal(t, rate-2, available(t, l))
+			time.Sleep(20 * time.Second)
+			assert.Equal(t, rate, available(t, l))
+		})
+	}
+}
+
+func TestMigrateManyMembersWhileOthersTake(t *testing.T) {
+	t.Parallel()
+	redistest.Everywhere(t, func(t *testing.T, rdb redis.UniversalClient) {
+		const rate, before = 3000, 2000
+		old := newOldLimiter(t, rdb, "3.16.8", every(rate, time.Hour))
+		for range before / 100 {
+			var wg sync.WaitGroup
+			for range 100 {
+				wg.Go(func() { mustAcquire(t, old, 1) })
+			}
+			wg.Wait()
+		}
+		client := newClient(t, rdb)
+		l := client.RateLimiter(old.Name())
+		var wg sync.WaitGroup
+		wg.Go(func() {
+			for range 200 {
+				mustAcquire(t, l, 1)
+			}
+		})
+		written, err := client.Migrate(t.Context(), l.Name())
+		require.NoError(t, err)
+		wg.Wait()
+		assert.EqualValues(t, before, written)
+		assert.EqualValues(t, before+200, used(t, rdb, keysOf(l).Permits))
+		assert.EqualValues(t, rate-before-200, available(t, l))
+		for _, m := range members(t, rdb, keysOf(l).Permits) {
+			assert.Equal(t, codec.LayoutD2, m.Layout)
+		}
+	})
+}
+
+func TestMigrateOutlivesLostAnswers(t *testing.T) {
+	t.Parallel()
+	w := newWire(t, redistest.Shared(t), hourly(100), false)
+	old := newClient(t, w.rdb, rratelimiter.WithRedissonVersion("3.15.5")).RateLimiter(w.Name())
+	for range 20 {
+		mustAcquire(t, old, 3)
+	}
+	w.on(lua.Migrate, redistest.DropAnswer, redistest.Swallow, redistest.Late.When(w.held))
+	_, err := w.client.Migrate(t.Context(), w.Name())
+	require.NoError(t, err)
+	w.checkHeldSoon(t, 60, "migrated")
+	w.letGo()
+	w.checkHeld(t, 60, "a late request came")
+	for _, m := range members(t, w.rdb, w.keys.Permits) {
+		assert.Equal(t, codec.LayoutD2, m.Layout)
+	}
+}
+
+func TestMigrateRefuses(t *testing.T) {
+	t.Parallel()
+	virtual(t, func(t *testing.T, rdb *redis.Client) {
+		l := newLimiter(t, rdb, every(10, time.Minute))
+		mustAcquire(t, l, 3)
+		requireUntouched(t, rdb, l.Name(), func() {
+			for _, version := range []string{windowed, "3.15.5", "3.16.8"} {
+				_, err := newClient(t, rdb, rratelimiter.WithRedissonVersion(version)).Migrate(t.Context(), l.Name())
+				require.ErrorIs(t, err, rratelimiter.ErrUnsupported)
+				assert.ErrorContains(t, err, version)
+			}
+			client := newClient(t, rdb)
+			_, err := client.Migrate(t.Context(), "nobody")
+			require.ErrorIs(t, err, rratelimiter.ErrNotInitialized)
+			_, err = client.Migrate(t.Context(), "")
+			require.ErrorIs(t, err, rratelimiter.ErrInvalidConfig)
+		})
+		require.NoError(t, rdb.ZAdd(t.Context(), keysOf(l).Permits, redis.Z{Score: 1, Member: "junk"}).Err())
+		requireUntouched(t, rdb, l.Name(), func() {
+			_, err := newClient(t, rdb).Migrate(t.Context(), l.Name())
+			require.ErrorIs(t, err, rratelimiter.ErrCorrupt)
+		})
+	})
+}
