@@ -20,6 +20,10 @@ func (f *findings) add(kind, format string, args ...any) {
 	*f = append(*f, anomaly{kind, fmt.Sprintf(format, args...)})
 }
 
+// maxDebt is more than a rate that was lowered leaves a value below 0: what a
+// member of the wrong layout reads as is in the thousands of millions.
+const maxDebt = 1 << 30
+
 // checkConfig looks at the limiter's hash; err is why it can't be read.
 func (f *findings) checkConfig(s *snapshot, err error) {
 	switch {
@@ -47,6 +51,10 @@ func (f *findings) checkState(s *snapshot, st *state, cfg *fields) {
 		return
 	}
 	f.checkSum(s, st, cfg)
+	if s.isWindow() && s.permits.exists() {
+		f.add("window_and_members", "a Redisson before 3.13.3 counts a window by key %s, others keep members: its permits come "+
+			"back early and too many are granted; upgrade it, then run rrl migrate", s.value.name)
+	}
 	if s.config.ttl > 0 {
 		for _, k := range []keyState{s.value, s.permits} {
 			if k.exists() && k.ttl < 0 {
@@ -97,7 +105,8 @@ func (f *findings) checkMix(s *snapshot, layouts map[string]bool) {
 	}
 	effect := "Redisson reads these beside each other"
 	if layouts["B"] || layouts["C"] {
-		effect = "Redisson's requests fail once a member of a layout it can't read runs out; set-rate or delete cures it"
+		effect = "written by Redissons that can't read each other's, so that requests fail or too many permits are granted " +
+			"once such a member runs out; upgrade those before 3.17 and run rrl migrate, or start anew by rrl set-rate or rrl delete"
 	}
 	f.add("mixed_layouts", "%s has layouts %s: %s", s.permits.name, strings.Join(names, ", "), effect)
 }
@@ -116,6 +125,9 @@ func (f *findings) checkSum(s *snapshot, st *state, cfg *fields) {
 		return
 	}
 	value := *st.Value
+	if s.isWindow() {
+		return
+	}
 	if value > cfg.rate {
 		f.add("value_above_rate", "key %s is %d, the rate is %d", s.value.name, value, cfg.rate)
 	}
@@ -124,7 +136,9 @@ func (f *findings) checkSum(s *snapshot, st *state, cfg *fields) {
 		what := fmt.Sprintf("%d too many; Redisson's release and a rate changed by it do that", sum-cfg.rate)
 		switch {
 		case sum < cfg.rate && !s.permits.exists():
-			what = fmt.Sprintf("%d without a member; Redisson before 3.13.3 keeps none, later ones fail on it", cfg.rate-sum)
+			what = fmt.Sprintf("%d without a member; Redisson fails on it", cfg.rate-sum)
+		case value < -maxDebt:
+			what = "Redisson 3.35 or newer has read a member of 3.16.4 to 3.16.8 as its own; rrl set-rate starts anew"
 		case sum < cfg.rate:
 			what = plural(cfg.rate-sum, "permit") + " lost"
 		}

@@ -41,6 +41,7 @@ type app struct {
 	redisURL string
 	json     bool
 	clientID string
+	redisson string
 }
 
 // run executes one command line and returns its exit code.
@@ -90,6 +91,7 @@ there; 2 an error, wrong usage included.`,
 	flags.StringVar(&a.redisURL, "redis", "", "`URL` of the server (default $REDIS_URL, else "+defaultURL+")")
 	flags.BoolVar(&a.json, "json", false, "print JSON")
 	flags.StringVar(&a.clientID, "client-id", "", "`ID` to act as, where each client has permits of its own (default random)")
+	flags.StringVar(&a.redisson, "redisson", "", "oldest `RELEASE` of Redisson that shares the limiter (default 3.35.0 or newer)")
 
 	const look, permits, rates = "look", "permits", "rates"
 	root.AddGroup(
@@ -104,7 +106,7 @@ there; 2 an error, wrong usage included.`,
 		{look, newDemo(a)}, {look, newShow(a)}, {look, newList(a)},
 		{permits, newAcquire(a)}, {permits, newRelease(a)},
 		{rates, newTrySetRate(a)}, {rates, newSetRate(a)}, {rates, newUpdateRate(a)},
-		{rates, newExpire(a)}, {rates, newDelete(a)},
+		{rates, newExpire(a)}, {rates, newDelete(a)}, {rates, newMigrate(a)},
 	} {
 		c.cmd.GroupID = c.group
 		root.AddCommand(c.cmd)
@@ -155,16 +157,21 @@ func (a *app) withLimiter(ctx context.Context, name string, do func(*rratelimite
 		return err
 	}
 	defer func() { _ = rdb.Close() }()
-	client := a.newClient(rdb)
+	client := a.newClient(rdb, a.clientID)
 	defer closeClient(ctx, client)
 	return do(client.RateLimiter(name))
 }
 
-func (a *app) newClient(rdb *redis.Client) *rratelimiter.Client {
-	if a.clientID == "" {
-		return rratelimiter.New(rdb)
+// newClient returns a client with that id, "" for a random one.
+func (a *app) newClient(rdb *redis.Client, id string) *rratelimiter.Client {
+	var opts []rratelimiter.Option
+	if id != "" {
+		opts = append(opts, rratelimiter.WithClientID(id))
 	}
-	return rratelimiter.New(rdb, rratelimiter.WithClientID(a.clientID))
+	if a.redisson != "" {
+		opts = append(opts, rratelimiter.WithRedissonVersion(a.redisson))
+	}
+	return rratelimiter.New(rdb, opts...)
 }
 
 // closeClient closes a client also when ctx has ended, as after Ctrl-C.

@@ -182,6 +182,9 @@ func printState(line func(format string, args ...any), st *state, rate *int64) {
 		value = strconv.FormatInt(*st.Value, 10)
 	}
 	line("  free\t%s", free)
+	if st.Window {
+		line("  window\tends in %s; kept by a Redisson before 3.13.3, which records no single permits", formatTTL(st.ValueTTLMS))
+	}
 	line("  in use\t%d", st.InUse)
 	line("  run out\t%d, to be reclaimed by coming requests", st.RunOut)
 	line("  value\t%s, expires in %s", value, formatTTL(st.ValueTTLMS))

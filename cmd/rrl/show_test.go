@@ -110,6 +110,7 @@ func TestShowNamesAnomalies(t *testing.T) {
 		"bad rate":      {written{map[string]string{"rate": "x", "type": "0", "interval": "1"}, 7, nil}, []string{"bad_config"}, nil},
 		"bad type":      {written{map[string]string{"rate": "1", "type": "2", "interval": "1"}, 1, nil}, []string{"bad_config"}, nil},
 		"bad value":     {written{config(10, hour), "many", []redis.Z{at(d2, 10)}}, []string{"bad_value"}, nil},
+		"C read as D":   {written{config(10, hour), -9_999_999_999, []redis.Z{at(c, 10)}}, []string{"sum_not_rate"}, 0},
 		"no permits":    {written{config(10, hour), 10, nil}, nil, 10},
 		"nothing taken": {written{config(10, hour), 10, []redis.Z{at(member(t, codec.LayoutD2, 9, 0), 10)}}, nil, 10},
 	} {
@@ -184,6 +185,28 @@ func TestShowTellsTTLs(t *testing.T) {
 	assert.InDelta(t, 3_600_000, *s.TTLMS, 10_000)
 	require.NotNil(t, s.States[0].ValueTTLMS)
 	assert.Nil(t, s.States[0].PermitsTTLMS)
+}
+
+// Redisson before 3.13.3 keeps no set, and ends the value with its window.
+func TestShowOfAWindow(t *testing.T) {
+	t.Parallel()
+	server := redistest.Shared(t)
+	rdb := server.Client(t, nil)
+	name := redistest.Name(t)
+	written{hash: config(10, 3_600_000), value: 4}.put(t, rdb, name)
+	require.NoError(t, rdb.PExpire(t.Context(), "{"+name+"}:value", 30*time.Minute).Err())
+	s := shownBy(t, server.URL(), name)
+	assert.Empty(t, s.Anomalies)
+	assert.True(t, s.States[0].Window)
+	assert.EqualValues(t, 4, *s.States[0].Free)
+	assert.Contains(t, rrl(t, "show", name, "--redis", server.URL()).stdout, "before 3.13.3")
+
+	// Later releases beside it make it worse.
+	now := float64(time.Now().UnixMilli())
+	written{members: []redis.Z{{Score: now, Member: member(t, codec.LayoutD2, 1, 3)}}}.put(t, rdb, name)
+	s = shownBy(t, server.URL(), name)
+	assert.Equal(t, []string{"window_and_members"}, kinds(s))
+	assert.Contains(t, s.Anomalies[0].Text, "rrl migrate")
 }
 
 func TestShowOfNothing(t *testing.T) {

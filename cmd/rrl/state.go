@@ -40,6 +40,13 @@ type keyState struct {
 	ttl        time.Duration
 }
 
+// isWindow tells whether the value has an end of its own: a Redisson before
+// 3.13.3 counts a fixed window by it.
+func (s *snapshot) isWindow() bool {
+	own := func(k keyState) bool { return k.ttl < 0 || k.ttl > s.value.ttl+time.Second }
+	return s.value.kind == "string" && s.value.ttl > 0 && own(s.config) && own(s.permits)
+}
+
 func (k keyState) exists() bool           { return k.kind != "none" }
 func (k keyState) wrong(kind string) bool { return k.exists() && k.kind != kind }
 
@@ -120,6 +127,7 @@ type state struct {
 	InUse        int64    `json:"in_use"`
 	RunOut       int64    `json:"run_out"`
 	Members      int64    `json:"members"`
+	Window       bool     `json:"window"` // the value counts a fixed window
 	ValueTTLMS   *int64   `json:"value_ttl_ms"`
 	PermitsTTLMS *int64   `json:"permits_ttl_ms"`
 	Permits      []permit `json:"permits"`
@@ -145,6 +153,7 @@ func newState(s *snapshot, cfg *fields, clientID *string) state {
 	}
 	if n, err := strconv.ParseInt(s.number, 10, 64); err == nil {
 		st.Value = &n
+		st.Window = s.isWindow() && cfg != nil && n < cfg.rate
 	}
 	allRunOut := true
 	for _, z := range s.members {
@@ -188,8 +197,11 @@ func (st *state) free(s *snapshot, cfg *fields, allRunOut bool) *int64 {
 		return nil
 	}
 	free := cfg.rate - st.InUse
-	if !allRunOut && st.Value != nil {
-		free = *st.Value + st.RunOut
+	if (!allRunOut || st.Window) && st.Value != nil {
+		free = *st.Value
+		if !st.Window {
+			free += st.RunOut
+		}
 	}
 	free = min(max(free, 0), cfg.rate)
 	return &free

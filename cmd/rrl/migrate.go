@@ -1,0 +1,72 @@
+package main
+
+import (
+	"context"
+	"fmt"
+
+	"github.com/redis/go-redis/v9"
+	"github.com/spf13/cobra"
+
+	"github.com/rratelimiter/rratelimiter"
+)
+
+func newMigrate(a *app) *cobra.Command {
+	return &cobra.Command{
+		Use:   "migrate NAME",
+		Short: "Rewrite what older Redissons have written",
+		Long: `Rewrite the permits in use that older Redissons have written in the layout of
+Redisson 3.21 and newer, for the same permits at the same times. The limiter can
+be in use meanwhile.
+
+Run it when no Redisson before 3.17 shares the limiter any more: those can't read
+what it writes, and the newer ones fail on what is left of the older.
+
+Where each client has permits of its own, those of all clients are rewritten,
+unless --client-id names one.`,
+		Example: `  rrl migrate orders`,
+		Args:    named("NAME"),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			rdb, err := a.connect()
+			if err != nil {
+				return err
+			}
+			defer func() { _ = rdb.Close() }()
+			members, err := a.migrate(cmd.Context(), rdb, args[0])
+			if err != nil {
+				return err
+			}
+			return a.print(struct {
+				Name      string `json:"name"`
+				Rewritten int64  `json:"rewritten"`
+			}{args[0], members}, printable(args[0])+": "+plural(members, "member")+" rewritten")
+		},
+	}
+}
+
+// migrate rewrites the members of a limiter, or of all its clients.
+func (a *app) migrate(ctx context.Context, rdb *redis.Client, name string) (int64, error) {
+	client := a.newClient(rdb, a.clientID)
+	defer closeClient(ctx, client)
+	cfg, err := client.RateLimiter(name).Config(ctx)
+	if err != nil {
+		return 0, err
+	}
+	if cfg.Type != rratelimiter.PerClient || a.clientID != "" {
+		return client.Migrate(ctx, name)
+	}
+	ids, err := findClients(ctx, rdb, name)
+	if err != nil {
+		return 0, fmt.Errorf("migrate %q: %w", name, err)
+	}
+	var all int64
+	for _, id := range ids {
+		one := a.newClient(rdb, id)
+		members, err := one.Migrate(ctx, name)
+		closeClient(ctx, one)
+		all += members
+		if err != nil {
+			return all, fmt.Errorf("client %s: %w", id, err)
+		}
+	}
+	return all, nil
+}
