@@ -184,6 +184,39 @@ func ExampleWithClientID() {
 	// worker-1 1 <nil>
 }
 
+// Java services with Redisson 3.15.5 and newer share the limiter.
+func ExampleWithRedissonVersion() {
+	client, _, stop := connect(rratelimiter.WithRedissonVersion("3.15.5"))
+	defer stop()
+	ctx := context.Background()
+	limiter := client.RateLimiter("orders", rratelimiter.WithDefault(rratelimiter.PerMinute(10)))
+	fmt.Println(limiter.TryAcquire(ctx, 2, 0))
+	// Output: true <nil>
+}
+
+// The last service with an old Redisson has been upgraded.
+func ExampleClient_Migrate() {
+	old, server, stop := connect(rratelimiter.WithRedissonVersion("3.15.5"))
+	defer stop()
+	ctx := context.Background()
+	limiter := old.RateLimiter("orders", rratelimiter.WithDefault(rratelimiter.PerMinute(10)))
+	for range 3 {
+		_, _ = limiter.TryAcquire(ctx, 2, 0)
+	}
+
+	rdb := redis.NewClient(&redis.Options{Addr: server.Addr()})
+	defer func() { _ = rdb.Close() }()
+	client := rratelimiter.New(rdb)
+	members, err := client.Migrate(ctx, "orders")
+	fmt.Println(members, "members rewritten", err)
+	free, err := client.RateLimiter("orders").AvailablePermits(ctx)
+	fmt.Println(free, "free", err)
+	_ = client.Close(ctx)
+	// Output:
+	// 3 members rewritten <nil>
+	// 4 free <nil>
+}
+
 func ExampleWithNameMapper() {
 	client, server, stop := connect(rratelimiter.WithNameMapper(func(name string) string { return "shop:" + name }))
 	defer stop()
