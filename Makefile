@@ -5,17 +5,22 @@ FUZZTIME ?= 20s
 OPS      ?= 5000
 SEED     ?= 0
 REDISSON ?=
+SERVERS  ?= .cache/servers.tsv
 
 COVERED := . ./lua ./codec
 
-.PHONY: help test check lint fuzz cover demo compat clean
+.PHONY: help test test-matrix check lint fuzz cover demo compat clean
 
 help: ## list the targets
-	@sed -n 's/^\([a-z]*\):.*## /\1|/p' $(MAKEFILE_LIST) | while IFS='|' read -r target what; do \
-		printf '  make %-8s %s\n' "$$target" "$$what"; done
+	@sed -n 's/^\([a-z-]*\):.*## /\1|/p' $(MAKEFILE_LIST) | while IFS='|' read -r target what; do \
+		printf '  make %-11s %s\n' "$$target" "$$what"; done
 
 test: ## everything: vet, lint, all tests on miniredis, real Redis and beside Redisson (-race, shuffled); installs what is missing
 	@scripts/test.sh
+
+test-matrix: ## the limiter's tests on every server through every topology; a line for each into SERVERS=.cache/servers.tsv
+	@mkdir -p $(dir $(SERVERS))
+	@scripts/matrix.sh $(SERVERS)
 
 check: ## the fast part, under a minute: vet, lint, tests that need no server (-race)
 	@scripts/modules.sh go vet ./...

@@ -20,7 +20,7 @@ import (
 // crowd is a limiter on a server of its own whose set holds 100,000 members of
 // one permit each, as Redisson leaves them.
 type crowd struct {
-	rdb     *redis.Client
+	rdb     redis.UniversalClient
 	limiter *rratelimiter.RateLimiter
 }
 

@@ -256,7 +256,7 @@ func TestCloseOfOneClientLeavesTheOther(t *testing.T) {
 // everybody gets an answer, and it is true.
 func TestCloseUnderLoad(t *testing.T) {
 	t.Parallel()
-	redistest.Engines(t, func(t *testing.T, rdb *redis.Client) {
+	redistest.Everywhere(t, func(t *testing.T, rdb redis.UniversalClient) {
 		for round := range 10 {
 			client := rratelimiter.New(rdb)
 			l := client.RateLimiter(redistest.Name(t), rratelimiter.WithDefault(every(100, time.Hour)))

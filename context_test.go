@@ -478,7 +478,7 @@ func TestPatienceEndsBehindABatchThatIsStuck(t *testing.T) {
 // it was granted holds its permits, and nobody else does.
 func TestContextsThatEndAtTheMomentOfTheGrant(t *testing.T) {
 	t.Parallel()
-	redistest.Engines(t, func(t *testing.T, rdb *redis.Client) {
+	redistest.Everywhere(t, func(t *testing.T, rdb redis.UniversalClient) {
 		const rate = 1_000_000
 		l := newLimiter(t, rdb, every(rate, time.Hour))
 		var held atomic.Int64

@@ -86,7 +86,7 @@ func TestCorruptMembersBesideOtherWork(t *testing.T) {
 
 func TestCorruptMembersSideBySide(t *testing.T) {
 	t.Parallel()
-	redistest.Engines(t, func(t *testing.T, rdb *redis.Client) {
+	redistest.Everywhere(t, func(t *testing.T, rdb redis.UniversalClient) {
 		d := newDamaged(t, rdb, rratelimiter.Overall)
 		require.NoError(t, rdb.Del(t.Context(), d.permits).Err())
 		for i, layout := range []codec.Layout{codec.LayoutB, codec.LayoutC, codec.LayoutD1, codec.LayoutD2} {

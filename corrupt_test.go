@@ -22,7 +22,7 @@ import (
 // damaged is a limiter of 10 permits an hour, for tests to break: of its
 // permits 6 are in use, by three members of the last hour.
 type damaged struct {
-	rdb     *redis.Client
+	rdb     redis.UniversalClient
 	client  *rratelimiter.Client
 	limiter *rratelimiter.RateLimiter
 	keys    keys.Set
@@ -32,7 +32,7 @@ type damaged struct {
 
 const damagedClient = "client-id"
 
-func newDamaged(t *testing.T, rdb *redis.Client, kind rratelimiter.RateType) damaged {
+func newDamaged(t *testing.T, rdb redis.UniversalClient, kind rratelimiter.RateType) damaged {
 	name := redistest.Name(t)
 	d := damaged{rdb: rdb, client: newClient(t, rdb, rratelimiter.WithClientID(damagedClient)), keys: keys.For(name, damagedClient)}
 	d.limiter = d.client.RateLimiter(name, rratelimiter.WithDefault(every(10, time.Hour)))
@@ -81,7 +81,7 @@ var uses = map[string]func(context.Context, damaged) error{
 		cfg := rratelimiter.Config{Type: kind, Rate: 5, Interval: time.Hour}
 		return second(d.limiter.UpdateRate(ctx, cfg, rratelimiter.KeepState()))
 	},
-	"Rename": func(ctx context.Context, d damaged) error { return d.limiter.Rename(ctx, d.limiter.Name()+"2") },
+	"Rename": func(ctx context.Context, d damaged) error { return d.limiter.Rename(ctx, besides(d.limiter.Name())) },
 }
 
 var errGranted = errors.New("10 permits were granted")
@@ -97,7 +97,7 @@ var (
 // nothing. Delete and, where cures is set, SetRate make the limiter whole.
 func requireCorrupt(t *testing.T, kind rratelimiter.RateType, mustFail []string, cures bool, damage func(t *testing.T, d damaged) (key, field string)) {
 	t.Helper()
-	redistest.Engines(t, func(t *testing.T, rdb *redis.Client) {
+	redistest.Everywhere(t, func(t *testing.T, rdb redis.UniversalClient) {
 		for use, call := range uses {
 			d := newDamaged(t, rdb, kind)
 			key, field := damage(t, d)
@@ -142,7 +142,7 @@ func requireUnchangedByFailure(t *testing.T, d damaged, use, key, field string, 
 }
 
 // ofType makes key one of the wrong type.
-func ofType(t *testing.T, rdb *redis.Client, key, kind string) {
+func ofType(t *testing.T, rdb redis.UniversalClient, key, kind string) {
 	ctx := t.Context()
 	require.NoError(t, rdb.Del(ctx, key).Err())
 	var err error
@@ -236,7 +236,7 @@ func TestCorruptHalfAConfig(t *testing.T) {
 
 func TestCorruptAHashOfSomethingElse(t *testing.T) {
 	t.Parallel()
-	redistest.Engines(t, func(t *testing.T, rdb *redis.Client) {
+	redistest.Everywhere(t, func(t *testing.T, rdb redis.UniversalClient) {
 		for use, call := range uses {
 			d := newDamaged(t, rdb, rratelimiter.Overall)
 			require.NoError(t, rdb.Del(t.Context(), d.keys.Config, d.value, d.permits).Err())
@@ -273,7 +273,7 @@ func TestCorruptValueOfOneClient(t *testing.T) {
 func TestCorruptPairThatIsNotInUse(t *testing.T) {
 	t.Parallel()
 	bothTypes(t, func(t *testing.T, kind rratelimiter.RateType) {
-		redistest.Engines(t, func(t *testing.T, rdb *redis.Client) {
+		redistest.Everywhere(t, func(t *testing.T, rdb redis.UniversalClient) {
 			for use, call := range uses {
 				d := newDamaged(t, rdb, kind)
 				value, permits := d.keys.ClientValue, d.keys.ClientPermits
@@ -295,7 +295,7 @@ func TestCorruptNumbersThatNoDurationHolds(t *testing.T) {
 	for _, ms := range []string{"9223372036855", "18446744073710", "9007199254740991"} {
 		t.Run(ms, func(t *testing.T) {
 			t.Parallel()
-			redistest.Engines(t, func(t *testing.T, rdb *redis.Client) {
+			redistest.Everywhere(t, func(t *testing.T, rdb redis.UniversalClient) {
 				l := newHandle(t, rdb)
 				require.NoError(t, rdb.HSet(t.Context(), l.Name(), "rate", 10, "interval", ms, "type", 0).Err())
 				mustAcquire(t, l, 10)
@@ -315,7 +315,7 @@ func TestCorruptNumbersThatNoDurationHolds(t *testing.T) {
 			})
 			t.Run("time to live", func(t *testing.T) {
 				t.Parallel()
-				rdb := redistest.Redis(t)
+				rdb := redistest.Client(t)
 				l := newLimiter(t, rdb, every(10, time.Hour))
 				require.NoError(t, rdb.Do(t.Context(), "PEXPIRE", l.Name(), ms).Err())
 				ttl, err := l.TTL(t.Context())
@@ -328,7 +328,7 @@ func TestCorruptNumbersThatNoDurationHolds(t *testing.T) {
 
 func TestCorruptConfigsOfOtherReleases(t *testing.T) {
 	t.Parallel()
-	redistest.Engines(t, func(t *testing.T, rdb *redis.Client) {
+	redistest.Everywhere(t, func(t *testing.T, rdb redis.UniversalClient) {
 		for _, more := range [][]any{nil, {"keepAliveTime", 0}, {"keepAliveTime", 7_200_000}, {"keepAliveTime", -1}, {"burst", "x"}} {
 			l := newHandle(t, rdb)
 			fields := append([]any{"rate", "10", "interval", "3600000", "type", "0"}, more...)

@@ -116,7 +116,7 @@ func TestDefectReleaseTakesFromTheNewestMembers(t *testing.T) {
 }
 
 // overfull leaves a value of 13 in a limiter of rate 10, as Redisson does.
-func overfull(t *testing.T, rdb *redis.Client, l *rratelimiter.RateLimiter) {
+func overfull(t *testing.T, rdb redis.UniversalClient, l *rratelimiter.RateLimiter) {
 	t.Helper()
 	peer := java{rdb: rdb, name: l.Name()}
 	granted, _, err := peer.tryAcquire(t, 3)
@@ -277,7 +277,7 @@ func TestDefectPermitsOutOfRangeReachRedis(t *testing.T) {
 
 func TestDefectLargeRatesBreakTheValue(t *testing.T) {
 	t.Parallel()
-	redistest.Engines(t, func(t *testing.T, rdb *redis.Client) {
+	redistest.Everywhere(t, func(t *testing.T, rdb redis.UniversalClient) {
 		l := newLimiter(t, rdb, every(rratelimiter.MaxRate, time.Hour))
 		free := int64(rratelimiter.MaxRate)
 		for range 3 {

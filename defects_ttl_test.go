@@ -84,7 +84,7 @@ func TestDefectAnOldTTLOfThePairEndsPermitsInUse(t *testing.T) {
 
 func TestDefectTrySetRateAddsAKeepAliveTimeToAnOlderLimiter(t *testing.T) {
 	t.Parallel()
-	redistest.Engines(t, func(t *testing.T, rdb *redis.Client) {
+	redistest.Everywhere(t, func(t *testing.T, rdb redis.UniversalClient) {
 		l := newHandle(t, rdb)
 		require.NoError(t, rdb.HSet(t.Context(), l.Name(), "rate", 10, "interval", 1000, "type", 0).Err())
 		requireUntouched(t, rdb, l.Name(), func() {
@@ -203,7 +203,7 @@ func TestDefectClientKeysStayForEver(t *testing.T) {
 
 func TestDefectAClientCannotHaveAStableID(t *testing.T) {
 	t.Parallel()
-	redistest.Engines(t, func(t *testing.T, rdb *redis.Client) {
+	redistest.Everywhere(t, func(t *testing.T, rdb redis.UniversalClient) {
 		name := redistest.Name(t)
 		handle := func(opts ...rratelimiter.Option) *rratelimiter.RateLimiter {
 			return newClient(t, rdb, opts...).RateLimiter(name)
@@ -339,7 +339,7 @@ func TestDefectRunOutMembersPileUp(t *testing.T) {
 
 func TestDefectOlderLayoutsAreUnreadable(t *testing.T) {
 	t.Parallel()
-	redistest.Engines(t, func(t *testing.T, rdb *redis.Client) {
+	redistest.Everywhere(t, func(t *testing.T, rdb redis.UniversalClient) {
 		l := newLimiter(t, rdb, every(100, time.Hour))
 		layouts := []codec.Layout{codec.LayoutB, codec.LayoutC, codec.LayoutD1, codec.LayoutD2}
 		now := serverNow(t, rdb)

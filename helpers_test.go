@@ -10,7 +10,6 @@ import (
 	"strings"
 	"sync"
 	"testing"
-	"testing/synctest"
 	"time"
 
 	"github.com/redis/go-redis/v9"
@@ -23,14 +22,11 @@ import (
 	"github.com/rratelimiter/rratelimiter/internal/redistest"
 )
 
-// virtual runs test on a miniredis, in a bubble where time.Sleep moves both
-// the program's clock and the server's.
+// virtual runs test in a bubble where time.Sleep moves both the program's clock
+// and that of a server of the test's own.
 func virtual(t *testing.T, test func(t *testing.T, rdb *redis.Client)) {
 	t.Helper()
-	synctest.Test(t, func(t *testing.T) {
-		rdb, _ := redistest.Mini(t)
-		test(t, rdb)
-	})
+	redistest.Virtual(t, test)
 }
 
 // newClient returns a Client that is closed when t ends.
@@ -127,8 +123,12 @@ func available(t testing.TB, l *rratelimiter.RateLimiter) int64 {
 // an empty client id.
 func keysOf(l *rratelimiter.RateLimiter) keys.Set { return keys.For(l.Name(), "") }
 
+// besides returns another name than the one given, in the same slot of a
+// cluster.
+func besides(name string) string { return "{" + name + "}2" }
+
 // serverNow returns the server's clock, in epoch milliseconds.
-func serverNow(t testing.TB, rdb *redis.Client) int64 {
+func serverNow(t testing.TB, rdb redis.UniversalClient) int64 {
 	t.Helper()
 	now, err := rdb.Time(t.Context()).Result()
 	require.NoError(t, err)
@@ -149,7 +149,7 @@ func newMember(t testing.TB, layout codec.Layout, permits uint32) string {
 // addGrants adds count members of so many permits each to the permits set, in
 // layout D2, as granted age ago; a negative age dates them in the future. The
 // value is left alone.
-func addGrants(t testing.TB, rdb *redis.Client, key string, age time.Duration, count int, permits uint32) {
+func addGrants(t testing.TB, rdb redis.UniversalClient, key string, age time.Duration, count int, permits uint32) {
 	t.Helper()
 	score := float64(serverNow(t, rdb) - age.Milliseconds())
 	for count > 0 {
@@ -163,7 +163,7 @@ func addGrants(t testing.TB, rdb *redis.Client, key string, age time.Duration, c
 }
 
 // used returns the permits in the set, those that have run out included.
-func used(t testing.TB, rdb *redis.Client, permitsKey string) int64 {
+func used(t testing.TB, rdb redis.UniversalClient, permitsKey string) int64 {
 	t.Helper()
 	members, err := rdb.ZRange(t.Context(), permitsKey, 0, -1).Result()
 	require.NoError(t, err)
@@ -177,7 +177,7 @@ func used(t testing.TB, rdb *redis.Client, permitsKey string) int64 {
 }
 
 // storedValue returns the value key's number, and false where it is missing.
-func storedValue(t testing.TB, rdb *redis.Client, valueKey string) (int64, bool) {
+func storedValue(t testing.TB, rdb redis.UniversalClient, valueKey string) (int64, bool) {
 	t.Helper()
 	text, err := rdb.Get(t.Context(), valueKey).Result()
 	if errors.Is(err, redis.Nil) {
@@ -200,7 +200,7 @@ type keyState struct {
 
 // readState returns all that Redis holds of the limiter called name, for all
 // clients, by key.
-func readState(t testing.TB, rdb *redis.Client, name string) map[string]keyState {
+func readState(t testing.TB, rdb redis.UniversalClient, name string) map[string]keyState {
 	t.Helper()
 	state := map[string]keyState{}
 	for _, key := range limiterKeys(t, rdb, name) {
@@ -230,7 +230,7 @@ func readState(t testing.TB, rdb *redis.Client, name string) map[string]keyState
 
 // limiterKeys returns the keys that exist of the limiter called name, for all
 // clients, sorted.
-func limiterKeys(t testing.TB, rdb *redis.Client, name string) []string {
+func limiterKeys(t testing.TB, rdb redis.UniversalClient, name string) []string {
 	t.Helper()
 	set := keys.For(name, "")
 	found := map[string]bool{}
@@ -243,18 +243,16 @@ func limiterKeys(t testing.TB, rdb *redis.Client, name string) []string {
 	}
 	for _, prefix := range []string{set.ClientValue, set.ClientPermits} {
 		pattern := strings.NewReplacer(`\`, `\\`, "*", `\*`, "?", `\?`, "[", `\[`, "]", `\]`).Replace(prefix) + "*"
-		it := rdb.Scan(t.Context(), 0, pattern, 1000).Iterator()
-		for it.Next(t.Context()) {
-			found[it.Val()] = true
+		for _, key := range redistest.Keys(t, rdb, pattern) {
+			found[key] = true
 		}
-		require.NoError(t, it.Err())
 	}
 	return slices.Sorted(maps.Keys(found))
 }
 
 // ttls returns the time to live of each key that exists of the limiter called
 // name; -1 stands for none.
-func ttls(t testing.TB, rdb *redis.Client, name string) map[string]time.Duration {
+func ttls(t testing.TB, rdb redis.UniversalClient, name string) map[string]time.Duration {
 	t.Helper()
 	all := map[string]time.Duration{}
 	for _, key := range limiterKeys(t, rdb, name) {
@@ -267,7 +265,7 @@ func ttls(t testing.TB, rdb *redis.Client, name string) map[string]time.Duration
 
 // requireUntouched runs f and checks that it left all that Redis holds of the
 // limiter as it was, times to live included, save for what passes of them.
-func requireUntouched(t testing.TB, rdb *redis.Client, name string, f func()) {
+func requireUntouched(t testing.TB, rdb redis.UniversalClient, name string, f func()) {
 	t.Helper()
 	state, ttl := readState(t, rdb, name), ttls(t, rdb, name)
 	f()
@@ -284,7 +282,7 @@ type counter struct {
 }
 
 // countCommands counts what rdb sends from now on.
-func countCommands(rdb *redis.Client) *counter {
+func countCommands(rdb redis.UniversalClient) *counter {
 	c := &counter{names: map[string]int{}}
 	rdb.AddHook(c)
 	return c

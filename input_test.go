@@ -72,7 +72,7 @@ var calls = map[string]func(context.Context, *rratelimiter.RateLimiter) error{
 		_, err := l.Delete(ctx)
 		return err
 	},
-	"Rename": func(ctx context.Context, l *rratelimiter.RateLimiter) error { return l.Rename(ctx, l.Name()+"2") },
+	"Rename": func(ctx context.Context, l *rratelimiter.RateLimiter) error { return l.Rename(ctx, besides(l.Name())) },
 }
 
 // requireRefused checks that a call fails as it should, that its message names
@@ -132,7 +132,7 @@ func TestInputReleaseOfNothing(t *testing.T) {
 func TestInputPermitsAboveTheRate(t *testing.T) {
 	t.Parallel()
 	for _, set := range []bool{true, false} {
-		redistest.Engines(t, func(t *testing.T, rdb *redis.Client) {
+		redistest.Everywhere(t, func(t *testing.T, rdb redis.UniversalClient) {
 			l := newHandle(t, rdb, rratelimiter.WithDefault(every(10, time.Hour)))
 			if set {
 				mustAcquire(t, l, 3)
@@ -217,7 +217,7 @@ func TestInputTimesToLive(t *testing.T) {
 
 func TestInputTheLongestTimeToLive(t *testing.T) {
 	t.Parallel()
-	rdb := redistest.Redis(t)
+	rdb := redistest.Client(t)
 	for range 20 { // the time to live read in the millisecond in which it was set
 		l := newLimiter(t, rdb, every(1, time.Hour))
 		there, err := l.Expire(t.Context(), math.MaxInt64)
@@ -233,7 +233,7 @@ func TestInputTheLongestInterval(t *testing.T) {
 	t.Parallel()
 	longest := time.Duration(math.MaxInt64).Truncate(time.Millisecond)
 	for _, keepAlive := range []time.Duration{0, longest} {
-		l := newHandle(t, redistest.Redis(t))
+		l := newHandle(t, redistest.Client(t))
 		cfg := rratelimiter.Config{Rate: 1, Interval: longest, KeepAlive: keepAlive}
 		mustTrySetRate(t, l, cfg)
 		got, err := l.Config(t.Context())
@@ -333,7 +333,7 @@ func TestInputOfAClosedClient(t *testing.T) {
 
 func TestInputWithoutARate(t *testing.T) {
 	t.Parallel()
-	redistest.Engines(t, func(t *testing.T, rdb *redis.Client) {
+	redistest.Everywhere(t, func(t *testing.T, rdb redis.UniversalClient) {
 		for _, op := range []string{"TryAcquire", "Acquire", "Take", "Release", "AvailablePermits", "Config", "Rename"} {
 			l := newHandle(t, rdb)
 			err := calls[op](t.Context(), l)
@@ -346,6 +346,7 @@ func TestInputWithoutARate(t *testing.T) {
 	})
 }
 
+// Where there is one server: see TestClusterRefusesNamesWhoseKeysFallApart.
 func TestInputNamesWithBraces(t *testing.T) {
 	t.Parallel()
 	redistest.Engines(t, func(t *testing.T, rdb *redis.Client) {
@@ -385,7 +386,7 @@ func TestInputNameMapper(t *testing.T) {
 
 func TestInputRenameToItself(t *testing.T) {
 	t.Parallel()
-	redistest.Engines(t, func(t *testing.T, rdb *redis.Client) {
+	redistest.Everywhere(t, func(t *testing.T, rdb redis.UniversalClient) {
 		l := newHandle(t, rdb)
 		err := l.Rename(t.Context(), l.Name())
 		require.ErrorIs(t, err, rratelimiter.ErrNotInitialized)

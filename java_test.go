@@ -18,7 +18,7 @@ import (
 // included, one command after another: for tests in which nobody else is at
 // work meanwhile.
 type java struct {
-	rdb  *redis.Client
+	rdb  redis.UniversalClient
 	name string
 	id   string        // of its Redisson instance
 	fast time.Duration // how far its clock is ahead of the server's

@@ -28,12 +28,12 @@ func TestRedisson04TheSetHoldsTheRateUnderManyCallers(t *testing.T) {
 
 func TestRedisson04TheSetHoldsTheRateUnderManyCallersOnRedis(t *testing.T) {
 	t.Parallel()
-	assert.GreaterOrEqual(t, fullSamples(t, redistest.Redis(t), 1_000, time.Second, 20), 10, "on a busy machine")
+	assert.GreaterOrEqual(t, fullSamples(t, redistest.Client(t), 1_000, time.Second, 20), 10, "on a busy machine")
 }
 
 // fullSamples has 200 callers take permits for two intervals and looks at the
 // set so often meanwhile. It returns how often the set held the whole rate.
-func fullSamples(t *testing.T, rdb *redis.Client, rate int64, interval time.Duration, samples int) int {
+func fullSamples(t *testing.T, rdb redis.UniversalClient, rate int64, interval time.Duration, samples int) int {
 	l := newLimiter(t, rdb, every(rate, interval))
 	ctx, cancel := context.WithCancel(t.Context())
 	var wg sync.WaitGroup
@@ -168,7 +168,7 @@ func TestRedisson15EightThreadsThatWait(t *testing.T) {
 
 func TestRedisson15EightThreadsThatWaitOnRedis(t *testing.T) {
 	t.Parallel()
-	l := newLimiter(t, redistest.Redis(t), every(18, 200*time.Millisecond))
+	l := newLimiter(t, redistest.Client(t), every(18, 200*time.Millisecond))
 	all := grantsOf(t, 8, 150, l.Acquire)
 	requireWindows(t, all, 18, 200*time.Millisecond)
 	assert.GreaterOrEqual(t, all[149].to.Sub(all[0].from), 8*200*time.Millisecond-clockSlack)
@@ -188,7 +188,7 @@ func TestRedisson16EightThreadsThatPoll(t *testing.T) {
 
 func TestRedisson16EightThreadsThatPollOnRedis(t *testing.T) {
 	t.Parallel()
-	l := newLimiter(t, redistest.Redis(t), every(10, 200*time.Millisecond))
+	l := newLimiter(t, redistest.Client(t), every(10, 200*time.Millisecond))
 	all := grantsOf(t, 8, 100, poll(l, 7*time.Millisecond))
 	requireWindows(t, all, 10, 200*time.Millisecond)
 	assert.GreaterOrEqual(t, all[99].to.Sub(all[0].from), 9*200*time.Millisecond-clockSlack)

@@ -23,7 +23,7 @@ func newOldLimiter(t testing.TB, rdb rratelimiter.Redis, version string, cfg rra
 }
 
 // members returns the members of the permits set, in its order.
-func members(t testing.TB, rdb *redis.Client, key string) []codec.Member {
+func members(t testing.TB, rdb redis.UniversalClient, key string) []codec.Member {
 	t.Helper()
 	texts, err := rdb.ZRange(t.Context(), key, 0, -1).Result()
 	require.NoError(t, err)
@@ -96,7 +96,7 @@ func TestMembersAreThoseOfTheOldestRedisson(t *testing.T) {
 // permits where theirs have them.
 func TestMembersOfLayoutCReadTheSameInLayoutD(t *testing.T) {
 	t.Parallel()
-	redistest.Engines(t, func(t *testing.T, rdb *redis.Client) {
+	redistest.Everywhere(t, func(t *testing.T, rdb redis.UniversalClient) {
 		l := newOldLimiter(t, rdb, "3.16.8", every(500, time.Hour))
 		check := func(want int64) {
 			for _, text := range rdb.ZRange(t.Context(), keysOf(l).Permits, 0, -1).Val() {
@@ -119,7 +119,7 @@ func TestRequestsShareNoMemberBesideRedissonBefore335(t *testing.T) {
 	for _, version := range []string{"3.15.5", "3.16.8", "3.20.1", "3.27.2", "3.34.1"} {
 		t.Run(version, func(t *testing.T) {
 			t.Parallel()
-			redistest.Engines(t, func(t *testing.T, rdb *redis.Client) {
+			redistest.Everywhere(t, func(t *testing.T, rdb redis.UniversalClient) {
 				const callers, rate = 400, 700
 				l := newOldLimiter(t, rdb, version, every(rate, time.Hour))
 				var mu sync.Mutex

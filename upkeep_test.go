@@ -17,7 +17,7 @@ import (
 // A repeat whose attempt was granted tells each refused request its own wait.
 func TestWaitsOfARepeatBesideARequestAboveTheRate(t *testing.T) {
 	t.Parallel()
-	redistest.Engines(t, func(t *testing.T, rdb *redis.Client) {
+	redistest.Everywhere(t, func(t *testing.T, rdb redis.UniversalClient) {
 		l := newLimiter(t, rdb, every(10, time.Hour))
 		member := "\x10" + strings.Repeat("i", 16) + "\x03\x00\x00\x00"
 		now := float64(serverNow(t, rdb))
@@ -37,7 +37,7 @@ func TestWaitsOfARepeatBesideARequestAboveTheRate(t *testing.T) {
 // left of it makes no wait.
 func TestWaitsOfARepeatBesideMembersThatRanOut(t *testing.T) {
 	t.Parallel()
-	redistest.Engines(t, func(t *testing.T, rdb *redis.Client) {
+	redistest.Everywhere(t, func(t *testing.T, rdb redis.UniversalClient) {
 		l := newLimiter(t, rdb, every(1000, time.Minute))
 		keys := keysOf(l)
 		addGrants(t, rdb, keys.Permits, time.Hour, 600, 1)

@@ -31,6 +31,17 @@ unit_and_server() {
 		go list ./... | grep -v /compat_test$ | xargs go test -race -shuffle=on -timeout 10m'
 }
 
+# Each server once and each topology once: make test-matrix runs all of each.
+other_servers() {
+	local status=0 cell
+	for cell in "redis-6.2 resp2" "redis-7.0 tls" "redis-7.0 acl" "redis-8.2 single" "redis-8.2 sentinel" \
+		"redis-6.2 cluster" "valkey-9.1 single" "valkey-9.1 ring"; do
+		# shellcheck disable=SC2086 # two words
+		RRL_ENGINE=shared scripts/cell.sh $cell . ./lua ./internal/keys ./internal/script || status=1
+	done
+	return "$status"
+}
+
 java() {
 	go test -race -shuffle=on -timeout 10m ./compat_test/...
 }
@@ -42,7 +53,7 @@ list() {
 
 echo "== tools"
 # Without a server the tests that need one skip, or fail, by themselves.
-scripts/install-redis.sh || true
+scripts/install-redis.sh all || true
 lint=yes
 scripts/install-lint.sh || lint=no
 echo "== tools: $SECONDS s"
@@ -50,6 +61,7 @@ echo "== tools: $SECONDS s"
 step vet scripts/modules.sh go vet ./...
 if [ $lint = yes ]; then step lint scripts/modules.sh golangci-lint run ./...; else skip lint; fi
 step "unit and server tests" unit_and_server
+step "other servers and topologies" other_servers
 step "Java tests" java
 
 summary="passed: $(list "${ran[@]-none}")"

@@ -3,9 +3,11 @@ package redistest
 import (
 	"context"
 	"errors"
+	"io"
 	"net"
 	"sync"
 	"testing"
+	"time"
 
 	"github.com/alicebob/miniredis/v2"
 	"github.com/redis/go-redis/v9"
@@ -15,8 +17,17 @@ import (
 // Mini returns a client of a new miniredis, and the miniredis. They talk
 // through memory, so inside a testing/synctest bubble time.Sleep moves the
 // server's TIME and its TTLs; elsewhere both follow the wall clock, or
-// SetTime. Both are closed when t ends, and leave no goroutine.
+// SetTime. Both are closed when t ends, and leave no goroutine. The
+// test is skipped where RRL_ENGINE leaves miniredis out.
 func Mini(t testing.TB) (*redis.Client, *miniredis.Miniredis) {
+	t.Helper()
+	if engine() != everyEngine {
+		t.Skip(onMiniredis)
+	}
+	return newMini(t)
+}
+
+func newMini(t testing.TB) (*redis.Client, *miniredis.Miniredis) {
 	t.Helper()
 	m := miniredis.NewMiniRedis()
 	m.ClockTTL(true)
@@ -105,7 +116,7 @@ type bufferedConn struct {
 	mu     sync.Mutex
 	wake   *sync.Cond
 	buf    []byte
-	err    error
+	broken bool // the peer has gone; as with a socket, it is reading that tells
 	closed bool
 }
 
@@ -122,12 +133,28 @@ func (c *bufferedConn) Write(p []byte) (int, error) {
 	if c.closed {
 		return 0, net.ErrClosed
 	}
-	if c.err != nil {
-		return 0, c.err
+	if !c.broken {
+		c.buf = append(c.buf, p...)
+		c.wake.Signal()
 	}
-	c.buf = append(c.buf, p...)
-	c.wake.Signal()
 	return len(p), nil
+}
+
+// SetReadDeadline does not fail where the peer has gone, nor does it with a
+// socket: reading tells.
+func (c *bufferedConn) SetReadDeadline(t time.Time) error {
+	if err := c.Conn.SetReadDeadline(t); !errors.Is(err, io.ErrClosedPipe) {
+		return err
+	}
+	return nil
+}
+
+// SetWriteDeadline is like SetReadDeadline.
+func (c *bufferedConn) SetWriteDeadline(t time.Time) error {
+	if err := c.Conn.SetWriteDeadline(t); !errors.Is(err, io.ErrClosedPipe) {
+		return err
+	}
+	return nil
 }
 
 func (c *bufferedConn) Close() error {
@@ -154,7 +181,7 @@ func (c *bufferedConn) pump() {
 		_, err := c.Conn.Write(p)
 		c.mu.Lock()
 		if err != nil {
-			c.err = err
+			c.broken = true
 			return
 		}
 	}

@@ -1,11 +1,14 @@
 // Package redistest gives tests the servers they need, each by one call:
 // [Mini] a miniredis that follows the fake clock of testing/synctest, [Redis]
 // a client of the real server that all tests of a binary share, [StartRedis] a
-// real server of one's own, and [StartProxy] and [MiniProxy] a proxy that
-// loses, delays and repeats what goes through it.
+// real server of one's own, [StartServer] one of a certain release, and
+// [StartProxy] and [MiniProxy] a proxy that loses, delays and repeats what goes
+// through it. [StartCluster], [StartSentinel], [StartRing] and [StartTLS] start
+// more than a plain server, and [Client] is a client of whichever of these the
+// environment names, for the tests that must pass on all of them.
 //
-// Whatever a call starts is gone when its test ends; the shared server goes
-// with the test binary, however that ends.
+// Whatever a call starts is gone when its test ends; what is shared goes with
+// the test binary, however that ends.
 package redistest
 
 import (
@@ -46,6 +49,27 @@ func appendLine(path, line string) error {
 	return errors.Join(err, f.Close())
 }
 
+// What RRL_ENGINE leaves out of a run, because another one has tested it.
+const (
+	everyEngine   = ""
+	realServers   = "server" // what runs on miniredis
+	sharedServers = "shared" // that, and what starts servers of its own or does not go through Client
+)
+
+const (
+	onMiniredis = "runs on miniredis"
+	notShared   = "does not run on the shared servers"
+)
+
+func engine() string {
+	switch name := os.Getenv("RRL_ENGINE"); name {
+	case everyEngine, realServers, sharedServers:
+		return name
+	default:
+		panic(fmt.Sprintf("RRL_ENGINE is %q and should be %q or %q", name, realServers, sharedServers))
+	}
+}
+
 var names atomic.Int64
 
 // Name returns a name that no other call in this process returns. It starts
@@ -53,26 +77,33 @@ var names atomic.Int64
 // limiter or be the prefix of keys.
 func Name(t testing.TB) string {
 	t.Helper()
-	name := strings.Map(func(r rune) rune {
+	return fmt.Sprintf("%s:%d", namePrefix(t), names.Add(1))
+}
+
+// namePrefix is what the names of a test and its subtests start with.
+func namePrefix(t testing.TB) string {
+	t.Helper()
+	return strings.Map(func(r rune) rune {
 		switch {
 		case r >= 'a' && r <= 'z', r >= 'A' && r <= 'Z', r >= '0' && r <= '9', strings.ContainsRune("_-./", r):
 			return r
 		}
 		return '_'
 	}, t.Name())
-	return fmt.Sprintf("%s:%d", name, names.Add(1))
 }
 
-// Engines runs test twice, as subtests: on a miniredis of its own ("miniredis")
-// and on the shared real server ("redis"), where it must keep to names that
+// Engines runs test twice, as subtests: on a miniredis of its own
+// ("miniredis"; not where RRL_ENGINE leaves that out) and on the shared real server ("redis"), where it must keep to names that
 // start with [Name]'s.
 func Engines(t *testing.T, test func(t *testing.T, rdb *redis.Client)) {
 	t.Helper()
-	t.Run("miniredis", func(t *testing.T) {
-		t.Parallel()
-		rdb, _ := Mini(t)
-		test(t, rdb)
-	})
+	if engine() == everyEngine {
+		t.Run("miniredis", func(t *testing.T) {
+			t.Parallel()
+			rdb, _ := Mini(t)
+			test(t, rdb)
+		})
+	}
 	t.Run("redis", func(t *testing.T) {
 		t.Parallel()
 		test(t, Redis(t))

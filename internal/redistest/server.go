@@ -2,6 +2,7 @@ package redistest
 
 import (
 	"context"
+	"crypto/tls"
 	"errors"
 	"fmt"
 	"io"
@@ -9,8 +10,12 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
+	"strconv"
 	"strings"
 	"sync"
+	"sync/atomic"
+	"syscall"
 	"testing"
 	"time"
 
@@ -36,16 +41,28 @@ server=$!
 wait $server
 `
 
-// errNoServer: this machine has no redis-server.
-var errNoServer = errors.New("no redis-server: neither $RRL_REDIS_SERVER, .cache/bin nor $PATH has one (scripts/install-redis.sh installs it)")
-
-// A Server is a real redis-server that belongs to one test.
+// A Server is a real server of one process: a Redis or Valkey, or a Sentinel.
 type Server struct {
+	binary string
 	addr   string
 	dir    string
 	socket string
+	env    []string    // added to the server's environment
+	tls    *tls.Config // for clients; nil without TLS
 	stdin  io.Closer
+	frozen atomic.Bool
 	exited chan struct{}
+}
+
+// spec tells how a server is to be started.
+type spec struct {
+	args []string // further command line arguments
+	// busPort asks for a port that a cluster's node can have: the one 10,000
+	// above is its bus, and must be free too.
+	busPort bool
+	// prepare, if any, puts files into the server's directory and returns the
+	// arguments in place of the usual ones.
+	prepare func(s *Server, port string) ([]string, error)
 }
 
 // Redis returns a client of the real server that all tests of this binary
@@ -58,16 +75,17 @@ func Redis(t testing.TB) *redis.Client {
 	return Shared(t).Client(t, nil)
 }
 
-var shared = sync.OnceValues(func() (*Server, error) { return start(nil) })
+var shared = sync.OnceValues(func() (*Server, error) { return start(Default, spec{}) })
 
 // Shared returns the server behind [Redis], for tests that need its address. It
 // must not be stopped.
 func Shared(t testing.TB) *Server {
 	t.Helper()
 	skipShort(t)
-	s, err := shared()
-	check(t, err)
-	return s
+	if topology := CurrentTopology(t); engine() == sharedServers && topology != Single && topology != RESP2 {
+		t.Skip(notShared)
+	}
+	return sharedBy(t, shared)
 }
 
 // StartRedis starts a server for this test alone: with no persistence, on a
@@ -77,8 +95,13 @@ func Shared(t testing.TB) *Server {
 // as [Redis] does.
 func StartRedis(t testing.TB, args ...string) *Server {
 	t.Helper()
-	skipShort(t)
-	s, err := start(args)
+	return startFor(t, Default, spec{args: args})
+}
+
+func startFor(t testing.TB, v Version, sp spec) *Server {
+	t.Helper()
+	skipOwn(t)
+	s, err := start(v, sp)
 	check(t, err)
 	t.Cleanup(s.Kill)
 	return s
@@ -88,6 +111,16 @@ func skipShort(t testing.TB) {
 	t.Helper()
 	if testing.Short() {
 		t.Skip("needs a real redis-server, which -short leaves out")
+	}
+}
+
+// skipOwn skips, beside under -short, a test that wants servers of its own where
+// the run is for shared ones.
+func skipOwn(t testing.TB) {
+	t.Helper()
+	skipShort(t)
+	if engine() == sharedServers {
+		t.Skip(notShared)
 	}
 }
 
@@ -104,23 +137,35 @@ func check(t testing.TB, err error) {
 // Addr returns the server's address, 127.0.0.1:port.
 func (s *Server) Addr() string { return s.addr }
 
-// URL returns the server's address as redis://127.0.0.1:port.
-func (s *Server) URL() string { return "redis://" + s.addr }
+// Binary returns the path of the server's binary.
+func (s *Server) Binary() string { return s.binary }
+
+// URL returns the server's address as redis://127.0.0.1:port, or rediss:// with
+// TLS.
+func (s *Server) URL() string {
+	if s.tls != nil {
+		return "rediss://" + s.addr
+	}
+	return "redis://" + s.addr
+}
 
 // Client returns a client of the server, closed when t ends. The address in
-// opt is replaced; nil stands for the defaults.
+// opt is replaced, and so is its TLS; nil stands for the defaults.
 func (s *Server) Client(t testing.TB, opt *redis.Options) *redis.Client {
 	t.Helper()
-	return client(t, s.addr, opt)
+	o := redis.Options{}
+	if opt != nil {
+		o = *opt
+	}
+	o.TLSConfig = s.tls
+	return client(t, s.addr, &o)
 }
 
 // Stop asks the server to shut down and waits until it has. A server that is
 // gone already is left alone.
 func (s *Server) Stop() {
-	select {
-	case <-s.exited:
+	if !s.running() {
 		return
-	default:
 	}
 	ctx, cancel := context.WithTimeout(context.Background(), stopTimeout)
 	defer cancel()
@@ -134,12 +179,71 @@ func (s *Server) Stop() {
 	s.Kill()
 }
 
+// Freeze stops the server in its tracks (SIGSTOP), as a machine that hangs: its
+// port accepts connections, and no answer comes. Thaw lets it go on.
+func (s *Server) Freeze(t testing.TB) {
+	t.Helper()
+	s.signal(t, syscall.SIGSTOP)
+	s.frozen.Store(true)
+}
+
+// Thaw lets a frozen server go on (SIGCONT).
+func (s *Server) Thaw(t testing.TB) {
+	t.Helper()
+	s.signal(t, syscall.SIGCONT)
+	s.frozen.Store(false)
+}
+
+func (s *Server) signal(t testing.TB, sig os.Signal) {
+	t.Helper()
+	if !s.running() {
+		t.Fatalf("the server at %s is gone", s.addr)
+	}
+	text, err := os.ReadFile(filepath.Join(s.dir, "pid"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	pid, err := strconv.Atoi(strings.TrimSpace(string(text)))
+	if err != nil {
+		t.Fatal(err)
+	}
+	process, err := os.FindProcess(pid)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := process.Signal(sig); err != nil {
+		t.Fatal(err)
+	}
+}
+
 // Kill ends the server as a crash would (SIGKILL) and waits until it is gone.
 // A server that is gone already is left alone.
 func (s *Server) Kill() {
-	_ = s.stdin.Close()
+	s.hangUp()
 	<-s.exited
 	_ = os.RemoveAll(s.dir)
+}
+
+// hangUp kills the server and does not wait.
+func (s *Server) hangUp() { _ = s.stdin.Close() }
+
+func (s *Server) running() bool {
+	select {
+	case <-s.exited:
+		return false
+	default:
+		return true
+	}
+}
+
+// answers reports whether the server runs and is not frozen.
+func (s *Server) answers() bool { return s.running() && !s.frozen.Load() }
+
+// do calls f with a client of the server's own, by its socket.
+func (s *Server) do(f func(*redis.Client) error) error {
+	rdb := redis.NewClient(&redis.Options{Network: "unix", Addr: s.socket, PoolSize: 2})
+	defer func() { _ = rdb.Close() }()
+	return f(rdb)
 }
 
 func client(t testing.TB, addr string, opt *redis.Options) *redis.Client {
@@ -150,32 +254,37 @@ func client(t testing.TB, addr string, opt *redis.Options) *redis.Client {
 	}
 	o.Network, o.Addr = "tcp", addr
 	rdb := redis.NewClient(&o)
+	closeAfter(t, rdb)
+	return rdb
+}
+
+func closeAfter(t testing.TB, rdb io.Closer) {
+	t.Helper()
 	t.Cleanup(func() {
 		if err := rdb.Close(); err != nil && !errors.Is(err, redis.ErrClosed) {
 			t.Errorf("closing the client: %v", err)
 		}
 	})
-	return rdb
 }
 
 // start tries again with another port where the server does not come up:
 // somebody may take the port between the look for a free one and the start.
-func start(args []string) (*Server, error) {
-	binary, err := findServer()
+func start(v Version, sp spec) (*Server, error) {
+	binary, err := v.binary()
 	if err != nil {
 		return nil, err
 	}
 	for range startAttempts {
 		var s *Server
-		if s, err = startOnce(binary, args); err == nil {
+		if s, err = startOnce(binary, sp); err == nil {
 			return s, nil
 		}
 	}
 	return nil, err
 }
 
-func startOnce(binary string, args []string) (*Server, error) {
-	addr, port, err := freeAddr()
+func startOnce(binary string, sp spec) (*Server, error) {
+	addr, port, err := freeAddr(sp.busPort)
 	if err != nil {
 		return nil, err
 	}
@@ -183,24 +292,29 @@ func startOnce(binary string, args []string) (*Server, error) {
 	if err != nil {
 		return nil, err
 	}
+	s := &Server{
+		binary: binary,
+		addr:   addr,
+		dir:    dir,
+		socket: filepath.Join(dir, "socket"),
+		exited: make(chan struct{}),
+	}
+	prepare := sp.prepare
+	if prepare == nil {
+		prepare = usualArgs
+	}
+	args, err := prepare(s, port)
+	if err != nil {
+		return nil, errors.Join(err, os.RemoveAll(dir))
+	}
 	log, err := os.Create(filepath.Join(dir, "log"))
 	if err != nil {
 		return nil, errors.Join(err, os.RemoveAll(dir))
 	}
 	defer func() { _ = log.Close() }()
 
-	s := &Server{
-		addr:   addr,
-		dir:    dir,
-		socket: filepath.Join(dir, "socket"),
-		exited: make(chan struct{}),
-	}
-	argv := []string{
-		"-c", supervise, "redistest", dir, binary,
-		"--bind", "127.0.0.1", "--port", port, "--unixsocket", s.socket,
-		"--dir", dir, "--save", "", "--appendonly", "no", "--daemonize", "no",
-	}
-	cmd := exec.Command("sh", append(argv, args...)...)
+	argv := slices.Concat([]string{"-c", supervise, "redistest", dir, "env"}, s.env, []string{binary}, args, sp.args)
+	cmd := exec.Command("sh", argv...)
 	cmd.Stdout, cmd.Stderr = log, log
 	if s.stdin, err = cmd.StdinPipe(); err != nil {
 		return nil, errors.Join(err, os.RemoveAll(dir))
@@ -219,6 +333,22 @@ func startOnce(binary string, args []string) (*Server, error) {
 		return nil, fmt.Errorf("redistest: %s does not come up: %w; it said:\n%s", binary, err, said)
 	}
 	return s, nil
+}
+
+// usualArgs are the arguments of a server that keeps nothing on disk.
+func usualArgs(s *Server, port string) ([]string, error) {
+	return append(s.commonArgs(),
+		"--port", port, "--save", "", "--appendonly", "no",
+		// A replica is in step, and seen to be, at once, not seconds later.
+		"--repl-diskless-sync", "yes", "--repl-diskless-sync-delay", "0", "--repl-ping-replica-period", "1",
+	), nil
+}
+
+func (s *Server) commonArgs() []string {
+	return []string{
+		"--bind", "127.0.0.1", "--unixsocket", s.socket, "--pidfile", filepath.Join(s.dir, "pid"),
+		"--dir", s.dir, "--daemonize", "no",
+	}
 }
 
 // waitReady asks by the socket, which nobody else's server can have; a server
@@ -263,52 +393,36 @@ func ping(ctx context.Context, socket string) bool {
 }
 
 // freeAddr returns an address of the loopback interface whose port nobody
-// listens on at the moment.
-func freeAddr() (addr, port string, err error) {
-	l, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		return "", "", err
-	}
-	defer func() { _ = l.Close() }()
-	addr = l.Addr().String()
-	_, port, err = net.SplitHostPort(addr)
-	return addr, port, err
-}
-
-func findServer() (string, error) {
-	if path := os.Getenv("RRL_REDIS_SERVER"); path != "" {
-		path, err := exec.LookPath(path)
+// listens on at the moment, and if busPort is set, neither on the one 10,000
+// above.
+func freeAddr(busPort bool) (addr, port string, err error) {
+	for range 100 {
+		l, err := net.Listen("tcp", "127.0.0.1:0")
 		if err != nil {
-			return "", fmt.Errorf("redistest: RRL_REDIS_SERVER: %w", err)
+			return "", "", err
 		}
-		return path, nil
-	}
-	if root, err := repositoryRoot(); err == nil {
-		if path, err := exec.LookPath(filepath.Join(root, ".cache", "bin", "redis-server")); err == nil {
-			return path, nil
+		_ = l.Close()
+		addr := l.Addr().String()
+		_, port, err := net.SplitHostPort(addr)
+		if err != nil {
+			return "", "", err
+		}
+		if !busPort || busFree(port) {
+			return addr, port, nil
 		}
 	}
-	if path, err := exec.LookPath("redis-server"); err == nil {
-		return path, nil
-	}
-	return "", errNoServer
+	return "", "", errors.New("redistest: no two free ports that are 10,000 apart")
 }
 
-// repositoryRoot returns the directory above the test's own that holds this
-// package; a go.mod would not do, as there are modules below the root.
-func repositoryRoot() (string, error) {
-	dir, err := os.Getwd()
+func busFree(port string) bool {
+	n, err := strconv.Atoi(port)
 	if err != nil {
-		return "", err
+		return false
 	}
-	for {
-		if _, err := os.Stat(filepath.Join(dir, "internal", "redistest")); err == nil {
-			return dir, nil
-		}
-		parent := filepath.Dir(dir)
-		if parent == dir {
-			return "", errors.New("redistest: the tests run outside of the repository")
-		}
-		dir = parent
+	l, err := net.Listen("tcp", "127.0.0.1:"+strconv.Itoa(n+10000))
+	if err != nil {
+		return false
 	}
+	_ = l.Close()
+	return true
 }

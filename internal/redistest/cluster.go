@@ -1,0 +1,341 @@
+package redistest
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"slices"
+	"strconv"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+)
+
+const (
+	slots          = 16384
+	clusterTimeout = 60 * time.Second
+	// A busy machine may keep a node from answering for a second or two, and a
+	// failover that nobody asked for would spoil any test.
+	nodeTimeout = 5 * time.Second
+)
+
+// A Cluster is a Redis Cluster that belongs to one test.
+type Cluster struct {
+	nodes []*Server
+	ids   map[*Server]string
+}
+
+// StartCluster starts a cluster of so many masters, among which the slots are
+// shared out, each with so many replicas. It returns when all nodes agree that
+// the cluster is in order and each replica is in step; the nodes are gone when t
+// ends. It skips as [Redis] does.
+func StartCluster(t testing.TB, masters, replicas int, args ...string) *Cluster {
+	t.Helper()
+	skipOwn(t)
+	c, err := startCluster(masters, replicas, args)
+	if c != nil {
+		t.Cleanup(c.kill)
+	}
+	check(t, err)
+	return c
+}
+
+// startCluster also returns the nodes of a cluster that did not come up.
+func startCluster(masters, replicas int, args []string) (*Cluster, error) {
+	sp := spec{busPort: true, args: append([]string{
+		"--cluster-enabled", "yes", "--cluster-config-file", "nodes.conf",
+		"--cluster-node-timeout", "1000",
+		// A replica stays with its master, however many others that one has.
+		"--cluster-migration-barrier", "1000",
+	}, args...)}
+	nodes, err := startAll(masters*(1+replicas), func(int) (*Server, error) { return start(Default, sp) })
+	c := &Cluster{nodes: nodes, ids: map[*Server]string{}}
+	if err != nil {
+		return c, err
+	}
+	ctx, cancel := context.WithTimeout(context.Background(), clusterTimeout)
+	defer cancel()
+	if err := c.join(ctx, masters); err != nil {
+		return c, fmt.Errorf("redistest: making a cluster: %w", err)
+	}
+	return c, nil
+}
+
+// startAll starts n servers at once. Those that came up are returned also where
+// others did not.
+func startAll(n int, start func(i int) (*Server, error)) ([]*Server, error) {
+	type result struct {
+		i   int
+		s   *Server
+		err error
+	}
+	results := make(chan result)
+	for i := range n {
+		go func() {
+			s, err := start(i)
+			results <- result{i, s, err}
+		}()
+	}
+	all, errs := make([]*Server, n), make([]error, n)
+	for range n {
+		r := <-results
+		all[r.i], errs[r.i] = r.s, r.err
+	}
+	return slices.DeleteFunc(all, func(s *Server) bool { return s == nil }), errors.Join(errs...)
+}
+
+func killAll(servers []*Server) {
+	for _, s := range servers {
+		s.hangUp()
+	}
+	for _, s := range servers {
+		s.Kill()
+	}
+}
+
+func (c *Cluster) kill() { killAll(c.nodes) }
+
+// join makes one cluster of the nodes: the first ones masters, the rest replicas
+// of each in turn.
+func (c *Cluster) join(ctx context.Context, masters int) error {
+	var config []func(*redis.Client) error
+	for i, s := range c.nodes {
+		_, port, err := net.SplitHostPort(s.addr)
+		if err != nil {
+			return err
+		}
+		config = append(config, func(rdb *redis.Client) error { return rdb.ClusterMeet(ctx, "127.0.0.1", port).Err() })
+		err = s.do(func(rdb *redis.Client) error {
+			id, err := rdb.Do(ctx, "CLUSTER", "MYID").Text()
+			if err != nil {
+				return err
+			}
+			c.ids[s] = id
+			if err := rdb.Do(ctx, "CLUSTER", "SET-CONFIG-EPOCH", i+1).Err(); err != nil {
+				return err
+			}
+			if i >= masters {
+				return nil
+			}
+			var mine []int
+			for slot := i * slots / masters; slot < (i+1)*slots/masters; slot++ {
+				mine = append(mine, slot)
+			}
+			return rdb.ClusterAddSlots(ctx, mine...).Err()
+		})
+		if err != nil {
+			return err
+		}
+	}
+	err := c.nodes[0].do(func(rdb *redis.Client) error {
+		for _, meet := range config[1:] {
+			if err := meet(rdb); err != nil {
+				return err
+			}
+		}
+		return nil
+	})
+	if err != nil {
+		return err
+	}
+	if err := c.until(ctx, c.nodes, func(rdb *redis.Client) error { return c.knowsAll(ctx, rdb) }); err != nil {
+		return err
+	}
+	for i, s := range c.nodes[masters:] {
+		master := c.ids[c.nodes[i%masters]]
+		err := s.do(func(rdb *redis.Client) error { return rdb.ClusterReplicate(ctx, master).Err() })
+		if err != nil {
+			return err
+		}
+	}
+	if err := c.settle(ctx, masters, len(c.nodes)/masters); err != nil {
+		return err
+	}
+	// Twice within this time each node hears from each other one, so a short one
+	// makes the cluster come up soon.
+	return c.until(ctx, c.nodes, func(rdb *redis.Client) error {
+		return rdb.ConfigSet(ctx, "cluster-node-timeout", strconv.FormatInt(nodeTimeout.Milliseconds(), 10)).Err()
+	})
+}
+
+// settle waits until all nodes see the cluster in order, each master with so
+// many nodes, and each replica is in step.
+func (c *Cluster) settle(ctx context.Context, masters, perMaster int) error {
+	return c.until(ctx, c.nodes, func(rdb *redis.Client) error {
+		if err := inOrder(ctx, rdb); err != nil {
+			return err
+		}
+		ranges, err := slotRanges(ctx, rdb)
+		if err != nil {
+			return err
+		}
+		for _, r := range ranges {
+			if len(ranges) < masters || len(r.Nodes) != perMaster {
+				return fmt.Errorf("slots are still: %v", ranges)
+			}
+		}
+		return linked(ctx, rdb)
+	})
+}
+
+func slotRanges(ctx context.Context, rdb *redis.Client) ([]redis.ClusterSlot, error) {
+	return rdb.ClusterSlots(ctx).Result() //nolint:staticcheck // Redis 6.2 has no CLUSTER SHARDS
+}
+
+func (c *Cluster) knowsAll(ctx context.Context, rdb *redis.Client) error {
+	text, err := rdb.ClusterNodes(ctx).Result()
+	if err != nil {
+		return err
+	}
+	if strings.Contains(text, "handshake") || strings.Count(text, "\n") != len(c.nodes) || strings.Count(text, " connected") != len(c.nodes) {
+		return fmt.Errorf("known nodes are still: %s", text)
+	}
+	return nil
+}
+
+func inOrder(ctx context.Context, rdb *redis.Client) error {
+	info, err := rdb.ClusterInfo(ctx).Result()
+	if err == nil && !strings.Contains(info, "cluster_state:ok") {
+		err = fmt.Errorf("the cluster is still: %s", info)
+	}
+	return err
+}
+
+// linked tells whether a replica is in step with its master; a master is.
+func linked(ctx context.Context, rdb *redis.Client) error {
+	info, err := rdb.Info(ctx, "replication").Result()
+	if err == nil && strings.Contains(info, "role:slave") && !strings.Contains(info, "master_link_status:up") {
+		err = fmt.Errorf("the replica is still: %s", info)
+	}
+	return err
+}
+
+// until waits until cond holds on each of the nodes.
+func (c *Cluster) until(ctx context.Context, nodes []*Server, cond func(*redis.Client) error) error {
+	for _, s := range nodes {
+		err := s.do(func(rdb *redis.Client) error {
+			return poll(ctx, func() error { return cond(rdb) })
+		})
+		if err != nil {
+			return fmt.Errorf("node %s: %w", s.addr, err)
+		}
+	}
+	return nil
+}
+
+// poll calls cond until it answers nil. When ctx is over the last answer is the
+// error.
+func poll(ctx context.Context, cond func() error) error {
+	tick := time.NewTicker(10 * time.Millisecond)
+	defer tick.Stop()
+	for {
+		err := cond()
+		if err == nil {
+			return nil
+		}
+		select {
+		case <-ctx.Done():
+			return fmt.Errorf("%w: %w", context.Cause(ctx), err)
+		case <-tick.C:
+		}
+	}
+}
+
+// Client returns a client of the cluster, closed when t ends. The addresses in
+// opt are replaced; nil stands for the defaults.
+func (c *Cluster) Client(t testing.TB, opt *redis.ClusterOptions) *redis.ClusterClient {
+	t.Helper()
+	o := redis.ClusterOptions{}
+	if opt != nil {
+		o = *opt
+	}
+	o.Addrs = c.Addrs()
+	rdb := redis.NewClusterClient(&o)
+	closeAfter(t, rdb)
+	return rdb
+}
+
+// Addrs returns the addresses of all nodes.
+func (c *Cluster) Addrs() []string {
+	addrs := make([]string, len(c.nodes))
+	for i, s := range c.nodes {
+		addrs[i] = s.addr
+	}
+	return addrs
+}
+
+// Nodes returns all nodes, those that were made masters first.
+func (c *Cluster) Nodes() []*Server { return slices.Clone(c.nodes) }
+
+// Slot returns the slot of a key.
+func (c *Cluster) Slot(t testing.TB, key string) int {
+	t.Helper()
+	var slot int64
+	must(t, c.alive(t).do(func(rdb *redis.Client) (err error) {
+		slot, err = rdb.ClusterKeySlot(t.Context(), key).Result()
+		return err
+	}))
+	return int(slot)
+}
+
+// Owner returns the master that serves the slot and its replicas, as the
+// first node sees it that is alive.
+func (c *Cluster) Owner(t testing.TB, slot int) (master *Server, replicas []*Server) {
+	t.Helper()
+	var ranges []redis.ClusterSlot
+	must(t, c.alive(t).do(func(rdb *redis.Client) (err error) {
+		ranges, err = slotRanges(t.Context(), rdb)
+		return err
+	}))
+	for _, r := range ranges {
+		if slot < r.Start || slot > r.End {
+			continue
+		}
+		for i, node := range r.Nodes {
+			s := c.node(node.ID)
+			if i == 0 {
+				master = s
+			} else {
+				replicas = append(replicas, s)
+			}
+		}
+	}
+	if master == nil {
+		t.Fatalf("nobody serves slot %d", slot)
+	}
+	return master, replicas
+}
+
+func (c *Cluster) node(id string) *Server {
+	for s, known := range c.ids {
+		if known == id {
+			return s
+		}
+	}
+	return nil
+}
+
+func (c *Cluster) alive(t testing.TB) *Server {
+	t.Helper()
+	for _, s := range c.nodes {
+		if s.answers() {
+			return s
+		}
+	}
+	t.Fatal("no node of the cluster is left")
+	return nil
+}
+
+func (c *Cluster) allAlive() []*Server {
+	return slices.DeleteFunc(slices.Clone(c.nodes), func(s *Server) bool { return !s.answers() })
+}
+
+func must(t testing.TB, err error) {
+	t.Helper()
+	if err != nil {
+		t.Fatal(err)
+	}
+}

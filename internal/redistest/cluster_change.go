@@ -1,0 +1,160 @@
+package redistest
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"slices"
+	"testing"
+
+	"github.com/redis/go-redis/v9"
+)
+
+const migrateTimeoutMillis = 5000
+
+// A SlotMove is the move of a slot from one master to another, step by step: in
+// between, some of the slot's keys are here and some there.
+type SlotMove struct {
+	cluster  *Cluster
+	slot     int
+	from, to *Server
+}
+
+// MoveSlot moves a slot with all its keys to another master.
+func (c *Cluster) MoveSlot(t testing.TB, slot int, to *Server) {
+	t.Helper()
+	m := c.StartMove(t, slot, to)
+	m.MoveKeys(t)
+	m.Finish(t)
+}
+
+// StartMove opens the move of a slot to the master to: the slot is importing
+// there and migrating where it is. No key has moved yet.
+func (c *Cluster) StartMove(t testing.TB, slot int, to *Server) *SlotMove {
+	t.Helper()
+	from, _ := c.Owner(t, slot)
+	m := &SlotMove{cluster: c, slot: slot, from: from, to: to}
+	m.set(t, to, "IMPORTING", c.ids[from])
+	m.set(t, from, "MIGRATING", c.ids[to])
+	return m
+}
+
+// MoveKeys moves these keys, or where none is named, all that the slot has left.
+func (m *SlotMove) MoveKeys(t testing.TB, keys ...string) {
+	t.Helper()
+	host, port, err := net.SplitHostPort(m.to.addr)
+	must(t, err)
+	must(t, m.from.do(func(rdb *redis.Client) error {
+		for all := len(keys) == 0; ; {
+			if all {
+				if keys, err = rdb.ClusterGetKeysInSlot(t.Context(), m.slot, 100).Result(); err != nil || len(keys) == 0 {
+					return err
+				}
+			}
+			args := []any{"MIGRATE", host, port, "", 0, migrateTimeoutMillis, "KEYS"}
+			for _, key := range keys {
+				args = append(args, key)
+			}
+			if err := rdb.Do(t.Context(), args...).Err(); err != nil || !all {
+				return err
+			}
+		}
+	}))
+}
+
+// Finish gives the slot to its new master, and waits until all nodes know.
+func (m *SlotMove) Finish(t testing.TB) {
+	t.Helper()
+	nodes := []*Server{m.to, m.from}
+	for _, s := range m.cluster.allAlive() {
+		// A replica follows its master and takes no orders.
+		if !slices.Contains(nodes, s) && isMaster(t, s) {
+			nodes = append(nodes, s)
+		}
+	}
+	for _, s := range nodes {
+		m.set(t, s, "NODE", m.cluster.ids[m.to])
+	}
+	m.cluster.waitOwner(t, m.slot, m.to, 1)
+}
+
+func (m *SlotMove) set(t testing.TB, on *Server, state, id string) {
+	t.Helper()
+	must(t, on.do(func(rdb *redis.Client) error {
+		return rdb.Do(t.Context(), "CLUSTER", "SETSLOT", m.slot, state, id).Err()
+	}))
+}
+
+// Failover makes a replica the master of its slots: in agreement with its
+// master, so that no write is lost, or with takeover at once and by itself, as
+// where the master and the majority are gone. It returns when all nodes that
+// are alive know, and the old master, if it is, is in step as a replica.
+func (c *Cluster) Failover(t testing.TB, replica *Server, takeover bool) {
+	t.Helper()
+	args := []any{"CLUSTER", "FAILOVER"}
+	if takeover {
+		args = append(args, "TAKEOVER")
+	}
+	slot, alive := -1, 0
+	must(t, replica.do(func(rdb *redis.Client) error {
+		ranges, err := slotRanges(t.Context(), rdb)
+		if err != nil {
+			return err
+		}
+		for _, r := range ranges {
+			if slices.ContainsFunc(r.Nodes, func(n redis.ClusterNode) bool { return c.node(n.ID) == replica }) {
+				slot, alive = r.Start, 0
+				for _, n := range r.Nodes {
+					if c.node(n.ID).answers() {
+						alive++
+					}
+				}
+			}
+		}
+		return rdb.Do(t.Context(), args...).Err()
+	}))
+	if slot < 0 {
+		t.Fatalf("the node at %s has no slots to take over", replica.addr)
+	}
+	c.waitOwner(t, slot, replica, alive)
+}
+
+// waitOwner waits until all nodes that are alive see the slot at its owner,
+// with at least so many nodes in all, and themselves are in step.
+func (c *Cluster) waitOwner(t testing.TB, slot int, owner *Server, nodes int) {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(t.Context(), clusterTimeout)
+	defer cancel()
+	must(t, c.until(ctx, c.allAlive(), func(rdb *redis.Client) error {
+		ranges, err := slotRanges(ctx, rdb)
+		if err != nil {
+			return err
+		}
+		for _, r := range ranges {
+			if r.Start <= slot && slot <= r.End && c.node(r.Nodes[0].ID) == owner && len(r.Nodes) >= nodes {
+				return errors.Join(inOrder(ctx, rdb), linked(ctx, rdb))
+			}
+		}
+		return fmt.Errorf("slot %d is still elsewhere: %v", slot, ranges)
+	}))
+}
+
+func isMaster(t testing.TB, s *Server) bool {
+	t.Helper()
+	var role string
+	must(t, s.do(func(rdb *redis.Client) (err error) {
+		role, err = roleOf(t.Context(), rdb)
+		return err
+	}))
+	return role == "master"
+}
+
+// roleOf returns "master", "slave" or "sentinel".
+func roleOf(ctx context.Context, rdb *redis.Client) (string, error) {
+	role, err := rdb.Do(ctx, "ROLE").Slice()
+	if err != nil {
+		return "", err
+	}
+	return fmt.Sprint(role[0]), nil
+}

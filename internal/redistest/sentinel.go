@@ -1,0 +1,261 @@
+package redistest
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"os"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+)
+
+const (
+	masterName      = "main"
+	sentinels       = 3
+	quorum          = 2
+	replicaUser     = "replica"
+	failoverTimeout = 60 * time.Second
+)
+
+// A Sentinel is a master, its replicas, and three Sentinels that watch them and
+// of which two decide about a failover.
+type Sentinel struct {
+	data  []*Server // that served as master first, first
+	watch []*Server
+}
+
+// StartSentinel starts a master with so many replicas and Sentinels that take
+// it for dead once it has not answered for so long; below a second a busy
+// machine alone may bring a failover about. It returns when the replicas are in
+// step and each Sentinel knows all others; all are gone when t ends. It skips as
+// [Redis] does.
+func StartSentinel(t testing.TB, replicas int, downAfter time.Duration, args ...string) *Sentinel {
+	t.Helper()
+	skipOwn(t)
+	s, err := startSentinel(replicas, downAfter, args)
+	if s != nil {
+		t.Cleanup(s.kill)
+	}
+	check(t, err)
+	return s
+}
+
+// startSentinel also returns the servers where not all came up.
+func startSentinel(replicas int, downAfter time.Duration, args []string) (*Sentinel, error) {
+	sp := spec{args: append([]string{
+		// A user of their own for replicas, which CutReplication locks out.
+		"--user", replicaUser, "on", ">" + replicaUser, "+psync", "+replconf", "+ping",
+		"--masteruser", replicaUser, "--masterauth", replicaUser,
+	}, args...)}
+	s := &Sentinel{}
+	var err error
+	s.data, err = startAll(1+replicas, func(int) (*Server, error) { return start(Default, sp) })
+	if err != nil {
+		return s, err
+	}
+	ctx, cancel := context.WithTimeout(context.Background(), failoverTimeout)
+	defer cancel()
+	host, port, err := net.SplitHostPort(s.data[0].addr)
+	if err != nil {
+		return s, err
+	}
+	for _, replica := range s.data[1:] {
+		err := replica.do(func(rdb *redis.Client) error {
+			if err := rdb.ReplicaOf(ctx, host, port).Err(); err != nil {
+				return err
+			}
+			return poll(ctx, func() error { return linked(ctx, rdb) })
+		})
+		if err != nil {
+			return s, fmt.Errorf("redistest: making a replica: %w", err)
+		}
+	}
+	s.watch, err = startAll(sentinels, func(int) (*Server, error) {
+		return start(Default, spec{prepare: func(w *Server, own string) ([]string, error) {
+			return w.sentinelArgs(own, host, port, downAfter)
+		}})
+	})
+	if err != nil {
+		return s, err
+	}
+	for _, w := range s.watch {
+		err := w.do(func(rdb *redis.Client) error {
+			return poll(ctx, func() error { return sentinelReady(ctx, rdb, replicas) })
+		})
+		if err != nil {
+			return s, fmt.Errorf("redistest: a Sentinel: %w", err)
+		}
+	}
+	return s, nil
+}
+
+// sentinelArgs writes the file that a Sentinel keeps its state in.
+func (s *Server) sentinelArgs(port, masterHost, masterPort string, downAfter time.Duration) ([]string, error) {
+	conf := filepath.Join(s.dir, "sentinel.conf")
+	lines := []string{
+		"sentinel monitor " + masterName + " " + masterHost + " " + masterPort + " " + strconv.Itoa(quorum),
+		"sentinel down-after-milliseconds " + masterName + " " + strconv.FormatInt(downAfter.Milliseconds(), 10),
+		// Twice this passes before a vote that nobody won is held again.
+		"sentinel failover-timeout " + masterName + " 3000",
+	}
+	if err := os.WriteFile(conf, []byte(strings.Join(lines, "\n")+"\n"), 0o600); err != nil {
+		return nil, err
+	}
+	return append([]string{conf, "--sentinel", "--port", port}, s.commonArgs()...), nil
+}
+
+// sentinelReady tells whether a Sentinel knows all replicas and the others of
+// its kind.
+func sentinelReady(ctx context.Context, rdb *redis.Client, replicas int) error {
+	master, err := rdb.Do(ctx, "SENTINEL", "MASTER", masterName).Result()
+	if err != nil {
+		return err
+	}
+	fields := pairs(master)
+	if fields["num-slaves"] != strconv.Itoa(replicas) || fields["num-other-sentinels"] != strconv.Itoa(sentinels-1) || fields["flags"] != "master" {
+		return fmt.Errorf("it still knows: %v", fields)
+	}
+	all, err := rdb.Do(ctx, "SENTINEL", "REPLICAS", masterName).Slice()
+	if err != nil {
+		return err
+	}
+	for _, replica := range all {
+		if fields := pairs(replica); fields["flags"] != "slave" || fields["master-link-status"] != "ok" {
+			return fmt.Errorf("it still knows a replica as: %v", fields)
+		}
+	}
+	return nil
+}
+
+// pairs reads a map of RESP3 or the same in a row.
+func pairs(answer any) map[string]string {
+	fields := map[string]string{}
+	switch answer := answer.(type) {
+	case map[any]any:
+		for name, value := range answer {
+			fields[fmt.Sprint(name)] = fmt.Sprint(value)
+		}
+	case []any:
+		for i := 0; i+1 < len(answer); i += 2 {
+			fields[fmt.Sprint(answer[i])] = fmt.Sprint(answer[i+1])
+		}
+	}
+	return fields
+}
+
+func (s *Sentinel) kill() { killAll(append(s.watch, s.data...)) }
+
+// Client returns a client that asks the Sentinels for the master, closed when t
+// ends. What of opt says where they are is replaced; nil stands for the defaults.
+func (s *Sentinel) Client(t testing.TB, opt *redis.FailoverOptions) *redis.Client {
+	t.Helper()
+	o := redis.FailoverOptions{}
+	if opt != nil {
+		o = *opt
+	}
+	o.MasterName, o.SentinelAddrs = masterName, nil
+	for _, w := range s.watch {
+		o.SentinelAddrs = append(o.SentinelAddrs, w.addr)
+	}
+	rdb := redis.NewFailoverClient(&o)
+	closeAfter(t, rdb)
+	return rdb
+}
+
+// Master returns the server that the Sentinels take for the master.
+func (s *Sentinel) Master(t testing.TB) *Server {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(t.Context(), failoverTimeout)
+	defer cancel()
+	master, err := s.master(ctx, nil)
+	must(t, err)
+	return master
+}
+
+// Replicas returns the other servers, those that are gone or frozen left out.
+func (s *Sentinel) Replicas(t testing.TB) []*Server {
+	t.Helper()
+	master := s.Master(t)
+	var replicas []*Server
+	for _, server := range s.data {
+		if server != master && server.answers() {
+			replicas = append(replicas, server)
+		}
+	}
+	return replicas
+}
+
+// CutReplication ends all replication from the master, for good: what is
+// written to it from now on is lost with it. The Sentinels still choose among
+// its replicas, if it goes within some seconds. Freezing a replica would not do:
+// the network keeps for it what it has been sent.
+func (s *Sentinel) CutReplication(t testing.TB) {
+	t.Helper()
+	must(t, s.Master(t).do(func(rdb *redis.Client) error {
+		if err := rdb.Do(t.Context(), "ACL", "SETUSER", replicaUser, "off").Err(); err != nil {
+			return err
+		}
+		return rdb.Do(t.Context(), "CLIENT", "KILL", "TYPE", "replica").Err()
+	}))
+}
+
+// AwaitMaster waits until all Sentinels have made another server than old the
+// master, it says itself that it is one, and returns it.
+func (s *Sentinel) AwaitMaster(t testing.TB, old *Server) *Server {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(t.Context(), failoverTimeout)
+	defer cancel()
+	master, err := s.master(ctx, old)
+	must(t, err)
+	must(t, master.do(func(rdb *redis.Client) error {
+		return poll(ctx, func() error {
+			role, err := roleOf(ctx, rdb)
+			if err == nil && role != "master" {
+				err = errors.New("it still is a " + role)
+			}
+			return err
+		})
+	}))
+	return master
+}
+
+// master waits until all Sentinels that are alive agree about a master, which
+// is not old.
+func (s *Sentinel) master(ctx context.Context, old *Server) (master *Server, err error) {
+	err = poll(ctx, func() error {
+		master = nil
+		for _, w := range s.watch {
+			if !w.answers() {
+				continue
+			}
+			var addr []string
+			err := w.do(func(rdb *redis.Client) (err error) {
+				addr, err = rdb.Do(ctx, "SENTINEL", "GET-MASTER-ADDR-BY-NAME", masterName).StringSlice()
+				return err
+			})
+			if err != nil {
+				return err
+			}
+			for _, server := range s.data {
+				if server.addr != strings.Join(addr, ":") {
+					continue
+				}
+				if server == old || master != nil && server != master {
+					return fmt.Errorf("%s still takes %s for the master", w.addr, server.addr)
+				}
+				master = server
+			}
+		}
+		if master == nil {
+			return errors.New("no Sentinel knows a master")
+		}
+		return nil
+	})
+	return master, err
+}

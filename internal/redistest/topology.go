@@ -1,0 +1,167 @@
+package redistest
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"slices"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+)
+
+// A Topology is what servers there are behind the client of [Client], and how it
+// reaches them. The environment variable RRL_TOPOLOGY names it.
+type Topology string
+
+// The topologies. Single, also where none is named, is a server alone.
+const (
+	Single     Topology = "single"
+	RESP2      Topology = "resp2"    // Single, by the older protocol
+	TLS        Topology = "tls"      // a server alone that speaks only TLS
+	ACL        Topology = "acl"      // Single, as a user with the least rights that do
+	Sentinels  Topology = "sentinel" // a failover client
+	Clustered  Topology = "cluster"  // a cluster of three masters and three replicas
+	RingOfMany Topology = "ring"     // three servers that a redis.Ring shares keys out among
+)
+
+// Topologies returns all of them.
+func Topologies() []Topology {
+	return []Topology{Single, RESP2, TLS, ACL, Sentinels, Clustered, RingOfMany}
+}
+
+// CurrentTopology returns the one that RRL_TOPOLOGY names.
+func CurrentTopology(t testing.TB) Topology {
+	t.Helper()
+	name := Topology(os.Getenv("RRL_TOPOLOGY"))
+	if name == "" {
+		return Single
+	}
+	if !slices.Contains(Topologies(), name) {
+		t.Fatalf("RRL_TOPOLOGY is %q and should be one of %v", name, Topologies())
+	}
+	return name
+}
+
+// The servers of each topology are shared by all tests of a binary, and go with
+// it: see supervise.
+var (
+	sharedTLS      = sync.OnceValues(func() (*Server, error) { return startTLS(Default, nil) })
+	sharedSentinel = sync.OnceValues(func() (*Sentinel, error) { return startSentinel(1, 30*time.Second, nil) })
+	sharedCluster  = sync.OnceValues(func() (*Cluster, error) { return startCluster(3, 1, nil) })
+	sharedRing     = sync.OnceValues(func() (*Ring, error) { return startRing(3, nil) })
+)
+
+// Client returns a client of the topology that RRL_TOPOLOGY names, of servers
+// that all tests of this binary share; the same holds as for [Redis]. As
+// [ACL], the limiters that are given this client act as the user who may do
+// least (they use Process and Pipeline), while the test's own look-ups by the
+// other methods are not restricted.
+func Client(t testing.TB) redis.UniversalClient {
+	t.Helper()
+	skipShort(t)
+	switch CurrentTopology(t) {
+	case RESP2:
+		return sharedBy(t, shared).Client(t, &redis.Options{Protocol: 2})
+	case TLS:
+		return sharedBy(t, sharedTLS).Client(t, nil)
+	case ACL:
+		server := sharedBy(t, shared)
+		limited := AddUser(t, server, nil, LeastCommands, KeysWithPrefix(namePrefix(t)))
+		return &limitedClient{UniversalClient: server.Client(t, nil), limited: limited}
+	case Sentinels:
+		return sharedBy(t, sharedSentinel).Client(t, nil)
+	case Clustered:
+		return sharedBy(t, sharedCluster).Client(t, nil)
+	case RingOfMany:
+		return sharedBy(t, sharedRing).Client(t, nil)
+	}
+	return Redis(t)
+}
+
+func sharedBy[S any](t testing.TB, start func() (S, error)) S {
+	t.Helper()
+	s, err := start()
+	if errors.Is(err, errNoTLS) {
+		SkipOrFail(t, err.Error())
+	}
+	check(t, err)
+	return s
+}
+
+// limitedClient lets the limiters under test act as one user, and the test as
+// another.
+type limitedClient struct {
+	redis.UniversalClient
+
+	limited *redis.Client
+}
+
+func (c *limitedClient) Process(ctx context.Context, cmd redis.Cmder) error {
+	return c.limited.Process(ctx, cmd)
+}
+
+func (c *limitedClient) Pipeline() redis.Pipeliner { return c.limited.Pipeline() }
+
+func (c *limitedClient) AddHook(hook redis.Hook) {
+	c.UniversalClient.AddHook(hook)
+	c.limited.AddHook(hook)
+}
+
+// Everywhere runs test twice, as subtests: on a miniredis of its own
+// ("miniredis"; not where
+// RRL_ENGINE leaves that out) and on [Client]'s servers, named after their topology, where it
+// must keep to names that start with [Name]'s.
+func Everywhere(t *testing.T, test func(t *testing.T, rdb redis.UniversalClient)) {
+	t.Helper()
+	if engine() == everyEngine {
+		t.Run("miniredis", func(t *testing.T) {
+			t.Parallel()
+			rdb, _ := Mini(t)
+			test(t, rdb)
+		})
+	}
+	t.Run(string(CurrentTopology(t)), func(t *testing.T) {
+		t.Parallel()
+		test(t, Client(t))
+	})
+}
+
+// Keys returns the keys that match a pattern, of all servers behind rdb.
+func Keys(t testing.TB, rdb redis.UniversalClient, pattern string) []string {
+	t.Helper()
+	var (
+		mu   sync.Mutex
+		keys []string
+	)
+	scan := func(ctx context.Context, node *redis.Client) error {
+		it := node.Scan(ctx, 0, pattern, 1000).Iterator()
+		for it.Next(ctx) {
+			mu.Lock()
+			keys = append(keys, it.Val())
+			mu.Unlock()
+		}
+		return it.Err()
+	}
+	must(t, forEachMaster(t.Context(), rdb, scan))
+	slices.Sort(keys)
+	return slices.Compact(keys)
+}
+
+// forEachMaster calls f with a client of each server that rdb writes to.
+func forEachMaster(ctx context.Context, rdb redis.UniversalClient, f func(context.Context, *redis.Client) error) error {
+	switch rdb := rdb.(type) {
+	case *redis.Client:
+		return f(ctx, rdb)
+	case *redis.ClusterClient:
+		return rdb.ForEachMaster(ctx, f)
+	case *redis.Ring:
+		return rdb.ForEachShard(ctx, f)
+	case *limitedClient:
+		return forEachMaster(ctx, rdb.UniversalClient, f)
+	}
+	return fmt.Errorf("redistest: no way to the servers behind a %T", rdb)
+}

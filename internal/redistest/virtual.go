@@ -1,0 +1,194 @@
+package redistest
+
+import (
+	"context"
+	"crypto/sha256"
+	_ "embed"
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"net"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+)
+
+//go:embed clock/clock.c
+var clockSource string
+
+// errNoCompiler: this machine cannot make the library that moves a server's
+// clock.
+var errNoCompiler = errors.New("no server can be given a clock of the test's own")
+
+// Virtual runs test in a testing/synctest bubble, with a client of a server of
+// its own in which time.Sleep moves TIME and the times to live. It is a
+// miniredis; where RRL_ENGINE leaves miniredis out it is a real one, whose
+// clock a preloaded library has replaced.
+func Virtual(t *testing.T, test func(t *testing.T, rdb *redis.Client)) {
+	t.Helper()
+	if engine() == everyEngine {
+		synctest.Test(t, func(t *testing.T) {
+			rdb, _ := newMini(t)
+			test(t, rdb)
+		})
+		return
+	}
+	opt := &redis.Options{}
+	switch topology := CurrentTopology(t); topology {
+	case Single:
+	case RESP2:
+		opt.Protocol = 2
+	default:
+		t.Skipf("moves the clock, which does not go with %s", topology)
+	}
+	skipShort(t)
+	// Outside of the bubble: it would wait for the server's end.
+	c, err := takeClocked()
+	if errors.Is(err, errNoCompiler) {
+		SkipOrFail(t, err.Error())
+	}
+	check(t, err)
+	defer c.putBack(t)
+	synctest.Test(t, func(t *testing.T) {
+		test(t, memoryClient(t, opt, c.dial))
+	})
+}
+
+// clocked is a server whose clock stands where its file says.
+type clocked struct {
+	*Server
+
+	clock *os.File
+}
+
+// idle are servers that no test uses at the moment. They go with the test
+// binary.
+var idle struct {
+	sync.Mutex
+	servers []*clocked
+}
+
+func takeClocked() (*clocked, error) {
+	idle.Lock()
+	defer idle.Unlock()
+	if n := len(idle.servers); n > 0 {
+		c := idle.servers[n-1]
+		idle.servers = idle.servers[:n-1]
+		return c, nil
+	}
+	return startClocked()
+}
+
+// putBack leaves the server to another test, as if it were new.
+func (c *clocked) putBack(t *testing.T) {
+	t.Helper()
+	err := c.do(func(rdb *redis.Client) error {
+		ctx := context.Background()
+		// With them goes what they have sent and nobody has run yet.
+		if err := rdb.ClientKillByFilter(ctx, "TYPE", "normal", "SKIPME", "yes").Err(); err != nil {
+			return err
+		}
+		return errors.Join(rdb.FlushAll(ctx).Err(), rdb.ScriptFlush(ctx).Err())
+	})
+	if err != nil {
+		_ = c.clock.Close()
+		c.Kill()
+		return
+	}
+	idle.Lock()
+	defer idle.Unlock()
+	idle.servers = append(idle.servers, c)
+}
+
+func startClocked() (*clocked, error) {
+	library, err := clockLibrary()
+	if err != nil {
+		return nil, err
+	}
+	c := &clocked{}
+	c.Server, err = start(Default, spec{prepare: func(s *Server, port string) (args []string, err error) {
+		path := filepath.Join(s.dir, "clock")
+		if c.clock != nil {
+			_ = c.clock.Close()
+		}
+		if c.clock, err = os.Create(path); err != nil {
+			return nil, err
+		}
+		// Where the clock of a bubble starts.
+		if err := c.set(time.Date(2000, 1, 1, 0, 0, 0, 0, time.UTC)); err != nil {
+			return nil, err
+		}
+		s.env = []string{"LD_PRELOAD=" + library, "REDISTEST_CLOCK=" + path}
+		return usualArgs(s, port)
+	}})
+	return c, err
+}
+
+func (c *clocked) set(now time.Time) error {
+	_, err := c.clock.WriteAt(binary.NativeEndian.AppendUint64(nil, uint64(now.UnixMicro())), 0)
+	return err
+}
+
+// dial returns a connection by which each request brings the server the
+// client's time.
+func (c *clocked) dial() (net.Conn, error) {
+	conn, err := net.Dial("unix", c.socket)
+	if err != nil {
+		return nil, err
+	}
+	return &clockedConn{conn, c}, nil
+}
+
+type clockedConn struct {
+	net.Conn
+
+	server *clocked
+}
+
+func (c *clockedConn) Write(p []byte) (int, error) {
+	if err := c.server.set(time.Now()); err != nil {
+		return 0, err
+	}
+	return c.Conn.Write(p)
+}
+
+// clockLibrary returns the path of the library, which is compiled once for all
+// runs.
+var clockLibrary = sync.OnceValues(func() (string, error) {
+	root, err := repositoryRoot()
+	if err != nil {
+		return "", err
+	}
+	path := filepath.Join(root, ".cache", fmt.Sprintf("clock-%.8x.so", sha256.Sum256([]byte(clockSource))))
+	if _, err := os.Stat(path); err == nil {
+		return path, nil
+	}
+	dir, err := os.MkdirTemp("", "redistest")
+	if err != nil {
+		return "", err
+	}
+	defer func() { _ = os.RemoveAll(dir) }()
+	made := filepath.Join(dir, "clock.so")
+	cmd := exec.Command("cc", "-shared", "-fPIC", "-O2", "-o", made, "-x", "c", "-")
+	cmd.Stdin = strings.NewReader(clockSource)
+	if said, err := cmd.CombinedOutput(); err != nil {
+		return "", fmt.Errorf("%w: %w: %s", errNoCompiler, err, said)
+	}
+	library, err := os.ReadFile(made)
+	if err != nil {
+		return "", err
+	}
+	// Others may look for it at this moment.
+	whole := path + fmt.Sprint(os.Getpid())
+	if err := errors.Join(os.MkdirAll(filepath.Dir(path), 0o755), os.WriteFile(whole, library, 0o755)); err != nil {
+		return "", err
+	}
+	return path, os.Rename(whole, path)
+})

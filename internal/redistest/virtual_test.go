@@ -1,0 +1,53 @@
+package redistest_test
+
+import (
+	"strconv"
+	"testing"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"github.com/rratelimiter/rratelimiter/internal/redistest"
+)
+
+func TestVirtual(t *testing.T) {
+	t.Parallel()
+	for range 3 {
+		redistest.Virtual(t, func(t *testing.T, rdb *redis.Client) {
+			ctx := t.Context()
+			require.Zero(t, rdb.DBSize(ctx).Val())
+			before, err := rdb.Time(ctx).Result()
+			require.NoError(t, err)
+			assert.WithinDuration(t, time.Now(), before, 0)
+			assert.EqualValues(t, 946684800, before.Unix(), "no wall clock")
+			require.NoError(t, rdb.Set(ctx, "key", "value", time.Hour).Err())
+
+			time.Sleep(time.Hour - time.Microsecond)
+			after, err := rdb.Eval(ctx, "local t = redis.call('TIME') return t[1] .. ' ' .. t[2]", nil).Text()
+			require.NoError(t, err)
+			assert.Equal(t, strconv.FormatInt(before.Unix()+3599, 10)+" 999999", after)
+			assert.EqualValues(t, 1, rdb.Exists(ctx, "key").Val())
+
+			// Redis keeps a key to the end of its last millisecond.
+			time.Sleep(time.Millisecond + time.Microsecond)
+			assert.EqualValues(t, 0, rdb.Exists(ctx, "key").Val())
+			require.NoError(t, rdb.Set(ctx, "left", "behind", 0).Err())
+		})
+	}
+}
+
+func TestVirtualOnEachRelease(t *testing.T) {
+	t.Parallel()
+	for _, v := range redistest.Versions() {
+		t.Run(string(v), func(t *testing.T) {
+			t.Parallel()
+			redistest.StartServer(t, v)
+			cmd := asChild(t, "TestVirtual", "RRL_ENGINE=server", "RRL_TOPOLOGY=", "RRL_REDIS_SERVER="+string(v))
+			out, err := cmd.CombinedOutput()
+			require.NoError(t, err, "%s", out)
+			assert.Contains(t, string(out), "--- PASS: TestVirtual ")
+		})
+	}
+}
