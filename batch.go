@@ -73,12 +73,7 @@ func (b *batch) args(age time.Duration, token string) []any {
 	if b.audit {
 		flags += "a"
 	}
-	switch {
-	case b.rules.windowed():
-		flags += "w"
-	case !b.rules.merge:
-		flags += "s"
-	}
+	flags += b.rules.letters()
 	if age >= 0 {
 		ageText = formatAge(age)
 	}

@@ -114,7 +114,7 @@ func (l *RateLimiter) TrySetRate(ctx context.Context, cfg Config) (bool, error) 
 	if err := cfg.validate(); err != nil {
 		return false, l.fail(op, err)
 	}
-	reply, err := l.write(ctx, lua.TrySetRate, cfg.args()...)
+	reply, err := l.write(ctx, lua.TrySetRate, append(cfg.args(), l.client.rules.letters())...)
 	return reply == int64(1), l.fail(op, err)
 }
 

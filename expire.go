@@ -24,7 +24,7 @@ func (l *RateLimiter) Expire(ctx context.Context, ttl time.Duration) (bool, erro
 		return false, l.fail(op, fmt.Errorf("%w: time to live %v is below 1ms", ErrInvalidConfig, ttl))
 	}
 	ms := (ttl-1)/time.Millisecond + 1
-	reply, err := l.write(ctx, lua.Expire, "PEXPIRE", int64(ms))
+	reply, err := l.write(ctx, lua.Expire, "PEXPIRE", int64(ms), l.client.rules.letters())
 	return reply == int64(1), l.fail(op, err)
 }
 
@@ -35,14 +35,14 @@ func (l *RateLimiter) ExpireAt(ctx context.Context, at time.Time) (bool, error) 
 	if at.UnixMilli() <= 0 {
 		return false, l.fail(op, fmt.Errorf("%w: moment %v is before 1970", ErrInvalidConfig, at))
 	}
-	reply, err := l.write(ctx, lua.Expire, "PEXPIREAT", at.UnixMilli())
+	reply, err := l.write(ctx, lua.Expire, "PEXPIREAT", at.UnixMilli(), l.client.rules.letters())
 	return reply == int64(1), l.fail(op, err)
 }
 
 // ClearExpire lets the limiter live for ever, and tells whether it had a time
 // to live. A KeepAlive time comes back at the next request.
 func (l *RateLimiter) ClearExpire(ctx context.Context) (bool, error) {
-	reply, err := l.write(ctx, lua.ClearExpire)
+	reply, err := l.write(ctx, lua.ClearExpire, l.client.rules.letters())
 	return reply == int64(1), l.fail("ClearExpire", err)
 }
 

@@ -153,9 +153,13 @@ func (l *RateLimiter) Release(ctx context.Context, permits int64) error {
 }
 
 func (l *RateLimiter) release(ctx context.Context, permits int64) error {
-	token := ""
+	token, asked := "", permits
 	for {
 		reply, err := script.Once(ctx, l.client.rdb, lua.Release, l.keys, permits, l.client.mark(), token)
+		if err != nil && permits < asked {
+			return fmt.Errorf("%w: %d of %d permits are given back: %w", ErrUnknownOutcome, asked-permits, asked,
+				l.client.explain(ctx, l.keys, err))
+		}
 		if err != nil {
 			return l.client.explain(ctx, l.keys, err)
 		}
@@ -175,10 +179,7 @@ func (l *RateLimiter) release(ctx context.Context, permits int64) error {
 func (l *RateLimiter) AvailablePermits(ctx context.Context) (int64, error) {
 	const op = "AvailablePermits"
 	reply, err := untilDone(func(token string) (any, error) {
-		if l.client.rules.windowed() {
-			return l.read(ctx, lua.Available, token, "w")
-		}
-		return l.read(ctx, lua.Available, token)
+		return l.read(ctx, lua.Available, token, l.client.rules.letters())
 	})
 	if err != nil {
 		return 0, l.fail(op, err)

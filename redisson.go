@@ -65,6 +65,17 @@ var newestRules = rules{version: newestRedisson, layout: codec.LayoutD2, merge: 
 // windowed tells whether no members are kept.
 func (r rules) windowed() bool { return r.layout == 0 }
 
+// letters tell a script what the rules are.
+func (r rules) letters() string {
+	switch {
+	case r.windowed():
+		return "w"
+	case !r.merge:
+		return "s"
+	}
+	return ""
+}
+
 // maxRequests is how many requests one script call may decide.
 func (r rules) maxRequests() int {
 	if r.merge || r.windowed() {

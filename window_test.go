@@ -132,8 +132,8 @@ func TestWindowWithARateSetOnTheWay(t *testing.T) {
 	})
 }
 
-// Times to live of the limiter end a window early, never late: its permits come
-// back at its end.
+// No time to live of the limiter moves the end of a window: its permits come
+// back then.
 func TestWindowKeepsItsEnd(t *testing.T) {
 	t.Parallel()
 	for _, version := range []string{windowed, "4.7.0"} {
@@ -160,11 +160,23 @@ func TestWindowKeepsItsEnd(t *testing.T) {
 				assert.Equal(t, time.Minute, window())
 
 				assert.EqualValues(t, 6, available(t, l))
+				if version != windowed {
+					return // to this Client an end of the limiter before the window's is that of all keys
+				}
 				_, err := l.Expire(t.Context(), 10*time.Second)
 				require.NoError(t, err)
-				assert.Equal(t, 10*time.Second, window())
+				assert.Equal(t, time.Minute, window())
+				for range 2 {
+					mustAcquire(t, l, 3)
+					assert.Equal(t, time.Minute, window())
+				}
+				mustRefuse(t, l, 1)
+				assert.EqualValues(t, 0, available(t, l))
+				assert.Equal(t, time.Minute, window())
 				time.Sleep(10 * time.Second)
-				assert.Empty(t, limiterKeys(t, rdb, l.Name()))
+				assert.NotContains(t, limiterKeys(t, rdb, l.Name()), l.Name())
+				mustTrySetRate(t, l, every(10, time.Minute))
+				mustRefuse(t, l, 1)
 			})
 		})
 	}
@@ -225,7 +237,7 @@ func TestWindowRepeatsNothing(t *testing.T) {
 
 func TestWindowManyCallersTogether(t *testing.T) {
 	t.Parallel()
-	redistest.Engines(t, func(t *testing.T, rdb *redis.Client) {
+	redistest.Everywhere(t, func(t *testing.T, rdb redis.UniversalClient) {
 		l := newOldLimiter(t, rdb, windowed, every(100, time.Hour))
 		var mu sync.Mutex
 		var wg sync.WaitGroup
@@ -282,4 +294,42 @@ func TestWindowGivesNothingBackToTheNextOne(t *testing.T) {
 	w.proxy.Settle(t)
 	free, _ := storedValue(t, w.rdb, w.keys.Value)
 	assert.EqualValues(t, 5, free)
+}
+
+// A keep-alive time that ends with the window makes it no other value.
+func TestWindowWithAKeepAliveTime(t *testing.T) {
+	t.Parallel()
+	bothTypes(t, func(t *testing.T, kind rratelimiter.RateType) {
+		virtual(t, func(t *testing.T, rdb *redis.Client) {
+			l := newOldLimiter(t, rdb, windowed, rratelimiter.Config{Type: kind, Rate: 1, Interval: time.Minute, KeepAlive: time.Minute})
+			mustAcquire(t, l, 1)
+			for range 6 {
+				mustRefuse(t, l, 1)
+				time.Sleep(9 * time.Second)
+			}
+			time.Sleep(6 * time.Second)
+			mustAcquire(t, l, 1)
+		})
+	})
+}
+
+// Until the server has removed it, the value counts, also in the last
+// millisecond of its window.
+func TestWindowUpToItsLastMillisecond(t *testing.T) {
+	t.Parallel()
+	redistest.Everywhere(t, func(t *testing.T, rdb redis.UniversalClient) {
+		const windows = 40
+		l := newOldLimiter(t, rdb, windowed, every(1, 5*time.Millisecond))
+		granted := 0
+		began := time.Now()
+		var took time.Duration
+		for took < windows*5*time.Millisecond {
+			if try(t, l, 1) {
+				granted++
+			}
+			took = time.Since(began)
+		}
+		// Windows are counted in whole milliseconds: one may be a part shorter.
+		assert.LessOrEqual(t, granted, int(took/(4*time.Millisecond))+1)
+	})
 }

@@ -91,8 +91,12 @@ if fields[3] == '0' and (fields[4] == '0' or not fields[4]) and not fields[5] th
     if answer then
       local ttl = redis.call('PTTL', KEYS[1])
       if ttl >= 0 then
+        local left, permits = redis.call('PTTL', KEYS[2]), redis.call('PTTL', KEYS[4])
+        local window = left >= 0 and ttl > left + 1000 and (permits < 0 or permits > left + 1000)
         ttl = string.format('%.0f', math.max(ttl, 1))
-        redis.call('PEXPIRE', KEYS[2], ttl)
+        if not window then
+          redis.call('PEXPIRE', KEYS[2], ttl)
+        end
         redis.call('PEXPIRE', KEYS[4], ttl)
       end
       return answer
@@ -238,10 +242,10 @@ if problem then
 end
 if made then
   redis.call('HSET', KEYS[1], 'rate', fields[1], 'interval', fields[2], 'keepAliveTime', fields[4], 'type', fields[3])
-  give_ttl(value_key, permits_key, nil)
+  give_ttl(value_key, permits_key, nil, windowed)
 end
 if token then
-  keep_ttl(config, value_key, permits_key, true)
+  keep_ttl(config, value_key, permits_key, true, windowed)
   return {'again', found and 'found:' .. digits(found) .. ';' .. token or token}
 end
 
@@ -299,7 +303,16 @@ if age ~= '' and not answered then
 else
   forget_answered(KEYS[1], fields[5], now)
 end
-keep_ttl(config, value_key, permits_key, true, windowed or state.window)
+local ends = nil
+if windowed or state.window then
+  ends = redis.call('PTTL', value_key)
+  if ends < 0 then
+    -- Nothing would ever fill a window that has no end.
+    redis.call('PEXPIRE', value_key, digits(interval))
+    ends = interval
+  end
+end
+keep_ttl(config, value_key, permits_key, true, ends)
 
 local before, left = free, free - taken
 if found then
@@ -311,17 +324,8 @@ if taken > 0 then
 elseif state.newest then
   reset = state.newest + interval - now
 end
-local ends = nil
-if windowed or state.window then
-  ends = redis.call('PTTL', value_key)
-  if ends < 0 then
-    -- Nothing would ever fill a window that has no end.
-    redis.call('PEXPIRE', value_key, digits(interval))
-    ends = interval
-  end
-  if left < rate then
-    reset = ends
-  end
+if ends and left < rate then
+  reset = ends
 end
 local answer = {rate, before, taken, interval, reset}
 if windowed then

@@ -40,7 +40,7 @@ if state and state.oldest then
     return problem
   end
 end
-keep_ttl(config, value_key, permits_key, false, state and state.window)
+keep_ttl(config, value_key, permits_key, false, ARGV[2] == 'w' or (state and state.window))
 if token then
   return {'again', token}
 end

@@ -36,7 +36,7 @@ state, token, problem = settle(config, value_key, permits_key, places, redis.cal
 if problem then
   return problem
 end
-keep_ttl(config, value_key, permits_key, true)
+keep_ttl(config, value_key, permits_key, true, state and state.window)
 if token then
   return {'again', token, tonumber(ARGV[1])}
 end

@@ -4,6 +4,7 @@
 --   1 config  2 value  3 client's value  4 permits  5 client's permits
 -- ARGV
 --   1 rate  2 interval in ms  3 type  4 keepAliveTime in ms, 0 for none
+--   5 letters, or '': w, as for acquire
 -- Returns
 --   1 when the rate was set, 0 when there was one
 --   CORRUPT <key's number> <field> <why>
@@ -29,5 +30,5 @@ if ARGV[4] ~= '0' then
 end
 -- What a lost limiter of that name left behind is not to end before its time.
 local value_key, permits_key = pair_of(parse_config({ARGV[1], ARGV[2], ARGV[3], ARGV[4]}))
-give_ttl(value_key, permits_key, ARGV[4] ~= '0' and ARGV[4] or ARGV[3] == '1' and ARGV[2])
+give_ttl(value_key, permits_key, ARGV[4] ~= '0' and ARGV[4] or ARGV[3] == '1' and ARGV[2], ARGV[5] == 'w')
 return 1

@@ -35,6 +35,11 @@ const (
 	maxAttempts = 5
 	minBackoff  = 8 * time.Millisecond
 	maxBackoff  = 512 * time.Millisecond
+
+	// While servers change places a call is refused until they have, however
+	// often it is made: it is made for this long.
+	patience       = 3 * time.Second
+	patientBackoff = 128 * time.Millisecond
 )
 
 // Once runs a script. It is not repeated once it may have run: the error is
@@ -58,6 +63,7 @@ func Repeat(ctx context.Context, rdb Redis, s *lua.Script, keys []string, args f
 
 func run(ctx context.Context, rdb Redis, s *lua.Script, keys []string, repeat bool, args func(time.Duration) []any) (any, error) {
 	var doubt time.Time // when the first attempt that may have run was sent
+	begun, counted := time.Now(), 0
 	for attempt := 1; ; attempt++ {
 		sent, age := time.Now(), time.Duration(-1)
 		if !doubt.IsZero() {
@@ -68,6 +74,9 @@ func run(ctx context.Context, rdb Redis, s *lua.Script, keys []string, repeat bo
 		case err == nil:
 			return reply, nil
 		case notRun(err):
+			if isDial(err) {
+				reload(ctx, rdb)
+			}
 		case isAnswer(err) || errors.Is(err, redis.ErrClosed):
 			if !doubt.IsZero() {
 				err = fmt.Errorf("%w: %w", ErrLost, err)
@@ -78,8 +87,15 @@ func run(ctx context.Context, rdb Redis, s *lua.Script, keys []string, repeat bo
 				doubt = sent
 			}
 		}
+		backoff, over := maxBackoff, false
+		if inTransition(err) {
+			backoff, over = patientBackoff, time.Since(begun) > patience
+		} else {
+			counted++
+			over = counted == maxAttempts
+		}
 		lost := !doubt.IsZero()
-		if attempt == maxAttempts || (lost && !repeat) || sleep(ctx, attempt) != nil {
+		if over || (lost && !repeat) || sleep(ctx, min(minBackoff<<min(attempt-1, 10), backoff)) != nil {
 			if lost {
 				return nil, fmt.Errorf("%w: %w", ErrLost, err)
 			}
@@ -129,15 +145,38 @@ func isAnswer(err error) bool {
 func notRun(err error) bool {
 	if isAnswer(err) {
 		switch Code(err) {
-		case "LOADING", "READONLY", "CLUSTERDOWN", "TRYAGAIN", "MASTERDOWN", "NOREPLICAS", "BUSY", "NOSCRIPT":
+		case "NOREPLICAS", "BUSY", "NOSCRIPT":
 			return true
 		}
-		return strings.HasPrefix(err.Error(), "ERR max number of clients reached")
+		return inTransition(err) || strings.HasPrefix(err.Error(), "ERR max number of clients reached")
 	}
-	if op, ok := errors.AsType[*net.OpError](err); ok && op.Op == "dial" {
+	return isDial(err) || errors.Is(err, redis.ErrPoolTimeout) || errors.Is(err, redis.ErrPoolExhausted)
+}
+
+// inTransition tells whether the server refused the script for as long as
+// servers change places: a slot moves, a replica takes over or a server starts.
+func inTransition(err error) bool {
+	if !isAnswer(err) {
+		return false
+	}
+	switch Code(err) {
+	case "LOADING", "READONLY", "CLUSTERDOWN", "TRYAGAIN", "MASTERDOWN":
 		return true
 	}
-	return errors.Is(err, redis.ErrPoolTimeout) || errors.Is(err, redis.ErrPoolExhausted)
+	return false
+}
+
+func isDial(err error) bool {
+	op, ok := errors.AsType[*net.OpError](err)
+	return ok && op.Op == "dial"
+}
+
+// reload has a cluster client find out who serves what: of a master that is gone
+// it would learn within a minute only.
+func reload(ctx context.Context, rdb Redis) {
+	if cluster, ok := rdb.(interface{ ReloadState(ctx context.Context) }); ok {
+		cluster.ReloadState(ctx)
+	}
 }
 
 // Code returns the code of an error that Redis answered: its first word. Where a
@@ -155,8 +194,7 @@ func Code(err error) string {
 // the line's number) and miniredis tell with their own words before it.
 var codeInside = regexp.MustCompile(`^ERR Error (?:running|compiling) script.*?: ?-?([A-Z]{3,}) `)
 
-func sleep(ctx context.Context, attempt int) error {
-	backoff := min(minBackoff<<(attempt-1), maxBackoff)
+func sleep(ctx context.Context, backoff time.Duration) error {
 	timer := time.NewTimer(backoff/2 + rand.N(backoff/2))
 	defer timer.Stop()
 	select {

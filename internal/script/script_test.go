@@ -260,13 +260,21 @@ func TestRefusedUnrunIsRepeated(t *testing.T) {
 				assert.Less(t, time.Since(start), 2*time.Second)
 			})
 			virtual(t, func(int) error { return refusal }, func(t *testing.T, rdb *redis.Client, w *wire) {
+				start := time.Now()
 				_, err := script.Repeat(t.Context(), rdb, incr, []string{"key"}, func(age time.Duration) []any {
 					assert.Negative(t, age)
 					return nil
 				})
 				require.ErrorIs(t, err, refusal)
 				require.NotErrorIs(t, err, script.ErrLost)
-				assert.Len(t, w.sent(), 5, "it gives up")
+				switch took := time.Since(start); script.Code(refusal) {
+				case "LOADING", "READONLY", "CLUSTERDOWN", "TRYAGAIN", "MASTERDOWN":
+					assert.Greater(t, took, 3*time.Second, "servers take their time to change places")
+					assert.Less(t, took, 4*time.Second)
+					assert.Less(t, len(w.sent()), 100)
+				default:
+					assert.Len(t, w.sent(), 5, "it gives up")
+				}
 			})
 		})
 	}
@@ -339,7 +347,7 @@ func TestLostAnswers(t *testing.T) {
 
 func TestRepeatTellsTheAge(t *testing.T) {
 	t.Parallel()
-	refused := answered("LOADING Redis is loading the dataset in memory")
+	refused := answered("BUSY Redis is busy running a script.")
 	faults := []error{refused, io.EOF, refused, io.EOF}
 	virtual(t, func(attempt int) error {
 		time.Sleep(time.Second)
@@ -378,7 +386,7 @@ func TestLostThenRefused(t *testing.T) {
 		_, err := script.Read(t.Context(), rdb, incr, []string{"key"})
 		require.ErrorIs(t, err, script.ErrLost)
 		require.ErrorIs(t, err, refused)
-		assert.Len(t, w.sent(), 5)
+		assert.Greater(t, len(w.sent()), 5)
 	})
 }
 

@@ -1,10 +1,10 @@
 --- @include "window"
 
 -- Gives value and permits that time to live, or takes theirs away.
-local function give_ttl(value_key, permits_key, ttl)
-  local window = is_window(value_key, permits_key)
+local function give_ttl(value_key, permits_key, ttl, windowed)
+  local window = is_window(value_key, permits_key, windowed)
   if ttl then
-    if not window or redis.call('PTTL', value_key) > tonumber(ttl) then
+    if not window then
       redis.call('PEXPIRE', value_key, ttl)
     end
     redis.call('PEXPIRE', permits_key, ttl)

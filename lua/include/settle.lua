@@ -59,9 +59,9 @@ local function settle(config, value_key, permits_key, places, value_text, now, n
 
   -- The value goes before the rows, here and below: where memory is short,
   -- Redis refuses that one.
-  local shared = windowed or places[1] == 2
+  local shared = places[1] == 2
   if not newest or newest <= now - interval then
-    local window = value and value < rate and shared and is_window(value_key, permits_key)
+    local window = value and value < rate and (windowed or shared and is_window(value_key, permits_key))
     if value and not window then
       store(rate)
     end
@@ -111,7 +111,7 @@ local function settle(config, value_key, permits_key, places, value_text, now, n
     for i = 1, out do
       sum = sum + permits_of(rows[i])
     end
-    if not (shared and is_window(value_key, permits_key)) then
+    if not (windowed or shared and is_window(value_key, permits_key)) then
       store(math.min(rate, value + sum))
     end
     redis.call('ZREMRANGEBYRANK', permits_key, 0, out - 1)
