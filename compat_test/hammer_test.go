@@ -31,35 +31,134 @@ import (
 // written within one; Redisson is made so. Nobody sweeps a member before its
 // time is over by the sweeper's own clock, and all clocks are the machine's, so
 // what is in use may not be more than the rate at any moment, not even by one
-// and not for a microsecond.
-func TestHammer(t *testing.T) {
-	t.Parallel()
+// and not for a microsecond. Where the value alone counts, that holds for what
+// is taken during the life of its key.
+func TestHammer(t *testing.T) { //nolint:paralleltest // one JVM at a time
+	eachRelease(t, func(t *testing.T, peer javaPeer) {
+		f := hammer(t, crew{javas: []javaPeer{peer, peer}, goes: 2, oldest: peer.release.version, load: usual})
+		f.report(t, peer.release.version)
+		f.requireSound(t)
+		f.requireJavaErrors(t, peer)
+		assert.Positive(t, f.goes, "Go's share")
+		assert.Positive(t, f.java, "Java's share")
+	})
+}
+
+// TestHammerOfAClockBehind has each grant leave nothing in the set but a row of
+// this millisecond. A Redisson before 3.15.3 that has looked at its clock just
+// before, and is refused, then fails: with other Redissons as with Go, whose
+// rows the server dates.
+func TestHammerOfAClockBehind(t *testing.T) { //nolint:paralleltest // one JVM at a time
+	tight := load{rate: 1, interval: 20 * time.Millisecond, length: 2 * time.Second}
+	eachRelease(t, func(t *testing.T, peer javaPeer) {
+		if peer.release.seesFuture {
+			t.Logf("Redisson %s sees rows of a later date", peer.release.version)
+			return
+		}
+		for _, goes := range []int{0, 2} {
+			name := fmt.Sprintf("%s beside %d in Go", peer.release.version, goes)
+			c := crew{javas: []javaPeer{peer, newPeer(t, peer.release.version)}, goes: goes, oldest: peer.release.version, load: tight}
+			f := hammer(t, c)
+			f.report(t, name)
+			f.requireSound(t)
+			f.requireJavaErrors(t, peer)
+		}
+	})
+}
+
+// load is a limiter's rate and how long it is asked for more than that.
+type load struct {
+	rate             int64
+	interval, length time.Duration
+}
+
+var usual = load{rate: 20, interval: 500 * time.Millisecond, length: 4 * time.Second}
+
+func (l load) allowed() int64 { return l.rate * int64(l.length/l.interval) }
+
+// crew is who asks a limiter for permits: these services in Java, and so many in
+// Go.
+type crew struct {
+	load
+	javas  []javaPeer
+	goes   int
+	oldest string // the release that Go is told to share limiters with
+}
+
+// figures are what came of it.
+type figures struct {
+	load
+	goes, java, total int64 // permits granted
+	inTime            int64 // those of them while the time ran
+	javaErrors        int64
+	firstError        string
+
+	mostInUse   int64 // at a time
+	mostWritten int64 // within an interval
+	left        int64 // in the end: free and in use together
+}
+
+func (f *figures) report(t *testing.T, name string) {
+	t.Helper()
+	percent := 100 * float64(f.inTime) / float64(f.allowed())
+	t.Logf("%s: %d of %d permits that the limit allows were granted (%.1f %%), to Go %d, to Java %d with %d errors; "+
+		"of %d at most %d were in use and %d written within an interval",
+		name, f.inTime, f.allowed(), percent, f.goes, f.java, f.javaErrors, f.rate, f.mostInUse, f.mostWritten)
+	record(t, name, f.goes, f.java, f.javaErrors, max(0, f.mostInUse-f.rate), fmt.Sprintf("%.1f", percent), f.firstError)
+}
+
+// requireSound checks that no permit was granted twice, nor lost.
+func (f *figures) requireSound(t *testing.T) {
+	t.Helper()
+	assert.LessOrEqual(t, f.mostInUse, f.rate, "permits in use")
+	assert.Equal(t, f.total, f.goes+f.java, "grants that callers know of")
+	assert.Equal(t, f.rate, f.left, "free and in use")
+}
+
+// requireJavaErrors checks that Redisson failed at nothing but what releases
+// before 3.15.3 are known to fail at.
+func (f *figures) requireJavaErrors(t *testing.T, peer javaPeer) {
+	t.Helper()
+	if r := peer.release; r.keepsSet && !r.seesFuture && f.javaErrors > 0 {
+		assert.Contains(t, f.firstError, "to 'unpack'")
+		return
+	}
+	assert.Zero(t, f.javaErrors, f.firstError)
+}
+
+func hammer(t *testing.T, c crew) *figures {
+	t.Helper()
 	const (
-		rate     = 20
-		interval = 500 * time.Millisecond
-		length   = 6 * time.Second
-		allowed  = rate * int(length/interval)
 		patience = 200 * time.Millisecond
 		pause    = 5 * time.Millisecond
 	)
 	server := redistest.StartRedis(t)
 	rdb := server.Client(t, nil)
-	java, java2 := newJava(t, server.URL()), newJava(t, server.URL())
-	name := redistest.Name(t)
+	name, warm := redistest.Name(t), redistest.Name(t)
 	set := keys.For(name, "")
-	// Both have their scripts loaded before the time runs.
-	warm := redistest.Name(t)
-	goes := []goService{newGo(t, rdb), newGo(t, server.Client(t, nil))}
-	for _, s := range []service{java, java2, goes[0], goes[1]} {
-		s.TrySetRate(warm, rratelimiter.PerHour(1))
+	var javas []javaService
+	for _, peer := range c.javas {
+		javas = append(javas, javaService{t, peer.driver.open(t, server.URL())})
+	}
+	var goes []goService
+	for range c.goes {
+		goes = append(goes, newGo(t, server.Client(t, nil), sharing(c.oldest)...))
+	}
+	// All have their scripts loaded before the time runs.
+	for _, s := range javas {
+		s.TrySetRate(warm, rratelimiter.PerHour(100))
 		s.Try(warm, 1)
 	}
-	require.True(t, java.TrySetRate(name, rratelimiter.Config{Rate: rate, Interval: interval}))
+	for _, s := range goes {
+		s.Try(warm, 1)
+	}
+	require.True(t, javas[0].TrySetRate(name, rratelimiter.Config{Rate: c.rate, Interval: c.interval}))
 
-	watch := watchGrants(t, server.Addr(), set.Permits)
-	end := time.Now().Add(length + patience)
+	watch := watchGrants(t, server.Addr(), set, c.interval)
+	end := time.Now().Add(c.length + patience)
 	var wg sync.WaitGroup
-	var goGrants, javaGrants atomic.Int64
+	var goGrants, javaGrants, javaErrors atomic.Int64
+	var firstError atomic.Value
 	for _, s := range goes {
 		limiter := s.RateLimiter(name)
 		for i := range 4 {
@@ -80,13 +179,17 @@ func TestHammer(t *testing.T) {
 			})
 		}
 	}
-	for i, s := range []javaService{java, java2} {
-		timeout, pause := time.Duration(i)*patience, time.Duration(1-i)*pause
+	for i, s := range javas {
+		timeout, pause := time.Duration(i%2)*patience, time.Duration(1-i%2)*pause
 		wg.Go(func() {
 			h, err := s.Hammer(t.Context(), name, 4, 1, time.Until(end), timeout, pause)
 			if assert.NoError(t, err) {
-				assert.Zero(t, h.Errors, h.FirstError)
 				javaGrants.Add(h.Granted)
+				javaErrors.Add(h.Errors)
+				if h.Errors > 0 {
+					message, _, _ := strings.Cut(h.FirstError, ". channel: ")
+					firstError.Store(message)
+				}
 			}
 		})
 	}
@@ -94,66 +197,40 @@ func TestHammer(t *testing.T) {
 
 	grants := watch()
 	require.NotEmpty(t, grants)
-	begin := grants[0].at.Truncate(time.Millisecond)
-	total, inTime := int64(0), int64(0)
-	inTurn := int64(0) // without those written in another interval than they are dated in
-	var (
-		most        int64         // permits in use at a time
-		mostWritten int64         // permits written within an interval
-		late        time.Duration // the most by which a grant was dated before it was written
-	)
+	f := &figures{load: c.load, goes: goGrants.Load(), java: javaGrants.Load(), javaErrors: javaErrors.Load()}
+	f.firstError, _ = firstError.Load().(string)
 	for i, g := range grants {
-		total += g.permits
-		if since := g.at.Sub(begin); since < length {
-			inTime += g.permits
-			if !g.dated.Before(begin.Add(since.Truncate(interval))) {
-				inTurn += g.permits
-			}
+		f.total += g.permits
+		if g.at.Sub(grants[0].at) < c.length {
+			f.inTime += g.permits
 		}
-		late = max(late, g.at.Sub(g.dated))
 		inUse, written := int64(0), int64(0)
 		for _, other := range grants[:i+1] {
-			if other.dated.Add(interval).After(g.at) {
+			if other.window == g.window && (g.window > 0 || other.dated.Add(c.interval).After(g.at)) {
 				inUse += other.permits
 			}
-			if other.at.Add(interval).After(g.at) {
+			if other.at.Add(c.interval).After(g.at) {
 				written += other.permits
 			}
 		}
-		most, mostWritten = max(most, inUse), max(mostWritten, written)
-		require.LessOrEqual(t, inUse, int64(rate), "permits in use at %v, after grant %d", g.at, i)
+		f.mostInUse, f.mostWritten = max(f.mostInUse, inUse), max(f.mostWritten, written)
 	}
-	assert.Equal(t, total, goGrants.Load()+javaGrants.Load(), "grants that callers know of")
-	assert.LessOrEqual(t, inTurn, int64(allowed))
-	assert.GreaterOrEqual(t, float64(inTime), 0.97*float64(allowed), "of what the limit allows")
-	assert.GreaterOrEqual(t, goGrants.Load(), total/20, "Go's share")
-	assert.GreaterOrEqual(t, javaGrants.Load(), total/20, "Java's share")
-
-	value, permits := stored(t, rdb, set.Value, set.Permits)
-	require.NotNil(t, value)
-	sum := *value
-	for _, n := range permits {
-		sum += n
-	}
-	assert.EqualValues(t, rate, sum, "free and in use")
-	passTime(t, rdb, name, interval)
-	assert.EqualValues(t, rate, goes[0].Available(name))
-	assert.EqualValues(t, rate, java.Available(name))
-	t.Logf("%d of %d permits that the limit allows were granted (%.1f %%), to Go %d, to Java %d; "+
-		"of %d at most %d were in use and %d written within an interval, at most %v after their date",
-		inTime, allowed, 100*float64(inTime)/float64(allowed), goGrants.Load(), javaGrants.Load(), rate, most, mostWritten, late)
+	passTime(t, rdb, name, c.interval)
+	f.left = javas[0].Available(name)
+	return f
 }
 
-// grant is a member that a script has added.
+// grant is a member that a script has added, or what it has taken of a window.
 type grant struct {
 	at      time.Time // when, by the server
 	dated   time.Time // its score
+	window  int       // in which it was taken; 0 where members are kept
 	permits int64
 }
 
-// watchGrants has the server tell of each member added to the set from now on.
-// The function that it returns ends that and returns all that were.
-func watchGrants(t *testing.T, addr, permitsKey string) func() []grant {
+// watchGrants has the server tell of each grant of a limiter from now on. The
+// function that it returns ends that and returns all that were.
+func watchGrants(t *testing.T, addr string, set keys.Set, interval time.Duration) func() []grant {
 	t.Helper()
 	conn, err := net.Dial("tcp", addr)
 	require.NoError(t, err)
@@ -172,7 +249,7 @@ func watchGrants(t *testing.T, addr, permitsKey string) func() []grant {
 	const last = "that was all"
 	done := make(chan result, 1)
 	go func() {
-		var all []grant
+		w := watcher{set: set, interval: interval}
 		for {
 			line, err := r.ReadString('\n')
 			if err != nil {
@@ -181,20 +258,13 @@ func watchGrants(t *testing.T, addr, permitsKey string) func() []grant {
 			}
 			stamp, words := parseMonitor(line)
 			if len(words) > 1 && strings.EqualFold(words[0], "echo") && words[1] == last {
-				done <- result{grants: all}
+				done <- result{grants: w.grants}
 				return
 			}
-			// Without XX, which changes the date of a member that was there.
-			if len(words) < 4 || !strings.EqualFold(words[0], "zadd") || words[1] != permitsKey || words[2] == "XX" {
-				continue
-			}
-			member, err := codec.Parse(words[len(words)-1])
-			dated, dateErr := strconv.ParseInt(words[len(words)-2], 10, 64)
-			if err != nil || dateErr != nil {
-				done <- result{err: fmt.Errorf("monitor: %q", line)}
+			if err := w.see(stamp, words); err != nil {
+				done <- result{err: fmt.Errorf("monitor: %q: %w", line, err)}
 				return
 			}
-			all = append(all, grant{at: stamp, dated: time.UnixMilli(dated), permits: int64(member.Permits)})
 		}
 	}()
 	return func() []grant {
@@ -208,6 +278,56 @@ func watchGrants(t *testing.T, addr, permitsKey string) func() []grant {
 		require.NoError(t, got.err)
 		return got.grants
 	}
+}
+
+// watcher gathers grants from the commands that a server runs.
+type watcher struct {
+	set      keys.Set
+	interval time.Duration
+	grants   []grant
+	window   int       // the number of the last window
+	begun    time.Time // when that began
+}
+
+func (w *watcher) see(at time.Time, words []string) error {
+	if len(words) < 3 {
+		return nil
+	}
+	switch command := strings.ToLower(words[0]); {
+	case command == "zadd" && words[1] == w.set.Permits:
+		pairs := words[2:]
+		if strings.EqualFold(pairs[0], "xx") {
+			return nil // the date of a member that was there
+		}
+		if strings.EqualFold(pairs[0], "nx") {
+			pairs = pairs[1:]
+		}
+		for i := 0; i+1 < len(pairs); i += 2 {
+			member, err := codec.Parse(pairs[i+1])
+			if err != nil {
+				return err
+			}
+			dated, err := strconv.ParseInt(pairs[i], 10, 64)
+			if err != nil {
+				return err
+			}
+			w.grants = append(w.grants, grant{at: at, dated: time.UnixMilli(dated), permits: int64(member.Permits)})
+		}
+	case command == "set" && words[1] == w.set.Value && len(words) == 5:
+		// A key may end a little early, by the server's clock of milliseconds.
+		if early := w.interval - 2*time.Millisecond - at.Sub(w.begun); w.window > 0 && early > 0 {
+			return fmt.Errorf("a window begins %v early", early)
+		}
+		w.window++
+		w.begun = at
+	case command == "decrby" && words[1] == w.set.Value && w.window > 0:
+		permits, err := strconv.ParseInt(words[2], 10, 64)
+		if err != nil {
+			return err
+		}
+		w.grants = append(w.grants, grant{at: at, dated: at, window: w.window, permits: permits})
+	}
+	return nil
 }
 
 // parseMonitor takes a line of MONITOR apart:

@@ -1,31 +1,90 @@
 package compat_test
 
+import (
+	"encoding/binary"
+
+	"github.com/rratelimiter/rratelimiter/codec"
+)
+
 // What this module does to a limiter. Where that is not what Redisson does, a
 // comment says which of Redisson's defects is the reason.
 
-// settle brings a pair up to date: what has run out comes back.
-func settle(c *call, p *pair) {
-	rate := c.rate()
-	store := func(value int64) {
-		if p.hasValue {
-			p.value = value // by INCRBY: the end of the key stays
-		} else {
-			p.set(value)
-		}
+// module is what the option WithRedissonVersion makes of the module: how it
+// writes beside the oldest Redisson that shares the limiters.
+type module struct {
+	layout   codec.Layout // of the members that it writes
+	windowed bool         // the value's key alone is the limiter: a fixed window
+	thorough bool         // each acquire takes back all that has run out
+	marks    bool         // members tell who wrote them
+}
+
+func moduleFor(oldest string) *module {
+	r := redissonOf(oldest)
+	return &module{
+		layout:   r.layout,
+		windowed: !r.keepsSet,
+		thorough: !r.sumsUp,
+		marks:    r.layout >= codec.LayoutD1,
 	}
+}
+
+// isWindow tells whether the value is a fixed window of a Redisson that keeps no
+// set: it ends before all the rest. Where such a Redisson shares the limiters,
+// every value is one.
+func (m *module) isWindow(c *call, p *pair) bool {
+	if m.windowed {
+		return p.hasValue
+	}
+	if !p.hasValue || p.valueEnd == never {
+		return false
+	}
+	later := func(end span) bool {
+		if end == never {
+			return true
+		}
+		by := end.from - p.valueEnd.from - 1000
+		if by > -settled && by < settled {
+			c.unsure = true
+		}
+		return by > 0
+	}
+	return later(c.configEnd) && later(p.rowsEnd)
+}
+
+// upToDate is what a pair holds once it is up to date.
+type upToDate struct {
+	free   int64
+	window bool // the value is one, and what is taken of it comes back as a whole
+}
+
+// settle brings a pair up to date: what has run out comes back.
+func (m *module) settle(c *call, p *pair) upToDate {
+	rate := c.rate()
+	canBe := m.windowed || c.config["type"] == "0"
 	_, rest := c.split(p.rows, c.interval())
 	if len(rest) == 0 {
+		window := p.value < rate && canBe && m.isWindow(c, p)
 		// Value there, set gone: nothing is in use.
-		store(rate)
+		if p.hasValue && !window {
+			p.value = rate
+		}
 		p.setRows(nil)
-		return
+		if !p.hasValue {
+			return upToDate{free: rate}
+		}
+		return upToDate{p.value, window}
 	}
-	value := rate - sum(p.rows) // value gone, set there: from the set
-	if p.hasValue {
-		value = p.value
+	if !p.hasValue {
+		p.set(rate - sum(p.rows)) // value gone, set there: from the set
+		if m.windowed {
+			p.valueEnd = c.after(c.interval())
+		}
 	}
 	// Value above rate is possible and stays: it does not stay here.
-	store(min(rate, value+sum(p.rows)-sum(rest)))
+	p.value = min(rate, p.value)
+	if released := sum(p.rows) - sum(rest); !canBe || !m.isWindow(c, p) {
+		p.value = min(rate, p.value+released)
+	}
 	for i := range rest {
 		// Client clocks: a row dated in the future counts from now.
 		if !c.past(rest[i].at) {
@@ -33,143 +92,201 @@ func settle(c *call, p *pair) {
 		}
 	}
 	p.setRows(rest)
+	return upToDate{free: p.value}
 }
 
 // repay gives back permits that leaked: those neither free nor in use.
-func repay(c *call, p *pair) {
+func (m *module) repay(c *call, p *pair) {
+	if m.isWindow(c, p) {
+		return
+	}
 	// A resent acquire loses its permit for good, and so do rows that another
 	// rate has left behind.
 	p.value = max(p.value, c.rate()-sum(p.rows))
 }
 
-// goTail puts the limiter's end on all keys.
-func goTail(c *call, p *pair, renew bool) {
+// goTail puts the limiter's end on all keys. A window keeps its own.
+func goTail(c *call, p *pair, renew, window bool) {
 	end := c.configEnd
-	if keepAlive := c.keepAlive(); keepAlive > 0 {
-		if renew {
-			c.configEnd = c.after(keepAlive)
-			end = c.configEnd
-		}
-	} else if idle := c.after(c.interval()); c.config["type"] == "1" && (end == never || end.from > idle.from) {
+	if keepAlive := c.keepAlive(); keepAlive > 0 && renew {
+		c.configEnd = c.after(keepAlive)
+		end = c.configEnd
+	} else if idle := c.after(c.interval()); keepAlive <= 0 && c.config["type"] == "1" && (end == never || end.from > idle.from) {
 		// PER_CLIENT: keys of clients that are gone stay for ever.
 		end = idle
 	}
 	if end != never {
-		p.expire(end)
+		p.expireBut(window, end)
 	}
 }
 
-// goNewEnd gives the pair of a limiter whose rate has just been set the end that
+// expireBut is expire, save that a window keeps its end.
+func (p *pair) expireBut(window bool, end span) {
+	old := p.valueEnd
+	p.expire(end)
+	if window && p.hasValue && old != never {
+		p.valueEnd = old
+	}
+}
+
+// newEnd gives the pair of a limiter whose rate has just been set the end that
 // the rate has, whatever was there before.
-func goNewEnd(c *call) {
+func (m *module) newEnd(c *call) {
 	p := c.pair()
-	p.valueEnd, p.rowsEnd = never, never
+	window := m.isWindow(c, p)
 	end := c.configEnd
 	if end == never && c.config["type"] == "1" {
 		end = c.after(c.interval())
 	}
-	p.expire(end)
+	if end != never {
+		p.expireBut(window, end)
+		return
+	}
+	p.rowsEnd = never
+	if !window {
+		p.valueEnd = never
+	}
 }
 
-// goTryAcquireAtOnce takes permits that are free without a look at what has
-// run out; the flag tells whether they are.
-func goTryAcquireAtOnce(c *call, permits int64) (answer, bool) {
-	if c.config == nil {
+// tryAcquireAtOnce takes permits that are free without a look at what has run
+// out; the flag tells whether they are.
+func (m *module) tryAcquireAtOnce(c *call, permits int64) (answer, bool) {
+	if c.config == nil || m.thorough {
 		return answer{}, false
 	}
 	p := c.pair()
 	if permits < 1 || !p.hasValue || permits > p.value || p.value > c.rate() {
 		return answer{}, false
 	}
-	if len(p.rows) == 0 {
+	window := m.isWindow(c, p)
+	if len(p.rows) == 0 && !window {
 		p.value = c.rate() // value there, set gone
 	}
-	c.grant(p, permits)
-	goTail(c, p, true)
+	m.grant(c, p, permits)
+	goTail(c, p, true, window)
 	return say(true), true
 }
 
-// goTryAcquire takes permits if they are free. With audit, a refusal means that
+// grant takes permits; without a member where there is only the window.
+func (m *module) grant(c *call, p *pair, permits int64) {
+	if !p.hasValue {
+		p.set(c.rate())
+		if m.windowed {
+			p.valueEnd = c.after(c.interval())
+		}
+	}
+	if m.windowed {
+		p.value -= permits
+	} else {
+		c.grant(p, permits)
+	}
+}
+
+// tryAcquire takes permits if they are free. With audit, a refusal means that
 // not even leaked permits were left.
-func goTryAcquire(c *call, permits int64, fallback *rateConfig, audit bool) answer {
-	granted, problem := goTake(c, permits, fallback, audit)
+func (m *module) tryAcquire(c *call, permits int64, fallback *rateConfig, audit bool) answer {
+	granted, _, problem := m.take(c, permits, fallback, audit)
 	if problem != "" {
 		return say(problem)
 	}
 	return say(granted)
 }
 
-func goTake(c *call, permits int64, fallback *rateConfig, audit bool) (granted bool, problem string) {
+func (m *module) take(c *call, permits int64, fallback *rateConfig, audit bool) (granted bool, u upToDate, problem string) {
 	if permits < 1 {
 		// tryAcquire(-5) mints permits; 0 leaves junk members.
-		return false, illegal
+		return false, u, illegal
 	}
 	rate := c.rate()
 	if c.config == nil {
 		if fallback == nil {
-			return false, notInitialized
+			return false, u, notInitialized
 		}
 		rate = fallback.rate
 	}
 	if permits > rate {
-		return false, exceedsRate
+		return false, u, exceedsRate
 	}
-	if c.config == nil {
+	made := c.config == nil
+	if made {
 		c.setConfig(*fallback)
-		// unlink takes the configuration alone: what is left may have an end.
-		p := c.pair()
-		p.valueEnd, p.rowsEnd = never, never
 	}
 	p := c.pair()
-	settle(c, p)
-	if permits > p.value && audit {
-		repay(c, p)
+	u = m.settle(c, p)
+	if made {
+		// unlink takes the configuration alone: what is left may have an end.
+		window := m.isWindow(c, p)
+		p.rowsEnd = never
+		if !window {
+			p.valueEnd = never
+		}
 	}
-	granted = permits <= p.value
+	if permits > u.free && audit && len(p.rows) > 0 && !m.windowed {
+		m.repay(c, p)
+		u.free = p.value
+	}
+	granted = permits <= u.free
 	if granted {
-		c.grant(p, permits)
+		m.grant(c, p, permits)
+		u.free -= permits
 	}
-	goTail(c, p, true)
-	return granted, ""
+	if window := m.windowed || u.window; window && p.hasValue && p.valueEnd == never {
+		p.valueEnd = c.after(c.interval()) // nothing would ever fill it
+	}
+	goTail(c, p, true, m.windowed || u.window)
+	return granted, u, ""
 }
 
-// goDecision is Take: goTryAcquire, with figures.
-func goDecision(c *call, permits int64, audit bool) answer {
-	granted, problem := goTake(c, permits, nil, audit)
+// decision is Take: tryAcquire, with figures.
+func (m *module) decision(c *call, permits int64, audit bool) answer {
+	granted, u, problem := m.take(c, permits, nil, audit)
 	if problem != "" {
 		return say(problem)
 	}
 	p, interval := c.pair(), c.interval()
+	until := func(at span) span { return span{at.from - c.now.to, at.to - c.now.from} }
 	retry, reset := span{0, 0}, span{interval, interval}
-	if !granted {
-		until := func(at span) span { return span{at.from + interval - c.now.to, at.to + interval - c.now.from} }
+	switch {
+	case m.windowed || u.window:
+		if u.free < c.rate() {
+			reset = until(p.valueEnd)
+		}
+		if !granted {
+			retry = until(p.valueEnd)
+		}
+	case !granted:
 		rows := append([]row(nil), p.rows...)
 		sortRows(rows)
-		reset = until(rows[len(rows)-1].at)
+		reset = until(rows[len(rows)-1].at.add(interval))
 		retry = span{interval, interval} // all there is would not do
 		free := p.value
 		for _, r := range rows {
 			if free += r.permits; free >= permits {
-				retry = until(r.at)
+				retry = until(r.at.add(interval))
 				break
 			}
 		}
 	}
-	return say(granted, c.rate(), max(0, p.value)).with(retry, reset)
+	return say(granted, c.rate(), max(0, u.free)).with(retry, reset)
 }
 
-func goRelease(c *call, permits int64) answer {
+func (m *module) release(c *call, permits int64) answer {
 	switch {
 	case permits < 0:
 		return say(illegal)
+	case m.windowed:
+		return say(unsupported)
 	case permits == 0:
 		return say("done")
 	case c.config == nil:
 		return say(notInitialized)
 	}
 	p := c.pair()
-	settle(c, p)
-	goTail(c, p, true)
+	m.settle(c, p)
+	goTail(c, p, true, false)
+	if len(p.rows) == 0 {
+		return say("done")
+	}
 
 	// release() leaves the set alone, so that the same permit comes back twice:
 	// here it comes off the newest rows, the caller's own first.
@@ -183,7 +300,8 @@ func goRelease(c *call, permits int64) answer {
 	left := permits
 	for _, own := range []bool{true, false} {
 		for i := len(rows) - 1; i >= 0 && left > 0; i-- {
-			if (rows[i].owner == c.who) != own || rows[i].member == "" {
+			mine := rows[i].owner == c.who || !m.marks
+			if mine != own || rows[i].member == "" {
 				continue
 			}
 			n := min(left, rows[i].permits)
@@ -209,27 +327,35 @@ func goRelease(c *call, permits int64) answer {
 	return say("done")
 }
 
-// withPermits returns the member of the same id that stands for so many.
+// withPermits returns the member of the same id that stands for so many. Ours in
+// layout C hold the permits twice.
 func withPermits(member string, permits int64) string {
-	n := uint32(permits)
-	return member[:len(member)-4] + string([]byte{byte(n), byte(n >> 8), byte(n >> 16), byte(n >> 24)})
+	text := string(binary.LittleEndian.AppendUint32(nil, uint32(permits)))
+	if len(member) == 20 && member[9:13] == member[16:] {
+		member = member[:9] + text + member[13:]
+	}
+	return member[:len(member)-4] + text
 }
 
-func goAvailablePermits(c *call) answer {
+func (m *module) availablePermits(c *call) answer {
 	if c.config == nil {
 		return say(notInitialized)
 	}
 	p := c.pair()
-	settle(c, p)
-	// availablePermits creates a value with no TTL beside an expiring config.
-	goTail(c, p, false)
-	if len(p.rows) > 0 {
-		repay(c, p)
+	u := m.settle(c, p)
+	if !p.hasValue && !m.windowed && (c.config["type"] == "1" || c.configEnd != never) {
+		p.set(u.free)
 	}
-	return say(max(0, p.value))
+	if len(p.rows) > 0 {
+		m.repay(c, p)
+		u.free = p.value
+	}
+	// availablePermits creates a value with no TTL beside an expiring config.
+	goTail(c, p, false, m.windowed || u.window)
+	return say(max(0, u.free))
 }
 
-func goTrySetRate(c *call, cfg rateConfig) answer {
+func (m *module) trySetRate(c *call, cfg rateConfig) answer {
 	if c.config != nil {
 		// trySetRate=false adds keepAliveTime to an older limiter.
 		return say(false)
@@ -238,12 +364,15 @@ func goTrySetRate(c *call, cfg rateConfig) answer {
 	if cfg.keepAlive > 0 {
 		c.configEnd = c.after(cfg.keepAlive)
 	}
-	goNewEnd(c)
+	m.newEnd(c)
 	return say(true)
 }
 
-// goSetRate is SetRate, or UpdateRate with updateOnly.
-func goSetRate(c *call, cfg rateConfig, keepState, updateOnly bool) answer {
+// setRate is SetRate, or UpdateRate with updateOnly.
+func (m *module) setRate(c *call, cfg rateConfig, keepState, updateOnly bool) answer {
+	if keepState && m.windowed {
+		return say(unsupported)
+	}
 	set := say("done")
 	if updateOnly {
 		set = say(true)
@@ -258,11 +387,12 @@ func goSetRate(c *call, cfg rateConfig, keepState, updateOnly bool) answer {
 	}
 	c.setConfig(cfg)
 	// setRate with keepAliveTime 0 leaves an old TTL that kills the limiter.
-	c.configEnd = never
+	newEnd := never
 	if cfg.keepAlive > 0 {
-		c.configEnd = c.after(cfg.keepAlive)
+		newEnd = c.after(cfg.keepAlive)
 	}
 	if !kept {
+		c.configEnd = newEnd
 		// Plain setRate with another type leaves the other mode's keys.
 		for _, p := range c.own() {
 			p.del()
@@ -274,11 +404,12 @@ func goSetRate(c *call, cfg rateConfig, keepState, updateOnly bool) answer {
 		// updateRate(keepState) clamps at 0: the debt is kept here.
 		p.value = min(p.value, oldRate) + cfg.rate - oldRate
 	}
-	settle(c, p)
+	m.settle(c, p)
 	if len(p.rows) > 0 {
-		repay(c, p)
+		m.repay(c, p)
 	}
-	goNewEnd(c)
+	c.configEnd = newEnd
+	m.newEnd(c)
 	return set
 }
 
@@ -287,6 +418,42 @@ func goConfig(c *call) answer {
 		return say(notInitialized)
 	}
 	return say(typeName(c.config["type"]), c.rate(), c.interval(), c.keepAlive())
+}
+
+// expire sets the end of all keys; a window keeps its own.
+func (m *module) expire(c *call, end span) answer {
+	there := c.config != nil
+	windows := make(map[*pair]bool)
+	for _, p := range c.own() {
+		windows[p] = m.isWindow(c, p)
+		there = there || p.hasValue || len(p.rows) > 0
+	}
+	if c.config != nil {
+		c.configEnd = end
+	}
+	for _, p := range c.own() {
+		p.expireBut(windows[p], end)
+	}
+	c.expireKeys(c.now)
+	return say(there)
+}
+
+func (m *module) clearExpire(c *call) answer {
+	windows := make(map[*pair]bool)
+	for _, p := range c.own() {
+		windows[p] = m.isWindow(c, p)
+	}
+	had := c.configEnd != never
+	c.configEnd = never
+	for _, p := range c.own() {
+		had = had || p.rowsEnd != never
+		p.rowsEnd = never
+		if !windows[p] {
+			had = had || p.valueEnd != never
+			p.valueEnd = never
+		}
+	}
+	return say(had)
 }
 
 // goRename moves the limiter: unlink, rename and the like take the whole one,

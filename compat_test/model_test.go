@@ -7,6 +7,8 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+
+	"github.com/rratelimiter/rratelimiter/codec"
 )
 
 // state is what Redis holds of one limiter. Times are epoch milliseconds.
@@ -28,6 +30,7 @@ type pair struct {
 // row is a member of a set.
 type row struct {
 	member  string // its bytes; "" for one whose id only its writer knows yet
+	layout  codec.Layout
 	permits int64
 	at      span // the score
 	owner   *actor
@@ -250,9 +253,11 @@ func (p *pair) matchRows(wanted []row) string {
 	for i, r := range p.rows {
 		want, ok := known[r.member]
 		if !ok {
-			same := func(want row) bool { return want.permits == r.permits && meets(want.at, r.at, 0) }
+			same := func(want row) bool {
+				return want.layout == r.layout && want.permits == r.permits && meets(want.at, r.at, 0)
+			}
 			n := slices.IndexFunc(fresh, same)
-			if n < 0 || len(r.member) != 21 {
+			if n < 0 {
 				return fmt.Sprintf("row %x of %d permits, dated %v, is not wanted", r.member, r.permits, r.at)
 			}
 			want = fresh[n]
@@ -300,6 +305,8 @@ type call struct {
 	who    *actor
 	now    span
 	unsure bool // something ends just now: the answer is not certain
+
+	miscounted bool // rows were taken for permits, and their numbers differ
 }
 
 // pair returns the keys in use, by the limiter's type.
@@ -340,7 +347,7 @@ func (c *call) split(rows []row, interval int64) (out, rest []row) {
 // grant takes permits: a new row, and that much less of the value.
 func (c *call) grant(p *pair, permits int64) {
 	// Redisson packs any number into 32 bits.
-	p.rows = append(p.rows, row{permits: int64(uint32(permits)), at: c.now, owner: c.who})
+	p.rows = append(p.rows, row{layout: c.who.layout, permits: int64(uint32(permits)), at: c.now, owner: c.who})
 	p.value -= permits
 }
 
@@ -394,6 +401,13 @@ const (
 	exceedsRate    = "error: more than the rate"
 	illegal        = "error: illegal argument"
 	nilArithmetic  = "error: arithmetic on a nil value"
+
+	// This module alone, beside a Redisson that keeps no set.
+	unsupported = "error: unsupported"
+
+	// Redisson alone, of some releases.
+	nothingToUnpack = "error: bad argument to unpack"
+	notDecoded      = "error: the reply is not decoded"
 )
 
 // The rest are the operations that are the same in both libraries, and what

@@ -1,0 +1,135 @@
+package compat_test
+
+import (
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"github.com/rratelimiter/rratelimiter"
+	"github.com/rratelimiter/rratelimiter/internal/redistest"
+)
+
+// Two releases of Redisson, older first, and Go on the same limiters.
+var (
+	// mixable are releases that share limiters with each other.
+	mixable = [][2]string{
+		{"3.12.3", "3.13.2"}, {"3.20.1", "4.7.0"}, {"3.13.6", "3.15.5"}, {"3.15.5", "3.16.0"},
+		{"3.17.7", "3.27.2"}, {"3.27.2", "4.7.0"}, {"3.35.0", "4.7.0"}, {"3.45.1", "4.3.1"},
+	}
+
+	// immiscible are releases that do not read, or not count, each other's rows.
+	immiscible = [][2]string{
+		{"3.15.5", "3.16.8"}, {"3.16.8", "4.7.0"}, {"3.12.3", "3.15.5"}, {"3.12.3", "4.7.0"},
+		{"3.15.5", "3.17.7"}, {"3.15.5", "4.7.0"}, {"3.16.8", "3.20.1"},
+	}
+)
+
+// eachFleet has test run beside each pair: all with -releases all, two without
+// -releases, else those with a release that it names.
+func eachFleet(t *testing.T, pairs [][2]string, test func(t *testing.T, older, newer javaPeer)) {
+	t.Helper()
+	for i, pair := range pairs {
+		named := func(version string) bool { return slices.Contains(pair[:], version) }
+		if *releasesFlag == "" && i > 1 || *releasesFlag != "" && !slices.ContainsFunc(releases(t), named) {
+			continue
+		}
+		t.Run(pair[0]+"+"+pair[1], func(t *testing.T) { test(t, newPeer(t, pair[0]), newPeer(t, pair[1])) })
+	}
+}
+
+func TestFleetTurns(t *testing.T) { //nolint:paralleltest // few JVMs at a time
+	eachFleet(t, mixable, func(t *testing.T, older, newer javaPeer) {
+		playTurns(t, fleet{javas: []javaPeer{older, newer}, oldest: older.release.version})
+	})
+}
+
+func TestFleetHammer(t *testing.T) { //nolint:paralleltest // few JVMs at a time
+	eachFleet(t, mixable, func(t *testing.T, older, newer javaPeer) {
+		name := older.release.version + "+" + newer.release.version
+		f := hammer(t, crew{javas: []javaPeer{older, newer}, goes: 2, oldest: older.release.version, load: usual})
+		f.report(t, name)
+		f.requireSound(t)
+		f.requireJavaErrors(t, older)
+	})
+}
+
+// TestFleetsThatBreak shows what the two Redissons do to each other, and that Go
+// beside them breaks neither of them that would not break without it. Where
+// Go is the first to ask when rows have run out, none breaks at all.
+func TestFleetsThatBreak(t *testing.T) { //nolint:paralleltest // few JVMs at a time
+	eachFleet(t, immiscible, func(t *testing.T, older, newer javaPeer) {
+		pair := older.release.version + "+" + newer.release.version
+		rdb, url := redistest.Redis(t), redistest.Shared(t).URL()
+		javas := []javaService{{t, older.driver.open(t, url)}, {t, newer.driver.open(t, url)}}
+		goes := newGo(t, rdb, sharing(older.release.version)...)
+		for first, second := range []int{1, 0} {
+			asks := fmt.Sprintf("%s asks first", []javaPeer{older, newer}[first].release.version)
+			outcome := func(what string, takes, sweeps bool) map[string]int {
+				// What a row is read as may depend on its random bytes.
+				answers := make(map[string]int)
+				for range 10 {
+					answers[afterAnInterval(t, javas, first, second, goes, takes, sweeps)]++
+				}
+				record(t, pair, asks, what, answers)
+				t.Logf("%s, %s, %s: %v", pair, asks, what, answers)
+				return answers
+			}
+			breaks := func(answers map[string]int) bool {
+				for answer := range answers {
+					if strings.Contains(answer, "error") {
+						return true
+					}
+				}
+				return false
+			}
+			alone := outcome("without Go", false, false)
+			beside := outcome("beside Go", true, false)
+			cured := outcome("Go asks before them", true, true)
+			assert.False(t, breaks(beside) && !breaks(alone), "Go breaks what did not break without it")
+			assert.False(t, breaks(cured), "broken though Go has swept")
+		}
+	})
+}
+
+// afterAnInterval has two Javas take permits, and Go too where it takes; and
+// returns what they are told when they ask again an interval later, behind Go
+// where it sweeps.
+func afterAnInterval(t *testing.T, javas []javaService, first, second int, goes goService, takes, sweeps bool) string {
+	t.Helper()
+	cfg := rratelimiter.PerMinute(10)
+	name := redistest.Name(t)
+	require.True(t, javas[0].TrySetRate(name, cfg))
+	for _, java := range javas {
+		require.True(t, java.Try(name, 2))
+	}
+	if takes {
+		require.True(t, goes.Try(name, 3))
+	}
+	passTime(t, redistest.Redis(t), name, cfg.Interval+time.Second)
+	if sweeps {
+		require.True(t, goes.Try(name, 3))
+	}
+	var answers []string
+	for _, i := range []int{first, second} {
+		granted, err := javas[i].TryAcquireNow(t.Context(), name, 1)
+		answer := fmt.Sprint(granted)
+		if thrown, ok := errors.AsType[*javaError](err); ok {
+			answer = "error"
+			for _, known := range []string{"data string too short", "arithmetic on a nil value"} {
+				if strings.Contains(thrown.Message, known) {
+					answer += ": " + known
+				}
+			}
+		} else {
+			require.NoError(t, err)
+		}
+		answers = append(answers, answer)
+	}
+	return strings.Join(answers, ", ")
+}

@@ -1,0 +1,74 @@
+package main
+
+import (
+	"os"
+	"path/filepath"
+	"slices"
+	"testing"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+)
+
+// recorded writes tables as tests do and returns what is read of them.
+func recorded(t *testing.T, tables map[string]string) (*results, error) {
+	t.Helper()
+	dir := t.TempDir()
+	for name, text := range tables {
+		require.NoError(t, os.WriteFile(filepath.Join(dir, name+".tsv"), []byte(text), 0o600))
+	}
+	return readResults(dir)
+}
+
+func TestPage(t *testing.T) {
+	t.Parallel()
+	r, err := recorded(t, map[string]string{
+		"TestTurns": "4.7.0\tGo tryAcquire\t10\t0\n4.7.0\tGo take\t5\t0\n4.7.0\tJava tryAcquire\t7\t0\n" +
+			"4.7.0\tGo release\t3\t1\n4.7.0\tJava release\t2\t0\n3.12.3\tGo tryAcquire\t4\t0\n",
+		"TestHammer":  "4.7.0\t100\t80\t0\t0\t100.0\t\n3.13.6\t90\t70\t2\t0\t99.0\tbad argument\n",
+		"servers":     "redis-7.0\tsingle\t500\t0\t2\t40\t\nredis-7.0\ttls\t400\t0\t9\t41\t\nvalkey-9.1\ttls\t0\t0\t0\t1\tn/a: built without TLS\n",
+		"reshard":     "overall\t4\t900\t0\t0\t0\t1.7\t1.8\n",
+		"TestUnknown": "what is this\n",
+	})
+	require.NoError(t, err)
+	page := r.page()
+	assert.Contains(t, page, "| 3.12.3 | 4 / - | - / - |")
+	assert.Contains(t, page, "| 4.7.0 | 15 / 7 | **1 of 3 wrong** / 2 |")
+	assert.Contains(t, page, "31 operations, 1 came out wrong")
+	assert.Contains(t, page, "| 3.13.6 | 90 | 70 | 99.0 % | 0 | 2: bad argument |\n| 4.7.0 |")
+	assert.Contains(t, page, "| tls | 400 | n/a |\n")
+	assert.Contains(t, page, "| single | 500 | not run |\n")
+	assert.Contains(t, page, "- valkey-9.1, tls: built without TLS\n")
+	assert.Contains(t, page, "## Resharding")
+	assert.NotContains(t, page, "## Failover", "nothing was recorded of it")
+	assert.Contains(t, r.short(), "| 31 operations by turns | 1 wrong |")
+	assert.Contains(t, r.short(), "900 tests in 2 cells")
+}
+
+func TestRecordsThatCannotBeRead(t *testing.T) {
+	t.Parallel()
+	for table, text := range map[string]string{
+		"TestTurns": "4.7.0\tGo tryAcquire\tmany\t0\n",
+		"servers":   "redis-7.0\tsingle\n",
+	} {
+		_, err := recorded(t, map[string]string{table: text})
+		assert.ErrorContains(t, err, table+".tsv:1")
+	}
+}
+
+func TestShortFormIsReplaced(t *testing.T) {
+	t.Parallel()
+	text := "before\n" + shortBegin + "old\n" + shortEnd + "after\n"
+	changed, err := replaceShort(text, "new\n")
+	require.NoError(t, err)
+	assert.Equal(t, "before\n"+shortBegin+"new\n"+shortEnd+"after\n", changed)
+	_, err = replaceShort("no marks", "new\n")
+	require.Error(t, err)
+}
+
+func TestReleasesAreSortedByTheirNumbers(t *testing.T) {
+	t.Parallel()
+	releases := []string{"4.0.0", "3.9.1", "3.16.0+3.17.7", "3.16.0", "3.12.3"}
+	slices.SortFunc(releases, byRelease)
+	assert.Equal(t, []string{"3.9.1", "3.12.3", "3.16.0", "3.16.0+3.17.7", "4.0.0"}, releases)
+}
