@@ -5,11 +5,11 @@ FUZZTIME ?= 20s
 OPS      ?= 5000
 SEED     ?= 0
 REDISSON ?=
-SERVERS  ?= .cache/servers.tsv
+RESULTS  ?= .cache/results
 
 COVERED := . ./lua ./codec
 
-.PHONY: help test test-matrix check lint fuzz cover demo compat clean
+.PHONY: help test test-matrix golden check lint fuzz cover demo compat clean
 
 help: ## list the targets
 	@sed -n 's/^\([a-z-]*\):.*## /\1|/p' $(MAKEFILE_LIST) | while IFS='|' read -r target what; do \
@@ -18,9 +18,12 @@ help: ## list the targets
 test: ## everything: vet, lint, all tests on miniredis, real Redis and beside Redisson (-race, shuffled); installs what is missing
 	@scripts/test.sh
 
-test-matrix: ## the limiter's tests on every server through every topology; a line for each into SERVERS=.cache/servers.tsv
-	@mkdir -p $(dir $(SERVERS))
-	@scripts/matrix.sh $(SERVERS)
+test-matrix: ## every release of Redisson, every server through every topology, failovers; writes docs/compatibility.md
+	@scripts/matrix.sh $(RESULTS)
+
+golden: ## record anew what each release of Redisson does, for tests without Java; git diff shows what changed. REDISSON=release for one
+	@scripts/install-redis.sh || true
+	go test -count 1 -timeout 20m ./compat_test -run 'TestGolden$$' -record $(if $(REDISSON),-releases $(REDISSON))
 
 check: ## the fast part, under a minute: vet, lint, tests that need no server (-race)
 	@scripts/modules.sh go vet ./...

@@ -5,6 +5,7 @@ import (
 	"strconv"
 	"time"
 
+	"github.com/rratelimiter/rratelimiter/internal/script"
 	"github.com/rratelimiter/rratelimiter/limit"
 )
 
@@ -61,6 +62,23 @@ func (b *batch) add(r *request, inLine bool) bool {
 	b.sum += r.permits
 	b.figures = b.figures || r.figures
 	return true
+}
+
+// patience is how long the batch is sent again while servers change places: as
+// long as one of its callers waits, and for a second where all want one try.
+func (b *batch) patience(now time.Time) time.Duration {
+	var longest time.Duration
+	for _, r := range b.requests {
+		switch {
+		case !r.waits:
+			longest = max(longest, time.Second)
+		case r.deadline.IsZero():
+			return script.Patience
+		default:
+			longest = max(longest, r.deadline.Sub(now))
+		}
+	}
+	return min(longest, script.Patience)
 }
 
 // args returns the arguments of the acquire script; age is below 0 for an

@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"maps"
+	mathrand "math/rand/v2"
 	"reflect"
 	"slices"
 	"sync"
@@ -14,6 +15,7 @@ import (
 	"time"
 
 	"github.com/google/uuid"
+	"github.com/redis/go-redis/v9"
 
 	"github.com/rratelimiter/rratelimiter/codec"
 	"github.com/rratelimiter/rratelimiter/internal/keys"
@@ -208,25 +210,39 @@ func (c *Client) decide(ctx context.Context, keys []string, b *batch) (outcome, 
 	for {
 		b.sign(c)
 		reply, err := c.attempt(ctx, keys, b)
+		if isTaken(reply, err) {
+			c.attempts.Add(mathrand.Uint64N(1 << numberBits(b.rules.layout)))
+			continue
+		}
 		if err != nil {
 			return outcome{}, c.explain(ctx, keys, err)
 		}
-		if taken, _ := reply.([]any); len(taken) == 1 && taken[0] == "taken" {
-			continue
-		}
 		return b.parseOutcome(reply)
 	}
+}
+
+// isTaken tells whether the script knows the attempt's identity as another's:
+// those of old layouts are short. Where it is in doubt whether an attempt has
+// run, no answer says so.
+func isTaken(reply any, err error) bool {
+	if err != nil {
+		_, isAnswer := errors.AsType[redis.Error](err)
+		return isAnswer && !errors.Is(err, script.ErrLost) && script.Code(err) == "LATE"
+	}
+	taken, _ := reply.([]any)
+	return len(taken) == 1 && taken[0] == "taken"
 }
 
 // attempt sends a batch until it is decided. Where nothing in Redis would tell
 // that it has been, it is not repeated after a lost answer.
 func (c *Client) attempt(ctx context.Context, keys []string, b *batch) (any, error) {
 	var doubt time.Time // when the first attempt was sent that may have run
+	patience := b.patience(time.Now())
 	return untilDone(func(token string) (any, error) {
 		if b.rules.windowed() {
 			return script.Once(ctx, c.rdb, lua.Acquire, keys, b.args(-1, token)...)
 		}
-		return script.Repeat(ctx, c.rdb, lua.Acquire, keys, func(age time.Duration) []any {
+		return script.Repeat(ctx, c.rdb, lua.Acquire, keys, patience, func(age time.Duration) []any {
 			if age >= 0 {
 				token = "" // what it stood for may have been done
 				if doubt.IsZero() {
@@ -249,16 +265,22 @@ func (c *Client) giveBack(ctx context.Context, keys []string, b *batch, places [
 		_, _ = script.Once(ctx, c.rdb, lua.GiveBack, keys, "", b.grants(places, o)[0].permits, "", o.windowEnd, "", "")
 		return
 	}
+	var wg sync.WaitGroup
 	for _, g := range b.grants(places, o) {
-		own := c.identity(1)
-		_, _ = untilDone(func(token string) (any, error) {
-			return script.Repeat(ctx, c.rdb, lua.GiveBack, keys, func(age time.Duration) []any {
-				repeated := ""
-				if age >= 0 {
-					repeated = "1"
-				}
-				return []any{g.member, g.permits, repeated, formatAge(time.Since(b.sent)), token, own[:len(own)-4]}
-			})
-		})
+		wg.Go(func() { c.giveBackGrant(ctx, keys, g, b.sent) })
 	}
+	wg.Wait()
+}
+
+func (c *Client) giveBackGrant(ctx context.Context, keys []string, g grant, sent time.Time) {
+	own := c.identity(1)
+	_, _ = untilDone(func(token string) (any, error) {
+		return script.Repeat(ctx, c.rdb, lua.GiveBack, keys, script.Patience, func(age time.Duration) []any {
+			repeated := ""
+			if age >= 0 {
+				repeated = "1"
+			}
+			return []any{g.member, g.permits, repeated, formatAge(time.Since(sent)), token, own[:len(own)-4]}
+		})
+	})
 }

@@ -46,7 +46,7 @@ type gate struct{ reached, open chan struct{} }
 
 // Requests are given up after this time. A slow machine may give up some that
 // nobody held, which does no harm: they are repeated.
-const answerTimeout = 150 * time.Millisecond
+const answerTimeout = 300 * time.Millisecond
 
 // membersOf holds a release of Redisson for each way in which a grant is written
 // down: layouts, and whether requests may share a member. With each of them,

@@ -124,7 +124,7 @@ func TestWindowWithARateSetOnTheWay(t *testing.T) {
 		mustRefuse(t, l, 1)
 
 		// A rate that somebody lowers in the hash alone holds at once.
-		time.Sleep(time.Minute)
+		time.Sleep(time.Minute + time.Millisecond)
 		require.True(t, asRedisson3123(t, rdb, l, 1))
 		require.NoError(t, rdb.HSet(t.Context(), l.Name(), "rate", 2).Err())
 		mustAcquire(t, l, 2)
@@ -173,7 +173,7 @@ func TestWindowKeepsItsEnd(t *testing.T) {
 				mustRefuse(t, l, 1)
 				assert.EqualValues(t, 0, available(t, l))
 				assert.Equal(t, time.Minute, window())
-				time.Sleep(10 * time.Second)
+				time.Sleep(10*time.Second + time.Millisecond)
 				assert.NotContains(t, limiterKeys(t, rdb, l.Name()), l.Name())
 				mustTrySetRate(t, l, every(10, time.Minute))
 				mustRefuse(t, l, 1)
@@ -307,7 +307,7 @@ func TestWindowWithAKeepAliveTime(t *testing.T) {
 				mustRefuse(t, l, 1)
 				time.Sleep(9 * time.Second)
 			}
-			time.Sleep(6 * time.Second)
+			time.Sleep(6*time.Second + time.Millisecond)
 			mustAcquire(t, l, 1)
 		})
 	})

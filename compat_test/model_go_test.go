@@ -29,26 +29,41 @@ func moduleFor(oldest string) *module {
 }
 
 // isWindow tells whether the value is a fixed window of a Redisson that keeps no
-// set: it ends before all the rest. Where such a Redisson shares the limiters,
-// every value is one.
+// set: it ends before all the rest, an interval away at most. Where such a
+// Redisson shares the limiters, every value is one.
 func (m *module) isWindow(c *call, p *pair) bool {
 	if m.windowed {
 		return p.hasValue
 	}
-	if !p.hasValue || p.valueEnd == never {
+	if !p.hasValue || p.valueEnd == never || c.config == nil || p != c.pairs[""] || m.tooFar(c, p) {
 		return false
 	}
 	later := func(end span) bool {
 		if end == never {
 			return true
 		}
-		by := end.from - p.valueEnd.from - 1000
-		if by > -settled && by < settled {
-			c.unsure = true
-		}
-		return by > 0
+		return above(c, end.from-p.valueEnd.from, 1000)
 	}
 	return later(c.configEnd) && later(p.rowsEnd)
+}
+
+// tooFar tells whether the value ends later than a window can. Nothing but a
+// window ends just about an interval away.
+func (m *module) tooFar(c *call, p *pair) bool { return p.valueEnd.from-c.now.from > c.interval()+settled }
+
+// above tells whether a distance is more than another; near it that is not sure.
+func above(c *call, distance, limit int64) bool {
+	if by := distance - limit; by > -settled && by < settled {
+		c.unsure = true
+	}
+	return distance > limit
+}
+
+// endWindow gives a value that a window can't have an end that it can.
+func (m *module) endWindow(c *call, p *pair) {
+	if p.hasValue && (p.valueEnd == never || m.tooFar(c, p)) {
+		p.valueEnd = c.after(c.interval())
+	}
 }
 
 // upToDate is what a pair holds once it is up to date.
@@ -130,10 +145,9 @@ func (p *pair) expireBut(window bool, end span) {
 }
 
 // newEnd gives the pair of a limiter whose rate has just been set the end that
-// the rate has, whatever was there before.
-func (m *module) newEnd(c *call) {
+// the rate has, whatever was there before; a window keeps its own.
+func (m *module) newEnd(c *call, window bool) {
 	p := c.pair()
-	window := m.isWindow(c, p)
 	end := c.configEnd
 	if end == never && c.config["type"] == "1" {
 		end = c.after(c.interval())
@@ -230,8 +244,8 @@ func (m *module) take(c *call, permits int64, fallback *rateConfig, audit bool) 
 		m.grant(c, p, permits)
 		u.free -= permits
 	}
-	if window := m.windowed || u.window; window && p.hasValue && p.valueEnd == never {
-		p.valueEnd = c.after(c.interval()) // nothing would ever fill it
+	if m.windowed || u.window {
+		m.endWindow(c, p) // nothing else would ever fill it
 	}
 	goTail(c, p, true, m.windowed || u.window)
 	return granted, u, ""
@@ -350,6 +364,9 @@ func (m *module) availablePermits(c *call) answer {
 		m.repay(c, p)
 		u.free = p.value
 	}
+	if m.windowed {
+		m.endWindow(c, p)
+	}
 	// availablePermits creates a value with no TTL beside an expiring config.
 	goTail(c, p, false, m.windowed || u.window)
 	return say(max(0, u.free))
@@ -364,7 +381,7 @@ func (m *module) trySetRate(c *call, cfg rateConfig) answer {
 	if cfg.keepAlive > 0 {
 		c.configEnd = c.after(cfg.keepAlive)
 	}
-	m.newEnd(c)
+	m.newEnd(c, m.isWindow(c, c.pair()))
 	return say(true)
 }
 
@@ -408,8 +425,9 @@ func (m *module) setRate(c *call, cfg rateConfig, keepState, updateOnly bool) an
 	if len(p.rows) > 0 {
 		m.repay(c, p)
 	}
+	window := m.isWindow(c, p)
 	c.configEnd = newEnd
-	m.newEnd(c)
+	m.newEnd(c, window)
 	return set
 }
 

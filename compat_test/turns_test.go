@@ -249,7 +249,7 @@ func (w *world) operate(t *testing.T, who *actor, l *limiter, op *operation) {
 			continue
 		}
 		if op.rule != nil && !strings.HasPrefix(got.text, "error") {
-			if why := op.rule(&call{state: read[0], who: who}); why != "" {
+			if why := op.rule(&call{state: read[0], who: who, now: now}); why != "" {
 				count.mismatches++
 				w.mismatch(t, l, fmt.Sprintf("%s\nfound: %v", why, read[0]))
 			}

@@ -66,7 +66,7 @@ if fields[3] == '0' and (fields[4] == '0' or not fields[4]) and not fields[5] th
           redis.call('DECRBY', KEYS[2], ARGV[2])
           if value < rate and redis.call('ZCARD', KEYS[4]) == 1 then
             local left, whole = redis.call('PTTL', KEYS[2]), redis.call('PTTL', KEYS[1])
-            if left < 0 or (whole >= 0 and whole <= left + 1000) then
+            if left < 0 or left > interval or (whole >= 0 and whole <= left + 1000) then
               -- The set was lost, and this is no window: nothing else is in use.
               redis.call('INCRBY', KEYS[2], string.format('%.0f', rate - value))
               value = rate
@@ -92,7 +92,7 @@ if fields[3] == '0' and (fields[4] == '0' or not fields[4]) and not fields[5] th
       local ttl = redis.call('PTTL', KEYS[1])
       if ttl >= 0 then
         local left, permits = redis.call('PTTL', KEYS[2]), redis.call('PTTL', KEYS[4])
-        local window = left >= 0 and ttl > left + 1000 and (permits < 0 or permits > left + 1000)
+        local window = left >= 0 and left <= interval and ttl > left + 1000 and (permits < 0 or permits > left + 1000)
         ttl = string.format('%.0f', math.max(ttl, 1))
         if not window then
           redis.call('PEXPIRE', KEYS[2], ttl)
@@ -230,7 +230,9 @@ elseif need == 0 then
 end
 
 local wanted = need
-if string.find(flags, '[fs]') then
+if single then
+  wanted = math.huge -- nothing that has run out stays
+elseif string.find(flags, 'f') then
   wanted = rate
 elseif found then
   wanted = 0
@@ -242,7 +244,7 @@ if problem then
 end
 if made then
   redis.call('HSET', KEYS[1], 'rate', fields[1], 'interval', fields[2], 'keepAliveTime', fields[4], 'type', fields[3])
-  give_ttl(value_key, permits_key, nil, windowed)
+  give_ttl(value_key, permits_key, nil, is_window(value_key, permits_key, windowed))
 end
 if token then
   keep_ttl(config, value_key, permits_key, true, windowed)
@@ -305,14 +307,9 @@ else
 end
 local ends = nil
 if windowed or state.window then
-  ends = redis.call('PTTL', value_key)
-  if ends < 0 then
-    -- Nothing would ever fill a window that has no end.
-    redis.call('PEXPIRE', value_key, digits(interval))
-    ends = interval
-  end
+  ends = end_window(value_key, interval)
 end
-keep_ttl(config, value_key, permits_key, true, ends)
+keep_ttl(config, value_key, permits_key, true, ends ~= nil)
 
 local before, left = free, free - taken
 if found then
@@ -333,7 +330,7 @@ if windowed then
 end
 for _, permits in ipairs(refused) do
   local freed, wait = 0, math.max(1, ends or interval)
-  for i, row in ipairs(rows) do
+  for i, row in ipairs(ends and {} or rows) do
     freed = freed + permits_of(row)
     if left + freed >= permits or i == 257 then
       wait = math.max(1, tonumber(redis.call('ZSCORE', permits_key, row)) + interval - now)

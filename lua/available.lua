@@ -34,11 +34,14 @@ if state and state.unset and (config.per_client or redis.call('PTTL', KEYS[1]) >
   -- ends to Redisson before 3.13.3.
   redis.call('SET', value_key, digits(free))
 end
-if state and state.oldest then
+if state and state.oldest and ARGV[2] ~= 'w' then
   free, rows, problem = repay(config, value_key, permits_key, places, free)
   if problem then
     return problem
   end
+end
+if ARGV[2] == 'w' then
+  end_window(value_key, config.interval)
 end
 keep_ttl(config, value_key, permits_key, false, ARGV[2] == 'w' or (state and state.window))
 if token then

@@ -45,7 +45,7 @@ local now = tonumber(clock())
 if ARGV[1] == '' then
   -- A window that came after ends an interval later, or more.
   local ends = now + redis.call('PTTL', value_key)
-  if not value or math.abs(ends - tonumber(ARGV[4])) > math.min(config.interval / 2, 50) then
+  if not value or math.abs(ends - tonumber(ARGV[4])) > math.min(config.interval / 2, 5) then
     return 0
   end
   local back = math.max(0, math.min(config.rate - value, tonumber(ARGV[2])))
@@ -71,10 +71,11 @@ if not score or tonumber(score) <= now - config.interval then
   return 0
 end
 local permits = math.min(tonumber(ARGV[2]), permits_of(member))
+local window = is_window(value_key, permits_key)
 take_off(permits_key, member, permits)
 if value then
   local free = math.min(config.rate, value + permits)
-  if redis.call('EXISTS', permits_key) == 0 and not is_window(value_key, permits_key) then
+  if redis.call('EXISTS', permits_key) == 0 and not window then
     free = config.rate
   end
   redis.call('INCRBY', value_key, digits(free - value))

@@ -26,16 +26,23 @@ local value_key, permits_key, places = pair_of(config)
 local text, now = redis.call('GET', value_key), tonumber(clock())
 local value = integer(text)
 
-if value and value < config.rate and redis.call('EXISTS', permits_key) == 0 and is_window(value_key, permits_key) then
+-- A client's own value that ends is one, where it has no set beside it.
+local window = is_window(value_key, permits_key) or config.per_client and redis.call('PTTL', value_key) >= 0
+if value and value < config.rate and redis.call('EXISTS', permits_key) == 0 and window then
   local began = now + redis.call('PTTL', value_key) - config.interval
   local in_use, written = config.rate - value, 0
-  while in_use > 0 and written < 256 do
+  if in_use > 256 * 4294967295 then
+    return corrupt(places[1], 'value', 'counts more permits in use than members can')
+  end
+  while in_use > 0 do
     local permits = math.min(in_use, 4294967295)
     redis.call('ZADD', permits_key, digits(began), with_permits(later(ARGV[1], written), permits))
     in_use, written = in_use - permits, written + 1
   end
-  redis.call('INCRBY', value_key, digits(in_use))
   local ttl = redis.call('PTTL', KEYS[1])
+  if ttl < 0 and config.per_client then
+    ttl = config.interval
+  end
   if ttl > 0 then
     redis.call('PEXPIRE', value_key, digits(ttl))
     redis.call('PEXPIRE', permits_key, digits(ttl))
@@ -51,11 +58,12 @@ state, token, problem = settle(config, value_key, permits_key, places, text, now
 if problem then
   return problem
 end
-if token then
+if token and not from then
   return {'again', token}
 end
 from, written = tonumber(from or '0'), tonumber(written or '0')
-local rows = redis.call('ZRANGE', permits_key, digits(from), digits(from + 255))
+-- From the newest on: rows that run out or are added meanwhile leave none out.
+local rows = redis.call('ZRANGE', permits_key, digits(-from - 256), digits(-from - 1))
 local _
 _, problem = sum_of(rows, places[2])
 if problem then

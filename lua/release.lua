@@ -61,7 +61,7 @@ take_from(false)
 
 local free = state.free + tonumber(ARGV[1]) - left
 local more = redis.call('EXISTS', permits_key) == 1
-if free > config.rate or not more then
+if free > config.rate or not more and not state.window then
   free = config.rate
 end
 redis.call('INCRBY', value_key, digits(free - state.free))

@@ -18,6 +18,7 @@
 --- @include "pair"
 --- @include "settle"
 --- @include "repay"
+--- @include "window"
 --- @include "give_ttl"
 
 if ARGV[6] == '1' and redis.call('EXISTS', KEYS[1]) == 0 then
@@ -87,6 +88,7 @@ if few or not value then
   end
 end
 
+local window = is_window(value_key, permits_key)
 store_config()
-give_ttl(value_key, permits_key, ARGV[4] ~= '0' and ARGV[4] or config.per_client and ARGV[2])
+give_ttl(value_key, permits_key, ARGV[4] ~= '0' and ARGV[4] or config.per_client and ARGV[2], window)
 return 1

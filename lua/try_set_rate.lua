@@ -11,6 +11,7 @@
 
 --- @include "config"
 --- @include "pair"
+--- @include "window"
 --- @include "give_ttl"
 
 local fields = redis.call('HMGET', KEYS[1], 'rate', 'interval', 'type', 'keepAliveTime')
@@ -30,5 +31,6 @@ if ARGV[4] ~= '0' then
 end
 -- What a lost limiter of that name left behind is not to end before its time.
 local value_key, permits_key = pair_of(parse_config({ARGV[1], ARGV[2], ARGV[3], ARGV[4]}))
-give_ttl(value_key, permits_key, ARGV[4] ~= '0' and ARGV[4] or ARGV[3] == '1' and ARGV[2], ARGV[5] == 'w')
+give_ttl(value_key, permits_key, ARGV[4] ~= '0' and ARGV[4] or ARGV[3] == '1' and ARGV[2],
+  is_window(value_key, permits_key, ARGV[5] == 'w'))
 return 1

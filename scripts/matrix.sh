@@ -1,20 +1,47 @@
 #!/usr/bin/env bash
-# matrix.sh FILE [SERVER...]: runs the root package's tests on each server, or on
-# those named, through each topology. Writes a line for each cell into FILE, under
-# a line of headings: see cell.sh. Fails if a test does.
+# matrix.sh DIRECTORY [PART...]: runs the parts named, or all three, keeps what
+# they record in DIRECTORY, and writes docs/compatibility.md from it:
+#   servers    the limiter's tests on each server through each topology
+#   failover   failovers and resharding, measured
+#   redisson   every release of Redisson
+# Fails if a test does.
 set -euo pipefail
 cd "$(dirname "$0")/.."
-file=$1
+mkdir -p "$1"
+results=$(cd "$1" && pwd)
 shift
-[ $# -gt 0 ] || set -- redis-6.2 redis-7.0 redis-8.2 valkey-9.1
+[ $# -gt 0 ] || set -- redisson failover servers
 
 # What is missing shows in its cells.
 scripts/install-redis.sh all || true
 status=0
-printf 'server\ttopology\tresult\tpassed\tfailed\tskipped\tseconds\n' >"$file"
-for server in "$@"; do
-	for topology in single resp2 tls acl sentinel cluster ring; do
-		scripts/cell.sh "$server" "$topology" | tee -a "$file" || status=1
-	done
+for part in "$@"; do
+	echo "== $part"
+	start=$SECONDS
+	case $part in
+	servers)
+		rm -f "$results/servers.tsv"
+		for server in redis-6.2 redis-7.0 redis-8.2 valkey-9.1; do
+			for topology in single resp2 tls acl sentinel cluster ring; do
+				scripts/cell.sh "$server" "$topology" | tee -a "$results/servers.tsv" || status=1
+			done
+		done
+		;;
+	failover)
+		rm -f "$results"/failover.tsv "$results"/reshard.tsv
+		RRL_RESULTS=$results go test -count=1 -timeout 20m . \
+			-run 'TestReshardingWhileInUse|FailoverWhileInUse|ThatLosesWrites|MinReplicas' || status=1
+		;;
+	redisson)
+		rm -f "$results"/Test*.tsv
+		RRL_RESULTS=$results go test -count=1 -timeout 40m ./compat_test -releases all || status=1
+		;;
+	*)
+		echo "matrix: no part $part" >&2
+		exit 2
+		;;
+	esac
+	echo "== $part: $((SECONDS - start)) s"
 done
+go run ./internal/compatibility "$results"
 exit "$status"

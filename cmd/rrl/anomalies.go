@@ -51,7 +51,7 @@ func (f *findings) checkState(s *snapshot, st *state, cfg *fields) {
 		return
 	}
 	f.checkSum(s, st, cfg)
-	if s.isWindow() && s.permits.exists() {
+	if st.Window && s.permits.exists() {
 		f.add("window_and_members", "a Redisson before 3.13.3 counts a window by key %s, others keep members: its permits come "+
 			"back early and too many are granted; upgrade it, then run rrl migrate", s.value.name)
 	}
@@ -87,7 +87,7 @@ func (f *findings) checkMembers(s *snapshot, st *state) {
 		f.add("future_members", "%s of %s: dated up to %v ahead of the server, by a client whose clock is fast",
 			plural(int64(future), "member"), s.permits.name, time.Duration(furthest)*time.Millisecond)
 	}
-	if len(layouts) > 1 {
+	if len(layouts) > 1 && (layouts["B"] || layouts["C"]) {
 		f.checkMix(s, layouts)
 	}
 	if s.card > maxMembers {
@@ -95,7 +95,7 @@ func (f *findings) checkMembers(s *snapshot, st *state) {
 	}
 }
 
-// checkMix names the layouts that the members of one set have.
+// checkMix names layouts that exclude each other.
 func (f *findings) checkMix(s *snapshot, layouts map[string]bool) {
 	var names []string
 	for _, name := range []string{"B", "C", "D1", "D2", "D"} {
@@ -103,12 +103,9 @@ func (f *findings) checkMix(s *snapshot, layouts map[string]bool) {
 			names = append(names, name)
 		}
 	}
-	effect := "Redisson reads these beside each other"
-	if layouts["B"] || layouts["C"] {
-		effect = "written by Redissons that can't read each other's, so that requests fail or too many permits are granted " +
-			"once such a member runs out; upgrade those before 3.17 and run rrl migrate, or start anew by rrl set-rate or rrl delete"
-	}
-	f.add("mixed_layouts", "%s has layouts %s: %s", s.permits.name, strings.Join(names, ", "), effect)
+	f.add("mixed_layouts", "%s has layouts %s, written by Redissons that can't read each other's, so that requests fail or too many "+
+		"permits are granted once such a member runs out; upgrade those before 3.17 and run rrl migrate, or start anew by "+
+		"rrl set-rate or rrl delete", s.permits.name, strings.Join(names, ", "))
 }
 
 // checkSum compares the value and the permits in the set with the rate.
@@ -125,7 +122,7 @@ func (f *findings) checkSum(s *snapshot, st *state, cfg *fields) {
 		return
 	}
 	value := *st.Value
-	if s.isWindow() {
+	if st.Window {
 		return
 	}
 	if value > cfg.rate {

@@ -42,9 +42,12 @@ type keyState struct {
 
 // isWindow tells whether the value has an end of its own: a Redisson before
 // 3.13.3 counts a fixed window by it.
-func (s *snapshot) isWindow() bool {
-	own := func(k keyState) bool { return k.ttl < 0 || k.ttl > s.value.ttl+time.Second }
-	return s.value.kind == "string" && s.value.ttl > 0 && own(s.config) && own(s.permits)
+func (s *snapshot) isWindow(interval time.Duration) bool {
+	if s.value.kind != "string" || s.value.ttl < 0 || s.value.ttl > interval {
+		return false
+	}
+	later := func(k keyState) bool { return k.ttl < 0 || k.ttl > s.value.ttl+time.Second }
+	return later(s.config) && later(s.permits)
 }
 
 func (k keyState) exists() bool           { return k.kind != "none" }
@@ -153,7 +156,7 @@ func newState(s *snapshot, cfg *fields, clientID *string) state {
 	}
 	if n, err := strconv.ParseInt(s.number, 10, 64); err == nil {
 		st.Value = &n
-		st.Window = s.isWindow() && cfg != nil && n < cfg.rate
+		st.Window = cfg != nil && n < cfg.rate && s.isWindow(time.Duration(cfg.intervalMS)*time.Millisecond)
 	}
 	allRunOut := true
 	for _, z := range s.members {

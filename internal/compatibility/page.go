@@ -246,9 +246,9 @@ func (r *results) serverTable() string {
 			switch {
 			case !there:
 				row = append(row, "not run")
-			case c.why != "" && c.failed == 0:
+			case c.why != "":
 				row = append(row, "n/a")
-				notes = append(notes, fmt.Sprintf("- %s, %s: %s\n", server, topology, strings.TrimPrefix(c.why, "n/a: ")))
+				notes = append(notes, fmt.Sprintf("- %s, %s: %s\n", server, topology, c.why))
 			case c.failed > 0:
 				row = append(row, fmt.Sprintf("**%d failed**", c.failed))
 			default:

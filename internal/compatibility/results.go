@@ -50,9 +50,9 @@ type breaks struct{ releases, asks, what, answers string }
 // cell is one run of the behaviour suite on a server through a topology.
 type cell struct {
 	server, topology        string
+	why                     string // the server can't do it; "" where it can
 	passed, failed, skipped int
 	seconds                 int
-	why                     string
 }
 
 func readResults(dir string) (*results, error) {
@@ -108,12 +108,12 @@ func readResults(dir string) (*results, error) {
 		read("TestFleetsThatBreak", 4, func(words []string, _ func(int) int) {
 			r.breaks = append(r.breaks, breaks{words[0], words[1], words[2], words[3]})
 		}),
-		read("servers", 6, func(words []string, number func(int) int) {
-			c := cell{words[0], words[1], number(2), number(3), number(4), number(5), ""}
-			if len(words) > 6 {
-				c.why = words[6]
+		read("servers", 7, func(words []string, number func(int) int) {
+			why, _ := strings.CutPrefix(words[2], "n/a: ")
+			if why == words[2] {
+				why = ""
 			}
-			r.servers = append(r.servers, c)
+			r.servers = append(r.servers, cell{words[0], words[1], why, number(3), number(4), number(5), number(6)})
 		}),
 		read("failover", 5, func(words []string, _ func(int) int) { r.failovers = append(r.failovers, words) }),
 		read("reshard", 8, func(words []string, _ func(int) int) { r.reshards = append(r.reshards, words) }),

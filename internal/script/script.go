@@ -36,34 +36,37 @@ const (
 	minBackoff  = 8 * time.Millisecond
 	maxBackoff  = 512 * time.Millisecond
 
-	// While servers change places a call is refused until they have, however
-	// often it is made: it is made for this long.
-	patience       = 3 * time.Second
 	patientBackoff = 128 * time.Millisecond
 )
+
+// Patience is how long a call is repeated that is refused while servers change
+// places: until they have, it is refused however often it is made.
+const Patience = 3 * time.Second
 
 // Once runs a script. It is not repeated once it may have run: the error is
 // ErrLost then, with its cause.
 func Once(ctx context.Context, rdb Redis, s *lua.Script, keys []string, args ...any) (any, error) {
-	return run(ctx, rdb, s, keys, false, func(time.Duration) []any { return args })
+	return run(ctx, rdb, s, keys, false, Patience, func(time.Duration) []any { return args })
 }
 
 // Read runs a script that may run any number of times.
 func Read(ctx context.Context, rdb Redis, s *lua.Script, keys []string, args ...any) (any, error) {
-	return run(ctx, rdb, s, keys, true, func(time.Duration) []any { return args })
+	return run(ctx, rdb, s, keys, true, Patience, func(time.Duration) []any { return args })
 }
 
 // Repeat runs a script that can tell a repeated attempt from a new one. Its
 // arguments are asked for before each attempt; age is the time since the first
 // attempt that may have run was sent, below 0 while there is none. The error is
-// ErrLost, with the cause, where one of the attempts may have run.
-func Repeat(ctx context.Context, rdb Redis, s *lua.Script, keys []string, args func(age time.Duration) []any) (any, error) {
-	return run(ctx, rdb, s, keys, true, args)
+// ErrLost, with the cause, where one of the attempts may have run. patience takes
+// the place of [Patience].
+func Repeat(ctx context.Context, rdb Redis, s *lua.Script, keys []string, patience time.Duration, args func(age time.Duration) []any) (any, error) {
+	return run(ctx, rdb, s, keys, true, patience, args)
 }
 
-func run(ctx context.Context, rdb Redis, s *lua.Script, keys []string, repeat bool, args func(time.Duration) []any) (any, error) {
-	var doubt time.Time // when the first attempt that may have run was sent
-	begun, counted := time.Now(), 0
+func run(ctx context.Context, rdb Redis, s *lua.Script, keys []string, repeat bool, patience time.Duration, args func(time.Duration) []any) (any, error) {
+	var doubt time.Time   // when the first attempt that may have run was sent
+	var refused time.Time // when servers were first seen to change places
+	counted := 0
 	for attempt := 1; ; attempt++ {
 		sent, age := time.Now(), time.Duration(-1)
 		if !doubt.IsZero() {
@@ -87,12 +90,16 @@ func run(ctx context.Context, rdb Redis, s *lua.Script, keys []string, repeat bo
 				doubt = sent
 			}
 		}
-		backoff, over := maxBackoff, false
+		var backoff time.Duration
+		var over bool
 		if inTransition(err) {
-			backoff, over = patientBackoff, time.Since(begun) > patience
+			if refused.IsZero() {
+				refused = time.Now()
+			}
+			backoff, over = patientBackoff, time.Since(refused) > patience
 		} else {
 			counted++
-			over = counted == maxAttempts
+			backoff, over = maxBackoff, counted == maxAttempts
 		}
 		lost := !doubt.IsZero()
 		if over || (lost && !repeat) || sleep(ctx, min(minBackoff<<min(attempt-1, 10), backoff)) != nil {

@@ -112,7 +112,7 @@ func TestScriptFlush(t *testing.T) {
 				func() (any, error) { return script.Once(t.Context(), rdb, incr, []string{"key"}) },
 				func() (any, error) { return script.Read(t.Context(), rdb, incr, []string{"key"}) },
 				func() (any, error) {
-					return script.Repeat(t.Context(), rdb, incr, []string{"key"}, func(age time.Duration) []any {
+					return script.Repeat(t.Context(), rdb, incr, []string{"key"}, script.Patience, func(age time.Duration) []any {
 						assert.Negative(t, age, "an unknown script has not run")
 						return nil
 					})
@@ -261,7 +261,7 @@ func TestRefusedUnrunIsRepeated(t *testing.T) {
 			})
 			virtual(t, func(int) error { return refusal }, func(t *testing.T, rdb *redis.Client, w *wire) {
 				start := time.Now()
-				_, err := script.Repeat(t.Context(), rdb, incr, []string{"key"}, func(age time.Duration) []any {
+				_, err := script.Repeat(t.Context(), rdb, incr, []string{"key"}, script.Patience, func(age time.Duration) []any {
 					assert.Negative(t, age)
 					return nil
 				})
@@ -357,7 +357,7 @@ func TestRepeatTellsTheAge(t *testing.T) {
 		return nil
 	}, func(t *testing.T, rdb *redis.Client, _ *wire) {
 		var ages []time.Duration
-		reply, err := script.Repeat(t.Context(), rdb, incr, []string{"key"}, func(age time.Duration) []any {
+		reply, err := script.Repeat(t.Context(), rdb, incr, []string{"key"}, script.Patience, func(age time.Duration) []any {
 			ages = append(ages, age)
 			return []any{len(ages)}
 		})
@@ -499,4 +499,24 @@ func TestCodeWithoutMemory(t *testing.T) {
 	require.Error(t, err)
 	assert.Equal(t, "OOM", script.Code(err), err.Error())
 	require.NotErrorIs(t, err, script.ErrLost)
+}
+
+// A master hangs for as long as go-redis waits for an answer, and is then
+// replaced.
+func TestPatienceBeginsWithTheFirstRefusal(t *testing.T) {
+	t.Parallel()
+	virtual(t, func(attempt int) error {
+		switch {
+		case attempt == 1:
+			time.Sleep(3001 * time.Millisecond)
+			return context.DeadlineExceeded
+		case attempt < 4:
+			return answered("READONLY You can't write against a read only replica.")
+		}
+		return nil
+	}, func(t *testing.T, rdb *redis.Client, w *wire) {
+		_, err := script.Repeat(t.Context(), rdb, incr, []string{"k"}, script.Patience, func(time.Duration) []any { return nil })
+		require.NoError(t, err)
+		assert.Len(t, w.sent(), 5)
+	})
 }

@@ -1,8 +1,6 @@
---- @include "window"
-
--- Gives value and permits that time to live, or takes theirs away.
-local function give_ttl(value_key, permits_key, ttl, windowed)
-  local window = is_window(value_key, permits_key, windowed)
+-- Gives value and permits that time to live, or takes theirs away; a value that
+-- counts a window keeps its own.
+local function give_ttl(value_key, permits_key, ttl, window)
   if ttl then
     if not window then
       redis.call('PEXPIRE', value_key, ttl)

@@ -19,7 +19,7 @@ local function keep_ttl(config, value_key, permits_key, renew, window)
     end
   end
   if ttl > 0 then
-    if not window or redis.call('PTTL', value_key) < 0 then
+    if not window then
       redis.call('PEXPIRE', value_key, digits(ttl))
     end
     redis.call('PEXPIRE', permits_key, digits(ttl))

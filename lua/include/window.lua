@@ -1,13 +1,31 @@
+--- @include "integer"
+
 -- Tells whether the value is one that Redisson before 3.13.3 counts a fixed
--- window by. Such a value has an end of its own, and nothing may move that or
--- fill the value before: all permits come back then. The releases after it give
--- the value the end that the configuration has; where windowed says that older
--- ones share the limiter, every value with an end counts a window.
+-- window by. Such a value has an end of its own, an interval away at most, and
+-- nothing may move that or fill the value before: all permits come back then.
+-- The releases after it give the value the end that the configuration has, if
+-- any. A client's own value is a window only where windowed says that older
+-- releases share the limiter; then every value is.
 local function is_window(value_key, permits_key, windowed)
   local left = redis.call('PTTL', value_key)
-  if windowed or left < 0 then
-    return left >= 0
+  if windowed then
+    return left ~= -2
+  end
+  local interval = left >= 0 and value_key == KEYS[2] and integer(redis.call('HMGET', KEYS[1], 'interval')[1])
+  if not interval or left > interval then
+    return false
   end
   local config, permits = redis.call('PTTL', KEYS[1]), redis.call('PTTL', permits_key)
   return (config < 0 or config > left + 1000) and (permits < 0 or permits > left + 1000)
+end
+
+-- Gives a window that has no end, or one further away than its interval, an end:
+-- nothing else would ever fill it. Returns the ms until it ends.
+local function end_window(value_key, interval)
+  local left = redis.call('PTTL', value_key)
+  if left == -1 or left > interval then
+    redis.call('PEXPIRE', value_key, string.format('%.0f', interval))
+    left = interval
+  end
+  return left
 end
