@@ -24,7 +24,7 @@ import (
 // bytes, the lowest first.
 func numberBits(layout codec.Layout) int {
 	if layout == codec.LayoutB {
-		return 22 // an exponent below 0, as no number of Redisson's has
+		return 22 // a float below 2, as none of Redisson's is
 	}
 	return 24
 }
@@ -32,11 +32,7 @@ func numberBits(layout codec.Layout) int {
 // identity returns the first of n members for a new attempt, with no permits on
 // it yet.
 func (c *Client) identity(n int) []byte {
-	layout := c.rules.layout
-	if layout == 0 {
-		layout = codec.LayoutD2
-	}
-	return c.newMember(layout, n)
+	return c.newMember(c.rules.layout, n)
 }
 
 // newMember is identity in a layout that need not be the Client's own.

@@ -22,9 +22,10 @@ const (
 // it.
 //
 //	releases         what stands for a grant
-//	3.12.0-3.13.2    nothing: the value counts a fixed window. Release and
-//	                 KeepState are ErrUnsupported, and no call whose answer was
-//	                 lost is repeated: ErrUnknownOutcome
+//	3.12.0-3.13.2    nothing: the value counts a fixed window, so that an interval
+//	                 around its edge can see twice the rate. Release and
+//	                 KeepState are ErrUnsupported, and a request whose answer was
+//	                 lost is not repeated: ErrUnknownOutcome
 //	3.13.3-3.16.3    a member of 8 bytes
 //	3.16.4-3.16.8    a member of 20 bytes
 //	3.17.0-3.20.1    a member of 13 bytes
@@ -60,7 +61,7 @@ type rules struct {
 }
 
 // newestRules are those of every release from 3.35 on.
-var newestRules = rules{version: newestRedisson, layout: codec.LayoutD2, merge: true}
+var newestRules = rules{version: "3.35.0", layout: codec.LayoutD2, merge: true}
 
 // windowed tells whether no members are kept.
 func (r rules) windowed() bool { return r.layout == 0 }

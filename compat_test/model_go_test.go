@@ -49,7 +49,9 @@ func (m *module) isWindow(c *call, p *pair) bool {
 
 // tooFar tells whether the value ends later than a window can. Nothing but a
 // window ends just about an interval away.
-func (m *module) tooFar(c *call, p *pair) bool { return p.valueEnd.from-c.now.from > c.interval()+settled }
+func (m *module) tooFar(c *call, p *pair) bool {
+	return p.valueEnd.from-c.now.from > c.interval()+settled
+}
 
 // above tells whether a distance is more than another; near it that is not sure.
 func above(c *call, distance, limit int64) bool {

@@ -272,7 +272,7 @@ topology can't do, such as a clock that tests move, is left out there. miniredis
 func (r *results) failoverTable() string {
 	return `What was granted too much in one interval, with asynchronous replication. What each scenario is: [servers](servers.md).
 
-    go test -v -run 'WhileInUse|ThatLosesWrites|MinReplicas|TestWait' .
+    go test -v -run 'WhileInUse|ThatLosesWrites|MinReplicas|WaitTells' .
 
 ` + table([]string{"scenario", "rate", "over-granted", "lost", "seconds until it worked again"}, r.failovers)
 }
