@@ -109,7 +109,7 @@ func (m *module) settle(c *call, p *pair) upToDate {
 		}
 	}
 	p.setRows(rest)
-	return upToDate{free: p.value}
+	return upToDate{p.value, m.isWindow(c, p)}
 }
 
 // repay gives back permits that leaked: those neither free nor in use.
@@ -298,8 +298,8 @@ func (m *module) release(c *call, permits int64) answer {
 		return say(notInitialized)
 	}
 	p := c.pair()
-	m.settle(c, p)
-	goTail(c, p, true, false)
+	u := m.settle(c, p)
+	goTail(c, p, true, u.window)
 	if len(p.rows) == 0 {
 		return say("done")
 	}
@@ -337,7 +337,7 @@ func (m *module) release(c *call, permits int64) answer {
 	}
 	p.setRows(inUse)
 	p.value = min(c.rate(), p.value+permits-left)
-	if len(inUse) == 0 {
+	if len(inUse) == 0 && !u.window {
 		p.value = c.rate()
 	}
 	return say("done")

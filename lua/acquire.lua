@@ -244,7 +244,7 @@ if problem then
 end
 if made then
   redis.call('HSET', KEYS[1], 'rate', fields[1], 'interval', fields[2], 'keepAliveTime', fields[4], 'type', fields[3])
-  give_ttl(value_key, permits_key, nil, is_window(value_key, permits_key, windowed))
+  give_ttl(value_key, permits_key, nil, is_window(value_key, permits_key, windowed, interval))
 end
 if token then
   keep_ttl(config, value_key, permits_key, true, windowed)

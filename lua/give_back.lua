@@ -71,7 +71,7 @@ if not score or tonumber(score) <= now - config.interval then
   return 0
 end
 local permits = math.min(tonumber(ARGV[2]), permits_of(member))
-local window = is_window(value_key, permits_key)
+local window = is_window(value_key, permits_key, false, config.interval)
 take_off(permits_key, member, permits)
 if value then
   local free = math.min(config.rate, value + permits)

@@ -27,7 +27,7 @@ local text, now = redis.call('GET', value_key), tonumber(clock())
 local value = integer(text)
 
 -- A client's own value that ends is one, where it has no set beside it.
-local window = is_window(value_key, permits_key) or config.per_client and redis.call('PTTL', value_key) >= 0
+local window = is_window(value_key, permits_key, false, config.interval) or config.per_client and redis.call('PTTL', value_key) >= 0
 if value and value < config.rate and redis.call('EXISTS', permits_key) == 0 and window then
   local began = now + redis.call('PTTL', value_key) - config.interval
   local in_use, written = config.rate - value, 0

@@ -88,7 +88,7 @@ if few or not value then
   end
 end
 
-local window = is_window(value_key, permits_key)
+local window = is_window(value_key, permits_key, false, config.interval)
 store_config()
 give_ttl(value_key, permits_key, ARGV[4] ~= '0' and ARGV[4] or config.per_client and ARGV[2], window)
 return 1

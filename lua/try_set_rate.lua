@@ -32,5 +32,5 @@ end
 -- What a lost limiter of that name left behind is not to end before its time.
 local value_key, permits_key = pair_of(parse_config({ARGV[1], ARGV[2], ARGV[3], ARGV[4]}))
 give_ttl(value_key, permits_key, ARGV[4] ~= '0' and ARGV[4] or ARGV[3] == '1' and ARGV[2],
-  is_window(value_key, permits_key, ARGV[5] == 'w'))
+  is_window(value_key, permits_key, ARGV[5] == 'w', tonumber(ARGV[2])))
 return 1

@@ -13,7 +13,7 @@ local function repay(config, value_key, permits_key, places, free)
     return nil, nil, problem
   end
   local owed = config.rate - used - free
-  if #rows <= 256 and owed > 0 and not is_window(value_key, permits_key) then
+  if #rows <= 256 and owed > 0 and not is_window(value_key, permits_key, false, config.interval) then
     redis.call('INCRBY', value_key, digits(owed))
     free = free + owed
   end

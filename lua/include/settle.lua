@@ -34,7 +34,7 @@ local function settle(config, value_key, permits_key, places, value_text, now, n
   end
   if newest and value and value <= rate and newest <= now and (tonumber(first[2]) or 0) > now - interval and
       permits_of(first[1]) and permits_of(last[1]) then
-    return {free = value, oldest = first, newest = newest, window = is_window(value_key, permits_key, windowed)}
+    return {free = value, oldest = first, newest = newest, window = is_window(value_key, permits_key, windowed, interval)}
   end
 
   local rows = redis.call('ZRANGE', permits_key, 0, 255)
@@ -60,7 +60,7 @@ local function settle(config, value_key, permits_key, places, value_text, now, n
   -- The value goes before the rows, here and below: where memory is short,
   -- Redis refuses that one.
   if not newest or newest <= now - interval then
-    local window = value and value < rate and is_window(value_key, permits_key, windowed)
+    local window = value and value < rate and is_window(value_key, permits_key, windowed, interval)
     if value and not window then
       store(rate)
     end
@@ -110,7 +110,7 @@ local function settle(config, value_key, permits_key, places, value_text, now, n
     for i = 1, out do
       sum = sum + permits_of(rows[i])
     end
-    if not is_window(value_key, permits_key, windowed) then
+    if not is_window(value_key, permits_key, windowed, interval) then
       store(math.min(rate, value + sum))
     end
     redis.call('ZREMRANGEBYRANK', permits_key, 0, out - 1)
@@ -119,5 +119,5 @@ local function settle(config, value_key, permits_key, places, value_text, now, n
     end
   end
   return {free = value, oldest = redis.call('ZRANGE', permits_key, '0', '0', 'WITHSCORES'), newest = newest,
-    window = is_window(value_key, permits_key, windowed)}
+    window = is_window(value_key, permits_key, windowed, interval)}
 end

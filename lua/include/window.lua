@@ -5,13 +5,17 @@
 -- nothing may move that or fill the value before: all permits come back then.
 -- The releases after it give the value the end that the configuration has, if
 -- any. A client's own value is a window only where windowed says that older
--- releases share the limiter; then every value is.
-local function is_window(value_key, permits_key, windowed)
+-- releases share the limiter; then every value is. interval may be nil where the
+-- configuration is there to read it from.
+local function is_window(value_key, permits_key, windowed, interval)
   local left = redis.call('PTTL', value_key)
   if windowed then
     return left ~= -2
   end
-  local interval = left >= 0 and value_key == KEYS[2] and integer(redis.call('HMGET', KEYS[1], 'interval')[1])
+  if left < 0 or value_key ~= KEYS[2] then
+    return false
+  end
+  interval = interval or integer(redis.call('HMGET', KEYS[1], 'interval')[1])
   if not interval or left > interval then
     return false
   end
