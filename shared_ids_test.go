@@ -108,7 +108,7 @@ func TestMigrateWaitsForWhatIsInDoubt(t *testing.T) {
 			return nil
 		}
 		switch {
-		case state == 0 && cmd.Args()[1] == lua.Acquire.SHA:
+		case state == 0 && isScript(cmd, lua.Acquire):
 			state = 1
 			_ = z.Redis.Process(ctx, cmd)
 			if cmd.Err() != nil { // NOSCRIPT

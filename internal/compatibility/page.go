@@ -300,8 +300,11 @@ func (r *results) short() string {
 		over += h.over
 	}
 	passed, failed, cells := 0, 0, 0
-	var servers []string
+	var servers, topologies []string
 	for _, c := range r.servers {
+		if c.passed > 0 && !slices.Contains(topologies, c.topology) {
+			topologies = append(topologies, c.topology)
+		}
 		passed, failed = passed+c.passed, failed+c.failed
 		if c.passed > 0 {
 			cells++
@@ -315,7 +318,7 @@ func (r *results) short() string {
 		{fmt.Sprintf("%d releases of Redisson: %s", len(releases), strings.Join(releases, ", ")),
 			fmt.Sprintf("%d operations by turns", all.compared), fmt.Sprintf("%d wrong", all.wrong)},
 		{"each of them, and pairs of them", fmt.Sprintf("%d runs of both sides at once", len(hammers)), fmt.Sprintf("%d permits over the limit", over)},
-		{strings.Join(servers, ", ") + "; alone, TLS, RESP2, ACL, Sentinel, Cluster, Ring",
+		{strings.Join(servers, ", ") + "; " + strings.Join(topologies, ", "),
 			fmt.Sprintf("%d tests in %d cells", passed, cells), fmt.Sprintf("%d failed", failed)},
 	})
 }
