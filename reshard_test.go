@@ -6,8 +6,6 @@ import (
 	"fmt"
 	"math/rand/v2"
 	"net"
-	"os"
-	"path/filepath"
 	"slices"
 	"strings"
 	"sync"
@@ -264,28 +262,17 @@ func account(t *testing.T, rdb redis.UniversalClient, cfg rratelimiter.Config, p
 	return max(0, held-inUse), max(0, inUse-held)
 }
 
-// noteResult adds a line to a table of results, in the directory that
-// RRL_RESULTS names, if any.
+// noteResult logs a line of a table of results, and keeps it where results are
+// kept. Durations are in seconds.
 func noteResult(t *testing.T, table string, columns ...any) {
 	t.Helper()
-	texts := make([]string, len(columns))
 	for i, column := range columns {
 		if d, ok := column.(time.Duration); ok {
-			column = fmt.Sprintf("%.3f", d.Seconds())
+			columns[i] = fmt.Sprintf("%.3f", d.Seconds())
 		}
-		texts[i] = fmt.Sprint(column)
 	}
-	t.Log(table, strings.Join(texts, " | "))
-	dir := os.Getenv("RRL_RESULTS")
-	if dir == "" {
-		return
-	}
-	require.NoError(t, os.MkdirAll(dir, 0o755))
-	f, err := os.OpenFile(filepath.Join(dir, table+".tsv"), os.O_APPEND|os.O_CREATE|os.O_WRONLY, 0o644)
-	require.NoError(t, err)
-	defer func() { require.NoError(t, f.Close()) }()
-	_, err = fmt.Fprintln(f, strings.Join(texts, "\t"))
-	require.NoError(t, err)
+	t.Log(append([]any{table}, columns...)...)
+	redistest.Record(t, table, columns...)
 }
 
 // otherMasters returns the masters that do not serve the slot.

@@ -291,10 +291,8 @@ if not found and taken > 0 then
   elseif not windowed then
     rows_to_add = {now_text, digits(taken) == ARGV[2] and ARGV[1] or with_permits(ARGV[1], taken)}
   end
-  if state.unset and windowed then
-    redis.call('SET', value_key, digits(free), 'PX', digits(interval))
-  elseif state.unset then
-    redis.call('SET', value_key, digits(free))
+  if state.unset then
+    make_value(value_key, free, windowed, interval)
   end
   if windowed or redis.call('ZADD', permits_key, 'NX', unpack(rows_to_add)) > 0 then
     redis.call('DECRBY', value_key, digits(taken))

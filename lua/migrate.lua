@@ -17,6 +17,7 @@
 --- @include "pair"
 --- @include "settle"
 --- @include "window"
+--- @include "give_ttl"
 
 local config, problem = read_config(KEYS[1])
 if problem then
@@ -43,12 +44,7 @@ if value and value < config.rate and redis.call('EXISTS', permits_key) == 0 and 
   if ttl < 0 and config.per_client then
     ttl = config.interval
   end
-  if ttl > 0 then
-    redis.call('PEXPIRE', value_key, digits(ttl))
-    redis.call('PEXPIRE', permits_key, digits(ttl))
-  else
-    redis.call('PERSIST', value_key)
-  end
+  give_ttl(value_key, permits_key, ttl > 0 and digits(ttl), false)
   return written
 end
 

@@ -52,10 +52,7 @@ var users atomic.Int64
 // opt, the address and the login are replaced; nil stands for the defaults.
 func AddUser(t testing.TB, s *Server, opt *redis.Options, rules ...string) *redis.Client {
 	t.Helper()
-	o := redis.Options{}
-	if opt != nil {
-		o = *opt
-	}
+	o := valueOf(opt)
 	o.Username = addUser(t, []*Server{s}, rules)
 	o.Password = o.Username
 	return s.Client(t, &o)
@@ -64,10 +61,7 @@ func AddUser(t testing.TB, s *Server, opt *redis.Options, rules ...string) *redi
 // AddUser is the function AddUser for all nodes of the cluster.
 func (c *Cluster) AddUser(t testing.TB, opt *redis.ClusterOptions, rules ...string) *redis.ClusterClient {
 	t.Helper()
-	o := redis.ClusterOptions{}
-	if opt != nil {
-		o = *opt
-	}
+	o := valueOf(opt)
 	o.Username = addUser(t, c.nodes, rules)
 	o.Password = o.Username
 	return c.Client(t, &o)
@@ -76,10 +70,7 @@ func (c *Cluster) AddUser(t testing.TB, opt *redis.ClusterOptions, rules ...stri
 // AddUser is the function AddUser for all shards of the ring.
 func (r *Ring) AddUser(t testing.TB, opt *redis.RingOptions, rules ...string) *redis.Ring {
 	t.Helper()
-	o := redis.RingOptions{}
-	if opt != nil {
-		o = *opt
-	}
+	o := valueOf(opt)
 	o.Username = addUser(t, r.Servers, rules)
 	o.Password = o.Username
 	return r.Client(t, &o)

@@ -248,10 +248,7 @@ func poll(ctx context.Context, cond func() error) error {
 // opt are replaced; nil stands for the defaults.
 func (c *Cluster) Client(t testing.TB, opt *redis.ClusterOptions) *redis.ClusterClient {
 	t.Helper()
-	o := redis.ClusterOptions{}
-	if opt != nil {
-		o = *opt
-	}
+	o := valueOf(opt)
 	o.Addrs = c.Addrs()
 	rdb := redis.NewClusterClient(&o)
 	closeAfter(t, rdb)

@@ -51,10 +51,7 @@ func MiniClient(t testing.TB, m *miniredis.Miniredis, opt *redis.Options) *redis
 // memoryClient returns a client fit for a synctest bubble.
 func memoryClient(t testing.TB, opt *redis.Options, dial func() (net.Conn, error)) *redis.Client {
 	t.Helper()
-	o := redis.Options{}
-	if opt != nil {
-		o = *opt
-	}
+	o := valueOf(opt)
 	var d memoryDialer
 	o.Dialer = func(context.Context, string, string) (net.Conn, error) { return d.dial(dial) }
 	o.Addr = "memory"

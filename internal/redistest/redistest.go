@@ -15,6 +15,7 @@ import (
 	"errors"
 	"fmt"
 	"os"
+	"path/filepath"
 	"strings"
 	"sync/atomic"
 	"testing"
@@ -47,6 +48,22 @@ func appendLine(path, line string) error {
 	}
 	_, err = fmt.Fprintln(f, line)
 	return errors.Join(err, f.Close())
+}
+
+// Record adds a line of these columns to a table of results: the file table.tsv
+// in the directory that RRL_RESULTS names. Without one nothing is kept.
+func Record(t testing.TB, table string, columns ...any) {
+	t.Helper()
+	dir := os.Getenv("RRL_RESULTS")
+	if dir == "" {
+		return
+	}
+	texts := make([]string, len(columns))
+	for i, column := range columns {
+		texts[i] = fmt.Sprint(column)
+	}
+	must(t, os.MkdirAll(dir, 0o755))
+	must(t, appendLine(filepath.Join(dir, table+".tsv"), strings.Join(texts, "\t")))
 }
 
 // What RRL_ENGINE leaves out of a run, because another one has tested it.
@@ -92,20 +109,27 @@ func namePrefix(t testing.TB) string {
 	}, t.Name())
 }
 
-// Engines runs test twice, as subtests: on a miniredis of its own
-// ("miniredis"; not where RRL_ENGINE leaves that out) and on the shared real server ("redis"), where it must keep to names that
-// start with [Name]'s.
+// Engines runs test twice, as subtests: on a miniredis of its own ("miniredis";
+// not where RRL_ENGINE leaves that out) and on the shared real server ("redis"),
+// where it must keep to names that start with [Name]'s.
 func Engines(t *testing.T, test func(t *testing.T, rdb *redis.Client)) {
 	t.Helper()
-	if engine() == everyEngine {
-		t.Run("miniredis", func(t *testing.T) {
-			t.Parallel()
-			rdb, _ := Mini(t)
-			test(t, rdb)
-		})
-	}
+	onMini(t, test)
 	t.Run("redis", func(t *testing.T) {
 		t.Parallel()
 		test(t, Redis(t))
+	})
+}
+
+// onMini runs test on a miniredis of its own, unless RRL_ENGINE leaves that out.
+func onMini(t *testing.T, test func(t *testing.T, rdb *redis.Client)) {
+	t.Helper()
+	if engine() != everyEngine {
+		return
+	}
+	t.Run("miniredis", func(t *testing.T) {
+		t.Parallel()
+		rdb, _ := Mini(t)
+		test(t, rdb)
 	})
 }

@@ -155,10 +155,7 @@ func (s *Sentinel) kill() { killAll(append(s.watch, s.data...)) }
 // ends. What of opt says where they are is replaced; nil stands for the defaults.
 func (s *Sentinel) Client(t testing.TB, opt *redis.FailoverOptions) *redis.Client {
 	t.Helper()
-	o := redis.FailoverOptions{}
-	if opt != nil {
-		o = *opt
-	}
+	o := valueOf(opt)
 	o.MasterName, o.SentinelAddrs = masterName, nil
 	for _, w := range s.watch {
 		o.SentinelAddrs = append(o.SentinelAddrs, w.addr)

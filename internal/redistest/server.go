@@ -153,10 +153,7 @@ func (s *Server) URL() string {
 // opt is replaced, and so is its TLS; nil stands for the defaults.
 func (s *Server) Client(t testing.TB, opt *redis.Options) *redis.Client {
 	t.Helper()
-	o := redis.Options{}
-	if opt != nil {
-		o = *opt
-	}
+	o := valueOf(opt)
 	o.TLSConfig = s.tls
 	return client(t, s.addr, &o)
 }
@@ -248,10 +245,7 @@ func (s *Server) do(f func(*redis.Client) error) error {
 
 func client(t testing.TB, addr string, opt *redis.Options) *redis.Client {
 	t.Helper()
-	o := redis.Options{}
-	if opt != nil {
-		o = *opt
-	}
+	o := valueOf(opt)
 	o.Network, o.Addr = "tcp", addr
 	rdb := redis.NewClient(&o)
 	closeAfter(t, rdb)
@@ -425,4 +419,12 @@ func busFree(port string) bool {
 	}
 	_ = l.Close()
 	return true
+}
+
+// valueOf returns a copy of what opt points to, or the zero value for nil.
+func valueOf[T any](opt *T) T {
+	if opt == nil {
+		return *new(T)
+	}
+	return *opt
 }

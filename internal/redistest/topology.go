@@ -112,18 +112,12 @@ func (c *limitedClient) AddHook(hook redis.Hook) {
 }
 
 // Everywhere runs test twice, as subtests: on a miniredis of its own
-// ("miniredis"; not where
-// RRL_ENGINE leaves that out) and on [Client]'s servers, named after their topology, where it
-// must keep to names that start with [Name]'s.
+// ("miniredis"; not where RRL_ENGINE leaves that out) and on [Client]'s servers,
+// named after their topology, where it must keep to names that start with
+// [Name]'s.
 func Everywhere(t *testing.T, test func(t *testing.T, rdb redis.UniversalClient)) {
 	t.Helper()
-	if engine() == everyEngine {
-		t.Run("miniredis", func(t *testing.T) {
-			t.Parallel()
-			rdb, _ := Mini(t)
-			test(t, rdb)
-		})
-	}
+	onMini(t, func(t *testing.T, rdb *redis.Client) { test(t, rdb) })
 	t.Run(string(CurrentTopology(t)), func(t *testing.T) {
 		t.Parallel()
 		test(t, Client(t))

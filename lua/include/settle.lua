@@ -2,6 +2,7 @@
 --- @include "digits"
 --- @include "member"
 --- @include "window"
+--- @include "make_value"
 
 -- Brings the value and the permits set up to date: a lost key is rebuilt,
 -- members dated in the future are re-dated to now, and members that have run
@@ -47,10 +48,8 @@ local function settle(config, value_key, permits_key, places, value_text, now, n
   end
 
   local function store(free)
-    if not value and windowed then
-      redis.call('SET', value_key, digits(free), 'PX', digits(interval))
-    elseif not value then
-      redis.call('SET', value_key, digits(free))
+    if not value then
+      make_value(value_key, free, windowed, interval)
     elseif free ~= value then
       redis.call('INCRBY', value_key, digits(free - value))
     end

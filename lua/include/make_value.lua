@@ -1,0 +1,11 @@
+--- @include "digits"
+
+-- Makes a value that is missing. windowed says that it counts a fixed window,
+-- which begins now.
+local function make_value(value_key, free, windowed, interval)
+  if windowed then
+    redis.call('SET', value_key, digits(free), 'PX', digits(interval))
+  else
+    redis.call('SET', value_key, digits(free))
+  end
+end
