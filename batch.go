@@ -3,6 +3,7 @@ package rratelimiter
 import (
 	"fmt"
 	"strconv"
+	"sync"
 	"time"
 
 	"github.com/rratelimiter/rratelimiter/internal/script"
@@ -31,6 +32,32 @@ type batch struct {
 	sum    int64
 	runs   []run
 	sent   time.Time
+	told   []answer // room for the answers
+	words  [16]any  // room for the command of a small batch
+}
+
+// batches are those that are not in use, with room for what small ones need.
+var batches sync.Pool
+
+func newBatch(r rules) *batch {
+	b, ok := batches.Get().(*batch)
+	if !ok {
+		b = &batch{member: make([]byte, 0, 21)}
+	}
+	b.rules = r
+	return b
+}
+
+// free lets the batch be used anew, save one that was large.
+func (b *batch) free() {
+	if len(b.requests) > maxRuns {
+		return
+	}
+	clear(b.requests)
+	clear(b.told)
+	clear(b.words[:])
+	*b = batch{requests: b.requests[:0], runs: b.runs[:0], told: b.told[:0], member: b.member[:0]}
+	batches.Put(b)
 }
 
 // run is a number of requests, one after another, for the same permits.
@@ -81,33 +108,54 @@ func (b *batch) patience(now time.Time) time.Duration {
 	return min(longest, script.Patience)
 }
 
-// args returns the arguments of the acquire script; age is below 0 for an
+// args appends the arguments of the acquire script to all; age is below 0 for an
 // attempt that cannot have happened yet.
-func (b *batch) args(age time.Duration, token string) []any {
-	flags, ageText := "", ""
+func (b *batch) args(all []any, age time.Duration, token string) []any {
+	before := len(all)
+	ageText := ""
+	if age >= 0 {
+		ageText = formatAge(age)
+	}
+	all = append(all, b.member, number(b.sum), b.fallback, b.flags(), ageText, token)
+	if len(b.requests) > 1 {
+		all = append(all, b.line)
+		for _, r := range b.runs {
+			all = append(all, number(r.permits), r.count)
+		}
+	}
+	for len(all) > before+1 && all[len(all)-1] == "" {
+		all = all[:len(all)-1]
+	}
+	return all
+}
+
+// flags returns the letters that tell the script how to decide.
+func (b *batch) flags() string {
+	flags := ""
 	if b.figures {
 		flags += "f"
 	}
 	if b.audit {
 		flags += "a"
 	}
-	flags += b.rules.letters()
-	if age >= 0 {
-		ageText = formatAge(age)
-	}
-	args := make([]any, 0, 7+2*len(b.runs))
-	args = append(args, b.member, strconv.FormatInt(b.sum, 10), b.fallback, flags, ageText, token)
-	if len(b.requests) > 1 {
-		args = append(args, b.line)
-		for _, r := range b.runs {
-			args = append(args, strconv.FormatInt(r.permits, 10), r.count)
-		}
-	}
-	for args[len(args)-1] == "" {
-		args = args[:len(args)-1]
-	}
-	return args
+	return flags + b.rules.letters()
 }
+
+// number returns the digits of n as the word of a command; those of small
+// numbers cost nothing.
+func number(n int64) any {
+	if n < int64(len(smallNumbers)) {
+		return smallNumbers[n]
+	}
+	return strconv.FormatInt(n, 10)
+}
+
+var smallNumbers = func() (all [100]any) {
+	for i := range all {
+		all[i] = strconv.Itoa(i)
+	}
+	return all
+}()
 
 // formatAge returns the age of an attempt in milliseconds, with room for what
 // clocks of two servers may differ by.
@@ -124,6 +172,9 @@ type outcome struct {
 }
 
 func (b *batch) parseOutcome(reply any) (outcome, error) {
+	if taken, ok := reply.(int64); ok {
+		return outcome{taken: taken}, nil
+	}
 	values, _ := reply.([]any)
 	numbers, err := integers(reply, len(values))
 	if err != nil {
@@ -161,7 +212,7 @@ func (a answer) refused() bool { return a.err == nil && !a.decision.Granted }
 // the free permits gives the same grants as walking with what was free: each
 // granted request fits in what is left of it, and none that was refused does.
 func (b *batch) answers(o outcome) []answer {
-	answers := make([]answer, 0, len(b.requests))
+	answers := b.told[:0]
 	left, free, waits := o.taken, o.free, o.waits
 	blocked := false
 	for _, r := range b.runs {
@@ -194,6 +245,7 @@ func (b *batch) answers(o outcome) []answer {
 			answers = append(answers, a)
 		}
 	}
+	b.told = answers
 	return answers
 }
 
@@ -205,11 +257,14 @@ func errExceeds(permits, rate int64) error {
 func (b *batch) sign(c *Client) {
 	switch {
 	case b.rules.windowed():
-		b.member = nil
+		b.member = nil // none is kept
 	case b.rules.merge:
-		b.member = withPermits(c.identity(1), b.sum)
+		b.member = c.identity(b.member[:0], 1)
 	default:
-		b.member = withPermits(c.identity(len(b.requests)), b.sum)
+		b.member = c.identity(b.member[:0], len(b.requests))
+	}
+	if b.member != nil {
+		setPermits(b.member, b.sum)
 	}
 	b.sent = time.Now()
 }

@@ -23,7 +23,7 @@ import (
 func (l *RateLimiter) Queued() int {
 	c := l.client
 	c.mu.Lock()
-	q := c.queues[l.keys[0]]
+	q := c.queues[l.keys.Names()[0]]
 	c.mu.Unlock()
 	if q == nil {
 		return 0
@@ -252,7 +252,7 @@ func TestBatchLimits(t *testing.T) {
 		assert.True(t, b.add(&request{permits: 2}, false), "one more of the last run")
 		assert.Len(t, b.runs, maxRuns)
 		assert.Len(t, b.requests, maxRuns+1)
-		assert.LessOrEqual(t, len(b.args(-1, "")), 7+2*maxRuns)
+		assert.LessOrEqual(t, len(b.args(nil, -1, "")), 7+2*maxRuns)
 	})
 
 	t.Run("requests", func(t *testing.T) {
@@ -322,10 +322,10 @@ func TestMoreThanABatchHolds(t *testing.T) {
 					sum += permits(i)
 				}
 				require.NoError(t, c.Close(t.Context()))
-				value, err := rdb.Get(t.Context(), l.keys[1]).Int64()
+				value, err := rdb.Get(t.Context(), l.keys.Names()[1]).Int64()
 				require.NoError(t, err)
 				assert.Equal(t, int64(1<<40)-sum, value)
-				members, err := rdb.ZRange(t.Context(), l.keys[3], 0, -1).Result()
+				members, err := rdb.ZRange(t.Context(), l.keys.Names()[3], 0, -1).Result()
 				require.NoError(t, err)
 				for _, member := range members {
 					parsed, err := codec.Parse(member)
@@ -345,7 +345,7 @@ func TestIdentitiesAreAllDifferent(t *testing.T) {
 	for range 3 {
 		c := New(rdb)
 		for range 1000 {
-			seen[string(c.identity(1))] = true
+			seen[string(c.identity(nil, 1))] = true
 		}
 	}
 	assert.Len(t, seen, 3000)

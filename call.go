@@ -24,9 +24,13 @@ func (l *RateLimiter) write(ctx context.Context, s *lua.Script, args ...any) (an
 
 // writeTo is write for a script that takes more keys.
 func (l *RateLimiter) writeTo(ctx context.Context, more []string, s *lua.Script, args ...any) (any, error) {
+	to := l.keys
+	if more != nil {
+		to = script.KeysOf(slices.Concat(l.keys.Names(), more)...)
+	}
 	return l.call(ctx, func(ctx context.Context) (any, error) {
-		reply, err := script.Once(ctx, l.client.rdb, s, slices.Concat(l.keys, more), args...)
-		l.client.wake(l.keys[0])
+		reply, err := script.Once(ctx, l.client.sender, s, to, args...)
+		l.client.wake(l.keys.Names()[0])
 		return reply, err
 	}, errUnderWay)
 }
@@ -34,7 +38,7 @@ func (l *RateLimiter) writeTo(ctx context.Context, more []string, s *lua.Script,
 // read runs a script that may run any number of times.
 func (l *RateLimiter) read(ctx context.Context, s *lua.Script, args ...any) (any, error) {
 	return l.call(ctx, func(ctx context.Context) (any, error) {
-		return script.Read(ctx, l.client.rdb, s, l.keys, args...)
+		return script.Read(ctx, l.client.sender, s, l.keys, args...)
 	}, nil)
 }
 
@@ -55,7 +59,7 @@ func (l *RateLimiter) call(ctx context.Context, f func(context.Context) (any, er
 		defer l.client.end()
 		reply, err := f(ctx)
 		if err != nil {
-			return nil, l.client.explain(ctx, l.keys, err)
+			return nil, l.client.explain(ctx, l.keys.Names(), err)
 		}
 		return reply, nil
 	}
@@ -124,7 +128,7 @@ func (c *Client) explain(ctx context.Context, keys []string, err error) error {
 func (c *Client) explainType(ctx context.Context, keys []string, err error) error {
 	want := []string{"hash", "string", "string", "zset", "zset"}
 	fields := []string{"config", "value", "value", "permits", "permits"}
-	reply, readErr := script.Read(ctx, c.rdb, lua.Types, keys[:len(want)])
+	reply, readErr := script.Read(ctx, c.sender, lua.Types, script.KeysOf(keys[:len(want)]...))
 	types, _ := reply.([]any)
 	if readErr == nil && len(types) == len(want) {
 		for i, got := range types {

@@ -28,6 +28,7 @@ import (
 // Client share round trips and wait in one line.
 type Client struct {
 	rdb    Redis
+	sender *script.Sender
 	id     string
 	rules  rules
 	mapper func(string) string
@@ -48,6 +49,7 @@ type Client struct {
 func New(rdb Redis, opts ...Option) *Client {
 	c := &Client{
 		rdb:    rdb,
+		sender: script.NewSender(rdb),
 		id:     uuid.NewString(),
 		rules:  newestRules,
 		mapper: func(name string) string { return name },
@@ -82,7 +84,7 @@ func (c *Client) RateLimiter(name string, opts ...LimiterOption) *RateLimiter {
 	if name == "" || mapped == "" {
 		l.err = errors.Join(l.err, fmt.Errorf("%w: the limiter's name is empty", ErrInvalidConfig))
 	}
-	l.keys = keys.For(mapped, c.id).List()
+	l.keys = script.KeysOf(keys.For(mapped, c.id).List()...)
 	for _, opt := range opts {
 		if opt == nil {
 			continue
@@ -158,7 +160,7 @@ func (c *Client) enter(l *RateLimiter) (*queue, error) {
 		return nil, ErrClosed
 	}
 	c.active++
-	key := l.keys[0]
+	key := l.keys.Names()[0]
 	q := c.queues[key]
 	if q == nil {
 		q = &queue{client: c, keys: l.keys}
@@ -173,7 +175,7 @@ func (c *Client) leave(q *queue) {
 	q.users--
 	unused := q.users == 0
 	if unused {
-		delete(c.queues, q.keys[0])
+		delete(c.queues, q.keys.Names()[0])
 	}
 	c.endLocked()
 	c.mu.Unlock()
@@ -206,7 +208,7 @@ func (c *Client) wake(key string) {
 }
 
 // decide sends a batch, as often as the script asks for it.
-func (c *Client) decide(ctx context.Context, keys []string, b *batch) (outcome, error) {
+func (c *Client) decide(ctx context.Context, keys *script.Keys, b *batch) (outcome, error) {
 	for {
 		b.sign(c)
 		reply, err := c.attempt(ctx, keys, b)
@@ -215,7 +217,7 @@ func (c *Client) decide(ctx context.Context, keys []string, b *batch) (outcome, 
 			continue
 		}
 		if err != nil {
-			return outcome{}, c.explain(ctx, keys, err)
+			return outcome{}, c.explain(ctx, keys.Names(), err)
 		}
 		return b.parseOutcome(reply)
 	}
@@ -235,14 +237,14 @@ func isTaken(reply any, err error) bool {
 
 // attempt sends a batch until it is decided. Where nothing in Redis would tell
 // that it has been, it is not repeated after a lost answer.
-func (c *Client) attempt(ctx context.Context, keys []string, b *batch) (any, error) {
+func (c *Client) attempt(ctx context.Context, keys *script.Keys, b *batch) (any, error) {
 	var doubt time.Time // when the first attempt was sent that may have run
 	patience := b.patience(time.Now())
 	return untilDone(func(token string) (any, error) {
 		if b.rules.windowed() {
-			return script.Once(ctx, c.rdb, lua.Acquire, keys, b.args(-1, token)...)
+			return script.Once(ctx, c.sender, lua.Acquire, keys, b.args(nil, -1, token)...)
 		}
-		return script.Repeat(ctx, c.rdb, lua.Acquire, keys, patience, func(age time.Duration) []any {
+		return script.Repeat(ctx, c.sender, lua.Acquire, keys, patience, b.words[:], func(all []any, age time.Duration) []any {
 			if age >= 0 {
 				token = "" // what it stood for may have been done
 				if doubt.IsZero() {
@@ -252,7 +254,7 @@ func (c *Client) attempt(ctx context.Context, keys []string, b *batch) (any, err
 			if !doubt.IsZero() {
 				age = time.Since(doubt)
 			}
-			return b.args(age, token)
+			return b.args(all, age, token)
 		})
 	})
 }
@@ -260,9 +262,9 @@ func (c *Client) attempt(ctx context.Context, keys []string, b *batch) (any, err
 // giveBack returns what requests of a batch, by their places in it, were
 // granted, as their callers went away. Where that fails the permits come back an
 // interval after they were granted.
-func (c *Client) giveBack(ctx context.Context, keys []string, b *batch, places []int, o outcome) {
+func (c *Client) giveBack(ctx context.Context, keys *script.Keys, b *batch, places []int, o outcome) {
 	if b.rules.windowed() {
-		_, _ = script.Once(ctx, c.rdb, lua.GiveBack, keys, "", b.grants(places, o)[0].permits, "", o.windowEnd, "", "")
+		_, _ = script.Once(ctx, c.sender, lua.GiveBack, keys, "", b.grants(places, o)[0].permits, "", o.windowEnd, "", "")
 		return
 	}
 	var wg sync.WaitGroup
@@ -272,15 +274,15 @@ func (c *Client) giveBack(ctx context.Context, keys []string, b *batch, places [
 	wg.Wait()
 }
 
-func (c *Client) giveBackGrant(ctx context.Context, keys []string, g grant, sent time.Time) {
-	own := c.identity(1)
+func (c *Client) giveBackGrant(ctx context.Context, keys *script.Keys, g grant, sent time.Time) {
+	own := c.identity(nil, 1)
 	_, _ = untilDone(func(token string) (any, error) {
-		return script.Repeat(ctx, c.rdb, lua.GiveBack, keys, script.Patience, func(age time.Duration) []any {
+		return script.Repeat(ctx, c.sender, lua.GiveBack, keys, script.Patience, nil, func(all []any, age time.Duration) []any {
 			repeated := ""
 			if age >= 0 {
 				repeated = "1"
 			}
-			return []any{g.member, g.permits, repeated, formatAge(time.Since(sent)), token, own[:len(own)-4]}
+			return append(all, g.member, g.permits, repeated, formatAge(time.Since(sent)), token, own[:len(own)-4])
 		})
 	})
 }

@@ -92,14 +92,14 @@ func (l *RateLimiter) Rename(ctx context.Context, newName string) error {
 		return l.fail(op, fmt.Errorf("%w: the new name is empty", ErrInvalidConfig))
 	}
 	target := keys.For(mapped, l.client.id)
-	if l.err == nil && target.Config == l.keys[0] {
+	if l.err == nil && target.Config == l.keys.Names()[0] {
 		_, err := l.Config(ctx)
 		return err
 	}
-	if l.err == nil && slices.ContainsFunc(target.List(), func(key string) bool { return slices.Contains(l.keys, key) }) {
+	if l.err == nil && slices.ContainsFunc(target.List(), func(key string) bool { return slices.Contains(l.keys.Names(), key) }) {
 		return l.fail(op, fmt.Errorf("%w: %q is the name of one of the limiter's own keys", ErrInvalidConfig, newName))
 	}
-	if _, isRing := l.client.rdb.(*redis.Ring); isRing && l.err == nil && hashTag(target.Config) != hashTag(l.keys[0]) {
+	if _, isRing := l.client.rdb.(*redis.Ring); isRing && l.err == nil && hashTag(target.Config) != hashTag(l.keys.Names()[0]) {
 		return l.fail(op, fmt.Errorf("%w: on a Ring both names must carry the same hash tag, as in \"{shop}orders\"", ErrUnsupported))
 	}
 	_, err := l.writeTo(ctx, target.List(), lua.Rename)

@@ -28,6 +28,7 @@ import (
 
 // traced is one command that a server executed, in its order.
 type traced struct {
+	at       int64 // epoch ms
 	inScript bool
 	args     []string
 }
@@ -73,11 +74,13 @@ func trace(t *testing.T, server *redistest.Server) (stop func() []traced) {
 // brackets, "lua" for a script, and the quoted arguments.
 func parseTraced(t *testing.T, line string) traced {
 	t.Helper()
-	_, rest, ok := strings.Cut(line, " [")
+	at, rest, ok := strings.Cut(strings.TrimPrefix(line, "+"), " [")
 	require.True(t, ok, line)
+	seconds, err := strconv.ParseFloat(at, 64)
+	require.NoError(t, err, line)
 	source, rest, ok := strings.Cut(rest, "] ")
 	require.True(t, ok, line)
-	c := traced{inScript: strings.HasSuffix(source, " lua")}
+	c := traced{at: int64(seconds * 1000), inScript: strings.HasSuffix(source, " lua")}
 	for rest = strings.TrimSpace(rest); rest != ""; rest = strings.TrimSpace(rest) {
 		quoted, err := strconv.QuotedPrefix(rest)
 		require.NoError(t, err, line)
@@ -102,11 +105,22 @@ type ledger struct {
 	rate, interval int64
 	value          int64
 	stored         bool             // there is a value
+	ends           int64            // when both expire; 0: never
 	members        map[string]int64 // scores
 	grants         []*entry         // those that an interval may still hold
 	inWindow       int64            // their permits
 	granted, calls int64
 	highest        int64 // the most that an interval held
+}
+
+// expire drops what has expired by then: a PerClient pair that nobody used for an
+// interval.
+func (l *ledger) expire(now int64) {
+	if l.ends == 0 || now < l.ends {
+		return
+	}
+	clear(l.members)
+	l.stored, l.ends = false, 0
 }
 
 func permitsIn(member string) int64 {
@@ -133,7 +147,7 @@ func (l *ledger) inUse() int64 {
 }
 
 // apply replays one command of a script. It returns what is wrong about it.
-func (l *ledger) apply(script string, args []string) error {
+func (l *ledger) apply(script string, args []string, now int64) error {
 	number := func(i int) int64 {
 		n, err := strconv.ParseInt(args[i], 10, 64)
 		if err != nil {
@@ -169,6 +183,8 @@ func (l *ledger) apply(script string, args []string) error {
 		for _, member := range members[number(2) : number(3)+1] {
 			delete(l.members, member)
 		}
+	case "PEXPIRE":
+		l.ends = now + number(2)
 	case "UNLINK":
 		clear(l.members)
 	}
@@ -221,7 +237,7 @@ func (l *ledger) giveBack(member string) {
 func replay(t *testing.T, commands []traced, cfg rratelimiter.Config) (ledgers map[string]*ledger, unwanted int64) {
 	t.Helper()
 	ledgers = map[string]*ledger{}
-	rate, script := cfg.Rate, ""
+	rate, script, began := cfg.Rate, "", int64(0)
 	var touched *ledger
 	for _, c := range commands {
 		if !c.inScript {
@@ -229,7 +245,7 @@ func replay(t *testing.T, commands []traced, cfg rratelimiter.Config) (ledgers m
 				touched.calls++
 				require.Equal(t, touched.rate, touched.free()+touched.inUse(), "free and in use after call %d, of %s", touched.calls, script)
 			}
-			touched = nil
+			touched, began = nil, c.at
 			if name := strings.ToLower(c.args[0]); name == "evalsha" || name == "eval" {
 				script = scriptOf(c.args[1]).Name
 				if script == lua.GiveBack.Name && len(c.args) > 9 {
@@ -256,8 +272,11 @@ func replay(t *testing.T, commands []traced, cfg rratelimiter.Config) (ledgers m
 		if ledgers[key] == nil {
 			ledgers[key] = &ledger{rate: rate, interval: cfg.Interval.Milliseconds(), members: map[string]int64{}}
 		}
+		if touched == nil {
+			ledgers[key].expire(began)
+		}
 		touched = ledgers[key]
-		require.NoError(t, touched.apply(script, c.args))
+		require.NoError(t, touched.apply(script, c.args, began))
 	}
 	return ledgers, unwanted
 }

@@ -29,14 +29,14 @@ func numberBits(layout codec.Layout) int {
 	return 24
 }
 
-// identity returns the first of n members for a new attempt, with no permits on
-// it yet.
-func (c *Client) identity(n int) []byte {
-	return c.newMember(c.rules.layout, n)
+// identity appends to dst the first of n members for a new attempt, with no
+// permits on it yet.
+func (c *Client) identity(dst []byte, n int) []byte {
+	return c.newMember(dst, c.rules.layout, n)
 }
 
 // newMember is identity in a layout that need not be the Client's own.
-func (c *Client) newMember(layout codec.Layout, n int) []byte {
+func (c *Client) newMember(dst []byte, layout codec.Layout, n int) []byte {
 	bits := numberBits(layout)
 	var first uint64
 	for {
@@ -47,22 +47,27 @@ func (c *Client) newMember(layout codec.Layout, n int) []byte {
 		}
 	}
 	low, high := first&(1<<bits-1), first>>bits
-	number := []byte{byte(low), byte(low >> 8), byte(low >> 16)}
-	var id []byte
+	var id [16]byte
+	length := 16
 	switch layout {
 	case codec.LayoutB:
-		id = append(id, byte(high))
+		length = 4
+		id[0] = byte(high)
 	case codec.LayoutC:
-		id = append(id, byte(high), 0, 0, 0, 0)
+		length = 8
+		id[0] = byte(high)
 	case codec.LayoutD1:
-		id = append(id, c.origin[:4]...)
-		id = append(id, byte(high))
+		length = 8
+		copy(id[:4], c.origin[:])
+		id[4] = byte(high)
 	default:
-		id = append(id, c.origin[:]...)
-		id = append(id, byte(high>>32), byte(high>>24), byte(high>>16), byte(high>>8), byte(high))
+		copy(id[:8], c.origin[:])
+		for i := range 5 {
+			id[12-i] = byte(high >> (8 * i))
+		}
 	}
-	id = append(id, number...)
-	member, err := codec.Append(make([]byte, 0, 21), layout, id, 0)
+	id[length-3], id[length-2], id[length-1] = byte(low), byte(low>>8), byte(low>>16)
+	member, err := codec.Append(dst, layout, id[:length], 0)
 	if err != nil {
 		panic(err) // the layout holds an id of that length
 	}
@@ -84,11 +89,15 @@ func (c *Client) mark() []byte {
 // withPermits returns a copy of a member that stands for that many permits.
 func withPermits(member []byte, permits int64) []byte {
 	member = slices.Clone(member)
+	setPermits(member, permits)
+	return member
+}
+
+func setPermits(member []byte, permits int64) {
 	binary.LittleEndian.PutUint32(member[len(member)-4:], uint32(permits))
 	if len(member) == 20 {
 		copy(member[9:13], member[16:])
 	}
-	return member
 }
 
 // later returns a copy of a member whose number comes so many after its own.

@@ -6,6 +6,8 @@ import (
 	"slices"
 	"sync"
 	"time"
+
+	"github.com/rratelimiter/rratelimiter/internal/script"
 )
 
 // queue is where the callers of one limiter meet. While a batch of theirs is on
@@ -13,7 +15,7 @@ import (
 // wait for permits stand in line.
 type queue struct {
 	client *Client
-	keys   []string
+	keys   *script.Keys
 	users  int // guarded by client.mu
 
 	mu     sync.Mutex
@@ -46,7 +48,7 @@ type request struct {
 	state  state
 	round  int // the line's round in which it was asked for last
 	answer answer
-	done   chan struct{} // closed with the answer
+	done   chan struct{} // closed with the answer; nil while nobody waits for it
 }
 
 type state int
@@ -58,10 +60,31 @@ const (
 	answered // the answer is there
 )
 
+// The pools hold no channels, which would not outlive a bubble of
+// testing/synctest.
+var requests sync.Pool
+
+func newRequest(l *RateLimiter, permits int64) *request {
+	r, ok := requests.Get().(*request)
+	if !ok {
+		r = &request{}
+	}
+	r.limiter, r.permits = l, permits
+	return r
+}
+
+// free lets a request be used anew whose answer its caller has. One that stood
+// in line is left alone: the line may not have forgotten it yet.
+func (r *request) free() {
+	if !r.waits {
+		*r = request{}
+		requests.Put(r)
+	}
+}
+
 // acquire hands a request in and waits for its answer.
 func (q *queue) acquire(ctx context.Context, r *request) (answer, error) {
 	r.since = time.Now()
-	r.done = make(chan struct{})
 	q.mu.Lock()
 	if q.closed {
 		q.mu.Unlock()
@@ -78,15 +101,19 @@ func (q *queue) acquire(ctx context.Context, r *request) (answer, error) {
 	} else if !q.busy {
 		q.rest()
 	}
+	alone := lead && ctx.Done() == nil
+	if !alone {
+		r.done = make(chan struct{})
+	}
 	q.mu.Unlock()
 
-	if lead {
-		if ctx.Done() == nil {
-			q.workOnce(ctx)
-		} else {
-			q.client.stay(q)
-			go q.work(context.WithoutCancel(ctx))
+	if alone {
+		if q.workOnce(ctx, r) {
+			return r.take()
 		}
+	} else if lead {
+		q.client.stay(q)
+		go q.work(context.WithoutCancel(ctx))
 	}
 	return q.await(ctx, r)
 }
@@ -97,7 +124,7 @@ func (q *queue) await(ctx context.Context, r *request) (answer, error) {
 	if !r.deadline.IsZero() {
 		select {
 		case <-r.done:
-			return r.answer, r.answer.err
+			return r.take()
 		default:
 		}
 		timer := time.NewTimer(time.Until(r.deadline))
@@ -107,10 +134,10 @@ func (q *queue) await(ctx context.Context, r *request) (answer, error) {
 	for {
 		select {
 		case <-r.done:
-			return r.answer, r.answer.err
+			return r.take()
 		case <-ctx.Done():
 			if !q.abandon(r) {
-				return r.answer, r.answer.err
+				return r.take()
 			}
 			return answer{}, ctx.Err()
 		case <-expired:
@@ -120,6 +147,13 @@ func (q *queue) await(ctx context.Context, r *request) (answer, error) {
 			}
 		}
 	}
+}
+
+// take returns the answer that is there, and lets go of the request.
+func (r *request) take() (answer, error) {
+	a := r.answer
+	r.free()
+	return a, a.err
 }
 
 // abandon takes a request back whose caller's context has ended. What it is
@@ -234,8 +268,9 @@ func (q *queue) work(ctx context.Context) {
 }
 
 // workOnce does one step for a caller that found nobody at work, and leaves the
-// rest to others, so that the caller gets its answer.
-func (q *queue) workOnce(ctx context.Context) {
+// rest to others, so that the caller gets its answer. It tells whether that is
+// there.
+func (q *queue) workOnce(ctx context.Context, r *request) bool {
 	q.step(ctx)
 	q.mu.Lock()
 	defer q.mu.Unlock()
@@ -245,6 +280,11 @@ func (q *queue) workOnce(ctx context.Context) {
 	} else {
 		q.rest()
 	}
+	if r.state == answered {
+		return true
+	}
+	r.done = make(chan struct{})
+	return false
 }
 
 // step does one piece of work. It tells false, and the queue is no longer busy,
@@ -279,7 +319,7 @@ func (q *queue) step(ctx context.Context) bool {
 // next makes the batch to be sent now, nil where there is none: the line first,
 // where it is due, then those that want one try.
 func (q *queue) next(now time.Time) *batch {
-	b := &batch{rules: q.client.rules}
+	b := newBatch(q.client.rules)
 	if len(q.tries) > 0 {
 		b.reserved = maxRuns / 2 // a long line leaves room for one try
 	}
@@ -294,6 +334,7 @@ func (q *queue) next(now time.Time) *batch {
 	}
 	q.tries = slices.Delete(q.tries, 0, taken)
 	if len(b.requests) == 0 {
+		b.free()
 		return nil
 	}
 	for _, r := range b.requests {
@@ -305,8 +346,9 @@ func (q *queue) next(now time.Time) *batch {
 
 // flush sends a batch and tells its callers the answers.
 func (q *queue) flush(ctx context.Context, b *batch) {
+	defer b.free()
 	o, err := q.client.decide(ctx, q.keys, b)
-	answers := make([]answer, len(b.requests))
+	var answers []answer
 	if err == nil {
 		answers = b.answers(o)
 		if b.audit && len(o.waits) > 0 {
@@ -319,9 +361,9 @@ func (q *queue) flush(ctx context.Context, b *batch) {
 	now := time.Now()
 	var unwanted []int
 	for i, r := range b.requests {
-		a := answers[i]
-		if err != nil {
-			a.err = err
+		a := answer{err: err}
+		if err == nil {
+			a = answers[i]
 		}
 		if r.state == left && a.decision.Granted {
 			unwanted = append(unwanted, i)
@@ -348,7 +390,9 @@ func (q *queue) flush(ctx context.Context, b *batch) {
 // tell gives the caller its answer.
 func (r *request) tell(a answer) {
 	r.state, r.answer = answered, a
-	close(r.done)
+	if r.done != nil {
+		close(r.done)
+	}
 }
 
 // rest arms the timer for a line that waits.

@@ -18,7 +18,7 @@ import (
 type RateLimiter struct {
 	client   *Client
 	name     string
-	keys     []string
+	keys     *script.Keys
 	fallback string // configuration for a limiter that has none, or ""
 	err      error  // of the options or the name
 
@@ -39,7 +39,7 @@ func (l *RateLimiter) Name() string { return l.name }
 // ErrUnknownOutcome where Redis gave no answer, repeats included; permits that
 // it may have taken come back after an interval.
 func (l *RateLimiter) TryAcquire(ctx context.Context, permits int64, timeout time.Duration) (bool, error) {
-	r := &request{limiter: l, permits: permits}
+	r := newRequest(l, permits)
 	if timeout > 0 {
 		r.waits = true
 		r.deadline = time.Now().Add(timeout)
@@ -51,7 +51,9 @@ func (l *RateLimiter) TryAcquire(ctx context.Context, permits int64, timeout tim
 // Acquire takes permits, and waits for them as long as it must. It is
 // TryAcquire without a timeout; ctx can end it.
 func (l *RateLimiter) Acquire(ctx context.Context, permits int64) error {
-	_, err := l.acquire(ctx, &request{limiter: l, permits: permits, waits: true})
+	r := newRequest(l, permits)
+	r.waits = true
+	_, err := l.acquire(ctx, r)
 	return l.fail("Acquire", err)
 }
 
@@ -59,7 +61,9 @@ func (l *RateLimiter) Acquire(ctx context.Context, permits int64) error {
 // that a caller may want to pass on. Its errors are those of TryAcquire.
 func (l *RateLimiter) Take(ctx context.Context, permits int64) (limit.Decision, error) {
 	const op = "Take"
-	a, err := l.acquire(ctx, &request{limiter: l, permits: permits, figures: true})
+	r := newRequest(l, permits)
+	r.figures = true
+	a, err := l.acquire(ctx, r)
 	if err != nil || !a.atLeast {
 		return a.decision, l.fail(op, err)
 	}
@@ -155,13 +159,13 @@ func (l *RateLimiter) Release(ctx context.Context, permits int64) error {
 func (l *RateLimiter) release(ctx context.Context, permits int64) error {
 	token, asked := "", permits
 	for {
-		reply, err := script.Once(ctx, l.client.rdb, lua.Release, l.keys, permits, l.client.mark(), token)
+		reply, err := script.Once(ctx, l.client.sender, lua.Release, l.keys, permits, l.client.mark(), token)
 		if err != nil && permits < asked {
 			return fmt.Errorf("%w: %d of %d permits are given back: %w", ErrUnknownOutcome, asked-permits, asked,
-				l.client.explain(ctx, l.keys, err))
+				l.client.explain(ctx, l.keys.Names(), err))
 		}
 		if err != nil {
-			return l.client.explain(ctx, l.keys, err)
+			return l.client.explain(ctx, l.keys.Names(), err)
 		}
 		next, rest, more := again(reply)
 		if !more {

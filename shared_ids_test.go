@@ -255,13 +255,13 @@ func TestRowsThatRanOutGoThoughTheLimiterIsFull(t *testing.T) {
 		var zs []redis.Z
 		now := time.Now().UnixMilli()
 		for i := range 9000 {
-			m := c.newMember(codec.LayoutB, 1)
+			m := c.newMember(nil, codec.LayoutB, 1)
 			m[4] = 1
 			zs = append(zs, redis.Z{Score: float64(now + int64(i%2)), Member: string(m)})
 		}
-		rdb.ZAdd(ctx, l.keys[3], zs...)
+		rdb.ZAdd(ctx, l.keys.Names()[3], zs...)
 		// A Redisson that found the value gone made a full one.
-		rdb.Set(ctx, l.keys[1], 20000, 0)
+		rdb.Set(ctx, l.keys.Names()[1], 20000, 0)
 		time.Sleep(30 * time.Second)
 		ok, err := l.TryAcquire(ctx, 1, 0)
 		require.NoError(t, err)
@@ -270,6 +270,6 @@ func TestRowsThatRanOutGoThoughTheLimiterIsFull(t *testing.T) {
 		ok, err = l.TryAcquire(ctx, 1, 0)
 		require.NoError(t, err)
 		require.True(t, ok)
-		assert.EqualValues(t, 2, rdb.ZCard(ctx, l.keys[3]).Val())
+		assert.EqualValues(t, 2, rdb.ZCard(ctx, l.keys.Names()[3]).Val())
 	})
 }

@@ -22,6 +22,8 @@
 --   8, 9, ...  permits, count: that many requests for so many permits each;
 --      left out for one request for the sum
 -- Returns
+--   the permits granted, where it was one request that was and no figures are
+--   wanted; else
 --   rate, free, taken, interval, reset, waits...; with w, the epoch ms at which
 --   the window ends stands before the waits
 --      free: free permits before, below 0 while a lowered rate is paid off
@@ -69,11 +71,10 @@ if fields[3] == '0' and (fields[4] == '0' or not fields[4]) and not fields[5] th
             if left < 0 or left > interval or (whole >= 0 and whole <= left + 1000) then
               -- The set was lost, and this is no window: nothing else is in use.
               redis.call('INCRBY', KEYS[2], string.format('%.0f', rate - value))
-              value = rate
             end
           end
         end
-        answer = {rate, value, sum, interval, interval}
+        answer = sum
       end
     elseif sound and not ARGV[4] then
       local now = tonumber(now_text)

@@ -28,6 +28,25 @@ type Redis interface {
 	Pipeline() redis.Pipeliner
 }
 
+// Keys are the keys of a script call, made once for many calls.
+type Keys struct {
+	names []string
+	args  []any // the number of keys, and the keys
+}
+
+// KeysOf returns the Keys of these names.
+func KeysOf(names ...string) *Keys {
+	k := &Keys{names: names, args: make([]any, 0, 1+len(names))}
+	k.args = append(k.args, len(names))
+	for _, name := range names {
+		k.args = append(k.args, name)
+	}
+	return k
+}
+
+// Names returns the keys.
+func (k *Keys) Names() []string { return k.names }
+
 // ErrLost marks the error of a call that may have run, though no answer came.
 var ErrLost = errors.New("no answer")
 
@@ -45,25 +64,29 @@ const Patience = 3 * time.Second
 
 // Once runs a script. It is not repeated once it may have run: the error is
 // ErrLost then, with its cause.
-func Once(ctx context.Context, rdb Redis, s *lua.Script, keys []string, args ...any) (any, error) {
-	return run(ctx, rdb, s, keys, false, Patience, func(time.Duration) []any { return args })
+func Once(ctx context.Context, to *Sender, s *lua.Script, keys *Keys, args ...any) (any, error) {
+	return run(ctx, to, s, keys, false, Patience, nil, func(all []any, _ time.Duration) []any { return append(all, args...) })
 }
 
 // Read runs a script that may run any number of times.
-func Read(ctx context.Context, rdb Redis, s *lua.Script, keys []string, args ...any) (any, error) {
-	return run(ctx, rdb, s, keys, true, Patience, func(time.Duration) []any { return args })
+func Read(ctx context.Context, to *Sender, s *lua.Script, keys *Keys, args ...any) (any, error) {
+	return run(ctx, to, s, keys, true, Patience, nil, func(all []any, _ time.Duration) []any { return append(all, args...) })
 }
 
-// Repeat runs a script that can tell a repeated attempt from a new one. Its
-// arguments are asked for before each attempt; age is the time since the first
-// attempt that may have run was sent, below 0 while there is none. The error is
-// ErrLost, with the cause, where one of the attempts may have run. patience takes
-// the place of [Patience].
-func Repeat(ctx context.Context, rdb Redis, s *lua.Script, keys []string, patience time.Duration, args func(age time.Duration) []any) (any, error) {
-	return run(ctx, rdb, s, keys, true, patience, args)
+// Arguments appends the arguments of a call to all. It is asked before each
+// attempt; age is the time since the first attempt that may have run was sent,
+// below 0 while there is none.
+type Arguments func(all []any, age time.Duration) []any
+
+// Repeat runs a script that can tell a repeated attempt from a new one. The
+// error is ErrLost, with the cause, where one of the attempts may have run.
+// patience takes the place of [Patience]. room, which may be nil, holds the
+// command's words where they fit; it may be used again when Repeat has returned.
+func Repeat(ctx context.Context, to *Sender, s *lua.Script, keys *Keys, patience time.Duration, room []any, args Arguments) (any, error) {
+	return run(ctx, to, s, keys, true, patience, room, args)
 }
 
-func run(ctx context.Context, rdb Redis, s *lua.Script, keys []string, repeat bool, patience time.Duration, args func(time.Duration) []any) (any, error) {
+func run(ctx context.Context, to *Sender, s *lua.Script, keys *Keys, repeat bool, patience time.Duration, room []any, args Arguments) (any, error) {
 	var doubt time.Time   // when the first attempt that may have run was sent
 	var refused time.Time // when servers were first seen to change places
 	counted := 0
@@ -72,13 +95,13 @@ func run(ctx context.Context, rdb Redis, s *lua.Script, keys []string, repeat bo
 		if !doubt.IsZero() {
 			age = sent.Sub(doubt)
 		}
-		reply, err := send(ctx, rdb, s, keys, args(age))
+		reply, err := send(ctx, to, s, keys, room, args, age)
 		switch {
 		case err == nil:
 			return reply, nil
 		case notRun(err):
 			if isDial(err) {
-				reload(ctx, rdb)
+				to.reload(ctx)
 			}
 		case isAnswer(err) || errors.Is(err, redis.ErrClosed):
 			if !doubt.IsZero() {
@@ -111,12 +134,20 @@ func run(ctx context.Context, rdb Redis, s *lua.Script, keys []string, repeat bo
 	}
 }
 
-func send(ctx context.Context, rdb Redis, s *lua.Script, keys []string, args []any) (any, error) {
-	cmd := newCommand(ctx, "evalsha", s.SHA, keys, args)
-	err := rdb.Process(ctx, cmd)
+func send(ctx context.Context, to *Sender, s *lua.Script, keys *Keys, room []any, args Arguments, age time.Duration) (any, error) {
+	sha, ok := shas[s]
+	if !ok {
+		sha = s.SHA
+	}
+	words := room[:0]
+	words = append(words, "evalsha", sha)
+	words = args(append(words, keys.args...), age)
+	cmd := newCommand(ctx, words)
+	err := to.Process(ctx, keys.names[0], cmd)
 	if err != nil && redis.HasErrorPrefix(err, "NOSCRIPT") {
-		cmd = newCommand(ctx, "eval", s.Source, keys, args)
-		err = rdb.Process(ctx, cmd)
+		words[0], words[1] = "eval", s.Source
+		cmd = newCommand(ctx, words)
+		err = to.Process(ctx, keys.names[0], cmd)
 	}
 	if err != nil {
 		return nil, err
@@ -124,19 +155,23 @@ func send(ctx context.Context, rdb Redis, s *lua.Script, keys []string, args []a
 	return cmd.Val(), nil
 }
 
+// shas holds each script's SHA as the word of a command that it is.
+var shas = func() map[*lua.Script]any {
+	all := make(map[*lua.Script]any)
+	for _, s := range lua.All() {
+		all[s] = s.SHA
+	}
+	return all
+}()
+
 // command is a command that go-redis does not repeat by itself.
 type command struct{ *redis.Cmd }
 
 // NoRetry is asked by go-redis before it repeats a command or a pipeline.
 func (command) NoRetry() bool { return true }
 
-func newCommand(ctx context.Context, verb, script string, keys []string, args []any) command {
-	all := make([]any, 0, 3+len(keys)+len(args))
-	all = append(all, verb, script, len(keys))
-	for _, key := range keys {
-		all = append(all, key)
-	}
-	cmd := redis.NewCmd(ctx, append(all, args...)...)
+func newCommand(ctx context.Context, words []any) command {
+	cmd := redis.NewCmd(ctx, words...)
 	cmd.SetFirstKeyPos(3)
 	return command{cmd}
 }
@@ -180,8 +215,8 @@ func isDial(err error) bool {
 
 // reload has a cluster client find out who serves what: of a master that is gone
 // it would learn within a minute only.
-func reload(ctx context.Context, rdb Redis) {
-	if cluster, ok := rdb.(interface{ ReloadState(ctx context.Context) }); ok {
+func (s *Sender) reload(ctx context.Context) {
+	if cluster, ok := s.rdb.(interface{ ReloadState(ctx context.Context) }); ok {
 		cluster.ReloadState(ctx)
 	}
 }

@@ -88,7 +88,7 @@ func TestNoScript(t *testing.T) {
 		w := &wire{}
 		rdb.AddHook(w)
 		for i := int64(1); i <= 3; i++ {
-			reply, err := script.Once(t.Context(), rdb, own, []string{key}, "a\x00\xff")
+			reply, err := script.Once(t.Context(), script.NewSender(rdb), own, script.KeysOf(key), "a\x00\xff")
 			require.NoError(t, err)
 			assert.Equal(t, []any{key, i, "a\x00\xff"}, reply)
 		}
@@ -109,12 +109,16 @@ func TestScriptFlush(t *testing.T) {
 			t.Parallel()
 			rdb := engine(t)
 			calls := []func() (any, error){
-				func() (any, error) { return script.Once(t.Context(), rdb, incr, []string{"key"}) },
-				func() (any, error) { return script.Read(t.Context(), rdb, incr, []string{"key"}) },
 				func() (any, error) {
-					return script.Repeat(t.Context(), rdb, incr, []string{"key"}, script.Patience, func(age time.Duration) []any {
+					return script.Once(t.Context(), script.NewSender(rdb), incr, script.KeysOf("key"))
+				},
+				func() (any, error) {
+					return script.Read(t.Context(), script.NewSender(rdb), incr, script.KeysOf("key"))
+				},
+				func() (any, error) {
+					return script.Repeat(t.Context(), script.NewSender(rdb), incr, script.KeysOf("key"), script.Patience, nil, func(all []any, age time.Duration) []any {
 						assert.Negative(t, age, "an unknown script has not run")
-						return nil
+						return all
 					})
 				},
 			}
@@ -137,7 +141,7 @@ func TestGoRedisRepeatsNothing(t *testing.T) {
 	require.NoError(t, plain.ScriptLoad(t.Context(), incr.Source).Err())
 	for name, send := range map[string]func(ctx context.Context, rdb redis.UniversalClient, key string) error{
 		"alone": func(ctx context.Context, rdb redis.UniversalClient, key string) error {
-			_, err := script.Once(ctx, rdb, incr, []string{key})
+			_, err := script.Once(ctx, script.NewSender(rdb), incr, script.KeysOf(key))
 			return err
 		},
 		"in a pipeline": func(ctx context.Context, rdb redis.UniversalClient, key string) error {
@@ -252,7 +256,7 @@ func TestRefusedUnrunIsRepeated(t *testing.T) {
 				return nil
 			}, func(t *testing.T, rdb *redis.Client, w *wire) {
 				start := time.Now()
-				reply, err := script.Once(t.Context(), rdb, incr, []string{"key"})
+				reply, err := script.Once(t.Context(), script.NewSender(rdb), incr, script.KeysOf("key"))
 				require.NoError(t, err)
 				assert.Equal(t, int64(1), reply)
 				assert.Len(t, w.sent(), 5, "three refusals, an unknown script and its run")
@@ -261,9 +265,9 @@ func TestRefusedUnrunIsRepeated(t *testing.T) {
 			})
 			virtual(t, func(int) error { return refusal }, func(t *testing.T, rdb *redis.Client, w *wire) {
 				start := time.Now()
-				_, err := script.Repeat(t.Context(), rdb, incr, []string{"key"}, script.Patience, func(age time.Duration) []any {
+				_, err := script.Repeat(t.Context(), script.NewSender(rdb), incr, script.KeysOf("key"), script.Patience, nil, func(all []any, age time.Duration) []any {
 					assert.Negative(t, age)
-					return nil
+					return all
 				})
 				require.ErrorIs(t, err, refusal)
 				require.NotErrorIs(t, err, script.ErrLost)
@@ -287,7 +291,7 @@ func TestRefusedByTheServer(t *testing.T) {
 		m.SetError("LOADING Redis is loading the dataset in memory")
 		time.AfterFunc(10*time.Millisecond, func() { m.SetError("") })
 		client := redistest.MiniClient(t, m, &redis.Options{MaxRetries: -1, Protocol: 2})
-		reply, err := script.Once(t.Context(), client, incr, []string{"key"})
+		reply, err := script.Once(t.Context(), script.NewSender(client), incr, script.KeysOf("key"))
 		require.NoError(t, err)
 		assert.Equal(t, int64(1), reply)
 		assert.Equal(t, "1", rdb.Get(t.Context(), "key").Val())
@@ -304,7 +308,7 @@ func TestAnswersAreNotRepeated(t *testing.T) {
 		t.Run(text, func(t *testing.T) {
 			t.Parallel()
 			virtual(t, func(int) error { return answered(text) }, func(t *testing.T, rdb *redis.Client, w *wire) {
-				_, err := script.Read(t.Context(), rdb, incr, []string{"key"})
+				_, err := script.Read(t.Context(), script.NewSender(rdb), incr, script.KeysOf("key"))
 				require.EqualError(t, err, text)
 				require.NotErrorIs(t, err, script.ErrLost)
 				assert.Len(t, w.sent(), 1)
@@ -320,13 +324,13 @@ func TestLostAnswers(t *testing.T) {
 		t.Run(fault.Error(), func(t *testing.T) {
 			t.Parallel()
 			virtual(t, func(int) error { return fault }, func(t *testing.T, rdb *redis.Client, w *wire) {
-				_, err := script.Once(t.Context(), rdb, incr, []string{"key"})
+				_, err := script.Once(t.Context(), script.NewSender(rdb), incr, script.KeysOf("key"))
 				require.ErrorIs(t, err, script.ErrLost)
 				require.ErrorIs(t, err, fault)
 				assert.Len(t, w.sent(), 1, "it may have run")
 			})
 			virtual(t, func(int) error { return fault }, func(t *testing.T, rdb *redis.Client, w *wire) {
-				_, err := script.Read(t.Context(), rdb, incr, []string{"key"})
+				_, err := script.Read(t.Context(), script.NewSender(rdb), incr, script.KeysOf("key"))
 				require.ErrorIs(t, err, script.ErrLost)
 				require.ErrorIs(t, err, fault)
 				assert.Len(t, w.sent(), 5)
@@ -337,7 +341,7 @@ func TestLostAnswers(t *testing.T) {
 				}
 				return nil
 			}, func(t *testing.T, rdb *redis.Client, _ *wire) {
-				reply, err := script.Read(t.Context(), rdb, incr, []string{"key"})
+				reply, err := script.Read(t.Context(), script.NewSender(rdb), incr, script.KeysOf("key"))
 				require.NoError(t, err)
 				assert.Equal(t, int64(1), reply)
 			})
@@ -357,9 +361,9 @@ func TestRepeatTellsTheAge(t *testing.T) {
 		return nil
 	}, func(t *testing.T, rdb *redis.Client, _ *wire) {
 		var ages []time.Duration
-		reply, err := script.Repeat(t.Context(), rdb, incr, []string{"key"}, script.Patience, func(age time.Duration) []any {
+		reply, err := script.Repeat(t.Context(), script.NewSender(rdb), incr, script.KeysOf("key"), script.Patience, nil, func(all []any, age time.Duration) []any {
 			ages = append(ages, age)
-			return []any{len(ages)}
+			return append(all, len(ages))
 		})
 		require.NoError(t, err)
 		assert.Equal(t, int64(1), reply)
@@ -383,7 +387,7 @@ func TestLostThenRefused(t *testing.T) {
 		}
 		return refused
 	}, func(t *testing.T, rdb *redis.Client, w *wire) {
-		_, err := script.Read(t.Context(), rdb, incr, []string{"key"})
+		_, err := script.Read(t.Context(), script.NewSender(rdb), incr, script.KeysOf("key"))
 		require.ErrorIs(t, err, script.ErrLost)
 		require.ErrorIs(t, err, refused)
 		assert.Greater(t, len(w.sent()), 5)
@@ -399,7 +403,7 @@ func TestLostAnswerOfEval(t *testing.T) {
 		}
 		return nil
 	}, func(t *testing.T, rdb *redis.Client, w *wire) {
-		_, err := script.Once(t.Context(), rdb, incr, []string{"key"})
+		_, err := script.Once(t.Context(), script.NewSender(rdb), incr, script.KeysOf("key"))
 		require.ErrorIs(t, err, script.ErrLost)
 		assert.Equal(t, []string{"evalsha", "eval"}, w.sent())
 	})
@@ -415,7 +419,7 @@ func TestContextEndsTheRepeating(t *testing.T) {
 			return fault
 		}, func(t *testing.T, rdb *redis.Client, w *wire) {
 			start := time.Now()
-			_, err := script.Read(ctx, rdb, incr, []string{"key"})
+			_, err := script.Read(ctx, script.NewSender(rdb), incr, script.KeysOf("key"))
 			require.ErrorIs(t, err, fault)
 			assert.Equal(t, errors.Is(fault, io.EOF), errors.Is(err, script.ErrLost))
 			assert.Len(t, w.sent(), 1)
@@ -430,7 +434,7 @@ func TestClosedClient(t *testing.T) {
 		rdb, m := redistest.Mini(t)
 		other := redistest.MiniClient(t, m, nil)
 		require.NoError(t, other.Close())
-		_, err := script.Once(t.Context(), other, incr, []string{"key"})
+		_, err := script.Once(t.Context(), script.NewSender(other), incr, script.KeysOf("key"))
 		require.ErrorIs(t, err, redis.ErrClosed)
 		require.NotErrorIs(t, err, script.ErrLost)
 		assert.Zero(t, rdb.Exists(t.Context(), "key").Val())
@@ -443,7 +447,7 @@ func TestServerThatIsNotThere(t *testing.T) {
 		Network: "unix", Addr: filepath.Join(t.TempDir(), "none"), MaxRetries: -1, DialerRetries: 1,
 	})
 	t.Cleanup(func() { assert.NoError(t, rdb.Close()) })
-	_, err := script.Once(t.Context(), rdb, incr, []string{"key"})
+	_, err := script.Once(t.Context(), script.NewSender(rdb), incr, script.KeysOf("key"))
 	require.Error(t, err)
 	require.NotErrorIs(t, err, script.ErrLost)
 	var op *net.OpError
@@ -484,7 +488,7 @@ func TestCodeOfTheEngines(t *testing.T) {
 	redistest.Engines(t, func(t *testing.T, rdb *redis.Client) {
 		key := redistest.Name(t)
 		require.NoError(t, rdb.RPush(t.Context(), key, "a").Err())
-		_, err := script.Once(t.Context(), rdb, incr, []string{key})
+		_, err := script.Once(t.Context(), script.NewSender(rdb), incr, script.KeysOf(key))
 		require.Error(t, err)
 		assert.Equal(t, "WRONGTYPE", script.Code(err), err.Error())
 		err = rdb.Eval(t.Context(), "return redis.error_reply('NOTINIT no rate is set')", nil).Err()
@@ -495,7 +499,7 @@ func TestCodeOfTheEngines(t *testing.T) {
 func TestCodeWithoutMemory(t *testing.T) {
 	t.Parallel()
 	server := redistest.StartRedis(t, "--maxmemory", "1")
-	_, err := script.Once(t.Context(), server.Client(t, nil), incr, []string{"key"})
+	_, err := script.Once(t.Context(), script.NewSender(server.Client(t, nil)), incr, script.KeysOf("key"))
 	require.Error(t, err)
 	assert.Equal(t, "OOM", script.Code(err), err.Error())
 	require.NotErrorIs(t, err, script.ErrLost)
@@ -515,7 +519,7 @@ func TestPatienceBeginsWithTheFirstRefusal(t *testing.T) {
 		}
 		return nil
 	}, func(t *testing.T, rdb *redis.Client, w *wire) {
-		_, err := script.Repeat(t.Context(), rdb, incr, []string{"k"}, script.Patience, func(time.Duration) []any { return nil })
+		_, err := script.Repeat(t.Context(), script.NewSender(rdb), incr, script.KeysOf("k"), script.Patience, nil, func(all []any, _ time.Duration) []any { return all })
 		require.NoError(t, err)
 		assert.Len(t, w.sent(), 5)
 	})

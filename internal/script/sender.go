@@ -1,0 +1,167 @@
+package script
+
+import (
+	"context"
+	"errors"
+	"slices"
+	"sync"
+
+	"github.com/redis/go-redis/v9"
+)
+
+const (
+	// maxFlights is how many round trips of one lane are under way at most: with
+	// two, one is on the wire while the answers of the other are read.
+	maxFlights = 2
+
+	// maxTogether is how many commands go in one pipeline, so that the first
+	// answer does not wait for too many others.
+	maxTogether = 512
+)
+
+// Sender sends commands. One that finds its lane free goes at once, by itself;
+// those that come while round trips are under way go together, in one pipeline.
+// On a cluster and on a Ring each master has a lane, so that a slow one delays
+// only what goes to it.
+type Sender struct {
+	rdb    Redis
+	master func(ctx context.Context, key string) (*redis.Client, error) // nil where there is one
+	only   lane                                                         // where there is one
+
+	mu    sync.Mutex
+	lanes map[*redis.Client]*lane // those in use
+}
+
+// lane is what goes to one master.
+type lane struct {
+	mu      sync.Mutex
+	flights int
+	waiting []*passenger
+	users   int // guarded by the Sender's mutex
+}
+
+// passenger is a command that waits for a pipeline.
+type passenger struct {
+	cmd   redis.Cmder
+	ready chan bool // true: it is to send all that wait; false: it has its answer
+}
+
+// NewSender returns a Sender of commands to rdb.
+func NewSender(rdb Redis) *Sender {
+	s := &Sender{rdb: rdb}
+	switch rdb := rdb.(type) {
+	case interface {
+		MasterForKey(ctx context.Context, key string) (*redis.Client, error)
+	}:
+		s.master = rdb.MasterForKey
+	case interface {
+		GetShardClientForKey(key string) (*redis.Client, error)
+	}:
+		s.master = func(_ context.Context, key string) (*redis.Client, error) { return rdb.GetShardClientForKey(key) }
+	}
+	if s.master != nil {
+		s.lanes = make(map[*redis.Client]*lane)
+	}
+	return s
+}
+
+// Process sends a command about key and returns when it has been answered. The
+// error is the command's own.
+func (s *Sender) Process(ctx context.Context, key string, cmd redis.Cmder) error {
+	l := &s.only
+	if s.master != nil {
+		master, err := s.master(ctx, key)
+		if err != nil {
+			return s.rdb.Process(ctx, cmd) // which knows how to find out anew
+		}
+		l = s.enter(master)
+		defer s.leave(master, l)
+	}
+
+	l.mu.Lock()
+	if l.flights < maxFlights {
+		l.flights++
+		l.mu.Unlock()
+		defer l.land()
+		return s.rdb.Process(ctx, cmd)
+	}
+	p := &passenger{cmd, make(chan bool, 1)}
+	l.waiting = append(l.waiting, p)
+	l.mu.Unlock()
+	if lead := <-p.ready; lead {
+		l.fly(ctx, s.rdb, p)
+	}
+	return cmd.Err()
+}
+
+// land ends a flight. The first of those that wait takes its place, and takes
+// the others along.
+func (l *lane) land() {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if len(l.waiting) == 0 {
+		l.flights--
+		return
+	}
+	l.waiting[0].ready <- true
+	l.waiting = slices.Delete(l.waiting, 0, 1)
+}
+
+// fly sends the command of p and all that wait.
+func (l *lane) fly(ctx context.Context, rdb Redis, p *passenger) {
+	defer l.land()
+	l.mu.Lock()
+	n := min(len(l.waiting), maxTogether-1)
+	others := slices.Clone(l.waiting[:n])
+	l.waiting = slices.Delete(l.waiting, 0, n)
+	l.mu.Unlock()
+	if n == 0 {
+		_ = rdb.Process(ctx, p.cmd)
+		return
+	}
+	together(ctx, rdb, append([]*passenger{p}, others...))
+	for _, o := range others {
+		o.ready <- false
+	}
+}
+
+// errUnanswered is for a command of a pipeline that nobody gave an answer or an
+// error.
+var errUnanswered = errors.New("the pipeline gave the command no answer")
+
+func together(ctx context.Context, rdb Redis, all []*passenger) {
+	pipe := rdb.Pipeline()
+	for _, p := range all {
+		_ = pipe.Process(ctx, p.cmd)
+	}
+	_, err := pipe.Exec(ctx)
+	if err == nil {
+		return
+	}
+	for _, p := range all {
+		if cmd, ok := p.cmd.(interface{ Val() any }); ok && p.cmd.Err() == nil && cmd.Val() == nil {
+			p.cmd.SetErr(errors.Join(errUnanswered, err))
+		}
+	}
+}
+
+func (s *Sender) enter(master *redis.Client) *lane {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	l := s.lanes[master]
+	if l == nil {
+		l = &lane{}
+		s.lanes[master] = l
+	}
+	l.users++
+	return l
+}
+
+func (s *Sender) leave(master *redis.Client, l *lane) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	l.users--
+	if l.users == 0 {
+		delete(s.lanes, master)
+	}
+}
