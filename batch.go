@@ -172,8 +172,12 @@ type outcome struct {
 }
 
 func (b *batch) parseOutcome(reply any) (outcome, error) {
-	if taken, ok := reply.(int64); ok {
-		return outcome{taken: taken}, nil
+	if short, ok := reply.(int64); ok {
+		o := outcome{rate: b.sum, taken: max(0, short), interval: time.Duration(b.requests[0].limiter.interval.Load())}
+		if short < 0 {
+			o.waits = []int64{-short}
+		}
+		return o, nil
 	}
 	values, _ := reply.([]any)
 	numbers, err := integers(reply, len(values))

@@ -212,6 +212,11 @@ func (c *Client) decide(ctx context.Context, keys *script.Keys, b *batch) (outco
 	for {
 		b.sign(c)
 		reply, err := c.attempt(ctx, keys, b)
+		limiter := b.requests[0].limiter
+		if isWord(reply, "keys") {
+			limiter.shared.Store(nil)
+			continue
+		}
 		if isTaken(reply, err) {
 			c.attempts.Add(mathrand.Uint64N(1 << numberBits(b.rules.layout)))
 			continue
@@ -219,8 +224,17 @@ func (c *Client) decide(ctx context.Context, keys *script.Keys, b *batch) (outco
 		if err != nil {
 			return outcome{}, c.explain(ctx, keys.Names(), err)
 		}
+		if _, short := reply.(int64); short && limiter.shared.Load() == nil {
+			limiter.shared.Store(limiter.keys.Pick(0, 1, 3))
+		}
 		return b.parseOutcome(reply)
 	}
+}
+
+// isWord tells whether a script answered with a word alone.
+func isWord(reply any, word string) bool {
+	words, _ := reply.([]any)
+	return len(words) == 1 && words[0] == word
 }
 
 // isTaken tells whether the script knows the attempt's identity as another's:
@@ -231,8 +245,7 @@ func isTaken(reply any, err error) bool {
 		_, isAnswer := errors.AsType[redis.Error](err)
 		return isAnswer && !errors.Is(err, script.ErrLost) && script.Code(err) == "LATE"
 	}
-	taken, _ := reply.([]any)
-	return len(taken) == 1 && taken[0] == "taken"
+	return isWord(reply, "taken")
 }
 
 // attempt sends a batch until it is decided. Where nothing in Redis would tell
@@ -240,6 +253,9 @@ func isTaken(reply any, err error) bool {
 func (c *Client) attempt(ctx context.Context, keys *script.Keys, b *batch) (any, error) {
 	var doubt time.Time // when the first attempt was sent that may have run
 	patience := b.patience(time.Now())
+	if shared := b.requests[0].limiter.shared.Load(); shared != nil {
+		keys = shared
+	}
 	return untilDone(func(token string) (any, error) {
 		if b.rules.windowed() {
 			return script.Once(ctx, c.sender, lua.Acquire, keys, b.args(nil, -1, token)...)

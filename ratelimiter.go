@@ -22,7 +22,9 @@ type RateLimiter struct {
 	fallback string // configuration for a limiter that has none, or ""
 	err      error  // of the options or the name
 
-	audit atomic.Int64 // when leaked permits are next looked for, Unix ns
+	audit    atomic.Int64                // when leaked permits are next looked for, Unix ns
+	interval atomic.Int64                // as the last audit found it, ns
+	shared   atomic.Pointer[script.Keys] // all that a shared limiter needs; nil while it is not known to be one
 }
 
 // Name returns the limiter's name, as it was given to Client.RateLimiter.
@@ -116,6 +118,7 @@ func (l *RateLimiter) auditDue(now time.Time) bool { return now.UnixNano() >= l.
 
 func (l *RateLimiter) auditDone(now time.Time, interval time.Duration) {
 	l.audit.Store(now.Add(interval).UnixNano())
+	l.interval.Store(int64(interval))
 }
 
 // Release gives permits back before their interval is over: those that this

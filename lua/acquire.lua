@@ -3,6 +3,7 @@
 --
 -- KEYS
 --   1 config  2 value  3 client's value  4 permits  5 client's permits
+--   Without 3 and 5 for a limiter that is known to be shared
 -- ARGV, those at the end left out where they are empty
 --   1  member of the permits set for the sum of all requests; without its
 --      permits it is the attempt's identity. '' with w
@@ -22,8 +23,8 @@
 --   8, 9, ...  permits, count: that many requests for so many permits each;
 --      left out for one request for the sum
 -- Returns
---   the permits granted, where it was one request that was and no figures are
---   wanted; else
+--   the permits granted, or the wait below 0, where it was one request and no
+--   figures are wanted, of a shared limiter; else
 --   rate, free, taken, interval, reset, waits...; with w, the epoch ms at which
 --   the window ends stands before the waits
 --      free: free permits before, below 0 while a lowered rate is paid off
@@ -35,27 +36,29 @@
 --      pass; negative where it is at least so long
 --   'again', token   the call is to be repeated; nothing was granted
 --   'taken'   another attempt has the same id; nothing was granted
+--   'keys'   the limiter is not shared: all five are needed; nothing was granted
 --   NOTINIT, CORRUPT <key's number> <field> <why>, LATE (an attempt that has
 --   been answered already)
 
-local time = redis.call('TIME')
+local call = redis.call
+local permits_key = KEYS[5] and KEYS[4] or KEYS[3]
+local time = call('TIME')
 local now_text = time[1] .. string.sub('00000' .. time[2], -6, -4)
-local fields = redis.call('HMGET', KEYS[1], 'rate', 'interval', 'type', 'keepAliveTime', 'answered')
+local fields = call('HMGET', KEYS[1], 'rate', 'interval', 'type', 'keepAliveTime', 'answered')
 local value_text = nil
 
 -- The common cases are decided here, with the fewest commands: one request to a
 -- shared limiter that has enough free permits, or will have them when its oldest
 -- member runs out. Once in a few grants it takes the long way round, which
--- reclaims what has run out.
+-- reclaims what has run out. Arithmetic turns text into numbers, without a call.
 if fields[3] == '0' and (fields[4] == '0' or not fields[4]) and not fields[5] then
-  value_text = redis.call('GET', KEYS[2])
-  if value_text and fields[1] and fields[2] and (not ARGV[4] or ARGV[4] == 'a' and not ARGV[5]) and
-      string.find(fields[1] .. ' ' .. fields[2] .. ' ' .. value_text, '^[1-9]%d* [1-9]%d* %d+$') and
-      (value_text == '0' or string.byte(value_text, 1, 1) ~= 48) then
-    local rate, interval = tonumber(fields[1]), tonumber(fields[2])
-    local value, sum = tonumber(value_text), tonumber(ARGV[2])
-    local sound = rate and interval and value and sum <= rate and value <= rate and rate <= 9007199254740991 and interval <= 9007199254740991
-    local answer = nil
+  value_text = call('GET', KEYS[2])
+  local rate_text, interval_text, flags = fields[1], fields[2], ARGV[4]
+  if value_text and rate_text and interval_text and (not flags or flags == 'a' and not ARGV[5]) and
+      string.find(rate_text .. ' ' .. interval_text .. ' ' .. value_text, '^[1-9]%d* [1-9]%d* %d+$') and
+      (value_text == '0' or value_text >= '1') then
+    local rate, interval, value, sum = rate_text + 0, interval_text + 0, value_text + 0, ARGV[2] + 0
+    local sound = sum <= rate and value <= rate and rate <= 9007199254740991 and interval <= 9007199254740991
     if sound and sum <= value then
       local step = rate / 64
       if step < 16 then
@@ -64,43 +67,39 @@ if fields[3] == '0' and (fields[4] == '0' or not fields[4]) and not fields[5] th
         step = 256
       end
       if value % step >= sum then
-        if redis.call('ZADD', KEYS[4], 'NX', now_text, ARGV[1]) == 1 then
-          redis.call('DECRBY', KEYS[2], ARGV[2])
-          if value < rate and redis.call('ZCARD', KEYS[4]) == 1 then
-            local left, whole = redis.call('PTTL', KEYS[2]), redis.call('PTTL', KEYS[1])
+        if call('ZADD', permits_key, 'NX', now_text, ARGV[1]) == 1 then
+          call('DECRBY', KEYS[2], ARGV[2])
+          if value < rate and call('ZCARD', permits_key) == 1 then
+            local left, whole = call('PTTL', KEYS[2]), call('PTTL', KEYS[1])
             if left < 0 or left > interval or (whole >= 0 and whole <= left + 1000) then
               -- The set was lost, and this is no window: nothing else is in use.
-              redis.call('INCRBY', KEYS[2], string.format('%.0f', rate - value))
+              call('INCRBY', KEYS[2], string.format('%.0f', rate - value))
             end
           end
         end
-        answer = sum
+        local ttl = call('PTTL', KEYS[1])
+        if ttl >= 0 then
+          local left, permits = call('PTTL', KEYS[2]), call('PTTL', permits_key)
+          local window = left >= 0 and left <= interval and ttl > left + 1000 and (permits < 0 or permits > left + 1000)
+          ttl = string.format('%.0f', math.max(ttl, 1))
+          if not window then
+            call('PEXPIRE', KEYS[2], ttl)
+          end
+          call('PEXPIRE', permits_key, ttl)
+        end
+        return sum
       end
-    elseif sound and not ARGV[4] then
-      local now = tonumber(now_text)
-      local oldest = redis.call('ZRANGE', KEYS[4], '0', '0', 'WITHSCORES')
+    elseif sound and not flags then
+      local oldest = call('ZRANGE', permits_key, '0', '0', 'WITHSCORES')
       local member = oldest[1]
-      if member and #member == 21 and string.byte(member, 1, 1) == 16 and
-          redis.call('ZCOUNT', KEYS[4], '(' .. now_text, '+inf') == 0 then
-        local wait = tonumber(oldest[2]) + interval - now
+      if member and #member == 21 and member >= '\16' and member < '\17' and
+          call('ZCOUNT', permits_key, '(' .. now_text, 'inf') == 0 then
+        local wait = oldest[2] + interval - now_text
         local a, b, c, d = string.byte(member, 18, 21)
-        if wait > 0 and value + a + b * 256 + c * 65536 + d * 16777216 >= sum then
-          answer = {rate, value, 0, interval, 0, wait}
+        if wait >= 1 and value + a + b * 256 + c * 65536 + d * 16777216 >= sum then
+          return -wait
         end
       end
-    end
-    if answer then
-      local ttl = redis.call('PTTL', KEYS[1])
-      if ttl >= 0 then
-        local left, permits = redis.call('PTTL', KEYS[2]), redis.call('PTTL', KEYS[4])
-        local window = left >= 0 and left <= interval and ttl > left + 1000 and (permits < 0 or permits > left + 1000)
-        ttl = string.format('%.0f', math.max(ttl, 1))
-        if not window then
-          redis.call('PEXPIRE', KEYS[2], ttl)
-        end
-        redis.call('PEXPIRE', KEYS[4], ttl)
-      end
-      return answer
     end
   end
 end
@@ -139,7 +138,11 @@ if made then
 end
 local rate, interval = config.rate, config.interval
 
-local value_key, permits_key, places = pair_of(config)
+if config.per_client and not KEYS[5] then
+  return {'keys'}
+end
+local value_key, places
+value_key, permits_key, places = pair_of(config)
 if value_key ~= KEYS[2] or not value_text then
   value_text = redis.call('GET', value_key)
 end

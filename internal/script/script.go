@@ -44,6 +44,16 @@ func KeysOf(names ...string) *Keys {
 	return k
 }
 
+// Pick returns the Keys at these places, in that order.
+func (k *Keys) Pick(places ...int) *Keys {
+	few := &Keys{names: make([]string, len(places)), args: make([]any, 1+len(places))}
+	few.args[0] = len(places)
+	for i, place := range places {
+		few.names[i], few.args[1+i] = k.names[place], k.args[1+place]
+	}
+	return few
+}
+
 // Names returns the keys.
 func (k *Keys) Names() []string { return k.names }
 
