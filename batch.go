@@ -8,6 +8,7 @@ import (
 
 	"github.com/rratelimiter/rratelimiter/internal/script"
 	"github.com/rratelimiter/rratelimiter/limit"
+	"github.com/rratelimiter/rratelimiter/lua"
 )
 
 // Bounds of one script call, so that none holds the server up.
@@ -34,6 +35,7 @@ type batch struct {
 	sent   time.Time
 	told   []answer // room for the answers
 	words  [16]any  // room for the command of a small batch
+	joint  script.Joint
 }
 
 // batches are those that are not in use, with room for what small ones need.
@@ -127,6 +129,17 @@ func (b *batch) args(all []any, age time.Duration, token string) []any {
 		all = all[:len(all)-1]
 	}
 	return all
+}
+
+// part returns how the batch can be decided in one script call with batches of
+// other limiters; nil where it can't.
+func (b *batch) part(keys *script.Keys) *script.Joint {
+	flags := b.flags()
+	if b.requests[0].limiter.shared.Load() != keys || len(b.requests) != 1 || flags != "" && flags != "a" {
+		return nil
+	}
+	b.joint = script.Joint{Script: lua.AcquireMany, Args: [2]any{b.member, number(b.sum)}, Early: flags == ""}
+	return &b.joint
 }
 
 // flags returns the letters that tell the script how to decide.

@@ -260,7 +260,11 @@ func (c *Client) attempt(ctx context.Context, keys *script.Keys, b *batch) (any,
 		if b.rules.windowed() {
 			return script.Once(ctx, c.sender, lua.Acquire, keys, b.args(nil, -1, token)...)
 		}
-		return script.Repeat(ctx, c.sender, lua.Acquire, keys, patience, b.words[:], func(all []any, age time.Duration) []any {
+		var joint *script.Joint
+		if token == "" && doubt.IsZero() {
+			joint = b.part(keys)
+		}
+		return script.RepeatJoint(ctx, c.sender, lua.Acquire, keys, patience, b.words[:], joint, func(all []any, age time.Duration) []any {
 			if age >= 0 {
 				token = "" // what it stood for may have been done
 				if doubt.IsZero() {

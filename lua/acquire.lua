@@ -40,68 +40,14 @@
 --   NOTINIT, CORRUPT <key's number> <field> <why>, LATE (an attempt that has
 --   been answered already)
 
-local call = redis.call
-local permits_key = KEYS[5] and KEYS[4] or KEYS[3]
-local time = call('TIME')
-local now_text = time[1] .. string.sub('00000' .. time[2], -6, -4)
-local fields = call('HMGET', KEYS[1], 'rate', 'interval', 'type', 'keepAliveTime', 'answered')
-local value_text = nil
+--- @include "plain"
 
--- The common cases are decided here, with the fewest commands: one request to a
--- shared limiter that has enough free permits, or will have them when its oldest
--- member runs out. Once in a few grants it takes the long way round, which
--- reclaims what has run out. Arithmetic turns text into numbers, without a call.
-if fields[3] == '0' and (fields[4] == '0' or not fields[4]) and not fields[5] then
-  value_text = call('GET', KEYS[2])
-  local rate_text, interval_text, flags = fields[1], fields[2], ARGV[4]
-  if value_text and rate_text and interval_text and (not flags or flags == 'a' and not ARGV[5]) and
-      string.find(rate_text .. ' ' .. interval_text .. ' ' .. value_text, '^[1-9]%d* [1-9]%d* %d+$') and
-      (value_text == '0' or value_text >= '1') then
-    local rate, interval, value, sum = rate_text + 0, interval_text + 0, value_text + 0, ARGV[2] + 0
-    local sound = sum <= rate and value <= rate and rate <= 9007199254740991 and interval <= 9007199254740991
-    if sound and sum <= value then
-      local step = rate / 64
-      if step < 16 then
-        step = 16
-      elseif step > 256 then
-        step = 256
-      end
-      if value % step >= sum then
-        if call('ZADD', permits_key, 'NX', now_text, ARGV[1]) == 1 then
-          call('DECRBY', KEYS[2], ARGV[2])
-          if value < rate and call('ZCARD', permits_key) == 1 then
-            local left, whole = call('PTTL', KEYS[2]), call('PTTL', KEYS[1])
-            if left < 0 or left > interval or (whole >= 0 and whole <= left + 1000) then
-              -- The set was lost, and this is no window: nothing else is in use.
-              call('INCRBY', KEYS[2], string.format('%.0f', rate - value))
-            end
-          end
-        end
-        local ttl = call('PTTL', KEYS[1])
-        if ttl >= 0 then
-          local left, permits = call('PTTL', KEYS[2]), call('PTTL', permits_key)
-          local window = left >= 0 and left <= interval and ttl > left + 1000 and (permits < 0 or permits > left + 1000)
-          ttl = string.format('%.0f', math.max(ttl, 1))
-          if not window then
-            call('PEXPIRE', KEYS[2], ttl)
-          end
-          call('PEXPIRE', permits_key, ttl)
-        end
-        return sum
-      end
-    elseif sound and not flags then
-      local oldest = call('ZRANGE', permits_key, '0', '0', 'WITHSCORES')
-      local member = oldest[1]
-      if member and #member == 21 and member >= '\16' and member < '\17' and
-          call('ZCOUNT', permits_key, '(' .. now_text, 'inf') == 0 then
-        local wait = oldest[2] + interval - now_text
-        local a, b, c, d = string.byte(member, 18, 21)
-        if wait >= 1 and value + a + b * 256 + c * 65536 + d * 16777216 >= sum then
-          return -wait
-        end
-      end
-    end
-  end
+local time = redis.call('TIME')
+local now_text = time[1] .. string.sub('00000' .. time[2], -6, -4)
+local permits_key = KEYS[5] and KEYS[4] or KEYS[3]
+local answer, fields, value_text = plain(KEYS[1], KEYS[2], permits_key, ARGV[1], ARGV[2], ARGV[4], ARGV[5], now_text)
+if answer then
+  return answer
 end
 
 --- @include "config"
@@ -326,7 +272,7 @@ end
 if ends and left < rate then
   reset = ends
 end
-local answer = {rate, before, taken, interval, reset}
+answer = {rate, before, taken, interval, reset}
 if windowed then
   answer[6] = now + ends
 end

@@ -34,6 +34,7 @@ type Script struct {
 // The scripts. What each takes and returns stands at the head of its file.
 var (
 	Acquire     = mustLoad("acquire")
+	AcquireMany = mustLoad("acquire_many")
 	Available   = mustLoad("available")
 	ClearExpire = mustLoad("clear_expire")
 	Config      = mustLoad("config")
@@ -53,8 +54,8 @@ var (
 // All returns every script, in the order of their names.
 func All() []*Script {
 	return []*Script{
-		Acquire, Available, ClearExpire, Config, Delete, Expire, GiveBack, Migrate,
-		Release, Rename, SetRate, TrySetRate, TTL, Types, Wait,
+		Acquire, AcquireMany, Available, ClearExpire, Config, Delete, Expire, GiveBack,
+		Migrate, Release, Rename, SetRate, TrySetRate, TTL, Types, Wait,
 	}
 }
 

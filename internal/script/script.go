@@ -75,12 +75,12 @@ const Patience = 3 * time.Second
 // Once runs a script. It is not repeated once it may have run: the error is
 // ErrLost then, with its cause.
 func Once(ctx context.Context, to *Sender, s *lua.Script, keys *Keys, args ...any) (any, error) {
-	return run(ctx, to, s, keys, false, Patience, nil, func(all []any, _ time.Duration) []any { return append(all, args...) })
+	return run(ctx, to, s, keys, false, Patience, nil, nil, func(all []any, _ time.Duration) []any { return append(all, args...) })
 }
 
 // Read runs a script that may run any number of times.
 func Read(ctx context.Context, to *Sender, s *lua.Script, keys *Keys, args ...any) (any, error) {
-	return run(ctx, to, s, keys, true, Patience, nil, func(all []any, _ time.Duration) []any { return append(all, args...) })
+	return run(ctx, to, s, keys, true, Patience, nil, nil, func(all []any, _ time.Duration) []any { return append(all, args...) })
 }
 
 // Arguments appends the arguments of a call to all. It is asked before each
@@ -93,10 +93,16 @@ type Arguments func(all []any, age time.Duration) []any
 // patience takes the place of [Patience]. room, which may be nil, holds the
 // command's words where they fit; it may be used again when Repeat has returned.
 func Repeat(ctx context.Context, to *Sender, s *lua.Script, keys *Keys, patience time.Duration, room []any, args Arguments) (any, error) {
-	return run(ctx, to, s, keys, true, patience, room, args)
+	return run(ctx, to, s, keys, true, patience, room, nil, args)
 }
 
-func run(ctx context.Context, to *Sender, s *lua.Script, keys *Keys, repeat bool, patience time.Duration, room []any, args Arguments) (any, error) {
+// RepeatJoint is Repeat for a call whose first attempt may be made jointly with
+// others.
+func RepeatJoint(ctx context.Context, to *Sender, s *lua.Script, keys *Keys, patience time.Duration, room []any, joint *Joint, args Arguments) (any, error) {
+	return run(ctx, to, s, keys, true, patience, room, joint, args)
+}
+
+func run(ctx context.Context, to *Sender, s *lua.Script, keys *Keys, repeat bool, patience time.Duration, room []any, joint *Joint, args Arguments) (any, error) {
 	var doubt time.Time   // when the first attempt that may have run was sent
 	var refused time.Time // when servers were first seen to change places
 	counted := 0
@@ -105,7 +111,8 @@ func run(ctx context.Context, to *Sender, s *lua.Script, keys *Keys, repeat bool
 		if !doubt.IsZero() {
 			age = sent.Sub(doubt)
 		}
-		reply, err := send(ctx, to, s, keys, room, args, age)
+		reply, err := send(ctx, to, s, keys, room, joint, args, age)
+		joint = nil
 		switch {
 		case err == nil:
 			return reply, nil
@@ -144,20 +151,22 @@ func run(ctx context.Context, to *Sender, s *lua.Script, keys *Keys, repeat bool
 	}
 }
 
-func send(ctx context.Context, to *Sender, s *lua.Script, keys *Keys, room []any, args Arguments, age time.Duration) (any, error) {
-	sha, ok := shas[s]
-	if !ok {
-		sha = s.SHA
-	}
+func send(
+	ctx context.Context, to *Sender, s *lua.Script, keys *Keys, room []any, joint *Joint, args Arguments, age time.Duration,
+) (any, error) {
 	words := room[:0]
-	words = append(words, "evalsha", sha)
+	words = append(words, "evalsha", shaOf(s))
 	words = args(append(words, keys.args...), age)
 	cmd := newCommand(ctx, words)
-	err := to.Process(ctx, keys.names[0], cmd)
+	err := to.process(ctx, keys, cmd, joint)
+	if errors.Is(err, errUndecided) {
+		cmd = newCommand(ctx, words)
+		err = to.process(ctx, keys, cmd, nil)
+	}
 	if err != nil && redis.HasErrorPrefix(err, "NOSCRIPT") {
 		words[0], words[1] = "eval", s.Source
 		cmd = newCommand(ctx, words)
-		err = to.Process(ctx, keys.names[0], cmd)
+		err = to.process(ctx, keys, cmd, nil)
 	}
 	if err != nil {
 		return nil, err
@@ -165,7 +174,15 @@ func send(ctx context.Context, to *Sender, s *lua.Script, keys *Keys, room []any
 	return cmd.Val(), nil
 }
 
-// shas holds each script's SHA as the word of a command that it is.
+// shaOf returns a script's SHA as the word of a command.
+func shaOf(s *lua.Script) any {
+	if sha, ok := shas[s]; ok {
+		return sha
+	}
+	return s.SHA
+}
+
+// shas holds the words that would be made for each call.
 var shas = func() map[*lua.Script]any {
 	all := make(map[*lua.Script]any)
 	for _, s := range lua.All() {

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"slices"
 	"sync"
+	"sync/atomic"
 
 	"github.com/redis/go-redis/v9"
 )
@@ -30,6 +31,8 @@ type Sender struct {
 
 	mu    sync.Mutex
 	lanes map[*redis.Client]*lane // those in use
+
+	apart atomic.Bool // the server does not take keys of several limiters in one call
 }
 
 // lane is what goes to one master.
@@ -42,7 +45,9 @@ type lane struct {
 
 // passenger is a command that waits for a pipeline.
 type passenger struct {
-	cmd   redis.Cmder
+	cmd   command
+	keys  *Keys
+	joint *Joint    // nil where it goes by itself
 	ready chan bool // true: it is to send all that wait; false: it has its answer
 }
 
@@ -54,6 +59,7 @@ func NewSender(rdb Redis) *Sender {
 		MasterForKey(ctx context.Context, key string) (*redis.Client, error)
 	}:
 		s.master = rdb.MasterForKey
+		s.apart.Store(true)
 	case interface {
 		GetShardClientForKey(key string) (*redis.Client, error)
 	}:
@@ -65,12 +71,12 @@ func NewSender(rdb Redis) *Sender {
 	return s
 }
 
-// Process sends a command about key and returns when it has been answered. The
-// error is the command's own.
-func (s *Sender) Process(ctx context.Context, key string, cmd redis.Cmder) error {
+// process sends a command and returns when it has been answered. The error is the
+// command's own; with a joint it may be errUndecided.
+func (s *Sender) process(ctx context.Context, keys *Keys, cmd command, joint *Joint) error {
 	l := &s.only
 	if s.master != nil {
-		master, err := s.master(ctx, key)
+		master, err := s.master(ctx, keys.names[0])
 		if err != nil {
 			return s.rdb.Process(ctx, cmd) // which knows how to find out anew
 		}
@@ -85,11 +91,11 @@ func (s *Sender) Process(ctx context.Context, key string, cmd redis.Cmder) error
 		defer l.land()
 		return s.rdb.Process(ctx, cmd)
 	}
-	p := &passenger{cmd, make(chan bool, 1)}
+	p := &passenger{cmd, keys, joint, make(chan bool, 1)}
 	l.waiting = append(l.waiting, p)
 	l.mu.Unlock()
 	if lead := <-p.ready; lead {
-		l.fly(ctx, s.rdb, p)
+		s.fly(ctx, l, p)
 	}
 	return cmd.Err()
 }
@@ -108,7 +114,7 @@ func (l *lane) land() {
 }
 
 // fly sends the command of p and all that wait.
-func (l *lane) fly(ctx context.Context, rdb Redis, p *passenger) {
+func (s *Sender) fly(ctx context.Context, l *lane, p *passenger) {
 	defer l.land()
 	l.mu.Lock()
 	n := min(len(l.waiting), maxTogether-1)
@@ -116,10 +122,10 @@ func (l *lane) fly(ctx context.Context, rdb Redis, p *passenger) {
 	l.waiting = slices.Delete(l.waiting, 0, n)
 	l.mu.Unlock()
 	if n == 0 {
-		_ = rdb.Process(ctx, p.cmd)
+		_ = s.rdb.Process(ctx, p.cmd)
 		return
 	}
-	together(ctx, rdb, append([]*passenger{p}, others...))
+	s.together(ctx, append([]*passenger{p}, others...))
 	for _, o := range others {
 		o.ready <- false
 	}
@@ -129,19 +135,33 @@ func (l *lane) fly(ctx context.Context, rdb Redis, p *passenger) {
 // error.
 var errUnanswered = errors.New("the pipeline gave the command no answer")
 
-func together(ctx context.Context, rdb Redis, all []*passenger) {
-	pipe := rdb.Pipeline()
-	for _, p := range all {
-		_ = pipe.Process(ctx, p.cmd)
+// together sends the commands of all in one pipeline; calls that can be made
+// jointly are.
+func (s *Sender) together(ctx context.Context, all []*passenger) {
+	apart, groups := all, []group(nil)
+	if !s.apart.Load() {
+		apart, groups = join(all)
 	}
-	_, err := pipe.Exec(ctx)
-	if err == nil {
-		return
+	pipe := s.rdb.Pipeline()
+	cmds := make([]command, 0, len(apart)+len(groups))
+	for _, p := range apart {
+		cmds = append(cmds, p.cmd)
 	}
-	for _, p := range all {
-		if cmd, ok := p.cmd.(interface{ Val() any }); ok && p.cmd.Err() == nil && cmd.Val() == nil {
-			p.cmd.SetErr(errors.Join(errUnanswered, err))
+	for _, g := range groups {
+		cmds = append(cmds, g.command(ctx))
+	}
+	for _, cmd := range cmds {
+		_ = pipe.Process(ctx, cmd)
+	}
+	if _, err := pipe.Exec(ctx); err != nil {
+		for _, cmd := range cmds {
+			if cmd.Err() == nil && cmd.Val() == nil {
+				cmd.SetErr(errors.Join(errUnanswered, err))
+			}
 		}
+	}
+	for i, g := range groups {
+		s.tell(ctx, g, cmds[len(apart)+i])
 	}
 }
 

@@ -185,3 +185,105 @@ func TestAPipelineIsNotRepeated(t *testing.T) {
 	assert.GreaterOrEqual(t, ran, int64(len(answered)))
 	assert.LessOrEqual(t, ran, int64(640), "each ran once at most")
 }
+
+// many answers each part of a joint call with its number, 0 for those that are
+// told to wait, or fails as a whole.
+var many = newScript(`
+if ARGV[3] == 'fail' then return redis.error_reply(ARGV[2] .. " told") end
+local answers = {}
+for i = 1, (#ARGV - 1) / 2 do answers[i] = tonumber(ARGV[2 * i + 1]) end
+return answers`)
+
+// echo is what many stands for.
+var echo = newScript("return {ARGV[1]}")
+
+// joined makes calls while two are under way. Those two go alone; the next two
+// share the others, or one of them takes all and the other goes alone.
+func joined(t *testing.T, rdb *redis.Client, hold chan struct{}, calls []*script.Joint) (replies []any, failed []error) {
+	t.Helper()
+	f := &flights{hold: hold}
+	rdb.AddHook(f)
+	sender := script.NewSender(rdb)
+	replies, failed = make([]any, len(calls)), make([]error, len(calls))
+	var wg sync.WaitGroup
+	for i, joint := range calls {
+		wg.Go(func() {
+			replies[i], failed[i] = script.RepeatJoint(t.Context(), sender, echo, script.KeysOf(fmt.Sprint("key", i)), script.Patience, nil, joint,
+				func(all []any, age time.Duration) []any { return append(all, fmt.Sprint(i, age >= 0)) })
+		})
+		synctest.Wait()
+	}
+	close(hold)
+	wg.Wait()
+	return replies, failed
+}
+
+func TestJointCalls(t *testing.T) {
+	t.Parallel()
+	for name, tc := range map[string]struct {
+		word string // the first argument of each call
+		last any    // the second of the last
+		want func(i int) any
+	}{
+		"answered": {"", 100, func(i int) any {
+			switch {
+			case i < 2:
+				return []any{fmt.Sprint(i, false)} // went alone
+			case i == 5:
+				return []any{"5 false"} // undecided, and made by itself
+			}
+			return int64(100 + i)
+		}},
+		"keys in different slots": {"CROSSSLOT", "fail", func(i int) any { return []any{fmt.Sprint(i, false)} }},
+		"refused unrun":           {"LOADING", "fail", func(i int) any { return []any{fmt.Sprint(i, false)} }},
+		"an error from within":    {"OOM", "fail", func(i int) any { return []any{fmt.Sprint(i, i >= 2)} }},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			synctest.Test(t, func(t *testing.T) {
+				rdb, _ := redistest.Mini(t)
+				var calls []*script.Joint
+				for i := range 80 {
+					second := any(100 + i)
+					if i == 5 {
+						second = 0
+					}
+					if tc.last == "fail" {
+						second = "fail"
+					}
+					calls = append(calls, &script.Joint{Script: many, Args: [2]any{tc.word, second}, Early: true})
+				}
+				replies, failed := joined(t, rdb, make(chan struct{}), calls)
+				for i := range calls {
+					require.NoError(t, failed[i])
+					if i != 2 && i != 3 {
+						assert.Equal(t, tc.want(i), replies[i], i)
+					}
+				}
+			})
+		})
+	}
+}
+
+func TestEarlyJointCallsComeFirst(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		rdb, _ := redistest.Mini(t)
+		order := newScript(`local all = {}
+			for i = 1, (#ARGV - 1) / 2 do
+				all[i] = (i <= ARGV[1] + 0) == (ARGV[2 * i] % 2 == 1) and 1000 + ARGV[2 * i] or 0
+			end
+			return all`)
+		var calls []*script.Joint
+		for i := range 10 {
+			calls = append(calls, &script.Joint{Script: order, Args: [2]any{i, ""}, Early: i%2 == 1})
+		}
+		replies, failed := joined(t, rdb, make(chan struct{}), calls)
+		for i := range calls {
+			require.NoError(t, failed[i])
+			if i > 3 {
+				assert.EqualValues(t, 1000+i, replies[i])
+			}
+		}
+	})
+}

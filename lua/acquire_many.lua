@@ -1,0 +1,25 @@
+-- Takes permits for one request of each of several shared limiters, where that
+-- is plain.
+--
+-- KEYS, for each limiter
+--   config  value  permits
+-- ARGV
+--   1  how many of the first limiters' requests may be refused; the others
+--      are granted here or not decided
+--   2, 3, ...  member, permits for each limiter, as acquire takes them
+-- Returns
+--   for each limiter: the permits granted; the wait in ms below 0; or 0 where
+--   acquire must decide: nothing was granted
+
+--- @include "plain"
+
+local time = redis.call('TIME')
+local now_text = time[1] .. string.sub('00000' .. time[2], -6, -4)
+local answers, refusable = {}, tonumber(ARGV[1])
+for i = 1, (#ARGV - 1) / 2 do
+  -- What is wrong with one limiter is its own callers' error.
+  local ok, answer = pcall(plain, KEYS[3 * i - 2], KEYS[3 * i - 1], KEYS[3 * i], ARGV[2 * i], ARGV[2 * i + 1],
+    i > refusable and 'a' or nil, nil, now_text)
+  answers[i] = ok and answer or 0
+end
+return answers
