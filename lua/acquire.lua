@@ -276,16 +276,28 @@ answer = {rate, before, taken, interval, reset}
 if windowed then
   answer[6] = now + ends
 end
+-- What the oldest rows free is summed up once, for all refused sizes.
+local sums, freed = {}, 0
+for i, row in ipairs(refused[1] and not ends and rows or {}) do
+  freed = freed + permits_of(row)
+  sums[i] = freed
+end
 for _, permits in ipairs(refused) do
-  local freed, wait = 0, math.max(1, ends or interval)
-  for i, row in ipairs(ends and {} or rows) do
-    freed = freed + permits_of(row)
-    if left + freed >= permits or i == 257 then
-      wait = math.max(1, tonumber(redis.call('ZSCORE', permits_key, row)) + interval - now)
-      if left + freed < permits then
-        wait = -wait
-      end
-      break
+  local low, high = 1, #sums + 1
+  while low < high do
+    local middle = math.floor((low + high) / 2)
+    if left + sums[middle] >= permits then
+      high = middle
+    else
+      low = middle + 1
+    end
+  end
+  local wait = math.max(1, ends or interval)
+  local row = not ends and (rows[low] or rows[257])
+  if row then
+    wait = math.max(1, tonumber(redis.call('ZSCORE', permits_key, row)) + interval - now)
+    if low > #sums then
+      wait = -wait
     end
   end
   answer[#answer + 1] = wait

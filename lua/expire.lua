@@ -8,14 +8,25 @@
 -- Returns
 --   1 when a key was there, else 0
 
+--- @include "clock"
 --- @include "window"
+
+-- A moment that has passed would have Redis free the keys at once, however much
+-- that is.
+local passed = ARGV[1] == 'PEXPIREAT' and tonumber(ARGV[2]) <= tonumber(clock())
+local function expire(key)
+  if passed then
+    return redis.call('UNLINK', key)
+  end
+  return redis.call(ARGV[1], key, ARGV[2])
+end
 
 local windowed = ARGV[3] == 'w'
 local keep, keep_client = is_window(KEYS[2], KEYS[4], windowed), is_window(KEYS[3], KEYS[5], windowed)
 local there = 0
-there = math.max(there, redis.call(ARGV[1], KEYS[1], ARGV[2]))
-there = math.max(there, keep and 1 or redis.call(ARGV[1], KEYS[2], ARGV[2]))
-there = math.max(there, keep_client and 1 or redis.call(ARGV[1], KEYS[3], ARGV[2]))
-there = math.max(there, redis.call(ARGV[1], KEYS[4], ARGV[2]))
-there = math.max(there, redis.call(ARGV[1], KEYS[5], ARGV[2]))
+there = math.max(there, expire(KEYS[1]))
+there = math.max(there, keep and 1 or expire(KEYS[2]))
+there = math.max(there, keep_client and 1 or expire(KEYS[3]))
+there = math.max(there, expire(KEYS[4]))
+there = math.max(there, expire(KEYS[5]))
 return there

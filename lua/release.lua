@@ -44,20 +44,28 @@ if not state.newest then
   return 0
 end
 
-local left = tonumber(ARGV[1])
+-- No more than 128 of them, so that a call stays short.
+local left, emptied = tonumber(ARGV[1]), {}
 local function take_from(mine)
   for i = #rows, 1, -1 do
     local member = rows[i]
-    if left > 0 and member and mine == (string.sub(member, 2, 1 + #ARGV[2]) == ARGV[2]) then
-      local permits = math.min(left, permits_of(member))
-      take_off(permits_key, member, permits)
-      left = left - permits
+    if left > 0 and #emptied < 128 and mine == (string.sub(member, 2, 1 + #ARGV[2]) == ARGV[2]) then
+      local permits = permits_of(member)
+      if permits <= left then
+        emptied[#emptied + 1] = member
+      else
+        take_off(permits_key, member, left)
+      end
+      left = math.max(0, left - permits)
     end
   end
 end
 rows = redis.call('ZRANGE', permits_key, -256, -1)
 take_from(true)
 take_from(false)
+if emptied[1] then
+  redis.call('ZREM', permits_key, unpack(emptied))
+end
 
 local free = state.free + tonumber(ARGV[1]) - left
 local more = redis.call('EXISTS', permits_key) == 1

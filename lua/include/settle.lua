@@ -93,11 +93,14 @@ local function settle(config, value_key, permits_key, places, value_text, now, n
   end
 
   if newest > now then
-    local page = redis.call('ZRANGEBYSCORE', permits_key, '(' .. digits(now), '+inf', 'LIMIT', 0, 256)
+    local page = redis.call('ZRANGEBYSCORE', permits_key, '(' .. digits(now), '+inf', 'LIMIT', 0, 128)
+    local dated = {}
     for _, member in ipairs(page) do
-      redis.call('ZADD', permits_key, 'XX', digits(now), member)
+      dated[#dated + 1] = digits(now)
+      dated[#dated + 1] = member
     end
-    if #page == 256 then
+    redis.call('ZADD', permits_key, 'XX', unpack(dated))
+    if #page == 128 then
       return nil, 'again'
     end
     newest = now
