@@ -1097,3 +1097,23 @@ func TestSoakOfLateRequests(t *testing.T) {
 		func(held <-chan struct{}) redistest.Action { return redistest.Late.When(held) },
 	})
 }
+
+// A repeat that was answered that its permits exceed the rate counts as answered
+// too: with a higher rate the late request must not take permits for nobody.
+func TestARequestAboveTheRateThatIsLateTakesNothing(t *testing.T) {
+	t.Parallel()
+	for layout, version := range membersOf {
+		t.Run(layout, func(t *testing.T) {
+			t.Parallel()
+			w := newWire(t, redistest.Shared(t), hourly(4), false, rratelimiter.WithRedissonVersion(version))
+			w.on(lua.Acquire, redistest.Late.When(w.held))
+			_, err := w.TryAcquire(t.Context(), 5, 0)
+			require.ErrorIs(t, err, rratelimiter.ErrPermitsExceedRate)
+			w.rate = 9
+			_, err = w.other.UpdateRate(t.Context(), hourly(9), rratelimiter.KeepState())
+			require.NoError(t, err)
+			w.letGo()
+			w.checkHeld(t, 0, "the request arrived")
+		})
+	}
+}

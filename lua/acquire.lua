@@ -176,6 +176,9 @@ if found and found > 0 then
     taken, _, more = walk(found)
   end
 elseif need == 0 then
+  if age ~= '' and not answered and not made then
+    mark_answered(KEYS[1], fields[5], identity, now)
+  end
   return {rate, 0, 0, interval, 0}
 end
 
