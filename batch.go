@@ -34,7 +34,6 @@ type batch struct {
 	runs   []run
 	sent   time.Time
 	told   []answer // room for the answers
-	words  [16]any  // room for the command of a small batch
 	joint  script.Joint
 }
 
@@ -44,7 +43,7 @@ var batches sync.Pool
 func newBatch(r rules) *batch {
 	b, ok := batches.Get().(*batch)
 	if !ok {
-		b = &batch{member: make([]byte, 0, 21)}
+		b = &batch{}
 	}
 	b.rules = r
 	return b
@@ -57,8 +56,7 @@ func (b *batch) free() {
 	}
 	clear(b.requests)
 	clear(b.told)
-	clear(b.words[:])
-	*b = batch{requests: b.requests[:0], runs: b.runs[:0], told: b.told[:0], member: b.member[:0]}
+	*b = batch{requests: b.requests[:0], runs: b.runs[:0], told: b.told[:0]}
 	batches.Put(b)
 }
 
@@ -276,9 +274,9 @@ func (b *batch) sign(c *Client) {
 	case b.rules.windowed():
 		b.member = nil // none is kept
 	case b.rules.merge:
-		b.member = c.identity(b.member[:0], 1)
+		b.member = c.identity(make([]byte, 0, 21), 1)
 	default:
-		b.member = c.identity(b.member[:0], len(b.requests))
+		b.member = c.identity(make([]byte, 0, 21), len(b.requests))
 	}
 	if b.member != nil {
 		setPermits(b.member, b.sum)
@@ -294,8 +292,8 @@ type grant struct {
 
 // grants returns what these requests, by their places in the batch, were
 // granted of it.
-func (b *batch) grants(places []int, o outcome) []grant {
-	var all grant
+func (b *batch) grants(places []int, ahead int64, o outcome) []grant {
+	all := grant{permits: ahead}
 	var each []grant
 	for _, place := range places {
 		permits := b.requests[place].permits

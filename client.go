@@ -38,10 +38,17 @@ type Client struct {
 	attempts atomic.Uint64 // the counter in the ids
 
 	mu     sync.Mutex        // taken last, after a queue's
-	queues map[string]*queue // by mapped name, as long as somebody uses them
+	queues map[string]*queue // by mapped name, as long as somebody uses them or a lease lives
 	active int               // calls and background work under way
 	closed bool
 	idle   chan struct{} // closed when closed and nothing is active
+
+	// bundles are those that wait, by the mapped name of each of their limiters.
+	// Guarded by mu.
+	bundles map[string]map[*bundle]struct{}
+
+	changes changes // for refusal caches
+	notices *notices
 }
 
 // New returns a Client on rdb, which stays the caller's to close. It does no
@@ -59,6 +66,7 @@ func New(rdb Redis, opts ...Option) *Client {
 	if rdb == nil || reflect.ValueOf(rdb).Kind() == reflect.Pointer && reflect.ValueOf(rdb).IsNil() {
 		c.err = fmt.Errorf("%w: New: the Redis client is nil", ErrInvalidConfig)
 	}
+	c.notices = newNotices(c)
 	_, _ = rand.Read(c.origin[:]) // never fails
 	for _, opt := range opts {
 		if opt == nil {
@@ -93,6 +101,7 @@ func (c *Client) RateLimiter(name string, opts ...LimiterOption) *RateLimiter {
 			l.err = errors.Join(l.err, err)
 		}
 	}
+	l.err = errors.Join(l.err, l.check())
 	return l
 }
 
@@ -109,11 +118,18 @@ func (c *Client) Close(ctx context.Context) error {
 			close(c.idle)
 		}
 		queues = slices.Collect(maps.Values(c.queues))
+		for _, waiting := range c.bundles {
+			for b := range waiting {
+				b.wake()
+			}
+		}
 	}
 	c.mu.Unlock()
 	for _, q := range queues {
 		q.close()
 	}
+	c.forgetRefusals()
+	c.notices.stop()
 	select {
 	case <-c.idle:
 		return nil
@@ -192,16 +208,24 @@ func (c *Client) stay(q *queue) {
 	q.users++
 }
 
-// wake lets the callers that wait for the limiter of that key ask at once.
-func (c *Client) wake(key string) {
+// visit counts a caller in at the limiter's queue, if there is one.
+func (c *Client) visit(key string) *queue {
 	c.mu.Lock()
+	defer c.mu.Unlock()
 	q := c.queues[key]
 	if q != nil {
 		q.users++
 		c.active++
 	}
-	c.mu.Unlock()
-	if q != nil {
+	return q
+}
+
+// wake is told that the limiter of that key was changed. Callers that wait for
+// it ask at once; leases of it and refusals end.
+func (c *Client) wake(key string) {
+	c.changed(key)
+	if q := c.visit(key); q != nil {
+		q.recall()
 		q.poll(true)
 		c.leave(q)
 	}
@@ -264,7 +288,7 @@ func (c *Client) attempt(ctx context.Context, keys *script.Keys, b *batch) (any,
 		if token == "" && doubt.IsZero() {
 			joint = b.part(keys)
 		}
-		return script.RepeatJoint(ctx, c.sender, lua.Acquire, keys, patience, b.words[:], joint, func(all []any, age time.Duration) []any {
+		return script.RepeatJoint(ctx, c.sender, lua.Acquire, keys, patience, joint, func(all []any, age time.Duration) []any {
 			if age >= 0 {
 				token = "" // what it stood for may have been done
 				if doubt.IsZero() {
@@ -282,13 +306,14 @@ func (c *Client) attempt(ctx context.Context, keys *script.Keys, b *batch) (any,
 // giveBack returns what requests of a batch, by their places in it, were
 // granted, as their callers went away. Where that fails the permits come back an
 // interval after they were granted.
-func (c *Client) giveBack(ctx context.Context, keys *script.Keys, b *batch, places []int, o outcome) {
+func (c *Client) giveBack(ctx context.Context, keys *script.Keys, b *batch, places []int, ahead int64, o outcome) {
+	defer c.changed(keys.Names()[0])
 	if b.rules.windowed() {
-		_, _ = script.Once(ctx, c.sender, lua.GiveBack, keys, "", b.grants(places, o)[0].permits, "", o.windowEnd, "", "")
+		_, _ = script.Once(ctx, c.sender, lua.GiveBack, keys, "", b.grants(places, ahead, o)[0].permits, "", o.windowEnd, "", "")
 		return
 	}
 	var wg sync.WaitGroup
-	for _, g := range b.grants(places, o) {
+	for _, g := range b.grants(places, ahead, o) {
 		wg.Go(func() { c.giveBackGrant(ctx, keys, g, b.sent) })
 	}
 	wg.Wait()
@@ -297,7 +322,7 @@ func (c *Client) giveBack(ctx context.Context, keys *script.Keys, b *batch, plac
 func (c *Client) giveBackGrant(ctx context.Context, keys *script.Keys, g grant, sent time.Time) {
 	own := c.identity(nil, 1)
 	_, _ = untilDone(func(token string) (any, error) {
-		return script.Repeat(ctx, c.sender, lua.GiveBack, keys, script.Patience, nil, func(all []any, age time.Duration) []any {
+		return script.Repeat(ctx, c.sender, lua.GiveBack, keys, script.Patience, func(all []any, age time.Duration) []any {
 			repeated := ""
 			if age >= 0 {
 				repeated = "1"

@@ -114,6 +114,7 @@ func (l *RateLimiter) TrySetRate(ctx context.Context, cfg Config) (bool, error) 
 	if err := cfg.validate(); err != nil {
 		return false, l.fail(op, err)
 	}
+	defer l.changing(ctx)()
 	reply, err := l.write(ctx, lua.TrySetRate, append(cfg.args(), l.client.rules.letters())...)
 	return reply == int64(1), l.fail(op, err)
 }
@@ -148,6 +149,7 @@ func (l *RateLimiter) setRate(ctx context.Context, cfg Config, updateOnly bool, 
 	if o.keepState && l.err == nil && l.client.rules.windowed() {
 		return false, l.client.rules.unsupported("KeepState")
 	}
+	defer l.changing(ctx)()
 	reply, err := untilDone(func(token string) (any, error) {
 		return l.write(ctx, lua.SetRate, append(cfg.args(), flag(o.keepState), flag(updateOnly), token)...)
 	})

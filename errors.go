@@ -20,7 +20,7 @@ var (
 	ErrInvalidPermits = errors.New("invalid number of permits")
 
 	// ErrInvalidConfig: a rate, interval, keep-alive time, time to live, name
-	// or option is out of range.
+	// or option is out of range, or limiters can't go together in one decision.
 	ErrInvalidConfig = errors.New("invalid configuration")
 
 	// ErrCorrupt: what Redis holds under the limiter's keys is not a limiter's

@@ -23,6 +23,7 @@ func (l *RateLimiter) Expire(ctx context.Context, ttl time.Duration) (bool, erro
 	if ttl < time.Millisecond {
 		return false, l.fail(op, fmt.Errorf("%w: time to live %v is below 1ms", ErrInvalidConfig, ttl))
 	}
+	defer l.changing(ctx)()
 	ms := (ttl-1)/time.Millisecond + 1
 	reply, err := l.write(ctx, lua.Expire, "PEXPIRE", int64(ms), l.client.rules.letters())
 	return reply == int64(1), l.fail(op, err)
@@ -35,6 +36,7 @@ func (l *RateLimiter) ExpireAt(ctx context.Context, at time.Time) (bool, error) 
 	if at.UnixMilli() <= 0 {
 		return false, l.fail(op, fmt.Errorf("%w: moment %v is before 1970", ErrInvalidConfig, at))
 	}
+	defer l.changing(ctx)()
 	reply, err := l.write(ctx, lua.Expire, "PEXPIREAT", at.UnixMilli(), l.client.rules.letters())
 	return reply == int64(1), l.fail(op, err)
 }
@@ -42,6 +44,7 @@ func (l *RateLimiter) ExpireAt(ctx context.Context, at time.Time) (bool, error) 
 // ClearExpire lets the limiter live for ever, and tells whether it had a time
 // to live. A KeepAlive time comes back at the next request.
 func (l *RateLimiter) ClearExpire(ctx context.Context) (bool, error) {
+	defer l.changing(ctx)()
 	reply, err := l.write(ctx, lua.ClearExpire, l.client.rules.letters())
 	return reply == int64(1), l.fail("ClearExpire", err)
 }
@@ -75,6 +78,7 @@ func (l *RateLimiter) ttl(ctx context.Context) (int64, error) {
 // its permits get ErrNotInitialized. What other clients keep of a PerClient
 // limiter stays until it expires.
 func (l *RateLimiter) Delete(ctx context.Context) (bool, error) {
+	defer l.changing(ctx)()
 	reply, err := l.write(ctx, lua.Delete)
 	n, isNumber := reply.(int64)
 	return isNumber && n > 0, l.fail("Delete", err)
@@ -102,6 +106,7 @@ func (l *RateLimiter) Rename(ctx context.Context, newName string) error {
 	if _, isRing := l.client.rdb.(*redis.Ring); isRing && l.err == nil && hashTag(target.Config) != hashTag(l.keys.Names()[0]) {
 		return l.fail(op, fmt.Errorf("%w: on a Ring both names must carry the same hash tag, as in \"{shop}orders\"", ErrUnsupported))
 	}
+	defer l.changing(ctx, channelOf(target.Value))()
 	_, err := l.writeTo(ctx, target.List(), lua.Rename)
 	if err == nil {
 		l.client.wake(target.Config)

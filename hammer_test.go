@@ -171,7 +171,9 @@ func (l *ledger) apply(script string, args []string, now int64) error {
 		}
 		l.members[args[3]] = number(2) // a member shrinks
 	case "ZREM":
-		l.giveBack(args[2])
+		for _, member := range args[2:] {
+			l.giveBack(member)
+		}
 	case "ZREMRANGEBYRANK":
 		var members []string
 		for member := range l.members {

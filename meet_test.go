@@ -7,6 +7,7 @@ import (
 	"sync"
 	"sync/atomic"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/redis/go-redis/v9"
@@ -171,6 +172,65 @@ func TestADamagedLimiterAmongOthers(t *testing.T) {
 		wg.Wait()
 		for _, l := range limiters {
 			assert.False(t, rdb.HExists(t.Context(), keysOf(l).Config, "answered").Val(), "no attempt was in doubt")
+		}
+	})
+}
+
+// panicky is a hook that panics in pipelines, and holds single commands back.
+type panicky struct {
+	hold chan struct{}
+	off  atomic.Bool
+}
+
+func (*panicky) DialHook(next redis.DialHook) redis.DialHook { return next }
+
+func (p *panicky) ProcessHook(next redis.ProcessHook) redis.ProcessHook {
+	return func(ctx context.Context, cmd redis.Cmder) error {
+		<-p.hold
+		return next(ctx, cmd)
+	}
+}
+
+func (p *panicky) ProcessPipelineHook(next redis.ProcessPipelineHook) redis.ProcessPipelineHook {
+	return func(ctx context.Context, cmds []redis.Cmder) error {
+		if !p.off.Load() {
+			panic("a hook that panics")
+		}
+		return next(ctx, cmds)
+	}
+}
+
+// A hook of the application's that panics takes its caller along, as it would
+// without us, and nobody else.
+func TestAHookThatPanics(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		rdb, _ := redistest.Mini(t)
+		limiters := limitersOf(t, rdb, 6, every(100, time.Hour))
+		hook := &panicky{hold: make(chan struct{})}
+		rdb.AddHook(hook)
+		var callers sync.WaitGroup
+		var panics, unknown atomic.Int64
+		for _, l := range limiters {
+			callers.Go(func() {
+				defer func() {
+					if recover() != nil {
+						panics.Add(1)
+					}
+				}()
+				if _, err := l.TryAcquire(context.Background(), 1, 0); err != nil {
+					assert.ErrorIs(t, err, rratelimiter.ErrUnknownOutcome)
+					unknown.Add(1)
+				}
+			})
+			synctest.Wait()
+		}
+		close(hook.hold)
+		callers.Wait()
+		assert.Positive(t, panics.Load())
+		hook.off.Store(true)
+		for _, l := range limiters {
+			mustAcquire(t, l, 1)
 		}
 	})
 }

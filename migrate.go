@@ -69,7 +69,7 @@ func (c *Client) Migrate(ctx context.Context, name string) (members int64, err e
 // migrate rewrites all members once.
 func (l *RateLimiter) migrate(ctx context.Context) (int64, error) {
 	reply, err := untilDone(func(token string) (any, error) {
-		return script.Repeat(ctx, l.client.sender, lua.Migrate, l.keys, script.Patience, nil, func(all []any, _ time.Duration) []any {
+		return script.Repeat(ctx, l.client.sender, lua.Migrate, l.keys, script.Patience, func(all []any, _ time.Duration) []any {
 			return append(all, l.client.newMember(nil, codec.LayoutD2, migratePage), token)
 		})
 	})

@@ -56,7 +56,7 @@ func WithDefault(cfg Config) LimiterOption {
 		if err := cfg.validate(); err != nil {
 			return fmt.Errorf("WithDefault: %w", err)
 		}
-		l.fallback = cfg.text()
+		l.fallback, l.defaultInterval = cfg.text(), cfg.Interval
 		return nil
 	}
 }

@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/rratelimiter/rratelimiter/internal/script"
+	"github.com/rratelimiter/rratelimiter/limit"
 )
 
 // queue is where the callers of one limiter meet. While a batch of theirs is on
@@ -18,15 +19,23 @@ type queue struct {
 	keys   *script.Keys
 	users  int // guarded by client.mu
 
-	mu     sync.Mutex
-	closed bool
-	busy   bool       // somebody is working through the queue
-	flying bool       // a batch or a job is on its way
-	jobWas bool       // the last was a job: then it is the requests' turn
-	jobs   []*job     // what must not meet a batch whose outcome is in doubt
-	tries  []*request // want one answer, at once
-	line   line       // wait for permits
-	timer  *time.Timer
+	mu      sync.Mutex
+	closed  bool
+	busy    bool            // somebody is working through the queue
+	flying  bool            // a batch or a job is on its way
+	jobWas  bool            // the last was a job: then it is the requests' turn
+	jobNow  bool            // a job is on its way
+	rests   []rest          // of leases that have ended; they come before all else
+	jobs    []*job          // what must not meet an attempt whose outcome is in doubt
+	bundles int             // attempts on their way that take of other limiters too
+	behind  []chan struct{} // such attempts that wait for a job; closed when it is done
+	tries   []*request      // want one answer, at once
+	line    line            // wait for permits
+	timer   *time.Timer
+
+	leases  bool      // a handle with leases has been here
+	lessors []*lessor // those that may have a lease
+	flight  flight    // of the batch on its way
 }
 
 // job is work of the queue other than a batch.
@@ -45,10 +54,13 @@ type request struct {
 	since    time.Time // when the caller asked
 	deadline time.Time // when the caller gives up; zero: never
 
-	state  state
-	round  int // the line's round in which it was asked for last
-	answer answer
-	done   chan struct{} // closed with the answer; nil while nobody waits for it
+	state   state
+	round   int       // the line's round in which it was asked for last
+	refused bool      // it stayed in line
+	sent    time.Time // when it was asked for last
+	changes uint64    // of the limiter, before; see refusals
+	answer  answer
+	done    chan struct{} // closed with the answer; nil while nobody waits for it
 }
 
 type state int
@@ -89,6 +101,12 @@ func (q *queue) acquire(ctx context.Context, r *request) (answer, error) {
 	if q.closed {
 		q.mu.Unlock()
 		return answer{}, ErrClosed
+	}
+	q.leases = q.leases || r.limiter.ahead != nil
+	if q.lend(r) {
+		q.mu.Unlock()
+		r.free()
+		return answer{decision: limit.Decision{Granted: true}}, nil
 	}
 	if r.waits {
 		q.line.join(r)
@@ -152,6 +170,9 @@ func (q *queue) await(ctx context.Context, r *request) (answer, error) {
 // take returns the answer that is there, and lets go of the request.
 func (r *request) take() (answer, error) {
 	a := r.answer
+	if a.refused() && !r.waits {
+		r.limiter.refused.remember(r, a)
+	}
 	r.free()
 	return a, a.err
 }
@@ -219,6 +240,9 @@ func (q *queue) exclusive(ctx context.Context, f func()) error {
 	defer q.mu.Unlock()
 	if i := slices.Index(q.jobs, j); i >= 0 {
 		q.jobs = slices.Delete(q.jobs, i, i+1)
+		if !q.jobsBefore() {
+			q.admit()
+		}
 		return ctx.Err()
 	}
 	select {
@@ -252,8 +276,11 @@ func (q *queue) start() {
 
 // ready tells whether there is work at this time.
 func (q *queue) ready(now time.Time) bool {
-	return len(q.jobs) > 0 || q.asked(now)
+	return len(q.rests) > 0 || q.jobReady() || q.asked(now)
 }
+
+// jobReady tells whether a job is to be done that no attempt holds up.
+func (q *queue) jobReady() bool { return len(q.jobs) > 0 && q.bundles == 0 }
 
 // asked tells whether a batch is to be sent at this time.
 func (q *queue) asked(now time.Time) bool {
@@ -270,20 +297,22 @@ func (q *queue) work(ctx context.Context) {
 // workOnce does one step for a caller that found nobody at work, and leaves the
 // rest to others, so that the caller gets its answer. It tells whether that is
 // there.
-func (q *queue) workOnce(ctx context.Context, r *request) bool {
+func (q *queue) workOnce(ctx context.Context, r *request) (done bool) {
+	defer func() {
+		q.mu.Lock()
+		defer q.mu.Unlock()
+		q.busy = false
+		if q.ready(time.Now()) {
+			q.start()
+		} else {
+			q.rest()
+		}
+		done = r.state == answered
+		if !done {
+			r.done = make(chan struct{})
+		}
+	}()
 	q.step(ctx)
-	q.mu.Lock()
-	defer q.mu.Unlock()
-	q.busy = false
-	if q.ready(time.Now()) {
-		q.start()
-	} else {
-		q.rest()
-	}
-	if r.state == answered {
-		return true
-	}
-	r.done = make(chan struct{})
 	return false
 }
 
@@ -291,15 +320,31 @@ func (q *queue) workOnce(ctx context.Context, r *request) bool {
 // where there is none.
 func (q *queue) step(ctx context.Context) bool {
 	q.mu.Lock()
-	if len(q.jobs) > 0 && (!q.jobWas || !q.asked(time.Now())) {
+	if rests := q.rests; len(rests) > 0 {
+		q.rests, q.flying = nil, true
+		q.mu.Unlock()
+		q.client.giveBackRests(ctx, q.keys, rests)
+		q.mu.Lock()
+		q.flying = false
+		q.line.nudge()
+		q.mu.Unlock()
+		return true
+	}
+	if q.jobReady() && (!q.jobWas || !q.asked(time.Now())) {
+		// A lease that came while the job waited: its rest is no job's to release.
+		if q.endLeases(); len(q.rests) > 0 {
+			q.mu.Unlock()
+			return true
+		}
 		j := q.jobs[0]
 		q.jobs = slices.Delete(q.jobs, 0, 1)
-		q.flying, q.jobWas = true, true
+		q.flying, q.jobWas, q.jobNow = true, true, true
 		q.mu.Unlock()
 		j.run()
 		close(j.done)
 		q.mu.Lock()
-		q.flying = false
+		q.flying, q.jobNow = false, false
+		q.admit()
 		q.mu.Unlock()
 		return true
 	}
@@ -341,13 +386,15 @@ func (q *queue) next(now time.Time) *batch {
 		r.state = inFlight
 	}
 	b.audit = b.requests[0].limiter.auditDue(now)
+	q.flight = q.board(b, now)
 	return b
 }
 
 // flush sends a batch and tells its callers the answers.
 func (q *queue) flush(ctx context.Context, b *batch) {
+	o, err := q.send(ctx, b)
 	defer b.free()
-	o, err := q.client.decide(ctx, q.keys, b)
+	b.dropAhead()
 	var answers []answer
 	if err == nil {
 		answers = b.answers(o)
@@ -360,16 +407,23 @@ func (q *queue) flush(ctx context.Context, b *batch) {
 	q.flying = false
 	now := time.Now()
 	var unwanted []int
+	scarce, lined := err != nil, false // a request was refused, and stays in line
+	ahead := o.taken
 	for i, r := range b.requests {
 		a := answer{err: err}
 		if err == nil {
 			a = answers[i]
 		}
+		r.sent = b.sent
+		scarce = scarce || a.refused()
+		if a.decision.Granted {
+			ahead -= r.permits
+		}
 		if r.state == left && a.decision.Granted {
 			unwanted = append(unwanted, i)
 		}
 		if r.waits && r.state != left && !q.closed && a.refused() && (r.deadline.IsZero() || now.Before(r.deadline)) {
-			r.state = queued
+			r.state, r.refused, lined = queued, true, true
 			q.line.refused(r, a, o.interval)
 			continue
 		}
@@ -379,12 +433,38 @@ func (q *queue) flush(ctx context.Context, b *batch) {
 		r.tell(a)
 	}
 	q.line.settle(now)
+	if lined {
+		q.endLeases()
+	}
+	back := q.land(b, o, scarce, ahead, len(unwanted) > 0)
 	q.mu.Unlock()
 
 	if len(unwanted) > 0 {
-		q.client.giveBack(ctx, q.keys, b, unwanted, o)
+		q.client.giveBack(ctx, q.keys, b, unwanted, back, o)
 		q.poll(true)
 	}
+}
+
+// send has a batch decided. Where a hook of the client's panics on the way, none
+// of its callers is left without an answer.
+func (q *queue) send(ctx context.Context, b *batch) (o outcome, err error) {
+	sent := false
+	defer func() {
+		if sent {
+			return
+		}
+		q.mu.Lock()
+		defer q.mu.Unlock()
+		q.flying, q.flight = false, flight{}
+		b.dropAhead()
+		for _, r := range b.requests {
+			r.tell(answer{err: fmt.Errorf("%w: a hook of the Redis client panicked", ErrUnknownOutcome)})
+		}
+		q.line.clear()
+	}()
+	o, err = q.client.decide(ctx, q.keys, b)
+	sent = true
+	return o, err
 }
 
 // tell gives the caller its answer.
@@ -417,7 +497,7 @@ func (q *queue) stop() {
 	}
 }
 
-// close fails all that is not on its way.
+// close fails all that is not on its way, and has leases given back.
 func (q *queue) close() {
 	q.mu.Lock()
 	defer q.mu.Unlock()
@@ -429,4 +509,6 @@ func (q *queue) close() {
 	}
 	q.tries = nil
 	q.line.clear()
+	q.endLeases()
+	q.start()
 }

@@ -22,6 +22,10 @@ type RateLimiter struct {
 	fallback string // configuration for a limiter that has none, or ""
 	err      error  // of the options or the name
 
+	defaultInterval time.Duration // of fallback
+	ahead           *lessor       // nil without leases
+	refused         *refusals     // nil where refusals are not remembered
+
 	audit    atomic.Int64                // when leaked permits are next looked for, Unix ns
 	interval atomic.Int64                // as the last audit found it, ns
 	shared   atomic.Pointer[script.Keys] // all that a shared limiter needs; nil while it is not known to be one
@@ -41,18 +45,30 @@ func (l *RateLimiter) Name() string { return l.name }
 // ErrUnknownOutcome where Redis gave no answer, repeats included; permits that
 // it may have taken come back after an interval.
 func (l *RateLimiter) TryAcquire(ctx context.Context, permits int64, timeout time.Duration) (bool, error) {
+	if l.takeAhead(ctx, permits) {
+		return true, nil
+	}
+	if timeout <= 0 && l.refuse(ctx, permits) {
+		return false, nil
+	}
 	r := newRequest(l, permits)
 	if timeout > 0 {
 		r.waits = true
 		r.deadline = time.Now().Add(timeout)
 	}
 	a, err := l.acquire(ctx, r)
+	if timeout <= 0 && err == nil && !a.decision.Granted {
+		l.confirm(ctx)
+	}
 	return a.decision.Granted, l.fail("TryAcquire", err)
 }
 
 // Acquire takes permits, and waits for them as long as it must. It is
 // TryAcquire without a timeout; ctx can end it.
 func (l *RateLimiter) Acquire(ctx context.Context, permits int64) error {
+	if l.takeAhead(ctx, permits) {
+		return nil
+	}
 	r := newRequest(l, permits)
 	r.waits = true
 	_, err := l.acquire(ctx, r)
@@ -63,14 +79,23 @@ func (l *RateLimiter) Acquire(ctx context.Context, permits int64) error {
 // that a caller may want to pass on. Its errors are those of TryAcquire.
 func (l *RateLimiter) Take(ctx context.Context, permits int64) (limit.Decision, error) {
 	const op = "Take"
+	if d, ok := l.refusal(ctx, permits); ok {
+		return d, nil
+	}
+	start, changes := time.Now(), l.refused.count()
 	r := newRequest(l, permits)
 	r.figures = true
 	a, err := l.acquire(ctx, r)
-	if err != nil || !a.atLeast {
+	if err != nil || a.decision.Granted {
 		return a.decision, l.fail(op, err)
+	}
+	defer l.confirm(ctx)
+	if !a.atLeast {
+		return a.decision, nil
 	}
 	token := ""
 	for range maxWaitPages {
+		asked := time.Now()
 		reply, err := l.read(ctx, lua.Wait, permits, token)
 		if err != nil {
 			return a.decision, l.fail(op, err)
@@ -80,6 +105,9 @@ func (l *RateLimiter) Take(ctx context.Context, permits int64) (limit.Decision, 
 			wait, err := integer(reply)
 			if err == nil {
 				a.decision.RetryAfter = duration(wait)
+				d := a.decision
+				d.ResetAfter -= asked.Sub(start)
+				l.refused.note(permits, asked, changes, d)
 			}
 			return a.decision, l.fail(op, err)
 		}
@@ -108,7 +136,7 @@ func (l *RateLimiter) acquire(ctx context.Context, r *request) (answer, error) {
 		return answer{}, err
 	}
 	defer l.client.leave(q)
-	r.fallback = l.fallback
+	r.fallback, r.changes = l.fallback, l.refused.count()
 	return q.acquire(ctx, r)
 }
 
@@ -149,13 +177,14 @@ func (l *RateLimiter) Release(ctx context.Context, permits int64) error {
 	if permits == 0 {
 		return nil
 	}
+	defer l.changing(ctx)()
 	// While a batch is in doubt, its member must stay as it was written.
 	var failed error
 	err = q.exclusive(ctx, func() { failed = l.release(context.WithoutCancel(ctx), permits) })
 	if err == nil {
 		err = failed
 	}
-	q.poll(true)
+	l.client.wake(l.keys.Names()[0])
 	return l.fail(op, err)
 }
 

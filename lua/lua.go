@@ -34,6 +34,7 @@ type Script struct {
 // The scripts. What each takes and returns stands at the head of its file.
 var (
 	Acquire     = mustLoad("acquire")
+	AcquireAll  = mustLoad("acquire_all")
 	AcquireMany = mustLoad("acquire_many")
 	Available   = mustLoad("available")
 	ClearExpire = mustLoad("clear_expire")
@@ -54,7 +55,7 @@ var (
 // All returns every script, in the order of their names.
 func All() []*Script {
 	return []*Script{
-		Acquire, AcquireMany, Available, ClearExpire, Config, Delete, Expire, GiveBack,
+		Acquire, AcquireAll, AcquireMany, Available, ClearExpire, Config, Delete, Expire, GiveBack,
 		Migrate, Release, Rename, SetRate, TrySetRate, TTL, Types, Wait,
 	}
 }

@@ -82,7 +82,7 @@ func (g group) command(ctx context.Context) command {
 // pass for an answer to any: it is in doubt then whether each has run.
 func (s *Sender) tell(ctx context.Context, g group, cmd command) {
 	if err := cmd.Err(); err != nil && redis.HasErrorPrefix(err, "NOSCRIPT") {
-		words := cmd.Args()
+		words := slices.Clone(cmd.Args())
 		words[0], words[1] = "eval", g[0].joint.Script.Source
 		cmd = newCommand(ctx, words)
 		_ = s.rdb.Process(ctx, cmd)

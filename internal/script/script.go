@@ -14,6 +14,7 @@ import (
 	"math/rand/v2"
 	"net"
 	"regexp"
+	"slices"
 	"strings"
 	"time"
 
@@ -75,12 +76,12 @@ const Patience = 3 * time.Second
 // Once runs a script. It is not repeated once it may have run: the error is
 // ErrLost then, with its cause.
 func Once(ctx context.Context, to *Sender, s *lua.Script, keys *Keys, args ...any) (any, error) {
-	return run(ctx, to, s, keys, false, Patience, nil, nil, func(all []any, _ time.Duration) []any { return append(all, args...) })
+	return run(ctx, to, s, keys, false, Patience, nil, func(all []any, _ time.Duration) []any { return append(all, args...) })
 }
 
 // Read runs a script that may run any number of times.
 func Read(ctx context.Context, to *Sender, s *lua.Script, keys *Keys, args ...any) (any, error) {
-	return run(ctx, to, s, keys, true, Patience, nil, nil, func(all []any, _ time.Duration) []any { return append(all, args...) })
+	return run(ctx, to, s, keys, true, Patience, nil, func(all []any, _ time.Duration) []any { return append(all, args...) })
 }
 
 // Arguments appends the arguments of a call to all. It is asked before each
@@ -90,19 +91,18 @@ type Arguments func(all []any, age time.Duration) []any
 
 // Repeat runs a script that can tell a repeated attempt from a new one. The
 // error is ErrLost, with the cause, where one of the attempts may have run.
-// patience takes the place of [Patience]. room, which may be nil, holds the
-// command's words where they fit; it may be used again when Repeat has returned.
-func Repeat(ctx context.Context, to *Sender, s *lua.Script, keys *Keys, patience time.Duration, room []any, args Arguments) (any, error) {
-	return run(ctx, to, s, keys, true, patience, room, nil, args)
+// patience takes the place of [Patience].
+func Repeat(ctx context.Context, to *Sender, s *lua.Script, keys *Keys, patience time.Duration, args Arguments) (any, error) {
+	return run(ctx, to, s, keys, true, patience, nil, args)
 }
 
 // RepeatJoint is Repeat for a call whose first attempt may be made jointly with
 // others.
-func RepeatJoint(ctx context.Context, to *Sender, s *lua.Script, keys *Keys, patience time.Duration, room []any, joint *Joint, args Arguments) (any, error) {
-	return run(ctx, to, s, keys, true, patience, room, joint, args)
+func RepeatJoint(ctx context.Context, to *Sender, s *lua.Script, keys *Keys, patience time.Duration, joint *Joint, args Arguments) (any, error) {
+	return run(ctx, to, s, keys, true, patience, joint, args)
 }
 
-func run(ctx context.Context, to *Sender, s *lua.Script, keys *Keys, repeat bool, patience time.Duration, room []any, joint *Joint, args Arguments) (any, error) {
+func run(ctx context.Context, to *Sender, s *lua.Script, keys *Keys, repeat bool, patience time.Duration, joint *Joint, args Arguments) (any, error) {
 	var doubt time.Time   // when the first attempt that may have run was sent
 	var refused time.Time // when servers were first seen to change places
 	counted := 0
@@ -111,7 +111,7 @@ func run(ctx context.Context, to *Sender, s *lua.Script, keys *Keys, repeat bool
 		if !doubt.IsZero() {
 			age = sent.Sub(doubt)
 		}
-		reply, err := send(ctx, to, s, keys, room, joint, args, age)
+		reply, err := send(ctx, to, s, keys, joint, args, age)
 		joint = nil
 		switch {
 		case err == nil:
@@ -152,9 +152,10 @@ func run(ctx context.Context, to *Sender, s *lua.Script, keys *Keys, repeat bool
 }
 
 func send(
-	ctx context.Context, to *Sender, s *lua.Script, keys *Keys, room []any, joint *Joint, args Arguments, age time.Duration,
+	ctx context.Context, to *Sender, s *lua.Script, keys *Keys, joint *Joint, args Arguments, age time.Duration,
 ) (any, error) {
-	words := room[:0]
+	// Whoever hooks into the client may keep a command and its words.
+	words := make([]any, 0, 2+len(keys.args)+8)
 	words = append(words, "evalsha", shaOf(s))
 	words = args(append(words, keys.args...), age)
 	cmd := newCommand(ctx, words)
@@ -164,6 +165,7 @@ func send(
 		err = to.process(ctx, keys, cmd, nil)
 	}
 	if err != nil && redis.HasErrorPrefix(err, "NOSCRIPT") {
+		words = slices.Clone(words)
 		words[0], words[1] = "eval", s.Source
 		cmd = newCommand(ctx, words)
 		err = to.process(ctx, keys, cmd, nil)

@@ -125,10 +125,16 @@ func (s *Sender) fly(ctx context.Context, l *lane, p *passenger) {
 		_ = s.rdb.Process(ctx, p.cmd)
 		return
 	}
+	defer func() {
+		// A hook of the client's may have panicked.
+		for _, o := range others {
+			if o.cmd.Err() == nil && o.cmd.Val() == nil {
+				o.cmd.SetErr(errUnanswered)
+			}
+			o.ready <- false
+		}
+	}()
 	s.together(ctx, append([]*passenger{p}, others...))
-	for _, o := range others {
-		o.ready <- false
-	}
 }
 
 // errUnanswered is for a command of a pipeline that nobody gave an answer or an

@@ -208,7 +208,7 @@ func joined(t *testing.T, rdb *redis.Client, hold chan struct{}, calls []*script
 	var wg sync.WaitGroup
 	for i, joint := range calls {
 		wg.Go(func() {
-			replies[i], failed[i] = script.RepeatJoint(t.Context(), sender, echo, script.KeysOf(fmt.Sprint("key", i)), script.Patience, nil, joint,
+			replies[i], failed[i] = script.RepeatJoint(t.Context(), sender, echo, script.KeysOf(fmt.Sprint("key", i)), script.Patience, joint,
 				func(all []any, age time.Duration) []any { return append(all, fmt.Sprint(i, age >= 0)) })
 		})
 		synctest.Wait()

@@ -15,7 +15,7 @@ local function plain(config_key, value_key, permits_key, member, sum_text, flags
   local rate_text, interval_text = fields[1], fields[2]
   if not (value_text and rate_text and interval_text) or (flags and (flags ~= 'a' or age)) or
       not string.find(rate_text .. ' ' .. interval_text .. ' ' .. value_text, '^[1-9]%d* [1-9]%d* %d+$') or
-      (value_text ~= '0' and value_text < '1') then
+      (value_text ~= '0' and string.byte(value_text) == 48) then
     return nil, fields, value_text
   end
   local rate, interval, value, sum = rate_text + 0, interval_text + 0, value_text + 0, sum_text + 0
@@ -59,7 +59,7 @@ local function plain(config_key, value_key, permits_key, member, sum_text, flags
   if not flags then
     local oldest = call('ZRANGE', permits_key, '0', '0', 'WITHSCORES')
     local first = oldest[1]
-    if first and #first == 21 and first >= '\16' and first < '\17' and
+    if first and #first == 21 and string.byte(first) == 16 and
         call('ZCOUNT', permits_key, '(' .. now_text, 'inf') == 0 then
       local wait = oldest[2] + interval - now_text
       local a, b, c, d = string.byte(first, 18, 21)

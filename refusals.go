@@ -1,0 +1,264 @@
+package rratelimiter
+
+import (
+	"context"
+	"fmt"
+	"hash/maphash"
+	"sync/atomic"
+	"time"
+
+	"github.com/rratelimiter/rratelimiter/limit"
+)
+
+// WithRefusalCache has a handle remember that permits were refused. The
+// guarantee: a limiter known to be exhausted is not asked again before the moment
+// that the server named.
+//
+// It counts for Take and for TryAcquire with a timeout of 0 or less, of at least
+// as many permits as were refused; more than the limiter is known to have in an
+// interval are asked for, and so is what Take can't answer with figures. Take's
+// RetryAfter and ResetAfter are less by the time that has passed; for more permits
+// than were refused, RetryAfter is the least that it can be.
+//
+// The moment is counted from when the refused request was sent, so that nobody is
+// refused whom Redis would grant. A Release, SetRate, UpdateRate, Delete, Rename or
+// change of the time to live through the same Client ends the refusal early, as
+// do permits that the Client gives back; those of other Go programs do so with
+// [Notices]. What Redisson releases or sets is noticed at the moment named, not
+// before. A limiter with a time to live is asked when half of that is over, if
+// that comes first; to know, a refusal for more than 100ms costs one more, small
+// script call.
+//
+// What is remembered belongs to the handle, and handles of one name do not share
+// it.
+func WithRefusalCache(opts ...RefusalOption) LimiterOption {
+	return func(l *RateLimiter) error {
+		f := &refusals{changes: l.client.changesOf(l.keys.Names()[0])}
+		for _, opt := range opts {
+			if opt == nil {
+				continue
+			}
+			if err := opt(l, f); err != nil {
+				return err
+			}
+		}
+		l.refused = f
+		return nil
+	}
+}
+
+// RefusalOption configures WithRefusalCache.
+type RefusalOption func(*RateLimiter, *refusals) error
+
+// Notices has the handle tell other programs of what it changes by Release,
+// SetRate and the like, and end its refusals when it is told: by PUBLISH and
+// SUBSCRIBE on the channel "{name}:changed", braces as in the limiter's keys. The
+// guarantee: at best a refusal ends with the change; where the message is lost
+// or nobody is subscribed yet, at the moment that the server named.
+//
+// A Client subscribes by one connection, for all its limiters, as long as it
+// remembers refusals. A Redis given to New that can't Subscribe and Publish, as
+// go-redis' clients can, is ErrUnsupported. On a cluster messages go to all
+// nodes. An ACL must allow the commands and the channel.
+func Notices() RefusalOption {
+	return func(l *RateLimiter, f *refusals) error {
+		if !canNotice(l.client.rdb) {
+			return fmt.Errorf("%w: %w: Notices: a %T has no Subscribe and Publish", ErrInvalidConfig, ErrUnsupported, l.client.rdb)
+		}
+		f.channel = channelOf(l.keys.Names()[1])
+		return nil
+	}
+}
+
+// unsureFor is how long a refusal lasts while the limiter's time to live is not
+// known.
+const unsureFor = 100 * time.Millisecond
+
+// refusals are what a handle remembers.
+type refusals struct {
+	channel string         // for notices, or ""
+	changes *atomic.Uint64 // of the limiter through its Client
+	tries   slot           // answers TryAcquire
+	figures slot           // answers Take
+	reading atomic.Bool    // the time to live is being read
+}
+
+// slot holds a refusal.
+type slot struct{ atomic.Pointer[refusal] }
+
+// refusal is the answer to a request that was refused. It is not changed.
+type refusal struct {
+	permits  int64
+	most     int64 // the most permits that are known to be within the rate
+	sent     time.Time
+	lasts    time.Duration // from then
+	unsure   bool          // it may last longer: the limiter's time to live is not known
+	changes  uint64        // of the limiter, before
+	decision limit.Decision
+}
+
+// count returns how often the limiter was changed, as far as is known.
+func (f *refusals) count() uint64 {
+	if f == nil {
+		return 0
+	}
+	return f.changes.Load()
+}
+
+// valid tells whether the refusal still holds.
+func (f *refusals) valid(a *refusal) bool {
+	return a != nil && f.changes.Load() == a.changes && time.Since(a.sent) < a.lasts
+}
+
+// find returns the refusal that answers a request, nil where there is none.
+func (f *refusals) find(s *slot, permits int64) *refusal {
+	a := s.Load()
+	if a == nil || permits < a.permits || permits > a.most || !f.valid(a) {
+		return nil
+	}
+	return a
+}
+
+// note remembers a refusal that was asked for at a time when the limiter had been
+// changed so often.
+func (f *refusals) note(permits int64, sent time.Time, changes uint64, d limit.Decision) {
+	if f == nil || d.RetryAfter <= 0 || f.changes.Load() != changes {
+		return
+	}
+	a := &refusal{
+		permits: permits, most: max(permits, d.Limit), sent: sent, changes: changes, decision: d,
+		lasts: min(d.RetryAfter, unsureFor), unsure: d.RetryAfter > unsureFor,
+	}
+	if d.ResetAfter > 0 { // all figures were told
+		f.put(&f.figures, a)
+	}
+	f.put(&f.tries, a)
+}
+
+// remember is note for a request that was refused.
+func (f *refusals) remember(r *request, a answer) {
+	d := a.decision
+	if a.atLeast {
+		d.ResetAfter = 0 // these are no figures for Take
+	}
+	f.note(r.permits, r.sent, r.changes, d)
+}
+
+// put keeps the refusal of the fewest permits, and what is known of the rate.
+func (f *refusals) put(s *slot, a *refusal) {
+	for {
+		old, kept := s.Load(), a
+		if old != nil && old.changes == a.changes && (old.most > a.most || old.permits < a.permits) {
+			both := *a
+			if old.permits < a.permits && f.valid(old) {
+				both = *old
+			}
+			both.most = max(old.most, a.most)
+			kept = &both
+		}
+		if s.CompareAndSwap(old, kept) {
+			return
+		}
+	}
+}
+
+// refuse answers a request from what the handle remembers, without a round trip.
+func (l *RateLimiter) refuse(ctx context.Context, permits int64) bool {
+	f := l.refused
+	return f != nil && f.find(&f.tries, permits) != nil && ctx.Err() == nil
+}
+
+// refusal is refuse with the figures as they are now.
+func (l *RateLimiter) refusal(ctx context.Context, permits int64) (limit.Decision, bool) {
+	f := l.refused
+	if f == nil {
+		return limit.Decision{}, false
+	}
+	a := f.find(&f.figures, permits)
+	if a == nil || ctx.Err() != nil {
+		return limit.Decision{}, false
+	}
+	d, age := a.decision, time.Since(a.sent)
+	d.RetryAfter = max(1, d.RetryAfter-age)
+	d.ResetAfter = max(1, d.ResetAfter-age)
+	return d, true
+}
+
+// confirm makes new refusals last until the moment that the server named, or
+// half as long as the limiter lives: a time to live that each request starts anew
+// must not run out for want of requests.
+func (l *RateLimiter) confirm(ctx context.Context) {
+	f := l.refused
+	if f == nil {
+		return
+	}
+	defer l.listen()
+	unsure := func(s *slot) bool {
+		a := s.Load()
+		return a != nil && a.unsure && f.valid(a)
+	}
+	if !unsure(&f.tries) && !unsure(&f.figures) || !f.reading.CompareAndSwap(false, true) {
+		return
+	}
+	defer f.reading.Store(false)
+	now := time.Now()
+	ms, err := l.ttl(ctx)
+	if err != nil || ms == -2 {
+		return
+	}
+	for _, s := range []*slot{&f.tries, &f.figures} {
+		if a := s.Load(); a != nil && a.unsure {
+			sure := *a
+			sure.unsure, sure.lasts = false, a.decision.RetryAfter
+			if ms >= 0 {
+				sure.lasts = min(sure.lasts, now.Sub(a.sent)+duration(ms)/2)
+			}
+			s.CompareAndSwap(a, &sure)
+		}
+	}
+}
+
+// changes counts for each limiter how often it was changed, as far as a Client
+// knows. Limiters may share a count: then one that is changed ends another's
+// refusals, which costs a request.
+type changes [1024]atomic.Uint64
+
+var changesSeed = maphash.MakeSeed()
+
+// changesOf returns the count of the limiter of that key.
+func (c *Client) changesOf(key string) *atomic.Uint64 {
+	return &c.changes[maphash.String(changesSeed, key)%uint64(len(c.changes))]
+}
+
+// changed is told that permits of the limiter of that key may have become free.
+func (c *Client) changed(key string) {
+	c.changesOf(key).Add(1)
+	c.wakeBundles(key)
+}
+
+// forgetRefusals ends those of all limiters.
+func (c *Client) forgetRefusals() {
+	for i := range c.changes {
+		c.changes[i].Add(1)
+	}
+}
+
+// changing prepares for a call that changes the limiter: leases end. What it
+// returns is to be called when the limiter was changed, and tells those who
+// remember refusals of it or of others, by their keys.
+func (l *RateLimiter) changing(ctx context.Context, others ...string) (changed func()) {
+	if l.err != nil {
+		return func() {}
+	}
+	l.recall(ctx)
+	return func() {
+		key := l.keys.Names()[0]
+		l.client.changed(key)
+		if l.refused != nil && l.refused.channel != "" {
+			l.client.announce(l.refused.channel)
+			for _, channel := range others {
+				l.client.announce(channel)
+			}
+		}
+	}
+}

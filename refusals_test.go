@@ -1,0 +1,479 @@
+package rratelimiter_test
+
+import (
+	"context"
+	"math/rand/v2"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"github.com/rratelimiter/rratelimiter"
+	"github.com/rratelimiter/rratelimiter/internal/redistest"
+	"github.com/rratelimiter/rratelimiter/lua"
+)
+
+// A refusalScene is a heldScene whose limiter remembers refusals.
+type refusalScene struct {
+	*heldScene
+
+	plain *rratelimiter.RateLimiter // a handle of the same Client that does not
+}
+
+// newRefusalScene must be called in a bubble.
+func newRefusalScene(t *testing.T, cfg rratelimiter.Config, opts ...rratelimiter.RefusalOption) *refusalScene {
+	t.Helper()
+	s := &refusalScene{heldScene: newHeldScene(t, cfg)}
+	s.plain = s.RateLimiter
+	s.RateLimiter = s.client.RateLimiter(s.Name(), rratelimiter.WithRefusalCache(opts...))
+	return s
+}
+
+// remembers checks that requests are refused without a word to Redis.
+func (s *refusalScene) remembers(t *testing.T, permits int64) {
+	t.Helper()
+	before := s.sent.total()
+	mustRefuse(t, s.RateLimiter, permits)
+	assert.Equal(t, before, s.sent.total(), "Redis was asked at %v", s.now())
+}
+
+// asks checks that a request goes to Redis.
+func (s *refusalScene) asks(t *testing.T, permits int64) (granted bool) {
+	t.Helper()
+	before := s.sent.total()
+	granted = try(t, s.RateLimiter, permits)
+	assert.Greater(t, s.sent.total(), before, "Redis was not asked at %v", s.now())
+	return granted
+}
+
+func TestRefusalsAreRemembered(t *testing.T) {
+	t.Parallel()
+	bothTypes(t, func(t *testing.T, kind rratelimiter.RateType) {
+		t.Helper()
+		synctest.Test(t, func(t *testing.T) {
+			s := newRefusalScene(t, rratelimiter.Config{Type: kind, Rate: 5, Interval: time.Second})
+			mustAcquire(t, s.plain, 2)
+			s.until(100 * ms)
+			mustAcquire(t, s.RateLimiter, 2)
+			s.until(250 * ms)
+			assert.False(t, s.asks(t, 3))
+			s.remembers(t, 3)
+			s.remembers(t, 4)
+			s.until(600 * ms)
+			s.remembers(t, 5)
+			assert.True(t, s.asks(t, 1), "fewer than were refused")
+			s.until(time.Second - ms)
+			s.remembers(t, 3)
+			assert.False(t, s.asks(t, 2), "and these are refused, too")
+			s.remembers(t, 2)
+			s.until(time.Second)
+			assert.True(t, s.asks(t, 2))
+			assert.False(t, s.asks(t, 4))
+			_, err := s.TryAcquire(t.Context(), 6, 0)
+			require.ErrorIs(t, err, rratelimiter.ErrPermitsExceedRate)
+			_, err = s.TryAcquire(t.Context(), 0, 0)
+			require.ErrorIs(t, err, rratelimiter.ErrInvalidPermits)
+			ended, cancel := context.WithCancel(t.Context())
+			cancel()
+			_, err = s.TryAcquire(ended, 4, 0)
+			require.ErrorIs(t, err, context.Canceled)
+		})
+	})
+}
+
+// Refusals are not remembered for callers that wait, nor by handles that were not
+// told to.
+func TestRefusalsThatAreNotRemembered(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		s := newRefusalScene(t, every(1, time.Second))
+		mustAcquire(t, s.plain, 1)
+		assert.False(t, s.asks(t, 1))
+		waits := s.tryAcquire(t.Context(), 1, 10*time.Second)
+		before := s.sent.total()
+		mustRefuse(t, s.plain, 1)
+		assert.Greater(t, s.sent.total(), before)
+		s.until(2 * time.Second)
+		assert.Equal(t, "true at 1s", waits.outcome())
+	})
+}
+
+// What Take says from memory is what Redis would say.
+func TestTakeFromMemory(t *testing.T) {
+	t.Parallel()
+	for seed := range uint64(3) {
+		synctest.Test(t, func(t *testing.T) {
+			const rate = 20
+			s := newRefusalScene(t, every(rate, time.Minute))
+			random := rand.New(rand.NewPCG(seed, 0))
+			spared := 0
+			for range 700 {
+				time.Sleep(time.Duration(random.IntN(500)) * ms)
+				if random.IntN(20) == 0 {
+					_, err := s.other.TryAcquire(t.Context(), 1+random.Int64N(3), 0)
+					require.NoError(t, err)
+				}
+				permits := 1 + random.Int64N(4)
+				before := s.sent.total()
+				if random.IntN(2) == 0 {
+					mem := try(t, s.RateLimiter, permits)
+					if before == s.sent.total() {
+						require.False(t, mem)
+						mustRefuse(t, s.other, permits)
+						spared++
+					}
+					continue
+				}
+				mem, err := s.Take(t.Context(), permits)
+				require.NoError(t, err)
+				if before < s.sent.total() {
+					continue
+				}
+				spared++
+				d, err := s.other.Take(t.Context(), permits)
+				require.NoError(t, err)
+				require.False(t, d.Granted)
+				assert.LessOrEqual(t, mem.RetryAfter, d.RetryAfter)
+				assert.LessOrEqual(t, mem.ResetAfter, d.ResetAfter, "others have taken more")
+				assert.Equal(t, d.Limit, mem.Limit)
+			}
+			assert.Greater(t, spared, 100)
+		})
+	}
+}
+
+func TestTakeFromMemoryIsExact(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		s := newRefusalScene(t, every(5, time.Minute))
+		mustAcquire(t, s.other, 3)
+		s.until(10 * time.Second)
+		mustAcquire(t, s.other, 1)
+		mustRefuse(t, s.RateLimiter, 3)
+		s.until(10*time.Second + 500*ms)
+		_, err := s.Take(t.Context(), 3)
+		require.NoError(t, err)
+		before := s.sent.total()
+		for _, at := range []time.Duration{11 * time.Second, 30 * time.Second, time.Minute - ms} {
+			s.until(at)
+			d, err := s.Take(t.Context(), 3)
+			require.NoError(t, err)
+			want, err := s.other.Take(t.Context(), 3)
+			require.NoError(t, err)
+			assert.Equal(t, want, d)
+		}
+		assert.Equal(t, before, s.sent.total())
+		s.until(time.Minute)
+		d, err := s.Take(t.Context(), 3)
+		require.NoError(t, err)
+		assert.True(t, d.Granted)
+	})
+}
+
+// What Take brings of more permits does not make the handle forget that fewer were
+// refused.
+func TestTakeBesideARefusalOfFewer(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		s := newRefusalScene(t, every(10, time.Minute))
+		mustAcquire(t, s.other, 8)
+		s.until(time.Second)
+		assert.False(t, s.asks(t, 10))
+		assert.False(t, s.asks(t, 3))
+		_, err := s.Take(t.Context(), 4)
+		require.NoError(t, err)
+		s.remembers(t, 3)
+		s.remembers(t, 10)
+	})
+}
+
+// The wait for many permits beyond a page of members is a lower bound; Take looks
+// on and remembers what it found.
+func TestTakeFromMemoryOfManyMembers(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		s := newRefusalScene(t, every(2000, time.Hour))
+		for range 1000 {
+			mustAcquire(t, s.other, 2)
+			time.Sleep(100 * ms)
+		}
+		at := s.now()
+		mustRefuse(t, s.RateLimiter, 1800)
+		d, err := s.Take(t.Context(), 1800)
+		require.NoError(t, err)
+		assert.Equal(t, time.Hour+90*time.Second-100*ms-at, d.RetryAfter)
+		before := s.sent.total()
+		s.until(at + time.Minute)
+		d, err = s.Take(t.Context(), 1800)
+		require.NoError(t, err)
+		assert.Equal(t, time.Hour+30*time.Second-100*ms-at, d.RetryAfter)
+		assert.Equal(t, before, s.sent.total())
+	})
+}
+
+func TestRefusalsEndWithChangesOfTheirClient(t *testing.T) {
+	t.Parallel()
+	for name, change := range map[string]func(ctx context.Context, s *refusalScene) error{
+		"Release": func(ctx context.Context, s *refusalScene) error { return s.plain.Release(ctx, 1) },
+		"SetRate": func(ctx context.Context, s *refusalScene) error { return s.plain.SetRate(ctx, every(5, time.Hour)) },
+		"SetRate, KeepState": func(ctx context.Context, s *refusalScene) error {
+			return s.plain.SetRate(ctx, every(8, time.Hour), rratelimiter.KeepState())
+		},
+		"UpdateRate": func(ctx context.Context, s *refusalScene) error {
+			_, err := s.plain.UpdateRate(ctx, every(5, time.Hour))
+			return err
+		},
+		"Delete": func(ctx context.Context, s *refusalScene) error {
+			if _, err := s.plain.Delete(ctx); err != nil {
+				return err
+			}
+			_, err := s.plain.TrySetRate(ctx, every(5, time.Hour))
+			return err
+		},
+		"Rename": func(ctx context.Context, s *refusalScene) error {
+			full := s.client.RateLimiter(besides(s.Name()))
+			if _, err := full.TrySetRate(ctx, every(5, time.Hour)); err != nil {
+				return err
+			}
+			return full.Rename(ctx, s.Name())
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			synctest.Test(t, func(t *testing.T) {
+				s := newRefusalScene(t, every(5, time.Hour))
+				mustAcquire(t, s.plain, 5)
+				assert.False(t, s.asks(t, 1))
+				s.until(time.Second)
+				s.remembers(t, 1)
+				require.NoError(t, change(t.Context(), s))
+				mustAcquire(t, s.RateLimiter, 1)
+				for try(t, s.RateLimiter, 1) {
+					require.Less(t, s.now(), time.Minute)
+					time.Sleep(ms)
+				}
+				s.until(2 * time.Second)
+				s.remembers(t, 1)
+			})
+		})
+	}
+}
+
+func TestRefusalsEndWithPermitsGivenBack(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		s := newRefusalScene(t, every(5, time.Hour))
+		mustAcquire(t, s.plain, 4)
+		assert.False(t, s.asks(t, 2))
+		letGo := s.hold(t, lua.Acquire, 1)
+		ctx, cancel := context.WithCancel(t.Context())
+		gone := s.call(func() (bool, error) { return s.plain.TryAcquire(ctx, 1, 0) })
+		s.remembers(t, 2)
+		cancel()
+		synctest.Wait()
+		gone.requireEnd(t, context.Canceled, 0)
+		letGo()
+		assert.False(t, s.asks(t, 2))
+	})
+}
+
+// A refusal that is on its way while permits come free is not remembered.
+func TestRefusalThatIsOnItsWayDuringARelease(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		s := newRefusalScene(t, every(1, time.Hour))
+		mustAcquire(t, s.plain, 1)
+		letGo := s.hold(t, lua.Acquire, 1)
+		refused := s.tryAcquire(t.Context(), 1, 0)
+		release := s.call(func() (bool, error) { return true, s.plain.Release(t.Context(), 1) })
+		letGo()
+		assert.Equal(t, "false at 0s", refused.outcome())
+		assert.Equal(t, "true at 0s", release.outcome())
+		mustAcquire(t, s.RateLimiter, 1)
+	})
+}
+
+// What Java releases or sets is noticed at the moment that the server named.
+func TestRefusalsBesideJava(t *testing.T) {
+	t.Parallel()
+	for name, java := range map[string]func(t *testing.T, s *refusalScene){
+		"release": func(t *testing.T, s *refusalScene) {
+			t.Helper()
+			require.NoError(t, s.mini.IncrBy(t.Context(), keysOf(s.RateLimiter).Value, 1).Err())
+		},
+		"setRate": func(t *testing.T, s *refusalScene) {
+			t.Helper()
+			k := keysOf(s.RateLimiter)
+			require.NoError(t, s.mini.HSet(t.Context(), k.Config, "rate", 100).Err())
+			require.NoError(t, s.mini.Del(t.Context(), k.Value, k.Permits).Err())
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			synctest.Test(t, func(t *testing.T) {
+				s := newRefusalScene(t, every(1, time.Minute), rratelimiter.Notices())
+				mustAcquire(t, s.plain, 1)
+				s.until(time.Second)
+				assert.False(t, s.asks(t, 1))
+				java(t, s)
+				s.until(time.Minute - 1)
+				s.remembers(t, 1)
+				s.until(time.Minute)
+				assert.True(t, s.asks(t, 1))
+			})
+		})
+	}
+}
+
+// A limiter that goes when nobody asks for it is asked for.
+func TestRefusalsAndTimesToLive(t *testing.T) {
+	t.Parallel()
+	t.Run("keep-alive time", func(t *testing.T) {
+		t.Parallel()
+		synctest.Test(t, func(t *testing.T) {
+			cfg := every(1, time.Second)
+			cfg.KeepAlive = time.Second
+			s := newRefusalScene(t, cfg)
+			mustAcquire(t, s.plain, 1)
+			granted, before := 0, s.sent.scripts()
+			for range 1000 {
+				time.Sleep(10 * ms)
+				if try(t, s.RateLimiter, 1) {
+					granted++
+				}
+			}
+			assert.GreaterOrEqual(t, granted, 9)
+			assert.Less(t, s.sent.scripts()-before, 100)
+		})
+	})
+	t.Run("keep-alive time, now and then", func(t *testing.T) {
+		t.Parallel()
+		synctest.Test(t, func(t *testing.T) {
+			cfg := every(1, time.Second)
+			cfg.KeepAlive = time.Second
+			s := newRefusalScene(t, cfg)
+			s.until(440 * ms)
+			mustAcquire(t, s.other, 1)
+			s.until(450 * ms)
+			for range 10 {
+				_, err := s.TryAcquire(t.Context(), 1, 0)
+				require.NoError(t, err)
+				time.Sleep(450 * ms)
+			}
+		})
+	})
+	t.Run("expiry", func(t *testing.T) {
+		t.Parallel()
+		synctest.Test(t, func(t *testing.T) {
+			s := newRefusalScene(t, every(1, time.Hour))
+			mustAcquire(t, s.plain, 1)
+			_, err := s.other.Expire(t.Context(), 10*time.Second)
+			require.NoError(t, err)
+			assert.False(t, s.asks(t, 1))
+			s.until(5*time.Second - 1)
+			s.remembers(t, 1)
+			s.until(5 * time.Second)
+			assert.False(t, s.asks(t, 1))
+			s.until(20 * time.Second)
+			_, err = s.TryAcquire(t.Context(), 1, 0)
+			require.ErrorIs(t, err, rratelimiter.ErrNotInitialized)
+		})
+	})
+}
+
+// The time to live can't be read: the refusal ends soon.
+func TestRefusalOfUnknownTimeToLive(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		s := newRefusalScene(t, every(1, time.Hour))
+		mustAcquire(t, s.plain, 1)
+		s.proxy.OnCommand(func(c redistest.Command) redistest.Action {
+			if c.Contains(lua.TTL.SHA) {
+				return redistest.Cut
+			}
+			return redistest.Pass
+		})
+		ctx, cancel := context.WithTimeout(t.Context(), 10*ms)
+		defer cancel()
+		ok, err := s.TryAcquire(ctx, 1, 0)
+		require.NoError(t, err)
+		assert.False(t, ok)
+		s.remembers(t, 1)
+		s.until(100 * ms)
+		s.proxy.OnCommand(nil)
+		assert.False(t, s.asks(t, 1))
+		s.until(time.Minute)
+		s.remembers(t, 1)
+	})
+}
+
+func TestRefusalsEndWithTheirClient(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		s := newRefusalScene(t, every(1, time.Hour))
+		mustAcquire(t, s.plain, 1)
+		assert.False(t, s.asks(t, 1))
+		_, err := s.Take(t.Context(), 1)
+		require.NoError(t, err)
+		require.NoError(t, s.client.Close(t.Context()))
+		_, err = s.TryAcquire(t.Context(), 1, 0)
+		require.ErrorIs(t, err, rratelimiter.ErrClosed)
+		_, err = s.Take(t.Context(), 1)
+		require.ErrorIs(t, err, rratelimiter.ErrClosed)
+	})
+}
+
+// Leases and remembered refusals go together.
+func TestRefusalsBesideLeases(t *testing.T) {
+	t.Parallel()
+	redistest.Everywhere(t, func(t *testing.T, rdb redis.UniversalClient) {
+		client := newClient(t, rdb)
+		l := client.RateLimiter(redistest.Name(t), ahead(0), rratelimiter.WithRefusalCache(),
+			rratelimiter.WithDefault(every(1000, time.Hour)))
+		sent := countCommands(rdb)
+		var callers sync.WaitGroup
+		var mu sync.Mutex
+		granted := 0
+		for range 8 {
+			callers.Go(func() {
+				for range 1000 {
+					ok, err := l.TryAcquire(t.Context(), 1, 0)
+					assert.NoError(t, err)
+					mu.Lock()
+					if ok {
+						granted++
+					}
+					mu.Unlock()
+				}
+			})
+		}
+		callers.Wait()
+		assert.Equal(t, 1000, granted)
+		assert.Less(t, sent.scripts(), 500)
+	})
+}
+
+// BenchmarkRefusal measures callers that are refused from memory.
+//
+//	go test -run '^$' -bench Refusal -cpu 2 .
+func BenchmarkRefusal(b *testing.B) {
+	rdb := redistest.Redis(b)
+	limiter := newHandle(b, rdb, rratelimiter.WithDefault(every(1, time.Hour)), rratelimiter.WithRefusalCache())
+	ctx := b.Context()
+	mustAcquire(b, limiter, 1)
+	b.SetParallelism(4) // 8 callers on 2 processors
+	b.ReportAllocs()
+	b.RunParallel(func(pb *testing.PB) {
+		for pb.Next() {
+			if ok, err := limiter.TryAcquire(ctx, 1, 0); ok || err != nil {
+				b.Error(ok, err)
+				return
+			}
+		}
+	})
+	b.ReportMetric(float64(b.N)/b.Elapsed().Seconds(), "decisions/s")
+}
