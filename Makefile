@@ -9,7 +9,7 @@ RESULTS  ?= .cache/results
 
 COVERED := . ./lua ./codec
 
-.PHONY: help test test-matrix golden check lint fuzz cover demo compat clean
+.PHONY: help test test-matrix golden check lint fuzz cover demo compat bench bench-short clean
 
 help: ## list the targets
 	@sed -n 's/^\([a-z-]*\):.*## /\1|/p' $(MAKEFILE_LIST) | while IFS='|' read -r target what; do \
@@ -54,5 +54,13 @@ compat: ## the tests beside Redisson, with long histories: OPS=5000 SEED=0 (0 dr
 	@scripts/install-redis.sh || true
 	go test -count 1 -timeout 60m ./compat_test -ops $(OPS) -seed $(SEED) $(if $(REDISSON),-redisson $(REDISSON))
 
+bench: ## us beside the other limiters, some 11 minutes; writes docs/performance.md and its plots
+	@scripts/install-redis.sh || true
+	cd benchmarks && go run .
+
+bench-short: ## the same in two minutes, to the terminal only
+	@scripts/install-redis.sh || true
+	cd benchmarks && go run . -short
+
 clean: ## remove what the other targets made, installed tools included
-	@rm -rf .cache bin compat_test/java/target coverage.out
+	@rm -rf .cache bin compat_test/java/target benchmarks/java/target coverage.out

@@ -62,6 +62,31 @@ func TestReleaseWaitsForAllThatAreInDoubt(t *testing.T) {
 	w.checkAll(t, [3]int64{5, 5, 5}, "released")
 }
 
+// An attempt does not wait for a Release whose caller has gone.
+func TestAnAttemptForAllBehindAReleaseThatIsWithdrawn(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		s, f := newBundleScene(t, every(9, time.Hour), every(9, time.Hour))
+		require.NoError(t, s.mini.ScriptLoad(t.Context(), lua.AcquireAll.Source).Err())
+		letGo := s.hold(t, lua.AcquireAll, 1)
+		first := s.tryAll(t.Context(), f, 1, 0)
+		ctx, cancel := context.WithCancel(t.Context())
+		release := s.call(func() (bool, error) { return false, f.limiters[1].Release(ctx, 1) })
+		second := s.tryAll(t.Context(), f, 2, 0)
+		s.until(100 * ms)
+		assert.Equal(t, "waits", release.outcome())
+		assert.Equal(t, "waits", second.outcome())
+		cancel()
+		synctest.Wait()
+		release.requireEnd(t, context.Canceled, 100*ms)
+		assert.Equal(t, "true at 100ms", second.outcome())
+		s.until(200 * ms)
+		letGo()
+		assert.Equal(t, "true at 200ms", first.outcome())
+		s.checkAll(t, f, []int64{9, 9}, []int64{3, 3})
+	})
+}
+
 // Releases without pause, and attempts without pause: neither holds up the other
 // for good, nor do callers who go away.
 func TestReleasesAndAttemptsForAllTakeTurns(t *testing.T) {

@@ -1,0 +1,133 @@
+package rratelimiter.bench;
+
+import java.util.ArrayList;
+import java.util.List;
+import java.util.concurrent.CountDownLatch;
+import java.util.concurrent.Future;
+import java.util.concurrent.TimeUnit;
+
+/** Callers that ask for one permit after another. */
+final class Load {
+
+    private enum Phase { WARM, MEASURE, OVER }
+
+    private static final class Caller {
+        final Histogram latencies = new Histogram();
+        long granted;
+        long refused;
+        long errors;
+        long all;
+        long seed;
+        String firstError = "";
+    }
+
+    private final Limiters limiters;
+    private final int count;
+    private final List<Caller> callers = new ArrayList<>();
+    private volatile Phase phase = Phase.WARM;
+
+    Load(Limiters limiters, int callers, int count) {
+        this.limiters = limiters;
+        this.count = count;
+        for (int i = 0; i < callers; i++) {
+            Caller caller = new Caller();
+            caller.seed = 0x9E3779B97F4A7C15L * (i + 1);
+            this.callers.add(caller);
+        }
+    }
+
+    /** GRANTED REFUSED ERRORS ALL NANOSECONDS FIRSTERROR HISTOGRAM; ALL counts what was not measured, too. */
+    String run(boolean async, long warmMillis, long millis) throws Exception {
+        CountDownLatch done = new CountDownLatch(async ? callers.size() : 0);
+        List<Future<?>> threads = List.of();
+        if (async) {
+            callers.forEach(caller -> ask(caller, done));
+        } else {
+            threads = Pool.start(callers.size(), i -> ask(callers.get(i)));
+        }
+        Thread.sleep(warmMillis);
+        phase = Phase.MEASURE;
+        long start = System.nanoTime();
+        Thread.sleep(millis);
+        phase = Phase.OVER;
+        long nanos = System.nanoTime() - start;
+        Pool.join(threads);
+        if (!done.await(1, TimeUnit.MINUTES)) {
+            throw new IllegalStateException("no answer for a minute");
+        }
+
+        Caller sum = new Caller();
+        for (Caller caller : callers) {
+            sum.latencies.add(caller.latencies);
+            sum.granted += caller.granted;
+            sum.refused += caller.refused;
+            sum.errors += caller.errors;
+            sum.all += caller.all;
+            if (sum.firstError.isEmpty()) {
+                sum.firstError = caller.firstError;
+            }
+        }
+        return sum.granted + " " + sum.refused + " " + sum.errors + " " + sum.all + " " + nanos + " "
+                + Bench.encode(sum.firstError) + " " + sum.latencies.text();
+    }
+
+    private int draw(Caller caller) {
+        if (count == 1) {
+            return 0;
+        }
+        long x = caller.seed;
+        x ^= x << 13;
+        x ^= x >>> 7;
+        x ^= x << 17;
+        caller.seed = x;
+        return (int) ((x >>> 33) % count);
+    }
+
+    private void ask(Caller caller) {
+        long start = System.nanoTime();
+        do {
+            Boolean granted = null;
+            Throwable error = null;
+            try {
+                granted = limiters.take(draw(caller));
+            } catch (Exception e) {
+                error = e;
+            }
+            long end = System.nanoTime();
+            count(caller, end - start, granted, error);
+            start = end;
+        } while (phase != Phase.OVER);
+    }
+
+    private void ask(Caller caller, CountDownLatch done) {
+        if (phase == Phase.OVER) {
+            done.countDown();
+            return;
+        }
+        long start = System.nanoTime();
+        limiters.takeAsync(draw(caller)).whenComplete((granted, error) -> {
+            count(caller, System.nanoTime() - start, granted, error);
+            ask(caller, done);
+        });
+    }
+
+    private void count(Caller caller, long nanos, Boolean granted, Throwable error) {
+        if (error == null) {
+            caller.all++;
+        }
+        if (phase != Phase.MEASURE) {
+            return;
+        }
+        if (error != null) {
+            caller.errors++;
+            caller.firstError = String.valueOf(error);
+            return;
+        }
+        caller.latencies.add(nanos);
+        if (granted) {
+            caller.granted++;
+        } else {
+            caller.refused++;
+        }
+    }
+}

@@ -1,0 +1,90 @@
+package load
+
+import (
+	"fmt"
+	"math/bits"
+	"strconv"
+	"strings"
+	"time"
+)
+
+// A bucket is at most 1/128 of its values wide.
+const (
+	subBits = 7
+	sub     = 1 << subBits
+	buckets = (36 - subBits + 1) * sub // up to a minute
+)
+
+// A Histogram counts durations.
+type Histogram struct {
+	counts [buckets]uint32
+}
+
+// Add counts d.
+func (h *Histogram) Add(d time.Duration) {
+	h.counts[bucket(d)]++
+}
+
+// Merge adds what other has counted.
+func (h *Histogram) Merge(other *Histogram) {
+	for i, n := range other.counts {
+		h.counts[i] += n
+	}
+}
+
+// Percentile returns the duration that p of 100 counted ones do not exceed; 0
+// where nothing was counted.
+func (h *Histogram) Percentile(p float64) time.Duration {
+	var n uint64
+	for _, c := range h.counts {
+		n += uint64(c)
+	}
+	rank := p / 100 * float64(n)
+	var below float64
+	for i, c := range h.counts {
+		if c > 0 && below+float64(c) >= rank {
+			low, high := lowest(i), lowest(i+1)
+			return low + time.Duration(float64(high-low)*(rank-below)/float64(c))
+		}
+		below += float64(c)
+	}
+	return 0
+}
+
+// Parse adds the counts of a text of the form BUCKET:COUNT,BUCKET:COUNT,...
+func (h *Histogram) Parse(text string) error {
+	if text == "" {
+		return nil
+	}
+	for pair := range strings.SplitSeq(text, ",") {
+		left, right, _ := strings.Cut(pair, ":")
+		i, err := strconv.Atoi(left)
+		if err != nil || i < 0 || i >= buckets {
+			return fmt.Errorf("histogram: bucket %q", pair)
+		}
+		n, err := strconv.ParseUint(right, 10, 32)
+		if err != nil {
+			return fmt.Errorf("histogram: count %q", pair)
+		}
+		h.counts[i] += uint32(n)
+	}
+	return nil
+}
+
+func bucket(d time.Duration) int {
+	v := uint64(max(d, 0))
+	if v < sub {
+		return int(v)
+	}
+	shift := bits.Len64(v) - 1 - subBits
+	return min(shift*sub+int(v>>shift), buckets-1)
+}
+
+// lowest returns the lowest duration of a bucket.
+func lowest(i int) time.Duration {
+	if i < 2*sub {
+		return time.Duration(i)
+	}
+	shift := i/sub - 1
+	return time.Duration(i-shift*sub) << shift
+}

@@ -1,0 +1,117 @@
+// Command benchmarks measures this module's limiter beside others, in one run,
+// and shows what came of it in docs/performance.md.
+//
+//	go run . -short            # two minutes, figures to the terminal
+//	go run .                   # all, into results/ and ../docs
+//	go run . -render           # results/ into ../docs again
+package main
+
+import (
+	"context"
+	"errors"
+	"flag"
+	"fmt"
+	"os"
+	"os/signal"
+	"path/filepath"
+	"regexp"
+	"strings"
+	"syscall"
+
+	"github.com/rratelimiter/rratelimiter/benchmarks/report"
+	"github.com/rratelimiter/rratelimiter/benchmarks/server"
+	"github.com/rratelimiter/rratelimiter/benchmarks/suite"
+)
+
+func main() {
+	if len(os.Args) > 1 && os.Args[1] == server.DelayArgument {
+		fail(server.RunDelay(os.Args[2:]))
+		return
+	}
+	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
+	defer stop()
+	if err := run(ctx); err != nil {
+		stop()
+		fail(err)
+	}
+}
+
+func fail(err error) {
+	fmt.Fprintln(os.Stderr, "benchmarks:", err)
+	os.Exit(1)
+}
+
+func run(ctx context.Context) error {
+	var (
+		o      = suite.Options{Log: os.Stderr}
+		only   = flag.String("only", "", "`regexp` of the peers to measure")
+		skip   = flag.String("skip", "", "`sections` to leave out, with commas between: "+strings.Join(suite.Sections(), ","))
+		out    = flag.String("out", "", "`folder` for results.tsv; by default results, and none with -short, -only or -skip")
+		docs   = flag.String("docs", "", "`folder` of performance.md and its plots; by default ../docs where the results go into results")
+		render = flag.Bool("render", false, "measure nothing: show what -out holds")
+	)
+	flag.IntVar(&o.Rounds, "rounds", 0, "rounds; 5 by default, and 1 with -short")
+	flag.BoolVar(&o.Short, "short", false, "fewer and shorter measurements")
+	flag.StringVar(&o.Server, "server", "", "`path` of the redis-server, or a release such as redis-7.0")
+	flag.Parse()
+	if flag.NArg() > 0 {
+		return fmt.Errorf("what is %q?", flag.Arg(0))
+	}
+	if o.Rounds == 0 {
+		o.Rounds = 5
+		if o.Short {
+			o.Rounds = 1
+		}
+	}
+	if *only != "" {
+		var err error
+		if o.Only, err = regexp.Compile(*only); err != nil {
+			return err
+		}
+	}
+	if *skip != "" {
+		o.Skip = strings.Split(*skip, ",")
+	}
+	if *out == "" && (*render || !o.Short && *only == "" && *skip == "") {
+		*out = "results"
+		if *docs == "" {
+			*docs = filepath.Join("..", "docs")
+		}
+	}
+
+	results, err := measured(ctx, o, *out, *render)
+	if err != nil {
+		return err
+	}
+	if *docs != "" {
+		if err := report.Render(results, *docs); err != nil {
+			return err
+		}
+	}
+	return report.Text(os.Stdout, results)
+}
+
+// measured measures, or reads what has been measured.
+func measured(ctx context.Context, o suite.Options, out string, read bool) (*report.Results, error) {
+	path := filepath.Join(out, "results.tsv")
+	if read {
+		f, err := os.Open(path)
+		if err != nil {
+			return nil, err
+		}
+		defer func() { _ = f.Close() }()
+		return report.Read(f)
+	}
+	results, err := suite.Run(ctx, o)
+	if err != nil || out == "" {
+		return results, err
+	}
+	if err := os.MkdirAll(out, 0o755); err != nil {
+		return nil, err
+	}
+	f, err := os.Create(path)
+	if err != nil {
+		return nil, err
+	}
+	return results, errors.Join(results.Write(f), f.Close())
+}

@@ -1,0 +1,149 @@
+package report_test
+
+import (
+	"bytes"
+	"image/png"
+	"math/rand/v2"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"github.com/rratelimiter/rratelimiter/benchmarks/peer"
+	"github.com/rratelimiter/rratelimiter/benchmarks/report"
+)
+
+func rateOf(name string, callers, limiters int) report.Key {
+	return report.Key{
+		Metric: report.Rate, Peer: name, Network: report.Direct, Mode: report.Granting, Callers: callers, Limiters: limiters,
+	}
+}
+
+// example has all that a run measures of ours and Redisson.
+func example() *report.Results {
+	r := report.New()
+	r.Note("redis", "7.0.15")
+	r.Note("peer "+peer.Ours, "as it is")
+	draw := rand.New(rand.NewPCG(1, 2))
+	for _, name := range []string{peer.Ours, peer.Redisson, peer.RedisRate, peer.EVALSHA} {
+		for _, network := range []string{report.Direct, report.Delayed} {
+			for _, mode := range []string{report.Granting, report.Refusing} {
+				for _, callers := range []int{1, 8, 64, 256, 1024} {
+					for _, metric := range []string{report.Rate, report.P50, report.P99, report.P999, report.ServerTime, report.ServerCPU} {
+						for range 3 {
+							k := rateOf(name, callers, 1)
+							k.Network, k.Mode, k.Metric = network, mode, metric
+							r.Add(k, 100*draw.Float64())
+						}
+					}
+				}
+			}
+		}
+		k := rateOf(name, 256, 1)
+		k.Metric = report.BytesPermit
+		r.Add(k, 100)
+	}
+	return r
+}
+
+func TestWriteAndRead(t *testing.T) {
+	t.Parallel()
+	r := report.New()
+	r.Note("machine", "of: two cores")
+	r.Add(rateOf("a, b", 8, 1), 1)
+	r.Add(rateOf("a, b", 8, 1), 2.5)
+	r.Add(rateOf("c", 1, 10_000), 1e6)
+	var text bytes.Buffer
+	require.NoError(t, r.Write(&text))
+	got, err := report.Read(&text)
+	require.NoError(t, err)
+	assert.Equal(t, r, got)
+	assert.Equal(t, "of: two cores", got.Fact("machine"))
+
+	for _, line := range []string{"too\tfew", "m\tp\tdirect\tgranting\tx\t1\t1", "m\tp\tdirect\tgranting\t1\tx\t1", "m\tp\tdirect\tgranting\t1\t1\tx"} {
+		_, err := report.Read(strings.NewReader(line))
+		assert.Error(t, err, line)
+	}
+}
+
+func TestSummaries(t *testing.T) {
+	t.Parallel()
+	assert.Equal(t, report.Summary{}, report.Summarize(nil))
+	assert.Equal(t, report.Summary{Median: 2, Min: 1, Max: 9, Rounds: 3}, report.Summarize([]float64{9, 1, 2}))
+	assert.InDelta(t, 2.5, report.Summarize([]float64{4, 1, 2, 3}).Median, 0)
+
+	r := report.New()
+	for _, v := range []float64{10, 30} {
+		r.Add(rateOf("a", 1, 1), v)
+	}
+	for _, v := range []float64{5, 10} {
+		r.Add(rateOf("b", 1, 1), v)
+	}
+	r.Add(rateOf("b", 64, 1), 8)
+	r.Add(rateOf("b", 256, 10_000), 100)
+	// Ratios are those of rounds, not of medians.
+	assert.Equal(t, report.Summary{Median: 2.5, Min: 2, Max: 3, Rounds: 2}, r.Ratio(rateOf("a", 1, 1), rateOf("b", 1, 1)))
+	assert.Equal(t, rateOf("b", 64, 1), r.Best(rateOf("b", 1, 1), "b"))
+	assert.Zero(t, r.Ratio(rateOf("a", 1, 1), rateOf("none", 1, 1)).Rounds)
+}
+
+func TestRender(t *testing.T) {
+	t.Parallel()
+	dir := t.TempDir()
+	path := filepath.Join(dir, "performance.md")
+	page := "# Title\n\n<!-- begin figures -->\nold\n<!-- end -->\n\nbetween\n\n<!-- begin throughput -->\n<!-- end -->\nrest\n"
+	require.NoError(t, os.WriteFile(path, []byte(page), 0o600))
+	r := example()
+	require.NoError(t, report.Render(r, dir))
+	text, err := os.ReadFile(path)
+	require.NoError(t, err)
+	got := string(text)
+	assert.NotContains(t, got, "old")
+	assert.True(t, strings.HasPrefix(got, "# Title\n\n<!-- begin figures -->\n| what |"), got)
+	assert.Contains(t, got, "<!-- end -->\n\nbetween\n")
+	assert.True(t, strings.HasSuffix(got, "<!-- end -->\nrest\n"), got)
+	assert.Contains(t, got, "|  | 1 caller | 8 callers | 64 callers | 256 callers | 1024 callers |")
+	assert.Contains(t, got, "| **rratelimiter** |")
+	assert.Contains(t, got, "not measured")
+
+	plots, err := filepath.Glob(filepath.Join(dir, "performance", "*.png"))
+	require.NoError(t, err)
+	assert.Len(t, plots, 5)
+	for _, path := range plots {
+		f, err := os.Open(path)
+		require.NoError(t, err)
+		img, err := png.Decode(f)
+		require.NoError(t, err, path)
+		require.NoError(t, f.Close())
+		assert.Equal(t, 1296, img.Bounds().Dx(), path)
+	}
+}
+
+func TestRenderKnowsItsTables(t *testing.T) {
+	t.Parallel()
+	for _, page := range []string{"<!-- begin nothing -->\n<!-- end -->", "<!-- begin figures -->\n"} {
+		dir := t.TempDir()
+		require.NoError(t, os.WriteFile(filepath.Join(dir, "performance.md"), []byte(page), 0o600))
+		assert.Error(t, report.Render(report.New(), dir), page)
+	}
+}
+
+func TestTextOfNothing(t *testing.T) {
+	t.Parallel()
+	var text bytes.Buffer
+	require.NoError(t, report.Text(&text, report.New()))
+	assert.Contains(t, text.String(), "not measured")
+}
+
+// TestThePage fills in what the repository shows, on a copy.
+func TestThePage(t *testing.T) {
+	t.Parallel()
+	page, err := os.ReadFile(filepath.Join("..", "..", "docs", "performance.md"))
+	require.NoError(t, err)
+	dir := t.TempDir()
+	require.NoError(t, os.WriteFile(filepath.Join(dir, "performance.md"), page, 0o600))
+	require.NoError(t, report.Render(report.New(), dir))
+}

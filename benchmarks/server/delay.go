@@ -1,0 +1,74 @@
+package server
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"os"
+	"time"
+)
+
+// ErrNoDelay says that this system has no delaying proxy.
+var ErrNoDelay = errors.New("the delaying proxy needs Linux")
+
+// DelayArgument is the first argument by which a program serves as the delaying
+// proxy, in a process of its own: LISTEN, SERVER and the delay follow.
+const DelayArgument = "delay-proxy"
+
+// A Delay is a proxy before a server that holds back all bytes, in both
+// directions, for a time. It keeps bytes in flight as a long wire does: any
+// number of them at once.
+type Delay struct {
+	Addr    string
+	process *process
+}
+
+// StartDelay starts one in a process of its own, which is this program given
+// DelayArgument.
+func StartDelay(ctx context.Context, server string, each time.Duration) (*Delay, error) {
+	if !delays {
+		return nil, ErrNoDelay
+	}
+	self, err := os.Executable()
+	if err != nil {
+		return nil, err
+	}
+	addr, err := freeAddr()
+	if err != nil {
+		return nil, err
+	}
+	p, err := startProcess(self, DelayArgument, addr, server, each.String())
+	if err != nil {
+		return nil, err
+	}
+	for {
+		conn, err := new(net.Dialer).DialContext(ctx, "tcp", addr)
+		if err == nil {
+			return &Delay{addr, p}, conn.Close()
+		}
+		select {
+		case <-p.exited:
+			return nil, errors.New("the delaying proxy does not come up")
+		case <-ctx.Done():
+			p.close()
+			return nil, ctx.Err()
+		case <-time.After(5 * time.Millisecond):
+		}
+	}
+}
+
+// Close ends the proxy.
+func (d *Delay) Close() { d.process.close() }
+
+// RunDelay is the proxy's process: it returns only on an error.
+func RunDelay(args []string) error {
+	if len(args) != 3 {
+		return fmt.Errorf("%s LISTEN SERVER DELAY", DelayArgument)
+	}
+	each, err := time.ParseDuration(args[2])
+	if err != nil {
+		return err
+	}
+	return runDelay(args[0], args[1], each)
+}

@@ -1,0 +1,76 @@
+package suite_test
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"regexp"
+	"testing"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"github.com/rratelimiter/rratelimiter/benchmarks/peer"
+	"github.com/rratelimiter/rratelimiter/benchmarks/report"
+	"github.com/rratelimiter/rratelimiter/benchmarks/server"
+	"github.com/rratelimiter/rratelimiter/benchmarks/suite"
+	"github.com/rratelimiter/rratelimiter/internal/redistest"
+)
+
+func TestMain(m *testing.M) {
+	if len(os.Args) > 1 && os.Args[1] == server.DelayArgument {
+		fmt.Fprintln(os.Stderr, server.RunDelay(os.Args[2:]))
+		os.Exit(1)
+	}
+	os.Exit(m.Run())
+}
+
+// TestRun runs all sections of the short form for ours and one peer.
+func TestRun(t *testing.T) {
+	t.Parallel()
+	if testing.Short() {
+		t.Skip("needs a real redis-server, which -short leaves out")
+	}
+	r, err := suite.Run(t.Context(), suite.Options{
+		Rounds: 1,
+		Short:  true,
+		Piled:  20_000,
+		Only:   regexp.MustCompile("^(rratelimiter|redis_rate|EVALSHA)$"),
+		Log:    t.Output(),
+	})
+	if errors.Is(err, server.ErrNoServer) {
+		redistest.SkipOrFail(t, err.Error())
+	}
+	require.NoError(t, err)
+
+	key := func(metric, name, network, mode string, callers, limiters int) report.Key {
+		return report.Key{Metric: metric, Peer: name, Network: network, Mode: mode, Callers: callers, Limiters: limiters}
+	}
+	for _, name := range []string{peer.Ours, peer.RedisRate} {
+		for _, mode := range []string{report.Granting, report.Refusing} {
+			for _, k := range []report.Key{
+				key("", name, report.Direct, mode, 256, 1),
+				key("", name, report.Direct, mode, 256, 10_000),
+				key("", name, report.Delayed, mode, 256, 1),
+			} {
+				for _, k.Metric = range []string{report.Rate, report.P99, report.ServerTime} {
+					assert.Equal(t, 1, r.Of(k).Rounds, k)
+				}
+			}
+		}
+		assert.Equal(t, 1, r.Of(key(report.BytesLimiter, name, report.Direct, report.Refusing, 256, 10_000)).Rounds)
+		assert.Equal(t, 1, r.Of(key(report.Allocations, name, report.Direct, "refusing, cancellable", 1, 1)).Rounds)
+		assert.Equal(t, 1, r.Of(key(report.AfterIdle, name, report.Direct, suite.Crowds, 256, 1)).Rounds)
+	}
+	assert.Equal(t, 1, r.Of(key(report.Solo, peer.Ours, report.Direct, "refusing, plain", 1, 1)).Rounds)
+	assert.Equal(t, 1, r.Of(key(report.Longest, peer.Ours, report.Direct, suite.OneIsLeft, 1, 1)).Rounds)
+	assert.Equal(t, 1, r.Of(key(report.Rate, peer.Ours, report.Direct, suite.Steadily, 256, 1)).Rounds)
+	assert.InDelta(t, 100, r.Of(key(report.Fullest, peer.Ours, report.Direct, suite.Crowds, 256, 1)).Median, 0)
+	for k, values := range r.Values {
+		for _, v := range values {
+			if k.Metric == report.Wrong || k.Metric == report.Unaccounted {
+				assert.Zero(t, v, k)
+			}
+		}
+	}
+}
