@@ -236,6 +236,19 @@ func ExampleWithNameMapper() {
 	// {shop:orders}:value
 }
 
+// Ten a second and a thousand an hour: both are charged, or none.
+func ExampleClient_TryAcquireAll_two() {
+	client, _, stop := connect()
+	defer stop()
+	ctx := context.Background()
+
+	second := client.RateLimiter("{shop}:second", rratelimiter.WithDefault(rratelimiter.PerSecond(10)))
+	hour := client.RateLimiter("{shop}:hour", rratelimiter.WithDefault(rratelimiter.PerHour(1000)))
+	ok, err := client.TryAcquireAll(ctx, 1, 0, second, hour)
+	fmt.Println(ok, err)
+	// Output: true <nil>
+}
+
 func ExampleRateLimiter_TryAcquire() {
 	client, server, stop := connect()
 	defer stop()

@@ -44,7 +44,7 @@ func TestFairness(t *testing.T) { //nolint:paralleltest // one JVM at a time
 			t.Run(fmt.Sprintf("%s, %d of 20 are wanted", java.name, many), func(t *testing.T) {
 				f := newFairness(t, many)
 				stop := f.startJava(t, java.threads, java.timeout)
-				for range 6 {
+				for range 3 {
 					f.round(t)
 				}
 				stop()
