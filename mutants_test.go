@@ -49,7 +49,7 @@ var mutants = []mutant{
 	{
 		name: "a double grant", kind: calmKind, script: lua.Acquire,
 		old: `left = left - granted * permits`,
-		new: `left = left - math.min(granted, 1) * permits`,
+		new: `left = left - granted * (permits - 1)`,
 	},
 	{
 		name: "those behind one that does not fit are refused", kind: calmKind, script: lua.Acquire,

@@ -34,8 +34,8 @@ unit_and_server() {
 # Each server once and each topology once: make test-matrix runs all of each.
 other_servers() {
 	local status=0 cell
-	for cell in "redis-6.2 resp2" "redis-7.0 tls" "redis-7.0 acl" "redis-8.2 single" "redis-8.2 sentinel" \
-		"redis-6.2 cluster" "valkey-9.1 single" "valkey-9.1 ring"; do
+	for cell in "redis-6.2 resp2" "redis-7.0 tls" "redis-7.0 acl" "redis-8.2 sentinel" "redis-6.2 cluster" \
+		"valkey-9.1 ring"; do
 		# shellcheck disable=SC2086 # two words
 		RRL_ENGINE=shared scripts/cell.sh $cell . ./lua ./internal/keys ./internal/script || status=1
 	done
