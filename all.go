@@ -14,6 +14,7 @@ import (
 
 	"github.com/redis/go-redis/v9"
 
+	"github.com/rratelimiter/rratelimiter/internal/meet"
 	"github.com/rratelimiter/rratelimiter/internal/script"
 	"github.com/rratelimiter/rratelimiter/lua"
 )
@@ -271,29 +272,21 @@ func (b *bundle) decide(ctx context.Context) (verdict, error) {
 
 // attempt sends the attempt until it is decided.
 func (b *bundle) attempt(ctx context.Context) (any, error) {
-	var doubt time.Time // when it was first sent and may have run
-	return untilDone(func(token string) (any, error) {
-		return script.Repeat(ctx, b.client.sender, lua.AcquireAll, b.keys, b.patience, func(words []any, age time.Duration) []any {
-			if age >= 0 {
-				token = "" // what it stood for may have been done
-				if doubt.IsZero() {
-					doubt = time.Now().Add(-age)
-				}
+	call := script.Call{Script: lua.AcquireAll, Keys: b.keys, Patience: b.patience}
+	return b.client.untilDecided(ctx, call, func(words []any, age time.Duration, token string) []any {
+		ageText := ""
+		if age >= 0 {
+			ageText = formatAge(age)
+		}
+		words = append(words, b.member, meet.Number(b.permits), b.client.rules.letters(), ageText, token)
+		for _, l := range b.limiters {
+			word := l.fallback
+			if l.auditDue(b.sent) {
+				word = "a" + word
 			}
-			ageText := ""
-			if !doubt.IsZero() {
-				ageText = formatAge(time.Since(doubt))
-			}
-			words = append(words, b.member, number(b.permits), b.client.rules.letters(), ageText, token)
-			for _, l := range b.limiters {
-				word := l.fallback
-				if l.auditDue(b.sent) {
-					word = "a" + word
-				}
-				words = append(words, word)
-			}
-			return words
-		})
+			words = append(words, word)
+		}
+		return words
 	})
 }
 
@@ -323,9 +316,9 @@ func (b *bundle) parse(reply any) (verdict, error) {
 	}
 	var v verdict
 	for refusal := range slices.Chunk(numbers, 3) {
-		v.wait = max(v.wait, duration(max(refusal[1], -refusal[1])))
+		v.wait = max(v.wait, meet.Millis(max(refusal[1], -refusal[1])))
 		if l := b.limiter(refusal[0]); l != nil && l.auditDue(b.sent) {
-			l.auditDone(time.Now(), duration(refusal[2]))
+			l.auditDone(time.Now(), meet.Millis(refusal[2]))
 		}
 	}
 	return v, nil

@@ -6,34 +6,32 @@ import (
 	"sync"
 	"time"
 
+	"github.com/rratelimiter/rratelimiter/internal/meet"
 	"github.com/rratelimiter/rratelimiter/internal/script"
 	"github.com/rratelimiter/rratelimiter/limit"
 	"github.com/rratelimiter/rratelimiter/lua"
 )
 
-// Bounds of one script call, so that none holds the server up.
-const (
-	maxBatch   = 4096 // requests
-	maxMembers = 128  // requests where each gets a member of its own
-	maxRuns    = 128  // runs of requests for the same number of permits
-)
+// maxMembers is how many requests go in one script call where each gets a member
+// of its own, so that none holds the server up.
+const maxMembers = 128
 
 // batch is what one script call decides: requests in the order in which they
 // are served.
 type batch struct {
+	meet.Batch
+
 	rules    rules
 	requests []*request
-	line     int // how many of the first stand in line
 	reserved int // how many runs are kept for others now
 	figures  bool
 	audit    bool
 	fallback string
 
 	member []byte // the attempt's first member, permits for the sum of all requests; nil without members
-	sum    int64
-	runs   []run
 	sent   time.Time
-	told   []answer // room for the answers
+	walked []meet.Answer // room for the answers
+	told   []answer      // room for the answers
 	joint  script.Joint
 }
 
@@ -51,42 +49,25 @@ func newBatch(r rules) *batch {
 
 // free lets the batch be used anew, save one that was large.
 func (b *batch) free() {
-	if len(b.requests) > maxRuns {
+	if len(b.requests) > meet.MaxRuns {
 		return
 	}
 	clear(b.requests)
+	clear(b.walked)
 	clear(b.told)
-	*b = batch{requests: b.requests[:0], runs: b.runs[:0], told: b.told[:0]}
+	b.Reset()
+	*b = batch{Batch: b.Batch, requests: b.requests[:0], walked: b.walked[:0], told: b.told[:0]}
 	batches.Put(b)
-}
-
-// run is a number of requests, one after another, for the same permits.
-type run struct {
-	permits int64
-	count   int
-	inLine  bool
 }
 
 // add appends a request, or tells that it must wait for another batch.
 func (b *batch) add(r *request, inLine bool) bool {
-	if len(b.requests) > 0 && r.fallback != b.fallback || len(b.requests) == b.rules.maxRequests() || b.sum+r.permits > MaxPermits {
+	if len(b.requests) > 0 && r.fallback != b.fallback || len(b.requests) == b.rules.maxRequests() || b.Sum+r.permits > MaxPermits ||
+		!b.Add(r.permits, inLine, b.reserved) {
 		return false
-	}
-	last := len(b.runs) - 1
-	if last >= 0 && b.runs[last].permits == r.permits && b.runs[last].inLine == inLine {
-		b.runs[last].count++
-	} else {
-		if len(b.runs) >= maxRuns-b.reserved {
-			return false
-		}
-		b.runs = append(b.runs, run{permits: r.permits, count: 1, inLine: inLine})
-	}
-	if inLine {
-		b.line++
 	}
 	b.fallback = r.fallback
 	b.requests = append(b.requests, r)
-	b.sum += r.permits
 	b.figures = b.figures || r.figures
 	return true
 }
@@ -94,7 +75,7 @@ func (b *batch) add(r *request, inLine bool) bool {
 // patience is how long the batch is sent again while servers change places: as
 // long as one of its callers waits, and for a second where all want one try.
 func (b *batch) patience(now time.Time) time.Duration {
-	var longest time.Duration
+	longest := time.Duration(1) // 0 would stand for script.Patience
 	for _, r := range b.requests {
 		switch {
 		case !r.waits:
@@ -116,12 +97,9 @@ func (b *batch) args(all []any, age time.Duration, token string) []any {
 	if age >= 0 {
 		ageText = formatAge(age)
 	}
-	all = append(all, b.member, number(b.sum), b.fallback, b.flags(), ageText, token)
+	all = append(all, b.member, meet.Number(b.Sum), b.fallback, b.flags(), ageText, token)
 	if len(b.requests) > 1 {
-		all = append(all, b.line)
-		for _, r := range b.runs {
-			all = append(all, number(r.permits), r.count)
-		}
+		all = b.Args(append(all, b.Line))
 	}
 	for len(all) > before+1 && all[len(all)-1] == "" {
 		all = all[:len(all)-1]
@@ -136,7 +114,7 @@ func (b *batch) part(keys *script.Keys) *script.Joint {
 	if b.requests[0].limiter.shared.Load() != keys || len(b.requests) != 1 || flags != "" && flags != "a" {
 		return nil
 	}
-	b.joint = script.Joint{Script: lua.AcquireMany, Args: [2]any{b.member, number(b.sum)}, Early: flags == ""}
+	b.joint = script.Joint{Script: lua.AcquireMany, Args: [2]any{b.member, meet.Number(b.Sum)}, Early: flags == ""}
 	return &b.joint
 }
 
@@ -151,22 +129,6 @@ func (b *batch) flags() string {
 	}
 	return flags + b.rules.letters()
 }
-
-// number returns the digits of n as the word of a command; those of small
-// numbers cost nothing.
-func number(n int64) any {
-	if n < int64(len(smallNumbers)) {
-		return smallNumbers[n]
-	}
-	return strconv.FormatInt(n, 10)
-}
-
-var smallNumbers = func() (all [100]any) {
-	for i := range all {
-		all[i] = strconv.Itoa(i)
-	}
-	return all
-}()
 
 // formatAge returns the age of an attempt in milliseconds, with room for what
 // clocks of two servers may differ by.
@@ -184,7 +146,7 @@ type outcome struct {
 
 func (b *batch) parseOutcome(reply any) (outcome, error) {
 	if short, ok := reply.(int64); ok {
-		o := outcome{rate: b.sum, taken: max(0, short), interval: time.Duration(b.requests[0].limiter.interval.Load())}
+		o := outcome{rate: b.Sum, taken: max(0, short), interval: time.Duration(b.requests[0].limiter.interval.Load())}
 		if short < 0 {
 			o.waits = []int64{-short}
 		}
@@ -202,8 +164,8 @@ func (b *batch) parseOutcome(reply any) (outcome, error) {
 		rate:     numbers[0],
 		free:     numbers[1],
 		taken:    numbers[2],
-		interval: duration(numbers[3]),
-		reset:    duration(numbers[4]),
+		interval: meet.Millis(numbers[3]),
+		reset:    meet.Millis(numbers[4]),
 		waits:    numbers[5:],
 	}
 	if b.rules.windowed() && len(o.waits) > 0 {
@@ -223,45 +185,19 @@ type answer struct {
 // refused tells whether the request may be made again.
 func (a answer) refused() bool { return a.err == nil && !a.decision.Granted }
 
-// answers walks the requests as the script did. Walking with what was taken as
-// the free permits gives the same grants as walking with what was free: each
-// granted request fits in what is left of it, and none that was refused does.
+// answers tells each request what came of it.
 func (b *batch) answers(o outcome) []answer {
-	answers := b.told[:0]
-	left, free, waits := o.taken, o.free, o.waits
-	blocked := false
-	for _, r := range b.runs {
-		var wait time.Duration
-		atLeast, asked := false, false
-		for range r.count {
-			a := answer{decision: limit.Decision{Limit: o.rate, ResetAfter: o.reset}}
-			switch {
-			case r.permits <= left && (!r.inLine || !blocked):
-				left -= r.permits
-				free -= r.permits
-				a.decision.Granted = true
-			case r.permits > o.rate:
-				a.err = errExceeds(r.permits, o.rate)
-			case r.inLine && blocked:
-				a.inLine = !asked
-				a.decision.RetryAfter, a.atLeast = wait, atLeast
-			default:
-				if !asked {
-					asked = true
-					if len(waits) > 0 {
-						wait, atLeast = duration(max(waits[0], -waits[0])), waits[0] < 0
-						waits = waits[1:]
-					}
-				}
-				blocked = blocked || r.inLine
-				a.decision.RetryAfter, a.atLeast = wait, atLeast
-			}
-			a.decision.Remaining = max(0, free)
-			answers = append(answers, a)
+	b.walked = b.Answers(b.walked[:0], meet.Outcome{Limit: o.rate, Free: o.free, Taken: o.taken, Reset: o.reset, Waits: o.waits})
+	all := b.told[:0]
+	for i, a := range b.walked {
+		told := answer{decision: a.Decision, atLeast: a.AtLeast, inLine: a.Unasked}
+		if a.Exceeds {
+			told.err = errExceeds(b.requests[i].permits, o.rate)
 		}
+		all = append(all, told)
 	}
-	b.told = answers
-	return answers
+	b.told = all
+	return all
 }
 
 func errExceeds(permits, rate int64) error {
@@ -279,7 +215,7 @@ func (b *batch) sign(c *Client) {
 		b.member = c.identity(make([]byte, 0, 21), len(b.requests))
 	}
 	if b.member != nil {
-		setPermits(b.member, b.sum)
+		setPermits(b.member, b.Sum)
 	}
 	b.sent = time.Now()
 }

@@ -14,6 +14,7 @@ import (
 	"pgregory.net/rapid"
 
 	"github.com/rratelimiter/rratelimiter/codec"
+	"github.com/rratelimiter/rratelimiter/internal/meet"
 	"github.com/rratelimiter/rratelimiter/internal/redistest"
 	"github.com/rratelimiter/rratelimiter/lua"
 )
@@ -209,8 +210,8 @@ func TestAnswersWalkAsTheScriptDoes(t *testing.T) {
 		want, taken := serveOneByOne(wishes, rate, rate-inUse)
 		refusedRuns := map[int]bool{}
 		place, possible := 0, false
-		for i, r := range b.runs {
-			for range r.count {
+		for i, r := range b.Runs() {
+			for range r.Count {
 				a := want[place]
 				if !a.granted && !a.exceeds && !a.unasked {
 					refusedRuns[i] = true
@@ -243,32 +244,32 @@ func TestBatchLimits(t *testing.T) {
 		assert.False(t, b.add(&request{permits: 2}, false))
 		assert.True(t, b.add(&request{permits: 1}, false))
 		assert.False(t, b.add(&request{permits: 1}, false))
-		assert.EqualValues(t, MaxPermits, b.sum)
+		assert.EqualValues(t, MaxPermits, b.Sum)
 		assert.Len(t, b.requests, 2)
 	})
 
 	t.Run("runs", func(t *testing.T) {
 		t.Parallel()
 		b := &batch{}
-		for i := range maxRuns {
+		for i := range meet.MaxRuns {
 			require.True(t, b.add(&request{permits: int64(i%2 + 1)}, false))
 		}
 		assert.False(t, b.add(&request{permits: 1}, false), "a run too many")
 		assert.True(t, b.add(&request{permits: 2}, false), "one more of the last run")
-		assert.Len(t, b.runs, maxRuns)
-		assert.Len(t, b.requests, maxRuns+1)
-		assert.LessOrEqual(t, len(b.args(nil, -1, "")), 7+2*maxRuns)
+		assert.Len(t, b.Runs(), meet.MaxRuns)
+		assert.Len(t, b.requests, meet.MaxRuns+1)
+		assert.LessOrEqual(t, len(b.args(nil, -1, "")), 7+2*meet.MaxRuns)
 	})
 
 	t.Run("requests", func(t *testing.T) {
 		t.Parallel()
 		b := &batch{}
-		for range maxBatch {
+		for range meet.MaxRequests {
 			require.True(t, b.add(&request{permits: 1}, false))
 		}
 		assert.False(t, b.add(&request{permits: 1}, false))
-		assert.Len(t, b.runs, 1)
-		assert.Equal(t, run{permits: 1, count: maxBatch}, b.runs[0])
+		assert.Len(t, b.Runs(), 1)
+		assert.Equal(t, meet.Run{Permits: 1, Count: meet.MaxRequests}, b.Runs()[0])
 	})
 
 	t.Run("one configuration", func(t *testing.T) {
@@ -286,8 +287,8 @@ func TestBatchLimits(t *testing.T) {
 		require.True(t, b.add(&request{permits: 1}, true))
 		require.True(t, b.add(&request{permits: 1}, true))
 		require.True(t, b.add(&request{permits: 1}, false))
-		assert.Equal(t, []run{{1, 2, true}, {1, 1, false}}, b.runs)
-		assert.Equal(t, 2, b.line)
+		assert.Equal(t, []meet.Run{{Permits: 1, Count: 2, InLine: true}, {Permits: 1, Count: 1}}, b.Runs())
+		assert.Equal(t, 2, b.Line)
 	})
 }
 
@@ -310,7 +311,7 @@ func TestMoreThanABatchHolds(t *testing.T) {
 				proxy.OnCommand(redistest.Nth(1, l.Name(), redistest.Pass.When(gate)))
 				count := 300
 				if name == "requests" {
-					count = maxBatch + 10
+					count = meet.MaxRequests + 10
 				}
 				results := make(chan bool, count)
 				for i := range count {

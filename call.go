@@ -4,14 +4,11 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"math"
 	"slices"
-	"strconv"
-	"strings"
-	"time"
 
 	"github.com/redis/go-redis/v9"
 
+	"github.com/rratelimiter/rratelimiter/internal/meet"
 	"github.com/rratelimiter/rratelimiter/internal/script"
 	"github.com/rratelimiter/rratelimiter/lua"
 )
@@ -105,13 +102,9 @@ func (c *Client) explain(ctx context.Context, keys []string, err error) error {
 	case "NOTINIT":
 		return fmt.Errorf("%w; call TrySetRate first, or give the handle one by WithDefault", ErrNotInitialized)
 	case "CORRUPT":
-		place, rest, _ := strings.Cut(strings.TrimPrefix(text, "CORRUPT "), " ")
-		field, why, _ := strings.Cut(rest, " ")
-		n, _ := strconv.Atoi(place)
-		if n < 1 || n > len(keys) {
-			return err
+		if key, field, why, ok := meet.Corrupt(text, keys); ok {
+			return fmt.Errorf("%w: key %q: %s %s; SetRate or Delete cures it", ErrCorrupt, key, field, why)
 		}
-		return fmt.Errorf("%w: key %q: %s %s; SetRate or Delete cures it", ErrCorrupt, keys[n-1], field, why)
 	case "WRONGTYPE":
 		return c.explainType(ctx, keys, err)
 	case "CROSSSLOT":
@@ -138,12 +131,6 @@ func (c *Client) explainType(ctx context.Context, keys []string, err error) erro
 		}
 	}
 	return fmt.Errorf("%w: keys %q: %w", ErrCorrupt, keys, err)
-}
-
-// duration is for milliseconds from Redis, which counts further than a
-// time.Duration does.
-func duration(ms int64) time.Duration {
-	return time.Duration(min(ms, math.MaxInt64/int64(time.Millisecond))) * time.Millisecond
 }
 
 // untilDone calls a script as often as it answers {"again", token}, with the
@@ -174,17 +161,9 @@ func integer(reply any) (int64, error) {
 
 // integers checks that a script answered n integers.
 func integers(reply any, n int) ([]int64, error) {
-	values, _ := reply.([]any)
-	if len(values) != n {
-		return nil, fmt.Errorf("unexpected answer of a script: %v", reply)
+	numbers, err := meet.Integers(reply, n)
+	if err == nil && len(numbers) != n {
+		err = fmt.Errorf("unexpected answer of a script: %v", reply)
 	}
-	numbers := make([]int64, n)
-	for i, value := range values {
-		number, ok := value.(int64)
-		if !ok {
-			return nil, fmt.Errorf("unexpected answer of a script: %v", reply)
-		}
-		numbers[i] = number
-	}
-	return numbers, nil
+	return numbers, err
 }

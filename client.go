@@ -8,7 +8,6 @@ import (
 	"fmt"
 	"maps"
 	mathrand "math/rand/v2"
-	"reflect"
 	"slices"
 	"sync"
 	"sync/atomic"
@@ -63,7 +62,7 @@ func New(rdb Redis, opts ...Option) *Client {
 		queues: make(map[string]*queue),
 		idle:   make(chan struct{}),
 	}
-	if rdb == nil || reflect.ValueOf(rdb).Kind() == reflect.Pointer && reflect.ValueOf(rdb).IsNil() {
+	if script.IsNil(rdb) {
 		c.err = fmt.Errorf("%w: New: the Redis client is nil", ErrInvalidConfig)
 	}
 	c.notices = newNotices(c)
@@ -275,20 +274,32 @@ func isTaken(reply any, err error) bool {
 // attempt sends a batch until it is decided. Where nothing in Redis would tell
 // that it has been, it is not repeated after a lost answer.
 func (c *Client) attempt(ctx context.Context, keys *script.Keys, b *batch) (any, error) {
-	var doubt time.Time // when the first attempt was sent that may have run
-	patience := b.patience(time.Now())
 	if shared := b.requests[0].limiter.shared.Load(); shared != nil {
 		keys = shared
 	}
-	return untilDone(func(token string) (any, error) {
-		if b.rules.windowed() {
+	if b.rules.windowed() {
+		return untilDone(func(token string) (any, error) {
 			return script.Once(ctx, c.sender, lua.Acquire, keys, b.args(nil, -1, token)...)
+		})
+	}
+	call := script.Call{Script: lua.Acquire, Keys: keys, Patience: b.patience(time.Now()), Joint: b.part(keys)}
+	return c.untilDecided(ctx, call, b.args)
+}
+
+// untilDecided makes a call as often as its script asks for it, and repeats it
+// after lost answers. args appends its arguments, given the token of the last
+// answer and the age of the first attempt that may have run, below 0 while there
+// is none.
+func (c *Client) untilDecided(
+	ctx context.Context, call script.Call, args func(all []any, age time.Duration, token string) []any,
+) (any, error) {
+	var doubt time.Time // when the first attempt was sent that may have run
+	call.Repeat = true
+	return untilDone(func(token string) (any, error) {
+		if token != "" || !doubt.IsZero() {
+			call.Joint = nil
 		}
-		var joint *script.Joint
-		if token == "" && doubt.IsZero() {
-			joint = b.part(keys)
-		}
-		return script.RepeatJoint(ctx, c.sender, lua.Acquire, keys, patience, joint, func(all []any, age time.Duration) []any {
+		call.Args = func(all []any, age time.Duration) []any {
 			if age >= 0 {
 				token = "" // what it stood for may have been done
 				if doubt.IsZero() {
@@ -298,8 +309,9 @@ func (c *Client) attempt(ctx context.Context, keys *script.Keys, b *batch) (any,
 			if !doubt.IsZero() {
 				age = time.Since(doubt)
 			}
-			return b.args(all, age, token)
-		})
+			return args(all, age, token)
+		}
+		return call.Run(ctx, c.sender)
 	})
 }
 
@@ -322,12 +334,13 @@ func (c *Client) giveBack(ctx context.Context, keys *script.Keys, b *batch, plac
 func (c *Client) giveBackGrant(ctx context.Context, keys *script.Keys, g grant, sent time.Time) {
 	own := c.identity(nil, 1)
 	_, _ = untilDone(func(token string) (any, error) {
-		return script.Repeat(ctx, c.sender, lua.GiveBack, keys, script.Patience, func(all []any, age time.Duration) []any {
+		args := func(all []any, age time.Duration) []any {
 			repeated := ""
 			if age >= 0 {
 				repeated = "1"
 			}
 			return append(all, g.member, g.permits, repeated, formatAge(time.Since(sent)), token, own[:len(own)-4])
-		})
+		}
+		return script.Call{Script: lua.GiveBack, Keys: keys, Args: args, Repeat: true}.Run(ctx, c.sender)
 	})
 }

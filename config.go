@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"time"
 
+	"github.com/rratelimiter/rratelimiter/internal/meet"
 	"github.com/rratelimiter/rratelimiter/lua"
 )
 
@@ -169,9 +170,9 @@ func (l *RateLimiter) Config(ctx context.Context) (Config, error) {
 	}
 	return Config{
 		Rate:      values[0],
-		Interval:  duration(values[1]),
+		Interval:  meet.Millis(values[1]),
 		Type:      RateType(values[2]),
-		KeepAlive: duration(values[3]),
+		KeepAlive: meet.Millis(values[3]),
 	}, nil
 }
 

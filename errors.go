@@ -3,10 +3,13 @@ package rratelimiter
 import (
 	"errors"
 	"fmt"
+
+	"github.com/rratelimiter/rratelimiter/limit"
 )
 
 // Errors to test for with [errors.Is]. What is returned wraps one of them and
-// says which limiter it speaks of and what to do.
+// says which limiter it speaks of and what to do. Those that package limit has
+// too are the same.
 var (
 	// ErrNotInitialized: the limiter has no rate yet. Call TrySetRate first, or
 	// give the handle one by WithDefault.
@@ -14,28 +17,28 @@ var (
 
 	// ErrPermitsExceedRate: more permits were asked for than one interval has,
 	// so that no waiting could ever bring them.
-	ErrPermitsExceedRate = errors.New("permits exceed the rate")
+	ErrPermitsExceedRate = limit.ErrPermitsExceedRate
 
 	// ErrInvalidPermits: the number of permits is out of range.
-	ErrInvalidPermits = errors.New("invalid number of permits")
+	ErrInvalidPermits = limit.ErrInvalidPermits
 
 	// ErrInvalidConfig: a rate, interval, keep-alive time, time to live, name
 	// or option is out of range, or limiters can't go together in one decision.
-	ErrInvalidConfig = errors.New("invalid configuration")
+	ErrInvalidConfig = limit.ErrInvalidConfig
 
 	// ErrCorrupt: what Redis holds under the limiter's keys is not a limiter's
 	// state. The message names key and field. Nothing was changed. SetRate cures
 	// it, but for a config of another type, and Delete always does.
-	ErrCorrupt = errors.New("corrupt state")
+	ErrCorrupt = limit.ErrCorrupt
 
 	// ErrUnknownOutcome: the answer to a call that may have run was lost, and
 	// the call is not one that can be repeated safely. Read the state before
 	// calling again.
-	ErrUnknownOutcome = errors.New("outcome unknown")
+	ErrUnknownOutcome = limit.ErrUnknownOutcome
 
 	// ErrUnsupported: the server, the cluster's layout or the oldest Redisson
 	// that shares the limiter can't do what was asked.
-	ErrUnsupported = errors.New("unsupported")
+	ErrUnsupported = limit.ErrUnsupported
 
 	// ErrClosed: the Client was closed.
 	ErrClosed = errors.New("client is closed")

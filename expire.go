@@ -10,6 +10,7 @@ import (
 	"github.com/redis/go-redis/v9"
 
 	"github.com/rratelimiter/rratelimiter/internal/keys"
+	"github.com/rratelimiter/rratelimiter/internal/meet"
 	"github.com/rratelimiter/rratelimiter/lua"
 )
 
@@ -56,7 +57,7 @@ func (l *RateLimiter) TTL(ctx context.Context) (time.Duration, error) {
 	if err != nil || ms < 0 {
 		return time.Duration(ms), l.fail("TTL", err)
 	}
-	return duration(ms), nil
+	return meet.Millis(ms), nil
 }
 
 // Exists tells whether the limiter has a rate.

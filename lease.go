@@ -201,12 +201,10 @@ var aheadRequest = &request{waits: true, deadline: time.Unix(0, 0)}
 
 // addAhead has the batch take permits ahead.
 func (b *batch) addAhead(permits int64) bool {
-	if len(b.requests) >= b.rules.maxRequests() || len(b.runs) >= maxRuns || b.sum+permits > MaxPermits {
+	if len(b.requests) >= b.rules.maxRequests() || b.Sum+permits > MaxPermits || !b.AddMany(permits) {
 		return false
 	}
 	b.requests = append(b.requests, aheadRequest)
-	b.runs = append(b.runs, run{permits: 1, count: int(permits)})
-	b.sum += permits
 	return true
 }
 
@@ -216,7 +214,8 @@ func (b *batch) dropAhead() {
 	if b.requests[last] != aheadRequest {
 		return
 	}
-	b.requests, b.runs = b.requests[:last], b.runs[:len(b.runs)-1]
+	b.requests = b.requests[:last]
+	b.Drop()
 }
 
 // flight is what a batch in flight means to leases.
@@ -230,7 +229,7 @@ type flight struct {
 // stand in line come first: nothing is taken ahead while one of them has been
 // refused, or is not in the batch.
 func (q *queue) board(b *batch, now time.Time) flight {
-	if !q.leases || q.closed || len(q.line.requests) != b.line {
+	if !q.leases || q.closed || len(q.line.requests) != b.Line {
 		return flight{}
 	}
 	var s *lessor
@@ -245,7 +244,7 @@ func (q *queue) board(b *batch, now time.Time) flight {
 	if s == nil {
 		return flight{}
 	}
-	permits, figures := s.ask(b.sum, now)
+	permits, figures := s.ask(b.Sum, now)
 	b.figures = b.figures || figures
 	if permits > 0 && !b.addAhead(permits) {
 		permits = 0

@@ -69,9 +69,10 @@ func (c *Client) Migrate(ctx context.Context, name string) (members int64, err e
 // migrate rewrites all members once.
 func (l *RateLimiter) migrate(ctx context.Context) (int64, error) {
 	reply, err := untilDone(func(token string) (any, error) {
-		return script.Repeat(ctx, l.client.sender, lua.Migrate, l.keys, script.Patience, func(all []any, _ time.Duration) []any {
+		args := func(all []any, _ time.Duration) []any {
 			return append(all, l.client.newMember(nil, codec.LayoutD2, migratePage), token)
-		})
+		}
+		return script.Call{Script: lua.Migrate, Keys: l.keys, Args: args, Repeat: true}.Run(ctx, l.client.sender)
 	})
 	if err != nil {
 		return 0, l.client.explain(ctx, l.keys.Names(), err)

@@ -7,6 +7,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/rratelimiter/rratelimiter/internal/meet"
 	"github.com/rratelimiter/rratelimiter/internal/script"
 	"github.com/rratelimiter/rratelimiter/limit"
 )
@@ -366,7 +367,7 @@ func (q *queue) step(ctx context.Context) bool {
 func (q *queue) next(now time.Time) *batch {
 	b := newBatch(q.client.rules)
 	if len(q.tries) > 0 {
-		b.reserved = maxRuns / 2 // a long line leaves room for one try
+		b.reserved = meet.MaxRuns / 2 // a long line leaves room for one try
 	}
 	q.line.fill(b, now)
 	b.reserved = 0

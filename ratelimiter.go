@@ -6,6 +6,7 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/rratelimiter/rratelimiter/internal/meet"
 	"github.com/rratelimiter/rratelimiter/internal/script"
 	"github.com/rratelimiter/rratelimiter/limit"
 	"github.com/rratelimiter/rratelimiter/lua"
@@ -104,7 +105,7 @@ func (l *RateLimiter) Take(ctx context.Context, permits int64) (limit.Decision, 
 		if !more {
 			wait, err := integer(reply)
 			if err == nil {
-				a.decision.RetryAfter = duration(wait)
+				a.decision.RetryAfter = meet.Millis(wait)
 				d := a.decision
 				d.ResetAfter -= asked.Sub(start)
 				l.refused.note(permits, asked, changes, d)

@@ -7,6 +7,7 @@ import (
 	"strings"
 
 	"github.com/rratelimiter/rratelimiter/codec"
+	"github.com/rratelimiter/rratelimiter/internal/meet"
 )
 
 // Redisson releases that a limiter can be shared with.
@@ -80,7 +81,7 @@ func (r rules) letters() string {
 // maxRequests is how many requests one script call may decide.
 func (r rules) maxRequests() int {
 	if r.merge || r.windowed() {
-		return maxBatch
+		return meet.MaxRequests
 	}
 	return maxMembers
 }

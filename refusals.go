@@ -7,6 +7,7 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/rratelimiter/rratelimiter/internal/meet"
 	"github.com/rratelimiter/rratelimiter/limit"
 )
 
@@ -211,7 +212,7 @@ func (l *RateLimiter) confirm(ctx context.Context) {
 			sure := *a
 			sure.unsure, sure.lasts = false, a.decision.RetryAfter
 			if ms >= 0 {
-				sure.lasts = min(sure.lasts, now.Sub(a.sent)+duration(ms)/2)
+				sure.lasts = min(sure.lasts, now.Sub(a.sent)+meet.Millis(ms)/2)
 			}
 			s.CompareAndSwap(a, &sure)
 		}

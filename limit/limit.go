@@ -33,3 +33,24 @@ type Decision struct {
 type Limiter interface {
 	Take(ctx context.Context, key string, n int64) (Decision, error)
 }
+
+// Returner is a Limiter whose grants can be undone, for callers that need the
+// consent of several limiters and do not get it from all.
+type Returner interface {
+	Limiter
+
+	// TakeReturnable is Take. Where the permits were granted, giveBack undoes
+	// that, as if they had not been taken; it does nothing where they have run
+	// out meanwhile. Call it once at most, and soon. It is nil where nothing was
+	// granted.
+	TakeReturnable(ctx context.Context, key string, n int64) (d Decision, giveBack func(context.Context) error, err error)
+}
+
+// Windowed is a Limiter that knows how long the span is that its limit speaks
+// of: what Decision.Limit permits at most are granted in.
+type Windowed interface {
+	Limiter
+
+	// Window returns the length of that span.
+	Window() time.Duration
+}

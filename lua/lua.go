@@ -33,30 +33,37 @@ type Script struct {
 
 // The scripts. What each takes and returns stands at the head of its file.
 var (
-	Acquire     = mustLoad("acquire")
-	AcquireAll  = mustLoad("acquire_all")
-	AcquireMany = mustLoad("acquire_many")
-	Available   = mustLoad("available")
-	ClearExpire = mustLoad("clear_expire")
-	Config      = mustLoad("config")
-	Delete      = mustLoad("delete")
-	Expire      = mustLoad("expire")
-	GiveBack    = mustLoad("give_back")
-	Migrate     = mustLoad("migrate")
-	Release     = mustLoad("release")
-	Rename      = mustLoad("rename")
-	SetRate     = mustLoad("set_rate")
-	TrySetRate  = mustLoad("try_set_rate")
-	TTL         = mustLoad("ttl")
-	Types       = mustLoad("types")
-	Wait        = mustLoad("wait")
+	Acquire             = mustLoad("acquire")
+	AcquireAll          = mustLoad("acquire_all")
+	AcquireMany         = mustLoad("acquire_many")
+	Available           = mustLoad("available")
+	ClearExpire         = mustLoad("clear_expire")
+	Config              = mustLoad("config")
+	Delete              = mustLoad("delete")
+	Expire              = mustLoad("expire")
+	FixedWindow         = mustLoad("fixed_window")
+	FixedWindowGiveBack = mustLoad("fixed_window_give_back")
+	GiveBack            = mustLoad("give_back")
+	Migrate             = mustLoad("migrate")
+	Release             = mustLoad("release")
+	Rename              = mustLoad("rename")
+	SetRate             = mustLoad("set_rate")
+	SlidingLog          = mustLoad("sliding_log")
+	SlidingLogGiveBack  = mustLoad("sliding_log_give_back")
+	TokenBucket         = mustLoad("token_bucket")
+	TokenBucketGiveBack = mustLoad("token_bucket_give_back")
+	TrySetRate          = mustLoad("try_set_rate")
+	TTL                 = mustLoad("ttl")
+	Types               = mustLoad("types")
+	Wait                = mustLoad("wait")
 )
 
 // All returns every script, in the order of their names.
 func All() []*Script {
 	return []*Script{
-		Acquire, AcquireAll, AcquireMany, Available, ClearExpire, Config, Delete, Expire, GiveBack,
-		Migrate, Release, Rename, SetRate, TrySetRate, TTL, Types, Wait,
+		Acquire, AcquireAll, AcquireMany, Available, ClearExpire, Config, Delete, Expire,
+		FixedWindow, FixedWindowGiveBack, GiveBack, Migrate, Release, Rename, SetRate,
+		SlidingLog, SlidingLogGiveBack, TokenBucket, TokenBucketGiveBack, TrySetRate, TTL, Types, Wait,
 	}
 }
 

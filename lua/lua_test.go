@@ -144,14 +144,22 @@ func TestSHA(t *testing.T) {
 // ofSeveral tells whether a script takes the keys of any number of limiters.
 func ofSeveral(script *Script) bool { return script == AcquireMany }
 
+// others are the scripts of limiters that are none of Redisson's.
+var others = []*Script{
+	FixedWindow, FixedWindowGiveBack, SlidingLog, SlidingLogGiveBack, TokenBucket, TokenBucketGiveBack,
+}
+
 func TestHeads(t *testing.T) {
 	t.Parallel()
 	for _, script := range All() {
 		head, _, _ := strings.Cut(script.Source, "\n\n")
 		assert.Regexp(t, `^-- [A-Z][^\n]+[.,:;]?\n`, head, script.Name)
-		if ofSeveral(script) {
+		switch {
+		case ofSeveral(script):
 			assert.Regexp(t, `(?m)^-- KEYS, for each limiter\n--   config  value  `, head, script.Name)
-		} else {
+		case slices.Contains(others, script):
+			assert.Regexp(t, `(?m)^-- KEYS\n--   1 (count|log|tokens)\b`, head, script.Name)
+		default:
 			assert.Regexp(t, `(?m)^-- KEYS\n--   1 config  2 value  3 client's value  4 permits  5 client's permits$`, head, script.Name)
 		}
 		assert.Regexp(t, `(?m)^-- ARGV(,.*)?$`, head, script.Name)
@@ -276,6 +284,71 @@ type run struct {
 	fails  string // the code of the error where there is none
 }
 
+// The calls are made in this order, on the same keys.
+func TestOtherScriptsRun(t *testing.T) {
+	t.Parallel()
+	hour := int64(3600000)
+	type call struct {
+		script *Script
+		keys   []string
+		args   []any
+		check  func(t *testing.T, answer []int64)
+	}
+	runs := []call{
+		{FixedWindow, []string{"count"}, []any{10, hour, 4, 2, 3, 1}, func(t *testing.T, got []int64) {
+			assert.Equal(t, []int64{10, 10, 8}, got[:3])
+			assert.Equal(t, []int64{hour, hour}, got[4:])
+		}},
+		{FixedWindowGiveBack, []string{"count"}, []any{3, 1}, func(t *testing.T, got []int64) { assert.Equal(t, []int64{0}, got) }},
+		{SlidingLog, []string{"log"}, []any{10, hour, "", "id", "", 4, 2, 3, 1}, func(t *testing.T, got []int64) {
+			assert.Equal(t, []int64{10, 10, 8, 0, hour, hour}, got)
+		}},
+		{SlidingLog, []string{"log"}, []any{10, hour, "", "id", "1", 4, 2, 3, 1}, func(t *testing.T, got []int64) {
+			assert.Equal(t, []int64{10, 10, 8}, got[:3])
+			assert.Len(t, got, 6)
+		}},
+		{SlidingLogGiveBack, []string{"log"}, []any{"id", 4, 4}, func(t *testing.T, got []int64) { assert.Equal(t, []int64{4}, got) }},
+		{SlidingLog, []string{"log", "thresholds"}, []any{4, hour, "log", "id2", "", 1, 1}, func(t *testing.T, got []int64) {
+			assert.Equal(t, []int64{4, 0, 0}, got[:3])
+		}},
+		{TokenBucket, []string{"tokens", "time"}, []any{10, 2, 5, 1, 30000, 4, 2, 4, 1}, func(t *testing.T, got []int64) {
+			assert.Equal(t, []int64{11, 11, 8}, got[:3])
+			assert.Len(t, got, 6)
+			assert.Positive(t, got[5])
+		}},
+		{TokenBucketGiveBack, []string{"tokens"}, []any{10, 2, 5, 4, 2, "9999999999"}, func(t *testing.T, got []int64) {
+			assert.Equal(t, []int64{4}, got)
+		}},
+	}
+	for _, script := range others {
+		assert.True(t, slices.ContainsFunc(runs, func(c call) bool { return c.script == script }), script.Name)
+	}
+	redistest.Engines(t, func(t *testing.T, rdb *redis.Client) {
+		prefix := redistest.Name(t)
+		for _, run := range runs {
+			var all []string
+			for _, key := range run.keys {
+				all = append(all, prefix+key)
+			}
+			got, err := rdb.Eval(t.Context(), run.script.Source, all, run.args...).Result()
+			require.NoError(t, err, run.script.Name)
+			var numbers []int64
+			switch got := got.(type) {
+			case int64:
+				numbers = []int64{got}
+			case []any:
+				for _, value := range got {
+					numbers = append(numbers, value.(int64))
+				}
+			}
+			run.check(t, numbers)
+		}
+		for _, key := range []string{"count", "log", "tokens", "time"} {
+			require.NoError(t, rdb.Del(t.Context(), prefix+key).Err())
+		}
+	})
+}
+
 func TestEachScriptRuns(t *testing.T) {
 	t.Parallel()
 	noRate := "NOTINIT"
@@ -302,7 +375,8 @@ func TestEachScriptRuns(t *testing.T) {
 		{Wait, 5, []any{3, ""}, int64(0), nil, noRate},
 	}
 	for _, script := range All() {
-		assert.True(t, slices.ContainsFunc(runs, func(r run) bool { return r.script == script }), script.Name)
+		tested := slices.ContainsFunc(runs, func(r run) bool { return r.script == script })
+		assert.Equal(t, !slices.Contains(others, script), tested, script.Name)
 	}
 	redistest.Engines(t, func(t *testing.T, rdb *redis.Client) {
 		for _, run := range runs {

@@ -75,7 +75,7 @@ func (g group) command(ctx context.Context) command {
 	for _, p := range g {
 		words = append(words, p.joint.Args[:]...)
 	}
-	return newCommand(ctx, words)
+	return newCommand(ctx, words, 3)
 }
 
 // tell gives each call its part of the answer. What befell the one call must not
@@ -84,7 +84,7 @@ func (s *Sender) tell(ctx context.Context, g group, cmd command) {
 	if err := cmd.Err(); err != nil && redis.HasErrorPrefix(err, "NOSCRIPT") {
 		words := slices.Clone(cmd.Args())
 		words[0], words[1] = "eval", g[0].joint.Script.Source
-		cmd = newCommand(ctx, words)
+		cmd = newCommand(ctx, words, 3)
 		_ = s.rdb.Process(ctx, cmd)
 	}
 	err := cmd.Err()

@@ -13,6 +13,7 @@ import (
 	"fmt"
 	"math/rand/v2"
 	"net"
+	"reflect"
 	"regexp"
 	"slices"
 	"strings"
@@ -27,6 +28,11 @@ import (
 type Redis interface {
 	Process(ctx context.Context, cmd redis.Cmder) error
 	Pipeline() redis.Pipeliner
+}
+
+// IsNil tells whether no client was given.
+func IsNil(rdb Redis) bool {
+	return rdb == nil || reflect.ValueOf(rdb).Kind() == reflect.Pointer && reflect.ValueOf(rdb).IsNil()
 }
 
 // Keys are the keys of a script call, made once for many calls.
@@ -73,15 +79,49 @@ const (
 // places: until they have, it is refused however often it is made.
 const Patience = 3 * time.Second
 
+// Call is a script call.
+type Call struct {
+	Script *lua.Script
+	Keys   *Keys
+	Args   Arguments
+
+	// Repeat says that the script can tell a repeated attempt from a new one, or
+	// may run any number of times.
+	Repeat bool
+
+	// Patience takes the place of the constant, where it is not 0.
+	Patience time.Duration
+
+	// Joint says how the first attempt may be made together with other calls.
+	Joint *Joint
+
+	// Ahead is a command that only reads, {"hget", key, ...}, and goes ahead of
+	// the script in the same pipeline, wherever its key is.
+	Ahead []any
+}
+
+// Run makes the call. Where the answer was lost and the call is not repeated, or
+// in vain, the error is ErrLost, with its cause.
+func (c Call) Run(ctx context.Context, to *Sender) (any, error) {
+	reply, _, err := c.run(ctx, to)
+	return reply, err
+}
+
+// RunBehind is Run with the answer of Ahead, which has an error of its own.
+func (c Call) RunBehind(ctx context.Context, to *Sender) (reply any, ahead *redis.Cmd, err error) {
+	reply, cmd, err := c.run(ctx, to)
+	return reply, cmd.Cmd, err
+}
+
 // Once runs a script. It is not repeated once it may have run: the error is
 // ErrLost then, with its cause.
 func Once(ctx context.Context, to *Sender, s *lua.Script, keys *Keys, args ...any) (any, error) {
-	return run(ctx, to, s, keys, false, Patience, nil, func(all []any, _ time.Duration) []any { return append(all, args...) })
+	return Call{Script: s, Keys: keys, Args: constant(args)}.Run(ctx, to)
 }
 
 // Read runs a script that may run any number of times.
 func Read(ctx context.Context, to *Sender, s *lua.Script, keys *Keys, args ...any) (any, error) {
-	return run(ctx, to, s, keys, true, Patience, nil, func(all []any, _ time.Duration) []any { return append(all, args...) })
+	return Call{Script: s, Keys: keys, Args: constant(args), Repeat: true}.Run(ctx, to)
 }
 
 // Arguments appends the arguments of a call to all. It is asked before each
@@ -89,20 +129,15 @@ func Read(ctx context.Context, to *Sender, s *lua.Script, keys *Keys, args ...an
 // below 0 while there is none.
 type Arguments func(all []any, age time.Duration) []any
 
-// Repeat runs a script that can tell a repeated attempt from a new one. The
-// error is ErrLost, with the cause, where one of the attempts may have run.
-// patience takes the place of [Patience].
-func Repeat(ctx context.Context, to *Sender, s *lua.Script, keys *Keys, patience time.Duration, args Arguments) (any, error) {
-	return run(ctx, to, s, keys, true, patience, nil, args)
+func constant(args []any) Arguments {
+	return func(all []any, _ time.Duration) []any { return append(all, args...) }
 }
 
-// RepeatJoint is Repeat for a call whose first attempt may be made jointly with
-// others.
-func RepeatJoint(ctx context.Context, to *Sender, s *lua.Script, keys *Keys, patience time.Duration, joint *Joint, args Arguments) (any, error) {
-	return run(ctx, to, s, keys, true, patience, joint, args)
-}
-
-func run(ctx context.Context, to *Sender, s *lua.Script, keys *Keys, repeat bool, patience time.Duration, joint *Joint, args Arguments) (any, error) {
+func (c Call) run(ctx context.Context, to *Sender) (any, command, error) {
+	patience, joint := c.Patience, c.Joint
+	if patience == 0 {
+		patience = Patience
+	}
 	var doubt time.Time   // when the first attempt that may have run was sent
 	var refused time.Time // when servers were first seen to change places
 	counted := 0
@@ -111,11 +146,11 @@ func run(ctx context.Context, to *Sender, s *lua.Script, keys *Keys, repeat bool
 		if !doubt.IsZero() {
 			age = sent.Sub(doubt)
 		}
-		reply, err := send(ctx, to, s, keys, joint, args, age)
+		reply, ahead, err := c.send(ctx, to, joint, age)
 		joint = nil
 		switch {
 		case err == nil:
-			return reply, nil
+			return reply, ahead, nil
 		case notRun(err):
 			if isDial(err) {
 				to.reload(ctx)
@@ -124,7 +159,7 @@ func run(ctx context.Context, to *Sender, s *lua.Script, keys *Keys, repeat bool
 			if !doubt.IsZero() {
 				err = fmt.Errorf("%w: %w", ErrLost, err)
 			}
-			return nil, err
+			return nil, ahead, err
 		default:
 			if doubt.IsZero() {
 				doubt = sent
@@ -142,38 +177,39 @@ func run(ctx context.Context, to *Sender, s *lua.Script, keys *Keys, repeat bool
 			backoff, over = maxBackoff, counted == maxAttempts
 		}
 		lost := !doubt.IsZero()
-		if over || (lost && !repeat) || sleep(ctx, min(minBackoff<<min(attempt-1, 10), backoff)) != nil {
+		if over || (lost && !c.Repeat) || sleep(ctx, min(minBackoff<<min(attempt-1, 10), backoff)) != nil {
 			if lost {
-				return nil, fmt.Errorf("%w: %w", ErrLost, err)
+				return nil, ahead, fmt.Errorf("%w: %w", ErrLost, err)
 			}
-			return nil, err
+			return nil, ahead, err
 		}
 	}
 }
 
-func send(
-	ctx context.Context, to *Sender, s *lua.Script, keys *Keys, joint *Joint, args Arguments, age time.Duration,
-) (any, error) {
+func (c Call) send(ctx context.Context, to *Sender, joint *Joint, age time.Duration) (reply any, ahead command, err error) {
 	// Whoever hooks into the client may keep a command and its words.
-	words := make([]any, 0, 2+len(keys.args)+8)
-	words = append(words, "evalsha", shaOf(s))
-	words = args(append(words, keys.args...), age)
-	cmd := newCommand(ctx, words)
-	err := to.process(ctx, keys, cmd, joint)
+	words := make([]any, 0, 2+len(c.Keys.args)+8)
+	words = append(words, "evalsha", shaOf(c.Script))
+	words = c.Args(append(words, c.Keys.args...), age)
+	if c.Ahead != nil {
+		ahead = newCommand(ctx, slices.Clone(c.Ahead), 1)
+	}
+	cmd := newCommand(ctx, words, 3)
+	err = to.process(ctx, c.Keys, ahead, cmd, joint)
 	if errors.Is(err, errUndecided) {
-		cmd = newCommand(ctx, words)
-		err = to.process(ctx, keys, cmd, nil)
+		cmd = newCommand(ctx, words, 3)
+		err = to.process(ctx, c.Keys, command{}, cmd, nil)
 	}
 	if err != nil && redis.HasErrorPrefix(err, "NOSCRIPT") {
 		words = slices.Clone(words)
-		words[0], words[1] = "eval", s.Source
-		cmd = newCommand(ctx, words)
-		err = to.process(ctx, keys, cmd, nil)
+		words[0], words[1] = "eval", c.Script.Source
+		cmd = newCommand(ctx, words, 3)
+		err = to.process(ctx, c.Keys, command{}, cmd, nil)
 	}
 	if err != nil {
-		return nil, err
+		return nil, ahead, err
 	}
-	return cmd.Val(), nil
+	return cmd.Val(), ahead, nil
 }
 
 // shaOf returns a script's SHA as the word of a command.
@@ -199,9 +235,10 @@ type command struct{ *redis.Cmd }
 // NoRetry is asked by go-redis before it repeats a command or a pipeline.
 func (command) NoRetry() bool { return true }
 
-func newCommand(ctx context.Context, words []any) command {
+// newCommand makes a command whose first key is the word at that place.
+func newCommand(ctx context.Context, words []any, key int8) command {
 	cmd := redis.NewCmd(ctx, words...)
-	cmd.SetFirstKeyPos(3)
+	cmd.SetFirstKeyPos(key)
 	return command{cmd}
 }
 

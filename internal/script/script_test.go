@@ -116,7 +116,7 @@ func TestScriptFlush(t *testing.T) {
 					return script.Read(t.Context(), script.NewSender(rdb), incr, script.KeysOf("key"))
 				},
 				func() (any, error) {
-					return script.Repeat(t.Context(), script.NewSender(rdb), incr, script.KeysOf("key"), script.Patience, func(all []any, age time.Duration) []any {
+					return repeat(t.Context(), rdb, func(all []any, age time.Duration) []any {
 						assert.Negative(t, age, "an unknown script has not run")
 						return all
 					})
@@ -265,7 +265,7 @@ func TestRefusedUnrunIsRepeated(t *testing.T) {
 			})
 			virtual(t, func(int) error { return refusal }, func(t *testing.T, rdb *redis.Client, w *wire) {
 				start := time.Now()
-				_, err := script.Repeat(t.Context(), script.NewSender(rdb), incr, script.KeysOf("key"), script.Patience, func(all []any, age time.Duration) []any {
+				_, err := repeat(t.Context(), rdb, func(all []any, age time.Duration) []any {
 					assert.Negative(t, age)
 					return all
 				})
@@ -361,7 +361,7 @@ func TestRepeatTellsTheAge(t *testing.T) {
 		return nil
 	}, func(t *testing.T, rdb *redis.Client, _ *wire) {
 		var ages []time.Duration
-		reply, err := script.Repeat(t.Context(), script.NewSender(rdb), incr, script.KeysOf("key"), script.Patience, func(all []any, age time.Duration) []any {
+		reply, err := repeat(t.Context(), rdb, func(all []any, age time.Duration) []any {
 			ages = append(ages, age)
 			return append(all, len(ages))
 		})
@@ -519,8 +519,14 @@ func TestPatienceBeginsWithTheFirstRefusal(t *testing.T) {
 		}
 		return nil
 	}, func(t *testing.T, rdb *redis.Client, w *wire) {
-		_, err := script.Repeat(t.Context(), script.NewSender(rdb), incr, script.KeysOf("k"), script.Patience, func(all []any, _ time.Duration) []any { return all })
+		_, err := repeat(t.Context(), rdb, func(all []any, _ time.Duration) []any { return all })
 		require.NoError(t, err)
 		assert.Len(t, w.sent(), 5)
 	})
+}
+
+// repeat runs a script that may be repeated.
+func repeat(ctx context.Context, rdb *redis.Client, args script.Arguments) (any, error) {
+	call := script.Call{Script: incr, Keys: script.KeysOf("key"), Args: args, Repeat: true}
+	return call.Run(ctx, script.NewSender(rdb))
 }

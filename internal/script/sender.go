@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"slices"
+	"strings"
 	"sync"
 	"sync/atomic"
 
@@ -45,6 +46,7 @@ type lane struct {
 
 // passenger is a command that waits for a pipeline.
 type passenger struct {
+	ahead command // goes before it; without a Cmd there is none
 	cmd   command
 	keys  *Keys
 	joint *Joint    // nil where it goes by itself
@@ -71,14 +73,52 @@ func NewSender(rdb Redis) *Sender {
 	return s
 }
 
-// process sends a command and returns when it has been answered. The error is the
-// command's own; with a joint it may be errUndecided.
-func (s *Sender) process(ctx context.Context, keys *Keys, cmd command, joint *Joint) error {
+// Sharded tells whether keys are spread over servers that know nothing of each
+// other, so that none says which keys it should not have.
+func (s *Sender) Sharded() bool {
+	_, ring := s.rdb.(interface {
+		GetShardClientForKey(key string) (*redis.Client, error)
+	})
+	return ring
+}
+
+// Together tells whether keys are surely on one server, so that one script may
+// take them all.
+func (s *Sender) Together(keys ...string) bool {
+	switch rdb := s.rdb.(type) {
+	case interface {
+		GetShardClientForKey(key string) (*redis.Client, error)
+	}:
+		first, err := rdb.GetShardClientForKey(keys[0])
+		return err == nil && !slices.ContainsFunc(keys, func(key string) bool {
+			shard, err := rdb.GetShardClientForKey(key)
+			return err != nil || shard != first
+		})
+	default:
+		return s.master == nil || !slices.ContainsFunc(keys, func(key string) bool { return hashTag(key) != hashTag(keys[0]) })
+	}
+}
+
+// hashTag returns the part of a key that a cluster finds its slot by.
+func hashTag(key string) string {
+	if _, rest, found := strings.Cut(key, "{"); found {
+		if tag, _, closed := strings.Cut(rest, "}"); closed && tag != "" {
+			return tag
+		}
+	}
+	return key
+}
+
+// process sends a command, behind the one ahead of it if there is one, and
+// returns when it has been answered. The error is the command's own; with a joint
+// it may be errUndecided.
+func (s *Sender) process(ctx context.Context, keys *Keys, ahead, cmd command, joint *Joint) error {
 	l := &s.only
 	if s.master != nil {
 		master, err := s.master(ctx, keys.names[0])
 		if err != nil {
-			return s.rdb.Process(ctx, cmd) // which knows how to find out anew
+			s.alone(ctx, ahead, cmd) // which knows how to find out anew
+			return cmd.Err()
 		}
 		l = s.enter(master)
 		defer s.leave(master, l)
@@ -89,9 +129,10 @@ func (s *Sender) process(ctx context.Context, keys *Keys, cmd command, joint *Jo
 		l.flights++
 		l.mu.Unlock()
 		defer l.land()
-		return s.rdb.Process(ctx, cmd)
+		s.alone(ctx, ahead, cmd)
+		return cmd.Err()
 	}
-	p := &passenger{cmd, keys, joint, make(chan bool, 1)}
+	p := &passenger{ahead, cmd, keys, joint, make(chan bool, 1)}
 	l.waiting = append(l.waiting, p)
 	l.mu.Unlock()
 	if lead := <-p.ready; lead {
@@ -122,7 +163,7 @@ func (s *Sender) fly(ctx context.Context, l *lane, p *passenger) {
 	l.waiting = slices.Delete(l.waiting, 0, n)
 	l.mu.Unlock()
 	if n == 0 {
-		_ = s.rdb.Process(ctx, p.cmd)
+		s.alone(ctx, p.ahead, p.cmd)
 		return
 	}
 	defer func() {
@@ -148,14 +189,34 @@ func (s *Sender) together(ctx context.Context, all []*passenger) {
 	if !s.apart.Load() {
 		apart, groups = join(all)
 	}
-	pipe := s.rdb.Pipeline()
 	cmds := make([]command, 0, len(apart)+len(groups))
-	for _, p := range apart {
-		cmds = append(cmds, p.cmd)
-	}
 	for _, g := range groups {
 		cmds = append(cmds, g.command(ctx))
 	}
+	for _, p := range apart {
+		if p.ahead.Cmd != nil {
+			cmds = append(cmds, p.ahead)
+		}
+		cmds = append(cmds, p.cmd)
+	}
+	s.pipe(ctx, cmds)
+	for i, g := range groups {
+		s.tell(ctx, g, cmds[i])
+	}
+}
+
+// alone sends one command, behind the one ahead of it if there is one.
+func (s *Sender) alone(ctx context.Context, ahead, cmd command) {
+	if ahead.Cmd == nil {
+		_ = s.rdb.Process(ctx, cmd)
+		return
+	}
+	s.pipe(ctx, []command{ahead, cmd})
+}
+
+// pipe sends commands in one pipeline. Each has an answer or an error then.
+func (s *Sender) pipe(ctx context.Context, cmds []command) {
+	pipe := s.rdb.Pipeline()
 	for _, cmd := range cmds {
 		_ = pipe.Process(ctx, cmd)
 	}
@@ -165,9 +226,6 @@ func (s *Sender) together(ctx context.Context, all []*passenger) {
 				cmd.SetErr(errors.Join(errUnanswered, err))
 			}
 		}
-	}
-	for i, g := range groups {
-		s.tell(ctx, g, cmds[len(apart)+i])
 	}
 }
 

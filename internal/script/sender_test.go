@@ -208,8 +208,11 @@ func joined(t *testing.T, rdb *redis.Client, hold chan struct{}, calls []*script
 	var wg sync.WaitGroup
 	for i, joint := range calls {
 		wg.Go(func() {
-			replies[i], failed[i] = script.RepeatJoint(t.Context(), sender, echo, script.KeysOf(fmt.Sprint("key", i)), script.Patience, joint,
-				func(all []any, age time.Duration) []any { return append(all, fmt.Sprint(i, age >= 0)) })
+			call := script.Call{
+				Script: echo, Keys: script.KeysOf(fmt.Sprint("key", i)), Repeat: true, Joint: joint,
+				Args: func(all []any, age time.Duration) []any { return append(all, fmt.Sprint(i, age >= 0)) },
+			}
+			replies[i], failed[i] = call.Run(t.Context(), sender)
 		})
 		synctest.Wait()
 	}

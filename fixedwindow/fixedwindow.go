@@ -1,0 +1,126 @@
+// Package fixedwindow limits by a count that starts anew when its window ends.
+//
+// The state of a key is one string in Redis: how many permits the window has
+// granted. It expires when the window ends, and the next grant begins another. So
+// do the fixed window and the counter that many services keep in Redis by a
+// script of a few lines; both can share the key with this package while they run.
+//
+// Around the end of a window up to twice the limit can pass within one window's
+// length: all of the old one's at its end, and all of the new one's at its
+// beginning. Where that matters take package slidinglog, or tokenbucket.
+package fixedwindow
+
+import (
+	"context"
+	"fmt"
+	"time"
+
+	"github.com/rratelimiter/rratelimiter/internal/meet"
+	"github.com/rratelimiter/rratelimiter/internal/script"
+	"github.com/rratelimiter/rratelimiter/limit"
+	"github.com/rratelimiter/rratelimiter/lua"
+)
+
+// Redis is what a Limiter needs of a go-redis client: any of them will do.
+type Redis = script.Redis
+
+// MaxLimit is the highest limit that can be counted exactly: Lua numbers are
+// doubles.
+const MaxLimit = 1<<53 - 1
+
+// Config is the rule of a Limiter.
+type Config struct {
+	// Limit is how many permits a window grants: 1 to MaxLimit.
+	Limit int64
+
+	// Window is the length of a window, a whole number of milliseconds, at least
+	// 1. It begins with the first grant after the one before has ended.
+	Window time.Duration
+}
+
+func (c Config) validate() error {
+	switch {
+	case c.Limit < 1 || c.Limit > MaxLimit:
+		return fmt.Errorf("%w: limit %d is not between 1 and %d", limit.ErrInvalidConfig, c.Limit, int64(MaxLimit))
+	case c.Window < time.Millisecond || c.Window%time.Millisecond != 0:
+		return fmt.Errorf("%w: window %v is not a whole number of milliseconds, at least 1", limit.ErrInvalidConfig, c.Window)
+	}
+	return nil
+}
+
+// Limiter limits any number of keys by one rule. It is safe for use by several
+// goroutines: those that ask for one key at the same moment share a call.
+type Limiter struct {
+	cfg    Config
+	sender *script.Sender
+	table  *meet.Table
+	err    error // of the configuration
+}
+
+// New returns a Limiter. It does no I/O; what is wrong with cfg, each call
+// reports.
+func New(rdb Redis, cfg Config) *Limiter {
+	l := &Limiter{cfg: cfg, err: cfg.validate()}
+	if script.IsNil(rdb) {
+		l.err = fmt.Errorf("%w: the Redis client is nil", limit.ErrInvalidConfig)
+		return l
+	}
+	l.sender = script.NewSender(rdb)
+	l.table = meet.NewTable(meet.Rule{Most: MaxLimit, Decide: l.decide})
+	return l
+}
+
+// Window returns the window's length.
+func (l *Limiter) Window() time.Duration { return l.cfg.Window }
+
+// Take takes n permits of key if the window has them left. Limit is the
+// configured one; RetryAfter and ResetAfter are the time until the window ends.
+//
+// When ctx ends, Take returns ctx.Err() at once; what is granted nevertheless is
+// given back. Errors: limit.ErrInvalidConfig for an empty key,
+// limit.ErrInvalidPermits for n below 1, limit.ErrPermitsExceedRate for n above
+// the limit, limit.ErrCorrupt where the key holds something else, and
+// limit.ErrUnknownOutcome where the answer was lost: a count can't tell whether
+// the permits were taken, so Take does not ask again.
+func (l *Limiter) Take(ctx context.Context, key string, n int64) (limit.Decision, error) {
+	d, _, err := l.take(ctx, "Take", key, n)
+	return d, err
+}
+
+// TakeReturnable is Take with a grant that can be undone, as long as its window
+// lasts: see [limit.Returner].
+func (l *Limiter) TakeReturnable(ctx context.Context, key string, n int64) (limit.Decision, func(context.Context) error, error) {
+	return l.take(ctx, "TakeReturnable", key, n)
+}
+
+func (l *Limiter) take(ctx context.Context, op, key string, n int64) (d limit.Decision, giveBack func(context.Context) error, err error) {
+	if err = l.err; err == nil {
+		err = meet.Check(key, n, MaxLimit)
+	}
+	if most := l.cfg.Limit; err == nil && n > most {
+		d, err = limit.Decision{Limit: most}, meet.Exceeds(n, most)
+	}
+	if err == nil {
+		d, giveBack, err = l.table.Take(ctx, key, n)
+	}
+	return d, giveBack, meet.Fail("fixedwindow", op, key, err)
+}
+
+func (l *Limiter) decide(ctx context.Context, key string, b *meet.Batch) (meet.Verdict, error) {
+	keys := script.KeysOf(key)
+	args := b.Args([]any{meet.Number(l.cfg.Limit), l.cfg.Window.Milliseconds()})
+	reply, err := script.Once(ctx, l.sender, lua.FixedWindow, keys, args...)
+	if err != nil {
+		return meet.Verdict{}, explain(err, key)
+	}
+	v, end, err := meet.ParseVerdict(reply)
+	v.GiveBack = func(ctx context.Context, permits int64) error {
+		_, err := script.Once(ctx, l.sender, lua.FixedWindowGiveBack, keys, permits, end)
+		return explain(err, key)
+	}
+	return v, err
+}
+
+func explain(err error, key string) error {
+	return meet.Explain(err, []string{key}, "the count of a fixed window, a string", "")
+}

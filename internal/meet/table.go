@@ -1,0 +1,235 @@
+package meet
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"sync"
+
+	"github.com/rratelimiter/rratelimiter/limit"
+)
+
+// Rule is how one kind of limiter decides.
+type Rule struct {
+	// Most is the most permits that one call may decide about.
+	Most int64
+
+	// Decide has the requests of a batch decided for a key, in one script call.
+	Decide func(ctx context.Context, key string, b *Batch) (Verdict, error)
+}
+
+// Verdict is what came of a batch.
+type Verdict struct {
+	Outcome
+
+	// GiveBack undoes the grant of so many of the permits taken. It may be
+	// called more than once, also at the same time, until all are undone.
+	GiveBack func(ctx context.Context, permits int64) error
+}
+
+// Table is where the callers of one limiter meet, those of each key by
+// themselves. While a call for a key is on its way, requests for it gather;
+// then all of them go together. A caller that finds its key free goes at once.
+type Table struct {
+	rule Rule
+
+	mu    sync.Mutex
+	seats map[string]*seat // of the keys that a call is on its way for
+}
+
+// seat is where the requests for one key gather.
+type seat struct {
+	key     string
+	waiting []*request
+}
+
+type request struct {
+	permits int64
+	state   state
+	verdict *Verdict
+	answer  Answer
+	err     error
+	done    chan struct{} // closed with the answer; nil while nobody waits for it
+}
+
+type state int
+
+const (
+	queued state = iota
+	inFlight
+	left     // the caller went away while its request was in flight
+	answered // the answer is there
+)
+
+// NewTable returns the Table of a rule.
+func NewTable(rule Rule) *Table {
+	return &Table{rule: rule, seats: make(map[string]*seat)}
+}
+
+// Take asks for permits of a key, between 1 and the rule's most. When ctx ends
+// it returns ctx.Err() at once; what is granted nevertheless is given back.
+// Where the answer says that the permits are more than there can ever be, the
+// error is [limit.ErrPermitsExceedRate].
+func (t *Table) Take(ctx context.Context, key string, permits int64) (limit.Decision, func(context.Context) error, error) {
+	if err := ctx.Err(); err != nil {
+		return limit.Decision{}, nil, err
+	}
+	r := &request{permits: permits}
+	t.mu.Lock()
+	s := t.seats[key]
+	lead := s == nil
+	if lead {
+		s = &seat{key: key}
+		t.seats[key] = s
+	}
+	s.waiting = append(s.waiting, r)
+	alone := lead && ctx.Done() == nil
+	if !alone {
+		r.done = make(chan struct{})
+	}
+	t.mu.Unlock()
+
+	switch {
+	case alone:
+		t.first(ctx, s)
+	case lead:
+		go t.work(context.WithoutCancel(ctx), s)
+		fallthrough
+	default:
+		select {
+		case <-r.done:
+		case <-ctx.Done():
+			if t.abandon(s, r) {
+				return limit.Decision{}, nil, ctx.Err()
+			}
+		}
+	}
+	return r.take()
+}
+
+// take returns what the request was told.
+func (r *request) take() (limit.Decision, func(context.Context) error, error) {
+	a := r.answer
+	switch {
+	case r.err != nil:
+		return limit.Decision{}, nil, r.err
+	case a.Exceeds:
+		return a.Decision, nil, Exceeds(r.permits, a.Decision.Limit)
+	case !a.Decision.Granted:
+		return a.Decision, nil, nil
+	}
+	return a.Decision, func(ctx context.Context) error { return r.verdict.GiveBack(ctx, r.permits) }, nil
+}
+
+// abandon takes a request back whose caller's context has ended. It tells false
+// where the answer is there.
+func (t *Table) abandon(s *seat, r *request) bool {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	switch r.state {
+	case answered:
+		return false
+	case inFlight:
+		r.state = left
+	case queued:
+		if i := slices.Index(s.waiting, r); i >= 0 {
+			s.waiting = slices.Delete(s.waiting, i, i+1)
+		}
+	}
+	return true
+}
+
+// first does what a caller alone has asked for on its own goroutine, and leaves
+// the rest to others.
+func (t *Table) first(ctx context.Context, s *seat) {
+	defer func() {
+		t.mu.Lock()
+		defer t.mu.Unlock()
+		if len(s.waiting) > 0 {
+			go t.work(ctx, s)
+		} else {
+			delete(t.seats, s.key)
+		}
+	}()
+	t.step(ctx, s)
+}
+
+// work decides what has gathered until nothing is left.
+func (t *Table) work(ctx context.Context, s *seat) {
+	for {
+		t.mu.Lock()
+		idle := len(s.waiting) == 0
+		if idle {
+			delete(t.seats, s.key)
+		}
+		t.mu.Unlock()
+		if idle {
+			return
+		}
+		t.step(ctx, s)
+	}
+}
+
+var errPanicked = fmt.Errorf("%w: a hook of the Redis client panicked", limit.ErrUnknownOutcome)
+
+// step decides one batch. Where a hook of the Redis client's panics on the way,
+// none of its callers is left without an answer.
+func (t *Table) step(ctx context.Context, s *seat) {
+	t.mu.Lock()
+	b := &Batch{}
+	var requests []*request
+	for _, r := range s.waiting {
+		if len(requests) > 0 && r.permits > t.rule.Most-b.Sum || !b.Add(r.permits, false, 0) {
+			break
+		}
+		r.state = inFlight
+		requests = append(requests, r)
+	}
+	s.waiting = slices.Delete(s.waiting, 0, len(requests))
+	t.mu.Unlock()
+
+	v, err := Verdict{}, errPanicked
+	defer func() {
+		if unwanted := t.tell(requests, b, &v, err); unwanted > 0 {
+			go func() { _ = v.GiveBack(ctx, unwanted) }()
+		}
+	}()
+	v, err = t.rule.Decide(ctx, s.key, b)
+}
+
+// tell gives each request its answer. It returns the permits that were granted
+// to callers who have gone.
+func (t *Table) tell(requests []*request, b *Batch, v *Verdict, err error) (unwanted int64) {
+	answers := make([]Answer, len(requests))
+	if err == nil {
+		answers = b.Answers(answers[:0], v.Outcome)
+	}
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	for i, r := range requests {
+		if r.state == left && answers[i].Decision.Granted {
+			unwanted += r.permits
+		}
+		r.state, r.answer, r.verdict, r.err = answered, answers[i], v, err
+		if r.done != nil {
+			close(r.done)
+		}
+	}
+	return unwanted
+}
+
+// ParseVerdict reads what the scripts of the limiters answer: limit, free, taken,
+// mark, reset, waits... The mark is the limiter's own.
+func ParseVerdict(reply any) (v Verdict, mark int64, err error) {
+	numbers, err := Integers(reply, 5)
+	if err != nil {
+		return Verdict{}, 0, err
+	}
+	return Verdict{Outcome: Outcome{
+		Limit: numbers[0],
+		Free:  numbers[1],
+		Taken: numbers[2],
+		Reset: Millis(numbers[4]),
+		Waits: numbers[5:],
+	}}, numbers[3], nil
+}

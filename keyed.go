@@ -1,0 +1,86 @@
+package rratelimiter
+
+import (
+	"context"
+	"fmt"
+	"sync"
+	"time"
+
+	"github.com/rratelimiter/rratelimiter/limit"
+)
+
+// Keyed returns a limiter of any number of keys, such as users: the RateLimiter
+// of a key is called prefix+key, and has the rate of cfg unless it was given
+// another one. It is set up at first use. Unless cfg says otherwise its KeepAlive
+// time is its Interval: a limiter that nobody has asked for that long is full, and
+// goes. Give one a rate of its own by SetRate with the KeepAlive time that it is
+// to have.
+//
+// Whoever chooses keys chooses names; prefix keeps them apart from others.
+func (c *Client) Keyed(prefix string, cfg Config) limit.Limiter {
+	if cfg.KeepAlive == 0 {
+		cfg.KeepAlive = cfg.Interval
+	}
+	return &keyed{client: c, prefix: prefix, cfg: cfg, handles: make(map[string]*RateLimiter)}
+}
+
+// maxHandles is how many of a Keyed's handles are kept for the next call: they
+// know what the last one learned.
+const maxHandles = 10_000
+
+type keyed struct {
+	client *Client
+	prefix string
+	cfg    Config
+
+	mu           sync.Mutex
+	handles, old map[string]*RateLimiter // old: those before the last that were in use
+}
+
+// Window returns the interval.
+func (k *keyed) Window() time.Duration { return k.cfg.Interval }
+
+// Take takes n permits of key, as [RateLimiter.Take] does.
+func (k *keyed) Take(ctx context.Context, key string, n int64) (limit.Decision, error) {
+	l, err := k.handle(key)
+	if err != nil {
+		return limit.Decision{}, err
+	}
+	return l.Take(ctx, n)
+}
+
+// TakeReturnable is Take with a grant that can be undone, by
+// [RateLimiter.Release].
+func (k *keyed) TakeReturnable(ctx context.Context, key string, n int64) (limit.Decision, func(context.Context) error, error) {
+	l, err := k.handle(key)
+	if err != nil {
+		return limit.Decision{}, nil, err
+	}
+	d, err := l.Take(ctx, n)
+	if err != nil || !d.Granted {
+		return d, nil, err
+	}
+	return d, func(ctx context.Context) error { return l.Release(ctx, n) }, nil
+}
+
+// handle returns the handle of a key. Those that are not asked for while as many
+// others are, are forgotten.
+func (k *keyed) handle(key string) (*RateLimiter, error) {
+	if key == "" {
+		return nil, fmt.Errorf("rratelimiter: Keyed %q: %w: the key is empty", k.prefix, ErrInvalidConfig)
+	}
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	l := k.handles[key]
+	if l != nil {
+		return l, nil
+	}
+	if l = k.old[key]; l == nil {
+		l = k.client.RateLimiter(k.prefix+key, WithDefault(k.cfg))
+	}
+	if len(k.handles) >= maxHandles/2 {
+		k.old, k.handles = k.handles, make(map[string]*RateLimiter)
+	}
+	k.handles[key] = l
+	return l, nil
+}

@@ -1,0 +1,31 @@
+package limit
+
+import "errors"
+
+// Errors that limiters have in common, to test for with [errors.Is]. What is
+// returned wraps one of them and says which limiter it speaks of and what to
+// do.
+var (
+	// ErrPermitsExceedRate: more permits were asked for than the limiter ever
+	// has at once, so that no waiting could bring them.
+	ErrPermitsExceedRate = errors.New("permits exceed the rate")
+
+	// ErrInvalidPermits: the number of permits is out of range.
+	ErrInvalidPermits = errors.New("invalid number of permits")
+
+	// ErrInvalidConfig: a limit, rate, interval, key, name or option is out of
+	// range.
+	ErrInvalidConfig = errors.New("invalid configuration")
+
+	// ErrCorrupt: what Redis holds under the limiter's keys is not a limiter's
+	// state. The message names the key. Nothing was changed.
+	ErrCorrupt = errors.New("corrupt state")
+
+	// ErrUnknownOutcome: the answer to a call that may have run was lost, and
+	// the call is not one that can be repeated safely.
+	ErrUnknownOutcome = errors.New("outcome unknown")
+
+	// ErrUnsupported: the server, or the way in which a cluster spreads the
+	// keys, can't do what was asked.
+	ErrUnsupported = errors.New("unsupported")
+)

@@ -1,0 +1,64 @@
+-- Takes permits of a fixed window for one or more requests, in order: each gets
+-- all that it asks for or nothing.
+--
+-- KEYS
+--   1 count of the permits taken in the window; it expires when that ends
+-- ARGV
+--   1  limit
+--   2  window in ms
+--   3, 4, ...  permits, count: that many requests for so many permits each
+-- Returns
+--   limit, free, taken, end, reset, waits...
+--      free: free permits before
+--      taken: the permits granted
+--      end: epoch ms at which the window ends, within 1 ms
+--      reset: ms until all permits are free again; 0 where they are
+--      waits: for each run of which a request was refused, save those above the
+--      limit: the ms until it could pass
+--   CORRUPT <key's number> <field> <why>
+
+--- @include "clock"
+--- @include "corrupt"
+--- @include "digits"
+--- @include "integer"
+--- @include "walk"
+
+local limit, window = tonumber(ARGV[1]), tonumber(ARGV[2])
+local text = redis.call('GET', KEYS[1])
+local count, left = 0, 0
+if text then
+  count = integer(text)
+  if not count or count < 0 then
+    return corrupt(1, 'count', 'is no number of permits: ' .. text)
+  end
+  -- In its last millisecond, which Redis counts to 0, a window has ended.
+  left = redis.call('PTTL', KEYS[1])
+  if left == 0 then
+    count, text = 0, nil
+  elseif left < 0 then
+    -- Written by hand, or by somebody who crashed: nothing else would end it.
+    redis.call('PEXPIRE', KEYS[1], ARGV[2])
+    left = window
+  end
+end
+
+-- A counter that counts refusals too may have gone beyond the limit.
+local free = math.max(0, limit - count)
+local taken, refused = walk(free, limit, 3)
+if taken > 0 then
+  if text then
+    redis.call('INCRBY', KEYS[1], digits(taken))
+  else
+    redis.call('SET', KEYS[1], digits(taken), 'PX', ARGV[2])
+    left = window
+  end
+end
+local reset = 0
+if count + taken > 0 then
+  reset = left
+end
+local answer = {limit, free, taken, tonumber(clock()) + left, reset}
+for i = 1, #refused do
+  answer[5 + i] = left
+end
+return answer

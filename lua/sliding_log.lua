@@ -1,0 +1,118 @@
+-- Takes permits of a sliding log for one or more requests, in order: each gets
+-- all that it asks for or nothing.
+--
+-- KEYS
+--   1 log: a sorted set, a member for each permit taken, its score the epoch ms
+--   2 thresholds: a hash, limits by the names of logs. Left out where ARGV[1] is
+--     the limit
+-- ARGV
+--   1  limit where thresholds has none
+--   2  window in ms
+--   3  field of thresholds
+--   4  id of the attempt, which begins the names of its members
+--   5  '1' where the attempt may have happened already, else ''
+--   6, 7, ...  permits, count: that many requests for so many permits each
+-- Returns
+--   limit, free, taken, 0, reset, waits...
+--      free: free permits before
+--      taken: the permits granted; their members are id:0, id:1, ...
+--      reset: ms until all permits are free again; 0 where they are
+--      waits: for each run of which a request was refused, save those above the
+--      limit: the ms until it could pass
+--   CORRUPT <key's number> <field> <why>
+
+--- @include "clock"
+--- @include "corrupt"
+--- @include "digits"
+--- @include "threshold"
+--- @include "walk"
+
+local limit, window, id = tonumber(ARGV[1]), tonumber(ARGV[2]), ARGV[4]
+if KEYS[2] then
+  local text = redis.call('HGET', KEYS[2], ARGV[3])
+  if text then
+    limit = threshold(text)
+    if not limit then
+      return corrupt(2, 'threshold', 'is no number, 0 or more: ' .. text)
+    end
+  end
+end
+
+local now_text = clock()
+local now = tonumber(now_text)
+local since = '(' .. digits(now - window)
+local used = redis.call('ZCOUNT', KEYS[1], since, '+inf')
+local rows = redis.call('ZCARD', KEYS[1])
+local out = rows - used
+
+local sum = 0
+for i = 6, #ARGV, 2 do
+  sum = sum + tonumber(ARGV[i]) * tonumber(ARGV[i + 1])
+end
+local found = 0
+if ARGV[5] == '1' then
+  while found < sum and redis.call('ZSCORE', KEYS[1], id .. ':' .. found) do
+    found = found + 1
+  end
+end
+
+local free, taken, refused
+if found > 0 then
+  -- Whatever the limit is by now, the walk that granted so many is this one.
+  free = math.max(found, limit - used + found)
+  taken, refused = walk(found, math.huge, 6)
+else
+  free = math.max(0, limit - used)
+  taken, refused = walk(free, limit, 6)
+end
+
+-- What has run out no longer counts; it is dropped in bounded steps, faster than
+-- it comes.
+if out > 0 then
+  if used == 0 then
+    redis.call('UNLINK', KEYS[1])
+  else
+    out = math.min(out, math.max(256, 2 * taken))
+    redis.call('ZREMRANGEBYRANK', KEYS[1], 0, out - 1)
+  end
+  rows = rows - out
+end
+
+if taken > 0 and found == 0 then
+  local words = {}
+  for i = 0, taken - 1 do
+    words[#words + 1] = now_text
+    words[#words + 1] = id .. ':' .. i
+  end
+  local added = redis.call('ZADD', KEYS[1], 'NX', unpack(words))
+  rows, used = rows + added, used + added
+end
+local left = window
+if used > 0 then
+  left = redis.call('PTTL', KEYS[1])
+  if left < (taken > 0 and window or 0) then
+    redis.call('PEXPIRE', KEYS[1], ARGV[2])
+    left = window
+  end
+end
+
+-- The ms until the row of that rank has run out, or the log has expired: a
+-- caller's clock may have dated rows far ahead.
+local function wait_for(rank)
+  local row = redis.call('ZRANGE', KEYS[1], digits(rank), digits(rank), 'WITHSCORES')
+  local score = tonumber(row[2]) or math.huge
+  return math.min(left + 1, math.max(1, math.ceil(score) + window - now))
+end
+
+local reset = 0
+if used > 0 then
+  reset = wait_for(rows - 1)
+end
+local answer = {limit, free, taken, 0, reset}
+for _, permits in ipairs(refused) do
+  if permits <= limit then
+    local need = math.max(1, used + permits - limit)
+    answer[#answer + 1] = wait_for(rows - used + need - 1)
+  end
+end
+return answer

@@ -1,0 +1,87 @@
+-- Takes tokens of a bucket for one or more requests, in order: each gets all
+-- that it asks for or nothing.
+--
+-- KEYS
+--   1 tokens: how many are in the bucket, below 0 where some are borrowed
+--   2 time: epoch seconds of the last refill
+--   Without both the bucket is full.
+-- ARGV
+--   1  capacity
+--   2  refill: tokens added each interval
+--   3  interval in seconds
+--   4  how many tokens may be borrowed
+--   5  ms in which an empty bucket fills
+--   6, 7, ...  tokens, count: that many requests for so many tokens each
+-- Returns
+--   limit, free, taken, last, reset, waits...
+--      limit: the capacity, with what may be borrowed
+--      free: tokens that could be taken before
+--      taken: the tokens granted
+--      last: epoch seconds of the last refill
+--      reset: ms until the bucket is full; 0 where it is
+--      waits: for each run of which a request was refused, save those above the
+--      limit: the ms until it could pass
+--   CORRUPT <key's number> <field> <why>
+
+--- @include "clock"
+--- @include "corrupt"
+--- @include "digits"
+--- @include "integer"
+--- @include "walk"
+
+local capacity, refill, interval, borrow = tonumber(ARGV[1]), tonumber(ARGV[2]), tonumber(ARGV[3]), tonumber(ARGV[4])
+local now = tonumber(clock())
+local second = math.floor(now / 1000)
+
+local tokens_text, last_text = redis.call('GET', KEYS[1]), redis.call('GET', KEYS[2])
+local tokens, last = integer(tokens_text), integer(last_text)
+if tokens_text and not tokens then
+  return corrupt(1, 'tokens', 'is no number: ' .. tokens_text)
+end
+if last_text and not last then
+  return corrupt(2, 'time', 'is no number of seconds: ' .. last_text)
+end
+
+-- Of a bucket that lost one of its keys no more is taken for granted than is
+-- sure: no refill where it is not known since when, and no tokens but refills.
+local changed = not tokens or not last
+if changed then
+  if tokens then
+    last = second
+  elseif last then
+    tokens = -borrow
+  else
+    tokens, last = capacity, second
+  end
+end
+tokens = math.min(tokens, capacity)
+-- A clock that has gone back, or a caller's that is ahead, makes none.
+local periods = math.floor((second - last) / interval)
+if periods > 0 then
+  tokens = math.min(capacity, tokens + periods * refill)
+  last = last + periods * interval
+  changed = true
+end
+
+local free = math.max(0, tokens + borrow)
+local taken, refused = walk(free, capacity + borrow, 6)
+tokens = tokens - taken
+if taken > 0 or changed or redis.call('PTTL', KEYS[1]) < 0 or redis.call('PTTL', KEYS[2]) < 0 then
+  redis.call('SET', KEYS[1], digits(tokens), 'PX', ARGV[5])
+  redis.call('SET', KEYS[2], digits(last), 'PX', ARGV[5])
+end
+
+-- The ms until so many tokens have come.
+local function wait_for(more)
+  return math.min(9007199254740991, math.max(1, (last + math.ceil(more / refill) * interval) * 1000 - now))
+end
+
+local reset = 0
+if tokens < capacity then
+  reset = wait_for(capacity - tokens)
+end
+local answer = {capacity + borrow, free, taken, last, reset}
+for i, permits in ipairs(refused) do
+  answer[5 + i] = wait_for(permits - tokens - borrow)
+end
+return answer

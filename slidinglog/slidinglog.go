@@ -1,0 +1,244 @@
+// Package slidinglog limits by a log of what was granted: in any span of the
+// window's length at most as many permits as the limit says, wherever it begins.
+//
+// The state of a key is one sorted set in Redis, with a member for each permit
+// granted, scored by the server's time in epoch milliseconds. Many services keep
+// such logs by a script of a few lines; they can share the keys with this package
+// while they run. The limit of a key may be kept in Redis too, in a hash of
+// thresholds: it is read for every decision, so that a change counts at once,
+// whoever makes it.
+//
+// A log needs memory for each permit. Where a limit is high take package
+// tokenbucket, or the module's RateLimiter, which packs what is granted together.
+package slidinglog
+
+import (
+	"context"
+	"crypto/rand"
+	"encoding/hex"
+	"errors"
+	"fmt"
+	"strconv"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+
+	"github.com/rratelimiter/rratelimiter/internal/meet"
+	"github.com/rratelimiter/rratelimiter/internal/script"
+	"github.com/rratelimiter/rratelimiter/limit"
+	"github.com/rratelimiter/rratelimiter/lua"
+)
+
+// Redis is what a Limiter needs of a go-redis client: any of them will do.
+type Redis = script.Redis
+
+const (
+	// MaxLimit is the highest limit and threshold.
+	MaxLimit = 1<<53 - 1
+
+	// MaxPermits is the most permits that one request can ask for: each is a
+	// member of the log, and no call writes more of them.
+	MaxPermits = 500
+)
+
+// Config is the rule of a Limiter.
+type Config struct {
+	// Limit is how many permits any span of Window grants, for keys without a
+	// threshold of their own: 1 to MaxLimit, and with Thresholds also 0.
+	Limit int64
+
+	// Window is the span's length, a whole number of milliseconds, at least 1.
+	Window time.Duration
+
+	// Thresholds names the hash that holds limits of single keys, such as
+	// "rate:limit:config"; its fields are the keys. Without it, Limit is the limit
+	// of all.
+	Thresholds string
+}
+
+func (c Config) validate() error {
+	switch {
+	case c.Limit < 0 || c.Limit > MaxLimit || c.Limit == 0 && c.Thresholds == "":
+		return fmt.Errorf("%w: limit %d is not between 1 and %d", limit.ErrInvalidConfig, c.Limit, int64(MaxLimit))
+	case c.Window < time.Millisecond || c.Window%time.Millisecond != 0:
+		return fmt.Errorf("%w: window %v is not a whole number of milliseconds, at least 1", limit.ErrInvalidConfig, c.Window)
+	}
+	return nil
+}
+
+// Limiter limits any number of keys by one rule. It is safe for use by several
+// goroutines: those that ask for one key at the same moment share a call.
+type Limiter struct {
+	cfg    Config
+	sender *script.Sender
+	table  *meet.Table
+	err    error // of the configuration
+
+	origin   string        // what the members' names begin with
+	attempts atomic.Uint64 // what tells them apart
+
+	apart   atomic.Bool // the server does not take a log and the thresholds in one call
+	mu      sync.Mutex
+	assumed map[string]int64 // thresholds as they were read last, where they are not Limit
+}
+
+// New returns a Limiter. It does no I/O; what is wrong with cfg, each call
+// reports.
+func New(rdb Redis, cfg Config) *Limiter {
+	l := &Limiter{cfg: cfg, err: cfg.validate(), assumed: make(map[string]int64)}
+	if script.IsNil(rdb) {
+		l.err = fmt.Errorf("%w: the Redis client is nil", limit.ErrInvalidConfig)
+		return l
+	}
+	var origin [8]byte
+	_, _ = rand.Read(origin[:]) // never fails
+	l.origin = hex.EncodeToString(origin[:])
+	l.sender = script.NewSender(rdb)
+	l.table = meet.NewTable(meet.Rule{Most: MaxPermits, Decide: l.decide})
+	return l
+}
+
+// Window returns the length of the span.
+func (l *Limiter) Window() time.Duration { return l.cfg.Window }
+
+// Take takes n permits of key if they are free. In the Decision, Limit is the
+// key's threshold or else the configured limit. A threshold of 0 refuses all;
+// RetryAfter is a Window then, since nothing but a change can help.
+//
+// When ctx ends, Take returns ctx.Err() at once; what is granted nevertheless is
+// given back. A request whose answer was lost is made again and takes its permits
+// once. Errors: limit.ErrInvalidConfig for an empty key,
+// limit.ErrInvalidPermits for n below 1 or above MaxPermits,
+// limit.ErrPermitsExceedRate for n above the limit, limit.ErrCorrupt where the
+// key holds something else or the threshold is no number of 0 or more, and
+// limit.ErrUnknownOutcome where Redis gave no answer, repeats included.
+func (l *Limiter) Take(ctx context.Context, key string, n int64) (limit.Decision, error) {
+	d, _, err := l.take(ctx, "Take", key, n)
+	return d, err
+}
+
+// TakeReturnable is Take with a grant that can be undone: see [limit.Returner].
+func (l *Limiter) TakeReturnable(ctx context.Context, key string, n int64) (limit.Decision, func(context.Context) error, error) {
+	return l.take(ctx, "TakeReturnable", key, n)
+}
+
+func (l *Limiter) take(ctx context.Context, op, key string, n int64) (d limit.Decision, giveBack func(context.Context) error, err error) {
+	if err = l.err; err == nil {
+		err = meet.Check(key, n, MaxPermits)
+	}
+	if err == nil && l.cfg.Thresholds == "" && n > l.cfg.Limit {
+		d, err = limit.Decision{Limit: l.cfg.Limit}, meet.Exceeds(n, l.cfg.Limit)
+	}
+	if err == nil {
+		d, giveBack, err = l.table.Take(ctx, key, n)
+	}
+	if err == nil && d.Limit == 0 {
+		d.RetryAfter = l.cfg.Window
+	}
+	return d, giveBack, meet.Fail("slidinglog", op, key, err)
+}
+
+// decide has the thresholds read by the script where they can be, else right
+// ahead of it.
+func (l *Limiter) decide(ctx context.Context, key string, b *meet.Batch) (meet.Verdict, error) {
+	if l.cfg.Thresholds == "" {
+		return l.ask(ctx, script.KeysOf(key), l.cfg.Limit, b)
+	}
+	if !l.apart.Load() && l.sender.Together(key, l.cfg.Thresholds) {
+		v, err := l.ask(ctx, script.KeysOf(key, l.cfg.Thresholds), l.cfg.Limit, b)
+		if !errors.Is(err, limit.ErrUnsupported) {
+			return v, err
+		}
+		l.apart.Store(true)
+	}
+	return l.decideApart(ctx, key, b)
+}
+
+// decideApart has a batch decided by the threshold that was read last, and reads
+// it in the same pipeline. Where it has changed, what was taken is given back and
+// the batch decided anew, by the threshold that holds now.
+func (l *Limiter) decideApart(ctx context.Context, key string, b *meet.Batch) (meet.Verdict, error) {
+	keys, assumed := script.KeysOf(key), l.assume(key)
+	call, id := l.call(keys, key, assumed, b)
+	call.Ahead = []any{"hget", l.cfg.Thresholds, key}
+	reply, ahead, err := call.RunBehind(ctx, l.sender)
+	v, err := l.verdict(reply, err, keys, id)
+	if err != nil {
+		return v, err
+	}
+	threshold, err := l.parse(key, ahead)
+	if err == nil && threshold == assumed {
+		return v, nil
+	}
+	if v.Taken > 0 {
+		err = errors.Join(err, v.GiveBack(ctx, v.Taken))
+	}
+	if err != nil {
+		return meet.Verdict{}, err
+	}
+	l.remember(key, threshold)
+	return l.ask(ctx, keys, threshold, b)
+}
+
+func (l *Limiter) ask(ctx context.Context, keys *script.Keys, most int64, b *meet.Batch) (meet.Verdict, error) {
+	call, id := l.call(keys, keys.Names()[0], most, b)
+	reply, err := call.Run(ctx, l.sender)
+	return l.verdict(reply, err, keys, id)
+}
+
+func (l *Limiter) call(keys *script.Keys, field string, most int64, b *meet.Batch) (call script.Call, id string) {
+	id = l.origin + "-" + strconv.FormatUint(l.attempts.Add(1), 36)
+	call = script.Call{Script: lua.SlidingLog, Keys: keys, Repeat: true}
+	call.Args = func(all []any, age time.Duration) []any {
+		repeated := ""
+		if age >= 0 {
+			repeated = "1"
+		}
+		return b.Args(append(all, meet.Number(most), l.cfg.Window.Milliseconds(), field, id, repeated))
+	}
+	return call, id
+}
+
+func (l *Limiter) verdict(reply any, err error, keys *script.Keys, id string) (meet.Verdict, error) {
+	if err != nil {
+		return meet.Verdict{}, l.explain(err, keys.Names())
+	}
+	v, _, err := meet.ParseVerdict(reply)
+	log := keys.Pick(0)
+	var mu sync.Mutex
+	left := v.Taken
+	v.GiveBack = func(ctx context.Context, permits int64) error {
+		mu.Lock()
+		left -= permits
+		first := left
+		mu.Unlock()
+		_, err := script.Read(ctx, l.sender, lua.SlidingLogGiveBack, log, id, first, permits)
+		return l.explain(err, log.Names())
+	}
+	return v, err
+}
+
+func (l *Limiter) explain(err error, keys []string) error {
+	if text := errorText(err); text != "" {
+		if hash, _, why, ok := meet.Corrupt(text, keys); ok && len(keys) == 2 {
+			return corruptThreshold(hash, keys[0], why)
+		}
+	}
+	return meet.Explain(err, keys, "the log of a sliding window, a sorted set, or the hash of its thresholds", "")
+}
+
+// errorText returns the text of an error that a script gave for state that is
+// none.
+func errorText(err error) string {
+	if answer, ok := errors.AsType[redis.Error](err); ok && script.Code(answer) == "CORRUPT" {
+		return answer.Error()
+	}
+	return ""
+}
+
+func corruptThreshold(hash, field, why string) error {
+	return fmt.Errorf("%w: key %q: threshold %q %s; set it by SetThreshold or remove it by ResetThreshold",
+		limit.ErrCorrupt, hash, field, why)
+}

@@ -1,0 +1,155 @@
+package slidinglog
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strconv"
+
+	"github.com/redis/go-redis/v9"
+
+	"github.com/rratelimiter/rratelimiter/internal/meet"
+	"github.com/rratelimiter/rratelimiter/internal/script"
+	"github.com/rratelimiter/rratelimiter/limit"
+)
+
+// SetThreshold sets the limit of key in the hash of thresholds, 0 to MaxLimit; 0
+// refuses all. It counts from the next decision on, in all programs. It is not
+// repeated once it may have run: limit.ErrUnknownOutcome. Without a hash of
+// thresholds it is limit.ErrInvalidConfig, and so are the other calls.
+func (l *Limiter) SetThreshold(ctx context.Context, key string, threshold int64) error {
+	const op = "SetThreshold"
+	if threshold < 0 || threshold > MaxLimit {
+		return meet.Fail("slidinglog", op, key, fmt.Errorf("%w: threshold %d is not between 0 and %d",
+			limit.ErrInvalidConfig, threshold, int64(MaxLimit)))
+	}
+	_, err := l.do(ctx, key, false, "hset", l.cfg.Thresholds, key, threshold)
+	return meet.Fail("slidinglog", op, key, err)
+}
+
+// Threshold returns the limit that key has: the one that was set, else
+// Config.Limit. limit.ErrCorrupt where what is set is no number of 0 or more.
+func (l *Limiter) Threshold(ctx context.Context, key string) (int64, error) {
+	const op = "Threshold"
+	cmd, err := l.do(ctx, key, true, "hget", l.cfg.Thresholds, key)
+	if err != nil {
+		return 0, meet.Fail("slidinglog", op, key, err)
+	}
+	threshold, err := l.parse(key, cmd)
+	return threshold, meet.Fail("slidinglog", op, key, err)
+}
+
+// ResetThreshold removes what SetThreshold set, so that key has Config.Limit
+// again. It is not repeated once it may have run: limit.ErrUnknownOutcome.
+func (l *Limiter) ResetThreshold(ctx context.Context, key string) error {
+	_, err := l.do(ctx, key, false, "hdel", l.cfg.Thresholds, key)
+	return meet.Fail("slidinglog", "ResetThreshold", key, err)
+}
+
+// Thresholds returns all that are set, by key. Those that are no numbers of 0 or
+// more are left out and told of by the error, limit.ErrCorrupt; the others are
+// returned all the same.
+func (l *Limiter) Thresholds(ctx context.Context) (map[string]int64, error) {
+	const op = "Thresholds"
+	all := make(map[string]int64)
+	var corrupt error
+	for cursor := "0"; ; {
+		cmd, err := l.do(ctx, "all", true, "hscan", l.cfg.Thresholds, cursor, "count", 256)
+		if err != nil {
+			return nil, meet.Fail("slidinglog", op, l.cfg.Thresholds, err)
+		}
+		page, err := cmd.Slice()
+		if err != nil || len(page) != 2 {
+			return nil, meet.Fail("slidinglog", op, l.cfg.Thresholds, fmt.Errorf("unexpected answer of HSCAN: %v", cmd.Val()))
+		}
+		fields, _ := page[1].([]any)
+		for i := 0; i+1 < len(fields); i += 2 {
+			key, text := fmt.Sprint(fields[i]), fmt.Sprint(fields[i+1])
+			if threshold, ok := parseThreshold(text); ok {
+				all[key] = threshold
+			} else {
+				corrupt = errors.Join(corrupt, corruptThreshold(l.cfg.Thresholds, key, notANumber(text)))
+			}
+		}
+		if cursor = fmt.Sprint(page[0]); cursor == "0" {
+			return all, meet.Fail("slidinglog", op, l.cfg.Thresholds, corrupt)
+		}
+	}
+}
+
+// do sends a command about a key's threshold, which may be repeated if it only
+// reads.
+func (l *Limiter) do(ctx context.Context, key string, repeat bool, words ...any) (*redis.Cmd, error) {
+	switch {
+	case l.err != nil:
+		return nil, l.err
+	case l.cfg.Thresholds == "":
+		return nil, fmt.Errorf("%w: Config.Thresholds names no hash", limit.ErrInvalidConfig)
+	}
+	if err := meet.Check(key, 1, 1); err != nil {
+		return nil, err
+	}
+	cmd, err := script.Do(ctx, l.sender, repeat, words...)
+	if err != nil && !errors.Is(err, redis.Nil) {
+		return nil, meet.Explain(err, []string{l.cfg.Thresholds}, "the hash of thresholds", "")
+	}
+	return cmd, nil
+}
+
+// parse returns the limit that HGET answered for a key.
+func (l *Limiter) parse(key string, hget *redis.Cmd) (int64, error) {
+	text, err := hget.Text()
+	if errors.Is(err, redis.Nil) {
+		return l.cfg.Limit, nil
+	}
+	if err != nil {
+		return 0, meet.Explain(err, []string{l.cfg.Thresholds}, "the hash of thresholds", "")
+	}
+	threshold, ok := parseThreshold(text)
+	if !ok {
+		return 0, corruptThreshold(l.cfg.Thresholds, key, notANumber(text))
+	}
+	return threshold, nil
+}
+
+// parseThreshold reads what the script's include of that name does.
+func parseThreshold(text string) (int64, bool) {
+	for _, digit := range []byte(text) {
+		if digit < '0' || digit > '9' {
+			return 0, false
+		}
+	}
+	threshold, err := strconv.ParseInt(text, 10, 64)
+	return threshold, err == nil && len(text) <= 32 && threshold <= MaxLimit
+}
+
+func notANumber(text string) string {
+	return fmt.Sprintf("is no number, 0 or more: %.40q", text)
+}
+
+// maxAssumed bounds how many thresholds are remembered for where they can't be
+// read by the script.
+const maxAssumed = 10_000
+
+// assume returns the threshold that a key had when it was read last.
+func (l *Limiter) assume(key string) int64 {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if threshold, ok := l.assumed[key]; ok {
+		return threshold
+	}
+	return l.cfg.Limit
+}
+
+func (l *Limiter) remember(key string, threshold int64) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if len(l.assumed) >= maxAssumed {
+		clear(l.assumed)
+	}
+	if threshold == l.cfg.Limit {
+		delete(l.assumed, key)
+	} else {
+		l.assumed[key] = threshold
+	}
+}

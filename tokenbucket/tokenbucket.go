@@ -1,0 +1,181 @@
+// Package tokenbucket limits by a bucket of tokens that is filled up at a steady
+// pace: it lets bursts of up to its capacity through, and in the long run as many
+// tokens as are refilled.
+//
+// The state of a key is two strings in Redis: at the key itself the tokens, at
+// the key with "_time" behind it the epoch second of the last refill. Many
+// services keep such buckets by a script of a few lines; they can share the keys
+// with this package while they run. Since they count whole seconds, so must the
+// interval of a refill.
+//
+// On a cluster and on a Ring both keys must be in one place: give the key a hash
+// tag, as in "{user1}".
+package tokenbucket
+
+import (
+	"context"
+	"fmt"
+	"math"
+	"sync"
+	"time"
+
+	"github.com/rratelimiter/rratelimiter/internal/meet"
+	"github.com/rratelimiter/rratelimiter/internal/script"
+	"github.com/rratelimiter/rratelimiter/limit"
+	"github.com/rratelimiter/rratelimiter/lua"
+)
+
+// Redis is what a Limiter needs of a go-redis client: any of them will do.
+type Redis = script.Redis
+
+// MaxTokens is the most tokens that can be counted exactly: Lua numbers are
+// doubles.
+const MaxTokens = 1<<53 - 1
+
+// Config is the rule of a Limiter.
+type Config struct {
+	// Capacity is how many tokens a full bucket has: 1 to MaxTokens. A bucket
+	// starts full.
+	Capacity int64
+
+	// Refill is how many tokens are added each Interval, up to the Capacity: 1 to
+	// MaxTokens.
+	Refill int64
+
+	// Interval is the time between two refills, a whole number of seconds, at
+	// least 1.
+	Interval time.Duration
+
+	// Borrow is how many tokens may be taken beyond those that are there; refills
+	// pay them back first. 0, the default, allows none. Capacity and Borrow
+	// together are MaxTokens at most. All who share a bucket should allow the same:
+	// to those that allow less it is empty until it has been paid back.
+	Borrow int64
+}
+
+func (c Config) validate() error {
+	switch {
+	case c.Capacity < 1 || c.Capacity > MaxTokens:
+		return fmt.Errorf("%w: capacity %d is not between 1 and %d", limit.ErrInvalidConfig, c.Capacity, int64(MaxTokens))
+	case c.Refill < 1 || c.Refill > MaxTokens:
+		return fmt.Errorf("%w: refill %d is not between 1 and %d", limit.ErrInvalidConfig, c.Refill, int64(MaxTokens))
+	case c.Interval < time.Second || c.Interval%time.Second != 0:
+		return fmt.Errorf("%w: interval %v is not a whole number of seconds, at least 1", limit.ErrInvalidConfig, c.Interval)
+	case c.Borrow < 0 || c.Borrow > MaxTokens-c.Capacity:
+		return fmt.Errorf("%w: borrowing of %d tokens is not between 0 and %d", limit.ErrInvalidConfig, c.Borrow, MaxTokens-c.Capacity)
+	case c.refills() > int64(maxFill/c.Interval):
+		return fmt.Errorf("%w: the bucket takes more than %v to fill", limit.ErrInvalidConfig, maxFill)
+	}
+	return nil
+}
+
+// maxFill keeps epoch times within what Redis takes for a time to live.
+const maxFill = math.MaxInt64 * time.Nanosecond
+
+// refills returns how many refills an empty bucket takes to be full.
+func (c Config) refills() int64 { return (c.Capacity+c.Borrow-1)/c.Refill + 1 }
+
+// fill returns how long an empty bucket takes to be full.
+func (c Config) fill() time.Duration { return time.Duration(c.refills()) * c.Interval }
+
+// Limiter limits any number of keys by one rule. It is safe for use by several
+// goroutines: those that ask for one key at the same moment share a call.
+type Limiter struct {
+	cfg    Config
+	sender *script.Sender
+	table  *meet.Table
+	err    error // of the configuration
+}
+
+// New returns a Limiter. It does no I/O; what is wrong with cfg, each call
+// reports.
+func New(rdb Redis, cfg Config) *Limiter {
+	l := &Limiter{cfg: cfg, err: cfg.validate()}
+	if script.IsNil(rdb) {
+		l.err = fmt.Errorf("%w: the Redis client is nil", limit.ErrInvalidConfig)
+		return l
+	}
+	l.sender = script.NewSender(rdb)
+	l.table = meet.NewTable(meet.Rule{Most: MaxTokens, Decide: l.decide})
+	return l
+}
+
+// Window returns how long an empty bucket takes to be full; 0 where the
+// configuration is invalid.
+func (l *Limiter) Window() time.Duration {
+	if l.cfg.validate() != nil {
+		return 0
+	}
+	return l.cfg.fill()
+}
+
+// Take takes n tokens out of key's bucket if they are there, or may be borrowed.
+// In the Decision, Limit is Capacity and Borrow together, Remaining what could be
+// taken next, RetryAfter the time until enough has been refilled, and ResetAfter
+// the time until the bucket is full.
+//
+// When ctx ends, Take returns ctx.Err() at once; what is granted nevertheless is
+// given back. Errors: limit.ErrInvalidConfig for an empty key,
+// limit.ErrInvalidPermits for n below 1, limit.ErrPermitsExceedRate for n above
+// Capacity and Borrow together, limit.ErrCorrupt where the keys hold something
+// else, limit.ErrUnsupported where a cluster has them in different slots, and
+// limit.ErrUnknownOutcome where the answer was lost: a bucket can't tell whether
+// the tokens were taken, so Take does not ask again.
+func (l *Limiter) Take(ctx context.Context, key string, n int64) (limit.Decision, error) {
+	d, _, err := l.take(ctx, "Take", key, n)
+	return d, err
+}
+
+// TakeReturnable is Take with a grant that can be undone, as far as the bucket
+// has room for the tokens: see [limit.Returner].
+func (l *Limiter) TakeReturnable(ctx context.Context, key string, n int64) (limit.Decision, func(context.Context) error, error) {
+	return l.take(ctx, "TakeReturnable", key, n)
+}
+
+func (l *Limiter) take(ctx context.Context, op, key string, n int64) (d limit.Decision, giveBack func(context.Context) error, err error) {
+	if err = l.err; err == nil {
+		err = meet.Check(key, n, MaxTokens)
+	}
+	if most := l.cfg.Capacity + l.cfg.Borrow; err == nil && n > most {
+		d, err = limit.Decision{Limit: most}, meet.Exceeds(n, most)
+	}
+	if err == nil {
+		d, giveBack, err = l.table.Take(ctx, key, n)
+	}
+	return d, giveBack, meet.Fail("tokenbucket", op, key, err)
+}
+
+func (l *Limiter) decide(ctx context.Context, key string, b *meet.Batch) (meet.Verdict, error) {
+	keys := script.KeysOf(key, key+"_time")
+	if l.sender.Sharded() && !l.sender.Together(keys.Names()...) {
+		return meet.Verdict{}, fmt.Errorf("%w: the keys %q are on different shards: %s", limit.ErrUnsupported, keys.Names(), advice(key))
+	}
+	c := l.cfg
+	reply, err := script.Once(ctx, l.sender, lua.TokenBucket, keys, b.Args([]any{
+		c.Capacity, c.Refill, int64(c.Interval / time.Second), c.Borrow, c.fill().Milliseconds(),
+	})...)
+	if err != nil {
+		return meet.Verdict{}, explain(err, keys.Names())
+	}
+	v, last, err := meet.ParseVerdict(reply)
+	var mu sync.Mutex
+	left := v.Free - v.Taken - c.Borrow
+	v.GiveBack = func(ctx context.Context, permits int64) error {
+		mu.Lock()
+		before := left
+		left += permits
+		mu.Unlock()
+		_, err := script.Once(ctx, l.sender, lua.TokenBucketGiveBack, keys.Pick(0),
+			c.Capacity, c.Refill, int64(c.Interval/time.Second), permits, before, last)
+		return explain(err, keys.Names())
+	}
+	return v, err
+}
+
+func explain(err error, keys []string) error {
+	return meet.Explain(err, keys, "what a token bucket keeps, two strings", advice(keys[0]))
+}
+
+func advice(key string) string {
+	return fmt.Sprintf("give the key one hash tag, as in %q", "{"+key+"}")
+}
