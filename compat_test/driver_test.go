@@ -15,6 +15,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/rratelimiter/rratelimiter/internal/javadriver"
 	"github.com/rratelimiter/rratelimiter/internal/redistest"
 )
 
@@ -29,11 +30,6 @@ func (e *javaError) Error() string { return e.Class + ": " + e.Message }
 // errUnsupported: the Redisson release has no such operation.
 var errUnsupported = errors.New("not in this Redisson release")
 
-// missingError says what this machine lacks to run Redisson.
-type missingError struct{ why string }
-
-func (e *missingError) Error() string { return e.why }
-
 // javaDriver is a JVM with one release of Redisson, speaking the protocol of
 // Driver.java. It is safe for concurrent use.
 //
@@ -41,7 +37,7 @@ func (e *missingError) Error() string { return e.why }
 // that ends.
 type javaDriver struct {
 	process *os.Process
-	stderr  tail
+	stderr  javadriver.Tail
 
 	mu      sync.Mutex // held while a line is written too
 	stdin   io.WriteCloser
@@ -88,8 +84,8 @@ func skipShort(t testing.TB) {
 
 func skipIfMissing(t testing.TB, err error) {
 	t.Helper()
-	if missing, ok := errors.AsType[*missingError](err); ok {
-		redistest.SkipOrFail(t, missing.why)
+	if missing, ok := errors.AsType[*javadriver.MissingError](err); ok {
+		redistest.SkipOrFail(t, missing.Why)
 	}
 	if err != nil {
 		t.Fatal(err)
@@ -99,7 +95,7 @@ func skipIfMissing(t testing.TB, err error) {
 func newJavaDriver(version string) (*javaDriver, error) {
 	java, err := exec.LookPath("java")
 	if err != nil {
-		return nil, &missingError{"no java in PATH"}
+		return nil, &javadriver.MissingError{Why: "no java in PATH"}
 	}
 	classPath, err := buildJava(version)
 	if err != nil {
@@ -242,28 +238,4 @@ func parseAnswer(op, answer string) (string, error) {
 		return "", fmt.Errorf("redisson %s: %w", op, &javaError{class, message})
 	}
 	return "", fmt.Errorf("redisson %s: answer %q", op, answer)
-}
-
-// tail is a writer that keeps the end of what is written to it.
-type tail struct {
-	mu   sync.Mutex
-	text []byte
-}
-
-const tailSize = 16 << 10
-
-func (w *tail) Write(p []byte) (int, error) {
-	w.mu.Lock()
-	defer w.mu.Unlock()
-	w.text = append(w.text, p...)
-	if over := len(w.text) - tailSize; over > 0 {
-		w.text = append(w.text[:0], w.text[over:]...)
-	}
-	return len(p), nil
-}
-
-func (w *tail) String() string {
-	w.mu.Lock()
-	defer w.mu.Unlock()
-	return string(w.text)
 }

@@ -14,6 +14,7 @@ import (
 	"time"
 
 	"github.com/rratelimiter/rratelimiter/benchmarks/load"
+	"github.com/rratelimiter/rratelimiter/internal/javadriver"
 )
 
 // Redisson is the name of the original, in its two ways of asking.
@@ -64,7 +65,7 @@ var java = []Kind{
 // at a time.
 type jvm struct {
 	stdin  io.WriteCloser
-	stderr tail
+	stderr javadriver.Tail
 	exited chan struct{}
 
 	mu  sync.Mutex
@@ -131,7 +132,7 @@ func (p *inJava) leave() {
 func startJVM() (*jvm, error) {
 	java, err := exec.LookPath("java")
 	if err != nil {
-		return nil, &MissingError{"no java in PATH"}
+		return nil, &javadriver.MissingError{Why: "no java in PATH"}
 	}
 	classPath, err := buildJava()
 	if err != nil {
@@ -267,24 +268,4 @@ func (p *inJava) Crowd(ctx context.Context, c load.Crowd) ([]load.Grant, error) 
 		grants = append(grants, load.Grant{Sent: time.Duration(sent), Answered: time.Duration(answered)})
 	}
 	return grants, nil
-}
-
-// tail keeps the end of what is written to it.
-type tail struct {
-	mu   sync.Mutex
-	text []byte
-}
-
-func (t *tail) Write(text []byte) (int, error) {
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	t.text = append(t.text, text...)
-	t.text = t.text[max(0, len(t.text)-4096):]
-	return len(text), nil
-}
-
-func (t *tail) String() string {
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	return string(t.text)
 }

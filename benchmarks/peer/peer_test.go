@@ -11,6 +11,7 @@ import (
 	"github.com/rratelimiter/rratelimiter/benchmarks/load"
 	"github.com/rratelimiter/rratelimiter/benchmarks/peer"
 	"github.com/rratelimiter/rratelimiter/benchmarks/server"
+	"github.com/rratelimiter/rratelimiter/internal/javadriver"
 	"github.com/rratelimiter/rratelimiter/internal/redistest"
 )
 
@@ -33,7 +34,7 @@ func start(t *testing.T) *server.Redis {
 func open(t *testing.T, kind peer.Kind, redis *server.Redis) peer.Peer {
 	t.Helper()
 	p, err := kind.Open(t.Context(), redis.Addr, 8)
-	if missing, ok := errors.AsType[*peer.MissingError](err); ok {
+	if missing, ok := errors.AsType[*javadriver.MissingError](err); ok {
 		redistest.SkipOrFail(t, missing.Error())
 	}
 	require.NoError(t, err)

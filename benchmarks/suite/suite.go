@@ -17,6 +17,7 @@ import (
 	"github.com/rratelimiter/rratelimiter/benchmarks/peer"
 	"github.com/rratelimiter/rratelimiter/benchmarks/report"
 	"github.com/rratelimiter/rratelimiter/benchmarks/server"
+	"github.com/rratelimiter/rratelimiter/internal/javadriver"
 )
 
 // Options says how much is measured.
@@ -165,7 +166,7 @@ func (r *run) open(ctx context.Context, network, addr string) error {
 			continue
 		}
 		p, err := kind.Open(ctx, addr, connections(kind, network))
-		if missing, ok := errors.AsType[*peer.MissingError](err); ok {
+		if missing, ok := errors.AsType[*javadriver.MissingError](err); ok {
 			r.logf("%s is left out: %v", kind.Name, missing)
 			continue
 		}
