@@ -66,10 +66,6 @@ end
 local free = math.max(0, tokens + borrow)
 local taken, refused = walk(free, capacity + borrow, 6)
 tokens = tokens - taken
-if taken > 0 or changed or redis.call('PTTL', KEYS[1]) < 0 or redis.call('PTTL', KEYS[2]) < 0 then
-  redis.call('SET', KEYS[1], digits(tokens), 'PX', ARGV[5])
-  redis.call('SET', KEYS[2], digits(last), 'PX', ARGV[5])
-end
 
 -- The ms until so many tokens have come.
 local function wait_for(more)
@@ -80,8 +76,30 @@ local reset = 0
 if tokens < capacity then
   reset = wait_for(capacity - tokens)
 end
+
+-- Both keys expire together, and not before the bucket is full: without them it
+-- is. By a clock that has gone back that could be never; the time that an empty
+-- bucket takes to fill is enough in truth.
+local back = last > second
+local left, other = redis.call('PTTL', KEYS[1]), redis.call('PTTL', KEYS[2])
+if taken > 0 or changed or left < 0 or left ~= other or (left < reset and not back) then
+  left = tonumber(ARGV[5])
+  if not back then
+    left = math.max(left, reset)
+  end
+  redis.call('SET', KEYS[1], digits(tokens), 'PX', digits(left))
+  redis.call('SET', KEYS[2], digits(last), 'PX', digits(left))
+end
+if back then
+  reset = math.min(reset, left + 1)
+end
+
 local answer = {capacity + borrow, free, taken, last, reset}
 for i, permits in ipairs(refused) do
-  answer[5 + i] = wait_for(permits - tokens - borrow)
+  local wait = wait_for(permits - tokens - borrow)
+  if back then
+    wait = math.min(wait, left + 1)
+  end
+  answer[5 + i] = wait
 end
 return answer

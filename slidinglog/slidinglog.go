@@ -168,7 +168,7 @@ func (l *Limiter) decideApart(ctx context.Context, key string, b *meet.Batch) (m
 	if err != nil {
 		return v, err
 	}
-	threshold, err := l.parse(key, ahead)
+	threshold, err := l.told(ctx, key, ahead)
 	if err == nil && threshold == assumed {
 		return v, nil
 	}

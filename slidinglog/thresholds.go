@@ -30,13 +30,16 @@ func (l *Limiter) SetThreshold(ctx context.Context, key string, threshold int64)
 // Threshold returns the limit that key has: the one that was set, else
 // Config.Limit. limit.ErrCorrupt where what is set is no number of 0 or more.
 func (l *Limiter) Threshold(ctx context.Context, key string) (int64, error) {
-	const op = "Threshold"
+	threshold, err := l.threshold(ctx, key)
+	return threshold, meet.Fail("slidinglog", "Threshold", key, err)
+}
+
+func (l *Limiter) threshold(ctx context.Context, key string) (int64, error) {
 	cmd, err := l.do(ctx, key, true, "hget", l.cfg.Thresholds, key)
 	if err != nil {
-		return 0, meet.Fail("slidinglog", op, key, err)
+		return 0, err
 	}
-	threshold, err := l.parse(key, cmd)
-	return threshold, meet.Fail("slidinglog", op, key, err)
+	return l.parse(key, cmd)
 }
 
 // ResetThreshold removes what SetThreshold set, so that key has Config.Limit
@@ -94,6 +97,15 @@ func (l *Limiter) do(ctx context.Context, key string, repeat bool, words ...any)
 		return nil, meet.Explain(err, []string{l.cfg.Thresholds}, "the hash of thresholds", "")
 	}
 	return cmd, nil
+}
+
+// told returns the limit of a key as an HGET ahead of a script answered it, and
+// asks anew where its answer alone was lost.
+func (l *Limiter) told(ctx context.Context, key string, hget *redis.Cmd) (int64, error) {
+	if _, answered := errors.AsType[redis.Error](hget.Err()); hget.Err() != nil && !answered {
+		return l.threshold(ctx, key)
+	}
+	return l.parse(key, hget)
 }
 
 // parse returns the limit that HGET answered for a key.

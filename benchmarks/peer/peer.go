@@ -118,7 +118,7 @@ func Take(p Peer) load.Take {
 }
 
 // Kinds returns all that can be measured, ours first.
-func Kinds() []Kind { return slices.Concat(ours, others, java, libraries, articles, floors) }
+func Kinds() []Kind { return slices.Concat(ours, others, java, libraries, fromArticles, floors) }
 
 // Find returns the kind of that name.
 func Find(name string) (Kind, bool) {

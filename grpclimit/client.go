@@ -1,0 +1,95 @@
+package grpclimit
+
+import (
+	"context"
+	"errors"
+	"io"
+
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/metadata"
+
+	"github.com/rratelimiter/rratelimiter/limit"
+)
+
+// UnaryClientInterceptor returns an interceptor, for
+// grpc.WithChainUnaryInterceptor, that sends calls for which limiter has
+// permits. The others end as if the server had refused them, and nothing is
+// sent; or they wait ([WithWait]). A call that gRPC retries takes permits once.
+func UnaryClientInterceptor(limiter limit.Limiter, opts ...Option) grpc.UnaryClientInterceptor {
+	g := newGate(limiter, true, opts)
+	return func(ctx context.Context, method string, req, reply any, cc *grpc.ClientConn,
+		invoker grpc.UnaryInvoker, callOpts ...grpc.CallOption,
+	) error {
+		if no := g.admit(ctx, Call{Method: method, Target: cc.Target(), Message: req}); no != nil {
+			return no.err()
+		}
+		return invoker(ctx, method, req, reply, cc, callOpts...)
+	}
+}
+
+// StreamClientInterceptor returns an interceptor, for
+// grpc.WithChainStreamInterceptor, that opens streams for which limiter has
+// permits; see [WithPerMessage] for the messages that follow. The others end as
+// with [UnaryClientInterceptor].
+func StreamClientInterceptor(limiter limit.Limiter, opts ...Option) grpc.StreamClientInterceptor {
+	g := newGate(limiter, true, opts)
+	return func(ctx context.Context, desc *grpc.StreamDesc, cc *grpc.ClientConn, method string,
+		streamer grpc.Streamer, callOpts ...grpc.CallOption,
+	) (grpc.ClientStream, error) {
+		call := Call{Method: method, Target: cc.Target()}
+		if no := g.admit(ctx, call); no != nil {
+			return nil, no.err()
+		}
+		if !g.perMessage || !desc.ClientStreams {
+			return streamer(ctx, desc, cc, method, callOpts...)
+		}
+		cancelable, cancel := context.WithCancel(ctx)
+		stream, err := streamer(cancelable, desc, cc, method, callOpts...)
+		if err != nil {
+			cancel()
+			return nil, err
+		}
+		return &clientStream{stream, g, call, ctx, cancel, desc.ServerStreams}, nil
+	}
+}
+
+// clientStream takes permits for each message before it goes. It cancels its
+// context where gRPC says that a stream has ended: callers need not know of it.
+type clientStream struct {
+	grpc.ClientStream
+	gate   *gate
+	call   Call
+	ctx    context.Context // as the caller gave it; Context would put an end to retries
+	cancel context.CancelFunc
+	many   bool // the server answers with a stream
+}
+
+func (s *clientStream) SendMsg(m any) error {
+	call := s.call
+	call.Message = m
+	if no := s.gate.admit(s.ctx, call); no != nil {
+		s.cancel()
+		return no.err()
+	}
+	err := s.ClientStream.SendMsg(m)
+	if err != nil && !errors.Is(err, io.EOF) {
+		s.cancel()
+	}
+	return err
+}
+
+func (s *clientStream) RecvMsg(m any) error {
+	err := s.ClientStream.RecvMsg(m)
+	if err != nil || !s.many {
+		s.cancel()
+	}
+	return err
+}
+
+func (s *clientStream) Header() (metadata.MD, error) {
+	md, err := s.ClientStream.Header()
+	if err != nil {
+		s.cancel()
+	}
+	return md, err
+}

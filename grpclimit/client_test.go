@@ -1,0 +1,241 @@
+package grpclimit_test
+
+import (
+	"context"
+	"io"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
+	healthpb "google.golang.org/grpc/health/grpc_health_v1"
+	testpb "google.golang.org/grpc/interop/grpc_testing"
+	"google.golang.org/grpc/metadata"
+	"google.golang.org/grpc/status"
+
+	"github.com/rratelimiter/rratelimiter/grpclimit"
+	"github.com/rratelimiter/rratelimiter/limit"
+)
+
+func unaryClient(limiter limit.Limiter, opts ...grpclimit.Option) grpc.DialOption {
+	return grpc.WithUnaryInterceptor(grpclimit.UnaryClientInterceptor(limiter, opts...))
+}
+
+func streamClient(limiter limit.Limiter, opts ...grpclimit.Option) grpc.DialOption {
+	return grpc.WithStreamInterceptor(grpclimit.StreamClientInterceptor(limiter, opts...))
+}
+
+// counting counts what arrives at a server.
+func counting(calls *int) []grpc.ServerOption {
+	return []grpc.ServerOption{grpc.UnaryInterceptor(
+		func(ctx context.Context, req any, _ *grpc.UnaryServerInfo, handler grpc.UnaryHandler) (any, error) {
+			*calls++
+			return handler(ctx, req)
+		})}
+}
+
+func TestUnaryClient(t *testing.T) {
+	t.Parallel()
+	limiter, arrived := &budget{limit: 1, retryAfter: time.Second}, 0
+	conn, _ := serve(t, counting(&arrived), unaryClient(limiter))
+	require.NoError(t, check(t.Context(), conn))
+	assert.Equal(t, time.Second, retryDelay(t, check(t.Context(), conn)))
+	assert.Equal(t, 1, arrived)
+	assert.Equal(t, "grpc:/grpc.health.v1.Health/Check:passthrough%3A///memory", limiter.asked()[0])
+}
+
+func TestClientKeys(t *testing.T) {
+	t.Parallel()
+	limiter := &budget{limit: 1}
+	conn, _ := serve(t, nil, unaryClient(limiter, grpclimit.WithKey(grpclimit.Metadata("x-tenant"), grpclimit.Target())))
+	ctx := metadata.NewIncomingContext(t.Context(), metadata.Pairs("x-tenant", "received"))
+	require.NoError(t, check(metadata.AppendToOutgoingContext(ctx, "x-tenant", "acme"), conn))
+	assert.Equal(t, "grpc:acme:passthrough%3A///memory", limiter.asked()[0])
+
+	conn, _ = serve(t, nil, unaryClient(limiter, grpclimit.WithKey(grpclimit.Peer()), quiet))
+	assert.Equal(t, codes.Unavailable, status.Code(check(t.Context(), conn)), "a client has no peer yet")
+}
+
+func TestClientFailures(t *testing.T) {
+	t.Parallel()
+	arrived := 0
+	conn, _ := serve(t, counting(&arrived), unaryClient(failing(io.ErrUnexpectedEOF), quiet))
+	assert.Equal(t, codes.Unavailable, status.Code(check(t.Context(), conn)))
+	assert.Zero(t, arrived)
+
+	conn, _ = serve(t, counting(&arrived), unaryClient(failing(io.ErrUnexpectedEOF), grpclimit.WithFailure(grpclimit.FailOpen), quiet))
+	require.NoError(t, check(t.Context(), conn))
+
+	conn, _ = serve(t, counting(&arrived), unaryClient(nil, quiet), streamClient(nil, quiet))
+	assert.Equal(t, codes.Internal, status.Code(check(t.Context(), conn)))
+	_, err := healthpb.NewHealthClient(conn).Watch(t.Context(), &healthpb.HealthCheckRequest{})
+	assert.Equal(t, codes.Internal, status.Code(err))
+}
+
+// everySecond grants one permit a second.
+func everySecond() limit.Limiter {
+	var next time.Time
+	return limiterFunc(func(context.Context, string, int64) (limit.Decision, error) {
+		if wait := time.Until(next); wait > 0 {
+			return limit.Decision{Limit: 1, RetryAfter: wait}, nil
+		}
+		next = time.Now().Add(time.Second)
+		return limit.Decision{Granted: true, Limit: 1}, nil
+	})
+}
+
+func TestWithWait(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		conn, _ := serve(t, nil, unaryClient(everySecond(), grpclimit.WithWait()))
+		start := time.Now()
+		for range 3 {
+			require.NoError(t, check(t.Context(), conn))
+		}
+		assert.Equal(t, 2*time.Second, time.Since(start))
+
+		start = time.Now()
+		ctx, cancel := context.WithTimeout(t.Context(), 999*time.Millisecond)
+		defer cancel()
+		assert.Equal(t, time.Second, retryDelay(t, check(ctx, conn)), "no time left to wait")
+		assert.Zero(t, time.Since(start))
+
+		ctx, cancel = context.WithCancel(t.Context())
+		time.AfterFunc(500*time.Millisecond, cancel)
+		assert.Equal(t, codes.Canceled, status.Code(check(ctx, conn)))
+		assert.Equal(t, 500*time.Millisecond, time.Since(start))
+	})
+}
+
+func TestWithWaitRefusesWhereWaitingDoesNotHelp(t *testing.T) {
+	t.Parallel()
+	for _, limiter := range []limit.Limiter{&budget{}, failing(limit.ErrPermitsExceedRate)} {
+		conn, _ := serve(t, nil, unaryClient(limiter, grpclimit.WithWait()))
+		retry, _ := refusalDetails(t, check(t.Context(), conn))
+		assert.Nil(t, retry)
+	}
+}
+
+func TestStreamClient(t *testing.T) {
+	t.Parallel()
+	limiter := &budget{limit: 1, retryAfter: time.Second}
+	conn, _ := serve(t, nil, streamClient(limiter))
+	client := testpb.NewTestServiceClient(conn)
+	stream, err := client.StreamingOutputCall(t.Context(), &testpb.StreamingOutputCallRequest{})
+	require.NoError(t, err)
+	_, err = stream.Recv()
+	require.NoError(t, err)
+	_, err = client.StreamingOutputCall(t.Context(), &testpb.StreamingOutputCallRequest{})
+	assert.Equal(t, time.Second, retryDelay(t, err))
+}
+
+func TestStreamClientThatDoesNotOpen(t *testing.T) {
+	t.Parallel()
+	for _, opts := range [][]grpclimit.Option{nil, {grpclimit.WithPerMessage()}} {
+		interceptor := grpclimit.StreamClientInterceptor(&budget{limit: 1}, opts...)
+		conn, _ := serve(t, nil)
+		var freed func() error
+		_, err := interceptor(t.Context(), &grpc.StreamDesc{ClientStreams: true}, conn, "/test/Call",
+			func(ctx context.Context, _ *grpc.StreamDesc, _ *grpc.ClientConn, _ string, _ ...grpc.CallOption) (grpc.ClientStream, error) {
+				freed = ctx.Err
+				return nil, io.ErrUnexpectedEOF
+			})
+		require.ErrorIs(t, err, io.ErrUnexpectedEOF)
+		assert.Equal(t, len(opts) > 0, freed() != nil)
+	}
+}
+
+func TestStreamClientPerMessage(t *testing.T) {
+	t.Parallel()
+	limiter := &budget{limit: 3, retryAfter: time.Second}
+	conn, service := serve(t, nil, streamClient(limiter, grpclimit.WithPerMessage()))
+	stream, err := testpb.NewTestServiceClient(conn).FullDuplexCall(t.Context())
+	require.NoError(t, err)
+	for range 2 {
+		require.NoError(t, stream.Send(&testpb.StreamingOutputCallRequest{}))
+		_, err = stream.Recv()
+		require.NoError(t, err)
+	}
+	assert.Equal(t, time.Second, retryDelay(t, stream.Send(&testpb.StreamingOutputCallRequest{})))
+	assert.Equal(t, codes.Canceled, status.Code(<-service.ended), "the stream is over")
+	_, err = stream.Recv()
+	assert.Equal(t, codes.Canceled, status.Code(err))
+}
+
+func TestStreamClientWaitsPerMessage(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		conn, service := serve(t, nil, streamClient(everySecond(), grpclimit.WithPerMessage(), grpclimit.WithWait()))
+		start := time.Now()
+		stream, err := testpb.NewTestServiceClient(conn).FullDuplexCall(t.Context())
+		require.NoError(t, err)
+		for range 3 {
+			require.NoError(t, stream.Send(&testpb.StreamingOutputCallRequest{}))
+			_, err = stream.Recv()
+			require.NoError(t, err)
+		}
+		assert.Equal(t, 3*time.Second, time.Since(start))
+		require.NoError(t, stream.CloseSend())
+		_, err = stream.Recv()
+		require.ErrorIs(t, err, io.EOF)
+		require.ErrorIs(t, <-service.ended, io.EOF)
+	})
+}
+
+// A stream that has ended leaves nothing behind in the caller's context.
+func TestStreamClientFreesItsContext(t *testing.T) {
+	t.Parallel()
+	ends := map[string]func(t *testing.T, stream grpc.ClientStream){
+		"by the server": func(t *testing.T, stream grpc.ClientStream) {
+			require.NoError(t, stream.CloseSend())
+			require.ErrorIs(t, stream.RecvMsg(nil), io.EOF)
+		},
+		"by a refusal": func(t *testing.T, stream grpc.ClientStream) {
+			require.Equal(t, codes.ResourceExhausted, status.Code(stream.SendMsg("too much")))
+		},
+		"by sending": func(t *testing.T, stream grpc.ClientStream) {
+			require.ErrorIs(t, stream.SendMsg(nil), io.ErrUnexpectedEOF)
+		},
+		"by an error": func(t *testing.T, stream grpc.ClientStream) {
+			require.NoError(t, stream.CloseSend())
+			_, err := stream.Header()
+			require.Error(t, err)
+		},
+	}
+	for name, end := range ends {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			var given func() error
+			interceptor := grpclimit.StreamClientInterceptor(&budget{limit: 2}, grpclimit.WithPerMessage(),
+				grpclimit.WithCost(func(_ context.Context, call grpclimit.Call) int64 {
+					if call.Message == "too much" {
+						return 2
+					}
+					return 1
+				}))
+			conn, _ := serve(t, nil)
+			stream, err := interceptor(t.Context(), &grpc.StreamDesc{ClientStreams: true, ServerStreams: true}, conn,
+				"/test/Call", func(ctx context.Context, _ *grpc.StreamDesc, _ *grpc.ClientConn, _ string,
+					_ ...grpc.CallOption,
+				) (grpc.ClientStream, error) {
+					given = ctx.Err
+					return endedStream{}, nil
+				})
+			require.NoError(t, err)
+			require.NoError(t, given())
+			end(t, stream)
+			assert.Error(t, given())
+		})
+	}
+}
+
+// endedStream is a stream that ends at once.
+type endedStream struct{ grpc.ClientStream }
+
+func (endedStream) CloseSend() error             { return nil }
+func (endedStream) RecvMsg(any) error            { return io.EOF }
+func (endedStream) SendMsg(any) error            { return io.ErrUnexpectedEOF }
+func (endedStream) Header() (metadata.MD, error) { return nil, io.ErrUnexpectedEOF }

@@ -1,0 +1,165 @@
+package grpclimit_test
+
+import (
+	"context"
+	"fmt"
+	"net"
+	"time"
+
+	"github.com/alicebob/miniredis/v2"
+	"github.com/redis/go-redis/v9"
+	"google.golang.org/genproto/googleapis/rpc/errdetails"
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/credentials/insecure"
+	"google.golang.org/grpc/health"
+	healthpb "google.golang.org/grpc/health/grpc_health_v1"
+	"google.golang.org/grpc/metadata"
+	"google.golang.org/grpc/status"
+
+	"github.com/rratelimiter/rratelimiter/grpclimit"
+	"github.com/rratelimiter/rratelimiter/limit"
+	"github.com/rratelimiter/rratelimiter/slidinglog"
+)
+
+// limitTo returns a limiter of so many permits a minute. The clock of its Redis
+// stands still, so that the examples print the same figures each time.
+func limitTo(n int64) (limiter limit.Limiter, stop func()) {
+	server, err := miniredis.Run()
+	if err != nil {
+		panic(err)
+	}
+	server.SetTime(time.Date(2026, time.November, 21, 12, 0, 0, 0, time.UTC))
+	rdb := redis.NewClient(&redis.Options{Addr: server.Addr()})
+	return slidinglog.New(rdb, slidinglog.Config{Limit: n, Window: time.Minute}), func() {
+		_ = rdb.Close()
+		server.Close()
+	}
+}
+
+// startServer starts a server of health checks and returns its address.
+func startServer(opts ...grpc.ServerOption) (addr string, stop func()) {
+	listener, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		panic(err)
+	}
+	server := grpc.NewServer(opts...)
+	healthpb.RegisterHealthServer(server, health.NewServer())
+	go func() { _ = server.Serve(listener) }()
+	return listener.Addr().String(), server.Stop
+}
+
+func connect(addr string, opts ...grpc.DialOption) *grpc.ClientConn {
+	conn, err := grpc.NewClient(addr, append(opts, grpc.WithTransportCredentials(insecure.NewCredentials()))...)
+	if err != nil {
+		panic(err)
+	}
+	return conn
+}
+
+// A server, and a client that reads when to come back.
+func Example() {
+	limiter, stop := limitTo(2)
+	defer stop()
+	addr, stopServer := startServer(
+		grpc.ChainUnaryInterceptor(grpclimit.UnaryServerInterceptor(limiter)),
+		grpc.ChainStreamInterceptor(grpclimit.StreamServerInterceptor(limiter)),
+	)
+	defer stopServer()
+
+	conn := connect(addr)
+	defer func() { _ = conn.Close() }()
+	client := healthpb.NewHealthClient(conn)
+	for range 3 {
+		answer, err := client.Check(context.Background(), &healthpb.HealthCheckRequest{})
+		if err == nil {
+			fmt.Println(answer.GetStatus())
+			continue
+		}
+		fmt.Println(status.Code(err))
+		for _, detail := range status.Convert(err).Details() {
+			if retry, ok := detail.(*errdetails.RetryInfo); ok {
+				fmt.Println("come back in", retry.GetRetryDelay().AsDuration())
+			}
+		}
+	}
+	// Output:
+	// SERVING
+	// SERVING
+	// ResourceExhausted
+	// come back in 1m0s
+}
+
+// A limit for each tenant, whom a proxy before the server has named. Checks of
+// health are free.
+func ExampleWithKey() {
+	limiter, stop := limitTo(1)
+	defer stop()
+	addr, stopServer := startServer(grpc.ChainUnaryInterceptor(
+		grpclimit.UnaryServerInterceptor(limiter,
+			grpclimit.WithPrefix("tenants:"),
+			grpclimit.WithKey(grpclimit.Metadata("x-tenant")),
+			grpclimit.WithSkip(func(_ context.Context, call grpclimit.Call) bool {
+				return call.Method == healthpb.Health_Check_FullMethodName
+			}),
+		)))
+	defer stopServer()
+
+	conn := connect(addr)
+	defer func() { _ = conn.Close() }()
+	client := healthpb.NewHealthClient(conn)
+	for _, tenant := range []string{"acme", "acme", "umbrella"} {
+		ctx := metadata.AppendToOutgoingContext(context.Background(), "x-tenant", tenant)
+		_, checked := client.Check(ctx, &healthpb.HealthCheckRequest{})
+		_, listed := client.List(ctx, &healthpb.HealthListRequest{})
+		fmt.Println(tenant, status.Code(checked), status.Code(listed))
+	}
+	// Output:
+	// acme OK OK
+	// acme OK ResourceExhausted
+	// umbrella OK OK
+}
+
+// A client that keeps to what it may send, together with all others that use the
+// same Redis.
+func ExampleUnaryClientInterceptor() {
+	limiter, stop := limitTo(1)
+	defer stop()
+	addr, stopServer := startServer()
+	defer stopServer()
+
+	conn := connect(addr, grpc.WithChainUnaryInterceptor(
+		grpclimit.UnaryClientInterceptor(limiter, grpclimit.WithPrefix("partner:"), grpclimit.WithWait())))
+	defer func() { _ = conn.Close() }()
+	client := healthpb.NewHealthClient(conn)
+	ctx, cancel := context.WithTimeout(context.Background(), 5*time.Second)
+	defer cancel()
+	for range 2 {
+		_, err := client.Check(ctx, &healthpb.HealthCheckRequest{})
+		fmt.Println(err)
+	}
+	// Output:
+	// <nil>
+	// rpc error: code = ResourceExhausted desc = rate limit exceeded, retry after 1m0s
+}
+
+// While Redis is down calls pass, and somebody hears of it.
+func ExampleWithFailure() {
+	limiter, stop := limitTo(1)
+	stop() // Redis goes down
+	addr, stopServer := startServer(grpc.ChainUnaryInterceptor(
+		grpclimit.UnaryServerInterceptor(limiter,
+			grpclimit.WithFailure(grpclimit.FailOpen),
+			grpclimit.WithErrorHandler(func(_ context.Context, call grpclimit.Call, _ error) {
+				fmt.Println("not limited:", call.Method)
+			}),
+		)))
+	defer stopServer()
+
+	conn := connect(addr)
+	defer func() { _ = conn.Close() }()
+	_, err := healthpb.NewHealthClient(conn).Check(context.Background(), &healthpb.HealthCheckRequest{})
+	fmt.Println(err)
+	// Output:
+	// not limited: /grpc.health.v1.Health/Check
+	// <nil>
+}

@@ -1,0 +1,170 @@
+// Package grpclimit limits gRPC calls: unary and stream interceptors, for servers
+// and for clients, over any [limit.Limiter].
+//
+//	perMinute := slidinglog.New(rdb, slidinglog.Config{Limit: 100, Window: time.Minute})
+//	server := grpc.NewServer(
+//		grpc.ChainUnaryInterceptor(grpclimit.UnaryServerInterceptor(perMinute)),
+//		grpc.ChainStreamInterceptor(grpclimit.StreamServerInterceptor(perMinute)))
+//
+// A call takes one permit, of the key that [WithKey] and [WithPrefix] make for
+// it: by default one for each full method and, on a server, IP address or, in a
+// client, target. One that gets none ends with codes.ResourceExhausted. The
+// status has a google.rpc.QuotaFailure and, where waiting helps, a
+// google.rpc.RetryInfo, whose delay is not earlier than the same call could pass.
+// A server also sends the trailer grpc-retry-pushback-ms, so that clients whose
+// service config has them retry come back no sooner, or not at all.
+//
+// When the limiter fails, as all do when Redis is down, [WithFailure] decides:
+// codes.Unavailable, pass, or a limiter in this process.
+//
+// Several limits are several interceptors in a chain, each with a prefix of its
+// own. What one granted stays taken where a later one refuses, so the one that
+// refuses most should be the first.
+//
+// Options that make no sense do not panic. They make the interceptor end each
+// call with codes.Internal and give limit.ErrInvalidConfig to the hook of
+// [WithErrorHandler]; no limiter is asked.
+package grpclimit
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	"google.golang.org/grpc/status"
+
+	"github.com/rratelimiter/rratelimiter/limit"
+)
+
+// Call is what there is to know of a call when its permits are asked for.
+// Metadata, peer and deadline are in the context that comes with it.
+type Call struct {
+	// Method is the full method, such as "/grpc.health.v1.Health/Check".
+	Method string
+
+	// Target is what the client's connection was made for, such as
+	// "dns:///orders:443". Empty on a server.
+	Target string
+
+	// Message is the request. Of a stream it is the message that was received
+	// or is to be sent, and nil at the opening.
+	Message any
+
+	client bool
+}
+
+// A gate asks for the permits of calls.
+type gate struct {
+	settings
+	limiter limit.Limiter
+	client  bool
+	invalid error // what is wrong with the options
+}
+
+// admit asks for what call costs. It returns nil where call may go on, and else
+// how it ends.
+func (g *gate) admit(ctx context.Context, call Call) *refusal {
+	call.client = g.client
+	if g.invalid != nil {
+		g.onError(ctx, call, g.invalid)
+		return &refusal{status: misconfigured}
+	}
+	if g.skip != nil && g.skip(ctx, call) {
+		return nil
+	}
+	n := int64(1)
+	if g.cost != nil {
+		n = g.cost(ctx, call)
+	}
+	if n <= 0 {
+		return nil
+	}
+	key, err := g.key(ctx, call)
+	if err != nil {
+		return g.keyFailed(ctx, call, err)
+	}
+	for {
+		d, err := g.take(ctx, call, key, n)
+		switch {
+		case err == nil && d.Granted:
+			return nil
+		case err == nil && g.wait && pause(ctx, d.RetryAfter):
+			continue
+		case err == nil && ctx.Err() == nil:
+			return exhausted(call, d)
+		case tooMany(err):
+			return tooCostly(call, n)
+		case ctx.Err() != nil:
+			return &refusal{status: status.FromContextError(ctx.Err())}
+		default:
+			return &refusal{status: unavailable}
+		}
+	}
+}
+
+// take asks the limiter and, where that fails, what WithFailure names. It returns
+// an error where neither decided.
+func (g *gate) take(ctx context.Context, call Call, key string, n int64) (limit.Decision, error) {
+	d, err := g.ask(ctx, g.limiter, key, n)
+	if decided(err) || ctx.Err() != nil {
+		return d, err
+	}
+	failure := err
+	if fallback := g.failure.fallback; fallback != nil {
+		if d, err = g.ask(ctx, fallback, key, n); !decided(err) {
+			failure = errors.Join(failure, fmt.Errorf("fallback: %w", err))
+		}
+	}
+	g.onError(ctx, call, fmt.Errorf("grpclimit: %w", failure))
+	if g.failure.open {
+		return limit.Decision{Granted: true}, nil
+	}
+	return d, err
+}
+
+func decided(err error) bool { return err == nil || tooMany(err) }
+
+// tooMany tells whether a call can never pass. With n above 0, too many is the
+// only way for a number of permits to be out of range.
+func tooMany(err error) bool {
+	return errors.Is(err, limit.ErrPermitsExceedRate) || errors.Is(err, limit.ErrInvalidPermits)
+}
+
+func (g *gate) ask(ctx context.Context, l limit.Limiter, key string, n int64) (limit.Decision, error) {
+	if g.timeout > 0 {
+		var cancel context.CancelFunc
+		ctx, cancel = context.WithTimeout(ctx, g.timeout)
+		defer cancel()
+	}
+	return l.Take(ctx, key, n)
+}
+
+// keyFailed ends a call whose key is not known. WithFailure is about limiters:
+// whoever can make a key function fail must not go free.
+func (g *gate) keyFailed(ctx context.Context, call Call, err error) *refusal {
+	if st, ok := status.FromError(err); ok {
+		return &refusal{status: st}
+	}
+	if ctx.Err() != nil {
+		return &refusal{status: status.FromContextError(ctx.Err())}
+	}
+	g.onError(ctx, call, fmt.Errorf("grpclimit: key: %w", err))
+	return &refusal{status: unavailable}
+}
+
+// pause waits for d. It returns false, at once where that can be told, if ctx
+// ends before or waiting does not help.
+func pause(ctx context.Context, d time.Duration) bool {
+	if end, ok := ctx.Deadline(); d <= 0 || (ok && time.Until(end) <= d) {
+		return false
+	}
+	timer := time.NewTimer(d)
+	defer timer.Stop()
+	select {
+	case <-timer.C:
+		return true
+	case <-ctx.Done():
+		return false
+	}
+}

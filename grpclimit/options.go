@@ -1,0 +1,211 @@
+package grpclimit
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"time"
+
+	"github.com/rratelimiter/rratelimiter/limit"
+)
+
+// Option configures an interceptor.
+type Option func(*settings) error
+
+// settings collects what the options say.
+type settings struct {
+	prefix     string
+	keys       []KeyFunc
+	cost       func(context.Context, Call) int64
+	skip       func(context.Context, Call) bool
+	timeout    time.Duration // 0: none
+	failure    Failure
+	onError    func(context.Context, Call, error)
+	perMessage bool
+	wait       bool
+}
+
+// DefaultTimeout is how long the limiter has to decide, unless [WithTimeout]
+// says otherwise.
+const DefaultTimeout = time.Second
+
+func newGate(limiter limit.Limiter, client bool, opts []Option) *gate {
+	g := &gate{limiter: limiter, client: client, settings: settings{
+		prefix: "grpc:", keys: []KeyFunc{Method(), Peer()}, timeout: DefaultTimeout, onError: logError,
+	}}
+	if client {
+		g.keys = []KeyFunc{Method(), Target()}
+	}
+	var failures []error
+	if limiter == nil {
+		failures = append(failures, errors.New("the limiter is nil"))
+	}
+	for _, opt := range opts {
+		if opt == nil {
+			failures = append(failures, errors.New("an option is nil"))
+			continue
+		}
+		failures = append(failures, opt(&g.settings))
+	}
+	if g.wait && !client {
+		failures = append(failures, errors.New("WithWait: servers refuse, only clients wait"))
+	}
+	if err := errors.Join(failures...); err != nil {
+		g.invalid = fmt.Errorf("grpclimit: %w: %w", limit.ErrInvalidConfig, err)
+	}
+	return g
+}
+
+func logError(ctx context.Context, call Call, err error) {
+	slog.ErrorContext(ctx, "rate limit not decided", "method", call.Method, "error", err)
+}
+
+// WithPrefix sets how each key begins, by default "grpc:". It must not be empty,
+// so that nobody outside chooses the whole of a key. Interceptors with the same
+// prefix and the same key functions share their limits.
+func WithPrefix(prefix string) Option {
+	return func(s *settings) error {
+		if prefix == "" {
+			return errors.New("WithPrefix: the prefix is empty")
+		}
+		s.prefix = prefix
+		return nil
+	}
+}
+
+// WithKey sets what calls are counted by: those for which all parts are the same
+// share a limit. The default is Method and Peer on a server, Method and Target in
+// a client.
+//
+// A key is the prefix and the parts with ":" between. Within a part, ':', '{',
+// '}', '%', spaces and what is not printable or no UTF-8 are written %XX; a part
+// that has more than 128 bytes then becomes its beginning and its SHA-256. So
+// different parts make different keys, and nobody outside chooses a key's slot
+// in a cluster.
+//
+// An empty part, such as that of missing metadata, stays empty: the calls that
+// lack it share one limit.
+func WithKey(parts ...KeyFunc) Option {
+	return func(s *settings) error {
+		if len(parts) == 0 {
+			return errors.New("WithKey: there is no key function")
+		}
+		for _, part := range parts {
+			if part == nil {
+				return errors.New("WithKey: a key function is nil")
+			}
+		}
+		s.keys = parts
+		return nil
+	}
+}
+
+// WithCost sets how many permits a call takes, by default 1. At 0 or less it
+// passes without the limiter being asked. A call that costs more than the limit
+// is refused without RetryInfo.
+func WithCost(cost func(context.Context, Call) int64) Option {
+	return func(s *settings) error {
+		if cost == nil {
+			return errors.New("WithCost: the function is nil")
+		}
+		s.cost = cost
+		return nil
+	}
+}
+
+// WithSkip lets the calls of which skip says true pass without the limiter being
+// asked: health checks, for one.
+func WithSkip(skip func(context.Context, Call) bool) Option {
+	return func(s *settings) error {
+		if skip == nil {
+			return errors.New("WithSkip: the function is nil")
+		}
+		s.skip = skip
+		return nil
+	}
+}
+
+// WithTimeout bounds how long a call waits for the limiter, by default
+// [DefaultTimeout], through the context that Take gets. What takes longer has
+// failed: see [WithFailure]. A fallback has that long again. 0 stands for no
+// bound but the call's own context.
+func WithTimeout(d time.Duration) Option {
+	return func(s *settings) error {
+		if d < 0 {
+			return fmt.Errorf("WithTimeout: %v", d)
+		}
+		s.timeout = d
+		return nil
+	}
+}
+
+// Failure is what happens to a call while the limiter fails.
+type Failure struct {
+	open     bool
+	fallback limit.Limiter
+	bad      bool
+}
+
+var (
+	// FailClosed: the call ends with codes.Unavailable.
+	FailClosed = Failure{}
+
+	// FailOpen: the call passes.
+	FailOpen = Failure{open: true}
+)
+
+// Fallback has limiter decide, such as one in this process of the same rate,
+// under the same keys. Where it fails too, the call ends with codes.Unavailable.
+func Fallback(limiter limit.Limiter) Failure {
+	return Failure{fallback: limiter, bad: limiter == nil}
+}
+
+// WithFailure sets what happens while the limiter fails: [FailClosed], which is
+// the default, [FailOpen] or [Fallback].
+func WithFailure(f Failure) Option {
+	return func(s *settings) error {
+		if f.bad {
+			return errors.New("WithFailure: the fallback is nil")
+		}
+		s.failure = f
+		return nil
+	}
+}
+
+// WithErrorHandler sets a hook that is called, before the call goes on or ends,
+// each time that a limiter or a key function failed. A refusal is no error, and
+// neither is a call whose context ended. By default errors are logged by slog's
+// default logger.
+func WithErrorHandler(hook func(ctx context.Context, call Call, err error)) Option {
+	return func(s *settings) error {
+		if hook == nil {
+			return errors.New("WithErrorHandler: the hook is nil")
+		}
+		s.onError = hook
+		return nil
+	}
+}
+
+// WithPerMessage has streams take permits for each message that the client
+// sends, besides those for the opening: a server as it receives them, a client
+// before it sends them. A message that is refused ends the stream. Streams in
+// which a client sends one message only are as without this option, and so are
+// unary calls.
+func WithPerMessage() Option {
+	return func(s *settings) error {
+		s.perMessage = true
+		return nil
+	}
+}
+
+// WithWait has a client wait instead of being refused: for as long as the
+// limiter said, and again, until the call's context ends. It is refused at once
+// where its deadline comes before it could pass, and where waiting does not help.
+// Calls that wait are not served in order.
+func WithWait() Option {
+	return func(s *settings) error {
+		s.wait = true
+		return nil
+	}
+}

@@ -1,0 +1,319 @@
+// Package admin serves a handler that lists, shows and changes limits while
+// they run: the rates of RateLimiters and the thresholds of sliding logs. What
+// is changed counts from the next request on, in every process.
+//
+//	mux.Handle("/admin/", http.StripPrefix("/admin", admin.New(admin.Config{
+//		Authorize:    authorize,
+//		Client:       client,
+//		RateLimiters: []string{"orders"},
+//		SlidingLogs:  map[string]admin.SlidingLog{"web": web},
+//	})))
+//
+// It speaks JSON; GET /openapi.json describes it:
+//
+//	GET                 /limiters                   what there is
+//	GET, PUT, PATCH     /rate?name=N                the rate of one RateLimiter
+//	GET                 /thresholds?limiter=L       the thresholds of one sliding log
+//	GET, PUT, DELETE    /threshold?limiter=L&key=K  the threshold of one key
+package admin
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"maps"
+	"net/http"
+	"net/url"
+	"reflect"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/rratelimiter/rratelimiter"
+	"github.com/rratelimiter/rratelimiter/limit"
+)
+
+// Config says what a handler may touch, and who may ask it.
+type Config struct {
+	// Authorize decides about every request, before anything else is done for
+	// it. Without one, no request gets through.
+	Authorize Authorize
+
+	// Challenge is the WWW-Authenticate of a 401, so that callers know how to
+	// say who they are. "" stands for Bearer.
+	Challenge string
+
+	// Client has the RateLimiters. It may be nil where there are none.
+	Client *rratelimiter.Client
+
+	// RateLimiters are the names of those that can be shown and changed.
+	RateLimiters []string
+
+	// Prefixes does the same for all whose names are longer than one of these
+	// and begin with it, such as those of Client.Keyed. They are not listed one
+	// by one. Mind that they go, changed rate and all, when nobody has asked them
+	// for their keepAlive time.
+	Prefixes []string
+
+	// SlidingLogs are those whose thresholds can be shown and changed, by the
+	// names that requests call them.
+	SlidingLogs map[string]SlidingLog
+
+	// Logger is told of every change, with before and after, and of what was
+	// refused. nil stands for slog.Default.
+	Logger *slog.Logger
+
+	// Timeout bounds what one request does on Redis. 0 stands for 5 s.
+	Timeout time.Duration
+}
+
+// SlidingLog is what the handler needs of a slidinglog.Limiter.
+type SlidingLog interface {
+	SetThreshold(ctx context.Context, key string, threshold int64) error
+	Threshold(ctx context.Context, key string) (int64, error)
+	ResetThreshold(ctx context.Context, key string) error
+	Thresholds(ctx context.Context) (map[string]int64, error)
+}
+
+// Authorize says who asks, for the log, or why that one may not: by an error
+// that wraps [ErrUnauthenticated] (the answer is a 401) or any other (a 403).
+// The error is logged and not shown.
+type Authorize func(r *http.Request, asked Access) (actor string, err error)
+
+// ErrUnauthenticated is what Authorize returns where it is not known who asks.
+var ErrUnauthenticated = errors.New("not authenticated")
+
+// Action is what a request is about to do.
+type Action string
+
+// What a request can do.
+const (
+	Look   Action = "look"
+	Change Action = "change"
+)
+
+// Kind is what a request is about.
+type Kind string
+
+// What a request can be about.
+const (
+	RateLimiters Kind = "rate-limiter"
+	SlidingLogs  Kind = "sliding-log"
+)
+
+// Access is what a request asks for.
+type Access struct {
+	Action Action
+
+	// Kind is "" for the list of all limiters, the API's description, and paths
+	// that the handler does not serve.
+	Kind Kind
+
+	// Limiter is the name of the RateLimiter or of the sliding log, whether it
+	// can be touched or not; "" where the request names none or several.
+	Limiter string
+
+	// Key is the key whose threshold it is, "" where the request names none or
+	// several.
+	Key string
+}
+
+const defaultTimeout = 5 * time.Second
+
+// handler is what New returns.
+type handler struct {
+	cfg      Config
+	err      error         // of cfg
+	changing chan struct{} // holds one token: changes are made one after another
+}
+
+// New returns the handler. It serves the paths above from the root of what it
+// is given: mount it by http.StripPrefix. A Config with faults (no Authorize,
+// an empty name, ...) does not panic: every request is then answered with a
+// 500, the fault is logged, and nothing is shown or changed.
+//
+// Changes are made one after another, so that what is logged as before is what
+// the change replaced, other processes and other ways of changing aside.
+func New(cfg Config) http.Handler {
+	if cfg.Logger == nil {
+		cfg.Logger = slog.Default()
+	}
+	cfg.RateLimiters = slices.Clone(cfg.RateLimiters)
+	cfg.Prefixes = slices.Clone(cfg.Prefixes)
+	slices.Sort(cfg.RateLimiters)
+	slices.Sort(cfg.Prefixes)
+	cfg.SlidingLogs = maps.Clone(cfg.SlidingLogs)
+	cfg.Timeout = cmp.Or(cfg.Timeout, defaultTimeout)
+	cfg.Challenge = cmp.Or(cfg.Challenge, "Bearer")
+	return &handler{cfg: cfg, err: cfg.validate(), changing: make(chan struct{}, 1)}
+}
+
+func (c *Config) validate() error {
+	invalid := func(what string) error { return fmt.Errorf("%w: admin.Config: %s", limit.ErrInvalidConfig, what) }
+	switch {
+	case c.Authorize == nil:
+		return invalid("there is no Authorize")
+	case c.Timeout < 0:
+		return invalid("Timeout is below 0")
+	case c.Client == nil && len(c.RateLimiters)+len(c.Prefixes) > 0:
+		return invalid("there is no Client for the RateLimiters")
+	case slices.Contains(c.RateLimiters, ""), slices.Contains(c.Prefixes, ""):
+		return invalid("a name or prefix of RateLimiters is empty")
+	}
+	for name, log := range c.SlidingLogs {
+		v := reflect.ValueOf(log)
+		if name == "" || log == nil || v.Kind() == reflect.Pointer && v.IsNil() {
+			return invalid(fmt.Sprintf("the sliding log %q has no name or is nil", name))
+		}
+	}
+	return nil
+}
+
+// call is a request on its way.
+type call struct {
+	*handler
+
+	w     http.ResponseWriter
+	r     *http.Request
+	asked Access
+	actor string
+}
+
+// endpoint is what a path offers.
+type endpoint struct {
+	kind    Kind
+	params  []string // of the query, all needed
+	methods map[string]func(*call) error
+}
+
+const (
+	paramName    = "name"
+	paramLimiter = "limiter"
+	paramKey     = "key"
+)
+
+var endpoints = map[string]endpoint{
+	"/openapi.json": {methods: map[string]func(*call) error{http.MethodGet: (*call).describe}},
+	"/limiters":     {methods: map[string]func(*call) error{http.MethodGet: (*call).list}},
+	"/rate": {kind: RateLimiters, params: []string{paramName}, methods: map[string]func(*call) error{
+		http.MethodGet:   (*call).showRate,
+		http.MethodPut:   (*call).putRate,
+		http.MethodPatch: (*call).patchRate,
+	}},
+	"/thresholds": {kind: SlidingLogs, params: []string{paramLimiter}, methods: map[string]func(*call) error{
+		http.MethodGet: (*call).listThresholds,
+	}},
+	"/threshold": {kind: SlidingLogs, params: []string{paramLimiter, paramKey}, methods: map[string]func(*call) error{
+		http.MethodGet:    (*call).showThreshold,
+		http.MethodPut:    (*call).putThreshold,
+		http.MethodDelete: (*call).deleteThreshold,
+	}},
+}
+
+// sameOrigin keeps web pages of other origins from using a browser's
+// credentials.
+var sameOrigin = http.NewCrossOriginProtection()
+
+func (h *handler) ServeHTTP(w http.ResponseWriter, r *http.Request) {
+	w.Header().Set("Cache-Control", "no-store")
+	w.Header().Set("X-Content-Type-Options", "nosniff")
+	c := &call{handler: h, w: w, r: r}
+	if err := c.serve(); err != nil {
+		c.fail(err)
+	}
+}
+
+func (c *call) serve() error {
+	if c.err != nil {
+		return c.err
+	}
+	e, found := endpoints[c.r.URL.Path]
+	method := c.r.Method
+	if method == http.MethodHead {
+		method = http.MethodGet
+	}
+	query, err := url.ParseQuery(c.r.URL.RawQuery)
+	c.asked = Access{Action: Change, Kind: e.kind, Limiter: single(query, e.limiterParam()), Key: single(query, paramKey)}
+	if method == http.MethodGet {
+		c.asked.Action = Look
+	}
+	if err := c.authorize(); err != nil {
+		return err
+	}
+	run := e.methods[method]
+	switch {
+	case !found:
+		return &problem{status: http.StatusNotFound, detail: "there is no such path: see openapi.json", quiet: true}
+	case run == nil:
+		c.w.Header().Set("Allow", e.allowed())
+		return &problem{status: http.StatusMethodNotAllowed, detail: "allowed are " + e.allowed(), quiet: true}
+	case err != nil:
+		return badRequest("the query can't be read: %v", err)
+	}
+	if err := e.checkQuery(query); err != nil {
+		return err
+	}
+	ctx := c.r.Context()
+	if c.asked.Action == Change {
+		// A caller who goes away must not leave a change without its log.
+		ctx = context.WithoutCancel(ctx)
+	}
+	ctx, cancel := context.WithTimeout(ctx, c.cfg.Timeout)
+	defer cancel()
+	c.r = c.r.WithContext(ctx)
+	return run(c)
+}
+
+func (c *call) authorize() error {
+	actor, err := c.cfg.Authorize(c.r, c.asked)
+	c.actor = actor
+	if err == nil {
+		err = sameOrigin.Check(c.r)
+	}
+	if err == nil {
+		return nil
+	}
+	c.log(slog.LevelWarn, "admin request refused", slog.String("method", c.r.Method), slog.String("path", c.r.URL.Path), slog.Any("error", err))
+	if errors.Is(err, ErrUnauthenticated) {
+		c.w.Header().Set("WWW-Authenticate", c.cfg.Challenge)
+		return &problem{status: http.StatusUnauthorized, quiet: true}
+	}
+	return &problem{status: http.StatusForbidden, quiet: true}
+}
+
+// log tells the Logger, by what the request asks and who does.
+func (c *call) log(level slog.Level, message string, attrs ...slog.Attr) {
+	about := []slog.Attr{slog.String("actor", c.actor), slog.String("action", string(c.asked.Action))}
+	if c.asked.Kind != "" {
+		about = append(about, slog.String("kind", string(c.asked.Kind)), slog.String("limiter", c.asked.Limiter))
+	}
+	if c.asked.Key != "" {
+		about = append(about, slog.String("key", c.asked.Key))
+	}
+	c.cfg.Logger.LogAttrs(c.r.Context(), level, message, append(about, attrs...)...)
+}
+
+func single(query url.Values, name string) string {
+	if values := query[name]; len(values) == 1 {
+		return values[0]
+	}
+	return ""
+}
+
+func (e endpoint) limiterParam() string {
+	if e.kind == RateLimiters {
+		return paramName
+	}
+	return paramLimiter
+}
+
+func (e endpoint) allowed() string {
+	methods := []string{http.MethodHead}
+	for method := range e.methods {
+		methods = append(methods, method)
+	}
+	slices.Sort(methods)
+	return strings.Join(methods, ", ")
+}

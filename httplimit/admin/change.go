@@ -1,0 +1,38 @@
+package admin
+
+import (
+	"context"
+	"errors"
+	"log/slog"
+	"net/http"
+
+	"github.com/rratelimiter/rratelimiter/limit"
+)
+
+// begin waits until no other change is under way, and returns what ends this
+// one.
+func (c *call) begin() (end func(), err error) {
+	select {
+	case c.changing <- struct{}{}:
+		return func() { <-c.changing }, nil
+	case <-c.r.Context().Done():
+		return nil, &problem{status: http.StatusServiceUnavailable, detail: "other changes are under way: nothing was changed"}
+	}
+}
+
+// changed logs what came of a change, and returns how err is answered.
+func (c *call) changed(before, after slog.Attr, err error, more ...slog.Attr) error {
+	attrs := append([]slog.Attr{before, after}, more...)
+	if err == nil {
+		c.log(slog.LevelInfo, "limit changed", attrs...)
+		return nil
+	}
+	p, message := c.problemOf(err), "limit not changed"
+	if errors.Is(err, limit.ErrUnknownOutcome) || errors.Is(err, context.DeadlineExceeded) {
+		p.status, p.detail = http.StatusBadGateway, "Redis did not answer: whether the limit is changed is not known"
+		message = "limit perhaps changed"
+	}
+	p.quiet = true
+	c.log(slog.LevelError, message, append(attrs, slog.Int("status", p.status), slog.Any("error", err))...)
+	return p
+}

@@ -1,0 +1,129 @@
+package admin
+
+import (
+	"cmp"
+	"errors"
+	"log/slog"
+	"net/http"
+	"slices"
+
+	"github.com/rratelimiter/rratelimiter"
+	"github.com/rratelimiter/rratelimiter/limit"
+)
+
+type threshold struct {
+	Threshold int64 `json:"threshold"`
+}
+
+type keyThreshold struct {
+	Key string `json:"key"`
+	threshold
+}
+
+// slidingLog returns the sliding log that the request names.
+func (c *call) slidingLog() (SlidingLog, error) {
+	log, ok := c.cfg.SlidingLogs[c.asked.Limiter]
+	if !ok {
+		return nil, &problem{status: http.StatusNotFound, detail: "no sliding log of this name is offered here", quiet: true}
+	}
+	return log, nil
+}
+
+func (c *call) listThresholds() error {
+	log, err := c.slidingLog()
+	if err != nil {
+		return err
+	}
+	set, err := log.Thresholds(c.r.Context())
+	fault := ""
+	switch {
+	case errors.Is(err, limit.ErrCorrupt) && set != nil:
+		fault = err.Error()
+	case err != nil:
+		return err
+	}
+	all := make([]keyThreshold, 0, len(set))
+	for key, n := range set {
+		all = append(all, keyThreshold{key, threshold{n}})
+	}
+	slices.SortFunc(all, func(a, b keyThreshold) int { return cmp.Compare(a.Key, b.Key) })
+	return c.ok(struct {
+		Thresholds []keyThreshold `json:"thresholds"`
+		Error      string         `json:"error,omitempty"` // about those that can't be read
+	}{all, fault})
+}
+
+func (c *call) showThreshold() error {
+	log, err := c.slidingLog()
+	if err != nil {
+		return err
+	}
+	n, err := log.Threshold(c.r.Context(), c.asked.Key)
+	if err != nil {
+		return err
+	}
+	return c.ok(threshold{n})
+}
+
+func (c *call) putThreshold() error {
+	log, err := c.slidingLog()
+	if err != nil {
+		return err
+	}
+	f, err := c.body()
+	if err != nil {
+		return err
+	}
+	var t threshold
+	given, err := f.integer("threshold", 0, rratelimiter.MaxRate, &t.Threshold)
+	if err != nil {
+		return err
+	}
+	if !given {
+		return badRequest("the body has no threshold")
+	}
+	if err := f.end(); err != nil {
+		return err
+	}
+	err = c.changeThreshold(log, slog.Int64("after", t.Threshold), func() error {
+		return log.SetThreshold(c.r.Context(), c.asked.Key, t.Threshold)
+	})
+	if err != nil {
+		return err
+	}
+	return c.ok(t)
+}
+
+func (c *call) deleteThreshold() error {
+	log, err := c.slidingLog()
+	if err != nil {
+		return err
+	}
+	err = c.changeThreshold(log, slog.String("after", "default"), func() error {
+		return log.ResetThreshold(c.r.Context(), c.asked.Key)
+	})
+	if err != nil {
+		return err
+	}
+	c.w.WriteHeader(http.StatusNoContent)
+	return nil
+}
+
+// changeThreshold makes a change and logs it with what held before. A field
+// that can't be read is no reason to leave it so.
+func (c *call) changeThreshold(log SlidingLog, after slog.Attr, change func() error) error {
+	end, err := c.begin()
+	if err != nil {
+		return err
+	}
+	defer end()
+	n, err := log.Threshold(c.r.Context(), c.asked.Key)
+	before := slog.Int64("before", n)
+	if err != nil {
+		if !errors.Is(err, limit.ErrCorrupt) {
+			return err
+		}
+		before = slog.Any("before", err)
+	}
+	return c.changed(before, after, change())
+}

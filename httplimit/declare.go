@@ -1,0 +1,60 @@
+package httplimit
+
+import (
+	"fmt"
+	"net/http"
+	"slices"
+	"time"
+
+	"github.com/rratelimiter/rratelimiter/limit"
+)
+
+// Rate is a limit declared beside a route, as @RateLimit(period = 30,
+// threshold = 2) is in Java.
+type Rate struct {
+	// Period is the window. 0: one minute.
+	Period time.Duration
+
+	// Threshold is how many permits it has. 0: 3.
+	Threshold int64
+}
+
+// Declare returns a function that makes middleware of a rate, for the reader of
+// the routes to see what is allowed:
+//
+//	rate := httplimit.Declare(func(r httplimit.Rate) limit.Limiter {
+//		return slidinglog.New(rdb, slidinglog.Config{Limit: r.Threshold, Window: r.Period})
+//	}, httplimit.WithPrefix("limit:"), httplimit.WithKey(httplimit.User(userOf), httplimit.Path()))
+//	mux.Handle("GET /hello", rate(httplimit.Rate{Period: 30 * time.Second, Threshold: 2})(hello))
+//
+// newLimiter gets the rate with its defaults filled in. The options are New's;
+// those given beside a rate come after them. The default key is that of client
+// and route; whatever it is, routes with different rates need different keys.
+func Declare(newLimiter func(Rate) limit.Limiter, opts ...Option) func(Rate, ...Option) func(http.Handler) http.Handler {
+	opts = append([]Option{WithKey(ClientIP(ClientIPConfig{}), Route())}, opts...)
+	return func(rate Rate, more ...Option) func(http.Handler) http.Handler {
+		all := slices.Concat(opts, more)
+		if err := rate.validate(newLimiter); err != nil {
+			return New(nil, append(all, func(*settings) error { return err })...)
+		}
+		if rate.Period == 0 {
+			rate.Period = time.Minute
+		}
+		if rate.Threshold == 0 {
+			rate.Threshold = 3
+		}
+		return New(newLimiter(rate), all...)
+	}
+}
+
+func (r Rate) validate(newLimiter func(Rate) limit.Limiter) error {
+	switch {
+	case newLimiter == nil:
+		return fmt.Errorf("%w: Declare: the function that makes limiters is nil", limit.ErrInvalidConfig)
+	case r.Period < 0:
+		return fmt.Errorf("%w: Declare: the period is %v", limit.ErrInvalidConfig, r.Period)
+	case r.Threshold < 0:
+		return fmt.Errorf("%w: Declare: the threshold is %d", limit.ErrInvalidConfig, r.Threshold)
+	}
+	return nil
+}

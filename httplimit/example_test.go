@@ -1,0 +1,191 @@
+package httplimit_test
+
+import (
+	"errors"
+	"fmt"
+	"net/http"
+	"net/http/httptest"
+	"net/netip"
+	"time"
+
+	"github.com/alicebob/miniredis/v2"
+	"github.com/redis/go-redis/v9"
+
+	"github.com/rratelimiter/rratelimiter/httplimit"
+	"github.com/rratelimiter/rratelimiter/limit"
+	"github.com/rratelimiter/rratelimiter/slidinglog"
+	"github.com/rratelimiter/rratelimiter/tokenbucket"
+)
+
+// connect returns a client of a Redis in this process.
+func connect() (rdb *redis.Client, stop func()) {
+	server, err := miniredis.Run()
+	if err != nil {
+		panic(err)
+	}
+	server.SetTime(time.Date(2026, 1, 1, 12, 0, 0, 0, time.UTC))
+	rdb = redis.NewClient(&redis.Options{Addr: server.Addr()})
+	return rdb, func() { _ = rdb.Close(); server.Close() }
+}
+
+// get shows what a client at that address gets.
+func get(handler http.Handler, peer, path string, header ...string) {
+	r := httptest.NewRequest(http.MethodGet, path, http.NoBody)
+	r.RemoteAddr = peer + ":4711"
+	for i := 0; i+1 < len(header); i += 2 {
+		r.Header.Set(header[i], header[i+1])
+	}
+	w := httptest.NewRecorder()
+	handler.ServeHTTP(w, r)
+	fmt.Println(w.Code, w.Header().Get("RateLimit"))
+	if wait := w.Header().Get("Retry-After"); wait != "" {
+		fmt.Println("    try again in", wait, "s")
+	}
+}
+
+// Each client has two requests a minute.
+func ExampleNew() {
+	rdb, stop := connect()
+	defer stop()
+
+	perMinute := slidinglog.New(rdb, slidinglog.Config{Limit: 2, Window: time.Minute})
+	handler := httplimit.New(perMinute)(http.NotFoundHandler())
+
+	for range 3 {
+		get(handler, "192.0.2.1", "/")
+	}
+	get(handler, "192.0.2.2", "/")
+	// Output:
+	// 404 "default";r=1;t=60
+	// 404 "default";r=0;t=60
+	// 429 "default";r=0;t=60
+	//     try again in 60 s
+	// 404 "default";r=1;t=60
+}
+
+// Ten requests at once and no more than a thousand an hour: the answer tells of
+// both, and a request that one of them refuses uses up nothing of the other.
+func ExampleWithPolicy() {
+	rdb, stop := connect()
+	defer stop()
+
+	burst := tokenbucket.New(rdb, tokenbucket.Config{Capacity: 10, Refill: 1, Interval: time.Second})
+	hour := slidinglog.New(rdb, slidinglog.Config{Limit: 1000, Window: time.Hour})
+	handler := httplimit.New(burst, httplimit.WithName("burst"), httplimit.WithHashTag(),
+		httplimit.WithPolicy(httplimit.Policy{Name: "hour", Limiter: hour}),
+		httplimit.WithCost(func(r *http.Request) int64 {
+			if r.URL.Path == "/report" {
+				return 8
+			}
+			return 1
+		}),
+	)(http.NotFoundHandler())
+
+	get(handler, "192.0.2.1", "/")
+	get(handler, "192.0.2.1", "/report")
+	get(handler, "192.0.2.1", "/report")
+	get(handler, "192.0.2.1", "/")
+	// Output:
+	// 404 "burst";r=9;t=1, "hour";r=999;t=3600
+	// 404 "burst";r=1;t=9, "hour";r=991;t=3600
+	// 429 "burst";r=1;t=7, "hour";r=991;t=3600
+	//     try again in 7 s
+	// 404 "burst";r=0;t=10, "hour";r=990;t=3600
+}
+
+// The rate stands beside the route, as with Java's @RateLimit(period = 30,
+// threshold = 2), and the keys are those of the Java services:
+// limit:<user>:<uri>. A field of the hash rate:limit:config changes one while it
+// runs.
+func ExampleDeclare() {
+	rdb, stop := connect()
+	defer stop()
+
+	userOf := func(r *http.Request) string { return r.Header.Get("X-User") }
+	rate := httplimit.Declare(func(r httplimit.Rate) limit.Limiter {
+		return slidinglog.New(rdb, slidinglog.Config{Limit: r.Threshold, Window: r.Period, Thresholds: "rate:limit:config"})
+	}, httplimit.WithPrefix("limit:"), httplimit.WithKey(httplimit.User(userOf), httplimit.Path()))
+
+	mux := http.NewServeMux()
+	mux.Handle("GET /hello", rate(httplimit.Rate{Period: 30 * time.Second, Threshold: 2})(http.NotFoundHandler()))
+	mux.Handle("GET /other", rate(httplimit.Rate{})(http.NotFoundHandler())) // 3 a minute
+
+	for range 3 {
+		get(mux, "192.0.2.1", "/hello", "X-User", "ann")
+	}
+	get(mux, "192.0.2.1", "/other", "X-User", "ann")
+	// Output:
+	// 404 "default";r=1;t=30
+	// 404 "default";r=0;t=30
+	// 429 "default";r=0;t=30
+	//     try again in 30 s
+	// 404 "default";r=2;t=60
+}
+
+// Behind proxies: only what they have written into X-Forwarded-For is believed.
+func ExampleClientIP() {
+	byClient := httplimit.ClientIP(httplimit.ClientIPConfig{
+		Trusted: []netip.Prefix{netip.MustParsePrefix("10.0.0.0/8")},
+	})
+	handler := httplimit.New(httplimit.Local(1, time.Minute), httplimit.WithKey(byClient))(http.NotFoundHandler())
+
+	get(handler, "10.0.0.1", "/", "X-Forwarded-For", "192.0.2.1")
+	get(handler, "10.0.0.1", "/", "X-Forwarded-For", "203.0.113.9, 192.0.2.1, 10.0.0.2")
+	get(handler, "192.0.2.2", "/", "X-Forwarded-For", "203.0.113.9")
+	get(handler, "192.0.2.2", "/", "X-Forwarded-For", "203.0.113.10")
+	// Output:
+	// 404 "default";r=0;t=60
+	// 429 "default";r=0;t=60
+	//     try again in 60 s
+	// 404 "default";r=0;t=60
+	// 429 "default";r=0;t=60
+	//     try again in 60 s
+}
+
+// A key function of the application's own: those who have signed in are counted
+// by name, all others by address. The words before keep a user named 192.0.2.1
+// apart from that address.
+func ExampleWithKey() {
+	byAddress := httplimit.ClientIP(httplimit.ClientIPConfig{})
+	caller := func(r *http.Request) (string, error) {
+		if user := r.Header.Get("X-User"); user != "" {
+			return "user/" + user, nil
+		}
+		address, err := byAddress(r)
+		return "ip/" + address, err
+	}
+	handler := httplimit.New(httplimit.Local(1, time.Minute), httplimit.WithKey(caller))(http.NotFoundHandler())
+
+	get(handler, "192.0.2.1", "/")
+	get(handler, "192.0.2.1", "/", "X-User", "ann")
+	get(handler, "192.0.2.1", "/", "X-User", "192.0.2.1")
+	// Output:
+	// 404 "default";r=0;t=60
+	// 404 "default";r=0;t=60
+	// 404 "default";r=0;t=60
+}
+
+// While Redis is down, this process limits by itself, as much as it has seen.
+func ExampleFallback() {
+	rdb, stop := connect()
+	stop()
+
+	handler := httplimit.New(slidinglog.New(rdb, slidinglog.Config{Limit: 2, Window: time.Minute}),
+		httplimit.WithFailure(httplimit.Fallback(httplimit.Local(2, time.Minute))),
+		httplimit.WithErrorHandler(func(_ *http.Request, err error) {
+			fmt.Println("alert:", errors.Is(err, redis.ErrClosed))
+		}),
+	)(http.NotFoundHandler())
+
+	for range 3 {
+		get(handler, "192.0.2.1", "/")
+	}
+	// Output:
+	// alert: true
+	// 404 "default";r=1;t=60
+	// alert: true
+	// 404 "default";r=0;t=60
+	// alert: true
+	// 429 "default";r=0;t=60
+	//     try again in 60 s
+}

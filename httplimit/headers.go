@@ -1,0 +1,158 @@
+package httplimit
+
+import (
+	"net/http"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/dunglas/httpsfv"
+)
+
+// Headers is a choice of headers that tell clients of their limits. Retry-After
+// is always there.
+type Headers int
+
+const (
+	// Draft11 stands for RateLimit and RateLimit-Policy as
+	// draft-ietf-httpapi-ratelimit-headers-11 has them, one list member for each
+	// policy:
+	//
+	//	RateLimit-Policy: "default";q=100;w=60
+	//	RateLimit: "default";r=50;t=30
+	//
+	// The quota is q requests in w seconds. r of it are left, and in t seconds
+	// there is more: where the policy refused, enough for the same request, else
+	// all of q.
+	Draft11 Headers = iota
+
+	// NoHeaders stands for none of them.
+	NoHeaders
+)
+
+// maxInteger is the greatest Integer of RFC 9651.
+const maxInteger = 999_999_999_999_999
+
+// policyText is a policy's last member of RateLimit-Policy: it hardly ever
+// changes.
+type policyText struct {
+	limit  int64
+	window time.Duration
+	text   string
+}
+
+func (p *policy) member(limit int64) string {
+	window := p.span()
+	if last := p.text.Load(); last != nil && last.limit == limit && last.window == window {
+		return last.text
+	}
+	item := httpsfv.NewItem(p.name)
+	item.Params.Add("q", integer(limit))
+	if window >= time.Second {
+		item.Params.Add("w", integer(seconds(window)))
+	}
+	text := marshal(item)
+	p.text.Store(&policyText{limit, window, text})
+	return text
+}
+
+func (r *result) member() string {
+	item := httpsfv.NewItem(r.policy.name)
+	item.Params.Add("r", integer(r.decision.Remaining))
+	if wait := r.wait(); wait > 0 {
+		item.Params.Add("t", integer(seconds(wait)))
+	}
+	return marshal(item)
+}
+
+// marshal cannot fail: names and numbers are in range.
+func marshal(item httpsfv.Item) string {
+	text, _ := httpsfv.Marshal(item)
+	return text
+}
+
+// writeHeaders tells of the policies that have answered. It adds to the lists,
+// as another limit around this one may have written to them.
+func (m *middleware) writeHeaders(h http.Header, results []result) {
+	if m.headers == Draft11 {
+		writeDraft(h, results)
+	}
+	if m.legacy {
+		writeLegacy(h, results)
+	}
+}
+
+func writeDraft(h http.Header, results []result) {
+	var policies, limits []string
+	for i := range results {
+		if res := &results[i]; res.decided() {
+			policies = append(policies, res.policy.member(res.decision.Limit))
+			limits = append(limits, res.member())
+		}
+	}
+	if len(limits) > 0 {
+		h.Add("RateLimit-Policy", strings.Join(policies, ", "))
+		h.Add("RateLimit", strings.Join(limits, ", "))
+	}
+}
+
+func writeLegacy(h http.Header, results []result) {
+	var tightest *result
+	for i := range results {
+		if res := &results[i]; res.decided() && (tightest == nil || res.tighter(tightest)) {
+			tightest = res
+		}
+	}
+	if tightest == nil {
+		return
+	}
+	d := tightest.decision
+	h.Set("X-RateLimit-Limit", strconv.FormatInt(d.Limit, 10))
+	h.Set("X-RateLimit-Remaining", strconv.FormatInt(max(0, d.Remaining), 10))
+	if wait := tightest.wait(); wait > 0 || d.Granted {
+		reset := time.Now().Add(wait + time.Second - 1)
+		h.Set("X-RateLimit-Reset", strconv.FormatInt(reset.Unix(), 10))
+	}
+}
+
+func (r *result) decided() bool { return r.state == stateGranted || r.state == stateRefused }
+
+// tighter tells whether r says more about what a client can do than other.
+func (r *result) tighter(other *result) bool {
+	if r.refused() != other.refused() {
+		return r.refused()
+	}
+	if r.refused() {
+		return r.wait() > other.wait()
+	}
+	return r.decision.Remaining < other.decision.Remaining
+}
+
+// wait is how long it takes until the policy has more to give, 0 if it has all
+// or never will.
+func (r *result) wait() time.Duration {
+	switch {
+	case r.state == stateGranted:
+		return max(0, r.decision.ResetAfter)
+	case r.hopeless():
+		return 0
+	}
+	// A refusal that says no time: soon, but not at once.
+	return max(1, r.decision.RetryAfter)
+}
+
+// hopeless tells of a refusal that no waiting turns into a grant.
+func (r *result) hopeless() bool {
+	return r.state == stateTooCostly || r.state == stateRefused && r.decision.Limit <= 0 && r.decision.RetryAfter <= 0
+}
+
+// seconds rounds up, so that who waits so long does not come too early.
+func seconds(d time.Duration) int64 {
+	s := int64(d / time.Second)
+	if d%time.Second > 0 {
+		s++
+	}
+	return s
+}
+
+func integer(n int64) int64 { return min(max(0, n), maxInteger) }

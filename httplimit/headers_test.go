@@ -1,0 +1,146 @@
+package httplimit_test
+
+import (
+	"math"
+	"net/http"
+	"strconv"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+	"pgregory.net/rapid"
+
+	"github.com/rratelimiter/rratelimiter/httplimit"
+	"github.com/rratelimiter/rratelimiter/limit"
+)
+
+func TestHeaderText(t *testing.T) {
+	t.Parallel()
+	const most = 999_999_999_999_999
+	for _, test := range []struct {
+		name         string
+		window       time.Duration
+		decision     limit.Decision
+		policy, rate string
+		retryAfter   string
+	}{
+		{"burst", time.Minute, limit.Decision{Granted: true, Limit: 100, Remaining: 50, ResetAfter: 30 * time.Second}, `"burst";q=100;w=60`, `"burst";r=50;t=30`, ""},
+		{"full", time.Minute, limit.Decision{Granted: true, Limit: 100, Remaining: 100}, `"full";q=100;w=60`, `"full";r=100`, ""},
+		{"up", 1500 * time.Millisecond, limit.Decision{Granted: true, Limit: 1, ResetAfter: time.Nanosecond}, `"up";q=1;w=2`, `"up";r=0;t=1`, ""},
+		{"short", 999 * time.Millisecond, limit.Decision{Granted: true, Limit: 1, ResetAfter: 999 * time.Millisecond}, `"short";q=1`, `"short";r=0;t=1`, ""},
+		{"unknown", 0, limit.Decision{Granted: true, Limit: 1, ResetAfter: time.Second}, `"unknown";q=1`, `"unknown";r=0;t=1`, ""},
+		{`a "b" \c`, time.Second, limit.Decision{Granted: true, Limit: 1}, `"a \"b\" \\c";q=1;w=1`, `"a \"b\" \\c";r=0`, ""},
+		{"huge", math.MaxInt64, limit.Decision{Granted: true, Limit: math.MaxInt64, Remaining: most + 1, ResetAfter: math.MaxInt64}, `"huge";q=999999999999999;w=9223372037`, `"huge";r=999999999999999;t=9223372037`, ""},
+		{"refused", time.Minute, limit.Decision{Limit: 5, Remaining: 1, RetryAfter: time.Second, ResetAfter: time.Minute}, `"refused";q=5;w=60`, `"refused";r=1;t=1`, "1"},
+		{"refused", time.Minute, limit.Decision{Limit: 5, RetryAfter: time.Second + 1, ResetAfter: time.Minute}, `"refused";q=5;w=60`, `"refused";r=0;t=2`, "2"},
+		{"soon", time.Minute, limit.Decision{Limit: 5, ResetAfter: time.Minute}, `"soon";q=5;w=60`, `"soon";r=0;t=1`, "1"},
+		{"far", time.Minute, limit.Decision{Limit: 5, RetryAfter: math.MaxInt64}, `"far";q=5;w=60`, `"far";r=0;t=9223372037`, "9223372037"},
+		{"below", time.Minute, limit.Decision{Limit: 5, Remaining: -1, RetryAfter: -1}, `"below";q=5;w=60`, `"below";r=0;t=1`, "1"},
+	} {
+		w := serve(httplimit.New(windowed{says(test.decision, nil), test.window}, httplimit.WithName(test.name))(hello), newRequest(t))
+		assert.Equal(t, test.policy, w.Header().Get("RateLimit-Policy"))
+		assert.Equal(t, test.rate, w.Header().Get("RateLimit"))
+		assert.Equal(t, test.retryAfter, w.Header().Get("Retry-After"))
+		assert.Len(t, members(t, w.Header(), "RateLimit"), 1)
+		assert.Len(t, members(t, w.Header(), "RateLimit-Policy"), 1)
+	}
+}
+
+// The limit may change from one request to the next, as thresholds do.
+func TestPolicyFollowsTheLimit(t *testing.T) {
+	t.Parallel()
+	limiter := &fake{}
+	handler := httplimit.New(limiter)(hello)
+	for _, most := range []int64{10, 10, 3, 10} {
+		limiter.answer = says(limit.Decision{Granted: true, Limit: most}, nil).answer
+		w := serve(handler, newRequest(t))
+		assert.Equal(t, most, members(t, w.Header(), "RateLimit-Policy")[0].params["q"])
+	}
+}
+
+func TestWindowOfThePolicyComesFirst(t *testing.T) {
+	t.Parallel()
+	w := serve(httplimit.New(grants(), httplimit.WithPolicy(httplimit.Policy{
+		Name: "hour", Limiter: windowed{grants(), time.Minute}, Window: time.Hour,
+	}))(hello), newRequest(t))
+	assert.EqualValues(t, 3600, members(t, w.Header(), "RateLimit-Policy")[1].params["w"])
+}
+
+func TestNoHeaders(t *testing.T) {
+	t.Parallel()
+	w := serve(httplimit.New(says(limit.Decision{Limit: 1, RetryAfter: time.Second}, nil), httplimit.WithHeaders(httplimit.NoHeaders))(hello), newRequest(t))
+	assert.Equal(t, http.StatusTooManyRequests, w.Code)
+	assert.Empty(t, w.Header().Values("RateLimit"))
+	assert.Empty(t, w.Header().Values("RateLimit-Policy"))
+	assert.Equal(t, "1", w.Header().Get("Retry-After"))
+}
+
+func TestLegacyHeaders(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		time.Sleep(300 * time.Millisecond)
+		ask := func(second, hour limit.Decision) http.Header {
+			return serve(httplimit.New(says(second, nil), httplimit.WithLegacyHeaders(), httplimit.WithHeaders(httplimit.NoHeaders),
+				httplimit.WithPolicy(httplimit.Policy{Name: "hour", Limiter: says(hour, nil)}))(hello), newRequest(t)).Header()
+		}
+		h := ask(limit.Decision{Granted: true, Limit: 10, Remaining: 4, ResetAfter: time.Second},
+			limit.Decision{Granted: true, Limit: 1000, Remaining: 3, ResetAfter: time.Hour})
+		assert.Equal(t, "1000", h.Get("X-RateLimit-Limit"), "the least remaining")
+		assert.Equal(t, "3", h.Get("X-RateLimit-Remaining"))
+		reset := time.Unix(integer(t, h.Get("X-RateLimit-Reset")), 0)
+		assert.Equal(t, time.Hour+700*time.Millisecond, time.Until(reset), "rounded up")
+
+		h = ask(limit.Decision{Limit: 10, Remaining: 0, RetryAfter: 700 * time.Millisecond, ResetAfter: time.Second},
+			limit.Decision{Granted: true, Limit: 1000, Remaining: 0, ResetAfter: time.Hour})
+		assert.Equal(t, "10", h.Get("X-RateLimit-Limit"), "the one that refused")
+		assert.Equal(t, 700*time.Millisecond, time.Until(time.Unix(integer(t, h.Get("X-RateLimit-Reset")), 0)))
+
+		h = ask(limit.Decision{Limit: 10, RetryAfter: time.Second}, limit.Decision{Limit: 20, RetryAfter: time.Minute})
+		assert.Equal(t, "20", h.Get("X-RateLimit-Limit"), "the longest refusal")
+
+		h = ask(limit.Decision{}, limit.Decision{Granted: true, Limit: 20})
+		assert.Equal(t, "0", h.Get("X-RateLimit-Limit"))
+		assert.NotContains(t, h, http.CanonicalHeaderKey("X-RateLimit-Reset"), "it never will be")
+	})
+}
+
+func integer(t testing.TB, text string) int64 {
+	t.Helper()
+	n, err := strconv.ParseInt(text, 10, 64)
+	require.NoError(t, err)
+	return n
+}
+
+// Whatever limiters say, what clients read is in range and never too early.
+func TestHeadersOfAnyDecision(t *testing.T) {
+	t.Parallel()
+	decision := rapid.Custom(func(t *rapid.T) limit.Decision {
+		return limit.Decision{
+			Granted: rapid.Bool().Draw(t, "granted"), Limit: rapid.Int64Min(1).Draw(t, "limit"), Remaining: rapid.Int64().Draw(t, "remaining"),
+			RetryAfter: time.Duration(rapid.Int64().Draw(t, "retry")), ResetAfter: time.Duration(rapid.Int64().Draw(t, "reset")),
+		}
+	})
+	rapid.Check(t, func(rt *rapid.T) {
+		all := rapid.SliceOfN(decision, 2, 4).Draw(rt, "decisions")
+		var opts []httplimit.Option
+		for i, d := range all[1:] {
+			opts = append(opts, httplimit.WithPolicy(httplimit.Policy{Name: strconv.Itoa(i), Limiter: says(d, nil)}))
+		}
+		w := serve(httplimit.New(says(all[0], nil), opts...)(hello), newRequest(t))
+		limits := members(t, w.Header(), "RateLimit")
+		require.Len(rt, limits, len(all))
+		require.Len(rt, members(t, w.Header(), "RateLimit-Policy"), len(all))
+		for i, d := range all {
+			if d.Granted {
+				continue
+			}
+			require.Equal(rt, http.StatusTooManyRequests, w.Code)
+			retry := integer(t, w.Header().Get("Retry-After"))
+			assert.GreaterOrEqual(rt, float64(retry), d.RetryAfter.Seconds())
+			assert.GreaterOrEqual(rt, retry, limits[i].params["t"])
+			assert.GreaterOrEqual(rt, retry, int64(1))
+		}
+	})
+}

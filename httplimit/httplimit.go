@@ -1,0 +1,149 @@
+// Package httplimit limits the requests that an HTTP handler gets. It is
+// net/http middleware over any [limit.Limiter]:
+//
+//	perMinute := slidinglog.New(rdb, slidinglog.Config{Limit: 100, Window: time.Minute})
+//	http.ListenAndServe(addr, httplimit.New(perMinute)(handler))
+//
+// A request goes through these steps:
+//
+//  1. [WithSkip] may let it pass, and so may [WithCost], by a cost of 0.
+//  2. [WithKey] says who or what the limit counts it for, by default the
+//     client's IP address.
+//  3. Each policy is asked at the same time, for as long as [WithTimeout] allows.
+//  4. If all grant it, the handler gets it, with the ResponseWriter as it came
+//     and the RateLimit and RateLimit-Policy headers set. Else it is refused:
+//     429 with Retry-After and a problem description (RFC 9457), and what some of
+//     the policies granted is given back, where the limiter is a
+//     [limit.Returner].
+//
+// When a limiter fails, as all do when Redis is down, [WithFailure] decides:
+// 503, pass, or a limiter in this process.
+//
+// Options that make no sense do not panic. They make the middleware answer 500
+// to everything and give limit.ErrInvalidConfig to the hook of
+// [WithErrorHandler]; no limiter is asked. A limiter that reports
+// limit.ErrInvalidConfig of itself is answered so too, whatever WithFailure says:
+// to pass would hide the mistake.
+package httplimit
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net/http"
+	"time"
+
+	"github.com/rratelimiter/rratelimiter/limit"
+)
+
+// New returns middleware that passes what limiter grants: the policy named
+// "default", unless [WithName] says otherwise. The zero set of options counts
+// one permit a request for each IP address, under the keys "http:" + address.
+//
+// Several handlers may be given to what it returns; they share the limits.
+func New(limiter limit.Limiter, opts ...Option) func(http.Handler) http.Handler {
+	m := newMiddleware(limiter, opts)
+	return func(next http.Handler) http.Handler {
+		return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+			m.serve(w, r, next)
+		})
+	}
+}
+
+// middleware is what New's options came to. It does not change any more.
+type middleware struct {
+	err      error // what is wrong with the options
+	policies []*policy
+	prefix   string
+	keys     []KeyFunc
+	tagged   bool // the parts of a key are its hash tag
+	cost     func(*http.Request) int64
+	skip     func(*http.Request) bool
+	timeout  time.Duration // 0: none
+	failure  Failure
+	onError  func(*http.Request, error)
+	refuse   func(http.ResponseWriter, *http.Request, Refusal)
+	headers  Headers
+	legacy   bool
+}
+
+func (m *middleware) serve(w http.ResponseWriter, r *http.Request, next http.Handler) {
+	if m.err != nil {
+		m.onError(r, m.err)
+		writeError(w, r, m.err)
+		return
+	}
+	if m.skip != nil && m.skip(r) {
+		next.ServeHTTP(w, r)
+		return
+	}
+	n := int64(1)
+	if m.cost != nil {
+		n = m.cost(r)
+	}
+	if n <= 0 {
+		next.ServeHTTP(w, r)
+		return
+	}
+	key, err := m.key(r)
+	if err != nil {
+		// Whatever WithFailure says: it is about limiters, and whoever can make a
+		// key function fail must not go free.
+		m.onError(r, err)
+		writeError(w, r, err)
+		return
+	}
+	m.decide(w, r, next, key, n)
+}
+
+func (m *middleware) decide(w http.ResponseWriter, r *http.Request, next http.Handler, key string, n int64) {
+	ctx := r.Context()
+	results := m.ask(ctx, key, n)
+	v := judge(results)
+	gone := v.failure != nil && errors.Is(ctx.Err(), context.Canceled)
+	failure := v.failure
+	if v.refused || v.closed || gone {
+		failure = errors.Join(failure, m.giveBack(ctx, results, n))
+	}
+	if gone {
+		// Nobody reads the answer, and no limiter is to blame. The status is for
+		// the access log.
+		w.WriteHeader(http.StatusServiceUnavailable)
+		return
+	}
+	if failure != nil {
+		m.onError(r, failure)
+	}
+	switch {
+	case v.refused:
+		m.writeHeaders(w.Header(), results)
+		m.answerRefused(w, r, newRefusal(results))
+	case v.closed:
+		writeError(w, r, v.failure)
+	default:
+		m.writeHeaders(w.Header(), results)
+		next.ServeHTTP(w, r)
+	}
+}
+
+// verdict is what the results of all policies come to.
+type verdict struct {
+	refused bool  // at least one refused
+	closed  bool  // at least one failed, and its failure closes
+	failure error // of those that failed, fallbacks or not
+}
+
+func judge(results []result) verdict {
+	var v verdict
+	var failures []error
+	for i := range results {
+		res := &results[i]
+		v.refused = v.refused || res.refused()
+		v.closed = v.closed || res.state == stateClosed
+		if res.failure != nil {
+			failures = append(failures, fmt.Errorf("httplimit: policy %q: %w", res.policy.name, res.failure))
+		}
+	}
+	v.failure = errors.Join(failures...)
+	return v
+}

@@ -1,0 +1,94 @@
+package httplimit
+
+import (
+	"fmt"
+	"net/http"
+	"strings"
+
+	"github.com/rratelimiter/rratelimiter/internal/keypart"
+	"github.com/rratelimiter/rratelimiter/limit"
+)
+
+// KeyFunc tells one part of the key that a request is counted under. What it
+// returns may be anything: [WithKey] says how it is written. It is "" where the
+// request has no such thing. An error is one of the application's, such as a
+// session store that is down: the request is answered 503, whatever
+// [WithFailure] says.
+type KeyFunc func(*http.Request) (string, error)
+
+// Header counts by a header, such as an API key. Nothing proves that the client
+// speaks the truth: behind it there should be something that has checked it.
+func Header(name string) KeyFunc {
+	if name == "" {
+		return badKey(fmt.Errorf("%w: Header: the name is empty", limit.ErrInvalidConfig))
+	}
+	return func(r *http.Request) (string, error) { return r.Header.Get(name), nil }
+}
+
+// User counts by the name that user finds in the request, or in its context. ""
+// is nobody: all of these share one limit.
+func User(user func(*http.Request) string) KeyFunc {
+	if user == nil {
+		return badKey(fmt.Errorf("%w: User: the function is nil", limit.ErrInvalidConfig))
+	}
+	return func(r *http.Request) (string, error) { return user(r), nil }
+}
+
+// Path counts by the path of the URL. Use it where the handler serves few paths:
+// else clients go round the limit by inventing more, and [Route] is the right
+// choice.
+func Path() KeyFunc {
+	return func(r *http.Request) (string, error) { return r.URL.Path, nil }
+}
+
+// Route counts by the pattern that http.ServeMux matched, such as
+// "GET /items/{id}". It is known to what the mux calls, not to what is wrapped
+// round the mux, where all requests have the empty one.
+func Route() KeyFunc {
+	return func(r *http.Request) (string, error) { return r.Pattern, nil }
+}
+
+// badKey reports with each request how a key function was not made properly.
+func badKey(err error) KeyFunc {
+	return func(*http.Request) (string, error) { return "", err }
+}
+
+// key returns what follows prefix and policy in r's key.
+func (m *middleware) key(r *http.Request) (string, error) {
+	key, err := m.parts(r)
+	switch {
+	case err != nil || !m.tagged:
+		return key, err
+	case key == "":
+		// Servers ignore an empty tag. No part is a lone percent sign.
+		return "{%}", nil
+	}
+	return "{" + key + "}", nil
+}
+
+// parts returns the escaped parts of r's key.
+func (m *middleware) parts(r *http.Request) (string, error) {
+	if len(m.keys) == 1 {
+		return keyPart(r, m.keys[0])
+	}
+	var b strings.Builder
+	for i, part := range m.keys {
+		s, err := keyPart(r, part)
+		if err != nil {
+			return "", err
+		}
+		if i > 0 {
+			b.WriteByte(':')
+		}
+		b.WriteString(s)
+	}
+	return b.String(), nil
+}
+
+func keyPart(r *http.Request, part KeyFunc) (string, error) {
+	s, err := part(r)
+	if err != nil {
+		return "", fmt.Errorf("httplimit: key: %w", err)
+	}
+	return keypart.Escape(s), nil
+}

@@ -1,0 +1,277 @@
+package httplimit
+
+import (
+	"errors"
+	"fmt"
+	"log/slog"
+	"net/http"
+	"strings"
+	"time"
+
+	"github.com/rratelimiter/rratelimiter/internal/keypart"
+	"github.com/rratelimiter/rratelimiter/limit"
+)
+
+// Option configures what [New] returns.
+type Option func(*settings) error
+
+// settings collects what the options say.
+type settings struct {
+	middleware
+
+	name  string
+	added []Policy
+}
+
+// DefaultTimeout is how long the limiters have to decide, unless [WithTimeout]
+// says otherwise.
+const DefaultTimeout = time.Second
+
+func newMiddleware(limiter limit.Limiter, opts []Option) *middleware {
+	s := settings{name: "default"}
+	s.prefix = "http:"
+	s.keys = []KeyFunc{ClientIP(ClientIPConfig{})}
+	s.timeout = DefaultTimeout
+	s.onError = logError
+	var failures []error
+	for _, opt := range opts {
+		if opt == nil {
+			failures = append(failures, fmt.Errorf("%w: an option is nil", limit.ErrInvalidConfig))
+			continue
+		}
+		failures = append(failures, opt(&s))
+	}
+	m := &s.middleware
+	if m.tagged && strings.ContainsAny(m.prefix, "{}") {
+		failures = append(failures, fmt.Errorf("%w: WithHashTag: the prefix %q has braces", limit.ErrInvalidConfig, m.prefix))
+	}
+	failures = append(failures, m.setPolicies(append([]Policy{{Name: s.name, Limiter: limiter}}, s.added...)))
+	if err := errors.Join(failures...); err != nil {
+		m.err = fmt.Errorf("httplimit: %w", err)
+	}
+	return m
+}
+
+func (m *middleware) setPolicies(policies []Policy) error {
+	seen := map[string]bool{}
+	for _, p := range policies {
+		made, err := newPolicy(p)
+		if err != nil {
+			return err
+		}
+		if seen[p.Name] {
+			return fmt.Errorf("%w: two policies are named %q", limit.ErrInvalidConfig, p.Name)
+		}
+		seen[p.Name] = true
+		if len(policies) > 1 {
+			made.keyPart = keypart.Escape(p.Name) + ":"
+		}
+		m.policies = append(m.policies, made)
+	}
+	return nil
+}
+
+func logError(r *http.Request, err error) {
+	slog.ErrorContext(r.Context(), "rate limit not decided", "error", err)
+}
+
+// WithPrefix sets how each key begins, by default "http:". It must not be empty,
+// so that nobody outside chooses the whole of a key. Middlewares with the same
+// prefix and the same key functions share their limits.
+func WithPrefix(prefix string) Option {
+	return func(s *settings) error {
+		if prefix == "" {
+			return fmt.Errorf("%w: WithPrefix: the prefix is empty", limit.ErrInvalidConfig)
+		}
+		s.prefix = prefix
+		return nil
+	}
+}
+
+// WithKey sets what requests are counted by: those for which all parts are the
+// same share a limit. The default is ClientIP(ClientIPConfig{}).
+//
+// A key is the prefix and the parts with ":" between. Within a part, ':', '{',
+// '}', '%', spaces and what is not printable or no UTF-8 are written %XX; a part
+// that has more than 128 bytes then becomes its beginning and its SHA-256. So
+// different parts make different keys, and nobody outside chooses a key's slot
+// in a cluster.
+//
+// An empty part, such as that of a missing header, stays empty: the requests
+// that lack it share one limit.
+//
+// With several policies the policy's name comes between prefix and parts.
+func WithKey(parts ...KeyFunc) Option {
+	return func(s *settings) error {
+		if len(parts) == 0 {
+			return fmt.Errorf("%w: WithKey: there is no key function", limit.ErrInvalidConfig)
+		}
+		for _, part := range parts {
+			if part == nil {
+				return fmt.Errorf("%w: WithKey: a key function is nil", limit.ErrInvalidConfig)
+			}
+		}
+		s.keys = parts
+		return nil
+	}
+}
+
+// WithHashTag makes the parts of a key its hash tag, "http:{192.0.2.1}" for
+// example. Take it with limiters that keep several Redis keys for each of theirs,
+// as those of package tokenbucket do: on a cluster they need it, and anywhere it
+// keeps a user called "ann_time" off the second key of the user "ann". The prefix
+// then must hold no braces.
+func WithHashTag() Option {
+	return func(s *settings) error {
+		s.tagged = true
+		return nil
+	}
+}
+
+// WithCost sets how many permits a request takes, by default 1. At 0 or less it
+// passes without a limiter being asked: mind what comes from the client, such as a
+// ContentLength of -1. A request that costs more than can be granted at once is
+// refused without Retry-After.
+func WithCost(cost func(*http.Request) int64) Option {
+	return func(s *settings) error {
+		if cost == nil {
+			return fmt.Errorf("%w: WithCost: the function is nil", limit.ErrInvalidConfig)
+		}
+		s.cost = cost
+		return nil
+	}
+}
+
+// WithSkip lets the requests of which skip says true pass without a limiter being
+// asked.
+func WithSkip(skip func(*http.Request) bool) Option {
+	return func(s *settings) error {
+		if skip == nil {
+			return fmt.Errorf("%w: WithSkip: the function is nil", limit.ErrInvalidConfig)
+		}
+		s.skip = skip
+		return nil
+	}
+}
+
+// WithName names the policy of New's limiter, by default "default". See
+// Policy.Name.
+func WithName(name string) Option {
+	return func(s *settings) error {
+		s.name = name
+		return nil
+	}
+}
+
+// WithPolicy adds a limit that requests must pass too. All policies are asked at
+// the same time, and a request is charged to all or to none: where one refuses
+// or fails, what the others granted is given back. For that moment others may be
+// refused it.
+//
+// The keys then hold the policies' names, also that of the first: adding the
+// second policy starts the first one's counts anew.
+func WithPolicy(p Policy) Option {
+	return func(s *settings) error {
+		s.added = append(s.added, p)
+		return nil
+	}
+}
+
+// WithTimeout bounds how long a request waits for the limiters, by default
+// [DefaultTimeout]. What takes longer has failed: see [WithFailure]. A fallback
+// has that long again, and so has giving back. 0 stands for no bound but the
+// request's own context.
+func WithTimeout(d time.Duration) Option {
+	return func(s *settings) error {
+		if d < 0 {
+			return fmt.Errorf("%w: WithTimeout: %v", limit.ErrInvalidConfig, d)
+		}
+		s.timeout = d
+		return nil
+	}
+}
+
+// Failure is what happens to a request while a limiter fails.
+type Failure struct {
+	open     bool
+	fallback limit.Limiter
+	bad      bool
+}
+
+var (
+	// FailClosed: the request is answered 503, with Retry-After.
+	FailClosed = Failure{}
+
+	// FailOpen: the request passes, as far as the limiter that failed is
+	// concerned, whose policy is left out of the headers.
+	FailOpen = Failure{open: true}
+)
+
+// Fallback has limiter decide, such as a [Local] one of the same rate, under the
+// same keys. Where it fails too, the answer is 503.
+func Fallback(limiter limit.Limiter) Failure {
+	return Failure{fallback: limiter, bad: limiter == nil}
+}
+
+// WithFailure sets what happens while a limiter fails: [FailClosed], which is the
+// default, [FailOpen] or [Fallback]. A policy with a Fallback of its own has
+// that.
+func WithFailure(f Failure) Option {
+	return func(s *settings) error {
+		if f.bad {
+			return fmt.Errorf("%w: WithFailure: the fallback is nil", limit.ErrInvalidConfig)
+		}
+		s.failure = f
+		return nil
+	}
+}
+
+// WithErrorHandler sets a hook that is called, before the answer, once for each
+// request of which a limiter or a key function failed, or a grant could not be
+// given back. A refusal is no error, and neither is a request whose client went
+// away. By default errors are logged by slog's default logger.
+func WithErrorHandler(hook func(*http.Request, error)) Option {
+	return func(s *settings) error {
+		if hook == nil {
+			return fmt.Errorf("%w: WithErrorHandler: the hook is nil", limit.ErrInvalidConfig)
+		}
+		s.onError = hook
+		return nil
+	}
+}
+
+// WithRefusal sets what writes the answer to a refused request, in the place of
+// the problem description. The headers are set when it is called, Retry-After
+// too; the status is its to write, normally http.StatusTooManyRequests.
+func WithRefusal(refuse func(http.ResponseWriter, *http.Request, Refusal)) Option {
+	return func(s *settings) error {
+		if refuse == nil {
+			return fmt.Errorf("%w: WithRefusal: the function is nil", limit.ErrInvalidConfig)
+		}
+		s.refuse = refuse
+		return nil
+	}
+}
+
+// WithHeaders chooses the headers that tell clients of their limits, by default
+// [Draft11].
+func WithHeaders(h Headers) Option {
+	return func(s *settings) error {
+		if h != Draft11 && h != NoHeaders {
+			return fmt.Errorf("%w: WithHeaders: there is no choice %d", limit.ErrInvalidConfig, h)
+		}
+		s.headers = h
+		return nil
+	}
+}
+
+// WithLegacyHeaders adds X-RateLimit-Limit, X-RateLimit-Remaining and
+// X-RateLimit-Reset, the last in Unix seconds. They have room for one policy:
+// the one whose refusal lasts longest or, where all grant, with the least
+// remaining.
+func WithLegacyHeaders() Option {
+	return func(s *settings) error {
+		s.legacy = true
+		return nil
+	}
+}

@@ -1,0 +1,71 @@
+// Package keypart makes text from outside fit for a part of a Redis key.
+package keypart
+
+import (
+	"crypto/sha256"
+	"encoding/hex"
+	"strings"
+	"unicode"
+	"unicode/utf8"
+)
+
+// The longest part of a key, in bytes, and how much of a longer one stays.
+const (
+	maxPart  = 128
+	headPart = 32
+)
+
+// hashMark comes between the head and the hash of an overlong part. After '%'
+// Escape writes only upper-case hex digits, so that no short part looks so.
+const hashMark = "%sha256-"
+
+// Escape writes part so that it holds no ':', cannot choose a cluster's slot, is
+// fit for a log, and is another for each part.
+func Escape(part string) string {
+	if len(part) <= maxPart && plain(part) {
+		return part
+	}
+	const digits = "0123456789ABCDEF"
+	var out strings.Builder
+	head := 0 // end of the last character within headPart
+	for i := 0; i < len(part) && out.Len() <= maxPart; {
+		r, size := utf8.DecodeRuneInString(part[i:])
+		char := part[i : i+size]
+		if safe(r, size) {
+			out.WriteString(char)
+		} else {
+			for _, b := range []byte(char) {
+				out.Write([]byte{'%', digits[b>>4], digits[b&15]})
+			}
+		}
+		i += size
+		if out.Len() <= headPart {
+			head = out.Len()
+		}
+	}
+	if out.Len() <= maxPart {
+		return out.String()
+	}
+	sum := sha256.Sum256([]byte(part))
+	return out.String()[:head] + hashMark + hex.EncodeToString(sum[:])
+}
+
+func plain(part string) bool {
+	for i := range len(part) {
+		if c := part[i]; c >= utf8.RuneSelf || !safe(rune(c), 1) {
+			return false
+		}
+	}
+	return true
+}
+
+// safe tells whether a rune of so many bytes stands for itself.
+func safe(r rune, size int) bool {
+	switch r {
+	case ':', '%', '{', '}', ' ':
+		return false
+	case utf8.RuneError:
+		return size > 1
+	}
+	return unicode.IsPrint(r)
+}
