@@ -1,0 +1,131 @@
+package adapters_test
+
+import (
+	"fmt"
+	"io"
+	"net/http"
+	"net/http/httptest"
+	"time"
+
+	"github.com/alicebob/miniredis/v2"
+	"github.com/gin-gonic/gin"
+	"github.com/go-chi/chi/v5"
+	"github.com/labstack/echo/v4"
+	"github.com/redis/go-redis/v9"
+
+	"github.com/rratelimiter/rratelimiter/examples/adapters"
+	"github.com/rratelimiter/rratelimiter/httplimit"
+	"github.com/rratelimiter/rratelimiter/limit"
+	"github.com/rratelimiter/rratelimiter/slidinglog"
+)
+
+// startRedis starts a Redis inside this process. Its clock stands still, so that
+// the examples print the same figures each time.
+func startRedis() (rdb *redis.Client, stop func()) {
+	server, err := miniredis.Run()
+	if err != nil {
+		panic(err)
+	}
+	server.SetTime(time.Date(2026, time.November, 21, 12, 0, 0, 0, time.UTC))
+	rdb = redis.NewClient(&redis.Options{Addr: server.Addr()})
+	return rdb, func() {
+		_ = rdb.Close()
+		server.Close()
+	}
+}
+
+// visit prints what the handler answers to each path.
+func visit(handler http.Handler, paths ...string) {
+	server := httptest.NewServer(handler)
+	defer server.Close()
+	for _, path := range paths {
+		resp, err := server.Client().Get(server.URL + path)
+		if err != nil {
+			panic(err)
+		}
+		_, _ = io.Copy(io.Discard, resp.Body)
+		_ = resp.Body.Close()
+		fmt.Println(path, resp.StatusCode, resp.Header.Get("RateLimit"))
+	}
+}
+
+func Example_chi() {
+	rdb, stop := startRedis()
+	defer stop()
+	limiter := slidinglog.New(rdb, slidinglog.Config{Limit: 2, Window: time.Minute})
+
+	router := chi.NewRouter()
+	router.Use(httplimit.New(limiter))
+	router.Get("/hello", func(w http.ResponseWriter, _ *http.Request) { _, _ = io.WriteString(w, "hello") })
+
+	visit(router, "/hello", "/hello", "/hello")
+	// Output:
+	// /hello 200 "default";r=1;t=60
+	// /hello 200 "default";r=0;t=60
+	// /hello 429 "default";r=0;t=60
+}
+
+func ExampleGin() {
+	rdb, stop := startRedis()
+	defer stop()
+	limiter := slidinglog.New(rdb, slidinglog.Config{Limit: 2, Window: time.Minute})
+
+	gin.SetMode(gin.ReleaseMode)
+	router := gin.New()
+	router.Use(adapters.Gin(httplimit.New(limiter)))
+	router.GET("/hello", func(c *gin.Context) { c.String(http.StatusOK, "hello") })
+
+	visit(router, "/hello", "/hello", "/hello")
+	// Output:
+	// /hello 200 "default";r=1;t=60
+	// /hello 200 "default";r=0;t=60
+	// /hello 429 "default";r=0;t=60
+}
+
+func Example_echo() {
+	rdb, stop := startRedis()
+	defer stop()
+	limiter := slidinglog.New(rdb, slidinglog.Config{Limit: 2, Window: time.Minute})
+
+	router := echo.New()
+	router.Use(echo.WrapMiddleware(httplimit.New(limiter)))
+	router.GET("/hello", func(c echo.Context) error { return c.String(http.StatusOK, "hello") })
+
+	visit(router, "/hello", "/hello", "/hello")
+	// Output:
+	// /hello 200 "default";r=1;t=60
+	// /hello 200 "default";r=0;t=60
+	// /hello 429 "default";r=0;t=60
+}
+
+// Each route says what it allows.
+func Example_declared() {
+	rdb, stop := startRedis()
+	defer stop()
+	rate := httplimit.Declare(func(r httplimit.Rate) limit.Limiter {
+		return slidinglog.New(rdb, slidinglog.Config{Limit: r.Threshold, Window: r.Period})
+	}, httplimit.WithKey(httplimit.ClientIP(httplimit.ClientIPConfig{}), httplimit.Path()))
+
+	hello := func(w http.ResponseWriter, _ *http.Request) { _, _ = io.WriteString(w, "hello") }
+	ofChi := chi.NewRouter()
+	ofChi.With(rate(httplimit.Rate{Period: 30 * time.Second, Threshold: 1})).Get("/chi", hello)
+
+	gin.SetMode(gin.ReleaseMode)
+	ofGin := gin.New()
+	ofGin.GET("/gin", adapters.Gin(rate(httplimit.Rate{Period: 30 * time.Second, Threshold: 1})), gin.WrapF(hello))
+
+	ofEcho := echo.New()
+	ofEcho.GET("/echo", echo.WrapHandler(http.HandlerFunc(hello)),
+		echo.WrapMiddleware(rate(httplimit.Rate{Period: 30 * time.Second, Threshold: 1})))
+
+	visit(ofChi, "/chi", "/chi")
+	visit(ofGin, "/gin", "/gin")
+	visit(ofEcho, "/echo", "/echo")
+	// Output:
+	// /chi 200 "default";r=0;t=30
+	// /chi 429 "default";r=0;t=30
+	// /gin 200 "default";r=0;t=30
+	// /gin 429 "default";r=0;t=30
+	// /echo 200 "default";r=0;t=30
+	// /echo 429 "default";r=0;t=30
+}

@@ -1,0 +1,139 @@
+package main
+
+import (
+	"context"
+	"crypto/sha256"
+	"crypto/subtle"
+	"log/slog"
+	"net/http"
+	"net/http/httputil"
+	"net/url"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+
+	"github.com/rratelimiter/rratelimiter"
+	"github.com/rratelimiter/rratelimiter/httplimit"
+	"github.com/rratelimiter/rratelimiter/httplimit/admin"
+	"github.com/rratelimiter/rratelimiter/limit"
+	"github.com/rratelimiter/rratelimiter/slidinglog"
+)
+
+// What the names of all keys in Redis begin with.
+const (
+	userPrefix   = "limit:"            // limit:<user>:<uri>: a sliding log
+	thresholds   = "rate:limit:config" // the hash of what was changed for single keys
+	clientPrefix = "gateway:"          // gateway:client:<address>: a RateLimiter
+)
+
+type config struct {
+	rdb           *redis.Client
+	greeter, shop *url.URL
+	transport     http.RoundTripper // to the services
+	token         string
+	perClient     int64
+	timeout       time.Duration // of what is asked of Redis
+	log           *slog.Logger
+}
+
+// gateway is the handler of all that comes in.
+type gateway struct {
+	config
+	http.Handler
+
+	client *rratelimiter.Client
+	logs   map[string]admin.SlidingLog
+}
+
+func newGateway(cfg config) *gateway {
+	g := &gateway{config: cfg, client: rratelimiter.New(cfg.rdb), logs: make(map[string]admin.SlidingLog)}
+
+	routes := http.NewServeMux()
+	routes.Handle("GET /hello", g.limited("hello", httplimit.Rate{Period: 30 * time.Second, Threshold: 2})(g.proxy(cfg.greeter)))
+	routes.Handle("/orders", g.limited("orders", httplimit.Rate{})(g.proxy(cfg.shop))) // 3 a minute
+
+	// A user is who the client says it is, and can be another one each time. Its
+	// address it can't choose.
+	perClient := httplimit.New(
+		g.client.Keyed(clientPrefix, rratelimiter.PerMinute(cfg.perClient)),
+		httplimit.WithName("client"),
+		httplimit.WithPrefix("client:"),
+		httplimit.WithTimeout(cfg.timeout),
+		httplimit.WithErrorHandler(g.failed),
+	)
+
+	all := http.NewServeMux()
+	all.Handle("/", perClient(routes))
+	all.Handle("/admin/", http.StripPrefix("/admin", admin.New(admin.Config{
+		Authorize:   g.authorize,
+		Client:      g.client,
+		Prefixes:    []string{clientPrefix},
+		SlidingLogs: g.logs,
+		Logger:      cfg.log,
+		Timeout:     cfg.timeout,
+	})))
+	g.Handler = all
+	return g
+}
+
+// limited returns middleware for one route. Its keys are those of the services
+// in Java, limit:<user>:<uri>, and so is the hash of thresholds: all share the
+// limits.
+func (g *gateway) limited(name string, rate httplimit.Rate) func(http.Handler) http.Handler {
+	declare := httplimit.Declare(
+		func(r httplimit.Rate) limit.Limiter {
+			log := slidinglog.New(g.rdb, slidinglog.Config{Limit: r.Threshold, Window: r.Period, Thresholds: thresholds})
+			g.logs[name] = log
+			return log
+		},
+		httplimit.WithName("user"),
+		httplimit.WithPrefix(userPrefix),
+		httplimit.WithKey(httplimit.User(user), httplimit.Path()),
+		httplimit.WithTimeout(g.timeout),
+		httplimit.WithErrorHandler(g.failed),
+	)
+	return declare(rate)
+}
+
+// user says whose request it is. Where it matters, take the name from what has
+// authenticated the request.
+func user(r *http.Request) string {
+	if name := r.Header.Get("X-User"); name != "" {
+		return name
+	}
+	return "nobody"
+}
+
+func (g *gateway) proxy(service *url.URL) http.Handler {
+	return &httputil.ReverseProxy{
+		Rewrite: func(r *httputil.ProxyRequest) {
+			r.SetURL(service)
+			r.SetXForwarded()
+		},
+		Transport: g.transport,
+		ErrorLog:  slog.NewLogLogger(g.log.Handler(), slog.LevelWarn),
+	}
+}
+
+// authorize lets the holder of the token do everything.
+func (g *gateway) authorize(r *http.Request, _ admin.Access) (string, error) {
+	given, want := sha256.Sum256([]byte(r.Header.Get("Authorization"))), sha256.Sum256([]byte("Bearer "+g.token))
+	if subtle.ConstantTimeCompare(given[:], want[:]) != 1 {
+		return "", admin.ErrUnauthenticated
+	}
+	return "admin", nil
+}
+
+// failed is told when a limit can't be decided. The request has been answered
+// with 503 then.
+func (g *gateway) failed(r *http.Request, err error) {
+	g.log.ErrorContext(r.Context(), "limit not decided", "path", r.URL.Path, "error", err)
+}
+
+func (g *gateway) close() {
+	ctx, cancel := context.WithTimeout(context.Background(), 5*time.Second)
+	defer cancel()
+	if err := g.client.Close(ctx); err != nil {
+		g.log.Warn("closing", "error", err)
+	}
+}

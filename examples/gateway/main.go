@@ -1,0 +1,129 @@
+// Command gateway is an example: a reverse proxy before two small services that
+// limits each user by route and each client by address, and whose limits can be
+// changed while it runs. README.md shows what to try.
+//
+//	go run ./examples/gateway
+package main
+
+import (
+	"context"
+	"crypto/rand"
+	"errors"
+	"flag"
+	"fmt"
+	"io"
+	"log/slog"
+	"net"
+	"net/http"
+	"net/url"
+	"os"
+	"os/signal"
+	"syscall"
+	"time"
+
+	"github.com/rratelimiter/rratelimiter/httplimit"
+)
+
+func main() {
+	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
+	err := run(ctx, os.Args[1:], os.Stdout, os.Stderr)
+	stop()
+	switch {
+	case errors.Is(err, flag.ErrHelp):
+	case err != nil:
+		fmt.Fprintln(os.Stderr, "gateway:", err)
+		os.Exit(1)
+	}
+}
+
+// run serves until ctx ends.
+func run(ctx context.Context, args []string, stdout, stderr io.Writer) error {
+	flags := flag.NewFlagSet("gateway", flag.ContinueOnError)
+	flags.SetOutput(stderr)
+	listen := flags.String("listen", "127.0.0.1:8080", "the `address` to serve at")
+	redisURL := flags.String("redis", "", "the `URL` of a Redis, such as redis://127.0.0.1:6379; without it, one inside this process")
+	token := flags.String("token", "", "the `secret` that /admin/ asks for; without it, a new one")
+	perClient := flags.Int64("per-client", 600, "how many requests a minute each address may make")
+	timeout := flags.Duration("timeout", httplimit.DefaultTimeout, "how long Redis may take")
+	if err := flags.Parse(args); err != nil {
+		return err
+	}
+	if *token == "" {
+		*token = rand.Text()
+	}
+
+	rdb, closeRedis, err := connect(ctx, *redisURL)
+	if err != nil {
+		return err
+	}
+	defer closeRedis()
+	log := slog.New(slog.NewTextHandler(stderr, nil))
+	greeterURL, stopGreeter, err := start("127.0.0.1:0", greeter(), log)
+	if err != nil {
+		return err
+	}
+	defer stopGreeter()
+	shopURL, stopShop, err := start("127.0.0.1:0", shop(), log)
+	if err != nil {
+		return err
+	}
+	defer stopShop()
+	transport := &http.Transport{MaxIdleConnsPerHost: 100, IdleConnTimeout: time.Minute}
+	defer transport.CloseIdleConnections()
+	g := newGateway(config{
+		rdb: rdb, greeter: greeterURL, shop: shopURL, transport: transport,
+		token: *token, perClient: *perClient, timeout: *timeout, log: log,
+	})
+	defer g.close()
+	address, stop, err := start(*listen, g, log)
+	if err != nil {
+		return err
+	}
+	defer stop()
+	fmt.Fprintf(stdout, welcome, address, *token)
+	<-ctx.Done()
+	return nil
+}
+
+const welcome = `Serving at %[1]s. Try, and repeat:
+
+curl -i -H 'X-User: ann' %[1]s/hello
+curl -i -H 'X-User: ann' -d tea %[1]s/orders
+
+More for ann, from the next request on:
+
+curl -X PUT -H 'Authorization: Bearer %[2]s' -H 'Content-Type: application/json' -d '{"threshold": 10}' \
+  '%[1]s/admin/threshold?limiter=hello&key=limit:ann:/hello'
+
+All that can be changed: curl -H 'Authorization: Bearer %[2]s' %[1]s/admin/openapi.json
+`
+
+// start serves handler at address and returns where that is, and what stops it:
+// requests under way have a few seconds to end.
+func start(address string, handler http.Handler, log *slog.Logger) (at *url.URL, stop func(), err error) {
+	l, err := net.Listen("tcp", address)
+	if err != nil {
+		return nil, nil, err
+	}
+	server := &http.Server{
+		Handler:           handler,
+		ReadHeaderTimeout: 5 * time.Second,
+		ReadTimeout:       30 * time.Second,
+		IdleTimeout:       time.Minute,
+		ErrorLog:          slog.NewLogLogger(log.Handler(), slog.LevelWarn),
+	}
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		_ = server.Serve(l) // ends by stop
+	}()
+	stop = func() {
+		ctx, cancel := context.WithTimeout(context.Background(), 5*time.Second)
+		defer cancel()
+		if server.Shutdown(ctx) != nil {
+			_ = server.Close()
+		}
+		<-done
+	}
+	return &url.URL{Scheme: "http", Host: l.Addr().String()}, stop, nil
+}

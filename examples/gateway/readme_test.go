@@ -1,0 +1,114 @@
+package main
+
+import (
+	"fmt"
+	"net/http"
+	"os"
+	"regexp"
+	"strings"
+	"testing"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+)
+
+// curl does what that command does with the few flags that README.md uses, and
+// returns what it would print.
+func (s *site) curl(words []string) (string, error) {
+	method, target, body, shown, header := "", "", "", false, http.Header{}
+	for len(words) > 0 {
+		word := words[0]
+		words = words[1:]
+		if !strings.HasPrefix(word, "-") {
+			target = word
+			continue
+		}
+		if word == "-i" {
+			shown = true
+			continue
+		}
+		if len(words) == 0 {
+			return "", fmt.Errorf("curl %s of what", word)
+		}
+		switch value := words[0]; word {
+		case "-X":
+			method = value
+		case "-d":
+			body = value
+			if method == "" {
+				method = http.MethodPost
+			}
+		case "-H":
+			name, text, _ := strings.Cut(value, ": ")
+			header.Add(name, text)
+		default:
+			return "", fmt.Errorf("curl %s", word)
+		}
+		words = words[1:]
+	}
+	path, ok := strings.CutPrefix(target, "http://127.0.0.1:8080")
+	if !ok {
+		return "", fmt.Errorf("curl %s", target)
+	}
+	got, err := s.do(method, path, body, header)
+	if err != nil || !shown {
+		return got.body, err
+	}
+	var b strings.Builder
+	fmt.Fprintf(&b, "%s %s\n", got.Proto, got.Status)
+	if err := got.Header.Write(&b); err != nil {
+		return "", err
+	}
+	return b.String() + "\n" + got.body, nil
+}
+
+var (
+	consoles = regexp.MustCompile("(?s)```console\n(.*?)```")
+	commands = regexp.MustCompile(`(?m)^\$ `)
+	quoted   = regexp.MustCompile(`'[^']*'|\S+`)
+	waits    = regexp.MustCompile(`t=\d+|Retry-After: \d+|in \d+ s`)
+)
+
+// TestReadmeShowsWhatHappens runs the commands in README.md, in their order, and
+// looks for each line that they are said to print. How long to wait may differ.
+func TestReadmeShowsWhatHappens(t *testing.T) {
+	t.Parallel()
+	text, err := os.ReadFile("README.md")
+	require.NoError(t, err)
+	within(t, helloWindow, func() error {
+		s := serve(t, 600)
+		run := 0
+		for _, console := range consoles.FindAllStringSubmatch(string(text), -1) {
+			for _, command := range commands.Split(console[1], -1)[1:] {
+				line, said, _ := strings.Cut(command, "\n")
+				words := quoted.FindAllString(line, -1)
+				for i, word := range words {
+					words[i] = strings.Trim(word, "'")
+				}
+				if words[0] != "curl" {
+					return fmt.Errorf("%s is no curl", line)
+				}
+				got, err := s.curl(words[1:])
+				if err != nil {
+					return err
+				}
+				got = strings.ReplaceAll(waits.ReplaceAllString(got, "N"), "\r", "")
+				for want := range strings.Lines(said) {
+					if !strings.Contains("\n"+got+"\n", "\n"+strings.TrimSuffix(waits.ReplaceAllString(want, "N"), "\n")+"\n") {
+						return fmt.Errorf("%s prints %s and not %s", line, got, want)
+					}
+				}
+				run++
+			}
+		}
+		if run < 10 {
+			return fmt.Errorf("only %d commands", run)
+		}
+		for line := range strings.Lines(string(text)) {
+			if strings.HasPrefix(line, "level=") {
+				assert.Contains(t, s.logged.String(), strings.TrimSpace(line))
+			}
+		}
+		return nil
+	})
+}
