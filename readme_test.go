@@ -49,7 +49,13 @@ var codeBlock = regexp.MustCompile("(?s)```([a-z]*)\n(.*?)```\n")
 
 func TestReadmeCodeIsThatOfTheExamples(t *testing.T) {
 	t.Parallel()
-	examples := strings.Join(trimmed(readText(t, "example_test.go")), "\n") + "\n"
+	paths, err := filepath.Glob("example*_test.go")
+	require.NoError(t, err)
+	var lines []string
+	for _, path := range paths {
+		lines = append(lines, trimmed(readText(t, path))...)
+	}
+	examples := strings.Join(lines, "\n") + "\n"
 	found := 0
 	for _, block := range codeBlock.FindAllStringSubmatch(readText(t, "README.md"), -1) {
 		if block[1] != "go" {

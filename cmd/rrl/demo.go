@@ -57,8 +57,11 @@ and each try prints a line. At the end the server's own record tells how many
 permits any one interval granted.
 
 The demo brings its own small server. It uses another one only where --redis
-names it, not by $REDIS_URL, and deletes there what it made.`,
+names it, not by $REDIS_URL, and deletes there what it made.
+
+Each other limiter has a demo of its own, by name.`,
 		Example: `  rrl demo
+  rrl demo fixed-window
   rrl demo --clients 3
   rrl demo --rate 10/500ms --tries 100 --timeout 20ms
   rrl demo --redis redis://127.0.0.1:6379`,
@@ -79,8 +82,8 @@ names it, not by $REDIS_URL, and deletes there what it made.`,
 				}
 				return d.run(cmd.Context(), rdb, "the Redis given")
 			}
-			rdb, stop := embedded(d.clients)
-			defer stop()
+			rdb, m := embedded(d.clients)
+			defer m.Close()
 			return d.run(cmd.Context(), rdb, "a Redis of its own")
 		},
 	}
@@ -89,13 +92,16 @@ names it, not by $REDIS_URL, and deletes there what it made.`,
 	flags.IntVar(&d.tries, "tries", 30, "how many tries each client makes")
 	flags.DurationVar(&d.timeout, "timeout", 100*time.Millisecond, "how long a try may wait for a permit")
 	flags.IntVar(&d.clients, "clients", 1, "how many clients share the limiter")
+	for _, sc := range scenarios {
+		cmd.AddCommand(newScenario(a, sc))
+	}
 	return cmd
 }
 
 // embedded returns a client of a server inside this process, which needs no
-// port, and what stops the server. Each of the demo's clients has up to two
-// calls under way at once.
-func embedded(clients int) (*redis.Client, func()) {
+// port, and the server. Each of the demo's clients has up to two calls under way
+// at once.
+func embedded(clients int) (*redis.Client, *miniredis.Miniredis) {
 	m := miniredis.NewMiniRedis()
 	m.ClockTTL(true)
 	rdb := redis.NewClient(&redis.Options{
@@ -105,7 +111,7 @@ func embedded(clients int) (*redis.Client, func()) {
 		DisableIdentity:          true,
 		MaintNotificationsConfig: &maintnotifications.Config{Mode: maintnotifications.ModeDisabled},
 	})
-	return rdb, m.Close
+	return rdb, m
 }
 
 // run makes the tries, prints them and what came of them, and closes rdb.

@@ -79,7 +79,8 @@ there; 2 an error, wrong usage included.`,
   rrl acquire orders --permits 2 --timeout 1s wait up to a second for two permits
   rrl acquire orders && ./call-the-api        one try, then the exit code decides
   rrl show orders                             rate, free permits, permits in use
-  rrl ls 'api:*' --json                       all limiters whose name matches`,
+  rrl ls 'api:*' --json                       all limiters whose name matches
+  rrl take counter api:ann --limit 500/30s    one try at a counter, window, log or bucket`,
 		Version:       version(),
 		SilenceErrors: true,
 		SilenceUsage:  true,
@@ -104,7 +105,7 @@ there; 2 an error, wrong usage included.`,
 		cmd   *cobra.Command
 	}{
 		{look, newDemo(a)}, {look, newShow(a)}, {look, newList(a)},
-		{permits, newAcquire(a)}, {permits, newRelease(a)},
+		{permits, newAcquire(a)}, {permits, newRelease(a)}, {permits, newTake(a)}, {permits, newThreshold(a)},
 		{rates, newTrySetRate(a)}, {rates, newSetRate(a)}, {rates, newUpdateRate(a)},
 		{rates, newExpire(a)}, {rates, newDelete(a)}, {rates, newMigrate(a)},
 	} {

@@ -1,0 +1,186 @@
+package main
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+
+	"github.com/redis/go-redis/v9"
+	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
+
+	"github.com/rratelimiter/rratelimiter/fixedwindow"
+	"github.com/rratelimiter/rratelimiter/limit"
+	"github.com/rratelimiter/rratelimiter/slidinglog"
+	"github.com/rratelimiter/rratelimiter/tokenbucket"
+)
+
+// Names of the other limiters, as take and demo call them.
+const (
+	fixedWindow = "fixed-window"
+	counter     = "counter"
+	slidingLog  = "sliding-log"
+	tokenBucket = "token-bucket"
+)
+
+// articlesHash is the key of thresholds that services have in common.
+const articlesHash = "rate:limit:config"
+
+// kind is one of the other limiters, as take offers it. Its flags are required
+// where they have no default; make reads them.
+type kind struct {
+	name, short, example string
+	required             []string
+	flags                func(*pflag.FlagSet)
+	make                 func(redis.UniversalClient) (limit.Limiter, error)
+}
+
+func newTake(a *app) *cobra.Command {
+	kinds := []kind{
+		windowKind(fixedWindow, "Take permits of a fixed window",
+			"  rrl take fixed-window api:limit:user1 --limit 100/1m"),
+		windowKind(counter, "Take permits of a counter, which shares keys with the fixed window",
+			"  rrl take counter ip:10.0.0.7:/orders --limit 10/1s"),
+		logKind(), bucketKind(),
+	}
+	var names, examples []string
+	for _, k := range kinds {
+		names, examples = append(names, k.name), append(examples, k.example)
+	}
+	slices.Sort(names)
+	cmd := &cobra.Command{
+		Use:   "take",
+		Short: "Take permits of a fixed window, counter, sliding log or token bucket",
+		Long: `Take permits of one of the limiters that many services keep in Redis by a script
+of a few lines, under the same keys. It is one try; acquire is for limiters of
+Redisson's kind.
+
+Exits 0 where the permits were granted, 1 where not.`,
+		Example: strings.Join(examples, "\n"),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			want := strings.Join(names, ", ")
+			if len(args) > 0 {
+				return fmt.Errorf("unknown limiter %q: want one of %s", args[0], want)
+			}
+			return fmt.Errorf("the limiter is missing; usage: %s LIMITER KEY, with one of %s", cmd.CommandPath(), want)
+		},
+		Args: cobra.ArbitraryArgs, // RunE says what is wrong with them
+	}
+	for _, k := range kinds {
+		cmd.AddCommand(newTakeOf(a, k))
+	}
+	return cmd
+}
+
+func newTakeOf(a *app, k kind) *cobra.Command {
+	var permits int64
+	cmd := &cobra.Command{
+		Use:     k.name + " KEY",
+		Short:   k.short,
+		Example: k.example,
+		Args:    named("KEY"),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			rdb, err := a.connect()
+			if err != nil {
+				return err
+			}
+			defer func() { _ = rdb.Close() }()
+			limiter, err := k.make(rdb)
+			if err != nil {
+				return err
+			}
+			d, err := limiter.Take(cmd.Context(), args[0], permits)
+			if err != nil {
+				return err
+			}
+			answer := takenOf(k.name, args[0], permits, d)
+			if err := a.print(answer, answer.String()); err != nil {
+				return err
+			}
+			if !d.Granted {
+				return errNo
+			}
+			return nil
+		},
+	}
+	k.flags(cmd.Flags())
+	for _, name := range k.required {
+		_ = cmd.MarkFlagRequired(name) // fails for flags that are not there
+	}
+	cmd.Flags().Int64VarP(&permits, "permits", "n", 1, "how many permits")
+	return cmd
+}
+
+func windowKind(name, short, example string) kind {
+	var rate string
+	return kind{
+		name: name, short: short, example: example, required: []string{"limit"},
+		flags: func(f *pflag.FlagSet) {
+			f.StringVar(&rate, "limit", "", "a `RATE`, such as 100/1m: so many permits in a window")
+		},
+		make: func(rdb redis.UniversalClient) (limit.Limiter, error) {
+			permits, window, err := parseRate(rate)
+			return fixedwindow.New(rdb, fixedwindow.Config{Limit: permits, Window: window}), err
+		},
+	}
+}
+
+func logKind() kind {
+	var rate, thresholds string
+	return kind{
+		name: slidingLog, short: "Take permits of a sliding log",
+		example: "  rrl take sliding-log limit:ann:/orders --limit 3/1m --thresholds " + articlesHash, required: []string{"limit"},
+		flags: func(f *pflag.FlagSet) {
+			f.StringVar(&rate, "limit", "", "a `RATE`, such as 3/1m: so many permits in any such span")
+			f.StringVar(&thresholds, "thresholds", "", "`KEY` of the hash with limits of single keys, such as "+articlesHash)
+		},
+		make: func(rdb redis.UniversalClient) (limit.Limiter, error) {
+			permits, window, err := parseRate(rate)
+			return slidinglog.New(rdb, slidinglog.Config{Limit: permits, Window: window, Thresholds: thresholds}), err
+		},
+	}
+}
+
+func bucketKind() kind {
+	var (
+		cfg    tokenbucket.Config
+		refill string
+	)
+	return kind{
+		name: tokenBucket, short: "Take tokens out of a bucket",
+		example: "  rrl take token-bucket jobs:ann --capacity 10 --refill 1/1s --permits 3", required: []string{"capacity", "refill"},
+		flags: func(f *pflag.FlagSet) {
+			f.Int64Var(&cfg.Capacity, "capacity", 0, "how many tokens a full bucket has")
+			f.StringVar(&refill, "refill", "", "a `RATE`, such as 1/1s: so many tokens are added each interval")
+			f.Int64Var(&cfg.Borrow, "borrow", 0, "how many tokens may be taken beyond those that are there")
+		},
+		make: func(rdb redis.UniversalClient) (limit.Limiter, error) {
+			var err error
+			cfg.Refill, cfg.Interval, err = parseRate(refill)
+			return tokenbucket.New(rdb, cfg), err
+		},
+	}
+}
+
+// taken is the answer of one take: the Decision, in milliseconds.
+type taken struct {
+	Limiter      string `json:"limiter"`
+	Key          string `json:"key"`
+	Permits      int64  `json:"permits"`
+	Granted      bool   `json:"granted"`
+	Limit        int64  `json:"limit"`
+	Remaining    int64  `json:"remaining"`
+	RetryAfterMS int64  `json:"retry_after_ms"`
+	ResetAfterMS int64  `json:"reset_after_ms"`
+}
+
+func takenOf(limiter, key string, permits int64, d limit.Decision) taken {
+	return taken{
+		Limiter: limiter, Key: key, Permits: permits, Granted: d.Granted, Limit: d.Limit, Remaining: d.Remaining,
+		RetryAfterMS: d.RetryAfter.Milliseconds(), ResetAfterMS: d.ResetAfter.Milliseconds(),
+	}
+}
+
+func (t taken) String() string {
+	return acquired{Permits: t.Permits, Granted: t.Granted, Remaining: &t.Remaining, RetryAfterMS: &t.RetryAfterMS}.String()
+}

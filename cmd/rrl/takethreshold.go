@@ -1,0 +1,112 @@
+package main
+
+import (
+	"context"
+	"fmt"
+	"strconv"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+	"github.com/spf13/cobra"
+
+	"github.com/rratelimiter/rratelimiter/slidinglog"
+)
+
+func newThreshold(a *app) *cobra.Command {
+	var (
+		hash   string
+		forget bool
+	)
+	cmd := &cobra.Command{
+		Use:   "threshold KEY [N]",
+		Short: "Show, set or reset the threshold of a sliding log",
+		Long: `Show, set or reset the threshold that Redis keeps for a sliding log. A change
+counts from the next request on, in all programs that read the same hash. A
+threshold of 0 refuses all; without one the limit of the programs holds.
+
+Exits 1 where there is no threshold to show.`,
+		Example: `  rrl threshold limit:ann:/orders
+  rrl threshold limit:ann:/orders 5
+  rrl threshold limit:ann:/orders --reset`,
+		Args: func(cmd *cobra.Command, args []string) error {
+			if len(args) == 2 && !forget {
+				return nil
+			}
+			return named("KEY")(cmd, args)
+		},
+		RunE: func(cmd *cobra.Command, args []string) error {
+			rdb, err := a.connect()
+			if err != nil {
+				return err
+			}
+			defer func() { _ = rdb.Close() }()
+			t := thresholds{rdb: rdb, hash: hash, key: args[0]}
+			// The rule plays no part here, but a log must have one.
+			t.log = slidinglog.New(rdb, slidinglog.Config{Limit: 1, Window: time.Minute, Thresholds: hash})
+			var answer threshold
+			switch {
+			case forget:
+				answer, err = t.reset(cmd.Context())
+			case len(args) == 2:
+				answer, err = t.set(cmd.Context(), args[1])
+			default:
+				answer, err = t.show(cmd.Context())
+			}
+			if err == nil {
+				err = a.print(answer, answer.String())
+			}
+			if err == nil && answer.Threshold == nil && !forget {
+				return errNo
+			}
+			return err
+		},
+	}
+	flags := cmd.Flags()
+	flags.StringVar(&hash, "thresholds", articlesHash, "`KEY` of the hash that has the thresholds")
+	flags.BoolVar(&forget, "reset", false, "remove the threshold")
+	return cmd
+}
+
+// threshold is what a key has in the hash, nil where it has none.
+type threshold struct {
+	Key       string `json:"key"`
+	Threshold *int64 `json:"threshold"`
+}
+
+func (t threshold) String() string {
+	if t.Threshold == nil {
+		return printable(t.Key) + " has no threshold"
+	}
+	return fmt.Sprintf("%s has a threshold of %d", printable(t.Key), *t.Threshold)
+}
+
+// thresholds reads and writes the threshold of a key.
+type thresholds struct {
+	rdb       *redis.Client
+	log       *slidinglog.Limiter
+	hash, key string
+}
+
+func (t thresholds) show(ctx context.Context) (threshold, error) {
+	n, err := t.log.Threshold(ctx, t.key)
+	if err != nil {
+		return threshold{}, err
+	}
+	found, err := t.rdb.HExists(ctx, t.hash, t.key).Result()
+	if err != nil || !found {
+		return threshold{Key: t.key}, err
+	}
+	return threshold{t.key, &n}, nil
+}
+
+func (t thresholds) set(ctx context.Context, text string) (threshold, error) {
+	n, err := strconv.ParseInt(text, 10, 64)
+	if err != nil {
+		return threshold{}, fmt.Errorf("threshold %q is not a whole number", text)
+	}
+	return threshold{t.key, &n}, t.log.SetThreshold(ctx, t.key, n)
+}
+
+func (t thresholds) reset(ctx context.Context) (threshold, error) {
+	return threshold{Key: t.key}, t.log.ResetThreshold(ctx, t.key)
+}
