@@ -1,6 +1,7 @@
 package rratelimiter
 
 import (
+	"context"
 	"fmt"
 	"strconv"
 	"sync"
@@ -179,6 +180,7 @@ type answer struct {
 	decision limit.Decision
 	atLeast  bool // RetryAfter is a lower bound: the script looked no further
 	inLine   bool // refused unasked, for another before it in the line
+	undo     func(context.Context) error
 	err      error
 }
 

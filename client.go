@@ -230,6 +230,16 @@ func (c *Client) wake(key string) {
 	}
 }
 
+// ask is told that permits of the limiter of that key were given back. Callers
+// that wait for it ask at once.
+func (c *Client) ask(key string) {
+	c.changed(key)
+	if q := c.visit(key); q != nil {
+		q.poll(true)
+		c.leave(q)
+	}
+}
+
 // decide sends a batch, as often as the script asks for it.
 func (c *Client) decide(ctx context.Context, keys *script.Keys, b *batch) (outcome, error) {
 	for {
@@ -321,19 +331,35 @@ func (c *Client) untilDecided(
 func (c *Client) giveBack(ctx context.Context, keys *script.Keys, b *batch, places []int, ahead int64, o outcome) {
 	defer c.changed(keys.Names()[0])
 	if b.rules.windowed() {
-		_, _ = script.Once(ctx, c.sender, lua.GiveBack, keys, "", b.grants(places, ahead, o)[0].permits, "", o.windowEnd, "", "")
+		_ = c.giveBackInWindow(ctx, keys, b.grants(places, ahead, o)[0].permits, o.windowEnd)
 		return
 	}
 	var wg sync.WaitGroup
 	for _, g := range b.grants(places, ahead, o) {
-		wg.Go(func() { c.giveBackGrant(ctx, keys, g, b.sent) })
+		wg.Go(func() { _ = c.giveBackGrant(ctx, keys, g, b.sent) })
 	}
 	wg.Wait()
 }
 
-func (c *Client) giveBackGrant(ctx context.Context, keys *script.Keys, g grant, sent time.Time) {
+// undo returns what gives back the grant of one request of a batch.
+func (c *Client) undo(keys *script.Keys, b *batch, place int, o outcome) func(context.Context) error {
+	g, sent, windowed := b.grants([]int{place}, 0, o)[0], b.sent, b.rules.windowed()
+	return func(ctx context.Context) error {
+		if windowed {
+			return c.giveBackInWindow(ctx, keys, g.permits, o.windowEnd)
+		}
+		return c.giveBackGrant(ctx, keys, g, sent)
+	}
+}
+
+func (c *Client) giveBackInWindow(ctx context.Context, keys *script.Keys, permits, end int64) error {
+	_, err := script.Once(ctx, c.sender, lua.GiveBack, keys, "", permits, "", end, "", "")
+	return err
+}
+
+func (c *Client) giveBackGrant(ctx context.Context, keys *script.Keys, g grant, sent time.Time) error {
 	own := c.identity(nil, 1)
-	_, _ = untilDone(func(token string) (any, error) {
+	_, err := untilDone(func(token string) (any, error) {
 		args := func(all []any, age time.Duration) []any {
 			repeated := ""
 			if age >= 0 {
@@ -343,4 +369,5 @@ func (c *Client) giveBackGrant(ctx context.Context, keys *script.Keys, g grant, 
 		}
 		return script.Call{Script: lua.GiveBack, Keys: keys, Args: args, Repeat: true}.Run(ctx, c.sender)
 	})
+	return err
 }

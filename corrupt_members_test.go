@@ -1,6 +1,8 @@
 package rratelimiter_test
 
 import (
+	"maps"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -28,7 +30,8 @@ func TestCorruptMembers(t *testing.T) {
 		"newest": time.Minute, "dated in the future": -time.Minute,
 	}
 	for where, age := range ages {
-		for what, member := range noMembers {
+		for _, what := range some(slices.Sorted(maps.Keys(noMembers))) {
+			member := noMembers[what]
 			t.Run(what+"/"+where, func(t *testing.T) {
 				t.Parallel()
 				mustFail := memberUses

@@ -173,7 +173,7 @@ func TestCorruptTypes(t *testing.T) {
 		"value":   {[]string{"hash", "list", "set", "zset"}, valueUses, func(d damaged) string { return d.value }},
 		"permits": {[]string{"string", "hash", "list", "set"}, valueUses, func(d damaged) string { return d.permits }},
 	} {
-		for _, kind := range tc.kinds {
+		for _, kind := range some(tc.kinds) {
 			t.Run(field+" is a "+kind, func(t *testing.T) {
 				t.Parallel()
 				bothTypes(t, func(t *testing.T, rateType rratelimiter.RateType) {
@@ -199,7 +199,7 @@ func TestCorruptConfigFields(t *testing.T) {
 		"type": {"2", "", "00", "01", "OVERALL", " 0", "-1"},
 	}
 	for field, texts := range texts {
-		for _, text := range texts {
+		for _, text := range some(texts) {
 			t.Run(field+"="+text, func(t *testing.T) {
 				t.Parallel()
 				requireCorrupt(t, rratelimiter.Overall, configUses, true, func(t *testing.T, d damaged) (string, string) {
@@ -251,7 +251,7 @@ func TestCorruptAHashOfSomethingElse(t *testing.T) {
 
 func TestCorruptValue(t *testing.T) {
 	t.Parallel()
-	for _, text := range noNumbers {
+	for _, text := range some(noNumbers) {
 		t.Run(text, func(t *testing.T) {
 			t.Parallel()
 			requireCorrupt(t, rratelimiter.Overall, valueUses, true, func(t *testing.T, d damaged) (string, string) {

@@ -329,3 +329,13 @@ func (c *counter) ProcessPipelineHook(next redis.ProcessPipelineHook) redis.Proc
 		return next(ctx, cmds)
 	}
 }
+
+// some returns the first few of a test's cases with -short, which make check
+// runs in; else all.
+func some[T any](all []T) []T {
+	const few = 3
+	if testing.Short() && len(all) > few {
+		return all[:few]
+	}
+	return all
+}

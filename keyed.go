@@ -49,18 +49,25 @@ func (k *keyed) Take(ctx context.Context, key string, n int64) (limit.Decision, 
 	return l.Take(ctx, n)
 }
 
-// TakeReturnable is Take with a grant that can be undone, by
-// [RateLimiter.Release].
+// TakeReturnable is Take with a grant that can be undone: see [limit.Returner].
 func (k *keyed) TakeReturnable(ctx context.Context, key string, n int64) (limit.Decision, func(context.Context) error, error) {
+	const op = "TakeReturnable"
 	l, err := k.handle(key)
 	if err != nil {
 		return limit.Decision{}, nil, err
 	}
-	d, err := l.Take(ctx, n)
-	if err != nil || !d.Granted {
-		return d, nil, err
+	d, undo, err := l.take(ctx, n, true)
+	if undo == nil {
+		return d, nil, l.fail(op, err)
 	}
-	return d, func(ctx context.Context) error { return l.Release(ctx, n) }, nil
+	giveBack := func(ctx context.Context) error {
+		_, err := l.call(ctx, func(ctx context.Context) (any, error) {
+			defer l.client.ask(l.keys.Names()[0])
+			return nil, undo(ctx)
+		}, errUnderWay)
+		return l.fail(op, err)
+	}
+	return d, giveBack, l.fail(op, err)
 }
 
 // handle returns the handle of a key. Those that are not asked for while as many

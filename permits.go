@@ -51,6 +51,7 @@ type request struct {
 	permits  int64
 	fallback string    // configuration for a limiter that has none, or ""
 	figures  bool      // the answer's figures are wanted
+	undoable bool      // so is what undoes a grant
 	waits    bool      // stands in line until it is granted or gives up
 	since    time.Time // when the caller asked
 	deadline time.Time // when the caller gives up; zero: never
@@ -430,6 +431,9 @@ func (q *queue) flush(ctx context.Context, b *batch) {
 		}
 		if q.closed && r.waits && a.refused() {
 			a.err = ErrClosed
+		}
+		if r.undoable && a.decision.Granted {
+			a.undo = q.client.undo(q.keys, b, i, o)
 		}
 		r.tell(a)
 	}

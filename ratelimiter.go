@@ -79,27 +79,32 @@ func (l *RateLimiter) Acquire(ctx context.Context, permits int64) error {
 // Take takes permits if they are free at once, and answers with the figures
 // that a caller may want to pass on. Its errors are those of TryAcquire.
 func (l *RateLimiter) Take(ctx context.Context, permits int64) (limit.Decision, error) {
-	const op = "Take"
+	d, _, err := l.take(ctx, permits, false)
+	return d, l.fail("Take", err)
+}
+
+// take is Take, where a grant comes with what undoes it if it is to be undoable.
+func (l *RateLimiter) take(ctx context.Context, permits int64, undoable bool) (limit.Decision, func(context.Context) error, error) {
 	if d, ok := l.refusal(ctx, permits); ok {
-		return d, nil
+		return d, nil, nil
 	}
 	start, changes := time.Now(), l.refused.count()
 	r := newRequest(l, permits)
-	r.figures = true
+	r.figures, r.undoable = true, undoable
 	a, err := l.acquire(ctx, r)
 	if err != nil || a.decision.Granted {
-		return a.decision, l.fail(op, err)
+		return a.decision, a.undo, err
 	}
 	defer l.confirm(ctx)
 	if !a.atLeast {
-		return a.decision, nil
+		return a.decision, nil, nil
 	}
 	token := ""
 	for range maxWaitPages {
 		asked := time.Now()
 		reply, err := l.read(ctx, lua.Wait, permits, token)
 		if err != nil {
-			return a.decision, l.fail(op, err)
+			return a.decision, nil, err
 		}
 		next, _, more := again(reply)
 		if !more {
@@ -110,11 +115,11 @@ func (l *RateLimiter) Take(ctx context.Context, permits int64) (limit.Decision, 
 				d.ResetAfter -= asked.Sub(start)
 				l.refused.note(permits, asked, changes, d)
 			}
-			return a.decision, l.fail(op, err)
+			return a.decision, nil, err
 		}
 		token = next
 	}
-	return a.decision, nil
+	return a.decision, nil, nil
 }
 
 // maxWaitPages bounds how far Take looks for its RetryAfter, in pages of 256

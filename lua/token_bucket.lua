@@ -80,9 +80,13 @@ end
 -- Both keys expire together, and not before the bucket is full: without them it
 -- is. By a clock that has gone back that could be never; the time that an empty
 -- bucket takes to fill is enough in truth.
-local back = last > second
-local left, other = redis.call('PTTL', KEYS[1]), redis.call('PTTL', KEYS[2])
-if taken > 0 or changed or left < 0 or left ~= other or (left < reset and not back) then
+local back, left = last > second, 0
+local write = taken > 0 or changed
+if not write then
+  left = redis.call('PTTL', KEYS[1])
+  write = left < 0 or left ~= redis.call('PTTL', KEYS[2]) or (left < reset and not back)
+end
+if write then
   left = tonumber(ARGV[5])
   if not back then
     left = math.max(left, reset)

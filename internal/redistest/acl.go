@@ -19,7 +19,7 @@ import (
 const LeastCommands = "+eval +evalsha " +
 	"+time +exists +type +pttl +pexpire +pexpireat +persist +unlink +rename " +
 	"+get +set +incrby +decrby " +
-	"+hmget +hset +hdel " +
+	"+hget +hmget +hset +hdel +hscan " +
 	"+zadd +zcard +zcount +zrange +zrangebyscore +zrem +zremrangebyrank +zscore"
 
 // What a user needs beside [LeastCommands] for go-redis to work.

@@ -1,0 +1,194 @@
+package fixedwindow_test
+
+import (
+	"testing"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"github.com/rratelimiter/rratelimiter/fixedwindow"
+	"github.com/rratelimiter/rratelimiter/internal/articles"
+	"github.com/rratelimiter/rratelimiter/internal/redistest"
+	"github.com/rratelimiter/rratelimiter/internal/redistest/limittest"
+	"github.com/rratelimiter/rratelimiter/limit"
+)
+
+// The tests of this file are each named after something that the articles'
+// scripts do wrong.
+
+func tenAMinute(rdb redis.UniversalClient) *fixedwindow.Limiter {
+	return fixedwindow.New(rdb, fixedwindow.Config{Limit: 10, Window: time.Minute})
+}
+
+// A value that somebody wrote by hand, or whose writer crashed before EXPIRE,
+// refuses for ever.
+func TestFaultValueWithoutTTL(t *testing.T) {
+	t.Parallel()
+	for name, tc := range map[string]struct {
+		stored  string
+		granted bool
+		left    int64
+	}{
+		"room left":       {"4", true, 5},
+		"full":            {"10", false, 0},
+		"above the limit": {"5000", false, 0},
+		"nothing taken":   {"0", true, 9},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			redistest.Virtual(t, func(t *testing.T, rdb *redis.Client) {
+				l := tenAMinute(rdb)
+				require.NoError(t, rdb.Set(t.Context(), "key", tc.stored, 0).Err())
+				d := limittest.Take(t, l, "key", 1)
+				assert.Equal(t, tc.granted, d.Granted)
+				assert.Equal(t, tc.left, d.Remaining)
+				assert.Equal(t, time.Minute, d.ResetAfter)
+				assert.Equal(t, time.Minute, rdb.PTTL(t.Context(), "key").Val())
+				time.Sleep(time.Minute)
+				assert.Equal(t, 10, limittest.Grants(t, l, "key", 12))
+			})
+		})
+	}
+}
+
+// The counter counts what it refuses, so that the count has no bound.
+func TestFaultCountGrowsWhileRefused(t *testing.T) {
+	t.Parallel()
+	redistest.Virtual(t, func(t *testing.T, rdb *redis.Client) {
+		l, ctx := tenAMinute(rdb), t.Context()
+		assert.Equal(t, 10, limittest.Grants(t, l, "key", 100))
+		assert.Equal(t, "10", rdb.Get(ctx, "key").Val())
+		assert.False(t, limittest.Take(t, l, "key", 7).Granted)
+		assert.Equal(t, "10", rdb.Get(ctx, "key").Val())
+
+		// Theirs has gone beyond the limit: full, until the window ends.
+		counter := articles.Counter{Redis: rdb, Key: "key", Limit: 10, Seconds: 60}
+		for range 50 {
+			answer, err := counter.Take(ctx)
+			require.NoError(t, err)
+			require.EqualValues(t, -1, answer)
+		}
+		time.Sleep(20 * time.Second)
+		assert.Equal(t, limit.Decision{Limit: 10, RetryAfter: 40 * time.Second, ResetAfter: 40 * time.Second},
+			limittest.Take(t, l, "key", 1))
+		time.Sleep(40 * time.Second)
+		assert.Equal(t, 10, limittest.Grants(t, l, "key", 12))
+	})
+}
+
+// A counter that crashed between INCR and EXPIRE, or whose EXPIRE was lost, never
+// starts anew.
+func TestFaultCounterWithoutTTL(t *testing.T) {
+	t.Parallel()
+	redistest.Virtual(t, func(t *testing.T, rdb *redis.Client) {
+		require.NoError(t, rdb.Incr(t.Context(), "key").Err())
+		l := tenAMinute(rdb)
+		assert.Equal(t, int64(8), limittest.Take(t, l, "key", 1).Remaining)
+		time.Sleep(time.Minute)
+		assert.Equal(t, 10, limittest.Grants(t, l, "key", 12))
+	})
+}
+
+func TestFaultWindowsInWholeSeconds(t *testing.T) {
+	t.Parallel()
+	for _, window := range []time.Duration{time.Millisecond, 250 * time.Millisecond, 1750 * time.Millisecond} {
+		redistest.Virtual(t, func(t *testing.T, rdb *redis.Client) {
+			l := fixedwindow.New(rdb, fixedwindow.Config{Limit: 3, Window: window})
+			for range 5 {
+				assert.Equal(t, 3, limittest.Grants(t, l, "key", 5))
+				assert.Equal(t, window, limittest.Take(t, l, "key", 1).RetryAfter)
+				time.Sleep(window)
+			}
+		})
+	}
+}
+
+// What a fixed window can't be spared: twice the limit passes around its edge.
+func TestFaultTwiceTheLimitAroundAnEdge(t *testing.T) {
+	t.Parallel()
+	redistest.Virtual(t, func(t *testing.T, rdb *redis.Client) {
+		l := tenAMinute(rdb)
+		assert.True(t, limittest.Take(t, l, "key", 1).Granted)
+		time.Sleep(59900 * time.Millisecond)
+		burst := limittest.Grants(t, l, "key", 20)
+		time.Sleep(100 * time.Millisecond)
+		burst += limittest.Grants(t, l, "key", 20)
+		assert.Equal(t, 19, burst)
+	})
+}
+
+// A window belongs to those who opened it: its end stays where it is, whatever
+// the other programs' windows are.
+func TestWindowOfAnotherLength(t *testing.T) {
+	t.Parallel()
+	redistest.Virtual(t, func(t *testing.T, rdb *redis.Client) {
+		require.NoError(t, rdb.Set(t.Context(), "key", 9, 90*time.Second).Err())
+		l := tenAMinute(rdb)
+		assert.Equal(t, limit.Decision{Granted: true, Limit: 10, ResetAfter: 90 * time.Second}, limittest.Take(t, l, "key", 1))
+		time.Sleep(90 * time.Second)
+		assert.Equal(t, 10, limittest.Grants(t, l, "key", 12))
+	})
+}
+
+// The server's clock counts, whatever that of the process says, and when it goes
+// back no window lasts longer than what is told.
+func TestServerClock(t *testing.T) {
+	t.Parallel()
+	rdb, m := redistest.Mini(t)
+	now := time.Date(2040, 1, 1, 0, 0, 0, 0, time.UTC)
+	m.SetTime(now)
+	l := tenAMinute(rdb)
+	assert.Equal(t, 10, limittest.Grants(t, l, "key", 12))
+	m.SetTime(now.Add(59 * time.Second))
+	assert.Equal(t, time.Second, limittest.Take(t, l, "key", 1).RetryAfter)
+	m.SetTime(now.Add(time.Minute))
+	assert.Equal(t, 10, limittest.Grants(t, l, "key", 12))
+	m.SetTime(now.Add(-time.Hour))
+	d := limittest.Take(t, l, "key", 1)
+	assert.False(t, d.Granted)
+	m.SetTime(now.Add(-time.Hour + d.RetryAfter))
+	assert.True(t, limittest.Take(t, l, "key", 1).Granted)
+}
+
+func TestCorrupt(t *testing.T) {
+	t.Parallel()
+	redistest.Everywhere(t, func(t *testing.T, rdb redis.UniversalClient) {
+		l := tenAMinute(rdb)
+		for _, text := range []string{"", "abc", "-1", "1.5", "1e3", " 3", "3 ", "9007199254740992", "99999999999999999999", "0x1", "\x00"} {
+			key := limittest.Key(t)
+			require.NoError(t, rdb.Set(t.Context(), key, text, time.Hour).Err())
+			limittest.RequireCorrupt(t, rdb, []string{key}, l, key)
+		}
+	})
+}
+
+func TestInvalidConfig(t *testing.T) {
+	t.Parallel()
+	for text, cfg := range map[string]fixedwindow.Config{
+		"limit 0":       {Window: time.Second},
+		"limit -1":      {Limit: -1, Window: time.Second},
+		"limit 9007":    {Limit: fixedwindow.MaxLimit + 1, Window: time.Second},
+		"window 0s":     {Limit: 1},
+		"window -1s":    {Limit: 1, Window: -time.Second},
+		"window 1µs":    {Limit: 1, Window: time.Microsecond},
+		"window 1.0005": {Limit: 1, Window: time.Second + 500*time.Microsecond},
+	} {
+		limittest.RequireRefused(t, fixedwindow.New(limittest.Unreachable(t), cfg), "orders", 1, limit.ErrInvalidConfig, text, `"orders"`)
+	}
+}
+
+// The largest figures count exactly.
+func TestLargestFigures(t *testing.T) {
+	t.Parallel()
+	redistest.Everywhere(t, func(t *testing.T, rdb redis.UniversalClient) {
+		key := limittest.Key(t)
+		l := fixedwindow.New(rdb, fixedwindow.Config{Limit: fixedwindow.MaxLimit, Window: 1000 * time.Hour})
+		assert.Equal(t, int64(fixedwindow.MaxLimit-1), limittest.Take(t, l, key, 1).Remaining)
+		assert.Equal(t, int64(1), limittest.Take(t, l, key, fixedwindow.MaxLimit-2).Remaining)
+		assert.False(t, limittest.Take(t, l, key, 2).Granted)
+		assert.Equal(t, int64(0), limittest.Take(t, l, key, 1).Remaining)
+		assert.Equal(t, "9007199254740991", rdb.Get(t.Context(), key).Val())
+	})
+}

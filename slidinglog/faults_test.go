@@ -1,0 +1,184 @@
+package slidinglog_test
+
+import (
+	"testing"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"github.com/rratelimiter/rratelimiter/internal/articles"
+	"github.com/rratelimiter/rratelimiter/internal/redistest"
+	"github.com/rratelimiter/rratelimiter/internal/redistest/limittest"
+	"github.com/rratelimiter/rratelimiter/limit"
+	"github.com/rratelimiter/rratelimiter/slidinglog"
+)
+
+// The tests of this file are each named after something that the articles'
+// scripts do wrong.
+
+func threeAMinute(rdb redis.UniversalClient) *slidinglog.Limiter {
+	return slidinglog.New(rdb, slidinglog.Config{Limit: 3, Window: time.Minute})
+}
+
+// A log that one variant of the script writes stays for ever.
+func TestFaultNoTTL(t *testing.T) {
+	t.Parallel()
+	for name, rows := range map[string]int{"granted": 2, "refused": 3, "refused, above the limit": 5} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			redistest.Virtual(t, func(t *testing.T, rdb *redis.Client) {
+				l, ctx := threeAMinute(rdb), t.Context()
+				for range rows {
+					row := redis.Z{Score: float64(time.Now().UnixMilli()), Member: time.Now().String()}
+					require.NoError(t, rdb.ZAdd(ctx, "key", row).Err())
+					time.Sleep(time.Second)
+				}
+				require.Equal(t, time.Duration(-1), rdb.PTTL(ctx, "key").Val())
+				assert.Equal(t, rows < 3, limittest.Take(t, l, "key", 1).Granted)
+				assert.Equal(t, time.Minute, rdb.PTTL(ctx, "key").Val())
+				time.Sleep(time.Minute + time.Millisecond)
+				assert.Zero(t, rdb.Exists(ctx, "key").Val())
+			})
+		})
+	}
+}
+
+// A refusal leaves the time to live alone that a grant has given: the log does
+// not stay for as long as somebody asks.
+func TestRefusalsDoNotKeepALog(t *testing.T) {
+	t.Parallel()
+	redistest.Virtual(t, func(t *testing.T, rdb *redis.Client) {
+		l := threeAMinute(rdb)
+		assert.True(t, limittest.Take(t, l, "key", 3).Granted)
+		for range 10 {
+			time.Sleep(5 * time.Second)
+			assert.False(t, limittest.Take(t, l, "key", 1).Granted)
+		}
+		assert.Equal(t, 10*time.Second, rdb.PTTL(t.Context(), "key").Val())
+	})
+}
+
+// Where the timestamp is the member, the requests of one millisecond count once.
+func TestFaultRequestsOfOneMillisecond(t *testing.T) {
+	t.Parallel()
+	redistest.Virtual(t, func(t *testing.T, rdb *redis.Client) {
+		l, other := threeAMinute(rdb), threeAMinute(rdb)
+		assert.True(t, limittest.Take(t, l, "key", 1).Granted)
+		assert.True(t, limittest.Take(t, other, "key", 1).Granted)
+		assert.True(t, limittest.Take(t, l, "key", 1).Granted)
+		assert.False(t, limittest.Take(t, other, "key", 1).Granted)
+		assert.EqualValues(t, 3, rdb.ZCard(t.Context(), "key").Val())
+
+		assert.True(t, limittest.Take(t, l, "several", 3).Granted)
+		assert.False(t, limittest.Take(t, l, "several", 1).Granted)
+		assert.EqualValues(t, 3, rdb.ZCard(t.Context(), "several").Val(), "a row for each, as all who share the log count them")
+	})
+}
+
+// The callers' clocks date the rows, and decide which have run out.
+func TestFaultClocksOfTheCallers(t *testing.T) {
+	t.Parallel()
+	rdb, m := redistest.Mini(t)
+	now := time.Date(2040, 1, 1, 0, 0, 0, 0, time.UTC)
+	m.SetTime(now)
+	l := threeAMinute(rdb)
+	assert.Equal(t, 3, limittest.Grants(t, l, "key", 5))
+	for _, row := range rdb.ZRangeWithScores(t.Context(), "key", 0, -1).Val() {
+		assert.InDelta(t, now.UnixMilli(), row.Score, 0)
+	}
+	m.SetTime(now.Add(time.Minute - time.Millisecond))
+	assert.False(t, limittest.Take(t, l, "key", 1).Granted)
+	m.SetTime(now.Add(time.Minute))
+	assert.Equal(t, 3, limittest.Grants(t, l, "key", 5))
+}
+
+// Rows that a caller with a fast clock wrote are in use, and what is told about
+// them is right.
+func TestRowsOfAFastClock(t *testing.T) {
+	t.Parallel()
+	for _, ahead := range []time.Duration{time.Second, 30 * time.Second, time.Hour} {
+		redistest.Virtual(t, func(t *testing.T, rdb *redis.Client) {
+			l := threeAMinute(rdb)
+			article := articles.SlidingLog{
+				Redis: rdb, Key: "key", Threshold: 3, Seconds: 60, Now: func() time.Time { return time.Now().Add(ahead) },
+			}
+			for range 3 {
+				answer, err := article.Take(t.Context())
+				require.NoError(t, err)
+				require.EqualValues(t, 1, answer)
+			}
+			d := limittest.Take(t, l, "key", 1)
+			assert.False(t, d.Granted)
+			assert.Zero(t, d.Remaining)
+			assert.GreaterOrEqual(t, d.RetryAfter, time.Minute)
+			assert.LessOrEqual(t, d.RetryAfter, time.Minute+time.Second)
+			time.Sleep(d.RetryAfter)
+			assert.True(t, limittest.Take(t, l, "key", 3).Granted)
+		})
+	}
+}
+
+// A clock that goes back makes nothing of what was granted run out, and no row
+// stays longer than a window.
+func TestClockGoingBack(t *testing.T) {
+	t.Parallel()
+	rdb, m := redistest.Mini(t)
+	now := time.Date(2040, 1, 1, 0, 0, 0, 0, time.UTC)
+	m.SetTime(now)
+	l := threeAMinute(rdb)
+	assert.True(t, limittest.Take(t, l, "key", 2).Granted)
+	now = now.Add(-10 * time.Second)
+	m.SetTime(now)
+	assert.True(t, limittest.Take(t, l, "key", 1).Granted)
+	d := limittest.Take(t, l, "key", 3)
+	assert.False(t, d.Granted)
+	m.SetTime(now.Add(d.RetryAfter))
+	assert.True(t, limittest.Take(t, l, "key", 3).Granted)
+}
+
+func TestFaultWindowsInWholeSeconds(t *testing.T) {
+	t.Parallel()
+	for _, window := range []time.Duration{time.Millisecond, 250 * time.Millisecond, 1750 * time.Millisecond} {
+		redistest.Virtual(t, func(t *testing.T, rdb *redis.Client) {
+			l := slidinglog.New(rdb, slidinglog.Config{Limit: 3, Window: window})
+			for range 5 {
+				assert.Equal(t, 3, limittest.Grants(t, l, "key", 5))
+				assert.Equal(t, window, limittest.Take(t, l, "key", 1).RetryAfter)
+				time.Sleep(window)
+			}
+		})
+	}
+}
+
+// The double burst of a fixed window does not pass.
+func TestNoBurstAroundAnEdge(t *testing.T) {
+	t.Parallel()
+	redistest.Virtual(t, func(t *testing.T, rdb *redis.Client) {
+		l := slidinglog.New(rdb, slidinglog.Config{Limit: 10, Window: time.Minute})
+		assert.True(t, limittest.Take(t, l, "key", 1).Granted)
+		time.Sleep(59900 * time.Millisecond)
+		burst := limittest.Grants(t, l, "key", 20)
+		time.Sleep(100 * time.Millisecond)
+		burst += limittest.Grants(t, l, "key", 20)
+		assert.Equal(t, 10, burst)
+	})
+}
+
+func TestInvalidConfig(t *testing.T) {
+	t.Parallel()
+	for text, cfg := range map[string]slidinglog.Config{
+		"limit 0":                 {Window: time.Second},
+		"limit -1":                {Limit: -1, Window: time.Second, Thresholds: "thresholds"},
+		"limit 9007":              {Limit: slidinglog.MaxLimit + 1, Window: time.Second},
+		"window 0s":               {Limit: 1},
+		"window -1s":              {Limit: 1, Window: -time.Second},
+		"window 1µs":              {Limit: 1, Window: time.Microsecond},
+		"window 1.0005s is not a": {Limit: 1, Window: time.Second + 500*time.Microsecond},
+	} {
+		limittest.RequireRefused(t, slidinglog.New(limittest.Unreachable(t), cfg), "orders", 1, limit.ErrInvalidConfig, text, `"orders"`)
+	}
+	l := threeAMinute(limittest.Unreachable(t))
+	limittest.RequireRefused(t, l, "orders", slidinglog.MaxPermits+1, limit.ErrInvalidPermits, `"orders"`)
+}

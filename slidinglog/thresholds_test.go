@@ -1,0 +1,279 @@
+package slidinglog_test
+
+import (
+	"context"
+	"fmt"
+	"math/rand/v2"
+	"strconv"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"github.com/rratelimiter/rratelimiter/internal/redistest"
+	"github.com/rratelimiter/rratelimiter/internal/redistest/limittest"
+	"github.com/rratelimiter/rratelimiter/limit"
+	"github.com/rratelimiter/rratelimiter/slidinglog"
+)
+
+// thresholds runs test with a limiter of 3 a minute and the name of the hash of
+// its thresholds, on all servers; "apart" with the hash in another slot of a
+// cluster than the keys of keyIn.
+func thresholds(t *testing.T, test func(t *testing.T, rdb redis.UniversalClient, l *slidinglog.Limiter, hash string)) {
+	t.Helper()
+	redistest.Everywhere(t, func(t *testing.T, rdb redis.UniversalClient) {
+		for _, kind := range []string{"together", "apart"} {
+			t.Run(kind, func(t *testing.T) {
+				hash := redistest.Name(t)
+				if kind == "together" {
+					hash = limittest.Key(t)
+				}
+				test(t, rdb, slidinglog.New(rdb, slidinglog.Config{Limit: 3, Window: time.Minute, Thresholds: hash}), hash)
+			})
+		}
+	})
+}
+
+// keyIn returns a new key in the hash's slot where that has a hash tag.
+func keyIn(t *testing.T, hash string) string {
+	t.Helper()
+	if strings.HasPrefix(hash, "{") {
+		return hash + redistest.Name(t)
+	}
+	return redistest.Name(t)
+}
+
+func TestThresholdsCountAtOnce(t *testing.T) {
+	t.Parallel()
+	thresholds(t, func(t *testing.T, rdb redis.UniversalClient, l *slidinglog.Limiter, hash string) {
+		ctx, key := t.Context(), keyIn(t, hash)
+		expect := func(threshold int64, granted int, left int64) {
+			t.Helper()
+			known, err := l.Threshold(ctx, key)
+			require.NoError(t, err)
+			assert.Equal(t, threshold, known)
+			assert.Equal(t, granted, limittest.Grants(t, l, key, granted+1))
+			d := limittest.Take(t, l, key, 1)
+			assert.False(t, d.Granted)
+			assert.Equal(t, threshold, d.Limit)
+			assert.Equal(t, left, d.Remaining)
+			assert.InDelta(t, time.Minute, d.RetryAfter, float64(5*time.Second))
+		}
+		expect(3, 3, 0)
+		require.NoError(t, l.SetThreshold(ctx, key, 5))
+		expect(5, 2, 0)
+		require.NoError(t, rdb.HSet(ctx, hash, key, "6").Err())
+		expect(6, 1, 0)
+		require.NoError(t, rdb.HSet(ctx, hash, key, "2").Err())
+		expect(2, 0, 0)
+		require.NoError(t, l.ResetThreshold(ctx, key))
+		expect(3, 0, 0)
+		require.NoError(t, l.SetThreshold(ctx, key, 0))
+		expect(0, 0, 0)
+		require.NoError(t, rdb.HSet(ctx, hash, key, "8").Err())
+		d := limittest.Take(t, l, key, 2)
+		assert.True(t, d.Granted)
+		assert.Zero(t, d.Remaining)
+		require.NoError(t, rdb.Del(ctx, hash).Err())
+		expect(3, 0, 0)
+		assert.Equal(t, 3, limittest.Grants(t, l, keyIn(t, hash), 5), "another key has the usual limit")
+	})
+}
+
+func TestThresholdOfZeroRefuses(t *testing.T) {
+	t.Parallel()
+	thresholds(t, func(t *testing.T, rdb redis.UniversalClient, l *slidinglog.Limiter, hash string) {
+		key := keyIn(t, hash)
+		require.NoError(t, l.SetThreshold(t.Context(), key, 0))
+		for _, n := range []int64{1, 3, 100} {
+			d, giveBack, err := l.TakeReturnable(t.Context(), key, n)
+			require.NoError(t, err)
+			assert.Nil(t, giveBack)
+			assert.Equal(t, limit.Decision{RetryAfter: time.Minute}, d)
+		}
+		assert.Zero(t, rdb.Exists(t.Context(), key).Val())
+	})
+}
+
+func TestFaultThresholdThatIsNone(t *testing.T) {
+	t.Parallel()
+	thresholds(t, func(t *testing.T, rdb redis.UniversalClient, l *slidinglog.Limiter, hash string) {
+		ctx := t.Context()
+		for _, text := range []string{
+			"", "-1", "-0", "abc", "1.5", "1e3", " 5", "5 ", "+5", "0x10", "1_000", "9007199254740992", "99999999999999999999",
+			strings.Repeat("0", 32) + "5", "5\x00", "NaN", "inf", "٣",
+		} {
+			key := keyIn(t, hash)
+			require.NoError(t, rdb.HSet(ctx, hash, key, text).Err())
+			limittest.RequireCorrupt(t, rdb, []string{key, hash}, l, key, strconv.Quote(hash), strconv.Quote(key))
+			assert.True(t, limittest.Take(t, l, keyIn(t, hash), 1).Granted, "others are not concerned")
+
+			_, err := l.Threshold(ctx, key)
+			require.ErrorIs(t, err, limit.ErrCorrupt)
+			assert.ErrorContains(t, err, strconv.Quote(hash))
+			assert.ErrorContains(t, err, strconv.Quote(key))
+			require.NoError(t, l.SetThreshold(ctx, key, 2))
+			assert.Equal(t, 2, limittest.Grants(t, l, key, 4))
+		}
+	})
+}
+
+// A log that has rows already keeps them where the threshold is corrupt.
+func TestCorruptThresholdConsumesNothing(t *testing.T) {
+	t.Parallel()
+	thresholds(t, func(t *testing.T, rdb redis.UniversalClient, l *slidinglog.Limiter, hash string) {
+		key := keyIn(t, hash)
+		assert.Equal(t, int64(1), limittest.Take(t, l, key, 2).Remaining)
+		require.NoError(t, rdb.HSet(t.Context(), hash, key, "many").Err())
+		limittest.RequireCorrupt(t, rdb, []string{key, hash}, l, key, `many`)
+		require.NoError(t, l.ResetThreshold(t.Context(), key))
+		assert.Equal(t, int64(0), limittest.Take(t, l, key, 1).Remaining)
+	})
+}
+
+func TestThresholdsOfAnotherType(t *testing.T) {
+	t.Parallel()
+	thresholds(t, func(t *testing.T, rdb redis.UniversalClient, l *slidinglog.Limiter, hash string) {
+		ctx, key := t.Context(), keyIn(t, hash)
+		require.NoError(t, rdb.Set(ctx, hash, "5", time.Hour).Err())
+		limittest.RequireCorrupt(t, rdb, []string{key, hash}, l, key, strconv.Quote(hash))
+		for _, err := range []error{
+			l.SetThreshold(ctx, key, 1), l.ResetThreshold(ctx, key), second(l.Threshold(ctx, key)), second(l.Thresholds(ctx)),
+		} {
+			require.ErrorIs(t, err, limit.ErrCorrupt)
+			assert.ErrorContains(t, err, strconv.Quote(hash))
+		}
+	})
+}
+
+func second[T any](_ T, err error) error { return err }
+
+func TestThresholds(t *testing.T) {
+	t.Parallel()
+	thresholds(t, func(t *testing.T, rdb redis.UniversalClient, l *slidinglog.Limiter, hash string) {
+		ctx := t.Context()
+		all, err := l.Thresholds(ctx)
+		require.NoError(t, err)
+		assert.Empty(t, all)
+		want := map[string]int64{}
+		for i := range int64(700) {
+			key := fmt.Sprintf("user%d", i)
+			want[key] = i
+			require.NoError(t, l.SetThreshold(ctx, key, i))
+		}
+		want["largest"] = slidinglog.MaxLimit
+		require.NoError(t, l.SetThreshold(ctx, "largest", slidinglog.MaxLimit))
+		all, err = l.Thresholds(ctx)
+		require.NoError(t, err)
+		assert.Equal(t, want, all)
+
+		require.NoError(t, rdb.HSet(ctx, hash, "broken", "-1").Err())
+		all, err = l.Thresholds(ctx)
+		require.ErrorIs(t, err, limit.ErrCorrupt)
+		assert.ErrorContains(t, err, `"broken"`)
+		assert.Equal(t, want, all)
+
+		require.NoError(t, l.ResetThreshold(ctx, "broken"))
+		require.NoError(t, l.ResetThreshold(ctx, "nobody"))
+		all, err = l.Thresholds(ctx)
+		require.NoError(t, err)
+		assert.Equal(t, want, all)
+	})
+}
+
+func TestThresholdInput(t *testing.T) {
+	t.Parallel()
+	rdb := limittest.Unreachable(t)
+	l := slidinglog.New(rdb, slidinglog.Config{Limit: 3, Window: time.Minute, Thresholds: "thresholds"})
+	ctx, cancel := context.WithCancel(t.Context())
+	for _, threshold := range []int64{-1, slidinglog.MaxLimit + 1} {
+		err := l.SetThreshold(ctx, "orders", threshold)
+		require.ErrorIs(t, err, limit.ErrInvalidConfig)
+		assert.ErrorContains(t, err, `"orders"`)
+		assert.ErrorContains(t, err, strconv.FormatInt(threshold, 10))
+	}
+	for _, err := range []error{l.SetThreshold(ctx, "", 1), l.ResetThreshold(ctx, ""), second(l.Threshold(ctx, ""))} {
+		assert.ErrorIs(t, err, limit.ErrInvalidConfig)
+	}
+	none := slidinglog.New(rdb, slidinglog.Config{Limit: 3, Window: time.Minute})
+	broken := slidinglog.New(rdb, slidinglog.Config{Limit: -3, Window: time.Minute, Thresholds: "thresholds"})
+	for _, l := range []*slidinglog.Limiter{none, broken} {
+		for _, err := range []error{
+			l.SetThreshold(ctx, "orders", 1), l.ResetThreshold(ctx, "orders"), second(l.Threshold(ctx, "orders")), second(l.Thresholds(ctx)),
+		} {
+			assert.ErrorIs(t, err, limit.ErrInvalidConfig)
+		}
+	}
+	cancel()
+	for _, err := range []error{
+		l.SetThreshold(ctx, "orders", 1), l.ResetThreshold(ctx, "orders"), second(l.Threshold(ctx, "orders")), second(l.Thresholds(ctx)),
+	} {
+		assert.ErrorIs(t, err, context.Canceled)
+		assert.NotErrorIs(t, err, limit.ErrUnknownOutcome)
+	}
+}
+
+// Writes whose answer is lost are not repeated: somebody else may have set
+// another threshold since. Reads are.
+func TestThresholdAnswerLost(t *testing.T) {
+	t.Parallel()
+	direct, hash := redistest.Redis(t), redistest.Name(t)
+	proxy := redistest.StartProxy(t, redistest.Shared(t).Addr())
+	ctx := t.Context()
+	l := slidinglog.New(proxy.Client(t, nil), slidinglog.Config{Limit: 3, Window: time.Minute, Thresholds: hash})
+	lose := func(command string) {
+		proxy.OnCommand(redistest.Nth(1, command, redistest.DropAnswer))
+	}
+	lose("hset")
+	require.ErrorIs(t, l.SetThreshold(ctx, "orders", 7), limit.ErrUnknownOutcome)
+	lose("hget")
+	threshold, err := l.Threshold(ctx, "orders")
+	require.NoError(t, err)
+	assert.Equal(t, int64(7), threshold)
+	lose("hscan")
+	all, err := l.Thresholds(ctx)
+	require.NoError(t, err)
+	assert.Equal(t, map[string]int64{"orders": 7}, all)
+	lose("hdel")
+	require.ErrorIs(t, l.ResetThreshold(ctx, "orders"), limit.ErrUnknownOutcome)
+	proxy.Settle(t)
+	assert.Zero(t, direct.Exists(ctx, hash).Val())
+}
+
+// While a threshold goes up and down, callers never get more than the highest.
+func TestThresholdChangesUnderLoad(t *testing.T) {
+	t.Parallel()
+	thresholds(t, func(t *testing.T, rdb redis.UniversalClient, l *slidinglog.Limiter, hash string) {
+		const highest = 60
+		key := keyIn(t, hash)
+		granted := make(chan int64)
+		for range 8 {
+			go func() {
+				sum := int64(0)
+				for range 40 {
+					n := 1 + rand.Int64N(3)
+					d, err := l.Take(context.Background(), key, n)
+					if d.Granted && assert.NoError(t, err) {
+						sum += n
+					}
+				}
+				granted <- sum
+			}()
+		}
+		sum, left := int64(0), 8
+		for threshold := int64(3); left > 0; threshold = 3 + (threshold+7)%(highest-2) {
+			select {
+			case n := <-granted:
+				sum += n
+				left--
+			default:
+				require.NoError(t, l.SetThreshold(t.Context(), key, threshold))
+			}
+		}
+		assert.LessOrEqual(t, sum, int64(highest))
+		assert.Equal(t, sum, rdb.ZCard(t.Context(), key).Val())
+	})
+}

@@ -1,0 +1,389 @@
+package tokenbucket_test
+
+import (
+	"math"
+	"strconv"
+	"testing"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"github.com/rratelimiter/rratelimiter/internal/articles"
+	"github.com/rratelimiter/rratelimiter/internal/redistest"
+	"github.com/rratelimiter/rratelimiter/internal/redistest/limittest"
+	"github.com/rratelimiter/rratelimiter/limit"
+	"github.com/rratelimiter/rratelimiter/tokenbucket"
+)
+
+// The tests of this file are each named after something that the articles'
+// scripts do wrong.
+
+// threeInTenSeconds is a bucket of 10 tokens, no multiple of its refill.
+func threeInTenSeconds(rdb redis.UniversalClient) *tokenbucket.Limiter {
+	return tokenbucket.New(rdb, tokenbucket.Config{Capacity: 10, Refill: 3, Interval: 10 * time.Second})
+}
+
+// requireTTLs checks that both keys expire together, and not before the bucket
+// is full.
+func requireTTLs(t *testing.T, rdb redis.UniversalClient, key string, d limit.Decision) {
+	t.Helper()
+	tokens, last := rdb.PTTL(t.Context(), key).Val(), rdb.PTTL(t.Context(), key+"_time").Val()
+	require.Equal(t, tokens, last)
+	require.GreaterOrEqual(t, tokens, d.ResetAfter)
+}
+
+func TestFaultOneTokenACall(t *testing.T) {
+	t.Parallel()
+	redistest.Virtual(t, func(t *testing.T, rdb *redis.Client) {
+		l := threeInTenSeconds(rdb)
+		assert.Equal(t, int64(6), limittest.Take(t, l, "key", 4).Remaining)
+		assert.Equal(t, int64(1), limittest.Take(t, l, "key", 5).Remaining)
+		assert.Equal(t, limit.Decision{Limit: 10, Remaining: 1, RetryAfter: 10 * time.Second, ResetAfter: 30 * time.Second},
+			limittest.Take(t, l, "key", 4))
+		assert.Equal(t, 20*time.Second, limittest.Take(t, l, "key", 7).RetryAfter)
+		time.Sleep(20 * time.Second)
+		assert.Equal(t, int64(0), limittest.Take(t, l, "key", 7).Remaining)
+	})
+}
+
+// The time has another time to live than the tokens.
+func TestFaultTwoTimesToLive(t *testing.T) {
+	t.Parallel()
+	redistest.Virtual(t, func(t *testing.T, rdb *redis.Client) {
+		l := threeInTenSeconds(rdb)
+		for _, ttls := range [][2]time.Duration{{time.Second, time.Hour}, {time.Hour, time.Second}, {0, time.Minute}, {time.Minute, 0}, {0, 0}} {
+			for _, n := range []int64{1, 9} {
+				require.NoError(t, rdb.Set(t.Context(), "key", 5, ttls[0]).Err())
+				require.NoError(t, rdb.Set(t.Context(), "key_time", time.Now().Unix(), ttls[1]).Err())
+				d := limittest.Take(t, l, "key", n)
+				assert.Equal(t, n == 1, d.Granted)
+				requireTTLs(t, rdb, "key", d)
+				time.Sleep(d.ResetAfter - time.Millisecond)
+				assert.False(t, limittest.Take(t, l, "key", 10).Granted)
+				time.Sleep(time.Millisecond)
+				assert.True(t, limittest.Take(t, l, "key", 10).Granted)
+			}
+		}
+	})
+}
+
+// Where one of the keys is gone nobody gets more than the bucket allows.
+func TestFaultOneKeyMissing(t *testing.T) {
+	t.Parallel()
+	for _, missing := range []string{"key", "key_time"} {
+		t.Run(missing, func(t *testing.T) {
+			t.Parallel()
+			redistest.Virtual(t, func(t *testing.T, rdb *redis.Client) {
+				l := threeInTenSeconds(rdb)
+				for _, spent := range []int64{1, 7, 10} {
+					time.Sleep(time.Hour)
+					require.True(t, limittest.Take(t, l, "key", spent).Granted)
+					start := time.Now()
+					time.Sleep(12 * time.Second)
+					require.NoError(t, rdb.Del(t.Context(), missing).Err())
+					granted := spent
+					for time.Since(start) < 2*time.Minute {
+						d := limittest.Take(t, l, "key", 1)
+						requireTTLs(t, rdb, "key", d)
+						if d.Granted {
+							granted++
+						} else {
+							time.Sleep(d.RetryAfter)
+						}
+						most := 10 + 3*(time.Since(start)/(10*time.Second))
+						require.LessOrEqual(t, granted, int64(most), "after %v", time.Since(start))
+					}
+					assert.Greater(t, granted, int64(30), "the refills go on")
+				}
+			})
+		})
+	}
+}
+
+// A refusal keeps the refill that it computed.
+func TestFaultRefusalForgetsTheRefill(t *testing.T) {
+	t.Parallel()
+	redistest.Virtual(t, func(t *testing.T, rdb *redis.Client) {
+		l, start := threeInTenSeconds(rdb), time.Now().Unix()
+		require.True(t, limittest.Take(t, l, "key", 10).Granted)
+		for i := int64(1); i <= 3; i++ {
+			time.Sleep(10 * time.Second)
+			d := limittest.Take(t, l, "key", 10)
+			assert.False(t, d.Granted)
+			assert.Equal(t, 3*i, d.Remaining)
+			assert.Equal(t, strconv.FormatInt(3*i, 10), rdb.Get(t.Context(), "key").Val())
+			assert.Equal(t, strconv.FormatInt(start+10*i, 10), rdb.Get(t.Context(), "key_time").Val())
+			requireTTLs(t, rdb, "key", d)
+		}
+		// The articles' script goes on from there.
+		article := articles.TokenBucket{Redis: rdb, Key: "key", Capacity: 10, Refill: 3, Seconds: 10, Cost: 9, Now: time.Now}
+		left, err := article.Take(t.Context())
+		require.NoError(t, err)
+		assert.Zero(t, left)
+	})
+}
+
+// The time to live is that of the whole refills before the bucket is full, so
+// that it starts full again too soon.
+func TestFaultTTLEndsBeforeTheRefill(t *testing.T) {
+	t.Parallel()
+	redistest.Virtual(t, func(t *testing.T, rdb *redis.Client) {
+		l := threeInTenSeconds(rdb)
+		d := limittest.Take(t, l, "key", 10)
+		assert.Equal(t, 40*time.Second, d.ResetAfter)
+		requireTTLs(t, rdb, "key", d)
+		time.Sleep(40*time.Second - time.Millisecond)
+		assert.Equal(t, int64(9), limittest.Take(t, l, "key", 10).Remaining)
+		time.Sleep(time.Millisecond)
+		assert.True(t, limittest.Take(t, l, "key", 10).Granted)
+	})
+}
+
+// Theirs writes a time to live of 33 s; the first call of this package mends it.
+func TestFaultTTLOfTheArticlesIsMended(t *testing.T) {
+	t.Parallel()
+	for name, cost := range map[string]int64{"granted": 8, "refused": 10} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			redistest.Virtual(t, func(t *testing.T, rdb *redis.Client) {
+				article := articles.TokenBucket{Redis: rdb, Key: "key", Capacity: 10, Refill: 3, Seconds: 10, Cost: cost, Now: time.Now}
+				_, err := article.Take(t.Context())
+				require.NoError(t, err)
+				require.Equal(t, 33*time.Second, rdb.PTTL(t.Context(), "key").Val())
+				d := limittest.Take(t, threeInTenSeconds(rdb), "key", 2)
+				assert.Equal(t, cost == 8, d.Granted)
+				assert.Equal(t, 40*time.Second, d.ResetAfter)
+				requireTTLs(t, rdb, "key", d)
+			})
+		})
+	}
+}
+
+// A clock that goes back makes negative refills.
+func TestFaultClockGoingBack(t *testing.T) {
+	t.Parallel()
+	for _, back := range []time.Duration{time.Millisecond, 5 * time.Second, time.Hour} {
+		t.Run(back.String(), func(t *testing.T) {
+			t.Parallel()
+			rdb, m := redistest.Mini(t)
+			now := time.Date(2040, 1, 1, 0, 0, 0, 0, time.UTC)
+			m.SetTime(now)
+			l := threeInTenSeconds(rdb)
+			assert.Equal(t, int64(5), limittest.Take(t, l, "key", 5).Remaining)
+			now = now.Add(-back)
+			m.SetTime(now)
+			assert.Equal(t, int64(5), limittest.Take(t, l, "key", 6).Remaining, "nothing is lost, and nothing is refilled")
+			assert.True(t, limittest.Take(t, l, "key", 5).Granted)
+			d := limittest.Take(t, l, "key", 1)
+			assert.False(t, d.Granted)
+			assert.LessOrEqual(t, d.RetryAfter, l.Window()+10*time.Second)
+			m.SetTime(now.Add(d.RetryAfter))
+			assert.True(t, limittest.Take(t, l, "key", 1).Granted, "after %v", d.RetryAfter)
+		})
+	}
+}
+
+// The server's clock counts, whatever that of the process says.
+func TestServerClock(t *testing.T) {
+	t.Parallel()
+	rdb, m := redistest.Mini(t)
+	now := time.Date(2040, 1, 1, 0, 0, 0, 700_000_000, time.UTC)
+	m.SetTime(now)
+	l := threeInTenSeconds(rdb)
+	d := limittest.Take(t, l, "key", 10)
+	assert.Equal(t, strconv.FormatInt(now.Unix(), 10), rdb.Get(t.Context(), "key_time").Val())
+	assert.Equal(t, 39300*time.Millisecond, d.ResetAfter, "from the second on in which it was written")
+	m.SetTime(now.Add(9299 * time.Millisecond))
+	assert.False(t, limittest.Take(t, l, "key", 1).Granted)
+	m.SetTime(now.Add(9300 * time.Millisecond))
+	assert.Equal(t, int64(2), limittest.Take(t, l, "key", 1).Remaining)
+}
+
+// A time ahead, as callers with fast clocks write it, refills nothing, and can't
+// be used up for more than the bucket allows.
+func TestTimeOfAFastClock(t *testing.T) {
+	t.Parallel()
+	redistest.Virtual(t, func(t *testing.T, rdb *redis.Client) {
+		l := threeInTenSeconds(rdb)
+		article := articles.TokenBucket{
+			Redis: rdb, Key: "key", Capacity: 10, Refill: 3, Seconds: 10, Cost: 1,
+			Now: func() time.Time { return time.Now().Add(25 * time.Second) },
+		}
+		granted := int64(0)
+		for range 20 {
+			left, err := article.Take(t.Context())
+			require.NoError(t, err)
+			if left >= 0 {
+				granted++
+			}
+			if limittest.Take(t, l, "key", 1).Granted {
+				granted++
+			}
+		}
+		assert.Equal(t, int64(10), granted)
+	})
+}
+
+func TestBorrowing(t *testing.T) {
+	t.Parallel()
+	redistest.Virtual(t, func(t *testing.T, rdb *redis.Client) {
+		ctx := t.Context()
+		assert.False(t, limittest.Take(t, drained(t, rdb, 0), "key", 1).Granted, "off unless asked for")
+		require.NoError(t, rdb.FlushAll(ctx).Err())
+
+		l := drained(t, rdb, 5)
+		d := limittest.Take(t, l, "key", 4)
+		assert.True(t, d.Granted)
+		assert.Equal(t, int64(1), d.Remaining, "may be borrowed")
+		assert.Equal(t, 50*time.Second, d.ResetAfter)
+		assert.Equal(t, "-4", rdb.Get(ctx, "key").Val())
+		requireTTLs(t, rdb, "key", d)
+		d = limittest.Take(t, l, "key", 3)
+		assert.False(t, d.Granted, "2 more than may be borrowed")
+		assert.Equal(t, 10*time.Second, d.RetryAfter)
+
+		// To those who don't lend, it is empty.
+		article := articles.TokenBucket{Redis: rdb, Key: "key", Capacity: 10, Refill: 3, Seconds: 10, Cost: 1, Now: time.Now}
+		left, err := article.Take(ctx)
+		require.NoError(t, err)
+		assert.EqualValues(t, -1, left)
+
+		// Refills pay back first.
+		time.Sleep(20 * time.Second)
+		strict := threeInTenSeconds(rdb)
+		assert.True(t, limittest.Take(t, strict, "key", 2).Granted)
+		assert.False(t, limittest.Take(t, strict, "key", 1).Granted)
+
+		// As much as capacity and loan together, for one request too.
+		time.Sleep(time.Hour)
+		d = limittest.Take(t, l, "key", 15)
+		assert.True(t, d.Granted)
+		assert.Zero(t, d.Remaining)
+		requireTTLs(t, rdb, "key", d)
+		time.Sleep(d.ResetAfter - time.Millisecond)
+		assert.Less(t, limittest.Take(t, l, "key", 15).Remaining, int64(15))
+		time.Sleep(time.Millisecond)
+		assert.Equal(t, int64(5), limittest.Take(t, l, "key", 10).Remaining)
+	})
+}
+
+// drained returns a limiter that lends so many tokens, and has none left.
+func drained(t *testing.T, rdb redis.UniversalClient, borrow int64) *tokenbucket.Limiter {
+	t.Helper()
+	l := tokenbucket.New(rdb, tokenbucket.Config{Capacity: 10, Refill: 3, Interval: 10 * time.Second, Borrow: borrow})
+	require.True(t, limittest.Take(t, l, "key", 10).Granted)
+	return l
+}
+
+// At RetryAfter the request passes where tokens are lent, too.
+func TestBorrowingRetryAfter(t *testing.T) {
+	t.Parallel()
+	redistest.Virtual(t, func(t *testing.T, rdb *redis.Client) {
+		l := tokenbucket.New(rdb, tokenbucket.Config{Capacity: 10, Refill: 3, Interval: 10 * time.Second, Borrow: 5})
+		refused := 0
+		for i := range int64(80) {
+			n := 1 + i*7%15
+			d := limittest.Take(t, l, "key", n)
+			requireTTLs(t, rdb, "key", d)
+			if d.Granted {
+				continue
+			}
+			refused++
+			time.Sleep(d.RetryAfter - time.Millisecond)
+			require.False(t, limittest.Take(t, l, "key", n).Granted)
+			time.Sleep(time.Millisecond)
+			require.True(t, limittest.Take(t, l, "key", n).Granted)
+		}
+		assert.Greater(t, refused, 20)
+	})
+}
+
+func TestCorrupt(t *testing.T) {
+	t.Parallel()
+	redistest.Everywhere(t, func(t *testing.T, rdb redis.UniversalClient) {
+		l := threeInTenSeconds(rdb)
+		for _, text := range []string{"", "abc", "1.5", "1e3", " 3", "3 ", "9007199254740992", "99999999999999999999", "0x1", "--1"} {
+			for place, suffix := range []string{"", "_time"} {
+				key := limittest.Key(t)
+				limittest.Take(t, l, key, 3)
+				require.NoError(t, rdb.Set(t.Context(), key+suffix, text, time.Hour).Err())
+				require.NoError(t, rdb.Expire(t.Context(), key, time.Hour).Err())
+				require.NoError(t, rdb.Expire(t.Context(), key+"_time", time.Hour).Err())
+				field := []string{"tokens", "time"}[place]
+				limittest.RequireCorrupt(t, rdb, []string{key, key + "_time"}, l, key, strconv.Quote(key+suffix), field)
+			}
+		}
+	})
+}
+
+// More tokens than the bucket holds, or fewer than may be borrowed, are what
+// another configuration left.
+func TestAnotherConfiguration(t *testing.T) {
+	t.Parallel()
+	redistest.Virtual(t, func(t *testing.T, rdb *redis.Client) {
+		l, now := threeInTenSeconds(rdb), time.Now().Unix()
+		require.NoError(t, rdb.MSet(t.Context(), "key", 5000, "key_time", now).Err())
+		assert.Equal(t, int64(9), limittest.Take(t, l, "key", 1).Remaining)
+
+		require.NoError(t, rdb.MSet(t.Context(), "key", -8, "key_time", now).Err())
+		d := limittest.Take(t, l, "key", 1)
+		assert.Equal(t, limit.Decision{Limit: 10, RetryAfter: 30 * time.Second, ResetAfter: time.Minute}, d)
+		requireTTLs(t, rdb, "key", d)
+		time.Sleep(30 * time.Second)
+		assert.Equal(t, int64(0), limittest.Take(t, l, "key", 1).Remaining)
+	})
+}
+
+func TestInvalidConfig(t *testing.T) {
+	t.Parallel()
+	for text, cfg := range map[string]tokenbucket.Config{
+		"capacity 0":            {Refill: 1, Interval: time.Second},
+		"capacity -1":           {Capacity: -1, Refill: 1, Interval: time.Second},
+		"capacity 9007":         {Capacity: tokenbucket.MaxTokens + 1, Refill: 1, Interval: time.Second},
+		"refill 0":              {Capacity: 1, Interval: time.Second},
+		"refill -1":             {Capacity: 1, Refill: -1, Interval: time.Second},
+		"refill 9007":           {Capacity: 1, Refill: tokenbucket.MaxTokens + 1, Interval: time.Second},
+		"interval 0s":           {Capacity: 1, Refill: 1},
+		"interval -1s":          {Capacity: 1, Refill: 1, Interval: -time.Second},
+		"interval 500ms":        {Capacity: 1, Refill: 1, Interval: 500 * time.Millisecond},
+		"interval 1.5s":         {Capacity: 1, Refill: 1, Interval: 1500 * time.Millisecond},
+		"borrowing of -1":       {Capacity: 1, Refill: 1, Interval: time.Second, Borrow: -1},
+		"borrowing of 90071992": {Capacity: 2, Refill: 1, Interval: time.Second, Borrow: tokenbucket.MaxTokens - 1},
+		"to fill":               {Capacity: tokenbucket.MaxTokens, Refill: 1, Interval: time.Hour},
+	} {
+		l := tokenbucket.New(limittest.Unreachable(t), cfg)
+		limittest.RequireRefused(t, l, "orders", 1, limit.ErrInvalidConfig, text, `"orders"`)
+		assert.GreaterOrEqual(t, l.Window(), time.Duration(0))
+	}
+}
+
+func TestWindow(t *testing.T) {
+	t.Parallel()
+	rdb := limittest.Unreachable(t)
+	assert.Equal(t, 40*time.Second, threeInTenSeconds(rdb).Window())
+	assert.Equal(t, 50*time.Second, tokenbucket.New(rdb, tokenbucket.Config{Capacity: 10, Refill: 3, Interval: 10 * time.Second, Borrow: 5}).Window())
+	assert.Equal(t, time.Second, tokenbucket.New(rdb, tokenbucket.Config{Capacity: 10, Refill: math.MaxInt32, Interval: time.Second}).Window())
+}
+
+// The largest figures count exactly, and no time to live is beyond what Redis
+// takes.
+func TestLargestFigures(t *testing.T) {
+	t.Parallel()
+	redistest.Everywhere(t, func(t *testing.T, rdb redis.UniversalClient) {
+		const most = tokenbucket.MaxTokens
+		key := limittest.Key(t)
+		l := tokenbucket.New(rdb, tokenbucket.Config{Capacity: most, Refill: most, Interval: time.Hour})
+		assert.Equal(t, int64(most-1), limittest.Take(t, l, key, 1).Remaining)
+		assert.Equal(t, int64(1), limittest.Take(t, l, key, most-2).Remaining)
+		assert.False(t, limittest.Take(t, l, key, 2).Granted)
+
+		key = limittest.Key(t)
+		slow := tokenbucket.New(rdb, tokenbucket.Config{Capacity: 290, Refill: 1, Interval: 365 * 24 * time.Hour})
+		d := limittest.Take(t, slow, key, 290)
+		assert.True(t, d.Granted)
+		assert.Equal(t, 290*365*24*time.Hour, d.ResetAfter.Round(time.Minute))
+		assert.Equal(t, 365*24*time.Hour, limittest.Take(t, slow, key, 1).RetryAfter.Round(time.Minute))
+	})
+}

@@ -1,0 +1,141 @@
+package tokenbucket_test
+
+import (
+	"context"
+	"math/rand/v2"
+	"testing"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"github.com/rratelimiter/rratelimiter/internal/articles"
+	"github.com/rratelimiter/rratelimiter/internal/redistest"
+	"github.com/rratelimiter/rratelimiter/internal/redistest/limittest"
+	"github.com/rratelimiter/rratelimiter/limit"
+	"github.com/rratelimiter/rratelimiter/tokenbucket"
+)
+
+// bucket is the rule of a token bucket that two programs share.
+type bucket struct {
+	capacity, refill int64
+	interval         time.Duration
+
+	tokens int64
+	last   time.Duration // the second of the last refill
+}
+
+// at refills the bucket. gone tells that Redis holds nothing of it: it starts
+// full, which it must have been.
+func (b *bucket) at(now time.Duration, gone bool) (ok bool) {
+	if intervals := int64((now.Truncate(time.Second) - b.last) / b.interval); intervals > 0 {
+		b.tokens = min(b.capacity, b.tokens+intervals*b.refill)
+		b.last += time.Duration(intervals) * b.interval
+	}
+	if gone {
+		b.last = now.Truncate(time.Second)
+	}
+	return !gone || b.tokens == b.capacity
+}
+
+// until returns how long it takes for so many tokens to come.
+func (b *bucket) until(now time.Duration, tokens int64) time.Duration {
+	if tokens <= 0 {
+		return 0
+	}
+	return b.last + time.Duration((tokens+b.refill-1)/b.refill)*b.interval - now
+}
+
+// take is what this package answers.
+func (b *bucket) take(now time.Duration, n int64) limit.Decision {
+	d := limit.Decision{Limit: b.capacity, Granted: n <= b.tokens}
+	if d.Granted {
+		b.tokens -= n
+	} else {
+		d.RetryAfter = b.until(now, n-b.tokens)
+	}
+	d.Remaining, d.ResetAfter = b.tokens, b.until(now, b.capacity-b.tokens)
+	return d
+}
+
+// article is what the articles' token bucket answers.
+func (b *bucket) article(n int64) int64 {
+	if n > b.tokens {
+		return -1
+	}
+	b.tokens -= n
+	return b.tokens
+}
+
+// play has two programs share a bucket: one with this package, one with the
+// articles' script, by whose times to live a capacity that is no multiple of the
+// refill would be exceeded.
+func play(t *testing.T, rdb redis.UniversalClient, clock limittest.Clock, draw *rand.Rand, key string, unit time.Duration) (requests int, mismatch string) {
+	b := &bucket{refill: 1 + draw.Int64N(4), interval: time.Duration(1+draw.IntN(4)) * unit}
+	b.capacity = b.refill * (1 + draw.Int64N(5))
+	b.tokens = b.capacity
+	l := tokenbucket.New(rdb, tokenbucket.Config{Capacity: b.capacity, Refill: b.refill, Interval: b.interval})
+	article := articles.TokenBucket{
+		Redis: rdb, Key: key, Capacity: b.capacity, Refill: b.refill, Seconds: int64(b.interval / time.Second), Now: clock.Now,
+	}
+	for requests = 1; requests <= 80; requests++ {
+		if draw.IntN(3) == 0 {
+			clock.Pause(limittest.Pause(draw, 3*b.interval, unit))
+		}
+		now, n := clock.Passed(), 1+draw.Int64N(min(4, b.capacity))
+		exist, err := rdb.Exists(t.Context(), key, article.TimeKey()).Result()
+		require.NoError(t, err)
+		if exist == 1 || !b.at(now, exist == 0) {
+			return requests, limittest.Mismatch("keys of the bucket", now, exist, 2)
+		}
+		if draw.IntN(2) == 0 {
+			article.Cost = n
+			want := b.article(n)
+			if got, err := limittest.Either(draw, article.Take, article.Eval)(t.Context()); err != nil || got != want {
+				return requests, limittest.Mismatch("theirs", now, []any{got, err}, want)
+			}
+			continue
+		}
+		want := b.take(now, n)
+		if got, err := l.Take(t.Context(), key, n); err != nil || !clock.Same(got, want) {
+			return requests, limittest.Mismatch("ours", now, []any{got, err}, want)
+		}
+	}
+	return requests, ""
+}
+
+func TestTurnsWithTheArticles(t *testing.T) {
+	t.Parallel()
+	t.Run("virtual time", func(t *testing.T) {
+		t.Parallel()
+		redistest.Virtual(t, func(t *testing.T, rdb *redis.Client) {
+			limittest.TakeTurns(t, "tokenbucket", func(t *testing.T, draw *rand.Rand, key string) (int, string) {
+				// The bucket counts whole seconds.
+				time.Sleep(time.Second - time.Duration(time.Now().Nanosecond()))
+				return play(t, rdb, limittest.NewBubble(), draw, key, time.Second)
+			})
+		})
+	})
+	redistest.Everywhere(t, func(t *testing.T, rdb redis.UniversalClient) {
+		limittest.TakeTurns(t, "tokenbucket", func(t *testing.T, draw *rand.Rand, key string) (int, string) {
+			return play(t, rdb, limittest.NewAged(t, rdb, key, key+"_time"), draw, key, time.Minute)
+		})
+	})
+}
+
+// At the same time, too, both grant what the bucket holds and no more.
+func TestTogetherWithTheArticles(t *testing.T) {
+	t.Parallel()
+	redistest.Everywhere(t, func(t *testing.T, rdb redis.UniversalClient) {
+		const most = 90
+		key := limittest.Key(t)
+		article := articles.TokenBucket{Redis: rdb, Key: key, Capacity: most, Refill: 1, Seconds: 3600, Cost: 1, Now: time.Now}
+		passed := func(ctx context.Context) (int64, error) {
+			left, err := article.Eval(ctx)
+			return left + 1, err
+		}
+		l := tokenbucket.New(rdb, tokenbucket.Config{Capacity: most, Refill: 1, Interval: time.Hour})
+		assert.EqualValues(t, most, limittest.Together(t, l, key, passed))
+	})
+}
