@@ -373,7 +373,7 @@ func (b *bundle) giveBack(ctx context.Context) {
 	var wg sync.WaitGroup
 	for _, l := range b.limiters {
 		wg.Go(func() {
-			b.client.giveBackGrant(ctx, l.keys, grant{b.member, b.permits}, b.sent)
+			_ = b.client.giveBackGrant(ctx, l.keys, grant{b.member, b.permits}, b.sent)
 			b.client.wake(l.keys.Names()[0])
 		})
 	}

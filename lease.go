@@ -397,7 +397,7 @@ func (q *queue) endLeases() {
 // giveBackRests gives back what is left of leases.
 func (c *Client) giveBackRests(ctx context.Context, keys *script.Keys, rests []rest) {
 	for _, r := range rests {
-		c.giveBackGrant(ctx, keys, r.grant, r.sent)
+		_ = c.giveBackGrant(ctx, keys, r.grant, r.sent)
 	}
 	c.changed(keys.Names()[0])
 }

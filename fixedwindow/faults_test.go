@@ -192,3 +192,22 @@ func TestLargestFigures(t *testing.T) {
 		assert.Equal(t, "9007199254740991", rdb.Get(t.Context(), key).Val())
 	})
 }
+
+// What is given back late belongs to a window that has ended, however short.
+func TestGivingBackAfterTheWindow(t *testing.T) {
+	t.Parallel()
+	for _, window := range []time.Duration{time.Millisecond, 3 * time.Millisecond, time.Second} {
+		t.Run(window.String(), func(t *testing.T) {
+			t.Parallel()
+			redistest.Virtual(t, func(t *testing.T, rdb *redis.Client) {
+				l := fixedwindow.New(rdb, fixedwindow.Config{Limit: 10, Window: window})
+				_, giveBack, err := l.TakeReturnable(t.Context(), "key", 10)
+				require.NoError(t, err)
+				time.Sleep(window)
+				require.True(t, limittest.Take(t, l, "key", 10).Granted)
+				require.NoError(t, giveBack(t.Context()))
+				assert.False(t, limittest.Take(t, l, "key", 1).Granted)
+			})
+		})
+	}
+}

@@ -115,7 +115,7 @@ func (l *Limiter) decide(ctx context.Context, key string, b *meet.Batch) (meet.V
 	}
 	v, end, err := meet.ParseVerdict(reply)
 	v.GiveBack = func(ctx context.Context, permits int64) error {
-		_, err := script.Once(ctx, l.sender, lua.FixedWindowGiveBack, keys, permits, end)
+		_, err := script.Once(ctx, l.sender, lua.FixedWindowGiveBack, keys, permits, end, l.cfg.Window.Milliseconds())
 		return explain(err, key)
 	}
 	return v, err

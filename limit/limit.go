@@ -47,10 +47,22 @@ type Returner interface {
 }
 
 // Windowed is a Limiter that knows how long the span is that its limit speaks
-// of: what Decision.Limit permits at most are granted in.
+// of: the interval of a RateLimiter, the window of a fixed window or a sliding
+// log, the time in which an empty token bucket fills.
 type Windowed interface {
 	Limiter
 
-	// Window returns the length of that span.
+	// Window returns the length of that span, as it is configured.
 	Window() time.Duration
+}
+
+// Suffixed is a Limiter that keeps a second Redis key for each of its keys: the
+// key with KeySuffix behind it. A key that itself ends so is another one's
+// second; whoever makes keys of what comes from outside must see to it that none
+// does.
+type Suffixed interface {
+	Limiter
+
+	// KeySuffix returns the suffix, which is not empty.
+	KeySuffix() string
 }

@@ -11,7 +11,7 @@
 --   limit, free, taken, end, reset, waits...
 --      free: free permits before
 --      taken: the permits granted
---      end: epoch ms at which the window ends, within 1 ms
+--      end: epoch ms at which the window ends
 --      reset: ms until all permits are free again; 0 where they are
 --      waits: for each run of which a request was refused, save those above the
 --      limit: the ms until it could pass

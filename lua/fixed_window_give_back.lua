@@ -4,7 +4,8 @@
 --   1 count of the permits taken in the window
 -- ARGV
 --   1  permits
---   2  epoch ms at which their window ends, within 1 ms
+--   2  epoch ms at which their window ends
+--   3  window in ms
 -- Returns
 --   1 where the permits were given back, else 0
 
@@ -13,7 +14,9 @@
 --- @include "integer"
 
 local count, left = integer(redis.call('GET', KEYS[1])), redis.call('PTTL', KEYS[1])
-if not count or left < 1 or math.abs(tonumber(clock()) + left - tonumber(ARGV[2])) > 2 then
+-- A window that came after ends a window later, or more. TIME and PTTL may be a
+-- few ms apart.
+if not count or left < 1 or math.abs(clock() + left - ARGV[2]) > math.min(ARGV[3] / 2, 5) then
   return 0
 end
 redis.call('DECRBY', KEYS[1], digits(math.min(count, tonumber(ARGV[1]))))

@@ -299,7 +299,7 @@ func TestOtherScriptsRun(t *testing.T) {
 			assert.Equal(t, []int64{10, 10, 8}, got[:3])
 			assert.Equal(t, []int64{hour, hour}, got[4:])
 		}},
-		{FixedWindowGiveBack, []string{"count"}, []any{3, 1}, func(t *testing.T, got []int64) { assert.Equal(t, []int64{0}, got) }},
+		{FixedWindowGiveBack, []string{"count"}, []any{3, 1, 1000}, func(t *testing.T, got []int64) { assert.Equal(t, []int64{0}, got) }},
 		{SlidingLog, []string{"log"}, []any{10, hour, "", "id", "", 4, 2, 3, 1}, func(t *testing.T, got []int64) {
 			assert.Equal(t, []int64{10, 10, 8, 0, hour, hour}, got)
 		}},
@@ -316,7 +316,7 @@ func TestOtherScriptsRun(t *testing.T) {
 			assert.Len(t, got, 6)
 			assert.Positive(t, got[5])
 		}},
-		{TokenBucketGiveBack, []string{"tokens"}, []any{10, 2, 5, 4, 2, "9999999999"}, func(t *testing.T, got []int64) {
+		{TokenBucketGiveBack, []string{"tokens", "time"}, []any{10, 2, 1, 4, 2, "9999999999"}, func(t *testing.T, got []int64) {
 			assert.Equal(t, []int64{4}, got)
 		}},
 	}

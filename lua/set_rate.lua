@@ -62,6 +62,10 @@ end
 -- see to that.
 local rows = redis.call('ZRANGE', permits_key, 0, 256)
 local few = #rows <= 256
+if not old and #rows > 0 and not is_window(value_key, permits_key, false, config.interval) then
+  -- Of which rate the value was the rest is lost: what is in use tells it anew.
+  value, text = nil, nil
+end
 if value then
   if few then
     local _

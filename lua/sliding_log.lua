@@ -21,54 +21,45 @@
 --      limit: the ms until it could pass
 --   CORRUPT <key's number> <field> <why>
 
+local limit_text = ARGV[1]
+if KEYS[2] then
+  limit_text = redis.call('HGET', KEYS[2], ARGV[3]) or limit_text
+end
+local time = redis.call('TIME')
+local now_text = time[1] .. string.sub('00000' .. time[2], -6, -4)
+local rows = redis.call('ZCARD', KEYS[1])
+
 -- One permit of a log that has it, and in which nothing has run out or is dated
 -- ahead: the common case, with the fewest commands. Arithmetic turns text into
 -- numbers, without a call.
-if #ARGV == 7 and ARGV[6] == '1' and ARGV[7] == '1' and ARGV[5] == '' then
-  local call = redis.call
-  local limit_text, window = ARGV[1], ARGV[2] + 0
-  if KEYS[2] then
-    limit_text = call('HGET', KEYS[2], ARGV[3]) or limit_text
-  end
-  local time = call('TIME')
-  local now_text = time[1] .. string.sub('00000' .. time[2], -6, -4)
-  local rows = call('ZCARD', KEYS[1])
-  local newest, used = 0, 0
+if #ARGV == 7 and ARGV[6] == '1' and ARGV[7] == '1' and ARGV[5] == '' and
+    #limit_text <= 15 and string.find(limit_text, '^[1-9]%d*$') and rows < limit_text + 0 then
+  local window, newest, used = ARGV[2] + 0, 0, 0
   if rows > 0 then
-    newest = tonumber(call('ZRANGE', KEYS[1], rows - 1, rows - 1, 'WITHSCORES')[2]) or math.huge
-    used = call('ZCOUNT', KEYS[1], '(' .. string.format('%.0f', now_text - window), '+inf')
+    newest = tonumber(redis.call('ZRANGE', KEYS[1], rows - 1, rows - 1, 'WITHSCORES')[2]) or math.huge
+    used = redis.call('ZCOUNT', KEYS[1], '(' .. string.format('%.0f', now_text - window), '+inf')
   end
-  if string.find(limit_text, '^%d+$') and #limit_text <= 15 and rows == used and used < limit_text + 0 and newest <= now_text + 0 then
-    call('ZADD', KEYS[1], 'NX', now_text, ARGV[4] .. ':0')
-    if call('PTTL', KEYS[1]) < window then
-      call('PEXPIRE', KEYS[1], ARGV[2])
+  if rows == used and newest <= now_text + 0 then
+    redis.call('ZADD', KEYS[1], 'NX', now_text, ARGV[4] .. ':0')
+    if redis.call('PTTL', KEYS[1]) < window then
+      redis.call('PEXPIRE', KEYS[1], ARGV[2])
     end
     return {limit_text + 0, limit_text - used, 1, 0, window}
   end
 end
 
---- @include "clock"
 --- @include "corrupt"
 --- @include "digits"
 --- @include "threshold"
 --- @include "walk"
 
-local limit, window, id = tonumber(ARGV[1]), tonumber(ARGV[2]), ARGV[4]
-if KEYS[2] then
-  local text = redis.call('HGET', KEYS[2], ARGV[3])
-  if text then
-    limit = threshold(text)
-    if not limit then
-      return corrupt(2, 'threshold', 'is no number, 0 or more: ' .. text)
-    end
-  end
+local limit, window, id = threshold(limit_text), tonumber(ARGV[2]), ARGV[4]
+if not limit then
+  return corrupt(2, 'threshold', 'is no whole number of 0 or more: ' .. limit_text)
 end
-
-local now_text = clock()
 local now = tonumber(now_text)
 local since = '(' .. digits(now - window)
 local used = redis.call('ZCOUNT', KEYS[1], since, '+inf')
-local rows = redis.call('ZCARD', KEYS[1])
 local out = rows - used
 
 local sum = 0

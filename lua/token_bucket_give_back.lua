@@ -3,6 +3,7 @@
 --
 -- KEYS
 --   1 tokens
+--   2 time
 -- ARGV
 --   1  capacity
 --   2  refill: tokens added each interval
@@ -18,11 +19,13 @@
 --- @include "integer"
 
 local capacity, left = tonumber(ARGV[1]), tonumber(ARGV[5])
-local tokens = integer(redis.call('GET', KEYS[1]))
-if not tokens then
+local interval = tonumber(ARGV[3])
+local tokens, last = integer(redis.call('GET', KEYS[1])), integer(redis.call('GET', KEYS[2]))
+-- Refills come at whole intervals: a bucket out of step is one that was made anew.
+if not tokens or not last or (last - ARGV[6]) % interval ~= 0 then
   return 0
 end
-local periods = math.max(0, math.floor((math.floor(clock() / 1000) - ARGV[6]) / ARGV[3]))
+local periods = math.max(0, math.floor((math.floor(clock() / 1000) - ARGV[6]) / interval))
 local come = math.min(capacity, left + periods * ARGV[2])
 local back = math.min(capacity, left + ARGV[4] + periods * ARGV[2]) - come
 back = math.min(back, capacity - tokens)

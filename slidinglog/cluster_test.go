@@ -2,6 +2,7 @@ package slidinglog_test
 
 import (
 	"context"
+	"strconv"
 	"testing"
 	"time"
 
@@ -58,6 +59,32 @@ func TestThresholdsOnSeveralServers(t *testing.T) {
 				assert.Equal(t, int64(3), d.Limit)
 			}
 		})
+	}
+}
+
+// A cluster client may send what only reads to any node. Replicas lag behind, and
+// the pages of a scan must be of one server.
+func TestThresholdsAreReadFromTheirMaster(t *testing.T) {
+	t.Parallel()
+	rdb, ctx := redistest.StartCluster(t, 3, 1).Client(t, &redis.ClusterOptions{RouteRandomly: true}), t.Context()
+	hash := redistest.Name(t)
+	l := threeAMinuteOr(rdb, hash)
+	const count = 2000
+	pipe := rdb.Pipeline()
+	for i := range count {
+		pipe.HSet(ctx, hash, strconv.Itoa(i), i)
+	}
+	_, err := pipe.Exec(ctx)
+	require.NoError(t, err)
+	all, err := l.Thresholds(ctx)
+	require.NoError(t, err)
+	assert.Len(t, all, count)
+	for i := range int64(200) {
+		require.NoError(t, l.SetThreshold(ctx, "ann", i))
+		threshold, err := l.Threshold(ctx, "ann")
+		require.NoError(t, err)
+		assert.Equal(t, i, threshold)
+		assert.Equal(t, i, limittest.Take(t, l, "ann", 1).Limit)
 	}
 }
 

@@ -134,7 +134,7 @@ func (l *Limiter) take(ctx context.Context, op, key string, n int64) (d limit.De
 	if err == nil {
 		d, giveBack, err = l.table.Take(ctx, key, n)
 	}
-	if err == nil && d.Limit == 0 {
+	if err == nil && !d.Granted && d.Limit == 0 {
 		d.RetryAfter = l.cfg.Window
 	}
 	return d, giveBack, meet.Fail("slidinglog", op, key, err)

@@ -136,7 +136,7 @@ func parseThreshold(text string) (int64, bool) {
 }
 
 func notANumber(text string) string {
-	return fmt.Sprintf("is no number, 0 or more: %.40q", text)
+	return fmt.Sprintf("is no whole number of 0 or more: %.40q", text)
 }
 
 // maxAssumed bounds how many thresholds are remembered for where they can't be

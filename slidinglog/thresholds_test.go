@@ -7,6 +7,7 @@ import (
 	"strconv"
 	"strings"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/redis/go-redis/v9"
@@ -96,6 +97,52 @@ func TestThresholdOfZeroRefuses(t *testing.T) {
 		}
 		assert.Zero(t, rdb.Exists(t.Context(), key).Val())
 	})
+}
+
+// One permit and several are decided by the same threshold, the one that is shown.
+func TestThresholdsWithZerosInFront(t *testing.T) {
+	t.Parallel()
+	thresholds(t, func(t *testing.T, rdb redis.UniversalClient, l *slidinglog.Limiter, hash string) {
+		for text, want := range map[string]int64{"010": 10, "08": 8, "00": 0, "000000000000000000000007": 7, "9007199254740991": slidinglog.MaxLimit} {
+			key := keyIn(t, hash)
+			require.NoError(t, rdb.HSet(t.Context(), hash, key, text).Err())
+			threshold, err := l.Threshold(t.Context(), key)
+			require.NoError(t, err)
+			assert.Equal(t, want, threshold, text)
+			for n := range int64(2) {
+				assert.Equal(t, want, limittest.Take(t, l, key, n+1).Limit, text)
+			}
+		}
+	})
+}
+
+// A threshold may fall between a grant whose answer was lost and its repeat.
+func TestAGrantBeforeTheThresholdFellToZero(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		direct, m := redistest.Mini(t)
+		proxy := redistest.MiniProxy(t, m)
+		l := slidinglog.New(proxy.Client(t, nil), slidinglog.Config{Limit: 3, Window: time.Minute, Thresholds: "hash"})
+		limittest.Take(t, l, "another", 1)
+		calls := 0
+		proxy.OnCommand(func(c redistest.Command) redistest.Action {
+			if c.Name() != "evalsha" {
+				return redistest.Pass
+			}
+			if calls++; calls == 1 {
+				return redistest.DropAnswer
+			}
+			assert.NoError(t, direct.HSet(t.Context(), "hash", "ann", 0).Err())
+			return redistest.Pass
+		})
+		assert.Equal(t, limit.Decision{Granted: true, ResetAfter: time.Minute}, round(limittest.Take(t, l, "ann", 2)))
+	})
+}
+
+// round leaves out what a repeat takes.
+func round(d limit.Decision) limit.Decision {
+	d.ResetAfter = d.ResetAfter.Round(time.Second)
+	return d
 }
 
 func TestFaultThresholdThatIsNone(t *testing.T) {

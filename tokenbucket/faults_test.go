@@ -387,3 +387,18 @@ func TestLargestFigures(t *testing.T) {
 		assert.Equal(t, 365*24*time.Hour, limittest.Take(t, slow, key, 1).RetryAfter.Round(time.Minute))
 	})
 }
+
+// What was taken out of a bucket that is gone is not put into the one made anew.
+func TestGivingBackToAnotherBucket(t *testing.T) {
+	t.Parallel()
+	redistest.Virtual(t, func(t *testing.T, rdb *redis.Client) {
+		l := tokenbucket.New(rdb, tokenbucket.Config{Capacity: 10, Refill: 1, Interval: time.Hour})
+		_, giveBack, err := l.TakeReturnable(t.Context(), "key", 4)
+		require.NoError(t, err)
+		require.NoError(t, rdb.FlushAll(t.Context()).Err())
+		time.Sleep(time.Second)
+		assert.Equal(t, 10, limittest.Grants(t, l, "key", 20))
+		require.NoError(t, giveBack(t.Context()))
+		assert.Equal(t, 0, limittest.Grants(t, l, "key", 20))
+	})
+}

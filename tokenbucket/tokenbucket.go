@@ -9,7 +9,8 @@
 // interval of a refill.
 //
 // On a cluster and on a Ring both keys must be in one place: give the key a hash
-// tag, as in "{user1}".
+// tag, as in "{user1}". Anywhere that also keeps a user called "ann_time" off the
+// second key of the user "ann"; packages httplimit and grpclimit see to it without.
 package tokenbucket
 
 import (
@@ -109,6 +110,11 @@ func (l *Limiter) Window() time.Duration {
 	return l.cfg.fill()
 }
 
+const timeSuffix = "_time"
+
+// KeySuffix returns "_time": see [limit.Suffixed].
+func (l *Limiter) KeySuffix() string { return timeSuffix }
+
 // Take takes n tokens out of key's bucket if they are there, or may be borrowed.
 // In the Decision, Limit is Capacity and Borrow together, Remaining what could be
 // taken next, RetryAfter the time until enough has been refilled, and ResetAfter
@@ -146,7 +152,7 @@ func (l *Limiter) take(ctx context.Context, op, key string, n int64) (d limit.De
 }
 
 func (l *Limiter) decide(ctx context.Context, key string, b *meet.Batch) (meet.Verdict, error) {
-	keys := script.KeysOf(key, key+"_time")
+	keys := script.KeysOf(key, key+timeSuffix)
 	if l.sender.Sharded() && !l.sender.Together(keys.Names()...) {
 		return meet.Verdict{}, fmt.Errorf("%w: the keys %q are on different shards: %s", limit.ErrUnsupported, keys.Names(), advice(key))
 	}
@@ -165,7 +171,7 @@ func (l *Limiter) decide(ctx context.Context, key string, b *meet.Batch) (meet.V
 		before := left
 		left += permits
 		mu.Unlock()
-		_, err := script.Once(ctx, l.sender, lua.TokenBucketGiveBack, keys.Pick(0),
+		_, err := script.Once(ctx, l.sender, lua.TokenBucketGiveBack, keys,
 			c.Capacity, c.Refill, int64(c.Interval/time.Second), permits, before, last)
 		return explain(err, keys.Names())
 	}

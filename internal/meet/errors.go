@@ -26,7 +26,7 @@ func Explain(err error, keys []string, kind, advice string) error {
 			return fmt.Errorf("%w: key %q: %s %s; set it right or remove the key", limit.ErrCorrupt, key, field, why)
 		}
 	case "WRONGTYPE":
-		return fmt.Errorf("%w: key %q is not %s; name it otherwise or remove it: %w", limit.ErrCorrupt, keys, kind, err)
+		return fmt.Errorf("%w: key %s is not %s; name it otherwise or remove it: %w", limit.ErrCorrupt, quoted(keys), kind, err)
 	case "CROSSSLOT":
 		return fmt.Errorf("%w: the keys %q fall in different slots of the cluster: %s: %w", limit.ErrUnsupported, keys, advice, err)
 	}
@@ -34,6 +34,14 @@ func Explain(err error, keys []string, kind, advice string) error {
 		return fmt.Errorf("%w: %w", limit.ErrUnknownOutcome, err)
 	}
 	return err
+}
+
+func quoted(keys []string) string {
+	all := make([]string, len(keys))
+	for i, key := range keys {
+		all[i] = strconv.Quote(key)
+	}
+	return strings.Join(all, " or ")
 }
 
 // Corrupt takes apart the error of a script that found a key's state to be none:

@@ -151,33 +151,32 @@ func (t *Table) first(ctx context.Context, s *seat) {
 			delete(t.seats, s.key)
 		}
 	}()
-	t.step(ctx, s)
+	t.mu.Lock()
+	b, requests := t.board(s)
+	t.mu.Unlock()
+	if panicked := t.step(ctx, s, b, requests); panicked != nil {
+		panic(panicked)
+	}
 }
 
 // work decides what has gathered until nothing is left.
 func (t *Table) work(ctx context.Context, s *seat) {
 	for {
 		t.mu.Lock()
-		idle := len(s.waiting) == 0
-		if idle {
+		if len(s.waiting) == 0 {
 			delete(t.seats, s.key)
-		}
-		t.mu.Unlock()
-		if idle {
+			t.mu.Unlock()
 			return
 		}
-		t.step(ctx, s)
+		b, requests := t.board(s)
+		t.mu.Unlock()
+		t.step(ctx, s, b, requests)
 	}
 }
 
-var errPanicked = fmt.Errorf("%w: a hook of the Redis client panicked", limit.ErrUnknownOutcome)
-
-// step decides one batch. Where a hook of the Redis client's panics on the way,
-// none of its callers is left without an answer.
-func (t *Table) step(ctx context.Context, s *seat) {
-	t.mu.Lock()
-	b := &Batch{}
-	var requests []*request
+// board makes a batch of those that wait. t.mu is held.
+func (t *Table) board(s *seat) (b *Batch, requests []*request) {
+	b = &Batch{}
 	for _, r := range s.waiting {
 		if len(requests) > 0 && r.permits > t.rule.Most-b.Sum || !b.Add(r.permits, false, 0) {
 			break
@@ -186,15 +185,24 @@ func (t *Table) step(ctx context.Context, s *seat) {
 		requests = append(requests, r)
 	}
 	s.waiting = slices.Delete(s.waiting, 0, len(requests))
-	t.mu.Unlock()
+	return b, requests
+}
 
-	v, err := Verdict{}, errPanicked
+// step decides one batch. Where a hook of the Redis client's panics on the way,
+// all its callers hear of it: in a goroutine that is nobody's it would end the
+// process. What it panicked with is returned.
+func (t *Table) step(ctx context.Context, s *seat, b *Batch, requests []*request) (panicked any) {
+	v, err := Verdict{}, error(nil)
 	defer func() {
+		if panicked = recover(); panicked != nil {
+			err = fmt.Errorf("%w: a hook of the Redis client panicked: %v", limit.ErrUnknownOutcome, panicked)
+		}
 		if unwanted := t.tell(requests, b, &v, err); unwanted > 0 {
 			go func() { _ = v.GiveBack(ctx, unwanted) }()
 		}
 	}()
 	v, err = t.rule.Decide(ctx, s.key, b)
+	return nil
 }
 
 // tell gives each request its answer. It returns the permits that were granted

@@ -10,8 +10,6 @@ package script
 import (
 	"context"
 	"errors"
-	"fmt"
-	"math/rand/v2"
 	"net"
 	"reflect"
 	"regexp"
@@ -63,21 +61,6 @@ func (k *Keys) Pick(places ...int) *Keys {
 
 // Names returns the keys.
 func (k *Keys) Names() []string { return k.names }
-
-// ErrLost marks the error of a call that may have run, though no answer came.
-var ErrLost = errors.New("no answer")
-
-const (
-	maxAttempts = 5
-	minBackoff  = 8 * time.Millisecond
-	maxBackoff  = 512 * time.Millisecond
-
-	patientBackoff = 128 * time.Millisecond
-)
-
-// Patience is how long a call is repeated that is refused while servers change
-// places: until they have, it is refused however often it is made.
-const Patience = 3 * time.Second
 
 // Call is a script call.
 type Call struct {
@@ -134,53 +117,15 @@ func constant(args []any) Arguments {
 }
 
 func (c Call) run(ctx context.Context, to *Sender) (any, command, error) {
-	patience, joint := c.Patience, c.Joint
-	if patience == 0 {
-		patience = Patience
-	}
-	var doubt time.Time   // when the first attempt that may have run was sent
-	var refused time.Time // when servers were first seen to change places
-	counted := 0
-	for attempt := 1; ; attempt++ {
-		sent, age := time.Now(), time.Duration(-1)
-		if !doubt.IsZero() {
-			age = sent.Sub(doubt)
-		}
-		reply, ahead, err := c.send(ctx, to, joint, age)
+	r := repeater{to: to, harmless: c.Repeat, patience: c.Patience}
+	joint := c.Joint
+	for {
+		reply, ahead, err := c.send(ctx, to, joint, r.begin())
 		joint = nil
-		switch {
-		case err == nil:
+		if err == nil {
 			return reply, ahead, nil
-		case notRun(err):
-			if isDial(err) {
-				to.reload(ctx)
-			}
-		case isAnswer(err) || errors.Is(err, redis.ErrClosed):
-			if !doubt.IsZero() {
-				err = fmt.Errorf("%w: %w", ErrLost, err)
-			}
-			return nil, ahead, err
-		default:
-			if doubt.IsZero() {
-				doubt = sent
-			}
 		}
-		var backoff time.Duration
-		var over bool
-		if inTransition(err) {
-			if refused.IsZero() {
-				refused = time.Now()
-			}
-			backoff, over = patientBackoff, time.Since(refused) > patience
-		} else {
-			counted++
-			backoff, over = maxBackoff, counted == maxAttempts
-		}
-		lost := !doubt.IsZero()
-		if over || (lost && !c.Repeat) || sleep(ctx, min(minBackoff<<min(attempt-1, 10), backoff)) != nil {
-			if lost {
-				return nil, ahead, fmt.Errorf("%w: %w", ErrLost, err)
-			}
+		if again, err := r.failed(ctx, err); !again {
 			return nil, ahead, err
 		}
 	}
@@ -301,14 +246,3 @@ func Code(err error) string {
 // codeInside finds the code that Redis 6 (": -CODE text" or ": CODE text" after
 // the line's number) and miniredis tell with their own words before it.
 var codeInside = regexp.MustCompile(`^ERR Error (?:running|compiling) script.*?: ?-?([A-Z]{3,}) `)
-
-func sleep(ctx context.Context, backoff time.Duration) error {
-	timer := time.NewTimer(backoff/2 + rand.N(backoff/2))
-	defer timer.Stop()
-	select {
-	case <-ctx.Done():
-		return ctx.Err()
-	case <-timer.C:
-		return nil
-	}
-}
