@@ -18,12 +18,14 @@
 // codes.Unavailable, pass, or a limiter in this process.
 //
 // Several limits are several interceptors in a chain, each with a prefix of its
-// own. What one granted stays taken where a later one refuses, so the one that
+// own ([WithPrefix]). What one granted stays taken where a later one refuses, so the one that
 // refuses most should be the first.
 //
 // Options that make no sense do not panic. They make the interceptor end each
 // call with codes.Internal and give limit.ErrInvalidConfig to the hook of
-// [WithErrorHandler]; no limiter is asked.
+// [WithErrorHandler]; no limiter is asked. A limiter that reports
+// limit.ErrInvalidConfig of itself ends calls so too, whatever WithFailure says:
+// to pass would hide the mistake.
 package grpclimit
 
 import (
@@ -34,6 +36,7 @@ import (
 
 	"google.golang.org/grpc/status"
 
+	"github.com/rratelimiter/rratelimiter/internal/ask"
 	"github.com/rratelimiter/rratelimiter/limit"
 )
 
@@ -89,7 +92,7 @@ func (g *gate) admit(ctx context.Context, call Call) *refusal {
 		switch {
 		case err == nil && d.Granted:
 			return nil
-		case err == nil && g.wait && pause(ctx, d.RetryAfter):
+		case err == nil && g.wait && d.Limit > 0 && pause(ctx, d.RetryAfter):
 			continue
 		case err == nil && ctx.Err() == nil:
 			return exhausted(call, d)
@@ -97,6 +100,8 @@ func (g *gate) admit(ctx context.Context, call Call) *refusal {
 			return tooCostly(call, n)
 		case ctx.Err() != nil:
 			return &refusal{status: status.FromContextError(ctx.Err())}
+		case errors.Is(err, limit.ErrInvalidConfig):
+			return &refusal{status: misconfigured}
 		default:
 			return &refusal{status: unavailable}
 		}
@@ -111,13 +116,14 @@ func (g *gate) take(ctx context.Context, call Call, key string, n int64) (limit.
 		return d, err
 	}
 	failure := err
-	if fallback := g.failure.fallback; fallback != nil {
+	bad := errors.Is(err, limit.ErrInvalidConfig)
+	if fallback := g.failure.fallback; fallback != nil && !bad {
 		if d, err = g.ask(ctx, fallback, key, n); !decided(err) {
 			failure = errors.Join(failure, fmt.Errorf("fallback: %w", err))
 		}
 	}
 	g.onError(ctx, call, fmt.Errorf("grpclimit: %w", failure))
-	if g.failure.open {
+	if g.failure.open && !bad {
 		return limit.Decision{Granted: true}, nil
 	}
 	return d, err
@@ -131,13 +137,16 @@ func tooMany(err error) bool {
 	return errors.Is(err, limit.ErrPermitsExceedRate) || errors.Is(err, limit.ErrInvalidPermits)
 }
 
+// ask asks l for as long as the timeout allows, whether l heeds its context or
+// not.
 func (g *gate) ask(ctx context.Context, l limit.Limiter, key string, n int64) (limit.Decision, error) {
-	if g.timeout > 0 {
-		var cancel context.CancelFunc
-		ctx, cancel = context.WithTimeout(ctx, g.timeout)
-		defer cancel()
+	bounded, cancel := ask.Bound(ctx, g.timeout)
+	defer cancel()
+	o := ask.Begin(bounded, l, key, n, g.timeout).Await(bounded)
+	if o.Panicked != nil {
+		panic(o.Panicked)
 	}
-	return l.Take(ctx, key, n)
+	return o.Decision, o.Err
 }
 
 // keyFailed ends a call whose key is not known. WithFailure is about limiters:

@@ -85,17 +85,19 @@ func Metadata(name string) KeyFunc {
 
 // key returns the key that a call is counted under.
 func (s *settings) key(ctx context.Context, call Call) (string, error) {
-	var key strings.Builder
-	key.WriteString(s.prefix)
+	var parts strings.Builder
 	for i, part := range s.keys {
 		text, err := part(ctx, call)
 		if err != nil {
 			return "", err
 		}
 		if i > 0 {
-			key.WriteByte(':')
+			parts.WriteByte(':')
 		}
-		key.WriteString(keypart.Escape(text))
+		parts.WriteString(keypart.Escape(text))
 	}
-	return key.String(), nil
+	if s.tagged {
+		return s.prefix + keypart.Tag(parts.String()), nil
+	}
+	return s.prefix + parts.String(), nil
 }

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"strings"
 	"time"
 
 	"github.com/rratelimiter/rratelimiter/limit"
@@ -17,6 +18,7 @@ type Option func(*settings) error
 type settings struct {
 	prefix     string
 	keys       []KeyFunc
+	tagged     bool // the parts of a key are its hash tag
 	cost       func(context.Context, Call) int64
 	skip       func(context.Context, Call) bool
 	timeout    time.Duration // 0: none
@@ -48,6 +50,9 @@ func newGate(limiter limit.Limiter, client bool, opts []Option) *gate {
 		}
 		failures = append(failures, opt(&g.settings))
 	}
+	if g.tagged && strings.ContainsAny(g.prefix, "{}") {
+		failures = append(failures, fmt.Errorf("WithHashTag: the prefix %q has braces", g.prefix))
+	}
 	if g.wait && !client {
 		failures = append(failures, errors.New("WithWait: servers refuse, only clients wait"))
 	}
@@ -63,7 +68,9 @@ func logError(ctx context.Context, call Call, err error) {
 
 // WithPrefix sets how each key begins, by default "grpc:". It must not be empty,
 // so that nobody outside chooses the whole of a key. Interceptors with the same
-// prefix and the same key functions share their limits.
+// prefix and the same key functions share their keys, and so their limits where
+// these are the same. Limits that differ need prefixes, or keys, of their own: 3
+// an hour and 50 a second at the same key spoil each other.
 func WithPrefix(prefix string) Option {
 	return func(s *settings) error {
 		if prefix == "" {
@@ -82,7 +89,9 @@ func WithPrefix(prefix string) Option {
 // '}', '%', spaces and what is not printable or no UTF-8 are written %XX; a part
 // that has more than 128 bytes then becomes its beginning and its SHA-256. So
 // different parts make different keys, and nobody outside chooses a key's slot
-// in a cluster.
+// in a cluster. Where a limiter is a limit.Suffixed, as those of package
+// tokenbucket are, a key that ends in the suffix gets a '%' behind it: the user
+// "ann_time" does not reach the second key of the user "ann".
 //
 // An empty part, such as that of missing metadata, stays empty: the calls that
 // lack it share one limit.
@@ -97,6 +106,17 @@ func WithKey(parts ...KeyFunc) Option {
 			}
 		}
 		s.keys = parts
+		return nil
+	}
+}
+
+// WithHashTag makes the parts of a key its hash tag, "grpc:{192.0.2.1}" for
+// example. On a cluster, limiters that keep several Redis keys for each of theirs
+// need it, as those of package tokenbucket do. The prefix then must hold no
+// braces.
+func WithHashTag() Option {
+	return func(s *settings) error {
+		s.tagged = true
 		return nil
 	}
 }
@@ -127,9 +147,9 @@ func WithSkip(skip func(context.Context, Call) bool) Option {
 }
 
 // WithTimeout bounds how long a call waits for the limiter, by default
-// [DefaultTimeout], through the context that Take gets. What takes longer has
-// failed: see [WithFailure]. A fallback has that long again. 0 stands for no
-// bound but the call's own context.
+// [DefaultTimeout]. What takes longer has failed: see [WithFailure]; what it
+// grants nevertheless is given back if the limiter is a [limit.Returner]. A
+// fallback has that long again. 0 stands for no bound but the call's own context.
 func WithTimeout(d time.Duration) Option {
 	return func(s *settings) error {
 		if d < 0 {

@@ -3,6 +3,7 @@ package grpclimit_test
 import (
 	"context"
 	"errors"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -14,7 +15,9 @@ import (
 	"google.golang.org/grpc/status"
 
 	"github.com/rratelimiter/rratelimiter/grpclimit"
+	"github.com/rratelimiter/rratelimiter/internal/redistest"
 	"github.com/rratelimiter/rratelimiter/limit"
+	"github.com/rratelimiter/rratelimiter/slidinglog"
 )
 
 // byMethod is the key for calls that no connection brought.
@@ -115,6 +118,64 @@ func TestWithTimeout(t *testing.T) {
 	}
 }
 
+// deaf is a limiter that grants in a minute, whatever its context says, and counts
+// the permits that were given back.
+type deaf struct{ returned atomic.Int64 }
+
+func (d *deaf) Take(context.Context, string, int64) (limit.Decision, error) {
+	time.Sleep(time.Minute)
+	return limit.Decision{Granted: true, Limit: 1}, nil
+}
+
+func (d *deaf) TakeReturnable(ctx context.Context, key string, n int64) (limit.Decision, func(context.Context) error, error) {
+	decision, err := d.Take(ctx, key, n)
+	return decision, func(context.Context) error { d.returned.Add(n); return nil }, err
+}
+
+func TestTimeoutOfALimiterThatHeedsNone(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		var heard failures
+		limiter := &deaf{}
+		ctx, cancel := context.WithCancel(t.Context())
+		interceptor := grpclimit.UnaryServerInterceptor(limiter, byMethod, heard.option(), grpclimit.WithTimeout(20*time.Millisecond))
+		start := time.Now()
+		assert.Equal(t, codes.Unavailable, status.Code(call(ctx, interceptor)))
+		assert.Equal(t, 20*time.Millisecond, time.Since(start))
+		require.Len(t, heard, 1)
+		require.ErrorIs(t, heard[0], context.DeadlineExceeded)
+
+		time.AfterFunc(10*time.Millisecond, cancel)
+		assert.Equal(t, codes.Canceled, status.Code(call(ctx, interceptor)))
+		assert.Equal(t, 30*time.Millisecond, time.Since(start))
+		assert.Len(t, heard, 1, "a caller that went away is no failure")
+		assert.Zero(t, limiter.returned.Load())
+		time.Sleep(time.Hour)
+		assert.EqualValues(t, 2, limiter.returned.Load(), "what came too late")
+	})
+}
+
+func TestPanicOfLimiterReachesTheServer(t *testing.T) {
+	t.Parallel()
+	panics := limiterFunc(func(context.Context, string, int64) (limit.Decision, error) { panic("oops") })
+	assert.PanicsWithValue(t, "oops", func() { _ = call(t.Context(), grpclimit.UnaryServerInterceptor(panics, byMethod)) })
+}
+
+// A limiter that is not configured properly does not fail open, nor does a
+// fallback stand in for it for ever.
+func TestMisconfiguredLimiter(t *testing.T) {
+	t.Parallel()
+	rdb, _ := redistest.Mini(t)
+	for _, f := range []grpclimit.Failure{grpclimit.FailClosed, grpclimit.FailOpen, grpclimit.Fallback(&budget{limit: 1})} {
+		var heard failures
+		limiter := slidinglog.New(rdb, slidinglog.Config{}) // no limit, no window
+		interceptor := grpclimit.UnaryServerInterceptor(limiter, byMethod, grpclimit.WithFailure(f), heard.option())
+		assert.Equal(t, codes.Internal, status.Code(call(t.Context(), interceptor)))
+		require.Len(t, heard, 1)
+		assert.ErrorIs(t, heard[0], limit.ErrInvalidConfig)
+	}
+}
+
 func TestWithCostAndSkip(t *testing.T) {
 	t.Parallel()
 	for name, test := range map[string]struct {
@@ -150,6 +211,7 @@ func TestBadOptions(t *testing.T) {
 		"timeout":      {grpclimit.WithTimeout(-1)},
 		"nil fallback": {grpclimit.WithFailure(grpclimit.Fallback(nil))},
 		"waiting":      {grpclimit.WithWait()},
+		"braces":       {grpclimit.WithPrefix("a{b}:"), grpclimit.WithHashTag()},
 		"nil option":   {nil},
 	} {
 		t.Run(name, func(t *testing.T) {

@@ -48,7 +48,7 @@ func exhausted(call Call, d limit.Decision) *refusal {
 		Description: fmt.Sprintf("the limit is %d", d.Limit),
 		QuotaValue:  d.Limit,
 	}
-	if d.RetryAfter <= 0 {
+	if d.RetryAfter <= 0 || d.Limit <= 0 {
 		return &refusal{detailed("rate limit exceeded", quota(violation)), never}
 	}
 	return &refusal{

@@ -1,6 +1,7 @@
 package httplimit
 
 import (
+	"cmp"
 	"fmt"
 	"net/http"
 	"slices"
@@ -28,12 +29,14 @@ type Rate struct {
 //	mux.Handle("GET /hello", rate(httplimit.Rate{Period: 30 * time.Second, Threshold: 2})(hello))
 //
 // newLimiter gets the rate with its defaults filled in. The options are New's;
-// those given beside a rate come after them. The default key is that of client
-// and route; whatever it is, routes with different rates need different keys.
+// those given beside a rate come after them. The default key is that of client,
+// route and rate, so that a rate which is changed in the program starts anew.
+// With a key or prefix of your own, see to it that no two rates share a key: 3 an
+// hour and 50 a second at the same one spoil each other. GET and POST of one path
+// do so by Path, and by Route under routers whose patterns have no method.
 func Declare(newLimiter func(Rate) limit.Limiter, opts ...Option) func(Rate, ...Option) func(http.Handler) http.Handler {
-	opts = append([]Option{WithKey(ClientIP(ClientIPConfig{}), Route())}, opts...)
 	return func(rate Rate, more ...Option) func(http.Handler) http.Handler {
-		all := slices.Concat(opts, more)
+		all := slices.Concat([]Option{WithKey(ClientIP(ClientIPConfig{}), Route(), rate.key())}, opts, more)
 		if err := rate.validate(newLimiter); err != nil {
 			return New(nil, append(all, func(*settings) error { return err })...)
 		}
@@ -57,4 +60,10 @@ func (r Rate) validate(newLimiter func(Rate) limit.Limiter) error {
 		return fmt.Errorf("%w: Declare: the threshold is %d", limit.ErrInvalidConfig, r.Threshold)
 	}
 	return nil
+}
+
+// key keeps rates apart on routers whose patterns leave out the method.
+func (r Rate) key() KeyFunc {
+	text := fmt.Sprintf("%d/%v", cmp.Or(r.Threshold, 3), cmp.Or(r.Period, time.Minute))
+	return func(*http.Request) (string, error) { return text, nil }
 }

@@ -34,7 +34,7 @@ func TestDeclare(t *testing.T) {
 		assert.Equal(t, name, members(t, w.Header(), "RateLimit")[0].name)
 	}
 	assert.ElementsMatch(t, []call{
-		{"http:192.0.2.1:GET%20/items/%7Bid%7D", 1}, {"a:192.0.2.1:GET%20/a", 1}, {"http:192.0.2.1:GET%20/b", 1},
+		{"http:192.0.2.1:GET%20/items/%7Bid%7D:2/30s", 1}, {"a:192.0.2.1:GET%20/a:3/1m0s", 1}, {"http:192.0.2.1:GET%20/b:7/1m0s", 1},
 	}, limiter.asked())
 }
 

@@ -88,7 +88,7 @@ func ExampleWithPolicy() {
 	// Output:
 	// 404 "burst";r=9;t=1, "hour";r=999;t=3600
 	// 404 "burst";r=1;t=9, "hour";r=991;t=3600
-	// 429 "burst";r=1;t=7, "hour";r=991;t=3600
+	// 429 "burst";r=1;t=7, "hour";r=991
 	//     try again in 7 s
 	// 404 "burst";r=0;t=10, "hour";r=990;t=3600
 }

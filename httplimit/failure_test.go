@@ -40,6 +40,14 @@ func TestFailClosed(t *testing.T) {
 	}
 }
 
+func TestFallbackOfUnknownWindow(t *testing.T) {
+	t.Parallel()
+	handler := httplimit.New(windowed{says(limit.Decision{}, errDown), time.Hour}, httplimit.WithErrorHandler(new(errorLog).hook),
+		httplimit.WithFailure(httplimit.Fallback(grants())))(hello)
+	w := serve(handler, newRequest(t))
+	assert.Equal(t, map[string]int64{"q": 10, "w": 3600}, members(t, w.Header(), "RateLimit-Policy")[0].params)
+}
+
 func TestFailOpen(t *testing.T) {
 	t.Parallel()
 	var errs errorLog
@@ -57,12 +65,12 @@ func TestFallback(t *testing.T) {
 	t.Parallel()
 	var errs errorLog
 	redis := says(limit.Decision{}, errDown)
-	handler := httplimit.New(redis, httplimit.WithFailure(httplimit.Fallback(httplimit.Local(2, time.Minute))),
+	handler := httplimit.New(windowed{redis, time.Hour}, httplimit.WithFailure(httplimit.Fallback(httplimit.Local(2, time.Minute))),
 		httplimit.WithErrorHandler(errs.hook))(hello)
 	assert.Equal(t, http.StatusOK, serve(handler, newRequest(t)).Code)
 	w := serve(handler, newRequest(t))
 	assert.Equal(t, http.StatusOK, w.Code)
-	assert.Equal(t, map[string]int64{"q": 2}, members(t, w.Header(), "RateLimit-Policy")[0].params)
+	assert.Equal(t, map[string]int64{"q": 2, "w": 60}, members(t, w.Header(), "RateLimit-Policy")[0].params, "the fallback's own window")
 	w = serve(handler, newRequest(t))
 	assert.Equal(t, http.StatusTooManyRequests, w.Code)
 	assert.Equal(t, "60", w.Header().Get("Retry-After"))

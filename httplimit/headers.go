@@ -7,6 +7,8 @@ import (
 	"time"
 
 	"github.com/dunglas/httpsfv"
+
+	"github.com/rratelimiter/rratelimiter/limit"
 )
 
 // Headers is a choice of headers that tell clients of their limits. Retry-After
@@ -23,7 +25,13 @@ const (
 	//
 	// The quota is q requests in w seconds. r of it are left, and in t seconds
 	// there is more: where the policy refused, enough for the same request, else
-	// all of q.
+	// all of q. Where a policy got back what it had granted, since another one
+	// refused, there is no t: when all of q is there again is not known. Where a
+	// request costs more than q, the policy's q is all that is told.
+	//
+	// Retry-After is the longest t of those that stand in the way of the same
+	// request. Other than the draft advises, it may be earlier than the t of one
+	// that does not.
 	Draft11 Headers = iota
 
 	// NoHeaders stands for none of them.
@@ -41,8 +49,7 @@ type policyText struct {
 	text   string
 }
 
-func (p *policy) member(limit int64) string {
-	window := p.span()
+func (p *policy) member(limit int64, window time.Duration) string {
 	if last := p.text.Load(); last != nil && last.limit == limit && last.window == window {
 		return last.text
 	}
@@ -59,7 +66,7 @@ func (p *policy) member(limit int64) string {
 func (r *result) member() string {
 	item := httpsfv.NewItem(r.policy.name)
 	item.Params.Add("r", integer(r.decision.Remaining))
-	if wait := r.wait(); wait > 0 {
+	if wait := r.wait(); wait > 0 && !r.returned {
 		item.Params.Add("t", integer(seconds(wait)))
 	}
 	return marshal(item)
@@ -85,13 +92,18 @@ func (m *middleware) writeHeaders(h http.Header, results []result) {
 func writeDraft(h http.Header, results []result) {
 	var policies, limits []string
 	for i := range results {
-		if res := &results[i]; res.decided() {
-			policies = append(policies, res.policy.member(res.decision.Limit))
+		res := &results[i]
+		if res.decided() || res.decision.Limit > 0 {
+			policies = append(policies, res.policy.member(res.decision.Limit, res.window()))
+		}
+		if res.decided() {
 			limits = append(limits, res.member())
 		}
 	}
-	if len(limits) > 0 {
+	if len(policies) > 0 {
 		h.Add("RateLimit-Policy", strings.Join(policies, ", "))
+	}
+	if len(limits) > 0 {
 		h.Add("RateLimit", strings.Join(limits, ", "))
 	}
 }
@@ -113,6 +125,14 @@ func writeLegacy(h http.Header, results []result) {
 		reset := time.Now().Add(wait + time.Second - 1)
 		h.Set("X-RateLimit-Reset", strconv.FormatInt(reset.Unix(), 10))
 	}
+}
+
+// window is the span that the limit of whoever answered speaks of.
+func (r *result) window() time.Duration {
+	if fallback, ok := r.asked.(limit.Windowed); ok && r.failure != nil {
+		return fallback.Window()
+	}
+	return r.policy.span()
 }
 
 func (r *result) decided() bool { return r.state == stateGranted || r.state == stateRefused }
@@ -143,7 +163,7 @@ func (r *result) wait() time.Duration {
 
 // hopeless tells of a refusal that no waiting turns into a grant.
 func (r *result) hopeless() bool {
-	return r.state == stateTooCostly || r.state == stateRefused && r.decision.Limit <= 0 && r.decision.RetryAfter <= 0
+	return r.state == stateTooCostly || r.state == stateRefused && r.decision.Limit <= 0
 }
 
 // seconds rounds up, so that who waits so long does not come too early.

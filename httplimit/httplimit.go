@@ -38,7 +38,9 @@ import (
 
 // New returns middleware that passes what limiter grants: the policy named
 // "default", unless [WithName] says otherwise. The zero set of options counts
-// one permit a request for each IP address, under the keys "http:" + address.
+// one permit a request for each IP address, under the keys "http:" + address:
+// a second limit that differs needs another [WithPrefix] or [WithKey], or be one
+// of the same middleware's policies ([WithPolicy]).
 //
 // Several handlers may be given to what it returns; they share the limits.
 func New(limiter limit.Limiter, opts ...Option) func(http.Handler) http.Handler {
@@ -117,7 +119,7 @@ func (m *middleware) decide(w http.ResponseWriter, r *http.Request, next http.Ha
 	switch {
 	case v.refused:
 		m.writeHeaders(w.Header(), results)
-		m.answerRefused(w, r, newRefusal(results))
+		m.answerRefused(w, r, newRefusal(results, n))
 	case v.closed:
 		writeError(w, r, v.failure)
 	default:

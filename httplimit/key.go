@@ -3,6 +3,7 @@ package httplimit
 import (
 	"fmt"
 	"net/http"
+	"net/textproto"
 	"strings"
 
 	"github.com/rratelimiter/rratelimiter/internal/keypart"
@@ -17,10 +18,15 @@ import (
 type KeyFunc func(*http.Request) (string, error)
 
 // Header counts by a header, such as an API key. Nothing proves that the client
-// speaks the truth: behind it there should be something that has checked it.
+// speaks the truth: before it there should be something that has checked it.
+// "Host" is what [http.Request] has as Host.
 func Header(name string) KeyFunc {
 	if name == "" {
 		return badKey(fmt.Errorf("%w: Header: the name is empty", limit.ErrInvalidConfig))
+	}
+	if textproto.CanonicalMIMEHeaderKey(name) == "Host" {
+		// net/http takes it out of the other headers.
+		return func(r *http.Request) (string, error) { return r.Host, nil }
 	}
 	return func(r *http.Request) (string, error) { return r.Header.Get(name), nil }
 }
@@ -56,14 +62,10 @@ func badKey(err error) KeyFunc {
 // key returns what follows prefix and policy in r's key.
 func (m *middleware) key(r *http.Request) (string, error) {
 	key, err := m.parts(r)
-	switch {
-	case err != nil || !m.tagged:
+	if err != nil || !m.tagged {
 		return key, err
-	case key == "":
-		// Servers ignore an empty tag. No part is a lone percent sign.
-		return "{%}", nil
 	}
-	return "{" + key + "}", nil
+	return keypart.Tag(key), nil
 }
 
 // parts returns the escaped parts of r's key.

@@ -41,12 +41,14 @@ func TestKeyFunctions(t *testing.T) {
 	}{
 		{httplimit.Header("X-Api-Key"), ""},
 		{httplimit.Header("accept"), "text/html"},
+		{httplimit.Header("host"), "tenant.example"},
 		{httplimit.User(userOf), ""},
 		{httplimit.Path(), "/items/1"},
 		{httplimit.Route(), ""},
 		{httplimit.ClientIP(httplimit.ClientIPConfig{}), "192.0.2.1"},
 	} {
 		r := newRequest(t)
+		r.Host = "tenant.example"
 		r.Header.Set("Accept", "text/html")
 		got, err := test.part(r)
 		require.NoError(t, err)

@@ -77,7 +77,9 @@ func logError(r *http.Request, err error) {
 
 // WithPrefix sets how each key begins, by default "http:". It must not be empty,
 // so that nobody outside chooses the whole of a key. Middlewares with the same
-// prefix and the same key functions share their limits.
+// prefix and the same key functions share their keys, and so their limits where
+// these are the same. Limits that differ need prefixes, or keys, of their own: 3
+// an hour and 50 a second at the same key spoil each other.
 func WithPrefix(prefix string) Option {
 	return func(s *settings) error {
 		if prefix == "" {
@@ -95,7 +97,9 @@ func WithPrefix(prefix string) Option {
 // '}', '%', spaces and what is not printable or no UTF-8 are written %XX; a part
 // that has more than 128 bytes then becomes its beginning and its SHA-256. So
 // different parts make different keys, and nobody outside chooses a key's slot
-// in a cluster.
+// in a cluster. Where a limiter is a limit.Suffixed, as those of package
+// tokenbucket are, a key that ends in the suffix gets a '%' behind it: the user
+// "ann_time" does not reach the second key of the user "ann".
 //
 // An empty part, such as that of a missing header, stays empty: the requests
 // that lack it share one limit.
@@ -117,10 +121,9 @@ func WithKey(parts ...KeyFunc) Option {
 }
 
 // WithHashTag makes the parts of a key its hash tag, "http:{192.0.2.1}" for
-// example. Take it with limiters that keep several Redis keys for each of theirs,
-// as those of package tokenbucket do: on a cluster they need it, and anywhere it
-// keeps a user called "ann_time" off the second key of the user "ann". The prefix
-// then must hold no braces.
+// example. On a cluster, limiters that keep several Redis keys for each of theirs
+// need it, as those of package tokenbucket do. The prefix then must hold no
+// braces.
 func WithHashTag() Option {
 	return func(s *settings) error {
 		s.tagged = true
@@ -178,9 +181,10 @@ func WithPolicy(p Policy) Option {
 }
 
 // WithTimeout bounds how long a request waits for the limiters, by default
-// [DefaultTimeout]. What takes longer has failed: see [WithFailure]. A fallback
-// has that long again, and so has giving back. 0 stands for no bound but the
-// request's own context.
+// [DefaultTimeout]. What takes longer has failed: see [WithFailure]; what it
+// grants nevertheless is given back if the limiter is a [limit.Returner]. A
+// fallback has that long again, and so has giving back. 0 stands for no bound but
+// the request's own context.
 func WithTimeout(d time.Duration) Option {
 	return func(s *settings) error {
 		if d < 0 {

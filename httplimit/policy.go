@@ -21,11 +21,14 @@ type Policy struct {
 
 	// Window is the span that the limit speaks of, for the "w" of
 	// RateLimit-Policy, in whole seconds rounded up; below a second it is left
-	// out. 0: what the Limiter says, if it is a limit.Windowed.
+	// out. 0: what the Limiter says, if it is a limit.Windowed. That is what it
+	// was made with: one of Client.Keyed does not look at what the rate of a key
+	// was changed to since.
 	Window time.Duration
 
 	// Fallback answers while Limiter fails, in the place of what WithFailure
-	// says. nil: WithFailure holds for this policy too.
+	// says. nil: WithFailure holds for this policy too. If it is a
+	// limit.Windowed, its window is told with its answers.
 	Fallback limit.Limiter
 }
 

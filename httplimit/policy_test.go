@@ -51,7 +51,7 @@ func TestRefusalTakesNothingAnywhere(t *testing.T) {
 	assert.Equal(t, "3600", w.Header().Get("Retry-After"), "the longest of those that refuse")
 	assert.Equal(t, []any{"hour", "day"}, problem(t, w)["violated-policies"])
 	assert.Equal(t, []member{
-		{"second", map[string]int64{"r": 7, "t": 1}},
+		{"second", map[string]int64{"r": 7}},
 		{"minute", map[string]int64{"r": 5}},
 		{"hour", map[string]int64{"r": 1, "t": 90}},
 		{"day", map[string]int64{"r": 0, "t": 3600}},
@@ -59,24 +59,6 @@ func TestRefusalTakesNothingAnywhere(t *testing.T) {
 	assert.Equal(t, []call{{"http:second:192.0.2.1", 2}}, second.givenBack())
 	assert.Equal(t, []call{{"http:minute:192.0.2.1", 2}}, minute.givenBack())
 	assert.Empty(t, hour.givenBack())
-}
-
-func TestOnePolicyNeedsNoReturning(t *testing.T) {
-	t.Parallel()
-	limiter := &onlyTake{t: t, Limiter: grants()}
-	assert.Equal(t, http.StatusOK, serve(httplimit.New(limiter)(hello), newRequest(t)).Code)
-}
-
-// onlyTake fails the test if it is asked for a grant that can be undone.
-type onlyTake struct {
-	limit.Limiter
-
-	t *testing.T
-}
-
-func (o *onlyTake) TakeReturnable(context.Context, string, int64) (limit.Decision, func(context.Context) error, error) {
-	o.t.Error("TakeReturnable was called")
-	return limit.Decision{}, nil, nil
 }
 
 func TestGrantThatCannotBeGivenBack(t *testing.T) {
@@ -93,6 +75,39 @@ func TestGrantThatCannotBeGivenBack(t *testing.T) {
 	for _, m := range members(t, w.Header(), "RateLimit")[:2] {
 		assert.EqualValues(t, 9, m.params["r"], "what was not given back is not shown as free")
 	}
+}
+
+// A panic while a grant is given back must not end the process: it is told as a
+// failure.
+func TestPanicOfGivingBack(t *testing.T) {
+	t.Parallel()
+	var errs errorLog
+	w := serve(httplimit.New(mined{grants()}, httplimit.WithErrorHandler(errs.hook),
+		httplimit.WithPolicy(httplimit.Policy{Name: "hour", Limiter: says(limit.Decision{Limit: 1, RetryAfter: time.Second}, nil)}))(refuseAll(t)), newRequest(t))
+	assert.Equal(t, http.StatusTooManyRequests, w.Code)
+	require.Len(t, errs.all(), 1)
+	assert.ErrorContains(t, errs.all()[0], "boom")
+	assert.EqualValues(t, 9, members(t, w.Header(), "RateLimit")[0].params["r"])
+}
+
+// mined panics when a grant is given back.
+type mined struct{ *fake }
+
+func (m mined) TakeReturnable(ctx context.Context, key string, n int64) (limit.Decision, func(context.Context) error, error) {
+	d, err := m.Take(ctx, key, n)
+	return d, func(context.Context) error { panic("boom") }, err
+}
+
+// A policy that panics leaves nothing taken of the others.
+func TestPanicOfOnePolicy(t *testing.T) {
+	t.Parallel()
+	panics := &fake{answer: func(context.Context, int64) (limit.Decision, error) { panic(http.ErrAbortHandler) }}
+	first, last := &returner{fake: grants()}, &returner{fake: grants()}
+	handler := httplimit.New(first, httplimit.WithPolicy(httplimit.Policy{Name: "panics", Limiter: panics}),
+		httplimit.WithPolicy(httplimit.Policy{Name: "last", Limiter: last}))(refuseAll(t))
+	assert.PanicsWithValue(t, http.ErrAbortHandler, func() { serve(handler, newRequest(t)) })
+	assert.Len(t, first.givenBack(), 1)
+	assert.Len(t, last.givenBack(), 1)
 }
 
 func TestFailureOfOnePolicy(t *testing.T) {
@@ -211,6 +226,19 @@ func TestGivingBackOutlivesTheRequest(t *testing.T) {
 		serve(open, newRequest(t).WithContext(ctx))
 		assert.Len(t, quick.givenBack(), 3)
 		time.Sleep(time.Hour)
+	})
+}
+
+// A single policy too gets back what it granted after the answer.
+func TestLateGrantIsGivenBack(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		late := &returner{fake: deaf(time.Minute)}
+		handler := httplimit.New(late, httplimit.WithErrorHandler(new(errorLog).hook))(refuseAll(t))
+		assert.Equal(t, http.StatusServiceUnavailable, serve(handler, newRequest(t)).Code)
+		assert.Empty(t, late.givenBack())
+		time.Sleep(time.Hour)
+		assert.Equal(t, late.asked(), late.givenBack())
 	})
 }
 

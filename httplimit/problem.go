@@ -29,13 +29,13 @@ type Refusal struct {
 type PolicyDecision struct {
 	Name string
 
-	// Decision is zero, but for Granted being false, where the request costs
-	// more than the limit. Where the policy granted it and another did not, its
-	// figures are those after the permits were given back.
+	// Decision has the Limit alone, if that, where the request costs more than
+	// the limit. Where the policy granted it and another did not, its figures are
+	// those after the permits were given back; ResetAfter may be too long then.
 	limit.Decision
 }
 
-func newRefusal(results []result) Refusal {
+func newRefusal(results []result, n int64) Refusal {
 	var refusal Refusal
 	hopeless := false
 	for i := range results {
@@ -45,6 +45,10 @@ func newRefusal(results []result) Refusal {
 		}
 		refusal.Policies = append(refusal.Policies, PolicyDecision{res.policy.name, res.decision})
 		if !res.refused() {
+			if !res.returned && res.decision.Remaining < n {
+				// What it granted stays taken.
+				refusal.RetryAfter = max(refusal.RetryAfter, res.wait())
+			}
 			continue
 		}
 		refusal.Violated = append(refusal.Violated, res.policy.name)

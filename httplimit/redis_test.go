@@ -140,6 +140,129 @@ func TestHashTagKeepsBucketsApart(t *testing.T) {
 	})
 }
 
+// It does so without a hash tag too.
+func TestBucketsAreKeptApart(t *testing.T) {
+	t.Parallel()
+	redistest.Virtual(t, func(t *testing.T, rdb *redis.Client) {
+		bucket := tokenbucket.New(rdb, tokenbucket.Config{Capacity: 1, Refill: 1, Interval: time.Hour})
+		down := says(limit.Decision{}, errDown)
+		for prefix, handler := range map[string]http.Handler{
+			"a:":   httplimit.New(bucket, httplimit.WithPrefix("a:"), httplimit.WithKey(httplimit.Header("X-User")))(hello),
+			"b:d:": httplimit.New(says(limit.Decision{Granted: true}, nil), httplimit.WithPrefix("b:"), httplimit.WithKey(httplimit.Header("X-User")), httplimit.WithPolicy(httplimit.Policy{Name: "d", Limiter: bucket}))(hello),
+			"c:":   httplimit.New(down, httplimit.WithPrefix("c:"), httplimit.WithKey(httplimit.Header("X-User")), httplimit.WithFailure(httplimit.Fallback(bucket)), httplimit.WithErrorHandler(new(errorLog).hook))(hello),
+		} {
+			ask := func(user string) int {
+				r := newRequest(t)
+				r.Header.Set("X-User", user)
+				return serve(handler, r).Code
+			}
+			users := []string{"ann", "ann_time", "ann_time_time", "ann_time%", "time", "_time"}
+			for _, user := range users {
+				assert.Equal(t, http.StatusOK, ask(user), user)
+			}
+			for range 3 {
+				for _, user := range users {
+					assert.Equal(t, http.StatusTooManyRequests, ask(user), user)
+				}
+			}
+			assert.Len(t, rdb.Keys(t.Context(), prefix+"*").Val(), 2*len(users))
+			assert.EqualValues(t, 1, rdb.Exists(t.Context(), prefix+"ann_time%").Val())
+		}
+	})
+}
+
+// Other limiters have no second key: the end of a path stays as it is.
+func TestOtherKeysStayAsTheyAre(t *testing.T) {
+	t.Parallel()
+	assert.Equal(t, "limit:ann:/local_time", keyOf(t, "limit:", "ann", "/local_time"))
+}
+
+// No wait brings what a threshold of 0 refuses.
+func TestThresholdOfZero(t *testing.T) {
+	t.Parallel()
+	redistest.Virtual(t, func(t *testing.T, rdb *redis.Client) {
+		limiter := slidinglog.New(rdb, slidinglog.Config{Limit: 2, Window: time.Minute, Thresholds: "config"})
+		require.NoError(t, limiter.SetThreshold(t.Context(), "http:192.0.2.1", 0))
+		w := serve(httplimit.New(limiter)(refuseAll(t)), newRequest(t))
+		assert.Equal(t, http.StatusTooManyRequests, w.Code)
+		assert.NotContains(t, w.Header(), "Retry-After")
+		assert.Equal(t, `"default";r=0`, w.Header().Get("RateLimit"))
+		assert.NotContains(t, problem(t, w)["detail"], "can pass in")
+	})
+}
+
+// A request that costs too much is told what the limit is.
+func TestCostAboveTheLimitOfEachLimiter(t *testing.T) {
+	t.Parallel()
+	redistest.Virtual(t, func(t *testing.T, rdb *redis.Client) {
+		for name, limiter := range limiters(t, rdb) {
+			handler := httplimit.New(limiter, httplimit.WithCost(func(*http.Request) int64 { return 6 }))(refuseAll(t))
+			w := serve(handler, newRequest(t))
+			assert.Equal(t, http.StatusTooManyRequests, w.Code, name)
+			assert.Equal(t, `"default";q=5;w=10`, w.Header().Get("RateLimit-Policy"), name)
+			assert.NotContains(t, w.Header(), http.CanonicalHeaderKey("RateLimit"), name)
+			assert.NotContains(t, w.Header(), "Retry-After", name)
+		}
+	})
+}
+
+// What one policy granted and can't take back counts in Retry-After.
+func TestRetryAfterOfAGrantThatStays(t *testing.T) {
+	t.Parallel()
+	redistest.Virtual(t, func(t *testing.T, rdb *redis.Client) {
+		hour := slidinglog.New(rdb, slidinglog.Config{Limit: 1, Window: time.Hour})
+		burst := slidinglog.New(rdb, slidinglog.Config{Limit: 1, Window: 10 * time.Second})
+		_, err := burst.Take(t.Context(), "http:burst:192.0.2.1", 1)
+		require.NoError(t, err)
+		plain := struct{ limit.Limiter }{hour}
+		handler := httplimit.New(plain, httplimit.WithPolicy(httplimit.Policy{Name: "burst", Limiter: burst}))(hello)
+		w := serve(handler, newRequest(t))
+		require.Equal(t, http.StatusTooManyRequests, w.Code)
+		retry := time.Duration(integer(t, w.Header().Get("Retry-After"))) * time.Second
+		assert.Equal(t, time.Hour, retry)
+		time.Sleep(retry)
+		assert.Equal(t, http.StatusOK, serve(handler, newRequest(t)).Code)
+	})
+}
+
+// When all is there again is not told of a policy that got back what it granted:
+// the limiter said so for the moment before.
+func TestResetIsNotToldOfWhatWasGivenBack(t *testing.T) {
+	t.Parallel()
+	redistest.Virtual(t, func(t *testing.T, rdb *redis.Client) {
+		hour := slidinglog.New(rdb, slidinglog.Config{Limit: 10, Window: time.Hour})
+		_, err := hour.Take(t.Context(), "http:hour:192.0.2.1", 1)
+		require.NoError(t, err)
+		time.Sleep(50 * time.Minute)
+		w := serve(httplimit.New(hour, httplimit.WithName("hour"),
+			httplimit.WithPolicy(httplimit.Policy{Name: "b", Limiter: says(limit.Decision{Limit: 1, RetryAfter: time.Second}, nil)}))(refuseAll(t)), newRequest(t))
+		assert.Equal(t, `"hour";r=9, "b";r=0;t=1`, w.Header().Get("RateLimit"))
+	})
+}
+
+// Routes of different rates that a router calls by the same pattern.
+func TestDeclaredRatesDoNotShareKeys(t *testing.T) {
+	t.Parallel()
+	redistest.Virtual(t, func(t *testing.T, rdb *redis.Client) {
+		rate := httplimit.Declare(func(r httplimit.Rate) limit.Limiter {
+			return slidinglog.New(rdb, slidinglog.Config{Limit: r.Threshold, Window: r.Period})
+		})
+		get := rate(httplimit.Rate{Period: time.Hour, Threshold: 2})(hello)
+		post := rate(httplimit.Rate{Period: time.Second, Threshold: 100})(hello)
+		passed := 0
+		for range 20 {
+			r := newRequest(t)
+			r.Pattern = "/items/{id}" // as chi and the gin adapter say
+			if serve(get, r).Code == http.StatusOK {
+				passed++
+			}
+			time.Sleep(2 * time.Second)
+			assert.Equal(t, http.StatusOK, serve(post, r).Code)
+		}
+		assert.Equal(t, 2, passed)
+	})
+}
+
 func TestRedisGoesDownAndComesBack(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {

@@ -14,12 +14,15 @@ import (
 	"github.com/gin-gonic/gin"
 	"github.com/go-chi/chi/v5"
 	"github.com/labstack/echo/v4"
+	"github.com/redis/go-redis/v9"
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
 	"github.com/rratelimiter/rratelimiter/examples/adapters"
 	"github.com/rratelimiter/rratelimiter/httplimit"
+	"github.com/rratelimiter/rratelimiter/internal/redistest"
 	"github.com/rratelimiter/rratelimiter/limit"
+	"github.com/rratelimiter/rratelimiter/slidinglog"
 )
 
 type middleware = func(http.Handler) http.Handler
@@ -186,6 +189,87 @@ func TestGinChain(t *testing.T) {
 	steps = nil
 	assert.Equal(t, http.StatusTooManyRequests, send(t, server, http.MethodGet).status)
 	assert.Equal(t, []string{"before", "/before"}, steps)
+}
+
+// Handlers before the adapter find the request as it was.
+func TestGinRequestIsRestored(t *testing.T) {
+	t.Parallel()
+	type note struct{}
+	mw := func(next http.Handler) http.Handler {
+		return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+			next.ServeHTTP(w, r.WithContext(context.WithValue(r.Context(), note{}, "changed")))
+		})
+	}
+	router := gin.New()
+	router.Use(func(c *gin.Context) {
+		before := c.Request
+		c.Next()
+		assert.Same(t, before, c.Request)
+		assert.Empty(t, c.Request.Pattern)
+	}, adapters.Gin(mw))
+	router.GET("/items/:id", func(c *gin.Context) {
+		assert.Equal(t, "changed", c.Request.Context().Value(note{}))
+		assert.Equal(t, "/items/:id", c.Request.Pattern)
+	})
+	server := httptest.NewServer(router)
+	t.Cleanup(server.Close)
+	assert.Equal(t, http.StatusOK, send(t, server, http.MethodGet).status)
+}
+
+// Rates declared beside the methods of one path do not share keys, whatever a
+// framework calls the route.
+func TestDeclaredRatesInEachFramework(t *testing.T) {
+	t.Parallel()
+	ok := func(http.ResponseWriter, *http.Request) {}
+	for name, build := range map[string]func(get, post middleware) http.Handler{
+		"net/http": func(get, post middleware) http.Handler {
+			mux := http.NewServeMux()
+			mux.Handle("GET /items/{id}", get(http.HandlerFunc(ok)))
+			mux.Handle("POST /items/{id}", post(http.HandlerFunc(ok)))
+			return mux
+		},
+		"chi": func(get, post middleware) http.Handler {
+			router := chi.NewRouter()
+			router.With(get).Get("/items/{id}", ok)
+			router.With(post).Post("/items/{id}", ok)
+			return router
+		},
+		"gin": func(get, post middleware) http.Handler {
+			router := gin.New()
+			router.GET("/items/:id", adapters.Gin(get), gin.WrapF(ok))
+			router.POST("/items/:id", adapters.Gin(post), gin.WrapF(ok))
+			return router
+		},
+		"echo": func(get, post middleware) http.Handler {
+			router := echo.New()
+			router.GET("/items/:id", echo.WrapHandler(http.HandlerFunc(ok)), echo.WrapMiddleware(get))
+			router.POST("/items/:id", echo.WrapHandler(http.HandlerFunc(ok)), echo.WrapMiddleware(post))
+			return router
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			redistest.Virtual(t, func(t *testing.T, rdb *redis.Client) {
+				rate := httplimit.Declare(func(r httplimit.Rate) limit.Limiter {
+					return slidinglog.New(rdb, slidinglog.Config{Limit: r.Threshold, Window: r.Period})
+				})
+				handler := build(rate(httplimit.Rate{Period: time.Hour, Threshold: 2}), rate(httplimit.Rate{Period: time.Second, Threshold: 100}))
+				passed := 0
+				for range 10 {
+					w := httptest.NewRecorder()
+					handler.ServeHTTP(w, httptest.NewRequest(http.MethodGet, "/items/7", http.NoBody))
+					if w.Code == http.StatusOK {
+						passed++
+					}
+					time.Sleep(2 * time.Second)
+					w = httptest.NewRecorder()
+					handler.ServeHTTP(w, httptest.NewRequest(http.MethodPost, "/items/7", http.NoBody))
+					assert.Equal(t, http.StatusOK, w.Code)
+				}
+				assert.Equal(t, 2, passed)
+			})
+		})
+	}
 }
 
 // httplimit.Route knows the routes of chi, by With, and of gin.

@@ -19,18 +19,24 @@ import (
 
 // Gin makes a gin handler of net/http middleware. Where the middleware does not
 // call what it wraps, because it has answered by itself, the handlers that follow
-// are not called either. The request's Pattern is gin's full path meanwhile, so
-// that httplimit.Route works.
+// are not called either. They get the request as the middleware passes it on; its
+// Pattern is gin's full path meanwhile, so that httplimit.Route works. Handlers
+// before find theirs as they left it.
+//
+// The ResponseWriter stays gin's own: this is for middleware that passes it on as
+// it is, as httplimit's does, and not for such as wraps it, to compress for one.
 func Gin(middleware func(http.Handler) http.Handler) gin.HandlerFunc {
 	return func(c *gin.Context) {
+		before, pattern := c.Request, c.Request.Pattern
+		defer func() { c.Request, before.Pattern = before, pattern }()
 		passed := false
 		next := http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) {
 			passed = true
 			c.Request = r // the middleware may have replaced it
 			c.Next()
 		})
-		c.Request.Pattern = c.FullPath()
-		middleware(next).ServeHTTP(c.Writer, c.Request)
+		before.Pattern = c.FullPath()
+		middleware(next).ServeHTTP(c.Writer, before)
 		if !passed {
 			c.Abort()
 		}

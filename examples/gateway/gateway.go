@@ -23,7 +23,7 @@ import (
 const (
 	userPrefix   = "limit:"            // limit:<user>:<uri>: a sliding log
 	thresholds   = "rate:limit:config" // the hash of what was changed for single keys
-	clientPrefix = "gateway:"          // gateway:client:<address>: a RateLimiter
+	clientPrefix = "gateway:"          // gateway:client:<address>, gateway:admin:<address>: RateLimiters
 )
 
 type config struct {
@@ -54,24 +54,28 @@ func newGateway(cfg config) *gateway {
 
 	// A user is who the client says it is, and can be another one each time. Its
 	// address it can't choose.
-	perClient := httplimit.New(
-		g.client.Keyed(clientPrefix, rratelimiter.PerMinute(cfg.perClient)),
-		httplimit.WithName("client"),
-		httplimit.WithPrefix("client:"),
-		httplimit.WithTimeout(cfg.timeout),
-		httplimit.WithErrorHandler(g.failed),
-	)
+	perClient := func(name string) func(http.Handler) http.Handler {
+		return httplimit.New(
+			g.client.Keyed(clientPrefix, rratelimiter.PerMinute(cfg.perClient)),
+			httplimit.WithName(name),
+			httplimit.WithPrefix(name+":"),
+			httplimit.WithTimeout(cfg.timeout),
+			httplimit.WithErrorHandler(g.failed),
+		)
+	}
 
 	all := http.NewServeMux()
-	all.Handle("/", perClient(routes))
-	all.Handle("/admin/", http.StripPrefix("/admin", admin.New(admin.Config{
+	all.Handle("/", perClient("client")(routes))
+	// Guesses of the token are limited too. They are counted apart, for whoever is
+	// refused above to be let in again from the same address.
+	all.Handle("/admin/", perClient("admin")(http.StripPrefix("/admin", admin.New(admin.Config{
 		Authorize:   g.authorize,
 		Client:      g.client,
 		Prefixes:    []string{clientPrefix},
 		SlidingLogs: g.logs,
 		Logger:      cfg.log,
 		Timeout:     cfg.timeout,
-	})))
+	}))))
 	g.Handler = all
 	return g
 }

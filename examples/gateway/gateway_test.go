@@ -303,6 +303,34 @@ func TestAdminNeedsTheToken(t *testing.T) {
 	assert.JSONEq(t, `{"rateLimiters":[],"prefixes":["gateway:"],"slidingLogs":["hello","orders"]}`, got.body)
 }
 
+// Who guesses the token is refused after as many guesses as requests are allowed,
+// and is not let in by the right one either.
+func TestGuessesOfTheTokenAreLimited(t *testing.T) {
+	t.Parallel()
+	const perMinute = 5
+	s := serve(t, perMinute)
+	within(t, time.Minute, func() error {
+		// More than are left, wherever an earlier try has ended.
+		for range perMinute {
+			if _, err := s.do(http.MethodGet, "/admin/limiters", "", http.Header{"Authorization": {"Bearer guess"}}); err != nil {
+				return err
+			}
+		}
+		got, err := s.admin(http.MethodGet, "/limiters", "")
+		if err != nil {
+			return err
+		}
+		if got.StatusCode != http.StatusTooManyRequests || got.Header.Get("Retry-After") == "" {
+			return fmt.Errorf("answer %s", got.Status)
+		}
+		got, err = s.as(newUser(), http.MethodGet, "/hello")
+		if err == nil && got.StatusCode != http.StatusOK && got.StatusCode != http.StatusTooManyRequests {
+			err = fmt.Errorf("answer %s", got.Status)
+		}
+		return err
+	})
+}
+
 func TestRequestsReachTheServices(t *testing.T) {
 	t.Parallel()
 	s := serve(t, plenty)
@@ -379,5 +407,5 @@ func TestRunReportsWhatIsWrong(t *testing.T) {
 // ours tells whether a key of Redis begins as the gateway's do.
 func ours(key string) bool {
 	key = strings.TrimPrefix(key, "{")
-	return strings.HasPrefix(key, userPrefix) || strings.HasPrefix(key, clientPrefix+"client:") || key == thresholds
+	return strings.HasPrefix(key, userPrefix) || strings.HasPrefix(key, clientPrefix+"client:") || strings.HasPrefix(key, clientPrefix+"admin:") || key == thresholds
 }

@@ -78,7 +78,7 @@ func serve(t *testing.T, quota int64, args ...string) *site {
 	first, err := said.ReadString('\n')
 	require.NoError(t, err)
 	go func() { _, _ = io.Copy(io.Discard, said) }()
-	s.url = strings.TrimSuffix(strings.Fields(first)[2], ".")
+	s.url = strings.Fields(first)[2]
 	return s
 }
 
@@ -168,11 +168,13 @@ func policies(h http.Header) (map[string]quota, error) {
 	all := map[string]quota{}
 	for i, d := range declared {
 		s := states[i]
-		if d.name != s.name || len(d.params) != 2 || len(s.params) != 2 {
+		if d.name != s.name || len(d.params) != 2 || len(s.params) > 2 {
 			return nil, fmt.Errorf("%v does not go with %v", d, s)
 		}
 		p := quota{q: d.params["q"], w: d.params["w"], r: s.params["r"], t: s.params["t"]}
-		if p.r < 0 || p.r > p.q || p.w < 1 || p.t < 1 || p.t > p.w {
+		// No wait brings what a limit of 0 refuses, and it tells of none.
+		_, waits := s.params["t"]
+		if p.r < 0 || p.r > p.q || p.w < 1 || p.t > p.w || waits != (p.t >= 1) || waits != (p.q > 0) {
 			return nil, fmt.Errorf("%s: %+v", d.name, p)
 		}
 		all[d.name] = p
@@ -217,12 +219,14 @@ func (s *site) checkUser(got answer, threshold int64, window time.Duration) (lef
 // checkRefusal checks a 429 by one policy.
 func checkRefusal(got answer, policy string, p quota) error {
 	h := got.Header
-	retry, err := strconv.ParseInt(h.Get("Retry-After"), 10, 64)
-	if err != nil || retry < 1 || retry < p.t || retry > p.w {
+	expected := refusedHeaders
+	if p.q == 0 {
+		expected = slices.DeleteFunc(slices.Clone(expected), func(name string) bool { return name == "Retry-After" })
+	} else if retry, err := strconv.ParseInt(h.Get("Retry-After"), 10, 64); err != nil || retry < 1 || retry < p.t || retry > p.w {
 		return fmt.Errorf("Retry-After %q with %+v", h.Get("Retry-After"), p)
 	}
 	names := slices.Sorted(maps.Keys(h))
-	if !slices.Equal(names, refusedHeaders) || h.Get("Cache-Control") != "no-store" || h.Get("Content-Type") != "application/problem+json" {
+	if !slices.Equal(names, expected) || h.Get("Cache-Control") != "no-store" || h.Get("Content-Type") != "application/problem+json" {
 		return fmt.Errorf("headers %v", got.Header)
 	}
 	var problem struct {

@@ -43,7 +43,7 @@ func run(ctx context.Context, args []string, stdout, stderr io.Writer) error {
 	listen := flags.String("listen", "127.0.0.1:8080", "the `address` to serve at")
 	redisURL := flags.String("redis", "", "the `URL` of a Redis, such as redis://127.0.0.1:6379; without it, one inside this process")
 	token := flags.String("token", "", "the `secret` that /admin/ asks for; without it, a new one")
-	perClient := flags.Int64("per-client", 600, "how many requests a minute each address may make")
+	perClient := flags.Int64("per-client", 600, "how many requests a minute each address may make, and as many to /admin/")
 	timeout := flags.Duration("timeout", httplimit.DefaultTimeout, "how long Redis may take")
 	if err := flags.Parse(args); err != nil {
 		return err
@@ -85,7 +85,9 @@ func run(ctx context.Context, args []string, stdout, stderr io.Writer) error {
 	return nil
 }
 
-const welcome = `Serving at %[1]s. Try, and repeat:
+const welcome = `Serving at %[1]s
+
+Try, and repeat:
 
 curl -i -H 'X-User: ann' %[1]s/hello
 curl -i -H 'X-User: ann' -d tea %[1]s/orders

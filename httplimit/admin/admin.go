@@ -58,7 +58,11 @@ type Config struct {
 	Prefixes []string
 
 	// SlidingLogs are those whose thresholds can be shown and changed, by the
-	// names that requests call them.
+	// names that requests call them. Those of which the hash of thresholds is the
+	// same have the same thresholds: what is set for a key by one name holds for
+	// that key in all of them, and only the default limits differ. Whom Authorize
+	// should let change one and not the other, it must tell by [Access].Key, or
+	// each needs a hash of its own.
 	SlidingLogs map[string]SlidingLog
 
 	// Logger is told of every change, with before and after, and of what was
@@ -116,7 +120,8 @@ type Access struct {
 	Limiter string
 
 	// Key is the key whose threshold it is, "" where the request names none or
-	// several.
+	// several. It is all that sets apart sliding logs which share one hash of
+	// thresholds: see Config.SlidingLogs.
 	Key string
 }
 

@@ -6,9 +6,11 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"maps"
 	"math"
 	"mime"
 	"net/http"
+	"slices"
 	"strconv"
 	"time"
 
@@ -88,10 +90,10 @@ func (f fields) take(name string) (string, bool) {
 }
 
 func (f fields) end() error {
-	for name := range f {
-		return badRequest("the body has %q, which means nothing here", name)
+	if len(f) == 0 {
+		return nil
 	}
-	return nil
+	return badRequest("the body has %q, which means nothing here", slices.Sorted(maps.Keys(f))[0])
 }
 
 // integer reads a whole number between low and high into v, and tells whether

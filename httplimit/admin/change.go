@@ -3,6 +3,7 @@ package admin
 import (
 	"context"
 	"errors"
+	"fmt"
 	"log/slog"
 	"net/http"
 
@@ -16,7 +17,7 @@ func (c *call) begin() (end func(), err error) {
 	case c.changing <- struct{}{}:
 		return func() { <-c.changing }, nil
 	case <-c.r.Context().Done():
-		return nil, &problem{status: http.StatusServiceUnavailable, detail: "other changes are under way: nothing was changed"}
+		return nil, fmt.Errorf("waiting for other changes: %w", c.r.Context().Err())
 	}
 }
 

@@ -6,6 +6,7 @@ import (
 	"maps"
 	"math"
 	"net/http"
+	"regexp"
 	"slices"
 	"strings"
 	"testing"
@@ -84,6 +85,8 @@ func (d document) checkWord(s object, word string, want, v any) error {
 		ok = !isNumber || number <= want.(float64)
 	case "minLength":
 		ok = !isText || float64(len(text)) >= want.(float64)
+	case "pattern":
+		ok = !isText || regexp.MustCompile(want.(string)).MatchString(text)
 	case "required":
 		for _, name := range want.([]any) {
 			_, there := members[name.(string)]
@@ -240,6 +243,20 @@ func TestBodiesAreAsDescribed(t *testing.T) {
 		{http.MethodPut, "/rate?name=orders", `{"rate":9007199254740993,"interval":"1s"}`},
 		{http.MethodPut, "/rate?name=orders", `{"rate":1,"interval":-5}`},
 		{http.MethodPut, "/rate?name=orders", `{"rate":1,"interval":""}`},
+		{http.MethodPut, "/rate?name=orders", `{"rate":1,"interval":0}`},
+		{http.MethodPut, "/rate?name=orders", `{"rate":1,"interval":1}`},
+		{http.MethodPut, "/rate?name=orders", `{"rate":1,"interval":1.5}`},
+		{http.MethodPut, "/rate?name=orders", `{"rate":1,"interval":9223372036854}`},
+		{http.MethodPut, "/rate?name=orders", `{"rate":1,"interval":9223372036855}`},
+		{http.MethodPut, "/rate?name=orders", `{"rate":1,"interval":"0s"}`},
+		{http.MethodPut, "/rate?name=orders", `{"rate":1,"interval":"0"}`},
+		{http.MethodPut, "/rate?name=orders", `{"rate":1,"interval":"+1h2.5m.5s250ms"}`},
+		{http.MethodPut, "/rate?name=orders", `{"rate":1,"interval":"2000us"}`},
+		{http.MethodPut, "/rate?name=orders", `{"rate":1,"interval":"1"}`},
+		{http.MethodPut, "/rate?name=orders", `{"rate":1,"interval":"1 s"}`},
+		{http.MethodPut, "/rate?name=orders", `{"rate":1,"interval":"-1s"}`},
+		{http.MethodPut, "/rate?name=orders", `{"rate":1,"interval":"1d"}`},
+		{http.MethodPut, "/rate?name=orders", `{"rate":1,"interval":"1s","keepAlive":"0"}`},
 		{http.MethodPut, "/rate?name=orders", `{"rate":1,"interval":true}`},
 		{http.MethodPut, "/rate?name=orders", `{"rate":1}`},
 		{http.MethodPut, "/rate?name=orders", `{"interval":"1s"}`},

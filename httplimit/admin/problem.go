@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"maps"
 	"net/http"
 	"net/url"
 	"slices"
@@ -91,7 +92,7 @@ func (e endpoint) checkQuery(query url.Values) error {
 			return badRequest("the %s in the query is not UTF-8", name)
 		}
 	}
-	for name := range query {
+	for _, name := range slices.Sorted(maps.Keys(query)) {
 		if !slices.Contains(e.params, name) {
 			return badRequest("the query has %q, which means nothing here", name)
 		}

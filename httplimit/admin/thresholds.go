@@ -85,8 +85,8 @@ func (c *call) putThreshold() error {
 	if err := f.end(); err != nil {
 		return err
 	}
-	err = c.changeThreshold(log, slog.Int64("after", t.Threshold), func() error {
-		return log.SetThreshold(c.r.Context(), c.asked.Key, t.Threshold)
+	err = c.changeThreshold(log, func() (slog.Attr, error) {
+		return slog.Int64("after", t.Threshold), log.SetThreshold(c.r.Context(), c.asked.Key, t.Threshold)
 	})
 	if err != nil {
 		return err
@@ -99,8 +99,14 @@ func (c *call) deleteThreshold() error {
 	if err != nil {
 		return err
 	}
-	err = c.changeThreshold(log, slog.String("after", "default"), func() error {
-		return log.ResetThreshold(c.r.Context(), c.asked.Key)
+	err = c.changeThreshold(log, func() (slog.Attr, error) {
+		if err := log.ResetThreshold(c.r.Context(), c.asked.Key); err != nil {
+			return slog.String("after", "default"), err
+		}
+		if n, err := log.Threshold(c.r.Context(), c.asked.Key); err == nil {
+			return slog.Int64("after", n), nil
+		}
+		return slog.String("after", "default"), nil
 	})
 	if err != nil {
 		return err
@@ -109,9 +115,10 @@ func (c *call) deleteThreshold() error {
 	return nil
 }
 
-// changeThreshold makes a change and logs it with what held before. A field
-// that can't be read is no reason to leave it so.
-func (c *call) changeThreshold(log SlidingLog, after slog.Attr, change func() error) error {
+// changeThreshold makes a change and logs it with what held before and what
+// change says that holds after it. A field that can't be read is no reason to
+// leave it so.
+func (c *call) changeThreshold(log SlidingLog, change func() (after slog.Attr, err error)) error {
 	end, err := c.begin()
 	if err != nil {
 		return err
@@ -125,5 +132,6 @@ func (c *call) changeThreshold(log SlidingLog, after slog.Attr, change func() er
 		}
 		before = slog.Any("before", err)
 	}
-	return c.changed(before, after, change())
+	after, err := change()
+	return c.changed(before, after, err)
 }

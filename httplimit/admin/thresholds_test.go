@@ -59,6 +59,21 @@ func TestThresholdSetByOthers(t *testing.T) {
 	assert.JSONEq(t, `{"threshold":0}`, r.do(http.MethodGet, target("k"), "").Body.String())
 }
 
+// Sliding logs that share a hash share what is set in it.
+func TestThresholdsInOneHash(t *testing.T) {
+	t.Parallel()
+	rdb, _ := redistest.Mini(t)
+	ofLimit := func(n int64) admin.SlidingLog {
+		return slidinglog.New(rdb, slidinglog.Config{Limit: n, Window: time.Minute, Thresholds: configKey})
+	}
+	r := newRig(t, rdb, func(cfg *admin.Config) {
+		cfg.SlidingLogs = map[string]admin.SlidingLog{"web": ofLimit(2), "api": ofLimit(3)}
+	})
+	require.Equal(t, http.StatusOK, r.do(http.MethodPut, target("k"), `{"threshold":9}`).Code)
+	assert.JSONEq(t, `{"threshold":9}`, r.do(http.MethodGet, "/threshold?limiter=api&key=k", "").Body.String())
+	assert.JSONEq(t, `{"threshold":3}`, r.do(http.MethodGet, "/threshold?limiter=api&key=other", "").Body.String())
+}
+
 func TestUnknownSlidingLogs(t *testing.T) {
 	t.Parallel()
 	r := miniRig(t)
@@ -138,11 +153,12 @@ func TestThresholdChangesAreLogged(t *testing.T) {
 	r.do(http.MethodPut, target("k"), `{"threshold":5}`)
 	r.do(http.MethodGet, target("k"), "")
 	r.do(http.MethodDelete, target("k"), "")
+	r.do(http.MethodDelete, target("k"), "") // it has none any more
 	entry := func(before, after any) map[string]any {
 		return map[string]any{
 			"level": "INFO", "msg": "limit changed", "actor": actor, "action": "change",
 			"kind": "sliding-log", "limiter": "web", "key": "k", "before": before, "after": after,
 		}
 	}
-	assert.Equal(t, []map[string]any{entry(3.0, 5.0), entry(5.0, "default")}, r.log.take())
+	assert.Equal(t, []map[string]any{entry(3.0, 5.0), entry(5.0, 3.0), entry(3.0, 3.0)}, r.log.take())
 }

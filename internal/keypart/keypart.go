@@ -1,4 +1,4 @@
-// Package keypart makes text from outside fit for a part of a Redis key.
+// Package keypart makes keys for Redis of text from outside.
 package keypart
 
 import (
@@ -48,6 +48,26 @@ func Escape(part string) string {
 	}
 	sum := sha256.Sum256([]byte(part))
 	return out.String()[:head] + hashMark + hex.EncodeToString(sum[:])
+}
+
+// Guard returns another key where key ends in suffix, which leads from keys to
+// their second ones: whoever is called "ann_time" must not reach that of "ann".
+// The percent sign makes it one that no other key is, as no escaped part ends so.
+func Guard(key, suffix string) string {
+	if suffix == "" || !strings.HasSuffix(key, suffix) {
+		return key
+	}
+	return key + "%"
+}
+
+// Tag makes escaped parts a hash tag, so that all keys which begin with it are in
+// one slot of a cluster.
+func Tag(parts string) string {
+	if parts == "" {
+		// Servers ignore an empty tag. No part is a lone percent sign.
+		return "{%}"
+	}
+	return "{" + parts + "}"
 }
 
 func plain(part string) bool {
