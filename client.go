@@ -62,9 +62,7 @@ func New(rdb Redis, opts ...Option) *Client {
 		queues: make(map[string]*queue),
 		idle:   make(chan struct{}),
 	}
-	if script.IsNil(rdb) {
-		c.err = fmt.Errorf("%w: New: the Redis client is nil", ErrInvalidConfig)
-	}
+	c.err = script.CheckClient(rdb)
 	c.notices = newNotices(c)
 	_, _ = rand.Read(c.origin[:]) // never fails
 	for _, opt := range opts {

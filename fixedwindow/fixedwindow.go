@@ -12,6 +12,7 @@ package fixedwindow
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"time"
 
@@ -54,19 +55,15 @@ type Limiter struct {
 	cfg    Config
 	sender *script.Sender
 	table  *meet.Table
-	err    error // of the configuration
 }
 
 // New returns a Limiter. It does no I/O; what is wrong with cfg, each call
 // reports.
 func New(rdb Redis, cfg Config) *Limiter {
-	l := &Limiter{cfg: cfg, err: cfg.validate()}
-	if script.IsNil(rdb) {
-		l.err = fmt.Errorf("%w: the Redis client is nil", limit.ErrInvalidConfig)
-		return l
-	}
-	l.sender = script.NewSender(rdb)
-	l.table = meet.NewTable(meet.Rule{Most: MaxLimit, Decide: l.decide})
+	l := &Limiter{cfg: cfg, sender: script.NewSender(rdb)}
+	l.table = meet.NewTable(meet.Rule{
+		Package: "fixedwindow", Err: errors.Join(cfg.validate(), script.CheckClient(rdb)), Most: MaxLimit, Limit: cfg.Limit, Decide: l.decide,
+	})
 	return l
 }
 
@@ -83,27 +80,14 @@ func (l *Limiter) Window() time.Duration { return l.cfg.Window }
 // limit.ErrUnknownOutcome where the answer was lost: a count can't tell whether
 // the permits were taken, so Take does not ask again.
 func (l *Limiter) Take(ctx context.Context, key string, n int64) (limit.Decision, error) {
-	d, _, err := l.take(ctx, "Take", key, n)
+	d, _, err := l.table.Take(ctx, "Take", key, n)
 	return d, err
 }
 
 // TakeReturnable is Take with a grant that can be undone, as long as its window
 // lasts: see [limit.Returner].
 func (l *Limiter) TakeReturnable(ctx context.Context, key string, n int64) (limit.Decision, func(context.Context) error, error) {
-	return l.take(ctx, "TakeReturnable", key, n)
-}
-
-func (l *Limiter) take(ctx context.Context, op, key string, n int64) (d limit.Decision, giveBack func(context.Context) error, err error) {
-	if err = l.err; err == nil {
-		err = meet.Check(key, n, MaxLimit)
-	}
-	if most := l.cfg.Limit; err == nil && n > most {
-		d, err = limit.Decision{Limit: most}, meet.Exceeds(n, most)
-	}
-	if err == nil {
-		d, giveBack, err = l.table.Take(ctx, key, n)
-	}
-	return d, giveBack, meet.Fail("fixedwindow", op, key, err)
+	return l.table.Take(ctx, "TakeReturnable", key, n)
 }
 
 func (l *Limiter) decide(ctx context.Context, key string, b *meet.Batch) (meet.Verdict, error) {

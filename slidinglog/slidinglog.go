@@ -18,6 +18,7 @@ import (
 	"encoding/hex"
 	"errors"
 	"fmt"
+	"slices"
 	"strconv"
 	"sync"
 	"sync/atomic"
@@ -87,16 +88,18 @@ type Limiter struct {
 // New returns a Limiter. It does no I/O; what is wrong with cfg, each call
 // reports.
 func New(rdb Redis, cfg Config) *Limiter {
-	l := &Limiter{cfg: cfg, err: cfg.validate(), assumed: make(map[string]int64)}
-	if script.IsNil(rdb) {
-		l.err = fmt.Errorf("%w: the Redis client is nil", limit.ErrInvalidConfig)
-		return l
+	l := &Limiter{
+		cfg: cfg, sender: script.NewSender(rdb), err: errors.Join(cfg.validate(), script.CheckClient(rdb)),
+		assumed: make(map[string]int64),
 	}
 	var origin [8]byte
 	_, _ = rand.Read(origin[:]) // never fails
 	l.origin = hex.EncodeToString(origin[:])
-	l.sender = script.NewSender(rdb)
-	l.table = meet.NewTable(meet.Rule{Most: MaxPermits, Decide: l.decide})
+	most := cfg.Limit
+	if cfg.Thresholds != "" {
+		most = 0
+	}
+	l.table = meet.NewTable(meet.Rule{Package: "slidinglog", Err: l.err, Most: MaxPermits, Limit: most, Decide: l.decide})
 	return l
 }
 
@@ -115,29 +118,13 @@ func (l *Limiter) Window() time.Duration { return l.cfg.Window }
 // key holds something else or the threshold is no number of 0 or more, and
 // limit.ErrUnknownOutcome where Redis gave no answer, repeats included.
 func (l *Limiter) Take(ctx context.Context, key string, n int64) (limit.Decision, error) {
-	d, _, err := l.take(ctx, "Take", key, n)
+	d, _, err := l.table.Take(ctx, "Take", key, n)
 	return d, err
 }
 
 // TakeReturnable is Take with a grant that can be undone: see [limit.Returner].
 func (l *Limiter) TakeReturnable(ctx context.Context, key string, n int64) (limit.Decision, func(context.Context) error, error) {
-	return l.take(ctx, "TakeReturnable", key, n)
-}
-
-func (l *Limiter) take(ctx context.Context, op, key string, n int64) (d limit.Decision, giveBack func(context.Context) error, err error) {
-	if err = l.err; err == nil {
-		err = meet.Check(key, n, MaxPermits)
-	}
-	if err == nil && l.cfg.Thresholds == "" && n > l.cfg.Limit {
-		d, err = limit.Decision{Limit: l.cfg.Limit}, meet.Exceeds(n, l.cfg.Limit)
-	}
-	if err == nil {
-		d, giveBack, err = l.table.Take(ctx, key, n)
-	}
-	if err == nil && !d.Granted && d.Limit == 0 {
-		d.RetryAfter = l.cfg.Window
-	}
-	return d, giveBack, meet.Fail("slidinglog", op, key, err)
+	return l.table.Take(ctx, "TakeReturnable", key, n)
 }
 
 // decide has the thresholds read by the script where they can be, else right
@@ -164,7 +151,7 @@ func (l *Limiter) decideApart(ctx context.Context, key string, b *meet.Batch) (m
 	call, id := l.call(keys, key, assumed, b)
 	call.Ahead = []any{"hget", l.cfg.Thresholds, key}
 	reply, ahead, err := call.RunBehind(ctx, l.sender)
-	v, err := l.verdict(reply, err, keys, id)
+	v, err := l.verdict(b, reply, err, keys, id)
 	if err != nil {
 		return v, err
 	}
@@ -185,7 +172,7 @@ func (l *Limiter) decideApart(ctx context.Context, key string, b *meet.Batch) (m
 func (l *Limiter) ask(ctx context.Context, keys *script.Keys, most int64, b *meet.Batch) (meet.Verdict, error) {
 	call, id := l.call(keys, keys.Names()[0], most, b)
 	reply, err := call.Run(ctx, l.sender)
-	return l.verdict(reply, err, keys, id)
+	return l.verdict(b, reply, err, keys, id)
 }
 
 func (l *Limiter) call(keys *script.Keys, field string, most int64, b *meet.Batch) (call script.Call, id string) {
@@ -201,11 +188,14 @@ func (l *Limiter) call(keys *script.Keys, field string, most int64, b *meet.Batc
 	return call, id
 }
 
-func (l *Limiter) verdict(reply any, err error, keys *script.Keys, id string) (meet.Verdict, error) {
+func (l *Limiter) verdict(b *meet.Batch, reply any, err error, keys *script.Keys, id string) (meet.Verdict, error) {
 	if err != nil {
 		return meet.Verdict{}, l.explain(err, keys.Names())
 	}
 	v, _, err := meet.ParseVerdict(reply)
+	if v.Limit == 0 {
+		v.Waits = slices.Repeat([]int64{l.cfg.Window.Milliseconds()}, len(b.Runs()))
+	}
 	log := keys.Pick(0)
 	var mu sync.Mutex
 	left := v.Taken

@@ -89,8 +89,8 @@ func (l *Limiter) do(ctx context.Context, key string, repeat bool, words ...any)
 	case l.cfg.Thresholds == "":
 		return nil, fmt.Errorf("%w: Config.Thresholds names no hash", limit.ErrInvalidConfig)
 	}
-	if err := meet.Check(key, 1, 1); err != nil {
-		return nil, err
+	if key == "" {
+		return nil, fmt.Errorf("%w: the key is empty", limit.ErrInvalidConfig)
 	}
 	cmd, err := script.Do(ctx, l.sender, repeat, words...)
 	if err != nil && !errors.Is(err, redis.Nil) {

@@ -15,6 +15,7 @@ package tokenbucket
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"math"
 	"sync"
@@ -85,19 +86,15 @@ type Limiter struct {
 	cfg    Config
 	sender *script.Sender
 	table  *meet.Table
-	err    error // of the configuration
 }
 
 // New returns a Limiter. It does no I/O; what is wrong with cfg, each call
 // reports.
 func New(rdb Redis, cfg Config) *Limiter {
-	l := &Limiter{cfg: cfg, err: cfg.validate()}
-	if script.IsNil(rdb) {
-		l.err = fmt.Errorf("%w: the Redis client is nil", limit.ErrInvalidConfig)
-		return l
-	}
-	l.sender = script.NewSender(rdb)
-	l.table = meet.NewTable(meet.Rule{Most: MaxTokens, Decide: l.decide})
+	l := &Limiter{cfg: cfg, sender: script.NewSender(rdb)}
+	l.table = meet.NewTable(meet.Rule{
+		Package: "tokenbucket", Err: errors.Join(cfg.validate(), script.CheckClient(rdb)), Most: MaxTokens, Limit: cfg.Capacity + cfg.Borrow, Decide: l.decide,
+	})
 	return l
 }
 
@@ -128,27 +125,14 @@ func (l *Limiter) KeySuffix() string { return timeSuffix }
 // limit.ErrUnknownOutcome where the answer was lost: a bucket can't tell whether
 // the tokens were taken, so Take does not ask again.
 func (l *Limiter) Take(ctx context.Context, key string, n int64) (limit.Decision, error) {
-	d, _, err := l.take(ctx, "Take", key, n)
+	d, _, err := l.table.Take(ctx, "Take", key, n)
 	return d, err
 }
 
 // TakeReturnable is Take with a grant that can be undone, as far as the bucket
 // has room for the tokens: see [limit.Returner].
 func (l *Limiter) TakeReturnable(ctx context.Context, key string, n int64) (limit.Decision, func(context.Context) error, error) {
-	return l.take(ctx, "TakeReturnable", key, n)
-}
-
-func (l *Limiter) take(ctx context.Context, op, key string, n int64) (d limit.Decision, giveBack func(context.Context) error, err error) {
-	if err = l.err; err == nil {
-		err = meet.Check(key, n, MaxTokens)
-	}
-	if most := l.cfg.Capacity + l.cfg.Borrow; err == nil && n > most {
-		d, err = limit.Decision{Limit: most}, meet.Exceeds(n, most)
-	}
-	if err == nil {
-		d, giveBack, err = l.table.Take(ctx, key, n)
-	}
-	return d, giveBack, meet.Fail("tokenbucket", op, key, err)
+	return l.table.Take(ctx, "TakeReturnable", key, n)
 }
 
 func (l *Limiter) decide(ctx context.Context, key string, b *meet.Batch) (meet.Verdict, error) {

@@ -65,18 +65,6 @@ func Fail(pkg, op, key string, err error) error {
 	return fmt.Errorf("%s: %s %q: %w", pkg, op, key, err)
 }
 
-// Exceeds is the error of a request for more permits than there can ever be.
-func Exceeds(permits, most int64) error {
+func exceeds(permits, most int64) error {
 	return fmt.Errorf("%w: %d permits of %d; ask for fewer or raise the limit", limit.ErrPermitsExceedRate, permits, most)
-}
-
-// Check tells what is wrong with a request before it is made.
-func Check(key string, permits, most int64) error {
-	switch {
-	case key == "":
-		return fmt.Errorf("%w: the key is empty", limit.ErrInvalidConfig)
-	case permits < 1 || permits > most:
-		return fmt.Errorf("%w: %d is not between 1 and %d", limit.ErrInvalidPermits, permits, most)
-	}
-	return nil
 }

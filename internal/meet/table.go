@@ -11,8 +11,18 @@ import (
 
 // Rule is how one kind of limiter decides.
 type Rule struct {
+	// Package names the limiter in errors.
+	Package string
+
+	// Err is what is wrong with the limiter's configuration: nothing is asked then.
+	Err error
+
 	// Most is the most permits that one call may decide about.
 	Most int64
+
+	// Limit is the most permits that there can ever be at once, 0 where only Redis
+	// knows.
+	Limit int64
 
 	// Decide has the requests of a batch decided for a key, in one script call.
 	Decide func(ctx context.Context, key string, b *Batch) (Verdict, error)
@@ -66,13 +76,26 @@ func NewTable(rule Rule) *Table {
 	return &Table{rule: rule, seats: make(map[string]*seat)}
 }
 
-// Take asks for permits of a key, between 1 and the rule's most. When ctx ends
-// it returns ctx.Err() at once; what is granted nevertheless is given back.
-// Where the answer says that the permits are more than there can ever be, the
-// error is [limit.ErrPermitsExceedRate].
-func (t *Table) Take(ctx context.Context, key string, permits int64) (limit.Decision, func(context.Context) error, error) {
-	if err := ctx.Err(); err != nil {
-		return limit.Decision{}, nil, err
+// Take asks for permits of a key, and comes back with the decision and what
+// undoes a grant. op names the limiter's method in errors. When ctx ends it returns
+// ctx.Err() at once; what is granted nevertheless is given back.
+func (t *Table) Take(ctx context.Context, op, key string, permits int64) (limit.Decision, func(context.Context) error, error) {
+	d, giveBack, err := t.take(ctx, key, permits)
+	return d, giveBack, Fail(t.rule.Package, op, key, err)
+}
+
+func (t *Table) take(ctx context.Context, key string, permits int64) (limit.Decision, func(context.Context) error, error) {
+	switch most := t.rule.Limit; {
+	case t.rule.Err != nil:
+		return limit.Decision{}, nil, t.rule.Err
+	case key == "":
+		return limit.Decision{}, nil, fmt.Errorf("%w: the key is empty", limit.ErrInvalidConfig)
+	case permits < 1 || permits > t.rule.Most:
+		return limit.Decision{}, nil, fmt.Errorf("%w: %d is not between 1 and %d", limit.ErrInvalidPermits, permits, t.rule.Most)
+	case most > 0 && permits > most:
+		return limit.Decision{Limit: most}, nil, exceeds(permits, most)
+	case ctx.Err() != nil:
+		return limit.Decision{}, nil, ctx.Err()
 	}
 	r := &request{permits: permits}
 	t.mu.Lock()
@@ -114,7 +137,7 @@ func (r *request) take() (limit.Decision, func(context.Context) error, error) {
 	case r.err != nil:
 		return limit.Decision{}, nil, r.err
 	case a.Exceeds:
-		return a.Decision, nil, Exceeds(r.permits, a.Decision.Limit)
+		return a.Decision, nil, exceeds(r.permits, a.Decision.Limit)
 	case !a.Decision.Granted:
 		return a.Decision, nil, nil
 	}

@@ -75,14 +75,14 @@ func TestThoseWhoAskMeanwhileGoTogether(t *testing.T) {
 		var wg sync.WaitGroup
 		for i := range granted {
 			wg.Go(func() {
-				d, _, err := table.Take(t.Context(), "a", 2)
+				d, _, err := table.Take(t.Context(), "Take", "a", 2)
 				assert.NoError(t, err)
 				granted[i] = d.Granted
 			})
 			synctest.Wait()
 		}
 		wg.Go(func() {
-			_, _, err := table.Take(context.Background(), "b", 1)
+			_, _, err := table.Take(context.Background(), "Take", "b", 1)
 			assert.NoError(t, err)
 		})
 		wg.Wait()
@@ -99,7 +99,7 @@ func TestABatchHasABound(t *testing.T) {
 		table := s.table()
 		var wg sync.WaitGroup
 		for range 4 {
-			wg.Go(func() { _, _, _ = table.Take(t.Context(), "a", 40) })
+			wg.Go(func() { _, _, _ = table.Take(t.Context(), "Take", "a", 40) })
 			synctest.Wait()
 		}
 		wg.Wait()
@@ -119,13 +119,13 @@ func TestCallersThatGo(t *testing.T) {
 		defer cancelWaiting()
 		var wg sync.WaitGroup
 		wg.Go(func() {
-			_, _, err := table.Take(inFlight, "a", 3)
+			_, _, err := table.Take(inFlight, "Take", "a", 3)
 			assert.ErrorIs(t, err, context.DeadlineExceeded)
 			assert.Equal(t, time.Second/2, time.Since(start))
 		})
 		synctest.Wait()
 		wg.Go(func() {
-			_, _, err := table.Take(waiting, "a", 4)
+			_, _, err := table.Take(waiting, "Take", "a", 4)
 			assert.ErrorIs(t, err, context.DeadlineExceeded)
 			assert.Equal(t, time.Second/4, time.Since(start))
 		})
@@ -136,7 +136,7 @@ func TestCallersThatGo(t *testing.T) {
 		assert.Equal(t, []string{"a 1 for 3"}, s.batches, "one that has gone is not asked for")
 		assert.EqualValues(t, 3, s.back, "what it was granted has been given back")
 
-		_, _, err := table.Take(inFlight, "a", 1)
+		_, _, err := table.Take(inFlight, "Take", "a", 1)
 		require.ErrorIs(t, err, context.DeadlineExceeded)
 		assert.Len(t, s.batches, 1)
 	})
@@ -150,7 +150,7 @@ func TestAGrantIsGivenBackByItsOwnPermits(t *testing.T) {
 		var wg sync.WaitGroup
 		for n := range int64(4) {
 			wg.Go(func() {
-				d, giveBack, err := table.Take(t.Context(), "a", n+1)
+				d, giveBack, err := table.Take(t.Context(), "Take", "a", n+1)
 				assert.NoError(t, err)
 				assert.True(t, d.Granted)
 				assert.NoError(t, giveBack(t.Context()))
@@ -159,7 +159,7 @@ func TestAGrantIsGivenBackByItsOwnPermits(t *testing.T) {
 		}
 		wg.Wait()
 		assert.EqualValues(t, 10, s.back)
-		d, giveBack, err := table.Take(t.Context(), "a", 11)
+		d, giveBack, err := table.Take(t.Context(), "Take", "a", 11)
 		require.ErrorIs(t, err, limit.ErrPermitsExceedRate)
 		assert.Nil(t, giveBack)
 		assert.EqualValues(t, 10, d.Limit)
@@ -174,14 +174,14 @@ func TestAllOfABatchGetItsError(t *testing.T) {
 		var wg sync.WaitGroup
 		for range 5 {
 			wg.Go(func() {
-				_, giveBack, err := table.Take(t.Context(), "a", 1)
+				_, giveBack, err := table.Take(t.Context(), "Take", "a", 1)
 				assert.ErrorIs(t, err, s.fail)
 				assert.Nil(t, giveBack)
 			})
 		}
 		wg.Wait()
 		s.fail = nil
-		d, _, err := table.Take(t.Context(), "a", 1)
+		d, _, err := table.Take(t.Context(), "Take", "a", 1)
 		require.NoError(t, err)
 		assert.EqualValues(t, 9, d.Remaining)
 	})
@@ -203,19 +203,19 @@ func TestAPanicHangsNobody(t *testing.T) {
 		}})
 		var wg sync.WaitGroup
 		wg.Go(func() {
-			assert.PanicsWithValue(t, "a hook", func() { _, _, _ = table.Take(context.Background(), "a", 1) })
+			assert.PanicsWithValue(t, "a hook", func() { _, _, _ = table.Take(context.Background(), "Take", "a", 1) })
 		})
 		synctest.Wait()
 		for range 3 {
 			wg.Go(func() {
-				_, _, err := table.Take(t.Context(), "a", 1)
+				_, _, err := table.Take(t.Context(), "Take", "a", 1)
 				assert.ErrorIs(t, err, limit.ErrUnknownOutcome)
 				assert.ErrorContains(t, err, "a hook")
 			})
 		}
 		wg.Wait()
 		panics = false
-		d, _, err := table.Take(t.Context(), "a", 1)
+		d, _, err := table.Take(t.Context(), "Take", "a", 1)
 		require.NoError(t, err)
 		assert.True(t, d.Granted)
 	})

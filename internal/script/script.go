@@ -10,6 +10,7 @@ package script
 import (
 	"context"
 	"errors"
+	"fmt"
 	"net"
 	"reflect"
 	"regexp"
@@ -19,6 +20,7 @@ import (
 
 	"github.com/redis/go-redis/v9"
 
+	"github.com/rratelimiter/rratelimiter/limit"
 	"github.com/rratelimiter/rratelimiter/lua"
 )
 
@@ -28,9 +30,13 @@ type Redis interface {
 	Pipeline() redis.Pipeliner
 }
 
-// IsNil tells whether no client was given.
-func IsNil(rdb Redis) bool {
-	return rdb == nil || reflect.ValueOf(rdb).Kind() == reflect.Pointer && reflect.ValueOf(rdb).IsNil()
+// CheckClient tells whether a client was given: limit.ErrInvalidConfig where none
+// was.
+func CheckClient(rdb Redis) error {
+	if rdb == nil || reflect.ValueOf(rdb).Kind() == reflect.Pointer && reflect.ValueOf(rdb).IsNil() {
+		return fmt.Errorf("%w: New: the Redis client is nil", limit.ErrInvalidConfig)
+	}
+	return nil
 }
 
 // Keys are the keys of a script call, made once for many calls.
