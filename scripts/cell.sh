@@ -4,6 +4,7 @@
 # (internal/redistest/version.go) and through that topology
 # (internal/redistest/topology.go). Tests that choose their servers by themselves
 # run as "single" only, and with RRL_ENGINE=shared not at all.
+# With RRL_RACE=0 it leaves the race detector out.
 # Says what failed, and prints "server topology result passed failed skipped
 # seconds", parted by tabs, where skipped counts what has nothing to do with this
 # cell and a result of "n/a: ..." says that this server can't do that. Fails if a
@@ -42,7 +43,8 @@ if [ -s "$work/lacks" ]; then
 fi
 
 status=0 result=passed
-run -race -shuffle=on -timeout 15m -json "$@" >"$work/json" || status=$? result=failed
+[ "${RRL_RACE:-}" = 0 ] || set -- -race "$@"
+run -shuffle=on -timeout 15m -json "$@" >"$work/json" || status=$? result=failed
 counts=$(awk -f scripts/cell.awk "$work/json")
 # shellcheck disable=SC2086 # three numbers
 report $result $counts
