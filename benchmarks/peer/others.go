@@ -25,14 +25,14 @@ var others = []Kind{
 	}),
 }
 
-func other(pkg, setup string, isLog bool, make func(*redis.Client, Rule) limit.Limiter) Kind {
+func other(pkg, setup string, isLog bool, of func(*redis.Client, Rule) limit.Limiter) Kind {
 	return Kind{
 		Name:     Ours + " " + pkg,
 		Setup:    setup,
 		Log:      isLog,
 		Commands: map[string]float64{"evalsha": 0, "eval": 0},
 		Open: open(func(_ context.Context, rdb *redis.Client, names []string, rule Rule) (load.Take, error) {
-			limiter := make(rdb, rule)
+			limiter := of(rdb, rule)
 			return func(ctx context.Context, i int) (bool, error) {
 				d, err := limiter.Take(ctx, names[i], 1)
 				return d.Granted, err

@@ -1,0 +1,75 @@
+package rratelimiter
+
+import (
+	"sync"
+	"time"
+)
+
+// request is one caller's wish for permits.
+type request struct {
+	limiter  *RateLimiter
+	permits  int64
+	fallback string    // configuration for a limiter that has none, or ""
+	figures  bool      // the answer's figures are wanted
+	undoable bool      // so is what undoes a grant
+	waits    bool      // stands in line until it is granted or gives up
+	since    time.Time // when the caller asked
+	deadline time.Time // when the caller gives up; zero: never
+
+	state   state
+	round   int       // the line's round in which it was asked for last
+	refused bool      // it stayed in line
+	sent    time.Time // when it was asked for last
+	changes uint64    // of the limiter, before; see refusals
+	answer  answer
+	done    chan struct{} // closed with the answer; nil while nobody waits for it
+}
+
+type state int
+
+const (
+	queued state = iota
+	inFlight
+	left     // the caller went away while its request was in flight
+	answered // the answer is there
+)
+
+// The pools hold no channels, which would not outlive a bubble of
+// testing/synctest.
+var requests sync.Pool
+
+func newRequest(l *RateLimiter, permits int64) *request {
+	r, ok := requests.Get().(*request)
+	if !ok {
+		r = &request{}
+	}
+	r.limiter, r.permits = l, permits
+	return r
+}
+
+// free lets a request be used anew whose answer its caller has. One that stood
+// in line is left alone: the line may not have forgotten it yet.
+func (r *request) free() {
+	if !r.waits {
+		*r = request{}
+		requests.Put(r)
+	}
+}
+
+// take returns the answer that is there, and lets go of the request.
+func (r *request) take() (answer, error) {
+	a := r.answer
+	if a.refused() && !r.waits {
+		r.limiter.refused.remember(r, a)
+	}
+	r.free()
+	return a, a.err
+}
+
+// tell gives the caller its answer.
+func (r *request) tell(a answer) {
+	r.state, r.answer = answered, a
+	if r.done != nil {
+		close(r.done)
+	}
+}
