@@ -118,7 +118,7 @@ func TestTakeErrors(t *testing.T) {
 		{[]string{"take", "fixed-window", "k", "--limit", "5/1m", "-n", "0"}, "invalid number of permits"},
 		{[]string{"take", "fixed-window", "hash", "--limit", "5/1m"}, "corrupt state"},
 		{[]string{"take", "sliding-log", "k"}, `required flag(s) "limit" not set`},
-		{[]string{"take", "sliding-log", "k", "--limit", "5/1m", "--thresholds", "hash"}, `threshold "k" is no number`},
+		{[]string{"take", "sliding-log", "k", "--limit", "5/1m", "--thresholds", "hash"}, `threshold "k" is no whole number`},
 		{[]string{"take", "token-bucket", "k", "--capacity", "5"}, `required flag(s) "refill" not set`},
 		{[]string{"take", "token-bucket", "k", "--capacity", "5", "--refill", "1/100ms"}, "interval 100ms is not a whole number of seconds"},
 		{[]string{"take", "token-bucket", "k", "--capacity", "5", "--refill", "1/1s", "--borrow", "-1"}, "borrowing of -1 tokens"},
@@ -126,7 +126,7 @@ func TestTakeErrors(t *testing.T) {
 		{[]string{"threshold", "k", "5", "6"}, `unexpected argument "5"`},
 		{[]string{"threshold", "k", "5", "--reset"}, `unexpected argument "5"`},
 		{[]string{"threshold", "k", "many"}, `threshold "many" is not a whole number`},
-		{[]string{"threshold", "k", "--thresholds", "hash"}, "is no number"},
+		{[]string{"threshold", "k", "--thresholds", "hash"}, "is no whole number"},
 		{[]string{"threshold", "k", "--thresholds", ""}, "names no hash"},
 	} {
 		got := s.rrl(c.args...)
