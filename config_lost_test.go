@@ -28,3 +28,18 @@ func TestKeepStateWhereTheConfigurationIsLost(t *testing.T) {
 		}
 	})
 }
+
+// What is in use no more tells nothing either: a Redisson would take the value as
+// it is for what is free.
+func TestKeepStateWhereTheConfigurationIsLostAndAllHasRunOut(t *testing.T) {
+	t.Parallel()
+	redistest.Virtual(t, func(t *testing.T, rdb *redis.Client) {
+		l := newLimiter(t, rdb, every(50, time.Hour))
+		mustAcquire(t, l, 1)
+		time.Sleep(2 * time.Minute)
+		require.NoError(t, rdb.Del(t.Context(), l.Name()).Err())
+		require.NoError(t, l.SetRate(t.Context(), every(2, time.Minute), rratelimiter.KeepState()))
+		assert.Equal(t, []string{l.Name()}, limiterKeys(t, rdb, l.Name()))
+		assert.Equal(t, 2, grants(t, l, 20))
+	})
+}

@@ -238,7 +238,7 @@ func (s step) happen(c *cast, before snapshot) (snapshot, error) {
 	case "pass":
 		state.shift(s.MS, span{paper.base, paper.base})
 	case "lose the value":
-		p.hasValue, p.value, p.valueEnd = false, 0, never
+		p.delValue()
 	case "lose the permits":
 		p.setRows(nil)
 	case "lose the configuration":

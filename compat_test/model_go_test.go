@@ -400,8 +400,8 @@ func (m *module) setRate(c *call, cfg rateConfig, keepState, updateOnly bool) an
 		return say(false)
 	}
 	kept := keepState && (c.config == nil || c.config["type"] == cfg.kind)
-	oldRate := cfg.rate
-	if c.config != nil {
+	lost, oldRate := c.config == nil, cfg.rate
+	if !lost {
 		oldRate = c.rate()
 	}
 	c.setConfig(cfg)
@@ -419,6 +419,10 @@ func (m *module) setRate(c *call, cfg rateConfig, keepState, updateOnly bool) an
 		return set
 	}
 	p := c.pair()
+	if lost && len(p.rows) > 0 && !m.isWindow(c, p) {
+		// Nobody knows of which rate the value is the rest.
+		p.delValue()
+	}
 	if p.hasValue {
 		// updateRate(keepState) clamps at 0: the debt is kept here.
 		p.value = min(p.value, oldRate) + cfg.rate - oldRate

@@ -102,6 +102,8 @@ func (p *pair) setRows(rows []row) {
 
 func (p *pair) del() { *p = pair{} }
 
+func (p *pair) delValue() { p.hasValue, p.value, p.valueEnd = false, 0, never }
+
 func sum(rows []row) int64 {
 	total := int64(0)
 	for _, r := range rows {
@@ -126,7 +128,7 @@ func (s *state) expireKeys(now span) (certain bool) {
 	}
 	for _, p := range s.pairs {
 		if gone(p.valueEnd) {
-			p.hasValue, p.value, p.valueEnd = false, 0, never
+			p.delValue()
 		}
 		if gone(p.rowsEnd) {
 			p.setRows(nil)

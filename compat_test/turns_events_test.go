@@ -116,7 +116,7 @@ func (w *world) loseValue(t *testing.T, l *limiter, id string) {
 	_, value, _ := w.keysOf(l, id)
 	w.happen(t, l, fmt.Sprintf("the value of client %q gets lost", id), func(s *state, _ span) bool {
 		p := s.pairs[id]
-		p.hasValue, p.value, p.valueEnd = false, 0, never
+		p.delValue()
 		return true
 	}, func() error { return w.rdb.Del(t.Context(), value).Err() })
 }

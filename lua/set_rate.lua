@@ -87,7 +87,9 @@ if few or not value then
   if token and not value then
     return {'again', token}
   end
-  if state and state.oldest then
+  if state and state.unset then
+    redis.call('UNLINK', value_key)
+  elseif state and state.oldest then
     repay(config, value_key, permits_key, places, state.free)
   end
 end

@@ -21,7 +21,7 @@ func TestWhatGoesAhead(t *testing.T) {
 	redistest.Everywhere(t, func(t *testing.T, rdb redis.UniversalClient) {
 		name := redistest.Name(t)
 		hash, counter := name+":{a}", name+":{b}" // in two slots
-		own := newScript("return redis.call('INCR', KEYS[1]) -- " + name)
+		own := newScript("return redis.call('INCRBY', KEYS[1], 1) -- " + name)
 		sender := script.NewSender(rdb)
 		call := script.Call{
 			Script: own, Keys: script.KeysOf(counter), Ahead: []any{"hget", hash, "field"},
