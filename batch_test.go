@@ -377,6 +377,7 @@ func (answering) Process(_ context.Context, cmd redis.Cmder) error {
 
 func TestNamesUsedOnceAreForgotten(t *testing.T) {
 	t.Parallel()
+	redistest.SkipSlow(t)
 	synctest.Test(t, func(t *testing.T) {
 		c := New(answering{})
 		plain, cancellable := context.WithoutCancel(t.Context()), t.Context()

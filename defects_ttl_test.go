@@ -317,6 +317,7 @@ func TestDefectADeniedRequestOfRedissonFailsBesideAnEmptySet(t *testing.T) {
 // A peer of Redisson must sweep what we leave, in one go.
 func TestDefectRunOutMembersPileUp(t *testing.T) {
 	t.Parallel()
+	redistest.SkipSlow(t)
 	virtual(t, func(t *testing.T, rdb *redis.Client) {
 		const rate = 800
 		l := newLimiter(t, rdb, every(rate, time.Second))

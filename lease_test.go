@@ -174,6 +174,7 @@ func TestLeaseEndsAndGivesBack(t *testing.T) {
 // whether its timer has run or not.
 func TestLeaseIsOverAtItsEnd(t *testing.T) {
 	t.Parallel()
+	redistest.SkipSlow(t)
 	for range 20 {
 		synctest.Test(t, func(t *testing.T) {
 			s := newLeaseScene(t, every(2000, time.Second), 0)
@@ -690,6 +691,7 @@ func TestCloseWithALeaseOnItsWay(t *testing.T) {
 // Names that have had a lease leave nothing once it is over.
 func TestLeasesOfManyNames(t *testing.T) {
 	t.Parallel()
+	redistest.SkipSlow(t)
 	synctest.Test(t, func(t *testing.T) {
 		rdb, _ := redistest.Mini(t)
 		client := newClient(t, rdb)
@@ -714,6 +716,7 @@ func TestLeasesOfManyNames(t *testing.T) {
 // Leases of many limiters at once, whose batches go together.
 func TestLeasesOfManyLimitersAtOnce(t *testing.T) {
 	t.Parallel()
+	redistest.SkipSlow(t)
 	redistest.Everywhere(t, func(t *testing.T, rdb redis.UniversalClient) {
 		const limiters, callers, each = 40, 3, 100
 		client := newClient(t, rdb)
@@ -775,6 +778,7 @@ func (u *usage) most(span time.Duration) int {
 // what is charged obeys the limit, and nothing is lost.
 func TestLeasesObeyTheLimit(t *testing.T) {
 	t.Parallel()
+	redistest.SkipSlow(t)
 	const rate, interval, life = 1000, time.Second, 100 * ms
 	for seed := range uint64(1) {
 		t.Run(fmt.Sprint(seed), func(t *testing.T) {
@@ -849,6 +853,7 @@ type use struct{ after, before time.Duration }
 // are counted that were used within a span for certain.
 func TestLeasesObeyTheLimitInRealTime(t *testing.T) {
 	t.Parallel()
+	redistest.SkipSlow(t)
 	redistest.Everywhere(t, func(t *testing.T, rdb redis.UniversalClient) {
 		const rate, interval, life = 1000, 300 * ms, 30 * ms
 		name := redistest.Name(t)
@@ -966,6 +971,7 @@ func TestLeasesUnderTheHammer(t *testing.T) {
 // all get about the same, and one without leases is not shut out.
 func TestScarcePermitsAreShared(t *testing.T) {
 	t.Parallel()
+	redistest.SkipSlow(t)
 	for _, clients := range []int{2, 3, 4} {
 		t.Run(fmt.Sprint(clients), func(t *testing.T) {
 			t.Parallel()

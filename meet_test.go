@@ -89,6 +89,7 @@ func limitersOf(t *testing.T, rdb redis.UniversalClient, n int, cfg rratelimiter
 // limiter grants just what it would have granted to them one after another.
 func TestCallersOfManyLimitersMeet(t *testing.T) {
 	t.Parallel()
+	redistest.SkipSlow(t)
 	redistest.Everywhere(t, func(t *testing.T, rdb redis.UniversalClient) {
 		j := &joint{}
 		rdb.AddHook(j)

@@ -13,6 +13,7 @@ import (
 	"github.com/redis/go-redis/v9"
 	"github.com/stretchr/testify/require"
 
+	"github.com/rratelimiter/rratelimiter/internal/redistest"
 	"github.com/rratelimiter/rratelimiter/lua"
 )
 
@@ -137,6 +138,7 @@ var mutants = []mutant{
 // tell each of them.
 func TestMutants(t *testing.T) {
 	t.Parallel()
+	redistest.SkipSlow(t)
 	for _, m := range mutants {
 		t.Run(m.name, func(t *testing.T) {
 			t.Parallel()

@@ -176,6 +176,7 @@ func TestRedisson15EightThreadsThatWaitOnRedis(t *testing.T) {
 
 func TestRedisson16EightThreadsThatPoll(t *testing.T) {
 	t.Parallel()
+	redistest.SkipSlow(t)
 	virtual(t, func(t *testing.T, rdb *redis.Client) {
 		l := newLimiter(t, rdb, every(10, time.Second))
 		all := grantsOf(t, 8, 500, poll(l, 40*time.Millisecond))

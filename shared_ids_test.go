@@ -138,6 +138,7 @@ func TestMigrateWaitsForWhatIsInDoubt(t *testing.T) {
 // Rows that run out between two pages hide one that is to be rewritten.
 func TestMigrateLeavesNoneOutThoughRowsRunOut(t *testing.T) {
 	t.Parallel()
+	redistest.SkipSlow(t)
 	redistest.Virtual(t, func(t *testing.T, rdb *redis.Client) {
 		ctx := t.Context()
 		z := &scriptedRedis{Redis: rdb}
@@ -246,6 +247,7 @@ func TestWindowGivesNothingBackToOneThatBeganSoon(t *testing.T) {
 // The value at the rate beside thousands of rows that have run out.
 func TestRowsThatRanOutGoThoughTheLimiterIsFull(t *testing.T) {
 	t.Parallel()
+	redistest.SkipSlow(t)
 	redistest.Virtual(t, func(t *testing.T, rdb *redis.Client) {
 		ctx := t.Context()
 		c := New(rdb, WithRedissonVersion("3.13.6"))

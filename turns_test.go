@@ -55,6 +55,7 @@ func TestReleasesLeaveRoundTripsToRequests(t *testing.T) {
 
 func TestOneTryIsNotHeldUpByALongLine(t *testing.T) {
 	t.Parallel()
+	redistest.SkipSlow(t)
 	virtual(t, func(t *testing.T, rdb *redis.Client) {
 		client := newClient(t, rdb)
 		l := client.RateLimiter(redistest.Name(t))

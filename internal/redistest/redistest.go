@@ -41,6 +41,14 @@ func SkipOrFail(t testing.TB, why string) {
 	t.Skip(why)
 }
 
+// SkipSlow skips a test under -short that takes a second or more by itself.
+func SkipSlow(t testing.TB) {
+	t.Helper()
+	if testing.Short() {
+		t.Skip("takes long, and -short is for a quick look")
+	}
+}
+
 func appendLine(path, line string) error {
 	f, err := os.OpenFile(path, os.O_APPEND|os.O_CREATE|os.O_WRONLY, 0o600)
 	if err != nil {

@@ -66,9 +66,9 @@ type spec struct {
 }
 
 // Redis returns a client of the real server that all tests of this binary
-// share; keep to names that start with [Name]'s, and leave alone what belongs
-// to all, such as the script cache and the server's configuration. It skips
-// the test under -short, and as [SkipOrFail] does where no redis-server is
+// share; keep to names that start with [Name]'s (their keys are removed when t
+// ends), and leave alone what belongs to all, such as the script cache and the
+// server's configuration. It skips the test under -short, and as [SkipOrFail] does where no redis-server is
 // installed.
 func Redis(t testing.TB) *redis.Client {
 	t.Helper()
@@ -85,7 +85,14 @@ func Shared(t testing.TB) *Server {
 	if topology := CurrentTopology(t); engine() == sharedServers && topology != Single && topology != RESP2 {
 		t.Skip(notShared)
 	}
-	return sharedBy(t, shared)
+	s := sharedBy(t, shared)
+	t.Cleanup(func() {
+		_ = s.do(func(rdb *redis.Client) error {
+			removeKeys(t, rdb)
+			return nil
+		})
+	})
+	return s
 }
 
 // StartRedis starts a server for this test alone: with no persistence, on a

@@ -62,6 +62,13 @@ var (
 // other methods are not restricted.
 func Client(t testing.TB) redis.UniversalClient {
 	t.Helper()
+	rdb := topologyClient(t)
+	t.Cleanup(func() { removeKeys(t, rdb) })
+	return rdb
+}
+
+func topologyClient(t testing.TB) redis.UniversalClient {
+	t.Helper()
 	skipShort(t)
 	switch CurrentTopology(t) {
 	case RESP2:
@@ -79,7 +86,7 @@ func Client(t testing.TB) redis.UniversalClient {
 	case RingOfMany:
 		return sharedBy(t, sharedRing).Client(t, nil)
 	}
-	return Redis(t)
+	return sharedBy(t, shared).Client(t, nil)
 }
 
 func sharedBy[S any](t testing.TB, start func() (S, error)) S {
@@ -131,18 +138,44 @@ func Keys(t testing.TB, rdb redis.UniversalClient, pattern string) []string {
 		mu   sync.Mutex
 		keys []string
 	)
-	scan := func(ctx context.Context, node *redis.Client) error {
-		it := node.Scan(ctx, 0, pattern, 1000).Iterator()
-		for it.Next(ctx) {
-			mu.Lock()
-			keys = append(keys, it.Val())
-			mu.Unlock()
-		}
-		return it.Err()
-	}
-	must(t, forEachMaster(t.Context(), rdb, scan))
+	must(t, forEachMaster(t.Context(), rdb, func(ctx context.Context, node *redis.Client) error {
+		found, err := scan(ctx, node, pattern)
+		mu.Lock()
+		defer mu.Unlock()
+		keys = append(keys, found...)
+		return err
+	}))
 	slices.Sort(keys)
 	return slices.Compact(keys)
+}
+
+func scan(ctx context.Context, node *redis.Client, pattern string) (keys []string, err error) {
+	it := node.Scan(ctx, 0, pattern, 10_000).Iterator()
+	for it.Next(ctx) {
+		keys = append(keys, it.Val())
+	}
+	return keys, it.Err()
+}
+
+// removeKeys removes what the test that ends has left on shared servers: each
+// key there is in the way of those who look for theirs.
+func removeKeys(t testing.TB, rdb redis.UniversalClient) {
+	err := forEachMaster(context.Background(), rdb, func(ctx context.Context, node *redis.Client) error {
+		keys, err := scan(ctx, node, "*"+namePrefix(t)+"[:/]*")
+		if err != nil || len(keys) == 0 {
+			return err
+		}
+		_, err = node.Pipelined(ctx, func(pipe redis.Pipeliner) error {
+			for _, key := range keys {
+				pipe.Unlink(ctx, key)
+			}
+			return nil
+		})
+		return err
+	})
+	if err != nil && !errors.Is(err, redis.ErrClosed) {
+		t.Errorf("removing the test's keys: %v", err)
+	}
 }
 
 // forEachMaster calls f with a client of each server that rdb writes to.

@@ -81,6 +81,20 @@ func TestUnknownTopology(t *testing.T) {
 	assert.Contains(t, string(out), `RRL_TOPOLOGY is "moon" and should be one of [single resp2 tls acl sentinel cluster ring]`)
 }
 
+func TestKeysGoWithTheirTest(t *testing.T) {
+	t.Parallel()
+	name := redistest.Name(t)
+	t.Run("a", func(t *testing.T) {
+		rdb := redistest.Client(t)
+		for _, key := range []string{redistest.Name(t), "{" + redistest.Name(t) + "}:value", "prefix:" + redistest.Name(t)} {
+			require.NoError(t, rdb.Set(t.Context(), key, 1, 0).Err())
+		}
+		require.NoError(t, rdb.Set(t.Context(), name, 1, 0).Err())
+	})
+	rdb := redistest.Client(t)
+	assert.Equal(t, []string{name}, redistest.Keys(t, rdb, "*"+t.Name()+"*"), "its own go later")
+}
+
 func TestRing(t *testing.T) {
 	t.Parallel()
 	r := redistest.StartRing(t, 3)
