@@ -12,6 +12,7 @@ import (
 // result is what one policy says of a request.
 type result struct {
 	policy   *policy
+	key      string
 	state    state
 	next     limit.Limiter  // to be asked, if any is left
 	asked    limit.Limiter  // the last
@@ -33,27 +34,22 @@ const (
 
 func (r *result) refused() bool { return r.state == stateRefused || r.state == stateTooCostly }
 
-// ask asks all policies at the same time, so that the wait it tells of is the
+// ask asks all policies at the same time, so that the wait they tell of is the
 // longest, and then the fallbacks of those that failed.
-func (m *middleware) ask(ctx context.Context, key string, n int64) []result {
-	results := make([]result, len(m.policies))
-	for i, p := range m.policies {
-		results[i] = result{policy: p, next: p.limiter}
+func (m *middleware) ask(ctx context.Context, results []result, n int64) {
+	for m.askNext(ctx, results, n) {
 	}
-	for m.askNext(ctx, results, key, n) {
-	}
-	return results
 }
 
 // askNext asks the limiters that are next, and tells whether there are more.
-func (m *middleware) askNext(ctx context.Context, results []result, key string, n int64) (more bool) {
+func (m *middleware) askNext(ctx context.Context, results []result, n int64) (more bool) {
 	bounded, cancel := ask.Bound(ctx, m.timeout)
 	defer cancel()
 	calls := make([]*ask.Call, len(results))
 	for i := range results {
 		if r := &results[i]; r.next != nil {
 			r.asked = r.next
-			calls[i] = ask.Begin(bounded, r.next, r.policy.key(m.prefix, key), n, m.timeout)
+			calls[i] = ask.Begin(bounded, r.next, r.key, n, m.timeout)
 		}
 	}
 	var panicked any

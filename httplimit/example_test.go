@@ -93,6 +93,34 @@ func ExampleWithPolicy() {
 	// 404 "burst";r=0;t=10, "hour";r=990;t=3600
 }
 
+// Two requests a user and three an address: each has keys of its own.
+func ExamplePolicy() {
+	rdb, stop := connect()
+	defer stop()
+
+	perUser := slidinglog.New(rdb, slidinglog.Config{Limit: 2, Window: time.Minute})
+	perAddress := slidinglog.New(rdb, slidinglog.Config{Limit: 3, Window: time.Minute})
+	userOf := func(r *http.Request) string { return r.URL.Query().Get("user") }
+	handler := httplimit.New(perUser, httplimit.WithName("user"), httplimit.WithPrefix("user:"), httplimit.WithKey(httplimit.User(userOf)),
+		httplimit.WithPolicy(httplimit.Policy{
+			Name: "address", Limiter: perAddress, Prefix: "client:",
+			Key: []httplimit.KeyFunc{httplimit.ClientIP(httplimit.ClientIPConfig{})},
+		}),
+	)(http.NotFoundHandler())
+
+	for _, user := range []string{"ann", "ann", "ann", "bob", "bob"} {
+		get(handler, "192.0.2.1", "/?user="+user)
+	}
+	// Output:
+	// 404 "user";r=1;t=60, "address";r=2;t=60
+	// 404 "user";r=0;t=60, "address";r=1;t=60
+	// 429 "user";r=0;t=60, "address";r=1
+	//     try again in 60 s
+	// 404 "user";r=1;t=60, "address";r=0;t=60
+	// 429 "user";r=1, "address";r=0;t=60
+	//     try again in 60 s
+}
+
 // The rate stands beside the route, as with Java's @RateLimit(period = 30,
 // threshold = 2), and the keys are those of the Java services:
 // limit:<user>:<uri>. A field of the hash rate:limit:config changes one while it

@@ -87,7 +87,7 @@ func (m *middleware) serve(w http.ResponseWriter, r *http.Request, next http.Han
 		next.ServeHTTP(w, r)
 		return
 	}
-	key, err := m.key(r)
+	results, err := m.questions(r)
 	if err != nil {
 		// Whatever WithFailure says: it is about limiters, and whoever can make a
 		// key function fail must not go free.
@@ -95,12 +95,12 @@ func (m *middleware) serve(w http.ResponseWriter, r *http.Request, next http.Han
 		writeError(w, r, err)
 		return
 	}
-	m.decide(w, r, next, key, n)
+	m.decide(w, r, next, results, n)
 }
 
-func (m *middleware) decide(w http.ResponseWriter, r *http.Request, next http.Handler, key string, n int64) {
+func (m *middleware) decide(w http.ResponseWriter, r *http.Request, next http.Handler, results []result, n int64) {
 	ctx := r.Context()
-	results := m.ask(ctx, key, n)
+	m.ask(ctx, results, n)
 	v := judge(results)
 	gone := v.failure != nil && errors.Is(ctx.Err(), context.Canceled)
 	failure := v.failure

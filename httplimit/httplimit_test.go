@@ -174,11 +174,18 @@ func TestBadOptions(t *testing.T) {
 		"policy limiter":  {httplimit.WithPolicy(httplimit.Policy{Name: "hour"})},
 		"policy name":     {httplimit.WithPolicy(httplimit.Policy{Limiter: sound})},
 		"window":          {httplimit.WithPolicy(httplimit.Policy{Name: "hour", Limiter: sound, Window: -1})},
-		"timeout":         {httplimit.WithTimeout(-1)},
-		"fallback":        {httplimit.WithFailure(httplimit.Fallback(nil))},
-		"hook":            {httplimit.WithErrorHandler(nil)},
-		"refusal":         {httplimit.WithRefusal(nil)},
-		"headers":         {httplimit.WithHeaders(7)},
+		"policy key":      {httplimit.WithPolicy(httplimit.Policy{Name: "hour", Limiter: sound, Key: []httplimit.KeyFunc{nil}})},
+		"policy tag":      {httplimit.WithHashTag(), httplimit.WithPolicy(httplimit.Policy{Name: "hour", Limiter: sound, Prefix: "{a}:"})},
+		"one prefix":      {httplimit.WithPolicy(httplimit.Policy{Name: "hour", Limiter: sound, Prefix: "http:"})},
+		"prefix twice": {
+			httplimit.WithPolicy(httplimit.Policy{Name: "hour", Limiter: sound, Prefix: "a:"}),
+			httplimit.WithPolicy(httplimit.Policy{Name: "day", Limiter: sound, Prefix: "a:"}),
+		},
+		"timeout":  {httplimit.WithTimeout(-1)},
+		"fallback": {httplimit.WithFailure(httplimit.Fallback(nil))},
+		"hook":     {httplimit.WithErrorHandler(nil)},
+		"refusal":  {httplimit.WithRefusal(nil)},
+		"headers":  {httplimit.WithHeaders(7)},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()

@@ -59,22 +59,41 @@ func badKey(err error) KeyFunc {
 	return func(*http.Request) (string, error) { return "", err }
 }
 
-// key returns what follows prefix and policy in r's key.
-func (m *middleware) key(r *http.Request) (string, error) {
-	key, err := m.parts(r)
-	if err != nil || !m.tagged {
-		return key, err
+// questions returns a result for each policy that has nothing but the key and
+// whom to ask.
+func (m *middleware) questions(r *http.Request) ([]result, error) {
+	shared, err := m.parts(r, m.keys)
+	if err != nil {
+		return nil, err
 	}
-	return keypart.Tag(key), nil
+	results := make([]result, len(m.policies))
+	for i, p := range m.policies {
+		parts := shared
+		if len(p.keys) > 0 {
+			if parts, err = m.parts(r, p.keys); err != nil {
+				return nil, err
+			}
+		}
+		results[i] = result{policy: p, key: p.prefix + parts, next: p.limiter}
+	}
+	return results, nil
 }
 
-// parts returns the escaped parts of r's key.
-func (m *middleware) parts(r *http.Request) (string, error) {
-	if len(m.keys) == 1 {
-		return keyPart(r, m.keys[0])
+// parts returns what follows the prefix in a key.
+func (m *middleware) parts(r *http.Request, keys []KeyFunc) (string, error) {
+	joined, err := join(r, keys)
+	if err != nil || !m.tagged {
+		return joined, err
+	}
+	return keypart.Tag(joined), nil
+}
+
+func join(r *http.Request, keys []KeyFunc) (string, error) {
+	if len(keys) == 1 {
+		return keyPart(r, keys[0])
 	}
 	var b strings.Builder
-	for i, part := range m.keys {
+	for i, part := range keys {
 		s, err := keyPart(r, part)
 		if err != nil {
 			return "", err

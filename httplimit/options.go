@@ -42,9 +42,6 @@ func newMiddleware(limiter limit.Limiter, opts []Option) *middleware {
 		failures = append(failures, opt(&s))
 	}
 	m := &s.middleware
-	if m.tagged && strings.ContainsAny(m.prefix, "{}") {
-		failures = append(failures, fmt.Errorf("%w: WithHashTag: the prefix %q has braces", limit.ErrInvalidConfig, m.prefix))
-	}
 	failures = append(failures, m.setPolicies(append([]Policy{{Name: s.name, Limiter: limiter}}, s.added...)))
 	if err := errors.Join(failures...); err != nil {
 		m.err = fmt.Errorf("httplimit: %w", err)
@@ -53,19 +50,34 @@ func newMiddleware(limiter limit.Limiter, opts []Option) *middleware {
 }
 
 func (m *middleware) setPolicies(policies []Policy) error {
-	seen := map[string]bool{}
+	alike := 0 // how many begin their keys as WithPrefix says
+	for _, p := range policies {
+		if p.Prefix == "" {
+			alike++
+		}
+	}
+	names, prefixes := map[string]bool{}, map[string]bool{}
 	for _, p := range policies {
 		made, err := newPolicy(p)
 		if err != nil {
 			return err
 		}
-		if seen[p.Name] {
+		switch {
+		case made.prefix != "":
+		case alike > 1:
+			made.prefix = m.prefix + keypart.Escape(p.Name) + ":"
+		default:
+			made.prefix = m.prefix
+		}
+		switch {
+		case names[p.Name]:
 			return fmt.Errorf("%w: two policies are named %q", limit.ErrInvalidConfig, p.Name)
+		case prefixes[made.prefix]:
+			return fmt.Errorf("%w: policy %q: its keys begin with %q, as another policy's do", limit.ErrInvalidConfig, p.Name, made.prefix)
+		case m.tagged && strings.ContainsAny(made.prefix, "{}"):
+			return fmt.Errorf("%w: WithHashTag: the prefix %q has braces", limit.ErrInvalidConfig, made.prefix)
 		}
-		seen[p.Name] = true
-		if len(policies) > 1 {
-			made.keyPart = keypart.Escape(p.Name) + ":"
-		}
+		names[p.Name], prefixes[made.prefix] = true, true
 		m.policies = append(m.policies, made)
 	}
 	return nil
@@ -104,7 +116,8 @@ func WithPrefix(prefix string) Option {
 // An empty part, such as that of a missing header, stays empty: the requests
 // that lack it share one limit.
 //
-// With several policies the policy's name comes between prefix and parts.
+// With several policies the policy's name comes between prefix and parts, but for
+// those that have a Policy.Prefix of their own.
 func WithKey(parts ...KeyFunc) Option {
 	return func(s *settings) error {
 		if len(parts) == 0 {
@@ -172,7 +185,7 @@ func WithName(name string) Option {
 // refused it.
 //
 // The keys then hold the policies' names, also that of the first: adding the
-// second policy starts the first one's counts anew.
+// second policy starts the first one's counts anew, unless it has a Policy.Prefix.
 func WithPolicy(p Policy) Option {
 	return func(s *settings) error {
 		s.added = append(s.added, p)

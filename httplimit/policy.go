@@ -2,6 +2,7 @@ package httplimit
 
 import (
 	"fmt"
+	"slices"
 	"strings"
 	"sync/atomic"
 	"time"
@@ -18,6 +19,15 @@ type Policy struct {
 	// Limiter decides. What it grants is only given back, where another policy
 	// refuses, if it is a limit.Returner.
 	Limiter limit.Limiter
+
+	// Key says what the policy counts requests by, such as addresses where the
+	// others count users. Empty: what WithKey says.
+	Key []KeyFunc
+
+	// Prefix is how the policy's keys begin, without its name: such as that of
+	// keys which other services use too. Empty: what WithPrefix says, followed by
+	// the name where several policies begin so. No two may begin alike.
+	Prefix string
 
 	// Window is the span that the limit speaks of, for the "w" of
 	// RateLimit-Policy, in whole seconds rounded up; below a second it is left
@@ -39,7 +49,8 @@ type policy struct {
 	window   time.Duration
 	windowed limit.Windowed // nil if the limiter is not, or the window is given
 	fallback limit.Limiter
-	keyPart  string // "name:", escaped, where there are several policies
+	keys     []KeyFunc // empty: those that all share
+	prefix   string    // how its keys begin
 	text     atomic.Pointer[policyText]
 }
 
@@ -52,7 +63,12 @@ func newPolicy(p Policy) (*policy, error) {
 	case p.Window < 0:
 		return nil, fmt.Errorf("%w: policy %q: the window is %v", limit.ErrInvalidConfig, p.Name, p.Window)
 	}
-	made := &policy{name: p.Name, limiter: p.Limiter, window: p.Window, fallback: p.Fallback}
+	if slices.ContainsFunc(p.Key, func(part KeyFunc) bool { return part == nil }) {
+		return nil, fmt.Errorf("%w: policy %q: a key function is nil", limit.ErrInvalidConfig, p.Name)
+	}
+	made := &policy{
+		name: p.Name, limiter: p.Limiter, window: p.Window, fallback: p.Fallback, keys: slices.Clone(p.Key), prefix: p.Prefix,
+	}
 	if p.Window == 0 {
 		made.windowed, _ = p.Limiter.(limit.Windowed)
 	}
@@ -69,11 +85,6 @@ func (p *policy) span() time.Duration {
 		return p.windowed.Window()
 	}
 	return p.window
-}
-
-// key returns the whole key: two policies never share one.
-func (p *policy) key(prefix, key string) string {
-	return prefix + p.keyPart + key
 }
 
 func (p *policy) failure(common Failure) Failure {

@@ -273,3 +273,40 @@ func (s stuck) TakeReturnable(ctx context.Context, key string, n int64) (limit.D
 	d, err := s.Take(ctx, key, n)
 	return d, func(context.Context) error { time.Sleep(time.Hour); return nil }, err
 }
+
+func TestPolicyWithAKeyOfItsOwn(t *testing.T) {
+	t.Parallel()
+	user, address, day := grants(), grants(), grants()
+	mw := httplimit.New(user, httplimit.WithName("user"), httplimit.WithPrefix("limit:"),
+		httplimit.WithKey(httplimit.Header("X-User"), httplimit.Path()),
+		httplimit.WithPolicy(httplimit.Policy{
+			Name: "address", Limiter: address, Prefix: "client:", Key: []httplimit.KeyFunc{httplimit.ClientIP(httplimit.ClientIPConfig{})},
+		}))
+	r := newRequest(t)
+	r.Header.Set("X-User", "ann")
+	serve(mw(hello), r)
+	assert.Equal(t, "limit:ann:/items/1", user.key(t), "one that begins so is in need of no name")
+	assert.Equal(t, "client:192.0.2.1", address.key(t))
+
+	user, address = grants(), grants()
+	mw = httplimit.New(user, httplimit.WithHashTag(),
+		httplimit.WithPolicy(httplimit.Policy{Name: "address", Limiter: address, Key: []httplimit.KeyFunc{httplimit.Path(), httplimit.Header("X-User")}}),
+		httplimit.WithPolicy(httplimit.Policy{Name: "day", Limiter: day, Prefix: "day:"}))
+	serve(mw(hello), r)
+	assert.Equal(t, "http:default:{192.0.2.1}", user.key(t))
+	assert.Equal(t, "http:address:{/items/1:ann}", address.key(t))
+	assert.Equal(t, "day:{192.0.2.1}", day.key(t))
+}
+
+func TestPolicyWhoseKeyFails(t *testing.T) {
+	t.Parallel()
+	var errs errorLog
+	first, second := grants(), grants()
+	w := serve(httplimit.New(first, httplimit.WithErrorHandler(errs.hook), httplimit.WithPolicy(httplimit.Policy{
+		Name: "session", Limiter: second, Key: []httplimit.KeyFunc{func(*http.Request) (string, error) { return "", errDown }},
+	}))(refuseAll(t)), newRequest(t))
+	assert.Equal(t, http.StatusServiceUnavailable, w.Code)
+	require.ErrorIs(t, errs.all()[0], errDown)
+	assert.Empty(t, first.asked(), "nobody is charged")
+	assert.Empty(t, second.asked())
+}
