@@ -224,6 +224,7 @@ func TestWindowGivesNothingBackToOneThatBeganSoon(t *testing.T) {
 			switch {
 			case isScript(cmd, lua.Acquire):
 				cancel()
+				time.Sleep(time.Millisecond) // until the caller has gone
 			case isScript(cmd, lua.GiveBack):
 				once.Do(func() {
 					time.Sleep(20 * time.Millisecond)

@@ -276,11 +276,12 @@ func TestWindowGivesNothingBackToTheNextOne(t *testing.T) {
 	t.Parallel()
 	w := newWire(t, redistest.Shared(t), hourly(10), false, rratelimiter.WithRedissonVersion(windowed))
 	ctx, cancel := context.WithCancel(t.Context())
-	back := make(chan struct{})
+	gone, back := make(chan struct{}), make(chan struct{})
 	w.onScript(func(s *lua.Script, _ int) redistest.Action {
 		switch s {
 		case lua.Acquire:
 			cancel()
+			<-gone
 		case lua.GiveBack:
 			defer close(back)
 			// Another window has begun meanwhile.
@@ -289,6 +290,7 @@ func TestWindowGivesNothingBackToTheNextOne(t *testing.T) {
 		return redistest.Pass
 	})
 	_, err := w.TryAcquire(ctx, 4, 0)
+	close(gone)
 	require.ErrorIs(t, err, context.Canceled)
 	<-back
 	w.proxy.Settle(t)
