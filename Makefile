@@ -54,7 +54,7 @@ compat: ## the tests beside Redisson, with long histories: OPS=5000 SEED=0 (0 dr
 	@scripts/install-redis.sh || true
 	go test -count 1 -timeout 60m ./compat_test -ops $(OPS) -seed $(SEED) $(if $(REDISSON),-redisson $(REDISSON))
 
-bench: ## us beside the other limiters, some 11 minutes; writes docs/performance.md and its plots
+bench: ## us beside the other limiters, some 25 minutes; writes docs/performance.md and its plots
 	@scripts/install-redis.sh || true
 	cd benchmarks && go run .
 

@@ -411,3 +411,22 @@ func TestNamesUsedOnceAreForgotten(t *testing.T) {
 		assert.Zero(t, c.active)
 	})
 }
+
+// What a call allocates of its own: a closure that comes to need the heap shows
+// here. The race detector adds one or two.
+//
+//nolint:paralleltest // others' allocations would count
+func TestAllocationsOfACallAlone(t *testing.T) {
+	l := New(answering{}).RateLimiter("orders")
+	for _, tc := range []struct {
+		ctx  context.Context
+		most float64
+	}{{context.WithoutCancel(t.Context()), 10}, {t.Context(), 14}} {
+		allocations := testing.AllocsPerRun(200, func() {
+			if ok, err := l.TryAcquire(tc.ctx, 1, 0); err != nil || !ok {
+				t.Error(ok, err)
+			}
+		})
+		assert.LessOrEqual(t, allocations, tc.most)
+	}
+}

@@ -291,7 +291,9 @@ func (c *Client) attempt(ctx context.Context, keys *script.Keys, b *batch) (any,
 		})
 	}
 	call := script.Call{Script: lua.Acquire, Keys: keys, Patience: b.patience(time.Now()), Joint: b.part(keys)}
-	return c.untilDecided(ctx, call, b.args)
+	return c.untilDecided(ctx, call, func(all []any, age time.Duration, token string) []any {
+		return b.args(all, age, token)
+	})
 }
 
 // untilDecided makes a call as often as its script asks for it, and repeats it
@@ -307,7 +309,7 @@ func (c *Client) untilDecided(
 		if token != "" || !doubt.IsZero() {
 			call.Joint = nil
 		}
-		call.Args = func(all []any, age time.Duration) []any {
+		return call.Run(ctx, c.sender, func(all []any, age time.Duration) []any {
 			if age >= 0 {
 				token = "" // what it stood for may have been done
 				if doubt.IsZero() {
@@ -318,8 +320,7 @@ func (c *Client) untilDecided(
 				age = time.Since(doubt)
 			}
 			return args(all, age, token)
-		}
-		return call.Run(ctx, c.sender)
+		})
 	})
 }
 
@@ -365,7 +366,7 @@ func (c *Client) giveBackGrant(ctx context.Context, keys *script.Keys, g grant, 
 			}
 			return append(all, g.member, g.permits, repeated, formatAge(time.Since(sent)), token, own[:len(own)-4])
 		}
-		return script.Call{Script: lua.GiveBack, Keys: keys, Args: args, Repeat: true}.Run(ctx, c.sender)
+		return script.Call{Script: lua.GiveBack, Keys: keys, Repeat: true}.Run(ctx, c.sender, args)
 	})
 	return err
 }

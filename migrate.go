@@ -72,7 +72,7 @@ func (l *RateLimiter) migrate(ctx context.Context) (int64, error) {
 		args := func(all []any, _ time.Duration) []any {
 			return append(all, l.client.newMember(nil, codec.LayoutD2, migratePage), token)
 		}
-		return script.Call{Script: lua.Migrate, Keys: l.keys, Args: args, Repeat: true}.Run(ctx, l.client.sender)
+		return script.Call{Script: lua.Migrate, Keys: l.keys, Repeat: true}.Run(ctx, l.client.sender, args)
 	})
 	if err != nil {
 		return 0, l.client.explain(ctx, l.keys.Names(), err)

@@ -23,13 +23,11 @@ func TestWhatGoesAhead(t *testing.T) {
 		hash, counter := name+":{a}", name+":{b}" // in two slots
 		own := newScript("return redis.call('INCRBY', KEYS[1], 1) -- " + name)
 		sender := script.NewSender(rdb)
-		call := script.Call{
-			Script: own, Keys: script.KeysOf(counter), Ahead: []any{"hget", hash, "field"},
-			Args: func(all []any, _ time.Duration) []any { return all },
-		}
+		call := script.Call{Script: own, Keys: script.KeysOf(counter), Ahead: []any{"hget", hash, "field"}}
+		none := func(all []any, _ time.Duration) []any { return all }
 		t.Cleanup(func() { rdb.Del(context.Background(), hash, counter) })
 
-		reply, ahead, err := call.RunBehind(t.Context(), sender)
+		reply, ahead, err := call.RunBehind(t.Context(), sender, none)
 		require.NoError(t, err)
 		assert.Equal(t, int64(1), reply, "run once, though the server did not know it")
 		require.ErrorIs(t, ahead.Err(), redis.Nil)
@@ -38,7 +36,7 @@ func TestWhatGoesAhead(t *testing.T) {
 		var wg sync.WaitGroup
 		for range 20 {
 			wg.Go(func() {
-				_, ahead, err := call.RunBehind(t.Context(), sender)
+				_, ahead, err := call.RunBehind(t.Context(), sender, none)
 				assert.NoError(t, err)
 				text, err := ahead.Text()
 				assert.NoError(t, err)
@@ -49,7 +47,7 @@ func TestWhatGoesAhead(t *testing.T) {
 		assert.Equal(t, "21", rdb.Get(t.Context(), counter).Val())
 
 		call.Ahead = []any{"hget", counter, "field"}
-		reply, ahead, err = call.RunBehind(t.Context(), sender)
+		reply, ahead, err = call.RunBehind(t.Context(), sender, none)
 		require.NoError(t, err, "what goes ahead has an error of its own")
 		assert.Equal(t, int64(22), reply)
 		assert.True(t, redis.HasErrorPrefix(ahead.Err(), "WRONGTYPE"), ahead.Err())

@@ -68,11 +68,11 @@ func (k *Keys) Pick(places ...int) *Keys {
 // Names returns the keys.
 func (k *Keys) Names() []string { return k.names }
 
-// Call is a script call.
+// Call is a script call but for its arguments, which stay apart so that a closure
+// that makes them needs no room on the heap.
 type Call struct {
 	Script *lua.Script
 	Keys   *Keys
-	Args   Arguments
 
 	// Repeat says that the script can tell a repeated attempt from a new one, or
 	// may run any number of times.
@@ -91,26 +91,26 @@ type Call struct {
 
 // Run makes the call. Where the answer was lost and the call is not repeated, or
 // in vain, the error is ErrLost, with its cause.
-func (c Call) Run(ctx context.Context, to *Sender) (any, error) {
-	reply, _, err := c.run(ctx, to)
+func (c Call) Run(ctx context.Context, to *Sender, args Arguments) (any, error) {
+	reply, _, err := c.run(ctx, to, args)
 	return reply, err
 }
 
 // RunBehind is Run with the answer of Ahead, which has an error of its own.
-func (c Call) RunBehind(ctx context.Context, to *Sender) (reply any, ahead *redis.Cmd, err error) {
-	reply, cmd, err := c.run(ctx, to)
+func (c Call) RunBehind(ctx context.Context, to *Sender, args Arguments) (reply any, ahead *redis.Cmd, err error) {
+	reply, cmd, err := c.run(ctx, to, args)
 	return reply, cmd.Cmd, err
 }
 
 // Once runs a script. It is not repeated once it may have run: the error is
 // ErrLost then, with its cause.
 func Once(ctx context.Context, to *Sender, s *lua.Script, keys *Keys, args ...any) (any, error) {
-	return Call{Script: s, Keys: keys, Args: constant(args)}.Run(ctx, to)
+	return Call{Script: s, Keys: keys}.Run(ctx, to, constant(args))
 }
 
 // Read runs a script that may run any number of times.
 func Read(ctx context.Context, to *Sender, s *lua.Script, keys *Keys, args ...any) (any, error) {
-	return Call{Script: s, Keys: keys, Args: constant(args), Repeat: true}.Run(ctx, to)
+	return Call{Script: s, Keys: keys, Repeat: true}.Run(ctx, to, constant(args))
 }
 
 // Arguments appends the arguments of a call to all. It is asked before each
@@ -122,11 +122,11 @@ func constant(args []any) Arguments {
 	return func(all []any, _ time.Duration) []any { return append(all, args...) }
 }
 
-func (c Call) run(ctx context.Context, to *Sender) (any, command, error) {
+func (c Call) run(ctx context.Context, to *Sender, args Arguments) (any, command, error) {
 	r := repeater{to: to, harmless: c.Repeat, patience: c.Patience}
 	joint := c.Joint
 	for {
-		reply, ahead, err := c.send(ctx, to, joint, r.begin())
+		reply, ahead, err := c.send(ctx, to, args, joint, r.begin())
 		joint = nil
 		if err == nil {
 			return reply, ahead, nil
@@ -137,11 +137,13 @@ func (c Call) run(ctx context.Context, to *Sender) (any, command, error) {
 	}
 }
 
-func (c Call) send(ctx context.Context, to *Sender, joint *Joint, age time.Duration) (reply any, ahead command, err error) {
+func (c Call) send(
+	ctx context.Context, to *Sender, args Arguments, joint *Joint, age time.Duration,
+) (reply any, ahead command, err error) {
 	// Whoever hooks into the client may keep a command and its words.
 	words := make([]any, 0, 2+len(c.Keys.args)+8)
 	words = append(words, "evalsha", shaOf(c.Script))
-	words = c.Args(append(words, c.Keys.args...), age)
+	words = args(append(words, c.Keys.args...), age)
 	if c.Ahead != nil {
 		ahead = newCommand(ctx, slices.Clone(c.Ahead), 1)
 	}

@@ -527,6 +527,6 @@ func TestPatienceBeginsWithTheFirstRefusal(t *testing.T) {
 
 // repeat runs a script that may be repeated.
 func repeat(ctx context.Context, rdb *redis.Client, args script.Arguments) (any, error) {
-	call := script.Call{Script: incr, Keys: script.KeysOf("key"), Args: args, Repeat: true}
-	return call.Run(ctx, script.NewSender(rdb))
+	call := script.Call{Script: incr, Keys: script.KeysOf("key"), Repeat: true}
+	return call.Run(ctx, script.NewSender(rdb), args)
 }

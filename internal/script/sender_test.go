@@ -210,9 +210,10 @@ func joined(t *testing.T, rdb *redis.Client, hold chan struct{}, calls []*script
 		wg.Go(func() {
 			call := script.Call{
 				Script: echo, Keys: script.KeysOf(fmt.Sprint("key", i)), Repeat: true, Joint: joint,
-				Args: func(all []any, age time.Duration) []any { return append(all, fmt.Sprint(i, age >= 0)) },
 			}
-			replies[i], failed[i] = call.Run(t.Context(), sender)
+			replies[i], failed[i] = call.Run(t.Context(), sender, func(all []any, age time.Duration) []any {
+				return append(all, fmt.Sprint(i, age >= 0))
+			})
 		})
 		synctest.Wait()
 	}
