@@ -291,9 +291,7 @@ func (c *Client) attempt(ctx context.Context, keys *script.Keys, b *batch) (any,
 		})
 	}
 	call := script.Call{Script: lua.Acquire, Keys: keys, Patience: b.patience(time.Now()), Joint: b.part(keys)}
-	return c.untilDecided(ctx, call, func(all []any, age time.Duration, token string) []any {
-		return b.args(all, age, token)
-	})
+	return c.untilDecided(ctx, call, b.args)
 }
 
 // untilDecided makes a call as often as its script asks for it, and repeats it

@@ -45,7 +45,6 @@ func newDamaged(t *testing.T, rdb redis.UniversalClient, kind rratelimiter.RateT
 		addGrants(t, rdb, d.permits, age, 1, 2)
 	}
 	require.NoError(t, rdb.Set(t.Context(), d.value, 4, 0).Err())
-	t.Cleanup(func() { rdb.Del(context.Background(), name, name+"2", d.value, d.permits) })
 	for _, key := range []string{name, d.value, d.permits} {
 		require.NoError(t, rdb.Expire(t.Context(), key, 30*time.Minute).Err())
 	}

@@ -235,7 +235,7 @@ func limiterKeys(t testing.TB, rdb redis.UniversalClient, name string) []string 
 	tagged := strings.TrimSuffix(set.Value, "value")
 	pattern := strings.NewReplacer(`\`, `\\`, "*", `\*`, "?", `\?`, "[", `\[`, "]", `\]`).Replace(tagged) + "*"
 	found := slices.DeleteFunc(redistest.Keys(t, rdb, pattern), func(key string) bool {
-		return key == name || key != set.Value && key != set.Permits &&
+		return key != set.Value && key != set.Permits &&
 			!strings.HasPrefix(key, set.ClientValue) && !strings.HasPrefix(key, set.ClientPermits)
 	})
 	n, err := rdb.Exists(t.Context(), name).Result()

@@ -396,11 +396,12 @@ func (m *module) setRate(c *call, cfg rateConfig, keepState, updateOnly bool) an
 	if updateOnly {
 		set = say(true)
 	}
-	if updateOnly && c.config == nil {
+	lost := c.config == nil
+	if updateOnly && lost {
 		return say(false)
 	}
-	kept := keepState && (c.config == nil || c.config["type"] == cfg.kind)
-	lost, oldRate := c.config == nil, cfg.rate
+	kept := keepState && (lost || c.config["type"] == cfg.kind)
+	oldRate := cfg.rate
 	if !lost {
 		oldRate = c.rate()
 	}

@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"net/http"
 	"net/textproto"
+	"slices"
 	"strings"
 
 	"github.com/rratelimiter/rratelimiter/internal/keypart"
@@ -52,6 +53,10 @@ func Path() KeyFunc {
 // round the mux, where all requests have the empty one.
 func Route() KeyFunc {
 	return func(r *http.Request) (string, error) { return r.Pattern, nil }
+}
+
+func anyNil(parts []KeyFunc) bool {
+	return slices.ContainsFunc(parts, func(part KeyFunc) bool { return part == nil })
 }
 
 // badKey reports with each request how a key function was not made properly.

@@ -123,10 +123,8 @@ func WithKey(parts ...KeyFunc) Option {
 		if len(parts) == 0 {
 			return fmt.Errorf("%w: WithKey: there is no key function", limit.ErrInvalidConfig)
 		}
-		for _, part := range parts {
-			if part == nil {
-				return fmt.Errorf("%w: WithKey: a key function is nil", limit.ErrInvalidConfig)
-			}
+		if anyNil(parts) {
+			return fmt.Errorf("%w: WithKey: a key function is nil", limit.ErrInvalidConfig)
 		}
 		s.keys = parts
 		return nil

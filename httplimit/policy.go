@@ -63,7 +63,7 @@ func newPolicy(p Policy) (*policy, error) {
 	case p.Window < 0:
 		return nil, fmt.Errorf("%w: policy %q: the window is %v", limit.ErrInvalidConfig, p.Name, p.Window)
 	}
-	if slices.ContainsFunc(p.Key, func(part KeyFunc) bool { return part == nil }) {
+	if anyNil(p.Key) {
 		return nil, fmt.Errorf("%w: policy %q: a key function is nil", limit.ErrInvalidConfig, p.Name)
 	}
 	made := &policy{

@@ -148,9 +148,9 @@ func (l *Limiter) decide(ctx context.Context, key string, b *meet.Batch) (meet.V
 // the batch decided anew, by the threshold that holds now.
 func (l *Limiter) decideApart(ctx context.Context, key string, b *meet.Batch) (meet.Verdict, error) {
 	keys, assumed := script.KeysOf(key), l.assume(key)
-	call := script.Call{Script: lua.SlidingLog, Keys: keys, Repeat: true, Ahead: []any{"hget", l.cfg.Thresholds, key}}
-	id := l.newID()
-	reply, ahead, err := call.RunBehind(ctx, l.sender, l.args(b, assumed, key, id))
+	call, args, id := l.call(keys, key, assumed, b)
+	call.Ahead = []any{"hget", l.cfg.Thresholds, key}
+	reply, ahead, err := call.RunBehind(ctx, l.sender, args)
 	v, err := l.verdict(b, reply, err, keys, id)
 	if err != nil {
 		return v, err
@@ -170,24 +170,22 @@ func (l *Limiter) decideApart(ctx context.Context, key string, b *meet.Batch) (m
 }
 
 func (l *Limiter) ask(ctx context.Context, keys *script.Keys, most int64, b *meet.Batch) (meet.Verdict, error) {
-	id := l.newID()
-	reply, err := script.Call{Script: lua.SlidingLog, Keys: keys, Repeat: true}.Run(ctx, l.sender, l.args(b, most, keys.Names()[0], id))
+	call, args, id := l.call(keys, keys.Names()[0], most, b)
+	reply, err := call.Run(ctx, l.sender, args)
 	return l.verdict(b, reply, err, keys, id)
 }
 
-// newID returns what the names of an attempt's members begin with.
-func (l *Limiter) newID() string {
-	return l.origin + "-" + strconv.FormatUint(l.attempts.Add(1), 36)
-}
-
-func (l *Limiter) args(b *meet.Batch, most int64, field, id string) script.Arguments {
-	return func(all []any, age time.Duration) []any {
+// call returns an attempt, and what the names of its members begin with.
+func (l *Limiter) call(keys *script.Keys, field string, most int64, b *meet.Batch) (call script.Call, args script.Arguments, id string) {
+	id = l.origin + "-" + strconv.FormatUint(l.attempts.Add(1), 36)
+	args = func(all []any, age time.Duration) []any {
 		repeated := ""
 		if age >= 0 {
 			repeated = "1"
 		}
 		return b.Args(append(all, meet.Number(most), l.cfg.Window.Milliseconds(), field, id, repeated))
 	}
+	return script.Call{Script: lua.SlidingLog, Keys: keys, Repeat: true}, args, id
 }
 
 func (l *Limiter) verdict(b *meet.Batch, reply any, err error, keys *script.Keys, id string) (meet.Verdict, error) {

@@ -25,7 +25,6 @@ func TestWhatGoesAhead(t *testing.T) {
 		sender := script.NewSender(rdb)
 		call := script.Call{Script: own, Keys: script.KeysOf(counter), Ahead: []any{"hget", hash, "field"}}
 		none := func(all []any, _ time.Duration) []any { return all }
-		t.Cleanup(func() { rdb.Del(context.Background(), hash, counter) })
 
 		reply, ahead, err := call.RunBehind(t.Context(), sender, none)
 		require.NoError(t, err)
