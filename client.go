@@ -46,7 +46,9 @@ type Client struct {
 	// Guarded by mu.
 	bundles map[string]map[*bundle]struct{}
 
-	changes changes // for refusal caches
+	made    time.Time
+	grants  grantTimes // for Release
+	changes changes    // for refusal caches
 	notices *notices
 }
 
@@ -61,6 +63,7 @@ func New(rdb Redis, opts ...Option) *Client {
 		mapper: func(name string) string { return name },
 		queues: make(map[string]*queue),
 		idle:   make(chan struct{}),
+		made:   time.Now(),
 	}
 	c.err = script.CheckClient(rdb)
 	c.notices = newNotices(c)

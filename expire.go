@@ -109,6 +109,7 @@ func (l *RateLimiter) Rename(ctx context.Context, newName string) error {
 	}
 	defer l.changing(ctx, channelOf(target.Value))()
 	_, err := l.writeTo(ctx, target.List(), lua.Rename)
+	l.client.granted(target.Config)
 	if err == nil {
 		l.client.wake(target.Config)
 	}

@@ -109,12 +109,12 @@ var mutants = []mutant{
 	},
 	{
 		name: "the oldest are released first", kind: virtualKind, script: lua.Release,
-		old: `for i = #rows, 1, -1 do`,
-		new: `for i = 1, #rows do`,
+		old: `for i = #rows, oldest, -1 do`,
+		new: `for i = oldest, #rows do`,
 	},
 	{
 		name: "others' are released first", kind: virtualKind, script: lua.Release,
-		old: "take_from(true)\ntake_from(false)",
+		old: "take_from(true)\nif not own then\n  take_from(false)\nend",
 		new: "take_from(false)\ntake_from(true)",
 	},
 	{

@@ -29,6 +29,7 @@ type RateLimiter struct {
 
 	audit    atomic.Int64                // when leaked permits are next looked for, Unix ns
 	interval atomic.Int64                // as the last audit found it, ns
+	ownless  atomic.Int64                // the Client's last grant when a Release found none of its members
 	shared   atomic.Pointer[script.Keys] // all that a shared limiter needs; nil while it is not known to be one
 }
 
@@ -156,11 +157,12 @@ func (l *RateLimiter) auditDone(now time.Time, interval time.Duration) {
 }
 
 // Release gives permits back before their interval is over: those that this
-// Client took last, then those that others took last. What is not in use is not
-// given back. 0 permits do nothing; fewer are ErrInvalidPermits. Callers of
-// this Client that wait for permits ask at once. Release is not repeated once
-// it may have run: ErrUnknownOutcome. Where Redissons before 3.13.3 share the
-// limiter it is ErrUnsupported.
+// Client took last, however many others have taken since, then those that others
+// took last. What is not in use is not given back. 0 permits do nothing; fewer
+// are ErrInvalidPermits. Callers of this Client that wait for permits ask at once.
+// Release is not repeated once it may have run: ErrUnknownOutcome. Where Redissons
+// before 3.17.0 share the limiter, grants bear no mark of their Client and the
+// newest go back, whoever's they are; before 3.13.3 it is ErrUnsupported.
 func (l *RateLimiter) Release(ctx context.Context, permits int64) error {
 	const op = "Release"
 	if l.err != nil {
@@ -192,29 +194,6 @@ func (l *RateLimiter) Release(ctx context.Context, permits int64) error {
 	}
 	l.client.wake(l.keys.Names()[0])
 	return l.fail(op, err)
-}
-
-func (l *RateLimiter) release(ctx context.Context, permits int64) error {
-	token, asked := "", permits
-	for {
-		reply, err := script.Once(ctx, l.client.sender, lua.Release, l.keys, permits, l.client.mark(), token)
-		if err != nil && permits < asked {
-			return fmt.Errorf("%w: %d of %d permits are given back: %w", ErrUnknownOutcome, asked-permits, asked,
-				l.client.explain(ctx, l.keys.Names(), err))
-		}
-		if err != nil {
-			return l.client.explain(ctx, l.keys.Names(), err)
-		}
-		next, rest, more := again(reply)
-		if !more {
-			return nil
-		}
-		left, err := integers(rest, 1)
-		if err != nil {
-			return err
-		}
-		token, permits = next, left[0]
-	}
 }
 
 // AvailablePermits returns how many permits are free now.

@@ -41,6 +41,7 @@ var (
 	Config              = mustLoad("config")
 	Delete              = mustLoad("delete")
 	Expire              = mustLoad("expire")
+	FindOwn             = mustLoad("find_own")
 	FixedWindow         = mustLoad("fixed_window")
 	FixedWindowGiveBack = mustLoad("fixed_window_give_back")
 	GiveBack            = mustLoad("give_back")
@@ -61,7 +62,7 @@ var (
 // All returns every script, in the order of their names.
 func All() []*Script {
 	return []*Script{
-		Acquire, AcquireAll, AcquireMany, Available, ClearExpire, Config, Delete, Expire,
+		Acquire, AcquireAll, AcquireMany, Available, ClearExpire, Config, Delete, Expire, FindOwn,
 		FixedWindow, FixedWindowGiveBack, GiveBack, Migrate, Release, Rename, SetRate,
 		SlidingLog, SlidingLogGiveBack, TokenBucket, TokenBucketGiveBack, TrySetRate, TTL, Types, Wait,
 	}

@@ -7,15 +7,21 @@
 --   1  permits
 --   2  what the identities of this client's members begin with, in layout D
 --   3  '' or the token of the 'again' answer
+--   4  '' or, where this client's may stand behind the newest 256, 'own': nothing
+--      is taken off those of others as long as there are more than these; or
+--      'own:' and the place of a member: only this client's are taken, of the 256
+--      from there on
 -- Returns
 --   0 when all is done
 --   'again', token, permits   the call is to be repeated for that many permits
+--   'again', 'search', permits   the same, elsewhere: here this client has no more
 --   NOTINIT, CORRUPT <key's number> <field> <why>
 
 --- @include "read_config"
 --- @include "clock"
 --- @include "pair"
 --- @include "settle"
+--- @include "rows"
 --- @include "take_off"
 --- @include "keep_ttl"
 
@@ -24,15 +30,13 @@ if problem then
   return problem
 end
 local value_key, permits_key, places = pair_of(config)
-local rows = redis.call('ZRANGE', permits_key, -256, -1)
-local sum
-sum, problem = sum_of(rows, places[2])
+local now, sum = tonumber(clock()), nil
+sum, problem = sum_of(redis.call('ZRANGE', permits_key, -256, -1), places[2])
 if problem then
   return problem
 end
 local state, token
-state, token, problem = settle(config, value_key, permits_key, places, redis.call('GET', value_key), tonumber(clock()),
-  0, ARGV[3])
+state, token, problem = settle(config, value_key, permits_key, places, redis.call('GET', value_key), now, 0, ARGV[3])
 if problem then
   return problem
 end
@@ -44,10 +48,21 @@ if not state.newest then
   return 0
 end
 
+-- What has run out is no longer in use.
+local own, place = string.match(ARGV[4], '^(own):?(.*)$')
+local rows, first = rows_from(permits_key, place or '', 256)
+sum, problem = sum_of(rows, places[2])
+if problem then
+  return problem
+end
+local out = redis.call('ZCOUNT', permits_key, '-inf', digits(now - config.interval))
+local oldest = math.max(1, out - first + 1)
+own = own and (place ~= '' or first > out)
+
 -- No more than 128 of them, so that a call stays short.
 local left, emptied = tonumber(ARGV[1]), {}
 local function take_from(mine)
-  for i = #rows, 1, -1 do
+  for i = #rows, oldest, -1 do
     local member = rows[i]
     if left > 0 and #emptied < 128 and mine == (string.sub(member, 2, 1 + #ARGV[2]) == ARGV[2]) then
       local permits = permits_of(member)
@@ -60,20 +75,21 @@ local function take_from(mine)
     end
   end
 end
-rows = redis.call('ZRANGE', permits_key, -256, -1)
 take_from(true)
-take_from(false)
+if not own then
+  take_from(false)
+end
 if emptied[1] then
   redis.call('ZREM', permits_key, unpack(emptied))
 end
 
+local rest = redis.call('ZCARD', permits_key)
 local free = state.free + tonumber(ARGV[1]) - left
-local more = redis.call('EXISTS', permits_key) == 1
-if free > config.rate or not more and not state.window then
+if free > config.rate or rest == 0 and not state.window then
   free = config.rate
 end
 redis.call('INCRBY', value_key, digits(free - state.free))
-if more and left > 0 then
-  return {'again', 'again', left}
+if left > 0 and rest > out then
+  return {'again', own and #emptied < 128 and 'search' or 'again', left}
 end
 return 0
