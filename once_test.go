@@ -612,6 +612,14 @@ func (w *wire) manyRows(t testing.TB, age time.Duration, count int) {
 	require.NoError(t, w.rdb.Set(t.Context(), w.keys.Value, free-int64(count), 0).Err())
 }
 
+// newestGo removes that many of the newest of those members, and puts their
+// permits back.
+func (w *wire) newestGo(t testing.TB, count int64) {
+	t.Helper()
+	require.NoError(t, w.rdb.ZRemRangeByRank(t.Context(), w.keys.Permits, -count, -1).Err())
+	require.NoError(t, w.rdb.IncrBy(t.Context(), w.keys.Value, count).Err())
+}
+
 // A repeat may take several script calls, before it finds the attempt and after.
 func TestARepeatOfSeveralCalls(t *testing.T) {
 	t.Parallel()
@@ -633,6 +641,29 @@ func TestARepeatOfSeveralCalls(t *testing.T) {
 		got := w.ask(t, inPart...)
 		assert.Equal(t, []int64{300, 0, 200}, got)
 		w.checkHeld(t, 1400+600+500, "repeated")
+	})
+
+	// Those that have been looked at are released, so that the attempt stands
+	// where the search has been.
+	t.Run("for newer members that go", func(t *testing.T) {
+		t.Parallel()
+		w := newWire(t, redistest.Shared(t), hourly(2500), false)
+		mustAcquire(t, w.other, 1400)
+		w.onScript(func(s *lua.Script, n int) redistest.Action {
+			switch {
+			case s == lua.Acquire && n == 1:
+				return redistest.DropAnswer
+			case s == lua.Acquire && n == 2:
+				w.manyRows(t, -time.Millisecond, 600)
+			case s == lua.Acquire && n == 3:
+				w.newestGo(t, 500)
+				assert.NoError(t, w.other.Release(t.Context(), 1000))
+			}
+			return redistest.Pass
+		})
+		got := w.ask(t, inPart...)
+		assert.Equal(t, []int64{300, 0, 200}, got)
+		w.checkHeld(t, 400+100+500, "repeated")
 	})
 
 	t.Run("for members that ran out", func(t *testing.T) {
@@ -964,6 +995,67 @@ func TestGiveBackHappensOnce(t *testing.T) {
 				wg.Wait()
 			})
 		}
+	}
+}
+
+// What is given back is found by its id where others have shrunk it, however many
+// newer members come and go meanwhile.
+func TestGiveBackFindsItsMember(t *testing.T) {
+	t.Parallel()
+	for name, change := range map[string]func(t *testing.T, w *wire, n int) (others int64){
+		"behind few": func(t *testing.T, w *wire, n int) int64 {
+			if n == 1 {
+				w.manyRows(t, -time.Millisecond, 100)
+			}
+			return 100
+		},
+		"behind many": func(t *testing.T, w *wire, n int) int64 {
+			if n == 1 {
+				w.manyRows(t, -time.Millisecond, 1000)
+			}
+			return 1000
+		},
+		"behind many that go": func(t *testing.T, w *wire, n int) int64 {
+			switch n {
+			case 1:
+				w.manyRows(t, -time.Millisecond, 1000)
+			case 2:
+				w.newestGo(t, 900)
+			}
+			return 100
+		},
+		"behind more and more": func(t *testing.T, w *wire, n int) int64 {
+			if n <= 3 {
+				w.manyRows(t, -time.Millisecond, 300)
+			}
+			return 300 * int64(min(n, 3))
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			w := newWire(t, redistest.Shared(t), hourly(2000), false)
+			ctx, cancel := context.WithCancel(t.Context())
+			gone := make(chan struct{})
+			var others int64
+			w.onScript(func(s *lua.Script, n int) redistest.Action {
+				switch {
+				case s == lua.Acquire:
+					cancel()
+					<-gone
+				case s == lua.GiveBack:
+					if n == 1 {
+						assert.NoError(t, w.other.Release(t.Context(), 2))
+					}
+					others = change(t, w, n)
+				}
+				return redistest.Pass
+			})
+			_, err := w.TryAcquire(ctx, 5, 0)
+			require.ErrorIs(t, err, context.Canceled)
+			close(gone)
+			require.NoError(t, w.client.Close(t.Context()))
+			w.checkHeld(t, others, "given back")
+		})
 	}
 }
 

@@ -1,5 +1,5 @@
---- @include "digits"
 --- @include "member"
+--- @include "rows"
 
 -- Looks for what an earlier run of the same attempt left behind: one of the
 -- members that it would have written, whatever permits are on it now. since is
@@ -32,15 +32,14 @@ local function find(permits_key, members, single, since, token)
   if found and single then
     look(redis.call('ZRANGEBYSCORE', permits_key, at, at, 'LIMIT', 0, 256), false)
   end
-  local offset = string.match(token, '^find:(%d+)$')
-  if found or (token ~= '' and not offset) then
+  local place = token == '' and '' or string.match(token, '^find:(.*)$')
+  if found or not place then
     return found
   end
-  offset = tonumber(offset or '0')
-  local rows = redis.call('ZRANGE', permits_key, digits(-offset - 256), digits(-offset - 1))
+  local rows, first = rows_from(permits_key, place, 256)
   look(rows, true)
-  if found or #rows < 256 or tonumber(redis.call('ZSCORE', permits_key, rows[1])) < since then
+  if found or first == 0 or tonumber(redis.call('ZSCORE', permits_key, rows[1])) < since then
     return found
   end
-  return nil, 'find:' .. digits(offset + 256)
+  return nil, 'find:' .. place_of(permits_key, rows[1], first)
 end
