@@ -236,6 +236,24 @@ func TestReleaseTakesOthersWhereItsOwnAreTooFew(t *testing.T) {
 	})
 }
 
+// What has run out is not in use, though it may be in the set still: of this
+// Client's, too.
+func TestReleaseLeavesWhatHasRunOut(t *testing.T) {
+	t.Parallel()
+	virtual(t, func(t *testing.T, rdb *redis.Client) {
+		m := newMixed(t, rdb, rratelimiter.Overall)
+		for range 300 {
+			mustAcquire(t, m.RateLimiter, 1)
+		}
+		time.Sleep(time.Hour)
+		m.othersTake(t, 10)
+		require.NoError(t, m.Release(t.Context(), 5))
+		m.others -= 5
+		m.check(t, 300-256) // which the call has reclaimed
+		assert.EqualValues(t, mixedRate-5, available(t, m.RateLimiter))
+	})
+}
+
 // Nobody's members are looked through for those of a Client that took none, or
 // none since a Release found none.
 func TestReleaseLooksForItsOwnOnlyWhereThereMayBeSome(t *testing.T) {
