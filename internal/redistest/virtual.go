@@ -13,6 +13,7 @@ import (
 	"path/filepath"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -33,13 +34,73 @@ var errNoCompiler = errors.New("no server can be given a clock of the test's own
 // clock a preloaded library has replaced.
 func Virtual(t *testing.T, test func(t *testing.T, rdb *redis.Client)) {
 	t.Helper()
+	Stepping(t, func(t *testing.T, rdb *redis.Client, _ func(time.Duration)) { test(t, rdb) })
+}
+
+// Stepping is Virtual with a function that sets the server's clock forward
+// against the bubble's, or back. The moments at which keys expire stay where
+// they are, as Redis keeps them.
+func Stepping(t *testing.T, test func(t *testing.T, rdb *redis.Client, step func(by time.Duration))) {
+	t.Helper()
 	if engine() == everyEngine {
 		synctest.Test(t, func(t *testing.T) {
-			rdb, _ := newMini(t)
-			test(t, rdb)
+			rdb, step := steppingMini(t)
+			test(t, rdb, step)
 		})
 		return
 	}
+	steppingServer(t, test)
+}
+
+// steppingMini returns a client of a miniredis, by which each request brings the
+// miniredis its time once that has been stepped.
+func steppingMini(t *testing.T) (*redis.Client, func(by time.Duration)) {
+	_, m := newMini(t)
+	var ahead atomic.Int64
+	set := func() error {
+		if by := ahead.Load(); by != 0 {
+			m.SetTime(time.Now().Add(time.Duration(by)))
+		}
+		return nil
+	}
+	rdb := memoryClient(t, nil, func() (net.Conn, error) {
+		conn, err := m.Dial()
+		if err != nil {
+			return nil, err
+		}
+		return steppedConn{newBufferedConn(conn), set}, nil
+	})
+	return rdb, func(by time.Duration) {
+		left := make(map[string]time.Duration)
+		for _, key := range m.Keys() {
+			left[key] = m.TTL(key)
+		}
+		m.SetTime(time.Now().Add(time.Duration(ahead.Add(int64(by)))))
+		for key, ttl := range left {
+			// Those that expire meanwhile miniredis removes by itself.
+			if ttl > 0 && by < 0 {
+				m.SetTTL(key, ttl-by)
+			}
+		}
+	}
+}
+
+// steppedConn sets the server's clock before each request.
+type steppedConn struct {
+	net.Conn
+
+	set func() error
+}
+
+func (c steppedConn) Write(p []byte) (int, error) {
+	if err := c.set(); err != nil {
+		return 0, err
+	}
+	return c.Conn.Write(p)
+}
+
+func steppingServer(t *testing.T, test func(t *testing.T, rdb *redis.Client, step func(by time.Duration))) {
+	t.Helper()
 	opt := &redis.Options{}
 	switch topology := CurrentTopology(t); topology {
 	case Single:
@@ -57,7 +118,7 @@ func Virtual(t *testing.T, test func(t *testing.T, rdb *redis.Client)) {
 	check(t, err)
 	defer c.putBack(t)
 	synctest.Test(t, func(t *testing.T) {
-		test(t, memoryClient(t, opt, c.dial))
+		test(t, memoryClient(t, opt, c.dial), func(by time.Duration) { c.ahead.Add(int64(by)) })
 	})
 }
 
@@ -66,6 +127,7 @@ type clocked struct {
 	*Server
 
 	clock *os.File
+	ahead atomic.Int64 // of the bubble's clock, in nanoseconds
 }
 
 // idle are servers that no test uses at the moment. They go with the test
@@ -102,6 +164,7 @@ func (c *clocked) putBack(t *testing.T) {
 		c.Kill()
 		return
 	}
+	c.ahead.Store(0)
 	idle.Lock()
 	defer idle.Unlock()
 	idle.servers = append(idle.servers, c)
@@ -143,20 +206,7 @@ func (c *clocked) dial() (net.Conn, error) {
 	if err != nil {
 		return nil, err
 	}
-	return &clockedConn{conn, c}, nil
-}
-
-type clockedConn struct {
-	net.Conn
-
-	server *clocked
-}
-
-func (c *clockedConn) Write(p []byte) (int, error) {
-	if err := c.server.set(time.Now()); err != nil {
-		return 0, err
-	}
-	return c.Conn.Write(p)
+	return steppedConn{conn, func() error { return c.set(time.Now().Add(time.Duration(c.ahead.Load()))) }}, nil
 }
 
 // clockLibrary returns the path of the library, which is compiled once for all

@@ -38,6 +38,30 @@ func TestVirtual(t *testing.T) {
 	}
 }
 
+// A clock that is set back moves the moments away at which keys expire.
+func TestStepping(t *testing.T) {
+	t.Parallel()
+	for range 2 {
+		redistest.Stepping(t, func(t *testing.T, rdb *redis.Client, step func(time.Duration)) {
+			ctx, start := t.Context(), time.Now()
+			require.NoError(t, rdb.Set(ctx, "key", "value", time.Minute).Err())
+			require.NoError(t, rdb.Set(ctx, "stays", "value", 0).Err())
+			time.Sleep(10 * time.Second)
+			step(-time.Hour)
+			assert.WithinDuration(t, start.Add(10*time.Second-time.Hour), rdb.Time(ctx).Val(), 0)
+			assert.Equal(t, time.Hour+50*time.Second, rdb.PTTL(ctx, "key").Val())
+			assert.Equal(t, time.Duration(-1), rdb.PTTL(ctx, "stays").Val())
+			time.Sleep(time.Second)
+			assert.WithinDuration(t, start.Add(11*time.Second-time.Hour), rdb.Time(ctx).Val(), 0)
+			assert.Equal(t, time.Hour+49*time.Second, rdb.PTTL(ctx, "key").Val())
+			step(time.Hour)
+			assert.Equal(t, 49*time.Second, rdb.PTTL(ctx, "key").Val())
+			step(50 * time.Second)
+			assert.Equal(t, []string{"stays"}, rdb.Keys(ctx, "*").Val())
+		})
+	}
+}
+
 func TestVirtualOnEachRelease(t *testing.T) {
 	t.Parallel()
 	for _, v := range redistest.Versions() {
