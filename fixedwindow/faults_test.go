@@ -1,6 +1,7 @@
 package fixedwindow_test
 
 import (
+	"math"
 	"testing"
 	"time"
 
@@ -119,17 +120,33 @@ func TestFaultTwiceTheLimitAroundAnEdge(t *testing.T) {
 	})
 }
 
-// A window belongs to those who opened it: its end stays where it is, whatever
-// the other programs' windows are.
+// A window belongs to those who opened it: its end stays where it is, unless it is
+// further away than a window of ours can end. By a clock that has gone back it may
+// be by any time.
 func TestWindowOfAnotherLength(t *testing.T) {
 	t.Parallel()
-	redistest.Virtual(t, func(t *testing.T, rdb *redis.Client) {
-		require.NoError(t, rdb.Set(t.Context(), "key", 9, 90*time.Second).Err())
-		l := tenAMinute(rdb)
-		assert.Equal(t, limit.Decision{Granted: true, Limit: 10, ResetAfter: 90 * time.Second}, limittest.Take(t, l, "key", 1))
-		time.Sleep(90 * time.Second)
-		assert.Equal(t, 10, limittest.Grants(t, l, "key", 12))
-	})
+	for left, want := range map[time.Duration]time.Duration{
+		30 * time.Second: 30 * time.Second,
+		time.Minute:      time.Minute,
+		90 * time.Second: time.Minute,
+		time.Hour:        time.Minute,
+	} {
+		for name, count := range map[string]int{"granted": 9, "refused": 10} {
+			t.Run(name+" "+left.String(), func(t *testing.T) {
+				t.Parallel()
+				redistest.Virtual(t, func(t *testing.T, rdb *redis.Client) {
+					require.NoError(t, rdb.Set(t.Context(), "key", count, left).Err())
+					l := tenAMinute(rdb)
+					d := limittest.Take(t, l, "key", 1)
+					assert.Equal(t, count < 10, d.Granted)
+					assert.Equal(t, want, d.ResetAfter)
+					assert.Equal(t, want, rdb.PTTL(t.Context(), "key").Val())
+					time.Sleep(want)
+					assert.Equal(t, 10, limittest.Grants(t, l, "key", 12))
+				})
+			})
+		}
+	}
 }
 
 // The server's clock counts, whatever that of the process says, and when it goes
@@ -190,6 +207,13 @@ func TestLargestFigures(t *testing.T) {
 		assert.False(t, limittest.Take(t, l, key, 2).Granted)
 		assert.Equal(t, int64(0), limittest.Take(t, l, key, 1).Remaining)
 		assert.Equal(t, "9007199254740991", rdb.Get(t.Context(), key).Val())
+
+		key = limittest.Key(t)
+		const longest = math.MaxInt64 / time.Millisecond * time.Millisecond
+		l = fixedwindow.New(rdb, fixedwindow.Config{Limit: 2, Window: longest})
+		assert.Equal(t, longest, limittest.Take(t, l, key, 1).ResetAfter)
+		assert.True(t, limittest.Take(t, l, key, 1).Granted)
+		assert.Positive(t, limittest.Take(t, l, key, 1).RetryAfter)
 	})
 }
 

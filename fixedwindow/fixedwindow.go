@@ -98,7 +98,12 @@ func (l *Limiter) decide(ctx context.Context, key string, b *meet.Batch) (meet.V
 		return meet.Verdict{}, explain(err, key)
 	}
 	v, end, err := meet.ParseVerdict(reply)
+	answered := time.Now()
 	v.GiveBack = func(ctx context.Context, permits int64) error {
+		if time.Since(answered) >= v.Reset {
+			// Where the server's clock has gone back, a later window can have the same end.
+			return nil
+		}
 		_, err := script.Once(ctx, l.sender, lua.FixedWindowGiveBack, keys, permits, end, l.cfg.Window.Milliseconds())
 		return explain(err, key)
 	}

@@ -35,8 +35,9 @@ if text then
   left = redis.call('PTTL', KEYS[1])
   if left == 0 then
     count, text = 0, nil
-  elseif left < 0 then
-    -- Written by hand, or by somebody who crashed: nothing else would end it.
+  elseif left < 0 or left > window then
+    -- Written by hand, or by somebody who crashed: nothing else would end it. Or
+    -- the clock has gone back, and the end with it into the distance.
     redis.call('PEXPIRE', KEYS[1], ARGV[2])
     left = window
   end

@@ -20,4 +20,7 @@ if not count or left < 1 or math.abs(clock() + left - ARGV[2]) > math.min(ARGV[3
   return 0
 end
 redis.call('DECRBY', KEYS[1], digits(math.min(count, tonumber(ARGV[1]))))
+if left > tonumber(ARGV[3]) then
+  redis.call('PEXPIRE', KEYS[1], ARGV[3])
+end
 return 1
