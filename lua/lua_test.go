@@ -307,7 +307,7 @@ func TestOtherScriptsRun(t *testing.T) {
 			assert.Equal(t, []int64{10, 10, 8}, got[:3])
 			assert.Len(t, got, 6)
 		}},
-		{SlidingLogGiveBack, []string{"log"}, []any{"id", 4, 4}, func(t *testing.T, got []int64) { assert.Equal(t, []int64{4}, got) }},
+		{SlidingLogGiveBack, []string{"log"}, []any{"id", 4, 4, hour}, func(t *testing.T, got []int64) { assert.Equal(t, []int64{4}, got) }},
 		{SlidingLog, []string{"log", "thresholds"}, []any{4, hour, "log", "id2", "", 1, 1}, func(t *testing.T, got []int64) {
 			assert.Equal(t, []int64{4, 0, 0}, got[:3])
 		}},

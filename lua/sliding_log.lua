@@ -19,6 +19,7 @@
 --      reset: ms until all permits are free again; 0 where they are
 --      waits: for each run of which a request was refused, save those above the
 --      limit: the ms until it could pass
+--   'again'   the call is to be repeated; nothing was granted
 --   CORRUPT <key's number> <field> <why>
 
 local limit_text = ARGV[1]
@@ -41,7 +42,7 @@ if #ARGV == 7 and ARGV[6] == '1' and ARGV[7] == '1' and ARGV[5] == '' and
   end
   if rows == used and newest <= now_text + 0 then
     redis.call('ZADD', KEYS[1], 'NX', now_text, ARGV[4] .. ':0')
-    if redis.call('PTTL', KEYS[1]) < window then
+    if redis.call('PTTL', KEYS[1]) ~= window then
       redis.call('PEXPIRE', KEYS[1], ARGV[2])
     end
     return {limit_text + 0, limit_text - used, 1, 0, window}
@@ -61,6 +62,39 @@ local now = tonumber(now_text)
 local since = '(' .. digits(now - window)
 local used = redis.call('ZCOUNT', KEYS[1], since, '+inf')
 local out = rows - used
+
+-- Returns the ms that the log lives for: a window after its last grant. Where it
+-- would be longer, the clock has gone back.
+local function time_to_live(granted)
+  local left = redis.call('PTTL', KEYS[1])
+  if left < 0 or left > window or (granted and left < window) then
+    redis.call('PEXPIRE', KEYS[1], ARGV[2])
+    left = window
+  end
+  return left
+end
+
+-- Rows dated ahead, by a clock that has gone back since or by a caller's that is
+-- fast, count from now on: for a window, as all do.
+local newest = 0
+if used > 0 then
+  newest = tonumber(redis.call('ZRANGE', KEYS[1], digits(rows - 1), digits(rows - 1), 'WITHSCORES')[2]) or math.huge
+end
+if newest > now then
+  local ahead = redis.call('ZCOUNT', KEYS[1], '(' .. now_text, '+inf')
+  local step = math.min(ahead, 256)
+  local words = {}
+  for _, member in ipairs(redis.call('ZRANGE', KEYS[1], digits(rows - step), digits(rows - 1))) do
+    words[#words + 1] = now_text
+    words[#words + 1] = member
+  end
+  redis.call('ZADD', KEYS[1], 'XX', unpack(words))
+  newest = now
+  if ahead > step then
+    time_to_live(false)
+    return {'again'}
+  end
+end
 
 local sum = 0
 for i = 6, #ARGV, 2 do
@@ -102,34 +136,28 @@ if taken > 0 and found == 0 then
     words[#words + 1] = id .. ':' .. i
   end
   local added = redis.call('ZADD', KEYS[1], 'NX', unpack(words))
-  rows, used = rows + added, used + added
+  rows, used, newest = rows + added, used + added, now
 end
 local left = window
 if used > 0 then
-  left = redis.call('PTTL', KEYS[1])
-  if left < (taken > 0 and window or 0) then
-    redis.call('PEXPIRE', KEYS[1], ARGV[2])
-    left = window
-  end
+  left = time_to_live(taken > 0)
 end
 
--- The ms until the row of that rank has run out, or the log has expired: a
--- caller's clock may have dated rows far ahead.
-local function wait_for(rank)
-  local row = redis.call('ZRANGE', KEYS[1], digits(rank), digits(rank), 'WITHSCORES')
-  local score = tonumber(row[2]) or math.huge
-  return math.min(left + 1, math.max(1, math.ceil(score) + window - now))
+-- The ms until a row of that date has run out, or the log has expired.
+local function wait_for(date)
+  return math.min(left + 1, math.max(1, math.ceil(tonumber(date) or math.huge) + window - now))
 end
 
 local reset = 0
 if used > 0 then
-  reset = wait_for(rows - 1)
+  reset = wait_for(newest)
 end
 local answer = {limit, free, taken, 0, reset}
 for _, permits in ipairs(refused) do
   if permits <= limit then
     local need = math.max(1, used + permits - limit)
-    answer[#answer + 1] = wait_for(rows - used + need - 1)
+    local rank = digits(rows - used + need - 1)
+    answer[#answer + 1] = wait_for(redis.call('ZRANGE', KEYS[1], rank, rank, 'WITHSCORES')[2])
   end
 end
 return answer

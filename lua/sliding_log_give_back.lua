@@ -6,6 +6,7 @@
 --   1  id of the attempt
 --   2  number of the first member
 --   3  how many
+--   4  window in ms
 -- Returns
 --   how many were there
 
@@ -13,4 +14,11 @@ local words = {}
 for i = tonumber(ARGV[2]), ARGV[2] + ARGV[3] - 1 do
   words[#words + 1] = ARGV[1] .. ':' .. i
 end
-return redis.call('ZREM', KEYS[1], unpack(words))
+local gone = redis.call('ZREM', KEYS[1], unpack(words))
+if gone > 0 then
+  local left = redis.call('PTTL', KEYS[1])
+  if left == -1 or left > tonumber(ARGV[4]) then
+    redis.call('PEXPIRE', KEYS[1], ARGV[4])
+  end
+end
+return gone

@@ -54,10 +54,19 @@ func TestBoundedWork(t *testing.T) {
 				assert.InDelta(t, hour/2, d.ResetAfter, float64(time.Minute))
 			}
 		}},
-		"dated in the future": {map[time.Duration]int{-2 * hour: crowd}, func(t *testing.T, _ *redis.Client, l *slidinglog.Limiter, log string) {
+		"dated in the future, refused": {map[time.Duration]int{-2 * hour: crowd}, func(t *testing.T, rdb *redis.Client, l *slidinglog.Limiter, log string) {
 			d := limittest.Take(t, l, log, 1)
 			assert.False(t, d.Granted)
-			assert.LessOrEqual(t, d.RetryAfter, hour+time.Minute)
+			assert.LessOrEqual(t, d.RetryAfter, hour)
+			assert.LessOrEqual(t, d.ResetAfter, hour)
+			requireNoneAhead(t, rdb, log)
+		}},
+		"dated in the future, granted": {map[time.Duration]int{-2 * hour: crowd / 2}, func(t *testing.T, rdb *redis.Client, l *slidinglog.Limiter, log string) {
+			d := limittest.Take(t, l, log, slidinglog.MaxPermits)
+			assert.True(t, d.Granted)
+			assert.Equal(t, int64(crowd/2-slidinglog.MaxPermits), d.Remaining)
+			assert.LessOrEqual(t, d.ResetAfter, hour)
+			requireNoneAhead(t, rdb, log)
 		}},
 		"given back": {nil, func(t *testing.T, rdb *redis.Client, l *slidinglog.Limiter, log string) {
 			_, giveBack, err := l.TakeReturnable(t.Context(), log, slidinglog.MaxPermits)
@@ -79,11 +88,21 @@ func TestBoundedWork(t *testing.T) {
 	}
 }
 
+// requireNoneAhead checks that no row is dated ahead, and that the log has gone in
+// an hour.
+func requireNoneAhead(t *testing.T, rdb *redis.Client, log string) {
+	t.Helper()
+	newest := rdb.ZRevRangeWithScores(t.Context(), log, 0, 0).Val()
+	require.Len(t, newest, 1)
+	assert.LessOrEqual(t, int64(newest[0].Score), rdb.Time(t.Context()).Val().UnixMilli())
+	assert.LessOrEqual(t, rdb.PTTL(t.Context(), log).Val(), time.Hour)
+}
+
 // fill adds rows to a log as the articles' script does.
 func fill(t *testing.T, rdb *redis.Client, log string, when time.Time, count int) {
 	t.Helper()
 	require.NoError(t, rdb.Eval(t.Context(), `
-		for i = 1, ARGV[2] do
+		for i = 1, tonumber(ARGV[2]) do
 			redis.call('ZADD', KEYS[1], ARGV[1], ARGV[1] .. '-' .. i)
 		end
 		return ARGV[2]`, []string{log}, when.UnixMilli(), count).Err())

@@ -1,6 +1,7 @@
 package slidinglog_test
 
 import (
+	"math"
 	"testing"
 	"time"
 
@@ -94,8 +95,8 @@ func TestFaultClocksOfTheCallers(t *testing.T) {
 	assert.Equal(t, 3, limittest.Grants(t, l, "key", 5))
 }
 
-// Rows that a caller with a fast clock wrote are in use, and what is told about
-// them is right.
+// Rows that a caller with a fast clock wrote are in use, for a window from the
+// first call on that finds them.
 func TestRowsOfAFastClock(t *testing.T) {
 	t.Parallel()
 	for _, ahead := range []time.Duration{time.Second, 30 * time.Second, time.Hour} {
@@ -109,15 +110,38 @@ func TestRowsOfAFastClock(t *testing.T) {
 				require.NoError(t, err)
 				require.EqualValues(t, 1, answer)
 			}
+			time.Sleep(time.Millisecond)
 			d := limittest.Take(t, l, "key", 1)
 			assert.False(t, d.Granted)
 			assert.Zero(t, d.Remaining)
-			assert.GreaterOrEqual(t, d.RetryAfter, time.Minute)
-			assert.LessOrEqual(t, d.RetryAfter, time.Minute+time.Second)
+			assert.Equal(t, time.Minute, d.RetryAfter, "they count from now on")
+			assert.Equal(t, time.Minute, d.ResetAfter)
 			time.Sleep(d.RetryAfter)
 			assert.True(t, limittest.Take(t, l, "key", 3).Granted)
 		})
 	}
+}
+
+// They do so too where grants keep the log.
+func TestRowsOfAFastClockCountForAWindow(t *testing.T) {
+	t.Parallel()
+	redistest.Virtual(t, func(t *testing.T, rdb *redis.Client) {
+		l := threeAMinute(rdb)
+		article := articles.SlidingLog{
+			Redis: rdb, Key: "key", Threshold: 3, Seconds: 60, Now: func() time.Time { return time.Now().Add(time.Hour) },
+		}
+		for range 2 {
+			_, err := article.Take(t.Context())
+			require.NoError(t, err)
+		}
+		assert.False(t, limittest.Take(t, l, "key", 2).Granted)
+		time.Sleep(30 * time.Second)
+		assert.True(t, limittest.Take(t, l, "key", 1).Granted)
+		time.Sleep(30*time.Second - time.Millisecond)
+		assert.False(t, limittest.Take(t, l, "key", 1).Granted)
+		time.Sleep(time.Millisecond)
+		assert.True(t, limittest.Take(t, l, "key", 2).Granted)
+	})
 }
 
 // A clock that goes back makes nothing of what was granted run out, and no row
@@ -150,6 +174,19 @@ func TestFaultWindowsInWholeSeconds(t *testing.T) {
 			}
 		})
 	}
+}
+
+// The longest window is one that Redis takes for a time to live.
+func TestLongestWindow(t *testing.T) {
+	t.Parallel()
+	redistest.Everywhere(t, func(t *testing.T, rdb redis.UniversalClient) {
+		key := limittest.Key(t)
+		const longest = math.MaxInt64 / time.Millisecond * time.Millisecond
+		l := slidinglog.New(rdb, slidinglog.Config{Limit: 3, Window: longest})
+		assert.Equal(t, longest, limittest.Take(t, l, key, 1).ResetAfter)
+		assert.True(t, limittest.Take(t, l, key, 2).Granted)
+		assert.Positive(t, limittest.Take(t, l, key, 1).RetryAfter)
+	})
 }
 
 // The double burst of a fixed window does not pass.

@@ -151,6 +151,9 @@ func (l *Limiter) decideApart(ctx context.Context, key string, b *meet.Batch) (m
 	call, args, id := l.call(keys, key, assumed, b)
 	call.Ahead = []any{"hget", l.cfg.Thresholds, key}
 	reply, ahead, err := call.RunBehind(ctx, l.sender, args)
+	for err == nil && unfinished(reply) {
+		reply, ahead, err = call.RunBehind(ctx, l.sender, args)
+	}
 	v, err := l.verdict(b, reply, err, keys, id)
 	if err != nil {
 		return v, err
@@ -172,14 +175,24 @@ func (l *Limiter) decideApart(ctx context.Context, key string, b *meet.Batch) (m
 func (l *Limiter) ask(ctx context.Context, keys *script.Keys, most int64, b *meet.Batch) (meet.Verdict, error) {
 	call, args, id := l.call(keys, keys.Names()[0], most, b)
 	reply, err := call.Run(ctx, l.sender, args)
+	for err == nil && unfinished(reply) {
+		reply, err = call.Run(ctx, l.sender, args)
+	}
 	return l.verdict(b, reply, err, keys, id)
+}
+
+// unfinished tells whether a script has set some of the rows right that were dated
+// ahead, and is to be called again for the others.
+func unfinished(reply any) bool {
+	values, _ := reply.([]any)
+	return len(values) == 1 && values[0] == "again"
 }
 
 // call returns an attempt, and what the names of its members begin with.
 func (l *Limiter) call(keys *script.Keys, field string, most int64, b *meet.Batch) (call script.Call, args script.Arguments, id string) {
 	id = l.origin + "-" + strconv.FormatUint(l.attempts.Add(1), 36)
+	repeated := ""
 	args = func(all []any, age time.Duration) []any {
-		repeated := ""
 		if age >= 0 {
 			repeated = "1"
 		}
@@ -204,7 +217,7 @@ func (l *Limiter) verdict(b *meet.Batch, reply any, err error, keys *script.Keys
 		left -= permits
 		first := left
 		mu.Unlock()
-		_, err := script.Read(ctx, l.sender, lua.SlidingLogGiveBack, log, id, first, permits)
+		_, err := script.Read(ctx, l.sender, lua.SlidingLogGiveBack, log, id, first, permits, l.cfg.Window.Milliseconds())
 		return l.explain(err, log.Names())
 	}
 	return v, err
