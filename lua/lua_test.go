@@ -8,6 +8,7 @@ import (
 	"strings"
 	"testing"
 	"testing/fstest"
+	"time"
 
 	"github.com/redis/go-redis/v9"
 	"github.com/stretchr/testify/assert"
@@ -316,7 +317,7 @@ func TestOtherScriptsRun(t *testing.T) {
 			assert.Len(t, got, 6)
 			assert.Positive(t, got[5])
 		}},
-		{TokenBucketGiveBack, []string{"tokens", "time"}, []any{10, 2, 1, 4, 2, "9999999999"}, func(t *testing.T, got []int64) {
+		{TokenBucketGiveBack, []string{"tokens", "time"}, []any{1000, 2, 1, 4, 2, time.Now().Unix(), 0, 30000}, func(t *testing.T, got []int64) {
 			assert.Equal(t, []int64{4}, got)
 		}},
 	}

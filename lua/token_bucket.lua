@@ -23,9 +23,9 @@
 --      limit: the ms until it could pass
 --   CORRUPT <key's number> <field> <why>
 
+--- @include "bucket"
 --- @include "clock"
 --- @include "corrupt"
---- @include "digits"
 --- @include "integer"
 --- @include "walk"
 
@@ -55,13 +55,15 @@ if changed then
   end
 end
 tokens = math.min(tokens, capacity)
--- A clock that has gone back, or a caller's that is ahead, makes none.
 local periods = math.floor((second - last) / interval)
 if periods > 0 then
   tokens = math.min(capacity, tokens + periods * refill)
   last = last + periods * interval
   changed = true
 end
+local life, known = life_of(tokens, capacity, refill, interval, ARGV[5]), last
+last = since(last, second, life)
+changed = changed or last ~= known
 
 local free = math.max(0, tokens + borrow)
 local taken, refused = walk(free, capacity + borrow, 6)
@@ -69,7 +71,7 @@ tokens = tokens - taken
 
 -- The ms until so many tokens have come.
 local function wait_for(more)
-  return math.min(9007199254740991, math.max(1, (last + math.ceil(more / refill) * interval) * 1000 - now))
+  return math.min(longest, math.max(1, (last + math.ceil(more / refill) * interval) * 1000 - now))
 end
 
 local reset = 0
@@ -77,31 +79,26 @@ if tokens < capacity then
   reset = wait_for(capacity - tokens)
 end
 
--- Both keys expire together, and not before the bucket is full: without them it
--- is. By a clock that has gone back that could be never; the time that an empty
--- bucket takes to fill is enough in truth.
-local back, left = last > second, 0
+-- By the clock of a caller that is ahead no refill may ever come. The bucket is
+-- full all the same once the keys have gone.
+local ahead, left = last > second, life
 local write = taken > 0 or changed
 if not write then
   left = redis.call('PTTL', KEYS[1])
-  write = left < 0 or left ~= redis.call('PTTL', KEYS[2]) or (left < reset and not back)
+  write = left < 0 or left > life or left ~= redis.call('PTTL', KEYS[2]) or (left < reset and not ahead)
 end
 if write then
-  left = tonumber(ARGV[5])
-  if not back then
-    left = math.max(left, reset)
-  end
-  redis.call('SET', KEYS[1], digits(tokens), 'PX', digits(left))
-  redis.call('SET', KEYS[2], digits(last), 'PX', digits(left))
+  left = life
+  store(tokens, last, life)
 end
-if back then
+if ahead then
   reset = math.min(reset, left + 1)
 end
 
 local answer = {capacity + borrow, free, taken, last, reset}
 for i, permits in ipairs(refused) do
   local wait = wait_for(permits - tokens - borrow)
-  if back then
+  if ahead then
     wait = math.min(wait, left + 1)
   end
   answer[5 + i] = wait

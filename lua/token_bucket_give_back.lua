@@ -11,25 +11,34 @@
 --   4  tokens to be put back
 --   5  how many were left when they had been taken
 --   6  epoch seconds of the last refill then
+--   7  ms since, by the caller's clock
+--   8  ms in which an empty bucket fills
 -- Returns
 --   how many were put back
 
+--- @include "bucket"
 --- @include "clock"
---- @include "digits"
 --- @include "integer"
 
-local capacity, left = tonumber(ARGV[1]), tonumber(ARGV[5])
-local interval = tonumber(ARGV[3])
+local capacity, refill, interval = tonumber(ARGV[1]), tonumber(ARGV[2]), tonumber(ARGV[3])
+local left, began = tonumber(ARGV[5]), tonumber(ARGV[6])
 local tokens, last = integer(redis.call('GET', KEYS[1])), integer(redis.call('GET', KEYS[2]))
--- Refills come at whole intervals: a bucket out of step is one that was made anew.
-if not tokens or not last or (last - ARGV[6]) % interval ~= 0 then
+-- Refills come at whole intervals: a bucket out of step is one that was made anew,
+-- or whose clock has gone back and been set right.
+if not tokens or not last or last < began or (last - began) % interval ~= 0 then
   return 0
 end
-local periods = math.max(0, math.floor((math.floor(clock() / 1000) - ARGV[6]) / interval))
-local come = math.min(capacity, left + periods * ARGV[2])
-local back = math.min(capacity, left + ARGV[4] + periods * ARGV[2]) - come
+-- As many refills have come as the clocks show and the bucket: the server's may
+-- have gone back.
+local second = math.floor(clock() / 1000)
+local passed = math.max(second - began, last - began, math.floor(ARGV[7] / 1000))
+local come = math.floor(passed / interval) * refill
+local back = math.min(capacity, left + ARGV[4] + come) - math.min(capacity, left + come)
 back = math.min(back, capacity - tokens)
-if back > 0 then
-  redis.call('INCRBY', KEYS[1], digits(back))
+if back <= 0 then
+  return 0
 end
-return math.max(0, back)
+tokens = tokens + back
+local life = life_of(tokens, capacity, refill, interval, ARGV[8])
+store(tokens, since(last, second, life), life)
+return back

@@ -148,6 +148,7 @@ func (l *Limiter) decide(ctx context.Context, key string, b *meet.Batch) (meet.V
 		return meet.Verdict{}, explain(err, keys.Names())
 	}
 	v, last, err := meet.ParseVerdict(reply)
+	answered := time.Now()
 	var mu sync.Mutex
 	left := v.Free - v.Taken - c.Borrow
 	v.GiveBack = func(ctx context.Context, permits int64) error {
@@ -156,7 +157,8 @@ func (l *Limiter) decide(ctx context.Context, key string, b *meet.Batch) (meet.V
 		left += permits
 		mu.Unlock()
 		_, err := script.Once(ctx, l.sender, lua.TokenBucketGiveBack, keys,
-			c.Capacity, c.Refill, int64(c.Interval/time.Second), permits, before, last)
+			c.Capacity, c.Refill, int64(c.Interval/time.Second), permits, before, last,
+			time.Since(answered).Milliseconds(), c.fill().Milliseconds())
 		return explain(err, keys.Names())
 	}
 	return v, err

@@ -1,0 +1,29 @@
+--- @include "digits"
+
+-- The longest time in ms that is reckoned with, 292 years: clients and miniredis
+-- count nanoseconds.
+local longest = 9223372036854
+
+-- Returns the ms that a bucket with so many tokens may live for: by then an empty
+-- one has filled, and one that others have lent more of. fill is the former.
+local function life_of(tokens, capacity, refill, interval, fill)
+  return math.min(longest, math.max(tonumber(fill), math.ceil((capacity - tokens) / refill) * interval * 1000))
+end
+
+-- Returns the second of the last refill, now where the clock has gone back since:
+-- then the second lies ahead, and the end of the keys has moved away as far. A
+-- caller's clock that is ahead does not move that. What it wrote stays: it would
+-- refill anew after each visit of ours.
+local function since(last, second, life)
+  if last > second and redis.call('PTTL', KEYS[2]) > life then
+    return second
+  end
+  return last
+end
+
+-- Writes a bucket. Both keys expire together, and not before it is full: without
+-- them it is.
+local function store(tokens, last, life)
+  redis.call('SET', KEYS[1], digits(tokens), 'PX', digits(life))
+  redis.call('SET', KEYS[2], digits(last), 'PX', digits(life))
+end
