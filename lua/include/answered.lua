@@ -2,7 +2,8 @@
 
 -- The config's field "answered" lists the attempts that a repeat decided, so
 -- that a copy that comes late changes nothing: "ms:identity;" each, the newest
--- first, the identity in hex. A minute after the last it goes.
+-- first, the identity in hex. It holds the 31 newest of layout D2, of 49
+-- characters each. A minute after the last it goes.
 
 local function hex(bytes)
   return (string.gsub(bytes, '.', function(char)
@@ -18,7 +19,7 @@ end
 -- Puts an attempt on the list.
 local function mark_answered(key, list, identity, now)
   list = digits(now) .. ':' .. hex(identity) .. ';' .. (list or '')
-  redis.call('HSET', key, 'answered', string.sub(list, 1, 1500))
+  redis.call('HSET', key, 'answered', string.match(string.sub(list, 1, 31 * 49), '^.*;'))
 end
 
 -- Removes a list that nobody needs any more.
