@@ -3,6 +3,7 @@ package rratelimiter
 import (
 	"context"
 	"fmt"
+	"math"
 	"slices"
 	"strings"
 	"time"
@@ -16,7 +17,8 @@ import (
 
 // Expire deletes the limiter, configuration included, after ttl, which is at
 // least a millisecond and rounded up to whole ones. It tells whether there was
-// one. A limiter with a KeepAlive time goes back to that at its next request.
+// one. What a Client keeps of a PerClient limiter goes an interval, or the
+// KeepAlive time, after its last use at the latest, as it does without Expire. A limiter with a KeepAlive time goes back to that at its next request.
 // Like all calls of this file that write, it is not repeated once it may have
 // run: ErrUnknownOutcome.
 func (l *RateLimiter) Expire(ctx context.Context, ttl time.Duration) (bool, error) {
@@ -25,17 +27,22 @@ func (l *RateLimiter) Expire(ctx context.Context, ttl time.Duration) (bool, erro
 		return false, l.fail(op, fmt.Errorf("%w: time to live %v is below 1ms", ErrInvalidConfig, ttl))
 	}
 	defer l.changing(ctx)()
-	ms := (ttl-1)/time.Millisecond + 1
+	ms := min((ttl-1)/time.Millisecond+1, math.MaxInt64/time.Millisecond)
 	reply, err := l.write(ctx, lua.Expire, "PEXPIRE", int64(ms), l.client.rules.letters())
 	return reply == int64(1), l.fail(op, err)
 }
 
 // ExpireAt is Expire with the moment, by the server's clock; a moment that has
-// passed deletes the limiter at once.
+// passed deletes the limiter at once. One that no time.Duration reaches from now,
+// some 292 years away, is ErrInvalidConfig: ClearExpire lets a limiter live for
+// ever.
 func (l *RateLimiter) ExpireAt(ctx context.Context, at time.Time) (bool, error) {
 	const op = "ExpireAt"
-	if at.UnixMilli() <= 0 {
+	if at.Before(time.UnixMilli(1)) {
 		return false, l.fail(op, fmt.Errorf("%w: moment %v is before 1970", ErrInvalidConfig, at))
+	}
+	if time.Until(at) == math.MaxInt64 {
+		return false, l.fail(op, fmt.Errorf("%w: moment %v is more than 292 years away; ClearExpire lets a limiter live for ever", ErrInvalidConfig, at))
 	}
 	defer l.changing(ctx)()
 	reply, err := l.write(ctx, lua.Expire, "PEXPIREAT", at.UnixMilli(), l.client.rules.letters())
@@ -43,7 +50,8 @@ func (l *RateLimiter) ExpireAt(ctx context.Context, at time.Time) (bool, error) 
 }
 
 // ClearExpire lets the limiter live for ever, and tells whether it had a time
-// to live. A KeepAlive time comes back at the next request.
+// to live. A KeepAlive time comes back at the next request. What a Client keeps
+// of a PerClient limiter goes when it has not been used, as ever.
 func (l *RateLimiter) ClearExpire(ctx context.Context) (bool, error) {
 	defer l.changing(ctx)()
 	reply, err := l.write(ctx, lua.ClearExpire, l.client.rules.letters())

@@ -212,21 +212,37 @@ func TestInputTimesToLive(t *testing.T) {
 			_, err := l.ExpireAt(t.Context(), at)
 			requireRefused(t, sent, l, "ExpireAt", "1970", rratelimiter.ErrInvalidConfig, err)
 		}
+		for _, at := range []time.Time{
+			time.UnixMilli(math.MaxInt64), time.Unix(1<<60, 0), time.Date(9999, time.December, 31, 0, 0, 0, 0, time.UTC),
+		} {
+			_, err := l.ExpireAt(t.Context(), at)
+			requireRefused(t, sent, l, "ExpireAt", "ClearExpire", rratelimiter.ErrInvalidConfig, err)
+		}
 	})
 }
 
 func TestInputTheLongestTimeToLive(t *testing.T) {
 	t.Parallel()
-	rdb := redistest.Client(t)
-	for range 20 { // the time to live read in the millisecond in which it was set
-		l := newLimiter(t, rdb, every(1, time.Hour))
-		there, err := l.Expire(t.Context(), math.MaxInt64)
-		require.NoError(t, err)
-		assert.True(t, there)
-		ttl, err := l.TTL(t.Context())
-		require.NoError(t, err)
-		require.Greater(t, ttl, math.MaxInt64-time.Minute)
-	}
+	redistest.Everywhere(t, func(t *testing.T, rdb redis.UniversalClient) {
+		for range 20 { // the time to live read in the millisecond in which it was set
+			for what, expire := range map[string]func(l *rratelimiter.RateLimiter) (bool, error){
+				"Expire": func(l *rratelimiter.RateLimiter) (bool, error) { return l.Expire(t.Context(), math.MaxInt64) },
+				"ExpireAt": func(l *rratelimiter.RateLimiter) (bool, error) {
+					return l.ExpireAt(t.Context(), time.Now().Add(math.MaxInt64-time.Second))
+				},
+			} {
+				l := newLimiter(t, rdb, every(1, time.Hour))
+				there, err := expire(l)
+				require.NoError(t, err)
+				assert.True(t, there)
+				ttl, err := l.TTL(t.Context())
+				require.NoError(t, err)
+				require.Greater(t, ttl, math.MaxInt64-time.Minute, what)
+				mustAcquire(t, l, 1)
+				mustRefuse(t, l, 1)
+			}
+		}
+	})
 }
 
 func TestInputTheLongestInterval(t *testing.T) {

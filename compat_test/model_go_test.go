@@ -93,6 +93,7 @@ func (m *module) settle(c *call, p *pair) upToDate {
 	}
 	if !p.hasValue {
 		p.set(rate - sum(p.rows)) // value gone, set there: from the set
+		p.valueEnd = p.rowsEnd
 		if m.windowed {
 			p.valueEnd = c.after(c.interval())
 		}
@@ -128,13 +129,28 @@ func goTail(c *call, p *pair, renew, window bool) {
 	if keepAlive := c.keepAlive(); keepAlive > 0 && renew {
 		c.configEnd = c.after(keepAlive)
 		end = c.configEnd
-	} else if idle := c.after(c.interval()); keepAlive <= 0 && c.config["type"] == "1" && (end == never || end.from > idle.from) {
+	} else if c.config["type"] == "1" {
 		// PER_CLIENT: keys of clients that are gone stay for ever.
-		end = idle
+		end = earlier(end, c.idle())
 	}
 	if end != never {
 		p.expireBut(window, end)
 	}
+}
+
+// idle returns when a client's own pair goes if nobody uses it again.
+func (c *call) idle() span {
+	if keepAlive := c.keepAlive(); keepAlive > 0 {
+		return c.after(keepAlive)
+	}
+	return c.after(c.interval())
+}
+
+func earlier(a, b span) span {
+	if a == never || b != never && b.from < a.from {
+		return b
+	}
+	return a
 }
 
 // expireBut is expire, save that a window keeps its end.
@@ -445,38 +461,46 @@ func goConfig(c *call) answer {
 	return say(typeName(c.config["type"]), c.rate(), c.interval(), c.keepAlive())
 }
 
-// expire sets the end of all keys; a window keeps its own.
+// expire sets the end of all keys; a window keeps its own. PER_CLIENT: keys of
+// clients that are gone stay as long as the limiter.
 func (m *module) expire(c *call, end span) answer {
 	there := c.config != nil
+	shared, own := c.pairs[""], c.pairs[c.who.id]
+	ends := map[*pair]span{shared: end, own: end}
 	windows := make(map[*pair]bool)
 	for _, p := range c.own() {
 		windows[p] = m.isWindow(c, p)
 		there = there || p.hasValue || len(p.rows) > 0
 	}
+	valueEnd, rowsEnd := own.valueEnd, own.rowsEnd
 	if c.config != nil {
 		c.configEnd = end
 	}
+	if c.config["type"] == "1" {
+		ends[own] = earlier(end, c.idle())
+	}
 	for _, p := range c.own() {
-		p.expireBut(windows[p], end)
+		p.expireBut(windows[p], ends[p])
+	}
+	if c.config["type"] != "1" {
+		own.valueEnd, own.rowsEnd = earlier(own.valueEnd, valueEnd), earlier(own.rowsEnd, rowsEnd)
 	}
 	c.expireKeys(c.now)
 	return say(there)
 }
 
+// clearExpire takes the limiter's end away. PER_CLIENT: keys of clients that are
+// gone stay for ever.
 func (m *module) clearExpire(c *call) answer {
-	windows := make(map[*pair]bool)
-	for _, p := range c.own() {
-		windows[p] = m.isWindow(c, p)
+	shared, own := c.pairs[""], c.pairs[c.who.id]
+	window, ownWindow := m.isWindow(c, shared), m.isWindow(c, own)
+	had := c.configEnd != never || shared.rowsEnd != never || !window && shared.valueEnd != never
+	c.configEnd, shared.rowsEnd = never, never
+	if !window {
+		shared.valueEnd = never
 	}
-	had := c.configEnd != never
-	c.configEnd = never
-	for _, p := range c.own() {
-		had = had || p.rowsEnd != never
-		p.rowsEnd = never
-		if !windows[p] {
-			had = had || p.valueEnd != never
-			p.valueEnd = never
-		}
+	if c.config["type"] == "1" {
+		own.expireBut(ownWindow, c.idle())
 	}
 	return say(had)
 }

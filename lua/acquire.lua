@@ -236,6 +236,7 @@ if not found and taken > 0 then
   if single then
     for _, member in ipairs(own) do
       if #member <= 20 and redis.call('ZSCORE', permits_key, member) then
+        keep_ttl(config, value_key, permits_key, true, windowed or state.window)
         return {'taken'}
       end
       rows_to_add[#rows_to_add + 1] = now_text

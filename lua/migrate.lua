@@ -18,6 +18,7 @@
 --- @include "settle"
 --- @include "window"
 --- @include "give_ttl"
+--- @include "keep_ttl"
 
 local config, problem = read_config(KEYS[1])
 if problem then
@@ -40,11 +41,8 @@ if value and value < config.rate and redis.call('EXISTS', permits_key) == 0 and 
     redis.call('ZADD', permits_key, digits(began), with_permits(later(ARGV[1], written), permits))
     in_use, written = in_use - permits, written + 1
   end
-  local ttl = redis.call('PTTL', KEYS[1])
-  if ttl < 0 and config.per_client then
-    ttl = config.interval
-  end
-  give_ttl(value_key, permits_key, ttl > 0 and digits(ttl), false)
+  give_ttl(value_key, permits_key, nil, false)
+  keep_ttl(config, value_key, permits_key, false, false)
   return written
 end
 

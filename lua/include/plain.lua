@@ -47,7 +47,8 @@ local function plain(config_key, value_key, permits_key, member, sum_text, flags
     if ttl >= 0 then
       local left, permits = call('PTTL', value_key), call('PTTL', permits_key)
       local window = left >= 0 and left <= interval and ttl > left + 1000 and (permits < 0 or permits > left + 1000)
-      ttl = string.format('%.0f', math.max(ttl, 1))
+      -- Others may have set an end later than Redis can count by PEXPIRE.
+      ttl = string.format('%.0f', math.max(1, math.min(ttl, 9223372036854)))
       if not window then
         call('PEXPIRE', value_key, ttl)
       end

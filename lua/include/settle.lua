@@ -9,7 +9,7 @@
 -- out give their permits back. No call touches more than about 500 rows; where
 -- the free permits are fewer than need and more rows wait, a token is returned,
 -- with which the caller is to be called again. Nothing is changed where one of
--- the rows is corrupt.
+-- the rows is corrupt. A value that is made here goes with the set.
 --
 -- places are the numbers of the two keys in KEYS, for the error reply. windowed
 -- says that Redissons before 3.13.3 share the limiter: a value that is made here
@@ -50,6 +50,10 @@ local function settle(config, value_key, permits_key, places, value_text, now, n
   local function store(free)
     if not value then
       make_value(value_key, free, windowed, interval)
+      local ttl = windowed and -1 or redis.call('PTTL', permits_key)
+      if ttl >= 0 then
+        redis.call('PEXPIRE', value_key, lifetime(ttl))
+      end
     elseif free ~= value then
       redis.call('INCRBY', value_key, digits(free - value))
     end

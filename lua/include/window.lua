@@ -1,4 +1,5 @@
 --- @include "integer"
+--- @include "lifetime"
 
 -- Tells whether the value is one that Redisson before 3.13.3 counts a fixed
 -- window by. Such a value has an end of its own, an interval away at most, and
@@ -28,7 +29,7 @@ end
 local function end_window(value_key, interval)
   local left = redis.call('PTTL', value_key)
   if left == -1 or left > interval then
-    redis.call('PEXPIRE', value_key, string.format('%.0f', interval))
+    redis.call('PEXPIRE', value_key, lifetime(interval))
     left = interval
   end
   return left

@@ -1,0 +1,292 @@
+package rratelimiter_test
+
+import (
+	"context"
+	"math"
+	"testing"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"github.com/rratelimiter/rratelimiter"
+	"github.com/rratelimiter/rratelimiter/internal/keys"
+	"github.com/rratelimiter/rratelimiter/internal/redistest"
+)
+
+// pairUses are the calls by which a Client uses its pair of a limiter or changes
+// how long that lives.
+var pairUses = map[string]func(context.Context, *rratelimiter.Client, *rratelimiter.RateLimiter) error{
+	"TryAcquire": func(ctx context.Context, _ *rratelimiter.Client, l *rratelimiter.RateLimiter) error {
+		return second(l.TryAcquire(ctx, 1, 0))
+	},
+	"a refusal": func(ctx context.Context, _ *rratelimiter.Client, l *rratelimiter.RateLimiter) error {
+		return second(l.TryAcquire(ctx, 10, 0))
+	},
+	"Take": func(ctx context.Context, _ *rratelimiter.Client, l *rratelimiter.RateLimiter) error {
+		return second(l.Take(ctx, 1))
+	},
+	"TryAcquireAll": func(ctx context.Context, c *rratelimiter.Client, l *rratelimiter.RateLimiter) error {
+		return second(c.TryAcquireAll(ctx, 1, 0, l, c.RateLimiter(besides(l.Name()), rratelimiter.WithDefault(every(9, time.Second)))))
+	},
+	"AvailablePermits": func(ctx context.Context, _ *rratelimiter.Client, l *rratelimiter.RateLimiter) error {
+		return second(l.AvailablePermits(ctx))
+	},
+	"Release": func(ctx context.Context, _ *rratelimiter.Client, l *rratelimiter.RateLimiter) error {
+		return l.Release(ctx, 1)
+	},
+	"Migrate": func(ctx context.Context, c *rratelimiter.Client, l *rratelimiter.RateLimiter) error {
+		return second(c.Migrate(ctx, l.Name()))
+	},
+	"Expire": func(ctx context.Context, _ *rratelimiter.Client, l *rratelimiter.RateLimiter) error {
+		return second(l.Expire(ctx, time.Hour))
+	},
+	"ExpireAt": func(ctx context.Context, _ *rratelimiter.Client, l *rratelimiter.RateLimiter) error {
+		return second(l.ExpireAt(ctx, time.Now().Add(time.Hour)))
+	},
+	"ClearExpire": func(ctx context.Context, _ *rratelimiter.Client, l *rratelimiter.RateLimiter) error {
+		return second(l.ClearExpire(ctx))
+	},
+	"KeepState": func(ctx context.Context, _ *rratelimiter.Client, l *rratelimiter.RateLimiter) error {
+		cfg, err := l.Config(ctx)
+		if err != nil {
+			return err
+		}
+		cfg.Rate++
+		return l.SetRate(ctx, cfg, rratelimiter.KeepState())
+	},
+	"Rename": func(ctx context.Context, _ *rratelimiter.Client, l *rratelimiter.RateLimiter) error {
+		return l.Rename(ctx, "other")
+	},
+}
+
+// A Client's own pair goes when it has not been used for an interval, or for the
+// KeepAlive time, whatever was done to it last and whatever the limiter's own
+// time to live is.
+func TestAClientsPairGoesAfterItsLastUse(t *testing.T) {
+	t.Parallel()
+	for name, use := range pairUses {
+		for _, keepAlive := range []time.Duration{0, 5 * time.Second} {
+			for what, before := range map[string]func(*testing.T, *redis.Client, *rratelimiter.RateLimiter, keys.Set){
+				"": func(*testing.T, *redis.Client, *rratelimiter.RateLimiter, keys.Set) {},
+				"ClearExpire": func(t *testing.T, _ *redis.Client, l *rratelimiter.RateLimiter, _ keys.Set) {
+					require.NoError(t, second(l.ClearExpire(t.Context())))
+				},
+				"Expire": func(t *testing.T, _ *redis.Client, l *rratelimiter.RateLimiter, _ keys.Set) {
+					require.NoError(t, second(l.Expire(t.Context(), time.Hour)))
+				},
+				"lost value": func(t *testing.T, rdb *redis.Client, _ *rratelimiter.RateLimiter, k keys.Set) {
+					require.NoError(t, rdb.Del(t.Context(), k.ClientValue).Err())
+				},
+			} {
+				t.Run(what+" then "+name, func(t *testing.T) {
+					t.Parallel()
+					virtual(t, func(t *testing.T, rdb *redis.Client) {
+						client := newClient(t, rdb, rratelimiter.WithClientID("id"))
+						l := client.RateLimiter("name")
+						cfg := perClient(10, time.Second)
+						cfg.KeepAlive = keepAlive
+						mustTrySetRate(t, l, cfg)
+						mustAcquire(t, l, 3)
+						before(t, rdb, l, keys.For("name", "id"))
+						require.NoError(t, use(t.Context(), client, l))
+						time.Sleep(max(cfg.Interval, keepAlive))
+						for _, name := range []string{"name", "other"} {
+							k := keys.For(name, "id")
+							assert.Zero(t, rdb.Exists(t.Context(), k.ClientValue, k.ClientPermits).Val(), "%v", ttls(t, rdb, name))
+						}
+					})
+				})
+			}
+		}
+	}
+}
+
+// The permits in use count although an earlier end of the limiter would have
+// taken the pair away.
+func TestAClientsPairOutlivesAnEndThatWasTakenBack(t *testing.T) {
+	t.Parallel()
+	for name, takeBack := range map[string]func(context.Context, *rratelimiter.RateLimiter) (bool, error){
+		"ClearExpire": func(ctx context.Context, l *rratelimiter.RateLimiter) (bool, error) { return l.ClearExpire(ctx) },
+		"Expire":      func(ctx context.Context, l *rratelimiter.RateLimiter) (bool, error) { return l.Expire(ctx, time.Hour) },
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			virtual(t, func(t *testing.T, rdb *redis.Client) {
+				l := newLimiter(t, rdb, perClient(10, time.Minute))
+				mustAcquire(t, l, 10)
+				require.NoError(t, second(l.Expire(t.Context(), time.Second)))
+				changed, err := takeBack(t.Context(), l)
+				require.NoError(t, err)
+				assert.True(t, changed)
+				time.Sleep(59 * time.Second)
+				mustRefuse(t, l, 1)
+			})
+		})
+	}
+}
+
+// The time to live that a Client's own pair always has is none of the limiter's.
+func TestClearExpireTellsOfTheLimitersTimeToLive(t *testing.T) {
+	t.Parallel()
+	bothTypes(t, func(t *testing.T, kind rratelimiter.RateType) {
+		virtual(t, func(t *testing.T, rdb *redis.Client) {
+			l := newLimiter(t, rdb, rratelimiter.Config{Type: kind, Rate: 10, Interval: time.Minute})
+			mustAcquire(t, l, 1)
+			for _, expires := range []bool{false, true, false} {
+				if expires {
+					require.NoError(t, second(l.Expire(t.Context(), time.Hour)))
+				}
+				had, err := l.ClearExpire(t.Context())
+				require.NoError(t, err)
+				assert.Equal(t, expires, had)
+			}
+		})
+	})
+}
+
+// What a Client keeps of a limiter that others have made a shared one is in
+// nobody's way, and goes as it would have.
+func TestAPairThatIsNotInUseGoesAsItWouldHave(t *testing.T) {
+	t.Parallel()
+	for name, op := range map[string]func(context.Context, *rratelimiter.RateLimiter) (bool, error){
+		"ClearExpire": func(ctx context.Context, l *rratelimiter.RateLimiter) (bool, error) { return l.ClearExpire(ctx) },
+		"Expire":      func(ctx context.Context, l *rratelimiter.RateLimiter) (bool, error) { return l.Expire(ctx, time.Hour) },
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			virtual(t, func(t *testing.T, rdb *redis.Client) {
+				l, other := newClient(t, rdb).RateLimiter("name"), newClient(t, rdb).RateLimiter("name")
+				mustTrySetRate(t, l, perClient(10, time.Second))
+				mustAcquire(t, l, 1)
+				require.NoError(t, other.SetRate(t.Context(), every(10, time.Second)))
+				require.NoError(t, second(op(t.Context(), l)))
+				time.Sleep(time.Second)
+				assert.Equal(t, []string{"name"}, limiterKeys(t, rdb, "name"))
+			})
+		})
+	}
+}
+
+// With a longer interval, what other clients have in use counts longer. Their
+// pairs live on by it from their next call on.
+func TestALongerIntervalReachesAClientsPairByItsNextCall(t *testing.T) {
+	t.Parallel()
+	for name, use := range pairUses {
+		if name == "Migrate" || name == "Release" || name == "KeepState" || name == "Rename" {
+			continue // the first is for the pairs of others too; the rest change what is in use, or where
+		}
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			virtual(t, func(t *testing.T, rdb *redis.Client) {
+				client := newClient(t, rdb)
+				l, other := client.RateLimiter("name"), newClient(t, rdb).RateLimiter("name")
+				mustTrySetRate(t, l, perClient(10, time.Minute))
+				mustAcquire(t, l, 10)
+				require.NoError(t, other.SetRate(t.Context(), perClient(10, time.Hour), rratelimiter.KeepState()))
+				time.Sleep(50 * time.Second)
+				require.NoError(t, use(t.Context(), client, l))
+				time.Sleep(58 * time.Minute)
+				mustRefuse(t, l, 1)
+			})
+		})
+	}
+}
+
+// beyondCounting are ends of a configuration so far away that Redis can't count
+// there from now: PEXPIRE refuses them, once it is told how far it is.
+func beyondCounting(t *testing.T, rdb redis.UniversalClient, key string) {
+	t.Helper()
+	require.NoError(t, rdb.Do(t.Context(), "PEXPIREAT", key, int64(math.MaxInt64)).Err())
+}
+
+// A Redisson, or a person, may have given the configuration any end.
+func TestNoEndOfTheConfigurationFailsACallHalfway(t *testing.T) {
+	t.Parallel()
+	for name, use := range pairUses {
+		if name == "Rename" {
+			continue
+		}
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			bothTypes(t, func(t *testing.T, kind rratelimiter.RateType) {
+				redistest.Everywhere(t, func(t *testing.T, rdb redis.UniversalClient) {
+					client := newClient(t, rdb, rratelimiter.WithClientID("id"))
+					l := client.RateLimiter(redistest.Name(t))
+					mustTrySetRate(t, l, rratelimiter.Config{Type: kind, Rate: 100, Interval: time.Hour})
+					mustAcquire(t, l, 5)
+					beyondCounting(t, rdb, l.Name())
+					for range 3 {
+						require.NoError(t, use(t.Context(), client, l))
+						cfg, err := l.Config(t.Context())
+						require.NoError(t, err)
+						k := keys.For(l.Name(), "id")
+						if kind == rratelimiter.PerClient {
+							k.Value, k.Permits = k.ClientValue, k.ClientPermits
+						}
+						value, _ := storedValue(t, rdb, k.Value)
+						assert.Equal(t, cfg.Rate, value+used(t, rdb, k.Permits))
+					}
+					_, err := l.TTL(t.Context())
+					require.NoError(t, err)
+				})
+			})
+		})
+	}
+}
+
+// Calls of several limiters go together, in one script call.
+func TestNoEndOfTheConfigurationFailsAJointCallHalfway(t *testing.T) {
+	t.Parallel()
+	redistest.Everywhere(t, func(t *testing.T, rdb redis.UniversalClient) {
+		client := newClient(t, rdb)
+		done := make(chan bool)
+		var all []*rratelimiter.RateLimiter
+		for range 40 {
+			l := client.RateLimiter(redistest.Name(t))
+			mustTrySetRate(t, l, every(100, time.Hour))
+			mustAcquire(t, l, 1)
+			beyondCounting(t, rdb, l.Name())
+			all = append(all, l)
+		}
+		for range 20 {
+			for _, l := range all {
+				go func() {
+					granted, err := l.TryAcquire(t.Context(), 1, 0)
+					done <- granted && err == nil
+				}()
+			}
+			for range all {
+				assert.True(t, <-done)
+			}
+		}
+		for _, l := range all {
+			assert.EqualValues(t, 79, available(t, l))
+		}
+	})
+}
+
+// Others may have written intervals and keep-alive times as long as a number can
+// be told exactly.
+func TestNoIntervalOrKeepAliveTimeFailsACallHalfway(t *testing.T) {
+	t.Parallel()
+	for _, version := range []string{"4.7.0", windowed} {
+		for _, keepAlive := range []int64{0, 1<<53 - 1} {
+			bothTypes(t, func(t *testing.T, kind rratelimiter.RateType) {
+				redistest.Everywhere(t, func(t *testing.T, rdb redis.UniversalClient) {
+					client := newClient(t, rdb, rratelimiter.WithRedissonVersion(version))
+					l := client.RateLimiter(redistest.Name(t))
+					require.NoError(t, rdb.HSet(t.Context(), l.Name(), "rate", 10, "interval", int64(1<<53-1), "type", int(kind), "keepAliveTime", keepAlive).Err())
+					assert.Equal(t, 10, grants(t, l, 11))
+					assert.Zero(t, available(t, l))
+					for _, err := range []error{second(l.Expire(t.Context(), time.Hour)), second(l.ClearExpire(t.Context()))} {
+						require.NoError(t, err)
+					}
+					assert.Zero(t, available(t, l))
+					mustRefuse(t, l, 1)
+				})
+			})
+		}
+	}
+}
