@@ -14,6 +14,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/rratelimiter/rratelimiter"
+	"github.com/rratelimiter/rratelimiter/internal/keys"
 	"github.com/rratelimiter/rratelimiter/internal/redistest"
 )
 
@@ -129,6 +130,38 @@ func TestBoundedWork(t *testing.T) {
 		"a rate kept without a value": {halves, crowdSize, -1, func(t *testing.T, c crowd) {
 			require.NoError(t, c.limiter.SetRate(t.Context(), every(crowdSize+70, hour), rratelimiter.KeepState()))
 			assert.EqualValues(t, crowdSize/2+70, available(t, c.limiter))
+		}},
+		"a rate set where it was lost": {halves, crowdSize, 0, func(t *testing.T, c crowd) {
+			require.NoError(t, c.rdb.Del(t.Context(), c.limiter.Name()).Err())
+			mustTrySetRate(t, c.limiter, every(crowdSize/2+70, hour))
+			assert.EqualValues(t, 70, available(t, c.limiter))
+		}},
+		"a rate kept where it was lost": {halves, crowdSize, 0, func(t *testing.T, c crowd) {
+			require.NoError(t, c.rdb.Del(t.Context(), c.limiter.Name()).Err())
+			require.NoError(t, c.limiter.SetRate(t.Context(), every(crowdSize/2+70, hour), rratelimiter.KeepState()))
+			assert.EqualValues(t, 70, available(t, c.limiter))
+		}},
+		"a default where the rate was lost": {halves, crowdSize, crowdSize, func(t *testing.T, c crowd) {
+			require.NoError(t, c.rdb.Del(t.Context(), c.limiter.Name()).Err())
+			byDefault := newClient(t, c.rdb).RateLimiter(c.limiter.Name(), rratelimiter.WithDefault(every(crowdSize/2+70, hour)))
+			mustRefuse(t, byDefault, 71)
+			mustAcquire(t, byDefault, 70)
+		}},
+		"defaults of two where the rates were lost": {halves, crowdSize, crowdSize, func(t *testing.T, c crowd) {
+			other := keys.For(besides(c.limiter.Name()), "").Permits
+			addGrants(t, c.rdb, other, 2*hour, crowdSize/4, 1)
+			addGrants(t, c.rdb, other, hour/2, crowdSize/2, 1)
+			require.NoError(t, c.rdb.Del(t.Context(), c.limiter.Name()).Err())
+			client := newClient(t, c.rdb)
+			set := []*rratelimiter.RateLimiter{
+				client.RateLimiter(c.limiter.Name(), rratelimiter.WithDefault(every(crowdSize, hour))),
+				client.RateLimiter(besides(c.limiter.Name()), rratelimiter.WithDefault(every(crowdSize/2+70, hour))),
+			}
+			for _, permits := range []int64{71, 70} {
+				granted, err := client.TryAcquireAll(t.Context(), permits, 0, set...)
+				require.NoError(t, err)
+				assert.Equal(t, permits == 70, granted)
+			}
 		}},
 		"set, renamed and deleted": {in(hour/2, crowdSize), crowdSize, 0, func(t *testing.T, c crowd) {
 			require.NoError(t, c.limiter.Rename(t.Context(), "elsewhere"))

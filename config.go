@@ -109,14 +109,17 @@ func (c Config) args() []any {
 }
 
 // TrySetRate gives the limiter a rate unless it has one, and tells whether it
-// did. It is not repeated once it may have run: ErrUnknownOutcome.
+// did. Where others lost its configuration alone, permits in use stay counted.
+// It is not repeated once it may have run: ErrUnknownOutcome.
 func (l *RateLimiter) TrySetRate(ctx context.Context, cfg Config) (bool, error) {
 	const op = "TrySetRate"
 	if err := cfg.validate(); err != nil {
 		return false, l.fail(op, err)
 	}
 	defer l.changing(ctx)()
-	reply, err := l.write(ctx, lua.TrySetRate, append(cfg.args(), l.client.rules.letters())...)
+	reply, err := untilDone(func(token string) (any, error) {
+		return l.write(ctx, lua.TrySetRate, append(cfg.args(), l.client.rules.letters(), token)...)
+	})
 	return reply == int64(1), l.fail(op, err)
 }
 

@@ -9,7 +9,10 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/rratelimiter/rratelimiter"
+	"github.com/rratelimiter/rratelimiter/codec"
+	"github.com/rratelimiter/rratelimiter/internal/keys"
 	"github.com/rratelimiter/rratelimiter/internal/redistest"
+	"github.com/rratelimiter/rratelimiter/lua"
 )
 
 // Without the configuration nobody knows of which rate the value is the rest: the
@@ -41,5 +44,170 @@ func TestKeepStateWhereTheConfigurationIsLostAndAllHasRunOut(t *testing.T) {
 		require.NoError(t, l.SetRate(t.Context(), every(2, time.Minute), rratelimiter.KeepState()))
 		assert.Equal(t, []string{l.Name()}, limiterKeys(t, rdb, l.Name()))
 		assert.Equal(t, 2, grants(t, l, 20))
+	})
+}
+
+// madeAnew are the calls that give a limiter a configuration, after its own was
+// lost alone, as Redisson's unlink or an eviction leaves it. Each returns a
+// handle.
+var madeAnew = map[string]func(*testing.T, *rratelimiter.Client, string, rratelimiter.Config) *rratelimiter.RateLimiter{
+	"TrySetRate": func(t *testing.T, c *rratelimiter.Client, name string, cfg rratelimiter.Config) *rratelimiter.RateLimiter {
+		t.Helper()
+		mustTrySetRate(t, c.RateLimiter(name), cfg)
+		return c.RateLimiter(name)
+	},
+	"KeepState": func(t *testing.T, c *rratelimiter.Client, name string, cfg rratelimiter.Config) *rratelimiter.RateLimiter {
+		t.Helper()
+		require.NoError(t, c.RateLimiter(name).SetRate(t.Context(), cfg, rratelimiter.KeepState()))
+		return c.RateLimiter(name)
+	},
+	"WithDefault": func(_ *testing.T, c *rratelimiter.Client, name string, cfg rratelimiter.Config) *rratelimiter.RateLimiter {
+		return c.RateLimiter(name, rratelimiter.WithDefault(cfg))
+	},
+	"TryAcquireAll": func(t *testing.T, c *rratelimiter.Client, name string, cfg rratelimiter.Config) *rratelimiter.RateLimiter {
+		t.Helper()
+		l, other := c.RateLimiter(name, rratelimiter.WithDefault(cfg)), c.RateLimiter(besides(name))
+		mustTrySetRate(t, other, every(1, time.Hour))
+		mustAcquire(t, other, 1)
+		granted, err := c.TryAcquireAll(t.Context(), 1, 0, l, other)
+		require.NoError(t, err)
+		require.False(t, granted)
+		return c.RateLimiter(name)
+	},
+}
+
+// A rate of 100 is lost while 10 are in use; what is free by the new one is told
+// by what is in use, whatever the value is.
+func TestPermitsInUseCountWhereTheConfigurationIsLost(t *testing.T) {
+	t.Parallel()
+	for what, makeAnew := range madeAnew {
+		for version, kind := range map[string]rratelimiter.RateType{
+			"4.7.0": rratelimiter.PerClient, "3.52.0": rratelimiter.Overall, "3.27.2": rratelimiter.Overall,
+			"3.20.1": rratelimiter.Overall, "3.16.8": rratelimiter.Overall, "3.15.5": rratelimiter.PerClient,
+		} {
+			t.Run(what+"/"+version, func(t *testing.T) {
+				t.Parallel()
+				virtual(t, func(t *testing.T, rdb *redis.Client) {
+					for _, tc := range []struct{ rate, free, later int }{{10, 0, 4}, {15, 5, 9}, {5, 0, 0}, {200, 190, 194}} {
+						for _, value := range []string{"", "90", "0", "-7", "gone"} {
+							client := newClient(t, rdb, rratelimiter.WithRedissonVersion(version), rratelimiter.WithClientID("id"))
+							l := client.RateLimiter(redistest.Name(t))
+							mustTrySetRate(t, l, rratelimiter.Config{Type: kind, Rate: 100, Interval: time.Minute})
+							mustAcquire(t, l, 4)
+							time.Sleep(20 * time.Second)
+							mustAcquire(t, l, 6)
+							require.NoError(t, rdb.Del(t.Context(), l.Name()).Err())
+							k := keys.For(l.Name(), "id")
+							if kind == rratelimiter.PerClient {
+								k.Value = k.ClientValue
+							}
+							if value == "gone" {
+								require.NoError(t, rdb.Del(t.Context(), k.Value).Err())
+							} else if value != "" {
+								require.NoError(t, rdb.Set(t.Context(), k.Value, value, redis.KeepTTL).Err())
+							}
+
+							l = makeAnew(t, client, l.Name(), rratelimiter.Config{Type: kind, Rate: int64(tc.rate), Interval: time.Minute})
+							assert.Equal(t, tc.free, grants(t, l, tc.free+1), "of a rate of %d, beside value %q", tc.rate, value)
+							time.Sleep(40 * time.Second)
+							assert.Equal(t, tc.later-tc.free, grants(t, l, tc.later-tc.free+1), "of a rate of %d, when four are back", tc.rate)
+							time.Sleep(time.Minute)
+							assert.EqualValues(t, tc.rate, available(t, l))
+						}
+					}
+				})
+			})
+		}
+	}
+}
+
+// A value without a set beside it is the rest of nothing: the set was lost too.
+// All that is in use of another type counts no more.
+func TestNothingIsInUseWhereTheConfigurationIsLost(t *testing.T) {
+	t.Parallel()
+	for what, makeAnew := range madeAnew {
+		for _, was := range []rratelimiter.RateType{rratelimiter.Overall, rratelimiter.PerClient} {
+			for _, is := range []rratelimiter.RateType{rratelimiter.Overall, rratelimiter.PerClient} {
+				t.Run(what+"/"+was.String()+" to "+is.String(), func(t *testing.T) {
+					t.Parallel()
+					virtual(t, func(t *testing.T, rdb *redis.Client) {
+						client := newClient(t, rdb, rratelimiter.WithClientID("id"))
+						l := client.RateLimiter("name")
+						mustTrySetRate(t, l, rratelimiter.Config{Type: was, Rate: 100, Interval: time.Hour})
+						mustAcquire(t, l, 97)
+						k := keys.For("name", "id")
+						lost := []string{"name"}
+						if was == is {
+							lost = append(lost, k.Permits, k.ClientPermits)
+						}
+						require.NoError(t, rdb.Del(t.Context(), lost...).Err())
+						cfg := rratelimiter.Config{Type: is, Rate: 10, Interval: time.Hour}
+						l = makeAnew(t, client, "name", cfg)
+						value, there := storedValue(t, rdb, map[rratelimiter.RateType]string{0: k.Value, 1: k.ClientValue}[is])
+						assert.True(t, what == "WithDefault" || !there || value == 10, "a Redisson would take the value for what is free")
+						assert.Equal(t, 10, grants(t, l, 11))
+					})
+				})
+			}
+		}
+	}
+}
+
+// Of a window's value nobody knows of which rate it is the rest, but the set
+// tells what at least is in use.
+func TestAWindowWhereTheConfigurationIsLost(t *testing.T) {
+	t.Parallel()
+	for what, makeAnew := range madeAnew {
+		t.Run(what, func(t *testing.T) {
+			t.Parallel()
+			virtual(t, func(t *testing.T, rdb *redis.Client) {
+				client := newClient(t, rdb)
+				l := client.RateLimiter("name")
+				mustTrySetRate(t, l, every(100, time.Minute))
+				require.True(t, asRedisson3123(t, rdb, l, 1))
+				mustAcquire(t, l, 8)
+				require.NoError(t, rdb.Del(t.Context(), "name").Err())
+				l = makeAnew(t, client, "name", every(10, time.Minute))
+				assert.Equal(t, 2, grants(t, l, 3))
+				assert.Equal(t, time.Minute, rdb.PTTL(t.Context(), keysOf(l).Value).Val())
+			})
+		})
+	}
+}
+
+// The steps of a large set change nothing until the last, so that one whose
+// answer was lost leaves nothing half done; nothing is granted before.
+func TestTheConfigurationIsMadeAnewInTheLastStep(t *testing.T) {
+	t.Parallel()
+	redistest.Engines(t, func(t *testing.T, rdb *redis.Client) {
+		for name, tc := range map[string]struct {
+			script *lua.Script
+			args   []any
+			token  int
+		}{
+			"TrySetRate":    {lua.TrySetRate, []any{1000, 3_600_000, 0, 0, "", ""}, 5},
+			"KeepState":     {lua.SetRate, []any{1000, 3_600_000, 0, 0, 1, "", ""}, 6},
+			"WithDefault":   {lua.Acquire, []any{newMember(t, codec.LayoutD2, 1), 1, "1000 3600000 0 0", "", "", ""}, 5},
+			"TryAcquireAll": {lua.AcquireAll, []any{newMember(t, codec.LayoutD2, 1), 1, "", "", "", "1000 3600000 0 0"}, 4},
+		} {
+			l := newHandle(t, rdb)
+			k := keysOf(l)
+			require.NoError(t, rdb.Set(t.Context(), k.Value, 77, 0).Err())
+			addGrants(t, rdb, k.Permits, time.Minute, 600, 1)
+			for step := 0; ; step++ {
+				before := readState(t, rdb, l.Name())
+				answer, err := rdb.Eval(t.Context(), tc.script.Source, k.List(), tc.args...).Result()
+				require.NoError(t, err, name)
+				if again, ok := answer.([]any); ok && again[0] == "again" {
+					require.Equal(t, before, readState(t, rdb, l.Name()), name)
+					tc.args[tc.token] = again[1]
+					continue
+				}
+				assert.Equal(t, 2, step, name)
+				value, _ := storedValue(t, rdb, k.Value)
+				assert.Equal(t, 1000-used(t, rdb, k.Permits), value, name)
+				break
+			}
+		}
 	})
 }

@@ -124,7 +124,7 @@ var mutants = []mutant{
 	},
 	{
 		name: "a changed rate forgets what is in use", kind: calmKind, script: lua.SetRate,
-		old: `math.min(value, rate_before) + config.rate - rate_before`,
+		old: `math.min(value, old.rate) + config.rate - old.rate`,
 		new: `config.rate`,
 	},
 	{

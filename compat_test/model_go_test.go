@@ -180,6 +180,30 @@ func (m *module) newEnd(c *call, window bool) {
 	}
 }
 
+// recount makes the value of a limiter whose configuration was lost by what is in
+// use: of which rate it was the rest nobody knows.
+func (m *module) recount(c *call) {
+	p := c.pair()
+	window := m.isWindow(c, p)
+	free := c.rate()
+	if _, rest := c.split(p.rows, c.interval()); len(rest) > 0 {
+		free -= sum(p.rows)
+	} else {
+		p.setRows(nil)
+	}
+	switch {
+	case window:
+		p.value = min(p.value, free)
+	case len(p.rows) == 0:
+		p.delValue()
+	default:
+		p.set(free)
+		if m.windowed {
+			p.valueEnd = c.after(c.interval())
+		}
+	}
+}
+
 // tryAcquireAtOnce takes permits that are free without a look at what has run
 // out; the flag tells whether they are.
 func (m *module) tryAcquireAtOnce(c *call, permits int64) (answer, bool) {
@@ -242,9 +266,9 @@ func (m *module) take(c *call, permits int64, fallback *rateConfig, audit bool) 
 	made := c.config == nil
 	if made {
 		c.setConfig(*fallback)
+		m.recount(c)
 	}
 	p := c.pair()
-	u = m.settle(c, p)
 	if made {
 		// unlink takes the configuration alone: what is left may have an end.
 		window := m.isWindow(c, p)
@@ -253,6 +277,7 @@ func (m *module) take(c *call, permits int64, fallback *rateConfig, audit bool) 
 			p.valueEnd = never
 		}
 	}
+	u = m.settle(c, p)
 	if permits > u.free && audit && len(p.rows) > 0 && !m.windowed {
 		m.repay(c, p)
 		u.free = p.value
@@ -396,10 +421,12 @@ func (m *module) trySetRate(c *call, cfg rateConfig) answer {
 		return say(false)
 	}
 	c.setConfig(cfg)
+	m.recount(c)
+	window := m.isWindow(c, c.pair())
 	if cfg.keepAlive > 0 {
 		c.configEnd = c.after(cfg.keepAlive)
 	}
-	m.newEnd(c, m.isWindow(c, c.pair()))
+	m.newEnd(c, window)
 	return say(true)
 }
 
@@ -417,10 +444,7 @@ func (m *module) setRate(c *call, cfg rateConfig, keepState, updateOnly bool) an
 		return say(false)
 	}
 	kept := keepState && (lost || c.config["type"] == cfg.kind)
-	oldRate := cfg.rate
-	if !lost {
-		oldRate = c.rate()
-	}
+	oldRate := c.rate()
 	c.setConfig(cfg)
 	// setRate with keepAliveTime 0 leaves an old TTL that kills the limiter.
 	newEnd := never
@@ -436,17 +460,17 @@ func (m *module) setRate(c *call, cfg rateConfig, keepState, updateOnly bool) an
 		return set
 	}
 	p := c.pair()
-	if lost && len(p.rows) > 0 && !m.isWindow(c, p) {
-		// Nobody knows of which rate the value is the rest.
-		p.delValue()
-	}
-	if p.hasValue {
-		// updateRate(keepState) clamps at 0: the debt is kept here.
-		p.value = min(p.value, oldRate) + cfg.rate - oldRate
-	}
-	m.settle(c, p)
-	if len(p.rows) > 0 {
-		m.repay(c, p)
+	if lost {
+		m.recount(c)
+	} else {
+		if p.hasValue {
+			// updateRate(keepState) clamps at 0: the debt is kept here.
+			p.value = min(p.value, oldRate) + cfg.rate - oldRate
+		}
+		m.settle(c, p)
+		if len(p.rows) > 0 {
+			m.repay(c, p)
+		}
 	}
 	window := m.isWindow(c, p)
 	c.configEnd = newEnd

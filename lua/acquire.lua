@@ -53,6 +53,7 @@ end
 --- @include "config"
 --- @include "digits"
 --- @include "pair"
+--- @include "recount"
 --- @include "settle"
 --- @include "repay"
 --- @include "find"
@@ -190,14 +191,24 @@ elseif string.find(flags, 'f') then
 elseif found then
   wanted = 0
 end
+if made then
+  local more
+  more, problem = recount(config, value_key, permits_key, places, now, token, windowed)
+  if problem then
+    return problem
+  end
+  if more then
+    return {'again', found and 'found:' .. digits(found) .. ';' .. more or more}
+  end
+  local window = is_window(value_key, permits_key, windowed, interval)
+  redis.call('HSET', KEYS[1], 'rate', fields[1], 'interval', fields[2], 'keepAliveTime', fields[4], 'type', fields[3])
+  give_ttl(value_key, permits_key, nil, window)
+  value_text = redis.call('GET', value_key)
+end
 local state
 state, token, problem = settle(config, value_key, permits_key, places, value_text, now, wanted, token, windowed)
 if problem then
   return problem
-end
-if made then
-  redis.call('HSET', KEYS[1], 'rate', fields[1], 'interval', fields[2], 'keepAliveTime', fields[4], 'type', fields[3])
-  give_ttl(value_key, permits_key, nil, is_window(value_key, permits_key, windowed, interval))
 end
 if token then
   keep_ttl(config, value_key, permits_key, true, windowed)

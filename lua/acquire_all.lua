@@ -30,6 +30,7 @@ local all, KEYS = KEYS, {}
 --- @include "config"
 --- @include "digits"
 --- @include "pair"
+--- @include "recount"
 --- @include "settle"
 --- @include "repay"
 --- @include "find"
@@ -137,6 +138,55 @@ local function wait_for(permits_key, interval, free, rows)
   return math.max(1, interval)
 end
 
+-- Returns the numbers in all of keys that have these in a limiter's own.
+local function among_all(i, places)
+  return {places[1] + 5 * (i - 1), places[2] + 5 * (i - 1)}
+end
+
+-- None is set up beside one that is damaged.
+local missing = false
+for _, l in ipairs(limiters) do
+  missing = missing or not l.there
+end
+for i, l in ipairs(missing and limiters or {}) do
+  turn(i)
+  local value_key, permits_key, places = pair_of(l.config)
+  local text = redis.call('GET', value_key)
+  if text and not integer(text) then
+    return corrupt(among_all(i, places)[1], 'value', 'is no integer: ' .. text)
+  end
+  local _
+  _, problem = sum_of({redis.call('ZRANGE', permits_key, 0, 0)[1], redis.call('ZRANGE', permits_key, -1, -1)[1]}, among_all(i, places)[2])
+  if problem then
+    return problem
+  end
+end
+
+-- Those that earlier calls have set up are there by now.
+local made, counted = string.match(token, '^make:(%d+):(.*)$')
+for i, l in ipairs(limiters) do
+  if not l.there then
+    turn(i)
+    local value_key, permits_key, places = pair_of(l.config)
+    if budget <= 0 then
+      return {'again', ''}
+    end
+    spend(redis.call('ZCARD', permits_key))
+    local more
+    more, problem = recount(l.config, value_key, permits_key, among_all(i, places), now, i == tonumber(made) and counted or '')
+    if problem then
+      return problem
+    end
+    if more then
+      return {'again', 'make:' .. digits(i) .. ':' .. more}
+    end
+    local window = is_window(value_key, permits_key, false, l.config.interval)
+    redis.call('HSET', KEYS[1], 'rate', l.fields[1], 'interval', l.fields[2], 'keepAliveTime', l.fields[4], 'type', l.fields[3])
+    give_ttl(value_key, permits_key, nil, window)
+    keep_ttl(l.config, value_key, permits_key, true, window)
+  end
+end
+
 -- Those before the token's have been swept by the calls before.
 local at, rest = string.match(token, '^settle:(%d+):(.*)$')
 at = tonumber(at or '0')
@@ -144,10 +194,11 @@ local refused = {}
 for i, l in ipairs(limiters) do
   turn(i)
   local value_key, permits_key, places = pair_of(l.config)
+  places = among_all(i, places)
   local rate, interval = l.config.rate, l.config.interval
   local text = redis.call('GET', value_key)
   local value = integer(text)
-  local enough = l.there and value and value <= rate and value >= permits and (value == rate or redis.call('EXISTS', permits_key) == 1)
+  local enough = value and value <= rate and value >= permits and (value == rate or redis.call('EXISTS', permits_key) == 1)
   -- Where there is enough the rows need no look, save once in a few permits, or
   -- always for those Redissons that must not find many that have run out.
   if enough and (i < at or not single and value % 16 >= permits) then
@@ -161,13 +212,10 @@ for i, l in ipairs(limiters) do
     if not value or redis.call('ZCOUNT', permits_key, '(' .. digits(now - interval), now_text) < size then
       spend(size)
     end
-    places = {places[1] + 5 * (i - 1), places[2] + 5 * (i - 1)}
     local more
     l.state, more, problem = settle(l.config, value_key, permits_key, places, text, now, single and math.huge or permits,
       i == at and rest or '')
-    if l.there then
-      keep_ttl(l.config, value_key, permits_key, true, l.state and l.state.window)
-    end
+    keep_ttl(l.config, value_key, permits_key, true, l.state and l.state.window)
     if problem then
       return problem
     end
@@ -216,10 +264,6 @@ for i, l in ipairs(limiters) do
   turn(i)
   local value_key, permits_key = pair_of(l.config)
   local window = is_window(value_key, permits_key, false, l.config.interval)
-  if not l.there then
-    redis.call('HSET', KEYS[1], 'rate', l.fields[1], 'interval', l.fields[2], 'keepAliveTime', l.fields[4], 'type', l.fields[3])
-    give_ttl(value_key, permits_key, nil, window)
-  end
   if not refused[1] then
     if l.state.unset then
       make_value(value_key, l.state.free, false, l.config.interval)

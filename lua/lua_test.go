@@ -371,7 +371,7 @@ func TestEachScriptRuns(t *testing.T) {
 		{Rename, 10, nil, int64(1), nil, noRate},
 		{SetRate, 5, []any{20, 1000, 0, 0, 0, 0, ""}, int64(1), int64(1), ""},
 		{SetRate, 5, []any{20, 1000, 1, 2000, 1, 1, ""}, int64(1), int64(0), ""},
-		{TrySetRate, 5, []any{20, 1000, 0, 0}, int64(0), int64(1), ""},
+		{TrySetRate, 5, []any{20, 1000, 0, 0, "", ""}, int64(0), int64(1), ""},
 		{TTL, 5, nil, int64(-1), int64(-2), ""},
 		{Types, 5, nil, []any{"hash", "none", "none", "none", "none"}, []any{"none", "none", "none", "none", "none"}, ""},
 		{Wait, 5, []any{3, ""}, int64(0), nil, noRate},

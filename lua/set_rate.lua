@@ -18,6 +18,7 @@
 --- @include "pair"
 --- @include "settle"
 --- @include "repay"
+--- @include "recount"
 --- @include "window"
 --- @include "give_ttl"
 
@@ -48,8 +49,22 @@ if ARGV[5] ~= '1' or (old and old.per_client ~= (ARGV[3] == '1')) then
 end
 
 local config = parse_config({ARGV[1], ARGV[2], ARGV[3], ARGV[4]})
-local rate_before = (old or config).rate
 local value_key, permits_key, places = pair_of(config)
+local function store_rate()
+  local window = is_window(value_key, permits_key, false, config.interval)
+  store_config()
+  give_ttl(value_key, permits_key, ARGV[4] ~= '0' and ARGV[4] or config.per_client and ARGV[2], window)
+  return 1
+end
+if not old then
+  local token
+  token, problem = recount(config, value_key, permits_key, places, tonumber(clock()), ARGV[7])
+  if problem then
+    return problem
+  end
+  return token and {'again', token} or store_rate()
+end
+
 local text = redis.call('GET', value_key)
 local value = integer(text)
 if text and not value then
@@ -62,10 +77,6 @@ end
 -- see to that.
 local rows = redis.call('ZRANGE', permits_key, 0, 256)
 local few = #rows <= 256
-if not old and #rows > 0 and not is_window(value_key, permits_key, false, config.interval) then
-  -- Of which rate the value was the rest is lost: what is in use tells it anew.
-  value, text = nil, nil
-end
 if value then
   if few then
     local _
@@ -74,7 +85,7 @@ if value then
       return problem
     end
   end
-  local kept = math.min(value, rate_before) + config.rate - rate_before
+  local kept = math.min(value, old.rate) + config.rate - old.rate
   redis.call('INCRBY', value_key, digits(kept - value))
   text = digits(kept)
 end
@@ -93,8 +104,4 @@ if few or not value then
     repay(config, value_key, permits_key, places, state.free)
   end
 end
-
-local window = is_window(value_key, permits_key, false, config.interval)
-store_config()
-give_ttl(value_key, permits_key, ARGV[4] ~= '0' and ARGV[4] or config.per_client and ARGV[2], window)
-return 1
+return store_rate()

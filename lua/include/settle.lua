@@ -1,6 +1,7 @@
 --- @include "integer"
 --- @include "digits"
 --- @include "member"
+--- @include "sum_up"
 --- @include "window"
 --- @include "make_value"
 
@@ -76,20 +77,10 @@ local function settle(config, value_key, permits_key, places, value_text, now, n
   if not value then
     -- While the value is missing nobody adds members (a Redisson that comes by
     -- makes a value first), so the set can be summed up over several calls.
-    local offset, used, from = string.match(token, '^sum:(%d+):(%d+):(.*)$')
-    offset, used = tonumber(offset or '0'), tonumber(used or '0')
-    if from ~= last[1] then
-      offset, used = 0, 0
-    end
-    local page = redis.call('ZRANGE', permits_key, digits(-offset - 256), digits(-offset - 1))
-    local sum
-    sum, problem = sum_of(page, places[2])
-    if problem then
-      return nil, nil, problem
-    end
-    used = used + sum
-    if #page == 256 then
-      return nil, 'sum:' .. digits(offset + 256) .. ':' .. digits(used) .. ':' .. last[1]
+    local used, more
+    used, more, problem = sum_up(permits_key, places[2], last[1], token)
+    if not used then
+      return nil, more, problem
     end
     store(rate - used)
   elseif value > rate then
