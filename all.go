@@ -254,6 +254,14 @@ func (b *bundle) ask(ctx context.Context) (verdict, error) {
 
 // decide sends an attempt, as often as the script asks for it.
 func (b *bundle) decide(ctx context.Context) (verdict, error) {
+	refused := false
+	defer func() {
+		for _, q := range b.queues {
+			if !refused {
+				q.granted()
+			}
+		}
+	}()
 	for {
 		b.member = b.client.identity(nil, 1)
 		setPermits(b.member, b.permits)
@@ -271,7 +279,9 @@ func (b *bundle) decide(ctx context.Context) (verdict, error) {
 		if err != nil {
 			return verdict{}, b.explain(ctx, err)
 		}
-		return b.parse(reply)
+		v, err := b.parse(reply)
+		refused = err == nil && !v.granted
+		return v, err
 	}
 }
 

@@ -12,6 +12,7 @@ import (
 	"sync"
 	"sync/atomic"
 	"time"
+	"weak"
 
 	"github.com/google/uuid"
 	"github.com/redis/go-redis/v9"
@@ -47,8 +48,9 @@ type Client struct {
 	bundles map[string]map[*bundle]struct{}
 
 	made    time.Time
-	grants  grantTimes // for Release
-	changes changes    // for refusal caches
+	taken   grantTimes                      // for Release
+	changes changes                         // for refusal caches
+	counted map[string]weak.Pointer[grants] // likewise, by mapped name; guarded by mu
 	notices *notices
 }
 
@@ -180,6 +182,7 @@ func (c *Client) enter(l *RateLimiter) (*queue, error) {
 	q := c.queues[key]
 	if q == nil {
 		q = &queue{client: c, keys: l.keys}
+		q.grants.Store(c.counted[key].Value())
 		c.queues[key] = q
 	}
 	q.users++

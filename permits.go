@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"slices"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/rratelimiter/rratelimiter/internal/meet"
@@ -37,6 +38,8 @@ type queue struct {
 	leases  bool      // a handle with leases has been here
 	lessors []*lessor // those that may have a lease
 	flight  flight    // of the batch on its way
+
+	grants atomic.Pointer[grants] // nil while nobody remembers figures
 }
 
 // job is work of the queue other than a batch.
@@ -324,7 +327,7 @@ func (q *queue) next(now time.Time) *batch {
 		return nil
 	}
 	for _, r := range b.requests {
-		r.state = inFlight
+		r.state, r.before = inFlight, r.limiter.refused.count()
 	}
 	b.audit = b.requests[0].limiter.auditDue(now)
 	q.flight = q.board(b, now)
@@ -400,6 +403,7 @@ func (q *queue) send(ctx context.Context, b *batch) (o outcome, err error) {
 		if sent {
 			return
 		}
+		q.granted()
 		q.mu.Lock()
 		defer q.mu.Unlock()
 		q.flying, q.flight = false, flight{}
@@ -411,6 +415,9 @@ func (q *queue) send(ctx context.Context, b *batch) (o outcome, err error) {
 	}()
 	o, err = q.client.decide(ctx, q.keys, b)
 	sent = true
+	if err != nil || o.taken > 0 {
+		q.granted()
+	}
 	return o, err
 }
 

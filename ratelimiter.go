@@ -89,7 +89,7 @@ func (l *RateLimiter) take(ctx context.Context, permits int64, undoable bool) (l
 	if d, ok := l.refusal(ctx, permits); ok {
 		return d, nil, nil
 	}
-	start, changes := time.Now(), l.refused.count()
+	start, before := time.Now(), l.refused.count()
 	r := newRequest(l, permits)
 	r.figures, r.undoable = true, undoable
 	a, err := l.acquire(ctx, r)
@@ -114,7 +114,7 @@ func (l *RateLimiter) take(ctx context.Context, permits int64, undoable bool) (l
 				a.decision.RetryAfter = meet.Millis(wait)
 				d := a.decision
 				d.ResetAfter -= asked.Sub(start)
-				l.refused.note(permits, asked, changes, d)
+				l.refused.note(permits, asked, before, d)
 			}
 			return a.decision, nil, err
 		}
@@ -143,7 +143,7 @@ func (l *RateLimiter) acquire(ctx context.Context, r *request) (answer, error) {
 		return answer{}, err
 	}
 	defer l.client.leave(q)
-	r.fallback, r.changes = l.fallback, l.refused.count()
+	r.fallback = l.fallback
 	return q.acquire(ctx, r)
 }
 

@@ -4,8 +4,11 @@ import (
 	"context"
 	"fmt"
 	"hash/maphash"
+	"math"
+	"runtime"
 	"sync/atomic"
 	"time"
+	"weak"
 
 	"github.com/rratelimiter/rratelimiter/internal/meet"
 	"github.com/rratelimiter/rratelimiter/limit"
@@ -19,7 +22,10 @@ import (
 // as many permits as were refused; more than the limiter is known to have in an
 // interval are asked for, and so is what Take can't answer with figures. Take's
 // RetryAfter and ResetAfter are less by the time that has passed; for more permits
-// than were refused, RetryAfter is the least that it can be.
+// than were refused, RetryAfter is the least that it can be. Permits that the
+// Client takes since, by whichever call, end what is known of the figures, not the
+// refusal: Take asks, TryAcquire does not. What others have taken since, and what
+// has come free while not all of the permits were, the figures leave out.
 //
 // The moment is counted from when the refused request was sent, so that nobody is
 // refused whom Redis would grant. A Release, SetRate, UpdateRate, Delete, Rename or
@@ -34,7 +40,8 @@ import (
 // it.
 func WithRefusalCache(opts ...RefusalOption) LimiterOption {
 	return func(l *RateLimiter) error {
-		f := &refusals{changes: l.client.changesOf(l.keys.Names()[0])}
+		key := l.keys.Names()[0]
+		f := &refusals{changes: l.client.changesOf(key), grants: l.client.grantsOf(key)}
 		for _, opt := range opts {
 			if opt == nil {
 				continue
@@ -79,6 +86,7 @@ const unsureFor = 100 * time.Millisecond
 type refusals struct {
 	channel string         // for notices, or ""
 	changes *atomic.Uint64 // of the limiter through its Client
+	grants  *grants        // likewise
 	tries   slot           // answers TryAcquire
 	figures slot           // answers Take
 	reading atomic.Bool    // the time to live is being read
@@ -93,47 +101,65 @@ type refusal struct {
 	most     int64 // the most permits that are known to be within the rate
 	sent     time.Time
 	lasts    time.Duration // from then
+	life     time.Duration // from then, for which the limiter is known to live
 	unsure   bool          // it may last longer: the limiter's time to live is not known
-	changes  uint64        // of the limiter, before
+	before   counts
 	decision limit.Decision
 }
 
-// count returns how often the limiter was changed, as far as is known.
-func (f *refusals) count() uint64 {
+// counts is how often the limiter was changed, and permits of it granted, as far as
+// is known.
+type counts struct{ changes, grants uint64 }
+
+func (f *refusals) count() counts {
 	if f == nil {
-		return 0
+		return counts{}
 	}
-	return f.changes.Load()
+	return counts{f.changes.Load(), f.grants.count.Load()}
+}
+
+// since tells whether what was told at that time still holds: a grant makes a
+// refusal no less true, but its figures.
+func (f *refusals) since(s *slot, before counts) bool {
+	now := f.count()
+	return before.changes == now.changes && (s == &f.tries || before.grants == now.grants)
 }
 
 // valid tells whether the refusal still holds.
-func (f *refusals) valid(a *refusal) bool {
-	return a != nil && f.changes.Load() == a.changes && time.Since(a.sent) < a.lasts
+func (f *refusals) valid(s *slot, a *refusal) bool {
+	return a != nil && f.since(s, a.before) && time.Since(a.sent) < a.lasts
 }
 
 // find returns the refusal that answers a request, nil where there is none.
 func (f *refusals) find(s *slot, permits int64) *refusal {
 	a := s.Load()
-	if a == nil || permits < a.permits || permits > a.most || !f.valid(a) {
+	if a == nil || permits < a.permits || permits > a.most || !f.valid(s, a) {
 		return nil
 	}
 	return a
 }
 
-// note remembers a refusal that was asked for at a time when the limiter had been
-// changed so often.
-func (f *refusals) note(permits int64, sent time.Time, changes uint64, d limit.Decision) {
-	if f == nil || d.RetryAfter <= 0 || f.changes.Load() != changes {
+// note remembers a refusal that was asked for when the counts were these.
+func (f *refusals) note(permits int64, sent time.Time, before counts, d limit.Decision) {
+	if f == nil || d.RetryAfter <= 0 || !f.since(&f.tries, before) {
 		return
 	}
 	a := &refusal{
-		permits: permits, most: max(permits, d.Limit), sent: sent, changes: changes, decision: d,
+		permits: permits, most: max(permits, d.Limit), sent: sent, before: before, decision: d,
 		lasts: min(d.RetryAfter, unsureFor), unsure: d.RetryAfter > unsureFor,
 	}
-	if d.ResetAfter > 0 { // all figures were told
+	if old := f.tries.Load(); f.valid(&f.tries, old) && old.life > 0 {
+		a.settle(old.life - sent.Sub(old.sent))
+	}
+	if d.ResetAfter > 0 && f.since(&f.figures, before) { // all figures were told
 		f.put(&f.figures, a)
 	}
 	f.put(&f.tries, a)
+}
+
+// settle makes a refusal last as long as it may for a limiter that lives so long.
+func (a *refusal) settle(life time.Duration) {
+	a.life, a.unsure, a.lasts = life, false, min(a.decision.RetryAfter, life)
 }
 
 // remember is note for a request that was refused.
@@ -142,16 +168,16 @@ func (f *refusals) remember(r *request, a answer) {
 	if a.atLeast {
 		d.ResetAfter = 0 // these are no figures for Take
 	}
-	f.note(r.permits, r.sent, r.changes, d)
+	f.note(r.permits, r.sent, r.before, d)
 }
 
 // put keeps the refusal of the fewest permits, and what is known of the rate.
 func (f *refusals) put(s *slot, a *refusal) {
 	for {
 		old, kept := s.Load(), a
-		if old != nil && old.changes == a.changes && (old.most > a.most || old.permits < a.permits) {
+		if old != nil && f.since(s, old.before) && (old.most > a.most || old.permits < a.permits) {
 			both := *a
-			if old.permits < a.permits && f.valid(old) {
+			if old.permits < a.permits && f.valid(s, old) {
 				both = *old
 			}
 			both.most = max(old.most, a.most)
@@ -196,7 +222,7 @@ func (l *RateLimiter) confirm(ctx context.Context) {
 	defer l.listen()
 	unsure := func(s *slot) bool {
 		a := s.Load()
-		return a != nil && a.unsure && f.valid(a)
+		return a != nil && a.unsure && f.valid(s, a)
 	}
 	if !unsure(&f.tries) && !unsure(&f.figures) || !f.reading.CompareAndSwap(false, true) {
 		return
@@ -209,11 +235,11 @@ func (l *RateLimiter) confirm(ctx context.Context) {
 	}
 	for _, s := range []*slot{&f.tries, &f.figures} {
 		if a := s.Load(); a != nil && a.unsure {
-			sure := *a
-			sure.unsure, sure.lasts = false, a.decision.RetryAfter
+			sure, life := *a, time.Duration(math.MaxInt64/2) // to spare for sums
 			if ms >= 0 {
-				sure.lasts = min(sure.lasts, now.Sub(a.sent)+meet.Millis(ms)/2)
+				life = now.Sub(a.sent) + meet.Millis(ms)/2
 			}
+			sure.settle(life)
 			s.CompareAndSwap(a, &sure)
 		}
 	}
@@ -241,6 +267,51 @@ func (c *Client) changed(key string) {
 func (c *Client) forgetRefusals() {
 	for i := range c.changes {
 		c.changes[i].Add(1)
+	}
+}
+
+// grants counts how often permits of a limiter were taken through a Client, for
+// those who remember figures. Unlike changes it is the limiter's alone: a busy
+// limiter would leave others that share its count nothing to remember.
+type grants struct {
+	key   string
+	count atomic.Uint64
+}
+
+// grantsOf returns the count of the limiter of that key. The Client keeps it for as
+// long as somebody else does.
+func (c *Client) grantsOf(key string) *grants {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	g := c.counted[key].Value()
+	if g != nil {
+		return g
+	}
+	g = &grants{key: key}
+	if c.counted == nil {
+		c.counted = make(map[string]weak.Pointer[grants])
+	}
+	c.counted[key] = weak.Make(g)
+	runtime.AddCleanup(g, c.uncount, key)
+	if q := c.queues[key]; q != nil {
+		q.grants.Store(g)
+	}
+	return g
+}
+
+// uncount forgets a count that nobody keeps.
+func (c *Client) uncount(key string) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.counted[key].Value() == nil {
+		delete(c.counted, key)
+	}
+}
+
+// granted is told that permits were taken, or may have been.
+func (q *queue) granted() {
+	if g := q.grants.Load(); g != nil {
+		g.count.Add(1)
 	}
 }
 

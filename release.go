@@ -98,7 +98,7 @@ var grantTimesSeed = maphash.MakeSeed()
 
 // grantTime returns the time of the limiter of that key.
 func (c *Client) grantTime(key string) *atomic.Int64 {
-	return &c.grants[maphash.String(grantTimesSeed, key)%uint64(len(c.grants))]
+	return &c.taken[maphash.String(grantTimesSeed, key)%uint64(len(c.taken))]
 }
 
 // granted is told that the Client may have been granted permits of the limiter of

@@ -20,7 +20,7 @@ type request struct {
 	round   int       // the line's round in which it was asked for last
 	refused bool      // it stayed in line
 	sent    time.Time // when it was asked for last
-	changes uint64    // of the limiter, before; see refusals
+	before  counts    // when it was sent; see refusals
 	answer  answer
 	done    chan struct{} // closed with the answer; nil while nobody waits for it
 }
