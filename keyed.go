@@ -6,6 +6,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/rratelimiter/rratelimiter/internal/keys"
 	"github.com/rratelimiter/rratelimiter/limit"
 )
 
@@ -16,12 +17,17 @@ import (
 // goes. Give one a rate of its own by SetRate with the KeepAlive time that it is
 // to have.
 //
-// Whoever chooses keys chooses names; prefix keeps them apart from others.
+// Whoever chooses keys chooses names; prefix keeps them apart from others, as long
+// as no other limiter's name begins with it: see to it that no Keyed's prefix
+// continues another's. A key whose limiter would share Redis keys with another
+// one's is ErrInvalidConfig, such as "{ann}:value" beside "{ann}", or "{ann}"
+// beside "ann" where prefix is empty: escape braces and colons in keys that others
+// choose.
 func (c *Client) Keyed(prefix string, cfg Config) limit.Limiter {
 	if cfg.KeepAlive == 0 {
 		cfg.KeepAlive = cfg.Interval
 	}
-	return &keyed{client: c, prefix: prefix, cfg: cfg, handles: make(map[string]*RateLimiter)}
+	return &keyed{client: c, prefix: prefix, mapped: c.mapper(prefix), cfg: cfg, handles: make(map[string]*RateLimiter)}
 }
 
 // maxHandles is how many of a Keyed's handles are kept for the next call: they
@@ -31,6 +37,7 @@ const maxHandles = 10_000
 type keyed struct {
 	client *Client
 	prefix string
+	mapped string // prefix, as the mapper maps it
 	cfg    Config
 
 	mu           sync.Mutex
@@ -84,10 +91,28 @@ func (k *keyed) handle(key string) (*RateLimiter, error) {
 	}
 	if l = k.old[key]; l == nil {
 		l = k.client.RateLimiter(k.prefix+key, WithDefault(k.cfg))
+		if err := k.check(key, l.keys.Names()[0]); err != nil {
+			return nil, err
+		}
 	}
 	if len(k.handles) >= maxHandles/2 {
 		k.old, k.handles = k.handles, make(map[string]*RateLimiter)
 	}
 	k.handles[key] = l
 	return l, nil
+}
+
+// check tells why a key, whose limiter has that name in Redis, can't be had beside
+// the others.
+func (k *keyed) check(key, name string) error {
+	common := 0 // of what all names begin with, as far as can be told
+	for common < min(len(k.mapped), len(name)) && k.mapped[common] == name[common] {
+		common++
+	}
+	other := keys.Other(name[:common], name)
+	if other == "" {
+		return nil
+	}
+	return fmt.Errorf("rratelimiter: Keyed %q: %w: the key %q: the limiter %q would share Redis keys with %q; "+
+		"escape braces and colons in keys that others choose, as url.QueryEscape does", k.prefix, ErrInvalidConfig, key, name, other)
 }

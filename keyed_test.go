@@ -1,6 +1,10 @@
 package rratelimiter_test
 
 import (
+	"context"
+	"errors"
+	"maps"
+	"slices"
 	"strconv"
 	"strings"
 	"sync"
@@ -11,6 +15,7 @@ import (
 	"github.com/redis/go-redis/v9"
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
+	"pgregory.net/rapid"
 
 	"github.com/rratelimiter/rratelimiter"
 	"github.com/rratelimiter/rratelimiter/internal/redistest"
@@ -22,12 +27,28 @@ func TestKeyed(t *testing.T) {
 	t.Parallel()
 	limittest.Run(t, limittest.Kind{
 		New: func(rdb redis.UniversalClient, permits int64, window time.Duration) limit.Returner {
-			// Any prefix would do, but for a user who may touch the test's own keys only.
-			return rratelimiter.New(rdb).Keyed("", every(permits, window)).(limit.Returner)
+			return braced{rratelimiter.New(rdb).Keyed("{", every(permits, window)).(windowedReturner)}
 		},
 		Keys: func(string) []string { return nil },
 		Once: true,
 	})
+}
+
+// braced is a limiter of keys that begin with a brace, which is its prefix: a user
+// who may touch the test's own keys only can have no other.
+type braced struct{ windowedReturner }
+
+type windowedReturner interface {
+	limit.Returner
+	limit.Windowed
+}
+
+func (l braced) Take(ctx context.Context, key string, n int64) (limit.Decision, error) {
+	return l.windowedReturner.Take(ctx, strings.TrimPrefix(key, "{"), n)
+}
+
+func (l braced) TakeReturnable(ctx context.Context, key string, n int64) (limit.Decision, func(context.Context) error, error) {
+	return l.windowedReturner.TakeReturnable(ctx, strings.TrimPrefix(key, "{"), n)
 }
 
 // newKeyed returns a limiter of keys, and the prefix of their limiters' names.
@@ -154,6 +175,104 @@ func TestKeyedHostileKeys(t *testing.T) {
 		}
 		for _, key := range rdb.Keys(t.Context(), "*").Val() {
 			assert.Contains(t, key, prefix)
+		}
+	})
+}
+
+// mappers are what WithNameMapper may be given.
+var mappers = map[string]func(string) string{
+	"none":     func(name string) string { return name },
+	"prefix":   func(name string) string { return "app:" + name },
+	"suffix":   func(name string) string { return name + ":v2" },
+	"braces":   func(name string) string { return "{" + name + "}" },
+	"hash tag": func(name string) string { return "{app}:value:" + name },
+	"slots":    func(name string) string { return "{" + strconv.Itoa(len(name)%4) + "}:" + name },
+	"lower":    strings.ToLower,
+}
+
+// A key that Redis keys of another would be used for is refused, and leaves the
+// other alone.
+func TestKeyedKeyOfAnother(t *testing.T) {
+	t.Parallel()
+	for name, tt := range map[string]struct{ prefix, key, other, mapper string }{
+		"braces in the key":      {"p:", "{ann}:value", "{ann}", "none"},
+		"permits":                {"p:", "{ann}:permits", "{ann}", "none"},
+		"a client's":             {"p:", "{ann}:value:2f1c9d0e-5f0b-4f6e-9a39-0c8d7b6a5e4f", "{ann}", "none"},
+		"a client's permits":     {"p:", "{ann}:permits:x:y", "{ann}", "none"},
+		"braces in the prefix":   {"{shop}:", "ann:value", "ann", "none"},
+		"no prefix":              {"", "{ann}:value", "ann", "none"},
+		"the same tag":           {"", "{ann}", "ann", "none"},
+		"a mapper's prefix":      {"p:", "{ann}:value", "{ann}", "prefix"},
+		"a mapper's braces":      {"p:", "ann}:value:x", "ann", "braces"},
+		"a mapper's hash tag":    {"p:", "ann:value", "ann", "hash tag"},
+		"a mapper's lower case":  {"P:", "{ANN}:VALUE", "{ann}", "lower"},
+		"a mapper's suffix":      {"p:", "{ann}:v2:value:x", "{ann}", "suffix"},
+		"a mapper of some slots": {"p:", "ann:value:abc", "ann", "slots"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			rdb, _ := redistest.Mini(t)
+			client := newClient(t, rdb, rratelimiter.WithNameMapper(mappers[tt.mapper]))
+			l := client.Keyed(tt.prefix, every(2, time.Hour)).(limit.Returner)
+			_, err := l.Take(t.Context(), tt.key, 1)
+			require.ErrorIs(t, err, rratelimiter.ErrInvalidConfig)
+			for _, text := range []string{strconv.Quote(tt.prefix), strconv.Quote(tt.key), "escape"} {
+				require.ErrorContains(t, err, text)
+			}
+			assert.Equal(t, 2, limittest.Grants(t, l, tt.other, 3))
+		})
+	}
+}
+
+// Keys that only look so are what they were.
+func TestKeyedKeysLikeThoseOfOthers(t *testing.T) {
+	t.Parallel()
+	for _, tt := range []struct{ prefix, key, mapper string }{
+		{"p:", "value", "none"}, {"p:", "ann:value", "none"}, {"p:", "ann:value:x", "none"}, {"p:", "ann:value:{x}", "none"},
+		{"p:", "{ann}:values", "none"}, {"p:", "{ann", "none"}, {"p:", "}", "none"}, {"", "ann:permits:x", "none"}, {"", "{shop}:ann", "none"},
+		{"{shop}:", "value", "none"}, {"{shop}", ":value", "none"}, {"{shop}:value:", "ann", "none"}, {"{shop}:", "{ann}", "none"},
+		{"p:", "ann", "braces"}, {"p:", "ann", "hash tag"}, {"value:", "ann", "hash tag"}, {"p:", "value", "suffix"}, {"", "ann", "braces"},
+		{"{shop}:value:", "ann", "prefix"}, {"{Shop}:Value:", "ann", "lower"},
+	} {
+		t.Run(tt.mapper+" "+tt.prefix+tt.key, func(t *testing.T) {
+			t.Parallel()
+			rdb, _ := redistest.Mini(t)
+			client := newClient(t, rdb, rratelimiter.WithNameMapper(mappers[tt.mapper]))
+			assert.Equal(t, 2, limittest.Grants(t, client.Keyed(tt.prefix, every(2, time.Hour)), tt.key, 3))
+		})
+	}
+}
+
+// Whatever keys are chosen, those that are not refused have their permits each,
+// and state that is sound.
+func TestKeyedKeysAreApart(t *testing.T) {
+	t.Parallel()
+	rdb, _ := redistest.Mini(t)
+	word := rapid.SampledFrom([]string{"a", "b", "{", "}", ":", ":value", ":permits", "value", ":v2"})
+	text := rapid.Map(rapid.SliceOfN(word, 1, 5), func(words []string) string { return strings.Join(words, "") })
+	rapid.Check(t, func(rt *rapid.T) {
+		require.NoError(rt, rdb.FlushAll(t.Context()).Err())
+		mapper := mappers[rapid.SampledFrom(slices.Sorted(maps.Keys(mappers))).Draw(rt, "mapper")]
+		prefix := rapid.OneOf(rapid.SampledFrom([]string{"", "p:", "{shop}:"}), text).Draw(rt, "prefix")
+		chosen := rapid.SliceOfNDistinct(text, 1, 4, rapid.ID).Draw(rt, "keys")
+		for _, key := range chosen {
+			chosen = append(chosen, key+":value", key+":permits:x", "{"+key+"}")
+		}
+		slices.Sort(chosen)
+		chosen = slices.Compact(chosen)
+		cfg := rratelimiter.Config{Type: rapid.SampledFrom([]rratelimiter.RateType{rratelimiter.Overall, rratelimiter.PerClient}).Draw(rt, "type"), Rate: 1, Interval: time.Hour}
+		client := rratelimiter.New(rdb, rratelimiter.WithNameMapper(mapper), rratelimiter.WithClientID(text.Draw(rt, "id")))
+		l := client.Keyed(prefix, cfg)
+		for _, want := range []bool{true, false} {
+			for _, key := range chosen {
+				d, err := l.Take(t.Context(), key, 1)
+				if errors.Is(err, rratelimiter.ErrInvalidConfig) {
+					continue
+				}
+				if err != nil || d.Granted != want {
+					rt.Fatalf("%q: %v, %v", key, d, err)
+				}
+			}
 		}
 	})
 }

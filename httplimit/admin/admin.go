@@ -53,8 +53,9 @@ type Config struct {
 
 	// Prefixes does the same for all whose names are longer than one of these
 	// and begin with it, such as those of Client.Keyed. They are not listed one
-	// by one. Mind that they go, changed rate and all, when nobody has asked them
-	// for their keepAlive time.
+	// by one, and what would share Redis keys with another of them is refused, as
+	// it is there. Mind that they go, changed rate and all, when nobody has asked
+	// them for their keepAlive time.
 	Prefixes []string
 
 	// SlidingLogs are those whose thresholds can be shown and changed, by the

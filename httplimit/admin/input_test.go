@@ -38,6 +38,8 @@ func TestBadInputIsRefusedBeforeRedisIsAsked(t *testing.T) {
 		{http.MethodGet, "/rate?name=orders;x=1", "", 400, "query"},
 		{http.MethodGet, "/rate?name=%zz", "", 400, "query"},
 		{http.MethodGet, "/rate?name=%ff", "", 400, "UTF-8"},
+		{http.MethodPut, "/rate?name=keyed:%7Bann%7D:value", rateBody(1, "1s"), 400, "keyed:{ann}"},
+		{http.MethodGet, "/rate?name=keyed:%7Bann%7D:permits:x", "", 400, "keyed:{ann}"},
 		{http.MethodGet, "/thresholds", "", 400, "one limiter"},
 		{http.MethodGet, "/threshold?limiter=web", "", 400, "one key"},
 		{http.MethodGet, "/threshold?limiter=web&key=", "", 400, "one key"},

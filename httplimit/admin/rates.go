@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/rratelimiter/rratelimiter"
+	"github.com/rratelimiter/rratelimiter/internal/keys"
 	"github.com/rratelimiter/rratelimiter/limit"
 )
 
@@ -27,9 +28,16 @@ func rateOf(cfg rratelimiter.Config) *rate {
 // limiter returns the RateLimiter that the request names, if it is one of ours.
 func (c *call) limiter() (*rratelimiter.RateLimiter, error) {
 	name := c.asked.Limiter
-	ours := slices.Contains(c.cfg.RateLimiters, name) || slices.ContainsFunc(c.cfg.Prefixes, func(prefix string) bool {
-		return len(name) > len(prefix) && strings.HasPrefix(name, prefix)
-	})
+	ours := slices.Contains(c.cfg.RateLimiters, name)
+	for _, prefix := range c.cfg.Prefixes {
+		if ours || len(name) <= len(prefix) || !strings.HasPrefix(name, prefix) {
+			continue
+		}
+		if other := keys.Other(prefix, name); other != "" {
+			return nil, badRequest("the RateLimiter would share Redis keys with %q", other)
+		}
+		ours = true
+	}
 	if !ours {
 		return nil, &problem{status: http.StatusNotFound, detail: "no RateLimiter of this name is offered here", quiet: true}
 	}
