@@ -54,8 +54,8 @@ type Config struct {
 	Window time.Duration
 
 	// Thresholds names the hash that holds limits of single keys, such as
-	// "rate:limit:config"; its fields are the keys. Without it, Limit is the limit
-	// of all.
+	// "rate:limit:config"; its fields are the keys, and it can't be one of them.
+	// Without it, Limit is the limit of all.
 	Thresholds string
 }
 
@@ -99,7 +99,9 @@ func New(rdb Redis, cfg Config) *Limiter {
 	if cfg.Thresholds != "" {
 		most = 0
 	}
-	l.table = meet.NewTable(meet.Rule{Package: "slidinglog", Err: l.err, Most: MaxPermits, Limit: most, Decide: l.decide})
+	l.table = meet.NewTable(meet.Rule{
+		Package: "slidinglog", Err: l.err, Most: MaxPermits, Limit: most, Check: l.check, Decide: l.decide,
+	})
 	return l
 }
 
@@ -112,7 +114,7 @@ func (l *Limiter) Window() time.Duration { return l.cfg.Window }
 //
 // When ctx ends, Take returns ctx.Err() at once; what is granted nevertheless is
 // given back. A request whose answer was lost is made again and takes its permits
-// once. Errors: limit.ErrInvalidConfig for an empty key,
+// once. Errors: limit.ErrInvalidConfig for an empty key or that of the thresholds,
 // limit.ErrInvalidPermits for n below 1 or above MaxPermits,
 // limit.ErrPermitsExceedRate for n above the limit, limit.ErrCorrupt where the
 // key holds something else or the threshold is no number of 0 or more, and
@@ -125,6 +127,16 @@ func (l *Limiter) Take(ctx context.Context, key string, n int64) (limit.Decision
 // TakeReturnable is Take with a grant that can be undone: see [limit.Returner].
 func (l *Limiter) TakeReturnable(ctx context.Context, key string, n int64) (limit.Decision, func(context.Context) error, error) {
 	return l.table.Take(ctx, "TakeReturnable", key, n)
+}
+
+// check tells why a key can't be had: a log in the place of the thresholds would
+// have every key's decision fail.
+func (l *Limiter) check(key string) error {
+	if key != l.cfg.Thresholds {
+		return nil
+	}
+	return fmt.Errorf("%w: this is the hash that Config.Thresholds names: give the keys a prefix that it has not, or rename it",
+		limit.ErrInvalidConfig)
 }
 
 // decide has the thresholds read by the script where they can be, else right

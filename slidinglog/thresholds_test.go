@@ -181,6 +181,20 @@ func TestCorruptThresholdConsumesNothing(t *testing.T) {
 	})
 }
 
+// Who chooses the thresholds' key gets none, and leaves them to the others.
+func TestKeyOfTheThresholds(t *testing.T) {
+	t.Parallel()
+	redistest.Virtual(t, func(t *testing.T, rdb *redis.Client) {
+		l := slidinglog.New(rdb, slidinglog.Config{Limit: 2, Window: time.Minute, Thresholds: "rate:limit:config"})
+		limittest.RequireRefused(t, l, "rate:limit:config", 1, limit.ErrInvalidConfig, `"rate:limit:config"`, "Config.Thresholds")
+		assert.Equal(t, 2, limittest.Grants(t, l, "rate:limit:ann", 3))
+		require.NoError(t, l.SetThreshold(t.Context(), "rate:limit:ann", 3))
+		assert.Equal(t, 1, limittest.Grants(t, l, "rate:limit:ann", 2))
+		plain := slidinglog.New(rdb, slidinglog.Config{Limit: 2, Window: time.Minute})
+		assert.Equal(t, 2, limittest.Grants(t, plain, "rate:limit:other", 3))
+	})
+}
+
 func TestThresholdsOfAnotherType(t *testing.T) {
 	t.Parallel()
 	thresholds(t, func(t *testing.T, rdb redis.UniversalClient, l *slidinglog.Limiter, hash string) {

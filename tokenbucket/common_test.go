@@ -1,11 +1,14 @@
 package tokenbucket_test
 
 import (
+	"strconv"
 	"testing"
 	"time"
 
 	"github.com/redis/go-redis/v9"
+	"github.com/stretchr/testify/assert"
 
+	"github.com/rratelimiter/rratelimiter/internal/redistest"
 	"github.com/rratelimiter/rratelimiter/internal/redistest/limittest"
 	"github.com/rratelimiter/rratelimiter/limit"
 	"github.com/rratelimiter/rratelimiter/tokenbucket"
@@ -19,5 +22,20 @@ func TestLimiter(t *testing.T) {
 		},
 		Keys: func(key string) []string { return []string{key, key + "_time"} },
 		Type: "string",
+	})
+}
+
+// Who chooses the second key of another gets none, and does no harm.
+func TestKeyOfAnother(t *testing.T) {
+	t.Parallel()
+	redistest.Virtual(t, func(t *testing.T, rdb *redis.Client) {
+		l := tokenbucket.New(rdb, tokenbucket.Config{Capacity: 2, Refill: 1, Interval: time.Minute})
+		for key, other := range map[string]string{"ann_time": "ann", "{bob}_time": "{bob}", "_time_time": "_time"} {
+			limittest.RequireRefused(t, l, key, 1, limit.ErrInvalidConfig, strconv.Quote(key), strconv.Quote(other), "hash tag")
+			assert.Equal(t, 2, limittest.Grants(t, l, other, 3))
+		}
+		for _, key := range []string{"{ann_time}", "ann_time%", "time", "_times"} {
+			assert.Equal(t, 2, limittest.Grants(t, l, key, 3), key)
+		}
 	})
 }

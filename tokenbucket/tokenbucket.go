@@ -9,8 +9,9 @@
 // interval of a refill.
 //
 // On a cluster and on a Ring both keys must be in one place: give the key a hash
-// tag, as in "{user1}". Anywhere that also keeps a user called "ann_time" off the
-// second key of the user "ann"; packages httplimit and grpclimit see to it without.
+// tag, as in "{user1}". Anywhere that also makes room for a user called "ann_time",
+// which as a key is the second one of the user "ann" and refused; packages httplimit
+// and grpclimit see to it without.
 package tokenbucket
 
 import (
@@ -18,6 +19,7 @@ import (
 	"errors"
 	"fmt"
 	"math"
+	"strings"
 	"sync"
 	"time"
 
@@ -93,7 +95,7 @@ type Limiter struct {
 func New(rdb Redis, cfg Config) *Limiter {
 	l := &Limiter{cfg: cfg, sender: script.NewSender(rdb)}
 	l.table = meet.NewTable(meet.Rule{
-		Package: "tokenbucket", Err: errors.Join(cfg.validate(), script.CheckClient(rdb)), Most: MaxTokens, Limit: cfg.Capacity + cfg.Borrow, Decide: l.decide,
+		Package: "tokenbucket", Err: errors.Join(cfg.validate(), script.CheckClient(rdb)), Most: MaxTokens, Limit: cfg.Capacity + cfg.Borrow, Check: check, Decide: l.decide,
 	})
 	return l
 }
@@ -118,8 +120,8 @@ func (l *Limiter) KeySuffix() string { return timeSuffix }
 // the time until the bucket is full.
 //
 // When ctx ends, Take returns ctx.Err() at once; what is granted nevertheless is
-// given back. Errors: limit.ErrInvalidConfig for an empty key,
-// limit.ErrInvalidPermits for n below 1, limit.ErrPermitsExceedRate for n above
+// given back. Errors: limit.ErrInvalidConfig for an empty key or one that is another
+// one's second, limit.ErrInvalidPermits for n below 1, limit.ErrPermitsExceedRate for n above
 // Capacity and Borrow together, limit.ErrCorrupt where the keys hold something
 // else, limit.ErrUnsupported where a cluster has them in different slots, and
 // limit.ErrUnknownOutcome where the answer was lost: a bucket can't tell whether
@@ -133,6 +135,16 @@ func (l *Limiter) Take(ctx context.Context, key string, n int64) (limit.Decision
 // has room for the tokens: see [limit.Returner].
 func (l *Limiter) TakeReturnable(ctx context.Context, key string, n int64) (limit.Decision, func(context.Context) error, error) {
 	return l.table.Take(ctx, "TakeReturnable", key, n)
+}
+
+// check tells why a key can't be had: it would be another bucket's second.
+func check(key string) error {
+	other := strings.TrimSuffix(key, timeSuffix)
+	if other == key || other == "" {
+		return nil
+	}
+	return fmt.Errorf("%w: the bucket of the key %q keeps its time here: give keys that others choose a hash tag, as in %q",
+		limit.ErrInvalidConfig, other, "{"+key+"}")
 }
 
 func (l *Limiter) decide(ctx context.Context, key string, b *meet.Batch) (meet.Verdict, error) {

@@ -24,6 +24,10 @@ type Rule struct {
 	// knows.
 	Limit int64
 
+	// Check tells why a key can't be had: it leads to what the limiter keeps beside
+	// its keys. nil: all can.
+	Check func(key string) error
+
 	// Decide has the requests of a batch decided for a key, in one script call.
 	Decide func(ctx context.Context, key string, b *Batch) (Verdict, error)
 }
@@ -96,6 +100,11 @@ func (t *Table) take(ctx context.Context, key string, permits int64) (limit.Deci
 		return limit.Decision{Limit: most}, nil, exceeds(permits, most)
 	case ctx.Err() != nil:
 		return limit.Decision{}, nil, ctx.Err()
+	}
+	if check := t.rule.Check; check != nil {
+		if err := check(key); err != nil {
+			return limit.Decision{}, nil, err
+		}
 	}
 	r := &request{permits: permits}
 	t.mu.Lock()
