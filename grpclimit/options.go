@@ -70,7 +70,9 @@ func logError(ctx context.Context, call Call, err error) {
 // so that nobody outside chooses the whole of a key. Interceptors with the same
 // prefix and the same key functions share their keys, and so their limits where
 // these are the same. Limits that differ need prefixes, or keys, of their own: 3
-// an hour and 50 a second at the same key spoil each other.
+// an hour and 50 a second at the same key spoil each other. Nor should a prefix
+// continue another one's, as "api:ip:" does "api:": who is called "ip" by the one
+// would reach keys of the other.
 func WithPrefix(prefix string) Option {
 	return func(s *settings) error {
 		if prefix == "" {

@@ -181,11 +181,18 @@ func TestBadOptions(t *testing.T) {
 			httplimit.WithPolicy(httplimit.Policy{Name: "hour", Limiter: sound, Prefix: "a:"}),
 			httplimit.WithPolicy(httplimit.Policy{Name: "day", Limiter: sound, Prefix: "a:"}),
 		},
-		"timeout":  {httplimit.WithTimeout(-1)},
-		"fallback": {httplimit.WithFailure(httplimit.Fallback(nil))},
-		"hook":     {httplimit.WithErrorHandler(nil)},
-		"refusal":  {httplimit.WithRefusal(nil)},
-		"headers":  {httplimit.WithHeaders(7)},
+		"prefix continued": {httplimit.WithPrefix("a:"), httplimit.WithPolicy(httplimit.Policy{Name: "hour", Limiter: sound, Prefix: "a:b:"})},
+		"prefix continues": {httplimit.WithPrefix("a:b:"), httplimit.WithPolicy(httplimit.Policy{Name: "hour", Limiter: sound, Prefix: "a"})},
+		"prefix of names": {
+			httplimit.WithPolicy(httplimit.Policy{Name: "hour", Limiter: sound}),
+			httplimit.WithPolicy(httplimit.Policy{Name: "day", Limiter: sound, Prefix: "http:"}),
+		},
+		"prefix twice, tag": {httplimit.WithHashTag(), httplimit.WithPolicy(httplimit.Policy{Name: "hour", Limiter: sound, Prefix: "http:"})},
+		"timeout":           {httplimit.WithTimeout(-1)},
+		"fallback":          {httplimit.WithFailure(httplimit.Fallback(nil))},
+		"hook":              {httplimit.WithErrorHandler(nil)},
+		"refusal":           {httplimit.WithRefusal(nil)},
+		"headers":           {httplimit.WithHeaders(7)},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()

@@ -56,7 +56,7 @@ func (m *middleware) setPolicies(policies []Policy) error {
 			alike++
 		}
 	}
-	names, prefixes := map[string]bool{}, map[string]bool{}
+	names := map[string]bool{}
 	for _, p := range policies {
 		made, err := newPolicy(p)
 		if err != nil {
@@ -72,15 +72,30 @@ func (m *middleware) setPolicies(policies []Policy) error {
 		switch {
 		case names[p.Name]:
 			return fmt.Errorf("%w: two policies are named %q", limit.ErrInvalidConfig, p.Name)
-		case prefixes[made.prefix]:
-			return fmt.Errorf("%w: policy %q: its keys begin with %q, as another policy's do", limit.ErrInvalidConfig, p.Name, made.prefix)
 		case m.tagged && strings.ContainsAny(made.prefix, "{}"):
 			return fmt.Errorf("%w: WithHashTag: the prefix %q has braces", limit.ErrInvalidConfig, made.prefix)
 		}
-		names[p.Name], prefixes[made.prefix] = true, true
+		for _, other := range m.policies {
+			if err := m.checkPrefixes(made, other); err != nil {
+				return err
+			}
+		}
+		names[p.Name] = true
 		m.policies = append(m.policies, made)
 	}
 	return nil
+}
+
+// checkPrefixes tells why two policies' keys could be the same: whoever is called
+// "ip" could make one of "api:ip:" with those of "api:". The brace of a hash tag
+// ends a prefix.
+func (m *middleware) checkPrefixes(a, b *policy) error {
+	if a.prefix != b.prefix && (m.tagged || !strings.HasPrefix(a.prefix, b.prefix) && !strings.HasPrefix(b.prefix, a.prefix)) {
+		return nil
+	}
+	return fmt.Errorf("%w: the keys of policy %q begin with %q and those of policy %q with %q, so that a key of one could be another's: "+
+		"give them prefixes of which neither continues the other, by Policy.Prefix or WithPrefix", limit.ErrInvalidConfig,
+		b.name, b.prefix, a.name, a.prefix)
 }
 
 func logError(r *http.Request, err error) {
@@ -91,7 +106,9 @@ func logError(r *http.Request, err error) {
 // so that nobody outside chooses the whole of a key. Middlewares with the same
 // prefix and the same key functions share their keys, and so their limits where
 // these are the same. Limits that differ need prefixes, or keys, of their own: 3
-// an hour and 50 a second at the same key spoil each other.
+// an hour and 50 a second at the same key spoil each other. Nor should a prefix
+// continue another one's, as "api:ip:" does "api:": who is called "ip" by the one
+// would reach keys of the other. Of one middleware's policies that is refused.
 func WithPrefix(prefix string) Option {
 	return func(s *settings) error {
 		if prefix == "" {

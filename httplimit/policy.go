@@ -26,7 +26,8 @@ type Policy struct {
 
 	// Prefix is how the policy's keys begin, without its name: such as that of
 	// keys which other services use too. Empty: what WithPrefix says, followed by
-	// the name where several policies begin so. No two may begin alike.
+	// the name where several policies begin so. No policy's prefix may be, or
+	// continue, another one's; with WithHashTag it may continue it.
 	Prefix string
 
 	// Window is the span that the limit speaks of, for the "w" of

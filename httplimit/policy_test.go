@@ -298,6 +298,34 @@ func TestPolicyWithAKeyOfItsOwn(t *testing.T) {
 	assert.Equal(t, "day:{192.0.2.1}", day.key(t))
 }
 
+// Who is called "ip" must not reach keys of the policy of that prefix. A hash tag
+// ends a prefix.
+func TestPoliciesOfPrefixesThatContinueEachOther(t *testing.T) {
+	t.Parallel()
+	user, address := grants(), grants()
+	var errs errorLog
+	opts := []httplimit.Option{
+		httplimit.WithErrorHandler(errs.hook), httplimit.WithName("user"), httplimit.WithPrefix("api:"),
+		httplimit.WithKey(httplimit.Header("X-User"), httplimit.Header("X-Item")),
+		httplimit.WithPolicy(httplimit.Policy{
+			Name: "address", Limiter: address, Prefix: "api:ip:", Key: []httplimit.KeyFunc{httplimit.ClientIP(httplimit.ClientIPConfig{})},
+		}),
+	}
+	r := newRequest(t)
+	r.Header.Set("X-User", "ip")
+	r.Header.Set("X-Item", "192.0.2.1")
+	assert.Equal(t, http.StatusInternalServerError, serve(httplimit.New(user, opts...)(refuseAll(t)), r).Code)
+	require.Len(t, errs.all(), 1)
+	require.ErrorIs(t, errs.all()[0], limit.ErrInvalidConfig)
+	for _, text := range []string{`"user"`, `"api:"`, `"address"`, `"api:ip:"`, "WithPrefix", "Policy.Prefix"} {
+		assert.ErrorContains(t, errs.all()[0], text)
+	}
+
+	assert.Equal(t, http.StatusOK, serve(httplimit.New(user, append(opts, httplimit.WithHashTag())...)(hello), r).Code)
+	assert.Equal(t, "api:{ip:192.0.2.1}", user.key(t))
+	assert.Equal(t, "api:ip:{192.0.2.1}", address.key(t))
+}
+
 func TestPolicyWhoseKeyFails(t *testing.T) {
 	t.Parallel()
 	var errs errorLog
