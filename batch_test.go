@@ -244,7 +244,7 @@ func TestBatchLimits(t *testing.T) {
 		assert.False(t, b.add(&request{permits: 2}, false))
 		assert.True(t, b.add(&request{permits: 1}, false))
 		assert.False(t, b.add(&request{permits: 1}, false))
-		assert.EqualValues(t, MaxPermits, b.Sum)
+		assert.Equal(t, int64(MaxPermits), b.Sum)
 		assert.Len(t, b.requests, 2)
 	})
 

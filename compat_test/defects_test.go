@@ -262,10 +262,10 @@ func TestDefectPermitsOutOfRange(t *testing.T) {
 		require.ErrorIs(t, err, rratelimiter.ErrInvalidPermits)
 	}
 	value, permits := stored(t, s.rdb, s.javaKeys.Value, s.javaKeys.Permits)
-	assert.EqualValues(t, rate-10+5-(1<<32+7), *value)
+	assert.Equal(t, int64(rate-10+5-(1<<32+7)), *value)
 	assert.ElementsMatch(t, []int64{10, 0, 1<<32 - 5, 7}, permits)
 	value, permits = stored(t, s.rdb, s.goKeys.Value, s.goKeys.Permits)
-	assert.EqualValues(t, rate-10, *value)
+	assert.Equal(t, int64(rate-10), *value)
 	assert.Equal(t, []int64{10}, permits)
 
 	require.True(t, s.java.Delete(s.javaName))

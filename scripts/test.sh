@@ -60,6 +60,7 @@ scripts/install-lint.sh || lint=no
 echo "== tools: $SECONDS s"
 
 step vet scripts/modules.sh go vet ./...
+step "vet for 32 bits" scripts/modules.sh env GOARCH=386 go vet ./...
 if [ $lint = yes ]; then step lint scripts/modules.sh golangci-lint run ./...; else skip lint; fi
 step "unit and server tests" unit_and_server
 step "other servers and topologies" other_servers
