@@ -496,7 +496,7 @@ func (b *bundle) end() {
 }
 
 // jobsBefore tells whether an attempt of a bundle that comes now waits for a job.
-func (q *queue) jobsBefore() bool { return len(q.jobs) > 0 || q.jobNow }
+func (q *queue) jobsBefore() bool { return q.jobs.Len() > 0 || q.jobNow }
 
 // admit lets those attempts begin that have waited for a job.
 func (q *queue) admit() {

@@ -20,7 +20,7 @@ import (
 )
 
 // Queued returns how many requests for the limiter wait to be sent or to be
-// sent again, for tests that want them in one batch.
+// sent again, and how many releases, for tests that want them together.
 func (l *RateLimiter) Queued() int {
 	c := l.client
 	c.mu.Lock()
@@ -31,9 +31,9 @@ func (l *RateLimiter) Queued() int {
 	}
 	q.mu.Lock()
 	defer q.mu.Unlock()
-	n := len(q.tries)
-	for _, r := range q.line.requests {
-		if r.state == queued {
+	n := q.tries.Len() + q.jobs.Len()
+	for place := q.line.requests.First(); place != nil; place = place.Next() {
+		if place.Element.state == queued {
 			n++
 		}
 	}

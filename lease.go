@@ -229,7 +229,7 @@ type flight struct {
 // stand in line come first: nothing is taken ahead while one of them has been
 // refused, or is not in the batch.
 func (q *queue) board(b *batch, now time.Time) flight {
-	if !q.leases || q.closed || len(q.line.requests) != b.Line {
+	if !q.leases || q.closed || q.line.requests.Len() != b.Line {
 		return flight{}
 	}
 	var s *lessor
@@ -304,13 +304,18 @@ func (q *queue) serve(s *lessor) {
 		r.tell(answer{decision: limit.Decision{Granted: true}})
 		return true
 	}
-	for _, r := range q.line.requests {
-		if !lent(r) {
+	for place := q.line.requests.First(); place != nil; {
+		next := place.Next()
+		if !lent(place.Element) {
 			break
 		}
+		place = next
 	}
-	q.line.clear()
-	q.tries = slices.DeleteFunc(q.tries, lent)
+	for place := q.tries.First(); place != nil; {
+		next := place.Next()
+		lent(place.Element)
+		place = next
+	}
 }
 
 // lend serves a request from its handle's lease. Where that has too little left

@@ -1,8 +1,9 @@
 package rratelimiter
 
 import (
-	"slices"
 	"time"
+
+	"github.com/rratelimiter/rratelimiter/internal/chain"
 )
 
 // line is where requests wait for permits, first come first served. It asks in
@@ -14,9 +15,9 @@ import (
 //
 // A queue's lock guards its line.
 type line struct {
-	requests []*request    // in the order in which they came
-	interval time.Duration // the limiter's; 0 before the first refusal
-	dueAt    time.Time     // when the next round begins; zero: at once
+	requests chain.List[*request] // in the order in which they came
+	interval time.Duration        // the limiter's; 0 before the first refusal
+	dueAt    time.Time            // when the next round begins; zero: at once
 
 	round   int
 	asking  bool // a round is under way
@@ -32,8 +33,8 @@ type line struct {
 // nobody is before it, or where it wants less than was refused to those before
 // it and these must no longer hold it up.
 func (l *line) join(r *request) {
-	l.requests = append(l.requests, r)
-	if len(l.requests) == 1 || l.overdue(r.since) && r.permits < l.smallest {
+	l.requests.Push(r.link())
+	if l.requests.Len() == 1 || l.overdue(r.since) && r.permits < l.smallest {
 		l.dueAt = time.Time{}
 	}
 	l.takeTurns()
@@ -41,16 +42,18 @@ func (l *line) join(r *request) {
 
 // overdue tells whether the first in line has asked for an interval.
 func (l *line) overdue(now time.Time) bool {
-	return l.interval > 0 && !now.Before(l.requests[0].since.Add(l.interval))
+	return l.interval > 0 && !now.Before(l.first().since.Add(l.interval))
 }
+
+func (l *line) first() *request { return l.requests.First().Element }
 
 // takeTurns has a round begin when the first will have asked for an interval,
 // where there are others to be tried then.
 func (l *line) takeTurns() {
-	if len(l.requests) < 2 || !l.strict || l.interval == 0 {
+	if l.requests.Len() < 2 || !l.strict || l.interval == 0 {
 		return
 	}
-	if turn := l.requests[0].since.Add(l.interval); turn.Before(l.dueAt) {
+	if turn := l.first().since.Add(l.interval); turn.Before(l.dueAt) {
 		l.dueAt = turn
 	}
 }
@@ -63,7 +66,7 @@ func (l *line) nudge() {
 
 // due tells whether somebody in line is to be asked for.
 func (l *line) due(now time.Time) bool {
-	return len(l.requests) > 0 && (l.asking || !l.dueAt.After(now))
+	return l.requests.Len() > 0 && (l.asking || !l.dueAt.After(now))
 }
 
 // stillAsks tells whether a request whose caller's patience has just ended is
@@ -75,12 +78,9 @@ func (l *line) stillAsks(r *request) bool {
 // remove takes out a request whose caller went away. What the first left to the
 // others is for the next round to see.
 func (l *line) remove(r *request) {
-	i := slices.Index(l.requests, r)
-	if i < 0 {
-		return
-	}
-	l.requests = slices.Delete(l.requests, i, i+1)
-	if i == 0 {
+	wasFirst := l.first() == r
+	r.place.Leave()
+	if wasFirst {
 		l.nudge()
 	}
 }
@@ -96,7 +96,8 @@ func (l *line) fill(b *batch, now time.Time) {
 		l.blocked, l.nudged = false, false
 		l.wait, l.smallest = 0, MaxPermits
 	}
-	for _, r := range l.requests {
+	for place := l.requests.First(); place != nil; place = place.Next() {
+		r := place.Element
 		if r.round == l.round {
 			continue
 		}
@@ -108,8 +109,8 @@ func (l *line) fill(b *batch, now time.Time) {
 }
 
 // refused takes note of a request that stays in line.
-func (l *line) refused(r *request, a answer, interval time.Duration) {
-	l.interval = interval
+func (l *line) refused(r *request, a answer, o outcome) {
+	l.interval = o.interval
 	if a.inLine {
 		r.round = 0 // it was not asked for
 		return
@@ -124,28 +125,24 @@ func (l *line) refused(r *request, a answer, interval time.Duration) {
 // settle is told that a batch has its answers. At the end of a round it refuses
 // those whose time is over, and sets when the next begins.
 func (l *line) settle(now time.Time) {
-	l.clear()
-	unasked := func(r *request) bool { return r.round != l.round }
-	if !l.asking || !l.blocked && slices.ContainsFunc(l.requests, unasked) {
+	// A round asks in order: all have been asked where the last has.
+	last := l.requests.Last()
+	if !l.asking || !l.blocked && last != nil && last.Element.round != l.round {
 		return
 	}
 	l.asking = false
-	for _, r := range l.requests {
+	for place := l.requests.First(); place != nil; {
+		r := place.Element
+		place = place.Next()
 		if !r.deadline.IsZero() && !now.Before(r.deadline) {
 			r.tell(answer{})
 		}
 	}
-	l.clear()
 	l.dueAt = now.Add(l.wait)
 	if l.nudged {
 		l.dueAt = time.Time{}
 	}
-	if len(l.requests) > 0 {
+	if l.requests.Len() > 0 {
 		l.takeTurns()
 	}
-}
-
-// clear takes those that have their answer out of the line.
-func (l *line) clear() {
-	l.requests = slices.DeleteFunc(l.requests, func(r *request) bool { return r.state == answered })
 }

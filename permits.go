@@ -3,11 +3,11 @@ package rratelimiter
 import (
 	"context"
 	"fmt"
-	"slices"
 	"sync"
 	"sync/atomic"
 	"time"
 
+	"github.com/rratelimiter/rratelimiter/internal/chain"
 	"github.com/rratelimiter/rratelimiter/internal/meet"
 	"github.com/rratelimiter/rratelimiter/internal/script"
 	"github.com/rratelimiter/rratelimiter/limit"
@@ -23,16 +23,16 @@ type queue struct {
 
 	mu      sync.Mutex
 	closed  bool
-	busy    bool            // somebody is working through the queue
-	flying  bool            // a batch or a job is on its way
-	jobWas  bool            // the last was a job: then it is the requests' turn
-	jobNow  bool            // a job is on its way
-	rests   []rest          // of leases that have ended; they come before all else
-	jobs    []*job          // what must not meet an attempt whose outcome is in doubt
-	bundles int             // attempts on their way that take of other limiters too
-	behind  []chan struct{} // such attempts that wait for a job; closed when it is done
-	tries   []*request      // want one answer, at once
-	line    line            // wait for permits
+	busy    bool                 // somebody is working through the queue
+	flying  bool                 // a batch or a job is on its way
+	jobWas  bool                 // the last was a job: then it is the requests' turn
+	jobNow  bool                 // a job is on its way
+	rests   []rest               // of leases that have ended; they come before all else
+	jobs    chain.List[*job]     // what must not meet an attempt whose outcome is in doubt
+	bundles int                  // attempts on their way that take of other limiters too
+	behind  []chan struct{}      // such attempts that wait for a job; closed when it is done
+	tries   chain.List[*request] // want one answer, at once
+	line    line                 // wait for permits
 	timer   *time.Timer
 
 	leases  bool      // a handle with leases has been here
@@ -44,8 +44,9 @@ type queue struct {
 
 // job is work of the queue other than a batch.
 type job struct {
-	run  func()
-	done chan struct{}
+	run   func()
+	place chain.Link[*job] // among those that are still to be done
+	done  chan struct{}
 }
 
 // acquire hands a request in and waits for its answer.
@@ -65,7 +66,7 @@ func (q *queue) acquire(ctx context.Context, r *request) (answer, error) {
 	if r.waits {
 		q.line.join(r)
 	} else {
-		q.tries = append(q.tries, r)
+		q.tries.Push(r.link())
 	}
 	lead := !q.busy && q.ready(r.since)
 	if lead {
@@ -156,10 +157,11 @@ func (q *queue) giveUp(r *request) bool {
 
 // remove takes a queued request out of its list.
 func (q *queue) remove(r *request) {
-	if i := slices.Index(q.tries, r); i >= 0 {
-		q.tries = slices.Delete(q.tries, i, i+1)
+	if r.waits {
+		q.line.remove(r)
+	} else {
+		r.place.Leave()
 	}
-	q.line.remove(r)
 	q.start()
 }
 
@@ -167,12 +169,13 @@ func (q *queue) remove(r *request) {
 // will run: not where ctx ended before its turn.
 func (q *queue) exclusive(ctx context.Context, f func()) error {
 	j := &job{run: f, done: make(chan struct{})}
+	j.place.Element = j
 	q.mu.Lock()
 	if q.closed {
 		q.mu.Unlock()
 		return ErrClosed
 	}
-	q.jobs = append(q.jobs, j)
+	q.jobs.Push(&j.place)
 	q.start()
 	q.mu.Unlock()
 	select {
@@ -182,8 +185,8 @@ func (q *queue) exclusive(ctx context.Context, f func()) error {
 	}
 	q.mu.Lock()
 	defer q.mu.Unlock()
-	if i := slices.Index(q.jobs, j); i >= 0 {
-		q.jobs = slices.Delete(q.jobs, i, i+1)
+	if j.place.Waits() {
+		j.place.Leave()
 		if !q.jobsBefore() {
 			q.admit()
 		}
@@ -224,11 +227,11 @@ func (q *queue) ready(now time.Time) bool {
 }
 
 // jobReady tells whether a job is to be done that no attempt holds up.
-func (q *queue) jobReady() bool { return len(q.jobs) > 0 && q.bundles == 0 }
+func (q *queue) jobReady() bool { return q.jobs.Len() > 0 && q.bundles == 0 }
 
 // asked tells whether a batch is to be sent at this time.
 func (q *queue) asked(now time.Time) bool {
-	return len(q.tries) > 0 || q.line.due(now)
+	return q.tries.Len() > 0 || q.line.due(now)
 }
 
 // work goes through the queue until nothing is left to do now.
@@ -280,8 +283,8 @@ func (q *queue) step(ctx context.Context) bool {
 			q.mu.Unlock()
 			return true
 		}
-		j := q.jobs[0]
-		q.jobs = slices.Delete(q.jobs, 0, 1)
+		j := q.jobs.First().Element
+		j.place.Leave()
 		q.flying, q.jobWas, q.jobNow = true, true, true
 		q.mu.Unlock()
 		j.run()
@@ -309,19 +312,14 @@ func (q *queue) step(ctx context.Context) bool {
 // where it is due, then those that want one try.
 func (q *queue) next(now time.Time) *batch {
 	b := newBatch(q.client.rules)
-	if len(q.tries) > 0 {
+	if q.tries.Len() > 0 {
 		b.reserved = meet.MaxRuns / 2 // a long line leaves room for one try
 	}
 	q.line.fill(b, now)
 	b.reserved = 0
-	taken := 0
-	for _, r := range q.tries {
-		if !b.add(r, false) {
-			break
-		}
-		taken++
+	for place := q.tries.First(); place != nil && b.add(place.Element, false); place = q.tries.First() {
+		place.Leave()
 	}
-	q.tries = slices.Delete(q.tries, 0, taken)
 	if len(b.requests) == 0 {
 		b.free()
 		return nil
@@ -371,7 +369,7 @@ func (q *queue) flush(ctx context.Context, b *batch) {
 		}
 		if r.waits && r.state != left && !q.closed && a.refused() && (r.deadline.IsZero() || now.Before(r.deadline)) {
 			r.state, r.refused, lined = queued, true, true
-			q.line.refused(r, a, o.interval)
+			q.line.refused(r, a, o)
 			continue
 		}
 		if q.closed && r.waits && a.refused() {
@@ -411,7 +409,6 @@ func (q *queue) send(ctx context.Context, b *batch) (o outcome, err error) {
 		for _, r := range b.requests {
 			r.tell(answer{err: fmt.Errorf("%w: a hook of the Redis client panicked", ErrUnknownOutcome)})
 		}
-		q.line.clear()
 	}()
 	o, err = q.client.decide(ctx, q.keys, b)
 	sent = true
@@ -423,7 +420,7 @@ func (q *queue) send(ctx context.Context, b *batch) (o outcome, err error) {
 
 // rest arms the timer for a line that waits.
 func (q *queue) rest() {
-	if len(q.line.requests) == 0 {
+	if q.line.requests.Len() == 0 {
 		return
 	}
 	wait := max(0, time.Until(q.line.dueAt))
@@ -448,13 +445,15 @@ func (q *queue) close() {
 	q.mu.Lock()
 	defer q.mu.Unlock()
 	q.closed = true
-	for _, r := range slices.Concat(q.line.requests, q.tries) {
-		if r.state == queued {
-			r.tell(answer{err: ErrClosed})
+	for _, waiting := range []*chain.List[*request]{&q.line.requests, &q.tries} {
+		for place := waiting.First(); place != nil; {
+			r := place.Element
+			place = place.Next()
+			if r.state == queued {
+				r.tell(answer{err: ErrClosed})
+			}
 		}
 	}
-	q.tries = nil
-	q.line.clear()
 	q.endLeases()
 	q.start()
 }

@@ -3,6 +3,8 @@ package rratelimiter
 import (
 	"sync"
 	"time"
+
+	"github.com/rratelimiter/rratelimiter/internal/chain"
 )
 
 // request is one caller's wish for permits.
@@ -22,7 +24,8 @@ type request struct {
 	sent    time.Time // when it was asked for last
 	before  counts    // when it was sent; see refusals
 	answer  answer
-	done    chan struct{} // closed with the answer; nil while nobody waits for it
+	place   chain.Link[*request] // in the line, or among those that want one try
+	done    chan struct{}        // closed with the answer; nil while nobody waits for it
 }
 
 type state int
@@ -47,13 +50,16 @@ func newRequest(l *RateLimiter, permits int64) *request {
 	return r
 }
 
-// free lets a request be used anew whose answer its caller has. One that stood
-// in line is left alone: the line may not have forgotten it yet.
+// free lets a request be used anew whose answer its caller has.
 func (r *request) free() {
-	if !r.waits {
-		*r = request{}
-		requests.Put(r)
-	}
+	*r = request{}
+	requests.Put(r)
+}
+
+// link returns the request's place, for a list that it is to join.
+func (r *request) link() *chain.Link[*request] {
+	r.place.Element = r
+	return &r.place
 }
 
 // take returns the answer that is there, and lets go of the request.
@@ -66,8 +72,9 @@ func (r *request) take() (answer, error) {
 	return a, a.err
 }
 
-// tell gives the caller its answer.
+// tell gives the caller its answer, with which the request leaves its list.
 func (r *request) tell(a answer) {
+	r.place.Leave()
 	r.state, r.answer = answered, a
 	if r.done != nil {
 		close(r.done)

@@ -3,9 +3,9 @@ package meet
 import (
 	"context"
 	"fmt"
-	"slices"
 	"sync"
 
+	"github.com/rratelimiter/rratelimiter/internal/chain"
 	"github.com/rratelimiter/rratelimiter/limit"
 )
 
@@ -54,11 +54,12 @@ type Table struct {
 // seat is where the requests for one key gather.
 type seat struct {
 	key     string
-	waiting []*request
+	waiting chain.List[*request]
 }
 
 type request struct {
 	permits int64
+	place   chain.Link[*request] // among those that wait
 	state   state
 	verdict *Verdict
 	answer  Answer
@@ -107,6 +108,7 @@ func (t *Table) take(ctx context.Context, key string, permits int64) (limit.Deci
 		}
 	}
 	r := &request{permits: permits}
+	r.place.Element = r
 	t.mu.Lock()
 	s := t.seats[key]
 	lead := s == nil
@@ -114,7 +116,7 @@ func (t *Table) take(ctx context.Context, key string, permits int64) (limit.Deci
 		s = &seat{key: key}
 		t.seats[key] = s
 	}
-	s.waiting = append(s.waiting, r)
+	s.waiting.Push(&r.place)
 	alone := lead && ctx.Done() == nil
 	if !alone {
 		r.done = make(chan struct{})
@@ -131,7 +133,7 @@ func (t *Table) take(ctx context.Context, key string, permits int64) (limit.Deci
 		select {
 		case <-r.done:
 		case <-ctx.Done():
-			if t.abandon(s, r) {
+			if t.abandon(r) {
 				return limit.Decision{}, nil, ctx.Err()
 			}
 		}
@@ -155,7 +157,7 @@ func (r *request) take() (limit.Decision, func(context.Context) error, error) {
 
 // abandon takes a request back whose caller's context has ended. It tells false
 // where the answer is there.
-func (t *Table) abandon(s *seat, r *request) bool {
+func (t *Table) abandon(r *request) bool {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	switch r.state {
@@ -164,9 +166,7 @@ func (t *Table) abandon(s *seat, r *request) bool {
 	case inFlight:
 		r.state = left
 	case queued:
-		if i := slices.Index(s.waiting, r); i >= 0 {
-			s.waiting = slices.Delete(s.waiting, i, i+1)
-		}
+		r.place.Leave()
 	}
 	return true
 }
@@ -177,7 +177,7 @@ func (t *Table) first(ctx context.Context, s *seat) {
 	defer func() {
 		t.mu.Lock()
 		defer t.mu.Unlock()
-		if len(s.waiting) > 0 {
+		if s.waiting.Len() > 0 {
 			go t.work(ctx, s)
 		} else {
 			delete(t.seats, s.key)
@@ -195,7 +195,7 @@ func (t *Table) first(ctx context.Context, s *seat) {
 func (t *Table) work(ctx context.Context, s *seat) {
 	for {
 		t.mu.Lock()
-		if len(s.waiting) == 0 {
+		if s.waiting.Len() == 0 {
 			delete(t.seats, s.key)
 			t.mu.Unlock()
 			return
@@ -209,14 +209,15 @@ func (t *Table) work(ctx context.Context, s *seat) {
 // board makes a batch of those that wait. t.mu is held.
 func (t *Table) board(s *seat) (b *Batch, requests []*request) {
 	b = &Batch{}
-	for _, r := range s.waiting {
+	for place := s.waiting.First(); place != nil; place = s.waiting.First() {
+		r := place.Element
 		if len(requests) > 0 && r.permits > t.rule.Most-b.Sum || !b.Add(r.permits, false, 0) {
 			break
 		}
+		place.Leave()
 		r.state = inFlight
 		requests = append(requests, r)
 	}
-	s.waiting = slices.Delete(s.waiting, 0, len(requests))
 	return b, requests
 }
 
