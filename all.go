@@ -33,9 +33,9 @@ const MaxLimiters = 32
 // server is.
 //
 // With a timeout of 0 or less it asks once. With more it asks again when all
-// that refused said that they could grant, and at once where this Client
-// releases permits of one of the limiters or changes it; it does not stand in
-// their lines. All else is as with [RateLimiter.TryAcquire]. An error that one
+// that refused said that they could grant, in time to keep those with a KeepAlive
+// time alive, and at once where this Client releases permits of one of the
+// limiters or changes it; it does not stand in their lines. All else is as with [RateLimiter.TryAcquire]. An error that one
 // limiter is the cause of says which; nothing is taken from any then. Where
 // Redissons before 3.13.3 share the limiters it is ErrUnsupported.
 func (c *Client) TryAcquireAll(ctx context.Context, permits int64, timeout time.Duration, limiters ...*RateLimiter) (bool, error) {
@@ -154,61 +154,12 @@ func (c *Client) newBundle(permits int64, limiters []*RateLimiter) *bundle {
 	}
 }
 
-// acquire asks until the permits are granted or the time is over.
-func (b *bundle) acquire(ctx context.Context, timeout time.Duration) (bool, error) {
-	if timeout <= 0 {
-		b.patience = time.Second
-		v, err := b.ask(ctx)
-		return v.granted, err
-	}
-	deadline := time.Now().Add(timeout)
-	b.client.join(b)
-	defer b.client.part(b)
-	for {
-		select {
-		case <-b.woken:
-		default:
-		}
-		b.patience = min(time.Until(deadline), script.Patience)
-		v, err := b.ask(ctx)
-		if err != nil || v.granted {
-			return v.granted, err
-		}
-		if more, err := b.wait(ctx, time.Now().Add(v.wait), deadline); !more || err != nil {
-			return false, err
-		}
-	}
-}
-
-// wait returns when it is time to ask again, at that moment or before; false
-// where the deadline is sooner.
-func (b *bundle) wait(ctx context.Context, at, deadline time.Time) (bool, error) {
-	if b.client.isClosed() {
-		return false, ErrClosed
-	}
-	until := at
-	if deadline.Before(at) {
-		until = deadline
-	}
-	timer := time.NewTimer(time.Until(until))
-	defer timer.Stop()
-	select {
-	case <-b.woken:
-		if b.client.isClosed() {
-			return false, ErrClosed
-		}
-		return time.Now().Before(deadline), nil
-	case <-timer.C:
-		return until.Equal(at), nil
-	case <-ctx.Done():
-		return false, ctx.Err()
-	}
-}
-
 // verdict is the script's answer.
 type verdict struct {
 	granted bool
-	wait    time.Duration // until none of those that refused would
+	wait    time.Duration   // until none of those that refused would
+	keeps   []time.Duration // of each limiter the keep-alive time, which was started anew; 0 for none
+	sent    time.Time
 }
 
 // ask makes one attempt, and returns early when ctx ends: what is granted then
@@ -307,8 +258,9 @@ func (b *bundle) attempt(ctx context.Context) (any, error) {
 
 // parse reads the script's answer.
 func (b *bundle) parse(reply any) (verdict, error) {
-	if _, granted := reply.(int64); granted {
-		return verdict{granted: true}, nil
+	v := verdict{sent: b.sent}
+	if _, v.granted = reply.(int64); v.granted {
+		return v, nil
 	}
 	values, _ := reply.([]any)
 	if len(values) == 3 && values[0] == "exceeds" {
@@ -326,11 +278,14 @@ func (b *bundle) parse(reply any) (verdict, error) {
 	if err != nil {
 		return verdict{}, err
 	}
-	if len(numbers) == 0 || len(numbers)%3 != 0 {
+	all := len(b.limiters)
+	if len(numbers) <= all || (len(numbers)-all)%3 != 0 {
 		return verdict{}, fmt.Errorf("unexpected answer of a script: %v", reply)
 	}
-	var v verdict
-	for refusal := range slices.Chunk(numbers, 3) {
+	for _, keep := range numbers[:all] {
+		v.keeps = append(v.keeps, meet.Millis(keep))
+	}
+	for refusal := range slices.Chunk(numbers[all:], 3) {
 		v.wait = max(v.wait, meet.Millis(max(refusal[1], -refusal[1])))
 		if l := b.limiter(refusal[0]); l != nil && l.auditDue(b.sent) {
 			l.auditDone(time.Now(), meet.Millis(refusal[2]))
@@ -413,58 +368,6 @@ func (b *bundle) leave() {
 	for _, q := range b.queues {
 		b.client.leave(q)
 	}
-}
-
-// wake has the caller ask again.
-func (b *bundle) wake() {
-	select {
-	case b.woken <- struct{}{}:
-	default:
-	}
-}
-
-// join has changes of its limiters wake the caller; part ends that.
-func (c *Client) join(b *bundle) {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	if c.bundles == nil {
-		c.bundles = make(map[string]map[*bundle]struct{})
-	}
-	for _, q := range b.queues {
-		key := q.keys.Names()[0]
-		if c.bundles[key] == nil {
-			c.bundles[key] = make(map[*bundle]struct{})
-		}
-		c.bundles[key][b] = struct{}{}
-	}
-}
-
-func (c *Client) part(b *bundle) {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	for _, q := range b.queues {
-		key := q.keys.Names()[0]
-		delete(c.bundles[key], b)
-		if len(c.bundles[key]) == 0 {
-			delete(c.bundles, key)
-		}
-	}
-}
-
-// wakeBundles has those ask again that wait for the limiter of that key beside
-// others.
-func (c *Client) wakeBundles(key string) {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	for b := range c.bundles[key] {
-		b.wake()
-	}
-}
-
-func (c *Client) isClosed() bool {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	return c.closed
 }
 
 // begin has an attempt hold up the jobs of all its queues until end, as a batch

@@ -221,11 +221,24 @@ func bundleAcquire(models []*model, client int, now time.Time, permits int64, ti
 				p.grants = append(p.grants, modelGrant{at: now, permits: permits, client: client})
 			}
 			return true, now, nil
+		case upkeep(models, now).Before(at) && upkeep(models, now).Before(deadline):
+			at = upkeep(models, now)
 		case at.After(deadline):
 			return false, deadline, nil
 		}
 		now = at
 	}
+}
+
+// upkeep returns when one who waits asks again to keep all the limiters alive.
+func upkeep(models []*model, now time.Time) time.Time {
+	next := now.Add(forever)
+	for _, m := range models {
+		if at := m.upkeep(now); at.Before(next) {
+			next = at
+		}
+	}
+	return next
 }
 
 // look compares what is free.

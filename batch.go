@@ -141,8 +141,9 @@ func formatAge(age time.Duration) string {
 type outcome struct {
 	rate, free, taken int64
 	interval, reset   time.Duration
-	windowEnd         int64   // epoch ms, where the value counts a fixed window
-	waits             []int64 // ms, for each refused run that has one
+	keep              time.Duration // the keep-alive time that the attempt started anew; 0 for none
+	windowEnd         int64         // epoch ms, where the value counts a fixed window
+	waits             []int64       // ms, for each refused run that has one
 }
 
 func (b *batch) parseOutcome(reply any) (outcome, error) {
@@ -158,7 +159,7 @@ func (b *batch) parseOutcome(reply any) (outcome, error) {
 	if err != nil {
 		return outcome{}, err
 	}
-	if len(numbers) < 5 {
+	if len(numbers) < 6 {
 		return outcome{}, fmt.Errorf("unexpected answer of the acquire script: %v", reply)
 	}
 	o := outcome{
@@ -167,7 +168,8 @@ func (b *batch) parseOutcome(reply any) (outcome, error) {
 		taken:    numbers[2],
 		interval: meet.Millis(numbers[3]),
 		reset:    meet.Millis(numbers[4]),
-		waits:    numbers[5:],
+		keep:     meet.Millis(numbers[5]),
+		waits:    numbers[6:],
 	}
 	if b.rules.windowed() && len(o.waits) > 0 {
 		o.windowEnd, o.waits = o.waits[0], o.waits[1:]

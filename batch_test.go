@@ -369,7 +369,7 @@ func (answering) Process(_ context.Context, cmd redis.Cmder) error {
 		if cmd.Args()[9] == "1" { // the sum, behind the five keys and the member
 			taken = 1
 		}
-		reply = []any{int64(9), int64(1), taken, int64(1000), int64(1000), int64(50)}
+		reply = []any{int64(9), int64(1), taken, int64(1000), int64(1000), int64(0), int64(50)}
 	}
 	cmd.(interface{ SetVal(val any) }).SetVal(reply)
 	return nil

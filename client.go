@@ -45,7 +45,7 @@ type Client struct {
 
 	// bundles are those that wait, by the mapped name of each of their limiters.
 	// Guarded by mu.
-	bundles map[string]map[*bundle]struct{}
+	bundles map[string]*crowd
 
 	made    time.Time
 	taken   grantTimes                      // for Release
@@ -120,8 +120,8 @@ func (c *Client) Close(ctx context.Context) error {
 			close(c.idle)
 		}
 		queues = slices.Collect(maps.Values(c.queues))
-		for _, waiting := range c.bundles {
-			for b := range waiting {
+		for _, crowd := range c.bundles {
+			for b := range crowd.waiting {
 				b.wake()
 			}
 		}

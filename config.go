@@ -55,8 +55,9 @@ type Config struct {
 	Interval time.Duration
 
 	// KeepAlive deletes the limiter, configuration included, when nobody has
-	// asked it for permits for this long; every request starts it anew. A whole
-	// number of milliseconds, at least Interval; 0 keeps the limiter for ever.
+	// asked it for permits for this long; every request starts it anew, and callers
+	// that wait ask before it is over. A whole number of milliseconds, at least
+	// Interval; 0 keeps the limiter for ever.
 	KeepAlive time.Duration
 }
 

@@ -27,6 +27,7 @@ type line struct {
 
 	wait     time.Duration // the shortest wait that this round was told
 	smallest int64         // the fewest permits that it was refused
+	alive    time.Time     // the next begins by then, to keep the limiter alive; zero where that lives without
 }
 
 // join puts a request at the end of the line. It is asked for at once where
@@ -94,7 +95,7 @@ func (l *line) fill(b *batch, now time.Time) {
 		l.round++
 		l.asking, l.strict = true, !l.overdue(now)
 		l.blocked, l.nudged = false, false
-		l.wait, l.smallest = 0, MaxPermits
+		l.wait, l.smallest, l.alive = 0, MaxPermits, time.Time{}
 	}
 	for place := l.requests.First(); place != nil; place = place.Next() {
 		r := place.Element
@@ -120,7 +121,16 @@ func (l *line) refused(r *request, a answer, o outcome) {
 		l.wait = a.decision.RetryAfter
 	}
 	l.smallest = min(l.smallest, r.permits)
+	l.alive = time.Time{}
+	if o.keep > 0 {
+		l.alive = r.sent.Add(o.keep / keepAliveShare)
+	}
 }
+
+// keepAliveShare is the part of a keep-alive time, one in so many, after which
+// those who wait ask again: each question starts that time anew, and the rest is
+// for the question to get there.
+const keepAliveShare = 2
 
 // settle is told that a batch has its answers. At the end of a round it refuses
 // those whose time is over, and sets when the next begins.
@@ -139,6 +149,9 @@ func (l *line) settle(now time.Time) {
 		}
 	}
 	l.dueAt = now.Add(l.wait)
+	if !l.alive.IsZero() && l.alive.Before(l.dueAt) {
+		l.dueAt = l.alive
+	}
 	if l.nudged {
 		l.dueAt = time.Time{}
 	}

@@ -133,11 +133,21 @@ func (m *model) acquire(client int, now time.Time, permits int64, timeout time.D
 		case at.Equal(now):
 			p.grants = append(p.grants, modelGrant{at: now, permits: permits, client: client})
 			return true, false, now
+		case m.upkeep(now).Before(at) && !m.upkeep(now).After(deadline):
+			at = m.upkeep(now)
 		case at.After(deadline):
 			return false, false, deadline
 		}
 		now = at
 	}
+}
+
+// upkeep returns when one who waits asks again to keep the limiter alive.
+func (m *model) upkeep(now time.Time) time.Time {
+	if m.cfg.KeepAlive == 0 {
+		return now.Add(forever)
+	}
+	return now.Add(m.cfg.KeepAlive / 2)
 }
 
 // release takes permits off the newest grants: the client's own, then others'.

@@ -25,12 +25,13 @@
 -- Returns
 --   the permits granted, or the wait below 0, where it was one request and no
 --   figures are wanted, of a shared limiter; else
---   rate, free, taken, interval, reset, waits...; with w, the epoch ms at which
---   the window ends stands before the waits
+--   rate, free, taken, interval, reset, keep, waits...; with w, the epoch ms at
+--   which the window ends stands before the waits
 --      free: free permits before, below 0 while a lowered rate is paid off
 --      taken: the permits granted
 --      reset: where the figures are wanted, ms until all permits are free again,
 --      if nobody takes more
+--      keep: the keep-alive time in ms, that this call started anew; 0 for none
 --      waits: for each run of which a request was refused, save those behind
 --      another in the line and those above the rate: the ms until it could
 --      pass; negative where it is at least so long
@@ -180,7 +181,7 @@ elseif need == 0 then
   if age ~= '' and not answered and not made then
     mark_answered(KEYS[1], fields[5], identity, now)
   end
-  return {rate, 0, 0, interval, 0}
+  return {rate, 0, 0, interval, 0, 0}
 end
 
 local wanted = need
@@ -287,9 +288,9 @@ end
 if ends and left < rate then
   reset = ends
 end
-answer = {rate, before, taken, interval, reset}
+answer = {rate, before, taken, interval, reset, math.max(0, config.keep)}
 if windowed then
-  answer[6] = now + ends
+  answer[7] = now + ends
 end
 -- What the oldest rows free is summed up once, for all refused sizes.
 local sums, freed = {}, 0

@@ -14,9 +14,10 @@
 --      leaked, and behind that, as for acquire, its configuration if it has none
 -- Returns
 --   the permits, where they were granted; else
---   number, wait, interval, ...   of limiters that refused them: which one of
---      those in KEYS, from 1; the ms until it could grant them, negative where it
---      is at least so long
+--   keep, ..., number, wait, interval, ...   of each limiter the keep-alive time
+--      in ms, 0 for none; then of limiters that refused them: which one of those
+--      in KEYS, from 1; the ms until it could grant them, negative where it is at
+--      least so long
 --   'exceeds', number, rate   the limiter's rate, which is below the permits
 --   'again', token   the call is to be repeated; nothing was granted
 --   'taken'   another attempt has the same id; nothing was granted
@@ -278,7 +279,14 @@ for i, l in ipairs(limiters) do
   end
   keep_ttl(l.config, value_key, permits_key, true, window)
 end
-if refused[1] then
-  return refused
+if not refused[1] then
+  return permits
 end
-return permits
+local answer = {}
+for i, l in ipairs(limiters) do
+  answer[i] = math.max(0, l.config.keep)
+end
+for _, figure in ipairs(refused) do
+  answer[#answer + 1] = figure
+end
+return answer

@@ -355,7 +355,7 @@ func TestEachScriptRuns(t *testing.T) {
 	noRate := "NOTINIT"
 	acquire := []any{member(3), "3", "", "", "", "", 0, "3", 1}
 	runs := []run{
-		{Acquire, 5, acquire, []any{int64(10), int64(10), int64(3), int64(3600000), int64(3600000)}, nil, noRate},
+		{Acquire, 5, acquire, []any{int64(10), int64(10), int64(3), int64(3600000), int64(3600000), int64(0)}, nil, noRate},
 		{AcquireAll, 5, []any{member(3), 3, "", "", "", ""}, int64(3), nil, noRate},
 		{AcquireMany, 3, []any{1, member(3), "3"}, []any{int64(0)}, []any{int64(0)}, ""},
 		{Available, 5, []any{""}, int64(10), nil, noRate},

@@ -1,0 +1,288 @@
+package rratelimiter_test
+
+import (
+	"context"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"github.com/rratelimiter/rratelimiter"
+	"github.com/rratelimiter/rratelimiter/internal/redistest"
+	"github.com/rratelimiter/rratelimiter/lua"
+)
+
+// alive returns a Config of which nobody who waits for it may stop asking.
+func alive(kind rratelimiter.RateType, rate int64, interval time.Duration) rratelimiter.Config {
+	return rratelimiter.Config{Type: kind, Rate: rate, Interval: interval, KeepAlive: interval}
+}
+
+// waits are the ways to wait for one permit of one limiter.
+var waits = map[string]func(ctx context.Context, l *rratelimiter.RateLimiter) (bool, error){
+	"Acquire": func(ctx context.Context, l *rratelimiter.RateLimiter) (bool, error) {
+		err := l.Acquire(ctx, 1)
+		return err == nil, err
+	},
+	"TryAcquire": func(ctx context.Context, l *rratelimiter.RateLimiter) (bool, error) {
+		return l.TryAcquire(ctx, 1, forever)
+	},
+}
+
+func TestDefectAWaitingCallerLosesItsLimiter(t *testing.T) {
+	t.Parallel()
+	for name, wait := range waits {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			bothTypes(t, func(t *testing.T, kind rratelimiter.RateType) {
+				virtual(t, func(t *testing.T, rdb *redis.Client) {
+					l := newLimiter(t, rdb, alive(kind, 1, time.Second))
+					mustAcquire(t, l, 1)
+					sent, start := countCommands(rdb), time.Now()
+					for i := range 5 {
+						granted, err := wait(t.Context(), l)
+						require.NoError(t, err)
+						assert.True(t, granted)
+						assert.Equal(t, time.Duration(i+1)*time.Second, time.Since(start))
+					}
+					assert.LessOrEqual(t, sent.scripts(), 5*3, "two questions for each permit, and the first")
+				})
+			})
+		})
+	}
+}
+
+func TestALineKeepsItsLimiterAlive(t *testing.T) {
+	t.Parallel()
+	keeping := alive(rratelimiter.Overall, 2, time.Second)
+	for name, test := range map[string]struct {
+		version string
+		cfg     rratelimiter.Config
+		opts    []rratelimiter.LimiterOption
+	}{
+		"newest":              {"4.7.0", keeping, nil},
+		"windows":             {"3.12.0", keeping, nil},
+		"lease":               {"4.7.0", keeping, []rratelimiter.LimiterOption{rratelimiter.WithLease(rratelimiter.Lease{Permits: 10})}},
+		"refusals remembered": {"4.7.0", keeping, []rratelimiter.LimiterOption{rratelimiter.WithRefusalCache()}},
+		"a client's pair":     {"4.7.0", perClient(2, time.Second), nil},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			virtual(t, func(t *testing.T, rdb *redis.Client) {
+				client := newClient(t, rdb, rratelimiter.WithRedissonVersion(test.version))
+				l := client.RateLimiter(redistest.Name(t), test.opts...)
+				mustTrySetRate(t, l, test.cfg)
+				mustAcquire(t, l, 2)
+				sent, start := countCommands(rdb), time.Now()
+				var wg sync.WaitGroup
+				for range 20 {
+					wg.Go(func() { assert.NoError(t, l.Acquire(t.Context(), 1)) })
+				}
+				wg.Wait()
+				assert.Equal(t, 10*time.Second, time.Since(start))
+				assert.LessOrEqual(t, sent.scripts(), 10*4)
+			})
+		})
+	}
+}
+
+func TestWaitersKeepTheirLimiterAliveOnAServer(t *testing.T) {
+	t.Parallel()
+	redistest.Everywhere(t, func(t *testing.T, rdb redis.UniversalClient) {
+		l := newLimiter(t, rdb, alive(rratelimiter.Overall, 1, 2*time.Second))
+		mustAcquire(t, l, 1)
+		require.NoError(t, l.Acquire(t.Context(), 1))
+	})
+}
+
+// Redisson sets any keep-alive time.
+func TestAKeepAliveTimeBelowTheInterval(t *testing.T) {
+	t.Parallel()
+	virtual(t, func(t *testing.T, rdb *redis.Client) {
+		l := newLimiter(t, rdb, every(1, 10*time.Second))
+		require.NoError(t, rdb.HSet(t.Context(), keysOf(l).Config, "keepAliveTime", 1000).Err())
+		mustAcquire(t, l, 1)
+		sent, start := countCommands(rdb), time.Now()
+		require.NoError(t, l.Acquire(t.Context(), 1))
+		assert.Equal(t, 10*time.Second, time.Since(start))
+		assert.LessOrEqual(t, sent.scripts(), 2*10+2)
+	})
+}
+
+// waitForAll has callers wait for a slow limiter beside one that lives a second
+// after each question.
+func waitForAll(t *testing.T, rdb *redis.Client, client *rratelimiter.Client, callers int) {
+	t.Helper()
+	name := redistest.Name(t)
+	slow, brief := client.RateLimiter(name), client.RateLimiter(besides(name))
+	mustTrySetRate(t, slow, every(int64(callers), time.Minute))
+	mustTrySetRate(t, brief, alive(rratelimiter.Overall, 1000, time.Second))
+	mustAcquire(t, slow, int64(callers))
+	sent, start := countCommands(rdb), time.Now()
+	var wg sync.WaitGroup
+	for range callers {
+		wg.Go(func() {
+			ok, err := client.TryAcquireAll(t.Context(), 1, forever, brief, slow)
+			assert.NoError(t, err)
+			assert.True(t, ok)
+			assert.Equal(t, time.Minute, time.Since(start))
+		})
+	}
+	wg.Wait()
+	assert.LessOrEqual(t, sent.scripts(), 2*callers+2*60+10, "one asks for all")
+}
+
+func TestThoseThatWaitForAllKeepThemAlive(t *testing.T) {
+	t.Parallel()
+	for name, callers := range map[string]int{"one": 1, "many": 50} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			virtual(t, func(t *testing.T, rdb *redis.Client) { waitForAll(t, rdb, newClient(t, rdb), callers) })
+		})
+	}
+}
+
+// The question that is to keep a limiter alive does not get there: another
+// caller's does.
+func TestASecondTryKeepsThemAlive(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		rdb, m := redistest.Mini(t)
+		require.NoError(t, rdb.ScriptLoad(t.Context(), lua.AcquireAll.Source).Err())
+		proxy := redistest.MiniProxy(t, m)
+		stuck := make(chan struct{})
+		client := newClient(t, proxy.Client(t, nil))
+		name := redistest.Name(t)
+		slow, brief := client.RateLimiter(name), client.RateLimiter(besides(name))
+		mustTrySetRate(t, slow, every(2, 3*time.Second))
+		mustTrySetRate(t, brief, alive(rratelimiter.Overall, 1000, time.Second))
+		mustAcquire(t, slow, 2)
+		proxy.OnCommand(redistest.Nth(3, lua.AcquireAll.SHA, redistest.Late.When(stuck)))
+		start := time.Now()
+		var wg sync.WaitGroup
+		for range 2 {
+			wg.Go(func() {
+				ok, err := client.TryAcquireAll(t.Context(), 1, forever, brief, slow)
+				assert.NoError(t, err)
+				assert.True(t, ok)
+			})
+		}
+		time.Sleep(2 * time.Second)
+		ttl, err := brief.TTL(t.Context())
+		require.NoError(t, err)
+		assert.Positive(t, ttl, "the other caller asks")
+		close(stuck)
+		wg.Wait()
+		assert.Less(t, time.Since(start), 4*time.Second)
+	})
+}
+
+func TestWaitersLearnThatTheirLimiterIsGone(t *testing.T) {
+	t.Parallel()
+	for name, test := range map[string]struct {
+		cfg    rratelimiter.Config
+		remove func(t *testing.T, s *scene)
+		at     time.Duration
+	}{
+		"deleted by its Client": {alive(rratelimiter.Overall, 1, 10*time.Second), func(t *testing.T, s *scene) {
+			_, err := s.Delete(t.Context())
+			require.NoError(t, err)
+		}, time.Second},
+		"deleted by another program": {alive(rratelimiter.Overall, 1, 10*time.Second), func(t *testing.T, s *scene) {
+			_, err := s.other.Delete(t.Context())
+			require.NoError(t, err)
+		}, 5 * time.Second},
+		"given an end by another program": {every(1, 10*time.Second), func(t *testing.T, s *scene) {
+			_, err := s.other.Expire(t.Context(), 2*time.Second)
+			require.NoError(t, err)
+		}, 10 * time.Second},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			synctest.Test(t, func(t *testing.T) {
+				s := newScene(t, test.cfg)
+				beside := s.client.RateLimiter(besides(s.Name()))
+				mustTrySetRate(t, beside, every(1, time.Hour))
+				mustAcquire(t, s.RateLimiter, 1)
+				before := s.sent.scripts()
+				var all []*caller
+				for range 2 {
+					all = append(all, s.call(func() (bool, error) { return waits["Acquire"](t.Context(), s.RateLimiter) }))
+				}
+				all = append(all, s.call(func() (bool, error) {
+					return s.client.TryAcquireAll(t.Context(), 1, forever, beside, s.RateLimiter)
+				}))
+				s.until(time.Second)
+				test.remove(t, s)
+				s.until(20 * time.Second)
+				for _, c := range all {
+					c.requireEnd(t, rratelimiter.ErrNotInitialized, test.at)
+				}
+				assert.LessOrEqual(t, s.sent.scripts()-before, 8, "no polling")
+			})
+		})
+	}
+}
+
+func TestWaitersWithADefaultMakeTheirLimiterAnew(t *testing.T) {
+	t.Parallel()
+	cfg := alive(rratelimiter.Overall, 1, 10*time.Second)
+	for name, test := range map[string]struct {
+		defaults [2]bool // of the first in line, and the second
+		want     [2]string
+	}{
+		"both":       {[2]bool{true, true}, [2]string{"true at 5s", "true at 15s"}},
+		"the first":  {[2]bool{true, false}, [2]string{"true at 5s", "true at 15s"}},
+		"the second": {[2]bool{false, true}, [2]string{"", "true at 5s"}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			synctest.Test(t, func(t *testing.T) {
+				s := newScene(t, cfg)
+				mustAcquire(t, s.RateLimiter, 1)
+				var all []*caller
+				for _, has := range test.defaults {
+					l := s.RateLimiter
+					if has {
+						l = s.client.RateLimiter(s.Name(), rratelimiter.WithDefault(cfg))
+					}
+					all = append(all, s.call(func() (bool, error) { return waits["Acquire"](t.Context(), l) }))
+				}
+				s.until(time.Second)
+				_, err := s.other.Delete(t.Context())
+				require.NoError(t, err)
+				s.until(20 * time.Second)
+				for i, c := range all {
+					if test.want[i] == "" {
+						c.requireEnd(t, rratelimiter.ErrNotInitialized, 5*time.Second)
+						continue
+					}
+					assert.Equal(t, test.want[i], c.outcome())
+				}
+			})
+		})
+	}
+
+	t.Run("several limits", func(t *testing.T) {
+		t.Parallel()
+		synctest.Test(t, func(t *testing.T) {
+			s := newScene(t, cfg, rratelimiter.WithDefault(cfg))
+			slow := s.client.RateLimiter(besides(s.Name()))
+			mustTrySetRate(t, slow, every(1, 20*time.Second))
+			mustAcquire(t, slow, 1)
+			c := s.call(func() (bool, error) {
+				return s.client.TryAcquireAll(t.Context(), 1, forever, s.RateLimiter, slow)
+			})
+			s.until(time.Second)
+			_, err := s.other.Delete(t.Context())
+			require.NoError(t, err)
+			s.until(5 * time.Second)
+			assert.Len(t, limiterKeys(t, s.rdb, s.Name()), 1, "the configuration")
+			s.until(30 * time.Second)
+			assert.Equal(t, "true at 20s", c.outcome())
+		})
+	})
+}
