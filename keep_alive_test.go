@@ -286,3 +286,31 @@ func TestWaitersWithADefaultMakeTheirLimiterAnew(t *testing.T) {
 		})
 	})
 }
+
+// Take asks a second time how long to wait, where the oldest members don't tell.
+func TestTakeOfALimiterThatGoesBetweenItsQuestions(t *testing.T) {
+	t.Parallel()
+	for name, test := range map[string]struct {
+		opts []rratelimiter.LimiterOption
+		want error
+	}{
+		"with a default":    {[]rratelimiter.LimiterOption{rratelimiter.WithDefault(every(300, time.Hour))}, nil},
+		"without a default": {nil, rratelimiter.ErrNotInitialized},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			synctest.Test(t, func(t *testing.T) {
+				s := newScene(t, every(300, time.Hour), test.opts...)
+				addGrants(t, s.rdb, keysOf(s.RateLimiter).Permits, time.Minute, 300, 1)
+				require.NoError(t, s.rdb.Set(t.Context(), keysOf(s.RateLimiter).Value, 0, 0).Err())
+				s.rdb.AddHook(beforeScript{lua.Wait, func() {
+					_, err := s.other.Delete(t.Context())
+					assert.NoError(t, err)
+				}})
+				d, err := s.Take(t.Context(), 290)
+				require.ErrorIs(t, err, test.want)
+				assert.False(t, d.Granted)
+			})
+		})
+	}
+}

@@ -2,6 +2,7 @@ package rratelimiter
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"sync/atomic"
 	"time"
@@ -104,6 +105,9 @@ func (l *RateLimiter) take(ctx context.Context, permits int64, undoable bool) (l
 	for range maxWaitPages {
 		asked := time.Now()
 		reply, err := l.read(ctx, lua.Wait, permits, token)
+		if errors.Is(err, ErrNotInitialized) && l.fallback != "" {
+			break // it has gone since, and the next request makes it anew
+		}
 		if err != nil {
 			return a.decision, nil, err
 		}
