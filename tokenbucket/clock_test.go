@@ -134,7 +134,7 @@ func TestDebtWithoutEnd(t *testing.T) {
 	t.Parallel()
 	redistest.Everywhere(t, func(t *testing.T, rdb redis.UniversalClient) {
 		key, ctx := limittest.Key(t), t.Context()
-		require.NoError(t, rdb.Set(ctx, key, -tokenbucket.MaxTokens, time.Hour).Err())
+		require.NoError(t, rdb.Set(ctx, key, -int64(tokenbucket.MaxTokens), time.Hour).Err())
 		require.NoError(t, rdb.Set(ctx, key+"_time", time.Now().Unix(), time.Hour).Err())
 		l := tokenbucket.New(rdb, tokenbucket.Config{Capacity: 1, Refill: 1, Interval: 24 * time.Hour})
 		for range 2 {
