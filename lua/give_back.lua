@@ -25,6 +25,7 @@
 --- @include "take_off"
 --- @include "window"
 --- @include "answered"
+--- @include "keep_ttl"
 
 local fields = redis.call('HMGET', KEYS[1], 'rate', 'interval', 'type', 'keepAliveTime', 'answered')
 local config, problem = parse_config(fields)
@@ -79,5 +80,9 @@ if value then
     free = config.rate
   end
   redis.call('INCRBY', value_key, digits(free - value))
+end
+-- By a clock that was set back the keys would live longer than they need.
+if config.keep > 0 and redis.call('PTTL', KEYS[1]) > config.keep then
+  keep_ttl(config, value_key, permits_key, true, window)
 end
 return permits
