@@ -132,7 +132,8 @@ func waitForAll(t *testing.T, rdb *redis.Client, client *rratelimiter.Client, ca
 		})
 	}
 	wg.Wait()
-	assert.LessOrEqual(t, sent.scripts(), 2*callers+2*60+10, "one asks for all")
+	// Each asks at first and at last, and some of those who wake at once both ask.
+	assert.LessOrEqual(t, sent.scripts(), 3*callers+2*60+10, "one asks for all")
 }
 
 func TestThoseThatWaitForAllKeepThemAlive(t *testing.T) {
