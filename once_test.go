@@ -1038,11 +1038,11 @@ func TestGiveBackFindsItsMember(t *testing.T) {
 			gone := make(chan struct{})
 			var others int64
 			w.onScript(func(s *lua.Script, n int) redistest.Action {
-				switch {
-				case s == lua.Acquire:
+				switch s {
+				case lua.Acquire:
 					cancel()
 					<-gone
-				case s == lua.GiveBack:
+				case lua.GiveBack:
 					if n == 1 {
 						assert.NoError(t, w.other.Release(t.Context(), 2))
 					}

@@ -81,7 +81,7 @@ func (m *mixed) check(t *testing.T, own int64) {
 	assert.Equal(t, own, inUse-others, "permits of the Client's in use")
 	assert.Equal(t, m.others, others, "permits of others in use")
 	value, _ := storedValue(t, m.rdb, m.keys.Value)
-	assert.EqualValues(t, mixedRate-inUse, value)
+	assert.Equal(t, mixedRate-inUse, value)
 }
 
 // A Release takes this Client's members first, however many of others are newer.

@@ -209,7 +209,7 @@ func TestLargestFigures(t *testing.T) {
 		assert.Equal(t, "9007199254740991", rdb.Get(t.Context(), key).Val())
 
 		key = limittest.Key(t)
-		const longest = math.MaxInt64 / time.Millisecond * time.Millisecond
+		const longest = math.MaxInt64 * time.Nanosecond / 1e6 * 1e6
 		l = fixedwindow.New(rdb, fixedwindow.Config{Limit: 2, Window: longest})
 		assert.Equal(t, longest, limittest.Take(t, l, key, 1).ResetAfter)
 		assert.True(t, limittest.Take(t, l, key, 1).Granted)

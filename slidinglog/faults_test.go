@@ -181,7 +181,7 @@ func TestLongestWindow(t *testing.T) {
 	t.Parallel()
 	redistest.Everywhere(t, func(t *testing.T, rdb redis.UniversalClient) {
 		key := limittest.Key(t)
-		const longest = math.MaxInt64 / time.Millisecond * time.Millisecond
+		const longest = math.MaxInt64 * time.Nanosecond / 1e6 * 1e6
 		l := slidinglog.New(rdb, slidinglog.Config{Limit: 3, Window: longest})
 		assert.Equal(t, longest, limittest.Take(t, l, key, 1).ResetAfter)
 		assert.True(t, limittest.Take(t, l, key, 2).Granted)

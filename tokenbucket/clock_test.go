@@ -140,7 +140,7 @@ func TestDebtWithoutEnd(t *testing.T) {
 		for range 2 {
 			d := limittest.Take(t, l, key, 1)
 			assert.False(t, d.Granted)
-			assert.Equal(t, math.MaxInt64/time.Millisecond*time.Millisecond, d.RetryAfter)
+			assert.Equal(t, math.MaxInt64*time.Nanosecond/1e6*1e6, d.RetryAfter)
 			assert.Positive(t, rdb.PTTL(ctx, key).Val())
 		}
 	})

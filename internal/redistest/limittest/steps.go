@@ -114,8 +114,10 @@ func testGiveBackByAClockSetBack(t *testing.T, k Kind) {
 		}, 0, 0, false},
 		"the same time comes again": {func(t *testing.T, rdb *redis.Client, l limit.Limiter, step func(time.Duration)) {
 			const past = window + time.Millisecond
+			all := rdb.Keys(t.Context(), "*").Val()
 			time.Sleep(past)
-			require.Zero(t, rdb.Exists(t.Context(), k.Keys("orders")...).Val())
+			// A server drops what has run out when it meets it.
+			require.Zero(t, rdb.Exists(t.Context(), all...).Val())
 			step(-past)
 			require.True(t, Take(t, l, "orders", permits).Granted)
 		}, 0, 0, false},
