@@ -1,13 +1,15 @@
 --- @include "digits"
 --- @include "member"
 
--- Sums up a set of any size, a page a call, while nobody adds members to it.
--- newest is the newest of them, place the number of the set in KEYS. Returns the
--- permits; or nil, token where there are more rows; or nil, nil, error reply.
+-- Sums up a set of any size, a page a call, while nobody adds members to it;
+-- where some go, it begins anew. newest is the newest of them, place the number of
+-- the set in KEYS. Returns the permits; or nil, token where there are more rows; or
+-- nil, nil, error reply.
 local function sum_up(permits_key, place, newest, token)
-  local offset, used, from = string.match(token, '^sum:(%d+):(%d+):(.*)$')
+  local size = digits(redis.call('ZCARD', permits_key))
+  local offset, used, of, from = string.match(token, '^sum:(%d+):(%d+):(%d+):(.*)$')
   offset, used = tonumber(offset or '0'), tonumber(used or '0')
-  if from ~= newest then
+  if from ~= newest or of ~= size then
     offset, used = 0, 0
   end
   local page = redis.call('ZRANGE', permits_key, digits(-offset - 256), digits(-offset - 1))
@@ -17,7 +19,7 @@ local function sum_up(permits_key, place, newest, token)
   end
   used = used + sum
   if #page == 256 then
-    return nil, 'sum:' .. digits(offset + 256) .. ':' .. digits(used) .. ':' .. newest
+    return nil, 'sum:' .. digits(offset + 256) .. ':' .. digits(used) .. ':' .. size .. ':' .. newest
   end
   return used
 end
