@@ -211,3 +211,32 @@ func TestTheConfigurationIsMadeAnewInTheLastStep(t *testing.T) {
 		}
 	})
 }
+
+// A value that ends with a configuration that had a time to live is no window
+// where it counts nothing: a Redisson that finds it gone, beside permits in use,
+// would grant the whole rate.
+func TestAValueThatCountsNothingGoesWithItsConfiguration(t *testing.T) {
+	t.Parallel()
+	for what, makeAnew := range madeAnew {
+		t.Run(what, func(t *testing.T) {
+			t.Parallel()
+			virtual(t, func(t *testing.T, rdb *redis.Client) {
+				client := newClient(t, rdb)
+				l := client.RateLimiter("name")
+				mustTrySetRate(t, l, every(10, time.Minute))
+				mustAcquire(t, l, 3)
+				_, err := l.Expire(t.Context(), 2*time.Minute)
+				require.NoError(t, err)
+				require.NoError(t, l.Release(t.Context(), 3))
+				time.Sleep(90 * time.Second)
+				require.NoError(t, rdb.Del(t.Context(), "name").Err())
+				l = makeAnew(t, client, "name", every(10, time.Minute))
+				mustAcquire(t, l, 10)
+				time.Sleep(45 * time.Second)
+				value, there := storedValue(t, rdb, keysOf(l).Value)
+				assert.True(t, there)
+				assert.Zero(t, value)
+			})
+		})
+	}
+}

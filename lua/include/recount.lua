@@ -8,7 +8,7 @@
 -- Makes the value of a limiter that is given a configuration because its own is
 -- lost: of which rate the value was the rest nobody knows, so what is in use
 -- tells. What a fixed window counts can't be told; its value stays, but no higher
--- than the set allows. Without a configuration nobody adds members. Returns nil
+-- than the set allows. One that counts nothing goes: it may be none. Without a configuration nobody adds members. Returns nil
 -- when that is done; a token where there are more rows to look at, with nothing
 -- changed yet; or nil, error reply.
 local function recount(config, value_key, permits_key, places, now, token, windowed)
@@ -31,7 +31,7 @@ local function recount(config, value_key, permits_key, places, now, token, windo
     free = free - used
   end
   -- The value goes before the rows: where memory is short, Redis refuses that one.
-  if value and is_window(value_key, permits_key, windowed, config.interval) then
+  if value and (windowed or in_use or value < config.rate) and is_window(value_key, permits_key, windowed, config.interval) then
     redis.call('INCRBY', value_key, digits(math.min(0, free - value)))
   elseif in_use then
     make_value(value_key, free, windowed, config.interval)
