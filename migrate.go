@@ -70,7 +70,9 @@ func (c *Client) Migrate(ctx context.Context, name string) (members int64, err e
 func (l *RateLimiter) migrate(ctx context.Context) (int64, error) {
 	reply, err := untilDone(func(token string) (any, error) {
 		args := func(all []any, _ time.Duration) []any {
-			return append(all, l.client.newMember(nil, codec.LayoutD2, migratePage), token)
+			member := l.client.newMember(nil, codec.LayoutD2, migratePage)
+			member[1] ^= 0xff // these are not this Client's, and don't bear its mark
+			return append(all, member, token)
 		}
 		return script.Call{Script: lua.Migrate, Keys: l.keys, Repeat: true}.Run(ctx, l.client.sender, args)
 	})

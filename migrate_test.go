@@ -1,6 +1,7 @@
 package rratelimiter_test
 
 import (
+	"fmt"
 	"sync"
 	"testing"
 	"time"
@@ -153,4 +154,39 @@ func TestMigrateRefuses(t *testing.T) {
 			require.ErrorIs(t, err, rratelimiter.ErrCorrupt)
 		})
 	})
+}
+
+// What others took is theirs in the new layout too: a Release takes this Client's
+// off first.
+func TestMigrateMakesNobodysPermitsItsOwn(t *testing.T) {
+	t.Parallel()
+	for _, version := range []string{"4.7.0", "3.20.1"} {
+		for _, layout := range []codec.Layout{codec.LayoutB, codec.LayoutC, codec.LayoutD1} {
+			t.Run(fmt.Sprintf("%s, layout %v", version, layout), func(t *testing.T) {
+				t.Parallel()
+				virtual(t, func(t *testing.T, rdb *redis.Client) {
+					client := newClient(t, rdb, rratelimiter.WithRedissonVersion(version))
+					l := client.RateLimiter(redistest.Name(t))
+					mustTrySetRate(t, l, every(100, time.Hour))
+					mustAcquire(t, l, 3)
+					time.Sleep(time.Second)
+					for range 5 {
+						row := redis.Z{Score: float64(serverNow(t, rdb)), Member: newMember(t, layout, 1)}
+						require.NoError(t, rdb.ZAdd(t.Context(), keysOf(l).Permits, row).Err())
+					}
+					require.NoError(t, rdb.DecrBy(t.Context(), keysOf(l).Value, 5).Err())
+					_, err := client.Migrate(t.Context(), l.Name())
+					require.NoError(t, err)
+					require.NoError(t, l.Release(t.Context(), 3))
+					rows, err := rdb.ZRangeWithScores(t.Context(), keysOf(l).Permits, 0, -1).Result()
+					require.NoError(t, err)
+					assert.Len(t, rows, 5, "those of others")
+					for _, row := range rows {
+						assert.InDelta(t, serverNow(t, rdb), row.Score, 0)
+						assert.Len(t, row.Member, 21)
+					}
+				})
+			})
+		}
+	}
 }

@@ -5,7 +5,7 @@
 -- KEYS
 --   1 config  2 value  3 client's value  4 permits  5 client's permits
 -- ARGV
---   1  a member, of 256 with ids that nobody else uses
+--   1  a member, of 256 with ids that nobody else uses; they bear no client's mark
 --   2  '' or the token of the 'again' answer
 -- Returns
 --   the number of members written
@@ -63,7 +63,8 @@ _, problem = sum_of(rows, places[2])
 if problem then
   return problem
 end
--- To look at a row takes much less time than to rewrite it.
+-- To look at a row takes much less time than to rewrite it. Those of layout D keep
+-- the id, which bears the mark of the client that took the permits.
 local old, new, looked = {}, {}, 0
 for i = #rows, 1, -1 do
   local row = rows[i]
@@ -72,7 +73,11 @@ for i = #rows, 1, -1 do
       break
     end
     new[#new + 1] = redis.call('ZSCORE', permits_key, row)
-    new[#new + 1] = with_permits(later(ARGV[1], #old), permits_of(row))
+    local member = with_permits(later(ARGV[1], #old), permits_of(row))
+    if #row == 13 then
+      member = string.sub(member, 1, 1) .. string.sub(row, 2, 9) .. string.sub(member, 10)
+    end
+    new[#new + 1] = member
     old[#old + 1] = row
   end
   looked = looked + 1
