@@ -254,6 +254,25 @@ func TestReleaseLeavesWhatHasRunOut(t *testing.T) {
 	})
 }
 
+// By a clock that has gone back its own members are dated later than it took them.
+func TestReleaseFindsItsOwnByAClockSetBack(t *testing.T) {
+	t.Parallel()
+	for _, back := range []time.Duration{10 * time.Second, 10 * time.Minute} {
+		t.Run(back.String(), func(t *testing.T) {
+			t.Parallel()
+			redistest.Stepping(t, func(t *testing.T, rdb *redis.Client, step func(time.Duration)) {
+				m := newMixed(t, rdb, rratelimiter.Overall)
+				mustAcquire(t, m.RateLimiter, 3)
+				m.othersTake(t, 1000)
+				time.Sleep(time.Minute)
+				step(-back)
+				require.NoError(t, m.Release(t.Context(), 3))
+				m.check(t, 0)
+			})
+		})
+	}
+}
+
 // Nobody's members are looked through for those of a Client that took none, or
 // none since a Release found none.
 func TestReleaseLooksForItsOwnOnlyWhereThereMayBeSome(t *testing.T) {

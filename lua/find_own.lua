@@ -6,6 +6,7 @@
 --   1  what the identities of the client's members begin with
 --   2  ms since the client was granted permits last, no more than that
 --   3  '' or the place from which to look on
+--   4  '' or ms: what was granted longer ago is left out
 -- Returns
 --   0 where there is none
 --   'found', place   of the member
@@ -28,7 +29,8 @@ if place == '' then
   place = digits(now - tonumber(ARGV[2])) .. ':0:'
 end
 local rows, first = rows_from(permits_key, place, 512)
-local out = redis.call('ZCOUNT', permits_key, '-inf', digits(now - config.interval))
+local since = now - math.min(config.interval, tonumber(ARGV[4]) or math.huge)
+local out = redis.call('ZCOUNT', permits_key, '-inf', digits(since))
 local mark, length = ARGV[1], 1 + #ARGV[1]
 for i = #rows, math.max(1, out - first + 1), -1 do
   if string.sub(rows[i], 2, length) == mark then

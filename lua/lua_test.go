@@ -364,7 +364,7 @@ func TestEachScriptRuns(t *testing.T) {
 		{Delete, 5, nil, int64(1), int64(0), ""},
 		{Expire, 5, []any{"PEXPIRE", 1000}, int64(1), int64(0), ""},
 		{Expire, 5, []any{"PEXPIREAT", int64(4102444800000)}, int64(1), int64(0), ""},
-		{FindOwn, 5, []any{"iiiiiiii", 0, ""}, int64(0), nil, noRate},
+		{FindOwn, 5, []any{"iiiiiiii", 0, "", ""}, int64(0), nil, noRate},
 		{GiveBack, 5, []any{member(3), 3, "", 1000, ""}, int64(0), int64(0), ""},
 		{Migrate, 5, []any{member(0), ""}, int64(0), nil, noRate},
 		{Release, 5, []any{3, "iiiiiiii", "", ""}, int64(0), nil, noRate},
