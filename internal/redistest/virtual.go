@@ -57,10 +57,11 @@ func Stepping(t *testing.T, test func(t *testing.T, rdb *redis.Client, step func
 func steppingMini(t *testing.T) (*redis.Client, func(by time.Duration)) {
 	_, m := newMini(t)
 	var ahead atomic.Int64
+	var stepped atomic.Bool
 	//nolint:unparam // a server's clock can fail to be set
 	set := func() error {
-		if by := ahead.Load(); by != 0 {
-			m.SetTime(time.Now().Add(time.Duration(by)))
+		if stepped.Load() {
+			m.SetTime(time.Now().Add(time.Duration(ahead.Load())))
 		}
 		return nil
 	}
@@ -76,6 +77,7 @@ func steppingMini(t *testing.T) (*redis.Client, func(by time.Duration)) {
 		for _, key := range m.Keys() {
 			left[key] = m.TTL(key)
 		}
+		stepped.Store(true)
 		m.SetTime(time.Now().Add(time.Duration(ahead.Add(int64(by)))))
 		for key, ttl := range left {
 			// Those that expire meanwhile miniredis removes by itself.
