@@ -95,7 +95,8 @@ type Limiter struct {
 func New(rdb Redis, cfg Config) *Limiter {
 	l := &Limiter{cfg: cfg, sender: script.NewSender(rdb)}
 	l.table = meet.NewTable(meet.Rule{
-		Package: "tokenbucket", Err: errors.Join(cfg.validate(), script.CheckClient(rdb)), Most: MaxTokens, Limit: cfg.Capacity + cfg.Borrow, Check: check, Decide: l.decide,
+		Package: "tokenbucket", Err: errors.Join(cfg.validate(), script.CheckClient(rdb)),
+		Most: MaxTokens, Limit: cfg.Capacity + cfg.Borrow, Check: check, Decide: l.decide,
 	})
 	return l
 }
@@ -121,10 +122,10 @@ func (l *Limiter) KeySuffix() string { return timeSuffix }
 //
 // When ctx ends, Take returns ctx.Err() at once; what is granted nevertheless is
 // given back. Errors: limit.ErrInvalidConfig for an empty key or one that is another
-// one's second, limit.ErrInvalidPermits for n below 1, limit.ErrPermitsExceedRate for n above
-// Capacity and Borrow together, limit.ErrCorrupt where the keys hold something
-// else, limit.ErrUnsupported where a cluster has them in different slots, and
-// limit.ErrUnknownOutcome where the answer was lost: a bucket can't tell whether
+// one's second, limit.ErrInvalidPermits for n below 1, limit.ErrPermitsExceedRate
+// for n above Capacity and Borrow together, limit.ErrCorrupt where the keys hold
+// something else, limit.ErrUnsupported where a cluster has them in different slots,
+// and limit.ErrUnknownOutcome where the answer was lost: a bucket can't tell whether
 // the tokens were taken, so Take does not ask again.
 func (l *Limiter) Take(ctx context.Context, key string, n int64) (limit.Decision, error) {
 	d, _, err := l.table.Take(ctx, "Take", key, n)
