@@ -219,11 +219,6 @@ func (b *bundle) decide(ctx context.Context) (verdict, error) {
 		setPermits(b.member, b.permits)
 		b.sent = time.Now()
 		reply, err := b.attempt(ctx)
-		if _, granted := reply.(int64); granted || err != nil {
-			for _, l := range b.limiters {
-				b.client.granted(l.keys.Names()[0])
-			}
-		}
 		if isTaken(reply, err) {
 			b.client.attempts.Add(mathrand.Uint64N(1 << numberBits(b.client.rules.layout)))
 			continue

@@ -336,9 +336,6 @@ func (q *queue) next(now time.Time) *batch {
 func (q *queue) flush(ctx context.Context, b *batch) {
 	o, err := q.send(ctx, b)
 	defer b.free()
-	if err != nil || o.taken > 0 {
-		q.client.granted(q.keys.Names()[0])
-	}
 	b.dropAhead()
 	var answers []answer
 	if err == nil {

@@ -274,7 +274,7 @@ func (c *Client) forgetRefusals() {
 // those who remember figures. Unlike changes it is the limiter's alone: a busy
 // limiter would leave others that share its count nothing to remember.
 type grants struct {
-	key   string
+	key   string // unread: a small value without a pointer shares its memory, and its cleanup may never run
 	count atomic.Uint64
 }
 
@@ -308,8 +308,10 @@ func (c *Client) uncount(key string) {
 	}
 }
 
-// granted is told that permits were taken, or may have been.
+// granted is told that permits were taken, or may have been: those who remember
+// figures and a Release have to know.
 func (q *queue) granted() {
+	q.client.granted(q.keys.Names()[0])
 	if g := q.grants.Load(); g != nil {
 		g.count.Add(1)
 	}
