@@ -5,7 +5,8 @@ import (
 	"fmt"
 	"time"
 
-	"github.com/rratelimiter/rratelimiter/internal/meet"
+	"github.com/rratelimiter/rratelimiter/internal/lane"
+	"github.com/rratelimiter/rratelimiter/internal/script"
 	"github.com/rratelimiter/rratelimiter/lua"
 )
 
@@ -118,8 +119,10 @@ func (l *RateLimiter) TrySetRate(ctx context.Context, cfg Config) (bool, error) 
 		return false, l.fail(op, err)
 	}
 	defer l.changing(ctx)()
-	reply, err := untilDone(func(token string) (any, error) {
-		return l.write(ctx, lua.TrySetRate, append(cfg.args(), l.client.rules.letters(), token)...)
+	reply, err := l.call(ctx, true, func() (any, error) {
+		defer l.client.engine.Changed(l.config())
+		c := script.Call{Script: lua.TrySetRate, Keys: l.facts.Keys, Args: script.Paged(append(cfg.args(), l.client.rules.Letters()))}
+		return c.Run(ctx, l.client.conn)
 	})
 	return reply == int64(1), l.fail(op, err)
 }
@@ -151,12 +154,15 @@ func (l *RateLimiter) setRate(ctx context.Context, cfg Config, updateOnly bool, 
 			opt(&o)
 		}
 	}
-	if o.keepState && l.err == nil && l.client.rules.windowed() {
-		return false, l.client.rules.unsupported("KeepState")
+	if o.keepState && l.err == nil && l.client.rules.Windowed() {
+		return false, l.client.rules.Unsupported("KeepState")
 	}
 	defer l.changing(ctx)()
-	reply, err := untilDone(func(token string) (any, error) {
-		return l.write(ctx, lua.SetRate, append(cfg.args(), flag(o.keepState), flag(updateOnly), token)...)
+	reply, err := l.call(ctx, true, func() (any, error) {
+		defer l.client.engine.Changed(l.config())
+		args := append(cfg.args(), flag(o.keepState), flag(updateOnly))
+		c := script.Call{Script: lua.SetRate, Keys: l.facts.Keys, Args: script.Paged(args)}
+		return c.Run(ctx, l.client.conn)
 	})
 	return reply == int64(1), err
 }
@@ -168,15 +174,15 @@ func (l *RateLimiter) Config(ctx context.Context) (Config, error) {
 	if err != nil {
 		return Config{}, l.fail(op, err)
 	}
-	values, err := integers(reply, 4)
+	values, err := lane.Integers(reply, 4)
 	if err != nil {
 		return Config{}, l.fail(op, err)
 	}
 	return Config{
 		Rate:      values[0],
-		Interval:  meet.Millis(values[1]),
+		Interval:  lane.Millis(values[1]),
 		Type:      RateType(values[2]),
-		KeepAlive: meet.Millis(values[3]),
+		KeepAlive: lane.Millis(values[3]),
 	}, nil
 }
 

@@ -10,10 +10,12 @@
 //	limiter := client.RateLimiter("orders", rratelimiter.WithDefault(rratelimiter.PerSecond(100)))
 //	ok, err := limiter.TryAcquire(ctx, 1, 200*time.Millisecond)
 //
-// Callers of one [Client] that want permits of the same limiter at the same
-// time share round trips: while one is under way requests gather, and the next
-// carries all of them. Those that wait stand in line, first come first served.
+// Callers of one [Client] that want permits at the same time share round trips,
+// and those of the same limiter a script call: where enough is under way
+// requests gather, and the next flight carries all of them. Those that were
+// refused and wait stand in line, first come first served.
 //
 // A request whose answer was lost on the way is repeated and recognised, so
-// that it takes its permits once.
+// that it takes its permits once. Where Redis does not decide in time the error
+// is [ErrUnavailable]; a refusal is always something that Redis said.
 package rratelimiter

@@ -5,23 +5,23 @@ import (
 	"fmt"
 	"math"
 	"slices"
-	"strings"
 	"time"
 
 	"github.com/redis/go-redis/v9"
 
-	"github.com/rratelimiter/rratelimiter/internal/keys"
-	"github.com/rratelimiter/rratelimiter/internal/meet"
+	"github.com/rratelimiter/rratelimiter/internal/engine"
+	"github.com/rratelimiter/rratelimiter/internal/lane"
+	"github.com/rratelimiter/rratelimiter/internal/redisson"
+	"github.com/rratelimiter/rratelimiter/internal/script"
 	"github.com/rratelimiter/rratelimiter/lua"
 )
 
 // Expire deletes the limiter, configuration included, after ttl, which is at
 // least a millisecond and rounded up to whole ones. It tells whether there was
 // one. What a Client keeps of a PerClient limiter goes an interval, or the
-// KeepAlive time, after its last use at the latest, as it does without Expire. A
-// limiter with a KeepAlive time goes back to that at its next request. Like all
-// calls of this file that write, it is not repeated once it may have run:
-// ErrUnknownOutcome.
+// KeepAlive time, after its last use at the latest, as it does without Expire. A limiter with a KeepAlive time goes back to that at its next request.
+// Like all calls of this file that write, it is not repeated once it may have
+// run: ErrUnknownOutcome.
 func (l *RateLimiter) Expire(ctx context.Context, ttl time.Duration) (bool, error) {
 	const op = "Expire"
 	if ttl < time.Millisecond {
@@ -29,7 +29,7 @@ func (l *RateLimiter) Expire(ctx context.Context, ttl time.Duration) (bool, erro
 	}
 	defer l.changing(ctx)()
 	ms := min((ttl-1)/time.Millisecond+1, math.MaxInt64/time.Millisecond)
-	reply, err := l.write(ctx, lua.Expire, "PEXPIRE", int64(ms), l.client.rules.letters())
+	reply, err := l.write(ctx, lua.Expire, "PEXPIRE", int64(ms), l.client.rules.Letters())
 	return reply == int64(1), l.fail(op, err)
 }
 
@@ -46,7 +46,7 @@ func (l *RateLimiter) ExpireAt(ctx context.Context, at time.Time) (bool, error) 
 		return false, l.fail(op, fmt.Errorf("%w: moment %v is more than 292 years away; ClearExpire lets a limiter live for ever", ErrInvalidConfig, at))
 	}
 	defer l.changing(ctx)()
-	reply, err := l.write(ctx, lua.Expire, "PEXPIREAT", at.UnixMilli(), l.client.rules.letters())
+	reply, err := l.write(ctx, lua.Expire, "PEXPIREAT", at.UnixMilli(), l.client.rules.Letters())
 	return reply == int64(1), l.fail(op, err)
 }
 
@@ -55,7 +55,7 @@ func (l *RateLimiter) ExpireAt(ctx context.Context, at time.Time) (bool, error) 
 // of a PerClient limiter goes when it has not been used, as ever.
 func (l *RateLimiter) ClearExpire(ctx context.Context) (bool, error) {
 	defer l.changing(ctx)()
-	reply, err := l.write(ctx, lua.ClearExpire, l.client.rules.letters())
+	reply, err := l.write(ctx, lua.ClearExpire, l.client.rules.Letters())
 	return reply == int64(1), l.fail("ClearExpire", err)
 }
 
@@ -66,7 +66,7 @@ func (l *RateLimiter) TTL(ctx context.Context) (time.Duration, error) {
 	if err != nil || ms < 0 {
 		return time.Duration(ms), l.fail("TTL", err)
 	}
-	return meet.Millis(ms), nil
+	return lane.Millis(ms), nil
 }
 
 // Exists tells whether the limiter has a rate.
@@ -80,7 +80,7 @@ func (l *RateLimiter) ttl(ctx context.Context) (int64, error) {
 	if err != nil {
 		return 0, err
 	}
-	return integer(reply)
+	return engine.Integer(reply)
 }
 
 // Delete removes the limiter, configuration included, whatever is under its
@@ -105,32 +105,22 @@ func (l *RateLimiter) Rename(ctx context.Context, newName string) error {
 	if newName == "" || mapped == "" {
 		return l.fail(op, fmt.Errorf("%w: the new name is empty", ErrInvalidConfig))
 	}
-	target := keys.For(mapped, l.client.id)
-	if l.err == nil && target.Config == l.keys.Names()[0] {
+	target := redisson.KeysOf(mapped, l.client.id)
+	if l.err == nil && target.Config == l.config() {
 		_, err := l.Config(ctx)
 		return err
 	}
-	if l.err == nil && slices.ContainsFunc(target.List(), func(key string) bool { return slices.Contains(l.keys.Names(), key) }) {
+	if l.err == nil && slices.ContainsFunc(target.List(), func(key string) bool { return slices.Contains(l.facts.Keys.Names(), key) }) {
 		return l.fail(op, fmt.Errorf("%w: %q is the name of one of the limiter's own keys", ErrInvalidConfig, newName))
 	}
-	if _, isRing := l.client.rdb.(*redis.Ring); isRing && l.err == nil && hashTag(target.Config) != hashTag(l.keys.Names()[0]) {
+	if _, isRing := l.client.rdb.(*redis.Ring); isRing && l.err == nil && script.HashTag(target.Config) != script.HashTag(l.config()) {
 		return l.fail(op, fmt.Errorf("%w: on a Ring both names must carry the same hash tag, as in \"{shop}orders\"", ErrUnsupported))
 	}
 	defer l.changing(ctx, channelOf(target.Value))()
 	_, err := l.writeTo(ctx, target.List(), lua.Rename)
-	l.client.granted(target.Config)
+	l.client.engine.Granted(target.Config)
 	if err == nil {
-		l.client.wake(target.Config)
+		l.client.engine.Changed(target.Config)
 	}
 	return l.fail(op, err)
-}
-
-// hashTag returns the part of a key that decides where it is kept.
-func hashTag(key string) string {
-	if _, rest, ok := strings.Cut(key, "{"); ok {
-		if tag, _, ok := strings.Cut(rest, "}"); ok && tag != "" {
-			return tag
-		}
-	}
-	return key
 }

@@ -6,7 +6,7 @@ import (
 	"sync"
 	"time"
 
-	"github.com/rratelimiter/rratelimiter/internal/keys"
+	"github.com/rratelimiter/rratelimiter/internal/redisson"
 	"github.com/rratelimiter/rratelimiter/limit"
 )
 
@@ -68,10 +68,10 @@ func (k *keyed) TakeReturnable(ctx context.Context, key string, n int64) (limit.
 		return d, nil, l.fail(op, err)
 	}
 	giveBack := func(ctx context.Context) error {
-		_, err := l.call(ctx, func(ctx context.Context) (any, error) {
-			defer l.client.ask(l.keys.Names()[0])
+		_, err := l.call(ctx, true, func() (any, error) {
+			defer l.client.engine.Freed(l.config())
 			return nil, undo(ctx)
-		}, errUnderWay)
+		})
 		return l.fail(op, err)
 	}
 	return d, giveBack, l.fail(op, err)
@@ -91,7 +91,7 @@ func (k *keyed) handle(key string) (*RateLimiter, error) {
 	}
 	if l = k.old[key]; l == nil {
 		l = k.client.RateLimiter(k.prefix+key, WithDefault(k.cfg))
-		if err := k.check(key, l.keys.Names()[0]); err != nil {
+		if err := k.check(key, l.config()); err != nil {
 			return nil, err
 		}
 	}
@@ -109,7 +109,7 @@ func (k *keyed) check(key, name string) error {
 	for common < min(len(k.mapped), len(name)) && k.mapped[common] == name[common] {
 		common++
 	}
-	other := keys.Other(name[:common], name)
+	other := redisson.Other(name[:common], name)
 	if other == "" {
 		return nil
 	}

@@ -3,11 +3,8 @@ package rratelimiter
 import (
 	"context"
 	"fmt"
-	"time"
 
 	"github.com/rratelimiter/rratelimiter/codec"
-	"github.com/rratelimiter/rratelimiter/internal/script"
-	"github.com/rratelimiter/rratelimiter/lua"
 )
 
 const (
@@ -36,48 +33,28 @@ func (c *Client) Migrate(ctx context.Context, name string) (members int64, err e
 	if l.err != nil {
 		return 0, l.fail(op, l.err)
 	}
-	if c.rules.layout < codec.LayoutD1 {
+	if c.rules.Layout < codec.LayoutD1 {
 		return 0, l.fail(op, fmt.Errorf("%w: Redisson %s, which WithRedissonVersion names, can't read the newest layout: upgrade it first, and name 3.17.0 or newer",
-			ErrUnsupported, c.rules.version))
+			ErrUnsupported, c.rules.Version))
 	}
 	if err := ctx.Err(); err != nil {
 		return 0, l.fail(op, err)
 	}
-	q, err := c.enter(l)
-	if err != nil {
-		return 0, l.fail(op, err)
-	}
-	defer c.leave(q)
 	// Members may change places while they are rewritten, so that only a pass that
 	// found nothing shows that nothing is left.
 	for range maxPasses {
 		// While a batch is in doubt, its members must stay as they were written.
 		var written int64
-		var failed error
-		pass := context.WithoutCancel(ctx)
-		err := q.exclusive(ctx, func() { written, failed = l.migrate(pass) })
+		err := c.engine.Exclusive(ctx, &l.facts, func(ctx context.Context) (err error) {
+			written, err = c.engine.Migrate(ctx, &l.facts, migratePage)
+			return err
+		})
 		if err == nil {
-			members, err = members+written, failed
+			members += written // else it may still change
 		}
 		if err != nil || written == 0 {
 			return members, l.fail(op, err)
 		}
 	}
 	return members, nil
-}
-
-// migrate rewrites all members once.
-func (l *RateLimiter) migrate(ctx context.Context) (int64, error) {
-	reply, err := untilDone(func(token string) (any, error) {
-		args := func(all []any, _ time.Duration) []any {
-			member := l.client.newMember(nil, codec.LayoutD2, migratePage)
-			member[1] ^= 0xff // these are not this Client's, and don't bear its mark
-			return append(all, member, token)
-		}
-		return script.Call{Script: lua.Migrate, Keys: l.keys, Repeat: true}.Run(ctx, l.client.sender, args)
-	})
-	if err != nil {
-		return 0, l.client.explain(ctx, l.keys.Names(), err)
-	}
-	return integer(reply)
 }

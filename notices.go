@@ -90,7 +90,7 @@ func (n *notices) listen(channel, key string, until time.Time) {
 		return
 	}
 	if !n.running {
-		if n.client.begin() != nil {
+		if n.client.engine.Begin() != nil {
 			return
 		}
 		n.running = true
@@ -106,7 +106,7 @@ func (n *notices) listen(channel, key string, until time.Time) {
 
 // run keeps the subscription up until nobody needs it.
 func (n *notices) run() {
-	defer n.client.end()
+	defer n.client.engine.End()
 	backoff := minResubscribe
 	for {
 		started := time.Now()
@@ -224,7 +224,7 @@ func (n *notices) receive(pubsub *redis.PubSub) {
 			return
 		}
 		asked = false
-		if m, ok := message.(*redis.Message); ok && m.Payload != string(n.client.origin[:]) {
+		if m, ok := message.(*redis.Message); ok && m.Payload != string(n.client.ids.Origin()) {
 			n.hear(m.Channel)
 		}
 	}
@@ -235,7 +235,7 @@ func (n *notices) hear(channel string) {
 	l := n.channels[channel]
 	n.mu.Unlock()
 	if l != nil {
-		n.client.changed(l.key)
+		n.client.engine.Noticed(l.key)
 	}
 }
 
@@ -246,17 +246,17 @@ func (l *RateLimiter) listen() {
 		return
 	}
 	if a := f.tries.Load(); a != nil {
-		l.client.notices.listen(f.channel, l.keys.Names()[0], a.sent.Add(a.lasts))
+		l.client.notices.listen(f.channel, l.config(), a.sent.Add(a.lasts))
 	}
 }
 
 // announce tells other Clients that the limiter of that channel was changed.
 func (c *Client) announce(channel string) {
-	if c.begin() != nil {
+	if c.engine.Begin() != nil {
 		return
 	}
 	go func() {
-		defer c.end()
+		defer c.engine.End()
 		var to publisher
 		if ring, ok := c.rdb.(sharder); ok {
 			if shard, err := ring.GetShardClientForKey(noticeShard); err == nil {
@@ -266,7 +266,7 @@ func (c *Client) announce(channel string) {
 			to, _ = c.rdb.(publisher)
 		}
 		if to != nil {
-			_ = to.Publish(context.Background(), channel, c.origin[:]).Err()
+			_ = to.Publish(context.Background(), channel, c.ids.Origin()).Err()
 		}
 	}()
 }

@@ -4,10 +4,10 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"sync/atomic"
 	"time"
 
-	"github.com/rratelimiter/rratelimiter/internal/meet"
+	"github.com/rratelimiter/rratelimiter/internal/engine"
+	"github.com/rratelimiter/rratelimiter/internal/lane"
 	"github.com/rratelimiter/rratelimiter/internal/script"
 	"github.com/rratelimiter/rratelimiter/limit"
 	"github.com/rratelimiter/rratelimiter/lua"
@@ -18,63 +18,55 @@ import (
 // a handle: all state is in Redis. Make one with [Client.RateLimiter]; it is
 // safe for use by several goroutines and needs no closing.
 type RateLimiter struct {
-	client   *Client
-	name     string
-	keys     *script.Keys
-	fallback string // configuration for a limiter that has none, or ""
-	err      error  // of the options or the name
+	client *Client
+	facts  engine.Limiter
+	err    error // of the options or the name
 
-	defaultInterval time.Duration // of fallback
-	ahead           *lessor       // nil without leases
+	defaultInterval time.Duration // of WithDefault
 	refused         *refusals     // nil where refusals are not remembered
-
-	audit    atomic.Int64                // when leaked permits are next looked for, Unix ns
-	interval atomic.Int64                // as the last audit found it, ns
-	ownless  atomic.Int64                // the Client's last grant when a Release found none of its members
-	shared   atomic.Pointer[script.Keys] // all that a shared limiter needs; nil while it is not known to be one
 }
 
+func (l *RateLimiter) config() string { return l.facts.Keys.Names()[0] }
+
 // Name returns the limiter's name, as it was given to Client.RateLimiter.
-func (l *RateLimiter) Name() string { return l.name }
+func (l *RateLimiter) Name() string { return l.facts.Name }
 
 // TryAcquire takes permits if they are free, or become free within timeout, and
 // tells whether it did. With a timeout of 0 or less it asks once. With more it
-// waits in line: callers of one Client are served first come first served, but
-// one that has asked for an interval in vain no longer holds up those behind.
+// waits in line once it was refused: those of one Client are served first come
+// first served, but one that has asked for an interval in vain no longer holds up
+// those behind. A question that is under way when the timeout ends is waited for
+// 100 ms more at most. false without an error is always something that Redis said.
 //
 // When ctx ends, TryAcquire returns ctx.Err() at once; what it is granted
-// nevertheless is given back. Other errors: ErrInvalidPermits,
+// nevertheless is given back. Only where the Redis client has
+// ContextTimeoutEnabled, and the call goes by itself, a ctx that is cancelled is
+// noticed with the answer. Other errors: ErrInvalidPermits,
 // ErrPermitsExceedRate, ErrNotInitialized, ErrCorrupt, ErrClosed, and
-// ErrUnknownOutcome where Redis gave no answer, repeats included; permits that
-// it may have taken come back after an interval.
+// ErrUnavailable where Redis did not decide in time; where it may have taken
+// permits, which come back after an interval, ErrUnknownOutcome too.
 func (l *RateLimiter) TryAcquire(ctx context.Context, permits int64, timeout time.Duration) (bool, error) {
-	if l.takeAhead(ctx, permits) {
+	if l.client.engine.TakeAhead(ctx, &l.facts, permits) {
 		return true, nil
 	}
 	if timeout <= 0 && l.refuse(ctx, permits) {
 		return false, nil
 	}
-	r := newRequest(l, permits)
-	if timeout > 0 {
-		r.waits = true
-		r.deadline = time.Now().Add(timeout)
-	}
-	a, err := l.acquire(ctx, r)
-	if timeout <= 0 && err == nil && !a.decision.Granted {
+	a, err := l.acquire(ctx, engine.Wish{Permits: permits, Waits: timeout > 0, Timeout: timeout})
+	if timeout <= 0 && err == nil && !a.Decision.Granted {
 		l.confirm(ctx)
 	}
-	return a.decision.Granted, l.fail("TryAcquire", err)
+	return a.Decision.Granted, l.fail("TryAcquire", err)
 }
 
 // Acquire takes permits, and waits for them as long as it must. It is
-// TryAcquire without a timeout; ctx can end it.
+// TryAcquire without a timeout; ctx can end it. It does not wait for a Redis that
+// gives no answer: see [WithCallTimeout].
 func (l *RateLimiter) Acquire(ctx context.Context, permits int64) error {
-	if l.takeAhead(ctx, permits) {
+	if l.client.engine.TakeAhead(ctx, &l.facts, permits) {
 		return nil
 	}
-	r := newRequest(l, permits)
-	r.waits = true
-	_, err := l.acquire(ctx, r)
+	_, err := l.acquire(ctx, engine.Wish{Permits: permits, Waits: true})
 	return l.fail("Acquire", err)
 }
 
@@ -91,73 +83,74 @@ func (l *RateLimiter) take(ctx context.Context, permits int64, undoable bool) (l
 		return d, nil, nil
 	}
 	start, before := time.Now(), l.refused.count()
-	r := newRequest(l, permits)
-	r.figures, r.undoable = true, undoable
-	a, err := l.acquire(ctx, r)
-	if err != nil || a.decision.Granted {
-		return a.decision, a.undo, err
+	a, err := l.acquire(ctx, engine.Wish{Permits: permits, Figures: true, Undoable: undoable})
+	if err != nil || a.Decision.Granted {
+		return a.Decision, a.Undo, err
 	}
 	defer l.confirm(ctx)
-	if !a.atLeast {
-		return a.decision, nil, nil
+	if !a.AtLeast {
+		return a.Decision, nil, nil
 	}
-	token := ""
-	for range maxWaitPages {
-		asked := time.Now()
-		reply, err := l.read(ctx, lua.Wait, permits, token)
-		if errors.Is(err, ErrNotInitialized) && l.fallback != "" {
-			break // it has gone since, and the next request makes it anew
-		}
-		if err != nil {
-			return a.decision, nil, err
-		}
-		next, _, more := again(reply)
-		if !more {
-			wait, err := integer(reply)
-			if err == nil {
-				a.decision.RetryAfter = meet.Millis(wait)
-				d := a.decision
-				d.ResetAfter -= asked.Sub(start)
-				l.refused.note(permits, asked, before, d)
-			}
-			return a.decision, nil, err
-		}
-		token = next
+	asked := time.Now()
+	wait, err := l.wait(ctx, permits)
+	if errors.Is(err, ErrNotInitialized) && l.facts.Fallback != "" {
+		return a.Decision, nil, nil // it has gone since, and the next request makes it anew
 	}
-	return a.decision, nil, nil
+	if err == nil && wait > 0 {
+		a.Decision.RetryAfter = wait
+		d := a.Decision
+		d.ResetAfter -= asked.Sub(start)
+		l.refused.note(permits, asked, before, d)
+	}
+	return a.Decision, nil, err
 }
+
+// wait asks when so many permits will be free; 0 where it looked in vain.
+func (l *RateLimiter) wait(ctx context.Context, permits int64) (time.Duration, error) {
+	pages := 0
+	reply, err := l.call(ctx, false, func() (any, error) {
+		c := script.Call{Script: lua.Wait, Keys: l.facts.Keys, Repeat: true, Args: script.Paged{permits}}
+		c.Again = func([]any) error {
+			if pages++; pages == maxWaitPages {
+				return errLongWait
+			}
+			return nil
+		}
+		return c.Run(ctx, l.client.conn)
+	})
+	if errors.Is(err, errLongWait) {
+		return 0, nil
+	}
+	if err != nil {
+		return 0, err
+	}
+	ms, err := engine.Integer(reply)
+	return lane.Millis(ms), err
+}
+
+var errLongWait = errors.New("the wait was not found")
 
 // maxWaitPages bounds how far Take looks for its RetryAfter, in pages of 256
 // members. Beyond, and where a busy limiter's oldest members leave faster than
 // they are read, RetryAfter is early.
 const maxWaitPages = 64
 
-func (l *RateLimiter) acquire(ctx context.Context, r *request) (answer, error) {
+func (l *RateLimiter) acquire(ctx context.Context, w engine.Wish) (engine.Answer, error) {
 	if l.err != nil {
-		return answer{}, l.err
+		return engine.Answer{}, l.err
 	}
-	if r.permits < 1 || r.permits > MaxPermits {
-		return answer{}, fmt.Errorf("%w: %d is not between 1 and %d", ErrInvalidPermits, r.permits, int64(MaxPermits))
+	if w.Permits < 1 || w.Permits > MaxPermits {
+		return engine.Answer{}, fmt.Errorf("%w: %d is not between 1 and %d", ErrInvalidPermits, w.Permits, int64(MaxPermits))
 	}
 	if err := ctx.Err(); err != nil {
-		return answer{}, err
+		return engine.Answer{}, err
 	}
-	q, err := l.client.enter(l)
-	if err != nil {
-		return answer{}, err
+	before := l.refused.count()
+	a, err := l.client.engine.Acquire(ctx, &l.facts, w)
+	if err == nil && !a.Decision.Granted && !w.Waits {
+		l.refused.remember(w.Permits, before, a)
 	}
-	defer l.client.leave(q)
-	r.fallback = l.fallback
-	return q.acquire(ctx, r)
-}
-
-// auditDue tells whether it is time to look for leaked permits, which costs the
-// server more than a plain refusal: once an interval is enough.
-func (l *RateLimiter) auditDue(now time.Time) bool { return now.UnixNano() >= l.audit.Load() }
-
-func (l *RateLimiter) auditDone(now time.Time, interval time.Duration) {
-	l.audit.Store(now.Add(interval).UnixNano())
-	l.interval.Store(int64(interval))
+	return a, err
 }
 
 // Release gives permits back before their interval is over: those that this
@@ -178,37 +171,35 @@ func (l *RateLimiter) Release(ctx context.Context, permits int64) error {
 	if err := ctx.Err(); err != nil {
 		return l.fail(op, err)
 	}
-	if l.client.rules.windowed() {
-		return l.fail(op, l.client.rules.unsupported("Release"))
+	if l.client.rules.Windowed() {
+		return l.fail(op, l.client.rules.Unsupported("Release"))
 	}
-	q, err := l.client.enter(l)
-	if err != nil {
+	if permits == 0 {
+		err := l.client.engine.Begin()
+		if err == nil {
+			l.client.engine.End()
+		}
 		return l.fail(op, err)
 	}
-	defer l.client.leave(q)
-	if permits == 0 {
-		return nil
-	}
 	defer l.changing(ctx)()
-	// While a batch is in doubt, its member must stay as it was written.
-	var failed error
-	err = q.exclusive(ctx, func() { failed = l.release(context.WithoutCancel(ctx), permits) })
-	if err == nil {
-		err = failed
-	}
-	l.client.wake(l.keys.Names()[0])
+	err := l.client.engine.Release(ctx, &l.facts, permits)
+	l.client.engine.Changed(l.config())
 	return l.fail(op, err)
 }
 
 // AvailablePermits returns how many permits are free now.
 func (l *RateLimiter) AvailablePermits(ctx context.Context) (int64, error) {
 	const op = "AvailablePermits"
-	reply, err := untilDone(func(token string) (any, error) {
-		return l.read(ctx, lua.Available, token, l.client.rules.letters())
+	reply, err := l.call(ctx, false, func() (any, error) {
+		c := script.Call{Script: lua.Available, Keys: l.facts.Keys, Repeat: true}
+		c.Args = script.ArgumentsFunc(func(all []any, a script.Attempt) []any {
+			return append(all, a.Token, l.client.rules.Letters())
+		})
+		return c.Run(ctx, l.client.conn)
 	})
 	if err != nil {
 		return 0, l.fail(op, err)
 	}
-	free, err := integer(reply)
+	free, err := engine.Integer(reply)
 	return max(0, free), l.fail(op, err)
 }

@@ -10,7 +10,8 @@ import (
 	"time"
 	"weak"
 
-	"github.com/rratelimiter/rratelimiter/internal/meet"
+	"github.com/rratelimiter/rratelimiter/internal/engine"
+	"github.com/rratelimiter/rratelimiter/internal/lane"
 	"github.com/rratelimiter/rratelimiter/limit"
 )
 
@@ -40,7 +41,7 @@ import (
 // it.
 func WithRefusalCache(opts ...RefusalOption) LimiterOption {
 	return func(l *RateLimiter) error {
-		key := l.keys.Names()[0]
+		key := l.config()
 		f := &refusals{changes: l.client.changesOf(key), grants: l.client.grantsOf(key)}
 		for _, opt := range opts {
 			if opt == nil {
@@ -73,7 +74,7 @@ func Notices() RefusalOption {
 		if !canNotice(l.client.rdb) {
 			return fmt.Errorf("%w: %w: Notices: a %T has no Subscribe and Publish", ErrInvalidConfig, ErrUnsupported, l.client.rdb)
 		}
-		f.channel = channelOf(l.keys.Names()[1])
+		f.channel = channelOf(l.facts.Keys.Names()[1])
 		return nil
 	}
 }
@@ -163,12 +164,12 @@ func (a *refusal) settle(life time.Duration) {
 }
 
 // remember is note for a request that was refused.
-func (f *refusals) remember(r *request, a answer) {
-	d := a.decision
-	if a.atLeast {
+func (f *refusals) remember(permits int64, before counts, a engine.Answer) {
+	d := a.Decision
+	if a.AtLeast {
 		d.ResetAfter = 0 // these are no figures for Take
 	}
-	f.note(r.permits, r.sent, r.before, d)
+	f.note(permits, a.Sent, before, d)
 }
 
 // put keeps the refusal of the fewest permits, and what is known of the rate.
@@ -237,7 +238,7 @@ func (l *RateLimiter) confirm(ctx context.Context) {
 		if a := s.Load(); a != nil && a.unsure {
 			sure, life := *a, time.Duration(math.MaxInt64/2) // to spare for sums
 			if ms >= 0 {
-				life = now.Sub(a.sent) + meet.Millis(ms)/2
+				life = now.Sub(a.sent) + lane.Millis(ms)/2
 			}
 			sure.settle(life)
 			s.CompareAndSwap(a, &sure)
@@ -257,11 +258,8 @@ func (c *Client) changesOf(key string) *atomic.Uint64 {
 	return &c.changes[maphash.String(changesSeed, key)%uint64(len(c.changes))]
 }
 
-// changed is told that permits of the limiter of that key may have become free.
-func (c *Client) changed(key string) {
-	c.changesOf(key).Add(1)
-	c.wakeBundles(key)
-}
+// countChange is told that permits of the limiter of that key may have become free.
+func (c *Client) countChange(key string) { c.changesOf(key).Add(1) }
 
 // forgetRefusals ends those of all limiters.
 func (c *Client) forgetRefusals() {
@@ -274,7 +272,7 @@ func (c *Client) forgetRefusals() {
 // those who remember figures. Unlike changes it is the limiter's alone: a busy
 // limiter would leave others that share its count nothing to remember.
 type grants struct {
-	key   string // unread: a small value without a pointer shares its memory, and its cleanup may never run
+	key   string
 	count atomic.Uint64
 }
 
@@ -293,9 +291,7 @@ func (c *Client) grantsOf(key string) *grants {
 	}
 	c.counted[key] = weak.Make(g)
 	runtime.AddCleanup(g, c.uncount, key)
-	if q := c.queues[key]; q != nil {
-		q.grants.Store(g)
-	}
+	c.remembering.Store(true)
 	return g
 }
 
@@ -308,11 +304,16 @@ func (c *Client) uncount(key string) {
 	}
 }
 
-// granted is told that permits were taken, or may have been: those who remember
-// figures and a Release have to know.
-func (q *queue) granted() {
-	q.client.granted(q.keys.Names()[0])
-	if g := q.grants.Load(); g != nil {
+// countGrant is told that permits of the limiter of that key were taken, or may have
+// been.
+func (c *Client) countGrant(key string) {
+	if !c.remembering.Load() {
+		return
+	}
+	c.mu.Lock()
+	g := c.counted[key].Value()
+	c.mu.Unlock()
+	if g != nil {
 		g.count.Add(1)
 	}
 }
@@ -324,10 +325,9 @@ func (l *RateLimiter) changing(ctx context.Context, others ...string) (changed f
 	if l.err != nil {
 		return func() {}
 	}
-	l.recall(ctx)
+	l.client.engine.Recall(ctx, &l.facts)
 	return func() {
-		key := l.keys.Names()[0]
-		l.client.changed(key)
+		l.client.countChange(l.config())
 		if l.refused != nil && l.refused.channel != "" {
 			l.client.announce(l.refused.channel)
 			for _, channel := range others {

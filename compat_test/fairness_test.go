@@ -18,7 +18,7 @@ import (
 
 	"github.com/rratelimiter/rratelimiter"
 	"github.com/rratelimiter/rratelimiter/codec"
-	"github.com/rratelimiter/rratelimiter/internal/keys"
+	layout "github.com/rratelimiter/rratelimiter/internal/redisson"
 	"github.com/rratelimiter/rratelimiter/internal/redistest"
 	"github.com/rratelimiter/rratelimiter/lua"
 )
@@ -98,7 +98,7 @@ func newFairness(t *testing.T, many int64) *fairness {
 	require.True(t, f.java.TrySetRate(f.name, rratelimiter.Config{Rate: fairRate, Interval: fairInterval}))
 	// Calls go by the script's SHA from now on.
 	require.NoError(t, f.rdb.ScriptLoad(t.Context(), lua.Acquire.Source).Err())
-	f.events = watchFairness(t, server.Addr(), keys.For(f.name, "").Permits)
+	f.events = watchFairness(t, server.Addr(), layout.KeysOf(f.name, "").Permits)
 	return f
 }
 

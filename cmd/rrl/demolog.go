@@ -14,7 +14,7 @@ import (
 
 	"github.com/rratelimiter/rratelimiter"
 	"github.com/rratelimiter/rratelimiter/codec"
-	"github.com/rratelimiter/rratelimiter/internal/keys"
+	"github.com/rratelimiter/rratelimiter/internal/redisson"
 )
 
 // grantLog gathers the grants that the server recorded: the times at which
@@ -37,7 +37,7 @@ type grant struct {
 
 func (g *grantLog) start(rdb *redis.Client, name string, cfg rratelimiter.Config) {
 	*g = grantLog{
-		rdb: rdb, key: keys.For(name, "").Permits, interval: cfg.Interval,
+		rdb: rdb, key: redisson.KeysOf(name, "").Permits, interval: cfg.Interval,
 		latest: math.Inf(-1), grants: map[string]grant{},
 	}
 }

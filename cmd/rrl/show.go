@@ -11,7 +11,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/rratelimiter/rratelimiter"
-	"github.com/rratelimiter/rratelimiter/internal/keys"
+	"github.com/rratelimiter/rratelimiter/internal/redisson"
 )
 
 // shown is all that show tells. Rate, interval, type and keep-alive time are
@@ -78,7 +78,7 @@ Exits 1 where there is no such limiter.`,
 
 // look reads a limiter and judges it.
 func look(ctx context.Context, rdb *redis.Client, name, clientID string) (*shown, error) {
-	k := keys.For(name, clientID)
+	k := redisson.KeysOf(name, clientID)
 	shared, err := readSnapshot(ctx, rdb, k.Config, k.Value, k.Permits)
 	if err != nil {
 		return nil, err
@@ -123,7 +123,7 @@ func (f *shown) lookAtClients(ctx context.Context, rdb *redis.Client, name, clie
 	}
 	f.Clients = len(ids)
 	for _, id := range ids[:min(len(ids), maxClients)] {
-		k := keys.For(name, id)
+		k := redisson.KeysOf(name, id)
 		snap, err := readSnapshot(ctx, rdb, k.Config, k.ClientValue, k.ClientPermits)
 		if err != nil {
 			return err

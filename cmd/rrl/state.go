@@ -12,7 +12,7 @@ import (
 	"github.com/redis/go-redis/v9"
 
 	"github.com/rratelimiter/rratelimiter/codec"
-	"github.com/rratelimiter/rratelimiter/internal/keys"
+	"github.com/rratelimiter/rratelimiter/internal/redisson"
 )
 
 // What one look at a limiter reads at most.
@@ -94,7 +94,7 @@ func harmless(err error) bool {
 // findClients returns the ids of the clients that have keys of their own under
 // the limiter, sorted.
 func findClients(ctx context.Context, rdb *redis.Client, name string) ([]string, error) {
-	k := keys.For(name, "")
+	k := redisson.KeysOf(name, "")
 	prefixes := []string{k.ClientValue, k.ClientPermits}
 	var ids []string
 	for _, prefix := range prefixes {

@@ -62,8 +62,10 @@ type held struct {
 func newHeld(t *testing.T, k Kind, permits int64) held {
 	t.Helper()
 	direct, m := redistest.Mini(t)
+	// With so few connections one flight is under way at a time, so that a test can
+	// say who goes together.
 	h := held{proxy: redistest.MiniProxy(t, m), other: k.New(direct, permits, time.Hour)}
-	h.Returner = k.New(h.proxy.Client(t, &redis.Options{ReadTimeout: time.Minute}), permits, time.Hour)
+	h.Returner = k.New(h.proxy.Client(t, &redis.Options{ReadTimeout: time.Second / 2, PoolSize: 3}), permits, time.Hour)
 	// The server knows the scripts by then.
 	Take(t, h, "warm", 1)
 	synctest.Wait()

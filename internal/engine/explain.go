@@ -1,0 +1,75 @@
+package engine
+
+import (
+	"context"
+	"errors"
+	"fmt"
+
+	"github.com/redis/go-redis/v9"
+
+	"github.com/rratelimiter/rratelimiter/internal/lane"
+	"github.com/rratelimiter/rratelimiter/internal/script"
+	"github.com/rratelimiter/rratelimiter/limit"
+	"github.com/rratelimiter/rratelimiter/lua"
+)
+
+// Errors of the engine's own.
+var (
+	ErrNotInitialized = errors.New("limiter has no rate")
+	ErrClosed         = errors.New("client is closed")
+)
+
+// Explain turns what a script or go-redis answered into an error that callers
+// can test for and act on.
+func (e *Engine) Explain(keys []string, err error) error { return e.explain(keys, err) }
+
+func (e *Engine) explain(keys []string, err error) error {
+	if err == nil || errors.Is(err, limit.ErrUnavailable) {
+		return err
+	}
+	code, text := "", ""
+	if answer, ok := errors.AsType[redis.Error](err); ok {
+		code, text = script.Code(answer), answer.Error()
+	}
+	switch code {
+	case "NOTINIT":
+		return fmt.Errorf("%w; call TrySetRate first, or give the handle one by WithDefault", ErrNotInitialized)
+	case "CORRUPT":
+		if key, field, why, ok := script.Corrupt(text, keys); ok {
+			return fmt.Errorf("%w: key %q: %s %s; SetRate or Delete cures it", limit.ErrCorrupt, key, field, why)
+		}
+	case "WRONGTYPE":
+		return e.explainType(keys, err)
+	case "CROSSSLOT":
+		return fmt.Errorf("%w: the keys %q fall in different slots of the cluster: "+
+			"name the limiter without braces or with one hash tag, as in \"{shop}orders\": %w", limit.ErrUnsupported, keys, err)
+	}
+	return script.Outage(err)
+}
+
+// explainType finds the key of the wrong type.
+func (e *Engine) explainType(keys []string, err error) error {
+	want := []string{"hash", "string", "string", "zset", "zset"}
+	fields := []string{"config", "value", "value", "permits", "permits"}
+	ctx, cancel := context.WithTimeout(context.Background(), e.conn.AttemptTimeout())
+	defer cancel()
+	reply, readErr := script.Read(ctx, e.conn, lua.Types, script.KeysOf(keys[:len(want)]...))
+	types, _ := reply.([]any)
+	if readErr == nil && len(types) == len(want) {
+		for i, got := range types {
+			if got != want[i] && got != "none" {
+				return fmt.Errorf("%w: key %q: %s is of type %v, not %s; remove the key", limit.ErrCorrupt, keys[i], fields[i], got, want[i])
+			}
+		}
+	}
+	return fmt.Errorf("%w: keys %q: %w", limit.ErrCorrupt, keys, err)
+}
+
+// Integer checks that a script answered an integer.
+func Integer(reply any) (int64, error) {
+	numbers, err := lane.Integers([]any{reply}, 1)
+	if err != nil {
+		return 0, err
+	}
+	return numbers[0], nil
+}

@@ -1,0 +1,341 @@
+package engine
+
+import (
+	"context"
+	"slices"
+	"sync"
+	"time"
+
+	"github.com/rratelimiter/rratelimiter/internal/lane"
+	"github.com/rratelimiter/rratelimiter/internal/script"
+)
+
+// maxCalls is how many batches of one limiter are under way at most: fewer than
+// the notes of answered attempts that its configuration has room for.
+const maxCalls = 24
+
+// group is the requests of one limiter: what has gathered for the next flight,
+// the line of those that were refused and wait, and what must be alone.
+type group struct {
+	engine *Engine
+	keys   *script.Keys
+	lane   *lane.Lane
+	users  int // guarded by engine.mu
+
+	mu       sync.Mutex
+	closed   bool
+	listed   bool       // a flight will ask for what has gathered
+	gathered []*request // go with the next flight
+	left     int        // how many of them have been left by their callers
+	calls    int        // batches and requests of several limiters under way
+	returns  int        // give-backs under way
+	line     line
+	round    *batch      // of the line, under way
+	watch    *time.Timer // for it
+	freed    int         // how often permits have been freed
+	timer    *time.Timer // for the line
+	turns    turns
+	leases   leases
+}
+
+func (g *group) config() string { return g.keys.Names()[0] }
+
+// Acquire takes permits, and waits for them as the wish says.
+func (e *Engine) Acquire(ctx context.Context, l *Limiter, w Wish) (Answer, error) {
+	g, err := e.enter(ctx, l)
+	if err != nil {
+		return Answer{}, err
+	}
+	r := newRequest(l, w)
+	alone, answered, err := g.submit(r)
+	switch {
+	case err != nil || answered:
+		e.leave(g)
+		if err != nil {
+			return Answer{}, err
+		}
+		return r.take()
+	case alone != nil:
+		g.flyAlone(ctx, alone)
+		if g.hasAnswered(r) {
+			e.leave(g)
+			return r.take()
+		}
+	}
+	return g.await(ctx, r)
+}
+
+// submit takes a request in. It returns the call that the caller is to send by
+// itself, or tells that the request is answered.
+func (g *group) submit(r *request) (alone *lane.Call, answered bool, err error) {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	if g.closed {
+		return nil, false, ErrClosed
+	}
+	if g.borrow(r) {
+		return nil, true, nil
+	}
+	if r.Waits && g.line.count > 0 {
+		g.line.join(r)
+	} else {
+		g.gathered = append(g.gathered, r)
+		if len(g.gathered) == 1 && !g.listed && !g.held() && g.calls < maxCalls && g.lane.Enter() {
+			return g.board(r.since), false, nil
+		}
+	}
+	r.Wait()
+	g.next(r.since)
+	return nil, false, nil
+}
+
+// flyAlone sends the call of one caller by itself.
+func (g *group) flyAlone(ctx context.Context, c *lane.Call) {
+	returned := false
+	defer func() {
+		if !returned { // a hook panicked
+			g.engine.leave(g)
+		}
+	}()
+	g.lane.Alone(ctx, c)
+	returned = true
+}
+
+// hasAnswered tells whether a request has its answer. Where it has none, the
+// answer will wake its caller.
+func (g *group) hasAnswered(r *request) bool {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	if r.State == lane.Answered {
+		return true
+	}
+	r.Wait()
+	return false
+}
+
+// held tells whether requests wait for something that must not meet them.
+func (g *group) held() bool {
+	return g.leases.returning || len(g.leases.unused) > 0 || g.turns.now || len(g.turns.waiting) > 0 && !g.turns.was
+}
+
+// next starts what can be done now. g.mu is held.
+func (g *group) next(now time.Time) {
+	if g.returnUnused() || g.startTurn(now) {
+		return
+	}
+	if !g.listed && g.hasWork(now) && !g.held() && g.calls < maxCalls {
+		g.listed = true
+		g.lane.Ready(g)
+	}
+	if g.line.count == 0 || g.round != nil {
+		return
+	}
+	if wait := g.line.dueAt.Sub(now); wait > 0 {
+		if g.timer == nil {
+			g.timer = time.AfterFunc(wait, g.poll)
+		} else {
+			g.timer.Reset(wait)
+		}
+	}
+}
+
+func (g *group) poll() {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	g.next(time.Now())
+}
+
+// hasWork tells whether there is something to send at this time.
+func (g *group) hasWork(now time.Time) bool {
+	return len(g.gathered) > 0 || g.round == nil && g.line.due(now)
+}
+
+// nudge has the line ask at once.
+func (g *group) nudge() {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	g.freed++
+	g.line.nudge()
+	g.next(time.Now())
+}
+
+// Board makes the call of a flight.
+func (g *group) Board(now time.Time) (c *lane.Call, more bool) {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	g.listed = false
+	if g.held() || g.calls >= maxCalls {
+		return nil, false
+	}
+	c = g.board(now)
+	if c == nil {
+		g.next(now)
+		return nil, false
+	}
+	g.listed = g.hasWork(now) && !g.held() && g.calls < maxCalls
+	return c, g.listed
+}
+
+// board makes a batch of those whose turn it is: the line first, where it is due,
+// then those that have gathered.
+func (g *group) board(now time.Time) *lane.Call {
+	b := newBatch(g)
+	if g.round == nil && g.line.due(now) {
+		if len(g.gathered) > 0 {
+			b.reserved = lane.MaxRuns / 2 // a long line leaves room for the others
+		}
+		g.line.fill(b, now)
+		b.reserved = 0
+		b.round = len(b.requests) > 0
+	}
+	taken := 0
+	for _, r := range g.gathered {
+		if r.State == lane.Gathered && !b.add(r, false) {
+			break
+		}
+		taken++
+	}
+	g.gathered, g.left = slices.Delete(g.gathered, 0, taken), 0
+	if len(b.requests) == 0 {
+		b.free()
+		return nil
+	}
+	for _, r := range b.requests {
+		r.State = lane.Sent
+	}
+	b.audit = b.limiter().auditDue(now)
+	b.freed = g.freed
+	b.ahead = g.prefetch(b, now)
+	g.calls++
+	g.turns.was = false
+	c := b.prepare()
+	if b.round {
+		g.round = b
+		g.watchRound()
+	}
+	return c
+}
+
+// landed tells the callers of a batch the answers.
+func (g *group) landed(b *batch, o outcome, err error) {
+	if err != nil || o.taken > 0 {
+		g.engine.Granted(g.config())
+	}
+	b.dropAhead()
+	var answers []Answer
+	if err == nil {
+		answers = b.tell(o)
+		if b.audit && len(o.waits) > 0 {
+			b.limiter().auditDone(time.Now(), o.interval)
+		}
+	}
+	g.mu.Lock()
+	now := time.Now()
+	var unwanted []int
+	gone, scarce, lined := 0, err != nil, false
+	ahead := o.taken
+	for i, r := range b.requests {
+		a := Answer{err: err}
+		if err == nil {
+			a = answers[i]
+		}
+		scarce = scarce || a.Refused()
+		if a.Decision.Granted {
+			ahead -= r.Permits
+		}
+		switch {
+		case r.State != lane.Sent:
+			if r.State == lane.Gone {
+				gone++
+			}
+			if a.Decision.Granted {
+				unwanted = append(unwanted, i)
+			}
+			if r.inLine {
+				g.line.remove(r)
+			}
+		case r.Waits && a.Refused() && !g.closed && !r.overdue(now):
+			g.queue(b, r, a, o, now)
+			lined = true
+		default:
+			g.answer(b, i, a, o)
+		}
+	}
+	if b.round {
+		g.round = nil
+		g.watch.Stop()
+		g.line.settle(now)
+	}
+	if lined {
+		g.endLeases()
+	}
+	back := g.lend(b, o, scarce, ahead, len(unwanted) > 0)
+	g.calls--
+	if len(unwanted) > 0 {
+		g.giveBack(b.grants(unwanted, back, o), b.sent, o.windowEnd)
+	}
+	g.next(now)
+	g.mu.Unlock()
+	for range gone {
+		g.engine.leave(g)
+	}
+	b.free()
+}
+
+// queue has a refused request wait in line.
+func (g *group) queue(b *batch, r *request, a Answer, o outcome, now time.Time) {
+	r.State, r.refused = lane.Gathered, true
+	if r.inLine {
+		g.line.refused(r, a, o, b.sent)
+		return
+	}
+	g.line.enter(r, a, o, b.sent, now)
+	if g.freed != b.freed {
+		g.line.nudge() // the refusal may have come before
+	}
+}
+
+// answer tells the caller of a batch's request.
+func (g *group) answer(b *batch, place int, a Answer, o outcome) {
+	r := b.requests[place]
+	if r.inLine {
+		g.line.drop(r)
+	}
+	if g.closed && r.Waits && a.Refused() {
+		a.err = ErrClosed
+	}
+	if r.Undoable && a.Decision.Granted {
+		a.Undo = g.undo(b.grants([]int{place}, 0, o)[0], b.sent, o.windowEnd)
+	}
+	r.tell(a)
+}
+
+// stop disarms the timer of a group that nobody uses any more.
+func (g *group) stop() {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	if g.timer != nil {
+		g.timer.Stop()
+	}
+}
+
+// close fails all that is not on its way, and has leases given back.
+func (g *group) close() {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	g.closed = true
+	for r := range g.line.all() {
+		if r.State == lane.Gathered {
+			g.line.drop(r)
+			r.tell(Answer{err: ErrClosed})
+		}
+	}
+	for _, r := range g.gathered {
+		if r.State == lane.Gathered {
+			r.tell(Answer{err: ErrClosed})
+		}
+	}
+	g.gathered = nil
+	g.endLeases()
+	g.next(time.Now())
+}

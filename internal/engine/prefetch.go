@@ -1,0 +1,328 @@
+package engine
+
+import (
+	"context"
+	"slices"
+	"sync/atomic"
+	"time"
+
+	"github.com/rratelimiter/rratelimiter/internal/lane"
+	"github.com/rratelimiter/rratelimiter/internal/lease"
+	"github.com/rratelimiter/rratelimiter/internal/redisson"
+	"github.com/rratelimiter/rratelimiter/internal/script"
+	"github.com/rratelimiter/rratelimiter/limit"
+)
+
+// lender is the lease of one handle. The lock of the limiter's group guards all but
+// the current lease.
+type lender struct {
+	current atomic.Pointer[lease.Lease]
+	asking  bool        // a batch is under way that takes permits ahead
+	timer   *time.Timer // runs as long as the lender is one of its group's
+}
+
+// leases are what a group knows of its handles' leases.
+type leases struct {
+	used      bool // a handle with leases has been here
+	lenders   []*Limiter
+	unused    []unused
+	returning bool // some are being given back; requests wait for that
+	ends      int  // how often leases have been ended
+}
+
+// unused is what is left of a lease, to be given back.
+type unused struct {
+	grant grant
+	sent  time.Time
+}
+
+// prefetch is what a batch takes ahead.
+type prefetch struct {
+	limiter *Limiter // nil where no lease is concerned
+	permits int64
+	ends    int // how often leases had been ended before
+}
+
+// aheadRequest stands for a lease in a batch: it is asked for behind all requests,
+// as so many of one permit each.
+var aheadRequest = &request{Wish: Wish{Waits: true}, deadline: time.Unix(0, 0)}
+
+// addAhead has the batch take permits ahead.
+func (b *batch) addAhead(permits int64) bool {
+	if len(b.requests) >= maxRequests(b.rules) || b.Sum+permits > maxPermits || !b.AddMany(permits) {
+		return false
+	}
+	b.requests = append(b.requests, aheadRequest)
+	return true
+}
+
+// dropAhead makes the batch one of callers' requests alone again.
+func (b *batch) dropAhead() {
+	last := len(b.requests) - 1
+	if b.requests[last] == aheadRequest {
+		b.requests = b.requests[:last]
+		b.Drop()
+	}
+}
+
+// TakeAhead serves a request from the handle's lease, without a round trip.
+func (e *Engine) TakeAhead(ctx context.Context, l *Limiter, permits int64) bool {
+	if l.Lease == nil {
+		return false
+	}
+	a := l.lender.current.Load()
+	if a == nil || permits < 1 || ctx.Err() != nil {
+		return false
+	}
+	ok, late := a.Take(permits)
+	if late && !a.Add(permits) {
+		// The lease ended in between, and its rest was given back without these.
+		if g, err := e.enter(ctx, l); err == nil {
+			g.mu.Lock()
+			g.leases.unused = append(g.leases.unused, unused{grant{a.Member, permits}, a.Sent})
+			g.next(time.Now())
+			g.mu.Unlock()
+			e.leave(g)
+		}
+	}
+	return ok
+}
+
+// borrow serves a request from its handle's lease. Where that has too little left
+// it ends, so that its rest is free before the request is decided.
+func (g *group) borrow(r *request) bool {
+	l := r.limiter
+	if l.Lease == nil || r.Figures {
+		return false
+	}
+	g.leases.used = true
+	a := l.lender.current.Load()
+	if a == nil || a.Left() == 0 {
+		return false
+	}
+	ok, late := a.Take(r.Permits)
+	if late {
+		a.Add(r.Permits)
+	}
+	if !ok {
+		g.endLease(l)
+		return false
+	}
+	r.answer = Answer{Decision: limit.Decision{Granted: true}}
+	return true
+}
+
+// prefetch has a batch take permits ahead where one of its callers may. Those that
+// stand in line come first: nothing is taken ahead while there is a line.
+func (g *group) prefetch(b *batch, now time.Time) prefetch {
+	if !g.leases.used || g.closed || g.line.count != b.Line {
+		return prefetch{}
+	}
+	var l *Limiter
+	for _, r := range b.requests {
+		if r.refused {
+			return prefetch{}
+		}
+		if l == nil && r.limiter.Lease != nil && !r.Figures && !r.limiter.lender.asking && !lends(r.limiter) {
+			l = r.limiter
+		}
+	}
+	if l == nil {
+		return prefetch{}
+	}
+	permits, figures := l.Lease.Ask(b.Sum, now)
+	b.figures = b.figures || figures
+	if permits > 0 && !b.addAhead(permits) {
+		permits = 0
+	}
+	l.lender.asking = true
+	return prefetch{limiter: l, permits: permits, ends: g.leases.ends}
+}
+
+// lends tells whether there is a lease with permits left.
+func lends(l *Limiter) bool {
+	a := l.lender.current.Load()
+	return a != nil && a.Left() > 0
+}
+
+// lend is told how a batch ended: scarce where a request was refused or no answer
+// came, with so many permits taken ahead. What was taken ahead becomes a lease, or
+// goes back; where callers have gone, together with theirs, which lend returns:
+// two calls that shrink one member at a time could not tell their repeats apart.
+func (g *group) lend(b *batch, o outcome, scarce bool, taken int64, gone bool) (back int64) {
+	l, now := b.ahead.limiter, time.Now()
+	if l == nil {
+		return 0
+	}
+	l.lender.asking = false
+	s := l.Lease
+	if o.reset > 0 { // the figures were told
+		s.Figures(o.free-o.taken, o.interval)
+	}
+	if scarce || taken < b.ahead.permits || b.ahead.permits > 0 && now.Sub(b.sent) >= s.Life() {
+		s.Scarce()
+	}
+	if taken == 0 {
+		return 0
+	}
+	if gone {
+		return taken
+	}
+	member := redisson.WithPermits(b.member, o.taken)
+	left := s.Life() - now.Sub(b.sent)
+	if g.closed || b.ahead.ends != g.leases.ends || left <= 0 {
+		g.leases.unused = append(g.leases.unused, unused{grant{member, taken}, b.sent})
+		return 0
+	}
+	g.retire(l)
+	l.lender.current.Store(lease.New(taken, member, b.sent, s.Life()))
+	if l.lender.timer == nil {
+		g.engine.stay(g)
+		g.leases.lenders = append(g.leases.lenders, l)
+		l.lender.timer = time.AfterFunc(left, func() { g.expire(l) })
+	}
+	g.serve(l)
+	return 0
+}
+
+// serve gives permits of a new lease to those of its handle that have come
+// meanwhile, as long as it has as many as the next one wants.
+func (g *group) serve(l *Limiter) {
+	lent := func(r *request) bool {
+		return r.State == lane.Gathered && r.limiter == l && g.borrow(r)
+	}
+	for r := range g.line.all() {
+		if !lent(r) {
+			break
+		}
+		g.line.drop(r)
+		r.Tell()
+	}
+	g.gathered = slices.DeleteFunc(g.gathered, func(r *request) bool {
+		if !lent(r) {
+			return false
+		}
+		r.Tell()
+		return true
+	})
+}
+
+// retire ends the handle's lease; what is left is to be given back.
+func (g *group) retire(l *Limiter) {
+	a := l.lender.current.Swap(nil)
+	if a == nil {
+		return
+	}
+	if left := a.End(); left > 0 {
+		g.leases.unused = append(g.leases.unused, unused{grant{a.Member, left}, a.Sent})
+		l.Lease.Used(a.Size - left)
+	}
+}
+
+// endLease is retire where no other lease follows.
+func (g *group) endLease(l *Limiter) {
+	g.retire(l)
+	if l.lender.timer != nil {
+		l.lender.timer.Reset(0)
+	}
+}
+
+// expire is the timer of a lender. It is one of the group's until it has no lease
+// any more.
+func (g *group) expire(l *Limiter) {
+	g.mu.Lock()
+	i := slices.Index(g.leases.lenders, l)
+	if i < 0 {
+		g.mu.Unlock()
+		return
+	}
+	if lends(l) {
+		a := l.lender.current.Load()
+		if left := a.Life - time.Since(a.Sent); left > 0 {
+			l.lender.timer.Reset(left)
+			g.mu.Unlock()
+			return
+		}
+	}
+	g.retire(l)
+	g.leases.lenders = slices.Delete(g.leases.lenders, i, i+1)
+	l.lender.timer.Stop()
+	l.lender.timer = nil
+	g.next(time.Now())
+	g.mu.Unlock()
+	g.engine.leave(g)
+}
+
+// recall ends all leases of the limiter, and keeps batches under way from making
+// one.
+func (g *group) recall() {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	g.endLeases()
+	g.next(time.Now())
+}
+
+func (g *group) endLeases() {
+	g.leases.ends++
+	for _, l := range g.leases.lenders {
+		g.endLease(l)
+	}
+}
+
+// returnUnused gives back what is left of leases that have ended, ahead of all
+// requests. It tells whether it does.
+func (g *group) returnUnused() bool {
+	if len(g.leases.unused) == 0 || g.leases.returning {
+		return g.leases.returning
+	}
+	all := g.leases.unused
+	g.leases.unused, g.leases.returning = nil, true
+	g.engine.stay(g)
+	g.lane.Go(func(ctx context.Context) {
+		defer g.engine.leave(g)
+		for _, u := range all {
+			_ = script.Guard(func() error { return g.giveBackGrant(ctx, u.grant, u.sent, 0) })
+		}
+		g.engine.announce(g.config())
+		g.mu.Lock()
+		defer g.mu.Unlock()
+		g.leases.returning = false
+		g.freed++
+		g.line.nudge()
+		g.next(time.Now())
+	})
+	return true
+}
+
+// Recall ends the leases of the limiter, and returns when what is left of them has
+// been given back or ctx ends.
+func (e *Engine) Recall(ctx context.Context, l *Limiter) {
+	g := e.visit(l.config())
+	if g == nil {
+		return
+	}
+	defer e.leave(g)
+	g.mu.Lock()
+	g.endLeases()
+	all := g.leases.unused
+	g.leases.unused = nil
+	g.mu.Unlock()
+	if len(all) == 0 {
+		return
+	}
+	done := make(chan struct{})
+	e.stay(g)
+	g.lane.Go(func(ctx context.Context) {
+		defer e.leave(g)
+		for _, u := range all {
+			_ = script.Guard(func() error { return g.giveBackGrant(ctx, u.grant, u.sent, 0) })
+		}
+		e.announce(g.config())
+		g.nudge()
+		close(done)
+	})
+	select {
+	case <-done:
+	case <-ctx.Done():
+	}
+}

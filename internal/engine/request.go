@@ -1,0 +1,86 @@
+package engine
+
+import (
+	"context"
+	"sync"
+	"time"
+
+	"github.com/rratelimiter/rratelimiter/internal/lane"
+	"github.com/rratelimiter/rratelimiter/limit"
+)
+
+// Wish is what a caller wants of a limiter.
+type Wish struct {
+	Permits  int64
+	Waits    bool          // until the permits are granted or the timeout is over
+	Timeout  time.Duration // 0 with Waits: none
+	Figures  bool          // the answer's figures are wanted
+	Undoable bool          // so is what undoes a grant
+}
+
+// Answer is what a caller is told.
+type Answer struct {
+	Decision limit.Decision
+	AtLeast  bool                        // RetryAfter is a lower bound: the script looked no further
+	Sent     time.Time                   // when the request was asked for last
+	Undo     func(context.Context) error // where it was wanted
+	err      error
+	unasked  bool // refused for another before it in the line
+}
+
+// Refused tells whether the request may be made again.
+func (a Answer) Refused() bool { return a.err == nil && !a.Decision.Granted }
+
+// request is one caller's wish, until it is answered.
+type request struct {
+	lane.Pending
+	Wish
+
+	limiter  *Limiter
+	since    time.Time // when the caller asked
+	deadline time.Time // when it gives up; zero: never
+	asked    time.Time // when the question under way began
+
+	prev, next *request // in the line
+	inLine     bool
+	round      int  // the line's round in which it was asked for last
+	refused    bool // it was refused, and waits
+	answer     Answer
+}
+
+// The pool holds no channels, which would not outlive a bubble of
+// testing/synctest.
+var requests sync.Pool
+
+func newRequest(l *Limiter, w Wish) *request {
+	r, ok := requests.Get().(*request)
+	if !ok {
+		r = &request{}
+	}
+	r.limiter, r.Wish, r.since = l, w, time.Now()
+	r.asked = r.since
+	if w.Waits && w.Timeout > 0 {
+		r.deadline = r.since.Add(w.Timeout)
+	}
+	return r
+}
+
+// take returns the answer that is there, and lets go of the request. One that
+// may have stood in line is not used anew: the line may not have forgotten it.
+func (r *request) take() (Answer, error) {
+	a := r.answer
+	if !r.Waits {
+		*r = request{}
+		requests.Put(r)
+	}
+	return a, a.err
+}
+
+// tell gives the caller its answer.
+func (r *request) tell(a Answer) {
+	r.answer = a
+	r.Tell()
+}
+
+// overdue tells whether the caller's time is over.
+func (r *request) overdue(now time.Time) bool { return !r.deadline.IsZero() && !now.Before(r.deadline) }

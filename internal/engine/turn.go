@@ -1,0 +1,188 @@
+package engine
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"time"
+
+	"github.com/rratelimiter/rratelimiter/internal/lane"
+	"github.com/rratelimiter/rratelimiter/internal/redisson"
+	"github.com/rratelimiter/rratelimiter/internal/script"
+	"github.com/rratelimiter/rratelimiter/limit"
+	"github.com/rratelimiter/rratelimiter/lua"
+)
+
+// turns are what must not meet requests of the limiter whose outcome is in doubt:
+// releases and migrations. Each waits until what is under way has landed, and
+// holds back what gathers meanwhile; then requests have a turn. A group's lock
+// guards its turns.
+type turns struct {
+	waiting []*turn
+	now     bool            // one is being done
+	was     bool            // the last one was not followed by requests yet
+	behind  []chan struct{} // requests of several limiters that wait; closed when it is done
+}
+
+// turn is work that is done alone.
+type turn struct {
+	run     func(ctx context.Context, permits int64) error
+	release bool  // may take others' permits along
+	permits int64 // to be released
+	callers int
+	started bool
+	ctx     context.Context // for the Redis client's hooks
+	done    chan struct{}
+	err     error
+}
+
+// underWay is the error for a caller whose ctx ends while its call may be done.
+func underWay(err error) error {
+	return fmt.Errorf("%w: the call was under way: %w", limit.ErrUnknownOutcome, err)
+}
+
+// Exclusive runs f while no request of the limiter is on its way, and returns what
+// it does. Where ctx ends before its turn it is not run.
+func (e *Engine) Exclusive(ctx context.Context, l *Limiter, f func(ctx context.Context) error) error {
+	run := func(ctx context.Context, _ int64) error { return f(ctx) }
+	return e.takeTurn(ctx, l, &turn{run: run})
+}
+
+func (e *Engine) takeTurn(ctx context.Context, l *Limiter, t *turn) error {
+	g, err := e.enter(ctx, l)
+	if err != nil {
+		return err
+	}
+	defer e.leave(g)
+	permits := t.permits
+	t.ctx = context.WithoutCancel(ctx)
+	g.mu.Lock()
+	if g.closed {
+		g.mu.Unlock()
+		return ErrClosed
+	}
+	t = g.turns.join(t)
+	g.next(time.Now())
+	g.mu.Unlock()
+
+	timeout := e.conn.Timeout()
+	timer := time.NewTimer(timeout)
+	defer timer.Stop()
+	for {
+		select {
+		case <-t.done:
+			return t.err
+		case <-ctx.Done():
+			if g.leaveTurn(t, permits) {
+				return ctx.Err()
+			}
+			select {
+			case <-t.done:
+				return t.err
+			default:
+				return underWay(ctx.Err())
+			}
+		case <-timer.C:
+			if g.leaveTurn(t, permits) {
+				return lane.NoAnswer(timeout, false)
+			}
+		}
+	}
+}
+
+// join adds a turn, or has another take it along, and returns the one that it is.
+func (s *turns) join(t *turn) *turn {
+	if t.release {
+		for _, other := range s.waiting {
+			if other.release && other.permits+t.permits <= maxRate {
+				other.permits += t.permits
+				other.callers++
+				return other
+			}
+		}
+	}
+	t.done, t.callers = make(chan struct{}), 1
+	s.waiting = append(s.waiting, t)
+	return t
+}
+
+// leaveTurn takes a caller's part of a turn back, unless that has begun.
+func (g *group) leaveTurn(t *turn, permits int64) bool {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	if t.started {
+		return false
+	}
+	t.permits -= permits
+	t.callers--
+	if t.callers > 0 {
+		return true
+	}
+	i := slices.Index(g.turns.waiting, t)
+	g.turns.waiting = slices.Delete(g.turns.waiting, i, i+1)
+	if !g.turnsBefore() {
+		g.admit()
+	}
+	g.next(time.Now())
+	return true
+}
+
+// startTurn has the next turn done, where nothing is under way.
+func (g *group) startTurn(now time.Time) bool {
+	s := &g.turns
+	if s.now || len(s.waiting) == 0 || g.calls+g.returns > 0 || s.was && g.hasWork(now) {
+		return s.now
+	}
+	// A lease that came while the turn waited: what is left of it is no turn's to
+	// release.
+	if g.endLeases(); g.returnUnused() {
+		return true
+	}
+	t := s.waiting[0]
+	s.waiting = slices.Delete(s.waiting, 0, 1)
+	s.now, t.started = true, true
+	g.engine.stay(g)
+	g.lane.Go(func(context.Context) {
+		defer g.engine.leave(g)
+		err := script.Guard(func() error { return t.run(t.ctx, t.permits) })
+		g.mu.Lock()
+		defer g.mu.Unlock()
+		t.err = g.engine.explain(g.keys.Names(), err)
+		close(t.done)
+		s.now, s.was = false, true
+		g.admit()
+		g.next(time.Now())
+	})
+	return true
+}
+
+// turnsBefore tells whether a request of several limiters that comes now waits for
+// a turn.
+func (g *group) turnsBefore() bool { return len(g.turns.waiting) > 0 || g.turns.now }
+
+// admit lets those requests begin that have waited for a turn.
+func (g *group) admit() {
+	g.calls += len(g.turns.behind)
+	for _, admitted := range g.turns.behind {
+		close(admitted)
+	}
+	g.turns.behind = nil
+}
+
+// maxRate is the highest rate a limiter can count exactly.
+const maxRate = 1<<53 - 1
+
+// Migrate rewrites all members of the limiter once, and returns how many it wrote.
+func (e *Engine) Migrate(ctx context.Context, l *Limiter, page int) (written int64, err error) {
+	c := script.Call{Script: lua.Migrate, Keys: l.Keys, Repeat: true}
+	c.Args = script.ArgumentsFunc(func(all []any, a script.Attempt) []any {
+		member := e.ids.NextIn(nil, redisson.NewestRules.Layout, page)
+		member[1] ^= 0xff // these are not this client's, and don't bear its mark
+		return append(all, member, a.Token)
+	})
+	reply, err := c.Run(ctx, e.conn)
+	if err != nil {
+		return 0, e.explain(l.Keys.Names(), err)
+	}
+	return Integer(reply)
+}
