@@ -20,19 +20,21 @@ const maxLooks = 512
 // Release gives permits back before their interval is over. Those that wait for
 // their turn go as one call.
 func (e *Engine) Release(ctx context.Context, l *Limiter, permits int64) error {
-	run := func(ctx context.Context, permits int64) error { return e.release(ctx, l, permits) }
+	run := func(ctx context.Context, t *turn) error { return e.release(ctx, l, t.permits, t.since) }
 	return e.takeTurn(ctx, l, &turn{run: run, release: true, permits: permits})
 }
 
-// release gives permits back, in as many calls as it takes.
-func (e *Engine) release(ctx context.Context, l *Limiter, permits int64) error {
+// release gives permits back, in as many calls as it takes; since is when the first
+// caller came.
+func (e *Engine) release(ctx context.Context, l *Limiter, permits int64, since time.Time) error {
 	left, err := permits, error(nil)
 	granted := e.grantTime(l.config()).Load()
 	if len(e.ids.Mark()) > 0 && granted != l.ownless.Load() {
-		left, err = e.releaseOwn(ctx, l, permits, granted)
+		left, err = e.releaseOwn(ctx, l, permits, granted, since)
+		since = time.Time{} // the server answers
 	}
 	if err == nil && left > 0 {
-		left, err = e.takeOff(ctx, l, left, "")
+		left, err = e.takeOff(ctx, l, left, "", since)
 	}
 	if err == nil {
 		return nil
@@ -47,14 +49,14 @@ func (e *Engine) release(ctx context.Context, l *Limiter, permits int64) error {
 // releaseOwn gives permits of this client's members back, wherever in the set
 // they are; where that is small, others' as well. granted is when the client was
 // granted some last. It returns how many permits are left to be given back.
-func (e *Engine) releaseOwn(ctx context.Context, l *Limiter, permits, granted int64) (left int64, err error) {
-	left, err = e.takeOff(ctx, l, permits, "own")
+func (e *Engine) releaseOwn(ctx context.Context, l *Limiter, permits, granted int64, since time.Time) (left int64, err error) {
+	left, err = e.takeOff(ctx, l, permits, "own", since)
 	elapsed := func() time.Duration { return time.Since(e.made) - time.Duration(granted) }
 	// Clocks may differ by a second, and by a thousandth in their pace.
 	age := max(0, elapsed()-elapsed()/1000-time.Second)
-	place, since := "", ""
+	place, from := "", ""
 	for looks := 0; err == nil && left > 0 && looks < maxLooks; {
-		c := script.Call{Script: lua.FindOwn, Keys: l.Keys, Repeat: true, Args: script.Constant{e.ids.Mark(), age.Milliseconds(), place, since}}
+		c := script.Call{Script: lua.FindOwn, Keys: l.Keys, Repeat: true, Args: script.Constant{e.ids.Mark(), age.Milliseconds(), place, from}}
 		next := ""
 		c.Stop = func(token string) bool {
 			next = token
@@ -69,10 +71,10 @@ func (e *Engine) releaseOwn(ctx context.Context, l *Limiter, permits, granted in
 			place = next
 		} else if found, ok := reply.([]any); ok && len(found) == 2 {
 			place, _ = found[1].(string)
-			left, err = e.takeOff(ctx, l, left, "own:"+place)
+			left, err = e.takeOff(ctx, l, left, "own:"+place, time.Time{})
 		} else if age > 0 {
 			// The server's clock may have gone back: then they are dated later.
-			place, since, age = "", formatAge(elapsed()), 0
+			place, from, age = "", formatAge(elapsed()), 0
 		} else {
 			l.ownless.Store(granted)
 			break
@@ -86,10 +88,10 @@ func (e *Engine) releaseOwn(ctx context.Context, l *Limiter, permits, granted in
 
 // takeOff has the script take permits off those members, as long as it finds
 // some. It returns how many permits are left to be given back.
-func (e *Engine) takeOff(ctx context.Context, l *Limiter, permits int64, members string) (left int64, err error) {
+func (e *Engine) takeOff(ctx context.Context, l *Limiter, permits int64, members string, since time.Time) (left int64, err error) {
 	left = permits
 	// It is not repeated once it may have run: nothing would tell that.
-	c := script.Call{Script: lua.Release, Keys: l.Keys}
+	c := script.Call{Script: lua.Release, Keys: l.Keys, Since: since}
 	c.Args = script.ArgumentsFunc(func(all []any, a script.Attempt) []any {
 		return append(all, left, e.ids.Mark(), a.Token, members)
 	})

@@ -26,11 +26,12 @@ type turns struct {
 
 // turn is work that is done alone.
 type turn struct {
-	run     func(ctx context.Context, permits int64) error
+	run     func(ctx context.Context, t *turn) error
 	release bool  // may take others' permits along
 	permits int64 // to be released
 	callers int
-	started bool
+	started bool            // nobody can leave it any more
+	since   time.Time       // when the first caller came
 	ctx     context.Context // for the Redis client's hooks
 	done    chan struct{}
 	err     error
@@ -41,13 +42,8 @@ func underWay(err error) error {
 	return fmt.Errorf("%w: the call was under way: %w", limit.ErrUnknownOutcome, err)
 }
 
-// Exclusive runs f while no request of the limiter is on its way, and returns what
-// it does. Where ctx ends before its turn it is not run.
-func (e *Engine) Exclusive(ctx context.Context, l *Limiter, f func(ctx context.Context) error) error {
-	run := func(ctx context.Context, _ int64) error { return f(ctx) }
-	return e.takeTurn(ctx, l, &turn{run: run})
-}
-
+// takeTurn has t done while no request of the limiter is on its way. Where ctx ends
+// before its turn it is not.
 func (e *Engine) takeTurn(ctx context.Context, l *Limiter, t *turn) error {
 	g, err := e.enter(ctx, l)
 	if err != nil {
@@ -55,7 +51,7 @@ func (e *Engine) takeTurn(ctx context.Context, l *Limiter, t *turn) error {
 	}
 	defer e.leave(g)
 	permits := t.permits
-	t.ctx = context.WithoutCancel(ctx)
+	t.ctx, t.since = context.WithoutCancel(ctx), time.Now()
 	g.mu.Lock()
 	if g.closed {
 		g.mu.Unlock()
@@ -119,6 +115,9 @@ func (g *group) leaveTurn(t *turn, permits int64) bool {
 		return true
 	}
 	i := slices.Index(g.turns.waiting, t)
+	if i < 0 {
+		return true // it is its turn, and nothing will be done
+	}
 	g.turns.waiting = slices.Delete(g.turns.waiting, i, i+1)
 	if !g.turnsBefore() {
 		g.admit()
@@ -140,20 +139,40 @@ func (g *group) startTurn(now time.Time) bool {
 	}
 	t := s.waiting[0]
 	s.waiting = slices.Delete(s.waiting, 0, 1)
-	s.now, t.started = true, true
+	s.now = true
 	g.engine.stay(g)
 	g.lane.Go(func(context.Context) {
 		defer g.engine.leave(g)
-		err := script.Guard(func() error { return t.run(t.ctx, t.permits) })
+		err := g.doTurn(t)
 		g.mu.Lock()
 		defer g.mu.Unlock()
-		t.err = g.engine.explain(g.keys.Names(), err)
+		t.err = err
 		close(t.done)
 		s.now, s.was = false, true
 		g.admit()
 		g.next(time.Now())
 	})
 	return true
+}
+
+// doTurn does what a turn is for, unless all its callers have gone.
+func (g *group) doTurn(t *turn) error {
+	g.mu.Lock()
+	t.started = t.callers > 0
+	started := t.started
+	g.mu.Unlock()
+	if !started {
+		return nil
+	}
+	var err error
+	panicked := script.Guard(func() error {
+		err = g.engine.explain(g.keys.Names(), t.run(t.ctx, t))
+		return nil
+	})
+	if panicked != nil {
+		return script.Outage(panicked)
+	}
+	return err
 }
 
 // turnsBefore tells whether a request of several limiters that comes now waits for
@@ -172,9 +191,22 @@ func (g *group) admit() {
 // maxRate is the highest rate a limiter can count exactly.
 const maxRate = 1<<53 - 1
 
-// Migrate rewrites all members of the limiter once, and returns how many it wrote.
+// Migrate rewrites all members of the limiter once, so many in a script call at
+// most, and returns how many it wrote.
 func (e *Engine) Migrate(ctx context.Context, l *Limiter, page int) (written int64, err error) {
-	c := script.Call{Script: lua.Migrate, Keys: l.Keys, Repeat: true}
+	// While a batch is in doubt, its members must stay as they were written.
+	err = e.takeTurn(ctx, l, &turn{run: func(ctx context.Context, t *turn) (err error) {
+		written, err = e.migrate(ctx, l, page, t.since)
+		return err
+	}})
+	if err != nil {
+		return 0, err // it may still be written to
+	}
+	return written, nil
+}
+
+func (e *Engine) migrate(ctx context.Context, l *Limiter, page int, since time.Time) (written int64, err error) {
+	c := script.Call{Script: lua.Migrate, Keys: l.Keys, Repeat: true, Since: since}
 	c.Args = script.ArgumentsFunc(func(all []any, a script.Attempt) []any {
 		member := e.ids.NextIn(nil, redisson.NewestRules.Layout, page)
 		member[1] ^= 0xff // these are not this client's, and don't bear its mark
@@ -182,7 +214,7 @@ func (e *Engine) Migrate(ctx context.Context, l *Limiter, page int) (written int
 	})
 	reply, err := c.Run(ctx, e.conn)
 	if err != nil {
-		return 0, e.explain(l.Keys.Names(), err)
+		return 0, err
 	}
 	return Integer(reply)
 }

@@ -80,6 +80,10 @@ type Call struct {
 	// timeout, from the first attempt and from each answer on.
 	Until time.Time
 
+	// Since is from when the time until the first answer counts. The zero value
+	// stands for the first attempt.
+	Since time.Time
+
 	words      []any // of a command that is no script
 	token      string
 	eval       bool // the server does not know the script
@@ -114,7 +118,11 @@ func (c *Call) Run(ctx context.Context, to *Conn) (any, error) {
 		if err := ctx.Err(); err != nil {
 			return nil, c.lost(err)
 		}
-		attempt, cancel := context.WithDeadline(ctx, c.Begin(to))
+		end := c.Begin(to)
+		if !c.sent.Before(end) {
+			return nil, c.lost(ErrSilent)
+		}
+		attempt, cancel := context.WithDeadline(ctx, end)
 		ahead, cmd := c.Next(attempt)
 		cmds := []Command{cmd}
 		if ahead.Cmd != nil {
@@ -145,7 +153,11 @@ func (c *Call) Begin(to *Conn) time.Time {
 	c.attempts++
 	if c.until.IsZero() {
 		// A caller whose own time is no shorter learns what the last attempt met.
-		c.until = c.sent.Add(to.Timeout() - to.Timeout()/32)
+		c.until = c.sent
+		if !c.Since.IsZero() {
+			c.until = c.Since
+		}
+		c.until = c.until.Add(to.Timeout() - to.Timeout()/32)
 		if !c.Until.IsZero() && c.Until.Before(c.until) {
 			c.until = c.Until
 		}
@@ -246,7 +258,7 @@ func (c *Call) Answered(reply any) (done bool, backoff time.Duration) {
 		return true, 0
 	}
 	c.token, c.repeated = token, false
-	c.attempts, c.counted, c.until = 0, 0, time.Time{}
+	c.attempts, c.counted, c.until, c.Since = 0, 0, time.Time{}, time.Time{}
 	return false, 0
 }
 
