@@ -128,7 +128,7 @@ func (c *Call) Run(ctx context.Context, to *Conn) (any, error) {
 		if ahead.Cmd != nil {
 			cmds = []Command{ahead, cmd}
 		}
-		err := to.sendInTime(attempt, c.words != nil, cmds...)
+		err := to.sendInTime(attempt, c.key(), c.words != nil, cmds...)
 		cancel()
 		if err == nil {
 			err = cmd.Err()
@@ -144,6 +144,15 @@ func (c *Call) Run(ctx context.Context, to *Conn) (any, error) {
 			return nil, c.lost(err)
 		}
 	}
+}
+
+// key returns the one that decides where the call goes.
+func (c *Call) key() string {
+	if c.words != nil {
+		key, _ := c.words[1].(string)
+		return key
+	}
+	return c.Keys.names[0]
 }
 
 // Begin is told that an attempt is to be made now, and returns when it must have

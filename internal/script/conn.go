@@ -4,9 +4,11 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"reflect"
 	"slices"
 	"strings"
+	"sync"
 	"time"
 
 	"github.com/redis/go-redis/v9"
@@ -30,16 +32,18 @@ type Conn struct {
 	inline  bool                                                         // a deadline of ctx ends reads and writes
 	master  func(ctx context.Context, key string) (*redis.Client, error) // nil where there is one
 	timeout time.Duration
-	slots   chan struct{} // of commands that run on goroutines of their own
+
+	mu    sync.Mutex
+	slots map[*redis.Client]chan struct{} // for each master, of commands that run on goroutines of their own
 }
 
-// maxApart is how many commands run on goroutines of their own at most, so that
-// a server that hangs can't gather more.
+// maxApart is how many commands to a master run on goroutines of their own at
+// most, so that one that hangs can't gather more.
 const maxApart = 64
 
 // NewConn returns a Conn on rdb whose questions are answered within timeout.
 func NewConn(rdb Redis, timeout time.Duration) *Conn {
-	c := &Conn{rdb: rdb, timeout: timeout, slots: make(chan struct{}, maxApart)}
+	c := &Conn{rdb: rdb, timeout: timeout, slots: make(map[*redis.Client]chan struct{})}
 	switch rdb := rdb.(type) {
 	case *redis.Client:
 		if rdb != nil {
@@ -186,22 +190,41 @@ func (c *Conn) sendToMaster(ctx context.Context, cmd Command) {
 	c.Send(ctx, cmd)
 }
 
-// sendInTime is Send that ends when ctx does, whatever the client. What is sent
-// then may still run.
-func (c *Conn) sendInTime(ctx context.Context, toMaster bool, cmds ...Command) error {
+// errCrowded is for a command that was not sent: too many others wait for its
+// server.
+var errCrowded = errors.New("too many commands wait for the server")
+
+// slotsOf returns those of the master of a key.
+func (c *Conn) slotsOf(ctx context.Context, key string) chan struct{} {
+	master := c.Master(ctx, key)
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	slots := c.slots[master]
+	if slots == nil {
+		maps.DeleteFunc(c.slots, func(_ *redis.Client, slots chan struct{}) bool { return len(slots) == 0 })
+		slots = make(chan struct{}, maxApart)
+		c.slots[master] = slots
+	}
+	return slots
+}
+
+// sendInTime is Send for commands of one master, that of key, which ends when ctx
+// does, whatever the client. What is sent then may still run.
+func (c *Conn) sendInTime(ctx context.Context, key string, toMaster bool, cmds ...Command) error {
 	if c.Inline() {
 		c.Send(ctx, cmds...)
 		return nil
 	}
+	slots := c.slotsOf(ctx, key)
 	select {
-	case c.slots <- struct{}{}:
+	case slots <- struct{}{}:
 	case <-ctx.Done():
-		return ctx.Err()
+		return errCrowded
 	}
 	done := make(chan any, 1)
 	go func() {
 		defer func() {
-			<-c.slots
+			<-slots
 			done <- recover()
 		}()
 		if toMaster {

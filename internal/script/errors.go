@@ -34,7 +34,7 @@ func NotRun(err error) bool {
 		}
 		return inTransition(err) || tooManyClients(err)
 	}
-	return isDial(err) || poolExhausted(err)
+	return isDial(err) || poolExhausted(err) || errors.Is(err, errCrowded)
 }
 
 // inTransition tells whether the server refused the script for as long as
@@ -91,7 +91,7 @@ func unavailable(err error) bool {
 		return inTransition(err) || tooManyClients(err)
 	}
 	_, isNet := errors.AsType[net.Error](err)
-	return isNet || poolExhausted(err) || errors.Is(err, io.EOF) || errors.Is(err, errUnanswered) || errors.Is(err, net.ErrClosed)
+	return isNet || poolExhausted(err) || errors.Is(err, io.EOF) || errors.Is(err, errCrowded) || errors.Is(err, errUnanswered) || errors.Is(err, net.ErrClosed)
 }
 
 // Outage says of an error whether Redis decided, limit.ErrUnavailable, and
