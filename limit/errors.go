@@ -28,7 +28,7 @@ var (
 	// ErrUnavailable: Redis did not decide: it gave no answer in time, can't be
 	// reached, or answers nobody for now, as while it loads its data or fails
 	// over. Where permits may have been taken it is ErrUnknownOutcome too.
-	ErrUnavailable = errors.New("Redis is unavailable")
+	ErrUnavailable = errors.New("no decision from Redis")
 
 	// ErrUnsupported: the server, or the way in which a cluster spreads the
 	// keys, can't do what was asked.

@@ -129,13 +129,13 @@ func TestAFlightOfAllKinds(t *testing.T) {
 			wg.Go(func() {
 				call := script.Call{}
 				want := any(int64(1))
-				switch {
-				case i%3 == 0:
+				switch i % 3 {
+				case 0:
 					call.Joint = &script.Joint{Script: many, Args: [2]any{"", 100 + i}}
 					if i > 1 {
 						want = int64(100 + i)
 					}
-				case i%3 == 1:
+				case 1:
 					call.Ahead = []any{"hget", "hash", "field"}
 				}
 				a := newAsk(keyOf(i), call)

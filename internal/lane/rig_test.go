@@ -3,7 +3,6 @@ package lane_test
 import (
 	"context"
 	"fmt"
-	"slices"
 	"strings"
 	"sync"
 	"testing"
@@ -108,21 +107,6 @@ func (f *flights) forget() {
 	f.sizes, f.most = nil, f.now
 }
 
-// takes has trips take that long.
-func (f *flights) takes(trip time.Duration) {
-	f.mu.Lock()
-	defer f.mu.Unlock()
-	f.trip = trip
-}
-
-// seen returns the scripts of each trip, and how many trips were under way at the
-// same time.
-func (f *flights) seen() (sizes []int, most int) {
-	f.mu.Lock()
-	defer f.mu.Unlock()
-	return slices.Clone(f.sizes), f.most
-}
-
 func (f *flights) hang(stuck bool) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -176,13 +160,6 @@ func (a *ask) by(l *lane.Lane) (any, error) {
 	} else {
 		l.Ready(a)
 	}
-	<-a.done
-	return a.reply, a.err
-}
-
-// flight is by, but never by itself.
-func (a *ask) flight(l *lane.Lane) (any, error) {
-	l.Ready(a)
 	<-a.done
 	return a.reply, a.err
 }

@@ -424,13 +424,13 @@ func TestContextEndsTheRepeating(t *testing.T) {
 	t.Parallel()
 	refused := answered("LOADING Redis is loading the dataset in memory")
 	for _, fault := range []error{refused, io.EOF} {
-		var ctx context.Context
-		var cancel context.CancelFunc
+		var end context.CancelFunc
 		virtual(t, func(int) error {
-			time.AfterFunc(time.Millisecond, cancel)
+			time.AfterFunc(time.Millisecond, end)
 			return fault
 		}, func(t *testing.T, rdb *redis.Client, w *wire) {
-			ctx, cancel = context.WithCancel(t.Context())
+			ctx, cancel := context.WithCancel(t.Context())
+			end = cancel
 			start := time.Now()
 			_, err := script.Read(ctx, newConn(rdb), incr, script.KeysOf("key"))
 			require.ErrorIs(t, err, context.Canceled)
@@ -565,10 +565,11 @@ func TestACallEndsInTime(t *testing.T) {
 						}
 						_, err := repeatOn(t.Context(), newConn(wrap(rdb)), end, nothing)
 						require.Error(t, err)
-						assert.Equal(t, fault == errHangs, errors.Is(err, script.ErrLost))
+						hangs := errors.Is(fault, errHangs)
+						assert.Equal(t, hangs, errors.Is(err, script.ErrLost))
 						assert.LessOrEqual(t, time.Since(start), within)
 						assert.Greater(t, time.Since(start), within-patientBackoff)
-						if fault == errHangs {
+						if hangs {
 							assert.LessOrEqual(t, len(w.sent()), 3, "an attempt has a third of the time")
 						}
 					})
