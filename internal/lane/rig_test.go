@@ -3,6 +3,7 @@ package lane_test
 import (
 	"context"
 	"fmt"
+	"slices"
 	"strings"
 	"sync"
 	"testing"
@@ -33,10 +34,10 @@ type flights struct {
 	panics func(scripts int) any // nil for no panic
 
 	mu    sync.Mutex
-	sizes []int
-	now   int // under way
-	most  int
-	stuck bool // no answer comes
+	went  []int // the scripts of each
+	now   int   // under way
+	peak  int   // the most that were under way
+	stuck bool  // no answer comes
 }
 
 func (f *flights) DialHook(next redis.DialHook) redis.DialHook { return next }
@@ -52,9 +53,9 @@ func (f *flights) fly(cmds []redis.Cmder, next func() error) error {
 		return next()
 	}
 	f.mu.Lock()
-	f.sizes = append(f.sizes, n)
+	f.went = append(f.went, n)
 	f.now++
-	f.most = max(f.most, f.now)
+	f.peak = max(f.peak, f.now)
 	stuck, trip := f.stuck, f.trip
 	f.mu.Unlock()
 	defer func() {
@@ -62,9 +63,9 @@ func (f *flights) fly(cmds []redis.Cmder, next func() error) error {
 		defer f.mu.Unlock()
 		f.now--
 	}()
-	if f.panics != nil {
+	if panics := f.panics; panics != nil {
 		time.Sleep(trip)
-		if value := f.panics(n); value != nil {
+		if value := panics(n); value != nil {
 			panic(value)
 		}
 		return next()
@@ -104,7 +105,28 @@ func (f *flights) ProcessPipelineHook(next redis.ProcessPipelineHook) redis.Proc
 func (f *flights) forget() {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	f.sizes, f.most = nil, f.now
+	f.went, f.peak = nil, f.now
+}
+
+// sizes returns the scripts of each round trip.
+func (f *flights) sizes() []int {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	return slices.Clone(f.went)
+}
+
+// most returns how many round trips were under way at the same time.
+func (f *flights) most() int {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	return f.peak
+}
+
+// takes has round trips take that long.
+func (f *flights) takes(trip time.Duration) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.trip = trip
 }
 
 func (f *flights) hang(stuck bool) {

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"sync"
 	"testing"
 	"testing/synctest"
@@ -78,6 +79,20 @@ func newDesk(t *testing.T, most int) *desk {
 	return d
 }
 
+// asked returns the batches: key and permits of each.
+func (d *desk) asked() []string {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	return slices.Clone(d.batches)
+}
+
+// returned returns how many permits were given back.
+func (d *desk) returned() int64 {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	return d.back
+}
+
 func TestThoseWhoAskMeanwhileGoTogether(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -97,8 +112,8 @@ func TestThoseWhoAskMeanwhileGoTogether(t *testing.T) {
 			assert.NoError(t, err)
 		})
 		wg.Wait()
-		assert.Equal(t, []string{"a 1 for 2", "a 7 for 14", "b 1 for 1"}, d.batches)
-		assert.Equal(t, []int{1, 2}, d.flights.sizes, "both keys in one flight")
+		assert.Equal(t, []string{"a 1 for 2", "a 7 for 14", "b 1 for 1"}, d.asked())
+		assert.Equal(t, []int{1, 2}, d.flights.sizes(), "both keys in one flight")
 		assert.Equal(t, []bool{true, true, true, true, true, false, false, false}, granted, "in the order in which they came")
 	})
 }
@@ -119,7 +134,7 @@ func TestTheNextDoesNotWaitForTheReturn(t *testing.T) {
 				})
 				synctest.Wait()
 			}
-			assert.Equal(t, []int{1, 1}, d.flights.sizes)
+			assert.Equal(t, []int{1, 1}, d.flights.sizes())
 			wg.Wait()
 		})
 	}
@@ -135,7 +150,7 @@ func TestABatchHasABound(t *testing.T) {
 			synctest.Wait()
 		}
 		wg.Wait()
-		assert.Equal(t, []string{"a 1 for 40", "a 2 for 80", "a 1 for 40"}, d.batches)
+		assert.Equal(t, []string{"a 1 for 40", "a 2 for 80", "a 1 for 40"}, d.asked())
 	})
 }
 
@@ -164,14 +179,14 @@ func TestCallersThatGo(t *testing.T) {
 		leave("a", 4, 300*time.Millisecond)  // gathered
 		wg.Wait()
 		time.Sleep(time.Minute)
-		assert.Equal(t, []string{"b 1 for 1", "a 1 for 3"}, d.batches, "one that has gone is not asked for")
-		assert.EqualValues(t, 3, d.back, "what it was granted has been given back")
+		assert.Equal(t, []string{"b 1 for 1", "a 1 for 3"}, d.asked(), "one that has gone is not asked for")
+		assert.EqualValues(t, 3, d.returned(), "what it was granted has been given back")
 
 		ended, cancel := context.WithCancel(t.Context())
 		cancel()
 		_, _, err := d.Take(ended, "Take", "a", 1)
 		require.ErrorIs(t, err, context.Canceled)
-		assert.Len(t, d.batches, 2)
+		assert.Len(t, d.asked(), 2)
 	})
 }
 
@@ -193,7 +208,7 @@ func TestAllHaveGone(t *testing.T) {
 		synctest.Wait()
 		cancel()
 		wg.Wait()
-		assert.Equal(t, []int{1}, d.flights.sizes)
+		assert.Equal(t, []int{1}, d.flights.sizes())
 		decision, _, err := d.Take(t.Context(), "Take", "a", 1)
 		require.NoError(t, err)
 		assert.EqualValues(t, perKey-2, decision.Remaining)
@@ -215,7 +230,7 @@ func TestAGrantIsGivenBackByItsOwnPermits(t *testing.T) {
 			synctest.Wait()
 		}
 		wg.Wait()
-		assert.EqualValues(t, 10, d.back)
+		assert.EqualValues(t, 10, d.returned())
 		decision, giveBack, err := d.Take(t.Context(), "Take", "a", 11)
 		require.ErrorIs(t, err, limit.ErrPermitsExceedRate)
 		assert.Nil(t, giveBack)
