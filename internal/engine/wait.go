@@ -36,7 +36,7 @@ func (g *group) await(ctx context.Context, r *request) (Answer, error) {
 
 // firstLook is when the caller looks for the first time whether its time is over.
 func (r *request) firstLook(timeout time.Duration) time.Time {
-	if end := r.asked.Add(timeout); r.deadline.IsZero() || end.Before(r.deadline) {
+	if end := r.since.Add(timeout); r.deadline.IsZero() || end.Before(r.deadline) {
 		return end
 	}
 	return r.deadline
