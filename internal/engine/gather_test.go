@@ -40,8 +40,9 @@ func (f *far) fly(cmds ...redis.Cmder) {
 	}
 	f.mu.Lock()
 	f.trips = append(f.trips, n)
+	trip := f.trip
 	f.mu.Unlock()
-	time.Sleep(f.trip)
+	time.Sleep(trip)
 	if f.panics && n > 1 {
 		panic("a hook")
 	}
@@ -59,6 +60,13 @@ func (f *far) ProcessPipelineHook(next redis.ProcessPipelineHook) redis.ProcessP
 		f.fly(cmds...)
 		return next(ctx, cmds)
 	}
+}
+
+// takes has round trips take that long.
+func (f *far) takes(trip time.Duration) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.trip = trip
 }
 
 // farEngine returns an Engine that has so many flights under way at most, to a

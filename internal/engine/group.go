@@ -187,6 +187,9 @@ func (g *group) board(now time.Time) *lane.Call {
 		g.line.fill(b, now)
 		b.reserved = 0
 		b.round = len(b.requests) > 0
+		if !b.round {
+			g.line.settle(now) // those who were left to be asked for have gone
+		}
 	}
 	taken := 0
 	for _, r := range g.gathered {
