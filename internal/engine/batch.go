@@ -222,6 +222,9 @@ func (b *batch) Progressed() {
 			r.asked = now
 		}
 	}
+	if b.round {
+		b.group.watchRound(now)
+	}
 }
 
 // isWord tells whether a script answered with a word alone.

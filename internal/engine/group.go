@@ -31,7 +31,8 @@ type group struct {
 	returns  int        // give-backs under way
 	line     line
 	round    *batch      // of the line, under way
-	watch    *time.Timer // for it
+	roundEnd time.Time   // when the round that is due has to have its answers
+	watch    *time.Timer // for that
 	freed    int         // how often permits have been freed
 	timer    *time.Timer // for the line
 	turns    turns
@@ -136,6 +137,8 @@ func (g *group) next(now time.Time) {
 		} else {
 			g.timer.Reset(wait)
 		}
+	} else if g.listed && g.roundEnd.IsZero() {
+		g.watchRound(now)
 	}
 }
 
@@ -214,7 +217,9 @@ func (g *group) board(now time.Time) *lane.Call {
 	c := b.prepare()
 	if b.round {
 		g.round = b
-		g.watchRound()
+		if g.roundEnd.IsZero() {
+			g.watchRound(now)
+		}
 	}
 	return c
 }
@@ -265,7 +270,7 @@ func (g *group) landed(b *batch, o outcome, err error) {
 		}
 	}
 	if b.round {
-		g.round = nil
+		g.round, g.roundEnd = nil, time.Time{}
 		g.watch.Stop()
 		g.line.settle(now)
 	}
@@ -313,12 +318,15 @@ func (g *group) answer(b *batch, place int, a Answer, o outcome) {
 	r.tell(a)
 }
 
-// stop disarms the timer of a group that nobody uses any more.
+// stop disarms the timers of a group that nobody uses any more.
 func (g *group) stop() {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	if g.timer != nil {
 		g.timer.Stop()
+	}
+	if g.watch != nil {
+		g.watch.Stop()
 	}
 }
 

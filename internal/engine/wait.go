@@ -75,10 +75,11 @@ func (g *group) abandonLocked(r *request) (left, sent bool) {
 	return true, false
 }
 
-// watchRound sees to it that those in line learn in time that a question of theirs
-// is not answered. g.mu is held.
-func (g *group) watchRound() {
+// watchRound sees to it that those in line learn in time that the round which is
+// due is not answered. g.mu is held.
+func (g *group) watchRound(now time.Time) {
 	timeout := g.engine.conn.Timeout()
+	g.roundEnd = now.Add(timeout)
 	if g.watch == nil {
 		g.watch = time.AfterFunc(timeout, g.roundOver)
 	} else {
@@ -86,18 +87,32 @@ func (g *group) watchRound() {
 	}
 }
 
+// roundOver tells those in line that the round is not answered, or could not be
+// sent.
 func (g *group) roundOver() {
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	timeout := g.engine.conn.Timeout()
-	if g.round == nil || time.Since(g.round.sent) < timeout {
+	now := time.Now()
+	if g.roundEnd.IsZero() || now.Before(g.roundEnd) {
 		return
 	}
-	for _, r := range g.round.requests {
-		if r.State == lane.Sent && r.inLine {
-			g.line.drop(r)
-			r.tell(Answer{err: lane.NoAnswer(timeout, true)})
+	timeout := g.engine.conn.Timeout()
+	if g.round != nil {
+		for _, r := range g.round.requests {
+			if r.State == lane.Sent && r.inLine {
+				g.line.drop(r)
+				r.tell(Answer{err: lane.NoAnswer(timeout, true)})
+			}
 		}
+		return
+	}
+	g.roundEnd = time.Time{}
+	if !g.listed || !g.line.due(now) {
+		return
+	}
+	for r := range g.line.all() {
+		g.line.drop(r)
+		r.tell(Answer{err: lane.NoAnswer(timeout, false)})
 	}
 }
 
