@@ -122,26 +122,12 @@ func (b *batch) prepare() *lane.Call {
 	}
 	// Where nothing in Redis would tell that a window's batch was decided, it is
 	// not repeated after a lost answer.
-	b.call = lane.Call{Call: script.Call{Script: lua.Acquire, Keys: keys, Args: b, Repeat: !b.rules.Windowed(), Until: b.until()}, Owner: b}
+	b.call = lane.Call{Call: script.Call{Script: lua.Acquire, Keys: keys, Args: b, Repeat: !b.rules.Windowed()}, Owner: b}
 	if flags := b.flags(); shared != nil && len(b.requests) == 1 && (flags == "" || flags == "a") {
 		b.joint = script.Joint{Script: lua.AcquireMany, Args: [2]any{b.member, lane.Number(b.Sum)}, Early: flags == ""}
 		b.call.Joint = &b.joint
 	}
 	return &b.call
-}
-
-// until is when nobody waits for the batch any longer; zero where one of its
-// callers has no time of its own.
-func (b *batch) until() (last time.Time) {
-	for _, r := range b.requests {
-		if r.deadline.IsZero() {
-			return time.Time{}
-		}
-		if end := r.deadline.Add(grace); end.After(last) {
-			last = end
-		}
-	}
-	return last
 }
 
 // Append appends the arguments of the acquire script.

@@ -24,6 +24,7 @@ type far struct {
 
 	mu    sync.Mutex
 	trips []int // scripts in each
+	loses int   // so many answers get lost, each after half a second
 }
 
 func (f *far) DialHook(next redis.DialHook) redis.DialHook { return next }
@@ -51,7 +52,11 @@ func (f *far) fly(cmds ...redis.Cmder) {
 func (f *far) ProcessHook(next redis.ProcessHook) redis.ProcessHook {
 	return func(ctx context.Context, cmd redis.Cmder) error {
 		f.fly(cmd)
-		return next(ctx, cmd)
+		if err := next(ctx, cmd); err != nil || !f.lost() {
+			return err
+		}
+		cmd.SetErr(context.DeadlineExceeded)
+		return context.DeadlineExceeded
 	}
 }
 
@@ -60,6 +65,19 @@ func (f *far) ProcessPipelineHook(next redis.ProcessPipelineHook) redis.ProcessP
 		f.fly(cmds...)
 		return next(ctx, cmds)
 	}
+}
+
+func (f *far) lost() bool {
+	f.mu.Lock()
+	lost := f.loses > 0
+	if lost {
+		f.loses--
+	}
+	f.mu.Unlock()
+	if lost {
+		time.Sleep(500 * time.Millisecond)
+	}
+	return lost
 }
 
 // takes has round trips take that long.

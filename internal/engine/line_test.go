@@ -9,6 +9,9 @@ import (
 
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
+
+	"github.com/rratelimiter/rratelimiter/internal/script"
+	"github.com/rratelimiter/rratelimiter/limit"
 )
 
 // A round of the line that takes two batches ends where those of the second have
@@ -51,4 +54,40 @@ func TestARoundWhoseLastHaveGoneEnds(t *testing.T) {
 		wg.Wait()
 		assert.Zero(t, e.Active())
 	})
+}
+
+// A grant whose answer is lost is looked for though its caller's patience has ended
+// meanwhile, and goes back.
+func TestALostGrantOfOneWhoHasGoneGoesBack(t *testing.T) {
+	t.Parallel()
+	impatient := Wish{Permits: 4, Waits: true, Timeout: 100 * time.Millisecond}
+	for name, ask := range map[string]func(ctx context.Context, e *Engine, a, b *Limiter) error{
+		"one": func(ctx context.Context, e *Engine, a, _ *Limiter) error {
+			_, err := e.Acquire(ctx, a, impatient)
+			return err
+		},
+		"several": func(ctx context.Context, e *Engine, a, b *Limiter) error {
+			_, err := e.AcquireAll(ctx, []*Limiter{a, b}, impatient.Permits, impatient.Timeout)
+			return err
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			synctest.Test(t, func(t *testing.T) {
+				e, f := farEngine(t, 2)
+				f.takes(0)
+				f.loses = 1
+				a, b := testLimiter("{a}1", hourly), testLimiter("{a}2", hourly)
+				err := ask(t.Context(), e, a, b)
+				require.ErrorIs(t, err, limit.ErrUnknownOutcome)
+				time.Sleep(script.DefaultTimeout)
+				assert.Zero(t, e.Active())
+				for _, l := range []*Limiter{a, b} {
+					answer, err := e.Acquire(t.Context(), l, Wish{Permits: 100})
+					require.NoError(t, err)
+					assert.True(t, answer.Decision.Granted, l.Name)
+				}
+			})
+		})
+	}
 }

@@ -106,7 +106,8 @@ type verdict struct {
 // goes back.
 func (m *multi) ask(ctx context.Context) (verdict, error) {
 	start := time.Now()
-	end := start.Add(m.engine.conn.Timeout())
+	until := start.Add(m.engine.conn.Timeout())
+	end := until
 	if last := m.deadline.Add(grace); !m.deadline.IsZero() && last.Before(end) {
 		end = last
 	}
@@ -119,7 +120,7 @@ func (m *multi) ask(ctx context.Context) (verdict, error) {
 	for _, g := range m.groups {
 		m.engine.stay(g)
 	}
-	a.prepare(end)
+	a.prepare(until)
 	to := m.groups[0].lane
 	if to.Enter() {
 		a.State = lane.Sent
