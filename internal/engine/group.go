@@ -263,7 +263,7 @@ func (g *group) landed(b *batch, o outcome, err error) {
 				g.line.remove(r)
 			}
 		case r.Waits && a.Refused() && !g.closed && !r.overdue(now):
-			g.queue(b, r, a, o, now)
+			g.lineUp(b, r, a, o, now)
 			lined = true
 		default:
 			g.answer(b, i, a, o)
@@ -290,8 +290,8 @@ func (g *group) landed(b *batch, o outcome, err error) {
 	b.free()
 }
 
-// queue has a refused request wait in line.
-func (g *group) queue(b *batch, r *request, a Answer, o outcome, now time.Time) {
+// lineUp has a refused request wait in line.
+func (g *group) lineUp(b *batch, r *request, a Answer, o outcome, now time.Time) {
 	r.State, r.refused = lane.Gathered, true
 	if r.inLine {
 		g.line.refused(r, a, o, b.sent)

@@ -87,7 +87,7 @@ func (h held) hold(t *testing.T) (letGo func()) {
 }
 
 // Those who come while a call is on its way share the next one.
-func testCallersMeet(t *testing.T, k Kind) {
+func testCallersGather(t *testing.T, k Kind) {
 	synctest.Test(t, func(t *testing.T) {
 		const callers, permits = 200, 150
 		h := newHeld(t, k, permits)
@@ -202,8 +202,8 @@ func testContextEndsInFlight(t *testing.T, k Kind) {
 	})
 }
 
-// Whoever goes away from a call's queue has nothing taken, and others of the
-// same call keep what is theirs.
+// Whoever goes away before the flight that would take its request has nothing
+// taken, and others of the same call keep what is theirs.
 func testContextEndsBehindABatch(t *testing.T, k Kind) {
 	synctest.Test(t, func(t *testing.T) {
 		h := newHeld(t, k, 10)

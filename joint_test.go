@@ -87,7 +87,7 @@ func limitersOf(t *testing.T, rdb redis.UniversalClient, n int, cfg rratelimiter
 
 // Callers of different limiters are decided about in one script call, and each
 // limiter grants just what it would have granted to them one after another.
-func TestCallersOfManyLimitersMeet(t *testing.T) {
+func TestCallersOfManyLimitersShareCalls(t *testing.T) {
 	t.Parallel()
 	redistest.SkipSlow(t)
 	redistest.Everywhere(t, func(t *testing.T, rdb redis.UniversalClient) {
@@ -103,7 +103,7 @@ func TestCallersOfManyLimitersMeet(t *testing.T) {
 			assert.Equal(t, fmt.Sprint(rate-granted), rdb.Get(t.Context(), keys.Value).Val())
 		}
 		if _, isCluster := rdb.(*redis.ClusterClient); isCluster {
-			assert.Zero(t, j.calls.Load(), "keys of different slots can't meet")
+			assert.Zero(t, j.calls.Load(), "keys of different slots can't share a call")
 		} else {
 			assert.Positive(t, j.calls.Load())
 			assert.Greater(t, j.limiters.Load(), j.calls.Load())
@@ -113,7 +113,7 @@ func TestCallersOfManyLimitersMeet(t *testing.T) {
 
 // Answers that are lost, calls that never arrive and connections that break
 // leave no caller with a wrong answer, and no permits lost.
-func TestCallersOfManyLimitersMeetOnABadLine(t *testing.T) {
+func TestCallersOfManyLimitersShareABadLine(t *testing.T) {
 	t.Parallel()
 	server := redistest.StartRedis(t)
 	proxy := redistest.StartProxy(t, server.Addr())
