@@ -29,6 +29,7 @@ type Engine struct {
 	active int               // calls and background work under way
 	closed bool
 	idle   chan struct{} // closed when closed and nothing is active
+	watch  lane.Watch    // requests without a time of their own
 
 	// multis are those that wait, by the config key of each of their limiters.
 	multis map[string]*crowd
@@ -42,10 +43,12 @@ type Events struct {
 
 // New returns an Engine that sends by lanes.
 func New(lanes *lane.Lanes, rules redisson.Rules, ids *redisson.Identities, events Events) *Engine {
-	return &Engine{
+	e := &Engine{
 		conn: lanes.Conn(), lanes: lanes, rules: rules, ids: ids, events: events, made: time.Now(),
 		groups: make(map[string]*group), idle: make(chan struct{}), multis: make(map[string]*crowd),
 	}
+	e.watch = lane.NewWatch(&e.mu, e.conn.Timeout())
+	return e
 }
 
 // Close fails the callers that wait, and returns when all other work is done or
@@ -111,9 +114,9 @@ func (e *Engine) isClosed() bool {
 	return e.closed
 }
 
-// enter counts a caller in at the limiter's group; leave counts it out. A group
-// that nobody uses is forgotten.
-func (e *Engine) enter(ctx context.Context, l *Limiter) (*group, error) {
+// enter counts a caller in at the limiter's group, and leave counts it out; a
+// request's own has it watched. A group that nobody uses is forgotten.
+func (e *Engine) enter(ctx context.Context, l *Limiter, r *request) (*group, error) {
 	to := e.lanes.Of(ctx, l.config())
 	e.mu.Lock()
 	defer e.mu.Unlock()
@@ -127,7 +130,35 @@ func (e *Engine) enter(ctx context.Context, l *Limiter) (*group, error) {
 		e.groups[l.config()] = g
 	}
 	g.users++
+	if r != nil {
+		r.group = g
+		if r.watched() {
+			e.watch.Add(&r.Pending, r, r.since)
+		}
+	}
 	return g, nil
+}
+
+// finish counts the caller of an answered request out, and lets go of the request.
+// One that the line or the watch may still know is not used anew.
+func (e *Engine) finish(g *group, r *request) (Answer, error) {
+	known := !e.unwatch(g, r) || r.Waits
+	a := r.answer
+	if !known {
+		*r = request{}
+		requests.Put(r)
+	}
+	return a, a.err
+}
+
+// unwatch counts the caller of a request out, and tells whether the watch leaves it
+// alone from now on.
+func (e *Engine) unwatch(g *group, r *request) bool {
+	e.mu.Lock()
+	left := !r.watched() || e.watch.Remove(&r.Pending)
+	e.mu.Unlock()
+	e.leave(g)
+	return left
 }
 
 func (e *Engine) leave(g *group) {

@@ -43,25 +43,22 @@ func (g *group) config() string { return g.keys.Names()[0] }
 
 // Acquire takes permits, and waits for them as the wish says.
 func (e *Engine) Acquire(ctx context.Context, l *Limiter, w Wish) (Answer, error) {
-	g, err := e.enter(ctx, l)
+	r := newRequest(l, w)
+	g, err := e.enter(ctx, l, r)
 	if err != nil {
 		return Answer{}, err
 	}
-	r := newRequest(l, w)
 	alone, answered, err := g.submit(r)
 	switch {
-	case err != nil || answered:
-		e.leave(g)
-		if err != nil {
-			return Answer{}, err
-		}
-		return r.take()
+	case err != nil:
+		e.unwatch(g, r)
+		return Answer{}, err
 	case alone != nil:
-		g.flyAlone(ctx, alone)
-		if g.hasAnswered(r) {
-			e.leave(g)
-			return r.take()
-		}
+		g.flyAlone(ctx, r, alone)
+		answered = g.hasAnswered(r)
+	}
+	if answered {
+		return e.finish(g, r)
 	}
 	return g.await(ctx, r)
 }
@@ -91,11 +88,11 @@ func (g *group) submit(r *request) (alone *lane.Call, answered bool, err error) 
 }
 
 // flyAlone sends the call of one caller by itself.
-func (g *group) flyAlone(ctx context.Context, c *lane.Call) {
+func (g *group) flyAlone(ctx context.Context, r *request, c *lane.Call) {
 	returned := false
 	defer func() {
 		if !returned { // a hook panicked
-			g.engine.leave(g)
+			g.engine.unwatch(g, r)
 		}
 	}()
 	g.lane.Alone(ctx, c)
@@ -213,6 +210,7 @@ func (g *group) board(now time.Time) *lane.Call {
 	b.freed = g.freed
 	b.ahead = g.prefetch(b, now)
 	g.calls++
+	g.engine.stay(g)
 	g.turns.was = false
 	c := b.prepare()
 	if b.round {
@@ -240,7 +238,7 @@ func (g *group) landed(b *batch, o outcome, err error) {
 	g.mu.Lock()
 	now := time.Now()
 	var unwanted []int
-	gone, scarce, lined := 0, err != nil, false
+	scarce, lined := err != nil, false
 	ahead := o.taken
 	for i, r := range b.requests {
 		a := Answer{err: err}
@@ -253,9 +251,6 @@ func (g *group) landed(b *batch, o outcome, err error) {
 		}
 		switch {
 		case r.State != lane.Sent:
-			if r.State == lane.Gone {
-				gone++
-			}
 			if a.Decision.Granted {
 				unwanted = append(unwanted, i)
 			}
@@ -284,10 +279,8 @@ func (g *group) landed(b *batch, o outcome, err error) {
 	}
 	g.next(now)
 	g.mu.Unlock()
-	for range gone {
-		g.engine.leave(g)
-	}
 	b.free()
+	g.engine.leave(g)
 }
 
 // lineUp has a refused request wait in line.

@@ -324,7 +324,7 @@ func (m *multi) explainType(err error) error {
 // enter counts the caller in at each limiter's group; leave counts it out.
 func (m *multi) enter(ctx context.Context) error {
 	for _, l := range m.limiters {
-		g, err := m.engine.enter(ctx, l)
+		g, err := m.engine.enter(ctx, l, nil)
 		if err != nil {
 			m.leave()
 			return err

@@ -77,7 +77,7 @@ func (e *Engine) TakeAhead(ctx context.Context, l *Limiter, permits int64) bool 
 	ok, late := a.Take(permits)
 	if late && !a.Add(permits) {
 		// The lease ended in between, and its rest was given back without these.
-		if g, err := e.enter(ctx, l); err == nil {
+		if g, err := e.enter(ctx, l, nil); err == nil {
 			g.mu.Lock()
 			g.leases.unused = append(g.leases.unused, unused{grant{a.Member, permits}, a.Sent})
 			g.next(time.Now())

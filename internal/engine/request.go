@@ -37,6 +37,7 @@ type request struct {
 	Wish
 
 	limiter  *Limiter
+	group    *group
 	since    time.Time // when the caller asked
 	deadline time.Time // when it gives up; zero: never
 	asked    time.Time // when the question under way began
@@ -65,16 +66,9 @@ func newRequest(l *Limiter, w Wish) *request {
 	return r
 }
 
-// take returns the answer that is there, and lets go of the request. One that
-// may have stood in line is not used anew: the line may not have forgotten it.
-func (r *request) take() (Answer, error) {
-	a := r.answer
-	if !r.Waits {
-		*r = request{}
-		requests.Put(r)
-	}
-	return a, a.err
-}
+// watched tells whether the engine's watch ends the request, rather than a timer
+// of its own.
+func (r *request) watched() bool { return r.deadline.IsZero() }
 
 // tell gives the caller its answer.
 func (r *request) tell(a Answer) {

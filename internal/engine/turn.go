@@ -45,7 +45,7 @@ func underWay(err error) error {
 // takeTurn has t done while no request of the limiter is on its way. Where ctx ends
 // before its turn it is not.
 func (e *Engine) takeTurn(ctx context.Context, l *Limiter, t *turn) error {
-	g, err := e.enter(ctx, l)
+	g, err := e.enter(ctx, l, nil)
 	if err != nil {
 		return err
 	}

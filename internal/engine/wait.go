@@ -10,21 +10,37 @@ import (
 
 // await waits for the answer, for the caller's patience or for ctx to end.
 func (g *group) await(ctx context.Context, r *request) (Answer, error) {
+	if !r.watched() {
+		return g.awaitTimed(ctx, r)
+	}
+	select {
+	case <-r.Done():
+	case <-ctx.Done():
+		if g.abandon(r) {
+			g.engine.unwatch(g, r)
+			return Answer{}, ctx.Err()
+		}
+	}
+	return g.engine.finish(g, r)
+}
+
+// awaitTimed is await for a request with a time of its own.
+func (g *group) awaitTimed(ctx context.Context, r *request) (Answer, error) {
 	timer := time.NewTimer(time.Until(r.firstLook(g.engine.conn.Timeout())))
 	defer timer.Stop()
 	for {
 		select {
 		case <-r.Done():
-			g.engine.leave(g)
-			return r.take()
+			return g.engine.finish(g, r)
 		case <-ctx.Done():
-			if left, _ := g.abandon(r); !left {
-				continue
+			if g.abandon(r) {
+				g.engine.leave(g)
+				return Answer{}, ctx.Err()
 			}
-			return Answer{}, ctx.Err()
 		case <-timer.C:
 			look, left, err := g.timeUp(r)
 			if left {
+				g.engine.leave(g)
 				return Answer{}, err
 			}
 			if !look.IsZero() {
@@ -36,43 +52,59 @@ func (g *group) await(ctx context.Context, r *request) (Answer, error) {
 
 // firstLook is when the caller looks for the first time whether its time is over.
 func (r *request) firstLook(timeout time.Duration) time.Time {
-	if end := r.since.Add(timeout); r.deadline.IsZero() || end.Before(r.deadline) {
+	if end := r.since.Add(timeout); end.Before(r.deadline) {
 		return end
 	}
 	return r.deadline
 }
 
 // abandon takes a request back whose caller goes away. What it is granted
-// nevertheless goes back. left is false where the answer is there.
-func (g *group) abandon(r *request) (left, sent bool) {
+// nevertheless goes back. It tells false where the answer is there.
+func (g *group) abandon(r *request) bool {
 	g.mu.Lock()
-	left, sent = g.abandonLocked(r)
-	g.mu.Unlock()
-	if left && !sent {
-		g.engine.leave(g)
+	defer g.mu.Unlock()
+	if r.State == lane.Answered {
+		return false
 	}
-	return left, sent
+	g.withdraw(r)
+	return true
 }
 
-// abandonLocked is abandon with g.mu held. The caller of a request that was sent
-// is counted out when that has landed.
-func (g *group) abandonLocked(r *request) (left, sent bool) {
-	switch r.State {
-	case lane.Answered:
-		return false, false
-	case lane.Sent:
-		r.State = lane.Gone
-		return true, true
-	}
+// withdraw is abandon for a request that has no answer. g.mu is held.
+func (g *group) withdraw(r *request) {
+	sent := r.State == lane.Sent
 	r.State = lane.Gone
-	if r.inLine {
+	switch {
+	case sent:
+	case r.inLine:
 		g.line.remove(r)
 		g.next(time.Now())
-	} else if g.left++; g.left > len(g.gathered)/2 {
-		g.gathered = slices.DeleteFunc(g.gathered, func(r *request) bool { return r.State == lane.Gone })
-		g.left = 0
+	default:
+		if g.left++; g.left > len(g.gathered)/2 {
+			g.gathered = slices.DeleteFunc(g.gathered, func(r *request) bool { return r.State != lane.Gathered })
+			g.left = 0
+		}
 	}
-	return true, false
+}
+
+// Expire ends a request that has waited for an answer for too long. One in line
+// does not wait for one: its rounds are watched.
+func (r *request) Expire(now time.Time) {
+	g := r.group
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	if r.inLine || r.State > lane.Sent {
+		return
+	}
+	if now.Before(r.asked.Add(g.engine.conn.Timeout())) {
+		g.engine.mu.Lock()
+		g.engine.watch.Add(&r.Pending, r, r.asked)
+		g.engine.mu.Unlock()
+		return
+	}
+	sent := r.State == lane.Sent
+	g.withdraw(r)
+	r.tell(Answer{err: lane.NoAnswer(now.Sub(r.asked), sent)})
 }
 
 // watchRound sees to it that those in line learn in time that the round which is
@@ -134,7 +166,8 @@ func (g *group) timeUp(r *request) (look time.Time, left bool, err error) {
 			return r.deadline, false, nil
 		}
 		if g.round != nil || !g.line.stillAsks(r) || !now.Before(r.deadline.Add(grace)) {
-			g.leaveLine(r)
+			g.withdraw(r)
+			g.mu.Unlock()
 			return time.Time{}, true, nil
 		}
 		// The line is to ask at this moment: r is asked for a last time.
@@ -151,23 +184,10 @@ func (g *group) timeUp(r *request) (look time.Time, left bool, err error) {
 		g.mu.Unlock()
 		return end, false, nil
 	}
-	if _, sent := g.abandonLocked(r); !sent {
-		defer g.engine.leave(g)
-		err = lane.NoAnswer(now.Sub(r.asked), false)
-	} else {
-		err = lane.NoAnswer(now.Sub(r.asked), true)
+	if !r.refused || !over {
+		err = lane.NoAnswer(now.Sub(r.asked), r.State == lane.Sent)
 	}
-	if r.refused && over {
-		err = nil
-	}
+	g.withdraw(r)
 	g.mu.Unlock()
 	return time.Time{}, true, err
-}
-
-// leaveLine ends the wait of a request that was refused, or stood behind one that
-// was. g.mu is held, and let go of.
-func (g *group) leaveLine(r *request) {
-	g.abandonLocked(r)
-	g.mu.Unlock()
-	g.engine.leave(g)
 }

@@ -23,6 +23,10 @@ const (
 type Pending struct {
 	State State
 	done  chan struct{} // closed with the answer; nil while nobody waits for it
+
+	waiter         Waiter // nil while no Watch has it
+	since          time.Time
+	before, behind *Pending
 }
 
 // Wait has Tell wake the caller. The source's lock is held.

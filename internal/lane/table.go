@@ -62,8 +62,9 @@ type Table struct {
 	rule  Rule
 	lanes *Lanes
 
-	mu   sync.Mutex
-	keys map[string]*keyed // of those for which requests have gathered
+	mu    sync.Mutex
+	keys  map[string]*keyed // of those for which requests have gathered
+	watch Watch
 }
 
 // keyed is where the requests for one key gather, from the first until a flight
@@ -77,6 +78,7 @@ type keyed struct {
 type request struct {
 	Pending
 
+	table   *Table
 	permits int64
 	verdict *Verdict
 	answer  Answer
@@ -85,7 +87,9 @@ type request struct {
 
 // NewTable returns the Table of a rule.
 func NewTable(lanes *Lanes, rule Rule) *Table {
-	return &Table{rule: rule, lanes: lanes, keys: make(map[string]*keyed)}
+	t := &Table{rule: rule, lanes: lanes, keys: make(map[string]*keyed)}
+	t.watch = NewWatch(&t.mu, lanes.conn.Timeout())
+	return t
 }
 
 // Take asks for permits of a key, and comes back with the decision and what
@@ -116,11 +120,12 @@ func (t *Table) take(ctx context.Context, key string, permits int64) (limit.Deci
 		}
 	}
 	l := t.lanes.Of(ctx, key)
-	r := &request{permits: permits}
-	start := time.Now()
+	r := &request{table: t, permits: permits}
 	t.mu.Lock()
+	t.watch.Add(&r.Pending, r, time.Now())
 	k := t.keys[key]
 	if k == nil && l.Enter() {
+		r.State = Sent
 		t.mu.Unlock()
 		t.alone(ctx, l, key, r)
 	} else {
@@ -136,12 +141,11 @@ func (t *Table) take(ctx context.Context, key string, permits int64) (limit.Deci
 			l.Ready(k)
 		}
 	}
-	return t.await(ctx, r, start)
+	return t.await(ctx, r)
 }
 
 // alone sends a request by itself.
 func (t *Table) alone(ctx context.Context, l *Lane, key string, r *request) {
-	r.State = Sent
 	b := &Batch{}
 	b.Add(r.permits, false, 0)
 	c := t.call(l, key, b, []*request{r})
@@ -152,7 +156,7 @@ func (t *Table) alone(ctx context.Context, l *Lane, key string, r *request) {
 	l.Alone(ctx, c)
 }
 
-func (t *Table) await(ctx context.Context, r *request, start time.Time) (limit.Decision, func(context.Context) error, error) {
+func (t *Table) await(ctx context.Context, r *request) (limit.Decision, func(context.Context) error, error) {
 	t.mu.Lock()
 	if r.State != Answered && r.done == nil {
 		r.Wait()
@@ -160,16 +164,12 @@ func (t *Table) await(ctx context.Context, r *request, start time.Time) (limit.D
 	answered := r.State == Answered
 	t.mu.Unlock()
 	if !answered {
-		within := t.lanes.conn.Timeout()
-		timer := time.NewTimer(time.Until(start.Add(within)))
-		defer timer.Stop()
-		sent := false
-		answered, err := r.Await(ctx, timer.C, func() bool { return t.leave(r, &sent) })
-		if err == nil && !answered {
-			err = NoAnswer(within, sent)
-		}
-		if err != nil {
-			return limit.Decision{}, nil, err
+		select {
+		case <-r.done:
+		case <-ctx.Done():
+			if t.leave(r) {
+				return limit.Decision{}, nil, ctx.Err()
+			}
 		}
 	}
 	a := r.answer
@@ -186,18 +186,26 @@ func (t *Table) await(ctx context.Context, r *request, start time.Time) (limit.D
 
 // leave takes a request back whose caller goes away. It tells false where the
 // answer is there.
-func (t *Table) leave(r *request, sent *bool) bool {
+func (t *Table) leave(r *request) bool {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	switch r.State {
-	case Answered:
+	if r.State == Answered {
 		return false
-	case Sent:
-		r.State, *sent = Gone, true
-	case Gathered:
-		r.State = Gone
 	}
+	r.State = Gone
+	t.watch.Remove(&r.Pending)
 	return true
+}
+
+// Expire ends a request that has waited for its answer for too long.
+func (r *request) Expire(time.Time) {
+	t := r.table
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if r.State <= Sent {
+		r.err = NoAnswer(t.lanes.conn.Timeout(), r.State == Sent)
+		r.Tell()
+	}
 }
 
 // Board makes a call of those that wait.
@@ -206,7 +214,7 @@ func (k *keyed) Board(time.Time) (c *Call, more bool) {
 	t.mu.Lock()
 	b, requests, taken := &Batch{}, []*request(nil), 0
 	for _, r := range k.waiting {
-		if r.State == Gone {
+		if r.State != Gathered {
 			taken++
 			continue
 		}
@@ -281,9 +289,13 @@ func (a *asked) tell(v Verdict, err error) {
 	var unwanted int64
 	t.mu.Lock()
 	for i, r := range a.requests {
-		if r.State == Gone && answers[i].Decision.Granted {
-			unwanted += r.permits
+		if r.State != Sent {
+			if answers[i].Decision.Granted {
+				unwanted += r.permits
+			}
+			continue
 		}
+		t.watch.Remove(&r.Pending)
 		r.answer, r.verdict, r.err = answers[i], &v, err
 		r.Tell()
 	}
