@@ -42,6 +42,7 @@ type batch struct {
 	ahead    prefetch // permits that are taken ahead
 
 	member    []byte // the attempt's first member, permits for the sum of all requests; nil without members
+	word      any    // the member in a command
 	sent      time.Time
 	decisions []lane.Answer // room for them
 	answers   []Answer      // room for them
@@ -114,6 +115,7 @@ func (b *batch) prepare() *lane.Call {
 	if b.member != nil {
 		redisson.SetPermits(b.member, b.Sum)
 	}
+	b.word = b.member
 	b.sent = time.Now()
 	keys := b.group.keys
 	shared := b.limiter().shared.Load()
@@ -124,7 +126,7 @@ func (b *batch) prepare() *lane.Call {
 	// not repeated after a lost answer.
 	b.call = lane.Call{Call: script.Call{Script: lua.Acquire, Keys: keys, Args: b, Repeat: !b.rules.Windowed()}, Owner: b}
 	if flags := b.flags(); shared != nil && len(b.requests) == 1 && (flags == "" || flags == "a") {
-		b.joint = script.Joint{Script: lua.AcquireMany, Args: [2]any{b.member, lane.Number(b.Sum)}, Early: flags == ""}
+		b.joint = script.Joint{Script: lua.AcquireMany, Args: [2]any{b.word, lane.Number(b.Sum)}, Early: flags == ""}
 		b.call.Joint = &b.joint
 	}
 	return &b.call
@@ -140,7 +142,7 @@ func (b *batch) Append(all []any, a script.Attempt) []any {
 	if a.Repeated {
 		token = "" // what it stood for may have been done
 	}
-	all = append(all, b.member, lane.Number(b.Sum), b.fallback, b.flags(), age, token)
+	all = append(all, b.word, lane.Number(b.Sum), b.fallback, b.flags(), age, token)
 	if len(b.requests) > 1 {
 		all = b.Args(append(all, b.Line))
 	}

@@ -127,6 +127,7 @@ func (e *Engine) enter(ctx context.Context, l *Limiter, r *request) (*group, err
 	g := e.groups[l.config()]
 	if g == nil {
 		g = &group{engine: e, keys: l.Keys, lane: to}
+		g.gathered = g.room[:0]
 		e.groups[l.config()] = g
 	}
 	g.users++

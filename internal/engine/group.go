@@ -26,9 +26,10 @@ type group struct {
 	closed   bool
 	listed   bool       // a flight will ask for what has gathered
 	gathered []*request // go with the next flight
-	left     int        // how many of them have been left by their callers
-	calls    int        // batches and requests of several limiters under way
-	returns  int        // give-backs under way
+	room     [2]*request
+	left     int // how many of them have been left by their callers
+	calls    int // batches and requests of several limiters under way
+	returns  int // give-backs under way
 	line     line
 	round    *batch      // of the line, under way
 	roundEnd time.Time   // when the round that is due has to have its answers

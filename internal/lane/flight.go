@@ -23,6 +23,8 @@ type flight struct {
 	groups []group
 	cmds   []script.Command
 	over   atomic.Bool // its calls know how it ended
+
+	cmd [1]script.Command // room for one
 }
 
 // fly sends calls in one pipeline, and tells each how it ended. Where a hook of
@@ -73,7 +75,7 @@ func (l *Lane) flightOf(ctx context.Context, calls []*Call) *flight {
 	if len(calls) > 1 && !l.lanes.apart.Load() {
 		f.calls, f.groups = join(calls)
 	}
-	f.cmds = make([]script.Command, 0, len(f.calls)+len(f.groups))
+	f.cmds = slices.Grow(f.cmd[:0], len(f.calls)+len(f.groups))
 	for i := range f.groups {
 		f.groups[i].cmd = f.groups[i].command(ctx)
 		f.cmds = append(f.cmds, f.groups[i].cmd)

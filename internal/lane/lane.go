@@ -32,7 +32,8 @@ type Call struct {
 	script.Call
 	Owner Owner
 
-	ctx context.Context // of the caller that sent it alone, but for its end: for the client's hooks
+	ctx  context.Context // of the caller that sent it alone
+	self [1]*Call
 }
 
 // Owner is whoever waits for a call.
@@ -211,9 +212,9 @@ func (l *Lane) Leave() {
 // the connection ends in time it does so on the caller's goroutine, and returns when
 // the call is done or others go on with it; else it returns at once.
 func (l *Lane) Alone(ctx context.Context, c *Call) {
-	c.ctx = context.WithoutCancel(ctx)
+	c.ctx = ctx
 	if !l.conn.Inline() {
-		go l.alone(c.ctx, c)
+		go l.alone(context.WithoutCancel(ctx), c)
 		return
 	}
 	if panicked := l.alone(ctx, c); panicked != nil {
@@ -222,7 +223,8 @@ func (l *Lane) Alone(ctx context.Context, c *Call) {
 }
 
 func (l *Lane) alone(ctx context.Context, c *Call) (panicked any) {
-	panicked, over := l.fly(ctx, []*Call{c})
+	c.self[0] = c
+	panicked, over := l.fly(ctx, c.self[:])
 	if over {
 		return panicked
 	}
@@ -256,7 +258,7 @@ func (l *Lane) work() {
 		}
 		ctx := context.Background()
 		if len(calls) == 1 && calls[0].ctx != nil {
-			ctx = calls[0].ctx
+			ctx = context.WithoutCancel(calls[0].ctx) // for the client's hooks
 		}
 		if _, over := l.fly(ctx, calls); over {
 			return
