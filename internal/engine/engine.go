@@ -70,6 +70,7 @@ func (e *Engine) Close(ctx context.Context) error {
 	for _, g := range groups {
 		g.close()
 	}
+	defer e.lanes.Close()
 	select {
 	case <-e.idle:
 		return nil

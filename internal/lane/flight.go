@@ -110,7 +110,7 @@ func (l *Lane) giveUp(f *flight) {
 		l.finish(c, script.ErrSilent)
 	}
 	if start {
-		go l.work()
+		l.dispatch(task{})
 	}
 }
 
@@ -124,7 +124,7 @@ func (l *Lane) freed(f *flight) {
 	start := l.start()
 	l.mu.Unlock()
 	if start {
-		go l.work()
+		l.dispatch(task{})
 	}
 }
 

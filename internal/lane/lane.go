@@ -71,15 +71,21 @@ type Lanes struct {
 	all map[*redis.Client]*Lane
 
 	apart atomic.Bool // the server does not take keys of several limiters in one call
+
+	closed chan struct{}
+	close  sync.Once
 }
 
 // New returns the Lanes to conn.
 func New(conn *script.Conn) *Lanes {
-	s := &Lanes{conn: conn, all: make(map[*redis.Client]*Lane)}
+	s := &Lanes{conn: conn, all: make(map[*redis.Client]*Lane), closed: make(chan struct{})}
 	s.only = newLane(s)
 	s.apart.Store(conn.Cluster())
 	return s
 }
+
+// Close has no goroutine wait for more to do. What is asked for still goes.
+func (s *Lanes) Close() { s.close.Do(func() { close(s.closed) }) }
 
 // Conn returns what the lanes lead to.
 func (s *Lanes) Conn() *script.Conn { return s.conn }
@@ -120,6 +126,8 @@ type Lane struct {
 	stuck   int       // flights that were given up, and which go-redis still waits for
 	trips   trips
 
+	parked chan task // to goroutines that have sent flights just now
+
 	running int // background jobs
 	jobs    []job
 }
@@ -129,7 +137,7 @@ func newLane(s *Lanes) *Lane {
 	if pool == 0 {
 		pool = unknownPool
 	}
-	return &Lane{lanes: s, conn: s.conn, most: max(1, min(maxFlights, pool/2))}
+	return &Lane{lanes: s, conn: s.conn, most: max(1, min(maxFlights, pool/2)), parked: make(chan task)}
 }
 
 func (l *Lane) idle() bool {
@@ -179,7 +187,7 @@ func (l *Lane) Ready(s Source) {
 	start := l.start()
 	l.mu.Unlock()
 	if start {
-		go l.work()
+		l.dispatch(task{})
 	}
 }
 
@@ -204,7 +212,7 @@ func (l *Lane) Leave() {
 	}
 	l.mu.Unlock()
 	if more {
-		go l.work()
+		l.dispatch(task{})
 	}
 }
 
@@ -214,7 +222,7 @@ func (l *Lane) Leave() {
 func (l *Lane) Alone(ctx context.Context, c *Call) {
 	c.ctx = ctx
 	if !l.conn.Inline() {
-		go l.alone(context.WithoutCancel(ctx), c)
+		l.dispatch(task{context.WithoutCancel(ctx), c})
 		return
 	}
 	if panicked := l.alone(ctx, c); panicked != nil {
@@ -341,7 +349,7 @@ func (l *Lane) resend(c *Call) {
 	start := l.start()
 	l.mu.Unlock()
 	if start {
-		go l.work()
+		l.dispatch(task{})
 	}
 }
 

@@ -143,7 +143,9 @@ func lanesOn(t *testing.T, f *flights, pool int) (*lane.Lanes, *redis.Client) {
 	require.NoError(t, direct.ScriptLoad(t.Context(), incr.Source).Err())
 	rdb := redistest.MiniClient(t, m, &redis.Options{PoolSize: pool, MaxConcurrentDials: 1})
 	rdb.AddHook(f)
-	return lane.New(script.NewConn(rdb, script.DefaultTimeout)), direct
+	lanes := lane.New(script.NewConn(rdb, script.DefaultTimeout))
+	t.Cleanup(lanes.Close)
+	return lanes, direct
 }
 
 // ask is a call and whoever waits for it.
