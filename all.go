@@ -26,9 +26,10 @@ const MaxLimiters = 32
 // With a timeout of 0 or less it asks once. With more it asks again when all
 // that refused said that they could grant, in time to keep those with a KeepAlive
 // time alive, and at once where this Client releases permits of one of the
-// limiters or changes it; it does not stand in their lines. All else is as with [RateLimiter.TryAcquire]. An error that one
-// limiter is the cause of says which; nothing is taken from any then. Where
-// Redissons before 3.13.3 share the limiters it is ErrUnsupported.
+// limiters or changes it; it does not stand in their lines. All else is as with
+// [RateLimiter.TryAcquire]. An error that one limiter is the cause of says which;
+// nothing is taken from any then. Where Redissons before 3.13.3 share the limiters
+// it is ErrUnsupported.
 func (c *Client) TryAcquireAll(ctx context.Context, permits int64, timeout time.Duration, limiters ...*RateLimiter) (bool, error) {
 	ok, err := c.tryAcquireAll(ctx, permits, timeout, limiters)
 	if err == nil {

@@ -19,9 +19,10 @@ import (
 // Expire deletes the limiter, configuration included, after ttl, which is at
 // least a millisecond and rounded up to whole ones. It tells whether there was
 // one. What a Client keeps of a PerClient limiter goes an interval, or the
-// KeepAlive time, after its last use at the latest, as it does without Expire. A limiter with a KeepAlive time goes back to that at its next request.
-// Like all calls of this file that write, it is not repeated once it may have
-// run: ErrUnknownOutcome.
+// KeepAlive time, after its last use at the latest, as it does without Expire. A
+// limiter with a KeepAlive time goes back to that at its next request. Like all
+// calls of this file that write, it is not repeated once it may have run:
+// ErrUnknownOutcome.
 func (l *RateLimiter) Expire(ctx context.Context, ttl time.Duration) (bool, error) {
 	const op = "Expire"
 	if ttl < time.Millisecond {
