@@ -118,7 +118,11 @@ func (e *Engine) isClosed() bool {
 // enter counts a caller in at the limiter's group, and leave counts it out; a
 // request's own has it watched. A group that nobody uses is forgotten.
 func (e *Engine) enter(ctx context.Context, l *Limiter, r *request) (*group, error) {
-	to := e.lanes.Of(ctx, l.config())
+	return e.enterBy(e.lanes.Of(ctx, l.config()), l, r)
+}
+
+// enterBy is enter for a limiter to which that lane leads.
+func (e *Engine) enterBy(to *lane.Lane, l *Limiter, r *request) (*group, error) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	if e.closed {
@@ -127,9 +131,12 @@ func (e *Engine) enter(ctx context.Context, l *Limiter, r *request) (*group, err
 	e.active++
 	g := e.groups[l.config()]
 	if g == nil {
-		g = &group{engine: e, keys: l.Keys, lane: to}
+		g = &group{engine: e, keys: l.Keys}
 		g.gathered = g.room[:0]
 		e.groups[l.config()] = g
+	}
+	if g.lane.Load() != to {
+		g.lane.Store(to)
 	}
 	g.users++
 	if r != nil {

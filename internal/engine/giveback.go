@@ -43,7 +43,7 @@ func (g *group) giveBack(grants []grant, sent time.Time, windowEnd int64) {
 	for _, one := range grants {
 		g.engine.stay(g)
 		g.returns++
-		g.lane.Go(func(ctx context.Context) {
+		g.lane.Load().Go(func(ctx context.Context) {
 			defer g.engine.leave(g)
 			_ = script.Guard(func() error { return g.giveBackGrant(ctx, one, sent, windowEnd) })
 			g.engine.announce(g.config())

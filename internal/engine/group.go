@@ -4,6 +4,7 @@ import (
 	"context"
 	"slices"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/rratelimiter/rratelimiter/internal/lane"
@@ -19,8 +20,8 @@ const maxCalls = 24
 type group struct {
 	engine *Engine
 	keys   *script.Keys
-	lane   *lane.Lane
-	users  int // guarded by engine.mu
+	lane   atomic.Pointer[lane.Lane] // to where the limiter was last known to be
+	users  int                       // guarded by engine.mu
 
 	mu       sync.Mutex
 	closed   bool
@@ -49,13 +50,14 @@ func (e *Engine) Acquire(ctx context.Context, l *Limiter, w Wish) (Answer, error
 	if err != nil {
 		return Answer{}, err
 	}
-	alone, answered, err := g.submit(r)
+	to := g.lane.Load()
+	alone, answered, err := g.submit(r, to)
 	switch {
 	case err != nil:
 		e.unwatch(g, r)
 		return Answer{}, err
 	case alone != nil:
-		g.flyAlone(ctx, r, alone)
+		g.flyAlone(ctx, to, r, alone)
 		answered = g.hasAnswered(r)
 	}
 	if answered {
@@ -66,7 +68,7 @@ func (e *Engine) Acquire(ctx context.Context, l *Limiter, w Wish) (Answer, error
 
 // submit takes a request in. It returns the call that the caller is to send by
 // itself, or tells that the request is answered.
-func (g *group) submit(r *request) (alone *lane.Call, answered bool, err error) {
+func (g *group) submit(r *request, to *lane.Lane) (alone *lane.Call, answered bool, err error) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	if g.closed {
@@ -79,7 +81,7 @@ func (g *group) submit(r *request) (alone *lane.Call, answered bool, err error) 
 		g.line.join(r)
 	} else {
 		g.gathered = append(g.gathered, r)
-		if len(g.gathered) == 1 && !g.listed && !g.held() && g.calls < maxCalls && g.lane.Enter() {
+		if len(g.gathered) == 1 && !g.listed && !g.held() && g.calls < maxCalls && to.Enter() {
 			return g.board(r.since), false, nil
 		}
 	}
@@ -89,14 +91,14 @@ func (g *group) submit(r *request) (alone *lane.Call, answered bool, err error) 
 }
 
 // flyAlone sends the call of one caller by itself.
-func (g *group) flyAlone(ctx context.Context, r *request, c *lane.Call) {
+func (g *group) flyAlone(ctx context.Context, to *lane.Lane, r *request, c *lane.Call) {
 	returned := false
 	defer func() {
 		if !returned { // a hook panicked
 			g.engine.unwatch(g, r)
 		}
 	}()
-	g.lane.Alone(ctx, c)
+	to.Alone(ctx, c)
 	returned = true
 }
 
@@ -124,7 +126,7 @@ func (g *group) next(now time.Time) {
 	}
 	if !g.listed && g.hasWork(now) && !g.held() && g.calls < maxCalls {
 		g.listed = true
-		g.lane.Ready(g)
+		g.lane.Load().Ready(g)
 	}
 	if g.line.count == 0 || g.round != nil {
 		return

@@ -50,23 +50,24 @@ func (e *Engine) AcquireAll(ctx context.Context, limiters []*Limiter, permits in
 		names = append(names, l.Keys.Names()...)
 	}
 	m := &multi{engine: e, limiters: limiters, keys: script.KeysOf(names...), permits: permits, woken: make(chan struct{}, 1)}
+	start := time.Now()
 	if err := m.enter(ctx); err != nil {
 		return false, err
 	}
 	defer m.leave()
 	if timeout <= 0 {
-		v, err := m.ask(ctx)
+		v, err := m.ask(ctx, start)
 		return v.granted, err
 	}
-	m.deadline = time.Now().Add(timeout)
+	m.deadline = start.Add(timeout)
 	m.join()
 	defer m.part()
-	for refused := false; ; refused = true {
+	for refused := false; ; refused, start = true, time.Now() {
 		select {
 		case <-m.woken:
 		default:
 		}
-		v, err := m.ask(ctx)
+		v, err := m.ask(ctx, start)
 		if refused && errors.Is(err, limit.ErrUnavailable) && !time.Now().Before(m.deadline) {
 			return false, nil
 		}
@@ -103,9 +104,8 @@ type verdict struct {
 }
 
 // ask makes one attempt, and returns early when ctx ends: what is granted then
-// goes back.
-func (m *multi) ask(ctx context.Context) (verdict, error) {
-	start := time.Now()
+// goes back. start is when the question arose.
+func (m *multi) ask(ctx context.Context, start time.Time) (verdict, error) {
 	until := start.Add(m.engine.conn.Timeout())
 	end := until
 	if last := m.deadline.Add(grace); !m.deadline.IsZero() && last.Before(end) {
@@ -121,7 +121,7 @@ func (m *multi) ask(ctx context.Context) (verdict, error) {
 		m.engine.stay(g)
 	}
 	a.prepare(until)
-	to := m.groups[0].lane
+	to := m.groups[0].lane.Load()
 	if to.Enter() {
 		a.State = lane.Sent
 		to.Alone(ctx, &a.Call)
@@ -323,8 +323,9 @@ func (m *multi) explainType(err error) error {
 
 // enter counts the caller in at each limiter's group; leave counts it out.
 func (m *multi) enter(ctx context.Context) error {
+	to := m.engine.lanes.Of(ctx, m.limiters[0].config()) // they are on one server
 	for _, l := range m.limiters {
-		g, err := m.engine.enter(ctx, l, nil)
+		g, err := m.engine.enterBy(to, l, nil)
 		if err != nil {
 			m.leave()
 			return err

@@ -278,7 +278,7 @@ func (g *group) returnUnused() bool {
 	all := g.leases.unused
 	g.leases.unused, g.leases.returning = nil, true
 	g.engine.stay(g)
-	g.lane.Go(func(ctx context.Context) {
+	g.lane.Load().Go(func(ctx context.Context) {
 		defer g.engine.leave(g)
 		for _, u := range all {
 			_ = script.Guard(func() error { return g.giveBackGrant(ctx, u.grant, u.sent, 0) })
@@ -312,7 +312,7 @@ func (e *Engine) Recall(ctx context.Context, l *Limiter) {
 	}
 	done := make(chan struct{})
 	e.stay(g)
-	g.lane.Go(func(ctx context.Context) {
+	g.lane.Load().Go(func(ctx context.Context) {
 		defer e.leave(g)
 		for _, u := range all {
 			_ = script.Guard(func() error { return g.giveBackGrant(ctx, u.grant, u.sent, 0) })

@@ -141,7 +141,7 @@ func (g *group) startTurn(now time.Time) bool {
 	s.waiting = slices.Delete(s.waiting, 0, 1)
 	s.now = true
 	g.engine.stay(g)
-	g.lane.Go(func(context.Context) {
+	g.lane.Load().Go(func(context.Context) {
 		defer g.engine.leave(g)
 		err := g.doTurn(t)
 		g.mu.Lock()

@@ -71,6 +71,7 @@ type Table struct {
 // takes them.
 type keyed struct {
 	table   *Table
+	lane    *Lane
 	key     string
 	waiting []*request
 }
@@ -119,10 +120,11 @@ func (t *Table) take(ctx context.Context, key string, permits int64) (limit.Deci
 			return limit.Decision{}, nil, err
 		}
 	}
+	start := time.Now()
 	l := t.lanes.Of(ctx, key)
 	r := &request{table: t, permits: permits}
 	t.mu.Lock()
-	t.watch.Add(&r.Pending, r, time.Now())
+	t.watch.Add(&r.Pending, r, start)
 	k := t.keys[key]
 	if k == nil && l.Enter() {
 		r.State = Sent
@@ -131,7 +133,7 @@ func (t *Table) take(ctx context.Context, key string, permits int64) (limit.Deci
 	} else {
 		ready := k == nil
 		if ready {
-			k = &keyed{table: t, key: key}
+			k = &keyed{table: t, lane: l, key: key}
 			t.keys[key] = k
 		}
 		k.waiting = append(k.waiting, r)
@@ -234,7 +236,7 @@ func (k *keyed) Board(time.Time) (c *Call, more bool) {
 	if len(requests) == 0 {
 		return nil, more
 	}
-	return t.call(t.lanes.Of(context.Background(), k.key), k.key, b, requests), more
+	return t.call(k.lane, k.key, b, requests), more
 }
 
 // asked is a batch on its way, with its callers.

@@ -9,6 +9,7 @@ import (
 	"slices"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/redis/go-redis/v9"
@@ -33,8 +34,10 @@ type Conn struct {
 	master  func(ctx context.Context, key string) (*redis.Client, error) // nil where there is one
 	timeout time.Duration
 
-	mu    sync.Mutex
-	slots map[*redis.Client]chan struct{} // for each master, of commands that run on goroutines of their own
+	known    atomic.Bool                     // the client has found out who serves what
+	mu       sync.Mutex                      // guards what follows
+	learning chan struct{}                   // closed when it has been asked; nil while nobody asks
+	slots    map[*redis.Client]chan struct{} // for each master, of commands that run on goroutines of their own
 }
 
 // maxApart is how many commands to a master run on goroutines of their own at
@@ -58,6 +61,7 @@ func NewConn(rdb Redis, timeout time.Duration) *Conn {
 		GetShardClientForKey(key string) (*redis.Client, error)
 	}:
 		c.master = func(_ context.Context, key string) (*redis.Client, error) { return rdb.GetShardClientForKey(key) }
+		c.known.Store(true)
 	}
 	return c
 }
@@ -104,7 +108,7 @@ func (c *Conn) PoolSize() int {
 // Master returns the client of the master that has a key; nil where there is one
 // server only, or where it can't be told.
 func (c *Conn) Master(ctx context.Context, key string) *redis.Client {
-	if c.master == nil {
+	if c.master == nil || !c.known.Load() && !c.learn(ctx, key) {
 		return nil
 	}
 	master, err := c.master(ctx, key)
@@ -112,6 +116,41 @@ func (c *Conn) Master(ctx context.Context, key string) *redis.Client {
 		return nil // whoever sends the command finds out anew
 	}
 	return master
+}
+
+// maxLearn is how long a caller waits at most for a cluster client that is new to
+// find out who serves what: it asks one server after another, each for as long as a
+// read may take.
+const maxLearn = 100 * time.Millisecond
+
+// learn has the client find that out, and tells whether it has.
+func (c *Conn) learn(ctx context.Context, key string) bool {
+	c.mu.Lock()
+	done := c.learning
+	if done == nil {
+		done = make(chan struct{})
+		c.learning = done
+		go func() {
+			err := Guard(func() error {
+				_, err := c.master(context.WithoutCancel(ctx), key)
+				return err
+			})
+			c.mu.Lock()
+			defer c.mu.Unlock()
+			c.known.Store(err == nil)
+			c.learning = nil
+			close(done)
+		}()
+	}
+	c.mu.Unlock()
+	timer := time.NewTimer(maxLearn)
+	defer timer.Stop()
+	select {
+	case <-done:
+	case <-timer.C:
+	case <-ctx.Done():
+	}
+	return c.known.Load()
 }
 
 // Cluster tells whether the servers are a cluster's, which takes keys of one slot
