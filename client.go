@@ -4,15 +4,11 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"sync"
-	"sync/atomic"
 	"time"
-	"weak"
 
 	"github.com/google/uuid"
 
 	"github.com/rratelimiter/rratelimiter/internal/engine"
-	"github.com/rratelimiter/rratelimiter/internal/lane"
 	"github.com/rratelimiter/rratelimiter/internal/redisson"
 	"github.com/rratelimiter/rratelimiter/internal/script"
 )
@@ -28,16 +24,8 @@ type Client struct {
 	timeout time.Duration // of a question to Redis
 	err     error         // of the options
 
-	ids     *redisson.Identities
-	conn    *script.Conn
-	engine  *engine.Engine
-	changes changes // for refusal caches
-
-	mu          sync.Mutex
-	counted     map[string]weak.Pointer[grants] // likewise, by config key; guarded by mu
-	remembering atomic.Bool                     // there are some
-
-	notices *notices
+	ids    *redisson.Identities
+	engine *engine.Engine
 }
 
 // New returns a Client on rdb, which stays the caller's to close. It does no
@@ -60,9 +48,7 @@ func New(rdb Redis, opts ...Option) *Client {
 		}
 	}
 	c.ids = redisson.NewIdentities(c.rules.Layout)
-	c.conn = script.NewConn(rdb, c.timeout)
-	c.engine = engine.New(lane.New(c.conn), c.rules, c.ids, engine.Events{Freed: c.countChange, Granted: c.countGrant})
-	c.notices = newNotices(c)
+	c.engine = engine.New(rdb, c.timeout, c.rules, c.ids)
 	return c
 }
 
@@ -92,9 +78,4 @@ func (c *Client) RateLimiter(name string, opts ...LimiterOption) *RateLimiter {
 // is on its way get its answer, and so do permits that are being given back.
 // It returns when all are done, or with ctx.Err() before. Later calls on the
 // Client's limiters fail with ErrClosed. The Redis client stays open.
-func (c *Client) Close(ctx context.Context) error {
-	c.notices.stop()
-	err := c.engine.Close(ctx)
-	c.forgetRefusals()
-	return err
-}
+func (c *Client) Close(ctx context.Context) error { return c.engine.Close(ctx) }

@@ -43,15 +43,8 @@ func (c *Client) Migrate(ctx context.Context, name string) (members int64, err e
 	// Members may change places while they are rewritten, so that only a pass that
 	// found nothing shows that nothing is left.
 	for range maxPasses {
-		// While a batch is in doubt, its members must stay as they were written.
-		var written int64
-		err := c.engine.Exclusive(ctx, &l.facts, func(ctx context.Context) (err error) {
-			written, err = c.engine.Migrate(ctx, &l.facts, migratePage)
-			return err
-		})
-		if err == nil {
-			members += written // else it may still change
-		}
+		written, err := c.engine.Migrate(ctx, &l.facts, migratePage)
+		members += written
 		if err != nil || written == 0 {
 			return members, l.fail(op, err)
 		}

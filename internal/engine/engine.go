@@ -10,47 +10,46 @@ import (
 	"time"
 
 	"github.com/rratelimiter/rratelimiter/internal/lane"
+	"github.com/rratelimiter/rratelimiter/internal/notify"
 	"github.com/rratelimiter/rratelimiter/internal/redisson"
+	"github.com/rratelimiter/rratelimiter/internal/refusal"
 	"github.com/rratelimiter/rratelimiter/internal/script"
 )
 
 // Engine serves the limiters of one Client.
 type Engine struct {
-	conn   *script.Conn
-	lanes  *lane.Lanes
-	rules  redisson.Rules
-	ids    *redisson.Identities
-	events Events
-	made   time.Time
-	taken  grantTimes // for Release
+	conn     *script.Conn
+	lanes    *lane.Lanes
+	rules    redisson.Rules
+	ids      *redisson.Identities
+	refusals refusal.Counts
+	notices  *notify.Notices
+	made     time.Time
+	taken    grantTimes // for Release
 
 	mu     sync.Mutex        // taken last, after a group's
 	groups map[string]*group // by config key, as long as somebody uses them or a lease lives
 	active int               // calls and background work under way
 	closed bool
 	idle   chan struct{} // closed when closed and nothing is active
-
-	// multis are those that wait, by the config key of each of their limiters.
-	multis map[string]*crowd
 }
 
-// Events are functions that are told the config key of a limiter.
-type Events struct {
-	Freed   func(key string) // permits may have become free
-	Granted func(key string) // permits were taken, or may have been
-}
-
-// New returns an Engine that sends by lanes.
-func New(lanes *lane.Lanes, rules redisson.Rules, ids *redisson.Identities, events Events) *Engine {
-	return &Engine{
-		conn: lanes.Conn(), lanes: lanes, rules: rules, ids: ids, events: events, made: time.Now(),
-		groups: make(map[string]*group), idle: make(chan struct{}), multis: make(map[string]*crowd),
+// New returns an Engine whose questions to rdb are answered within timeout.
+func New(rdb script.Redis, timeout time.Duration, rules redisson.Rules, ids *redisson.Identities) *Engine {
+	conn := script.NewConn(rdb, timeout)
+	e := &Engine{
+		conn: conn, lanes: lane.New(conn), rules: rules, ids: ids, made: time.Now(),
+		groups: make(map[string]*group), idle: make(chan struct{}),
 	}
+	e.notices = notify.New(rdb, notify.Host{ID: ids.Origin(), Begin: e.Begin, End: e.End, Heard: e.noticed})
+	return e
 }
 
 // Close fails the callers that wait, and returns when all other work is done or
 // ctx ends.
 func (e *Engine) Close(ctx context.Context) error {
+	e.notices.Stop()
+	defer e.refusals.Forget()
 	e.mu.Lock()
 	var groups []*group
 	if !e.closed {
@@ -59,9 +58,6 @@ func (e *Engine) Close(ctx context.Context) error {
 			close(e.idle)
 		}
 		groups = slices.Collect(maps.Values(e.groups))
-		for _, crowd := range e.multis {
-			crowd.wake()
-		}
 	}
 	e.mu.Unlock()
 	for _, g := range groups {
@@ -105,10 +101,14 @@ func (e *Engine) endLocked() {
 	}
 }
 
-func (e *Engine) isClosed() bool {
+// Closed returns ErrClosed once the Engine is closed.
+func (e *Engine) Closed() error {
 	e.mu.Lock()
 	defer e.mu.Unlock()
-	return e.closed
+	if e.closed {
+		return ErrClosed
+	}
+	return nil
 }
 
 // enter counts a caller in at the limiter's group; leave counts it out. A group
@@ -132,16 +132,12 @@ func (e *Engine) enter(ctx context.Context, l *Limiter) (*group, error) {
 
 func (e *Engine) leave(g *group) {
 	e.mu.Lock()
+	defer e.mu.Unlock()
 	g.users--
-	unused := g.users == 0
-	if unused {
+	if g.users == 0 {
 		delete(e.groups, g.config())
 	}
 	e.endLocked()
-	e.mu.Unlock()
-	if unused {
-		g.stop()
-	}
 }
 
 // stay counts background work of a group in, for a caller that is in itself.
@@ -164,35 +160,39 @@ func (e *Engine) visit(key string) *group {
 	return g
 }
 
+// NewRefusals returns what a handle of the limiter remembers of refusals.
+func (e *Engine) NewRefusals(key string) *refusal.Cache { return e.refusals.NewCache(key) }
+
 // Changed is told that the limiter of that config key was changed. Callers that
 // wait for it ask at once, and its leases end.
-func (e *Engine) Changed(key string) { e.permitsFreed(key, true) }
+func (e *Engine) Changed(key string) { e.freed(key, true) }
 
-// Freed is told that permits of the limiter were given back. Callers that wait for
-// it ask at once.
-func (e *Engine) Freed(key string) { e.permitsFreed(key, false) }
-
-func (e *Engine) permitsFreed(key string, changed bool) {
-	e.announce(key)
-	if g := e.visit(key); g != nil {
-		if changed {
-			g.recall()
-		}
-		g.nudge()
-		e.leave(g)
+// freed is told that permits of the limiter may have become free.
+func (e *Engine) freed(key string, changed bool) {
+	e.refusals.Changed(key)
+	g := e.visit(key)
+	if g == nil {
+		return
 	}
+	defer e.leave(g)
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	if changed {
+		g.endLeases()
+	}
+	g.nudge()
 }
 
-// Noticed is told that another program changed the limiter: those that remember
+// noticed is told that another program changed the limiter: those that remember
 // refusals or wait for several limiters ask anew.
-func (e *Engine) Noticed(key string) { e.announce(key) }
-
-// announce tells all but the limiter's own line.
-func (e *Engine) announce(key string) {
-	e.events.Freed(key)
-	e.mu.Lock()
-	defer e.mu.Unlock()
-	e.multis[key].wake()
+func (e *Engine) noticed(key string) {
+	e.refusals.Changed(key)
+	if g := e.visit(key); g != nil {
+		defer e.leave(g)
+		g.mu.Lock()
+		defer g.mu.Unlock()
+		g.crowd.wake()
+	}
 }
 
 // Groups returns how many limiters the Engine remembers, for tests.
@@ -222,19 +222,10 @@ func (e *Engine) Waiting(l *Limiter) int {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	n := 0
-	for _, r := range g.gathered {
-		if r.State == lane.Gathered {
-			n++
-		}
-	}
-	for r := range g.line.all() {
+	for _, r := range slices.AppendSeq(slices.Clone(g.gathered), g.line.all()) {
 		if r.State == lane.Gathered {
 			n++
 		}
 	}
 	return n
 }
-
-// grace is how much longer than its timeout a caller waits for the answer to a
-// question that is under way.
-const grace = 100 * time.Millisecond

@@ -7,7 +7,6 @@ import (
 
 	"github.com/redis/go-redis/v9"
 
-	"github.com/rratelimiter/rratelimiter/internal/lane"
 	"github.com/rratelimiter/rratelimiter/internal/script"
 	"github.com/rratelimiter/rratelimiter/limit"
 	"github.com/rratelimiter/rratelimiter/lua"
@@ -19,10 +18,19 @@ var (
 	ErrClosed         = errors.New("client is closed")
 )
 
-// Explain turns what a script or go-redis answered into an error that callers
-// can test for and act on.
-func (e *Engine) Explain(keys []string, err error) error { return e.explain(keys, err) }
+// Error says which limiter and which call an error speaks of.
+type Error struct {
+	Op   string
+	Name string
+	Err  error
+}
 
+func (e *Error) Error() string { return fmt.Sprintf("rratelimiter: %s %q: %v", e.Op, e.Name, e.Err) }
+
+func (e *Error) Unwrap() error { return e.Err }
+
+// explain turns what a script or go-redis answered into an error that callers
+// can test for and act on.
 func (e *Engine) explain(keys []string, err error) error {
 	if err == nil || errors.Is(err, limit.ErrUnavailable) {
 		return err
@@ -63,13 +71,4 @@ func (e *Engine) explainType(keys []string, err error) error {
 		}
 	}
 	return fmt.Errorf("%w: keys %q: %w", limit.ErrCorrupt, keys, err)
-}
-
-// Integer checks that a script answered an integer.
-func Integer(reply any) (int64, error) {
-	numbers, err := lane.Integers([]any{reply}, 1)
-	if err != nil {
-		return 0, err
-	}
-	return numbers[0], nil
 }

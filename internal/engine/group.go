@@ -36,15 +36,16 @@ type group struct {
 	timer    *time.Timer // for the line
 	turns    turns
 	leases   leases
+	crowd    crowd
 }
 
 func (g *group) config() string { return g.keys.Names()[0] }
 
-// Acquire takes permits, and waits for them as the wish says.
-func (e *Engine) Acquire(ctx context.Context, l *Limiter, w Wish) (Answer, error) {
+// request asks for permits.
+func (e *Engine) request(ctx context.Context, l *Limiter, w Wish) (answer, error) {
 	g, err := e.enter(ctx, l)
 	if err != nil {
-		return Answer{}, err
+		return answer{}, err
 	}
 	r := newRequest(l, w)
 	alone, answered, err := g.submit(r)
@@ -52,7 +53,7 @@ func (e *Engine) Acquire(ctx context.Context, l *Limiter, w Wish) (Answer, error
 	case err != nil || answered:
 		e.leave(g)
 		if err != nil {
-			return Answer{}, err
+			return answer{}, err
 		}
 		return r.take()
 	case alone != nil:
@@ -115,7 +116,7 @@ func (g *group) hasAnswered(r *request) bool {
 
 // held tells whether requests wait for something that must not meet them.
 func (g *group) held() bool {
-	return g.leases.returning || len(g.leases.unused) > 0 || g.turns.now || len(g.turns.waiting) > 0 && !g.turns.was
+	return g.leases.returning() || len(g.leases.unused) > 0 || g.turns.now || len(g.turns.waiting) > 0 && !g.turns.was
 }
 
 // next starts what can be done now. g.mu is held.
@@ -127,16 +128,20 @@ func (g *group) next(now time.Time) {
 		g.listed = true
 		g.lane.Ready(g)
 	}
-	if g.line.count == 0 || g.round != nil {
-		return
+	if wait := g.line.dueAt.Sub(now); wait > 0 && g.line.count > 0 && g.round == nil {
+		g.timer = restart(g.timer, wait, g.poll)
+	} else if g.timer != nil {
+		g.timer.Stop()
 	}
-	if wait := g.line.dueAt.Sub(now); wait > 0 {
-		if g.timer == nil {
-			g.timer = time.AfterFunc(wait, g.poll)
-		} else {
-			g.timer.Reset(wait)
-		}
+}
+
+// restart has f run after a while, by the timer that there is.
+func restart(t *time.Timer, after time.Duration, f func()) *time.Timer {
+	if t == nil {
+		return time.AfterFunc(after, f)
 	}
+	t.Reset(after)
+	return t
 }
 
 func (g *group) poll() {
@@ -150,10 +155,11 @@ func (g *group) hasWork(now time.Time) bool {
 	return len(g.gathered) > 0 || g.round == nil && g.line.due(now)
 }
 
-// nudge has the line ask at once.
+// nudge is told that permits may have become free: all who wait ask at once, and
+// no refusal is remembered.
 func (g *group) nudge() {
-	g.mu.Lock()
-	defer g.mu.Unlock()
+	g.engine.refusals.Changed(g.config())
+	g.crowd.wake()
 	g.freed++
 	g.line.nudge()
 	g.next(time.Now())
@@ -218,14 +224,13 @@ func (g *group) board(now time.Time) *lane.Call {
 
 // landed tells the callers of a batch the answers.
 func (g *group) landed(b *batch, o outcome, err error) {
-	if err != nil || o.taken > 0 {
+	if err != nil || o.Taken > 0 {
 		g.engine.Granted(g.config())
 	}
 	b.dropAhead()
-	var answers []Answer
 	if err == nil {
-		answers = b.tell(o)
-		if b.audit && len(o.waits) > 0 {
+		b.answers = b.Answers(b.answers[:0], o.Outcome)
+		if b.audit && len(o.Waits) > 0 {
 			b.limiter().auditDone(time.Now(), o.interval)
 		}
 	}
@@ -233,13 +238,10 @@ func (g *group) landed(b *batch, o outcome, err error) {
 	now := time.Now()
 	var unwanted []int
 	gone, scarce, lined := 0, err != nil, false
-	ahead := o.taken
+	ahead := o.Taken
 	for i, r := range b.requests {
-		a := Answer{err: err}
-		if err == nil {
-			a = answers[i]
-		}
-		scarce = scarce || a.Refused()
+		a := b.answer(i, err)
+		scarce = scarce || a.refused()
 		if a.Decision.Granted {
 			ahead -= r.Permits
 		}
@@ -254,7 +256,7 @@ func (g *group) landed(b *batch, o outcome, err error) {
 			if r.inLine {
 				g.line.remove(r)
 			}
-		case r.Waits && a.Refused() && !g.closed && !r.overdue(now):
+		case r.Waits && a.refused() && !g.closed && !r.overdue(now):
 			g.queue(b, r, a, o, now)
 			lined = true
 		default:
@@ -272,7 +274,9 @@ func (g *group) landed(b *batch, o outcome, err error) {
 	back := g.lend(b, o, scarce, ahead, len(unwanted) > 0)
 	g.calls--
 	if len(unwanted) > 0 {
-		g.giveBack(b.grants(unwanted, back, o), b.sent, o.windowEnd)
+		for _, one := range b.grants(unwanted, back, o) {
+			g.giveBack(one)
+		}
 	}
 	g.next(now)
 	g.mu.Unlock()
@@ -283,40 +287,31 @@ func (g *group) landed(b *batch, o outcome, err error) {
 }
 
 // queue has a refused request wait in line.
-func (g *group) queue(b *batch, r *request, a Answer, o outcome, now time.Time) {
+func (g *group) queue(b *batch, r *request, a answer, o outcome, now time.Time) {
 	r.State, r.refused = lane.Gathered, true
 	if r.inLine {
-		g.line.refused(r, a, o, b.sent)
+		g.line.refused(r, a, o)
 		return
 	}
-	g.line.enter(r, a, o, b.sent, now)
+	g.line.enter(r, a, o, now)
 	if g.freed != b.freed {
 		g.line.nudge() // the refusal may have come before
 	}
 }
 
 // answer tells the caller of a batch's request.
-func (g *group) answer(b *batch, place int, a Answer, o outcome) {
+func (g *group) answer(b *batch, place int, a answer, o outcome) {
 	r := b.requests[place]
 	if r.inLine {
 		g.line.drop(r)
 	}
-	if g.closed && r.Waits && a.Refused() {
+	if g.closed && r.Waits && a.refused() {
 		a.err = ErrClosed
 	}
-	if r.Undoable && a.Decision.Granted {
-		a.Undo = g.undo(b.grants([]int{place}, 0, o)[0], b.sent, o.windowEnd)
+	if r.Undo != nil && a.Decision.Granted {
+		*r.Undo = g.undo(b.grants([]int{place}, 0, o)[0])
 	}
 	r.tell(a)
-}
-
-// stop disarms the timer of a group that nobody uses any more.
-func (g *group) stop() {
-	g.mu.Lock()
-	defer g.mu.Unlock()
-	if g.timer != nil {
-		g.timer.Stop()
-	}
 }
 
 // close fails all that is not on its way, and has leases given back.
@@ -324,15 +319,16 @@ func (g *group) close() {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	g.closed = true
+	g.crowd.wake()
 	for r := range g.line.all() {
 		if r.State == lane.Gathered {
 			g.line.drop(r)
-			r.tell(Answer{err: ErrClosed})
+			r.tell(answer{err: ErrClosed})
 		}
 	}
 	for _, r := range g.gathered {
 		if r.State == lane.Gathered {
-			r.tell(Answer{err: ErrClosed})
+			r.tell(answer{err: ErrClosed})
 		}
 	}
 	g.gathered = nil

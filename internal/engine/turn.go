@@ -7,10 +7,8 @@ import (
 	"time"
 
 	"github.com/rratelimiter/rratelimiter/internal/lane"
-	"github.com/rratelimiter/rratelimiter/internal/redisson"
 	"github.com/rratelimiter/rratelimiter/internal/script"
 	"github.com/rratelimiter/rratelimiter/limit"
-	"github.com/rratelimiter/rratelimiter/lua"
 )
 
 // turns are what must not meet requests of the limiter whose outcome is in doubt:
@@ -41,13 +39,8 @@ func underWay(err error) error {
 	return fmt.Errorf("%w: the call was under way: %w", limit.ErrUnknownOutcome, err)
 }
 
-// Exclusive runs f while no request of the limiter is on its way, and returns what
-// it does. Where ctx ends before its turn it is not run.
-func (e *Engine) Exclusive(ctx context.Context, l *Limiter, f func(ctx context.Context) error) error {
-	run := func(ctx context.Context, _ int64) error { return f(ctx) }
-	return e.takeTurn(ctx, l, &turn{run: run})
-}
-
+// takeTurn has a turn done while no request of the limiter is on its way, and
+// returns what came of it. Where ctx ends before, it is not done.
 func (e *Engine) takeTurn(ctx context.Context, l *Limiter, t *turn) error {
 	g, err := e.enter(ctx, l)
 	if err != nil {
@@ -171,18 +164,3 @@ func (g *group) admit() {
 
 // maxRate is the highest rate a limiter can count exactly.
 const maxRate = 1<<53 - 1
-
-// Migrate rewrites all members of the limiter once, and returns how many it wrote.
-func (e *Engine) Migrate(ctx context.Context, l *Limiter, page int) (written int64, err error) {
-	c := script.Call{Script: lua.Migrate, Keys: l.Keys, Repeat: true}
-	c.Args = script.ArgumentsFunc(func(all []any, a script.Attempt) []any {
-		member := e.ids.NextIn(nil, redisson.NewestRules.Layout, page)
-		member[1] ^= 0xff // these are not this client's, and don't bear its mark
-		return append(all, member, a.Token)
-	})
-	reply, err := c.Run(ctx, e.conn)
-	if err != nil {
-		return 0, e.explain(l.Keys.Names(), err)
-	}
-	return Integer(reply)
-}

@@ -8,9 +8,17 @@ import (
 	"github.com/rratelimiter/rratelimiter/internal/lane"
 )
 
+// grace is how much longer than its timeout a caller waits for the answer to a
+// question that is under way.
+const grace = 100 * time.Millisecond
+
 // await waits for the answer, for the caller's patience or for ctx to end.
-func (g *group) await(ctx context.Context, r *request) (Answer, error) {
-	timer := time.NewTimer(time.Until(r.firstLook(g.engine.conn.Timeout())))
+func (g *group) await(ctx context.Context, r *request) (answer, error) {
+	look := r.asked.Add(g.engine.conn.Timeout())
+	if !r.deadline.IsZero() && r.deadline.Before(look) {
+		look = r.deadline
+	}
+	timer := time.NewTimer(time.Until(look))
 	defer timer.Stop()
 	for {
 		select {
@@ -18,14 +26,16 @@ func (g *group) await(ctx context.Context, r *request) (Answer, error) {
 			g.engine.leave(g)
 			return r.take()
 		case <-ctx.Done():
-			if left, _ := g.abandon(r); !left {
-				continue
+			g.mu.Lock()
+			left, _ := g.abandon(r)
+			g.mu.Unlock()
+			if left {
+				return answer{}, ctx.Err()
 			}
-			return Answer{}, ctx.Err()
 		case <-timer.C:
 			look, left, err := g.timeUp(r)
 			if left {
-				return Answer{}, err
+				return answer{}, err
 			}
 			if !look.IsZero() {
 				timer.Reset(time.Until(look))
@@ -34,29 +44,10 @@ func (g *group) await(ctx context.Context, r *request) (Answer, error) {
 	}
 }
 
-// firstLook is when the caller looks for the first time whether its time is over.
-func (r *request) firstLook(timeout time.Duration) time.Time {
-	if end := r.asked.Add(timeout); r.deadline.IsZero() || end.Before(r.deadline) {
-		return end
-	}
-	return r.deadline
-}
-
 // abandon takes a request back whose caller goes away. What it is granted
-// nevertheless goes back. left is false where the answer is there.
+// nevertheless goes back, and its caller is counted out then. left is false where
+// the answer is there. g.mu is held.
 func (g *group) abandon(r *request) (left, sent bool) {
-	g.mu.Lock()
-	left, sent = g.abandonLocked(r)
-	g.mu.Unlock()
-	if left && !sent {
-		g.engine.leave(g)
-	}
-	return left, sent
-}
-
-// abandonLocked is abandon with g.mu held. The caller of a request that was sent
-// is counted out when that has landed.
-func (g *group) abandonLocked(r *request) (left, sent bool) {
 	switch r.State {
 	case lane.Answered:
 		return false, false
@@ -72,18 +63,56 @@ func (g *group) abandonLocked(r *request) (left, sent bool) {
 		g.gathered = slices.DeleteFunc(g.gathered, func(r *request) bool { return r.State == lane.Gone })
 		g.left = 0
 	}
+	g.engine.leave(g)
 	return true, false
+}
+
+// timeUp looks whether the caller's time is over: the timeout of one that waits for
+// permits, or the time for the answer to a question. Where it is, the request has
+// been taken back; else look is when to look again, zero where the answer is there.
+func (g *group) timeUp(r *request) (look time.Time, left bool, err error) {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	now := time.Now()
+	if r.State == lane.Answered {
+		return time.Time{}, false, nil
+	}
+	over := r.overdue(now)
+	if r.State == lane.Gathered && r.inLine {
+		if !over {
+			return r.deadline, false, nil
+		}
+		last := r.deadline.Add(grace)
+		if g.round == nil && g.line.stillAsks(r) && now.Before(last) {
+			g.next(now) // the line is to ask at this moment: r is asked for a last time
+			return last, false, nil
+		}
+		g.abandon(r)
+		return time.Time{}, true, nil
+	}
+	if end := answerBy(r.asked.Add(g.engine.conn.Timeout()), r.deadline); now.Before(end) {
+		return end, false, nil
+	}
+	_, sent := g.abandon(r)
+	if r.refused && over {
+		return time.Time{}, true, nil
+	}
+	return time.Time{}, true, lane.NoAnswer(now.Sub(r.asked), sent)
+}
+
+// answerBy is when a caller that has until deadline, zero for ever, no longer waits
+// for the answer to a question that must come by end.
+func answerBy(end, deadline time.Time) time.Time {
+	if last := deadline.Add(grace); !deadline.IsZero() && last.Before(end) {
+		return last
+	}
+	return end
 }
 
 // watchRound sees to it that those in line learn in time that a question of theirs
 // is not answered. g.mu is held.
 func (g *group) watchRound() {
-	timeout := g.engine.conn.Timeout()
-	if g.watch == nil {
-		g.watch = time.AfterFunc(timeout, g.roundOver)
-	} else {
-		g.watch.Reset(timeout)
-	}
+	g.watch = restart(g.watch, g.engine.conn.Timeout(), g.roundOver)
 }
 
 func (g *group) roundOver() {
@@ -96,63 +125,7 @@ func (g *group) roundOver() {
 	for _, r := range g.round.requests {
 		if r.State == lane.Sent && r.inLine {
 			g.line.drop(r)
-			r.tell(Answer{err: lane.NoAnswer(timeout, true)})
+			r.tell(answer{err: lane.NoAnswer(timeout, true)})
 		}
 	}
-}
-
-// timeUp looks whether the caller's time is over: the timeout of one that waits for
-// permits, or the time for the answer to a question. Where it is, the request has
-// been taken back; else look is when to look again, zero where something else will
-// answer.
-func (g *group) timeUp(r *request) (look time.Time, left bool, err error) {
-	g.mu.Lock()
-	now := time.Now()
-	if r.State == lane.Answered {
-		g.mu.Unlock()
-		return time.Time{}, false, nil
-	}
-	over := r.overdue(now)
-	if r.State == lane.Gathered && r.inLine {
-		if !over {
-			g.mu.Unlock()
-			return r.deadline, false, nil
-		}
-		if g.round != nil || !g.line.stillAsks(r) || !now.Before(r.deadline.Add(grace)) {
-			g.leaveLine(r)
-			return time.Time{}, true, nil
-		}
-		// The line is to ask at this moment: r is asked for a last time.
-		g.next(now)
-		g.mu.Unlock()
-		return r.deadline.Add(grace), false, nil
-	}
-	timeout := g.engine.conn.Timeout()
-	end := r.asked.Add(timeout)
-	if last := r.deadline.Add(grace); !r.deadline.IsZero() && last.Before(end) {
-		end = last
-	}
-	if now.Before(end) {
-		g.mu.Unlock()
-		return end, false, nil
-	}
-	if _, sent := g.abandonLocked(r); !sent {
-		defer g.engine.leave(g)
-		err = lane.NoAnswer(now.Sub(r.asked), false)
-	} else {
-		err = lane.NoAnswer(now.Sub(r.asked), true)
-	}
-	if r.refused && over {
-		err = nil
-	}
-	g.mu.Unlock()
-	return time.Time{}, true, err
-}
-
-// leaveLine ends the wait of a request that was refused, or stood behind one that
-// was. g.mu is held, and let go of.
-func (g *group) leaveLine(r *request) {
-	g.abandonLocked(r)
-	g.mu.Unlock()
-	g.engine.leave(g)
 }
