@@ -20,6 +20,7 @@ const maxLooks = 512
 // Release gives permits back before their interval is over. Those that wait for
 // their turn go as one call.
 func (e *Engine) Release(ctx context.Context, l *Limiter, permits int64) error {
+	e.recall(ctx, l) // while what is under way lands
 	defer e.changed(l)
 	run := func(ctx context.Context, permits int64) error { return e.release(ctx, l, permits) }
 	return e.takeTurn(ctx, l, &turn{run: run, release: true, permits: permits})

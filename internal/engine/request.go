@@ -10,10 +10,10 @@ import (
 
 // Wish is what a caller wants of a limiter.
 type Wish struct {
-	Permits  int64
-	Waits    bool          // until the permits are granted or the timeout is over
-	Timeout  time.Duration // 0 with Waits: none
-	Figures  bool          // the answer's figures are wanted
+	Permits int64
+	Waits   bool          // until the permits are granted or the timeout is over
+	Timeout time.Duration // 0 with Waits: none
+	Figures bool          // the answer's figures are wanted
 
 	Undo *func(context.Context) error // is to be set to what undoes a grant; or nil
 }
