@@ -38,15 +38,7 @@ func New(rdb Redis, opts ...Option) *Client {
 		mapper:  func(name string) string { return name },
 		timeout: script.DefaultTimeout,
 	}
-	c.err = script.CheckClient(rdb)
-	for _, opt := range opts {
-		if opt == nil {
-			continue
-		}
-		if err := opt(c); err != nil {
-			c.err = errors.Join(c.err, err)
-		}
-	}
+	c.err = errors.Join(script.CheckClient(rdb), apply(c, opts))
 	c.ids = redisson.NewIdentities(c.rules.Layout)
 	c.engine = engine.New(rdb, c.timeout, c.rules, c.ids)
 	return c
@@ -62,15 +54,7 @@ func (c *Client) RateLimiter(name string, opts ...LimiterOption) *RateLimiter {
 		l.err = errors.Join(l.err, fmt.Errorf("%w: the limiter's name is empty", ErrInvalidConfig))
 	}
 	l.facts.Keys = script.KeysOf(redisson.KeysOf(mapped, c.id).List()...)
-	for _, opt := range opts {
-		if opt == nil {
-			continue
-		}
-		if err := opt(l); err != nil {
-			l.err = errors.Join(l.err, err)
-		}
-	}
-	l.err = errors.Join(l.err, l.checkLease())
+	l.err = errors.Join(l.err, apply(l, opts), l.checkLease())
 	return l
 }
 

@@ -32,16 +32,8 @@ import (
 // it.
 func WithRefusalCache(opts ...RefusalOption) LimiterOption {
 	return func(l *RateLimiter) error {
-		for _, opt := range opts {
-			if opt == nil {
-				continue
-			}
-			if err := opt(l); err != nil {
-				return err
-			}
-		}
 		l.facts.Refusals = l.client.engine.NewRefusals(l.config())
-		return nil
+		return apply(l, opts)
 	}
 }
 

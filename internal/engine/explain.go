@@ -35,24 +35,19 @@ func (e *Engine) explain(keys []string, err error) error {
 	if err == nil || errors.Is(err, limit.ErrUnavailable) {
 		return err
 	}
-	code, text := "", ""
 	if answer, ok := errors.AsType[redis.Error](err); ok {
-		code, text = script.Code(answer), answer.Error()
-	}
-	switch code {
-	case "NOTINIT":
-		return fmt.Errorf("%w; call TrySetRate first, or give the handle one by WithDefault", ErrNotInitialized)
-	case "CORRUPT":
-		if key, field, why, ok := script.Corrupt(text, keys); ok {
-			return fmt.Errorf("%w: key %q: %s %s; SetRate or Delete cures it", limit.ErrCorrupt, key, field, why)
+		switch script.Code(answer) {
+		case "NOTINIT":
+			return fmt.Errorf("%w; call TrySetRate first, or give the handle one by WithDefault", ErrNotInitialized)
+		case "CORRUPT":
+			if key, field, why, ok := script.Corrupt(answer.Error(), keys); ok {
+				return fmt.Errorf("%w: key %q: %s %s; SetRate or Delete cures it", limit.ErrCorrupt, key, field, why)
+			}
+		case "WRONGTYPE":
+			return e.explainType(keys, err)
 		}
-	case "WRONGTYPE":
-		return e.explainType(keys, err)
-	case "CROSSSLOT":
-		return fmt.Errorf("%w: the keys %q fall in different slots of the cluster: "+
-			"name the limiter without braces or with one hash tag, as in \"{shop}orders\": %w", limit.ErrUnsupported, keys, err)
 	}
-	return script.Outage(err)
+	return script.Explain(err, keys, "", "name the limiter without braces or with one hash tag, as in \"{shop}orders\"")
 }
 
 // explainType finds the key of the wrong type.

@@ -31,7 +31,7 @@ func (b *batch) grants(places []int, ahead int64, o outcome) []grant {
 			each = append(each, one)
 		}
 	}
-	if each != nil {
+	if each != nil || all.permits == 0 {
 		return each
 	}
 	if b.member != nil {

@@ -48,15 +48,7 @@ func (e *Engine) request(ctx context.Context, l *Limiter, w Wish) (answer, error
 		return answer{}, err
 	}
 	r := newRequest(l, w)
-	alone, answered, err := g.submit(r)
-	switch {
-	case err != nil || answered:
-		e.leave(g)
-		if err != nil {
-			return answer{}, err
-		}
-		return r.take()
-	case alone != nil:
+	if alone := g.submit(r); alone != nil {
 		g.flyAlone(ctx, alone)
 		if g.hasAnswered(r) {
 			e.leave(g)
@@ -67,27 +59,30 @@ func (e *Engine) request(ctx context.Context, l *Limiter, w Wish) (answer, error
 }
 
 // submit takes a request in. It returns the call that the caller is to send by
-// itself, or tells that the request is answered.
-func (g *group) submit(r *request) (alone *lane.Call, answered bool, err error) {
+// itself, if there is one.
+func (g *group) submit(r *request) (alone *lane.Call) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	if g.closed {
-		return nil, false, ErrClosed
-	}
-	if g.borrow(r) {
-		return nil, true, nil
-	}
-	if r.Waits && g.line.count > 0 {
+	switch {
+	case g.closed:
+		r.Wait()
+		r.tell(answer{err: ErrClosed})
+		return nil
+	case g.borrow(r):
+		r.Wait()
+		r.Tell()
+		return nil
+	case r.Waits && g.line.count > 0:
 		g.line.join(r)
-	} else {
+	default:
 		g.gathered = append(g.gathered, r)
 		if len(g.gathered) == 1 && !g.listed && !g.held() && g.calls < maxCalls && g.lane.Enter() {
-			return g.board(r.since), false, nil
+			return g.board(r.since)
 		}
 	}
 	r.Wait()
 	g.next(r.since)
-	return nil, false, nil
+	return nil
 }
 
 // flyAlone sends the call of one caller by itself.
@@ -273,10 +268,8 @@ func (g *group) landed(b *batch, o outcome, err error) {
 	}
 	back := g.lend(b, o, scarce, ahead, len(unwanted) > 0)
 	g.calls--
-	if len(unwanted) > 0 {
-		for _, one := range b.grants(unwanted, back, o) {
-			g.giveBack(one)
-		}
+	for _, one := range b.grants(unwanted, back, o) {
+		g.giveBack(one)
 	}
 	g.next(now)
 	g.mu.Unlock()
