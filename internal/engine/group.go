@@ -47,11 +47,11 @@ func (e *Engine) request(ctx context.Context, l *Limiter, w Wish) (answer, error
 	if err != nil {
 		return answer{}, err
 	}
+	defer e.leave(g)
 	r := newRequest(l, w)
 	if alone := g.submit(r); alone != nil {
-		g.flyAlone(ctx, alone)
+		g.lane.Alone(ctx, alone)
 		if g.hasAnswered(r) {
-			e.leave(g)
 			return r.take()
 		}
 	}
@@ -83,18 +83,6 @@ func (g *group) submit(r *request) (alone *lane.Call) {
 	r.Wait()
 	g.next(r.since)
 	return nil
-}
-
-// flyAlone sends the call of one caller by itself.
-func (g *group) flyAlone(ctx context.Context, c *lane.Call) {
-	returned := false
-	defer func() {
-		if !returned { // a hook panicked
-			g.engine.leave(g)
-		}
-	}()
-	g.lane.Alone(ctx, c)
-	returned = true
 }
 
 // hasAnswered tells whether a request has its answer. Where it has none, the

@@ -23,7 +23,6 @@ func (g *group) await(ctx context.Context, r *request) (answer, error) {
 	for {
 		select {
 		case <-r.Done():
-			g.engine.leave(g)
 			return r.take()
 		case <-ctx.Done():
 			g.mu.Lock()
@@ -45,14 +44,14 @@ func (g *group) await(ctx context.Context, r *request) (answer, error) {
 }
 
 // abandon takes a request back whose caller goes away. What it is granted
-// nevertheless goes back, and its caller is counted out then. left is false where
-// the answer is there. g.mu is held.
+// nevertheless goes back. left is false where the answer is there. g.mu is held.
 func (g *group) abandon(r *request) (left, sent bool) {
 	switch r.State {
 	case lane.Answered:
 		return false, false
 	case lane.Sent:
 		r.State = lane.Gone
+		g.engine.stay(g) // until it lands
 		return true, true
 	}
 	r.State = lane.Gone
@@ -63,7 +62,6 @@ func (g *group) abandon(r *request) (left, sent bool) {
 		g.gathered = slices.DeleteFunc(g.gathered, func(r *request) bool { return r.State == lane.Gone })
 		g.left = 0
 	}
-	g.engine.leave(g)
 	return true, false
 }
 
