@@ -23,6 +23,14 @@ func (c *crowd) wake() {
 	}
 }
 
+// join has all changes of the limiter wake the caller.
+func (c *crowd) join(m *multi) {
+	if len(c.waiting) == 0 {
+		*c = crowd{waiting: make(map[*multi]struct{})}
+	}
+	c.waiting[m] = struct{}{}
+}
+
 // wait returns when it is time to ask again: when those that refused could grant,
 // or before; false where the deadline is sooner.
 func (m *multi) wait(ctx context.Context, v verdict) (bool, error) {
@@ -83,36 +91,4 @@ func (m *multi) keepAlive(keeps []time.Duration, last time.Time) (next time.Time
 		}
 	}
 	return next, mine
-}
-
-// noteAsked is told that a question sent at that time has its answer: it has
-// started the keep-alive times of the caller's limiters anew.
-func (m *multi) noteAsked(sent time.Time) {
-	for _, g := range m.groups {
-		g.mu.Lock()
-		if sent.After(g.crowd.asked) {
-			g.crowd.asked = sent
-		}
-		g.mu.Unlock()
-	}
-}
-
-// join has changes of its limiters wake the caller; part ends that.
-func (m *multi) join() {
-	for _, g := range m.groups {
-		g.mu.Lock()
-		if len(g.crowd.waiting) == 0 {
-			g.crowd = crowd{waiting: make(map[*multi]struct{})}
-		}
-		g.crowd.waiting[m] = struct{}{}
-		g.mu.Unlock()
-	}
-}
-
-func (m *multi) part() {
-	for _, g := range m.groups {
-		g.mu.Lock()
-		delete(g.crowd.waiting, m)
-		g.mu.Unlock()
-	}
 }

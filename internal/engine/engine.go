@@ -148,16 +148,22 @@ func (e *Engine) stay(g *group) {
 	g.users++
 }
 
-// visit counts a caller in at the limiter's group, if there is one.
-func (e *Engine) visit(key string) *group {
+// visit has f do something with the limiter's group, whose lock is held, if there
+// is one.
+func (e *Engine) visit(key string, f func(g *group)) {
 	e.mu.Lock()
-	defer e.mu.Unlock()
 	g := e.groups[key]
 	if g != nil {
 		g.users++
 		e.active++
 	}
-	return g
+	e.mu.Unlock()
+	if g != nil {
+		defer e.leave(g)
+		g.mu.Lock()
+		defer g.mu.Unlock()
+		f(g)
+	}
 }
 
 // NewRefusals returns what a handle of the limiter remembers of refusals.
@@ -170,29 +176,19 @@ func (e *Engine) Changed(key string) { e.freed(key, true) }
 // freed is told that permits of the limiter may have become free.
 func (e *Engine) freed(key string, changed bool) {
 	e.refusals.Changed(key)
-	g := e.visit(key)
-	if g == nil {
-		return
-	}
-	defer e.leave(g)
-	g.mu.Lock()
-	defer g.mu.Unlock()
-	if changed {
-		g.endLeases()
-	}
-	g.nudge()
+	e.visit(key, func(g *group) {
+		if changed {
+			g.endLeases()
+		}
+		g.nudge()
+	})
 }
 
 // noticed is told that another program changed the limiter: those that remember
 // refusals or wait for several limiters ask anew.
 func (e *Engine) noticed(key string) {
 	e.refusals.Changed(key)
-	if g := e.visit(key); g != nil {
-		defer e.leave(g)
-		g.mu.Lock()
-		defer g.mu.Unlock()
-		g.crowd.wake()
-	}
+	e.visit(key, func(g *group) { g.crowd.wake() })
 }
 
 // Groups returns how many limiters the Engine remembers, for tests.

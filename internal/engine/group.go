@@ -220,14 +220,9 @@ func (g *group) landed(b *batch, o outcome, err error) {
 	g.mu.Lock()
 	now := time.Now()
 	var unwanted []int
-	gone, scarce, lined := 0, err != nil, false
-	ahead := o.Taken
+	gone, lined := 0, false
 	for i, r := range b.requests {
 		a := b.answer(i, err)
-		scarce = scarce || a.refused()
-		if a.Decision.Granted {
-			ahead -= r.Permits
-		}
 		switch {
 		case r.State != lane.Sent:
 			if r.State == lane.Gone {
@@ -254,7 +249,7 @@ func (g *group) landed(b *batch, o outcome, err error) {
 	if lined {
 		g.endLeases()
 	}
-	back := g.lend(b, o, scarce, ahead, len(unwanted) > 0)
+	back := g.lend(b, o, err, len(unwanted) > 0)
 	g.calls--
 	for _, one := range b.grants(unwanted, back, o) {
 		g.giveBack(one)

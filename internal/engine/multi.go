@@ -70,8 +70,8 @@ func (e *Engine) AcquireAll(ctx context.Context, limiters []*Limiter, permits in
 		return v.granted, err
 	}
 	m.deadline = time.Now().Add(timeout)
-	m.join()
-	defer m.part()
+	each(m.groups, func(g *group) { g.crowd.join(m) })
+	defer each(m.groups, func(g *group) { delete(g.crowd.waiting, m) })
 	for refused := false; ; refused = true {
 		select {
 		case <-m.woken:
@@ -84,7 +84,11 @@ func (e *Engine) AcquireAll(ctx context.Context, limiters []*Limiter, permits in
 		if err != nil || v.granted {
 			return v.granted, err
 		}
-		m.noteAsked(m.sent)
+		each(m.groups, func(g *group) { // whose keep-alive time was started anew
+			if m.sent.After(g.crowd.asked) {
+				g.crowd.asked = m.sent
+			}
+		})
 		if more, err := m.wait(ctx, v); !more || err != nil {
 			return false, err
 		}
@@ -212,11 +216,7 @@ func (m *multi) Landed(c *lane.Call) (again bool) {
 	m.Tell()
 	m.mu.Unlock()
 	if gone && v.granted {
-		for _, g := range m.groups {
-			g.mu.Lock()
-			g.giveBack(grant{member: m.member, permits: m.permits, sent: m.sent})
-			g.mu.Unlock()
-		}
+		each(m.groups, func(g *group) { g.giveBack(grant{member: m.member, permits: m.permits, sent: m.sent}) })
 	}
 	m.end()
 	return false
@@ -346,10 +346,17 @@ func (m *multi) end() {
 }
 
 func endOf(groups []*group) {
-	for _, g := range groups {
-		g.mu.Lock()
+	each(groups, func(g *group) {
 		g.calls--
 		g.next(time.Now())
+	})
+}
+
+// each has f do something with each of the groups, whose lock is held.
+func each(groups []*group, f func(g *group)) {
+	for _, g := range groups {
+		g.mu.Lock()
+		f(g)
 		g.mu.Unlock()
 	}
 }

@@ -146,11 +146,10 @@ func lends(l *Limiter) bool {
 	return a != nil && a.Left() > 0
 }
 
-// lend is told how a batch ended: scarce where a request was refused or no answer
-// came, with so many permits taken ahead. What was taken ahead becomes a lease, or
-// goes back; where callers have gone, together with theirs, which lend returns:
-// two calls that shrink one member at a time could not tell their repeats apart.
-func (g *group) lend(b *batch, o outcome, scarce bool, taken int64, gone bool) (back int64) {
+// lend is told how a batch ended. What was taken ahead becomes a lease, or goes
+// back; where callers have gone, together with theirs, which lend returns: two
+// calls that shrink one member at a time could not tell their repeats apart.
+func (g *group) lend(b *batch, o outcome, err error, gone bool) (back int64) {
 	l, now := b.ahead.limiter, time.Now()
 	if l == nil {
 		return 0
@@ -159,6 +158,14 @@ func (g *group) lend(b *batch, o outcome, scarce bool, taken int64, gone bool) (
 	s := l.Lease
 	if o.Reset > 0 { // the figures were told
 		s.Figures(o.Free-o.Taken, o.interval)
+	}
+	scarce, taken := err != nil, o.Taken
+	for i, a := range b.answers {
+		if a.Decision.Granted {
+			taken -= b.requests[i].Permits
+		} else if !a.Exceeds {
+			scarce = true
+		}
 	}
 	if scarce || taken < b.ahead.permits || b.ahead.permits > 0 && now.Sub(b.sent) >= s.Life() {
 		s.Scarce()
@@ -281,21 +288,16 @@ func (g *group) returnUnused() bool {
 // recall ends the leases of the limiter, and returns when what is left of them has
 // been given back or ctx ends.
 func (e *Engine) recall(ctx context.Context, l *Limiter) {
-	g := e.visit(l.config())
-	if g == nil {
-		return
-	}
-	defer e.leave(g)
-	g.mu.Lock()
-	defer g.mu.Unlock()
-	g.endLeases()
-	for g.returnUnused() && ctx.Err() == nil {
-		returned := g.leases.returned
-		g.mu.Unlock()
-		select {
-		case <-returned:
-		case <-ctx.Done():
+	e.visit(l.config(), func(g *group) {
+		g.endLeases()
+		for g.returnUnused() && ctx.Err() == nil {
+			returned := g.leases.returned
+			g.mu.Unlock()
+			select {
+			case <-returned:
+			case <-ctx.Done():
+			}
+			g.mu.Lock()
 		}
-		g.mu.Lock()
-	}
+	})
 }
