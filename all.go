@@ -36,11 +36,8 @@ func (c *Client) TryAcquireAll(ctx context.Context, permits int64, timeout time.
 		return ok, nil
 	}
 	const op = "TryAcquireAll"
-	if of, known := errors.AsType[*engine.LimiterError](err); known {
-		return false, &limiterError{op: op, name: of.Limiter.Name, err: of.Err}
-	}
-	if of, known := errors.AsType[*limiterError](err); known {
-		return false, &limiterError{op: op, name: of.name, err: of.err}
+	if of, known := errors.AsType[*engine.Error](err); known {
+		return false, &engine.Error{Op: op, Name: of.Name, Err: of.Err}
 	}
 	return false, fmt.Errorf("rratelimiter: %s: %w", op, err)
 }

@@ -4,15 +4,11 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"sync"
-	"sync/atomic"
 	"time"
-	"weak"
 
 	"github.com/google/uuid"
 
 	"github.com/rratelimiter/rratelimiter/internal/engine"
-	"github.com/rratelimiter/rratelimiter/internal/lane"
 	"github.com/rratelimiter/rratelimiter/internal/redisson"
 	"github.com/rratelimiter/rratelimiter/internal/script"
 )
@@ -28,16 +24,8 @@ type Client struct {
 	timeout time.Duration // of a question to Redis
 	err     error         // of the options
 
-	ids     *redisson.Identities
-	conn    *script.Conn
-	engine  *engine.Engine
-	changes changes // for refusal caches
-
-	mu          sync.Mutex
-	counted     map[string]weak.Pointer[grants] // likewise, by config key; guarded by mu
-	remembering atomic.Bool                     // there are some
-
-	notices *notices
+	ids    *redisson.Identities
+	engine *engine.Engine
 }
 
 // New returns a Client on rdb, which stays the caller's to close. It does no
@@ -50,19 +38,9 @@ func New(rdb Redis, opts ...Option) *Client {
 		mapper:  func(name string) string { return name },
 		timeout: script.DefaultTimeout,
 	}
-	c.err = script.CheckClient(rdb)
-	for _, opt := range opts {
-		if opt == nil {
-			continue
-		}
-		if err := opt(c); err != nil {
-			c.err = errors.Join(c.err, err)
-		}
-	}
+	c.err = errors.Join(script.CheckClient(rdb), apply(c, opts))
 	c.ids = redisson.NewIdentities(c.rules.Layout)
-	c.conn = script.NewConn(rdb, c.timeout)
-	c.engine = engine.New(lane.New(c.conn), c.rules, c.ids, engine.Events{Freed: c.countChange, Granted: c.countGrant})
-	c.notices = newNotices(c)
+	c.engine = engine.New(rdb, c.timeout, c.rules, c.ids)
 	return c
 }
 
@@ -76,15 +54,7 @@ func (c *Client) RateLimiter(name string, opts ...LimiterOption) *RateLimiter {
 		l.err = errors.Join(l.err, fmt.Errorf("%w: the limiter's name is empty", ErrInvalidConfig))
 	}
 	l.facts.Keys = script.KeysOf(redisson.KeysOf(mapped, c.id).List()...)
-	for _, opt := range opts {
-		if opt == nil {
-			continue
-		}
-		if err := opt(l); err != nil {
-			l.err = errors.Join(l.err, err)
-		}
-	}
-	l.err = errors.Join(l.err, l.checkLease())
+	l.err = errors.Join(l.err, apply(l, opts), l.checkLease())
 	return l
 }
 
@@ -92,9 +62,4 @@ func (c *Client) RateLimiter(name string, opts ...LimiterOption) *RateLimiter {
 // is on its way get its answer, and so do permits that are being given back.
 // It returns when all are done, or with ctx.Err() before. Later calls on the
 // Client's limiters fail with ErrClosed. The Redis client stays open.
-func (c *Client) Close(ctx context.Context) error {
-	c.notices.stop()
-	err := c.engine.Close(ctx)
-	c.forgetRefusals()
-	return err
-}
+func (c *Client) Close(ctx context.Context) error { return c.engine.Close(ctx) }

@@ -118,12 +118,7 @@ func (l *RateLimiter) TrySetRate(ctx context.Context, cfg Config) (bool, error) 
 	if err := cfg.validate(); err != nil {
 		return false, l.fail(op, err)
 	}
-	defer l.changing(ctx)()
-	reply, err := l.call(ctx, true, func() (any, error) {
-		defer l.client.engine.Changed(l.config())
-		c := script.Call{Script: lua.TrySetRate, Keys: l.facts.Keys, Args: script.Paged(append(cfg.args(), l.client.rules.Letters()))}
-		return c.Run(ctx, l.client.conn)
-	})
+	reply, err := l.change(ctx, lua.TrySetRate, script.Paged(append(cfg.args(), l.client.rules.Letters())))
 	return reply == int64(1), l.fail(op, err)
 }
 
@@ -157,20 +152,14 @@ func (l *RateLimiter) setRate(ctx context.Context, cfg Config, updateOnly bool, 
 	if o.keepState && l.err == nil && l.client.rules.Windowed() {
 		return false, l.client.rules.Unsupported("KeepState")
 	}
-	defer l.changing(ctx)()
-	reply, err := l.call(ctx, true, func() (any, error) {
-		defer l.client.engine.Changed(l.config())
-		args := append(cfg.args(), flag(o.keepState), flag(updateOnly))
-		c := script.Call{Script: lua.SetRate, Keys: l.facts.Keys, Args: script.Paged(args)}
-		return c.Run(ctx, l.client.conn)
-	})
+	reply, err := l.change(ctx, lua.SetRate, script.Paged(append(cfg.args(), flag(o.keepState), flag(updateOnly))))
 	return reply == int64(1), err
 }
 
 // Config returns the limiter's rate. ErrNotInitialized where it has none.
 func (l *RateLimiter) Config(ctx context.Context) (Config, error) {
 	const op = "Config"
-	reply, err := l.read(ctx, lua.Config)
+	reply, err := l.read(ctx, lua.Config, script.Constant{})
 	if err != nil {
 		return Config{}, l.fail(op, err)
 	}

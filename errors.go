@@ -1,8 +1,6 @@
 package rratelimiter
 
 import (
-	"fmt"
-
 	"github.com/rratelimiter/rratelimiter/internal/engine"
 	"github.com/rratelimiter/rratelimiter/limit"
 )
@@ -49,16 +47,3 @@ var (
 	// ErrClosed: the Client was closed.
 	ErrClosed = engine.ErrClosed
 )
-
-// limiterError says which limiter and which call an error speaks of.
-type limiterError struct {
-	op   string
-	name string
-	err  error
-}
-
-func (e *limiterError) Error() string {
-	return fmt.Sprintf("rratelimiter: %s %q: %v", e.op, e.name, e.err)
-}
-
-func (e *limiterError) Unwrap() error { return e.err }

@@ -9,7 +9,6 @@ import (
 
 	"github.com/redis/go-redis/v9"
 
-	"github.com/rratelimiter/rratelimiter/internal/engine"
 	"github.com/rratelimiter/rratelimiter/internal/lane"
 	"github.com/rratelimiter/rratelimiter/internal/redisson"
 	"github.com/rratelimiter/rratelimiter/internal/script"
@@ -28,9 +27,8 @@ func (l *RateLimiter) Expire(ctx context.Context, ttl time.Duration) (bool, erro
 	if ttl < time.Millisecond {
 		return false, l.fail(op, fmt.Errorf("%w: time to live %v is below 1ms", ErrInvalidConfig, ttl))
 	}
-	defer l.changing(ctx)()
 	ms := min((ttl-1)/time.Millisecond+1, math.MaxInt64/time.Millisecond)
-	reply, err := l.write(ctx, lua.Expire, "PEXPIRE", int64(ms), l.client.rules.Letters())
+	reply, err := l.change(ctx, lua.Expire, script.Constant{"PEXPIRE", int64(ms), l.client.rules.Letters()})
 	return reply == int64(1), l.fail(op, err)
 }
 
@@ -46,8 +44,7 @@ func (l *RateLimiter) ExpireAt(ctx context.Context, at time.Time) (bool, error) 
 	if time.Until(at) == math.MaxInt64 {
 		return false, l.fail(op, fmt.Errorf("%w: moment %v is more than 292 years away; ClearExpire lets a limiter live for ever", ErrInvalidConfig, at))
 	}
-	defer l.changing(ctx)()
-	reply, err := l.write(ctx, lua.Expire, "PEXPIREAT", at.UnixMilli(), l.client.rules.Letters())
+	reply, err := l.change(ctx, lua.Expire, script.Constant{"PEXPIREAT", at.UnixMilli(), l.client.rules.Letters()})
 	return reply == int64(1), l.fail(op, err)
 }
 
@@ -55,8 +52,7 @@ func (l *RateLimiter) ExpireAt(ctx context.Context, at time.Time) (bool, error) 
 // to live. A KeepAlive time comes back at the next request. What a Client keeps
 // of a PerClient limiter goes when it has not been used, as ever.
 func (l *RateLimiter) ClearExpire(ctx context.Context) (bool, error) {
-	defer l.changing(ctx)()
-	reply, err := l.write(ctx, lua.ClearExpire, l.client.rules.Letters())
+	reply, err := l.change(ctx, lua.ClearExpire, script.Constant{l.client.rules.Letters()})
 	return reply == int64(1), l.fail("ClearExpire", err)
 }
 
@@ -76,12 +72,12 @@ func (l *RateLimiter) Exists(ctx context.Context) (bool, error) {
 	return err == nil && ms != -2, l.fail("Exists", err)
 }
 
+// ttl returns what the script does: milliseconds, -1 or -2.
 func (l *RateLimiter) ttl(ctx context.Context) (int64, error) {
-	reply, err := l.read(ctx, lua.TTL)
-	if err != nil {
-		return 0, err
+	if l.err != nil {
+		return 0, l.err
 	}
-	return engine.Integer(reply)
+	return l.client.engine.TTL(ctx, &l.facts)
 }
 
 // Delete removes the limiter, configuration included, whatever is under its
@@ -89,8 +85,7 @@ func (l *RateLimiter) ttl(ctx context.Context) (int64, error) {
 // its permits get ErrNotInitialized. What other clients keep of a PerClient
 // limiter stays until it expires.
 func (l *RateLimiter) Delete(ctx context.Context) (bool, error) {
-	defer l.changing(ctx)()
-	reply, err := l.write(ctx, lua.Delete)
+	reply, err := l.change(ctx, lua.Delete, script.Constant{})
 	n, isNumber := reply.(int64)
 	return isNumber && n > 0, l.fail("Delete", err)
 }
@@ -106,22 +101,18 @@ func (l *RateLimiter) Rename(ctx context.Context, newName string) error {
 	if newName == "" || mapped == "" {
 		return l.fail(op, fmt.Errorf("%w: the new name is empty", ErrInvalidConfig))
 	}
+	if l.err != nil {
+		return l.fail(op, l.err)
+	}
 	target := redisson.KeysOf(mapped, l.client.id)
-	if l.err == nil && target.Config == l.config() {
+	switch _, isRing := l.client.rdb.(*redis.Ring); {
+	case target.Config == l.config():
 		_, err := l.Config(ctx)
 		return err
-	}
-	if l.err == nil && slices.ContainsFunc(target.List(), func(key string) bool { return slices.Contains(l.facts.Keys.Names(), key) }) {
+	case slices.ContainsFunc(target.List(), func(key string) bool { return slices.Contains(l.facts.Keys.Names(), key) }):
 		return l.fail(op, fmt.Errorf("%w: %q is the name of one of the limiter's own keys", ErrInvalidConfig, newName))
-	}
-	if _, isRing := l.client.rdb.(*redis.Ring); isRing && l.err == nil && script.HashTag(target.Config) != script.HashTag(l.config()) {
+	case isRing && script.HashTag(target.Config) != script.HashTag(l.config()):
 		return l.fail(op, fmt.Errorf("%w: on a Ring both names must carry the same hash tag, as in \"{shop}orders\"", ErrUnsupported))
 	}
-	defer l.changing(ctx, channelOf(target.Value))()
-	_, err := l.writeTo(ctx, target.List(), lua.Rename)
-	l.client.engine.Granted(target.Config)
-	if err == nil {
-		l.client.engine.Changed(target.Config)
-	}
-	return l.fail(op, err)
+	return l.fail(op, l.client.engine.Rename(ctx, &l.facts, target))
 }

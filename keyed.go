@@ -6,6 +6,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/rratelimiter/rratelimiter/internal/engine"
 	"github.com/rratelimiter/rratelimiter/internal/redisson"
 	"github.com/rratelimiter/rratelimiter/limit"
 )
@@ -63,18 +64,12 @@ func (k *keyed) TakeReturnable(ctx context.Context, key string, n int64) (limit.
 	if err != nil {
 		return limit.Decision{}, nil, err
 	}
-	d, undo, err := l.take(ctx, n, true)
+	var undo func(context.Context) error
+	d, err := l.acquire(ctx, engine.Wish{Permits: n, Figures: true, Undo: &undo})
 	if undo == nil {
 		return d, nil, l.fail(op, err)
 	}
-	giveBack := func(ctx context.Context) error {
-		_, err := l.call(ctx, true, func() (any, error) {
-			defer l.client.engine.Freed(l.config())
-			return nil, undo(ctx)
-		})
-		return l.fail(op, err)
-	}
-	return d, giveBack, l.fail(op, err)
+	return d, func(ctx context.Context) error { return l.fail(op, undo(ctx)) }, nil
 }
 
 // handle returns the handle of a key. Those that are not asked for while as many

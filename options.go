@@ -2,6 +2,7 @@ package rratelimiter
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"time"
 
@@ -20,6 +21,16 @@ type Redis interface {
 // Option configures a Client. A bad option does not panic: every call of the
 // Client's limiters reports it, as ErrInvalidConfig, before Redis is touched.
 type Option func(*Client) error
+
+// apply has options set what they are for, and returns what is wrong with them.
+func apply[T any, O ~func(*T) error](to *T, opts []O) (err error) {
+	for _, opt := range opts {
+		if opt != nil {
+			err = errors.Join(err, opt(to))
+		}
+	}
+	return err
+}
 
 // WithClientID sets the id under which a Client keeps its own permits of
 // PerClient limiters, as Redisson keeps those of each instance. Clients with

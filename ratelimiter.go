@@ -2,12 +2,10 @@ package rratelimiter
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"time"
 
 	"github.com/rratelimiter/rratelimiter/internal/engine"
-	"github.com/rratelimiter/rratelimiter/internal/lane"
 	"github.com/rratelimiter/rratelimiter/internal/script"
 	"github.com/rratelimiter/rratelimiter/limit"
 	"github.com/rratelimiter/rratelimiter/lua"
@@ -23,7 +21,6 @@ type RateLimiter struct {
 	err    error // of the options or the name
 
 	defaultInterval time.Duration // of WithDefault
-	refused         *refusals     // nil where refusals are not remembered
 }
 
 func (l *RateLimiter) config() string { return l.facts.Keys.Names()[0] }
@@ -46,24 +43,18 @@ func (l *RateLimiter) Name() string { return l.facts.Name }
 // ErrUnavailable where Redis did not decide in time; where it may have taken
 // permits, which come back after an interval, ErrUnknownOutcome too.
 func (l *RateLimiter) TryAcquire(ctx context.Context, permits int64, timeout time.Duration) (bool, error) {
-	if l.client.engine.TakeAhead(ctx, &l.facts, permits) {
-		return true, nil
+	if granted, known := l.client.engine.AtHand(ctx, &l.facts, permits, timeout > 0); known {
+		return granted, nil
 	}
-	if timeout <= 0 && l.refuse(ctx, permits) {
-		return false, nil
-	}
-	a, err := l.acquire(ctx, engine.Wish{Permits: permits, Waits: timeout > 0, Timeout: timeout})
-	if timeout <= 0 && err == nil && !a.Decision.Granted {
-		l.confirm(ctx)
-	}
-	return a.Decision.Granted, l.fail("TryAcquire", err)
+	d, err := l.acquire(ctx, engine.Wish{Permits: permits, Waits: timeout > 0, Timeout: timeout})
+	return d.Granted, l.fail("TryAcquire", err)
 }
 
 // Acquire takes permits, and waits for them as long as it must. It is
 // TryAcquire without a timeout; ctx can end it. It does not wait for a Redis that
 // gives no answer: see [WithCallTimeout].
 func (l *RateLimiter) Acquire(ctx context.Context, permits int64) error {
-	if l.client.engine.TakeAhead(ctx, &l.facts, permits) {
+	if granted, _ := l.client.engine.AtHand(ctx, &l.facts, permits, true); granted {
 		return nil
 	}
 	_, err := l.acquire(ctx, engine.Wish{Permits: permits, Waits: true})
@@ -73,84 +64,21 @@ func (l *RateLimiter) Acquire(ctx context.Context, permits int64) error {
 // Take takes permits if they are free at once, and answers with the figures
 // that a caller may want to pass on. Its errors are those of TryAcquire.
 func (l *RateLimiter) Take(ctx context.Context, permits int64) (limit.Decision, error) {
-	d, _, err := l.take(ctx, permits, false)
+	d, err := l.acquire(ctx, engine.Wish{Permits: permits, Figures: true})
 	return d, l.fail("Take", err)
 }
 
-// take is Take, where a grant comes with what undoes it if it is to be undoable.
-func (l *RateLimiter) take(ctx context.Context, permits int64, undoable bool) (limit.Decision, func(context.Context) error, error) {
-	if d, ok := l.refusal(ctx, permits); ok {
-		return d, nil, nil
-	}
-	start, before := time.Now(), l.refused.count()
-	a, err := l.acquire(ctx, engine.Wish{Permits: permits, Figures: true, Undoable: undoable})
-	if err != nil || a.Decision.Granted {
-		return a.Decision, a.Undo, err
-	}
-	defer l.confirm(ctx)
-	if !a.AtLeast {
-		return a.Decision, nil, nil
-	}
-	asked := time.Now()
-	wait, err := l.wait(ctx, permits)
-	if errors.Is(err, ErrNotInitialized) && l.facts.Fallback != "" {
-		return a.Decision, nil, nil // it has gone since, and the next request makes it anew
-	}
-	if err == nil && wait > 0 {
-		a.Decision.RetryAfter = wait
-		d := a.Decision
-		d.ResetAfter -= asked.Sub(start)
-		l.refused.note(permits, asked, before, d)
-	}
-	return a.Decision, nil, err
-}
-
-// wait asks when so many permits will be free; 0 where it looked in vain.
-func (l *RateLimiter) wait(ctx context.Context, permits int64) (time.Duration, error) {
-	pages := 0
-	reply, err := l.call(ctx, false, func() (any, error) {
-		c := script.Call{Script: lua.Wait, Keys: l.facts.Keys, Repeat: true, Args: script.Paged{permits}}
-		c.Again = func([]any) error {
-			if pages++; pages == maxWaitPages {
-				return errLongWait
-			}
-			return nil
-		}
-		return c.Run(ctx, l.client.conn)
-	})
-	if errors.Is(err, errLongWait) {
-		return 0, nil
-	}
-	if err != nil {
-		return 0, err
-	}
-	ms, err := engine.Integer(reply)
-	return lane.Millis(ms), err
-}
-
-var errLongWait = errors.New("the wait was not found")
-
-// maxWaitPages bounds how far Take looks for its RetryAfter, in pages of 256
-// members. Beyond, and where a busy limiter's oldest members leave faster than
-// they are read, RetryAfter is early.
-const maxWaitPages = 64
-
-func (l *RateLimiter) acquire(ctx context.Context, w engine.Wish) (engine.Answer, error) {
+func (l *RateLimiter) acquire(ctx context.Context, w engine.Wish) (limit.Decision, error) {
 	if l.err != nil {
-		return engine.Answer{}, l.err
+		return limit.Decision{}, l.err
 	}
 	if w.Permits < 1 || w.Permits > MaxPermits {
-		return engine.Answer{}, fmt.Errorf("%w: %d is not between 1 and %d", ErrInvalidPermits, w.Permits, int64(MaxPermits))
+		return limit.Decision{}, fmt.Errorf("%w: %d is not between 1 and %d", ErrInvalidPermits, w.Permits, int64(MaxPermits))
 	}
 	if err := ctx.Err(); err != nil {
-		return engine.Answer{}, err
+		return limit.Decision{}, err
 	}
-	before := l.refused.count()
-	a, err := l.client.engine.Acquire(ctx, &l.facts, w)
-	if err == nil && !a.Decision.Granted && !w.Waits {
-		l.refused.remember(w.Permits, before, a)
-	}
-	return a, err
+	return l.client.engine.Acquire(ctx, &l.facts, w)
 }
 
 // Release gives permits back before their interval is over: those that this
@@ -175,28 +103,17 @@ func (l *RateLimiter) Release(ctx context.Context, permits int64) error {
 		return l.fail(op, l.client.rules.Unsupported("Release"))
 	}
 	if permits == 0 {
-		err := l.client.engine.Begin()
-		if err == nil {
-			l.client.engine.End()
-		}
-		return l.fail(op, err)
+		return l.fail(op, l.client.engine.Closed())
 	}
-	defer l.changing(ctx)()
-	err := l.client.engine.Release(ctx, &l.facts, permits)
-	l.client.engine.Changed(l.config())
-	return l.fail(op, err)
+	return l.fail(op, l.client.engine.Release(ctx, &l.facts, permits))
 }
 
 // AvailablePermits returns how many permits are free now.
 func (l *RateLimiter) AvailablePermits(ctx context.Context) (int64, error) {
 	const op = "AvailablePermits"
-	reply, err := l.call(ctx, false, func() (any, error) {
-		c := script.Call{Script: lua.Available, Keys: l.facts.Keys, Repeat: true}
-		c.Args = script.ArgumentsFunc(func(all []any, a script.Attempt) []any {
-			return append(all, a.Token, l.client.rules.Letters())
-		})
-		return c.Run(ctx, l.client.conn)
-	})
+	reply, err := l.read(ctx, lua.Available, script.ArgumentsFunc(func(all []any, a script.Attempt) []any {
+		return append(all, a.Token, l.client.rules.Letters())
+	}))
 	if err != nil {
 		return 0, l.fail(op, err)
 	}

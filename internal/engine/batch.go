@@ -1,14 +1,13 @@
 package engine
 
 import (
+	"errors"
 	"fmt"
 	"strconv"
 	"sync"
 	"time"
 
 	"github.com/redis/go-redis/v9"
-
-	"errors"
 
 	"github.com/rratelimiter/rratelimiter/internal/lane"
 	"github.com/rratelimiter/rratelimiter/internal/redisson"
@@ -41,12 +40,11 @@ type batch struct {
 	fallback string
 	ahead    prefetch // permits that are taken ahead
 
-	member    []byte // the attempt's first member, permits for the sum of all requests; nil without members
-	word      any    // the member in a command
-	sent      time.Time
-	decisions []lane.Answer // room for them
-	answers   []Answer      // room for them
-	joint     script.Joint
+	member  []byte // the attempt's first member, permits for the sum of all requests; nil without members
+	word    any    // the member in a command
+	sent    time.Time
+	answers []lane.Answer
+	joint   script.Joint
 }
 
 // batches are those that are not in use, with room for what small ones need.
@@ -67,10 +65,9 @@ func (b *batch) free() {
 		return
 	}
 	clear(b.requests)
-	clear(b.decisions)
 	clear(b.answers)
 	b.Reset()
-	*b = batch{Batch: b.Batch, requests: b.requests[:0], decisions: b.decisions[:0], answers: b.answers[:0]}
+	*b = batch{Batch: b.Batch, requests: b.requests[:0], answers: b.answers[:0]}
 	batches.Put(b)
 }
 
@@ -135,13 +132,7 @@ func (b *batch) prepare() *lane.Call {
 // Append appends the arguments of the acquire script.
 func (b *batch) Append(all []any, a script.Attempt) []any {
 	before := len(all)
-	age, token := "", a.Token
-	if a.Age >= 0 {
-		age = formatAge(a.Age)
-	}
-	if a.Repeated {
-		token = "" // what it stood for may have been done
-	}
+	age, token := attemptWords(a)
 	all = append(all, b.word, lane.Number(b.Sum), b.fallback, b.flags(), age, token)
 	if len(b.requests) > 1 {
 		all = b.Args(append(all, b.Line))
@@ -150,6 +141,17 @@ func (b *batch) Append(all []any, a script.Attempt) []any {
 		all = all[:len(all)-1]
 	}
 	return all
+}
+
+// attemptWords are what tells a script of the attempts before.
+func attemptWords(a script.Attempt) (age, token string) {
+	if a.Age >= 0 {
+		age = formatAge(a.Age)
+	}
+	if !a.Repeated { // else what it stood for may have been done
+		token = a.Token
+	}
+	return age, token
 }
 
 // flags returns the letters that tell the script how to decide.
@@ -234,18 +236,18 @@ func isTaken(reply any, err error) bool {
 
 // outcome is the acquire script's answer to a batch.
 type outcome struct {
-	rate, free, taken int64
-	interval, reset   time.Duration
-	keep              time.Duration // the keep-alive time that the attempt started anew; 0 for none
-	windowEnd         int64         // epoch ms, where the value counts a fixed window
-	waits             []int64       // ms, for each refused run that has one
+	lane.Outcome
+
+	interval  time.Duration
+	keep      time.Duration // the keep-alive time that the attempt started anew; 0 for none
+	windowEnd int64         // epoch ms, where the value counts a fixed window
 }
 
-func (b *batch) parse(reply any) (outcome, error) {
+func (b *batch) parse(reply any) (o outcome, err error) {
 	if short, ok := reply.(int64); ok {
-		o := outcome{rate: b.Sum, taken: max(0, short), interval: time.Duration(b.limiter().interval.Load())}
+		o.Limit, o.Taken, o.interval = b.Sum, max(0, short), time.Duration(b.limiter().interval.Load())
 		if short < 0 {
-			o.waits = []int64{-short}
+			o.Waits = []int64{-short}
 		}
 		return o, nil
 	}
@@ -253,34 +255,24 @@ func (b *batch) parse(reply any) (outcome, error) {
 	if err != nil {
 		return outcome{}, err
 	}
-	o := outcome{
-		rate:     numbers[0],
-		free:     numbers[1],
-		taken:    numbers[2],
-		interval: lane.Millis(numbers[3]),
-		reset:    lane.Millis(numbers[4]),
-		keep:     lane.Millis(numbers[5]),
-		waits:    numbers[6:],
-	}
-	if b.rules.Windowed() && len(o.waits) > 0 {
-		o.windowEnd, o.waits = o.waits[0], o.waits[1:]
+	o.Limit, o.Free, o.Taken, o.Waits = numbers[0], numbers[1], numbers[2], numbers[6:]
+	o.interval, o.Reset, o.keep = lane.Millis(numbers[3]), lane.Millis(numbers[4]), lane.Millis(numbers[5])
+	if b.rules.Windowed() && len(o.Waits) > 0 {
+		o.windowEnd, o.Waits = o.Waits[0], o.Waits[1:]
 	}
 	return o, nil
 }
 
-// tell tells each request what came of it.
-func (b *batch) tell(o outcome) []Answer {
-	b.decisions = b.Answers(b.decisions[:0], lane.Outcome{Limit: o.rate, Free: o.free, Taken: o.taken, Reset: o.reset, Waits: o.waits})
-	all := b.answers[:0]
-	for i, d := range b.decisions {
-		a := Answer{Decision: d.Decision, AtLeast: d.AtLeast, unasked: d.Unasked, Sent: b.sent}
-		if d.Exceeds {
-			a.err = errExceeds(b.requests[i].Permits, o.rate)
-		}
-		all = append(all, a)
+// answer is what the request at that place is told.
+func (b *batch) answer(place int, err error) answer {
+	if err != nil {
+		return answer{err: err}
 	}
-	b.answers = all
-	return all
+	a := answer{Answer: b.answers[place], sent: b.sent}
+	if a.Exceeds {
+		a.err = errExceeds(b.requests[place].Permits, a.Decision.Limit)
+	}
+	return a
 }
 
 func errExceeds(permits, rate int64) error {

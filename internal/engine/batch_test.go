@@ -19,8 +19,7 @@ import (
 )
 
 func newTestEngine(rdb script.Redis) *Engine {
-	lanes := lane.New(script.NewConn(rdb, script.DefaultTimeout))
-	return New(lanes, redisson.NewestRules, redisson.NewIdentities(redisson.NewestRules.Layout), Events{Freed: func(string) {}, Granted: func(string) {}})
+	return New(rdb, script.DefaultTimeout, redisson.NewestRules, redisson.NewIdentities(redisson.NewestRules.Layout))
 }
 
 func testLimiter(name, fallback string) *Limiter {
@@ -98,7 +97,17 @@ func serveOneByOne(wishes []wish, rate, free int64) (answers []told, taken int64
 	return answers, taken
 }
 
-func toldBy(answers []Answer) []told {
+// tell returns what the requests of a batch are told.
+func tell(b *batch, o outcome) []answer {
+	b.answers = b.Answers(nil, o.Outcome)
+	var all []answer
+	for i := range b.requests {
+		all = append(all, b.answer(i, nil))
+	}
+	return all
+}
+
+func toldBy(answers []answer) []told {
 	var all []told
 	for _, a := range answers {
 		all = append(all, told{
@@ -121,13 +130,13 @@ func TestAnswersAreThoseOfRequestsTakenOneByOne(t *testing.T) {
 			want[i].unasked = false // one in a run with the refused one is answered like it
 		}
 
-		o := outcome{rate: rate, free: free, taken: taken}
-		assert.Equal(t, want, toldBy(batchOf(t, wishes).tell(o)))
+		o := outcome{Outcome: lane.Outcome{Limit: rate, Free: free, Taken: taken}}
+		assert.Equal(t, want, toldBy(tell(batchOf(t, wishes), o)))
 
 		// The script may tell what was free for what was taken: the walk ends
 		// the same.
-		o.taken = free
-		assert.Equal(t, want, toldBy(batchOf(t, wishes).tell(o)))
+		o.Taken = free
+		assert.Equal(t, want, toldBy(tell(batchOf(t, wishes), o)))
 	})
 }
 
@@ -139,14 +148,14 @@ func TestAnswersGiveEachRefusedRunItsWait(t *testing.T) {
 	}
 	// 5 of 8 are free: the first 3 fits, the second blocks the 4, 9 exceeds the
 	// rate, both 5 are refused, 1 fits, 2 is refused.
-	answers := b.tell(outcome{rate: 8, free: 5, taken: 4, reset: time.Second, waits: []int64{10, -20, 30}})
+	answers := tell(b, outcome{Outcome: lane.Outcome{Limit: 8, Free: 5, Taken: 4, Reset: time.Second, Waits: []int64{10, -20, 30}}})
 	type row struct {
 		granted, atLeast, inLine bool
 		after                    time.Duration
 	}
 	var got []row
 	for _, a := range answers {
-		got = append(got, row{a.Decision.Granted, a.AtLeast, a.unasked, a.Decision.RetryAfter})
+		got = append(got, row{a.Decision.Granted, a.AtLeast, a.Unasked, a.Decision.RetryAfter})
 	}
 	assert.Equal(t, []row{
 		{granted: true},
@@ -177,7 +186,7 @@ func TestAnswersWalkAsTheScriptDoes(t *testing.T) {
 		wishes := drawWishes(t, 14)
 		l := testLimiter("walk"+strconv.Itoa(round), fmt.Sprintf("%d 3600000 0 0", rate))
 		if inUse > 0 {
-			if a, err := e.Acquire(ctx, l, Wish{Permits: inUse}); err != nil || !a.Decision.Granted {
+			if a, err := e.Acquire(ctx, l, Wish{Permits: inUse}); err != nil || !a.Granted {
 				t.Fatal(a, err)
 			}
 		}
@@ -214,15 +223,15 @@ func TestAnswersWalkAsTheScriptDoes(t *testing.T) {
 		for i := range want {
 			want[i].unasked = false
 		}
-		assert.Equal(t, taken, o.taken, "taken")
-		assert.Len(t, o.waits, len(refusedRuns), "waits")
+		assert.Equal(t, taken, o.Taken, "taken")
+		assert.Len(t, o.Waits, len(refusedRuns), "waits")
 		if _, short := reply.(int64); short { // one request, and no figures are wanted
-			assert.Equal(t, want[0].granted, b.tell(o)[0].Decision.Granted)
+			assert.Equal(t, want[0].granted, tell(b, o)[0].Decision.Granted)
 		} else if possible {
 			if len(b.requests) > 1 || b.figures {
-				assert.Equal(t, rate-inUse, o.free, "free")
+				assert.Equal(t, rate-inUse, o.Free, "free")
 			}
-			assert.Equal(t, want, toldBy(b.tell(o)))
+			assert.Equal(t, want, toldBy(tell(b, o)))
 		}
 	})
 }

@@ -5,7 +5,7 @@ import (
 	"time"
 )
 
-// crowd is those who wait for one limiter beside others. Its Engine's lock guards
+// crowd is those who wait for one limiter beside others. Its group's lock guards
 // it.
 type crowd struct {
 	waiting map[*multi]struct{}
@@ -15,12 +15,20 @@ type crowd struct {
 
 // wake has all ask again.
 func (c *crowd) wake() {
-	if c == nil {
-		return
-	}
 	for m := range c.waiting {
-		m.wake()
+		select {
+		case m.woken <- struct{}{}:
+		default:
+		}
 	}
+}
+
+// join has all changes of the limiter wake the caller.
+func (c *crowd) join(m *multi) {
+	if len(c.waiting) == 0 {
+		*c = crowd{waiting: make(map[*multi]struct{})}
+	}
+	c.waiting[m] = struct{}{}
 }
 
 // wait returns when it is time to ask again: when those that refused could grant,
@@ -32,8 +40,8 @@ func (m *multi) wait(ctx context.Context, v verdict) (bool, error) {
 		last = m.deadline
 	}
 	for {
-		if m.engine.isClosed() {
-			return false, ErrClosed
+		if err := m.engine.Closed(); err != nil {
+			return false, err
 		}
 		next, mine := m.keepAlive(v.keeps, last)
 		if mine {
@@ -43,10 +51,7 @@ func (m *multi) wait(ctx context.Context, v verdict) (bool, error) {
 		select {
 		case <-m.woken:
 			timer.Stop()
-			if m.engine.isClosed() {
-				return false, ErrClosed
-			}
-			return time.Now().Before(m.deadline), nil
+			return time.Now().Before(m.deadline), m.engine.Closed()
 		case <-timer.C:
 			if next.Equal(last) {
 				return last.Equal(at), nil
@@ -66,74 +71,24 @@ const secondTry = 4 * keepAliveShare
 // one of those who wait for a limiter does it for all. Else it returns when to
 // look again, last at the latest.
 func (m *multi) keepAlive(keeps []time.Duration, last time.Time) (next time.Time, mine bool) {
-	e := m.engine
-	e.mu.Lock()
-	defer e.mu.Unlock()
 	now := time.Now()
 	next = last
-	for i, keep := range keeps {
-		if keep == 0 {
+	for i, g := range m.groups {
+		if keeps[i] == 0 {
 			continue
 		}
-		crowd := e.multis[m.limiters[i].config()]
-		due := crowd.asked.Add(keep / keepAliveShare)
-		if again := crowd.claimed.Add(keep / secondTry); again.After(due) {
+		g.mu.Lock()
+		due := g.crowd.asked.Add(keeps[i] / keepAliveShare)
+		if again := g.crowd.claimed.Add(keeps[i] / secondTry); again.After(due) {
 			due = again
 		}
 		if !due.After(now) {
-			crowd.claimed, mine = now, true
+			g.crowd.claimed, mine = now, true
 		}
+		g.mu.Unlock()
 		if due.Before(next) {
 			next = due
 		}
 	}
 	return next, mine
-}
-
-// noteAsked is told that a question sent at that time has its answer: it has
-// started the keep-alive times of the caller's limiters anew.
-func (m *multi) noteAsked(sent time.Time) {
-	e := m.engine
-	e.mu.Lock()
-	defer e.mu.Unlock()
-	for _, l := range m.limiters {
-		if crowd := e.multis[l.config()]; sent.After(crowd.asked) {
-			crowd.asked = sent
-		}
-	}
-}
-
-// wake has the caller ask again.
-func (m *multi) wake() {
-	select {
-	case m.woken <- struct{}{}:
-	default:
-	}
-}
-
-// join has changes of its limiters wake the caller; part ends that.
-func (m *multi) join() {
-	e := m.engine
-	e.mu.Lock()
-	defer e.mu.Unlock()
-	for _, g := range m.groups {
-		key := g.config()
-		if e.multis[key] == nil {
-			e.multis[key] = &crowd{waiting: make(map[*multi]struct{})}
-		}
-		e.multis[key].waiting[m] = struct{}{}
-	}
-}
-
-func (m *multi) part() {
-	e := m.engine
-	e.mu.Lock()
-	defer e.mu.Unlock()
-	for _, g := range m.groups {
-		key := g.config()
-		delete(e.multis[key].waiting, m)
-		if len(e.multis[key].waiting) == 0 {
-			delete(e.multis, key)
-		}
-	}
 }

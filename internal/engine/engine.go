@@ -10,19 +10,22 @@ import (
 	"time"
 
 	"github.com/rratelimiter/rratelimiter/internal/lane"
+	"github.com/rratelimiter/rratelimiter/internal/notify"
 	"github.com/rratelimiter/rratelimiter/internal/redisson"
+	"github.com/rratelimiter/rratelimiter/internal/refusal"
 	"github.com/rratelimiter/rratelimiter/internal/script"
 )
 
 // Engine serves the limiters of one Client.
 type Engine struct {
-	conn   *script.Conn
-	lanes  *lane.Lanes
-	rules  redisson.Rules
-	ids    *redisson.Identities
-	events Events
-	made   time.Time
-	taken  grantTimes // for Release
+	conn     *script.Conn
+	lanes    *lane.Lanes
+	rules    redisson.Rules
+	ids      *redisson.Identities
+	refusals refusal.Counts
+	notices  *notify.Notices
+	made     time.Time
+	taken    grantTimes // for Release
 
 	mu     sync.Mutex        // taken last, after a group's
 	groups map[string]*group // by config key, as long as somebody uses them or a lease lives
@@ -30,30 +33,25 @@ type Engine struct {
 	closed bool
 	idle   chan struct{} // closed when closed and nothing is active
 	watch  lane.Watch    // requests without a time of their own
-
-	// multis are those that wait, by the config key of each of their limiters.
-	multis map[string]*crowd
 }
 
-// Events are functions that are told the config key of a limiter.
-type Events struct {
-	Freed   func(key string) // permits may have become free
-	Granted func(key string) // permits were taken, or may have been
-}
-
-// New returns an Engine that sends by lanes.
-func New(lanes *lane.Lanes, rules redisson.Rules, ids *redisson.Identities, events Events) *Engine {
+// New returns an Engine whose questions to rdb are answered within timeout.
+func New(rdb script.Redis, timeout time.Duration, rules redisson.Rules, ids *redisson.Identities) *Engine {
+	conn := script.NewConn(rdb, timeout)
 	e := &Engine{
-		conn: lanes.Conn(), lanes: lanes, rules: rules, ids: ids, events: events, made: time.Now(),
-		groups: make(map[string]*group), idle: make(chan struct{}), multis: make(map[string]*crowd),
+		conn: conn, lanes: lane.New(conn), rules: rules, ids: ids, made: time.Now(),
+		groups: make(map[string]*group), idle: make(chan struct{}),
 	}
-	e.watch = lane.NewWatch(&e.mu, e.conn.Timeout())
+	e.watch = lane.NewWatch(&e.mu, timeout)
+	e.notices = notify.New(rdb, notify.Host{ID: ids.Origin(), Begin: e.Begin, End: e.End, Heard: e.noticed})
 	return e
 }
 
 // Close fails the callers that wait, and returns when all other work is done or
 // ctx ends.
 func (e *Engine) Close(ctx context.Context) error {
+	e.notices.Stop()
+	defer e.refusals.Forget()
 	e.mu.Lock()
 	var groups []*group
 	if !e.closed {
@@ -62,9 +60,6 @@ func (e *Engine) Close(ctx context.Context) error {
 			close(e.idle)
 		}
 		groups = slices.Collect(maps.Values(e.groups))
-		for _, crowd := range e.multis {
-			crowd.wake()
-		}
 	}
 	e.mu.Unlock()
 	for _, g := range groups {
@@ -109,10 +104,14 @@ func (e *Engine) endLocked() {
 	}
 }
 
-func (e *Engine) isClosed() bool {
+// Closed returns ErrClosed once the Engine is closed.
+func (e *Engine) Closed() error {
 	e.mu.Lock()
 	defer e.mu.Unlock()
-	return e.closed
+	if e.closed {
+		return ErrClosed
+	}
+	return nil
 }
 
 // enter counts a caller in at the limiter's group, and leave counts it out; a
@@ -148,10 +147,10 @@ func (e *Engine) enterBy(to *lane.Lane, l *Limiter, r *request) (*group, error) 
 	return g, nil
 }
 
-// finish counts the caller of an answered request out, and lets go of the request.
-// One that the line or the watch may still know is not used anew.
-func (e *Engine) finish(g *group, r *request) (Answer, error) {
-	known := !e.unwatch(g, r) || r.Waits
+// finish lets go of an answered request. One that the line or the watch may still
+// know is not used anew.
+func (e *Engine) finish(r *request) (answer, error) {
+	known := !e.unwatch(r) || r.Waits
 	a := r.answer
 	if !known {
 		*r = request{}
@@ -160,28 +159,24 @@ func (e *Engine) finish(g *group, r *request) (Answer, error) {
 	return a, a.err
 }
 
-// unwatch counts the caller of a request out, and tells whether the watch leaves it
-// alone from now on.
-func (e *Engine) unwatch(g *group, r *request) bool {
+// unwatch tells whether the watch leaves the request alone from now on.
+func (e *Engine) unwatch(r *request) bool {
+	if !r.watched() {
+		return true
+	}
 	e.mu.Lock()
-	left := !r.watched() || e.watch.Remove(&r.Pending)
-	e.mu.Unlock()
-	e.leave(g)
-	return left
+	defer e.mu.Unlock()
+	return e.watch.Remove(&r.Pending)
 }
 
 func (e *Engine) leave(g *group) {
 	e.mu.Lock()
+	defer e.mu.Unlock()
 	g.users--
-	unused := g.users == 0
-	if unused {
+	if g.users == 0 {
 		delete(e.groups, g.config())
 	}
 	e.endLocked()
-	e.mu.Unlock()
-	if unused {
-		g.stop()
-	}
 }
 
 // stay counts background work of a group in, for a caller that is in itself.
@@ -192,47 +187,47 @@ func (e *Engine) stay(g *group) {
 	g.users++
 }
 
-// visit counts a caller in at the limiter's group, if there is one.
-func (e *Engine) visit(key string) *group {
+// visit has f do something with the limiter's group, whose lock is held, if there
+// is one.
+func (e *Engine) visit(key string, f func(g *group)) {
 	e.mu.Lock()
-	defer e.mu.Unlock()
 	g := e.groups[key]
 	if g != nil {
 		g.users++
 		e.active++
 	}
-	return g
-}
-
-// Changed is told that the limiter of that config key was changed. Callers that
-// wait for it ask at once, and its leases end.
-func (e *Engine) Changed(key string) { e.permitsFreed(key, true) }
-
-// Freed is told that permits of the limiter were given back. Callers that wait for
-// it ask at once.
-func (e *Engine) Freed(key string) { e.permitsFreed(key, false) }
-
-func (e *Engine) permitsFreed(key string, changed bool) {
-	e.announce(key)
-	if g := e.visit(key); g != nil {
-		if changed {
-			g.recall()
-		}
-		g.nudge()
-		e.leave(g)
+	e.mu.Unlock()
+	if g != nil {
+		defer e.leave(g)
+		g.mu.Lock()
+		defer g.mu.Unlock()
+		f(g)
 	}
 }
 
-// Noticed is told that another program changed the limiter: those that remember
-// refusals or wait for several limiters ask anew.
-func (e *Engine) Noticed(key string) { e.announce(key) }
+// NewRefusals returns what a handle of the limiter remembers of refusals.
+func (e *Engine) NewRefusals(key string) *refusal.Cache { return e.refusals.NewCache(key) }
 
-// announce tells all but the limiter's own line.
-func (e *Engine) announce(key string) {
-	e.events.Freed(key)
-	e.mu.Lock()
-	defer e.mu.Unlock()
-	e.multis[key].wake()
+// Changed is told that the limiter of that config key was changed. Callers that
+// wait for it ask at once, and its leases end.
+func (e *Engine) Changed(key string) { e.freed(key, true) }
+
+// freed is told that permits of the limiter may have become free.
+func (e *Engine) freed(key string, changed bool) {
+	e.refusals.Changed(key)
+	e.visit(key, func(g *group) {
+		if changed {
+			g.endLeases()
+		}
+		g.nudge()
+	})
+}
+
+// noticed is told that another program changed the limiter: those that remember
+// refusals or wait for several limiters ask anew.
+func (e *Engine) noticed(key string) {
+	e.refusals.Changed(key)
+	e.visit(key, func(g *group) { g.crowd.wake() })
 }
 
 // Groups returns how many limiters the Engine remembers, for tests.
@@ -262,19 +257,10 @@ func (e *Engine) Waiting(l *Limiter) int {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	n := 0
-	for _, r := range g.gathered {
-		if r.State == lane.Gathered {
-			n++
-		}
-	}
-	for r := range g.line.all() {
+	for _, r := range slices.AppendSeq(slices.Clone(g.gathered), g.line.all()) {
 		if r.State == lane.Gathered {
 			n++
 		}
 	}
 	return n
 }
-
-// grace is how much longer than its timeout a caller waits for the answer to a
-// question that is under way.
-const grace = 100 * time.Millisecond

@@ -7,7 +7,6 @@ import (
 
 	"github.com/redis/go-redis/v9"
 
-	"github.com/rratelimiter/rratelimiter/internal/lane"
 	"github.com/rratelimiter/rratelimiter/internal/script"
 	"github.com/rratelimiter/rratelimiter/limit"
 	"github.com/rratelimiter/rratelimiter/lua"
@@ -19,32 +18,36 @@ var (
 	ErrClosed         = errors.New("client is closed")
 )
 
-// Explain turns what a script or go-redis answered into an error that callers
-// can test for and act on.
-func (e *Engine) Explain(keys []string, err error) error { return e.explain(keys, err) }
+// Error says which limiter and which call an error speaks of.
+type Error struct {
+	Op   string
+	Name string
+	Err  error
+}
 
+func (e *Error) Error() string { return fmt.Sprintf("rratelimiter: %s %q: %v", e.Op, e.Name, e.Err) }
+
+func (e *Error) Unwrap() error { return e.Err }
+
+// explain turns what a script or go-redis answered into an error that callers
+// can test for and act on.
 func (e *Engine) explain(keys []string, err error) error {
 	if err == nil || errors.Is(err, limit.ErrUnavailable) {
 		return err
 	}
-	code, text := "", ""
 	if answer, ok := errors.AsType[redis.Error](err); ok {
-		code, text = script.Code(answer), answer.Error()
-	}
-	switch code {
-	case "NOTINIT":
-		return fmt.Errorf("%w; call TrySetRate first, or give the handle one by WithDefault", ErrNotInitialized)
-	case "CORRUPT":
-		if key, field, why, ok := script.Corrupt(text, keys); ok {
-			return fmt.Errorf("%w: key %q: %s %s; SetRate or Delete cures it", limit.ErrCorrupt, key, field, why)
+		switch script.Code(answer) {
+		case "NOTINIT":
+			return fmt.Errorf("%w; call TrySetRate first, or give the handle one by WithDefault", ErrNotInitialized)
+		case "CORRUPT":
+			if key, field, why, ok := script.Corrupt(answer.Error(), keys); ok {
+				return fmt.Errorf("%w: key %q: %s %s; SetRate or Delete cures it", limit.ErrCorrupt, key, field, why)
+			}
+		case "WRONGTYPE":
+			return e.explainType(keys, err)
 		}
-	case "WRONGTYPE":
-		return e.explainType(keys, err)
-	case "CROSSSLOT":
-		return fmt.Errorf("%w: the keys %q fall in different slots of the cluster: "+
-			"name the limiter without braces or with one hash tag, as in \"{shop}orders\": %w", limit.ErrUnsupported, keys, err)
 	}
-	return script.Outage(err)
+	return script.Explain(err, keys, "", "name the limiter without braces or with one hash tag, as in \"{shop}orders\"")
 }
 
 // explainType finds the key of the wrong type.
@@ -63,13 +66,4 @@ func (e *Engine) explainType(keys []string, err error) error {
 		}
 	}
 	return fmt.Errorf("%w: keys %q: %w", limit.ErrCorrupt, keys, err)
-}
-
-// Integer checks that a script answered an integer.
-func Integer(reply any) (int64, error) {
-	numbers, err := lane.Integers([]any{reply}, 1)
-	if err != nil {
-		return 0, err
-	}
-	return numbers[0], nil
 }

@@ -118,7 +118,7 @@ func TestACallerAloneGoesAtOnce(t *testing.T) {
 			wg.Go(func() {
 				a, err := e.Acquire(t.Context(), l, Wish{Permits: 1})
 				assert.NoError(t, err)
-				assert.True(t, a.Decision.Granted)
+				assert.True(t, a.Granted)
 				assert.Equal(t, 900*time.Millisecond, time.Since(start))
 			})
 			synctest.Wait()
@@ -127,7 +127,7 @@ func TestACallerAloneGoesAtOnce(t *testing.T) {
 			wg.Go(func() {
 				a, err := e.Acquire(t.Context(), l, Wish{Permits: 1})
 				assert.NoError(t, err)
-				assert.True(t, a.Decision.Granted)
+				assert.True(t, a.Granted)
 			})
 			synctest.Wait()
 		}
@@ -166,7 +166,7 @@ func TestOneWhoLeavesWhileGatheredIsNotSent(t *testing.T) {
 		assert.Equal(t, []int{1}, f.trips)
 		a, err := e.Acquire(t.Context(), l, Wish{Permits: 1, Figures: true})
 		require.NoError(t, err)
-		assert.EqualValues(t, 99, a.Decision.Remaining)
+		assert.EqualValues(t, 99, a.Remaining)
 		assert.Zero(t, e.Active())
 	})
 }
@@ -203,7 +203,7 @@ func TestAPanicReachesTheCallersOfItsFlight(t *testing.T) {
 			l := testLimiter(name, hourly)
 			a, err := e.Acquire(t.Context(), l, Wish{Permits: 1})
 			require.NoError(t, err)
-			assert.True(t, a.Decision.Granted)
+			assert.True(t, a.Granted)
 			require.NoError(t, e.Release(t.Context(), l, 1))
 		}
 		synctest.Wait()

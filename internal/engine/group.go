@@ -39,67 +39,54 @@ type group struct {
 	timer    *time.Timer // for the line
 	turns    turns
 	leases   leases
+	crowd    crowd
 }
 
 func (g *group) config() string { return g.keys.Names()[0] }
 
-// Acquire takes permits, and waits for them as the wish says.
-func (e *Engine) Acquire(ctx context.Context, l *Limiter, w Wish) (Answer, error) {
+// request asks for permits.
+func (e *Engine) request(ctx context.Context, l *Limiter, w Wish) (answer, error) {
 	r := newRequest(l, w)
 	g, err := e.enter(ctx, l, r)
 	if err != nil {
-		return Answer{}, err
+		return answer{}, err
 	}
+	defer e.leave(g)
 	to := g.lane.Load()
-	alone, answered, err := g.submit(r, to)
-	switch {
-	case err != nil:
-		e.unwatch(g, r)
-		return Answer{}, err
-	case alone != nil:
-		g.flyAlone(ctx, to, r, alone)
-		answered = g.hasAnswered(r)
-	}
-	if answered {
-		return e.finish(g, r)
+	if alone := g.submit(r, to); alone != nil {
+		to.Alone(ctx, alone)
+		if g.hasAnswered(r) {
+			return e.finish(r)
+		}
 	}
 	return g.await(ctx, r)
 }
 
 // submit takes a request in. It returns the call that the caller is to send by
-// itself, or tells that the request is answered.
-func (g *group) submit(r *request, to *lane.Lane) (alone *lane.Call, answered bool, err error) {
+// itself, if there is one.
+func (g *group) submit(r *request, to *lane.Lane) (alone *lane.Call) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	if g.closed {
-		return nil, false, ErrClosed
-	}
-	if g.borrow(r) {
-		return nil, true, nil
-	}
-	if r.Waits && g.line.count > 0 {
+	switch {
+	case g.closed:
+		r.Wait()
+		r.tell(answer{err: ErrClosed})
+		return nil
+	case g.borrow(r):
+		r.Wait()
+		r.Tell()
+		return nil
+	case r.Waits && g.line.count > 0:
 		g.line.join(r)
-	} else {
+	default:
 		g.gathered = append(g.gathered, r)
 		if len(g.gathered) == 1 && !g.listed && !g.held() && g.calls < maxCalls && to.Enter() {
-			return g.board(r.since), false, nil
+			return g.board(r.since)
 		}
 	}
 	r.Wait()
 	g.next(r.since)
-	return nil, false, nil
-}
-
-// flyAlone sends the call of one caller by itself.
-func (g *group) flyAlone(ctx context.Context, to *lane.Lane, r *request, c *lane.Call) {
-	returned := false
-	defer func() {
-		if !returned { // a hook panicked
-			g.engine.unwatch(g, r)
-		}
-	}()
-	to.Alone(ctx, c)
-	returned = true
+	return nil
 }
 
 // hasAnswered tells whether a request has its answer. Where it has none, the
@@ -116,7 +103,7 @@ func (g *group) hasAnswered(r *request) bool {
 
 // held tells whether requests wait for something that must not meet them.
 func (g *group) held() bool {
-	return g.leases.returning || len(g.leases.unused) > 0 || g.turns.now || len(g.turns.waiting) > 0 && !g.turns.was
+	return g.leases.returning() || len(g.leases.unused) > 0 || g.turns.now || len(g.turns.waiting) > 0 && !g.turns.was
 }
 
 // next starts what can be done now. g.mu is held.
@@ -128,18 +115,25 @@ func (g *group) next(now time.Time) {
 		g.listed = true
 		g.lane.Load().Ready(g)
 	}
-	if g.line.count == 0 || g.round != nil {
+	switch wait := g.line.dueAt.Sub(now); {
+	case g.line.count > 0 && g.round == nil && wait > 0:
+		g.timer = restart(g.timer, wait, g.poll)
 		return
-	}
-	if wait := g.line.dueAt.Sub(now); wait > 0 {
-		if g.timer == nil {
-			g.timer = time.AfterFunc(wait, g.poll)
-		} else {
-			g.timer.Reset(wait)
-		}
-	} else if g.listed && g.roundEnd.IsZero() {
+	case g.line.count > 0 && g.round == nil && g.listed && g.roundEnd.IsZero():
 		g.watchRound(now)
 	}
+	if g.timer != nil {
+		g.timer.Stop()
+	}
+}
+
+// restart has f run after a while, by the timer that there is.
+func restart(t *time.Timer, after time.Duration, f func()) *time.Timer {
+	if t == nil {
+		return time.AfterFunc(after, f)
+	}
+	t.Reset(after)
+	return t
 }
 
 func (g *group) poll() {
@@ -153,10 +147,11 @@ func (g *group) hasWork(now time.Time) bool {
 	return len(g.gathered) > 0 || g.round == nil && g.line.due(now)
 }
 
-// nudge has the line ask at once.
+// nudge is told that permits may have become free: all who wait ask at once, and
+// no refusal is remembered.
 func (g *group) nudge() {
-	g.mu.Lock()
-	defer g.mu.Unlock()
+	g.engine.refusals.Changed(g.config())
+	g.crowd.wake()
 	g.freed++
 	g.line.nudge()
 	g.next(time.Now())
@@ -227,31 +222,22 @@ func (g *group) board(now time.Time) *lane.Call {
 
 // landed tells the callers of a batch the answers.
 func (g *group) landed(b *batch, o outcome, err error) {
-	if err != nil || o.taken > 0 {
+	if err != nil || o.Taken > 0 {
 		g.engine.Granted(g.config())
 	}
 	b.dropAhead()
-	var answers []Answer
 	if err == nil {
-		answers = b.tell(o)
-		if b.audit && len(o.waits) > 0 {
+		b.answers = b.Answers(b.answers[:0], o.Outcome)
+		if b.audit && len(o.Waits) > 0 {
 			b.limiter().auditDone(time.Now(), o.interval)
 		}
 	}
 	g.mu.Lock()
 	now := time.Now()
 	var unwanted []int
-	scarce, lined := err != nil, false
-	ahead := o.taken
+	lined := false
 	for i, r := range b.requests {
-		a := Answer{err: err}
-		if err == nil {
-			a = answers[i]
-		}
-		scarce = scarce || a.Refused()
-		if a.Decision.Granted {
-			ahead -= r.Permits
-		}
+		a := b.answer(i, err)
 		switch {
 		case r.State != lane.Sent:
 			if a.Decision.Granted {
@@ -260,7 +246,7 @@ func (g *group) landed(b *batch, o outcome, err error) {
 			if r.inLine {
 				g.line.remove(r)
 			}
-		case r.Waits && a.Refused() && !g.closed && !r.overdue(now):
+		case r.Waits && a.refused() && !g.closed && !r.overdue(now):
 			g.lineUp(b, r, a, o, now)
 			lined = true
 		default:
@@ -275,10 +261,10 @@ func (g *group) landed(b *batch, o outcome, err error) {
 	if lined {
 		g.endLeases()
 	}
-	back := g.lend(b, o, scarce, ahead, len(unwanted) > 0)
+	back := g.lend(b, o, err, len(unwanted) > 0)
 	g.calls--
-	if len(unwanted) > 0 {
-		g.giveBack(b.grants(unwanted, back, o), b.sent, o.windowEnd)
+	for _, one := range b.grants(unwanted, back, o) {
+		g.giveBack(one)
 	}
 	g.next(now)
 	g.mu.Unlock()
@@ -287,43 +273,31 @@ func (g *group) landed(b *batch, o outcome, err error) {
 }
 
 // lineUp has a refused request wait in line.
-func (g *group) lineUp(b *batch, r *request, a Answer, o outcome, now time.Time) {
+func (g *group) lineUp(b *batch, r *request, a answer, o outcome, now time.Time) {
 	r.State, r.refused = lane.Gathered, true
 	if r.inLine {
-		g.line.refused(r, a, o, b.sent)
+		g.line.refused(r, a, o)
 		return
 	}
-	g.line.enter(r, a, o, b.sent, now)
+	g.line.enter(r, a, o, now)
 	if g.freed != b.freed {
 		g.line.nudge() // the refusal may have come before
 	}
 }
 
 // answer tells the caller of a batch's request.
-func (g *group) answer(b *batch, place int, a Answer, o outcome) {
+func (g *group) answer(b *batch, place int, a answer, o outcome) {
 	r := b.requests[place]
 	if r.inLine {
 		g.line.drop(r)
 	}
-	if g.closed && r.Waits && a.Refused() {
+	if g.closed && r.Waits && a.refused() {
 		a.err = ErrClosed
 	}
-	if r.Undoable && a.Decision.Granted {
-		a.Undo = g.undo(b.grants([]int{place}, 0, o)[0], b.sent, o.windowEnd)
+	if r.Undo != nil && a.Decision.Granted {
+		*r.Undo = g.undo(b.grants([]int{place}, 0, o)[0])
 	}
 	r.tell(a)
-}
-
-// stop disarms the timers of a group that nobody uses any more.
-func (g *group) stop() {
-	g.mu.Lock()
-	defer g.mu.Unlock()
-	if g.timer != nil {
-		g.timer.Stop()
-	}
-	if g.watch != nil {
-		g.watch.Stop()
-	}
 }
 
 // close fails all that is not on its way, and has leases given back.
@@ -331,15 +305,16 @@ func (g *group) close() {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	g.closed = true
+	g.crowd.wake()
 	for r := range g.line.all() {
 		if r.State == lane.Gathered {
 			g.line.drop(r)
-			r.tell(Answer{err: ErrClosed})
+			r.tell(answer{err: ErrClosed})
 		}
 	}
 	for _, r := range g.gathered {
 		if r.State == lane.Gathered {
-			r.tell(Answer{err: ErrClosed})
+			r.tell(answer{err: ErrClosed})
 		}
 	}
 	g.gathered = nil

@@ -5,15 +5,18 @@ import (
 	"time"
 
 	"github.com/rratelimiter/rratelimiter/internal/lease"
+	"github.com/rratelimiter/rratelimiter/internal/refusal"
 	"github.com/rratelimiter/rratelimiter/internal/script"
 )
 
 // Limiter is what a handle knows of its limiter.
 type Limiter struct {
 	Name     string
-	Keys     *script.Keys // config, value, client's value, permits, client's permits
-	Fallback string       // configuration for a limiter that has none, or ""
-	Lease    *lease.Sizer // nil without leases
+	Keys     *script.Keys   // config, value, client's value, permits, client's permits
+	Fallback string         // configuration for a limiter that has none, or ""
+	Lease    *lease.Sizer   // nil without leases
+	Refusals *refusal.Cache // nil where they are not remembered
+	Channel  string         // for notices, or ""
 
 	lender   lender
 	audit    atomic.Int64                // when leaked permits are next looked for, Unix ns

@@ -92,11 +92,11 @@ func (l *line) join(r *request) {
 }
 
 // enter puts a request in the line that has just been refused.
-func (l *line) enter(r *request, a Answer, o outcome, sent, now time.Time) {
+func (l *line) enter(r *request, a answer, o outcome, now time.Time) {
 	l.insert(r)
 	l.interval = o.interval
 	due := now.Add(a.Decision.RetryAfter)
-	l.keepAlive(o, sent)
+	l.keepAlive(o, a.sent)
 	switch {
 	case l.asking:
 		r.round = l.round
@@ -197,18 +197,18 @@ func (l *line) fill(b *batch, now time.Time) {
 }
 
 // refused takes note of a request that stays in line.
-func (l *line) refused(r *request, a Answer, o outcome, sent time.Time) {
+func (l *line) refused(r *request, a answer, o outcome) {
 	l.interval = o.interval
-	if a.unasked {
+	if a.Unasked {
 		r.round = 0 // it was not asked for
 		return
 	}
 	l.blocked = l.strict
 	l.note(r, a)
-	l.keepAlive(o, sent)
+	l.keepAlive(o, a.sent)
 }
 
-func (l *line) note(r *request, a Answer) {
+func (l *line) note(r *request, a answer) {
 	if l.wait == 0 || a.Decision.RetryAfter < l.wait {
 		l.wait = a.Decision.RetryAfter
 	}
@@ -229,7 +229,7 @@ func (l *line) settle(now time.Time) {
 	for r := range l.all() {
 		if r.overdue(now) {
 			l.drop(r)
-			r.tell(Answer{})
+			r.tell(answer{})
 		}
 	}
 	l.dueAt = now.Add(l.wait)

@@ -31,7 +31,7 @@ func TestARoundWhoseLastHaveGoneEnds(t *testing.T) {
 		wg.Go(func() {
 			a, err := e.Acquire(t.Context(), first, Wish{Permits: 2, Waits: true})
 			assert.NoError(t, err)
-			assert.True(t, a.Decision.Granted)
+			assert.True(t, a.Granted)
 			assert.Less(t, time.Since(start), 16*time.Second)
 		})
 		synctest.Wait()
@@ -85,7 +85,7 @@ func TestALostGrantOfOneWhoHasGoneGoesBack(t *testing.T) {
 				for _, l := range []*Limiter{a, b} {
 					answer, err := e.Acquire(t.Context(), l, Wish{Permits: 100})
 					require.NoError(t, err)
-					assert.True(t, answer.Decision.Granted, l.Name)
+					assert.True(t, answer.Granted, l.Name)
 				}
 			})
 		})

@@ -19,16 +19,6 @@ import (
 	"github.com/rratelimiter/rratelimiter/lua"
 )
 
-// LimiterError says which limiter an error of several speaks of.
-type LimiterError struct {
-	Limiter *Limiter
-	Err     error
-}
-
-func (e *LimiterError) Error() string { return e.Limiter.Name + ": " + e.Err.Error() }
-
-func (e *LimiterError) Unwrap() error { return e.Err }
-
 // multi is one caller's wish for the same permits of several limiters. Each
 // attempt counts as a call of each limiter: while its outcome is in doubt its
 // members must stay as they were written.
@@ -36,32 +26,54 @@ type multi struct {
 	engine   *Engine
 	limiters []*Limiter
 	keys     *script.Keys // of all of them
-	groups   []*group     // theirs, in the order of their names
+	groups   []*group     // theirs
 	permits  int64
 	deadline time.Time     // zero: one try
 	woken    chan struct{} // holds one where permits may have become free since
+
+	// The attempt under way, after which there is no other where its caller goes.
+	lane.Pending
+	mu      sync.Mutex // guards State
+	call    lane.Call
+	member  []byte
+	sent    time.Time
+	verdict verdict
+	err     error
+}
+
+// verdict is the script's answer.
+type verdict struct {
+	granted bool
+	wait    time.Duration   // until none of those that refused would
+	keeps   []time.Duration // of each limiter the keep-alive time, which was started anew; 0 for none
 }
 
 // AcquireAll takes permits of each of the limiters or of none. With a timeout of 0
 // or less it asks once.
 func (e *Engine) AcquireAll(ctx context.Context, limiters []*Limiter, permits int64, timeout time.Duration) (bool, error) {
-	names := make([]string, 0, 5*len(limiters))
+	m := &multi{engine: e, limiters: limiters, permits: permits, woken: make(chan struct{}, 1)}
+	var names []string
 	for _, l := range limiters {
 		names = append(names, l.Keys.Names()...)
 	}
-	m := &multi{engine: e, limiters: limiters, keys: script.KeysOf(names...), permits: permits, woken: make(chan struct{}, 1)}
+	m.keys = script.KeysOf(names...)
 	start := time.Now()
-	if err := m.enter(ctx); err != nil {
-		return false, err
-	}
 	defer m.leave()
+	to := e.lanes.Of(ctx, limiters[0].config()) // they are on one server
+	for _, l := range limiters {
+		g, err := e.enterBy(to, l, nil)
+		if err != nil {
+			return false, err
+		}
+		m.groups = append(m.groups, g)
+	}
 	if timeout <= 0 {
 		v, err := m.ask(ctx, start)
 		return v.granted, err
 	}
 	m.deadline = start.Add(timeout)
-	m.join()
-	defer m.part()
+	each(m.groups, func(g *group) { g.crowd.join(m) })
+	defer each(m.groups, func(g *group) { delete(g.crowd.waiting, m) })
 	for refused := false; ; refused, start = true, time.Now() {
 		select {
 		case <-m.woken:
@@ -74,130 +86,105 @@ func (e *Engine) AcquireAll(ctx context.Context, limiters []*Limiter, permits in
 		if err != nil || v.granted {
 			return v.granted, err
 		}
-		m.noteAsked(v.sent)
+		each(m.groups, func(g *group) { // whose keep-alive time was started anew
+			if m.sent.After(g.crowd.asked) {
+				g.crowd.asked = m.sent
+			}
+		})
 		if more, err := m.wait(ctx, v); !more || err != nil {
 			return false, err
 		}
 	}
 }
 
-// attempt is one question about all limiters.
-type attempt struct {
-	lane.Call
-	lane.Pending
-
-	m      *multi
-	member []byte
-	sent   time.Time
-
-	mu      sync.Mutex // guards State
-	verdict verdict
-	err     error
-}
-
-// verdict is the script's answer.
-type verdict struct {
-	granted bool
-	wait    time.Duration   // until none of those that refused would
-	keeps   []time.Duration // of each limiter the keep-alive time, which was started anew; 0 for none
-	sent    time.Time
+// leave counts the caller, or an attempt, out at each limiter's group.
+func (m *multi) leave() {
+	for _, g := range m.groups {
+		m.engine.leave(g)
+	}
 }
 
 // ask makes one attempt, and returns early when ctx ends: what is granted then
 // goes back. start is when the question arose.
 func (m *multi) ask(ctx context.Context, start time.Time) (verdict, error) {
 	until := start.Add(m.engine.conn.Timeout())
-	end := until
-	if last := m.deadline.Add(grace); !m.deadline.IsZero() && last.Before(end) {
-		end = last
-	}
+	end := answerBy(until, m.deadline)
 	timer := time.NewTimer(time.Until(end))
 	defer timer.Stop()
 	if err := m.begin(ctx, timer.C); err != nil {
 		return verdict{}, err
 	}
-	a := &attempt{m: m}
 	for _, g := range m.groups {
 		m.engine.stay(g)
 	}
-	a.prepare(until)
+	m.Pending = lane.Pending{}
+	m.prepare(until)
 	to := m.groups[0].lane.Load()
 	if to.Enter() {
-		a.State = lane.Sent
-		to.Alone(ctx, &a.Call)
+		m.State = lane.Sent
+		to.Alone(ctx, &m.call)
 	} else {
-		a.Wait()
-		to.Ready(a)
+		m.Wait()
+		to.Ready(m)
 	}
-	a.mu.Lock()
-	answered := a.State == lane.Answered
-	if !answered && a.State == lane.Sent && a.Done() == nil {
-		a.Wait()
+	m.mu.Lock()
+	answered := m.State == lane.Answered
+	if !answered && m.Done() == nil {
+		m.Wait()
 	}
-	a.mu.Unlock()
-	if answered {
-		return a.verdict, a.err
+	m.mu.Unlock()
+	if !answered {
+		sent := false
+		answered, err := m.Await(ctx, timer.C, func() bool { return m.abandon(&sent) })
+		if err == nil && !answered {
+			err = lane.NoAnswer(time.Since(start), sent)
+		}
+		if err != nil {
+			return verdict{}, err
+		}
 	}
-	sent := false
-	answered, err := a.Await(ctx, timer.C, func() bool { return a.leave(&sent) })
-	switch {
-	case answered:
-		return a.verdict, a.err
-	case err != nil:
-		return verdict{}, err
-	}
-	return verdict{}, lane.NoAnswer(time.Since(start), sent)
+	return m.verdict, m.err
 }
 
-// leave takes the attempt back. It tells false where the answer is there.
-func (a *attempt) leave(sent *bool) bool {
-	a.mu.Lock()
-	defer a.mu.Unlock()
-	if a.State == lane.Answered {
+// abandon takes the attempt back. It tells false where the answer is there.
+func (m *multi) abandon(sent *bool) bool {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if m.State == lane.Answered {
 		return false
 	}
-	*sent = a.State == lane.Sent
-	a.State = lane.Gone
+	*sent = m.State == lane.Sent
+	m.State = lane.Gone
 	return true
 }
 
 // Board has the attempt sent, unless its caller has gone.
-func (a *attempt) Board(time.Time) (c *lane.Call, more bool) {
-	a.mu.Lock()
-	gone := a.State == lane.Gone
-	if !gone {
-		a.State = lane.Sent
-	}
-	a.mu.Unlock()
-	if gone {
-		a.m.end()
+func (m *multi) Board(time.Time) (c *lane.Call, more bool) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if m.State == lane.Gone {
+		m.end()
 		return nil, false
 	}
-	return &a.Call, false
+	m.State = lane.Sent
+	return &m.call, false
 }
 
 // prepare makes the call of a new attempt.
-func (a *attempt) prepare(until time.Time) {
-	ids := a.m.engine.ids
-	a.member = ids.Next(nil, 1)
-	redisson.SetPermits(a.member, a.m.permits)
-	a.sent = time.Now()
-	a.Call = lane.Call{Call: script.Call{Script: lua.AcquireAll, Keys: a.m.keys, Args: a, Repeat: true, Until: until}, Owner: a}
+func (m *multi) prepare(until time.Time) {
+	m.member = m.engine.ids.Next(nil, 1)
+	redisson.SetPermits(m.member, m.permits)
+	m.sent = time.Now()
+	m.call = lane.Call{Call: script.Call{Script: lua.AcquireAll, Keys: m.keys, Args: m, Repeat: true, Until: until}, Owner: m}
 }
 
 // Append appends the arguments of the script.
-func (a *attempt) Append(words []any, at script.Attempt) []any {
-	age, token := "", at.Token
-	if at.Age >= 0 {
-		age = formatAge(at.Age)
-	}
-	if at.Repeated {
-		token = "" // what it stood for may have been done
-	}
-	words = append(words, a.member, lane.Number(a.m.permits), a.m.engine.rules.Letters(), age, token)
-	for _, l := range a.m.limiters {
+func (m *multi) Append(words []any, at script.Attempt) []any {
+	age, token := attemptWords(at)
+	words = append(words, m.member, lane.Number(m.permits), m.engine.rules.Letters(), age, token)
+	for _, l := range m.limiters {
 		word := l.Fallback
-		if l.auditDue(a.sent) {
+		if l.auditDue(m.sent) {
 			word = "a" + word
 		}
 		words = append(words, word)
@@ -207,47 +194,41 @@ func (a *attempt) Append(words []any, at script.Attempt) []any {
 
 // Landed tells the caller what came of the attempt. Where it has gone, what was
 // granted goes back.
-func (a *attempt) Landed(c *lane.Call) (again bool) {
+func (m *multi) Landed(c *lane.Call) (again bool) {
 	reply, err := c.Outcome()
 	if isTaken(reply, err) {
-		a.m.engine.ids.Skip()
-		a.prepare(a.Until)
+		m.engine.ids.Skip()
+		m.prepare(c.Until)
 		return true
 	}
 	var v verdict
 	if err != nil {
-		err = a.m.explain(err)
+		err = m.explain(err)
 	} else {
-		v, err = a.parse(reply)
+		v, err = m.parse(reply)
 	}
 	if err != nil || v.granted {
-		for _, g := range a.m.groups {
-			a.m.engine.Granted(g.config())
+		for _, g := range m.groups {
+			m.engine.Granted(g.config())
 		}
 	}
-	a.mu.Lock()
-	gone := a.State == lane.Gone
-	a.verdict, a.err = v, err
-	a.Tell()
-	a.mu.Unlock()
+	m.mu.Lock()
+	gone := m.State == lane.Gone
+	m.verdict, m.err = v, err
+	m.Tell()
+	m.mu.Unlock()
 	if gone && v.granted {
-		for _, g := range a.m.groups {
-			g.mu.Lock()
-			g.giveBack([]grant{{a.member, a.m.permits}}, a.sent, 0)
-			g.mu.Unlock()
-		}
+		each(m.groups, func(g *group) { g.giveBack(grant{member: m.member, permits: m.permits, sent: m.sent}) })
 	}
-	a.m.end()
+	m.end()
 	return false
 }
 
 // parse reads the script's answer.
-func (a *attempt) parse(reply any) (verdict, error) {
-	v := verdict{sent: a.sent}
+func (m *multi) parse(reply any) (v verdict, err error) {
 	if _, v.granted = reply.(int64); v.granted {
 		return v, nil
 	}
-	m := a.m
 	values, _ := reply.([]any)
 	if len(values) == 3 && values[0] == "exceeds" {
 		numbers, err := lane.Integers(values[1:], 2)
@@ -269,7 +250,7 @@ func (a *attempt) parse(reply any) (verdict, error) {
 	}
 	for refusal := range slices.Chunk(numbers[all:], 3) {
 		v.wait = max(v.wait, lane.Millis(max(refusal[1], -refusal[1])))
-		if l := m.limiter(refusal[0]); l != nil && l.auditDue(a.sent) {
+		if l := m.limiter(refusal[0]); l != nil && l.auditDue(m.sent) {
 			l.auditDone(time.Now(), lane.Millis(refusal[2]))
 		}
 	}
@@ -287,7 +268,7 @@ func (m *multi) limiter(number int64) *Limiter {
 // blame says which limiter an error speaks of, by its number.
 func (m *multi) blame(number int64, err error) error {
 	if l := m.limiter(number); l != nil {
-		return &LimiterError{l, err}
+		return &Error{Name: l.Name, Err: err}
 	}
 	return err
 }
@@ -315,38 +296,19 @@ func (m *multi) explainType(err error) error {
 	for _, l := range m.limiters {
 		explained := m.engine.explainType(l.Keys.Names(), err)
 		if !errors.Is(explained, err) { // which it wraps where it found none
-			return &LimiterError{l, explained}
+			return &Error{Name: l.Name, Err: explained}
 		}
 	}
 	return fmt.Errorf("%w: %w", limit.ErrCorrupt, err)
-}
-
-// enter counts the caller in at each limiter's group; leave counts it out.
-func (m *multi) enter(ctx context.Context) error {
-	to := m.engine.lanes.Of(ctx, m.limiters[0].config()) // they are on one server
-	for _, l := range m.limiters {
-		g, err := m.engine.enterBy(to, l, nil)
-		if err != nil {
-			m.leave()
-			return err
-		}
-		m.groups = append(m.groups, g)
-	}
-	slices.SortFunc(m.groups, func(a, b *group) int { return strings.Compare(a.config(), b.config()) })
-	return nil
-}
-
-func (m *multi) leave() {
-	for _, g := range m.groups {
-		m.engine.leave(g)
-	}
 }
 
 // begin has an attempt hold up the turns of all its groups until end, as a batch
 // does. Turns that came before are taken first. Attempts go through the groups in
 // the same order, so that none waits for another that waits for it.
 func (m *multi) begin(ctx context.Context, timer <-chan time.Time) error {
-	for i, g := range m.groups {
+	order := slices.Clone(m.groups)
+	slices.SortFunc(order, func(a, b *group) int { return strings.Compare(a.config(), b.config()) })
+	for i, g := range order {
 		g.mu.Lock()
 		if !g.turnsBefore() {
 			g.calls++
@@ -373,7 +335,7 @@ func (m *multi) begin(ctx context.Context, timer <-chan time.Time) error {
 			g.next(time.Now())
 		}
 		g.mu.Unlock()
-		endOf(m.groups[:i])
+		endOf(order[:i])
 		return err
 	}
 	return nil
@@ -382,16 +344,21 @@ func (m *multi) begin(ctx context.Context, timer <-chan time.Time) error {
 // end is told that an attempt has landed, or was not sent.
 func (m *multi) end() {
 	endOf(m.groups)
-	for _, g := range m.groups {
-		m.engine.leave(g)
-	}
+	m.leave()
 }
 
 func endOf(groups []*group) {
-	for _, g := range groups {
-		g.mu.Lock()
+	each(groups, func(g *group) {
 		g.calls--
 		g.next(time.Now())
+	})
+}
+
+// each has f do something with each of the groups, whose lock is held.
+func each(groups []*group, f func(g *group)) {
+	for _, g := range groups {
+		g.mu.Lock()
+		f(g)
 		g.mu.Unlock()
 	}
 }

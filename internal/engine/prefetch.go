@@ -9,8 +9,6 @@ import (
 	"github.com/rratelimiter/rratelimiter/internal/lane"
 	"github.com/rratelimiter/rratelimiter/internal/lease"
 	"github.com/rratelimiter/rratelimiter/internal/redisson"
-	"github.com/rratelimiter/rratelimiter/internal/script"
-	"github.com/rratelimiter/rratelimiter/limit"
 )
 
 // lender is the lease of one handle. The lock of the limiter's group guards all but
@@ -23,17 +21,20 @@ type lender struct {
 
 // leases are what a group knows of its handles' leases.
 type leases struct {
-	used      bool // a handle with leases has been here
-	lenders   []*Limiter
-	unused    []unused
-	returning bool // some are being given back; requests wait for that
-	ends      int  // how often leases have been ended
+	used     bool // a handle with leases has been here
+	lenders  []*Limiter
+	unused   []grant         // what is left of leases, to be given back
+	returned <-chan struct{} // closed when some have been; requests wait for that
+	ends     int             // how often leases have been ended
 }
 
-// unused is what is left of a lease, to be given back.
-type unused struct {
-	grant grant
-	sent  time.Time
+func (s *leases) returning() bool {
+	select {
+	case <-s.returned:
+		return false
+	default:
+		return s.returned != nil
+	}
 }
 
 // prefetch is what a batch takes ahead.
@@ -65,13 +66,13 @@ func (b *batch) dropAhead() {
 	}
 }
 
-// TakeAhead serves a request from the handle's lease, without a round trip.
-func (e *Engine) TakeAhead(ctx context.Context, l *Limiter, permits int64) bool {
+// takeAhead serves a request from the handle's lease.
+func (e *Engine) takeAhead(ctx context.Context, l *Limiter, permits int64) bool {
 	if l.Lease == nil {
 		return false
 	}
 	a := l.lender.current.Load()
-	if a == nil || permits < 1 || ctx.Err() != nil {
+	if a == nil {
 		return false
 	}
 	ok, late := a.Take(permits)
@@ -79,7 +80,7 @@ func (e *Engine) TakeAhead(ctx context.Context, l *Limiter, permits int64) bool 
 		// The lease ended in between, and its rest was given back without these.
 		if g, err := e.enter(ctx, l, nil); err == nil {
 			g.mu.Lock()
-			g.leases.unused = append(g.leases.unused, unused{grant{a.Member, permits}, a.Sent})
+			g.leases.unused = append(g.leases.unused, grant{member: a.Member, permits: permits, sent: a.Sent})
 			g.next(time.Now())
 			g.mu.Unlock()
 			e.leave(g)
@@ -108,7 +109,7 @@ func (g *group) borrow(r *request) bool {
 		g.endLease(l)
 		return false
 	}
-	r.answer = Answer{Decision: limit.Decision{Granted: true}}
+	r.answer.Decision.Granted = true
 	return true
 }
 
@@ -145,19 +146,26 @@ func lends(l *Limiter) bool {
 	return a != nil && a.Left() > 0
 }
 
-// lend is told how a batch ended: scarce where a request was refused or no answer
-// came, with so many permits taken ahead. What was taken ahead becomes a lease, or
-// goes back; where callers have gone, together with theirs, which lend returns:
-// two calls that shrink one member at a time could not tell their repeats apart.
-func (g *group) lend(b *batch, o outcome, scarce bool, taken int64, gone bool) (back int64) {
+// lend is told how a batch ended. What was taken ahead becomes a lease, or goes
+// back; where callers have gone, together with theirs, which lend returns: two
+// calls that shrink one member at a time could not tell their repeats apart.
+func (g *group) lend(b *batch, o outcome, err error, gone bool) (back int64) {
 	l, now := b.ahead.limiter, time.Now()
 	if l == nil {
 		return 0
 	}
 	l.lender.asking = false
 	s := l.Lease
-	if o.reset > 0 { // the figures were told
-		s.Figures(o.free-o.taken, o.interval)
+	if o.Reset > 0 { // the figures were told
+		s.Figures(o.Free-o.Taken, o.interval)
+	}
+	scarce, taken := err != nil, o.Taken
+	for i, a := range b.answers {
+		if a.Decision.Granted {
+			taken -= b.requests[i].Permits
+		} else if !a.Exceeds {
+			scarce = true
+		}
 	}
 	if scarce || taken < b.ahead.permits || b.ahead.permits > 0 && now.Sub(b.sent) >= s.Life() {
 		s.Scarce()
@@ -168,10 +176,10 @@ func (g *group) lend(b *batch, o outcome, scarce bool, taken int64, gone bool) (
 	if gone {
 		return taken
 	}
-	member := redisson.WithPermits(b.member, o.taken)
+	member := redisson.WithPermits(b.member, o.Taken)
 	left := s.Life() - now.Sub(b.sent)
 	if g.closed || b.ahead.ends != g.leases.ends || left <= 0 {
-		g.leases.unused = append(g.leases.unused, unused{grant{member, taken}, b.sent})
+		g.leases.unused = append(g.leases.unused, grant{member: member, permits: taken, sent: b.sent})
 		return 0
 	}
 	g.retire(l)
@@ -214,7 +222,7 @@ func (g *group) retire(l *Limiter) {
 		return
 	}
 	if left := a.End(); left > 0 {
-		g.leases.unused = append(g.leases.unused, unused{grant{a.Member, left}, a.Sent})
+		g.leases.unused = append(g.leases.unused, grant{member: a.Member, permits: left, sent: a.Sent})
 		l.Lease.Used(a.Size - left)
 	}
 }
@@ -253,15 +261,8 @@ func (g *group) expire(l *Limiter) {
 	g.engine.leave(g)
 }
 
-// recall ends all leases of the limiter, and keeps batches under way from making
-// one.
-func (g *group) recall() {
-	g.mu.Lock()
-	defer g.mu.Unlock()
-	g.endLeases()
-	g.next(time.Now())
-}
-
+// endLeases ends all leases of the limiter, and keeps batches under way from
+// making one.
 func (g *group) endLeases() {
 	g.leases.ends++
 	for _, l := range g.leases.lenders {
@@ -272,57 +273,31 @@ func (g *group) endLeases() {
 // returnUnused gives back what is left of leases that have ended, ahead of all
 // requests. It tells whether it does.
 func (g *group) returnUnused() bool {
-	if len(g.leases.unused) == 0 || g.leases.returning {
-		return g.leases.returning
+	if g.leases.returning() {
+		return true
 	}
 	all := g.leases.unused
-	g.leases.unused, g.leases.returning = nil, true
-	g.engine.stay(g)
-	g.lane.Load().Go(func(ctx context.Context) {
-		defer g.engine.leave(g)
-		for _, u := range all {
-			_ = script.Guard(func() error { return g.giveBackGrant(ctx, u.grant, u.sent, 0) })
-		}
-		g.engine.announce(g.config())
-		g.mu.Lock()
-		defer g.mu.Unlock()
-		g.leases.returning = false
-		g.freed++
-		g.line.nudge()
-		g.next(time.Now())
-	})
+	if len(all) == 0 {
+		return false
+	}
+	g.leases.unused = nil
+	g.leases.returned = g.giveBack(all...)
 	return true
 }
 
-// Recall ends the leases of the limiter, and returns when what is left of them has
+// recall ends the leases of the limiter, and returns when what is left of them has
 // been given back or ctx ends.
-func (e *Engine) Recall(ctx context.Context, l *Limiter) {
-	g := e.visit(l.config())
-	if g == nil {
-		return
-	}
-	defer e.leave(g)
-	g.mu.Lock()
-	g.endLeases()
-	all := g.leases.unused
-	g.leases.unused = nil
-	g.mu.Unlock()
-	if len(all) == 0 {
-		return
-	}
-	done := make(chan struct{})
-	e.stay(g)
-	g.lane.Load().Go(func(ctx context.Context) {
-		defer e.leave(g)
-		for _, u := range all {
-			_ = script.Guard(func() error { return g.giveBackGrant(ctx, u.grant, u.sent, 0) })
+func (e *Engine) recall(ctx context.Context, l *Limiter) {
+	e.visit(l.config(), func(g *group) {
+		g.endLeases()
+		for g.returnUnused() && ctx.Err() == nil {
+			returned := g.leases.returned
+			g.mu.Unlock()
+			select {
+			case <-returned:
+			case <-ctx.Done():
+			}
+			g.mu.Lock()
 		}
-		e.announce(g.config())
-		g.nudge()
-		close(done)
 	})
-	select {
-	case <-done:
-	case <-ctx.Done():
-	}
 }

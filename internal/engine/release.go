@@ -20,6 +20,8 @@ const maxLooks = 512
 // Release gives permits back before their interval is over. Those that wait for
 // their turn go as one call.
 func (e *Engine) Release(ctx context.Context, l *Limiter, permits int64) error {
+	e.recall(ctx, l) // while what is under way lands
+	defer e.changed(l)
 	run := func(ctx context.Context, t *turn) error { return e.release(ctx, l, t.permits, t.since) }
 	return e.takeTurn(ctx, l, &turn{run: run, release: true, permits: permits})
 }
@@ -128,7 +130,7 @@ func (e *Engine) grantTime(key string) *atomic.Int64 {
 // Granted is told that the client may have been granted permits of the limiter of
 // that key. No two grants have the same time.
 func (e *Engine) Granted(key string) {
-	e.events.Granted(key)
+	e.refusals.Granted(key)
 	last := e.grantTime(key)
 	for {
 		before := last.Load()

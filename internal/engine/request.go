@@ -6,30 +6,28 @@ import (
 	"time"
 
 	"github.com/rratelimiter/rratelimiter/internal/lane"
-	"github.com/rratelimiter/rratelimiter/limit"
 )
 
 // Wish is what a caller wants of a limiter.
 type Wish struct {
-	Permits  int64
-	Waits    bool          // until the permits are granted or the timeout is over
-	Timeout  time.Duration // 0 with Waits: none
-	Figures  bool          // the answer's figures are wanted
-	Undoable bool          // so is what undoes a grant
+	Permits int64
+	Waits   bool          // until the permits are granted or the timeout is over
+	Timeout time.Duration // 0 with Waits: none
+	Figures bool          // the answer's figures are wanted
+
+	Undo *func(context.Context) error // is to be set to what undoes a grant; or nil
 }
 
-// Answer is what a caller is told.
-type Answer struct {
-	Decision limit.Decision
-	AtLeast  bool                        // RetryAfter is a lower bound: the script looked no further
-	Sent     time.Time                   // when the request was asked for last
-	Undo     func(context.Context) error // where it was wanted
-	err      error
-	unasked  bool // refused for another before it in the line
+// answer is what a caller is told.
+type answer struct {
+	lane.Answer
+
+	sent time.Time // when the request was asked for last
+	err  error
 }
 
-// Refused tells whether the request may be made again.
-func (a Answer) Refused() bool { return a.err == nil && !a.Decision.Granted }
+// refused tells whether the request may be made again.
+func (a answer) refused() bool { return a.err == nil && !a.Decision.Granted }
 
 // request is one caller's wish, until it is answered.
 type request struct {
@@ -46,7 +44,7 @@ type request struct {
 	inLine     bool
 	round      int  // the line's round in which it was asked for last
 	refused    bool // it was refused, and waits
-	answer     Answer
+	answer     answer
 }
 
 // The pool holds no channels, which would not outlive a bubble of
@@ -71,7 +69,7 @@ func newRequest(l *Limiter, w Wish) *request {
 func (r *request) watched() bool { return r.deadline.IsZero() }
 
 // tell gives the caller its answer.
-func (r *request) tell(a Answer) {
+func (r *request) tell(a answer) {
 	r.answer = a
 	r.Tell()
 }

@@ -7,10 +7,8 @@ import (
 	"time"
 
 	"github.com/rratelimiter/rratelimiter/internal/lane"
-	"github.com/rratelimiter/rratelimiter/internal/redisson"
 	"github.com/rratelimiter/rratelimiter/internal/script"
 	"github.com/rratelimiter/rratelimiter/limit"
-	"github.com/rratelimiter/rratelimiter/lua"
 )
 
 // turns are what must not meet requests of the limiter whose outcome is in doubt:
@@ -42,8 +40,8 @@ func underWay(err error) error {
 	return fmt.Errorf("%w: the call was under way: %w", limit.ErrUnknownOutcome, err)
 }
 
-// takeTurn has t done while no request of the limiter is on its way. Where ctx ends
-// before its turn it is not.
+// takeTurn has t done while no request of the limiter is on its way, and returns what
+// came of it. Where ctx ends before its turn it is not done.
 func (e *Engine) takeTurn(ctx context.Context, l *Limiter, t *turn) error {
 	g, err := e.enter(ctx, l, nil)
 	if err != nil {
@@ -190,31 +188,3 @@ func (g *group) admit() {
 
 // maxRate is the highest rate a limiter can count exactly.
 const maxRate = 1<<53 - 1
-
-// Migrate rewrites all members of the limiter once, so many in a script call at
-// most, and returns how many it wrote.
-func (e *Engine) Migrate(ctx context.Context, l *Limiter, page int) (written int64, err error) {
-	// While a batch is in doubt, its members must stay as they were written.
-	err = e.takeTurn(ctx, l, &turn{run: func(ctx context.Context, t *turn) (err error) {
-		written, err = e.migrate(ctx, l, page, t.since)
-		return err
-	}})
-	if err != nil {
-		return 0, err // it may still be written to
-	}
-	return written, nil
-}
-
-func (e *Engine) migrate(ctx context.Context, l *Limiter, page int, since time.Time) (written int64, err error) {
-	c := script.Call{Script: lua.Migrate, Keys: l.Keys, Repeat: true, Since: since}
-	c.Args = script.ArgumentsFunc(func(all []any, a script.Attempt) []any {
-		member := e.ids.NextIn(nil, redisson.NewestRules.Layout, page)
-		member[1] ^= 0xff // these are not this client's, and don't bear its mark
-		return append(all, member, a.Token)
-	})
-	reply, err := c.Run(ctx, e.conn)
-	if err != nil {
-		return 0, err
-	}
-	return Integer(reply)
-}

@@ -8,8 +8,12 @@ import (
 	"github.com/rratelimiter/rratelimiter/internal/lane"
 )
 
+// grace is how much longer than its timeout a caller waits for the answer to a
+// question that is under way.
+const grace = 100 * time.Millisecond
+
 // await waits for the answer, for the caller's patience or for ctx to end.
-func (g *group) await(ctx context.Context, r *request) (Answer, error) {
+func (g *group) await(ctx context.Context, r *request) (answer, error) {
 	if !r.watched() {
 		return g.awaitTimed(ctx, r)
 	}
@@ -17,45 +21,39 @@ func (g *group) await(ctx context.Context, r *request) (Answer, error) {
 	case <-r.Done():
 	case <-ctx.Done():
 		if g.abandon(r) {
-			g.engine.unwatch(g, r)
-			return Answer{}, ctx.Err()
+			g.engine.unwatch(r)
+			return answer{}, ctx.Err()
 		}
 	}
-	return g.engine.finish(g, r)
+	return g.engine.finish(r)
 }
 
 // awaitTimed is await for a request with a time of its own.
-func (g *group) awaitTimed(ctx context.Context, r *request) (Answer, error) {
-	timer := time.NewTimer(time.Until(r.firstLook(g.engine.conn.Timeout())))
+func (g *group) awaitTimed(ctx context.Context, r *request) (answer, error) {
+	look := r.since.Add(g.engine.conn.Timeout())
+	if r.deadline.Before(look) {
+		look = r.deadline
+	}
+	timer := time.NewTimer(time.Until(look))
 	defer timer.Stop()
 	for {
 		select {
 		case <-r.Done():
-			return g.engine.finish(g, r)
+			return g.engine.finish(r)
 		case <-ctx.Done():
 			if g.abandon(r) {
-				g.engine.leave(g)
-				return Answer{}, ctx.Err()
+				return answer{}, ctx.Err()
 			}
 		case <-timer.C:
 			look, left, err := g.timeUp(r)
 			if left {
-				g.engine.leave(g)
-				return Answer{}, err
+				return answer{}, err
 			}
 			if !look.IsZero() {
 				timer.Reset(time.Until(look))
 			}
 		}
 	}
-}
-
-// firstLook is when the caller looks for the first time whether its time is over.
-func (r *request) firstLook(timeout time.Duration) time.Time {
-	if end := r.since.Add(timeout); end.Before(r.deadline) {
-		return end
-	}
-	return r.deadline
 }
 
 // abandon takes a request back whose caller goes away. What it is granted
@@ -87,6 +85,48 @@ func (g *group) withdraw(r *request) {
 	}
 }
 
+// timeUp looks whether the caller's time is over: the timeout of one that waits for
+// permits, or the time for the answer to a question. Where it is, the request has
+// been taken back; else look is when to look again, zero where the answer is there.
+func (g *group) timeUp(r *request) (look time.Time, left bool, err error) {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	now := time.Now()
+	if r.State == lane.Answered {
+		return time.Time{}, false, nil
+	}
+	over := r.overdue(now)
+	if r.State == lane.Gathered && r.inLine {
+		if !over {
+			return r.deadline, false, nil
+		}
+		last := r.deadline.Add(grace)
+		if g.round == nil && g.line.stillAsks(r) && now.Before(last) {
+			g.next(now) // the line is to ask at this moment: r is asked for a last time
+			return last, false, nil
+		}
+		g.withdraw(r)
+		return time.Time{}, true, nil
+	}
+	if end := answerBy(r.asked.Add(g.engine.conn.Timeout()), r.deadline); now.Before(end) {
+		return end, false, nil
+	}
+	if !r.refused || !over {
+		err = lane.NoAnswer(now.Sub(r.asked), r.State == lane.Sent)
+	}
+	g.withdraw(r)
+	return time.Time{}, true, err
+}
+
+// answerBy is when a caller that has until deadline, zero for ever, no longer waits
+// for the answer to a question that must come by end.
+func answerBy(end, deadline time.Time) time.Time {
+	if last := deadline.Add(grace); !deadline.IsZero() && last.Before(end) {
+		return last
+	}
+	return end
+}
+
 // Expire ends a request that has waited for an answer for too long. One in line
 // does not wait for one: its rounds are watched.
 func (r *request) Expire(now time.Time) {
@@ -104,7 +144,7 @@ func (r *request) Expire(now time.Time) {
 	}
 	sent := r.State == lane.Sent
 	g.withdraw(r)
-	r.tell(Answer{err: lane.NoAnswer(now.Sub(r.asked), sent)})
+	r.tell(answer{err: lane.NoAnswer(now.Sub(r.asked), sent)})
 }
 
 // watchRound sees to it that those in line learn in time that the round which is
@@ -112,11 +152,7 @@ func (r *request) Expire(now time.Time) {
 func (g *group) watchRound(now time.Time) {
 	timeout := g.engine.conn.Timeout()
 	g.roundEnd = now.Add(timeout)
-	if g.watch == nil {
-		g.watch = time.AfterFunc(timeout, g.roundOver)
-	} else {
-		g.watch.Reset(timeout)
-	}
+	g.watch = restart(g.watch, timeout, g.roundOver)
 }
 
 // roundOver tells those in line that the round is not answered, or could not be
@@ -133,7 +169,7 @@ func (g *group) roundOver() {
 		for _, r := range g.round.requests {
 			if r.State == lane.Sent && r.inLine {
 				g.line.drop(r)
-				r.tell(Answer{err: lane.NoAnswer(timeout, true)})
+				r.tell(answer{err: lane.NoAnswer(timeout, true)})
 			}
 		}
 		return
@@ -144,50 +180,6 @@ func (g *group) roundOver() {
 	}
 	for r := range g.line.all() {
 		g.line.drop(r)
-		r.tell(Answer{err: lane.NoAnswer(timeout, false)})
+		r.tell(answer{err: lane.NoAnswer(timeout, false)})
 	}
-}
-
-// timeUp looks whether the caller's time is over: the timeout of one that waits for
-// permits, or the time for the answer to a question. Where it is, the request has
-// been taken back; else look is when to look again, zero where something else will
-// answer.
-func (g *group) timeUp(r *request) (look time.Time, left bool, err error) {
-	g.mu.Lock()
-	now := time.Now()
-	if r.State == lane.Answered {
-		g.mu.Unlock()
-		return time.Time{}, false, nil
-	}
-	over := r.overdue(now)
-	if r.State == lane.Gathered && r.inLine {
-		if !over {
-			g.mu.Unlock()
-			return r.deadline, false, nil
-		}
-		if g.round != nil || !g.line.stillAsks(r) || !now.Before(r.deadline.Add(grace)) {
-			g.withdraw(r)
-			g.mu.Unlock()
-			return time.Time{}, true, nil
-		}
-		// The line is to ask at this moment: r is asked for a last time.
-		g.next(now)
-		g.mu.Unlock()
-		return r.deadline.Add(grace), false, nil
-	}
-	timeout := g.engine.conn.Timeout()
-	end := r.asked.Add(timeout)
-	if last := r.deadline.Add(grace); !r.deadline.IsZero() && last.Before(end) {
-		end = last
-	}
-	if now.Before(end) {
-		g.mu.Unlock()
-		return end, false, nil
-	}
-	if !r.refused || !over {
-		err = lane.NoAnswer(now.Sub(r.asked), r.State == lane.Sent)
-	}
-	g.withdraw(r)
-	g.mu.Unlock()
-	return time.Time{}, true, err
 }

@@ -4,8 +4,8 @@
 package redisson
 
 import (
-	"cmp"
 	"fmt"
+	"slices"
 	"strconv"
 	"strings"
 
@@ -57,12 +57,10 @@ func (r Rules) Unsupported(what string) error {
 		limit.ErrUnsupported, what, r.Version)
 }
 
-// release is the number of a Redisson release.
-type release struct{ major, minor, patch int }
+// release is the number of a Redisson release: major, minor, patch.
+type release [3]int
 
-func (r release) before(other release) bool {
-	return cmp.Or(cmp.Compare(r.major, other.major), cmp.Compare(r.minor, other.minor), cmp.Compare(r.patch, other.patch)) < 0
-}
+func (r release) before(other release) bool { return slices.Compare(r[:], other[:]) < 0 }
 
 // lastPatches holds the newest patch release of each minor one, from 3.12 and
 // from 4.0 on.
@@ -104,14 +102,14 @@ func parseRelease(version string) (r release, ok bool) {
 	if len(parts) != 3 {
 		return release{}, false
 	}
-	for i, number := range []*int{&r.major, &r.minor, &r.patch} {
-		n, err := strconv.ParseUint(parts[i], 10, 16)
-		if err != nil || strconv.FormatUint(n, 10) != parts[i] {
+	for i, part := range parts {
+		n, err := strconv.ParseUint(part, 10, 16)
+		if err != nil || strconv.FormatUint(n, 10) != part {
 			return release{}, false
 		}
-		*number = int(n)
+		r[i] = int(n)
 	}
-	minors := lastPatches[r.major]
-	known := r.minor < len(minors) && r.patch <= minors[r.minor] && !r.before(release{3, 12, 0})
+	minors := lastPatches[r[0]]
+	known := r[1] < len(minors) && r[2] <= minors[r[1]] && !r.before(release{3, 12, 0})
 	return r, known
 }
