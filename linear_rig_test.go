@@ -32,6 +32,8 @@ type linearRig struct {
 
 	mutation mutation // of the scripts
 
+	underWay sync.WaitGroup // requests, whose callers may have gone
+
 	mu       sync.Mutex
 	requests []request
 	rash     []rashCall
@@ -209,6 +211,7 @@ func (h requestHook) ProcessPipelineHook(next redis.ProcessPipelineHook) redis.P
 }
 
 func (h requestHook) request(cmd redis.Cmder) request {
+	h.rig.underWay.Add(1)
 	words := make([]string, len(cmd.Args()))
 	for i, word := range cmd.Args() {
 		words[i] = fmt.Sprint(word)
@@ -225,6 +228,7 @@ func (h requestHook) request(cmd redis.Cmder) request {
 }
 
 func (h requestHook) note(r request, err error) {
+	defer h.rig.underWay.Done()
 	r.ended, _ = h.rig.moments.next()
 	_, answered := errors.AsType[redis.Error](err)
 	r.lost = err != nil && !answered
@@ -283,6 +287,7 @@ func (rig *linearRig) run(t *testing.T, draw *rand.Rand) []*linearHistory {
 	for _, proxy := range rig.proxies {
 		proxy.Settle(t)
 	}
+	rig.underWay.Wait()
 	return rig.gather(t, p, names, slices.Concat(records...))
 }
 

@@ -99,6 +99,7 @@ func (c *party) call(t *testing.T, draw *rand.Rand) {
 	case what == 3:
 		ok, err = c.limiter.TryAcquire(ctx, permits, time.Duration(draw.IntN(60))*ms)
 		answered = ok // else its time was over, perhaps before anybody was asked
+		left = errors.Is(err, rratelimiter.ErrUnknownOutcome)
 	case what == 4 && c.leaves:
 		ctx, cancel := context.WithTimeout(ctx, time.Duration(draw.IntN(60))*ms)
 		defer cancel()
