@@ -2,6 +2,7 @@ package rratelimiter_test
 
 import (
 	"context"
+	"errors"
 	"sync/atomic"
 	"testing"
 	"testing/synctest"
@@ -111,7 +112,8 @@ func TestAPanicLeavesNothingBehind(t *testing.T) {
 							return nil
 						}()
 						if panicked == nil {
-							require.ErrorIs(t, err, rratelimiter.ErrUnknownOutcome)
+							require.ErrorIs(t, err, rratelimiter.ErrUnavailable)
+							assert.Equal(t, name != "AvailablePermits", errors.Is(err, rratelimiter.ErrUnknownOutcome), "%v", err)
 							require.ErrorContains(t, err, "a hook")
 						} else {
 							assert.Equal(t, "a hook", panicked)

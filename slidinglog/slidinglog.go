@@ -246,7 +246,9 @@ func (l *Limiter) verdict(b *lane.Batch, reply any, err error, keys *script.Keys
 		left -= permits
 		first := left
 		mu.Unlock()
-		_, err := script.Read(ctx, l.conn, lua.SlidingLogGiveBack, log, id, first, permits, l.cfg.Window.Milliseconds())
+		c := script.Call{Script: lua.SlidingLogGiveBack, Keys: log, Repeat: true}
+		c.Args = script.Constant{id, first, permits, l.cfg.Window.Milliseconds()}
+		_, err := c.Run(ctx, l.conn)
 		return l.explain(err, log.Names())
 	}
 	return v, err

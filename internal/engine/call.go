@@ -14,7 +14,7 @@ import (
 
 // Read makes a call that may be made any number of times.
 func (e *Engine) Read(ctx context.Context, l *Limiter, c script.Call) (any, error) {
-	c.Keys, c.Repeat = l.Keys, true
+	c.Keys, c.Repeat, c.Reads = l.Keys, true, true
 	return e.call(ctx, l.Keys, false, func() (any, error) { return c.Run(ctx, e.conn) })
 }
 

@@ -61,6 +61,10 @@ type Call struct {
 	// may run any number of times.
 	Repeat bool
 
+	// Reads says that the script changes nothing that matters; then Repeat is set
+	// too.
+	Reads bool
+
 	// Again, where it is not nil, takes an answer {"again", token, ...}: what
 	// follows the token. An error of its ends the call.
 	Again func(rest []any) error
@@ -276,7 +280,7 @@ func (c *Call) Outcome() (any, error) { return c.reply, c.err }
 
 // Restart makes a call that is done one that was never made.
 func (c *Call) Restart() {
-	*c = Call{Script: c.Script, Keys: c.Keys, Args: c.Args, Repeat: c.Repeat, Again: c.Again, Until: c.Until}
+	*c = Call{Script: c.Script, Keys: c.Keys, Args: c.Args, Repeat: c.Repeat, Reads: c.Reads, Again: c.Again, Until: c.Until}
 }
 
 // GiveUp ends the call with the error of its last attempt.
@@ -325,8 +329,11 @@ func (c *Call) failed(ctx context.Context, to *Conn, err error) (again bool, bac
 
 // lost says of an error whether one of the attempts may have run.
 func (c *Call) lost(err error) error {
-	if c.doubt.IsZero() {
+	switch {
+	case c.doubt.IsZero():
 		return err
+	case c.Reads:
+		return fmt.Errorf("%w: %w", errUnread, err)
 	}
 	return fmt.Errorf("%w: %w", ErrLost, err)
 }

@@ -18,6 +18,10 @@ import (
 // ErrLost marks the error of a call that may have run, though no answer came.
 var ErrLost = errors.New("no answer")
 
+// errUnread is ErrLost for a call that only reads: it makes no difference whether
+// that has run.
+var errUnread = errors.New("no answer to a read")
+
 // IsAnswer tells whether Redis answered, with an error.
 func IsAnswer(err error) bool {
 	_, ok := errors.AsType[redis.Error](err)
@@ -34,7 +38,7 @@ func NotRun(err error) bool {
 		}
 		return inTransition(err) || tooManyClients(err)
 	}
-	return isDial(err) || poolExhausted(err) || errors.Is(err, errCrowded)
+	return isDial(err) || poolExhausted(err) || errors.Is(err, errCrowded) || noServer(err)
 }
 
 // inTransition tells whether the server refused the script for as long as
@@ -53,6 +57,14 @@ func inTransition(err error) bool {
 func isDial(err error) bool {
 	op, ok := errors.AsType[*net.OpError](err)
 	return ok && op.Op == "dial"
+}
+
+// noServer tells whether go-redis knows no server for a command: it exports no errors
+// for that.
+func noServer(err error) bool {
+	text := err.Error()
+	return strings.Contains(text, "redis: all sentinels specified in configuration are unreachable") ||
+		strings.Contains(text, "redis: all ring shards are down") || strings.Contains(text, "redis: cluster has no nodes")
 }
 
 func poolExhausted(err error) bool {
@@ -91,7 +103,7 @@ func unavailable(err error) bool {
 		return inTransition(err) || tooManyClients(err)
 	}
 	_, isNet := errors.AsType[net.Error](err)
-	return isNet || poolExhausted(err) || errors.Is(err, io.EOF) || errors.Is(err, errCrowded) || errors.Is(err, errUnanswered) || errors.Is(err, net.ErrClosed)
+	return isNet || poolExhausted(err) || noServer(err) || errors.Is(err, errUnread) || errors.Is(err, io.EOF) || errors.Is(err, errCrowded) || errors.Is(err, errUnanswered) || errors.Is(err, net.ErrClosed)
 }
 
 // Outage says of an error whether Redis decided, limit.ErrUnavailable, and
@@ -99,6 +111,8 @@ func unavailable(err error) bool {
 // errors it returns as they are.
 func Outage(err error) error {
 	switch {
+	case err == nil:
+		return nil
 	case errors.Is(err, ErrLost):
 		return fmt.Errorf("%w: %w: %w", limit.ErrUnknownOutcome, limit.ErrUnavailable, err)
 	case unavailable(err):

@@ -55,9 +55,9 @@ func Once(ctx context.Context, to *Conn, s *lua.Script, keys *Keys, args ...any)
 	return c.Run(ctx, to)
 }
 
-// Read runs a script that may run any number of times.
+// Read runs a script that changes nothing that matters.
 func Read(ctx context.Context, to *Conn, s *lua.Script, keys *Keys, args ...any) (any, error) {
-	c := Call{Script: s, Keys: keys, Repeat: true, Args: Constant(args)}
+	c := Call{Script: s, Keys: keys, Repeat: true, Reads: true, Args: Constant(args)}
 	return c.Run(ctx, to)
 }
 
@@ -95,10 +95,10 @@ func NewCommand(ctx context.Context, words []any, key int8) Command {
 // key's master. It is repeated as a call is: one that only reads as often as
 // needed, another one where it has not run.
 func Do(ctx context.Context, to *Conn, reads bool, words ...any) (*redis.Cmd, error) {
-	c := Call{Repeat: reads, words: words}
+	c := Call{Repeat: reads, Reads: reads, words: words}
 	_, err := c.Run(ctx, to)
-	if ended := ctx.Err(); reads && ended != nil && errors.Is(err, ErrLost) {
-		err = ended // it makes no difference whether a read has run
+	if ended := ctx.Err(); ended != nil && errors.Is(err, errUnread) {
+		err = ended
 	}
 	return c.cmd.Cmd, err
 }
