@@ -3,6 +3,9 @@ package rratelimiter_test
 import (
 	"context"
 	"errors"
+	"net"
+	"strings"
+	"sync"
 	"sync/atomic"
 	"testing"
 	"testing/synctest"
@@ -14,6 +17,7 @@ import (
 
 	"github.com/rratelimiter/rratelimiter"
 	"github.com/rratelimiter/rratelimiter/internal/redistest"
+	"github.com/rratelimiter/rratelimiter/lua"
 )
 
 // panicking is a hook that panics while it is on.
@@ -131,5 +135,186 @@ func TestAPanicLeavesNothingBehind(t *testing.T) {
 				})
 			})
 		}
+	}
+}
+
+// panicsOn is a hook that panics on commands with a word.
+type panicsOn struct{ word atomic.Pointer[string] }
+
+func (p *panicsOn) check(cmds ...redis.Cmder) {
+	word := p.word.Load()
+	for _, cmd := range cmds {
+		for _, arg := range cmd.Args() {
+			if text, ok := arg.(string); ok && word != nil && strings.Contains(text, *word) {
+				panic("a hook")
+			}
+		}
+	}
+}
+
+func (p *panicsOn) DialHook(next redis.DialHook) redis.DialHook {
+	return func(ctx context.Context, network, addr string) (net.Conn, error) {
+		if word := p.word.Load(); word != nil && *word == "dial" {
+			panic("a hook")
+		}
+		return next(ctx, network, addr)
+	}
+}
+
+func (p *panicsOn) ProcessHook(next redis.ProcessHook) redis.ProcessHook {
+	return func(ctx context.Context, cmd redis.Cmder) error {
+		p.check(cmd)
+		return next(ctx, cmd)
+	}
+}
+
+func (p *panicsOn) ProcessPipelineHook(next redis.ProcessPipelineHook) redis.ProcessPipelineHook {
+	return func(ctx context.Context, cmds []redis.Cmder) error {
+		p.check(cmds...)
+		return next(ctx, cmds)
+	}
+}
+
+// recovered runs f, and tells what it panicked with.
+func recovered(f func() error) (err error, panicked any) { //nolint:revive // as f, and more
+	defer func() { panicked = recover() }()
+	return f(), nil
+}
+
+// A panic reaches those in whose flight it happens, beside whomever they ask and
+// wherever it is recovered, and later calls find all in order.
+func TestAPanicBesideOthers(t *testing.T) {
+	t.Parallel()
+	for name := range questions(rratelimiter.New(nil), nil, "") {
+		for kind, opt := range map[string]redis.Options{"": {}, ", ContextTimeoutEnabled": {ContextTimeoutEnabled: true}} {
+			t.Run(name+kind, func(t *testing.T) {
+				t.Parallel()
+				synctest.Test(t, func(t *testing.T) {
+					_, m := redistest.Mini(t)
+					rdb := redistest.MiniClient(t, m, &opt)
+					hook := &panicsOn{}
+					rdb.AddHook(slow(time.Millisecond))
+					rdb.AddHook(hook)
+					c := rratelimiter.New(rdb)
+					ask := questions(c, rdb, "{bad}")[name]
+					for _, key := range []string{"{bad}", "{good}"} {
+						require.NoError(t, c.RateLimiter(key, rratelimiter.WithDefault(every(1000, time.Hour))).Acquire(t.Context(), 1))
+						require.NoError(t, ask(t.Context(), key))
+					}
+					require.NoError(t, c.RateLimiter("{bad}", rratelimiter.WithDefault(every(1000, time.Hour))).Acquire(t.Context(), 1))
+					word := "{bad}"
+					hook.word.Store(&word)
+					var wg sync.WaitGroup
+					for i := range 40 {
+						wg.Go(func() {
+							key := []string{"{bad}", "{good}", "{other}"}[i%3]
+							ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+							defer cancel()
+							switch i % 4 {
+							case 0:
+								ctx = context.WithoutCancel(ctx)
+							case 1:
+								ctx, cancel = context.WithCancel(ctx)
+								defer cancel()
+							}
+							time.Sleep(time.Duration(i/8) * time.Millisecond)
+							start := time.Now()
+							err, panicked := recovered(func() error {
+								if i%3 < 2 {
+									return ask(ctx, key)
+								}
+								_, err := c.RateLimiter("{other}", rratelimiter.WithDefault(every(1000, time.Hour))).TryAcquire(ctx, 1, 0)
+								return err
+							})
+							assert.LessOrEqual(t, time.Since(start), 3*time.Second)
+							switch {
+							case panicked != nil:
+								assert.Equal(t, "a hook", panicked)
+							case err != nil && !errors.Is(err, rratelimiter.ErrNotInitialized):
+								assert.ErrorIs(t, err, rratelimiter.ErrUnavailable)
+								assert.ErrorContains(t, err, "a hook")
+							default:
+								assert.False(t, key == "{bad}" && err == nil)
+							}
+						})
+					}
+					wg.Wait()
+					hook.word.Store(nil)
+					time.Sleep(5 * time.Second)
+					start := time.Now()
+					for _, key := range []string{"{bad}", "{good}"} {
+						l := c.RateLimiter(key, rratelimiter.WithDefault(every(1000, time.Hour)))
+						require.NoError(t, l.Acquire(t.Context(), 1))
+						require.NoError(t, l.Release(t.Context(), 1))
+						require.NoError(t, ask(t.Context(), key))
+					}
+					assert.Less(t, time.Since(start), 100*time.Millisecond)
+					require.NoError(t, c.Close(t.Context()))
+				})
+			})
+		}
+	}
+}
+
+// go-redis turns what a dial hook panics with into an error.
+func TestADialHookThatPanics(t *testing.T) {
+	t.Parallel()
+	for name := range questions(rratelimiter.New(nil), nil, "") {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			synctest.Test(t, func(t *testing.T) {
+				_, m := redistest.Mini(t)
+				rdb := redistest.MiniClient(t, m, nil)
+				hook := &panicsOn{}
+				rdb.AddHook(hook)
+				c := newClient(t, rdb)
+				ask := questions(c, rdb, "thresholds")[name]
+				word := "dial"
+				hook.word.Store(&word)
+				_, panicked := recovered(func() error { return ask(t.Context(), "{key}") })
+				assert.Nil(t, panicked)
+				hook.word.Store(nil)
+				require.NoError(t, c.RateLimiter("{key}", rratelimiter.WithDefault(every(1000, time.Hour))).Acquire(t.Context(), 1))
+				require.NoError(t, ask(t.Context(), "{key}"))
+			})
+		})
+	}
+}
+
+// The question what is wrong with a limiter may meet a hook that panics too, on
+// whichever goroutine it is asked.
+func TestAPanicWhileAnErrorIsExplained(t *testing.T) {
+	t.Parallel()
+	for kind, opt := range map[string]redis.Options{"by default": {}, "ContextTimeoutEnabled": {ContextTimeoutEnabled: true}} {
+		t.Run(kind, func(t *testing.T) {
+			t.Parallel()
+			synctest.Test(t, func(t *testing.T) {
+				direct, m := redistest.Mini(t)
+				rdb := redistest.MiniClient(t, m, &opt)
+				hook := &panicsOn{}
+				rdb.AddHook(slow(time.Millisecond))
+				rdb.AddHook(hook)
+				c := newClient(t, rdb)
+				l := c.RateLimiter("{wrong}")
+				require.NoError(t, direct.Set(t.Context(), "{wrong}", "text", 0).Err())
+				hook.word.Store(&lua.Types.SHA)
+				var wg sync.WaitGroup
+				for range 20 {
+					wg.Go(func() {
+						err, panicked := recovered(func() error { _, err := l.TryAcquire(t.Context(), 1, 0); return err })
+						if panicked == nil {
+							assert.ErrorIs(t, err, rratelimiter.ErrCorrupt)
+						}
+						_, panicked = recovered(func() error {
+							_, err := c.TryAcquireAll(t.Context(), 1, 0, l, c.RateLimiter("{wrong}2", rratelimiter.WithDefault(every(10, time.Hour))))
+							return err
+						})
+						assert.Nil(t, panicked)
+						_, _ = recovered(func() error { return l.Release(t.Context(), 1) })
+					})
+				}
+				wg.Wait()
+			})
+		})
 	}
 }

@@ -56,7 +56,11 @@ func (e *Engine) explainType(keys []string, err error) error {
 	fields := []string{"config", "value", "value", "permits", "permits"}
 	ctx, cancel := context.WithTimeout(context.Background(), e.conn.AttemptTimeout())
 	defer cancel()
-	reply, readErr := script.Read(ctx, e.conn, lua.Types, script.KeysOf(keys[:len(want)]...))
+	var reply any
+	readErr := script.Guard(func() (err error) {
+		reply, err = script.Read(ctx, e.conn, lua.Types, script.KeysOf(keys[:len(want)]...))
+		return err
+	})
 	types, _ := reply.([]any)
 	if readErr == nil && len(types) == len(want) {
 		for i, got := range types {
