@@ -59,7 +59,7 @@ var mutants = []mutant{
 	},
 	{
 		name: "a member of what was asked for, not of what was granted", kind: virtualKind, script: lua.Acquire,
-		old: `digits(taken) == ARGV[2] and ARGV[1] or with_permits(ARGV[1], taken)`,
+		old: `digits(taken) == sum_text and ARGV[1] or with_permits(ARGV[1], taken)`,
 		new: `ARGV[1]`,
 	},
 	{

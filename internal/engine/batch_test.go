@@ -263,6 +263,19 @@ func TestBatchLimits(t *testing.T) {
 		assert.LessOrEqual(t, len(b.Append(nil, script.Attempt{Age: -1})), 7+2*lane.MaxRuns)
 	})
 
+	t.Run("arguments", func(t *testing.T) {
+		t.Parallel()
+		first := script.Attempt{Age: -1}
+		b := newTestBatch()
+		require.True(t, b.add(newTestRequest(1), false))
+		assert.Len(t, b.Append(nil, first), 1, "one permit goes without saying")
+		b.fallback = "10 1000 0 0"
+		assert.Equal(t, []any{"1", "10 1000 0 0"}, b.Append(nil, first)[1:], "but before what else there is")
+		b = newTestBatch()
+		require.True(t, b.add(newTestRequest(2), false))
+		assert.Equal(t, []any{"2"}, b.Append(nil, first)[1:])
+	})
+
 	t.Run("requests", func(t *testing.T) {
 		t.Parallel()
 		b := newTestBatch()
