@@ -129,6 +129,28 @@ func TestAGrantGivesAllKeysOneTimeToLive(t *testing.T) {
 	}
 }
 
+// Where all have one time to live, a grant writes none.
+func TestAGrantWritesNoTimeToLiveThatIsThere(t *testing.T) {
+	t.Parallel()
+	s := redistest.StartRedis(t)
+	rdb := s.Client(t, nil)
+	keys := redisson.KeysOf("limiter", "id")
+	require.NoError(t, rdb.HSet(t.Context(), keys.Config, "rate", 1000, "interval", 60000, "type", 0).Err())
+	require.NoError(t, rdb.PExpire(t.Context(), keys.Config, time.Hour).Err())
+	const grants = 15 // none of them in the general path but the first
+	for i := range grants {
+		m := strings.ReplaceAll(member(1), "i", string(rune('a'+i)))
+		require.NoError(t, rdb.Eval(t.Context(), Acquire.Source, []string{keys.Config, keys.Value, keys.Permits}, m).Err())
+	}
+	stats := rdb.Info(t.Context(), "commandstats").Val()
+	_, calls, found := strings.Cut(stats, "cmdstat_pexpire:calls=")
+	require.True(t, found)
+	calls, _, _ = strings.Cut(calls, ",")
+	n, err := strconv.Atoi(calls)
+	require.NoError(t, err)
+	assert.Less(t, n, grants, "of two for each grant")
+}
+
 // The shared value of a limiter of which each client has its own is nobody's.
 func TestAStrangeSharedValueBesideAClientsOwn(t *testing.T) {
 	t.Parallel()

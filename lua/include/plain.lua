@@ -57,11 +57,13 @@ if fields[3] == '0' and (not fields[4] or fields[4] == '0') and not fields[5] an
         local left, permits = call('PTTL', value_key), call('PTTL', permits_key)
         local window = left >= 0 and left <= interval_text + 0 and ttl > left + 1000 and (permits < 0 or permits > left + 1000)
         -- Others may have set an end later than Redis can count by PEXPIRE.
-        ttl = string.format('%.0f', math.max(1, math.min(ttl, 9223372036854)))
-        if not window then
-          call('PEXPIRE', value_key, ttl)
+        local text = string.format('%.0f', math.max(1, math.min(ttl, 9223372036854)))
+        if not window and left ~= ttl then
+          call('PEXPIRE', value_key, text)
         end
-        call('PEXPIRE', permits_key, ttl)
+        if permits ~= ttl then
+          call('PEXPIRE', permits_key, text)
+        end
       end
       return sum
     end
