@@ -44,16 +44,19 @@ func TestHistogramOfEachSize(t *testing.T) {
 	assert.Greater(t, h.Percentile(100), time.Minute)
 }
 
-func TestHistogramParse(t *testing.T) {
+func TestHistogramText(t *testing.T) {
 	t.Parallel()
 	var h load.Histogram
-	require.NoError(t, h.Parse(""))
-	require.NoError(t, h.Parse("5:1,100:3"))
+	require.NoError(t, h.UnmarshalText(nil))
+	require.NoError(t, h.UnmarshalText([]byte("5:1,100:3")))
 	assert.InDelta(t, 5, h.Percentile(25), 1)
 	assert.InDelta(t, 100, h.Percentile(100), 1)
 	for _, text := range []string{"x", "1", "1:x", "-1:1", "99999:1"} {
-		assert.Error(t, h.Parse(text), text)
+		assert.Error(t, h.UnmarshalText([]byte(text)), text)
 	}
+	text, err := h.MarshalText()
+	require.NoError(t, err)
+	assert.Equal(t, "5:1,100:3", string(text))
 }
 
 func TestRunCountsWhatItMeasures(t *testing.T) {
@@ -84,6 +87,46 @@ func TestRunCountsWhatItMeasures(t *testing.T) {
 	for i := range seen {
 		assert.Positive(t, seen[i].Load(), "limiter %d was never drawn", i)
 	}
+}
+
+func TestRunDrawsAsItIsTold(t *testing.T) {
+	t.Parallel()
+	const limiters = 100
+	drawn := func(draw load.Draw, callers int) []int64 {
+		asked := make([]atomic.Int64, limiters)
+		load.Run(t.Context(), load.Load{Callers: callers, Limiters: limiters, Draw: draw, Length: 10 * time.Millisecond},
+			func(_ context.Context, i int) (bool, error) { asked[i].Add(1); return true, nil })
+		counts := make([]int64, limiters)
+		for i := range asked {
+			counts[i] = asked[i].Load()
+		}
+		return counts
+	}
+	uniform := drawn(load.Uniform, 2)
+	assert.Greater(t, 3*uniform[limiters-1], uniform[0])
+	zipf := drawn(load.Zipf, 2)
+	assert.Greater(t, zipf[0], 20*zipf[limiters-1])
+	assert.Greater(t, zipf[0], zipf[9])
+	own := drawn(load.Own, 3)
+	assert.Positive(t, own[2])
+	for _, n := range own[3:] {
+		assert.Zero(t, n)
+	}
+}
+
+func TestRunPauses(t *testing.T) {
+	t.Parallel()
+	r := load.Run(t.Context(), load.Load{Callers: 1, Limiters: 1, Pause: 4 * time.Millisecond, Length: 40 * time.Millisecond},
+		func(context.Context, int) (bool, error) { return true, nil })
+	assert.LessOrEqual(t, r.All, int64(22))
+	assert.Less(t, r.Latencies.Percentile(50), time.Millisecond)
+}
+
+func TestRunCountsTheProcessTime(t *testing.T) {
+	t.Parallel()
+	r := load.Run(t.Context(), load.Load{Callers: 1, Limiters: 1, Length: 50 * time.Millisecond},
+		func(context.Context, int) (bool, error) { return true, nil })
+	assert.Positive(t, r.CPU)
 }
 
 func TestRunGivesUpOnCallersThatHang(t *testing.T) {
