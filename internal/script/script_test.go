@@ -662,9 +662,9 @@ return 'done'`)
 		reply, err := call.Run(t.Context(), newConn(rdb))
 		require.NoError(t, err)
 		assert.Equal(t, "done", reply)
+		assert.Equal(t, []string{"", "", "more", "more"}, tokens)
+		assert.Equal(t, []bool{false, true, false, true}, repeated)
 	})
-	assert.Equal(t, []string{"", "", "more", "more"}, tokens)
-	assert.Equal(t, []bool{false, true, false, true}, repeated)
 }
 
 func newConn(rdb script.Redis) *script.Conn { return script.NewConn(rdb, script.DefaultTimeout) }
