@@ -193,8 +193,8 @@ func (r *record) run(ctx context.Context, l *rratelimiter.RateLimiter, moments *
 	}
 	r.ended, r.endedAt = moments.next()
 	r.outcome = outcomeOf(r.err)
-	if r.outcome == failed && r.timeout > 0 && errors.Is(r.err, rratelimiter.ErrUnavailable) {
-		r.outcome = cancelled // on a busy machine it was not sent in time
+	if r.timeout > 0 && errors.Is(r.err, rratelimiter.ErrUnavailable) {
+		r.outcome = cancelled // it went before its answer came: what it was granted goes back
 	}
 }
 
