@@ -5,6 +5,8 @@ import (
 	"slices"
 	"strings"
 	"time"
+
+	"github.com/rratelimiter/rratelimiter/cmd/rrl/internal/output"
 )
 
 // anomaly is something in a limiter's keys that a healthy limiter has not.
@@ -81,11 +83,11 @@ func (f *findings) checkMembers(s *snapshot, st *state) {
 	}
 	if unknown > 0 {
 		f.add("unknown_layout", "%s of %s: no release of Redisson writes such a member",
-			plural(int64(unknown), "member"), s.permits.name)
+			output.Plural(int64(unknown), "member"), s.permits.name)
 	}
 	if future > 0 {
 		f.add("future_members", "%s of %s: dated up to %v ahead of the server, by a client whose clock is fast",
-			plural(int64(future), "member"), s.permits.name, time.Duration(furthest)*time.Millisecond)
+			output.Plural(int64(future), "member"), s.permits.name, time.Duration(furthest)*time.Millisecond)
 	}
 	if len(layouts) > 1 && (layouts["B"] || layouts["C"]) {
 		f.checkMix(s, layouts)
@@ -117,7 +119,7 @@ func (f *findings) checkSum(s *snapshot, st *state, cfg *fields) {
 	if st.Value == nil {
 		if !s.value.exists() && s.card > 0 {
 			f.add("no_value", "key %s is gone while %s are in the set: Redisson grants the whole rate again",
-				s.value.name, plural(inSet, "permit"))
+				s.value.name, output.Plural(inSet, "permit"))
 		}
 		return
 	}
@@ -137,7 +139,7 @@ func (f *findings) checkSum(s *snapshot, st *state, cfg *fields) {
 		case value < -maxDebt:
 			what = "Redisson 3.35 or newer has read a member of 3.16.4 to 3.16.8 as its own; rrl set-rate starts anew"
 		case sum < cfg.rate:
-			what = plural(cfg.rate-sum, "permit") + " lost"
+			what = output.Plural(cfg.rate-sum, "permit") + " lost"
 		}
 		f.add("sum_not_rate", "value %d and %d permits in the set are %d, the rate is %d: %s",
 			value, inSet, sum, cfg.rate, what)

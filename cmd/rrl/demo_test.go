@@ -4,15 +4,15 @@ import (
 	"bytes"
 	"context"
 	"encoding/json"
-	"io"
 	"regexp"
 	"strings"
 	"testing"
 	"testing/synctest"
-	"time"
 
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
+
+	"github.com/rratelimiter/rratelimiter/cmd/rrl/internal/demo"
 )
 
 // inBubble runs a command line on a clock of its own, so that waiting takes no
@@ -63,7 +63,15 @@ func TestDemoAsJSON(t *testing.T) {
 	t.Parallel()
 	got := inBubble(t, "demo", "--json", "--rate", "5/500ms", "--tries", "20", "--timeout", "50ms")
 	require.Equal(t, exitYes, got.code, "%+v", got)
-	var s demoSummary
+	var s struct {
+		Tries, Granted, Denied int
+		HighestInWindow        int64 `json:"highest_in_window"`
+		WithinLimit            *bool `json:"within_limit"`
+		Answers                []struct {
+			Client   int   `json:"client"`
+			WaitedMS int64 `json:"waited_ms"`
+		}
+	}
 	require.NoError(t, json.Unmarshal([]byte(got.stdout), &s))
 	assert.Equal(t, 20, s.Tries)
 	assert.Len(t, s.Answers, 20)
@@ -82,7 +90,7 @@ func TestDemoOfALongIntervalHasAShortTimeline(t *testing.T) {
 	got := inBubble(t, "demo", "--rate", "2/1m", "--tries", "30", "--timeout", "1m")
 	require.Equal(t, exitYes, got.code, "%+v", got)
 	assert.Contains(t, got.stdout, "2 of 2")
-	assert.LessOrEqual(t, strings.Count(got.stdout, "|\n")+strings.Count(got.stdout, "| "), timelineRows)
+	assert.LessOrEqual(t, strings.Count(got.stdout, "|\n")+strings.Count(got.stdout, "| "), 40)
 }
 
 func TestDemoOnAGivenRedisLeavesNothing(t *testing.T) {
@@ -130,50 +138,75 @@ func TestInterruptedDemoLeavesNothing(t *testing.T) {
 	assert.Empty(t, s.Keys())
 }
 
-func TestGrantLogFindsTheFullestInterval(t *testing.T) {
+func TestDemosDrawWhatPassedWhen(t *testing.T) {
 	t.Parallel()
-	for _, c := range []struct {
-		grants  []grant
-		highest int64
-	}{
-		{nil, 0},
-		{[]grant{{0, 3}, {1000, 3}, {2000, 3}}, 3},
-		{[]grant{{0, 3}, {999, 1}}, 4},
-		{[]grant{{0, 1}, {500, 1}, {999, 1}, {1000, 1}, {1500, 1}}, 3},
-		{[]grant{{5000, 1}, {0, 2}, {5500, 2}}, 3},
+	for name, lines := range map[string][]string{
+		"fixed-window": {
+			"fixed window, 100 permits every 1m",
+			" 0:20  |#######                                  | 20 of 20",
+			" 0:25  |.......                                  | 0 of 20",
+			" 1:55  99 calls before its end, 120 after",
+			"user1: 340 calls, 300 granted, 40 denied; most permits within any 1m: 199 (1:55 to 2:03)",
+			"never more than 100 in one window",
+		},
+		"sliding-log": {
+			" 0:10  |#. | 1 of 2    |# | 1 of 1    |  |\n",
+			" 1:50  HSET rate:limit:config limit:ann:/hello 6",
+			"bob: 24 calls, 12 granted, 12 denied; most permits within any 1m: 3 (0:00 to 0:20)",
+			"never over the limit in any minute",
+		},
+		"token-bucket": {
+			"10 tokens                        10 tokens, 5 to borrow\n",
+			" 0:01  |....       | 0 of 1, 3 left     |####       | 1 of 1, 4 left\n",
+			"never more than the bucket held",
+		},
+		"counter": {
+			" 0:25  |##########.......... | 10 of 20  |.................... | 0 of 20\n",
+			"500/30s by user: 700 calls, 600 granted, 100 denied; most permits within any 30s: 500",
+			"never more than the limit in one window",
+		},
 	} {
-		log := grantLog{interval: time.Second, grants: map[string]grant{}}
-		var sum int64
-		for i, one := range c.grants {
-			log.grants[string(rune('a'+i))] = one
-			sum += one.permits
-		}
-		total, highest := log.peak()
-		assert.Equal(t, sum, total)
-		assert.Equal(t, c.highest, highest, "%v", c.grants)
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			got := inBubble(t, "demo", name)
+			require.Equal(t, exitYes, got.code, "%+v", got)
+			assert.Empty(t, got.stderr)
+			assert.NotContains(t, got.stdout, "\x1b", "no colours but on a terminal")
+			for _, line := range lines {
+				assert.Contains(t, got.stdout, line)
+			}
+			for line := range strings.Lines(got.stdout) {
+				assert.Equal(t, strings.TrimRight(line, " \n"), strings.TrimSuffix(line, "\n"), "spaces at the end")
+			}
+		})
 	}
 }
 
-func TestDemoOwnsUpToABrokenLimit(t *testing.T) {
+func TestDemosOfOtherLimitersBringTheirServer(t *testing.T) {
 	t.Parallel()
-	var out bytes.Buffer
-	d := &demo{app: &app{stdout: &out, stderr: io.Discard}}
-	d.cfg.Rate, d.cfg.Interval = 1, time.Second
-	d.done = []try{{client: 1, granted: true}, {client: 1, granted: true}}
-	d.grant = grantLog{interval: time.Second, grants: map[string]grant{"a": {0, 2}}}
-	require.ErrorIs(t, d.report(time.Second), errNo)
-	assert.Contains(t, out.String(), "OVER THE LIMIT")
+	s := newServer(t)
+	for _, sc := range demo.Scenarios() {
+		got := s.rrl("demo", sc.Name)
+		assert.Equal(t, exitError, got.code)
+		assert.Contains(t, got.stderr, "try rrl take "+sc.Name)
+		assert.Empty(t, got.stdout)
 
-	out.Reset()
-	d.grant.grants = map[string]grant{"a": {0, 1}}
-	require.NoError(t, d.report(time.Second))
-	assert.Contains(t, out.String(), "lower bound")
-	assert.NotContains(t, out.String(), "never")
+		got = rrl(t, "demo", sc.Name, "--help")
+		assert.Contains(t, got.stdout, "Examples:")
+		got = rrl(t, "demo", sc.Name, "more")
+		assert.Contains(t, got.stderr, `unexpected argument "more"`)
+	}
+	got := rrlWith(t.Context(), map[string]string{"REDIS_URL": s.url()}, "demo", "sliding-log", "--json")
+	assert.Equal(t, exitYes, got.code)
+	assert.Zero(t, s.TotalConnectionCount())
 }
 
-func TestColours(t *testing.T) {
+func TestAnInterruptedScenarioEndsAtOnce(t *testing.T) {
 	t.Parallel()
-	assert.Equal(t, "word", (&app{}).paint(red, "word"))
-	assert.Equal(t, "\x1b[31mword\x1b[0m", (&app{color: true}).paint(red, "word"))
-	assert.False(t, wantsColor(&bytes.Buffer{}, func(string) string { return "" }))
+	ctx, cancel := context.WithCancel(t.Context())
+	defer cancel()
+	stdout, stderr := &cutOff{after: 3, call: cancel}, &bytes.Buffer{}
+	code := run(ctx, []string{"demo", "fixed-window"}, stdout, stderr, func(string) string { return "" })
+	assert.Equal(t, exitError, code)
+	assert.Equal(t, "rrl: interrupted\n", stderr.String())
 }

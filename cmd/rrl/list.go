@@ -3,19 +3,15 @@ package main
 import (
 	"cmp"
 	"context"
-	"errors"
 	"fmt"
-	"math"
 	"slices"
-	"strconv"
 	"strings"
 	"text/tabwriter"
-	"time"
 
 	"github.com/redis/go-redis/v9"
 	"github.com/spf13/cobra"
 
-	"github.com/rratelimiter/rratelimiter"
+	"github.com/rratelimiter/rratelimiter/cmd/rrl/internal/output"
 )
 
 // scanCount is how many keys one SCAN looks at.
@@ -42,19 +38,16 @@ small steps that don't hold up the server.`,
   rrl ls 'api:*' --json`,
 		Args: cobra.MaximumNArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
-			rdb, err := a.connect()
-			if err != nil {
-				return err
-			}
-			defer func() { _ = rdb.Close() }()
-			limiters, err := list(cmd.Context(), rdb, strings.Join(args, ""))
-			if err != nil {
-				return err
-			}
-			if a.json {
-				return writeJSON(a.stdout, limiters)
-			}
-			return a.printList(limiters)
+			return a.withRedis(func(rdb *redis.Client) error {
+				limiters, err := list(cmd.Context(), rdb, strings.Join(args, ""))
+				if err != nil {
+					return err
+				}
+				if a.out.JSON {
+					return output.WriteJSON(a.out, limiters)
+				}
+				return a.printList(limiters)
+			})
 		},
 	}
 }
@@ -97,7 +90,7 @@ func readConfigs(ctx context.Context, rdb *redis.Client, names []string) ([]list
 	answers := make([]*redis.SliceCmd, len(names))
 	ttls := make([]*redis.DurationCmd, len(names))
 	for i, name := range names {
-		answers[i] = pipe.HMGet(ctx, name, "rate", "interval", "type", "keepAliveTime")
+		answers[i] = pipe.HMGet(ctx, name, fieldNames...)
 		ttls[i] = pipe.PTTL(ctx, name)
 	}
 	// A key may have become another type since SCAN saw it.
@@ -118,77 +111,16 @@ func readConfigs(ctx context.Context, rdb *redis.Client, names []string) ([]list
 	return limiters, nil
 }
 
-// fields are the fields of a limiter's hash, in their own units.
-type fields struct {
-	rate, intervalMS, rateType, keepAliveMS int64
-}
-
-// parseFields reads rate, interval, type and keepAliveTime as HMGET answers
-// them. The last may be missing.
-func parseFields(answer []any) (fields, error) {
-	names := [...]string{"rate", "interval", "type", "keepAliveTime"}
-	if len(answer) != len(names) {
-		return fields{}, errors.New("no fields")
-	}
-	var n [len(names)]int64
-	for i, name := range names {
-		text, ok := answer[i].(string)
-		if !ok {
-			if name == "keepAliveTime" {
-				continue
-			}
-			return fields{}, fmt.Errorf("field %s is missing", name)
-		}
-		var err error
-		if n[i], err = strconv.ParseInt(text, 10, 64); err != nil || n[i] < 0 {
-			return fields{}, fmt.Errorf("field %s is %q, not a whole number from 0", name, text)
-		}
-	}
-	if n[2] > int64(rratelimiter.PerClient) {
-		return fields{}, fmt.Errorf("field type is %d, neither 0 nor 1", n[2])
-	}
-	return fields{rate: n[0], intervalMS: n[1], rateType: n[2], keepAliveMS: n[3]}, nil
-}
-
-// typeName is Redisson's name of the type.
-func (f fields) typeName() string { return rratelimiter.RateType(f.rateType).String() }
-
 func (a *app) printList(limiters []listed) error {
 	if len(limiters) == 0 {
-		_, err := fmt.Fprintln(a.stdout, "no limiters")
+		_, err := fmt.Fprintln(a.out, "no limiters")
 		return err
 	}
-	w := tabwriter.NewWriter(a.stdout, 0, 0, 2, ' ', 0)
-	_, _ = fmt.Fprintln(w, "NAME\tRATE\tTYPE\tKEEP-ALIVE\tEXPIRES IN")
+	w := tabwriter.NewWriter(a.out, 0, 0, 2, ' ', 0)
+	fmt.Fprintln(w, "NAME\tRATE\tTYPE\tKEEP-ALIVE\tEXPIRES IN")
 	for _, l := range limiters {
-		keepAlive := "-"
-		if l.KeepAliveMS > 0 {
-			keepAlive = formatMillis(l.KeepAliveMS)
-		}
-		_, _ = fmt.Fprintf(w, "%s\t%d/%s\t%s\t%s\t%s\n",
-			printable(l.Name), l.Rate, formatMillis(l.IntervalMS), l.Type, keepAlive, formatTTL(l.TTLMS))
+		fmt.Fprintf(w, "%s\t%s\t%s\t%s\t%s\n", output.Printable(l.Name), formatRate(l.Rate, l.IntervalMS), l.Type,
+			formatKeepAlive(l.KeepAliveMS), formatTTL(l.TTLMS))
 	}
 	return w.Flush()
-}
-
-func formatMillis(ms int64) string {
-	if ms > math.MaxInt64/int64(time.Millisecond) {
-		return strconv.FormatInt(ms, 10) + "ms"
-	}
-	return formatDuration(time.Duration(ms) * time.Millisecond)
-}
-
-func formatTTL(ms *int64) string {
-	if ms == nil {
-		return "-"
-	}
-	return formatMillis(*ms)
-}
-
-// printable quotes a name that a terminal would not show as it is.
-func printable(name string) string {
-	if quoted := strconv.Quote(name); quoted != `"`+name+`"` {
-		return quoted
-	}
-	return name
 }

@@ -3,7 +3,6 @@ package main
 import (
 	"encoding/json"
 	"fmt"
-	"math"
 	"testing"
 	"time"
 
@@ -73,10 +72,4 @@ func TestListWalksManyKeys(t *testing.T) {
 	for i, l := range all {
 		require.EqualValues(t, i+1, l.Rate)
 	}
-}
-
-func TestFormatMillisOfLongTimes(t *testing.T) {
-	t.Parallel()
-	assert.Equal(t, "1h", formatMillis(3_600_000))
-	assert.Equal(t, "9223372036854775807ms", formatMillis(math.MaxInt64))
 }

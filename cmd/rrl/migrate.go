@@ -8,6 +8,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/rratelimiter/rratelimiter"
+	"github.com/rratelimiter/rratelimiter/cmd/rrl/internal/output"
 )
 
 func newMigrate(a *app) *cobra.Command {
@@ -26,19 +27,17 @@ unless --client-id names one.`,
 		Example: `  rrl migrate orders`,
 		Args:    named("NAME"),
 		RunE: func(cmd *cobra.Command, args []string) error {
-			rdb, err := a.connect()
-			if err != nil {
-				return err
-			}
-			defer func() { _ = rdb.Close() }()
-			members, err := a.migrate(cmd.Context(), rdb, args[0])
-			if err != nil {
-				return err
-			}
-			return a.print(struct {
-				Name      string `json:"name"`
-				Rewritten int64  `json:"rewritten"`
-			}{args[0], members}, printable(args[0])+": "+plural(members, "member")+" rewritten")
+			name := args[0]
+			return a.withRedis(func(rdb *redis.Client) error {
+				members, err := a.migrate(cmd.Context(), rdb, name)
+				if err != nil {
+					return err
+				}
+				return a.out.Print(struct {
+					Name      string `json:"name"`
+					Rewritten int64  `json:"rewritten"`
+				}{name, members}, output.Printable(name)+": "+output.Plural(members, "member")+" rewritten")
+			})
 		},
 	}
 }

@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/rratelimiter/rratelimiter"
+	"github.com/rratelimiter/rratelimiter/cmd/rrl/internal/output"
 )
 
 // parseRate reads a rate such as 100/1s: permits, a slash, and the interval as
@@ -31,21 +32,8 @@ func parseRate(s string) (permits int64, interval time.Duration, err error) {
 }
 
 // formatRate writes a rate as parseRate reads it.
-func formatRate(permits int64, interval time.Duration) string {
-	return strconv.FormatInt(permits, 10) + "/" + formatDuration(interval)
-}
-
-// formatDuration writes d without the zeros that Duration.String ends in: 1h,
-// not 1h0m0s.
-func formatDuration(d time.Duration) string {
-	s := d.String()
-	if strings.HasSuffix(s, "m0s") {
-		s = strings.TrimSuffix(s, "0s")
-	}
-	if strings.HasSuffix(s, "h0m") {
-		s = strings.TrimSuffix(s, "0m")
-	}
-	return s
+func formatRate(permits, intervalMS int64) string {
+	return strconv.FormatInt(permits, 10) + "/" + output.Millis(intervalMS)
 }
 
 // parseType reads the value of --type.

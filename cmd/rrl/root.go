@@ -5,16 +5,13 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"net/url"
 	"runtime/debug"
 	"slices"
 	"strings"
-	"time"
 
-	"github.com/redis/go-redis/v9"
 	"github.com/spf13/cobra"
 
-	"github.com/rratelimiter/rratelimiter"
+	"github.com/rratelimiter/rratelimiter/cmd/rrl/internal/output"
 )
 
 // Exit codes of every command.
@@ -27,26 +24,23 @@ const (
 // errNo ends a command that worked and whose answer is no; it was printed.
 var errNo = errors.New("the answer is no")
 
-const defaultURL = "redis://127.0.0.1:6379"
-
-// closeTimeout bounds what is done after a command's context has ended.
-const closeTimeout = 2 * time.Second
-
 // app is what the commands share: the persistent flags and where to print.
 type app struct {
-	stdout, stderr io.Writer
-	getenv         func(string) string
-	color          bool
+	out    output.Printer
+	stderr io.Writer
+	getenv func(string) string
 
 	redisURL string
-	json     bool
 	clientID string
 	redisson string
 }
 
 // run executes one command line and returns its exit code.
 func run(ctx context.Context, args []string, stdout, stderr io.Writer, getenv func(string) string) int {
-	a := &app{stdout: stdout, stderr: stderr, getenv: getenv, color: wantsColor(stdout, getenv)}
+	a := &app{
+		out:    output.Printer{Writer: stdout, Color: output.WantsColor(stdout, getenv)},
+		stderr: stderr, getenv: getenv,
+	}
 	root := newRoot(a)
 	root.SetArgs(args)
 	err := root.ExecuteContext(ctx)
@@ -57,9 +51,38 @@ func run(ctx context.Context, args []string, stdout, stderr io.Writer, getenv fu
 		return exitNo
 	}
 	// A flag that can't be parsed hides those after it.
-	a.json = a.json || slices.Contains(args, "--json")
+	a.out.JSON = a.out.JSON || slices.Contains(args, "--json")
 	a.printError(err)
 	return exitError
+}
+
+// printError writes err as people, or programs, expect it on standard error.
+func (a *app) printError(err error) {
+	text := strings.TrimPrefix(err.Error(), "rratelimiter: ")
+	if errors.Is(err, context.Canceled) {
+		text = "interrupted"
+	}
+	if a.out.JSON {
+		_ = output.WriteJSON(a.stderr, struct {
+			Error string `json:"error"`
+		}{text})
+		return
+	}
+	fmt.Fprintln(a.stderr, "rrl: "+text)
+}
+
+// answer prints v where JSON is wanted, else the text, and ends a command by
+// whether the answer is yes.
+func (a *app) answer(v any, text string, yes bool) error {
+	return yesOrNo(yes, a.out.Print(v, text))
+}
+
+// yesOrNo ends a command whose answer was printed, if err is nil.
+func yesOrNo(yes bool, err error) error {
+	if err == nil && !yes {
+		return errNo
+	}
+	return err
 }
 
 func newRoot(a *app) *cobra.Command {
@@ -85,33 +108,25 @@ there; 2 an error, wrong usage included.`,
 		SilenceErrors: true,
 		SilenceUsage:  true,
 	}
-	root.SetOut(a.stdout)
+	root.SetOut(a.out.Writer)
 	root.SetErr(a.stderr)
 
 	flags := root.PersistentFlags()
 	flags.StringVar(&a.redisURL, "redis", "", "`URL` of the server (default $REDIS_URL, else "+defaultURL+")")
-	flags.BoolVar(&a.json, "json", false, "print JSON")
+	flags.BoolVar(&a.out.JSON, "json", false, "print JSON")
 	flags.StringVar(&a.clientID, "client-id", "", "`ID` to act as, where each client has permits of its own (default random)")
 	flags.StringVar(&a.redisson, "redisson", "", "oldest `RELEASE` of Redisson that shares the limiter (default 3.35.0 or newer)")
 
-	const look, permits, rates = "look", "permits", "rates"
-	root.AddGroup(
-		&cobra.Group{ID: look, Title: "Look:"},
-		&cobra.Group{ID: permits, Title: "Permits:"},
-		&cobra.Group{ID: rates, Title: "Limiters:"},
-	)
-	for _, c := range []struct {
-		group string
-		cmd   *cobra.Command
-	}{
-		{look, newDemo(a)}, {look, newShow(a)}, {look, newList(a)},
-		{permits, newAcquire(a)}, {permits, newRelease(a)}, {permits, newTake(a)}, {permits, newThreshold(a)},
-		{rates, newTrySetRate(a)}, {rates, newSetRate(a)}, {rates, newUpdateRate(a)},
-		{rates, newExpire(a)}, {rates, newDelete(a)}, {rates, newMigrate(a)},
-	} {
-		c.cmd.GroupID = c.group
-		root.AddCommand(c.cmd)
+	add := func(title string, commands ...*cobra.Command) {
+		root.AddGroup(&cobra.Group{ID: title, Title: title})
+		for _, c := range commands {
+			c.GroupID = title
+			root.AddCommand(c)
+		}
 	}
+	add("Look:", newDemo(a), newShow(a), newList(a))
+	add("Permits:", newAcquire(a), newRelease(a), newTake(a), newThreshold(a))
+	add("Limiters:", newTrySetRate(a), newSetRate(a), newUpdateRate(a), newExpire(a), newDelete(a), newMigrate(a))
 	return root
 }
 
@@ -127,59 +142,6 @@ func named(names ...string) cobra.PositionalArgs {
 		}
 		return nil
 	}
-}
-
-// connect returns a client of the server that flags and environment name.
-func (a *app) connect() (*redis.Client, error) {
-	address := a.redisURL
-	if address == "" {
-		address = a.getenv("REDIS_URL")
-	}
-	if address == "" {
-		address = defaultURL
-	}
-	opts, err := redis.ParseURL(address)
-	if err != nil {
-		// The text of a url.Error has the URL, and that may have a password.
-		if urlErr, ok := errors.AsType[*url.Error](err); ok {
-			err = urlErr.Err
-		}
-		return nil, fmt.Errorf("the server's URL: %w", err)
-	}
-	// Whoever waits at a terminal wants to hear soon that nobody answers.
-	opts.DialerRetries = 1
-	return redis.NewClient(opts), nil
-}
-
-// withLimiter calls do with the limiter called name.
-func (a *app) withLimiter(ctx context.Context, name string, do func(*rratelimiter.RateLimiter) error) error {
-	rdb, err := a.connect()
-	if err != nil {
-		return err
-	}
-	defer func() { _ = rdb.Close() }()
-	client := a.newClient(rdb, a.clientID)
-	defer closeClient(ctx, client)
-	return do(client.RateLimiter(name))
-}
-
-// newClient returns a client with that id, "" for a random one.
-func (a *app) newClient(rdb *redis.Client, id string) *rratelimiter.Client {
-	var opts []rratelimiter.Option
-	if id != "" {
-		opts = append(opts, rratelimiter.WithClientID(id))
-	}
-	if a.redisson != "" {
-		opts = append(opts, rratelimiter.WithRedissonVersion(a.redisson))
-	}
-	return rratelimiter.New(rdb, opts...)
-}
-
-// closeClient closes a client also when ctx has ended, as after Ctrl-C.
-func closeClient(ctx context.Context, client *rratelimiter.Client) {
-	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), closeTimeout)
-	defer cancel()
-	_ = client.Close(ctx)
 }
 
 // version tells the module's version and the commit it was built from.

@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"context"
 	"encoding/json"
+	"errors"
 	"testing"
 	"time"
 
@@ -46,6 +47,29 @@ func (s server) url() string { return "redis://" + s.Addr() }
 func (s server) rrl(args ...string) outcome {
 	s.t.Helper()
 	return rrl(s.t, append(args, "--redis", s.url())...)
+}
+
+// fails runs a command that must end with an error, on one line.
+func (s server) fails(stderr string, args ...string) {
+	s.t.Helper()
+	got := s.rrl(args...)
+	assert.Equal(s.t, exitError, got.code, "%q", args)
+	assert.Empty(s.t, got.stdout, "%q", args)
+	assert.Contains(s.t, got.stderr, stderr, "%q", args)
+	assert.Regexp(s.t, `^rrl: .*\n$`, got.stderr, "%q", args)
+}
+
+// reachNobody runs commands against a server that is not there.
+func reachNobody(t *testing.T, commands ...[]string) {
+	t.Helper()
+	m := miniredis.RunT(t)
+	url := "redis://" + m.Addr()
+	m.Close()
+	for _, args := range commands {
+		got := rrl(t, append(args, "--redis", url)...)
+		assert.Equal(t, exitError, got.code, "%q", args)
+		assert.Contains(t, got.stderr, "connection refused", "%q", args)
+	}
 }
 
 // object parses the one JSON object on a line of its own that text must be.
@@ -181,13 +205,9 @@ func TestErrors(t *testing.T) {
 		{[]string{"demo", "now"}, `unexpected argument "now"`},
 		{[]string{"frobnicate"}, `unknown command "frobnicate"`},
 	} {
-		got := s.rrl(c.args...)
-		assert.Equal(t, exitError, got.code, "%q", c.args)
-		assert.Empty(t, got.stdout, "%q", c.args)
-		assert.Contains(t, got.stderr, c.stderr, "%q", c.args)
-		assert.Regexp(t, `^rrl: .*\n$`, got.stderr, "%q", c.args)
+		s.fails(c.stderr, c.args...)
 
-		got = rrl(t, append(c.args, "--redis", s.url(), "--json")...)
+		got := rrl(t, append(c.args, "--redis", s.url(), "--json")...)
 		assert.Equal(t, exitError, got.code, "%q", c.args)
 		assert.Empty(t, got.stdout, "%q", c.args)
 		assert.Contains(t, object(t, got.stderr)["error"], c.stderr, "%q", c.args)
@@ -196,17 +216,9 @@ func TestErrors(t *testing.T) {
 
 func TestServerThatIsNotThere(t *testing.T) {
 	t.Parallel()
-	m := miniredis.RunT(t)
-	url := "redis://" + m.Addr()
-	m.Close()
-	for _, args := range [][]string{
-		{"acquire", "orders"}, {"release", "orders"}, {"set-rate", "orders", "1/1s"}, {"delete", "orders"},
-		{"expire", "orders", "1s"}, {"show", "orders"}, {"ls"}, {"demo"},
-	} {
-		got := rrl(t, append(args, "--redis", url)...)
-		assert.Equal(t, exitError, got.code, "%q", args)
-		assert.Contains(t, got.stderr, "connection refused", "%q", args)
-	}
+	reachNobody(t,
+		[]string{"acquire", "orders"}, []string{"release", "orders"}, []string{"set-rate", "orders", "1/1s"}, []string{"delete", "orders"},
+		[]string{"expire", "orders", "1s"}, []string{"show", "orders"}, []string{"ls"}, []string{"demo"})
 }
 
 func TestURL(t *testing.T) {
@@ -252,6 +264,14 @@ func TestInterruptedAcquireEndsAtOnce(t *testing.T) {
 	assert.Eventually(t, func() bool { return s.CommandCount() > before }, 5*time.Second, time.Millisecond)
 	cancel()
 	assert.Equal(t, outcome{exitError, "", "rrl: interrupted\n"}, <-done)
+}
+
+func TestAnswerMakesTheExitCode(t *testing.T) {
+	t.Parallel()
+	failed := errors.New("failed")
+	require.NoError(t, yesOrNo(true, nil))
+	require.ErrorIs(t, yesOrNo(false, nil), errNo)
+	require.Equal(t, failed, yesOrNo(false, failed))
 }
 
 func TestHelp(t *testing.T) {

@@ -1,11 +1,13 @@
 package main
 
 import (
+	"context"
 	"time"
 
 	"github.com/spf13/cobra"
 
 	"github.com/rratelimiter/rratelimiter"
+	"github.com/rratelimiter/rratelimiter/cmd/rrl/internal/output"
 )
 
 // rateFlags are the flags of the commands that take a rate.
@@ -44,118 +46,103 @@ func (f *rateFlags) options() []rratelimiter.RateOption {
 	return nil
 }
 
-func newTrySetRate(a *app) *cobra.Command {
-	var f rateFlags
-	cmd := &cobra.Command{
-		Use:   "try-set-rate NAME RATE",
-		Short: "Give a limiter a rate, unless it has one",
-		Long: `Give a limiter a rate, unless it has one.
+// setter is a command that gives a limiter a rate.
+type setter struct {
+	about     cobra.Command
+	keepState bool // there is a flag for it
+	set       func(*rratelimiter.RateLimiter, context.Context, rratelimiter.Config, ...rratelimiter.RateOption) (bool, error)
+	otherwise string // what is so where the limiter did not get the rate
+}
 
-Exits 1 where the limiter has a rate already; nothing changes then.`,
-		Example: `  rrl try-set-rate orders 100/1s
-  rrl try-set-rate mail 5/1m --type per-client --keep-alive 1h`,
-		Args: named("NAME", "RATE"),
-		RunE: func(cmd *cobra.Command, args []string) error {
-			name := args[0]
-			cfg, err := f.config(args[1])
+func (s setter) command(a *app) *cobra.Command {
+	var f rateFlags
+	cmd := &s.about
+	cmd.Args = named("NAME", "RATE")
+	cmd.RunE = func(cmd *cobra.Command, args []string) error {
+		name := args[0]
+		cfg, err := f.config(args[1])
+		if err != nil {
+			return err
+		}
+		return a.withLimiter(cmd.Context(), name, func(l *rratelimiter.RateLimiter) error {
+			set, err := s.set(l, cmd.Context(), cfg, f.options()...)
 			if err != nil {
 				return err
 			}
-			return a.withLimiter(cmd.Context(), name, func(l *rratelimiter.RateLimiter) error {
-				set, err := l.TrySetRate(cmd.Context(), cfg)
-				if err != nil {
-					return err
-				}
-				return a.printSet(name, cfg, set, "has a rate already, nothing changed")
-			})
-		},
+			text := output.Printable(name) + " " + s.otherwise
+			if set {
+				text = output.Printable(name) + " has " + describe(cfg)
+			}
+			return a.answer(struct {
+				Name string `json:"name"`
+				Set  bool   `json:"set"`
+			}{name, set}, text, set)
+		})
 	}
-	f.add(cmd, false)
+	f.add(cmd, s.keepState)
 	return cmd
+}
+
+func newTrySetRate(a *app) *cobra.Command {
+	return setter{
+		about: cobra.Command{
+			Use:   "try-set-rate NAME RATE",
+			Short: "Give a limiter a rate, unless it has one",
+			Long: `Give a limiter a rate, unless it has one.
+
+Exits 1 where the limiter has a rate already; nothing changes then.`,
+			Example: `  rrl try-set-rate orders 100/1s
+  rrl try-set-rate mail 5/1m --type per-client --keep-alive 1h`,
+		},
+		set: func(l *rratelimiter.RateLimiter, ctx context.Context, cfg rratelimiter.Config, _ ...rratelimiter.RateOption) (bool, error) {
+			return l.TrySetRate(ctx, cfg)
+		},
+		otherwise: "has a rate already, nothing changed",
+	}.command(a)
 }
 
 func newSetRate(a *app) *cobra.Command {
-	var f rateFlags
-	cmd := &cobra.Command{
-		Use:   "set-rate NAME RATE",
-		Short: "Set a limiter's rate, whatever it was",
-		Long: `Set a limiter's rate, whatever it was. The limiter starts full, unless
+	return setter{
+		about: cobra.Command{
+			Use:   "set-rate NAME RATE",
+			Short: "Set a limiter's rate, whatever it was",
+			Long: `Set a limiter's rate, whatever it was. The limiter starts full, unless
 --keep-state is given.`,
-		Example: `  rrl set-rate orders 100/1s
+			Example: `  rrl set-rate orders 100/1s
   rrl set-rate orders 200/1s --keep-state`,
-		Args: named("NAME", "RATE"),
-		RunE: func(cmd *cobra.Command, args []string) error {
-			name := args[0]
-			cfg, err := f.config(args[1])
-			if err != nil {
-				return err
-			}
-			return a.withLimiter(cmd.Context(), name, func(l *rratelimiter.RateLimiter) error {
-				if err := l.SetRate(cmd.Context(), cfg, f.options()...); err != nil {
-					return err
-				}
-				return a.printSet(name, cfg, true, "")
-			})
 		},
-	}
-	f.add(cmd, true)
-	return cmd
+		keepState: true,
+		set: func(l *rratelimiter.RateLimiter, ctx context.Context, cfg rratelimiter.Config, opts ...rratelimiter.RateOption) (bool, error) {
+			return true, l.SetRate(ctx, cfg, opts...)
+		},
+	}.command(a)
 }
 
 func newUpdateRate(a *app) *cobra.Command {
-	var f rateFlags
-	cmd := &cobra.Command{
-		Use:   "update-rate NAME RATE",
-		Short: "Change the rate of a limiter that has one",
-		Long: `Change the rate of a limiter that has one. The limiter starts full, unless
+	return setter{
+		about: cobra.Command{
+			Use:   "update-rate NAME RATE",
+			Short: "Change the rate of a limiter that has one",
+			Long: `Change the rate of a limiter that has one. The limiter starts full, unless
 --keep-state is given.
 
 Exits 1 where there is no such limiter; none is made then.`,
-		Example: `  rrl update-rate orders 50/1s --keep-state`,
-		Args:    named("NAME", "RATE"),
-		RunE: func(cmd *cobra.Command, args []string) error {
-			name := args[0]
-			cfg, err := f.config(args[1])
-			if err != nil {
-				return err
-			}
-			return a.withLimiter(cmd.Context(), name, func(l *rratelimiter.RateLimiter) error {
-				updated, err := l.UpdateRate(cmd.Context(), cfg, f.options()...)
-				if err != nil {
-					return err
-				}
-				return a.printSet(name, cfg, updated, "has no rate, nothing changed")
-			})
+			Example: `  rrl update-rate orders 50/1s --keep-state`,
 		},
-	}
-	f.add(cmd, true)
-	return cmd
-}
-
-// printSet prints whether the limiter got the configuration.
-func (a *app) printSet(name string, cfg rratelimiter.Config, set bool, otherwise string) error {
-	text := printable(name) + " " + otherwise
-	if set {
-		text = printable(name) + " has " + describe(cfg)
-	}
-	err := a.print(struct {
-		Name string `json:"name"`
-		Set  bool   `json:"set"`
-	}{name, set}, text)
-	if err == nil && !set {
-		return errNo
-	}
-	return err
+		keepState: true,
+		set:       (*rratelimiter.RateLimiter).UpdateRate,
+		otherwise: "has no rate, nothing changed",
+	}.command(a)
 }
 
 // describe puts a configuration in words.
 func describe(cfg rratelimiter.Config) string {
-	s := plural(cfg.Rate, "permit") + " every " + formatDuration(cfg.Interval)
+	s := output.Rate(cfg.Rate, cfg.Interval)
 	if cfg.Type == rratelimiter.PerClient {
 		s += " for each client"
 	}
 	if cfg.KeepAlive > 0 {
-		s += ", deleted when unused for " + formatDuration(cfg.KeepAlive)
+		s += ", deleted when unused for " + output.Duration(cfg.KeepAlive)
 	}
 	return s
 }

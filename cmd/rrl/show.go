@@ -11,8 +11,12 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/rratelimiter/rratelimiter"
+	"github.com/rratelimiter/rratelimiter/cmd/rrl/internal/output"
 	"github.com/rratelimiter/rratelimiter/internal/redisson"
 )
+
+// maxClients is how many clients are read at most.
+const maxClients = 100
 
 // shown is all that show tells. Rate, interval, type and keep-alive time are
 // nil where they can't be read.
@@ -48,36 +52,30 @@ Exits 1 where there is no such limiter.`,
 			if limit < 0 {
 				return errors.New("--limit is negative")
 			}
-			rdb, err := a.connect()
-			if err != nil {
-				return err
-			}
-			defer func() { _ = rdb.Close() }()
-			found, err := look(cmd.Context(), rdb, args[0], a.clientID)
-			if err != nil {
-				return fmt.Errorf("show %q: %w", args[0], err)
-			}
-			for i := range found.States {
-				st := &found.States[i]
-				st.Permits = st.Permits[:min(limit, len(st.Permits))]
-			}
-			if a.json {
-				err = writeJSON(a.stdout, found)
-			} else {
-				err = a.printShown(found)
-			}
-			if err == nil && !found.Exists {
-				return errNo
-			}
-			return err
+			return a.withRedis(func(rdb *redis.Client) error {
+				found, err := inspect(cmd.Context(), rdb, args[0], a.clientID)
+				if err != nil {
+					return fmt.Errorf("show %q: %w", args[0], err)
+				}
+				for i := range found.States {
+					st := &found.States[i]
+					st.Permits = st.Permits[:min(limit, len(st.Permits))]
+				}
+				if a.out.JSON {
+					err = output.WriteJSON(a.out, found)
+				} else {
+					err = a.printShown(found)
+				}
+				return yesOrNo(found.Exists, err)
+			})
 		},
 	}
 	cmd.Flags().IntVar(&limit, "limit", 20, "show at most this many permits in use")
 	return cmd
 }
 
-// look reads a limiter and judges it.
-func look(ctx context.Context, rdb *redis.Client, name, clientID string) (*shown, error) {
+// inspect reads a limiter and judges it.
+func inspect(ctx context.Context, rdb *redis.Client, name, clientID string) (*shown, error) {
 	k := redisson.KeysOf(name, clientID)
 	shared, err := readSnapshot(ctx, rdb, k.Config, k.Value, k.Permits)
 	if err != nil {
@@ -104,7 +102,7 @@ func look(ctx context.Context, rdb *redis.Client, name, clientID string) (*shown
 			found.Anomalies.add("keys_of_other_type", "keys %s, %s are left from when all clients shared the permits",
 				k.Value, k.Permits)
 		}
-		return found, found.lookAtClients(ctx, rdb, name, clientID, cfg)
+		return found, found.inspectClients(ctx, rdb, name, clientID, cfg)
 	}
 	st := newState(shared, cfg, nil)
 	found.Anomalies.checkState(shared, &st, cfg)
@@ -112,8 +110,8 @@ func look(ctx context.Context, rdb *redis.Client, name, clientID string) (*shown
 	return found, nil
 }
 
-// lookAtClients adds the states of one client, or of all.
-func (f *shown) lookAtClients(ctx context.Context, rdb *redis.Client, name, clientID string, cfg *fields) error {
+// inspectClients adds the states of one client, or of all.
+func (f *shown) inspectClients(ctx context.Context, rdb *redis.Client, name, clientID string, cfg *fields) error {
 	ids := []string{clientID}
 	if clientID == "" {
 		var err error
@@ -136,18 +134,18 @@ func (f *shown) lookAtClients(ctx context.Context, rdb *redis.Client, name, clie
 }
 
 func (a *app) printShown(s *shown) error {
-	w := tabwriter.NewWriter(a.stdout, 0, 0, 2, ' ', 0)
+	w := tabwriter.NewWriter(a.out, 0, 0, 2, ' ', 0)
 	line := func(format string, args ...any) { _, _ = fmt.Fprintf(w, format+"\n", args...) }
-	name := a.paint(bold, printable(s.Name))
+	name := a.out.Paint(output.Bold, output.Printable(s.Name))
 	if !s.Exists {
 		line("%s: no such limiter", name)
 		return w.Flush()
 	}
 	line("%s", name)
 	if s.Rate != nil {
-		line("  rate\t%d/%s", *s.Rate, formatMillis(*s.IntervalMS))
+		line("  rate\t%s", formatRate(*s.Rate, *s.IntervalMS))
 		line("  type\t%s", *s.Type)
-		line("  keep-alive\t%s", orNever(*s.KeepAliveMS))
+		line("  keep-alive\t%s", formatKeepAlive(*s.KeepAliveMS))
 	}
 	line("  expires in\t%s", formatTTL(s.TTLMS))
 	if s.Clients > 0 {
@@ -160,7 +158,7 @@ func (a *app) printShown(s *shown) error {
 		line("\nand %d more clients", more)
 	}
 	if len(s.Anomalies) > 0 {
-		line("\n%s", a.paint(red, "not as it should be"))
+		line("\n%s", a.out.Paint(output.Red, "not as it should be"))
 	}
 	for _, found := range s.Anomalies {
 		line("  - %s", found.Text)
@@ -171,7 +169,7 @@ func (a *app) printShown(s *shown) error {
 func printState(line func(format string, args ...any), st *state, rate *int64) {
 	line("")
 	if st.ClientID != nil {
-		line("client %s", printable(*st.ClientID))
+		line("client %s", output.Printable(*st.ClientID))
 	}
 	free := "unknown"
 	if st.Free != nil {
@@ -188,7 +186,7 @@ func printState(line func(format string, args ...any), st *state, rate *int64) {
 	line("  in use\t%d", st.InUse)
 	line("  run out\t%d, to be reclaimed by coming requests", st.RunOut)
 	line("  value\t%s, expires in %s", value, formatTTL(st.ValueTTLMS))
-	line("  set\t%s, expires in %s", plural(st.Members, "member"), formatTTL(st.PermitsTTLMS))
+	line("  set\t%s, expires in %s", output.Plural(st.Members, "member"), formatTTL(st.PermitsTTLMS))
 	if len(st.Permits) == 0 {
 		return
 	}
@@ -198,19 +196,12 @@ func printState(line func(format string, args ...any), st *state, rate *int64) {
 		if p.BackInMS != nil {
 			back = "now"
 			if *p.BackInMS > 0 {
-				back = formatMillis(*p.BackInMS)
+				back = output.Millis(*p.BackInMS)
 			}
 		}
-		line("  %s\t%s\t%d\t%s\t%s", formatMillis(p.AgeMS), back, p.Permits, p.Layout, p.ID)
+		line("  %s\t%s\t%d\t%s\t%s", output.Millis(p.AgeMS), back, p.Permits, p.Layout, p.ID)
 	}
 	if more := st.Members - int64(len(st.Permits)); more > 0 {
 		line("  and %d more", more)
 	}
-}
-
-func orNever(ms int64) string {
-	if ms == 0 {
-		return "-"
-	}
-	return formatMillis(ms)
 }

@@ -9,22 +9,12 @@ import (
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
 
+	"github.com/rratelimiter/rratelimiter/cmd/rrl/internal/output"
 	"github.com/rratelimiter/rratelimiter/fixedwindow"
 	"github.com/rratelimiter/rratelimiter/limit"
 	"github.com/rratelimiter/rratelimiter/slidinglog"
 	"github.com/rratelimiter/rratelimiter/tokenbucket"
 )
-
-// Names of the other limiters, as take and demo call them.
-const (
-	fixedWindow = "fixed-window"
-	counter     = "counter"
-	slidingLog  = "sliding-log"
-	tokenBucket = "token-bucket"
-)
-
-// articlesHash is the key of thresholds that services have in common.
-const articlesHash = "rate:limit:config"
 
 // kind is one of the other limiters, as take offers it. Its flags are required
 // where they have no default; make reads them.
@@ -37,9 +27,9 @@ type kind struct {
 
 func newTake(a *app) *cobra.Command {
 	kinds := []kind{
-		windowKind(fixedWindow, "Take permits of a fixed window",
+		windowKind("fixed-window", "Take permits of a fixed window",
 			"  rrl take fixed-window api:limit:user1 --limit 100/1m"),
-		windowKind(counter, "Take permits of a counter, which shares keys with the fixed window",
+		windowKind("counter", "Take permits of a counter, which shares keys with the fixed window",
 			"  rrl take counter ip:10.0.0.7:/orders --limit 10/1s"),
 		logKind(), bucketKind(),
 	}
@@ -80,27 +70,18 @@ func newTakeOf(a *app, k kind) *cobra.Command {
 		Example: k.example,
 		Args:    named("KEY"),
 		RunE: func(cmd *cobra.Command, args []string) error {
-			rdb, err := a.connect()
-			if err != nil {
-				return err
-			}
-			defer func() { _ = rdb.Close() }()
-			limiter, err := k.make(rdb)
-			if err != nil {
-				return err
-			}
-			d, err := limiter.Take(cmd.Context(), args[0], permits)
-			if err != nil {
-				return err
-			}
-			answer := takenOf(k.name, args[0], permits, d)
-			if err := a.print(answer, answer.String()); err != nil {
-				return err
-			}
-			if !d.Granted {
-				return errNo
-			}
-			return nil
+			return a.withRedis(func(rdb *redis.Client) error {
+				limiter, err := k.make(rdb)
+				if err != nil {
+					return err
+				}
+				d, err := limiter.Take(cmd.Context(), args[0], permits)
+				if err != nil {
+					return err
+				}
+				answer := taken{k.name, args[0], permits, output.DecisionOf(d)}
+				return a.answer(answer, answer.String(), d.Granted)
+			})
 		},
 	}
 	k.flags(cmd.Flags())
@@ -128,11 +109,11 @@ func windowKind(name, short, example string) kind {
 func logKind() kind {
 	var rate, thresholds string
 	return kind{
-		name: slidingLog, short: "Take permits of a sliding log",
-		example: "  rrl take sliding-log limit:ann:/orders --limit 3/1m --thresholds " + articlesHash, required: []string{"limit"},
+		name: "sliding-log", short: "Take permits of a sliding log",
+		example: "  rrl take sliding-log limit:ann:/orders --limit 3/1m --thresholds " + commonHash, required: []string{"limit"},
 		flags: func(f *pflag.FlagSet) {
 			f.StringVar(&rate, "limit", "", "a `RATE`, such as 3/1m: so many permits in any such span")
-			f.StringVar(&thresholds, "thresholds", "", "`KEY` of the hash with limits of single keys, such as "+articlesHash)
+			f.StringVar(&thresholds, "thresholds", "", "`KEY` of the hash with limits of single keys, such as "+commonHash)
 		},
 		make: func(rdb redis.UniversalClient) (limit.Limiter, error) {
 			permits, window, err := parseRate(rate)
@@ -147,7 +128,7 @@ func bucketKind() kind {
 		refill string
 	)
 	return kind{
-		name: tokenBucket, short: "Take tokens out of a bucket",
+		name: "token-bucket", short: "Take tokens out of a bucket",
 		example: "  rrl take token-bucket jobs:ann --capacity 10 --refill 1/1s --permits 3", required: []string{"capacity", "refill"},
 		flags: func(f *pflag.FlagSet) {
 			f.Int64Var(&cfg.Capacity, "capacity", 0, "how many tokens a full bucket has")
@@ -162,23 +143,12 @@ func bucketKind() kind {
 	}
 }
 
-// taken is the answer of one take: the Decision, in milliseconds.
+// taken is the answer of one take.
 type taken struct {
-	Limiter      string `json:"limiter"`
-	Key          string `json:"key"`
-	Permits      int64  `json:"permits"`
-	Granted      bool   `json:"granted"`
-	Limit        int64  `json:"limit"`
-	Remaining    int64  `json:"remaining"`
-	RetryAfterMS int64  `json:"retry_after_ms"`
-	ResetAfterMS int64  `json:"reset_after_ms"`
-}
-
-func takenOf(limiter, key string, permits int64, d limit.Decision) taken {
-	return taken{
-		Limiter: limiter, Key: key, Permits: permits, Granted: d.Granted, Limit: d.Limit, Remaining: d.Remaining,
-		RetryAfterMS: d.RetryAfter.Milliseconds(), ResetAfterMS: d.ResetAfter.Milliseconds(),
-	}
+	Limiter string `json:"limiter"`
+	Key     string `json:"key"`
+	Permits int64  `json:"permits"`
+	output.Decision
 }
 
 func (t taken) String() string {

@@ -8,6 +8,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/rratelimiter/rratelimiter"
+	"github.com/rratelimiter/rratelimiter/cmd/rrl/internal/output"
 )
 
 func newExpire(a *app) *cobra.Command {
@@ -39,12 +40,12 @@ Exits 1 where nothing changed: there is no such limiter, or nothing to clear.`,
 			return a.withLimiter(cmd.Context(), name, func(l *rratelimiter.RateLimiter) error {
 				var changed bool
 				var err error
-				text := printable(name) + " no longer expires"
+				text := output.Printable(name) + " no longer expires"
 				if forget {
 					changed, err = l.ClearExpire(cmd.Context())
 				} else {
 					changed, err = l.Expire(cmd.Context(), ttl)
-					text = printable(name) + " expires in " + formatDuration(ttl)
+					text = output.Printable(name) + " expires in " + output.Duration(ttl)
 				}
 				if err != nil {
 					return err
@@ -84,7 +85,7 @@ Exits 1 where there is no such limiter.`,
 				if err != nil {
 					return err
 				}
-				return a.printChanged(name, "deleted", deleted, "deleted "+printable(name))
+				return a.printChanged(name, "deleted", deleted, "deleted "+output.Printable(name))
 			})
 		},
 	}
@@ -93,13 +94,7 @@ Exits 1 where there is no such limiter.`,
 // printChanged prints the outcome of a change, under the given JSON field.
 func (a *app) printChanged(name, field string, changed bool, text string) error {
 	if !changed {
-		text = printable(name) + ": nothing changed"
+		text = output.Printable(name) + ": nothing changed"
 	}
-	if err := a.print(map[string]any{"name": name, field: changed}, text); err != nil {
-		return err
-	}
-	if !changed {
-		return errNo
-	}
-	return nil
+	return a.answer(map[string]any{"name": name, field: changed}, text, changed)
 }

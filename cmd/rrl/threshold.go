@@ -9,8 +9,12 @@ import (
 	"github.com/redis/go-redis/v9"
 	"github.com/spf13/cobra"
 
+	"github.com/rratelimiter/rratelimiter/cmd/rrl/internal/output"
 	"github.com/rratelimiter/rratelimiter/slidinglog"
 )
+
+// commonHash is the key of thresholds that services have in common.
+const commonHash = "rate:limit:config"
 
 func newThreshold(a *app) *cobra.Command {
 	var (
@@ -35,34 +39,29 @@ Exits 1 where there is no threshold to show.`,
 			return named("KEY")(cmd, args)
 		},
 		RunE: func(cmd *cobra.Command, args []string) error {
-			rdb, err := a.connect()
-			if err != nil {
-				return err
-			}
-			defer func() { _ = rdb.Close() }()
-			t := thresholds{rdb: rdb, hash: hash, key: args[0]}
-			// The rule plays no part here, but a log must have one.
-			t.log = slidinglog.New(rdb, slidinglog.Config{Limit: 1, Window: time.Minute, Thresholds: hash})
-			var answer threshold
-			switch {
-			case forget:
-				answer, err = t.reset(cmd.Context())
-			case len(args) == 2:
-				answer, err = t.set(cmd.Context(), args[1])
-			default:
-				answer, err = t.show(cmd.Context())
-			}
-			if err == nil {
-				err = a.print(answer, answer.String())
-			}
-			if err == nil && answer.Threshold == nil && !forget {
-				return errNo
-			}
-			return err
+			return a.withRedis(func(rdb *redis.Client) error {
+				t := thresholds{rdb: rdb, hash: hash, key: args[0]}
+				// The rule plays no part here, but a log must have one.
+				t.log = slidinglog.New(rdb, slidinglog.Config{Limit: 1, Window: time.Minute, Thresholds: hash})
+				var answer threshold
+				var err error
+				switch {
+				case forget:
+					answer, err = t.reset(cmd.Context())
+				case len(args) == 2:
+					answer, err = t.set(cmd.Context(), args[1])
+				default:
+					answer, err = t.show(cmd.Context())
+				}
+				if err != nil {
+					return err
+				}
+				return a.answer(answer, answer.String(), answer.Threshold != nil || forget)
+			})
 		},
 	}
 	flags := cmd.Flags()
-	flags.StringVar(&hash, "thresholds", articlesHash, "`KEY` of the hash that has the thresholds")
+	flags.StringVar(&hash, "thresholds", commonHash, "`KEY` of the hash that has the thresholds")
 	flags.BoolVar(&forget, "reset", false, "remove the threshold")
 	return cmd
 }
@@ -75,9 +74,9 @@ type threshold struct {
 
 func (t threshold) String() string {
 	if t.Threshold == nil {
-		return printable(t.Key) + " has no threshold"
+		return output.Printable(t.Key) + " has no threshold"
 	}
-	return fmt.Sprintf("%s has a threshold of %d", printable(t.Key), *t.Threshold)
+	return fmt.Sprintf("%s has a threshold of %d", output.Printable(t.Key), *t.Threshold)
 }
 
 // thresholds reads and writes the threshold of a key.

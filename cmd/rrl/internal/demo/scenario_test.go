@@ -1,28 +1,31 @@
-package main
+package demo
 
 import (
 	"bytes"
-	"context"
 	"encoding/json"
-	"strings"
+	"slices"
 	"testing"
 	"time"
 
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
+	"github.com/rratelimiter/rratelimiter/cmd/rrl/internal/output"
 	"github.com/rratelimiter/rratelimiter/limit"
 )
 
-// toldAsJSON runs a scenario and returns its summary, which must say that each
+// runAsJSON runs a scenario and returns its summary, which must say that each
 // limiter has kept to its rule.
-func toldAsJSON(t *testing.T, name string) storySummary {
+func runAsJSON(t *testing.T, name string) scenarioSummary {
 	t.Helper()
-	got := rrl(t, "demo", name, "--json")
-	require.Equal(t, exitYes, got.code, "%+v", got)
-	require.Empty(t, got.stderr)
-	var s storySummary
-	require.NoError(t, json.Unmarshal([]byte(got.stdout), &s))
+	i := slices.IndexFunc(Scenarios(), func(s Scenario) bool { return s.Name == name })
+	require.NotEqual(t, -1, i)
+	var out bytes.Buffer
+	kept, err := scenarios[i].Run(t.Context(), &output.Printer{Writer: &out, JSON: true})
+	require.NoError(t, err)
+	assert.True(t, kept)
+	var s scenarioSummary
+	require.NoError(t, json.Unmarshal(out.Bytes(), &s))
 	assert.Equal(t, name, s.Demo)
 	assert.True(t, s.Kept)
 	for _, l := range s.Lanes {
@@ -48,7 +51,7 @@ func (l laneSummary) granted(from, to time.Duration) (granted, calls int) {
 
 func TestDemoOfTheFixedWindow(t *testing.T) {
 	t.Parallel()
-	s := toldAsJSON(t, fixedWindow)
+	s := runAsJSON(t, "fixed-window")
 	require.Len(t, s.Lanes, 1)
 	granted, calls := s.Lanes[0].granted(0, time.Minute)
 	assert.Equal(t, 120, calls)
@@ -59,7 +62,7 @@ func TestDemoOfTheFixedWindow(t *testing.T) {
 
 func TestDemoOfTheSlidingLog(t *testing.T) {
 	t.Parallel()
-	s := toldAsJSON(t, slidingLog)
+	s := runAsJSON(t, "sliding-log")
 	require.Len(t, s.Lanes, 3)
 	for i, highest := range []int64{6, 3, 3} {
 		assert.Equal(t, highest, s.Lanes[i].HighestInWindow)
@@ -80,7 +83,7 @@ func TestDemoOfTheSlidingLog(t *testing.T) {
 
 func TestDemoOfTheTokenBucket(t *testing.T) {
 	t.Parallel()
-	s := toldAsJSON(t, tokenBucket)
+	s := runAsJSON(t, "token-bucket")
 	require.Len(t, s.Lanes, 2)
 	strict, lender := s.Lanes[0], s.Lanes[1]
 	assert.Equal(t, strict.Calls, lender.Calls)
@@ -96,7 +99,7 @@ func TestDemoOfTheTokenBucket(t *testing.T) {
 
 func TestDemoOfTheCounter(t *testing.T) {
 	t.Parallel()
-	s := toldAsJSON(t, counter)
+	s := runAsJSON(t, "counter")
 	require.Len(t, s.Lanes, 2)
 	for second := range 35 {
 		from := time.Duration(second) * time.Second
@@ -107,79 +110,6 @@ func TestDemoOfTheCounter(t *testing.T) {
 	granted, calls := s.Lanes[1].granted(0, 30*time.Second)
 	assert.Equal(t, 600, calls)
 	assert.Equal(t, 500, granted)
-}
-
-func TestDemosDrawWhatPassedWhen(t *testing.T) {
-	t.Parallel()
-	for name, lines := range map[string][]string{
-		fixedWindow: {
-			"fixed window, 100 permits every 1m",
-			" 0:20  |#######                                  | 20 of 20",
-			" 0:25  |.......                                  | 0 of 20",
-			" 1:55  99 calls before its end, 120 after",
-			"user1: 340 calls, 300 granted, 40 denied; most permits within any 1m: 199 (1:55 to 2:03)",
-			"never more than 100 in one window",
-		},
-		slidingLog: {
-			" 0:10  |#. | 1 of 2    |# | 1 of 1    |  |\n",
-			" 1:50  HSET rate:limit:config limit:ann:/hello 6",
-			"bob: 24 calls, 12 granted, 12 denied; most permits within any 1m: 3 (0:00 to 0:20)",
-			"never over the limit in any minute",
-		},
-		tokenBucket: {
-			"10 tokens                        10 tokens, 5 to borrow\n",
-			" 0:01  |....       | 0 of 1, 3 left     |####       | 1 of 1, 4 left\n",
-			"never more than the bucket held",
-		},
-		counter: {
-			" 0:25  |##########.......... | 10 of 20  |.................... | 0 of 20\n",
-			"500/30s by user: 700 calls, 600 granted, 100 denied; most permits within any 30s: 500",
-			"never more than the limit in one window",
-		},
-	} {
-		t.Run(name, func(t *testing.T) {
-			t.Parallel()
-			got := inBubble(t, "demo", name)
-			require.Equal(t, exitYes, got.code, "%+v", got)
-			assert.Empty(t, got.stderr)
-			assert.NotContains(t, got.stdout, "\x1b", "no colours but on a terminal")
-			for _, line := range lines {
-				assert.Contains(t, got.stdout, line)
-			}
-			for line := range strings.Lines(got.stdout) {
-				assert.Equal(t, strings.TrimRight(line, " \n"), strings.TrimSuffix(line, "\n"), "spaces at the end")
-			}
-		})
-	}
-}
-
-func TestDemosOfOtherLimitersBringTheirServer(t *testing.T) {
-	t.Parallel()
-	s := newServer(t)
-	for _, sc := range scenarios {
-		got := s.rrl("demo", sc.name)
-		assert.Equal(t, exitError, got.code)
-		assert.Contains(t, got.stderr, "try rrl take "+sc.name)
-		assert.Empty(t, got.stdout)
-
-		got = rrl(t, "demo", sc.name, "--help")
-		assert.Contains(t, got.stdout, "Examples:")
-		got = rrl(t, "demo", sc.name, "more")
-		assert.Contains(t, got.stderr, `unexpected argument "more"`)
-	}
-	got := rrlWith(t.Context(), map[string]string{"REDIS_URL": s.url()}, "demo", slidingLog, "--json")
-	assert.Equal(t, exitYes, got.code)
-	assert.Zero(t, s.TotalConnectionCount())
-}
-
-func TestAnInterruptedScenarioEndsAtOnce(t *testing.T) {
-	t.Parallel()
-	ctx, cancel := context.WithCancel(t.Context())
-	defer cancel()
-	stdout, stderr := &cutOff{after: 3, call: cancel}, &bytes.Buffer{}
-	code := run(ctx, []string{"demo", fixedWindow}, stdout, stderr, func(string) string { return "" })
-	assert.Equal(t, exitError, code)
-	assert.Equal(t, "rrl: interrupted\n", stderr.String())
 }
 
 func TestScenariosOwnUpToABrokenRule(t *testing.T) {
@@ -212,9 +142,10 @@ func TestScenariosOwnUpToABrokenRule(t *testing.T) {
 		assert.False(t, c.rule(c.broken), name)
 
 		var out bytes.Buffer
-		a := &app{stdout: &out}
-		s := &story{kept: "all well", lanes: []*lane{{name: "one", rule: c.rule, window: time.Second, answers: c.broken}}}
-		require.ErrorIs(t, a.conclude(name, s), errNo)
+		p := &plan{kept: "all well", lanes: []*lane{{name: "one", rule: c.rule, window: time.Second, answers: c.broken}}}
+		kept, err := p.report(&output.Printer{Writer: &out}, name)
+		require.NoError(t, err)
+		assert.False(t, kept)
 		assert.Contains(t, out.String(), "OVER THE LIMIT")
 		assert.NotContains(t, out.String(), "all well")
 	}

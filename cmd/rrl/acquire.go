@@ -9,6 +9,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/rratelimiter/rratelimiter"
+	"github.com/rratelimiter/rratelimiter/cmd/rrl/internal/output"
 )
 
 func newAcquire(a *app) *cobra.Command {
@@ -37,13 +38,7 @@ Exits 0 where the permits were granted, 1 where not.`,
 				if err != nil {
 					return err
 				}
-				if err := a.print(answer, answer.String()); err != nil {
-					return err
-				}
-				if !answer.Granted {
-					return errNo
-				}
-				return nil
+				return a.answer(answer, answer.String(), answer.Granted)
 			})
 		},
 	}
@@ -87,10 +82,19 @@ func acquire(ctx context.Context, l *rratelimiter.RateLimiter, permits int64, ti
 	return answer, err
 }
 
+// millis returns d in milliseconds for JSON; nil stands for none.
+func millis(d time.Duration) *int64 {
+	if d < 0 {
+		return nil
+	}
+	ms := d.Milliseconds()
+	return &ms
+}
+
 func (a acquired) String() string {
-	s := "denied " + plural(a.Permits, "permit")
+	s := "denied " + output.Plural(a.Permits, "permit")
 	if a.Granted {
-		s = "granted " + plural(a.Permits, "permit")
+		s = "granted " + output.Plural(a.Permits, "permit")
 	}
 	if a.WaitedMS > 0 {
 		s += fmt.Sprintf(" after %dms", a.WaitedMS)
@@ -116,10 +120,10 @@ func newRelease(a *app) *cobra.Command {
 				if err := l.Release(cmd.Context(), permits); err != nil {
 					return err
 				}
-				return a.print(struct {
+				return a.out.Print(struct {
 					Name     string `json:"name"`
 					Released int64  `json:"released"`
-				}{l.Name(), permits}, "gave back "+plural(permits, "permit"))
+				}{l.Name(), permits}, "gave back "+output.Plural(permits, "permit"))
 			})
 		},
 	}

@@ -1,0 +1,109 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+
+	"github.com/rratelimiter/rratelimiter/internal/redisson"
+)
+
+// maxMembers is how many members of a set are read at most.
+const maxMembers = 5000
+
+// snapshot is what Redis held under a limiter's keys at one moment.
+type snapshot struct {
+	nowMS   int64
+	config  keyState
+	value   keyState
+	permits keyState
+
+	fields  []any     // as HMGET answers
+	number  string    // the value's text
+	card    int64     // members of the set
+	members []redis.Z // the oldest maxMembers of them
+}
+
+// keyState tells the type of a key and its time to live, negative for none.
+type keyState struct {
+	name, kind string
+	ttl        time.Duration
+}
+
+// isWindow tells whether the value has an end of its own: a Redisson before
+// 3.13.3 counts a fixed window by it.
+func (s *snapshot) isWindow(interval time.Duration) bool {
+	if s.value.kind != "string" || s.value.ttl < 0 || s.value.ttl > interval {
+		return false
+	}
+	later := func(k keyState) bool { return k.ttl < 0 || k.ttl > s.value.ttl+time.Second }
+	return later(s.config) && later(s.permits)
+}
+
+func (k keyState) exists() bool           { return k.kind != "none" }
+func (k keyState) wrong(kind string) bool { return k.exists() && k.kind != kind }
+
+// readSnapshot reads a limiter's hash and one pair of value and set, in a
+// transaction that changes nothing.
+func readSnapshot(ctx context.Context, rdb *redis.Client, config, value, permits string) (*snapshot, error) {
+	pipe := rdb.TxPipeline()
+	now := pipe.Time(ctx)
+	names := []string{config, value, permits}
+	var kinds [3]*redis.StatusCmd
+	var ttls [3]*redis.DurationCmd
+	for i, name := range names {
+		kinds[i] = pipe.Type(ctx, name)
+		ttls[i] = pipe.PTTL(ctx, name)
+	}
+	fields := pipe.HMGet(ctx, config, fieldNames...)
+	number := pipe.Get(ctx, value)
+	card := pipe.ZCard(ctx, permits)
+	members := pipe.ZRangeWithScores(ctx, permits, 0, maxMembers-1)
+	cmds, err := pipe.Exec(ctx)
+	if err != nil && !harmless(err) {
+		return nil, err
+	}
+	for _, cmd := range cmds {
+		if err := cmd.Err(); err != nil && !harmless(err) {
+			return nil, err
+		}
+	}
+	state := func(i int) keyState { return keyState{names[i], kinds[i].Val(), ttls[i].Val()} }
+	return &snapshot{
+		nowMS:  now.Val().UnixMilli(),
+		config: state(0), value: state(1), permits: state(2),
+		fields: fields.Val(), number: number.Val(), card: card.Val(), members: members.Val(),
+	}, nil
+}
+
+// harmless tells errors that speak of one key's content.
+func harmless(err error) bool {
+	return errors.Is(err, redis.Nil) || redis.HasErrorPrefix(err, "WRONGTYPE")
+}
+
+// findClients returns the ids of the clients that have keys of their own under
+// the limiter, sorted.
+func findClients(ctx context.Context, rdb *redis.Client, name string) ([]string, error) {
+	k := redisson.KeysOf(name, "")
+	var ids []string
+	for _, prefix := range []string{k.ClientValue, k.ClientPermits} {
+		keys := rdb.Scan(ctx, 0, escapeGlob(prefix)+"*", scanCount).Iterator()
+		for keys.Next(ctx) {
+			ids = append(ids, strings.TrimPrefix(keys.Val(), prefix))
+		}
+		if err := keys.Err(); err != nil {
+			return nil, err
+		}
+	}
+	slices.Sort(ids)
+	return slices.Compact(ids), nil
+}
+
+// escapeGlob returns the pattern that matches s alone.
+func escapeGlob(s string) string {
+	return strings.NewReplacer(`\`, `\\`, `*`, `\*`, `?`, `\?`, `[`, `\[`, `]`, `\]`).Replace(s)
+}
