@@ -88,19 +88,21 @@ func (g *gate) admit(ctx context.Context, call Call) *refusal {
 		return g.keyFailed(ctx, call, err)
 	}
 	for {
-		d, err := g.take(ctx, call, key, n)
+		q := g.ask(ctx, call, key, n)
 		switch {
-		case err == nil && d.Granted:
+		case q.State == ask.Granted:
 			return nil
-		case err == nil && g.wait && d.Limit > 0 && pause(ctx, d.RetryAfter):
+		case q.State == ask.Refused && g.wait && q.Decision.Limit > 0 && pause(ctx, q.Decision.RetryAfter):
 			continue
-		case err == nil && ctx.Err() == nil:
-			return exhausted(call, d)
-		case tooMany(err):
+		case q.State == ask.TooCostly:
 			return tooCostly(call, n)
 		case ctx.Err() != nil:
 			return &refusal{status: status.FromContextError(ctx.Err())}
-		case errors.Is(err, limit.ErrInvalidConfig):
+		case q.State == ask.Refused:
+			return exhausted(call, q.Decision)
+		case q.State == ask.Open:
+			return nil
+		case errors.Is(q.Failure, limit.ErrInvalidConfig):
 			return &refusal{status: misconfigured}
 		default:
 			return &refusal{status: unavailable}
@@ -108,45 +110,32 @@ func (g *gate) admit(ctx context.Context, call Call) *refusal {
 	}
 }
 
-// take asks the limiter and, where that fails, what WithFailure names. It returns
-// an error where neither decided.
-func (g *gate) take(ctx context.Context, call Call, key string, n int64) (limit.Decision, error) {
-	d, err := g.ask(ctx, g.limiter, key, n)
-	if decided(err) || ctx.Err() != nil {
-		return d, err
+// ask asks the limiter and, where that fails, what WithFailure names.
+func (g *gate) ask(ctx context.Context, call Call, key string, n int64) ask.Question {
+	q := ask.Question{Key: key, Next: g.limiter}
+	g.askNext(ctx, &q, n)
+	if q.Next == nil && ctx.Err() != nil {
+		return q // no limiter is to blame
 	}
-	failure := err
-	bad := errors.Is(err, limit.ErrInvalidConfig)
-	if fallback := g.failure.fallback; fallback != nil && !bad {
-		if d, err = g.ask(ctx, fallback, key, n); !decided(err) {
-			failure = errors.Join(failure, fmt.Errorf("fallback: %w", err))
-		}
+	if q.Next != nil {
+		g.askNext(ctx, &q, n)
 	}
-	g.onError(ctx, call, fmt.Errorf("grpclimit: %w", failure))
-	if g.failure.open && !bad {
-		return limit.Decision{Granted: true}, nil
+	if q.Failure != nil {
+		g.onError(ctx, call, fmt.Errorf("grpclimit: %w", q.Failure))
 	}
-	return d, err
+	return q
 }
 
-func decided(err error) bool { return err == nil || tooMany(err) }
-
-// tooMany tells whether a call can never pass. With n above 0, too many is the
-// only way for a number of permits to be out of range.
-func tooMany(err error) bool {
-	return errors.Is(err, limit.ErrPermitsExceedRate) || errors.Is(err, limit.ErrInvalidPermits)
-}
-
-// ask asks l for as long as the timeout allows, whether l heeds its context or
-// not.
-func (g *gate) ask(ctx context.Context, l limit.Limiter, key string, n int64) (limit.Decision, error) {
-	bounded, cancel := ask.Bound(ctx, g.timeout)
+// askNext asks for as long as the timeout allows, whether the limiter heeds its
+// context or not.
+func (g *gate) askNext(ctx context.Context, q *ask.Question, n int64) {
+	bounded, cancel := ask.Bound(ctx, g.Timeout)
 	defer cancel()
-	o := ask.Begin(bounded, l, key, n, g.timeout).Await(bounded)
+	o := q.Begin(bounded, n, g.Timeout).Await(bounded)
 	if o.Panicked != nil {
 		panic(o.Panicked)
 	}
-	return o.Decision, o.Err
+	q.Settle(ctx, o, g.Failure)
 }
 
 // keyFailed ends a call whose key is not known. WithFailure is about limiters:

@@ -5,7 +5,6 @@ import (
 	"errors"
 	"net"
 	"net/netip"
-	"strings"
 
 	"google.golang.org/grpc/metadata"
 	"google.golang.org/grpc/peer"
@@ -57,11 +56,7 @@ func host(addr net.Addr) string {
 	} else {
 		return addr.String()
 	}
-	ip = ip.Unmap().WithZone("")
-	if !ip.Is6() {
-		return ip.String()
-	}
-	return netip.PrefixFrom(ip, 64).Masked().String()
+	return keypart.Address(ip, 64)
 }
 
 // Metadata counts by the first value under name in what a server received, or in
@@ -85,19 +80,6 @@ func Metadata(name string) KeyFunc {
 
 // key returns the key that a call is counted under.
 func (s *settings) key(ctx context.Context, call Call) (string, error) {
-	var parts strings.Builder
-	for i, part := range s.keys {
-		text, err := part(ctx, call)
-		if err != nil {
-			return "", err
-		}
-		if i > 0 {
-			parts.WriteByte(':')
-		}
-		parts.WriteString(keypart.Escape(text))
-	}
-	if s.tagged {
-		return s.prefix + keypart.Tag(parts.String()), nil
-	}
-	return s.prefix + parts.String(), nil
+	parts, err := keypart.Join(s.keys, s.Tagged, func(part KeyFunc) (string, error) { return part(ctx, call) })
+	return s.Prefix + parts, err
 }

@@ -3,11 +3,10 @@ package grpclimit
 import (
 	"context"
 	"errors"
-	"fmt"
 	"log/slog"
-	"strings"
 	"time"
 
+	"github.com/rratelimiter/rratelimiter/internal/ask"
 	"github.com/rratelimiter/rratelimiter/limit"
 )
 
@@ -16,13 +15,11 @@ type Option func(*settings) error
 
 // settings collects what the options say.
 type settings struct {
-	prefix     string
+	ask.Options
+
 	keys       []KeyFunc
-	tagged     bool // the parts of a key are its hash tag
 	cost       func(context.Context, Call) int64
 	skip       func(context.Context, Call) bool
-	timeout    time.Duration // 0: none
-	failure    Failure
 	onError    func(context.Context, Call, error)
 	perMessage bool
 	wait       bool
@@ -33,32 +30,21 @@ type settings struct {
 const DefaultTimeout = time.Second
 
 func newGate(limiter limit.Limiter, client bool, opts []Option) *gate {
-	g := &gate{limiter: limiter, client: client, settings: settings{
-		prefix: "grpc:", keys: []KeyFunc{Method(), Peer()}, timeout: DefaultTimeout, onError: logError,
-	}}
+	g := &gate{limiter: limiter, client: client}
+	g.Prefix, g.Timeout, g.onError = "grpc:", DefaultTimeout, logError
+	g.keys = []KeyFunc{Method(), Peer()}
 	if client {
 		g.keys = []KeyFunc{Method(), Target()}
 	}
-	var failures []error
+	var faults []error
 	if limiter == nil {
-		failures = append(failures, errors.New("the limiter is nil"))
+		faults = append(faults, errors.New("the limiter is nil"))
 	}
-	for _, opt := range opts {
-		if opt == nil {
-			failures = append(failures, errors.New("an option is nil"))
-			continue
-		}
-		failures = append(failures, opt(&g.settings))
-	}
-	if g.tagged && strings.ContainsAny(g.prefix, "{}") {
-		failures = append(failures, fmt.Errorf("WithHashTag: the prefix %q has braces", g.prefix))
-	}
+	faults = append(faults, ask.Apply(&g.settings, opts), g.CheckTag(g.Prefix))
 	if g.wait && !client {
-		failures = append(failures, errors.New("WithWait: servers refuse, only clients wait"))
+		faults = append(faults, errors.New("WithWait: servers refuse, only clients wait"))
 	}
-	if err := errors.Join(failures...); err != nil {
-		g.invalid = fmt.Errorf("grpclimit: %w: %w", limit.ErrInvalidConfig, err)
-	}
+	g.invalid = ask.Invalid("grpclimit", faults...)
 	return g
 }
 
@@ -75,11 +61,7 @@ func logError(ctx context.Context, call Call, err error) {
 // would reach keys of the other.
 func WithPrefix(prefix string) Option {
 	return func(s *settings) error {
-		if prefix == "" {
-			return errors.New("WithPrefix: the prefix is empty")
-		}
-		s.prefix = prefix
-		return nil
+		return s.SetPrefix(prefix)
 	}
 }
 
@@ -99,16 +81,7 @@ func WithPrefix(prefix string) Option {
 // lack it share one limit.
 func WithKey(parts ...KeyFunc) Option {
 	return func(s *settings) error {
-		if len(parts) == 0 {
-			return errors.New("WithKey: there is no key function")
-		}
-		for _, part := range parts {
-			if part == nil {
-				return errors.New("WithKey: a key function is nil")
-			}
-		}
-		s.keys = parts
-		return nil
+		return ask.SetKey(&s.keys, parts)
 	}
 }
 
@@ -118,7 +91,7 @@ func WithKey(parts ...KeyFunc) Option {
 // braces.
 func WithHashTag() Option {
 	return func(s *settings) error {
-		s.tagged = true
+		s.Tagged = true
 		return nil
 	}
 }
@@ -128,11 +101,7 @@ func WithHashTag() Option {
 // is refused without RetryInfo.
 func WithCost(cost func(context.Context, Call) int64) Option {
 	return func(s *settings) error {
-		if cost == nil {
-			return errors.New("WithCost: the function is nil")
-		}
-		s.cost = cost
-		return nil
+		return ask.SetFunc(&s.cost, cost, "WithCost: the function")
 	}
 }
 
@@ -140,11 +109,7 @@ func WithCost(cost func(context.Context, Call) int64) Option {
 // asked: health checks, for one.
 func WithSkip(skip func(context.Context, Call) bool) Option {
 	return func(s *settings) error {
-		if skip == nil {
-			return errors.New("WithSkip: the function is nil")
-		}
-		s.skip = skip
-		return nil
+		return ask.SetFunc(&s.skip, skip, "WithSkip: the function")
 	}
 }
 
@@ -154,44 +119,32 @@ func WithSkip(skip func(context.Context, Call) bool) Option {
 // fallback has that long again. 0 stands for no bound but the call's own context.
 func WithTimeout(d time.Duration) Option {
 	return func(s *settings) error {
-		if d < 0 {
-			return fmt.Errorf("WithTimeout: %v", d)
-		}
-		s.timeout = d
-		return nil
+		return s.SetTimeout(d)
 	}
 }
 
 // Failure is what happens to a call while the limiter fails.
-type Failure struct {
-	open     bool
-	fallback limit.Limiter
-	bad      bool
-}
+type Failure struct{ how ask.Failure }
 
 var (
 	// FailClosed: the call ends with codes.Unavailable.
 	FailClosed = Failure{}
 
 	// FailOpen: the call passes.
-	FailOpen = Failure{open: true}
+	FailOpen = Failure{ask.Failure{Open: true}}
 )
 
 // Fallback has limiter decide, such as one in this process of the same rate,
 // under the same keys. Where it fails too, the call ends with codes.Unavailable.
 func Fallback(limiter limit.Limiter) Failure {
-	return Failure{fallback: limiter, bad: limiter == nil}
+	return Failure{ask.FallBack(limiter)}
 }
 
 // WithFailure sets what happens while the limiter fails: [FailClosed], which is
 // the default, [FailOpen] or [Fallback].
 func WithFailure(f Failure) Option {
 	return func(s *settings) error {
-		if f.bad {
-			return errors.New("WithFailure: the fallback is nil")
-		}
-		s.failure = f
-		return nil
+		return s.SetFailure(f.how)
 	}
 }
 
@@ -201,11 +154,7 @@ func WithFailure(f Failure) Option {
 // default logger.
 func WithErrorHandler(hook func(ctx context.Context, call Call, err error)) Option {
 	return func(s *settings) error {
-		if hook == nil {
-			return errors.New("WithErrorHandler: the hook is nil")
-		}
-		s.onError = hook
-		return nil
+		return ask.SetFunc(&s.onError, hook, "WithErrorHandler: the hook")
 	}
 }
 

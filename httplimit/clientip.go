@@ -8,6 +8,7 @@ import (
 	"slices"
 	"strings"
 
+	"github.com/rratelimiter/rratelimiter/internal/keypart"
 	"github.com/rratelimiter/rratelimiter/limit"
 )
 
@@ -125,13 +126,10 @@ func (f *ipFinder) trusts(addr netip.Addr) bool {
 }
 
 func (f *ipFinder) text(addr netip.Addr) string {
-	switch {
-	case !addr.IsValid():
+	if !addr.IsValid() {
 		return ""
-	case addr.Is4() || f.bits == 128:
-		return addr.String()
 	}
-	return netip.PrefixFrom(addr, f.bits).Masked().String()
+	return keypart.Address(addr, f.bits)
 }
 
 // parseAddr reads an address, which may have a port or stand in brackets.

@@ -2,6 +2,7 @@ package httplimit
 
 import (
 	"cmp"
+	"errors"
 	"fmt"
 	"net/http"
 	"slices"
@@ -53,11 +54,11 @@ func Declare(newLimiter func(Rate) limit.Limiter, opts ...Option) func(Rate, ...
 func (r Rate) validate(newLimiter func(Rate) limit.Limiter) error {
 	switch {
 	case newLimiter == nil:
-		return fmt.Errorf("%w: Declare: the function that makes limiters is nil", limit.ErrInvalidConfig)
+		return errors.New("Declare: the function that makes limiters is nil")
 	case r.Period < 0:
-		return fmt.Errorf("%w: Declare: the period is %v", limit.ErrInvalidConfig, r.Period)
+		return fmt.Errorf("Declare: the period is %v", r.Period)
 	case r.Threshold < 0:
-		return fmt.Errorf("%w: Declare: the threshold is %d", limit.ErrInvalidConfig, r.Threshold)
+		return fmt.Errorf("Declare: the threshold is %d", r.Threshold)
 	}
 	return nil
 }

@@ -8,6 +8,7 @@ import (
 
 	"github.com/dunglas/httpsfv"
 
+	"github.com/rratelimiter/rratelimiter/internal/ask"
 	"github.com/rratelimiter/rratelimiter/limit"
 )
 
@@ -65,7 +66,7 @@ func (p *policy) member(limit int64, window time.Duration) string {
 
 func (r *result) member() string {
 	item := httpsfv.NewItem(r.policy.name)
-	item.Params.Add("r", integer(r.decision.Remaining))
+	item.Params.Add("r", integer(r.Decision.Remaining))
 	if wait := r.wait(); wait > 0 && !r.returned {
 		item.Params.Add("t", integer(seconds(wait)))
 	}
@@ -93,8 +94,8 @@ func writeDraft(h http.Header, results []result) {
 	var policies, limits []string
 	for i := range results {
 		res := &results[i]
-		if res.decided() || res.decision.Limit > 0 {
-			policies = append(policies, res.policy.member(res.decision.Limit, res.window()))
+		if res.decided() || res.Decision.Limit > 0 {
+			policies = append(policies, res.policy.member(res.Decision.Limit, res.window()))
 		}
 		if res.decided() {
 			limits = append(limits, res.member())
@@ -118,7 +119,7 @@ func writeLegacy(h http.Header, results []result) {
 	if tightest == nil {
 		return
 	}
-	d := tightest.decision
+	d := tightest.Decision
 	h.Set("X-RateLimit-Limit", strconv.FormatInt(d.Limit, 10))
 	h.Set("X-RateLimit-Remaining", strconv.FormatInt(max(0, d.Remaining), 10))
 	if wait := tightest.wait(); wait > 0 || d.Granted {
@@ -129,13 +130,13 @@ func writeLegacy(h http.Header, results []result) {
 
 // window is the span that the limit of whoever answered speaks of.
 func (r *result) window() time.Duration {
-	if fallback, ok := r.asked.(limit.Windowed); ok && r.failure != nil {
+	if fallback, ok := r.Asked.(limit.Windowed); ok && r.Failure != nil {
 		return fallback.Window()
 	}
 	return r.policy.span()
 }
 
-func (r *result) decided() bool { return r.state == stateGranted || r.state == stateRefused }
+func (r *result) decided() bool { return r.State == ask.Granted || r.State == ask.Refused }
 
 // tighter tells whether r says more about what a client can do than other.
 func (r *result) tighter(other *result) bool {
@@ -145,25 +146,25 @@ func (r *result) tighter(other *result) bool {
 	if r.refused() {
 		return r.wait() > other.wait()
 	}
-	return r.decision.Remaining < other.decision.Remaining
+	return r.Decision.Remaining < other.Decision.Remaining
 }
 
 // wait is how long it takes until the policy has more to give, 0 if it has all
 // or never will.
 func (r *result) wait() time.Duration {
 	switch {
-	case r.state == stateGranted:
-		return max(0, r.decision.ResetAfter)
+	case r.State == ask.Granted:
+		return max(0, r.Decision.ResetAfter)
 	case r.hopeless():
 		return 0
 	}
 	// A refusal that says no time: soon, but not at once.
-	return max(1, r.decision.RetryAfter)
+	return max(1, r.Decision.RetryAfter)
 }
 
 // hopeless tells of a refusal that no waiting turns into a grant.
 func (r *result) hopeless() bool {
-	return r.state == stateTooCostly || r.state == stateRefused && r.decision.Limit <= 0
+	return r.State == ask.TooCostly || r.State == ask.Refused && r.Decision.Limit <= 0
 }
 
 // seconds rounds up, so that who waits so long does not come too early.

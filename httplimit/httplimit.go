@@ -31,8 +31,8 @@ import (
 	"errors"
 	"fmt"
 	"net/http"
-	"time"
 
+	"github.com/rratelimiter/rratelimiter/internal/ask"
 	"github.com/rratelimiter/rratelimiter/limit"
 )
 
@@ -54,15 +54,13 @@ func New(limiter limit.Limiter, opts ...Option) func(http.Handler) http.Handler 
 
 // middleware is what New's options came to. It does not change any more.
 type middleware struct {
+	ask.Options
+
 	err      error // what is wrong with the options
 	policies []*policy
-	prefix   string
 	keys     []KeyFunc
-	tagged   bool // the parts of a key are its hash tag
 	cost     func(*http.Request) int64
 	skip     func(*http.Request) bool
-	timeout  time.Duration // 0: none
-	failure  Failure
 	onError  func(*http.Request, error)
 	refuse   func(http.ResponseWriter, *http.Request, Refusal)
 	headers  Headers
@@ -141,9 +139,9 @@ func judge(results []result) verdict {
 	for i := range results {
 		res := &results[i]
 		v.refused = v.refused || res.refused()
-		v.closed = v.closed || res.state == stateClosed
-		if res.failure != nil {
-			failures = append(failures, fmt.Errorf("httplimit: policy %q: %w", res.policy.name, res.failure))
+		v.closed = v.closed || res.State == ask.Closed
+		if res.Failure != nil {
+			failures = append(failures, fmt.Errorf("httplimit: policy %q: %w", res.policy.name, res.Failure))
 		}
 	}
 	v.failure = errors.Join(failures...)

@@ -4,9 +4,8 @@ import (
 	"fmt"
 	"net/http"
 	"net/textproto"
-	"slices"
-	"strings"
 
+	"github.com/rratelimiter/rratelimiter/internal/ask"
 	"github.com/rratelimiter/rratelimiter/internal/keypart"
 	"github.com/rratelimiter/rratelimiter/limit"
 )
@@ -55,10 +54,6 @@ func Route() KeyFunc {
 	return func(r *http.Request) (string, error) { return r.Pattern, nil }
 }
 
-func anyNil(parts []KeyFunc) bool {
-	return slices.ContainsFunc(parts, func(part KeyFunc) bool { return part == nil })
-}
-
 // badKey reports with each request how a key function was not made properly.
 func badKey(err error) KeyFunc {
 	return func(*http.Request) (string, error) { return "", err }
@@ -79,42 +74,18 @@ func (m *middleware) questions(r *http.Request) ([]result, error) {
 				return nil, err
 			}
 		}
-		results[i] = result{policy: p, key: p.prefix + parts, next: p.limiter}
+		results[i] = result{policy: p, Question: ask.Question{Key: p.prefix + parts, Next: p.limiter}}
 	}
 	return results, nil
 }
 
 // parts returns what follows the prefix in a key.
 func (m *middleware) parts(r *http.Request, keys []KeyFunc) (string, error) {
-	joined, err := join(r, keys)
-	if err != nil || !m.tagged {
-		return joined, err
-	}
-	return keypart.Tag(joined), nil
-}
-
-func join(r *http.Request, keys []KeyFunc) (string, error) {
-	if len(keys) == 1 {
-		return keyPart(r, keys[0])
-	}
-	var b strings.Builder
-	for i, part := range keys {
-		s, err := keyPart(r, part)
+	return keypart.Join(keys, m.Tagged, func(part KeyFunc) (string, error) {
+		text, err := part(r)
 		if err != nil {
-			return "", err
+			return "", fmt.Errorf("httplimit: key: %w", err)
 		}
-		if i > 0 {
-			b.WriteByte(':')
-		}
-		b.WriteString(s)
-	}
-	return b.String(), nil
-}
-
-func keyPart(r *http.Request, part KeyFunc) (string, error) {
-	s, err := part(r)
-	if err != nil {
-		return "", fmt.Errorf("httplimit: key: %w", err)
-	}
-	return keypart.Escape(s), nil
+		return text, nil
+	})
 }

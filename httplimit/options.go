@@ -1,14 +1,12 @@
 package httplimit
 
 import (
-	"errors"
 	"fmt"
 	"log/slog"
 	"net/http"
-	"strings"
 	"time"
 
-	"github.com/rratelimiter/rratelimiter/internal/keypart"
+	"github.com/rratelimiter/rratelimiter/internal/ask"
 	"github.com/rratelimiter/rratelimiter/limit"
 )
 
@@ -29,73 +27,14 @@ const DefaultTimeout = time.Second
 
 func newMiddleware(limiter limit.Limiter, opts []Option) *middleware {
 	s := settings{name: "default"}
-	s.prefix = "http:"
+	s.Prefix = "http:"
 	s.keys = []KeyFunc{ClientIP(ClientIPConfig{})}
-	s.timeout = DefaultTimeout
+	s.Timeout = DefaultTimeout
 	s.onError = logError
-	var failures []error
-	for _, opt := range opts {
-		if opt == nil {
-			failures = append(failures, fmt.Errorf("%w: an option is nil", limit.ErrInvalidConfig))
-			continue
-		}
-		failures = append(failures, opt(&s))
-	}
+	faults := ask.Apply(&s, opts)
 	m := &s.middleware
-	failures = append(failures, m.setPolicies(append([]Policy{{Name: s.name, Limiter: limiter}}, s.added...)))
-	if err := errors.Join(failures...); err != nil {
-		m.err = fmt.Errorf("httplimit: %w", err)
-	}
+	m.err = ask.Invalid("httplimit", faults, m.setPolicies(append([]Policy{{Name: s.name, Limiter: limiter}}, s.added...)))
 	return m
-}
-
-func (m *middleware) setPolicies(policies []Policy) error {
-	alike := 0 // how many begin their keys as WithPrefix says
-	for _, p := range policies {
-		if p.Prefix == "" {
-			alike++
-		}
-	}
-	names := map[string]bool{}
-	for _, p := range policies {
-		made, err := newPolicy(p)
-		if err != nil {
-			return err
-		}
-		switch {
-		case made.prefix != "":
-		case alike > 1:
-			made.prefix = m.prefix + keypart.Escape(p.Name) + ":"
-		default:
-			made.prefix = m.prefix
-		}
-		switch {
-		case names[p.Name]:
-			return fmt.Errorf("%w: two policies are named %q", limit.ErrInvalidConfig, p.Name)
-		case m.tagged && strings.ContainsAny(made.prefix, "{}"):
-			return fmt.Errorf("%w: WithHashTag: the prefix %q has braces", limit.ErrInvalidConfig, made.prefix)
-		}
-		for _, other := range m.policies {
-			if err := m.checkPrefixes(made, other); err != nil {
-				return err
-			}
-		}
-		names[p.Name] = true
-		m.policies = append(m.policies, made)
-	}
-	return nil
-}
-
-// checkPrefixes tells why two policies' keys could be the same: whoever is called
-// "ip" could make one of "api:ip:" with those of "api:". The brace of a hash tag
-// ends a prefix.
-func (m *middleware) checkPrefixes(a, b *policy) error {
-	if a.prefix != b.prefix && (m.tagged || !strings.HasPrefix(a.prefix, b.prefix) && !strings.HasPrefix(b.prefix, a.prefix)) {
-		return nil
-	}
-	return fmt.Errorf("%w: the keys of policy %q begin with %q and those of policy %q with %q, so that a key of one could be another's: "+
-		"give them prefixes of which neither continues the other, by Policy.Prefix or WithPrefix", limit.ErrInvalidConfig,
-		b.name, b.prefix, a.name, a.prefix)
 }
 
 func logError(r *http.Request, err error) {
@@ -111,11 +50,7 @@ func logError(r *http.Request, err error) {
 // would reach keys of the other. Of one middleware's policies that is refused.
 func WithPrefix(prefix string) Option {
 	return func(s *settings) error {
-		if prefix == "" {
-			return fmt.Errorf("%w: WithPrefix: the prefix is empty", limit.ErrInvalidConfig)
-		}
-		s.prefix = prefix
-		return nil
+		return s.SetPrefix(prefix)
 	}
 }
 
@@ -137,14 +72,7 @@ func WithPrefix(prefix string) Option {
 // those that have a Policy.Prefix of their own.
 func WithKey(parts ...KeyFunc) Option {
 	return func(s *settings) error {
-		if len(parts) == 0 {
-			return fmt.Errorf("%w: WithKey: there is no key function", limit.ErrInvalidConfig)
-		}
-		if anyNil(parts) {
-			return fmt.Errorf("%w: WithKey: a key function is nil", limit.ErrInvalidConfig)
-		}
-		s.keys = parts
-		return nil
+		return ask.SetKey(&s.keys, parts)
 	}
 }
 
@@ -154,7 +82,7 @@ func WithKey(parts ...KeyFunc) Option {
 // braces.
 func WithHashTag() Option {
 	return func(s *settings) error {
-		s.tagged = true
+		s.Tagged = true
 		return nil
 	}
 }
@@ -165,11 +93,7 @@ func WithHashTag() Option {
 // refused without Retry-After.
 func WithCost(cost func(*http.Request) int64) Option {
 	return func(s *settings) error {
-		if cost == nil {
-			return fmt.Errorf("%w: WithCost: the function is nil", limit.ErrInvalidConfig)
-		}
-		s.cost = cost
-		return nil
+		return ask.SetFunc(&s.cost, cost, "WithCost: the function")
 	}
 }
 
@@ -177,11 +101,7 @@ func WithCost(cost func(*http.Request) int64) Option {
 // asked.
 func WithSkip(skip func(*http.Request) bool) Option {
 	return func(s *settings) error {
-		if skip == nil {
-			return fmt.Errorf("%w: WithSkip: the function is nil", limit.ErrInvalidConfig)
-		}
-		s.skip = skip
-		return nil
+		return ask.SetFunc(&s.skip, skip, "WithSkip: the function")
 	}
 }
 
@@ -215,20 +135,12 @@ func WithPolicy(p Policy) Option {
 // the request's own context.
 func WithTimeout(d time.Duration) Option {
 	return func(s *settings) error {
-		if d < 0 {
-			return fmt.Errorf("%w: WithTimeout: %v", limit.ErrInvalidConfig, d)
-		}
-		s.timeout = d
-		return nil
+		return s.SetTimeout(d)
 	}
 }
 
 // Failure is what happens to a request while a limiter fails.
-type Failure struct {
-	open     bool
-	fallback limit.Limiter
-	bad      bool
-}
+type Failure struct{ how ask.Failure }
 
 var (
 	// FailClosed: the request is answered 503, with Retry-After.
@@ -236,13 +148,13 @@ var (
 
 	// FailOpen: the request passes, as far as the limiter that failed is
 	// concerned, whose policy is left out of the headers.
-	FailOpen = Failure{open: true}
+	FailOpen = Failure{ask.Failure{Open: true}}
 )
 
 // Fallback has limiter decide, such as a [Local] one of the same rate, under the
 // same keys. Where it fails too, the answer is 503.
 func Fallback(limiter limit.Limiter) Failure {
-	return Failure{fallback: limiter, bad: limiter == nil}
+	return Failure{ask.FallBack(limiter)}
 }
 
 // WithFailure sets what happens while a limiter fails: [FailClosed], which is the
@@ -250,11 +162,7 @@ func Fallback(limiter limit.Limiter) Failure {
 // that.
 func WithFailure(f Failure) Option {
 	return func(s *settings) error {
-		if f.bad {
-			return fmt.Errorf("%w: WithFailure: the fallback is nil", limit.ErrInvalidConfig)
-		}
-		s.failure = f
-		return nil
+		return s.SetFailure(f.how)
 	}
 }
 
@@ -264,11 +172,7 @@ func WithFailure(f Failure) Option {
 // away. By default errors are logged by slog's default logger.
 func WithErrorHandler(hook func(*http.Request, error)) Option {
 	return func(s *settings) error {
-		if hook == nil {
-			return fmt.Errorf("%w: WithErrorHandler: the hook is nil", limit.ErrInvalidConfig)
-		}
-		s.onError = hook
-		return nil
+		return ask.SetFunc(&s.onError, hook, "WithErrorHandler: the hook")
 	}
 }
 
@@ -277,11 +181,7 @@ func WithErrorHandler(hook func(*http.Request, error)) Option {
 // too; the status is its to write, normally http.StatusTooManyRequests.
 func WithRefusal(refuse func(http.ResponseWriter, *http.Request, Refusal)) Option {
 	return func(s *settings) error {
-		if refuse == nil {
-			return fmt.Errorf("%w: WithRefusal: the function is nil", limit.ErrInvalidConfig)
-		}
-		s.refuse = refuse
-		return nil
+		return ask.SetFunc(&s.refuse, refuse, "WithRefusal: the function")
 	}
 }
 
@@ -290,7 +190,7 @@ func WithRefusal(refuse func(http.ResponseWriter, *http.Request, Refusal)) Optio
 func WithHeaders(h Headers) Option {
 	return func(s *settings) error {
 		if h != Draft11 && h != NoHeaders {
-			return fmt.Errorf("%w: WithHeaders: there is no choice %d", limit.ErrInvalidConfig, h)
+			return fmt.Errorf("WithHeaders: there is no choice %d", h)
 		}
 		s.headers = h
 		return nil

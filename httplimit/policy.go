@@ -7,6 +7,8 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/rratelimiter/rratelimiter/internal/ask"
+	"github.com/rratelimiter/rratelimiter/internal/keypart"
 	"github.com/rratelimiter/rratelimiter/limit"
 )
 
@@ -55,17 +57,67 @@ type policy struct {
 	text     atomic.Pointer[policyText]
 }
 
+// setPolicies checks the policies and says how their keys begin.
+func (m *middleware) setPolicies(policies []Policy) error {
+	alike := 0 // how many begin their keys as WithPrefix says
+	for _, p := range policies {
+		if p.Prefix == "" {
+			alike++
+		}
+	}
+	names := map[string]bool{}
+	for _, p := range policies {
+		made, err := newPolicy(p)
+		if err != nil {
+			return err
+		}
+		switch {
+		case made.prefix != "":
+		case alike > 1:
+			made.prefix = m.Prefix + keypart.Escape(p.Name) + ":"
+		default:
+			made.prefix = m.Prefix
+		}
+		if names[p.Name] {
+			return fmt.Errorf("two policies are named %q", p.Name)
+		}
+		if err := m.CheckTag(made.prefix); err != nil {
+			return err
+		}
+		for _, other := range m.policies {
+			if err := m.checkPrefixes(made, other); err != nil {
+				return err
+			}
+		}
+		names[p.Name] = true
+		m.policies = append(m.policies, made)
+	}
+	return nil
+}
+
+// checkPrefixes tells why two policies' keys could be the same: whoever is called
+// "ip" could make one of "api:ip:" with those of "api:". The brace of a hash tag
+// ends a prefix.
+func (m *middleware) checkPrefixes(a, b *policy) error {
+	if a.prefix != b.prefix && (m.Tagged || !strings.HasPrefix(a.prefix, b.prefix) && !strings.HasPrefix(b.prefix, a.prefix)) {
+		return nil
+	}
+	return fmt.Errorf("the keys of policy %q begin with %q and those of policy %q with %q, so that a key of one could be another's: "+
+		"give them prefixes of which neither continues the other, by Policy.Prefix or WithPrefix",
+		b.name, b.prefix, a.name, a.prefix)
+}
+
 func newPolicy(p Policy) (*policy, error) {
 	switch {
 	case !printable(p.Name):
-		return nil, fmt.Errorf("%w: the policy name %q is empty or not printable ASCII", limit.ErrInvalidConfig, p.Name)
+		return nil, fmt.Errorf("the policy name %q is empty or not printable ASCII", p.Name)
 	case p.Limiter == nil:
-		return nil, fmt.Errorf("%w: policy %q: the limiter is nil", limit.ErrInvalidConfig, p.Name)
+		return nil, fmt.Errorf("policy %q: the limiter is nil", p.Name)
 	case p.Window < 0:
-		return nil, fmt.Errorf("%w: policy %q: the window is %v", limit.ErrInvalidConfig, p.Name, p.Window)
+		return nil, fmt.Errorf("policy %q: the window is %v", p.Name, p.Window)
 	}
-	if anyNil(p.Key) {
-		return nil, fmt.Errorf("%w: policy %q: a key function is nil", limit.ErrInvalidConfig, p.Name)
+	if ask.AnyNil(p.Key) {
+		return nil, fmt.Errorf("policy %q: a key function is nil", p.Name)
 	}
 	made := &policy{
 		name: p.Name, limiter: p.Limiter, window: p.Window, fallback: p.Fallback, keys: slices.Clone(p.Key), prefix: p.Prefix,
@@ -88,9 +140,9 @@ func (p *policy) span() time.Duration {
 	return p.window
 }
 
-func (p *policy) failure(common Failure) Failure {
+func (p *policy) failure(common ask.Failure) ask.Failure {
 	if p.fallback != nil {
-		return Failure{fallback: p.fallback}
+		return ask.FallBack(p.fallback)
 	}
 	return common
 }

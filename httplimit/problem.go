@@ -43,9 +43,9 @@ func newRefusal(results []result, n int64) Refusal {
 		if !res.decided() && !res.refused() {
 			continue
 		}
-		refusal.Policies = append(refusal.Policies, PolicyDecision{res.policy.name, res.decision})
+		refusal.Policies = append(refusal.Policies, PolicyDecision{res.policy.name, res.Decision})
 		if !res.refused() {
-			if !res.returned && res.decision.Remaining < n {
+			if !res.returned && res.Decision.Remaining < n {
 				// What it granted stays taken.
 				refusal.RetryAfter = max(refusal.RetryAfter, res.wait())
 			}

@@ -1,6 +1,7 @@
-// Package ask asks limiters on behalf of requests: for a bounded time, whatever
-// the limiter does with its context, and without keeping what was granted too
-// late.
+// Package ask is what HTTP and gRPC middleware have in common: their options, and
+// how they ask limiters on behalf of requests: for a bounded time, whatever the
+// limiter does with its context, without keeping what was granted too late, and
+// then the fallback where the limiter fails.
 package ask
 
 import (

@@ -4,6 +4,7 @@ package keypart
 import (
 	"crypto/sha256"
 	"encoding/hex"
+	"net/netip"
 	"strings"
 	"unicode"
 	"unicode/utf8"
@@ -50,6 +51,40 @@ func Escape(part string) string {
 	return out.String()[:head] + hashMark + hex.EncodeToString(sum[:])
 }
 
+// Join returns the parts that follow a key's prefix: the text of each, escaped,
+// with ':' between, as a hash tag where they are to be one.
+func Join[P any](parts []P, tagged bool, text func(P) (string, error)) (string, error) {
+	var joined strings.Builder
+	for i, part := range parts {
+		s, err := text(part)
+		if err != nil {
+			return "", err
+		}
+		s = Escape(s)
+		if len(parts) == 1 && !tagged {
+			return s, nil
+		}
+		if i > 0 {
+			joined.WriteByte(':')
+		}
+		joined.WriteString(s)
+	}
+	if tagged {
+		return tag(joined.String()), nil
+	}
+	return joined.String(), nil
+}
+
+// Address writes an IP address as the part that its clients are counted by: of
+// an IPv6 address so many bits are kept, as hosts choose the rest.
+func Address(ip netip.Addr, bits int) string {
+	ip = ip.Unmap().WithZone("")
+	if !ip.Is6() || bits == ip.BitLen() {
+		return ip.String()
+	}
+	return netip.PrefixFrom(ip, bits).Masked().String()
+}
+
 // Guard returns another key where key ends in suffix, which leads from keys to
 // their second ones: whoever is called "ann_time" must not reach that of "ann".
 // The percent sign makes it one that no other key is, as no escaped part ends so.
@@ -60,9 +95,9 @@ func Guard(key, suffix string) string {
 	return key + "%"
 }
 
-// Tag makes escaped parts a hash tag, so that all keys which begin with it are in
+// tag makes escaped parts a hash tag, so that all keys which begin with it are in
 // one slot of a cluster.
-func Tag(parts string) string {
+func tag(parts string) string {
 	if parts == "" {
 		// Servers ignore an empty tag. No part is a lone percent sign.
 		return "{%}"

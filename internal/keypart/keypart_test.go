@@ -1,10 +1,12 @@
 package keypart_test
 
 import (
+	"errors"
 	"strings"
 	"testing"
 
 	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
 	"pgregory.net/rapid"
 
 	"github.com/rratelimiter/rratelimiter/internal/keypart"
@@ -27,10 +29,30 @@ func TestGuard(t *testing.T) {
 	}
 }
 
-func TestTag(t *testing.T) {
+// same is the text of a part that is one.
+func same(part string) (string, error) { return part, nil }
+
+func TestJoin(t *testing.T) {
 	t.Parallel()
-	assert.Equal(t, "{ann:%7B}", keypart.Tag("ann:%7B"))
-	assert.Equal(t, "{%}", keypart.Tag(""))
+	for _, test := range []struct {
+		parts        []string
+		want, tagged string
+	}{
+		{[]string{"ann", "{"}, "ann:%7B", "{ann:%7B}"},
+		{[]string{"a:b"}, "a%3Ab", "{a%3Ab}"},
+		{[]string{"", ""}, ":", "{:}"},
+		{[]string{""}, "", "{%}"},
+	} {
+		key, err := keypart.Join(test.parts, false, same)
+		require.NoError(t, err)
+		assert.Equal(t, test.want, key)
+		key, err = keypart.Join(test.parts, true, same)
+		require.NoError(t, err)
+		assert.Equal(t, test.tagged, key)
+	}
+	failed := errors.New("failed")
+	_, err := keypart.Join([]string{"a", "b"}, true, func(string) (string, error) { return "", failed })
+	assert.Equal(t, failed, err)
 }
 
 // Guarded keys are as different as what they are made of, and none is another's
@@ -45,11 +67,9 @@ func TestGuardedKeysStayApart(t *testing.T) {
 		prefix := rapid.SampledFrom([]string{"p:", "p", "p%", "_"}).Draw(t, "prefix")
 		suffix := rapid.SampledFrom([]string{"_time", ":lock"}).Draw(t, "suffix")
 		key := func(parts []string) string {
-			var escaped []string
-			for _, part := range parts {
-				escaped = append(escaped, keypart.Escape(part))
-			}
-			return keypart.Guard(prefix+strings.Join(escaped, ":"), suffix)
+			joined, err := keypart.Join(parts, false, same)
+			require.NoError(t, err)
+			return keypart.Guard(prefix+joined, suffix)
 		}
 		one, other := parts.Draw(t, "one"), parts.Draw(t, "other")
 		a, b := key(one), key(other)

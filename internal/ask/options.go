@@ -1,0 +1,118 @@
+package ask
+
+import (
+	"errors"
+	"fmt"
+	"reflect"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/rratelimiter/rratelimiter/limit"
+)
+
+// Options are those that HTTP and gRPC middleware have in common.
+type Options struct {
+	Prefix  string        // of each key
+	Tagged  bool          // the parts of a key are its hash tag
+	Timeout time.Duration // 0: none
+	Failure Failure
+}
+
+// Failure is what happens to a request while a limiter fails: it does not pass,
+// unless a field says otherwise.
+type Failure struct {
+	Open     bool          // it passes
+	Fallback limit.Limiter // this one decides
+	missing  bool          // a fallback was wanted and is nil
+}
+
+// FallBack returns the Failure that has limiter decide.
+func FallBack(limiter limit.Limiter) Failure {
+	return Failure{Fallback: limiter, missing: limiter == nil}
+}
+
+// SetPrefix does what WithPrefix says.
+func (o *Options) SetPrefix(prefix string) error {
+	if prefix == "" {
+		return errors.New("WithPrefix: the prefix is empty")
+	}
+	o.Prefix = prefix
+	return nil
+}
+
+// SetTimeout does what WithTimeout says.
+func (o *Options) SetTimeout(d time.Duration) error {
+	if d < 0 {
+		return fmt.Errorf("WithTimeout: %v", d)
+	}
+	o.Timeout = d
+	return nil
+}
+
+// SetFailure does what WithFailure says.
+func (o *Options) SetFailure(f Failure) error {
+	if f.missing {
+		return errors.New("WithFailure: the fallback is nil")
+	}
+	o.Failure = f
+	return nil
+}
+
+// CheckTag tells why keys of that prefix can't have a hash tag, if they are to.
+func (o *Options) CheckTag(prefix string) error {
+	if o.Tagged && strings.ContainsAny(prefix, "{}") {
+		return fmt.Errorf("WithHashTag: the prefix %q has braces", prefix)
+	}
+	return nil
+}
+
+// SetKey does what WithKey says.
+func SetKey[F any](key *[]F, parts []F) error {
+	switch {
+	case len(parts) == 0:
+		return errors.New("WithKey: there is no key function")
+	case AnyNil(parts):
+		return errors.New("WithKey: a key function is nil")
+	}
+	*key = parts
+	return nil
+}
+
+// SetFunc sets a function that an option gives, which the error calls by name.
+func SetFunc[F any](to *F, f F, name string) error {
+	if isNil(f) {
+		return errors.New(name + " is nil")
+	}
+	*to = f
+	return nil
+}
+
+// AnyNil tells whether one of the functions is nil.
+func AnyNil[F any](funcs []F) bool { return slices.ContainsFunc(funcs, isNil[F]) }
+
+// isNil tells whether a function is nil: a type parameter can't be compared with
+// it.
+func isNil[F any](f F) bool { return reflect.ValueOf(f).IsNil() }
+
+// Apply has the options change settings, and returns what is wrong with them.
+func Apply[S any, O ~func(*S) error](settings *S, options []O) error {
+	var faults []error
+	for _, option := range options {
+		if option == nil {
+			faults = append(faults, errors.New("an option is nil"))
+			continue
+		}
+		faults = append(faults, option(settings))
+	}
+	return errors.Join(faults...)
+}
+
+// Invalid makes the faults of all options one limit.ErrInvalidConfig, and is nil
+// where there are none. The text begins with the name of the package.
+func Invalid(name string, faults ...error) error {
+	if err := errors.Join(faults...); err != nil {
+		return fmt.Errorf("%s: %w: %w", name, limit.ErrInvalidConfig, err)
+	}
+	return nil
+}
