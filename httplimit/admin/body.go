@@ -28,16 +28,12 @@ type fields map[string]json.RawMessage
 // given twice, and names in other letters than ours are unknown: a change is no
 // place for guesses.
 func (c *call) body() (fields, error) {
-	contentType := c.r.Header.Values("Content-Type")
-	if len(contentType) != 1 {
-		return nil, &problem{status: http.StatusUnsupportedMediaType, detail: "the Content-Type must be application/json", quiet: true}
-	}
-	if media, _, err := mime.ParseMediaType(contentType[0]); err != nil || media != "application/json" {
-		return nil, &problem{status: http.StatusUnsupportedMediaType, detail: "the Content-Type must be application/json", quiet: true}
+	if !isJSON(c.r.Header) {
+		return nil, refuse(http.StatusUnsupportedMediaType, "the Content-Type must be application/json")
 	}
 	text, err := io.ReadAll(http.MaxBytesReader(c.w, c.r.Body, maxBody))
 	if _, ok := errors.AsType[*http.MaxBytesError](err); ok {
-		return nil, &problem{status: http.StatusRequestEntityTooLarge, detail: fmt.Sprintf("a body has at most %d bytes", maxBody), quiet: true}
+		return nil, refuse(http.StatusRequestEntityTooLarge, "a body has at most %d bytes", maxBody)
 	}
 	if err != nil {
 		return nil, badRequest("the body can't be read")
@@ -47,6 +43,15 @@ func (c *call) body() (fields, error) {
 		return nil, badRequest("the body is no JSON object as it should be: %v", err)
 	}
 	return f, nil
+}
+
+func isJSON(h http.Header) bool {
+	values := h.Values("Content-Type")
+	if len(values) != 1 {
+		return false
+	}
+	media, _, err := mime.ParseMediaType(values[0])
+	return err == nil && media == "application/json"
 }
 
 func parseObject(text []byte) (fields, error) {

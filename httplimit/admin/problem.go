@@ -25,8 +25,14 @@ type problem struct {
 
 func (p *problem) Error() string { return p.detail }
 
+// refuse returns what ends a request by that status and leaves nothing for the
+// log.
+func refuse(status int, format string, args ...any) error {
+	return &problem{status: status, detail: fmt.Sprintf(format, args...), quiet: true}
+}
+
 func badRequest(format string, args ...any) error {
-	return &problem{status: http.StatusBadRequest, detail: fmt.Sprintf(format, args...), quiet: true}
+	return refuse(http.StatusBadRequest, format, args...)
 }
 
 // problemOf tells how an error is answered. What Redis or the network said is

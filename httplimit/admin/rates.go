@@ -39,7 +39,7 @@ func (c *call) limiter() (*rratelimiter.RateLimiter, error) {
 		ours = true
 	}
 	if !ours {
-		return nil, &problem{status: http.StatusNotFound, detail: "no RateLimiter of this name is offered here", quiet: true}
+		return nil, refuse(http.StatusNotFound, "no RateLimiter of this name is offered here")
 	}
 	return c.cfg.Client.RateLimiter(name), nil
 }
@@ -78,11 +78,7 @@ func (c *call) list() error {
 	return c.ok(all)
 }
 
-func (c *call) showRate() error {
-	l, err := c.limiter()
-	if err != nil {
-		return err
-	}
+func (c *call) showRate(l *rratelimiter.RateLimiter) error {
 	cfg, err := l.Config(c.r.Context())
 	if err != nil {
 		return err
@@ -91,11 +87,7 @@ func (c *call) showRate() error {
 }
 
 // putRate gives a limiter a whole new rate, whether it had one or not.
-func (c *call) putRate() error {
-	l, err := c.limiter()
-	if err != nil {
-		return err
-	}
+func (c *call) putRate(l *rratelimiter.RateLimiter) error {
 	change, err := c.readRate()
 	if err != nil {
 		return err
@@ -127,11 +119,7 @@ func (c *call) putRate() error {
 }
 
 // patchRate changes what is given of a limiter's rate, and leaves the rest.
-func (c *call) patchRate() error {
-	l, err := c.limiter()
-	if err != nil {
-		return err
-	}
+func (c *call) patchRate(l *rratelimiter.RateLimiter) error {
 	change, err := c.readRate()
 	if err != nil {
 		return err

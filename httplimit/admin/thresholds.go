@@ -24,16 +24,12 @@ type keyThreshold struct {
 func (c *call) slidingLog() (SlidingLog, error) {
 	log, ok := c.cfg.SlidingLogs[c.asked.Limiter]
 	if !ok {
-		return nil, &problem{status: http.StatusNotFound, detail: "no sliding log of this name is offered here", quiet: true}
+		return nil, refuse(http.StatusNotFound, "no sliding log of this name is offered here")
 	}
 	return log, nil
 }
 
-func (c *call) listThresholds() error {
-	log, err := c.slidingLog()
-	if err != nil {
-		return err
-	}
+func (c *call) listThresholds(log SlidingLog) error {
 	set, err := log.Thresholds(c.r.Context())
 	fault := ""
 	switch {
@@ -53,11 +49,7 @@ func (c *call) listThresholds() error {
 	}{all, fault})
 }
 
-func (c *call) showThreshold() error {
-	log, err := c.slidingLog()
-	if err != nil {
-		return err
-	}
+func (c *call) showThreshold(log SlidingLog) error {
 	n, err := log.Threshold(c.r.Context(), c.asked.Key)
 	if err != nil {
 		return err
@@ -65,11 +57,7 @@ func (c *call) showThreshold() error {
 	return c.ok(threshold{n})
 }
 
-func (c *call) putThreshold() error {
-	log, err := c.slidingLog()
-	if err != nil {
-		return err
-	}
+func (c *call) putThreshold(log SlidingLog) error {
 	f, err := c.body()
 	if err != nil {
 		return err
@@ -94,12 +82,8 @@ func (c *call) putThreshold() error {
 	return c.ok(t)
 }
 
-func (c *call) deleteThreshold() error {
-	log, err := c.slidingLog()
-	if err != nil {
-		return err
-	}
-	err = c.changeThreshold(log, func() (slog.Attr, error) {
+func (c *call) deleteThreshold(log SlidingLog) error {
+	err := c.changeThreshold(log, func() (slog.Attr, error) {
 		if err := log.ResetThreshold(c.r.Context(), c.asked.Key); err != nil {
 			return slog.String("after", "default"), err
 		}
