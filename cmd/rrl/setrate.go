@@ -48,7 +48,7 @@ func (f *rateFlags) options() []rratelimiter.RateOption {
 
 // setter is a command that gives a limiter a rate.
 type setter struct {
-	about     cobra.Command
+	about     *cobra.Command
 	keepState bool // there is a flag for it
 	set       func(*rratelimiter.RateLimiter, context.Context, rratelimiter.Config, ...rratelimiter.RateOption) (bool, error)
 	otherwise string // what is so where the limiter did not get the rate
@@ -56,7 +56,7 @@ type setter struct {
 
 func (s setter) command(a *app) *cobra.Command {
 	var f rateFlags
-	cmd := &s.about
+	cmd := s.about
 	cmd.Args = named("NAME", "RATE")
 	cmd.RunE = func(cmd *cobra.Command, args []string) error {
 		name := args[0]
@@ -85,7 +85,7 @@ func (s setter) command(a *app) *cobra.Command {
 
 func newTrySetRate(a *app) *cobra.Command {
 	return setter{
-		about: cobra.Command{
+		about: &cobra.Command{
 			Use:   "try-set-rate NAME RATE",
 			Short: "Give a limiter a rate, unless it has one",
 			Long: `Give a limiter a rate, unless it has one.
@@ -103,7 +103,7 @@ Exits 1 where the limiter has a rate already; nothing changes then.`,
 
 func newSetRate(a *app) *cobra.Command {
 	return setter{
-		about: cobra.Command{
+		about: &cobra.Command{
 			Use:   "set-rate NAME RATE",
 			Short: "Set a limiter's rate, whatever it was",
 			Long: `Set a limiter's rate, whatever it was. The limiter starts full, unless
@@ -120,7 +120,7 @@ func newSetRate(a *app) *cobra.Command {
 
 func newUpdateRate(a *app) *cobra.Command {
 	return setter{
-		about: cobra.Command{
+		about: &cobra.Command{
 			Use:   "update-rate NAME RATE",
 			Short: "Change the rate of a limiter that has one",
 			Long: `Change the rate of a limiter that has one. The limiter starts full, unless
