@@ -121,6 +121,9 @@ type Lane struct {
 	flights int
 	ready   []Source  // have something to send
 	again   []*Call   // are to be sent again
+	delayed []delayed // are to be sent again later
+	wake    time.Time // when the first of them; zero: there is none
+	timer   *time.Timer
 	silent  bool      // the server has answered nobody lately: one call at a time shows whether it does
 	heard   time.Time // when the server answered last
 	stuck   int       // flights that were given up, and which go-redis still waits for
@@ -143,7 +146,7 @@ func newLane(s *Lanes) *Lane {
 func (l *Lane) idle() bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	return l.flights == 0 && l.running == 0 && len(l.ready) == 0 && len(l.again) == 0
+	return l.flights == 0 && l.running == 0 && len(l.ready) == 0 && len(l.again) == 0 && len(l.delayed) == 0
 }
 
 // limit returns how many flights may be under way.
@@ -353,15 +356,61 @@ func (l *Lane) resend(c *Call) {
 	}
 }
 
-// retry is resend after a while.
+// delayed is a call that is to be sent again, and when.
+type delayed struct {
+	call *Call
+	at   time.Time
+}
+
+// retry is resend after a while. Calls of one flight come back together: one timer
+// wakes them all.
 func (l *Lane) retry(c *Call, backoff time.Duration) {
 	if backoff == 0 {
 		l.resend(c)
 		return
 	}
-	time.AfterFunc(backoff, func() {
-		if !l.overdue(c, time.Now()) {
+	at := time.Now().Add(backoff)
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.delayed = append(l.delayed, delayed{c, at})
+	if l.wake.IsZero() || at.Before(l.wake) {
+		l.wakeAt(at)
+	}
+}
+
+// wakeAt has those resent at that time whose time it is. l.mu is held.
+func (l *Lane) wakeAt(at time.Time) {
+	l.wake = at
+	if l.timer == nil {
+		l.timer = time.AfterFunc(time.Until(at), l.resendDue)
+	} else {
+		l.timer.Reset(time.Until(at))
+	}
+}
+
+func (l *Lane) resendDue() {
+	now := time.Now()
+	var due []*Call
+	next := time.Time{}
+	l.mu.Lock()
+	l.delayed = slices.DeleteFunc(l.delayed, func(d delayed) bool {
+		if !d.at.After(now) {
+			due = append(due, d.call)
+			return true
+		}
+		if next.IsZero() || d.at.Before(next) {
+			next = d.at
+		}
+		return false
+	})
+	l.wake = time.Time{}
+	if !next.IsZero() {
+		l.wakeAt(next)
+	}
+	l.mu.Unlock()
+	for _, c := range due {
+		if !l.overdue(c, now) {
 			l.resend(c)
 		}
-	})
+	}
 }
