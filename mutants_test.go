@@ -118,6 +118,21 @@ var mutants = []mutant{
 		new: "take_from(false)\ntake_from(true)",
 	},
 	{
+		name: "of several limiters only the first is charged", kind: farKind, script: lua.AcquireAll,
+		old: `redis.call('DECRBY', value_key, ARGV[2])`,
+		new: `redis.call('DECRBY', value_key, i == 1 and ARGV[2] or 0)`,
+	},
+	{
+		name: "of several limiters only the first is asked", kind: farKind, script: lua.AcquireAll,
+		old: "if free < permits then\n      refused",
+		new: "if free < permits and i == 1 then\n      refused",
+	},
+	{
+		name: "what several limiters granted is forgotten by a repeat", kind: farLostKind, script: lua.AcquireAll,
+		old: "      if found then\n",
+		new: "      if found then return {0, 0, 1, 1, 1000} end if found then\n",
+	},
+	{
 		name: "each limiter of a joint call pays what the first one does", kind: manyKind, script: lua.AcquireMany,
 		old: `ARGV[2 * i], ARGV[2 * i + 1]`,
 		new: `ARGV[2 * i], ARGV[3]`,
