@@ -235,9 +235,12 @@ func (g *group) landed(b *batch, o outcome, err error) {
 	g.mu.Lock()
 	now := time.Now()
 	var unwanted []int
-	lined := false
+	granted, lined := int64(0), false
 	for i, r := range b.requests {
 		a := b.answer(i, err)
+		if a.Decision.Granted {
+			granted += r.Permits
+		}
 		switch {
 		case r.State != lane.Sent:
 			if a.Decision.Granted {
@@ -261,7 +264,7 @@ func (g *group) landed(b *batch, o outcome, err error) {
 	if lined {
 		g.endLeases()
 	}
-	back := g.lend(b, o, err, len(unwanted) > 0)
+	back := g.lend(b, o, err, granted, len(unwanted) > 0)
 	g.calls--
 	for _, one := range b.grants(unwanted, back, o) {
 		g.giveBack(one)

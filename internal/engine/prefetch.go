@@ -148,8 +148,9 @@ func lends(l *Limiter) bool {
 
 // lend is told how a batch ended. What was taken ahead becomes a lease, or goes
 // back; where callers have gone, together with theirs, which lend returns: two
-// calls that shrink one member at a time could not tell their repeats apart.
-func (g *group) lend(b *batch, o outcome, err error, gone bool) (back int64) {
+// calls that shrink one member at a time could not tell their repeats apart. granted
+// is what the callers got, whose requests may be others' by now.
+func (g *group) lend(b *batch, o outcome, err error, granted int64, gone bool) (back int64) {
 	l, now := b.ahead.limiter, time.Now()
 	if l == nil {
 		return 0
@@ -159,13 +160,9 @@ func (g *group) lend(b *batch, o outcome, err error, gone bool) (back int64) {
 	if o.Reset > 0 { // the figures were told
 		s.Figures(o.Free-o.Taken, o.interval)
 	}
-	scarce, taken := err != nil, o.Taken
-	for i, a := range b.answers {
-		if a.Decision.Granted {
-			taken -= b.requests[i].Permits
-		} else if !a.Exceeds {
-			scarce = true
-		}
+	scarce, taken := err != nil, o.Taken-granted
+	for _, a := range b.answers {
+		scarce = scarce || !a.Decision.Granted && !a.Exceeds
 	}
 	if scarce || taken < b.ahead.permits || b.ahead.permits > 0 && now.Sub(b.sent) >= s.Life() {
 		s.Scarce()
