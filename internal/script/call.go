@@ -181,9 +181,6 @@ func (c *Call) Begin(to *Conn) time.Time {
 	return c.until
 }
 
-// Sent returns when the last attempt was made.
-func (c *Call) Sent() time.Time { return c.sent }
-
 // Overdue tells whether the call is to be given up.
 func (c *Call) Overdue(now time.Time) bool { return !c.until.IsZero() && !now.Before(c.until) }
 
@@ -277,11 +274,6 @@ func (c *Call) Answered(reply any) (done bool, backoff time.Duration) {
 
 // Outcome returns the answer of a call that is done.
 func (c *Call) Outcome() (any, error) { return c.reply, c.err }
-
-// Restart makes a call that is done one that was never made.
-func (c *Call) Restart() {
-	*c = Call{Script: c.Script, Keys: c.Keys, Args: c.Args, Repeat: c.Repeat, Reads: c.Reads, Again: c.Again, Until: c.Until}
-}
 
 // GiveUp ends the call with the error of its last attempt.
 func (c *Call) GiveUp(err error) {
