@@ -236,6 +236,7 @@ func (h *hung) time(f func() error) {
 }
 
 func (h *hung) report(b *testing.B) {
+	b.Helper()
 	h.callers.Wait()
 	after := runtime.NumGoroutine() - h.before
 	close(h.stop)

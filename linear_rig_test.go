@@ -175,7 +175,7 @@ func (rig *linearRig) meant(args []string) (script *lua.Script, limiters []strin
 			script = s
 		}
 	}
-	each := 0 // keys of a limiter
+	var each int // keys of a limiter
 	switch script {
 	case lua.AcquireMany:
 		script, each = lua.Acquire, 3

@@ -176,9 +176,9 @@ func (p *panicsOn) ProcessPipelineHook(next redis.ProcessPipelineHook) redis.Pro
 }
 
 // recovered runs f, and tells what it panicked with.
-func recovered(f func() error) (err error, panicked any) { //nolint:revive // as f, and more
+func recovered(f func() error) (panicked any, err error) {
 	defer func() { panicked = recover() }()
-	return f(), nil
+	return nil, f()
 }
 
 // A panic reaches those in whose flight it happens, beside whomever they ask and
@@ -219,7 +219,7 @@ func TestAPanicBesideOthers(t *testing.T) {
 							}
 							time.Sleep(time.Duration(i/8) * time.Millisecond)
 							start := time.Now()
-							err, panicked := recovered(func() error {
+							panicked, err := recovered(func() error {
 								if i%3 < 2 {
 									return ask(ctx, key)
 								}
@@ -271,7 +271,7 @@ func TestADialHookThatPanics(t *testing.T) {
 				ask := questions(c, rdb, "thresholds")[name]
 				word := "dial"
 				hook.word.Store(&word)
-				_, panicked := recovered(func() error { return ask(t.Context(), "{key}") })
+				panicked, _ := recovered(func() error { return ask(t.Context(), "{key}") })
 				assert.Nil(t, panicked)
 				hook.word.Store(nil)
 				require.NoError(t, c.RateLimiter("{key}", rratelimiter.WithDefault(every(1000, time.Hour))).Acquire(t.Context(), 1))
@@ -301,11 +301,11 @@ func TestAPanicWhileAnErrorIsExplained(t *testing.T) {
 				var wg sync.WaitGroup
 				for range 20 {
 					wg.Go(func() {
-						err, panicked := recovered(func() error { _, err := l.TryAcquire(t.Context(), 1, 0); return err })
+						panicked, err := recovered(func() error { _, err := l.TryAcquire(t.Context(), 1, 0); return err })
 						if panicked == nil {
 							assert.ErrorIs(t, err, rratelimiter.ErrCorrupt)
 						}
-						_, panicked = recovered(func() error {
+						panicked, _ = recovered(func() error {
 							_, err := c.TryAcquireAll(t.Context(), 1, 0, l, c.RateLimiter("{wrong}2", rratelimiter.WithDefault(every(10, time.Hour))))
 							return err
 						})
