@@ -78,7 +78,8 @@ func (answering) Process(_ context.Context, cmd redis.Cmder) error {
 	reply := any(int64(0))
 	if cmd.Args()[1] == lua.Acquire.SHA {
 		taken := int64(0)
-		if cmd.Args()[9] == "1" { // the sum, behind the five keys and the member
+		// The sum stands behind the five keys and the member, but for one permit.
+		if args := cmd.Args(); len(args) == 9 || args[9] == "1" {
 			taken = 1
 		}
 		reply = []any{int64(9), int64(1), taken, int64(1000), int64(1000), int64(0), int64(50)}

@@ -111,7 +111,7 @@ func (m *multi) ask(ctx context.Context, start time.Time) (verdict, error) {
 	end := answerBy(until, m.deadline)
 	timer := time.NewTimer(time.Until(end))
 	defer timer.Stop()
-	if err := m.begin(ctx, timer.C); err != nil {
+	if err := m.begin(ctx, start, timer.C); err != nil {
 		return verdict{}, err
 	}
 	for _, g := range m.groups {
@@ -305,7 +305,7 @@ func (m *multi) explainType(err error) error {
 // begin has an attempt hold up the turns of all its groups until end, as a batch
 // does. Turns that came before are taken first. Attempts go through the groups in
 // the same order, so that none waits for another that waits for it.
-func (m *multi) begin(ctx context.Context, timer <-chan time.Time) error {
+func (m *multi) begin(ctx context.Context, start time.Time, timer <-chan time.Time) error {
 	order := slices.Clone(m.groups)
 	slices.SortFunc(order, func(a, b *group) int { return strings.Compare(a.config(), b.config()) })
 	for i, g := range order {
@@ -325,7 +325,7 @@ func (m *multi) begin(ctx context.Context, timer <-chan time.Time) error {
 		case <-ctx.Done():
 			err = ctx.Err()
 		case <-timer:
-			err = lane.NoAnswer(m.engine.conn.Timeout(), false)
+			err = lane.NoAnswer(time.Since(start), false)
 		}
 		g.mu.Lock()
 		if place := slices.Index(g.turns.behind, admitted); place >= 0 {

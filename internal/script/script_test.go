@@ -19,6 +19,7 @@ import (
 
 	"github.com/rratelimiter/rratelimiter/internal/redistest"
 	"github.com/rratelimiter/rratelimiter/internal/script"
+	"github.com/rratelimiter/rratelimiter/limit"
 	"github.com/rratelimiter/rratelimiter/lua"
 )
 
@@ -339,9 +340,17 @@ func TestLostAnswers(t *testing.T) {
 				assert.Len(t, w.sent(), 1, "it may have run")
 			})
 			virtual(t, func(int) error { return fault }, func(t *testing.T, rdb *redis.Client, w *wire) {
-				_, err := script.Read(t.Context(), newConn(rdb), incr, script.KeysOf("key"))
+				_, err := repeat(t.Context(), rdb, nothing)
 				require.ErrorIs(t, err, script.ErrLost)
 				require.ErrorIs(t, err, fault)
+				assert.Len(t, w.sent(), 5)
+			})
+			virtual(t, func(int) error { return fault }, func(t *testing.T, rdb *redis.Client, w *wire) {
+				_, err := script.Read(t.Context(), newConn(rdb), incr, script.KeysOf("key"))
+				require.NotErrorIs(t, err, script.ErrLost, "it makes no difference whether a read has run")
+				require.ErrorIs(t, err, fault)
+				require.ErrorIs(t, script.Outage(err), limit.ErrUnavailable)
+				require.NotErrorIs(t, script.Outage(err), limit.ErrUnknownOutcome)
 				assert.Len(t, w.sent(), 5)
 			})
 			virtual(t, func(attempt int) error {
@@ -398,7 +407,7 @@ func TestLostThenRefused(t *testing.T) {
 		}
 		return refused
 	}, func(t *testing.T, rdb *redis.Client, w *wire) {
-		_, err := script.Read(t.Context(), newConn(rdb), incr, script.KeysOf("key"))
+		_, err := repeat(t.Context(), rdb, nothing)
 		require.ErrorIs(t, err, script.ErrLost)
 		require.ErrorIs(t, err, refused)
 		assert.Greater(t, len(w.sent()), 5)
@@ -432,7 +441,7 @@ func TestContextEndsTheRepeating(t *testing.T) {
 			ctx, cancel := context.WithCancel(t.Context())
 			end = cancel
 			start := time.Now()
-			_, err := script.Read(ctx, newConn(rdb), incr, script.KeysOf("key"))
+			_, err := repeat(ctx, rdb, nothing)
 			require.ErrorIs(t, err, context.Canceled)
 			assert.Equal(t, errors.Is(fault, io.EOF), errors.Is(err, script.ErrLost))
 			assert.Len(t, w.sent(), 1)
