@@ -175,10 +175,10 @@ func (c *Call) Begin(to *Conn) time.Time {
 			c.until = c.Until
 		}
 	}
-	if end := c.sent.Add(to.AttemptTimeout()); end.Before(c.until) {
+	if end := c.sent.Add(to.AttemptTimeout()); c.Repeat && end.Before(c.until) {
 		return end
 	}
-	return c.until
+	return c.until // without a repeat, nothing is gained by giving up sooner
 }
 
 // Overdue tells whether the call is to be given up.

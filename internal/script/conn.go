@@ -78,7 +78,8 @@ func CheckClient(rdb Redis) error {
 // Timeout returns how long a question may go unanswered.
 func (c *Conn) Timeout() time.Duration { return c.timeout }
 
-// AttemptTimeout is the time of one attempt: two more have room in a question's.
+// AttemptTimeout is the time of an attempt that can be repeated: two more have room
+// in a question's.
 func (c *Conn) AttemptTimeout() time.Duration { return c.timeout / 3 }
 
 // Inline tells whether a command ends in time on its caller's goroutine: only
