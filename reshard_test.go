@@ -298,6 +298,8 @@ func TestReshardingWhileInUse(t *testing.T) {
 	t.Parallel()
 	const rate, moves = 60, 4
 	cluster := redistest.StartCluster(t, 3, 0)
+	// Two masters that each move a key to the other would wait for one another.
+	var moving sync.Mutex
 	taken := map[int]bool{}
 	for _, test := range []struct {
 		scenario string
@@ -336,7 +338,9 @@ func TestReshardingWhileInUse(t *testing.T) {
 				}
 				rand.Shuffle(len(all), func(i, j int) { all[i], all[j] = all[j], all[i] })
 				for _, key := range all {
+					moving.Lock()
 					move.MoveKeys(t, key)
+					moving.Unlock()
 					parties[0].linger()
 				}
 				move.Finish(t)
@@ -355,7 +359,16 @@ func TestReshardingWhileInUse(t *testing.T) {
 			}
 			lost, idle := account(t, rdb, test.cfg, parties)
 			assert.Zero(t, lost, "permits that callers hold and Redis does not know")
-			if !test.leaves {
+			switch {
+			case len(test.opts) > 0:
+				// Members bear no mark of their Client: a Release may take one that is
+				// about to go back, of a caller whose time was over.
+				perhaps := int64(0)
+				for _, c := range parties {
+					perhaps += c.perhaps
+				}
+				assert.LessOrEqual(t, idle, perhaps, "permits in use that no caller holds")
+			case !test.leaves:
 				assert.Zero(t, idle, "permits in use that no caller holds")
 			}
 			noteResult(t, "reshard", test.scenario, moves, calls, again, lost, idle, longest, gap)
