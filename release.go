@@ -40,9 +40,10 @@ func (l *RateLimiter) release(ctx context.Context, permits int64) error {
 // granted some last. It returns how many permits are left to be given back.
 func (l *RateLimiter) releaseOwn(ctx context.Context, permits, granted int64) (left int64, err error) {
 	left, err = l.takeOff(ctx, permits, "own")
-	elapsed := func() time.Duration { return time.Since(l.client.made) - time.Duration(granted) }
+	last := l.client.made.Add(time.Duration(granted))
+	age := time.Since(last)
 	// Clocks may differ by a second, and by a thousandth in their pace.
-	age := max(0, elapsed()-elapsed()/1000-time.Second)
+	age = max(0, age-age/1000-time.Second)
 	place, since := "", ""
 	for looks := 0; err == nil && left > 0 && looks < maxLooks; {
 		reply, readErr := script.Read(ctx, l.client.sender, lua.FindOwn, l.keys, l.client.mark(), age.Milliseconds(), place, since)
@@ -57,7 +58,7 @@ func (l *RateLimiter) releaseOwn(ctx context.Context, permits, granted int64) (l
 			left, err = l.takeOff(ctx, left, "own:"+place)
 		} else if age > 0 {
 			// The server's clock may have gone back: then they are dated later.
-			place, since, age = "", formatAge(elapsed()), 0
+			place, since, age = "", formatAge(time.Since(last)), 0
 		} else {
 			l.ownless.Store(granted)
 			break
