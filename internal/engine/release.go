@@ -53,9 +53,10 @@ func (e *Engine) release(ctx context.Context, l *Limiter, permits int64, since t
 // granted some last. It returns how many permits are left to be given back.
 func (e *Engine) releaseOwn(ctx context.Context, l *Limiter, permits, granted int64, since time.Time) (left int64, err error) {
 	left, err = e.takeOff(ctx, l, permits, "own", since)
-	elapsed := func() time.Duration { return time.Since(e.made) - time.Duration(granted) }
+	last := e.made.Add(time.Duration(granted))
+	age := time.Since(last)
 	// Clocks may differ by a second, and by a thousandth in their pace.
-	age := max(0, elapsed()-elapsed()/1000-time.Second)
+	age = max(0, age-age/1000-time.Second)
 	place, from := "", ""
 	for looks := 0; err == nil && left > 0 && looks < maxLooks; {
 		c := script.Call{Script: lua.FindOwn, Keys: l.Keys, Repeat: true, Args: script.Constant{e.ids.Mark(), age.Milliseconds(), place, from}}
@@ -76,7 +77,7 @@ func (e *Engine) releaseOwn(ctx context.Context, l *Limiter, permits, granted in
 			left, err = e.takeOff(ctx, l, left, "own:"+place, time.Time{})
 		} else if age > 0 {
 			// The server's clock may have gone back: then they are dated later.
-			place, from, age = "", formatAge(elapsed()), 0
+			place, from, age = "", formatAge(time.Since(last)), 0
 		} else {
 			l.ownless.Store(granted)
 			break
