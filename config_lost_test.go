@@ -47,10 +47,26 @@ func TestKeepStateWhereTheConfigurationIsLostAndAllHasRunOut(t *testing.T) {
 	})
 }
 
+// madeAnewBy gives the limiter of that name a configuration, and returns a handle.
+type madeAnewBy func(t *testing.T, c *rratelimiter.Client, name string, cfg rratelimiter.Config) *rratelimiter.RateLimiter
+
+// eachMadeAnew runs a test by each of madeAnew, in virtual time.
+func eachMadeAnew(t *testing.T, test func(t *testing.T, rdb *redis.Client, client *rratelimiter.Client, makeAnew madeAnewBy)) {
+	t.Helper()
+	for what, makeAnew := range madeAnew {
+		t.Run(what, func(t *testing.T) {
+			t.Parallel()
+			virtual(t, func(t *testing.T, rdb *redis.Client) {
+				test(t, rdb, newClient(t, rdb), makeAnew)
+			})
+		})
+	}
+}
+
 // madeAnew are the calls that give a limiter a configuration, after its own was
 // lost alone, as Redisson's unlink or an eviction leaves it. Each returns a
 // handle.
-var madeAnew = map[string]func(*testing.T, *rratelimiter.Client, string, rratelimiter.Config) *rratelimiter.RateLimiter{
+var madeAnew = map[string]madeAnewBy{
 	"TrySetRate": func(t *testing.T, c *rratelimiter.Client, name string, cfg rratelimiter.Config) *rratelimiter.RateLimiter {
 		t.Helper()
 		mustTrySetRate(t, c.RateLimiter(name), cfg)
@@ -157,22 +173,16 @@ func TestNothingIsInUseWhereTheConfigurationIsLost(t *testing.T) {
 // tells what at least is in use.
 func TestAWindowWhereTheConfigurationIsLost(t *testing.T) {
 	t.Parallel()
-	for what, makeAnew := range madeAnew {
-		t.Run(what, func(t *testing.T) {
-			t.Parallel()
-			virtual(t, func(t *testing.T, rdb *redis.Client) {
-				client := newClient(t, rdb)
-				l := client.RateLimiter("name")
-				mustTrySetRate(t, l, every(100, time.Minute))
-				require.True(t, asRedisson3123(t, rdb, l, 1))
-				mustAcquire(t, l, 8)
-				require.NoError(t, rdb.Del(t.Context(), "name").Err())
-				l = makeAnew(t, client, "name", every(10, time.Minute))
-				assert.Equal(t, 2, grants(t, l, 3))
-				assert.Equal(t, time.Minute, rdb.PTTL(t.Context(), keysOf(l).Value).Val())
-			})
-		})
-	}
+	eachMadeAnew(t, func(t *testing.T, rdb *redis.Client, client *rratelimiter.Client, makeAnew madeAnewBy) {
+		l := client.RateLimiter("name")
+		mustTrySetRate(t, l, every(100, time.Minute))
+		require.True(t, asRedisson3123(t, rdb, l, 1))
+		mustAcquire(t, l, 8)
+		require.NoError(t, rdb.Del(t.Context(), "name").Err())
+		l = makeAnew(t, client, "name", every(10, time.Minute))
+		assert.Equal(t, 2, grants(t, l, 3))
+		assert.Equal(t, time.Minute, rdb.PTTL(t.Context(), keysOf(l).Value).Val())
+	})
 }
 
 // The steps of a large set change nothing until the last, so that one whose
@@ -217,26 +227,20 @@ func TestTheConfigurationIsMadeAnewInTheLastStep(t *testing.T) {
 // would grant the whole rate.
 func TestAValueThatCountsNothingGoesWithItsConfiguration(t *testing.T) {
 	t.Parallel()
-	for what, makeAnew := range madeAnew {
-		t.Run(what, func(t *testing.T) {
-			t.Parallel()
-			virtual(t, func(t *testing.T, rdb *redis.Client) {
-				client := newClient(t, rdb)
-				l := client.RateLimiter("name")
-				mustTrySetRate(t, l, every(10, time.Minute))
-				mustAcquire(t, l, 3)
-				_, err := l.Expire(t.Context(), 2*time.Minute)
-				require.NoError(t, err)
-				require.NoError(t, l.Release(t.Context(), 3))
-				time.Sleep(90 * time.Second)
-				require.NoError(t, rdb.Del(t.Context(), "name").Err())
-				l = makeAnew(t, client, "name", every(10, time.Minute))
-				mustAcquire(t, l, 10)
-				time.Sleep(45 * time.Second)
-				value, there := storedValue(t, rdb, keysOf(l).Value)
-				assert.True(t, there)
-				assert.Zero(t, value)
-			})
-		})
-	}
+	eachMadeAnew(t, func(t *testing.T, rdb *redis.Client, client *rratelimiter.Client, makeAnew madeAnewBy) {
+		l := client.RateLimiter("name")
+		mustTrySetRate(t, l, every(10, time.Minute))
+		mustAcquire(t, l, 3)
+		_, err := l.Expire(t.Context(), 2*time.Minute)
+		require.NoError(t, err)
+		require.NoError(t, l.Release(t.Context(), 3))
+		time.Sleep(90 * time.Second)
+		require.NoError(t, rdb.Del(t.Context(), "name").Err())
+		l = makeAnew(t, client, "name", every(10, time.Minute))
+		mustAcquire(t, l, 10)
+		time.Sleep(45 * time.Second)
+		value, there := storedValue(t, rdb, keysOf(l).Value)
+		assert.True(t, there)
+		assert.Zero(t, value)
+	})
 }
