@@ -193,8 +193,10 @@ func (m *module) recount(c *call) {
 		p.setRows(nil)
 		window = window && (m.windowed || p.value < c.rate())
 	}
+	// A value that counts nothing may be none of a window.
+	counts := m.windowed || len(p.rows) > 0 || p.value < c.rate()
 	switch {
-	case window:
+	case window && counts:
 		p.value = min(p.value, free)
 	case len(p.rows) == 0:
 		p.delValue()
