@@ -5,6 +5,7 @@ FUZZTIME ?= 20s
 OPS      ?= 5000
 SEED     ?= 0
 REDISSON ?=
+ROUNDS   ?= 5
 RESULTS  ?= .cache/results
 
 COVERED := . ./lua ./codec
@@ -55,11 +56,11 @@ compat: ## the tests beside Redisson, with long histories: OPS=5000 SEED=0 (0 dr
 	@scripts/install-redis.sh || true
 	go test -count 1 -timeout 60m ./compat_test -ops $(OPS) -seed $(SEED) $(if $(REDISSON),-redisson $(REDISSON))
 
-bench: ## us beside the other limiters, some 25 minutes; writes docs/performance.md and its plots
+bench: ## us beside the other limiters, some 20 minutes; writes docs/performance.md, its plots and our aims. ROUNDS=3 for 12 minutes
 	@scripts/install-redis.sh || true
-	cd benchmarks && go run .
+	cd benchmarks && go run . -rounds $(ROUNDS)
 
-bench-short: ## the same in two minutes, to the terminal only
+bench-short: ## our aims in two minutes, to the terminal only
 	@scripts/install-redis.sh || true
 	cd benchmarks && go run . -short
 

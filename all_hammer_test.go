@@ -146,5 +146,5 @@ func hammerAll(ctx context.Context, client *rratelimiter.Client, limiters []*rra
 	}
 	ok, err = client.TryAcquireAll(ctx, permits, timeout, limiters...)
 	time.Sleep(time.Duration(draw.IntN(2)) * ms)
-	return permits, ok, err
+	return permits, ok, outOfTime(err)
 }

@@ -14,7 +14,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/rratelimiter/rratelimiter"
-	"github.com/rratelimiter/rratelimiter/internal/keys"
+	"github.com/rratelimiter/rratelimiter/internal/redisson"
 	"github.com/rratelimiter/rratelimiter/internal/redistest"
 	"github.com/rratelimiter/rratelimiter/lua"
 )
@@ -34,12 +34,12 @@ func newBundleWire(t testing.TB, rate int64, version string) *bundleWire {
 	t.Helper()
 	server := redistest.Shared(t)
 	opts := []rratelimiter.Option{rratelimiter.WithRedissonVersion(version), rratelimiter.WithClientID("the-client")}
-	w := &bundleWire{wire: newWire(t, server, hourly(rate), false, opts...)}
+	w := &bundleWire{wire: newWireOf(t, server, hourly(rate), false, 20, opts...)}
 	other := newClient(t, w.rdb, opts...)
 	w.family = &family{client: w.client}
 	w.others = &family{client: other}
 	for i, name := range []string{w.Name(), "{" + w.Name() + "}:own", "{" + w.Name() + "}:default"} {
-		set := keys.For(name, "the-client")
+		set := redisson.KeysOf(name, "the-client")
 		l := w.client.RateLimiter(name)
 		switch i {
 		case 1:
@@ -115,7 +115,7 @@ func TestAllHappensOnce(t *testing.T) {
 					"refused by the second": {[3]int64{0, 9, 3}, 3, 0, 0},
 					"refused by the last":   {[3]int64{1, 2, 9}, 3, 0, 0},
 					"refused by all":        {[3]int64{9, 9, 9}, 3, 0, 0},
-					"waiting":               {[3]int64{9, 1, 2}, 3, 30 * time.Millisecond, 0},
+					"waiting":               {[3]int64{9, 1, 2}, 3, outlasts, 0},
 				} {
 					wg.Go(func() {
 						w := newBundleWire(t, 10, version)

@@ -186,7 +186,7 @@ func (w *bundleWire) soakAllRound(t *testing.T, draw *rand.Rand, mu *sync.Mutex,
 			case 0:
 				n, err = w.tryAll(ctx, permits, 0)
 			case 1:
-				n, err = w.tryAll(context.Background(), permits, 20*time.Millisecond)
+				n, err = w.tryAll(context.Background(), permits, outlasts)
 			case 2:
 				n, err = w.tryAll(context.Background(), permits, 0)
 			default:

@@ -747,7 +747,7 @@ type bundleScene struct {
 // newBundleScene must be called in a bubble.
 func newBundleScene(t *testing.T, cfgs ...rratelimiter.Config) (*bundleScene, *family) {
 	t.Helper()
-	s := &bundleScene{heldScene: newHeldScene(t, every(1, time.Second))}
+	s := &bundleScene{heldScene: newHeldSceneOf(t, every(1, time.Second), &redis.Options{ReadTimeout: time.Minute})}
 	s.rival = newClient(t, s.mini)
 	f := newFamilyOf(t, s.rival, cfgs...)
 	s.sent = countCommands(s.rdb)

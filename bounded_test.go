@@ -14,7 +14,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/rratelimiter/rratelimiter"
-	"github.com/rratelimiter/rratelimiter/internal/keys"
+	"github.com/rratelimiter/rratelimiter/internal/redisson"
 	"github.com/rratelimiter/rratelimiter/internal/redistest"
 )
 
@@ -148,7 +148,7 @@ func TestBoundedWork(t *testing.T) {
 			mustAcquire(t, byDefault, 70)
 		}},
 		"defaults of two where the rates were lost": {halves, crowdSize, crowdSize, func(t *testing.T, c crowd) {
-			other := keys.For(besides(c.limiter.Name()), "").Permits
+			other := redisson.KeysOf(besides(c.limiter.Name()), "").Permits
 			addGrants(t, c.rdb, other, 2*hour, crowdSize/4, 1)
 			addGrants(t, c.rdb, other, hour/2, crowdSize/2, 1)
 			require.NoError(t, c.rdb.Del(t.Context(), c.limiter.Name()).Err())

@@ -5,7 +5,8 @@ import (
 	"fmt"
 	"time"
 
-	"github.com/rratelimiter/rratelimiter/internal/meet"
+	"github.com/rratelimiter/rratelimiter/internal/lane"
+	"github.com/rratelimiter/rratelimiter/internal/script"
 	"github.com/rratelimiter/rratelimiter/lua"
 )
 
@@ -117,10 +118,7 @@ func (l *RateLimiter) TrySetRate(ctx context.Context, cfg Config) (bool, error) 
 	if err := cfg.validate(); err != nil {
 		return false, l.fail(op, err)
 	}
-	defer l.changing(ctx)()
-	reply, err := untilDone(func(token string) (any, error) {
-		return l.write(ctx, lua.TrySetRate, append(cfg.args(), l.client.rules.letters(), token)...)
-	})
+	reply, err := l.change(ctx, lua.TrySetRate, script.Paged(append(cfg.args(), l.client.rules.Letters())))
 	return reply == int64(1), l.fail(op, err)
 }
 
@@ -151,32 +149,29 @@ func (l *RateLimiter) setRate(ctx context.Context, cfg Config, updateOnly bool, 
 			opt(&o)
 		}
 	}
-	if o.keepState && l.err == nil && l.client.rules.windowed() {
-		return false, l.client.rules.unsupported("KeepState")
+	if o.keepState && l.err == nil && l.client.rules.Windowed() {
+		return false, l.client.rules.Unsupported("KeepState")
 	}
-	defer l.changing(ctx)()
-	reply, err := untilDone(func(token string) (any, error) {
-		return l.write(ctx, lua.SetRate, append(cfg.args(), flag(o.keepState), flag(updateOnly), token)...)
-	})
+	reply, err := l.change(ctx, lua.SetRate, script.Paged(append(cfg.args(), flag(o.keepState), flag(updateOnly))))
 	return reply == int64(1), err
 }
 
 // Config returns the limiter's rate. ErrNotInitialized where it has none.
 func (l *RateLimiter) Config(ctx context.Context) (Config, error) {
 	const op = "Config"
-	reply, err := l.read(ctx, lua.Config)
+	reply, err := l.read(ctx, lua.Config, script.Constant{})
 	if err != nil {
 		return Config{}, l.fail(op, err)
 	}
-	values, err := integers(reply, 4)
+	values, err := lane.Integers(reply, 4)
 	if err != nil {
 		return Config{}, l.fail(op, err)
 	}
 	return Config{
 		Rate:      values[0],
-		Interval:  meet.Millis(values[1]),
+		Interval:  lane.Millis(values[1]),
 		Type:      RateType(values[2]),
-		KeepAlive: meet.Millis(values[3]),
+		KeepAlive: lane.Millis(values[3]),
 	}, nil
 }
 

@@ -10,7 +10,7 @@ import (
 
 	"github.com/rratelimiter/rratelimiter"
 	"github.com/rratelimiter/rratelimiter/codec"
-	"github.com/rratelimiter/rratelimiter/internal/keys"
+	"github.com/rratelimiter/rratelimiter/internal/redisson"
 	"github.com/rratelimiter/rratelimiter/internal/redistest"
 	"github.com/rratelimiter/rratelimiter/lua"
 )
@@ -113,7 +113,7 @@ func TestPermitsInUseCountWhereTheConfigurationIsLost(t *testing.T) {
 							time.Sleep(20 * time.Second)
 							mustAcquire(t, l, 6)
 							require.NoError(t, rdb.Del(t.Context(), l.Name()).Err())
-							k := keys.For(l.Name(), "id")
+							k := redisson.KeysOf(l.Name(), "id")
 							if kind == rratelimiter.PerClient {
 								k.Value = k.ClientValue
 							}
@@ -151,7 +151,7 @@ func TestNothingIsInUseWhereTheConfigurationIsLost(t *testing.T) {
 						l := client.RateLimiter("name")
 						mustTrySetRate(t, l, rratelimiter.Config{Type: was, Rate: 100, Interval: time.Hour})
 						mustAcquire(t, l, 97)
-						k := keys.For("name", "id")
+						k := redisson.KeysOf("name", "id")
 						lost := []string{"name"}
 						if was == is {
 							lost = append(lost, k.Permits, k.ClientPermits)

@@ -15,7 +15,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/rratelimiter/rratelimiter"
-	"github.com/rratelimiter/rratelimiter/internal/keys"
+	"github.com/rratelimiter/rratelimiter/internal/redisson"
 	"github.com/rratelimiter/rratelimiter/internal/redistest"
 )
 
@@ -25,7 +25,7 @@ type damaged struct {
 	rdb     redis.UniversalClient
 	client  *rratelimiter.Client
 	limiter *rratelimiter.RateLimiter
-	keys    keys.Set
+	keys    redisson.Keys
 	value   string // the key of the value in use
 	permits string // the key of the set in use
 }
@@ -34,7 +34,7 @@ const damagedClient = "client-id"
 
 func newDamaged(t *testing.T, rdb redis.UniversalClient, kind rratelimiter.RateType) damaged {
 	name := redistest.Name(t)
-	d := damaged{rdb: rdb, client: newClient(t, rdb, rratelimiter.WithClientID(damagedClient)), keys: keys.For(name, damagedClient)}
+	d := damaged{rdb: rdb, client: newClient(t, rdb, rratelimiter.WithClientID(damagedClient)), keys: redisson.KeysOf(name, damagedClient)}
 	d.limiter = d.client.RateLimiter(name, rratelimiter.WithDefault(every(10, time.Hour)))
 	d.value, d.permits = d.keys.Value, d.keys.Permits
 	if kind == rratelimiter.PerClient {

@@ -13,6 +13,7 @@ import (
 
 	"github.com/rratelimiter/rratelimiter"
 	"github.com/rratelimiter/rratelimiter/internal/redistest"
+	"github.com/rratelimiter/rratelimiter/lua"
 )
 
 func TestDefectACancelledTryAcquireKeepsItsPermits(t *testing.T) {
@@ -119,5 +120,33 @@ func TestDefectOneMemberForEachPermit(t *testing.T) {
 		l := newLimiter(t, rdb, every(2_000_000, time.Hour))
 		mustAcquire(t, l, 1_000_000)
 		assert.EqualValues(t, 1, rdb.ZCard(t.Context(), keysOf(l).Permits).Val())
+	})
+}
+
+// One who is the last to be asked for in a round may leave before that: then the
+// round is over, and the line must not look for someone to ask without end.
+func TestTheLastOfARoundLeaves(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		s := newHeldScene(t, every(10, time.Minute))
+		mustAcquire(t, s.other, 5)
+		head := s.acquire(t.Context(), 10)
+		s.until(30 * time.Second)
+		mustAcquire(t, s.other, 1)
+		round := s.hold(t, lua.Acquire, 1)
+		s.until(60500 * ms)
+		ctx, cancel := context.WithCancel(t.Context())
+		last := s.acquire(ctx, 10)
+		release := s.call(func() (bool, error) { return true, s.Release(t.Context(), 1) })
+		released := s.hold(t, lua.Release, 1)
+		round()
+		assert.Equal(t, "waits", head.outcome(), "it was refused")
+		cancel()
+		synctest.Wait()
+		last.requireEnd(t, context.Canceled, 60500*ms)
+		released()
+		assert.Equal(t, "true at 1m0.5s", release.outcome())
+		s.until(2 * time.Minute)
+		assert.Equal(t, "true at 1m0.5s", head.outcome())
 	})
 }

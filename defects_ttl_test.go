@@ -13,7 +13,7 @@ import (
 
 	"github.com/rratelimiter/rratelimiter"
 	"github.com/rratelimiter/rratelimiter/codec"
-	"github.com/rratelimiter/rratelimiter/internal/keys"
+	"github.com/rratelimiter/rratelimiter/internal/redisson"
 	"github.com/rratelimiter/rratelimiter/internal/redistest"
 )
 
@@ -217,7 +217,7 @@ func TestDefectAClientCannotHaveAStableID(t *testing.T) {
 		mustRefuse(t, one, 1)
 		mustAcquire(t, other, 10)
 		mustAcquire(t, random, 10)
-		set := keys.For(name, "pod-1")
+		set := redisson.KeysOf(name, "pod-1")
 		assert.Subset(t, limiterKeys(t, rdb, name), []string{set.Config, set.ClientValue, set.ClientPermits})
 		assert.NotContains(t, limiterKeys(t, rdb, name), set.Value)
 

@@ -1,19 +1,49 @@
 // Package rratelimiter is Redisson's RRateLimiter for Go: a rate limiter whose
 // state is in Redis, shared live with Java programs that use Redisson 3.35 and
-// newer, and a good one where there is no Java at all.
-//
-// A limiter grants at most Rate permits in any span of its Interval. A permit
-// that was granted comes back one interval later, or when it is released. The
-// time is the Redis server's; clients' clocks do not matter.
+// newer, and a good one where there is no Java at all. For older Redissons see
+// [WithRedissonVersion].
 //
 //	client := rratelimiter.New(rdb)
 //	limiter := client.RateLimiter("orders", rratelimiter.WithDefault(rratelimiter.PerSecond(100)))
 //	ok, err := limiter.TryAcquire(ctx, 1, 200*time.Millisecond)
 //
-// Callers of one [Client] that want permits of the same limiter at the same
-// time share round trips: while one is under way requests gather, and the next
-// carries all of them. Those that wait stand in line, first come first served.
+// # Model
 //
-// A request whose answer was lost on the way is repeated and recognised, so
-// that it takes its permits once.
+// A limiter grants at most Rate permits in any span of its Interval: it is a
+// sliding log. A permit that was granted comes back one interval later, or when it
+// is released. The time is the Redis server's; clients' clocks do not matter. The
+// rate is in Redis too, and any program may change it while others take permits.
+//
+// Callers of one [Client] that want permits at the same time share round trips,
+// and those of the same limiter a script call: where enough is under way
+// requests gather, and the next flight carries all of them. Those that were
+// refused and wait stand in line, first come first served.
+//
+// # Guarantees
+//
+// Never more than the rate is granted by what these calls do, and no permit is
+// lost: under concurrency, after lost answers, for callers that go away. A
+// request whose answer was lost is repeated and recognised, so that it takes its
+// permits once. What Redis loses, as where a replica takes over that lags, is
+// beyond any client; docs/servers.md says how much that can be.
+//
+// No question to Redis goes unanswered for longer than [WithCallTimeout], and a
+// call whose ctx ends returns at once, except where its doc says otherwise.
+//
+// # Errors
+//
+// A refusal is no error: false, or a Decision that is not Granted, is always
+// something that Redis said. Where Redis does not decide in time the error is
+// [ErrUnavailable]; where permits may have been taken, [ErrUnknownOutcome] too.
+// Test with [errors.Is].
+//
+// # Where to go on
+//
+// [Client.Keyed] is a limiter for each key, such as a user or an address; packages
+// httplimit and grpclimit put it in front of handlers. [Client.TryAcquireAll]
+// takes from several limiters or from none. [RateLimiter.Take] answers with
+// figures for a client to see. [WithLease] and [WithRefusalCache] save round
+// trips. Packages fixedwindow, slidinglog and tokenbucket keep the limiters that
+// many services run without Redisson. docs/how-it-works.md tells each rule and
+// why it is there.
 package rratelimiter

@@ -1,9 +1,7 @@
 package rratelimiter
 
 import (
-	"errors"
-	"fmt"
-
+	"github.com/rratelimiter/rratelimiter/internal/engine"
 	"github.com/rratelimiter/rratelimiter/limit"
 )
 
@@ -13,7 +11,7 @@ import (
 var (
 	// ErrNotInitialized: the limiter has no rate yet. Call TrySetRate first, or
 	// give the handle one by WithDefault.
-	ErrNotInitialized = errors.New("limiter has no rate")
+	ErrNotInitialized = engine.ErrNotInitialized
 
 	// ErrPermitsExceedRate: more permits were asked for than one interval has,
 	// so that no waiting could ever bring them.
@@ -36,27 +34,16 @@ var (
 	// calling again.
 	ErrUnknownOutcome = limit.ErrUnknownOutcome
 
+	// ErrUnavailable: Redis did not decide: it gave no answer in time, can't be
+	// reached, or answers nobody for now. A refusal is something that Redis said,
+	// and never this. Where permits may have been taken, it is ErrUnknownOutcome
+	// too.
+	ErrUnavailable = limit.ErrUnavailable
+
 	// ErrUnsupported: the server, the cluster's layout or the oldest Redisson
 	// that shares the limiter can't do what was asked.
 	ErrUnsupported = limit.ErrUnsupported
 
 	// ErrClosed: the Client was closed.
-	ErrClosed = errors.New("client is closed")
+	ErrClosed = engine.ErrClosed
 )
-
-// errUnderWay is said of a call that writes whose caller's context ended before
-// the answer came.
-var errUnderWay = fmt.Errorf("%w: the call was under way", ErrUnknownOutcome)
-
-// limiterError says which limiter and which call an error speaks of.
-type limiterError struct {
-	op   string
-	name string
-	err  error
-}
-
-func (e *limiterError) Error() string {
-	return fmt.Sprintf("rratelimiter: %s %q: %v", e.op, e.name, e.err)
-}
-
-func (e *limiterError) Unwrap() error { return e.err }

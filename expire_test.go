@@ -11,7 +11,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/rratelimiter/rratelimiter"
-	"github.com/rratelimiter/rratelimiter/internal/keys"
+	"github.com/rratelimiter/rratelimiter/internal/redisson"
 	"github.com/rratelimiter/rratelimiter/internal/redistest"
 )
 
@@ -68,15 +68,15 @@ func TestAClientsPairGoesAfterItsLastUse(t *testing.T) {
 	t.Parallel()
 	for name, use := range pairUses {
 		for _, keepAlive := range []time.Duration{0, 5 * time.Second} {
-			for what, before := range map[string]func(*testing.T, *redis.Client, *rratelimiter.RateLimiter, keys.Set){
-				"": func(*testing.T, *redis.Client, *rratelimiter.RateLimiter, keys.Set) {},
-				"ClearExpire": func(t *testing.T, _ *redis.Client, l *rratelimiter.RateLimiter, _ keys.Set) {
+			for what, before := range map[string]func(*testing.T, *redis.Client, *rratelimiter.RateLimiter, redisson.Keys){
+				"": func(*testing.T, *redis.Client, *rratelimiter.RateLimiter, redisson.Keys) {},
+				"ClearExpire": func(t *testing.T, _ *redis.Client, l *rratelimiter.RateLimiter, _ redisson.Keys) {
 					require.NoError(t, second(l.ClearExpire(t.Context())))
 				},
-				"Expire": func(t *testing.T, _ *redis.Client, l *rratelimiter.RateLimiter, _ keys.Set) {
+				"Expire": func(t *testing.T, _ *redis.Client, l *rratelimiter.RateLimiter, _ redisson.Keys) {
 					require.NoError(t, second(l.Expire(t.Context(), time.Hour)))
 				},
-				"lost value": func(t *testing.T, rdb *redis.Client, _ *rratelimiter.RateLimiter, k keys.Set) {
+				"lost value": func(t *testing.T, rdb *redis.Client, _ *rratelimiter.RateLimiter, k redisson.Keys) {
 					require.NoError(t, rdb.Del(t.Context(), k.ClientValue).Err())
 				},
 			} {
@@ -89,11 +89,11 @@ func TestAClientsPairGoesAfterItsLastUse(t *testing.T) {
 						cfg.KeepAlive = keepAlive
 						mustTrySetRate(t, l, cfg)
 						mustAcquire(t, l, 3)
-						before(t, rdb, l, keys.For("name", "id"))
+						before(t, rdb, l, redisson.KeysOf("name", "id"))
 						require.NoError(t, use(t.Context(), client, l))
 						time.Sleep(max(cfg.Interval, keepAlive) + time.Millisecond) // a server keeps a key to the end of its last
 						for _, name := range []string{"name", "other"} {
-							k := keys.For(name, "id")
+							k := redisson.KeysOf(name, "id")
 							assert.Zero(t, rdb.Exists(t.Context(), k.ClientValue, k.ClientPermits).Val(), "%v", ttls(t, rdb, name))
 						}
 					})
@@ -221,7 +221,7 @@ func TestNoEndOfTheConfigurationFailsACallHalfway(t *testing.T) {
 						require.NoError(t, use(t.Context(), client, l))
 						cfg, err := l.Config(t.Context())
 						require.NoError(t, err)
-						k := keys.For(l.Name(), "id")
+						k := redisson.KeysOf(l.Name(), "id")
 						if kind == rratelimiter.PerClient {
 							k.Value, k.Permits = k.ClientValue, k.ClientPermits
 						}

@@ -392,9 +392,19 @@ func hammerOnce(ctx context.Context, l *rratelimiter.RateLimiter, draw *rand.Ran
 		return permits, ok, err
 	case 4:
 		ok, err := l.TryAcquire(context.WithoutCancel(ctx), permits, time.Duration(draw.IntN(int(100*ms))))
-		return permits, ok, err
+		return permits, ok, outOfTime(err)
 	default:
 		ok, err := l.TryAcquire(ctx, permits, time.Duration(draw.IntN(int(300*ms))))
-		return permits, ok, err
+		return permits, ok, outOfTime(err)
 	}
+}
+
+// outOfTime is for callers whose timeout may end while a question is under way. On
+// a busy machine it may go unanswered for 100 ms more; then they have gone, and what
+// they are granted goes back.
+func outOfTime(err error) error {
+	if errors.Is(err, rratelimiter.ErrUnavailable) {
+		return context.DeadlineExceeded
+	}
+	return err
 }

@@ -17,7 +17,7 @@ import (
 
 	"github.com/rratelimiter/rratelimiter"
 	"github.com/rratelimiter/rratelimiter/codec"
-	"github.com/rratelimiter/rratelimiter/internal/keys"
+	"github.com/rratelimiter/rratelimiter/internal/redisson"
 	"github.com/rratelimiter/rratelimiter/internal/redistest"
 )
 
@@ -120,7 +120,7 @@ func available(t testing.TB, l *rratelimiter.RateLimiter) int64 {
 
 // keysOf returns the keys that all clients share; the client's own are those of
 // an empty client id.
-func keysOf(l *rratelimiter.RateLimiter) keys.Set { return keys.For(l.Name(), "") }
+func keysOf(l *rratelimiter.RateLimiter) redisson.Keys { return redisson.KeysOf(l.Name(), "") }
 
 // besides returns another name than the one given, in the same slot of a
 // cluster.
@@ -231,7 +231,7 @@ func readState(t testing.TB, rdb redis.UniversalClient, name string) map[string]
 // clients, sorted.
 func limiterKeys(t testing.TB, rdb redis.UniversalClient, name string) []string {
 	t.Helper()
-	set := keys.For(name, "")
+	set := redisson.KeysOf(name, "")
 	tagged := strings.TrimSuffix(set.Value, "value")
 	pattern := strings.NewReplacer(`\`, `\\`, "*", `\*`, "?", `\?`, "[", `\[`, "]", `\]`).Replace(tagged) + "*"
 	found := slices.DeleteFunc(redistest.Keys(t, rdb, pattern), func(key string) bool {

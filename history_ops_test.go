@@ -11,7 +11,7 @@ import (
 
 	"github.com/rratelimiter/rratelimiter"
 	"github.com/rratelimiter/rratelimiter/codec"
-	"github.com/rratelimiter/rratelimiter/internal/keys"
+	"github.com/rratelimiter/rratelimiter/internal/redisson"
 )
 
 // call lets an event happen to the limiter and to its model, and compares the
@@ -283,7 +283,7 @@ func (h *history) available(o op, before view, l *rratelimiter.RateLimiter) (tou
 func (h *history) intervene(o op) {
 	t, ctx := h.t, h.t.Context()
 	m, peer := h.model, h.java[o.Client]
-	set := keys.For("name", strconv.Itoa(o.Client))
+	set := redisson.KeysOf("name", strconv.Itoa(o.Client))
 	valueKey, permitsKey := set.Value, set.Permits
 	if m.cfg.Type == rratelimiter.PerClient {
 		valueKey, permitsKey = set.ClientValue, set.ClientPermits

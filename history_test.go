@@ -14,7 +14,7 @@ import (
 
 	"github.com/rratelimiter/rratelimiter"
 	"github.com/rratelimiter/rratelimiter/codec"
-	"github.com/rratelimiter/rratelimiter/internal/keys"
+	"github.com/rratelimiter/rratelimiter/internal/redisson"
 	"github.com/rratelimiter/rratelimiter/internal/redistest"
 )
 
@@ -149,7 +149,7 @@ type viewRow struct {
 
 func (h *history) look(client int) view {
 	t, ctx := h.t, h.t.Context()
-	set := keys.For("name", strconv.Itoa(client))
+	set := redisson.KeysOf("name", strconv.Itoa(client))
 	fields, err := h.rdb.HGetAll(ctx, set.Config).Result()
 	require.NoError(t, err)
 	v := view{exists: len(fields) > 0, perClient: fields["type"] == "1"}

@@ -12,7 +12,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/rratelimiter/rratelimiter"
-	"github.com/rratelimiter/rratelimiter/internal/keys"
+	"github.com/rratelimiter/rratelimiter/internal/redisson"
 	"github.com/rratelimiter/rratelimiter/internal/redistest"
 )
 
@@ -372,7 +372,7 @@ func TestInputNamesWithBraces(t *testing.T) {
 			mustTrySetRate(t, l, every(10, time.Hour))
 			mustAcquire(t, l, 4)
 			assert.EqualValues(t, 6, available(t, l), name)
-			set := keys.For(name, "")
+			set := redisson.KeysOf(name, "")
 			assert.EqualValues(t, 3, rdb.Exists(t.Context(), set.Config, set.Value, set.Permits).Val())
 			assert.Len(t, readState(t, rdb, name), 3)
 			require.NoError(t, l.Release(t.Context(), 1))

@@ -11,7 +11,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/rratelimiter/rratelimiter/codec"
-	"github.com/rratelimiter/rratelimiter/internal/keys"
+	"github.com/rratelimiter/rratelimiter/internal/redisson"
 )
 
 // java does to a limiter's keys what Redisson 4.7.0 does, its mistakes
@@ -31,7 +31,7 @@ var errNilArithmetic = errors.New("attempt to perform arithmetic on a nil value"
 // pair returns the rate, the interval in ms and the two keys in use.
 func (j java) pair(t testing.TB) (rate, interval int64, valueKey, permitsKey string) {
 	t.Helper()
-	set := keys.For(j.name, j.id)
+	set := redisson.KeysOf(j.name, j.id)
 	cfg, err := j.rdb.HGetAll(t.Context(), set.Config).Result()
 	require.NoError(t, err)
 	rate, err = strconv.ParseInt(cfg["rate"], 10, 64)

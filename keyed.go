@@ -6,7 +6,8 @@ import (
 	"sync"
 	"time"
 
-	"github.com/rratelimiter/rratelimiter/internal/keys"
+	"github.com/rratelimiter/rratelimiter/internal/engine"
+	"github.com/rratelimiter/rratelimiter/internal/redisson"
 	"github.com/rratelimiter/rratelimiter/limit"
 )
 
@@ -63,18 +64,12 @@ func (k *keyed) TakeReturnable(ctx context.Context, key string, n int64) (limit.
 	if err != nil {
 		return limit.Decision{}, nil, err
 	}
-	d, undo, err := l.take(ctx, n, true)
+	var undo func(context.Context) error
+	d, err := l.acquire(ctx, engine.Wish{Permits: n, Figures: true, Undo: &undo})
 	if undo == nil {
 		return d, nil, l.fail(op, err)
 	}
-	giveBack := func(ctx context.Context) error {
-		_, err := l.call(ctx, func(ctx context.Context) (any, error) {
-			defer l.client.ask(l.keys.Names()[0])
-			return nil, undo(ctx)
-		}, errUnderWay)
-		return l.fail(op, err)
-	}
-	return d, giveBack, l.fail(op, err)
+	return d, func(ctx context.Context) error { return l.fail(op, undo(ctx)) }, nil
 }
 
 // handle returns the handle of a key. Those that are not asked for while as many
@@ -91,7 +86,7 @@ func (k *keyed) handle(key string) (*RateLimiter, error) {
 	}
 	if l = k.old[key]; l == nil {
 		l = k.client.RateLimiter(k.prefix+key, WithDefault(k.cfg))
-		if err := k.check(key, l.keys.Names()[0]); err != nil {
+		if err := k.check(key, l.config()); err != nil {
 			return nil, err
 		}
 	}
@@ -109,7 +104,7 @@ func (k *keyed) check(key, name string) error {
 	for common < min(len(k.mapped), len(name)) && k.mapped[common] == name[common] {
 		common++
 	}
-	other := keys.Other(name[:common], name)
+	other := redisson.Other(name[:common], name)
 	if other == "" {
 		return nil
 	}

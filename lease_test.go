@@ -521,7 +521,7 @@ func TestRefusalsCostNoMoreBesideLeases(t *testing.T) {
 			mustRefuse(t, s.RateLimiter, 1)
 			keys, err := strconv.Atoi(asked[2])
 			require.NoError(t, err)
-			assert.Len(t, asked[3+keys:], 2, "a member and its permits")
+			assert.Len(t, asked[3+keys:], 1, "a member: one permit goes without saying")
 		}
 	})
 }
@@ -658,13 +658,13 @@ func TestCloseGivesLeasesBack(t *testing.T) {
 		held := make(chan struct{})
 		s.proxy.OnCommand(redistest.Nth(1, lua.GiveBack.SHA, redistest.Late.When(held)))
 		closed := s.close(t.Context())
-		s.until(time.Second)
+		s.until(500 * ms)
 		assert.Equal(t, "waits", closed.outcome())
 		_, err := s.TryAcquire(t.Context(), 1, 0)
 		require.ErrorIs(t, err, rratelimiter.ErrClosed)
 		close(held)
 		synctest.Wait()
-		assert.Equal(t, "true at 1s", closed.outcome())
+		assert.Equal(t, "true at 500ms", closed.outcome())
 		s.checkInUse(t, 10_000, taken)
 	})
 }
@@ -866,7 +866,7 @@ func TestLeasesObeyTheLimitInRealTime(t *testing.T) {
 				callers.Go(func() {
 					for now := time.Since(start); now < 1200*ms; {
 						ok, err := l.TryAcquire(t.Context(), 1, 20*ms)
-						if !assert.NoError(t, err) {
+						if err != nil && !assert.ErrorIs(t, err, rratelimiter.ErrUnavailable) { // a busy machine
 							return
 						}
 						then := time.Since(start)

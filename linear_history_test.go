@@ -19,6 +19,7 @@ import (
 type linearCall struct {
 	name      callName
 	limiter   int
+	second    int // limiter, of a call for two
 	permits   int64
 	timeout   time.Duration
 	cfg       rratelimiter.Config
@@ -36,6 +37,7 @@ const (
 	tryCall       callName = "TryAcquire"
 	acquireCall   callName = "Acquire"
 	takeCall      callName = "Take"
+	allCall       callName = "TryAcquireAll"
 	releaseCall   callName = "Release"
 	availableCall callName = "AvailablePermits"
 	trySetCall    callName = "TrySetRate"
@@ -53,7 +55,7 @@ func (c linearCall) String() string {
 	switch c.name {
 	case tryCall:
 		text += fmt.Sprintf("(%d, %v)", c.permits, c.timeout)
-	case acquireCall, takeCall, releaseCall:
+	case acquireCall, takeCall, allCall, releaseCall:
 		text += fmt.Sprintf("(%d)", c.permits)
 	case trySetCall, setCall, updateCall:
 		text += fmt.Sprintf("(%d/%v%s)", c.cfg.Rate, c.cfg.Interval, keep)
@@ -75,6 +77,7 @@ const (
 	noRate    outcome = "ErrNotInitialized"
 	cancelled outcome = "cancelled"         // with no word of what came of it
 	unknown   outcome = "ErrUnknownOutcome" // the context's end among the causes or not
+	unsent    outcome = "ErrUnavailable"    // in time, by a machine that is busy
 	failed    outcome = "failed"
 )
 
@@ -84,6 +87,8 @@ func outcomeOf(err error) outcome {
 		return done
 	case errors.Is(err, rratelimiter.ErrUnknownOutcome):
 		return unknown
+	case errors.Is(err, rratelimiter.ErrUnavailable):
+		return unsent
 	case errors.Is(err, rratelimiter.ErrPermitsExceedRate):
 		return exceeds
 	case errors.Is(err, rratelimiter.ErrNotInitialized):
@@ -113,6 +118,7 @@ type record struct {
 
 	number           int
 	client, caller   int
+	all              func(ctx context.Context) (bool, error) // the call for two
 	began, ended     int64
 	beganAt, endedAt int64 // ms of a clock that can be told
 
@@ -132,7 +138,7 @@ func (r *record) String() string {
 		answer = "..."
 	case r.outcome == done:
 		switch r.name {
-		case tryCall, updateCall, trySetCall, deleteCall:
+		case tryCall, allCall, updateCall, trySetCall, deleteCall:
 			answer = fmt.Sprint(r.ok)
 		case takeCall:
 			answer = fmt.Sprintf("%v, %d of %d left, retry %v, reset %v", r.ok, r.free, r.limit, r.wait, r.reset)
@@ -171,6 +177,8 @@ func (r *record) run(ctx context.Context, l *rratelimiter.RateLimiter, moments *
 	switch r.name {
 	case tryCall:
 		r.ok, r.err = l.TryAcquire(ctx, r.permits, r.timeout)
+	case allCall:
+		r.ok, r.err = r.all(ctx)
 	case acquireCall:
 		r.err = l.Acquire(ctx, r.permits)
 		r.ok = r.err == nil
@@ -193,6 +201,9 @@ func (r *record) run(ctx context.Context, l *rratelimiter.RateLimiter, moments *
 	}
 	r.ended, r.endedAt = moments.next()
 	r.outcome = outcomeOf(r.err)
+	if r.timeout > 0 && errors.Is(r.err, rratelimiter.ErrUnavailable) {
+		r.outcome = cancelled // it went before its answer came: what it was granted goes back
+	}
 }
 
 // moments counts the moments of a history.
@@ -212,6 +223,8 @@ type linearHistory struct {
 	strict  bool     // what cancelled calls took has come back at the end
 	phantom bool     // what an attempt took may have been released before its repeat
 	start   linearState
+
+	together int // the most requests of one Client for permits that were under way
 }
 
 // effectOf returns the effect of a call. It is a loose one where nobody knows
@@ -229,15 +242,23 @@ func (h *linearHistory) effectOf(r *record) (e effect, loose, some bool) {
 	}
 	loose = r.open || r.outcome == unknown
 	switch r.name {
-	case tryCall, acquireCall, takeCall:
+	case tryCall, acquireCall, takeCall, allCall:
 		e.kind = acquireEffect
+		if r.outcome == unsent {
+			return e, false, false
+		}
 		if r.unseen() {
 			e.kind = unseenEffect
 			e.keep = r.outcome == cancelled
+			// Where the timeout ended first, what comes of it later is given back.
+			e.maybe = r.outcome == unknown && r.timeout > 0
 			return e, true, true
 		}
 		// It may have left the line without having been asked for.
 		e.anyhow = r.waits() && r.outcome == done && !r.ok && (!h.virtual || !r.alone)
+		if r.name == allCall && !r.ok {
+			e.anyhow, e.outcome = true, done // it may be the other limiter's doing
+		}
 		if e.anyhow && (!h.phantom || r.doubts == 0) {
 			return e, false, false
 		}
@@ -263,7 +284,7 @@ func (h *linearHistory) effectOf(r *record) (e effect, loose, some bool) {
 // phantoms is how many attempts of a call a repeat may not have found again,
 // since others had released what they took.
 func (h *linearHistory) phantoms(r *record, guess guess) int {
-	if !h.phantom || guess.found || callScripts[r.name] != lua.Acquire {
+	if !h.phantom || guess.found || callScripts[r.name] != lua.Acquire && r.name != allCall {
 		return 0
 	}
 	return min(r.doubts, 2)
@@ -271,7 +292,7 @@ func (h *linearHistory) phantoms(r *record, guess guess) int {
 
 // callScripts are the scripts that the calls run.
 var callScripts = map[callName]*lua.Script{
-	tryCall: lua.Acquire, acquireCall: lua.Acquire, takeCall: lua.Acquire, releaseCall: lua.Release, availableCall: lua.Available,
+	tryCall: lua.Acquire, acquireCall: lua.Acquire, takeCall: lua.Acquire, allCall: lua.AcquireAll, releaseCall: lua.Release, availableCall: lua.Available,
 	trySetCall: lua.TrySetRate, setCall: lua.SetRate, updateCall: lua.SetRate, deleteCall: lua.Delete,
 }
 
@@ -281,7 +302,7 @@ func (r *record) carriedBy(q request) bool {
 		return false
 	}
 	switch r.name {
-	case releaseCall:
+	case releaseCall, allCall:
 		return q.argument == fmt.Sprint(r.permits)
 	case trySetCall, setCall, updateCall:
 		return q.argument == fmt.Sprint(r.cfg.Rate)
@@ -297,6 +318,15 @@ func (r *record) unseen() bool { return r.outcome == cancelled || r.outcome == u
 // that the clients made for this limiter.
 func (h *linearHistory) prepare(requests []request) {
 	slices.SortFunc(requests, func(a, b request) int { return cmp.Compare(a.began, b.began) })
+	for _, q := range requests {
+		together := 0
+		for _, other := range requests {
+			if q.takes() && other.takes() && other.client == q.client && other.began <= q.began && q.began < other.ended {
+				together++
+			}
+		}
+		h.together = max(h.together, together)
+	}
 	for i := range h.records {
 		r := &h.records[i]
 		for _, q := range requests {

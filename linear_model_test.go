@@ -53,6 +53,7 @@ type effect struct {
 
 	rate, interval int64 // of setRate; of an acquire, what its handle gives a limiter without one
 	keep           bool  // setRate keeps the permits in use; an unseen acquire has a stake; at rest there is none
+	maybe          bool  // an unseen acquire may have a stake
 	update         bool  // setRate changes nothing where there is no rate
 	try            bool  // setRate changes nothing where there is one
 	now            int64 // of a tick
@@ -188,6 +189,12 @@ func (s linearState) step(e effect) []linearState {
 	case acquireEffect:
 		return s.acquire(e)
 	case unseenEffect, phantomEffect:
+		if e.maybe {
+			e.maybe, e.keep = false, true
+			kept := e
+			kept.keep = false
+			return []linearState{s.unseen(e), s.unseen(kept)}
+		}
 		s = s.unseen(e)
 	case releaseEffect:
 		if e.outcome != unknown && (s.rate == 0) != (e.outcome == noRate) {

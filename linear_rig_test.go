@@ -32,6 +32,8 @@ type linearRig struct {
 
 	mutation mutation // of the scripts
 
+	underWay sync.WaitGroup // requests, whose callers may have gone
+
 	mu       sync.Mutex
 	requests []request
 	rash     []rashCall
@@ -50,10 +52,13 @@ type request struct {
 	began, ended int64 // moments
 	client       int
 	script       *lua.Script // Acquire for AcquireMany too
-	argument     string      // the first one
+	argument     string      // the first one; of AcquireAll the permits
 	limiters     []string
 	lost         bool // no answer came
 }
+
+// takes tells whether the request is one for permits.
+func (q request) takes() bool { return q.script == lua.Acquire || q.script == lua.AcquireAll }
 
 // newLinearRig returns a rig on the shared server, with a proxy before each
 // Client.
@@ -106,8 +111,11 @@ func (rig *linearRig) arm(draw *rand.Rand) {
 				return redistest.Pass
 			}
 			held := time.Duration(0)
-			if dice.IntN(3) == 0 || script == lua.Acquire && rig.cancel(client, limiters) {
+			if dice.IntN(3) == 0 || (script == lua.Acquire || script == lua.AcquireAll) && rig.cancel(client, limiters) {
 				held = time.Duration(100+dice.IntN(1000)) * time.Microsecond
+			}
+			if kind.far {
+				held += 800 * time.Microsecond
 			}
 			chance := 8
 			if kind.losing != nil {
@@ -167,14 +175,20 @@ func (rig *linearRig) meant(args []string) (script *lua.Script, limiters []strin
 			script = s
 		}
 	}
-	if script != lua.AcquireMany {
+	var each int // keys of a limiter
+	switch script {
+	case lua.AcquireMany:
+		script, each = lua.Acquire, 3
+	case lua.AcquireAll:
+		each = 5
+	default:
 		return script, args[3:4]
 	}
 	keys, _ := strconv.Atoi(args[2])
-	for i := 0; i < keys; i += 3 {
+	for i := 0; i < keys; i += each {
 		limiters = append(limiters, args[3+i])
 	}
-	return lua.Acquire, limiters
+	return script, limiters
 }
 
 // requestHook notes the requests of a client.
@@ -209,6 +223,7 @@ func (h requestHook) ProcessPipelineHook(next redis.ProcessPipelineHook) redis.P
 }
 
 func (h requestHook) request(cmd redis.Cmder) request {
+	h.rig.underWay.Add(1)
 	words := make([]string, len(cmd.Args()))
 	for i, word := range cmd.Args() {
 		words[i] = fmt.Sprint(word)
@@ -218,6 +233,9 @@ func (h requestHook) request(cmd redis.Cmder) request {
 	if r.script != nil {
 		if n, _ := strconv.Atoi(words[2]); len(words) > 3+n {
 			r.argument = words[3+n]
+			if r.script == lua.AcquireAll {
+				r.argument = words[4+n]
+			}
 		}
 	}
 	r.began, _ = h.rig.moments.next()
@@ -225,6 +243,7 @@ func (h requestHook) request(cmd redis.Cmder) request {
 }
 
 func (h requestHook) note(r request, err error) {
+	defer h.rig.underWay.Done()
 	r.ended, _ = h.rig.moments.next()
 	_, answered := errors.AsType[redis.Error](err)
 	r.lost = err != nil && !answered
@@ -241,7 +260,7 @@ func (rig *linearRig) run(t *testing.T, draw *rand.Rand) []*linearHistory {
 	names := make([]string, len(p.limiters))
 	base := redistest.Name(t)
 	for i, cfg := range p.limiters {
-		names[i] = fmt.Sprintf("%s:%d", base, i)
+		names[i] = fmt.Sprintf("{%s}:%d", base, i)
 		if cfg.Rate > 0 {
 			mustTrySetRate(t, rratelimiter.New(rig.rest).RateLimiter(names[i]), cfg)
 		}
@@ -268,6 +287,12 @@ func (rig *linearRig) run(t *testing.T, draw *rand.Rand) []*linearHistory {
 			for _, c := range calls {
 				time.Sleep(c.pause)
 				r := record{linearCall: c, client: client, caller: caller}
+				if c.name == allCall {
+					both := handles[client][false]
+					r.all = func(ctx context.Context) (bool, error) {
+						return clients[client].TryAcquireAll(ctx, c.permits, c.timeout, both[c.limiter], both[c.second])
+					}
+				}
 				r.run(t.Context(), handles[client][c.byDefault][c.limiter], &rig.moments, func(cancel context.CancelFunc) {
 					rig.cancelOnRequest(client, names[c.limiter], cancel)
 				})
@@ -283,6 +308,7 @@ func (rig *linearRig) run(t *testing.T, draw *rand.Rand) []*linearHistory {
 	for _, proxy := range rig.proxies {
 		proxy.Settle(t)
 	}
+	rig.underWay.Wait()
 	return rig.gather(t, p, names, slices.Concat(records...))
 }
 
@@ -317,7 +343,8 @@ func (rig *linearRig) gather(t *testing.T, p plan, names []string, records []rec
 			}
 			h.start.rate, h.start.interval = p.limiters[limiter].Rate, p.limiters[limiter].Interval.Milliseconds()
 			for _, r := range records {
-				if r.limiter == limiter && (!rig.kind.perClient || r.client == client) {
+				mine := r.limiter == limiter || r.name == allCall && r.second == limiter
+				if mine && (!rig.kind.perClient || r.client == client) {
 					require.NotEqual(t, failed, r.outcome, "%v: %v", &r, r.err)
 					h.records = append(h.records, r)
 				}

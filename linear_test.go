@@ -34,11 +34,12 @@ func TestConcurrentHistories(t *testing.T) {
 			if seed == 0 {
 				seed = rand.Uint64()
 			}
-			calls, start := 0, time.Now()
+			calls, together, start := 0, 0, time.Now()
 			happen := kind.happen(t, nil)
 			for i := range count {
 				for _, h := range happen(rand.New(rand.NewPCG(seed, uint64(i)))) {
 					calls += len(h.records)
+					together = max(together, h.together)
 					switch h.check(checkTime) {
 					case porcupine.Illegal:
 						t.Fatalf("-seed %d, history %d: %v", seed, i, h.shrunk())
@@ -47,7 +48,10 @@ func TestConcurrentHistories(t *testing.T) {
 					}
 				}
 			}
-			t.Logf("-seed %d: %d histories, %d calls, %v", seed, count, calls, time.Since(start).Round(time.Millisecond))
+			if kind.far && together < 3 {
+				t.Errorf("-seed %d: %d requests of one Client for one limiter were under way at most", seed, together)
+			}
+			t.Logf("-seed %d: %d histories, %d calls, %d requests together, %v", seed, count, calls, together, time.Since(start).Round(time.Millisecond))
 		})
 	}
 }
@@ -65,6 +69,7 @@ type linearKind struct {
 	perClient bool             // each Client has permits of its own
 	redisson  string           // the oldest that shares the limiters
 	many      bool             // limiters, so that calls for several meet in one script call
+	far       bool             // the server is, so that several calls of a Client's for one limiter are under way
 }
 
 // happen returns what lets a history be drawn and happen, with the scripts
@@ -90,6 +95,11 @@ var (
 	// Requests that are alone in their batch, mostly, so that calls for several
 	// limiters can meet.
 	plainCalls = map[callName]int{tryCall: 60, takeCall: 8, availableCall: 10, updateCall: 5}
+	// With some for two limiters at once.
+	allCalls = map[callName]int{
+		tryCall: 34, takeCall: 14, allCall: 16, releaseCall: 12, availableCall: 10, setCall: 6, updateCall: 4, trySetCall: 3, deleteCall: 1,
+	}
+	keepingAllCalls = map[callName]int{tryCall: 36, takeCall: 18, allCall: 18, availableCall: 10, updateCall: 6, trySetCall: 2}
 	// Nobody waits without end where nothing runs out.
 	virtualCalls = map[callName]int{
 		tryCall: 35, acquireCall: 8, takeCall: 22, releaseCall: 12, availableCall: 8, setCall: 6, updateCall: 6, trySetCall: 2,
@@ -110,12 +120,19 @@ var (
 	lateKind    = linearKind{name: "late requests", histories: 8, calls: keepingCalls, endings: 3, lost: 2, late: true}
 	virtualKind = linearKind{name: "virtual time", histories: 25, calls: virtualCalls, endings: 4, virtual: true}
 
-	linearKinds = []linearKind{calmKind, ownKind, lostKind, stormKind, manyKind, oldKind, backKind, lateKind, virtualKind}
+	farKind      = linearKind{name: "several flights", histories: 30, calls: allCalls, endings: 4, far: true}
+	farLostKind  = linearKind{name: "several flights, lost answers", histories: 30, calls: keepingAllCalls, endings: 3, lost: 3, far: true}
+	farStormKind = linearKind{name: "several flights, lost answers and releases", histories: 30, calls: allCalls, endings: 1, lost: 2, far: true}
+	farBackKind  = linearKind{
+		name: "several flights, lost give-backs", histories: 15, calls: keepingAllCalls, endings: 4, lost: 2, losing: lua.GiveBack, far: true,
+	}
+
+	linearKinds = []linearKind{farKind, farLostKind, farStormKind, farBackKind, calmKind, ownKind, lostKind, stormKind, manyKind, oldKind, backKind, lateKind, virtualKind}
 )
 
 // callNames are the calls, in the order in which they are drawn.
 var callNames = []callName{
-	tryCall, acquireCall, takeCall, releaseCall, availableCall, setCall, updateCall, trySetCall, deleteCall,
+	tryCall, acquireCall, takeCall, allCall, releaseCall, availableCall, setCall, updateCall, trySetCall, deleteCall,
 }
 
 // frees tells whether permits in use may come back by other calls than the one
@@ -132,8 +149,13 @@ const (
 // sizes returns how many callers each Client has, and how many limiters there
 // are.
 func (k linearKind) sizes() (callers, limiters int) {
-	if k.many {
+	switch {
+	case k.many:
 		return 12, 8
+	case k.far && k.lost == 0:
+		return 6, 2
+	case k.far:
+		return 4, 2 // what a lost answer leaves open makes the search long
 	}
 	return 5, 2
 }
@@ -185,8 +207,12 @@ func drawPlan(kind linearKind, draw *rand.Rand) plan {
 		for range linearCalls {
 			c := linearCall{
 				name:    drawName(kind, draw),
+				second:  draw.IntN(limiters - 1),
 				limiter: draw.IntN(limiters+1) * limiters / (limiters + 1), // the first one is in greater demand
 				permits: linearPermits[draw.IntN(len(linearPermits))],
+			}
+			if c.second >= c.limiter {
+				c.second++
 			}
 			if draw.IntN(12) == 0 {
 				c.permits += 6

@@ -59,7 +59,7 @@ var mutants = []mutant{
 	},
 	{
 		name: "a member of what was asked for, not of what was granted", kind: virtualKind, script: lua.Acquire,
-		old: `digits(taken) == ARGV[2] and ARGV[1] or with_permits(ARGV[1], taken)`,
+		old: `digits(taken) == sum_text and ARGV[1] or with_permits(ARGV[1], taken)`,
 		new: `ARGV[1]`,
 	},
 	{
@@ -116,6 +116,21 @@ var mutants = []mutant{
 		name: "others' are released first", kind: virtualKind, script: lua.Release,
 		old: "take_from(true)\nif not own then\n  take_from(false)\nend",
 		new: "take_from(false)\ntake_from(true)",
+	},
+	{
+		name: "of several limiters only the first is charged", kind: farKind, script: lua.AcquireAll,
+		old: `redis.call('DECRBY', value_key, ARGV[2])`,
+		new: `redis.call('DECRBY', value_key, i == 1 and ARGV[2] or 0)`,
+	},
+	{
+		name: "of several limiters only the first is asked", kind: farKind, script: lua.AcquireAll,
+		old: "if free < permits then\n      refused",
+		new: "if free < permits and i == 1 then\n      refused",
+	},
+	{
+		name: "what several limiters granted is forgotten by a repeat", kind: farLostKind, script: lua.AcquireAll,
+		old: "      if found then\n",
+		new: "      if found then return {0, 0, 1, 1, 1000} end if found then\n",
 	},
 	{
 		name: "each limiter of a joint call pays what the first one does", kind: manyKind, script: lua.AcquireMany,

@@ -16,7 +16,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/rratelimiter/rratelimiter"
-	"github.com/rratelimiter/rratelimiter/internal/keys"
+	"github.com/rratelimiter/rratelimiter/internal/redisson"
 	"github.com/rratelimiter/rratelimiter/internal/redistest"
 	"github.com/rratelimiter/rratelimiter/lua"
 )
@@ -31,7 +31,7 @@ type wire struct {
 	proxy  *redistest.Proxy
 	other  *rratelimiter.RateLimiter // another Client's handle, past the proxy
 	rdb    *redis.Client             // past the proxy
-	keys   keys.Set                  // Value and Permits are those in use
+	keys   redisson.Keys             // Value and Permits are those in use
 	rate   int64
 	held   chan struct{} // what a fault holds back waits for it
 	letGo  func()        // closes held
@@ -48,6 +48,10 @@ type gate struct{ reached, open chan struct{} }
 // nobody held, which does no harm: they are repeated.
 const answerTimeout = 300 * time.Millisecond
 
+// outlasts is a timeout of callers that are told of a refusal though three answers
+// before were lost.
+const outlasts = 6 * answerTimeout
+
 // membersOf holds a release of Redisson for each way in which a grant is written
 // down: layouts, and whether requests may share a member. With each of them,
 // nothing is to be lost or minted.
@@ -63,6 +67,16 @@ var membersOf = map[string]string{
 // acquire sets it up.
 func newWire(t testing.TB, server *redistest.Server, cfg rratelimiter.Config, byDefault bool, opts ...rratelimiter.Option) *wire {
 	t.Helper()
+	// With so few connections one flight is under way at a time, so that a test can
+	// say who goes together.
+	return newWireOf(t, server, cfg, byDefault, 3, opts...)
+}
+
+// newWireOf is newWire with that many connections.
+func newWireOf(
+	t testing.TB, server *redistest.Server, cfg rratelimiter.Config, byDefault bool, connections int, opts ...rratelimiter.Option,
+) *wire {
+	t.Helper()
 	const id = "the-client"
 	w := &wire{
 		proxy: redistest.StartProxy(t, server.Addr()),
@@ -74,7 +88,7 @@ func newWire(t testing.TB, server *redistest.Server, cfg rratelimiter.Config, by
 	w.letGo = sync.OnceFunc(func() { close(w.held) })
 	t.Cleanup(w.letGo)
 	opts = append(opts, rratelimiter.WithClientID(id))
-	w.client = newClient(t, w.proxy.Client(t, &redis.Options{ReadTimeout: answerTimeout}), opts...)
+	w.client = newClient(t, w.proxy.Client(t, &redis.Options{ReadTimeout: answerTimeout, PoolSize: connections}), opts...)
 	name := redistest.Name(t)
 	w.other = newClient(t, w.rdb, opts...).RateLimiter(name)
 	if byDefault {
@@ -83,7 +97,7 @@ func newWire(t testing.TB, server *redistest.Server, cfg rratelimiter.Config, by
 		w.RateLimiter = w.client.RateLimiter(name)
 		mustTrySetRate(t, w.other, cfg)
 	}
-	w.keys = keys.For(name, id)
+	w.keys = redisson.KeysOf(name, id)
 	if cfg.Type == rratelimiter.PerClient {
 		w.keys.Value, w.keys.Permits = w.keys.ClientValue, w.keys.ClientPermits
 	}
@@ -297,7 +311,7 @@ var onceCases = map[string]struct {
 	"one refused":              {9, []wish{tryFor(3)}, []int64{0}},
 	"Take granted":             {2, []wish{takeFor(3)}, []int64{3}},
 	"Take refused":             {9, []wish{takeFor(3)}, []int64{0}},
-	"one that waits":           {9, []wish{waitFor(3, 30*time.Millisecond)}, []int64{0}},
+	"one that waits":           {9, []wish{waitFor(3, outlasts)}, []int64{0}},
 	"batch granted":            {0, []wish{tryFor(1), tryFor(1), tryFor(2), tryFor(3)}, []int64{1, 1, 2, 3}},
 	"batch granted, all used":  {3, []wish{tryFor(1), tryFor(1), tryFor(2), tryFor(3)}, []int64{1, 1, 2, 3}},
 	"batch granted in part":    {4, []wish{tryFor(3), tryFor(1), tryFor(5), tryFor(2)}, []int64{3, 1, 0, 2}},
@@ -306,7 +320,7 @@ var onceCases = map[string]struct {
 	"batch with Take":          {4, []wish{tryFor(3), takeFor(1), takeFor(5), tryFor(2)}, []int64{3, 1, 0, 2}},
 	"batch with the line": {
 		4,
-		[]wish{waitFor(3, time.Second), waitFor(4, 30*time.Millisecond), tryFor(2), takeFor(2)},
+		[]wish{waitFor(3, time.Second), waitFor(4, outlasts), tryFor(2), takeFor(2)},
 		[]int64{3, 0, 2, 0},
 	},
 	"batch beyond the rate": {4, []wish{tryFor(1), tryFor(2), tryFor(9)}, []int64{1, 2, 0}},
@@ -1133,7 +1147,7 @@ func (w *wire) soakRound(t *testing.T, draw *rand.Rand, mu *sync.Mutex, holding 
 		case 0:
 			wishes = append(wishes, takeFor(permits))
 		case 1:
-			wishes = append(wishes, waitFor(permits, 20*time.Millisecond))
+			wishes = append(wishes, waitFor(permits, outlasts))
 		case 2:
 			wishes = append(wishes, func(w *wire) (int64, error) {
 				ok, err := w.TryAcquire(ctx, permits, 0)

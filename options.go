@@ -2,9 +2,13 @@ package rratelimiter
 
 import (
 	"context"
+	"errors"
 	"fmt"
+	"time"
 
 	"github.com/redis/go-redis/v9"
+
+	"github.com/rratelimiter/rratelimiter/internal/redisson"
 )
 
 // Redis is what a Client needs of a go-redis client: *redis.Client (a failover
@@ -17,6 +21,16 @@ type Redis interface {
 // Option configures a Client. A bad option does not panic: every call of the
 // Client's limiters reports it, as ErrInvalidConfig, before Redis is touched.
 type Option func(*Client) error
+
+// apply has options set what they are for, and returns what is wrong with them.
+func apply[T any, O ~func(*T) error](to *T, opts []O) (err error) {
+	for _, opt := range opts {
+		if opt != nil {
+			err = errors.Join(err, opt(to))
+		}
+	}
+	return err
+}
 
 // WithClientID sets the id under which a Client keeps its own permits of
 // PerClient limiters, as Redisson keeps those of each instance. Clients with
@@ -46,6 +60,49 @@ func WithNameMapper(mapper func(name string) string) Option {
 	}
 }
 
+// WithCallTimeout bounds how long a question to Redis may go unanswered: all its
+// attempts and the time before it is sent together. After that the call ends in
+// [ErrUnavailable]. 3 seconds unless set; at least 3 milliseconds.
+func WithCallTimeout(d time.Duration) Option {
+	return func(c *Client) error {
+		if d < 3*time.Millisecond {
+			return fmt.Errorf("%w: WithCallTimeout: %v is below 3ms", ErrInvalidConfig, d)
+		}
+		c.timeout = d
+		return nil
+	}
+}
+
+// WithRedissonVersion names the oldest Redisson, from 3.12.0 to 4.7.0, that
+// shares the Client's limiters. It decides what the Client writes, so that this
+// release reads it right; what others have written is read whatever it is.
+// Without the option that is 3.35.0: whoever still runs an older one must name
+// it.
+//
+//	releases         what stands for a grant
+//	3.12.0-3.13.2    nothing: the value counts a fixed window, so that an interval
+//	                 around its edge can see twice the rate. Release and
+//	                 KeepState are ErrUnsupported, and a request whose answer was
+//	                 lost is not repeated: ErrUnknownOutcome
+//	3.13.3-3.16.3    a member of 8 bytes
+//	3.16.4-3.16.8    a member of 20 bytes
+//	3.17.0-3.20.1    a member of 13 bytes
+//	from 3.21.0      a member of 21 bytes
+//	from 3.35.0      one member for all requests that go together
+//
+// Not all releases can share a limiter with each other: see the table in
+// docs/compatibility.md.
+func WithRedissonVersion(version string) Option {
+	return func(c *Client) error {
+		r, err := redisson.RulesFor(version)
+		if err != nil {
+			return err
+		}
+		c.rules = r
+		return nil
+	}
+}
+
 // LimiterOption configures a RateLimiter handle.
 type LimiterOption func(*RateLimiter) error
 
@@ -56,7 +113,7 @@ func WithDefault(cfg Config) LimiterOption {
 		if err := cfg.validate(); err != nil {
 			return fmt.Errorf("WithDefault: %w", err)
 		}
-		l.fallback, l.defaultInterval = cfg.text(), cfg.Interval
+		l.facts.Fallback, l.defaultInterval = cfg.text(), cfg.Interval
 		return nil
 	}
 }

@@ -4,211 +4,104 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"sync/atomic"
 	"time"
 
-	"github.com/rratelimiter/rratelimiter/internal/meet"
+	"github.com/google/uuid"
+
+	"github.com/rratelimiter/rratelimiter/internal/engine"
+	"github.com/rratelimiter/rratelimiter/internal/redisson"
 	"github.com/rratelimiter/rratelimiter/internal/script"
-	"github.com/rratelimiter/rratelimiter/limit"
 	"github.com/rratelimiter/rratelimiter/lua"
 )
+
+// Client hands out limiters that live in one Redis. It is safe for use by
+// several goroutines. Create one for each Redis and share it: callers of one
+// Client share round trips and wait in one line.
+type Client struct {
+	rdb     Redis
+	id      string
+	rules   redisson.Rules
+	mapper  func(string) string
+	timeout time.Duration // of a question to Redis
+	err     error         // of the options
+
+	ids    *redisson.Identities
+	engine *engine.Engine
+}
+
+// New returns a Client on rdb, which stays the caller's to close. It does no
+// I/O.
+func New(rdb Redis, opts ...Option) *Client {
+	c := &Client{
+		rdb:     rdb,
+		id:      uuid.NewString(),
+		rules:   redisson.NewestRules,
+		mapper:  func(name string) string { return name },
+		timeout: script.DefaultTimeout,
+	}
+	c.err = errors.Join(script.CheckClient(rdb), apply(c, opts))
+	c.ids = redisson.NewIdentities(c.rules.Layout)
+	c.engine = engine.New(rdb, c.timeout, c.rules, c.ids)
+	return c
+}
+
+// RateLimiter returns a handle of the limiter called name. It does no I/O;
+// handles of one name share one line of waiting callers.
+func (c *Client) RateLimiter(name string, opts ...LimiterOption) *RateLimiter {
+	l := &RateLimiter{client: c, err: c.err}
+	l.facts.Name = name
+	mapped := c.mapper(name)
+	if name == "" || mapped == "" {
+		l.err = errors.Join(l.err, fmt.Errorf("%w: the limiter's name is empty", ErrInvalidConfig))
+	}
+	l.facts.Keys = script.KeysOf(redisson.KeysOf(mapped, c.id).List()...)
+	l.err = errors.Join(l.err, apply(l, opts), l.checkLease())
+	return l
+}
+
+// Close ends the Client: callers that wait get ErrClosed, those whose request
+// is on its way get its answer, and so do permits that are being given back.
+// It returns when all are done, or with ctx.Err() before. Later calls on the
+// Client's limiters fail with ErrClosed. The Redis client stays open.
+func (c *Client) Close(ctx context.Context) error { return c.engine.Close(ctx) }
 
 // RateLimiter grants at most as many permits in any span of its interval as its
 // rate says, to all programs together that share it, Redisson's included. It is
 // a handle: all state is in Redis. Make one with [Client.RateLimiter]; it is
 // safe for use by several goroutines and needs no closing.
 type RateLimiter struct {
-	client   *Client
-	name     string
-	keys     *script.Keys
-	fallback string // configuration for a limiter that has none, or ""
-	err      error  // of the options or the name
+	client *Client
+	facts  engine.Limiter
+	err    error // of the options or the name
 
-	defaultInterval time.Duration // of fallback
-	ahead           *lessor       // nil without leases
-	refused         *refusals     // nil where refusals are not remembered
-
-	audit    atomic.Int64                // when leaked permits are next looked for, Unix ns
-	interval atomic.Int64                // as the last audit found it, ns
-	ownless  atomic.Int64                // the Client's last grant when a Release found none of its members
-	shared   atomic.Pointer[script.Keys] // all that a shared limiter needs; nil while it is not known to be one
+	defaultInterval time.Duration // of WithDefault
 }
+
+func (l *RateLimiter) config() string { return l.facts.Keys.Names()[0] }
 
 // Name returns the limiter's name, as it was given to Client.RateLimiter.
-func (l *RateLimiter) Name() string { return l.name }
+func (l *RateLimiter) Name() string { return l.facts.Name }
 
-// TryAcquire takes permits if they are free, or become free within timeout, and
-// tells whether it did. With a timeout of 0 or less it asks once. With more it
-// waits in line: callers of one Client are served first come first served, but
-// one that has asked for an interval in vain no longer holds up those behind.
-//
-// When ctx ends, TryAcquire returns ctx.Err() at once; what it is granted
-// nevertheless is given back. Other errors: ErrInvalidPermits,
-// ErrPermitsExceedRate, ErrNotInitialized, ErrCorrupt, ErrClosed, and
-// ErrUnknownOutcome where Redis gave no answer, repeats included; permits that
-// it may have taken come back after an interval.
-func (l *RateLimiter) TryAcquire(ctx context.Context, permits int64, timeout time.Duration) (bool, error) {
-	if l.takeAhead(ctx, permits) {
-		return true, nil
-	}
-	if timeout <= 0 && l.refuse(ctx, permits) {
-		return false, nil
-	}
-	r := newRequest(l, permits)
-	if timeout > 0 {
-		r.waits = true
-		r.deadline = time.Now().Add(timeout)
-	}
-	a, err := l.acquire(ctx, r)
-	if timeout <= 0 && err == nil && !a.decision.Granted {
-		l.confirm(ctx)
-	}
-	return a.decision.Granted, l.fail("TryAcquire", err)
-}
-
-// Acquire takes permits, and waits for them as long as it must. It is
-// TryAcquire without a timeout; ctx can end it.
-func (l *RateLimiter) Acquire(ctx context.Context, permits int64) error {
-	if l.takeAhead(ctx, permits) {
-		return nil
-	}
-	r := newRequest(l, permits)
-	r.waits = true
-	_, err := l.acquire(ctx, r)
-	return l.fail("Acquire", err)
-}
-
-// Take takes permits if they are free at once, and answers with the figures
-// that a caller may want to pass on. Its errors are those of TryAcquire.
-func (l *RateLimiter) Take(ctx context.Context, permits int64) (limit.Decision, error) {
-	d, _, err := l.take(ctx, permits, false)
-	return d, l.fail("Take", err)
-}
-
-// take is Take, where a grant comes with what undoes it if it is to be undoable.
-func (l *RateLimiter) take(ctx context.Context, permits int64, undoable bool) (limit.Decision, func(context.Context) error, error) {
-	if d, ok := l.refusal(ctx, permits); ok {
-		return d, nil, nil
-	}
-	start, before := time.Now(), l.refused.count()
-	r := newRequest(l, permits)
-	r.figures, r.undoable = true, undoable
-	a, err := l.acquire(ctx, r)
-	if err != nil || a.decision.Granted {
-		return a.decision, a.undo, err
-	}
-	defer l.confirm(ctx)
-	if !a.atLeast {
-		return a.decision, nil, nil
-	}
-	token := ""
-	for range maxWaitPages {
-		asked := time.Now()
-		reply, err := l.read(ctx, lua.Wait, permits, token)
-		if errors.Is(err, ErrNotInitialized) && l.fallback != "" {
-			break // it has gone since, and the next request makes it anew
-		}
-		if err != nil {
-			return a.decision, nil, err
-		}
-		next, _, more := again(reply)
-		if !more {
-			wait, err := integer(reply)
-			if err == nil {
-				a.decision.RetryAfter = meet.Millis(wait)
-				d := a.decision
-				d.ResetAfter -= asked.Sub(start)
-				l.refused.note(permits, asked, before, d)
-			}
-			return a.decision, nil, err
-		}
-		token = next
-	}
-	return a.decision, nil, nil
-}
-
-// maxWaitPages bounds how far Take looks for its RetryAfter, in pages of 256
-// members. Beyond, and where a busy limiter's oldest members leave faster than
-// they are read, RetryAfter is early.
-const maxWaitPages = 64
-
-func (l *RateLimiter) acquire(ctx context.Context, r *request) (answer, error) {
+// read runs a script that may run any number of times.
+func (l *RateLimiter) read(ctx context.Context, s *lua.Script, args script.Arguments) (any, error) {
 	if l.err != nil {
-		return answer{}, l.err
+		return nil, l.err
 	}
-	if r.permits < 1 || r.permits > MaxPermits {
-		return answer{}, fmt.Errorf("%w: %d is not between 1 and %d", ErrInvalidPermits, r.permits, int64(MaxPermits))
-	}
-	if err := ctx.Err(); err != nil {
-		return answer{}, err
-	}
-	q, err := l.client.enter(l)
-	if err != nil {
-		return answer{}, err
-	}
-	defer l.client.leave(q)
-	r.fallback = l.fallback
-	return q.acquire(ctx, r)
+	return l.client.engine.Read(ctx, &l.facts, script.Call{Script: s, Args: args})
 }
 
-// auditDue tells whether it is time to look for leaked permits, which costs the
-// server more than a plain refusal: once an interval is enough.
-func (l *RateLimiter) auditDue(now time.Time) bool { return now.UnixNano() >= l.audit.Load() }
-
-func (l *RateLimiter) auditDone(now time.Time, interval time.Duration) {
-	l.audit.Store(now.Add(interval).UnixNano())
-	l.interval.Store(int64(interval))
-}
-
-// Release gives permits back before their interval is over: those that this
-// Client took last, however many others have taken since, then those that others
-// took last. What is not in use is not given back. 0 permits do nothing; fewer
-// are ErrInvalidPermits. Callers of this Client that wait for permits ask at once.
-// Release is not repeated once it may have run: ErrUnknownOutcome. Where Redissons
-// before 3.17.0 share the limiter, grants bear no mark of their Client and the
-// newest go back, whoever's they are; before 3.13.3 it is ErrUnsupported.
-func (l *RateLimiter) Release(ctx context.Context, permits int64) error {
-	const op = "Release"
+// change runs a script that changes the limiter, once.
+func (l *RateLimiter) change(ctx context.Context, s *lua.Script, args script.Arguments) (any, error) {
 	if l.err != nil {
-		return l.fail(op, l.err)
+		return nil, l.err
 	}
-	if permits < 0 || permits > MaxRate {
-		return l.fail(op, fmt.Errorf("%w: %d is not between 0 and %d", ErrInvalidPermits, permits, int64(MaxRate)))
-	}
-	if err := ctx.Err(); err != nil {
-		return l.fail(op, err)
-	}
-	if l.client.rules.windowed() {
-		return l.fail(op, l.client.rules.unsupported("Release"))
-	}
-	q, err := l.client.enter(l)
-	if err != nil {
-		return l.fail(op, err)
-	}
-	defer l.client.leave(q)
-	if permits == 0 {
-		return nil
-	}
-	defer l.changing(ctx)()
-	// While a batch is in doubt, its member must stay as it was written.
-	var failed error
-	err = q.exclusive(ctx, func() { failed = l.release(context.WithoutCancel(ctx), permits) })
+	return l.client.engine.Change(ctx, &l.facts, script.Call{Script: s, Args: args})
+}
+
+// fail says which limiter and which call an error speaks of.
+func (l *RateLimiter) fail(op string, err error) error {
 	if err == nil {
-		err = failed
+		return nil
 	}
-	l.client.wake(l.keys.Names()[0])
-	return l.fail(op, err)
-}
-
-// AvailablePermits returns how many permits are free now.
-func (l *RateLimiter) AvailablePermits(ctx context.Context) (int64, error) {
-	const op = "AvailablePermits"
-	reply, err := untilDone(func(token string) (any, error) {
-		return l.read(ctx, lua.Available, token, l.client.rules.letters())
-	})
-	if err != nil {
-		return 0, l.fail(op, err)
-	}
-	free, err := integer(reply)
-	return max(0, free), l.fail(op, err)
+	return &engine.Error{Op: op, Name: l.facts.Name, Err: err}
 }

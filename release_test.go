@@ -11,7 +11,7 @@ import (
 
 	"github.com/rratelimiter/rratelimiter"
 	"github.com/rratelimiter/rratelimiter/codec"
-	"github.com/rratelimiter/rratelimiter/internal/keys"
+	"github.com/rratelimiter/rratelimiter/internal/redisson"
 	"github.com/rratelimiter/rratelimiter/internal/redistest"
 	"github.com/rratelimiter/rratelimiter/lua"
 )
@@ -24,7 +24,7 @@ type mixed struct {
 	rdb    redis.UniversalClient
 	client *rratelimiter.Client
 	other  *rratelimiter.RateLimiter // another Client's handle
-	keys   keys.Set                  // Value and Permits are those in use
+	keys   redisson.Keys             // Value and Permits are those in use
 	theirs map[string]bool           // members of others, one permit each
 	others int64                     // permits of others in use
 }
@@ -36,7 +36,7 @@ func newMixed(t *testing.T, rdb redis.UniversalClient, kind rratelimiter.RateTyp
 	const id = "the-client"
 	opts = append(opts, rratelimiter.WithClientID(id))
 	name := redistest.Name(t)
-	m := &mixed{rdb: rdb, client: newClient(t, rdb, opts...), keys: keys.For(name, id), theirs: map[string]bool{}}
+	m := &mixed{rdb: rdb, client: newClient(t, rdb, opts...), keys: redisson.KeysOf(name, id), theirs: map[string]bool{}}
 	m.RateLimiter, m.other = m.client.RateLimiter(name), newClient(t, rdb, opts...).RateLimiter(name)
 	mustTrySetRate(t, m.RateLimiter, rratelimiter.Config{Type: kind, Rate: mixedRate, Interval: time.Hour})
 	if kind == rratelimiter.PerClient {

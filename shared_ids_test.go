@@ -47,7 +47,7 @@ func TestClientsWhoseShortIdsMeet(t *testing.T) {
 	la, lb := a.RateLimiter(name), b.RateLimiter(name)
 	_, err := la.TrySetRate(ctx, Config{Rate: 100000, Interval: time.Hour})
 	require.NoError(t, err)
-	b.attempts.Store(a.attempts.Load())
+	b.ids.Follow(a.ids)
 	for range 3000 {
 		ok, err := la.TryAcquire(ctx, 1, 0)
 		require.NoError(t, err)
@@ -73,7 +73,7 @@ func TestAnIdThatAnotherClientsRepeatHad(t *testing.T) {
 	la, lb := a.RateLimiter(name), b.RateLimiter(name)
 	_, err := la.TrySetRate(ctx, Config{Rate: 1000, Interval: time.Hour})
 	require.NoError(t, err)
-	b.attempts.Store(a.attempts.Load())
+	b.ids.Follow(a.ids)
 	first := true
 	z.before = func(n int, cmd redis.Cmder) error {
 		if first && cmd.Name() == "evalsha" {
@@ -166,12 +166,13 @@ func TestMigrateLeavesNoneOutThoughRowsRunOut(t *testing.T) {
 				if token, _ := cmd.Args()[len(cmd.Args())-1].(string); cmd.Args()[1] == lua.Migrate.SHA && strings.HasPrefix(token, "from:256:") {
 					calls++
 					if calls == 1 {
-						time.Sleep(31 * time.Second)
+						time.Sleep(600 * time.Millisecond)
 					}
 				}
 			}
 			return nil
 		}
+		time.Sleep(29700 * time.Millisecond)
 		_, err = a.Migrate(ctx, name)
 		require.NoError(t, err)
 		require.Positive(t, calls)
@@ -258,13 +259,13 @@ func TestRowsThatRanOutGoThoughTheLimiterIsFull(t *testing.T) {
 		var zs []redis.Z
 		now := time.Now().UnixMilli()
 		for i := range 9000 {
-			m := c.newMember(nil, codec.LayoutB, 1)
+			m := c.ids.NextIn(nil, codec.LayoutB, 1)
 			m[4] = 1
 			zs = append(zs, redis.Z{Score: float64(now + int64(i%2)), Member: string(m)})
 		}
-		rdb.ZAdd(ctx, l.keys.Names()[3], zs...)
+		rdb.ZAdd(ctx, l.facts.Keys.Names()[3], zs...)
 		// A Redisson that found the value gone made a full one.
-		rdb.Set(ctx, l.keys.Names()[1], 20000, 0)
+		rdb.Set(ctx, l.facts.Keys.Names()[1], 20000, 0)
 		time.Sleep(30 * time.Second)
 		ok, err := l.TryAcquire(ctx, 1, 0)
 		require.NoError(t, err)
@@ -273,6 +274,6 @@ func TestRowsThatRanOutGoThoughTheLimiterIsFull(t *testing.T) {
 		ok, err = l.TryAcquire(ctx, 1, 0)
 		require.NoError(t, err)
 		require.True(t, ok)
-		assert.EqualValues(t, 2, rdb.ZCard(ctx, l.keys.Names()[3]).Val())
+		assert.EqualValues(t, 2, rdb.ZCard(ctx, l.facts.Keys.Names()[3]).Val())
 	})
 }

@@ -9,7 +9,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/rratelimiter/rratelimiter"
-	"github.com/rratelimiter/rratelimiter/internal/keys"
+	"github.com/rratelimiter/rratelimiter/internal/redisson"
 	"github.com/rratelimiter/rratelimiter/internal/redistest"
 )
 
@@ -22,7 +22,7 @@ func TestTypeChangesUnderAHandle(t *testing.T) {
 		const id = "id"
 		l := newClient(t, rdb, rratelimiter.WithClientID(id)).RateLimiter(name)
 		other := newClient(t, rdb, rratelimiter.WithClientID(id)).RateLimiter(name)
-		keys := keys.For(name, id)
+		keys := redisson.KeysOf(name, id)
 		for _, kind := range []rratelimiter.RateType{
 			rratelimiter.Overall, rratelimiter.PerClient, rratelimiter.PerClient, rratelimiter.Overall, rratelimiter.PerClient,
 		} {

@@ -12,7 +12,7 @@ import (
 
 	"github.com/rratelimiter/rratelimiter"
 	"github.com/rratelimiter/rratelimiter/codec"
-	"github.com/rratelimiter/rratelimiter/internal/keys"
+	"github.com/rratelimiter/rratelimiter/internal/redisson"
 	"github.com/rratelimiter/rratelimiter/internal/redistest"
 	"github.com/rratelimiter/rratelimiter/lua"
 )
@@ -88,7 +88,7 @@ type stall struct {
 	client *rratelimiter.Client
 	rdb    *redis.Client
 	server *redistest.Server
-	keys   keys.Set // Value and Permits are those in use
+	keys   redisson.Keys // Value and Permits are those in use
 	rate   int64
 }
 
@@ -432,7 +432,7 @@ func (c stallCase) prepare(b *testing.B, rdb *redis.Client, server *redistest.Se
 	}
 	s.client = newClient(b, rdb, opts...)
 	s.RateLimiter = s.client.RateLimiter("stall")
-	s.keys = keys.For(s.Name(), "the-client")
+	s.keys = redisson.KeysOf(s.Name(), "the-client")
 	cfg := rratelimiter.Config{Rate: s.rate, Interval: c.interval, KeepAlive: c.state.keepAlive}
 	value, permits := s.keys.Value, s.keys.Permits
 	if c.state.perClient {
@@ -440,13 +440,13 @@ func (c stallCase) prepare(b *testing.B, rdb *redis.Client, server *redistest.Se
 		value, permits = s.keys.ClientValue, s.keys.ClientPermits
 	}
 	// What the run before has left.
-	require.NoError(b, rdb.Unlink(ctx, append(s.keys.List(), keys.For("target", "the-client").List()...)...).Err())
+	require.NoError(b, rdb.Unlink(ctx, append(s.keys.List(), redisson.KeysOf("target", "the-client").List()...)...).Err())
 	if !c.state.noConfig {
 		mustTrySetRate(b, s.RateLimiter, cfg)
 	}
 	require.NoError(b, rdb.Copy(ctx, "pile", permits, 0, true).Err())
 	if c.state.alsoTarget {
-		require.NoError(b, rdb.Copy(ctx, "pile", keys.For("target", "").Permits, 0, true).Err())
+		require.NoError(b, rdb.Copy(ctx, "pile", redisson.KeysOf("target", "").Permits, 0, true).Err())
 	}
 	if !c.state.noValue {
 		require.NoError(b, rdb.Set(ctx, value, c.state.value, 0).Err())

@@ -1,9 +1,12 @@
 // Command benchmarks measures this module's limiter beside others, in one run,
-// and shows what came of it in docs/performance.md.
+// and shows what came of it in docs/performance.md, and beside the project's aims
+// in docs/development.md.
 //
-//	go run . -short            # two minutes, figures to the terminal
-//	go run .                   # all, into results/ and ../docs
-//	go run . -render           # results/ into ../docs again
+//	go run . -short                # the aims, two minutes, to the terminal
+//	go run . -sections alone,hung  # some of it, to the terminal
+//	go run . -rounds 3             # all in fewer rounds, into results/ and ../docs
+//	go run .                       # all
+//	go run . -render               # results/ into ../docs again
 package main
 
 import (
@@ -15,9 +18,11 @@ import (
 	"os/signal"
 	"path/filepath"
 	"regexp"
+	"slices"
 	"strings"
 	"syscall"
 
+	"github.com/rratelimiter/rratelimiter/benchmarks/peer"
 	"github.com/rratelimiter/rratelimiter/benchmarks/report"
 	"github.com/rratelimiter/rratelimiter/benchmarks/server"
 	"github.com/rratelimiter/rratelimiter/benchmarks/suite"
@@ -26,6 +31,10 @@ import (
 func main() {
 	if len(os.Args) > 1 && os.Args[1] == server.DelayArgument {
 		fail(server.RunDelay(os.Args[2:]))
+		return
+	}
+	if len(os.Args) > 1 && os.Args[1] == peer.ProcessArgument {
+		fail(peer.RunProcess())
 		return
 	}
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
@@ -45,13 +54,13 @@ func run(ctx context.Context) error {
 	var (
 		o      = suite.Options{Log: os.Stderr}
 		only   = flag.String("only", "", "`regexp` of the peers to measure")
-		skip   = flag.String("skip", "", "`sections` to leave out, with commas between: "+strings.Join(suite.Sections(), ","))
-		out    = flag.String("out", "", "`folder` for results.tsv; by default results, and none with -short, -only or -skip")
-		docs   = flag.String("docs", "", "`folder` of performance.md and its plots; by default ../docs where the results go into results")
+		some   = flag.String("sections", "", "`sections` to measure, with commas between, of "+strings.Join(suite.Sections(), ","))
+		out    = flag.String("out", "", "`folder` for results.tsv; by default results, and none with -short, -only or -sections")
+		docs   = flag.String("docs", "", "`folder` of the pages and plots; by default ../docs where the results go into results")
 		render = flag.Bool("render", false, "measure nothing: show what -out holds")
 	)
 	flag.IntVar(&o.Rounds, "rounds", 0, "rounds; 5 by default, and 1 with -short")
-	flag.BoolVar(&o.Short, "short", false, "fewer and shorter measurements")
+	flag.BoolVar(&o.Short, "short", false, "the aims only: one round, fewer peers, shorter loads")
 	flag.StringVar(&o.Server, "server", "", "`path` of the redis-server, or a release such as redis-7.0")
 	flag.Parse()
 	if flag.NArg() > 0 {
@@ -69,10 +78,15 @@ func run(ctx context.Context) error {
 			return err
 		}
 	}
-	if *skip != "" {
-		o.Skip = strings.Split(*skip, ",")
+	if *some != "" {
+		o.Sections = strings.Split(*some, ",")
+		for _, section := range o.Sections {
+			if !slices.Contains(suite.Sections(), section) {
+				return fmt.Errorf("no section is called %q", section)
+			}
+		}
 	}
-	if *out == "" && (*render || !o.Short && *only == "" && *skip == "") {
+	if *out == "" && (*render || !o.Short && *only == "" && *some == "") {
 		*out = "results"
 		if *docs == "" {
 			*docs = filepath.Join("..", "docs")

@@ -12,7 +12,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/rratelimiter/rratelimiter"
-	"github.com/rratelimiter/rratelimiter/internal/keys"
+	layout "github.com/rratelimiter/rratelimiter/internal/redisson"
 	"github.com/rratelimiter/rratelimiter/internal/redistest"
 )
 
@@ -25,7 +25,7 @@ type sides struct {
 	java             javaService
 	goes             goService
 	javaName, goName string
-	javaKeys, goKeys keys.Set
+	javaKeys, goKeys layout.Keys
 }
 
 func newSides(t *testing.T) *sides {
@@ -37,7 +37,7 @@ func newSides(t *testing.T) *sides {
 	s := &sides{rdb: redistest.Redis(t), javaName: redistest.Name(t), goName: redistest.Name(t)}
 	s.java = javaService{t, driver.open(t, redistest.Shared(t).URL())}
 	s.goes = newGo(t, s.rdb, rratelimiter.WithClientID(goID))
-	s.javaKeys, s.goKeys = keys.For(s.javaName, s.java.ID), keys.For(s.goName, goID)
+	s.javaKeys, s.goKeys = layout.KeysOf(s.javaName, s.java.ID), layout.KeysOf(s.goName, goID)
 	return s
 }
 

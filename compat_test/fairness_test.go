@@ -18,7 +18,7 @@ import (
 
 	"github.com/rratelimiter/rratelimiter"
 	"github.com/rratelimiter/rratelimiter/codec"
-	"github.com/rratelimiter/rratelimiter/internal/keys"
+	layout "github.com/rratelimiter/rratelimiter/internal/redisson"
 	"github.com/rratelimiter/rratelimiter/internal/redistest"
 	"github.com/rratelimiter/rratelimiter/lua"
 )
@@ -94,11 +94,12 @@ func newFairness(t *testing.T, many int64) *fairness {
 	t.Helper()
 	server := redistest.StartRedis(t)
 	f := &fairness{name: redistest.Name(t), many: many, rdb: server.Client(t, nil)}
-	f.java, f.goes = newJava(t, server.URL()), newGo(t, server.Client(t, nil))
+	// With so few connections one flight is under way at a time: see round.
+	f.java, f.goes = newJava(t, server.URL()), newGo(t, server.Client(t, &redis.Options{PoolSize: 2}))
 	require.True(t, f.java.TrySetRate(f.name, rratelimiter.Config{Rate: fairRate, Interval: fairInterval}))
 	// Calls go by the script's SHA from now on.
 	require.NoError(t, f.rdb.ScriptLoad(t.Context(), lua.Acquire.Source).Err())
-	f.events = watchFairness(t, server.Addr(), keys.For(f.name, "").Permits)
+	f.events = watchFairness(t, server.Addr(), layout.KeysOf(f.name, ""))
 	return f
 }
 
@@ -152,9 +153,12 @@ func (f *fairness) round(t *testing.T) {
 		e := f.next(t)
 		events = append(events, e)
 		if e.call {
-			break // the one for many is in line
+			break // the one for many is on its way
 		}
 	}
+	// The next flight leaves when that one has its answer: it is in line then.
+	_, err := f.goes.RateLimiter(f.name+":other", rratelimiter.WithDefault(rratelimiter.PerHour(1))).TryAcquire(t.Context(), 1, 0)
+	require.NoError(t, err)
 	for range fairOthers {
 		wg.Go(func() {
 			ok, err := limiter.TryAcquire(t.Context(), 1, time.Minute)
@@ -247,7 +251,7 @@ func (f *fairness) report(t *testing.T) {
 const endOfRound = "end of round"
 
 // watchFairness has the server tell of what it does, until t ends.
-func watchFairness(t *testing.T, addr, permitsKey string) <-chan fairEvent {
+func watchFairness(t *testing.T, addr string, keys layout.Keys) <-chan fairEvent {
 	t.Helper()
 	conn, err := net.Dial("tcp", addr)
 	require.NoError(t, err)
@@ -268,7 +272,7 @@ func watchFairness(t *testing.T, addr, permitsKey string) <-chan fairEvent {
 				return
 			}
 			at, words := parseMonitor(line)
-			if e, ok := fairEventOf(words, permitsKey); ok {
+			if e, ok := fairEventOf(words, keys); ok {
 				e.at = at
 				events <- e
 			}
@@ -277,12 +281,13 @@ func watchFairness(t *testing.T, addr, permitsKey string) <-chan fairEvent {
 	return events
 }
 
-func fairEventOf(words []string, permitsKey string) (fairEvent, bool) {
+func fairEventOf(words []string, keys layout.Keys) (fairEvent, bool) {
 	switch {
 	case len(words) == 2 && strings.EqualFold(words[0], "echo") && words[1] == endOfRound:
 		return fairEvent{end: true}, true
-	case len(words) > 8 && strings.EqualFold(words[0], "evalsha") && words[1] == lua.Acquire.SHA:
-		args := words[8:]
+	case len(words) > 3 && strings.EqualFold(words[0], "evalsha") && words[1] == lua.Acquire.SHA && words[3] == keys.Config:
+		count, _ := strconv.Atoi(words[2])
+		args := words[3+count:]
 		if len(args) < 9 {
 			return fairEvent{call: true, of: 1}, true
 		}
@@ -292,7 +297,7 @@ func fairEventOf(words []string, permitsKey string) (fairEvent, bool) {
 			e.of += count
 		}
 		return e, true
-	case len(words) > 3 && strings.EqualFold(words[0], "zadd") && words[1] == permitsKey && !strings.EqualFold(words[2], "xx"):
+	case len(words) > 3 && strings.EqualFold(words[0], "zadd") && words[1] == keys.Permits && !strings.EqualFold(words[2], "xx"):
 		member, err := codec.Parse(words[len(words)-1])
 		if err != nil {
 			return fairEvent{}, false

@@ -16,7 +16,7 @@ import (
 
 	"github.com/rratelimiter/rratelimiter"
 	"github.com/rratelimiter/rratelimiter/codec"
-	"github.com/rratelimiter/rratelimiter/internal/keys"
+	layout "github.com/rratelimiter/rratelimiter/internal/redisson"
 	"github.com/rratelimiter/rratelimiter/internal/redistest"
 )
 
@@ -135,7 +135,7 @@ func hammer(t *testing.T, c crew) *figures {
 	server := redistest.StartRedis(t)
 	rdb := server.Client(t, nil)
 	name, warm := redistest.Name(t), redistest.Name(t)
-	set := keys.For(name, "")
+	set := layout.KeysOf(name, "")
 	var javas []javaService
 	for _, peer := range c.javas {
 		javas = append(javas, javaService{t, peer.driver.open(t, server.URL())})
@@ -230,7 +230,7 @@ type grant struct {
 
 // watchGrants has the server tell of each grant of a limiter from now on. The
 // function that it returns ends that and returns all that were.
-func watchGrants(t *testing.T, addr string, set keys.Set, interval time.Duration) func() []grant {
+func watchGrants(t *testing.T, addr string, set layout.Keys, interval time.Duration) func() []grant {
 	t.Helper()
 	conn, err := net.Dial("tcp", addr)
 	require.NoError(t, err)
@@ -282,7 +282,7 @@ func watchGrants(t *testing.T, addr string, set keys.Set, interval time.Duration
 
 // watcher gathers grants from the commands that a server runs.
 type watcher struct {
-	set      keys.Set
+	set      layout.Keys
 	interval time.Duration
 	grants   []grant
 	window   int       // the number of the last window

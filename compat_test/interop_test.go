@@ -12,7 +12,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/rratelimiter/rratelimiter"
-	"github.com/rratelimiter/rratelimiter/internal/keys"
+	layout "github.com/rratelimiter/rratelimiter/internal/redisson"
 	"github.com/rratelimiter/rratelimiter/internal/redistest"
 )
 
@@ -37,7 +37,7 @@ func TestJavaCountsMergedMembers(t *testing.T) {
 	rdb := redistest.Redis(t)
 	java, goes := newJava(t, redistest.Shared(t).URL()), newGo(t, rdb)
 	name := redistest.Name(t)
-	set := keys.For(name, "")
+	set := layout.KeysOf(name, "")
 	require.True(t, java.TrySetRate(name, rratelimiter.PerHour(300)))
 
 	limiter := goes.RateLimiter(name)
@@ -169,15 +169,15 @@ func TestJavaIsRefusedWithoutAnError(t *testing.T) {
 		"AvailablePermits, run out": func(goes goService, name string) { passTime(goes.t, rdb, name, time.Minute); goes.Available(name) },
 		"TryAcquire, run out":       func(goes goService, name string) { passTime(goes.t, rdb, name, time.Minute); goes.Try(name, 7) },
 		"the value gets lost": func(goes goService, name string) {
-			rdb.Del(goes.t.Context(), keys.For(name, "").Value)
+			rdb.Del(goes.t.Context(), layout.KeysOf(name, "").Value)
 			goes.Try(name, 3)
 		},
 		"the set gets lost": func(goes goService, name string) {
-			rdb.Del(goes.t.Context(), keys.For(name, "").Permits)
+			rdb.Del(goes.t.Context(), layout.KeysOf(name, "").Permits)
 			goes.Try(name, 3)
 		},
 		"the set gets lost, Release": func(goes goService, name string) {
-			rdb.Del(goes.t.Context(), keys.For(name, "").Permits)
+			rdb.Del(goes.t.Context(), layout.KeysOf(name, "").Permits)
 			goes.Release(name, 1)
 		},
 	} {
@@ -268,7 +268,7 @@ func testSameKeys(t *testing.T, java javaService, goes goService, prefix, name s
 	require.Len(t, kept(), 3)
 	require.EqualValues(t, 5, java.Available(name))
 	require.True(t, java.Try(name, 5))
-	set, goSet := keys.For(prefix+name, java.ID), keys.For(prefix+name, goID)
+	set, goSet := layout.KeysOf(prefix+name, java.ID), layout.KeysOf(prefix+name, goID)
 	require.ElementsMatch(t, kept(), []string{
 		set.Config, set.ClientValue, set.ClientPermits, goSet.ClientValue, goSet.ClientPermits,
 	})
@@ -294,7 +294,7 @@ func TestKeepAlive(t *testing.T) {
 				cfg := rratelimiter.PerMinute(5)
 				cfg.KeepAlive = 5 * time.Minute
 				sets.SetRate(name, cfg)
-				set := keys.For(name, "")
+				set := layout.KeysOf(name, "")
 				renewed := func() {
 					t.Helper()
 					for _, key := range []string{set.Config, set.Value, set.Permits} {

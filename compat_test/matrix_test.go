@@ -8,7 +8,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/rratelimiter/rratelimiter"
-	"github.com/rratelimiter/rratelimiter/internal/keys"
+	layout "github.com/rratelimiter/rratelimiter/internal/redisson"
 	"github.com/rratelimiter/rratelimiter/internal/redistest"
 )
 
@@ -78,7 +78,7 @@ func TestRowsTakenForPermits(t *testing.T) { //nolint:paralleltest // one JVM at
 				require.True(t, java.Try(name, 1))
 				passTime(t, rdb, name, minute(1).Interval/2)
 				take(name)
-				require.NoError(t, rdb.Del(t.Context(), keys.For(name, "").Value).Err())
+				require.NoError(t, rdb.Del(t.Context(), layout.KeysOf(name, "").Value).Err())
 				require.EqualValues(t, rate, java.Available(name))
 			}},
 			{"the rate is made anew and lower", func(t *testing.T, take func(string), name string) {

@@ -181,7 +181,8 @@ func (m *module) newEnd(c *call, window bool) {
 }
 
 // recount makes the value of a limiter whose configuration was lost by what is in
-// use: of which rate it was the rest nobody knows.
+// use: of which rate it was the rest nobody knows. A value that counts nothing is
+// no window.
 func (m *module) recount(c *call) {
 	p := c.pair()
 	window := m.isWindow(c, p)
@@ -190,6 +191,7 @@ func (m *module) recount(c *call) {
 		free -= sum(p.rows)
 	} else {
 		p.setRows(nil)
+		window = window && (m.windowed || p.value < c.rate())
 	}
 	// A value that counts nothing may be none of a window.
 	counts := m.windowed || len(p.rows) > 0 || p.value < c.rate()

@@ -13,7 +13,7 @@ import (
 
 	"github.com/rratelimiter/rratelimiter"
 	"github.com/rratelimiter/rratelimiter/codec"
-	"github.com/rratelimiter/rratelimiter/internal/keys"
+	layout "github.com/rratelimiter/rratelimiter/internal/redisson"
 	"github.com/rratelimiter/rratelimiter/internal/redistest"
 )
 
@@ -253,10 +253,10 @@ func requireRelease(t testing.TB, major, minor int) {
 // clients of these ids, is moved back in time.
 func passTime(t testing.TB, rdb *redis.Client, limiter string, d time.Duration, ids ...string) {
 	t.Helper()
-	set := keys.For(limiter, "")
+	set := layout.KeysOf(limiter, "")
 	all := []string{set.Config, set.Value, set.Permits}
 	for _, id := range ids {
-		set := keys.For(limiter, id)
+		set := layout.KeysOf(limiter, id)
 		all = append(all, set.ClientValue, set.ClientPermits)
 	}
 	require.NoError(t, moveBack.Run(t.Context(), rdb, all, d.Milliseconds()).Err())
@@ -407,7 +407,7 @@ func TestEachClientHasItsOwnPermits(t *testing.T) {
 	for i, want := range []int64{9, 7, 9, 5} {
 		require.Equal(t, want, all[i].Available(name))
 	}
-	held, err := rdb.Exists(t.Context(), keys.For(name, "").Value, keys.For(name, "").Permits).Result()
+	held, err := rdb.Exists(t.Context(), layout.KeysOf(name, "").Value, layout.KeysOf(name, "").Permits).Result()
 	require.NoError(t, err)
 	assert.Zero(t, held, "shared keys of a PER_CLIENT limiter")
 

@@ -10,11 +10,11 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/rratelimiter/rratelimiter/codec"
-	"github.com/rratelimiter/rratelimiter/internal/keys"
+	layout "github.com/rratelimiter/rratelimiter/internal/redisson"
 )
 
 func (w *world) keysOf(l *limiter, id string) (config, value, permits string) {
-	set := keys.For(l.name, id)
+	set := layout.KeysOf(l.name, id)
 	if id == "" {
 		return set.Config, set.Value, set.Permits
 	}

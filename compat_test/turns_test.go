@@ -15,7 +15,7 @@ import (
 
 	"github.com/rratelimiter/rratelimiter"
 	"github.com/rratelimiter/rratelimiter/codec"
-	"github.com/rratelimiter/rratelimiter/internal/keys"
+	layout "github.com/rratelimiter/rratelimiter/internal/redisson"
 	"github.com/rratelimiter/rratelimiter/internal/redistest"
 )
 
@@ -154,7 +154,7 @@ func idOf(t *testing.T, rdb *redis.Client, client *rratelimiter.Client) string {
 	limiter := client.RateLimiter(redistest.Name(t))
 	require.NoError(t, limiter.SetRate(t.Context(), perClient(rratelimiter.PerHour(1))))
 	require.NoError(t, limiter.Acquire(t.Context(), 1))
-	prefix := keys.For(limiter.Name(), "").ClientValue
+	prefix := layout.KeysOf(limiter.Name(), "").ClientValue
 	found, err := rdb.Keys(t.Context(), prefix+"*").Result()
 	require.NoError(t, err)
 	require.Len(t, found, 1)

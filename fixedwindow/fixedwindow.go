@@ -16,7 +16,7 @@ import (
 	"fmt"
 	"time"
 
-	"github.com/rratelimiter/rratelimiter/internal/meet"
+	"github.com/rratelimiter/rratelimiter/internal/lane"
 	"github.com/rratelimiter/rratelimiter/internal/script"
 	"github.com/rratelimiter/rratelimiter/limit"
 	"github.com/rratelimiter/rratelimiter/lua"
@@ -52,17 +52,18 @@ func (c Config) validate() error {
 // Limiter limits any number of keys by one rule. It is safe for use by several
 // goroutines: those that ask for one key at the same moment share a call.
 type Limiter struct {
-	cfg    Config
-	sender *script.Sender
-	table  *meet.Table
+	cfg   Config
+	conn  *script.Conn
+	table *lane.Table
 }
 
 // New returns a Limiter. It does no I/O; what is wrong with cfg, each call
 // reports.
-func New(rdb Redis, cfg Config) *Limiter {
-	l := &Limiter{cfg: cfg, sender: script.NewSender(rdb)}
-	l.table = meet.NewTable(meet.Rule{
-		Package: "fixedwindow", Err: errors.Join(cfg.validate(), script.CheckClient(rdb)), Most: MaxLimit, Limit: cfg.Limit, Decide: l.decide,
+func New(rdb Redis, cfg Config, opts ...limit.Option) *Limiter {
+	lanes, err := lane.Open(rdb, opts)
+	l := &Limiter{cfg: cfg, conn: lanes.Conn()}
+	l.table = lane.NewTable(lanes, lane.Rule{
+		Package: "fixedwindow", Err: errors.Join(cfg.validate(), err), Most: MaxLimit, Limit: cfg.Limit, Ask: l.ask,
 	})
 	return l
 }
@@ -77,8 +78,9 @@ func (l *Limiter) Window() time.Duration { return l.cfg.Window }
 // given back. Errors: limit.ErrInvalidConfig for an empty key,
 // limit.ErrInvalidPermits for n below 1, limit.ErrPermitsExceedRate for n above
 // the limit, limit.ErrCorrupt where the key holds something else, and
-// limit.ErrUnknownOutcome where the answer was lost: a count can't tell whether
-// the permits were taken, so Take does not ask again.
+// limit.ErrUnavailable where Redis did not decide in time. Where the answer was
+// lost it is limit.ErrUnknownOutcome too: a count can't tell whether the permits
+// were taken, so Take does not ask again.
 func (l *Limiter) Take(ctx context.Context, key string, n int64) (limit.Decision, error) {
 	d, _, err := l.table.Take(ctx, "Take", key, n)
 	return d, err
@@ -90,26 +92,32 @@ func (l *Limiter) TakeReturnable(ctx context.Context, key string, n int64) (limi
 	return l.table.Take(ctx, "TakeReturnable", key, n)
 }
 
-func (l *Limiter) decide(ctx context.Context, key string, b *meet.Batch) (meet.Verdict, error) {
+// ask returns the call that decides a batch.
+func (l *Limiter) ask(key string, b *lane.Batch) (*lane.Question, error) {
 	keys := script.KeysOf(key)
-	args := b.Args([]any{meet.Number(l.cfg.Limit), l.cfg.Window.Milliseconds()})
-	reply, err := script.Once(ctx, l.sender, lua.FixedWindow, keys, args...)
+	q := &lane.Question{Read: func(reply any, err error) (lane.Verdict, error) { return l.read(keys, reply, err) }}
+	q.Script, q.Keys = lua.FixedWindow, keys
+	q.Args = script.Constant(b.Args([]any{lane.Number(l.cfg.Limit), l.cfg.Window.Milliseconds()}))
+	return q, nil
+}
+
+func (l *Limiter) read(keys *script.Keys, reply any, err error) (lane.Verdict, error) {
 	if err != nil {
-		return meet.Verdict{}, explain(err, key)
+		return lane.Verdict{}, explain(err, keys)
 	}
-	v, end, err := meet.ParseVerdict(reply)
+	v, end, err := lane.ParseVerdict(reply)
 	answered := time.Now()
 	v.GiveBack = func(ctx context.Context, permits int64) error {
 		if time.Since(answered) >= v.Reset {
 			// Where the server's clock has gone back, a later window can have the same end.
 			return nil
 		}
-		_, err := script.Once(ctx, l.sender, lua.FixedWindowGiveBack, keys, permits, end, l.cfg.Window.Milliseconds())
-		return explain(err, key)
+		_, err := script.Once(ctx, l.conn, lua.FixedWindowGiveBack, keys, permits, end, l.cfg.Window.Milliseconds())
+		return explain(err, keys)
 	}
 	return v, err
 }
 
-func explain(err error, key string) error {
-	return meet.Explain(err, []string{key}, "the count of a fixed window, a string", "")
+func explain(err error, keys *script.Keys) error {
+	return script.Explain(err, keys.Names(), "the count of a fixed window, a string", "")
 }

@@ -25,6 +25,11 @@ var (
 	// the call is not one that can be repeated safely.
 	ErrUnknownOutcome = errors.New("outcome unknown")
 
+	// ErrUnavailable: Redis did not decide: it gave no answer in time, can't be
+	// reached, or answers nobody for now, as while it loads its data or fails
+	// over. Where permits may have been taken it is ErrUnknownOutcome too.
+	ErrUnavailable = errors.New("no decision from Redis")
+
 	// ErrUnsupported: the server, or the way in which a cluster spreads the
 	// keys, can't do what was asked.
 	ErrUnsupported = errors.New("unsupported")

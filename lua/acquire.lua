@@ -7,7 +7,7 @@
 -- ARGV, those at the end left out where they are empty
 --   1  member of the permits set for the sum of all requests; without its
 --      permits it is the attempt's identity. '' with w
---   2  the sum of all requests
+--   2  the sum of all requests; 1 where it is left out
 --   3  '' or the configuration for a limiter that has none:
 --      'rate interval type keepAliveTime'
 --   4  letters, or '': f, the figures are wanted, so that all that has run out is
@@ -41,14 +41,20 @@
 --   NOTINIT, CORRUPT <key's number> <field> <why>, LATE (an attempt that has
 --   been answered already)
 
+local call = redis.call
+local time = call('TIME')
+local now_text, part = time[1], time[2]
+if #part < 6 then
+  part = string.sub('00000' .. part, -6)
+end
+now_text = now_text .. string.sub(part, 1, 3)
+local config_key, value_key, permits_key = KEYS[1], KEYS[2], KEYS[5] and KEYS[4] or KEYS[3]
+local shared, member, sum_text, flags, age = not KEYS[5], ARGV[1], ARGV[2] or '1', ARGV[4], ARGV[5]
+
 --- @include "plain"
 
-local time = redis.call('TIME')
-local now_text = time[1] .. string.sub('00000' .. time[2], -6, -4)
-local permits_key = KEYS[5] and KEYS[4] or KEYS[3]
-local answer, fields, value_text = plain(KEYS[1], KEYS[2], permits_key, ARGV[1], ARGV[2], ARGV[4], ARGV[5], now_text)
-if answer then
-  return answer
+if fields[5] == nil then
+  fields[5] = call('HGET', config_key, 'answered')
 end
 
 --- @include "config"
@@ -62,10 +68,11 @@ end
 --- @include "keep_ttl"
 --- @include "give_ttl"
 
-local fallback, flags, age, token = ARGV[3] or '', ARGV[4] or '', ARGV[5] or '', ARGV[6] or ''
+local fallback, token = ARGV[3] or '', ARGV[6] or ''
+flags, age = flags or '', age or ''
 local runs = ARGV
 if not runs[8] then
-  runs = {'', '', '', '', '', '', '0', ARGV[2], '1'}
+  runs = {'', '', '', '', '', '', '0', sum_text, '1'}
 end
 local now = tonumber(now_text)
 local config, problem = parse_config(fields)
@@ -89,7 +96,7 @@ local rate, interval = config.rate, config.interval
 if config.per_client and not KEYS[5] then
   return {'keys'}
 end
-local value_key, places
+local places
 value_key, permits_key, places = pair_of(config)
 if value_key ~= KEYS[2] or not value_text then
   value_text = redis.call('GET', value_key)
@@ -255,7 +262,7 @@ if not found and taken > 0 then
       rows_to_add[#rows_to_add + 1] = member
     end
   elseif not windowed then
-    rows_to_add = {now_text, digits(taken) == ARGV[2] and ARGV[1] or with_permits(ARGV[1], taken)}
+    rows_to_add = {now_text, digits(taken) == sum_text and ARGV[1] or with_permits(ARGV[1], taken)}
   end
   if state.unset then
     make_value(value_key, free, windowed, interval)
@@ -288,7 +295,7 @@ end
 if ends and left < rate then
   reset = ends
 end
-answer = {rate, before, taken, interval, reset, math.max(0, config.keep)}
+local answer = {rate, before, taken, interval, reset, math.max(0, config.keep)}
 if windowed then
   answer[7] = now + ends
 end

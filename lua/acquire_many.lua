@@ -11,15 +11,19 @@
 --   for each limiter: the permits granted; the wait in ms below 0; or 0 where
 --   acquire must decide: nothing was granted
 
---- @include "plain"
-
-local time = redis.call('TIME')
+local call, shared, age = redis.call, true, nil
+local time = call('TIME')
 local now_text = time[1] .. string.sub('00000' .. time[2], -6, -4)
+
+local function plain(config_key, value_key, permits_key, member, sum_text, flags)
+--- @include "plain"
+end
+
 local answers, refusable = {}, tonumber(ARGV[1])
 for i = 1, (#ARGV - 1) / 2 do
   -- What is wrong with one limiter is its own callers' error.
   local ok, answer = pcall(plain, KEYS[3 * i - 2], KEYS[3 * i - 1], KEYS[3 * i], ARGV[2 * i], ARGV[2 * i + 1],
-    i > refusable and 'a' or nil, nil, now_text)
+    i > refusable and 'a' or nil)
   answers[i] = ok and answer or 0
 end
 return answers

@@ -16,7 +16,7 @@ import (
 	gopher "github.com/yuin/gopher-lua"
 	"github.com/yuin/gopher-lua/parse"
 
-	"github.com/rratelimiter/rratelimiter/internal/keys"
+	"github.com/rratelimiter/rratelimiter/internal/redisson"
 	"github.com/rratelimiter/rratelimiter/internal/redistest"
 )
 
@@ -383,7 +383,7 @@ func TestEachScriptRuns(t *testing.T) {
 	redistest.Engines(t, func(t *testing.T, rdb *redis.Client) {
 		for _, run := range runs {
 			name := redistest.Name(t)
-			all := append(keys.For(name, "id").List(), keys.For(name+"2", "id").List()...)[:run.keys]
+			all := append(redisson.KeysOf(name, "id").List(), redisson.KeysOf(name+"2", "id").List()...)[:run.keys]
 			got, err := rdb.Eval(t.Context(), run.script.Source, all, run.args...).Result()
 			if run.fails == "" {
 				require.NoError(t, err, run.script.Name)

@@ -26,7 +26,7 @@ import (
 
 	"github.com/redis/go-redis/v9"
 
-	"github.com/rratelimiter/rratelimiter/internal/meet"
+	"github.com/rratelimiter/rratelimiter/internal/lane"
 	"github.com/rratelimiter/rratelimiter/internal/script"
 	"github.com/rratelimiter/rratelimiter/limit"
 	"github.com/rratelimiter/rratelimiter/lua"
@@ -72,10 +72,10 @@ func (c Config) validate() error {
 // Limiter limits any number of keys by one rule. It is safe for use by several
 // goroutines: those that ask for one key at the same moment share a call.
 type Limiter struct {
-	cfg    Config
-	sender *script.Sender
-	table  *meet.Table
-	err    error // of the configuration
+	cfg   Config
+	conn  *script.Conn
+	table *lane.Table
+	err   error // of the configuration
 
 	origin   string        // what the members' names begin with
 	attempts atomic.Uint64 // what tells them apart
@@ -87,10 +87,10 @@ type Limiter struct {
 
 // New returns a Limiter. It does no I/O; what is wrong with cfg, each call
 // reports.
-func New(rdb Redis, cfg Config) *Limiter {
+func New(rdb Redis, cfg Config, opts ...limit.Option) *Limiter {
+	lanes, err := lane.Open(rdb, opts)
 	l := &Limiter{
-		cfg: cfg, sender: script.NewSender(rdb), err: errors.Join(cfg.validate(), script.CheckClient(rdb)),
-		assumed: make(map[string]int64),
+		cfg: cfg, conn: lanes.Conn(), err: errors.Join(cfg.validate(), err), assumed: make(map[string]int64),
 	}
 	var origin [8]byte
 	_, _ = rand.Read(origin[:]) // never fails
@@ -99,8 +99,8 @@ func New(rdb Redis, cfg Config) *Limiter {
 	if cfg.Thresholds != "" {
 		most = 0
 	}
-	l.table = meet.NewTable(meet.Rule{
-		Package: "slidinglog", Err: l.err, Most: MaxPermits, Limit: most, Check: l.check, Decide: l.decide,
+	l.table = lane.NewTable(lanes, lane.Rule{
+		Package: "slidinglog", Err: l.err, Most: MaxPermits, Limit: most, Check: l.check, Ask: l.ask,
 	})
 	return l
 }
@@ -118,7 +118,8 @@ func (l *Limiter) Window() time.Duration { return l.cfg.Window }
 // limit.ErrInvalidPermits for n below 1 or above MaxPermits,
 // limit.ErrPermitsExceedRate for n above the limit, limit.ErrCorrupt where the
 // key holds something else or the threshold is no number of 0 or more, and
-// limit.ErrUnknownOutcome where Redis gave no answer, repeats included.
+// limit.ErrUnavailable where Redis did not decide in time; where it may have taken
+// permits, limit.ErrUnknownOutcome too.
 func (l *Limiter) Take(ctx context.Context, key string, n int64) (limit.Decision, error) {
 	d, _, err := l.table.Take(ctx, "Take", key, n)
 	return d, err
@@ -139,38 +140,59 @@ func (l *Limiter) check(key string) error {
 		limit.ErrInvalidConfig)
 }
 
-// decide has the thresholds read by the script where they can be, else right
-// ahead of it.
-func (l *Limiter) decide(ctx context.Context, key string, b *meet.Batch) (meet.Verdict, error) {
-	if l.cfg.Thresholds == "" {
-		return l.ask(ctx, script.KeysOf(key), l.cfg.Limit, b)
+// ask returns the call that decides a batch. It has the threshold read by the
+// script where that can be, else right ahead of it.
+func (l *Limiter) ask(key string, b *lane.Batch) (*lane.Question, error) {
+	switch {
+	case l.cfg.Thresholds == "":
+		return l.question(script.KeysOf(key), key, l.cfg.Limit, b), nil
+	case l.apart.Load() || !l.conn.Together(key, l.cfg.Thresholds):
+		return l.askApart(key, b), nil
 	}
-	if !l.apart.Load() && l.sender.Together(key, l.cfg.Thresholds) {
-		v, err := l.ask(ctx, script.KeysOf(key, l.cfg.Thresholds), l.cfg.Limit, b)
-		if !errors.Is(err, limit.ErrUnsupported) {
-			return v, err
+	q := l.question(script.KeysOf(key, l.cfg.Thresholds), key, l.cfg.Limit, b)
+	read := q.Read
+	q.Read = func(reply any, err error) (lane.Verdict, error) {
+		v, err := read(reply, err)
+		if errors.Is(err, limit.ErrUnsupported) {
+			l.apart.Store(true)
+			q.Redo = func(ctx context.Context) (lane.Verdict, error) { return l.run(ctx, l.askApart(key, b)) }
 		}
-		l.apart.Store(true)
-	}
-	return l.decideApart(ctx, key, b)
-}
-
-// decideApart has a batch decided by the threshold that was read last, and reads
-// it in the same pipeline. Where it has changed, what was taken is given back and
-// the batch decided anew, by the threshold that holds now.
-func (l *Limiter) decideApart(ctx context.Context, key string, b *meet.Batch) (meet.Verdict, error) {
-	keys, assumed := script.KeysOf(key), l.assume(key)
-	call, args, id := l.call(keys, key, assumed, b)
-	call.Ahead = []any{"hget", l.cfg.Thresholds, key}
-	reply, ahead, err := call.RunBehind(ctx, l.sender, args)
-	for err == nil && unfinished(reply) {
-		reply, ahead, err = call.RunBehind(ctx, l.sender, args)
-	}
-	v, err := l.verdict(b, reply, err, keys, id)
-	if err != nil {
 		return v, err
 	}
-	threshold, err := l.told(ctx, key, ahead)
+	return q, nil
+}
+
+// askApart decides by the threshold that was read last, and reads it in the same
+// pipeline. Where it has changed, what was taken is given back and the batch
+// decided anew, by the threshold that holds now.
+func (l *Limiter) askApart(key string, b *lane.Batch) *lane.Question {
+	keys, assumed := script.KeysOf(key), l.assume(key)
+	q := l.question(keys, key, assumed, b)
+	q.Ahead = []any{"hget", l.cfg.Thresholds, key}
+	read := q.Read
+	q.Read = func(reply any, err error) (lane.Verdict, error) {
+		v, err := read(reply, err)
+		if err != nil {
+			return v, err
+		}
+		if threshold, err := l.told(key, q.AheadAnswer()); err == nil && threshold == assumed {
+			return v, nil
+		}
+		q.Redo = func(ctx context.Context) (lane.Verdict, error) {
+			return l.decideAnew(ctx, key, b, v, q.AheadAnswer(), assumed)
+		}
+		return lane.Verdict{}, nil
+	}
+	return q
+}
+
+// decideAnew decides a batch by the threshold that holds now, where it was decided
+// by another or the threshold's answer was lost.
+func (l *Limiter) decideAnew(ctx context.Context, key string, b *lane.Batch, v lane.Verdict, hget *redis.Cmd, assumed int64) (lane.Verdict, error) {
+	threshold, err := l.told(key, hget)
+	if errors.Is(err, errNotTold) {
+		threshold, err = l.threshold(ctx, key)
+	}
 	if err == nil && threshold == assumed {
 		return v, nil
 	}
@@ -178,46 +200,41 @@ func (l *Limiter) decideApart(ctx context.Context, key string, b *meet.Batch) (m
 		err = errors.Join(err, v.GiveBack(ctx, v.Taken))
 	}
 	if err != nil {
-		return meet.Verdict{}, err
+		return lane.Verdict{}, err
 	}
 	l.remember(key, threshold)
-	return l.ask(ctx, keys, threshold, b)
+	return l.run(ctx, l.question(script.KeysOf(key), key, threshold, b))
 }
 
-func (l *Limiter) ask(ctx context.Context, keys *script.Keys, most int64, b *meet.Batch) (meet.Verdict, error) {
-	call, args, id := l.call(keys, keys.Names()[0], most, b)
-	reply, err := call.Run(ctx, l.sender, args)
-	for err == nil && unfinished(reply) {
-		reply, err = call.Run(ctx, l.sender, args)
+// run makes the call of a question by itself.
+func (l *Limiter) run(ctx context.Context, q *lane.Question) (lane.Verdict, error) {
+	v, err := q.Read(q.Run(ctx, l.conn))
+	if q.Redo != nil {
+		return q.Redo(ctx)
 	}
-	return l.verdict(b, reply, err, keys, id)
+	return v, err
 }
 
-// unfinished tells whether a script has set some of the rows right that were dated
-// ahead, and is to be called again for the others.
-func unfinished(reply any) bool {
-	values, _ := reply.([]any)
-	return len(values) == 1 && values[0] == "again"
-}
-
-// call returns an attempt, and what the names of its members begin with.
-func (l *Limiter) call(keys *script.Keys, field string, most int64, b *meet.Batch) (call script.Call, args script.Arguments, id string) {
-	id = l.origin + "-" + strconv.FormatUint(l.attempts.Add(1), 36)
-	repeated := ""
-	args = func(all []any, age time.Duration) []any {
-		if age >= 0 {
+// question returns an attempt to decide a batch.
+func (l *Limiter) question(keys *script.Keys, field string, most int64, b *lane.Batch) *lane.Question {
+	id := l.origin + "-" + strconv.FormatUint(l.attempts.Add(1), 36)
+	q := &lane.Question{Read: func(reply any, err error) (lane.Verdict, error) { return l.verdict(b, reply, err, keys, id) }}
+	q.Script, q.Keys, q.Repeat = lua.SlidingLog, keys, true
+	q.Args = script.ArgumentsFunc(func(all []any, a script.Attempt) []any {
+		repeated := ""
+		if a.Age >= 0 {
 			repeated = "1"
 		}
-		return b.Args(append(all, meet.Number(most), l.cfg.Window.Milliseconds(), field, id, repeated))
-	}
-	return script.Call{Script: lua.SlidingLog, Keys: keys, Repeat: true}, args, id
+		return b.Args(append(all, lane.Number(most), l.cfg.Window.Milliseconds(), field, id, repeated))
+	})
+	return q
 }
 
-func (l *Limiter) verdict(b *meet.Batch, reply any, err error, keys *script.Keys, id string) (meet.Verdict, error) {
+func (l *Limiter) verdict(b *lane.Batch, reply any, err error, keys *script.Keys, id string) (lane.Verdict, error) {
 	if err != nil {
-		return meet.Verdict{}, l.explain(err, keys.Names())
+		return lane.Verdict{}, l.explain(err, keys.Names())
 	}
-	v, _, err := meet.ParseVerdict(reply)
+	v, _, err := lane.ParseVerdict(reply)
 	if v.Limit == 0 {
 		v.Waits = slices.Repeat([]int64{l.cfg.Window.Milliseconds()}, len(b.Runs()))
 	}
@@ -229,7 +246,9 @@ func (l *Limiter) verdict(b *meet.Batch, reply any, err error, keys *script.Keys
 		left -= permits
 		first := left
 		mu.Unlock()
-		_, err := script.Read(ctx, l.sender, lua.SlidingLogGiveBack, log, id, first, permits, l.cfg.Window.Milliseconds())
+		c := script.Call{Script: lua.SlidingLogGiveBack, Keys: log, Repeat: true}
+		c.Args = script.Constant{id, first, permits, l.cfg.Window.Milliseconds()}
+		_, err := c.Run(ctx, l.conn)
 		return l.explain(err, log.Names())
 	}
 	return v, err
@@ -237,11 +256,11 @@ func (l *Limiter) verdict(b *meet.Batch, reply any, err error, keys *script.Keys
 
 func (l *Limiter) explain(err error, keys []string) error {
 	if text := errorText(err); text != "" {
-		if hash, _, why, ok := meet.Corrupt(text, keys); ok && len(keys) == 2 {
+		if hash, _, why, ok := script.Corrupt(text, keys); ok && len(keys) == 2 {
 			return corruptThreshold(hash, keys[0], why)
 		}
 	}
-	return meet.Explain(err, keys, "the log of a sliding window, a sorted set, or the hash of its thresholds", "")
+	return script.Explain(err, keys, "the log of a sliding window, a sorted set, or the hash of its thresholds", "")
 }
 
 // errorText returns the text of an error that a script gave for state that is

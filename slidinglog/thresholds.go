@@ -8,7 +8,7 @@ import (
 
 	"github.com/redis/go-redis/v9"
 
-	"github.com/rratelimiter/rratelimiter/internal/meet"
+	"github.com/rratelimiter/rratelimiter/internal/lane"
 	"github.com/rratelimiter/rratelimiter/internal/script"
 	"github.com/rratelimiter/rratelimiter/limit"
 )
@@ -20,18 +20,18 @@ import (
 func (l *Limiter) SetThreshold(ctx context.Context, key string, threshold int64) error {
 	const op = "SetThreshold"
 	if threshold < 0 || threshold > MaxLimit {
-		return meet.Fail("slidinglog", op, key, fmt.Errorf("%w: threshold %d is not between 0 and %d",
+		return lane.Fail("slidinglog", op, key, fmt.Errorf("%w: threshold %d is not between 0 and %d",
 			limit.ErrInvalidConfig, threshold, int64(MaxLimit)))
 	}
 	_, err := l.do(ctx, key, false, "hset", l.cfg.Thresholds, key, threshold)
-	return meet.Fail("slidinglog", op, key, err)
+	return lane.Fail("slidinglog", op, key, err)
 }
 
 // Threshold returns the limit that key has: the one that was set, else
 // Config.Limit. limit.ErrCorrupt where what is set is no number of 0 or more.
 func (l *Limiter) Threshold(ctx context.Context, key string) (int64, error) {
 	threshold, err := l.threshold(ctx, key)
-	return threshold, meet.Fail("slidinglog", "Threshold", key, err)
+	return threshold, lane.Fail("slidinglog", "Threshold", key, err)
 }
 
 func (l *Limiter) threshold(ctx context.Context, key string) (int64, error) {
@@ -46,7 +46,7 @@ func (l *Limiter) threshold(ctx context.Context, key string) (int64, error) {
 // again. It is not repeated once it may have run: limit.ErrUnknownOutcome.
 func (l *Limiter) ResetThreshold(ctx context.Context, key string) error {
 	_, err := l.do(ctx, key, false, "hdel", l.cfg.Thresholds, key)
-	return meet.Fail("slidinglog", "ResetThreshold", key, err)
+	return lane.Fail("slidinglog", "ResetThreshold", key, err)
 }
 
 // Thresholds returns all that are set, by key. Those that are no numbers of 0 or
@@ -59,11 +59,11 @@ func (l *Limiter) Thresholds(ctx context.Context) (map[string]int64, error) {
 	for cursor := "0"; ; {
 		cmd, err := l.do(ctx, "all", true, "hscan", l.cfg.Thresholds, cursor, "count", 256)
 		if err != nil {
-			return nil, meet.Fail("slidinglog", op, l.cfg.Thresholds, err)
+			return nil, lane.Fail("slidinglog", op, l.cfg.Thresholds, err)
 		}
 		page, err := cmd.Slice()
 		if err != nil || len(page) != 2 {
-			return nil, meet.Fail("slidinglog", op, l.cfg.Thresholds, fmt.Errorf("unexpected answer of HSCAN: %v", cmd.Val()))
+			return nil, lane.Fail("slidinglog", op, l.cfg.Thresholds, fmt.Errorf("unexpected answer of HSCAN: %v", cmd.Val()))
 		}
 		fields, _ := page[1].([]any)
 		for i := 0; i+1 < len(fields); i += 2 {
@@ -75,7 +75,7 @@ func (l *Limiter) Thresholds(ctx context.Context) (map[string]int64, error) {
 			}
 		}
 		if cursor = fmt.Sprint(page[0]); cursor == "0" {
-			return all, meet.Fail("slidinglog", op, l.cfg.Thresholds, corrupt)
+			return all, lane.Fail("slidinglog", op, l.cfg.Thresholds, corrupt)
 		}
 	}
 }
@@ -92,18 +92,20 @@ func (l *Limiter) do(ctx context.Context, key string, repeat bool, words ...any)
 	if key == "" {
 		return nil, fmt.Errorf("%w: the key is empty", limit.ErrInvalidConfig)
 	}
-	cmd, err := script.Do(ctx, l.sender, repeat, words...)
+	cmd, err := script.Do(ctx, l.conn, repeat, words...)
 	if err != nil && !errors.Is(err, redis.Nil) {
-		return nil, meet.Explain(err, []string{l.cfg.Thresholds}, "the hash of thresholds", "")
+		return nil, script.Explain(err, []string{l.cfg.Thresholds}, "the hash of thresholds", "")
 	}
 	return cmd, nil
 }
 
-// told returns the limit of a key as an HGET ahead of a script answered it, and
-// asks anew where its answer alone was lost.
-func (l *Limiter) told(ctx context.Context, key string, hget *redis.Cmd) (int64, error) {
+// errNotTold is for an HGET whose answer alone was lost.
+var errNotTold = errors.New("the threshold was not told")
+
+// told returns the limit of a key as an HGET ahead of a script answered it.
+func (l *Limiter) told(key string, hget *redis.Cmd) (int64, error) {
 	if _, answered := errors.AsType[redis.Error](hget.Err()); hget.Err() != nil && !answered {
-		return l.threshold(ctx, key)
+		return 0, errNotTold
 	}
 	return l.parse(key, hget)
 }
@@ -115,7 +117,7 @@ func (l *Limiter) parse(key string, hget *redis.Cmd) (int64, error) {
 		return l.cfg.Limit, nil
 	}
 	if err != nil {
-		return 0, meet.Explain(err, []string{l.cfg.Thresholds}, "the hash of thresholds", "")
+		return 0, script.Explain(err, []string{l.cfg.Thresholds}, "the hash of thresholds", "")
 	}
 	threshold, ok := parseThreshold(text)
 	if !ok {

@@ -23,7 +23,7 @@ import (
 	"sync"
 	"time"
 
-	"github.com/rratelimiter/rratelimiter/internal/meet"
+	"github.com/rratelimiter/rratelimiter/internal/lane"
 	"github.com/rratelimiter/rratelimiter/internal/script"
 	"github.com/rratelimiter/rratelimiter/limit"
 	"github.com/rratelimiter/rratelimiter/lua"
@@ -85,18 +85,18 @@ func (c Config) fill() time.Duration { return time.Duration(c.refills()) * c.Int
 // Limiter limits any number of keys by one rule. It is safe for use by several
 // goroutines: those that ask for one key at the same moment share a call.
 type Limiter struct {
-	cfg    Config
-	sender *script.Sender
-	table  *meet.Table
+	cfg   Config
+	conn  *script.Conn
+	table *lane.Table
 }
 
 // New returns a Limiter. It does no I/O; what is wrong with cfg, each call
 // reports.
-func New(rdb Redis, cfg Config) *Limiter {
-	l := &Limiter{cfg: cfg, sender: script.NewSender(rdb)}
-	l.table = meet.NewTable(meet.Rule{
-		Package: "tokenbucket", Err: errors.Join(cfg.validate(), script.CheckClient(rdb)),
-		Most: MaxTokens, Limit: cfg.Capacity + cfg.Borrow, Check: check, Decide: l.decide,
+func New(rdb Redis, cfg Config, opts ...limit.Option) *Limiter {
+	lanes, err := lane.Open(rdb, opts)
+	l := &Limiter{cfg: cfg, conn: lanes.Conn()}
+	l.table = lane.NewTable(lanes, lane.Rule{
+		Package: "tokenbucket", Err: errors.Join(cfg.validate(), err), Most: MaxTokens, Limit: cfg.Capacity + cfg.Borrow, Check: check, Ask: l.ask,
 	})
 	return l
 }
@@ -122,11 +122,12 @@ func (l *Limiter) KeySuffix() string { return timeSuffix }
 //
 // When ctx ends, Take returns ctx.Err() at once; what is granted nevertheless is
 // given back. Errors: limit.ErrInvalidConfig for an empty key or one that is another
-// one's second, limit.ErrInvalidPermits for n below 1, limit.ErrPermitsExceedRate
-// for n above Capacity and Borrow together, limit.ErrCorrupt where the keys hold
-// something else, limit.ErrUnsupported where a cluster has them in different slots,
-// and limit.ErrUnknownOutcome where the answer was lost: a bucket can't tell whether
-// the tokens were taken, so Take does not ask again.
+// one's second, limit.ErrInvalidPermits for n below 1, limit.ErrPermitsExceedRate for n above
+// Capacity and Borrow together, limit.ErrCorrupt where the keys hold something
+// else, limit.ErrUnsupported where a cluster has them in different slots, and
+// limit.ErrUnavailable where Redis did not decide in time. Where the answer was
+// lost it is limit.ErrUnknownOutcome too: a bucket can't tell whether the tokens
+// were taken, so Take does not ask again.
 func (l *Limiter) Take(ctx context.Context, key string, n int64) (limit.Decision, error) {
 	d, _, err := l.table.Take(ctx, "Take", key, n)
 	return d, err
@@ -148,19 +149,27 @@ func check(key string) error {
 		limit.ErrInvalidConfig, other, "{"+key+"}")
 }
 
-func (l *Limiter) decide(ctx context.Context, key string, b *meet.Batch) (meet.Verdict, error) {
+// ask returns the call that decides a batch.
+func (l *Limiter) ask(key string, b *lane.Batch) (*lane.Question, error) {
 	keys := script.KeysOf(key, key+timeSuffix)
-	if l.sender.Sharded() && !l.sender.Together(keys.Names()...) {
-		return meet.Verdict{}, fmt.Errorf("%w: the keys %q are on different shards: %s", limit.ErrUnsupported, keys.Names(), advice(key))
+	if l.conn.Sharded() && !l.conn.Together(keys.Names()...) {
+		return nil, fmt.Errorf("%w: the keys %q are on different shards: %s", limit.ErrUnsupported, keys.Names(), advice(key))
 	}
 	c := l.cfg
-	reply, err := script.Once(ctx, l.sender, lua.TokenBucket, keys, b.Args([]any{
+	q := &lane.Question{Read: func(reply any, err error) (lane.Verdict, error) { return l.read(keys, reply, err) }}
+	q.Script, q.Keys = lua.TokenBucket, keys
+	q.Args = script.Constant(b.Args([]any{
 		c.Capacity, c.Refill, int64(c.Interval / time.Second), c.Borrow, c.fill().Milliseconds(),
-	})...)
+	}))
+	return q, nil
+}
+
+func (l *Limiter) read(keys *script.Keys, reply any, err error) (lane.Verdict, error) {
 	if err != nil {
-		return meet.Verdict{}, explain(err, keys.Names())
+		return lane.Verdict{}, explain(err, keys.Names())
 	}
-	v, last, err := meet.ParseVerdict(reply)
+	c := l.cfg
+	v, last, err := lane.ParseVerdict(reply)
 	answered := time.Now()
 	var mu sync.Mutex
 	left := v.Free - v.Taken - c.Borrow
@@ -169,7 +178,7 @@ func (l *Limiter) decide(ctx context.Context, key string, b *meet.Batch) (meet.V
 		before := left
 		left += permits
 		mu.Unlock()
-		_, err := script.Once(ctx, l.sender, lua.TokenBucketGiveBack, keys,
+		_, err := script.Once(ctx, l.conn, lua.TokenBucketGiveBack, keys,
 			c.Capacity, c.Refill, int64(c.Interval/time.Second), permits, before, last,
 			time.Since(answered).Milliseconds(), c.fill().Milliseconds())
 		return explain(err, keys.Names())
@@ -178,7 +187,7 @@ func (l *Limiter) decide(ctx context.Context, key string, b *meet.Batch) (meet.V
 }
 
 func explain(err error, keys []string) error {
-	return meet.Explain(err, keys, "what a token bucket keeps, two strings", advice(keys[0]))
+	return script.Explain(err, keys, "what a token bucket keeps, two strings", advice(keys[0]))
 }
 
 func advice(key string) string {

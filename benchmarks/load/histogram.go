@@ -51,8 +51,26 @@ func (h *Histogram) Percentile(p float64) time.Duration {
 	return 0
 }
 
-// Parse adds the counts of a text of the form BUCKET:COUNT,BUCKET:COUNT,...
-func (h *Histogram) Parse(text string) error {
+// MarshalText returns the counts as BUCKET:COUNT,BUCKET:COUNT,...
+func (h *Histogram) MarshalText() ([]byte, error) {
+	var text []byte
+	for i, n := range h.counts {
+		if n == 0 {
+			continue
+		}
+		if len(text) > 0 {
+			text = append(text, ',')
+		}
+		text = strconv.AppendInt(text, int64(i), 10)
+		text = append(text, ':')
+		text = strconv.AppendUint(text, uint64(n), 10)
+	}
+	return text, nil
+}
+
+// UnmarshalText adds the counts of such a text.
+func (h *Histogram) UnmarshalText(counts []byte) error {
+	text := string(counts)
 	if text == "" {
 		return nil
 	}

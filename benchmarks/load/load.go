@@ -16,11 +16,12 @@ import (
 type Take func(ctx context.Context, i int) (bool, error)
 
 // A Load is so many callers, each of which asks for one permit after another,
-// of limiters that it draws, and for one
-// at least.
+// of limiters that it draws, and for one at least.
 type Load struct {
 	Callers  int
 	Limiters int
+	Draw     Draw
+	Pause    time.Duration // the mean of what callers wait between two calls
 	Warm     time.Duration // how long before counting begins
 	Length   time.Duration // how long decisions are counted
 	// Patience is how long callers may then wait for their last answers, which
@@ -28,12 +29,27 @@ type Load struct {
 	Patience time.Duration
 }
 
+// A Draw is how callers choose among limiters.
+type Draw int
+
+// Uniform is all alike. Zipf asks a few for most: the first of 10,000 for one
+// permit in seven. With Own each caller asks the one of its number only.
+const (
+	Uniform Draw = iota
+	Zipf
+	Own
+)
+
+// ZipfExponent is that of [Zipf].
+const ZipfExponent = 1.1
+
 // A Result is what came of a Load.
 type Result struct {
 	Granted, Refused int64
 	Errors           int64
 	FirstError       string
 	Elapsed          time.Duration // in which these were counted
+	CPU              time.Duration // of the callers' process meanwhile
 	Latencies        Histogram
 
 	// Decisions and errors, those before and after counting included.
@@ -72,20 +88,21 @@ func Run(ctx context.Context, l Load, take Take) *Result {
 		wg.Go(func() {
 			ctx, cancel := context.WithCancel(ctx)
 			defer cancel()
-			callers[i].run(ctx, l.Limiters, take, &phase)
+			callers[i].run(ctx, l, i, take, &phase)
 		})
 	}
 	time.Sleep(l.Warm)
 	phase.Store(measuring)
-	start := time.Now()
+	start, cpu := time.Now(), cpuTime()
 	time.Sleep(l.Length)
 	phase.Store(over)
 	elapsed := time.Since(start)
+	cpu = cpuTime() - cpu
 	giveUp := time.AfterFunc(cmp.Or(l.Patience, time.Minute), cancel)
 	wg.Wait()
 	giveUp.Stop()
 
-	sum := &Result{Elapsed: elapsed}
+	sum := &Result{Elapsed: elapsed, CPU: cpu}
 	for i := range callers {
 		c := &callers[i]
 		sum.Granted += c.Granted
@@ -101,15 +118,26 @@ func Run(ctx context.Context, l Load, take Take) *Result {
 	return sum
 }
 
-func (c *caller) run(ctx context.Context, limiters int, take Take, phase *atomic.Int32) {
-	draw := rand.New(rand.NewPCG(rand.Uint64(), rand.Uint64()))
+// draws returns what draws the limiters of a caller.
+func (l Load) draws(caller int, random *rand.Rand) func() int {
+	switch {
+	case l.Limiters < 2:
+		return func() int { return 0 }
+	case l.Draw == Own:
+		return func() int { return caller % l.Limiters }
+	case l.Draw == Zipf:
+		zipf := rand.NewZipf(random, ZipfExponent, 1, uint64(l.Limiters-1))
+		return func() int { return int(zipf.Uint64()) }
+	}
+	return func() int { return random.IntN(l.Limiters) }
+}
+
+func (c *caller) run(ctx context.Context, l Load, number int, take Take, phase *atomic.Int32) {
+	random := rand.New(rand.NewPCG(rand.Uint64(), rand.Uint64()))
+	draw := l.draws(number, random)
 	start := time.Now()
 	for {
-		i := 0
-		if limiters > 1 {
-			i = draw.IntN(limiters)
-		}
-		granted, err := take(ctx, i)
+		granted, err := take(ctx, draw())
 		end := time.Now()
 		if err == nil {
 			c.All++
@@ -121,6 +149,11 @@ func (c *caller) run(ctx context.Context, limiters int, take Take, phase *atomic
 		}
 		if phase.Load() == over || ctx.Err() != nil {
 			return
+		}
+		if l.Pause > 0 {
+			// From half to one and a half, so that callers don't fall into step.
+			time.Sleep(l.Pause/2 + rand.N(l.Pause))
+			end = time.Now()
 		}
 		start = end
 	}

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"sync/atomic"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/stretchr/testify/assert"
@@ -44,46 +45,99 @@ func TestHistogramOfEachSize(t *testing.T) {
 	assert.Greater(t, h.Percentile(100), time.Minute)
 }
 
-func TestHistogramParse(t *testing.T) {
+func TestHistogramText(t *testing.T) {
 	t.Parallel()
 	var h load.Histogram
-	require.NoError(t, h.Parse(""))
-	require.NoError(t, h.Parse("5:1,100:3"))
+	require.NoError(t, h.UnmarshalText(nil))
+	require.NoError(t, h.UnmarshalText([]byte("5:1,100:3")))
 	assert.InDelta(t, 5, h.Percentile(25), 1)
 	assert.InDelta(t, 100, h.Percentile(100), 1)
 	for _, text := range []string{"x", "1", "1:x", "-1:1", "99999:1"} {
-		assert.Error(t, h.Parse(text), text)
+		assert.Error(t, h.UnmarshalText([]byte(text)), text)
 	}
+	text, err := h.MarshalText()
+	require.NoError(t, err)
+	assert.Equal(t, "5:1,100:3", string(text))
 }
 
 func TestRunCountsWhatItMeasures(t *testing.T) {
 	t.Parallel()
-	var calls atomic.Int64
-	seen := make([]atomic.Int64, 10)
-	failed := errors.New("failed")
-	r := load.Run(t.Context(), load.Load{Callers: 4, Limiters: 10, Length: 20 * time.Millisecond},
-		func(_ context.Context, i int) (bool, error) {
-			seen[i].Add(1)
-			time.Sleep(100 * time.Microsecond)
-			switch n := calls.Add(1); n % 4 {
-			case 0:
-				return false, failed
-			case 1:
-				return false, nil
+	synctest.Test(t, func(t *testing.T) {
+		var calls atomic.Int64
+		seen := make([]atomic.Int64, 10)
+		failed := errors.New("failed")
+		r := load.Run(t.Context(), load.Load{Callers: 4, Limiters: 10, Length: 20 * time.Millisecond},
+			func(_ context.Context, i int) (bool, error) {
+				seen[i].Add(1)
+				time.Sleep(100 * time.Microsecond)
+				switch n := calls.Add(1); n % 4 {
+				case 0:
+					return false, failed
+				case 1:
+					return false, nil
+				}
+				return true, nil
+			})
+		assert.Positive(t, r.Refused)
+		assert.Greater(t, r.Granted, r.Refused)
+		assert.Positive(t, r.Errors)
+		assert.Equal(t, failed.Error(), r.FirstError)
+		assert.GreaterOrEqual(t, r.All, r.Granted+r.Refused)
+		assert.GreaterOrEqual(t, r.Elapsed, 20*time.Millisecond)
+		assert.GreaterOrEqual(t, r.Latencies.Percentile(1), 100*time.Microsecond*127/128)
+		assert.InEpsilon(t, float64(r.Granted+r.Refused)/r.Elapsed.Seconds(), r.Rate(), 1e-9)
+		for i := range seen {
+			assert.Positive(t, seen[i].Load(), "limiter %d was never drawn", i)
+		}
+	})
+}
+
+func TestRunDrawsAsItIsTold(t *testing.T) {
+	t.Parallel()
+	const limiters = 100
+	drawn := func(t *testing.T, draw load.Draw, callers int) []int64 {
+		t.Helper()
+		counts := make([]int64, limiters)
+		synctest.Test(t, func(t *testing.T) {
+			asked := make([]atomic.Int64, limiters)
+			load.Run(t.Context(), load.Load{Callers: callers, Limiters: limiters, Draw: draw, Length: time.Second},
+				func(_ context.Context, i int) (bool, error) {
+					asked[i].Add(1)
+					time.Sleep(100 * time.Microsecond)
+					return true, nil
+				})
+			for i := range asked {
+				counts[i] = asked[i].Load()
 			}
-			return true, nil
 		})
-	assert.Positive(t, r.Refused)
-	assert.Greater(t, r.Granted, r.Refused)
-	assert.Positive(t, r.Errors)
-	assert.Equal(t, failed.Error(), r.FirstError)
-	assert.GreaterOrEqual(t, r.All, r.Granted+r.Refused)
-	assert.GreaterOrEqual(t, r.Elapsed, 20*time.Millisecond)
-	assert.GreaterOrEqual(t, r.Latencies.Percentile(1), 100*time.Microsecond*127/128)
-	assert.InEpsilon(t, float64(r.Granted+r.Refused)/r.Elapsed.Seconds(), r.Rate(), 1e-9)
-	for i := range seen {
-		assert.Positive(t, seen[i].Load(), "limiter %d was never drawn", i)
+		return counts
 	}
+	uniform := drawn(t, load.Uniform, 2)
+	assert.Greater(t, 3*uniform[limiters-1], uniform[0])
+	zipf := drawn(t, load.Zipf, 2)
+	assert.Greater(t, zipf[0], 20*zipf[limiters-1])
+	assert.Greater(t, zipf[0], zipf[9])
+	own := drawn(t, load.Own, 3)
+	for i, n := range own {
+		assert.Equal(t, i < 3, n > 0, i)
+	}
+}
+
+func TestRunPauses(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		r := load.Run(t.Context(), load.Load{Callers: 1, Limiters: 1, Pause: 4 * time.Millisecond, Length: 400 * time.Millisecond},
+			func(context.Context, int) (bool, error) { return true, nil })
+		assert.InDelta(t, 100, r.All, 35)
+		assert.Zero(t, r.Latencies.Percentile(50).Truncate(time.Millisecond), "pauses are no part of what a caller waits")
+	})
+}
+
+func TestRunCountsTheProcessTime(t *testing.T) {
+	t.Parallel()
+	r := load.Run(t.Context(), load.Load{Callers: 1, Limiters: 1, Length: 50 * time.Millisecond},
+		func(context.Context, int) (bool, error) { return true, nil })
+	assert.Positive(t, r.CPU)
 }
 
 func TestRunGivesUpOnCallersThatHang(t *testing.T) {

@@ -20,6 +20,7 @@ var floors = []Kind{
 		Name:     EVALSHA,
 		Setup:    "no limiter: the script `return 1`, with the keys and arguments that rratelimiter sends",
 		Floor:    true,
+		Aim:      true,
 		Commands: map[string]float64{"evalsha": 0},
 		Open: open(func(ctx context.Context, rdb *redis.Client, names []string, _ Rule) (load.Take, error) {
 			return Bare(ctx, rdb, names)

@@ -28,6 +28,7 @@ var java = []Kind{
 		Name:     Redisson,
 		Setup:    "4.7.0 `tryAcquire()`, one `RRateLimiter` kept for each limiter; a thread for each caller",
 		Java:     true,
+		Aim:      true,
 		Log:      true,
 		Value:    valueKey,
 		Commands: map[string]float64{"evalsha": 0, "eval": 0},
@@ -37,6 +38,7 @@ var java = []Kind{
 		Name:     RedissonAsync,
 		Setup:    "the same by `tryAcquireAsync()`: each caller asks again when its answer comes, and no thread waits",
 		Java:     true,
+		Aim:      true,
 		Log:      true,
 		Value:    valueKey,
 		Commands: map[string]float64{"evalsha": 0, "eval": 0},
@@ -231,27 +233,34 @@ func (p *inJava) Drain(ctx context.Context, most int) (int, error) {
 }
 
 func (p *inJava) Load(ctx context.Context, l load.Load) (*load.Result, error) {
-	answer, err := p.call(ctx, "load", p.mode, l.Callers, l.Warm.Milliseconds(), l.Length.Milliseconds())
+	var exponent float64
+	switch {
+	case l.Pause > 0 || l.Draw == load.Own:
+		return nil, errors.New("callers in Java don't pause, nor have limiters of their own")
+	case l.Draw == load.Zipf:
+		exponent = load.ZipfExponent
+	}
+	answer, err := p.call(ctx, "load", p.mode, l.Callers, l.Warm.Milliseconds(), l.Length.Milliseconds(), exponent)
 	if err != nil {
 		return nil, err
 	}
 	words := strings.Split(answer, " ")
-	if len(words) != 7 {
+	if len(words) != 8 {
 		return nil, fmt.Errorf("the JVM: load: answer of %d words", len(words))
 	}
 	r := &load.Result{}
-	var elapsed int64
-	for i, n := range []*int64{&r.Granted, &r.Refused, &r.Errors, &r.All, &elapsed} {
+	var elapsed, cpu int64
+	for i, n := range []*int64{&r.Granted, &r.Refused, &r.Errors, &r.All, &elapsed, &cpu} {
 		if *n, err = strconv.ParseInt(words[i], 10, 64); err != nil {
 			return nil, fmt.Errorf("the JVM: load: %w", err)
 		}
 	}
-	r.Elapsed = time.Duration(elapsed)
-	if r.FirstError, err = url.QueryUnescape(words[5]); err != nil {
+	r.Elapsed, r.CPU = time.Duration(elapsed), time.Duration(cpu)
+	if r.FirstError, err = url.QueryUnescape(words[6]); err != nil {
 		return nil, fmt.Errorf("the JVM: load: %w", err)
 	}
 	r.Failed = r.Errors
-	return r, r.Latencies.Parse(words[6])
+	return r, r.Latencies.UnmarshalText([]byte(words[7]))
 }
 
 func (p *inJava) Crowd(ctx context.Context, c load.Crowd) ([]load.Grant, error) {

@@ -22,12 +22,17 @@ import (
 // same time. Its own 10 give an error to most callers of a hot limiter.
 const casAttempts = 10_000
 
-// RedisRate is the name of the library whose users are nearest to ours.
-const RedisRate = "redis_rate"
+// RedisRate is the name of the library whose users are nearest to ours, in its
+// two ways of asking.
+const (
+	RedisRate         = "redis_rate"
+	RedisRatePipeline = RedisRate + ", AutoPipeline"
+)
 
 var libraries = []Kind{
 	{
 		Name:     RedisRate,
+		Aim:      true,
 		Setup:    "v10 `Allow`, the rate and a burst of as much",
 		Commands: map[string]float64{"evalsha": 0, "eval": 0},
 		Open: open(func(_ context.Context, rdb *redis.Client, names []string, rule Rule) (load.Take, error) {
@@ -35,7 +40,8 @@ var libraries = []Kind{
 		}),
 	},
 	{
-		Name:     RedisRate + ", AutoPipeline",
+		Name:     RedisRatePipeline,
+		Aim:      true,
 		Setup:    "the same on go-redis' `AutoPipeline()`, which sends the commands of many callers together",
 		Commands: map[string]float64{"evalsha": 0, "eval": 0},
 		Open:     openAutoPipeline,

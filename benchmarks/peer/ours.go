@@ -36,6 +36,7 @@ func oursWith(name, setup string, opts []rratelimiter.Option, each ...rratelimit
 	return Kind{
 		Name:     name,
 		Setup:    setup,
+		Aim:      true,
 		Log:      true,
 		Value:    valueKey,
 		Commands: map[string]float64{"evalsha": 0, "eval": 0},

@@ -42,6 +42,8 @@ type Kind struct {
 	Floor bool
 	// Java: opened by a JVM of its own.
 	Java bool
+	// Aim: the project's aims are measured beside it.
+	Aim bool
 	// Log: it keeps what it granted for an interval, so that there is something
 	// to reclaim.
 	Log bool
@@ -80,7 +82,19 @@ func open(m maker) func(context.Context, string, int) (Peer, error) {
 // NewClient returns the go-redis client that all Go libraries get: its defaults,
 // but for the size of the pool.
 func NewClient(addr string, connections int) *redis.Client {
-	return redis.NewClient(&redis.Options{Addr: addr, PoolSize: connections, PoolTimeout: time.Minute})
+	return redis.NewClient(options(addr, connections))
+}
+
+// NewPunctualClient returns the same with ContextTimeoutEnabled: its connections
+// keep the deadlines of contexts.
+func NewPunctualClient(addr string, connections int) *redis.Client {
+	o := options(addr, connections)
+	o.ContextTimeoutEnabled = true
+	return redis.NewClient(o)
+}
+
+func options(addr string, connections int) *redis.Options {
+	return &redis.Options{Addr: addr, PoolSize: connections, PoolTimeout: time.Minute}
 }
 
 func (p *inGo) Make(ctx context.Context, prefix string, n int, rule Rule) error {

@@ -2,6 +2,8 @@ package peer_test
 
 import (
 	"errors"
+	"fmt"
+	"os"
 	"testing"
 	"time"
 
@@ -14,6 +16,14 @@ import (
 	"github.com/rratelimiter/rratelimiter/internal/javadriver"
 	"github.com/rratelimiter/rratelimiter/internal/redistest"
 )
+
+func TestMain(m *testing.M) {
+	if len(os.Args) > 1 && os.Args[1] == peer.ProcessArgument {
+		fmt.Fprintln(os.Stderr, peer.RunProcess())
+		os.Exit(1)
+	}
+	os.Exit(m.Run())
+}
 
 // start starts a server for the test.
 func start(t *testing.T) *server.Redis {
@@ -33,7 +43,7 @@ func start(t *testing.T) *server.Redis {
 // open opens a peer on it.
 func open(t *testing.T, kind peer.Kind, redis *server.Redis) peer.Peer {
 	t.Helper()
-	p, err := kind.Open(t.Context(), redis.Addr, 8)
+	p, err := peer.OpenApart(t.Context(), kind, redis.Addr, 8)
 	if missing, ok := errors.AsType[*javadriver.MissingError](err); ok {
 		redistest.SkipOrFail(t, missing.Error())
 	}
@@ -52,7 +62,7 @@ func TestPeersGrantAndRefuse(t *testing.T) {
 			p := open(t, kind, redis)
 
 			require.NoError(t, p.Make(ctx, "granting", 3, peer.Rule{Limit: 1_000_000, Interval: time.Minute}))
-			l := load.Load{Callers: 4, Limiters: 3, Length: 30 * time.Millisecond}
+			l := load.Load{Callers: 4, Limiters: 3, Draw: load.Zipf, Length: 30 * time.Millisecond}
 			before, err := redis.Usage(ctx)
 			require.NoError(t, err)
 			r, err := p.Load(ctx, l)
@@ -60,6 +70,7 @@ func TestPeersGrantAndRefuse(t *testing.T) {
 			after, err := redis.Usage(ctx)
 			require.NoError(t, err)
 			assert.Positive(t, r.All)
+			assert.Positive(t, r.CPU)
 			assert.Zero(t, r.Refused)
 			assert.Zero(t, r.Errors, r.FirstError)
 			assert.Positive(t, after.Since(before, kind.Commands).Took, "its commands are others than it says")

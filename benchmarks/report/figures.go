@@ -2,6 +2,7 @@ package report
 
 import (
 	"fmt"
+	"strings"
 
 	"github.com/rratelimiter/rratelimiter/benchmarks/peer"
 )
@@ -9,28 +10,32 @@ import (
 // A figure is one of those that this module means to reach.
 type figure struct {
 	what    string
-	atLeast float64
-	aim     float64
-	less    bool // less is better
+	bounds  bounds
+	told    bool // only told: there is nothing to reach
 	unit    string
 	beside  string // what it is measured against, if the results say so
 	Summary        // what was measured
-	missing string // why it was not
 }
+
+// bounds are what a figure is to reach at least, and what it aims at. Where the
+// aim is the lower one, less is better.
+type bounds struct{ atLeast, aim float64 }
 
 func (f *figure) verdict() string {
 	reached := func(bound float64) bool {
-		if f.less {
-			return f.Median <= bound
+		if f.bounds.aim > f.bounds.atLeast {
+			return f.Median >= bound
 		}
-		return f.Median >= bound
+		return f.Median <= bound
 	}
 	switch {
 	case f.Rounds == 0:
-		return f.missing
-	case reached(f.aim):
+		return "not measured"
+	case f.told:
+		return ""
+	case reached(f.bounds.aim):
 		return "aim"
-	case reached(f.atLeast):
+	case reached(f.bounds.atLeast):
 		return "reached"
 	}
 	return "**missed**"
@@ -43,54 +48,16 @@ func loadKey(metric, name, mode string, callers, limiters int) Key {
 
 const manyLimiters = 10_000
 
-// figures returns the figures to reach.
-func figures(r *Results) []figure {
-	var all []figure
-	add := func(f figure) {
-		if f.missing == "" {
-			f.missing = "not measured"
-		}
-		all = append(all, f)
-	}
-	ratio := func(what string, atLeast, aim float64, a, b Key) {
-		add(figure{what: what, atLeast: atLeast, aim: aim, less: atLeast > aim, unit: "x", beside: describe(b), Summary: r.Ratio(a, b)})
-	}
-	hot := func(mode string) Key { return loadKey(Rate, peer.Ours, mode, 256, 1) }
-	for _, mode := range []string{Granting, Refusing} {
-		best := r.Best(loadKey(Rate, peer.Redisson, mode, 256, 1), peer.Redisson, peer.RedissonAsync)
-		ratio("one hot limiter, 256 callers, "+mode+", against Redisson at its best", 20, 40, hot(mode), best)
-	}
-	for _, mode := range []string{Granting, Refusing} {
-		ratio("the same, "+mode+", against redis_rate", 10, 20, hot(mode), loadKey(Rate, peer.RedisRate, mode, 256, 1))
-	}
-	for _, mode := range []string{Granting, Refusing} {
-		ratio("10,000 limiters, 256 callers, "+mode+", against redis_rate", 3, 4,
-			loadKey(Rate, peer.Ours, mode, 256, manyLimiters), loadKey(Rate, peer.RedisRate, mode, 256, manyLimiters))
-	}
-	for _, mode := range []string{Granting, Refusing} {
-		for _, kind := range []string{"plain", "cancellable"} {
-			ratio(fmt.Sprintf("one caller, p50, %s, %s ctx, against EVALSHA of `return 1`", mode, kind), 1.2, 1.1,
-				loadKey(Solo, peer.Ours, mode+", "+kind, 1, 1), loadKey(Solo, peer.EVALSHA, kind, 1, 1))
-		}
-	}
-	for _, callers := range []int{1, 256} {
-		atLeast, aim, name := 0.8, 0.7, "one caller"
-		if callers == 256 {
-			atLeast, aim, name = 0.06, 0.03, "256 callers on one limiter"
-		}
-		for _, mode := range []string{Granting, Refusing} {
-			ratio(fmt.Sprintf("server time a decision, %s, %s, against Redisson", name, mode), atLeast, aim,
-				loadKey(ServerTime, peer.Ours, mode, callers, 1), loadKey(ServerTime, peer.Redisson, mode, callers, 1))
-		}
-	}
-	ratio("bytes a permit under that load, against Redisson", 0.05, 0.03,
-		loadKey(BytesPermit, peer.Ours, Granting, 256, 1), loadKey(BytesPermit, peer.Redisson, Granting, 256, 1))
-	add(longest(r))
-	ratio("with leases, 8 callers, against Redisson", 150, 500,
-		loadKey(Rate, peer.OursLease, Granting, 8, 1), loadKey(Rate, peer.Redisson, Granting, 8, 1))
-	add(beyondGoRedis(r))
-	add(overTheLimit(r))
-	return all
+// list collects figures.
+type list struct {
+	r   *Results
+	all []figure
+}
+
+func (l *list) ratio(what string, b bounds, a, beside Key) {
+	l.all = append(l.all, figure{
+		what: what, bounds: b, told: b == bounds{}, unit: "x", beside: describe(beside), Summary: l.r.Ratio(a, beside),
+	})
 }
 
 func describe(k Key) string {
@@ -103,52 +70,131 @@ func describe(k Key) string {
 	return fmt.Sprintf("%s, %d callers", k.Peer, k.Callers)
 }
 
-// longest is our longest script, in the worst case of what has piled up.
-func longest(r *Results) figure {
-	f := figure{what: "longest script with a million members piled up", atLeast: 2, aim: 1, less: true, unit: " ms"}
-	for k := range r.Values {
-		if s := r.Of(k); k.Metric == Longest && k.Peer == peer.Ours && s.Median/1000 > f.Median {
-			f.Summary = Summary{s.Median / 1000, s.Min / 1000, s.Max / 1000, s.Rounds}
-			f.beside = k.Mode
-		}
-	}
-	f.missing = "not measured"
-	return f
+// figures returns the figures to reach.
+func figures(r *Results) []figure {
+	l := &list{r: r}
+	l.far()
+	l.crowded()
+	l.alone()
+	l.all = append(l.all, hungFigures(r)...)
+	l.all = append(l.all, overTheLimit(r))
+	return l.all
 }
 
-// beyondGoRedis is what one call allocates beyond that of a bare script.
-func beyondGoRedis(r *Results) figure {
-	f := figure{what: "allocations of one TryAcquire beyond go-redis' own", atLeast: 6, aim: 3, less: true, missing: "not measured"}
-	for _, mode := range []string{Granting, Refusing} {
-		for _, kind := range []string{"plain", "cancellable"} {
-			own := r.Of(loadKey(Allocations, peer.Ours, mode+", "+kind, 1, 1))
-			bare := r.Of(loadKey(Allocations, peer.EVALSHA, Granting+", "+kind, 1, 1))
-			if own.Rounds == 0 || bare.Rounds == 0 {
+// far are those of callers beside as many bare calls, with a network between.
+func (l *list) far() {
+	for _, own := range []bool{false, true} {
+		for _, callers := range []int{1, 8, 32} {
+			if own && callers != 32 {
 				continue
 			}
-			n := own.Median - bare.Median
-			if f.Rounds == 0 {
-				f.Summary = Summary{n, n, n, 1}
+			for _, way := range besideModes(own) {
+				k := Key{Metric: Beside, Peer: peer.Ours, Network: Delayed, Mode: way, Callers: callers, Limiters: 1}
+				what := fmt.Sprintf("p50, 1 ms away, %s, %s", head(Key{Callers: callers, Limiters: 1}), way)
+				l.ratio(what, bounds{1.2, 1.1}, k, bareBeside(k))
 			}
-			f.Summary = Summary{max(f.Median, n), min(f.Min, n), max(f.Max, n), 1}
 		}
 	}
-	f.beside = "the worst of granting and refusing, with and without a cancellable ctx"
-	return f
+}
+
+// besideModes are the ways to ask of callers who share a limiter, or have one each.
+func besideModes(own bool) []string {
+	mode := OneLimiter
+	if own {
+		mode = OwnLimiter
+	}
+	return []string{mode, mode + MayWait, mode + Paused, mode + MayWait + Paused}
+}
+
+// bareBeside is the key of the bare calls that k is measured beside.
+func bareBeside(k Key) Key {
+	paused := strings.HasSuffix(k.Mode, Paused)
+	k.Peer, k.Mode = peer.EVALSHA, OneLimiter
+	if paused {
+		k.Mode += Paused
+	}
+	return k
+}
+
+// crowded are those of many callers beside the server.
+func (l *list) crowded() {
+	for mode, b := range inOrder(bounds{20, 35}, bounds{}) {
+		best := l.r.Best(loadKey(Rate, peer.Redisson, mode, 256, 1), peer.Redisson, peer.RedissonAsync)
+		l.ratio("decisions a second, one hot limiter, 256 callers, "+mode, b, loadKey(Rate, peer.Ours, mode, 256, 1), best)
+	}
+	many := func(mode string) (ours, theirs Key) {
+		return loadKey(Rate, peer.Ours, mode, 256, manyLimiters), loadKey(Rate, peer.RedisRatePipeline, mode, 256, manyLimiters)
+	}
+	for mode, b := range inOrder(bounds{1.2, 1.5}, bounds{1, 1.3}) {
+		ours, theirs := many(mode)
+		l.ratio("the same, 10,000 known limiters, "+mode, b, ours, theirs)
+	}
+	for mode, b := range inOrder(bounds{1.6, 2.5}, bounds{1.6, 2.5}) {
+		ours, theirs := many(mode + Skewed)
+		l.ratio("the same, keys by Zipf 1.1, "+mode, b, ours, theirs)
+	}
+	l.ratio("8 callers of one limiter, granting", bounds{1, 1.4},
+		loadKey(Rate, peer.Ours, Granting, 8, 1), loadKey(Rate, peer.RedisRate, Granting, 8, 1))
+	l.ratio("client CPU a decision, 256 callers, 10,000 known limiters, granting", bounds{1.2, 0.9},
+		loadKey(ClientCPU, peer.Ours, Granting, 256, manyLimiters),
+		loadKey(ClientCPU, peer.RedisRatePipeline, Granting, 256, manyLimiters))
+}
+
+// inOrder goes through granting and refusing, each with its bounds.
+func inOrder(granting, refusing bounds) func(func(string, bounds) bool) {
+	return func(yield func(string, bounds) bool) {
+		_ = yield(Granting, granting) && yield(Refusing, refusing)
+	}
+}
+
+// alone are those of one caller beside the server.
+func (l *list) alone() {
+	solo := func(name, mode string) Key { return loadKey(Solo, name, mode, 1, 1) }
+	clients := []struct{ ending, name string }{{"", ", go-redis as it comes"}, {Punctual, ", ContextTimeoutEnabled"}}
+	for _, client := range clients {
+		for mode, b := range inOrder(bounds{1.45, 1.25}, bounds{1.45, 1.25}) {
+			l.ratio("p50, one caller, "+mode+client.name, b,
+				solo(peer.Ours, mode+", "+Plain+client.ending), solo(peer.EVALSHA, Plain+client.ending))
+		}
+	}
+	for _, client := range clients {
+		cancellable := solo(peer.Ours, Granting+", "+Cancellable+client.ending)
+		plain := solo(peer.Ours, Granting+", "+Plain+client.ending)
+		l.ratio("p50, one caller, cancellable ctx"+client.name, bounds{1.15, 1.05}, cancellable, plain)
+		l.all[len(l.all)-1].beside = "the same, Background ctx"
+	}
+	for mode, b := range inOrder(bounds{0.75, 0.65}, bounds{0.75, 0.65}) {
+		l.ratio("server time a decision, one caller, in turn, "+mode, b,
+			loadKey(InTurn, peer.Ours, mode, 1, 1), loadKey(InTurn, peer.Redisson, mode, 1, 1))
+	}
+}
+
+func hungFigures(r *Results) []figure {
+	most := figure{what: "hung server: goroutines beyond the callers", bounds: bounds{200, 50}}
+	slowest := figure{what: "hung server: slowest `TryAcquire(ctx, 1, 100ms)`", bounds: bounds{0.5, 0.2}, unit: " s"}
+	for k := range r.Values {
+		s := r.Of(k)
+		switch k.Metric {
+		case HungMost:
+			most.Summary = s
+			most.beside = group(k.Limiters) + " limiters"
+		case HungSlowest:
+			slowest.Summary = Summary{s.Median / 1e6, s.Min / 1e6, s.Max / 1e6, s.Rounds}
+			slowest.beside = group(k.Limiters) + " limiters"
+		}
+	}
+	return []figure{most, slowest}
 }
 
 // overTheLimit is every permit of RateLimiters that was granted beyond a limit,
-// lost, or refused without need, in all of the run.
+// lost, minted, or refused without need, in all of the run.
 func overTheLimit(r *Results) figure {
-	f := figure{what: "permits over the limit, permits lost, in all of it", less: true, missing: "not measured"}
+	f := figure{what: "permits over the limit, lost or minted, in all of the run"}
 	var sum float64
 	loads := 0
 	for k, values := range r.Values {
 		if k.Peer != peer.Ours && k.Peer != peer.OursLease && k.Peer != peer.OursMemory {
 			continue // a fixed window may grant twice its limit, by its rule
-		}
-		if k.Peer == peer.OursLease && k.Callers == 256 && k.Metric == Wrong && k.Mode == "steadily" {
-			continue // that many a second are more than the limit, and some are refused
 		}
 		for _, v := range values {
 			switch k.Metric {

@@ -48,7 +48,7 @@ var lines = []lineStyle{
 	{peer.OursLease, red, []vg.Length{6, 3}, 3},
 	{"bucket4j, async", green, []vg.Length{6, 3}, 1.7},
 	{"bucket4j", green, nil, 1.7},
-	{peer.RedisRate + ", AutoPipeline", sky, []vg.Length{6, 3}, 1.7},
+	{peer.RedisRatePipeline, sky, []vg.Length{6, 3}, 1.7},
 	{peer.RedisRate, sky, nil, 1.7},
 	{peer.Redisson, blue, nil, 1.7},
 	{"ulule/limiter", orange, nil, 1.7},
@@ -63,7 +63,7 @@ var lines = []lineStyle{
 func plots(r *Results, dir string) error {
 	return errors.Join(
 		save(byCallers(r, Direct, "One hot limiter, all granted: decisions a second"), filepath.Join(dir, "callers.png"), 5.6),
-		save(byCallers(r, Delayed, "The same with 0.5 ms of network there and back"), filepath.Join(dir, "callers-far.png"), 5.6),
+		save(byCallers(r, Delayed, "The same with 1 ms of network there and back"), filepath.Join(dir, "callers-far.png"), 5.6),
 		save(latencyBars(r), filepath.Join(dir, "latency.png"), 6.6),
 		save(serverBars(r), filepath.Join(dir, "server.png"), 6.6),
 		save(memoryBars(r), filepath.Join(dir, "memory.png"), 2.4),

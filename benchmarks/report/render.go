@@ -8,40 +8,50 @@ import (
 	"strings"
 )
 
-// tables are what performance.md shows between its markers, by their names.
+// tables are what the pages show between their markers, by their names.
 var tables = map[string]func(*Results) string{
 	"figures":     figuresTable,
 	"machine":     machineTable,
-	"setup":       setupTable,
-	"throughput":  func(r *Results) string { return r.both(Rate, Direct, r.thousands) },
-	"network":     func(r *Results) string { return r.both(Rate, Delayed, r.thousands) },
-	"latency":     func(r *Results) string { return r.both(Rate, Direct, r.latencies) },
-	"far-latency": func(r *Results) string { return r.both(Rate, Delayed, r.latencies) },
-	"server":      serverTable,
-	"scripts":     func(r *Results) string { return r.both(ScriptCalls, Direct, r.plain) },
-	"memory":      memoryTable,
-	"steady":      steadyTable,
+	"glance":      glanceTable,
+	"options":     optionsTable,
+	"cost":        costTable,
+	"redis":       redisTable,
+	"beside":      besideTable,
 	"alone":       aloneTable,
+	"turns":       turnsTable,
+	"setup":       setupTable,
+	"throughput":  func(r *Results) string { return r.both(Rate, r.thousands) },
+	"network":     func(r *Results) string { return r.byLoad(Rate, Delayed, Granting, r.thousands) },
+	"latency":     func(r *Results) string { return r.both(P50, r.medians(P50, P99)) },
+	"far-latency": func(r *Results) string { return r.byLoad(P50, Delayed, Granting, r.medians(P50, P99)) },
+	"server":      func(r *Results) string { return r.both(ServerTime, r.medians(ServerTime, ServerCPU)) },
+	"client":      func(r *Results) string { return r.both(ClientCPU, r.plain) },
+	"memory":      memoryTable,
 	"allocations": allocationsTable,
 	"stalls":      stallsTable,
 	"crowds":      crowdsTable,
 	"counts":      countsTable,
 }
 
-// Render puts the tables into performance.md of the folder, and the plots into
-// the folder performance beside it.
+// pages are what Render fills in: what users read, and what the project aims at.
+var pages = []string{"performance.md", "development.md"}
+
+// Render puts the tables into the pages of the folder, and the plots into the
+// folder performance beside them.
 func Render(r *Results, docs string) error {
-	path := filepath.Join(docs, "performance.md")
-	page, err := os.ReadFile(path)
-	if err != nil {
-		return err
-	}
-	text, err := fill(string(page), r)
-	if err != nil {
-		return fmt.Errorf("%s: %w", path, err)
-	}
-	if err := os.WriteFile(path, []byte(text), 0o644); err != nil {
-		return err
+	for _, name := range pages {
+		path := filepath.Join(docs, name)
+		page, err := os.ReadFile(path)
+		if err != nil {
+			return err
+		}
+		text, err := fill(string(page), r)
+		if err != nil {
+			return fmt.Errorf("%s: %w", path, err)
+		}
+		if err := os.WriteFile(path, []byte(text), 0o644); err != nil {
+			return err
+		}
 	}
 	folder := filepath.Join(docs, "performance")
 	if err := os.MkdirAll(folder, 0o755); err != nil {
@@ -71,10 +81,18 @@ func fill(page string, r *Results) (string, error) {
 	}
 }
 
-// Text shows the tables that a short run is for.
+// Text shows the tables of what was measured, for a terminal: the aims, what users
+// ask and the other libraries.
 func Text(w io.Writer, r *Results) error {
-	for _, name := range []string{"machine", "figures", "throughput", "network", "server", "memory", "stalls", "crowds", "counts"} {
-		if _, err := fmt.Fprintf(w, "\n## %s\n\n%s", name, tables[name](r)); err != nil {
+	for _, name := range []string{
+		"machine", "figures", "glance", "options", "cost", "redis", "beside", "alone", "turns", "throughput", "network", "latency",
+		"server", "client", "memory", "allocations", "stalls", "crowds", "counts",
+	} {
+		text := tables[name](r)
+		if text == notMeasured {
+			continue
+		}
+		if _, err := fmt.Fprintf(w, "\n## %s\n\n%s", name, text); err != nil {
 			return err
 		}
 	}

@@ -25,10 +25,13 @@ type Key struct {
 // What the fields of a Key may hold.
 const (
 	Direct  = "direct"
-	Delayed = "delayed"
+	Delayed = "1 ms"
 
 	Granting = "granting"
 	Refusing = "refusing"
+
+	// Skewed ends the mode of loads that ask a few limiters for most.
+	Skewed = ", skewed"
 )
 
 // Metrics.
@@ -36,21 +39,43 @@ const (
 	Rate          = "decisions/s"
 	P50           = "p50 us"
 	P99           = "p99 us"
-	P999          = "p99.9 us"
 	ServerTime    = "server us/decision"
 	ServerCPU     = "server CPU us/decision"
-	ScriptCalls   = "scripts/decision"
+	ClientCPU     = "client CPU us/decision"
 	Errors        = "errors"
 	Wrong         = "wrong answers"
 	Unaccounted   = "permits unaccounted for"
 	BytesLimiter  = "bytes/limiter"
 	BytesPermit   = "bytes/permit"
+	Beside        = "p50 us beside bare calls"
 	Solo          = "solo p50 us"
+	InTurn        = "server us/decision, in turn"
 	Allocations   = "allocations"
 	AllocatedSize = "allocated bytes"
 	Longest       = "longest script us"
 	Fullest       = "grants in the fullest interval"
 	AfterIdle     = "permits after an idle interval"
+	HungSlowest   = "slowest call of a hung server us"
+	HungMost      = "most goroutines of a hung server"
+)
+
+// Modes of callers beside as many bare calls: all of one limiter, or each of its
+// own; with the ending of those that may wait and the ending of those that pause.
+const (
+	OneLimiter = "one limiter"
+	OwnLimiter = "a limiter each"
+	MayWait    = ", timeout 1 s"
+	Paused     = ", pauses"
+)
+
+// Modes of a caller who is alone. Its context is plain or cancellable; Honoured
+// is a bare call that its caller can leave; Punctual ends the modes of a client
+// with ContextTimeoutEnabled.
+const (
+	Plain       = "plain"
+	Cancellable = "cancellable"
+	Honoured    = "honoured"
+	Punctual    = ", punctual"
 )
 
 // Results are the measurements of a run: one value for each round, in order.

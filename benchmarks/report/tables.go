@@ -27,6 +27,16 @@ func (t *table) row(first string, columns ...string) {
 	t.WriteString("| " + strings.Join(append([]string{first}, columns...), " | ") + " |\n")
 }
 
+const notMeasured = "Not measured.\n"
+
+// text is the table, if it has a row below its head and the line under that.
+func (t *table) text() string {
+	if strings.Count(t.String(), "\n") < 3 {
+		return notMeasured
+	}
+	return t.String()
+}
+
 // names returns the peers that were measured, in their order.
 func (r *Results) names() []string {
 	seen := map[string]bool{}
@@ -43,14 +53,15 @@ func (r *Results) names() []string {
 	return append(names, slices.Sorted(maps.Keys(seen))...)
 }
 
-// loads returns the loads of a metric on a network, in order: one limiter first.
+// loads returns the loads of a metric on a network, in order: one limiter first,
+// and those that ask a few for most last.
 func (r *Results) loads(metric, network, mode string) []Key {
 	seen := map[Key]bool{}
 	for k := range r.Values {
-		if k.Metric == metric && k.Network == network && k.Mode == mode {
+		if k.Metric == metric && k.Network == network && (k.Mode == mode || k.Mode == mode+Skewed) {
 			// Redisson alone is tried with more thread counts.
 			if k.Peer != peer.Redisson {
-				seen[Key{Callers: k.Callers, Limiters: k.Limiters}] = true
+				seen[Key{Mode: k.Mode, Callers: k.Callers, Limiters: k.Limiters}] = true
 			}
 		}
 	}
@@ -59,21 +70,24 @@ func (r *Results) loads(metric, network, mode string) []Key {
 
 // head names a load.
 func head(k Key) string {
-	callers := "callers"
+	text := fmt.Sprintf("%d callers", k.Callers)
 	if k.Callers == 1 {
-		callers = "caller"
+		text = "1 caller"
 	}
 	if k.Limiters > 1 {
-		return fmt.Sprintf("%d %s, %s limiters", k.Callers, callers, group(k.Limiters))
+		text += fmt.Sprintf(", %s limiters", group(k.Limiters))
 	}
-	return fmt.Sprintf("%d %s", k.Callers, callers)
+	if strings.HasSuffix(k.Mode, Skewed) {
+		text += ", skewed"
+	}
+	return text
 }
 
 // byLoad is a table of the peers by the loads of a metric.
 func (r *Results) byLoad(metric, network, mode string, cell func(Key) string) string {
 	loads := r.loads(metric, network, mode)
 	if len(loads) == 0 {
-		return "Not measured.\n"
+		return notMeasured
 	}
 	var heads []string
 	for _, l := range loads {
@@ -84,7 +98,7 @@ func (r *Results) byLoad(metric, network, mode string, cell func(Key) string) st
 		var cells []string
 		found := false
 		for _, l := range loads {
-			l.Metric, l.Peer, l.Network, l.Mode = metric, name, network, mode
+			l.Metric, l.Peer, l.Network = metric, name, network
 			found = found || len(r.Values[l]) > 0
 			cells = append(cells, cell(l))
 		}
@@ -113,16 +127,18 @@ func (r *Results) thousands(k Key) string {
 
 func (r *Results) plain(k Key) string { return spread(r.Of(k)) }
 
-// latencies are the three percentiles.
-func (r *Results) latencies(k Key) string {
-	var parts []string
-	for _, metric := range []string{P50, P99, P999} {
-		k.Metric = metric
-		if s := r.Of(k); s.Rounds > 0 {
-			parts = append(parts, number(s.Median))
+// medians returns a cell of the medians of metrics of a load.
+func (r *Results) medians(metrics ...string) func(Key) string {
+	return func(k Key) string {
+		var parts []string
+		for _, metric := range metrics {
+			k.Metric = metric
+			if s := r.Of(k); s.Rounds > 0 {
+				parts = append(parts, number(s.Median))
+			}
 		}
+		return strings.Join(parts, " / ")
 	}
-	return strings.Join(parts, " / ")
 }
 
 // spread shows a median and, where they differ, the lowest and highest round.
@@ -167,7 +183,12 @@ func group(n int) string {
 func figuresTable(r *Results) string {
 	t := newTable("what", "at least", "aim", "measured", "lowest – highest round", "", "beside")
 	for _, f := range figures(r) {
-		bound := func(v float64) string { return number(v) + f.unit }
+		bound := func(v float64) string {
+			if f.told {
+				return ""
+			}
+			return number(v) + f.unit
+		}
 		measured, between := "", ""
 		if f.Rounds > 0 {
 			measured = "**" + number(f.Median) + f.unit + "**"
@@ -175,7 +196,7 @@ func figuresTable(r *Results) string {
 				between = number(f.Min) + " – " + number(f.Max)
 			}
 		}
-		t.row(f.what, bound(f.atLeast), bound(f.aim), measured, between, f.verdict(), f.beside)
+		t.row(f.what, bound(f.bounds.atLeast), bound(f.bounds.aim), measured, between, f.verdict(), f.beside)
 	}
 	return t.String()
 }
@@ -188,10 +209,13 @@ func setupTable(r *Results) string {
 			t.row(bold(name), a.Text)
 		}
 	}
-	return t.String()
+	return t.text()
 }
 
 func machineTable(r *Results) string {
+	if r.Fact("date") == "" {
+		return notMeasured
+	}
 	var b strings.Builder
 	fmt.Fprintf(&b, "%s, on %s: Redis %s, %s, Java %s; %s rounds, %s in all.\n\n",
 		r.Fact("date"), r.Fact("machine"), r.Fact("redis"), r.Fact("go"), r.Fact("java"), r.Fact("rounds"), r.Fact("duration"))
@@ -205,37 +229,26 @@ func machineTable(r *Results) string {
 	return b.String()
 }
 
-func serverTable(r *Results) string {
-	var b strings.Builder
-	for _, mode := range []string{Granting, Refusing} {
-		title(&b, mode)
-		b.WriteString(r.byLoad(ServerTime, Direct, mode, func(k Key) string {
-			var parts []string
-			for _, metric := range []string{ServerTime, ServerCPU} {
-				k.Metric = metric
-				if s := r.Of(k); s.Rounds > 0 {
-					parts = append(parts, number(s.Median))
-				}
-			}
-			return strings.Join(parts, " / ")
-		}))
-	}
-	return b.String()
+// both has a table for granting and one for refusing, beside the server.
+func (r *Results) both(metric string, cell func(Key) string) string {
+	return twice(func(mode string) string { return r.byLoad(metric, Direct, mode, cell) })
 }
 
-func title(b *strings.Builder, text string) {
-	if b.Len() > 0 {
-		b.WriteString("\n")
-	}
-	b.WriteString(strings.ToUpper(text[:1]) + text[1:] + ":\n\n")
-}
-
-// both has a table for granting and one for refusing.
-func (r *Results) both(metric, network string, cell func(Key) string) string {
+// twice has what shows a mode for granting and for refusing.
+func twice(of func(mode string) string) string {
 	var b strings.Builder
 	for _, mode := range []string{Granting, Refusing} {
-		title(&b, mode)
-		b.WriteString(r.byLoad(metric, network, mode, cell))
+		text := of(mode)
+		if text == notMeasured {
+			continue
+		}
+		if b.Len() > 0 {
+			b.WriteString("\n")
+		}
+		b.WriteString(strings.ToUpper(mode[:1]) + mode[1:] + ":\n\n" + text)
+	}
+	if b.Len() == 0 {
+		return notMeasured
 	}
 	return b.String()
 }
@@ -253,37 +266,7 @@ func memoryTable(r *Results) string {
 			t.row(bold(name), spread(limiter), kept)
 		}
 	}
-	return t.String()
-}
-
-func steadyTable(r *Results) string {
-	const mode = "steadily"
-	t := newTable("", "thousand decisions/s", "p50 / p99 / p99.9, µs", "server time, µs a decision")
-	for _, name := range r.names() {
-		k := loadKey(Rate, name, mode, 256, 1)
-		if len(r.Values[k]) == 0 {
-			continue
-		}
-		cost := k
-		cost.Metric = ServerTime
-		t.row(bold(name), r.thousands(k), r.latencies(k), r.plain(cost))
-	}
-	return t.String()
-}
-
-func aloneTable(r *Results) string {
-	t := newTable("", "p50, µs", "against EVALSHA")
-	for _, kind := range []string{"plain", "cancellable"} {
-		bare := loadKey(Solo, peer.EVALSHA, kind, 1, 1)
-		t.row("EVALSHA, "+kind+" ctx", r.plain(bare), "")
-		for _, mode := range []string{Granting, Refusing} {
-			k := loadKey(Solo, peer.Ours, mode+", "+kind, 1, 1)
-			t.row(bold(peer.Ours)+", "+mode+", "+kind+" ctx", r.plain(k), spread(r.Ratio(k, bare))+"x")
-		}
-	}
-	honoured, bare := loadKey(Solo, peer.EVALSHA, "honoured", 1, 1), loadKey(Solo, peer.EVALSHA, "cancellable", 1, 1)
-	t.row("EVALSHA in a goroutine that its caller can leave", r.plain(honoured), spread(r.Ratio(honoured, bare))+"x")
-	return t.String()
+	return t.text()
 }
 
 func allocationsTable(r *Results) string {
@@ -307,7 +290,7 @@ func allocationsTable(r *Results) string {
 			t.row(bold(name), cells...)
 		}
 	}
-	return t.String()
+	return t.text()
 }
 
 func stallsTable(r *Results) string {
@@ -318,7 +301,7 @@ func stallsTable(r *Results) string {
 		}
 	}
 	if len(modes) == 0 {
-		return "Not measured.\n"
+		return notMeasured
 	}
 	t := newTable("a million members, of which", peer.Ours+", ms", peer.Redisson+", ms")
 	for _, mode := range slices.Sorted(maps.Keys(modes)) {
@@ -328,7 +311,7 @@ func stallsTable(r *Results) string {
 		}
 		t.row(mode, cells...)
 	}
-	return t.String()
+	return t.text()
 }
 
 func crowdsTable(r *Results) string {
@@ -340,7 +323,7 @@ func crowdsTable(r *Results) string {
 			t.row(bold(name), spread(fullest), spread(idle))
 		}
 	}
-	return t.String()
+	return t.text()
 }
 
 // countsTable sums up what must be 0 over all loads of the run.
@@ -375,5 +358,5 @@ func countsTable(r *Results) string {
 		}
 		t.row(bold(name), number(float64(loads)), number(wrong), number(errors), last)
 	}
-	return t.String()
+	return t.text()
 }

@@ -11,7 +11,9 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"strconv"
 	"strings"
+	"syscall"
 	"time"
 
 	"github.com/redis/go-redis/v9"
@@ -123,6 +125,22 @@ func startOnce(ctx context.Context, path string) (*Redis, error) {
 func (s *Redis) Close() {
 	_ = s.admin.Close()
 	s.process.close()
+}
+
+// Freeze has the server hang until thaw is called. It keeps its connections.
+func (s *Redis) Freeze(ctx context.Context) (thaw func(), err error) {
+	info, err := s.info(ctx, "server")
+	if err != nil {
+		return nil, err
+	}
+	pid, err := strconv.Atoi(info["process_id"])
+	if err != nil {
+		return nil, fmt.Errorf("INFO server: process_id: %w", err)
+	}
+	if err := syscall.Kill(pid, syscall.SIGSTOP); err != nil {
+		return nil, err
+	}
+	return func() { _ = syscall.Kill(pid, syscall.SIGCONT) }, nil
 }
 
 // Flush removes all keys.

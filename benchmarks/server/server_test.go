@@ -84,6 +84,21 @@ func TestUsageMemoryAndLongest(t *testing.T) {
 	assert.Zero(t, bytes)
 }
 
+func TestFreeze(t *testing.T) {
+	t.Parallel()
+	s := start(t)
+	rdb := redis.NewClient(&redis.Options{Addr: s.Addr, MaxRetries: -1, ContextTimeoutEnabled: true})
+	t.Cleanup(func() { assert.NoError(t, rdb.Close()) })
+	require.NoError(t, rdb.Ping(t.Context()).Err())
+	thaw, err := s.Freeze(t.Context())
+	require.NoError(t, err)
+	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Millisecond)
+	defer cancel()
+	require.Error(t, rdb.Ping(ctx).Err())
+	thaw()
+	assert.NoError(t, rdb.Ping(t.Context()).Err())
+}
+
 func TestDelayHoldsBackBothWays(t *testing.T) {
 	t.Parallel()
 	s := start(t)

@@ -2,10 +2,13 @@ package suite
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"runtime"
 	"slices"
 	"time"
+
+	"github.com/redis/go-redis/v9"
 
 	"github.com/rratelimiter/rratelimiter"
 	"github.com/rratelimiter/rratelimiter/benchmarks/load"
@@ -13,95 +16,38 @@ import (
 	"github.com/rratelimiter/rratelimiter/benchmarks/report"
 )
 
-// Cases of a caller who is alone.
-const (
-	Plain       = "plain"
-	Cancellable = "cancellable"
-	Honoured    = "honoured"
-)
-
-// alone measures one caller: its median time beside that of a script which does
-// nothing, call by call in turn, and what calls allocate.
-func (r *run) alone(ctx context.Context) error {
-	for range r.Rounds {
-		if err := r.solo(ctx); err != nil {
-			return err
-		}
-	}
-	for _, p := range r.peers[report.Direct] {
-		if err := r.allocations(ctx, p); err != nil {
-			return fmt.Errorf("%s: %w", p.Name, err)
-		}
-	}
-	return nil
+// contender is one way to ask, of one caller.
+type contender struct {
+	name, mode string
+	ctx        context.Context
+	take       load.Take
+	took       []time.Duration
 }
 
-func (r *run) solo(ctx context.Context) error {
+// alone measures one caller: its median time beside that of a script which does
+// nothing, call by call in turn.
+func (r *run) alone(ctx context.Context, _ int) error {
 	calls := 4000
 	if r.Short {
 		calls = 1500
 	}
-	rdb := peer.NewClient(r.redis.Addr, connectionsNear)
-	defer func() { _ = rdb.Close() }()
-	client := rratelimiter.New(rdb)
-	granting, refusing := client.RateLimiter(r.prefix()), client.RateLimiter(r.prefix())
-	for l, rule := range map[*rratelimiter.RateLimiter]peer.Rule{granting: grantAll, refusing: refuseAll} {
-		if err := l.SetRate(ctx, rratelimiter.Config{Rate: rule.Limit, Interval: rule.Interval}); err != nil {
-			return err
-		}
-		if err := l.Acquire(ctx, 1); err != nil {
-			return err
-		}
-	}
-	bare, err := peer.Bare(ctx, rdb, []string{r.prefix()})
+	cancellable, cancel := context.WithCancel(ctx)
+	defer cancel()
+	// What cannot be cancelled is the background itself.
+	plain := context.WithoutCancel(ctx)
+	usual := peer.NewClient(r.redis.Addr, connectionsNear)
+	defer func() { _ = usual.Close() }()
+	punctual := peer.NewPunctualClient(r.redis.Addr, connectionsNear)
+	defer func() { _ = punctual.Close() }()
+	contenders, err := r.contenders(plain, cancellable, usual, "")
 	if err != nil {
 		return err
 	}
-	acquire := func(l *rratelimiter.RateLimiter, want bool) load.Take {
-		return func(ctx context.Context, _ int) (bool, error) {
-			granted, err := l.TryAcquire(ctx, 1, 0)
-			if err == nil && granted != want {
-				err = fmt.Errorf("granted: %t", granted)
-			}
-			return granted, err
-		}
+	more, err := r.contenders(plain, cancellable, punctual, report.Punctual)
+	if err != nil {
+		return err
 	}
-
-	// go-redis does not notice that a context ends while it reads. To honour one
-	// takes a goroutine that the caller can leave.
-	honoured := func(ctx context.Context, i int) (bool, error) {
-		done := make(chan error, 1)
-		go func() {
-			_, err := bare(context.WithoutCancel(ctx), i)
-			done <- err
-		}()
-		select {
-		case err := <-done:
-			return true, err
-		case <-ctx.Done():
-			return false, ctx.Err()
-		}
-	}
-
-	// What cannot be cancelled is the background itself.
-	plain := context.WithoutCancel(ctx)
-	cancellable, cancel := context.WithCancel(ctx)
-	defer cancel()
-	type contender struct {
-		name, mode string
-		ctx        context.Context
-		take       load.Take
-		took       []time.Duration
-	}
-	contenders := []*contender{
-		{peer.EVALSHA, Plain, plain, bare, nil},
-		{peer.EVALSHA, Cancellable, cancellable, bare, nil},
-		{peer.EVALSHA, Honoured, cancellable, honoured, nil},
-		{peer.Ours, report.Granting + ", " + Plain, plain, acquire(granting, true), nil},
-		{peer.Ours, report.Granting + ", " + Cancellable, cancellable, acquire(granting, true), nil},
-		{peer.Ours, report.Refusing + ", " + Plain, plain, acquire(refusing, false), nil},
-		{peer.Ours, report.Refusing + ", " + Cancellable, cancellable, acquire(refusing, false), nil},
-	}
+	contenders = append(contenders, more...)
 	runtime.GC()
 	for i := range calls {
 		// Each comes behind another one each time.
@@ -121,29 +67,132 @@ func (r *run) solo(ctx context.Context) error {
 		k := report.Key{Metric: report.Solo, Peer: c.name, Network: report.Direct, Mode: c.mode, Callers: 1, Limiters: 1}
 		r.results.Add(k, micros(c.took[len(c.took)/2]))
 	}
-	return client.Close(ctx)
+	return nil
 }
 
-// allocations counts those of one call, of those that this process calls.
-func (r *run) allocations(ctx context.Context, p *opened) error {
-	const calls = 1000
-	if p.Java {
+// contenders returns the ways to ask by one Redis client, with the ending of their
+// modes.
+func (r *run) contenders(plain, cancellable context.Context, rdb *redis.Client, ending string) ([]*contender, error) {
+	client := rratelimiter.New(rdb)
+	bare, err := peer.Bare(plain, rdb, []string{r.prefix()})
+	if err != nil {
+		return nil, err
+	}
+	// go-redis does not notice that a context ends while it reads. To honour one
+	// takes a goroutine that the caller can leave.
+	honoured := func(ctx context.Context, i int) (bool, error) {
+		done := make(chan error, 1)
+		go func() {
+			_, err := bare(context.WithoutCancel(ctx), i)
+			done <- err
+		}()
+		select {
+		case err := <-done:
+			return true, err
+		case <-ctx.Done():
+			return false, ctx.Err()
+		}
+	}
+	contenders := []*contender{
+		{peer.EVALSHA, report.Plain + ending, plain, bare, nil},
+		{peer.EVALSHA, report.Honoured + ending, cancellable, honoured, nil},
+	}
+	for mode, rule := range map[string]peer.Rule{report.Granting: grantAll, report.Refusing: refuseAll} {
+		l := client.RateLimiter(r.prefix())
+		if err := l.SetRate(plain, rratelimiter.Config{Rate: rule.Limit, Interval: rule.Interval}); err != nil {
+			return nil, err
+		}
+		if err := l.Acquire(plain, 1); err != nil {
+			return nil, err
+		}
+		take := func(ctx context.Context, _ int) (bool, error) {
+			granted, err := l.TryAcquire(ctx, 1, 0)
+			if err == nil && granted != (mode == report.Granting) {
+				err = fmt.Errorf("granted: %t", granted)
+			}
+			return granted, err
+		}
+		contenders = append(contenders,
+			&contender{peer.Ours, mode + ", " + report.Plain + ending, plain, take, nil},
+			&contender{peer.Ours, mode + ", " + report.Cancellable + ending, cancellable, take, nil})
+	}
+	return contenders, nil
+}
+
+// inTurns measures what one caller of ours and one thread of Redisson's cost the
+// server, in turn, so that whatever the machine does meets both.
+func (r *run) inTurns(ctx context.Context, round int) error {
+	const turns = 5
+	peers := []*opened{r.find(peer.Ours), r.find(peer.Redisson)}
+	if peers[0] == nil || peers[1] == nil {
 		return nil
 	}
-	cancellable, cancel := context.WithCancel(ctx)
-	defer cancel()
+	l := load.Load{Callers: 1, Limiters: 1, Warm: 30 * time.Millisecond, Length: 170 * time.Millisecond}
 	for mode, rule := range map[string]peer.Rule{report.Granting: grantAll, report.Refusing: refuseAll} {
-		if p.Floor && mode == report.Refusing {
-			continue
+		if err := r.redis.Flush(ctx); err != nil {
+			return err
 		}
-		for kind, ctx := range map[string]context.Context{Plain: context.WithoutCancel(ctx), Cancellable: cancellable} {
+		for _, p := range peers {
 			if err := p.peer.Make(ctx, r.prefix(), 1, rule); err != nil {
 				return err
 			}
 			if _, err := p.peer.Each(ctx); err != nil {
 				return err
 			}
-			take := peer.Take(p.peer)
+		}
+		var took [2][]float64
+		for turn := range turns {
+			for n := range peers {
+				i := (n + turn + round) % 2
+				result, cost, err := r.cost(ctx, peers[i], l)
+				if err != nil {
+					return err
+				}
+				took[i] = append(took[i], micros(cost.Took)/float64(max(1, result.All)))
+			}
+		}
+		for i, p := range peers {
+			k := report.Key{Metric: report.InTurn, Peer: p.Name, Network: report.Direct, Mode: mode, Callers: 1, Limiters: 1}
+			r.results.Add(k, report.Summarize(took[i]).Median)
+		}
+	}
+	return nil
+}
+
+// allocated counts what a call allocates, of the peers in Go.
+func (r *run) allocated(ctx context.Context, _ int) error {
+	for _, p := range r.peers[report.Direct] {
+		if p.Java {
+			continue
+		}
+		here, err := p.Open(ctx, r.redis.Addr, connectionsNear)
+		if err == nil {
+			err = errors.Join(r.allocations(ctx, p.Kind, here), here.Close())
+		}
+		if err != nil {
+			return fmt.Errorf("%s: %w", p.Name, err)
+		}
+	}
+	return nil
+}
+
+// allocations counts those of one call of a peer in this process.
+func (r *run) allocations(ctx context.Context, kind peer.Kind, p peer.Peer) error {
+	const calls = 1000
+	cancellable, cancel := context.WithCancel(ctx)
+	defer cancel()
+	for mode, rule := range map[string]peer.Rule{report.Granting: grantAll, report.Refusing: refuseAll} {
+		if kind.Floor && mode == report.Refusing {
+			continue
+		}
+		for ending, ctx := range map[string]context.Context{report.Plain: context.WithoutCancel(ctx), report.Cancellable: cancellable} {
+			if err := p.Make(ctx, r.prefix(), 1, rule); err != nil {
+				return err
+			}
+			if _, err := p.Each(ctx); err != nil {
+				return err
+			}
+			take := peer.Take(p)
 			var before, after runtime.MemStats
 			runtime.ReadMemStats(&before)
 			for range calls {
@@ -152,7 +201,7 @@ func (r *run) allocations(ctx context.Context, p *opened) error {
 				}
 			}
 			runtime.ReadMemStats(&after)
-			k := report.Key{Peer: p.Name, Network: report.Direct, Mode: mode + ", " + kind, Callers: 1, Limiters: 1}
+			k := report.Key{Peer: kind.Name, Network: report.Direct, Mode: mode + ", " + ending, Callers: 1, Limiters: 1}
 			k.Metric = report.Allocations
 			// What other goroutines allocate now and then is no part of a call.
 			r.results.Add(k, float64((after.Mallocs-before.Mallocs)/calls))

@@ -3,6 +3,7 @@ package suite
 import (
 	"context"
 	"fmt"
+	"slices"
 	"time"
 
 	"github.com/rratelimiter/rratelimiter/benchmarks/load"
@@ -19,12 +20,9 @@ const clockTick = time.Millisecond
 
 // crowds counts, from outside, the most grants in one interval, and afterwards
 // whether an idle limiter is full again.
-func (r *run) crowds(ctx context.Context) error {
+func (r *run) crowds(ctx context.Context, round int) error {
 	crowd := load.Crowd{Callers: 256, From: 750 * time.Millisecond, To: 1250 * time.Millisecond}
-	rounds := min(r.Rounds, 3)
-	if r.Short {
-		rounds = 1
-	}
+	peers := slices.DeleteFunc(r.peersOf(report.Direct, round), func(p *opened) bool { return p.Floor })
 	if err := r.redis.Flush(ctx); err != nil {
 		return err
 	}
@@ -33,32 +31,24 @@ func (r *run) crowds(ctx context.Context) error {
 			Metric: metric, Peer: p.Name, Network: report.Direct, Mode: Crowds, Callers: crowd.Callers, Limiters: 1,
 		}
 	}
-	for range rounds {
-		for _, p := range r.peers[report.Direct] {
-			if p.Floor {
-				continue
-			}
-			if err := p.peer.Make(ctx, r.prefix(), 1, small); err != nil {
-				return fmt.Errorf("%s: %w", p.Name, err)
-			}
-			grants, err := p.peer.Crowd(ctx, crowd)
-			if err != nil {
-				return fmt.Errorf("%s: %w", p.Name, err)
-			}
-			r.results.Add(key(report.Fullest, p), float64(load.Fullest(grants, small.Interval-clockTick)))
+	for _, p := range peers {
+		if err := p.peer.Make(ctx, r.prefix(), 1, small); err != nil {
+			return fmt.Errorf("%s: %w", p.Name, err)
 		}
-		// The last peer's limiter too, and windows that reach back by one.
-		time.Sleep(2*small.Interval + 100*time.Millisecond)
-		for _, p := range r.peers[report.Direct] {
-			if p.Floor {
-				continue
-			}
-			n, err := p.peer.Drain(ctx, int(3*small.Limit))
-			if err != nil {
-				return fmt.Errorf("%s: %w", p.Name, err)
-			}
-			r.results.Add(key(report.AfterIdle, p), float64(n))
+		grants, err := p.peer.Crowd(ctx, crowd)
+		if err != nil {
+			return fmt.Errorf("%s: %w", p.Name, err)
 		}
+		r.results.Add(key(report.Fullest, p), float64(load.Fullest(grants, small.Interval-clockTick)))
+	}
+	// The last peer's limiter too, and windows that reach back by one.
+	time.Sleep(2*small.Interval + 100*time.Millisecond)
+	for _, p := range peers {
+		n, err := p.peer.Drain(ctx, int(3*small.Limit))
+		if err != nil {
+			return fmt.Errorf("%s: %w", p.Name, err)
+		}
+		r.results.Add(key(report.AfterIdle, p), float64(n))
 	}
 	return nil
 }

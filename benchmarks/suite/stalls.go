@@ -18,10 +18,8 @@ import (
 
 // Cases of what has piled up.
 const (
-	AllRunOut  = "all have run out"
 	OneIsLeft  = "all but one have run out"
 	HalfIsLeft = "half of them have run out"
-	NoneRanOut = "none has run out"
 )
 
 // piles are the cases, by the interval that makes them.
@@ -29,10 +27,8 @@ var piles = []struct {
 	mode     string
 	interval time.Duration
 }{
-	{AllRunOut, time.Second},
 	{OneIsLeft, 10 * time.Minute},
 	{HalfIsLeft, time.Hour},
-	{NoneRanOut, 3 * time.Hour},
 }
 
 // template is the key of a set of permits that have piled up, each a member of
@@ -41,11 +37,7 @@ var piles = []struct {
 const template = "bench:template"
 
 // stalls measures the longest script where members have piled up.
-func (r *run) stalls(ctx context.Context) error {
-	rounds := min(r.Rounds, 3)
-	if r.Short {
-		rounds = 1
-	}
+func (r *run) stalls(ctx context.Context, round int) error {
 	if err := r.redis.Flush(ctx); err != nil {
 		return err
 	}
@@ -53,22 +45,17 @@ func (r *run) stalls(ctx context.Context) error {
 		return err
 	}
 	time.Sleep(time.Second) // until the last member is one second old
-	for range rounds {
-		for _, pile := range piles {
-			if r.Short && pile.mode != AllRunOut && pile.mode != OneIsLeft {
+	for _, pile := range piles {
+		for _, p := range r.peersOf(report.Direct, round) {
+			if p.Name != peer.Ours && p.Name != peer.Redisson {
 				continue
 			}
-			for _, p := range r.peers[report.Direct] {
-				if p.Name != peer.Ours && p.Name != peer.Redisson {
-					continue
-				}
-				longest, err := r.stall(ctx, p, peer.Rule{Limit: int64(r.Piled), Interval: pile.interval})
-				if err != nil {
-					return fmt.Errorf("%s, %s: %w", p.Name, pile.mode, err)
-				}
-				k := report.Key{Metric: report.Longest, Peer: p.Name, Network: report.Direct, Mode: pile.mode, Callers: 1, Limiters: 1}
-				r.results.Add(k, micros(longest))
+			longest, err := r.stall(ctx, p, peer.Rule{Limit: int64(r.Piled), Interval: pile.interval})
+			if err != nil {
+				return fmt.Errorf("%s, %s: %w", p.Name, pile.mode, err)
 			}
+			k := report.Key{Metric: report.Longest, Peer: p.Name, Network: report.Direct, Mode: pile.mode, Callers: 1, Limiters: 1}
+			r.results.Add(k, micros(longest))
 		}
 	}
 	return r.redis.Flush(ctx)

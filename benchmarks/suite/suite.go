@@ -3,6 +3,7 @@
 package suite
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -22,17 +23,18 @@ import (
 
 // Options says how much is measured.
 type Options struct {
-	Rounds int
-	Short  bool           // fewer and shorter measurements
-	Only   *regexp.Regexp // peers by name; nil for all
-	Skip   []string       // sections
-	Piled  int            // members for Stalls; 0 for a million
-	Server string         // the redis-server; see server.Start
-	Log    io.Writer
+	Rounds   int
+	Short    bool           // the aims only, by fewer and shorter measurements
+	Only     *regexp.Regexp // peers by name; nil for all
+	Sections []string       // what is measured; nil for all
+	Piled    int            // members for Stalls; 0 for a million
+	Stalled  int            // limiters for Hung; 0 for 8,000
+	Server   string         // the redis-server; see server.Start
+	Log      io.Writer
 }
 
 // EachWay is how long the delayed network holds bytes back, in each direction.
-const EachWay = 250 * time.Microsecond
+const EachWay = 500 * time.Microsecond
 
 // The most connections that a Go client, and Redisson, may have. Near the server
 // more of them cost more than they bring; with a delay, a caller keeps one busy.
@@ -50,23 +52,29 @@ var (
 	refuseAll = peer.Rule{Limit: 1, Interval: time.Minute}
 )
 
-// Sections that Options may skip.
+// Sections of what is measured.
 const (
-	Throughput = "throughput"
-	Network    = "network"
-	Steady     = "steady"
-	Alone      = "alone"
-	Stalls     = "stalls"
-	Crowds     = "crowds"
+	Throughput = "throughput" // loads beside the server
+	Network    = "network"    // loads with a network between
+	Beside     = "beside"     // callers beside as many bare script calls, with a network between
+	Alone      = "alone"      // one caller beside a bare script call
+	InTurn     = "turns"      // the server's time for one caller of ours and of Redisson, in turn
+	Allocated  = "allocations"
+	Stalls     = "stalls" // the longest script
+	Crowds     = "crowds" // grants counted from outside
+	Hung       = "hung"   // a server that hangs
 )
 
 // Sections returns their names, in order.
-func Sections() []string { return []string{Throughput, Network, Steady, Alone, Stalls, Crowds} }
+func Sections() []string {
+	return []string{Throughput, Network, Beside, Alone, InTurn, Allocated, Stalls, Crowds, Hung}
+}
 
 // run is a run under way.
 type run struct {
 	Options
 	redis   *server.Redis
+	delay   *server.Delay        // nil where there is none
 	peers   map[string][]*opened // by network
 	results *report.Results
 	names   int // prefixes given out
@@ -81,59 +89,69 @@ type opened struct {
 
 // Run measures and returns the results.
 func Run(ctx context.Context, o Options) (*report.Results, error) {
-	if o.Piled == 0 {
-		o.Piled = 1_000_000
-	}
+	o.Piled, o.Stalled = cmp.Or(o.Piled, 1_000_000), cmp.Or(o.Stalled, 8000)
 	redis, err := server.Start(ctx, o.Server)
 	if err != nil {
 		return nil, err
 	}
 	defer redis.Close()
-	delay, err := server.StartDelay(ctx, redis.Addr, EachWay)
-	switch {
-	case errors.Is(err, server.ErrNoDelay):
-		o.Skip = append(o.Skip, Network)
-	case err != nil:
-		return nil, err
-	default:
-		defer delay.Close()
-	}
 	r := &run{Options: o, redis: redis, peers: map[string][]*opened{}, results: report.New()}
+	if r.delay, err = server.StartDelay(ctx, redis.Addr, EachWay); err == nil {
+		defer r.delay.Close()
+	} else if !errors.Is(err, server.ErrNoDelay) {
+		return nil, err
+	}
 	defer r.close()
 	r.about(ctx)
 
 	if err := r.open(ctx, report.Direct, redis.Addr); err != nil {
 		return nil, err
 	}
-	if !slices.Contains(o.Skip, Network) {
-		if err := r.open(ctx, report.Delayed, delay.Addr); err != nil {
+	if r.wants(Network) {
+		if err := r.open(ctx, report.Delayed, r.delay.Addr); err != nil {
 			return nil, err
 		}
 	}
 	start := time.Now()
+	if err := r.warm(ctx); err != nil {
+		return nil, fmt.Errorf("warming up: %w", err)
+	}
 	for _, step := range []struct {
-		name string
-		run  func(context.Context) error
+		name   string
+		rounds int
+		run    func(ctx context.Context, round int) error
 	}{
-		{"warming up", r.warm},
-		{Throughput, func(ctx context.Context) error { return r.throughput(ctx, report.Direct) }},
-		{Network, func(ctx context.Context) error { return r.throughput(ctx, report.Delayed) }},
-		{Steady, r.steady},
-		{Alone, r.alone},
-		{Stalls, r.stalls},
-		{Crowds, r.crowds},
+		{Throughput, r.Rounds, func(ctx context.Context, round int) error { return r.throughput(ctx, report.Direct, round) }},
+		{Network, max(1, r.Rounds/2), func(ctx context.Context, round int) error { return r.throughput(ctx, report.Delayed, round) }},
+		{Beside, r.Rounds, r.beside},
+		{Alone, r.Rounds, r.alone},
+		{InTurn, r.Rounds, r.inTurns},
+		{Allocated, 1, r.allocated},
+		{Stalls, min(r.Rounds, 2), r.stalls},
+		{Crowds, min(r.Rounds, 2), r.crowds},
+		{Hung, min(r.Rounds, 3), r.hung},
 	} {
-		if slices.Contains(o.Skip, step.name) {
+		if !r.wants(step.name) {
 			continue
 		}
-		began := time.Now()
-		if err := step.run(ctx); err != nil {
-			return nil, fmt.Errorf("%s: %w", step.name, err)
+		for round := range step.rounds {
+			began := time.Now()
+			if err := step.run(ctx, round); err != nil {
+				return nil, fmt.Errorf("%s: %w", step.name, err)
+			}
+			r.logf("%s, round %d of %d: %.0f s", step.name, round+1, step.rounds, time.Since(began).Seconds())
 		}
-		r.logf("%s: %.0f s", step.name, time.Since(began).Seconds())
 	}
 	r.results.Note("duration", time.Since(start).Round(time.Second).String())
 	return r.results, nil
+}
+
+// wants tells whether a section is to be measured and can be.
+func (r *run) wants(section string) bool {
+	if (section == Network || section == Beside) && r.delay == nil {
+		return false
+	}
+	return len(r.Sections) == 0 || slices.Contains(r.Sections, section)
 }
 
 func (r *run) logf(format string, args ...any) {
@@ -162,10 +180,10 @@ func (r *run) about(ctx context.Context) {
 // open opens the peers. Those in Java are left out where there is no Java.
 func (r *run) open(ctx context.Context, network, addr string) error {
 	for _, kind := range peer.Kinds() {
-		if r.Only != nil && !r.Only.MatchString(kind.Name) {
+		if r.Only == nil && r.Short && !kind.Aim || r.Only != nil && !r.Only.MatchString(kind.Name) {
 			continue
 		}
-		p, err := kind.Open(ctx, addr, connections(kind, network))
+		p, err := peer.OpenApart(ctx, kind, addr, connections(kind, network))
 		if missing, ok := errors.AsType[*javadriver.MissingError](err); ok {
 			r.logf("%s is left out: %v", kind.Name, missing)
 			continue
@@ -223,8 +241,9 @@ func (r *run) warm(ctx context.Context) error {
 	if r.Short {
 		length = 1500 * time.Millisecond
 	}
+	measured := slices.ContainsFunc([]string{Throughput, Network, InTurn}, r.wants)
 	for _, p := range r.peers[report.Direct] {
-		if !p.Java {
+		if !p.Java || !measured {
 			continue
 		}
 		for _, rule := range []peer.Rule{grantAll, refuseAll} {
@@ -239,13 +258,23 @@ func (r *run) warm(ctx context.Context) error {
 	return nil
 }
 
-// inTurn returns the peers of a network in another order each round, so that
+// peersOf returns the peers of a network in another order each round, so that
 // none comes always behind the same.
-func (r *run) inTurn(network string, round int) []*opened {
+func (r *run) peersOf(network string, round int) []*opened {
 	peers := r.peers[network]
 	if len(peers) == 0 {
 		return nil
 	}
 	k := round * 5 % len(peers)
 	return slices.Concat(peers[k:], peers[:k])
+}
+
+// find returns a peer beside the server; nil where it is not measured.
+func (r *run) find(name string) *opened {
+	for _, p := range r.peers[report.Direct] {
+		if p.Name == name {
+			return p
+		}
+	}
+	return nil
 }

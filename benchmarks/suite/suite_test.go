@@ -22,6 +22,10 @@ func TestMain(m *testing.M) {
 		fmt.Fprintln(os.Stderr, server.RunDelay(os.Args[2:]))
 		os.Exit(1)
 	}
+	if len(os.Args) > 1 && os.Args[1] == peer.ProcessArgument {
+		fmt.Fprintln(os.Stderr, peer.RunProcess())
+		os.Exit(1)
+	}
 	os.Exit(m.Run())
 }
 
@@ -32,11 +36,12 @@ func TestRun(t *testing.T) {
 		t.Skip("needs a real redis-server, which -short leaves out")
 	}
 	r, err := suite.Run(t.Context(), suite.Options{
-		Rounds: 1,
-		Short:  true,
-		Piled:  20_000,
-		Only:   regexp.MustCompile("^(rratelimiter|redis_rate|EVALSHA)$"),
-		Log:    t.Output(),
+		Rounds:  1,
+		Short:   true,
+		Piled:   20_000,
+		Stalled: 200,
+		Only:    regexp.MustCompile("^(rratelimiter|redis_rate|EVALSHA)$"),
+		Log:     t.Output(),
 	})
 	if errors.Is(err, server.ErrNoServer) {
 		redistest.SkipOrFail(t, err.Error())
@@ -51,9 +56,10 @@ func TestRun(t *testing.T) {
 			for _, k := range []report.Key{
 				key("", name, report.Direct, mode, 256, 1),
 				key("", name, report.Direct, mode, 256, 10_000),
-				key("", name, report.Delayed, mode, 256, 1),
+				key("", name, report.Direct, mode+report.Skewed, 256, 10_000),
+				key("", name, report.Delayed, report.Granting, 256, 1),
 			} {
-				for _, k.Metric = range []string{report.Rate, report.P99, report.ServerTime} {
+				for _, k.Metric = range []string{report.Rate, report.P99, report.ServerTime, report.ClientCPU} {
 					assert.Equal(t, 1, r.Of(k).Rounds, k)
 				}
 			}
@@ -62,9 +68,14 @@ func TestRun(t *testing.T) {
 		assert.Equal(t, 1, r.Of(key(report.Allocations, name, report.Direct, "refusing, cancellable", 1, 1)).Rounds)
 		assert.Equal(t, 1, r.Of(key(report.AfterIdle, name, report.Direct, suite.Crowds, 256, 1)).Rounds)
 	}
-	assert.Equal(t, 1, r.Of(key(report.Solo, peer.Ours, report.Direct, "refusing, plain", 1, 1)).Rounds)
+	for _, mode := range []string{"refusing, plain", "granting, cancellable", "granting, plain, punctual"} {
+		assert.Equal(t, 1, r.Of(key(report.Solo, peer.Ours, report.Direct, mode, 1, 1)).Rounds, mode)
+	}
+	for _, mode := range []string{"one limiter", "a limiter each, timeout 1 s, pauses"} {
+		assert.Equal(t, 1, r.Of(key(report.Beside, peer.Ours, report.Delayed, mode, 32, 1)).Rounds, mode)
+	}
+	assert.Equal(t, 1, r.Of(key(report.HungSlowest, peer.Ours, report.Direct, suite.Hung, 200, 200)).Rounds)
 	assert.Equal(t, 1, r.Of(key(report.Longest, peer.Ours, report.Direct, suite.OneIsLeft, 1, 1)).Rounds)
-	assert.Equal(t, 1, r.Of(key(report.Rate, peer.Ours, report.Direct, suite.Steadily, 256, 1)).Rounds)
 	assert.InDelta(t, 100, r.Of(key(report.Fullest, peer.Ours, report.Direct, suite.Crowds, 256, 1)).Median, 0)
 	for k, values := range r.Values {
 		for _, v := range values {

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"strconv"
+	"strings"
 	"time"
 
 	"github.com/redis/go-redis/v9"
@@ -12,9 +13,10 @@ import (
 	"github.com/rratelimiter/rratelimiter/benchmarks/load"
 	"github.com/rratelimiter/rratelimiter/benchmarks/peer"
 	"github.com/rratelimiter/rratelimiter/benchmarks/report"
+	"github.com/rratelimiter/rratelimiter/benchmarks/server"
 )
 
-// cell is one load, granting or refusing.
+// cell is a number of callers on so many limiters, which grant all or refuse all.
 type cell struct {
 	network  string
 	mode     string
@@ -28,84 +30,70 @@ func (c cell) key(metric, name string) report.Key {
 	}
 }
 
-const many = 10_000 // limiters
-
-// cells returns the loads of a network.
-func (r *run) cells(network string) []cell {
-	var cells []cell
-	for _, mode := range []string{report.Granting, report.Refusing} {
-		for _, callers := range r.callers(network) {
-			cells = append(cells, cell{network, mode, callers, 1})
-		}
-		if !r.Short || network == report.Direct {
-			cells = append(cells, cell{network, mode, 256, many})
-		}
-	}
-	return cells
+func (c cell) String() string {
+	return fmt.Sprintf("%s, %s, %d callers, %d limiters", c.network, c.mode, c.callers, c.limiters)
 }
 
-func (r *run) callers(network string) []int {
-	switch {
-	case r.Short && network == report.Delayed:
-		return []int{256}
-	case r.Short:
-		return []int{1, 64, 256}
+const many = 10_000 // limiters
+
+// cells returns what is measured on a network: through the delay only what is granted.
+func (r *run) cells(network string) []cell {
+	modes := []string{report.Granting, report.Refusing}
+	callers := []int{1, 8, 64, 256}
+	if network == report.Delayed {
+		modes = modes[:1]
 	}
-	return []int{1, 8, 64, 256, 1024}
+	if r.Short {
+		callers = []int{1, 8, 256}
+	}
+	var cells []cell
+	for _, mode := range modes {
+		for _, n := range callers {
+			cells = append(cells, cell{network, mode, n, 1})
+		}
+		cells = append(cells, cell{network, mode, 256, many})
+	}
+	return cells
 }
 
 // moreThreads are those that Redisson is tried with beside callers, for its best.
 var moreThreads = []int{2, 4, 16, 32}
 
-// throughput measures decisions/s, latencies and what they cost the server.
-func (r *run) throughput(ctx context.Context, network string) error {
-	rounds := r.Rounds
-	if network == report.Delayed {
-		rounds = max(1, rounds/2)
-	}
-	for round := range rounds {
-		for _, c := range r.cells(network) {
-			for _, p := range r.inTurn(network, round) {
-				if err := r.measure(ctx, p, c); err != nil {
-					return err
-				}
-			}
-		}
-		for _, p := range r.inTurn(network, round) {
-			if p.Name != peer.Redisson || r.Short {
+// throughput measures decisions/s, latencies and what they cost.
+func (r *run) throughput(ctx context.Context, network string, round int) error {
+	cells := r.cells(network)
+	for _, c := range cells {
+		for _, p := range r.peersOf(network, round) {
+			if p.Floor && c.mode == report.Refusing {
 				continue
 			}
-			for _, threads := range moreThreads {
-				if err := r.measure(ctx, p, cell{network, report.Granting, threads, 1}); err != nil {
-					return err
-				}
+			if err := r.measure(ctx, p, c); err != nil {
+				return fmt.Errorf("%s, %v: %w", p.Name, c, err)
 			}
 		}
-		r.logf("%s, round %d of %d", network, round+1, rounds)
+	}
+	p := r.find(peer.Redisson)
+	if p == nil || network == report.Delayed {
+		return nil
+	}
+	for _, mode := range []string{report.Granting, report.Refusing} {
+		for _, threads := range moreThreads {
+			if err := r.measure(ctx, p, cell{network, mode, threads, 1}); err != nil {
+				return fmt.Errorf("%s: %w", p.Name, err)
+			}
+		}
 	}
 	return nil
 }
 
-// measure puts one load on one peer.
+// measure makes limiters and puts their loads on one peer. Of many, each has been
+// asked before, since most are known in a service, and they are asked all alike
+// and then a few for most.
 func (r *run) measure(ctx context.Context, p *opened, c cell) error {
-	if p.Floor && c.mode == report.Refusing {
-		return nil
-	}
-	l := load.Load{Callers: c.callers, Limiters: c.limiters, Warm: 70 * time.Millisecond, Length: 230 * time.Millisecond}
-	if r.Short {
-		l.Length = 150 * time.Millisecond
-	}
 	rule := grantAll
 	if c.mode == report.Refusing {
 		rule = refuseAll
 	}
-	if err := r.put(ctx, p, c, rule, l); err != nil {
-		return fmt.Errorf("%s, %s, %s, %d callers, %d limiters: %w", p.Name, c.network, c.mode, c.callers, c.limiters, err)
-	}
-	return nil
-}
-
-func (r *run) put(ctx context.Context, p *opened, c cell, rule peer.Rule, l load.Load) error {
 	if err := r.redis.Flush(ctx); err != nil {
 		return err
 	}
@@ -113,81 +101,120 @@ func (r *run) put(ctx context.Context, p *opened, c cell, rule peer.Rule, l load
 	if err := p.peer.Make(ctx, prefix, c.limiters, rule); err != nil {
 		return err
 	}
-	if c.mode == report.Refusing {
-		n, err := p.peer.Each(ctx)
-		if err == nil && n != c.limiters {
-			err = fmt.Errorf("of %d limiters that had a permit %d gave it", c.limiters, n)
-		}
+	taken, err := r.prepare(ctx, p, c)
+	if err != nil {
+		return err
+	}
+	result, err := r.put(ctx, p, c, load.Uniform)
+	if err != nil {
+		return err
+	}
+	taken, failed := taken+result.All, result.Failed
+	if c.limiters > 1 {
+		skewed := c
+		skewed.mode += report.Skewed
+		result, err := r.put(ctx, p, skewed, load.Zipf)
 		if err != nil {
 			return err
 		}
-		if c.limiters > 1 && c.network == report.Direct {
-			if err := r.bytes(ctx, c.key(report.BytesLimiter, p.Name), int64(c.limiters)); err != nil {
-				return err
-			}
-		}
-	}
-	// Of many limiters a load would meet most for the first time, which costs more.
-	given := 0
-	for range 3 {
-		if c.limiters == 1 {
-			break
-		}
-		n, err := p.peer.Each(ctx)
-		if err != nil {
-			return err
-		}
-		given += n
-	}
-	l.Patience = p.Patience
-	before, err := r.redis.Usage(ctx)
-	if err != nil {
-		return err
-	}
-	result, err := p.peer.Load(ctx, l)
-	if err != nil {
-		return err
-	}
-	after, err := r.redis.Usage(ctx)
-	if err != nil {
-		return err
-	}
-	cost := after.Since(before, p.Commands)
-
-	add := func(metric string, value float64) { r.results.Add(c.key(metric, p.Name), value) }
-	add(report.Rate, result.Rate())
-	for metric, percentile := range map[string]float64{report.P50: 50, report.P99: 99, report.P999: 99.9} {
-		add(metric, micros(result.Latencies.Percentile(percentile)))
-	}
-	if result.All > 0 {
-		add(report.ServerTime, micros(cost.Took)/float64(result.All))
-		add(report.ServerCPU, micros(cost.CPU)/float64(result.All))
-		add(report.ScriptCalls, float64(cost.Scripts)/float64(result.All))
-	}
-	wrong := result.Refused
-	if c.mode == report.Refusing {
-		wrong = result.Granted
-	}
-	add(report.Wrong, float64(wrong))
-	add(report.Errors, float64(result.Errors))
-	if result.Errors > 0 {
-		r.logf("%s, %s, %d callers: %d errors, such as: %s", p.Name, c.mode, c.callers, result.Errors, result.FirstError)
+		taken, failed = taken+result.All, failed+result.Failed
 	}
 	if c.mode != report.Granting || p.Floor {
 		return nil
 	}
 	if c.callers == 256 && c.limiters == 1 && c.network == report.Direct {
-		if err := r.bytes(ctx, c.key(report.BytesPermit, p.Name), result.All); err != nil {
+		if err := r.bytes(ctx, c.key(report.BytesPermit, p.Name), taken); err != nil {
 			return err
 		}
 	}
 	// After an error nobody knows what was taken.
-	if p.Value == nil || result.Failed > 0 {
+	if p.Value == nil || failed > 0 {
 		return nil
 	}
 	used, err := r.used(ctx, p, prefix, c.limiters, rule)
-	add(report.Unaccounted, float64(used-int64(given)-result.All))
+	r.results.Add(c.key(report.Unaccounted, p.Name), float64(used-taken))
 	return err
+}
+
+// prepare takes the only permit of those that are to refuse, has many limiters
+// known, and returns how many permits it was granted.
+func (r *run) prepare(ctx context.Context, p *opened, c cell) (int64, error) {
+	given := 0
+	for i := range 2 {
+		if c.limiters == 1 && (c.mode == report.Granting || i > 0) {
+			break
+		}
+		n, err := p.peer.Each(ctx)
+		if err != nil {
+			return 0, err
+		}
+		given += n
+		if c.mode == report.Granting || i > 0 {
+			continue
+		}
+		if n != c.limiters {
+			return 0, fmt.Errorf("of %d limiters that had a permit %d gave it", c.limiters, n)
+		}
+		if c.limiters > 1 && c.network == report.Direct {
+			if err := r.bytes(ctx, c.key(report.BytesLimiter, p.Name), int64(c.limiters)); err != nil {
+				return 0, err
+			}
+		}
+	}
+	return int64(given), nil
+}
+
+// put puts one load on one peer and adds what came of it.
+func (r *run) put(ctx context.Context, p *opened, c cell, draw load.Draw) (*load.Result, error) {
+	l := load.Load{
+		Callers: c.callers, Limiters: c.limiters, Draw: draw,
+		Warm: 70 * time.Millisecond, Length: 230 * time.Millisecond, Patience: p.Patience,
+	}
+	if r.Short {
+		l.Length = 150 * time.Millisecond
+	}
+	result, cost, err := r.cost(ctx, p, l)
+	if err != nil {
+		return nil, err
+	}
+	add := func(metric string, value float64) { r.results.Add(c.key(metric, p.Name), value) }
+	add(report.Rate, result.Rate())
+	add(report.P50, micros(result.Latencies.Percentile(50)))
+	add(report.P99, micros(result.Latencies.Percentile(99)))
+	if result.All > 0 {
+		add(report.ServerTime, micros(cost.Took)/float64(result.All))
+		add(report.ServerCPU, micros(cost.CPU)/float64(result.All))
+	}
+	if n := result.Granted + result.Refused; n > 0 && result.CPU > 0 {
+		add(report.ClientCPU, micros(result.CPU)/float64(n))
+	}
+	wrong := result.Refused
+	if strings.HasPrefix(c.mode, report.Refusing) {
+		wrong = result.Granted
+	}
+	add(report.Wrong, float64(wrong))
+	add(report.Errors, float64(result.Errors))
+	if result.Errors > 0 {
+		r.logf("%s, %v: %d errors, such as: %s", p.Name, c, result.Errors, result.FirstError)
+	}
+	return result, nil
+}
+
+// cost puts a load on one peer and tells what the server spent meanwhile.
+func (r *run) cost(ctx context.Context, p *opened, l load.Load) (*load.Result, server.Cost, error) {
+	before, err := r.redis.Usage(ctx)
+	if err != nil {
+		return nil, server.Cost{}, err
+	}
+	result, err := p.peer.Load(ctx, l)
+	if err != nil {
+		return nil, server.Cost{}, err
+	}
+	after, err := r.redis.Usage(ctx)
+	if err != nil {
+		return nil, server.Cost{}, err
+	}
+	return result, after.Since(before, p.Commands), nil
 }
 
 // bytes adds the bytes of all keys, shared out among n.
@@ -222,30 +249,6 @@ func (r *run) used(ctx context.Context, p *opened, prefix string, n int, rule pe
 		used += rule.Limit - free
 	}
 	return used, nil
-}
-
-// steadyRule runs out within the load, so that what was granted is reclaimed as
-// fast as more is.
-var steadyRule = peer.Rule{Limit: 10_000_000, Interval: time.Second}
-
-// Steadily is the mode of loads in which permits come back all the time.
-const Steadily = "steadily"
-
-// steady measures those that keep a log for longer than its interval.
-func (r *run) steady(ctx context.Context) error {
-	l := load.Load{Callers: 256, Limiters: 1, Warm: 1200 * time.Millisecond, Length: time.Second}
-	rounds := min(r.Rounds, 3)
-	for round := range rounds {
-		for _, p := range r.inTurn(report.Direct, round) {
-			if !p.Log {
-				continue
-			}
-			if err := r.put(ctx, p, cell{report.Direct, Steadily, l.Callers, 1}, steadyRule, l); err != nil {
-				return fmt.Errorf("%s: %w", p.Name, err)
-			}
-		}
-	}
-	return nil
 }
 
 func micros(d time.Duration) float64 { return float64(d) / float64(time.Microsecond) }

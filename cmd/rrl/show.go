@@ -12,7 +12,7 @@ import (
 
 	"github.com/rratelimiter/rratelimiter"
 	"github.com/rratelimiter/rratelimiter/cmd/rrl/internal/output"
-	"github.com/rratelimiter/rratelimiter/internal/keys"
+	"github.com/rratelimiter/rratelimiter/internal/redisson"
 )
 
 // maxClients is how many clients are read at most.
@@ -76,7 +76,7 @@ Exits 1 where there is no such limiter.`,
 
 // inspect reads a limiter and judges it.
 func inspect(ctx context.Context, rdb *redis.Client, name, clientID string) (*shown, error) {
-	k := keys.For(name, clientID)
+	k := redisson.KeysOf(name, clientID)
 	shared, err := readSnapshot(ctx, rdb, k.Config, k.Value, k.Permits)
 	if err != nil {
 		return nil, err
@@ -121,7 +121,7 @@ func (f *shown) inspectClients(ctx context.Context, rdb *redis.Client, name, cli
 	}
 	f.Clients = len(ids)
 	for _, id := range ids[:min(len(ids), maxClients)] {
-		k := keys.For(name, id)
+		k := redisson.KeysOf(name, id)
 		snap, err := readSnapshot(ctx, rdb, k.Config, k.ClientValue, k.ClientPermits)
 		if err != nil {
 			return err

@@ -9,7 +9,7 @@ import (
 
 	"github.com/redis/go-redis/v9"
 
-	"github.com/rratelimiter/rratelimiter/internal/keys"
+	"github.com/rratelimiter/rratelimiter/internal/redisson"
 )
 
 // maxMembers is how many members of a set are read at most.
@@ -88,7 +88,7 @@ func harmless(err error) bool {
 // findClients returns the ids of the clients that have keys of their own under
 // the limiter, sorted.
 func findClients(ctx context.Context, rdb *redis.Client, name string) ([]string, error) {
-	k := keys.For(name, "")
+	k := redisson.KeysOf(name, "")
 	var ids []string
 	for _, prefix := range []string{k.ClientValue, k.ClientPermits} {
 		keys := rdb.Scan(ctx, 0, escapeGlob(prefix)+"*", scanCount).Iterator()

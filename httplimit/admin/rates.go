@@ -9,7 +9,7 @@ import (
 	"time"
 
 	"github.com/rratelimiter/rratelimiter"
-	"github.com/rratelimiter/rratelimiter/internal/keys"
+	"github.com/rratelimiter/rratelimiter/internal/redisson"
 	"github.com/rratelimiter/rratelimiter/limit"
 )
 
@@ -33,7 +33,7 @@ func (c *call) limiter() (*rratelimiter.RateLimiter, error) {
 		if ours || len(name) <= len(prefix) || !strings.HasPrefix(name, prefix) {
 			continue
 		}
-		if other := keys.Other(prefix, name); other != "" {
+		if other := redisson.Other(prefix, name); other != "" {
 			return nil, badRequest("the RateLimiter would share Redis keys with %q", other)
 		}
 		ours = true

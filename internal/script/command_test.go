@@ -22,11 +22,14 @@ func TestWhatGoesAhead(t *testing.T) {
 		name := redistest.Name(t)
 		hash, counter := name+":{a}", name+":{b}" // in two slots
 		own := newScript("return redis.call('INCRBY', KEYS[1], 1) -- " + name)
-		sender := script.NewSender(rdb)
-		call := script.Call{Script: own, Keys: script.KeysOf(counter), Ahead: []any{"hget", hash, "field"}}
-		none := func(all []any, _ time.Duration) []any { return all }
+		conn := newConn(rdb)
+		run := func(ahead ...any) (any, *redis.Cmd, error) {
+			call := script.Call{Script: own, Keys: script.KeysOf(counter), Ahead: ahead, Args: script.Constant{}}
+			reply, err := call.Run(t.Context(), conn)
+			return reply, call.AheadAnswer(), err
+		}
 
-		reply, ahead, err := call.RunBehind(t.Context(), sender, none)
+		reply, ahead, err := run("hget", hash, "field")
 		require.NoError(t, err)
 		assert.Equal(t, int64(1), reply, "run once, though the server did not know it")
 		require.ErrorIs(t, ahead.Err(), redis.Nil)
@@ -35,7 +38,7 @@ func TestWhatGoesAhead(t *testing.T) {
 		var wg sync.WaitGroup
 		for range 20 {
 			wg.Go(func() {
-				_, ahead, err := call.RunBehind(t.Context(), sender, none)
+				_, ahead, err := run("hget", hash, "field")
 				assert.NoError(t, err)
 				text, err := ahead.Text()
 				assert.NoError(t, err)
@@ -45,8 +48,7 @@ func TestWhatGoesAhead(t *testing.T) {
 		wg.Wait()
 		assert.Equal(t, "21", rdb.Get(t.Context(), counter).Val())
 
-		call.Ahead = []any{"hget", counter, "field"}
-		reply, ahead, err = call.RunBehind(t.Context(), sender, none)
+		reply, ahead, err = run("hget", counter, "field")
 		require.NoError(t, err, "what goes ahead has an error of its own")
 		assert.Equal(t, int64(22), reply)
 		assert.True(t, redis.HasErrorPrefix(ahead.Err(), "WRONGTYPE"), ahead.Err())
@@ -55,8 +57,8 @@ func TestWhatGoesAhead(t *testing.T) {
 
 func TestTogether(t *testing.T) {
 	t.Parallel()
-	single := script.NewSender(redis.NewClient(&redis.Options{Addr: "127.0.0.1:0"}))
-	cluster := script.NewSender(redis.NewClusterClient(&redis.ClusterOptions{Addrs: []string{"127.0.0.1:0"}}))
+	single := newConn(redis.NewClient(&redis.Options{Addr: "127.0.0.1:0"}))
+	cluster := newConn(redis.NewClusterClient(&redis.ClusterOptions{Addrs: []string{"127.0.0.1:0"}}))
 	for _, tc := range []struct {
 		a, b string
 		tag  bool // they have the same hash tag, or are the same
@@ -116,18 +118,18 @@ func TestDo(t *testing.T) {
 		rdb, _ := redistest.Mini(t)
 		s := &slow{name: "incr"}
 		rdb.AddHook(s)
-		sender := script.NewSender(rdb)
+		conn := newConn(rdb)
 		incr := func(ctx context.Context, reads bool) (*redis.Cmd, error) {
-			return script.Do(ctx, sender, reads, "incr", "n")
+			return script.Do(ctx, conn, reads, "incr", "n")
 		}
 
 		cmd, err := incr(t.Context(), false)
 		require.NoError(t, err)
 		assert.Equal(t, int64(1), cmd.Val())
-		_, err = script.Do(t.Context(), sender, true, "get", "nothing")
+		_, err = script.Do(t.Context(), conn, true, "get", "nothing")
 		require.ErrorIs(t, err, redis.Nil)
 		require.NotErrorIs(t, err, script.ErrLost)
-		_, err = script.Do(t.Context(), sender, false, "hset", "n", "field", 1)
+		_, err = script.Do(t.Context(), conn, false, "hset", "n", "field", 1)
 		require.True(t, redis.HasErrorPrefix(err, "WRONGTYPE"), err)
 
 		ended, cancel := context.WithCancel(t.Context())

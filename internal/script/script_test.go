@@ -19,6 +19,7 @@ import (
 
 	"github.com/rratelimiter/rratelimiter/internal/redistest"
 	"github.com/rratelimiter/rratelimiter/internal/script"
+	"github.com/rratelimiter/rratelimiter/limit"
 	"github.com/rratelimiter/rratelimiter/lua"
 )
 
@@ -28,6 +29,9 @@ var incr = newScript("return redis.call('INCR', KEYS[1])")
 func newScript(source string) *lua.Script {
 	return &lua.Script{Name: "test", Source: source, SHA: redis.NewScript(source).Hash()}
 }
+
+// errHangs is a fault: no answer comes while one is waited for.
+var errHangs = errors.New("hangs")
 
 // wire counts the scripts that a client sends, and does to them what fault
 // says, which gets the number of the attempt, from 1.
@@ -49,7 +53,12 @@ func (w *wire) ProcessHook(next redis.ProcessHook) redis.ProcessHook {
 		attempt := len(w.verbs)
 		w.mu.Unlock()
 		if w.fault != nil {
-			if err := w.fault(attempt); err != nil {
+			err := w.fault(attempt)
+			if errors.Is(err, errHangs) {
+				time.Sleep(3 * time.Second) // as long as go-redis waits by default
+				err = context.DeadlineExceeded
+			}
+			if err != nil {
 				cmd.SetErr(err)
 				return err
 			}
@@ -75,6 +84,7 @@ func virtual(t *testing.T, fault func(attempt int) error, test func(t *testing.T
 		rdb, _ := redistest.Mini(t)
 		w := &wire{fault: fault}
 		rdb.AddHook(w)
+		defer time.Sleep(time.Minute) // for what hangs
 		test(t, rdb, w)
 	})
 }
@@ -88,7 +98,7 @@ func TestNoScript(t *testing.T) {
 		w := &wire{}
 		rdb.AddHook(w)
 		for i := int64(1); i <= 3; i++ {
-			reply, err := script.Once(t.Context(), script.NewSender(rdb), own, script.KeysOf(key), "a\x00\xff")
+			reply, err := script.Once(t.Context(), newConn(rdb), own, script.KeysOf(key), "a\x00\xff")
 			require.NoError(t, err)
 			assert.Equal(t, []any{key, i, "a\x00\xff"}, reply)
 		}
@@ -110,14 +120,14 @@ func TestScriptFlush(t *testing.T) {
 			rdb := engine(t)
 			calls := []func() (any, error){
 				func() (any, error) {
-					return script.Once(t.Context(), script.NewSender(rdb), incr, script.KeysOf("key"))
+					return script.Once(t.Context(), newConn(rdb), incr, script.KeysOf("key"))
 				},
 				func() (any, error) {
-					return script.Read(t.Context(), script.NewSender(rdb), incr, script.KeysOf("key"))
+					return script.Read(t.Context(), newConn(rdb), incr, script.KeysOf("key"))
 				},
 				func() (any, error) {
-					return repeat(t.Context(), rdb, func(all []any, age time.Duration) []any {
-						assert.Negative(t, age, "an unknown script has not run")
+					return repeat(t.Context(), rdb, func(all []any, a script.Attempt) []any {
+						assert.Negative(t, a.Age, "an unknown script has not run")
 						return all
 					})
 				},
@@ -141,7 +151,7 @@ func TestGoRedisRepeatsNothing(t *testing.T) {
 	require.NoError(t, plain.ScriptLoad(t.Context(), incr.Source).Err())
 	for name, send := range map[string]func(ctx context.Context, rdb redis.UniversalClient, key string) error{
 		"alone": func(ctx context.Context, rdb redis.UniversalClient, key string) error {
-			_, err := script.Once(ctx, script.NewSender(rdb), incr, script.KeysOf(key))
+			_, err := script.Once(ctx, newConn(rdb), incr, script.KeysOf(key))
 			return err
 		},
 		"in a pipeline": func(ctx context.Context, rdb redis.UniversalClient, key string) error {
@@ -256,7 +266,7 @@ func TestRefusedUnrunIsRepeated(t *testing.T) {
 				return nil
 			}, func(t *testing.T, rdb *redis.Client, w *wire) {
 				start := time.Now()
-				reply, err := script.Once(t.Context(), script.NewSender(rdb), incr, script.KeysOf("key"))
+				reply, err := script.Once(t.Context(), newConn(rdb), incr, script.KeysOf("key"))
 				require.NoError(t, err)
 				assert.Equal(t, int64(1), reply)
 				assert.Len(t, w.sent(), 5, "three refusals, an unknown script and its run")
@@ -265,16 +275,16 @@ func TestRefusedUnrunIsRepeated(t *testing.T) {
 			})
 			virtual(t, func(int) error { return refusal }, func(t *testing.T, rdb *redis.Client, w *wire) {
 				start := time.Now()
-				_, err := repeat(t.Context(), rdb, func(all []any, age time.Duration) []any {
-					assert.Negative(t, age)
+				_, err := repeat(t.Context(), rdb, func(all []any, a script.Attempt) []any {
+					assert.Negative(t, a.Age)
 					return all
 				})
 				require.ErrorIs(t, err, refusal)
 				require.NotErrorIs(t, err, script.ErrLost)
 				switch took := time.Since(start); script.Code(refusal) {
 				case "LOADING", "READONLY", "CLUSTERDOWN", "TRYAGAIN", "MASTERDOWN":
-					assert.Greater(t, took, 3*time.Second, "servers take their time to change places")
-					assert.Less(t, took, 4*time.Second)
+					assert.Greater(t, took, callTime-patientBackoff, "servers take their time to change places")
+					assert.LessOrEqual(t, took, callTime)
 					assert.Less(t, len(w.sent()), 100)
 				default:
 					assert.Len(t, w.sent(), 5, "it gives up")
@@ -291,7 +301,7 @@ func TestRefusedByTheServer(t *testing.T) {
 		m.SetError("LOADING Redis is loading the dataset in memory")
 		time.AfterFunc(10*time.Millisecond, func() { m.SetError("") })
 		client := redistest.MiniClient(t, m, &redis.Options{MaxRetries: -1, Protocol: 2})
-		reply, err := script.Once(t.Context(), script.NewSender(client), incr, script.KeysOf("key"))
+		reply, err := script.Once(t.Context(), newConn(client), incr, script.KeysOf("key"))
 		require.NoError(t, err)
 		assert.Equal(t, int64(1), reply)
 		assert.Equal(t, "1", rdb.Get(t.Context(), "key").Val())
@@ -308,7 +318,7 @@ func TestAnswersAreNotRepeated(t *testing.T) {
 		t.Run(text, func(t *testing.T) {
 			t.Parallel()
 			virtual(t, func(int) error { return answered(text) }, func(t *testing.T, rdb *redis.Client, w *wire) {
-				_, err := script.Read(t.Context(), script.NewSender(rdb), incr, script.KeysOf("key"))
+				_, err := script.Read(t.Context(), newConn(rdb), incr, script.KeysOf("key"))
 				require.EqualError(t, err, text)
 				require.NotErrorIs(t, err, script.ErrLost)
 				assert.Len(t, w.sent(), 1)
@@ -324,15 +334,23 @@ func TestLostAnswers(t *testing.T) {
 		t.Run(fault.Error(), func(t *testing.T) {
 			t.Parallel()
 			virtual(t, func(int) error { return fault }, func(t *testing.T, rdb *redis.Client, w *wire) {
-				_, err := script.Once(t.Context(), script.NewSender(rdb), incr, script.KeysOf("key"))
+				_, err := script.Once(t.Context(), newConn(rdb), incr, script.KeysOf("key"))
 				require.ErrorIs(t, err, script.ErrLost)
 				require.ErrorIs(t, err, fault)
 				assert.Len(t, w.sent(), 1, "it may have run")
 			})
 			virtual(t, func(int) error { return fault }, func(t *testing.T, rdb *redis.Client, w *wire) {
-				_, err := script.Read(t.Context(), script.NewSender(rdb), incr, script.KeysOf("key"))
+				_, err := repeat(t.Context(), rdb, nothing)
 				require.ErrorIs(t, err, script.ErrLost)
 				require.ErrorIs(t, err, fault)
+				assert.Len(t, w.sent(), 5)
+			})
+			virtual(t, func(int) error { return fault }, func(t *testing.T, rdb *redis.Client, w *wire) {
+				_, err := script.Read(t.Context(), newConn(rdb), incr, script.KeysOf("key"))
+				require.NotErrorIs(t, err, script.ErrLost, "it makes no difference whether a read has run")
+				require.ErrorIs(t, err, fault)
+				require.ErrorIs(t, script.Outage(err), limit.ErrUnavailable)
+				require.NotErrorIs(t, script.Outage(err), limit.ErrUnknownOutcome)
 				assert.Len(t, w.sent(), 5)
 			})
 			virtual(t, func(attempt int) error {
@@ -341,7 +359,7 @@ func TestLostAnswers(t *testing.T) {
 				}
 				return nil
 			}, func(t *testing.T, rdb *redis.Client, _ *wire) {
-				reply, err := script.Read(t.Context(), script.NewSender(rdb), incr, script.KeysOf("key"))
+				reply, err := script.Read(t.Context(), newConn(rdb), incr, script.KeysOf("key"))
 				require.NoError(t, err)
 				assert.Equal(t, int64(1), reply)
 			})
@@ -353,16 +371,18 @@ func TestRepeatTellsTheAge(t *testing.T) {
 	t.Parallel()
 	refused := answered("BUSY Redis is busy running a script.")
 	faults := []error{refused, io.EOF, refused, io.EOF}
+	const step = 400 * time.Millisecond
 	virtual(t, func(attempt int) error {
-		time.Sleep(time.Second)
+		time.Sleep(step)
 		if attempt <= len(faults) {
 			return faults[attempt-1]
 		}
 		return nil
 	}, func(t *testing.T, rdb *redis.Client, _ *wire) {
+		require.NoError(t, rdb.ScriptLoad(t.Context(), incr.Source).Err())
 		var ages []time.Duration
-		reply, err := repeat(t.Context(), rdb, func(all []any, age time.Duration) []any {
-			ages = append(ages, age)
+		reply, err := repeat(t.Context(), rdb, func(all []any, a script.Attempt) []any {
+			ages = append(ages, a.Age)
 			return append(all, len(ages))
 		})
 		require.NoError(t, err)
@@ -371,8 +391,8 @@ func TestRepeatTellsTheAge(t *testing.T) {
 		assert.Negative(t, ages[0])
 		assert.Negative(t, ages[1], "what was refused has not run")
 		for i, age := range ages[2:] {
-			assert.GreaterOrEqual(t, age, time.Duration(i+1)*time.Second)
-			assert.Less(t, age, time.Duration(i+1)*time.Second+time.Second)
+			assert.GreaterOrEqual(t, age, time.Duration(i+1)*step)
+			assert.Less(t, age, time.Duration(i+1)*step+step)
 		}
 	})
 }
@@ -387,7 +407,7 @@ func TestLostThenRefused(t *testing.T) {
 		}
 		return refused
 	}, func(t *testing.T, rdb *redis.Client, w *wire) {
-		_, err := script.Read(t.Context(), script.NewSender(rdb), incr, script.KeysOf("key"))
+		_, err := repeat(t.Context(), rdb, nothing)
 		require.ErrorIs(t, err, script.ErrLost)
 		require.ErrorIs(t, err, refused)
 		assert.Greater(t, len(w.sent()), 5)
@@ -403,7 +423,7 @@ func TestLostAnswerOfEval(t *testing.T) {
 		}
 		return nil
 	}, func(t *testing.T, rdb *redis.Client, w *wire) {
-		_, err := script.Once(t.Context(), script.NewSender(rdb), incr, script.KeysOf("key"))
+		_, err := script.Once(t.Context(), newConn(rdb), incr, script.KeysOf("key"))
 		require.ErrorIs(t, err, script.ErrLost)
 		assert.Equal(t, []string{"evalsha", "eval"}, w.sent())
 	})
@@ -413,17 +433,19 @@ func TestContextEndsTheRepeating(t *testing.T) {
 	t.Parallel()
 	refused := answered("LOADING Redis is loading the dataset in memory")
 	for _, fault := range []error{refused, io.EOF} {
-		ctx, cancel := context.WithCancel(t.Context())
+		var end context.CancelFunc
 		virtual(t, func(int) error {
-			cancel()
+			time.AfterFunc(time.Millisecond, end)
 			return fault
 		}, func(t *testing.T, rdb *redis.Client, w *wire) {
+			ctx, cancel := context.WithCancel(t.Context())
+			end = cancel
 			start := time.Now()
-			_, err := script.Read(ctx, script.NewSender(rdb), incr, script.KeysOf("key"))
-			require.ErrorIs(t, err, fault)
+			_, err := repeat(ctx, rdb, nothing)
+			require.ErrorIs(t, err, context.Canceled)
 			assert.Equal(t, errors.Is(fault, io.EOF), errors.Is(err, script.ErrLost))
 			assert.Len(t, w.sent(), 1)
-			assert.Zero(t, time.Since(start))
+			assert.Equal(t, time.Millisecond, time.Since(start))
 		})
 	}
 }
@@ -434,7 +456,7 @@ func TestClosedClient(t *testing.T) {
 		rdb, m := redistest.Mini(t)
 		other := redistest.MiniClient(t, m, nil)
 		require.NoError(t, other.Close())
-		_, err := script.Once(t.Context(), script.NewSender(other), incr, script.KeysOf("key"))
+		_, err := script.Once(t.Context(), newConn(other), incr, script.KeysOf("key"))
 		require.ErrorIs(t, err, redis.ErrClosed)
 		require.NotErrorIs(t, err, script.ErrLost)
 		assert.Zero(t, rdb.Exists(t.Context(), "key").Val())
@@ -447,7 +469,7 @@ func TestServerThatIsNotThere(t *testing.T) {
 		Network: "unix", Addr: filepath.Join(t.TempDir(), "none"), MaxRetries: -1, DialerRetries: 1,
 	})
 	t.Cleanup(func() { assert.NoError(t, rdb.Close()) })
-	_, err := script.Once(t.Context(), script.NewSender(rdb), incr, script.KeysOf("key"))
+	_, err := script.Once(t.Context(), newConn(rdb), incr, script.KeysOf("key"))
 	require.Error(t, err)
 	require.NotErrorIs(t, err, script.ErrLost)
 	var op *net.OpError
@@ -488,7 +510,7 @@ func TestCodeOfTheEngines(t *testing.T) {
 	redistest.Engines(t, func(t *testing.T, rdb *redis.Client) {
 		key := redistest.Name(t)
 		require.NoError(t, rdb.RPush(t.Context(), key, "a").Err())
-		_, err := script.Once(t.Context(), script.NewSender(rdb), incr, script.KeysOf(key))
+		_, err := script.Once(t.Context(), newConn(rdb), incr, script.KeysOf(key))
 		require.Error(t, err)
 		assert.Equal(t, "WRONGTYPE", script.Code(err), err.Error())
 		err = rdb.Eval(t.Context(), "return redis.error_reply('NOTINIT no rate is set')", nil).Err()
@@ -499,34 +521,171 @@ func TestCodeOfTheEngines(t *testing.T) {
 func TestCodeWithoutMemory(t *testing.T) {
 	t.Parallel()
 	server := redistest.StartRedis(t, "--maxmemory", "1")
-	_, err := script.Once(t.Context(), script.NewSender(server.Client(t, nil)), incr, script.KeysOf("key"))
+	_, err := script.Once(t.Context(), newConn(server.Client(t, nil)), incr, script.KeysOf("key"))
 	require.Error(t, err)
 	assert.Equal(t, "OOM", script.Code(err), err.Error())
 	require.NotErrorIs(t, err, script.ErrLost)
 }
 
-// A master hangs for as long as go-redis waits for an answer, and is then
-// replaced.
-func TestPatienceBeginsWithTheFirstRefusal(t *testing.T) {
+// A server that hangs for an attempt's time leaves time for those that follow, as
+// where it is replaced meanwhile.
+func TestAnAttemptThatHangsLeavesTimeForOthers(t *testing.T) {
 	t.Parallel()
-	virtual(t, func(attempt int) error {
-		switch {
-		case attempt == 1:
-			time.Sleep(3001 * time.Millisecond)
-			return context.DeadlineExceeded
-		case attempt < 4:
-			return answered("READONLY You can't write against a read only replica.")
+	for _, of := range []time.Duration{script.DefaultTimeout, 300 * time.Millisecond} {
+		virtual(t, func(attempt int) error {
+			switch {
+			case attempt == 1:
+				return errHangs
+			case attempt < 4:
+				return answered("READONLY You can't write against a read only replica.")
+			}
+			return nil
+		}, func(t *testing.T, rdb *redis.Client, w *wire) {
+			start := time.Now()
+			_, err := repeatOn(t.Context(), script.NewConn(rdb, of), time.Time{}, nothing)
+			require.NoError(t, err)
+			assert.Len(t, w.sent(), 5)
+			assert.GreaterOrEqual(t, time.Since(start), of/3)
+			assert.Less(t, time.Since(start), of)
+		})
+	}
+}
+
+// No call goes unanswered for longer than its time, whatever the server does, and
+// though the client of go-redis is one that can't interrupt a read.
+func TestACallEndsInTime(t *testing.T) {
+	t.Parallel()
+	refused := answered("LOADING Redis is loading the dataset in memory")
+	for name, wrap := range map[string]func(redis.UniversalClient) script.Redis{
+		"Client":  func(rdb redis.UniversalClient) script.Redis { return rdb },
+		"wrapped": func(rdb redis.UniversalClient) script.Redis { return struct{ script.Redis }{rdb} },
+	} {
+		for _, fault := range []error{errHangs, refused} {
+			for within, until := range map[time.Duration]time.Duration{
+				callTime: 0, time.Second: time.Second, 200 * time.Millisecond: 200 * time.Millisecond,
+			} {
+				t.Run(fmt.Sprint(name, " ", fault, " ", within), func(t *testing.T) {
+					t.Parallel()
+					virtual(t, func(int) error { return fault }, func(t *testing.T, rdb *redis.Client, w *wire) {
+						start := time.Now()
+						end := time.Time{}
+						if until > 0 {
+							end = start.Add(until)
+						}
+						_, err := repeatOn(t.Context(), newConn(wrap(rdb)), end, nothing)
+						require.Error(t, err)
+						hangs := errors.Is(fault, errHangs)
+						assert.Equal(t, hangs, errors.Is(err, script.ErrLost))
+						assert.LessOrEqual(t, time.Since(start), within)
+						assert.Greater(t, time.Since(start), within-patientBackoff)
+						if hangs {
+							assert.LessOrEqual(t, len(w.sent()), 3, "an attempt has a third of the time")
+						}
+					})
+				})
+			}
 		}
-		return nil
-	}, func(t *testing.T, rdb *redis.Client, w *wire) {
-		_, err := repeat(t.Context(), rdb, func(all []any, _ time.Duration) []any { return all })
-		require.NoError(t, err)
-		assert.Len(t, w.sent(), 5)
+	}
+}
+
+// callTime is how long a call may take: its caller, who waits no longer than the
+// question's time, then learns how it ended.
+const callTime = script.DefaultTimeout - script.DefaultTimeout/32
+
+// patientBackoff is the longest time between attempts that are refused by servers
+// that change places, or are few.
+const patientBackoff = 128 * time.Millisecond
+
+// What a hook panics with, on a goroutine of ours, becomes the error of a call that
+// may have run.
+func TestAHookThatPanics(t *testing.T) {
+	t.Parallel()
+	fault := func(int) error { panic("a hook") }
+	virtual(t, fault, func(t *testing.T, rdb *redis.Client, _ *wire) {
+		_, err := script.Once(t.Context(), newConn(rdb), incr, script.KeysOf("key"))
+		require.ErrorIs(t, err, script.ErrLost)
+		require.ErrorContains(t, err, "a hook")
+		err = script.Guard(func() error {
+			_, err := script.Once(t.Context(), newConn(rdb), incr, script.KeysOf("key"))
+			return err
+		})
+		require.ErrorIs(t, err, script.ErrLost)
+		require.ErrorContains(t, err, "a hook")
 	})
 }
 
-// repeat runs a script that may be repeated.
-func repeat(ctx context.Context, rdb *redis.Client, args script.Arguments) (any, error) {
-	call := script.Call{Script: incr, Keys: script.KeysOf("key"), Repeat: true}
-	return call.Run(ctx, script.NewSender(rdb), args)
+// A script that is to be called once more has its time from then on, and its
+// token in each attempt.
+func TestCalledOnceMore(t *testing.T) {
+	t.Parallel()
+	pages := newScript(`local n = redis.call('INCR', KEYS[1])
+if n == 6 then return {ARGV[1], ARGV[2]} end
+return {'again', 'token' .. n, n}`)
+	virtual(t, func(attempt int) error {
+		if attempt > 2 { // not for the first, nor for its EVAL
+			time.Sleep(900 * time.Millisecond)
+		}
+		return nil
+	}, func(t *testing.T, rdb *redis.Client, _ *wire) {
+		var rest []any
+		call := script.Call{
+			Script: pages, Keys: script.KeysOf("key"), Args: script.Paged{"first"},
+			Again: func(all []any) error { rest = append(rest, all...); return nil },
+		}
+		reply, err := call.Run(t.Context(), newConn(rdb))
+		require.NoError(t, err)
+		assert.Equal(t, []any{"first", "token5"}, reply)
+		assert.Equal(t, []any{int64(1), int64(2), int64(3), int64(4), int64(5)}, rest)
+	})
+	virtual(t, nil, func(t *testing.T, rdb *redis.Client, w *wire) {
+		enough := errors.New("enough")
+		call := script.Call{
+			Script: pages, Keys: script.KeysOf("key"), Args: script.Paged{"first"},
+			Again: func([]any) error { return enough },
+		}
+		_, err := call.Run(t.Context(), newConn(rdb))
+		require.ErrorIs(t, err, enough)
+		assert.Len(t, w.sent(), 2)
+	})
 }
+
+// The token says which attempt it was that may have run.
+func TestARepeatedTokenIsTold(t *testing.T) {
+	t.Parallel()
+	pages := newScript(`if redis.call('INCR', KEYS[1]) == 1 then return {'again', 'more'} end
+return 'done'`)
+	var tokens []string
+	var repeated []bool
+	virtual(t, func(attempt int) error {
+		if attempt == 3 || attempt == 1 {
+			return io.EOF
+		}
+		return nil
+	}, func(t *testing.T, rdb *redis.Client, _ *wire) {
+		require.NoError(t, rdb.ScriptLoad(t.Context(), pages.Source).Err())
+		call := script.Call{Script: pages, Keys: script.KeysOf("key"), Repeat: true}
+		call.Args = script.ArgumentsFunc(func(all []any, a script.Attempt) []any {
+			tokens, repeated = append(tokens, a.Token), append(repeated, a.Repeated)
+			return all
+		})
+		reply, err := call.Run(t.Context(), newConn(rdb))
+		require.NoError(t, err)
+		assert.Equal(t, "done", reply)
+		assert.Equal(t, []string{"", "", "more", "more"}, tokens)
+		assert.Equal(t, []bool{false, true, false, true}, repeated)
+	})
+}
+
+func newConn(rdb script.Redis) *script.Conn { return script.NewConn(rdb, script.DefaultTimeout) }
+
+// repeat runs a script that may be repeated.
+func repeat(ctx context.Context, rdb *redis.Client, args script.ArgumentsFunc) (any, error) {
+	return repeatOn(ctx, newConn(rdb), time.Time{}, args)
+}
+
+func repeatOn(ctx context.Context, to *script.Conn, until time.Time, args script.ArgumentsFunc) (any, error) {
+	call := script.Call{Script: incr, Keys: script.KeysOf("key"), Repeat: true, Args: args, Until: until}
+	return call.Run(ctx, to)
+}
+
+func nothing(all []any, _ script.Attempt) []any { return all }

@@ -62,8 +62,10 @@ type held struct {
 func newHeld(t *testing.T, k Kind, permits int64) held {
 	t.Helper()
 	direct, m := redistest.Mini(t)
+	// With so few connections one flight is under way at a time, so that a test can
+	// say who goes together.
 	h := held{proxy: redistest.MiniProxy(t, m), other: k.New(direct, permits, time.Hour)}
-	h.Returner = k.New(h.proxy.Client(t, &redis.Options{ReadTimeout: time.Minute}), permits, time.Hour)
+	h.Returner = k.New(h.proxy.Client(t, &redis.Options{ReadTimeout: time.Second / 2, PoolSize: 3}), permits, time.Hour)
 	// The server knows the scripts by then.
 	Take(t, h, "warm", 1)
 	synctest.Wait()
@@ -85,7 +87,7 @@ func (h held) hold(t *testing.T) (letGo func()) {
 }
 
 // Those who come while a call is on its way share the next one.
-func testCallersMeet(t *testing.T, k Kind) {
+func testCallersGather(t *testing.T, k Kind) {
 	synctest.Test(t, func(t *testing.T) {
 		const callers, permits = 200, 150
 		h := newHeld(t, k, permits)
@@ -200,8 +202,8 @@ func testContextEndsInFlight(t *testing.T, k Kind) {
 	})
 }
 
-// Whoever goes away from a call's queue has nothing taken, and others of the
-// same call keep what is theirs.
+// Whoever goes away before the flight that would take its request has nothing
+// taken, and others of the same call keep what is theirs.
 func testContextEndsBehindABatch(t *testing.T, k Kind) {
 	synctest.Test(t, func(t *testing.T) {
 		h := newHeld(t, k, 10)

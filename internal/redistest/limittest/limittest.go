@@ -1,5 +1,5 @@
 // Package limittest tests what all limiters by key have in common: figures that
-// are right, callers who meet, grants undone, answers lost, input that is wrong
+// are right, callers who ask at once, grants undone, answers lost, input that is wrong
 // and keys that hold something else. What is particular to one of them is left
 // to its own tests.
 package limittest
@@ -54,7 +54,7 @@ func Run(t *testing.T, k Kind) {
 		"ClockGoesBackAndForth":   testClockGoesBackAndForth,
 		"GiveBackByAClockSetBack": testGiveBackByAClockSetBack,
 		"ManyCallers":             testManyCallers,
-		"CallersMeet":             testCallersMeet,
+		"CallersGather":           testCallersGather,
 		"CallersWithinOneCall":    testCallersWithinOneCall,
 		"OneCommand":              testOneCommand,
 		"ScriptsFlushed":          testScriptsFlushed,

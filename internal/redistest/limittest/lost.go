@@ -61,7 +61,7 @@ func testAnswerLost(t *testing.T, k Kind) {
 	}
 }
 
-// The same for callers who meet, on a connection that breaks again and again.
+// The same for callers who ask at once, on a connection that breaks again and again.
 func testAnswersLostOfMany(t *testing.T, k Kind) {
 	synctest.Test(t, func(t *testing.T) {
 		const permits = 300

@@ -14,7 +14,7 @@ import (
 	"github.com/redis/go-redis/v9"
 
 	"github.com/rratelimiter/rratelimiter/codec"
-	"github.com/rratelimiter/rratelimiter/internal/keys"
+	"github.com/rratelimiter/rratelimiter/internal/redisson"
 )
 
 // record gathers the grants that the server recorded: the times at which clients
@@ -31,7 +31,7 @@ type record struct {
 
 func newRecord(rdb *redis.Client, name string, interval time.Duration) *record {
 	return &record{
-		rdb: rdb, key: keys.For(name, "").Permits, interval: interval,
+		rdb: rdb, key: redisson.KeysOf(name, "").Permits, interval: interval,
 		latest: math.Inf(-1), grants: map[string]grant{},
 	}
 }

@@ -19,14 +19,14 @@ import java.util.concurrent.atomic.AtomicInteger;
  * the client that is meant.
  *
  * <pre>
- * open ID redisson|bucket4j ADDRESS CONNECTIONS   a client
+ * open ID redisson|bucket4j ADDRESS CONNECTIONS          a client
  * close ID
- * make ID PREFIX N LIMIT MILLISECONDS             limiters
- * each ID                                         one permit of each of them; how many got one
- * drain ID MOST                                   permits of the first, until it refuses; how many
- * load ID sync|async CALLERS WARM MILLISECONDS    see Load
- * crowd ID CALLERS FROM TO                        see Crowd
- * version                                         of the JVM
+ * make ID PREFIX N LIMIT MILLISECONDS                    limiters
+ * each ID                                                one permit of each of them; how many got one
+ * drain ID MOST                                          permits of the first, until it refuses; how many
+ * load ID sync|async CALLERS WARM MILLISECONDS EXPONENT  see Load
+ * crowd ID CALLERS FROM TO                               see Crowd
+ * version                                                of the JVM
  * </pre>
  */
 public final class Bench {
@@ -87,7 +87,7 @@ public final class Bench {
             case "drain":
                 return String.valueOf(drain(client, Integer.parseInt(words[2])));
             case "load":
-                return new Load(client.limiters, Integer.parseInt(words[3]), client.count)
+                return new Load(client.limiters, Integer.parseInt(words[3]), client.count, Double.parseDouble(words[6]))
                         .run(words[2].equals("async"), Long.parseLong(words[4]), Long.parseLong(words[5]));
             case "crowd":
                 return new Crowd(client.limiters)

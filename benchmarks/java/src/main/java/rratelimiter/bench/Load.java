@@ -1,6 +1,9 @@
 package rratelimiter.bench;
 
+import com.sun.management.OperatingSystemMXBean;
+import java.lang.management.ManagementFactory;
 import java.util.ArrayList;
+import java.util.Arrays;
 import java.util.List;
 import java.util.concurrent.CountDownLatch;
 import java.util.concurrent.Future;
@@ -8,6 +11,9 @@ import java.util.concurrent.TimeUnit;
 
 /** Callers that ask for one permit after another. */
 final class Load {
+
+    private static final OperatingSystemMXBean SYSTEM =
+            ManagementFactory.getPlatformMXBean(OperatingSystemMXBean.class);
 
     private enum Phase { WARM, MEASURE, OVER }
 
@@ -23,12 +29,15 @@ final class Load {
 
     private final Limiters limiters;
     private final int count;
+    private final double[] shares; // of all draws, up to and with each limiter; null where all are alike
     private final List<Caller> callers = new ArrayList<>();
     private volatile Phase phase = Phase.WARM;
 
-    Load(Limiters limiters, int callers, int count) {
+    /** The exponent is that of Zipf's law, by which callers draw limiters; 0 for all alike. */
+    Load(Limiters limiters, int callers, int count, double exponent) {
         this.limiters = limiters;
         this.count = count;
+        this.shares = exponent == 0 ? null : zipf(count, exponent);
         for (int i = 0; i < callers; i++) {
             Caller caller = new Caller();
             caller.seed = 0x9E3779B97F4A7C15L * (i + 1);
@@ -36,7 +45,23 @@ final class Load {
         }
     }
 
-    /** GRANTED REFUSED ERRORS ALL NANOSECONDS FIRSTERROR HISTOGRAM; ALL counts what was not measured, too. */
+    private static double[] zipf(int count, double exponent) {
+        double[] shares = new double[count];
+        double sum = 0;
+        for (int i = 0; i < count; i++) {
+            sum += Math.pow(i + 1, -exponent);
+            shares[i] = sum;
+        }
+        for (int i = 0; i < count; i++) {
+            shares[i] /= sum;
+        }
+        return shares;
+    }
+
+    /**
+     * GRANTED REFUSED ERRORS ALL NANOSECONDS CPU FIRSTERROR HISTOGRAM; ALL counts what was not measured, too, and CPU
+     * are the nanoseconds of this process.
+     */
     String run(boolean async, long warmMillis, long millis) throws Exception {
         CountDownLatch done = new CountDownLatch(async ? callers.size() : 0);
         List<Future<?>> threads = List.of();
@@ -48,9 +73,11 @@ final class Load {
         Thread.sleep(warmMillis);
         phase = Phase.MEASURE;
         long start = System.nanoTime();
+        long cpuBefore = SYSTEM.getProcessCpuTime();
         Thread.sleep(millis);
         phase = Phase.OVER;
         long nanos = System.nanoTime() - start;
+        long cpu = SYSTEM.getProcessCpuTime() - cpuBefore;
         Pool.join(threads);
         if (!done.await(1, TimeUnit.MINUTES)) {
             throw new IllegalStateException("no answer for a minute");
@@ -67,7 +94,7 @@ final class Load {
                 sum.firstError = caller.firstError;
             }
         }
-        return sum.granted + " " + sum.refused + " " + sum.errors + " " + sum.all + " " + nanos + " "
+        return sum.granted + " " + sum.refused + " " + sum.errors + " " + sum.all + " " + nanos + " " + cpu + " "
                 + Bench.encode(sum.firstError) + " " + sum.latencies.text();
     }
 
@@ -80,6 +107,10 @@ final class Load {
         x ^= x >>> 7;
         x ^= x << 17;
         caller.seed = x;
+        if (shares != null) {
+            int i = Arrays.binarySearch(shares, (x >>> 11) * 0x1p-53);
+            return Math.min(i < 0 ? -i - 1 : i, count - 1);
+        }
         return (int) ((x >>> 33) % count);
     }
 

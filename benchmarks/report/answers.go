@@ -1,0 +1,178 @@
+package report
+
+import (
+	"fmt"
+	"strings"
+
+	"github.com/rratelimiter/rratelimiter/benchmarks/peer"
+)
+
+// The tables that answer what users ask first, of this module by itself or beside
+// few others.
+
+// glance are the loads of the table at a glance.
+var glance = []struct {
+	name              string
+	callers, limiters int
+	ending            string // of the mode
+}{
+	{"1 caller", 1, 1, ""},
+	{"8 callers of one limiter", 8, 1, ""},
+	{"64 callers of one limiter", 64, 1, ""},
+	{"256 callers of one limiter", 256, 1, ""},
+	{"256 callers, 10,000 limiters", 256, manyLimiters, ""},
+	{"the same, skewed", 256, manyLimiters, Skewed},
+}
+
+func glanceTable(r *Results) string {
+	return twice(func(mode string) string {
+		heads := []string{"decisions a second", "p50, µs", "p99, µs"}
+		far := len(r.loads(P50, Delayed, mode)) > 0
+		if far {
+			heads = append(heads, "1 ms away: p50, µs", "p99, µs")
+		}
+		t := newTable("", heads...)
+		for _, g := range glance {
+			k := loadKey(Rate, peer.Ours, mode+g.ending, g.callers, g.limiters)
+			if len(r.Values[k]) == 0 {
+				continue
+			}
+			cells := []string{r.thousands(k) + " thousand", r.medians(P50)(k), r.medians(P99)(k)}
+			if far {
+				k.Network = Delayed
+				cells = append(cells, r.medians(P50)(k), r.medians(P99)(k))
+			}
+			t.row(g.name, cells...)
+		}
+		return t.text()
+	})
+}
+
+// optionsTable is what callers get whom the memory of their process answers.
+func optionsTable(r *Results) string {
+	t := newTable("", "decisions a second", "p50, µs", "p99, µs")
+	for _, option := range []struct{ name, peer, mode string }{
+		{"`WithLease`, granting", peer.OursLease, Granting},
+		{"`WithRefusalCache`, refusing", peer.OursMemory, Refusing},
+	} {
+		for _, callers := range []int{1, 64, 256} {
+			k := loadKey(Rate, option.peer, option.mode, callers, 1)
+			if len(r.Values[k]) > 0 {
+				t.row(option.name+", "+head(k), r.thousands(k)+" thousand", r.medians(P50)(k), r.medians(P99)(k))
+			}
+		}
+	}
+	return t.text()
+}
+
+// costTable is what a decision costs, of this module.
+func costTable(r *Results) string {
+	t := newTable("", "granting: server time, µs", "server CPU, µs", "client CPU, µs", "refusing: server time, µs", "server CPU, µs", "client CPU, µs")
+	for _, g := range glance {
+		var cells []string
+		found := false
+		for _, mode := range []string{Granting, Refusing} {
+			for _, metric := range []string{ServerTime, ServerCPU, ClientCPU} {
+				s := r.Of(loadKey(metric, peer.Ours, mode+g.ending, g.callers, g.limiters))
+				found = found || s.Rounds > 0
+				cells = append(cells, spread(s))
+			}
+		}
+		if found {
+			t.row(g.name, cells...)
+		}
+	}
+	return t.text()
+}
+
+// redisTable is what one Redis can give, where its main thread has a core of its
+// own that does nothing else.
+func redisTable(r *Results) string {
+	t := newTable("thousand decisions a second", "one limiter, granting", "refusing", "10,000 limiters, granting", "refusing", "skewed, granting", "refusing")
+	for _, name := range []string{peer.Ours, peer.Redisson, peer.RedissonAsync, peer.RedisRate, peer.RedisRatePipeline} {
+		var cells []string
+		found := false
+		for _, g := range glance[3:] {
+			for _, mode := range []string{Granting, Refusing} {
+				s := r.Of(loadKey(ServerCPU, name, mode+g.ending, g.callers, g.limiters))
+				cell := ""
+				if s.Rounds > 0 && s.Min > 0 {
+					found = true
+					cell = spread(Summary{1000 / s.Median, 1000 / s.Max, 1000 / s.Min, s.Rounds})
+				}
+				cells = append(cells, cell)
+			}
+		}
+		if found {
+			t.row(bold(name), cells...)
+		}
+	}
+	return t.text()
+}
+
+// besideTable is how long callers wait beside as many bare calls.
+func besideTable(r *Results) string {
+	t := newTable("", "bare calls: p50, µs", "one limiter", "one limiter, timeout 1 s", "a limiter each", "a limiter each, timeout 1 s")
+	for _, callers := range []int{1, 8, 32} {
+		for _, pause := range []string{"", Paused} {
+			bare := Key{Metric: Beside, Peer: peer.EVALSHA, Network: Delayed, Mode: OneLimiter + pause, Callers: callers, Limiters: 1}
+			if len(r.Values[bare]) == 0 {
+				continue
+			}
+			cells := []string{r.plain(bare)}
+			for _, mode := range []string{OneLimiter, OneLimiter + MayWait, OwnLimiter, OwnLimiter + MayWait} {
+				k := bare
+				k.Peer, k.Mode = peer.Ours, mode+pause
+				cells = append(cells, times(r.Ratio(k, bare)))
+			}
+			t.row(head(bare)+pause, cells...)
+		}
+	}
+	return t.text()
+}
+
+func times(s Summary) string {
+	if s.Rounds == 0 {
+		return ""
+	}
+	return spread(s) + "x"
+}
+
+// aloneTable is one caller beside the server, call by call beside a bare script.
+func aloneTable(r *Results) string {
+	t := newTable("", "go-redis as it comes: p50, µs", "against EVALSHA", "`ContextTimeoutEnabled`: p50, µs", "against EVALSHA")
+	row := func(what, name, mode string) {
+		var cells []string
+		for _, ending := range []string{"", Punctual} {
+			k, bare := loadKey(Solo, name, mode+ending, 1, 1), loadKey(Solo, peer.EVALSHA, Plain+ending, 1, 1)
+			ratio := times(r.Ratio(k, bare))
+			if k == bare {
+				ratio = ""
+			}
+			cells = append(cells, r.plain(k), ratio)
+		}
+		if strings.Join(cells, "") != "" {
+			t.row(what, cells...)
+		}
+	}
+	row("EVALSHA of `return 1`", peer.EVALSHA, Plain)
+	row("the same in a goroutine that its caller can leave", peer.EVALSHA, Honoured)
+	for _, mode := range []string{Granting, Refusing} {
+		for _, kind := range []string{Plain, Cancellable} {
+			row(fmt.Sprintf("%s, %s, %s ctx", bold(peer.Ours), mode, kind), peer.Ours, mode+", "+kind)
+		}
+	}
+	return t.text()
+}
+
+// turnsTable is the server's time for one caller, in turn with Redisson's.
+func turnsTable(r *Results) string {
+	t := newTable("server time a decision, µs", peer.Ours, peer.Redisson, "ratio")
+	for _, mode := range []string{Granting, Refusing} {
+		ours, theirs := loadKey(InTurn, peer.Ours, mode, 1, 1), loadKey(InTurn, peer.Redisson, mode, 1, 1)
+		if len(r.Values[ours]) > 0 {
+			t.row(mode, r.plain(ours), r.plain(theirs), times(r.Ratio(ours, theirs)))
+		}
+	}
+	return t.text()
+}

@@ -1,0 +1,106 @@
+package engine
+
+import (
+	"context"
+	"errors"
+	"time"
+
+	"github.com/rratelimiter/rratelimiter/internal/lane"
+	"github.com/rratelimiter/rratelimiter/internal/refusal"
+	"github.com/rratelimiter/rratelimiter/internal/script"
+	"github.com/rratelimiter/rratelimiter/limit"
+	"github.com/rratelimiter/rratelimiter/lua"
+)
+
+// AtHand answers from what the handle has taken ahead or knows to be refused, if
+// it can, without a round trip.
+func (e *Engine) AtHand(ctx context.Context, l *Limiter, permits int64, waits bool) (granted, known bool) {
+	switch {
+	case l.Lease == nil && (waits || l.Refusals == nil) || permits < 1 || ctx.Err() != nil:
+		return false, false
+	case e.takeAhead(ctx, l, permits):
+		return true, true
+	}
+	return false, !waits && l.Refusals.Refuses(permits)
+}
+
+// Acquire takes permits, and waits for them as the wish says.
+func (e *Engine) Acquire(ctx context.Context, l *Limiter, w Wish) (limit.Decision, error) {
+	if w.Figures {
+		if d, ok := l.Refusals.Decision(w.Permits); ok {
+			return d, nil
+		}
+	}
+	before := l.Refusals.Now()
+	a, err := e.request(ctx, l, w)
+	if w.Waits || err != nil || a.Decision.Granted {
+		return a.Decision, err
+	}
+	d := a.Decision
+	if a.AtLeast {
+		d.ResetAfter = 0 // these are not the figures that Take tells
+	}
+	l.Refusals.Note(w.Permits, a.sent, before, d)
+	d = a.Decision
+	if a.AtLeast && w.Figures {
+		d, err = e.lookOn(ctx, l, w.Permits, before, a)
+	}
+	e.confirm(ctx, l)
+	return d, err
+}
+
+// lookOn finds out when so many permits will be free, of which an answer told a
+// lower bound.
+func (e *Engine) lookOn(ctx context.Context, l *Limiter, permits int64, before refusal.Moment, a answer) (limit.Decision, error) {
+	asked := time.Now()
+	wait, err := e.wait(ctx, l, permits)
+	d := a.Decision
+	if err != nil || wait == 0 {
+		return d, err
+	}
+	d.RetryAfter = wait
+	known := d
+	known.ResetAfter -= asked.Sub(a.sent)
+	l.Refusals.Note(permits, asked, before, known)
+	return d, nil
+}
+
+// maxWaitPages bounds how far Take looks for its RetryAfter, in pages of 256
+// members. Beyond, and where a busy limiter's oldest members leave faster than
+// they are read, RetryAfter is early.
+const maxWaitPages = 64
+
+var errLongWait = errors.New("the wait was not found")
+
+// wait asks when so many permits will be free; 0 where it looked in vain.
+func (e *Engine) wait(ctx context.Context, l *Limiter, permits int64) (time.Duration, error) {
+	pages := 0
+	reply, err := e.Read(ctx, l, script.Call{Script: lua.Wait, Args: script.Paged{permits}, Again: func([]any) error {
+		if pages++; pages == maxWaitPages {
+			return errLongWait
+		}
+		return nil
+	}})
+	switch {
+	case errors.Is(err, errLongWait), errors.Is(err, ErrNotInitialized) && l.Fallback != "":
+		return 0, nil // where it has gone since, the next request makes it anew
+	case err != nil:
+		return 0, err
+	}
+	ms, err := Integer(reply)
+	return lane.Millis(ms), err
+}
+
+// confirm has the handle's new refusals last as long as they may.
+func (e *Engine) confirm(ctx context.Context, l *Limiter) {
+	if l.Refusals == nil {
+		return
+	}
+	l.Refusals.Confirm(func() (life time.Duration, ok bool) {
+		ms, err := e.TTL(ctx, l)
+		return lane.Millis(ms), err == nil && ms != -2
+	})
+	if until := l.Refusals.Until(); l.Channel != "" && !until.IsZero() {
+		e.notices.Listen(l.Channel, l.config(), until)
+	}
+}

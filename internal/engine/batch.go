@@ -1,0 +1,283 @@
+package engine
+
+import (
+	"errors"
+	"fmt"
+	"strconv"
+	"sync"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+
+	"github.com/rratelimiter/rratelimiter/internal/lane"
+	"github.com/rratelimiter/rratelimiter/internal/redisson"
+	"github.com/rratelimiter/rratelimiter/internal/script"
+	"github.com/rratelimiter/rratelimiter/limit"
+	"github.com/rratelimiter/rratelimiter/lua"
+)
+
+// maxPermits is the most that one member holds: Redisson packs them in 32 bits.
+const maxPermits = 1<<32 - 1
+
+// maxMembers is how many requests go in one script call where each gets a member
+// of its own, so that none holds the server up.
+const maxMembers = 128
+
+// batch is what one script call decides: requests in the order in which they
+// are served.
+type batch struct {
+	lane.Batch
+	call lane.Call
+
+	group    *group
+	rules    redisson.Rules
+	requests []*request
+	reserved int  // how many runs are kept for others now
+	round    bool // of the line
+	freed    int  // how often permits had been freed before
+	figures  bool
+	audit    bool
+	fallback string
+	ahead    prefetch // permits that are taken ahead
+
+	member  []byte // the attempt's first member, permits for the sum of all requests; nil without members
+	word    any    // the member in a command
+	sent    time.Time
+	answers []lane.Answer
+	joint   script.Joint
+}
+
+// batches are those that are not in use, with room for what small ones need.
+var batches sync.Pool
+
+func newBatch(g *group) *batch {
+	b, ok := batches.Get().(*batch)
+	if !ok {
+		b = &batch{}
+	}
+	b.group, b.rules = g, g.engine.rules
+	return b
+}
+
+// free lets the batch be used anew, save one that was large.
+func (b *batch) free() {
+	if len(b.requests) > lane.MaxRuns {
+		return
+	}
+	clear(b.requests)
+	clear(b.answers)
+	b.Reset()
+	*b = batch{Batch: b.Batch, requests: b.requests[:0], answers: b.answers[:0]}
+	batches.Put(b)
+}
+
+// maxRequests is how many requests one script call may decide.
+func maxRequests(r redisson.Rules) int {
+	if r.Merge || r.Windowed() {
+		return lane.MaxRequests
+	}
+	return maxMembers
+}
+
+// add appends a request, or tells that it must wait for another batch.
+func (b *batch) add(r *request, inLine bool) bool {
+	fallback := ""
+	if r.limiter != nil {
+		fallback = r.limiter.Fallback
+	}
+	if len(b.requests) > 0 && fallback != b.fallback || len(b.requests) == maxRequests(b.rules) || b.Sum+r.Permits > maxPermits ||
+		!b.Add(r.Permits, inLine, b.reserved) {
+		return false
+	}
+	b.fallback = fallback
+	b.requests = append(b.requests, r)
+	b.figures = b.figures || r.Figures
+	return true
+}
+
+// limiter is that of the handle whose request comes first.
+func (b *batch) limiter() *Limiter { return b.requests[0].limiter }
+
+// prepare makes the batch a new attempt, and the call that decides it.
+func (b *batch) prepare() *lane.Call {
+	ids := b.group.engine.ids
+	switch {
+	case b.rules.Windowed():
+		b.member = nil // none is kept
+	case b.rules.Merge:
+		b.member = ids.Next(make([]byte, 0, 21), 1)
+	default:
+		b.member = ids.Next(make([]byte, 0, 21), len(b.requests))
+	}
+	if b.member != nil {
+		redisson.SetPermits(b.member, b.Sum)
+	}
+	b.word = b.member
+	b.sent = time.Now()
+	keys := b.group.keys
+	shared := b.limiter().shared.Load()
+	if shared != nil {
+		keys = shared
+	}
+	// Where nothing in Redis would tell that a window's batch was decided, it is
+	// not repeated after a lost answer.
+	b.call = lane.Call{Call: script.Call{Script: lua.Acquire, Keys: keys, Args: b, Repeat: !b.rules.Windowed()}, Owner: b}
+	if flags := b.flags(); shared != nil && len(b.requests) == 1 && (flags == "" || flags == "a") {
+		b.joint = script.Joint{Script: lua.AcquireMany, Args: [2]any{b.word, lane.Number(b.Sum)}, Early: flags == ""}
+		b.call.Joint = &b.joint
+	}
+	return &b.call
+}
+
+// Append appends the arguments of the acquire script.
+func (b *batch) Append(all []any, a script.Attempt) []any {
+	before := len(all)
+	age, token := attemptWords(a)
+	all = append(all, b.word, lane.Number(b.Sum), b.fallback, b.flags(), age, token)
+	if len(b.requests) > 1 {
+		all = b.Args(append(all, b.Line))
+	}
+	for len(all) > before+1 && all[len(all)-1] == "" {
+		all = all[:len(all)-1]
+	}
+	if len(all) == before+2 && b.Sum == 1 {
+		all = all[:before+1] // each argument costs the server a little
+	}
+	return all
+}
+
+// attemptWords are what tells a script of the attempts before.
+func attemptWords(a script.Attempt) (age, token string) {
+	if a.Age >= 0 {
+		age = formatAge(a.Age)
+	}
+	if !a.Repeated { // else what it stood for may have been done
+		token = a.Token
+	}
+	return age, token
+}
+
+// flags returns the letters that tell the script how to decide.
+func (b *batch) flags() string {
+	flags := ""
+	if b.figures {
+		flags += "f"
+	}
+	if b.audit {
+		flags += "a"
+	}
+	return flags + b.rules.Letters()
+}
+
+// formatAge returns the age of an attempt in milliseconds, with room for what
+// clocks of two servers may differ by.
+func formatAge(age time.Duration) string {
+	return strconv.FormatInt((age + time.Second).Milliseconds(), 10)
+}
+
+// Landed tells the callers what came of the batch. Where another client's member
+// has the same short id, or the limiter turned out not to be shared, the batch is
+// asked for anew.
+func (b *batch) Landed(c *lane.Call) (again bool) {
+	reply, err := c.Outcome()
+	l := b.limiter()
+	switch {
+	case isWord(reply, "keys"):
+		l.shared.Store(nil)
+		b.prepare()
+		return true
+	case isTaken(reply, err):
+		b.group.engine.ids.Skip()
+		b.prepare()
+		return true
+	}
+	var o outcome
+	if err != nil {
+		err = b.group.engine.explain(b.group.keys.Names(), err)
+	} else {
+		if _, short := reply.(int64); short && l.shared.Load() == nil {
+			l.shared.Store(l.Keys.Pick(0, 1, 3))
+		}
+		o, err = b.parse(reply)
+	}
+	b.group.landed(b, o, err)
+	return false
+}
+
+// Progressed has the callers of a batch that takes several calls wait on: the server
+// answers.
+func (b *batch) Progressed() {
+	b.group.mu.Lock()
+	defer b.group.mu.Unlock()
+	now := time.Now()
+	for _, r := range b.requests {
+		if r != aheadRequest {
+			r.asked = now
+		}
+	}
+	if b.round {
+		b.group.watchRound(now)
+	}
+}
+
+// isWord tells whether a script answered with a word alone.
+func isWord(reply any, word string) bool {
+	words, _ := reply.([]any)
+	return len(words) == 1 && words[0] == word
+}
+
+// isTaken tells whether the script knows the attempt's identity as another's:
+// those of old layouts are short. Where it is in doubt whether an attempt has
+// run, no answer says so.
+func isTaken(reply any, err error) bool {
+	if err != nil {
+		_, isAnswer := errors.AsType[redis.Error](err)
+		return isAnswer && !errors.Is(err, script.ErrLost) && script.Code(err) == "LATE"
+	}
+	return isWord(reply, "taken")
+}
+
+// outcome is the acquire script's answer to a batch.
+type outcome struct {
+	lane.Outcome
+
+	interval  time.Duration
+	keep      time.Duration // the keep-alive time that the attempt started anew; 0 for none
+	windowEnd int64         // epoch ms, where the value counts a fixed window
+}
+
+func (b *batch) parse(reply any) (o outcome, err error) {
+	if short, ok := reply.(int64); ok {
+		o.Limit, o.Taken, o.interval = b.Sum, max(0, short), time.Duration(b.limiter().interval.Load())
+		if short < 0 {
+			o.Waits = []int64{-short}
+		}
+		return o, nil
+	}
+	numbers, err := lane.Integers(reply, 6)
+	if err != nil {
+		return outcome{}, err
+	}
+	o.Limit, o.Free, o.Taken, o.Waits = numbers[0], numbers[1], numbers[2], numbers[6:]
+	o.interval, o.Reset, o.keep = lane.Millis(numbers[3]), lane.Millis(numbers[4]), lane.Millis(numbers[5])
+	if b.rules.Windowed() && len(o.Waits) > 0 {
+		o.windowEnd, o.Waits = o.Waits[0], o.Waits[1:]
+	}
+	return o, nil
+}
+
+// answer is what the request at that place is told.
+func (b *batch) answer(place int, err error) answer {
+	if err != nil {
+		return answer{err: err}
+	}
+	a := answer{Answer: b.answers[place], sent: b.sent}
+	if a.Exceeds {
+		a.err = errExceeds(b.requests[place].Permits, a.Decision.Limit)
+	}
+	return a
+}
+
+func errExceeds(permits, rate int64) error {
+	return fmt.Errorf("%w: %d permits of %d an interval; ask for fewer or raise the rate", limit.ErrPermitsExceedRate, permits, rate)
+}

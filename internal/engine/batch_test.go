@@ -1,0 +1,308 @@
+package engine
+
+import (
+	"errors"
+	"fmt"
+	"strconv"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+	"pgregory.net/rapid"
+
+	"github.com/rratelimiter/rratelimiter/internal/lane"
+	"github.com/rratelimiter/rratelimiter/internal/redisson"
+	"github.com/rratelimiter/rratelimiter/internal/redistest"
+	"github.com/rratelimiter/rratelimiter/internal/script"
+	"github.com/rratelimiter/rratelimiter/limit"
+)
+
+func newTestEngine(rdb script.Redis) *Engine {
+	return New(rdb, script.DefaultTimeout, redisson.NewestRules, redisson.NewIdentities(redisson.NewestRules.Layout))
+}
+
+func testLimiter(name, fallback string) *Limiter {
+	return &Limiter{Name: name, Keys: script.KeysOf(redisson.KeysOf(name, "id").List()...), Fallback: fallback}
+}
+
+func newTestBatch() *batch { return &batch{rules: redisson.NewestRules} }
+
+func newTestRequest(permits int64) *request { return &request{Wish: Wish{Permits: permits}} }
+
+func requestWithFallback(permits int64, fallback string) *request {
+	return &request{Wish: Wish{Permits: permits}, limiter: &Limiter{Fallback: fallback}}
+}
+
+// wish is one request of a drawn batch.
+type wish struct {
+	permits int64
+	inLine  bool
+}
+
+func drawWishes(t *rapid.T, highest int64) []wish {
+	line := rapid.SliceOfN(rapid.Int64Range(1, highest), 0, 12).Draw(t, "line")
+	tries := rapid.SliceOfN(rapid.Int64Range(1, highest), 0, 12).Draw(t, "tries")
+	var wishes []wish
+	for _, permits := range line {
+		wishes = append(wishes, wish{permits, true})
+	}
+	for _, permits := range tries {
+		wishes = append(wishes, wish{permits, false})
+	}
+	if len(wishes) == 0 {
+		wishes = append(wishes, wish{1, false})
+	}
+	return wishes
+}
+
+func batchOf(t *rapid.T, wishes []wish) *batch {
+	b := newTestBatch()
+	for _, w := range wishes {
+		if !b.add(newTestRequest(w.permits), w.inLine) {
+			t.Fatalf("a batch of %d requests does not hold one more", len(b.requests))
+		}
+	}
+	return b
+}
+
+// told is what matters of the answer to one request.
+type told struct {
+	granted, exceeds, unasked bool
+	remaining                 int64
+}
+
+// serveOneByOne is what a batch stands for: requests taken one after another,
+// in the line only until one of it does not fit.
+func serveOneByOne(wishes []wish, rate, free int64) (answers []told, taken int64) {
+	blocked := false
+	left := free
+	for _, w := range wishes {
+		var a told
+		switch {
+		case w.permits > rate:
+			a.exceeds = true
+		case w.inLine && blocked:
+			a.unasked = true
+		case w.permits <= left:
+			a.granted = true
+			left -= w.permits
+			taken += w.permits
+		default:
+			blocked = blocked || w.inLine
+		}
+		a.remaining = max(0, left)
+		answers = append(answers, a)
+	}
+	return answers, taken
+}
+
+// tell returns what the requests of a batch are told.
+func tell(b *batch, o outcome) []answer {
+	b.answers = b.Answers(nil, o.Outcome)
+	var all []answer
+	for i := range b.requests {
+		all = append(all, b.answer(i, nil))
+	}
+	return all
+}
+
+func toldBy(answers []answer) []told {
+	var all []told
+	for _, a := range answers {
+		all = append(all, told{
+			granted:   a.Decision.Granted,
+			exceeds:   errors.Is(a.err, limit.ErrPermitsExceedRate),
+			remaining: a.Decision.Remaining,
+		})
+	}
+	return all
+}
+
+func TestAnswersAreThoseOfRequestsTakenOneByOne(t *testing.T) {
+	t.Parallel()
+	rapid.Check(t, func(t *rapid.T) {
+		rate := rapid.Int64Range(1, 12).Draw(t, "rate")
+		free := rapid.Int64Range(-5, rate).Draw(t, "free")
+		wishes := drawWishes(t, 14)
+		want, taken := serveOneByOne(wishes, rate, free)
+		for i := range want {
+			want[i].unasked = false // one in a run with the refused one is answered like it
+		}
+
+		o := outcome{Outcome: lane.Outcome{Limit: rate, Free: free, Taken: taken}}
+		assert.Equal(t, want, toldBy(tell(batchOf(t, wishes), o)))
+
+		// The script may tell what was free for what was taken: the walk ends
+		// the same.
+		o.Taken = free
+		assert.Equal(t, want, toldBy(tell(batchOf(t, wishes), o)))
+	})
+}
+
+func TestAnswersGiveEachRefusedRunItsWait(t *testing.T) {
+	t.Parallel()
+	b := newTestBatch()
+	for _, w := range []wish{{3, true}, {3, true}, {4, true}, {9, false}, {5, false}, {5, false}, {1, false}, {2, false}} {
+		require.True(t, b.add(newTestRequest(w.permits), w.inLine))
+	}
+	// 5 of 8 are free: the first 3 fits, the second blocks the 4, 9 exceeds the
+	// rate, both 5 are refused, 1 fits, 2 is refused.
+	answers := tell(b, outcome{Outcome: lane.Outcome{Limit: 8, Free: 5, Taken: 4, Reset: time.Second, Waits: []int64{10, -20, 30}}})
+	type row struct {
+		granted, atLeast, inLine bool
+		after                    time.Duration
+	}
+	var got []row
+	for _, a := range answers {
+		got = append(got, row{a.Decision.Granted, a.AtLeast, a.Unasked, a.Decision.RetryAfter})
+	}
+	assert.Equal(t, []row{
+		{granted: true},
+		{after: 10 * time.Millisecond},
+		{inLine: true},
+		{},
+		{after: 20 * time.Millisecond, atLeast: true},
+		{after: 20 * time.Millisecond, atLeast: true},
+		{granted: true},
+		{after: 30 * time.Millisecond},
+	}, got)
+	assert.ErrorIs(t, answers[3].err, limit.ErrPermitsExceedRate)
+}
+
+// What the script grants and how many waits it tells must be what the walk in
+// Go takes them for.
+func TestAnswersWalkAsTheScriptDoes(t *testing.T) {
+	t.Parallel()
+	rdb, m := redistest.Mini(t)
+	m.SetTime(time.Date(2030, 1, 1, 0, 0, 0, 0, time.UTC))
+	e := newTestEngine(rdb)
+	round := 0
+	ctx := t.Context()
+	rapid.Check(t, func(t *rapid.T) {
+		round++
+		rate := rapid.Int64Range(1, 12).Draw(t, "rate")
+		inUse := rapid.Int64Range(0, rate).Draw(t, "in use")
+		wishes := drawWishes(t, 14)
+		l := testLimiter("walk"+strconv.Itoa(round), fmt.Sprintf("%d 3600000 0 0", rate))
+		if inUse > 0 {
+			if a, err := e.Acquire(ctx, l, Wish{Permits: inUse}); err != nil || !a.Granted {
+				t.Fatal(a, err)
+			}
+		}
+
+		b := batchOf(t, wishes)
+		b.group = &group{engine: e, keys: l.Keys}
+		for _, r := range b.requests {
+			r.limiter = l
+		}
+		b.fallback = l.Fallback
+		b.figures = rapid.Bool().Draw(t, "figures")
+		b.audit = rapid.Bool().Draw(t, "audit")
+		reply, err := b.prepare().Run(ctx, e.conn)
+		if err != nil {
+			t.Fatal(err)
+		}
+		o, err := b.parse(reply)
+		if err != nil {
+			t.Fatal(err)
+		}
+		want, taken := serveOneByOne(wishes, rate, rate-inUse)
+		refusedRuns := map[int]bool{}
+		place, possible := 0, false
+		for i, r := range b.Runs() {
+			for range r.Count {
+				a := want[place]
+				if !a.granted && !a.exceeds && !a.unasked {
+					refusedRuns[i] = true
+				}
+				possible = possible || !a.exceeds
+				place++
+			}
+		}
+		for i := range want {
+			want[i].unasked = false
+		}
+		assert.Equal(t, taken, o.Taken, "taken")
+		assert.Len(t, o.Waits, len(refusedRuns), "waits")
+		if _, short := reply.(int64); short { // one request, and no figures are wanted
+			assert.Equal(t, want[0].granted, tell(b, o)[0].Decision.Granted)
+		} else if possible {
+			if len(b.requests) > 1 || b.figures {
+				assert.Equal(t, rate-inUse, o.Free, "free")
+			}
+			assert.Equal(t, want, toldBy(tell(b, o)))
+		}
+	})
+}
+
+func TestBatchLimits(t *testing.T) {
+	t.Parallel()
+
+	t.Run("permits fit in a member", func(t *testing.T) {
+		t.Parallel()
+		b := newTestBatch()
+		require.True(t, b.add(newTestRequest(maxPermits-1), false))
+		assert.False(t, b.add(newTestRequest(2), false))
+		assert.True(t, b.add(newTestRequest(1), false))
+		assert.False(t, b.add(newTestRequest(1), false))
+		assert.Equal(t, int64(maxPermits), b.Sum)
+		assert.Len(t, b.requests, 2)
+	})
+
+	t.Run("runs", func(t *testing.T) {
+		t.Parallel()
+		b := newTestBatch()
+		for i := range lane.MaxRuns {
+			require.True(t, b.add(newTestRequest(int64(i%2+1)), false))
+		}
+		assert.False(t, b.add(newTestRequest(1), false), "a run too many")
+		assert.True(t, b.add(newTestRequest(2), false), "one more of the last run")
+		assert.Len(t, b.Runs(), lane.MaxRuns)
+		assert.Len(t, b.requests, lane.MaxRuns+1)
+		assert.LessOrEqual(t, len(b.Append(nil, script.Attempt{Age: -1})), 7+2*lane.MaxRuns)
+	})
+
+	t.Run("arguments", func(t *testing.T) {
+		t.Parallel()
+		first := script.Attempt{Age: -1}
+		b := newTestBatch()
+		require.True(t, b.add(newTestRequest(1), false))
+		assert.Len(t, b.Append(nil, first), 1, "one permit goes without saying")
+		b.fallback = "10 1000 0 0"
+		assert.Equal(t, []any{"1", "10 1000 0 0"}, b.Append(nil, first)[1:], "but before what else there is")
+		b = newTestBatch()
+		require.True(t, b.add(newTestRequest(2), false))
+		assert.Equal(t, []any{"2"}, b.Append(nil, first)[1:])
+	})
+
+	t.Run("requests", func(t *testing.T) {
+		t.Parallel()
+		b := newTestBatch()
+		for range lane.MaxRequests {
+			require.True(t, b.add(newTestRequest(1), false))
+		}
+		assert.False(t, b.add(newTestRequest(1), false))
+		assert.Len(t, b.Runs(), 1)
+		assert.Equal(t, lane.Run{Permits: 1, Count: lane.MaxRequests}, b.Runs()[0])
+	})
+
+	t.Run("one configuration", func(t *testing.T) {
+		t.Parallel()
+		b := newTestBatch()
+		require.True(t, b.add(requestWithFallback(1, "1 1 0 0"), false))
+		assert.False(t, b.add(requestWithFallback(1, "2 1 0 0"), false))
+		assert.False(t, b.add(newTestRequest(1), false))
+		assert.True(t, b.add(requestWithFallback(1, "1 1 0 0"), false))
+	})
+
+	t.Run("the line's requests are runs of their own", func(t *testing.T) {
+		t.Parallel()
+		b := newTestBatch()
+		require.True(t, b.add(newTestRequest(1), true))
+		require.True(t, b.add(newTestRequest(1), true))
+		require.True(t, b.add(newTestRequest(1), false))
+		assert.Equal(t, []lane.Run{{Permits: 1, Count: 2, InLine: true}, {Permits: 1, Count: 1}}, b.Runs())
+		assert.Equal(t, 2, b.Line)
+	})
+}

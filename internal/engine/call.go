@@ -1,0 +1,96 @@
+package engine
+
+import (
+	"context"
+	"errors"
+	"slices"
+
+	"github.com/rratelimiter/rratelimiter/internal/lane"
+	"github.com/rratelimiter/rratelimiter/internal/notify"
+	"github.com/rratelimiter/rratelimiter/internal/redisson"
+	"github.com/rratelimiter/rratelimiter/internal/script"
+	"github.com/rratelimiter/rratelimiter/lua"
+)
+
+// Read makes a call that may be made any number of times.
+func (e *Engine) Read(ctx context.Context, l *Limiter, c script.Call) (any, error) {
+	c.Keys, c.Repeat, c.Reads = l.Keys, true, true
+	return e.call(ctx, l.Keys, false, func() (any, error) { return c.Run(ctx, e.conn) })
+}
+
+// Change makes a call, once, that changes the limiter: leases end before it, and
+// callers that wait for permits ask anew when it is done.
+func (e *Engine) Change(ctx context.Context, l *Limiter, c script.Call) (any, error) {
+	if c.Keys == nil {
+		c.Keys = l.Keys
+	}
+	return e.call(ctx, l.Keys, true, func() (any, error) {
+		e.recall(ctx, l)
+		defer e.changed(l)
+		return c.Run(ctx, e.conn)
+	})
+}
+
+func (e *Engine) changed(l *Limiter) {
+	e.Changed(l.config())
+	if l.Channel != "" {
+		e.notices.Announce(l.Channel)
+	}
+}
+
+// Rename moves the limiter to other keys.
+func (e *Engine) Rename(ctx context.Context, l *Limiter, to redisson.Keys) error {
+	keys := script.KeysOf(slices.Concat(l.Keys.Names(), to.List())...)
+	_, err := e.Change(ctx, l, script.Call{Script: lua.Rename, Keys: keys, Args: script.Constant{}})
+	e.Granted(to.Config)
+	if l.Channel != "" {
+		e.notices.Announce(notify.Channel(to.Value))
+	}
+	if err == nil {
+		e.Changed(to.Config)
+	}
+	return err
+}
+
+// call runs f, which ends when ctx does. The error of one that writes then says
+// that it was under way.
+func (e *Engine) call(ctx context.Context, keys *script.Keys, writes bool, f func() (any, error)) (any, error) {
+	if err := ctx.Err(); err != nil {
+		return nil, err
+	}
+	if err := e.Begin(); err != nil {
+		return nil, err
+	}
+	defer e.End()
+	reply, err := f()
+	if err == nil {
+		return reply, nil
+	}
+	ended := ctx.Err()
+	switch {
+	case ended == nil:
+		return nil, e.explain(keys.Names(), err)
+	case writes && errors.Is(err, script.ErrLost):
+		return nil, underWay(ended)
+	}
+	return nil, ended
+}
+
+// TTL returns how many milliseconds the limiter lives: -1 where that has no end,
+// -2 where there is no limiter.
+func (e *Engine) TTL(ctx context.Context, l *Limiter) (int64, error) {
+	reply, err := e.Read(ctx, l, script.Call{Script: lua.TTL, Args: script.Constant{}})
+	if err != nil {
+		return 0, err
+	}
+	return Integer(reply)
+}
+
+// Integer checks that a script answered an integer.
+func Integer(reply any) (int64, error) {
+	numbers, err := lane.Integers([]any{reply}, 1)
+	if err != nil {
+		return 0, err
+	}
+	return numbers[0], nil
+}

@@ -1,0 +1,94 @@
+package engine
+
+import (
+	"context"
+	"time"
+)
+
+// crowd is those who wait for one limiter beside others. Its group's lock guards
+// it.
+type crowd struct {
+	waiting map[*multi]struct{}
+	asked   time.Time // when the last question was sent that has its answer
+	claimed time.Time // when one of them last went to keep the limiter alive
+}
+
+// wake has all ask again.
+func (c *crowd) wake() {
+	for m := range c.waiting {
+		select {
+		case m.woken <- struct{}{}:
+		default:
+		}
+	}
+}
+
+// join has all changes of the limiter wake the caller.
+func (c *crowd) join(m *multi) {
+	if len(c.waiting) == 0 {
+		*c = crowd{waiting: make(map[*multi]struct{})}
+	}
+	c.waiting[m] = struct{}{}
+}
+
+// wait returns when it is time to ask again: when those that refused could grant,
+// or before; false where the deadline is sooner.
+func (m *multi) wait(ctx context.Context, v verdict) (bool, error) {
+	at := time.Now().Add(v.wait)
+	last := at
+	if m.deadline.Before(at) {
+		last = m.deadline
+	}
+	for {
+		if err := m.engine.Closed(); err != nil {
+			return false, err
+		}
+		next, mine := m.keepAlive(v.keeps, last)
+		if mine {
+			return true, nil
+		}
+		timer := time.NewTimer(time.Until(next))
+		select {
+		case <-m.woken:
+			timer.Stop()
+			return time.Now().Before(m.deadline), m.engine.Closed()
+		case <-timer.C:
+			if next.Equal(last) {
+				return last.Equal(at), nil
+			}
+		case <-ctx.Done():
+			timer.Stop()
+			return false, ctx.Err()
+		}
+	}
+}
+
+// secondTry is the part of a keep-alive time, one in so many, after which another
+// asks where the one whose turn it was has no answer.
+const secondTry = 4 * keepAliveShare
+
+// keepAlive tells whether the caller is to ask now to keep its limiters alive:
+// one of those who wait for a limiter does it for all. Else it returns when to
+// look again, last at the latest.
+func (m *multi) keepAlive(keeps []time.Duration, last time.Time) (next time.Time, mine bool) {
+	now := time.Now()
+	next = last
+	for i, g := range m.groups {
+		if keeps[i] == 0 {
+			continue
+		}
+		g.mu.Lock()
+		due := g.crowd.asked.Add(keeps[i] / keepAliveShare)
+		if again := g.crowd.claimed.Add(keeps[i] / secondTry); again.After(due) {
+			due = again
+		}
+		if !due.After(now) {
+			g.crowd.claimed, mine = now, true
+		}
+		g.mu.Unlock()
+		if due.Before(next) {
+			next = due
+		}
+	}
+	return next, mine
+}

@@ -1,0 +1,266 @@
+// Package engine takes permits of RateLimiters: the requests of each limiter in
+// batches, its waiting line, what must be alone, and several limits at once.
+package engine
+
+import (
+	"context"
+	"maps"
+	"slices"
+	"sync"
+	"time"
+
+	"github.com/rratelimiter/rratelimiter/internal/lane"
+	"github.com/rratelimiter/rratelimiter/internal/notify"
+	"github.com/rratelimiter/rratelimiter/internal/redisson"
+	"github.com/rratelimiter/rratelimiter/internal/refusal"
+	"github.com/rratelimiter/rratelimiter/internal/script"
+)
+
+// Engine serves the limiters of one Client.
+type Engine struct {
+	conn     *script.Conn
+	lanes    *lane.Lanes
+	rules    redisson.Rules
+	ids      *redisson.Identities
+	refusals refusal.Counts
+	notices  *notify.Notices
+	made     time.Time
+	taken    grantTimes // for Release
+
+	mu     sync.Mutex        // taken last, after a group's
+	groups map[string]*group // by config key, as long as somebody uses them or a lease lives
+	active int               // calls and background work under way
+	closed bool
+	idle   chan struct{} // closed when closed and nothing is active
+	watch  lane.Watch    // requests without a time of their own
+}
+
+// New returns an Engine whose questions to rdb are answered within timeout.
+func New(rdb script.Redis, timeout time.Duration, rules redisson.Rules, ids *redisson.Identities) *Engine {
+	conn := script.NewConn(rdb, timeout)
+	e := &Engine{
+		conn: conn, lanes: lane.New(conn), rules: rules, ids: ids, made: time.Now(),
+		groups: make(map[string]*group), idle: make(chan struct{}),
+	}
+	e.watch = lane.NewWatch(&e.mu, timeout)
+	e.notices = notify.New(rdb, notify.Host{ID: ids.Origin(), Begin: e.Begin, End: e.End, Heard: e.noticed})
+	return e
+}
+
+// Close fails the callers that wait, and returns when all other work is done or
+// ctx ends.
+func (e *Engine) Close(ctx context.Context) error {
+	e.notices.Stop()
+	defer e.refusals.Forget()
+	e.mu.Lock()
+	var groups []*group
+	if !e.closed {
+		e.closed = true
+		if e.active == 0 {
+			close(e.idle)
+		}
+		groups = slices.Collect(maps.Values(e.groups))
+	}
+	e.mu.Unlock()
+	for _, g := range groups {
+		g.close()
+	}
+	defer e.lanes.Close()
+	select {
+	case <-e.idle:
+		return nil
+	default:
+	}
+	select {
+	case <-e.idle:
+		return nil
+	case <-ctx.Done():
+		return ctx.Err()
+	}
+}
+
+// Begin counts a call in; End counts it out.
+func (e *Engine) Begin() error {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	if e.closed {
+		return ErrClosed
+	}
+	e.active++
+	return nil
+}
+
+// End ends what Begin began.
+func (e *Engine) End() {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	e.endLocked()
+}
+
+func (e *Engine) endLocked() {
+	e.active--
+	if e.closed && e.active == 0 {
+		close(e.idle)
+	}
+}
+
+// Closed returns ErrClosed once the Engine is closed.
+func (e *Engine) Closed() error {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	if e.closed {
+		return ErrClosed
+	}
+	return nil
+}
+
+// enter counts a caller in at the limiter's group, and leave counts it out; a
+// request's own has it watched. A group that nobody uses is forgotten.
+func (e *Engine) enter(ctx context.Context, l *Limiter, r *request) (*group, error) {
+	return e.enterBy(e.lanes.Of(ctx, l.config()), l, r)
+}
+
+// enterBy is enter for a limiter to which that lane leads.
+func (e *Engine) enterBy(to *lane.Lane, l *Limiter, r *request) (*group, error) {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	if e.closed {
+		return nil, ErrClosed
+	}
+	e.active++
+	g := e.groups[l.config()]
+	if g == nil {
+		g = &group{engine: e, keys: l.Keys}
+		g.gathered = g.room[:0]
+		e.groups[l.config()] = g
+	}
+	if g.lane.Load() != to {
+		g.lane.Store(to)
+	}
+	g.users++
+	if r != nil {
+		r.group = g
+		if r.watched() {
+			e.watch.Add(&r.Pending, r, r.since)
+		}
+	}
+	return g, nil
+}
+
+// finish lets go of an answered request. One that the line or the watch may still
+// know is not used anew.
+func (e *Engine) finish(r *request) (answer, error) {
+	known := !e.unwatch(r) || r.Waits
+	a := r.answer
+	if !known {
+		*r = request{}
+		requests.Put(r)
+	}
+	return a, a.err
+}
+
+// unwatch tells whether the watch leaves the request alone from now on.
+func (e *Engine) unwatch(r *request) bool {
+	if !r.watched() {
+		return true
+	}
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	return e.watch.Remove(&r.Pending)
+}
+
+func (e *Engine) leave(g *group) {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	g.users--
+	if g.users == 0 {
+		delete(e.groups, g.config())
+	}
+	e.endLocked()
+}
+
+// stay counts background work of a group in, for a caller that is in itself.
+func (e *Engine) stay(g *group) {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	e.active++
+	g.users++
+}
+
+// visit has f do something with the limiter's group, whose lock is held, if there
+// is one.
+func (e *Engine) visit(key string, f func(g *group)) {
+	e.mu.Lock()
+	g := e.groups[key]
+	if g != nil {
+		g.users++
+		e.active++
+	}
+	e.mu.Unlock()
+	if g != nil {
+		defer e.leave(g)
+		g.mu.Lock()
+		defer g.mu.Unlock()
+		f(g)
+	}
+}
+
+// NewRefusals returns what a handle of the limiter remembers of refusals.
+func (e *Engine) NewRefusals(key string) *refusal.Cache { return e.refusals.NewCache(key) }
+
+// Changed is told that the limiter of that config key was changed. Callers that
+// wait for it ask at once, and its leases end.
+func (e *Engine) Changed(key string) { e.freed(key, true) }
+
+// freed is told that permits of the limiter may have become free.
+func (e *Engine) freed(key string, changed bool) {
+	e.refusals.Changed(key)
+	e.visit(key, func(g *group) {
+		if changed {
+			g.endLeases()
+		}
+		g.nudge()
+	})
+}
+
+// noticed is told that another program changed the limiter: those that remember
+// refusals or wait for several limiters ask anew.
+func (e *Engine) noticed(key string) {
+	e.refusals.Changed(key)
+	e.visit(key, func(g *group) { g.crowd.wake() })
+}
+
+// Groups returns how many limiters the Engine remembers, for tests.
+func (e *Engine) Groups() int {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	return len(e.groups)
+}
+
+// Active returns how many calls and how much background work is under way, for
+// tests.
+func (e *Engine) Active() int {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	return e.active
+}
+
+// Waiting returns how many requests for the limiter have gathered or stand in
+// line, for tests.
+func (e *Engine) Waiting(l *Limiter) int {
+	e.mu.Lock()
+	g := e.groups[l.config()]
+	e.mu.Unlock()
+	if g == nil {
+		return 0
+	}
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	n := 0
+	for _, r := range slices.AppendSeq(slices.Clone(g.gathered), g.line.all()) {
+		if r.State == lane.Gathered {
+			n++
+		}
+	}
+	return n
+}

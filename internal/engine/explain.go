@@ -1,0 +1,73 @@
+package engine
+
+import (
+	"context"
+	"errors"
+	"fmt"
+
+	"github.com/redis/go-redis/v9"
+
+	"github.com/rratelimiter/rratelimiter/internal/script"
+	"github.com/rratelimiter/rratelimiter/limit"
+	"github.com/rratelimiter/rratelimiter/lua"
+)
+
+// Errors of the engine's own.
+var (
+	ErrNotInitialized = errors.New("limiter has no rate")
+	ErrClosed         = errors.New("client is closed")
+)
+
+// Error says which limiter and which call an error speaks of.
+type Error struct {
+	Op   string
+	Name string
+	Err  error
+}
+
+func (e *Error) Error() string { return fmt.Sprintf("rratelimiter: %s %q: %v", e.Op, e.Name, e.Err) }
+
+func (e *Error) Unwrap() error { return e.Err }
+
+// explain turns what a script or go-redis answered into an error that callers
+// can test for and act on.
+func (e *Engine) explain(keys []string, err error) error {
+	if err == nil || errors.Is(err, limit.ErrUnavailable) {
+		return err
+	}
+	if answer, ok := errors.AsType[redis.Error](err); ok {
+		switch script.Code(answer) {
+		case "NOTINIT":
+			return fmt.Errorf("%w; call TrySetRate first, or give the handle one by WithDefault", ErrNotInitialized)
+		case "CORRUPT":
+			if key, field, why, ok := script.Corrupt(answer.Error(), keys); ok {
+				return fmt.Errorf("%w: key %q: %s %s; SetRate or Delete cures it", limit.ErrCorrupt, key, field, why)
+			}
+		case "WRONGTYPE":
+			return e.explainType(keys, err)
+		}
+	}
+	return script.Explain(err, keys, "", "name the limiter without braces or with one hash tag, as in \"{shop}orders\"")
+}
+
+// explainType finds the key of the wrong type.
+func (e *Engine) explainType(keys []string, err error) error {
+	want := []string{"hash", "string", "string", "zset", "zset"}
+	fields := []string{"config", "value", "value", "permits", "permits"}
+	ctx, cancel := context.WithTimeout(context.Background(), e.conn.AttemptTimeout())
+	defer cancel()
+	var reply any
+	readErr := script.Guard(func() (err error) {
+		reply, err = script.Read(ctx, e.conn, lua.Types, script.KeysOf(keys[:len(want)]...))
+		return err
+	})
+	types, _ := reply.([]any)
+	if readErr == nil && len(types) == len(want) {
+		for i, got := range types {
+			if got != want[i] && got != "none" {
+				return fmt.Errorf("%w: key %q: %s is of type %v, not %s; remove the key", limit.ErrCorrupt, keys[i], fields[i], got, want[i])
+			}
+		}
+	}
+	return fmt.Errorf("%w: keys %q: %w", limit.ErrCorrupt, keys, err)
+}

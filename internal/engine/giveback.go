@@ -1,0 +1,93 @@
+package engine
+
+import (
+	"context"
+	"time"
+
+	"github.com/rratelimiter/rratelimiter/internal/redisson"
+	"github.com/rratelimiter/rratelimiter/internal/script"
+	"github.com/rratelimiter/rratelimiter/lua"
+)
+
+// grant is permits of one member that are to be given back.
+type grant struct {
+	member    []byte // nil where none are kept
+	permits   int64
+	sent      time.Time // when they were asked for
+	windowEnd int64     // epoch ms, where the value counts a fixed window
+}
+
+// grants returns what these requests, by their places in the batch, were
+// granted of it, and permits that were taken ahead.
+func (b *batch) grants(places []int, ahead int64, o outcome) []grant {
+	all := grant{permits: ahead, sent: b.sent, windowEnd: o.windowEnd}
+	var each []grant
+	for _, place := range places {
+		one := all
+		one.permits = b.requests[place].Permits
+		all.permits += one.permits
+		if b.member != nil && !b.rules.Merge {
+			one.member = redisson.WithPermits(redisson.Later(b.member, place), one.permits)
+			each = append(each, one)
+		}
+	}
+	if each != nil || all.permits == 0 {
+		return each
+	}
+	if b.member != nil {
+		all.member = redisson.WithPermits(b.member, o.Taken)
+	}
+	return []grant{all}
+}
+
+// giveBack returns grants that nobody wants, one after another, beside flights but
+// ahead of turns: a Release would take them for its own. Where that fails the
+// permits come back an interval after they were granted. back is closed when all
+// is done. g.mu is held.
+func (g *group) giveBack(grants ...grant) (back <-chan struct{}) {
+	done := make(chan struct{})
+	g.engine.stay(g)
+	g.returns++
+	g.lane.Load().Go(func(ctx context.Context) {
+		defer g.engine.leave(g)
+		for _, one := range grants {
+			_ = script.Guard(func() error { return g.returnGrant(ctx, one) })
+		}
+		g.mu.Lock()
+		defer g.mu.Unlock()
+		g.returns--
+		close(done)
+		g.nudge()
+	})
+	return done
+}
+
+// undo returns what gives a grant back that a caller has.
+func (g *group) undo(one grant) func(context.Context) error {
+	return func(ctx context.Context) error {
+		_, err := g.engine.call(ctx, g.keys, true, func() (any, error) {
+			defer g.engine.freed(g.config(), false)
+			return nil, g.returnGrant(ctx, one)
+		})
+		return err
+	}
+}
+
+func (g *group) returnGrant(ctx context.Context, one grant) error {
+	e := g.engine
+	if one.member == nil {
+		_, err := script.Once(ctx, e.conn, lua.GiveBack, g.keys, "", one.permits, "", one.windowEnd, "", "")
+		return err
+	}
+	own := e.ids.Next(nil, 1)
+	c := script.Call{Script: lua.GiveBack, Keys: g.keys, Repeat: true}
+	c.Args = script.ArgumentsFunc(func(all []any, a script.Attempt) []any {
+		repeated := ""
+		if a.Age >= 0 {
+			repeated = "1"
+		}
+		return append(all, one.member, one.permits, repeated, formatAge(time.Since(one.sent)), a.Token, own[:len(own)-4])
+	})
+	_, err := c.Run(ctx, e.conn)
+	return err
+}

@@ -1,0 +1,326 @@
+package engine
+
+import (
+	"context"
+	"slices"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/rratelimiter/rratelimiter/internal/lane"
+	"github.com/rratelimiter/rratelimiter/internal/script"
+)
+
+// maxCalls is how many batches of one limiter are under way at most: fewer than
+// the notes of answered attempts that its configuration has room for.
+const maxCalls = 24
+
+// group is the requests of one limiter: what has gathered for the next flight,
+// the line of those that were refused and wait, and what must be alone.
+type group struct {
+	engine *Engine
+	keys   *script.Keys
+	lane   atomic.Pointer[lane.Lane] // to where the limiter was last known to be
+	users  int                       // guarded by engine.mu
+
+	mu       sync.Mutex
+	closed   bool
+	listed   bool       // a flight will ask for what has gathered
+	gathered []*request // go with the next flight
+	room     [2]*request
+	left     int // how many of them have been left by their callers
+	calls    int // batches and requests of several limiters under way
+	returns  int // give-backs under way
+	line     line
+	round    *batch      // of the line, under way
+	roundEnd time.Time   // when the round that is due has to have its answers
+	watch    *time.Timer // for that
+	freed    int         // how often permits have been freed
+	timer    *time.Timer // for the line
+	turns    turns
+	leases   leases
+	crowd    crowd
+}
+
+func (g *group) config() string { return g.keys.Names()[0] }
+
+// request asks for permits.
+func (e *Engine) request(ctx context.Context, l *Limiter, w Wish) (answer, error) {
+	r := newRequest(l, w)
+	g, err := e.enter(ctx, l, r)
+	if err != nil {
+		return answer{}, err
+	}
+	defer e.leave(g)
+	to := g.lane.Load()
+	if alone := g.submit(r, to); alone != nil {
+		to.Alone(ctx, alone)
+		if g.hasAnswered(r) {
+			return e.finish(r)
+		}
+	}
+	return g.await(ctx, r)
+}
+
+// submit takes a request in. It returns the call that the caller is to send by
+// itself, if there is one.
+func (g *group) submit(r *request, to *lane.Lane) (alone *lane.Call) {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	switch {
+	case g.closed:
+		r.Wait()
+		r.tell(answer{err: ErrClosed})
+		return nil
+	case g.borrow(r):
+		r.Wait()
+		r.Tell()
+		return nil
+	case r.Waits && g.line.count > 0:
+		g.line.join(r)
+	default:
+		g.gathered = append(g.gathered, r)
+		if len(g.gathered) == 1 && !g.listed && !g.held() && g.calls < maxCalls && to.Enter() {
+			return g.board(r.since)
+		}
+	}
+	r.Wait()
+	g.next(r.since)
+	return nil
+}
+
+// hasAnswered tells whether a request has its answer. Where it has none, the
+// answer will wake its caller.
+func (g *group) hasAnswered(r *request) bool {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	if r.State == lane.Answered {
+		return true
+	}
+	r.Wait()
+	return false
+}
+
+// held tells whether requests wait for something that must not meet them.
+func (g *group) held() bool {
+	return g.leases.returning() || len(g.leases.unused) > 0 || g.turns.now || len(g.turns.waiting) > 0 && !g.turns.was
+}
+
+// next starts what can be done now. g.mu is held.
+func (g *group) next(now time.Time) {
+	if g.returnUnused() || g.startTurn(now) {
+		return
+	}
+	if !g.listed && g.hasWork(now) && !g.held() && g.calls < maxCalls {
+		g.listed = true
+		g.lane.Load().Ready(g)
+	}
+	switch wait := g.line.dueAt.Sub(now); {
+	case g.line.count > 0 && g.round == nil && wait > 0:
+		g.timer = restart(g.timer, wait, g.poll)
+		return
+	case g.line.count > 0 && g.round == nil && g.listed && g.roundEnd.IsZero():
+		g.watchRound(now)
+	}
+	if g.timer != nil {
+		g.timer.Stop()
+	}
+}
+
+// restart has f run after a while, by the timer that there is.
+func restart(t *time.Timer, after time.Duration, f func()) *time.Timer {
+	if t == nil {
+		return time.AfterFunc(after, f)
+	}
+	t.Reset(after)
+	return t
+}
+
+func (g *group) poll() {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	g.next(time.Now())
+}
+
+// hasWork tells whether there is something to send at this time.
+func (g *group) hasWork(now time.Time) bool {
+	return len(g.gathered) > 0 || g.round == nil && g.line.due(now)
+}
+
+// nudge is told that permits may have become free: all who wait ask at once, and
+// no refusal is remembered.
+func (g *group) nudge() {
+	g.engine.refusals.Changed(g.config())
+	g.crowd.wake()
+	g.freed++
+	g.line.nudge()
+	g.next(time.Now())
+}
+
+// Board makes the call of a flight.
+func (g *group) Board(now time.Time) (c *lane.Call, more bool) {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	g.listed = false
+	if g.held() || g.calls >= maxCalls {
+		return nil, false
+	}
+	c = g.board(now)
+	if c == nil {
+		g.next(now)
+		return nil, false
+	}
+	g.listed = g.hasWork(now) && !g.held() && g.calls < maxCalls
+	return c, g.listed
+}
+
+// board makes a batch of those whose turn it is: the line first, where it is due,
+// then those that have gathered.
+func (g *group) board(now time.Time) *lane.Call {
+	b := newBatch(g)
+	if g.round == nil && g.line.due(now) {
+		if len(g.gathered) > 0 {
+			b.reserved = lane.MaxRuns / 2 // a long line leaves room for the others
+		}
+		g.line.fill(b, now)
+		b.reserved = 0
+		b.round = len(b.requests) > 0
+		if !b.round {
+			g.line.settle(now) // those who were left to be asked for have gone
+		}
+	}
+	taken := 0
+	for _, r := range g.gathered {
+		if r.State == lane.Gathered && !b.add(r, false) {
+			break
+		}
+		taken++
+	}
+	g.gathered, g.left = slices.Delete(g.gathered, 0, taken), 0
+	if len(b.requests) == 0 {
+		b.free()
+		return nil
+	}
+	for _, r := range b.requests {
+		r.State = lane.Sent
+	}
+	b.audit = b.limiter().auditDue(now)
+	b.freed = g.freed
+	b.ahead = g.prefetch(b, now)
+	g.calls++
+	g.engine.stay(g)
+	g.turns.was = false
+	c := b.prepare()
+	if b.round {
+		g.round = b
+		if g.roundEnd.IsZero() {
+			g.watchRound(now)
+		}
+	}
+	return c
+}
+
+// landed tells the callers of a batch the answers.
+func (g *group) landed(b *batch, o outcome, err error) {
+	if err != nil || o.Taken > 0 {
+		g.engine.Granted(g.config())
+	}
+	b.dropAhead()
+	if err == nil {
+		b.answers = b.Answers(b.answers[:0], o.Outcome)
+		if b.audit && len(o.Waits) > 0 {
+			b.limiter().auditDone(time.Now(), o.interval)
+		}
+	}
+	g.mu.Lock()
+	now := time.Now()
+	var unwanted []int
+	granted, lined := int64(0), false
+	for i, r := range b.requests {
+		a := b.answer(i, err)
+		if a.Decision.Granted {
+			granted += r.Permits
+		}
+		switch {
+		case r.State != lane.Sent:
+			if a.Decision.Granted {
+				unwanted = append(unwanted, i)
+			}
+			if r.inLine {
+				g.line.remove(r)
+			}
+		case r.Waits && a.refused() && !g.closed && !r.overdue(now):
+			g.lineUp(b, r, a, o, now)
+			lined = true
+		default:
+			g.answer(b, i, a, o)
+		}
+	}
+	if b.round {
+		g.round, g.roundEnd = nil, time.Time{}
+		g.watch.Stop()
+		g.line.settle(now)
+	}
+	if lined {
+		g.endLeases()
+	}
+	back := g.lend(b, o, err, granted, len(unwanted) > 0)
+	g.calls--
+	for _, one := range b.grants(unwanted, back, o) {
+		g.giveBack(one)
+	}
+	g.next(now)
+	g.mu.Unlock()
+	b.free()
+	g.engine.leave(g)
+}
+
+// lineUp has a refused request wait in line.
+func (g *group) lineUp(b *batch, r *request, a answer, o outcome, now time.Time) {
+	r.State, r.refused = lane.Gathered, true
+	if r.inLine {
+		g.line.refused(r, a, o)
+		return
+	}
+	g.line.enter(r, a, o, now)
+	if g.freed != b.freed {
+		g.line.nudge() // the refusal may have come before
+	}
+}
+
+// answer tells the caller of a batch's request.
+func (g *group) answer(b *batch, place int, a answer, o outcome) {
+	r := b.requests[place]
+	if r.inLine {
+		g.line.drop(r)
+	}
+	if g.closed && r.Waits && a.refused() {
+		a.err = ErrClosed
+	}
+	if r.Undo != nil && a.Decision.Granted {
+		*r.Undo = g.undo(b.grants([]int{place}, 0, o)[0])
+	}
+	r.tell(a)
+}
+
+// close fails all that is not on its way, and has leases given back.
+func (g *group) close() {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	g.closed = true
+	g.crowd.wake()
+	for r := range g.line.all() {
+		if r.State == lane.Gathered {
+			g.line.drop(r)
+			r.tell(answer{err: ErrClosed})
+		}
+	}
+	for _, r := range g.gathered {
+		if r.State == lane.Gathered {
+			r.tell(answer{err: ErrClosed})
+		}
+	}
+	g.gathered = nil
+	g.endLeases()
+	g.next(time.Now())
+}

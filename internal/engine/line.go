@@ -1,0 +1,243 @@
+package engine
+
+import (
+	"iter"
+	"time"
+)
+
+// line is where requests wait for permits, first come first served. It asks in
+// rounds, at the moment that the server named: each round asks for the first in
+// line and, once that is granted, for those behind it. While the first has
+// asked for less than an interval, one that is refused ends the round; after
+// that all are asked for in each round, so that one that cannot be served does
+// not hold up the rest. A round may take several batches, one after another.
+//
+// A group's lock guards its line.
+type line struct {
+	first, last *request // in the order in which they came
+	count       int
+	interval    time.Duration // the limiter's; 0 before the first refusal
+	dueAt       time.Time     // when the next round begins; zero: at once
+
+	round   int
+	asking  bool // a round is under way
+	strict  bool // it ends with the first refusal
+	blocked bool // there was one
+	nudged  bool // permits may have become free since it began
+
+	wait     time.Duration // the shortest wait that this round was told
+	smallest int64         // the fewest permits that it was refused
+	alive    time.Time     // the next begins by then, to keep the limiter alive; zero where that lives without
+}
+
+// all returns the requests, of which the one at hand may be removed meanwhile.
+func (l *line) all() iter.Seq[*request] {
+	return func(yield func(*request) bool) {
+		for r := l.first; r != nil; {
+			next := r.next
+			if !yield(r) {
+				return
+			}
+			r = next
+		}
+	}
+}
+
+// insert puts a request in its place, which is mostly the end.
+func (l *line) insert(r *request) {
+	after := l.last
+	for after != nil && r.since.Before(after.since) {
+		after = after.prev
+	}
+	r.inLine = true
+	r.prev = after
+	if after == nil {
+		r.next, l.first = l.first, r
+	} else {
+		r.next, after.next = after.next, r
+	}
+	if r.next == nil {
+		l.last = r
+	} else {
+		r.next.prev = r
+	}
+	l.count++
+}
+
+// drop takes a request out.
+func (l *line) drop(r *request) {
+	if r.prev == nil {
+		l.first = r.next
+	} else {
+		r.prev.next = r.next
+	}
+	if r.next == nil {
+		l.last = r.prev
+	} else {
+		r.next.prev = r.prev
+	}
+	r.prev, r.next, r.inLine = nil, nil, false
+	l.count--
+}
+
+// join puts a request in the line that was not asked for yet. It is asked for at
+// once where it wants less than was refused to those before it and these must no
+// longer hold it up.
+func (l *line) join(r *request) {
+	l.insert(r)
+	if l.overdue(r.since) && r.Permits < l.smallest {
+		l.dueAt = time.Time{}
+	}
+	l.takeTurns()
+}
+
+// enter puts a request in the line that has just been refused.
+func (l *line) enter(r *request, a answer, o outcome, now time.Time) {
+	l.insert(r)
+	l.interval = o.interval
+	due := now.Add(a.Decision.RetryAfter)
+	l.keepAlive(o, a.sent)
+	switch {
+	case l.asking:
+		r.round = l.round
+		l.note(r, a)
+		return
+	case l.count == 1:
+		l.dueAt, l.smallest, l.strict, l.nudged = due, r.Permits, true, false
+	case l.first == r || l.overdue(now):
+		l.smallest = min(l.smallest, r.Permits)
+		if due.Before(l.dueAt) {
+			l.dueAt = due
+		}
+	}
+	l.dueToLive()
+	l.takeTurns()
+}
+
+// keepAliveShare is the part of a keep-alive time, one in so many, after which
+// those who wait ask again: each question starts that time anew, and the rest is
+// for the question to get there.
+const keepAliveShare = 2
+
+// keepAlive takes note of the keep-alive time that a question started anew.
+func (l *line) keepAlive(o outcome, sent time.Time) {
+	l.alive = time.Time{}
+	if o.keep > 0 {
+		l.alive = sent.Add(o.keep / keepAliveShare)
+	}
+}
+
+// dueToLive has the next round begin in time to keep the limiter alive.
+func (l *line) dueToLive() {
+	if !l.alive.IsZero() && l.alive.Before(l.dueAt) {
+		l.dueAt = l.alive
+	}
+}
+
+// overdue tells whether the first in line has asked for an interval.
+func (l *line) overdue(now time.Time) bool {
+	return l.interval > 0 && !now.Before(l.first.since.Add(l.interval))
+}
+
+// takeTurns has a round begin when the first will have asked for an interval,
+// where there are others to be tried then.
+func (l *line) takeTurns() {
+	if l.count < 2 || !l.strict || l.interval == 0 {
+		return
+	}
+	if turn := l.first.since.Add(l.interval); turn.Before(l.dueAt) {
+		l.dueAt = turn
+	}
+}
+
+// nudge has a round begin at once, after the one under way.
+func (l *line) nudge() {
+	l.dueAt = time.Time{}
+	l.nudged = true
+}
+
+// due tells whether somebody in line is to be asked for.
+func (l *line) due(now time.Time) bool {
+	return l.count > 0 && (l.asking || !l.dueAt.After(now))
+}
+
+// stillAsks tells whether a request whose caller's patience has just ended is
+// to be asked for a last time, by a round under way or due by then.
+func (l *line) stillAsks(r *request) bool {
+	return l.asking && r.round != l.round || !l.dueAt.After(r.deadline)
+}
+
+// remove takes out a request whose caller went away. What the first left to the
+// others is for the next round to see.
+func (l *line) remove(r *request) {
+	first := l.first == r
+	l.drop(r)
+	if first {
+		l.nudge()
+	}
+}
+
+// fill adds to the batch those whose turn it is.
+func (l *line) fill(b *batch, now time.Time) {
+	if !l.asking {
+		l.round++
+		l.asking, l.strict = true, !l.overdue(now)
+		l.blocked, l.nudged = false, false
+		l.wait, l.smallest, l.alive = 0, maxPermits, time.Time{}
+	}
+	for r := range l.all() {
+		if r.round == l.round {
+			continue
+		}
+		if !b.add(r, l.strict) {
+			return
+		}
+		r.round, r.asked = l.round, now
+	}
+}
+
+// refused takes note of a request that stays in line.
+func (l *line) refused(r *request, a answer, o outcome) {
+	l.interval = o.interval
+	if a.Unasked {
+		r.round = 0 // it was not asked for
+		return
+	}
+	l.blocked = l.strict
+	l.note(r, a)
+	l.keepAlive(o, a.sent)
+}
+
+func (l *line) note(r *request, a answer) {
+	if l.wait == 0 || a.Decision.RetryAfter < l.wait {
+		l.wait = a.Decision.RetryAfter
+	}
+	l.smallest = min(l.smallest, r.Permits)
+}
+
+// settle is told that a batch of a round has its answers. At the end of the round
+// it refuses those whose time is over, and sets when the next begins.
+func (l *line) settle(now time.Time) {
+	if !l.blocked {
+		for r := range l.all() {
+			if r.round != l.round {
+				return
+			}
+		}
+	}
+	l.asking = false
+	for r := range l.all() {
+		if r.overdue(now) {
+			l.drop(r)
+			r.tell(answer{})
+		}
+	}
+	l.dueAt = now.Add(l.wait)
+	l.dueToLive()
+	if l.nudged {
+		l.dueAt = time.Time{}
+	}
+	if l.count > 0 {
+		l.takeTurns()
+	}
+}

@@ -1,0 +1,50 @@
+package engine
+
+import (
+	"context"
+	"time"
+
+	"github.com/rratelimiter/rratelimiter/internal/redisson"
+	"github.com/rratelimiter/rratelimiter/internal/script"
+	"github.com/rratelimiter/rratelimiter/lua"
+)
+
+// Migrate rewrites all members of the limiter once, and returns how many it wrote.
+// While a batch is in doubt, its members must stay as they were written: each page
+// has a turn of its own, so that other callers need not wait for all.
+func (e *Engine) Migrate(ctx context.Context, l *Limiter, page int) (written int64, err error) {
+	for token, first := "", true; first || token != ""; first = false {
+		var next string
+		var n int64
+		err := e.takeTurn(ctx, l, &turn{run: func(ctx context.Context, t *turn) (err error) {
+			n, next, err = e.migratePage(ctx, l, page, token, t.since)
+			return err
+		}})
+		if err != nil {
+			return 0, err // it may still be under way
+		}
+		written, token = n, next
+	}
+	return written, nil
+}
+
+// migratePage rewrites the members from token on, and returns the token of those
+// that are left, or "" and how many were written in all.
+func (e *Engine) migratePage(ctx context.Context, l *Limiter, page int, token string, since time.Time) (written int64, next string, err error) {
+	c := script.Call{Script: lua.Migrate, Keys: l.Keys, Repeat: true, Since: since}
+	c.Args = script.ArgumentsFunc(func(all []any, _ script.Attempt) []any {
+		member := e.ids.NextIn(nil, redisson.NewestRules.Layout, page)
+		member[1] ^= 0xff // these are not this client's, and don't bear its mark
+		return append(all, member, token)
+	})
+	c.Stop = func(token string) bool {
+		next = token
+		return true
+	}
+	reply, err := c.Run(ctx, e.conn)
+	if err != nil || next != "" {
+		return 0, next, err
+	}
+	written, err = Integer(reply)
+	return written, "", err
+}

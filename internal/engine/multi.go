@@ -1,0 +1,364 @@
+package engine
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"strconv"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+
+	"github.com/rratelimiter/rratelimiter/internal/lane"
+	"github.com/rratelimiter/rratelimiter/internal/redisson"
+	"github.com/rratelimiter/rratelimiter/internal/script"
+	"github.com/rratelimiter/rratelimiter/limit"
+	"github.com/rratelimiter/rratelimiter/lua"
+)
+
+// multi is one caller's wish for the same permits of several limiters. Each
+// attempt counts as a call of each limiter: while its outcome is in doubt its
+// members must stay as they were written.
+type multi struct {
+	engine   *Engine
+	limiters []*Limiter
+	keys     *script.Keys // of all of them
+	groups   []*group     // theirs
+	permits  int64
+	deadline time.Time     // zero: one try
+	woken    chan struct{} // holds one where permits may have become free since
+
+	// The attempt under way, after which there is no other where its caller goes.
+	lane.Pending
+	mu      sync.Mutex // guards State
+	call    lane.Call
+	member  []byte
+	sent    time.Time
+	verdict verdict
+	err     error
+}
+
+// verdict is the script's answer.
+type verdict struct {
+	granted bool
+	wait    time.Duration   // until none of those that refused would
+	keeps   []time.Duration // of each limiter the keep-alive time, which was started anew; 0 for none
+}
+
+// AcquireAll takes permits of each of the limiters or of none. With a timeout of 0
+// or less it asks once.
+func (e *Engine) AcquireAll(ctx context.Context, limiters []*Limiter, permits int64, timeout time.Duration) (bool, error) {
+	m := &multi{engine: e, limiters: limiters, permits: permits, woken: make(chan struct{}, 1)}
+	var names []string
+	for _, l := range limiters {
+		names = append(names, l.Keys.Names()...)
+	}
+	m.keys = script.KeysOf(names...)
+	start := time.Now()
+	defer m.leave()
+	to := e.lanes.Of(ctx, limiters[0].config()) // they are on one server
+	for _, l := range limiters {
+		g, err := e.enterBy(to, l, nil)
+		if err != nil {
+			return false, err
+		}
+		m.groups = append(m.groups, g)
+	}
+	if timeout <= 0 {
+		v, err := m.ask(ctx, start)
+		return v.granted, err
+	}
+	m.deadline = start.Add(timeout)
+	each(m.groups, func(g *group) { g.crowd.join(m) })
+	defer each(m.groups, func(g *group) { delete(g.crowd.waiting, m) })
+	for refused := false; ; refused, start = true, time.Now() {
+		select {
+		case <-m.woken:
+		default:
+		}
+		v, err := m.ask(ctx, start)
+		if refused && errors.Is(err, limit.ErrUnavailable) && !time.Now().Before(m.deadline) {
+			return false, nil
+		}
+		if err != nil || v.granted {
+			return v.granted, err
+		}
+		each(m.groups, func(g *group) { // whose keep-alive time was started anew
+			if m.sent.After(g.crowd.asked) {
+				g.crowd.asked = m.sent
+			}
+		})
+		if more, err := m.wait(ctx, v); !more || err != nil {
+			return false, err
+		}
+	}
+}
+
+// leave counts the caller, or an attempt, out at each limiter's group.
+func (m *multi) leave() {
+	for _, g := range m.groups {
+		m.engine.leave(g)
+	}
+}
+
+// ask makes one attempt, and returns early when ctx ends: what is granted then
+// goes back. start is when the question arose.
+func (m *multi) ask(ctx context.Context, start time.Time) (verdict, error) {
+	until := start.Add(m.engine.conn.Timeout())
+	end := answerBy(until, m.deadline)
+	timer := time.NewTimer(time.Until(end))
+	defer timer.Stop()
+	if err := m.begin(ctx, start, timer.C); err != nil {
+		return verdict{}, err
+	}
+	for _, g := range m.groups {
+		m.engine.stay(g)
+	}
+	m.Pending = lane.Pending{}
+	m.prepare(until)
+	to := m.groups[0].lane.Load()
+	if to.Enter() {
+		m.State = lane.Sent
+		to.Alone(ctx, &m.call)
+	} else {
+		m.Wait()
+		to.Ready(m)
+	}
+	m.mu.Lock()
+	answered := m.State == lane.Answered
+	if !answered && m.Done() == nil {
+		m.Wait()
+	}
+	m.mu.Unlock()
+	if !answered {
+		sent := false
+		answered, err := m.Await(ctx, timer.C, func() bool { return m.abandon(&sent) })
+		if err == nil && !answered {
+			err = lane.NoAnswer(time.Since(start), sent)
+		}
+		if err != nil {
+			return verdict{}, err
+		}
+	}
+	return m.verdict, m.err
+}
+
+// abandon takes the attempt back. It tells false where the answer is there.
+func (m *multi) abandon(sent *bool) bool {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if m.State == lane.Answered {
+		return false
+	}
+	*sent = m.State == lane.Sent
+	m.State = lane.Gone
+	return true
+}
+
+// Board has the attempt sent, unless its caller has gone.
+func (m *multi) Board(time.Time) (c *lane.Call, more bool) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if m.State == lane.Gone {
+		m.end()
+		return nil, false
+	}
+	m.State = lane.Sent
+	return &m.call, false
+}
+
+// prepare makes the call of a new attempt.
+func (m *multi) prepare(until time.Time) {
+	m.member = m.engine.ids.Next(nil, 1)
+	redisson.SetPermits(m.member, m.permits)
+	m.sent = time.Now()
+	m.call = lane.Call{Call: script.Call{Script: lua.AcquireAll, Keys: m.keys, Args: m, Repeat: true, Until: until}, Owner: m}
+}
+
+// Append appends the arguments of the script.
+func (m *multi) Append(words []any, at script.Attempt) []any {
+	age, token := attemptWords(at)
+	words = append(words, m.member, lane.Number(m.permits), m.engine.rules.Letters(), age, token)
+	for _, l := range m.limiters {
+		word := l.Fallback
+		if l.auditDue(m.sent) {
+			word = "a" + word
+		}
+		words = append(words, word)
+	}
+	return words
+}
+
+// Landed tells the caller what came of the attempt. Where it has gone, what was
+// granted goes back.
+func (m *multi) Landed(c *lane.Call) (again bool) {
+	reply, err := c.Outcome()
+	if isTaken(reply, err) {
+		m.engine.ids.Skip()
+		m.prepare(c.Until)
+		return true
+	}
+	var v verdict
+	if err != nil {
+		err = m.explain(err)
+	} else {
+		v, err = m.parse(reply)
+	}
+	if err != nil || v.granted {
+		for _, g := range m.groups {
+			m.engine.Granted(g.config())
+		}
+	}
+	m.mu.Lock()
+	gone := m.State == lane.Gone
+	m.verdict, m.err = v, err
+	m.Tell()
+	m.mu.Unlock()
+	if gone && v.granted {
+		each(m.groups, func(g *group) { g.giveBack(grant{member: m.member, permits: m.permits, sent: m.sent}) })
+	}
+	m.end()
+	return false
+}
+
+// parse reads the script's answer.
+func (m *multi) parse(reply any) (v verdict, err error) {
+	if _, v.granted = reply.(int64); v.granted {
+		return v, nil
+	}
+	values, _ := reply.([]any)
+	if len(values) == 3 && values[0] == "exceeds" {
+		numbers, err := lane.Integers(values[1:], 2)
+		if err != nil {
+			return verdict{}, err
+		}
+		return verdict{}, m.blame(numbers[0], errExceeds(m.permits, numbers[1]))
+	}
+	all := len(m.limiters)
+	numbers, err := lane.Integers(reply, all+3)
+	if err != nil {
+		return verdict{}, err
+	}
+	if (len(numbers)-all)%3 != 0 {
+		return verdict{}, fmt.Errorf("unexpected answer of a script: %v", reply)
+	}
+	for _, keep := range numbers[:all] {
+		v.keeps = append(v.keeps, lane.Millis(keep))
+	}
+	for refusal := range slices.Chunk(numbers[all:], 3) {
+		v.wait = max(v.wait, lane.Millis(max(refusal[1], -refusal[1])))
+		if l := m.limiter(refusal[0]); l != nil && l.auditDue(m.sent) {
+			l.auditDone(time.Now(), lane.Millis(refusal[2]))
+		}
+	}
+	return v, nil
+}
+
+// limiter returns the one of that number, from 1; nil where there is none.
+func (m *multi) limiter(number int64) *Limiter {
+	if number < 1 || number > int64(len(m.limiters)) {
+		return nil
+	}
+	return m.limiters[number-1]
+}
+
+// blame says which limiter an error speaks of, by its number.
+func (m *multi) blame(number int64, err error) error {
+	if l := m.limiter(number); l != nil {
+		return &Error{Name: l.Name, Err: err}
+	}
+	return err
+}
+
+// explain is Engine.explain, and says which limiter the error speaks of.
+func (m *multi) explain(err error) error {
+	var number int64
+	if answer, ok := errors.AsType[redis.Error](err); ok {
+		code := script.Code(answer)
+		word, _, _ := strings.Cut(strings.TrimPrefix(answer.Error(), code+" "), " ")
+		switch n, _ := strconv.ParseInt(word, 10, 64); code {
+		case "NOTINIT":
+			number = n
+		case "CORRUPT":
+			number = (n + 4) / 5 // of the key
+		case "WRONGTYPE":
+			return m.explainType(err)
+		}
+	}
+	return m.blame(number, m.engine.explain(m.keys.Names(), err))
+}
+
+// explainType finds the key of the wrong type.
+func (m *multi) explainType(err error) error {
+	for _, l := range m.limiters {
+		explained := m.engine.explainType(l.Keys.Names(), err)
+		if !errors.Is(explained, err) { // which it wraps where it found none
+			return &Error{Name: l.Name, Err: explained}
+		}
+	}
+	return fmt.Errorf("%w: %w", limit.ErrCorrupt, err)
+}
+
+// begin has an attempt hold up the turns of all its groups until end, as a batch
+// does. Turns that came before are taken first. Attempts go through the groups in
+// the same order, so that none waits for another that waits for it.
+func (m *multi) begin(ctx context.Context, start time.Time, timer <-chan time.Time) error {
+	order := slices.Clone(m.groups)
+	slices.SortFunc(order, func(a, b *group) int { return strings.Compare(a.config(), b.config()) })
+	for i, g := range order {
+		g.mu.Lock()
+		if !g.turnsBefore() {
+			g.calls++
+			g.mu.Unlock()
+			continue
+		}
+		admitted := make(chan struct{})
+		g.turns.behind = append(g.turns.behind, admitted)
+		g.mu.Unlock()
+		var err error
+		select {
+		case <-admitted:
+			continue
+		case <-ctx.Done():
+			err = ctx.Err()
+		case <-timer:
+			err = lane.NoAnswer(time.Since(start), false)
+		}
+		g.mu.Lock()
+		if place := slices.Index(g.turns.behind, admitted); place >= 0 {
+			g.turns.behind = slices.Delete(g.turns.behind, place, place+1)
+		} else {
+			g.calls-- // it was admitted just now
+			g.next(time.Now())
+		}
+		g.mu.Unlock()
+		endOf(order[:i])
+		return err
+	}
+	return nil
+}
+
+// end is told that an attempt has landed, or was not sent.
+func (m *multi) end() {
+	endOf(m.groups)
+	m.leave()
+}
+
+func endOf(groups []*group) {
+	each(groups, func(g *group) {
+		g.calls--
+		g.next(time.Now())
+	})
+}
+
+// each has f do something with each of the groups, whose lock is held.
+func each(groups []*group, f func(g *group)) {
+	for _, g := range groups {
+		g.mu.Lock()
+		f(g)
+		g.mu.Unlock()
+	}
+}

@@ -1,0 +1,300 @@
+package engine
+
+import (
+	"context"
+	"slices"
+	"sync/atomic"
+	"time"
+
+	"github.com/rratelimiter/rratelimiter/internal/lane"
+	"github.com/rratelimiter/rratelimiter/internal/lease"
+	"github.com/rratelimiter/rratelimiter/internal/redisson"
+)
+
+// lender is the lease of one handle. The lock of the limiter's group guards all but
+// the current lease.
+type lender struct {
+	current atomic.Pointer[lease.Lease]
+	asking  bool        // a batch is under way that takes permits ahead
+	timer   *time.Timer // runs as long as the lender is one of its group's
+}
+
+// leases are what a group knows of its handles' leases.
+type leases struct {
+	used     bool // a handle with leases has been here
+	lenders  []*Limiter
+	unused   []grant         // what is left of leases, to be given back
+	returned <-chan struct{} // closed when some have been; requests wait for that
+	ends     int             // how often leases have been ended
+}
+
+func (s *leases) returning() bool {
+	select {
+	case <-s.returned:
+		return false
+	default:
+		return s.returned != nil
+	}
+}
+
+// prefetch is what a batch takes ahead.
+type prefetch struct {
+	limiter *Limiter // nil where no lease is concerned
+	permits int64
+	ends    int // how often leases had been ended before
+}
+
+// aheadRequest stands for a lease in a batch: it is asked for behind all requests,
+// as so many of one permit each.
+var aheadRequest = &request{Wish: Wish{Waits: true}, deadline: time.Unix(0, 0)}
+
+// addAhead has the batch take permits ahead.
+func (b *batch) addAhead(permits int64) bool {
+	if len(b.requests) >= maxRequests(b.rules) || b.Sum+permits > maxPermits || !b.AddMany(permits) {
+		return false
+	}
+	b.requests = append(b.requests, aheadRequest)
+	return true
+}
+
+// dropAhead makes the batch one of callers' requests alone again.
+func (b *batch) dropAhead() {
+	last := len(b.requests) - 1
+	if b.requests[last] == aheadRequest {
+		b.requests = b.requests[:last]
+		b.Drop()
+	}
+}
+
+// takeAhead serves a request from the handle's lease.
+func (e *Engine) takeAhead(ctx context.Context, l *Limiter, permits int64) bool {
+	if l.Lease == nil {
+		return false
+	}
+	a := l.lender.current.Load()
+	if a == nil {
+		return false
+	}
+	ok, late := a.Take(permits)
+	if late && !a.Add(permits) {
+		// The lease ended in between, and its rest was given back without these.
+		if g, err := e.enter(ctx, l, nil); err == nil {
+			g.mu.Lock()
+			g.leases.unused = append(g.leases.unused, grant{member: a.Member, permits: permits, sent: a.Sent})
+			g.next(time.Now())
+			g.mu.Unlock()
+			e.leave(g)
+		}
+	}
+	return ok
+}
+
+// borrow serves a request from its handle's lease. Where that has too little left
+// it ends, so that its rest is free before the request is decided.
+func (g *group) borrow(r *request) bool {
+	l := r.limiter
+	if l.Lease == nil || r.Figures {
+		return false
+	}
+	g.leases.used = true
+	a := l.lender.current.Load()
+	if a == nil || a.Left() == 0 {
+		return false
+	}
+	ok, late := a.Take(r.Permits)
+	if late {
+		a.Add(r.Permits)
+	}
+	if !ok {
+		g.endLease(l)
+		return false
+	}
+	r.answer.Decision.Granted = true
+	return true
+}
+
+// prefetch has a batch take permits ahead where one of its callers may. Those that
+// stand in line come first: nothing is taken ahead while there is a line.
+func (g *group) prefetch(b *batch, now time.Time) prefetch {
+	if !g.leases.used || g.closed || g.line.count != b.Line {
+		return prefetch{}
+	}
+	var l *Limiter
+	for _, r := range b.requests {
+		if r.refused {
+			return prefetch{}
+		}
+		if l == nil && r.limiter.Lease != nil && !r.Figures && !r.limiter.lender.asking && !lends(r.limiter) {
+			l = r.limiter
+		}
+	}
+	if l == nil {
+		return prefetch{}
+	}
+	permits, figures := l.Lease.Ask(b.Sum, now)
+	b.figures = b.figures || figures
+	if permits > 0 && !b.addAhead(permits) {
+		permits = 0
+	}
+	l.lender.asking = true
+	return prefetch{limiter: l, permits: permits, ends: g.leases.ends}
+}
+
+// lends tells whether there is a lease with permits left.
+func lends(l *Limiter) bool {
+	a := l.lender.current.Load()
+	return a != nil && a.Left() > 0
+}
+
+// lend is told how a batch ended. What was taken ahead becomes a lease, or goes
+// back; where callers have gone, together with theirs, which lend returns: two
+// calls that shrink one member at a time could not tell their repeats apart. granted
+// is what the callers got, whose requests may be others' by now.
+func (g *group) lend(b *batch, o outcome, err error, granted int64, gone bool) (back int64) {
+	l, now := b.ahead.limiter, time.Now()
+	if l == nil {
+		return 0
+	}
+	l.lender.asking = false
+	s := l.Lease
+	if o.Reset > 0 { // the figures were told
+		s.Figures(o.Free-o.Taken, o.interval)
+	}
+	scarce, taken := err != nil, o.Taken-granted
+	for _, a := range b.answers {
+		scarce = scarce || !a.Decision.Granted && !a.Exceeds
+	}
+	if scarce || taken < b.ahead.permits || b.ahead.permits > 0 && now.Sub(b.sent) >= s.Life() {
+		s.Scarce()
+	}
+	if taken == 0 {
+		return 0
+	}
+	if gone {
+		return taken
+	}
+	member := redisson.WithPermits(b.member, o.Taken)
+	left := s.Life() - now.Sub(b.sent)
+	if g.closed || b.ahead.ends != g.leases.ends || left <= 0 {
+		g.leases.unused = append(g.leases.unused, grant{member: member, permits: taken, sent: b.sent})
+		return 0
+	}
+	g.retire(l)
+	l.lender.current.Store(lease.New(taken, member, b.sent, s.Life()))
+	if l.lender.timer == nil {
+		g.engine.stay(g)
+		g.leases.lenders = append(g.leases.lenders, l)
+		l.lender.timer = time.AfterFunc(left, func() { g.expire(l) })
+	}
+	g.serve(l)
+	return 0
+}
+
+// serve gives permits of a new lease to those of its handle that have come
+// meanwhile, as long as it has as many as the next one wants.
+func (g *group) serve(l *Limiter) {
+	lent := func(r *request) bool {
+		return r.State == lane.Gathered && r.limiter == l && g.borrow(r)
+	}
+	for r := range g.line.all() {
+		if !lent(r) {
+			break
+		}
+		g.line.drop(r)
+		r.Tell()
+	}
+	g.gathered = slices.DeleteFunc(g.gathered, func(r *request) bool {
+		if !lent(r) {
+			return false
+		}
+		r.Tell()
+		return true
+	})
+}
+
+// retire ends the handle's lease; what is left is to be given back.
+func (g *group) retire(l *Limiter) {
+	a := l.lender.current.Swap(nil)
+	if a == nil {
+		return
+	}
+	if left := a.End(); left > 0 {
+		g.leases.unused = append(g.leases.unused, grant{member: a.Member, permits: left, sent: a.Sent})
+		l.Lease.Used(a.Size - left)
+	}
+}
+
+// endLease is retire where no other lease follows.
+func (g *group) endLease(l *Limiter) {
+	g.retire(l)
+	if l.lender.timer != nil {
+		l.lender.timer.Reset(0)
+	}
+}
+
+// expire is the timer of a lender. It is one of the group's until it has no lease
+// any more.
+func (g *group) expire(l *Limiter) {
+	g.mu.Lock()
+	i := slices.Index(g.leases.lenders, l)
+	if i < 0 {
+		g.mu.Unlock()
+		return
+	}
+	if lends(l) {
+		a := l.lender.current.Load()
+		if left := a.Life - time.Since(a.Sent); left > 0 {
+			l.lender.timer.Reset(left)
+			g.mu.Unlock()
+			return
+		}
+	}
+	g.retire(l)
+	g.leases.lenders = slices.Delete(g.leases.lenders, i, i+1)
+	l.lender.timer.Stop()
+	l.lender.timer = nil
+	g.next(time.Now())
+	g.mu.Unlock()
+	g.engine.leave(g)
+}
+
+// endLeases ends all leases of the limiter, and keeps batches under way from
+// making one.
+func (g *group) endLeases() {
+	g.leases.ends++
+	for _, l := range g.leases.lenders {
+		g.endLease(l)
+	}
+}
+
+// returnUnused gives back what is left of leases that have ended, ahead of all
+// requests. It tells whether it does.
+func (g *group) returnUnused() bool {
+	if g.leases.returning() {
+		return true
+	}
+	all := g.leases.unused
+	if len(all) == 0 {
+		return false
+	}
+	g.leases.unused = nil
+	g.leases.returned = g.giveBack(all...)
+	return true
+}
+
+// recall ends the leases of the limiter, and returns when what is left of them has
+// been given back or ctx ends.
+func (e *Engine) recall(ctx context.Context, l *Limiter) {
+	e.visit(l.config(), func(g *group) {
+		g.endLeases()
+		for g.returnUnused() && ctx.Err() == nil {
+			returned := g.leases.returned
+			g.mu.Unlock()
+			select {
+			case <-returned:
+			case <-ctx.Done():
+			}
+			g.mu.Lock()
+		}
+	})
+}

@@ -1,0 +1,78 @@
+package engine
+
+import (
+	"context"
+	"sync"
+	"time"
+
+	"github.com/rratelimiter/rratelimiter/internal/lane"
+)
+
+// Wish is what a caller wants of a limiter.
+type Wish struct {
+	Permits int64
+	Waits   bool          // until the permits are granted or the timeout is over
+	Timeout time.Duration // 0 with Waits: none
+	Figures bool          // the answer's figures are wanted
+
+	Undo *func(context.Context) error // is to be set to what undoes a grant; or nil
+}
+
+// answer is what a caller is told.
+type answer struct {
+	lane.Answer
+
+	sent time.Time // when the request was asked for last
+	err  error
+}
+
+// refused tells whether the request may be made again.
+func (a answer) refused() bool { return a.err == nil && !a.Decision.Granted }
+
+// request is one caller's wish, until it is answered.
+type request struct {
+	lane.Pending
+	Wish
+
+	limiter  *Limiter
+	group    *group
+	since    time.Time // when the caller asked
+	deadline time.Time // when it gives up; zero: never
+	asked    time.Time // when the question under way began
+
+	prev, next *request // in the line
+	inLine     bool
+	round      int  // the line's round in which it was asked for last
+	refused    bool // it was refused, and waits
+	answer     answer
+}
+
+// The pool holds no channels, which would not outlive a bubble of
+// testing/synctest.
+var requests sync.Pool
+
+func newRequest(l *Limiter, w Wish) *request {
+	r, ok := requests.Get().(*request)
+	if !ok {
+		r = &request{}
+	}
+	r.limiter, r.Wish, r.since = l, w, time.Now()
+	r.asked = r.since
+	if w.Waits && w.Timeout > 0 {
+		r.deadline = r.since.Add(w.Timeout)
+	}
+	return r
+}
+
+// watched tells whether the engine's watch ends the request, rather than a timer
+// of its own.
+func (r *request) watched() bool { return r.deadline.IsZero() }
+
+// tell gives the caller its answer.
+func (r *request) tell(a answer) {
+	r.answer = a
+	r.Tell()
+}
+
+// overdue tells whether the caller's time is over.
+func (r *request) overdue(now time.Time) bool { return !r.deadline.IsZero() && !now.Before(r.deadline) }

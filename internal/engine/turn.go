@@ -1,0 +1,190 @@
+package engine
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"time"
+
+	"github.com/rratelimiter/rratelimiter/internal/lane"
+	"github.com/rratelimiter/rratelimiter/internal/script"
+	"github.com/rratelimiter/rratelimiter/limit"
+)
+
+// turns are what must not meet requests of the limiter whose outcome is in doubt:
+// releases and migrations. Each waits until what is under way has landed, and
+// holds back what gathers meanwhile; then requests have a turn. A group's lock
+// guards its turns.
+type turns struct {
+	waiting []*turn
+	now     bool            // one is being done
+	was     bool            // the last one was not followed by requests yet
+	behind  []chan struct{} // requests of several limiters that wait; closed when it is done
+}
+
+// turn is work that is done alone.
+type turn struct {
+	run     func(ctx context.Context, t *turn) error
+	release bool  // may take others' permits along
+	permits int64 // to be released
+	callers int
+	started bool            // nobody can leave it any more
+	since   time.Time       // when the first caller came
+	ctx     context.Context // for the Redis client's hooks
+	done    chan struct{}
+	err     error
+}
+
+// underWay is the error for a caller whose ctx ends while its call may be done.
+func underWay(err error) error {
+	return fmt.Errorf("%w: the call was under way: %w", limit.ErrUnknownOutcome, err)
+}
+
+// takeTurn has t done while no request of the limiter is on its way, and returns what
+// came of it. Where ctx ends before its turn it is not done.
+func (e *Engine) takeTurn(ctx context.Context, l *Limiter, t *turn) error {
+	g, err := e.enter(ctx, l, nil)
+	if err != nil {
+		return err
+	}
+	defer e.leave(g)
+	permits := t.permits
+	t.ctx, t.since = context.WithoutCancel(ctx), time.Now()
+	g.mu.Lock()
+	if g.closed {
+		g.mu.Unlock()
+		return ErrClosed
+	}
+	t = g.turns.join(t)
+	g.next(time.Now())
+	g.mu.Unlock()
+
+	timeout := e.conn.Timeout()
+	timer := time.NewTimer(timeout)
+	defer timer.Stop()
+	for {
+		select {
+		case <-t.done:
+			return t.err
+		case <-ctx.Done():
+			if g.leaveTurn(t, permits) {
+				return ctx.Err()
+			}
+			select {
+			case <-t.done:
+				return t.err
+			default:
+				return underWay(ctx.Err())
+			}
+		case <-timer.C:
+			if g.leaveTurn(t, permits) {
+				return lane.NoAnswer(timeout, false)
+			}
+		}
+	}
+}
+
+// join adds a turn, or has another take it along, and returns the one that it is.
+func (s *turns) join(t *turn) *turn {
+	if t.release {
+		for _, other := range s.waiting {
+			if other.release && other.permits+t.permits <= maxRate {
+				other.permits += t.permits
+				other.callers++
+				return other
+			}
+		}
+	}
+	t.done, t.callers = make(chan struct{}), 1
+	s.waiting = append(s.waiting, t)
+	return t
+}
+
+// leaveTurn takes a caller's part of a turn back, unless that has begun.
+func (g *group) leaveTurn(t *turn, permits int64) bool {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	if t.started {
+		return false
+	}
+	t.permits -= permits
+	t.callers--
+	if t.callers > 0 {
+		return true
+	}
+	i := slices.Index(g.turns.waiting, t)
+	if i < 0 {
+		return true // it is its turn, and nothing will be done
+	}
+	g.turns.waiting = slices.Delete(g.turns.waiting, i, i+1)
+	if !g.turnsBefore() {
+		g.admit()
+	}
+	g.next(time.Now())
+	return true
+}
+
+// startTurn has the next turn done, where nothing is under way.
+func (g *group) startTurn(now time.Time) bool {
+	s := &g.turns
+	if s.now || len(s.waiting) == 0 || g.calls+g.returns > 0 || s.was && g.hasWork(now) {
+		return s.now
+	}
+	// A lease that came while the turn waited: what is left of it is no turn's to
+	// release.
+	if g.endLeases(); g.returnUnused() {
+		return true
+	}
+	t := s.waiting[0]
+	s.waiting = slices.Delete(s.waiting, 0, 1)
+	s.now = true
+	g.engine.stay(g)
+	g.lane.Load().Go(func(context.Context) {
+		defer g.engine.leave(g)
+		err := g.doTurn(t)
+		g.mu.Lock()
+		defer g.mu.Unlock()
+		t.err = err
+		close(t.done)
+		s.now, s.was = false, true
+		g.admit()
+		g.next(time.Now())
+	})
+	return true
+}
+
+// doTurn does what a turn is for, unless all its callers have gone.
+func (g *group) doTurn(t *turn) error {
+	g.mu.Lock()
+	t.started = t.callers > 0
+	started := t.started
+	g.mu.Unlock()
+	if !started {
+		return nil
+	}
+	var err error
+	panicked := script.Guard(func() error {
+		err = g.engine.explain(g.keys.Names(), t.run(t.ctx, t))
+		return nil
+	})
+	if panicked != nil {
+		return script.Outage(panicked)
+	}
+	return err
+}
+
+// turnsBefore tells whether a request of several limiters that comes now waits for
+// a turn.
+func (g *group) turnsBefore() bool { return len(g.turns.waiting) > 0 || g.turns.now }
+
+// admit lets those requests begin that have waited for a turn.
+func (g *group) admit() {
+	g.calls += len(g.turns.behind)
+	for _, admitted := range g.turns.behind {
+		close(admitted)
+	}
+	g.turns.behind = nil
+}
+
+// maxRate is the highest rate a limiter can count exactly.
+const maxRate = 1<<53 - 1

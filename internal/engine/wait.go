@@ -1,0 +1,185 @@
+package engine
+
+import (
+	"context"
+	"slices"
+	"time"
+
+	"github.com/rratelimiter/rratelimiter/internal/lane"
+)
+
+// grace is how much longer than its timeout a caller waits for the answer to a
+// question that is under way.
+const grace = 100 * time.Millisecond
+
+// await waits for the answer, for the caller's patience or for ctx to end.
+func (g *group) await(ctx context.Context, r *request) (answer, error) {
+	if !r.watched() {
+		return g.awaitTimed(ctx, r)
+	}
+	select {
+	case <-r.Done():
+	case <-ctx.Done():
+		if g.abandon(r) {
+			g.engine.unwatch(r)
+			return answer{}, ctx.Err()
+		}
+	}
+	return g.engine.finish(r)
+}
+
+// awaitTimed is await for a request with a time of its own.
+func (g *group) awaitTimed(ctx context.Context, r *request) (answer, error) {
+	look := r.since.Add(g.engine.conn.Timeout())
+	if r.deadline.Before(look) {
+		look = r.deadline
+	}
+	timer := time.NewTimer(time.Until(look))
+	defer timer.Stop()
+	for {
+		select {
+		case <-r.Done():
+			return g.engine.finish(r)
+		case <-ctx.Done():
+			if g.abandon(r) {
+				return answer{}, ctx.Err()
+			}
+		case <-timer.C:
+			look, left, err := g.timeUp(r)
+			if left {
+				return answer{}, err
+			}
+			if !look.IsZero() {
+				timer.Reset(time.Until(look))
+			}
+		}
+	}
+}
+
+// abandon takes a request back whose caller goes away. What it is granted
+// nevertheless goes back. It tells false where the answer is there.
+func (g *group) abandon(r *request) bool {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	if r.State == lane.Answered {
+		return false
+	}
+	g.withdraw(r)
+	return true
+}
+
+// withdraw is abandon for a request that has no answer. g.mu is held.
+func (g *group) withdraw(r *request) {
+	sent := r.State == lane.Sent
+	r.State = lane.Gone
+	switch {
+	case sent:
+	case r.inLine:
+		g.line.remove(r)
+		g.next(time.Now())
+	default:
+		if g.left++; g.left > len(g.gathered)/2 {
+			g.gathered = slices.DeleteFunc(g.gathered, func(r *request) bool { return r.State != lane.Gathered })
+			g.left = 0
+		}
+	}
+}
+
+// timeUp looks whether the caller's time is over: the timeout of one that waits for
+// permits, or the time for the answer to a question. Where it is, the request has
+// been taken back; else look is when to look again, zero where the answer is there.
+func (g *group) timeUp(r *request) (look time.Time, left bool, err error) {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	now := time.Now()
+	if r.State == lane.Answered {
+		return time.Time{}, false, nil
+	}
+	over := r.overdue(now)
+	if r.State == lane.Gathered && r.inLine {
+		if !over {
+			return r.deadline, false, nil
+		}
+		last := r.deadline.Add(grace)
+		if g.round == nil && g.line.stillAsks(r) && now.Before(last) {
+			g.next(now) // the line is to ask at this moment: r is asked for a last time
+			return last, false, nil
+		}
+		g.withdraw(r)
+		return time.Time{}, true, nil
+	}
+	if end := answerBy(r.asked.Add(g.engine.conn.Timeout()), r.deadline); now.Before(end) {
+		return end, false, nil
+	}
+	if !r.refused || !over {
+		err = lane.NoAnswer(now.Sub(r.asked), r.State == lane.Sent)
+	}
+	g.withdraw(r)
+	return time.Time{}, true, err
+}
+
+// answerBy is when a caller that has until deadline, zero for ever, no longer waits
+// for the answer to a question that must come by end.
+func answerBy(end, deadline time.Time) time.Time {
+	if last := deadline.Add(grace); !deadline.IsZero() && last.Before(end) {
+		return last
+	}
+	return end
+}
+
+// Expire ends a request that has waited for an answer for too long. One in line
+// does not wait for one: its rounds are watched.
+func (r *request) Expire(now time.Time) {
+	g := r.group
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	if r.inLine || r.State > lane.Sent {
+		return
+	}
+	if now.Before(r.asked.Add(g.engine.conn.Timeout())) {
+		g.engine.mu.Lock()
+		g.engine.watch.Add(&r.Pending, r, r.asked)
+		g.engine.mu.Unlock()
+		return
+	}
+	sent := r.State == lane.Sent
+	g.withdraw(r)
+	r.tell(answer{err: lane.NoAnswer(now.Sub(r.asked), sent)})
+}
+
+// watchRound sees to it that those in line learn in time that the round which is
+// due is not answered. g.mu is held.
+func (g *group) watchRound(now time.Time) {
+	timeout := g.engine.conn.Timeout()
+	g.roundEnd = now.Add(timeout)
+	g.watch = restart(g.watch, timeout, g.roundOver)
+}
+
+// roundOver tells those in line that the round is not answered, or could not be
+// sent.
+func (g *group) roundOver() {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	now := time.Now()
+	if g.roundEnd.IsZero() || now.Before(g.roundEnd) {
+		return
+	}
+	timeout := g.engine.conn.Timeout()
+	if g.round != nil {
+		for _, r := range g.round.requests {
+			if r.State == lane.Sent && r.inLine {
+				g.line.drop(r)
+				r.tell(answer{err: lane.NoAnswer(timeout, true)})
+			}
+		}
+		return
+	}
+	g.roundEnd = time.Time{}
+	if !g.listed || !g.line.due(now) {
+		return
+	}
+	for r := range g.line.all() {
+		g.line.drop(r)
+		r.tell(answer{err: lane.NoAnswer(timeout, false)})
+	}
+}

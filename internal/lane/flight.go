@@ -1,0 +1,279 @@
+package lane
+
+import (
+	"cmp"
+	"context"
+	"fmt"
+	"slices"
+	"sync/atomic"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+
+	"github.com/rratelimiter/rratelimiter/internal/script"
+)
+
+// maxJoint is how many calls are made as one, so that no script runs for long.
+const maxJoint = 64
+
+// flight is calls on their way in one pipeline.
+type flight struct {
+	sent   time.Time
+	calls  []*Call // those that are made by themselves
+	groups []group
+	cmds   []script.Command
+	over   atomic.Bool // its calls know how it ended
+
+	cmd [1]script.Command // room for one
+}
+
+// fly sends calls in one pipeline, and tells each how it ended. Where a hook of
+// the Redis client's panics, no call is left without an answer; what it panicked
+// with is returned. over says that the flight was given up meanwhile, and its place
+// has been taken.
+func (l *Lane) fly(ctx context.Context, calls []*Call) (panicked any, over bool) {
+	start := time.Now()
+	var end time.Time
+	for _, c := range calls {
+		if until := c.Begin(l.conn); until.After(end) {
+			end = until
+		}
+	}
+	if l.conn.Inline() {
+		var cancel context.CancelFunc
+		ctx, cancel = context.WithDeadline(ctx, end)
+		defer cancel()
+	}
+	f := l.flightOf(ctx, calls)
+	f.sent = start
+	if !l.conn.Inline() {
+		defer time.AfterFunc(end.Sub(start), func() { l.giveUp(f) }).Stop()
+	}
+	panicked = l.send(ctx, f.cmds)
+	if !f.over.CompareAndSwap(false, true) {
+		l.freed(f)
+		return panicked, true
+	}
+	now := time.Now()
+	l.landed(f, now)
+	for _, g := range f.groups {
+		l.tell(g, panicked)
+	}
+	for _, c := range f.calls {
+		if panicked != nil {
+			l.fail(c, panicked)
+			continue
+		}
+		l.finish(c, c.AttemptErr())
+	}
+	return panicked, false
+}
+
+// flightOf makes the commands of calls.
+func (l *Lane) flightOf(ctx context.Context, calls []*Call) *flight {
+	f := &flight{calls: calls}
+	if len(calls) > 1 && !l.lanes.apart.Load() {
+		f.calls, f.groups = join(calls)
+	}
+	f.cmds = slices.Grow(f.cmd[:0], len(f.calls)+len(f.groups))
+	for i := range f.groups {
+		f.groups[i].cmd = f.groups[i].command(ctx)
+		f.cmds = append(f.cmds, f.groups[i].cmd)
+	}
+	for _, c := range f.calls {
+		ahead, cmd := c.Next(ctx)
+		if ahead.Cmd != nil {
+			f.cmds = append(f.cmds, ahead)
+		}
+		f.cmds = append(f.cmds, cmd)
+	}
+	return f
+}
+
+// giveUp ends a flight that is not answered in time, while go-redis still waits.
+func (l *Lane) giveUp(f *flight) {
+	if !f.over.CompareAndSwap(false, true) {
+		return
+	}
+	l.mu.Lock()
+	l.silent = !l.heard.After(f.sent)
+	l.stuck++
+	l.flights--
+	start := l.start()
+	l.mu.Unlock()
+	for _, g := range f.groups {
+		for _, c := range g.calls {
+			l.finish(c, script.ErrSilent)
+		}
+	}
+	for _, c := range f.calls {
+		l.finish(c, script.ErrSilent)
+	}
+	if start {
+		l.dispatch(task{})
+	}
+}
+
+// freed is told that go-redis has come back from a flight that was given up.
+func (l *Lane) freed(f *flight) {
+	l.mu.Lock()
+	l.stuck--
+	if !silent(f.cmds) {
+		l.silent, l.heard = false, time.Now()
+	}
+	start := l.start()
+	l.mu.Unlock()
+	if start {
+		l.dispatch(task{})
+	}
+}
+
+func silent(cmds []script.Command) bool {
+	return !slices.ContainsFunc(cmds, func(cmd script.Command) bool { return !script.Silent(cmd.Err()) })
+}
+
+func (l *Lane) send(ctx context.Context, cmds []script.Command) (panicked any) {
+	defer func() { panicked = recover() }()
+	l.conn.Send(ctx, cmds...)
+	return nil
+}
+
+// landed takes note of how the flight went.
+func (l *Lane) landed(f *flight, now time.Time) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if silent(f.cmds) {
+		l.silent = !l.heard.After(f.sent)
+		return
+	}
+	l.silent, l.heard = false, now
+	l.trips.measured(now.Sub(f.sent), now)
+}
+
+// finish tells a call how its attempt ended.
+func (l *Lane) finish(c *Call, err error) {
+	done, backoff := c.Landed(context.Background(), l.conn, err)
+	if done {
+		l.done(c)
+		return
+	}
+	if f, ok := c.Owner.(Follower); ok && err == nil {
+		f.Progressed()
+	}
+	l.retry(c, backoff)
+}
+
+// fail ends a call that a panic leaves in doubt.
+func (l *Lane) fail(c *Call, panicked any) {
+	c.GiveUp(fmt.Errorf("%w: %w", script.ErrLost, script.Panicked(panicked)))
+	l.done(c)
+}
+
+// group is calls that are made as one.
+type group struct {
+	calls []*Call
+	cmd   script.Command
+}
+
+// join sorts out which calls are made as one.
+func join(all []*Call) (apart []*Call, groups []group) {
+	joint := 0
+	for _, c := range all {
+		if c.Joinable() != nil {
+			joint++
+		}
+	}
+	if joint < 2 {
+		return all, nil
+	}
+	together := make([]*Call, 0, joint)
+	for _, c := range all {
+		if c.Joinable() != nil {
+			together = append(together, c)
+		} else {
+			apart = append(apart, c)
+		}
+	}
+	slices.SortStableFunc(together, func(a, b *Call) int { return cmp.Compare(place(a), place(b)) })
+	for chunk := range slices.Chunk(together, maxJoint) {
+		groups = append(groups, group{calls: chunk})
+	}
+	return apart, groups
+}
+
+func place(c *Call) int {
+	if c.Joint.Early {
+		return 0
+	}
+	return 1
+}
+
+// command makes the one call.
+func (g group) command(ctx context.Context) script.Command {
+	early, count := 0, 0
+	for _, c := range g.calls {
+		early += 1 - place(c)
+		count += len(c.Keys.Names())
+	}
+	words := make([]any, 0, 4+count+2*len(g.calls))
+	words = append(words, "evalsha", script.SHA(g.calls[0].Joint.Script), count)
+	for _, c := range g.calls {
+		words = append(words, c.Keys.Words()...)
+	}
+	words = append(words, early)
+	for _, c := range g.calls {
+		words = append(words, c.Joint.Args[:]...)
+	}
+	return script.NewCommand(ctx, words, 3)
+}
+
+// tell gives each call its part of the answer. What befell the one call must not
+// pass for an answer to any: it is in doubt then whether each has run.
+func (l *Lane) tell(g group, panicked any) {
+	err := g.cmd.Err()
+	if panicked == nil && err != nil && redis.HasErrorPrefix(err, "NOSCRIPT") {
+		panicked = l.eval(&g)
+		err = g.cmd.Err()
+	}
+	answers, _ := g.cmd.Val().([]any)
+	undecided := false
+	switch {
+	case panicked != nil || err != nil && !script.IsAnswer(err):
+	case err == nil && len(answers) != len(g.calls):
+		err = fmt.Errorf("unexpected answer of a script: %v", g.cmd.Val())
+	case err == nil:
+	default:
+		l.lanes.apart.Store(l.lanes.apart.Load() || !script.NotRun(err))
+		switch script.Code(err) {
+		case "CROSSSLOT", "MOVED", "ASK", "NOPERM":
+			undecided = true
+		default:
+			undecided = script.NotRun(err)
+		}
+		err = fmt.Errorf("several limiters in one call: %v", err) //nolint:errorlint // see above
+	}
+	for i, c := range g.calls {
+		switch {
+		case panicked != nil:
+			l.fail(c, panicked)
+		case undecided || err == nil && answers[i] == int64(0):
+			c.Undecided()
+			l.resend(c)
+		case err != nil:
+			l.finish(c, err)
+		default:
+			c.Answered(answers[i])
+			l.done(c)
+		}
+	}
+}
+
+// eval makes the one call of a server that does not know the script.
+func (l *Lane) eval(g *group) (panicked any) {
+	ctx, cancel := context.WithTimeout(context.Background(), l.conn.AttemptTimeout())
+	defer cancel()
+	words := slices.Clone(g.cmd.Args())
+	words[0], words[1] = "eval", g.calls[0].Joint.Script.Source
+	g.cmd = script.NewCommand(ctx, words, 3)
+	return l.send(ctx, []script.Command{g.cmd})
+}

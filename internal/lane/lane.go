@@ -1,0 +1,416 @@
+// Package lane is where callers gather: each master has a lane, which sends
+// flights of script calls, each taking all that has gathered.
+//
+// Where less is under way than the network needs, a flight leaves at once; else
+// requests gather until one lands. What is enough follows from the shortest round
+// trip: two flights where the server is near, as many as fill the pipe where it
+// is far.
+package lane
+
+import (
+	"context"
+	"runtime"
+	"slices"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+
+	"github.com/rratelimiter/rratelimiter/internal/script"
+)
+
+// Source is where the requests for one key gather.
+type Source interface {
+	// Board returns the next call of what has gathered, nil where nothing is to be
+	// sent now. With more, the source is asked once more.
+	Board(now time.Time) (c *Call, more bool)
+}
+
+// Call is a script call that goes with a flight.
+type Call struct {
+	script.Call
+	Owner Owner
+
+	ctx  context.Context // of the caller that sent it alone
+	self [1]*Call
+}
+
+// Owner is whoever waits for a call.
+type Owner interface {
+	// Landed is told that the call is done, and whether it is to be made anew:
+	// then it was restarted.
+	Landed(c *Call) (again bool)
+}
+
+// Follower is an Owner that is told when a call of several steps was answered, and
+// goes on.
+type Follower interface{ Progressed() }
+
+const (
+	minFlights, maxFlights = 2, 64
+
+	// tripShare is the part of a round trip that one flight is worth: what a
+	// server and this process need for a small one.
+	tripShare = 50 * time.Microsecond
+
+	// maxTogether is how many calls one flight takes, so that the first answer
+	// does not wait for too many others.
+	maxTogether = 512
+
+	// unknownPool is what is taken for the size of a pool that nobody tells.
+	unknownPool = 20
+)
+
+// Lanes are those of one Redis.
+type Lanes struct {
+	conn *script.Conn
+	only *Lane // where there is one master
+
+	mu  sync.Mutex
+	all map[*redis.Client]*Lane
+
+	apart atomic.Bool // the server does not take keys of several limiters in one call
+
+	closed chan struct{}
+	close  sync.Once
+}
+
+// New returns the Lanes to conn.
+func New(conn *script.Conn) *Lanes {
+	s := &Lanes{conn: conn, all: make(map[*redis.Client]*Lane), closed: make(chan struct{})}
+	s.only = newLane(s)
+	s.apart.Store(conn.Cluster())
+	return s
+}
+
+// Close has no goroutine wait for more to do. What is asked for still goes.
+func (s *Lanes) Close() { s.close.Do(func() { close(s.closed) }) }
+
+// Conn returns what the lanes lead to.
+func (s *Lanes) Conn() *script.Conn { return s.conn }
+
+// Of returns the lane to the master of a key.
+func (s *Lanes) Of(ctx context.Context, key string) *Lane {
+	master := s.conn.Master(ctx, key)
+	if master == nil {
+		return s.only
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	l := s.all[master]
+	if l == nil {
+		for gone, old := range s.all {
+			if old.idle() {
+				delete(s.all, gone)
+			}
+		}
+		l = newLane(s)
+		s.all[master] = l
+	}
+	return l
+}
+
+// Lane is what goes to one master.
+type Lane struct {
+	lanes *Lanes
+	conn  *script.Conn
+	most  int // flights, whatever the network
+
+	mu      sync.Mutex
+	flights int
+	ready   []Source  // have something to send
+	again   []*Call   // are to be sent again
+	delayed []delayed // are to be sent again later
+	wake    time.Time // when the first of them; zero: there is none
+	timer   *time.Timer
+	silent  bool      // the server has answered nobody lately: one call at a time shows whether it does
+	heard   time.Time // when the server answered last
+	stuck   int       // flights that were given up, and which go-redis still waits for
+	trips   trips
+
+	parked chan task // to goroutines that have sent flights just now
+
+	running int // background jobs
+	jobs    []job
+}
+
+func newLane(s *Lanes) *Lane {
+	pool := s.conn.PoolSize()
+	if pool == 0 {
+		pool = unknownPool
+	}
+	return &Lane{lanes: s, conn: s.conn, most: max(1, min(maxFlights, pool/2)), parked: make(chan task)}
+}
+
+func (l *Lane) idle() bool {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.flights == 0 && l.running == 0 && len(l.ready) == 0 && len(l.again) == 0 && len(l.delayed) == 0
+}
+
+// limit returns how many flights may be under way.
+func (l *Lane) limit() int {
+	if l.silent {
+		if l.stuck >= 2*l.most {
+			return 0
+		}
+		return 1
+	}
+	return min(l.most, max(minFlights, 1+int(l.trips.shortest()/tripShare)))
+}
+
+// trips keeps the shortest round trip of the last second or two: a busy server
+// does not make that longer, since some flights are small.
+type trips struct {
+	now, before time.Duration // 0: none was measured
+	since       time.Time
+}
+
+func (t *trips) shortest() time.Duration {
+	if t.before != 0 && t.before < t.now || t.now == 0 {
+		return t.before
+	}
+	return t.now
+}
+
+func (t *trips) measured(trip time.Duration, at time.Time) {
+	if at.Sub(t.since) > time.Second {
+		t.before, t.now, t.since = t.now, 0, at
+	}
+	if t.now == 0 || trip < t.now {
+		t.now = trip
+	}
+}
+
+// Ready has a flight ask the source for its calls.
+func (l *Lane) Ready(s Source) {
+	l.mu.Lock()
+	l.ready = append(l.ready, s)
+	start := l.start()
+	l.mu.Unlock()
+	if start {
+		l.dispatch(task{})
+	}
+}
+
+// Enter tells whether a caller that is alone may send its call by itself, by
+// Alone, right now.
+func (l *Lane) Enter() bool {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.flights > 0 || l.limit() == 0 || len(l.ready) > 0 || len(l.again) > 0 {
+		return false
+	}
+	l.flights++
+	return true
+}
+
+// Leave takes Enter back.
+func (l *Lane) Leave() {
+	l.mu.Lock()
+	more := l.waiting()
+	if !more {
+		l.flights--
+	}
+	l.mu.Unlock()
+	if more {
+		l.dispatch(task{})
+	}
+}
+
+// Alone sends a call by itself, after Enter; the Redis client's hooks see ctx. Where
+// the connection ends in time it does so on the caller's goroutine, and returns when
+// the call is done or others go on with it; else it returns at once.
+func (l *Lane) Alone(ctx context.Context, c *Call) {
+	c.ctx = ctx
+	if !l.conn.Inline() {
+		l.dispatch(task{context.WithoutCancel(ctx), c})
+		return
+	}
+	if panicked := l.alone(ctx, c); panicked != nil {
+		panic(panicked)
+	}
+}
+
+func (l *Lane) alone(ctx context.Context, c *Call) (panicked any) {
+	c.self[0] = c
+	panicked, over := l.fly(ctx, c.self[:])
+	if over {
+		return panicked
+	}
+	l.Leave()
+	return panicked
+}
+
+// start tells whether one more flight is to leave, and counts it in. l.mu is held.
+func (l *Lane) start() bool {
+	if l.flights >= l.limit() || len(l.ready)+len(l.again) == 0 {
+		return false
+	}
+	l.flights++
+	return true
+}
+
+// waiting tells whether the next flight may leave and has something to take.
+func (l *Lane) waiting() bool {
+	return l.flights <= l.limit() && len(l.ready)+len(l.again) > 0
+}
+
+// work sends flight after flight until nothing is left.
+func (l *Lane) work() {
+	var calls []*Call
+	var sources []Source
+	for {
+		runtime.Gosched() // those who have just been told may ask again
+		calls, sources = l.take(calls[:0], sources[:0])
+		if len(calls) == 0 {
+			return
+		}
+		ctx := context.Background()
+		if len(calls) == 1 && calls[0].ctx != nil {
+			ctx = context.WithoutCancel(calls[0].ctx) // for the client's hooks
+		}
+		if _, over := l.fly(ctx, calls); over {
+			return
+		}
+		clear(calls)
+		clear(sources)
+	}
+}
+
+// take appends what the next flight takes. Where it takes nothing, it is none.
+func (l *Lane) take(calls []*Call, sources []Source) ([]*Call, []Source) {
+	for {
+		l.mu.Lock()
+		if !l.waiting() {
+			l.flights--
+			l.mu.Unlock()
+			return nil, sources
+		}
+		room := maxTogether
+		if l.silent {
+			room = 1
+		}
+		n := min(room, len(l.again))
+		calls = append(calls, l.again[:n]...)
+		l.again = dropped(l.again, n)
+		n = min(room-n, len(l.ready))
+		sources = append(sources[:0], l.ready[:n]...)
+		l.ready = dropped(l.ready, n)
+		l.mu.Unlock()
+
+		now := time.Now()
+		calls = slices.DeleteFunc(calls, func(c *Call) bool { return l.overdue(c, now) })
+		for _, s := range sources {
+			c, more := s.Board(now)
+			if c != nil {
+				calls = append(calls, c)
+			}
+			if more {
+				l.mu.Lock()
+				l.ready = append(l.ready, s)
+				l.mu.Unlock()
+			}
+		}
+		if len(calls) > 0 {
+			return calls, sources
+		}
+	}
+}
+
+// dropped returns a slice without its first n, at no cost that grows with the rest.
+func dropped[T any](all []T, n int) []T {
+	clear(all[:n])
+	if n == len(all) {
+		return all[:0]
+	}
+	return all[n:]
+}
+
+// overdue ends a call whose time is over.
+func (l *Lane) overdue(c *Call, now time.Time) bool {
+	if !c.Overdue(now) {
+		return false
+	}
+	c.GiveUp(context.DeadlineExceeded)
+	l.done(c)
+	return true
+}
+
+// done tells the owner of a call.
+func (l *Lane) done(c *Call) {
+	if c.Owner.Landed(c) {
+		l.resend(c)
+	}
+}
+
+// resend has a flight take the call again.
+func (l *Lane) resend(c *Call) {
+	l.mu.Lock()
+	l.again = append(l.again, c)
+	start := l.start()
+	l.mu.Unlock()
+	if start {
+		l.dispatch(task{})
+	}
+}
+
+// delayed is a call that is to be sent again, and when.
+type delayed struct {
+	call *Call
+	at   time.Time
+}
+
+// retry is resend after a while. Calls of one flight come back together: one timer
+// wakes them all.
+func (l *Lane) retry(c *Call, backoff time.Duration) {
+	if backoff == 0 {
+		l.resend(c)
+		return
+	}
+	at := time.Now().Add(backoff)
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.delayed = append(l.delayed, delayed{c, at})
+	if l.wake.IsZero() || at.Before(l.wake) {
+		l.wakeAt(at)
+	}
+}
+
+// wakeAt has those resent at that time whose time it is. l.mu is held.
+func (l *Lane) wakeAt(at time.Time) {
+	l.wake = at
+	if l.timer == nil {
+		l.timer = time.AfterFunc(time.Until(at), l.resendDue)
+	} else {
+		l.timer.Reset(time.Until(at))
+	}
+}
+
+func (l *Lane) resendDue() {
+	now := time.Now()
+	var due []*Call
+	next := time.Time{}
+	l.mu.Lock()
+	l.delayed = slices.DeleteFunc(l.delayed, func(d delayed) bool {
+		if !d.at.After(now) {
+			due = append(due, d.call)
+			return true
+		}
+		if next.IsZero() || d.at.Before(next) {
+			next = d.at
+		}
+		return false
+	})
+	l.wake = time.Time{}
+	if !next.IsZero() {
+		l.wakeAt(next)
+	}
+	l.mu.Unlock()
+	for _, c := range due {
+		if !l.overdue(c, now) {
+			l.resend(c)
+		}
+	}
+}

@@ -1,0 +1,60 @@
+package lane
+
+import (
+	"context"
+	"time"
+)
+
+// task is for a goroutine that sends flights: one call alone, or all that gathers.
+type task struct {
+	ctx  context.Context
+	call *Call // nil: what has gathered
+}
+
+const (
+	// nearTrip is the longest round trip beside which a new goroutine, with its stack
+	// to grow, is worth avoiding.
+	nearTrip = 100 * time.Microsecond
+
+	// parkTime is how long a goroutine waits for the next task.
+	parkTime = 20 * time.Millisecond
+)
+
+// dispatch has a goroutine do the task: one that waits, or a new one.
+func (l *Lane) dispatch(t task) {
+	select {
+	case l.parked <- t:
+	default:
+		go l.do(t)
+	}
+}
+
+func (l *Lane) do(t task) {
+	timer := time.NewTimer(parkTime)
+	defer timer.Stop()
+	for {
+		if t.call != nil {
+			l.alone(t.ctx, t.call)
+		} else {
+			l.work()
+		}
+		if !l.near() {
+			return
+		}
+		timer.Reset(parkTime)
+		select {
+		case t = <-l.parked:
+		case <-timer.C:
+			return
+		case <-l.lanes.closed:
+			return
+		}
+	}
+}
+
+func (l *Lane) near() bool {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	trip := l.trips.shortest()
+	return trip > 0 && trip < nearTrip
+}

@@ -1,0 +1,69 @@
+package lane
+
+import (
+	"context"
+	"fmt"
+	"time"
+
+	"github.com/rratelimiter/rratelimiter/limit"
+)
+
+// State is how far a caller's request has come. Its source's lock guards it.
+type State int
+
+// The states in their order.
+const (
+	Gathered State = iota
+	Sent
+	Gone // the caller went away while its request was on its way
+	Answered
+)
+
+// Pending is a caller's request that waits for its answer.
+type Pending struct {
+	State State
+	done  chan struct{} // closed with the answer; nil while nobody waits for it
+
+	waiter         Waiter // nil while no Watch has it
+	since          time.Time
+	before, behind *Pending
+}
+
+// Wait has Tell wake the caller. The source's lock is held.
+func (p *Pending) Wait() { p.done = make(chan struct{}) }
+
+// Tell says that the answer is there. The source's lock is held.
+func (p *Pending) Tell() {
+	p.State = Answered
+	if p.done != nil {
+		close(p.done)
+	}
+}
+
+// Await returns when the answer is there, or nothing is to be waited for any more:
+// ctx has ended, then it returns ctx.Err(), or the timer has run out. leave takes
+// the request back, and tells whether it could: not where the answer is there.
+func (p *Pending) Await(ctx context.Context, timer <-chan time.Time, leave func() bool) (answered bool, err error) {
+	select {
+	case <-p.done:
+		return true, nil
+	case <-ctx.Done():
+		err = ctx.Err()
+	case <-timer:
+	}
+	if !leave() {
+		return true, nil
+	}
+	return false, err
+}
+
+// NoAnswer is the error of a request that was not answered within that time.
+func NoAnswer(within time.Duration, sent bool) error {
+	if sent {
+		return fmt.Errorf("%w: %w: no answer within %v", limit.ErrUnknownOutcome, limit.ErrUnavailable, within)
+	}
+	return fmt.Errorf("%w: the request could not be sent within %v", limit.ErrUnavailable, within)
+}
+
+// Done is closed with the answer.
+func (p *Pending) Done() <-chan struct{} { return p.done }

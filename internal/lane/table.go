@@ -1,0 +1,338 @@
+package lane
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"sync"
+	"time"
+
+	"github.com/rratelimiter/rratelimiter/internal/script"
+	"github.com/rratelimiter/rratelimiter/limit"
+)
+
+// Rule is how one kind of limiter decides.
+type Rule struct {
+	// Package names the limiter in errors.
+	Package string
+
+	// Err is what is wrong with the limiter's configuration: nothing is asked then.
+	Err error
+
+	// Most is the most permits that one call may decide about.
+	Most int64
+
+	// Limit is the most permits that there can ever be at once, 0 where only Redis
+	// knows.
+	Limit int64
+
+	// Check tells why a key can't be had: it leads to what the limiter keeps beside
+	// its keys. nil: all can.
+	Check func(key string) error
+
+	// Ask returns the question to Redis about a batch for a key.
+	Ask func(key string, b *Batch) (*Question, error)
+}
+
+// Question is a script call and how its answer is read.
+type Question struct {
+	Call
+
+	// Read turns the answer of the call, which is done, into what came of the
+	// batch.
+	Read func(reply any, err error) (Verdict, error)
+
+	// Redo, where Read sets it, decides the batch in place of the answer. It is
+	// run in the background.
+	Redo func(ctx context.Context) (Verdict, error)
+}
+
+// Verdict is what came of a batch.
+type Verdict struct {
+	Outcome
+
+	// GiveBack undoes the grant of so many of the permits taken. It may be
+	// called more than once, also at the same time, until all are undone.
+	GiveBack func(ctx context.Context, permits int64) error
+}
+
+// Table is where the callers of one limiter of keys gather, those of each key by
+// themselves.
+type Table struct {
+	rule  Rule
+	lanes *Lanes
+
+	mu    sync.Mutex
+	keys  map[string]*keyed // of those for which requests have gathered
+	watch Watch
+}
+
+// keyed is where the requests for one key gather, from the first until a flight
+// takes them.
+type keyed struct {
+	table   *Table
+	lane    *Lane
+	key     string
+	waiting []*request
+}
+
+type request struct {
+	Pending
+
+	table   *Table
+	permits int64
+	verdict *Verdict
+	answer  Answer
+	err     error
+}
+
+// NewTable returns the Table of a rule.
+func NewTable(lanes *Lanes, rule Rule) *Table {
+	t := &Table{rule: rule, lanes: lanes, keys: make(map[string]*keyed)}
+	t.watch = NewWatch(&t.mu, lanes.conn.Timeout())
+	return t
+}
+
+// Take asks for permits of a key, and comes back with the decision and what
+// undoes a grant. op names the limiter's method in errors. When ctx ends while the
+// request waits for others it returns ctx.Err() at once; what is granted
+// nevertheless is given back.
+func (t *Table) Take(ctx context.Context, op, key string, permits int64) (limit.Decision, func(context.Context) error, error) {
+	d, giveBack, err := t.take(ctx, key, permits)
+	return d, giveBack, Fail(t.rule.Package, op, key, err)
+}
+
+func (t *Table) take(ctx context.Context, key string, permits int64) (limit.Decision, func(context.Context) error, error) {
+	switch most := t.rule.Limit; {
+	case t.rule.Err != nil:
+		return limit.Decision{}, nil, t.rule.Err
+	case key == "":
+		return limit.Decision{}, nil, fmt.Errorf("%w: the key is empty", limit.ErrInvalidConfig)
+	case permits < 1 || permits > t.rule.Most:
+		return limit.Decision{}, nil, fmt.Errorf("%w: %d is not between 1 and %d", limit.ErrInvalidPermits, permits, t.rule.Most)
+	case most > 0 && permits > most:
+		return limit.Decision{Limit: most}, nil, exceeds(permits, most)
+	case ctx.Err() != nil:
+		return limit.Decision{}, nil, ctx.Err()
+	}
+	if check := t.rule.Check; check != nil {
+		if err := check(key); err != nil {
+			return limit.Decision{}, nil, err
+		}
+	}
+	start := time.Now()
+	l := t.lanes.Of(ctx, key)
+	r := &request{table: t, permits: permits}
+	t.mu.Lock()
+	t.watch.Add(&r.Pending, r, start)
+	k := t.keys[key]
+	if k == nil && l.Enter() {
+		r.State = Sent
+		t.mu.Unlock()
+		t.alone(ctx, l, key, r)
+	} else {
+		ready := k == nil
+		if ready {
+			k = &keyed{table: t, lane: l, key: key}
+			t.keys[key] = k
+		}
+		k.waiting = append(k.waiting, r)
+		r.Wait()
+		t.mu.Unlock()
+		if ready {
+			l.Ready(k)
+		}
+	}
+	return t.await(ctx, r)
+}
+
+// alone sends a request by itself.
+func (t *Table) alone(ctx context.Context, l *Lane, key string, r *request) {
+	b := &Batch{}
+	b.Add(r.permits, false, 0)
+	c := t.call(l, key, b, []*request{r})
+	if c == nil {
+		l.Leave()
+		return
+	}
+	l.Alone(ctx, c)
+}
+
+func (t *Table) await(ctx context.Context, r *request) (limit.Decision, func(context.Context) error, error) {
+	t.mu.Lock()
+	if r.State != Answered && r.done == nil {
+		r.Wait()
+	}
+	answered := r.State == Answered
+	t.mu.Unlock()
+	if !answered {
+		select {
+		case <-r.done:
+		case <-ctx.Done():
+			if t.leave(r) {
+				return limit.Decision{}, nil, ctx.Err()
+			}
+		}
+	}
+	a := r.answer
+	switch {
+	case r.err != nil:
+		return limit.Decision{}, nil, r.err
+	case a.Exceeds:
+		return a.Decision, nil, exceeds(r.permits, a.Decision.Limit)
+	case !a.Decision.Granted:
+		return a.Decision, nil, nil
+	}
+	return a.Decision, func(ctx context.Context) error { return r.verdict.GiveBack(ctx, r.permits) }, nil
+}
+
+// leave takes a request back whose caller goes away. It tells false where the
+// answer is there.
+func (t *Table) leave(r *request) bool {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if r.State == Answered {
+		return false
+	}
+	r.State = Gone
+	t.watch.Remove(&r.Pending)
+	return true
+}
+
+// Expire ends a request that has waited for its answer for too long.
+func (r *request) Expire(time.Time) {
+	t := r.table
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if r.State <= Sent {
+		r.err = NoAnswer(t.lanes.conn.Timeout(), r.State == Sent)
+		r.Tell()
+	}
+}
+
+// Board makes a call of those that wait.
+func (k *keyed) Board(time.Time) (c *Call, more bool) {
+	t := k.table
+	t.mu.Lock()
+	b, requests, taken := &Batch{}, []*request(nil), 0
+	for _, r := range k.waiting {
+		if r.State != Gathered {
+			taken++
+			continue
+		}
+		if len(requests) > 0 && r.permits > t.rule.Most-b.Sum || !b.Add(r.permits, false, 0) {
+			break
+		}
+		r.State = Sent
+		requests = append(requests, r)
+		taken++
+	}
+	k.waiting = slices.Delete(k.waiting, 0, taken)
+	more = len(k.waiting) > 0
+	if !more {
+		delete(t.keys, k.key)
+	}
+	t.mu.Unlock()
+	if len(requests) == 0 {
+		return nil, more
+	}
+	return t.call(k.lane, k.key, b, requests), more
+}
+
+// asked is a batch on its way, with its callers.
+type asked struct {
+	table    *Table
+	lane     *Lane
+	question *Question
+	batch    *Batch
+	requests []*request
+}
+
+// call returns the call that decides a batch; nil where it can't be made, and the
+// callers know.
+func (t *Table) call(l *Lane, key string, b *Batch, requests []*request) *Call {
+	q, err := t.rule.Ask(key, b)
+	a := &asked{table: t, lane: l, question: q, batch: b, requests: requests}
+	if err != nil {
+		a.tell(Verdict{}, err)
+		return nil
+	}
+	q.Owner = a
+	return &q.Call
+}
+
+// Landed tells the callers what came of the call.
+func (a *asked) Landed(c *Call) bool {
+	v, err := a.question.Read(c.Outcome())
+	if a.question.Redo == nil {
+		a.tell(v, err)
+		return false
+	}
+	a.lane.Go(func(ctx context.Context) {
+		var v Verdict
+		err := script.Guard(func() error {
+			var err error
+			v, err = a.question.Redo(ctx)
+			return err
+		})
+		a.tell(v, err)
+	})
+	return false
+}
+
+// tell gives each request its answer. Permits that were granted to callers who
+// have gone are given back.
+func (a *asked) tell(v Verdict, err error) {
+	t := a.table
+	answers := make([]Answer, len(a.requests))
+	if err == nil {
+		answers = a.batch.Answers(answers[:0], v.Outcome)
+	}
+	var unwanted int64
+	t.mu.Lock()
+	for i, r := range a.requests {
+		if r.State != Sent {
+			if answers[i].Decision.Granted {
+				unwanted += r.permits
+			}
+			continue
+		}
+		t.watch.Remove(&r.Pending)
+		r.answer, r.verdict, r.err = answers[i], &v, err
+		r.Tell()
+	}
+	t.mu.Unlock()
+	if unwanted > 0 {
+		a.lane.Go(func(ctx context.Context) {
+			_ = script.Guard(func() error { return v.GiveBack(ctx, unwanted) })
+		})
+	}
+}
+
+// Fail says which package's limiter and which call an error speaks of.
+func Fail(pkg, op, key string, err error) error {
+	if err == nil {
+		return nil
+	}
+	return fmt.Errorf("%s: %s %q: %w", pkg, op, key, err)
+}
+
+func exceeds(permits, most int64) error {
+	return fmt.Errorf("%w: %d permits of %d; ask for fewer or raise the limit", limit.ErrPermitsExceedRate, permits, most)
+}
+
+// ParseVerdict reads what the scripts of the limiters answer: limit, free, taken,
+// mark, reset, waits... The mark is the limiter's own.
+func ParseVerdict(reply any) (v Verdict, mark int64, err error) {
+	numbers, err := Integers(reply, 5)
+	if err != nil {
+		return Verdict{}, 0, err
+	}
+	return Verdict{Outcome: Outcome{
+		Limit: numbers[0],
+		Free:  numbers[1],
+		Taken: numbers[2],
+		Reset: Millis(numbers[4]),
+		Waits: numbers[5:],
+	}}, numbers[3], nil
+}

@@ -1,0 +1,50 @@
+package lane
+
+import (
+	"fmt"
+	"math"
+	"strconv"
+	"time"
+)
+
+// Number returns the digits of n as the word of a command; those of small
+// numbers cost nothing.
+func Number(n int64) any {
+	if n >= 0 && n < int64(len(smallNumbers)) {
+		return smallNumbers[n]
+	}
+	return strconv.FormatInt(n, 10)
+}
+
+var smallNumbers = func() (all [100]any) {
+	for i := range all {
+		all[i] = strconv.Itoa(i)
+	}
+	return all
+}()
+
+// Millis is for milliseconds from Redis, which counts further than a
+// time.Duration does.
+func Millis(ms int64) time.Duration {
+	return time.Duration(min(ms, math.MaxInt64/int64(time.Millisecond))) * time.Millisecond
+}
+
+// Integers checks that a script answered at least so many integers, and nothing
+// else.
+func Integers(reply any, least int) ([]int64, error) {
+	values, _ := reply.([]any)
+	if len(values) < least {
+		return nil, unexpected(reply)
+	}
+	numbers := make([]int64, len(values))
+	for i, value := range values {
+		number, ok := value.(int64)
+		if !ok {
+			return nil, unexpected(reply)
+		}
+		numbers[i] = number
+	}
+	return numbers, nil
+}
+
+func unexpected(reply any) error { return fmt.Errorf("unexpected answer of a script: %v", reply) }

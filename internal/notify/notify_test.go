@@ -1,0 +1,146 @@
+package notify_test
+
+import (
+	"errors"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"github.com/rratelimiter/rratelimiter/internal/notify"
+	"github.com/rratelimiter/rratelimiter/internal/redistest"
+)
+
+const channel = "{orders}:changed"
+
+// host counts what its Notices do.
+type host struct {
+	*notify.Notices
+
+	mu     sync.Mutex
+	active int
+	closed bool
+	heard  []string
+}
+
+func newHost(t *testing.T, rdb *redis.Client, id string) *host {
+	t.Helper()
+	h := &host{}
+	h.Notices = notify.New(rdb, notify.Host{
+		ID: []byte(id),
+		Begin: func() error {
+			h.mu.Lock()
+			defer h.mu.Unlock()
+			if h.closed {
+				return errors.New("closed")
+			}
+			h.active++
+			return nil
+		},
+		End: func() {
+			h.mu.Lock()
+			defer h.mu.Unlock()
+			h.active--
+		},
+		Heard: func(name string) {
+			h.mu.Lock()
+			defer h.mu.Unlock()
+			h.heard = append(h.heard, name)
+		},
+	})
+	t.Cleanup(h.Stop)
+	return h
+}
+
+// state returns what is under way, and what was heard, once nothing moves.
+func (h *host) state() (active int, heard []string) {
+	synctest.Wait()
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	return h.active, h.heard
+}
+
+func channels(t *testing.T, rdb *redis.Client) []string {
+	t.Helper()
+	synctest.Wait()
+	all, err := rdb.PubSubChannels(t.Context(), "*").Result()
+	require.NoError(t, err)
+	return all
+}
+
+func TestCan(t *testing.T) {
+	t.Parallel()
+	rdb, _ := redistest.Mini(t)
+	assert.True(t, notify.Can(rdb))
+	assert.True(t, notify.Can(&redis.ClusterClient{}))
+	assert.True(t, notify.Can(&redis.Ring{}))
+	assert.False(t, notify.Can(struct{ redis.Scripter }{rdb}))
+}
+
+func TestChannel(t *testing.T) {
+	t.Parallel()
+	assert.Equal(t, channel, notify.Channel("{orders}:value"))
+}
+
+func TestOthersHearWhatIsAnnounced(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		rdb, _ := redistest.Mini(t)
+		a, b := newHost(t, rdb, "a"), newHost(t, rdb, "b")
+		for _, h := range []*host{a, b} {
+			h.Listen(channel, "orders", time.Now().Add(time.Hour))
+		}
+		assert.Equal(t, []string{channel}, channels(t, rdb))
+		a.Announce(channel)
+		a.Announce("{sales}:changed")
+		_, heard := a.state()
+		assert.Empty(t, heard, "it knows")
+		active, heard := b.state()
+		assert.Equal(t, []string{"orders"}, heard)
+		assert.Equal(t, 1, active)
+	})
+}
+
+// A subscription lasts a little longer than the last who wants it, and no longer.
+func TestASubscriptionEnds(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		rdb, _ := redistest.Mini(t)
+		h := newHost(t, rdb, "a")
+		h.Listen(channel, "orders", time.Now().Add(3*time.Second))
+		h.Listen(channel, "orders", time.Now().Add(10*time.Second))
+		h.Listen("{sales}:changed", "sales", time.Now().Add(5*time.Second))
+		assert.Len(t, channels(t, rdb), 2)
+		time.Sleep(8 * time.Second)
+		assert.Equal(t, []string{channel}, channels(t, rdb))
+		time.Sleep(5 * time.Second)
+		assert.Empty(t, channels(t, rdb))
+		active, _ := h.state()
+		assert.Zero(t, active)
+		h.Listen(channel, "orders", time.Now().Add(time.Second))
+		assert.Len(t, channels(t, rdb), 1)
+		time.Sleep(5 * time.Second)
+	})
+}
+
+func TestStop(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		rdb, _ := redistest.Mini(t)
+		h := newHost(t, rdb, "a")
+		h.Listen(channel, "orders", time.Now().Add(time.Hour))
+		assert.Len(t, channels(t, rdb), 1)
+		h.Stop()
+		assert.Empty(t, channels(t, rdb))
+		active, _ := h.state()
+		assert.Zero(t, active)
+		h.closed = true
+		h.Listen(channel, "orders", time.Now().Add(time.Hour))
+		h.Announce(channel)
+		assert.Empty(t, channels(t, rdb))
+	})
+}

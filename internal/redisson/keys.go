@@ -1,0 +1,84 @@
+package redisson
+
+import "strings"
+
+// Keys holds the five keys of a limiter, as one client sees it.
+type Keys struct {
+	Config        string // hash: rate, interval, type, keepAliveTime
+	Value         string // string: free permits, shared by all clients
+	ClientValue   string // the same for one client, where the type is PER_CLIENT
+	Permits       string // sorted set: permits in use, shared by all clients
+	ClientPermits string // the same for one client
+}
+
+const (
+	valueSuffix   = ":value"
+	permitsSuffix = ":permits"
+)
+
+// KeysOf returns the keys of the limiter called name, for the client called
+// clientID. A name that has a brace anywhere is taken to bring its own hash
+// tag, so it is not wrapped in one; that is Redisson's rule, and it puts the
+// keys of names like "a{b" in different slots of a cluster.
+func KeysOf(name, clientID string) Keys {
+	tagged := tag(name)
+	value, permits := tagged+valueSuffix, tagged+permitsSuffix
+	return Keys{
+		Config:        name,
+		Value:         value,
+		ClientValue:   value + ":" + clientID,
+		Permits:       permits,
+		ClientPermits: permits + ":" + clientID,
+	}
+}
+
+func tag(name string) string {
+	if strings.Contains(name, "{") {
+		return name
+	}
+	return "{" + name + "}"
+}
+
+// Other returns the name of another limiter that shares a key with the one called
+// name, whatever the ids of clients are: one of those whose names are longer than
+// prefix and begin with it, as name does. It is "" where there is none, or where
+// the other is the one to be left out. Of the names for which it is "", no two
+// share a key.
+func Other(prefix, name string) string {
+	tagged := tag(name)
+	own := tagged == name // nothing stands before the name in its keys
+	possible := func(name string) bool { return len(name) > len(prefix) && strings.HasPrefix(name, prefix) }
+	first, second, closing := strings.IndexByte(tagged, '{'), strings.IndexByte(tagged[1:], '{')+1, strings.IndexByte(tagged, '}')
+	if own && prefix == "" && first == 0 && second == 0 && closing < 0 {
+		return name[1:] + valueSuffix + ":..." // whose keys begin with "{"+name+":value:"
+	}
+	for i := first + 1; i <= len(tagged); i++ {
+		// Is it another's tag that ends here, and are its suffixes what follows?
+		tail := tagged[i:]
+		wraps := first == 0 && i > 1 && tagged[i-1] == '}' && (second == 0 || second >= i)
+		switch {
+		case tail == "" && !own, tail != "" && !suffixed(tail, own):
+		case wraps && possible(tagged[1:i-1]):
+			return tagged[1 : i-1]
+		case tail != "" && possible(tagged[:i]) && (own || closing < i && closing >= 0):
+			return tagged[:i]
+		}
+	}
+	return ""
+}
+
+// suffixed tells whether text is what follows the tag in keys of a limiter, or,
+// where it need not be all, begins so.
+func suffixed(text string, all bool) bool {
+	for _, suffix := range []string{valueSuffix, permitsSuffix} {
+		if rest, ok := strings.CutPrefix(text, suffix); ok && (all && rest == "" || strings.HasPrefix(rest, ":")) {
+			return true
+		}
+	}
+	return false
+}
+
+// List returns the keys in the order in which scripts take them.
+func (k Keys) List() []string {
+	return []string{k.Config, k.Value, k.ClientValue, k.Permits, k.ClientPermits}
+}

@@ -1,0 +1,140 @@
+package redisson
+
+import (
+	"crypto/rand"
+	"encoding/binary"
+	mathrand "math/rand/v2"
+	"slices"
+	"sync/atomic"
+
+	"github.com/rratelimiter/rratelimiter/codec"
+)
+
+// Every attempt to take permits has an identity that no other has: the ids of
+// the members that it writes. Ids are as long as the layout has room for, and
+// end in a number, so that the requests of an attempt can be told apart:
+//
+//	layout  id
+//	D2      8 bytes of the client's, 8 of a counter
+//	D1      4 bytes of the client's, 4 of a counter
+//	C       1 byte of a counter, the permits, 3 bytes of the counter
+//	B       4 bytes of a counter, so that no float of Redisson's is the same
+//
+// Counters of the short ids begin anywhere. In layout C the permits stand where
+// Redissons that read layout D look for them.
+
+// Identities draws the ids of one client's members.
+type Identities struct {
+	layout   codec.Layout
+	origin   [8]byte       // what the ids begin with, where they have room for it
+	attempts atomic.Uint64 // the counter in the ids
+}
+
+// NewIdentities returns the Identities for members of a layout.
+func NewIdentities(layout codec.Layout) *Identities {
+	i := &Identities{layout: layout}
+	_, _ = rand.Read(i.origin[:]) // never fails
+	if layout != codec.LayoutD2 {
+		i.attempts.Store(uint64(mathrand.Uint32()))
+	}
+	return i
+}
+
+// Origin returns what tells the client from others.
+func (i *Identities) Origin() []byte { return i.origin[:] }
+
+// Skip leaves out a random number of ids, where one turned out to be another
+// client's too.
+func (i *Identities) Skip() { i.attempts.Add(mathrand.Uint64N(1 << numberBits(i.layout))) }
+
+// Follow has the ids go on where another client's are, for tests of ids that meet.
+func (i *Identities) Follow(other *Identities) { i.attempts.Store(other.attempts.Load()) }
+
+// numberBits is how many low bits of the counter stand in the id's last three
+// bytes, the lowest first.
+func numberBits(layout codec.Layout) int {
+	if layout == codec.LayoutB {
+		return 22 // a float below 2, as none of Redisson's is
+	}
+	return 24
+}
+
+// Next appends to dst the first of n members for a new attempt, with no permits
+// on it yet.
+func (i *Identities) Next(dst []byte, n int) []byte { return i.NextIn(dst, i.layout, n) }
+
+// NextIn is Next in a layout that need not be the client's own.
+func (i *Identities) NextIn(dst []byte, layout codec.Layout, n int) []byte {
+	bits := numberBits(layout)
+	var first uint64
+	for {
+		last := i.attempts.Add(uint64(n))
+		first = last - uint64(n) + 1
+		if first>>bits == last>>bits {
+			break
+		}
+	}
+	low, high := first&(1<<bits-1), first>>bits
+	var id [16]byte
+	length := 16
+	switch layout {
+	case codec.LayoutB:
+		length = 4
+		id[0] = byte(high)
+	case codec.LayoutC:
+		length = 8
+		id[0] = byte(high)
+	case codec.LayoutD1:
+		length = 8
+		copy(id[:4], i.origin[:])
+		id[4] = byte(high)
+	default:
+		copy(id[:8], i.origin[:])
+		for place := range 5 {
+			id[12-place] = byte(high >> (8 * place))
+		}
+	}
+	id[length-3], id[length-2], id[length-1] = byte(low), byte(low>>8), byte(low>>16)
+	member, err := codec.Append(dst, layout, id[:length], 0)
+	if err != nil {
+		panic(err) // the layout holds an id of that length
+	}
+	return member
+}
+
+// Mark returns what the ids of the client's members begin with; nothing where the
+// layout has no room for it.
+func (i *Identities) Mark() []byte {
+	switch i.layout {
+	case codec.LayoutB, codec.LayoutC:
+		return nil
+	case codec.LayoutD1:
+		return i.origin[:4]
+	}
+	return i.origin[:]
+}
+
+// WithPermits returns a copy of a member that stands for that many permits.
+func WithPermits(member []byte, permits int64) []byte {
+	member = slices.Clone(member)
+	SetPermits(member, permits)
+	return member
+}
+
+// SetPermits has a member stand for that many permits.
+func SetPermits(member []byte, permits int64) {
+	binary.LittleEndian.PutUint32(member[len(member)-4:], uint32(permits))
+	if len(member) == 20 {
+		copy(member[9:13], member[16:])
+	}
+}
+
+// Later returns a copy of a member whose number comes so many after its own.
+func Later(member []byte, places int) []byte {
+	member = slices.Clone(member)
+	number := member[len(member)-7 : len(member)-4]
+	n := int(number[0]) | int(number[1])<<8 | int(number[2])<<16
+	n += places
+	number[0], number[1], number[2] = byte(n), byte(n>>8), byte(n>>16)
+	return member
+}

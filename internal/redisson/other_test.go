@@ -1,0 +1,153 @@
+package redisson_test
+
+import (
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/stretchr/testify/assert"
+	"pgregory.net/rapid"
+
+	"github.com/rratelimiter/rratelimiter/internal/redisson"
+)
+
+func TestOther(t *testing.T) {
+	t.Parallel()
+	for _, tt := range []struct{ prefix, name, want string }{
+		{"p:", "p:{ann}:value", "p:{ann}"},
+		{"p:", "p:{ann}:permits", "p:{ann}"},
+		{"p:", "p:{ann}:value:0d1f5e4c-3ae5-4b5e-8f5a-7d3c1c2b9a10", "p:{ann}"},
+		{"p:", "p:{ann}:permits:x:y", "p:{ann}"},
+		{"p:", "p:{ann}:values", ""},
+		{"p:", "p:{ann}:valued:value", "p:{ann}:valued"},
+		{"p:", "p:{ann}", ""},
+		{"p:", "p:{ann", ""},
+		{"p:", "p:ann:value", ""},
+		{"p:", "p:ann:value:x", ""},
+		{"p:", "p:ann:value:{x}", ""},
+		{"p:", "p:ann:value:{x}:value", "p:ann:value:{x}"},
+		{"p:", "p:ann}:value", ""},
+		{"p:", "p:ann}:value:x", "p:ann"},
+		{"p:", "p:}:value:x", ""},
+		{"{shop}:", "{shop}:a", ""},
+		{"{shop}:", "{shop}:a:value", "{shop}:a"},
+		{"{shop}:", "{shop}:a:permits:x", "{shop}:a"},
+		{"{shop}:", "{shop}:value", ""},
+		{"{shop}:", "{shop}::value", ""},
+		{"{shop}:", "{shop}:value:value", "{shop}:value"},
+		{"{shop}:value:", "{shop}:value:a", ""},
+		{"", "ann", ""},
+		{"", "ann:value:x", ""},
+		{"", "{ann}", "ann"},
+		{"", "{ann}b", ""},
+		{"", "{}", ""},
+		{"", "{ann}:value", "ann"},
+		{"", "{ann", "ann:value:..."},
+		{"", "ann}b:value:x", "{ann}b"},
+	} {
+		assert.Equal(t, tt.want, redisson.Other(tt.prefix, tt.name), "%q of %q", tt.name, tt.prefix)
+	}
+}
+
+// words make the names and ids that could share keys.
+var words = []string{"a", "{", "}", ":", ":value", ":permits"}
+
+// texts returns all texts of so many words at most.
+func texts(most int) []string {
+	all, last := []string{""}, []string{""}
+	for range most {
+		var next []string
+		for _, text := range last {
+			for _, word := range words {
+				next = append(next, text+word)
+			}
+		}
+		last = next
+		all = append(all, next...)
+	}
+	slices.Sort(all)
+	return slices.Compact(all)
+}
+
+// Of short names, no two that are told to share nothing do, and those that are
+// told to share do.
+func TestOtherOfShortNames(t *testing.T) {
+	t.Parallel()
+	ids := texts(2)[1:]
+	for _, prefix := range []string{"", "a", "{", "{a}", "{a}:", "a:{"} {
+		owners := map[string][]string{} // by key
+		for _, key := range texts(4)[1:] {
+			name := prefix + key
+			all := map[string]bool{}
+			for _, id := range ids {
+				for _, k := range redisson.KeysOf(name, id).List() {
+					all[k] = true
+				}
+			}
+			for k := range all {
+				owners[k] = append(owners[k], name)
+			}
+		}
+		for key, names := range owners {
+			names = slices.DeleteFunc(names, func(name string) bool { return redisson.Other(prefix, name) != "" })
+			assert.LessOrEqual(t, len(names), 1, "%q is a key of %q", key, names)
+		}
+		for _, key := range texts(4)[1:] {
+			name := prefix + key
+			if other := redisson.Other(prefix, name); other != "" && !strings.HasSuffix(other, "...") {
+				assert.True(t, share(name, other), "%q is left out for %q", name, other)
+				assert.True(t, strings.HasPrefix(other, prefix) && other != prefix, "%q is left out for %q", name, other)
+			}
+		}
+	}
+}
+
+// share tells whether two limiters share a key if their clients have the right ids.
+func share(name, other string) bool {
+	theirs := redisson.KeysOf(other, "")
+	for _, key := range redisson.KeysOf(name, "id").List() {
+		for _, its := range []string{theirs.Value, theirs.Permits} {
+			id, ok := strings.CutPrefix(key, its+":")
+			if key == its || ok && id != "" {
+				return true
+			}
+		}
+	}
+	return false
+}
+
+func TestOtherOfLongNames(t *testing.T) {
+	t.Parallel()
+	text := rapid.Map(rapid.SliceOfN(rapid.SampledFrom(words), 1, 12), func(all []string) string { return strings.Join(all, "") })
+	rapid.Check(t, func(rt *rapid.T) {
+		prefix := rapid.OneOf(rapid.SampledFrom([]string{"", "p:", "{shop}:", "{"}), text).Draw(rt, "prefix")
+		first := prefix + text.Draw(rt, "first")
+		second := prefix + text.Draw(rt, "second")
+		// A key of one as the name of the other, or what leads to it, is what is
+		// worth trying.
+		of := redisson.KeysOf(first, text.Draw(rt, "an id")).List()
+		if longer := rapid.SampledFrom(of).Draw(rt, "key"); rapid.Bool().Draw(rt, "a key") && strings.HasPrefix(longer, prefix) {
+			second = longer
+		}
+		if first == second || redisson.Other(prefix, first) != "" || redisson.Other(prefix, second) != "" {
+			return
+		}
+		ids := []string{"id", text.Draw(rt, "id")}
+		for _, key := range redisson.KeysOf(second, "id").List() {
+			for _, mine := range redisson.KeysOf(first, "id").List() {
+				if rest, ok := strings.CutPrefix(key, strings.TrimSuffix(mine, "id")); ok && strings.HasSuffix(mine, ":id") {
+					ids = append(ids, rest) // that would make it this key
+				}
+			}
+		}
+		for _, id := range ids {
+			for _, key := range redisson.KeysOf(first, id).List() {
+				for _, other := range ids {
+					if slices.Contains(redisson.KeysOf(second, other).List(), key) {
+						rt.Fatalf("%q is a key of %q and %q", key, first, second)
+					}
+				}
+			}
+		}
+	})
+}

@@ -1,0 +1,115 @@
+// Package redisson holds what its releases ask of whoever shares limiters with
+// them: the names of the keys, the members of the permits set, and what may be
+// written.
+package redisson
+
+import (
+	"fmt"
+	"slices"
+	"strconv"
+	"strings"
+
+	"github.com/rratelimiter/rratelimiter/codec"
+	"github.com/rratelimiter/rratelimiter/limit"
+)
+
+// Redisson releases that a limiter can be shared with.
+const (
+	oldestRedisson = "3.12.0"
+	newestRedisson = "4.7.0"
+)
+
+// Rules are what the oldest Redisson that shares a limiter asks of whoever
+// writes beside it.
+type Rules struct {
+	// Version is the release, for messages.
+	Version string
+
+	// Layout is how members are packed; 0 where none are kept, and the value
+	// alone counts a fixed window.
+	Layout codec.Layout
+
+	// Merge allows one member for several requests. Redisson counts members
+	// instead of permits in 3.16.2 to 3.34.
+	Merge bool
+}
+
+// NewestRules are those of every release from 3.35 on.
+var NewestRules = Rules{Version: "3.35.0", Layout: codec.LayoutD2, Merge: true}
+
+// Windowed tells whether no members are kept.
+func (r Rules) Windowed() bool { return r.Layout == 0 }
+
+// Letters tell a script what the rules are.
+func (r Rules) Letters() string {
+	switch {
+	case r.Windowed():
+		return "w"
+	case !r.Merge:
+		return "s"
+	}
+	return ""
+}
+
+// Unsupported is the error for what the release's layout can't do.
+func (r Rules) Unsupported(what string) error {
+	return fmt.Errorf("%w: %s needs a record of each grant, which Redisson %s does not keep: upgrade to 3.13.3 or newer, and name that in WithRedissonVersion",
+		limit.ErrUnsupported, what, r.Version)
+}
+
+// release is the number of a Redisson release: major, minor, patch.
+type release [3]int
+
+func (r release) before(other release) bool { return slices.Compare(r[:], other[:]) < 0 }
+
+// lastPatches holds the newest patch release of each minor one, from 3.12 and
+// from 4.0 on.
+var lastPatches = map[int][]int{
+	3: {
+		12: 5, 13: 6, 14: 1, 15: 6, 16: 8, 17: 7, 18: 1, 19: 3, 20: 1, 21: 3, 22: 1, 23: 5, 24: 3, 25: 2, 26: 1,
+		27: 2, 28: 0, 29: 0, 30: 0, 31: 0, 32: 0, 33: 0, 34: 1, 35: 0, 36: 0, 37: 0, 38: 1, 39: 0, 40: 2, 41: 0,
+		42: 0, 43: 0, 44: 0, 45: 1, 46: 0, 47: 0, 48: 0, 49: 0, 50: 0, 51: 0, 52: 0,
+	},
+	4: {0: 0, 1: 0, 2: 0, 3: 1, 4: 0, 5: 0, 6: 1, 7: 0},
+}
+
+// RulesFor returns the rules of a release: limit.ErrInvalidConfig where it is not
+// known.
+func RulesFor(version string) (Rules, error) {
+	r, ok := parseRelease(version)
+	if !ok {
+		return Rules{}, fmt.Errorf("%w: %w: WithRedissonVersion: %q is no release of Redisson from %s to %s; name the oldest that shares the limiters, as in \"3.15.5\"",
+			limit.ErrInvalidConfig, limit.ErrUnsupported, version, oldestRedisson, newestRedisson)
+	}
+	layout := codec.LayoutD2
+	switch {
+	case r.before(release{3, 13, 3}):
+		layout = 0
+	case r.before(release{3, 16, 4}):
+		layout = codec.LayoutB
+	case r.before(release{3, 17, 0}):
+		layout = codec.LayoutC
+	case r.before(release{3, 21, 0}):
+		layout = codec.LayoutD1
+	}
+	return Rules{Version: version, Layout: layout, Merge: !r.before(release{3, 35, 0})}, nil
+}
+
+// parseRelease reads a version; ok tells whether it is one of the releases
+// known.
+func parseRelease(version string) (r release, ok bool) {
+	parts := strings.Split(version, ".")
+	if len(parts) != 3 {
+		return release{}, false
+	}
+	for i, part := range parts {
+		n, err := strconv.ParseUint(part, 10, 16)
+		if err != nil || strconv.FormatUint(n, 10) != part {
+			return release{}, false
+		}
+		r[i] = int(n)
+	}
+	minors := lastPatches[r[0]]
+	known := r[1] < len(minors) && r[2] <= minors[r[1]] && !r.before(release{3, 12, 0})
+	return r, known
+}

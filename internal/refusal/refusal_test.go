@@ -1,0 +1,164 @@
+package refusal_test
+
+import (
+	"fmt"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"github.com/rratelimiter/rratelimiter/internal/refusal"
+	"github.com/rratelimiter/rratelimiter/limit"
+)
+
+// refused is what Redis says of 5 permits of 10, of which 3 are free, for a second.
+var refused = limit.Decision{Limit: 10, Remaining: 3, RetryAfter: time.Second, ResetAfter: 2 * time.Second}
+
+// noted returns a Cache that has noted refused, of a limiter that lives for ever.
+func noted(counts *refusal.Counts) *refusal.Cache {
+	c := counts.NewCache("key")
+	c.Note(5, time.Now(), c.Now(), refused)
+	c.Confirm(func() (time.Duration, bool) { return -1, true })
+	return c
+}
+
+func TestARefusalLasts(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		c := noted(&refusal.Counts{})
+		end := time.Now().Add(time.Second)
+		assert.Equal(t, end, c.Until())
+		time.Sleep(time.Second - time.Nanosecond)
+		assert.True(t, c.Refuses(5))
+		assert.True(t, c.Refuses(10))
+		assert.False(t, c.Refuses(4), "fewer were not refused")
+		assert.False(t, c.Refuses(11), "more than the rate")
+		d, ok := c.Decision(5)
+		require.True(t, ok)
+		assert.Equal(t, limit.Decision{Limit: 10, Remaining: 3, RetryAfter: 1, ResetAfter: time.Second + 1}, d)
+		time.Sleep(time.Nanosecond)
+		assert.False(t, c.Refuses(5))
+		_, ok = c.Decision(5)
+		assert.False(t, ok)
+	})
+}
+
+func TestARefusalOfFewerPermitsStays(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		c := noted(&refusal.Counts{})
+		d := refused
+		d.Limit = 20
+		c.Note(7, time.Now(), c.Now(), d)
+		assert.True(t, c.Refuses(5))
+		assert.True(t, c.Refuses(20), "the rate is known to be higher")
+		c.Note(4, time.Now(), c.Now(), d)
+		assert.True(t, c.Refuses(4))
+	})
+}
+
+func TestChangesEndARefusal(t *testing.T) {
+	t.Parallel()
+	for name, change := range map[string]func(*refusal.Counts){
+		"of the limiter":  func(c *refusal.Counts) { c.Changed("key") },
+		"of all limiters": (*refusal.Counts).Forget,
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			counts := &refusal.Counts{}
+			c := noted(counts)
+			before := c.Now()
+			change(counts)
+			assert.False(t, c.Refuses(5))
+			c.Note(5, time.Now(), before, refused)
+			assert.False(t, c.Refuses(5), "it was asked for before the change")
+			c.Note(5, time.Now(), c.Now(), refused)
+			assert.True(t, c.Refuses(5))
+		})
+	}
+}
+
+func TestGrantsEndTheFigures(t *testing.T) {
+	t.Parallel()
+	counts := &refusal.Counts{}
+	c := noted(counts)
+	before := c.Now()
+	for i := range 3000 {
+		counts.Granted(fmt.Sprint("other", i))
+	}
+	_, ok := c.Decision(5)
+	assert.True(t, ok)
+	counts.Granted("key")
+	_, ok = c.Decision(5)
+	assert.False(t, ok)
+	assert.True(t, c.Refuses(5))
+	c.Note(5, time.Now(), before, refused)
+	_, ok = c.Decision(5)
+	assert.False(t, ok, "it was asked for before the grant")
+
+	other := counts.NewCache("key")
+	assert.Equal(t, other.Now(), c.Now(), "handles of one limiter share its counts")
+}
+
+// Where the limiter's time to live is not known, or short, a refusal ends before it
+// could keep those away who would start that time anew.
+func TestARefusalAndTheTimeToLive(t *testing.T) {
+	t.Parallel()
+	for name, row := range map[string]struct {
+		life  time.Duration
+		known bool
+		lasts time.Duration
+	}{
+		"none":      {-1, true, time.Second},
+		"long":      {time.Hour, true, time.Second},
+		"short":     {time.Second, true, 500 * time.Millisecond},
+		"not known": {0, false, 100 * time.Millisecond},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			synctest.Test(t, func(t *testing.T) {
+				c := (&refusal.Counts{}).NewCache("key")
+				c.Note(5, time.Now(), c.Now(), refused)
+				c.Confirm(func() (time.Duration, bool) { return row.life, row.known })
+				time.Sleep(row.lasts - time.Nanosecond)
+				assert.True(t, c.Refuses(5))
+				time.Sleep(time.Nanosecond)
+				assert.False(t, c.Refuses(5))
+			})
+		})
+	}
+}
+
+func TestTheTimeToLiveIsReadOnce(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		c := noted(&refusal.Counts{})
+		c.Note(5, time.Now(), c.Now(), refused)
+		c.Confirm(func() (time.Duration, bool) {
+			t.Error("it was read anew")
+			return 0, false
+		})
+		time.Sleep(time.Second - time.Nanosecond)
+		assert.True(t, c.Refuses(5))
+	})
+}
+
+func TestFiguresThatAreNotAllKnown(t *testing.T) {
+	t.Parallel()
+	c := (&refusal.Counts{}).NewCache("key")
+	c.Note(5, time.Now(), c.Now(), limit.Decision{Limit: 10, RetryAfter: time.Second})
+	assert.True(t, c.Refuses(5))
+	_, ok := c.Decision(5)
+	assert.False(t, ok)
+}
+
+func TestNoCache(t *testing.T) {
+	t.Parallel()
+	var c *refusal.Cache
+	c.Note(5, time.Now(), c.Now(), refused)
+	assert.False(t, c.Refuses(5))
+	_, ok := c.Decision(5)
+	assert.False(t, ok)
+}

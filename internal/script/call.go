@@ -1,0 +1,370 @@
+package script
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"slices"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+
+	"github.com/rratelimiter/rratelimiter/lua"
+)
+
+// Attempt is what the arguments of a script may depend on.
+type Attempt struct {
+	// Age is the time since the first attempt that may have run was sent, below 0
+	// while there is none.
+	Age time.Duration
+
+	// Token is that of the script's last answer {"again", token, ...}.
+	Token string
+
+	// Repeated says that an attempt with this token may have run already.
+	Repeated bool
+}
+
+// Arguments makes the arguments of a call's attempts.
+type Arguments interface {
+	// Append appends them to all.
+	Append(all []any, a Attempt) []any
+}
+
+// Constant is arguments that are the same for all attempts.
+type Constant []any
+
+// Append appends them.
+func (c Constant) Append(all []any, _ Attempt) []any { return append(all, c...) }
+
+// Paged is arguments with the token behind them, "" on the first call.
+type Paged []any
+
+// Append appends them and the token.
+func (p Paged) Append(all []any, a Attempt) []any { return append(append(all, p...), a.Token) }
+
+// ArgumentsFunc is a function as Arguments.
+type ArgumentsFunc func(all []any, a Attempt) []any
+
+// Append calls f.
+func (f ArgumentsFunc) Append(all []any, a Attempt) []any { return f(all, a) }
+
+// Call is a script call with its attempts. [Call.Run] sees it through; a lane
+// sends it together with others: Next, then Landed, until it is done.
+type Call struct {
+	Script *lua.Script
+	Keys   *Keys
+	Args   Arguments
+
+	// Repeat says that the script can tell a repeated attempt from a new one, or
+	// may run any number of times.
+	Repeat bool
+
+	// Reads says that the script changes nothing that matters; then Repeat is set
+	// too.
+	Reads bool
+
+	// Again, where it is not nil, takes an answer {"again", token, ...}: what
+	// follows the token. An error of its ends the call.
+	Again func(rest []any) error
+
+	// Stop, where it is not nil, tells of the token of an answer {"again", token, ...},
+	// behind Again, whether the call is done with it.
+	Stop func(token string) bool
+
+	// Joint says how the first attempt may be made together with other calls.
+	Joint *Joint
+
+	// Ahead is a command that only reads, {"hget", key, ...}, and goes ahead of
+	// the script in the same pipeline, wherever its key is.
+	Ahead []any
+
+	// Until is when the call is given up. The zero value stands for the Conn's
+	// timeout, from the first attempt and from each answer on.
+	Until time.Time
+
+	// Since is from when the time until the first answer counts. The zero value
+	// stands for the first attempt.
+	Since time.Time
+
+	words      []any // of a command that is no script
+	token      string
+	eval       bool // the server does not know the script
+	ahead, cmd Command
+	until      time.Time
+	sent       time.Time // the last attempt
+	doubt      time.Time // the first attempt that may have run
+	repeated   bool      // one with this token may have run
+	attempts   int
+	counted    int // those that were not refused by servers that change places
+
+	reply any
+	err   error
+}
+
+const (
+	maxAttempts = 5
+	minBackoff  = 8 * time.Millisecond
+	maxBackoff  = 512 * time.Millisecond
+
+	// patientBackoff is the longest while servers change places: until they have,
+	// a call is refused however often it is made.
+	patientBackoff = 128 * time.Millisecond
+)
+
+// Run makes the call, and returns what the script answered in the end. Where the
+// answer was lost and the call is not repeated, or in vain, the error is ErrLost,
+// with its cause. When ctx ends so does the call: an attempt that is on its way
+// goes on until its own time is over where ctx was cancelled.
+func (c *Call) Run(ctx context.Context, to *Conn) (any, error) {
+	for {
+		if err := ctx.Err(); err != nil {
+			return nil, c.lost(err)
+		}
+		end := c.Begin(to)
+		if !c.sent.Before(end) {
+			return nil, c.lost(ErrSilent)
+		}
+		attempt, cancel := context.WithDeadline(ctx, end)
+		ahead, cmd := c.Next(attempt)
+		cmds := []Command{cmd}
+		if ahead.Cmd != nil {
+			cmds = []Command{ahead, cmd}
+		}
+		err := to.sendInTime(attempt, c.key(), c.words != nil, cmds...)
+		cancel()
+		if err == nil {
+			err = cmd.Err()
+		} else {
+			c.cmd = Command{redis.NewCmd(ctx)} // the other one may still be written to
+			c.cmd.SetErr(err)
+		}
+		done, backoff := c.Landed(ctx, to, err)
+		if done {
+			return c.reply, c.err
+		}
+		if err := sleep(ctx, backoff); err != nil {
+			return nil, c.lost(err)
+		}
+	}
+}
+
+// key returns the one that decides where the call goes.
+func (c *Call) key() string {
+	if c.words != nil {
+		key, _ := c.words[1].(string)
+		return key
+	}
+	return c.Keys.names[0]
+}
+
+// Begin is told that an attempt is to be made now, and returns when it must have
+// ended.
+func (c *Call) Begin(to *Conn) time.Time {
+	c.sent = time.Now()
+	c.attempts++
+	if c.until.IsZero() {
+		// A caller whose own time is no shorter learns what the last attempt met.
+		c.until = c.sent
+		if !c.Since.IsZero() {
+			c.until = c.Since
+		}
+		c.until = c.until.Add(to.Timeout() - to.Timeout()/32)
+		if !c.Until.IsZero() && c.Until.Before(c.until) {
+			c.until = c.Until
+		}
+	}
+	if end := c.sent.Add(to.AttemptTimeout()); c.Repeat && end.Before(c.until) {
+		return end
+	}
+	return c.until // without a repeat, nothing is gained by giving up sooner
+}
+
+// Overdue tells whether the call is to be given up.
+func (c *Call) Overdue(now time.Time) bool { return !c.until.IsZero() && !now.Before(c.until) }
+
+// Joinable returns how the attempt can be made together with others; nil where
+// it can't.
+func (c *Call) Joinable() *Joint {
+	if c.attempts > 1 || c.token != "" || !c.doubt.IsZero() {
+		return nil
+	}
+	return c.Joint
+}
+
+// Next makes the commands of an attempt. Ahead has no Cmd where there is none.
+func (c *Call) Next(ctx context.Context) (ahead, cmd Command) {
+	if c.words != nil {
+		c.cmd = NewCommand(ctx, c.words, 1)
+		return Command{}, c.cmd
+	}
+	// Whoever hooks into the client may keep a command and its words.
+	words := make([]any, 0, 2+len(c.Keys.args)+8)
+	if c.eval {
+		words = append(words, "eval", c.Script.Source)
+	} else {
+		words = append(words, "evalsha", SHA(c.Script))
+	}
+	a := Attempt{Age: -1, Token: c.token, Repeated: c.repeated}
+	if !c.doubt.IsZero() {
+		a.Age = c.sent.Sub(c.doubt)
+	}
+	words = c.Args.Append(append(words, c.Keys.args...), a)
+	c.cmd = NewCommand(ctx, words, 3)
+	if c.Ahead != nil && !c.eval {
+		c.ahead = NewCommand(ctx, slices.Clone(c.Ahead), 1)
+		return c.ahead, c.cmd
+	}
+	return Command{}, c.cmd
+}
+
+// AttemptErr returns the error of the last attempt.
+func (c *Call) AttemptErr() error { return c.cmd.Err() }
+
+// AheadAnswer returns the answer of Ahead, which has an error of its own.
+func (c *Call) AheadAnswer() *redis.Cmd { return c.ahead.Cmd }
+
+// Landed is told how the attempt ended. Where the call is not done it is to be
+// made again after backoff.
+func (c *Call) Landed(ctx context.Context, to *Conn, err error) (done bool, backoff time.Duration) {
+	if err == nil {
+		return c.Answered(c.cmd.Val())
+	}
+	if IsAnswer(err) && Code(err) == "NOSCRIPT" && !c.eval && c.words == nil {
+		c.eval = true
+		return false, 0
+	}
+	c.eval = false
+	again, backoff, err := c.failed(ctx, to, err)
+	if !again {
+		c.err = err
+	}
+	return !again, backoff
+}
+
+// Undecided is told that the attempt was made together with others and is to be
+// made by itself.
+func (c *Call) Undecided() { c.Joint = nil }
+
+// Answered is told what the script answered.
+func (c *Call) Answered(reply any) (done bool, backoff time.Duration) {
+	if c.words != nil {
+		return true, 0
+	}
+	c.eval = false
+	token, rest, more := again(reply)
+	if !more {
+		c.reply = reply
+		return true, 0
+	}
+	if c.Again != nil {
+		if c.err = c.Again(rest); c.err != nil {
+			return true, 0
+		}
+	}
+	if c.Stop != nil && c.Stop(token) {
+		c.reply = reply
+		return true, 0
+	}
+	c.token, c.repeated = token, false
+	c.attempts, c.counted, c.until, c.Since = 0, 0, time.Time{}, time.Time{}
+	return false, 0
+}
+
+// Outcome returns the answer of a call that is done.
+func (c *Call) Outcome() (any, error) { return c.reply, c.err }
+
+// GiveUp ends the call with the error of its last attempt.
+func (c *Call) GiveUp(err error) {
+	if c.err == nil {
+		c.err = c.lost(err)
+	}
+}
+
+func (c *Call) failed(ctx context.Context, to *Conn, err error) (again bool, backoff time.Duration, _ error) {
+	switch {
+	case NotRun(err):
+		if isDial(err) {
+			to.Reload(ctx)
+		}
+	case errors.Is(err, redis.Nil) && c.words != nil:
+		return false, 0, err
+	case IsAnswer(err) || errors.Is(err, redis.ErrClosed):
+		return false, 0, c.lost(err)
+	default:
+		c.repeated = true
+		if c.doubt.IsZero() {
+			c.doubt = c.sent
+		}
+	}
+	longest := maxBackoff
+	if inTransition(err) {
+		longest = patientBackoff
+	} else if c.counted++; c.counted == maxAttempts {
+		return false, 0, c.lost(err)
+	}
+	if !c.doubt.IsZero() && !c.Repeat {
+		return false, 0, c.lost(err)
+	}
+	backoff = min(minBackoff<<min(c.attempts-1, 10), longest)
+	backoff = backoff/2 + rand.N(backoff/2)
+	need := backoff
+	if Silent(err) {
+		need += to.AttemptTimeout() / 4 // less is too little for a server that has been silent so long
+	}
+	if c.Overdue(time.Now().Add(need)) {
+		return false, 0, c.lost(err)
+	}
+	return true, backoff, nil
+}
+
+// lost says of an error whether one of the attempts may have run.
+func (c *Call) lost(err error) error {
+	switch {
+	case c.doubt.IsZero():
+		return err
+	case c.Reads:
+		return fmt.Errorf("%w: %w", errUnread, err)
+	}
+	return fmt.Errorf("%w: %w", ErrLost, err)
+}
+
+func sleep(ctx context.Context, backoff time.Duration) error {
+	if backoff == 0 {
+		return nil
+	}
+	timer := time.NewTimer(backoff)
+	defer timer.Stop()
+	select {
+	case <-ctx.Done():
+		return ctx.Err()
+	case <-timer.C:
+		return nil
+	}
+}
+
+// again takes apart the answer {"again"} or {"again", token, ...} of a script that is to be
+// called once more.
+func again(reply any) (token string, rest []any, ok bool) {
+	values, isArray := reply.([]any)
+	if !isArray || len(values) == 0 || values[0] != "again" {
+		return "", nil, false
+	}
+	if len(values) == 1 {
+		return "", nil, true
+	}
+	token, ok = values[1].(string)
+	return token, values[2:], ok
+}
+
+// Joint is how a call of a script can be made together with such calls for other
+// keys, as one call of another script. That takes the keys of all, how many of
+// the calls are Early, and the Args of each, the Early ones first. It answers
+// each with an integer: what the call itself would have answered, or 0 where it
+// did nothing and the call must be made.
+type Joint struct {
+	Script *lua.Script
+	Args   [2]any
+	Early  bool
+}

@@ -1,0 +1,310 @@
+package script
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"maps"
+	"reflect"
+	"slices"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+
+	"github.com/rratelimiter/rratelimiter/limit"
+)
+
+// Redis is what this package needs of a go-redis client.
+type Redis interface {
+	Process(ctx context.Context, cmd redis.Cmder) error
+	Pipeline() redis.Pipeliner
+}
+
+// DefaultTimeout is how long a question may go unanswered, all its attempts
+// together, unless the application says otherwise.
+const DefaultTimeout = 3 * time.Second
+
+// Conn sends commands to Redis, each within a time that is bounded.
+type Conn struct {
+	rdb     Redis
+	inline  bool                                                         // a deadline of ctx ends reads and writes
+	master  func(ctx context.Context, key string) (*redis.Client, error) // nil where there is one
+	timeout time.Duration
+
+	known    atomic.Bool                     // the client has found out who serves what
+	mu       sync.Mutex                      // guards what follows
+	learning chan struct{}                   // closed when it has been asked; nil while nobody asks
+	slots    map[*redis.Client]chan struct{} // for each master, of commands that run on goroutines of their own
+}
+
+// maxApart is how many commands to a master run on goroutines of their own at
+// most, so that one that hangs can't gather more.
+const maxApart = 64
+
+// NewConn returns a Conn on rdb whose questions are answered within timeout.
+func NewConn(rdb Redis, timeout time.Duration) *Conn {
+	c := &Conn{rdb: rdb, timeout: timeout, slots: make(map[*redis.Client]chan struct{})}
+	switch rdb := rdb.(type) {
+	case *redis.Client:
+		if rdb != nil {
+			opt := rdb.Options()
+			c.inline = opt.ContextTimeoutEnabled && opt.ReadTimeout >= 0 && opt.WriteTimeout >= 0
+		}
+	case interface {
+		MasterForKey(ctx context.Context, key string) (*redis.Client, error)
+	}:
+		c.master = rdb.MasterForKey
+	case interface {
+		GetShardClientForKey(key string) (*redis.Client, error)
+	}:
+		c.master = func(_ context.Context, key string) (*redis.Client, error) { return rdb.GetShardClientForKey(key) }
+		c.known.Store(true)
+	}
+	return c
+}
+
+// CheckClient tells whether a client was given: limit.ErrInvalidConfig where none
+// was.
+func CheckClient(rdb Redis) error {
+	if rdb == nil || reflect.ValueOf(rdb).Kind() == reflect.Pointer && reflect.ValueOf(rdb).IsNil() {
+		return fmt.Errorf("%w: New: the Redis client is nil", limit.ErrInvalidConfig)
+	}
+	return nil
+}
+
+// Timeout returns how long a question may go unanswered.
+func (c *Conn) Timeout() time.Duration { return c.timeout }
+
+// AttemptTimeout is the time of an attempt that can be repeated: two more have room
+// in a question's.
+func (c *Conn) AttemptTimeout() time.Duration { return c.timeout / 3 }
+
+// Inline tells whether a command ends in time on its caller's goroutine: only
+// where go-redis passes a deadline on to the connection.
+func (c *Conn) Inline() bool { return c.inline }
+
+// PoolSize returns how many connections there can be to one server, 0 where that
+// is not known.
+func (c *Conn) PoolSize() int {
+	switch rdb := c.rdb.(type) {
+	case *redis.Client:
+		if rdb != nil {
+			return rdb.Options().PoolSize
+		}
+	case *redis.ClusterClient:
+		if rdb != nil {
+			return rdb.Options().PoolSize
+		}
+	case *redis.Ring:
+		if rdb != nil {
+			return rdb.Options().PoolSize
+		}
+	}
+	return 0
+}
+
+// Master returns the client of the master that has a key; nil where there is one
+// server only, or where it can't be told.
+func (c *Conn) Master(ctx context.Context, key string) *redis.Client {
+	if c.master == nil || !c.known.Load() && !c.learn(ctx, key) {
+		return nil
+	}
+	master, err := c.master(ctx, key)
+	if err != nil {
+		return nil // whoever sends the command finds out anew
+	}
+	return master
+}
+
+// maxLearn is how long a caller waits at most for a cluster client that is new to
+// find out who serves what: it asks one server after another, each for as long as a
+// read may take.
+const maxLearn = 100 * time.Millisecond
+
+// learn has the client find that out, and tells whether it has.
+func (c *Conn) learn(ctx context.Context, key string) bool {
+	c.mu.Lock()
+	done := c.learning
+	if done == nil {
+		done = make(chan struct{})
+		c.learning = done
+		go func() {
+			err := Guard(func() error {
+				_, err := c.master(context.WithoutCancel(ctx), key)
+				return err
+			})
+			c.mu.Lock()
+			defer c.mu.Unlock()
+			c.known.Store(err == nil)
+			c.learning = nil
+			close(done)
+		}()
+	}
+	c.mu.Unlock()
+	timer := time.NewTimer(maxLearn)
+	defer timer.Stop()
+	select {
+	case <-done:
+	case <-timer.C:
+	case <-ctx.Done():
+	}
+	return c.known.Load()
+}
+
+// Cluster tells whether the servers are a cluster's, which takes keys of one slot
+// only in one script.
+func (c *Conn) Cluster() bool { return c.master != nil && !c.Sharded() }
+
+// Sharded tells whether keys are spread over servers that know nothing of each
+// other, so that none says which keys it should not have.
+func (c *Conn) Sharded() bool {
+	_, ring := c.rdb.(interface {
+		GetShardClientForKey(key string) (*redis.Client, error)
+	})
+	return ring
+}
+
+// Together tells whether keys are surely on one server, so that one script may
+// take them all.
+func (c *Conn) Together(keys ...string) bool {
+	if ring, ok := c.rdb.(interface {
+		GetShardClientForKey(key string) (*redis.Client, error)
+	}); ok {
+		first, err := ring.GetShardClientForKey(keys[0])
+		return err == nil && !slices.ContainsFunc(keys, func(key string) bool {
+			shard, err := ring.GetShardClientForKey(key)
+			return err != nil || shard != first
+		})
+	}
+	return c.master == nil || !slices.ContainsFunc(keys, func(key string) bool { return HashTag(key) != HashTag(keys[0]) })
+}
+
+// HashTag returns the part of a key that decides where a cluster keeps it.
+func HashTag(key string) string {
+	if _, rest, found := strings.Cut(key, "{"); found {
+		if tag, _, closed := strings.Cut(rest, "}"); closed && tag != "" {
+			return tag
+		}
+	}
+	return key
+}
+
+// Send sends commands, several as one pipeline, and returns when each has its
+// answer or an error. Where it is [Conn.Inline] that is before ctx's deadline.
+func (c *Conn) Send(ctx context.Context, cmds ...Command) {
+	if len(cmds) == 1 {
+		_ = c.rdb.Process(ctx, cmds[0])
+		return
+	}
+	pipe := c.rdb.Pipeline()
+	for _, cmd := range cmds {
+		_ = pipe.Process(ctx, cmd)
+	}
+	if _, err := pipe.Exec(ctx); err != nil {
+		for _, cmd := range cmds {
+			if cmd.Err() == nil && cmd.Val() == nil {
+				cmd.SetErr(errors.Join(errUnanswered, err))
+			}
+		}
+	}
+}
+
+// errUnanswered is for a command of a pipeline that nobody gave an answer or an
+// error.
+var errUnanswered = errors.New("the pipeline gave the command no answer")
+
+// sendToMaster is Send for a command that is no script: a cluster client may send
+// one that only reads to any node.
+func (c *Conn) sendToMaster(ctx context.Context, cmd Command) {
+	key, _ := cmd.Args()[1].(string)
+	if c.Cluster() {
+		if master := c.Master(ctx, key); master != nil {
+			if err := master.Process(ctx, cmd); !redis.HasErrorPrefix(err, "MOVED") && !redis.HasErrorPrefix(err, "ASK") {
+				return
+			}
+		}
+	}
+	c.Send(ctx, cmd)
+}
+
+// errCrowded is for a command that was not sent: too many others wait for its
+// server.
+var errCrowded = errors.New("too many commands wait for the server")
+
+// slotsOf returns those of the master of a key.
+func (c *Conn) slotsOf(ctx context.Context, key string) chan struct{} {
+	master := c.Master(ctx, key)
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	slots := c.slots[master]
+	if slots == nil {
+		maps.DeleteFunc(c.slots, func(_ *redis.Client, slots chan struct{}) bool { return len(slots) == 0 })
+		slots = make(chan struct{}, maxApart)
+		c.slots[master] = slots
+	}
+	return slots
+}
+
+// sendInTime is Send for commands of one master, that of key, which ends when ctx
+// does, whatever the client. What is sent then may still run.
+func (c *Conn) sendInTime(ctx context.Context, key string, toMaster bool, cmds ...Command) error {
+	if c.Inline() {
+		c.Send(ctx, cmds...)
+		return nil
+	}
+	slots := c.slotsOf(ctx, key)
+	select {
+	case slots <- struct{}{}:
+	case <-ctx.Done():
+		return errCrowded
+	}
+	done := make(chan any, 1)
+	go func() {
+		defer func() {
+			<-slots
+			done <- recover()
+		}()
+		if toMaster {
+			c.sendToMaster(context.WithoutCancel(ctx), cmds[0])
+		} else {
+			c.Send(context.WithoutCancel(ctx), cmds...)
+		}
+	}()
+	select {
+	case panicked := <-done:
+		if panicked != nil {
+			return Panicked(panicked)
+		}
+		return nil
+	case <-ctx.Done():
+		return errors.Join(errUnanswered, ctx.Err())
+	}
+}
+
+// Panicked is the error for callers of whose command a hook of the Redis client
+// panicked elsewhere than on their goroutine.
+func Panicked(value any) error {
+	return fmt.Errorf("a hook of the Redis client panicked: %v", value)
+}
+
+// Reload has a cluster client find out who serves what: of a master that is gone
+// it would learn within a minute only.
+func (c *Conn) Reload(ctx context.Context) {
+	if cluster, ok := c.rdb.(interface{ ReloadState(ctx context.Context) }); ok {
+		cluster.ReloadState(ctx)
+	}
+}
+
+// Guard runs f where nobody else would catch a panic of a hook of the Redis
+// client's: it becomes an error, of a call that may have run.
+func Guard(f func() error) (err error) {
+	defer func() {
+		if panicked := recover(); panicked != nil {
+			err = fmt.Errorf("%w: %w", ErrLost, Panicked(panicked))
+		}
+	}()
+	return f()
+}

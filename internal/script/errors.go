@@ -1,0 +1,179 @@
+package script
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"regexp"
+	"strconv"
+	"strings"
+
+	"github.com/redis/go-redis/v9"
+
+	"github.com/rratelimiter/rratelimiter/limit"
+)
+
+// ErrLost marks the error of a call that may have run, though no answer came.
+var ErrLost = errors.New("no answer")
+
+// errUnread is ErrLost for a call that only reads: it makes no difference whether
+// that has run.
+var errUnread = errors.New("no answer to a read")
+
+// IsAnswer tells whether Redis answered, with an error.
+func IsAnswer(err error) bool {
+	_, ok := errors.AsType[redis.Error](err)
+	return ok
+}
+
+// NotRun tells whether an error shows that the script did not run and may do
+// so when it is sent again.
+func NotRun(err error) bool {
+	if IsAnswer(err) {
+		switch Code(err) {
+		case "NOREPLICAS", "BUSY", "NOSCRIPT":
+			return true
+		}
+		return inTransition(err) || tooManyClients(err)
+	}
+	return isDial(err) || poolExhausted(err) || errors.Is(err, errCrowded) || noServer(err)
+}
+
+// inTransition tells whether the server refused the script for as long as
+// servers change places: a slot moves, a replica takes over or a server starts.
+func inTransition(err error) bool {
+	if !IsAnswer(err) {
+		return false
+	}
+	switch Code(err) {
+	case "LOADING", "READONLY", "CLUSTERDOWN", "TRYAGAIN", "MASTERDOWN":
+		return true
+	}
+	return false
+}
+
+func isDial(err error) bool {
+	op, ok := errors.AsType[*net.OpError](err)
+	return ok && op.Op == "dial"
+}
+
+// noServer tells whether go-redis knows no server for a command: it exports no errors
+// for that.
+func noServer(err error) bool {
+	text := err.Error()
+	return strings.Contains(text, "redis: all sentinels specified in configuration are unreachable") ||
+		strings.Contains(text, "redis: all ring shards are down") || strings.Contains(text, "redis: cluster has no nodes")
+}
+
+func poolExhausted(err error) bool {
+	return errors.Is(err, redis.ErrPoolTimeout) || errors.Is(err, redis.ErrPoolExhausted)
+}
+
+func tooManyClients(err error) bool {
+	return strings.HasPrefix(err.Error(), "ERR max number of clients reached")
+}
+
+// ErrSilent is for an attempt that is given up because no answer came in time.
+var ErrSilent error = silence{}
+
+type silence struct{}
+
+func (silence) Error() string   { return "the server is silent" }
+func (silence) Timeout() bool   { return true }
+func (silence) Temporary() bool { return true }
+
+// Silent tells whether an error is that of a server which gave no answer in time.
+func Silent(err error) bool {
+	if err == nil || IsAnswer(err) {
+		return false
+	}
+	timeout, ok := errors.AsType[net.Error](err)
+	return ok && timeout.Timeout() || errors.Is(err, context.DeadlineExceeded)
+}
+
+// unavailable tells whether an error means that Redis did not decide.
+func unavailable(err error) bool {
+	if IsAnswer(err) {
+		switch Code(err) {
+		case "NOREPLICAS", "BUSY", "MISCONF", "OOM":
+			return true
+		}
+		return inTransition(err) || tooManyClients(err)
+	}
+	_, isNet := errors.AsType[net.Error](err)
+	return isNet || poolExhausted(err) || noServer(err) || errors.Is(err, errUnread) || errors.Is(err, io.EOF) || errors.Is(err, errCrowded) || errors.Is(err, errUnanswered) || errors.Is(err, net.ErrClosed)
+}
+
+// Outage says of an error whether Redis decided, limit.ErrUnavailable, and
+// whether it may have done what it was asked, limit.ErrUnknownOutcome. Other
+// errors it returns as they are.
+func Outage(err error) error {
+	switch {
+	case err == nil:
+		return nil
+	case errors.Is(err, ErrLost):
+		return fmt.Errorf("%w: %w: %w", limit.ErrUnknownOutcome, limit.ErrUnavailable, err)
+	case unavailable(err):
+		return fmt.Errorf("%w: %w", limit.ErrUnavailable, err)
+	}
+	return err
+}
+
+// Explain turns what a script or go-redis answered into an error that callers
+// can test for and act on. keys are the script's; kind says what they should be,
+// and advice how the keys are to be named that must be together.
+func Explain(err error, keys []string, kind, advice string) error {
+	code, text := "", ""
+	if answer, ok := errors.AsType[redis.Error](err); ok {
+		code, text = Code(answer), answer.Error()
+	}
+	switch code {
+	case "CORRUPT":
+		if key, field, why, ok := Corrupt(text, keys); ok {
+			return fmt.Errorf("%w: key %q: %s %s; set it right or remove the key", limit.ErrCorrupt, key, field, why)
+		}
+	case "WRONGTYPE":
+		return fmt.Errorf("%w: key %s is not %s; name it otherwise or remove it: %w", limit.ErrCorrupt, quoted(keys), kind, err)
+	case "CROSSSLOT":
+		return fmt.Errorf("%w: the keys %q fall in different slots of the cluster: %s: %w", limit.ErrUnsupported, keys, advice, err)
+	}
+	return Outage(err)
+}
+
+func quoted(keys []string) string {
+	all := make([]string, len(keys))
+	for i, key := range keys {
+		all[i] = strconv.Quote(key)
+	}
+	return strings.Join(all, " or ")
+}
+
+// Corrupt takes apart the error of a script that found a key's state to be none:
+// "CORRUPT place field why", place being the key's number.
+func Corrupt(text string, keys []string) (key, field, why string, ok bool) {
+	_, text, _ = strings.Cut(text, "CORRUPT ")
+	place, rest, _ := strings.Cut(text, " ")
+	field, why, _ = strings.Cut(rest, " ")
+	n, _ := strconv.Atoi(place)
+	if n < 1 || n > len(keys) {
+		return "", "", "", false
+	}
+	return keys[n-1], field, why, true
+}
+
+// Code returns the code of an error that Redis answered: its first word. Where a
+// command inside a script met it, some servers tell it in the middle of the text.
+func Code(err error) string {
+	text := err.Error()
+	if inside := codeInside.FindStringSubmatch(text); inside != nil {
+		return inside[1]
+	}
+	code, _, _ := strings.Cut(text, " ")
+	return code
+}
+
+// codeInside finds the code that Redis 6 (": -CODE text" or ": CODE text" after
+// the line's number) and miniredis tell with their own words before it.
+var codeInside = regexp.MustCompile(`^ERR Error (?:running|compiling) script.*?: ?-?([A-Z]{3,}) `)

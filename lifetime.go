@@ -1,0 +1,164 @@
+package rratelimiter
+
+import (
+	"context"
+	"fmt"
+	"math"
+	"slices"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+
+	"github.com/rratelimiter/rratelimiter/codec"
+	"github.com/rratelimiter/rratelimiter/internal/lane"
+	"github.com/rratelimiter/rratelimiter/internal/redisson"
+	"github.com/rratelimiter/rratelimiter/internal/script"
+	"github.com/rratelimiter/rratelimiter/lua"
+)
+
+// Expire deletes the limiter, configuration included, after ttl, which is at
+// least a millisecond and rounded up to whole ones. It tells whether there was
+// one. What a Client keeps of a PerClient limiter goes an interval, or the
+// KeepAlive time, after its last use at the latest, as it does without Expire. A
+// limiter with a KeepAlive time goes back to that at its next request. Like all
+// calls of this file that write, it is not repeated once it may have run:
+// ErrUnknownOutcome.
+func (l *RateLimiter) Expire(ctx context.Context, ttl time.Duration) (bool, error) {
+	const op = "Expire"
+	if ttl < time.Millisecond {
+		return false, l.fail(op, fmt.Errorf("%w: time to live %v is below 1ms", ErrInvalidConfig, ttl))
+	}
+	ms := min((ttl-1)/time.Millisecond+1, math.MaxInt64/time.Millisecond)
+	reply, err := l.change(ctx, lua.Expire, script.Constant{"PEXPIRE", int64(ms), l.client.rules.Letters()})
+	return reply == int64(1), l.fail(op, err)
+}
+
+// ExpireAt is Expire with the moment, by the server's clock; a moment that has
+// passed deletes the limiter at once. One that no time.Duration reaches from now,
+// some 292 years away, is ErrInvalidConfig: ClearExpire lets a limiter live for
+// ever.
+func (l *RateLimiter) ExpireAt(ctx context.Context, at time.Time) (bool, error) {
+	const op = "ExpireAt"
+	if at.Before(time.UnixMilli(1)) {
+		return false, l.fail(op, fmt.Errorf("%w: moment %v is before 1970", ErrInvalidConfig, at))
+	}
+	if time.Until(at) == math.MaxInt64 {
+		return false, l.fail(op, fmt.Errorf("%w: moment %v is more than 292 years away; ClearExpire lets a limiter live for ever", ErrInvalidConfig, at))
+	}
+	reply, err := l.change(ctx, lua.Expire, script.Constant{"PEXPIREAT", at.UnixMilli(), l.client.rules.Letters()})
+	return reply == int64(1), l.fail(op, err)
+}
+
+// ClearExpire lets the limiter live for ever, and tells whether it had a time
+// to live. A KeepAlive time comes back at the next request. What a Client keeps
+// of a PerClient limiter goes when it has not been used, as ever.
+func (l *RateLimiter) ClearExpire(ctx context.Context) (bool, error) {
+	reply, err := l.change(ctx, lua.ClearExpire, script.Constant{l.client.rules.Letters()})
+	return reply == int64(1), l.fail("ClearExpire", err)
+}
+
+// TTL returns how long the limiter lives; as in go-redis, -1 where that has no
+// end and -2 where there is no limiter.
+func (l *RateLimiter) TTL(ctx context.Context) (time.Duration, error) {
+	ms, err := l.ttl(ctx)
+	if err != nil || ms < 0 {
+		return time.Duration(ms), l.fail("TTL", err)
+	}
+	return lane.Millis(ms), nil
+}
+
+// Exists tells whether the limiter has a rate.
+func (l *RateLimiter) Exists(ctx context.Context) (bool, error) {
+	ms, err := l.ttl(ctx)
+	return err == nil && ms != -2, l.fail("Exists", err)
+}
+
+// ttl returns what the script does: milliseconds, -1 or -2.
+func (l *RateLimiter) ttl(ctx context.Context) (int64, error) {
+	if l.err != nil {
+		return 0, l.err
+	}
+	return l.client.engine.TTL(ctx, &l.facts)
+}
+
+// Delete removes the limiter, configuration included, whatever is under its
+// keys, and tells whether there was any. Callers of this Client that wait for
+// its permits get ErrNotInitialized. What other clients keep of a PerClient
+// limiter stays until it expires.
+func (l *RateLimiter) Delete(ctx context.Context) (bool, error) {
+	reply, err := l.change(ctx, lua.Delete, script.Constant{})
+	n, isNumber := reply.(int64)
+	return isNumber && n > 0, l.fail("Delete", err)
+}
+
+// Rename moves the limiter, permits in use included, to newName, and replaces
+// what was there. The handle keeps its name. On a cluster or a Ring both names
+// must carry the same hash tag, as in "{shop}orders" and "{shop}sales":
+// ErrUnsupported.
+// What other clients keep of a PerClient limiter does not move.
+func (l *RateLimiter) Rename(ctx context.Context, newName string) error {
+	const op = "Rename"
+	mapped := l.client.mapper(newName)
+	if newName == "" || mapped == "" {
+		return l.fail(op, fmt.Errorf("%w: the new name is empty", ErrInvalidConfig))
+	}
+	if l.err != nil {
+		return l.fail(op, l.err)
+	}
+	target := redisson.KeysOf(mapped, l.client.id)
+	switch _, isRing := l.client.rdb.(*redis.Ring); {
+	case target.Config == l.config():
+		_, err := l.Config(ctx)
+		return err
+	case slices.ContainsFunc(target.List(), func(key string) bool { return slices.Contains(l.facts.Keys.Names(), key) }):
+		return l.fail(op, fmt.Errorf("%w: %q is the name of one of the limiter's own keys", ErrInvalidConfig, newName))
+	case isRing && script.HashTag(target.Config) != script.HashTag(l.config()):
+		return l.fail(op, fmt.Errorf("%w: on a Ring both names must carry the same hash tag, as in \"{shop}orders\"", ErrUnsupported))
+	}
+	return l.fail(op, l.client.engine.Rename(ctx, &l.facts, target))
+}
+
+const (
+	// migratePage is how many members one script call rewrites at most.
+	migratePage = 256
+
+	// maxPasses ends Migrate where an old Redisson goes on writing.
+	maxPasses = 100
+)
+
+// Migrate rewrites what older Redissons have written of the limiter in the
+// layout of 3.21 and newer, and returns how many members it wrote: 0 where
+// nothing was left to do. No permit is lost and none is free early; Redissons
+// and this Client can use the limiter meanwhile. It is for the time after an
+// upgrade, when neither a Redisson before 3.17 nor a Client that was told of one
+// shares the limiter any more: without it, the newer Redissons fail on older
+// members, for good in most releases.
+//
+// Of a PerClient limiter it rewrites this Client's own permits; rrl migrate does
+// so for all clients. Migrate may be repeated at will, also after an error. It is
+// ErrUnsupported where WithRedissonVersion names a release that can't read what
+// it would write.
+func (c *Client) Migrate(ctx context.Context, name string) (members int64, err error) {
+	l := c.RateLimiter(name)
+	const op = "Migrate"
+	if l.err != nil {
+		return 0, l.fail(op, l.err)
+	}
+	if c.rules.Layout < codec.LayoutD1 {
+		return 0, l.fail(op, fmt.Errorf("%w: Redisson %s, which WithRedissonVersion names, can't read the newest layout: upgrade it first, and name 3.17.0 or newer",
+			ErrUnsupported, c.rules.Version))
+	}
+	if err := ctx.Err(); err != nil {
+		return 0, l.fail(op, err)
+	}
+	// Members may change places while they are rewritten, so that only a pass that
+	// found nothing shows that nothing is left.
+	for range maxPasses {
+		written, err := c.engine.Migrate(ctx, &l.facts, migratePage)
+		members += written
+		if err != nil || written == 0 {
+			return members, l.fail(op, err)
+		}
+	}
+	return members, nil
+}

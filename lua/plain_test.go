@@ -1,0 +1,166 @@
+package lua
+
+import (
+	"encoding/hex"
+	"strconv"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"github.com/rratelimiter/rratelimiter/internal/redisson"
+	"github.com/rratelimiter/rratelimiter/internal/redistest"
+)
+
+// plainCalls ask for one permit of a shared limiter, as the fast path takes it.
+// Each returns the answer of acquire, and 0 of acquire_many where acquire decides.
+var plainCalls = map[string]func(t *testing.T, rdb *redis.Client, keys redisson.Keys, member string) (any, error){
+	"acquire": func(t *testing.T, rdb *redis.Client, keys redisson.Keys, member string) (any, error) {
+		return rdb.Eval(t.Context(), Acquire.Source, []string{keys.Config, keys.Value, keys.Permits}, member).Result()
+	},
+	"acquire_many": func(t *testing.T, rdb *redis.Client, keys redisson.Keys, member string) (any, error) {
+		all, err := rdb.Eval(t.Context(), AcquireMany.Source, []string{keys.Config, keys.Value, keys.Permits}, 1, member, 1).Slice()
+		if err != nil {
+			return nil, err
+		}
+		return all[0], nil
+	},
+}
+
+// eachPlainCall runs a test with either call, on a limiter of 3 permits an hour of
+// which so many are in use, by one member of that age.
+func eachPlainCall(t *testing.T, used int, age time.Duration,
+	test func(t *testing.T, rdb *redis.Client, keys redisson.Keys, call func(member string) (any, error))) {
+	redistest.Engines(t, func(t *testing.T, rdb *redis.Client) {
+		for name, call := range plainCalls {
+			keys := redisson.KeysOf(redistest.Name(t)+name, "id")
+			require.NoError(t, rdb.HSet(t.Context(), keys.Config, "rate", 3, "interval", time.Hour.Milliseconds(), "type", 0).Err())
+			now, err := rdb.Time(t.Context()).Result()
+			require.NoError(t, err)
+			require.NoError(t, rdb.Set(t.Context(), keys.Value, 3-used, 0).Err())
+			if used > 0 {
+				require.NoError(t, rdb.ZAdd(t.Context(), keys.Permits,
+					redis.Z{Score: float64(now.Add(-age).UnixMilli()), Member: member(byte(used))}).Err())
+			}
+			test(t, rdb, keys, func(member string) (any, error) { return call(t, rdb, keys, member) })
+			require.NoError(t, rdb.Del(t.Context(), keys.List()...).Err())
+		}
+	})
+}
+
+// other is a member of another attempt than member's.
+func other(permits byte) string { return strings.ReplaceAll(member(permits), "i", "j") }
+
+func noteOf(t *testing.T, rdb *redis.Client, keys redisson.Keys, member string) {
+	t.Helper()
+	now, err := rdb.Time(t.Context()).Result()
+	require.NoError(t, err)
+	note := strconv.FormatInt(now.UnixMilli(), 10) + ":" + hex.EncodeToString([]byte(member[:len(member)-4])) + ";"
+	require.NoError(t, rdb.HSet(t.Context(), keys.Config, "answered", note).Err())
+}
+
+// A late attempt finds an exhausted limiter whose permits have come back since: it
+// takes none of them.
+func TestALateAttemptTakesNothingOfAnExhaustedLimiter(t *testing.T) {
+	t.Parallel()
+	eachPlainCall(t, 3, 2*time.Hour, func(t *testing.T, rdb *redis.Client, keys redisson.Keys, call func(string) (any, error)) {
+		noteOf(t, rdb, keys, other(1))
+		got, err := call(other(1))
+		if err != nil {
+			assert.True(t, redis.HasErrorPrefix(err, "LATE"), err)
+		} else {
+			assert.EqualValues(t, 0, got)
+		}
+		assert.Equal(t, "0", rdb.Get(t.Context(), keys.Value).Val())
+		assert.Equal(t, []string{member(3)}, rdb.ZRange(t.Context(), keys.Permits, 0, -1).Val())
+	})
+}
+
+// What it is told while they are in use is a refusal like any other.
+func TestALateAttemptChangesNothingOfAnExhaustedLimiter(t *testing.T) {
+	t.Parallel()
+	eachPlainCall(t, 3, time.Minute, func(t *testing.T, rdb *redis.Client, keys redisson.Keys, call func(string) (any, error)) {
+		noteOf(t, rdb, keys, other(1))
+		noted := rdb.HGetAll(t.Context(), keys.Config).Val()
+		for _, m := range []string{other(1), strings.ReplaceAll(other(1), "j", "k")} {
+			got, err := call(m)
+			require.NoError(t, err)
+			assert.InDelta(t, -(59 * time.Minute).Milliseconds(), got, 5000)
+		}
+		assert.Equal(t, noted, rdb.HGetAll(t.Context(), keys.Config).Val())
+		assert.Equal(t, "0", rdb.Get(t.Context(), keys.Value).Val())
+		assert.Equal(t, []string{member(3)}, rdb.ZRange(t.Context(), keys.Permits, 0, -1).Val())
+	})
+}
+
+// A grant gives the value and the permits the configuration's time to live,
+// whatever they had.
+func TestAGrantGivesAllKeysOneTimeToLive(t *testing.T) {
+	t.Parallel()
+	const ttl = 2 * time.Hour
+	none, same := time.Duration(0), ttl
+	for _, tc := range []struct{ value, permits time.Duration }{
+		{none, none}, {same, none}, {none, same}, {same, same}, {3 * time.Hour, same}, {same, 3 * time.Hour}, {same, time.Hour},
+	} {
+		t.Run(tc.value.String()+" "+tc.permits.String(), func(t *testing.T) {
+			t.Parallel()
+			for _, used := range []int{0, 1} {
+				eachPlainCall(t, used, time.Minute, func(t *testing.T, rdb *redis.Client, keys redisson.Keys, call func(string) (any, error)) {
+					now, err := rdb.Time(t.Context()).Result()
+					require.NoError(t, err)
+					for key, ttl := range map[string]time.Duration{keys.Config: ttl, keys.Value: tc.value, keys.Permits: tc.permits} {
+						if ttl > 0 {
+							require.NoError(t, rdb.PExpireAt(t.Context(), key, now.Add(ttl)).Err())
+						}
+					}
+					got, err := call(other(1))
+					require.NoError(t, err)
+					require.EqualValues(t, 1, got)
+					want := rdb.PTTL(t.Context(), keys.Config).Val()
+					for _, key := range []string{keys.Value, keys.Permits} {
+						assert.InDelta(t, want, rdb.PTTL(t.Context(), key).Val(), float64(time.Second), key)
+					}
+				})
+			}
+		})
+	}
+}
+
+// Where all have one time to live, a grant writes none.
+func TestAGrantWritesNoTimeToLiveThatIsThere(t *testing.T) {
+	t.Parallel()
+	s := redistest.StartRedis(t)
+	rdb := s.Client(t, nil)
+	keys := redisson.KeysOf("limiter", "id")
+	require.NoError(t, rdb.HSet(t.Context(), keys.Config, "rate", 1000, "interval", 60000, "type", 0).Err())
+	require.NoError(t, rdb.PExpire(t.Context(), keys.Config, time.Hour).Err())
+	const grants = 15 // none of them in the general path but the first
+	for i := range grants {
+		m := strings.ReplaceAll(member(1), "i", string(rune('a'+i)))
+		require.NoError(t, rdb.Eval(t.Context(), Acquire.Source, []string{keys.Config, keys.Value, keys.Permits}, m).Err())
+	}
+	stats := rdb.Info(t.Context(), "commandstats").Val()
+	_, calls, found := strings.Cut(stats, "cmdstat_pexpire:calls=")
+	require.True(t, found)
+	calls, _, _ = strings.Cut(calls, ",")
+	n, err := strconv.Atoi(calls)
+	require.NoError(t, err)
+	assert.Less(t, n, grants, "of two for each grant")
+}
+
+// The shared value of a limiter of which each client has its own is nobody's.
+func TestAStrangeSharedValueBesideAClientsOwn(t *testing.T) {
+	t.Parallel()
+	redistest.Engines(t, func(t *testing.T, rdb *redis.Client) {
+		keys := redisson.KeysOf(redistest.Name(t), "id")
+		require.NoError(t, rdb.HSet(t.Context(), keys.Config, "rate", 3, "interval", 60000, "type", 1).Err())
+		require.NoError(t, rdb.RPush(t.Context(), keys.Value, "of something else").Err())
+		got, err := rdb.Eval(t.Context(), Acquire.Source, keys.List(), member(1)).Slice()
+		require.NoError(t, err)
+		assert.EqualValues(t, 1, got[2])
+		require.NoError(t, rdb.Del(t.Context(), keys.List()...).Err())
+	})
+}
