@@ -46,7 +46,7 @@ type gate struct{ reached, open chan struct{} }
 
 // Requests are given up after this time. A slow machine may give up some that
 // nobody held, which does no harm: they are repeated.
-const answerTimeout = 300 * time.Millisecond
+const answerTimeout = 150 * time.Millisecond
 
 // outlasts is a timeout of callers that are told of a refusal though three answers
 // before were lost.

@@ -42,9 +42,10 @@ if [ -s "$work/lacks" ]; then
 	exit
 fi
 
+# Most tests here wait for a server.
 status=0 result=passed
 [ "${RRL_RACE:-}" = 0 ] || set -- -race "$@"
-run -shuffle=on -timeout 15m -json "$@" >"$work/json" || status=$? result=failed
+run -shuffle=on -parallel 6 -timeout 15m -json "$@" >"$work/json" || status=$? result=failed
 counts=$(awk -f scripts/cell.awk "$work/json")
 # shellcheck disable=SC2086 # three numbers
 report $result $counts

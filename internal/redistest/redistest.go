@@ -14,6 +14,7 @@ package redistest
 import (
 	"errors"
 	"fmt"
+	"hash/crc32"
 	"os"
 	"path/filepath"
 	"strings"
@@ -105,16 +106,21 @@ func Name(t testing.TB) string {
 	return fmt.Sprintf("%s:%d", namePrefix(t), names.Add(1))
 }
 
-// namePrefix is what the names of a test and its subtests start with.
+// namePrefix is what the names of a test start with, and of no other test: else
+// the one that ends first would remove the other's keys.
 func namePrefix(t testing.TB) string {
 	t.Helper()
-	return strings.Map(func(r rune) rune {
+	prefix := strings.Map(func(r rune) rune {
 		switch {
 		case r >= 'a' && r <= 'z', r >= 'A' && r <= 'Z', r >= '0' && r <= '9', strings.ContainsRune("_-./", r):
 			return r
 		}
 		return '_'
 	}, t.Name())
+	if prefix != t.Name() {
+		prefix += fmt.Sprintf("-%08x", crc32.ChecksumIEEE([]byte(t.Name())))
+	}
+	return prefix
 }
 
 // Engines runs test twice, as subtests: on a miniredis of its own ("miniredis";

@@ -80,6 +80,19 @@ func TestName(t *testing.T) {
 		assert.True(t, strings.HasPrefix(name, "TestName/has_no__braces__or_spaces"), name)
 	})
 
+	// Else the test that ends first would remove the other's keys.
+	t.Run("tells tests apart whose names are alike", func(t *testing.T) {
+		t.Parallel()
+		prefixes := map[string]bool{}
+		for _, name := range []string{"5", " 5", "+5", "_5", "{5", "\x00"} {
+			t.Run("n"+name, func(t *testing.T) {
+				prefix, _, _ := strings.Cut(redistest.Name(t), ":")
+				assert.False(t, prefixes[prefix], prefix)
+				prefixes[prefix] = true
+			})
+		}
+	})
+
 	t.Run("is unique", func(t *testing.T) {
 		t.Parallel()
 		var (
