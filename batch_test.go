@@ -1,7 +1,9 @@
-package rratelimiter
+package rratelimiter_test
 
 import (
 	"context"
+	"github.com/rratelimiter/rratelimiter"
+	"github.com/rratelimiter/rratelimiter/internal/engine"
 	"strconv"
 	"testing"
 	"testing/synctest"
@@ -30,8 +32,8 @@ func TestMoreThanABatchHolds(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				rdb, m := redistest.Mini(t)
 				proxy := redistest.MiniProxy(t, m)
-				c := New(proxy.Client(t, nil))
-				l := c.RateLimiter(redistest.Name(t), WithDefault(PerHour(1<<40)))
+				c := rratelimiter.New(proxy.Client(t, nil))
+				l := c.RateLimiter(redistest.Name(t), rratelimiter.WithDefault(rratelimiter.PerHour(1<<40)))
 				gate := make(chan struct{})
 				proxy.OnCommand(redistest.Nth(1, l.Name(), redistest.Pass.When(gate)))
 				count := 300
@@ -53,10 +55,10 @@ func TestMoreThanABatchHolds(t *testing.T) {
 					sum += permits(i)
 				}
 				require.NoError(t, c.Close(t.Context()))
-				value, err := rdb.Get(t.Context(), l.facts.Keys.Names()[1]).Int64()
+				value, err := rdb.Get(t.Context(), keysOf(l).Value).Int64()
 				require.NoError(t, err)
 				assert.Equal(t, int64(1<<40)-sum, value)
-				members, err := rdb.ZRange(t.Context(), l.facts.Keys.Names()[3], 0, -1).Result()
+				members, err := rdb.ZRange(t.Context(), keysOf(l).Permits, 0, -1).Result()
 				require.NoError(t, err)
 				for _, member := range members {
 					parsed, err := codec.Parse(member)
@@ -92,7 +94,7 @@ func TestNamesUsedOnceAreForgotten(t *testing.T) {
 	t.Parallel()
 	redistest.SkipSlow(t)
 	synctest.Test(t, func(t *testing.T) {
-		c := New(answering{})
+		c := rratelimiter.New(answering{})
 		plain, cancellable := context.WithoutCancel(t.Context()), t.Context()
 		for i := range 10_000 {
 			l := c.RateLimiter("name" + strconv.Itoa(i))
@@ -110,7 +112,7 @@ func TestNamesUsedOnceAreForgotten(t *testing.T) {
 			require.NoError(t, err)
 			require.False(t, ok)
 			require.NoError(t, l.Release(ctx, 1))
-			require.NoError(t, l.SetRate(ctx, PerHour(1)))
+			require.NoError(t, l.SetRate(ctx, rratelimiter.PerHour(1)))
 			_, err = l.AvailablePermits(ctx)
 			require.NoError(t, err)
 
@@ -120,8 +122,8 @@ func TestNamesUsedOnceAreForgotten(t *testing.T) {
 		}
 		// A last worker may still be on its way out; it needs no time for that.
 		synctest.Wait()
-		assert.Zero(t, c.Queues())
-		assert.Zero(t, c.engine.Active())
+		assert.Zero(t, engine.Of(c).Groups())
+		assert.Zero(t, engine.Of(c).Active())
 	})
 }
 
@@ -130,7 +132,7 @@ func TestNamesUsedOnceAreForgotten(t *testing.T) {
 //
 //nolint:paralleltest // others' allocations would count
 func TestAllocationsOfACallAlone(t *testing.T) {
-	l := New(answering{}).RateLimiter("orders")
+	l := rratelimiter.New(answering{}).RateLimiter("orders")
 	for _, tc := range []struct {
 		ctx  context.Context
 		most float64

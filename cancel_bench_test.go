@@ -69,7 +69,7 @@ func BenchmarkCancel(b *testing.B) {
 					}
 				})
 			}
-			wait := func() bool { return l.Queued() == b.N || sent.scripts() >= b.N && !bench.held }
+			wait := func() bool { return queued(client, name) == b.N || sent.scripts() >= b.N && !bench.held }
 			require.Eventually(b, wait, time.Minute, time.Millisecond)
 			b.ResetTimer()
 			cancel()

@@ -17,6 +17,7 @@ import (
 
 	"github.com/rratelimiter/rratelimiter"
 	"github.com/rratelimiter/rratelimiter/codec"
+	"github.com/rratelimiter/rratelimiter/internal/engine"
 	"github.com/rratelimiter/rratelimiter/internal/redisson"
 	"github.com/rratelimiter/rratelimiter/internal/redistest"
 )
@@ -41,6 +42,12 @@ func newClient(t testing.TB, rdb rratelimiter.Redis, opts ...rratelimiter.Option
 func newHandle(t testing.TB, rdb rratelimiter.Redis, opts ...rratelimiter.LimiterOption) *rratelimiter.RateLimiter {
 	t.Helper()
 	return newClient(t, rdb).RateLimiter(redistest.Name(t), opts...)
+}
+
+// queued returns how many requests for the limiter wait to be sent or to be sent
+// again, for tests that want them in one batch.
+func queued(client *rratelimiter.Client, limiter string) int {
+	return engine.Of(client).Waiting(limiter)
 }
 
 // newLimiter is newHandle with a rate set.

@@ -3,6 +3,7 @@ package rratelimiter_test
 import (
 	"context"
 	"fmt"
+	"github.com/rratelimiter/rratelimiter/internal/engine"
 	"net"
 	"os"
 	"sync"
@@ -177,8 +178,29 @@ func TestAServerThatHangs(t *testing.T) {
 				require.NoError(t, c.RateLimiter("other").Acquire(t.Context(), 1))
 				require.NoError(t, c.RateLimiter("other").Release(t.Context(), 1))
 				assert.Less(t, time.Since(start), 10*ms)
-				assert.Zero(t, c.Queues())
+				assert.Zero(t, engine.Of(c).Groups())
 			})
 		})
 	}
+}
+
+// What is left of a lease goes back before a Release, within the same time.
+func TestReleaseBesideALeaseOnAServerThatHangs(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		_, m := redistest.Mini(t)
+		rdb := redistest.MiniClient(t, m, nil)
+		hook := &hanging{}
+		rdb.AddHook(hook)
+		l := newClient(t, rdb).RateLimiter("orders", rratelimiter.WithDefault(every(100_000, time.Hour)), ahead(0))
+		for range 50 {
+			mustAcquire(t, l, 1)
+		}
+		hook.hang(true)
+		start := time.Now()
+		require.ErrorIs(t, l.Release(t.Context(), 1), rratelimiter.ErrUnavailable)
+		assert.LessOrEqual(t, time.Since(start), 3*time.Second)
+		hook.hang(false)
+		time.Sleep(time.Minute)
+	})
 }

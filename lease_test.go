@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"github.com/rratelimiter/rratelimiter/internal/engine"
 	"math/rand/v2"
 	"slices"
 	"strconv"
@@ -704,7 +705,7 @@ func TestLeasesOfManyNames(t *testing.T) {
 		}
 		time.Sleep(3 * time.Second)
 		synctest.Wait()
-		assert.Zero(t, client.Queues())
+		assert.Zero(t, engine.Of(client).Groups())
 		before := sent.total()
 		ended, cancel := context.WithCancel(t.Context())
 		cancel()

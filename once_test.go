@@ -239,7 +239,7 @@ func (w *wire) ask(t testing.TB, wishes ...wish) []int64 {
 			}
 			got[i] = granted
 		})
-		for until := time.Now().Add(5 * time.Second); len(wishes) > 1 && w.Queued() <= i && time.Now().Before(until); {
+		for until := time.Now().Add(5 * time.Second); len(wishes) > 1 && queued(w.client, w.Name()) <= i && time.Now().Before(until); {
 			time.Sleep(100 * time.Microsecond)
 		}
 	}

@@ -3,6 +3,7 @@ package rratelimiter_test
 import (
 	"context"
 	"errors"
+	"github.com/rratelimiter/rratelimiter/internal/engine"
 	"net"
 	"strings"
 	"sync"
@@ -129,7 +130,7 @@ func TestAPanicLeavesNothingBehind(t *testing.T) {
 					}
 					assert.Less(t, time.Since(start), 5*time.Second)
 					synctest.Wait()
-					assert.Zero(t, c.Queues())
+					assert.Zero(t, engine.Of(c).Groups())
 					require.NoError(t, c.Close(t.Context()))
 					assert.EqualValues(t, 1, rdb.Exists(t.Context(), "{a}").Val())
 				})

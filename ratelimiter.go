@@ -29,6 +29,13 @@ type Client struct {
 	engine *engine.Engine
 }
 
+func init() {
+	engine.Of = func(client any) *engine.Engine {
+		c, _ := client.(*Client)
+		return c.engine
+	}
+}
+
 // New returns a Client on rdb, which stays the caller's to close. It does no
 // I/O.
 func New(rdb Redis, opts ...Option) *Client {

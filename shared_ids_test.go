@@ -1,8 +1,10 @@
-package rratelimiter
+package rratelimiter_test
 
 import (
 	"context"
 	"errors"
+	"github.com/rratelimiter/rratelimiter"
+	"github.com/rratelimiter/rratelimiter/internal/engine"
 	"strings"
 	"sync"
 	"testing"
@@ -19,7 +21,7 @@ import (
 
 // scriptedRedis counts the commands, and lets a test act, or fail, before each.
 type scriptedRedis struct {
-	Redis
+	rratelimiter.Redis
 	n      int
 	before func(n int, cmd redis.Cmder) error
 }
@@ -40,14 +42,14 @@ func TestClientsWhoseShortIdsMeet(t *testing.T) {
 	t.Parallel()
 	rdb := redistest.Client(t)
 	ctx := t.Context()
-	a := New(rdb, WithRedissonVersion("3.15.5"))
+	a := rratelimiter.New(rdb, rratelimiter.WithRedissonVersion("3.15.5"))
 	z := &scriptedRedis{Redis: rdb}
-	b := New(z, WithRedissonVersion("3.15.5"))
+	b := rratelimiter.New(z, rratelimiter.WithRedissonVersion("3.15.5"))
 	name := redistest.Name(t)
 	la, lb := a.RateLimiter(name), b.RateLimiter(name)
-	_, err := la.TrySetRate(ctx, Config{Rate: 100000, Interval: time.Hour})
+	_, err := la.TrySetRate(ctx, rratelimiter.Config{Rate: 100000, Interval: time.Hour})
 	require.NoError(t, err)
-	b.ids.Follow(a.ids)
+	engine.Of(b).Identities().Follow(engine.Of(a).Identities())
 	for range 3000 {
 		ok, err := la.TryAcquire(ctx, 1, 0)
 		require.NoError(t, err)
@@ -68,12 +70,12 @@ func TestAnIdThatAnotherClientsRepeatHad(t *testing.T) {
 	rdb := redistest.Client(t)
 	ctx := t.Context()
 	z := &scriptedRedis{Redis: rdb}
-	a, b := New(z, WithRedissonVersion("3.15.5")), New(rdb, WithRedissonVersion("3.15.5"))
+	a, b := rratelimiter.New(z, rratelimiter.WithRedissonVersion("3.15.5")), rratelimiter.New(rdb, rratelimiter.WithRedissonVersion("3.15.5"))
 	name := redistest.Name(t)
 	la, lb := a.RateLimiter(name), b.RateLimiter(name)
-	_, err := la.TrySetRate(ctx, Config{Rate: 1000, Interval: time.Hour})
+	_, err := la.TrySetRate(ctx, rratelimiter.Config{Rate: 1000, Interval: time.Hour})
 	require.NoError(t, err)
-	b.ids.Follow(a.ids)
+	engine.Of(b).Identities().Follow(engine.Of(a).Identities())
 	first := true
 	z.before = func(n int, cmd redis.Cmder) error {
 		if first && cmd.Name() == "evalsha" {
@@ -97,9 +99,9 @@ func TestMigrateWaitsForWhatIsInDoubt(t *testing.T) {
 	rdb := redistest.Client(t)
 	ctx := t.Context()
 	z := &scriptedRedis{Redis: rdb}
-	a := New(z, WithRedissonVersion("3.17.7"))
+	a := rratelimiter.New(z, rratelimiter.WithRedissonVersion("3.17.7"))
 	la := a.RateLimiter(redistest.Name(t))
-	_, err := la.TrySetRate(ctx, Config{Rate: 10, Interval: time.Hour})
+	_, err := la.TrySetRate(ctx, rratelimiter.Config{Rate: 10, Interval: time.Hour})
 	require.NoError(t, err)
 	state := 0
 	var migrated chan error
@@ -142,18 +144,18 @@ func TestMigrateLeavesNoneOutThoughRowsRunOut(t *testing.T) {
 	redistest.Virtual(t, func(t *testing.T, rdb *redis.Client) {
 		ctx := t.Context()
 		z := &scriptedRedis{Redis: rdb}
-		a := New(z)
+		a := rratelimiter.New(z)
 		name := redistest.Name(t)
 		la := a.RateLimiter(name)
-		_, err := la.TrySetRate(ctx, Config{Rate: 10000, Interval: time.Minute})
+		_, err := la.TrySetRate(ctx, rratelimiter.Config{Rate: 10000, Interval: time.Minute})
 		require.NoError(t, err)
-		n := New(rdb, WithRedissonVersion("3.27.2")).RateLimiter(name)
+		n := rratelimiter.New(rdb, rratelimiter.WithRedissonVersion("3.27.2")).RateLimiter(name)
 		for range 300 {
 			_, err = n.TryAcquire(ctx, 1, 0)
 			require.NoError(t, err)
 		}
 		time.Sleep(30 * time.Second)
-		c := New(rdb, WithRedissonVersion("3.16.8")).RateLimiter(name)
+		c := rratelimiter.New(rdb, rratelimiter.WithRedissonVersion("3.16.8")).RateLimiter(name)
 		_, err = c.TryAcquire(ctx, 5, 0)
 		require.NoError(t, err)
 		for range 10 {
@@ -189,14 +191,14 @@ func TestMigrateOfAWindowTooLargeForMembers(t *testing.T) {
 	t.Parallel()
 	redistest.Virtual(t, func(t *testing.T, rdb *redis.Client) {
 		ctx := t.Context()
-		a := New(rdb)
+		a := rratelimiter.New(rdb)
 		name := redistest.Name(t)
 		la := a.RateLimiter(name)
-		_, err := la.TrySetRate(ctx, Config{Rate: 1 << 45, Interval: time.Minute})
+		_, err := la.TrySetRate(ctx, rratelimiter.Config{Rate: 1 << 45, Interval: time.Minute})
 		require.NoError(t, err)
 		rdb.Set(ctx, "{"+name+"}:value", 1, time.Minute)
 		_, err = a.Migrate(ctx, name)
-		require.ErrorIs(t, err, ErrCorrupt)
+		require.ErrorIs(t, err, rratelimiter.ErrCorrupt)
 		free, err := la.AvailablePermits(ctx)
 		require.NoError(t, err)
 		assert.EqualValues(t, 1, free)
@@ -214,9 +216,9 @@ func TestWindowGivesNothingBackToOneThatBeganSoon(t *testing.T) {
 		ctx := t.Context()
 		z := &scriptedRedis{Redis: rdb}
 		name := redistest.Name(t)
-		c, other := New(z, WithRedissonVersion("3.12.3")), New(rdb, WithRedissonVersion("3.12.3")).RateLimiter(name)
+		c, other := rratelimiter.New(z, rratelimiter.WithRedissonVersion("3.12.3")), rratelimiter.New(rdb, rratelimiter.WithRedissonVersion("3.12.3")).RateLimiter(name)
 		l := c.RateLimiter(name)
-		cfg := Config{Rate: 10, Interval: time.Minute}
+		cfg := rratelimiter.Config{Rate: 10, Interval: time.Minute}
 		_, err := l.TrySetRate(ctx, cfg)
 		require.NoError(t, err)
 		cctx, cancel := context.WithCancel(ctx)
@@ -252,20 +254,20 @@ func TestRowsThatRanOutGoThoughTheLimiterIsFull(t *testing.T) {
 	redistest.SkipSlow(t)
 	redistest.Virtual(t, func(t *testing.T, rdb *redis.Client) {
 		ctx := t.Context()
-		c := New(rdb, WithRedissonVersion("3.13.6"))
+		c := rratelimiter.New(rdb, rratelimiter.WithRedissonVersion("3.13.6"))
 		l := c.RateLimiter(redistest.Name(t))
-		_, err := l.TrySetRate(ctx, Config{Rate: 20000, Interval: time.Minute})
+		_, err := l.TrySetRate(ctx, rratelimiter.Config{Rate: 20000, Interval: time.Minute})
 		require.NoError(t, err)
 		var zs []redis.Z
 		now := time.Now().UnixMilli()
 		for i := range 9000 {
-			m := c.ids.NextIn(nil, codec.LayoutB, 1)
+			m := engine.Of(c).Identities().NextIn(nil, codec.LayoutB, 1)
 			m[4] = 1
 			zs = append(zs, redis.Z{Score: float64(now + int64(i%2)), Member: string(m)})
 		}
-		rdb.ZAdd(ctx, l.facts.Keys.Names()[3], zs...)
+		rdb.ZAdd(ctx, keysOf(l).Permits, zs...)
 		// A Redisson that found the value gone made a full one.
-		rdb.Set(ctx, l.facts.Keys.Names()[1], 20000, 0)
+		rdb.Set(ctx, keysOf(l).Value, 20000, 0)
 		time.Sleep(30 * time.Second)
 		ok, err := l.TryAcquire(ctx, 1, 0)
 		require.NoError(t, err)
@@ -274,6 +276,6 @@ func TestRowsThatRanOutGoThoughTheLimiterIsFull(t *testing.T) {
 		ok, err = l.TryAcquire(ctx, 1, 0)
 		require.NoError(t, err)
 		require.True(t, ok)
-		assert.EqualValues(t, 2, rdb.ZCard(ctx, l.facts.Keys.Names()[3]).Val())
+		assert.EqualValues(t, 2, rdb.ZCard(ctx, keysOf(l).Permits).Val())
 	})
 }

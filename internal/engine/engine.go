@@ -229,38 +229,3 @@ func (e *Engine) noticed(key string) {
 	e.refusals.Changed(key)
 	e.visit(key, func(g *group) { g.crowd.wake() })
 }
-
-// Groups returns how many limiters the Engine remembers, for tests.
-func (e *Engine) Groups() int {
-	e.mu.Lock()
-	defer e.mu.Unlock()
-	return len(e.groups)
-}
-
-// Active returns how many calls and how much background work is under way, for
-// tests.
-func (e *Engine) Active() int {
-	e.mu.Lock()
-	defer e.mu.Unlock()
-	return e.active
-}
-
-// Waiting returns how many requests for the limiter have gathered or stand in
-// line, for tests.
-func (e *Engine) Waiting(l *Limiter) int {
-	e.mu.Lock()
-	g := e.groups[l.config()]
-	e.mu.Unlock()
-	if g == nil {
-		return 0
-	}
-	g.mu.Lock()
-	defer g.mu.Unlock()
-	n := 0
-	for _, r := range slices.AppendSeq(slices.Clone(g.gathered), g.line.all()) {
-		if r.State == lane.Gathered {
-			n++
-		}
-	}
-	return n
-}

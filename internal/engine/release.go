@@ -20,10 +20,13 @@ const maxLooks = 512
 // Release gives permits back before their interval is over. Those that wait for
 // their turn go as one call.
 func (e *Engine) Release(ctx context.Context, l *Limiter, permits int64) error {
-	e.recall(ctx, l) // while what is under way lands
 	defer e.changed(l)
-	run := func(ctx context.Context, t *turn) error { return e.release(ctx, l, t.permits, t.since) }
-	return e.takeTurn(ctx, l, &turn{run: run, release: true, permits: permits})
+	t := &turn{release: true, permits: permits, since: time.Now()}
+	t.run = func(ctx context.Context, t *turn) error { return e.release(ctx, l, t.permits, t.since) }
+	bounded, cancel := context.WithDeadline(ctx, t.since.Add(e.conn.Timeout()))
+	defer cancel()
+	e.recall(bounded, l) // while what is under way lands
+	return e.takeTurn(ctx, l, t)
 }
 
 // release gives permits back, in as many calls as it takes; since is when the first

@@ -49,7 +49,11 @@ func (e *Engine) takeTurn(ctx context.Context, l *Limiter, t *turn) error {
 	}
 	defer e.leave(g)
 	permits := t.permits
-	t.ctx, t.since = context.WithoutCancel(ctx), time.Now()
+	t.ctx = context.WithoutCancel(ctx)
+	if t.since.IsZero() {
+		t.since = time.Now()
+	}
+	since := t.since
 	g.mu.Lock()
 	if g.closed {
 		g.mu.Unlock()
@@ -60,7 +64,7 @@ func (e *Engine) takeTurn(ctx context.Context, l *Limiter, t *turn) error {
 	g.mu.Unlock()
 
 	timeout := e.conn.Timeout()
-	timer := time.NewTimer(timeout)
+	timer := time.NewTimer(time.Until(since.Add(timeout)))
 	defer timer.Stop()
 	for {
 		select {

@@ -1,0 +1,43 @@
+package engine
+
+import (
+	"slices"
+
+	"github.com/rratelimiter/rratelimiter/internal/lane"
+	"github.com/rratelimiter/rratelimiter/internal/redisson"
+)
+
+// Of returns the Engine of a Client of the root's, for tests that see inside. The
+// root sets it.
+var Of func(client any) *Engine
+
+// Groups returns how many limiters the Engine remembers.
+func (e *Engine) Groups() int {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	return len(e.groups)
+}
+
+// Active returns how many calls and how much background work is under way.
+func (e *Engine) Active() int {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	return e.active
+}
+
+// Identities returns those of the Engine's members.
+func (e *Engine) Identities() *redisson.Identities { return e.ids }
+
+// Waiting returns how many requests for the limiter of that config key have gathered
+// or stand in line.
+func (e *Engine) Waiting(key string) int {
+	n := 0
+	e.visit(key, func(g *group) {
+		for _, r := range slices.AppendSeq(slices.Clone(g.gathered), g.line.all()) {
+			if r.State == lane.Gathered {
+				n++
+			}
+		}
+	})
+	return n
+}

@@ -1,0 +1,16 @@
+// Package linearizability proves that many callers at once get answers that one
+// caller after another could have got.
+//
+// TestConcurrentHistories has Clients make calls at random, loses answers and
+// requests on their way, and asks porcupine for an order of the calls that explains
+// every answer by a model of the limiter. TestMutants puts faults into the scripts,
+// and fails where the histories do not show them. The turns play random calls one
+// after another, in virtual time, and compare every answer and all that Redis holds
+// with a second model.
+//
+// A few histories of each kind run by default. More of them, and the same ones again:
+//
+//	go test ./tests/linearizability -run TestConcurrentHistories -histories 2000 -seed 11
+//
+// A history that no order explains is shrunk, and printed with a line a call.
+package linearizability

@@ -1,0 +1,10 @@
+// Package redisson proves what this module owes to the Redissons that share its
+// limiters: the keys and members of every release, read and written, their fixed
+// windows, times to live, and right answers where a Redisson gives wrong ones.
+//
+// No Java runs here: the tests write what a release would have written. compat_test
+// runs the same promises beside the real ones. TestRedissonNN are Redisson's own
+// tests of its limiter, in its order.
+//
+//	go test ./tests/redisson
+package redisson
