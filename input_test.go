@@ -12,78 +12,21 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/rratelimiter/rratelimiter"
+	"github.com/rratelimiter/rratelimiter/internal/limitertest"
 	"github.com/rratelimiter/rratelimiter/internal/redisson"
 	"github.com/rratelimiter/rratelimiter/internal/redistest"
 )
 
-// calls are all methods of a limiter that can fail, with arguments that are in
-// order.
-var calls = map[string]func(context.Context, *rratelimiter.RateLimiter) error{
-	"TrySetRate": func(ctx context.Context, l *rratelimiter.RateLimiter) error {
-		_, err := l.TrySetRate(ctx, every(7, time.Hour))
-		return err
-	},
-	"SetRate": func(ctx context.Context, l *rratelimiter.RateLimiter) error {
-		return l.SetRate(ctx, every(7, time.Hour))
-	},
-	"UpdateRate": func(ctx context.Context, l *rratelimiter.RateLimiter) error {
-		_, err := l.UpdateRate(ctx, every(7, time.Hour), rratelimiter.KeepState())
-		return err
-	},
-	"Config": func(ctx context.Context, l *rratelimiter.RateLimiter) error {
-		_, err := l.Config(ctx)
-		return err
-	},
-	"TryAcquire": func(ctx context.Context, l *rratelimiter.RateLimiter) error {
-		_, err := l.TryAcquire(ctx, 1, time.Second)
-		return err
-	},
-	"Acquire": func(ctx context.Context, l *rratelimiter.RateLimiter) error { return l.Acquire(ctx, 1) },
-	"Take": func(ctx context.Context, l *rratelimiter.RateLimiter) error {
-		_, err := l.Take(ctx, 1)
-		return err
-	},
-	"Release": func(ctx context.Context, l *rratelimiter.RateLimiter) error { return l.Release(ctx, 1) },
-	"AvailablePermits": func(ctx context.Context, l *rratelimiter.RateLimiter) error {
-		_, err := l.AvailablePermits(ctx)
-		return err
-	},
-	"Expire": func(ctx context.Context, l *rratelimiter.RateLimiter) error {
-		_, err := l.Expire(ctx, time.Hour)
-		return err
-	},
-	"ExpireAt": func(ctx context.Context, l *rratelimiter.RateLimiter) error {
-		_, err := l.ExpireAt(ctx, time.Now().Add(time.Hour))
-		return err
-	},
-	"ClearExpire": func(ctx context.Context, l *rratelimiter.RateLimiter) error {
-		_, err := l.ClearExpire(ctx)
-		return err
-	},
-	"Exists": func(ctx context.Context, l *rratelimiter.RateLimiter) error {
-		_, err := l.Exists(ctx)
-		return err
-	},
-	"TTL": func(ctx context.Context, l *rratelimiter.RateLimiter) error {
-		_, err := l.TTL(ctx)
-		return err
-	},
-	"Delete": func(ctx context.Context, l *rratelimiter.RateLimiter) error {
-		_, err := l.Delete(ctx)
-		return err
-	},
-	"Rename": func(ctx context.Context, l *rratelimiter.RateLimiter) error { return l.Rename(ctx, besides(l.Name())) },
-}
-
 // requireRefused checks that a call fails as it should, that its message names
 // the limiter and the call and says so much, and that nothing reached Redis.
-func requireRefused(t *testing.T, sent *counter, l *rratelimiter.RateLimiter, op, text string, want, got error) {
+func requireRefused(t *testing.T, sent *limitertest.Counter, l *rratelimiter.RateLimiter, op, text string, want, got error) {
 	t.Helper()
+	method, _, _ := strings.Cut(op, ",")
 	require.ErrorIs(t, got, want)
 	assert.Contains(t, got.Error(), `"`+l.Name()+`"`)
-	assert.Contains(t, got.Error(), op)
+	assert.Contains(t, got.Error(), method)
 	assert.Contains(t, got.Error(), text)
-	assert.Zero(t, sent.total(), "commands sent")
+	assert.Zero(t, sent.Total(), "commands sent")
 }
 
 func TestInputPermits(t *testing.T) {
@@ -101,18 +44,18 @@ func TestInputPermits(t *testing.T) {
 	}
 	for op, call := range acquires {
 		for _, permits := range []int64{math.MinInt64, -1, 0, 1 << 32, math.MaxInt64} {
-			virtual(t, func(t *testing.T, rdb *redis.Client) {
-				l := newHandle(t, rdb, rratelimiter.WithDefault(every(10, time.Hour)))
-				sent := countCommands(rdb)
+			redistest.Virtual(t, func(t *testing.T, rdb *redis.Client) {
+				l := limitertest.NewHandle(t, rdb, rratelimiter.WithDefault(limitertest.Every(10, time.Hour)))
+				sent := limitertest.CountCommands(rdb)
 				err := call(t.Context(), l, permits)
 				requireRefused(t, sent, l, op, "between 1 and 4294967295", rratelimiter.ErrInvalidPermits, err)
 			})
 		}
 	}
 	for _, permits := range []int64{math.MinInt64, -1, 1 << 53, math.MaxInt64} {
-		virtual(t, func(t *testing.T, rdb *redis.Client) {
-			l := newHandle(t, rdb)
-			sent := countCommands(rdb)
+		redistest.Virtual(t, func(t *testing.T, rdb *redis.Client) {
+			l := limitertest.NewHandle(t, rdb)
+			sent := limitertest.CountCommands(rdb)
 			err := l.Release(t.Context(), permits)
 			requireRefused(t, sent, l, "Release", "between 0 and 9007199254740991", rratelimiter.ErrInvalidPermits, err)
 		})
@@ -121,11 +64,11 @@ func TestInputPermits(t *testing.T) {
 
 func TestInputReleaseOfNothing(t *testing.T) {
 	t.Parallel()
-	virtual(t, func(t *testing.T, rdb *redis.Client) {
-		l := newLimiter(t, rdb, every(10, time.Hour))
-		sent := countCommands(rdb)
+	redistest.Virtual(t, func(t *testing.T, rdb *redis.Client) {
+		l := limitertest.NewLimiter(t, rdb, limitertest.Every(10, time.Hour))
+		sent := limitertest.CountCommands(rdb)
 		require.NoError(t, l.Release(t.Context(), 0))
-		assert.Zero(t, sent.total())
+		assert.Zero(t, sent.Total())
 	})
 }
 
@@ -133,19 +76,19 @@ func TestInputPermitsAboveTheRate(t *testing.T) {
 	t.Parallel()
 	for _, set := range []bool{true, false} {
 		redistest.Everywhere(t, func(t *testing.T, rdb redis.UniversalClient) {
-			l := newHandle(t, rdb, rratelimiter.WithDefault(every(10, time.Hour)))
+			l := limitertest.NewHandle(t, rdb, rratelimiter.WithDefault(limitertest.Every(10, time.Hour)))
 			if set {
-				mustAcquire(t, l, 3)
+				limitertest.MustAcquire(t, l, 3)
 				overdue := time.Now().Add(-2 * time.Hour)
-				require.NoError(t, rdb.ZAdd(t.Context(), keysOf(l).Permits, redis.Z{
+				require.NoError(t, rdb.ZAdd(t.Context(), limitertest.KeysOf(l).Permits, redis.Z{
 					Score: float64(overdue.UnixMilli()), Member: "\x03abc\x01\x00\x00\x00",
 				}).Err())
 			}
-			requireUntouched(t, rdb, l.Name(), func() {
+			limitertest.RequireUntouched(t, rdb, l.Name(), func() {
 				for op, err := range map[string]error{
-					"TryAcquire": second(l.TryAcquire(t.Context(), 11, 0)),
+					"TryAcquire": limitertest.Second(l.TryAcquire(t.Context(), 11, 0)),
 					"Acquire":    l.Acquire(t.Context(), rratelimiter.MaxPermits),
-					"Take":       second(l.Take(t.Context(), 11)),
+					"Take":       limitertest.Second(l.Take(t.Context(), 11)),
 				} {
 					require.ErrorIs(t, err, rratelimiter.ErrPermitsExceedRate)
 					assert.Contains(t, err.Error(), op)
@@ -157,19 +100,17 @@ func TestInputPermitsAboveTheRate(t *testing.T) {
 	}
 }
 
-func second[T any](_ T, err error) error { return err }
-
 func TestInputConfig(t *testing.T) {
 	t.Parallel()
 	const second = time.Second
 	for text, configs := range map[string][]rratelimiter.Config{
 		"rate": {
-			{}, every(0, second), every(-1, second), every(math.MinInt64, second),
-			every(1<<53, second), every(math.MaxInt64, second),
+			{}, limitertest.Every(0, second), limitertest.Every(-1, second), limitertest.Every(math.MinInt64, second),
+			limitertest.Every(1<<53, second), limitertest.Every(math.MaxInt64, second),
 		},
 		"interval": {
-			{Rate: 1}, every(1, -second), every(1, time.Microsecond), every(1, time.Millisecond-1),
-			every(1, second+time.Microsecond), every(1, math.MaxInt64),
+			{Rate: 1}, limitertest.Every(1, -second), limitertest.Every(1, time.Microsecond), limitertest.Every(1, time.Millisecond-1),
+			limitertest.Every(1, second+time.Microsecond), limitertest.Every(1, math.MaxInt64),
 		},
 		"keep-alive time": {
 			{Rate: 1, Interval: second, KeepAlive: -second}, {Rate: 1, Interval: second, KeepAlive: second - time.Millisecond},
@@ -178,9 +119,9 @@ func TestInputConfig(t *testing.T) {
 		"type": {{Type: 2, Rate: 1, Interval: second}, {Type: -1, Rate: 1, Interval: second}},
 	} {
 		for _, cfg := range configs {
-			virtual(t, func(t *testing.T, rdb *redis.Client) {
-				l := newHandle(t, rdb)
-				sent := countCommands(rdb)
+			redistest.Virtual(t, func(t *testing.T, rdb *redis.Client) {
+				l := limitertest.NewHandle(t, rdb)
+				sent := limitertest.CountCommands(rdb)
 				_, err := l.TrySetRate(t.Context(), cfg)
 				requireRefused(t, sent, l, "TrySetRate", text, rratelimiter.ErrInvalidConfig, err)
 				_, err = l.UpdateRate(t.Context(), cfg)
@@ -188,8 +129,8 @@ func TestInputConfig(t *testing.T) {
 				err = l.SetRate(t.Context(), cfg, rratelimiter.KeepState())
 				requireRefused(t, sent, l, "SetRate", text, rratelimiter.ErrInvalidConfig, err)
 
-				l = newHandle(t, rdb, rratelimiter.WithDefault(cfg))
-				for op, call := range calls {
+				l = limitertest.NewHandle(t, rdb, rratelimiter.WithDefault(cfg))
+				for op, call := range limitertest.Operations {
 					err := call(t.Context(), l)
 					requireRefused(t, sent, l, op, text, rratelimiter.ErrInvalidConfig, err)
 					assert.Contains(t, err.Error(), "WithDefault")
@@ -201,9 +142,9 @@ func TestInputConfig(t *testing.T) {
 
 func TestInputTimesToLive(t *testing.T) {
 	t.Parallel()
-	virtual(t, func(t *testing.T, rdb *redis.Client) {
-		l := newHandle(t, rdb)
-		sent := countCommands(rdb)
+	redistest.Virtual(t, func(t *testing.T, rdb *redis.Client) {
+		l := limitertest.NewHandle(t, rdb)
+		sent := limitertest.CountCommands(rdb)
 		for _, ttl := range []time.Duration{math.MinInt64, -time.Second, -1, 0, 1, time.Millisecond - 1} {
 			_, err := l.Expire(t.Context(), ttl)
 			requireRefused(t, sent, l, "Expire", "1ms", rratelimiter.ErrInvalidConfig, err)
@@ -231,15 +172,15 @@ func TestInputTheLongestTimeToLive(t *testing.T) {
 					return l.ExpireAt(t.Context(), time.Now().Add(math.MaxInt64-time.Second))
 				},
 			} {
-				l := newLimiter(t, rdb, every(1, time.Hour))
+				l := limitertest.NewLimiter(t, rdb, limitertest.Every(1, time.Hour))
 				there, err := expire(l)
 				require.NoError(t, err)
 				assert.True(t, there)
 				ttl, err := l.TTL(t.Context())
 				require.NoError(t, err)
 				require.Greater(t, ttl, math.MaxInt64-time.Minute, what)
-				mustAcquire(t, l, 1)
-				mustRefuse(t, l, 1)
+				limitertest.MustAcquire(t, l, 1)
+				limitertest.MustRefuse(t, l, 1)
 			}
 		}
 	})
@@ -249,13 +190,13 @@ func TestInputTheLongestInterval(t *testing.T) {
 	t.Parallel()
 	longest := time.Duration(math.MaxInt64).Truncate(time.Millisecond)
 	for _, keepAlive := range []time.Duration{0, longest} {
-		l := newHandle(t, redistest.Client(t))
+		l := limitertest.NewHandle(t, redistest.Client(t))
 		cfg := rratelimiter.Config{Rate: 1, Interval: longest, KeepAlive: keepAlive}
-		mustTrySetRate(t, l, cfg)
+		limitertest.MustTrySetRate(t, l, cfg)
 		got, err := l.Config(t.Context())
 		require.NoError(t, err)
 		assert.Equal(t, cfg, got)
-		mustAcquire(t, l, 1)
+		limitertest.MustAcquire(t, l, 1)
 		d, err := l.Take(t.Context(), 1)
 		require.NoError(t, err)
 		assert.Greater(t, d.RetryAfter, longest-time.Minute)
@@ -264,19 +205,19 @@ func TestInputTheLongestInterval(t *testing.T) {
 
 func TestInputNames(t *testing.T) {
 	t.Parallel()
-	virtual(t, func(t *testing.T, rdb *redis.Client) {
-		sent := countCommands(rdb)
+	redistest.Virtual(t, func(t *testing.T, rdb *redis.Client) {
+		sent := limitertest.CountCommands(rdb)
 		nothing := rratelimiter.WithNameMapper(func(string) string { return "" })
 		for _, l := range []*rratelimiter.RateLimiter{
-			newClient(t, rdb).RateLimiter(""), newClient(t, rdb, nothing).RateLimiter("name"),
+			limitertest.NewClient(t, rdb).RateLimiter(""), limitertest.NewClient(t, rdb, nothing).RateLimiter("name"),
 		} {
-			for op, call := range calls {
+			for op, call := range limitertest.Operations {
 				requireRefused(t, sent, l, op, "name is empty", rratelimiter.ErrInvalidConfig, call(t.Context(), l))
 			}
 		}
-		l := newHandle(t, rdb)
+		l := limitertest.NewHandle(t, rdb)
 		requireRefused(t, sent, l, "Rename", "name is empty", rratelimiter.ErrInvalidConfig, l.Rename(t.Context(), ""))
-		mapped := newClient(t, rdb, rratelimiter.WithNameMapper(func(name string) string {
+		mapped := limitertest.NewClient(t, rdb, rratelimiter.WithNameMapper(func(name string) string {
 			return strings.TrimPrefix(name, "gone")
 		}))
 		l = mapped.RateLimiter("name")
@@ -286,23 +227,23 @@ func TestInputNames(t *testing.T) {
 
 func TestInputOptions(t *testing.T) {
 	t.Parallel()
-	virtual(t, func(t *testing.T, rdb *redis.Client) {
-		sent := countCommands(rdb)
+	redistest.Virtual(t, func(t *testing.T, rdb *redis.Client) {
+		sent := limitertest.CountCommands(rdb)
 		for text, client := range map[string]*rratelimiter.Client{
 			"WithClientID":        rratelimiter.New(rdb, rratelimiter.WithClientID("")),
 			"WithNameMapper":      rratelimiter.New(rdb, rratelimiter.WithNameMapper(nil)),
 			"Redis client is nil": rratelimiter.New(nil),
 		} {
 			l := client.RateLimiter("name")
-			for op, call := range calls {
+			for op, call := range limitertest.Operations {
 				requireRefused(t, sent, l, op, text, rratelimiter.ErrInvalidConfig, call(t.Context(), l))
 			}
 			requireRefused(t, sent, l, "Release", text, rratelimiter.ErrInvalidConfig, l.Release(t.Context(), 0))
 			require.NoError(t, client.Close(t.Context()))
 		}
 
-		client := newClient(t, rdb, rratelimiter.WithClientID(""), rratelimiter.WithNameMapper(nil))
-		err := second(client.RateLimiter("name").Take(t.Context(), 1))
+		client := limitertest.NewClient(t, rdb, rratelimiter.WithClientID(""), rratelimiter.WithNameMapper(nil))
+		err := limitertest.Second(client.RateLimiter("name").Take(t.Context(), 1))
 		assert.ErrorContains(t, err, "WithClientID")
 		assert.ErrorContains(t, err, "WithNameMapper", "all that is wrong is said at once")
 	})
@@ -310,21 +251,21 @@ func TestInputOptions(t *testing.T) {
 
 func TestInputNilOptions(t *testing.T) {
 	t.Parallel()
-	virtual(t, func(t *testing.T, rdb *redis.Client) {
-		l := newClient(t, rdb, nil).RateLimiter("name", nil)
-		require.NoError(t, l.SetRate(t.Context(), every(1, time.Hour), nil))
-		mustAcquire(t, l, 1)
+	redistest.Virtual(t, func(t *testing.T, rdb *redis.Client) {
+		l := limitertest.NewClient(t, rdb, nil).RateLimiter("name", nil)
+		require.NoError(t, l.SetRate(t.Context(), limitertest.Every(1, time.Hour), nil))
+		limitertest.MustAcquire(t, l, 1)
 	})
 }
 
 func TestInputContexts(t *testing.T) {
 	t.Parallel()
-	virtual(t, func(t *testing.T, rdb *redis.Client) {
-		l := newLimiter(t, rdb, every(1, time.Hour))
-		sent := countCommands(rdb)
+	redistest.Virtual(t, func(t *testing.T, rdb *redis.Client) {
+		l := limitertest.NewLimiter(t, rdb, limitertest.Every(1, time.Hour))
+		sent := limitertest.CountCommands(rdb)
 		ctx, cancel := context.WithCancel(t.Context())
 		cancel()
-		for op, call := range calls {
+		for op, call := range limitertest.Operations {
 			err := call(ctx, l)
 			requireRefused(t, sent, l, op, "", context.Canceled, err)
 			assert.NotErrorIs(t, err, rratelimiter.ErrUnknownOutcome)
@@ -334,12 +275,12 @@ func TestInputContexts(t *testing.T) {
 
 func TestInputOfAClosedClient(t *testing.T) {
 	t.Parallel()
-	virtual(t, func(t *testing.T, rdb *redis.Client) {
+	redistest.Virtual(t, func(t *testing.T, rdb *redis.Client) {
 		client := rratelimiter.New(rdb)
 		l := client.RateLimiter("name")
 		require.NoError(t, client.Close(t.Context()))
-		sent := countCommands(rdb)
-		for op, call := range calls {
+		sent := limitertest.CountCommands(rdb)
+		for op, call := range limitertest.Operations {
 			requireRefused(t, sent, l, op, "closed", rratelimiter.ErrClosed, call(t.Context(), l))
 		}
 		requireRefused(t, sent, l, "Release", "closed", rratelimiter.ErrClosed, l.Release(t.Context(), 0))
@@ -351,13 +292,13 @@ func TestInputWithoutARate(t *testing.T) {
 	t.Parallel()
 	redistest.Everywhere(t, func(t *testing.T, rdb redis.UniversalClient) {
 		for _, op := range []string{"TryAcquire", "Acquire", "Take", "Release", "AvailablePermits", "Config", "Rename"} {
-			l := newHandle(t, rdb)
-			err := calls[op](t.Context(), l)
+			l := limitertest.NewHandle(t, rdb)
+			err := limitertest.Operations[op](t.Context(), l)
 			require.ErrorIs(t, err, rratelimiter.ErrNotInitialized)
 			assert.ErrorContains(t, err, op)
 			assert.ErrorContains(t, err, `"`+l.Name()+`"`)
 			assert.ErrorContains(t, err, "TrySetRate")
-			assert.Empty(t, readState(t, rdb, l.Name()))
+			assert.Empty(t, limitertest.ReadState(t, rdb, l.Name()))
 		}
 	})
 }
@@ -368,33 +309,33 @@ func TestInputNamesWithBraces(t *testing.T) {
 	redistest.Engines(t, func(t *testing.T, rdb *redis.Client) {
 		for _, suffix := range []string{"{b}c", "{{b}}", "{b", "b}", "foo}bar", "{}x", "x{}", "}{", "*?[a]", " \x00\n"} {
 			name := redistest.Name(t) + suffix
-			l := newClient(t, rdb).RateLimiter(name)
-			mustTrySetRate(t, l, every(10, time.Hour))
-			mustAcquire(t, l, 4)
-			assert.EqualValues(t, 6, available(t, l), name)
+			l := limitertest.NewClient(t, rdb).RateLimiter(name)
+			limitertest.MustTrySetRate(t, l, limitertest.Every(10, time.Hour))
+			limitertest.MustAcquire(t, l, 4)
+			assert.EqualValues(t, 6, limitertest.Available(t, l), name)
 			set := redisson.KeysOf(name, "")
 			assert.EqualValues(t, 3, rdb.Exists(t.Context(), set.Config, set.Value, set.Permits).Val())
-			assert.Len(t, readState(t, rdb, name), 3)
+			assert.Len(t, limitertest.ReadState(t, rdb, name), 3)
 			require.NoError(t, l.Release(t.Context(), 1))
 			require.NoError(t, l.Rename(t.Context(), name+"2"))
-			deleted, err := newClient(t, rdb).RateLimiter(name + "2").Delete(t.Context())
+			deleted, err := limitertest.NewClient(t, rdb).RateLimiter(name + "2").Delete(t.Context())
 			require.NoError(t, err)
 			assert.True(t, deleted)
-			assert.Empty(t, readState(t, rdb, name+"2"))
+			assert.Empty(t, limitertest.ReadState(t, rdb, name+"2"))
 		}
 	})
 }
 
 func TestInputNameMapper(t *testing.T) {
 	t.Parallel()
-	virtual(t, func(t *testing.T, rdb *redis.Client) {
+	redistest.Virtual(t, func(t *testing.T, rdb *redis.Client) {
 		mapper := rratelimiter.WithNameMapper(func(name string) string { return "shop:" + name })
-		l := newClient(t, rdb, mapper).RateLimiter("orders")
+		l := limitertest.NewClient(t, rdb, mapper).RateLimiter("orders")
 		assert.Equal(t, "orders", l.Name())
-		mustTrySetRate(t, l, every(10, time.Hour))
-		mustAcquire(t, l, 4)
+		limitertest.MustTrySetRate(t, l, limitertest.Every(10, time.Hour))
+		limitertest.MustAcquire(t, l, 4)
 		assert.ElementsMatch(t, []string{"shop:orders", "{shop:orders}:value", "{shop:orders}:permits"}, rdb.Keys(t.Context(), "*").Val())
-		assert.EqualValues(t, 6, available(t, newClient(t, rdb).RateLimiter("shop:orders")))
+		assert.EqualValues(t, 6, limitertest.Available(t, limitertest.NewClient(t, rdb).RateLimiter("shop:orders")))
 		require.NoError(t, l.Rename(t.Context(), "sales"))
 		assert.ElementsMatch(t, []string{"shop:sales", "{shop:sales}:value", "{shop:sales}:permits"}, rdb.Keys(t.Context(), "*").Val())
 	})
@@ -403,12 +344,12 @@ func TestInputNameMapper(t *testing.T) {
 func TestInputRenameToItself(t *testing.T) {
 	t.Parallel()
 	redistest.Everywhere(t, func(t *testing.T, rdb redis.UniversalClient) {
-		l := newHandle(t, rdb)
+		l := limitertest.NewHandle(t, rdb)
 		err := l.Rename(t.Context(), l.Name())
 		require.ErrorIs(t, err, rratelimiter.ErrNotInitialized)
 		assert.ErrorContains(t, err, "Rename")
-		mustTrySetRate(t, l, every(10, time.Hour))
-		mustAcquire(t, l, 4)
-		requireUntouched(t, rdb, l.Name(), func() { require.NoError(t, l.Rename(t.Context(), l.Name())) })
+		limitertest.MustTrySetRate(t, l, limitertest.Every(10, time.Hour))
+		limitertest.MustAcquire(t, l, 4)
+		limitertest.RequireUntouched(t, rdb, l.Name(), func() { require.NoError(t, l.Rename(t.Context(), l.Name())) })
 	})
 }

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # cell.sh SERVER TOPOLOGY [PACKAGE...]: runs the tests that have to do with real
-# servers, of the root package where none is named, on the server of that name
+# servers, of the packages named, on the server of that name
 # (internal/redistest/version.go) and through that topology
 # (internal/redistest/topology.go). Tests that choose their servers by themselves
 # run as "single" only, and with RRL_ENGINE=shared not at all.

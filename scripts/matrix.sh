@@ -23,13 +23,13 @@ for part in "$@"; do
 		rm -f "$results/servers.tsv"
 		for server in redis-6.2 redis-7.0 redis-8.2 valkey-9.1; do
 			for topology in single resp2 tls acl sentinel cluster ring; do
-				scripts/cell.sh "$server" "$topology" . ./fixedwindow ./slidinglog ./tokenbucket | tee -a "$results/servers.tsv" || status=1
+				scripts/cell.sh "$server" "$topology" . ./tests/... ./fixedwindow ./slidinglog ./tokenbucket | tee -a "$results/servers.tsv" || status=1
 			done
 		done
 		;;
 	failover)
 		rm -f "$results"/failover.tsv "$results"/reshard.tsv
-		RRL_RESULTS=$results go test -count=1 -timeout 20m . \
+		RRL_RESULTS=$results go test -count=1 -timeout 20m ./tests/servers \
 			-run 'TestReshardingWhileInUse|FailoverWhileInUse|ThatLosesWrites|MinReplicas' || status=1
 		;;
 	redisson)

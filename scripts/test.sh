@@ -39,7 +39,7 @@ other_servers() {
 	for cell in "redis-6.2 resp2" "redis-7.0 tls" "redis-7.0 acl" "redis-8.2 sentinel" "redis-6.2 cluster" \
 		"valkey-9.1 ring"; do
 		# shellcheck disable=SC2086 # two words
-		RRL_RACE=0 RRL_ENGINE=shared scripts/cell.sh $cell . ./fixedwindow ./slidinglog ./tokenbucket ./lua ./internal/redisson ./internal/script || status=1
+		RRL_RACE=0 RRL_ENGINE=shared scripts/cell.sh $cell . ./tests/... ./fixedwindow ./slidinglog ./tokenbucket ./lua ./internal/redisson ./internal/script || status=1
 	done
 	return "$status"
 }

@@ -272,7 +272,7 @@ topology can't do, such as a clock that tests move, is left out there. miniredis
 func (r *results) failoverTable() string {
 	return `What was granted too much in one interval, with asynchronous replication. What each scenario is: [servers](servers.md).
 
-    go test -v -run 'WhileInUse|ThatLosesWrites|MinReplicas|WaitTells' .
+    go test -v -run 'WhileInUse|ThatLosesWrites|MinReplicas|WaitTells' ./tests/servers
 
 ` + table([]string{"scenario", "rate", "over-granted", "lost", "seconds until it worked again"}, r.failovers)
 }
@@ -281,7 +281,7 @@ func (r *results) reshardTable() string {
 	return `The limiter's slot is moved key by key while callers acquire, wait, leave and release. "Lost" and minted would show as a
 difference between what callers hold and what is in use.
 
-    go test -v -run TestReshardingWhileInUse .
+    go test -v -run TestReshardingWhileInUse ./tests/servers
 
 ` + table([]string{"limiter", "moves", "calls", "failed for the move", "lost", "idle", "longest move, s", "longest pause, s"}, r.reshards)
 }

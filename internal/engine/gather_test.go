@@ -131,7 +131,7 @@ func TestACallerAloneGoesAtOnce(t *testing.T) {
 			})
 			synctest.Wait()
 		}
-		assert.Equal(t, 3, e.Waiting(l))
+		assert.Equal(t, 3, e.Waiting(l.config()))
 		wg.Wait()
 		assert.Equal(t, []int{1, 1, 1}, f.trips)
 		assert.Zero(t, e.Groups())

@@ -5,7 +5,7 @@
 // A proxy between a Client and its server cuts, drops, delays and doubles what it is
 // told to; each case checks that the permits in use are those that callers hold. The
 // soaks draw faults at random for some seconds, and print the seed. The tests of a
-// hung server stop a real one, and bound every answer by the call timeout.
+// hung server bound every answer by the call timeout.
 //
 //	go test ./tests/faults
 //	go test ./tests/faults -run TestSoak -count 20

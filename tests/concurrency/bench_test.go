@@ -1,0 +1,97 @@
+package concurrency_test
+
+import (
+	"context"
+	"slices"
+	"testing"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+
+	"github.com/rratelimiter/rratelimiter"
+	"github.com/rratelimiter/rratelimiter/internal/redistest"
+)
+
+// BenchmarkTryAcquire measures one caller, granted and refused, against the
+// floor: a script of the same arguments that does nothing.
+//
+//	go test -run '^$' -bench TryAcquire -count 5 ./tests/concurrency
+func BenchmarkTryAcquire(b *testing.B) {
+	rdb := redistest.Redis(b)
+	ctx := context.Background()
+	cancellable, cancel := context.WithCancel(ctx)
+	defer cancel()
+	client := rratelimiter.New(rdb)
+	granting := client.RateLimiter(redistest.Name(b))
+	refusing := client.RateLimiter(redistest.Name(b))
+	for limiter, cfg := range map[*rratelimiter.RateLimiter]rratelimiter.Config{
+		granting: rratelimiter.PerSecond(1_000_000),
+		refusing: rratelimiter.PerHour(1),
+	} {
+		if err := limiter.SetRate(ctx, cfg); err != nil {
+			b.Fatal(err)
+		}
+		if err := limiter.Acquire(ctx, 1); err != nil {
+			b.Fatal(err)
+		}
+	}
+
+	floor := redis.NewScript("return 1")
+	name := redistest.Name(b)
+	keys := []string{name, name + ":1", name + ":2", name + ":3", name + ":4"}
+	measure(b, "floor", func() error {
+		return floor.EvalSha(ctx, rdb, keys, "012345678901234567890", "1").Err()
+	}, floor.Load(ctx, rdb).Err())
+	for _, test := range []struct {
+		name    string
+		limiter *rratelimiter.RateLimiter
+		ctx     context.Context
+	}{
+		{"granted", granting, ctx},
+		{"refused", refusing, ctx},
+		{"granted/cancellable", granting, cancellable},
+		{"refused/cancellable", refusing, cancellable},
+	} {
+		measure(b, test.name, func() error {
+			_, err := test.limiter.TryAcquire(test.ctx, 1, 0)
+			return err
+		}, nil)
+	}
+}
+
+// measure runs f in a benchmark of its own that reports the median, too.
+func measure(b *testing.B, name string, f func() error, err error) {
+	b.Helper()
+	if err != nil {
+		b.Fatal(err)
+	}
+	b.Run(name, func(b *testing.B) {
+		b.ReportAllocs()
+		var took []time.Duration
+		for b.Loop() {
+			start := time.Now()
+			if err := f(); err != nil {
+				b.Fatal(err)
+			}
+			took = append(took, time.Since(start))
+		}
+		slices.Sort(took)
+		b.ReportMetric(float64(took[len(took)/2]), "p50-ns")
+	})
+}
+
+// BenchmarkTryAcquireTogether measures many callers of one limiter.
+func BenchmarkTryAcquireTogether(b *testing.B) {
+	rdb := redistest.Redis(b)
+	ctx := context.Background()
+	limiter := rratelimiter.New(rdb).RateLimiter(redistest.Name(b), rratelimiter.WithDefault(rratelimiter.PerSecond(1_000_000)))
+	b.SetParallelism(128)
+	b.RunParallel(func(pb *testing.PB) {
+		for pb.Next() {
+			if _, err := limiter.TryAcquire(ctx, 1, 0); err != nil {
+				b.Error(err)
+				return
+			}
+		}
+	})
+}

@@ -1,0 +1,294 @@
+package concurrency_test
+
+import (
+	"context"
+	"maps"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"github.com/rratelimiter/rratelimiter"
+	"github.com/rratelimiter/rratelimiter/internal/limitertest"
+	"github.com/rratelimiter/rratelimiter/internal/redistest"
+	"github.com/rratelimiter/rratelimiter/lua"
+)
+
+func TestCallsAfterClose(t *testing.T) {
+	t.Parallel()
+	calls := maps.Clone(limitertest.Operations)
+	calls["Release of nothing"] = func(ctx context.Context, l *rratelimiter.RateLimiter) error { return l.Release(ctx, 0) }
+	for name, call := range calls {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			redistest.Virtual(t, func(t *testing.T, rdb *redis.Client) {
+				client := rratelimiter.New(rdb)
+				name := redistest.Name(t)
+				before := client.RateLimiter(name)
+				limitertest.MustTrySetRate(t, before, limitertest.Every(1, time.Second))
+				require.NoError(t, client.Close(t.Context()))
+				sent := limitertest.CountCommands(rdb)
+				require.ErrorIs(t, call(t.Context(), before), rratelimiter.ErrClosed)
+				require.ErrorIs(t, call(context.WithoutCancel(t.Context()), client.RateLimiter(name)), rratelimiter.ErrClosed)
+				assert.Zero(t, sent.Total())
+				require.NoError(t, rdb.Ping(t.Context()).Err(), "the Redis client stays open")
+			})
+		})
+	}
+}
+
+func TestCloseOfAnIdleClient(t *testing.T) {
+	t.Parallel()
+	redistest.Virtual(t, func(t *testing.T, rdb *redis.Client) {
+		ended, cancel := context.WithCancel(t.Context())
+		cancel()
+		unused := rratelimiter.New(rdb)
+		require.NoError(t, unused.Close(ended), "there is nothing to wait for")
+		require.NoError(t, unused.Close(t.Context()))
+
+		client := rratelimiter.New(rdb)
+		l := client.RateLimiter(redistest.Name(t), rratelimiter.WithDefault(limitertest.Every(1, time.Second)))
+		limitertest.MustAcquire(t, l, 1)
+		_, err := l.TryAcquire(t.Context(), 1, 10*time.Millisecond)
+		require.NoError(t, err)
+		synctest.Wait()
+		require.NoError(t, client.Close(ended))
+		require.NoError(t, client.Close(ended))
+	})
+}
+
+func TestCloseFailsThoseThatWait(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		s := limitertest.NewHeldScene(t, limitertest.Every(1, time.Second))
+		another := s.Client.RateLimiter(s.Name()+":2", rratelimiter.WithDefault(limitertest.Every(1, time.Hour)))
+		limitertest.MustAcquire(t, s.RateLimiter, 1)
+		limitertest.MustAcquire(t, another, 1)
+		var waiting []*limitertest.Caller
+		for range 10 {
+			waiting = append(waiting,
+				s.StartAcquire(t.Context(), 1),
+				s.StartAcquire(context.WithoutCancel(t.Context()), 1),
+				s.StartTryAcquire(t.Context(), 1, limitertest.Forever),
+				s.Go(func() (bool, error) { return another.TryAcquire(t.Context(), 1, limitertest.Forever) }),
+			)
+		}
+		s.Until(400 * time.Millisecond)
+		require.NoError(t, s.Client.Close(t.Context()))
+		synctest.Wait()
+		for _, c := range waiting {
+			c.RequireEnd(t, rratelimiter.ErrClosed, 400*time.Millisecond)
+		}
+		before := s.Sent.Total()
+		s.Until(time.Hour)
+		assert.Equal(t, before, s.Sent.Total(), "nobody asks any more")
+		s.CheckInUse(t, 1, 1)
+	})
+}
+
+func TestCloseWaitsForWhatIsInFlight(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		s := limitertest.NewHeldScene(t, limitertest.Every(5, time.Hour))
+		letGo := s.Hold(t, lua.Acquire, 1)
+		inFlight := s.StartTryAcquire(t.Context(), 2, 0)
+		behind := s.StartTryAcquire(t.Context(), 1, 0)
+		inLine := s.StartAcquire(t.Context(), 1)
+		s.Until(100 * time.Millisecond)
+
+		short, cancel := context.WithTimeout(t.Context(), 200*time.Millisecond)
+		defer cancel()
+		first := s.Close(short)
+		second := s.Close(t.Context())
+		behind.RequireEnd(t, rratelimiter.ErrClosed, 100*time.Millisecond)
+		inLine.RequireEnd(t, rratelimiter.ErrClosed, 100*time.Millisecond)
+		assert.Equal(t, "waits", inFlight.Outcome())
+		_, err := s.TryAcquire(t.Context(), 1, 0)
+		require.ErrorIs(t, err, rratelimiter.ErrClosed)
+
+		s.Until(900 * time.Millisecond)
+		first.RequireEnd(t, context.DeadlineExceeded, 300*time.Millisecond)
+		assert.Equal(t, "waits", second.Outcome())
+		letGo()
+		assert.Equal(t, "true at 900ms", inFlight.Outcome())
+		assert.Equal(t, "true at 900ms", second.Outcome())
+		require.NoError(t, s.Client.Close(t.Context()))
+		s.CheckInUse(t, 5, 2)
+	})
+}
+
+// Who waits and is refused while the Client is being closed is not asked for
+// again.
+func TestCloseWhileTheLineAsks(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		s := limitertest.NewHeldScene(t, limitertest.Every(3, time.Second))
+		limitertest.MustAcquire(t, s.Other, 1)
+		letGo := s.Hold(t, lua.Acquire, 1)
+		lead := s.StartTryAcquire(t.Context(), 2, limitertest.Forever)
+		answer := s.Hold(t, lua.Acquire, 1)
+		a, b := s.StartTryAcquire(t.Context(), 3, limitertest.Forever), s.StartTryAcquire(t.Context(), 1, limitertest.Forever)
+		letGo()
+		assert.Equal(t, "true at 0s", lead.Outcome())
+		closed := s.Close(t.Context())
+		s.Until(100 * time.Millisecond)
+		assert.Equal(t, "waits", closed.Outcome())
+		answer()
+		a.RequireEnd(t, rratelimiter.ErrClosed, 100*time.Millisecond)
+		b.RequireEnd(t, rratelimiter.ErrClosed, 100*time.Millisecond)
+		assert.Equal(t, "true at 100ms", closed.Outcome())
+		s.CheckInUse(t, 3, 3)
+	})
+}
+
+func TestCloseWaitsForWritesAndReads(t *testing.T) {
+	t.Parallel()
+	for name, call := range limitertest.Operations {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			synctest.Test(t, func(t *testing.T) {
+				s := limitertest.NewHeldScene(t, limitertest.Every(5, time.Hour))
+				held := make(chan struct{})
+				s.Proxy.OnCommand(redistest.Nth(1, "evalsha", redistest.Pass.When(held)))
+				c := s.Go(func() (bool, error) { return true, call(t.Context(), s.RateLimiter) })
+				closed := s.Close(t.Context())
+				s.Until(100 * time.Millisecond)
+				assert.Equal(t, "waits", c.Outcome())
+				assert.Equal(t, "waits", closed.Outcome())
+				close(held)
+				synctest.Wait()
+				assert.Equal(t, "true at 100ms", c.Outcome())
+				assert.Equal(t, "true at 100ms", closed.Outcome())
+			})
+		})
+	}
+}
+
+// Callers that went away may have permits that are still to be given back.
+func TestCloseWaitsForGiveBacks(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		s := limitertest.NewHeldScene(t, limitertest.Every(5, time.Hour))
+		acquired, givenBack := make(chan struct{}), make(chan struct{})
+		s.Proxy.OnCommand(func(c redistest.Command) redistest.Action {
+			switch {
+			case c.Contains(lua.Acquire.SHA):
+				return redistest.Pass.When(acquired)
+			case c.Contains(lua.GiveBack.SHA):
+				return redistest.Late.When(givenBack)
+			}
+			return redistest.Pass
+		})
+		ctx, cancel := context.WithCancel(t.Context())
+		gone := s.StartTryAcquire(ctx, 2, 0)
+		cancel()
+		synctest.Wait()
+		gone.RequireEnd(t, context.Canceled, 0)
+		closed := s.Close(t.Context())
+		assert.Equal(t, "waits", closed.Outcome())
+		s.Until(100 * time.Millisecond)
+		close(acquired)
+		s.Until(200 * time.Millisecond)
+		assert.Equal(t, "waits", closed.Outcome())
+		close(givenBack)
+		synctest.Wait()
+		assert.Equal(t, "true at 200ms", closed.Outcome())
+		s.CheckInUse(t, 5, 0)
+	})
+}
+
+// A Release that waits for its turn is carried out, or failed without it.
+func TestCloseWithAReleaseThatWaits(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		s := limitertest.NewHeldScene(t, limitertest.Every(5, time.Hour))
+		limitertest.MustAcquire(t, s.Other, 3)
+		letGo := s.Hold(t, lua.Acquire, 1)
+		inFlight := s.StartTryAcquire(t.Context(), 1, 0)
+		release := s.Go(func() (bool, error) { return true, s.Release(t.Context(), 2) })
+		closed := s.Close(t.Context())
+		s.Until(100 * time.Millisecond)
+		letGo()
+		assert.Equal(t, "true at 100ms", inFlight.Outcome())
+		assert.Equal(t, "true at 100ms", closed.Outcome())
+		end, done := release.Ended()
+		require.True(t, done)
+		if end.Err == nil {
+			s.CheckInUse(t, 5, 2)
+		} else {
+			require.ErrorIs(t, end.Err, rratelimiter.ErrClosed)
+			assert.NotErrorIs(t, end.Err, rratelimiter.ErrUnknownOutcome)
+			s.CheckInUse(t, 5, 4)
+		}
+	})
+}
+
+// Two Clients on one Redis are closed one by one.
+func TestCloseOfOneClientLeavesTheOther(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		s := limitertest.NewScene(t, limitertest.Every(1, time.Second))
+		limitertest.MustAcquire(t, s.Other, 1)
+		waits := s.Go(func() (bool, error) { return s.Other.TryAcquire(t.Context(), 1, limitertest.Forever) })
+		fails := s.StartAcquire(t.Context(), 1)
+		require.NoError(t, s.Client.Close(t.Context()))
+		s.Until(time.Minute)
+		fails.RequireEnd(t, rratelimiter.ErrClosed, 0)
+		assert.Equal(t, "true at 1s", waits.Outcome())
+	})
+}
+
+// Many callers, with and without patience, and several Closes at any moment:
+// everybody gets an answer, and it is true.
+func TestCloseUnderLoad(t *testing.T) {
+	t.Parallel()
+	redistest.Everywhere(t, func(t *testing.T, rdb redis.UniversalClient) {
+		for round := range 10 {
+			client := rratelimiter.New(rdb)
+			l := client.RateLimiter(redistest.Name(t), rratelimiter.WithDefault(limitertest.Every(100, time.Hour)))
+			var mu sync.Mutex
+			held := int64(0)
+			note := func(permits int64, ok bool, err error) {
+				mu.Lock()
+				defer mu.Unlock()
+				if ok {
+					held += permits
+				}
+				if err != nil {
+					assert.ErrorIs(t, err, rratelimiter.ErrClosed)
+					assert.False(t, ok)
+				}
+			}
+			var callers, closers sync.WaitGroup
+			for i := range 40 {
+				callers.Go(func() {
+					ctx := t.Context()
+					if i%2 == 0 {
+						ctx = context.WithoutCancel(ctx)
+					}
+					for {
+						permits := int64(1 + i%3)
+						timeout := time.Duration(i%3) * time.Hour
+						ok, err := l.TryAcquire(ctx, permits, timeout)
+						note(permits, ok, err)
+						if err != nil {
+							return
+						}
+					}
+				})
+			}
+			time.Sleep(time.Duration(round) * 200 * time.Microsecond)
+			for range 3 {
+				closers.Go(func() { assert.NoError(t, client.Close(t.Context())) })
+			}
+			closers.Wait()
+			inUse := limitertest.InUse(t, rdb, limitertest.KeysOf(l).Permits)
+			callers.Wait()
+			assert.Equal(t, held, inUse, "when Close returns, all is settled")
+		}
+	})
+}

@@ -1,0 +1,279 @@
+package concurrency_test
+
+import (
+	"context"
+	"errors"
+	"maps"
+	"slices"
+	"strconv"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+	"pgregory.net/rapid"
+
+	"github.com/rratelimiter/rratelimiter"
+	"github.com/rratelimiter/rratelimiter/internal/limitertest"
+	"github.com/rratelimiter/rratelimiter/internal/redistest"
+	"github.com/rratelimiter/rratelimiter/internal/redistest/limittest"
+	"github.com/rratelimiter/rratelimiter/limit"
+)
+
+func TestKeyed(t *testing.T) {
+	t.Parallel()
+	limittest.Run(t, limittest.Kind{
+		New: func(rdb redis.UniversalClient, permits int64, window time.Duration) limit.Returner {
+			return braced{rratelimiter.New(rdb).Keyed("{", limitertest.Every(permits, window)).(windowedReturner)}
+		},
+		Keys: func(string) []string { return nil },
+		Once: true,
+	})
+}
+
+// braced is a limiter of keys that begin with a brace, which is its prefix: a user
+// who may touch the test's own keys only can have no other.
+type braced struct{ windowedReturner }
+
+type windowedReturner interface {
+	limit.Returner
+	limit.Windowed
+}
+
+func (l braced) Take(ctx context.Context, key string, n int64) (limit.Decision, error) {
+	return l.windowedReturner.Take(ctx, strings.TrimPrefix(key, "{"), n)
+}
+
+func (l braced) TakeReturnable(ctx context.Context, key string, n int64) (limit.Decision, func(context.Context) error, error) {
+	return l.windowedReturner.TakeReturnable(ctx, strings.TrimPrefix(key, "{"), n)
+}
+
+// newKeyed returns a limiter of keys, and the prefix of their limiters' names.
+func newKeyed(t *testing.T, rdb rratelimiter.Redis, cfg rratelimiter.Config) (*rratelimiter.Client, limit.Returner, string) {
+	t.Helper()
+	client, prefix := limitertest.NewClient(t, rdb), redistest.Name(t)+":"
+	return client, client.Keyed(prefix, cfg).(limit.Returner), prefix
+}
+
+// A key's limiter is the RateLimiter of prefix+key, set up at first use.
+func TestKeyedNames(t *testing.T) {
+	t.Parallel()
+	redistest.Everywhere(t, func(t *testing.T, rdb redis.UniversalClient) {
+		client, l, prefix := newKeyed(t, rdb, limitertest.Every(5, time.Hour))
+		ann := client.RateLimiter(prefix + "ann")
+		exists, err := ann.Exists(t.Context())
+		require.NoError(t, err)
+		assert.False(t, exists, "nothing is set up before")
+
+		assert.Equal(t, int64(3), limittest.Take(t, l, "ann", 2).Remaining)
+		assert.EqualValues(t, 3, limitertest.Available(t, ann))
+		cfg, err := ann.Config(t.Context())
+		require.NoError(t, err)
+		assert.Equal(t, rratelimiter.Config{Rate: 5, Interval: time.Hour, KeepAlive: time.Hour}, cfg)
+		limitertest.MustAcquire(t, ann, 3)
+		assert.False(t, limittest.Take(t, l, "ann", 1).Granted)
+		assert.Equal(t, 5, limittest.Grants(t, l, "bob", 7), "each key has permits of its own")
+		_, other, _ := newKeyed(t, rdb, limitertest.Every(5, time.Hour))
+		assert.Equal(t, 5, limittest.Grants(t, other, "ann", 7), "and so has each prefix")
+	})
+}
+
+// A key that is given a rate of its own keeps it.
+func TestKeyedRateOfItsOwn(t *testing.T) {
+	t.Parallel()
+	redistest.Everywhere(t, func(t *testing.T, rdb redis.UniversalClient) {
+		client, l, prefix := newKeyed(t, rdb, limitertest.Every(5, time.Hour))
+		assert.Equal(t, 5, limittest.Grants(t, l, "ann", 7))
+		ann := client.RateLimiter(prefix + "ann")
+		require.NoError(t, ann.SetRate(t.Context(), limitertest.Every(8, time.Hour), rratelimiter.KeepState()))
+		d := limittest.Take(t, l, "ann", 1)
+		assert.True(t, d.Granted)
+		assert.Equal(t, int64(8), d.Limit)
+		assert.Equal(t, 2, limittest.Grants(t, l, "ann", 4))
+	})
+}
+
+// A key that nobody asks for leaves nothing behind; how long it stays can be
+// chosen.
+func TestKeyedKeepAlive(t *testing.T) {
+	t.Parallel()
+	for name, tc := range map[string]struct{ given, want time.Duration }{
+		"the interval, by default": {0, time.Minute},
+		"longer":                   {time.Hour, time.Hour},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			redistest.Virtual(t, func(t *testing.T, rdb *redis.Client) {
+				_, l, prefix := newKeyed(t, rdb, rratelimiter.Config{Rate: 5, Interval: time.Minute, KeepAlive: tc.given})
+				limittest.Take(t, l, "ann", 1)
+				time.Sleep(tc.want - time.Millisecond)
+				assert.NotEmpty(t, limitertest.ReadState(t, rdb, prefix+"ann"))
+				time.Sleep(2 * time.Millisecond)
+				assert.Empty(t, limitertest.ReadState(t, rdb, prefix+"ann"))
+				assert.Equal(t, 5, limittest.Grants(t, l, "ann", 7))
+			})
+		})
+	}
+}
+
+// More keys than there is room for handles are limited all the same.
+func TestKeyedManyKeys(t *testing.T) {
+	t.Parallel()
+	_, l, _ := newKeyed(t, redistest.Redis(t), limitertest.Every(1, time.Minute))
+	grants := func(keys int) int64 {
+		const callers = 64
+		var granted atomic.Int64
+		var wg sync.WaitGroup
+		for c := range callers {
+			wg.Go(func() {
+				for i := c; i < keys; i += callers {
+					d, err := l.Take(t.Context(), strconv.Itoa(i), 1)
+					if assert.NoError(t, err) && d.Granted {
+						granted.Add(1)
+					}
+				}
+			})
+		}
+		wg.Wait()
+		return granted.Load()
+	}
+	assert.EqualValues(t, 11_000, grants(11_000))
+	assert.Zero(t, grants(500), "those whose handles were forgotten")
+}
+
+func TestKeyedInput(t *testing.T) {
+	t.Parallel()
+	rdb := limittest.Unreachable(t)
+	client, l, prefix := newKeyed(t, rdb, limitertest.Every(5, time.Hour))
+	limittest.RequireRefused(t, l, "", 1, rratelimiter.ErrInvalidConfig, "key is empty", prefix)
+	limittest.RequireRefused(t, l, "ann", 1<<32, rratelimiter.ErrInvalidPermits, prefix+"ann")
+	for name, cfg := range map[string]rratelimiter.Config{
+		"nothing":    {},
+		"rate":       {Interval: time.Second},
+		"interval":   {Rate: 1, Interval: time.Microsecond},
+		"keep-alive": {Rate: 1, Interval: time.Minute, KeepAlive: time.Second},
+		"type":       {Type: 7, Rate: 1, Interval: time.Minute},
+	} {
+		t.Run(name, func(t *testing.T) {
+			limittest.RequireRefused(t, client.Keyed("a:", cfg).(limit.Returner), "ann", 1, rratelimiter.ErrInvalidConfig, "a:ann")
+		})
+	}
+	require.NoError(t, client.Close(t.Context()))
+	limittest.RequireRefused(t, l, "ann", 1, rratelimiter.ErrClosed)
+}
+
+// The names that outsiders choose keys for stay within their prefix.
+func TestKeyedHostileKeys(t *testing.T) {
+	t.Parallel()
+	redistest.Virtual(t, func(t *testing.T, rdb *redis.Client) {
+		_, l, prefix := newKeyed(t, rdb, limitertest.Every(2, time.Hour))
+		for _, key := range []string{"a b", "\x00", "\xff\xfe", "{", "}", "{}", "{a}b", "*", "a\r\nFLUSHALL\r\n", strings.Repeat("x", 5000), "ünï"} {
+			assert.Equal(t, 2, limittest.Grants(t, l, key, 3), "%q", key)
+		}
+		for _, key := range rdb.Keys(t.Context(), "*").Val() {
+			assert.Contains(t, key, prefix)
+		}
+	})
+}
+
+// mappers are what WithNameMapper may be given.
+var mappers = map[string]func(string) string{
+	"none":     func(name string) string { return name },
+	"prefix":   func(name string) string { return "app:" + name },
+	"suffix":   func(name string) string { return name + ":v2" },
+	"braces":   func(name string) string { return "{" + name + "}" },
+	"hash tag": func(name string) string { return "{app}:value:" + name },
+	"slots":    func(name string) string { return "{" + strconv.Itoa(len(name)%4) + "}:" + name },
+	"lower":    strings.ToLower,
+}
+
+// A key that Redis keys of another would be used for is refused, and leaves the
+// other alone.
+func TestKeyedKeyOfAnother(t *testing.T) {
+	t.Parallel()
+	for name, tt := range map[string]struct{ prefix, key, other, mapper string }{
+		"braces in the key":      {"p:", "{ann}:value", "{ann}", "none"},
+		"permits":                {"p:", "{ann}:permits", "{ann}", "none"},
+		"a client's":             {"p:", "{ann}:value:2f1c9d0e-5f0b-4f6e-9a39-0c8d7b6a5e4f", "{ann}", "none"},
+		"a client's permits":     {"p:", "{ann}:permits:x:y", "{ann}", "none"},
+		"braces in the prefix":   {"{shop}:", "ann:value", "ann", "none"},
+		"no prefix":              {"", "{ann}:value", "ann", "none"},
+		"the same tag":           {"", "{ann}", "ann", "none"},
+		"a mapper's prefix":      {"p:", "{ann}:value", "{ann}", "prefix"},
+		"a mapper's braces":      {"p:", "ann}:value:x", "ann", "braces"},
+		"a mapper's hash tag":    {"p:", "ann:value", "ann", "hash tag"},
+		"a mapper's lower case":  {"P:", "{ANN}:VALUE", "{ann}", "lower"},
+		"a mapper's suffix":      {"p:", "{ann}:v2:value:x", "{ann}", "suffix"},
+		"a mapper of some slots": {"p:", "ann:value:abc", "ann", "slots"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			rdb, _ := redistest.Mini(t)
+			client := limitertest.NewClient(t, rdb, rratelimiter.WithNameMapper(mappers[tt.mapper]))
+			l := client.Keyed(tt.prefix, limitertest.Every(2, time.Hour)).(limit.Returner)
+			_, err := l.Take(t.Context(), tt.key, 1)
+			require.ErrorIs(t, err, rratelimiter.ErrInvalidConfig)
+			for _, text := range []string{strconv.Quote(tt.prefix), strconv.Quote(tt.key), "escape"} {
+				require.ErrorContains(t, err, text)
+			}
+			assert.Equal(t, 2, limittest.Grants(t, l, tt.other, 3))
+		})
+	}
+}
+
+// Keys that only look so are what they were.
+func TestKeyedKeysLikeThoseOfOthers(t *testing.T) {
+	t.Parallel()
+	for _, tt := range []struct{ prefix, key, mapper string }{
+		{"p:", "value", "none"}, {"p:", "ann:value", "none"}, {"p:", "ann:value:x", "none"}, {"p:", "ann:value:{x}", "none"},
+		{"p:", "{ann}:values", "none"}, {"p:", "{ann", "none"}, {"p:", "}", "none"}, {"", "ann:permits:x", "none"}, {"", "{shop}:ann", "none"},
+		{"{shop}:", "value", "none"}, {"{shop}", ":value", "none"}, {"{shop}:value:", "ann", "none"}, {"{shop}:", "{ann}", "none"},
+		{"p:", "ann", "braces"}, {"p:", "ann", "hash tag"}, {"value:", "ann", "hash tag"}, {"p:", "value", "suffix"}, {"", "ann", "braces"},
+		{"{shop}:value:", "ann", "prefix"}, {"{Shop}:Value:", "ann", "lower"},
+	} {
+		t.Run(tt.mapper+" "+tt.prefix+tt.key, func(t *testing.T) {
+			t.Parallel()
+			rdb, _ := redistest.Mini(t)
+			client := limitertest.NewClient(t, rdb, rratelimiter.WithNameMapper(mappers[tt.mapper]))
+			assert.Equal(t, 2, limittest.Grants(t, client.Keyed(tt.prefix, limitertest.Every(2, time.Hour)), tt.key, 3))
+		})
+	}
+}
+
+// Whatever keys are chosen, those that are not refused have their permits each,
+// and state that is sound.
+func TestKeyedKeysAreApart(t *testing.T) {
+	t.Parallel()
+	rdb, _ := redistest.Mini(t)
+	word := rapid.SampledFrom([]string{"a", "b", "{", "}", ":", ":value", ":permits", "value", ":v2"})
+	text := rapid.Map(rapid.SliceOfN(word, 1, 5), func(words []string) string { return strings.Join(words, "") })
+	rapid.Check(t, func(rt *rapid.T) {
+		require.NoError(rt, rdb.FlushAll(t.Context()).Err())
+		mapper := mappers[rapid.SampledFrom(slices.Sorted(maps.Keys(mappers))).Draw(rt, "mapper")]
+		prefix := rapid.OneOf(rapid.SampledFrom([]string{"", "p:", "{shop}:"}), text).Draw(rt, "prefix")
+		chosen := rapid.SliceOfNDistinct(text, 1, 4, rapid.ID).Draw(rt, "keys")
+		for _, key := range chosen {
+			chosen = append(chosen, key+":value", key+":permits:x", "{"+key+"}")
+		}
+		slices.Sort(chosen)
+		chosen = slices.Compact(chosen)
+		cfg := rratelimiter.Config{Type: rapid.SampledFrom([]rratelimiter.RateType{rratelimiter.Overall, rratelimiter.PerClient}).Draw(rt, "type"), Rate: 1, Interval: time.Hour}
+		client := rratelimiter.New(rdb, rratelimiter.WithNameMapper(mapper), rratelimiter.WithClientID(text.Draw(rt, "id")))
+		l := client.Keyed(prefix, cfg)
+		for _, want := range []bool{true, false} {
+			for _, key := range chosen {
+				d, err := l.Take(t.Context(), key, 1)
+				if errors.Is(err, rratelimiter.ErrInvalidConfig) {
+					continue
+				}
+				if err != nil || d.Granted != want {
+					rt.Fatalf("%q: %v, %v", key, d, err)
+				}
+			}
+		}
+	})
+}

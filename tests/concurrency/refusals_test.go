@@ -1,0 +1,484 @@
+package concurrency_test
+
+import (
+	"context"
+	"math/rand/v2"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"github.com/rratelimiter/rratelimiter"
+	"github.com/rratelimiter/rratelimiter/internal/limitertest"
+	"github.com/rratelimiter/rratelimiter/internal/redistest"
+	"github.com/rratelimiter/rratelimiter/lua"
+)
+
+// A refusalScene is a heldScene whose limiter remembers refusals.
+type refusalScene struct {
+	*limitertest.HeldScene
+
+	plain *rratelimiter.RateLimiter // a handle of the same Client that does not
+}
+
+// newRefusalScene must be called in a bubble.
+func newRefusalScene(t *testing.T, cfg rratelimiter.Config, opts ...rratelimiter.RefusalOption) *refusalScene {
+	t.Helper()
+	s := &refusalScene{HeldScene: limitertest.NewHeldScene(t, cfg)}
+	s.plain = s.RateLimiter
+	s.RateLimiter = s.Client.RateLimiter(s.Name(), rratelimiter.WithRefusalCache(opts...))
+	return s
+}
+
+// remembers checks that requests are refused without a word to Redis.
+func (s *refusalScene) remembers(t *testing.T, permits int64) {
+	t.Helper()
+	before := s.Sent.Total()
+	limitertest.MustRefuse(t, s.RateLimiter, permits)
+	assert.Equal(t, before, s.Sent.Total(), "Redis was asked at %v", s.Now())
+}
+
+// asks checks that a request goes to Redis.
+func (s *refusalScene) asks(t *testing.T, permits int64) (granted bool) {
+	t.Helper()
+	before := s.Sent.Total()
+	granted = limitertest.Try(t, s.RateLimiter, permits)
+	assert.Greater(t, s.Sent.Total(), before, "Redis was not asked at %v", s.Now())
+	return granted
+}
+
+func TestRefusalsAreRemembered(t *testing.T) {
+	t.Parallel()
+	limitertest.BothTypes(t, func(t *testing.T, kind rratelimiter.RateType) {
+		t.Helper()
+		synctest.Test(t, func(t *testing.T) {
+			s := newRefusalScene(t, rratelimiter.Config{Type: kind, Rate: 5, Interval: time.Second})
+			limitertest.MustAcquire(t, s.plain, 2)
+			s.Until(100 * time.Millisecond)
+			limitertest.MustAcquire(t, s.RateLimiter, 2)
+			s.Until(250 * time.Millisecond)
+			assert.False(t, s.asks(t, 3))
+			s.remembers(t, 3)
+			s.remembers(t, 4)
+			s.Until(600 * time.Millisecond)
+			s.remembers(t, 5)
+			assert.True(t, s.asks(t, 1), "fewer than were refused")
+			s.Until(time.Second - time.Millisecond)
+			s.remembers(t, 3)
+			assert.False(t, s.asks(t, 2), "and these are refused, too")
+			s.remembers(t, 2)
+			s.Until(time.Second)
+			assert.True(t, s.asks(t, 2))
+			assert.False(t, s.asks(t, 4))
+			_, err := s.TryAcquire(t.Context(), 6, 0)
+			require.ErrorIs(t, err, rratelimiter.ErrPermitsExceedRate)
+			_, err = s.TryAcquire(t.Context(), 0, 0)
+			require.ErrorIs(t, err, rratelimiter.ErrInvalidPermits)
+			ended, cancel := context.WithCancel(t.Context())
+			cancel()
+			_, err = s.TryAcquire(ended, 4, 0)
+			require.ErrorIs(t, err, context.Canceled)
+		})
+	})
+}
+
+// Refusals are not remembered for callers that wait, nor by handles that were not
+// told to.
+func TestRefusalsThatAreNotRemembered(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		s := newRefusalScene(t, limitertest.Every(1, time.Second))
+		limitertest.MustAcquire(t, s.plain, 1)
+		assert.False(t, s.asks(t, 1))
+		waits := s.StartTryAcquire(t.Context(), 1, 10*time.Second)
+		before := s.Sent.Total()
+		limitertest.MustRefuse(t, s.plain, 1)
+		assert.Greater(t, s.Sent.Total(), before)
+		s.Until(2 * time.Second)
+		assert.Equal(t, "true at 1s", waits.Outcome())
+	})
+}
+
+// What Take says from memory is what Redis would say.
+func TestTakeFromMemory(t *testing.T) {
+	t.Parallel()
+	redistest.SkipSlow(t)
+	for seed := range uint64(3) {
+		synctest.Test(t, func(t *testing.T) {
+			const rate = 20
+			s := newRefusalScene(t, limitertest.Every(rate, time.Minute))
+			random := rand.New(rand.NewPCG(seed, 0))
+			spared := 0
+			for range 700 {
+				time.Sleep(time.Duration(random.IntN(500)) * time.Millisecond)
+				if random.IntN(20) == 0 {
+					_, err := s.Other.TryAcquire(t.Context(), 1+random.Int64N(3), 0)
+					require.NoError(t, err)
+				}
+				permits := 1 + random.Int64N(4)
+				before := s.Sent.Total()
+				if random.IntN(2) == 0 {
+					mem := limitertest.Try(t, s.RateLimiter, permits)
+					if before == s.Sent.Total() {
+						require.False(t, mem)
+						limitertest.MustRefuse(t, s.Other, permits)
+						spared++
+					}
+					continue
+				}
+				mem, err := s.Take(t.Context(), permits)
+				require.NoError(t, err)
+				if before < s.Sent.Total() {
+					continue
+				}
+				spared++
+				d, err := s.Other.Take(t.Context(), permits)
+				require.NoError(t, err)
+				require.False(t, d.Granted)
+				assert.LessOrEqual(t, mem.RetryAfter, d.RetryAfter)
+				assert.LessOrEqual(t, mem.ResetAfter, d.ResetAfter, "others have taken more")
+				assert.Equal(t, d.Limit, mem.Limit)
+			}
+			assert.Greater(t, spared, 100)
+		})
+	}
+}
+
+func TestTakeFromMemoryIsExact(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		s := newRefusalScene(t, limitertest.Every(5, time.Minute))
+		limitertest.MustAcquire(t, s.Other, 3)
+		s.Until(10 * time.Second)
+		limitertest.MustAcquire(t, s.Other, 1)
+		limitertest.MustRefuse(t, s.RateLimiter, 3)
+		s.Until(10*time.Second + 500*time.Millisecond)
+		_, err := s.Take(t.Context(), 3)
+		require.NoError(t, err)
+		before := s.Sent.Total()
+		for _, at := range []time.Duration{11 * time.Second, 30 * time.Second, time.Minute - time.Millisecond} {
+			s.Until(at)
+			d, err := s.Take(t.Context(), 3)
+			require.NoError(t, err)
+			want, err := s.Other.Take(t.Context(), 3)
+			require.NoError(t, err)
+			assert.Equal(t, want, d)
+		}
+		assert.Equal(t, before, s.Sent.Total())
+		s.Until(time.Minute)
+		d, err := s.Take(t.Context(), 3)
+		require.NoError(t, err)
+		assert.True(t, d.Granted)
+	})
+}
+
+// What Take brings of more permits does not make the handle forget that fewer were
+// refused.
+func TestTakeBesideARefusalOfFewer(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		s := newRefusalScene(t, limitertest.Every(10, time.Minute))
+		limitertest.MustAcquire(t, s.Other, 8)
+		s.Until(time.Second)
+		assert.False(t, s.asks(t, 10))
+		assert.False(t, s.asks(t, 3))
+		_, err := s.Take(t.Context(), 4)
+		require.NoError(t, err)
+		s.remembers(t, 3)
+		s.remembers(t, 10)
+	})
+}
+
+// The wait for many permits beyond a page of members is a lower bound; Take looks
+// on and remembers what it found.
+func TestTakeFromMemoryOfManyMembers(t *testing.T) {
+	t.Parallel()
+	redistest.SkipSlow(t)
+	synctest.Test(t, func(t *testing.T) {
+		s := newRefusalScene(t, limitertest.Every(2000, time.Hour))
+		for range 1000 {
+			limitertest.MustAcquire(t, s.Other, 2)
+			time.Sleep(100 * time.Millisecond)
+		}
+		at := s.Now()
+		limitertest.MustRefuse(t, s.RateLimiter, 1800)
+		d, err := s.Take(t.Context(), 1800)
+		require.NoError(t, err)
+		assert.Equal(t, time.Hour+90*time.Second-100*time.Millisecond-at, d.RetryAfter)
+		before := s.Sent.Total()
+		s.Until(at + time.Minute)
+		d, err = s.Take(t.Context(), 1800)
+		require.NoError(t, err)
+		assert.Equal(t, time.Hour+30*time.Second-100*time.Millisecond-at, d.RetryAfter)
+		assert.Equal(t, before, s.Sent.Total())
+	})
+}
+
+func TestRefusalsEndWithChangesOfTheirClient(t *testing.T) {
+	t.Parallel()
+	for name, change := range map[string]func(ctx context.Context, s *refusalScene) error{
+		"Release": func(ctx context.Context, s *refusalScene) error { return s.plain.Release(ctx, 1) },
+		"SetRate": func(ctx context.Context, s *refusalScene) error {
+			return s.plain.SetRate(ctx, limitertest.Every(5, time.Hour))
+		},
+		"SetRate, KeepState": func(ctx context.Context, s *refusalScene) error {
+			return s.plain.SetRate(ctx, limitertest.Every(8, time.Hour), rratelimiter.KeepState())
+		},
+		"UpdateRate": func(ctx context.Context, s *refusalScene) error {
+			_, err := s.plain.UpdateRate(ctx, limitertest.Every(5, time.Hour))
+			return err
+		},
+		"Delete": func(ctx context.Context, s *refusalScene) error {
+			if _, err := s.plain.Delete(ctx); err != nil {
+				return err
+			}
+			_, err := s.plain.TrySetRate(ctx, limitertest.Every(5, time.Hour))
+			return err
+		},
+		"Rename": func(ctx context.Context, s *refusalScene) error {
+			full := s.Client.RateLimiter(limitertest.Besides(s.Name()))
+			if _, err := full.TrySetRate(ctx, limitertest.Every(5, time.Hour)); err != nil {
+				return err
+			}
+			return full.Rename(ctx, s.Name())
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			synctest.Test(t, func(t *testing.T) {
+				s := newRefusalScene(t, limitertest.Every(5, time.Hour))
+				limitertest.MustAcquire(t, s.plain, 5)
+				assert.False(t, s.asks(t, 1))
+				s.Until(time.Second)
+				s.remembers(t, 1)
+				require.NoError(t, change(t.Context(), s))
+				limitertest.MustAcquire(t, s.RateLimiter, 1)
+				for limitertest.Try(t, s.RateLimiter, 1) {
+					require.Less(t, s.Now(), time.Minute)
+					time.Sleep(time.Millisecond)
+				}
+				s.Until(2 * time.Second)
+				s.remembers(t, 1)
+			})
+		})
+	}
+}
+
+func TestRefusalsEndWithPermitsGivenBack(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		s := newRefusalScene(t, limitertest.Every(5, time.Hour))
+		limitertest.MustAcquire(t, s.plain, 4)
+		assert.False(t, s.asks(t, 2))
+		letGo := s.Hold(t, lua.Acquire, 1)
+		ctx, cancel := context.WithCancel(t.Context())
+		gone := s.Go(func() (bool, error) { return s.plain.TryAcquire(ctx, 1, 0) })
+		s.remembers(t, 2)
+		cancel()
+		synctest.Wait()
+		gone.RequireEnd(t, context.Canceled, 0)
+		letGo()
+		assert.False(t, s.asks(t, 2))
+	})
+}
+
+// A refusal that is on its way while permits come free is not remembered.
+func TestRefusalThatIsOnItsWayDuringARelease(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		s := newRefusalScene(t, limitertest.Every(1, time.Hour))
+		limitertest.MustAcquire(t, s.plain, 1)
+		letGo := s.Hold(t, lua.Acquire, 1)
+		refused := s.StartTryAcquire(t.Context(), 1, 0)
+		release := s.Go(func() (bool, error) { return true, s.plain.Release(t.Context(), 1) })
+		letGo()
+		assert.Equal(t, "false at 0s", refused.Outcome())
+		assert.Equal(t, "true at 0s", release.Outcome())
+		limitertest.MustAcquire(t, s.RateLimiter, 1)
+	})
+}
+
+// What Java releases or sets is noticed at the moment that the server named.
+func TestRefusalsBesideJava(t *testing.T) {
+	t.Parallel()
+	for name, java := range map[string]func(t *testing.T, s *refusalScene){
+		"release": func(t *testing.T, s *refusalScene) {
+			t.Helper()
+			require.NoError(t, s.Mini.IncrBy(t.Context(), limitertest.KeysOf(s.RateLimiter).Value, 1).Err())
+		},
+		"setRate": func(t *testing.T, s *refusalScene) {
+			t.Helper()
+			k := limitertest.KeysOf(s.RateLimiter)
+			require.NoError(t, s.Mini.HSet(t.Context(), k.Config, "rate", 100).Err())
+			require.NoError(t, s.Mini.Del(t.Context(), k.Value, k.Permits).Err())
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			synctest.Test(t, func(t *testing.T) {
+				s := newRefusalScene(t, limitertest.Every(1, time.Minute), rratelimiter.Notices())
+				limitertest.MustAcquire(t, s.plain, 1)
+				s.Until(time.Second)
+				assert.False(t, s.asks(t, 1))
+				java(t, s)
+				s.Until(time.Minute - 1)
+				s.remembers(t, 1)
+				s.Until(time.Minute)
+				assert.True(t, s.asks(t, 1))
+			})
+		})
+	}
+}
+
+// A limiter that goes when nobody asks for it is asked for.
+func TestRefusalsAndTimesToLive(t *testing.T) {
+	t.Parallel()
+	t.Run("keep-alive time", func(t *testing.T) {
+		t.Parallel()
+		synctest.Test(t, func(t *testing.T) {
+			cfg := limitertest.Every(1, time.Second)
+			cfg.KeepAlive = time.Second
+			s := newRefusalScene(t, cfg)
+			limitertest.MustAcquire(t, s.plain, 1)
+			granted, before := 0, s.Sent.Scripts()
+			for range 1000 {
+				time.Sleep(10 * time.Millisecond)
+				if limitertest.Try(t, s.RateLimiter, 1) {
+					granted++
+				}
+			}
+			assert.GreaterOrEqual(t, granted, 9)
+			assert.Less(t, s.Sent.Scripts()-before, 100)
+		})
+	})
+	t.Run("keep-alive time, now and then", func(t *testing.T) {
+		t.Parallel()
+		synctest.Test(t, func(t *testing.T) {
+			cfg := limitertest.Every(1, time.Second)
+			cfg.KeepAlive = time.Second
+			s := newRefusalScene(t, cfg)
+			s.Until(440 * time.Millisecond)
+			limitertest.MustAcquire(t, s.Other, 1)
+			s.Until(450 * time.Millisecond)
+			for range 10 {
+				_, err := s.TryAcquire(t.Context(), 1, 0)
+				require.NoError(t, err)
+				time.Sleep(450 * time.Millisecond)
+			}
+		})
+	})
+	t.Run("expiry", func(t *testing.T) {
+		t.Parallel()
+		synctest.Test(t, func(t *testing.T) {
+			s := newRefusalScene(t, limitertest.Every(1, time.Hour))
+			limitertest.MustAcquire(t, s.plain, 1)
+			_, err := s.Other.Expire(t.Context(), 10*time.Second)
+			require.NoError(t, err)
+			assert.False(t, s.asks(t, 1))
+			s.Until(5*time.Second - 1)
+			s.remembers(t, 1)
+			s.Until(5 * time.Second)
+			assert.False(t, s.asks(t, 1))
+			s.Until(20 * time.Second)
+			_, err = s.TryAcquire(t.Context(), 1, 0)
+			require.ErrorIs(t, err, rratelimiter.ErrNotInitialized)
+		})
+	})
+}
+
+// The time to live can't be read: the refusal ends soon.
+func TestRefusalOfUnknownTimeToLive(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		s := newRefusalScene(t, limitertest.Every(1, time.Hour))
+		limitertest.MustAcquire(t, s.plain, 1)
+		s.Proxy.OnCommand(func(c redistest.Command) redistest.Action {
+			if c.Contains(lua.TTL.SHA) {
+				return redistest.Cut
+			}
+			return redistest.Pass
+		})
+		ctx, cancel := context.WithTimeout(t.Context(), 10*time.Millisecond)
+		defer cancel()
+		ok, err := s.TryAcquire(ctx, 1, 0)
+		require.NoError(t, err)
+		assert.False(t, ok)
+		s.remembers(t, 1)
+		s.Until(100 * time.Millisecond)
+		s.Proxy.OnCommand(nil)
+		assert.False(t, s.asks(t, 1))
+		s.Until(time.Minute)
+		s.remembers(t, 1)
+	})
+}
+
+func TestRefusalsEndWithTheirClient(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		s := newRefusalScene(t, limitertest.Every(1, time.Hour))
+		limitertest.MustAcquire(t, s.plain, 1)
+		assert.False(t, s.asks(t, 1))
+		_, err := s.Take(t.Context(), 1)
+		require.NoError(t, err)
+		require.NoError(t, s.Client.Close(t.Context()))
+		_, err = s.TryAcquire(t.Context(), 1, 0)
+		require.ErrorIs(t, err, rratelimiter.ErrClosed)
+		_, err = s.Take(t.Context(), 1)
+		require.ErrorIs(t, err, rratelimiter.ErrClosed)
+	})
+}
+
+// Leases and remembered refusals go together.
+func TestRefusalsBesideLeases(t *testing.T) {
+	t.Parallel()
+	redistest.Everywhere(t, func(t *testing.T, rdb redis.UniversalClient) {
+		client := limitertest.NewClient(t, rdb)
+		l := client.RateLimiter(redistest.Name(t), limitertest.Ahead(0), rratelimiter.WithRefusalCache(),
+			rratelimiter.WithDefault(limitertest.Every(1000, time.Hour)))
+		sent := limitertest.CountCommands(rdb)
+		var callers sync.WaitGroup
+		var mu sync.Mutex
+		granted := 0
+		for range 8 {
+			callers.Go(func() {
+				for range 1000 {
+					ok, err := l.TryAcquire(t.Context(), 1, 0)
+					assert.NoError(t, err)
+					mu.Lock()
+					if ok {
+						granted++
+					}
+					mu.Unlock()
+				}
+			})
+		}
+		callers.Wait()
+		assert.Equal(t, 1000, granted)
+		assert.Less(t, sent.Scripts(), 500)
+	})
+}
+
+// BenchmarkRefusal measures callers that are refused from memory.
+//
+//	go test -run '^$' -bench Refusal -cpu 2 ./tests/concurrency
+func BenchmarkRefusal(b *testing.B) {
+	rdb := redistest.Redis(b)
+	limiter := limitertest.NewHandle(b, rdb, rratelimiter.WithDefault(limitertest.Every(1, time.Hour)), rratelimiter.WithRefusalCache())
+	ctx := b.Context()
+	limitertest.MustAcquire(b, limiter, 1)
+	b.SetParallelism(4) // 8 callers on 2 processors
+	b.ReportAllocs()
+	b.RunParallel(func(pb *testing.PB) {
+		for pb.Next() {
+			if ok, err := limiter.TryAcquire(ctx, 1, 0); ok || err != nil {
+				b.Error(ok, err)
+				return
+			}
+		}
+	})
+	b.ReportMetric(float64(b.N)/b.Elapsed().Seconds(), "decisions/s")
+}

@@ -1,0 +1,347 @@
+package faults_test
+
+import (
+	"context"
+	"errors"
+	"maps"
+	"slices"
+	"strconv"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"github.com/rratelimiter/rratelimiter"
+	"github.com/rratelimiter/rratelimiter/internal/limitertest"
+	"github.com/rratelimiter/rratelimiter/internal/redisson"
+	"github.com/rratelimiter/rratelimiter/internal/redistest"
+)
+
+// damaged is a limiter of 10 permits an hour, for tests to break: of its
+// permits 6 are in use, by three members of the last hour.
+type damaged struct {
+	rdb     redis.UniversalClient
+	client  *rratelimiter.Client
+	limiter *rratelimiter.RateLimiter
+	keys    redisson.Keys
+	value   string // the key of the value in use
+	permits string // the key of the set in use
+}
+
+const damagedClient = "client-id"
+
+func newDamaged(t *testing.T, rdb redis.UniversalClient, kind rratelimiter.RateType) damaged {
+	name := redistest.Name(t)
+	d := damaged{rdb: rdb, client: limitertest.NewClient(t, rdb, rratelimiter.WithClientID(damagedClient)), keys: redisson.KeysOf(name, damagedClient)}
+	d.limiter = d.client.RateLimiter(name, rratelimiter.WithDefault(limitertest.Every(10, time.Hour)))
+	d.value, d.permits = d.keys.Value, d.keys.Permits
+	if kind == rratelimiter.PerClient {
+		d.value, d.permits = d.keys.ClientValue, d.keys.ClientPermits
+	}
+	limitertest.MustTrySetRate(t, d.limiter, rratelimiter.Config{Type: kind, Rate: 10, Interval: time.Hour})
+	for _, age := range []time.Duration{50 * time.Minute, 30 * time.Minute, 10 * time.Minute} {
+		limitertest.AddGrants(t, rdb, d.permits, age, 1, 2)
+	}
+	require.NoError(t, rdb.Set(t.Context(), d.value, 4, 0).Err())
+	for _, key := range []string{name, d.value, d.permits} {
+		require.NoError(t, rdb.Expire(t.Context(), key, 30*time.Minute).Err())
+	}
+	return d
+}
+
+// uses are the calls that may come across a damage.
+var uses = map[string]func(context.Context, damaged) error{
+	"TryAcquire": func(ctx context.Context, d damaged) error { return limitertest.Second(d.limiter.TryAcquire(ctx, 1, 0)) },
+	"refused": func(ctx context.Context, d damaged) error {
+		granted, err := d.limiter.TryAcquire(ctx, 10, 0)
+		if granted {
+			return errGranted
+		}
+		return err
+	},
+	"Acquire": func(ctx context.Context, d damaged) error { return d.limiter.Acquire(ctx, 1) },
+	"Take":    func(ctx context.Context, d damaged) error { return limitertest.Second(d.limiter.Take(ctx, 1)) },
+	"no default": func(ctx context.Context, d damaged) error {
+		return limitertest.Second(d.client.RateLimiter(d.limiter.Name()).TryAcquire(ctx, 1, 0))
+	},
+	"Release":          func(ctx context.Context, d damaged) error { return d.limiter.Release(ctx, 5) },
+	"AvailablePermits": func(ctx context.Context, d damaged) error { return limitertest.Second(d.limiter.AvailablePermits(ctx)) },
+	"Config":           func(ctx context.Context, d damaged) error { return limitertest.Second(d.limiter.Config(ctx)) },
+	"TrySetRate": func(ctx context.Context, d damaged) error {
+		return limitertest.Second(d.limiter.TrySetRate(ctx, limitertest.Every(5, time.Hour)))
+	},
+	"KeepState": func(ctx context.Context, d damaged) error {
+		kind := rratelimiter.Overall
+		if d.value == d.keys.ClientValue {
+			kind = rratelimiter.PerClient
+		}
+		cfg := rratelimiter.Config{Type: kind, Rate: 5, Interval: time.Hour}
+		return limitertest.Second(d.limiter.UpdateRate(ctx, cfg, rratelimiter.KeepState()))
+	},
+	"Rename": func(ctx context.Context, d damaged) error {
+		return d.limiter.Rename(ctx, limitertest.Besides(d.limiter.Name()))
+	},
+}
+
+var errGranted = errors.New("10 permits were granted")
+
+var (
+	configUses = slices.Collect(maps.Keys(uses))
+	valueUses  = []string{"TryAcquire", "refused", "Acquire", "Take", "no default", "Release", "AvailablePermits", "KeepState"}
+	memberUses = []string{"refused", "Release", "AvailablePermits", "KeepState"}
+)
+
+// requireCorrupt damages a limiter for each use in turn. Those named must fail
+// and name the key and the field; others may do so. Whoever fails has changed
+// nothing. Delete and, where cures is set, SetRate make the limiter whole.
+func requireCorrupt(t *testing.T, kind rratelimiter.RateType, mustFail []string, cures bool, damage func(t *testing.T, d damaged) (key, field string)) {
+	t.Helper()
+	redistest.Everywhere(t, func(t *testing.T, rdb redis.UniversalClient) {
+		for use, call := range uses {
+			d := newDamaged(t, rdb, kind)
+			key, field := damage(t, d)
+			requireUnchangedByFailure(t, d, use, key, field, slices.Contains(mustFail, use), call)
+		}
+
+		d := newDamaged(t, rdb, kind)
+		damage(t, d)
+		require.NoError(t, limitertest.Second(d.limiter.Delete(t.Context())))
+		assert.Empty(t, limitertest.ReadState(t, rdb, d.limiter.Name()))
+		assert.Equal(t, 10, limitertest.Grants(t, d.limiter, 11))
+
+		d = newDamaged(t, rdb, kind)
+		damage(t, d)
+		err := d.limiter.SetRate(t.Context(), rratelimiter.Config{Type: kind, Rate: 8, Interval: time.Hour})
+		if !cures {
+			require.ErrorIs(t, err, rratelimiter.ErrCorrupt)
+			return
+		}
+		require.NoError(t, err)
+		assert.Equal(t, 8, limitertest.Grants(t, d.limiter, 11))
+	})
+}
+
+func requireUnchangedByFailure(t *testing.T, d damaged, use, key, field string, mustFail bool, call func(context.Context, damaged) error) {
+	t.Helper()
+	name := d.limiter.Name()
+	state, ttl := limitertest.ReadState(t, d.rdb, name), limitertest.TTLs(t, d.rdb, name)
+	err := call(t.Context(), d)
+	if err == nil || errors.Is(err, errGranted) {
+		require.False(t, mustFail && err == nil, "%s did not notice that %s of %q is corrupt", use, field, key)
+		return
+	}
+	require.ErrorIs(t, err, rratelimiter.ErrCorrupt, use)
+	assert.Contains(t, err.Error(), strconv.Quote(key), use)
+	assert.Contains(t, err.Error(), field, use)
+	assert.Contains(t, err.Error(), strconv.Quote(name), use)
+	assert.Equal(t, state, limitertest.ReadState(t, d.rdb, name), "%s failed and changed something", use)
+	for key, after := range limitertest.TTLs(t, d.rdb, name) {
+		assert.InDelta(t, ttl[key], after, float64(time.Minute), "%s failed and changed the time to live of %s", use, key)
+	}
+}
+
+// ofType makes key one of the wrong type.
+func ofType(t *testing.T, rdb redis.UniversalClient, key, kind string) {
+	ctx := t.Context()
+	require.NoError(t, rdb.Del(ctx, key).Err())
+	var err error
+	switch kind {
+	case "string":
+		err = rdb.Set(ctx, key, 5, 0).Err()
+	case "hash":
+		err = rdb.HSet(ctx, key, "a", 1).Err()
+	case "list":
+		err = rdb.RPush(ctx, key, "a").Err()
+	case "set":
+		err = rdb.SAdd(ctx, key, "a").Err()
+	case "zset":
+		err = rdb.ZAdd(ctx, key, redis.Z{Member: "a"}).Err()
+	}
+	require.NoError(t, err)
+	require.NoError(t, rdb.Expire(ctx, key, 30*time.Minute).Err())
+}
+
+func TestCorruptTypes(t *testing.T) {
+	t.Parallel()
+	for field, tc := range map[string]struct {
+		kinds    []string
+		mustFail []string
+		key      func(damaged) string
+	}{
+		"config":  {[]string{"string", "list", "set", "zset"}, configUses, func(d damaged) string { return d.keys.Config }},
+		"value":   {[]string{"hash", "list", "set", "zset"}, valueUses, func(d damaged) string { return d.value }},
+		"permits": {[]string{"string", "hash", "list", "set"}, valueUses, func(d damaged) string { return d.permits }},
+	} {
+		for _, kind := range some(tc.kinds) {
+			t.Run(field+" is a "+kind, func(t *testing.T) {
+				t.Parallel()
+				limitertest.BothTypes(t, func(t *testing.T, rateType rratelimiter.RateType) {
+					requireCorrupt(t, rateType, tc.mustFail, field != "config", func(t *testing.T, d damaged) (string, string) {
+						ofType(t, d.rdb, tc.key(d), kind)
+						return tc.key(d), field
+					})
+				})
+			})
+		}
+	}
+}
+
+// noNumbers is text that somebody's language takes for an integer, or none's.
+var noNumbers = []string{
+	"abc", "1e3", "0x10", "", "5.5", " 5", "5 ", "007", "+5", "-0", "nan", "5\x00", "٥", "9007199254740992", "99999999999999999999",
+}
+
+func TestCorruptConfigFields(t *testing.T) {
+	t.Parallel()
+	texts := map[string][]string{
+		"rate": noNumbers, "interval": append([]string{"-1"}, noNumbers...), "keepAliveTime": noNumbers,
+		"type": {"2", "", "00", "01", "OVERALL", " 0", "-1"},
+	}
+	for field, texts := range texts {
+		for _, text := range some(texts) {
+			t.Run(field+"="+text, func(t *testing.T) {
+				t.Parallel()
+				requireCorrupt(t, rratelimiter.Overall, configUses, true, func(t *testing.T, d damaged) (string, string) {
+					require.NoError(t, d.rdb.HSet(t.Context(), d.keys.Config, field, text).Err())
+					return d.keys.Config, field
+				})
+			})
+		}
+	}
+}
+
+func TestCorruptHalfAConfig(t *testing.T) {
+	t.Parallel()
+	fields := []string{"rate", "interval", "type", "keepAliveTime"}
+	for subset := 1; subset < 1<<len(fields); subset++ {
+		var missing []string
+		for i, field := range fields {
+			if subset&(1<<i) == 0 {
+				missing = append(missing, field)
+			}
+		}
+		if len(missing) == 0 || slices.Equal(missing, fields[3:]) {
+			continue // a whole one, of newer and of older Redissons
+		}
+		t.Run("without "+strings.Join(missing, " "), func(t *testing.T) {
+			t.Parallel()
+			requireCorrupt(t, rratelimiter.Overall, configUses, true, func(t *testing.T, d damaged) (string, string) {
+				require.NoError(t, d.rdb.HDel(t.Context(), d.keys.Config, missing...).Err())
+				return d.keys.Config, missing[0]
+			})
+		})
+	}
+}
+
+func TestCorruptAHashOfSomethingElse(t *testing.T) {
+	t.Parallel()
+	redistest.Everywhere(t, func(t *testing.T, rdb redis.UniversalClient) {
+		for use, call := range uses {
+			d := newDamaged(t, rdb, rratelimiter.Overall)
+			require.NoError(t, rdb.Del(t.Context(), d.keys.Config, d.value, d.permits).Err())
+			require.NoError(t, rdb.HSet(t.Context(), d.keys.Config, "name", "Ada").Err())
+			if use == "KeepState" {
+				continue // sets the rate, as it is told
+			}
+			limitertest.RequireUntouched(t, rdb, d.limiter.Name(), func() { require.Error(t, call(t.Context(), d), use) })
+		}
+	})
+}
+
+func TestCorruptValue(t *testing.T) {
+	t.Parallel()
+	for _, text := range some(noNumbers) {
+		t.Run(text, func(t *testing.T) {
+			t.Parallel()
+			requireCorrupt(t, rratelimiter.Overall, valueUses, true, func(t *testing.T, d damaged) (string, string) {
+				require.NoError(t, d.rdb.Set(t.Context(), d.value, text, redis.KeepTTL).Err())
+				return d.value, "value"
+			})
+		})
+	}
+}
+
+func TestCorruptValueOfOneClient(t *testing.T) {
+	t.Parallel()
+	requireCorrupt(t, rratelimiter.PerClient, valueUses, true, func(t *testing.T, d damaged) (string, string) {
+		require.NoError(t, d.rdb.Set(t.Context(), d.value, "abc", redis.KeepTTL).Err())
+		return d.value, "value"
+	})
+}
+
+func TestCorruptPairThatIsNotInUse(t *testing.T) {
+	t.Parallel()
+	limitertest.BothTypes(t, func(t *testing.T, kind rratelimiter.RateType) {
+		redistest.Everywhere(t, func(t *testing.T, rdb redis.UniversalClient) {
+			for use, call := range uses {
+				d := newDamaged(t, rdb, kind)
+				value, permits := d.keys.ClientValue, d.keys.ClientPermits
+				if kind == rratelimiter.PerClient {
+					value, permits = d.keys.Value, d.keys.Permits
+				}
+				require.NoError(t, rdb.Set(t.Context(), value, "abc", 0).Err())
+				ofType(t, rdb, permits, "list")
+				require.NoError(t, call(t.Context(), d), use)
+			}
+		})
+	})
+}
+
+// Java counts milliseconds in 64 bits, a time.Duration holds 292 years.
+func TestCorruptNumbersThatNoDurationHolds(t *testing.T) {
+	t.Parallel()
+	const long = 292 * 365 * 24 * time.Hour
+	for _, ms := range []string{"9223372036855", "18446744073710", "9007199254740991"} {
+		t.Run(ms, func(t *testing.T) {
+			t.Parallel()
+			redistest.Everywhere(t, func(t *testing.T, rdb redis.UniversalClient) {
+				l := limitertest.NewHandle(t, rdb)
+				require.NoError(t, rdb.HSet(t.Context(), l.Name(), "rate", 10, "interval", ms, "type", 0).Err())
+				limitertest.MustAcquire(t, l, 10)
+				cfg, err := l.Config(t.Context())
+				require.NoError(t, err)
+				assert.GreaterOrEqual(t, cfg.Interval, long)
+				d, err := l.Take(t.Context(), 1)
+				require.NoError(t, err)
+				assert.GreaterOrEqual(t, d.RetryAfter, long)
+				assert.GreaterOrEqual(t, d.ResetAfter, long)
+
+				sent := limitertest.CountCommands(rdb)
+				ctx, cancel := context.WithTimeout(t.Context(), 20*time.Millisecond)
+				defer cancel()
+				require.ErrorIs(t, l.Acquire(ctx, 1), context.DeadlineExceeded)
+				assert.LessOrEqual(t, sent.Scripts(), 3, "it asks again in centuries")
+			})
+			t.Run("time to live", func(t *testing.T) {
+				t.Parallel()
+				rdb := redistest.Client(t)
+				l := limitertest.NewLimiter(t, rdb, limitertest.Every(10, time.Hour))
+				require.NoError(t, rdb.Do(t.Context(), "PEXPIRE", l.Name(), ms).Err())
+				ttl, err := l.TTL(t.Context())
+				require.NoError(t, err)
+				assert.GreaterOrEqual(t, ttl, long)
+			})
+		})
+	}
+}
+
+func TestCorruptConfigsOfOtherReleases(t *testing.T) {
+	t.Parallel()
+	redistest.Everywhere(t, func(t *testing.T, rdb redis.UniversalClient) {
+		for _, more := range [][]any{nil, {"keepAliveTime", 0}, {"keepAliveTime", 7_200_000}, {"keepAliveTime", -1}, {"burst", "x"}} {
+			l := limitertest.NewHandle(t, rdb)
+			fields := append([]any{"rate", "10", "interval", "3600000", "type", "0"}, more...)
+			require.NoError(t, rdb.HSet(t.Context(), l.Name(), fields...).Err())
+			assert.Equal(t, 10, limitertest.Grants(t, l, 12))
+			assert.EqualValues(t, 0, limitertest.Available(t, l))
+			require.NoError(t, l.Release(t.Context(), 10))
+			assert.EqualValues(t, 10, limitertest.Available(t, l))
+			cfg, err := l.Config(t.Context())
+			require.NoError(t, err)
+			assert.EqualValues(t, 10, cfg.Rate)
+		}
+	})
+}

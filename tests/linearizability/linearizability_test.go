@@ -1,0 +1,279 @@
+package linearizability_test
+
+import (
+	"flag"
+	"math/rand/v2"
+	"testing"
+	"time"
+
+	"github.com/anishathalye/porcupine"
+	"github.com/redis/go-redis/v9"
+
+	"github.com/rratelimiter/rratelimiter"
+	"github.com/rratelimiter/rratelimiter/internal/redistest"
+	"github.com/rratelimiter/rratelimiter/lua"
+)
+
+var (
+	linearSeed = flag.Uint64("seed", 0, "seed of the concurrent histories; 0 draws one")
+	histories  = flag.Int("histories", 0, "concurrent histories of each kind; 0 for a few")
+)
+
+// TestConcurrentHistories checks what many callers are answered against a model
+// of the limiter: there must be an order in which the calls, taken one after
+// another, give these answers. Nothing runs out meanwhile, save in virtual time,
+// where callers wait for that by a clock that is known at each moment.
+func TestConcurrentHistories(t *testing.T) {
+	t.Parallel()
+	for _, kind := range linearKinds {
+		t.Run(kind.name, func(t *testing.T) {
+			t.Parallel()
+			count, seed := kind.histories, *linearSeed
+			if *histories > 0 {
+				count = *histories
+			}
+			if seed == 0 {
+				seed = rand.Uint64()
+			}
+			calls, together, start := 0, 0, time.Now()
+			happen := kind.happen(t, nil)
+			for i := range count {
+				for _, h := range happen(rand.New(rand.NewPCG(seed, uint64(i)))) {
+					calls += len(h.records)
+					together = max(together, h.together)
+					switch h.check(checkTime) {
+					case porcupine.Illegal:
+						t.Fatalf("-seed %d, history %d: %v", seed, i, h.shrunk())
+					case porcupine.Unknown:
+						t.Fatalf("-seed %d, history %d: no order found in %v, which may be too short:\n%s", seed, i, checkTime, h.list())
+					}
+				}
+			}
+			if kind.far && together < 3 {
+				t.Errorf("-seed %d: %d requests of one Client for one limiter were under way at most", seed, together)
+			}
+			t.Logf("-seed %d: %d histories, %d calls, %d requests together, %v", seed, count, calls, together, time.Since(start).Round(time.Millisecond))
+		})
+	}
+}
+
+// linearKind is what may happen in a history.
+type linearKind struct {
+	name      string
+	histories int
+	virtual   bool
+	calls     map[callName]int // how often each is drawn
+	endings   int              // calls whose context ends, at most
+	lost      int              // answers that get lost, at most, on their way to a client
+	losing    *lua.Script      // the only script whose answers do, if any
+	late      bool             // in place of that, requests are held back until their client has given up
+	perClient bool             // each Client has permits of its own
+	redisson  string           // the oldest that shares the limiters
+	many      bool             // limiters, so that calls for several meet in one script call
+	far       bool             // the server is, so that several calls of a Client's for one limiter are under way
+}
+
+// happen returns what lets a history be drawn and happen, with the scripts
+// changed by m.
+func (k linearKind) happen(t *testing.T, m mutation) func(*rand.Rand) []*linearHistory {
+	t.Helper()
+	if !k.virtual {
+		rig := newLinearRig(t, k, m)
+		return func(draw *rand.Rand) []*linearHistory { return rig.run(t, draw) }
+	}
+	return func(draw *rand.Rand) (parts []*linearHistory) {
+		redistest.Virtual(t, func(t *testing.T, rdb *redis.Client) { parts = newVirtualRig(k, m, rdb).run(t, draw) })
+		return parts
+	}
+}
+
+var (
+	calmCalls = map[callName]int{
+		tryCall: 38, takeCall: 22, releaseCall: 12, availableCall: 10, setCall: 10, updateCall: 6, trySetCall: 3, deleteCall: 1,
+	}
+	// With these, what an attempt was granted is there until a repeat finds it.
+	keepingCalls = map[callName]int{tryCall: 42, takeCall: 25, availableCall: 12, updateCall: 8, trySetCall: 2}
+	// Requests that are alone in their batch, mostly, so that calls for several
+	// limiters can meet.
+	plainCalls = map[callName]int{tryCall: 60, takeCall: 8, availableCall: 10, updateCall: 5}
+	// With some for two limiters at once.
+	allCalls = map[callName]int{
+		tryCall: 34, takeCall: 14, allCall: 16, releaseCall: 12, availableCall: 10, setCall: 6, updateCall: 4, trySetCall: 3, deleteCall: 1,
+	}
+	keepingAllCalls = map[callName]int{tryCall: 36, takeCall: 18, allCall: 18, availableCall: 10, updateCall: 6, trySetCall: 2}
+	// Nobody waits without end where nothing runs out.
+	virtualCalls = map[callName]int{
+		tryCall: 35, acquireCall: 8, takeCall: 22, releaseCall: 12, availableCall: 8, setCall: 6, updateCall: 6, trySetCall: 2,
+		deleteCall: 1,
+	}
+
+	calmKind  = linearKind{name: "calm", histories: 40, calls: calmCalls, endings: 4}
+	ownKind   = linearKind{name: "a limiter for each client", histories: 20, calls: calmCalls, endings: 4, perClient: true}
+	lostKind  = linearKind{name: "lost answers", histories: 40, calls: keepingCalls, endings: 3, lost: 3}
+	stormKind = linearKind{name: "lost answers and releases", histories: 40, calls: calmCalls, endings: 1, lost: 2}
+	manyKind  = linearKind{name: "many limiters", histories: 20, calls: plainCalls, endings: 3, lost: 1, many: true}
+	oldKind   = linearKind{
+		name: "beside an older Redisson", histories: 20, calls: keepingCalls, endings: 3, lost: 3, redisson: "3.27.2",
+	}
+	backKind = linearKind{
+		name: "lost give-backs", histories: 20, calls: keepingCalls, endings: 6, lost: 3, losing: lua.GiveBack,
+	}
+	lateKind    = linearKind{name: "late requests", histories: 8, calls: keepingCalls, endings: 3, lost: 2, late: true}
+	virtualKind = linearKind{name: "virtual time", histories: 25, calls: virtualCalls, endings: 4, virtual: true}
+
+	farKind      = linearKind{name: "several flights", histories: 30, calls: allCalls, endings: 4, far: true}
+	farLostKind  = linearKind{name: "several flights, lost answers", histories: 30, calls: keepingAllCalls, endings: 3, lost: 3, far: true}
+	farStormKind = linearKind{name: "several flights, lost answers and releases", histories: 30, calls: allCalls, endings: 1, lost: 2, far: true}
+	farBackKind  = linearKind{
+		name: "several flights, lost give-backs", histories: 15, calls: keepingAllCalls, endings: 4, lost: 2, losing: lua.GiveBack, far: true,
+	}
+
+	linearKinds = []linearKind{farKind, farLostKind, farStormKind, farBackKind, calmKind, ownKind, lostKind, stormKind, manyKind, oldKind, backKind, lateKind, virtualKind}
+)
+
+// callNames are the calls, in the order in which they are drawn.
+var callNames = []callName{
+	tryCall, acquireCall, takeCall, allCall, releaseCall, availableCall, setCall, updateCall, trySetCall, deleteCall,
+}
+
+// frees tells whether permits in use may come back by other calls than the one
+// that took them.
+func (k linearKind) frees() bool {
+	return k.calls[releaseCall]+k.calls[setCall]+k.calls[deleteCall] > 0
+}
+
+const (
+	linearClients = 2
+	linearCalls   = 4 // of each caller
+)
+
+// sizes returns how many callers each Client has, and how many limiters there
+// are.
+func (k linearKind) sizes() (callers, limiters int) {
+	switch {
+	case k.many:
+		return 12, 8
+	case k.far && k.lost == 0:
+		return 6, 2
+	case k.far:
+		return 4, 2 // what a lost answer leaves open makes the search long
+	}
+	return 5, 2
+}
+
+// linearPermits is what is asked for: equal numbers next to each other travel as
+// one.
+var linearPermits = []int64{1, 1, 2, 2, 2, 3, 3, 4, 5}
+
+// plan is what is to happen in a history.
+type plan struct {
+	limiters []rratelimiter.Config // a rate of 0: none at the start
+	defaults []rratelimiter.Config // of some callers' handles
+	calls    [][]linearCall        // of each caller; those of one Client stand side by side
+}
+
+func drawPlan(kind linearKind, draw *rand.Rand) plan {
+	var p plan
+	// KeepState never makes an interval longer: what has run out but is still
+	// there would count again.
+	interval := 3 + draw.Int64N(5)
+	config := func(keep bool) rratelimiter.Config {
+		cfg := rratelimiter.PerHour(2 + draw.Int64N(28))
+		if kind.virtual {
+			cfg.Interval = time.Duration(interval) * time.Millisecond
+			if !keep && draw.IntN(3) == 0 {
+				cfg.Interval += 3 * time.Millisecond
+			}
+		}
+		if kind.perClient {
+			cfg.Type = rratelimiter.PerClient
+		}
+		return cfg
+	}
+	callers, limiters := kind.sizes()
+	for range limiters {
+		cfg := config(false)
+		// Where there is no limiter, a repeat can't note that it was answered, and
+		// a late request takes permits once there is one.
+		if draw.IntN(4) == 0 && !kind.perClient && !kind.late {
+			cfg.Rate = 0
+		}
+		p.limiters = append(p.limiters, cfg)
+		p.defaults = append(p.defaults, config(false))
+	}
+	// Each call whose outcome nobody learns makes the search longer.
+	endings := draw.IntN(1 + kind.endings)
+	for range linearClients * callers {
+		var calls []linearCall
+		for range linearCalls {
+			c := linearCall{
+				name:    drawName(kind, draw),
+				second:  draw.IntN(limiters - 1),
+				limiter: draw.IntN(limiters+1) * limiters / (limiters + 1), // the first one is in greater demand
+				permits: linearPermits[draw.IntN(len(linearPermits))],
+			}
+			if c.second >= c.limiter {
+				c.second++
+			}
+			if draw.IntN(12) == 0 {
+				c.permits += 6
+			}
+			switch c.name {
+			case tryCall:
+				if draw.IntN(3) == 0 {
+					c.timeout = time.Duration(1+draw.IntN(8)) * time.Millisecond
+					if !kind.virtual {
+						c.timeout /= 4
+					}
+				}
+				c.byDefault = p.limiters[c.limiter].Rate == 0 && draw.IntN(2) == 0
+				if c.byDefault {
+					c.cfg = p.defaults[c.limiter]
+				}
+			case setCall, updateCall:
+				c.keep = draw.IntN(2) == 0 || !kind.frees()
+				c.cfg = config(c.keep)
+			case trySetCall:
+				c.cfg = config(false)
+			}
+			if kind.virtual && draw.IntN(2) == 0 {
+				c.pause = time.Duration(1+draw.IntN(4)) * time.Millisecond
+			}
+			switch n := draw.IntN(40); {
+			case n == 0:
+				c.dead = true
+			case n < 10 && endings > 0:
+				endings--
+				c.rash = draw.IntN(2) == 0
+				c.patience = time.Duration(1+draw.IntN(1000)) * time.Microsecond
+				if kind.virtual {
+					c.patience = time.Duration(1+draw.IntN(4)) * time.Millisecond
+				}
+			}
+			calls = append(calls, c)
+		}
+		p.calls = append(p.calls, calls)
+	}
+	return p
+}
+
+// drawName draws a call. Where each Client has permits of its own, the rate,
+// which all share, stays.
+func drawName(kind linearKind, draw *rand.Rand) callName {
+	total := 0
+	for _, n := range kind.calls {
+		total += n
+	}
+	for {
+		n := draw.IntN(total)
+		for _, name := range callNames {
+			if n -= kind.calls[name]; n < 0 {
+				sets := name == setCall || name == updateCall || name == trySetCall || name == deleteCall
+				if sets && kind.perClient {
+					break
+				}
+				return name
+			}
+		}
+	}
+}

@@ -1,0 +1,368 @@
+package linearizability_test
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"slices"
+	"strconv"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+	"github.com/stretchr/testify/require"
+
+	"github.com/rratelimiter/rratelimiter"
+	"github.com/rratelimiter/rratelimiter/internal/limitertest"
+	"github.com/rratelimiter/rratelimiter/internal/redistest"
+	"github.com/rratelimiter/rratelimiter/lua"
+)
+
+// linearRig is what histories take place on.
+type linearRig struct {
+	kind    linearKind
+	moments moments
+	redis   [linearClients]*redis.Client
+	rest    *redis.Client // with no faults on the way
+	proxies []*redistest.Proxy
+
+	mutation mutation // of the scripts
+
+	underWay sync.WaitGroup // requests, whose callers may have gone
+
+	mu       sync.Mutex
+	requests []request
+	rash     []rashCall
+}
+
+// rashCall is a call whose context ends when a request of its client's for the
+// limiter goes.
+type rashCall struct {
+	client  int
+	limiter string
+	cancel  context.CancelFunc
+}
+
+// request is a script call as a client sent it.
+type request struct {
+	began, ended int64 // moments
+	client       int
+	script       *lua.Script // Acquire for AcquireMany too
+	argument     string      // the first one; of AcquireAll the permits
+	limiters     []string
+	lost         bool // no answer came
+}
+
+// takes tells whether the request is one for permits.
+func (q request) takes() bool { return q.script == lua.Acquire || q.script == lua.AcquireAll }
+
+// newLinearRig returns a rig on the shared server, with a proxy before each
+// Client.
+func newLinearRig(t *testing.T, kind linearKind, m mutation) *linearRig {
+	t.Helper()
+	server := redistest.Shared(t)
+	rig := &linearRig{kind: kind, rest: server.Client(t, nil), mutation: m}
+	rig.moments.now = func() int64 { return 0 }
+	patience := 20 * time.Second
+	if kind.late {
+		patience = lateAfter / 2
+	}
+	for i := range rig.redis {
+		proxy := redistest.StartProxy(t, server.Addr())
+		rig.proxies = append(rig.proxies, proxy)
+		rig.redis[i] = proxy.Client(t, &redis.Options{ReadTimeout: patience})
+		rig.redis[i].AddHook(requestHook{rig, i})
+		rig.redis[i].AddHook(m)
+	}
+	rig.rest.AddHook(m)
+	return rig
+}
+
+// newVirtualRig returns a rig for a bubble.
+func newVirtualRig(kind linearKind, m mutation, rdb *redis.Client) *linearRig {
+	rig := &linearRig{kind: kind, rest: rdb, mutation: m}
+	base := time.Now().Add(-time.Millisecond)
+	rig.moments.now = func() int64 { return time.Since(base).Milliseconds() }
+	for i := range rig.redis {
+		rig.redis[i] = rdb
+	}
+	rdb.AddHook(m)
+	return rig
+}
+
+// lateAfter is how long a request is held back so that it comes after its
+// repeat.
+const lateAfter = 80 * time.Millisecond
+
+// arm lets the proxies hold back, and lose, what the kind says.
+func (rig *linearRig) arm(draw *rand.Rand) {
+	kind := rig.kind
+	var left atomic.Int64
+	left.Store(int64(kind.lost))
+	for client, proxy := range rig.proxies {
+		dice := rand.New(rand.NewPCG(draw.Uint64(), draw.Uint64()))
+		proxy.OnCommand(func(c redistest.Command) redistest.Action {
+			script, limiters := rig.meant(c.Args)
+			if script == nil {
+				return redistest.Pass
+			}
+			held := time.Duration(0)
+			if dice.IntN(3) == 0 || (script == lua.Acquire || script == lua.AcquireAll) && rig.cancel(client, limiters) {
+				held = time.Duration(100+dice.IntN(1000)) * time.Microsecond
+			}
+			if kind.far {
+				held += 800 * time.Microsecond
+			}
+			chance := 8
+			if kind.losing != nil {
+				chance = 2
+			}
+			if kind.losing != nil && script != kind.losing || dice.IntN(chance) > 0 || left.Add(-1) < 0 {
+				return redistest.Pass.After(held)
+			}
+			switch {
+			case kind.late:
+				return redistest.Late.After(lateAfter)
+			case dice.IntN(3) == 0:
+				return redistest.Cut.After(held)
+			}
+			return redistest.DropAnswer.After(held)
+		})
+	}
+}
+
+// cancelOnRequest has a context end when its client's next request for permits
+// of the limiter goes, and before that is answered. Where no proxy sees it go,
+// it ends soon.
+func (rig *linearRig) cancelOnRequest(client int, limiter string, cancel context.CancelFunc) {
+	if rig.proxies == nil {
+		go cancel()
+		return
+	}
+	rig.mu.Lock()
+	defer rig.mu.Unlock()
+	rig.rash = append(rig.rash, rashCall{client, limiter, cancel})
+}
+
+// cancel ends the contexts that wait for a request, and tells whether there are
+// any.
+func (rig *linearRig) cancel(client int, limiters []string) (some bool) {
+	rig.mu.Lock()
+	defer rig.mu.Unlock()
+	rig.rash = slices.DeleteFunc(rig.rash, func(c rashCall) bool {
+		mine := c.client == client && slices.Contains(limiters, c.limiter)
+		if mine {
+			c.cancel()
+			some = true
+		}
+		return mine
+	})
+	return some
+}
+
+// meant returns the script that a client meant by the arguments of a command,
+// nil where it meant none, and the limiters it is for.
+func (rig *linearRig) meant(args []string) (script *lua.Script, limiters []string) {
+	if len(args) < 4 || !strings.HasPrefix(strings.ToLower(args[0]), "eval") {
+		return nil, nil
+	}
+	for _, s := range lua.All() {
+		if text := args[1]; text == s.SHA || text == s.Source || text == rig.mutation[s.SHA] || text == rig.mutation[s.Source] {
+			script = s
+		}
+	}
+	var each int // keys of a limiter
+	switch script {
+	case lua.AcquireMany:
+		script, each = lua.Acquire, 3
+	case lua.AcquireAll:
+		each = 5
+	default:
+		return script, args[3:4]
+	}
+	keys, _ := strconv.Atoi(args[2])
+	for i := 0; i < keys; i += each {
+		limiters = append(limiters, args[3+i])
+	}
+	return script, limiters
+}
+
+// requestHook notes the requests of a client.
+type requestHook struct {
+	rig    *linearRig
+	client int
+}
+
+func (h requestHook) DialHook(next redis.DialHook) redis.DialHook { return next }
+
+func (h requestHook) ProcessHook(next redis.ProcessHook) redis.ProcessHook {
+	return func(ctx context.Context, cmd redis.Cmder) error {
+		r := h.request(cmd)
+		err := next(ctx, cmd)
+		h.note(r, err)
+		return err
+	}
+}
+
+func (h requestHook) ProcessPipelineHook(next redis.ProcessPipelineHook) redis.ProcessPipelineHook {
+	return func(ctx context.Context, cmds []redis.Cmder) error {
+		requests := make([]request, len(cmds))
+		for i, cmd := range cmds {
+			requests[i] = h.request(cmd)
+		}
+		err := next(ctx, cmds)
+		for i, cmd := range cmds {
+			h.note(requests[i], cmd.Err())
+		}
+		return err
+	}
+}
+
+func (h requestHook) request(cmd redis.Cmder) request {
+	h.rig.underWay.Add(1)
+	words := make([]string, len(cmd.Args()))
+	for i, word := range cmd.Args() {
+		words[i] = fmt.Sprint(word)
+	}
+	r := request{client: h.client}
+	r.script, r.limiters = h.rig.meant(words)
+	if r.script != nil {
+		if n, _ := strconv.Atoi(words[2]); len(words) > 3+n {
+			r.argument = words[3+n]
+			if r.script == lua.AcquireAll {
+				r.argument = words[4+n]
+			}
+		}
+	}
+	r.began, _ = h.rig.moments.next()
+	return r
+}
+
+func (h requestHook) note(r request, err error) {
+	defer h.rig.underWay.Done()
+	r.ended, _ = h.rig.moments.next()
+	_, answered := errors.AsType[redis.Error](err)
+	r.lost = err != nil && !answered
+	h.rig.mu.Lock()
+	defer h.rig.mu.Unlock()
+	h.rig.requests = append(h.rig.requests, r)
+}
+
+// run draws a history, lets it happen and returns it, for each limiter.
+func (rig *linearRig) run(t *testing.T, draw *rand.Rand) []*linearHistory {
+	t.Helper()
+	p := drawPlan(rig.kind, draw)
+	rig.requests, rig.rash = nil, nil
+	names := make([]string, len(p.limiters))
+	base := redistest.Name(t)
+	for i, cfg := range p.limiters {
+		names[i] = fmt.Sprintf("{%s}:%d", base, i)
+		if cfg.Rate > 0 {
+			limitertest.MustTrySetRate(t, rratelimiter.New(rig.rest).RateLimiter(names[i]), cfg)
+		}
+	}
+	var clients [linearClients]*rratelimiter.Client
+	var handles [linearClients]map[bool][]*rratelimiter.RateLimiter // by whether they have a default
+	for i := range clients {
+		clients[i] = rratelimiter.New(rig.redis[i], rig.kind.options(i)...)
+		handles[i] = map[bool][]*rratelimiter.RateLimiter{}
+		for limiter, name := range names {
+			handles[i][false] = append(handles[i][false], clients[i].RateLimiter(name))
+			handles[i][true] = append(handles[i][true], clients[i].RateLimiter(name, rratelimiter.WithDefault(p.defaults[limiter])))
+		}
+	}
+
+	rig.arm(draw)
+	records := make([][]record, len(p.calls))
+	start := make(chan struct{})
+	var wg sync.WaitGroup
+	for caller, calls := range p.calls {
+		client := caller * linearClients / len(p.calls)
+		wg.Go(func() {
+			<-start
+			for _, c := range calls {
+				time.Sleep(c.pause)
+				r := record{linearCall: c, client: client, caller: caller}
+				if c.name == allCall {
+					both := handles[client][false]
+					r.all = func(ctx context.Context) (bool, error) {
+						return clients[client].TryAcquireAll(ctx, c.permits, c.timeout, both[c.limiter], both[c.second])
+					}
+				}
+				r.run(t.Context(), handles[client][c.byDefault][c.limiter], &rig.moments, func(cancel context.CancelFunc) {
+					rig.cancelOnRequest(client, names[c.limiter], cancel)
+				})
+				records[caller] = append(records[caller], r)
+			}
+		})
+	}
+	close(start)
+	wg.Wait()
+	for _, c := range clients {
+		require.NoError(t, c.Close(t.Context()))
+	}
+	for _, proxy := range rig.proxies {
+		proxy.Settle(t)
+	}
+	rig.underWay.Wait()
+	return rig.gather(t, p, names, slices.Concat(records...))
+}
+
+// options returns those of one of the Clients.
+func (k linearKind) options(client int) []rratelimiter.Option {
+	opts := []rratelimiter.Option{rratelimiter.WithClientID("client-" + strconv.Itoa(client))}
+	if k.redisson != "" {
+		opts = append(opts, rratelimiter.WithRedissonVersion(k.redisson))
+	}
+	return opts
+}
+
+// gather makes the last calls and parts the records by what they count.
+func (rig *linearRig) gather(t *testing.T, p plan, names []string, records []record) []*linearHistory {
+	t.Helper()
+	losses := 0
+	for _, r := range rig.requests {
+		if r.lost {
+			losses++
+		}
+	}
+	var all []*linearHistory
+	for limiter, name := range names {
+		for client := range linearClients {
+			h := &linearHistory{
+				about:   fmt.Sprintf("%s, %s", rig.kind.name, name),
+				virtual: rig.kind.virtual,
+				// After five attempts nobody asks any more. A repeat that gives back
+				// leaves alone what others have been at.
+				strict:  losses < 5 && (losses == 0 || !rig.kind.frees()),
+				phantom: losses > 0 && rig.kind.frees(),
+			}
+			h.start.rate, h.start.interval = p.limiters[limiter].Rate, p.limiters[limiter].Interval.Milliseconds()
+			for _, r := range records {
+				mine := r.limiter == limiter || r.name == allCall && r.second == limiter
+				if mine && (!rig.kind.perClient || r.client == client) {
+					require.NotEqual(t, failed, r.outcome, "%v: %v", &r, r.err)
+					h.records = append(h.records, r)
+				}
+			}
+			r := record{linearCall: linearCall{name: availableCall}, client: client, final: true}
+			r.run(t.Context(), rratelimiter.New(rig.rest, rig.kind.options(client)...).RateLimiter(name), &rig.moments, nil)
+			h.records = append(h.records, r)
+			slices.SortFunc(h.records, func(a, b record) int { return cmp.Compare(a.began, b.began) })
+			for i := range h.records {
+				h.records[i].number = i + 1
+			}
+			h.prepare(without(rig.requests, func(r request) bool { return !slices.Contains(r.limiters, name) }))
+			all = append(all, h)
+			if !rig.kind.perClient {
+				break
+			}
+		}
+	}
+	return all
+}
