@@ -84,7 +84,11 @@ func TestAReleaseWaitsForItsLimiterOnly(t *testing.T) {
 // it: each call ends in time, and all that was granted and not given back is in use.
 func TestNothingInDoubtWaitsForAnother(t *testing.T) {
 	t.Parallel()
-	for seed := range uint64(20) {
+	seeds := uint64(20)
+	if testing.Short() {
+		seeds = 3
+	}
+	for seed := range seeds {
 		t.Run(fmt.Sprint(seed), func(t *testing.T) {
 			t.Parallel()
 			synctest.Test(t, func(t *testing.T) {

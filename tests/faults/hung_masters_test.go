@@ -22,6 +22,10 @@ import (
 // the question.
 func TestAMasterThatHangsDelaysNobodyElse(t *testing.T) {
 	t.Parallel()
+	waiters := 100
+	if testing.Short() {
+		waiters = 20
+	}
 	for name := range questions(rratelimiter.New(nil), nil, "") {
 		if strings.HasSuffix(name, "Threshold") {
 			continue // those of all keys are on one server
@@ -47,7 +51,7 @@ func TestAMasterThatHangsDelaysNobodyElse(t *testing.T) {
 				}
 				ask := questions(c, ring, thresholds)[name]
 				var bad, good []string
-				for i := 0; len(bad) < 100 || len(good) < 10; i++ {
+				for i := 0; len(bad) < waiters || len(good) < 10; i++ {
 					key := fmt.Sprintf("{key%d}", i)
 					if hangs(key) {
 						bad = append(bad, key)
@@ -66,7 +70,7 @@ func TestAMasterThatHangsDelaysNobodyElse(t *testing.T) {
 					wg.Wait()
 					time.Sleep(time.Minute) // what was sent ends
 				}()
-				for _, key := range bad[:100] {
+				for _, key := range bad[:waiters] {
 					wg.Go(func() {
 						for ctx.Err() == nil {
 							_ = ask(ctx, key)
