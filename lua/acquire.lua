@@ -51,7 +51,7 @@ now_text = now_text .. string.sub(part, 1, 3)
 local config_key, value_key, permits_key = KEYS[1], KEYS[2], KEYS[5] and KEYS[4] or KEYS[3]
 local shared, member, sum_text, flags, age = not KEYS[5], ARGV[1], ARGV[2] or '1', ARGV[4], ARGV[5]
 
---- @include "plain"
+--- @include "fast_path"
 
 if fields[5] == nil then
   fields[5] = call('HGET', config_key, 'answered')

@@ -1,5 +1,5 @@
--- Takes permits for one request of each of several shared limiters, where that
--- is plain.
+-- Takes permits for one request of each of several shared limiters, where the
+-- fast path decides.
 --
 -- KEYS, for each limiter
 --   config  value  permits
@@ -15,14 +15,14 @@ local call, shared, age = redis.call, true, nil
 local time = call('TIME')
 local now_text = time[1] .. string.sub('00000' .. time[2], -6, -4)
 
-local function plain(config_key, value_key, permits_key, member, sum_text, flags)
---- @include "plain"
+local function fast_path(config_key, value_key, permits_key, member, sum_text, flags)
+--- @include "fast_path"
 end
 
 local answers, refusable = {}, tonumber(ARGV[1])
 for i = 1, (#ARGV - 1) / 2 do
   -- What is wrong with one limiter is its own callers' error.
-  local ok, answer = pcall(plain, KEYS[3 * i - 2], KEYS[3 * i - 1], KEYS[3 * i], ARGV[2 * i], ARGV[2 * i + 1],
+  local ok, answer = pcall(fast_path, KEYS[3 * i - 2], KEYS[3 * i - 1], KEYS[3 * i], ARGV[2 * i], ARGV[2 * i + 1],
     i > refusable and 'a' or nil)
   answers[i] = ok and answer or 0
 end

@@ -15,9 +15,9 @@ import (
 	"github.com/rratelimiter/rratelimiter/internal/redistest"
 )
 
-// plainCalls ask for one permit of a shared limiter, as the fast path takes it.
+// fastPathCalls ask for one permit of a shared limiter, as the fast path takes it.
 // Each returns the answer of acquire, and 0 of acquire_many where acquire decides.
-var plainCalls = map[string]func(t *testing.T, rdb *redis.Client, keys redisson.Keys, member string) (any, error){
+var fastPathCalls = map[string]func(t *testing.T, rdb *redis.Client, keys redisson.Keys, member string) (any, error){
 	"acquire": func(t *testing.T, rdb *redis.Client, keys redisson.Keys, member string) (any, error) {
 		return rdb.Eval(t.Context(), Acquire.Source, []string{keys.Config, keys.Value, keys.Permits}, member).Result()
 	},
@@ -30,12 +30,12 @@ var plainCalls = map[string]func(t *testing.T, rdb *redis.Client, keys redisson.
 	},
 }
 
-// eachPlainCall runs a test with either call, on a limiter of 3 permits an hour of
+// eachFastPathCall runs a test with either call, on a limiter of 3 permits an hour of
 // which so many are in use, by one member of that age.
-func eachPlainCall(t *testing.T, used int, age time.Duration,
+func eachFastPathCall(t *testing.T, used int, age time.Duration,
 	test func(t *testing.T, rdb *redis.Client, keys redisson.Keys, call func(member string) (any, error))) {
 	redistest.Engines(t, func(t *testing.T, rdb *redis.Client) {
-		for name, call := range plainCalls {
+		for name, call := range fastPathCalls {
 			keys := redisson.KeysOf(redistest.Name(t)+name, "id")
 			require.NoError(t, rdb.HSet(t.Context(), keys.Config, "rate", 3, "interval", time.Hour.Milliseconds(), "type", 0).Err())
 			now, err := rdb.Time(t.Context()).Result()
@@ -66,7 +66,7 @@ func noteOf(t *testing.T, rdb *redis.Client, keys redisson.Keys, member string) 
 // takes none of them.
 func TestALateAttemptTakesNothingOfAnExhaustedLimiter(t *testing.T) {
 	t.Parallel()
-	eachPlainCall(t, 3, 2*time.Hour, func(t *testing.T, rdb *redis.Client, keys redisson.Keys, call func(string) (any, error)) {
+	eachFastPathCall(t, 3, 2*time.Hour, func(t *testing.T, rdb *redis.Client, keys redisson.Keys, call func(string) (any, error)) {
 		noteOf(t, rdb, keys, other(1))
 		got, err := call(other(1))
 		if err != nil {
@@ -82,7 +82,7 @@ func TestALateAttemptTakesNothingOfAnExhaustedLimiter(t *testing.T) {
 // What it is told while they are in use is a refusal like any other.
 func TestALateAttemptChangesNothingOfAnExhaustedLimiter(t *testing.T) {
 	t.Parallel()
-	eachPlainCall(t, 3, time.Minute, func(t *testing.T, rdb *redis.Client, keys redisson.Keys, call func(string) (any, error)) {
+	eachFastPathCall(t, 3, time.Minute, func(t *testing.T, rdb *redis.Client, keys redisson.Keys, call func(string) (any, error)) {
 		noteOf(t, rdb, keys, other(1))
 		noted := rdb.HGetAll(t.Context(), keys.Config).Val()
 		for _, m := range []string{other(1), strings.ReplaceAll(other(1), "j", "k")} {
@@ -108,7 +108,7 @@ func TestAGrantGivesAllKeysOneTimeToLive(t *testing.T) {
 		t.Run(tc.value.String()+" "+tc.permits.String(), func(t *testing.T) {
 			t.Parallel()
 			for _, used := range []int{0, 1} {
-				eachPlainCall(t, used, time.Minute, func(t *testing.T, rdb *redis.Client, keys redisson.Keys, call func(string) (any, error)) {
+				eachFastPathCall(t, used, time.Minute, func(t *testing.T, rdb *redis.Client, keys redisson.Keys, call func(string) (any, error)) {
 					now, err := rdb.Time(t.Context()).Result()
 					require.NoError(t, err)
 					for key, ttl := range map[string]time.Duration{keys.Config: ttl, keys.Value: tc.value, keys.Permits: tc.permits} {

@@ -1,7 +1,7 @@
--- Decides the common cases with the fewest commands: one request to a shared
--- limiter that has enough free permits, or will have them when its oldest member
--- runs out. Once in a few grants it leaves the decision to acquire's long way
--- round, which reclaims what has run out. This is the text of a function, or of a
+-- The fast path decides the common cases with the fewest commands: one request to
+-- a shared limiter that has enough free permits, or will have them when its oldest
+-- member runs out. Once in a few grants it leaves the decision to acquire's general
+-- path, which reclaims what has run out. This is the text of a function, or of a
 -- script's head, where it costs no closure: it returns the permits granted or the
 -- wait below 0, and goes on with what is behind it where it did not decide.
 --
