@@ -18,6 +18,7 @@ import (
 	"fmt"
 	"io/fs"
 	"path"
+	"slices"
 	"strings"
 )
 
@@ -31,7 +32,8 @@ type Script struct {
 	SHA    string // lower-case, as EVALSHA takes it
 }
 
-// The scripts. What each takes and returns stands at the head of its file.
+// The scripts, in the order of their names. What each takes and returns stands at
+// the head of its file.
 var (
 	Acquire             = mustLoad("acquire")
 	AcquireAll          = mustLoad("acquire_all")
@@ -59,20 +61,18 @@ var (
 	Wait                = mustLoad("wait")
 )
 
+// all are the scripts that mustLoad has loaded, which Go does in the order above.
+var all []*Script
+
 // All returns every script, in the order of their names.
-func All() []*Script {
-	return []*Script{
-		Acquire, AcquireAll, AcquireMany, Available, ClearExpire, Config, Delete, Expire, FindOwn,
-		FixedWindow, FixedWindowGiveBack, GiveBack, Migrate, Release, Rename, SetRate,
-		SlidingLog, SlidingLogGiveBack, TokenBucket, TokenBucketGiveBack, TrySetRate, TTL, Types, Wait,
-	}
-}
+func All() []*Script { return slices.Clone(all) }
 
 func mustLoad(name string) *Script {
 	script, err := load(files, name)
 	if err != nil {
 		panic(err) // a fault of the build: the files are part of it
 	}
+	all = append(all, script)
 	return script
 }
 
