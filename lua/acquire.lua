@@ -42,57 +42,38 @@
 --   been answered already)
 
 local call = redis.call
-local time = call('TIME')
-local now_text, part = time[1], time[2]
-if #part < 6 then
-  part = string.sub('00000' .. part, -6)
-end
-now_text = now_text .. string.sub(part, 1, 3)
+--- @include "now_text"
 local config_key, value_key, permits_key = KEYS[1], KEYS[2], KEYS[5] and KEYS[4] or KEYS[3]
 local shared, member, sum_text, flags, age = not KEYS[5], ARGV[1], ARGV[2] or '1', ARGV[4], ARGV[5]
 
 --- @include "fast_path"
 
+-- What follows is the general path.
 if fields[5] == nil then
   fields[5] = call('HGET', config_key, 'answered')
 end
 
---- @include "config"
---- @include "digits"
+--- @include "config_or_new"
 --- @include "pair"
---- @include "recount"
---- @include "settle"
---- @include "repay"
---- @include "find"
+--- @include "requests"
 --- @include "answered"
+--- @include "settle"
+--- @include "figures"
 --- @include "keep_ttl"
---- @include "give_ttl"
 
-local fallback, token = ARGV[3] or '', ARGV[6] or ''
+-- Steps that not every call takes are included where they are: a function costs
+-- when it is made.
+
 flags, age = flags or '', age or ''
-local runs = ARGV
-if not runs[8] then
-  runs = {'', '', '', '', '', '', '0', sum_text, '1'}
-end
-local now = tonumber(now_text)
-local config, problem = parse_config(fields)
+local single, windowed = string.find(flags, 's'), string.find(flags, 'w')
+local now, list, identity = tonumber(now_text), fields[5], string.sub(ARGV[1], 1, -5)
+
+-- What is there: the configuration, the pair in use, and the value.
+local config, new, problem = config_or_new(fields, ARGV[3] or '')
 if problem then
   return problem
 end
-local made = not config
-if made then
-  if fallback == '' then
-    return redis.error_reply('NOTINIT no rate is set')
-  end
-  if redis.call('EXISTS', KEYS[1]) == 1 then
-    return corrupt(1, 'rate', 'is missing in a hash of other fields')
-  end
-  local rate, interval, kind, keep = string.match(fallback, '^(%d+) (%d+) (%d) (%d+)$')
-  fields = {rate, interval, kind, keep, false}
-  config = parse_config(fields)
-end
 local rate, interval = config.rate, config.interval
-
 if config.per_client and not KEYS[5] then
   return {'keys'}
 end
@@ -102,227 +83,86 @@ if value_key ~= KEYS[2] or not value_text then
   value_text = redis.call('GET', value_key)
 end
 
--- An attempt that may have happened is looked for before anything is changed. A
--- repeat that was answered without a trace was refused, or its permits have been
--- given back since.
-local single, windowed = string.find(flags, 's'), string.find(flags, 'w')
-local members = {ARGV[1]}
-if single then
-  members = {}
-  for i = 8, #runs, 2 do
-    for _ = 1, tonumber(runs[i + 1]) do
-      members[#members + 1] = with_permits(later(ARGV[1], #members), tonumber(runs[i]))
-    end
-  end
-end
-local identity = string.sub(ARGV[1], 1, -5)
-local answered = not windowed and was_answered(fields[5], identity)
-local found = nil
-local known, rest = string.match(token, '^found:(%d+);(.*)$')
-if known then
-  found, token = tonumber(known), rest
-elseif age ~= '' then
-  local more
-  found, more = find(permits_key, members, single, now - tonumber(age), token)
+-- What is asked for, and what an earlier run of the attempt was granted of it.
+local requests = read_requests(sum_text, single)
+local answered = not windowed and was_answered(list, identity)
+local found, token, more = nil, ARGV[6] or '', nil
+if age ~= '' or token ~= '' then
+--- @include "earlier_run"
+  found, token, more = earlier_run(permits_key, requests.members, single, age, now, token, answered)
   if more then
     return {'again', more}
   end
-  if answered and not found then
-    found = 0
-  end
-elseif answered then
+end
+if answered and not found then
   return redis.error_reply('LATE the attempt has been answered')
 end
-
--- Walks the requests with that many free permits. Returns the permits granted;
--- the refused sizes in order, those that get a wait; how many more free permits
--- would have granted more; and the members of the granted requests, where each
--- has its own.
-local function walk(free)
-  local left, taken, refused, more, place, blocked = free, 0, {}, math.huge, 0, false
-  local own = {}
-  local line = tonumber(runs[7])
-  for i = 8, #runs, 2 do
-    local permits, count = tonumber(runs[i]), tonumber(runs[i + 1])
-    local waits = place < line
-    if (permits <= rate or found) and not (waits and blocked) then
-      local granted = math.max(0, math.min(count, math.floor(left / permits)))
-      left = left - granted * permits
-      taken = taken + granted * permits
-      for j = 1, single and granted or 0 do
-        own[#own + 1] = members[place + j]
-      end
-      if granted < count then
-        if permits <= rate then
-          refused[#refused + 1] = permits
-        end
-        more = math.min(more, permits - left)
-        blocked = blocked or waits
-      end
-    end
-    place = place + count
-  end
-  return taken, refused, more, own
-end
-
--- A request for more than the rate is none; the client tells its caller.
-local need = 0
-for i = 8, #runs, 2 do
-  local permits = tonumber(runs[i])
-  if permits <= rate then
-    need = need + permits * tonumber(runs[i + 1])
-  end
-end
+local noted, need = age ~= '' and not answered, sum_of_requests(requests, rate)
 if found and found > 0 then
-  -- Others may have released some of the attempt's permits. What it was granted
-  -- is the least that the requests can come to.
-  local taken, _, more = walk(found)
-  for _ = 1, 1000 do
-    if taken == found then
-      break
-    end
-    found = found + more
-    taken, _, more = walk(found)
-  end
+--- @include "granted_earlier"
+  found = granted_earlier(requests, rate, found)
 elseif need == 0 then
-  if age ~= '' and not answered and not made then
-    mark_answered(KEYS[1], fields[5], identity, now)
+  if noted and not new then
+    mark_answered(KEYS[1], list, identity, now)
   end
   return {rate, 0, 0, interval, 0, 0}
 end
 
-local wanted = need
-if single then
-  wanted = math.huge -- nothing that has run out stays
-elseif string.find(flags, 'f') then
-  wanted = rate
-elseif found then
-  wanted = 0
-end
-if made then
-  local more
-  more, problem = recount(config, value_key, permits_key, places, now, token, windowed)
-  if problem then
-    return problem
+-- The state is brought up to date. Where each has a member of its own, nothing that
+-- has run out stays.
+if new then
+--- @include "make_config"
+  more, problem = make_config(config, new, value_key, permits_key, places, now, token, windowed)
+  if problem or more then
+    return problem or {'again', found and 'found:' .. digits(found) .. ';' .. more or more}
   end
-  if more then
-    return {'again', found and 'found:' .. digits(found) .. ';' .. more or more}
-  end
-  local window = is_window(value_key, permits_key, windowed, interval)
-  redis.call('HSET', KEYS[1], 'rate', fields[1], 'interval', fields[2], 'keepAliveTime', fields[4], 'type', fields[3])
-  give_ttl(value_key, permits_key, nil, window)
   value_text = redis.call('GET', value_key)
 end
+need = single and math.huge or string.find(flags, 'f') and rate or found and 0 or need
 local state
-state, token, problem = settle(config, value_key, permits_key, places, value_text, now, wanted, token, windowed)
+state, more, problem = settle(config, value_key, permits_key, places, value_text, now, need, token, windowed)
 if problem then
   return problem
 end
-if token then
+if more then
   keep_ttl(config, value_key, permits_key, true, windowed)
-  return {'again', found and 'found:' .. digits(found) .. ';' .. token or token}
+  return {'again', found and 'found:' .. digits(found) .. ';' .. more or more}
 end
 
-local free = state.free
-local taken, refused, _, own = walk(found or free)
-
--- A refusal's wait mostly ends with the oldest member. Where that one has too
--- few permits more rows are looked at, and then leaked permits show.
-local most = 0
-for _, permits in ipairs(refused) do
-  most = math.max(most, permits)
-end
+-- The decision. Free permits that a refusal finds may change it.
+local taken, refused, _, own = walk_requests(requests, rate, found or state.free, found)
 local rows = {}
-if most > 0 and state.oldest and not windowed then
-  rows[1] = state.oldest[1]
-  local first = permits_of(rows[1])
-  if not first then
-    return corrupt_member(places[2], rows[1])
+if refused[1] and state.oldest and not windowed then
+--- @include "oldest_rows"
+  local free = state.free
+  state.free, rows, problem =
+    oldest_rows(config, value_key, permits_key, places, state, taken, refused, string.find(flags, 'a'))
+  if problem then
+    return problem
   end
-  if string.find(flags, 'a') or free - taken + first < most then
-    free, rows, problem = repay(config, value_key, permits_key, places, free)
-    if problem then
-      return problem
-    end
-    if not found then
-      taken, refused, _, own = walk(free)
-    end
+  if not found and state.free > free then
+    taken, refused, _, own = walk_requests(requests, rate, state.free)
   end
 end
 
 if not found and taken > 0 then
-  local rows_to_add = {}
-  if single then
-    for _, member in ipairs(own) do
-      if #member <= 20 and redis.call('ZSCORE', permits_key, member) then
-        keep_ttl(config, value_key, permits_key, true, windowed or state.window)
-        return {'taken'}
-      end
-      rows_to_add[#rows_to_add + 1] = now_text
-      rows_to_add[#rows_to_add + 1] = member
-    end
-  elseif not windowed then
-    rows_to_add = {now_text, digits(taken) == sum_text and ARGV[1] or with_permits(ARGV[1], taken)}
-  end
-  if state.unset then
-    make_value(value_key, free, windowed, interval)
-  end
-  if windowed or redis.call('ZADD', permits_key, 'NX', unpack(rows_to_add)) > 0 then
-    redis.call('DECRBY', value_key, digits(taken))
+--- @include "grant"
+  if not grant(value_key, permits_key, interval, state, taken, own, single, now_text, sum_text, windowed) then
+    keep_ttl(config, value_key, permits_key, true, windowed or state.window)
+    return {'taken'}
   end
 end
-if age ~= '' and not answered then
-  mark_answered(KEYS[1], fields[5], identity, now)
+if noted then
+  mark_answered(KEYS[1], list, identity, now)
 else
-  forget_answered(KEYS[1], fields[5], now)
+  forget_answered(KEYS[1], list, now)
 end
-local ends = nil
-if windowed or state.window then
-  ends = end_window(value_key, interval)
-end
+local ends = (windowed or state.window) and end_window(value_key, interval) or nil
 keep_ttl(config, value_key, permits_key, true, ends ~= nil)
 
-local before, left = free, free - taken
-if found then
-  before, left = free + found, free
-end
-local reset = 0
-if taken > 0 then
-  reset = interval
-elseif state.newest then
-  reset = state.newest + interval - now
-end
-if ends and left < rate then
-  reset = ends
-end
-local answer = {rate, before, taken, interval, reset, math.max(0, config.keep)}
-if windowed then
-  answer[7] = now + ends
-end
--- What the oldest rows free is summed up once, for all refused sizes.
-local sums, freed = {}, 0
-for i, row in ipairs(refused[1] and not ends and rows or {}) do
-  freed = freed + permits_of(row)
-  sums[i] = freed
-end
-for _, permits in ipairs(refused) do
-  local low, high = 1, #sums + 1
-  while low < high do
-    local middle = math.floor((low + high) / 2)
-    if left + sums[middle] >= permits then
-      high = middle
-    else
-      low = middle + 1
-    end
-  end
-  local wait = math.max(1, ends or interval)
-  local row = not ends and (rows[low] or rows[257])
-  if row then
-    wait = math.max(1, tonumber(redis.call('ZSCORE', permits_key, row)) + interval - now)
-    if low > #sums then
-      wait = -wait
-    end
-  end
-  answer[#answer + 1] = wait
+local answer, left = figures_of(config, state, taken, found, ends, now, windowed)
+if refused[1] then
+--- @include "waits"
+  append_waits(answer, refused, ends and {} or rows, permits_key, left, interval, now, ends or interval)
 end
 return answer

@@ -12,8 +12,7 @@
 --   acquire must decide: nothing was granted
 
 local call, shared, age = redis.call, true, nil
-local time = call('TIME')
-local now_text = time[1] .. string.sub('00000' .. time[2], -6, -4)
+--- @include "now_text"
 
 local function fast_path(config_key, value_key, permits_key, member, sum_text, flags)
 --- @include "fast_path"

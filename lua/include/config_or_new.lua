@@ -1,0 +1,22 @@
+--- @include "config"
+--- @include "corrupt"
+
+-- Reads the configuration from the fields that HMGET answered. Where the limiter
+-- has none, it is the one that fallback describes, as acquire's ARGV 3 does, and
+-- whose fields are returned beside it: it is still to be made. Returns config,
+-- new fields or nil; or nil, nil, error reply.
+local function config_or_new(fields, fallback)
+  local config, problem = parse_config(fields)
+  if config or problem then
+    return config, nil, problem
+  end
+  if fallback == '' then
+    return nil, nil, redis.error_reply('NOTINIT no rate is set')
+  end
+  if redis.call('EXISTS', KEYS[1]) == 1 then
+    return nil, nil, corrupt(1, 'rate', 'is missing in a hash of other fields')
+  end
+  local rate, interval, kind, keep = string.match(fallback, '^(%d+) (%d+) (%d) (%d+)$')
+  local new = {rate, interval, kind, keep}
+  return parse_config(new), new
+end

@@ -1,0 +1,23 @@
+-- Returns acquire's answer as far as its waits, and the permits that are free now.
+-- state is settle's, taken are the permits granted; found, where it is not nil, those
+-- that an earlier run was granted; ends the ms until a window ends, nil for none;
+-- windowed has the answer tell when.
+local function figures_of(config, state, taken, found, ends, now, windowed)
+  local before, left = state.free, state.free - taken
+  if found then
+    before, left = state.free + found, state.free
+  end
+  local reset = 0
+  if ends and left < config.rate then
+    reset = ends
+  elseif taken > 0 then
+    reset = config.interval
+  elseif state.newest then
+    reset = state.newest + config.interval - now
+  end
+  local answer = {config.rate, before, taken, config.interval, reset, math.max(0, config.keep)}
+  if windowed then
+    answer[7] = now + ends
+  end
+  return answer, left
+end

@@ -1,0 +1,9 @@
+-- Puts the server's time in epoch milliseconds into now_text, as digits. It works
+-- with call. This is clock as the text of a script's head, where it costs no closure
+-- and mostly one string less.
+local time = call('TIME')
+local now_text, part = time[1], time[2]
+if #part < 6 then
+  part = string.sub('00000' .. part, -6)
+end
+now_text = now_text .. string.sub(part, 1, 3)

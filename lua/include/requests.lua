@@ -1,0 +1,69 @@
+--- @include "member"
+
+-- Reads acquire's requests, which stand in ARGV from 7 on; their sum, where there
+-- is only one. single says that each granted request gets a member of its own.
+-- Returns a table:
+--   runs     a list like ARGV, with permits and count of each run of equal requests
+--            from 8 on; arithmetic turns them into numbers, without a call
+--   line     how many of the first requests stand in line
+--   single   as above
+--   members  a member for each request where single, else one for all
+local function read_requests(sum_text, single)
+  local runs, members = ARGV, {ARGV[1]}
+  if not runs[8] then
+    runs = {'', '', '', '', '', '', '0', sum_text, '1'}
+  end
+  if single then
+    members = {}
+    for i = 8, #runs, 2 do
+      for _ = 1, runs[i + 1] + 0 do
+        members[#members + 1] = with_permits(later(ARGV[1], #members), runs[i] + 0)
+      end
+    end
+  end
+  return {runs = runs, line = runs[7] + 0, single = single, members = members}
+end
+
+-- Returns the permits of all requests. One for more than the rate is none; the
+-- client tells its caller.
+local function sum_of_requests(requests, rate)
+  local runs, sum = requests.runs, 0
+  for i = 8, #runs, 2 do
+    local permits = runs[i] + 0
+    if permits <= rate then
+      sum = sum + permits * runs[i + 1]
+    end
+  end
+  return sum
+end
+
+-- Walks the requests, in order, with that many free permits. earlier says that
+-- these are what an earlier run was granted, at a rate that may have been higher.
+-- Returns the permits granted; the refused sizes in order, those that get a wait;
+-- how many more free permits would have granted more; and the members of the granted
+-- requests, where single.
+local function walk_requests(requests, rate, free, earlier)
+  local left, taken, refused, more, place, blocked = free, 0, {}, math.huge, 0, false
+  local own, runs, line = {}, requests.runs, requests.line
+  for i = 8, #runs, 2 do
+    local permits, count = runs[i] + 0, runs[i + 1] + 0
+    local waits = place < line
+    if (permits <= rate or earlier) and not (waits and blocked) then
+      local granted = math.max(0, math.min(count, math.floor(left / permits)))
+      left = left - granted * permits
+      taken = taken + granted * permits
+      for j = 1, requests.single and granted or 0 do
+        own[#own + 1] = requests.members[place + j]
+      end
+      if granted < count then
+        if permits <= rate then
+          refused[#refused + 1] = permits
+        end
+        more = math.min(more, permits - left)
+        blocked = blocked or waits
+      end
+    end
+    place = place + count
+  end
+  return taken, refused, more, own
+end

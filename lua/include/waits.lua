@@ -1,0 +1,34 @@
+--- @include "member"
+
+-- Appends to an answer, for each refused size in order, the ms until so many permits
+-- are free, if nobody takes or releases any: until enough of the rows, which are the
+-- oldest, have run out, where left are free now. It is negative where more rows are
+-- in use than these, and full where there are none: by then all is free.
+local function append_waits(answer, refused, rows, permits_key, left, interval, now, full)
+  -- What the rows free is summed up once, for all sizes.
+  local sums, freed = {}, 0
+  for i, row in ipairs(rows) do
+    freed = freed + permits_of(row)
+    sums[i] = freed
+  end
+  for _, permits in ipairs(refused) do
+    local low, high = 1, #sums + 1
+    while low < high do
+      local middle = math.floor((low + high) / 2)
+      if left + sums[middle] >= permits then
+        high = middle
+      else
+        low = middle + 1
+      end
+    end
+    local wait = math.max(1, full)
+    local row = rows[low] or rows[257]
+    if row then
+      wait = math.max(1, tonumber(redis.call('ZSCORE', permits_key, row)) + interval - now)
+      if low > #sums then
+        wait = -wait
+      end
+    end
+    answer[#answer + 1] = wait
+  end
+end
