@@ -1,0 +1,445 @@
+package lua_test
+
+import (
+	"encoding/binary"
+	"errors"
+	"flag"
+	"fmt"
+	"math/rand/v2"
+	"os"
+	"slices"
+	"strconv"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"github.com/rratelimiter/rratelimiter/codec"
+	"github.com/rratelimiter/rratelimiter/internal/redisson"
+	"github.com/rratelimiter/rratelimiter/internal/redistest"
+	"github.com/rratelimiter/rratelimiter/lua"
+)
+
+var (
+	twinSeed  = flag.Uint64("seed", 0, "seed of the random histories; 0 draws one")
+	histories = flag.Int("histories", 12, "random histories")
+)
+
+// TestTheFastPathDecidesAsTheGeneralPath plays random histories on two limiters.
+// Each call finds both in one state, at one moment: one is decided by acquire, the
+// other by acquire without its fast path. Where the fast path decides, it does less,
+// and only in what [twins.sameRefusal] and [twins.sameGrant] tell of.
+func TestTheFastPathDecidesAsTheGeneralPath(t *testing.T) {
+	t.Parallel()
+	seed := *twinSeed
+	if seed == 0 {
+		seed = rand.Uint64()
+	}
+	decided := make(chan [2]int, *histories)
+	t.Run("histories", func(t *testing.T) {
+		for i := range *histories {
+			t.Run(strconv.Itoa(i), func(t *testing.T) {
+				t.Parallel()
+				redistest.Virtual(t, func(t *testing.T, rdb *redis.Client) {
+					w := newTwins(t, rdb, rand.New(rand.NewPCG(seed, uint64(i))))
+					defer func() {
+						if t.Failed() {
+							t.Logf("-seed %d, history %d:\n%s", seed, i, strings.Join(w.log, "\n"))
+						}
+						decided <- [2]int{w.grants, w.refusals}
+					}()
+					for range 40 {
+						w.disturb(t)
+						w.acquire(t)
+					}
+				})
+			})
+		}
+	})
+	close(decided)
+	var grants, refusals int
+	for n := range decided {
+		grants, refusals = grants+n[0], refusals+n[1]
+	}
+	if *histories >= 12 && !t.Failed() && !t.Skipped() && grants+refusals > 0 {
+		assert.Positive(t, grants, "seed %d", seed)
+		assert.Positive(t, refusals, "seed %d", seed)
+	}
+}
+
+// withoutFastPath returns acquire's text with nothing of the fast path but what it
+// leaves to the general path. As there, the value comes first where the limiter is
+// known to be shared, so that of two damaged keys both complain about the same.
+func withoutFastPath(t *testing.T) string {
+	t.Helper()
+	text, err := os.ReadFile("include/fast_path.lua")
+	require.NoError(t, err)
+	require.Equal(t, 1, strings.Count(lua.Acquire.Source, string(text)))
+	return strings.Replace(lua.Acquire.Source, string(text), `
+local value_text = shared and call('GET', value_key)
+local fields = call('HMGET', config_key, 'rate', 'interval', 'type', 'keepAliveTime', 'answered')
+`, 1)
+}
+
+// twins are two limiters and what happens to them.
+type twins struct {
+	rdb              *redis.Client
+	random           *rand.Rand
+	script           [2]string // acquire, and without its fast path
+	keys             [2][]string
+	rate             int64
+	interval         time.Duration
+	members          int
+	last             []any // the arguments of the last call
+	grants, refusals int   // of the fast path
+	log              []string
+}
+
+func newTwins(t *testing.T, rdb *redis.Client, random *rand.Rand) *twins {
+	t.Helper()
+	name := redistest.Name(t)
+	w := &twins{rdb: rdb, random: random, script: [2]string{lua.Acquire.Source, withoutFastPath(t)}}
+	for i, part := range []string{"fast", "general"} {
+		w.keys[i] = redisson.KeysOf(name+part, "id").List()
+	}
+	w.setUp(t)
+	return w
+}
+
+func (w *twins) note(format string, args ...any) { w.log = append(w.log, fmt.Sprintf(format, args...)) }
+
+func (w *twins) oneIn(n int) bool { return w.random.IntN(n) == 0 }
+
+// setUp begins anew, with another rate.
+func (w *twins) setUp(t *testing.T) {
+	t.Helper()
+	require.NoError(t, w.rdb.Del(t.Context(), w.keys[0]...).Err())
+	w.rate = []int64{1, 3, 10, 20, 50, 2000}[w.random.IntN(6)]
+	w.interval = []time.Duration{time.Second, time.Minute, time.Hour}[w.random.IntN(3)]
+	kind, keep := 0, 0
+	if w.oneIn(8) {
+		kind = 1
+	}
+	if w.oneIn(8) {
+		keep = 5000
+	}
+	w.note("rate %d, interval %s, type %d, keep %d", w.rate, w.interval, kind, keep)
+	require.NoError(t, w.rdb.HSet(t.Context(), w.keys[0][0],
+		"rate", w.rate, "interval", w.interval.Milliseconds(), "type", kind, "keepAliveTime", keep).Err())
+}
+
+// member returns a member of a new attempt, mostly of the present layout.
+func (w *twins) member(t *testing.T, permits int64) string {
+	t.Helper()
+	layout, size := codec.LayoutD2, 16
+	if w.oneIn(10) {
+		layout, size = codec.LayoutD1, 8
+	}
+	w.members++
+	m, err := codec.Append(nil, layout, []byte(fmt.Sprintf("%0*d", size, w.members)), uint32(permits))
+	require.NoError(t, err)
+	return string(m)
+}
+
+// disturb lets something happen to the first of the limiters.
+func (w *twins) disturb(t *testing.T) {
+	t.Helper()
+	ctx := t.Context()
+	config, value, permits := w.keys[0][0], w.keys[0][1], w.keys[0][3]
+	anyKey := []string{config, value, permits}[w.random.IntN(3)]
+	wait := time.Duration(w.random.Int64N(w.interval.Milliseconds()*3/2)) * time.Millisecond
+	do := func(what string, err error) {
+		w.note("%s: %v", what, err)
+	}
+	switch w.random.IntN(40) {
+	case 0, 1, 2, 3, 4:
+		w.note("%s pass", wait)
+		time.Sleep(wait)
+	case 5, 6, 7, 8:
+		wait = (wait / 8).Truncate(time.Millisecond)
+		w.note("%s pass", wait)
+		time.Sleep(wait)
+	case 9, 10, 11:
+		n := 1 + w.random.Int64N(w.rate)
+		do(fmt.Sprintf("%d released", n), w.rdb.Eval(ctx, lua.Release.Source, w.keys[0], n, "00000000", "", "").Err())
+	case 12:
+		do("no value", w.rdb.Del(ctx, value).Err())
+	case 13:
+		do("no set", w.rdb.Del(ctx, permits).Err())
+	case 14:
+		do("the oldest member is lost", w.rdb.ZPopMin(ctx, permits).Err())
+	case 15:
+		do("the value has grown", w.rdb.IncrBy(ctx, value, 1+w.random.Int64N(w.rate)).Err())
+	case 16:
+		do("the value has shrunk", w.rdb.DecrBy(ctx, value, 1+w.random.Int64N(w.rate)).Err())
+	case 17:
+		do("a member of the future", w.rdb.ZAdd(ctx, permits,
+			redis.Z{Score: float64(time.Now().Add(wait).UnixMilli()), Member: w.member(t, 1)}).Err())
+	case 18:
+		do("a value of old", w.rdb.Set(ctx, value, w.random.Int64N(w.rate+2), w.interval-wait/2).Err())
+	case 19, 20:
+		do(fmt.Sprintf("%s expires in %s", anyKey, wait), w.rdb.PExpire(ctx, anyKey, wait+1).Err())
+	case 21:
+		do("expires", w.rdb.Eval(ctx, lua.Expire.Source, w.keys[0], "PEXPIRE", (2*w.interval).Milliseconds()).Err())
+	case 22:
+		do(anyKey+" persists", w.rdb.Persist(ctx, anyKey).Err())
+	case 23:
+		do("another rate", w.rdb.HSet(ctx, config, "rate", 1+w.random.Int64N(2*w.rate)).Err())
+	case 24:
+		field := []string{"rate", "interval", "type", "keepAliveTime"}[w.random.IntN(4)]
+		text := []string{"", "x", "01", "-1", "1e3", "0", "99999999999999999999"}[w.random.IntN(7)]
+		do(field+" is "+text, w.rdb.HSet(ctx, config, field, text).Err())
+		fallthrough
+	case 25:
+		text := []string{"", "x", "01", "-1", "1.5", "9007199254740993"}[w.random.IntN(6)]
+		do("the value is "+text, w.rdb.Set(ctx, value, text, 0).Err())
+	case 26:
+		require.NoError(t, w.rdb.Del(ctx, anyKey).Err())
+		do(anyKey+" is a list", w.rdb.RPush(ctx, anyKey, "x").Err())
+	case 27, 28:
+		w.setUp(t)
+	}
+	// What is damaged is not left so for long.
+	if !w.oneIn(3) && !w.inOrder(t) {
+		w.setUp(t)
+	}
+}
+
+// inOrder tells whether acquire can decide at all.
+func (w *twins) inOrder(t *testing.T) bool {
+	t.Helper()
+	return w.rdb.Eval(t.Context(), lua.Available.Source, w.keys[0], "").Err() == nil
+}
+
+// arguments draws a call.
+func (w *twins) arguments(t *testing.T) []any {
+	t.Helper()
+	permits := 1 + w.random.Int64N(min(w.rate+1, 20))
+	if w.oneIn(10) {
+		permits = w.rate
+	}
+	args := []any{w.member(t, permits), strconv.FormatInt(permits, 10), "", "", "", "", ""}
+	if w.oneIn(5) {
+		args[3] = []string{"a", "f", "fa", "s"}[w.random.IntN(4)]
+	}
+	if w.oneIn(25) {
+		args[4] = strconv.Itoa(w.random.IntN(1000))
+	}
+	if w.oneIn(8) && args[3] != "" {
+		args[1], args[6] = strconv.FormatInt(2*permits+3, 10), strconv.Itoa(w.random.IntN(3))
+		args = append(args, permits, 2, 1, 3)
+	}
+	for args[len(args)-1] == "" || len(args) == 2 && args[1] == "1" {
+		args = args[:len(args)-1]
+	}
+	return args
+}
+
+// acquire makes one call of both limiters, and goes on with the state of one.
+func (w *twins) acquire(t *testing.T) {
+	t.Helper()
+	if w.last == nil || !w.oneIn(10) {
+		w.last = w.arguments(t)
+	}
+	w.copyTo(t, 0, 1)
+	before := w.look(t, 0)
+	keyed := [2][]string{w.keys[0], w.keys[1]}
+	if w.oneIn(2) {
+		for i, keys := range w.keys {
+			keyed[i] = []string{keys[0], keys[1], keys[3]}
+		}
+	}
+	var answers [2]any
+	var errs [2]string
+	for i := range answers {
+		answer, err := w.rdb.Eval(t.Context(), w.script[i], keyed[i], w.last...).Result()
+		answers[i], errs[i] = answer, said(err)
+	}
+	w.note("%q of %d keys: %v %s, %v %s", w.last, len(keyed[0]), answers[0], errs[0], answers[1], errs[1])
+	fast, general := w.look(t, 0), w.look(t, 1)
+	granted, ok := answers[0].(int64)
+	switch {
+	case !ok:
+		require.Equal(t, answers[1], answers[0])
+		require.Equal(t, errs[1], errs[0])
+		require.Equal(t, general, fast)
+	case granted < 0:
+		w.refusals++
+		require.Equal(t, before, fast, "a refusal of the fast path writes nothing")
+		w.sameRefusal(t, granted, answers[1], errs[1], fast, general)
+	default:
+		w.grants++
+		w.sameGrant(t, granted, answers[1], errs[1], before, fast, general)
+	}
+	if w.oneIn(2) {
+		w.copyTo(t, 1, 0)
+	}
+}
+
+// sameRefusal checks a refusal. The general path gives all keys the time to live of
+// the configuration, and forgets those that were answered long ago; and where this
+// attempt was answered it says so. Only it knows the end of a window, of a value with
+// an end of its own: the fast path tells when the oldest member runs out.
+func (w *twins) sameRefusal(t *testing.T, wait int64, answer any, err string, fast, general state) {
+	t.Helper()
+	if strings.HasPrefix(err, "LATE") {
+		require.Equal(t, "0", fast[1].text)
+	} else {
+		require.Empty(t, err)
+		figures := answer.([]any)
+		require.Len(t, figures, 7)
+		require.EqualValues(t, 0, figures[2])
+		if fast[1].left < 0 {
+			require.Equal(t, -wait, figures[6])
+		}
+	}
+	for _, s := range []*state{&fast, &general} {
+		delete(s[0].fields, "answered")
+		for i := 1; i < len(s); i++ {
+			s[i].left = 0
+		}
+	}
+	require.Equal(t, general, fast)
+}
+
+// sameGrant checks a grant. The general path reclaims what has run out and re-dates
+// what is of the future; the fast path leaves that to a later call. Permits that
+// leaked, or are there twice, come to rest when the set is empty, so that there the
+// later call may count less or more. A set that is made anew lives as long as the
+// configuration says, the old one keeps its own time. A late copy of a request whose
+// own member has run out takes nothing by the fast path, which finds it there.
+func (w *twins) sameGrant(t *testing.T, granted int64, answer any, err string, before, fast, general state) {
+	t.Helper()
+	require.Empty(t, err)
+	require.Equal(t, granted, answer.([]any)[2])
+	now := float64(time.Now().UnixMilli())
+	// Another may have given the limiter another rate.
+	rate, convErr := strconv.ParseInt(before[0].fields["rate"], 10, 64)
+	require.NoError(t, convErr)
+	interval, convErr := strconv.ParseInt(before[0].fields["interval"], 10, 64)
+	require.NoError(t, convErr)
+
+	total, out := before.value(t), int64(0)
+	for _, row := range before[3].rows {
+		total += permitsOf(row)
+		if row.Score <= now-float64(interval) {
+			if row.Member == w.last[0] {
+				return
+			}
+			out += permitsOf(row)
+		}
+	}
+	had, has := general.value(t), fast.value(t)
+	switch window := before[1].left >= 0; {
+	case out == 0 || window && has == had:
+		require.Equal(t, had, has)
+	case total < rate:
+		require.LessOrEqual(t, has+out, had)
+	case total > rate:
+		require.GreaterOrEqual(t, has+out, had)
+	default:
+		require.Equal(t, had, has+out)
+	}
+
+	var rows []redis.Z
+	for _, row := range fast[3].rows {
+		if row.Score > now-float64(interval) {
+			rows = append(rows, redis.Z{Score: min(row.Score, now), Member: row.Member})
+		}
+	}
+	slices.SortFunc(rows, byScore)
+	require.Equal(t, general[3].rows, rows)
+
+	if out > 0 && len(rows) == 1 && fast[0].left < 0 {
+		fast[3].left = general[3].left
+	}
+	for i := range fast {
+		require.Equal(t, general[i].left, fast[i].left, "time to live of key %d", i+1)
+	}
+	for _, i := range []int{0, 2, 4} {
+		require.Equal(t, general[i], fast[i], "key %d", i+1)
+	}
+}
+
+// state is what five keys hold.
+type state [5]struct {
+	kind   string
+	fields map[string]string
+	text   string
+	rows   []redis.Z
+	left   time.Duration
+}
+
+func (s state) value(t *testing.T) int64 {
+	t.Helper()
+	value, err := strconv.ParseInt(s[1].text, 10, 64)
+	require.NoError(t, err)
+	return value
+}
+
+// look reads the state of one of the limiters.
+func (w *twins) look(t *testing.T, which int) state {
+	t.Helper()
+	var s state
+	ctx := t.Context()
+	for i, key := range w.keys[which] {
+		var err error
+		s[i].kind, err = w.rdb.Type(ctx, key).Result()
+		require.NoError(t, err)
+		s[i].left = w.rdb.PTTL(ctx, key).Val()
+		switch s[i].kind {
+		case "hash":
+			s[i].fields, err = w.rdb.HGetAll(ctx, key).Result()
+		case "string":
+			s[i].text, err = w.rdb.Get(ctx, key).Result()
+		case "zset":
+			s[i].rows, err = w.rdb.ZRangeWithScores(ctx, key, 0, -1).Result()
+		}
+		require.NoError(t, err)
+	}
+	return s
+}
+
+// copyTo makes the state of one limiter the other's.
+func (w *twins) copyTo(t *testing.T, from, to int) {
+	t.Helper()
+	require.NoError(t, w.rdb.Del(t.Context(), w.keys[to]...).Err())
+	for i, key := range w.keys[from] {
+		require.NoError(t, w.rdb.Copy(t.Context(), key, w.keys[to][i], 0, true).Err())
+		// miniredis copies the time to live that the key was given.
+		if left := w.rdb.PTTL(t.Context(), key).Val(); left > 0 {
+			require.NoError(t, w.rdb.PExpire(t.Context(), w.keys[to][i], left).Err())
+		}
+	}
+}
+
+// said returns the text of an error, without what a server says about the script.
+func said(err error) string {
+	if err == nil {
+		return ""
+	}
+	var answer redis.Error
+	if !errors.As(err, &answer) {
+		return "no answer: " + err.Error()
+	}
+	text, _, _ := strings.Cut(err.Error(), " script: ")
+	if code, _, _ := strings.Cut(text, " "); code == "ERR" || code == "WRONGTYPE" {
+		return code
+	}
+	return text
+}
+
+func permitsOf(row redis.Z) int64 {
+	m := row.Member.(string)
+	return int64(binary.LittleEndian.Uint32([]byte(m[len(m)-4:])))
+}
+
+func byScore(a, b redis.Z) int {
+	if a.Score != b.Score {
+		return int(a.Score - b.Score)
+	}
+	return strings.Compare(a.Member.(string), b.Member.(string))
+}
