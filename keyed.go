@@ -86,7 +86,7 @@ func (k *keyed) handle(key string) (*RateLimiter, error) {
 	}
 	if l = k.old[key]; l == nil {
 		l = k.client.RateLimiter(k.prefix+key, WithDefault(k.cfg))
-		if err := k.check(key, l.config()); err != nil {
+		if err := k.check(key, l.keys.Config); err != nil {
 			return nil, err
 		}
 	}

@@ -184,7 +184,7 @@ func (c *Client) checkAll(limiters []*RateLimiter) error {
 			switch {
 			case other == nil:
 				owners[key] = l
-			case other.config() == l.config():
+			case other.keys.Config == l.keys.Config:
 				return l.blame(fmt.Errorf("%w: the limiter is given twice; ask it for the sum of the permits", ErrInvalidConfig))
 			case other != l:
 				return l.blame(fmt.Errorf("%w: %q is a key of the limiter %q too", ErrInvalidConfig, key, other.facts.Name))
@@ -194,7 +194,7 @@ func (c *Client) checkAll(limiters []*RateLimiter) error {
 	if len(limiters) == 1 {
 		return nil // the server tells
 	}
-	first := limiters[0].config()
+	first := limiters[0].keys.Config
 	for _, l := range limiters {
 		for _, key := range l.facts.Keys.Names() {
 			if script.HashTag(key) == script.HashTag(first) {
@@ -206,7 +206,7 @@ func (c *Client) checkAll(limiters []*RateLimiter) error {
 			}
 			return l.blame(fmt.Errorf("%w: %q and %q have no hash tag in common, so that a cluster would keep them apart: "+
 				"begin the names of all with the same word in braces, as in \"{shop}:second\" and \"{shop}:hour\"",
-				ErrUnsupported, first, l.config()))
+				ErrUnsupported, first, l.keys.Config))
 		}
 	}
 	return nil

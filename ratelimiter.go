@@ -61,7 +61,8 @@ func (c *Client) RateLimiter(name string, opts ...LimiterOption) *RateLimiter {
 	if name == "" || mapped == "" {
 		l.err = errors.Join(l.err, fmt.Errorf("%w: the limiter's name is empty", ErrInvalidConfig))
 	}
-	l.facts.Keys = script.KeysOf(redisson.KeysOf(mapped, c.id).List()...)
+	l.keys = redisson.KeysOf(mapped, c.id)
+	l.facts.Config, l.facts.Keys = l.keys.Config, script.KeysOf(l.keys.List()...)
 	l.err = errors.Join(l.err, apply(l, opts), l.checkLease())
 	return l
 }
@@ -79,12 +80,11 @@ func (c *Client) Close(ctx context.Context) error { return c.engine.Close(ctx) }
 type RateLimiter struct {
 	client *Client
 	facts  engine.Limiter
+	keys   redisson.Keys
 	err    error // of the options or the name
 
 	defaultInterval time.Duration // of WithDefault
 }
-
-func (l *RateLimiter) config() string { return l.facts.Keys.Names()[0] }
 
 // Name returns the limiter's name, as it was given to Client.RateLimiter.
 func (l *RateLimiter) Name() string { return l.facts.Name }

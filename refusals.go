@@ -32,7 +32,7 @@ import (
 // it.
 func WithRefusalCache(opts ...RefusalOption) LimiterOption {
 	return func(l *RateLimiter) error {
-		l.facts.Refusals = l.client.engine.NewRefusals(l.config())
+		l.facts.Refusals = l.client.engine.NewRefusals(l.keys.Config)
 		return apply(l, opts)
 	}
 }
@@ -55,7 +55,7 @@ func Notices() RefusalOption {
 		if !notify.Can(l.client.rdb) {
 			return fmt.Errorf("%w: %w: Notices: a %T has no Subscribe and Publish", ErrInvalidConfig, ErrUnsupported, l.client.rdb)
 		}
-		l.facts.Channel = notify.Channel(l.facts.Keys.Names()[1])
+		l.facts.Channel = notify.Channel(l.keys.Value)
 		return nil
 	}
 }

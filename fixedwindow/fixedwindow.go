@@ -54,7 +54,7 @@ func (c Config) validate() error {
 type Limiter struct {
 	cfg   Config
 	conn  *script.Conn
-	table *lane.Table
+	table *lane.Groups
 }
 
 // New returns a Limiter. It does no I/O; what is wrong with cfg, each call
@@ -62,7 +62,7 @@ type Limiter struct {
 func New(rdb Redis, cfg Config, opts ...limit.Option) *Limiter {
 	lanes, err := lane.Open(rdb, opts)
 	l := &Limiter{cfg: cfg, conn: lanes.Conn()}
-	l.table = lane.NewTable(lanes, lane.Rule{
+	l.table = lane.NewGroups(lanes, lane.Rule{
 		Package: "fixedwindow", Err: errors.Join(cfg.validate(), err), Most: MaxLimit, Limit: cfg.Limit, Ask: l.ask,
 	})
 	return l

@@ -421,8 +421,7 @@ func said(err error) string {
 	if err == nil {
 		return ""
 	}
-	var answer redis.Error
-	if !errors.As(err, &answer) {
+	if _, ok := errors.AsType[redis.Error](err); !ok {
 		return "no answer: " + err.Error()
 	}
 	text, _, _ := strings.Cut(err.Error(), " script: ")

@@ -74,7 +74,7 @@ func (c Config) validate() error {
 type Limiter struct {
 	cfg   Config
 	conn  *script.Conn
-	table *lane.Table
+	table *lane.Groups
 	err   error // of the configuration
 
 	origin   string        // what the members' names begin with
@@ -99,7 +99,7 @@ func New(rdb Redis, cfg Config, opts ...limit.Option) *Limiter {
 	if cfg.Thresholds != "" {
 		most = 0
 	}
-	l.table = lane.NewTable(lanes, lane.Rule{
+	l.table = lane.NewGroups(lanes, lane.Rule{
 		Package: "slidinglog", Err: l.err, Most: MaxPermits, Limit: most, Check: l.check, Ask: l.ask,
 	})
 	return l

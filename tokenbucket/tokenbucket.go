@@ -87,7 +87,7 @@ func (c Config) fill() time.Duration { return time.Duration(c.refills()) * c.Int
 type Limiter struct {
 	cfg   Config
 	conn  *script.Conn
-	table *lane.Table
+	table *lane.Groups
 }
 
 // New returns a Limiter. It does no I/O; what is wrong with cfg, each call
@@ -95,7 +95,7 @@ type Limiter struct {
 func New(rdb Redis, cfg Config, opts ...limit.Option) *Limiter {
 	lanes, err := lane.Open(rdb, opts)
 	l := &Limiter{cfg: cfg, conn: lanes.Conn()}
-	l.table = lane.NewTable(lanes, lane.Rule{
+	l.table = lane.NewGroups(lanes, lane.Rule{
 		Package: "tokenbucket", Err: errors.Join(cfg.validate(), err), Most: MaxTokens, Limit: cfg.Capacity + cfg.Borrow, Check: check, Ask: l.ask,
 	})
 	return l

@@ -75,7 +75,7 @@ var errLongWait = errors.New("the wait was not found")
 // wait asks when so many permits will be free; 0 where it looked in vain.
 func (e *Engine) wait(ctx context.Context, l *Limiter, permits int64) (time.Duration, error) {
 	pages := 0
-	reply, err := e.Read(ctx, l, script.Call{Script: lua.Wait, Args: script.Paged{permits}, Again: func([]any) error {
+	reply, err := e.Read(ctx, l, script.Call{Script: lua.Wait, Args: script.Paged{permits}, Continued: func([]any) error {
 		if pages++; pages == maxWaitPages {
 			return errLongWait
 		}
@@ -101,6 +101,6 @@ func (e *Engine) confirm(ctx context.Context, l *Limiter) {
 		return lane.Millis(ms), err == nil && ms != -2
 	})
 	if until := l.Refusals.Until(); l.Channel != "" && !until.IsZero() {
-		e.notices.Listen(l.Channel, l.config(), until)
+		e.notices.Listen(l.Channel, l.Config, until)
 	}
 }

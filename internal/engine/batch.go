@@ -175,10 +175,10 @@ func formatAge(age time.Duration) string {
 	return strconv.FormatInt((age + time.Second).Milliseconds(), 10)
 }
 
-// Landed tells the callers what came of the batch. Where another client's member
+// Finished tells the callers what came of the batch. Where another client's member
 // has the same short id, or the limiter turned out not to be shared, the batch is
 // asked for anew.
-func (b *batch) Landed(c *lane.Call) (again bool) {
+func (b *batch) Finished(c *lane.Call) (again bool) {
 	reply, err := c.Outcome()
 	l := b.limiter()
 	switch {
@@ -200,7 +200,7 @@ func (b *batch) Landed(c *lane.Call) (again bool) {
 		}
 		o, err = b.parse(reply)
 	}
-	b.group.landed(b, o, err)
+	b.group.finished(b, o, err)
 	return false
 }
 

@@ -23,7 +23,7 @@ func newTestEngine(rdb script.Redis) *Engine {
 }
 
 func testLimiter(name, fallback string) *Limiter {
-	return &Limiter{Name: name, Keys: script.KeysOf(redisson.KeysOf(name, "id").List()...), Fallback: fallback}
+	return &Limiter{Name: name, Config: name, Keys: script.KeysOf(redisson.KeysOf(name, "id").List()...), Fallback: fallback}
 }
 
 func newTestBatch() *batch { return &batch{rules: redisson.NewestRules} }

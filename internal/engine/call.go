@@ -32,7 +32,7 @@ func (e *Engine) Change(ctx context.Context, l *Limiter, c script.Call) (any, er
 }
 
 func (e *Engine) changed(l *Limiter) {
-	e.Changed(l.config())
+	e.Changed(l.Config)
 	if l.Channel != "" {
 		e.notices.Announce(l.Channel)
 	}

@@ -117,7 +117,7 @@ func (e *Engine) Closed() error {
 // enter counts a caller in at the limiter's group, and leave counts it out; a
 // request's own has it watched. A group that nobody uses is forgotten.
 func (e *Engine) enter(ctx context.Context, l *Limiter, r *request) (*group, error) {
-	return e.enterBy(e.lanes.Of(ctx, l.config()), l, r)
+	return e.enterBy(e.lanes.Of(ctx, l.Config), l, r)
 }
 
 // enterBy is enter for a limiter to which that lane leads.
@@ -128,11 +128,11 @@ func (e *Engine) enterBy(to *lane.Lane, l *Limiter, r *request) (*group, error) 
 		return nil, ErrClosed
 	}
 	e.active++
-	g := e.groups[l.config()]
+	g := e.groups[l.Config]
 	if g == nil {
-		g = &group{engine: e, keys: l.Keys}
+		g = &group{engine: e, config: l.Config, keys: l.Keys}
 		g.gathered = g.room[:0]
-		e.groups[l.config()] = g
+		e.groups[l.Config] = g
 	}
 	if g.lane.Load() != to {
 		g.lane.Store(to)
@@ -174,7 +174,7 @@ func (e *Engine) leave(g *group) {
 	defer e.mu.Unlock()
 	g.users--
 	if g.users == 0 {
-		delete(e.groups, g.config())
+		delete(e.groups, g.config)
 	}
 	e.endLocked()
 }

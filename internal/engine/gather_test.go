@@ -29,7 +29,7 @@ type far struct {
 
 func (f *far) DialHook(next redis.DialHook) redis.DialHook { return next }
 
-func (f *far) fly(cmds ...redis.Cmder) {
+func (f *far) send(cmds ...redis.Cmder) {
 	n := 0
 	for _, cmd := range cmds {
 		if strings.HasPrefix(cmd.Name(), "eval") {
@@ -51,7 +51,7 @@ func (f *far) fly(cmds ...redis.Cmder) {
 
 func (f *far) ProcessHook(next redis.ProcessHook) redis.ProcessHook {
 	return func(ctx context.Context, cmd redis.Cmder) error {
-		f.fly(cmd)
+		f.send(cmd)
 		if err := next(ctx, cmd); err != nil || !f.lost() {
 			return err
 		}
@@ -62,7 +62,7 @@ func (f *far) ProcessHook(next redis.ProcessHook) redis.ProcessHook {
 
 func (f *far) ProcessPipelineHook(next redis.ProcessPipelineHook) redis.ProcessPipelineHook {
 	return func(ctx context.Context, cmds []redis.Cmder) error {
-		f.fly(cmds...)
+		f.send(cmds...)
 		return next(ctx, cmds)
 	}
 }
@@ -131,7 +131,7 @@ func TestACallerAloneGoesAtOnce(t *testing.T) {
 			})
 			synctest.Wait()
 		}
-		assert.Equal(t, 3, e.Waiting(l.config()))
+		assert.Equal(t, 3, e.Waiting(l.Config))
 		wg.Wait()
 		assert.Equal(t, []int{1, 1, 1}, f.trips)
 		assert.Zero(t, e.Groups())

@@ -66,7 +66,7 @@ func (g *group) giveBack(grants ...grant) (back <-chan struct{}) {
 func (g *group) undo(one grant) func(context.Context) error {
 	return func(ctx context.Context) error {
 		_, err := g.engine.call(ctx, g.keys, true, func() (any, error) {
-			defer g.engine.freed(g.config(), false)
+			defer g.engine.freed(g.config, false)
 			return nil, g.returnGrant(ctx, one)
 		})
 		return err

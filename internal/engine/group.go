@@ -19,6 +19,7 @@ const maxCalls = 24
 // the line of those that were refused and wait, and what must be alone.
 type group struct {
 	engine *Engine
+	config string
 	keys   *script.Keys
 	lane   atomic.Pointer[lane.Lane] // to where the limiter was last known to be
 	users  int                       // guarded by engine.mu
@@ -41,8 +42,6 @@ type group struct {
 	leases   leases
 	crowd    crowd
 }
-
-func (g *group) config() string { return g.keys.Names()[0] }
 
 // request asks for permits.
 func (e *Engine) request(ctx context.Context, l *Limiter, w Wish) (answer, error) {
@@ -150,7 +149,7 @@ func (g *group) hasWork(now time.Time) bool {
 // nudge is told that permits may have become free: all who wait ask at once, and
 // no refusal is remembered.
 func (g *group) nudge() {
-	g.engine.refusals.Changed(g.config())
+	g.engine.refusals.Changed(g.config)
 	g.crowd.wake()
 	g.freed++
 	g.line.nudge()
@@ -220,10 +219,10 @@ func (g *group) board(now time.Time) *lane.Call {
 	return c
 }
 
-// landed tells the callers of a batch the answers.
-func (g *group) landed(b *batch, o outcome, err error) {
+// finished tells the callers of a batch the answers.
+func (g *group) finished(b *batch, o outcome, err error) {
 	if err != nil || o.Taken > 0 {
-		g.engine.Granted(g.config())
+		g.engine.Granted(g.config)
 	}
 	b.dropAhead()
 	if err == nil {
@@ -264,7 +263,7 @@ func (g *group) landed(b *batch, o outcome, err error) {
 	if lined {
 		g.endLeases()
 	}
-	back := g.lend(b, o, err, granted, len(unwanted) > 0)
+	back := g.keepLease(b, o, err, granted, len(unwanted) > 0)
 	g.calls--
 	for _, one := range b.grants(unwanted, back, o) {
 		g.giveBack(one)

@@ -12,20 +12,19 @@ import (
 // Limiter is what a handle knows of its limiter.
 type Limiter struct {
 	Name     string
+	Config   string         // the config key, by which the limiter is known
 	Keys     *script.Keys   // config, value, client's value, permits, client's permits
 	Fallback string         // configuration for a limiter that has none, or ""
 	Lease    *lease.Sizer   // nil without leases
 	Refusals *refusal.Cache // nil where they are not remembered
 	Channel  string         // for notices, or ""
 
-	lender   lender
-	audit    atomic.Int64                // when leaked permits are next looked for, Unix ns
-	interval atomic.Int64                // as the last audit found it, ns
-	ownless  atomic.Int64                // the client's last grant when a Release found none of its members
-	shared   atomic.Pointer[script.Keys] // all that a shared limiter needs; nil while it is not known to be one
+	prefetched handleLease
+	audit      atomic.Int64                // when leaked permits are next looked for, Unix ns
+	interval   atomic.Int64                // as the last audit found it, ns
+	ownless    atomic.Int64                // the client's last grant when a Release found none of its members
+	shared     atomic.Pointer[script.Keys] // all that a shared limiter needs; nil while it is not known to be one
 }
-
-func (l *Limiter) config() string { return l.Keys.Names()[0] }
 
 // auditDue tells whether it is time to look for leaked permits, which costs the
 // server more than a plain refusal: once an interval is enough.

@@ -59,7 +59,7 @@ func (e *Engine) AcquireAll(ctx context.Context, limiters []*Limiter, permits in
 	m.keys = script.KeysOf(names...)
 	start := time.Now()
 	defer m.leave()
-	to := e.lanes.Of(ctx, limiters[0].config()) // they are on one server
+	to := e.lanes.Of(ctx, limiters[0].Config) // they are on one server
 	for _, l := range limiters {
 		g, err := e.enterBy(to, l, nil)
 		if err != nil {
@@ -192,9 +192,9 @@ func (m *multi) Append(words []any, at script.Attempt) []any {
 	return words
 }
 
-// Landed tells the caller what came of the attempt. Where it has gone, what was
+// Finished tells the caller what came of the attempt. Where it has gone, what was
 // granted goes back.
-func (m *multi) Landed(c *lane.Call) (again bool) {
+func (m *multi) Finished(c *lane.Call) (again bool) {
 	reply, err := c.Outcome()
 	if isTaken(reply, err) {
 		m.engine.ids.Skip()
@@ -209,7 +209,7 @@ func (m *multi) Landed(c *lane.Call) (again bool) {
 	}
 	if err != nil || v.granted {
 		for _, g := range m.groups {
-			m.engine.Granted(g.config())
+			m.engine.Granted(g.config)
 		}
 	}
 	m.mu.Lock()
@@ -307,7 +307,7 @@ func (m *multi) explainType(err error) error {
 // the same order, so that none waits for another that waits for it.
 func (m *multi) begin(ctx context.Context, start time.Time, timer <-chan time.Time) error {
 	order := slices.Clone(m.groups)
-	slices.SortFunc(order, func(a, b *group) int { return strings.Compare(a.config(), b.config()) })
+	slices.SortFunc(order, func(a, b *group) int { return strings.Compare(a.config, b.config) })
 	for i, g := range order {
 		g.mu.Lock()
 		if !g.turnsBefore() {
@@ -341,7 +341,7 @@ func (m *multi) begin(ctx context.Context, start time.Time, timer <-chan time.Ti
 	return nil
 }
 
-// end is told that an attempt has landed, or was not sent.
+// end is told that an attempt is finished, or was not sent.
 func (m *multi) end() {
 	endOf(m.groups)
 	m.leave()

@@ -33,7 +33,7 @@ func (e *Engine) Release(ctx context.Context, l *Limiter, permits int64) error {
 // caller came.
 func (e *Engine) release(ctx context.Context, l *Limiter, permits int64, since time.Time) error {
 	left, err := permits, error(nil)
-	granted := e.grantTime(l.config()).Load()
+	granted := e.grantTime(l.Config).Load()
 	if len(e.ids.Mark()) > 0 && granted != l.ownless.Load() {
 		left, err = e.releaseOwn(ctx, l, permits, granted, since)
 		since = time.Time{} // the server answers
@@ -101,7 +101,7 @@ func (e *Engine) takeOff(ctx context.Context, l *Limiter, permits int64, members
 	c.Args = script.ArgumentsFunc(func(all []any, a script.Attempt) []any {
 		return append(all, left, e.ids.Mark(), a.Token, members)
 	})
-	c.Again = func(rest []any) error {
+	c.Continued = func(rest []any) error {
 		numbers, err := lane.Integers(rest, 1)
 		if err == nil {
 			left = numbers[0]

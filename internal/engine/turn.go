@@ -12,7 +12,7 @@ import (
 )
 
 // turns are what must not meet requests of the limiter whose outcome is in doubt:
-// releases and migrations. Each waits until what is under way has landed, and
+// releases and migrations. Each waits until what is under way is finished, and
 // holds back what gathers meanwhile; then requests have a turn. A group's lock
 // guards its turns.
 type turns struct {

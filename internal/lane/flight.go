@@ -20,18 +20,18 @@ const maxJoint = 64
 type flight struct {
 	sent   time.Time
 	calls  []*Call // those that are made by themselves
-	groups []group
+	groups []jointCall
 	cmds   []script.Command
 	over   atomic.Bool // its calls know how it ended
 
 	cmd [1]script.Command // room for one
 }
 
-// fly sends calls in one pipeline, and tells each how it ended. Where a hook of
+// sendFlight sends calls in one pipeline, and tells each how it ended. Where a hook of
 // the Redis client's panics, no call is left without an answer; what it panicked
 // with is returned. over says that the flight was given up meanwhile, and its place
 // has been taken.
-func (l *Lane) fly(ctx context.Context, calls []*Call) (panicked any, over bool) {
+func (l *Lane) sendFlight(ctx context.Context, calls []*Call) (panicked any, over bool) {
 	start := time.Now()
 	var end time.Time
 	for _, c := range calls {
@@ -49,19 +49,19 @@ func (l *Lane) fly(ctx context.Context, calls []*Call) (panicked any, over bool)
 	if !l.conn.Inline() {
 		defer time.AfterFunc(end.Sub(start), func() { l.giveUp(f) }).Stop()
 	}
-	panicked = l.send(ctx, f.cmds)
+	panicked = l.exchange(ctx, f.cmds)
 	if !f.over.CompareAndSwap(false, true) {
 		l.freed(f)
 		return panicked, true
 	}
 	now := time.Now()
-	l.landed(f, now)
+	l.noteFlight(f, now)
 	for _, g := range f.groups {
 		l.tell(g, panicked)
 	}
 	for _, c := range f.calls {
 		if panicked != nil {
-			l.fail(c, panicked)
+			l.failPanicked(c, panicked)
 			continue
 		}
 		l.finish(c, c.AttemptErr())
@@ -132,14 +132,14 @@ func silent(cmds []script.Command) bool {
 	return !slices.ContainsFunc(cmds, func(cmd script.Command) bool { return !script.Silent(cmd.Err()) })
 }
 
-func (l *Lane) send(ctx context.Context, cmds []script.Command) (panicked any) {
+func (l *Lane) exchange(ctx context.Context, cmds []script.Command) (panicked any) {
 	defer func() { panicked = recover() }()
 	l.conn.Send(ctx, cmds...)
 	return nil
 }
 
-// landed takes note of how the flight went.
-func (l *Lane) landed(f *flight, now time.Time) {
+// noteFlight takes note of how the flight went.
+func (l *Lane) noteFlight(f *flight, now time.Time) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	if silent(f.cmds) {
@@ -152,7 +152,7 @@ func (l *Lane) landed(f *flight, now time.Time) {
 
 // finish tells a call how its attempt ended.
 func (l *Lane) finish(c *Call, err error) {
-	done, backoff := c.Landed(context.Background(), l.conn, err)
+	done, backoff := c.Ended(context.Background(), l.conn, err)
 	if done {
 		l.done(c)
 		return
@@ -164,19 +164,19 @@ func (l *Lane) finish(c *Call, err error) {
 }
 
 // fail ends a call that a panic leaves in doubt.
-func (l *Lane) fail(c *Call, panicked any) {
+func (l *Lane) failPanicked(c *Call, panicked any) {
 	c.GiveUp(fmt.Errorf("%w: %w", script.ErrLost, script.Panicked(panicked)))
 	l.done(c)
 }
 
 // group is calls that are made as one.
-type group struct {
+type jointCall struct {
 	calls []*Call
 	cmd   script.Command
 }
 
 // join sorts out which calls are made as one.
-func join(all []*Call) (apart []*Call, groups []group) {
+func join(all []*Call) (apart []*Call, groups []jointCall) {
 	joint := 0
 	for _, c := range all {
 		if c.Joinable() != nil {
@@ -196,7 +196,7 @@ func join(all []*Call) (apart []*Call, groups []group) {
 	}
 	slices.SortStableFunc(together, func(a, b *Call) int { return cmp.Compare(place(a), place(b)) })
 	for chunk := range slices.Chunk(together, maxJoint) {
-		groups = append(groups, group{calls: chunk})
+		groups = append(groups, jointCall{calls: chunk})
 	}
 	return apart, groups
 }
@@ -209,7 +209,7 @@ func place(c *Call) int {
 }
 
 // command makes the one call.
-func (g group) command(ctx context.Context) script.Command {
+func (g jointCall) command(ctx context.Context) script.Command {
 	early, count := 0, 0
 	for _, c := range g.calls {
 		early += 1 - place(c)
@@ -229,7 +229,7 @@ func (g group) command(ctx context.Context) script.Command {
 
 // tell gives each call its part of the answer. What befell the one call must not
 // pass for an answer to any: it is in doubt then whether each has run.
-func (l *Lane) tell(g group, panicked any) {
+func (l *Lane) tell(g jointCall, panicked any) {
 	err := g.cmd.Err()
 	if panicked == nil && err != nil && redis.HasErrorPrefix(err, "NOSCRIPT") {
 		panicked = l.eval(&g)
@@ -255,7 +255,7 @@ func (l *Lane) tell(g group, panicked any) {
 	for i, c := range g.calls {
 		switch {
 		case panicked != nil:
-			l.fail(c, panicked)
+			l.failPanicked(c, panicked)
 		case undecided || err == nil && answers[i] == int64(0):
 			c.Undecided()
 			l.resend(c)
@@ -269,11 +269,11 @@ func (l *Lane) tell(g group, panicked any) {
 }
 
 // eval makes the one call of a server that does not know the script.
-func (l *Lane) eval(g *group) (panicked any) {
+func (l *Lane) eval(g *jointCall) (panicked any) {
 	ctx, cancel := context.WithTimeout(context.Background(), l.conn.AttemptTimeout())
 	defer cancel()
 	words := slices.Clone(g.cmd.Args())
 	words[0], words[1] = "eval", g.calls[0].Joint.Script.Source
 	g.cmd = script.NewCommand(ctx, words, 3)
-	return l.send(ctx, []script.Command{g.cmd})
+	return l.exchange(ctx, []script.Command{g.cmd})
 }

@@ -38,9 +38,9 @@ type Call struct {
 
 // Owner is whoever waits for a call.
 type Owner interface {
-	// Landed is told that the call is done, and whether it is to be made anew:
+	// Finished is told that the call is done, and whether it is to be made anew:
 	// then it was restarted.
-	Landed(c *Call) (again bool)
+	Finished(c *Call) (again bool)
 }
 
 // Follower is an Owner that is told when a call of several steps was answered, and
@@ -235,7 +235,7 @@ func (l *Lane) Alone(ctx context.Context, c *Call) {
 
 func (l *Lane) alone(ctx context.Context, c *Call) (panicked any) {
 	c.self[0] = c
-	panicked, over := l.fly(ctx, c.self[:])
+	panicked, over := l.sendFlight(ctx, c.self[:])
 	if over {
 		return panicked
 	}
@@ -271,7 +271,7 @@ func (l *Lane) work() {
 		if len(calls) == 1 && calls[0].ctx != nil {
 			ctx = context.WithoutCancel(calls[0].ctx) // for the client's hooks
 		}
-		if _, over := l.fly(ctx, calls); over {
+		if _, over := l.sendFlight(ctx, calls); over {
 			return
 		}
 		clear(calls)
@@ -340,77 +340,7 @@ func (l *Lane) overdue(c *Call, now time.Time) bool {
 
 // done tells the owner of a call.
 func (l *Lane) done(c *Call) {
-	if c.Owner.Landed(c) {
+	if c.Owner.Finished(c) {
 		l.resend(c)
-	}
-}
-
-// resend has a flight take the call again.
-func (l *Lane) resend(c *Call) {
-	l.mu.Lock()
-	l.again = append(l.again, c)
-	start := l.start()
-	l.mu.Unlock()
-	if start {
-		l.dispatch(task{})
-	}
-}
-
-// delayed is a call that is to be sent again, and when.
-type delayed struct {
-	call *Call
-	at   time.Time
-}
-
-// retry is resend after a while. Calls of one flight come back together: one timer
-// wakes them all.
-func (l *Lane) retry(c *Call, backoff time.Duration) {
-	if backoff == 0 {
-		l.resend(c)
-		return
-	}
-	at := time.Now().Add(backoff)
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	l.delayed = append(l.delayed, delayed{c, at})
-	if l.wake.IsZero() || at.Before(l.wake) {
-		l.wakeAt(at)
-	}
-}
-
-// wakeAt has those resent at that time whose time it is. l.mu is held.
-func (l *Lane) wakeAt(at time.Time) {
-	l.wake = at
-	if l.timer == nil {
-		l.timer = time.AfterFunc(time.Until(at), l.resendDue)
-	} else {
-		l.timer.Reset(time.Until(at))
-	}
-}
-
-func (l *Lane) resendDue() {
-	now := time.Now()
-	var due []*Call
-	next := time.Time{}
-	l.mu.Lock()
-	l.delayed = slices.DeleteFunc(l.delayed, func(d delayed) bool {
-		if !d.at.After(now) {
-			due = append(due, d.call)
-			return true
-		}
-		if next.IsZero() || d.at.Before(next) {
-			next = d.at
-		}
-		return false
-	})
-	l.wake = time.Time{}
-	if !next.IsZero() {
-		l.wakeAt(next)
-	}
-	l.mu.Unlock()
-	for _, c := range due {
-		if !l.overdue(c, now) {
-			l.resend(c)
-		}
 	}
 }

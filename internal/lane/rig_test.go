@@ -42,7 +42,7 @@ type flights struct {
 
 func (f *flights) DialHook(next redis.DialHook) redis.DialHook { return next }
 
-func (f *flights) fly(cmds []redis.Cmder, next func() error) error {
+func (f *flights) send(cmds []redis.Cmder, next func() error) error {
 	n := 0
 	for _, cmd := range cmds {
 		if strings.HasPrefix(cmd.Name(), "eval") {
@@ -86,13 +86,13 @@ func (f *flights) fly(cmds []redis.Cmder, next func() error) error {
 
 func (f *flights) ProcessHook(next redis.ProcessHook) redis.ProcessHook {
 	return func(ctx context.Context, cmd redis.Cmder) error {
-		return f.fly([]redis.Cmder{cmd}, func() error { return next(ctx, cmd) })
+		return f.send([]redis.Cmder{cmd}, func() error { return next(ctx, cmd) })
 	}
 }
 
 func (f *flights) ProcessPipelineHook(next redis.ProcessPipelineHook) redis.ProcessPipelineHook {
 	return func(ctx context.Context, cmds []redis.Cmder) error {
-		return f.fly(cmds, func() error {
+		return f.send(cmds, func() error {
 			if f.fails != nil {
 				return f.fails
 			}
@@ -169,7 +169,7 @@ func newAsk(key string, call script.Call) *ask {
 	return a
 }
 
-func (a *ask) Landed(c *lane.Call) bool {
+func (a *ask) Finished(c *lane.Call) bool {
 	a.reply, a.err = c.Outcome()
 	close(a.done)
 	return false

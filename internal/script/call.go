@@ -51,7 +51,7 @@ type ArgumentsFunc func(all []any, a Attempt) []any
 func (f ArgumentsFunc) Append(all []any, a Attempt) []any { return f(all, a) }
 
 // Call is a script call with its attempts. [Call.Run] sees it through; a lane
-// sends it together with others: Next, then Landed, until it is done.
+// sends it together with others: Next, then Ended, until it is done.
 type Call struct {
 	Script *lua.Script
 	Keys   *Keys
@@ -65,12 +65,12 @@ type Call struct {
 	// too.
 	Reads bool
 
-	// Again, where it is not nil, takes an answer {"again", token, ...}: what
+	// Continued, where it is not nil, takes an answer {"again", token, ...}: what
 	// follows the token. An error of its ends the call.
-	Again func(rest []any) error
+	Continued func(rest []any) error
 
 	// Stop, where it is not nil, tells of the token of an answer {"again", token, ...},
-	// behind Again, whether the call is done with it.
+	// behind Continued, whether the call is done with it.
 	Stop func(token string) bool
 
 	// Joint says how the first attempt may be made together with other calls.
@@ -140,7 +140,7 @@ func (c *Call) Run(ctx context.Context, to *Conn) (any, error) {
 			c.cmd = Command{redis.NewCmd(ctx)} // the other one may still be written to
 			c.cmd.SetErr(err)
 		}
-		done, backoff := c.Landed(ctx, to, err)
+		done, backoff := c.Ended(ctx, to, err)
 		if done {
 			return c.reply, c.err
 		}
@@ -225,9 +225,9 @@ func (c *Call) AttemptErr() error { return c.cmd.Err() }
 // AheadAnswer returns the answer of Ahead, which has an error of its own.
 func (c *Call) AheadAnswer() *redis.Cmd { return c.ahead.Cmd }
 
-// Landed is told how the attempt ended. Where the call is not done it is to be
+// Ended is told how the attempt ended. Where the call is not done it is to be
 // made again after backoff.
-func (c *Call) Landed(ctx context.Context, to *Conn, err error) (done bool, backoff time.Duration) {
+func (c *Call) Ended(ctx context.Context, to *Conn, err error) (done bool, backoff time.Duration) {
 	if err == nil {
 		return c.Answered(c.cmd.Val())
 	}
@@ -253,13 +253,13 @@ func (c *Call) Answered(reply any) (done bool, backoff time.Duration) {
 		return true, 0
 	}
 	c.eval = false
-	token, rest, more := again(reply)
+	token, rest, more := continuation(reply)
 	if !more {
 		c.reply = reply
 		return true, 0
 	}
-	if c.Again != nil {
-		if c.err = c.Again(rest); c.err != nil {
+	if c.Continued != nil {
+		if c.err = c.Continued(rest); c.err != nil {
 			return true, 0
 		}
 	}
@@ -344,9 +344,9 @@ func sleep(ctx context.Context, backoff time.Duration) error {
 	}
 }
 
-// again takes apart the answer {"again"} or {"again", token, ...} of a script that is to be
+// continuation takes apart the answer {"again"} or {"again", token, ...} of a script that is to be
 // called once more.
-func again(reply any) (token string, rest []any, ok bool) {
+func continuation(reply any) (token string, rest []any, ok bool) {
 	values, isArray := reply.([]any)
 	if !isArray || len(values) == 0 || values[0] != "again" {
 		return "", nil, false

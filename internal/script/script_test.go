@@ -630,7 +630,7 @@ return {'again', 'token' .. n, n}`)
 		var rest []any
 		call := script.Call{
 			Script: pages, Keys: script.KeysOf("key"), Args: script.Paged{"first"},
-			Again: func(all []any) error { rest = append(rest, all...); return nil },
+			Continued: func(all []any) error { rest = append(rest, all...); return nil },
 		}
 		reply, err := call.Run(t.Context(), newConn(rdb))
 		require.NoError(t, err)
@@ -641,7 +641,7 @@ return {'again', 'token' .. n, n}`)
 		enough := errors.New("enough")
 		call := script.Call{
 			Script: pages, Keys: script.KeysOf("key"), Args: script.Paged{"first"},
-			Again: func([]any) error { return enough },
+			Continued: func([]any) error { return enough },
 		}
 		_, err := call.Run(t.Context(), newConn(rdb))
 		require.ErrorIs(t, err, enough)

@@ -37,7 +37,7 @@ const perKey = 10
 
 // desk is a limiter whose calls take a second.
 type desk struct {
-	*lane.Table
+	*lane.Groups
 
 	flights *flights
 
@@ -53,7 +53,7 @@ func newDesk(t *testing.T, most int) *desk {
 	d := &desk{flights: &flights{trip: 900 * time.Millisecond}}
 	lanes, direct := lanesOn(t, d.flights, 2*most)
 	require.NoError(t, direct.ScriptLoad(t.Context(), decide.Source).Err())
-	d.Table = lane.NewTable(lanes, lane.Rule{Most: 100, Ask: func(key string, b *lane.Batch) (*lane.Question, error) {
+	d.Groups = lane.NewGroups(lanes, lane.Rule{Most: 100, Ask: func(key string, b *lane.Batch) (*lane.Question, error) {
 		d.mu.Lock()
 		defer d.mu.Unlock()
 		d.batches = append(d.batches, fmt.Sprint(key, " ", b.Count, " for ", b.Sum))

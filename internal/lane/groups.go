@@ -56,21 +56,21 @@ type Verdict struct {
 	GiveBack func(ctx context.Context, permits int64) error
 }
 
-// Table is where the callers of one limiter of keys gather, those of each key by
+// Groups are where the callers of one limiter of keys gather, those of each key by
 // themselves.
-type Table struct {
+type Groups struct {
 	rule  Rule
 	lanes *Lanes
 
 	mu    sync.Mutex
-	keys  map[string]*keyed // of those for which requests have gathered
+	keys  map[string]*group // of those for which requests have gathered
 	watch Watch
 }
 
-// keyed is where the requests for one key gather, from the first until a flight
+// group is where the requests for one key gather, from the first until a flight
 // takes them.
-type keyed struct {
-	table   *Table
+type group struct {
+	table   *Groups
 	lane    *Lane
 	key     string
 	waiting []*request
@@ -79,16 +79,16 @@ type keyed struct {
 type request struct {
 	Pending
 
-	table   *Table
+	table   *Groups
 	permits int64
 	verdict *Verdict
 	answer  Answer
 	err     error
 }
 
-// NewTable returns the Table of a rule.
-func NewTable(lanes *Lanes, rule Rule) *Table {
-	t := &Table{rule: rule, lanes: lanes, keys: make(map[string]*keyed)}
+// NewGroups returns the Groups of a rule.
+func NewGroups(lanes *Lanes, rule Rule) *Groups {
+	t := &Groups{rule: rule, lanes: lanes, keys: make(map[string]*group)}
 	t.watch = NewWatch(&t.mu, lanes.conn.Timeout())
 	return t
 }
@@ -97,12 +97,12 @@ func NewTable(lanes *Lanes, rule Rule) *Table {
 // undoes a grant. op names the limiter's method in errors. When ctx ends while the
 // request waits for others it returns ctx.Err() at once; what is granted
 // nevertheless is given back.
-func (t *Table) Take(ctx context.Context, op, key string, permits int64) (limit.Decision, func(context.Context) error, error) {
+func (t *Groups) Take(ctx context.Context, op, key string, permits int64) (limit.Decision, func(context.Context) error, error) {
 	d, giveBack, err := t.take(ctx, key, permits)
 	return d, giveBack, Fail(t.rule.Package, op, key, err)
 }
 
-func (t *Table) take(ctx context.Context, key string, permits int64) (limit.Decision, func(context.Context) error, error) {
+func (t *Groups) take(ctx context.Context, key string, permits int64) (limit.Decision, func(context.Context) error, error) {
 	switch most := t.rule.Limit; {
 	case t.rule.Err != nil:
 		return limit.Decision{}, nil, t.rule.Err
@@ -133,7 +133,7 @@ func (t *Table) take(ctx context.Context, key string, permits int64) (limit.Deci
 	} else {
 		ready := k == nil
 		if ready {
-			k = &keyed{table: t, lane: l, key: key}
+			k = &group{table: t, lane: l, key: key}
 			t.keys[key] = k
 		}
 		k.waiting = append(k.waiting, r)
@@ -147,7 +147,7 @@ func (t *Table) take(ctx context.Context, key string, permits int64) (limit.Deci
 }
 
 // alone sends a request by itself.
-func (t *Table) alone(ctx context.Context, l *Lane, key string, r *request) {
+func (t *Groups) alone(ctx context.Context, l *Lane, key string, r *request) {
 	b := &Batch{}
 	b.Add(r.permits, false, 0)
 	c := t.call(l, key, b, []*request{r})
@@ -158,7 +158,7 @@ func (t *Table) alone(ctx context.Context, l *Lane, key string, r *request) {
 	l.Alone(ctx, c)
 }
 
-func (t *Table) await(ctx context.Context, r *request) (limit.Decision, func(context.Context) error, error) {
+func (t *Groups) await(ctx context.Context, r *request) (limit.Decision, func(context.Context) error, error) {
 	t.mu.Lock()
 	if r.State != Answered && r.done == nil {
 		r.Wait()
@@ -188,7 +188,7 @@ func (t *Table) await(ctx context.Context, r *request) (limit.Decision, func(con
 
 // leave takes a request back whose caller goes away. It tells false where the
 // answer is there.
-func (t *Table) leave(r *request) bool {
+func (t *Groups) leave(r *request) bool {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	if r.State == Answered {
@@ -211,7 +211,7 @@ func (r *request) Expire(time.Time) {
 }
 
 // Board makes a call of those that wait.
-func (k *keyed) Board(time.Time) (c *Call, more bool) {
+func (k *group) Board(time.Time) (c *Call, more bool) {
 	t := k.table
 	t.mu.Lock()
 	b, requests, taken := &Batch{}, []*request(nil), 0
@@ -239,9 +239,9 @@ func (k *keyed) Board(time.Time) (c *Call, more bool) {
 	return t.call(k.lane, k.key, b, requests), more
 }
 
-// asked is a batch on its way, with its callers.
-type asked struct {
-	table    *Table
+// sentBatch is a batch on its way, with its callers.
+type sentBatch struct {
+	table    *Groups
 	lane     *Lane
 	question *Question
 	batch    *Batch
@@ -250,9 +250,9 @@ type asked struct {
 
 // call returns the call that decides a batch; nil where it can't be made, and the
 // callers know.
-func (t *Table) call(l *Lane, key string, b *Batch, requests []*request) *Call {
+func (t *Groups) call(l *Lane, key string, b *Batch, requests []*request) *Call {
 	q, err := t.rule.Ask(key, b)
-	a := &asked{table: t, lane: l, question: q, batch: b, requests: requests}
+	a := &sentBatch{table: t, lane: l, question: q, batch: b, requests: requests}
 	if err != nil {
 		a.tell(Verdict{}, err)
 		return nil
@@ -261,8 +261,8 @@ func (t *Table) call(l *Lane, key string, b *Batch, requests []*request) *Call {
 	return &q.Call
 }
 
-// Landed tells the callers what came of the call.
-func (a *asked) Landed(c *Call) bool {
+// Finished tells the callers what came of the call.
+func (a *sentBatch) Finished(c *Call) bool {
 	v, err := a.question.Read(c.Outcome())
 	if a.question.Redo == nil {
 		a.tell(v, err)
@@ -282,7 +282,7 @@ func (a *asked) Landed(c *Call) bool {
 
 // tell gives each request its answer. Permits that were granted to callers who
 // have gone are given back.
-func (a *asked) tell(v Verdict, err error) {
+func (a *sentBatch) tell(v Verdict, err error) {
 	t := a.table
 	answers := make([]Answer, len(a.requests))
 	if err == nil {

@@ -11,18 +11,18 @@ import (
 	"github.com/rratelimiter/rratelimiter/internal/redisson"
 )
 
-// lender is the lease of one handle. The lock of the limiter's group guards all but
+// handleLease is the lease of one handle. The lock of the limiter's group guards all but
 // the current lease.
-type lender struct {
+type handleLease struct {
 	current atomic.Pointer[lease.Lease]
 	asking  bool        // a batch is under way that takes permits ahead
-	timer   *time.Timer // runs as long as the lender is one of its group's
+	timer   *time.Timer // runs as long as it is one of its group's
 }
 
 // leases are what a group knows of its handles' leases.
 type leases struct {
 	used     bool // a handle with leases has been here
-	lenders  []*Limiter
+	holders  []*Limiter
 	unused   []grant         // what is left of leases, to be given back
 	returned <-chan struct{} // closed when some have been; requests wait for that
 	ends     int             // how often leases have been ended
@@ -71,7 +71,7 @@ func (e *Engine) takeAhead(ctx context.Context, l *Limiter, permits int64) bool 
 	if l.Lease == nil {
 		return false
 	}
-	a := l.lender.current.Load()
+	a := l.prefetched.current.Load()
 	if a == nil {
 		return false
 	}
@@ -97,7 +97,7 @@ func (g *group) borrow(r *request) bool {
 		return false
 	}
 	g.leases.used = true
-	a := l.lender.current.Load()
+	a := l.prefetched.current.Load()
 	if a == nil || a.Left() == 0 {
 		return false
 	}
@@ -124,7 +124,7 @@ func (g *group) prefetch(b *batch, now time.Time) prefetch {
 		if r.refused {
 			return prefetch{}
 		}
-		if l == nil && r.limiter.Lease != nil && !r.Figures && !r.limiter.lender.asking && !lends(r.limiter) {
+		if l == nil && r.limiter.Lease != nil && !r.Figures && !r.limiter.prefetched.asking && !hasLease(r.limiter) {
 			l = r.limiter
 		}
 	}
@@ -136,26 +136,26 @@ func (g *group) prefetch(b *batch, now time.Time) prefetch {
 	if permits > 0 && !b.addAhead(permits) {
 		permits = 0
 	}
-	l.lender.asking = true
+	l.prefetched.asking = true
 	return prefetch{limiter: l, permits: permits, ends: g.leases.ends}
 }
 
-// lends tells whether there is a lease with permits left.
-func lends(l *Limiter) bool {
-	a := l.lender.current.Load()
+// hasLease tells whether there is a lease with permits left.
+func hasLease(l *Limiter) bool {
+	a := l.prefetched.current.Load()
 	return a != nil && a.Left() > 0
 }
 
-// lend is told how a batch ended. What was taken ahead becomes a lease, or goes
-// back; where callers have gone, together with theirs, which lend returns: two
+// keepLease is told how a batch ended. What was taken ahead becomes a lease, or goes
+// back; where callers have gone, together with theirs, which keepLease returns: two
 // calls that shrink one member at a time could not tell their repeats apart. granted
 // is what the callers got, whose requests may be others' by now.
-func (g *group) lend(b *batch, o outcome, err error, granted int64, gone bool) (back int64) {
+func (g *group) keepLease(b *batch, o outcome, err error, granted int64, gone bool) (back int64) {
 	l, now := b.ahead.limiter, time.Now()
 	if l == nil {
 		return 0
 	}
-	l.lender.asking = false
+	l.prefetched.asking = false
 	s := l.Lease
 	if o.Reset > 0 { // the figures were told
 		s.Figures(o.Free-o.Taken, o.interval)
@@ -180,19 +180,19 @@ func (g *group) lend(b *batch, o outcome, err error, granted int64, gone bool) (
 		return 0
 	}
 	g.retire(l)
-	l.lender.current.Store(lease.New(taken, member, b.sent, s.Life()))
-	if l.lender.timer == nil {
+	l.prefetched.current.Store(lease.New(taken, member, b.sent, s.Life()))
+	if l.prefetched.timer == nil {
 		g.engine.stay(g)
-		g.leases.lenders = append(g.leases.lenders, l)
-		l.lender.timer = time.AfterFunc(left, func() { g.expire(l) })
+		g.leases.holders = append(g.leases.holders, l)
+		l.prefetched.timer = time.AfterFunc(left, func() { g.expire(l) })
 	}
-	g.serve(l)
+	g.serveFromLease(l)
 	return 0
 }
 
-// serve gives permits of a new lease to those of its handle that have come
+// serveFromLease gives permits of a new lease to those of its handle that have come
 // meanwhile, as long as it has as many as the next one wants.
-func (g *group) serve(l *Limiter) {
+func (g *group) serveFromLease(l *Limiter) {
 	lent := func(r *request) bool {
 		return r.State == lane.Gathered && r.limiter == l && g.borrow(r)
 	}
@@ -214,7 +214,7 @@ func (g *group) serve(l *Limiter) {
 
 // retire ends the handle's lease; what is left is to be given back.
 func (g *group) retire(l *Limiter) {
-	a := l.lender.current.Swap(nil)
+	a := l.prefetched.current.Swap(nil)
 	if a == nil {
 		return
 	}
@@ -227,32 +227,32 @@ func (g *group) retire(l *Limiter) {
 // endLease is retire where no other lease follows.
 func (g *group) endLease(l *Limiter) {
 	g.retire(l)
-	if l.lender.timer != nil {
-		l.lender.timer.Reset(0)
+	if l.prefetched.timer != nil {
+		l.prefetched.timer.Reset(0)
 	}
 }
 
-// expire is the timer of a lender. It is one of the group's until it has no lease
+// expire is the timer of a handleLease. It is one of the group's until it has no lease
 // any more.
 func (g *group) expire(l *Limiter) {
 	g.mu.Lock()
-	i := slices.Index(g.leases.lenders, l)
+	i := slices.Index(g.leases.holders, l)
 	if i < 0 {
 		g.mu.Unlock()
 		return
 	}
-	if lends(l) {
-		a := l.lender.current.Load()
+	if hasLease(l) {
+		a := l.prefetched.current.Load()
 		if left := a.Life - time.Since(a.Sent); left > 0 {
-			l.lender.timer.Reset(left)
+			l.prefetched.timer.Reset(left)
 			g.mu.Unlock()
 			return
 		}
 	}
 	g.retire(l)
-	g.leases.lenders = slices.Delete(g.leases.lenders, i, i+1)
-	l.lender.timer.Stop()
-	l.lender.timer = nil
+	g.leases.holders = slices.Delete(g.leases.holders, i, i+1)
+	l.prefetched.timer.Stop()
+	l.prefetched.timer = nil
 	g.next(time.Now())
 	g.mu.Unlock()
 	g.engine.leave(g)
@@ -262,7 +262,7 @@ func (g *group) expire(l *Limiter) {
 // making one.
 func (g *group) endLeases() {
 	g.leases.ends++
-	for _, l := range g.leases.lenders {
+	for _, l := range g.leases.holders {
 		g.endLease(l)
 	}
 }
@@ -285,7 +285,7 @@ func (g *group) returnUnused() bool {
 // recall ends the leases of the limiter, and returns when what is left of them has
 // been given back or ctx ends.
 func (e *Engine) recall(ctx context.Context, l *Limiter) {
-	e.visit(l.config(), func(g *group) {
+	e.visit(l.Config, func(g *group) {
 		g.endLeases()
 		for g.returnUnused() && ctx.Err() == nil {
 			returned := g.leases.returned
