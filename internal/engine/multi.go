@@ -3,14 +3,10 @@ package engine
 import (
 	"context"
 	"errors"
-	"fmt"
 	"slices"
-	"strconv"
 	"strings"
 	"sync"
 	"time"
-
-	"github.com/redis/go-redis/v9"
 
 	"github.com/rratelimiter/rratelimiter/internal/lane"
 	"github.com/rratelimiter/rratelimiter/internal/redisson"
@@ -33,7 +29,8 @@ type multi struct {
 
 	// The attempt under way, after which there is no other where its caller goes.
 	lane.Pending
-	mu      sync.Mutex // guards State
+	mu      sync.Mutex // guards State and until
+	until   time.Time  // when the question must have its answer
 	call    lane.Call
 	member  []byte
 	sent    time.Time
@@ -117,7 +114,7 @@ func (m *multi) ask(ctx context.Context, start time.Time) (verdict, error) {
 	for _, g := range m.groups {
 		m.engine.stay(g)
 	}
-	m.Pending = lane.Pending{}
+	m.Pending, m.until = lane.Pending{}, until
 	m.prepare(until)
 	to := m.groups[0].lane.Load()
 	if to.Enter() {
@@ -133,29 +130,69 @@ func (m *multi) ask(ctx context.Context, start time.Time) (verdict, error) {
 		m.Wait()
 	}
 	m.mu.Unlock()
-	if !answered {
-		sent := false
-		answered, err := m.Await(ctx, timer.C, func() bool { return m.abandon(&sent) })
-		if err == nil && !answered {
-			err = lane.NoAnswer(time.Since(start), sent)
-		}
-		if err != nil {
-			return verdict{}, err
+	if answered {
+		return m.verdict, m.err
+	}
+	return m.await(ctx, start, timer)
+}
+
+// await waits for the answer to the attempt, for ctx or the time for it to end.
+func (m *multi) await(ctx context.Context, start time.Time, timer *time.Timer) (verdict, error) {
+	for {
+		select {
+		case <-m.Done():
+			return m.verdict, m.err
+		case <-ctx.Done():
+			if m.abandon() {
+				return verdict{}, ctx.Err()
+			}
+		case <-timer.C:
+			look, err := m.timeUp(start)
+			if err != nil {
+				return verdict{}, err
+			}
+			if !look.IsZero() {
+				timer.Reset(time.Until(look))
+			}
 		}
 	}
-	return m.verdict, m.err
 }
 
 // abandon takes the attempt back. It tells false where the answer is there.
-func (m *multi) abandon(sent *bool) bool {
+func (m *multi) abandon() bool {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	if m.State == lane.Answered {
 		return false
 	}
-	*sent = m.State == lane.Sent
 	m.State = lane.Gone
 	return true
+}
+
+// timeUp looks whether the time for the answer is over. Where it is, the attempt has
+// been taken back; else look is when to look again, zero where the answer is there.
+func (m *multi) timeUp(start time.Time) (look time.Time, err error) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if m.State == lane.Answered {
+		return time.Time{}, nil
+	}
+	now := time.Now()
+	if end := answerBy(m.until, m.deadline); now.Before(end) {
+		return end, nil
+	}
+	err = lane.NoAnswer(now.Sub(start), m.State == lane.Sent)
+	m.State = lane.Gone
+	return time.Time{}, err
+}
+
+// Progressed has the caller of an attempt that takes several calls wait on: the
+// server answers.
+func (m *multi) Progressed() {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	m.until = time.Now().Add(m.engine.conn.Timeout())
+	m.call.Until = m.until
 }
 
 // Board has the attempt sent, unless its caller has gone.
@@ -222,84 +259,6 @@ func (m *multi) Finished(c *lane.Call) (again bool) {
 	}
 	m.end()
 	return false
-}
-
-// parse reads the script's answer.
-func (m *multi) parse(reply any) (v verdict, err error) {
-	if _, v.granted = reply.(int64); v.granted {
-		return v, nil
-	}
-	values, _ := reply.([]any)
-	if len(values) == 3 && values[0] == "exceeds" {
-		numbers, err := lane.Integers(values[1:], 2)
-		if err != nil {
-			return verdict{}, err
-		}
-		return verdict{}, m.blame(numbers[0], errExceeds(m.permits, numbers[1]))
-	}
-	all := len(m.limiters)
-	numbers, err := lane.Integers(reply, all+3)
-	if err != nil {
-		return verdict{}, err
-	}
-	if (len(numbers)-all)%3 != 0 {
-		return verdict{}, fmt.Errorf("unexpected answer of a script: %v", reply)
-	}
-	for _, keep := range numbers[:all] {
-		v.keeps = append(v.keeps, lane.Millis(keep))
-	}
-	for refusal := range slices.Chunk(numbers[all:], 3) {
-		v.wait = max(v.wait, lane.Millis(max(refusal[1], -refusal[1])))
-		if l := m.limiter(refusal[0]); l != nil && l.auditDue(m.sent) {
-			l.auditDone(time.Now(), lane.Millis(refusal[2]))
-		}
-	}
-	return v, nil
-}
-
-// limiter returns the one of that number, from 1; nil where there is none.
-func (m *multi) limiter(number int64) *Limiter {
-	if number < 1 || number > int64(len(m.limiters)) {
-		return nil
-	}
-	return m.limiters[number-1]
-}
-
-// blame says which limiter an error speaks of, by its number.
-func (m *multi) blame(number int64, err error) error {
-	if l := m.limiter(number); l != nil {
-		return &Error{Name: l.Name, Err: err}
-	}
-	return err
-}
-
-// explain is Engine.explain, and says which limiter the error speaks of.
-func (m *multi) explain(err error) error {
-	var number int64
-	if answer, ok := errors.AsType[redis.Error](err); ok {
-		code := script.Code(answer)
-		word, _, _ := strings.Cut(strings.TrimPrefix(answer.Error(), code+" "), " ")
-		switch n, _ := strconv.ParseInt(word, 10, 64); code {
-		case "NOTINIT":
-			number = n
-		case "CORRUPT":
-			number = (n + 4) / 5 // of the key
-		case "WRONGTYPE":
-			return m.explainType(err)
-		}
-	}
-	return m.blame(number, m.engine.explain(m.keys.Names(), err))
-}
-
-// explainType finds the key of the wrong type.
-func (m *multi) explainType(err error) error {
-	for _, l := range m.limiters {
-		explained := m.engine.explainType(l.Keys.Names(), err)
-		if !errors.Is(explained, err) { // which it wraps where it found none
-			return &Error{Name: l.Name, Err: explained}
-		}
-	}
-	return fmt.Errorf("%w: %w", limit.ErrCorrupt, err)
 }
 
 // begin has an attempt hold up the turns of all its groups until end, as a batch

@@ -70,7 +70,7 @@ type Groups struct {
 // group is where the requests for one key gather, from the first until a flight
 // takes them.
 type group struct {
-	table   *Groups
+	groups  *Groups
 	lane    *Lane
 	key     string
 	waiting []*request
@@ -79,7 +79,7 @@ type group struct {
 type request struct {
 	Pending
 
-	table   *Groups
+	groups  *Groups
 	permits int64
 	verdict *Verdict
 	answer  Answer
@@ -122,7 +122,7 @@ func (t *Groups) take(ctx context.Context, key string, permits int64) (limit.Dec
 	}
 	start := time.Now()
 	l := t.lanes.Of(ctx, key)
-	r := &request{table: t, permits: permits}
+	r := &request{groups: t, permits: permits}
 	t.mu.Lock()
 	t.watch.Add(&r.Pending, r, start)
 	k := t.keys[key]
@@ -133,7 +133,7 @@ func (t *Groups) take(ctx context.Context, key string, permits int64) (limit.Dec
 	} else {
 		ready := k == nil
 		if ready {
-			k = &group{table: t, lane: l, key: key}
+			k = &group{groups: t, lane: l, key: key}
 			t.keys[key] = k
 		}
 		k.waiting = append(k.waiting, r)
@@ -201,7 +201,7 @@ func (t *Groups) leave(r *request) bool {
 
 // Expire ends a request that has waited for its answer for too long.
 func (r *request) Expire(time.Time) {
-	t := r.table
+	t := r.groups
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	if r.State <= Sent {
@@ -212,7 +212,7 @@ func (r *request) Expire(time.Time) {
 
 // Board makes a call of those that wait.
 func (k *group) Board(time.Time) (c *Call, more bool) {
-	t := k.table
+	t := k.groups
 	t.mu.Lock()
 	b, requests, taken := &Batch{}, []*request(nil), 0
 	for _, r := range k.waiting {
@@ -241,7 +241,7 @@ func (k *group) Board(time.Time) (c *Call, more bool) {
 
 // sentBatch is a batch on its way, with its callers.
 type sentBatch struct {
-	table    *Groups
+	groups   *Groups
 	lane     *Lane
 	question *Question
 	batch    *Batch
@@ -252,7 +252,7 @@ type sentBatch struct {
 // callers know.
 func (t *Groups) call(l *Lane, key string, b *Batch, requests []*request) *Call {
 	q, err := t.rule.Ask(key, b)
-	a := &sentBatch{table: t, lane: l, question: q, batch: b, requests: requests}
+	a := &sentBatch{groups: t, lane: l, question: q, batch: b, requests: requests}
 	if err != nil {
 		a.tell(Verdict{}, err)
 		return nil
@@ -280,10 +280,24 @@ func (a *sentBatch) Finished(c *Call) bool {
 	return false
 }
 
+// Progressed has the callers wait on for a decision that takes several calls: the
+// server answers.
+func (a *sentBatch) Progressed() {
+	t := a.groups
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	now := time.Now()
+	for _, r := range a.requests {
+		if t.watch.Remove(&r.Pending) {
+			t.watch.Add(&r.Pending, r, now)
+		}
+	}
+}
+
 // tell gives each request its answer. Permits that were granted to callers who
 // have gone are given back.
 func (a *sentBatch) tell(v Verdict, err error) {
-	t := a.table
+	t := a.groups
 	answers := make([]Answer, len(a.requests))
 	if err == nil {
 		answers = a.batch.Answers(answers[:0], v.Outcome)

@@ -1,7 +1,6 @@
 package lane
 
 import (
-	"context"
 	"fmt"
 	"time"
 
@@ -38,23 +37,6 @@ func (p *Pending) Tell() {
 	if p.done != nil {
 		close(p.done)
 	}
-}
-
-// Await returns when the answer is there, or nothing is to be waited for any more:
-// ctx has ended, then it returns ctx.Err(), or the timer has run out. leave takes
-// the request back, and tells whether it could: not where the answer is there.
-func (p *Pending) Await(ctx context.Context, timer <-chan time.Time, leave func() bool) (answered bool, err error) {
-	select {
-	case <-p.done:
-		return true, nil
-	case <-ctx.Done():
-		err = ctx.Err()
-	case <-timer:
-	}
-	if !leave() {
-		return true, nil
-	}
-	return false, err
 }
 
 // NoAnswer is the error of a request that was not answered within that time.

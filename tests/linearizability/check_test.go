@@ -57,6 +57,10 @@ func TestModelTellsRightFromWrong(t *testing.T) {
 			recorded(1, 2, 0, try(10), granted), recorded(3, 4, 0, give(4), granted), recorded(5, 6, 0, try(4), refused),
 		}},
 		"more than the rate refused, not an error": {false, false, []record{recorded(1, 2, 0, try(11), refused)}},
+		"a call that Redis did not decide": {true, false, []record{
+			recorded(1, 2, 0, look, linearAnswer{outcome: unsent}), recorded(3, 4, 0, give(1), linearAnswer{outcome: unsent}),
+			recorded(5, 6, 0, try(10), granted), recorded(7, 8, 0, set(3, true), linearAnswer{outcome: unsent}), recorded(9, 10, 0, look, free(0)),
+		}},
 		"more is released than was in use": {true, false, []record{
 			recorded(1, 2, 0, try(3), granted), recorded(3, 4, 0, give(5), granted), recorded(5, 6, 0, look, free(10)),
 		}},

@@ -241,12 +241,12 @@ func (h *linearHistory) effectOf(r *record) (e effect, loose, some bool) {
 		e.rate, e.interval = r.cfg.Rate, r.cfg.Interval.Milliseconds()
 	}
 	loose = r.open || r.outcome == unknown
+	if r.outcome == unsent { // or read in vain
+		return e, false, false
+	}
 	switch r.name {
 	case tryCall, acquireCall, takeCall, allCall:
 		e.kind = acquireEffect
-		if r.outcome == unsent {
-			return e, false, false
-		}
 		if r.unseen() {
 			e.kind = unseenEffect
 			e.keep = r.outcome == cancelled

@@ -1,0 +1,94 @@
+package engine
+
+import (
+	"errors"
+	"fmt"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+
+	"github.com/rratelimiter/rratelimiter/internal/lane"
+	"github.com/rratelimiter/rratelimiter/internal/script"
+	"github.com/rratelimiter/rratelimiter/limit"
+)
+
+// parse reads the script's answer.
+func (m *multi) parse(reply any) (v verdict, err error) {
+	if _, v.granted = reply.(int64); v.granted {
+		return v, nil
+	}
+	values, _ := reply.([]any)
+	if len(values) == 3 && values[0] == "exceeds" {
+		numbers, err := lane.Integers(values[1:], 2)
+		if err != nil {
+			return verdict{}, err
+		}
+		return verdict{}, m.blame(numbers[0], errExceeds(m.permits, numbers[1]))
+	}
+	all := len(m.limiters)
+	numbers, err := lane.Integers(reply, all+3)
+	if err != nil {
+		return verdict{}, err
+	}
+	if (len(numbers)-all)%3 != 0 {
+		return verdict{}, fmt.Errorf("unexpected answer of a script: %v", reply)
+	}
+	for _, keep := range numbers[:all] {
+		v.keeps = append(v.keeps, lane.Millis(keep))
+	}
+	for refusal := range slices.Chunk(numbers[all:], 3) {
+		v.wait = max(v.wait, lane.Millis(max(refusal[1], -refusal[1])))
+		if l := m.limiter(refusal[0]); l != nil && l.auditDue(m.sent) {
+			l.auditDone(time.Now(), lane.Millis(refusal[2]))
+		}
+	}
+	return v, nil
+}
+
+// limiter returns the one of that number, from 1; nil where there is none.
+func (m *multi) limiter(number int64) *Limiter {
+	if number < 1 || number > int64(len(m.limiters)) {
+		return nil
+	}
+	return m.limiters[number-1]
+}
+
+// blame says which limiter an error speaks of, by its number.
+func (m *multi) blame(number int64, err error) error {
+	if l := m.limiter(number); l != nil {
+		return &Error{Name: l.Name, Err: err}
+	}
+	return err
+}
+
+// explain is Engine.explain, and says which limiter the error speaks of.
+func (m *multi) explain(err error) error {
+	var number int64
+	if answer, ok := errors.AsType[redis.Error](err); ok {
+		code := script.Code(answer)
+		word, _, _ := strings.Cut(strings.TrimPrefix(answer.Error(), code+" "), " ")
+		switch n, _ := strconv.ParseInt(word, 10, 64); code {
+		case "NOTINIT":
+			number = n
+		case "CORRUPT":
+			number = (n + 4) / 5 // of the key
+		case "WRONGTYPE":
+			return m.explainType(err)
+		}
+	}
+	return m.blame(number, m.engine.explain(m.keys.Names(), err))
+}
+
+// explainType finds the key of the wrong type.
+func (m *multi) explainType(err error) error {
+	for _, l := range m.limiters {
+		explained := m.engine.explainType(l.Keys.Names(), err)
+		if !errors.Is(explained, err) { // which it wraps where it found none
+			return &Error{Name: l.Name, Err: explained}
+		}
+	}
+	return fmt.Errorf("%w: %w", limit.ErrCorrupt, err)
+}
