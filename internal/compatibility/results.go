@@ -58,23 +58,7 @@ type cell struct {
 func readResults(dir string) (*results, error) {
 	r := &results{}
 	read := func(table string, columns int, take func(words []string, number func(int) int)) error {
-		lines, err := readTable(filepath.Join(dir, table+".tsv"))
-		for n, words := range lines {
-			var failed error
-			number := func(i int) int {
-				value, err := strconv.Atoi(words[i])
-				failed = errors.Join(failed, err)
-				return value
-			}
-			if len(words) < columns {
-				return fmt.Errorf("%s.tsv:%d: %d columns, not %d", table, n+1, len(words), columns)
-			}
-			take(words, number)
-			if failed != nil {
-				return fmt.Errorf("%s.tsv:%d: %w", table, n+1, failed)
-			}
-		}
-		return err
+		return readRows(filepath.Join(dir, table+".tsv"), columns, take)
 	}
 	turns := func(into *map[string]map[string]count) func(words []string, number func(int) int) {
 		*into = map[string]map[string]count{}
@@ -119,6 +103,27 @@ func readResults(dir string) (*results, error) {
 		read("reshard", 8, func(words []string, _ func(int) int) { r.reshards = append(r.reshards, words) }),
 	)
 	return r, err
+}
+
+// readRows has take read each line of a file, of so many columns at least.
+func readRows(path string, columns int, take func(words []string, number func(int) int)) error {
+	lines, err := readTable(path)
+	for n, words := range lines {
+		var failed error
+		number := func(i int) int {
+			value, err := strconv.Atoi(words[i])
+			failed = errors.Join(failed, err)
+			return value
+		}
+		if len(words) < columns {
+			return fmt.Errorf("%s:%d: %d columns, not %d", filepath.Base(path), n+1, len(words), columns)
+		}
+		take(words, number)
+		if failed != nil {
+			return fmt.Errorf("%s:%d: %w", filepath.Base(path), n+1, failed)
+		}
+	}
+	return err
 }
 
 // readTable returns the lines of a file of columns with tabs between; none

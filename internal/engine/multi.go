@@ -106,9 +106,7 @@ func (m *multi) leave() {
 func (m *multi) ask(ctx context.Context, start time.Time) (verdict, error) {
 	until := start.Add(m.engine.conn.Timeout())
 	end := answerBy(until, m.deadline)
-	timer := time.NewTimer(time.Until(end))
-	defer timer.Stop()
-	if err := m.begin(ctx, start, timer.C); err != nil {
+	if err := m.begin(ctx, start, end); err != nil {
 		return verdict{}, err
 	}
 	for _, g := range m.groups {
@@ -133,35 +131,20 @@ func (m *multi) ask(ctx context.Context, start time.Time) (verdict, error) {
 	if answered {
 		return m.verdict, m.err
 	}
-	return m.await(ctx, start, timer)
-}
-
-// await waits for the answer to the attempt, for ctx or the time for it to end.
-func (m *multi) await(ctx context.Context, start time.Time, timer *time.Timer) (verdict, error) {
-	for {
-		select {
-		case <-m.Done():
-			return m.verdict, m.err
-		case <-ctx.Done():
-			if m.abandon() {
-				return verdict{}, ctx.Err()
-			}
-		case <-timer.C:
-			look, err := m.timeUp(start)
-			if err != nil {
-				return verdict{}, err
-			}
-			if !look.IsZero() {
-				timer.Reset(time.Until(look))
-			}
-		}
+	leave := func() (left bool) {
+		m.mu.Lock()
+		defer m.mu.Unlock()
+		return m.abandon()
 	}
+	if answered, err := m.Await(ctx, leave, end, func() (time.Time, bool, error) { return m.timeUp(start) }); !answered {
+		return verdict{}, err
+	}
+	return m.verdict, m.err
 }
 
-// abandon takes the attempt back. It tells false where the answer is there.
+// abandon takes the attempt back. It tells false where the answer is there. m.mu is
+// held.
 func (m *multi) abandon() bool {
-	m.mu.Lock()
-	defer m.mu.Unlock()
 	if m.State == lane.Answered {
 		return false
 	}
@@ -171,19 +154,14 @@ func (m *multi) abandon() bool {
 
 // timeUp looks whether the time for the answer is over. Where it is, the attempt has
 // been taken back; else look is when to look again, zero where the answer is there.
-func (m *multi) timeUp(start time.Time) (look time.Time, err error) {
+func (m *multi) timeUp(start time.Time) (look time.Time, left bool, err error) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	if m.State == lane.Answered {
-		return time.Time{}, nil
+	now, sent := time.Now(), m.State == lane.Sent
+	if end := answerBy(m.until, m.deadline); m.State != lane.Answered && now.Before(end) {
+		return end, false, nil
 	}
-	now := time.Now()
-	if end := answerBy(m.until, m.deadline); now.Before(end) {
-		return end, nil
-	}
-	err = lane.NoAnswer(now.Sub(start), m.State == lane.Sent)
-	m.State = lane.Gone
-	return time.Time{}, err
+	return time.Time{}, m.abandon(), lane.NoAnswer(now.Sub(start), sent)
 }
 
 // Progressed has the caller of an attempt that takes several calls wait on: the
@@ -261,43 +239,53 @@ func (m *multi) Finished(c *lane.Call) (again bool) {
 	return false
 }
 
-// begin has an attempt hold up the turns of all its groups until end, as a batch
-// does. Turns that came before are taken first. Attempts go through the groups in
-// the same order, so that none waits for another that waits for it.
-func (m *multi) begin(ctx context.Context, start time.Time, timer <-chan time.Time) error {
+// begin has an attempt hold up the turns of all its groups, as a batch does, until
+// m.end. Attempts go through the groups in the same order, so that none waits for
+// another that waits for it.
+func (m *multi) begin(ctx context.Context, start, end time.Time) error {
 	order := slices.Clone(m.groups)
 	slices.SortFunc(order, func(a, b *group) int { return strings.Compare(a.config, b.config) })
 	for i, g := range order {
-		g.mu.Lock()
-		if !g.turnsBefore() {
-			g.calls++
-			g.mu.Unlock()
-			continue
+		if err := g.beginBehindTurns(ctx, start, end); err != nil {
+			endOf(order[:i])
+			return err
 		}
-		admitted := make(chan struct{})
-		g.turns.behind = append(g.turns.behind, admitted)
-		g.mu.Unlock()
-		var err error
-		select {
-		case <-admitted:
-			continue
-		case <-ctx.Done():
-			err = ctx.Err()
-		case <-timer:
-			err = lane.NoAnswer(time.Since(start), false)
-		}
-		g.mu.Lock()
-		if place := slices.Index(g.turns.behind, admitted); place >= 0 {
-			g.turns.behind = slices.Delete(g.turns.behind, place, place+1)
-		} else {
-			g.calls-- // it was admitted just now
-			g.next(time.Now())
-		}
-		g.mu.Unlock()
-		endOf(order[:i])
-		return err
 	}
 	return nil
+}
+
+// beginBehindTurns counts an attempt in once the turns that came before are over. It
+// waits for them until end at the latest.
+func (g *group) beginBehindTurns(ctx context.Context, start, end time.Time) error {
+	g.mu.Lock()
+	if !g.turnsBefore() {
+		g.calls++
+		g.mu.Unlock()
+		return nil
+	}
+	admitted := make(chan struct{})
+	g.turns.behind = append(g.turns.behind, admitted)
+	g.mu.Unlock()
+	timer := time.NewTimer(time.Until(end))
+	defer timer.Stop()
+	var err error
+	select {
+	case <-admitted:
+		return nil
+	case <-ctx.Done():
+		err = ctx.Err()
+	case <-timer.C:
+		err = lane.NoAnswer(time.Since(start), false)
+	}
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	if place := slices.Index(g.turns.behind, admitted); place >= 0 {
+		g.turns.behind = slices.Delete(g.turns.behind, place, place+1)
+	} else {
+		g.calls-- // it was admitted just now
+		g.next(time.Now())
+	}
+	return err
 }
 
 // end is told that an attempt is finished, or was not sent.

@@ -14,46 +14,20 @@ const grace = 100 * time.Millisecond
 
 // await waits for the answer, for the caller's patience or for ctx to end.
 func (g *group) await(ctx context.Context, r *request) (answer, error) {
+	look := time.Time{}
 	if !r.watched() {
-		return g.awaitTimed(ctx, r)
-	}
-	select {
-	case <-r.Done():
-	case <-ctx.Done():
-		if g.abandon(r) {
-			g.engine.unwatch(r)
-			return answer{}, ctx.Err()
+		look = r.since.Add(g.engine.conn.Timeout())
+		if r.deadline.Before(look) {
+			look = r.deadline
 		}
 	}
-	return g.engine.finish(r)
-}
-
-// awaitTimed is await for a request with a time of its own.
-func (g *group) awaitTimed(ctx context.Context, r *request) (answer, error) {
-	look := r.since.Add(g.engine.conn.Timeout())
-	if r.deadline.Before(look) {
-		look = r.deadline
+	leave := func() bool { return g.abandon(r) }
+	answered, err := r.Await(ctx, leave, look, func() (time.Time, bool, error) { return g.timeUp(r) })
+	if answered {
+		return g.engine.finish(r)
 	}
-	timer := time.NewTimer(time.Until(look))
-	defer timer.Stop()
-	for {
-		select {
-		case <-r.Done():
-			return g.engine.finish(r)
-		case <-ctx.Done():
-			if g.abandon(r) {
-				return answer{}, ctx.Err()
-			}
-		case <-timer.C:
-			look, left, err := g.timeUp(r)
-			if left {
-				return answer{}, err
-			}
-			if !look.IsZero() {
-				timer.Reset(time.Until(look))
-			}
-		}
-	}
+	g.engine.unwatch(r)
+	return answer{}, err
 }
 
 // abandon takes a request back whose caller goes away. What it is granted

@@ -166,12 +166,8 @@ func (t *Groups) await(ctx context.Context, r *request) (limit.Decision, func(co
 	answered := r.State == Answered
 	t.mu.Unlock()
 	if !answered {
-		select {
-		case <-r.done:
-		case <-ctx.Done():
-			if t.leave(r) {
-				return limit.Decision{}, nil, ctx.Err()
-			}
+		if answered, err := r.Await(ctx, func() bool { return t.leave(r) }, time.Time{}, nil); !answered {
+			return limit.Decision{}, nil, err
 		}
 	}
 	a := r.answer

@@ -1,6 +1,7 @@
 package lane
 
 import (
+	"context"
 	"fmt"
 	"time"
 
@@ -36,6 +37,42 @@ func (p *Pending) Tell() {
 	p.State = Answered
 	if p.done != nil {
 		close(p.done)
+	}
+}
+
+// Await returns when the answer is there, or the caller has left: because ctx has
+// ended, with its error, or because timeUp said so, with that of its. leave takes the
+// request back, and tells whether it could: not where the answer is there. timeUp is
+// asked at look, where that is not zero, and tells whether the caller has left, else when
+// to look again, zero for never.
+func (p *Pending) Await(
+	ctx context.Context, leave func() bool, look time.Time, timeUp func() (look time.Time, left bool, err error),
+) (answered bool, err error) {
+	var expired <-chan time.Time
+	var timer *time.Timer
+	if !look.IsZero() {
+		timer = time.NewTimer(time.Until(look))
+		defer timer.Stop()
+		expired = timer.C
+	}
+	for {
+		select {
+		case <-p.done:
+			return true, nil
+		case <-ctx.Done():
+			if leave() {
+				return false, ctx.Err()
+			}
+			<-p.done
+		case <-expired:
+			look, left, err := timeUp()
+			if left {
+				return false, err
+			}
+			if !look.IsZero() {
+				timer.Reset(time.Until(look))
+			}
+		}
 	}
 }
 

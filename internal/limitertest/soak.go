@@ -40,23 +40,7 @@ func (w *Wire) SoakRound(t *testing.T, draw *rand.Rand, mu *sync.Mutex, holding 
 	})
 
 	mu.Lock()
-	var wishes []Wish
-	for range 1 + draw.IntN(5) {
-		permits := 1 + draw.Int64N(6)
-		switch draw.IntN(4) {
-		case 0:
-			wishes = append(wishes, TakeFor(permits))
-		case 1:
-			wishes = append(wishes, WaitFor(permits, Outlasts))
-		case 2:
-			wishes = append(wishes, func(w *Wire) (int64, error) {
-				ok, err := w.TryAcquire(ctx, permits, 0)
-				return Counted(permits, ok, err)
-			})
-		default:
-			wishes = append(wishes, TryFor(permits))
-		}
-	}
+	wishes := drawWishes(ctx, draw)
 	mu.Unlock()
 
 	*holding += Sum(w.Ask(t, wishes...))
@@ -80,4 +64,26 @@ func (w *Wire) SoakRound(t *testing.T, draw *rand.Rand, mu *sync.Mutex, holding 
 		letGo()
 	}
 	return w.CheckHeld(t, *holding, fmt.Sprintf("a round with %d requests", len(wishes)))
+}
+
+// drawWishes draws some requests; those that ctx ends are tried once.
+func drawWishes(ctx context.Context, draw *rand.Rand) []Wish {
+	var wishes []Wish
+	for range 1 + draw.IntN(5) {
+		permits := 1 + draw.Int64N(6)
+		switch draw.IntN(4) {
+		case 0:
+			wishes = append(wishes, TakeFor(permits))
+		case 1:
+			wishes = append(wishes, WaitFor(permits, Outlasts))
+		case 2:
+			wishes = append(wishes, func(w *Wire) (int64, error) {
+				ok, err := w.TryAcquire(ctx, permits, 0)
+				return Counted(permits, ok, err)
+			})
+		default:
+			wishes = append(wishes, TryFor(permits))
+		}
+	}
+	return wishes
 }

@@ -1,0 +1,184 @@
+package redistest
+
+import (
+	"bufio"
+	"io"
+	"net"
+	"sync"
+)
+
+// A proxyConn is one client's connection through the proxy.
+type proxyConn struct {
+	proxy    *Proxy
+	id       int
+	down, up net.Conn
+
+	mu      sync.Mutex
+	changed *sync.Cond
+	waiting []Action // of the requests forwarded and not yet answered
+	ended   bool     // the server's side has closed
+	silent  bool     // nothing more is delivered
+}
+
+// requests forwards what the client sends until it closes its side or an
+// action closes it, and returns when all that is answered.
+func (c *proxyConn) requests() {
+	r := bufio.NewReader(c.down)
+	for {
+		raw, args, err := readCommand(r)
+		if err != nil {
+			c.waitAnswers()
+			return
+		}
+		if len(args) == 0 {
+			continue // nothing to answer
+		}
+		c.proxy.count(func(n *Counts) { n.Requests++ })
+		a := c.proxy.decide(Command{Conn: c.id, Args: args})
+		if a.verb == cut {
+			c.waitAnswers()
+			c.proxy.hold(a)
+			c.hangUp()
+			return
+		}
+		if !c.forward(raw, a) {
+			return
+		}
+		if a.verb == dropAnswer {
+			c.waitAnswers()
+			c.hangUp()
+			return
+		}
+	}
+}
+
+// forward sends a request to the server and reports whether that worked.
+func (c *proxyConn) forward(raw []byte, a Action) bool {
+	actions := []Action{a}
+	switch a.verb {
+	case late:
+		// Counted while it is held, so that Settle waits for it.
+		c.proxy.addInFlight(1)
+		c.proxy.hold(a)
+		defer c.proxy.addInFlight(-1)
+		select {
+		case <-c.proxy.done:
+			return false
+		default:
+		}
+		actions = []Action{Pass}
+	case duplicate:
+		raw = append(raw, raw...)
+		a.verb = pass
+		actions = []Action{a, {verb: discard}}
+	}
+	c.mu.Lock()
+	if c.ended {
+		c.mu.Unlock()
+		return false
+	}
+	c.waiting = append(c.waiting, actions...)
+	c.proxy.addInFlight(len(actions))
+	c.mu.Unlock()
+	c.proxy.count(func(n *Counts) { n.Forwarded += len(actions) })
+	_, err := c.up.Write(raw)
+	return err == nil
+}
+
+func (c *proxyConn) waitAnswers() {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	for len(c.waiting) > 0 && !c.ended {
+		c.changed.Wait()
+	}
+}
+
+// hangUp closes the client's connection such that it can still read the
+// answers delivered before: a close with requests unread would reset it.
+func (c *proxyConn) hangUp() {
+	if tcp, ok := c.down.(*net.TCPConn); ok {
+		_ = tcp.CloseWrite()
+		_, _ = io.Copy(io.Discard, tcp)
+	}
+}
+
+// answers delivers what the server sends, each answer as the action of its
+// request says.
+func (c *proxyConn) answers() {
+	defer c.end()
+	r := bufio.NewReader(c.up)
+	for {
+		raw, push, err := readAnswer(r)
+		if err != nil {
+			return
+		}
+		a, answer := c.first(push)
+		if !answer {
+			c.deliver(raw)
+			continue
+		}
+		c.proxy.count(func(n *Counts) { n.Answered++ })
+		switch a.verb {
+		case pass:
+			c.proxy.hold(a)
+			// Counted first: the client may look as soon as it has the answer.
+			c.proxy.count(func(n *Counts) { n.Delivered++ })
+			if !c.deliver(raw) {
+				c.proxy.count(func(n *Counts) { n.Delivered-- })
+			}
+		case dropAnswer:
+			c.proxy.hold(a)
+			c.hush()
+		case swallow:
+			c.hush()
+		}
+		c.mu.Lock()
+		c.waiting = c.waiting[1:]
+		c.mu.Unlock()
+		c.changed.Broadcast()
+		c.proxy.addInFlight(-1)
+	}
+}
+
+// first returns the action of the request that the server answers, if it is
+// one: a subscriber gets messages that nobody asked for.
+func (c *proxyConn) first(push bool) (a Action, ok bool) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if push || len(c.waiting) == 0 {
+		return Action{}, false
+	}
+	return c.waiting[0], true
+}
+
+func (c *proxyConn) deliver(raw []byte) bool {
+	c.mu.Lock()
+	silent := c.silent
+	c.mu.Unlock()
+	if silent {
+		return false
+	}
+	if _, err := c.down.Write(raw); err != nil {
+		c.hush()
+		return false
+	}
+	return true
+}
+
+func (c *proxyConn) hush() {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.silent = true
+}
+
+// end gives up what is still unanswered: the server has closed the connection.
+func (c *proxyConn) end() {
+	_ = c.down.Close()
+	c.mu.Lock()
+	lost := len(c.waiting)
+	c.waiting = nil
+	c.ended = true
+	c.mu.Unlock()
+	c.changed.Broadcast()
+	c.proxy.addInFlight(-lost)
+}
