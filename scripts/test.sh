@@ -7,8 +7,7 @@ cd "$(dirname "$0")/.."
 export PATH=$PWD/.cache/bin:$PATH
 
 skips=$(mktemp)
-late=$(mktemp) # what a step says that runs beside another
-trap 'rm -f "$skips" "$late"' EXIT
+trap 'rm -f "$skips"' EXIT
 export RRL_SKIP_LOG=$skips # see redistest.SkipOrFail
 
 ran=()
@@ -22,32 +21,15 @@ step() {
 	echo "== $name: $((SECONDS - start)) s"
 }
 
-# together runs two steps at the same time, where at least one mostly waits. What
-# the second says comes behind the first.
-together() {
-	local start=$SECONDS second
-	"$4" >"$late" 2>&1 &
-	second=$!
-	step "$1" "$2"
-	echo "== $3"
-	if wait "$second"; then ran+=("$3"); else failed+=("$3"); fi
-	cat "$late"
-	echo "== $3: $((SECONDS - start)) s, beside the step before"
-}
-
 skip() {
 	if [ "${RRL_NO_SKIP:-}" = 1 ]; then failed+=("$1"); else echo "$1: not installed" >>"$skips"; fi
 }
 
 # Many tests wait more than they compute: more at a time than there are processors.
-tests=(go test -race -shuffle=on -parallel 6 -timeout 10m)
-
 unit_and_server() {
-	go list ./... | grep -v /compat_test$ | xargs "${tests[@]}"
-}
-
-other_modules() {
-	scripts/modules.sh --others "${tests[@]}" ./...
+	scripts/modules.sh bash -c '
+		set -o pipefail
+		go list ./... | grep -v /compat_test$ | xargs go test -race -shuffle=on -parallel 4 -timeout 10m'
 }
 
 # Each server once and each topology once: make test-matrix runs all of each. The
@@ -81,8 +63,9 @@ echo "== tools: $SECONDS s"
 step vet scripts/modules.sh go vet ./...
 step "vet for 32 bits" scripts/modules.sh env GOARCH=386 go vet ./...
 if [ $lint = yes ]; then step lint scripts/modules.sh golangci-lint run ./...; else skip lint; fi
-together "unit and server tests" unit_and_server "tests of other modules" other_modules
-together "other servers and topologies" other_servers "Java tests" java
+step "unit and server tests" unit_and_server
+step "other servers and topologies" other_servers
+step "Java tests" java
 
 summary="passed: $(list "${ran[@]-none}")"
 [ ${#failed[@]} = 0 ] || summary+="; FAILED: $(list "${failed[@]}")"

@@ -42,11 +42,11 @@ type gate struct{ reached, open chan struct{} }
 
 // Requests are given up after this time. A slow machine may give up some that
 // nobody held, which does no harm: they are repeated.
-const answerTimeout = 150 * time.Millisecond
+const answerTimeout = 200 * time.Millisecond
 
 // Outlasts is a timeout of callers that are told of a refusal though three answers
 // before were lost.
-const Outlasts = 6 * answerTimeout
+const Outlasts = 8 * answerTimeout
 
 // MembersOf holds a release of Redisson for each way in which a grant is written
 // down: layouts, and whether requests may share a member. With each of them,
