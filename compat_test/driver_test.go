@@ -52,7 +52,7 @@ type javaDriver struct {
 // ends it. Most tests share one instead: sharedDriver.
 func startDriver(t testing.TB, version string) *javaDriver {
 	t.Helper()
-	skipShort(t)
+	redistest.SkipShort(t, "a JVM with Redisson")
 	d, err := newJavaDriver(version)
 	skipIfMissing(t, err)
 	t.Cleanup(d.close)
@@ -69,17 +69,10 @@ var shared struct {
 // names. The first call starts it.
 func sharedDriver(t testing.TB) *javaDriver {
 	t.Helper()
-	skipShort(t)
+	redistest.SkipShort(t, "a JVM with Redisson")
 	shared.once.Do(func() { shared.driver, shared.err = newJavaDriver(*redissonVersion) })
 	skipIfMissing(t, shared.err)
 	return shared.driver
-}
-
-func skipShort(t testing.TB) {
-	t.Helper()
-	if testing.Short() {
-		t.Skip("needs a JVM with Redisson, which -short leaves out")
-	}
 }
 
 func skipIfMissing(t testing.TB, err error) {

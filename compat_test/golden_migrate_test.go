@@ -19,7 +19,7 @@ import (
 // traces.
 func TestGoldenMigrate(t *testing.T) {
 	t.Parallel()
-	redistest.SkipSlow(t)
+	redistest.SkipShort(t, "long")
 	for _, version := range goldenReleases(t) {
 		if layout := redissonOf(version).layout; layout == 0 || layout == codec.LayoutD2 {
 			continue

@@ -28,9 +28,7 @@ func TestMain(m *testing.M) {
 // start starts a server for the test.
 func start(t *testing.T) *server.Redis {
 	t.Helper()
-	if testing.Short() {
-		t.Skip("needs a real redis-server, which -short leaves out")
-	}
+	redistest.SkipShort(t, "a real redis-server")
 	redis, err := server.Start(t.Context(), "")
 	if errors.Is(err, server.ErrNoServer) {
 		redistest.SkipOrFail(t, err.Error())

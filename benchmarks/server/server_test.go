@@ -25,9 +25,7 @@ func TestMain(m *testing.M) {
 
 func start(t *testing.T) *Redis {
 	t.Helper()
-	if testing.Short() {
-		t.Skip("needs a real redis-server, which -short leaves out")
-	}
+	redistest.SkipShort(t, "a real redis-server")
 	s, err := Start(t.Context(), "")
 	if errors.Is(err, ErrNoServer) {
 		redistest.SkipOrFail(t, err.Error())

@@ -32,9 +32,7 @@ func TestMain(m *testing.M) {
 // TestRun runs all sections of the short form for ours and one peer.
 func TestRun(t *testing.T) {
 	t.Parallel()
-	if testing.Short() {
-		t.Skip("needs a real redis-server, which -short leaves out")
-	}
+	redistest.SkipShort(t, "a real redis-server")
 	r, err := suite.Run(t.Context(), suite.Options{
 		Rounds:  1,
 		Short:   true,

@@ -42,11 +42,12 @@ func SkipOrFail(t testing.TB, why string) {
 	t.Skip(why)
 }
 
-// SkipSlow skips a test under -short that takes a second or more by itself.
-func SkipSlow(t testing.TB) {
+// SkipShort skips the test under -short, which is for a quick look; why says what the
+// test takes, such as "a real redis-server".
+func SkipShort(t testing.TB, why string) {
 	t.Helper()
 	if testing.Short() {
-		t.Skip("takes long, and -short is for a quick look")
+		t.Skip("takes " + why + ", and -short is for a quick look")
 	}
 }
 

@@ -77,7 +77,7 @@ var shared = sync.OnceValues(func() (*Server, error) { return start(Default, spe
 // must not be stopped.
 func Shared(t testing.TB) *Server {
 	t.Helper()
-	skipShort(t)
+	SkipShort(t, "a real redis-server")
 	if topology := CurrentTopology(t); engine() == sharedServers && topology != Single && topology != RESP2 {
 		t.Skip(notShared)
 	}
@@ -110,18 +110,11 @@ func startFor(t testing.TB, v Version, sp spec) *Server {
 	return s
 }
 
-func skipShort(t testing.TB) {
-	t.Helper()
-	if testing.Short() {
-		t.Skip("needs a real redis-server, which -short leaves out")
-	}
-}
-
 // skipOwn skips, beside under -short, a test that wants servers of its own where
 // the run is for shared ones.
 func skipOwn(t testing.TB) {
 	t.Helper()
-	skipShort(t)
+	SkipShort(t, "a real redis-server")
 	if engine() == sharedServers {
 		t.Skip(notShared)
 	}

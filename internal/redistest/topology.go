@@ -69,7 +69,7 @@ func Client(t testing.TB) redis.UniversalClient {
 
 func topologyClient(t testing.TB) redis.UniversalClient {
 	t.Helper()
-	skipShort(t)
+	SkipShort(t, "a real redis-server")
 	switch CurrentTopology(t) {
 	case RESP2:
 		return sharedBy(t, shared).Client(t, &redis.Options{Protocol: 2})

@@ -112,7 +112,7 @@ func steppingServer(t *testing.T, test func(t *testing.T, rdb *redis.Client, ste
 	default:
 		t.Skipf("moves the clock, which does not go with %s", topology)
 	}
-	skipShort(t)
+	SkipShort(t, "a real redis-server")
 	// Outside of the bubble: it would wait for the server's end.
 	c, err := takeClocked()
 	if errors.Is(err, errNoCompiler) {

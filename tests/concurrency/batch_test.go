@@ -93,7 +93,7 @@ func (answering) Process(_ context.Context, cmd redis.Cmder) error {
 
 func TestNamesUsedOnceAreForgotten(t *testing.T) {
 	t.Parallel()
-	redistest.SkipSlow(t)
+	redistest.SkipShort(t, "long")
 	synctest.Test(t, func(t *testing.T) {
 		c := rratelimiter.New(answering{})
 		plain, cancellable := context.WithoutCancel(t.Context()), t.Context()

@@ -90,7 +90,7 @@ func limitersOf(t *testing.T, rdb redis.UniversalClient, n int, cfg rratelimiter
 // limiter grants just what it would have granted to them one after another.
 func TestCallersOfManyLimitersShareCalls(t *testing.T) {
 	t.Parallel()
-	redistest.SkipSlow(t)
+	redistest.SkipShort(t, "long")
 	redistest.Everywhere(t, func(t *testing.T, rdb redis.UniversalClient) {
 		j := &joint{}
 		rdb.AddHook(j)

@@ -317,7 +317,7 @@ func TestCloseWithALeaseOnItsWay(t *testing.T) {
 // Names that have had a lease leave nothing once it is over.
 func TestLeasesOfManyNames(t *testing.T) {
 	t.Parallel()
-	redistest.SkipSlow(t)
+	redistest.SkipShort(t, "long")
 	synctest.Test(t, func(t *testing.T) {
 		rdb, _ := redistest.Mini(t)
 		client := limitertest.NewClient(t, rdb)
@@ -342,7 +342,7 @@ func TestLeasesOfManyNames(t *testing.T) {
 // Leases of many limiters at once, whose batches go together.
 func TestLeasesOfManyLimitersAtOnce(t *testing.T) {
 	t.Parallel()
-	redistest.SkipSlow(t)
+	redistest.SkipShort(t, "long")
 	redistest.Everywhere(t, func(t *testing.T, rdb redis.UniversalClient) {
 		const limiters, callers, each = 40, 3, 100
 		client := limitertest.NewClient(t, rdb)

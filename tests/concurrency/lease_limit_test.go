@@ -57,7 +57,7 @@ func (u *usage) most(span time.Duration) int {
 // what is charged obeys the limit, and nothing is lost.
 func TestLeasesObeyTheLimit(t *testing.T) {
 	t.Parallel()
-	redistest.SkipSlow(t)
+	redistest.SkipShort(t, "long")
 	const rate, interval, life = 1000, time.Second, 100 * time.Millisecond
 	for seed := range uint64(1) {
 		t.Run(fmt.Sprint(seed), func(t *testing.T) {
@@ -132,7 +132,7 @@ type use struct{ after, before time.Duration }
 // are counted that were used within a span for certain.
 func TestLeasesObeyTheLimitInRealTime(t *testing.T) {
 	t.Parallel()
-	redistest.SkipSlow(t)
+	redistest.SkipShort(t, "long")
 	redistest.Everywhere(t, func(t *testing.T, rdb redis.UniversalClient) {
 		const rate, interval, life = 1000, 300 * time.Millisecond, 30 * time.Millisecond
 		name := redistest.Name(t)
@@ -243,7 +243,7 @@ func TestLeasesUnderTheHammer(t *testing.T) {
 // all get about the same, and one without leases is not shut out.
 func TestScarcePermitsAreShared(t *testing.T) {
 	t.Parallel()
-	redistest.SkipSlow(t)
+	redistest.SkipShort(t, "long")
 	for _, clients := range []int{2, 3, 4} {
 		t.Run(fmt.Sprint(clients), func(t *testing.T) {
 			t.Parallel()

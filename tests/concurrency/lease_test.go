@@ -163,7 +163,7 @@ func TestLeaseEndsAndGivesBack(t *testing.T) {
 // whether its timer has run or not.
 func TestLeaseIsOverAtItsEnd(t *testing.T) {
 	t.Parallel()
-	redistest.SkipSlow(t)
+	redistest.SkipShort(t, "long")
 	for range 20 {
 		synctest.Test(t, func(t *testing.T) {
 			s := newLeaseScene(t, limitertest.Every(2000, time.Second), 0)

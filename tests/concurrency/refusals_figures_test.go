@@ -224,7 +224,7 @@ func TestTakeFromMemoryBesideLeases(t *testing.T) {
 // Redis does.
 func TestTakeFromMemoryBesideCallersOfItsClient(t *testing.T) {
 	t.Parallel()
-	redistest.SkipSlow(t)
+	redistest.SkipShort(t, "long")
 	for seed := range uint64(4) {
 		synctest.Test(t, func(t *testing.T) {
 			s := newRefusalScene(t, limitertest.Every(20, time.Minute))
@@ -272,7 +272,7 @@ func TestTakeFromMemoryBesideCallersOfItsClient(t *testing.T) {
 // Grants of other limiters are none of this one's, however many there are.
 func TestTakeFromMemoryBesideOtherLimiters(t *testing.T) {
 	t.Parallel()
-	redistest.SkipSlow(t)
+	redistest.SkipShort(t, "long")
 	synctest.Test(t, func(t *testing.T) {
 		s := newFiguresScene(t, rratelimiter.Overall)
 		others := s.Client.Keyed("others:", limitertest.Every(1, time.Hour))

@@ -106,7 +106,7 @@ func TestRefusalsThatAreNotRemembered(t *testing.T) {
 // What Take says from memory is what Redis would say.
 func TestTakeFromMemory(t *testing.T) {
 	t.Parallel()
-	redistest.SkipSlow(t)
+	redistest.SkipShort(t, "long")
 	for seed := range uint64(3) {
 		synctest.Test(t, func(t *testing.T) {
 			const rate = 20
@@ -197,7 +197,7 @@ func TestTakeBesideARefusalOfFewer(t *testing.T) {
 // on and remembers what it found.
 func TestTakeFromMemoryOfManyMembers(t *testing.T) {
 	t.Parallel()
-	redistest.SkipSlow(t)
+	redistest.SkipShort(t, "long")
 	synctest.Test(t, func(t *testing.T) {
 		s := newRefusalScene(t, limitertest.Every(2000, time.Hour))
 		for range 1000 {

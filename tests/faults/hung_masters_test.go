@@ -114,7 +114,7 @@ func miniRing(t *testing.T, prepare func(shard string, rdb *redis.Client)) *redi
 // does not know yet who serves what, ends its callers' calls in time nevertheless.
 func TestAMasterOfAClusterHangs(t *testing.T) {
 	t.Parallel()
-	redistest.SkipSlow(t)
+	redistest.SkipShort(t, "long")
 	cluster := redistest.StartCluster(t, 3, 0, "--cluster-require-full-coverage", "no")
 	for name, opt := range map[string]*redis.ClusterOptions{
 		"by default":            {},

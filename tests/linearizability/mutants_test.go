@@ -153,7 +153,7 @@ var mutants = []mutant{
 // tell each of them.
 func TestMutants(t *testing.T) {
 	t.Parallel()
-	redistest.SkipSlow(t)
+	redistest.SkipShort(t, "long")
 	for _, m := range mutants {
 		t.Run(m.name, func(t *testing.T) {
 			t.Parallel()

@@ -177,7 +177,7 @@ func TestRedisson15EightThreadsThatWaitOnRedis(t *testing.T) {
 
 func TestRedisson16EightThreadsThatPoll(t *testing.T) {
 	t.Parallel()
-	redistest.SkipSlow(t)
+	redistest.SkipShort(t, "long")
 	redistest.Virtual(t, func(t *testing.T, rdb *redis.Client) {
 		l := limitertest.NewLimiter(t, rdb, limitertest.Every(10, time.Second))
 		all := grantsOf(t, 8, 500, poll(l, 40*time.Millisecond))

@@ -320,7 +320,7 @@ func TestDefectADeniedRequestOfRedissonFailsBesideAnEmptySet(t *testing.T) {
 // A peer of Redisson must sweep what we leave, in one go.
 func TestDefectRunOutMembersPileUp(t *testing.T) {
 	t.Parallel()
-	redistest.SkipSlow(t)
+	redistest.SkipShort(t, "long")
 	redistest.Virtual(t, func(t *testing.T, rdb *redis.Client) {
 		const rate = 800
 		l := limitertest.NewLimiter(t, rdb, limitertest.Every(rate, time.Second))

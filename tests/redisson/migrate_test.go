@@ -83,7 +83,7 @@ func TestMigrateOfAWindow(t *testing.T) {
 
 func TestMigrateManyMembersWhileOthersTake(t *testing.T) {
 	t.Parallel()
-	redistest.SkipSlow(t)
+	redistest.SkipShort(t, "long")
 	redistest.Everywhere(t, func(t *testing.T, rdb redis.UniversalClient) {
 		const rate, before = 3000, 2000
 		old := newOldLimiter(t, rdb, "3.16.8", limitertest.Every(rate, time.Hour))

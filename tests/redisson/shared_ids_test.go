@@ -141,7 +141,7 @@ func TestMigrateWaitsForWhatIsInDoubt(t *testing.T) {
 // Rows that run out between two pages hide one that is to be rewritten.
 func TestMigrateLeavesNoneOutThoughRowsRunOut(t *testing.T) {
 	t.Parallel()
-	redistest.SkipSlow(t)
+	redistest.SkipShort(t, "long")
 	redistest.Virtual(t, func(t *testing.T, rdb *redis.Client) {
 		ctx := t.Context()
 		z := &scriptedRedis{Redis: rdb}
@@ -252,7 +252,7 @@ func TestWindowGivesNothingBackToOneThatBeganSoon(t *testing.T) {
 // The value at the rate beside thousands of rows that have run out.
 func TestRowsThatRanOutGoThoughTheLimiterIsFull(t *testing.T) {
 	t.Parallel()
-	redistest.SkipSlow(t)
+	redistest.SkipShort(t, "long")
 	redistest.Virtual(t, func(t *testing.T, rdb *redis.Client) {
 		ctx := t.Context()
 		c := rratelimiter.New(rdb, rratelimiter.WithRedissonVersion("3.13.6"))

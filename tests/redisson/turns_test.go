@@ -40,7 +40,7 @@ func TestReleasesLeaveRoundTripsToRequests(t *testing.T) {
 
 func TestOneTryIsNotHeldUpByALongLine(t *testing.T) {
 	t.Parallel()
-	redistest.SkipSlow(t)
+	redistest.SkipShort(t, "long")
 	redistest.Virtual(t, func(t *testing.T, rdb *redis.Client) {
 		client := limitertest.NewClient(t, rdb)
 		l := client.RateLimiter(redistest.Name(t))

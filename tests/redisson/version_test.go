@@ -153,7 +153,7 @@ func TestRequestsShareNoMemberBesideRedissonBefore335(t *testing.T) {
 // at once.
 func TestNothingThatRanOutStaysBesideRedissonBefore335(t *testing.T) {
 	t.Parallel()
-	redistest.SkipSlow(t)
+	redistest.SkipShort(t, "long")
 	for _, version := range []string{"3.13.6", "3.20.1", "3.27.2"} {
 		t.Run(version, func(t *testing.T) {
 			t.Parallel()
