@@ -25,11 +25,12 @@ skip() {
 	if [ "${RRL_NO_SKIP:-}" = 1 ]; then failed+=("$1"); else echo "$1: not installed" >>"$skips"; fi
 }
 
-# Many tests wait more than they compute: more at a time than there are processors.
+# Many tests wait more than they compute: more at a time than there are processors,
+# and the longest, which are among the last by name, first.
 unit_and_server() {
 	scripts/modules.sh bash -c '
 		set -o pipefail
-		go list ./... | grep -v /compat_test$ | xargs go test -race -shuffle=on -parallel 4 -timeout 10m'
+		go list ./... | grep -v /compat_test$ | sort -r | xargs go test -race -shuffle=on -parallel 4 -timeout 10m'
 }
 
 # Each server once and each topology once: make test-matrix runs all of each. The
