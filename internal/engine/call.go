@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"slices"
+	"time"
 
 	"github.com/rratelimiter/rratelimiter/internal/lane"
 	"github.com/rratelimiter/rratelimiter/internal/notify"
@@ -25,8 +26,11 @@ func (e *Engine) Change(ctx context.Context, l *Limiter, c script.Call) (any, er
 		c.Keys = l.Keys
 	}
 	return e.call(ctx, l.Keys, true, func() (any, error) {
-		e.recall(ctx, l)
 		defer e.changed(l)
+		c.Since = time.Now()
+		bounded, cancel := context.WithDeadline(ctx, c.Since.Add(e.conn.Timeout()))
+		defer cancel()
+		e.recall(bounded, l)
 		return c.Run(ctx, e.conn)
 	})
 }

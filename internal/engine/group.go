@@ -53,7 +53,7 @@ func (e *Engine) request(ctx context.Context, l *Limiter, w Wish) (answer, error
 	defer e.leave(g)
 	to := g.lane.Load()
 	if alone := g.submit(r, to); alone != nil {
-		to.Alone(ctx, alone)
+		to.Alone(ctx, alone, !r.deadline.IsZero())
 		if g.hasAnswered(r) {
 			return e.finish(r)
 		}

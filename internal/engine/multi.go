@@ -117,7 +117,7 @@ func (m *multi) ask(ctx context.Context, start time.Time) (verdict, error) {
 	to := m.groups[0].lane.Load()
 	if to.Enter() {
 		m.State = lane.Sent
-		to.Alone(ctx, &m.call)
+		to.Alone(ctx, &m.call, !m.deadline.IsZero())
 	} else {
 		m.Wait()
 		to.Ready(m)

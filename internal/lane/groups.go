@@ -155,7 +155,7 @@ func (t *Groups) alone(ctx context.Context, l *Lane, key string, r *request) {
 		l.Leave()
 		return
 	}
-	l.Alone(ctx, c)
+	l.Alone(ctx, c, false)
 }
 
 func (t *Groups) await(ctx context.Context, r *request) (limit.Decision, func(context.Context) error, error) {

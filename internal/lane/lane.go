@@ -220,11 +220,12 @@ func (l *Lane) Leave() {
 }
 
 // Alone sends a call by itself, after Enter; the Redis client's hooks see ctx. Where
-// the connection ends in time it does so on the caller's goroutine, and returns when
-// the call is done or others go on with it; else it returns at once.
-func (l *Lane) Alone(ctx context.Context, c *Call) {
+// the connection ends in time, and the caller has no time of its own, it does so on the
+// caller's goroutine, and returns when the call is done or others go on with it; else
+// it returns at once.
+func (l *Lane) Alone(ctx context.Context, c *Call, timed bool) {
 	c.ctx = ctx
-	if !l.conn.Inline() {
+	if timed || !l.conn.Inline() {
 		l.dispatch(task{context.WithoutCancel(ctx), c})
 		return
 	}

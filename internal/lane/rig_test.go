@@ -180,7 +180,7 @@ func (a *ask) Board(time.Time) (c *lane.Call, more bool) { return a.call, false 
 // by sends the call as a request is sent, and returns what came of it.
 func (a *ask) by(l *lane.Lane) (any, error) {
 	if l.Enter() {
-		l.Alone(context.Background(), a.call)
+		l.Alone(context.Background(), a.call, false)
 	} else {
 		l.Ready(a)
 	}

@@ -185,23 +185,60 @@ func TestAServerThatHangs(t *testing.T) {
 	}
 }
 
-// What is left of a lease goes back before a Release, within the same time.
-func TestReleaseBesideALeaseOnAServerThatHangs(t *testing.T) {
+// What is left of a lease goes back before a change, within the same time.
+func TestAChangeBesideALeaseOnAServerThatHangs(t *testing.T) {
 	t.Parallel()
-	synctest.Test(t, func(t *testing.T) {
-		_, m := redistest.Mini(t)
-		rdb := redistest.MiniClient(t, m, nil)
-		hook := &hanging{}
-		rdb.AddHook(hook)
-		l := limitertest.NewClient(t, rdb).RateLimiter("orders", rratelimiter.WithDefault(limitertest.Every(100_000, time.Hour)), limitertest.Ahead(0))
-		for range 50 {
-			limitertest.MustAcquire(t, l, 1)
+	for name, call := range limitertest.Operations {
+		if limitertest.Reads[name] {
+			continue
 		}
-		hook.hang(true)
-		start := time.Now()
-		require.ErrorIs(t, l.Release(t.Context(), 1), rratelimiter.ErrUnavailable)
-		assert.LessOrEqual(t, time.Since(start), 3*time.Second)
-		hook.hang(false)
-		time.Sleep(time.Minute)
-	})
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			synctest.Test(t, func(t *testing.T) {
+				_, m := redistest.Mini(t)
+				rdb := redistest.MiniClient(t, m, nil)
+				hook := &hanging{}
+				rdb.AddHook(hook)
+				l := limitertest.NewClient(t, rdb).RateLimiter("orders",
+					rratelimiter.WithDefault(limitertest.Every(100_000, time.Hour)), limitertest.Ahead(0))
+				for range 50 {
+					limitertest.MustAcquire(t, l, 1)
+				}
+				hook.hang(true)
+				start := time.Now()
+				_ = call(t.Context(), l)
+				assert.LessOrEqual(t, time.Since(start), 3*time.Second)
+				hook.hang(false)
+				time.Sleep(time.Minute)
+			})
+		})
+	}
+}
+
+// A timeout bounds the wait for permits also where go-redis ends its reads in time.
+func TestATimeoutOnAServerThatHangs(t *testing.T) {
+	t.Parallel()
+	for _, punctual := range []bool{false, true} {
+		t.Run(fmt.Sprintf("ContextTimeoutEnabled %v", punctual), func(t *testing.T) {
+			t.Parallel()
+			synctest.Test(t, func(t *testing.T) {
+				_, m := redistest.Mini(t)
+				proxy := redistest.MiniProxy(t, m)
+				c := limitertest.NewClient(t, proxy.Client(t, &redis.Options{ContextTimeoutEnabled: punctual, ReadTimeout: time.Minute}))
+				byDefault := rratelimiter.WithDefault(limitertest.Every(1000, time.Hour))
+				limitertest.MustAcquire(t, c.RateLimiter("{a}1", byDefault), 1)
+				proxy.OnCommand(func(redistest.Command) redistest.Action { return redistest.Swallow })
+				start := time.Now()
+				_, err := c.RateLimiter("{a}2", byDefault).TryAcquire(t.Context(), 1, time.Millisecond)
+				require.ErrorIs(t, err, rratelimiter.ErrUnavailable)
+				assert.LessOrEqual(t, time.Since(start), 101*time.Millisecond)
+				start = time.Now()
+				_, err = c.TryAcquireAll(t.Context(), 1, time.Millisecond, c.RateLimiter("{a}3", byDefault), c.RateLimiter("{a}4", byDefault))
+				require.ErrorIs(t, err, rratelimiter.ErrUnavailable)
+				assert.LessOrEqual(t, time.Since(start), 101*time.Millisecond)
+				proxy.OnCommand(nil)
+				time.Sleep(2 * time.Minute)
+			})
+		})
+	}
 }
