@@ -28,9 +28,7 @@ func (e *Engine) Change(ctx context.Context, l *Limiter, c script.Call) (any, er
 	return e.call(ctx, l.Keys, true, func() (any, error) {
 		defer e.changed(l)
 		c.Since = time.Now()
-		bounded, cancel := context.WithDeadline(ctx, c.Since.Add(e.conn.Timeout()))
-		defer cancel()
-		e.recall(bounded, l)
+		e.recall(ctx, l, c.Since)
 		return c.Run(ctx, e.conn)
 	})
 }

@@ -283,8 +283,10 @@ func (g *group) returnUnused() bool {
 }
 
 // recall ends the leases of the limiter, and returns when what is left of them has
-// been given back or ctx ends.
-func (e *Engine) recall(ctx context.Context, l *Limiter) {
+// been given back, ctx ends or the time of the call that began at since is over.
+func (e *Engine) recall(ctx context.Context, l *Limiter, since time.Time) {
+	ctx, cancel := context.WithDeadline(ctx, since.Add(e.conn.Timeout()))
+	defer cancel()
 	e.visit(l.Config, func(g *group) {
 		g.endLeases()
 		for g.returnUnused() && ctx.Err() == nil {

@@ -23,9 +23,7 @@ func (e *Engine) Release(ctx context.Context, l *Limiter, permits int64) error {
 	defer e.changed(l)
 	t := &turn{release: true, permits: permits, since: time.Now()}
 	t.run = func(ctx context.Context, t *turn) error { return e.release(ctx, l, t.permits, t.since) }
-	bounded, cancel := context.WithDeadline(ctx, t.since.Add(e.conn.Timeout()))
-	defer cancel()
-	e.recall(bounded, l) // while what is under way lands
+	e.recall(ctx, l, t.since) // while what is under way lands
 	return e.takeTurn(ctx, l, t)
 }
 

@@ -206,8 +206,14 @@ func TestAChangeBesideALeaseOnAServerThatHangs(t *testing.T) {
 				}
 				hook.hang(true)
 				start := time.Now()
-				_ = call(t.Context(), l)
+				err := call(t.Context(), l)
 				assert.LessOrEqual(t, time.Since(start), 3*time.Second)
+				switch name {
+				case "TryAcquire", "TryAcquire, waiting", "Acquire":
+					require.NoError(t, err, "the lease has permits left")
+				default:
+					require.ErrorIs(t, err, rratelimiter.ErrUnavailable)
+				}
 				hook.hang(false)
 				time.Sleep(time.Minute)
 			})
