@@ -26,11 +26,11 @@ golden: ## record anew what each release of Redisson does, for tests without Jav
 	@scripts/install-redis.sh || true
 	go test -count 1 -timeout 20m ./compat_test -run 'TestGolden$$' -record $(if $(REDISSON),-releases $(REDISSON))
 
-check: ## the fast part: vet, lint, tests that need no server (-race)
+check: ## the fast part: vet, lint, tests that need no server; make test has the race detector look at them too
 	@scripts/modules.sh go vet ./...
 	@scripts/modules.sh env GOARCH=386 go vet ./...
 	@if scripts/install-lint.sh; then scripts/modules.sh golangci-lint run ./...; else [ "$(RRL_NO_SKIP)" != 1 ]; fi
-	@scripts/modules.sh go test -short -race ./...
+	@scripts/modules.sh go test -short ./...
 
 lint: ## golangci-lint, in all modules
 	@scripts/install-lint.sh

@@ -43,7 +43,8 @@ func eachFleet(t *testing.T, pairs [][2]string, test func(t *testing.T, older, n
 	}
 }
 
-func TestFleetTurns(t *testing.T) { //nolint:paralleltest // few JVMs at a time
+func TestFleetTurns(t *testing.T) {
+	t.Parallel()
 	eachFleet(t, mixable, func(t *testing.T, older, newer javaPeer) {
 		playTurns(t, fleet{javas: []javaPeer{older, newer}, oldest: older.release.version})
 	})

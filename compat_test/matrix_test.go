@@ -13,7 +13,7 @@ import (
 )
 
 // The matrix: what is tested beside every release. Each release has a JVM for
-// itself, one after the other, and so none of these tests is parallel.
+// itself, and where it matters how fast the machine is, one after the other.
 
 // eachRelease has test run beside each release of Redisson that is asked for.
 func eachRelease(t *testing.T, test func(*testing.T, javaPeer)) {
@@ -38,10 +38,15 @@ func sharing(version string) []rratelimiter.Option {
 	return []rratelimiter.Option{rratelimiter.WithRedissonVersion(version)}
 }
 
-func TestTurns(t *testing.T) { //nolint:paralleltest // one JVM at a time
-	eachRelease(t, func(t *testing.T, peer javaPeer) {
-		playTurns(t, fleet{javas: []javaPeer{peer, peer}, oldest: peer.release.version})
-	})
+func TestTurns(t *testing.T) {
+	t.Parallel()
+	for _, version := range releases(t) {
+		t.Run(version, func(t *testing.T) {
+			t.Parallel()
+			peer := newPeer(t, version)
+			playTurns(t, fleet{javas: []javaPeer{peer, peer}, oldest: version})
+		})
+	}
 }
 
 // TestRowsTakenForPermits: Redisson 3.16.2 to 3.34 counts rows where it should

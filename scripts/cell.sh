@@ -16,11 +16,12 @@ shift 2
 [ $# -gt 0 ] || set -- .
 start=$SECONDS
 if [ "$topology" = single ]; then engine=${RRL_ENGINE:-server}; else engine=shared; fi
+if [ "${RRL_RACE:-}" = 0 ]; then go_test=(go test); else go_test=(scripts/race.sh); fi
 work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT
 
 run() {
-	RRL_REDIS_SERVER=$server RRL_TOPOLOGY=$topology RRL_ENGINE=$engine go test -count=1 "$@"
+	RRL_REDIS_SERVER=$server RRL_TOPOLOGY=$topology RRL_ENGINE=$engine "${go_test[@]}" -count=1 "$@"
 }
 
 report() { # RESULT PASSED FAILED SKIPPED
@@ -44,7 +45,6 @@ fi
 
 # Most tests here wait for a server.
 status=0 result=passed
-[ "${RRL_RACE:-}" = 0 ] || set -- -race "$@"
 run -shuffle=on -parallel 6 -timeout 15m -json "$@" >"$work/json" || status=$? result=failed
 counts=$(awk -f scripts/cell.awk "$work/json")
 # shellcheck disable=SC2086 # three numbers

@@ -30,7 +30,7 @@ skip() {
 unit_and_server() {
 	scripts/modules.sh bash -c '
 		set -o pipefail
-		go list ./... | grep -v /compat_test$ | sort -r | xargs go test -race -shuffle=on -parallel 4 -timeout 10m'
+		go list ./... | grep -v /compat_test$ | sort -r | xargs "$0"/race.sh -shuffle=on -parallel 4 -timeout 10m' "$PWD/scripts"
 }
 
 # Each server once and each topology once: make test-matrix runs all of each. The
@@ -46,7 +46,7 @@ other_servers() {
 }
 
 java() {
-	go test -race -shuffle=on -timeout 10m ./compat_test/...
+	scripts/race.sh -shuffle=on -timeout 10m ./compat_test/...
 }
 
 list() {

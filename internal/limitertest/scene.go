@@ -14,7 +14,6 @@ import (
 
 	"github.com/rratelimiter/rratelimiter"
 	"github.com/rratelimiter/rratelimiter/internal/redistest"
-	"github.com/rratelimiter/rratelimiter/lua"
 )
 
 // Forever is a patience that no test's bubble lasts.
@@ -45,7 +44,8 @@ func NewScene(t *testing.T, cfg rratelimiter.Config, opts ...rratelimiter.Limite
 	if cfg != (rratelimiter.Config{}) {
 		MustTrySetRate(t, s.Other, cfg)
 	}
-	require.NoError(t, rdb.ScriptLoad(t.Context(), lua.Acquire.Source).Err())
+	_, err := otherClient.RateLimiter(redistest.Name(t)).TryAcquire(t.Context(), 1, 0)
+	require.ErrorIs(t, err, rratelimiter.ErrNotInitialized, "the server knows the script from here on")
 	s.Sent = CountCommands(rdb)
 	s.Start = time.Now()
 	return s
