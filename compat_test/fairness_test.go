@@ -1,10 +1,8 @@
 package compat_test
 
 import (
-	"bufio"
 	"context"
 	"fmt"
-	"net"
 	"slices"
 	"strconv"
 	"strings"
@@ -126,8 +124,7 @@ func (f *fairness) startJava(t *testing.T, threads int, timeout time.Duration) (
 func (f *fairness) next(t *testing.T) fairEvent {
 	t.Helper()
 	select {
-	case e, ok := <-f.events:
-		require.True(t, ok, "the server tells no more")
+	case e := <-f.events:
 		return e
 	case <-time.After(time.Minute):
 		require.Fail(t, "nothing happens")
@@ -253,39 +250,21 @@ const endOfRound = "end of round"
 // watchFairness has the server tell of what it does, until t ends.
 func watchFairness(t *testing.T, addr string, keys layout.Keys) <-chan fairEvent {
 	t.Helper()
-	conn, err := net.Dial("tcp", addr)
-	require.NoError(t, err)
-	t.Cleanup(func() { _ = conn.Close() })
-	_, err = fmt.Fprint(conn, "MONITOR\r\n")
-	require.NoError(t, err)
-	r := bufio.NewReader(conn)
-	line, err := r.ReadString('\n')
-	require.NoError(t, err)
-	require.Equal(t, "+OK\r\n", line)
-
 	events := make(chan fairEvent, 100_000)
-	go func() {
-		defer close(events)
-		for {
-			line, err := r.ReadString('\n')
-			if err != nil {
-				return
-			}
-			at, words := parseMonitor(line)
-			if e, ok := fairEventOf(words, keys); ok {
-				e.at = at
-				events <- e
-			}
+	redistest.Monitor(t, addr, func(ran redistest.Ran) {
+		if e, ok := fairEventOf(ran.Args, keys); ok {
+			e.at = ran.At
+			events <- e
 		}
-	}()
+	})
 	return events
 }
 
 func fairEventOf(words []string, keys layout.Keys) (fairEvent, bool) {
 	switch {
-	case len(words) == 2 && strings.EqualFold(words[0], "echo") && words[1] == endOfRound:
+	case len(words) == 2 && words[0] == "echo" && words[1] == endOfRound:
 		return fairEvent{end: true}, true
-	case len(words) > 3 && strings.EqualFold(words[0], "evalsha") && words[1] == lua.Acquire.SHA && words[3] == keys.Config:
+	case len(words) > 3 && words[0] == "evalsha" && words[1] == lua.Acquire.SHA && words[3] == keys.Config:
 		count, _ := strconv.Atoi(words[2])
 		args := words[3+count:]
 		if len(args) < 9 {
@@ -297,7 +276,7 @@ func fairEventOf(words []string, keys layout.Keys) (fairEvent, bool) {
 			e.of += count
 		}
 		return e, true
-	case len(words) > 3 && strings.EqualFold(words[0], "zadd") && words[1] == keys.Permits && !strings.EqualFold(words[2], "xx"):
+	case len(words) > 3 && words[0] == "zadd" && words[1] == keys.Permits && !strings.EqualFold(words[2], "xx"):
 		member, err := codec.Parse(words[len(words)-1])
 		if err != nil {
 			return fairEvent{}, false

@@ -1,9 +1,7 @@
 package compat_test
 
 import (
-	"bufio"
 	"fmt"
-	"net"
 	"strconv"
 	"strings"
 	"sync"
@@ -232,51 +230,18 @@ type grant struct {
 // function that it returns ends that and returns all that were.
 func watchGrants(t *testing.T, addr string, set layout.Keys, interval time.Duration) func() []grant {
 	t.Helper()
-	conn, err := net.Dial("tcp", addr)
-	require.NoError(t, err)
-	t.Cleanup(func() { _ = conn.Close() })
-	_, err = fmt.Fprint(conn, "MONITOR\r\n")
-	require.NoError(t, err)
-	r := bufio.NewReader(conn)
-	line, err := r.ReadString('\n')
-	require.NoError(t, err)
-	require.Equal(t, "+OK\r\n", line)
-
-	type result struct {
-		grants []grant
-		err    error
-	}
-	const last = "that was all"
-	done := make(chan result, 1)
-	go func() {
-		w := watcher{set: set, interval: interval}
-		for {
-			line, err := r.ReadString('\n')
-			if err != nil {
-				done <- result{err: err}
-				return
-			}
-			stamp, words := parseMonitor(line)
-			if len(words) > 1 && strings.EqualFold(words[0], "echo") && words[1] == last {
-				done <- result{grants: w.grants}
-				return
-			}
-			if err := w.see(stamp, words); err != nil {
-				done <- result{err: fmt.Errorf("monitor: %q: %w", line, err)}
-				return
-			}
+	w := watcher{set: set, interval: interval}
+	var wrong error
+	end := redistest.Monitor(t, addr, func(ran redistest.Ran) {
+		if err := w.see(ran.At, ran.Args); err != nil && wrong == nil {
+			wrong = fmt.Errorf("%q: %w", ran.Args, err)
 		}
-	}()
+	})
 	return func() []grant {
 		t.Helper()
-		mark, err := net.Dial("tcp", addr)
-		require.NoError(t, err)
-		defer func() { _ = mark.Close() }()
-		_, err = fmt.Fprintf(mark, "*2\r\n$4\r\nECHO\r\n$%d\r\n%s\r\n", len(last), last)
-		require.NoError(t, err)
-		got := <-done
-		require.NoError(t, got.err)
-		return got.grants
+		end()
+		require.NoError(t, wrong)
+		return w.grants
 	}
 }
 
@@ -293,7 +258,7 @@ func (w *watcher) see(at time.Time, words []string) error {
 	if len(words) < 3 {
 		return nil
 	}
-	switch command := strings.ToLower(words[0]); {
+	switch command := words[0]; {
 	case command == "zadd" && words[1] == w.set.Permits:
 		pairs := words[2:]
 		if strings.EqualFold(pairs[0], "xx") {
@@ -328,29 +293,4 @@ func (w *watcher) see(at time.Time, words []string) error {
 		w.grants = append(w.grants, grant{at: at, dated: at, window: w.window, permits: permits})
 	}
 	return nil
-}
-
-// parseMonitor takes a line of MONITOR apart:
-//
-//	+1700000000.123456 [0 lua] "zadd" "key" ...
-func parseMonitor(line string) (time.Time, []string) {
-	stamp, rest, _ := strings.Cut(strings.TrimPrefix(line, "+"), " ")
-	seconds, micros, _ := strings.Cut(stamp, ".")
-	s, _ := strconv.ParseInt(seconds, 10, 64)
-	us, _ := strconv.ParseInt(micros, 10, 64)
-	_, rest, _ = strings.Cut(rest, "] ")
-	var words []string
-	for {
-		quoted, err := strconv.QuotedPrefix(rest)
-		if err != nil {
-			break
-		}
-		word, err := strconv.Unquote(quoted)
-		if err != nil {
-			break
-		}
-		words = append(words, word)
-		rest = strings.TrimPrefix(rest[len(quoted):], " ")
-	}
-	return time.Unix(s, us*1000), words
 }

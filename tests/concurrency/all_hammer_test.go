@@ -116,12 +116,12 @@ func TestHammerOfAll(t *testing.T) {
 }
 
 // of returns what was done to the limiter of that name.
-func of(commands []traced, name string) []traced {
-	return slices.DeleteFunc(slices.Clone(commands), func(c traced) bool {
-		if !c.inScript {
-			return !slices.Contains(c.args, name)
+func of(commands []redistest.Ran, name string) []redistest.Ran {
+	return slices.DeleteFunc(slices.Clone(commands), func(c redistest.Ran) bool {
+		if !c.InScript {
+			return !slices.Contains(c.Args, name)
 		}
-		return len(c.args) > 1 && !strings.HasPrefix(c.args[1]+":", name+":")
+		return len(c.Args) > 1 && !strings.HasPrefix(c.Args[1]+":", name+":")
 	})
 }
 

@@ -1,14 +1,11 @@
 package concurrency_test
 
 import (
-	"bufio"
 	"cmp"
 	"context"
 	"errors"
 	"fmt"
-	"io"
 	"math/rand/v2"
-	"net"
 	"slices"
 	"strconv"
 	"strings"
@@ -27,70 +24,17 @@ import (
 	"github.com/rratelimiter/rratelimiter/lua"
 )
 
-// traced is one command that a server executed, in its order.
-type traced struct {
-	at       int64 // epoch ms
-	inScript bool
-	args     []string
-}
-
 // trace has the server tell all that it executes. The returned function ends
 // that and returns what was told.
-func trace(t *testing.T, server *redistest.Server) (stop func() []traced) {
+func trace(t *testing.T, server *redistest.Server) (stop func() []redistest.Ran) {
 	t.Helper()
-	conn, err := net.Dial("tcp", server.Addr())
-	require.NoError(t, err)
-	t.Cleanup(func() { _ = conn.Close() })
-	_, err = io.WriteString(conn, "MONITOR\r\n")
-	require.NoError(t, err)
-	lines := bufio.NewReader(conn)
-	ok, err := lines.ReadString('\n')
-	require.NoError(t, err)
-	require.Equal(t, "+OK\r\n", ok)
-
-	const end = "the monitor's end"
-	told := make(chan []string, 1)
-	go func() {
-		var all []string
-		for {
-			line, err := lines.ReadString('\n')
-			if err != nil || strings.Contains(line, end) {
-				told <- all
-				return
-			}
-			all = append(all, line)
-		}
-	}()
-	return func() []traced {
-		require.NoError(t, server.Client(t, nil).Echo(t.Context(), end).Err())
-		var commands []traced
-		for _, line := range <-told {
-			commands = append(commands, parseTraced(t, line))
-		}
-		return commands
+	var all []redistest.Ran
+	end := redistest.Monitor(t, server.Addr(), func(ran redistest.Ran) { all = append(all, ran) })
+	return func() []redistest.Ran {
+		t.Helper()
+		end()
+		return all
 	}
-}
-
-// parseTraced reads a line of MONITOR: the time, the database and the client in
-// brackets, "lua" for a script, and the quoted arguments.
-func parseTraced(t *testing.T, line string) traced {
-	t.Helper()
-	at, rest, ok := strings.Cut(strings.TrimPrefix(line, "+"), " [")
-	require.True(t, ok, line)
-	seconds, err := strconv.ParseFloat(at, 64)
-	require.NoError(t, err, line)
-	source, rest, ok := strings.Cut(rest, "] ")
-	require.True(t, ok, line)
-	c := traced{at: int64(seconds * 1000), inScript: strings.HasSuffix(source, " lua")}
-	for rest = strings.TrimSpace(rest); rest != ""; rest = strings.TrimSpace(rest) {
-		quoted, err := strconv.QuotedPrefix(rest)
-		require.NoError(t, err, line)
-		arg, err := strconv.Unquote(quoted)
-		require.NoError(t, err, line)
-		c.args = append(c.args, arg)
-		rest = rest[len(quoted):]
-	}
-	return c
 }
 
 // An entry is what one script call added to a permits set. permits falls when
@@ -237,30 +181,30 @@ func (l *ledger) giveBack(member string) {
 // replay checks, after each script call, that what is free and what is in use
 // make up the rate, and that no interval held more than that. It returns the
 // ledgers by their permits key, and the permits that were to be given back.
-func replay(t *testing.T, commands []traced, cfg rratelimiter.Config) (ledgers map[string]*ledger, unwanted int64) {
+func replay(t *testing.T, commands []redistest.Ran, cfg rratelimiter.Config) (ledgers map[string]*ledger, unwanted int64) {
 	t.Helper()
 	ledgers = map[string]*ledger{}
 	rate, script, began := cfg.Rate, "", int64(0)
 	var touched *ledger
 	for _, c := range commands {
-		if !c.inScript {
+		if !c.InScript {
 			if touched != nil {
 				touched.calls++
 				require.Equal(t, touched.rate, touched.free()+touched.inUse(), "free and in use after call %d, of %s", touched.calls, script)
 			}
-			touched, began = nil, c.at
-			if name := strings.ToLower(c.args[0]); name == "evalsha" || name == "eval" {
-				script = limitertest.ScriptOf(c.args[1]).Name
-				if script == lua.GiveBack.Name && len(c.args) > 9 {
-					n, err := strconv.ParseInt(c.args[9], 10, 64)
+			touched, began = nil, c.At.UnixMilli()
+			if name := c.Args[0]; name == "evalsha" || name == "eval" {
+				script = limitertest.ScriptOf(c.Args[1]).Name
+				if script == lua.GiveBack.Name && len(c.Args) > 9 {
+					n, err := strconv.ParseInt(c.Args[9], 10, 64)
 					require.NoError(t, err)
 					unwanted += n
 				}
 			}
 			continue
 		}
-		if strings.EqualFold(c.args[0], "HSET") {
-			n, err := strconv.ParseInt(c.args[3], 10, 64)
+		if c.Args[0] == "hset" {
+			n, err := strconv.ParseInt(c.Args[3], 10, 64)
 			require.NoError(t, err)
 			rate = n
 			for _, l := range ledgers {
@@ -268,10 +212,10 @@ func replay(t *testing.T, commands []traced, cfg rratelimiter.Config) (ledgers m
 			}
 			continue
 		}
-		if len(c.args) < 2 || !strings.Contains(c.args[1], "}:") {
+		if len(c.Args) < 2 || !strings.Contains(c.Args[1], "}:") {
 			continue
 		}
-		key := strings.Replace(c.args[1], "}:value", "}:permits", 1)
+		key := strings.Replace(c.Args[1], "}:value", "}:permits", 1)
 		if ledgers[key] == nil {
 			ledgers[key] = &ledger{rate: rate, interval: cfg.Interval.Milliseconds(), members: map[string]int64{}}
 		}
@@ -279,7 +223,7 @@ func replay(t *testing.T, commands []traced, cfg rratelimiter.Config) (ledgers m
 			ledgers[key].expire(began)
 		}
 		touched = ledgers[key]
-		require.NoError(t, touched.apply(script, c.args, began))
+		require.NoError(t, touched.apply(script, c.Args, began))
 	}
 	return ledgers, unwanted
 }

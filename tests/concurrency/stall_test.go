@@ -1,9 +1,6 @@
 package concurrency_test
 
 import (
-	"bufio"
-	"fmt"
-	"net"
 	"strings"
 	"testing"
 	"time"
@@ -65,7 +62,7 @@ func TestBoundedWrites(t *testing.T) {
 			require.NoError(t, rdb.ZAdd(t.Context(), k.Permits, rows...).Err())
 			require.NoError(t, rdb.Set(t.Context(), k.Value, 0, 0).Err())
 
-			calls := watchScripts(t, rdb, server.Addr())
+			calls := redistest.ScriptCalls(t, server.Addr())
 			tc.use(t, client, l)
 			for _, commands := range calls() {
 				written := 0
@@ -94,7 +91,7 @@ func TestExpireAtAMomentThatHasPassedFreesInTheBackground(t *testing.T) {
 	limitertest.BothTypes(t, func(t *testing.T, kind rratelimiter.RateType) {
 		l := limitertest.NewLimiter(t, rdb, rratelimiter.Config{Type: kind, Rate: 10, Interval: time.Hour})
 		limitertest.MustAcquire(t, l, 1)
-		calls := watchScripts(t, rdb, server.Addr())
+		calls := redistest.ScriptCalls(t, server.Addr())
 		there, err := l.ExpireAt(t.Context(), time.Now().Add(-time.Minute))
 		require.NoError(t, err)
 		assert.True(t, there)
@@ -109,41 +106,4 @@ func TestExpireAtAMomentThatHasPassedFreesInTheBackground(t *testing.T) {
 			}
 		}
 	})
-}
-
-// watchScripts has the server tell what its scripts do. The function that it
-// returns ends that and returns the commands of each script call.
-func watchScripts(t *testing.T, rdb *redis.Client, addr string) func() [][][]string {
-	t.Helper()
-	conn, err := net.Dial("tcp", addr)
-	require.NoError(t, err)
-	t.Cleanup(func() { _ = conn.Close() })
-	_, err = fmt.Fprint(conn, "MONITOR\r\n")
-	require.NoError(t, err)
-	lines := bufio.NewReader(conn)
-	said, err := lines.ReadString('\n')
-	require.NoError(t, err)
-	require.Equal(t, "+OK\r\n", said)
-	return func() [][][]string {
-		t.Helper()
-		end := redistest.Name(t)
-		require.NoError(t, rdb.Echo(t.Context(), end).Err())
-		require.NoError(t, conn.SetReadDeadline(time.Now().Add(time.Minute)))
-		calls := [][][]string{nil}
-		for {
-			line, err := lines.ReadString('\n')
-			require.NoError(t, err)
-			if strings.Contains(line, end) {
-				return calls
-			}
-			_, text, byScript := strings.Cut(line, " lua] ")
-			if !byScript {
-				calls = append(calls, nil)
-				continue
-			}
-			args := strings.Split(strings.Trim(text, "\"\r\n"), `" "`)
-			args[0] = strings.ToLower(args[0])
-			calls[len(calls)-1] = append(calls[len(calls)-1], args)
-		}
-	}
 }

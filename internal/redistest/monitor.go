@@ -1,0 +1,117 @@
+package redistest
+
+import (
+	"bufio"
+	"fmt"
+	"io"
+	"net"
+	"strconv"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+	"github.com/stretchr/testify/require"
+)
+
+// Ran is a command that a server ran, as MONITOR tells it.
+type Ran struct {
+	At       time.Time // the server's, to the microsecond
+	InScript bool      // a script called it
+	Args     []string  // the name in lower case, then its arguments
+}
+
+// Monitor has each called for all commands that the server at addr runs, one at a
+// time and in their order. The function it returns ends that, once each has seen
+// all that came before.
+func Monitor(t testing.TB, addr string, each func(Ran)) (stop func()) {
+	t.Helper()
+	conn, err := net.Dial("tcp", addr)
+	require.NoError(t, err)
+	t.Cleanup(func() { _ = conn.Close() })
+	_, err = io.WriteString(conn, "MONITOR\r\n")
+	require.NoError(t, err)
+	lines := bufio.NewReader(conn)
+	said, err := lines.ReadString('\n')
+	require.NoError(t, err)
+	require.Equal(t, "+OK\r\n", said)
+
+	end := Name(t) + " ends"
+	ended := make(chan error, 1)
+	go func() {
+		for {
+			line, err := lines.ReadString('\n')
+			if err != nil {
+				ended <- err
+				return
+			}
+			ran, err := parseMonitor(line)
+			switch {
+			case err != nil:
+				ended <- err
+				return
+			case len(ran.Args) == 2 && ran.Args[1] == end:
+				ended <- nil
+				return
+			}
+			each(ran)
+		}
+	}()
+	return func() {
+		t.Helper()
+		rdb := redis.NewClient(&redis.Options{Addr: addr})
+		defer func() { _ = rdb.Close() }()
+		require.NoError(t, rdb.Echo(t.Context(), end).Err())
+		require.NoError(t, conn.SetReadDeadline(time.Now().Add(time.Minute)))
+		require.NoError(t, <-ended)
+	}
+}
+
+// ScriptCalls has the server at addr tell what its scripts do. The function it
+// returns ends that and returns the commands of each script call, as [Ran.Args].
+func ScriptCalls(t testing.TB, addr string) (stop func() [][][]string) {
+	t.Helper()
+	calls := [][][]string{nil}
+	end := Monitor(t, addr, func(ran Ran) {
+		if last := len(calls) - 1; ran.InScript {
+			calls[last] = append(calls[last], ran.Args)
+		} else if calls[last] != nil {
+			calls = append(calls, nil)
+		}
+	})
+	return func() [][][]string {
+		t.Helper()
+		end()
+		return calls
+	}
+}
+
+// parseMonitor takes a line apart: the time, the database and the client, or "lua",
+// in brackets, and the quoted arguments.
+func parseMonitor(line string) (Ran, error) {
+	stamp, rest, _ := strings.Cut(strings.TrimPrefix(line, "+"), " [")
+	seconds, micros, _ := strings.Cut(stamp, ".")
+	s, secondsErr := strconv.ParseInt(seconds, 10, 64)
+	us, microsErr := strconv.ParseInt(micros, 10, 64)
+	source, rest, ok := strings.Cut(rest, "] ")
+	if !ok || secondsErr != nil || microsErr != nil {
+		return Ran{}, fmt.Errorf("no line of MONITOR: %q", line)
+	}
+	ran := Ran{At: time.Unix(s, us*1000), InScript: strings.HasSuffix(source, " lua")}
+	for rest = strings.TrimSpace(rest); rest != ""; rest = strings.TrimSpace(rest) {
+		quoted, err := strconv.QuotedPrefix(rest)
+		if err != nil {
+			return Ran{}, fmt.Errorf("MONITOR: %q: %w", line, err)
+		}
+		arg, err := strconv.Unquote(quoted)
+		if err != nil {
+			return Ran{}, fmt.Errorf("MONITOR: %q: %w", line, err)
+		}
+		ran.Args = append(ran.Args, arg)
+		rest = rest[len(quoted):]
+	}
+	if len(ran.Args) > 0 {
+		ran.Args[0] = strings.ToLower(ran.Args[0])
+	}
+	return ran, nil
+}
