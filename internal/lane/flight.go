@@ -210,13 +210,18 @@ func place(c *Call) int {
 
 // command makes the one call.
 func (g jointCall) command(ctx context.Context) script.Command {
-	early, count := 0, 0
+	early, count, eval := 0, 0, false
 	for _, c := range g.calls {
+		eval = eval || c.Joint.Eval
 		early += 1 - place(c)
 		count += len(c.Keys.Names())
 	}
 	words := make([]any, 0, 4+count+2*len(g.calls))
-	words = append(words, "evalsha", script.SHA(g.calls[0].Joint.Script), count)
+	if eval {
+		words = append(words, "eval", g.calls[0].Joint.Script.Source, count)
+	} else {
+		words = append(words, "evalsha", script.SHA(g.calls[0].Joint.Script), count)
+	}
 	for _, c := range g.calls {
 		words = append(words, c.Keys.Words()...)
 	}
@@ -231,9 +236,12 @@ func (g jointCall) command(ctx context.Context) script.Command {
 // pass for an answer to any: it is in doubt then whether each has run.
 func (l *Lane) tell(g jointCall, panicked any) {
 	err := g.cmd.Err()
-	if panicked == nil && err != nil && redis.HasErrorPrefix(err, "NOSCRIPT") {
-		panicked = l.eval(&g)
-		err = g.cmd.Err()
+	if panicked == nil && redis.HasErrorPrefix(err, "NOSCRIPT") && g.cmd.Name() == "evalsha" {
+		for _, c := range g.calls {
+			c.UnknownJoint()
+			l.resend(c)
+		}
+		return
 	}
 	answers, _ := g.cmd.Val().([]any)
 	undecided := false
@@ -266,14 +274,4 @@ func (l *Lane) tell(g jointCall, panicked any) {
 			l.done(c)
 		}
 	}
-}
-
-// eval makes the one call of a server that does not know the script.
-func (l *Lane) eval(g *jointCall) (panicked any) {
-	ctx, cancel := context.WithTimeout(context.Background(), l.conn.AttemptTimeout())
-	defer cancel()
-	words := slices.Clone(g.cmd.Args())
-	words[0], words[1] = "eval", g.calls[0].Joint.Script.Source
-	g.cmd = script.NewCommand(ctx, words, 3)
-	return l.exchange(ctx, []script.Command{g.cmd})
 }

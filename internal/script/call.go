@@ -243,6 +243,14 @@ func (c *Call) Ended(ctx context.Context, to *Conn, err error) (done bool, backo
 	return !again, backoff
 }
 
+// UnknownJoint is told that the attempt was to be made together with others, and did
+// not run: the server does not know the script for that. It is made anew with the
+// script's source.
+func (c *Call) UnknownJoint() {
+	c.attempts--
+	c.Joint.Eval = true
+}
+
 // Undecided is told that the attempt was made together with others and is to be
 // made by itself.
 func (c *Call) Undecided() { c.Joint = nil }
@@ -367,4 +375,5 @@ type Joint struct {
 	Script *lua.Script
 	Args   [2]any
 	Early  bool
+	Eval   bool // the server does not know the script
 }
