@@ -22,15 +22,17 @@ type flight struct {
 	calls  []*Call // those that are made by themselves
 	groups []jointCall
 	cmds   []script.Command
+	end    time.Time   // when it is given up
 	over   atomic.Bool // its calls know how it ended
+	late   bool        // another may have its place; the lane's lock guards it
 
 	cmd [1]script.Command // room for one
 }
 
 // sendFlight sends calls in one pipeline, and tells each how it ended. Where a hook of
 // the Redis client's panics, no call is left without an answer; what it panicked
-// with is returned. over says that the flight was given up meanwhile, and its place
-// has been taken.
+// with is returned. over says that the flight was late, and that others have taken its
+// place.
 func (l *Lane) sendFlight(ctx context.Context, calls []*Call) (panicked any, over bool) {
 	start := time.Now()
 	var end time.Time
@@ -45,17 +47,16 @@ func (l *Lane) sendFlight(ctx context.Context, calls []*Call) (panicked any, ove
 		defer cancel()
 	}
 	f := l.flightOf(ctx, calls)
-	f.sent = start
+	f.sent, f.end = start, end
 	if !l.conn.Inline() {
-		defer time.AfterFunc(end.Sub(start), func() { l.giveUp(f) }).Stop()
+		defer time.AfterFunc(min(l.conn.ProbePace(), end.Sub(start)), func() { l.late(f) }).Stop()
 	}
 	panicked = l.exchange(ctx, f.cmds)
 	if !f.over.CompareAndSwap(false, true) {
-		l.freed(f)
+		l.landed(f, time.Now())
 		return panicked, true
 	}
-	now := time.Now()
-	l.noteFlight(f, now)
+	over = l.landed(f, time.Now())
 	for _, g := range f.groups {
 		l.tell(g, panicked)
 	}
@@ -66,7 +67,7 @@ func (l *Lane) sendFlight(ctx context.Context, calls []*Call) (panicked any, ove
 		}
 		l.finish(c, c.AttemptErr())
 	}
-	return panicked, false
+	return panicked, over
 }
 
 // flightOf makes the commands of calls.
@@ -90,16 +91,40 @@ func (l *Lane) flightOf(ctx context.Context, calls []*Call) *flight {
 	return f
 }
 
-// giveUp ends a flight that is not answered in time, while go-redis still waits.
-func (l *Lane) giveUp(f *flight) {
-	if !f.over.CompareAndSwap(false, true) {
+// late has others take the place of a flight that is late, where there is room for
+// it, and gives it up at its end.
+func (l *Lane) late(f *flight) {
+	l.mu.Lock()
+	if f.over.Load() {
+		l.mu.Unlock()
 		return
 	}
-	l.mu.Lock()
+	start := l.spare() && time.Since(f.sent) > 2*l.trips.shortest() && l.pass(f)
+	l.mu.Unlock()
+	time.AfterFunc(time.Until(f.end), func() { l.giveUp(f) })
+	if start {
+		l.dispatch(task{})
+	}
+}
+
+// pass gives the place of a flight to others, and tells whether one is to leave. l.mu
+// is held.
+func (l *Lane) pass(f *flight) (start bool) {
+	f.late = true
 	l.silent = !l.heard.After(f.sent)
 	l.stuck++
 	l.flights--
-	start := l.start()
+	return l.start()
+}
+
+// giveUp ends a flight that is not answered in time, while go-redis still waits.
+func (l *Lane) giveUp(f *flight) {
+	l.mu.Lock()
+	if !f.over.CompareAndSwap(false, true) {
+		l.mu.Unlock()
+		return
+	}
+	start := !f.late && l.pass(f)
 	l.mu.Unlock()
 	for _, g := range f.groups {
 		for _, c := range g.calls {
@@ -114,40 +139,40 @@ func (l *Lane) giveUp(f *flight) {
 	}
 }
 
-// freed is told that go-redis has come back from a flight that was given up.
-func (l *Lane) freed(f *flight) {
-	l.mu.Lock()
-	l.stuck--
-	if !silent(f.cmds) {
-		l.silent, l.heard = false, time.Now()
-	}
-	start := l.start()
-	l.mu.Unlock()
-	if start {
-		l.dispatch(task{})
-	}
-}
-
-func silent(cmds []script.Command) bool {
-	return !slices.ContainsFunc(cmds, func(cmd script.Command) bool { return !script.Silent(cmd.Err()) })
-}
-
 func (l *Lane) exchange(ctx context.Context, cmds []script.Command) (panicked any) {
 	defer func() { panicked = recover() }()
 	l.conn.Send(ctx, cmds...)
 	return nil
 }
 
-// noteFlight takes note of how the flight went.
-func (l *Lane) noteFlight(f *flight, now time.Time) {
+// landed takes note of how the flight went, once go-redis has come back from it, and
+// tells whether others have its place.
+func (l *Lane) landed(f *flight, now time.Time) (passed bool) {
+	answered := !script.AllSilent(f.cmds)
 	l.mu.Lock()
-	defer l.mu.Unlock()
-	if silent(f.cmds) {
+	switch {
+	case answered:
+		l.silent, l.heard = false, now
+		if now.Before(f.end) {
+			l.trips.measured(now.Sub(f.sent), now)
+		}
+	case !f.late:
 		l.silent = !l.heard.After(f.sent)
-		return
 	}
-	l.silent, l.heard = false, now
-	l.trips.measured(now.Sub(f.sent), now)
+	passed = f.late
+	start := false
+	if passed {
+		l.stuck--
+		start = l.start()
+	}
+	l.mu.Unlock()
+	if answered {
+		l.conn.Answered(l.master)
+	}
+	if start {
+		l.dispatch(task{})
+	}
+	return passed
 }
 
 // finish tells a call how its attempt ended.

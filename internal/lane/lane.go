@@ -79,7 +79,7 @@ type Lanes struct {
 // New returns the Lanes to conn.
 func New(conn *script.Conn) *Lanes {
 	s := &Lanes{conn: conn, all: make(map[*redis.Client]*Lane), closed: make(chan struct{})}
-	s.only = newLane(s)
+	s.only = newLane(s, nil)
 	s.apart.Store(conn.Cluster())
 	return s
 }
@@ -105,7 +105,7 @@ func (s *Lanes) Of(ctx context.Context, key string) *Lane {
 				delete(s.all, gone)
 			}
 		}
-		l = newLane(s)
+		l = newLane(s, master)
 		s.all[master] = l
 	}
 	return l
@@ -113,9 +113,10 @@ func (s *Lanes) Of(ctx context.Context, key string) *Lane {
 
 // Lane is what goes to one master.
 type Lane struct {
-	lanes *Lanes
-	conn  *script.Conn
-	most  int // flights, whatever the network
+	lanes  *Lanes
+	conn   *script.Conn
+	master *redis.Client // nil where there is one
+	most   int           // flights, whatever the network
 
 	mu      sync.Mutex
 	flights int
@@ -126,27 +127,29 @@ type Lane struct {
 	timer   *time.Timer
 	silent  bool      // the server has answered nobody lately: one call at a time shows whether it does
 	heard   time.Time // when the server answered last
-	stuck   int       // flights that were given up, and which go-redis still waits for
+	stuck   int       // flights that are late or were given up, and which go-redis still waits for
 	trips   trips
 
 	parked chan task // to goroutines that have sent flights just now
 
 	running int // background jobs
 	jobs    []job
+	moved   time.Time // when the last of them began or ended
+	watched bool      // those that wait
 }
 
-func newLane(s *Lanes) *Lane {
+func newLane(s *Lanes, master *redis.Client) *Lane {
 	pool := s.conn.PoolSize()
 	if pool == 0 {
 		pool = unknownPool
 	}
-	return &Lane{lanes: s, conn: s.conn, most: max(1, min(maxFlights, pool/2)), parked: make(chan task)}
+	return &Lane{lanes: s, conn: s.conn, master: master, most: max(1, min(maxFlights, pool/2)), parked: make(chan task)}
 }
 
 func (l *Lane) idle() bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	return l.flights == 0 && l.running == 0 && len(l.ready) == 0 && len(l.again) == 0 && len(l.delayed) == 0
+	return l.flights+l.stuck+l.running == 0 && len(l.ready) == 0 && len(l.again) == 0 && len(l.delayed) == 0
 }
 
 // limit returns how many flights may be under way.
@@ -159,6 +162,11 @@ func (l *Lane) limit() int {
 	}
 	return min(l.most, max(minFlights, 1+int(l.trips.shortest()/tripShare)))
 }
+
+// spare tells whether the next flight need not wait for one that is late: some of the
+// pool's connections are kept for when they are given up, at the pace of attempts, so
+// that a long silence does not use up all.
+func (l *Lane) spare() bool { return l.stuck < 2*l.most-max(3, l.most/2) }
 
 // trips keeps the shortest round trip of the last second or two: a busy server
 // does not make that longer, since some flights are small.

@@ -34,19 +34,16 @@ type Conn struct {
 	master  func(ctx context.Context, key string) (*redis.Client, error) // nil where there is one
 	timeout time.Duration
 
-	known    atomic.Bool                     // the client has found out who serves what
-	mu       sync.Mutex                      // guards what follows
-	learning chan struct{}                   // closed when it has been asked; nil while nobody asks
-	slots    map[*redis.Client]chan struct{} // for each master, of commands that run on goroutines of their own
+	late     atomic.Int32            // commands on goroutines of their own
+	known    atomic.Bool             // the client has found out who serves what
+	mu       sync.Mutex              // guards what follows
+	learning chan struct{}           // closed when it has been asked; nil while nobody asks
+	gates    map[*redis.Client]*gate // for each master, of commands that run on goroutines of their own
 }
-
-// maxApart is how many commands to a master run on goroutines of their own at
-// most, so that one that hangs can't gather more.
-const maxApart = 64
 
 // NewConn returns a Conn on rdb whose questions are answered within timeout.
 func NewConn(rdb Redis, timeout time.Duration) *Conn {
-	c := &Conn{rdb: rdb, timeout: timeout, slots: make(map[*redis.Client]chan struct{})}
+	c := &Conn{rdb: rdb, timeout: timeout, gates: make(map[*redis.Client]*gate)}
 	switch rdb := rdb.(type) {
 	case *redis.Client:
 		if rdb != nil {
@@ -81,6 +78,10 @@ func (c *Conn) Timeout() time.Duration { return c.timeout }
 // AttemptTimeout is the time of an attempt that can be repeated: two more have room
 // in a question's.
 func (c *Conn) AttemptTimeout() time.Duration { return c.timeout / 3 }
+
+// ProbePace is how long a server may owe an answer before another command shows
+// whether it answers at all.
+func (c *Conn) ProbePace() time.Duration { return c.AttemptTimeout() / 3 }
 
 // Inline tells whether a command ends in time on its caller's goroutine: only
 // where go-redis passes a deadline on to the connection.
@@ -230,22 +231,41 @@ func (c *Conn) sendToMaster(ctx context.Context, cmd Command) {
 	c.Send(ctx, cmd)
 }
 
-// errCrowded is for a command that was not sent: too many others wait for its
-// server.
-var errCrowded = errors.New("too many commands wait for the server")
-
-// slotsOf returns those of the master of a key.
-func (c *Conn) slotsOf(ctx context.Context, key string) chan struct{} {
+// gateOf returns that of the master of a key.
+func (c *Conn) gateOf(ctx context.Context, key string) *gate {
 	master := c.Master(ctx, key)
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	slots := c.slots[master]
-	if slots == nil {
-		maps.DeleteFunc(c.slots, func(_ *redis.Client, slots chan struct{}) bool { return len(slots) == 0 })
-		slots = make(chan struct{}, maxApart)
-		c.slots[master] = slots
+	g := c.gates[master]
+	if g == nil {
+		maps.DeleteFunc(c.gates, func(_ *redis.Client, g *gate) bool { return g.empty() })
+		g = newGate(c.ProbePace(), &c.late)
+		c.gates[master] = g
 	}
-	return slots
+	return g
+}
+
+// Answered is told that a master has answered what was not sent by a [Call.Run].
+func (c *Conn) Answered(master *redis.Client) {
+	if c.late.Load() == 0 {
+		return
+	}
+	if g := c.knownGate(master); g != nil {
+		g.answered()
+	}
+}
+
+// Owes tells whether a master has not answered in time what was sent by a [Call.Run],
+// and go-redis still waits.
+func (c *Conn) Owes(master *redis.Client) bool {
+	g := c.knownGate(master)
+	return g != nil && g.owes()
+}
+
+func (c *Conn) knownGate(master *redis.Client) *gate {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.gates[master]
 }
 
 // sendInTime is Send for commands of one master, that of key, which ends when ctx
@@ -255,16 +275,15 @@ func (c *Conn) sendInTime(ctx context.Context, key string, toMaster bool, cmds .
 		c.Send(ctx, cmds...)
 		return nil
 	}
-	slots := c.slotsOf(ctx, key)
-	select {
-	case slots <- struct{}{}:
-	case <-ctx.Done():
+	g := c.gateOf(ctx, key)
+	p := g.enter(ctx)
+	if p == nil {
 		return errCrowded
 	}
 	done := make(chan any, 1)
 	go func() {
 		defer func() {
-			<-slots
+			p.leave()
 			done <- recover()
 		}()
 		if toMaster {
@@ -272,15 +291,25 @@ func (c *Conn) sendInTime(ctx context.Context, key string, toMaster bool, cmds .
 		} else {
 			c.Send(context.WithoutCancel(ctx), cmds...)
 		}
-	}()
-	select {
-	case panicked := <-done:
-		if panicked != nil {
-			return Panicked(panicked)
+		if !AllSilent(cmds) {
+			g.answered()
 		}
-		return nil
-	case <-ctx.Done():
-		return errors.Join(errUnanswered, ctx.Err())
+	}()
+	late := time.NewTimer(g.pace)
+	defer late.Stop()
+	for {
+		select {
+		case panicked := <-done:
+			if panicked != nil {
+				return Panicked(panicked)
+			}
+			return nil
+		case <-late.C:
+			p.delayed()
+		case <-ctx.Done():
+			p.delayed()
+			return errors.Join(errUnanswered, ctx.Err())
+		}
 	}
 }
 

@@ -7,6 +7,7 @@ import (
 	"io"
 	"net"
 	"regexp"
+	"slices"
 	"strconv"
 	"strings"
 
@@ -91,6 +92,14 @@ func Silent(err error) bool {
 	}
 	timeout, ok := errors.AsType[net.Error](err)
 	return ok && timeout.Timeout() || errors.Is(err, context.DeadlineExceeded)
+}
+
+// AllSilent tells whether none of the commands shows that the server answers.
+func AllSilent(cmds []Command) bool {
+	return !slices.ContainsFunc(cmds, func(cmd Command) bool {
+		err := cmd.Err()
+		return err == nil || !Silent(err) && !poolExhausted(err)
+	})
 }
 
 // unavailable tells whether an error means that Redis did not decide.
