@@ -4,6 +4,7 @@ import (
 	"context"
 	"net"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -33,10 +34,13 @@ type Proxy struct {
 		f func(Command) Action
 	}
 
+	choked atomic.Int64 // bytes a second that pass each way of a connection; 0: all
+
 	mu       sync.Mutex
 	settled  *sync.Cond // inFlight is 0, or the wait is over
 	counts   Counts
 	inFlight int // requests taken and neither answered nor given up
+	served   int // connections of clients that there are
 	conns    map[net.Conn]struct{}
 	closed   bool
 	done     chan struct{}
@@ -117,6 +121,26 @@ func (p *Proxy) OnCommand(f func(Command) Action) {
 	p.hook.Lock()
 	defer p.hook.Unlock()
 	p.hook.f = f
+}
+
+// Choke lets no more than so many bytes a second pass from now on, each way of
+// each connection; 0 lets all pass.
+func (p *Proxy) Choke(bytesPerSecond int) { p.choked.Store(int64(bytesPerSecond)) }
+
+// HangUp closes all connections, whatever is on its way. New ones can be made.
+func (p *Proxy) HangUp() {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	for conn := range p.conns {
+		_ = conn.Close()
+	}
+}
+
+// Conns returns how many connections clients have to the proxy.
+func (p *Proxy) Conns() int {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return p.served
 }
 
 // Counts returns what has gone through so far.
@@ -209,7 +233,9 @@ func (p *Proxy) serve(down net.Conn) {
 		return
 	}
 	p.conns[down] = struct{}{}
+	p.served++
 	p.wg.Go(func() {
+		defer p.leave()
 		defer p.drop(down)
 		up, err := p.dial()
 		if err != nil {
@@ -246,4 +272,29 @@ func (p *Proxy) drop(conn net.Conn) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	delete(p.conns, conn)
+}
+
+func (p *Proxy) leave() {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.served--
+}
+
+// write writes as fast as the choke lets it.
+func (p *Proxy) write(to net.Conn, raw []byte) error {
+	for {
+		rate := p.choked.Load()
+		if rate == 0 {
+			_, err := to.Write(raw)
+			return err
+		}
+		part := raw[:min(int64(len(raw)), max(1, rate/100))]
+		p.hold(Action{after: time.Duration(len(part)) * time.Second / time.Duration(rate)})
+		if _, err := to.Write(part); err != nil {
+			return err
+		}
+		if raw = raw[len(part):]; len(raw) == 0 {
+			return nil
+		}
+	}
 }

@@ -81,8 +81,7 @@ func (c *proxyConn) forward(raw []byte, a Action) bool {
 	c.proxy.addInFlight(len(actions))
 	c.mu.Unlock()
 	c.proxy.count(func(n *Counts) { n.Forwarded += len(actions) })
-	_, err := c.up.Write(raw)
-	return err == nil
+	return c.proxy.write(c.up, raw) == nil
 }
 
 func (c *proxyConn) waitAnswers() {
@@ -158,7 +157,7 @@ func (c *proxyConn) deliver(raw []byte) bool {
 	if silent {
 		return false
 	}
-	if _, err := c.down.Write(raw); err != nil {
+	if err := c.proxy.write(c.down, raw); err != nil {
 		c.hush()
 		return false
 	}

@@ -254,6 +254,49 @@ func TestProxyEndsWithItsServer(t *testing.T) {
 	p.Settle(t)
 }
 
+func TestProxyChokes(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		_, m := redistest.Mini(t)
+		p := redistest.MiniProxy(t, m)
+		rdb := p.Client(t, &redis.Options{MaxRetries: -1, ReadTimeout: time.Minute})
+		value := strings.Repeat("x", 10_000)
+		took := func(f func() error) time.Duration {
+			start := time.Now()
+			require.NoError(t, f())
+			return time.Since(start)
+		}
+		set := func() error { return rdb.Set(t.Context(), "key", value, 0).Err() }
+		get := func() error { return rdb.Get(t.Context(), "key").Err() }
+		require.NoError(t, set())
+		p.Choke(1000)
+		for _, call := range []func() error{set, get} {
+			assert.InDelta(t, 10, took(call).Seconds(), 0.5)
+		}
+		p.Choke(0)
+		for _, call := range []func() error{set, get} {
+			assert.Less(t, took(call), time.Second)
+		}
+	})
+}
+
+func TestProxyHangsUp(t *testing.T) {
+	t.Parallel()
+	proxied(t, func(t *testing.T, p *redistest.Proxy, rdb, _ *redis.Client) {
+		require.NoError(t, rdb.Ping(t.Context()).Err())
+		require.Positive(t, p.Conns())
+		p.OnCommand(func(redistest.Command) redistest.Action {
+			p.HangUp()
+			return redistest.Pass
+		})
+		require.Error(t, rdb.Ping(t.Context()).Err())
+		p.OnCommand(nil)
+		require.NoError(t, rdb.Ping(t.Context()).Err())
+		require.NoError(t, rdb.Close())
+		require.Eventually(t, func() bool { return p.Conns() == 0 }, 10*time.Second, time.Millisecond)
+	})
+}
+
 // The proxy ends although it holds a request, an answer and a client's
 // connection.
 func TestProxyEndsWhileItHolds(t *testing.T) {

@@ -5,6 +5,7 @@ import (
 	"crypto/tls"
 	"errors"
 	"io"
+	"net"
 	"os"
 	"path/filepath"
 	"strconv"
@@ -26,27 +27,34 @@ const (
 
 // supervise runs "$@" until the shell's standard input ends, that is until the
 // test binary closes its end of the pipe or dies, by whatever signal. Then the
-// server goes, and its directory with it. The shell ends as soon as the server
-// has.
+// server goes, and its directory with it, unless the last word was to keep that.
+// The shell ends as soon as the server has.
 const supervise = `
 dir=$1; shift
 exec 3<&0
 "$@" </dev/null 3<&- &
 server=$!
-{ read -r _ <&3; kill -9 $server 2>/dev/null; rm -rf -- "$dir"; } &
+{ read -r word <&3; kill -9 $server 2>/dev/null; [ "$word" = keep ] || rm -rf -- "$dir"; } &
 wait $server
 `
 
 // A Server is a real server of one process: a Redis or Valkey, or a Sentinel.
 type Server struct {
-	binary string
-	addr   string
-	dir    string
-	socket string
-	env    []string    // added to the server's environment
-	tls    *tls.Config // for clients; nil without TLS
-	stdin  io.Closer
-	frozen atomic.Bool
+	binary  string
+	addr    string
+	dir     string
+	socket  string
+	env     []string    // added to the server's environment
+	tls     *tls.Config // for clients; nil without TLS
+	args    []string    // of the command line
+	clock   *os.File    // how far its clock is ahead; nil where it is the machine's
+	process atomic.Pointer[process]
+	frozen  atomic.Bool
+}
+
+// process is a server's process, and the shell around it.
+type process struct {
+	stdin  io.WriteCloser
 	exited chan struct{}
 }
 
@@ -166,7 +174,7 @@ func (s *Server) Stop() {
 	defer func() { _ = rdb.Close() }()
 	_ = rdb.ShutdownNoSave(ctx).Err()
 	select {
-	case <-s.exited:
+	case <-s.process.Load().exited:
 	case <-ctx.Done():
 	}
 	s.Kill()
@@ -213,16 +221,60 @@ func (s *Server) signal(t testing.TB, sig os.Signal) {
 // A server that is gone already is left alone.
 func (s *Server) Kill() {
 	s.hangUp()
-	<-s.exited
+	<-s.process.Load().exited
+	if s.clock != nil {
+		_ = s.clock.Close()
+	}
 	_ = os.RemoveAll(s.dir)
 }
 
+// Crash is Kill for a server that is to be started again, by Restart: its files
+// stay.
+func (s *Server) Crash() {
+	p := s.process.Load()
+	_, _ = io.WriteString(p.stdin, "keep\n")
+	<-p.exited
+	s.frozen.Store(false)
+}
+
+// Restart starts a server that has crashed, at its old address and with the files
+// that it left: what it had written to an append-only file is there again. It
+// returns when the server has read them and answers.
+func (s *Server) Restart(t testing.TB) {
+	t.Helper()
+	if s.running() {
+		t.Fatalf("the server at %s runs", s.addr)
+	}
+	// The old one's would be taken for the new one's.
+	must(t, removeIfThere(s.socket, filepath.Join(s.dir, "pid")))
+	ctx, cancel := context.WithTimeout(t.Context(), startTimeout)
+	defer cancel()
+	// A connection of somebody's may have the port for a moment.
+	must(t, poll(ctx, func() error {
+		l, err := net.Listen("tcp", s.addr)
+		if err == nil {
+			err = l.Close()
+		}
+		return err
+	}))
+	must(t, s.launch())
+}
+
+func removeIfThere(paths ...string) error {
+	for _, path := range paths {
+		if err := os.Remove(path); err != nil && !errors.Is(err, os.ErrNotExist) {
+			return err
+		}
+	}
+	return nil
+}
+
 // hangUp kills the server and does not wait.
-func (s *Server) hangUp() { _ = s.stdin.Close() }
+func (s *Server) hangUp() { _ = s.process.Load().stdin.Close() }
 
 func (s *Server) running() bool {
 	select {
-	case <-s.exited:
+	case <-s.process.Load().exited:
 		return false
 	default:
 		return true

@@ -65,6 +65,40 @@ func TestServerEnds(t *testing.T) {
 	}
 }
 
+func TestCrashAndRestart(t *testing.T) {
+	t.Parallel()
+	s := redistest.StartRedis(t, "--appendonly", "yes", "--appendfsync", "always")
+	rdb := s.Client(t, nil)
+	name := redistest.Name(t)
+	for _, value := range []string{"first", "second"} {
+		require.NoError(t, rdb.Set(t.Context(), name, value, 0).Err())
+		s.Crash()
+		require.False(t, listens(s.Addr()))
+		s.Restart(t)
+		assert.Equal(t, value, rdb.Get(t.Context(), name).Val())
+	}
+	s.Freeze(t)
+	s.Crash()
+	s.Restart(t)
+	assert.Equal(t, "second", rdb.Get(t.Context(), name).Val())
+	dir := rdb.ConfigGet(t.Context(), "dir").Val()["dir"]
+	s.Kill()
+	assert.NoDirExists(t, dir)
+}
+
+func TestStartStepped(t *testing.T) {
+	t.Parallel()
+	s := redistest.StartStepped(t)
+	rdb := s.Client(t, nil)
+	name := redistest.Name(t)
+	require.NoError(t, rdb.Set(t.Context(), name, "", time.Minute).Err())
+	for _, ahead := range []time.Duration{0, 30 * time.Second, -time.Hour, 2 * time.Minute} {
+		s.SetAhead(t, ahead)
+		assert.WithinDuration(t, time.Now().Add(ahead), rdb.Time(t.Context()).Val(), 10*time.Second)
+	}
+	assert.ErrorIs(t, rdb.Get(t.Context(), name).Err(), redis.Nil, "a key outlives its end")
+}
+
 // TestChild is what TestServersGoWithTheTestBinary runs in a process of its
 // own; alone it tests nothing.
 func TestChild(t *testing.T) {

@@ -40,13 +40,7 @@ func startOnce(binary string, sp spec) (*Server, error) {
 	if err != nil {
 		return nil, err
 	}
-	s := &Server{
-		binary: binary,
-		addr:   addr,
-		dir:    dir,
-		socket: filepath.Join(dir, "socket"),
-		exited: make(chan struct{}),
-	}
+	s := &Server{binary: binary, addr: addr, dir: dir, socket: filepath.Join(dir, "socket")}
 	prepare := sp.prepare
 	if prepare == nil {
 		prepare = usualArgs
@@ -55,32 +49,47 @@ func startOnce(binary string, sp spec) (*Server, error) {
 	if err != nil {
 		return nil, errors.Join(err, os.RemoveAll(dir))
 	}
-	log, err := os.Create(filepath.Join(dir, "log"))
-	if err != nil {
+	s.args = slices.Concat(args, sp.args)
+	if err := s.launch(); err != nil {
+		if s.clock != nil {
+			_ = s.clock.Close()
+		}
 		return nil, errors.Join(err, os.RemoveAll(dir))
+	}
+	return s, nil
+}
+
+// launch starts the server's process and returns when it answers; one that does
+// not come up is gone.
+func (s *Server) launch() error {
+	log, err := os.Create(filepath.Join(s.dir, "log"))
+	if err != nil {
+		return err
 	}
 	defer func() { _ = log.Close() }()
 
-	argv := slices.Concat([]string{"-c", supervise, "redistest", dir, "env"}, s.env, []string{binary}, args, sp.args)
+	argv := slices.Concat([]string{"-c", supervise, "redistest", s.dir, "env"}, s.env, []string{s.binary}, s.args)
 	cmd := exec.Command("sh", argv...)
 	cmd.Stdout, cmd.Stderr = log, log
-	if s.stdin, err = cmd.StdinPipe(); err != nil {
-		return nil, errors.Join(err, os.RemoveAll(dir))
+	p := &process{exited: make(chan struct{})}
+	if p.stdin, err = cmd.StdinPipe(); err != nil {
+		return err
 	}
 	if err := cmd.Start(); err != nil {
-		return nil, errors.Join(fmt.Errorf("redistest: starting the shell around %s: %w", binary, err), os.RemoveAll(dir))
+		return fmt.Errorf("redistest: starting the shell around %s: %w", s.binary, err)
 	}
 	go func() {
 		_ = cmd.Wait()
-		close(s.exited)
+		close(p.exited)
 	}()
+	s.process.Store(p)
 	if err := s.waitReady(); err != nil {
-		s.Kill()
-		// By the open file: the directory is gone.
+		s.Crash()
+		// By the open file: the directory may be gone.
 		said, _ := io.ReadAll(io.NewSectionReader(log, 0, 1<<20))
-		return nil, fmt.Errorf("redistest: %s does not come up: %w; it said:\n%s", binary, err, said)
+		return fmt.Errorf("redistest: %s does not come up: %w; it said:\n%s", s.binary, err, said)
 	}
-	return s, nil
+	return nil
 }
 
 // usualArgs are the arguments of a server that keeps nothing on disk.
@@ -111,7 +120,7 @@ func (s *Server) waitReady() error {
 			return nil
 		}
 		select {
-		case <-s.exited:
+		case <-s.process.Load().exited:
 			return errors.New("it ended")
 		case <-ctx.Done():
 			return ctx.Err()

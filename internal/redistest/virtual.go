@@ -129,7 +129,6 @@ func steppingServer(t *testing.T, test func(t *testing.T, rdb *redis.Client, ste
 type clocked struct {
 	*Server
 
-	clock *os.File
 	ahead atomic.Int64 // of the bubble's clock, in nanoseconds
 }
 
@@ -163,7 +162,6 @@ func (c *clocked) putBack(t *testing.T) {
 		return errors.Join(rdb.FlushAll(ctx).Err(), rdb.ScriptFlush(ctx).Err())
 	})
 	if err != nil {
-		_ = c.clock.Close()
 		c.Kill()
 		return
 	}
@@ -179,27 +177,55 @@ func startClocked() (*clocked, error) {
 		return nil, err
 	}
 	c := &clocked{}
-	c.Server, err = start(Default, spec{prepare: func(s *Server, port string) (args []string, err error) {
-		path := filepath.Join(s.dir, "clock")
-		if c.clock != nil {
-			_ = c.clock.Close()
-		}
-		if c.clock, err = os.Create(path); err != nil {
-			return nil, err
-		}
+	c.Server, err = start(Default, spec{prepare: func(s *Server, port string) ([]string, error) {
 		// Where the clock of a bubble starts.
-		if err := c.set(time.Date(2000, 1, 1, 0, 0, 0, 0, time.UTC)); err != nil {
+		start := time.Date(2000, 1, 1, 0, 0, 0, 0, time.UTC)
+		if err := s.replaceClock(library, start.UnixMicro()); err != nil {
 			return nil, err
 		}
-		s.env = []string{"LD_PRELOAD=" + library, "REDISTEST_CLOCK=" + path}
 		return usualArgs(s, port)
 	}})
 	return c, err
 }
 
-func (c *clocked) set(now time.Time) error {
-	_, err := c.clock.WriteAt(binary.NativeEndian.AppendUint64(nil, uint64(now.UnixMicro())), 0)
+// replaceClock has the server, once it is started, look at a file for the time.
+func (s *Server) replaceClock(library string, micros int64, env ...string) error {
+	path := filepath.Join(s.dir, "clock")
+	var err error
+	if s.clock, err = os.Create(path); err != nil {
+		return err
+	}
+	s.env = append([]string{"LD_PRELOAD=" + library, "REDISTEST_CLOCK=" + path}, env...)
+	return s.setClock(micros)
+}
+
+func (s *Server) setClock(micros int64) error {
+	_, err := s.clock.WriteAt(binary.NativeEndian.AppendUint64(nil, uint64(micros)), 0)
 	return err
+}
+
+// StartStepped is [StartRedis] for a server whose clock runs, and can be set: see
+// [Server.SetAhead]. It skips, too, where no compiler is installed.
+func StartStepped(t testing.TB, args ...string) *Server {
+	t.Helper()
+	library, err := clockLibrary()
+	if errors.Is(err, errNoCompiler) {
+		SkipOrFail(t, err.Error())
+	}
+	must(t, err)
+	return startFor(t, Default, spec{args: args, prepare: func(s *Server, port string) ([]string, error) {
+		if err := s.replaceClock(library, 0, "REDISTEST_CLOCK_AHEAD=1"); err != nil {
+			return nil, err
+		}
+		return usualArgs(s, port)
+	}})
+}
+
+// SetAhead sets the clock of a server by [StartStepped] so far ahead of the
+// machine's, or behind it. The moments at which keys expire stay where they are.
+func (s *Server) SetAhead(t testing.TB, by time.Duration) {
+	t.Helper()
+	must(t, s.setClock(by.Microseconds()))
 }
 
 // dial returns a connection by which each request brings the server the
@@ -209,7 +235,7 @@ func (c *clocked) dial() (net.Conn, error) {
 	if err != nil {
 		return nil, err
 	}
-	return steppedConn{conn, func() error { return c.set(time.Now().Add(time.Duration(c.ahead.Load()))) }}, nil
+	return steppedConn{conn, func() error { return c.setClock(time.Now().Add(time.Duration(c.ahead.Load())).UnixMicro()) }}, nil
 }
 
 // clockLibrary returns the path of the library, which is compiled once for all

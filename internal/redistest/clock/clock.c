@@ -2,6 +2,8 @@
 // bytes of the file $REDISTEST_CLOCK hold. The monotonic one is among them, as
 // Valkey reckons the time by it between two looks at the wall clock; as it
 // stands still, Valkey finds that it can't count the processor's ticks instead.
+// With $REDISTEST_CLOCK_AHEAD set they run, and only the wall clock is another: so
+// many microseconds ahead of the machine's.
 
 #define _GNU_SOURCE
 #include <fcntl.h>
@@ -14,6 +16,7 @@
 #include <unistd.h>
 
 static const volatile int64_t *now;
+static int ahead;
 
 __attribute__((constructor)) static void map_clock(void) {
 	const char *path = getenv("REDISTEST_CLOCK");
@@ -22,6 +25,7 @@ __attribute__((constructor)) static void map_clock(void) {
 	if (page == MAP_FAILED)
 		abort();
 	close(fd);
+	ahead = getenv("REDISTEST_CLOCK_AHEAD") != NULL;
 	now = page;
 }
 
@@ -29,6 +33,12 @@ int clock_gettime(clockid_t id, struct timespec *ts) {
 	if (now == NULL || id == CLOCK_PROCESS_CPUTIME_ID || id == CLOCK_THREAD_CPUTIME_ID)
 		return syscall(SYS_clock_gettime, id, ts);
 	int64_t micros = *now;
+	if (ahead) {
+		int failed = syscall(SYS_clock_gettime, id, ts);
+		if (failed || (id != CLOCK_REALTIME && id != CLOCK_REALTIME_COARSE))
+			return failed;
+		micros += ts->tv_sec * 1000000 + ts->tv_nsec / 1000;
+	}
 	ts->tv_sec = micros / 1000000;
 	ts->tv_nsec = micros % 1000000 * 1000;
 	return 0;
