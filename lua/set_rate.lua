@@ -78,14 +78,19 @@ end
 local rows = redis.call('ZRANGE', permits_key, 0, 256)
 local few = #rows <= 256
 if value then
+  local used
   if few then
-    local _
-    _, problem = sum_of(rows, places[2])
+    used, problem = sum_of(rows, places[2])
     if problem then
       return problem
     end
   end
   local kept = math.min(value, old.rate) + config.rate - old.rate
+  -- A client's own value may be the rest of another rate than that which others
+  -- have set since. Nobody but the client raises it, as Redisson does the shared one.
+  if used and config.per_client then
+    kept = math.min(kept, config.rate - used)
+  end
   redis.call('INCRBY', value_key, digits(kept - value))
   text = digits(kept)
 end

@@ -81,6 +81,11 @@ func (c *proxyConn) forward(raw []byte, a Action) bool {
 	c.proxy.addInFlight(len(actions))
 	c.mu.Unlock()
 	c.proxy.count(func(n *Counts) { n.Forwarded += len(actions) })
+	if len(actions) > 1 {
+		// Not choked: nobody else's request comes between the two.
+		_, err := c.up.Write(raw)
+		return err == nil
+	}
 	return c.proxy.write(c.up, raw) == nil
 }
 

@@ -241,3 +241,28 @@ func TestRedisson27AKeepAliveTimeBelowTheInterval(t *testing.T) {
 		require.ErrorIs(t, err, rratelimiter.ErrInvalidConfig)
 	})
 }
+
+// Others lower and raise the rate while a client has all of the one before in use: its own
+// KeepState adds no permits to those.
+func TestKeepStateOfAClientCountsWhatItHasInUse(t *testing.T) {
+	t.Parallel()
+	redistest.Engines(t, func(t *testing.T, rdb *redis.Client) {
+		l := limitertest.NewLimiter(t, rdb, limitertest.PerClient(17, time.Hour))
+		other := limitertest.NewClient(t, rdb).RateLimiter(l.Name())
+		update := func(by *rratelimiter.RateLimiter, rate int64) {
+			t.Helper()
+			updated, err := by.UpdateRate(t.Context(), limitertest.PerClient(rate, time.Hour), rratelimiter.KeepState())
+			require.NoError(t, err)
+			require.True(t, updated)
+		}
+		limitertest.MustAcquire(t, l, 17)
+		update(other, 10)
+		update(l, 21)
+		assert.EqualValues(t, 4, limitertest.Available(t, l))
+		update(other, 10)
+		update(l, 12)
+		assert.Zero(t, limitertest.Available(t, l))
+		require.NoError(t, l.Release(t.Context(), 17))
+		assert.EqualValues(t, 12, limitertest.Available(t, l))
+	})
+}

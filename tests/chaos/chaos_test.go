@@ -1,0 +1,102 @@
+package chaos_test
+
+import (
+	"cmp"
+	"flag"
+	"fmt"
+	"maps"
+	"math/rand/v2"
+	"runtime"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/rratelimiter/rratelimiter/internal/redistest"
+)
+
+var (
+	minutes   = flag.Float64("minutes", 0, "how long rounds go on; 0 for a few rounds")
+	chaosSeed = flag.Uint64("seed", 0, "seed of the rounds; 0 draws one")
+	onlyRound = flag.Int("round", 0, "the number of the only round to make, from 1")
+	onlyArena = flag.String("arena", "", "the only servers to use: "+strings.Join(arenas, ", "))
+)
+
+var arenas = []string{single}
+
+// fewRounds are those of a run that nobody asked to be longer.
+const fewRounds = 2
+
+func TestChaos(t *testing.T) {
+	t.Parallel()
+	redistest.SkipShort(t, "real redis-servers")
+	seed := *chaosSeed
+	if seed == 0 {
+		seed = rand.Uint64()
+	}
+	on := arenas
+	if *onlyArena != "" {
+		on = []string{*onlyArena}
+	}
+	started := map[string]arena{}
+	sum := summary{faults: map[string]int{}, answers: map[answer]int{}}
+	first, last, until := 1, fewRounds, time.Now().Add(time.Duration(*minutes*float64(time.Minute)))
+	if *onlyRound > 0 {
+		first, last = *onlyRound, *onlyRound
+	}
+	for number := first; number <= last || *onlyRound == 0 && time.Now().Before(until); number++ {
+		p := newPlan(seed, number, on)
+		if started[p.arena] == nil {
+			started[p.arena] = startArena(t, p.arena)
+		}
+		before := runtime.NumGoroutine()
+		t.Run(fmt.Sprintf("round %d", number), func(t *testing.T) {
+			r := p.run(t, started[p.arena])
+			r.record()
+			sum.add(r)
+			r.report()
+		})
+		checkGoroutines(t, p, before)
+		if t.Failed() {
+			break
+		}
+	}
+	t.Logf("-seed %d: %s", seed, sum)
+}
+
+// summary is what a run came to.
+type summary struct {
+	rounds, calls int
+	faults        map[string]int
+	answers       map[answer]int
+}
+
+func (s *summary) add(r *round) {
+	s.rounds++
+	s.calls += len(r.calls)
+	for _, e := range r.events {
+		s.faults[e.kind]++
+	}
+	for i := range r.calls {
+		s.answers[r.calls[i].Answer]++
+	}
+}
+
+func (s summary) String() string {
+	faults := 0
+	for _, n := range s.faults {
+		faults += n
+	}
+	var text strings.Builder
+	fmt.Fprintf(&text, "%d rounds, %d calls, %d faults", s.rounds, s.calls, faults)
+	for _, kind := range sorted(s.faults) {
+		fmt.Fprintf(&text, "\n%8d  %s", s.faults[kind], kind)
+	}
+	text.WriteString("\nanswers:")
+	for _, a := range sorted(s.answers) {
+		fmt.Fprintf(&text, "\n%8d  %s", s.answers[a], a)
+	}
+	return text.String()
+}
+
+func sorted[K cmp.Ordered, V any](m map[K]V) []K { return slices.Sorted(maps.Keys(m)) }

@@ -1,0 +1,174 @@
+package chaos_test
+
+import (
+	"context"
+	"runtime"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+	"github.com/stretchr/testify/require"
+)
+
+// checkState checks what Redis holds of a limiter at any moment, since each script is
+// one: the value is the rate at most, value and permits in use are the rate together, and
+// what must have a time to live has one.
+//
+// Where Redis lost keys the sum is not looked at. A client's own pair follows a new rate,
+// or a new end, only when that client comes by: there the sum is not looked at once the
+// rate has changed, and the end only by whether there is one.
+func (r *round) checkState(p *pool, s *state) {
+	if !p.isRate() {
+		r.checkKeyLives(p, s)
+		return
+	}
+	if !s.config.there {
+		return
+	}
+	rate, err := s.field("rate")
+	if err != nil {
+		r.violate("state", p.name, "%v\n%v", err, s)
+		return
+	}
+	r.checkSum(p, s, rate)
+	r.checkLives(p, s)
+}
+
+func (r *round) checkSum(p *pool, s *state, rate int64) {
+	if !s.value.there {
+		if s.permits.there && !r.damaged(p.limiter) {
+			r.violate("sum", p.name, "%v: a set without a value\n%v", p, s)
+		}
+		return
+	}
+	value, err := s.stored()
+	if err != nil {
+		r.violate("sum", p.name, "%v: %v\n%v", p, err, s)
+		return
+	}
+	if p.kind == perClient && (p.wild || r.rateChanged(p.limiter)) {
+		rate = r.highest(p.limiter)
+	} else if value+s.inUse != rate && !r.damaged(p.limiter) && !p.ownType(s) {
+		r.violate("sum", p.name, "%v: value and permits in use are %d, not the rate\n%v", p, value+s.inUse, s)
+	}
+	if value > rate && !r.damaged(p.limiter) {
+		r.violate("sum", p.name, "%v: a value above the rate\n%v", p, s)
+	}
+}
+
+// ownType tells whether a limiter is of the other type at the moment, so that nobody looks
+// at this pair.
+func (p *pool) ownType(s *state) bool {
+	kind, err := s.field("type")
+	return err != nil || (kind == 1) != (p.kind == perClient)
+}
+
+// checkLives: a time to live of the config is one of value and set too, and none is none;
+// a client's own pair always has one.
+func (r *round) checkLives(p *pool, s *state) {
+	for _, k := range []keyState{s.value, s.permits} {
+		if !k.there {
+			continue
+		}
+		switch {
+		case p.kind == perClient:
+			if k.ttl < 0 {
+				r.violate("lives", p.name, "%v: a client's own pair lives for ever\n%v", p, s)
+			}
+		case r.damaged(p.limiter):
+		case (s.config.ttl < 0) != (k.ttl < 0), s.config.ttl >= 0 && (s.config.ttl-k.ttl).Abs() > 5*time.Millisecond:
+			r.violate("lives", p.name, "%v: its keys end at different times\n%v", p, s)
+		}
+	}
+}
+
+// checkKeyLives checks that the keys of the other limiters end, no later than their rule
+// can need, unless the clock was set.
+func (r *round) checkKeyLives(p *pool, s *state) {
+	longest := p.config.Interval
+	if p.kind == bucket {
+		longest *= time.Duration((p.config.Rate+p.borrow)/p.refill + 2)
+	}
+	for _, k := range []keyState{s.value, s.permits} {
+		if k.there && (k.ttl < 0 || k.ttl > longest+time.Second && r.mood != stepping) {
+			r.violate("lives", p.name, "%v: a key lives for %v, of %v at most\n%v", p, k.ttl, longest, s)
+		}
+	}
+}
+
+// watch looks at what Redis holds of the limiters while all goes on.
+func (r *round) watch() {
+	for {
+		for _, l := range r.limiters {
+			select {
+			case <-r.over.Done():
+				return
+			case <-time.After(10 * time.Millisecond):
+			}
+			// Of those whose pairs clients have for themselves, at the end only.
+			if l.kind == perClient {
+				continue
+			}
+			ctx, cancel := context.WithTimeout(r.over, time.Second)
+			s, err := l.read(ctx, r.admin, "")
+			cancel()
+			if err == nil {
+				r.checkNow(l, s)
+			}
+		}
+	}
+}
+
+// checkNow is checkState beside calls and faults that go on, whose records are not whole.
+func (r *round) checkNow(l *limiter, s *state) {
+	r.mu.Lock()
+	damaged := r.mood == losing || r.damaged(l)
+	r.mu.Unlock()
+	if damaged || !l.isRate() || !s.config.there {
+		return
+	}
+	p := &pool{limiter: l}
+	if rate, err := s.field("rate"); err == nil {
+		r.checkSum(p, s, rate)
+	}
+	r.checkLives(p, s)
+}
+
+// checkConnections waits until the servers have no connection of the round's Clients.
+func (r *round) checkConnections() {
+	const patience = 10 * time.Second
+	for _, s := range r.arena.masters(r.t) {
+		rdb := s.Client(r.t, &redis.Options{MaxRetries: -1})
+		var left []string
+		for until := time.Now().Add(patience); time.Now().Before(until); time.Sleep(5 * time.Millisecond) {
+			list, err := rdb.ClientList(r.t.Context()).Result()
+			require.NoError(r.t, err)
+			left = nil
+			for line := range strings.Lines(list) {
+				if strings.Contains(line, "name="+roundConnection) {
+					left = append(left, line)
+				}
+			}
+			if len(left) == 0 {
+				break
+			}
+		}
+		if len(left) > 0 {
+			r.violate("leftovers", "", "connections that stay: %v", left)
+		}
+	}
+}
+
+// checkGoroutines waits until there are no more goroutines than before the round.
+func checkGoroutines(t *testing.T, p *plan, before int) {
+	t.Helper()
+	for until := time.Now().Add(20 * time.Second); runtime.NumGoroutine() > before; time.Sleep(5 * time.Millisecond) {
+		if time.Now().After(until) {
+			stacks := make([]byte, 1<<20)
+			t.Errorf("-seed %d -round %d: %d goroutines, and %d before:\n%s", p.seed, p.number, runtime.NumGoroutine(), before,
+				stacks[:runtime.Stack(stacks, true)])
+			return
+		}
+	}
+}

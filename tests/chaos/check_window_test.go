@@ -1,0 +1,88 @@
+package chaos_test
+
+import (
+	"cmp"
+	"slices"
+	"time"
+)
+
+// checkWindows looks at the grants from outside: a call that was granted permits took them
+// at some moment between its beginning and its end, so all calls that lie wholly within a
+// span took theirs in it.
+//
+// What a span may see is the highest rate there was, once more for each time that Redis
+// may have forgotten all that was in use, and what was given back in it. The span is
+// shorter than the interval by what the server's clock was set forward, by a lease's life,
+// and by the millisecond in which a grant is dated. This can't see grants of calls that
+// lie across the span's ends.
+func (r *round) checkWindows(p *pool) {
+	var grants []*call
+	for _, c := range p.calls {
+		if c.takes() && c.Answer == granted {
+			grants = append(grants, c)
+		}
+	}
+	slices.SortFunc(grants, func(a, b *call) int { return cmp.Compare(a.End, b.End) })
+	for _, first := range grants {
+		for _, length := range p.spans() {
+			if !r.checkSpan(p, grants, first.Start, length) {
+				return
+			}
+		}
+	}
+}
+
+// spans are the lengths of the server's time that are looked at.
+func (p *pool) spans() []time.Duration {
+	interval := p.config.Interval - p.lease
+	if p.kind == bucket {
+		return []time.Duration{interval / 2, interval, 2 * interval}
+	}
+	return []time.Duration{interval}
+}
+
+func (r *round) checkSpan(p *pool, grants []*call, start, length time.Duration) bool {
+	end := start + length - 2*time.Millisecond
+	allowed := r.allowance(p, length)
+	for _, e := range r.events {
+		if e.start > end {
+			continue
+		}
+		if e.end >= start {
+			end -= e.forward
+			allowed += e.lost[p.name]
+		}
+		// Servers that part ways may do so until the round is over.
+		allowed += int64(e.forgot) * r.highest(p.limiter)
+	}
+	for _, c := range p.calls {
+		back := c.Op == opRelease && (c.Answer == done && c.End >= start || c.Answer == unknown)
+		if back && c.Start <= end {
+			allowed += c.Permits
+		}
+	}
+	sum := int64(0)
+	for _, c := range grants {
+		if c.Start >= start && c.End <= end {
+			sum += c.Permits
+		}
+	}
+	if sum > allowed {
+		r.violate("window", p.name, "%v: %d permits were granted between %s and %s ms, of %d at most", p, sum, millis(start), millis(end), allowed)
+	}
+	return sum <= allowed
+}
+
+// allowance is how many permits a span of that length may see.
+func (r *round) allowance(p *pool, length time.Duration) int64 {
+	most := r.highest(p.limiter)
+	switch p.kind {
+	case window:
+		return 2 * most // of one at its end and of the next at its beginning
+	case bucket:
+		// The first refill may come up to a second early.
+		refills := int64((length+time.Second)/p.config.Interval) + 1
+		return most + refills*p.refill
+	}
+	return most
+}

@@ -1,0 +1,109 @@
+package chaos_test
+
+import (
+	"fmt"
+	"math/rand/v2"
+	"slices"
+	"time"
+)
+
+// A fault is something that happens to servers or Clients in the middle of a round.
+type fault struct {
+	name   string
+	mood   mood     // from which on it may happen
+	arenas []string // where it can; empty: everywhere
+	server bool     // it is a server's, and waits for the one before
+	do     func(r *round, draw *rand.Rand)
+}
+
+// faults are all there are, but for what the weather does to single commands.
+var faults = slices.Concat(clientFaults, networkFaults, serverFaults)
+
+// allowed tells whether a fault may happen in the round. All lose calls, but for the
+// gentle ones.
+func (f *fault) allowed(p *plan) bool {
+	if len(f.arenas) > 0 && !slices.Contains(f.arenas, p.arena) {
+		return false
+	}
+	switch f.mood {
+	case gentle:
+		return true
+	case lossy:
+		return p.mood != gentle
+	}
+	return p.mood == f.mood
+}
+
+// An event is a fault that took place.
+type event struct {
+	start, end time.Duration // since the round's beginning
+	kind       string
+	text       string
+	// What it did to limiters, for the checks.
+	lost    map[string]int64 // permits in use that Redis forgot, by limiter
+	forgot  int              // how often all that is in use may have been forgotten, of each limiter
+	forward time.Duration    // the server's clock was set forward by so much
+}
+
+func (e *event) String() string {
+	return fmt.Sprintf("%s-%s ms  ==== %s %s", millis(e.start), millis(e.end), e.kind, e.text)
+}
+
+// short is a time below the one that a call of any Client may be late without being
+// repeated: a third of the shortest call timeout.
+func (r *round) short(draw *rand.Rand) time.Duration {
+	least := time.Second
+	for _, c := range r.clients {
+		least = min(least, c.callTimeout)
+	}
+	return time.Duration(1 + draw.Int64N(int64(least/10)))
+}
+
+// spell is how long a fault lasts: short in a gentle round, else anything that keeps
+// some calls from being answered.
+func (r *round) spell(draw *rand.Rand) time.Duration {
+	if r.mood == gentle {
+		return r.short(draw)
+	}
+	return time.Duration(10+draw.IntN(900)) * time.Millisecond
+}
+
+// happen has faults happen, one after another, until the round is over.
+func (r *round) happen(server bool) {
+	var all []*fault
+	for _, f := range r.faults {
+		if f.server == server {
+			all = append(all, f)
+		}
+	}
+	if len(all) == 0 {
+		return
+	}
+	draw := r.draw("faults", server)
+	for {
+		select {
+		case <-r.over.Done():
+			return
+		case <-time.After(time.Duration(draw.Int64N(int64(r.pause)))):
+		}
+		all[draw.IntN(len(all))].do(r, draw)
+	}
+}
+
+// sleep returns early when the round is over.
+func (r *round) sleep(d time.Duration) {
+	select {
+	case <-r.over.Done():
+	case <-time.After(d):
+	}
+}
+
+// happened notes a fault that took place from start on, until now.
+func (r *round) happened(e event) {
+	e.end = time.Since(r.began)
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.events = append(r.events, e)
+}
+
+func (r *round) now() time.Duration { return time.Since(r.began) }

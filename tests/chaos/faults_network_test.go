@@ -1,0 +1,163 @@
+package chaos_test
+
+import (
+	"math/rand/v2"
+	"sync"
+	"time"
+
+	"github.com/rratelimiter/rratelimiter/internal/limitertest"
+	"github.com/rratelimiter/rratelimiter/internal/redistest"
+	"github.com/rratelimiter/rratelimiter/lua"
+)
+
+// weather is what may become of a single command on its way.
+type weather struct {
+	name   string
+	mood   mood                         // gentle or lossy
+	only   func(redistest.Command) bool // nil: any command
+	action func(r *round, draw *rand.Rand) redistest.Action
+}
+
+var weathers = []*weather{
+	{"request dropped", lossy, nil, func(*round, *rand.Rand) redistest.Action { return redistest.Cut }},
+	{"answer dropped", lossy, nil, func(*round, *rand.Rand) redistest.Action { return redistest.DropAnswer }},
+	{"answer swallowed", lossy, nil, func(*round, *rand.Rand) redistest.Action { return redistest.Swallow }},
+	{"answer late", gentle, nil, func(r *round, draw *rand.Rand) redistest.Action { return redistest.Pass.After(r.spell(draw)) }},
+	{"request late", gentle, nil, func(r *round, draw *rand.Rand) redistest.Action { return redistest.Late.After(r.spell(draw)) }},
+	{"request doubled", gentle, harmlessTwice, func(*round, *rand.Rand) redistest.Action { return redistest.Duplicate }},
+}
+
+func (w *weather) allowed(p *plan) bool { return w.mood == gentle || p.mood != gentle }
+
+// harmlessTwice tells whether a second copy of the command that no attempt of the
+// package's own knows of must change nothing.
+func harmlessTwice(c redistest.Command) bool {
+	if c.Name() != "evalsha" {
+		return false
+	}
+	switch limitertest.ScriptOf(c.Args[1]) {
+	case lua.Acquire, lua.AcquireAll, lua.AcquireMany, lua.Available, lua.Config, lua.TTL, lua.Wait:
+		return true
+	}
+	return false
+}
+
+// blow has the weather act on all that a worker sends.
+func (w *goWorker) blow() {
+	r := w.r
+	if len(r.weather) == 0 {
+		return
+	}
+	var mu sync.Mutex
+	draw := r.draw("weather", w.name)
+	for _, proxy := range w.proxies {
+		proxy.OnCommand(func(c redistest.Command) redistest.Action {
+			mu.Lock()
+			defer mu.Unlock()
+			if draw.Float64() >= r.stormy || r.over.Err() != nil {
+				return redistest.Pass
+			}
+			it := r.weather[draw.IntN(len(r.weather))]
+			if it.only != nil && !it.only(c) {
+				return redistest.Pass
+			}
+			r.happened(event{start: r.now(), kind: it.name, text: w.name})
+			return it.action(r, draw)
+		})
+	}
+}
+
+// clear lets everything through again.
+func (w *goWorker) clear() {
+	for _, proxy := range w.proxies {
+		proxy.OnCommand(nil)
+		proxy.Choke(0)
+	}
+}
+
+var networkFaults = []*fault{
+	{name: "connections cut", mood: lossy, do: func(r *round, draw *rand.Rand) {
+		w := r.drawWorker(draw)
+		start := r.now()
+		for _, proxy := range w.proxies {
+			proxy.HangUp()
+		}
+		r.happened(event{start: start, kind: "connections cut", text: w.name})
+	}},
+	{name: "bandwidth choked", mood: lossy, do: func(r *round, draw *rand.Rand) {
+		w, rate := r.drawWorker(draw), 1000+draw.IntN(50_000)
+		start := r.now()
+		for _, proxy := range w.proxies {
+			proxy.Choke(rate)
+		}
+		r.sleep(r.spell(draw))
+		for _, proxy := range w.proxies {
+			proxy.Choke(0)
+		}
+		r.happened(event{start: start, kind: "bandwidth choked", text: w.name})
+	}},
+	{name: "partitioned", mood: lossy, do: func(r *round, draw *rand.Rand) {
+		w := r.drawWorker(draw)
+		addrs := r.arena.addrs()
+		proxy := w.proxies[addrs[draw.IntN(len(addrs))]]
+		start, healed := r.now(), make(chan struct{})
+		proxy.OnCommand(func(redistest.Command) redistest.Action { return redistest.Late.When(healed) })
+		r.sleep(r.spell(draw))
+		if draw.IntN(2) == 0 {
+			proxy.HangUp() // what was held is lost
+		}
+		close(healed)
+		w.blow()
+		r.happened(event{start: start, kind: "partitioned", text: w.name})
+	}},
+}
+
+func (r *round) drawWorker(draw *rand.Rand) *goWorker { return r.workers[draw.IntN(len(r.workers))] }
+
+var clientFaults = []*fault{
+	{name: "Client closed", mood: gentle, do: func(r *round, draw *rand.Rand) {
+		r.replace(r.drawWorker(draw))
+	}},
+}
+
+// replace closes a Client in full use, once callers have another one.
+func (r *round) replace(w *goWorker) {
+	start := r.now()
+	old := w.replace()
+	took, err := old.close()
+	r.happened(event{start: start, kind: "Client closed", text: old.id})
+	if bound := 3*old.callTimeout + r.slack(); err != nil || took > bound {
+		r.violate("closed", "", "Close of %s took %v, over %v: %v", old.id, took, bound, err)
+	}
+}
+
+// Contexts that end are counted as faults too: callers draw them.
+const contextEnded = "context ended"
+
+// pulse tells how long this machine keeps goroutines from running.
+type pulse struct {
+	mu   sync.Mutex
+	most time.Duration
+}
+
+func (p *pulse) beat(done <-chan struct{}) {
+	const every = 5 * time.Millisecond
+	for {
+		start := time.Now()
+		select {
+		case <-done:
+			return
+		case <-time.After(every):
+		}
+		p.mu.Lock()
+		p.most = max(p.most, time.Since(start)-every)
+		p.mu.Unlock()
+	}
+}
+
+// slack is how much later than it must an answer may come on this machine, now.
+func (r *round) slack() time.Duration {
+	r.pulse.mu.Lock()
+	defer r.pulse.mu.Unlock()
+	return 300*time.Millisecond + 3*r.pulse.most
+}

@@ -1,0 +1,3 @@
+package chaos_test
+
+var serverFaults = []*fault{}

@@ -1,0 +1,179 @@
+package chaos_test
+
+import (
+	"fmt"
+	"hash/fnv"
+	"math/rand/v2"
+	"slices"
+	"time"
+
+	"github.com/rratelimiter/rratelimiter"
+)
+
+// mood is what a round's faults may do, and so how much can be checked.
+type mood string
+
+const (
+	gentle   mood = "gentle"   // nothing is lost and little late: all is exact
+	lossy    mood = "lossy"    // calls get lost, but no data
+	losing   mood = "losing"   // data gets lost
+	stepping mood = "stepping" // calls get lost, and the server's clock is set
+)
+
+// A plan is what a round is to be, all of it drawn from the seed and its number.
+type plan struct {
+	seed     uint64
+	number   int
+	arena    string
+	mood     mood
+	length   time.Duration
+	limiters []*limiter
+	clients  []clientPlan
+	weather  []*weather    // what becomes of single commands
+	stormy   float64       // how many of them
+	faults   []*fault      // of servers and clients
+	pause    time.Duration // between faults, at most
+}
+
+// drawer returns the draw of one part of a round.
+func drawer(seed uint64, number int, of ...any) *rand.Rand {
+	h := fnv.New64a()
+	fmt.Fprint(h, number, of)
+	return rand.New(rand.NewPCG(seed, h.Sum64()))
+}
+
+func (p *plan) draw(of ...any) *rand.Rand { return drawer(p.seed, p.number, of...) }
+
+func newPlan(seed uint64, number int, arenas []string) *plan {
+	p := &plan{seed: seed, number: number}
+	draw := p.draw("plan")
+	p.arena = arenas[draw.IntN(len(arenas))]
+	moods := []mood{gentle, gentle, lossy, lossy, lossy, losing}
+	if p.arena == single {
+		moods = append(moods, stepping)
+	}
+	p.mood = moods[draw.IntN(len(moods))]
+	p.length = time.Duration(1500+draw.IntN(2000)) * time.Millisecond
+	p.drawLimiters(draw)
+	for i := range 2 + draw.IntN(3) {
+		p.clients = append(p.clients, drawClient(draw, fmt.Sprintf("c%d", i+1)))
+	}
+	p.drawFaults(draw)
+	return p
+}
+
+func drawClient(draw *rand.Rand, name string) clientPlan {
+	var kinds []string
+	for kind := range redisOptions {
+		kinds = append(kinds, kind)
+	}
+	slices.Sort(kinds)
+	return clientPlan{
+		name:        name,
+		redis:       kinds[draw.IntN(len(kinds))],
+		callTimeout: time.Duration(300+draw.IntN(900)) * time.Millisecond,
+		callers:     2 + draw.IntN(5),
+		pause:       time.Duration(2+draw.IntN(12)) * time.Millisecond,
+	}
+}
+
+// drawLimiters draws some limiters of several kinds. Braces keep the keys of each, and
+// those of a family, in one slot.
+func (p *plan) drawLimiters(draw *rand.Rand) {
+	for i := range 3 + draw.IntN(3) {
+		name := fmt.Sprintf("{r%d:%d}", p.number, i)
+		switch draw.IntN(10) {
+		case 0, 1, 2:
+			p.limiters = append(p.limiters, drawRate(draw, name, overall))
+		case 3:
+			p.limiters = append(p.limiters, drawRate(draw, name, perClient))
+		case 4, 5:
+			p.limiters = append(p.limiters, drawFamily(draw, name)...)
+		case 6:
+			l := drawLimiter(draw, name+"keyed:a", keyed)
+			l.prefix, l.config.KeepAlive = name+"keyed:", l.config.Interval
+			p.limiters = append(p.limiters, l)
+		case 7:
+			p.limiters = append(p.limiters, drawLimiter(draw, name, window))
+		case 8:
+			l := drawLimiter(draw, name, log)
+			if draw.IntN(2) == 0 {
+				l.threshold = fmt.Sprintf("thresholds:{r%d}", p.number)
+			}
+			p.limiters = append(p.limiters, l)
+		case 9:
+			l := drawLimiter(draw, name, bucket)
+			l.refill, l.borrow = 1+draw.Int64N(l.config.Rate), draw.Int64N(3)
+			l.config.Interval = max(l.config.Interval, time.Second).Truncate(time.Second)
+			p.limiters = append(p.limiters, l)
+		}
+	}
+}
+
+func drawLimiter(draw *rand.Rand, name string, k kind) *limiter {
+	l := &limiter{name: name, kind: k}
+	if l.config.Rate = 5 + draw.Int64N(100); draw.IntN(2) == 0 {
+		l.config.Interval = time.Hour
+	} else {
+		l.config.Interval = time.Duration(300+draw.IntN(1200)) * time.Millisecond
+		l.config.Rate = 3 + draw.Int64N(40)
+	}
+	return l
+}
+
+func drawRate(draw *rand.Rand, name string, k kind) *limiter {
+	l := drawLimiter(draw, name, k)
+	if k == perClient {
+		l.config.Type = rratelimiter.PerClient
+	}
+	l.byDefault = draw.IntN(2) == 0
+	switch draw.IntN(8) {
+	case 0, 1:
+		l.lease = l.config.Interval / 20
+		if l.counted() {
+			l.lease = time.Duration(20+draw.IntN(200)) * time.Millisecond
+		}
+	case 2:
+		l.refusals = true
+	case 3:
+		l.wild = true
+	case 4:
+		l.config.KeepAlive = l.config.Interval + time.Duration(draw.IntN(500))*time.Millisecond
+	}
+	return l
+}
+
+// drawFamily draws limiters that are asked one by one, and together.
+func drawFamily(draw *rand.Rand, name string) []*limiter {
+	var all []*limiter
+	for i := range 2 + draw.IntN(2) {
+		l := drawLimiter(draw, fmt.Sprintf("%s%d", name, i), overall)
+		l.byDefault = draw.IntN(2) == 0
+		all = append(all, l)
+	}
+	for i, l := range all {
+		l.family = append(l.family, l.name)
+		for j, other := range all {
+			if i != j {
+				l.family = append(l.family, other.name)
+			}
+		}
+	}
+	return all
+}
+
+// drawFaults draws which faults there may be, of those that the mood and the servers allow.
+func (p *plan) drawFaults(draw *rand.Rand) {
+	for _, w := range weathers {
+		if w.allowed(p) && draw.IntN(2) == 0 {
+			p.weather = append(p.weather, w)
+		}
+	}
+	p.stormy = []float64{0.01, 0.03, 0.1}[draw.IntN(3)]
+	for _, f := range faults {
+		if f.allowed(p) && (draw.IntN(2) == 0 || f.mood == p.mood) {
+			p.faults = append(p.faults, f)
+		}
+	}
+	p.pause = time.Duration(50+draw.IntN(400)) * time.Millisecond
+}

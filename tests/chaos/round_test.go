@@ -1,0 +1,186 @@
+package chaos_test
+
+import (
+	"context"
+	"fmt"
+	"runtime"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+	"github.com/stretchr/testify/require"
+
+	"github.com/rratelimiter/rratelimiter"
+	"github.com/rratelimiter/rratelimiter/internal/redistest"
+)
+
+// A round is some seconds in which everything happens at once.
+type round struct {
+	plan
+
+	t       *testing.T
+	arena   arena
+	admin   redis.UniversalClient // straight to the servers
+	workers []*goWorker
+	began   time.Time
+	over    context.Context // ends when the faults and calls are to
+	pulse   pulse
+	clock   time.Duration // how far the server's is ahead
+
+	mu         sync.Mutex
+	calls      []call
+	events     []event
+	ids        map[string]bool // those of all Clients there were
+	violations []violation
+}
+
+// A violation is something that must not be.
+type violation struct {
+	check   string
+	limiter string // "": all
+	text    string
+}
+
+// run makes the round happen and checks it.
+func (p *plan) run(t *testing.T, a arena) *round {
+	t.Helper()
+	r := &round{plan: *p, t: t, arena: a, ids: map[string]bool{}, began: time.Now()}
+	r.admin = a.client(t, redis.UniversalOptions{})
+	r.setUp()
+	over, end := context.WithCancel(t.Context())
+	defer end()
+	r.over = over
+	for _, plan := range r.plan.clients {
+		r.workers = append(r.workers, newGoWorker(r, plan))
+	}
+	r.began = time.Now()
+	for _, w := range r.workers {
+		w.blow()
+	}
+	var working, beside sync.WaitGroup
+	beside.Go(func() { r.pulse.beat(over.Done()) })
+	beside.Go(func() { r.happen(false) })
+	beside.Go(func() { r.watch() })
+	for _, w := range r.workers {
+		working.Go(func() { w.work(over, r.tell) })
+	}
+	time.AfterFunc(p.length, end)
+	r.happen(true)
+	<-over.Done()
+	r.calmDown(&working, &beside)
+	r.check()
+	r.leave()
+	return r
+}
+
+// setUp gives a rate to the limiters whose handles bring none.
+func (r *round) setUp() {
+	client := rratelimiter.New(r.admin)
+	for _, l := range r.limiters {
+		if (l.kind == overall || l.kind == perClient) && !l.byDefault {
+			_, err := client.RateLimiter(l.name).TrySetRate(r.t.Context(), l.config)
+			require.NoError(r.t, err)
+		}
+	}
+	require.NoError(r.t, client.Close(r.t.Context()))
+}
+
+func (r *round) tell(c call) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if c.Ends > 0 && c.Answer == gone {
+		r.events = append(r.events, event{start: c.Start, end: c.End, kind: contextEnded, text: c.Client})
+	}
+	r.calls = append(r.calls, c)
+}
+
+func (r *round) born(id string) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.ids[id] = true
+}
+
+func (r *round) violate(check, limiter, format string, args ...any) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.violations = append(r.violations, violation{check, limiter, fmt.Sprintf(format, args...)})
+}
+
+// calmDown ends all faults and waits for all calls, then closes the Clients. What they
+// still give back is given back then.
+func (r *round) calmDown(working, beside *sync.WaitGroup) {
+	for _, w := range r.workers {
+		w.clear()
+	}
+	beside.Wait()
+	if surprises := r.arena.calm(r.t); surprises > 0 {
+		r.happened(event{start: 0, kind: "unasked failover", forgot: surprises})
+	}
+	answered := make(chan struct{})
+	go func() {
+		working.Wait()
+		close(answered)
+	}()
+	select {
+	case <-answered:
+	case <-time.After(rest):
+		stacks := make([]byte, 1<<20)
+		r.t.Fatalf("%s\ncalls are not answered:\n%s", r.repeat(), stacks[:runtime.Stack(stacks, true)])
+	}
+	for _, w := range r.workers {
+		for _, proxy := range w.proxies {
+			proxy.Settle(r.t)
+		}
+		r.replace(w)
+		p := w.party.Load()
+		if _, err := p.close(); err != nil {
+			r.violate("closed", "", "Close of %s: %v", p.id, err)
+		}
+	}
+}
+
+// leave closes what is the round's and sees that nothing of it stays.
+func (r *round) leave() {
+	for _, w := range r.workers {
+		require.NoError(r.t, w.rdb.Close())
+	}
+	r.checkConnections()
+	for _, s := range r.arena.masters(r.t) {
+		require.NoError(r.t, s.Client(r.t, nil).FlushAll(r.t.Context()).Err())
+	}
+}
+
+// repeat is the command that makes the round happen again.
+func (r *round) repeat() string {
+	return fmt.Sprintf("go test -v ./tests/chaos -run TestChaos -seed %d -round %d", r.seed, r.number)
+}
+
+// record adds what happened to the tables of results.
+func (r *round) record() {
+	redistest.Record(r.t, "chaos-rounds", r.seed, r.number, r.plan.arena, r.mood, len(r.calls), len(r.events), len(r.violations))
+	kinds := map[string]int{}
+	for _, e := range r.events {
+		kinds[e.kind]++
+	}
+	for _, kind := range sorted(kinds) {
+		redistest.Record(r.t, "chaos-faults", r.seed, r.number, r.plan.arena, kind, kinds[kind])
+	}
+	outcomes := map[string]int{}
+	for i := range r.calls {
+		c := &r.calls[i]
+		outcomes[fmt.Sprintf("%s\t%s\t%s", r.limiter(c.Limiters[0]).kind, c.Op, c.Answer)]++
+	}
+	for _, what := range sorted(outcomes) {
+		redistest.Record(r.t, "chaos-calls", r.seed, r.number, r.plan.arena, what, outcomes[what])
+	}
+}
+
+func (r *round) limiter(name string) *limiter {
+	for _, l := range r.limiters {
+		if l.name == name {
+			return l
+		}
+	}
+	return nil
+}
