@@ -104,12 +104,13 @@ func AllSilent(cmds []Command) bool {
 
 // unavailable tells whether an error means that Redis did not decide.
 func unavailable(err error) bool {
-	if IsAnswer(err) {
-		switch Code(err) {
+	// What Redis answered may be wrapped: a read was lost before.
+	if answer, ok := errors.AsType[redis.Error](err); ok {
+		switch Code(answer) {
 		case "NOREPLICAS", "BUSY", "MISCONF", "OOM":
 			return true
 		}
-		return inTransition(err) || tooManyClients(err)
+		return inTransition(answer) || tooManyClients(answer)
 	}
 	_, isNet := errors.AsType[net.Error](err)
 	return isNet || poolExhausted(err) || noServer(err) || errors.Is(err, errUnread) || errors.Is(err, io.EOF) || errors.Is(err, errCrowded) || errors.Is(err, errUnanswered) || errors.Is(err, net.ErrClosed)

@@ -327,6 +327,31 @@ func TestAnswersAreNotRepeated(t *testing.T) {
 	}
 }
 
+// A read whose answer was lost is repeated, and answered with an error.
+func TestALostReadMeetsAnError(t *testing.T) {
+	t.Parallel()
+	for text, outage := range map[string]bool{
+		"LOADING Redis is loading the dataset in memory":                   true,
+		"NOPERM this user has no permissions to run the 'evalsha' command": false,
+	} {
+		t.Run(text, func(t *testing.T) {
+			t.Parallel()
+			virtual(t, func(attempt int) error {
+				if attempt == 1 {
+					return io.EOF
+				}
+				return answered(text)
+			}, func(t *testing.T, rdb *redis.Client, _ *wire) {
+				_, err := script.Read(t.Context(), newConn(rdb), incr, script.KeysOf("key"))
+				require.ErrorIs(t, err, answered(text))
+				err = script.Outage(err)
+				assert.Equal(t, outage, errors.Is(err, limit.ErrUnavailable))
+				assert.NotErrorIs(t, err, limit.ErrUnknownOutcome)
+			})
+		})
+	}
+}
+
 func TestLostAnswers(t *testing.T) {
 	t.Parallel()
 	lost := &net.OpError{Op: "read", Err: io.ErrUnexpectedEOF}
