@@ -470,6 +470,10 @@ func (m *module) setRate(c *call, cfg rateConfig, keepState, updateOnly bool) an
 		if p.hasValue {
 			// updateRate(keepState) clamps at 0: the debt is kept here.
 			p.value = min(p.value, oldRate) + cfg.rate - oldRate
+			// A client's own value may be the rest of a rate that others have changed since.
+			if cfg.kind == "1" {
+				p.value = min(p.value, cfg.rate-sum(p.rows))
+			}
 		}
 		m.settle(c, p)
 		if len(p.rows) > 0 {
