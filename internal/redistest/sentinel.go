@@ -202,6 +202,20 @@ func (s *Sentinel) CutReplication(t testing.TB) {
 	}))
 }
 
+// Failover has a Sentinel replace the master at once, without its consent, and returns
+// the new one. What the old one was told last may be lost. It tries again for as long as
+// the Sentinels refuse, as they do some seconds after the failover before.
+func (s *Sentinel) Failover(t testing.TB) *Server {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(t.Context(), failoverTimeout)
+	defer cancel()
+	old := s.Master(t)
+	must(t, s.watch[0].do(func(rdb *redis.Client) error {
+		return poll(ctx, func() error { return rdb.Do(ctx, "SENTINEL", "FAILOVER", masterName).Err() })
+	}))
+	return s.AwaitMaster(t, old)
+}
+
 // AwaitMaster waits until all Sentinels have made another server than old the
 // master, it says itself that it is one, and returns it.
 func (s *Sentinel) AwaitMaster(t testing.TB, old *Server) *Server {

@@ -49,3 +49,13 @@ func TestSentinelReplacesAMasterThatHangs(t *testing.T) {
 		return rdb.Set(t.Context(), "key", "new", 0).Err() == nil && next.Client(t, nil).Get(t.Context(), "key").Val() == "new"
 	}, 20*time.Second, 50*time.Millisecond)
 }
+
+func TestSentinelReplacesAMasterOnRequest(t *testing.T) {
+	t.Parallel()
+	s := redistest.StartSentinel(t, 1, time.Second)
+	old := s.Master(t)
+	next := s.Failover(t)
+	assert.NotSame(t, old, next)
+	assert.Same(t, next, s.Master(t))
+	assert.Same(t, old, s.Failover(t))
+}
