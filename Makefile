@@ -6,11 +6,12 @@ OPS      ?= 5000
 SEED     ?= 0
 REDISSON ?=
 ROUNDS   ?= 5
+MINUTES  ?= 10
 RESULTS  ?= .cache/results
 
 COVERED := . ./lua ./codec
 
-.PHONY: help test test-matrix golden check lint fuzz cover demo compat bench bench-short clean
+.PHONY: help test test-matrix golden check lint fuzz cover demo compat chaos bench bench-short clean
 
 help: ## list the targets
 	@sed -n 's/^\([a-z-]*\):.*## /\1|/p' $(MAKEFILE_LIST) | while IFS='|' read -r target what; do \
@@ -55,6 +56,10 @@ demo: ## many clients on one limiter, on a server of the demo's own
 compat: ## the tests beside Redisson, with long histories: OPS=5000 SEED=0 (0 draws one) REDISSON=release
 	@scripts/install-redis.sh || true
 	go test -count 1 -timeout 60m ./compat_test -ops $(OPS) -seed $(SEED) $(if $(REDISSON),-redisson $(REDISSON))
+
+chaos: ## limiters of every kind under many faults at once: MINUTES=10 SEED=0 (0 draws one)
+	@scripts/install-redis.sh || true
+	go test -count 1 -v -timeout 0 ./tests/chaos -run 'TestChaos$$' -minutes $(MINUTES) -seed $(SEED)
 
 bench: ## us beside the other limiters, some 20 minutes; writes docs/performance.md, its plots and our aims. ROUNDS=3 for 12 minutes
 	@scripts/install-redis.sh || true

@@ -1,7 +1,10 @@
 package chaos_test
 
 import (
+	"slices"
+	"strings"
 	"testing"
+	"time"
 
 	"github.com/redis/go-redis/v9"
 	"github.com/stretchr/testify/require"
@@ -27,44 +30,166 @@ type arena interface {
 	client(t testing.TB, opt redis.UniversalOptions) redis.UniversalClient
 	// masters are the servers that take writes at the moment.
 	masters(t testing.TB) []*redistest.Server
-	// calm brings all servers back and waits until all is in order. It tells how often
-	// a server was replaced that nobody had asked for.
+	// calm waits until all servers are in order. It tells how many were made masters
+	// without a fault that did so.
 	calm(t testing.TB) (surprises int)
 }
 
 // persistent are the settings of servers that lose nothing they have answered.
 var persistent = []string{"--appendonly", "yes", "--appendfsync", "always", "--maxmemory-policy", "noeviction"}
 
+// downAfter is when Sentinels take a master for dead: longer than a fault has it hang.
+const downAfter = 2 * time.Second
+
 func startArena(t *testing.T, name string) arena {
 	t.Helper()
 	switch name {
 	case single:
-		return singleArena{redistest.StartStepped(t, persistent...)}
+		return &singleArena{server: redistest.StartStepped(t, persistent...)}
+	case cluster:
+		c := redistest.StartCluster(t, 3, 1, persistent...)
+		return &clusterArena{Cluster: c, known: masterAddrs(t, c.Nodes())}
+	case sentinel:
+		s := redistest.StartSentinel(t, 2, downAfter, persistent...)
+		return &sentinelArena{Sentinel: s, known: s.Master(t), all: append(s.Replicas(t), s.Master(t))}
 	}
 	t.Fatalf("there is no arena %q", name)
 	return nil
 }
 
 // singleArena is one server whose clock can be set.
-type singleArena struct{ server *redistest.Server }
+type singleArena struct {
+	server *redistest.Server
+	ahead  time.Duration
+}
 
-func (a singleArena) addrs() []string { return []string{a.server.Addr()} }
+func (a *singleArena) addrs() []string { return []string{a.server.Addr()} }
 
-func (a singleArena) client(t testing.TB, opt redis.UniversalOptions) redis.UniversalClient {
+func (a *singleArena) client(t testing.TB, opt redis.UniversalOptions) redis.UniversalClient {
 	return a.server.Client(t, opt.Simple())
 }
 
-func (a singleArena) masters(testing.TB) []*redistest.Server { return []*redistest.Server{a.server} }
+func (a *singleArena) masters(testing.TB) []*redistest.Server { return []*redistest.Server{a.server} }
 
-func (a singleArena) calm(t testing.TB) int {
-	restore(t, a.server)
-	return 0
+func (a *singleArena) calm(testing.TB) int { return 0 }
+
+func (a *singleArena) set(t testing.TB, ahead time.Duration) {
+	a.server.SetAhead(t, ahead)
+	a.ahead = ahead
 }
 
-// restore lets go on what faults have stopped at a server.
-func restore(t testing.TB, s *redistest.Server) {
+// clusterArena is three masters with a replica each.
+type clusterArena struct {
+	*redistest.Cluster
+
+	known []string // the masters' addresses, as faults have left them
+}
+
+func (a *clusterArena) addrs() []string { return a.Addrs() }
+
+func (a *clusterArena) client(t testing.TB, opt redis.UniversalOptions) redis.UniversalClient {
+	return a.Client(t, opt.Cluster())
+}
+
+func (a *clusterArena) masters(t testing.TB) []*redistest.Server {
+	return slices.DeleteFunc(a.Nodes(), func(s *redistest.Server) bool { return role(t, s) != "master" })
+}
+
+func (a *clusterArena) calm(t testing.TB) (surprises int) {
+	for _, s := range a.Nodes() {
+		await(t, s, "cluster", "cluster_state:ok", "cluster_slots_pfail:0\r", "cluster_slots_fail:0\r")
+		await(t, s, "replication")
+	}
+	masters := masterAddrs(t, a.Nodes())
+	for _, addr := range masters {
+		if !slices.Contains(a.known, addr) {
+			surprises++
+		}
+	}
+	a.known = masters
+	return surprises
+}
+
+// sentinelArena is a master and replicas behind Sentinels.
+type sentinelArena struct {
+	*redistest.Sentinel
+
+	known *redistest.Server // the master, as faults have left it
+	all   []*redistest.Server
+}
+
+func (a *sentinelArena) addrs() []string {
+	var addrs []string
+	for _, s := range a.all {
+		addrs = append(addrs, s.Addr())
+	}
+	return addrs
+}
+
+func (a *sentinelArena) client(t testing.TB, opt redis.UniversalOptions) redis.UniversalClient {
+	return a.Client(t, opt.Failover())
+}
+
+func (a *sentinelArena) masters(t testing.TB) []*redistest.Server {
+	return []*redistest.Server{a.Master(t)}
+}
+
+func (a *sentinelArena) calm(t testing.TB) (surprises int) {
+	master := a.Master(t)
+	for _, s := range a.all {
+		if s != master && role(t, s) == "master" {
+			follow(t, s, master)
+		}
+		await(t, s, "replication")
+	}
+	if master != a.known {
+		surprises = 1
+	}
+	a.known = master
+	return surprises
+}
+
+// follow makes s a replica of the master, as Sentinels would some seconds later.
+func follow(t testing.TB, s, master *redistest.Server) {
+	t.Helper()
+	host, port, _ := strings.Cut(master.Addr(), ":")
+	require.NoError(t, s.Client(t, nil).ReplicaOf(t.Context(), host, port).Err())
+}
+
+func role(t testing.TB, s *redistest.Server) string {
+	t.Helper()
+	answer, err := s.Client(t, nil).Do(t.Context(), "ROLE").Slice()
+	require.NoError(t, err)
+	return answer[0].(string)
+}
+
+func masterAddrs(t testing.TB, nodes []*redistest.Server) []string {
+	t.Helper()
+	var addrs []string
+	for _, s := range nodes {
+		if role(t, s) == "master" {
+			addrs = append(addrs, s.Addr())
+		}
+	}
+	return addrs
+}
+
+// await waits until a server says all that of itself, and is in step if it is a replica.
+func await(t testing.TB, s *redistest.Server, section string, all ...string) {
 	t.Helper()
 	rdb := s.Client(t, nil)
-	require.NoError(t, rdb.Do(t.Context(), "CLIENT", "UNPAUSE").Err())
-	require.NoError(t, rdb.ConfigSet(t.Context(), "maxmemory", "0").Err())
+	var said string
+	for until := time.Now().Add(60 * time.Second); time.Now().Before(until); time.Sleep(10 * time.Millisecond) {
+		var err error
+		if section == "cluster" {
+			said, err = rdb.ClusterInfo(t.Context()).Result()
+		} else {
+			said, err = rdb.Info(t.Context(), section).Result()
+		}
+		linked := !strings.Contains(said, "role:slave") || strings.Contains(said, "master_link_status:up")
+		if err == nil && linked && !slices.ContainsFunc(all, func(text string) bool { return !strings.Contains(said, text) }) {
+			return
+		}
+	}
+	t.Fatalf("the server at %s still says: %s", s.Addr(), said)
 }

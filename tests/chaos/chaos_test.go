@@ -2,6 +2,7 @@ package chaos_test
 
 import (
 	"cmp"
+	"context"
 	"flag"
 	"fmt"
 	"maps"
@@ -11,6 +12,8 @@ import (
 	"strings"
 	"testing"
 	"time"
+
+	"github.com/redis/go-redis/v9"
 
 	"github.com/rratelimiter/rratelimiter/internal/redistest"
 )
@@ -22,7 +25,7 @@ var (
 	onlyArena = flag.String("arena", "", "the only servers to use: "+strings.Join(arenas, ", "))
 )
 
-var arenas = []string{single}
+var arenas = []string{single, cluster, sentinel}
 
 // fewRounds are those of a run that nobody asked to be longer.
 const fewRounds = 2
@@ -30,6 +33,7 @@ const fewRounds = 2
 func TestChaos(t *testing.T) {
 	t.Parallel()
 	redistest.SkipShort(t, "real redis-servers")
+	redis.SetLogger(silence{})
 	seed := *chaosSeed
 	if seed == 0 {
 		seed = rand.Uint64()
@@ -39,19 +43,19 @@ func TestChaos(t *testing.T) {
 		on = []string{*onlyArena}
 	}
 	started := map[string]arena{}
-	sum := summary{faults: map[string]int{}, answers: map[answer]int{}}
+	sum := &summary{faults: map[string]int{}, answers: map[answer]int{}}
 	first, last, until := 1, fewRounds, time.Now().Add(time.Duration(*minutes*float64(time.Minute)))
 	if *onlyRound > 0 {
 		first, last = *onlyRound, *onlyRound
 	}
 	for number := first; number <= last || *onlyRound == 0 && time.Now().Before(until); number++ {
 		p := newPlan(seed, number, on)
-		if started[p.arena] == nil {
-			started[p.arena] = startArena(t, p.arena)
+		if started[p.servers] == nil {
+			started[p.servers] = startArena(t, p.servers)
 		}
 		before := runtime.NumGoroutine()
 		t.Run(fmt.Sprintf("round %d", number), func(t *testing.T) {
-			r := p.run(t, started[p.arena])
+			r := p.run(t, started[p.servers])
 			r.record()
 			sum.add(r)
 			r.report()
@@ -63,6 +67,11 @@ func TestChaos(t *testing.T) {
 	}
 	t.Logf("-seed %d: %s", seed, sum)
 }
+
+// silence keeps go-redis from telling of each connection that it can't make.
+type silence struct{}
+
+func (silence) Printf(context.Context, string, ...any) {}
 
 // summary is what a run came to.
 type summary struct {
@@ -82,7 +91,7 @@ func (s *summary) add(r *round) {
 	}
 }
 
-func (s summary) String() string {
+func (s *summary) String() string {
 	faults := 0
 	for _, n := range s.faults {
 		faults += n

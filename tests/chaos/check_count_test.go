@@ -28,20 +28,20 @@ func (r *round) checkCount(p *pool, s *state) {
 	}
 	low, high := sure-back-maybeBack-r.lost(p.limiter), sure+maybe-back
 	if s.inUse < low {
-		r.violate(check, p.name, "%v: %d permits are in use, of at least %d: some can be granted twice\n"+
+		r.violatePool(p, check, "%d permits are in use, of at least %d: some can be granted twice\n"+
 			"granted %d, maybe %d more; given back %d, maybe %d more; lost by Redis %d\n%v",
-			p, s.inUse, low, sure, maybe, back, maybeBack, r.lost(p.limiter), s)
+			s.inUse, low, sure, maybe, back, maybeBack, r.lost(p.limiter), s)
 	}
 	if most := r.highest(p.limiter) + r.lost(p.limiter); sure-back-maybeBack > most {
-		r.violate(check, p.name, "%v: callers hold %d permits, of %d at most", p, sure-back-maybeBack, most)
+		r.violatePool(p, check, "callers hold %d permits, of %d at most", sure-back-maybeBack, most)
 	}
 	if r.damaged(p.limiter) || p.lease > 0 && !exact {
 		return
 	}
 	if s.inUse > high {
-		r.violate(check, p.name, "%v: %d permits are in use, of %d at most: some are lost\n"+
+		r.violatePool(p, check, "%d permits are in use, of %d at most: some are lost\n"+
 			"granted %d, maybe %d more; given back %d, maybe %d more\n%v",
-			p, s.inUse, high, sure, maybe, back, maybeBack, s)
+			s.inUse, high, sure, maybe, back, maybeBack, s)
 	}
 }
 

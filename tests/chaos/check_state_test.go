@@ -28,7 +28,7 @@ func (r *round) checkState(p *pool, s *state) {
 	}
 	rate, err := s.field("rate")
 	if err != nil {
-		r.violate("state", p.name, "%v\n%v", err, s)
+		r.violatePool(p, "state", "%v\n%v", err, s)
 		return
 	}
 	r.checkSum(p, s, rate)
@@ -38,22 +38,22 @@ func (r *round) checkState(p *pool, s *state) {
 func (r *round) checkSum(p *pool, s *state, rate int64) {
 	if !s.value.there {
 		if s.permits.there && !r.damaged(p.limiter) {
-			r.violate("sum", p.name, "%v: a set without a value\n%v", p, s)
+			r.violatePool(p, "sum", "a set without a value\n%v", s)
 		}
 		return
 	}
 	value, err := s.stored()
 	if err != nil {
-		r.violate("sum", p.name, "%v: %v\n%v", p, err, s)
+		r.violatePool(p, "sum", "%v\n%v", err, s)
 		return
 	}
 	if p.kind == perClient && (p.wild || r.rateChanged(p.limiter)) {
 		rate = r.highest(p.limiter)
 	} else if value+s.inUse != rate && !r.damaged(p.limiter) && !p.ownType(s) {
-		r.violate("sum", p.name, "%v: value and permits in use are %d, not the rate\n%v", p, value+s.inUse, s)
+		r.violatePool(p, "sum", "value and permits in use are %d, not the rate\n%v", value+s.inUse, s)
 	}
 	if value > rate && !r.damaged(p.limiter) {
-		r.violate("sum", p.name, "%v: a value above the rate\n%v", p, s)
+		r.violatePool(p, "sum", "a value above the rate\n%v", s)
 	}
 }
 
@@ -74,11 +74,11 @@ func (r *round) checkLives(p *pool, s *state) {
 		switch {
 		case p.kind == perClient:
 			if k.ttl < 0 {
-				r.violate("lives", p.name, "%v: a client's own pair lives for ever\n%v", p, s)
+				r.violatePool(p, "lives", "a client's own pair lives for ever\n%v", s)
 			}
 		case r.damaged(p.limiter):
 		case (s.config.ttl < 0) != (k.ttl < 0), s.config.ttl >= 0 && (s.config.ttl-k.ttl).Abs() > 5*time.Millisecond:
-			r.violate("lives", p.name, "%v: its keys end at different times\n%v", p, s)
+			r.violatePool(p, "lives", "its keys end at different times\n%v", s)
 		}
 	}
 }
@@ -92,7 +92,7 @@ func (r *round) checkKeyLives(p *pool, s *state) {
 	}
 	for _, k := range []keyState{s.value, s.permits} {
 		if k.there && (k.ttl < 0 || k.ttl > longest+time.Second && r.mood != stepping) {
-			r.violate("lives", p.name, "%v: a key lives for %v, of %v at most\n%v", p, k.ttl, longest, s)
+			r.violatePool(p, "lives", "a key lives for %v, of %v at most\n%v", k.ttl, longest, s)
 		}
 	}
 }
@@ -122,10 +122,7 @@ func (r *round) watch() {
 
 // checkNow is checkState beside calls and faults that go on, whose records are not whole.
 func (r *round) checkNow(l *limiter, s *state) {
-	r.mu.Lock()
-	damaged := r.mood == losing || r.damaged(l)
-	r.mu.Unlock()
-	if damaged || !l.isRate() || !s.config.there {
+	if r.mood == losing || r.damaged(l) || !l.isRate() || !s.config.there {
 		return
 	}
 	p := &pool{limiter: l}

@@ -104,6 +104,8 @@ func (r *round) lost(l *limiter) int64 {
 
 // damaged tells whether Redis may have lost keys of the limiter.
 func (r *round) damaged(l *limiter) bool {
+	r.mu.Lock()
+	defer r.mu.Unlock()
 	return slices.ContainsFunc(r.events, func(e event) bool {
 		_, lost := e.lost[l.name]
 		return lost || e.forgot > 0
@@ -143,7 +145,7 @@ func (r *round) report() {
 		return
 	}
 	var text strings.Builder
-	fmt.Fprintf(&text, "%s\n%s, %s, %v, faults:", r.repeat(), r.plan.arena, r.mood, r.length)
+	fmt.Fprintf(&text, "%s\n%s, %s, %v, faults:", r.repeat(), r.servers, r.mood, r.length)
 	for _, w := range r.weather {
 		fmt.Fprintf(&text, " %s;", w.name)
 	}
@@ -153,9 +155,9 @@ func (r *round) report() {
 	told := map[string]bool{}
 	for _, v := range r.violations {
 		fmt.Fprintf(&text, "\n\n%s: %s", v.check, v.text)
-		if l := r.limiter(v.limiter); l != nil && !told[v.limiter] {
-			told[v.limiter] = true
-			fmt.Fprintf(&text, "\n%v\n%s", l, r.history(l))
+		if l := r.limiter(v.limiter); l != nil && !told[v.limiter+v.client] {
+			told[v.limiter+v.client] = true
+			fmt.Fprintf(&text, "\n%v\n%s", l, r.history(l, v.client))
 		}
 	}
 	r.t.Error(text.String())
@@ -163,7 +165,7 @@ func (r *round) report() {
 
 // history is what happened to a limiter and around it, a line each. Of many calls those
 // that surely did nothing are left out.
-func (r *round) history(l *limiter) string {
+func (r *round) history(l *limiter, id string) string {
 	type line struct {
 		at   int64
 		text string
@@ -177,7 +179,7 @@ func (r *round) history(l *limiter) string {
 	brief := 0
 	for i := range r.calls {
 		c := &r.calls[i]
-		if !slices.Contains(c.Limiters, l.name) {
+		if !slices.Contains(c.Limiters, l.name) || id != "" && c.Client != id && c.Rate == 0 {
 			continue
 		}
 		if c.takes() && c.Timeout == 0 && (c.Answer == refused || c.Answer == unavailable || c.Answer == exceeds) {

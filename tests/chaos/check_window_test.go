@@ -68,7 +68,7 @@ func (r *round) checkSpan(p *pool, grants []*call, start, length time.Duration) 
 		}
 	}
 	if sum > allowed {
-		r.violate("window", p.name, "%v: %d permits were granted between %s and %s ms, of %d at most", p, sum, millis(start), millis(end), allowed)
+		r.violatePool(p, "window", "%d permits were granted between %s and %s ms, of %d at most", sum, millis(start), millis(end), allowed)
 	}
 	return sum <= allowed
 }

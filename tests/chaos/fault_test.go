@@ -17,12 +17,12 @@ type fault struct {
 }
 
 // faults are all there are, but for what the weather does to single commands.
-var faults = slices.Concat(clientFaults, networkFaults, serverFaults)
+var faults = slices.Concat(clientFaults, networkFaults, serverFaults, topologyFaults)
 
 // allowed tells whether a fault may happen in the round. All lose calls, but for the
 // gentle ones.
 func (f *fault) allowed(p *plan) bool {
-	if len(f.arenas) > 0 && !slices.Contains(f.arenas, p.arena) {
+	if len(f.arenas) > 0 && !slices.Contains(f.arenas, p.servers) {
 		return false
 	}
 	switch f.mood {

@@ -172,13 +172,13 @@ func drawCall(draw *rand.Rand, op operation, l *limiter) call {
 	case opUpdate, opSetKeep, opTrySet, opSet, opReset, opThreshold:
 		c.Rate = l.config.Rate/2 + 1 + draw.Int64N(l.config.Rate)
 	}
-	switch {
-	case op.name == opAll:
+	switch op.name {
+	case opAll:
 		c.Limiters = l.family
 		if draw.IntN(3) == 0 {
 			c.Timeout = drawTimeout(draw)
 		}
-	case op.name == opWait:
+	case opWait:
 		c.Timeout = drawTimeout(draw)
 	}
 	if op.name == opAcquire || draw.IntN(6) == 0 {

@@ -24,7 +24,7 @@ const (
 type plan struct {
 	seed     uint64
 	number   int
-	arena    string
+	servers  string // which arena
 	mood     mood
 	length   time.Duration
 	limiters []*limiter
@@ -47,9 +47,9 @@ func (p *plan) draw(of ...any) *rand.Rand { return drawer(p.seed, p.number, of..
 func newPlan(seed uint64, number int, arenas []string) *plan {
 	p := &plan{seed: seed, number: number}
 	draw := p.draw("plan")
-	p.arena = arenas[draw.IntN(len(arenas))]
+	p.servers = arenas[draw.IntN(len(arenas))]
 	moods := []mood{gentle, gentle, lossy, lossy, lossy, losing}
-	if p.arena == single {
+	if p.servers == single {
 		moods = append(moods, stepping)
 	}
 	p.mood = moods[draw.IntN(len(moods))]

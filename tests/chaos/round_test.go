@@ -26,7 +26,6 @@ type round struct {
 	began   time.Time
 	over    context.Context // ends when the faults and calls are to
 	pulse   pulse
-	clock   time.Duration // how far the server's is ahead
 
 	mu         sync.Mutex
 	calls      []call
@@ -39,6 +38,7 @@ type round struct {
 type violation struct {
 	check   string
 	limiter string // "": all
+	client  string // whose permits they are, where each has its own; "": all
 	text    string
 }
 
@@ -51,8 +51,10 @@ func (p *plan) run(t *testing.T, a arena) *round {
 	over, end := context.WithCancel(t.Context())
 	defer end()
 	r.over = over
-	for _, plan := range r.plan.clients {
-		r.workers = append(r.workers, newGoWorker(r, plan))
+	var workers []worker
+	for _, plan := range r.clients {
+		w := newGoWorker(r, plan)
+		r.workers, workers = append(r.workers, w), append(workers, w)
 	}
 	r.began = time.Now()
 	for _, w := range r.workers {
@@ -62,7 +64,7 @@ func (p *plan) run(t *testing.T, a arena) *round {
 	beside.Go(func() { r.pulse.beat(over.Done()) })
 	beside.Go(func() { r.happen(false) })
 	beside.Go(func() { r.watch() })
-	for _, w := range r.workers {
+	for _, w := range workers {
 		working.Go(func() { w.work(over, r.tell) })
 	}
 	time.AfterFunc(p.length, end)
@@ -104,7 +106,15 @@ func (r *round) born(id string) {
 func (r *round) violate(check, limiter, format string, args ...any) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	r.violations = append(r.violations, violation{check, limiter, fmt.Sprintf(format, args...)})
+	r.violations = append(r.violations, violation{check: check, limiter: limiter, text: fmt.Sprintf(format, args...)})
+}
+
+// violatePool is violate of a limiter, in the hands of one Client where each has permits
+// of its own.
+func (r *round) violatePool(p *pool, check, format string, args ...any) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.violations = append(r.violations, violation{check, p.name, p.id, fmt.Sprintf("%v: ", p) + fmt.Sprintf(format, args...)})
 }
 
 // calmDown ends all faults and waits for all calls, then closes the Clients. What they
@@ -149,6 +159,9 @@ func (r *round) leave() {
 	for _, s := range r.arena.masters(r.t) {
 		require.NoError(r.t, s.Client(r.t, nil).FlushAll(r.t.Context()).Err())
 	}
+	if clock, ok := r.arena.(*singleArena); ok {
+		clock.set(r.t, 0)
+	}
 }
 
 // repeat is the command that makes the round happen again.
@@ -158,13 +171,13 @@ func (r *round) repeat() string {
 
 // record adds what happened to the tables of results.
 func (r *round) record() {
-	redistest.Record(r.t, "chaos-rounds", r.seed, r.number, r.plan.arena, r.mood, len(r.calls), len(r.events), len(r.violations))
+	redistest.Record(r.t, "chaos-rounds", r.seed, r.number, r.servers, r.mood, len(r.calls), len(r.events), len(r.violations))
 	kinds := map[string]int{}
 	for _, e := range r.events {
 		kinds[e.kind]++
 	}
 	for _, kind := range sorted(kinds) {
-		redistest.Record(r.t, "chaos-faults", r.seed, r.number, r.plan.arena, kind, kinds[kind])
+		redistest.Record(r.t, "chaos-faults", r.seed, r.number, r.servers, kind, kinds[kind])
 	}
 	outcomes := map[string]int{}
 	for i := range r.calls {
@@ -172,7 +185,7 @@ func (r *round) record() {
 		outcomes[fmt.Sprintf("%s\t%s\t%s", r.limiter(c.Limiters[0]).kind, c.Op, c.Answer)]++
 	}
 	for _, what := range sorted(outcomes) {
-		redistest.Record(r.t, "chaos-calls", r.seed, r.number, r.plan.arena, what, outcomes[what])
+		redistest.Record(r.t, "chaos-calls", r.seed, r.number, r.servers, what, outcomes[what])
 	}
 }
 

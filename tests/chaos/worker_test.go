@@ -187,7 +187,7 @@ func (p *party) bound(c *call) time.Duration {
 	case c.Op == opMigrate:
 		b *= 4 // the same, two pages
 	}
-	if c.Ends > 0 && !(c.Cancels && p.inline) {
+	if c.Ends > 0 && (!c.Cancels || !p.inline) {
 		b = min(b, c.Ends)
 	}
 	return b

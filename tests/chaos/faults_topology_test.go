@@ -1,0 +1,65 @@
+package chaos_test
+
+import (
+	"math/rand/v2"
+	"slices"
+
+	"github.com/rratelimiter/rratelimiter/internal/redistest"
+)
+
+// topologyFaults have servers change places.
+var topologyFaults = []*fault{
+	{name: "slot moved", mood: lossy, server: true, arenas: []string{cluster}, do: func(r *round, draw *rand.Rand) {
+		a, start := r.arena.(*clusterArena), r.now()
+		slot := a.Slot(r.t, r.limiters[draw.IntN(len(r.limiters))].name)
+		from, _ := a.Owner(r.t, slot)
+		others := slices.DeleteFunc(a.masters(r.t), func(s *redistest.Server) bool { return s == from })
+		move := a.StartMove(r.t, slot, others[draw.IntN(len(others))])
+		if draw.IntN(2) == 0 {
+			r.sleep(r.spell(draw))
+		}
+		move.MoveKeys(r.t)
+		move.Finish(r.t)
+		r.happened(event{start: start, kind: "slot moved", text: from.Addr()})
+	}},
+	{name: "failover asked for", mood: lossy, server: true, arenas: []string{cluster}, do: func(r *round, draw *rand.Rand) {
+		r.promote(draw, "failover asked for", false)
+	}},
+	{name: "failover forced", mood: losing, server: true, arenas: []string{cluster}, do: func(r *round, draw *rand.Rand) {
+		r.promote(draw, "failover forced", true)
+	}},
+	{name: "master replaced", mood: losing, server: true, arenas: []string{sentinel}, do: func(r *round, _ *rand.Rand) {
+		a, start := r.arena.(*sentinelArena), r.now()
+		a.known = a.Failover(r.t)
+		r.happened(event{start: start, kind: "master replaced", text: a.known.Addr(), forgot: 1})
+	}},
+	{name: "master lost", mood: losing, server: true, arenas: []string{sentinel}, do: func(r *round, _ *rand.Rand) {
+		a, start := r.arena.(*sentinelArena), r.now()
+		old := a.Master(r.t)
+		old.Crash()
+		a.known = a.AwaitMaster(r.t, old)
+		old.Restart(r.t)
+		follow(r.t, old, a.known)
+		r.happened(event{start: start, kind: "master lost", text: old.Addr(), forgot: 1})
+	}},
+}
+
+// promote makes a replica of a cluster a master: in agreement with its master, so that
+// nothing is lost, or after that has been killed.
+func (r *round) promote(draw *rand.Rand, kind string, forced bool) {
+	a, start := r.arena.(*clusterArena), r.now()
+	slot := a.Slot(r.t, r.limiters[draw.IntN(len(r.limiters))].name)
+	master, replicas := a.Owner(r.t, slot)
+	replica := replicas[draw.IntN(len(replicas))]
+	e := event{start: start, kind: kind, text: master.Addr()}
+	if forced {
+		e.forgot = 1
+		master.Crash()
+	}
+	a.Failover(r.t, replica, forced)
+	if forced {
+		master.Restart(r.t)
+	}
+	a.known = masterAddrs(r.t, a.Nodes())
+	r.happened(e)
+}
