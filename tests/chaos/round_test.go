@@ -144,7 +144,7 @@ func (r *round) calmDown(working, beside *sync.WaitGroup) {
 		}
 		r.replace(w)
 		p := w.party.Load()
-		if _, err := p.close(); err != nil {
+		if err := p.close(); err != nil {
 			r.violate("closed", "", "Close of %s: %v", p.id, err)
 		}
 	}
