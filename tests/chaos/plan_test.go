@@ -7,6 +7,8 @@ import (
 	"slices"
 	"time"
 
+	"github.com/redis/go-redis/v9"
+
 	"github.com/rratelimiter/rratelimiter"
 )
 
@@ -33,6 +35,7 @@ type plan struct {
 	stormy   float64       // how many of them
 	faults   []*fault      // of servers and clients
 	pause    time.Duration // between faults, at most
+	hook     func(*goWorker) redis.Hook
 }
 
 // drawer returns the draw of one part of a round.
@@ -129,9 +132,10 @@ func drawRate(draw *rand.Rand, name string, k kind) *limiter {
 	l.byDefault = draw.IntN(2) == 0
 	switch draw.IntN(8) {
 	case 0, 1:
+		l.config.Rate *= 50 // of few permits none are leased
 		l.lease = l.config.Interval / 20
 		if l.counted() {
-			l.lease = time.Duration(20+draw.IntN(200)) * time.Millisecond
+			l.lease = time.Duration(20+draw.IntN(2000)) * time.Millisecond
 		}
 	case 2:
 		l.refusals = true

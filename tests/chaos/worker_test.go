@@ -49,7 +49,8 @@ type goWorker struct {
 	rdb     redis.UniversalClient
 	proxies map[string]*redistest.Proxy // by the server's address
 	party   atomic.Pointer[party]
-	born    int // parties so far
+	born    int         // parties so far
+	closing atomic.Bool // one of them is being closed
 }
 
 // A party is one Client and what its callers hold.
@@ -58,6 +59,7 @@ type party struct {
 	client      *rratelimiter.Client
 	handles     map[string]*handle
 	callTimeout time.Duration
+	closing     *atomic.Bool
 	inline      bool // a cancelled context may be noticed with the answer only
 
 	mu   sync.Mutex
@@ -79,6 +81,9 @@ func newGoWorker(r *round, plan clientPlan) *goWorker {
 		return dialer.DialContext(ctx, network, addr)
 	}
 	w.rdb = r.arena.client(r.t, opt)
+	if r.hook != nil {
+		w.rdb.AddHook(r.hook(w))
+	}
 	w.replace()
 	return w
 }
@@ -90,6 +95,7 @@ func (w *goWorker) replace() *party {
 		id:          fmt.Sprintf("%s.%d", w.name, w.born),
 		handles:     map[string]*handle{},
 		callTimeout: w.callTimeout,
+		closing:     &w.closing,
 		inline:      redisOptions[w.redis].ContextTimeoutEnabled,
 		held:        map[string]int64{},
 	}

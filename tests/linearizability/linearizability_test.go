@@ -10,6 +10,7 @@ import (
 	"github.com/redis/go-redis/v9"
 
 	"github.com/rratelimiter/rratelimiter"
+	"github.com/rratelimiter/rratelimiter/internal/limitertest"
 	"github.com/rratelimiter/rratelimiter/internal/redistest"
 	"github.com/rratelimiter/rratelimiter/lua"
 )
@@ -75,7 +76,7 @@ type linearKind struct {
 
 // happen returns what lets a history be drawn and happen, with the scripts
 // changed by m.
-func (k linearKind) happen(t *testing.T, m mutation) func(*rand.Rand) []*linearHistory {
+func (k linearKind) happen(t *testing.T, m limitertest.Mutation) func(*rand.Rand) []*linearHistory {
 	t.Helper()
 	if !k.virtual {
 		rig := newLinearRig(t, k, m)

@@ -31,7 +31,7 @@ type linearRig struct {
 	rest    *redis.Client // with no faults on the way
 	proxies []*redistest.Proxy
 
-	mutation mutation // of the scripts
+	mutation limitertest.Mutation // of the scripts
 
 	underWay sync.WaitGroup // requests, whose callers may have gone
 
@@ -63,7 +63,7 @@ func (q request) takes() bool { return q.script == lua.Acquire || q.script == lu
 
 // newLinearRig returns a rig on the shared server, with a proxy before each
 // Client.
-func newLinearRig(t *testing.T, kind linearKind, m mutation) *linearRig {
+func newLinearRig(t *testing.T, kind linearKind, m limitertest.Mutation) *linearRig {
 	t.Helper()
 	server := redistest.Shared(t)
 	rig := &linearRig{kind: kind, rest: server.Client(t, nil), mutation: m}
@@ -84,7 +84,7 @@ func newLinearRig(t *testing.T, kind linearKind, m mutation) *linearRig {
 }
 
 // newVirtualRig returns a rig for a bubble.
-func newVirtualRig(kind linearKind, m mutation, rdb *redis.Client) *linearRig {
+func newVirtualRig(kind linearKind, m limitertest.Mutation, rdb *redis.Client) *linearRig {
 	rig := &linearRig{kind: kind, rest: rdb, mutation: m}
 	base := time.Now().Add(-time.Millisecond)
 	rig.moments.now = func() int64 { return time.Since(base).Milliseconds() }

@@ -1,0 +1,134 @@
+package chaos_test
+
+import (
+	"context"
+	"math/rand/v2"
+	"slices"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+
+	"github.com/rratelimiter/rratelimiter/internal/limitertest"
+	"github.com/rratelimiter/rratelimiter/internal/redistest"
+	"github.com/rratelimiter/rratelimiter/lua"
+)
+
+// A mutant is a fault of ours that rounds must tell.
+type mutant struct {
+	name string
+	limitertest.Mutant
+
+	closing bool                  // it is there only while a Client is closed
+	exact   bool                  // it shows only where no call gets lost
+	shows   func(l *limiter) bool // on which limiters it can show
+}
+
+var mutants = []mutant{
+	{
+		name: "what callers who have gone were granted is lost", exact: true, shows: (*limiter).counted,
+		Mutant: limitertest.Mutant{
+			Script: lua.GiveBack,
+			Old:    `local permits = math.min(tonumber(ARGV[2]), permits_of(member))`,
+			New:    `local permits = 0`,
+		},
+	},
+	{
+		name: "a grant costs one permit less", shows: (*limiter).isRate,
+		Mutant: limitertest.Mutant{Old: `call('DECRBY', value_key, sum_text)`, New: `call('DECRBY', value_key, sum_text - 1)`},
+	},
+	{
+		name: "a repeat has another identity", shows: (*limiter).counted,
+		Mutant: limitertest.Mutant{
+			Script: lua.Acquire,
+			Old:    `ARGV[4], ARGV[5]` + "\n",
+			New: `ARGV[4], ''
+if (ARGV[5] or '') ~= '' then
+  member = string.sub(member, 1, 1) .. string.reverse(string.sub(member, 2, 17)) .. string.sub(member, 18)
+end
+`,
+		},
+	},
+	{
+		name: "a set's time to live is not renewed", shows: func(l *limiter) bool { return l.config.KeepAlive > 0 },
+		Mutant: limitertest.Mutant{Old: `redis.call('PEXPIRE', permits_key, lifetime(ttl))`, New: ``},
+	},
+	{
+		name: "a lease is kept after Close", closing: true, exact: true, shows: func(l *limiter) bool { return l.lease > 0 && l.counted() },
+		Mutant: limitertest.Mutant{
+			Script: lua.GiveBack,
+			Old:    `local permits = math.min(tonumber(ARGV[2]), permits_of(member))`,
+			New:    `local permits = 0`,
+		},
+	},
+}
+
+// TestMutants puts faults into the scripts of all Clients, one at a time. Rounds that
+// have a limiter on which the fault can show must tell it, within two minutes of them.
+func TestMutants(t *testing.T) {
+	t.Parallel()
+	redistest.SkipShort(t, "real redis-servers, and rounds of some seconds")
+	for _, m := range mutants {
+		t.Run(m.name, func(t *testing.T) {
+			t.Parallel()
+			seed := *chaosSeed
+			if seed == 0 {
+				seed = rand.Uint64()
+			}
+			servers := startArena(t, single)
+			mutation := m.Mutation(t)
+			spent, rounds := time.Duration(0), 0
+			for number := 1; spent < 2*time.Minute; number++ {
+				p := newPlan(seed, number, []string{single})
+				if !slices.ContainsFunc(p.limiters, m.shows) || m.exact && p.mood != gentle {
+					continue
+				}
+				p.hook = func(w *goWorker) redis.Hook { return m.hook(mutation, w) }
+				rounds++
+				if r := p.run(t, servers); len(r.violations) > 0 {
+					redistest.Record(t, "chaos-mutants", m.name, seed, rounds, (spent + r.length).Milliseconds(), r.violations[0].check)
+					t.Logf("told by round %d of %v: %s: %s", rounds, spent+r.length, r.violations[0].check, r.violations[0].text)
+					return
+				}
+				spent += p.length
+			}
+			t.Errorf("-seed %d: %d rounds did not tell the fault", seed, rounds)
+		})
+	}
+}
+
+// hook puts the fault into the scripts of a worker's Clients.
+func (m mutant) hook(mutation limitertest.Mutation, w *goWorker) redis.Hook {
+	if !m.closing {
+		return mutation
+	}
+	return closingHook{mutation, &w.closing}
+}
+
+// closingHook is a mutation while a Client is being closed.
+type closingHook struct {
+	limitertest.Mutation
+
+	closing *atomic.Bool
+}
+
+func (h closingHook) ProcessHook(next redis.ProcessHook) redis.ProcessHook {
+	mutated := h.Mutation.ProcessHook(next)
+	return func(ctx context.Context, cmd redis.Cmder) error {
+		if h.closing.Load() {
+			return mutated(ctx, cmd)
+		}
+		return next(ctx, cmd)
+	}
+}
+
+func (h closingHook) ProcessPipelineHook(next redis.ProcessPipelineHook) redis.ProcessPipelineHook {
+	mutated := h.Mutation.ProcessPipelineHook(next)
+	return func(ctx context.Context, cmds []redis.Cmder) error {
+		if h.closing.Load() {
+			return mutated(ctx, cmds)
+		}
+		return next(ctx, cmds)
+	}
+}
