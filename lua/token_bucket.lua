@@ -49,7 +49,7 @@ if changed then
   if tokens then
     last = second
   elseif last then
-    tokens = -borrow
+    tokens = 0 - borrow -- -borrow could be -0, which is no integer's text
   else
     tokens, last = capacity, second
   end

@@ -102,6 +102,20 @@ func TestFaultOneKeyMissing(t *testing.T) {
 	}
 }
 
+// What is written of a bucket that has lost its tokens can be read again.
+func TestTokensMissingBeforeARefill(t *testing.T) {
+	t.Parallel()
+	redistest.Engines(t, func(t *testing.T, rdb *redis.Client) {
+		l, key := threeInTenSeconds(rdb), redistest.Name(t)
+		require.True(t, limittest.Take(t, l, key, 1).Granted)
+		require.NoError(t, rdb.Del(t.Context(), key).Err())
+		for range 2 {
+			limittest.Take(t, l, key, 1)
+			require.NotEqual(t, "-0", rdb.Get(t.Context(), key).Val())
+		}
+	})
+}
+
 // A refusal keeps the refill that it computed.
 func TestFaultRefusalForgetsTheRefill(t *testing.T) {
 	t.Parallel()
