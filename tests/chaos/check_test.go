@@ -25,6 +25,7 @@ func (r *round) check() {
 			} else {
 				r.checkWindows(pool)
 			}
+			r.checkRefusals(pool)
 		}
 	}
 }
@@ -152,8 +153,13 @@ func (r *round) report() {
 	for _, f := range r.faults {
 		fmt.Fprintf(&text, " %s;", f.name)
 	}
+	const enough = 10
 	told := map[string]bool{}
-	for _, v := range r.violations {
+	for i, v := range r.violations {
+		if i == enough {
+			fmt.Fprintf(&text, "\n\nand %d more", len(r.violations)-enough)
+			break
+		}
 		fmt.Fprintf(&text, "\n\n%s: %s", v.check, v.text)
 		if l := r.limiter(v.limiter); l != nil && !told[v.limiter+v.client] {
 			told[v.limiter+v.client] = true

@@ -65,7 +65,8 @@ func (r *round) spell(draw *rand.Rand) time.Duration {
 	if r.mood == gentle {
 		return r.short(draw)
 	}
-	return time.Duration(10+draw.IntN(900)) * time.Millisecond
+	longest := []int{50, 200, 900}[draw.IntN(3)]
+	return time.Duration(5+draw.IntN(longest)) * time.Millisecond
 }
 
 // happen has faults happen, one after another, until the round is over.

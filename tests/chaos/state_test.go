@@ -102,17 +102,18 @@ func (k *keyState) parse(answer any) error {
 // countUse returns how many permits the state says are in use, those included that have
 // run out and were not reclaimed.
 func (l *limiter) countUse(s *state) (int64, error) {
-	if !s.permits.there {
-		return 0, nil
-	}
-	switch l.kind {
-	case window:
-		return s.stored()
-	case log:
-		return int64(len(s.permits.content) / 2), nil
-	case bucket:
+	switch {
+	case l.kind == bucket && s.permits.there && !s.value.there:
+		return l.config.Rate + l.borrow, nil // so it is taken
+	case l.kind == bucket && s.value.there:
 		tokens, err := s.stored()
 		return l.config.Rate - tokens, err
+	case !s.permits.there:
+		return 0, nil
+	case l.kind == window:
+		return s.stored()
+	case l.kind == log:
+		return int64(len(s.permits.content) / 2), nil
 	}
 	sum := int64(0)
 	for i := 0; i < len(s.permits.content); i += 2 {
