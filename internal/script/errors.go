@@ -44,12 +44,13 @@ func NotRun(err error) bool {
 
 // inTransition tells whether the server refused the script for as long as
 // servers change places: a slot moves, a replica takes over or a server starts.
+// go-redis follows a slot that moves, but not on and on.
 func inTransition(err error) bool {
 	if !IsAnswer(err) {
 		return false
 	}
 	switch Code(err) {
-	case "LOADING", "READONLY", "CLUSTERDOWN", "TRYAGAIN", "MASTERDOWN":
+	case "LOADING", "READONLY", "CLUSTERDOWN", "TRYAGAIN", "MASTERDOWN", "MOVED", "ASK":
 		return true
 	}
 	return false
