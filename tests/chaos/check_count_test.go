@@ -11,7 +11,7 @@ package chaos_test
 //     lost: nobody knows how many a lease had.
 func (r *round) checkCount(p *pool, s *state) {
 	const check = "count"
-	exact := !r.lostCalls()
+	exact := !r.lostCalls(p.limiter)
 	var sure, maybe, back, maybeBack int64
 	for _, c := range p.calls {
 		switch {

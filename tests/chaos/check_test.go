@@ -88,10 +88,22 @@ func (r *round) rateChanged(l *limiter) bool {
 	return slices.ContainsFunc(r.calls, func(c call) bool { return c.Rate > 0 && slices.Contains(c.Limiters, l.name) })
 }
 
-// lostCalls tells whether answers may have got lost, or come so late that calls were
-// given up.
-func (r *round) lostCalls() bool {
-	return r.mood != gentle || slices.ContainsFunc(r.calls, func(c call) bool { return c.Answer == unknown || c.Answer == unavailable })
+// lostCalls tells whether calls for the limiter's permits may have been given up, or what
+// they were granted behind their callers' backs not given back: its own time was over, or,
+// for the limiters that can't repeat, an answer got lost.
+func (r *round) lostCalls(l *limiter) bool {
+	switch r.mood {
+	case gentle:
+	case dropping:
+		if !l.isRate() {
+			return true
+		}
+	default:
+		return true
+	}
+	return slices.ContainsFunc(r.calls, func(c call) bool {
+		return c.takes() && r.limiter(c.Limiters[0]).isRate() && (c.Answer == unknown || c.Answer == unavailable)
+	})
 }
 
 // lost is what Redis may have forgotten of the limiter's permits in use, at most.

@@ -19,19 +19,12 @@ type fault struct {
 // faults are all there are, but for what the weather does to single commands.
 var faults = slices.Concat(clientFaults, networkFaults, serverFaults, topologyFaults)
 
-// allowed tells whether a fault may happen in the round. All lose calls, but for the
-// gentle ones.
+// allowed tells whether a fault may happen in the round.
 func (f *fault) allowed(p *plan) bool {
 	if len(f.arenas) > 0 && !slices.Contains(f.arenas, p.servers) {
 		return false
 	}
-	switch f.mood {
-	case gentle:
-		return true
-	case lossy:
-		return p.mood != gentle
-	}
-	return p.mood == f.mood
+	return p.mood.allows(f.mood)
 }
 
 // An event is a fault that took place.
@@ -62,7 +55,7 @@ func (r *round) short(draw *rand.Rand) time.Duration {
 // spell is how long a fault lasts: short in a gentle round, else anything that keeps
 // some calls from being answered.
 func (r *round) spell(draw *rand.Rand) time.Duration {
-	if r.mood == gentle {
+	if r.mood == gentle || r.mood == dropping {
 		return r.short(draw)
 	}
 	longest := []int{50, 200, 900}[draw.IntN(3)]

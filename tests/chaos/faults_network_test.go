@@ -13,21 +13,19 @@ import (
 // weather is what may become of a single command on its way.
 type weather struct {
 	name   string
-	mood   mood                         // gentle or lossy
+	mood   mood                         // from which on it may happen
 	only   func(redistest.Command) bool // nil: any command
 	action func(r *round, draw *rand.Rand) redistest.Action
 }
 
 var weathers = []*weather{
-	{"request dropped", lossy, nil, func(*round, *rand.Rand) redistest.Action { return redistest.Cut }},
-	{"answer dropped", lossy, nil, func(*round, *rand.Rand) redistest.Action { return redistest.DropAnswer }},
+	{"request dropped", dropping, nil, func(*round, *rand.Rand) redistest.Action { return redistest.Cut }},
+	{"answer dropped", dropping, nil, func(*round, *rand.Rand) redistest.Action { return redistest.DropAnswer }},
 	{"answer swallowed", lossy, nil, func(*round, *rand.Rand) redistest.Action { return redistest.Swallow }},
 	{"answer late", gentle, nil, func(r *round, draw *rand.Rand) redistest.Action { return redistest.Pass.After(r.spell(draw)) }},
 	{"request late", gentle, nil, func(r *round, draw *rand.Rand) redistest.Action { return redistest.Late.After(r.spell(draw)) }},
 	{"request doubled", gentle, harmlessTwice, func(*round, *rand.Rand) redistest.Action { return redistest.Duplicate }},
 }
-
-func (w *weather) allowed(p *plan) bool { return w.mood == gentle || p.mood != gentle }
 
 // harmlessTwice tells whether a second copy of the command that no attempt of the
 // package's own knows of must change nothing.
@@ -76,7 +74,7 @@ func (w *goWorker) clear() {
 }
 
 var networkFaults = []*fault{
-	{name: "connections cut", mood: lossy, do: func(r *round, draw *rand.Rand) {
+	{name: "connections cut", mood: dropping, do: func(r *round, draw *rand.Rand) {
 		w := r.drawWorker(draw)
 		start := r.now()
 		for _, proxy := range w.proxies {

@@ -31,7 +31,7 @@ var serverFaults = []*fault{
 	{name: "scripts flushed", mood: gentle, server: true, do: func(r *round, draw *rand.Rand) {
 		r.order(draw, "scripts flushed", "SCRIPT", "FLUSH")
 	}},
-	{name: "connections killed", mood: lossy, server: true, do: func(r *round, draw *rand.Rand) {
+	{name: "connections killed", mood: dropping, server: true, do: func(r *round, draw *rand.Rand) {
 		r.order(draw, "connections killed", "CLIENT", "KILL", "TYPE", "normal")
 	}},
 	{name: "clients paused", mood: gentle, server: true, do: func(r *round, draw *rand.Rand) {

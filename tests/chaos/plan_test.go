@@ -17,6 +17,7 @@ type mood string
 
 const (
 	gentle   mood = "gentle"   // nothing is lost and little late: all is exact
+	dropping mood = "dropping" // requests and answers get lost, and are repeated in time
 	lossy    mood = "lossy"    // calls get lost, but no data
 	losing   mood = "losing"   // data gets lost
 	stepping mood = "stepping" // calls get lost, and the server's clock is set
@@ -51,18 +52,35 @@ func newPlan(seed uint64, number int, arenas []string) *plan {
 	p := &plan{seed: seed, number: number}
 	draw := p.draw("plan")
 	p.servers = arenas[draw.IntN(len(arenas))]
-	moods := []mood{gentle, gentle, lossy, lossy, lossy, losing}
+	moods := []mood{gentle, gentle, dropping, dropping, lossy, lossy, lossy, losing, losing}
 	if p.servers == single {
-		moods = append(moods, stepping)
+		moods = append(moods, stepping, stepping)
 	}
 	p.mood = moods[draw.IntN(len(moods))]
 	p.length = time.Duration(1500+draw.IntN(2000)) * time.Millisecond
 	p.drawLimiters(draw)
 	for i := range 2 + draw.IntN(3) {
-		p.clients = append(p.clients, drawClient(draw, fmt.Sprintf("c%d", i+1)))
+		c := drawClient(draw, fmt.Sprintf("c%d", i+1))
+		if p.mood == dropping {
+			c.callTimeout += time.Second // for several attempts
+		}
+		p.clients = append(p.clients, c)
 	}
 	p.drawFaults(draw)
 	return p
+}
+
+// allows tells whether a fault from that mood on may happen in this one.
+func (m mood) allows(from mood) bool {
+	switch from {
+	case gentle:
+		return true
+	case dropping:
+		return m != gentle
+	case lossy:
+		return m != gentle && m != dropping
+	}
+	return m == from
 }
 
 func drawClient(draw *rand.Rand, name string) clientPlan {
@@ -169,7 +187,7 @@ func drawFamily(draw *rand.Rand, name string) []*limiter {
 // drawFaults draws which faults there may be, of those that the mood and the servers allow.
 func (p *plan) drawFaults(draw *rand.Rand) {
 	for _, w := range weathers {
-		if w.allowed(p) && draw.IntN(2) == 0 {
+		if p.mood.allows(w.mood) && draw.IntN(2) == 0 {
 			p.weather = append(p.weather, w)
 		}
 	}
