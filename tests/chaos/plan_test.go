@@ -94,7 +94,7 @@ func drawClient(draw *rand.Rand, name string) clientPlan {
 		redis:       kinds[draw.IntN(len(kinds))],
 		callTimeout: time.Duration(300+draw.IntN(900)) * time.Millisecond,
 		callers:     2 + draw.IntN(5),
-		pause:       time.Duration(2+draw.IntN(12)) * time.Millisecond,
+		pause:       []time.Duration{time.Millisecond, 5 * time.Millisecond, 15 * time.Millisecond}[draw.IntN(3)],
 	}
 }
 
@@ -150,11 +150,11 @@ func drawRate(draw *rand.Rand, name string, k kind) *limiter {
 	l.byDefault = draw.IntN(2) == 0
 	switch draw.IntN(8) {
 	case 0, 1:
-		l.config.Rate *= 50 // of few permits none are leased
 		l.lease = l.config.Interval / 20
 		if l.counted() {
-			l.lease = time.Duration(20+draw.IntN(2000)) * time.Millisecond
+			l.lease = time.Duration(50+draw.IntN(2000)) * time.Millisecond
 		}
+		l.config.Rate *= 40 // a lease is a small part of what is free
 	case 2:
 		l.refusals = true
 	case 3:
