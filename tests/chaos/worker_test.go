@@ -202,6 +202,8 @@ func (p *party) bound(c *call) time.Duration {
 // close closes the Client. What it gives back meanwhile may take several call timeouts,
 // eight at a time.
 func (p *party) close() error {
+	p.closing.Store(true)
+	defer p.closing.Store(false)
 	ctx, cancel := context.WithTimeout(context.Background(), rest)
 	defer cancel()
 	return p.client.Close(ctx)
