@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"net/url"
+	"strings"
 	"time"
 
 	"github.com/redis/go-redis/v9"
@@ -27,19 +28,31 @@ func (a *app) withRedis(do func(*redis.Client) error) error {
 	if address == "" {
 		address = defaultURL
 	}
-	opts, err := redis.ParseURL(address)
+	opts, err := parseURL(address)
 	if err != nil {
-		// The text of a url.Error has the URL, and that may have a password.
-		if urlErr, ok := errors.AsType[*url.Error](err); ok {
-			err = urlErr.Err
-		}
-		return fmt.Errorf("the server's URL: %w", err)
+		return err
 	}
-	// Whoever waits at a terminal wants to hear soon that nobody answers.
-	opts.DialerRetries = 1
 	rdb := redis.NewClient(opts)
 	defer func() { _ = rdb.Close() }()
 	return do(rdb)
+}
+
+// errURL says no more than that: what can't be read may be a password.
+var errURL = errors.New("it can't be read; in user and password write %2F for / and %40 for @, and so all that is no letter or digit")
+
+// parseURL reads a server's URL.
+func parseURL(address string) (*redis.Options, error) {
+	opts, err := redis.ParseURL(address)
+	if err != nil {
+		at, urlErr := url.Parse(address)
+		if urlErr != nil || strings.Contains(at.EscapedPath()+at.RawQuery+at.EscapedFragment(), "@") {
+			err = errURL
+		}
+		return nil, fmt.Errorf("the server's URL: %w", err)
+	}
+	// Whoever waits at a terminal wants to hear soon that nobody answers.
+	opts.DialerRetries = 1
+	return opts, nil
 }
 
 // withLimiter calls do with the limiter called name.
