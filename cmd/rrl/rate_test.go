@@ -57,21 +57,3 @@ func TestParseRateRefuses(t *testing.T) {
 		assert.Contains(t, err.Error(), want, text)
 	}
 }
-
-func FuzzParseRate(f *testing.F) {
-	for _, text := range []string{"100/1s", "5/500ms", "1000/1h", "1/1h0m1s", "1/", "/", "-1/1s", "1/9223372036854ms"} {
-		f.Add(text)
-	}
-	f.Fuzz(func(t *testing.T, text string) {
-		permits, interval, err := parseRate(text)
-		if err != nil {
-			return
-		}
-		require.Positive(t, permits)
-		require.GreaterOrEqual(t, interval, time.Millisecond)
-		again, sameInterval, err := parseRate(formatRate(permits, interval.Milliseconds()))
-		require.NoError(t, err)
-		require.Equal(t, permits, again)
-		require.Equal(t, interval, sameInterval)
-	})
-}
