@@ -3,6 +3,7 @@ package engine
 import (
 	"errors"
 	"fmt"
+	"math"
 	"strconv"
 	"sync"
 	"time"
@@ -42,6 +43,7 @@ type batch struct {
 
 	member  []byte // the attempt's first member, permits for the sum of all requests; nil without members
 	word    any    // the member in a command
+	anew    int    // how often the identity was another's
 	sent    time.Time
 	answers []lane.Answer
 	joint   script.Joint
@@ -177,16 +179,17 @@ func formatAge(age time.Duration) string {
 
 // Finished tells the callers what came of the batch. Where another client's member
 // has the same short id, or the limiter turned out not to be shared, the batch is
-// asked for anew.
+// asked for anew, as often as a server of ours can ask for it.
 func (b *batch) Finished(c *lane.Call) (again bool) {
 	reply, err := c.Outcome()
 	l := b.limiter()
 	switch {
-	case isWord(reply, "keys"):
+	case isWord(reply, "keys") && b.call.Keys != b.group.keys:
 		l.shared.Store(nil)
 		b.prepare()
 		return true
-	case isTaken(reply, err):
+	case isTaken(reply, err) && b.anew < maxAnew:
+		b.anew++
 		b.group.engine.ids.Skip()
 		b.prepare()
 		return true
@@ -220,6 +223,10 @@ func (b *batch) Progressed() {
 	}
 }
 
+// maxAnew is how many identities are tried: that each was another's is next to
+// impossible.
+const maxAnew = 16
+
 // isWord tells whether a script answered with a word alone.
 func isWord(reply any, word string) bool {
 	words, _ := reply.([]any)
@@ -248,6 +255,9 @@ type outcome struct {
 
 func (b *batch) parse(reply any) (o outcome, err error) {
 	if short, ok := reply.(int64); ok {
+		if short != b.Sum && short >= 0 || short == math.MinInt64 {
+			return outcome{}, lane.Unexpected(reply)
+		}
 		o.Limit, o.Taken, o.interval = b.Sum, max(0, short), time.Duration(b.limiter().interval.Load())
 		if short < 0 {
 			o.Waits = []int64{-short}
@@ -259,7 +269,10 @@ func (b *batch) parse(reply any) (o outcome, err error) {
 		return outcome{}, err
 	}
 	o.Limit, o.Free, o.Taken, o.Waits = numbers[0], numbers[1], numbers[2], numbers[6:]
-	o.interval, o.Reset, o.keep = lane.Millis(numbers[3]), lane.Millis(numbers[4]), lane.Millis(numbers[5])
+	if o.Taken < 0 || o.Taken > b.Sum {
+		return outcome{}, lane.Unexpected(reply)
+	}
+	o.interval, o.Reset, o.keep = lane.Millis(numbers[3]), lane.Millis(max(0, numbers[4])), lane.Millis(numbers[5])
 	if b.rules.Windowed() && len(o.Waits) > 0 {
 		o.windowEnd, o.Waits = o.Waits[0], o.Waits[1:]
 	}

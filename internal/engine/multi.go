@@ -33,6 +33,7 @@ type multi struct {
 	until   time.Time  // when the question must have its answer
 	call    lane.Call
 	member  []byte
+	anew    int // how often the member's identity was another's
 	sent    time.Time
 	verdict verdict
 	err     error
@@ -211,7 +212,8 @@ func (m *multi) Append(words []any, at script.Attempt) []any {
 // granted goes back.
 func (m *multi) Finished(c *lane.Call) (again bool) {
 	reply, err := c.Outcome()
-	if isTaken(reply, err) {
+	if isTaken(reply, err) && m.anew < maxAnew {
+		m.anew++
 		m.engine.ids.Skip()
 		m.prepare(c.Until)
 		return true

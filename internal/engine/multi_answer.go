@@ -17,8 +17,8 @@ import (
 
 // parse reads the script's answer.
 func (m *multi) parse(reply any) (v verdict, err error) {
-	if _, v.granted = reply.(int64); v.granted {
-		return v, nil
+	if granted, ok := reply.(int64); ok && granted == m.permits {
+		return verdict{granted: true}, nil
 	}
 	values, _ := reply.([]any)
 	if len(values) == 3 && values[0] == "exceeds" {
@@ -34,7 +34,7 @@ func (m *multi) parse(reply any) (v verdict, err error) {
 		return verdict{}, err
 	}
 	if (len(numbers)-all)%3 != 0 {
-		return verdict{}, fmt.Errorf("unexpected answer of a script: %v", reply)
+		return verdict{}, lane.Unexpected(reply)
 	}
 	for _, keep := range numbers[:all] {
 		v.keeps = append(v.keeps, lane.Millis(keep))

@@ -342,7 +342,7 @@ func ParseVerdict(reply any) (v Verdict, mark int64, err error) {
 		Limit: numbers[0],
 		Free:  numbers[1],
 		Taken: numbers[2],
-		Reset: Millis(numbers[4]),
+		Reset: Millis(max(0, numbers[4])),
 		Waits: numbers[5:],
 	}}, numbers[3], nil
 }

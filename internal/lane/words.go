@@ -26,7 +26,8 @@ var smallNumbers = func() (all [100]any) {
 // Millis is for milliseconds from Redis, which counts further than a
 // time.Duration does.
 func Millis(ms int64) time.Duration {
-	return time.Duration(min(ms, math.MaxInt64/int64(time.Millisecond))) * time.Millisecond
+	const most = math.MaxInt64 / int64(time.Millisecond)
+	return time.Duration(min(max(ms, -most), most)) * time.Millisecond
 }
 
 // Integers checks that a script answered at least so many integers, and nothing
@@ -34,17 +35,18 @@ func Millis(ms int64) time.Duration {
 func Integers(reply any, least int) ([]int64, error) {
 	values, _ := reply.([]any)
 	if len(values) < least {
-		return nil, unexpected(reply)
+		return nil, Unexpected(reply)
 	}
 	numbers := make([]int64, len(values))
 	for i, value := range values {
 		number, ok := value.(int64)
 		if !ok {
-			return nil, unexpected(reply)
+			return nil, Unexpected(reply)
 		}
 		numbers[i] = number
 	}
 	return numbers, nil
 }
 
-func unexpected(reply any) error { return fmt.Errorf("unexpected answer of a script: %v", reply) }
+// Unexpected is the error for an answer that the script never gives.
+func Unexpected(reply any) error { return fmt.Errorf("unexpected answer of a script: %v", reply) }

@@ -1,0 +1,162 @@
+package hostile_test
+
+import (
+	"context"
+	"errors"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+	"github.com/redis/go-redis/v9/maintnotifications"
+	"github.com/stretchr/testify/assert"
+
+	"github.com/rratelimiter/rratelimiter"
+	"github.com/rratelimiter/rratelimiter/fixedwindow"
+	"github.com/rratelimiter/rratelimiter/internal/fuzztest"
+	"github.com/rratelimiter/rratelimiter/internal/limitertest"
+	"github.com/rratelimiter/rratelimiter/limit"
+	"github.com/rratelimiter/rratelimiter/slidinglog"
+	"github.com/rratelimiter/rratelimiter/tokenbucket"
+)
+
+// patience is the longest that a question may take: eight answers that say "again",
+// each with a call's time, and what the last one takes.
+const patience = time.Minute
+
+// wishes are calls that are granted what they ask for, or not.
+var wishes = []func(ctx context.Context, c *callers, n int64) (bool, error){
+	func(ctx context.Context, c *callers, n int64) (bool, error) { return c.one.TryAcquire(ctx, n, 0) },
+	func(ctx context.Context, c *callers, n int64) (bool, error) {
+		return c.one.TryAcquire(ctx, n, time.Second)
+	},
+	func(ctx context.Context, c *callers, n int64) (bool, error) { return decided(c)(c.one.Take(ctx, n)) },
+	func(ctx context.Context, c *callers, n int64) (bool, error) { return c.leased.TryAcquire(ctx, n, 0) },
+	func(ctx context.Context, c *callers, n int64) (bool, error) {
+		return c.client.TryAcquireAll(ctx, n, time.Second, c.one, c.other)
+	},
+	func(ctx context.Context, c *callers, n int64) (bool, error) {
+		return decided(c)(c.fixed.Take(ctx, "f", n))
+	},
+	func(ctx context.Context, c *callers, n int64) (bool, error) {
+		return decided(c)(c.log.Take(ctx, "l", n))
+	},
+	func(ctx context.Context, c *callers, n int64) (bool, error) {
+		return decided(c)(c.bucket.Take(ctx, "b", n))
+	},
+	func(ctx context.Context, c *callers, n int64) (bool, error) {
+		ctx, cancel := context.WithTimeout(ctx, time.Second)
+		defer cancel()
+		err := c.one.Acquire(ctx, n)
+		return err == nil, err
+	},
+}
+
+// callers have a limiter of each kind.
+type callers struct {
+	t      *testing.T
+	client *rratelimiter.Client
+
+	one, other, leased *rratelimiter.RateLimiter
+	fixed              *fixedwindow.Limiter
+	log                *slidinglog.Limiter
+	bucket             *tokenbucket.Limiter
+}
+
+// decided checks what Take decided.
+func decided(c *callers) func(d limit.Decision, err error) (bool, error) {
+	return func(d limit.Decision, err error) (bool, error) {
+		if err != nil && d.Granted || d.Remaining < 0 || d.RetryAfter < 0 || d.ResetAfter < 0 || d.Granted && d.RetryAfter > 0 {
+			c.t.Errorf("%+v, %v", d, err)
+		}
+		return d.Granted, err
+	}
+}
+
+// FuzzAnswers lets a server answer anything, and looks at what callers get.
+func FuzzAnswers(f *testing.F) {
+	f.Add([]byte{})
+	f.Add([]byte("\x00\x01\x00\x06\x00"))
+	for op := range byte(11) {
+		f.Add([]byte{1, 0, 7, 4, 3, 4, 2, 5, 6, 1, 1, 1, op, 1, op, 2, op, 0})
+		f.Add([]byte{1, 1, 8, 2, 'a', 'b', 1, 3, 0, 4, op, 1, op, 2})
+		f.Add([]byte{1, 0, 0, 7, op, 0, op, 2})
+		f.Add([]byte{1, 0, 10, 1, 2, 1, op, 0, op, 2})
+		f.Add([]byte{0, 3, 5, 10, 5, 0, 0, 0, 1, 1, 2, 3, op, 2})
+	}
+	f.Fuzz(func(t *testing.T, data []byte) {
+		synctest.Test(t, func(t *testing.T) { tryAnswers(t, fuzztest.NewDraw(data)) })
+	})
+}
+
+func tryAnswers(t *testing.T, d *fuzztest.Draw) {
+	s := drawAnswers(d)
+	rdb := redis.NewClient(&redis.Options{
+		Addr: "127.0.0.1:0", ContextTimeoutEnabled: d.N(2) == 0, MaintNotificationsConfig: &maintnotifications.Config{Mode: maintnotifications.ModeDisabled},
+	})
+	defer func() { assert.NoError(t, rdb.Close()) }()
+	rdb.AddHook(s)
+	client := rratelimiter.New(rdb, rratelimiter.WithRedissonVersion(fuzztest.One(d, "4.7.0", "3.27.2", "3.16.8", "3.15.5")))
+	c := &callers{
+		t: t, client: client, one: client.RateLimiter("{a}one", rratelimiter.WithDefault(limitertest.Every(10, time.Hour))),
+		other:  client.RateLimiter("{a}other"),
+		leased: client.RateLimiter("{a}leased", rratelimiter.WithLease(rratelimiter.Lease{Permits: 100, Life: time.Second})),
+		fixed:  fixedwindow.New(rdb, fixedwindow.Config{Limit: 10, Window: time.Hour}),
+		log:    slidinglog.New(rdb, slidinglog.Config{Limit: 10, Window: time.Hour, Thresholds: "thresholds"}),
+		bucket: tokenbucket.New(rdb, tokenbucket.Config{Capacity: 10, Refill: 1, Interval: time.Hour}),
+	}
+	granted := int64(0)
+	for range 1 + d.N(4) {
+		start := time.Now()
+		op, n := d.N(len(wishes)+1), 1+int64(d.N(12))
+		ctx, cancel := context.WithTimeout(t.Context(), 2*patience)
+		if op == len(wishes) {
+			changeAnything(ctx, c, d)
+		} else if ok, err := wishes[op](ctx, c, n); ok && err == nil {
+			granted += n
+		} else {
+			c.look(err)
+		}
+		cancel()
+		if took := time.Since(start); took > patience {
+			t.Errorf("call %d took %v", op, took)
+		}
+	}
+	s.mu.Lock()
+	if granted > s.claimed {
+		t.Errorf("%d permits were granted, and the answers tell of %d", granted, s.claimed)
+	}
+	s.mu.Unlock()
+	ctx, cancel := context.WithTimeout(t.Context(), patience)
+	defer cancel()
+	assert.NoError(t, client.Close(ctx), "what was asked goes on for ever")
+	s.mu.Lock()
+	s.answers = nil
+	s.mu.Unlock()
+	time.Sleep(patience) // what is given back may be on its way
+}
+
+// changeAnything calls what takes no permits.
+func changeAnything(ctx context.Context, c *callers, d *fuzztest.Draw) {
+	names := []string{
+		"Release", "AvailablePermits", "TrySetRate", "SetRate", "UpdateRate", "Config", "Expire", "ExpireAt", "ClearExpire", "TTL", "Exists", "Delete", "Rename",
+	}
+	if op := d.N(len(names) + 2); op < len(names) {
+		c.look(limitertest.Operations[names[op]](ctx, c.one))
+	} else if op == len(names) {
+		c.look(limitertest.Second(c.client.Migrate(ctx, "{a}one")))
+	} else {
+		c.look(limitertest.Second(c.log.Thresholds(ctx)))
+	}
+	if free, err := c.one.AvailablePermits(ctx); free < 0 || err != nil && free != 0 {
+		c.t.Errorf("%d permits are free, %v", free, err)
+	}
+}
+
+// look checks that an error is not one of a program that went wrong.
+func (c *callers) look(err error) {
+	if err != nil && (strings.Contains(err.Error(), "panic") || errors.Is(err, context.Canceled)) {
+		c.t.Error(err)
+	}
+}
