@@ -17,6 +17,7 @@
 --   CORRUPT <key's number> <field> <why>
 
 --- @include "config"
+--- @include "move"
 --- @include "clock"
 --- @include "pair"
 --- @include "integer"
@@ -79,7 +80,7 @@ if value then
   if redis.call('EXISTS', permits_key) == 0 and not window then
     free = config.rate
   end
-  redis.call('INCRBY', value_key, digits(free - value))
+  move(value_key, value, free)
 end
 -- By a clock that was set back the keys would live longer than they need.
 if config.keep > 0 and redis.call('PTTL', KEYS[1]) > config.keep then

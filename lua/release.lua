@@ -18,6 +18,7 @@
 --   NOTINIT, CORRUPT <key's number> <field> <why>
 
 --- @include "read_config"
+--- @include "move"
 --- @include "clock"
 --- @include "pair"
 --- @include "settle"
@@ -88,7 +89,7 @@ local free = state.free + tonumber(ARGV[1]) - left
 if free > config.rate or rest == 0 and not state.window then
   free = config.rate
 end
-redis.call('INCRBY', value_key, digits(free - state.free))
+move(value_key, state.free, free)
 if left > 0 and rest > out then
   return {'again', own and #emptied < 128 and 'search' or 'again', left}
 end

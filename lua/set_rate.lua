@@ -14,6 +14,7 @@
 --   CORRUPT <key's number> <field> <why>
 
 --- @include "config"
+--- @include "move"
 --- @include "clock"
 --- @include "pair"
 --- @include "settle"
@@ -91,7 +92,7 @@ if value then
   if used and config.per_client then
     kept = math.min(kept, config.rate - used)
   end
-  redis.call('INCRBY', value_key, digits(kept - value))
+  move(value_key, value, kept)
   text = digits(kept)
 end
 if few or not value then

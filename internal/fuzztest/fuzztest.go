@@ -112,16 +112,18 @@ func (r *run) work(draw *rand.Rand, most int64) {
 	}()
 	for ; r.goesOn(n, most); n++ {
 		r.mutate(draw, args[1:])
-		r.check.Call(args)
+		if r.check.Call(args); r.f.Failed() {
+			return
+		}
 	}
-	passed = !r.f.Failed()
+	passed = true
 }
 
 func (r *run) goesOn(n, most int64) bool {
 	if r.most > 0 {
-		return n < most && !r.f.Failed()
+		return n < most
 	}
-	return n%64 != 0 || time.Now().Before(r.until) && !r.f.Failed()
+	return n%64 != 0 || time.Now().Before(r.until)
 }
 
 // keep writes the input where go test looks for those of the target.

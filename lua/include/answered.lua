@@ -24,7 +24,7 @@ end
 
 -- Removes a list that nobody needs any more.
 local function forget_answered(key, list, now)
-  if list and now - (tonumber(string.match(list, '^%d+')) or 0) > 60000 then
+  if list and now - tonumber(string.match(list, '^%d+') or 0) > 60000 then
     redis.call('HDEL', key, 'answered')
   end
 end

@@ -1,4 +1,5 @@
 --- @include "integer"
+--- @include "move"
 --- @include "digits"
 --- @include "member"
 --- @include "sum_up"
@@ -56,7 +57,7 @@ local function settle(config, value_key, permits_key, places, value_text, now, n
         redis.call('PEXPIRE', value_key, lifetime(ttl))
       end
     elseif free ~= value then
-      redis.call('INCRBY', value_key, digits(free - value))
+      move(value_key, value, free)
     end
     value = free
   end
