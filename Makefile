@@ -11,7 +11,7 @@ RESULTS  ?= .cache/results
 
 COVERED := . ./lua ./codec
 
-.PHONY: help test test-matrix golden check lint fuzz cover demo compat chaos bench bench-short clean
+.PHONY: help test test-matrix golden check lint fuzz fuzz-long cover demo compat chaos bench bench-short clean
 
 help: ## list the targets
 	@sed -n 's/^\([a-z-]*\):.*## /\1|/p' $(MAKEFILE_LIST) | while IFS='|' read -r target what; do \
@@ -43,6 +43,9 @@ fuzz: ## each fuzz target for FUZZTIME=20s
 		echo "$$dir $$target"; \
 		(cd "$$dir" && go test -run '^$$' -fuzz "^$$target\$$" -fuzztime $(FUZZTIME) . </dev/null) || exit 1; \
 	done
+
+fuzz-long: ## each fuzz target for FUZZTIME=10m by coverage, and RANDOMTIME=10m without; adds up executions in docs/fuzzing.tsv
+	@FUZZTIME=$(if $(filter file,$(origin FUZZTIME)),10m,$(FUZZTIME)) scripts/fuzz.sh $(TARGETS)
 
 cover: ## coverage of the limiter, lua and codec, by all tests but those beside Redisson
 	@scripts/install-redis.sh || true

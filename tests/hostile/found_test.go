@@ -29,7 +29,7 @@ func TestAValueBelowZeroOfTheHighestRate(t *testing.T) {
 	t.Parallel()
 	redistest.Engines(t, func(t *testing.T, rdb *redis.Client) {
 		l := limitertest.NewLimiter(t, rdb, limitertest.Every(rratelimiter.MaxRate, time.Hour))
-		require.NoError(t, rdb.Set(t.Context(), limitertest.KeysOf(l).Value, -127, 0).Err())
+		require.NoError(t, rdb.Set(t.Context(), limitertest.KeysOf(l).Value, -128, 0).Err())
 		limitertest.MustAcquire(t, l, 1)
 		assert.EqualValues(t, rratelimiter.MaxRate-1, limitertest.Available(t, l))
 	})
