@@ -11,7 +11,7 @@ RESULTS  ?= .cache/results
 
 COVERED := . ./lua ./codec
 
-.PHONY: help test test-matrix golden check lint fuzz fuzz-long cover demo compat chaos bench bench-short clean
+.PHONY: help test test-matrix golden check lint fuzz fuzz-long cover demo compat chaos reliability bench bench-short clean
 
 help: ## list the targets
 	@sed -n 's/^\([a-z-]*\):.*## /\1|/p' $(MAKEFILE_LIST) | while IFS='|' read -r target what; do \
@@ -63,6 +63,9 @@ compat: ## the tests beside Redisson, with long histories: OPS=5000 SEED=0 (0 dr
 chaos: ## limiters of every kind under many faults at once: MINUTES=10 SEED=0 (0 draws one)
 	@scripts/install-redis.sh || true
 	go test -count 1 -v -timeout 0 ./tests/chaos -run 'TestChaos$$' -minutes $(MINUTES) -seed $(SEED)
+
+reliability: ## chaos on each kind of servers for MINUTES=10, and faults of our own; writes the tables of docs/reliability.md
+	@scripts/reliability.sh $(RESULTS)/chaos $(MINUTES) $(SEED)
 
 bench: ## us beside the other limiters, some 20 minutes; writes docs/performance.md, its plots and our aims. ROUNDS=3 for 12 minutes
 	@scripts/install-redis.sh || true

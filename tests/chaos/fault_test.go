@@ -64,10 +64,14 @@ func (r *round) spell(draw *rand.Rand) time.Duration {
 
 // happen has faults happen, one after another, until the round is over.
 func (r *round) happen(server bool) {
-	var all []*fault
+	var all, rare []*fault
 	for _, f := range r.faults {
-		if f.server == server {
-			all = append(all, f)
+		if f.server != server {
+			continue
+		}
+		all = append(all, f)
+		if len(f.arenas) > 0 || f.mood == r.mood {
+			rare = append(rare, f)
 		}
 	}
 	if len(all) == 0 {
@@ -80,7 +84,11 @@ func (r *round) happen(server bool) {
 			return
 		case <-time.After(time.Duration(draw.Int64N(int64(r.pause)))):
 		}
-		all[draw.IntN(len(all))].do(r, draw)
+		from := all
+		if len(rare) > 0 && draw.IntN(2) == 0 {
+			from = rare // which few rounds allow
+		}
+		from[draw.IntN(len(from))].do(r, draw)
 	}
 }
 

@@ -50,6 +50,9 @@ func (r *round) promote(draw *rand.Rand, kind string, forced bool) {
 	a, start := r.arena.(*clusterArena), r.now()
 	slot := a.Slot(r.t, r.limiters[draw.IntN(len(r.limiters))].name)
 	master, replicas := a.Owner(r.t, slot)
+	if len(replicas) == 0 {
+		return // the first node has not heard yet of the one that came back
+	}
 	replica := replicas[draw.IntN(len(replicas))]
 	e := event{start: start, kind: kind, text: master.Addr()}
 	if forced {
