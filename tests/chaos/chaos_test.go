@@ -30,8 +30,7 @@ var arenas = []string{single, cluster, sentinel}
 // fewRounds are those of a run that nobody asked to be longer.
 const fewRounds = 2
 
-func TestChaos(t *testing.T) {
-	t.Parallel()
+func TestChaos(t *testing.T) { //nolint:paralleltest // it counts goroutines
 	redistest.SkipShort(t, "real redis-servers")
 	redis.SetLogger(silence{})
 	seed := *chaosSeed
