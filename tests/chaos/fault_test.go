@@ -108,4 +108,11 @@ func (r *round) happened(e event) {
 	r.events = append(r.events, e)
 }
 
+// hasSeen tells whether a fault of that kind took place.
+func (r *round) hasSeen(kind string) bool {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return slices.ContainsFunc(r.events, func(e event) bool { return e.kind == kind })
+}
+
 func (r *round) now() time.Duration { return time.Since(r.began) }

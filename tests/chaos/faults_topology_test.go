@@ -9,25 +9,11 @@ import (
 
 // topologyFaults have servers change places.
 var topologyFaults = []*fault{
-	{name: "slot moved", mood: lossy, server: true, arenas: []string{cluster}, do: func(r *round, draw *rand.Rand) {
-		a, start := r.arena.(*clusterArena), r.now()
-		slot := a.Slot(r.t, r.limiters[draw.IntN(len(r.limiters))].name)
-		from, _ := a.Owner(r.t, slot)
-		others := slices.DeleteFunc(a.masters(r.t), func(s *redistest.Server) bool { return s == from })
-		move := a.StartMove(r.t, slot, others[draw.IntN(len(others))])
-		if draw.IntN(2) == 0 {
-			r.sleep(r.spell(draw))
-		}
-		move.MoveKeys(r.t)
-		move.Finish(r.t)
-		r.happened(event{start: start, kind: "slot moved", text: from.Addr()})
-	}},
+	slotMoved,
 	{name: "failover asked for", mood: lossy, server: true, arenas: []string{cluster}, do: func(r *round, draw *rand.Rand) {
 		r.promote(draw, "failover asked for", false)
 	}},
-	{name: "failover forced", mood: losing, server: true, arenas: []string{cluster}, do: func(r *round, draw *rand.Rand) {
-		r.promote(draw, "failover forced", true)
-	}},
+	forcedFailover,
 	{name: "master replaced", mood: losing, server: true, arenas: []string{sentinel}, do: func(r *round, _ *rand.Rand) {
 		a, start := r.arena.(*sentinelArena), r.now()
 		a.known = a.Failover(r.t)
@@ -44,6 +30,25 @@ var topologyFaults = []*fault{
 	}},
 }
 
+var slotMoved = &fault{name: "slot moved", mood: lossy, server: true, arenas: []string{cluster}, do: func(r *round, draw *rand.Rand) {
+	a, start := r.arena.(*clusterArena), r.now()
+	slot := a.Slot(r.t, r.limiters[draw.IntN(len(r.limiters))].name)
+	from, _ := a.Owner(r.t, slot)
+	others := slices.DeleteFunc(a.masters(r.t), func(s *redistest.Server) bool { return s == from })
+	move := a.StartMove(r.t, slot, others[draw.IntN(len(others))])
+	if draw.IntN(2) == 0 {
+		r.sleep(r.spell(draw))
+	}
+	move.MoveKeys(r.t)
+	move.Finish(r.t)
+	r.happened(event{start: start, kind: "slot moved", text: from.Addr()})
+}}
+
+// forcedFailover happens once a round: nodes take a while to agree after one.
+var forcedFailover = &fault{name: "failover forced", mood: losing, server: true, arenas: []string{cluster}, do: func(r *round, draw *rand.Rand) {
+	r.promote(draw, "failover forced", true)
+}}
+
 // promote makes a replica of a cluster a master: in agreement with its master, so that
 // nothing is lost, or after that has been killed.
 func (r *round) promote(draw *rand.Rand, kind string, forced bool) {
@@ -56,6 +61,9 @@ func (r *round) promote(draw *rand.Rand, kind string, forced bool) {
 	replica := replicas[draw.IntN(len(replicas))]
 	e := event{start: start, kind: kind, text: master.Addr()}
 	if forced {
+		if r.hasSeen(kind) {
+			return
+		}
 		e.forgot = 1
 		master.Crash()
 	}
