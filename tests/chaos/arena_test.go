@@ -1,6 +1,7 @@
 package chaos_test
 
 import (
+	"fmt"
 	"slices"
 	"strings"
 	"testing"
@@ -192,4 +193,40 @@ func await(t testing.TB, s *redistest.Server, section string, all ...string) {
 		}
 	}
 	t.Fatalf("the server at %s still says: %s", s.Addr(), said)
+}
+
+// fragile fails as a panic: what is done to servers may fail by their own nature, as where
+// the nodes of a cluster never agree again.
+type fragile struct{ testing.TB }
+
+// brokenServers is what a fragile test panics with.
+type brokenServers string
+
+func (f fragile) Errorf(format string, args ...any) {
+	panic(brokenServers(fmt.Sprintf(format, args...)))
+}
+
+func (f fragile) Fatalf(format string, args ...any) {
+	panic(brokenServers(fmt.Sprintf(format, args...)))
+}
+
+func (f fragile) Fatal(args ...any) { panic(brokenServers(fmt.Sprint(args...))) }
+
+// onServers does something to servers, and tells whether they are still in order. Where
+// not, nothing of the round is checked, and the next one gets new ones.
+func (r *round) onServers(do func()) bool {
+	defer func() {
+		switch why := recover().(type) {
+		case nil:
+		case brokenServers:
+			r.t.Logf("servers to be replaced: %.300s", why)
+			r.broken.Store(true)
+		default:
+			panic(why)
+		}
+	}()
+	if !r.broken.Load() {
+		do()
+	}
+	return !r.broken.Load()
 }

@@ -88,7 +88,9 @@ func (r *round) happen(server bool) {
 		if len(rare) > 0 && draw.IntN(2) == 0 {
 			from = rare // which few rounds allow
 		}
-		from[draw.IntN(len(from))].do(r, draw)
+		if !r.onServers(func() { from[draw.IntN(len(from))].do(r, draw) }) {
+			return
+		}
 	}
 }
 

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"runtime"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -20,6 +21,8 @@ type round struct {
 	plan
 
 	t       *testing.T
+	servers testing.TB // for what is done to servers
+	broken  atomic.Bool
 	arena   arena
 	admin   redis.UniversalClient // straight to the servers
 	workers []*goWorker
@@ -45,7 +48,7 @@ type violation struct {
 // run makes the round happen and checks it.
 func (p *plan) run(t *testing.T, a arena) *round {
 	t.Helper()
-	r := &round{plan: *p, t: t, arena: a, ids: map[string]bool{}, began: time.Now()}
+	r := &round{plan: *p, t: t, servers: fragile{t}, arena: a, ids: map[string]bool{}, began: time.Now()}
 	r.admin = a.client(t, redis.UniversalOptions{})
 	r.setUp()
 	over, end := context.WithCancel(t.Context())
@@ -71,7 +74,9 @@ func (p *plan) run(t *testing.T, a arena) *round {
 	r.happen(true)
 	<-over.Done()
 	r.calmDown(&working, &beside)
-	r.check()
+	if !r.broken.Load() {
+		r.check()
+	}
 	r.leave()
 	return r
 }
@@ -124,9 +129,11 @@ func (r *round) calmDown(working, beside *sync.WaitGroup) {
 		w.clear()
 	}
 	beside.Wait()
-	if surprises := r.arena.calm(r.t); surprises > 0 {
-		r.happened(event{start: 0, kind: "unasked failover", forgot: surprises})
-	}
+	r.onServers(func() {
+		if surprises := r.arena.calm(r.servers); surprises > 0 {
+			r.happened(event{start: 0, kind: "unasked failover", forgot: surprises})
+		}
+	})
 	answered := make(chan struct{})
 	go func() {
 		working.Wait()
@@ -154,6 +161,10 @@ func (r *round) calmDown(working, beside *sync.WaitGroup) {
 func (r *round) leave() {
 	for _, w := range r.workers {
 		require.NoError(r.t, w.rdb.Close())
+	}
+	if r.broken.Load() {
+		r.violations = nil
+		return
 	}
 	r.checkConnections()
 	for _, s := range r.arena.masters(r.t) {
