@@ -13,15 +13,17 @@ import (
 // for an interval after its answer; what may have been granted is taken to be in use to the end. It looks at calls
 // that ask once: those that wait may be refused for one before them. It says nothing of
 // leases, which hold what nobody sees, of refusals remembered, which do not see others'
-// releases, of buckets, which fill slowly, where keys got lost or the clock was set, and
-// where permits run out while requests are doubled: the first copy may be refused, and the
-// second take permits for nobody.
+// releases, of buckets, which fill slowly, where keys got lost or the clock was set, of
+// limiters other than RateLimiters where calls got lost, since those can't tell a refused
+// attempt from one that never came, and where permits run out while requests are doubled:
+// the first copy may be refused, and the second take permits for nobody.
 func (r *round) checkRefusals(p *pool) {
 	doubled := slices.ContainsFunc(r.events, func(e event) bool { return e.kind == doubledRequest })
 	if doubled && !p.counted() {
 		return
 	}
-	if p.lease > 0 || p.refusals || p.kind == bucket && !p.counted() || r.mood == stepping || r.damaged(p.limiter) {
+	if p.lease > 0 || p.refusals || p.kind == bucket && !p.counted() || r.mood == stepping || r.damaged(p.limiter) ||
+		!p.isRate() && r.lostCalls(p.limiter) {
 		return
 	}
 	var taken, back []change

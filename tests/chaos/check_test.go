@@ -200,7 +200,7 @@ func (r *round) history(l *limiter, id string) string {
 		if !slices.Contains(c.Limiters, l.name) || id != "" && c.Client != id && c.Rate == 0 {
 			continue
 		}
-		if c.takes() && c.Timeout == 0 && (c.Answer == refused || c.Answer == unavailable || c.Answer == exceeds) {
+		if c.takes() && c.Timeout == 0 && (c.Answer == refused || c.Answer == exceeds) {
 			brief++
 			continue
 		}

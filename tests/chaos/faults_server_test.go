@@ -18,14 +18,14 @@ var serverFaults = []*fault{
 		s, start := r.drawMaster(draw), r.now()
 		s.Crash()
 		r.sleep(r.spell(draw))
-		s.Restart(r.servers)
+		s.Restart(r.tb)
 		r.happened(event{start: start, kind: "server killed", text: s.Addr()})
 	}},
 	{name: "server stopped", mood: gentle, server: true, do: func(r *round, draw *rand.Rand) {
 		s, start := r.drawMaster(draw), r.now()
-		s.Freeze(r.servers)
+		s.Freeze(r.tb)
 		r.sleep(r.spell(draw))
-		s.Thaw(r.servers)
+		s.Thaw(r.tb)
 		r.happened(event{start: start, kind: "server stopped", text: s.Addr()})
 	}},
 	{name: "scripts flushed", mood: gentle, server: true, do: func(r *round, draw *rand.Rand) {
@@ -42,36 +42,36 @@ var serverFaults = []*fault{
 	}},
 	{name: "memory full", mood: lossy, server: true, do: func(r *round, draw *rand.Rand) {
 		s, start := r.drawMaster(draw), r.now()
-		rdb := s.Client(r.servers, nil)
-		require.NoError(r.servers, rdb.ConfigSet(r.t.Context(), "maxmemory", "1").Err())
+		rdb := s.Client(r.tb, nil)
+		require.NoError(r.tb, rdb.ConfigSet(r.t.Context(), "maxmemory", "1").Err())
 		r.sleep(r.spell(draw))
-		require.NoError(r.servers, rdb.ConfigSet(r.t.Context(), "maxmemory", "0").Err())
+		require.NoError(r.tb, rdb.ConfigSet(r.t.Context(), "maxmemory", "0").Err())
 		r.happened(event{start: start, kind: "memory full", text: s.Addr()})
 	}},
 	{name: "clock set", mood: stepping, server: true, arenas: []string{single}, do: func(r *round, draw *rand.Rand) {
 		a, start := r.arena.(*singleArena), r.now()
 		by := time.Duration(draw.IntN(1500)-600) * time.Millisecond
-		a.set(r.servers, a.ahead+by)
+		a.set(r.tb, a.ahead+by)
 		r.happened(event{start: start, kind: "clock set", text: by.String(), forward: max(0, by)})
 	}},
 	{name: "all keys lost", mood: losing, server: true, do: func(r *round, draw *rand.Rand) {
 		s, start := r.drawMaster(draw), r.now()
-		err := s.Client(r.servers, nil).FlushAll(r.t.Context()).Err()
-		require.NoError(r.servers, err)
+		err := s.Client(r.tb, nil).FlushAll(r.t.Context()).Err()
+		require.NoError(r.tb, err)
 		r.happened(event{start: start, kind: "all keys lost", text: s.Addr(), forgot: 1})
 	}},
 	{name: "keys lost", mood: losing, server: true, do: (*round).loseKeys},
 }
 
 func (r *round) drawMaster(draw *rand.Rand) *redistest.Server {
-	all := r.arena.masters(r.servers)
+	all := r.arena.masters(r.tb)
 	return all[draw.IntN(len(all))]
 }
 
 // order has a master do something.
 func (r *round) order(draw *rand.Rand, kind string, args ...any) {
 	s, start := r.drawMaster(draw), r.now()
-	require.NoError(r.servers, s.Client(r.servers, &redis.Options{MaxRetries: -1}).Do(r.t.Context(), args...).Err())
+	require.NoError(r.tb, s.Client(r.tb, &redis.Options{MaxRetries: -1}).Do(r.t.Context(), args...).Err())
 	r.happened(event{start: start, kind: kind, text: fmt.Sprint(args...) + " " + s.Addr()})
 }
 

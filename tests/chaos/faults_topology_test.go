@@ -16,31 +16,31 @@ var topologyFaults = []*fault{
 	forcedFailover,
 	{name: "master replaced", mood: losing, server: true, arenas: []string{sentinel}, do: func(r *round, _ *rand.Rand) {
 		a, start := r.arena.(*sentinelArena), r.now()
-		a.known = a.Failover(r.servers)
+		a.known = a.Failover(r.tb)
 		r.happened(event{start: start, kind: "master replaced", text: a.known.Addr(), forgot: 1})
 	}},
 	{name: "master lost", mood: losing, server: true, arenas: []string{sentinel}, do: func(r *round, _ *rand.Rand) {
 		a, start := r.arena.(*sentinelArena), r.now()
-		old := a.Master(r.servers)
+		old := a.Master(r.tb)
 		old.Crash()
-		a.known = a.AwaitMaster(r.servers, old)
-		old.Restart(r.servers)
-		follow(r.servers, old, a.known)
+		a.known = a.AwaitMaster(r.tb, old)
+		old.Restart(r.tb)
+		follow(r.tb, old, a.known)
 		r.happened(event{start: start, kind: "master lost", text: old.Addr(), forgot: 1})
 	}},
 }
 
 var slotMoved = &fault{name: "slot moved", mood: lossy, server: true, arenas: []string{cluster}, do: func(r *round, draw *rand.Rand) {
 	a, start := r.arena.(*clusterArena), r.now()
-	slot := a.Slot(r.servers, r.limiters[draw.IntN(len(r.limiters))].name)
-	from, _ := a.Owner(r.servers, slot)
-	others := slices.DeleteFunc(a.masters(r.servers), func(s *redistest.Server) bool { return s == from })
-	move := a.StartMove(r.servers, slot, others[draw.IntN(len(others))])
+	slot := a.Slot(r.tb, r.limiters[draw.IntN(len(r.limiters))].name)
+	from, _ := a.Owner(r.tb, slot)
+	others := slices.DeleteFunc(a.masters(r.tb), func(s *redistest.Server) bool { return s == from })
+	move := a.StartMove(r.tb, slot, others[draw.IntN(len(others))])
 	if draw.IntN(2) == 0 {
 		r.sleep(r.spell(draw))
 	}
-	move.MoveKeys(r.servers)
-	move.Finish(r.servers)
+	move.MoveKeys(r.tb)
+	move.Finish(r.tb)
 	r.happened(event{start: start, kind: "slot moved", text: from.Addr()})
 }}
 
@@ -53,8 +53,8 @@ var forcedFailover = &fault{name: "failover forced", mood: losing, server: true,
 // nothing is lost, or after that has been killed.
 func (r *round) promote(draw *rand.Rand, kind string, forced bool) {
 	a, start := r.arena.(*clusterArena), r.now()
-	slot := a.Slot(r.servers, r.limiters[draw.IntN(len(r.limiters))].name)
-	master, replicas := a.Owner(r.servers, slot)
+	slot := a.Slot(r.tb, r.limiters[draw.IntN(len(r.limiters))].name)
+	master, replicas := a.Owner(r.tb, slot)
 	if len(replicas) == 0 {
 		return // the first node has not heard yet of the one that came back
 	}
@@ -67,10 +67,10 @@ func (r *round) promote(draw *rand.Rand, kind string, forced bool) {
 		e.forgot = 1
 		master.Crash()
 	}
-	a.Failover(r.servers, replica, forced)
+	a.Failover(r.tb, replica, forced)
 	if forced {
-		master.Restart(r.servers)
+		master.Restart(r.tb)
 	}
-	a.known = masterAddrs(r.servers, a.Nodes())
+	a.known = masterAddrs(r.tb, a.Nodes())
 	r.happened(e)
 }

@@ -21,7 +21,7 @@ type round struct {
 	plan
 
 	t       *testing.T
-	servers testing.TB // for what is done to servers
+	tb      testing.TB // for what is done to servers
 	broken  atomic.Bool
 	arena   arena
 	admin   redis.UniversalClient // straight to the servers
@@ -48,7 +48,7 @@ type violation struct {
 // run makes the round happen and checks it.
 func (p *plan) run(t *testing.T, a arena) *round {
 	t.Helper()
-	r := &round{plan: *p, t: t, servers: fragile{t}, arena: a, ids: map[string]bool{}, began: time.Now()}
+	r := &round{plan: *p, t: t, tb: fragile{t}, arena: a, ids: map[string]bool{}, began: time.Now()}
 	r.admin = a.client(t, redis.UniversalOptions{})
 	r.setUp()
 	over, end := context.WithCancel(t.Context())
@@ -130,7 +130,7 @@ func (r *round) calmDown(working, beside *sync.WaitGroup) {
 	}
 	beside.Wait()
 	r.onServers(func() {
-		if surprises := r.arena.calm(r.servers); surprises > 0 {
+		if surprises := r.arena.calm(r.tb); surprises > 0 {
 			r.happened(event{start: 0, kind: "unasked failover", forgot: surprises})
 		}
 	})
@@ -182,13 +182,13 @@ func (r *round) repeat() string {
 
 // record adds what happened to the tables of results.
 func (r *round) record() {
-	redistest.Record(r.t, "chaos-rounds", r.seed, r.number, r.servers, r.mood, len(r.calls), len(r.events), len(r.violations))
+	redistest.Record(r.t, "chaos-rounds", r.seed, r.number, r.tb, r.mood, len(r.calls), len(r.events), len(r.violations))
 	kinds := map[string]int{}
 	for _, e := range r.events {
 		kinds[e.kind]++
 	}
 	for _, kind := range sorted(kinds) {
-		redistest.Record(r.t, "chaos-faults", r.seed, r.number, r.servers, kind, kinds[kind])
+		redistest.Record(r.t, "chaos-faults", r.seed, r.number, r.tb, kind, kinds[kind])
 	}
 	outcomes := map[string]int{}
 	for i := range r.calls {
@@ -196,7 +196,7 @@ func (r *round) record() {
 		outcomes[fmt.Sprintf("%s\t%s\t%s", r.limiter(c.Limiters[0]).kind, c.Op, c.Answer)]++
 	}
 	for _, what := range sorted(outcomes) {
-		redistest.Record(r.t, "chaos-calls", r.seed, r.number, r.servers, what, outcomes[what])
+		redistest.Record(r.t, "chaos-calls", r.seed, r.number, r.tb, what, outcomes[what])
 	}
 }
 
