@@ -9,7 +9,7 @@ import (
 
 // Most tests here wait for answers that do not come, so more of them run at a time
 // than the machine has processors.
-const atATime = 8
+const atATime = 6
 
 func TestMain(m *testing.M) {
 	flag.Parse()

@@ -116,8 +116,8 @@ var mutants = []mutant{
 		name: "given back twice", kind: backKind,
 		Mutant: limitertest.Mutant{
 			Script: lua.GiveBack,
-			Old:    `redis.call('INCRBY', value_key, digits(free - value))`,
-			New:    `redis.call('INCRBY', value_key, digits(free - value + permits))`,
+			Old:    `move(value_key, value, free)`,
+			New:    `move(value_key, value, free + permits)`,
 		},
 	},
 	{
@@ -185,11 +185,14 @@ var mutants = []mutant{
 		},
 	},
 	{
-		name: "each limiter of a joint call pays what the first one does", kind: manyKind,
+		name: "each limiter of a joint call but the first pays one permit less", kind: manyKind,
 		Mutant: limitertest.Mutant{
 			Script: lua.AcquireMany,
-			Old:    `ARGV[2 * i], ARGV[2 * i + 1]`,
-			New:    `ARGV[2 * i], ARGV[3]`,
+			Old:    `answers[i] = ok and answer or 0`,
+			New: `answers[i] = ok and answer or 0
+  if i > 1 and answers[i] > 0 then
+    call('INCRBY', KEYS[3 * i - 1], 1)
+  end`,
 		},
 	},
 	{
