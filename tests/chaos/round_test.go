@@ -177,18 +177,22 @@ func (r *round) leave() {
 
 // repeat is the command that makes the round happen again.
 func (r *round) repeat() string {
-	return fmt.Sprintf("go test -v ./tests/chaos -run TestChaos -seed %d -round %d", r.seed, r.number)
+	command := fmt.Sprintf("go test -v ./tests/chaos -run TestChaos -seed %d -round %d", r.seed, r.number)
+	if *onlyArena != "" {
+		command += " -arena " + *onlyArena // another choice of servers is another draw
+	}
+	return command
 }
 
 // record adds what happened to the tables of results.
 func (r *round) record() {
-	redistest.Record(r.t, "chaos-rounds", r.seed, r.number, r.tb, r.mood, len(r.calls), len(r.events), len(r.violations))
+	redistest.Record(r.t, "chaos-rounds", r.seed, r.number, r.servers, r.mood, len(r.calls), len(r.events), len(r.violations))
 	kinds := map[string]int{}
 	for _, e := range r.events {
 		kinds[e.kind]++
 	}
 	for _, kind := range sorted(kinds) {
-		redistest.Record(r.t, "chaos-faults", r.seed, r.number, r.tb, kind, kinds[kind])
+		redistest.Record(r.t, "chaos-faults", r.seed, r.number, r.servers, kind, kinds[kind])
 	}
 	outcomes := map[string]int{}
 	for i := range r.calls {
@@ -196,7 +200,7 @@ func (r *round) record() {
 		outcomes[fmt.Sprintf("%s\t%s\t%s", r.limiter(c.Limiters[0]).kind, c.Op, c.Answer)]++
 	}
 	for _, what := range sorted(outcomes) {
-		redistest.Record(r.t, "chaos-calls", r.seed, r.number, r.tb, what, outcomes[what])
+		redistest.Record(r.t, "chaos-calls", r.seed, r.number, r.servers, what, outcomes[what])
 	}
 }
 
