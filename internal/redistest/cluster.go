@@ -196,10 +196,13 @@ func (c *Cluster) knowsAll(ctx context.Context, rdb *redis.Client) error {
 	return nil
 }
 
-func inOrder(ctx context.Context, rdb *redis.Client) error {
+// inOrder tells whether a node says that the cluster works, and more that is asked for.
+func inOrder(ctx context.Context, rdb *redis.Client, more ...string) error {
 	info, err := rdb.ClusterInfo(ctx).Result()
-	if err == nil && !strings.Contains(info, "cluster_state:ok") {
-		err = fmt.Errorf("the cluster is still: %s", info)
+	for _, text := range append(more, "cluster_state:ok") {
+		if err == nil && !strings.Contains(info, text) {
+			err = fmt.Errorf("the cluster is still: %s", info)
+		}
 	}
 	return err
 }

@@ -69,7 +69,7 @@ func (m *SlotMove) Finish(t testing.TB) {
 	nodes := []*Server{m.to, m.from}
 	for _, s := range m.cluster.allAlive() {
 		// A replica follows its master and takes no orders.
-		if !slices.Contains(nodes, s) && isMaster(t, s) {
+		if !slices.Contains(nodes, s) && s.IsMaster(t) {
 			nodes = append(nodes, s)
 		}
 	}
@@ -140,7 +140,19 @@ func (c *Cluster) waitOwner(t testing.TB, slot int, owner *Server, nodes int) {
 	}))
 }
 
-func isMaster(t testing.TB, s *Server) bool {
+// AwaitOrder waits until all nodes say that the cluster is in order, none of them
+// missing, and each replica is in step.
+func (c *Cluster) AwaitOrder(t testing.TB) {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(t.Context(), clusterTimeout)
+	defer cancel()
+	must(t, c.until(ctx, c.nodes, func(rdb *redis.Client) error {
+		return errors.Join(inOrder(ctx, rdb, "cluster_slots_pfail:0\r", "cluster_slots_fail:0\r"), linked(ctx, rdb))
+	}))
+}
+
+// IsMaster tells whether the server takes writes, as far as it knows itself.
+func (s *Server) IsMaster(t testing.TB) bool {
 	t.Helper()
 	var role string
 	must(t, s.do(func(rdb *redis.Client) (err error) {
@@ -148,6 +160,16 @@ func isMaster(t testing.TB, s *Server) bool {
 		return err
 	}))
 	return role == "master"
+}
+
+// AwaitLink waits until a replica is in step with its master; a master is.
+func (s *Server) AwaitLink(t testing.TB) {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(t.Context(), clusterTimeout)
+	defer cancel()
+	must(t, s.do(func(rdb *redis.Client) error {
+		return poll(ctx, func() error { return linked(ctx, rdb) })
+	}))
 }
 
 // roleOf returns "master", "slave" or "sentinel".

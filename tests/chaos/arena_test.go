@@ -48,8 +48,9 @@ func startArena(t *testing.T, name string) arena {
 	case single:
 		return &singleArena{server: redistest.StartStepped(t, persistent...)}
 	case cluster:
-		c := redistest.StartCluster(t, 3, 1, persistent...)
-		return &clusterArena{Cluster: c, known: masterAddrs(t, c.Nodes())}
+		a := &clusterArena{Cluster: redistest.StartCluster(t, 3, 1, persistent...)}
+		a.known = a.masterAddrs(t)
+		return a
 	case sentinel:
 		s := redistest.StartSentinel(t, 2, downAfter, persistent...)
 		return &sentinelArena{Sentinel: s, known: s.Master(t), all: append(s.Replicas(t), s.Master(t))}
@@ -93,15 +94,20 @@ func (a *clusterArena) client(t testing.TB, opt redis.UniversalOptions) redis.Un
 }
 
 func (a *clusterArena) masters(t testing.TB) []*redistest.Server {
-	return slices.DeleteFunc(a.Nodes(), func(s *redistest.Server) bool { return role(t, s) != "master" })
+	return slices.DeleteFunc(a.Nodes(), func(s *redistest.Server) bool { return !s.IsMaster(t) })
+}
+
+func (a *clusterArena) masterAddrs(t testing.TB) []string {
+	var addrs []string
+	for _, s := range a.masters(t) {
+		addrs = append(addrs, s.Addr())
+	}
+	return addrs
 }
 
 func (a *clusterArena) calm(t testing.TB) (surprises int) {
-	for _, s := range a.Nodes() {
-		await(t, s, "cluster", "cluster_state:ok", "cluster_slots_pfail:0\r", "cluster_slots_fail:0\r")
-		await(t, s, "replication")
-	}
-	masters := masterAddrs(t, a.Nodes())
+	a.AwaitOrder(t)
+	masters := a.masterAddrs(t)
 	for _, addr := range masters {
 		if !slices.Contains(a.known, addr) {
 			surprises++
@@ -138,10 +144,10 @@ func (a *sentinelArena) masters(t testing.TB) []*redistest.Server {
 func (a *sentinelArena) calm(t testing.TB) (surprises int) {
 	master := a.Master(t)
 	for _, s := range a.all {
-		if s != master && role(t, s) == "master" {
+		if s != master && s.IsMaster(t) {
 			follow(t, s, master)
 		}
-		await(t, s, "replication")
+		s.AwaitLink(t)
 	}
 	if master != a.known {
 		surprises = 1
@@ -155,44 +161,6 @@ func follow(t testing.TB, s, master *redistest.Server) {
 	t.Helper()
 	host, port, _ := strings.Cut(master.Addr(), ":")
 	require.NoError(t, s.Client(t, nil).ReplicaOf(t.Context(), host, port).Err())
-}
-
-func role(t testing.TB, s *redistest.Server) string {
-	t.Helper()
-	answer, err := s.Client(t, nil).Do(t.Context(), "ROLE").Slice()
-	require.NoError(t, err)
-	return answer[0].(string)
-}
-
-func masterAddrs(t testing.TB, nodes []*redistest.Server) []string {
-	t.Helper()
-	var addrs []string
-	for _, s := range nodes {
-		if role(t, s) == "master" {
-			addrs = append(addrs, s.Addr())
-		}
-	}
-	return addrs
-}
-
-// await waits until a server says all that of itself, and is in step if it is a replica.
-func await(t testing.TB, s *redistest.Server, section string, all ...string) {
-	t.Helper()
-	rdb := s.Client(t, nil)
-	var said string
-	for until := time.Now().Add(60 * time.Second); time.Now().Before(until); time.Sleep(10 * time.Millisecond) {
-		var err error
-		if section == "cluster" {
-			said, err = rdb.ClusterInfo(t.Context()).Result()
-		} else {
-			said, err = rdb.Info(t.Context(), section).Result()
-		}
-		linked := !strings.Contains(said, "role:slave") || strings.Contains(said, "master_link_status:up")
-		if err == nil && linked && !slices.ContainsFunc(all, func(text string) bool { return !strings.Contains(said, text) }) {
-			return
-		}
-	}
-	t.Fatalf("the server at %s still says: %s", s.Addr(), said)
 }
 
 // fragile fails as a panic: what is done to servers may fail by their own nature, as where

@@ -71,6 +71,6 @@ func (r *round) promote(draw *rand.Rand, kind string, forced bool) {
 	if forced {
 		master.Restart(r.tb)
 	}
-	a.known = masterAddrs(r.tb, a.Nodes())
+	a.known = a.masterAddrs(r.tb)
 	r.happened(e)
 }
