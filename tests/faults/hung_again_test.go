@@ -5,7 +5,6 @@ import (
 	"fmt"
 	"sync"
 	"testing"
-	"testing/synctest"
 	"time"
 
 	"github.com/redis/go-redis/v9"
@@ -14,7 +13,6 @@ import (
 
 	"github.com/rratelimiter/rratelimiter"
 	"github.com/rratelimiter/rratelimiter/internal/limitertest"
-	"github.com/rratelimiter/rratelimiter/internal/redistest"
 )
 
 // probePace is how often a server that answers nobody is asked.
@@ -22,7 +20,7 @@ const probePace = time.Second / 3
 
 // askWhileItHangs asks with a server that hangs, of 100 keys within 100 ms, and has it
 // answer again after so long. go-redis waits on for answers to what was sent before.
-func askWhileItHangs(t *testing.T, hook *hanging, d time.Duration, ask func(ctx context.Context, key string) error) {
+func askWhileItHangs(t *testing.T, hook *hanging, d time.Duration, ask question) {
 	t.Helper()
 	hook.hang(true)
 	for i := range 100 {
@@ -41,13 +39,8 @@ func TestAServerThatAnswersAgain(t *testing.T) {
 		for _, d := range []time.Duration{200 * time.Millisecond, 1200 * time.Millisecond, 2500 * time.Millisecond} {
 			t.Run(fmt.Sprint(name, " after ", d), func(t *testing.T) {
 				t.Parallel()
-				synctest.Test(t, func(t *testing.T) {
-					_, m := redistest.Mini(t)
-					rdb := redistest.MiniClient(t, m, &redis.Options{PoolSize: 256})
-					hook := &hanging{}
-					rdb.AddHook(hook)
-					c := limitertest.NewClient(t, rdb)
-					ask := questions(c, rdb, "thresholds")[name]
+				hook := &hanging{}
+				askBehind(t, name, &redis.Options{PoolSize: 256}, hook, func(t *testing.T, c *rratelimiter.Client, ask question) {
 					askWhileItHangs(t, hook, d, ask)
 					start := time.Now()
 					require.NotErrorIs(t, ask(t.Context(), "{new}"), rratelimiter.ErrUnavailable)
@@ -65,13 +58,8 @@ func TestOneAnswerEndsTheHang(t *testing.T) {
 	for name := range limitertest.Reads {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			synctest.Test(t, func(t *testing.T) {
-				_, m := redistest.Mini(t)
-				rdb := redistest.MiniClient(t, m, nil)
-				hook := &hanging{}
-				rdb.AddHook(hook)
-				c := limitertest.NewClient(t, rdb)
-				ask := questions(c, rdb, "thresholds")[name]
+			hook := &hanging{}
+			askBehind(t, name, nil, hook, func(t *testing.T, c *rratelimiter.Client, ask question) {
 				askWhileItHangs(t, hook, 500*time.Millisecond, ask)
 				limitertest.MustAcquire(t, c.RateLimiter("other", rratelimiter.WithDefault(limitertest.Every(1000, time.Hour))), 1)
 				start := time.Now()
@@ -93,13 +81,8 @@ func TestAServerThatHangsAgainAndAgain(t *testing.T) {
 	for name := range questions(rratelimiter.New(nil), nil, "") {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			synctest.Test(t, func(t *testing.T) {
-				_, m := redistest.Mini(t)
-				rdb := redistest.MiniClient(t, m, nil)
-				hook := &hanging{}
-				rdb.AddHook(hook)
-				c := limitertest.NewClient(t, rdb)
-				ask := questions(c, rdb, "thresholds")[name]
+			hook := &hanging{}
+			askBehind(t, name, nil, hook, func(t *testing.T, c *rratelimiter.Client, ask question) {
 				for range 5 {
 					askWhileItHangs(t, hook, 600*time.Millisecond, ask)
 					time.Sleep(100 * time.Millisecond)

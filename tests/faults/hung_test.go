@@ -82,11 +82,29 @@ func (h *hanging) seen() (sent, now, most int) {
 	return h.sent, h.now, h.most
 }
 
+// question is a call of a limiter, of a key.
+type question func(ctx context.Context, key string) error
+
+// askBehind runs test in a bubble, with a Client whose commands go through the hook, and
+// the question of that name.
+func askBehind(
+	t *testing.T, name string, opt *redis.Options, hook redis.Hook, test func(t *testing.T, c *rratelimiter.Client, ask question),
+) {
+	t.Helper()
+	synctest.Test(t, func(t *testing.T) {
+		_, m := redistest.Mini(t)
+		rdb := redistest.MiniClient(t, m, opt)
+		rdb.AddHook(hook)
+		c := limitertest.NewClient(t, rdb)
+		test(t, c, questions(c, rdb, "thresholds")[name])
+	})
+}
+
 // questions are calls of all limiters, each of a key of its own. The sliding log's
 // thresholds are at the key of that name.
-func questions(c *rratelimiter.Client, rdb rratelimiter.Redis, thresholds string) map[string]func(ctx context.Context, key string) error {
+func questions(c *rratelimiter.Client, rdb rratelimiter.Redis, thresholds string) map[string]question {
 	byDefault := rratelimiter.WithDefault(limitertest.Every(1000, time.Hour))
-	all := map[string]func(ctx context.Context, key string) error{}
+	all := map[string]question{}
 	for name, call := range limitertest.Operations {
 		all[name] = func(ctx context.Context, key string) error { return call(ctx, c.RateLimiter(key, byDefault)) }
 	}
@@ -133,13 +151,8 @@ func TestAServerThatHangs(t *testing.T) {
 	for name := range questions(rratelimiter.New(nil), nil, "") {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			synctest.Test(t, func(t *testing.T) {
-				_, m := redistest.Mini(t)
-				rdb := redistest.MiniClient(t, m, &redis.Options{PoolSize: 256})
-				hook := &hanging{}
-				rdb.AddHook(hook)
-				c := limitertest.NewClient(t, rdb)
-				ask := questions(c, rdb, "thresholds")[name]
+			hook := &hanging{}
+			askBehind(t, name, &redis.Options{PoolSize: 256}, hook, func(t *testing.T, c *rratelimiter.Client, ask question) {
 				require.NoError(t, c.RateLimiter("other", rratelimiter.WithDefault(limitertest.Every(1000, time.Hour))).Acquire(t.Context(), 1))
 				hook.hang(true)
 

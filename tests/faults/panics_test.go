@@ -264,13 +264,8 @@ func TestADialHookThatPanics(t *testing.T) {
 	for name := range questions(rratelimiter.New(nil), nil, "") {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			synctest.Test(t, func(t *testing.T) {
-				_, m := redistest.Mini(t)
-				rdb := redistest.MiniClient(t, m, nil)
-				hook := &panicsOn{}
-				rdb.AddHook(hook)
-				c := limitertest.NewClient(t, rdb)
-				ask := questions(c, rdb, "thresholds")[name]
+			hook := &panicsOn{}
+			askBehind(t, name, nil, hook, func(t *testing.T, c *rratelimiter.Client, ask question) {
 				word := "dial"
 				hook.word.Store(&word)
 				panicked, _ := recovered(func() error { return ask(t.Context(), "{key}") })

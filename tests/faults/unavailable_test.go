@@ -11,7 +11,6 @@ import (
 	"sync/atomic"
 	"syscall"
 	"testing"
-	"testing/synctest"
 	"time"
 
 	"github.com/redis/go-redis/v9"
@@ -112,13 +111,8 @@ func TestWhatIsAnOutage(t *testing.T) {
 	for name := range questions(rratelimiter.New(nil), nil, "") {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			synctest.Test(t, func(t *testing.T) {
-				_, m := redistest.Mini(t)
-				rdb := redistest.MiniClient(t, m, nil)
-				hook := &failing{}
-				rdb.AddHook(hook)
-				c := limitertest.NewClient(t, rdb)
-				ask := questions(c, rdb, "thresholds")[name]
+			hook := &failing{}
+			askBehind(t, name, nil, hook, func(t *testing.T, c *rratelimiter.Client, ask question) {
 				require.NoError(t, c.RateLimiter("{key}", rratelimiter.WithDefault(limitertest.Every(1000, time.Hour))).Acquire(t.Context(), 1))
 				require.NoError(t, ask(t.Context(), "{key}"))
 				fails := func(err error) error {
