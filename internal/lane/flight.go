@@ -52,11 +52,10 @@ func (l *Lane) sendFlight(ctx context.Context, calls []*Call) (panicked any, ove
 		defer time.AfterFunc(min(l.conn.ProbePace(), end.Sub(start)), func() { l.late(f) }).Stop()
 	}
 	panicked = l.exchange(ctx, f.cmds)
-	if !f.over.CompareAndSwap(false, true) {
-		l.landed(f, time.Now())
-		return panicked, true
+	told := !f.over.CompareAndSwap(false, true)
+	if over = l.landed(f); told {
+		return panicked, over
 	}
-	over = l.landed(f, time.Now())
 	for _, g := range f.groups {
 		l.tell(g, panicked)
 	}
@@ -147,7 +146,8 @@ func (l *Lane) exchange(ctx context.Context, cmds []script.Command) (panicked an
 
 // landed takes note of how the flight went, once go-redis has come back from it, and
 // tells whether others have its place.
-func (l *Lane) landed(f *flight, now time.Time) (passed bool) {
+func (l *Lane) landed(f *flight) (passed bool) {
+	now := time.Now()
 	answered := !script.AllSilent(f.cmds)
 	l.mu.Lock()
 	switch {
@@ -188,13 +188,13 @@ func (l *Lane) finish(c *Call, err error) {
 	l.retry(c, backoff)
 }
 
-// fail ends a call that a panic leaves in doubt.
+// failPanicked ends a call that a panic leaves in doubt.
 func (l *Lane) failPanicked(c *Call, panicked any) {
 	c.GiveUp(fmt.Errorf("%w: %w", script.ErrLost, script.Panicked(panicked)))
 	l.done(c)
 }
 
-// group is calls that are made as one.
+// jointCall is calls that are made as one.
 type jointCall struct {
 	calls []*Call
 	cmd   script.Command
