@@ -5,7 +5,8 @@ import (
 	"io"
 	"os"
 	"path/filepath"
-	"strings"
+
+	"github.com/rratelimiter/rratelimiter/internal/page"
 )
 
 // tables are what the pages show between their markers, by their names.
@@ -41,11 +42,17 @@ var pages = []string{"performance.md", "development.md"}
 func Render(r *Results, docs string) error {
 	for _, name := range pages {
 		path := filepath.Join(docs, name)
-		page, err := os.ReadFile(path)
+		old, err := os.ReadFile(path)
 		if err != nil {
 			return err
 		}
-		text, err := fill(string(page), r)
+		text, err := page.Fill(string(old), func(name, _ string) (string, error) {
+			table := tables[name]
+			if table == nil {
+				return "", fmt.Errorf("no table is called %q", name)
+			}
+			return table(r), nil
+		})
 		if err != nil {
 			return fmt.Errorf("%s: %w", path, err)
 		}
@@ -58,27 +65,6 @@ func Render(r *Results, docs string) error {
 		return err
 	}
 	return plots(r, folder)
-}
-
-// fill replaces what stands between <!-- begin NAME --> and <!-- end -->.
-func fill(page string, r *Results) (string, error) {
-	const begin, end = "<!-- begin ", "<!-- end -->"
-	var out strings.Builder
-	for {
-		before, rest, found := strings.Cut(page, begin)
-		out.WriteString(before)
-		if !found {
-			return out.String(), nil
-		}
-		name, rest, _ := strings.Cut(rest, " -->")
-		_, after, closed := strings.Cut(rest, end)
-		table := tables[name]
-		if table == nil || !closed {
-			return "", fmt.Errorf("no table is called %q, or it has no end", name)
-		}
-		out.WriteString(begin + name + " -->\n" + table(r) + end)
-		page = after
-	}
 }
 
 // Text shows the tables of what was measured, for a terminal: the aims, what users

@@ -15,7 +15,7 @@ import (
 )
 
 const (
-	page       = "docs/compatibility.md"
+	document   = "docs/compatibility.md"
 	readme     = "README.md"
 	shortBegin = "<!-- written by go run ./internal/compatibility -->\n"
 	shortEnd   = "<!-- until here -->\n"
@@ -37,7 +37,7 @@ func write(dir string) error {
 	if err != nil {
 		return err
 	}
-	if err := os.WriteFile(page, []byte(r.page()), 0o644); err != nil {
+	if err := os.WriteFile(document, []byte(r.page()), 0o644); err != nil {
 		return err
 	}
 	text, err := os.ReadFile(readme)

@@ -5,6 +5,8 @@ import (
 	"maps"
 	"slices"
 	"strings"
+
+	"github.com/rratelimiter/rratelimiter/internal/page"
 )
 
 // operations are the columns of the table of releases: what each is called here,
@@ -52,21 +54,8 @@ func (r *results) page() string {
 	return strings.TrimRight(b.String(), "\n") + "\n"
 }
 
-// table returns a table in Markdown.
-func table(columns []string, rows [][]string) string {
-	var b strings.Builder
-	line := func(cells []string) { fmt.Fprintf(&b, "| %s |\n", strings.Join(cells, " | ")) }
-	line(columns)
-	rule := make([]string, len(columns))
-	for i := range rule {
-		rule[i] = "---"
-	}
-	fmt.Fprintf(&b, "|%s|\n", strings.Join(rule, "|"))
-	for _, cells := range rows {
-		line(cells)
-	}
-	return b.String()
-}
+// table returns a table of text.
+func table(columns []string, rows [][]string) string { return page.Table(columns, rows, false) }
 
 // cellOf returns how many operations of each side were compared; "-" where the
 // side has none.

@@ -3,12 +3,12 @@ package main
 import (
 	"errors"
 	"fmt"
-	"io/fs"
-	"os"
 	"path/filepath"
 	"slices"
 	"strconv"
 	"strings"
+
+	"github.com/rratelimiter/rratelimiter/internal/page"
 )
 
 // results are what the tests recorded, a table a file: see record in
@@ -107,7 +107,7 @@ func readResults(dir string) (*results, error) {
 
 // readRows has take read each line of a file, of so many columns at least.
 func readRows(path string, columns int, take func(words []string, number func(int) int)) error {
-	lines, err := readTable(path)
+	lines, err := page.Rows(path)
 	for n, words := range lines {
 		var failed error
 		number := func(i int) int {
@@ -124,20 +124,6 @@ func readRows(path string, columns int, take func(words []string, number func(in
 		}
 	}
 	return err
-}
-
-// readTable returns the lines of a file of columns with tabs between; none
-// where there is no such file.
-func readTable(path string) ([][]string, error) {
-	text, err := os.ReadFile(path)
-	if errors.Is(err, fs.ErrNotExist) {
-		return nil, nil
-	}
-	var lines [][]string
-	for line := range strings.Lines(string(text)) {
-		lines = append(lines, strings.Split(strings.TrimSuffix(line, "\n"), "\t"))
-	}
-	return lines, err
 }
 
 // byRelease sorts releases, or pairs of them, oldest first.

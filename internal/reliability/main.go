@@ -3,20 +3,20 @@
 //
 //	go run ./internal/reliability results
 //
-// A table stands between a line "<!-- table NAME -->" and a line "<!-- end -->". One
+// A table stands between a line "<!-- begin NAME -->" and a line "<!-- end -->". One
 // whose records are not in the directory stays as it is. Run it in the repository's root.
 package main
 
 import (
-	"errors"
 	"fmt"
-	"io/fs"
+	"maps"
 	"os"
-	"path/filepath"
-	"strings"
+	"slices"
+
+	"github.com/rratelimiter/rratelimiter/internal/page"
 )
 
-const page = "docs/reliability.md"
+const path = "docs/reliability.md"
 
 func main() {
 	if len(os.Args) != 2 {
@@ -30,46 +30,34 @@ func main() {
 }
 
 func write(dir string) error {
-	text, err := os.ReadFile(page)
+	old, err := os.ReadFile(path)
 	if err != nil {
 		return err
 	}
-	changed := string(text)
-	for _, t := range tables {
-		rows, err := readTable(t.file(dir))
-		if errors.Is(err, fs.ErrNotExist) {
-			continue
-		}
-		if err != nil {
-			return err
-		}
-		if changed, err = replace(changed, t.name, t.write(rows)); err != nil {
-			return fmt.Errorf("%s: %w", page, err)
-		}
-	}
-	return os.WriteFile(page, []byte(changed), 0o644)
-}
-
-// readTable reads lines whose columns are parted by tabs.
-func readTable(file string) ([][]string, error) {
-	text, err := os.ReadFile(filepath.Clean(file))
+	text, err := fill(string(old), dir)
 	if err != nil {
-		return nil, err
+		return fmt.Errorf("%s: %w", path, err)
 	}
-	var rows [][]string
-	for line := range strings.Lines(string(text)) {
-		rows = append(rows, strings.Split(strings.TrimRight(line, "\n"), "\t"))
-	}
-	return rows, nil
+	return os.WriteFile(path, []byte(text), 0o644)
 }
 
-// replace puts the table of that name between its marks.
-func replace(text, name, table string) (string, error) {
-	begin := fmt.Sprintf("<!-- table %s -->\n", name)
-	before, rest, begins := strings.Cut(text, begin)
-	_, after, ends := strings.Cut(rest, "<!-- end -->\n")
-	if !begins || !ends {
-		return "", fmt.Errorf("the marks around the table %s are missing", name)
+// fill writes the tables of a page, which must have all of them.
+func fill(text, dir string) (string, error) {
+	missing := maps.Clone(tables)
+	text, err := page.Fill(text, func(name, old string) (string, error) {
+		t, known := tables[name]
+		if !known {
+			return "", fmt.Errorf("no table is called %q", name)
+		}
+		delete(missing, name)
+		rows, err := page.Rows(t.file(dir))
+		if err != nil || len(rows) == 0 {
+			return old, err
+		}
+		return t.write(rows), nil
+	})
+	if err == nil && len(missing) > 0 {
+		err = fmt.Errorf("the marks of tables are missing: %v", slices.Sorted(maps.Keys(missing)))
 	}
-	return before + begin + table + "<!-- end -->\n" + after, nil
+	return text, err
 }

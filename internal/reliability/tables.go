@@ -7,22 +7,22 @@ import (
 	"path/filepath"
 	"slices"
 	"strconv"
-	"strings"
+
+	"github.com/rratelimiter/rratelimiter/internal/page"
 )
 
 // A table is one of the page's, written from the records of one file.
 type table struct {
-	name   string
 	record string // the name of a record, without its end; empty for that of the fuzz targets
 	write  func(rows [][]string) string
 }
 
-var tables = []table{
-	{"rounds", "chaos-rounds", rounds},
-	{"faults", "chaos-faults", faults},
-	{"calls", "chaos-calls", calls},
-	{"mutants", "chaos-mutants", mutants},
-	{"fuzzing", "", fuzzing},
+var tables = map[string]table{
+	"rounds":  {"chaos-rounds", rounds},
+	"faults":  {"chaos-faults", faults},
+	"calls":   {"chaos-calls", calls},
+	"mutants": {"chaos-mutants", mutants},
+	"fuzzing": {"", fuzzing},
 }
 
 func (t table) file(dir string) string {
@@ -149,19 +149,5 @@ func number(n int64) string {
 	return text
 }
 
-func markdown(columns []string, rows [][]string) string {
-	var b strings.Builder
-	line := func(cells []string) { fmt.Fprintf(&b, "| %s |\n", strings.Join(cells, " | ")) }
-	line(columns)
-	rule := make([]string, len(columns))
-	for i := range rule {
-		if rule[i] = "---:"; i == 0 {
-			rule[i] = "---"
-		}
-	}
-	line(rule)
-	for _, row := range rows {
-		line(row)
-	}
-	return b.String()
-}
+// markdown returns a table of figures.
+func markdown(columns []string, rows [][]string) string { return page.Table(columns, rows, true) }

@@ -1,6 +1,8 @@
 package main
 
 import (
+	"os"
+	"path/filepath"
 	"testing"
 
 	"github.com/stretchr/testify/assert"
@@ -9,7 +11,7 @@ import (
 
 func TestTables(t *testing.T) {
 	t.Parallel()
-	assert.Equal(t, "| fault | cluster | single | all |\n| --- | ---: | ---: | ---: |\n"+
+	assert.Equal(t, "| fault | cluster | single | all |\n|---|---:|---:|---:|\n"+
 		"| answer late | 1,200 | 5 | 1,205 |\n| slot moved | 3 | 0 | 3 |\n| all | 1,203 | 5 | 1,208 |\n",
 		faults([][]string{
 			{"7", "1", "single", "answer late", "5"},
@@ -17,16 +19,20 @@ func TestTables(t *testing.T) {
 			{"7", "3", "cluster", "answer late", "200"},
 			{"7", "3", "cluster", "slot moved", "3"},
 		}))
-	assert.Equal(t, "| servers | rounds | calls | faults | violations |\n| --- | ---: | ---: | ---: | ---: |\n"+
+	assert.Equal(t, "| servers | rounds | calls | faults | violations |\n|---|---:|---:|---:|---:|\n"+
 		"| single | 2 | 110 | 20 | 1 |\n| all | 2 | 110 | 20 | 1 |\n",
 		rounds([][]string{{"7", "1", "single", "gentle", "10", "9", "0"}, {"7", "2", "single", "lossy", "100", "11", "1"}}))
 }
 
-func TestReplace(t *testing.T) {
+func TestThePageHasAllTables(t *testing.T) {
 	t.Parallel()
-	text, err := replace("a\n<!-- table x -->\nold\n<!-- end -->\nb\n<!-- table y -->\nold\n<!-- end -->\n", "x", "new\n")
+	text, err := os.ReadFile(filepath.Join("..", "..", path))
 	require.NoError(t, err)
-	assert.Equal(t, "a\n<!-- table x -->\nnew\n<!-- end -->\nb\n<!-- table y -->\nold\n<!-- end -->\n", text)
-	_, err = replace("a\n", "x", "new\n")
-	require.Error(t, err)
+	got, err := fill(string(text), t.TempDir())
+	require.NoError(t, err)
+	assert.NotEmpty(t, got)
+	_, err = fill("a\n", t.TempDir())
+	require.ErrorContains(t, err, "missing: [calls faults fuzzing mutants rounds]")
+	_, err = fill("<!-- begin x -->\n<!-- end -->\n", t.TempDir())
+	require.ErrorContains(t, err, `no table is called "x"`)
 }
