@@ -19,7 +19,7 @@ func soak(t *testing.T, kinds []limitertest.Fault) {
 	seed := rand.Uint64()
 	t.Logf("seed %d", seed)
 	var wg sync.WaitGroup
-	for lane := range uint64(16) {
+	for lane := range uint64(8) {
 		wg.Go(func() {
 			draw := rand.New(rand.NewPCG(seed, lane))
 			cfg := limitertest.Hourly(10 + draw.Int64N(30))
@@ -31,7 +31,7 @@ func soak(t *testing.T, kinds []limitertest.Fault) {
 			w := limitertest.NewWire(t, redistest.Shared(t), cfg, lane%4 == 2, rratelimiter.WithRedissonVersion(version))
 			var mu sync.Mutex // of draw, for the proxy's goroutines
 			var held int64
-			for round := range 13 {
+			for round := range 25 {
 				if !w.SoakRound(t, draw, &mu, &held, kinds) {
 					t.Errorf("lane %d, round %d of seed %d", lane, round, seed)
 					return
