@@ -31,6 +31,6 @@ func TestAValueBelowZeroOfTheHighestRate(t *testing.T) {
 		l := limitertest.NewLimiter(t, rdb, limitertest.Every(rratelimiter.MaxRate, time.Hour))
 		require.NoError(t, rdb.Set(t.Context(), limitertest.KeysOf(l).Value, -128, 0).Err())
 		limitertest.MustAcquire(t, l, 1)
-		assert.EqualValues(t, int64(rratelimiter.MaxRate-1), limitertest.Available(t, l))
+		assert.Equal(t, int64(rratelimiter.MaxRate-1), limitertest.Available(t, l))
 	})
 }
