@@ -25,24 +25,26 @@ skip() {
 	if [ "${RRL_NO_SKIP:-}" = 1 ]; then failed+=("$1"); else echo "$1: not installed" >>"$skips"; fi
 }
 
-# Many tests wait more than they compute: more at a time than there are processors,
-# and the longest, which are among the last by name, first.
+# Many tests wait more than they compute: more tests and packages at a time than there
+# are processors, and the longest, which are among the last by name, first.
 unit_and_server() {
 	scripts/modules.sh bash -c '
 		set -o pipefail
-		go list ./... | grep -v /compat_test$ | sort -r | xargs "$0"/race.sh -shuffle=on -parallel 4 -timeout 10m' "$PWD/scripts"
+		go list ./... | grep -v /compat_test$ | sort -r | xargs "$0"/race.sh -shuffle=on -p 3 -parallel 4 -timeout 10m' "$PWD/scripts"
 }
 
-# Each server once and each topology once: make test-matrix runs all of each. The
-# race detector has looked at the same tests in the step before.
+# Each server once and each topology once, two cells at a time: make test-matrix runs
+# all of each. The race detector has looked at the same tests in the step before.
 other_servers() {
-	local status=0 cell
-	for cell in "redis-6.2 resp2" "redis-7.0 tls" "redis-7.0 acl" "redis-8.2 sentinel" "redis-6.2 cluster" \
-		"valkey-9.1 ring"; do
-		# shellcheck disable=SC2086 # two words
-		RRL_RACE=0 RRL_ENGINE=shared scripts/cell.sh $cell . ./tests/... ./fixedwindow ./slidinglog ./tokenbucket ./lua ./internal/redisson ./internal/script || status=1
-	done
-	return "$status"
+	xargs -P 2 -I CELL sh -c 'RRL_RACE=0 RRL_ENGINE=shared scripts/cell.sh CELL . ./tests/... ./fixedwindow \
+		./slidinglog ./tokenbucket ./lua ./internal/redisson ./internal/script' <<-END
+		redis-6.2 resp2
+		redis-7.0 tls
+		redis-7.0 acl
+		redis-8.2 sentinel
+		redis-6.2 cluster
+		valkey-9.1 ring
+	END
 }
 
 java() {
