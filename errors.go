@@ -1,7 +1,6 @@
 package rratelimiter
 
 import (
-	"github.com/rratelimiter/rratelimiter/internal/engine"
 	"github.com/rratelimiter/rratelimiter/limit"
 )
 
@@ -11,7 +10,7 @@ import (
 var (
 	// ErrNotInitialized: the limiter has no rate yet. Call TrySetRate first, or
 	// give the handle one by WithDefault.
-	ErrNotInitialized = engine.ErrNotInitialized
+	ErrNotInitialized = limit.ErrNotInitialized
 
 	// ErrPermitsExceedRate: more permits were asked for than one interval has,
 	// so that no waiting could ever bring them.
@@ -45,5 +44,5 @@ var (
 	ErrUnsupported = limit.ErrUnsupported
 
 	// ErrClosed: the Client was closed.
-	ErrClosed = engine.ErrClosed
+	ErrClosed = limit.ErrClosed
 )

@@ -65,9 +65,9 @@ func (k *keyed) TakeReturnable(ctx context.Context, key string, n int64) (limit.
 		return limit.Decision{}, nil, err
 	}
 	var undo func(context.Context) error
-	d, err := l.acquire(ctx, engine.Wish{Permits: n, Figures: true, Undo: &undo})
+	d, err := l.acquire(ctx, op, engine.Wish{Permits: n, Figures: true, Undo: &undo})
 	if undo == nil {
-		return d, nil, l.fail(op, err)
+		return d, nil, err
 	}
 	return d, func(ctx context.Context) error { return l.fail(op, undo(ctx)) }, nil
 }
@@ -86,6 +86,7 @@ func (k *keyed) handle(key string) (*RateLimiter, error) {
 	}
 	if l = k.old[key]; l == nil {
 		l = k.client.RateLimiter(k.prefix+key, WithDefault(k.cfg))
+		l.facts.Observed = k.prefix
 		if err := k.check(key, l.keys.Config); err != nil {
 			return nil, err
 		}

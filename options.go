@@ -4,11 +4,13 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"log/slog"
 	"time"
 
 	"github.com/redis/go-redis/v9"
 
 	"github.com/rratelimiter/rratelimiter/internal/redisson"
+	"github.com/rratelimiter/rratelimiter/limit"
 )
 
 // Redis is what a Client needs of a go-redis client: *redis.Client (a failover
@@ -69,6 +71,30 @@ func WithCallTimeout(d time.Duration) Option {
 			return fmt.Errorf("%w: WithCallTimeout: %v is below 3ms", ErrInvalidConfig, d)
 		}
 		c.timeout = d
+		return nil
+	}
+}
+
+// WithObserver has an observer told what the Client's limiters do: decisions, round
+// trips, callers that wait, leases, and what is rare. See [limit.Observer].
+func WithObserver(observer limit.Observer) Option {
+	return func(c *Client) error {
+		if observer == nil {
+			return fmt.Errorf("%w: WithObserver: the observer is nil", ErrInvalidConfig)
+		}
+		c.watch = observer
+		return nil
+	}
+}
+
+// WithLogger has a log told of what is rare, and of what an operator may want to know:
+// see [limit.EventKind].
+func WithLogger(log *slog.Logger) Option {
+	return func(c *Client) error {
+		if log == nil {
+			return fmt.Errorf("%w: WithLogger: the logger is nil", ErrInvalidConfig)
+		}
+		c.log = log
 		return nil
 	}
 }

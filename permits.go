@@ -27,40 +27,70 @@ import (
 // ErrUnavailable where Redis did not decide in time; where it may have taken
 // permits, which come back after an interval, ErrUnknownOutcome too.
 func (l *RateLimiter) TryAcquire(ctx context.Context, permits int64, timeout time.Duration) (bool, error) {
-	if granted, known := l.client.engine.AtHand(ctx, &l.facts, permits, timeout > 0); known {
+	const op = "TryAcquire"
+	if granted, known := l.atHand(ctx, op, permits, timeout > 0); known {
 		return granted, nil
 	}
-	d, err := l.acquire(ctx, engine.Wish{Permits: permits, Waits: timeout > 0, Timeout: timeout})
-	return d.Granted, l.fail("TryAcquire", err)
+	d, err := l.acquire(ctx, op, engine.Wish{Permits: permits, Waits: timeout > 0, Timeout: timeout})
+	return d.Granted, err
 }
 
 // Acquire takes permits, and waits for them as long as it must. It is
 // TryAcquire without a timeout; ctx can end it. It does not wait for a Redis that
 // gives no answer: see [WithCallTimeout].
 func (l *RateLimiter) Acquire(ctx context.Context, permits int64) error {
-	if granted, _ := l.client.engine.AtHand(ctx, &l.facts, permits, true); granted {
+	const op = "Acquire"
+	if granted, _ := l.atHand(ctx, op, permits, true); granted {
 		return nil
 	}
-	_, err := l.acquire(ctx, engine.Wish{Permits: permits, Waits: true})
-	return l.fail("Acquire", err)
+	_, err := l.acquire(ctx, op, engine.Wish{Permits: permits, Waits: true})
+	return err
 }
 
 // Take takes permits if they are free at once, and answers with the figures
 // that a caller may want to pass on. Its errors are those of TryAcquire.
 func (l *RateLimiter) Take(ctx context.Context, permits int64) (limit.Decision, error) {
-	d, err := l.acquire(ctx, engine.Wish{Permits: permits, Figures: true})
-	return d, l.fail("Take", err)
+	return l.acquire(ctx, "Take", engine.Wish{Permits: permits, Figures: true})
 }
 
-func (l *RateLimiter) acquire(ctx context.Context, w engine.Wish) (limit.Decision, error) {
+// atHand answers without a round trip, if it can.
+func (l *RateLimiter) atHand(ctx context.Context, op string, permits int64, waits bool) (granted, known bool) {
+	granted, known = l.client.engine.AtHand(ctx, &l.facts, permits, waits)
+	if known && l.client.observer.Watches() {
+		l.decided(ctx, op, permits, limit.FromMemory, time.Now(), granted, nil)
+	}
+	return granted, known
+}
+
+// acquire asks for permits, and tells of the answer. op names the call.
+func (l *RateLimiter) acquire(ctx context.Context, op string, w engine.Wish) (limit.Decision, error) {
+	if !l.client.observer.Watches() {
+		d, _, err := l.ask(ctx, w)
+		return d, l.fail(op, err)
+	}
+	start := time.Now()
+	d, by, err := l.ask(ctx, w)
+	err = l.fail(op, err)
+	l.decided(ctx, op, w.Permits, by, start, d.Granted, err)
+	return d, err
+}
+
+// decided tells the observer of an answer.
+func (l *RateLimiter) decided(ctx context.Context, op string, permits int64, by limit.Source, start time.Time, granted bool, err error) {
+	l.client.observer.Decided(ctx, limit.Decided{
+		Limiter: l.facts.Observed, Call: op, Permits: permits, Source: by, Start: start,
+	}, granted, err)
+}
+
+func (l *RateLimiter) ask(ctx context.Context, w engine.Wish) (limit.Decision, limit.Source, error) {
 	if l.err != nil {
-		return limit.Decision{}, l.err
+		return limit.Decision{}, "", l.err
 	}
 	if w.Permits < 1 || w.Permits > MaxPermits {
-		return limit.Decision{}, fmt.Errorf("%w: %d is not between 1 and %d", ErrInvalidPermits, w.Permits, int64(MaxPermits))
+		return limit.Decision{}, "", fmt.Errorf("%w: %d is not between 1 and %d", ErrInvalidPermits, w.Permits, int64(MaxPermits))
 	}
 	if err := ctx.Err(); err != nil {
-		return limit.Decision{}, err
+		return limit.Decision{}, "", err
 	}
 	return l.client.engine.Acquire(ctx, &l.facts, w)
 }
@@ -126,15 +156,28 @@ const MaxLimiters = 32
 // nothing is taken from any then. Where Redissons before 3.13.3 share the limiters
 // it is ErrUnsupported.
 func (c *Client) TryAcquireAll(ctx context.Context, permits int64, timeout time.Duration, limiters ...*RateLimiter) (bool, error) {
-	ok, err := c.tryAcquireAll(ctx, permits, timeout, limiters)
-	if err == nil {
-		return ok, nil
-	}
 	const op = "TryAcquireAll"
-	if of, known := errors.AsType[*engine.Error](err); known {
-		return false, &engine.Error{Op: op, Name: of.Name, Err: of.Err}
+	start := time.Now()
+	ok, err := c.tryAcquireAll(ctx, permits, timeout, limiters)
+	if err != nil {
+		err = failAll(op, err)
 	}
-	return false, fmt.Errorf("rratelimiter: %s: %w", op, err)
+	if c.observer.Watches() {
+		for _, l := range limiters {
+			if l != nil {
+				l.decided(ctx, op, permits, limit.FromRedis, start, ok, err)
+			}
+		}
+	}
+	return ok, err
+}
+
+// failAll says which limiter an error of the call speaks of, where one is to blame.
+func failAll(op string, err error) error {
+	if of, known := errors.AsType[*engine.Error](err); known {
+		return &engine.Error{Op: op, Name: of.Name, Err: of.Err}
+	}
+	return fmt.Errorf("rratelimiter: %s: %w", op, err)
 }
 
 // tryAcquireAll is TryAcquireAll, but for the name of the call in its errors.
@@ -149,7 +192,12 @@ func (c *Client) tryAcquireAll(ctx context.Context, permits int64, timeout time.
 		return false, c.rules.Unsupported("TryAcquireAll")
 	}
 	if len(limiters) == 1 {
-		return limiters[0].TryAcquire(ctx, permits, timeout)
+		l := limiters[0]
+		if granted, known := c.engine.AtHand(ctx, &l.facts, permits, timeout > 0); known {
+			return granted, nil
+		}
+		d, _, err := l.ask(ctx, engine.Wish{Permits: permits, Waits: timeout > 0, Timeout: timeout})
+		return d.Granted, l.blame(err)
 	}
 	if err := ctx.Err(); err != nil {
 		return false, err

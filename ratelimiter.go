@@ -4,13 +4,16 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"log/slog"
 	"time"
 
 	"github.com/google/uuid"
 
 	"github.com/rratelimiter/rratelimiter/internal/engine"
+	"github.com/rratelimiter/rratelimiter/internal/observe"
 	"github.com/rratelimiter/rratelimiter/internal/redisson"
 	"github.com/rratelimiter/rratelimiter/internal/script"
+	"github.com/rratelimiter/rratelimiter/limit"
 	"github.com/rratelimiter/rratelimiter/lua"
 )
 
@@ -24,6 +27,10 @@ type Client struct {
 	mapper  func(string) string
 	timeout time.Duration // of a question to Redis
 	err     error         // of the options
+
+	watch    limit.Observer
+	log      *slog.Logger
+	observer *observe.Observer // tells both
 
 	ids    *redisson.Identities
 	engine *engine.Engine
@@ -48,7 +55,8 @@ func New(rdb Redis, opts ...Option) *Client {
 	}
 	c.err = errors.Join(script.CheckClient(rdb), apply(c, opts))
 	c.ids = redisson.NewIdentities(c.rules.Layout)
-	c.engine = engine.New(rdb, c.timeout, c.rules, c.ids)
+	c.observer = observe.New(c.watch, c.log)
+	c.engine = engine.New(rdb, c.timeout, c.rules, c.ids, c.observer)
 	return c
 }
 
@@ -56,7 +64,7 @@ func New(rdb Redis, opts ...Option) *Client {
 // handles of one name share one line of waiting callers.
 func (c *Client) RateLimiter(name string, opts ...LimiterOption) *RateLimiter {
 	l := &RateLimiter{client: c, err: c.err}
-	l.facts.Name = name
+	l.facts.Name, l.facts.Observed = name, name
 	mapped := c.mapper(name)
 	if name == "" || mapped == "" {
 		l.err = errors.Join(l.err, fmt.Errorf("%w: the limiter's name is empty", ErrInvalidConfig))

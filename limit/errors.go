@@ -33,4 +33,11 @@ var (
 	// ErrUnsupported: the server, or the way in which a cluster spreads the
 	// keys, can't do what was asked.
 	ErrUnsupported = errors.New("unsupported")
+
+	// ErrNotInitialized: the limiter has no rate. Limiters that have theirs from the
+	// program never say so.
+	ErrNotInitialized = errors.New("limiter has no rate")
+
+	// ErrClosed: what the limiter belongs to was closed.
+	ErrClosed = errors.New("client is closed")
 )

@@ -2,6 +2,7 @@ package limit
 
 import (
 	"fmt"
+	"log/slog"
 	"time"
 )
 
@@ -13,6 +14,14 @@ type Option func(*Options) error
 type Options struct {
 	// CallTimeout is how long a question to Redis may go unanswered.
 	CallTimeout time.Duration
+
+	// Name is what observers call the limiter.
+	Name string
+
+	// Observer is told what the limiter does, and Logger of what is rare; nil:
+	// nobody is.
+	Observer Observer
+	Logger   *slog.Logger
 }
 
 // WithCallTimeout bounds how long a question to Redis may go unanswered: all its
@@ -24,6 +33,40 @@ func WithCallTimeout(d time.Duration) Option {
 			return fmt.Errorf("%w: WithCallTimeout: %v is below 3ms", ErrInvalidConfig, d)
 		}
 		o.CallTimeout = d
+		return nil
+	}
+}
+
+// WithName sets what observers call the limiter: by default it is the name of its
+// package.
+func WithName(name string) Option {
+	return func(o *Options) error {
+		if name == "" {
+			return fmt.Errorf("%w: WithName: the name is empty", ErrInvalidConfig)
+		}
+		o.Name = name
+		return nil
+	}
+}
+
+// WithObserver has an [Observer] told what the limiter does.
+func WithObserver(observer Observer) Option {
+	return func(o *Options) error {
+		if observer == nil {
+			return fmt.Errorf("%w: WithObserver: the observer is nil", ErrInvalidConfig)
+		}
+		o.Observer = observer
+		return nil
+	}
+}
+
+// WithLogger has a log told of what is rare: see [EventKind].
+func WithLogger(log *slog.Logger) Option {
+	return func(o *Options) error {
+		if log == nil {
+			return fmt.Errorf("%w: WithLogger: the logger is nil", ErrInvalidConfig)
+		}
+		o.Logger = log
 		return nil
 	}
 }

@@ -24,13 +24,18 @@ func (e *Engine) AtHand(ctx context.Context, l *Limiter, permits int64, waits bo
 	return false, !waits && l.Refusals.Refuses(permits)
 }
 
-// Acquire takes permits, and waits for them as the wish says.
-func (e *Engine) Acquire(ctx context.Context, l *Limiter, w Wish) (limit.Decision, error) {
+// Acquire takes permits, and waits for them as the wish says. It tells who decided.
+func (e *Engine) Acquire(ctx context.Context, l *Limiter, w Wish) (limit.Decision, limit.Source, error) {
 	if w.Figures {
 		if d, ok := l.Refusals.Decision(w.Permits); ok {
-			return d, nil
+			return d, limit.FromMemory, nil
 		}
 	}
+	d, err := e.acquire(ctx, l, w)
+	return d, limit.FromRedis, err
+}
+
+func (e *Engine) acquire(ctx context.Context, l *Limiter, w Wish) (limit.Decision, error) {
 	before := l.Refusals.Now()
 	a, err := e.request(ctx, l, w)
 	if w.Waits || err != nil || a.Decision.Granted {
@@ -82,7 +87,7 @@ func (e *Engine) wait(ctx context.Context, l *Limiter, permits int64) (time.Dura
 		return nil
 	}})
 	switch {
-	case errors.Is(err, errLongWait), errors.Is(err, ErrNotInitialized) && l.Fallback != "":
+	case errors.Is(err, errLongWait), errors.Is(err, limit.ErrNotInitialized) && l.Fallback != "":
 		return 0, nil // where it has gone since, the next request makes it anew
 	case err != nil:
 		return 0, err

@@ -123,7 +123,7 @@ func (b *batch) prepare() *lane.Call {
 	}
 	// Where nothing in Redis would tell that a window's batch was decided, it is
 	// not repeated after a lost answer.
-	b.call = lane.Call{Call: script.Call{Script: lua.Acquire, Keys: keys, Args: b, Repeat: !b.rules.Windowed()}, Owner: b}
+	b.call = lane.Call{Call: script.Call{Script: lua.Acquire, Keys: keys, Args: b, Repeat: !b.rules.Windowed()}, Owner: b, Requests: len(b.requests)}
 	if flags := b.flags(); shared != nil && len(b.requests) == 1 && (flags == "" || flags == "a") {
 		b.joint = script.Joint{Script: lua.AcquireMany, Args: [2]any{b.word, lane.Number(b.Sum)}, Early: flags == ""}
 		b.call.Joint = &b.joint

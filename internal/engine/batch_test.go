@@ -19,7 +19,7 @@ import (
 )
 
 func newTestEngine(rdb script.Redis) *Engine {
-	return New(rdb, script.DefaultTimeout, redisson.NewestRules, redisson.NewIdentities(redisson.NewestRules.Layout))
+	return New(rdb, script.DefaultTimeout, redisson.NewestRules, redisson.NewIdentities(redisson.NewestRules.Layout), nil)
 }
 
 func testLimiter(name, fallback string) *Limiter {
@@ -186,7 +186,7 @@ func TestAnswersWalkAsTheScriptDoes(t *testing.T) {
 		wishes := drawWishes(t, 14)
 		l := testLimiter("walk"+strconv.Itoa(round), fmt.Sprintf("%d 3600000 0 0", rate))
 		if inUse > 0 {
-			if a, err := e.Acquire(ctx, l, Wish{Permits: inUse}); err != nil || !a.Granted {
+			if a, _, err := e.Acquire(ctx, l, Wish{Permits: inUse}); err != nil || !a.Granted {
 				t.Fatal(a, err)
 			}
 		}

@@ -11,9 +11,11 @@ import (
 
 	"github.com/rratelimiter/rratelimiter/internal/lane"
 	"github.com/rratelimiter/rratelimiter/internal/notify"
+	"github.com/rratelimiter/rratelimiter/internal/observe"
 	"github.com/rratelimiter/rratelimiter/internal/redisson"
 	"github.com/rratelimiter/rratelimiter/internal/refusal"
 	"github.com/rratelimiter/rratelimiter/internal/script"
+	"github.com/rratelimiter/rratelimiter/limit"
 )
 
 // Engine serves the limiters of one Client.
@@ -26,6 +28,7 @@ type Engine struct {
 	notices  *notify.Notices
 	made     time.Time
 	taken    grantTimes // for Release
+	observer *observe.Observer
 
 	mu     sync.Mutex        // taken last, after a group's
 	groups map[string]*group // by config key, as long as somebody uses them or a lease lives
@@ -35,11 +38,12 @@ type Engine struct {
 	watch  lane.Watch    // requests without a time of their own
 }
 
-// New returns an Engine whose questions to rdb are answered within timeout.
-func New(rdb script.Redis, timeout time.Duration, rules redisson.Rules, ids *redisson.Identities) *Engine {
+// New returns an Engine whose questions to rdb are answered within timeout. The
+// observer, nil for none, is told of all but decisions, of which the caller knows more.
+func New(rdb script.Redis, timeout time.Duration, rules redisson.Rules, ids *redisson.Identities, observer *observe.Observer) *Engine {
 	conn := script.NewConn(rdb, timeout)
 	e := &Engine{
-		conn: conn, lanes: lane.New(conn), rules: rules, ids: ids, made: time.Now(),
+		conn: conn, lanes: lane.New(conn, observer), observer: observer, rules: rules, ids: ids, made: time.Now(),
 		groups: make(map[string]*group), idle: make(chan struct{}),
 	}
 	e.watch = lane.NewWatch(&e.mu, timeout)
@@ -84,7 +88,7 @@ func (e *Engine) Begin() error {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	if e.closed {
-		return ErrClosed
+		return limit.ErrClosed
 	}
 	e.active++
 	return nil
@@ -104,12 +108,12 @@ func (e *Engine) endLocked() {
 	}
 }
 
-// Closed returns ErrClosed once the Engine is closed.
+// Closed returns limit.ErrClosed once the Engine is closed.
 func (e *Engine) Closed() error {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	if e.closed {
-		return ErrClosed
+		return limit.ErrClosed
 	}
 	return nil
 }
@@ -125,12 +129,13 @@ func (e *Engine) enterBy(to *lane.Lane, l *Limiter, r *request) (*group, error) 
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	if e.closed {
-		return nil, ErrClosed
+		return nil, limit.ErrClosed
 	}
 	e.active++
 	g := e.groups[l.Config]
 	if g == nil {
-		g = &group{engine: e, config: l.Config, keys: l.Keys}
+		g = &group{engine: e, config: l.Config, keys: l.Keys, observed: l.Observed}
+		g.line.observer = e.observer
 		g.gathered = g.room[:0]
 		e.groups[l.Config] = g
 	}

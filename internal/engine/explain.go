@@ -12,12 +12,6 @@ import (
 	"github.com/rratelimiter/rratelimiter/lua"
 )
 
-// Errors of the engine's own.
-var (
-	ErrNotInitialized = errors.New("limiter has no rate")
-	ErrClosed         = errors.New("client is closed")
-)
-
 // Error says which limiter and which call an error speaks of.
 type Error struct {
 	Op   string
@@ -38,7 +32,7 @@ func (e *Engine) explain(keys []string, err error) error {
 	if answer, ok := errors.AsType[redis.Error](err); ok {
 		switch script.Code(answer) {
 		case "NOTINIT":
-			return fmt.Errorf("%w; call TrySetRate first, or give the handle one by WithDefault", ErrNotInitialized)
+			return fmt.Errorf("%w; call TrySetRate first, or give the handle one by WithDefault", limit.ErrNotInitialized)
 		case "CORRUPT":
 			if key, field, why, ok := script.Corrupt(answer.Error(), keys); ok {
 				return fmt.Errorf("%w: key %q: %s %s; SetRate or Delete cures it", limit.ErrCorrupt, key, field, why)

@@ -98,7 +98,7 @@ func farEngine(t *testing.T, most int) (*Engine, *far) {
 	e := newTestEngine(rdb)
 	l := testLimiter("warm", hourly)
 	for range 2 { // in full, then as one that is known to be shared
-		_, err := e.Acquire(t.Context(), l, Wish{Permits: 1})
+		_, _, err := e.Acquire(t.Context(), l, Wish{Permits: 1})
 		require.NoError(t, err)
 	}
 	f.trip, f.trips = 900*time.Millisecond, nil
@@ -116,7 +116,7 @@ func TestACallerAloneGoesAtOnce(t *testing.T) {
 		var wg sync.WaitGroup
 		for range 2 { // the second does not wait for the first one's return
 			wg.Go(func() {
-				a, err := e.Acquire(t.Context(), l, Wish{Permits: 1})
+				a, _, err := e.Acquire(t.Context(), l, Wish{Permits: 1})
 				assert.NoError(t, err)
 				assert.True(t, a.Granted)
 				assert.Equal(t, 900*time.Millisecond, time.Since(start))
@@ -125,7 +125,7 @@ func TestACallerAloneGoesAtOnce(t *testing.T) {
 		}
 		for range 3 { // go together once one is back
 			wg.Go(func() {
-				a, err := e.Acquire(t.Context(), l, Wish{Permits: 1})
+				a, _, err := e.Acquire(t.Context(), l, Wish{Permits: 1})
 				assert.NoError(t, err)
 				assert.True(t, a.Granted)
 			})
@@ -146,7 +146,7 @@ func TestOneWhoLeavesWhileGatheredIsNotSent(t *testing.T) {
 		l, other := testLimiter("a", hourly), testLimiter("b", hourly)
 		var wg sync.WaitGroup
 		wg.Go(func() {
-			_, err := e.Acquire(t.Context(), other, Wish{Permits: 1})
+			_, _, err := e.Acquire(t.Context(), other, Wish{Permits: 1})
 			assert.NoError(t, err)
 		})
 		synctest.Wait()
@@ -154,7 +154,7 @@ func TestOneWhoLeavesWhileGatheredIsNotSent(t *testing.T) {
 		for range 3 {
 			wg.Go(func() {
 				start := time.Now()
-				_, err := e.Acquire(gone, l, Wish{Permits: 5})
+				_, _, err := e.Acquire(gone, l, Wish{Permits: 5})
 				assert.ErrorIs(t, err, context.Canceled)
 				assert.Zero(t, time.Since(start))
 			})
@@ -164,7 +164,7 @@ func TestOneWhoLeavesWhileGatheredIsNotSent(t *testing.T) {
 		wg.Wait()
 		synctest.Wait()
 		assert.Equal(t, []int{1}, f.trips)
-		a, err := e.Acquire(t.Context(), l, Wish{Permits: 1, Figures: true})
+		a, _, err := e.Acquire(t.Context(), l, Wish{Permits: 1, Figures: true})
 		require.NoError(t, err)
 		assert.EqualValues(t, 99, a.Remaining)
 		assert.Zero(t, e.Active())
@@ -180,13 +180,13 @@ func TestAPanicReachesTheCallersOfItsFlight(t *testing.T) {
 		f.panics = true
 		var wg sync.WaitGroup
 		wg.Go(func() {
-			_, err := e.Acquire(t.Context(), testLimiter("first", hourly), Wish{Permits: 1})
+			_, _, err := e.Acquire(t.Context(), testLimiter("first", hourly), Wish{Permits: 1})
 			assert.NoError(t, err)
 		})
 		synctest.Wait()
 		for _, name := range []string{"a", "a", "b", "c"} {
 			wg.Go(func() {
-				_, err := e.Acquire(context.Background(), testLimiter(name, hourly), Wish{Permits: 1, Waits: true})
+				_, _, err := e.Acquire(context.Background(), testLimiter(name, hourly), Wish{Permits: 1, Waits: true})
 				assert.ErrorIs(t, err, limit.ErrUnknownOutcome)
 				assert.ErrorContains(t, err, "a hook")
 			})
@@ -194,14 +194,14 @@ func TestAPanicReachesTheCallersOfItsFlight(t *testing.T) {
 		synctest.Wait()
 		time.Sleep(time.Second)
 		wg.Go(func() {
-			_, err := e.Acquire(t.Context(), testLimiter("last", hourly), Wish{Permits: 1})
+			_, _, err := e.Acquire(t.Context(), testLimiter("last", hourly), Wish{Permits: 1})
 			assert.NoError(t, err)
 		})
 		wg.Wait()
 		f.panics = false
 		for _, name := range []string{"a", "b", "c"} {
 			l := testLimiter(name, hourly)
-			a, err := e.Acquire(t.Context(), l, Wish{Permits: 1})
+			a, _, err := e.Acquire(t.Context(), l, Wish{Permits: 1})
 			require.NoError(t, err)
 			assert.True(t, a.Granted)
 			require.NoError(t, e.Release(t.Context(), l, 1))

@@ -6,6 +6,7 @@ import (
 
 	"github.com/rratelimiter/rratelimiter/internal/redisson"
 	"github.com/rratelimiter/rratelimiter/internal/script"
+	"github.com/rratelimiter/rratelimiter/limit"
 	"github.com/rratelimiter/rratelimiter/lua"
 )
 
@@ -51,7 +52,9 @@ func (g *group) giveBack(grants ...grant) (back <-chan struct{}) {
 	g.lane.Load().Go(func(ctx context.Context) {
 		defer g.engine.leave(g)
 		for _, one := range grants {
-			_ = script.Guard(func() error { return g.returnGrant(ctx, one) })
+			if err := script.Guard(func() error { return g.returnGrant(ctx, one) }); err != nil {
+				g.engine.observer.Happened(limit.Event{Kind: limit.PermitsGivenUp, Limiter: g.observed, Permits: one.permits, Err: err})
+			}
 		}
 		g.mu.Lock()
 		defer g.mu.Unlock()

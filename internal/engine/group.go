@@ -9,6 +9,7 @@ import (
 
 	"github.com/rratelimiter/rratelimiter/internal/lane"
 	"github.com/rratelimiter/rratelimiter/internal/script"
+	"github.com/rratelimiter/rratelimiter/limit"
 )
 
 // maxCalls is how many batches of one limiter are under way at most: fewer than
@@ -18,11 +19,12 @@ const maxCalls = 24
 // group is the requests of one limiter: what has gathered for the next flight,
 // the line of those that were refused and wait, and what must be alone.
 type group struct {
-	engine *Engine
-	config string
-	keys   *script.Keys
-	lane   atomic.Pointer[lane.Lane] // to where the limiter was last known to be
-	users  int                       // guarded by engine.mu
+	engine   *Engine
+	config   string
+	keys     *script.Keys
+	observed string
+	lane     atomic.Pointer[lane.Lane] // to where the limiter was last known to be
+	users    int                       // guarded by engine.mu
 
 	mu       sync.Mutex
 	closed   bool
@@ -69,7 +71,7 @@ func (g *group) submit(r *request, to *lane.Lane) (alone *lane.Call) {
 	switch {
 	case g.closed:
 		r.Wait()
-		r.tell(answer{err: ErrClosed})
+		r.tell(answer{err: limit.ErrClosed})
 		return nil
 	case g.borrow(r):
 		r.Wait()
@@ -294,7 +296,7 @@ func (g *group) answer(b *batch, place int, a answer, o outcome) {
 		g.line.drop(r)
 	}
 	if g.closed && r.Waits && a.refused() {
-		a.err = ErrClosed
+		a.err = limit.ErrClosed
 	}
 	if r.Undo != nil && a.Decision.Granted {
 		*r.Undo = g.undo(b.grants([]int{place}, 0, o)[0])
@@ -311,12 +313,12 @@ func (g *group) close() {
 	for r := range g.line.all() {
 		if r.State == lane.Gathered {
 			g.line.drop(r)
-			r.tell(answer{err: ErrClosed})
+			r.tell(answer{err: limit.ErrClosed})
 		}
 	}
 	for _, r := range g.gathered {
 		if r.State == lane.Gathered {
-			r.tell(answer{err: ErrClosed})
+			r.tell(answer{err: limit.ErrClosed})
 		}
 	}
 	g.gathered = nil

@@ -9,6 +9,7 @@ import (
 	"github.com/rratelimiter/rratelimiter/internal/lane"
 	"github.com/rratelimiter/rratelimiter/internal/lease"
 	"github.com/rratelimiter/rratelimiter/internal/redisson"
+	"github.com/rratelimiter/rratelimiter/limit"
 )
 
 // handleLease is the lease of one handle. The lock of the limiter's group guards all but
@@ -181,6 +182,7 @@ func (g *group) keepLease(b *batch, o outcome, err error, granted int64, gone bo
 	}
 	g.retire(l)
 	l.prefetched.current.Store(lease.New(taken, member, b.sent, s.Life()))
+	g.engine.observer.Leased(limit.Lease{Limiter: l.Observed, Permits: taken})
 	if l.prefetched.timer == nil {
 		g.engine.stay(g)
 		g.leases.holders = append(g.leases.holders, l)
@@ -218,10 +220,12 @@ func (g *group) retire(l *Limiter) {
 	if a == nil {
 		return
 	}
-	if left := a.End(); left > 0 {
+	left := a.End()
+	if left > 0 {
 		g.leases.unused = append(g.leases.unused, grant{member: a.Member, permits: left, sent: a.Sent})
 		l.Lease.Used(a.Size - left)
 	}
+	g.engine.observer.Leased(limit.Lease{Limiter: l.Observed, Permits: a.Size, Ended: true, Unused: left})
 }
 
 // endLease is retire where no other lease follows.

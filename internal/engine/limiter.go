@@ -12,6 +12,7 @@ import (
 // Limiter is what a handle knows of its limiter.
 type Limiter struct {
 	Name     string
+	Observed string         // what observers call it
 	Config   string         // the config key, by which the limiter is known
 	Keys     *script.Keys   // config, value, client's value, permits, client's permits
 	Fallback string         // configuration for a limiter that has none, or ""

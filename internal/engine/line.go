@@ -3,6 +3,8 @@ package engine
 import (
 	"iter"
 	"time"
+
+	"github.com/rratelimiter/rratelimiter/internal/observe"
 )
 
 // line is where requests wait for permits, first come first served. It asks in
@@ -24,6 +26,8 @@ type line struct {
 	strict  bool // it ends with the first refusal
 	blocked bool // there was one
 	nudged  bool // permits may have become free since it began
+
+	observer *observe.Observer // is told how many wait
 
 	wait     time.Duration // the shortest wait that this round was told
 	smallest int64         // the fewest permits that it was refused
@@ -62,6 +66,7 @@ func (l *line) insert(r *request) {
 		r.next.prev = r
 	}
 	l.count++
+	l.tell(r, 1)
 }
 
 // drop takes a request out.
@@ -78,6 +83,14 @@ func (l *line) drop(r *request) {
 	}
 	r.prev, r.next, r.inLine = nil, nil, false
 	l.count--
+	l.tell(r, -1)
+}
+
+// tell has the observer know that so many more wait.
+func (l *line) tell(r *request, more int) {
+	if l.observer.Watches() {
+		l.observer.Waits(r.limiter.Observed, more)
+	}
 }
 
 // join puts a request in the line that was not asked for yet. It is asked for at

@@ -23,24 +23,24 @@ func TestARoundWhoseLastHaveGoneEnds(t *testing.T) {
 		f.takes(0)
 		const cfg = "2 10000 0 0"
 		first, second := testLimiter("a", cfg), testLimiter("a", "3 10000 0 0")
-		_, err := e.Acquire(t.Context(), first, Wish{Permits: 1})
+		_, _, err := e.Acquire(t.Context(), first, Wish{Permits: 1})
 		require.NoError(t, err)
 		ctx, cancel := context.WithCancel(t.Context())
 		start := time.Now()
 		var wg sync.WaitGroup
 		wg.Go(func() {
-			a, err := e.Acquire(t.Context(), first, Wish{Permits: 2, Waits: true})
+			a, _, err := e.Acquire(t.Context(), first, Wish{Permits: 2, Waits: true})
 			assert.NoError(t, err)
 			assert.True(t, a.Granted)
 			assert.Less(t, time.Since(start), 16*time.Second)
 		})
 		synctest.Wait()
 		wg.Go(func() { // in a batch of its own, for its default
-			_, err := e.Acquire(ctx, second, Wish{Permits: 2, Waits: true})
+			_, _, err := e.Acquire(ctx, second, Wish{Permits: 2, Waits: true})
 			assert.ErrorIs(t, err, context.Canceled)
 		})
 		time.Sleep(5 * time.Second)
-		_, err = e.Acquire(t.Context(), first, Wish{Permits: 1})
+		_, _, err = e.Acquire(t.Context(), first, Wish{Permits: 1})
 		require.NoError(t, err)
 
 		// The first has asked for an interval at 10 s: a round asks for both.
@@ -63,7 +63,7 @@ func TestALostGrantOfOneWhoHasGoneGoesBack(t *testing.T) {
 	impatient := Wish{Permits: 4, Waits: true, Timeout: 100 * time.Millisecond}
 	for name, ask := range map[string]func(ctx context.Context, e *Engine, a, b *Limiter) error{
 		"one": func(ctx context.Context, e *Engine, a, _ *Limiter) error {
-			_, err := e.Acquire(ctx, a, impatient)
+			_, _, err := e.Acquire(ctx, a, impatient)
 			return err
 		},
 		"several": func(ctx context.Context, e *Engine, a, b *Limiter) error {
@@ -83,7 +83,7 @@ func TestALostGrantOfOneWhoHasGoneGoesBack(t *testing.T) {
 				time.Sleep(script.DefaultTimeout)
 				assert.Zero(t, e.Active())
 				for _, l := range []*Limiter{a, b} {
-					answer, err := e.Acquire(t.Context(), l, Wish{Permits: 100})
+					answer, _, err := e.Acquire(t.Context(), l, Wish{Permits: 100})
 					require.NoError(t, err)
 					assert.True(t, answer.Granted, l.Name)
 				}

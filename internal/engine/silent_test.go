@@ -25,11 +25,11 @@ func TestLinesOnASilentServerEndInTime(t *testing.T) {
 		for i := range 100 {
 			l := testLimiter(fmt.Sprint("limiter", i), "1 30000 0 0")
 			start := time.Now()
-			_, err := e.Acquire(t.Context(), l, Wish{Permits: 1})
+			_, _, err := e.Acquire(t.Context(), l, Wish{Permits: 1})
 			assert.NoError(t, err)
 			for range 3 {
 				wg.Go(func() {
-					_, err := e.Acquire(t.Context(), l, Wish{Permits: 1, Waits: true})
+					_, _, err := e.Acquire(t.Context(), l, Wish{Permits: 1, Waits: true})
 					assert.ErrorIs(t, err, limit.ErrUnavailable)
 					assert.LessOrEqual(t, time.Since(start), interval+script.DefaultTimeout, i)
 				})

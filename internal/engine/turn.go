@@ -57,7 +57,7 @@ func (e *Engine) takeTurn(ctx context.Context, l *Limiter, t *turn) error {
 	g.mu.Lock()
 	if g.closed {
 		g.mu.Unlock()
-		return ErrClosed
+		return limit.ErrClosed
 	}
 	t = g.turns.join(t)
 	g.next(time.Now())

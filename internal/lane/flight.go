@@ -11,6 +11,7 @@ import (
 	"github.com/redis/go-redis/v9"
 
 	"github.com/rratelimiter/rratelimiter/internal/script"
+	"github.com/rratelimiter/rratelimiter/limit"
 )
 
 // maxJoint is how many calls are made as one, so that no script runs for long.
@@ -56,6 +57,7 @@ func (l *Lane) sendFlight(ctx context.Context, calls []*Call) (panicked any, ove
 	if over = l.landed(f); told {
 		return panicked, over
 	}
+	l.observe(f, f.failure(panicked))
 	for _, g := range f.groups {
 		l.tell(g, panicked)
 	}
@@ -110,7 +112,7 @@ func (l *Lane) late(f *flight) {
 // is held.
 func (l *Lane) pass(f *flight) (start bool) {
 	f.late = true
-	l.silent = !l.heard.After(f.sent)
+	l.hears(l.heard.After(f.sent))
 	l.stuck++
 	l.flights--
 	return l.start()
@@ -125,6 +127,7 @@ func (l *Lane) giveUp(f *flight) {
 	}
 	start := !f.late && l.pass(f)
 	l.mu.Unlock()
+	l.observe(f, script.ErrSilent)
 	for _, g := range f.groups {
 		for _, c := range g.calls {
 			l.finish(c, script.ErrSilent)
@@ -136,6 +139,54 @@ func (l *Lane) giveUp(f *flight) {
 	if start {
 		l.dispatch(task{})
 	}
+}
+
+// hears takes note of whether the server answers. l.mu is held.
+func (l *Lane) hears(answers bool) {
+	if l.silent != answers {
+		return
+	}
+	l.silent = !answers
+	kind := limit.ServerSilent
+	if answers {
+		kind = limit.ServerAnswers
+	}
+	l.lanes.observer.Happened(limit.Event{Kind: kind})
+}
+
+// failure is why a flight brought no answer at all; nil where it brought one.
+func (f *flight) failure(panicked any) error {
+	switch {
+	case panicked != nil:
+		return script.Panicked(panicked)
+	case script.AllSilent(f.cmds):
+		return f.cmds[0].Err()
+	}
+	return nil
+}
+
+// observe tells of a flight, before its calls go on.
+func (l *Lane) observe(f *flight, err error) {
+	if !l.lanes.observer.Watches() {
+		return
+	}
+	told := limit.Flight{RoundTrip: time.Since(f.sent), Err: err}
+	count := func(c *Call) {
+		told.Calls++
+		told.Requests += max(1, c.Requests)
+		if c.Attempts() > 1 {
+			told.Repeats++
+		}
+	}
+	for _, g := range f.groups {
+		for _, c := range g.calls {
+			count(c)
+		}
+	}
+	for _, c := range f.calls {
+		count(c)
+	}
+	l.lanes.observer.Landed(told)
 }
 
 func (l *Lane) exchange(ctx context.Context, cmds []script.Command) (panicked any) {
@@ -152,12 +203,13 @@ func (l *Lane) landed(f *flight) (passed bool) {
 	l.mu.Lock()
 	switch {
 	case answered:
-		l.silent, l.heard = false, now
+		l.heard = now
+		l.hears(true)
 		if now.Before(f.end) {
 			l.trips.measured(now.Sub(f.sent), now)
 		}
 	case !f.late:
-		l.silent = !l.heard.After(f.sent)
+		l.hears(l.heard.After(f.sent))
 	}
 	passed = f.late
 	start := false

@@ -1,6 +1,7 @@
 package lane
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"slices"
@@ -13,7 +14,7 @@ import (
 
 // Rule is how one kind of limiter decides.
 type Rule struct {
-	// Package names the limiter in errors.
+	// Package names the limiter in errors, and for observers where Lanes has no name.
 	Package string
 
 	// Err is what is wrong with the limiter's configuration: nothing is asked then.
@@ -98,9 +99,22 @@ func NewGroups(lanes *Lanes, rule Rule) *Groups {
 // request waits for others it returns ctx.Err() at once; what is granted
 // nevertheless is given back.
 func (t *Groups) Take(ctx context.Context, op, key string, permits int64) (limit.Decision, func(context.Context) error, error) {
+	observer := t.lanes.observer
+	if !observer.Watches() {
+		d, giveBack, err := t.take(ctx, key, permits)
+		return d, giveBack, Fail(t.rule.Package, op, key, err)
+	}
+	start := time.Now()
 	d, giveBack, err := t.take(ctx, key, permits)
-	return d, giveBack, Fail(t.rule.Package, op, key, err)
+	err = Fail(t.rule.Package, op, key, err)
+	observer.Decided(ctx, limit.Decided{
+		Limiter: t.name(), Call: op, Permits: permits, Source: limit.FromRedis, Start: start,
+	}, d.Granted, err)
+	return d, giveBack, err
 }
+
+// name is what observers call the limiter.
+func (t *Groups) name() string { return cmp.Or(t.lanes.name, t.rule.Package) }
 
 func (t *Groups) take(ctx context.Context, key string, permits int64) (limit.Decision, func(context.Context) error, error) {
 	switch most := t.rule.Limit; {
@@ -253,7 +267,7 @@ func (t *Groups) call(l *Lane, key string, b *Batch, requests []*request) *Call 
 		a.tell(Verdict{}, err)
 		return nil
 	}
-	q.Owner = a
+	q.Owner, q.Requests = a, len(requests)
 	return &q.Call
 }
 
@@ -314,7 +328,9 @@ func (a *sentBatch) tell(v Verdict, err error) {
 	t.mu.Unlock()
 	if unwanted > 0 {
 		a.lane.Go(func(ctx context.Context) {
-			_ = script.Guard(func() error { return v.GiveBack(ctx, unwanted) })
+			if err := script.Guard(func() error { return v.GiveBack(ctx, unwanted) }); err != nil {
+				t.lanes.observer.Happened(limit.Event{Kind: limit.PermitsGivenUp, Limiter: t.name(), Permits: unwanted, Err: err})
+			}
 		})
 	}
 }

@@ -17,6 +17,7 @@ import (
 
 	"github.com/redis/go-redis/v9"
 
+	"github.com/rratelimiter/rratelimiter/internal/observe"
 	"github.com/rratelimiter/rratelimiter/internal/script"
 )
 
@@ -30,7 +31,8 @@ type Source interface {
 // Call is a script call that goes with a flight.
 type Call struct {
 	script.Call
-	Owner Owner
+	Owner    Owner
+	Requests int // callers' that it decides
 
 	ctx  context.Context // of the caller that sent it alone
 	self [1]*Call
@@ -64,8 +66,10 @@ const (
 
 // Lanes are those of one Redis.
 type Lanes struct {
-	conn *script.Conn
-	only *Lane // where there is one master
+	conn     *script.Conn
+	only     *Lane // where there is one master
+	observer *observe.Observer
+	name     string // of the limiter of keys whose they are
 
 	mu  sync.Mutex
 	all map[*redis.Client]*Lane
@@ -76,9 +80,9 @@ type Lanes struct {
 	close  sync.Once
 }
 
-// New returns the Lanes to conn.
-func New(conn *script.Conn) *Lanes {
-	s := &Lanes{conn: conn, all: make(map[*redis.Client]*Lane), closed: make(chan struct{})}
+// New returns the Lanes to conn, which tell the observer of flights.
+func New(conn *script.Conn, observer *observe.Observer) *Lanes {
+	s := &Lanes{conn: conn, observer: observer, all: make(map[*redis.Client]*Lane), closed: make(chan struct{})}
 	s.only = newLane(s, nil)
 	s.apart.Store(conn.Cluster())
 	return s
@@ -89,6 +93,9 @@ func (s *Lanes) Close() { s.close.Do(func() { close(s.closed) }) }
 
 // Conn returns what the lanes lead to.
 func (s *Lanes) Conn() *script.Conn { return s.conn }
+
+// Observer returns who is told of what the lanes do; nil for nobody.
+func (s *Lanes) Observer() *observe.Observer { return s.observer }
 
 // Of returns the lane to the master of a key.
 func (s *Lanes) Of(ctx context.Context, key string) *Lane {

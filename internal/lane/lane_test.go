@@ -105,7 +105,7 @@ func TestAPipelineIsNotRepeated(t *testing.T) {
 		}
 		return redistest.Pass.After(200 * time.Microsecond)
 	})
-	lanes := lane.New(script.NewConn(proxy.Client(t, nil), script.DefaultTimeout))
+	lanes := lane.New(script.NewConn(proxy.Client(t, nil), script.DefaultTimeout), nil)
 	var wg sync.WaitGroup
 	var mu sync.Mutex
 	answered, lost := map[int64]bool{}, int64(0)

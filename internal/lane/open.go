@@ -3,6 +3,7 @@ package lane
 import (
 	"errors"
 
+	"github.com/rratelimiter/rratelimiter/internal/observe"
 	"github.com/rratelimiter/rratelimiter/internal/script"
 	"github.com/rratelimiter/rratelimiter/limit"
 )
@@ -17,5 +18,7 @@ func Open(rdb script.Redis, opts []limit.Option) (*Lanes, error) {
 			err = errors.Join(err, opt(&o))
 		}
 	}
-	return New(script.NewConn(rdb, o.CallTimeout)), err
+	lanes := New(script.NewConn(rdb, o.CallTimeout), observe.New(o.Observer, o.Logger))
+	lanes.name = o.Name
+	return lanes, err
 }

@@ -143,7 +143,7 @@ func lanesOn(t *testing.T, f *flights, pool int) (*lane.Lanes, *redis.Client) {
 	require.NoError(t, direct.ScriptLoad(t.Context(), incr.Source).Err())
 	rdb := redistest.MiniClient(t, m, &redis.Options{PoolSize: pool, MaxConcurrentDials: 1})
 	rdb.AddHook(f)
-	lanes := lane.New(script.NewConn(rdb, script.DefaultTimeout))
+	lanes := lane.New(script.NewConn(rdb, script.DefaultTimeout), nil)
 	t.Cleanup(lanes.Close)
 	return lanes, direct
 }

@@ -280,6 +280,9 @@ func (c *Call) Answered(reply any) (done bool, backoff time.Duration) {
 	return false, 0
 }
 
+// Attempts returns how often the call was sent since it was made or made anew.
+func (c *Call) Attempts() int { return c.attempts }
+
 // Outcome returns the answer of a call that is done.
 func (c *Call) Outcome() (any, error) { return c.reply, c.err }
 

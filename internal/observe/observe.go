@@ -1,0 +1,177 @@
+// Package observe tells an observer and a log what limiters do: at once where a
+// caller is at hand, else from a goroutine of its own, so that no lock is held while
+// they run; and what they panic with ends nothing.
+package observe
+
+import (
+	"context"
+	"fmt"
+	"log/slog"
+	"sync"
+	"time"
+
+	"github.com/rratelimiter/rratelimiter/limit"
+)
+
+// Observer tells both. A nil one tells nobody, at no cost.
+type Observer struct {
+	to  limit.Observer // or nil
+	log *slog.Logger   // or nil
+
+	mu      sync.Mutex
+	queue   []func()
+	telling bool
+	waiting map[string]int  // callers, by limiter
+	changed map[string]bool // those of waiting that are in the queue
+}
+
+// New returns an Observer, nil where there is nobody to be told.
+func New(to limit.Observer, log *slog.Logger) *Observer {
+	if to == nil && log == nil {
+		return nil
+	}
+	return &Observer{to: to, log: log, waiting: make(map[string]int), changed: make(map[string]bool)}
+}
+
+// Watches tells whether somebody is told of more than what is rare.
+func (o *Observer) Watches() bool { return o != nil && o.to != nil }
+
+// Decided tells of a call that began at d.Start and ended now. Its outcome follows
+// from granted and err.
+func (o *Observer) Decided(ctx context.Context, d limit.Decided, granted bool, err error) {
+	if !o.Watches() {
+		return
+	}
+	d.Waited, d.Err, d.Kind = time.Since(d.Start), err, limit.KindOf(err)
+	switch {
+	case err != nil:
+		d.Outcome = limit.Failed
+	case granted:
+		d.Outcome = limit.Granted
+	default:
+		d.Outcome = limit.Refused
+	}
+	o.safely(func() { o.to.Decided(ctx, d) })
+}
+
+// Landed tells of a flight, whose callers wait for what it brings. The caller may
+// hold locks.
+func (o *Observer) Landed(f limit.Flight) {
+	if !o.Watches() {
+		return
+	}
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	o.later(func() { o.to.Landed(f) })
+}
+
+// Waits counts callers that wait for permits of the limiter, or no longer do. The
+// caller may hold locks.
+func (o *Observer) Waits(limiter string, change int) {
+	if !o.Watches() {
+		return
+	}
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	if o.waiting[limiter] += change; o.waiting[limiter] == 0 {
+		delete(o.waiting, limiter)
+	}
+	if o.changed[limiter] {
+		return
+	}
+	o.changed[limiter] = true
+	o.later(func() {
+		o.mu.Lock()
+		delete(o.changed, limiter)
+		callers := o.waiting[limiter]
+		o.mu.Unlock()
+		o.to.Waiting(limiter, callers)
+	})
+}
+
+// Leased tells of a lease. The caller may hold locks.
+func (o *Observer) Leased(l limit.Lease) {
+	if !o.Watches() {
+		return
+	}
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	o.later(func() { o.to.Leased(l) })
+}
+
+// Happened tells of what is rare, the log too. The caller may hold locks.
+func (o *Observer) Happened(e limit.Event) {
+	if o == nil {
+		return
+	}
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	if o.to != nil {
+		o.later(func() { o.to.Happened(e) })
+	}
+	if o.log != nil {
+		o.later(func() { write(o.log, e) })
+	}
+}
+
+// write has a log say what happened: a warning, unless it is good news.
+func write(log *slog.Logger, e limit.Event) {
+	var about []slog.Attr
+	if e.Limiter != "" {
+		about = append(about, slog.String("limiter", e.Limiter))
+	}
+	if e.Permits != 0 {
+		about = append(about, slog.Int64("permits", e.Permits))
+	}
+	if e.Err != nil {
+		about = append(about, slog.Any("error", e.Err))
+	}
+	level := slog.LevelWarn
+	if e.Kind == limit.ServerAnswers {
+		level = slog.LevelInfo
+	}
+	log.LogAttrs(context.Background(), level, "rratelimiter: "+string(e.Kind), about...)
+}
+
+// maxBehind is how much an observer that is too slow has before it; of more it is not
+// told.
+const maxBehind = 10_000
+
+// later has tell run soon, behind what was to be told before. o.mu is held.
+func (o *Observer) later(tell func()) {
+	if len(o.queue) == maxBehind {
+		return
+	}
+	o.queue = append(o.queue, tell)
+	if !o.telling {
+		o.telling = true
+		go o.drain()
+	}
+}
+
+func (o *Observer) drain() {
+	for {
+		o.mu.Lock()
+		queue := o.queue
+		if o.queue = nil; len(queue) == 0 {
+			o.telling = false
+			o.mu.Unlock()
+			return
+		}
+		o.mu.Unlock()
+		for _, tell := range queue {
+			o.safely(tell)
+		}
+	}
+}
+
+// safely keeps a panic from ending what is told of.
+func (o *Observer) safely(tell func()) {
+	defer func() {
+		if v := recover(); v != nil && o.log != nil {
+			defer func() { _ = recover() }()
+			o.log.Error("rratelimiter: an observer panicked", slog.String("panic", fmt.Sprint(v)))
+		}
+	}()
+	tell()
+}

@@ -1,0 +1,181 @@
+package limit
+
+import (
+	"context"
+	"errors"
+	"time"
+)
+
+// Observer is told what limiters do, for metrics, traces and logs: see WithObserver
+// of a Client, and [WithObserver] of the other limiters. Decided is called by the
+// caller's goroutine, which waits for it; all else is told soon after, one thing after
+// another, and left out while an observer is thousands of them behind. No lock of a
+// limiter is held while a method runs, and a panic in one ends nothing.
+//
+// Embed [NoObserver] to have only some methods, and those that are to come.
+//
+// A limiter is called by its name, and one of keys by its prefix or its own name,
+// never by a key: there are no more names than the program has limiters.
+type Observer interface {
+	// Decided is told of each call that asks for permits, when it is answered. ctx is
+	// the caller's, which may have ended.
+	Decided(ctx context.Context, d Decided)
+
+	// Landed is told of each round trip in which requests for permits went together.
+	Landed(f Flight)
+
+	// Waiting is told how many callers wait for permits of a limiter, when that has
+	// changed; of many changes at once the last.
+	Waiting(limiter string, callers int)
+
+	// Leased is told of each lease that is taken or ends.
+	Leased(l Lease)
+
+	// Happened is told of what is rare, and which an operator may want to know of.
+	Happened(e Event)
+}
+
+// NoObserver is an Observer that does nothing.
+type NoObserver struct{}
+
+// Decided does nothing.
+func (NoObserver) Decided(context.Context, Decided) {}
+
+// Landed does nothing.
+func (NoObserver) Landed(Flight) {}
+
+// Waiting does nothing.
+func (NoObserver) Waiting(string, int) {}
+
+// Leased does nothing.
+func (NoObserver) Leased(Lease) {}
+
+// Happened does nothing.
+func (NoObserver) Happened(Event) {}
+
+// Decided is the answer to one call that asked a limiter for permits. A call that
+// asks several limiters is told once for each.
+type Decided struct {
+	Limiter string // its name, or the prefix of keys
+	Call    string // the method, such as "TryAcquire"
+	Permits int64
+	Outcome Outcome
+	Err     error     // nil unless Failed
+	Kind    ErrorKind // of Err
+
+	// Source is who decided, "" where nobody was asked.
+	Source Source
+
+	// Start is when the call came, and Waited how long its caller had to wait for the
+	// answer, for permits included.
+	Start  time.Time
+	Waited time.Duration
+}
+
+// Outcome is how a call ended.
+type Outcome string
+
+// The outcomes.
+const (
+	Granted Outcome = "granted"
+	Refused Outcome = "refused"
+	Failed  Outcome = "failed"
+)
+
+// Source is who decided a call.
+type Source string
+
+// The sources.
+const (
+	FromRedis  Source = "redis"
+	FromMemory Source = "memory" // a lease or a remembered refusal, without a round trip
+)
+
+// ErrorKind is the kind of an error: one of few words, for metrics.
+type ErrorKind string
+
+// The kinds.
+const (
+	KindUnavailable    ErrorKind = "unavailable"         // ErrUnavailable
+	KindUnknownOutcome ErrorKind = "unknown_outcome"     // ErrUnknownOutcome
+	KindExceeds        ErrorKind = "permits_exceed_rate" // ErrPermitsExceedRate
+	KindInvalid        ErrorKind = "invalid_argument"    // ErrInvalidPermits, ErrInvalidConfig
+	KindNotInitialized ErrorKind = "not_initialized"     // ErrNotInitialized
+	KindCorrupt        ErrorKind = "corrupt"             // ErrCorrupt
+	KindUnsupported    ErrorKind = "unsupported"         // ErrUnsupported
+	KindClosed         ErrorKind = "closed"              // ErrClosed
+	KindCanceled       ErrorKind = "canceled"            // the caller's context was cancelled
+	KindDeadline       ErrorKind = "deadline_exceeded"   // the caller's context came to its deadline
+	KindOther          ErrorKind = "other"
+)
+
+var kinds = []struct {
+	err  error
+	kind ErrorKind
+}{
+	{ErrUnknownOutcome, KindUnknownOutcome}, // beside ErrUnavailable
+	{ErrUnavailable, KindUnavailable},
+	{ErrPermitsExceedRate, KindExceeds},
+	{ErrInvalidPermits, KindInvalid},
+	{ErrInvalidConfig, KindInvalid},
+	{ErrNotInitialized, KindNotInitialized},
+	{ErrCorrupt, KindCorrupt},
+	{ErrUnsupported, KindUnsupported},
+	{ErrClosed, KindClosed},
+	{context.Canceled, KindCanceled},
+	{context.DeadlineExceeded, KindDeadline},
+}
+
+// KindOf returns the kind of a limiter's error, "" for nil.
+func KindOf(err error) ErrorKind {
+	if err == nil {
+		return ""
+	}
+	for _, k := range kinds {
+		if errors.Is(err, k.err) {
+			return k.kind
+		}
+	}
+	return KindOther
+}
+
+// Flight is one round trip to a server, with the requests that went together.
+type Flight struct {
+	Requests  int           // callers' requests
+	Calls     int           // script calls: one for each key
+	Repeats   int           // of Calls, those sent before: the answer was lost, or the server could not run them
+	RoundTrip time.Duration // until the answer, or until it was given up
+	Err       error         // of a flight that brought no answer at all
+}
+
+// Lease is permits that a limiter's handle took ahead, or the end of that.
+type Lease struct {
+	Limiter string
+	Permits int64 // that were taken
+	Ended   bool
+	Unused  int64 // of Permits, given back at the end
+}
+
+// Event is something rare.
+type Event struct {
+	Kind    EventKind
+	Limiter string // "" where it concerns all
+	Permits int64  // 0 where it concerns none
+	Err     error  // the reason, if there is one
+}
+
+// EventKind is what happened.
+type EventKind string
+
+// The events.
+const (
+	// ServerSilent: a master answers nobody for now.
+	ServerSilent EventKind = "server silent"
+
+	// ServerAnswers: it does again.
+	ServerAnswers EventKind = "server answers"
+
+	// PermitsGivenUp: Permits of Limiter could not be given back; they come back by
+	// themselves, an interval after they were taken.
+	PermitsGivenUp EventKind = "permits given up"
+)

@@ -1,0 +1,299 @@
+package concurrency_test
+
+import (
+	"bytes"
+	"context"
+	"log/slog"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"github.com/rratelimiter/rratelimiter"
+	"github.com/rratelimiter/rratelimiter/fixedwindow"
+	"github.com/rratelimiter/rratelimiter/internal/limitertest"
+	"github.com/rratelimiter/rratelimiter/internal/redistest"
+	"github.com/rratelimiter/rratelimiter/limit"
+	"github.com/rratelimiter/rratelimiter/slidinglog"
+	"github.com/rratelimiter/rratelimiter/tokenbucket"
+)
+
+// observed runs test in a bubble, with a Client that tells a Recorder.
+func observed(t *testing.T, test func(t *testing.T, client *rratelimiter.Client, told *limitertest.Recorder, rdb *redis.Client)) {
+	t.Helper()
+	synctest.Test(t, func(t *testing.T) {
+		rdb, _ := redistest.Mini(t)
+		told := &limitertest.Recorder{}
+		test(t, limitertest.NewClient(t, rdb, rratelimiter.WithObserver(told)), told, rdb)
+	})
+}
+
+// told is what matters of a decision.
+type told struct {
+	limiter, call string
+	permits       int64
+	outcome       limit.Outcome
+	kind          limit.ErrorKind
+	source        limit.Source
+	waited        time.Duration
+}
+
+func decisions(r *limitertest.Recorder) []told {
+	var all []told
+	for _, d := range r.Decisions() {
+		all = append(all, told{d.Limiter, d.Call, d.Permits, d.Outcome, d.Kind, d.Source, d.Waited})
+	}
+	return all
+}
+
+func TestObserverIsToldOfDecisions(t *testing.T) {
+	t.Parallel()
+	observed(t, func(t *testing.T, client *rratelimiter.Client, r *limitertest.Recorder, _ *redis.Client) {
+		ctx := t.Context()
+		ended, end := context.WithCancel(ctx)
+		end()
+		l := client.RateLimiter("orders", rratelimiter.WithDefault(limitertest.Every(3, time.Minute)))
+		keyed := client.Keyed("users:", limitertest.Every(1, time.Minute))
+		all := client.RateLimiter("{shop}a", rratelimiter.WithDefault(limitertest.Every(3, time.Minute)))
+		both := client.RateLimiter("{shop}b", rratelimiter.WithDefault(limitertest.Every(3, time.Minute)))
+		for _, step := range []struct {
+			name string
+			do   func() error
+			want []told
+		}{
+			{"granted", func() error { _, err := l.TryAcquire(ctx, 2, 0); return err },
+				[]told{{"orders", "TryAcquire", 2, limit.Granted, "", limit.FromRedis, 0}}},
+			{"refused", func() error { _, err := l.Take(ctx, 2); return err },
+				[]told{{"orders", "Take", 2, limit.Refused, "", limit.FromRedis, 0}}},
+			{"granted after a wait", func() error { return l.Acquire(ctx, 3) },
+				[]told{{"orders", "Acquire", 3, limit.Granted, "", limit.FromRedis, time.Minute}}},
+			{"refused after a wait", func() error { _, err := l.TryAcquire(ctx, 3, time.Second); return err },
+				[]told{{"orders", "TryAcquire", 3, limit.Refused, "", limit.FromRedis, time.Second}}},
+			{"more than there are", func() error { _, err := l.Take(ctx, 4); return err },
+				[]told{{"orders", "Take", 4, limit.Failed, limit.KindExceeds, limit.FromRedis, 0}}},
+			{"a mistake", func() error { _, err := l.Take(ctx, 0); return err },
+				[]told{{"orders", "Take", 0, limit.Failed, limit.KindInvalid, "", 0}}},
+			{"a caller who has gone", func() error { return l.Acquire(ended, 1) },
+				[]told{{"orders", "Acquire", 1, limit.Failed, limit.KindCanceled, "", 0}}},
+			{"no rate", func() error { _, err := client.RateLimiter("none").Take(ctx, 1); return err },
+				[]told{{"none", "Take", 1, limit.Failed, limit.KindNotInitialized, limit.FromRedis, 0}}},
+			{"a key", func() error { _, err := keyed.Take(ctx, "ann", 1); return err },
+				[]told{{"users:", "Take", 1, limit.Granted, "", limit.FromRedis, 0}}},
+			{"several", func() error { _, err := client.TryAcquireAll(ctx, 1, 0, all, both); return err }, []told{
+				{"{shop}a", "TryAcquireAll", 1, limit.Granted, "", limit.FromRedis, 0},
+				{"{shop}b", "TryAcquireAll", 1, limit.Granted, "", limit.FromRedis, 0},
+			}},
+			{"several, of which there is one", func() error { _, err := client.TryAcquireAll(ctx, 1, 0, all); return err },
+				[]told{{"{shop}a", "TryAcquireAll", 1, limit.Granted, "", limit.FromRedis, 0}}},
+		} {
+			_ = step.do()
+			assert.Equal(t, step.want, decisions(r), step.name)
+		}
+	})
+}
+
+func TestObserverIsToldWhatComesFromMemory(t *testing.T) {
+	t.Parallel()
+	observed(t, func(t *testing.T, client *rratelimiter.Client, r *limitertest.Recorder, _ *redis.Client) {
+		ctx := t.Context()
+		l := client.RateLimiter("a", rratelimiter.WithDefault(limitertest.Every(1, time.Minute)), rratelimiter.WithRefusalCache())
+		for range 3 {
+			_, err := l.TryAcquire(ctx, 1, 0)
+			require.NoError(t, err)
+		}
+		_, err := l.Take(ctx, 1)
+		require.NoError(t, err)
+		var sources []limit.Source
+		for _, d := range r.Decisions() {
+			sources = append(sources, d.Source)
+		}
+		assert.Equal(t, []limit.Source{limit.FromRedis, limit.FromRedis, limit.FromMemory, limit.FromMemory}, sources)
+	})
+}
+
+func TestObserverIsToldWhoWaits(t *testing.T) {
+	t.Parallel()
+	observed(t, func(t *testing.T, client *rratelimiter.Client, r *limitertest.Recorder, _ *redis.Client) {
+		l := client.RateLimiter("orders", rratelimiter.WithDefault(limitertest.Every(1, time.Minute)))
+		limitertest.MustAcquire(t, l, 1)
+		var callers sync.WaitGroup
+		for i := range 3 {
+			callers.Go(func() { assert.NoError(t, l.Acquire(t.Context(), 1)) })
+			synctest.Wait()
+			assert.Equal(t, i+1, r.Callers("orders")[len(r.Callers("orders"))-1])
+		}
+		callers.Wait()
+		synctest.Wait()
+		counts := r.Callers("orders")
+		assert.Equal(t, 0, counts[len(counts)-1])
+		assert.Len(t, r.Callers("orders"), 6, "each change is told: they are a minute apart")
+	})
+}
+
+// Each request is in one flight, and no flight is told of that has none.
+func TestObserverIsToldOfFlights(t *testing.T) {
+	t.Parallel()
+	observed(t, func(t *testing.T, client *rratelimiter.Client, r *limitertest.Recorder, rdb *redis.Client) {
+		limitertest.MustAcquire(t, client.RateLimiter("a", rratelimiter.WithDefault(limitertest.Every(1000, time.Minute))), 1)
+		synctest.Wait()
+		require.Equal(t, []limit.Flight{{Requests: 1, Calls: 1}, {Requests: 1, Calls: 1, Repeats: 1}}, r.Flights(),
+			"the server did not know the script at first")
+		rdb.AddHook(limitertest.Slow(time.Millisecond))
+		var callers sync.WaitGroup
+		for i := range 200 {
+			l := client.RateLimiter([]string{"a", "b", "c"}[i%3], rratelimiter.WithDefault(limitertest.Every(1000, time.Minute)))
+			callers.Go(func() { limitertest.MustAcquire(t, l, 1) })
+		}
+		callers.Wait()
+		synctest.Wait()
+		requests, calls := 0, 0
+		for _, f := range r.Flights()[2:] {
+			requests += f.Requests
+			calls += f.Calls
+			assert.NoError(t, f.Err)
+		}
+		assert.Equal(t, 200, requests)
+		assert.Less(t, calls, 100)
+		assert.GreaterOrEqual(t, calls, 3)
+	})
+}
+
+func TestObserverIsToldOfLeases(t *testing.T) {
+	t.Parallel()
+	observed(t, func(t *testing.T, client *rratelimiter.Client, r *limitertest.Recorder, _ *redis.Client) {
+		l := client.RateLimiter("orders", rratelimiter.WithDefault(limitertest.Every(100_000, time.Minute)),
+			rratelimiter.WithLease(rratelimiter.Lease{Permits: 100, Life: 3 * time.Second}))
+		for range 1000 {
+			limitertest.MustAcquire(t, l, 1)
+			time.Sleep(10 * time.Millisecond)
+		}
+		require.NoError(t, client.Close(t.Context()))
+		synctest.Wait()
+		var began, ended, taken, unused int64
+		for _, lease := range r.Leases() {
+			if lease.Ended {
+				ended++
+				unused += lease.Unused
+			} else {
+				began++
+				taken += lease.Permits
+			}
+		}
+		assert.Equal(t, began, ended)
+		assert.Positive(t, began)
+		var redisSaid, memorySaid int64
+		for _, d := range r.Decisions() {
+			if d.Source == limit.FromMemory {
+				memorySaid++
+			} else {
+				redisSaid++
+			}
+		}
+		assert.Equal(t, int64(1000), redisSaid+memorySaid)
+		assert.Equal(t, memorySaid, taken-unused)
+	})
+}
+
+// A hostile observer panics, or uses the limiter, in each of its methods.
+type hostile struct {
+	do    func()
+	calls atomic.Int64
+}
+
+func (h *hostile) act() {
+	if h.calls.Add(1) < 200 {
+		h.do()
+	}
+}
+
+func (h *hostile) Decided(context.Context, limit.Decided) { h.act() }
+func (h *hostile) Landed(limit.Flight)                    { h.act() }
+func (h *hostile) Waiting(string, int)                    { h.act() }
+func (h *hostile) Leased(limit.Lease)                     { h.act() }
+func (h *hostile) Happened(limit.Event)                   { h.act() }
+
+func TestObserverThatPanicsOrCallsBack(t *testing.T) {
+	t.Parallel()
+	for name, do := range map[string]func(l *rratelimiter.RateLimiter){
+		"panics":         func(*rratelimiter.RateLimiter) { panic("observer") },
+		"takes a permit": func(l *rratelimiter.RateLimiter) { _, _ = l.TryAcquire(context.Background(), 1, 0) },
+		"waits in vain":  func(l *rratelimiter.RateLimiter) { _, _ = l.TryAcquire(context.Background(), 5000, time.Second) },
+		"makes a change": func(l *rratelimiter.RateLimiter) { _ = l.Release(context.Background(), 1) },
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			synctest.Test(t, func(t *testing.T) {
+				rdb, _ := redistest.Mini(t)
+				var said bytes.Buffer
+				h := &hostile{}
+				client := limitertest.NewClient(t, rdb, rratelimiter.WithObserver(h), rratelimiter.WithLogger(slog.New(slog.NewTextHandler(&said, nil))))
+				l := client.RateLimiter("orders", rratelimiter.WithDefault(limitertest.Every(5000, time.Minute)),
+					rratelimiter.WithLease(rratelimiter.Lease{Permits: 50, Life: time.Second}))
+				h.do = func() { do(l) }
+				var callers sync.WaitGroup
+				for range 30 {
+					callers.Go(func() { assert.NoError(t, l.Acquire(t.Context(), 170)) })
+				}
+				callers.Wait()
+				require.NoError(t, client.Close(t.Context()))
+				synctest.Wait()
+				assert.Greater(t, h.calls.Load(), int64(30))
+				if name == "panics" {
+					assert.Contains(t, said.String(), "an observer panicked")
+				}
+			})
+		})
+	}
+}
+
+func TestObserverOfLimitersOfKeys(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		rdb, _ := redistest.Mini(t)
+		r := &limitertest.Recorder{}
+		observer := limit.WithObserver(r)
+		for _, l := range []limit.Limiter{
+			fixedwindow.New(rdb, fixedwindow.Config{Limit: 1, Window: time.Minute}, observer),
+			slidinglog.New(rdb, slidinglog.Config{Limit: 1, Window: time.Minute}, observer, limit.WithName("logins")),
+			tokenbucket.New(rdb, tokenbucket.Config{Capacity: 1, Refill: 1, Interval: time.Minute}, observer),
+		} {
+			key := redistest.Name(t)
+			for range 2 {
+				_, err := l.Take(t.Context(), key, 1)
+				require.NoError(t, err)
+			}
+		}
+		var want []told
+		for _, name := range []string{"fixedwindow", "logins", "tokenbucket"} {
+			want = append(want,
+				told{name, "Take", 1, limit.Granted, "", limit.FromRedis, 0}, told{name, "Take", 1, limit.Refused, "", limit.FromRedis, 0})
+		}
+		assert.Equal(t, want, decisions(r))
+		synctest.Wait()
+		assert.Len(t, r.Flights(), 9, "the server did not know the scripts")
+	})
+}
+
+func TestObserverOptions(t *testing.T) {
+	t.Parallel()
+	for name, opt := range map[string]rratelimiter.Option{
+		"WithObserver": rratelimiter.WithObserver(nil), "WithLogger": rratelimiter.WithLogger(nil),
+	} {
+		_, err := rratelimiter.New(redis.NewClient(&redis.Options{Addr: "127.0.0.1:0"}), opt).RateLimiter("a").Take(t.Context(), 1)
+		require.ErrorIs(t, err, rratelimiter.ErrInvalidConfig)
+		assert.ErrorContains(t, err, name)
+	}
+	for name, opt := range map[string]limit.Option{
+		"WithObserver": limit.WithObserver(nil), "WithLogger": limit.WithLogger(nil), "WithName": limit.WithName(""),
+	} {
+		l := fixedwindow.New(redis.NewClient(&redis.Options{Addr: "127.0.0.1:0"}), fixedwindow.Config{Limit: 1, Window: time.Second}, opt)
+		_, err := l.Take(t.Context(), "a", 1)
+		require.ErrorIs(t, err, limit.ErrInvalidConfig)
+		assert.ErrorContains(t, err, name)
+	}
+}
