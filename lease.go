@@ -40,7 +40,7 @@ type Lease struct {
 // Life among them, are ErrInvalidConfig; beside Redissons before 3.35 leases are
 // ErrUnsupported.
 func WithLease(lease Lease) LimiterOption {
-	return func(l *RateLimiter) error {
+	return limiterOption(func(l *RateLimiter) error {
 		switch {
 		case lease.Permits < 1 || lease.Permits > MaxPermits:
 			return fmt.Errorf("%w: WithLease: %d permits are not between 1 and %d", ErrInvalidConfig, lease.Permits, int64(MaxPermits))
@@ -52,13 +52,13 @@ func WithLease(lease Lease) LimiterOption {
 		}
 		l.facts.Lease = &sizes.Sizer{Most: lease.Permits, Want: lease.Life}
 		return nil
-	}
+	})
 }
 
 // checkLease is for what can only be said of all options together.
 func (l *RateLimiter) checkLease() error {
-	if l.facts.Lease != nil && l.defaultInterval > 0 && l.facts.Lease.Want >= l.defaultInterval {
-		return fmt.Errorf("%w: WithLease: the life %v is not shorter than the interval %v", ErrInvalidConfig, l.facts.Lease.Want, l.defaultInterval)
+	if l.facts.Lease != nil && l.fallback.Interval > 0 && l.facts.Lease.Want >= l.fallback.Interval {
+		return fmt.Errorf("%w: WithLease: the life %v is not shorter than the interval %v", ErrInvalidConfig, l.facts.Lease.Want, l.fallback.Interval)
 	}
 	return nil
 }

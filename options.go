@@ -2,7 +2,6 @@ package rratelimiter
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"log/slog"
 	"time"
@@ -22,17 +21,18 @@ type Redis interface {
 
 // Option configures a Client. A bad option does not panic: every call of the
 // Client's limiters reports it, as ErrInvalidConfig, before Redis is touched.
-type Option func(*Client) error
+type Option interface{ client(c *Client) error }
 
-// apply has options set what they are for, and returns what is wrong with them.
-func apply[T any, O ~func(*T) error](to *T, opts []O) (err error) {
-	for _, opt := range opts {
-		if opt != nil {
-			err = errors.Join(err, opt(to))
-		}
-	}
-	return err
-}
+// LimiterOption configures a RateLimiter handle.
+type LimiterOption interface{ limiter(l *RateLimiter) error }
+
+type clientOption func(*Client) error
+
+func (o clientOption) client(c *Client) error { return o(c) }
+
+type limiterOption func(*RateLimiter) error
+
+func (o limiterOption) limiter(l *RateLimiter) error { return o(l) }
 
 // WithClientID sets the id under which a Client keeps its own permits of
 // PerClient limiters, as Redisson keeps those of each instance. Clients with
@@ -40,63 +40,63 @@ func apply[T any, O ~func(*T) error](to *T, opts []O) (err error) {
 // an interval after their last use, which is why the id must not be that of a
 // Redisson instance: what that took since would go with them.
 func WithClientID(id string) Option {
-	return func(c *Client) error {
+	return clientOption(func(c *Client) error {
 		if id == "" {
 			return fmt.Errorf("%w: WithClientID: the id is empty", ErrInvalidConfig)
 		}
 		c.id = id
 		return nil
-	}
+	})
 }
 
 // WithNameMapper sets how a limiter's name becomes the name under which Redis
 // holds it, as Redisson's NameMapper does; for example a prefix. The same name
 // must always become the same.
 func WithNameMapper(mapper func(name string) string) Option {
-	return func(c *Client) error {
+	return clientOption(func(c *Client) error {
 		if mapper == nil {
 			return fmt.Errorf("%w: WithNameMapper: the mapper is nil", ErrInvalidConfig)
 		}
 		c.mapper = mapper
 		return nil
-	}
+	})
 }
 
 // WithCallTimeout bounds how long a question to Redis may go unanswered: all its
 // attempts and the time before it is sent together. After that the call ends in
 // [ErrUnavailable]. 3 seconds unless set; at least 3 milliseconds.
 func WithCallTimeout(d time.Duration) Option {
-	return func(c *Client) error {
+	return clientOption(func(c *Client) error {
 		if d < 3*time.Millisecond {
 			return fmt.Errorf("%w: WithCallTimeout: %v is below 3ms", ErrInvalidConfig, d)
 		}
 		c.timeout = d
 		return nil
-	}
+	})
 }
 
 // WithObserver has an observer told what the Client's limiters do: decisions, round
 // trips, callers that wait, leases, and what is rare. See [limit.Observer].
 func WithObserver(observer limit.Observer) Option {
-	return func(c *Client) error {
+	return clientOption(func(c *Client) error {
 		if observer == nil {
 			return fmt.Errorf("%w: WithObserver: the observer is nil", ErrInvalidConfig)
 		}
 		c.watch = observer
 		return nil
-	}
+	})
 }
 
 // WithLogger has a log told of what is rare, and of what an operator may want to know:
 // see [limit.EventKind].
 func WithLogger(log *slog.Logger) Option {
-	return func(c *Client) error {
+	return clientOption(func(c *Client) error {
 		if log == nil {
 			return fmt.Errorf("%w: WithLogger: the logger is nil", ErrInvalidConfig)
 		}
 		c.log = log
 		return nil
-	}
+	})
 }
 
 // WithRedissonVersion names the oldest Redisson, from 3.12.0 to 4.7.0, that
@@ -119,27 +119,24 @@ func WithLogger(log *slog.Logger) Option {
 // Not all releases can share a limiter with each other: see the table in
 // docs/compatibility.md.
 func WithRedissonVersion(version string) Option {
-	return func(c *Client) error {
+	return clientOption(func(c *Client) error {
 		r, err := redisson.RulesFor(version)
 		if err != nil {
 			return err
 		}
 		c.rules = r
 		return nil
-	}
+	})
 }
-
-// LimiterOption configures a RateLimiter handle.
-type LimiterOption func(*RateLimiter) error
 
 // WithDefault gives a limiter that has no rate this one, in the same round trip
 // as the first request for permits. A limiter that has one keeps it.
 func WithDefault(cfg Config) LimiterOption {
-	return func(l *RateLimiter) error {
+	return limiterOption(func(l *RateLimiter) error {
 		if err := cfg.validate(); err != nil {
 			return fmt.Errorf("WithDefault: %w", err)
 		}
-		l.facts.Fallback, l.defaultInterval = cfg.text(), cfg.Interval
+		l.facts.Fallback, l.fallback = cfg.text(), cfg
 		return nil
-	}
+	})
 }

@@ -92,6 +92,9 @@ func (l *RateLimiter) ask(ctx context.Context, w engine.Wish) (limit.Decision, l
 	if err := ctx.Err(); err != nil {
 		return limit.Decision{}, "", err
 	}
+	if l.failure != nil {
+		return l.askGuarded(ctx, w)
+	}
 	return l.client.engine.Acquire(ctx, &l.facts, w)
 }
 
@@ -118,6 +121,10 @@ func (l *RateLimiter) Release(ctx context.Context, permits int64) error {
 	}
 	if permits == 0 {
 		return l.fail(op, l.client.engine.Closed())
+	}
+	permits -= l.client.guard.Uncharged.Take(l.facts.Config, permits)
+	if permits == 0 {
+		return nil
 	}
 	return l.fail(op, l.client.engine.Release(ctx, &l.facts, permits))
 }
@@ -205,6 +212,9 @@ func (c *Client) tryAcquireAll(ctx context.Context, permits int64, timeout time.
 	facts := make([]*engine.Limiter, len(limiters))
 	for i, l := range limiters {
 		facts[i] = &l.facts
+	}
+	if c.failure != nil {
+		return c.askAllGuarded(ctx, permits, timeout, limiters, facts)
 	}
 	return c.engine.AcquireAll(ctx, facts, permits, timeout)
 }

@@ -11,6 +11,7 @@ import (
 
 	"github.com/rratelimiter/rratelimiter/internal/engine"
 	"github.com/rratelimiter/rratelimiter/internal/observe"
+	"github.com/rratelimiter/rratelimiter/internal/outage"
 	"github.com/rratelimiter/rratelimiter/internal/redisson"
 	"github.com/rratelimiter/rratelimiter/internal/script"
 	"github.com/rratelimiter/rratelimiter/limit"
@@ -31,6 +32,9 @@ type Client struct {
 	watch    limit.Observer
 	log      *slog.Logger
 	observer *observe.Observer // tells both
+
+	failure *limit.Failure // nil where none is chosen
+	guard   *outage.Guard
 
 	ids    *redisson.Identities
 	engine *engine.Engine
@@ -53,9 +57,15 @@ func New(rdb Redis, opts ...Option) *Client {
 		mapper:  func(name string) string { return name },
 		timeout: script.DefaultTimeout,
 	}
-	c.err = errors.Join(script.CheckClient(rdb), apply(c, opts))
+	c.err = script.CheckClient(rdb)
+	for _, opt := range opts {
+		if opt != nil {
+			c.err = errors.Join(c.err, opt.client(c))
+		}
+	}
 	c.ids = redisson.NewIdentities(c.rules.Layout)
 	c.observer = observe.New(c.watch, c.log)
+	c.guard = outage.NewGuard(c.observer)
 	c.engine = engine.New(rdb, c.timeout, c.rules, c.ids, c.observer)
 	return c
 }
@@ -63,7 +73,7 @@ func New(rdb Redis, opts ...Option) *Client {
 // RateLimiter returns a handle of the limiter called name. It does no I/O;
 // handles of one name share one line of waiting callers.
 func (c *Client) RateLimiter(name string, opts ...LimiterOption) *RateLimiter {
-	l := &RateLimiter{client: c, err: c.err}
+	l := &RateLimiter{client: c, failure: c.failure, err: c.err}
 	l.facts.Name, l.facts.Observed = name, name
 	mapped := c.mapper(name)
 	if name == "" || mapped == "" {
@@ -71,7 +81,12 @@ func (c *Client) RateLimiter(name string, opts ...LimiterOption) *RateLimiter {
 	}
 	l.keys = redisson.KeysOf(mapped, c.id)
 	l.facts.Config, l.facts.Keys = l.keys.Config, script.KeysOf(l.keys.List()...)
-	l.err = errors.Join(l.err, apply(l, opts), l.checkLease())
+	for _, opt := range opts {
+		if opt != nil {
+			l.err = errors.Join(l.err, opt.limiter(l))
+		}
+	}
+	l.err = errors.Join(l.err, l.checkLease())
 	return l
 }
 
@@ -91,7 +106,9 @@ type RateLimiter struct {
 	keys   redisson.Keys
 	err    error // of the options or the name
 
-	defaultInterval time.Duration // of WithDefault
+	fallback Config // of WithDefault
+	failure  *limit.Failure
+	known    rate
 }
 
 // Name returns the limiter's name, as it was given to Client.RateLimiter.

@@ -1,6 +1,7 @@
 package rratelimiter
 
 import (
+	"errors"
 	"fmt"
 
 	"github.com/rratelimiter/rratelimiter/internal/notify"
@@ -31,10 +32,15 @@ import (
 // What is remembered belongs to the handle, and handles of one name do not share
 // it.
 func WithRefusalCache(opts ...RefusalOption) LimiterOption {
-	return func(l *RateLimiter) error {
+	return limiterOption(func(l *RateLimiter) (err error) {
 		l.facts.Refusals = l.client.engine.NewRefusals(l.keys.Config)
-		return apply(l, opts)
-	}
+		for _, opt := range opts {
+			if opt != nil {
+				err = errors.Join(err, opt(l))
+			}
+		}
+		return err
+	})
 }
 
 // RefusalOption configures WithRefusalCache.

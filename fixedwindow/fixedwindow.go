@@ -63,7 +63,8 @@ func New(rdb Redis, cfg Config, opts ...limit.Option) *Limiter {
 	lanes, err := lane.Open(rdb, opts)
 	l := &Limiter{cfg: cfg, conn: lanes.Conn()}
 	l.table = lane.NewGroups(lanes, lane.Rule{
-		Package: "fixedwindow", Err: errors.Join(cfg.validate(), err), Most: MaxLimit, Limit: cfg.Limit, Ask: l.ask,
+		Package: "fixedwindow", Err: errors.Join(cfg.validate(), err), Most: MaxLimit, Limit: cfg.Limit,
+		Usual: cfg.Limit, Window: cfg.Window, Ask: l.ask,
 	})
 	return l
 }

@@ -88,6 +88,8 @@ type Source string
 // The sources.
 const (
 	FromRedis  Source = "redis"
+	FromOpen   Source = "open"   // FailOpen, while Redis did not decide
+	FromLocal  Source = "local"  // FailLocal, while Redis did not decide
 	FromMemory Source = "memory" // a lease or a remembered refusal, without a round trip
 )
 
@@ -178,4 +180,11 @@ const (
 	// PermitsGivenUp: Permits of Limiter could not be given back; they come back by
 	// themselves, an interval after they were taken.
 	PermitsGivenUp EventKind = "permits given up"
+
+	// AskedNoMore: a server left calls undecided, so that WithFailure's policy answers
+	// at once until a probe shows that the server is back.
+	AskedNoMore EventKind = "asked no more"
+
+	// AskedAgain: it is.
+	AskedAgain EventKind = "asked again"
 )

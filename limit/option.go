@@ -18,6 +18,10 @@ type Options struct {
 	// Name is what observers call the limiter.
 	Name string
 
+	// Failure is what answers while Redis does not decide; nil: ErrUnavailable does,
+	// and each call is sent.
+	Failure *Failure
+
 	// Observer is told what the limiter does, and Logger of what is rare; nil:
 	// nobody is.
 	Observer Observer
@@ -67,6 +71,20 @@ func WithLogger(log *slog.Logger) Option {
 			return fmt.Errorf("%w: WithLogger: the logger is nil", ErrInvalidConfig)
 		}
 		o.Logger = log
+		return nil
+	}
+}
+
+// WithFailure says what answers while Redis does not decide, in place of
+// [ErrUnavailable]. After three calls in a row that a server left undecided no more
+// are sent to it: the policy answers at once, while one probe at a time looks for the
+// server to be back. What is granted so is not charged.
+func WithFailure(f Failure) Option {
+	return func(o *Options) error {
+		o.Failure = &f
+		if err := f.Check(); err != nil {
+			return fmt.Errorf("WithFailure: %w", err)
+		}
 		return nil
 	}
 }

@@ -100,7 +100,8 @@ func New(rdb Redis, cfg Config, opts ...limit.Option) *Limiter {
 		most = 0
 	}
 	l.table = lane.NewGroups(lanes, lane.Rule{
-		Package: "slidinglog", Err: l.err, Most: MaxPermits, Limit: most, Check: l.check, Ask: l.ask,
+		Package: "slidinglog", Err: l.err, Most: MaxPermits, Limit: most,
+		Usual: cfg.Limit, Window: cfg.Window, Check: l.check, Ask: l.ask,
 	})
 	return l
 }

@@ -96,7 +96,8 @@ func New(rdb Redis, cfg Config, opts ...limit.Option) *Limiter {
 	lanes, err := lane.Open(rdb, opts)
 	l := &Limiter{cfg: cfg, conn: lanes.Conn()}
 	l.table = lane.NewGroups(lanes, lane.Rule{
-		Package: "tokenbucket", Err: errors.Join(cfg.validate(), err), Most: MaxTokens, Limit: cfg.Capacity + cfg.Borrow, Check: check, Ask: l.ask,
+		Package: "tokenbucket", Err: errors.Join(cfg.validate(), err), Most: MaxTokens, Limit: cfg.Capacity + cfg.Borrow,
+		Usual: cfg.Capacity, Window: l.Window(), Check: check, Ask: l.ask,
 	})
 	return l
 }

@@ -65,6 +65,8 @@ func (q *Question) Settle(ctx context.Context, o Outcome, how Failure) {
 	case o.Err != nil:
 		q.State = TooCostly
 		q.Decision.Limit = o.Decision.Limit // more it may not know
+	case o.Decision.Granted && o.Decision.Limit == 0:
+		q.State = Open // the limiter itself lets all pass for now
 	default:
 		q.Decision, q.GiveBack, q.State = o.Decision, o.GiveBack, Refused
 		if o.Decision.Granted {

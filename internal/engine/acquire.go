@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"github.com/rratelimiter/rratelimiter/internal/lane"
+	"github.com/rratelimiter/rratelimiter/internal/outage"
 	"github.com/rratelimiter/rratelimiter/internal/refusal"
 	"github.com/rratelimiter/rratelimiter/internal/script"
 	"github.com/rratelimiter/rratelimiter/limit"
@@ -33,6 +34,17 @@ func (e *Engine) Acquire(ctx context.Context, l *Limiter, w Wish) (limit.Decisio
 	}
 	d, err := e.acquire(ctx, l, w)
 	return d, limit.FromRedis, err
+}
+
+// Breaker returns what knows whether the limiter's server decides.
+func (e *Engine) Breaker(ctx context.Context, l *Limiter) *outage.Breaker {
+	return &e.lanes.Of(ctx, l.Config).Breaker
+}
+
+// Answers tells whether the limiter's server answers.
+func (e *Engine) Answers(l *Limiter) bool {
+	_, err := e.TTL(context.Background(), l)
+	return !errors.Is(err, limit.ErrUnavailable)
 }
 
 func (e *Engine) acquire(ctx context.Context, l *Limiter, w Wish) (limit.Decision, error) {

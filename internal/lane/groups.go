@@ -3,13 +3,16 @@ package lane
 import (
 	"cmp"
 	"context"
+	"errors"
 	"fmt"
 	"slices"
 	"sync"
 	"time"
 
+	"github.com/rratelimiter/rratelimiter/internal/local"
 	"github.com/rratelimiter/rratelimiter/internal/script"
 	"github.com/rratelimiter/rratelimiter/limit"
+	"github.com/rratelimiter/rratelimiter/lua"
 )
 
 // Rule is how one kind of limiter decides.
@@ -30,6 +33,10 @@ type Rule struct {
 	// Check tells why a key can't be had: it leads to what the limiter keeps beside
 	// its keys. nil: all can.
 	Check func(key string) error
+
+	// Usual is how many permits a key has in a Window unless Redis says otherwise.
+	Usual  int64
+	Window time.Duration
 
 	// Ask returns the question to Redis about a batch for a key.
 	Ask func(key string, b *Batch) (*Question, error)
@@ -100,39 +107,53 @@ func NewGroups(lanes *Lanes, rule Rule) *Groups {
 // nevertheless is given back.
 func (t *Groups) Take(ctx context.Context, op, key string, permits int64) (limit.Decision, func(context.Context) error, error) {
 	observer := t.lanes.observer
-	if !observer.Watches() {
+	if !observer.Watches() && t.lanes.failure == nil {
 		d, giveBack, err := t.take(ctx, key, permits)
 		return d, giveBack, Fail(t.rule.Package, op, key, err)
 	}
 	start := time.Now()
-	d, giveBack, err := t.take(ctx, key, permits)
+	d, by, giveBack, err := t.guarded(ctx, key, permits)
 	err = Fail(t.rule.Package, op, key, err)
 	observer.Decided(ctx, limit.Decided{
-		Limiter: t.name(), Call: op, Permits: permits, Source: limit.FromRedis, Start: start,
+		Limiter: t.name(), Call: op, Permits: permits, Source: by, Start: start,
 	}, d.Granted, err)
 	return d, giveBack, err
+}
+
+// guarded is take, and where Redis does not decide what the policy for that says.
+func (t *Groups) guarded(ctx context.Context, key string, permits int64) (
+	d limit.Decision, by limit.Source, giveBack func(context.Context) error, err error,
+) {
+	if t.lanes.failure == nil {
+		d, giveBack, err = t.take(ctx, key, permits)
+		return d, limit.FromRedis, giveBack, err
+	}
+	if d, err := t.check(ctx, key, permits); err != nil {
+		return d, "", nil, err
+	}
+	guard := t.lanes.guard
+	undecided, err := guard.Ask(ctx, &t.lanes.Of(ctx, key).Breaker, func() bool { return t.answers(key) }, func() (err error) {
+		d, giveBack, err = t.take(ctx, key, permits)
+		return err
+	})
+	if !undecided {
+		return d, limit.FromRedis, giveBack, err
+	}
+	return guard.Instead(*t.lanes.failure, key, permits, local.Rule{Permits: t.rule.Usual, Window: t.rule.Window}, err)
+}
+
+// answers tells whether the server of a key does.
+func (t *Groups) answers(key string) bool {
+	_, err := script.Read(context.Background(), t.lanes.conn, lua.TTL, script.KeysOf(key))
+	return !errors.Is(script.Outage(err), limit.ErrUnavailable)
 }
 
 // name is what observers call the limiter.
 func (t *Groups) name() string { return cmp.Or(t.lanes.name, t.rule.Package) }
 
 func (t *Groups) take(ctx context.Context, key string, permits int64) (limit.Decision, func(context.Context) error, error) {
-	switch most := t.rule.Limit; {
-	case t.rule.Err != nil:
-		return limit.Decision{}, nil, t.rule.Err
-	case key == "":
-		return limit.Decision{}, nil, fmt.Errorf("%w: the key is empty", limit.ErrInvalidConfig)
-	case permits < 1 || permits > t.rule.Most:
-		return limit.Decision{}, nil, fmt.Errorf("%w: %d is not between 1 and %d", limit.ErrInvalidPermits, permits, t.rule.Most)
-	case most > 0 && permits > most:
-		return limit.Decision{Limit: most}, nil, exceeds(permits, most)
-	case ctx.Err() != nil:
-		return limit.Decision{}, nil, ctx.Err()
-	}
-	if check := t.rule.Check; check != nil {
-		if err := check(key); err != nil {
-			return limit.Decision{}, nil, err
-		}
+	if d, err := t.check(ctx, key, permits); err != nil {
+		return d, nil, err
 	}
 	start := time.Now()
 	l := t.lanes.Of(ctx, key)
@@ -158,6 +179,25 @@ func (t *Groups) take(ctx context.Context, key string, permits int64) (limit.Dec
 		}
 	}
 	return t.await(ctx, r)
+}
+
+// check tells why Redis is not to be asked.
+func (t *Groups) check(ctx context.Context, key string, permits int64) (d limit.Decision, err error) {
+	switch most := t.rule.Limit; {
+	case t.rule.Err != nil:
+		return d, t.rule.Err
+	case key == "":
+		return d, fmt.Errorf("%w: the key is empty", limit.ErrInvalidConfig)
+	case permits < 1 || permits > t.rule.Most:
+		return d, fmt.Errorf("%w: %d is not between 1 and %d", limit.ErrInvalidPermits, permits, t.rule.Most)
+	case most > 0 && permits > most:
+		return limit.Decision{Limit: most}, exceeds(permits, most)
+	case ctx.Err() != nil:
+		return d, ctx.Err()
+	case t.rule.Check != nil:
+		return d, t.rule.Check(key)
+	}
+	return d, nil
 }
 
 // alone sends a request by itself.

@@ -18,7 +18,9 @@ import (
 	"github.com/redis/go-redis/v9"
 
 	"github.com/rratelimiter/rratelimiter/internal/observe"
+	"github.com/rratelimiter/rratelimiter/internal/outage"
 	"github.com/rratelimiter/rratelimiter/internal/script"
+	"github.com/rratelimiter/rratelimiter/limit"
 )
 
 // Source is where the requests for one key gather.
@@ -71,6 +73,9 @@ type Lanes struct {
 	observer *observe.Observer
 	name     string // of the limiter of keys whose they are
 
+	failure *limit.Failure // of that limiter; nil where none is chosen
+	guard   *outage.Guard
+
 	mu  sync.Mutex
 	all map[*redis.Client]*Lane
 
@@ -120,6 +125,8 @@ func (s *Lanes) Of(ctx context.Context, key string) *Lane {
 
 // Lane is what goes to one master.
 type Lane struct {
+	Breaker outage.Breaker // for callers who have a policy for outages
+
 	lanes  *Lanes
 	conn   *script.Conn
 	master *redis.Client // nil where there is one

@@ -4,6 +4,7 @@ import (
 	"errors"
 
 	"github.com/rratelimiter/rratelimiter/internal/observe"
+	"github.com/rratelimiter/rratelimiter/internal/outage"
 	"github.com/rratelimiter/rratelimiter/internal/script"
 	"github.com/rratelimiter/rratelimiter/limit"
 )
@@ -18,7 +19,11 @@ func Open(rdb script.Redis, opts []limit.Option) (*Lanes, error) {
 			err = errors.Join(err, opt(&o))
 		}
 	}
-	lanes := New(script.NewConn(rdb, o.CallTimeout), observe.New(o.Observer, o.Logger))
-	lanes.name = o.Name
+	observer := observe.New(o.Observer, o.Logger)
+	lanes := New(script.NewConn(rdb, o.CallTimeout), observer)
+	lanes.name, lanes.failure = o.Name, o.Failure
+	if o.Failure != nil {
+		lanes.guard = outage.NewGuard(observer)
+	}
 	return lanes, err
 }

@@ -1,0 +1,198 @@
+package rratelimiter
+
+import (
+	"context"
+	"fmt"
+	"sync/atomic"
+	"time"
+
+	"github.com/rratelimiter/rratelimiter/internal/engine"
+	"github.com/rratelimiter/rratelimiter/internal/local"
+	"github.com/rratelimiter/rratelimiter/limit"
+)
+
+// SharedOption configures a Client, all handles of which it then holds for, or one
+// handle.
+type SharedOption interface {
+	Option
+	LimiterOption
+}
+
+type failureOption limit.Failure
+
+// WithFailure says what answers the calls that ask for permits while Redis does not
+// decide, in place of ErrUnavailable: [limit.FailOpen] grants, [limit.FailLocal] has a
+// limiter of this process decide, [limit.FailClosed] leaves the error. TryAcquireAll
+// goes by the Client's.
+//
+// After three calls in a row that a server left undecided, no more are sent to it: the
+// policy answers at once, while one probe at a time looks for the server to be back.
+// A caller's deadline that ends before the answer counts for that too, and the caller
+// gets its error.
+//
+// What is granted so is charged nowhere but here: Release and leases take no others'
+// permits for it. A caller that waits, and that the local limiter refuses, asks again
+// when that has permits, or Redis is back.
+func WithFailure(f limit.Failure) SharedOption { return failureOption(f) }
+
+func (o failureOption) client(c *Client) error {
+	f := limit.Failure(o)
+	c.failure = &f
+	return o.check()
+}
+
+func (o failureOption) limiter(l *RateLimiter) error {
+	f := limit.Failure(o)
+	l.failure = &f
+	return o.check()
+}
+
+func (o failureOption) check() error {
+	if err := limit.Failure(o).Check(); err != nil {
+		return fmt.Errorf("WithFailure: %w", err)
+	}
+	return nil
+}
+
+// rate is what a handle knows of its limiter's.
+type rate struct {
+	config atomic.Pointer[Config]
+	asking atomic.Bool
+}
+
+// rule is the limiter's rate for a local limiter; zero where it is not known.
+func (l *RateLimiter) rule() local.Rule {
+	cfg := l.fallback
+	if known := l.known.config.Load(); known != nil {
+		cfg = *known
+	}
+	return local.Rule{Permits: cfg.Rate, Window: cfg.Interval}
+}
+
+// learn has the handle know the limiter's rate for when Redis does not answer: a
+// decision tells whether that is another than it was.
+func (l *RateLimiter) learn(d limit.Decision) {
+	if _, isLocal := l.failure.Local(); !isLocal {
+		return
+	}
+	if known := l.rule(); known.Permits != 0 && (d.Limit == 0 || d.Limit == known.Permits) {
+		return
+	}
+	if l.known.asking.Swap(true) {
+		return
+	}
+	go func() {
+		defer l.known.asking.Store(false)
+		if cfg, err := l.Config(context.Background()); err == nil {
+			l.known.config.Store(&cfg)
+		}
+	}()
+}
+
+// askGuarded asks Redis, and where that does not decide, the policy.
+func (l *RateLimiter) askGuarded(ctx context.Context, w engine.Wish) (d limit.Decision, by limit.Source, err error) {
+	c, start, timeout := l.client, time.Now(), w.Timeout
+	for {
+		if err := c.engine.Closed(); err != nil {
+			return limit.Decision{}, "", err
+		}
+		undecided, err := c.guard.Ask(ctx, c.engine.Breaker(ctx, &l.facts), func() bool { return c.engine.Answers(&l.facts) }, func() (err error) {
+			d, by, err = c.engine.Acquire(ctx, &l.facts, w)
+			return err
+		})
+		if !undecided {
+			if err == nil {
+				l.learn(d)
+			}
+			return d, by, err
+		}
+		d, by, giveBack, err := c.guard.Instead(*l.failure, l.facts.Config, w.Permits, l.rule(), err)
+		if giveBack != nil && w.Undo != nil {
+			*w.Undo = giveBack
+		}
+		if err != nil || d.Granted || !w.Waits {
+			return d, by, err
+		}
+		more, err := waitOutage(ctx, d.RetryAfter, start, timeout)
+		if !more || err != nil {
+			return d, by, err
+		}
+		if w.Timeout = timeout - time.Since(start); timeout > 0 && w.Timeout <= 0 {
+			w.Waits, w.Timeout = false, 0
+		}
+	}
+}
+
+// outagePause is how long a caller that waits lets pass before it looks whether Redis
+// is back.
+const outagePause = 500 * time.Millisecond
+
+// waitOutage waits for a local limiter's permits, or to look for Redis. It tells whether
+// the caller is to ask again: not where its timeout, 0 for none, is over.
+func waitOutage(ctx context.Context, wait time.Duration, start time.Time, timeout time.Duration) (more bool, err error) {
+	if wait <= 0 || wait > outagePause {
+		wait = outagePause
+	}
+	if timeout > 0 {
+		left := timeout - time.Since(start)
+		if left <= 0 {
+			return false, nil
+		}
+		wait = min(wait, left)
+	}
+	timer := time.NewTimer(wait)
+	defer timer.Stop()
+	select {
+	case <-timer.C:
+		return true, nil
+	case <-ctx.Done():
+		return false, ctx.Err()
+	}
+}
+
+// askAllGuarded is askGuarded for several limiters.
+func (c *Client) askAllGuarded(
+	ctx context.Context, permits int64, timeout time.Duration, limiters []*RateLimiter, facts []*engine.Limiter,
+) (granted bool, err error) {
+	start, left := time.Now(), timeout
+	for {
+		if err := c.engine.Closed(); err != nil {
+			return false, err
+		}
+		undecided, err := c.guard.Ask(ctx, c.engine.Breaker(ctx, facts[0]), func() bool { return c.engine.Answers(facts[0]) }, func() (err error) {
+			granted, err = c.engine.AcquireAll(ctx, facts, permits, left)
+			return err
+		})
+		if !undecided {
+			return granted, err
+		}
+		wait, err := c.allInstead(permits, limiters, err)
+		if err != nil || wait == 0 || timeout <= 0 {
+			return wait == 0 && err == nil, err
+		}
+		if more, err := waitOutage(ctx, wait, start, timeout); !more || err != nil {
+			return false, err
+		}
+		left = timeout - time.Since(start)
+	}
+}
+
+// allInstead has the policy decide for all limiters together. Where one refuses, wait
+// is when it may not; 0 says that all granted.
+func (c *Client) allInstead(permits int64, limiters []*RateLimiter, cause error) (wait time.Duration, err error) {
+	var undo []func(context.Context) error
+	for _, l := range limiters {
+		d, _, giveBack, failed := c.guard.Instead(*c.failure, l.facts.Config, permits, l.rule(), cause)
+		if giveBack != nil {
+			undo = append(undo, giveBack)
+		}
+		if failed == nil && d.Granted {
+			continue
+		}
+		for _, giveBack := range undo {
+			_ = giveBack(context.Background()) // takes back what is in memory only
+		}
+		return max(d.RetryAfter, time.Millisecond), failed
+	}
+	return 0, nil
+}

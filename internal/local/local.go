@@ -1,0 +1,179 @@
+// Package local limits in this process's memory: sliding windows, one for each key.
+package local
+
+import (
+	"slices"
+	"sync"
+	"time"
+
+	"github.com/rratelimiter/rratelimiter/limit"
+)
+
+// What a Limiter keeps at most.
+const (
+	// maxKeys is how many keys. Beyond that the one not asked for the longest
+	// time is forgotten.
+	maxKeys = 1 << 15
+
+	// exact is how many grants of a key are kept apart. Those after that
+	// within one exact-th of the window are kept as one, as of the last.
+	exact = 32
+)
+
+// Rule is how many permits a span of that length may have.
+type Rule struct {
+	Permits int64
+	Window  time.Duration
+}
+
+// Limiter keeps the windows of many keys. No span of a window's length ever has more
+// than the rule's permits.
+type Limiter struct {
+	start time.Time // times below are durations since
+
+	mu   sync.Mutex
+	keys map[string]*window
+	ring window // stands before the key asked last and after the oldest
+}
+
+// window is the grants of one key, oldest first.
+type window struct {
+	key    string
+	length time.Duration // by the rule that was given last
+	used   int64         // the sum of grants
+	grants []grant
+
+	newer, older *window // by when they were asked
+}
+
+// grant is permits taken from first to last. They run out together.
+type grant struct {
+	first, last time.Duration
+	n           int64
+}
+
+// New returns a Limiter that has granted nothing.
+func New() *Limiter {
+	l := &Limiter{start: time.Now(), keys: map[string]*window{}}
+	l.ring.newer, l.ring.older = &l.ring, &l.ring
+	return l
+}
+
+// Take takes n permits of key, at least 1 and at most those of the rule. Where it
+// grants them, giveBack undoes that.
+func (l *Limiter) Take(key string, n int64, rule Rule) (d limit.Decision, giveBack func()) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	now := time.Since(l.start)
+	l.sweep(now)
+	w := l.of(key)
+	w.length = rule.Window
+	w.expire(now - rule.Window)
+	d = limit.Decision{Limit: rule.Permits, Granted: n <= rule.Permits-w.used}
+	if d.Granted {
+		w.add(now, n, rule.Window/exact)
+		giveBack = func() { l.giveBack(key, now, n) }
+	} else {
+		d.RetryAfter = w.freed(min(w.used, n-(rule.Permits-w.used))) + rule.Window - now
+	}
+	d.Remaining = max(0, rule.Permits-w.used)
+	if last := len(w.grants) - 1; last >= 0 {
+		d.ResetAfter = w.grants[last].last + rule.Window - now
+	}
+	return d, giveBack
+}
+
+// sweep forgets the least recently asked keys that hold nothing any more, a few
+// at a time.
+func (l *Limiter) sweep(now time.Duration) {
+	for range 2 {
+		oldest := l.ring.newer
+		if oldest == &l.ring {
+			return
+		}
+		if oldest.expire(now - oldest.length); oldest.used > 0 {
+			return
+		}
+		l.forget(oldest)
+	}
+}
+
+func (l *Limiter) forget(w *window) {
+	delete(l.keys, w.key)
+	w.unlink()
+}
+
+// of returns the window of key, which is now the one asked last.
+func (l *Limiter) of(key string) *window {
+	w, ok := l.keys[key]
+	if ok {
+		w.unlink()
+	} else {
+		if len(l.keys) >= maxKeys {
+			l.forget(l.ring.newer)
+		}
+		w = &window{key: key}
+		l.keys[key] = w
+	}
+	w.newer, w.older = &l.ring, l.ring.older
+	w.older.newer, l.ring.older = w, w
+	return w
+}
+
+func (w *window) unlink() {
+	w.newer.older, w.older.newer = w.older, w.newer
+}
+
+func (l *Limiter) giveBack(key string, at time.Duration, n int64) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	w, ok := l.keys[key]
+	if !ok {
+		return
+	}
+	// Grants of the same moment are as good as one.
+	for i := len(w.grants) - 1; i >= 0 && n > 0; i-- {
+		g := &w.grants[i]
+		if at < g.first || at > g.last {
+			continue
+		}
+		back := min(n, g.n)
+		n -= back
+		w.used -= back
+		if g.n -= back; g.n == 0 {
+			w.grants = slices.Delete(w.grants, i, i+1)
+		}
+	}
+}
+
+// expire drops what was granted at or before then.
+func (w *window) expire(then time.Duration) {
+	gone := 0
+	for gone < len(w.grants) && w.grants[gone].last <= then {
+		w.used -= w.grants[gone].n
+		gone++
+	}
+	w.grants = slices.Delete(w.grants, 0, gone)
+}
+
+// add notes a grant. Beyond exact of them it goes to the newest if that
+// began less than grain ago.
+func (w *window) add(now time.Duration, n int64, grain time.Duration) {
+	w.used += n
+	if last := len(w.grants) - 1; last+1 >= exact && now-w.grants[last].first < grain {
+		w.grants[last].last = now
+		w.grants[last].n += n
+		return
+	}
+	w.grants = append(w.grants, grant{now, now, n})
+}
+
+// freed returns when the last of so many permits was taken, oldest first. There
+// are as many.
+func (w *window) freed(n int64) (at time.Duration) {
+	for i := 0; n > 0; i++ {
+		n -= w.grants[i].n
+		at = w.grants[i].last
+	}
+	return at
+}

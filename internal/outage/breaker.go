@@ -1,0 +1,101 @@
+// Package outage answers callers while Redis does not decide: by the policy that was
+// chosen, at once, and without asking a server that is known not to answer.
+package outage
+
+import (
+	"sync"
+	"sync/atomic"
+	"time"
+)
+
+const (
+	// failures is how many calls in a row Redis must leave undecided before others
+	// are not sent any more.
+	failures = 3
+
+	// firstPace and lastPace are the first and the longest pause between probes.
+	firstPace, lastPace = 100 * time.Millisecond, time.Second
+
+	// patience is how long the caller who has one begin waits for it: one who comes
+	// long after a server is back is not told that it is not.
+	patience = 5 * time.Millisecond
+)
+
+// Breaker knows whether a server decides. The zero Breaker takes it that it does.
+type Breaker struct {
+	open atomic.Bool
+
+	mu      sync.Mutex
+	failed  int // calls in a row
+	probing bool
+	next    time.Time // when to probe
+	pace    time.Duration
+}
+
+// Allows tells whether a call may be sent. While none may, probe is run in the
+// background from time to time, one at a time; it tells whether the server answers.
+// changed is told when that makes a difference.
+func (b *Breaker) Allows(probe func() bool, changed func(open bool)) bool {
+	if !b.open.Load() {
+		return true
+	}
+	b.mu.Lock()
+	begin := b.open.Load() && !b.probing && !time.Now().Before(b.next)
+	b.probing = b.probing || begin
+	b.mu.Unlock()
+	if !begin {
+		return !b.open.Load()
+	}
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		b.probe(probe, changed)
+	}()
+	timer := time.NewTimer(patience)
+	defer timer.Stop()
+	select {
+	case <-done:
+	case <-timer.C:
+	}
+	return !b.open.Load()
+}
+
+func (b *Breaker) probe(probe func() bool, changed func(open bool)) {
+	answers := probe()
+	b.mu.Lock()
+	b.probing = false
+	if answers {
+		b.failed, b.pace = 0, 0
+		b.open.Store(false)
+	} else {
+		b.pace = min(2*b.pace, lastPace)
+		b.next = time.Now().Add(b.pace)
+	}
+	b.mu.Unlock()
+	if answers {
+		changed(false)
+	}
+}
+
+// Decided is told that Redis decided a call.
+func (b *Breaker) Decided() {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if !b.open.Load() {
+		b.failed = 0 // else a probe is to say so: this call may be an old one
+	}
+}
+
+// Failed is told that Redis left a call undecided, and tells whether no more are sent
+// from now on.
+func (b *Breaker) Failed() (opened bool) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if b.failed++; b.failed < failures || b.open.Load() {
+		return false
+	}
+	b.pace = firstPace
+	b.next = time.Now().Add(b.pace)
+	b.open.Store(true)
+	return true
+}

@@ -1,0 +1,108 @@
+package outage
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"math"
+	"time"
+
+	"github.com/rratelimiter/rratelimiter/internal/local"
+	"github.com/rratelimiter/rratelimiter/internal/observe"
+	"github.com/rratelimiter/rratelimiter/limit"
+)
+
+// Guard answers for Redis as a [limit.Failure] says. Its local limiters are shared by
+// all that have the Guard.
+type Guard struct {
+	Uncharged Uncharged
+
+	observer *observe.Observer
+	locals   *local.Limiter
+}
+
+// NewGuard returns a Guard that tells the observer when servers are asked no more, and
+// again.
+func NewGuard(observer *observe.Observer) *Guard {
+	return &Guard{observer: observer, locals: local.New()}
+}
+
+// errOpen says why a call was not sent.
+var errOpen = fmt.Errorf("%w: the last calls were not decided, and this one was not sent", limit.ErrUnavailable)
+
+// Ask asks Redis, if its server is not known to leave calls undecided, and tells
+// whether that is the outcome. probe tells whether the server answers.
+func (g *Guard) Ask(ctx context.Context, b *Breaker, probe func() bool, ask func() error) (undecided bool, err error) {
+	if !b.Allows(probe, g.changed) {
+		return true, errOpen
+	}
+	err = ask()
+	switch {
+	case errors.Is(err, limit.ErrUnavailable):
+		undecided = true
+	case errors.Is(err, context.DeadlineExceeded) && ctx.Err() != nil:
+		// Nobody is there to be answered, but a server that is too slow for its callers
+		// is as good as none.
+	case errors.Is(err, context.Canceled):
+		return false, err
+	default:
+		b.Decided()
+		return false, err
+	}
+	if b.Failed() {
+		g.changed(true)
+	}
+	return undecided, err
+}
+
+func (g *Guard) changed(open bool) {
+	kind := limit.AskedAgain
+	if open {
+		kind = limit.AskedNoMore
+	}
+	g.observer.Happened(limit.Event{Kind: kind})
+}
+
+// Instead decides for Redis, which left it undecided because of err. Where rule is zero,
+// the limiter's rate is not known. What is granted is not charged, and giveBack undoes
+// it.
+func (g *Guard) Instead(how limit.Failure, key string, n int64, rule local.Rule, err error) (
+	d limit.Decision, by limit.Source, giveBack func(context.Context) error, _ error,
+) {
+	uncharged := func(undo func()) func(context.Context) error {
+		g.Uncharged.Add(key, n, rule.Window)
+		return func(context.Context) error {
+			g.Uncharged.Take(key, n)
+			undo()
+			return nil
+		}
+	}
+	share, isLocal := how.Local()
+	switch {
+	case how.Open():
+		return limit.Decision{Granted: true}, limit.FromOpen, uncharged(func() {}), nil
+	case !isLocal || rule.Permits < 1:
+		return limit.Decision{}, "", nil, err
+	}
+	part := Share(rule, share)
+	if n > part.Permits {
+		return limit.Decision{Limit: part.Permits}, limit.FromLocal, nil, nil
+	}
+	d, undo := g.locals.Take(key, n, part)
+	if d.Granted {
+		giveBack = uncharged(undo)
+	}
+	return d, limit.FromLocal, giveBack, nil
+}
+
+// Share returns a part of a rule: fewer permits, and where that would be less than one,
+// one in a longer window.
+func Share(rule local.Rule, share float64) local.Rule {
+	part := float64(rule.Permits) * share
+	if part >= 1 {
+		rule.Permits = int64(part)
+		return rule
+	}
+	window := float64(rule.Window) / part
+	return local.Rule{Permits: 1, Window: time.Duration(min(window, float64(math.MaxInt64/2)))}
+}

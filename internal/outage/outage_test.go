@@ -1,0 +1,109 @@
+package outage_test
+
+import (
+	"fmt"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/stretchr/testify/assert"
+
+	"github.com/rratelimiter/rratelimiter/internal/local"
+	"github.com/rratelimiter/rratelimiter/internal/outage"
+)
+
+func TestShare(t *testing.T) {
+	t.Parallel()
+	for _, test := range []struct {
+		rule  local.Rule
+		share float64
+		want  local.Rule
+	}{
+		{local.Rule{Permits: 10, Window: time.Second}, 1, local.Rule{Permits: 10, Window: time.Second}},
+		{local.Rule{Permits: 10, Window: time.Second}, 0.25, local.Rule{Permits: 2, Window: time.Second}},
+		{local.Rule{Permits: 3, Window: time.Second}, 1.0 / 3, local.Rule{Permits: 1, Window: time.Second}},
+		{local.Rule{Permits: 1, Window: time.Second}, 0.25, local.Rule{Permits: 1, Window: 4 * time.Second}},
+		{local.Rule{Permits: 1, Window: 1000 * time.Hour}, 1e-12, local.Rule{Permits: 1, Window: 1<<62 - 1}},
+		{local.Rule{Permits: 1<<53 - 1, Window: time.Second}, 1, local.Rule{Permits: 1<<53 - 1, Window: time.Second}},
+	} {
+		got := outage.Share(test.rule, test.share)
+		assert.Equal(t, test.want.Window.Round(time.Microsecond), got.Window.Round(time.Microsecond), "%v of %v", test.share, test.rule)
+		assert.Equal(t, test.want.Permits, got.Permits, "%v of %v", test.share, test.rule)
+	}
+}
+
+func TestUncharged(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		var u outage.Uncharged
+		assert.Zero(t, u.Take("a", 1))
+		u.Add("a", 3, time.Minute)
+		time.Sleep(30 * time.Second)
+		u.Add("a", 2, time.Minute)
+		assert.Equal(t, int64(1), u.Take("a", 1))
+		assert.Zero(t, u.Take("b", 1))
+		time.Sleep(30 * time.Second)
+		assert.Equal(t, int64(1), u.Take("a", 10), "three have run out")
+		assert.Zero(t, u.Take("a", 1))
+		u.Add("a", 1, time.Minute)
+		time.Sleep(time.Minute)
+		assert.Zero(t, u.Take("a", 1))
+	})
+}
+
+// Permits of limiters that nobody asks for any more go too.
+func TestUnchargedForgets(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		var u outage.Uncharged
+		for i := range 1000 {
+			u.Add(fmt.Sprint(i), 1, time.Minute)
+		}
+		time.Sleep(time.Minute)
+		for range 20_000 {
+			u.Take("other", 1)
+		}
+		left := int64(0)
+		for i := range 1000 {
+			left += u.Take(fmt.Sprint(i), 1)
+		}
+		assert.Zero(t, left)
+	})
+}
+
+func TestBreaker(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		var b outage.Breaker
+		answers, probes := false, 0
+		var changes []bool
+		allows := func() bool {
+			return b.Allows(func() bool { probes++; return answers }, func(open bool) { changes = append(changes, open) })
+		}
+		for range 5 { // two in a row, each time
+			assert.False(t, b.Failed())
+			assert.False(t, b.Failed())
+			b.Decided()
+		}
+		assert.True(t, allows())
+		b.Failed()
+		b.Failed()
+		assert.True(t, b.Failed())
+		assert.False(t, b.Failed(), "once")
+		for range 100 {
+			assert.False(t, allows())
+		}
+		assert.Zero(t, probes, "the last call is not long ago")
+		for range 1000 {
+			time.Sleep(10 * time.Millisecond)
+			assert.False(t, allows())
+		}
+		assert.InDelta(t, 12, probes, 2)
+		b.Decided()
+		assert.False(t, allows(), "that was an old call")
+		answers = true
+		time.Sleep(time.Second)
+		assert.True(t, allows())
+		assert.Equal(t, []bool{false}, changes)
+	})
+}

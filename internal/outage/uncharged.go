@@ -1,0 +1,102 @@
+package outage
+
+import (
+	"sync"
+	"time"
+)
+
+// Uncharged counts permits that callers have and Redis was not charged for, by
+// limiter: what they release of them must not be others' permits. Permits that an
+// interval has passed over are none any more.
+type Uncharged struct {
+	mu  sync.Mutex
+	all map[string][]permits // oldest first
+}
+
+type permits struct {
+	n      int64
+	expire time.Time
+}
+
+const (
+	// grain is how exactly the ends of permits are kept, as a share of the interval.
+	grain = 32
+
+	// maxLimiters is of how many limiters permits are counted; of more, some are
+	// forgotten.
+	maxLimiters = 1 << 16
+)
+
+// Add notes permits of a limiter of that interval; 0 stands for one that is not known.
+func (u *Uncharged) Add(limiter string, n int64, interval time.Duration) {
+	if interval <= 0 {
+		interval = time.Hour
+	}
+	u.mu.Lock()
+	defer u.mu.Unlock()
+	if u.all == nil {
+		u.all = make(map[string][]permits)
+	}
+	now := time.Now()
+	u.prune(limiter, now)
+	all, expire := u.all[limiter], now.Add(interval)
+	if last := len(all) - 1; last >= 0 && expire.Sub(all[last].expire) < interval/grain {
+		all[last].n += n
+		return
+	}
+	if len(all) == 0 && len(u.all) >= maxLimiters {
+		for other := range u.all {
+			delete(u.all, other)
+			break
+		}
+	}
+	u.all[limiter] = append(all, permits{n, expire})
+}
+
+// Take returns how many of n permits, at most, are some that Redis was not charged
+// for; they are no longer.
+func (u *Uncharged) Take(limiter string, n int64) (taken int64) {
+	u.mu.Lock()
+	defer u.mu.Unlock()
+	if len(u.all) == 0 {
+		return 0
+	}
+	u.prune(limiter, time.Now())
+	all := u.all[limiter]
+	for len(all) > 0 && taken < n {
+		last := &all[len(all)-1]
+		part := min(last.n, n-taken)
+		taken += part
+		if last.n -= part; last.n == 0 {
+			all = all[:len(all)-1]
+		}
+	}
+	u.keep(limiter, all)
+	return taken
+}
+
+// prune forgets what has run out, of that limiter and of another one: those that
+// nobody asks for go too, in time.
+func (u *Uncharged) prune(limiter string, now time.Time) {
+	for other := range u.all {
+		u.pruneOne(other, now)
+		break
+	}
+	u.pruneOne(limiter, now)
+}
+
+func (u *Uncharged) pruneOne(limiter string, now time.Time) {
+	all := u.all[limiter]
+	for len(all) > 0 && !now.Before(all[0].expire) {
+		all = all[1:]
+	}
+	u.keep(limiter, all)
+}
+
+func (u *Uncharged) keep(limiter string, all []permits) {
+	if len(all) == 0 {
+		delete(u.all, limiter)
+	} else {
+		u.all[limiter] = all
+	}
+}

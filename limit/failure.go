@@ -1,0 +1,41 @@
+package limit
+
+import "fmt"
+
+// Failure is what answers a call while Redis does not decide: see WithFailure of a
+// Client, of its handles, and [WithFailure] of the other limiters. The zero Failure is
+// [FailClosed].
+type Failure struct {
+	open, local bool
+	share       float64 // where local
+}
+
+// FailClosed has calls fail with ErrUnavailable.
+func FailClosed() Failure { return Failure{} }
+
+// FailOpen grants them: nothing is limited while Redis does not decide.
+func FailOpen() Failure { return Failure{open: true} }
+
+// FailLocal has a limiter in this process's memory decide, of so much of the rate:
+// above 0, 1 at most. With a share of 1/n, n programs together keep to the rate. Where
+// the share is less than one permit, that comes in a longer interval. A call for more
+// permits than the share has is refused.
+//
+// A RateLimiter takes the rate that Redis told last, else that of its WithDefault; one
+// that knows none fails as with FailClosed.
+func FailLocal(share float64) Failure { return Failure{local: true, share: share} }
+
+// Open tells whether calls are granted.
+func (f Failure) Open() bool { return f.open }
+
+// Local returns the share of the rate that a local limiter has, and whether there is
+// to be one.
+func (f Failure) Local() (share float64, ok bool) { return f.share, f.local }
+
+// Check returns ErrInvalidConfig for a share that can't be.
+func (f Failure) Check() error {
+	if f.local && !(f.share > 0 && f.share <= 1) {
+		return fmt.Errorf("%w: FailLocal: the share %v is not above 0 and at most 1", ErrInvalidConfig, f.share)
+	}
+	return nil
+}
