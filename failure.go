@@ -196,3 +196,21 @@ func (c *Client) allInstead(permits int64, limiters []*RateLimiter, cause error)
 	}
 	return 0, nil
 }
+
+type shadowOption struct{}
+
+// WithShadow has limiters decide, charge and tell the observer, and refuse nobody and
+// have nobody wait: to see what a limit would do. What one would have refused, or could
+// not decide, is granted and not charged; Release takes no others' permits for it.
+// Mistakes, and contexts that end, stay errors. TryAcquireAll goes by the Client's.
+func WithShadow() SharedOption { return shadowOption{} }
+
+func (shadowOption) client(c *Client) error {
+	c.shadow = true
+	return nil
+}
+
+func (shadowOption) limiter(l *RateLimiter) error {
+	l.shadow = true
+	return nil
+}

@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/rratelimiter/rratelimiter/internal/engine"
+	"github.com/rratelimiter/rratelimiter/internal/outage"
 	"github.com/rratelimiter/rratelimiter/internal/script"
 	"github.com/rratelimiter/rratelimiter/limit"
 	"github.com/rratelimiter/rratelimiter/lua"
@@ -59,26 +60,46 @@ func (l *RateLimiter) atHand(ctx context.Context, op string, permits int64, wait
 	if known && l.client.observer.Watches() {
 		l.decided(ctx, op, permits, limit.FromMemory, time.Now(), granted, nil)
 	}
+	if known && l.shadow && !granted {
+		l.letThrough(permits)
+		granted = true
+	}
 	return granted, known
 }
 
 // acquire asks for permits, and tells of the answer. op names the call.
 func (l *RateLimiter) acquire(ctx context.Context, op string, w engine.Wish) (limit.Decision, error) {
-	if !l.client.observer.Watches() {
+	watched := l.client.observer.Watches()
+	if !watched && !l.shadow {
 		d, _, err := l.ask(ctx, w)
 		return d, l.fail(op, err)
 	}
 	start := time.Now()
+	if l.shadow {
+		w.Waits, w.Timeout = false, 0
+	}
 	d, by, err := l.ask(ctx, w)
 	err = l.fail(op, err)
 	l.decided(ctx, op, w.Permits, by, start, d.Granted, err)
+	if l.shadow && outage.InShadow(d.Granted, err) {
+		d.Granted, d.RetryAfter, err = true, 0, nil
+		l.letThrough(w.Permits)
+		if w.Undo != nil {
+			*w.Undo = func(context.Context) error { return nil }
+		}
+	}
 	return d, err
+}
+
+// letThrough notes permits that a caller has and Redis was not charged for.
+func (l *RateLimiter) letThrough(permits int64) {
+	l.client.guard.Uncharged.Add(l.facts.Config, permits, l.rule().Window)
 }
 
 // decided tells the observer of an answer.
 func (l *RateLimiter) decided(ctx context.Context, op string, permits int64, by limit.Source, start time.Time, granted bool, err error) {
 	l.client.observer.Decided(ctx, limit.Decided{
-		Limiter: l.facts.Observed, Call: op, Permits: permits, Source: by, Start: start,
+		Limiter: l.facts.Observed, Call: op, Permits: permits, Source: by, Start: start, Shadow: l.shadow,
 	}, granted, err)
 }
 
@@ -165,6 +186,9 @@ const MaxLimiters = 32
 func (c *Client) TryAcquireAll(ctx context.Context, permits int64, timeout time.Duration, limiters ...*RateLimiter) (bool, error) {
 	const op = "TryAcquireAll"
 	start := time.Now()
+	if c.shadow {
+		timeout = 0
+	}
 	ok, err := c.tryAcquireAll(ctx, permits, timeout, limiters)
 	if err != nil {
 		err = failAll(op, err)
@@ -175,6 +199,12 @@ func (c *Client) TryAcquireAll(ctx context.Context, permits int64, timeout time.
 				l.decided(ctx, op, permits, limit.FromRedis, start, ok, err)
 			}
 		}
+	}
+	if c.shadow && outage.InShadow(ok, err) {
+		for _, l := range limiters {
+			l.letThrough(permits)
+		}
+		return true, nil
 	}
 	return ok, err
 }

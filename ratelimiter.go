@@ -35,6 +35,7 @@ type Client struct {
 
 	failure *limit.Failure // nil where none is chosen
 	guard   *outage.Guard
+	shadow  bool
 
 	ids    *redisson.Identities
 	engine *engine.Engine
@@ -73,7 +74,7 @@ func New(rdb Redis, opts ...Option) *Client {
 // RateLimiter returns a handle of the limiter called name. It does no I/O;
 // handles of one name share one line of waiting callers.
 func (c *Client) RateLimiter(name string, opts ...LimiterOption) *RateLimiter {
-	l := &RateLimiter{client: c, failure: c.failure, err: c.err}
+	l := &RateLimiter{client: c, failure: c.failure, shadow: c.shadow, err: c.err}
 	l.facts.Name, l.facts.Observed = name, name
 	mapped := c.mapper(name)
 	if name == "" || mapped == "" {
@@ -109,6 +110,7 @@ type RateLimiter struct {
 	fallback Config // of WithDefault
 	failure  *limit.Failure
 	known    rate
+	shadow   bool // it only watches
 }
 
 // Name returns the limiter's name, as it was given to Client.RateLimiter.

@@ -12,7 +12,8 @@ type Decision struct {
 	// Granted tells whether the permits were taken.
 	Granted bool
 
-	// Limit is the most permits that one window can grant.
+	// Limit is the most permits that one window can grant; 0 where [FailOpen] granted,
+	// who knows of none.
 	Limit int64
 
 	// Remaining is how many permits are free after this decision, never below 0.

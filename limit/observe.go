@@ -66,6 +66,10 @@ type Decided struct {
 	// Source is who decided, "" where nobody was asked.
 	Source Source
 
+	// Shadow tells that the limiter only watches: the caller was told that it has the
+	// permits, whatever the Outcome.
+	Shadow bool
+
 	// Start is when the call came, and Waited how long its caller had to wait for the
 	// answer, for permits included.
 	Start  time.Time

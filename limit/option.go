@@ -22,6 +22,9 @@ type Options struct {
 	// and each call is sent.
 	Failure *Failure
 
+	// Shadow has the limiter refuse nobody.
+	Shadow bool
+
 	// Observer is told what the limiter does, and Logger of what is rare; nil:
 	// nobody is.
 	Observer Observer
@@ -85,6 +88,16 @@ func WithFailure(f Failure) Option {
 		if err := f.Check(); err != nil {
 			return fmt.Errorf("WithFailure: %w", err)
 		}
+		return nil
+	}
+}
+
+// WithShadow has the limiter decide, charge and tell its observer, and refuse nobody:
+// to see what a limit would do. What it would have refused, or could not decide, is
+// granted and not charged. Mistakes, and contexts that end, stay errors.
+func WithShadow() Option {
+	return func(o *Options) error {
+		o.Shadow = true
 		return nil
 	}
 }

@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/rratelimiter/rratelimiter/internal/local"
+	"github.com/rratelimiter/rratelimiter/internal/outage"
 	"github.com/rratelimiter/rratelimiter/internal/script"
 	"github.com/rratelimiter/rratelimiter/limit"
 	"github.com/rratelimiter/rratelimiter/lua"
@@ -107,7 +108,7 @@ func NewGroups(lanes *Lanes, rule Rule) *Groups {
 // nevertheless is given back.
 func (t *Groups) Take(ctx context.Context, op, key string, permits int64) (limit.Decision, func(context.Context) error, error) {
 	observer := t.lanes.observer
-	if !observer.Watches() && t.lanes.failure == nil {
+	if !observer.Watches() && t.lanes.failure == nil && !t.lanes.shadow {
 		d, giveBack, err := t.take(ctx, key, permits)
 		return d, giveBack, Fail(t.rule.Package, op, key, err)
 	}
@@ -115,8 +116,12 @@ func (t *Groups) Take(ctx context.Context, op, key string, permits int64) (limit
 	d, by, giveBack, err := t.guarded(ctx, key, permits)
 	err = Fail(t.rule.Package, op, key, err)
 	observer.Decided(ctx, limit.Decided{
-		Limiter: t.name(), Call: op, Permits: permits, Source: by, Start: start,
+		Limiter: t.name(), Call: op, Permits: permits, Source: by, Start: start, Shadow: t.lanes.shadow,
 	}, d.Granted, err)
+	if t.lanes.shadow && outage.InShadow(d.Granted, err) {
+		d.Granted, d.RetryAfter = true, 0
+		return d, func(context.Context) error { return nil }, nil
+	}
 	return d, giveBack, err
 }
 

@@ -75,6 +75,7 @@ type Lanes struct {
 
 	failure *limit.Failure // of that limiter; nil where none is chosen
 	guard   *outage.Guard
+	shadow  bool // the limiter only watches
 
 	mu  sync.Mutex
 	all map[*redis.Client]*Lane

@@ -21,7 +21,7 @@ func Open(rdb script.Redis, opts []limit.Option) (*Lanes, error) {
 	}
 	observer := observe.New(o.Observer, o.Logger)
 	lanes := New(script.NewConn(rdb, o.CallTimeout), observer)
-	lanes.name, lanes.failure = o.Name, o.Failure
+	lanes.name, lanes.failure, lanes.shadow = o.Name, o.Failure, o.Shadow
 	if o.Failure != nil {
 		lanes.guard = outage.NewGuard(observer)
 	}

@@ -1,0 +1,109 @@
+package concurrency_test
+
+import (
+	"context"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"github.com/rratelimiter/rratelimiter"
+	"github.com/rratelimiter/rratelimiter/fixedwindow"
+	"github.com/rratelimiter/rratelimiter/internal/limitertest"
+	"github.com/rratelimiter/rratelimiter/internal/redistest"
+	"github.com/rratelimiter/rratelimiter/limit"
+)
+
+// A limiter in shadow charges what it grants, tells what it would refuse, and lets all
+// through at once.
+func TestShadow(t *testing.T) {
+	t.Parallel()
+	observed(t, func(t *testing.T, client *rratelimiter.Client, r *limitertest.Recorder, rdb *redis.Client) {
+		l := client.RateLimiter("orders", rratelimiter.WithDefault(limitertest.Every(5, time.Hour)), rratelimiter.WithShadow())
+		start := time.Now()
+		limitertest.MustAcquire(t, l, 4)
+		limitertest.MustAcquire(t, l, 2)
+		require.NoError(t, l.Acquire(t.Context(), 3))
+		granted, err := l.TryAcquire(t.Context(), 1000, time.Minute)
+		require.NoError(t, err)
+		assert.True(t, granted)
+		d, err := l.Take(t.Context(), 2)
+		require.NoError(t, err)
+		assert.True(t, d.Granted)
+		assert.Zero(t, d.RetryAfter)
+		assert.Zero(t, time.Since(start))
+		var outcomes []limit.Outcome
+		for _, d := range r.Decisions() {
+			assert.True(t, d.Shadow)
+			outcomes = append(outcomes, d.Outcome)
+		}
+		assert.Equal(t, []limit.Outcome{limit.Granted, limit.Refused, limit.Refused, limit.Failed, limit.Refused}, outcomes)
+
+		plain := client.RateLimiter("orders")
+		assert.Equal(t, int64(1), limitertest.Available(t, plain), "what was granted is charged")
+		require.NoError(t, l.Release(t.Context(), 1007))
+		assert.Equal(t, int64(1), limitertest.Available(t, plain), "what was let through is not")
+		require.NoError(t, l.Release(t.Context(), 1))
+		assert.Equal(t, int64(2), limitertest.Available(t, plain))
+
+		_, err = l.TryAcquire(t.Context(), 0, 0)
+		require.ErrorIs(t, err, rratelimiter.ErrInvalidPermits)
+		ended, end := context.WithCancel(t.Context())
+		end()
+		require.ErrorIs(t, l.Acquire(ended, 1), context.Canceled)
+		limitertest.MustAcquire(t, client.RateLimiter("none", rratelimiter.WithShadow()), 1)
+	})
+}
+
+func TestShadowOfAClient(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		rdb, _ := redistest.Mini(t)
+		client := limitertest.NewClient(t, rdb, rratelimiter.WithShadow())
+		one := client.RateLimiter("{shop}a", rratelimiter.WithDefault(limitertest.Every(1, time.Hour)), rratelimiter.WithRefusalCache())
+		two := client.RateLimiter("{shop}b", rratelimiter.WithDefault(limitertest.Every(9, time.Hour)))
+		for range 5 {
+			granted, err := client.TryAcquireAll(t.Context(), 1, time.Minute, one, two)
+			require.NoError(t, err)
+			assert.True(t, granted)
+			limitertest.MustAcquire(t, one, 1)
+		}
+		assert.Equal(t, int64(8), limitertest.Available(t, two), "the one that they were granted together")
+		_, back, err := client.Keyed("users:", limitertest.Every(1, time.Hour)).(limit.Returner).TakeReturnable(t.Context(), "ann", 7)
+		require.NoError(t, err)
+		require.NoError(t, back(t.Context()))
+	})
+}
+
+func TestShadowOfALimiterOfKeys(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		rdb, _ := redistest.Mini(t)
+		r := &limitertest.Recorder{}
+		cfg := fixedwindow.Config{Limit: 2, Window: time.Hour}
+		l := fixedwindow.New(rdb, cfg, limit.WithShadow(), limit.WithObserver(r))
+		for range 5 {
+			d, back, err := l.TakeReturnable(t.Context(), "ann", 1)
+			require.NoError(t, err)
+			assert.True(t, d.Granted)
+			require.NotNil(t, back)
+			require.NoError(t, back(t.Context()))
+			d, err = l.Take(t.Context(), "ann", 1)
+			require.NoError(t, err)
+			assert.True(t, d.Granted)
+		}
+		refused := 0
+		for _, d := range r.Decisions() {
+			if assert.True(t, d.Shadow) && d.Outcome == limit.Refused {
+				refused++
+			}
+		}
+		assert.Equal(t, 6, refused, "two a round, once two are taken")
+		d, err := fixedwindow.New(rdb, cfg).Take(t.Context(), "ann", 1)
+		require.NoError(t, err)
+		assert.False(t, d.Granted)
+	})
+}
