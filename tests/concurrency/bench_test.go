@@ -10,6 +10,7 @@ import (
 
 	"github.com/rratelimiter/rratelimiter"
 	"github.com/rratelimiter/rratelimiter/internal/redistest"
+	"github.com/rratelimiter/rratelimiter/limit"
 )
 
 // BenchmarkTryAcquire measures one caller, granted and refused, against the
@@ -94,4 +95,30 @@ func BenchmarkTryAcquireTogether(b *testing.B) {
 			}
 		}
 	})
+}
+
+// What an observer costs: calls that are answered from memory, which take the least
+// themselves.
+func BenchmarkObserver(b *testing.B) {
+	for name, opts := range map[string][]rratelimiter.Option{
+		"absent":  nil,
+		"present": {rratelimiter.WithObserver(limit.NoObserver{})},
+	} {
+		b.Run(name, func(b *testing.B) {
+			ctx := b.Context()
+			client := rratelimiter.New(redistest.Redis(b), opts...)
+			l := client.RateLimiter(redistest.Name(b), rratelimiter.WithDefault(rratelimiter.PerHour(1)), rratelimiter.WithRefusalCache())
+			for range 2 {
+				if _, err := l.TryAcquire(ctx, 1, 0); err != nil {
+					b.Fatal(err)
+				}
+			}
+			b.ReportAllocs()
+			for b.Loop() {
+				if granted, err := l.TryAcquire(ctx, 1, 0); granted || err != nil {
+					b.Fatal(granted, err)
+				}
+			}
+		})
+	}
 }
