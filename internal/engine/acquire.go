@@ -69,7 +69,7 @@ func (e *Engine) acquire(ctx context.Context, l *Limiter, w Wish) (limit.Decisio
 // lookOn finds out when so many permits will be free, of which an answer told a
 // lower bound.
 func (e *Engine) lookOn(ctx context.Context, l *Limiter, permits int64, before refusal.Moment, a answer) (limit.Decision, error) {
-	asked := time.Now()
+	asked := e.clock.Now()
 	wait, err := e.wait(ctx, l, permits)
 	d := a.Decision
 	if err != nil || wait == 0 {
@@ -118,6 +118,6 @@ func (e *Engine) confirm(ctx context.Context, l *Limiter) {
 		return lane.Millis(ms), err == nil && ms != -2
 	})
 	if until := l.Refusals.Until(); l.Channel != "" && !until.IsZero() {
-		e.notices.Listen(l.Channel, l.Config, until)
+		e.notices.Listen(l.Channel, l.Config, e.clock.Machine(until))
 	}
 }

@@ -115,7 +115,7 @@ func (b *batch) prepare() *lane.Call {
 		redisson.SetPermits(b.member, b.Sum)
 	}
 	b.word = b.member
-	b.sent = time.Now()
+	b.sent = b.group.engine.clock.Now()
 	keys := b.group.keys
 	shared := b.limiter().shared.Load()
 	if shared != nil {
@@ -219,7 +219,7 @@ func (b *batch) Progressed() {
 		}
 	}
 	if b.round {
-		b.group.watchRound(now)
+		b.group.watchRound()
 	}
 }
 

@@ -2,6 +2,7 @@ package engine
 
 import (
 	"context"
+	"sync"
 	"time"
 )
 
@@ -16,11 +17,39 @@ type crowd struct {
 // wake has all ask again.
 func (c *crowd) wake() {
 	for m := range c.waiting {
-		select {
-		case m.woken <- struct{}{}:
-		default:
-		}
+		m.wake()
 	}
+}
+
+// sleep is until when a caller waits, unless it is woken.
+type sleep struct {
+	mu    sync.Mutex // taken last
+	until time.Time  // zero: it does not wait, or has been woken
+}
+
+func (m *multi) wake() {
+	m.sleep.mu.Lock()
+	defer m.sleep.mu.Unlock()
+	m.sleep.until = time.Time{}
+	select {
+	case m.woken <- struct{}{}:
+	default:
+	}
+}
+
+// sleepUntil notes that the caller waits, unless it has been woken already.
+func (m *multi) sleepUntil(until time.Time) {
+	m.sleep.mu.Lock()
+	defer m.sleep.mu.Unlock()
+	if len(m.woken) == 0 {
+		m.sleep.until = until
+	}
+}
+
+func (m *multi) sleepsUntil() time.Time {
+	m.sleep.mu.Lock()
+	defer m.sleep.mu.Unlock()
+	return m.sleep.until
 }
 
 // join has all changes of the limiter wake the caller.
@@ -34,11 +63,13 @@ func (c *crowd) join(m *multi) {
 // wait returns when it is time to ask again: when those that refused could grant,
 // or before; false where the deadline is sooner.
 func (m *multi) wait(ctx context.Context, v verdict) (bool, error) {
-	at := time.Now().Add(v.wait)
+	clock := m.engine.clock
+	at := clock.Now().Add(v.wait)
 	last := at
 	if m.deadline.Before(at) {
 		last = m.deadline
 	}
+	defer m.sleepUntil(time.Time{})
 	for {
 		if err := m.engine.Closed(); err != nil {
 			return false, err
@@ -47,13 +78,14 @@ func (m *multi) wait(ctx context.Context, v verdict) (bool, error) {
 		if mine {
 			return true, nil
 		}
-		timer := time.NewTimer(time.Until(next))
+		m.sleepUntil(next)
+		timer := time.NewTimer(clock.Until(next))
 		select {
 		case <-m.woken:
 			timer.Stop()
-			return time.Now().Before(m.deadline), m.engine.Closed()
+			return clock.Now().Before(m.deadline), m.engine.Closed()
 		case <-timer.C:
-			if next.Equal(last) {
+			if next.Equal(last) && !clock.Now().Before(last) {
 				return last.Equal(at), nil
 			}
 		case <-ctx.Done():
@@ -71,7 +103,7 @@ const secondTry = 4 * keepAliveShare
 // one of those who wait for a limiter does it for all. Else it returns when to
 // look again, last at the latest.
 func (m *multi) keepAlive(keeps []time.Duration, last time.Time) (next time.Time, mine bool) {
-	now := time.Now()
+	now := m.engine.clock.Now()
 	next = last
 	for i, g := range m.groups {
 		if keeps[i] == 0 {

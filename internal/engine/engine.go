@@ -9,6 +9,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/rratelimiter/rratelimiter/internal/clock"
 	"github.com/rratelimiter/rratelimiter/internal/lane"
 	"github.com/rratelimiter/rratelimiter/internal/notify"
 	"github.com/rratelimiter/rratelimiter/internal/observe"
@@ -21,6 +22,7 @@ import (
 // Engine serves the limiters of one Client.
 type Engine struct {
 	conn     *script.Conn
+	clock    *clock.Clock
 	lanes    *lane.Lanes
 	rules    redisson.Rules
 	ids      *redisson.Identities
@@ -43,11 +45,13 @@ type Engine struct {
 func New(rdb script.Redis, timeout time.Duration, rules redisson.Rules, ids *redisson.Identities, observer *observe.Observer) *Engine {
 	conn := script.NewConn(rdb, timeout)
 	e := &Engine{
-		conn: conn, lanes: lane.New(conn, observer), observer: observer, rules: rules, ids: ids, made: time.Now(),
+		conn: conn, clock: conn.Clock(), lanes: lane.New(conn, observer), observer: observer, rules: rules, ids: ids, made: conn.Clock().Now(),
 		groups: make(map[string]*group), idle: make(chan struct{}),
 	}
+	e.refusals.Clock = e.clock
 	e.watch = lane.NewWatch(&e.mu, timeout)
 	e.notices = notify.New(rdb, notify.Host{ID: ids.Origin(), Begin: e.Begin, End: e.End, Heard: e.noticed})
+	e.clock.Join(e)
 	return e
 }
 
@@ -146,7 +150,7 @@ func (e *Engine) enterBy(to *lane.Lane, l *Limiter, r *request) (*group, error) 
 	if r != nil {
 		r.group = g
 		if r.watched() {
-			e.watch.Add(&r.Pending, r, r.since)
+			e.watch.Add(&r.Pending, r, r.asked)
 		}
 	}
 	return g, nil

@@ -89,7 +89,7 @@ func (g *group) returnGrant(ctx context.Context, one grant) error {
 		if a.Age >= 0 {
 			repeated = "1"
 		}
-		return append(all, one.member, one.permits, repeated, formatAge(time.Since(one.sent)), a.Token, own[:len(own)-4])
+		return append(all, one.member, one.permits, repeated, formatAge(e.clock.Since(one.sent)), a.Token, own[:len(own)-4])
 	})
 	_, err := c.Run(ctx, e.conn)
 	return err

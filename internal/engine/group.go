@@ -47,7 +47,7 @@ type group struct {
 
 // request asks for permits.
 func (e *Engine) request(ctx context.Context, l *Limiter, w Wish) (answer, error) {
-	r := newRequest(l, w)
+	r := newRequest(e.clock, l, w)
 	g, err := e.enter(ctx, l, r)
 	if err != nil {
 		return answer{}, err
@@ -121,7 +121,7 @@ func (g *group) next(now time.Time) {
 		g.timer = restart(g.timer, wait, g.poll)
 		return
 	case g.line.count > 0 && g.round == nil && g.listed && g.roundEnd.IsZero():
-		g.watchRound(now)
+		g.watchRound()
 	}
 	if g.timer != nil {
 		g.timer.Stop()
@@ -140,7 +140,7 @@ func restart(t *time.Timer, after time.Duration, f func()) *time.Timer {
 func (g *group) poll() {
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	g.next(time.Now())
+	g.next(g.engine.clock.Now())
 }
 
 // hasWork tells whether there is something to send at this time.
@@ -155,11 +155,12 @@ func (g *group) nudge() {
 	g.crowd.wake()
 	g.freed++
 	g.line.nudge()
-	g.next(time.Now())
+	g.next(g.engine.clock.Now())
 }
 
 // Board makes the call of a flight.
 func (g *group) Board(now time.Time) (c *lane.Call, more bool) {
+	now = g.engine.clock.At(now)
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	g.listed = false
@@ -183,7 +184,7 @@ func (g *group) board(now time.Time) *lane.Call {
 		if len(g.gathered) > 0 {
 			b.reserved = lane.MaxRuns / 2 // a long line leaves room for the others
 		}
-		g.line.fill(b, now)
+		g.line.fill(b, now, time.Now())
 		b.reserved = 0
 		b.round = len(b.requests) > 0
 		if !b.round {
@@ -215,7 +216,7 @@ func (g *group) board(now time.Time) *lane.Call {
 	if b.round {
 		g.round = b
 		if g.roundEnd.IsZero() {
-			g.watchRound(now)
+			g.watchRound()
 		}
 	}
 	return c
@@ -230,11 +231,11 @@ func (g *group) finished(b *batch, o outcome, err error) {
 	if err == nil {
 		b.answers = b.Answers(b.answers[:0], o.Outcome)
 		if b.audit && len(o.Waits) > 0 {
-			b.limiter().auditDone(time.Now(), o.interval)
+			b.limiter().auditDone(g.engine.clock.Now(), o.interval)
 		}
 	}
 	g.mu.Lock()
-	now := time.Now()
+	now := g.engine.clock.Now()
 	var unwanted []int
 	granted, lined := int64(0), false
 	for i, r := range b.requests {
@@ -323,5 +324,5 @@ func (g *group) close() {
 	}
 	g.gathered = nil
 	g.endLeases()
-	g.next(time.Now())
+	g.next(g.engine.clock.Now())
 }

@@ -82,7 +82,7 @@ func (e *Engine) takeAhead(ctx context.Context, l *Limiter, permits int64) bool 
 		if g, err := e.enter(ctx, l, nil); err == nil {
 			g.mu.Lock()
 			g.leases.unused = append(g.leases.unused, grant{member: a.Member, permits: permits, sent: a.Sent})
-			g.next(time.Now())
+			g.next(e.clock.Now())
 			g.mu.Unlock()
 			e.leave(g)
 		}
@@ -152,7 +152,7 @@ func hasLease(l *Limiter) bool {
 // calls that shrink one member at a time could not tell their repeats apart. granted
 // is what the callers got, whose requests may be others' by now.
 func (g *group) keepLease(b *batch, o outcome, err error, granted int64, gone bool) (back int64) {
-	l, now := b.ahead.limiter, time.Now()
+	l, now := b.ahead.limiter, g.engine.clock.Now()
 	if l == nil {
 		return 0
 	}
@@ -181,7 +181,7 @@ func (g *group) keepLease(b *batch, o outcome, err error, granted int64, gone bo
 		return 0
 	}
 	g.retire(l)
-	l.prefetched.current.Store(lease.New(taken, member, b.sent, s.Life()))
+	l.prefetched.current.Store(lease.New(taken, member, b.sent, s.Life(), g.engine.clock))
 	g.engine.observer.Leased(limit.Lease{Limiter: l.Observed, Permits: taken})
 	if l.prefetched.timer == nil {
 		g.engine.stay(g)
@@ -247,7 +247,7 @@ func (g *group) expire(l *Limiter) {
 	}
 	if hasLease(l) {
 		a := l.prefetched.current.Load()
-		if left := a.Life - time.Since(a.Sent); left > 0 {
+		if left := a.Life - g.engine.clock.Since(a.Sent); left > 0 {
 			l.prefetched.timer.Reset(left)
 			g.mu.Unlock()
 			return
@@ -257,7 +257,7 @@ func (g *group) expire(l *Limiter) {
 	g.leases.holders = slices.Delete(g.leases.holders, i, i+1)
 	l.prefetched.timer.Stop()
 	l.prefetched.timer = nil
-	g.next(time.Now())
+	g.next(g.engine.clock.Now())
 	g.mu.Unlock()
 	g.engine.leave(g)
 }

@@ -190,8 +190,8 @@ func (l *line) remove(r *request) {
 	}
 }
 
-// fill adds to the batch those whose turn it is.
-func (l *line) fill(b *batch, now time.Time) {
+// fill adds to the batch those whose turn it is. asked is now by the machine's clock.
+func (l *line) fill(b *batch, now, asked time.Time) {
 	if !l.asking {
 		l.round++
 		l.asking, l.strict = true, !l.overdue(now)
@@ -205,7 +205,7 @@ func (l *line) fill(b *batch, now time.Time) {
 		if !b.add(r, l.strict) {
 			return
 		}
-		r.round, r.asked = l.round, now
+		r.round, r.asked = l.round, asked
 	}
 }
 

@@ -26,6 +26,7 @@ type multi struct {
 	permits  int64
 	deadline time.Time     // zero: one try
 	woken    chan struct{} // holds one where permits may have become free since
+	sleep    sleep
 
 	// The attempt under way, after which there is no other where its caller goes.
 	lane.Pending
@@ -69,7 +70,7 @@ func (e *Engine) AcquireAll(ctx context.Context, limiters []*Limiter, permits in
 		v, err := m.ask(ctx, start)
 		return v.granted, err
 	}
-	m.deadline = start.Add(timeout)
+	m.deadline = e.clock.At(start).Add(timeout)
 	each(m.groups, func(g *group) { g.crowd.join(m) })
 	defer each(m.groups, func(g *group) { delete(g.crowd.waiting, m) })
 	for refused := false; ; refused, start = true, time.Now() {
@@ -78,7 +79,7 @@ func (e *Engine) AcquireAll(ctx context.Context, limiters []*Limiter, permits in
 		default:
 		}
 		v, err := m.ask(ctx, start)
-		if refused && errors.Is(err, limit.ErrUnavailable) && !time.Now().Before(m.deadline) {
+		if refused && errors.Is(err, limit.ErrUnavailable) && !e.clock.Now().Before(m.deadline) {
 			return false, nil
 		}
 		if err != nil || v.granted {
@@ -106,7 +107,7 @@ func (m *multi) leave() {
 // goes back. start is when the question arose.
 func (m *multi) ask(ctx context.Context, start time.Time) (verdict, error) {
 	until := start.Add(m.engine.conn.Timeout())
-	end := answerBy(until, m.deadline)
+	end := answerBy(until, m.engine.clock.Machine(m.deadline))
 	if err := m.begin(ctx, start, end); err != nil {
 		return verdict{}, err
 	}
@@ -159,7 +160,7 @@ func (m *multi) timeUp(start time.Time) (look time.Time, left bool, err error) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	now, sent := time.Now(), m.State == lane.Sent
-	if end := answerBy(m.until, m.deadline); m.State != lane.Answered && now.Before(end) {
+	if end := answerBy(m.until, m.engine.clock.Machine(m.deadline)); m.State != lane.Answered && now.Before(end) {
 		return end, false, nil
 	}
 	return time.Time{}, m.abandon(), lane.NoAnswer(now.Sub(start), sent)
@@ -190,7 +191,7 @@ func (m *multi) Board(time.Time) (c *lane.Call, more bool) {
 func (m *multi) prepare(until time.Time) {
 	m.member = m.engine.ids.Next(nil, 1)
 	redisson.SetPermits(m.member, m.permits)
-	m.sent = time.Now()
+	m.sent = m.engine.clock.Now()
 	m.call = lane.Call{Call: script.Call{Script: lua.AcquireAll, Keys: m.keys, Args: m, Repeat: true, Until: until}, Owner: m}
 }
 
@@ -285,7 +286,7 @@ func (g *group) beginBehindTurns(ctx context.Context, start, end time.Time) erro
 		g.turns.behind = slices.Delete(g.turns.behind, place, place+1)
 	} else {
 		g.calls-- // it was admitted just now
-		g.next(time.Now())
+		g.next(g.engine.clock.Now())
 	}
 	return err
 }
@@ -299,7 +300,7 @@ func (m *multi) end() {
 func endOf(groups []*group) {
 	each(groups, func(g *group) {
 		g.calls--
-		g.next(time.Now())
+		g.next(g.engine.clock.Now())
 	})
 }
 

@@ -6,7 +6,6 @@ import (
 	"slices"
 	"strconv"
 	"strings"
-	"time"
 
 	"github.com/redis/go-redis/v9"
 
@@ -42,7 +41,7 @@ func (m *multi) parse(reply any) (v verdict, err error) {
 	for refusal := range slices.Chunk(numbers[all:], 3) {
 		v.wait = max(v.wait, lane.Millis(max(refusal[1], -refusal[1])))
 		if l := m.limiter(refusal[0]); l != nil && l.auditDue(m.sent) {
-			l.auditDone(time.Now(), lane.Millis(refusal[2]))
+			l.auditDone(m.engine.clock.Now(), lane.Millis(refusal[2]))
 		}
 	}
 	return v, nil

@@ -55,7 +55,7 @@ func (e *Engine) release(ctx context.Context, l *Limiter, permits int64, since t
 func (e *Engine) releaseOwn(ctx context.Context, l *Limiter, permits, granted int64, since time.Time) (left int64, err error) {
 	left, err = e.takeOff(ctx, l, permits, "own", since)
 	last := e.made.Add(time.Duration(granted))
-	age := time.Since(last)
+	age := e.clock.Since(last)
 	// Clocks may differ by a second, and by a thousandth in their pace.
 	age = max(0, age-age/1000-time.Second)
 	place, from := "", ""
@@ -78,7 +78,7 @@ func (e *Engine) releaseOwn(ctx context.Context, l *Limiter, permits, granted in
 			left, err = e.takeOff(ctx, l, left, "own:"+place, time.Time{})
 		} else if age > 0 {
 			// The server's clock may have gone back: then they are dated later.
-			place, from, age = "", formatAge(time.Since(last)), 0
+			place, from, age = "", formatAge(e.clock.Since(last)), 0
 		} else {
 			l.ownless.Store(granted)
 			break
@@ -136,7 +136,7 @@ func (e *Engine) Granted(key string) {
 	last := e.grantTime(key)
 	for {
 		before := last.Load()
-		if last.CompareAndSwap(before, max(before+1, int64(time.Since(e.made)))) {
+		if last.CompareAndSwap(before, max(before+1, int64(e.clock.Since(e.made)))) {
 			return
 		}
 	}

@@ -5,6 +5,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/rratelimiter/rratelimiter/internal/clock"
 	"github.com/rratelimiter/rratelimiter/internal/lane"
 )
 
@@ -38,7 +39,7 @@ type request struct {
 	group    *group
 	since    time.Time // when the caller asked
 	deadline time.Time // when it gives up; zero: never
-	asked    time.Time // when the question under way began
+	asked    time.Time // when the question under way began, by the machine's clock
 
 	prev, next *request // in the line
 	inLine     bool
@@ -51,13 +52,13 @@ type request struct {
 // testing/synctest.
 var requests sync.Pool
 
-func newRequest(l *Limiter, w Wish) *request {
+func newRequest(c *clock.Clock, l *Limiter, w Wish) *request {
 	r, ok := requests.Get().(*request)
 	if !ok {
 		r = &request{}
 	}
-	r.limiter, r.Wish, r.since = l, w, time.Now()
-	r.asked = r.since
+	r.limiter, r.Wish, r.asked = l, w, time.Now()
+	r.since = c.At(r.asked)
 	if w.Waits && w.Timeout > 0 {
 		r.deadline = r.since.Add(w.Timeout)
 	}

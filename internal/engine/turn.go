@@ -60,7 +60,7 @@ func (e *Engine) takeTurn(ctx context.Context, l *Limiter, t *turn) error {
 		return limit.ErrClosed
 	}
 	t = g.turns.join(t)
-	g.next(time.Now())
+	g.next(g.engine.clock.Now())
 	g.mu.Unlock()
 
 	timeout := e.conn.Timeout()
@@ -124,7 +124,7 @@ func (g *group) leaveTurn(t *turn, permits int64) bool {
 	if !g.turnsBefore() {
 		g.admit()
 	}
-	g.next(time.Now())
+	g.next(g.engine.clock.Now())
 	return true
 }
 
@@ -152,7 +152,7 @@ func (g *group) startTurn(now time.Time) bool {
 		close(t.done)
 		s.now, s.was = false, true
 		g.admit()
-		g.next(time.Now())
+		g.next(g.engine.clock.Now())
 	})
 	return true
 }

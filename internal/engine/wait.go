@@ -16,9 +16,9 @@ const grace = 100 * time.Millisecond
 func (g *group) await(ctx context.Context, r *request) (answer, error) {
 	look := time.Time{}
 	if !r.watched() {
-		look = r.since.Add(g.engine.conn.Timeout())
-		if r.deadline.Before(look) {
-			look = r.deadline
+		look = g.engine.clock.Machine(r.since).Add(g.engine.conn.Timeout())
+		if end := g.engine.clock.Machine(r.deadline); end.Before(look) {
+			look = end
 		}
 	}
 	leave := func() bool { return g.abandon(r) }
@@ -50,7 +50,7 @@ func (g *group) withdraw(r *request) {
 	case sent:
 	case r.inLine:
 		g.line.remove(r)
-		g.next(time.Now())
+		g.next(g.engine.clock.Now())
 	default:
 		if g.left++; g.left > len(g.gathered)/2 {
 			g.gathered = slices.DeleteFunc(g.gathered, func(r *request) bool { return r.State != lane.Gathered })
@@ -69,20 +69,19 @@ func (g *group) timeUp(r *request) (look time.Time, left bool, err error) {
 	if r.State == lane.Answered {
 		return time.Time{}, false, nil
 	}
-	over := r.overdue(now)
+	here := g.engine.clock.At(now)
+	over, deadline := r.overdue(here), g.engine.clock.Machine(r.deadline)
 	if r.State == lane.Gathered && r.inLine {
 		if !over {
-			return r.deadline, false, nil
+			return deadline, false, nil
 		}
-		last := r.deadline.Add(grace)
-		if g.round == nil && g.line.stillAsks(r) && now.Before(last) {
-			g.next(now) // the line is to ask at this moment: r is asked for a last time
-			return last, false, nil
+		if g.asksLast(r, here) {
+			return deadline.Add(grace), false, nil
 		}
 		g.withdraw(r)
 		return time.Time{}, true, nil
 	}
-	if end := answerBy(r.asked.Add(g.engine.conn.Timeout()), r.deadline); now.Before(end) {
+	if end := answerBy(r.asked.Add(g.engine.conn.Timeout()), deadline); now.Before(end) {
 		return end, false, nil
 	}
 	if !r.refused || !over {
@@ -90,6 +89,16 @@ func (g *group) timeUp(r *request) (look time.Time, left bool, err error) {
 	}
 	g.withdraw(r)
 	return time.Time{}, true, err
+}
+
+// asksLast tells whether a request in line whose caller's patience has just ended is
+// asked for a last time: the line is to ask at this moment. g.mu is held.
+func (g *group) asksLast(r *request, now time.Time) bool {
+	if g.round != nil || !g.line.stillAsks(r) || !now.Before(r.deadline.Add(grace)) {
+		return false
+	}
+	g.next(now)
+	return true
 }
 
 // answerBy is when a caller that has until deadline, zero for ever, no longer waits
@@ -123,9 +132,9 @@ func (r *request) Expire(now time.Time) {
 
 // watchRound sees to it that those in line learn in time that the round which is
 // due is not answered. g.mu is held.
-func (g *group) watchRound(now time.Time) {
+func (g *group) watchRound() {
 	timeout := g.engine.conn.Timeout()
-	g.roundEnd = now.Add(timeout)
+	g.roundEnd = time.Now().Add(timeout)
 	g.watch = restart(g.watch, timeout, g.roundOver)
 }
 
@@ -149,7 +158,7 @@ func (g *group) roundOver() {
 		return
 	}
 	g.roundEnd = time.Time{}
-	if !g.listed || !g.line.due(now) {
+	if !g.listed || !g.line.due(g.engine.clock.At(now)) {
 		return
 	}
 	for r := range g.line.all() {

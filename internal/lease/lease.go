@@ -5,6 +5,8 @@ package lease
 import (
 	"sync/atomic"
 	"time"
+
+	"github.com/rratelimiter/rratelimiter/internal/clock"
 )
 
 // freeShare is the part of the free permits that is taken ahead at most: one in
@@ -70,12 +72,13 @@ type Lease struct {
 	Life   time.Duration
 	Size   int64
 	Member []byte
+	clock  *clock.Clock
 	left   atomic.Int64 // -1 once it has ended
 }
 
-// New returns a Lease of that many permits.
-func New(permits int64, member []byte, sent time.Time, life time.Duration) *Lease {
-	a := &Lease{Sent: sent, Life: life, Size: permits, Member: member}
+// New returns a Lease of that many permits, which ends by that clock.
+func New(permits int64, member []byte, sent time.Time, life time.Duration, by *clock.Clock) *Lease {
+	a := &Lease{Sent: sent, Life: life, Size: permits, Member: member, clock: by}
 	a.left.Store(permits)
 	return a
 }
@@ -88,7 +91,7 @@ func (a *Lease) Take(permits int64) (ok, late bool) {
 	}
 	// In this order what was taken is used before the lease's end, however long
 	// the caller was held up in between.
-	if time.Since(a.Sent) < a.Life {
+	if a.clock.Since(a.Sent) < a.Life {
 		return true, false
 	}
 	return false, true

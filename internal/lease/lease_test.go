@@ -13,7 +13,7 @@ import (
 func TestALeaseHoldsItsPermitsForItsLife(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		a := lease.New(5, nil, time.Now(), time.Second)
+		a := lease.New(5, nil, time.Now(), time.Second, nil)
 		take := func(permits int64) [2]bool {
 			ok, late := a.Take(permits)
 			return [2]bool{ok, late}

@@ -10,6 +10,8 @@ import (
 
 	"github.com/alicebob/miniredis/v2"
 	"github.com/redis/go-redis/v9"
+
+	"github.com/rratelimiter/rratelimiter/internal/memory"
 )
 
 const settleTimeout = 10 * time.Second
@@ -83,7 +85,7 @@ func MiniProxy(t testing.TB, m *miniredis.Miniredis) *Proxy {
 		if err != nil {
 			return nil, err
 		}
-		return newBufferedConn(conn), nil
+		return memory.Buffer(conn), nil
 	})
 	t.Cleanup(p.close)
 	return p
@@ -109,7 +111,7 @@ func (p *Proxy) Client(t testing.TB, opt *redis.Options) *redis.Client {
 	return memoryClient(t, opt, func() (net.Conn, error) {
 		conn, peer := net.Pipe()
 		p.serve(peer)
-		return newBufferedConn(conn), nil
+		return memory.Buffer(conn), nil
 	})
 }
 

@@ -19,6 +19,8 @@ import (
 	"time"
 
 	"github.com/redis/go-redis/v9"
+
+	"github.com/rratelimiter/rratelimiter/internal/memory"
 )
 
 //go:embed clock/clock.c
@@ -70,7 +72,7 @@ func steppingMini(t *testing.T) (*redis.Client, func(by time.Duration)) {
 		if err != nil {
 			return nil, err
 		}
-		return steppedConn{newBufferedConn(conn), set}, nil
+		return steppedConn{memory.Buffer(conn), set}, nil
 	})
 	return rdb, func(by time.Duration) {
 		left := make(map[string]time.Duration)

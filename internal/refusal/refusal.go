@@ -7,6 +7,7 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/rratelimiter/rratelimiter/internal/clock"
 	"github.com/rratelimiter/rratelimiter/limit"
 )
 
@@ -16,6 +17,7 @@ const unsureFor = 100 * time.Millisecond
 
 // Cache is what one handle remembers. A nil Cache remembers nothing.
 type Cache struct {
+	clock   *clock.Clock
 	changes *atomic.Uint64 // of the limiter through its Client
 	grants  *grants        // likewise
 	tries   slot           // tells that permits are refused
@@ -59,7 +61,7 @@ func (c *Cache) since(s *slot, before Moment) bool {
 
 // valid tells whether the refusal still holds.
 func (c *Cache) valid(s *slot, a *refusal) bool {
-	return a != nil && c.since(s, a.before) && time.Since(a.sent) < a.lasts
+	return a != nil && c.since(s, a.before) && c.clock.Since(a.sent) < a.lasts
 }
 
 // find returns the refusal that answers a request, nil where there is none.
@@ -83,7 +85,7 @@ func (c *Cache) Decision(permits int64) (d limit.Decision, ok bool) {
 	if a == nil {
 		return limit.Decision{}, false
 	}
-	d, age := a.decision, time.Since(a.sent)
+	d, age := a.decision, c.clock.Since(a.sent)
 	d.RetryAfter = max(1, d.RetryAfter-age)
 	d.ResetAfter = max(1, d.ResetAfter-age)
 	return d, true
@@ -144,7 +146,7 @@ func (c *Cache) Confirm(lives func() (life time.Duration, ok bool)) {
 		return
 	}
 	defer c.reading.Store(false)
-	now := time.Now()
+	now := c.clock.Now()
 	life, ok := lives()
 	if !ok {
 		return

@@ -14,6 +14,7 @@ import (
 
 	"github.com/redis/go-redis/v9"
 
+	"github.com/rratelimiter/rratelimiter/internal/clock"
 	"github.com/rratelimiter/rratelimiter/limit"
 )
 
@@ -33,6 +34,7 @@ type Conn struct {
 	inline  bool                                                         // a deadline of ctx ends reads and writes
 	master  func(ctx context.Context, key string) (*redis.Client, error) // nil where there is one
 	timeout time.Duration
+	clock   *clock.Clock
 
 	late     atomic.Int32            // commands on goroutines of their own
 	known    atomic.Bool             // the client has found out who serves what
@@ -44,6 +46,9 @@ type Conn struct {
 // NewConn returns a Conn on rdb whose questions are answered within timeout.
 func NewConn(rdb Redis, timeout time.Duration) *Conn {
 	c := &Conn{rdb: rdb, timeout: timeout, gates: make(map[*redis.Client]*gate)}
+	if clock.Of != nil {
+		c.clock = clock.Of(rdb)
+	}
 	switch rdb := rdb.(type) {
 	case *redis.Client:
 		if rdb != nil {
@@ -74,6 +79,9 @@ func CheckClient(rdb Redis) error {
 
 // Timeout returns how long a question may go unanswered.
 func (c *Conn) Timeout() time.Duration { return c.timeout }
+
+// Clock returns the time by which the server's moves. Questions take the machine's.
+func (c *Conn) Clock() *clock.Clock { return c.clock }
 
 // AttemptTimeout is the time of an attempt that can be repeated: two more have room
 // in a question's.
