@@ -1,0 +1,297 @@
+package rratelimitertest_test
+
+import (
+	"context"
+	"fmt"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"github.com/rratelimiter/rratelimiter"
+	"github.com/rratelimiter/rratelimiter/fixedwindow"
+	"github.com/rratelimiter/rratelimiter/limit"
+	"github.com/rratelimiter/rratelimiter/rratelimitertest"
+	"github.com/rratelimiter/rratelimiter/slidinglog"
+	"github.com/rratelimiter/rratelimiter/tokenbucket"
+)
+
+// both runs test outside a bubble and in one.
+func both(t *testing.T, test func(t *testing.T, env *rratelimitertest.Env)) {
+	t.Helper()
+	t.Run("outside", func(t *testing.T) {
+		t.Parallel()
+		test(t, rratelimitertest.New(t))
+	})
+	t.Run("in a bubble", func(t *testing.T) {
+		t.Parallel()
+		synctest.Test(t, func(t *testing.T) { test(t, rratelimitertest.New(t)) })
+	})
+}
+
+// log keeps what callers were told.
+type log struct {
+	mu    sync.Mutex
+	wg    sync.WaitGroup
+	lines []string
+}
+
+// call has f called beside the test. The channel is closed when it has returned.
+func (l *log) call(name string, f func() (bool, error)) <-chan struct{} {
+	done := make(chan struct{})
+	l.wg.Go(func() {
+		defer close(done)
+		ok, err := f()
+		l.mu.Lock()
+		defer l.mu.Unlock()
+		l.lines = append(l.lines, fmt.Sprint(name, " ", ok, " ", err))
+	})
+	return done
+}
+
+func (l *log) told() []string {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return append([]string(nil), l.lines...)
+}
+
+func exhausted(t *testing.T, env *rratelimitertest.Env, cfg rratelimiter.Config, opts ...rratelimiter.LimiterOption) *rratelimiter.RateLimiter {
+	t.Helper()
+	l := env.Client.RateLimiter("{shop}:orders", append(opts, rratelimiter.WithDefault(cfg))...)
+	ok, err := l.TryAcquire(t.Context(), cfg.Rate, 0)
+	require.NoError(t, err)
+	require.True(t, ok)
+	return l
+}
+
+func TestPermitsComeBackAsTheTimeMoves(t *testing.T) {
+	t.Parallel()
+	both(t, func(t *testing.T, env *rratelimitertest.Env) {
+		l := exhausted(t, env, rratelimiter.PerMinute(2))
+		d, err := l.Take(t.Context(), 1)
+		require.NoError(t, err)
+		assert.Equal(t, limit.Decision{Limit: 2, RetryAfter: time.Minute, ResetAfter: time.Minute}, d)
+		env.Advance(time.Minute - time.Millisecond)
+		d, err = l.Take(t.Context(), 1)
+		require.NoError(t, err)
+		assert.Equal(t, limit.Decision{Limit: 2, RetryAfter: time.Millisecond, ResetAfter: time.Millisecond}, d)
+		env.Advance(time.Millisecond)
+		d, err = l.Take(t.Context(), 2)
+		require.NoError(t, err)
+		assert.True(t, d.Granted)
+		server, err := env.Redis.Time(t.Context()).Result()
+		require.NoError(t, err)
+		assert.True(t, server.Equal(env.Now()), "%v, %v", server, env.Now())
+	})
+}
+
+func TestACallerWakesUp(t *testing.T) {
+	t.Parallel()
+	both(t, func(t *testing.T, env *rratelimitertest.Env) {
+		l := exhausted(t, env, rratelimiter.PerMinute(1))
+		result := make(chan error, 1)
+		go func() { result <- l.Acquire(t.Context(), 1) }()
+		env.AwaitWaiting(1)
+		env.Advance(time.Minute - time.Millisecond)
+		select {
+		case err := <-result:
+			assert.Fail(t, "it did not wait", "%v", err)
+		default:
+		}
+		env.Advance(time.Millisecond)
+		assert.NoError(t, <-result)
+		left, err := l.AvailablePermits(t.Context())
+		require.NoError(t, err)
+		assert.Zero(t, left)
+	})
+}
+
+func TestACallerIsRefusedAfterItsTimeout(t *testing.T) {
+	t.Parallel()
+	both(t, func(t *testing.T, env *rratelimitertest.Env) {
+		l := exhausted(t, env, rratelimiter.PerMinute(1))
+		result := make(chan bool, 1)
+		go func() {
+			ok, err := l.TryAcquire(t.Context(), 1, 20*time.Second)
+			assert.NoError(t, err)
+			result <- ok
+		}()
+		env.AwaitWaiting(1)
+		env.Advance(20*time.Second - 1)
+		assert.Empty(t, result)
+		env.Advance(1)
+		assert.False(t, <-result)
+		env.Advance(time.Hour)
+		left, err := l.AvailablePermits(t.Context())
+		require.NoError(t, err)
+		assert.EqualValues(t, 1, left)
+	})
+}
+
+// Callers whose moments lie in one Advance are served in the order of the moments:
+// a, b and c at 1, 2 and 3 minutes, while d's patience ends before its turn.
+func TestCallersAreServedInTheOrderOfTheirMoments(t *testing.T) {
+	t.Parallel()
+	both(t, func(t *testing.T, env *rratelimitertest.Env) {
+		l := exhausted(t, env, rratelimiter.PerMinute(1))
+		told := &log{}
+		for i, timeout := range []time.Duration{10 * time.Minute, 150 * time.Second, 10 * time.Minute, 200 * time.Second} {
+			told.call(string(rune('a'+i)), func() (bool, error) { return l.TryAcquire(t.Context(), 1, timeout) })
+			env.AwaitWaiting(i + 1)
+		}
+		env.Advance(10 * time.Minute)
+		told.wg.Wait()
+		assert.ElementsMatch(t, []string{"a true <nil>", "b true <nil>", "c true <nil>", "d false <nil>"}, told.told())
+		left, err := l.AvailablePermits(t.Context())
+		require.NoError(t, err)
+		assert.EqualValues(t, 1, left)
+	})
+}
+
+func TestSeveralLimitsAtOnce(t *testing.T) {
+	t.Parallel()
+	both(t, func(t *testing.T, env *rratelimitertest.Env) {
+		minute := exhausted(t, env, rratelimiter.PerMinute(1))
+		hour := env.Client.RateLimiter("{shop}:hour", rratelimiter.WithDefault(rratelimiter.PerHour(1)))
+		told := &log{}
+		told.call("first", func() (bool, error) { return env.Client.TryAcquireAll(t.Context(), 1, 10*time.Hour, minute, hour) })
+		env.AwaitWaiting(1)
+		assert.Empty(t, told.told())
+		env.Advance(time.Minute)
+		told.wg.Wait()
+		assert.Equal(t, []string{"first true <nil>"}, told.told())
+		told.call("second", func() (bool, error) { return env.Client.TryAcquireAll(t.Context(), 1, 2*time.Minute, minute, hour) })
+		env.AwaitWaiting(1)
+		env.Advance(2 * time.Minute)
+		told.wg.Wait()
+		assert.Equal(t, []string{"first true <nil>", "second false <nil>"}, told.told())
+	})
+}
+
+// What a lease took ahead goes back when it ends, and a refusal is remembered until
+// its moment.
+func TestLeasesAndRefusalsEnd(t *testing.T) {
+	t.Parallel()
+	both(t, func(t *testing.T, env *rratelimitertest.Env) {
+		l := env.Client.RateLimiter("leased", rratelimiter.WithDefault(rratelimiter.PerMinute(1000)), rratelimiter.WithLease(rratelimiter.Lease{Permits: 50}))
+		taken := int64(0)
+		for range 40 {
+			ok, err := l.TryAcquire(t.Context(), 1, 0)
+			require.NoError(t, err)
+			require.True(t, ok)
+			taken++
+		}
+		look := env.Client.RateLimiter("leased")
+		left, err := look.AvailablePermits(t.Context())
+		require.NoError(t, err)
+		assert.Less(t, left, 1000-taken, "some are taken ahead")
+		env.Advance(10 * time.Second)
+		left, err = look.AvailablePermits(t.Context())
+		require.NoError(t, err)
+		assert.Equal(t, 1000-taken, left)
+
+		r := exhausted(t, env, rratelimiter.PerMinute(1), rratelimiter.WithRefusalCache())
+		for range 3 {
+			ok, err := r.TryAcquire(t.Context(), 1, 0)
+			require.NoError(t, err)
+			assert.False(t, ok)
+		}
+		env.Advance(time.Minute)
+		ok, err := r.TryAcquire(t.Context(), 1, 0)
+		require.NoError(t, err)
+		assert.True(t, ok)
+	})
+}
+
+func TestOtherLimiters(t *testing.T) {
+	t.Parallel()
+	both(t, func(t *testing.T, env *rratelimitertest.Env) {
+		for name, l := range map[string]limit.Limiter{
+			"window": fixedwindow.New(env.Redis, fixedwindow.Config{Limit: 1, Window: time.Minute}),
+			"log":    slidinglog.New(env.Redis, slidinglog.Config{Limit: 1, Window: time.Minute}),
+			"bucket": tokenbucket.New(env.Redis, tokenbucket.Config{Capacity: 1, Refill: 1, Interval: time.Minute}),
+			"keyed":  env.Client.Keyed("keyed:", rratelimiter.PerMinute(1)),
+		} {
+			for range 3 {
+				d, err := l.Take(t.Context(), name, 1)
+				require.NoError(t, err)
+				assert.True(t, d.Granted, name)
+				d, err = l.Take(t.Context(), name, 1)
+				require.NoError(t, err)
+				assert.Equal(t, limit.Decision{Limit: 1, RetryAfter: time.Minute, ResetAfter: time.Minute}, d, name)
+				env.Advance(time.Minute - time.Millisecond)
+				d, err = l.Take(t.Context(), name, 1)
+				require.NoError(t, err)
+				assert.False(t, d.Granted, name)
+				env.Advance(time.Millisecond)
+			}
+		}
+	})
+}
+
+// A limiter that is kept alive stays while somebody waits for it, and keys expire.
+func TestTimesToLive(t *testing.T) {
+	t.Parallel()
+	both(t, func(t *testing.T, env *rratelimitertest.Env) {
+		cfg := rratelimiter.PerMinute(1)
+		cfg.KeepAlive = time.Minute
+		l := exhausted(t, env, cfg)
+		told := &log{}
+		two := told.call("two", func() (bool, error) { return l.TryAcquire(t.Context(), 1, time.Hour) })
+		env.AwaitWaiting(1)
+		told.call("three", func() (bool, error) { return l.TryAcquire(t.Context(), 1, time.Hour) })
+		env.AwaitWaiting(2)
+		env.Advance(2*time.Minute - time.Millisecond)
+		<-two
+		assert.Equal(t, []string{"two true <nil>"}, told.told())
+		env.Advance(time.Millisecond)
+		told.wg.Wait()
+		assert.Equal(t, []string{"two true <nil>", "three true <nil>"}, told.told())
+		env.Advance(time.Minute - time.Millisecond)
+		exists, err := l.Exists(t.Context())
+		require.NoError(t, err)
+		assert.True(t, exists)
+		env.Advance(time.Millisecond)
+		exists, err = l.Exists(t.Context())
+		require.NoError(t, err)
+		assert.False(t, exists)
+	})
+}
+
+// Releases wake callers at once, without an Advance; a second Client goes by the
+// same time.
+func TestTwoClients(t *testing.T) {
+	t.Parallel()
+	both(t, func(t *testing.T, env *rratelimitertest.Env) {
+		l := exhausted(t, env, rratelimiter.PerMinute(1))
+		second := rratelimiter.New(env.Redis)
+		defer func() { assert.NoError(t, second.Close(context.Background())) }()
+		told := &log{}
+		told.call("own", func() (bool, error) { return l.TryAcquire(t.Context(), 1, time.Hour) })
+		env.AwaitWaiting(1)
+		require.NoError(t, l.Release(t.Context(), 1))
+		told.wg.Wait()
+		told.call("other", func() (bool, error) { return second.RateLimiter("{shop}:orders").TryAcquire(t.Context(), 1, time.Hour) })
+		env.AwaitWaiting(1)
+		env.Advance(time.Minute)
+		told.wg.Wait()
+		assert.Equal(t, []string{"own true <nil>", "other true <nil>"}, told.told())
+	})
+}
+
+func TestContextsEndTheWait(t *testing.T) {
+	t.Parallel()
+	both(t, func(t *testing.T, env *rratelimitertest.Env) {
+		l := exhausted(t, env, rratelimiter.PerMinute(1))
+		ctx, cancel := context.WithCancel(t.Context())
+		told := &log{}
+		told.call("it", func() (bool, error) { return false, l.Acquire(ctx, 1) })
+		env.AwaitWaiting(1)
+		cancel()
+		told.wg.Wait()
+		assert.Equal(t, []string{`it false rratelimiter: Acquire "{shop}:orders": context canceled`}, told.told())
+	})
+}

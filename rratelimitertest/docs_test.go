@@ -1,0 +1,194 @@
+package rratelimitertest_test
+
+import (
+	"context"
+	"net/http"
+	"net/http/httptest"
+	"os"
+	"regexp"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"github.com/rratelimiter/rratelimiter"
+	"github.com/rratelimiter/rratelimiter/httplimit"
+	"github.com/rratelimiter/rratelimiter/limit"
+	"github.com/rratelimiter/rratelimiter/rratelimitertest"
+)
+
+// placeOrder is the application of the page.
+func placeOrder(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(http.StatusCreated) }
+
+func TestAnOrderAMinute(t *testing.T) {
+	t.Parallel()
+	env := rratelimitertest.New(t)
+	orders := env.Client.Keyed("orders:", rratelimiter.PerMinute(1))
+	handler := httplimit.New(orders)(http.HandlerFunc(placeOrder))
+	post := func() *httptest.ResponseRecorder {
+		w := httptest.NewRecorder()
+		handler.ServeHTTP(w, httptest.NewRequest(http.MethodPost, "/orders", http.NoBody))
+		return w
+	}
+
+	if w := post(); w.Code != http.StatusCreated {
+		t.Errorf("the first: %d", w.Code)
+	}
+	if w := post(); w.Code != http.StatusTooManyRequests || w.Header().Get("Retry-After") != "60" {
+		t.Errorf("the second: %d, Retry-After %q", w.Code, w.Header().Get("Retry-After"))
+	}
+	env.Advance(time.Minute)
+	if w := post(); w.Code != http.StatusCreated {
+		t.Errorf("a minute later: %d", w.Code)
+	}
+}
+
+func TestTheSecondWaits(t *testing.T) {
+	t.Parallel()
+	env := rratelimitertest.New(t)
+	limiter := env.Client.RateLimiter("reports", rratelimiter.WithDefault(rratelimiter.PerMinute(1)))
+	if err := limiter.Acquire(t.Context(), 1); err != nil {
+		t.Fatal(err)
+	}
+
+	granted := make(chan bool, 1)
+	go func() {
+		ok, err := limiter.TryAcquire(t.Context(), 1, 5*time.Minute)
+		granted <- ok && err == nil
+	}()
+	env.AwaitWaiting(1)
+	env.Advance(59 * time.Second)
+	select {
+	case <-granted:
+		t.Error("it did not wait for a minute")
+	default:
+	}
+	env.Advance(time.Second)
+	if !<-granted {
+		t.Error("not granted after a minute")
+	}
+}
+
+func TestTenReports(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		env := rratelimitertest.New(t)
+		limiter := env.Client.RateLimiter("reports", rratelimiter.WithDefault(rratelimiter.PerMinute(1)))
+		start := time.Now()
+		for range 10 {
+			if err := limiter.Acquire(t.Context(), 1); err != nil {
+				t.Fatal(err)
+			}
+		}
+		if took := time.Since(start); took != 9*time.Minute {
+			t.Errorf("ten reports took %v", took)
+		}
+	})
+}
+
+func TestRedisIsDown(t *testing.T) {
+	t.Parallel()
+	script := rratelimitertest.NewScript(t,
+		rratelimitertest.Grant(),
+		rratelimitertest.Refuse(time.Minute),
+		rratelimitertest.Fail(limit.ErrUnavailable),
+	)
+	handler := httplimit.New(script)(http.HandlerFunc(placeOrder))
+	for _, want := range []int{http.StatusCreated, http.StatusTooManyRequests, http.StatusServiceUnavailable} {
+		w := httptest.NewRecorder()
+		handler.ServeHTTP(w, httptest.NewRequest(http.MethodPost, "/orders", http.NoBody))
+		if w.Code != want {
+			t.Errorf("%d, not %d", w.Code, want)
+		}
+	}
+	if asked := script.Asked(); len(asked) != 3 || asked[0].N != 1 {
+		t.Errorf("asked for %v", asked)
+	}
+}
+
+// What docs/testing.md shows is in the tests above.
+func TestThePageShowsTheseTests(t *testing.T) {
+	t.Parallel()
+	lines := func(path string) string {
+		text, err := os.ReadFile(path)
+		require.NoError(t, err)
+		return string(text)
+	}
+	trimmed := func(text string) string {
+		all := "\n"
+		for line := range strings.Lines(text) {
+			if line = strings.TrimSpace(line); line != "" {
+				all += line + "\n"
+			}
+		}
+		return all
+	}
+	tests := trimmed(lines("docs_test.go"))
+	blocks := regexp.MustCompile("(?s)```go\n(.*?)```\n").FindAllStringSubmatch(lines("../docs/testing.md"), -1)
+	assert.Len(t, blocks, 4)
+	for _, block := range blocks {
+		assert.Contains(t, tests, trimmed(block[1]), "docs/testing.md shows what no test runs")
+	}
+}
+
+var _ limit.Returner = (*rratelimitertest.Script)(nil)
+
+// failures is a test that takes note of what is wrong.
+type failures struct {
+	testing.TB
+
+	said []string
+}
+
+func (f *failures) Helper() {}
+
+func (f *failures) Errorf(format string, _ ...any) { f.said = append(f.said, format) }
+
+func TestScript(t *testing.T) {
+	t.Parallel()
+	f := &failures{TB: t}
+	d := limit.Decision{Granted: true, Limit: 7, Remaining: 3}
+	s := rratelimitertest.NewScript(f, rratelimitertest.Decide(d)).
+		For("ann", rratelimitertest.Fail(limit.ErrUnavailable), rratelimitertest.Grant())
+	_, err := s.Take(t.Context(), "ann", 1)
+	require.ErrorIs(t, err, limit.ErrUnavailable)
+	got, err := s.Take(t.Context(), "bob", 2)
+	require.NoError(t, err)
+	assert.Equal(t, d, got)
+	got, giveBack, err := s.TakeReturnable(t.Context(), "ann", 3)
+	require.NoError(t, err)
+	assert.True(t, got.Granted)
+	require.NoError(t, giveBack(t.Context()))
+	_, err = s.Take(t.Context(), "ann", 0)
+	require.ErrorIs(t, err, limit.ErrInvalidPermits)
+	ended, cancel := context.WithCancel(t.Context())
+	cancel()
+	_, err = s.Take(ended, "ann", 1)
+	require.ErrorIs(t, err, context.Canceled)
+	assert.Empty(t, f.said)
+	_, giveBack, err = s.TakeReturnable(t.Context(), "bob", 1)
+	require.Error(t, err)
+	assert.Nil(t, giveBack)
+	assert.Len(t, f.said, 1, "the list is used up")
+	asked := []rratelimitertest.Question{{Key: "ann", N: 1}, {Key: "bob", N: 2}, {Key: "ann", N: 3}, {Key: "ann"}, {Key: "ann", N: 1}, {Key: "bob", N: 1}}
+	assert.Equal(t, asked, s.Asked())
+	assert.Equal(t, asked[2:3], s.GivenBack())
+}
+
+func TestScriptRepeatsTheLast(t *testing.T) {
+	t.Parallel()
+	f := &failures{TB: t}
+	s := rratelimitertest.NewScript(f, rratelimitertest.Grant(), rratelimitertest.Refuse(time.Second)).For("nothing").RepeatLast()
+	for i := range 4 {
+		d, err := s.Take(t.Context(), "key", 1)
+		require.NoError(t, err)
+		assert.Equal(t, i == 0, d.Granted)
+	}
+	assert.Empty(t, f.said)
+	_, err := s.Take(t.Context(), "nothing", 1)
+	require.Error(t, err)
+	assert.Len(t, f.said, 1)
+}

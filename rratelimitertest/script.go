@@ -1,0 +1,147 @@
+package rratelimitertest
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/rratelimiter/rratelimiter/limit"
+)
+
+// Answer is what a Script answers: a Decision, or an error.
+type Answer struct {
+	Decision limit.Decision
+	Err      error
+}
+
+// scriptLimit is the Limit of decisions that only say yes or no.
+const scriptLimit = 10
+
+// Grant is the answer that grants the permits, as the first of a limit of 10.
+func Grant() Answer {
+	return Answer{Decision: limit.Decision{Granted: true, Limit: scriptLimit, Remaining: scriptLimit - 1, ResetAfter: time.Second}}
+}
+
+// Refuse is the answer that refuses the permits for so long, as a limit of 10 does
+// that has none left.
+func Refuse(retryAfter time.Duration) Answer {
+	return Answer{Decision: limit.Decision{Limit: scriptLimit, RetryAfter: retryAfter, ResetAfter: retryAfter}}
+}
+
+// Decide is the answer of any decision.
+func Decide(d limit.Decision) Answer { return Answer{Decision: d} }
+
+// Fail is the answer of a limiter that cannot decide, as with limit.ErrUnavailable.
+func Fail(err error) Answer { return Answer{Err: err} }
+
+// Question is what a Script was asked.
+type Question struct {
+	Key string
+	N   int64
+}
+
+// Script is a [limit.Limiter] that answers from a list, and remembers what it was
+// asked. A question that finds the list used up fails the test. As any limiter it
+// has an error of its own for a context that has ended, and for permits below 1,
+// which takes nothing off the list.
+//
+// It is a [limit.Returner] too.
+type Script struct {
+	t testing.TB
+
+	mu        sync.Mutex
+	inOrder   answers
+	byKey     map[string]*answers
+	repeats   bool
+	asked     []Question
+	givenBack []Question
+}
+
+type answers struct {
+	list []Answer
+	next int
+}
+
+// NewScript returns a Script that gives these answers one after another.
+func NewScript(t testing.TB, inOrder ...Answer) *Script {
+	return &Script{t: t, inOrder: answers{list: inOrder}, byKey: make(map[string]*answers)}
+}
+
+// For has questions for a key answered from a list of its own. It returns s.
+func (s *Script) For(key string, inOrder ...Answer) *Script {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.byKey[key] = &answers{list: inOrder}
+	return s
+}
+
+// RepeatLast has the last answer of each list given again and again. It returns s.
+func (s *Script) RepeatLast() *Script {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.repeats = true
+	return s
+}
+
+// Asked returns what was asked for, in that order.
+func (s *Script) Asked() []Question {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return slices.Clone(s.asked)
+}
+
+// GivenBack returns which grants were undone, in that order.
+func (s *Script) GivenBack() []Question {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return slices.Clone(s.givenBack)
+}
+
+// Take gives the next answer.
+func (s *Script) Take(ctx context.Context, key string, n int64) (limit.Decision, error) {
+	s.t.Helper()
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.asked = append(s.asked, Question{key, n})
+	switch {
+	case n < 1:
+		return limit.Decision{}, fmt.Errorf("rratelimitertest: %w: %d", limit.ErrInvalidPermits, n)
+	case ctx.Err() != nil:
+		return limit.Decision{}, ctx.Err()
+	}
+	from, of := &s.inOrder, "the script"
+	if own := s.byKey[key]; own != nil {
+		from, of = own, fmt.Sprintf("the script for %q", key)
+	}
+	if from.next == len(from.list) {
+		if !s.repeats || from.next == 0 {
+			s.t.Errorf("rratelimitertest: %s has %d answers and is asked once more: for %d of %q", of, len(from.list), n, key)
+			return limit.Decision{}, errUsedUp
+		}
+		from.next--
+	}
+	a := from.list[from.next]
+	from.next++
+	return a.Decision, a.Err
+}
+
+// TakeReturnable is Take with a grant that can be undone: see [limit.Returner].
+func (s *Script) TakeReturnable(ctx context.Context, key string, n int64) (limit.Decision, func(context.Context) error, error) {
+	s.t.Helper()
+	d, err := s.Take(ctx, key, n)
+	if err != nil || !d.Granted {
+		return d, nil, err
+	}
+	return d, func(context.Context) error {
+		s.mu.Lock()
+		defer s.mu.Unlock()
+		s.givenBack = append(s.givenBack, Question{key, n})
+		return nil
+	}, nil
+}
+
+var errUsedUp = errors.New("rratelimitertest: the script has no more answers")
