@@ -71,6 +71,9 @@ func PerMinute(rate int64) Config { return Config{Rate: rate, Interval: time.Min
 // PerHour returns the Config of rate permits an hour, shared by all clients.
 func PerHour(rate int64) Config { return Config{Rate: rate, Interval: time.Hour} }
 
+// PerDay returns the Config of rate permits in 24 hours, shared by all clients.
+func PerDay(rate int64) Config { return Config{Rate: rate, Interval: 24 * time.Hour} }
+
 func (c Config) validate() error {
 	switch {
 	case c.Type != Overall && c.Type != PerClient:

@@ -54,13 +54,13 @@ func ExampleWithRefusalCache() {
 }
 
 // With notices, other programs' releases end a refusal too.
-func ExampleNotices() {
+func ExampleWithNotices() {
 	client, _, stop := connect()
 	defer stop()
 	ctx := context.Background()
 
 	limiter := client.RateLimiter("logins", rratelimiter.WithDefault(rratelimiter.PerHour(1)),
-		rratelimiter.WithRefusalCache(rratelimiter.Notices()))
+		rratelimiter.WithRefusalCache(rratelimiter.WithNotices()))
 	fmt.Println(limiter.TryAcquire(ctx, 1, 0))
 	fmt.Println(limiter.TryAcquire(ctx, 1, 0))
 	// Output:

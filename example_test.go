@@ -486,7 +486,7 @@ func ExampleRateLimiter_ExpireAt() {
 	fmt.Println(limiter.TTL(ctx))
 	// Output:
 	// true <nil>
-	// 12h0m0s <nil>
+	// 12h0m0s true <nil>
 }
 
 func ExampleRateLimiter_ClearExpire() {
@@ -514,16 +514,14 @@ func ExampleRateLimiter_TTL() {
 	ctx := context.Background()
 	limiter := client.RateLimiter("orders")
 
-	const none, forever = -2, -1
-	ttl, err := limiter.TTL(ctx)
-	fmt.Println(ttl == none, err)
+	_, _, err := limiter.TTL(ctx)
+	fmt.Println(errors.Is(err, rratelimiter.ErrNotInitialized))
 
 	cfg := rratelimiter.PerMinute(10)
 	if err := limiter.SetRate(ctx, cfg); err != nil {
 		fmt.Println(err)
 	}
-	ttl, err = limiter.TTL(ctx)
-	fmt.Println(ttl == forever, err)
+	fmt.Println(limiter.TTL(ctx))
 
 	cfg.KeepAlive = time.Hour
 	if err := limiter.SetRate(ctx, cfg); err != nil {
@@ -536,10 +534,10 @@ func ExampleRateLimiter_TTL() {
 	}
 	fmt.Println(limiter.TTL(ctx))
 	// Output:
-	// true <nil>
-	// true <nil>
-	// 50m0s <nil>
-	// 1h0m0s <nil>
+	// true
+	// 0s false <nil>
+	// 50m0s true <nil>
+	// 1h0m0s true <nil>
 }
 
 func ExampleRateLimiter_Exists() {

@@ -176,7 +176,7 @@ func TestInputTheLongestTimeToLive(t *testing.T) {
 				there, err := expire(l)
 				require.NoError(t, err)
 				assert.True(t, there)
-				ttl, err := l.TTL(t.Context())
+				ttl, _, err := l.TTL(t.Context())
 				require.NoError(t, err)
 				require.Greater(t, ttl, math.MaxInt64-time.Minute, what)
 				limitertest.MustAcquire(t, l, 1)

@@ -57,23 +57,32 @@ func (l *RateLimiter) ClearExpire(ctx context.Context) (bool, error) {
 	return reply == int64(1), l.fail("ClearExpire", err)
 }
 
-// TTL returns how long the limiter lives; as in go-redis, -1 where that has no
-// end and -2 where there is no limiter.
-func (l *RateLimiter) TTL(ctx context.Context) (time.Duration, error) {
+// TTL tells whether the limiter expires, and after what time; 0 where it does not.
+// ErrNotInitialized where there is no limiter.
+func (l *RateLimiter) TTL(ctx context.Context) (ttl time.Duration, expires bool, err error) {
 	ms, err := l.ttl(ctx)
-	if err != nil || ms < 0 {
-		return time.Duration(ms), l.fail("TTL", err)
+	if ms == noLimiter && err == nil {
+		err = ErrNotInitialized
 	}
-	return lane.Millis(ms), nil
+	if err != nil || ms == noEnd {
+		return 0, false, l.fail("TTL", err)
+	}
+	return lane.Millis(ms), true, nil
 }
+
+// What PTTL answers where there are no milliseconds to tell of.
+const (
+	noEnd     = -1
+	noLimiter = -2
+)
 
 // Exists tells whether the limiter has a rate.
 func (l *RateLimiter) Exists(ctx context.Context) (bool, error) {
 	ms, err := l.ttl(ctx)
-	return err == nil && ms != -2, l.fail("Exists", err)
+	return err == nil && ms != noLimiter, l.fail("Exists", err)
 }
 
-// ttl returns what the script does: milliseconds, -1 or -2.
+// ttl returns what the script does: milliseconds, noEnd or noLimiter.
 func (l *RateLimiter) ttl(ctx context.Context) (int64, error) {
 	if l.err != nil {
 		return 0, l.err

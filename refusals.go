@@ -24,7 +24,7 @@ import (
 // refused whom Redis would grant. A Release, SetRate, UpdateRate, Delete, Rename or
 // change of the time to live through the same Client ends the refusal early, as
 // do permits that the Client gives back; those of other Go programs do so with
-// [Notices]. What Redisson releases or sets is noticed at the moment named, not
+// [WithNotices]. What Redisson releases or sets is noticed at the moment named, not
 // before. A limiter with a time to live is asked when half of that is over, if
 // that comes first; to know, a refusal for more than 100ms costs one more, small
 // script call.
@@ -46,7 +46,7 @@ func WithRefusalCache(opts ...RefusalOption) LimiterOption {
 // RefusalOption configures WithRefusalCache.
 type RefusalOption func(*RateLimiter) error
 
-// Notices has the handle tell other programs of what it changes by Release,
+// WithNotices has the handle tell other programs of what it changes by Release,
 // SetRate and the like, and end its refusals when it is told: by PUBLISH and
 // SUBSCRIBE on the channel "{name}:changed", braces as in the limiter's keys. The
 // guarantee: at best a refusal ends with the change; where the message is lost
@@ -56,10 +56,10 @@ type RefusalOption func(*RateLimiter) error
 // remembers refusals. A Redis given to New that can't Subscribe and Publish, as
 // go-redis' clients can, is ErrUnsupported. On a cluster messages go to all
 // nodes. An ACL must allow the commands and the channel.
-func Notices() RefusalOption {
+func WithNotices() RefusalOption {
 	return func(l *RateLimiter) error {
 		if !notify.Can(l.client.rdb) {
-			return fmt.Errorf("%w: %w: Notices: a %T has no Subscribe and Publish", ErrInvalidConfig, ErrUnsupported, l.client.rdb)
+			return fmt.Errorf("%w: %w: WithNotices: a %T has no Subscribe and Publish", ErrInvalidConfig, ErrUnsupported, l.client.rdb)
 		}
 		l.facts.Channel = notify.Channel(l.keys.Value)
 		return nil

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"time"
 
 	"github.com/rratelimiter/rratelimiter"
 )
@@ -91,7 +92,7 @@ func goOperation(ctx context.Context, op *operation, who *actor, l *limiter, arg
 		op.do = func() answer { return goSays(limiter.ClearExpire(ctx)) }
 		op.may = only(m.clearExpire)
 	case "ttl":
-		op.do = func() answer { return says(limiter.TTL(ctx))(goProblem) }
+		op.do = func() answer { return says(goTTL(limiter.TTL(ctx)))(goProblem) }
 		op.may = only(ttl)
 	case "exists":
 		op.do = func() answer { return goSays(limiter.Exists(ctx)) }
@@ -153,4 +154,16 @@ func goProblem(err error) string {
 		return unsupported
 	}
 	return "error: " + err.Error()
+}
+
+// goTTL is TTL's answer as Java tells it: -1 where the limiter does not expire, -2
+// where there is none.
+func goTTL(ttl time.Duration, expires bool, err error) (time.Duration, error) {
+	switch {
+	case errors.Is(err, rratelimiter.ErrNotInitialized):
+		return -2, nil
+	case err == nil && !expires:
+		return -1, nil
+	}
+	return ttl, err
 }

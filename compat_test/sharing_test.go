@@ -114,7 +114,7 @@ func (s goService) Expire(limiter string, ttl time.Duration) bool {
 
 func (s goService) TTL(limiter string) time.Duration {
 	s.t.Helper()
-	ttl, err := s.RateLimiter(limiter).TTL(s.t.Context())
+	ttl, err := goTTL(s.RateLimiter(limiter).TTL(s.t.Context()))
 	require.NoError(s.t, err)
 	return ttl
 }

@@ -148,7 +148,7 @@ func ExampleWithFailure() {
 	stop() // Redis goes down
 	addr, stopServer := startServer(grpc.ChainUnaryInterceptor(
 		grpclimit.UnaryServerInterceptor(limiter,
-			grpclimit.WithFailure(grpclimit.FailOpen),
+			grpclimit.WithFailure(grpclimit.FailOpen()),
 			grpclimit.WithErrorHandler(func(_ context.Context, call grpclimit.Call, _ error) {
 				fmt.Println("not limited:", call.Method)
 			}),

@@ -91,7 +91,7 @@ func TestKeyFunctionThatFails(t *testing.T) {
 	} {
 		var heard failures
 		err := call(t.Context(), grpclimit.UnaryServerInterceptor(&budget{limit: 1}, heard.option(),
-			grpclimit.WithFailure(grpclimit.FailOpen), grpclimit.WithKey(func(context.Context, grpclimit.Call) (string, error) { return "", test.err })))
+			grpclimit.WithFailure(grpclimit.FailOpen()), grpclimit.WithKey(func(context.Context, grpclimit.Call) (string, error) { return "", test.err })))
 		assert.Equal(t, test.code, status.Code(err))
 		assert.NotContains(t, err.Error(), "secret")
 		require.Len(t, heard, test.heard)

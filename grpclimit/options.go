@@ -126,13 +126,11 @@ func WithTimeout(d time.Duration) Option {
 // Failure is what happens to a call while the limiter fails.
 type Failure struct{ how ask.Failure }
 
-var (
-	// FailClosed: the call ends with codes.Unavailable.
-	FailClosed = Failure{}
+// FailClosed ends the call with codes.Unavailable.
+func FailClosed() Failure { return Failure{} }
 
-	// FailOpen: the call passes.
-	FailOpen = Failure{ask.Failure{Open: true}}
-)
+// FailOpen lets the call pass.
+func FailOpen() Failure { return Failure{ask.Failure{Open: true}} }
 
 // Fallback has limiter decide, such as one in this process of the same rate,
 // under the same keys. Where it fails too, the call ends with codes.Unavailable.

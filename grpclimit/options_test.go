@@ -59,7 +59,7 @@ func TestWhileTheLimiterFails(t *testing.T) {
 		heard  []error
 	}{
 		"closed":   {nil, false, codes.Unavailable, []error{down}},
-		"open":     {[]grpclimit.Option{grpclimit.WithFailure(grpclimit.FailOpen)}, true, 0, []error{down}},
+		"open":     {[]grpclimit.Option{grpclimit.WithFailure(grpclimit.FailOpen())}, true, 0, []error{down}},
 		"fallback": {[]grpclimit.Option{grpclimit.WithFailure(grpclimit.Fallback(&budget{limit: 1}))}, true, 0, []error{down}},
 		"used up":  {[]grpclimit.Option{grpclimit.WithFailure(grpclimit.Fallback(&budget{}))}, false, codes.ResourceExhausted, []error{down}},
 		"too costly for it": {
@@ -166,7 +166,7 @@ func TestPanicOfLimiterReachesTheServer(t *testing.T) {
 func TestMisconfiguredLimiter(t *testing.T) {
 	t.Parallel()
 	rdb, _ := redistest.Mini(t)
-	for _, f := range []grpclimit.Failure{grpclimit.FailClosed, grpclimit.FailOpen, grpclimit.Fallback(&budget{limit: 1})} {
+	for _, f := range []grpclimit.Failure{grpclimit.FailClosed(), grpclimit.FailOpen(), grpclimit.Fallback(&budget{limit: 1})} {
 		var heard failures
 		limiter := slidinglog.New(rdb, slidinglog.Config{}) // no limit, no window
 		interceptor := grpclimit.UnaryServerInterceptor(limiter, byMethod, grpclimit.WithFailure(f), heard.option())
@@ -219,7 +219,7 @@ func TestBadOptions(t *testing.T) {
 			var heard failures
 			limiter := &budget{limit: 10}
 			interceptor := grpclimit.UnaryServerInterceptor(limiter,
-				append([]grpclimit.Option{heard.option(), grpclimit.WithFailure(grpclimit.FailOpen)}, opts...)...)
+				append([]grpclimit.Option{heard.option(), grpclimit.WithFailure(grpclimit.FailOpen())}, opts...)...)
 			for range 2 {
 				assert.Equal(t, codes.Internal, status.Code(call(t.Context(), interceptor)))
 			}

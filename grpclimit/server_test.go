@@ -175,7 +175,7 @@ func TestStreamServerTakesOnceWhereTheClientSendsOneMessage(t *testing.T) {
 func TestServerAnswersACallerThatWentAway(t *testing.T) {
 	t.Parallel()
 	interceptor := grpclimit.UnaryServerInterceptor(slow, byMethod,
-		grpclimit.WithFailure(grpclimit.FailOpen), grpclimit.WithTimeout(0),
+		grpclimit.WithFailure(grpclimit.FailOpen()), grpclimit.WithTimeout(0),
 		grpclimit.WithErrorHandler(func(_ context.Context, _ grpclimit.Call, err error) {
 			assert.NoError(t, err, "a caller that went away is no failure")
 		}))

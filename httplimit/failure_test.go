@@ -23,7 +23,7 @@ func TestFailClosed(t *testing.T) {
 	t.Parallel()
 	for name, opts := range map[string][]httplimit.Option{
 		"default":   nil,
-		"by option": {httplimit.WithFailure(httplimit.FailClosed)},
+		"by option": {httplimit.WithFailure(httplimit.FailClosed())},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
@@ -52,7 +52,7 @@ func TestFailOpen(t *testing.T) {
 	t.Parallel()
 	var errs errorLog
 	w := serve(httplimit.New(says(limit.Decision{}, errDown),
-		httplimit.WithFailure(httplimit.FailOpen), httplimit.WithErrorHandler(errs.hook), httplimit.WithLegacyHeaders())(hello), newRequest(t))
+		httplimit.WithFailure(httplimit.FailOpen()), httplimit.WithErrorHandler(errs.hook), httplimit.WithLegacyHeaders())(hello), newRequest(t))
 	assert.Equal(t, "hello", w.Body.String())
 	for name := range w.Header() {
 		assert.NotContains(t, strings.ToLower(name), "ratelimit")
@@ -94,7 +94,7 @@ func TestFallbackFailsToo(t *testing.T) {
 // fallback stand in for it for ever.
 func TestMisconfiguredLimiter(t *testing.T) {
 	t.Parallel()
-	for _, f := range []httplimit.Failure{httplimit.FailClosed, httplimit.FailOpen, httplimit.Fallback(grants())} {
+	for _, f := range []httplimit.Failure{httplimit.FailClosed(), httplimit.FailOpen(), httplimit.Fallback(grants())} {
 		var errs errorLog
 		w := serve(httplimit.New(httplimit.Local(0, time.Minute), httplimit.WithFailure(f), httplimit.WithErrorHandler(errs.hook))(refuseAll(t)), newRequest(t))
 		assert.Equal(t, http.StatusInternalServerError, w.Code)
@@ -155,7 +155,7 @@ func TestClientGoesAway(t *testing.T) {
 			return limit.Decision{}, ctx.Err()
 		}}
 		for _, limiter := range []limit.Limiter{heeding, deaf(time.Minute)} {
-			for _, f := range []httplimit.Failure{httplimit.FailClosed, httplimit.FailOpen, httplimit.Fallback(grants())} {
+			for _, f := range []httplimit.Failure{httplimit.FailClosed(), httplimit.FailOpen(), httplimit.Fallback(grants())} {
 				ctx, cancel := context.WithCancel(t.Context())
 				time.AfterFunc(10*time.Millisecond, cancel)
 				began := time.Now()

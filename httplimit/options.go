@@ -142,14 +142,12 @@ func WithTimeout(d time.Duration) Option {
 // Failure is what happens to a request while a limiter fails.
 type Failure struct{ how ask.Failure }
 
-var (
-	// FailClosed: the request is answered 503, with Retry-After.
-	FailClosed = Failure{}
+// FailClosed answers the request 503, with Retry-After.
+func FailClosed() Failure { return Failure{} }
 
-	// FailOpen: the request passes, as far as the limiter that failed is
-	// concerned, whose policy is left out of the headers.
-	FailOpen = Failure{ask.Failure{Open: true}}
-)
+// FailOpen lets the request pass, as far as the limiter that failed is concerned,
+// whose policy is left out of the headers.
+func FailOpen() Failure { return Failure{ask.Failure{Open: true}} }
 
 // Fallback has limiter decide, such as a [Local] one of the same rate, under the
 // same keys. Where it fails too, the answer is 503.

@@ -123,8 +123,8 @@ func TestFailureOfOnePolicy(t *testing.T) {
 	}{
 		"closed":           {grants(), nil, httplimit.Policy{}, 503, nil},
 		"closed, refused":  {refusing, nil, httplimit.Policy{}, 429, []string{"other"}},
-		"open":             {grants(), []httplimit.Option{httplimit.WithFailure(httplimit.FailOpen)}, httplimit.Policy{}, 200, []string{"other"}},
-		"open, refused":    {refusing, []httplimit.Option{httplimit.WithFailure(httplimit.FailOpen)}, httplimit.Policy{}, 429, []string{"other"}},
+		"open":             {grants(), []httplimit.Option{httplimit.WithFailure(httplimit.FailOpen())}, httplimit.Policy{}, 200, []string{"other"}},
+		"open, refused":    {refusing, []httplimit.Option{httplimit.WithFailure(httplimit.FailOpen())}, httplimit.Policy{}, 429, []string{"other"}},
 		"common fallback":  {grants(), []httplimit.Option{httplimit.WithFailure(httplimit.Fallback(grants()))}, httplimit.Policy{}, 200, []string{"other", "hour"}},
 		"own fallback":     {grants(), nil, httplimit.Policy{Fallback: grants()}, 200, []string{"other", "hour"}},
 		"fallback refuses": {grants(), nil, httplimit.Policy{Fallback: refusing}, 429, []string{"other", "hour"}},
@@ -155,7 +155,7 @@ func TestFailureOfOnePolicy(t *testing.T) {
 func TestSlowPolicyDoesNotHideTheOthers(t *testing.T) {
 	t.Parallel()
 	refusing := says(limit.Decision{Limit: 1, RetryAfter: time.Second}, nil)
-	for _, f := range []httplimit.Failure{httplimit.FailClosed, httplimit.FailOpen, httplimit.Fallback(grants())} {
+	for _, f := range []httplimit.Failure{httplimit.FailClosed(), httplimit.FailOpen(), httplimit.Fallback(grants())} {
 		synctest.Test(t, func(t *testing.T) {
 			w := serve(httplimit.New(deaf(time.Minute), httplimit.WithFailure(f), httplimit.WithErrorHandler(new(errorLog).hook),
 				httplimit.WithPolicy(httplimit.Policy{Name: "hour", Limiter: refusing}))(refuseAll(t)), newRequest(t))
@@ -202,7 +202,7 @@ func TestGivingBackOutlivesTheRequest(t *testing.T) {
 		quick := &returner{fake: grants()}
 		late := &returner{fake: deaf(time.Minute)}
 		open := httplimit.New(quick, httplimit.WithPolicy(httplimit.Policy{Name: "late", Limiter: deaf(time.Minute)}),
-			httplimit.WithFailure(httplimit.FailOpen))(refuseAll(t))
+			httplimit.WithFailure(httplimit.FailOpen()))(refuseAll(t))
 		handler := httplimit.New(quick, httplimit.WithPolicy(httplimit.Policy{Name: "late", Limiter: late}),
 			httplimit.WithErrorHandler(func(*http.Request, error) {}))(refuseAll(t))
 

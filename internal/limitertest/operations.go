@@ -56,7 +56,7 @@ var Operations = map[string]func(ctx context.Context, l *rratelimiter.RateLimite
 		return err
 	},
 	"TTL": func(ctx context.Context, l *rratelimiter.RateLimiter) error {
-		_, err := l.TTL(ctx)
+		_, _, err := l.TTL(ctx)
 		return err
 	},
 	"Exists": func(ctx context.Context, l *rratelimiter.RateLimiter) error {

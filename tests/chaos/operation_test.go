@@ -128,7 +128,7 @@ var operations = []operation{
 		return done, err
 	}},
 	{opTTL, 2, waitable, func(ctx context.Context, _ *party, h *handle, _ *call) (answer, error) {
-		_, err := h.rate.TTL(ctx)
+		_, _, err := h.rate.TTL(ctx)
 		return done, err
 	}},
 }

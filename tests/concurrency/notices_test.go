@@ -19,7 +19,7 @@ import (
 
 // noticed is the option of handles that tell each other of changes.
 func noticed() rratelimiter.LimiterOption {
-	return rratelimiter.WithRefusalCache(rratelimiter.Notices())
+	return rratelimiter.WithRefusalCache(rratelimiter.WithNotices())
 }
 
 // A noticeScene is a refusalScene whose limiter is told by the handle peer, of

@@ -320,7 +320,7 @@ func TestRefusalsBesideJava(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			synctest.Test(t, func(t *testing.T) {
-				s := newRefusalScene(t, limitertest.Every(1, time.Minute), rratelimiter.Notices())
+				s := newRefusalScene(t, limitertest.Every(1, time.Minute), rratelimiter.WithNotices())
 				limitertest.MustAcquire(t, s.plain, 1)
 				s.Until(time.Second)
 				assert.False(t, s.asks(t, 1))

@@ -274,7 +274,7 @@ func stallCases() []stallCase {
 	}))
 	add("Expire, TTL, Exists, Config, ClearExpire/in use", pileD2, allInUse, stallState{}, ok(func(ctx context.Context, s stall) error {
 		_, err := s.Expire(ctx, time.Hour)
-		_, ttlErr := s.TTL(ctx)
+		_, _, ttlErr := s.TTL(ctx)
 		_, existsErr := s.Exists(ctx)
 		_, configErr := s.Config(ctx)
 		_, clearErr := s.ClearExpire(ctx)

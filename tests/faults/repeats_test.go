@@ -256,8 +256,11 @@ func TestReadsOutliveLostAnswers(t *testing.T) {
 	}{
 		"Config":           {lua.Config, func(ctx context.Context, w *limitertest.Wire) (any, error) { return w.Config(ctx) }, limitertest.Hourly(10)},
 		"AvailablePermits": {lua.Available, func(ctx context.Context, w *limitertest.Wire) (any, error) { return w.AvailablePermits(ctx) }, int64(4)},
-		"TTL":              {lua.TTL, func(ctx context.Context, w *limitertest.Wire) (any, error) { return w.TTL(ctx) }, time.Duration(-1)},
-		"Exists":           {lua.TTL, func(ctx context.Context, w *limitertest.Wire) (any, error) { return w.Exists(ctx) }, true},
+		"TTL": {lua.TTL, func(ctx context.Context, w *limitertest.Wire) (any, error) {
+			_, expires, err := w.TTL(ctx)
+			return expires, err
+		}, false},
+		"Exists": {lua.TTL, func(ctx context.Context, w *limitertest.Wire) (any, error) { return w.Exists(ctx) }, true},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()

@@ -62,14 +62,14 @@ func (h *history) call(o op, before view) (touched bool, err error) {
 		}
 		return false, same(cfg, m.cfg, err)
 	case "ttl":
-		ttl, err := l.TTL(ctx)
-		want := time.Duration(-1)
-		if m.cfg.Rate == 0 {
-			want = -2
-		} else if !m.ends.IsZero() {
-			want = m.ends.Sub(now)
+		ttl, expires, err := l.TTL(ctx)
+		switch {
+		case m.cfg.Rate == 0:
+			return false, expect(err, rratelimiter.ErrNotInitialized)
+		case m.ends.IsZero():
+			return false, same(expires, false, err)
 		}
-		return false, same(ttl, want, err)
+		return false, same(ttl, m.ends.Sub(now), err)
 	case "rename":
 		err := l.Rename(ctx, "elsewhere")
 		if m.cfg.Rate == 0 {

@@ -315,7 +315,7 @@ func TestDefectConfigIsReadFromAReplica(t *testing.T) {
 		_, err := l.Config(t.Context())
 		require.NoError(t, err)
 		limitertest.Available(t, l)
-		_, err = l.TTL(t.Context())
+		_, _, err = l.TTL(t.Context())
 		require.NoError(t, err)
 		assert.Equal(t, sent.Total(), sent.Scripts(), "commands that only read may go to a replica, scripts do not")
 	})

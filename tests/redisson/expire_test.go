@@ -229,7 +229,7 @@ func TestNoEndOfTheConfigurationFailsACallHalfway(t *testing.T) {
 						value, _ := limitertest.StoredValue(t, rdb, k.Value)
 						assert.Equal(t, cfg.Rate, value+limitertest.InUse(t, rdb, k.Permits))
 					}
-					_, err := l.TTL(t.Context())
+					_, _, err := l.TTL(t.Context())
 					require.NoError(t, err)
 				})
 			})

@@ -25,7 +25,7 @@ func TestRedisson01KeepAlive(t *testing.T) {
 		limitertest.MustTrySetRate(t, l, rratelimiter.Config{Rate: 10, Interval: 2 * time.Second, KeepAlive: 2 * time.Second})
 		time.Sleep(time.Second)
 		limitertest.MustAcquire(t, l, 1)
-		ttl, err := l.TTL(t.Context())
+		ttl, _, err := l.TTL(t.Context())
 		require.NoError(t, err)
 		assert.Greater(t, ttl, 1500*time.Millisecond)
 	})
