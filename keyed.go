@@ -2,6 +2,7 @@ package rratelimiter
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"sync"
 	"time"
@@ -24,18 +25,21 @@ import (
 // one's is ErrInvalidConfig, such as "{ann}:value" beside "{ann}", or "{ann}"
 // beside "ann" where prefix is empty: escape braces and colons in keys that others
 // choose.
-func (c *Client) Keyed(prefix string, cfg Config) limit.Limiter {
+func (c *Client) Keyed(prefix string, cfg Config) *KeyedLimiter {
 	if cfg.KeepAlive == 0 {
 		cfg.KeepAlive = cfg.Interval
 	}
-	return &keyed{client: c, prefix: prefix, mapped: c.mapper(prefix), cfg: cfg, handles: make(map[string]*RateLimiter)}
+	return &KeyedLimiter{client: c, prefix: prefix, mapped: c.mapper(prefix), cfg: cfg, handles: make(map[string]*RateLimiter)}
 }
 
-// maxHandles is how many of a Keyed's handles are kept for the next call: they
-// know what the last one learned.
+// maxHandles is how many of a KeyedLimiter's handles are kept for the next call:
+// they know what the last one learned.
 const maxHandles = 10_000
 
-type keyed struct {
+// KeyedLimiter is a RateLimiter for each key: see [Client.Keyed]. Each call is that
+// of the key's RateLimiter. It is a [limit.Limiter] and a [limit.Returner], safe for
+// use by several goroutines.
+type KeyedLimiter struct {
 	client *Client
 	prefix string
 	mapped string // prefix, as the mapper maps it
@@ -46,61 +50,71 @@ type keyed struct {
 }
 
 // Window returns the interval.
-func (k *keyed) Window() time.Duration { return k.cfg.Interval }
+func (k *KeyedLimiter) Window() time.Duration { return k.cfg.Interval }
 
-// Take takes n permits of key, as [RateLimiter.Take] does.
-func (k *keyed) Take(ctx context.Context, key string, n int64) (limit.Decision, error) {
-	l, err := k.handle(key)
-	if err != nil {
-		return limit.Decision{}, err
-	}
-	return l.Take(ctx, n)
+// Take is [RateLimiter.Take].
+func (k *KeyedLimiter) Take(ctx context.Context, key string, permits int64) (limit.Decision, error) {
+	return k.Limiter(key).Take(ctx, permits)
 }
 
 // TakeReturnable is Take with a grant that can be undone: see [limit.Returner].
-func (k *keyed) TakeReturnable(ctx context.Context, key string, n int64) (limit.Decision, func(context.Context) error, error) {
+func (k *KeyedLimiter) TakeReturnable(ctx context.Context, key string, permits int64) (limit.Decision, func(context.Context) error, error) {
 	const op = "TakeReturnable"
-	l, err := k.handle(key)
-	if err != nil {
-		return limit.Decision{}, nil, err
-	}
+	l := k.Limiter(key)
 	var undo func(context.Context) error
-	d, err := l.acquire(ctx, op, engine.Wish{Permits: n, Figures: true, Undo: &undo})
+	d, err := l.acquire(ctx, op, engine.Wish{Permits: permits, Figures: true, Undo: &undo})
 	if undo == nil {
 		return d, nil, err
 	}
 	return d, func(ctx context.Context) error { return l.fail(op, undo(ctx)) }, nil
 }
 
-// handle returns the handle of a key. Those that are not asked for while as many
-// others are, are forgotten.
-func (k *keyed) handle(key string) (*RateLimiter, error) {
-	if key == "" {
-		return nil, fmt.Errorf("rratelimiter: Keyed %q: %w: the key is empty", k.prefix, ErrInvalidConfig)
-	}
+// TryAcquire is [RateLimiter.TryAcquire].
+func (k *KeyedLimiter) TryAcquire(ctx context.Context, key string, permits int64, timeout time.Duration) (bool, error) {
+	return k.Limiter(key).TryAcquire(ctx, permits, timeout)
+}
+
+// Acquire is [RateLimiter.Acquire].
+func (k *KeyedLimiter) Acquire(ctx context.Context, key string, permits int64) error {
+	return k.Limiter(key).Acquire(ctx, permits)
+}
+
+// Release is [RateLimiter.Release].
+func (k *KeyedLimiter) Release(ctx context.Context, key string, permits int64) error {
+	return k.Limiter(key).Release(ctx, permits)
+}
+
+// Limiter returns the RateLimiter of key, for the calls that a KeyedLimiter has not.
+// Where the key can't be had, they report it.
+func (k *KeyedLimiter) Limiter(key string) *RateLimiter {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	l := k.handles[key]
 	if l != nil {
-		return l, nil
+		return l
 	}
 	if l = k.old[key]; l == nil {
 		l = k.client.RateLimiter(k.prefix+key, WithDefault(k.cfg))
 		l.facts.Observed = k.prefix
 		if err := k.check(key, l.keys.Config); err != nil {
-			return nil, err
+			l.err = errors.Join(err, l.err)
+			return l
 		}
 	}
+	// Handles that are not asked for while as many others are, are forgotten.
 	if len(k.handles) >= maxHandles/2 {
 		k.old, k.handles = k.handles, make(map[string]*RateLimiter)
 	}
 	k.handles[key] = l
-	return l, nil
+	return l
 }
 
 // check tells why a key, whose limiter has that name in Redis, can't be had beside
 // the others.
-func (k *keyed) check(key, name string) error {
+func (k *KeyedLimiter) check(key, name string) error {
+	if key == "" {
+		return fmt.Errorf("Keyed %q: %w: the key is empty", k.prefix, ErrInvalidConfig)
+	}
 	common := 0 // of what all names begin with, as far as can be told
 	for common < min(len(k.mapped), len(name)) && k.mapped[common] == name[common] {
 		common++
@@ -109,6 +123,6 @@ func (k *keyed) check(key, name string) error {
 	if other == "" {
 		return nil
 	}
-	return fmt.Errorf("rratelimiter: Keyed %q: %w: the key %q: the limiter %q would share Redis keys with %q; "+
+	return fmt.Errorf("Keyed %q: %w: the key %q: the limiter %q would share Redis keys with %q; "+
 		"escape braces and colons in keys that others choose, as url.QueryEscape does", k.prefix, ErrInvalidConfig, key, name, other)
 }

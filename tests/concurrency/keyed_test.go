@@ -28,7 +28,7 @@ func TestKeyed(t *testing.T) {
 	t.Parallel()
 	limittest.Run(t, limittest.Kind{
 		New: func(rdb redis.UniversalClient, permits int64, window time.Duration) limit.Returner {
-			return braced{rratelimiter.New(rdb).Keyed("{", limitertest.Every(permits, window)).(windowedReturner)}
+			return braced{rratelimiter.New(rdb).Keyed("{", limitertest.Every(permits, window))}
 		},
 		Keys: func(string) []string { return nil },
 		Once: true,
@@ -56,7 +56,7 @@ func (l braced) TakeReturnable(ctx context.Context, key string, n int64) (limit.
 func newKeyed(t *testing.T, rdb rratelimiter.Redis, cfg rratelimiter.Config) (*rratelimiter.Client, limit.Returner, string) {
 	t.Helper()
 	client, prefix := limitertest.NewClient(t, rdb), redistest.Name(t)+":"
-	return client, client.Keyed(prefix, cfg).(limit.Returner), prefix
+	return client, client.Keyed(prefix, cfg), prefix
 }
 
 // A key's limiter is the RateLimiter of prefix+key, set up at first use.
@@ -159,7 +159,7 @@ func TestKeyedInput(t *testing.T) {
 		"type":       {Type: 7, Rate: 1, Interval: time.Minute},
 	} {
 		t.Run(name, func(t *testing.T) {
-			limittest.RequireRefused(t, client.Keyed("a:", cfg).(limit.Returner), "ann", 1, rratelimiter.ErrInvalidConfig, "a:ann")
+			limittest.RequireRefused(t, client.Keyed("a:", cfg), "ann", 1, rratelimiter.ErrInvalidConfig, "a:ann")
 		})
 	}
 	require.NoError(t, client.Close(t.Context()))
@@ -214,7 +214,7 @@ func TestKeyedKeyOfAnother(t *testing.T) {
 			t.Parallel()
 			rdb, _ := redistest.Mini(t)
 			client := limitertest.NewClient(t, rdb, rratelimiter.WithNameMapper(mappers[tt.mapper]))
-			l := client.Keyed(tt.prefix, limitertest.Every(2, time.Hour)).(limit.Returner)
+			l := client.Keyed(tt.prefix, limitertest.Every(2, time.Hour))
 			_, err := l.Take(t.Context(), tt.key, 1)
 			require.ErrorIs(t, err, rratelimiter.ErrInvalidConfig)
 			for _, text := range []string{strconv.Quote(tt.prefix), strconv.Quote(tt.key), "escape"} {

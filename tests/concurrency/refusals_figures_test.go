@@ -47,7 +47,7 @@ func (s *refusalScene) exact(t *testing.T, permits int64) limit.Decision {
 // keyed returns the limiter of the scene as one of a Keyed's, and its key there.
 func (s *refusalScene) keyed() (l limit.Returner, key string) {
 	cfg := rratelimiter.Config{Rate: 10, Interval: 6 * time.Second}
-	return s.Client.Keyed(s.Name()[:1], cfg).(limit.Returner), s.Name()[1:]
+	return s.Client.Keyed(s.Name()[:1], cfg), s.Name()[1:]
 }
 
 // A grant leaves a refusal as it is, and corrects the figures that Take tells of

@@ -11,7 +11,6 @@ import (
 
 	"github.com/rratelimiter/rratelimiter/internal/limitertest"
 	"github.com/rratelimiter/rratelimiter/internal/redistest"
-	"github.com/rratelimiter/rratelimiter/limit"
 	"github.com/rratelimiter/rratelimiter/lua"
 )
 
@@ -25,8 +24,7 @@ func TestAValueIsRebuiltWhileOthersGiveBack(t *testing.T) {
 		k := limitertest.KeysOf(l)
 		limitertest.AddGrants(t, rdb, k.Permits, time.Minute, 600, 100)
 		require.NoError(t, rdb.Set(t.Context(), k.Value, rate-600*100, 0).Err())
-		others, ok := limitertest.NewClient(t, rdb).Keyed("", limitertest.Every(rate, time.Hour)).(limit.Returner)
-		require.True(t, ok)
+		others := limitertest.NewClient(t, rdb).Keyed("", limitertest.Every(rate, time.Hour))
 		var undos []func(context.Context) error
 		for range 20 {
 			_, undo, err := others.TakeReturnable(t.Context(), l.Name(), 1)
