@@ -106,6 +106,10 @@ func (l *RateLimiter) askGuarded(ctx context.Context, w engine.Wish) (d limit.De
 			}
 			return d, by, err
 		}
+		if w.UpTo != nil {
+			*w.UpTo, d, by, err = c.guard.UpToInstead(*l.failure, l.facts.Config, w.Permits, l.rule(), err)
+			return d, by, err
+		}
 		d, by, giveBack, err := c.guard.Instead(*l.failure, l.facts.Config, w.Permits, l.rule(), err)
 		if giveBack != nil && w.Undo != nil {
 			*w.Undo = giveBack

@@ -291,7 +291,7 @@ func TestInputOfAClosedClient(t *testing.T) {
 func TestInputWithoutARate(t *testing.T) {
 	t.Parallel()
 	redistest.Everywhere(t, func(t *testing.T, rdb redis.UniversalClient) {
-		for _, op := range []string{"TryAcquire", "Acquire", "Take", "Release", "AvailablePermits", "Config", "Rename"} {
+		for _, op := range []string{"TryAcquire", "Acquire", "Take", "Peek", "TakeUpTo", "Release", "Reset", "AvailablePermits", "Config", "TTL", "Rename"} {
 			l := limitertest.NewHandle(t, rdb)
 			err := limitertest.Operations[op](t.Context(), l)
 			require.ErrorIs(t, err, rratelimiter.ErrNotInitialized)

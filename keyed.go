@@ -57,6 +57,16 @@ func (k *KeyedLimiter) Take(ctx context.Context, key string, permits int64) (lim
 	return k.Limiter(key).Take(ctx, permits)
 }
 
+// Peek is [RateLimiter.Peek].
+func (k *KeyedLimiter) Peek(ctx context.Context, key string, permits int64) (limit.Decision, error) {
+	return k.Limiter(key).Peek(ctx, permits)
+}
+
+// TakeUpTo is [RateLimiter.TakeUpTo].
+func (k *KeyedLimiter) TakeUpTo(ctx context.Context, key string, permits int64) (int64, limit.Decision, error) {
+	return k.Limiter(key).TakeUpTo(ctx, permits)
+}
+
 // TakeReturnable is Take with a grant that can be undone: see [limit.Returner].
 func (k *KeyedLimiter) TakeReturnable(ctx context.Context, key string, permits int64) (limit.Decision, func(context.Context) error, error) {
 	const op = "TakeReturnable"
@@ -83,6 +93,9 @@ func (k *KeyedLimiter) Acquire(ctx context.Context, key string, permits int64) e
 func (k *KeyedLimiter) Release(ctx context.Context, key string, permits int64) error {
 	return k.Limiter(key).Release(ctx, permits)
 }
+
+// Reset is [RateLimiter.Reset].
+func (k *KeyedLimiter) Reset(ctx context.Context, key string) error { return k.Limiter(key).Reset(ctx) }
 
 // Limiter returns the RateLimiter of key, for the calls that a KeyedLimiter has not.
 // Where the key can't be had, they report it.

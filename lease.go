@@ -29,11 +29,11 @@ type Lease struct {
 // of what is free, fewer where requests are refused or permits are left over, and
 // none where demand is low or an answer takes as long as a lease lives. Permits
 // not used are given back at the end of the lease's life, by Client.Close, and
-// before a Release, SetRate, UpdateRate, Delete, Rename or change of the time to
+// before a Release, Reset, SetRate, UpdateRate, Delete, Rename or change of the time to
 // live through the same Client. A request for more permits than the lease has
 // left ends it too. While callers stand in line, nothing is taken ahead.
 //
-// To others, Take, AvailablePermits and TryAcquireAll included, permits of a lease
+// To others, Take, Peek, AvailablePermits and TryAcquireAll included, permits of a lease
 // are in use. Changes by other programs are noticed when the lease ends, and a
 // limiter with a KeepAlive time may go earlier by the lease's life. A lease belongs
 // to its handle, so keep the handle. Bad values, WithDefault's interval not above

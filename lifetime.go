@@ -62,7 +62,7 @@ func (l *RateLimiter) ClearExpire(ctx context.Context) (bool, error) {
 func (l *RateLimiter) TTL(ctx context.Context) (ttl time.Duration, expires bool, err error) {
 	ms, err := l.ttl(ctx)
 	if ms == noLimiter && err == nil {
-		err = ErrNotInitialized
+		err = fmt.Errorf("%w; call TrySetRate first", ErrNotInitialized)
 	}
 	if err != nil || ms == noEnd {
 		return 0, false, l.fail("TTL", err)

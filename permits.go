@@ -54,6 +54,32 @@ func (l *RateLimiter) Take(ctx context.Context, permits int64) (limit.Decision, 
 	return l.acquire(ctx, "Take", engine.Wish{Permits: permits, Figures: true})
 }
 
+// TakeUpTo takes as many permits as are free at once, at most so many, and tells how many
+// that were: 0 where none is free, with a Decision that is not Granted and whose
+// RetryAfter is that of one permit. More than the rate may be asked for. A request whose
+// answer was lost is repeated and takes its permits once, as with TryAcquire, whose
+// errors TakeUpTo has, but for ErrPermitsExceedRate.
+func (l *RateLimiter) TakeUpTo(ctx context.Context, permits int64) (int64, limit.Decision, error) {
+	var taken int64
+	d, err := l.acquire(ctx, "TakeUpTo", engine.Wish{Permits: permits, Figures: true, UpTo: &taken})
+	return taken, d, err
+}
+
+// Peek answers what Take would answer now, and takes nothing. It changes nothing in
+// Redis, times to live included, so that it may be repeated at will: an answer that
+// would be a grant promises nothing. It always asks Redis, whatever the handle knows by
+// WithRefusalCache; permits of a lease are in use to it. With WithDefault a limiter that
+// has no rate is answered for as if it had been set up. Errors are those of Take, but
+// never ErrUnknownOutcome.
+func (l *RateLimiter) Peek(ctx context.Context, permits int64) (limit.Decision, error) {
+	const op = "Peek"
+	if err := l.checkPermits(ctx, permits); err != nil {
+		return limit.Decision{}, l.fail(op, err)
+	}
+	d, err := l.client.engine.Peek(ctx, &l.facts, permits)
+	return d, l.fail(op, err)
+}
+
 // atHand answers without a round trip, if it can.
 func (l *RateLimiter) atHand(ctx context.Context, op string, permits int64, waits bool) (granted, known bool) {
 	granted, known = l.client.engine.AtHand(ctx, &l.facts, permits, waits)
@@ -87,6 +113,9 @@ func (l *RateLimiter) acquire(ctx context.Context, op string, w engine.Wish) (li
 		if w.Undo != nil {
 			*w.Undo = func(context.Context) error { return nil }
 		}
+		if w.UpTo != nil {
+			*w.UpTo = w.Permits
+		}
 	}
 	return d, err
 }
@@ -103,20 +132,26 @@ func (l *RateLimiter) decided(ctx context.Context, op string, permits int64, by 
 	}, granted, err)
 }
 
+// ask asks for permits, and tells who decided.
 func (l *RateLimiter) ask(ctx context.Context, w engine.Wish) (limit.Decision, limit.Source, error) {
-	if l.err != nil {
-		return limit.Decision{}, "", l.err
-	}
-	if w.Permits < 1 || w.Permits > MaxPermits {
-		return limit.Decision{}, "", fmt.Errorf("%w: %d is not between 1 and %d", ErrInvalidPermits, w.Permits, int64(MaxPermits))
-	}
-	if err := ctx.Err(); err != nil {
+	if err := l.checkPermits(ctx, w.Permits); err != nil {
 		return limit.Decision{}, "", err
 	}
 	if l.failure != nil {
 		return l.askGuarded(ctx, w)
 	}
 	return l.client.engine.Acquire(ctx, &l.facts, w)
+}
+
+// checkPermits tells why nobody needs to ask Redis for so many permits.
+func (l *RateLimiter) checkPermits(ctx context.Context, permits int64) error {
+	switch {
+	case l.err != nil:
+		return l.err
+	case permits < 1 || permits > MaxPermits:
+		return fmt.Errorf("%w: %d is not between 1 and %d", ErrInvalidPermits, permits, int64(MaxPermits))
+	}
+	return ctx.Err()
 }
 
 // Release gives permits back before their interval is over: those that this
@@ -148,6 +183,17 @@ func (l *RateLimiter) Release(ctx context.Context, permits int64) error {
 		return nil
 	}
 	return l.fail(op, l.client.engine.Release(ctx, &l.facts, permits))
+}
+
+// Reset frees all permits in use, as if none had been taken. The rate, the type, KeepAlive
+// and the time to live stay. Callers of this Client that wait for permits ask at once, and
+// its leases end; those who hold permits of before do not learn of it. Of a PerClient
+// limiter it frees what this Client has taken, and of others nothing. A limiter that has
+// no rate is ErrNotInitialized, but with WithDefault. Reset is not repeated once it may
+// have run, since it would free what was taken in between: ErrUnknownOutcome.
+func (l *RateLimiter) Reset(ctx context.Context) error {
+	_, err := l.change(ctx, lua.Reset, script.Constant{flag(l.facts.Fallback != "")})
+	return l.fail("Reset", err)
 }
 
 // AvailablePermits returns how many permits are free now.

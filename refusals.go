@@ -21,7 +21,7 @@ import (
 // has come free while not all of the permits were, the figures leave out.
 //
 // The moment is counted from when the refused request was sent, so that nobody is
-// refused whom Redis would grant. A Release, SetRate, UpdateRate, Delete, Rename or
+// refused whom Redis would grant. A Release, Reset, SetRate, UpdateRate, Delete, Rename or
 // change of the time to live through the same Client ends the refusal early, as
 // do permits that the Client gives back; those of other Go programs do so with
 // [WithNotices]. What Redisson releases or sets is noticed at the moment named, not

@@ -64,7 +64,7 @@ func New(rdb Redis, cfg Config, opts ...limit.Option) *Limiter {
 	l := &Limiter{cfg: cfg, conn: lanes.Conn()}
 	l.table = lane.NewGroups(lanes, lane.Rule{
 		Package: "fixedwindow", Err: errors.Join(cfg.validate(), err), Most: MaxLimit, Limit: cfg.Limit,
-		Usual: cfg.Limit, Window: cfg.Window, Ask: l.ask,
+		Usual: cfg.Limit, Window: cfg.Window, Ask: l.ask, Peek: l.peek,
 	})
 	return l
 }
@@ -87,6 +87,27 @@ func (l *Limiter) Take(ctx context.Context, key string, n int64) (limit.Decision
 	return d, err
 }
 
+// Peek answers what Take would answer now, and takes nothing. It changes nothing in
+// Redis, times to live included, so that it may be repeated at will: an answer that
+// would be a grant promises nothing. Errors are those of Take, but never
+// limit.ErrUnknownOutcome.
+func (l *Limiter) Peek(ctx context.Context, key string, n int64) (limit.Decision, error) {
+	return l.table.Peek(ctx, "Peek", key, n)
+}
+
+// TakeUpTo takes as many permits of key as are free, at most n, and tells how many that
+// were: 0 where none is free, with a Decision that is not Granted and whose RetryAfter is
+// that of one permit. Errors are those of Take, but for limit.ErrPermitsExceedRate.
+func (l *Limiter) TakeUpTo(ctx context.Context, key string, n int64) (int64, limit.Decision, error) {
+	return l.table.TakeUpTo(ctx, "TakeUpTo", key, n)
+}
+
+// Reset removes what is kept of key, whatever it is: all permits are free again. It is
+// not repeated once it may have run: limit.ErrUnknownOutcome.
+func (l *Limiter) Reset(ctx context.Context, key string) error {
+	return l.table.Reset(ctx, "Reset", key)
+}
+
 // TakeReturnable is Take with a grant that can be undone, as long as its window
 // lasts: see [limit.Returner].
 func (l *Limiter) TakeReturnable(ctx context.Context, key string, n int64) (limit.Decision, func(context.Context) error, error) {
@@ -100,6 +121,15 @@ func (l *Limiter) ask(key string, b *lane.Batch) (*lane.Question, error) {
 	q.Script, q.Keys = lua.FixedWindow, keys
 	q.Args = script.Constant(b.Args([]any{lane.Number(l.cfg.Limit), l.cfg.Window.Milliseconds()}))
 	return q, nil
+}
+
+// peek returns the call that tells how a batch would be decided.
+func (l *Limiter) peek(_ context.Context, key string, b *lane.Batch) (*lane.Question, error) {
+	q, err := l.ask(key, b)
+	if err == nil {
+		q.Script = lua.FixedWindowPeek
+	}
+	return q, err
 }
 
 func (l *Limiter) read(keys *script.Keys, reply any, err error) (lane.Verdict, error) {

@@ -15,7 +15,8 @@
 --      that leaked; s, each granted request gets a member of its own, the first
 --      ARGV[1]'s id and the others those that come after it, and no member that
 --      has run out stays; w, no members are kept: the value alone counts, for a
---      fixed window
+--      fixed window; u, there is one request, which takes as many permits as are
+--      free, at most the sum
 --   5  '' or, when the attempt may have happened already, its age in ms
 --   6  '' or the token of the 'again' answer
 --   7  how many of the first requests stand in line: where one of them does not
@@ -65,7 +66,7 @@ end
 -- when it is made.
 
 flags, age = flags or '', age or ''
-local single, windowed = string.find(flags, 's'), string.find(flags, 'w')
+local single, windowed, up_to = string.find(flags, 's'), string.find(flags, 'w'), string.find(flags, 'u')
 local now, list, identity = tonumber(now_text), fields[5], string.sub(ARGV[1], 1, -5)
 
 -- What is there: the configuration, the pair in use, and the value.
@@ -84,12 +85,12 @@ if value_key ~= KEYS[2] or not value_text then
 end
 
 -- What is asked for, and what an earlier run of the attempt was granted of it.
-local requests = read_requests(sum_text, single)
+local requests = read_requests(sum_text, single, up_to)
 local answered = not windowed and was_answered(list, identity)
 local found, token, more = nil, ARGV[6] or '', nil
 if age ~= '' or token ~= '' then
 --- @include "earlier_run"
-  found, token, more = earlier_run(permits_key, requests.members, single, age, now, token, answered)
+  found, token, more = earlier_run(permits_key, requests.members, single and not up_to, age, now, token, answered)
   if more then
     return {'again', more}
   end

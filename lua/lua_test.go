@@ -147,7 +147,8 @@ func ofSeveral(script *Script) bool { return script == AcquireMany }
 
 // others are the scripts of limiters that are none of Redisson's.
 var others = []*Script{
-	FixedWindow, FixedWindowGiveBack, SlidingLog, SlidingLogGiveBack, TokenBucket, TokenBucketGiveBack,
+	FixedWindow, FixedWindowGiveBack, FixedWindowPeek, SlidingLog, SlidingLogGiveBack, SlidingLogPeek,
+	TokenBucket, TokenBucketGiveBack, TokenBucketPeek,
 }
 
 func TestHeads(t *testing.T) {
@@ -300,6 +301,10 @@ func TestOtherScriptsRun(t *testing.T) {
 			assert.Equal(t, []int64{10, 10, 8}, got[:3])
 			assert.Equal(t, []int64{hour, hour}, got[4:])
 		}},
+		{FixedWindowPeek, []string{"count"}, []any{10, hour, 3, 1}, func(t *testing.T, got []int64) {
+			assert.Equal(t, []int64{10, 2, 0}, got[:3])
+			assert.Len(t, got, 6)
+		}},
 		{FixedWindowGiveBack, []string{"count"}, []any{3, 1, 1000}, func(t *testing.T, got []int64) { assert.Equal(t, []int64{0}, got) }},
 		{SlidingLog, []string{"log"}, []any{10, hour, "", "id", "", 4, 2, 3, 1}, func(t *testing.T, got []int64) {
 			assert.Equal(t, []int64{10, 10, 8, 0, hour, hour}, got)
@@ -307,6 +312,9 @@ func TestOtherScriptsRun(t *testing.T) {
 		{SlidingLog, []string{"log"}, []any{10, hour, "", "id", "1", 4, 2, 3, 1}, func(t *testing.T, got []int64) {
 			assert.Equal(t, []int64{10, 10, 8}, got[:3])
 			assert.Len(t, got, 6)
+		}},
+		{SlidingLogPeek, []string{"log"}, []any{10, hour, 2}, func(t *testing.T, got []int64) {
+			assert.Equal(t, []int64{10, 2, 2, 0, hour}, got)
 		}},
 		{SlidingLogGiveBack, []string{"log"}, []any{"id", 4, 4, hour}, func(t *testing.T, got []int64) { assert.Equal(t, []int64{4}, got) }},
 		{SlidingLog, []string{"log", "thresholds"}, []any{4, hour, "log", "id2", "", 1, 1}, func(t *testing.T, got []int64) {
@@ -316,6 +324,10 @@ func TestOtherScriptsRun(t *testing.T) {
 			assert.Equal(t, []int64{11, 11, 8}, got[:3])
 			assert.Len(t, got, 6)
 			assert.Positive(t, got[5])
+		}},
+		{TokenBucketPeek, []string{"tokens", "time"}, []any{10, 2, 5, 1, 30000, 3, 1}, func(t *testing.T, got []int64) {
+			assert.Equal(t, []int64{11, 3, 3}, got[:3])
+			assert.Len(t, got, 5)
 		}},
 		{TokenBucketGiveBack, []string{"tokens", "time"}, []any{1000, 2, 1, 4, 2, time.Now().Unix(), 0, 30000}, func(t *testing.T, got []int64) {
 			assert.Equal(t, []int64{4}, got)
@@ -367,8 +379,11 @@ func TestEachScriptRuns(t *testing.T) {
 		{FindOwn, 5, []any{"iiiiiiii", 0, "", ""}, int64(0), nil, noRate},
 		{GiveBack, 5, []any{member(3), 3, "", 1000, ""}, int64(0), int64(0), ""},
 		{Migrate, 5, []any{member(0), ""}, int64(0), nil, noRate},
+		{Peek, 5, []any{3, "", "", ""}, []any{int64(10), int64(10), int64(3), int64(3600000), int64(3600000), int64(0)}, nil, noRate},
 		{Release, 5, []any{3, "iiiiiiii", "", ""}, int64(0), nil, noRate},
 		{Rename, 10, nil, int64(1), nil, noRate},
+		{Reset, 5, []any{0}, int64(0), nil, noRate},
+		{Reset, 5, []any{1}, int64(0), int64(0), ""},
 		{SetRate, 5, []any{20, 1000, 0, 0, 0, 0, ""}, int64(1), int64(1), ""},
 		{SetRate, 5, []any{20, 1000, 1, 2000, 1, 1, ""}, int64(1), int64(0), ""},
 		{TrySetRate, 5, []any{20, 1000, 0, 0, "", ""}, int64(0), int64(1), ""},

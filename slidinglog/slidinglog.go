@@ -101,7 +101,7 @@ func New(rdb Redis, cfg Config, opts ...limit.Option) *Limiter {
 	}
 	l.table = lane.NewGroups(lanes, lane.Rule{
 		Package: "slidinglog", Err: l.err, Most: MaxPermits, Limit: most,
-		Usual: cfg.Limit, Window: cfg.Window, Check: l.check, Ask: l.ask,
+		Usual: cfg.Limit, Window: cfg.Window, Check: l.check, Ask: l.ask, Peek: l.peek,
 	})
 	return l
 }
@@ -124,6 +124,27 @@ func (l *Limiter) Window() time.Duration { return l.cfg.Window }
 func (l *Limiter) Take(ctx context.Context, key string, n int64) (limit.Decision, error) {
 	d, _, err := l.table.Take(ctx, "Take", key, n)
 	return d, err
+}
+
+// Peek answers what Take would answer now, and takes nothing. It changes nothing in
+// Redis, times to live included, so that it may be repeated at will: an answer that
+// would be a grant promises nothing. Errors are those of Take, but never
+// limit.ErrUnknownOutcome.
+func (l *Limiter) Peek(ctx context.Context, key string, n int64) (limit.Decision, error) {
+	return l.table.Peek(ctx, "Peek", key, n)
+}
+
+// TakeUpTo takes as many permits of key as are free, at most n, and tells how many that
+// were: 0 where none is free, with a Decision that is not Granted and whose RetryAfter is
+// that of one permit. Errors are those of Take, but for limit.ErrPermitsExceedRate.
+func (l *Limiter) TakeUpTo(ctx context.Context, key string, n int64) (int64, limit.Decision, error) {
+	return l.table.TakeUpTo(ctx, "TakeUpTo", key, n)
+}
+
+// Reset removes what is kept of key, whatever it is: all permits are free again. Its
+// threshold stays. Reset is not repeated once it may have run: limit.ErrUnknownOutcome.
+func (l *Limiter) Reset(ctx context.Context, key string) error {
+	return l.table.Reset(ctx, "Reset", key)
 }
 
 // TakeReturnable is Take with a grant that can be undone: see [limit.Returner].
@@ -214,6 +235,22 @@ func (l *Limiter) run(ctx context.Context, q *lane.Question) (lane.Verdict, erro
 		return q.Redo(ctx)
 	}
 	return v, err
+}
+
+// peek returns the call that tells how a batch of one request would be decided, by the
+// threshold that it reads before.
+func (l *Limiter) peek(ctx context.Context, key string, b *lane.Batch) (*lane.Question, error) {
+	most := l.cfg.Limit
+	if l.cfg.Thresholds != "" {
+		var err error
+		if most, err = l.threshold(ctx, key); err != nil {
+			return nil, err
+		}
+	}
+	q := l.question(script.KeysOf(key), key, most, b)
+	q.Script = lua.SlidingLogPeek
+	q.Args = script.Constant{lane.Number(most), l.cfg.Window.Milliseconds(), lane.Number(b.Sum)}
+	return q, nil
 }
 
 // question returns an attempt to decide a batch.

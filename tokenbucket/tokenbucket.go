@@ -97,7 +97,7 @@ func New(rdb Redis, cfg Config, opts ...limit.Option) *Limiter {
 	l := &Limiter{cfg: cfg, conn: lanes.Conn()}
 	l.table = lane.NewGroups(lanes, lane.Rule{
 		Package: "tokenbucket", Err: errors.Join(cfg.validate(), err), Most: MaxTokens, Limit: cfg.Capacity + cfg.Borrow,
-		Usual: cfg.Capacity, Window: l.Window(), Check: check, Ask: l.ask,
+		Usual: cfg.Capacity, Window: l.Window(), Check: check, Beside: l.beside, Ask: l.ask, Peek: l.peek,
 	})
 	return l
 }
@@ -134,6 +134,27 @@ func (l *Limiter) Take(ctx context.Context, key string, n int64) (limit.Decision
 	return d, err
 }
 
+// Peek answers what Take would answer now, and takes nothing. It changes nothing in
+// Redis, times to live included, so that it may be repeated at will: an answer that
+// would be a grant promises nothing. Errors are those of Take, but never
+// limit.ErrUnknownOutcome.
+func (l *Limiter) Peek(ctx context.Context, key string, n int64) (limit.Decision, error) {
+	return l.table.Peek(ctx, "Peek", key, n)
+}
+
+// TakeUpTo takes as many tokens of key as can be had, at most n, and tells how many that
+// were: 0 where there is none, with a Decision that is not Granted and whose RetryAfter is
+// that of one token. Errors are those of Take, but for limit.ErrPermitsExceedRate.
+func (l *Limiter) TakeUpTo(ctx context.Context, key string, n int64) (int64, limit.Decision, error) {
+	return l.table.TakeUpTo(ctx, "TakeUpTo", key, n)
+}
+
+// Reset removes what is kept of key, whatever it is: the bucket is full again. It is
+// not repeated once it may have run: limit.ErrUnknownOutcome.
+func (l *Limiter) Reset(ctx context.Context, key string) error {
+	return l.table.Reset(ctx, "Reset", key)
+}
+
 // TakeReturnable is Take with a grant that can be undone, as far as the bucket
 // has room for the tokens: see [limit.Returner].
 func (l *Limiter) TakeReturnable(ctx context.Context, key string, n int64) (limit.Decision, func(context.Context) error, error) {
@@ -150,19 +171,37 @@ func check(key string) error {
 		limit.ErrInvalidConfig, other, "{"+key+"}")
 }
 
+// beside returns the key of a bucket's time, which must be where the tokens are.
+func (l *Limiter) beside(key string) (string, error) {
+	second := key + timeSuffix
+	if l.conn.Sharded() && !l.conn.Together(key, second) {
+		return "", fmt.Errorf("%w: the keys %q are on different shards: %s", limit.ErrUnsupported, []string{key, second}, advice(key))
+	}
+	return second, nil
+}
+
 // ask returns the call that decides a batch.
 func (l *Limiter) ask(key string, b *lane.Batch) (*lane.Question, error) {
-	keys := script.KeysOf(key, key+timeSuffix)
-	if l.conn.Sharded() && !l.conn.Together(keys.Names()...) {
-		return nil, fmt.Errorf("%w: the keys %q are on different shards: %s", limit.ErrUnsupported, keys.Names(), advice(key))
+	second, err := l.beside(key)
+	if err != nil {
+		return nil, err
 	}
-	c := l.cfg
+	keys, c := script.KeysOf(key, second), l.cfg
 	q := &lane.Question{Read: func(reply any, err error) (lane.Verdict, error) { return l.read(keys, reply, err) }}
 	q.Script, q.Keys = lua.TokenBucket, keys
 	q.Args = script.Constant(b.Args([]any{
 		c.Capacity, c.Refill, int64(c.Interval / time.Second), c.Borrow, c.fill().Milliseconds(),
 	}))
 	return q, nil
+}
+
+// peek returns the call that tells how a batch would be decided.
+func (l *Limiter) peek(_ context.Context, key string, b *lane.Batch) (*lane.Question, error) {
+	q, err := l.ask(key, b)
+	if err == nil {
+		q.Script = lua.TokenBucketPeek
+	}
+	return q, err
 }
 
 func (l *Limiter) read(keys *script.Keys, reply any, err error) (lane.Verdict, error) {

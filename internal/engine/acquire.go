@@ -27,12 +27,16 @@ func (e *Engine) AtHand(ctx context.Context, l *Limiter, permits int64, waits bo
 
 // Acquire takes permits, and waits for them as the wish says. It tells who decided.
 func (e *Engine) Acquire(ctx context.Context, l *Limiter, w Wish) (limit.Decision, limit.Source, error) {
+	least := w.Permits
+	if w.UpTo != nil {
+		least = 1
+	}
 	if w.Figures {
-		if d, ok := l.Refusals.Decision(w.Permits); ok {
+		if d, ok := l.Refusals.Decision(least); ok {
 			return d, limit.FromMemory, nil
 		}
 	}
-	d, err := e.acquire(ctx, l, w)
+	d, err := e.acquire(ctx, l, w, least)
 	return d, limit.FromRedis, err
 }
 
@@ -47,7 +51,8 @@ func (e *Engine) Answers(l *Limiter) bool {
 	return !errors.Is(err, limit.ErrUnavailable)
 }
 
-func (e *Engine) acquire(ctx context.Context, l *Limiter, w Wish) (limit.Decision, error) {
+// acquire asks Redis. least is what is refused where it refuses.
+func (e *Engine) acquire(ctx context.Context, l *Limiter, w Wish, least int64) (limit.Decision, error) {
 	before := l.Refusals.Now()
 	a, err := e.request(ctx, l, w)
 	if w.Waits || err != nil || a.Decision.Granted {
@@ -57,10 +62,10 @@ func (e *Engine) acquire(ctx context.Context, l *Limiter, w Wish) (limit.Decisio
 	if a.AtLeast {
 		d.ResetAfter = 0 // these are not the figures that Take tells
 	}
-	l.Refusals.Note(w.Permits, a.sent, before, d)
+	l.Refusals.Note(least, a.sent, before, d)
 	d = a.Decision
 	if a.AtLeast && w.Figures {
-		d, err = e.lookOn(ctx, l, w.Permits, before, a)
+		d, err = e.lookOn(ctx, l, least, before, a)
 	}
 	e.confirm(ctx, l)
 	return d, err

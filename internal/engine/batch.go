@@ -87,8 +87,14 @@ func (b *batch) add(r *request, inLine bool) bool {
 	if r.limiter != nil {
 		fallback = r.limiter.Fallback
 	}
-	if len(b.requests) > 0 && fallback != b.fallback || len(b.requests) == maxRequests(b.rules) || b.Sum+r.Permits > maxPermits ||
-		!b.Add(r.Permits, inLine, b.reserved) {
+	switch {
+	case len(b.requests) > 0 && fallback != b.fallback || len(b.requests) == maxRequests(b.rules) || b.Sum+r.Permits > maxPermits:
+		return false
+	case r.UpTo != nil:
+		if !b.AddUpTo(r.Permits) {
+			return false
+		}
+	case !b.Add(r.Permits, inLine, b.reserved):
 		return false
 	}
 	b.fallback = fallback
@@ -167,6 +173,9 @@ func (b *batch) flags() string {
 	}
 	if b.audit {
 		flags += "a"
+	}
+	if b.UpTo {
+		flags += "u"
 	}
 	return flags + b.rules.Letters()
 }
@@ -264,6 +273,11 @@ func (b *batch) parse(reply any) (o outcome, err error) {
 		}
 		return o, nil
 	}
+	return b.parseFigures(reply)
+}
+
+// parseFigures is parse for an answer with figures.
+func (b *batch) parseFigures(reply any) (o outcome, err error) {
 	numbers, err := lane.Integers(reply, 6)
 	if err != nil {
 		return outcome{}, err

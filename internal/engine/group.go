@@ -236,6 +236,9 @@ func (g *group) finished(b *batch, o outcome, err error) {
 	}
 	g.mu.Lock()
 	now := g.engine.clock.Now()
+	if b.UpTo {
+		b.requests[0].Permits = o.Taken
+	}
 	var unwanted []int
 	granted, lined := int64(0), false
 	for i, r := range b.requests {
@@ -301,6 +304,9 @@ func (g *group) answer(b *batch, place int, a answer, o outcome) {
 	}
 	if r.Undo != nil && a.Decision.Granted {
 		*r.Undo = g.undo(b.grants([]int{place}, 0, o)[0])
+	}
+	if r.UpTo != nil {
+		*r.UpTo = o.Taken
 	}
 	r.tell(a)
 }

@@ -16,6 +16,10 @@ type Wish struct {
 	Timeout time.Duration // 0 with Waits: none
 	Figures bool          // the answer's figures are wanted
 
+	// UpTo, where it is not nil, has as many permits taken as are free, at most Permits,
+	// and is set to how many.
+	UpTo *int64
+
 	Undo *func(context.Context) error // is to be set to what undoes a grant; or nil
 }
 

@@ -17,6 +17,7 @@ type Batch struct {
 	Sum   int64 // of the permits of all
 	Count int   // of requests
 	Line  int   // how many of the first stand in line
+	UpTo  bool  // one request, for as many permits as are free, at most Sum
 
 	runs []Run
 }
@@ -24,7 +25,7 @@ type Batch struct {
 // Run is a number of requests, one after another, for the same permits.
 type Run struct {
 	Permits int64
-	Count   int
+	Count   int64
 	InLine  bool
 }
 
@@ -35,7 +36,7 @@ func (b *Batch) Runs() []Run { return b.runs }
 // MaxRequests, or would have more runs than MaxRuns less those that are
 // reserved.
 func (b *Batch) Add(permits int64, inLine bool, reserved int) bool {
-	if b.Count == MaxRequests {
+	if b.Count == MaxRequests || b.UpTo {
 		return false
 	}
 	last := len(b.runs) - 1
@@ -55,13 +56,24 @@ func (b *Batch) Add(permits int64, inLine bool, reserved int) bool {
 	return true
 }
 
+// AddUpTo makes the batch one request for as many permits as are free, at most so many:
+// as many requests for one permit, to a script. It tells false where there are others.
+func (b *Batch) AddUpTo(permits int64) bool {
+	if b.Count > 0 {
+		return false
+	}
+	b.runs = append(b.runs, Run{Permits: 1, Count: permits})
+	b.Count, b.Sum, b.UpTo = 1, permits, true
+	return true
+}
+
 // AddMany appends as many requests of one permit each, or tells that there is no
 // room. Drop takes them off again.
 func (b *Batch) AddMany(count int64) bool {
 	if b.Count >= MaxRequests || len(b.runs) >= MaxRuns {
 		return false
 	}
-	b.runs = append(b.runs, Run{Permits: 1, Count: int(count)})
+	b.runs = append(b.runs, Run{Permits: 1, Count: count})
 	b.Count += int(count)
 	b.Sum += count
 	return true
@@ -71,8 +83,8 @@ func (b *Batch) AddMany(count int64) bool {
 func (b *Batch) Drop() {
 	last := b.runs[len(b.runs)-1]
 	b.runs = b.runs[:len(b.runs)-1]
-	b.Count -= last.Count
-	b.Sum -= int64(last.Count) * last.Permits
+	b.Count -= int(last.Count)
+	b.Sum -= last.Count * last.Permits
 }
 
 // Reset empties the batch and keeps its room.
@@ -82,7 +94,7 @@ func (b *Batch) Reset() { *b = Batch{runs: b.runs[:0]} }
 // count, permits, count...
 func (b *Batch) Args(all []any) []any {
 	for _, r := range b.runs {
-		all = append(all, Number(r.Permits), r.Count)
+		all = append(all, Number(r.Permits), Number(r.Count))
 	}
 	return all
 }
@@ -107,6 +119,9 @@ type Answer struct {
 // grants as walking with what was free, since each granted request fits in what
 // is left of it, and none that was refused does.
 func (b *Batch) Answers(all []Answer, o Outcome) []Answer {
+	if b.UpTo {
+		return append(all, o.upTo())
+	}
 	left, free, waits := o.Taken, o.Free, o.Waits
 	blocked := false
 	for _, r := range b.runs {
@@ -140,4 +155,16 @@ func (b *Batch) Answers(all []Answer, o Outcome) []Answer {
 		}
 	}
 	return all
+}
+
+// upTo is what a request is told that takes as many permits as are free.
+func (o Outcome) upTo() Answer {
+	a := Answer{Decision: limit.Decision{
+		Granted: o.Taken > 0, Limit: o.Limit, Remaining: max(0, o.Free-o.Taken), ResetAfter: o.Reset,
+	}}
+	if !a.Decision.Granted && len(o.Waits) > 0 {
+		wait := o.Waits[0]
+		a.Decision.RetryAfter, a.AtLeast = Millis(max(wait, -wait)), wait < 0
+	}
+	return a
 }

@@ -1,19 +1,14 @@
 package lane
 
 import (
-	"cmp"
 	"context"
-	"errors"
 	"fmt"
 	"slices"
 	"sync"
 	"time"
 
-	"github.com/rratelimiter/rratelimiter/internal/local"
-	"github.com/rratelimiter/rratelimiter/internal/outage"
 	"github.com/rratelimiter/rratelimiter/internal/script"
 	"github.com/rratelimiter/rratelimiter/limit"
-	"github.com/rratelimiter/rratelimiter/lua"
 )
 
 // Rule is how one kind of limiter decides.
@@ -39,8 +34,15 @@ type Rule struct {
 	Usual  int64
 	Window time.Duration
 
+	// Beside returns the second key that is kept for a key. nil: there is none.
+	Beside func(key string) (string, error)
+
 	// Ask returns the question to Redis about a batch for a key.
 	Ask func(key string, b *Batch) (*Question, error)
+
+	// Peek returns the question to Redis what Ask's would be answered to a request by
+	// itself.
+	Peek func(ctx context.Context, key string, b *Batch) (*Question, error)
 }
 
 // Question is a script call and how its answer is read.
@@ -90,6 +92,7 @@ type request struct {
 
 	groups  *Groups
 	permits int64
+	upTo    bool // as many as are free, at most permits; those that were, with the answer
 	verdict *Verdict
 	answer  Answer
 	err     error
@@ -107,62 +110,30 @@ func NewGroups(lanes *Lanes, rule Rule) *Groups {
 // request waits for others it returns ctx.Err() at once; what is granted
 // nevertheless is given back.
 func (t *Groups) Take(ctx context.Context, op, key string, permits int64) (limit.Decision, func(context.Context) error, error) {
-	observer := t.lanes.observer
-	if !observer.Watches() && t.lanes.failure == nil && !t.lanes.shadow {
-		d, giveBack, err := t.take(ctx, key, permits)
-		return d, giveBack, Fail(t.rule.Package, op, key, err)
-	}
-	start := time.Now()
-	d, by, giveBack, err := t.guarded(ctx, key, permits)
-	err = Fail(t.rule.Package, op, key, err)
-	observer.Decided(ctx, limit.Decided{
-		Limiter: t.name(), Call: op, Permits: permits, Source: by, Start: start, Shadow: t.lanes.shadow,
-	}, d.Granted, err)
-	if t.lanes.shadow && outage.InShadow(d.Granted, err) {
-		d.Granted, d.RetryAfter = true, 0
-		return d, func(context.Context) error { return nil }, nil
-	}
-	return d, giveBack, err
+	return t.decide(ctx, op, key, &request{groups: t, permits: permits})
 }
 
-// guarded is take, and where Redis does not decide what the policy for that says.
-func (t *Groups) guarded(ctx context.Context, key string, permits int64) (
-	d limit.Decision, by limit.Source, giveBack func(context.Context) error, err error,
-) {
-	if t.lanes.failure == nil {
-		d, giveBack, err = t.take(ctx, key, permits)
-		return d, limit.FromRedis, giveBack, err
+// TakeUpTo is Take for as many permits as are free, at most so many, and tells how many
+// that were.
+func (t *Groups) TakeUpTo(ctx context.Context, op, key string, permits int64) (int64, limit.Decision, error) {
+	r := &request{groups: t, permits: permits, upTo: true}
+	if most := t.rule.Limit; most > 0 {
+		r.permits = min(permits, most)
 	}
-	if d, err := t.check(ctx, key, permits); err != nil {
-		return d, "", nil, err
+	d, _, err := t.decide(ctx, op, key, r)
+	if !d.Granted {
+		return 0, d, err
 	}
-	guard := t.lanes.guard
-	undecided, err := guard.Ask(ctx, &t.lanes.Of(ctx, key).Breaker, func() bool { return t.answers(key) }, func() (err error) {
-		d, giveBack, err = t.take(ctx, key, permits)
-		return err
-	})
-	if !undecided {
-		return d, limit.FromRedis, giveBack, err
-	}
-	return guard.Instead(*t.lanes.failure, key, permits, local.Rule{Permits: t.rule.Usual, Window: t.rule.Window}, err)
+	return r.permits, d, nil
 }
 
-// answers tells whether the server of a key does.
-func (t *Groups) answers(key string) bool {
-	_, err := script.Read(context.Background(), t.lanes.conn, lua.TTL, script.KeysOf(key))
-	return !errors.Is(script.Outage(err), limit.ErrUnavailable)
-}
-
-// name is what observers call the limiter.
-func (t *Groups) name() string { return cmp.Or(t.lanes.name, t.rule.Package) }
-
-func (t *Groups) take(ctx context.Context, key string, permits int64) (limit.Decision, func(context.Context) error, error) {
-	if d, err := t.check(ctx, key, permits); err != nil {
+// take sees a new request through.
+func (t *Groups) take(ctx context.Context, key string, r *request) (limit.Decision, func(context.Context) error, error) {
+	if d, err := t.check(ctx, key, r.permits); err != nil {
 		return d, nil, err
 	}
 	start := time.Now()
 	l := t.lanes.Of(ctx, key)
-	r := &request{groups: t, permits: permits}
 	t.mu.Lock()
 	t.watch.Add(&r.Pending, r, start)
 	k := t.keys[key]
@@ -186,35 +157,24 @@ func (t *Groups) take(ctx context.Context, key string, permits int64) (limit.Dec
 	return t.await(ctx, r)
 }
 
-// check tells why Redis is not to be asked.
-func (t *Groups) check(ctx context.Context, key string, permits int64) (d limit.Decision, err error) {
-	switch most := t.rule.Limit; {
-	case t.rule.Err != nil:
-		return d, t.rule.Err
-	case key == "":
-		return d, fmt.Errorf("%w: the key is empty", limit.ErrInvalidConfig)
-	case permits < 1 || permits > t.rule.Most:
-		return d, fmt.Errorf("%w: %d is not between 1 and %d", limit.ErrInvalidPermits, permits, t.rule.Most)
-	case most > 0 && permits > most:
-		return limit.Decision{Limit: most}, exceeds(permits, most)
-	case ctx.Err() != nil:
-		return d, ctx.Err()
-	case t.rule.Check != nil:
-		return d, t.rule.Check(key)
-	}
-	return d, nil
-}
-
 // alone sends a request by itself.
 func (t *Groups) alone(ctx context.Context, l *Lane, key string, r *request) {
 	b := &Batch{}
-	b.Add(r.permits, false, 0)
+	r.join(b)
 	c := t.call(l, key, b, []*request{r})
 	if c == nil {
 		l.Leave()
 		return
 	}
 	l.Alone(ctx, c, false)
+}
+
+// join adds a request to a batch, or tells that it has no room for it.
+func (r *request) join(b *Batch) bool {
+	if r.upTo {
+		return b.AddUpTo(r.permits)
+	}
+	return b.Add(r.permits, false, 0)
 }
 
 func (t *Groups) await(ctx context.Context, r *request) (limit.Decision, func(context.Context) error, error) {
@@ -275,7 +235,7 @@ func (k *group) Board(time.Time) (c *Call, more bool) {
 			taken++
 			continue
 		}
-		if len(requests) > 0 && r.permits > t.rule.Most-b.Sum || !b.Add(r.permits, false, 0) {
+		if len(requests) > 0 && r.permits > t.rule.Most-b.Sum || !r.join(b) {
 			break
 		}
 		r.State = Sent
@@ -359,6 +319,9 @@ func (a *sentBatch) tell(v Verdict, err error) {
 	}
 	var unwanted int64
 	t.mu.Lock()
+	if r := a.requests[0]; r.upTo {
+		r.permits = min(r.permits, v.Taken)
+	}
 	for i, r := range a.requests {
 		if r.State != Sent {
 			if answers[i].Decision.Granted {

@@ -23,6 +23,15 @@ var Operations = map[string]func(ctx context.Context, l *rratelimiter.RateLimite
 		_, err := l.Take(ctx, 1)
 		return err
 	},
+	"Peek": func(ctx context.Context, l *rratelimiter.RateLimiter) error {
+		_, err := l.Peek(ctx, 1)
+		return err
+	},
+	"TakeUpTo": func(ctx context.Context, l *rratelimiter.RateLimiter) error {
+		_, _, err := l.TakeUpTo(ctx, 1)
+		return err
+	},
+	"Reset":   func(ctx context.Context, l *rratelimiter.RateLimiter) error { return l.Reset(ctx) },
 	"Release": func(ctx context.Context, l *rratelimiter.RateLimiter) error { return l.Release(ctx, 1) },
 	"AvailablePermits": func(ctx context.Context, l *rratelimiter.RateLimiter) error {
 		_, err := l.AvailablePermits(ctx)
@@ -73,7 +82,7 @@ var Operations = map[string]func(ctx context.Context, l *rratelimiter.RateLimite
 
 // Reads are those of Operations that change nothing, or nothing that matters.
 var Reads = map[string]bool{
-	"AvailablePermits": true, "Config": true, "TTL": true, "Exists": true, "Rename, to its name": true,
+	"Peek": true, "AvailablePermits": true, "Config": true, "TTL": true, "Exists": true, "Rename, to its name": true,
 }
 
 // Second returns the error of a call of which nothing else matters.

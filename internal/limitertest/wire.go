@@ -209,6 +209,14 @@ func TakeFor(permits int64) Wish {
 	}
 }
 
+// UpToFor is a TakeUpTo.
+func UpToFor(permits int64) Wish {
+	return func(w *Wire) (int64, error) {
+		taken, _, err := w.TakeUpTo(context.Background(), permits)
+		return taken, err
+	}
+}
+
 // Ask makes the requests at the same time, in one batch, and returns what each
 // was granted.
 func (w *Wire) Ask(t testing.TB, wishes ...Wish) []int64 {

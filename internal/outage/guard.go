@@ -95,6 +95,32 @@ func (g *Guard) Instead(how limit.Failure, key string, n int64, rule local.Rule,
 	return d, limit.FromLocal, giveBack, nil
 }
 
+// UpToInstead is Instead for as many permits as there are, at most n. It tells how many
+// that were.
+func (g *Guard) UpToInstead(how limit.Failure, key string, n int64, rule local.Rule, err error) (
+	taken int64, d limit.Decision, by limit.Source, _ error,
+) {
+	if _, isLocal := how.Local(); isLocal {
+		n = min(n, max(1, rule.Permits))
+	}
+	for {
+		d, by, _, failed := g.Instead(how, key, n, rule, err)
+		switch {
+		case failed != nil || d.Granted:
+			if !d.Granted {
+				n = 0
+			}
+			return n, d, by, failed
+		case n > d.Limit: // more than the share ever has
+			n = d.Limit
+		case d.Remaining == 0:
+			return 0, d, by, nil
+		default:
+			n = d.Remaining
+		}
+	}
+}
+
 // Share returns a part of a rule: fewer permits, and where that would be less than one,
 // one in a longer window.
 func Share(rule local.Rule, share float64) local.Rule {

@@ -1,14 +1,14 @@
 --- @include "member"
 
 -- Reads acquire's requests, which stand in ARGV from 7 on; their sum, where there
--- is only one. single says that each granted request gets a member of its own.
--- Returns a table:
+-- is only one. single says that each granted request gets a member of its own, up_to
+-- that the one request takes as many permits as are free. Returns a table:
 --   runs     a list like ARGV, with permits and count of each run of equal requests
 --            from 8 on; arithmetic turns them into numbers, without a call
 --   line     how many of the first requests stand in line
---   single   as above
+--   single, up_to   as above
 --   members  a member for each request where single, else one for all
-local function read_requests(sum_text, single)
+local function read_requests(sum_text, single, up_to)
   local runs, members = ARGV, {ARGV[1]}
   if not runs[8] then
     runs = {'', '', '', '', '', '', '0', sum_text, '1'}
@@ -21,7 +21,7 @@ local function read_requests(sum_text, single)
       end
     end
   end
-  return {runs = runs, line = runs[7] + 0, single = single, members = members}
+  return {runs = runs, line = runs[7] + 0, single = single, up_to = up_to, members = members}
 end
 
 -- Returns the permits of all requests. One for more than the rate is none; the
@@ -30,6 +30,9 @@ local function sum_of_requests(requests, rate)
   local runs, sum = requests.runs, 0
   for i = 8, #runs, 2 do
     local permits = runs[i] + 0
+    if requests.up_to then
+      permits = math.min(permits, rate)
+    end
     if permits <= rate then
       sum = sum + permits * runs[i + 1]
     end
@@ -47,13 +50,17 @@ local function walk_requests(requests, rate, free, earlier)
   local own, runs, line = {}, requests.runs, requests.line
   for i = 8, #runs, 2 do
     local permits, count = runs[i] + 0, runs[i + 1] + 0
+    if requests.up_to then
+      permits = math.max(1, math.min(permits, left))
+    end
     local waits = place < line
     if (permits <= rate or earlier) and not (waits and blocked) then
       local granted = math.max(0, math.min(count, math.floor(left / permits)))
       left = left - granted * permits
       taken = taken + granted * permits
       for j = 1, requests.single and granted or 0 do
-        own[#own + 1] = requests.members[place + j]
+        local member = requests.members[place + j]
+        own[#own + 1] = requests.up_to and with_permits(member, permits) or member
       end
       if granted < count then
         if permits <= rate then

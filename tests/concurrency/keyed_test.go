@@ -37,19 +37,26 @@ func TestKeyed(t *testing.T) {
 
 // braced is a limiter of keys that begin with a brace, which is its prefix: a user
 // who may touch the test's own keys only can have no other.
-type braced struct{ windowedReturner }
-
-type windowedReturner interface {
-	limit.Returner
-	limit.Windowed
-}
+type braced struct{ *rratelimiter.KeyedLimiter }
 
 func (l braced) Take(ctx context.Context, key string, n int64) (limit.Decision, error) {
-	return l.windowedReturner.Take(ctx, strings.TrimPrefix(key, "{"), n)
+	return l.KeyedLimiter.Take(ctx, strings.TrimPrefix(key, "{"), n)
 }
 
 func (l braced) TakeReturnable(ctx context.Context, key string, n int64) (limit.Decision, func(context.Context) error, error) {
-	return l.windowedReturner.TakeReturnable(ctx, strings.TrimPrefix(key, "{"), n)
+	return l.KeyedLimiter.TakeReturnable(ctx, strings.TrimPrefix(key, "{"), n)
+}
+
+func (l braced) Peek(ctx context.Context, key string, n int64) (limit.Decision, error) {
+	return l.KeyedLimiter.Peek(ctx, strings.TrimPrefix(key, "{"), n)
+}
+
+func (l braced) TakeUpTo(ctx context.Context, key string, n int64) (int64, limit.Decision, error) {
+	return l.KeyedLimiter.TakeUpTo(ctx, strings.TrimPrefix(key, "{"), n)
+}
+
+func (l braced) Reset(ctx context.Context, key string) error {
+	return l.KeyedLimiter.Reset(ctx, strings.TrimPrefix(key, "{"))
 }
 
 // newKeyed returns a limiter of keys, and the prefix of their limiters' names.

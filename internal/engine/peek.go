@@ -1,0 +1,41 @@
+package engine
+
+import (
+	"context"
+	"time"
+
+	"github.com/rratelimiter/rratelimiter/internal/lane"
+	"github.com/rratelimiter/rratelimiter/internal/script"
+	"github.com/rratelimiter/rratelimiter/limit"
+	"github.com/rratelimiter/rratelimiter/lua"
+)
+
+// Peek answers what a request with figures would be told, and takes nothing.
+func (e *Engine) Peek(ctx context.Context, l *Limiter, permits int64) (limit.Decision, error) {
+	b := &batch{rules: e.rules}
+	b.Add(permits, false, 0)
+	letters := e.rules.Letters()
+	if l.auditDue(time.Now()) {
+		letters += "a"
+	}
+	reply, err := e.Read(ctx, l, script.Call{Script: lua.Peek, Args: script.Paged{lane.Number(permits), l.Fallback, letters}})
+	if err != nil {
+		return limit.Decision{}, err
+	}
+	o, err := b.parseFigures(reply)
+	if err != nil {
+		return limit.Decision{}, err
+	}
+	a := b.Answers(nil, o.Outcome)[0]
+	switch {
+	case a.Exceeds:
+		return a.Decision, errExceeds(permits, a.Decision.Limit)
+	case !a.AtLeast:
+		return a.Decision, nil
+	}
+	wait, err := e.wait(ctx, l, permits)
+	if wait > 0 {
+		a.Decision.RetryAfter = wait
+	}
+	return a.Decision, err
+}

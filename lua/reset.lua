@@ -1,0 +1,20 @@
+-- Frees all permits of a limiter that are in use: those that this client keeps, where
+-- each keeps its own. Its rate and time to live stay.
+--
+-- KEYS
+--   1 config  2 value  3 client's value  4 permits  5 client's permits
+-- ARGV
+--   1  '1' where the limiter may have no rate
+-- Returns
+--   the number of keys that went
+--   NOTINIT, CORRUPT <key's number> <field> <why>
+
+--- @include "read_config"
+
+if ARGV[1] ~= '1' or redis.call('EXISTS', KEYS[1]) == 1 then
+  local _, problem = read_config(KEYS[1])
+  if problem then
+    return problem
+  end
+end
+return redis.call('UNLINK', KEYS[2], KEYS[3], KEYS[4], KEYS[5])

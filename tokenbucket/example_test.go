@@ -1,0 +1,43 @@
+package tokenbucket_test
+
+import (
+	"context"
+	"fmt"
+	"time"
+
+	"github.com/alicebob/miniredis/v2"
+	"github.com/redis/go-redis/v9"
+
+	"github.com/rratelimiter/rratelimiter/tokenbucket"
+)
+
+// Peek tells what Take would answer, TakeUpTo takes what there is, and Reset has a key
+// start anew.
+func ExampleLimiter() {
+	server := miniredis.NewMiniRedis()
+	if err := server.Start(); err != nil {
+		panic(err)
+	}
+	defer server.Close()
+	server.SetTime(time.Date(2026, time.November, 21, 12, 0, 0, 0, time.UTC))
+	rdb := redis.NewClient(&redis.Options{Addr: server.Addr()})
+	defer func() { _ = rdb.Close() }()
+	ctx := context.Background()
+
+	limiter := tokenbucket.New(rdb, tokenbucket.Config{Capacity: 3, Refill: 1, Interval: time.Minute})
+	d, err := limiter.Peek(ctx, "ann", 2)
+	fmt.Println(d.Granted, d.Remaining, err)
+	taken, d, err := limiter.TakeUpTo(ctx, "ann", 10)
+	fmt.Println(taken, d.Granted, d.Remaining, err)
+	d, err = limiter.Take(ctx, "ann", 1)
+	fmt.Println(d.Granted, d.RetryAfter, err)
+	fmt.Println(limiter.Reset(ctx, "ann"))
+	d, err = limiter.Take(ctx, "ann", 1)
+	fmt.Println(d.Granted, d.Remaining, err)
+	// Output:
+	// true 1 <nil>
+	// 3 true 0 <nil>
+	// false 1m0s <nil>
+	// <nil>
+	// true 2 <nil>
+}
