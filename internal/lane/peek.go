@@ -77,14 +77,14 @@ func (t *Groups) reset(ctx context.Context, key string) error {
 	if err := t.CheckKey(ctx, key); err != nil {
 		return err
 	}
-	words := []any{"unlink", key}
+	words, keys := []any{"unlink", key}, []string{key}
 	if t.rule.Beside != nil {
 		beside, err := t.rule.Beside(key)
 		if err != nil {
 			return err
 		}
-		words = append(words, beside)
+		words, keys = append(words, beside), append(keys, beside)
 	}
 	_, err := script.Do(ctx, t.lanes.conn, false, words...)
-	return script.Outage(err)
+	return script.Explain(err, keys, "", fmt.Sprintf("give the key one hash tag, as in %q", "{"+key+"}"))
 }

@@ -137,6 +137,26 @@ func testTakeUpToLost(t *testing.T, k Kind) {
 
 // Reset frees all, for whoever shares the key.
 func testReset(t *testing.T, k Kind) {
+	synctest.Test(t, func(t *testing.T) {
+		h := newHeld(t, k, permits)
+		l, ok := h.Returner.(caller)
+		require.True(t, ok)
+		Take(t, h.other, "orders", 3)
+		sent := 0
+		h.proxy.OnCommand(func(c redistest.Command) redistest.Action {
+			if c.Name() != "unlink" && c.Name() != "evalsha" && c.Name() != "eval" {
+				return redistest.Pass
+			}
+			if sent++; c.Name() == "evalsha" && sent == 1 {
+				return redistest.Pass // the server does not know the script
+			}
+			return redistest.DropAnswer
+		})
+		require.ErrorIs(t, l.Reset(t.Context(), "orders"), limit.ErrUnknownOutcome)
+		h.proxy.OnCommand(nil)
+		d := Take(t, h.other, "orders", permits)
+		assert.True(t, d.Granted)
+	})
 	redistest.Everywhere(t, func(t *testing.T, rdb redis.UniversalClient) {
 		l, key, other := newCaller(t, k, rdb, permits), Key(t), Key(t)
 		Take(t, l, key, 7)
