@@ -25,7 +25,7 @@ type caller interface {
 	Reset(ctx context.Context, key string) error
 }
 
-func newCaller(t *testing.T, k Kind, rdb redis.UniversalClient, permits int64) caller {
+func newCaller(t *testing.T, k Kind, rdb redis.UniversalClient) caller {
 	t.Helper()
 	c, ok := k.New(rdb, permits, window).(caller)
 	require.True(t, ok)
@@ -45,7 +45,7 @@ func everything(t *testing.T, rdb redis.UniversalClient) map[string]Value {
 // Peek answers what Take does at the same moment, and leaves all as it is.
 func testPeek(t *testing.T, k Kind) {
 	redistest.Stepping(t, func(t *testing.T, rdb *redis.Client, step func(by time.Duration)) {
-		l, draw := newCaller(t, k, rdb, permits), rand.New(rand.NewPCG(3, 9))
+		l, draw := newCaller(t, k, rdb), rand.New(rand.NewPCG(3, 9))
 		granted := 0
 		for i := range 150 {
 			key := Key(t)
@@ -82,7 +82,7 @@ func testPeek(t *testing.T, k Kind) {
 // TakeUpTo takes what is free, and no more than it is asked for.
 func testTakeUpTo(t *testing.T, k Kind) {
 	redistest.Virtual(t, func(t *testing.T, rdb *redis.Client) {
-		l, draw := newCaller(t, k, rdb, permits), rand.New(rand.NewPCG(4, 1))
+		l, draw := newCaller(t, k, rdb), rand.New(rand.NewPCG(4, 1))
 		for range 100 {
 			key, n := Key(t), 1+draw.Int64N(2*permits)
 			spend(t, draw, l, key)
@@ -104,7 +104,7 @@ func testTakeUpTo(t *testing.T, k Kind) {
 		}
 	})
 	for _, n := range []int64{0, -1, math.MinInt64} {
-		taken, d, err := newCaller(t, k, Unreachable(t), permits).TakeUpTo(t.Context(), "orders", n)
+		taken, d, err := newCaller(t, k, Unreachable(t)).TakeUpTo(t.Context(), "orders", n)
 		require.ErrorIs(t, err, limit.ErrInvalidPermits)
 		assert.Zero(t, d)
 		assert.Zero(t, taken)
@@ -158,7 +158,7 @@ func testReset(t *testing.T, k Kind) {
 		assert.True(t, d.Granted)
 	})
 	redistest.Everywhere(t, func(t *testing.T, rdb redis.UniversalClient) {
-		l, key, other := newCaller(t, k, rdb, permits), Key(t), Key(t)
+		l, key, other := newCaller(t, k, rdb), Key(t), Key(t)
 		Take(t, l, key, 7)
 		Take(t, l, other, 4)
 		require.NoError(t, l.Reset(t.Context(), key))
