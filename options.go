@@ -2,12 +2,15 @@ package rratelimiter
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"log/slog"
 	"time"
 
 	"github.com/redis/go-redis/v9"
 
+	sizes "github.com/rratelimiter/rratelimiter/internal/lease"
+	"github.com/rratelimiter/rratelimiter/internal/notify"
 	"github.com/rratelimiter/rratelimiter/internal/redisson"
 	"github.com/rratelimiter/rratelimiter/limit"
 )
@@ -139,4 +142,119 @@ func WithDefault(cfg Config) LimiterOption {
 		l.facts.Fallback, l.fallback = cfg.text(), cfg
 		return nil
 	})
+}
+
+// Lease says how many permits a handle takes ahead, and for how long: see
+// [WithLease].
+type Lease struct {
+	// Permits is the most that one lease holds: 1 to MaxPermits.
+	Permits int64
+
+	// Life is how long a lease lives, from the moment at which it was asked for.
+	// It must be shorter than the limiter's interval, and is half of that at most.
+	// 0 stands for a twentieth of the interval.
+	Life time.Duration
+}
+
+// WithLease has a handle take permits ahead: a request that goes to Redis brings
+// more than it asks for, charged at once, and TryAcquire and Acquire are served
+// from these without a round trip, as long as the lease lives. The guarantee:
+// what is charged obeys the limit exactly, and what is used obeys the rate for
+// each span of the interval less the lease's life.
+//
+// How many permits are taken ahead follows the handle's demand: at most a 16th
+// of what is free, fewer where requests are refused or permits are left over, and
+// none where demand is low or an answer takes as long as a lease lives. Permits
+// not used are given back at the end of the lease's life, by Client.Close, and
+// before a Release, Reset, SetRate, UpdateRate, Delete, Rename or change of the time to
+// live through the same Client. A request for more permits than the lease has
+// left ends it too. While callers stand in line, nothing is taken ahead.
+//
+// To others, Take, Peek, AvailablePermits and TryAcquireAll included, permits of a lease
+// are in use. Changes by other programs are noticed when the lease ends, and a
+// limiter with a KeepAlive time may go earlier by the lease's life. A lease belongs
+// to its handle, so keep the handle. Bad values, WithDefault's interval not above
+// Life among them, are ErrInvalidConfig; beside Redissons before 3.35 leases are
+// ErrUnsupported.
+func WithLease(lease Lease) LimiterOption {
+	return limiterOption(func(l *RateLimiter) error {
+		switch {
+		case lease.Permits < 1 || lease.Permits > MaxPermits:
+			return fmt.Errorf("%w: WithLease: %d permits are not between 1 and %d", ErrInvalidConfig, lease.Permits, int64(MaxPermits))
+		case lease.Life < 0:
+			return fmt.Errorf("%w: WithLease: the life %v is below 0", ErrInvalidConfig, lease.Life)
+		case !l.client.rules.Merge:
+			return fmt.Errorf("%w: WithLease: one member for many requests is read right by Redisson 3.35 and newer only, and WithRedissonVersion names %s",
+				ErrUnsupported, l.client.rules.Version)
+		}
+		l.facts.Lease = &sizes.Sizer{Most: lease.Permits, Want: lease.Life}
+		return nil
+	})
+}
+
+// checkLease is for what can only be said of all options together.
+func (l *RateLimiter) checkLease() error {
+	if l.facts.Lease != nil && l.fallback.Interval > 0 && l.facts.Lease.Want >= l.fallback.Interval {
+		return fmt.Errorf("%w: WithLease: the life %v is not shorter than the interval %v", ErrInvalidConfig, l.facts.Lease.Want, l.fallback.Interval)
+	}
+	return nil
+}
+
+// WithRefusalCache has a handle remember that permits were refused. The
+// guarantee: a limiter known to be exhausted is not asked again before the moment
+// that the server named.
+//
+// It counts for Take and for TryAcquire with a timeout of 0 or less, of at least
+// as many permits as were refused; more than the limiter is known to have in an
+// interval are asked for, and so is what Take can't answer with figures. Take's
+// RetryAfter and ResetAfter are less by the time that has passed; for more permits
+// than were refused, RetryAfter is the least that it can be. Permits that the
+// Client takes since, by whichever call, end what is known of the figures, not the
+// refusal: Take asks, TryAcquire does not. What others have taken since, and what
+// has come free while not all of the permits were, the figures leave out.
+//
+// The moment is counted from when the refused request was sent, so that nobody is
+// refused whom Redis would grant. A Release, Reset, SetRate, UpdateRate, Delete, Rename or
+// change of the time to live through the same Client ends the refusal early, as
+// do permits that the Client gives back; those of other Go programs do so with
+// [WithNotices]. What Redisson releases or sets is noticed at the moment named, not
+// before. A limiter with a time to live is asked when half of that is over, if
+// that comes first; to know, a refusal for more than 100ms costs one more, small
+// script call.
+//
+// What is remembered belongs to the handle, and handles of one name do not share
+// it.
+func WithRefusalCache(opts ...RefusalOption) LimiterOption {
+	return limiterOption(func(l *RateLimiter) (err error) {
+		l.facts.Refusals = l.client.engine.NewRefusals(l.keys.Config)
+		for _, opt := range opts {
+			if opt != nil {
+				err = errors.Join(err, opt(l))
+			}
+		}
+		return err
+	})
+}
+
+// RefusalOption configures WithRefusalCache.
+type RefusalOption func(*RateLimiter) error
+
+// WithNotices has the handle tell other programs of what it changes by Release,
+// SetRate and the like, and end its refusals when it is told: by PUBLISH and
+// SUBSCRIBE on the channel "{name}:changed", braces as in the limiter's keys. The
+// guarantee: at best a refusal ends with the change; where the message is lost
+// or nobody is subscribed yet, at the moment that the server named.
+//
+// A Client subscribes by one connection, for all its limiters, as long as it
+// remembers refusals. A Redis given to New that can't Subscribe and Publish, as
+// go-redis' clients can, is ErrUnsupported. On a cluster messages go to all
+// nodes. An ACL must allow the commands and the channel.
+func WithNotices() RefusalOption {
+	return func(l *RateLimiter) error {
+		if !notify.Can(l.client.rdb) {
+			return fmt.Errorf("%w: %w: WithNotices: a %T has no Subscribe and Publish", ErrInvalidConfig, ErrUnsupported, l.client.rdb)
+		}
+		l.facts.Channel = notify.Channel(l.keys.Value)
+		return nil
+	}
 }

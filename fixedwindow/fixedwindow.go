@@ -137,9 +137,9 @@ func (l *Limiter) read(keys *script.Keys, reply any, err error) (lane.Verdict, e
 		return lane.Verdict{}, explain(err, keys)
 	}
 	v, end, err := lane.ParseVerdict(reply)
-	answered := time.Now()
+	answered := l.conn.Clock().Now()
 	v.GiveBack = func(ctx context.Context, permits int64) error {
-		if time.Since(answered) >= v.Reset {
+		if l.conn.Clock().Since(answered) >= v.Reset {
 			// Where the server's clock has gone back, a later window can have the same end.
 			return nil
 		}

@@ -210,7 +210,7 @@ func (l *Limiter) read(keys *script.Keys, reply any, err error) (lane.Verdict, e
 	}
 	c := l.cfg
 	v, last, err := lane.ParseVerdict(reply)
-	answered := time.Now()
+	answered := l.conn.Clock().Now()
 	var mu sync.Mutex
 	left := v.Free - v.Taken - c.Borrow
 	v.GiveBack = func(ctx context.Context, permits int64) error {
@@ -220,7 +220,7 @@ func (l *Limiter) read(keys *script.Keys, reply any, err error) (lane.Verdict, e
 		mu.Unlock()
 		_, err := script.Once(ctx, l.conn, lua.TokenBucketGiveBack, keys,
 			c.Capacity, c.Refill, int64(c.Interval/time.Second), permits, before, last,
-			time.Since(answered).Milliseconds(), c.fill().Milliseconds())
+			l.conn.Clock().Since(answered).Milliseconds(), c.fill().Milliseconds())
 		return explain(err, keys.Names())
 	}
 	return v, err

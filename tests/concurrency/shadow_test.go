@@ -72,7 +72,7 @@ func TestShadowOfAClient(t *testing.T) {
 			limitertest.MustAcquire(t, one, 1)
 		}
 		assert.Equal(t, int64(8), limitertest.Available(t, two), "the one that they were granted together")
-		_, back, err := client.Keyed("users:", limitertest.Every(1, time.Hour)).(limit.Returner).TakeReturnable(t.Context(), "ann", 7)
+		_, back, err := client.Keyed("users:", limitertest.Every(1, time.Hour)).TakeReturnable(t.Context(), "ann", 7)
 		require.NoError(t, err)
 		require.NoError(t, back(t.Context()))
 	})
