@@ -156,13 +156,18 @@ func (s *Sentinel) kill() { killAll(append(s.watch, s.data...)) }
 func (s *Sentinel) Client(t testing.TB, opt *redis.FailoverOptions) *redis.Client {
 	t.Helper()
 	o := valueOf(opt)
-	o.MasterName, o.SentinelAddrs = masterName, nil
-	for _, w := range s.watch {
-		o.SentinelAddrs = append(o.SentinelAddrs, w.addr)
-	}
+	o.MasterName, o.SentinelAddrs = s.Watch()
 	rdb := redis.NewFailoverClient(&o)
 	closeAfter(t, rdb)
 	return rdb
+}
+
+// Watch returns the name that the Sentinels have for the master, and their addresses.
+func (s *Sentinel) Watch() (master string, addrs []string) {
+	for _, w := range s.watch {
+		addrs = append(addrs, w.addr)
+	}
+	return masterName, addrs
 }
 
 // Master returns the server that the Sentinels take for the master.

@@ -27,6 +27,8 @@ const roundConnection = "chaos-round"
 type arena interface {
 	// addrs are where the servers are that Clients talk to.
 	addrs() []string
+	// route is how they are reached.
+	route() route
 	// client returns a client of the options, closed when t ends.
 	client(t testing.TB, opt redis.UniversalOptions) redis.UniversalClient
 	// masters are the servers that take writes at the moment.
@@ -67,6 +69,8 @@ type singleArena struct {
 
 func (a *singleArena) addrs() []string { return []string{a.server.Addr()} }
 
+func (a *singleArena) route() route { return route{Servers: single, Addrs: a.addrs()} }
+
 func (a *singleArena) client(t testing.TB, opt redis.UniversalOptions) redis.UniversalClient {
 	return a.server.Client(t, opt.Simple())
 }
@@ -88,6 +92,8 @@ type clusterArena struct {
 }
 
 func (a *clusterArena) addrs() []string { return a.Addrs() }
+
+func (a *clusterArena) route() route { return route{Servers: cluster, Addrs: a.addrs()} }
 
 func (a *clusterArena) client(t testing.TB, opt redis.UniversalOptions) redis.UniversalClient {
 	return a.Client(t, opt.Cluster())
@@ -131,6 +137,11 @@ func (a *sentinelArena) addrs() []string {
 		addrs = append(addrs, s.Addr())
 	}
 	return addrs
+}
+
+func (a *sentinelArena) route() route {
+	master, addrs := a.Watch()
+	return route{Servers: sentinel, Addrs: addrs, Master: master}
 }
 
 func (a *sentinelArena) client(t testing.TB, opt redis.UniversalOptions) redis.UniversalClient {

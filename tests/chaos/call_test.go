@@ -21,6 +21,7 @@ const (
 	unavailable answer = "unavailable" // ErrUnavailable alone: nothing was done
 	gone        answer = "gone"        // the caller's context ended
 	closed      answer = "closed"
+	killed      answer = "killed"  // its process was, before the answer came
 	missing     answer = "missing" // there is no limiter
 	exceeds     answer = "exceeds" // more permits than the rate
 	failed      answer = "failed"  // anything else; no fault may bring it about

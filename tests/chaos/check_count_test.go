@@ -8,7 +8,8 @@ package chaos_test
 //   - at most what was granted or may have been, less what was given back for sure; more
 //     would mean that permits got lost. That can't be told where Redis lost data, since
 //     what was lost can be taken anew by a repeat, and of leases only where no call got
-//     lost: nobody knows how many a lease had.
+//     lost: nobody knows how many a lease had. Where a process was killed, that is what its
+//     calls of that moment may have been granted, and what a lease may hold.
 func (r *round) checkCount(p *pool, s *state) {
 	const check = "count"
 	exact := !r.lostCalls(p.limiter)
@@ -17,16 +18,16 @@ func (r *round) checkCount(p *pool, s *state) {
 		switch {
 		case c.Op == opRelease && c.Answer == done:
 			back += c.Permits
-		case c.Op == opRelease && c.Answer == unknown:
+		case c.Op == opRelease && (c.Answer == unknown || c.Answer == killed):
 			maybeBack += c.Permits
 		case !c.takes():
 		case c.Answer == granted:
 			sure += c.Permits
-		case c.Answer == unknown, !exact && p.mayKeep(c):
+		case c.Answer == unknown, !exact && p.mayKeep(c), r.cutOff(p, c):
 			maybe += c.Permits
 		}
 	}
-	low, high := sure-back-maybeBack-r.lost(p.limiter), sure+maybe-back
+	low, high := sure-back-maybeBack-r.lost(p.limiter), sure+maybe-back+r.strandedLeases(p.limiter)
 	if s.inUse < low {
 		r.violatePool(p, check, "%d permits are in use, of at least %d: some can be granted twice\n"+
 			"granted %d, maybe %d more; given back %d, maybe %d more; lost by Redis %d\n%v",

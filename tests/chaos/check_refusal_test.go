@@ -35,7 +35,7 @@ func (r *round) checkRefusals(p *pool) {
 		case c.Answer == granted:
 			taken = append(taken, change{c.Start, c.Permits})
 			back = append(back, change{c.End + p.config.Interval + 2*time.Millisecond, c.Permits})
-		case c.Answer == unknown || p.mayKeep(c):
+		case c.Answer == unknown || c.Answer == killed || p.mayKeep(c):
 			taken = append(taken, change{c.Start, c.Permits})
 		}
 	}

@@ -2,6 +2,7 @@ package chaos_test
 
 import (
 	"context"
+	"fmt"
 	"runtime"
 	"strings"
 	"testing"
@@ -161,12 +162,17 @@ func (r *round) checkConnections() {
 // checkGoroutines waits until there are no more goroutines than before the round.
 func checkGoroutines(t *testing.T, p *plan, before int) {
 	t.Helper()
+	if err := awaitGoroutines(before); err != nil {
+		t.Errorf("-seed %d -round %d: %v", p.seed, p.number, err)
+	}
+}
+
+func awaitGoroutines(before int) error {
 	for until := time.Now().Add(20 * time.Second); runtime.NumGoroutine() > before; time.Sleep(5 * time.Millisecond) {
 		if time.Now().After(until) {
 			stacks := make([]byte, 1<<20)
-			t.Errorf("-seed %d -round %d: %d goroutines, and %d before:\n%s", p.seed, p.number, runtime.NumGoroutine(), before,
-				stacks[:runtime.Stack(stacks, true)])
-			return
+			return fmt.Errorf("%d goroutines, and %d before:\n%s", runtime.NumGoroutine(), before, stacks[:runtime.Stack(stacks, true)])
 		}
 	}
+	return nil
 }

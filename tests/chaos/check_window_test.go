@@ -56,7 +56,7 @@ func (r *round) checkSpan(p *pool, grants []*call, start, length time.Duration) 
 		allowed += int64(e.forgot) * r.highest(p.limiter)
 	}
 	for _, c := range p.calls {
-		back := c.Op == opRelease && (c.Answer == done && c.End >= start || c.Answer == unknown)
+		back := c.Op == opRelease && (c.Answer == done && c.End >= start || c.Answer == unknown || c.Answer == killed)
 		if back && c.Start <= end {
 			allowed += c.Permits
 		}

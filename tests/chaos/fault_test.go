@@ -10,9 +10,10 @@ import (
 // A fault is something that happens to servers or Clients in the middle of a round.
 type fault struct {
 	name   string
-	mood   mood     // from which on it may happen
-	arenas []string // where it can; empty: everywhere
-	server bool     // it is a server's, and waits for the one before
+	mood   mood               // from which on it may happen
+	arenas []string           // where it can; empty: everywhere
+	only   func(p *plan) bool // nil: any plan
+	server bool               // it is a server's, and waits for the one before
 	do     func(r *round, draw *rand.Rand)
 }
 
@@ -24,7 +25,7 @@ func (f *fault) allowed(p *plan) bool {
 	if len(f.arenas) > 0 && !slices.Contains(f.arenas, p.servers) {
 		return false
 	}
-	return p.mood.allows(f.mood)
+	return p.mood.allows(f.mood) && (f.only == nil || f.only(p))
 }
 
 // An event is a fault that took place.

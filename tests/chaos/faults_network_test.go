@@ -49,7 +49,7 @@ func harmlessTwice(c redistest.Command) bool {
 }
 
 // blow has the weather act on all that a worker sends.
-func (w *goWorker) blow() {
+func (w *worker) blow() {
 	r := w.r
 	if len(r.weather) == 0 {
 		return
@@ -74,7 +74,7 @@ func (w *goWorker) blow() {
 }
 
 // clear lets everything through again.
-func (w *goWorker) clear() {
+func (w *worker) clear() {
 	for _, proxy := range w.proxies {
 		proxy.OnCommand(nil)
 		proxy.Choke(0)
@@ -118,22 +118,23 @@ var networkFaults = []*fault{
 	}},
 }
 
-func (r *round) drawWorker(draw *rand.Rand) *goWorker { return r.workers[draw.IntN(len(r.workers))] }
+func (r *round) drawWorker(draw *rand.Rand) *worker { return r.workers[draw.IntN(len(r.workers))] }
 
 var clientFaults = []*fault{
 	{name: "Client closed", mood: gentle, do: func(r *round, draw *rand.Rand) {
 		r.replace(r.drawWorker(draw))
 	}},
+	processKilled,
 }
 
 // replace closes a Client in full use, once callers have another one.
-func (r *round) replace(w *goWorker) {
+func (r *round) replace(w *worker) {
 	start := r.now()
-	old := w.replace()
-	if err := old.close(); err != nil {
-		r.violate("closed", "", "Close of %s: %v", old.id, err)
+	old, err := w.crew.replace()
+	if err != nil {
+		r.violate("closed", "", "Close of %s: %v", old, err)
 	}
-	r.happened(event{start: start, kind: "Client closed", text: old.id})
+	r.happened(event{start: start, kind: "Client closed", text: old})
 }
 
 // Contexts that end are counted as faults too: callers draw them.
@@ -154,15 +155,21 @@ func (p *pulse) beat(done <-chan struct{}) {
 			return
 		case <-time.After(every):
 		}
-		p.mu.Lock()
-		p.most = max(p.most, time.Since(start)-every)
-		p.mu.Unlock()
+		p.note(time.Since(start) - every)
 	}
 }
 
-// slack is how much later than it must an answer may come on this machine, now.
-func (r *round) slack() time.Duration {
-	r.pulse.mu.Lock()
-	defer r.pulse.mu.Unlock()
-	return 300*time.Millisecond + 3*r.pulse.most
+func (p *pulse) note(late time.Duration) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.most = max(p.most, late)
 }
+
+func (p *pulse) worst() time.Duration {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return p.most
+}
+
+// slack is how much later than it must an answer may come on this machine, now.
+func (r *round) slack() time.Duration { return 300*time.Millisecond + 3*r.pulse.worst() }

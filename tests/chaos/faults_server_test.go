@@ -80,7 +80,7 @@ func (r *round) loseKeys(draw *rand.Rand) {
 	l := r.limiters[draw.IntN(len(r.limiters))]
 	id := ""
 	if l.kind == perClient {
-		id = r.drawWorker(draw).party.Load().id
+		id = r.drawWorker(draw).crew.current()
 	}
 	config, value, permits := l.keys(id)
 	var remove []any

@@ -47,6 +47,9 @@ func (l *limiter) isRate() bool { return l.kind == overall || l.kind == perClien
 // counted tells whether nothing comes back by itself while a round lasts.
 func (l *limiter) counted() bool { return l.config.Interval >= time.Hour }
 
+// leased is how many permits a lease may hold.
+func (l *limiter) leased() int64 { return 1 + l.config.Rate/4 }
+
 func (l *limiter) String() string {
 	text := fmt.Sprintf("%s: %s, %d each %v", l.name, l.kind, l.config.Rate, l.config.Interval)
 	for _, has := range []struct {
@@ -106,7 +109,7 @@ func (l *limiter) handle(client *rratelimiter.Client, rdb rratelimiter.Redis, ca
 			opts = append(opts, rratelimiter.WithDefault(l.config))
 		}
 		if l.lease > 0 {
-			opts = append(opts, rratelimiter.WithLease(rratelimiter.Lease{Permits: 1 + l.config.Rate/4, Life: l.lease}))
+			opts = append(opts, rratelimiter.WithLease(rratelimiter.Lease{Permits: l.leased(), Life: l.lease}))
 		}
 		if l.refusals {
 			opts = append(opts, rratelimiter.WithRefusalCache())

@@ -94,7 +94,7 @@ func TestMutants(t *testing.T) {
 				if !m.showsIn(p) {
 					continue
 				}
-				p.hook = func(w *goWorker) redis.Hook { return m.hook(mutation, w) }
+				p.hook = func(w *goCrew) redis.Hook { return m.hook(mutation, w) }
 				rounds++
 				if r := p.run(t, servers); len(r.violations) > 0 {
 					redistest.Record(t, "chaos-mutants", m.name, seed, rounds, (spent + r.length).Milliseconds(), r.violations[0].check)
@@ -109,7 +109,7 @@ func TestMutants(t *testing.T) {
 }
 
 // hook puts the fault into the scripts of a worker's Clients.
-func (m mutant) hook(mutation limitertest.Mutation, w *goWorker) redis.Hook {
+func (m mutant) hook(mutation limitertest.Mutation, w *goCrew) redis.Hook {
 	if !m.closing {
 		return mutation
 	}

@@ -27,7 +27,8 @@ const (
 type plan struct {
 	seed     uint64
 	number   int
-	servers  string // which arena
+	arenas   []string // that it may be on
+	servers  string   // which it is on
 	mood     mood
 	length   time.Duration
 	limiters []*limiter
@@ -36,7 +37,7 @@ type plan struct {
 	stormy   float64       // how many of them
 	faults   []*fault      // of servers and clients
 	pause    time.Duration // between faults, at most
-	hook     func(*goWorker) redis.Hook
+	hook     func(*goCrew) redis.Hook
 }
 
 // drawer returns the draw of one part of a round.
@@ -49,7 +50,7 @@ func drawer(seed uint64, number int, of ...any) *rand.Rand {
 func (p *plan) draw(of ...any) *rand.Rand { return drawer(p.seed, p.number, of...) }
 
 func newPlan(seed uint64, number int, arenas []string) *plan {
-	p := &plan{seed: seed, number: number}
+	p := &plan{seed: seed, number: number, arenas: arenas}
 	draw := p.draw("plan")
 	p.servers = arenas[draw.IntN(len(arenas))]
 	moods := []mood{gentle, gentle, dropping, dropping, lossy, lossy, lossy, losing, losing}
@@ -66,6 +67,7 @@ func newPlan(seed uint64, number int, arenas []string) *plan {
 		}
 		p.clients = append(p.clients, c)
 	}
+	p.drawProcesses()
 	p.drawFaults(draw)
 	return p
 }

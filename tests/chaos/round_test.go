@@ -25,7 +25,7 @@ type round struct {
 	broken  atomic.Bool
 	arena   arena
 	admin   redis.UniversalClient // straight to the servers
-	workers []*goWorker
+	workers []*worker
 	began   time.Time
 	over    context.Context // ends when the faults and calls are to
 	pulse   pulse
@@ -33,7 +33,8 @@ type round struct {
 	mu         sync.Mutex
 	calls      []call
 	events     []event
-	ids        map[string]bool // those of all Clients there were
+	ids        map[string]bool          // those of all Clients there were
+	dead       map[string]time.Duration // Clients whose process was killed: see died
 	violations []violation
 }
 
@@ -48,18 +49,16 @@ type violation struct {
 // run makes the round happen and checks it.
 func (p *plan) run(t *testing.T, a arena) *round {
 	t.Helper()
-	r := &round{plan: *p, t: t, tb: fragile{t}, arena: a, ids: map[string]bool{}, began: time.Now()}
+	r := &round{plan: *p, t: t, tb: fragile{t}, arena: a, ids: map[string]bool{}, dead: map[string]time.Duration{}}
 	r.admin = a.client(t, redis.UniversalOptions{})
 	r.setUp()
 	over, end := context.WithCancel(t.Context())
 	defer end()
 	r.over = over
-	var workers []worker
-	for _, plan := range r.clients {
-		w := newGoWorker(r, plan)
-		r.workers, workers = append(r.workers, w), append(workers, w)
-	}
 	r.began = time.Now()
+	for _, plan := range r.clients {
+		r.workers = append(r.workers, newWorker(r, plan))
+	}
 	for _, w := range r.workers {
 		w.blow()
 	}
@@ -67,8 +66,8 @@ func (p *plan) run(t *testing.T, a arena) *round {
 	beside.Go(func() { r.pulse.beat(over.Done()) })
 	beside.Go(func() { r.happen(false) })
 	beside.Go(func() { r.watch() })
-	for _, w := range workers {
-		working.Go(func() { w.work(over, r.tell) })
+	for _, w := range r.workers {
+		working.Go(func() { w.crew.work(over) })
 	}
 	time.AfterFunc(p.length, end)
 	r.happen(true)
@@ -101,6 +100,9 @@ func (r *round) tell(c call) {
 	}
 	r.calls = append(r.calls, c)
 }
+
+// begin makes the round a journal; calls under way need no note here.
+func (r *round) begin(*call) (end func(call)) { return r.tell }
 
 func (r *round) born(id string) {
 	r.mu.Lock()
@@ -150,18 +152,14 @@ func (r *round) calmDown(working, beside *sync.WaitGroup) {
 			proxy.Settle(r.t)
 		}
 		r.replace(w)
-		p := w.party.Load()
-		if err := p.close(); err != nil {
-			r.violate("closed", "", "Close of %s: %v", p.id, err)
+		if err := w.crew.leave(); err != nil {
+			r.violate("closed", "", "%s: %v", w.name, err)
 		}
 	}
 }
 
 // leave closes what is the round's and sees that nothing of it stays.
 func (r *round) leave() {
-	for _, w := range r.workers {
-		require.NoError(r.t, w.rdb.Close())
-	}
 	if r.broken.Load() {
 		r.violations = nil
 		return

@@ -1,0 +1,188 @@
+package chaos_test
+
+import (
+	"context"
+	"fmt"
+	"math/rand/v2"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+
+	"github.com/rratelimiter/rratelimiter"
+)
+
+// goCrew is one go-redis client, and a Client on it that may be closed and replaced.
+type goCrew struct {
+	clientPlan
+
+	plan    *plan
+	life    string // which of the worker's processes this is; empty in the test's own
+	began   time.Time
+	journal journal
+	rdb     redis.UniversalClient
+	party   atomic.Pointer[party]
+	births  int         // parties so far
+	closing atomic.Bool // one of them is being closed
+}
+
+// A party is one Client and what its callers hold.
+type party struct {
+	id          string
+	client      *rratelimiter.Client
+	handles     map[string]*handle
+	callTimeout time.Duration
+	closing     *atomic.Bool
+	inline      bool // a cancelled context may be noticed with the answer only
+
+	mu   sync.Mutex
+	held map[string]int64
+}
+
+func newGoCrew(p *plan, who clientPlan, life string, to route, began time.Time, j journal) *goCrew {
+	w := &goCrew{clientPlan: who, plan: p, life: life, began: began, journal: j, rdb: to.connect(redisOptions[who.redis])}
+	if p.hook != nil {
+		w.rdb.AddHook(p.hook(w))
+	}
+	w.next()
+	return w
+}
+
+// next has callers use another Client from now on and returns the one before.
+func (w *goCrew) next() *party {
+	w.births++
+	p := &party{
+		id:          fmt.Sprintf("%s%s.%d", w.name, w.life, w.births),
+		handles:     map[string]*handle{},
+		callTimeout: w.callTimeout,
+		closing:     &w.closing,
+		inline:      redisOptions[w.redis].ContextTimeoutEnabled,
+		held:        map[string]int64{},
+	}
+	p.client = rratelimiter.New(w.rdb, rratelimiter.WithClientID(p.id), rratelimiter.WithCallTimeout(w.callTimeout))
+	for _, l := range w.plan.limiters {
+		p.handles[l.name] = l.handle(p.client, w.rdb, w.callTimeout)
+	}
+	w.journal.born(p.id)
+	return w.party.Swap(p)
+}
+
+func (w *goCrew) current() string { return w.party.Load().id }
+
+func (w *goCrew) replace() (old string, err error) {
+	p := w.next()
+	return p.id, p.close()
+}
+
+func (w *goCrew) leave() error {
+	if err := w.party.Load().close(); err != nil {
+		return fmt.Errorf("Close of %s: %w", w.current(), err)
+	}
+	return w.rdb.Close()
+}
+
+func (w *goCrew) work(ctx context.Context) {
+	var callers sync.WaitGroup
+	for i := range w.callers {
+		draw := w.plan.draw("caller", w.name+w.life, i)
+		callers.Go(func() {
+			for ctx.Err() == nil {
+				w.call(draw)
+				time.Sleep(time.Duration(draw.Int64N(int64(w.pause))))
+			}
+		})
+	}
+	callers.Wait()
+}
+
+// call makes one call, if there is something to be released where it is a Release.
+func (w *goCrew) call(draw *rand.Rand) {
+	l := w.plan.limiters[draw.IntN(len(w.plan.limiters))]
+	op := drawOperation(draw, l)
+	c := drawCall(draw, op, l)
+	p := w.party.Load()
+	c.Worker, c.Client = w.name, p.id
+	if op.name == opRelease {
+		if c.Permits = p.part(l.name, draw); c.Permits == 0 {
+			return
+		}
+	}
+	c.Bound = p.bound(&c)
+	c.Start = time.Since(w.began)
+	end := w.journal.begin(&c)
+	ctx, cancel := context.WithCancel(context.Background())
+	defer cancel()
+	switch {
+	case c.Ends > 0 && c.Cancels:
+		defer time.AfterFunc(c.Ends, cancel).Stop()
+	case c.Ends > 0:
+		var stop func()
+		ctx, stop = context.WithTimeout(ctx, c.Ends)
+		defer stop()
+	}
+	c.Start = time.Since(w.began)
+	ok, err := op.do(ctx, p, p.handles[l.name], &c)
+	c.End = time.Since(w.began)
+	if c.Answer = answerOf(err, ok); err != nil {
+		c.Error = err.Error()
+	}
+	if c.Answer == granted {
+		p.hold(c.Limiters, c.Permits)
+	}
+	end(c)
+}
+
+func (p *party) hold(limiters []string, permits int64) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	for _, name := range limiters {
+		p.held[name] += permits
+	}
+}
+
+// part draws some of the permits that callers hold, for one to give back; it is theirs
+// no longer, whatever comes of the call.
+func (p *party) part(name string, draw *rand.Rand) int64 {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.held[name] == 0 {
+		return 0
+	}
+	n := 1 + draw.Int64N(p.held[name])
+	p.held[name] -= n
+	return n
+}
+
+// bound is by when the call must be answered, as the docs of the calls say.
+func (p *party) bound(c *call) time.Duration {
+	const underWay = 100 * time.Millisecond // that a question is waited for when its time is over
+	b := p.callTimeout
+	switch {
+	case c.Op == opAcquire:
+		b = c.Ends + p.callTimeout
+	case c.Timeout > 0:
+		b = c.Timeout + underWay
+	case c.Op == opRelease, c.Op == opRename:
+		b *= 2 // until flights have landed, and the call
+	case c.Op == opMigrate:
+		b *= 4 // the same, two pages
+	}
+	if c.Ends > 0 && (!c.Cancels || !p.inline) {
+		b = min(b, c.Ends)
+	}
+	return b
+}
+
+// close closes the Client. What it gives back meanwhile may take several call timeouts,
+// eight at a time.
+func (p *party) close() error {
+	p.closing.Store(true)
+	defer p.closing.Store(false)
+	ctx, cancel := context.WithTimeout(context.Background(), rest)
+	defer cancel()
+	return p.client.Close(ctx)
+}
+
+// rest is how long Clients may take to be closed, and calls after the round is over.
+const rest = 20 * time.Second
