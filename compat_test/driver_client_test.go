@@ -43,15 +43,15 @@ func (d *javaDriver) openArgs(t testing.TB, args ...any) *javaClient {
 	c := &javaClient{driver: d, name: fmt.Sprint("c", lastClient.Add(1))}
 	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
 	defer cancel()
-	id, err := d.call(ctx, "open", append([]any{c.name}, args...)...)
+	id, err := d.Call(ctx, "open", append([]any{c.name}, args...)...)
 	skipUnsupported(t, err)
 	if err != nil {
-		t.Fatalf("%v\nstderr of the JVM:\n%s", err, d.stderr.String())
+		t.Fatalf("%v\nstderr of the JVM:\n%s", err, d.Stderr())
 	}
 	c.ID = id
 	t.Cleanup(func() {
 		if t.Failed() {
-			if text := d.stderr.String(); text != "" {
+			if text := d.Stderr(); text != "" {
 				t.Logf("stderr of the JVM, of all tests:\n%s", text)
 			}
 		}
@@ -70,12 +70,12 @@ func (c *javaClient) Close(ctx context.Context) error {
 	if c.closed.Swap(true) {
 		return nil
 	}
-	_, err := c.driver.call(ctx, "close", c.name)
+	_, err := c.driver.Call(ctx, "close", c.name)
 	return err
 }
 
 func (c *javaClient) call(ctx context.Context, op, limiter string, args ...any) (string, error) {
-	return c.driver.call(ctx, op, append([]any{c.name, limiter}, args...)...)
+	return c.driver.Call(ctx, op, append([]any{c.name, limiter}, args...)...)
 }
 
 func (c *javaClient) callBool(ctx context.Context, op, limiter string, args ...any) (bool, error) {

@@ -10,6 +10,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/rratelimiter/rratelimiter"
+	"github.com/rratelimiter/rratelimiter/internal/redissondriver"
 	"github.com/rratelimiter/rratelimiter/internal/redistest"
 )
 
@@ -128,7 +129,7 @@ func TestDriverErrors(t *testing.T) {
 	java := sharedDriver(t).open(t, redistest.Shared(t).URL())
 
 	_, err := java.TryAcquireNow(ctx, redistest.Name(t), 1)
-	var thrown *javaError
+	var thrown *redissondriver.Thrown
 	require.ErrorAs(t, err, &thrown)
 	assert.Equal(t, "RedisException", thrown.Class)
 	assert.Contains(t, thrown.Message, "RateLimiter is not initialized")
@@ -231,7 +232,7 @@ func TestDriverHammer(t *testing.T) {
 // skipUnsupported ends the test where an older release lacks the operation.
 func skipUnsupported(t testing.TB, err error) {
 	t.Helper()
-	if *redissonVersion != newestRedisson && errors.Is(err, errUnsupported) {
+	if *redissonVersion != newestRedisson && errors.Is(err, redissondriver.ErrUnsupported) {
 		t.Skip(err)
 	}
 }
@@ -245,7 +246,7 @@ func requireSupported(t testing.TB, err error) {
 func TestDriverJVMEnds(t *testing.T) {
 	t.Parallel()
 	d := startDriver(t, *redissonVersion)
-	require.NoError(t, d.process.Kill())
-	_, err := d.call(t.Context(), "version")
+	d.Kill()
+	_, err := d.Call(t.Context(), "version")
 	assert.ErrorContains(t, err, "signal: killed")
 }

@@ -12,6 +12,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/rratelimiter/rratelimiter"
+	"github.com/rratelimiter/rratelimiter/internal/redissondriver"
 	"github.com/rratelimiter/rratelimiter/internal/redistest"
 )
 
@@ -120,7 +121,7 @@ func afterAnInterval(t *testing.T, javas []javaService, first, second int, goes 
 	for _, i := range []int{first, second} {
 		granted, err := javas[i].TryAcquireNow(t.Context(), name, 1)
 		answer := fmt.Sprint(granted)
-		if thrown, ok := errors.AsType[*javaError](err); ok {
+		if thrown, ok := errors.AsType[*redissondriver.Thrown](err); ok {
 			answer = "error"
 			for _, known := range []string{"data string too short", "arithmetic on a nil value"} {
 				if strings.Contains(thrown.Message, known) {

@@ -35,7 +35,7 @@ func recordTrace(t *testing.T, version string) []step {
 	t.Helper()
 	driver, err := newJavaDriver(version)
 	require.NoError(t, err)
-	t.Cleanup(driver.close)
+	t.Cleanup(driver.Close)
 	url := redistest.Shared(t).URL()
 	h := fnv.New64a()
 	_, _ = h.Write([]byte(version))

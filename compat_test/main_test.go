@@ -20,7 +20,7 @@ var (
 func TestMain(m *testing.M) {
 	code := m.Run()
 	if shared.driver != nil {
-		shared.driver.close()
+		shared.driver.Close()
 	}
 	os.Exit(code)
 }

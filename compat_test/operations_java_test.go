@@ -5,6 +5,8 @@ import (
 	"errors"
 	"fmt"
 	"strings"
+
+	"github.com/rratelimiter/rratelimiter/internal/redissondriver"
 )
 
 // javaOperation makes op what Redisson does, and may do.
@@ -82,7 +84,7 @@ func javaOperation(ctx context.Context, op *operation, who *actor, l *limiter, a
 }
 
 func javaProblem(err error) string {
-	if thrown, ok := errors.AsType[*javaError](err); ok {
+	if thrown, ok := errors.AsType[*redissondriver.Thrown](err); ok {
 		// Behind that is the command, some releases with the script's text.
 		message, _, _ := strings.Cut(thrown.Message, ". channel: ")
 		switch {

@@ -21,6 +21,7 @@ import org.redisson.config.SingleServerConfig;
  * <pre>
  * version                                                         its release
  * open CLIENT URL [PREFIX]                                        its client id
+ * openOn CLIENT SERVERS MASTER ADDRESSES INSTEAD TIMEOUT LABEL    its client id; see {@link Servers}
  * close CLIENT
  * trySetRate CLIENT NAME TYPE RATE INTERVAL KEEPALIVE             true or false
  * setRate CLIENT NAME TYPE RATE INTERVAL KEEPALIVE
@@ -56,6 +57,8 @@ final class Operations {
                 return Redisson.class.getPackage().getImplementationVersion();
             case "open":
                 return open(args);
+            case "openOn":
+                return keep(args, Servers.config(args));
             case "close":
                 known(args, clients.remove(args.word(0))).shutdown(0, 200, TimeUnit.MILLISECONDS);
                 return "done";
@@ -125,6 +128,10 @@ final class Operations {
         if (args.has(2)) {
             Newer.mapNames(config, server, args.text(2));
         }
+        return keep(args, config);
+    }
+
+    private String keep(Arguments args, Config config) {
         RedissonClient client = Redisson.create(config);
         clients.put(args.word(0), client);
         return client.getId();

@@ -1,0 +1,66 @@
+package rratelimiter.driver;
+
+import java.util.HashMap;
+import java.util.Map;
+import org.redisson.config.BaseConfig;
+import org.redisson.config.BaseMasterSlaveServersConfig;
+import org.redisson.config.Config;
+
+/**
+ * How a client reaches servers behind proxies: SERVERS is {@code single}, {@code cluster} or {@code
+ * sentinel}, MASTER the name that Sentinels have for it, ADDRESSES are those of the servers or
+ * Sentinels, and INSTEAD is pairs of the address that a server says it has and the one to go to;
+ * all have commas between. Of three attempts each has TIMEOUT for its answer. LABEL is the name of
+ * its connections.
+ */
+final class Servers {
+
+    private static final int ATTEMPTS = 3;
+    private static final int RETRY_INTERVAL = 50;
+
+    private Servers() {}
+
+    static Config config(Arguments args) {
+        Config config = new Config();
+        config.setThreads(4);
+        config.setNettyThreads(4);
+        String[] addresses = args.text(3).split(",");
+        for (int i = 0; i < addresses.length; i++) {
+            addresses[i] = "redis://" + addresses[i];
+        }
+        Map<String, String> instead = new HashMap<>();
+        String[] pairs = args.text(4).split(",");
+        for (int i = 0; i + 1 < pairs.length; i += 2) {
+            instead.put(pairs[i], pairs[i + 1]);
+        }
+        switch (args.word(1)) {
+            case "cluster":
+                few(config.useClusterServers().addNodeAddress(addresses).setScanInterval(500).setNatMap(instead), args);
+                break;
+            case "sentinel":
+                few(config.useSentinelServers().setMasterName(args.text(2)).addSentinelAddress(addresses).setNatMap(instead), args);
+                break;
+            default:
+                String address = addresses[0].substring("redis://".length());
+                patient(config.useSingleServer()
+                        .setAddress("redis://" + instead.getOrDefault(address, address))
+                        .setConnectionMinimumIdleSize(1), args);
+        }
+        return config;
+    }
+
+    private static void few(BaseMasterSlaveServersConfig<?> servers, Arguments args) {
+        servers.setMasterConnectionMinimumIdleSize(1);
+        servers.setSlaveConnectionMinimumIdleSize(1);
+        patient(servers, args);
+    }
+
+    private static void patient(BaseConfig<?> servers, Arguments args) {
+        int timeout = (int) args.number(5);
+        servers.setTimeout(timeout);
+        servers.setConnectTimeout(timeout);
+        servers.setRetryAttempts(ATTEMPTS - 1);
+        servers.setRetryInterval(RETRY_INTERVAL);
+        servers.setClientName(args.text(6));
+    }
+}
