@@ -129,7 +129,7 @@ func TestDriverErrors(t *testing.T) {
 	java := sharedDriver(t).open(t, redistest.Shared(t).URL())
 
 	_, err := java.TryAcquireNow(ctx, redistest.Name(t), 1)
-	var thrown *redissondriver.Thrown
+	var thrown *redissondriver.ThrownError
 	require.ErrorAs(t, err, &thrown)
 	assert.Equal(t, "RedisException", thrown.Class)
 	assert.Contains(t, thrown.Message, "RateLimiter is not initialized")

@@ -121,7 +121,7 @@ func afterAnInterval(t *testing.T, javas []javaService, first, second int, goes 
 	for _, i := range []int{first, second} {
 		granted, err := javas[i].TryAcquireNow(t.Context(), name, 1)
 		answer := fmt.Sprint(granted)
-		if thrown, ok := errors.AsType[*redissondriver.Thrown](err); ok {
+		if thrown, ok := errors.AsType[*redissondriver.ThrownError](err); ok {
 			answer = "error"
 			for _, known := range []string{"data string too short", "arithmetic on a nil value"} {
 				if strings.Contains(thrown.Message, known) {

@@ -84,7 +84,7 @@ func javaOperation(ctx context.Context, op *operation, who *actor, l *limiter, a
 }
 
 func javaProblem(err error) string {
-	if thrown, ok := errors.AsType[*redissondriver.Thrown](err); ok {
+	if thrown, ok := errors.AsType[*redissondriver.ThrownError](err); ok {
 		// Behind that is the command, some releases with the script's text.
 		message, _, _ := strings.Cut(thrown.Message, ". channel: ")
 		switch {

@@ -20,15 +20,15 @@ import (
 	"github.com/rratelimiter/rratelimiter/internal/javadriver"
 )
 
-// Thrown is what a Redisson call threw.
-type Thrown struct {
+// ThrownError is what a Redisson call threw.
+type ThrownError struct {
 	Class   string // simple name of the exception's class
 	Message string
 }
 
-func (e *Thrown) Error() string { return e.Class + ": " + e.Message }
+func (e *ThrownError) Error() string { return e.Class + ": " + e.Message }
 
-// ErrUnsupported: the Redisson release has no such operation.
+// ErrUnsupported is what a call returns that the Redisson release does not have.
 var ErrUnsupported = errors.New("not in this Redisson release")
 
 // JVM is one with a release of Redisson, speaking the protocol of Driver.java. It is
@@ -213,7 +213,7 @@ func parseAnswer(op, answer string) (string, error) {
 		if err != nil {
 			return "", fmt.Errorf("redisson %s: answer %q: %w", op, answer, err)
 		}
-		return "", fmt.Errorf("redisson %s: %w", op, &Thrown{class, message})
+		return "", fmt.Errorf("redisson %s: %w", op, &ThrownError{class, message})
 	}
 	return "", fmt.Errorf("redisson %s: answer %q", op, answer)
 }

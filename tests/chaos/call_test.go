@@ -31,7 +31,8 @@ const (
 // in this process or, a line of JSON each, in another one.
 type call struct {
 	Worker   string        `json:"worker"`
-	Client   string        `json:"client"` // one Client; a worker may have several, one after another
+	Redisson string        `json:"redisson,omitempty"` // its release, where the call is one of its own
+	Client   string        `json:"client"`             // one Client; a worker may have several, one after another
 	Op       string        `json:"op"`
 	Limiters []string      `json:"limiters"` // more than one: TryAcquireAll
 	Permits  int64         `json:"permits,omitempty"`
@@ -48,6 +49,14 @@ type call struct {
 
 // takes tells whether the call asks for permits.
 func (c *call) takes() bool { return takers[c.Op] }
+
+// name is that of the operation in records.
+func (c *call) name() string {
+	if c.Redisson != "" {
+		return c.Op + ", of Redisson"
+	}
+	return c.Op
+}
 
 var takers = map[string]bool{opTry: true, opWait: true, opAcquire: true, opTake: true, opAll: true}
 

@@ -41,6 +41,7 @@ func TestChaos(t *testing.T) { //nolint:paralleltest // it counts goroutines
 	if *onlyArena != "" {
 		on = []string{*onlyArena}
 	}
+	t.Cleanup(jvms.close)
 	started := map[string]arena{}
 	sum := &summary{faults: map[string]int{}, answers: map[answer]int{}}
 	first, last, until := 1, fewRounds, time.Now().Add(time.Duration(*minutes*float64(time.Minute)))
@@ -49,12 +50,20 @@ func TestChaos(t *testing.T) { //nolint:paralleltest // it counts goroutines
 	}
 	for number := first; number <= last || *onlyRound == 0 && time.Now().Before(until); number++ {
 		p := newPlan(seed, number, on)
+		p.drawRedisson(redissons())
+		if !prepareRedisson(t, p) {
+			*redissonFlag = ""
+			p = newPlan(seed, number, on)
+		}
 		if started[p.servers] == nil {
 			started[p.servers] = startArena(t, p.servers)
 		}
 		before := runtime.NumGoroutine()
 		t.Run(fmt.Sprintf("round %d", number), func(t *testing.T) {
 			r := p.run(t, started[p.servers])
+			if r.broken.Load() {
+				delete(started, p.servers)
+			}
 			r.record()
 			sum.add(r)
 			r.report()

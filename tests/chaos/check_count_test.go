@@ -16,6 +16,8 @@ func (r *round) checkCount(p *pool, s *state) {
 	var sure, maybe, back, maybeBack int64
 	for _, c := range p.calls {
 		switch {
+		case c.Op == opRelease && c.Redisson != "":
+			maybeBack += c.Permits // to the value, where it leaves the members
 		case c.Op == opRelease && c.Answer == done:
 			back += c.Permits
 		case c.Op == opRelease && (c.Answer == unknown || c.Answer == killed):
@@ -23,7 +25,7 @@ func (r *round) checkCount(p *pool, s *state) {
 		case !c.takes():
 		case c.Answer == granted:
 			sure += c.Permits
-		case c.Answer == unknown, !exact && p.mayKeep(c), r.cutOff(p, c):
+		case c.Answer == unknown, (!exact || c.Redisson != "") && p.mayKeep(c), r.cutOff(p, c):
 			maybe += c.Permits
 		}
 	}
@@ -33,7 +35,7 @@ func (r *round) checkCount(p *pool, s *state) {
 			"granted %d, maybe %d more; given back %d, maybe %d more; lost by Redis %d\n%v",
 			s.inUse, low, sure, maybe, back, maybeBack, r.lost(p.limiter), s)
 	}
-	if most := r.highest(p.limiter) + r.lost(p.limiter); sure-back-maybeBack > most {
+	if most := r.highest(p.limiter) + r.lost(p.limiter) + r.minted(p); sure-back-maybeBack > most {
 		r.violatePool(p, check, "callers hold %d permits, of %d at most", sure-back-maybeBack, most)
 	}
 	if r.damaged(p.limiter) || p.lease > 0 && !exact {

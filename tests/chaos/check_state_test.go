@@ -32,8 +32,12 @@ func (r *round) checkState(p *pool, s *state) {
 		r.violatePool(p, "state", "%v\n%v", err, s)
 		return
 	}
-	r.checkSum(p, s, rate)
-	r.checkLives(p, s)
+	if !r.mixed(p) {
+		r.checkSum(p, s, rate)
+	}
+	if !r.javaIDs[p.id] {
+		r.checkLives(p, s)
+	}
 }
 
 func (r *round) checkSum(p *pool, s *state, rate int64) {
@@ -128,7 +132,7 @@ func (r *round) checkNow(l *limiter, s *state) {
 		return
 	}
 	p := &pool{limiter: l}
-	if rate, err := s.field("rate"); err == nil {
+	if rate, err := s.field("rate"); err == nil && l.redisson == "" {
 		r.checkSum(p, s, rate)
 	}
 	r.checkLives(p, s)

@@ -42,8 +42,18 @@ func (p *pool) spans() []time.Duration {
 }
 
 func (r *round) checkSpan(p *pool, grants []*call, start, length time.Duration) bool {
+	sum, allowed := r.span(p, grants, start, length)
+	allowed += r.minted(p)
+	if sum > allowed {
+		r.violatePool(p, "window", "%d permits were granted in %v from %s ms on, of %d at most", sum, length, millis(start), allowed)
+	}
+	return sum <= allowed
+}
+
+// span returns how many permits the calls were granted in a span, and how many may have been.
+func (r *round) span(p *pool, calls []*call, start, length time.Duration) (sum, allowed int64) {
 	end := start + length - 2*time.Millisecond
-	allowed := r.allowance(p, length)
+	allowed = r.allowance(p, length)
 	for _, e := range r.events {
 		if e.start > end {
 			continue
@@ -61,16 +71,12 @@ func (r *round) checkSpan(p *pool, grants []*call, start, length time.Duration) 
 			allowed += c.Permits
 		}
 	}
-	sum := int64(0)
-	for _, c := range grants {
-		if c.Start >= start && c.End <= end {
+	for _, c := range calls {
+		if c.takes() && c.Answer == granted && c.Start >= start && c.End <= end {
 			sum += c.Permits
 		}
 	}
-	if sum > allowed {
-		r.violatePool(p, "window", "%d permits were granted between %s and %s ms, of %d at most", sum, millis(start), millis(end), allowed)
-	}
-	return sum <= allowed
+	return sum, allowed
 }
 
 // allowance is how many permits a span of that length may see.

@@ -60,7 +60,11 @@ func (w *goCrew) next() *party {
 		inline:      redisOptions[w.redis].ContextTimeoutEnabled,
 		held:        map[string]int64{},
 	}
-	p.client = rratelimiter.New(w.rdb, rratelimiter.WithClientID(p.id), rratelimiter.WithCallTimeout(w.callTimeout))
+	opts := []rratelimiter.Option{rratelimiter.WithClientID(p.id), rratelimiter.WithCallTimeout(w.callTimeout)}
+	if w.plan.redisson != "" {
+		opts = append(opts, rratelimiter.WithRedissonVersion(w.plan.redisson))
+	}
+	p.client = rratelimiter.New(w.rdb, opts...)
 	for _, l := range w.plan.limiters {
 		p.handles[l.name] = l.handle(p.client, w.rdb, w.callTimeout)
 	}

@@ -16,7 +16,9 @@
 //	go test -v ./tests/chaos -minutes 10 -seed 11
 //	go test -v ./tests/chaos -seed 11 -round 4
 //
+// Programs with Redisson take part in some rounds of longer runs, if there is Java.
+//
 // With RRL_RESULTS naming a directory each round adds to its tables chaos-rounds,
-// chaos-faults and chaos-calls. A failure prints what happened to the limiter in question,
+// chaos-faults, chaos-calls and chaos-redisson. A failure prints what happened to the limiter in question,
 // a line a call.
 package chaos

@@ -38,6 +38,8 @@ type limiter struct {
 	refusals  bool
 	wild      bool     // all calls are made, also those that forget permits in use
 	threshold string   // the hash of a sliding log's thresholds
+	redisson  string   // the release of Redisson that programs have which use it too
+	mints     bool     // they make calls too that may forget permits in use
 	family    []string // limiters that TryAcquireAll takes together, this one first
 }
 
@@ -63,6 +65,8 @@ func (l *limiter) String() string {
 		{l.refusals, ", refusals remembered"},
 		{l.wild, ", all calls"},
 		{l.threshold != "", ", with a threshold"},
+		{l.redisson != "", ", shared with Redisson " + l.redisson},
+		{l.mints, ", which gives back too"},
 		{len(l.family) > 0, fmt.Sprintf(", together with %v", l.family)},
 	} {
 		if has.there {

@@ -28,7 +28,9 @@ type plan struct {
 	seed     uint64
 	number   int
 	arenas   []string // that it may be on
+	releases []string // of Redisson that it may have
 	servers  string   // which it is on
+	redisson string   // the release that programs have which take part; empty where none do
 	mood     mood
 	length   time.Duration
 	limiters []*limiter

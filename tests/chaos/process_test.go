@@ -27,6 +27,7 @@ type task struct {
 	Seed     uint64   `json:"seed"`
 	Number   int      `json:"number"`
 	Arenas   []string `json:"arenas"`
+	Releases []string `json:"releases"` // of Redisson that rounds may have
 	Limiters []string `json:"limiters"` // those of the plan that are used
 	Worker   string   `json:"worker"`
 	Life     string   `json:"life"`
@@ -91,7 +92,7 @@ func newProcessCrew(r *round, plan clientPlan, to route) *processCrew {
 func (w *processCrew) start() *process {
 	w.lives++
 	order := task{
-		Seed: w.r.seed, Number: w.r.number, Arenas: w.r.arenas, Worker: w.plan.name, Life: fmt.Sprintf("-%d", w.lives),
+		Seed: w.r.seed, Number: w.r.number, Arenas: w.r.arenas, Releases: w.r.releases, Worker: w.plan.name, Life: fmt.Sprintf("-%d", w.lives),
 		Began: w.r.began.UnixNano(), Route: w.route,
 	}
 	for _, l := range w.r.limiters {
@@ -236,24 +237,26 @@ func (w *processCrew) leave() error {
 }
 
 // kill has another process take over.
-func (w *processCrew) kill() (left []string) {
+func (w *processCrew) kill() (left string) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	left = w.now.kill()
+	left = fmt.Sprint(w.now.kill())
 	w.now = w.start()
 	return left
 }
 
 var processKilled = &fault{name: "process killed", mood: gentle, only: (*plan).hasProcess, do: func(r *round, draw *rand.Rand) {
 	w := r.drawWorker(draw)
-	if crew, ok := w.crew.(*processCrew); ok {
-		start := r.now()
-		r.happened(event{start: start, kind: "process killed", text: fmt.Sprint(crew.kill())})
+	start := r.now()
+	if crew, ok := w.crew.(interface{ kill() (left string) }); ok {
+		if left := crew.kill(); left != "" {
+			r.happened(event{start: start, kind: "process killed", text: left})
+		}
 	}
 }}
 
 func (p *plan) hasProcess() bool {
-	return slices.ContainsFunc(p.clients, func(c clientPlan) bool { return c.process })
+	return slices.ContainsFunc(p.clients, func(c clientPlan) bool { return c.process || c.redisson != "" })
 }
 
 // drawProcesses has some workers be processes of their own.

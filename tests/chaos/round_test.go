@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"runtime"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -33,6 +34,7 @@ type round struct {
 	mu         sync.Mutex
 	calls      []call
 	events     []event
+	javaIDs    map[string]bool          // those that are RedissonClients
 	ids        map[string]bool          // those of all Clients there were
 	dead       map[string]time.Duration // Clients whose process was killed: see died
 	violations []violation
@@ -49,7 +51,7 @@ type violation struct {
 // run makes the round happen and checks it.
 func (p *plan) run(t *testing.T, a arena) *round {
 	t.Helper()
-	r := &round{plan: *p, t: t, tb: fragile{t}, arena: a, ids: map[string]bool{}, dead: map[string]time.Duration{}}
+	r := &round{plan: *p, t: t, tb: fragile{t}, arena: a, ids: map[string]bool{}, javaIDs: map[string]bool{}, dead: map[string]time.Duration{}}
 	r.admin = a.client(t, redis.UniversalOptions{})
 	r.setUp()
 	over, end := context.WithCancel(t.Context())
@@ -75,6 +77,7 @@ func (p *plan) run(t *testing.T, a arena) *round {
 	r.calmDown(&working, &beside)
 	if !r.broken.Load() {
 		r.check()
+		r.recordRedisson()
 	}
 	r.leave()
 	return r
@@ -108,6 +111,13 @@ func (r *round) born(id string) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	r.ids[id] = true
+}
+
+func (r *round) bornJava(id string) {
+	r.born(id)
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.javaIDs[id] = true
 }
 
 func (r *round) violate(check, limiter, format string, args ...any) {
@@ -165,9 +175,11 @@ func (r *round) leave() {
 		return
 	}
 	r.checkConnections()
-	for _, s := range r.arena.masters(r.t) {
-		require.NoError(r.t, s.Client(r.t, nil).FlushAll(r.t.Context()).Err())
-	}
+	r.onServers(func() { // a Sentinel may change its mind even now
+		for _, s := range r.arena.masters(r.tb) {
+			require.NoError(r.tb, s.Client(r.tb, nil).FlushAll(r.t.Context()).Err())
+		}
+	})
 	if clock, ok := r.arena.(*singleArena); ok {
 		clock.set(r.t, 0)
 	}
@@ -179,7 +191,7 @@ func (r *round) repeat() string {
 	if *onlyArena != "" {
 		command += " -arena " + *onlyArena // another choice of servers is another draw
 	}
-	return command
+	return fmt.Sprintf("%s -redisson=%s", command, strings.Join(r.releases, ","))
 }
 
 // record adds what happened to the tables of results.
@@ -195,7 +207,7 @@ func (r *round) record() {
 	outcomes := map[string]int{}
 	for i := range r.calls {
 		c := &r.calls[i]
-		outcomes[fmt.Sprintf("%s\t%s\t%s", r.limiter(c.Limiters[0]).kind, c.Op, c.Answer)]++
+		outcomes[fmt.Sprintf("%s\t%s\t%s", r.limiter(c.Limiters[0]).kind, c.name(), c.Answer)]++
 	}
 	for _, what := range sorted(outcomes) {
 		redistest.Record(r.t, "chaos-calls", r.seed, r.number, r.servers, what, outcomes[what])

@@ -63,6 +63,7 @@ func serve(text []byte) {
 	// The two processes' clocks run alike; from here on nobody can set this one.
 	began := time.Now().Add(-time.Since(time.Unix(0, order.Began)))
 	p := newPlan(order.Seed, order.Number, order.Arenas)
+	p.drawRedisson(order.Releases)
 	p.limiters = slices.DeleteFunc(p.limiters, func(l *limiter) bool { return !slices.Contains(order.Limiters, l.name) })
 	who := p.clients[slices.IndexFunc(p.clients, func(c clientPlan) bool { return c.name == order.Worker })]
 	w := newGoCrew(p, who, order.Life, order.Route, began, t)

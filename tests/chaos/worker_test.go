@@ -18,6 +18,7 @@ type clientPlan struct {
 	callers     int
 	pause       time.Duration // a caller's, between calls, at most
 	process     bool          // they are in a process of their own, which may be killed
+	redisson    string        // the release of Redisson that it has instead, in a JVM of its own
 }
 
 // redisOptions are the go-redis configurations that Clients have.
@@ -70,6 +71,8 @@ func newWorker(r *round, plan clientPlan) *worker {
 		to.Instead[addr] = w.proxies[addr].Addr()
 	}
 	switch {
+	case plan.redisson != "":
+		w.crew = newJavaCrew(r, plan, to)
 	case plan.process && r.hook == nil:
 		w.crew = newProcessCrew(r, plan, to)
 	default:

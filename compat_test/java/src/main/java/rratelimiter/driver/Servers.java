@@ -2,7 +2,6 @@ package rratelimiter.driver;
 
 import java.util.HashMap;
 import java.util.Map;
-import org.redisson.config.BaseConfig;
 import org.redisson.config.BaseMasterSlaveServersConfig;
 import org.redisson.config.Config;
 
@@ -33,34 +32,41 @@ final class Servers {
         for (int i = 0; i + 1 < pairs.length; i += 2) {
             instead.put(pairs[i], pairs[i + 1]);
         }
+        int timeout = (int) args.number(5);
         switch (args.word(1)) {
             case "cluster":
-                few(config.useClusterServers().addNodeAddress(addresses).setScanInterval(500).setNatMap(instead), args);
+                set(config.useClusterServers().addNodeAddress(addresses).setScanInterval(500).setNatMap(instead), timeout, args.text(6));
                 break;
             case "sentinel":
-                few(config.useSentinelServers().setMasterName(args.text(2)).addSentinelAddress(addresses).setNatMap(instead), args);
+                set(
+                        config.useSentinelServers()
+                                .setMasterName(args.text(2))
+                                .addSentinelAddress(addresses)
+                                .setNatMap(instead),
+                        timeout, args.text(6));
                 break;
             default:
                 String address = addresses[0].substring("redis://".length());
-                patient(config.useSingleServer()
+                config.useSingleServer()
                         .setAddress("redis://" + instead.getOrDefault(address, address))
-                        .setConnectionMinimumIdleSize(1), args);
+                        .setConnectionMinimumIdleSize(1)
+                        .setTimeout(timeout)
+                        .setConnectTimeout(timeout)
+                        .setRetryAttempts(ATTEMPTS - 1)
+                        .setRetryInterval(RETRY_INTERVAL)
+                        .setClientName(args.text(6));
         }
         return config;
     }
 
-    private static void few(BaseMasterSlaveServersConfig<?> servers, Arguments args) {
+    private static void set(BaseMasterSlaveServersConfig<?> servers, int timeout, String label) {
         servers.setMasterConnectionMinimumIdleSize(1);
         servers.setSlaveConnectionMinimumIdleSize(1);
-        patient(servers, args);
-    }
-
-    private static void patient(BaseConfig<?> servers, Arguments args) {
-        int timeout = (int) args.number(5);
+        // The same as above: what the two share has no public name in older releases.
         servers.setTimeout(timeout);
         servers.setConnectTimeout(timeout);
         servers.setRetryAttempts(ATTEMPTS - 1);
         servers.setRetryInterval(RETRY_INTERVAL);
-        servers.setClientName(args.text(6));
+        servers.setClientName(label);
     }
 }

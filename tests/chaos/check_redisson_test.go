@@ -1,0 +1,151 @@
+package chaos_test
+
+import (
+	"fmt"
+
+	"github.com/rratelimiter/rratelimiter/internal/redistest"
+)
+
+// Programs with Redisson bring faults of their own, which are counted, and not ours. A
+// command that Redisson sends again, since its answer got lost, has no identity: the value
+// drops again, and permits are lost. Its release leaves the members, so permits come back
+// twice, and its updateRate forgets what is in use beyond a lower rate.
+//
+// Of a limiter that they use the checks look at all but the sum of value and members, and
+// at refusals: grants, ours and theirs together, are bounded by the rate, and by minted
+// more; members are those of permits that callers hold. Where Redis lost keys, Redisson
+// grants what it then finds, and nothing is looked at.
+
+// mixed tells whether programs with Redisson may have asked for the pool's permits.
+func (r *round) mixed(p *pool) bool {
+	return p.redisson != "" && (p.kind == overall || r.javaIDs[p.id])
+}
+
+// minted is how many permits calls of Redisson may have set free that are in use: each of
+// the three attempts at a release gives back, and the members that it leaves do once more;
+// an update may forget all.
+func (r *round) minted(p *pool) (sum int64) {
+	const attempts = 3
+	if !r.mixed(p) {
+		return 0
+	}
+	for _, c := range p.calls {
+		switch {
+		case c.Redisson == "":
+		case c.Op == opRelease:
+			sum += attempts * c.Permits
+		case c.Op == opUpdate:
+			sum += r.highest(p.limiter)
+		}
+	}
+	return sum
+}
+
+// figures are what calls came to, theirs or ours.
+type figures struct {
+	calls, granted, over, lost, late, errors int64
+}
+
+// sumUp returns the figures of the calls that are to be counted, and of the pools that they used.
+func (r *round) sumUp(counts func(c *call) bool) (f figures) {
+	slack := r.slack()
+	for i := range r.calls {
+		c := &r.calls[i]
+		if !counts(c) {
+			continue
+		}
+		f.calls++
+		if c.takes() && c.Answer == granted {
+			f.granted += c.Permits
+		}
+		if c.End-c.Start > c.Bound+slack {
+			f.late++
+		}
+		if c.Answer == unknown || c.Answer == unavailable || c.Answer == failed {
+			f.errors++
+		}
+	}
+	for _, l := range r.limiters {
+		for _, p := range r.pools(l) {
+			used := false
+			for _, c := range p.calls {
+				used = used || counts(c)
+			}
+			if !used || l.wild || r.damaged(l) || !l.isRate() {
+				continue
+			}
+			if l.counted() {
+				over, lost := r.balance(p)
+				f.over, f.lost = f.over+over, f.lost+lost
+			} else {
+				f.over += r.worstSpan(p)
+			}
+		}
+	}
+	return f
+}
+
+// balance is how many permits callers hold above the limit, and how many nobody holds that
+// are not free, in a pool that nothing comes back to by itself.
+func (r *round) balance(p *pool) (over, lost int64) {
+	var held, maybe, back int64
+	for _, c := range p.calls {
+		switch {
+		case c.Op == opRelease && c.Answer == done:
+			held, back = held-c.Permits, back+c.Permits
+		case c.Op == opRelease:
+			held -= c.Permits
+		case !c.takes():
+		case c.Answer == granted:
+			held, maybe = held+c.Permits, maybe+c.Permits
+		case c.Answer == unknown || c.Answer == killed || p.mayKeep(c):
+			maybe += c.Permits
+		}
+	}
+	over = max(0, held-r.highest(p.limiter))
+	s, err := p.read(r.t.Context(), r.admin, p.id)
+	if err != nil || !s.value.there {
+		return over, 0
+	}
+	rate, err := s.field("rate")
+	if err != nil {
+		return over, 0
+	}
+	value, err := s.stored()
+	if err != nil {
+		return over, 0
+	}
+	return over, max(0, rate-value-(maybe-back))
+}
+
+// worstSpan is how many permits more than the limit a span of one interval saw.
+func (r *round) worstSpan(p *pool) (most int64) {
+	for _, first := range p.calls {
+		if !first.takes() || first.Answer != granted {
+			continue
+		}
+		for _, length := range p.spans() {
+			sum, allowed := r.span(p, p.calls, first.Start, length)
+			most = max(most, sum-allowed)
+		}
+	}
+	return most
+}
+
+// recordRedisson adds the figures of those who used Redisson in the round to a table.
+func (r *round) recordRedisson() {
+	if r.redisson == "" || r.broken.Load() {
+		return
+	}
+	r.recordFigures("Redisson "+r.redisson+" beside Go", r.sumUp(func(c *call) bool { return c.Redisson != "" }))
+}
+
+func (r *round) recordFigures(who string, f figures) {
+	redistest.Record(r.t, "chaos-redisson", r.seed, r.number, r.servers, r.mood, who, f.calls, f.granted, f.over, f.lost, f.late, f.errors)
+	r.t.Logf("%s: %s", who, f)
+}
+
+func (f figures) String() string {
+	return fmt.Sprintf("%d calls, %d permits granted, %d over the limit, %d lost, %d calls late, %d failed",
+		f.calls, f.granted, f.over, f.lost, f.late, f.errors)
+}

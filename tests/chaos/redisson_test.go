@@ -1,0 +1,416 @@
+package chaos_test
+
+import (
+	"context"
+	"errors"
+	"flag"
+	"fmt"
+	"math/rand/v2"
+	"os"
+	"slices"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/assert"
+
+	"github.com/rratelimiter/rratelimiter/internal/javadriver"
+	"github.com/rratelimiter/rratelimiter/internal/redissondriver"
+)
+
+var redissonFlag = flag.String("redisson", "4.7.0,3.27.2",
+	"releases of Redisson, with commas between, whose programs take part in some rounds of longer runs; none where empty")
+
+// redissonWorkers is how many programs with Redisson a round has, if any.
+const redissonWorkers = 2
+
+// redissons are the releases that rounds of this run may have.
+func redissons() []string {
+	if *redissonFlag == "" || *minutes == 0 && *onlyRound == 0 {
+		return nil
+	}
+	return strings.Split(*redissonFlag, ",")
+}
+
+// drawRedisson has programs with Redisson, of one of the releases, take part in some
+// rounds, and use some of the limiters. A server's clock that is set is not theirs.
+func (p *plan) drawRedisson(releases []string) {
+	p.releases = releases
+	draw := p.draw("redisson")
+	if len(releases) == 0 || p.mood == stepping || draw.IntN(3) > 0 {
+		return
+	}
+	release := releases[draw.IntN(len(releases))]
+	for _, l := range p.limiters {
+		p.shareWith(draw, l, release)
+	}
+	if !slices.ContainsFunc(p.limiters, func(l *limiter) bool { return l.redisson != "" }) {
+		return
+	}
+	p.redisson = release
+	for i := range redissonWorkers {
+		p.clients = append(p.clients, clientPlan{
+			name: fmt.Sprintf("j%d", i+1), redisson: release, callTimeout: time.Duration(600+draw.IntN(900)) * time.Millisecond,
+			callers: 2 + draw.IntN(3), pause: 5 * time.Millisecond,
+		})
+	}
+	if !slices.Contains(p.faults, processKilled) && draw.IntN(2) == 0 {
+		p.faults = append(p.faults, processKilled)
+	}
+}
+
+// countsPermits is the first release that takes what is in use to be permits, not members.
+const countsPermits = "3.35.0"
+
+func (p *plan) shareWith(draw *rand.Rand, l *limiter, release string) {
+	if redissonOlder(release, countsPermits) {
+		l.lease = 0 // which takes members of many requests
+	}
+	if (l.kind != overall && l.kind != perClient) || l.wild || l.config.KeepAlive > 0 || draw.IntN(3) == 0 {
+		return
+	}
+	l.redisson, l.byDefault = release, false
+	l.mints = release == newestRedisson && draw.IntN(3) == 0
+}
+
+// newestRedisson has release and updateRate.
+const newestRedisson = "4.7.0"
+
+func redissonOlder(release, than string) bool {
+	numbers := func(text string) (n [3]int) {
+		_, _ = fmt.Sscanf(text, "%d.%d.%d", &n[0], &n[1], &n[2])
+		return n
+	}
+	a, b := numbers(release), numbers(than)
+	return slices.Compare(a[:], b[:]) < 0
+}
+
+// fleet holds JVMs between rounds, by release: they take seconds to start.
+type fleet struct {
+	mu   sync.Mutex
+	idle map[string][]*redissondriver.JVM
+}
+
+var jvms = fleet{idle: map[string][]*redissondriver.JVM{}}
+
+// stock starts JVMs until a round has enough of them, and one that takes over from one
+// that is killed.
+func (f *fleet) stock(release string) error {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	for len(f.idle[release]) <= redissonWorkers {
+		jvm, err := redissondriver.Start("../../compat_test/java", release)
+		if err != nil {
+			return err
+		}
+		f.idle[release] = append(f.idle[release], jvm)
+	}
+	return nil
+}
+
+// take returns a JVM, nil where all are in use.
+func (f *fleet) take(release string) *redissondriver.JVM {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	idle := f.idle[release]
+	if len(idle) == 0 {
+		return nil
+	}
+	f.idle[release] = idle[1:]
+	return idle[0]
+}
+
+func (f *fleet) put(release string, jvm *redissondriver.JVM) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.idle[release] = append(f.idle[release], jvm)
+}
+
+func (f *fleet) close() {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	for _, all := range f.idle {
+		for _, jvm := range all {
+			jvm.Close()
+		}
+	}
+	clear(f.idle)
+}
+
+// prepareRedisson starts what the round takes of Java. It tells whether there is what that
+// takes on this machine: where not, rounds go on without.
+func prepareRedisson(t *testing.T, p *plan) bool {
+	t.Helper()
+	if p.redisson == "" {
+		return true
+	}
+	err := jvms.stock(p.redisson)
+	if missing, ok := errors.AsType[*javadriver.MissingError](err); ok {
+		if os.Getenv("RRL_NO_SKIP") == "1" {
+			t.Fatalf("%s (RRL_NO_SKIP=1 forbids to go on without)", missing.Why)
+		}
+		t.Logf("rounds without Redisson: %s", missing.Why)
+		return false
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	return true
+}
+
+// javaCrew is callers of RedissonClients, one after another, in a JVM that may be killed.
+// A call begins here when the JVM is told of it, and ends with its answer.
+type javaCrew struct {
+	clientPlan
+
+	r     *round
+	route route
+	lives int
+	party atomic.Pointer[javaParty] // nil while there is none
+}
+
+// javaParty is one RedissonClient and what its callers hold.
+type javaParty struct {
+	party
+
+	jvm   *redissondriver.JVM
+	name  string         // the JVM's for it
+	calls sync.WaitGroup // under way
+	mu    sync.RWMutex   // held while a call begins
+	over  bool           // no more calls begin
+}
+
+func newJavaCrew(r *round, plan clientPlan, to route) *javaCrew {
+	w := &javaCrew{clientPlan: plan, r: r, route: to}
+	p, err := w.open(jvms.take(plan.redisson))
+	if err != nil {
+		r.t.Fatal(err)
+	}
+	w.party.Store(p)
+	return w
+}
+
+// open has the JVM make another RedissonClient.
+func (w *javaCrew) open(jvm *redissondriver.JVM) (*javaParty, error) {
+	w.lives++
+	p := &javaParty{jvm: jvm, name: fmt.Sprintf("%s-%d-%d", w.name, w.r.number, w.lives)}
+	p.held, p.callTimeout = map[string]int64{}, w.callTimeout
+	var instead []string
+	for _, addr := range sorted(w.route.Instead) {
+		instead = append(instead, addr, w.route.Instead[addr])
+	}
+	ctx, cancel := context.WithTimeout(context.Background(), rest)
+	defer cancel()
+	var err error
+	p.id, err = jvm.Call(ctx, "openOn", p.name, w.route.Servers, w.route.Master, strings.Join(w.route.Addrs, ","),
+		strings.Join(instead, ","), (w.callTimeout / 3).Milliseconds(), roundConnection)
+	if err != nil {
+		return nil, fmt.Errorf("%s: %w\n%s", w.name, err, jvm.Stderr())
+	}
+	w.r.bornJava(p.id)
+	return p, nil
+}
+
+func (w *javaCrew) work(ctx context.Context) {
+	var callers sync.WaitGroup
+	for i := range w.callers {
+		draw := w.r.draw("caller", w.name, i)
+		callers.Go(func() {
+			for ctx.Err() == nil {
+				if p := w.party.Load(); p != nil && p.begin() {
+					w.call(draw, p)
+					p.calls.Done()
+				}
+				time.Sleep(time.Duration(draw.Int64N(int64(w.pause))))
+			}
+		})
+	}
+	callers.Wait()
+}
+
+func (p *javaParty) begin() bool {
+	p.mu.RLock()
+	defer p.mu.RUnlock()
+	if p.over {
+		return false
+	}
+	p.calls.Add(1)
+	return true
+}
+
+// end waits for all calls: a RedissonClient that is shut down does not answer them.
+func (p *javaParty) end() {
+	p.mu.Lock()
+	p.over = true
+	p.mu.Unlock()
+	p.calls.Wait()
+}
+
+func (p *javaParty) close() error {
+	p.end()
+	ctx, cancel := context.WithTimeout(context.Background(), rest)
+	defer cancel()
+	_, err := p.jvm.Call(ctx, "close", p.name)
+	return err
+}
+
+func (w *javaCrew) current() string {
+	if p := w.party.Load(); p != nil {
+		return p.id
+	}
+	return w.name
+}
+
+func (w *javaCrew) replace() (old string, err error) {
+	p := w.party.Load()
+	if p == nil {
+		return w.name, nil
+	}
+	next, err := w.open(p.jvm)
+	if err != nil {
+		return p.id, nil //nolint:nilerr // faults may keep a RedissonClient from being made
+	}
+	w.party.Store(next)
+	return p.id, p.close()
+}
+
+func (w *javaCrew) leave() error {
+	p := w.party.Load()
+	if p == nil {
+		return nil
+	}
+	err := p.close()
+	jvms.put(w.redisson, p.jvm)
+	return err
+}
+
+// kill ends the JVM in the middle of its calls, and has another one take over, if one is
+// ready and faults let it reach the servers.
+func (w *javaCrew) kill() (left string) {
+	p := w.party.Load()
+	spare := jvms.take(w.redisson)
+	if p == nil || spare == nil {
+		return ""
+	}
+	p.jvm.Kill()
+	p.end()
+	w.party.Store(nil)
+	for w.r.over.Err() == nil {
+		if next, err := w.open(spare); err == nil {
+			w.party.Store(next)
+			return p.id
+		}
+	}
+	jvms.put(w.redisson, spare)
+	return p.id
+}
+
+// call makes one call, if there is something to be released where it is a Release.
+func (w *javaCrew) call(draw *rand.Rand, p *javaParty) {
+	shared := slices.DeleteFunc(slices.Clone(w.r.limiters), func(l *limiter) bool { return l.redisson == "" })
+	l := shared[draw.IntN(len(shared))]
+	op := drawJavaOperation(draw, l)
+	c := drawCall(draw, operation{name: op}, l)
+	c.Worker, c.Client, c.Redisson = w.name, p.id, w.redisson
+	if op == opRelease {
+		if c.Permits = p.part(l.name, draw); c.Permits == 0 {
+			return
+		}
+	}
+	c.Bound = p.bound(&c)
+	ctx := context.Background()
+	if c.Ends > 0 {
+		var cancel func()
+		ctx, cancel = context.WithTimeout(ctx, c.Ends)
+		defer cancel()
+	}
+	c.Start = w.r.now()
+	answer, err := p.jvm.Call(ctx, javaOperations[op], append([]any{p.name, l.name}, javaArguments(&c, l)...)...)
+	c.End = w.r.now()
+	if c.Answer = javaAnswer(&c, answer, err); err != nil {
+		c.Error = err.Error()
+	}
+	if c.Answer == granted {
+		p.hold(c.Limiters, c.Permits)
+	}
+	w.r.tell(c)
+}
+
+// javaOperations are the driver's names of the calls that programs with Redisson make.
+var javaOperations = map[string]string{
+	opTry: "tryAcquire", opWait: "tryAcquire", opAvailable: "availablePermits", opRelease: "release", opUpdate: "updateRate",
+}
+
+func drawJavaOperation(draw *rand.Rand, l *limiter) string {
+	all := []string{opTry, opTry, opTry, opTry, opTry, opTry, opWait, opWait, opAvailable}
+	if l.mints {
+		all = append(all, opRelease, opRelease, opUpdate)
+	}
+	return all[draw.IntN(len(all))]
+}
+
+func javaArguments(c *call, l *limiter) []any {
+	switch c.Op {
+	case opWait:
+		return []any{c.Permits, c.Timeout.Milliseconds()}
+	case opUpdate:
+		return []any{l.config.Type, c.Rate, l.config.Interval.Milliseconds(), 0, true}
+	case opAvailable:
+		return nil
+	}
+	return []any{c.Permits}
+}
+
+// javaAnswer classifies what Redisson's call returned. What it throws as it gives up tells
+// nothing about what has been done.
+func javaAnswer(c *call, said string, err error) answer {
+	thrown, threw := errors.AsType[*redissondriver.ThrownError](err)
+	switch {
+	case err == nil && !c.takes():
+		return done
+	case err == nil && said == "true":
+		return granted
+	case err == nil:
+		return refused
+	case errors.Is(err, context.DeadlineExceeded):
+		return gone
+	case !threw:
+		return killed
+	case strings.Contains(thrown.Message, "not exceed defined rate"):
+		return exceeds
+	case strings.Contains(thrown.Message, "is not initialized"):
+		return missing
+	}
+	return unknown
+}
+
+func TestRedissonsCallsAreBounded(t *testing.T) {
+	t.Parallel()
+	l := &limiter{name: "a", kind: overall, redisson: newestRedisson}
+	l.config.Rate, l.config.Interval = 10, time.Hour
+	take := func(permits int64, a answer) call {
+		return call{Op: opTry, Permits: permits, Answer: a, Redisson: newestRedisson, Limiters: []string{"a"}}
+	}
+	back := take(2, done)
+	back.Op = opRelease
+	for _, tc := range []struct {
+		name         string
+		calls        []call
+		lowest, most int64 // permits in use that are right; none where lowest is above most
+	}{
+		{"granted", []call{take(3, granted)}, 3, 3},
+		{"given up", []call{take(3, unknown)}, 0, 3},
+		{"released, which leaves the member", []call{take(3, granted), back}, 1, 3},
+		{"over the limit", []call{take(8, granted), take(3, granted)}, 11, 10},
+		{"over the limit, as a release came back again", []call{take(8, granted), back, take(5, granted)}, 11, 13},
+	} {
+		for inUse := range int64(15) {
+			r := &round{plan: plan{mood: gentle, limiters: []*limiter{l}, redisson: newestRedisson}, calls: tc.calls}
+			p := r.pools(l)[0]
+			r.checkCount(p, &state{inUse: inUse})
+			assert.Equal(t, inUse < tc.lowest || inUse > tc.most, len(r.violations) > 0, "%s, %d in use: %v", tc.name, inUse, r.violations)
+		}
+	}
+}
