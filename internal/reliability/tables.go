@@ -7,6 +7,7 @@ import (
 	"path/filepath"
 	"slices"
 	"strconv"
+	"strings"
 
 	"github.com/rratelimiter/rratelimiter/internal/page"
 )
@@ -18,11 +19,12 @@ type table struct {
 }
 
 var tables = map[string]table{
-	"rounds":  {"chaos-rounds", rounds},
-	"faults":  {"chaos-faults", faults},
-	"calls":   {"chaos-calls", calls},
-	"mutants": {"chaos-mutants", mutants},
-	"fuzzing": {"", fuzzing},
+	"rounds":   {"chaos-rounds", rounds},
+	"faults":   {"chaos-faults", faults},
+	"calls":    {"chaos-calls", calls},
+	"redisson": {"chaos-redisson", redisson},
+	"mutants":  {"chaos-mutants", mutants},
+	"fuzzing":  {"", fuzzing},
 }
 
 func (t table) file(dir string) string {
@@ -114,6 +116,29 @@ func calls(rows [][]string) string {
 		c.add(row[4], row[5], count(row[6]))
 	}
 	return markdown(slices.Concat([]string{"call"}, c.columns(), []string{"all"}), c.lines(c.columns()))
+}
+
+// redisson: seed, number, servers, mood, who, faults, calls, permits granted, permits over
+// the limit, permits lost, calls late, calls failed.
+func redisson(rows [][]string) string {
+	columns := []string{"rounds", "faults", "calls", "permits granted", "over the limit", "permits lost", "calls late", "calls failed"}
+	c := counts{}
+	for _, row := range rows {
+		name := row[4] + " | " + row[2]
+		c.add(name, "rounds", 1)
+		for i, column := range columns[1:] {
+			c.add(name, column, count(row[5+i]))
+		}
+	}
+	var lines [][]string
+	for _, name := range slices.Sorted(maps.Keys(c)) {
+		line := strings.Split(name, " | ")
+		for _, column := range columns {
+			line = append(line, number(c[name][column]))
+		}
+		lines = append(lines, line)
+	}
+	return page.Table(append([]string{"programs with", "servers"}, columns...), lines, true)
 }
 
 // mutants: name, seed, rounds, milliseconds, check.

@@ -3,6 +3,7 @@ package main
 import (
 	"os"
 	"path/filepath"
+	"strings"
 	"testing"
 
 	"github.com/stretchr/testify/assert"
@@ -24,6 +25,20 @@ func TestTables(t *testing.T) {
 		rounds([][]string{{"7", "1", "single", "gentle", "10", "9", "0"}, {"7", "2", "single", "lossy", "100", "11", "1"}}))
 }
 
+func TestRedissonStandsBesideThisPackage(t *testing.T) {
+	t.Parallel()
+	row := func(who string, figures ...string) []string {
+		return append([]string{"7", "1", "single", "lossy", who}, figures...)
+	}
+	got := redisson([][]string{
+		row("this package", "9", "1000", "100", "0", "0", "0", "5"),
+		row("Redisson 4.7.0", "8", "500", "70", "3", "2", "1", "4"),
+		row("Redisson 4.7.0", "8", "600", "30", "1", "0", "0", "6"),
+	})
+	assert.Contains(t, got, "16 | 1,100 | 100 | 4 | 2 | 1 | 10 |\n")
+	assert.Less(t, strings.Index(got, "| Redisson 4.7.0 | single | 2 |"), strings.Index(got, "| this package | single | 1 |"))
+}
+
 func TestThePageHasAllTables(t *testing.T) {
 	t.Parallel()
 	text, err := os.ReadFile(filepath.Join("..", "..", path))
@@ -32,7 +47,7 @@ func TestThePageHasAllTables(t *testing.T) {
 	require.NoError(t, err)
 	assert.NotEmpty(t, got)
 	_, err = fill("a\n", t.TempDir())
-	require.ErrorContains(t, err, "missing: [calls faults fuzzing mutants rounds]")
+	require.ErrorContains(t, err, "missing: [calls faults fuzzing mutants redisson rounds]")
 	_, err = fill("<!-- begin x -->\n<!-- end -->\n", t.TempDir())
 	require.ErrorContains(t, err, `no table is called "x"`)
 }

@@ -6,10 +6,10 @@ import (
 	"github.com/rratelimiter/rratelimiter/internal/redistest"
 )
 
-// Programs with Redisson bring faults of their own, which are counted, and not ours. A
-// command that Redisson sends again, since its answer got lost, has no identity: the value
-// drops again, and permits are lost. Its release leaves the members, so permits come back
-// twice, and its updateRate forgets what is in use beyond a lower rate.
+// Programs with Redisson bring faults of their own, which are counted, and not ours. Its
+// release is sent again where the answer got lost, and gives back again; it leaves the
+// members too, so permits come back twice. Its updateRate forgets what is in use beyond a
+// lower rate. An acquire that came twice would take permits twice for one member.
 //
 // Of a limiter that they use the checks look at all but the sum of value and members, and
 // at refusals: grants, ours and theirs together, are bounded by the rate, and by minted
@@ -85,37 +85,32 @@ func (r *round) sumUp(counts func(c *call) bool) (f figures) {
 	return f
 }
 
-// balance is how many permits callers hold above the limit, and how many nobody holds that
-// are not free, in a pool that nothing comes back to by itself.
+// balance is how many permits callers hold above the limit, and how many are lost, in a pool
+// that nothing comes back to by itself: they are not free, and no caller holds them. What
+// calls of killed programs asked for is left out.
 func (r *round) balance(p *pool) (over, lost int64) {
-	var held, maybe, back int64
+	var held, doubtful int64
 	for _, c := range p.calls {
 		switch {
-		case c.Op == opRelease && c.Answer == done:
-			held, back = held-c.Permits, back+c.Permits
+		case c.Answer == killed:
+			doubtful += c.Permits
 		case c.Op == opRelease:
 			held -= c.Permits
-		case !c.takes():
-		case c.Answer == granted:
-			held, maybe = held+c.Permits, maybe+c.Permits
-		case c.Answer == unknown || c.Answer == killed || p.mayKeep(c):
-			maybe += c.Permits
+		case c.takes() && c.Answer == granted:
+			held += c.Permits
 		}
 	}
-	over = max(0, held-r.highest(p.limiter))
+	over = max(0, held-doubtful-r.highest(p.limiter))
 	s, err := p.read(r.t.Context(), r.admin, p.id)
 	if err != nil || !s.value.there {
 		return over, 0
 	}
 	rate, err := s.field("rate")
-	if err != nil {
+	value, wrong := s.stored()
+	if err != nil || wrong != nil {
 		return over, 0
 	}
-	value, err := s.stored()
-	if err != nil {
-		return over, 0
-	}
-	return over, max(0, rate-value-(maybe-back))
+	return over, max(0, rate-value-held-doubtful)
 }
 
 // worstSpan is how many permits more than the limit a span of one interval saw.
@@ -132,16 +127,21 @@ func (r *round) worstSpan(p *pool) (most int64) {
 	return most
 }
 
-// recordRedisson adds the figures of those who used Redisson in the round to a table.
+// recordRedisson adds the figures of a round's programs with Redisson to a table, or those
+// of all where it is measured beside one with Redisson.
 func (r *round) recordRedisson() {
-	if r.redisson == "" || r.broken.Load() {
+	who := "Redisson " + r.redisson
+	switch {
+	case r.beside && r.redisson == "":
+		who = "this package"
+	case r.redisson == "":
 		return
+	case !r.beside:
+		who += " beside this package"
 	}
-	r.recordFigures("Redisson "+r.redisson+" beside Go", r.sumUp(func(c *call) bool { return c.Redisson != "" }))
-}
-
-func (r *round) recordFigures(who string, f figures) {
-	redistest.Record(r.t, "chaos-redisson", r.seed, r.number, r.servers, r.mood, who, f.calls, f.granted, f.over, f.lost, f.late, f.errors)
+	f := r.sumUp(func(c *call) bool { return c.Redisson == r.redisson })
+	redistest.Record(r.t, "chaos-redisson", r.seed, r.number, r.servers, r.mood, who, len(r.events),
+		f.calls, f.granted, f.over, f.lost, f.late, f.errors)
 	r.t.Logf("%s: %s", who, f)
 }
 

@@ -103,7 +103,7 @@ func (w *goCrew) work(ctx context.Context) {
 // call makes one call, if there is something to be released where it is a Release.
 func (w *goCrew) call(draw *rand.Rand) {
 	l := w.plan.limiters[draw.IntN(len(w.plan.limiters))]
-	op := drawOperation(draw, l)
+	op := w.plan.drawOperation(draw, l)
 	c := drawCall(draw, op, l)
 	p := w.party.Load()
 	c.Worker, c.Client = w.name, p.id

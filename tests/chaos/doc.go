@@ -18,7 +18,9 @@
 //
 // Programs with Redisson take part in some rounds of longer runs, if there is Java.
 //
+// TestBesideRedisson makes rounds with Redisson alone, and the same with this package.
+//
 // With RRL_RESULTS naming a directory each round adds to its tables chaos-rounds,
-// chaos-faults, chaos-calls and chaos-redisson. A failure prints what happened to the limiter in question,
-// a line a call.
+// chaos-faults, chaos-calls and chaos-redisson. A failure prints what happened to the
+// limiter in question, a line a call.
 package chaos

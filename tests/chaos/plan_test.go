@@ -30,6 +30,7 @@ type plan struct {
 	arenas   []string // that it may be on
 	releases []string // of Redisson that it may have
 	servers  string   // which it is on
+	beside   bool     // it is to be measured beside another one of the same calls
 	redisson string   // the release that programs have which take part; empty where none do
 	mood     mood
 	length   time.Duration

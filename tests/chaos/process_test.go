@@ -27,6 +27,7 @@ type task struct {
 	Seed     uint64   `json:"seed"`
 	Number   int      `json:"number"`
 	Arenas   []string `json:"arenas"`
+	Beside   bool     `json:"beside"`
 	Releases []string `json:"releases"` // of Redisson that rounds may have
 	Limiters []string `json:"limiters"` // those of the plan that are used
 	Worker   string   `json:"worker"`
@@ -92,7 +93,7 @@ func newProcessCrew(r *round, plan clientPlan, to route) *processCrew {
 func (w *processCrew) start() *process {
 	w.lives++
 	order := task{
-		Seed: w.r.seed, Number: w.r.number, Arenas: w.r.arenas, Releases: w.r.releases, Worker: w.plan.name, Life: fmt.Sprintf("-%d", w.lives),
+		Seed: w.r.seed, Number: w.r.number, Arenas: w.r.arenas, Releases: w.r.releases, Beside: w.r.beside, Worker: w.plan.name, Life: fmt.Sprintf("-%d", w.lives),
 		Began: w.r.began.UnixNano(), Route: w.route,
 	}
 	for _, l := range w.r.limiters {

@@ -311,7 +311,7 @@ func (w *javaCrew) kill() (left string) {
 func (w *javaCrew) call(draw *rand.Rand, p *javaParty) {
 	shared := slices.DeleteFunc(slices.Clone(w.r.limiters), func(l *limiter) bool { return l.redisson == "" })
 	l := shared[draw.IntN(len(shared))]
-	op := drawJavaOperation(draw, l)
+	op := w.r.drawJavaOperation(draw, l)
 	c := drawCall(draw, operation{name: op}, l)
 	c.Worker, c.Client, c.Redisson = w.name, p.id, w.redisson
 	if op == opRelease {
@@ -343,10 +343,13 @@ var javaOperations = map[string]string{
 	opTry: "tryAcquire", opWait: "tryAcquire", opAvailable: "availablePermits", opRelease: "release", opUpdate: "updateRate",
 }
 
-func drawJavaOperation(draw *rand.Rand, l *limiter) string {
+func (p *plan) drawJavaOperation(draw *rand.Rand, l *limiter) string {
 	all := []string{opTry, opTry, opTry, opTry, opTry, opTry, opWait, opWait, opAvailable}
 	if l.mints {
-		all = append(all, opRelease, opRelease, opUpdate)
+		all = append(all, opRelease, opRelease)
+	}
+	if l.mints && !p.beside {
+		all = append(all, opUpdate) // the highest rate there was bounds nothing well
 	}
 	return all[draw.IntN(len(all))]
 }

@@ -49,6 +49,16 @@ func (t *teller) begin(c *call) (end func(c call)) {
 	return func(c call) { t.tell(message{Number: number, Ended: &c, Late: t.late.worst()}) }
 }
 
+// plan returns that of the round.
+func (order *task) plan() *plan {
+	if order.Beside {
+		return newBesidePlan(order.Seed, order.Number, order.Arenas, "")
+	}
+	p := newPlan(order.Seed, order.Number, order.Arenas)
+	p.drawRedisson(order.Releases)
+	return p
+}
+
 // serve is all that a process of a task does.
 func serve(text []byte) {
 	redis.SetLogger(silence{})
@@ -62,8 +72,7 @@ func serve(text []byte) {
 	t := &teller{late: &pulse{}}
 	// The two processes' clocks run alike; from here on nobody can set this one.
 	began := time.Now().Add(-time.Since(time.Unix(0, order.Began)))
-	p := newPlan(order.Seed, order.Number, order.Arenas)
-	p.drawRedisson(order.Releases)
+	p := order.plan()
 	p.limiters = slices.DeleteFunc(p.limiters, func(l *limiter) bool { return !slices.Contains(order.Limiters, l.name) })
 	who := p.clients[slices.IndexFunc(p.clients, func(c clientPlan) bool { return c.name == order.Worker })]
 	w := newGoCrew(p, who, order.Life, order.Route, began, t)
