@@ -26,7 +26,8 @@ func newBesidePlan(seed uint64, number int, arenas []string, redisson string) *p
 	draw := p.draw("beside")
 	p.limiters, p.clients = nil, nil
 	for i := range 3 {
-		l := drawLimiter(draw, fmt.Sprintf("{b%d:%d}", number, i), overall)
+		// A failover may bring back what the other round left.
+		l := drawLimiter(draw, fmt.Sprintf("{b%d:%d:%s}", number, i, redisson), overall)
 		l.redisson, l.mints = redisson, draw.IntN(2) == 0
 		p.limiters = append(p.limiters, l)
 	}

@@ -87,20 +87,23 @@ func (r *round) sumUp(counts func(c *call) bool) (f figures) {
 
 // balance is how many permits callers hold above the limit, and how many are lost, in a pool
 // that nothing comes back to by itself: they are not free, and no caller holds them. What
-// calls of killed programs asked for is left out.
+// calls of killed programs asked for is left out, and what those whose figures these are not
+// were not told of.
 func (r *round) balance(p *pool) (over, lost int64) {
-	var held, doubtful int64
+	held, maybeBack, doubtful := int64(0), int64(0), r.strandedLeases(p.limiter)
 	for _, c := range p.calls {
 		switch {
-		case c.Answer == killed:
+		case c.Answer == killed, c.Redisson != r.redisson && (c.Answer == unknown || c.Answer == gone):
 			doubtful += c.Permits
-		case c.Op == opRelease:
+		case c.Op == opRelease && c.Answer == done:
 			held -= c.Permits
+		case c.Op == opRelease:
+			maybeBack += c.Permits // else the caller may try again
 		case c.takes() && c.Answer == granted:
 			held += c.Permits
 		}
 	}
-	over = max(0, held-doubtful-r.highest(p.limiter))
+	over = max(0, held-maybeBack-doubtful-r.highest(p.limiter))
 	s, err := p.read(r.t.Context(), r.admin, p.id)
 	if err != nil || !s.value.there {
 		return over, 0
