@@ -229,19 +229,23 @@ func (c *Cluster) until(ctx context.Context, nodes []*Server, cond func(*redis.C
 	return nil
 }
 
-// poll calls cond until it answers nil. When ctx is over the last answer is the
-// error.
+// poll calls cond until it answers nil. When ctx is over the last answer that is not
+// just so is the error.
 func poll(ctx context.Context, cond func() error) error {
 	tick := time.NewTicker(10 * time.Millisecond)
 	defer tick.Stop()
+	var last error
 	for {
 		err := cond()
 		if err == nil {
 			return nil
 		}
+		if last == nil || ctx.Err() == nil {
+			last = err
+		}
 		select {
 		case <-ctx.Done():
-			return fmt.Errorf("%w: %w", context.Cause(ctx), err)
+			return fmt.Errorf("%w: %w", context.Cause(ctx), last)
 		case <-tick.C:
 		}
 	}

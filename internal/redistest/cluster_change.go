@@ -7,6 +7,7 @@ import (
 	"net"
 	"slices"
 	"testing"
+	"time"
 
 	"github.com/redis/go-redis/v9"
 )
@@ -66,6 +67,12 @@ func (m *SlotMove) MoveKeys(t testing.TB, keys ...string) {
 // Finish gives the slot to its new master, and waits until all nodes know.
 func (m *SlotMove) Finish(t testing.TB) {
 	t.Helper()
+	m.assign(t)
+	m.cluster.waitOwner(t, m.slot, m.to, 1, func() { m.assign(t) })
+}
+
+func (m *SlotMove) assign(t testing.TB) {
+	t.Helper()
 	nodes := []*Server{m.to, m.from}
 	for _, s := range m.cluster.allAlive() {
 		// A replica follows its master and takes no orders.
@@ -76,7 +83,6 @@ func (m *SlotMove) Finish(t testing.TB) {
 	for _, s := range nodes {
 		m.set(t, s, "NODE", m.cluster.ids[m.to])
 	}
-	m.cluster.waitOwner(t, m.slot, m.to, 1)
 }
 
 func (m *SlotMove) set(t testing.TB, on *Server, state, id string) {
@@ -92,11 +98,26 @@ func (m *SlotMove) set(t testing.TB, on *Server, state, id string) {
 // are alive know, and the old master, if it is, is in step as a replica.
 func (c *Cluster) Failover(t testing.TB, replica *Server, takeover bool) {
 	t.Helper()
-	args := []any{"CLUSTER", "FAILOVER"}
 	if takeover {
-		args = append(args, "TAKEOVER")
+		c.failover(t, replica, "TAKEOVER")
+	} else {
+		c.failover(t, replica)
 	}
+}
+
+// ForceFailover makes a replica the master by the votes of the other masters,
+// without the consent of its own, which may be gone; else it is like Failover.
+func (c *Cluster) ForceFailover(t testing.TB, replica *Server) {
+	t.Helper()
+	c.failover(t, replica, "FORCE")
+}
+
+func (c *Cluster) failover(t testing.TB, replica *Server, how ...any) {
+	t.Helper()
 	slot, alive := -1, 0
+	ask := func(rdb *redis.Client) error {
+		return rdb.Do(t.Context(), append([]any{"CLUSTER", "FAILOVER"}, how...)...).Err()
+	}
 	must(t, replica.do(func(rdb *redis.Client) error {
 		ranges, err := slotRanges(t.Context(), rdb)
 		if err != nil {
@@ -112,21 +133,49 @@ func (c *Cluster) Failover(t testing.TB, replica *Server, takeover bool) {
 				}
 			}
 		}
-		return rdb.Do(t.Context(), args...).Err()
+		return ask(rdb)
 	}))
 	if slot < 0 {
 		t.Fatalf("the node at %s has no slots to take over", replica.addr)
 	}
-	c.waitOwner(t, slot, replica, alive)
+	// Masters do not vote twice within two node timeouts about the same slots, and
+	// nobody tells a replica so.
+	c.waitOwner(t, slot, replica, alive, func() {
+		if !replica.IsMaster(t) {
+			_ = replica.do(ask) // refused if it has just become one
+		}
+	})
 }
 
+// insistAfter is when nodes that still disagree are told again.
+const insistAfter = time.Second
+
 // waitOwner waits until all nodes that are alive see the slot at its owner,
-// with at least so many nodes in all, and themselves are in step.
-func (c *Cluster) waitOwner(t testing.TB, slot int, owner *Server, nodes int) {
+// with at least so many nodes in all, and themselves are in step. As long as they
+// do not it calls again, and gives the owner the highest epoch: changes close to
+// each other may leave two nodes with the same one, of which others believe the
+// wrong one for good.
+func (c *Cluster) waitOwner(t testing.TB, slot int, owner *Server, nodes int, again func()) {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), clusterTimeout)
 	defer cancel()
-	must(t, c.until(ctx, c.allAlive(), func(rdb *redis.Client) error {
+	for {
+		err := c.untilOwner(ctx, slot, owner, nodes)
+		if err == nil || ctx.Err() != nil {
+			must(t, err)
+			return
+		}
+		again()
+		if owner.IsMaster(t) {
+			must(t, owner.do(func(rdb *redis.Client) error { return rdb.Do(ctx, "CLUSTER", "BUMPEPOCH").Err() }))
+		}
+	}
+}
+
+func (c *Cluster) untilOwner(ctx context.Context, slot int, owner *Server, nodes int) error {
+	ctx, cancel := context.WithTimeout(ctx, insistAfter)
+	defer cancel()
+	return c.until(ctx, c.allAlive(), func(rdb *redis.Client) error {
 		ranges, err := slotRanges(ctx, rdb)
 		if err != nil {
 			return err
@@ -137,7 +186,7 @@ func (c *Cluster) waitOwner(t testing.TB, slot int, owner *Server, nodes int) {
 			}
 		}
 		return fmt.Errorf("slot %d is still elsewhere: %v", slot, ranges)
-	}))
+	})
 }
 
 // AwaitOrder waits until all nodes say that the cluster is in order, none of them

@@ -21,6 +21,7 @@ const (
 	quorum          = 2
 	replicaUser     = "replica"
 	failoverTimeout = 60 * time.Second
+	givenUpAfter    = 10 * time.Second // far more than a failover takes
 )
 
 // A Sentinel is a master, its replicas, and three Sentinels that watch them and
@@ -215,10 +216,18 @@ func (s *Sentinel) Failover(t testing.TB) *Server {
 	ctx, cancel := context.WithTimeout(t.Context(), failoverTimeout)
 	defer cancel()
 	old := s.Master(t)
-	must(t, s.watch[0].do(func(rdb *redis.Client) error {
-		return poll(ctx, func() error { return rdb.Do(ctx, "SENTINEL", "FAILOVER", masterName).Err() })
-	}))
-	return s.AwaitMaster(t, old)
+	for {
+		must(t, s.watch[0].do(func(rdb *redis.Client) error {
+			return poll(ctx, func() error { return rdb.Do(ctx, "SENTINEL", "FAILOVER", masterName).Err() })
+		}))
+		// One that finds no replica ready is given up, and nobody told.
+		soon, cancel := context.WithTimeout(ctx, givenUpAfter)
+		_, err := s.master(soon, old)
+		cancel()
+		if err == nil || ctx.Err() != nil {
+			return s.AwaitMaster(t, old)
+		}
+	}
 }
 
 // AwaitMaster waits until all Sentinels have made another server than old the

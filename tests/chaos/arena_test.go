@@ -41,8 +41,12 @@ type arena interface {
 // persistent are the settings of servers that lose nothing they have answered.
 var persistent = []string{"--appendonly", "yes", "--appendfsync", "always", "--maxmemory-policy", "noeviction"}
 
+// clustered are those of a cluster's nodes: only faults have one take another's place.
+// Node timeouts can then be short, and votes about the same slots follow each other soon.
+var clustered = []string{"--cluster-replica-no-failover", "yes"}
+
 // downAfter is when Sentinels take a master for dead: longer than a fault has it hang.
-const downAfter = 2 * time.Second
+const downAfter = 1500 * time.Millisecond
 
 func startArena(t *testing.T, name string) arena {
 	t.Helper()
@@ -50,7 +54,10 @@ func startArena(t *testing.T, name string) arena {
 	case single:
 		return &singleArena{server: redistest.StartStepped(t, persistent...)}
 	case cluster:
-		a := &clusterArena{Cluster: redistest.StartCluster(t, 3, 1, persistent...)}
+		a := &clusterArena{Cluster: redistest.StartCluster(t, 3, 1, slices.Concat(persistent, clustered)...)}
+		for _, s := range a.Nodes() {
+			require.NoError(t, s.Client(t, nil).ConfigSet(t.Context(), "cluster-node-timeout", "1500").Err())
+		}
 		a.known = a.masterAddrs(t)
 		return a
 	case sentinel:
@@ -154,17 +161,32 @@ func (a *sentinelArena) masters(t testing.TB) []*redistest.Server {
 
 func (a *sentinelArena) calm(t testing.TB) (surprises int) {
 	master := a.Master(t)
-	for _, s := range a.all {
-		if s != master && s.IsMaster(t) {
-			follow(t, s, master)
+	for until := time.Now().Add(rest); !a.follows(t, master); master = a.Master(t) {
+		if time.Now().After(until) {
+			t.Fatalf("the Sentinels take %s for the master, which it is not", master.Addr())
 		}
-		s.AwaitLink(t)
+		time.Sleep(50 * time.Millisecond)
 	}
 	if master != a.known {
 		surprises = 1
 	}
 	a.known = master
 	return surprises
+}
+
+// follows has the other servers follow the master, and tells whether it is one. It is not
+// while the Sentinels are about to choose another.
+func (a *sentinelArena) follows(t testing.TB, master *redistest.Server) bool {
+	if !master.IsMaster(t) {
+		return false
+	}
+	for _, s := range a.all {
+		if s != master && s.IsMaster(t) {
+			follow(t, s, master)
+		}
+		s.AwaitLink(t)
+	}
+	return master.IsMaster(t) && a.Master(t) == master
 }
 
 // follow makes s a replica of the master, as Sentinels would some seconds later.

@@ -67,6 +67,9 @@ func TestChaos(t *testing.T) { //nolint:paralleltest // it counts goroutines
 			r.record()
 			sum.add(r)
 			r.report()
+			if r.broken.Load() {
+				delete(started, p.servers)
+			}
 		})
 		checkGoroutines(t, p, before)
 		if t.Failed() {

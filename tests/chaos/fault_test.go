@@ -28,6 +28,20 @@ func (f *fault) allowed(p *plan) bool {
 	return p.mood.allows(f.mood) && (f.only == nil || f.only(p))
 }
 
+// weight is how often a fault is drawn beside others: the fewer rounds allow it, and the
+// longer it takes, the more.
+func (f *fault) weight(m mood) int {
+	switch {
+	case f == masterLost:
+		return 12
+	case slices.Contains(topologyFaults, f):
+		return 6
+	case len(f.arenas) > 0 || f.mood == m:
+		return 3
+	}
+	return 1
+}
+
 // An event is a fault that took place.
 type event struct {
 	start, end time.Duration // since the round's beginning
@@ -65,14 +79,10 @@ func (r *round) spell(draw *rand.Rand) time.Duration {
 
 // happen has faults happen, one after another, until the round is over.
 func (r *round) happen(server bool) {
-	var all, rare []*fault
+	var all []*fault
 	for _, f := range r.faults {
-		if f.server != server {
-			continue
-		}
-		all = append(all, f)
-		if len(f.arenas) > 0 || f.mood == r.mood {
-			rare = append(rare, f)
+		if f.server == server {
+			all = append(all, slices.Repeat([]*fault{f}, f.weight(r.mood))...)
 		}
 	}
 	if len(all) == 0 {
@@ -85,11 +95,7 @@ func (r *round) happen(server bool) {
 			return
 		case <-time.After(time.Duration(draw.Int64N(int64(r.pause)))):
 		}
-		from := all
-		if len(rare) > 0 && draw.IntN(2) == 0 {
-			from = rare // which few rounds allow
-		}
-		if !r.onServers(func() { from[draw.IntN(len(from))].do(r, draw) }) {
+		if !r.onServers(func() { all[draw.IntN(len(all))].do(r, draw) }) {
 			return
 		}
 	}
@@ -109,13 +115,6 @@ func (r *round) happened(e event) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	r.events = append(r.events, e)
-}
-
-// hasSeen tells whether a fault of that kind took place.
-func (r *round) hasSeen(kind string) bool {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	return slices.ContainsFunc(r.events, func(e event) bool { return e.kind == kind })
 }
 
 func (r *round) now() time.Duration { return time.Since(r.began) }

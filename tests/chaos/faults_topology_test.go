@@ -19,16 +19,18 @@ var topologyFaults = []*fault{
 		a.known = a.Failover(r.tb)
 		r.happened(event{start: start, kind: "master replaced", text: a.known.Addr(), forgot: 1})
 	}},
-	{name: "master lost", mood: losing, server: true, arenas: []string{sentinel}, do: func(r *round, _ *rand.Rand) {
-		a, start := r.arena.(*sentinelArena), r.now()
-		old := a.Master(r.tb)
-		old.Crash()
-		a.known = a.AwaitMaster(r.tb, old)
-		old.Restart(r.tb)
-		follow(r.tb, old, a.known)
-		r.happened(event{start: start, kind: "master lost", text: old.Addr(), forgot: 1})
-	}},
+	masterLost,
 }
+
+var masterLost = &fault{name: "master lost", mood: losing, server: true, arenas: []string{sentinel}, do: func(r *round, _ *rand.Rand) {
+	a, start := r.arena.(*sentinelArena), r.now()
+	old := a.Master(r.tb)
+	old.Crash()
+	a.known = a.AwaitMaster(r.tb, old)
+	old.Restart(r.tb)
+	follow(r.tb, old, a.known)
+	r.happened(event{start: start, kind: "master lost", text: old.Addr(), forgot: 1})
+}}
 
 var slotMoved = &fault{name: "slot moved", mood: lossy, server: true, arenas: []string{cluster}, do: func(r *round, draw *rand.Rand) {
 	a, start := r.arena.(*clusterArena), r.now()
@@ -44,13 +46,13 @@ var slotMoved = &fault{name: "slot moved", mood: lossy, server: true, arenas: []
 	r.happened(event{start: start, kind: "slot moved", text: from.Addr()})
 }}
 
-// forcedFailover happens once a round: nodes take a while to agree after one.
 var forcedFailover = &fault{name: "failover forced", mood: losing, server: true, arenas: []string{cluster}, do: func(r *round, draw *rand.Rand) {
 	r.promote(draw, "failover forced", true)
 }}
 
 // promote makes a replica of a cluster a master: in agreement with its master, so that
-// nothing is lost, or after that has been killed.
+// nothing is lost, or after that has been killed, by the votes of the others or its own
+// decision.
 func (r *round) promote(draw *rand.Rand, kind string, forced bool) {
 	a, start := r.arena.(*clusterArena), r.now()
 	slot := a.Slot(r.tb, r.limiters[draw.IntN(len(r.limiters))].name)
@@ -60,15 +62,18 @@ func (r *round) promote(draw *rand.Rand, kind string, forced bool) {
 	}
 	replica := replicas[draw.IntN(len(replicas))]
 	e := event{start: start, kind: kind, text: master.Addr()}
-	if forced {
-		if r.hasSeen(kind) {
-			return
-		}
+	switch {
+	case !forced:
+		a.Failover(r.tb, replica, false)
+	case draw.IntN(2) == 0:
 		e.forgot = 1
 		master.Crash()
-	}
-	a.Failover(r.tb, replica, forced)
-	if forced {
+		a.Failover(r.tb, replica, true)
+		master.Restart(r.tb)
+	default:
+		e.forgot = 1
+		master.Crash()
+		a.ForceFailover(r.tb, replica)
 		master.Restart(r.tb)
 	}
 	a.known = a.masterAddrs(r.tb)

@@ -59,6 +59,8 @@ func newPlan(seed uint64, number int, arenas []string) *plan {
 	moods := []mood{gentle, gentle, dropping, dropping, lossy, lossy, lossy, losing, losing}
 	if p.servers == single {
 		moods = append(moods, stepping, stepping)
+	} else {
+		moods = append(moods, losing, losing, losing, losing) // in which servers change places
 	}
 	p.mood = moods[draw.IntN(len(moods))]
 	p.length = time.Duration(1500+draw.IntN(2000)) * time.Millisecond
@@ -198,14 +200,9 @@ func (p *plan) drawFaults(draw *rand.Rand) {
 	}
 	p.stormy = []float64{0.01, 0.03, 0.1}[draw.IntN(3)]
 	for _, f := range faults {
-		if f.allowed(p) && (draw.IntN(2) == 0 || f.mood == p.mood) {
+		if f.allowed(p) && (draw.IntN(2) == 0 || f.mood == p.mood || slices.Contains(topologyFaults, f)) {
 			p.faults = append(p.faults, f)
 		}
-	}
-	// Each gives an epoch of the cluster to a node without asking the others: close
-	// together they leave nodes that never agree who has a slot.
-	if i := slices.Index(p.faults, forcedFailover); i >= 0 && slices.Contains(p.faults, slotMoved) {
-		p.faults = slices.Delete(p.faults, i, i+1)
 	}
 	p.pause = time.Duration(50+draw.IntN(400)) * time.Millisecond
 }
