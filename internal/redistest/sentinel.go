@@ -21,6 +21,7 @@ const (
 	quorum          = 2
 	replicaUser     = "replica"
 	failoverTimeout = 60 * time.Second
+	electionTimeout = 20 * time.Second
 	givenUpAfter    = 10 * time.Second // far more than a failover takes
 )
 
@@ -234,7 +235,7 @@ func (s *Sentinel) Failover(t testing.TB) *Server {
 // master, it says itself that it is one, and returns it.
 func (s *Sentinel) AwaitMaster(t testing.TB, old *Server) *Server {
 	t.Helper()
-	ctx, cancel := context.WithTimeout(t.Context(), failoverTimeout)
+	ctx, cancel := context.WithTimeout(t.Context(), electionTimeout)
 	defer cancel()
 	master, err := s.master(ctx, old)
 	must(t, err)

@@ -22,6 +22,7 @@ var tables = map[string]table{
 	"rounds":   {"chaos-rounds", rounds},
 	"faults":   {"chaos-faults", faults},
 	"calls":    {"chaos-calls", calls},
+	"orders":   {"chaos-orders", orders},
 	"redisson": {"chaos-redisson", redisson},
 	"mutants":  {"chaos-mutants", mutants},
 	"fuzzing":  {"", fuzzing},
@@ -116,6 +117,24 @@ func calls(rows [][]string) string {
 		c.add(row[4], row[5], count(row[6]))
 	}
 	return markdown(slices.Concat([]string{"call"}, c.columns(), []string{"all"}), c.lines(c.columns()))
+}
+
+// orders: seed, number, servers, mood, limiter, calls, ordered, found.
+func orders(rows [][]string) string {
+	c := counts{}
+	for _, row := range rows {
+		mood := row[3]
+		c.add(mood, "limiters", 1)
+		c.add(mood, "calls", count(row[5]))
+		c.add(mood, "in order", count(row[6]))
+		c.add(mood, row[7], 1)
+	}
+	columns := []string{"limiters", "whole", "part", "undecided", "none", "calls", "in order"}
+	lines := c.lines(columns)
+	for i := range lines {
+		lines[i] = lines[i][:len(lines[i])-1] // a sum of unlike things
+	}
+	return markdown(append([]string{"rounds"}, columns...), lines)
 }
 
 // redisson: seed, number, servers, mood, who, faults, calls, permits granted, permits over

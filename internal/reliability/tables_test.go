@@ -20,6 +20,11 @@ func TestTables(t *testing.T) {
 			{"7", "3", "cluster", "answer late", "200"},
 			{"7", "3", "cluster", "slot moved", "3"},
 		}))
+	assert.Equal(t, "| rounds | limiters | whole | part | undecided | none | calls | in order |\n|---|---:|---:|---:|---:|---:|---:|---:|\n"+
+		"| lossy | 2 | 1 | 1 | 0 | 0 | 600 | 500 |\n| all | 2 | 1 | 1 | 0 | 0 | 600 | 500 |\n",
+		orders([][]string{
+			{"7", "1", "single", "lossy", "overall", "200", "100", "part"}, {"7", "1", "single", "lossy", "keyed", "400", "400", "whole"},
+		}))
 	assert.Equal(t, "| servers | rounds | calls | faults | violations |\n|---|---:|---:|---:|---:|\n"+
 		"| single | 2 | 110 | 20 | 1 |\n| all | 2 | 110 | 20 | 1 |\n",
 		rounds([][]string{{"7", "1", "single", "gentle", "10", "9", "0"}, {"7", "2", "single", "lossy", "100", "11", "1"}}))
@@ -47,7 +52,7 @@ func TestThePageHasAllTables(t *testing.T) {
 	require.NoError(t, err)
 	assert.NotEmpty(t, got)
 	_, err = fill("a\n", t.TempDir())
-	require.ErrorContains(t, err, "missing: [calls faults fuzzing mutants redisson rounds]")
+	require.ErrorContains(t, err, "missing: [calls faults fuzzing mutants orders redisson rounds]")
 	_, err = fill("<!-- begin x -->\n<!-- end -->\n", t.TempDir())
 	require.ErrorContains(t, err, `no table is called "x"`)
 }

@@ -44,6 +44,8 @@ type call struct {
 	Start    time.Duration `json:"start"`             // since the round's beginning
 	End      time.Duration `json:"end"`               // the same
 	Answer   answer        `json:"answer"`
+	Free     int64         `json:"free,omitempty"` // what AvailablePermits told
+	Did      bool          `json:"did,omitempty"`  // a rate was set
 	Error    string        `json:"error,omitempty"`
 }
 

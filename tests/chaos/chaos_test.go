@@ -43,7 +43,7 @@ func TestChaos(t *testing.T) { //nolint:paralleltest // it counts goroutines
 	}
 	t.Cleanup(jvms.close)
 	started := map[string]arena{}
-	sum := &summary{faults: map[string]int{}, answers: map[answer]int{}}
+	sum := &summary{faults: map[string]int{}, answers: map[answer]int{}, orders: map[string]int{}}
 	first, last, until := 1, fewRounds, time.Now().Add(time.Duration(*minutes*float64(time.Minute)))
 	if *onlyRound > 0 {
 		first, last = *onlyRound, *onlyRound
@@ -61,9 +61,6 @@ func TestChaos(t *testing.T) { //nolint:paralleltest // it counts goroutines
 		before := runtime.NumGoroutine()
 		t.Run(fmt.Sprintf("round %d", number), func(t *testing.T) {
 			r := p.run(t, started[p.servers])
-			if r.broken.Load() {
-				delete(started, p.servers)
-			}
 			r.record()
 			sum.add(r)
 			r.report()
@@ -89,6 +86,7 @@ type summary struct {
 	rounds, calls int
 	faults        map[string]int
 	answers       map[answer]int
+	orders        map[string]int
 }
 
 func (s *summary) add(r *round) {
@@ -96,6 +94,9 @@ func (s *summary) add(r *round) {
 	s.calls += len(r.calls)
 	for _, e := range r.events {
 		s.faults[e.kind]++
+	}
+	for i := range r.orders {
+		s.orders[r.orders[i].found()]++
 	}
 	for i := range r.calls {
 		s.answers[r.calls[i].Answer]++
@@ -115,6 +116,10 @@ func (s *summary) String() string {
 	text.WriteString("\nanswers:")
 	for _, a := range sorted(s.answers) {
 		fmt.Fprintf(&text, "\n%8d  %s", s.answers[a], a)
+	}
+	text.WriteString("\norders of calls found:")
+	for _, found := range sorted(s.orders) {
+		fmt.Fprintf(&text, "\n%8d  %s", s.orders[found], found)
 	}
 	return text.String()
 }

@@ -22,6 +22,7 @@ func (r *round) check() {
 			}
 			if l.counted() {
 				r.checkCount(pool, s)
+				r.checkOrder(pool, s)
 			} else {
 				r.checkWindows(pool)
 			}
@@ -178,7 +179,7 @@ func (r *round) report() {
 			break
 		}
 		fmt.Fprintf(&text, "\n\n%s: %s", v.check, v.text)
-		if l := r.limiter(v.limiter); l != nil && !told[v.limiter+v.client] {
+		if l := r.limiter(v.limiter); l != nil && !told[v.limiter+v.client] && v.check != orderCheck {
 			told[v.limiter+v.client] = true
 			fmt.Fprintf(&text, "\n%v\n%s", l, r.history(l, v.client))
 		}

@@ -121,7 +121,7 @@ var networkFaults = []*fault{
 func (r *round) drawWorker(draw *rand.Rand) *worker { return r.workers[draw.IntN(len(r.workers))] }
 
 var clientFaults = []*fault{
-	{name: "Client closed", mood: gentle, do: func(r *round, draw *rand.Rand) {
+	{name: clientClosed, mood: gentle, do: func(r *round, draw *rand.Rand) {
 		r.replace(r.drawWorker(draw))
 	}},
 	processKilled,
@@ -134,8 +134,10 @@ func (r *round) replace(w *worker) {
 	if err != nil {
 		r.violate("closed", "", "Close of %s: %v", old, err)
 	}
-	r.happened(event{start: start, kind: "Client closed", text: old})
+	r.happened(event{start: start, kind: clientClosed, text: old})
 }
+
+const clientClosed = "Client closed"
 
 // Contexts that end are counted as faults too: callers draw them.
 const contextEnded = "context ended"

@@ -56,6 +56,14 @@ end
 		Mutant: limitertest.Mutant{Old: `redis.call('PEXPIRE', permits_key, lifetime(ttl))`, New: ``},
 	},
 	{
+		name: "more is told to be free than is", in: gentle, shows: ordered,
+		Mutant: limitertest.Mutant{
+			Script: lua.Available,
+			Old:    "  return {'again', token}\nend\nreturn free",
+			New:    "  return {'again', token}\nend\nreturn free + 1",
+		},
+	},
+	{
 		name: "a lease is kept after Close", closing: true, in: gentle, shows: func(l *limiter) bool { return l.lease > 0 && l.counted() },
 		Mutant: limitertest.Mutant{
 			Script: lua.GiveBack,
@@ -73,6 +81,9 @@ func (m mutant) showsIn(p *plan) bool {
 
 // exactly tells whether what is in use of a RateLimiter is known to the permit.
 func exactly(l *limiter) bool { return l.isRate() && l.counted() && !l.wild && l.lease == 0 }
+
+// ordered tells whether the model of a limiter is asked for an order of its calls.
+func ordered(l *limiter) bool { return exactly(l) && l.kind == overall && !l.refusals && !l.byDefault }
 
 // TestMutants puts faults into the scripts of all Clients, one at a time. Rounds that
 // have a limiter on which the fault can show must tell it, within two minutes of them.

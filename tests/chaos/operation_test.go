@@ -80,18 +80,23 @@ var operations = []operation{
 		return done, h.rate.Release(ctx, c.Permits)
 	}},
 	{opUpdate, 3, waitable, func(ctx context.Context, _ *party, h *handle, c *call) (answer, error) {
-		_, err := h.rate.UpdateRate(ctx, h.configOf(c), rratelimiter.KeepState())
+		var err error
+		c.Did, err = h.rate.UpdateRate(ctx, h.configOf(c), rratelimiter.KeepState())
 		return done, err
 	}},
 	{opSetKeep, 1, waitable, func(ctx context.Context, _ *party, h *handle, c *call) (answer, error) {
-		return done, h.rate.SetRate(ctx, h.configOf(c), rratelimiter.KeepState())
-	}},
-	{opTrySet, 1, waitable, func(ctx context.Context, _ *party, h *handle, c *call) (answer, error) {
-		_, err := h.rate.TrySetRate(ctx, h.configOf(c))
+		err := h.rate.SetRate(ctx, h.configOf(c), rratelimiter.KeepState())
+		c.Did = err == nil
 		return done, err
 	}},
-	{opAvailable, 6, waitable, func(ctx context.Context, _ *party, h *handle, _ *call) (answer, error) {
-		_, err := h.rate.AvailablePermits(ctx)
+	{opTrySet, 1, waitable, func(ctx context.Context, _ *party, h *handle, c *call) (answer, error) {
+		var err error
+		c.Did, err = h.rate.TrySetRate(ctx, h.configOf(c))
+		return done, err
+	}},
+	{opAvailable, 6, waitable, func(ctx context.Context, _ *party, h *handle, c *call) (answer, error) {
+		var err error
+		c.Free, err = h.rate.AvailablePermits(ctx)
 		return done, err
 	}},
 	{opThreshold, 3, withThreshold, func(ctx context.Context, _ *party, h *handle, c *call) (answer, error) {

@@ -38,6 +38,7 @@ type round struct {
 	ids        map[string]bool          // those of all Clients there were
 	dead       map[string]time.Duration // Clients whose process was killed: see died
 	violations []violation
+	orders     []order
 }
 
 // A violation is something that must not be.
@@ -203,6 +204,9 @@ func (r *round) record() {
 	}
 	for _, kind := range sorted(kinds) {
 		redistest.Record(r.t, "chaos-faults", r.seed, r.number, r.servers, kind, kinds[kind])
+	}
+	for _, o := range r.orders {
+		redistest.Record(r.t, "chaos-orders", r.seed, r.number, r.servers, r.mood, o.kind, o.calls, o.ordered, o.found())
 	}
 	outcomes := map[string]int{}
 	for i := range r.calls {

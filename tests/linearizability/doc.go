@@ -3,7 +3,7 @@
 //
 // TestConcurrentHistories has Clients make calls at random, loses answers and
 // requests on their way, and asks porcupine for an order of the calls that explains
-// every answer by a model of the limiter. TestMutants puts faults into the scripts,
+// every answer by the model of package linear. TestMutants puts faults into the scripts,
 // and fails where the histories do not show them. The turns play random calls one
 // after another, in virtual time, and compare every answer and all that Redis holds
 // with a second model.

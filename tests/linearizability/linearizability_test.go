@@ -11,6 +11,7 @@ import (
 
 	"github.com/rratelimiter/rratelimiter"
 	"github.com/rratelimiter/rratelimiter/internal/limitertest"
+	"github.com/rratelimiter/rratelimiter/internal/linear"
 	"github.com/rratelimiter/rratelimiter/internal/redistest"
 	"github.com/rratelimiter/rratelimiter/lua"
 )
@@ -40,13 +41,13 @@ func TestConcurrentHistories(t *testing.T) {
 			happen := kind.happen(t, nil)
 			for i := range count {
 				for _, h := range happen(rand.New(rand.NewPCG(seed, uint64(i)))) {
-					calls += len(h.records)
-					together = max(together, h.together)
-					switch h.check(checkTime) {
+					calls += len(h.Records)
+					together = max(together, h.Together)
+					switch h.Check(linear.CheckTime) {
 					case porcupine.Illegal:
-						t.Fatalf("-seed %d, history %d: %v", seed, i, h.shrunk())
+						t.Fatalf("-seed %d, history %d: %v", seed, i, h.Shrunk())
 					case porcupine.Unknown:
-						t.Fatalf("-seed %d, history %d: no order found in %v, which may be too short:\n%s", seed, i, checkTime, h.list())
+						t.Fatalf("-seed %d, history %d: no order found in %v, which may be too short:\n%s", seed, i, linear.CheckTime, h.List())
 					}
 				}
 			}
@@ -63,49 +64,49 @@ type linearKind struct {
 	name      string
 	histories int
 	virtual   bool
-	calls     map[callName]int // how often each is drawn
-	endings   int              // calls whose context ends, at most
-	lost      int              // answers that get lost, at most, on their way to a client
-	losing    *lua.Script      // the only script whose answers do, if any
-	late      bool             // in place of that, requests are held back until their client has given up
-	perClient bool             // each Client has permits of its own
-	redisson  string           // the oldest that shares the limiters
-	many      bool             // limiters, so that calls for several meet in one script call
-	far       bool             // the server is, so that several calls of a Client's for one limiter are under way
+	calls     map[linear.CallName]int // how often each is drawn
+	endings   int                     // calls whose context ends, at most
+	lost      int                     // answers that get lost, at most, on their way to a client
+	losing    *lua.Script             // the only script whose answers do, if any
+	late      bool                    // in place of that, requests are held back until their client has given up
+	perClient bool                    // each Client has permits of its own
+	redisson  string                  // the oldest that shares the limiters
+	many      bool                    // limiters, so that calls for several meet in one script call
+	far       bool                    // the server is, so that several calls of a Client's for one limiter are under way
 }
 
 // happen returns what lets a history be drawn and happen, with the scripts
 // changed by m.
-func (k linearKind) happen(t *testing.T, m limitertest.Mutation) func(*rand.Rand) []*linearHistory {
+func (k linearKind) happen(t *testing.T, m limitertest.Mutation) func(*rand.Rand) []*linear.History {
 	t.Helper()
 	if !k.virtual {
 		rig := newLinearRig(t, k, m)
-		return func(draw *rand.Rand) []*linearHistory { return rig.run(t, draw) }
+		return func(draw *rand.Rand) []*linear.History { return rig.run(t, draw) }
 	}
-	return func(draw *rand.Rand) (parts []*linearHistory) {
+	return func(draw *rand.Rand) (parts []*linear.History) {
 		redistest.Virtual(t, func(t *testing.T, rdb *redis.Client) { parts = newVirtualRig(k, m, rdb).run(t, draw) })
 		return parts
 	}
 }
 
 var (
-	calmCalls = map[callName]int{
-		tryCall: 38, takeCall: 22, releaseCall: 12, availableCall: 10, setCall: 10, updateCall: 6, trySetCall: 3, deleteCall: 1,
+	calmCalls = map[linear.CallName]int{
+		linear.Try: 38, linear.Take: 22, linear.Release: 12, linear.Available: 10, linear.Set: 10, linear.Update: 6, linear.TrySet: 3, linear.Delete: 1,
 	}
 	// With these, what an attempt was granted is there until a repeat finds it.
-	keepingCalls = map[callName]int{tryCall: 42, takeCall: 25, availableCall: 12, updateCall: 8, trySetCall: 2}
+	keepingCalls = map[linear.CallName]int{linear.Try: 42, linear.Take: 25, linear.Available: 12, linear.Update: 8, linear.TrySet: 2}
 	// Requests that are alone in their batch, mostly, so that calls for several
 	// limiters can meet.
-	plainCalls = map[callName]int{tryCall: 60, takeCall: 8, availableCall: 10, updateCall: 5}
+	plainCalls = map[linear.CallName]int{linear.Try: 60, linear.Take: 8, linear.Available: 10, linear.Update: 5}
 	// With some for two limiters at once.
-	allCalls = map[callName]int{
-		tryCall: 34, takeCall: 14, allCall: 16, releaseCall: 12, availableCall: 10, setCall: 6, updateCall: 4, trySetCall: 3, deleteCall: 1,
+	allCalls = map[linear.CallName]int{
+		linear.Try: 34, linear.Take: 14, linear.All: 16, linear.Release: 12, linear.Available: 10, linear.Set: 6, linear.Update: 4, linear.TrySet: 3, linear.Delete: 1,
 	}
-	keepingAllCalls = map[callName]int{tryCall: 36, takeCall: 18, allCall: 18, availableCall: 10, updateCall: 6, trySetCall: 2}
+	keepingAllCalls = map[linear.CallName]int{linear.Try: 36, linear.Take: 18, linear.All: 18, linear.Available: 10, linear.Update: 6, linear.TrySet: 2}
 	// Nobody waits without end where nothing runs out.
-	virtualCalls = map[callName]int{
-		tryCall: 35, acquireCall: 8, takeCall: 22, releaseCall: 12, availableCall: 8, setCall: 6, updateCall: 6, trySetCall: 2,
-		deleteCall: 1,
+	virtualCalls = map[linear.CallName]int{
+		linear.Try: 35, linear.Acquire: 8, linear.Take: 22, linear.Release: 12, linear.Available: 8, linear.Set: 6, linear.Update: 6, linear.TrySet: 2,
+		linear.Delete: 1,
 	}
 
 	calmKind  = linearKind{name: "calm", histories: 40, calls: calmCalls, endings: 4}
@@ -133,14 +134,14 @@ var (
 )
 
 // callNames are the calls, in the order in which they are drawn.
-var callNames = []callName{
-	tryCall, acquireCall, takeCall, allCall, releaseCall, availableCall, setCall, updateCall, trySetCall, deleteCall,
+var callNames = []linear.CallName{
+	linear.Try, linear.Acquire, linear.Take, linear.All, linear.Release, linear.Available, linear.Set, linear.Update, linear.TrySet, linear.Delete,
 }
 
 // frees tells whether permits in use may come back by other calls than the one
 // that took them.
 func (k linearKind) frees() bool {
-	return k.calls[releaseCall]+k.calls[setCall]+k.calls[deleteCall] > 0
+	return k.calls[linear.Release]+k.calls[linear.Set]+k.calls[linear.Delete] > 0
 }
 
 const (
@@ -208,34 +209,34 @@ func drawPlan(kind linearKind, draw *rand.Rand) plan {
 		var calls []linearCall
 		for range linearCalls {
 			c := linearCall{
-				name:    drawName(kind, draw),
+				Call:    linear.Call{Name: drawName(kind, draw)},
 				second:  draw.IntN(limiters - 1),
 				limiter: draw.IntN(limiters+1) * limiters / (limiters + 1), // the first one is in greater demand
-				permits: linearPermits[draw.IntN(len(linearPermits))],
 			}
+			c.Permits = linearPermits[draw.IntN(len(linearPermits))]
 			if c.second >= c.limiter {
 				c.second++
 			}
 			if draw.IntN(12) == 0 {
-				c.permits += 6
+				c.Permits += 6
 			}
-			switch c.name {
-			case tryCall:
+			switch c.Name {
+			case linear.Try:
 				if draw.IntN(3) == 0 {
-					c.timeout = time.Duration(1+draw.IntN(8)) * time.Millisecond
+					c.Timeout = time.Duration(1+draw.IntN(8)) * time.Millisecond
 					if !kind.virtual {
-						c.timeout /= 4
+						c.Timeout /= 4
 					}
 				}
-				c.byDefault = p.limiters[c.limiter].Rate == 0 && draw.IntN(2) == 0
-				if c.byDefault {
-					c.cfg = p.defaults[c.limiter]
+				c.ByDefault = p.limiters[c.limiter].Rate == 0 && draw.IntN(2) == 0
+				if c.ByDefault {
+					c.Config = p.defaults[c.limiter]
 				}
-			case setCall, updateCall:
-				c.keep = draw.IntN(2) == 0 || !kind.frees()
-				c.cfg = config(c.keep)
-			case trySetCall:
-				c.cfg = config(false)
+			case linear.Set, linear.Update:
+				c.Keep = draw.IntN(2) == 0 || !kind.frees()
+				c.Config = config(c.Keep)
+			case linear.TrySet:
+				c.Config = config(false)
 			}
 			if kind.virtual && draw.IntN(2) == 0 {
 				c.pause = time.Duration(1+draw.IntN(4)) * time.Millisecond
@@ -260,7 +261,7 @@ func drawPlan(kind linearKind, draw *rand.Rand) plan {
 
 // drawName draws a call. Where each Client has permits of its own, the rate,
 // which all share, stays.
-func drawName(kind linearKind, draw *rand.Rand) callName {
+func drawName(kind linearKind, draw *rand.Rand) linear.CallName {
 	total := 0
 	for _, n := range kind.calls {
 		total += n
@@ -269,7 +270,7 @@ func drawName(kind linearKind, draw *rand.Rand) callName {
 		n := draw.IntN(total)
 		for _, name := range callNames {
 			if n -= kind.calls[name]; n < 0 {
-				sets := name == setCall || name == updateCall || name == trySetCall || name == deleteCall
+				sets := name == linear.Set || name == linear.Update || name == linear.TrySet || name == linear.Delete
 				if sets && kind.perClient {
 					break
 				}

@@ -15,10 +15,12 @@ import (
 	"time"
 
 	"github.com/redis/go-redis/v9"
+	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
 	"github.com/rratelimiter/rratelimiter"
 	"github.com/rratelimiter/rratelimiter/internal/limitertest"
+	"github.com/rratelimiter/rratelimiter/internal/linear"
 	"github.com/rratelimiter/rratelimiter/internal/redistest"
 	"github.com/rratelimiter/rratelimiter/lua"
 )
@@ -36,7 +38,7 @@ type linearRig struct {
 	underWay sync.WaitGroup // requests, whose callers may have gone
 
 	mu       sync.Mutex
-	requests []request
+	requests []linear.Request
 	rash     []rashCall
 }
 
@@ -47,19 +49,6 @@ type rashCall struct {
 	limiter string
 	cancel  context.CancelFunc
 }
-
-// request is a script call as a client sent it.
-type request struct {
-	began, ended int64 // moments
-	client       int
-	script       *lua.Script // Acquire for AcquireMany too
-	argument     string      // the first one; of AcquireAll the permits
-	limiters     []string
-	lost         bool // no answer came
-}
-
-// takes tells whether the request is one for permits.
-func (q request) takes() bool { return q.script == lua.Acquire || q.script == lua.AcquireAll }
 
 // newLinearRig returns a rig on the shared server, with a proxy before each
 // Client.
@@ -211,7 +200,7 @@ func (h requestHook) ProcessHook(next redis.ProcessHook) redis.ProcessHook {
 
 func (h requestHook) ProcessPipelineHook(next redis.ProcessPipelineHook) redis.ProcessPipelineHook {
 	return func(ctx context.Context, cmds []redis.Cmder) error {
-		requests := make([]request, len(cmds))
+		requests := make([]linear.Request, len(cmds))
 		for i, cmd := range cmds {
 			requests[i] = h.request(cmd)
 		}
@@ -223,38 +212,38 @@ func (h requestHook) ProcessPipelineHook(next redis.ProcessPipelineHook) redis.P
 	}
 }
 
-func (h requestHook) request(cmd redis.Cmder) request {
+func (h requestHook) request(cmd redis.Cmder) linear.Request {
 	h.rig.underWay.Add(1)
 	words := make([]string, len(cmd.Args()))
 	for i, word := range cmd.Args() {
 		words[i] = fmt.Sprint(word)
 	}
-	r := request{client: h.client}
-	r.script, r.limiters = h.rig.meant(words)
-	if r.script != nil {
+	r := linear.Request{Client: h.client}
+	r.Script, r.Limiters = h.rig.meant(words)
+	if r.Script != nil {
 		if n, _ := strconv.Atoi(words[2]); len(words) > 3+n {
-			r.argument = words[3+n]
-			if r.script == lua.AcquireAll {
-				r.argument = words[4+n]
+			r.Argument = words[3+n]
+			if r.Script == lua.AcquireAll {
+				r.Argument = words[4+n]
 			}
 		}
 	}
-	r.began, _ = h.rig.moments.next()
+	r.Began, _ = h.rig.moments.next()
 	return r
 }
 
-func (h requestHook) note(r request, err error) {
+func (h requestHook) note(r linear.Request, err error) {
 	defer h.rig.underWay.Done()
-	r.ended, _ = h.rig.moments.next()
+	r.Ended, _ = h.rig.moments.next()
 	_, answered := errors.AsType[redis.Error](err)
-	r.lost = err != nil && !answered
+	r.Lost = err != nil && !answered
 	h.rig.mu.Lock()
 	defer h.rig.mu.Unlock()
 	h.rig.requests = append(h.rig.requests, r)
 }
 
 // run draws a history, lets it happen and returns it, for each limiter.
-func (rig *linearRig) run(t *testing.T, draw *rand.Rand) []*linearHistory {
+func (rig *linearRig) run(t *testing.T, draw *rand.Rand) []*linear.History {
 	t.Helper()
 	p := drawPlan(rig.kind, draw)
 	rig.requests, rig.rash = nil, nil
@@ -278,7 +267,7 @@ func (rig *linearRig) run(t *testing.T, draw *rand.Rand) []*linearHistory {
 	}
 
 	rig.arm(draw)
-	records := make([][]record, len(p.calls))
+	records := make([][]madeCall, len(p.calls))
 	start := make(chan struct{})
 	var wg sync.WaitGroup
 	for caller, calls := range p.calls {
@@ -287,17 +276,18 @@ func (rig *linearRig) run(t *testing.T, draw *rand.Rand) []*linearHistory {
 			<-start
 			for _, c := range calls {
 				time.Sleep(c.pause)
-				r := record{linearCall: c, client: client, caller: caller}
-				if c.name == allCall {
+				if c.Name == linear.All {
 					both := handles[client][false]
-					r.all = func(ctx context.Context) (bool, error) {
-						return clients[client].TryAcquireAll(ctx, c.permits, c.timeout, both[c.limiter], both[c.second])
+					c.both = func(ctx context.Context) (bool, error) {
+						return clients[client].TryAcquireAll(ctx, c.Permits, c.Timeout, both[c.limiter], both[c.second])
 					}
 				}
-				r.run(t.Context(), handles[client][c.byDefault][c.limiter], &rig.moments, func(cancel context.CancelFunc) {
+				r := c.run(t.Context(), handles[client][c.ByDefault][c.limiter], &rig.moments, func(cancel context.CancelFunc) {
 					rig.cancelOnRequest(client, names[c.limiter], cancel)
 				})
-				records[caller] = append(records[caller], r)
+				r.Client, r.Caller = client, caller
+				assert.NotEqual(t, linear.Failed, r.Outcome, "%v", &r)
+				records[caller] = append(records[caller], madeCall{r, c})
 			}
 		})
 	}
@@ -322,42 +312,49 @@ func (k linearKind) options(client int) []rratelimiter.Option {
 	return opts
 }
 
+// madeCall is a call that was made.
+type madeCall struct {
+	linear.Record
+
+	call linearCall
+}
+
 // gather makes the last calls and parts the records by what they count.
-func (rig *linearRig) gather(t *testing.T, p plan, names []string, records []record) []*linearHistory {
+func (rig *linearRig) gather(t *testing.T, p plan, names []string, records []madeCall) []*linear.History {
 	t.Helper()
 	losses := 0
 	for _, r := range rig.requests {
-		if r.lost {
+		if r.Lost {
 			losses++
 		}
 	}
-	var all []*linearHistory
+	var all []*linear.History
 	for limiter, name := range names {
 		for client := range linearClients {
-			h := &linearHistory{
-				about:   fmt.Sprintf("%s, %s", rig.kind.name, name),
-				virtual: rig.kind.virtual,
+			h := &linear.History{
+				About:   fmt.Sprintf("%s, %s", rig.kind.name, name),
+				Virtual: rig.kind.virtual,
 				// After five attempts nobody asks any more. A repeat that gives back
 				// leaves alone what others have been at.
-				strict:  losses < 5 && (losses == 0 || !rig.kind.frees()),
-				phantom: losses > 0 && rig.kind.frees(),
+				Strict:  losses < 5 && (losses == 0 || !rig.kind.frees()),
+				Phantom: losses > 0 && rig.kind.frees(),
 			}
-			h.start.rate, h.start.interval = p.limiters[limiter].Rate, p.limiters[limiter].Interval.Milliseconds()
+			h.Start = linear.Full(p.limiters[limiter].Rate, p.limiters[limiter].Interval.Milliseconds())
 			for _, r := range records {
-				mine := r.limiter == limiter || r.name == allCall && r.second == limiter
-				if mine && (!rig.kind.perClient || r.client == client) {
-					require.NotEqual(t, failed, r.outcome, "%v: %v", &r, r.err)
-					h.records = append(h.records, r)
+				mine := r.call.limiter == limiter || r.Name == linear.All && r.call.second == limiter
+				if mine && (!rig.kind.perClient || r.Client == client) {
+					h.Records = append(h.Records, r.Record)
 				}
 			}
-			r := record{linearCall: linearCall{name: availableCall}, client: client, final: true}
-			r.run(t.Context(), rratelimiter.New(rig.rest, rig.kind.options(client)...).RateLimiter(name), &rig.moments, nil)
-			h.records = append(h.records, r)
-			slices.SortFunc(h.records, func(a, b record) int { return cmp.Compare(a.began, b.began) })
-			for i := range h.records {
-				h.records[i].number = i + 1
+			look := linearCall{Call: linear.Call{Name: linear.Available}}
+			r := look.run(t.Context(), rratelimiter.New(rig.rest, rig.kind.options(client)...).RateLimiter(name), &rig.moments, nil)
+			r.Client, r.Final = client, true
+			h.Records = append(h.Records, r)
+			slices.SortFunc(h.Records, func(a, b linear.Record) int { return cmp.Compare(a.Began, b.Began) })
+			for i := range h.Records {
+				h.Records[i].Number = i + 1
 			}
-			h.prepare(without(rig.requests, func(r request) bool { return !slices.Contains(r.limiters, name) }))
+			h.Prepare(slices.DeleteFunc(slices.Clone(rig.requests), func(r linear.Request) bool { return !slices.Contains(r.Limiters, name) }))
 			all = append(all, h)
 			if !rig.kind.perClient {
 				break

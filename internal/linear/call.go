@@ -1,0 +1,162 @@
+package linear
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/rratelimiter/rratelimiter"
+)
+
+// A Call is what a caller asks of a limiter.
+type Call struct {
+	Name      CallName
+	Permits   int64
+	Timeout   time.Duration
+	Config    rratelimiter.Config
+	Keep      bool // with KeepState
+	ByDefault bool // on a handle that gives the limiter Config where it has no rate
+}
+
+// A CallName is which call one is.
+type CallName string
+
+// The calls.
+const (
+	Try       CallName = "TryAcquire"
+	Acquire   CallName = "Acquire"
+	Take      CallName = "Take"
+	All       CallName = "TryAcquireAll"
+	Release   CallName = "Release"
+	Available CallName = "AvailablePermits"
+	TrySet    CallName = "TrySetRate"
+	Set       CallName = "SetRate"
+	Update    CallName = "UpdateRate"
+	Delete    CallName = "Delete"
+)
+
+func (c Call) String() string {
+	keep := ""
+	if c.Keep {
+		keep = ", KeepState"
+	}
+	text := string(c.Name)
+	switch c.Name {
+	case Try:
+		text += fmt.Sprintf("(%d, %v)", c.Permits, c.Timeout)
+	case Acquire, Take, All, Release:
+		text += fmt.Sprintf("(%d)", c.Permits)
+	case TrySet, Set, Update:
+		text += fmt.Sprintf("(%d/%v%s)", c.Config.Rate, c.Config.Interval, keep)
+	default:
+		text += "()"
+	}
+	if c.ByDefault {
+		text += fmt.Sprintf(" with default %d/%v", c.Config.Rate, c.Config.Interval)
+	}
+	return text
+}
+
+func (c Call) waits() bool { return c.Timeout > 0 || c.Name == Acquire }
+
+// An Outcome is how a call ended.
+type Outcome string
+
+// The outcomes.
+const (
+	Done      Outcome = "done"
+	Exceeds   Outcome = "ErrPermitsExceedRate"
+	NoRate    Outcome = "ErrNotInitialized"
+	Cancelled Outcome = "cancelled"         // with no word of what came of it
+	Unknown   Outcome = "ErrUnknownOutcome" // the context's end among the causes or not
+	Unsent    Outcome = "ErrUnavailable"    // in time, by a machine that is busy
+	Failed    Outcome = "failed"
+)
+
+// OutcomeOf returns the outcome of a call that returned err.
+func OutcomeOf(err error) Outcome {
+	switch {
+	case err == nil:
+		return Done
+	case errors.Is(err, rratelimiter.ErrUnknownOutcome):
+		return Unknown
+	case errors.Is(err, rratelimiter.ErrUnavailable):
+		return Unsent
+	case errors.Is(err, rratelimiter.ErrPermitsExceedRate):
+		return Exceeds
+	case errors.Is(err, rratelimiter.ErrNotInitialized):
+		return NoRate
+	case errors.Is(err, context.Canceled), errors.Is(err, context.DeadlineExceeded):
+		return Cancelled
+	}
+	return Failed
+}
+
+// An Answer is what a call was answered.
+type Answer struct {
+	Outcome Outcome
+	OK      bool
+	Free    int64 // of Take and AvailablePermits
+	Limit   int64 // of Take; 0 where its figures were not noted
+	Wait    time.Duration
+	Reset   time.Duration
+}
+
+// A Record is a call and its answer. Moments are counted, so that of two that
+// follow each other the later one is the greater.
+type Record struct {
+	Call
+	Answer
+
+	Number           int
+	Client, Caller   int
+	Began, Ended     int64
+	BeganAt, EndedAt int64 // ms of a clock that can be told
+
+	Final  bool // when all has come to rest
+	Doubts int  // how many of its client's requests went without an answer meanwhile
+
+	tight spell // of the request that most likely carried it
+	wide  spell // of all that may have
+	alone bool  // no other call of its client was waiting meanwhile
+	open  bool  // what came of it is left out
+}
+
+func (r *Record) String() string {
+	answer := string(r.Outcome)
+	switch {
+	case r.open:
+		answer = "..."
+	case r.Outcome == Done:
+		switch r.Name {
+		case Try, All, Update, TrySet, Delete:
+			answer = fmt.Sprint(r.OK)
+		case Take:
+			answer = fmt.Sprint(r.OK)
+			if r.Limit > 0 {
+				answer = fmt.Sprintf("%v, %d of %d left, retry %v, reset %v", r.OK, r.Free, r.Limit, r.Wait, r.Reset)
+			}
+		case Available:
+			answer = fmt.Sprint(r.Free)
+		}
+	}
+	who := fmt.Sprintf("client %d caller %d", r.Client, r.Caller)
+	if r.Final {
+		who = "at rest"
+	}
+	return fmt.Sprintf("%-17s %v = %s", who, r.Call, answer)
+}
+
+func (r *Record) unseen() bool { return r.Outcome == Cancelled || r.Outcome == Unknown }
+
+// changesNothing tells of a call that its answer says so.
+func (r *Record) changesNothing() bool {
+	switch {
+	case r.open || r.unseen() || r.Doubts > 0:
+		return false
+	case r.Outcome == Exceeds || r.Outcome == NoRate || r.Name == Available:
+		return true
+	}
+	return !r.OK && r.Name != Release && !r.ByDefault
+}

@@ -1,0 +1,254 @@
+package linear
+
+import (
+	"cmp"
+	"fmt"
+	"slices"
+
+	"github.com/anishathalye/porcupine"
+
+	"github.com/rratelimiter/rratelimiter/lua"
+)
+
+// A History is what callers did to one limiter; to that of one Client where each
+// has its own.
+type History struct {
+	About   string
+	Records []Record // as they began
+	Virtual bool     // the clock is known
+	Strict  bool     // what cancelled calls took has come back at the end
+	Phantom bool     // what an attempt took may have been released before its repeat
+	Start   State
+
+	Together int // the most requests of one Client for permits that were under way
+}
+
+// effectOf returns the effect of a call. It is a loose one where nobody knows
+// what came of it, and none where nothing did.
+func (h *History) effectOf(r *Record) (e effect, loose, some bool) {
+	e = effect{
+		call: r.Number, permits: r.Permits, outcome: r.Outcome, ok: r.OK, doubted: r.Doubts > 0,
+		free: r.Free, limit: r.Limit, wait: r.Wait.Milliseconds(), reset: r.Reset.Milliseconds(),
+	}
+	if h.Virtual {
+		e.client = r.Client
+	}
+	if r.Config.Rate > 0 {
+		e.rate, e.interval = r.Config.Rate, r.Config.Interval.Milliseconds()
+	}
+	loose = r.open || r.Outcome == Unknown
+	if r.Outcome == Unsent { // or read in vain
+		return e, false, false
+	}
+	switch r.Name {
+	case Try, Acquire, Take, All:
+		e.kind = acquireEffect
+		if r.unseen() {
+			e.kind = unseenEffect
+			e.keep = r.Outcome == Cancelled
+			// Where the timeout ended first, what comes of it later is given back.
+			e.maybe = r.Outcome == Unknown && r.Timeout > 0
+			return e, true, true
+		}
+		// It may have left the line without having been asked for.
+		e.anyhow = r.waits() && r.Outcome == Done && !r.OK && (!h.Virtual || !r.alone)
+		if r.Name == All && !r.OK {
+			e.anyhow, e.outcome = true, Done // it may be the other limiter's doing
+		}
+		if e.anyhow && (!h.Phantom || r.Doubts == 0) {
+			return e, false, false
+		}
+		e.figures = r.Name == Take && r.Limit > 0 && r.Outcome == Done && r.Doubts == 0
+		e.times = e.figures && h.Virtual
+		return e, loose, true
+	case Release:
+		e.kind = releaseEffect
+	case Delete:
+		e.kind = deleteEffect
+	case Available:
+		e.kind = availableEffect
+		if r.Final {
+			e.kind, e.keep = finalEffect, h.Strict
+		}
+	case TrySet, Set, Update:
+		e.kind = setRateEffect
+		e.keep, e.try, e.update = r.Keep, r.Name == TrySet, r.Name == Update
+	}
+	return e, loose, r.Outcome != Cancelled // which a call is that was never sent
+}
+
+// phantoms is how many attempts of a call a repeat may not have found again,
+// since others had released what they took.
+func (h *History) phantoms(r *Record, guess guess) int {
+	if !h.Phantom || guess.found || callScripts[r.Name] != lua.Acquire && r.Name != All {
+		return 0
+	}
+	return min(r.Doubts, 2)
+}
+
+// callScripts are the scripts that the calls run.
+var callScripts = map[CallName]*lua.Script{
+	Try: lua.Acquire, Acquire: lua.Acquire, Take: lua.Acquire, All: lua.AcquireAll, Release: lua.Release, Available: lua.Available,
+	TrySet: lua.TrySetRate, Set: lua.SetRate, Update: lua.SetRate, Delete: lua.Delete,
+}
+
+// carriedBy tells whether a request may have carried a call out.
+func (r *Record) carriedBy(q Request) bool {
+	if q.Client != r.Client || q.Began < r.Began || q.Script != callScripts[r.Name] {
+		return false
+	}
+	switch r.Name {
+	case Release, All:
+		return q.Argument == fmt.Sprint(r.Permits)
+	case TrySet, Set, Update:
+		return q.Argument == fmt.Sprint(r.Config.Rate)
+	}
+	return true
+}
+
+// A Request is a script call as a client sent it.
+type Request struct {
+	Began, Ended int64 // moments
+	Client       int
+	Script       *lua.Script // Acquire for AcquireMany too
+	Argument     string      // the first one; of AcquireAll the permits
+	Limiters     []string
+	Lost         bool // no answer came
+}
+
+// takes tells whether the request is one for permits.
+func (q Request) takes() bool { return q.Script == lua.Acquire || q.Script == lua.AcquireAll }
+
+// Prepare notes of each call what the others tell about it, and the requests
+// that the clients made for this limiter.
+func (h *History) Prepare(requests []Request) {
+	slices.SortFunc(requests, func(a, b Request) int { return cmp.Compare(a.Began, b.Began) })
+	for _, q := range requests {
+		together := 0
+		for _, other := range requests {
+			if q.takes() && other.takes() && other.Client == q.Client && other.Began <= q.Began && q.Began < other.Ended {
+				together++
+			}
+		}
+		h.Together = max(h.Together, together)
+	}
+	for i := range h.Records {
+		r := &h.Records[i]
+		for _, q := range requests {
+			if !r.carriedBy(q) {
+				continue
+			}
+			if q.Lost && (q.Began < r.Ended || r.unseen()) {
+				r.Doubts++
+			}
+			if q.Ended < r.Ended || r.unseen() {
+				r.wide.add(q)
+				// The first that was answered is the one, as far as a call has one.
+				if callScripts[r.Name] != lua.Acquire || r.waits() || !r.tight.sure {
+					r.tight.add(q)
+				}
+			}
+		}
+		r.alone = r.waits() && !slices.ContainsFunc(h.Records, func(o Record) bool {
+			return o.Number != r.Number && o.waits() && o.Client == r.Client && o.Began < r.Ended && r.Began < o.Ended
+		})
+	}
+}
+
+// spell is when requests were on their way.
+type spell struct {
+	from, to int64
+	sure     bool // there is one, and one that was answered
+}
+
+func (s *spell) add(q Request) {
+	if s.to == 0 {
+		s.from = q.Began
+	}
+	s.to = max(s.to, q.Ended)
+	s.sure = s.sure || !q.Lost
+}
+
+// edge is a call's beginning or end, or a tick of the clock. Moments are doubled,
+// so that a tick finds room between two of them.
+type edge struct {
+	moment int64
+	event  porcupine.Event
+}
+
+// events returns the history as porcupine takes it, with the clock's ticks
+// between the calls, and what may have happened besides: more than mostLoose, and
+// nobody can tell.
+func (h *History) events(guess guess) (events []porcupine.Event, loose []effect) {
+	var edges []edge
+	add := func(e effect, began, ended int64) {
+		id := len(edges)
+		edges = append(edges,
+			edge{began, porcupine.Event{Kind: porcupine.CallEvent, Value: e, Id: id}},
+			edge{ended, porcupine.Event{Kind: porcupine.ReturnEvent, Id: id}})
+	}
+	announce := func(e effect, moment int64) looseSet {
+		bit := only(len(loose) % mostLoose)
+		loose = append(loose, e)
+		add(effect{kind: announceEffect, call: e.call, loose: bit}, moment, moment)
+		return bit
+	}
+	if h.Virtual {
+		h.ticks(func(moment, ms int64) { add(effect{kind: tickEffect, now: ms}, 2*moment-1, 2*moment-1) })
+	}
+	for _, r := range h.Records {
+		e, isLoose, some := h.effectOf(&r)
+		if !some {
+			continue
+		}
+		if when := guess.when(&r); when.to > 0 {
+			r.Began = when.from
+			if !isLoose || when.to > r.Ended {
+				r.Ended = when.to
+			}
+		}
+		for range h.phantoms(&r, guess) {
+			phantom := e
+			phantom.kind, phantom.keep = phantomEffect, true
+			e.loose = e.loose.with(announce(phantom, 2*r.Began))
+		}
+		if isLoose {
+			if guess.soon == 0 && e.loose == (looseSet{}) {
+				e.call = 0 // nobody asks whose it was
+			}
+			bit := announce(e, 2*r.Began)
+			if guess.soon > 0 && !r.open {
+				last := 2 * (r.Ended + guess.soon)
+				add(effect{kind: withdrawEffect, call: r.Number, loose: e.loose.with(bit)}, last, last)
+			}
+		} else {
+			add(e, 2*r.Began, 2*r.Ended)
+		}
+	}
+	slices.SortStableFunc(edges, func(a, b edge) int { return cmp.Compare(a.moment, b.moment) })
+	events = make([]porcupine.Event, len(edges))
+	for i, e := range edges {
+		events[i] = e.event
+	}
+	return events, loose
+}
+
+// ticks calls f for each millisecond of the history's clock, with the moment
+// before which it came.
+func (h *History) ticks(f func(moment, ms int64)) {
+	type reading struct{ moment, ms int64 }
+	var readings []reading
+	for _, r := range h.Records {
+		readings = append(readings, reading{r.Began, r.BeganAt})
+		if !r.open {
+			readings = append(readings, reading{r.Ended, r.EndedAt})
+		}
+	}
+	slices.SortFunc(readings, func(a, b reading) int { return cmp.Compare(a.moment, b.moment) })
+	now := readings[0].ms - 1
+	for _, r := range readings {
+		for ; now < r.ms; now++ {
+			f(r.moment, now+1)
+		}
+	}
+}

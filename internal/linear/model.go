@@ -1,0 +1,337 @@
+package linear
+
+import (
+	"cmp"
+	"fmt"
+	"hash/fnv"
+	"maps"
+	"slices"
+	"strings"
+
+	"github.com/anishathalye/porcupine"
+)
+
+// An effect is what a call does at one moment.
+type effect struct {
+	kind    effectKind
+	call    int // number of the call
+	client  int
+	permits int64
+
+	rate, interval int64 // of setRate; of an acquire, what its handle gives a limiter without one
+	keep           bool  // setRate keeps the permits in use; an unseen acquire has a stake; at rest there is none
+	maybe          bool  // an unseen acquire may have a stake
+	update         bool  // setRate changes nothing where there is no rate
+	try            bool  // setRate changes nothing where there is one
+	now            int64 // of a tick
+
+	outcome Outcome
+	ok      bool
+	anyhow  bool // refused, whether permits were free or not
+	doubted bool // a request that may have carried the call got no answer
+	figures bool // free and limit were told
+	free    int64
+	limit   int64
+	times   bool // wait and reset were told, by a clock that is known
+	wait    int64
+	reset   int64
+
+	loose looseSet // announce: those that may come from now on; acquire: those that no longer can
+}
+
+// A looseSet is some of a model's loose effects, by their numbers.
+type looseSet [mostLoose / 64]uint64
+
+// mostLoose is how many loose effects a model may have.
+const mostLoose = 256
+
+func only(i int) (set looseSet) {
+	set[i/64] = 1 << (i % 64)
+	return set
+}
+
+func (set looseSet) has(i int) bool { return set[i/64]&(1<<(i%64)) != 0 }
+
+func (set looseSet) with(other looseSet) looseSet {
+	for i := range set {
+		set[i] |= other[i]
+	}
+	return set
+}
+
+func (set looseSet) without(other looseSet) looseSet {
+	for i := range set {
+		set[i] &^= other[i]
+	}
+	return set
+}
+
+type effectKind int
+
+const (
+	tickEffect     effectKind = iota // time passes
+	announceEffect                   // loose effects may come from now on
+	withdrawEffect                   // and these no longer; what the call took has been given back
+	acquireEffect                    // with its answer
+	unseenEffect                     // an acquire whose answer nobody got
+	phantomEffect                    // an attempt that no repeat finds again
+	releaseEffect
+	setRateEffect
+	deleteEffect
+	availableEffect
+	finalEffect // available, when all has come to rest
+)
+
+// step returns the states that an effect may lead to; none where it can't have
+// happened.
+func (s State) step(e effect) []State {
+	switch e.kind {
+	case tickEffect:
+		s.now = e.now
+		s = s.settled()
+	case announceEffect:
+		s.loose = s.loose.with(e.loose)
+	case withdrawEffect:
+		return s.withdrawn(e)
+	case acquireEffect:
+		return s.acquire(e)
+	case unseenEffect, phantomEffect:
+		if e.maybe {
+			e.maybe, e.keep = false, true
+			kept := e
+			kept.keep = false
+			return []State{s.unseen(e), s.unseen(kept)}
+		}
+		s = s.unseen(e)
+	case releaseEffect:
+		if e.outcome != Unknown && (s.rate == 0) != (e.outcome == NoRate) {
+			return nil
+		}
+		if s.rate > 0 {
+			s = s.released(e.client, e.permits)
+		}
+	case setRateEffect:
+		return s.setRate(e)
+	case deleteEffect:
+		if e.outcome != Unknown && e.ok != (s.rate > 0) {
+			return nil
+		}
+		s = s.full()
+		s.rate, s.interval = 0, 0
+	case availableEffect, finalEffect:
+		if (s.rate == 0) != (e.outcome == NoRate) || s.rate > 0 && e.free != max(0, s.free()) {
+			return nil
+		}
+		if e.kind == finalEffect && e.keep && slices.ContainsFunc(s.stakes, func(k stake) bool { return !k.phantom }) {
+			return nil
+		}
+	}
+	return []State{s}
+}
+
+// byDefault gives a limiter without a rate the one that the caller's handle has.
+func (s State) byDefault(e effect) State {
+	if s.rate == 0 && e.permits <= e.rate {
+		s.rate, s.interval = e.rate, e.interval
+	}
+	return s
+}
+
+// withdrawn returns the states in which loose effects of a call no longer come,
+// and nothing is left of those that came: whatever an earlier attempt took and
+// no repeat found again has been taken off by others.
+func (s State) withdrawn(e effect) []State {
+	mine := func(k stake) bool { return k.call == e.call }
+	if slices.ContainsFunc(s.stakes, func(k stake) bool { return mine(k) && (!k.phantom || k.released < k.permits) }) {
+		return nil
+	}
+	s.loose = s.loose.without(e.loose)
+	s.stakes = without(s.stakes, mine)
+	return []State{s}
+}
+
+func (s State) acquire(e effect) []State {
+	anyhow := e.anyhow
+	if (e.loose != looseSet{}) {
+		// A repeat can't tell whether an earlier attempt was refused, or others
+		// have released since what it took.
+		anyhow = anyhow || e.outcome == Done && !e.ok && slices.ContainsFunc(s.stakes, func(k stake) bool { return k.call == e.call })
+		left := s.withdrawn(e)
+		if left == nil {
+			return nil
+		}
+		s = left[0]
+	}
+	if anyhow {
+		return []State{s}
+	}
+	before := s
+	s = s.byDefault(e)
+	switch e.outcome {
+	case NoRate:
+		if s.rate > 0 || e.rate > 0 {
+			return nil
+		}
+		return []State{s}
+	case Exceeds:
+		if s.rate > 0 && e.permits > s.rate || s.rate == 0 && e.rate > 0 && e.permits > e.rate {
+			return []State{before}
+		}
+		return nil
+	}
+	// A repeat can't tell whether the first attempt's permits exceeded the rate of
+	// that time, or were not free: it answers that they are not granted.
+	exceeded := e.permits > s.rate && !e.ok && !e.doubted
+	if s.rate == 0 || exceeded || e.ok != (s.free() >= e.permits) {
+		return nil
+	}
+	if e.ok {
+		s = s.with(e.client, e.permits)
+	}
+	if e.figures && (e.limit != s.rate || e.free != max(0, s.free())) {
+		return nil
+	}
+	if e.times && !s.rightTimes(e) {
+		return nil
+	}
+	return []State{s}
+}
+
+// rightTimes tells whether an answer's times are what they should be: at least
+// exact, since what a batch grants counts for all of its requests, and no longer
+// than an interval.
+func (s State) rightTimes(e effect) bool {
+	reset, wait := int64(0), int64(0)
+	if len(s.uses) > 0 {
+		reset = s.uses[len(s.uses)-1].at + s.interval - s.now
+	}
+	if !e.ok {
+		free := s.free()
+		for _, u := range s.uses {
+			if free += u.permits; free >= e.permits {
+				wait = u.at + s.interval - s.now
+				break
+			}
+		}
+	}
+	return reset <= e.reset && e.reset <= s.interval && wait <= e.wait && (e.wait <= s.interval || e.ok)
+}
+
+// unseen takes permits if they are free, for a caller that does not learn it.
+func (s State) unseen(e effect) State {
+	s = s.byDefault(e)
+	if s.rate == 0 || s.free() < e.permits {
+		return s
+	}
+	s = s.with(e.client, e.permits)
+	if e.keep {
+		s.stakes = append(slices.Clone(s.stakes), stake{
+			call: e.call, at: s.now, client: e.client, permits: e.permits, phantom: e.kind == phantomEffect,
+		})
+		slices.SortFunc(s.stakes, func(a, b stake) int {
+			return cmp.Or(cmp.Compare(a.call, b.call), cmp.Compare(a.at, b.at), cmp.Compare(a.released, b.released))
+		})
+	}
+	return s
+}
+
+func (s State) setRate(e effect) []State {
+	did := (s.rate > 0 || !e.update) && (s.rate == 0 || !e.try)
+	if e.outcome != Unknown && e.ok != did {
+		return nil
+	}
+	if did {
+		if !e.keep && !e.try {
+			s = s.full()
+		}
+		s.rate, s.interval = e.rate, e.interval
+		s = s.settled()
+	}
+	return []State{s}
+}
+
+// states are those that a limiter may be in.
+type states struct {
+	states []State
+	key    string // all of their keys
+}
+
+// follow returns the states that an effect may lead to, together with the loose
+// effects that may have come after it. Of those that are the same the first comes first.
+func (all states) follow(e effect, loose []effect) states {
+	found := map[string]State{}
+	var queue []State
+	add := func(some ...State) {
+		for _, s := range some {
+			key := s.key()
+			if _, known := found[key]; !known {
+				found[key] = s
+				queue = append(queue, s)
+			}
+		}
+	}
+	for _, s := range all.states {
+		add(s.step(e)...)
+	}
+	for len(queue) > 0 {
+		s := queue[0]
+		queue = queue[1:]
+		for i, e := range loose {
+			if s.loose.has(i) && !s.announced(loose[:i], e) {
+				after := s
+				after.loose = after.loose.without(only(i))
+				add(after.step(e)...)
+			}
+		}
+		for _, k := range s.stakes {
+			if !k.phantom {
+				add(s.givenBack(k)...)
+			}
+		}
+	}
+	var next states
+	var keys strings.Builder
+	for _, key := range slices.Sorted(maps.Keys(found)) {
+		next.states = append(next.states, found[key])
+		fmt.Fprintf(&keys, "%d:%s", len(key), key)
+	}
+	next.key = keys.String()
+	return next
+}
+
+// announced tells whether one of the first loose effects is that one and may come.
+func (s State) announced(first []effect, e effect) bool {
+	for i := range first {
+		if first[i] == e && s.loose.has(i) {
+			return true
+		}
+	}
+	return false
+}
+
+// model is what porcupine is to know of a limiter. All that an operation
+// is, its answer included, is its input. Loose effects come at any time after
+// they were announced, or never; they are no operations, since porcupine would
+// try each at every moment.
+func model(start State, loose []effect) porcupine.Model {
+	return porcupine.Model{
+		Init: func() any { return states{states: []State{start}} },
+		Step: func(state, input, _ any) (bool, any) {
+			e, _ := input.(effect)
+			next := statesOf(state).follow(e, loose)
+			return len(next.states) > 0, next
+		},
+		Equal: func(a, b any) bool { return statesOf(a).key == statesOf(b).key },
+		Hash: func(state any) uint64 {
+			h := fnv.New64a()
+			_, _ = h.Write([]byte(statesOf(state).key))
+			return h.Sum64()
+		},
+	}
+}
+
+// statesOf returns what porcupine has for states, which are always some.
+func statesOf(state any) states {
+	all, _ := state.(states)
+	return all
+}

@@ -1,0 +1,221 @@
+package linear
+
+import (
+	"fmt"
+	"slices"
+	"sort"
+	"strings"
+	"time"
+
+	"github.com/anishathalye/porcupine"
+)
+
+// guess narrows the search for an order. What happened is mostly found by the
+// narrowest one.
+type guess struct {
+	when  func(*Record) spell // when calls happened, as far as there are requests
+	soon  int64               // after so many moments all is over of a call that nobody knows the outcome of; 0: never
+	found bool                // all that an attempt took was found by its repeat
+	limit time.Duration       // for how long it is worth searching
+}
+
+var (
+	tightly = func(r *Record) spell { return r.tight }
+	widely  = func(r *Record) spell { return r.wide }
+	guesses = []guess{
+		{when: tightly, soon: 20, found: true, limit: time.Second},
+		{when: widely, soon: 20, found: true, limit: time.Second},
+		{when: tightly, soon: 20, limit: 2 * time.Second},
+		{when: widely, soon: 60, limit: 4 * time.Second},
+	}
+	noGuess = guess{when: func(*Record) spell { return spell{} }}
+)
+
+// CheckTime is far more than the search for an order of a history has taken.
+const CheckTime = time.Minute
+
+// Check tells whether the calls can have happened one after another. No single
+// search takes longer than limit.
+func (h *History) Check(limit time.Duration) porcupine.CheckResult {
+	for _, g := range guesses {
+		if h.search(g, min(g.limit, limit)) == porcupine.Ok {
+			return porcupine.Ok
+		}
+	}
+	// Where they can't, it is mostly their beginning that tells.
+	ends := h.ends()
+	for n := 5; n < len(ends); n += 5 {
+		if h.until(ends[n]).search(noGuess, limit) == porcupine.Illegal {
+			return porcupine.Illegal
+		}
+	}
+	return h.search(noGuess, limit)
+}
+
+func (h *History) search(g guess, limit time.Duration) porcupine.CheckResult {
+	events, loose := h.events(g)
+	if len(loose) > mostLoose {
+		return porcupine.Unknown
+	}
+	return porcupine.CheckEventsTimeout(model(h.Start, loose), events, limit)
+}
+
+// Decide is Check of a long history, within about the limit. It goes by beginnings of
+// the history, each longer than the one before, and tells how many of its calls have an
+// order where it does not come to the end.
+func (h *History) Decide(limit time.Duration) (result porcupine.CheckResult, ordered int) {
+	start, ends := time.Now(), h.ends()
+	for n := 25; ; n *= 2 {
+		part := h
+		if n < len(ends) {
+			part = h.until(ends[n])
+		}
+		left := limit - time.Since(start)
+		if left <= 0 {
+			return porcupine.Unknown, ordered
+		}
+		for _, g := range []guess{guesses[1], guesses[3], noGuess} {
+			if result = part.search(g, max(left/4, time.Millisecond)); result == porcupine.Ok {
+				break
+			}
+		}
+		if result == porcupine.Ok {
+			ordered = min(n, len(ends))
+		}
+		if result != porcupine.Ok || part == h {
+			return result, ordered
+		}
+	}
+}
+
+// fits is a check for shrunk: it need not find out.
+func (h *History) fits() bool {
+	const limit = time.Second
+	return h.search(guesses[0], limit) == porcupine.Ok || h.search(noGuess, limit) != porcupine.Illegal
+}
+
+// ends returns when the calls ended, in order.
+func (h *History) ends() []int64 {
+	ends := make([]int64, len(h.Records))
+	for i, r := range h.Records {
+		ends[i] = r.Ended
+	}
+	slices.Sort(ends)
+	return ends
+}
+
+// Shrunk returns as little as tells that a history does not fit. What is left
+// out can't be what it fails for: the end, calls that change nothing, and what
+// came before a rate was set with which the limiter starts full.
+func (h *History) Shrunk() *History {
+	ends := h.ends()
+	shortest := sort.Search(len(ends), func(i int) bool { return !h.until(ends[i]).fits() })
+	if shortest == len(ends) {
+		return h
+	}
+	h = h.until(ends[shortest])
+	for _, r := range slices.Backward(h.Records) {
+		if from := h.from(&r); from != nil && !from.fits() {
+			h = from
+			break
+		}
+	}
+	for i, r := range slices.Backward(h.Records) {
+		less := *h
+		less.Records = slices.Delete(slices.Clone(h.Records), i, i+1)
+		if r.changesNothing() && len(less.Records) > 0 && !less.fits() {
+			h = &less
+		}
+	}
+	return h
+}
+
+// Until returns the history up to a moment.
+func (h *History) until(moment int64) *History {
+	short := *h
+	short.Records = nil
+	for _, r := range h.Records {
+		if r.Began <= moment {
+			r.open = r.Ended > moment
+			short.Records = append(short.Records, r)
+		}
+	}
+	return &short
+}
+
+// from returns the history from a call on, where that made whatever came before
+// of no account, and nil elsewhere.
+func (h *History) from(start *Record) *History {
+	if start.Name != Set || start.Keep || start.Outcome != Done || start.open {
+		return nil
+	}
+	short := *h
+	short.Start = State{}
+	short.Records = nil
+	for _, r := range h.Records {
+		switch {
+		case r.Number == start.Number || r.Began > start.Ended || r.unseen():
+			short.Records = append(short.Records, r)
+		case r.Ended > start.Began:
+			return nil
+		}
+	}
+	return &short
+}
+
+// String returns the calls, and how far they fit.
+func (h *History) String() string {
+	events, loose := h.events(noGuess)
+	_, info := porcupine.CheckEventsVerbose(model(h.Start, loose), events, 5*time.Second)
+	var longest []porcupine.Operation
+	for _, some := range info.PartialLinearizationsOperations()[0] {
+		if len(some) > len(longest) {
+			longest = some
+		}
+	}
+	var text strings.Builder
+	fmt.Fprintf(&text, "no order of these calls gives these answers:\n%s  as far as they fit:", h.List())
+	states := states{states: []State{h.Start}}
+	for _, o := range longest {
+		e, _ := o.Input.(effect)
+		states = states.follow(e, loose)
+		if e.kind != tickEffect && e.kind != announceEffect {
+			fmt.Fprintf(&text, " #%d", e.call)
+		}
+	}
+	var ends []string
+	for _, s := range states.states {
+		ends = append(ends, s.String())
+	}
+	slices.Sort(ends)
+	ends = slices.Compact(ends)
+	if len(ends) > 4 {
+		ends = append(ends[:3], "...")
+	}
+	fmt.Fprintf(&text, "; then %s", strings.Join(ends, ", or "))
+	return text.String()
+}
+
+// List returns a line for each call, with the moments between which it was.
+func (h *History) List() string {
+	var moments []int64
+	for _, r := range h.Records {
+		moments = append(moments, r.Began, r.Ended)
+	}
+	slices.Sort(moments)
+	rank := func(moment int64) int { return slices.Index(moments, moment) + 1 }
+	var text strings.Builder
+	fmt.Fprintf(&text, "%s, at first %v\n", h.About, h.Start)
+	for _, r := range h.Records {
+		ended := ""
+		if !r.open {
+			ended = fmt.Sprint(rank(r.Ended))
+		}
+		fmt.Fprintf(&text, "  #%-3d %3d - %-3s", r.Number, rank(r.Began), ended)
+		if h.Virtual {
+			fmt.Fprintf(&text, " %3d - %3d ms", r.BeganAt, r.EndedAt)
+		}
+		fmt.Fprintf(&text, "  %v\n", &r)
+	}
+	return text.String()
+}
