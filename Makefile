@@ -11,7 +11,7 @@ RESULTS  ?= .cache/results
 
 COVERED := . ./lua ./codec
 
-.PHONY: help test test-matrix golden check lint fuzz fuzz-long cover demo compat chaos reliability bench bench-short clean
+.PHONY: help test test-matrix golden check lint fuzz fuzz-long cover demo compat chaos reliability soak bench bench-short clean
 
 help: ## list the targets
 	@sed -n 's/^\([a-z-]*\):.*## /\1|/p' $(MAKEFILE_LIST) | while IFS='|' read -r target what; do \
@@ -66,6 +66,10 @@ chaos: ## limiters of every kind under many faults at once: MINUTES=10 SEED=0 (0
 
 reliability: ## chaos on each kind of servers for MINUTES=10, and faults of our own; writes the tables of docs/reliability.md
 	@scripts/reliability.sh $(RESULTS)/chaos $(MINUTES) $(SEED)
+
+soak: ## that use leaves nothing behind: calls of all kinds for MINUTES=10, a million keys used once
+	@scripts/install-redis.sh || true
+	go test -count 1 -v -timeout 0 ./tests/soak -minutes $(MINUTES) -keys 1000000
 
 bench: ## us beside the other limiters, some 20 minutes; writes docs/performance.md, its plots and our aims. ROUNDS=3 for 12 minutes
 	@scripts/install-redis.sh || true

@@ -1,0 +1,209 @@
+package soak_test
+
+import (
+	"context"
+	"flag"
+	"fmt"
+	"math/rand/v2"
+	"runtime"
+	"strconv"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"github.com/rratelimiter/rratelimiter"
+	"github.com/rratelimiter/rratelimiter/fixedwindow"
+	"github.com/rratelimiter/rratelimiter/internal/redistest"
+	"github.com/rratelimiter/rratelimiter/limit"
+	"github.com/rratelimiter/rratelimiter/slidinglog"
+	"github.com/rratelimiter/rratelimiter/tokenbucket"
+)
+
+var (
+	minutes = flag.Float64("minutes", 0, "how long the soak in real time goes on; 0: none")
+	manyOf  = flag.Int("keys", 20_000, "how many keys are used once, of each kind of limiter")
+)
+
+// limiters returns one of each kind that has keys.
+func limiters(client *rratelimiter.Client, rdb *redis.Client, name string, rate int64, interval time.Duration) map[string]limit.Limiter {
+	return map[string]limit.Limiter{
+		"keyed":        client.Keyed(name+":keyed:", rratelimiter.Config{Rate: rate, Interval: interval}),
+		"fixed window": fixedwindow.New(rdb, fixedwindow.Config{Limit: rate, Window: interval}),
+		"sliding log":  slidinglog.New(rdb, slidinglog.Config{Limit: rate, Window: interval}),
+		"token bucket": tokenbucket.New(rdb, tokenbucket.Config{Capacity: rate, Refill: rate, Interval: interval}),
+	}
+}
+
+// usage is what a soak has in use at a moment.
+type usage struct {
+	heap       int64
+	goroutines int
+	keys       int64 // in Redis
+}
+
+func (u usage) String() string {
+	return fmt.Sprintf("heap %d kB, %d goroutines, %d keys", u.heap/1024, u.goroutines, u.keys)
+}
+
+func used(t *testing.T, rdb *redis.Client) usage {
+	t.Helper()
+	keys, err := rdb.DBSize(t.Context()).Result()
+	require.NoError(t, err)
+	return usage{heap: heap(), goroutines: runtime.NumGoroutine(), keys: keys}
+}
+
+// heap is what is still in use after a collection, and one of what finalizers let go.
+func heap() int64 {
+	runtime.GC()
+	runtime.GC()
+	var m runtime.MemStats
+	runtime.ReadMemStats(&m)
+	return int64(m.HeapAlloc)
+}
+
+// An hour of calls of all kinds leaves no more in use than its first minutes.
+func TestAnHour(t *testing.T) { //nolint:paralleltest // it measures the heap
+	redistest.Virtual(t, func(t *testing.T, rdb *redis.Client) {
+		soak(t, rdb, time.Hour, 10*time.Minute, 2*time.Second)
+	})
+}
+
+// TestSoak is the same in real time, on a server of its own.
+func TestSoak(t *testing.T) { //nolint:paralleltest // it measures the heap
+	if *minutes == 0 {
+		t.Skip("asked for by -minutes only")
+	}
+	server := redistest.StartRedis(t)
+	rdb := server.Client(t, nil)
+	length := time.Duration(*minutes * float64(time.Minute))
+	soak(t, rdb, length, length/6, 2*time.Millisecond)
+	clients, err := rdb.ClientList(t.Context()).Result()
+	require.NoError(t, err)
+	t.Logf("connections:\n%s", clients)
+}
+
+// soak has callers use limiters and looks at what is in use every so often. Nothing may
+// grow after the first look.
+func soak(t *testing.T, rdb *redis.Client, length, every, pause time.Duration) {
+	t.Helper()
+	client := rratelimiter.New(rdb)
+	ctx, end := context.WithCancel(t.Context())
+	defer end()
+	plain := rratelimiter.PerSecond(3)
+	plain.KeepAlive = time.Minute
+	calls := []func(draw *rand.Rand) error{}
+	for i, opts := range [][]rratelimiter.LimiterOption{
+		nil,
+		{rratelimiter.WithLease(rratelimiter.Lease{Permits: 2})},
+		{rratelimiter.WithRefusalCache()},
+	} {
+		l := client.RateLimiter(fmt.Sprint("soak:", i), append(opts, rratelimiter.WithDefault(plain))...)
+		calls = append(calls, func(draw *rand.Rand) error {
+			timeout := time.Duration(draw.Int64N(int64(200 * time.Millisecond)))
+			if draw.IntN(2) == 0 {
+				timeout = 0
+			}
+			ok, err := l.TryAcquire(ctx, 1+draw.Int64N(2), timeout)
+			if ok && err == nil && draw.IntN(4) == 0 {
+				err = l.Release(ctx, 1)
+			}
+			return err
+		})
+	}
+	for kind, l := range limiters(client, rdb, "soak", 2, 10*time.Second) {
+		calls = append(calls, func(draw *rand.Rand) error {
+			_, err := l.Take(ctx, fmt.Sprint(kind, draw.IntN(500)), 1)
+			return err
+		})
+	}
+	var callers sync.WaitGroup
+	for i := range 4 {
+		draw := rand.New(rand.NewPCG(1, uint64(i)))
+		callers.Go(func() {
+			for ctx.Err() == nil {
+				err := calls[draw.IntN(len(calls))](draw)
+				if ctx.Err() == nil {
+					assert.NoError(t, err)
+				}
+				time.Sleep(time.Duration(draw.Int64N(int64(2 * pause))))
+			}
+		})
+	}
+	var first usage
+	for start := time.Now(); time.Since(start) < length; {
+		time.Sleep(every)
+		now := used(t, rdb)
+		t.Logf("after %v: %v", time.Since(start).Round(time.Second), now)
+		if first == (usage{}) {
+			first = now
+		}
+		assert.LessOrEqual(t, now.heap, first.heap+(1<<20), "heap")
+		assert.LessOrEqual(t, now.goroutines, first.goroutines+20, "goroutines")
+		assert.LessOrEqual(t, now.keys, 2*first.keys+20, "keys in Redis")
+	}
+	end()
+	callers.Wait()
+	require.NoError(t, client.Close(context.WithoutCancel(ctx)))
+}
+
+// Keys that are used once are forgotten, by the program and by Redis.
+func TestKeysUsedOnceLeaveNothing(t *testing.T) { //nolint:paralleltest // it measures the heap
+	redistest.SkipShort(t, "many keys")
+	server := redistest.StartRedis(t)
+	rdb := server.Client(t, &redis.Options{PoolSize: 32})
+	memory := func() int64 {
+		n, err := rdb.InfoMap(t.Context(), "memory").Result()
+		require.NoError(t, err)
+		bytes, err := strconv.ParseInt(n["Memory"]["used_memory"], 10, 64)
+		require.NoError(t, err)
+		return bytes
+	}
+	client := rratelimiter.New(rdb)
+	all := limiters(client, rdb, "once", 5, time.Second)
+	use := func(name string, keys int) {
+		for kind, l := range all {
+			start := time.Now()
+			useOnce(t, l, kind+name, keys)
+			t.Logf("%s: %d keys in %v", kind, keys, time.Since(start).Round(time.Millisecond))
+		}
+		awaitNoKeys(t, rdb)
+	}
+	// Some are remembered until as many others take their places.
+	use("remembered", 11_000)
+	before, inRedis, goroutines := heap(), memory(), runtime.NumGoroutine()
+	use("used", *manyOf)
+	grown, grownInRedis := heap()-before, memory()-inRedis
+	t.Logf("heap %+d kB, Redis %+d kB", grown/1024, grownInRedis/1024)
+	assert.Less(t, grown, int64(1<<20), "heap")
+	assert.Less(t, grownInRedis, int64(1<<20), "memory of Redis")
+	assert.LessOrEqual(t, runtime.NumGoroutine(), goroutines+5, "goroutines")
+	require.NoError(t, client.Close(t.Context()))
+}
+
+// useOnce takes a permit of each of so many keys.
+func useOnce(t *testing.T, l limit.Limiter, name string, keys int) {
+	t.Helper()
+	const callers = 64
+	var wg sync.WaitGroup
+	for c := range callers {
+		wg.Go(func() {
+			for i := c; i < keys; i += callers {
+				d, err := l.Take(t.Context(), fmt.Sprint(name, i), 1)
+				if !assert.NoError(t, err) || !assert.True(t, d.Granted) {
+					return
+				}
+			}
+		})
+	}
+	wg.Wait()
+}
+
+func awaitNoKeys(t *testing.T, rdb *redis.Client) {
+	t.Helper()
+	require.Eventually(t, func() bool { return rdb.DBSize(t.Context()).Val() == 0 }, 2*time.Minute, 20*time.Millisecond,
+		"keys that stay")
+}
