@@ -2,6 +2,7 @@ package chaos_test
 
 import (
 	"fmt"
+	"math"
 	"math/rand/v2"
 	"slices"
 	"testing"
@@ -60,6 +61,9 @@ func TestBesideRedisson(t *testing.T) { //nolint:paralleltest // it would slow d
 	if *minutes == 0 {
 		t.Skip("it takes -minutes")
 	}
+	if less := askedReduction(t).String(); less != "" {
+		t.Fatalf("rounds here are not made with less: %s", less)
+	}
 	redis.SetLogger(silence{})
 	t.Cleanup(jvms.close)
 	seed, on := *chaosSeed, arenas
@@ -71,7 +75,11 @@ func TestBesideRedisson(t *testing.T) { //nolint:paralleltest // it would slow d
 	}
 	started := map[string]arena{}
 	until := time.Now().Add(time.Duration(*minutes * float64(time.Minute)))
-	for number := 1; time.Now().Before(until) && !t.Failed(); number++ {
+	first, last := 1, math.MaxInt
+	if *onlyRound > 0 {
+		first, last = *onlyRound, *onlyRound
+	}
+	for number := first; number <= last && time.Now().Before(until) && !t.Failed(); number++ {
 		for _, redisson := range []string{newestRedisson, ""} {
 			p := newBesidePlan(seed, number, on, redisson)
 			if !prepareRedisson(t, p) {
@@ -84,7 +92,9 @@ func TestBesideRedisson(t *testing.T) { //nolint:paralleltest // it would slow d
 				r := p.run(t, started[p.servers])
 				if r.broken.Load() {
 					delete(started, p.servers)
+					return
 				}
+				r.recordRedisson()
 				if redisson == "" {
 					r.report()
 				}

@@ -49,12 +49,7 @@ func TestChaos(t *testing.T) { //nolint:paralleltest // it counts goroutines
 		first, last = *onlyRound, *onlyRound
 	}
 	for number := first; number <= last || *onlyRound == 0 && time.Now().Before(until); number++ {
-		p := newPlan(seed, number, on)
-		p.drawRedisson(redissons())
-		if !prepareRedisson(t, p) {
-			*redissonFlag = ""
-			p = newPlan(seed, number, on)
-		}
+		p := askedPlan(t, seed, number, on)
 		if started[p.servers] == nil {
 			started[p.servers] = startArena(t, p.servers)
 		}
@@ -63,6 +58,9 @@ func TestChaos(t *testing.T) { //nolint:paralleltest // it counts goroutines
 			r := p.run(t, started[p.servers])
 			r.record()
 			sum.add(r)
+			if len(r.violations) > 0 && (*shrinking || *minutes > 0) {
+				r = r.shrunk(t)
+			}
 			r.report()
 			if r.broken.Load() {
 				delete(started, p.servers)
@@ -74,6 +72,22 @@ func TestChaos(t *testing.T) { //nolint:paralleltest // it counts goroutines
 		}
 	}
 	t.Logf("-seed %d: %s", seed, sum)
+}
+
+// askedPlan is that of a round, without what the flags leave out and this machine lacks.
+func askedPlan(t *testing.T, seed uint64, number int, on []string) *plan {
+	t.Helper()
+	p := newPlan(seed, number, on)
+	p.drawRedisson(redissons())
+	p = askedReduction(t).of(p)
+	if !prepareRedisson(t, p) {
+		*redissonFlag = ""
+		p = askedReduction(t).of(newPlan(seed, number, on))
+	}
+	if len(p.limiters) == 0 {
+		t.Fatalf("round %d has none of the limiters %s", number, *onlyLimiters)
+	}
+	return p
 }
 
 // silence keeps go-redis from telling of each connection that it can't make.

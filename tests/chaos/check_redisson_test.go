@@ -137,12 +137,12 @@ func (r *round) recordRedisson() {
 	switch {
 	case r.beside && r.redisson == "":
 		who = "this package"
-	case r.redisson == "":
+	case r.redisson == "" || r.broken.Load():
 		return
 	case !r.beside:
 		who += " beside this package"
 	}
-	f := r.sumUp(func(c *call) bool { return c.Redisson == r.redisson })
+	f := r.figures
 	redistest.Record(r.t, "chaos-redisson", r.seed, r.number, r.servers, r.mood, who, len(r.events),
 		f.calls, f.granted, f.over, f.lost, f.late, f.errors)
 	r.t.Logf("%s: %s", who, f)

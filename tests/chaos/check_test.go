@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"slices"
 	"strings"
+	"time"
 )
 
 // check looks at all that the round's records and the servers tell, once all is quiet.
@@ -160,9 +161,12 @@ func (r *round) mayBeMissing(c *call) bool {
 
 // report fails the test with what is wrong, and with what happened.
 func (r *round) report() {
-	if len(r.violations) == 0 {
-		return
+	if len(r.violations) > 0 {
+		r.t.Error(r.text())
 	}
+}
+
+func (r *round) text() string {
 	var text strings.Builder
 	fmt.Fprintf(&text, "%s\n%s, %s, %v, faults:", r.repeat(), r.servers, r.mood, r.length)
 	for _, w := range r.weather {
@@ -173,37 +177,44 @@ func (r *round) report() {
 	}
 	const enough = 10
 	told := map[string]bool{}
-	for i, v := range r.violations {
-		if i == enough {
-			fmt.Fprintf(&text, "\n\nand %d more", len(r.violations)-enough)
-			break
+	more := 0
+	for _, v := range r.violations {
+		whose := v.limiter + " " + v.client
+		about := v.check + " " + whose
+		if told[about] || len(told) >= 2*enough {
+			more++ // what is wrong once mostly stays so
+			continue
 		}
+		told[about] = true
 		fmt.Fprintf(&text, "\n\n%s: %s", v.check, v.text)
-		if l := r.limiter(v.limiter); l != nil && !told[v.limiter+v.client] && v.check != orderCheck {
-			told[v.limiter+v.client] = true
-			fmt.Fprintf(&text, "\n%v\n%s", l, r.history(l, v.client))
+		if l := r.limiter(v.limiter); l != nil && !told[whose] && v.check != orderCheck {
+			told[whose] = true
+			fmt.Fprintf(&text, "\n%v\n%s", l, r.history(l, v.client, v.at))
 		}
 	}
-	r.t.Error(text.String())
+	if more > 0 {
+		fmt.Fprintf(&text, "\n\nand %d more", more)
+	}
+	return text.String()
 }
 
-// history is what happened to a limiter and around it, a line each. Of many calls those
-// that surely did nothing are left out.
-func (r *round) history(l *limiter, id string) string {
+// history is what happened to a limiter and around it until a moment, a line each. Of many
+// calls those that surely did nothing are left out.
+func (r *round) history(l *limiter, id string, until time.Duration) string {
 	type line struct {
 		at   int64
 		text string
 	}
 	var lines []line
 	for _, e := range r.events {
-		if e.kind != contextEnded {
+		if e.kind != contextEnded && e.start <= until {
 			lines = append(lines, line{int64(e.start), e.String()})
 		}
 	}
 	brief := 0
 	for i := range r.calls {
 		c := &r.calls[i]
-		if !slices.Contains(c.Limiters, l.name) || id != "" && c.Client != id && c.Rate == 0 {
+		if c.Start > until || !slices.Contains(c.Limiters, l.name) || id != "" && c.Client != id && c.Rate == 0 {
 			continue
 		}
 		if c.takes() && c.Timeout == 0 && (c.Answer == refused || c.Answer == exceeds) {

@@ -21,6 +21,7 @@
 // TestBesideRedisson makes rounds with Redisson alone, and the same with this package.
 //
 // With RRL_RESULTS naming a directory each round adds to its tables chaos-rounds,
-// chaos-faults, chaos-calls and chaos-redisson. A failure prints what happened to the
-// limiter in question, a line a call.
+// chaos-faults, chaos-calls, chaos-orders and chaos-redisson. A failure prints what
+// happened to the limiter in question, a line a call; with -minutes or -shrink, of the
+// smallest round that fails: with fewer faults, Clients and limiters.
 package chaos

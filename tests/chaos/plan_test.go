@@ -41,6 +41,7 @@ type plan struct {
 	faults   []*fault      // of servers and clients
 	pause    time.Duration // between faults, at most
 	hook     func(*goCrew) redis.Hook
+	reduced  reduction // what it does without
 }
 
 // drawer returns the draw of one part of a round.

@@ -24,16 +24,23 @@ import (
 // A task is what another process of the test binary is told to do: the crew of a worker.
 // The seed and the number draw it there as they do here.
 type task struct {
-	Seed     uint64   `json:"seed"`
-	Number   int      `json:"number"`
-	Arenas   []string `json:"arenas"`
-	Beside   bool     `json:"beside"`
-	Releases []string `json:"releases"` // of Redisson that rounds may have
-	Limiters []string `json:"limiters"` // those of the plan that are used
-	Worker   string   `json:"worker"`
-	Life     string   `json:"life"`
-	Began    int64    `json:"began"` // when the round did, in nanoseconds since 1970
-	Route    route    `json:"route"`
+	Seed     uint64    `json:"seed"`
+	Number   int       `json:"number"`
+	Arenas   []string  `json:"arenas"`
+	Beside   bool      `json:"beside"`
+	Releases []string  `json:"releases"` // of Redisson that rounds may have
+	Reduced  reduction `json:"reduced"`  // what the round does without
+	Worker   string    `json:"worker"`
+	Life     string    `json:"life"`
+	Began    int64     `json:"began"` // when the round did, in nanoseconds since 1970
+	Route    route     `json:"route"`
+}
+
+func newTask(p *plan, who clientPlan, life int) task {
+	return task{
+		Seed: p.seed, Number: p.number, Arenas: p.arenas, Beside: p.beside, Releases: p.releases, Reduced: p.reduced,
+		Worker: who.name, Life: fmt.Sprintf("-%d", life),
+	}
 }
 
 // What a process is told, a line each. It ends at once with its input.
@@ -92,13 +99,8 @@ func newProcessCrew(r *round, plan clientPlan, to route) *processCrew {
 
 func (w *processCrew) start() *process {
 	w.lives++
-	order := task{
-		Seed: w.r.seed, Number: w.r.number, Arenas: w.r.arenas, Releases: w.r.releases, Beside: w.r.beside, Worker: w.plan.name, Life: fmt.Sprintf("-%d", w.lives),
-		Began: w.r.began.UnixNano(), Route: w.route,
-	}
-	for _, l := range w.r.limiters {
-		order.Limiters = append(order.Limiters, l.name)
-	}
+	order := newTask(&w.r.plan, w.plan, w.lives)
+	order.Began, order.Route = w.r.began.UnixNano(), w.route
 	text, err := json.Marshal(order)
 	require.NoError(w.r.t, err)
 	self, err := os.Executable()

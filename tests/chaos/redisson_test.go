@@ -143,7 +143,7 @@ func (f *fleet) close() {
 // takes on this machine: where not, rounds go on without.
 func prepareRedisson(t *testing.T, p *plan) bool {
 	t.Helper()
-	if p.redisson == "" {
+	if !slices.ContainsFunc(p.clients, func(c clientPlan) bool { return c.redisson != "" }) {
 		return true
 	}
 	err := jvms.stock(p.redisson)

@@ -39,6 +39,7 @@ type round struct {
 	dead       map[string]time.Duration // Clients whose process was killed: see died
 	violations []violation
 	orders     []order
+	figures    figures // of programs with Redisson, or those that are measured beside them
 }
 
 // A violation is something that must not be.
@@ -47,6 +48,7 @@ type violation struct {
 	limiter string // "": all
 	client  string // whose permits they are, where each has its own; "": all
 	text    string
+	at      time.Duration // when it was noticed
 }
 
 // run makes the round happen and checks it.
@@ -78,7 +80,9 @@ func (p *plan) run(t *testing.T, a arena) *round {
 	r.calmDown(&working, &beside)
 	if !r.broken.Load() {
 		r.check()
-		r.recordRedisson()
+		if r.beside || r.redisson != "" {
+			r.figures = r.sumUp(func(c *call) bool { return c.Redisson == r.redisson })
+		}
 	}
 	r.leave()
 	return r
@@ -124,7 +128,7 @@ func (r *round) bornJava(id string) {
 func (r *round) violate(check, limiter, format string, args ...any) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	r.violations = append(r.violations, violation{check: check, limiter: limiter, text: fmt.Sprintf(format, args...)})
+	r.violations = append(r.violations, violation{check: check, limiter: limiter, text: fmt.Sprintf(format, args...), at: r.now()})
 }
 
 // violatePool is violate of a limiter, in the hands of one Client where each has permits
@@ -132,7 +136,7 @@ func (r *round) violate(check, limiter, format string, args ...any) {
 func (r *round) violatePool(p *pool, check, format string, args ...any) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	r.violations = append(r.violations, violation{check, p.name, p.id, fmt.Sprintf("%v: ", p) + fmt.Sprintf(format, args...)})
+	r.violations = append(r.violations, violation{check, p.name, p.id, fmt.Sprintf("%v: ", p) + fmt.Sprintf(format, args...), r.now()})
 }
 
 // calmDown ends all faults and waits for all calls, then closes the Clients. What they
@@ -188,11 +192,15 @@ func (r *round) leave() {
 
 // repeat is the command that makes the round happen again.
 func (r *round) repeat() string {
-	command := fmt.Sprintf("go test -v ./tests/chaos -run TestChaos -seed %d -round %d", r.seed, r.number)
+	test := "TestChaos"
+	if r.beside {
+		test = "TestBesideRedisson -minutes 1"
+	}
+	command := fmt.Sprintf("go test -v ./tests/chaos -run %s -seed %d -round %d", test, r.seed, r.number)
 	if *onlyArena != "" {
 		command += " -arena " + *onlyArena // another choice of servers is another draw
 	}
-	return fmt.Sprintf("%s -redisson=%s", command, strings.Join(r.releases, ","))
+	return fmt.Sprintf("%s -redisson=%s%s", command, strings.Join(r.releases, ","), r.reduced)
 }
 
 // record adds what happened to the tables of results.
@@ -216,6 +224,7 @@ func (r *round) record() {
 	for _, what := range sorted(outcomes) {
 		redistest.Record(r.t, "chaos-calls", r.seed, r.number, r.servers, what, outcomes[what])
 	}
+	r.recordRedisson()
 }
 
 func (r *round) limiter(name string) *limiter {

@@ -56,7 +56,7 @@ func (order *task) plan() *plan {
 	}
 	p := newPlan(order.Seed, order.Number, order.Arenas)
 	p.drawRedisson(order.Releases)
-	return p
+	return order.Reduced.of(p)
 }
 
 // serve is all that a process of a task does.
@@ -71,9 +71,9 @@ func serve(text []byte) {
 	ctx, stop := context.WithCancel(context.Background())
 	t := &teller{late: &pulse{}}
 	// The two processes' clocks run alike; from here on nobody can set this one.
-	began := time.Now().Add(-time.Since(time.Unix(0, order.Began)))
+	now := time.Now()
+	began := now.Add(-now.Sub(time.Unix(0, order.Began)))
 	p := order.plan()
-	p.limiters = slices.DeleteFunc(p.limiters, func(l *limiter) bool { return !slices.Contains(order.Limiters, l.name) })
 	who := p.clients[slices.IndexFunc(p.clients, func(c clientPlan) bool { return c.name == order.Worker })]
 	w := newGoCrew(p, who, order.Life, order.Route, began, t)
 	var working sync.WaitGroup
