@@ -161,7 +161,8 @@ func (a *sentinelArena) masters(t testing.TB) []*redistest.Server {
 
 func (a *sentinelArena) calm(t testing.TB) (surprises int) {
 	master := a.Master(t)
-	for until := time.Now().Add(rest); !a.follows(t, master); master = a.Master(t) {
+	const changing = 8 * time.Second // longer than an election takes
+	for until := time.Now().Add(changing); !a.follows(t, master); master = a.Master(t) {
 		if time.Now().After(until) {
 			t.Fatalf("the Sentinels take %s for the master, which it is not", master.Addr())
 		}

@@ -32,7 +32,7 @@ func (f *fault) allowed(p *plan) bool {
 // longer it takes, the more.
 func (f *fault) weight(m mood) int {
 	switch {
-	case f == masterLost:
+	case slices.Contains(topologyFaults, f) && slices.Contains(f.arenas, sentinel):
 		return 12
 	case slices.Contains(topologyFaults, f):
 		return 6
