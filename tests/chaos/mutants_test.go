@@ -22,7 +22,7 @@ type mutant struct {
 
 	closing bool                  // it is there only while a Client is closed
 	in      mood                  // of rounds in which it shows; all without
-	amid    string                // what becomes of commands in them; anything without
+	amid    string                // what becomes of commands in them, of many; anything without
 	shows   func(l *limiter) bool // on which limiters it can show
 }
 
@@ -75,7 +75,8 @@ end
 
 // showsIn tells whether the fault can show in a round.
 func (m mutant) showsIn(p *plan) bool {
-	amid := m.amid == "" || slices.ContainsFunc(p.weather, func(w *weather) bool { return w.name == m.amid })
+	const often = 0.1 // of all commands something becomes
+	amid := m.amid == "" || p.stormy >= often && slices.ContainsFunc(p.weather, func(w *weather) bool { return w.name == m.amid })
 	return amid && (m.in == "" || m.in == p.mood) && slices.ContainsFunc(p.limiters, m.shows)
 }
 
