@@ -71,24 +71,11 @@ func Start(source, version string) (*JVM, error) {
 		return nil, err
 	}
 
-	args := []string{
-		"-Xmx256m", "-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC", "-XX:+ExitOnOutOfMemoryError",
-		"-Dorg.slf4j.simpleLogger.defaultLogLevel=warn",
-	}
-	// What the codecs of older releases reach into.
-	for _, pkg := range []string{
-		"lang", "util", "util.concurrent", "util.concurrent.atomic", "util.concurrent.locks",
-		"math", "nio", "net", "time", "io", "text", "security",
-	} {
-		args = append(args, "--add-opens", "java.base/java."+pkg+"=ALL-UNNAMED")
-	}
-	args = append(args, "-cp", path, "rratelimiter.driver.Driver")
-
 	j := &JVM{
 		waiting: make(map[string]chan string),
 		ended:   make(chan struct{}),
 	}
-	cmd := exec.Command(java, args...)
+	cmd := exec.Command(java, arguments(path)...)
 	cmd.Stderr = &j.stderr
 	if j.stdin, err = cmd.StdinPipe(); err != nil {
 		return nil, err
@@ -121,6 +108,22 @@ func Start(source, version string) (*JVM, error) {
 		return nil, err
 	}
 	return j, nil
+}
+
+// arguments are those of a JVM that runs the driver.
+func arguments(path string) []string {
+	args := []string{
+		"-Xmx256m", "-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC", "-XX:+ExitOnOutOfMemoryError",
+		"-Dorg.slf4j.simpleLogger.defaultLogLevel=warn",
+	}
+	// What the codecs of older releases reach into.
+	for _, pkg := range []string{
+		"lang", "util", "util.concurrent", "util.concurrent.atomic", "util.concurrent.locks",
+		"math", "nio", "net", "time", "io", "text", "security",
+	} {
+		args = append(args, "--add-opens", "java.base/java."+pkg+"=ALL-UNNAMED")
+	}
+	return append(args, "-cp", path, "rratelimiter.driver.Driver")
 }
 
 // Close ends the JVM, by force where it does not go by itself.

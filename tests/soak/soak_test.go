@@ -98,7 +98,7 @@ func soak(t *testing.T, rdb *redis.Client, length, every, pause time.Duration) {
 	defer end()
 	plain := rratelimiter.PerSecond(3)
 	plain.KeepAlive = time.Minute
-	calls := []func(draw *rand.Rand) error{}
+	var calls []func(draw *rand.Rand) error
 	for i, opts := range [][]rratelimiter.LimiterOption{
 		nil,
 		{rratelimiter.WithLease(rratelimiter.Lease{Permits: 2})},
@@ -106,10 +106,7 @@ func soak(t *testing.T, rdb *redis.Client, length, every, pause time.Duration) {
 	} {
 		l := client.RateLimiter(fmt.Sprint("soak:", i), append(opts, rratelimiter.WithDefault(plain))...)
 		calls = append(calls, func(draw *rand.Rand) error {
-			timeout := time.Duration(draw.Int64N(int64(200 * time.Millisecond)))
-			if draw.IntN(2) == 0 {
-				timeout = 0
-			}
+			timeout := time.Duration(draw.IntN(2)) * time.Duration(draw.Int64N(int64(200*time.Millisecond)))
 			ok, err := l.TryAcquire(ctx, 1+draw.Int64N(2), timeout)
 			if ok && err == nil && draw.IntN(4) == 0 {
 				err = l.Release(ctx, 1)
