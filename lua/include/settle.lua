@@ -62,9 +62,10 @@ local function settle(config, value_key, permits_key, places, value_text, now, n
     value = free
   end
 
-  -- The value goes before the rows, here and below: where memory is short,
-  -- Redis refuses that one.
-  if not newest or newest <= now - interval then
+  -- Where the interval is 0, rows have run out as soon as they are dated to now. The
+  -- value goes before the rows, here and below: where memory is short, Redis refuses
+  -- that one.
+  if not newest or math.min(newest, now) <= now - interval then
     local window = value and value < rate and is_window(value_key, permits_key, windowed, interval)
     if value and not window then
       store(rate)

@@ -78,8 +78,8 @@ var mutants = []mutant{
 	{
 		name: "swept a millisecond early", kind: virtualKind,
 		Mutant: limitertest.Mutant{
-			Old: `if not newest or newest <= now - interval then`,
-			New: `if not newest or newest <= now - interval + 1 then`,
+			Old: `if not newest or math.min(newest, now) <= now - interval then`,
+			New: `if not newest or math.min(newest, now) <= now - interval + 1 then`,
 		},
 	},
 	{
