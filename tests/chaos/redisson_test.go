@@ -370,6 +370,11 @@ func javaArguments(c *call, l *limiter) []any {
 // nothing about what has been done.
 func javaAnswer(c *call, said string, err error) answer {
 	thrown, threw := errors.AsType[*redissondriver.ThrownError](err)
+	message := ""
+	if threw {
+		// Behind that it quotes the script, which has all messages in it.
+		message, _, _ = strings.Cut(thrown.Message, "command: (")
+	}
 	switch {
 	case err == nil && !c.takes():
 		return done
@@ -381,12 +386,25 @@ func javaAnswer(c *call, said string, err error) answer {
 		return gone
 	case !threw:
 		return killed
-	case strings.Contains(thrown.Message, "not exceed defined rate"):
+	case strings.Contains(message, "not exceed defined rate"):
 		return exceeds
-	case strings.Contains(thrown.Message, "is not initialized"):
+	case strings.Contains(message, "is not initialized"):
 		return missing
 	}
 	return unknown
+}
+
+func TestRedissonsAnswers(t *testing.T) {
+	t.Parallel()
+	script := "command: (EVAL), params: [assert(rate ~= false, 'RateLimiter is not initialized') 'could not exceed defined rate']"
+	for message, want := range map[string]answer{
+		"ERR user_script:1: Requested permits amount could not exceed defined rate. channel: [1] " + script: exceeds,
+		"ERR user_script:1: RateLimiter is not initialized. channel: [1] " + script:                         missing,
+		"Unable to write command into connection! Node source: NodeSource, " + script:                       unknown,
+	} {
+		err := &redissondriver.ThrownError{Message: message}
+		assert.Equal(t, want, javaAnswer(&call{Op: opTry}, "", err), message)
+	}
 }
 
 func TestRedissonsCallsAreBounded(t *testing.T) {
