@@ -1,6 +1,7 @@
 package rratelimiter
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"sync/atomic"
@@ -8,6 +9,7 @@ import (
 
 	"github.com/rratelimiter/rratelimiter/internal/engine"
 	"github.com/rratelimiter/rratelimiter/internal/local"
+	"github.com/rratelimiter/rratelimiter/internal/script"
 	"github.com/rratelimiter/rratelimiter/limit"
 )
 
@@ -27,8 +29,8 @@ type failureOption limit.Failure
 //
 // After three calls in a row that a server left undecided, no more are sent to it: the
 // policy answers at once, while one probe at a time looks for the server to be back.
-// A caller's deadline that ends before the answer counts for that too, and the caller
-// gets its error.
+// A caller's deadline that ends before Redis has said anything counts for that too, and
+// the caller gets its error.
 //
 // What is granted so is charged nowhere but here: Release and leases take no others'
 // permits for it. A caller that waits, and that the local limiter refuses, asks again
@@ -71,8 +73,8 @@ func (l *RateLimiter) rule() local.Rule {
 
 // learn has the handle know the limiter's rate for when Redis does not answer: a
 // decision tells whether that is another than it was.
-func (l *RateLimiter) learn(d limit.Decision) {
-	if _, isLocal := l.failure.Local(); !isLocal {
+func (l *RateLimiter) learn(how limit.Failure, d limit.Decision) {
+	if _, isLocal := how.Local(); !isLocal {
 		return
 	}
 	if known := l.rule(); known.Permits != 0 && (d.Limit == 0 || d.Limit == known.Permits) {
@@ -83,26 +85,33 @@ func (l *RateLimiter) learn(d limit.Decision) {
 	}
 	go func() {
 		defer l.known.asking.Store(false)
-		if cfg, err := l.Config(context.Background()); err == nil {
-			l.known.config.Store(&cfg)
-		}
+		_ = script.Guard(func() error { // a hook of the Redis client's may panic
+			cfg, err := l.Config(context.Background())
+			if err == nil {
+				l.known.config.Store(&cfg)
+			}
+			return err
+		})
 	}()
 }
 
 // askGuarded asks Redis, and where that does not decide, the policy.
 func (l *RateLimiter) askGuarded(ctx context.Context, w engine.Wish) (d limit.Decision, by limit.Source, err error) {
 	c, start, timeout := l.client, time.Now(), w.Timeout
+	var unanswered bool
+	w.Unanswered = &unanswered
 	for {
 		if err := c.engine.Closed(); err != nil {
 			return limit.Decision{}, "", err
 		}
-		undecided, err := c.guard.Ask(ctx, c.engine.Breaker(ctx, &l.facts), func() bool { return c.engine.Answers(&l.facts) }, func() (err error) {
+		undecided, err := c.guard.Ask(c.engine.Breaker(ctx, &l.facts), func() bool { return c.engine.Answers(&l.facts) }, func() (bool, error) {
+			var err error
 			d, by, err = c.engine.Acquire(ctx, &l.facts, w)
-			return err
+			return unanswered, err
 		})
 		if !undecided {
 			if err == nil {
-				l.learn(d)
+				l.learn(*l.failure, d)
 			}
 			return d, by, err
 		}
@@ -157,25 +166,31 @@ func waitOutage(ctx context.Context, wait time.Duration, start time.Time, timeou
 // askAllGuarded is askGuarded for several limiters.
 func (c *Client) askAllGuarded(
 	ctx context.Context, permits int64, timeout time.Duration, limiters []*RateLimiter, facts []*engine.Limiter,
-) (granted bool, err error) {
+) (granted bool, by limit.Source, err error) {
 	start, left := time.Now(), timeout
 	for {
 		if err := c.engine.Closed(); err != nil {
-			return false, err
+			return false, "", err
 		}
-		undecided, err := c.guard.Ask(ctx, c.engine.Breaker(ctx, facts[0]), func() bool { return c.engine.Answers(facts[0]) }, func() (err error) {
+		undecided, err := c.guard.Ask(c.engine.Breaker(ctx, facts[0]), func() bool { return c.engine.Answers(facts[0]) }, func() (bool, error) {
+			var err error
 			granted, err = c.engine.AcquireAll(ctx, facts, permits, left)
-			return err
+			return left <= 0, err // else Redis may have refused, and the caller waited
 		})
 		if !undecided {
-			return granted, err
+			if err == nil {
+				for _, l := range limiters {
+					l.learn(*c.failure, limit.Decision{})
+				}
+			}
+			return granted, limit.FromRedis, err
 		}
-		wait, err := c.allInstead(permits, limiters, err)
+		wait, by, err := c.allInstead(permits, limiters, err)
 		if err != nil || wait == 0 || timeout <= 0 {
-			return wait == 0 && err == nil, err
+			return wait == 0 && err == nil, by, err
 		}
 		if more, err := waitOutage(ctx, wait, start, timeout); !more || err != nil {
-			return false, err
+			return false, by, err
 		}
 		left = timeout - time.Since(start)
 	}
@@ -183,10 +198,11 @@ func (c *Client) askAllGuarded(
 
 // allInstead has the policy decide for all limiters together. Where one refuses, wait
 // is when it may not; 0 says that all granted.
-func (c *Client) allInstead(permits int64, limiters []*RateLimiter, cause error) (wait time.Duration, err error) {
+func (c *Client) allInstead(permits int64, limiters []*RateLimiter, cause error) (wait time.Duration, by limit.Source, err error) {
 	var undo []func(context.Context) error
 	for _, l := range limiters {
-		d, _, giveBack, failed := c.guard.Instead(*c.failure, l.facts.Config, permits, l.rule(), cause)
+		d, from, giveBack, failed := c.guard.Instead(*c.failure, l.facts.Config, permits, l.rule(), cause)
+		by = from
 		if giveBack != nil {
 			undo = append(undo, giveBack)
 		}
@@ -196,9 +212,9 @@ func (c *Client) allInstead(permits int64, limiters []*RateLimiter, cause error)
 		for _, giveBack := range undo {
 			_ = giveBack(context.Background()) // takes back what is in memory only
 		}
-		return max(d.RetryAfter, time.Millisecond), failed
+		return cmp.Or(d.RetryAfter, outagePause), by, failed
 	}
-	return 0, nil
+	return 0, by, nil
 }
 
 type shadowOption struct{}

@@ -107,21 +107,29 @@ func (l *RateLimiter) acquire(ctx context.Context, op string, w engine.Wish) (li
 	d, by, err := l.ask(ctx, w)
 	err = l.fail(op, err)
 	l.decided(ctx, op, w.Permits, by, start, d.Granted, err)
-	if l.shadow && outage.InShadow(d.Granted, err) {
+	switch {
+	case !l.shadow:
+	case outage.InShadow(d.Granted, err):
 		d.Granted, d.RetryAfter, err = true, 0, nil
 		l.letThrough(w.Permits)
 		if w.Undo != nil {
-			*w.Undo = func(context.Context) error { return nil }
+			*w.Undo = l.client.guard.Uncharged.Undo(l.facts.Config, w.Permits)
 		}
 		if w.UpTo != nil {
 			*w.UpTo = w.Permits
 		}
+	case err == nil && w.UpTo != nil:
+		l.letThrough(w.Permits - *w.UpTo)
+		*w.UpTo = w.Permits
 	}
 	return d, err
 }
 
 // letThrough notes permits that a caller has and Redis was not charged for.
 func (l *RateLimiter) letThrough(permits int64) {
+	if permits == 0 {
+		return
+	}
 	l.client.guard.Uncharged.Add(l.facts.Config, permits, l.rule().Window)
 }
 
@@ -178,11 +186,15 @@ func (l *RateLimiter) Release(ctx context.Context, permits int64) error {
 	if permits == 0 {
 		return l.fail(op, l.client.engine.Closed())
 	}
-	permits -= l.client.guard.Uncharged.Take(l.facts.Config, permits)
-	if permits == 0 {
+	uncharged := l.client.guard.Uncharged.Take(l.facts.Config, permits)
+	if permits == uncharged {
 		return nil
 	}
-	return l.fail(op, l.client.engine.Release(ctx, &l.facts, permits))
+	err := l.client.engine.Release(ctx, &l.facts, permits-uncharged)
+	if err != nil {
+		l.letThrough(uncharged) // the caller still has all that it named
+	}
+	return l.fail(op, err)
 }
 
 // Reset frees all permits in use, as if none had been taken. The rate, the type, KeepAlive
@@ -235,14 +247,14 @@ func (c *Client) TryAcquireAll(ctx context.Context, permits int64, timeout time.
 	if c.shadow {
 		timeout = 0
 	}
-	ok, err := c.tryAcquireAll(ctx, permits, timeout, limiters)
+	ok, by, err := c.tryAcquireAll(ctx, permits, timeout, limiters)
 	if err != nil {
 		err = failAll(op, err)
 	}
 	if c.observer.Watches() {
 		for _, l := range limiters {
 			if l != nil {
-				l.decided(ctx, op, permits, limit.FromRedis, start, ok, err)
+				l.decided(ctx, op, permits, by, start, ok, err)
 			}
 		}
 	}
@@ -264,26 +276,26 @@ func failAll(op string, err error) error {
 }
 
 // tryAcquireAll is TryAcquireAll, but for the name of the call in its errors.
-func (c *Client) tryAcquireAll(ctx context.Context, permits int64, timeout time.Duration, limiters []*RateLimiter) (bool, error) {
+func (c *Client) tryAcquireAll(ctx context.Context, permits int64, timeout time.Duration, limiters []*RateLimiter) (bool, limit.Source, error) {
 	if err := c.checkAll(limiters); err != nil {
-		return false, err
+		return false, "", err
 	}
 	if permits < 1 || permits > MaxPermits {
-		return false, fmt.Errorf("%w: %d is not between 1 and %d", ErrInvalidPermits, permits, int64(MaxPermits))
+		return false, "", fmt.Errorf("%w: %d is not between 1 and %d", ErrInvalidPermits, permits, int64(MaxPermits))
 	}
 	if c.rules.Windowed() {
-		return false, c.rules.Unsupported("TryAcquireAll")
+		return false, "", c.rules.Unsupported("TryAcquireAll")
 	}
 	if len(limiters) == 1 {
 		l := limiters[0]
 		if granted, known := c.engine.AtHand(ctx, &l.facts, permits, timeout > 0); known {
-			return granted, nil
+			return granted, limit.FromMemory, nil
 		}
-		d, _, err := l.ask(ctx, engine.Wish{Permits: permits, Waits: timeout > 0, Timeout: timeout})
-		return d.Granted, l.blame(err)
+		d, by, err := l.ask(ctx, engine.Wish{Permits: permits, Waits: timeout > 0, Timeout: timeout})
+		return d.Granted, by, l.blame(err)
 	}
 	if err := ctx.Err(); err != nil {
-		return false, err
+		return false, "", err
 	}
 	facts := make([]*engine.Limiter, len(limiters))
 	for i, l := range limiters {
@@ -292,7 +304,8 @@ func (c *Client) tryAcquireAll(ctx context.Context, permits int64, timeout time.
 	if c.failure != nil {
 		return c.askAllGuarded(ctx, permits, timeout, limiters, facts)
 	}
-	return c.engine.AcquireAll(ctx, facts, permits, timeout)
+	granted, err := c.engine.AcquireAll(ctx, facts, permits, timeout)
+	return granted, limit.FromRedis, err
 }
 
 // checkAll tells why limiters can't go together in one decision.

@@ -47,8 +47,11 @@ func (e *Engine) Breaker(ctx context.Context, l *Limiter) *outage.Breaker {
 
 // Answers tells whether the limiter's server answers.
 func (e *Engine) Answers(l *Limiter) bool {
-	_, err := e.TTL(context.Background(), l)
-	return !errors.Is(err, limit.ErrUnavailable)
+	err := script.Guard(func() error {
+		_, err := e.TTL(context.Background(), l)
+		return err
+	})
+	return !errors.Is(script.Outage(err), limit.ErrUnavailable)
 }
 
 // acquire asks Redis. least is what is refused where it refuses.

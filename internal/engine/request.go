@@ -20,6 +20,10 @@ type Wish struct {
 	// and is set to how many.
 	UpTo *int64
 
+	// Unanswered is set where ctx ends before Redis has said anything, a refusal
+	// included; or nil.
+	Unanswered *bool
+
 	Undo *func(context.Context) error // is to be set to what undoes a grant; or nil
 }
 

@@ -38,6 +38,9 @@ func (g *group) abandon(r *request) bool {
 	if r.State == lane.Answered {
 		return false
 	}
+	if r.Unanswered != nil {
+		*r.Unanswered = !r.refused && !r.inLine
+	}
 	g.withdraw(r)
 	return true
 }

@@ -15,55 +15,71 @@ import (
 
 // decide sees a new request through, tells the observer, and lets it pass where the
 // limiter only watches.
-func (t *Groups) decide(ctx context.Context, op, key string, r *request) (limit.Decision, func(context.Context) error, error) {
+func (t *Groups) decide(ctx context.Context, op, key string, r *request) (
+	d limit.Decision, taken int64, giveBack func(context.Context) error, err error,
+) {
 	lanes := t.lanes
 	if !lanes.observer.Watches() && lanes.failure == nil && !lanes.shadow {
-		d, giveBack, err := t.take(ctx, key, r)
-		return d, giveBack, Fail(t.rule.Package, op, key, err)
+		d, giveBack, err = t.take(ctx, key, r)
+		if err != nil {
+			return d, 0, nil, Fail(t.rule.Package, op, key, err)
+		}
+		return d, r.taken, giveBack, nil
 	}
-	start, permits := time.Now(), r.permits
-	d, by, giveBack, err := t.guarded(ctx, key, r)
+	start := time.Now()
+	d, taken, by, giveBack, err := t.guarded(ctx, key, r)
 	err = Fail(t.rule.Package, op, key, err)
 	lanes.observer.Decided(ctx, limit.Decided{
-		Limiter: t.name(), Call: op, Permits: permits, Source: by, Start: start, Shadow: lanes.shadow,
+		Limiter: t.name(), Call: op, Permits: r.permits, Source: by, Start: start, Shadow: lanes.shadow,
 	}, d.Granted, err)
-	if lanes.shadow && outage.InShadow(d.Granted, err) {
-		d.Granted, d.RetryAfter, r.permits = true, 0, permits
-		return d, func(context.Context) error { return nil }, nil
+	switch {
+	case !lanes.shadow:
+	case outage.InShadow(d.Granted, err):
+		d.Granted, d.RetryAfter = true, 0
+		return d, r.permits, func(context.Context) error { return nil }, nil
+	case err == nil:
+		taken = r.permits
 	}
-	return d, giveBack, err
+	return d, taken, giveBack, err
 }
 
 // guarded is take, and where Redis does not decide what the policy for that says.
 func (t *Groups) guarded(ctx context.Context, key string, r *request) (
-	d limit.Decision, by limit.Source, giveBack func(context.Context) error, err error,
+	d limit.Decision, taken int64, by limit.Source, giveBack func(context.Context) error, err error,
 ) {
-	if t.lanes.failure == nil {
-		d, giveBack, err = t.take(ctx, key, r)
-		return d, limit.FromRedis, giveBack, err
-	}
 	if d, err := t.check(ctx, key, r.permits); err != nil {
-		return d, "", nil, err
+		return d, 0, "", nil, err
+	}
+	ask := func() (bool, error) {
+		if d, giveBack, err = t.take(ctx, key, r); err == nil {
+			taken = r.taken
+		}
+		return true, err // a refusal does not make anybody wait here
+	}
+	if t.lanes.failure == nil {
+		_, err = ask()
+		return d, taken, limit.FromRedis, giveBack, err
 	}
 	guard := t.lanes.guard
-	undecided, err := guard.Ask(ctx, &t.lanes.Of(ctx, key).Breaker, func() bool { return t.answers(key) }, func() (err error) {
-		d, giveBack, err = t.take(ctx, key, r)
-		return err
-	})
+	undecided, err := guard.Ask(&t.lanes.Of(ctx, key).Breaker, func() bool { return t.answers(key) }, ask)
 	if !undecided {
-		return d, limit.FromRedis, giveBack, err
+		return d, taken, limit.FromRedis, giveBack, err
 	}
 	rule := local.Rule{Permits: t.rule.Usual, Window: t.rule.Window}
 	if r.upTo {
-		r.permits, d, by, err = guard.UpToInstead(*t.lanes.failure, key, r.permits, rule, err)
-		return d, by, nil, err
+		taken, d, by, err = guard.UpToInstead(*t.lanes.failure, key, r.permits, rule, err)
+		return d, taken, by, nil, err
 	}
-	return guard.Instead(*t.lanes.failure, key, r.permits, rule, err)
+	d, by, giveBack, err = guard.Instead(*t.lanes.failure, key, r.permits, rule, err)
+	return d, r.permits, by, giveBack, err
 }
 
 // answers tells whether the server of a key does.
 func (t *Groups) answers(key string) bool {
-	_, err := script.Read(context.Background(), t.lanes.conn, lua.TTL, script.KeysOf(key))
+	err := script.Guard(func() error {
+		_, err := script.Read(context.Background(), t.lanes.conn, lua.TTL, script.KeysOf(key))
+		return err
+	})
 	return !errors.Is(script.Outage(err), limit.ErrUnavailable)
 }
 

@@ -92,7 +92,8 @@ type request struct {
 
 	groups  *Groups
 	permits int64
-	upTo    bool // as many as are free, at most permits; those that were, with the answer
+	upTo    bool  // as many as are free, at most permits
+	taken   int64 // with the answer
 	verdict *Verdict
 	answer  Answer
 	err     error
@@ -110,7 +111,8 @@ func NewGroups(lanes *Lanes, rule Rule) *Groups {
 // request waits for others it returns ctx.Err() at once; what is granted
 // nevertheless is given back.
 func (t *Groups) Take(ctx context.Context, op, key string, permits int64) (limit.Decision, func(context.Context) error, error) {
-	return t.decide(ctx, op, key, &request{groups: t, permits: permits})
+	d, _, giveBack, err := t.decide(ctx, op, key, &request{groups: t, permits: permits})
+	return d, giveBack, err
 }
 
 // TakeUpTo is Take for as many permits as are free, at most so many, and tells how many
@@ -120,11 +122,11 @@ func (t *Groups) TakeUpTo(ctx context.Context, op, key string, permits int64) (i
 	if most := t.rule.Limit; most > 0 {
 		r.permits = min(permits, most)
 	}
-	d, _, err := t.decide(ctx, op, key, r)
+	d, taken, _, err := t.decide(ctx, op, key, r)
 	if !d.Granted {
 		return 0, d, err
 	}
-	return r.permits, d, nil
+	return taken, d, nil
 }
 
 // take sees a new request through.
@@ -198,7 +200,7 @@ func (t *Groups) await(ctx context.Context, r *request) (limit.Decision, func(co
 	case !a.Decision.Granted:
 		return a.Decision, nil, nil
 	}
-	return a.Decision, func(ctx context.Context) error { return r.verdict.GiveBack(ctx, r.permits) }, nil
+	return a.Decision, func(ctx context.Context) error { return r.verdict.GiveBack(ctx, r.taken) }, nil
 }
 
 // leave takes a request back whose caller goes away. It tells false where the
@@ -319,17 +321,19 @@ func (a *sentBatch) tell(v Verdict, err error) {
 	}
 	var unwanted int64
 	t.mu.Lock()
-	if r := a.requests[0]; r.upTo {
-		r.permits = min(r.permits, v.Taken)
-	}
 	for i, r := range a.requests {
+		taken := r.permits
+		if r.upTo {
+			taken = min(taken, v.Taken)
+		}
 		if r.State != Sent {
 			if answers[i].Decision.Granted {
-				unwanted += r.permits
+				unwanted += taken
 			}
 			continue
 		}
 		t.watch.Remove(&r.Pending)
+		r.taken = taken
 		r.answer, r.verdict, r.err = answers[i], &v, err
 		r.Tell()
 	}

@@ -79,8 +79,7 @@ func (o *Observer) Waits(limiter string, change int) {
 	if o.changed[limiter] {
 		return
 	}
-	o.changed[limiter] = true
-	o.later(func() {
+	o.changed[limiter] = o.later(func() {
 		o.mu.Lock()
 		delete(o.changed, limiter)
 		callers := o.waiting[limiter]
@@ -138,15 +137,16 @@ func write(log *slog.Logger, e limit.Event) {
 const maxBehind = 10_000
 
 // later has tell run soon, behind what was to be told before. o.mu is held.
-func (o *Observer) later(tell func()) {
+func (o *Observer) later(tell func()) (queued bool) {
 	if len(o.queue) == maxBehind {
-		return
+		return false
 	}
 	o.queue = append(o.queue, tell)
 	if !o.telling {
 		o.telling = true
 		go o.drain()
 	}
+	return true
 }
 
 func (o *Observer) drain() {

@@ -65,7 +65,7 @@ func (b *Breaker) probe(probe func() bool, changed func(open bool)) {
 	b.mu.Lock()
 	b.probing = false
 	if answers {
-		b.failed, b.pace = 0, 0
+		b.failed = 0
 		b.open.Store(false)
 	} else {
 		b.pace = min(2*b.pace, lastPace)
@@ -82,7 +82,7 @@ func (b *Breaker) Decided() {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	if !b.open.Load() {
-		b.failed = 0 // else a probe is to say so: this call may be an old one
+		b.failed, b.pace = 0, 0 // else a probe is to say so: this call may be an old one
 	}
 }
 
@@ -94,7 +94,8 @@ func (b *Breaker) Failed() (opened bool) {
 	if b.failed++; b.failed < failures || b.open.Load() {
 		return false
 	}
-	b.pace = firstPace
+	// A server that answers probes and still decides nothing is asked ever less.
+	b.pace = min(max(firstPace, 2*b.pace), lastPace)
 	b.next = time.Now().Add(b.pace)
 	b.open.Store(true)
 	return true

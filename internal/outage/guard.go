@@ -31,19 +31,20 @@ func NewGuard(observer *observe.Observer) *Guard {
 var errOpen = fmt.Errorf("%w: the last calls were not decided, and this one was not sent", limit.ErrUnavailable)
 
 // Ask asks Redis, if its server is not known to leave calls undecided, and tells
-// whether that is the outcome. probe tells whether the server answers.
-func (g *Guard) Ask(ctx context.Context, b *Breaker, probe func() bool, ask func() error) (undecided bool, err error) {
+// whether that is the outcome. probe tells whether the server answers. ask tells too
+// whether a context ended before Redis had said anything.
+func (g *Guard) Ask(b *Breaker, probe func() bool, ask func() (unanswered bool, err error)) (undecided bool, err error) {
 	if !b.Allows(probe, g.changed) {
 		return true, errOpen
 	}
-	err = ask()
+	unanswered, err := ask()
 	switch {
 	case errors.Is(err, limit.ErrUnavailable):
 		undecided = true
-	case errors.Is(err, context.DeadlineExceeded) && ctx.Err() != nil:
+	case errors.Is(err, context.DeadlineExceeded) && unanswered:
 		// Nobody is there to be answered, but a server that is too slow for its callers
 		// is as good as none.
-	case errors.Is(err, context.Canceled):
+	case errors.Is(err, context.DeadlineExceeded), errors.Is(err, context.Canceled):
 		return false, err
 	default:
 		b.Decided()

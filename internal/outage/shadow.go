@@ -10,7 +10,7 @@ import (
 // InShadow tells whether a limiter that only watches grants what it would have refused,
 // or failed to decide because of err: whatever is not the caller's mistake or wish.
 func InShadow(granted bool, err error) bool {
-	for _, stays := range []error{limit.ErrInvalidPermits, limit.ErrInvalidConfig, limit.ErrClosed, context.Canceled, context.DeadlineExceeded} {
+	for _, stays := range []error{limit.ErrInvalidPermits, limit.ErrInvalidConfig, limit.ErrUnsupported, limit.ErrClosed, context.Canceled, context.DeadlineExceeded} {
 		if errors.Is(err, stays) {
 			return false
 		}

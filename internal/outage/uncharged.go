@@ -1,6 +1,7 @@
 package outage
 
 import (
+	"context"
 	"sync"
 	"time"
 )
@@ -73,6 +74,14 @@ func (u *Uncharged) Take(limiter string, n int64) (taken int64) {
 	}
 	u.keep(limiter, all)
 	return taken
+}
+
+// Undo returns what undoes a grant that was added: those permits are nobody's any more.
+func (u *Uncharged) Undo(limiter string, n int64) func(context.Context) error {
+	return func(context.Context) error {
+		u.Take(limiter, n)
+		return nil
+	}
 }
 
 // prune forgets what has run out, of that limiter and of another one: those that

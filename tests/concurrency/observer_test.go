@@ -297,3 +297,39 @@ func TestObserverOptions(t *testing.T) {
 		assert.ErrorContains(t, err, name)
 	}
 }
+
+// late is an observer that falls far behind.
+type late struct {
+	limit.NoObserver
+	limitertest.Recorder
+	gate chan struct{}
+}
+
+func (l *late) Decided(context.Context, limit.Decided) {}
+func (l *late) Landed(limit.Flight)                    { <-l.gate }
+func (l *late) Leased(limit.Lease)                     {}
+func (l *late) Happened(limit.Event)                   {}
+func (l *late) Waiting(limiter string, callers int)    { l.Recorder.Waiting(limiter, callers) }
+
+// One that has caught up is told again how many wait.
+func TestObserverThatFellBehind(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		rdb, _ := redistest.Mini(t)
+		r := &late{gate: make(chan struct{})}
+		client := limitertest.NewClient(t, rdb, rratelimiter.WithObserver(r))
+		l := client.RateLimiter("orders", rratelimiter.WithDefault(limitertest.Every(1, time.Minute)))
+		for range 10_100 {
+			_, err := l.TryAcquire(t.Context(), 1, 0)
+			require.NoError(t, err)
+		}
+		require.NoError(t, l.Acquire(t.Context(), 1))
+		close(r.gate)
+		synctest.Wait()
+		require.NoError(t, l.Acquire(t.Context(), 1))
+		synctest.Wait()
+		counts := r.Callers("orders")
+		require.NotEmpty(t, counts)
+		assert.Zero(t, counts[len(counts)-1])
+	})
+}

@@ -107,3 +107,45 @@ func TestShadowOfALimiterOfKeys(t *testing.T) {
 		assert.False(t, d.Granted)
 	})
 }
+
+// What is undone of what was let through is not taken off what is released later.
+func TestShadowUndone(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		rdb, _ := redistest.Mini(t)
+		client := limitertest.NewClient(t, rdb, rratelimiter.WithShadow())
+		keyed := client.Keyed("users:", limitertest.Every(5, time.Hour))
+		_, _, err := keyed.TakeReturnable(t.Context(), "ann", 5)
+		require.NoError(t, err)
+		_, back, err := keyed.TakeReturnable(t.Context(), "ann", 3)
+		require.NoError(t, err)
+		require.NoError(t, back(t.Context()))
+		require.NoError(t, keyed.Release(t.Context(), "ann", 3))
+		assert.Equal(t, int64(3), limitertest.Available(t, keyed.Limiter("ann")))
+	})
+}
+
+func TestShadowTakesAll(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		rdb, _ := redistest.Mini(t)
+		client := limitertest.NewClient(t, rdb, rratelimiter.WithShadow())
+		l := client.RateLimiter("orders", rratelimiter.WithDefault(limitertest.Every(5, time.Hour)))
+		keys := fixedwindow.New(rdb, fixedwindow.Config{Limit: 5, Window: time.Hour}, limit.WithShadow())
+		for range 3 {
+			n, _, err := l.TakeUpTo(t.Context(), 4)
+			require.NoError(t, err)
+			assert.Equal(t, int64(4), n)
+			n, _, err = keys.TakeUpTo(t.Context(), "ann", 4)
+			require.NoError(t, err)
+			assert.Equal(t, int64(4), n)
+		}
+		require.NoError(t, l.Release(t.Context(), 7))
+		assert.Zero(t, limitertest.Available(t, l), "these were let through")
+		require.NoError(t, l.Release(t.Context(), 5))
+		assert.Equal(t, int64(5), limitertest.Available(t, l))
+
+		_, err := client.TryAcquireAll(t.Context(), 1, 0, client.RateLimiter("a"), client.RateLimiter("b"))
+		assert.ErrorIs(t, err, rratelimiter.ErrUnsupported, "a mistake of the program's")
+	})
+}
