@@ -79,6 +79,7 @@ func TestObserverIsToldOfPermitsGivenUp(t *testing.T) {
 		rdb.AddHook(hook)
 		ctx, cancel := context.WithTimeout(t.Context(), time.Second/2)
 		defer cancel()
+		synctest.Wait() // the flight of the first call is over
 		require.ErrorIs(t, l.Acquire(ctx, 7), context.DeadlineExceeded)
 		time.Sleep(time.Minute)
 		synctest.Wait()
@@ -108,7 +109,7 @@ func (h *lateAnswer) ProcessHook(next redis.ProcessHook) redis.ProcessHook {
 		err := next(ctx, cmd)
 		h.once.Do(func() {
 			h.then.hang(true)
-			time.Sleep(time.Second)
+			time.Sleep(700 * time.Millisecond) // the attempt has a second
 		})
 		return err
 	}
