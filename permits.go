@@ -95,8 +95,7 @@ func (l *RateLimiter) atHand(ctx context.Context, op string, permits int64, wait
 
 // acquire asks for permits, and tells of the answer. op names the call.
 func (l *RateLimiter) acquire(ctx context.Context, op string, w engine.Wish) (limit.Decision, error) {
-	watched := l.client.observer.Watches()
-	if !watched && !l.shadow {
+	if !l.client.observer.Watches() && !l.shadow {
 		d, _, err := l.ask(ctx, w)
 		return d, l.fail(op, err)
 	}

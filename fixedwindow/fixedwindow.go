@@ -60,10 +60,10 @@ type Limiter struct {
 // New returns a Limiter. It does no I/O; what is wrong with cfg, each call
 // reports.
 func New(rdb Redis, cfg Config, opts ...limit.Option) *Limiter {
-	lanes, err := lane.Open(rdb, opts)
+	lanes, o, err := lane.Open(rdb, opts)
 	l := &Limiter{cfg: cfg, conn: lanes.Conn()}
 	l.table = lane.NewGroups(lanes, lane.Rule{
-		Package: "fixedwindow", Err: errors.Join(cfg.validate(), err), Most: MaxLimit, Limit: cfg.Limit,
+		Package: "fixedwindow", Options: o, Err: errors.Join(cfg.validate(), err), Most: MaxLimit, Limit: cfg.Limit,
 		Usual: cfg.Limit, Window: cfg.Window, Ask: l.ask, Peek: l.peek,
 	})
 	return l

@@ -88,7 +88,7 @@ type Limiter struct {
 // New returns a Limiter. It does no I/O; what is wrong with cfg, each call
 // reports.
 func New(rdb Redis, cfg Config, opts ...limit.Option) *Limiter {
-	lanes, err := lane.Open(rdb, opts)
+	lanes, o, err := lane.Open(rdb, opts)
 	l := &Limiter{
 		cfg: cfg, conn: lanes.Conn(), err: errors.Join(cfg.validate(), err), assumed: make(map[string]int64),
 	}
@@ -100,7 +100,7 @@ func New(rdb Redis, cfg Config, opts ...limit.Option) *Limiter {
 		most = 0
 	}
 	l.table = lane.NewGroups(lanes, lane.Rule{
-		Package: "slidinglog", Err: l.err, Most: MaxPermits, Limit: most,
+		Package: "slidinglog", Options: o, Err: l.err, Most: MaxPermits, Limit: most,
 		Usual: cfg.Limit, Window: cfg.Window, Check: l.check, Ask: l.ask, Peek: l.peek,
 	})
 	return l

@@ -93,10 +93,10 @@ type Limiter struct {
 // New returns a Limiter. It does no I/O; what is wrong with cfg, each call
 // reports.
 func New(rdb Redis, cfg Config, opts ...limit.Option) *Limiter {
-	lanes, err := lane.Open(rdb, opts)
+	lanes, o, err := lane.Open(rdb, opts)
 	l := &Limiter{cfg: cfg, conn: lanes.Conn()}
 	l.table = lane.NewGroups(lanes, lane.Rule{
-		Package: "tokenbucket", Err: errors.Join(cfg.validate(), err), Most: MaxTokens, Limit: cfg.Capacity + cfg.Borrow,
+		Package: "tokenbucket", Options: o, Err: errors.Join(cfg.validate(), err), Most: MaxTokens, Limit: cfg.Capacity + cfg.Borrow,
 		Usual: cfg.Capacity, Window: l.Window(), Check: check, Beside: l.beside, Ask: l.ask, Peek: l.peek,
 	})
 	return l

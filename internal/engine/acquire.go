@@ -47,11 +47,11 @@ func (e *Engine) Breaker(ctx context.Context, l *Limiter) *outage.Breaker {
 
 // Answers tells whether the limiter's server answers.
 func (e *Engine) Answers(l *Limiter) bool {
-	err := script.Guard(func() error {
-		_, err := e.TTL(context.Background(), l)
-		return err
-	})
-	return !errors.Is(script.Outage(err), limit.ErrUnavailable)
+	if e.Begin() != nil {
+		return true // nobody asks any more
+	}
+	defer e.End()
+	return script.Answers(e.conn, l.Keys)
 }
 
 // acquire asks Redis. least is what is refused where it refuses.

@@ -3,14 +3,12 @@ package lane
 import (
 	"cmp"
 	"context"
-	"errors"
 	"time"
 
 	"github.com/rratelimiter/rratelimiter/internal/local"
 	"github.com/rratelimiter/rratelimiter/internal/outage"
 	"github.com/rratelimiter/rratelimiter/internal/script"
 	"github.com/rratelimiter/rratelimiter/limit"
-	"github.com/rratelimiter/rratelimiter/lua"
 )
 
 // decide sees a new request through, tells the observer, and lets it pass where the
@@ -18,8 +16,8 @@ import (
 func (t *Groups) decide(ctx context.Context, op, key string, r *request) (
 	d limit.Decision, taken int64, giveBack func(context.Context) error, err error,
 ) {
-	lanes := t.lanes
-	if !lanes.observer.Watches() && lanes.failure == nil && !lanes.shadow {
+	o, observer := &t.rule.Options, t.lanes.observer
+	if !observer.Watches() && o.Failure == nil && !o.Shadow {
 		d, giveBack, err = t.take(ctx, key, r)
 		if err != nil {
 			return d, 0, nil, Fail(t.rule.Package, op, key, err)
@@ -29,11 +27,11 @@ func (t *Groups) decide(ctx context.Context, op, key string, r *request) (
 	start := time.Now()
 	d, taken, by, giveBack, err := t.guarded(ctx, key, r)
 	err = Fail(t.rule.Package, op, key, err)
-	lanes.observer.Decided(ctx, limit.Decided{
-		Limiter: t.name(), Call: op, Permits: r.permits, Source: by, Start: start, Shadow: lanes.shadow,
+	observer.Decided(ctx, limit.Decided{
+		Limiter: t.name(), Call: op, Permits: r.permits, Source: by, Start: start, Shadow: o.Shadow,
 	}, d.Granted, err)
 	switch {
-	case !lanes.shadow:
+	case !o.Shadow:
 	case outage.InShadow(d.Granted, err):
 		d.Granted, d.RetryAfter = true, 0
 		return d, r.permits, func(context.Context) error { return nil }, nil
@@ -51,37 +49,28 @@ func (t *Groups) guarded(ctx context.Context, key string, r *request) (
 		return d, 0, "", nil, err
 	}
 	ask := func() (bool, error) {
-		if d, giveBack, err = t.take(ctx, key, r); err == nil {
+		if d, giveBack, err = t.send(ctx, key, r); err == nil {
 			taken = r.taken
 		}
 		return true, err // a refusal does not make anybody wait here
 	}
-	if t.lanes.failure == nil {
+	how := t.rule.Options.Failure
+	if how == nil {
 		_, err = ask()
 		return d, taken, limit.FromRedis, giveBack, err
 	}
-	guard := t.lanes.guard
-	undecided, err := guard.Ask(&t.lanes.Of(ctx, key).Breaker, func() bool { return t.answers(key) }, ask)
+	undecided, err := t.guard.Ask(&t.lanes.Of(ctx, key).Breaker, func() bool { return script.Answers(t.lanes.conn, script.KeysOf(key)) }, ask)
 	if !undecided {
 		return d, taken, limit.FromRedis, giveBack, err
 	}
 	rule := local.Rule{Permits: t.rule.Usual, Window: t.rule.Window}
 	if r.upTo {
-		taken, d, by, err = guard.UpToInstead(*t.lanes.failure, key, r.permits, rule, err)
+		taken, d, by, err = t.guard.UpToInstead(*how, key, r.permits, rule, err)
 		return d, taken, by, nil, err
 	}
-	d, by, giveBack, err = guard.Instead(*t.lanes.failure, key, r.permits, rule, err)
+	d, by, giveBack, err = t.guard.Instead(*how, key, r.permits, rule, err)
 	return d, r.permits, by, giveBack, err
 }
 
-// answers tells whether the server of a key does.
-func (t *Groups) answers(key string) bool {
-	err := script.Guard(func() error {
-		_, err := script.Read(context.Background(), t.lanes.conn, lua.TTL, script.KeysOf(key))
-		return err
-	})
-	return !errors.Is(script.Outage(err), limit.ErrUnavailable)
-}
-
 // name is what observers call the limiter.
-func (t *Groups) name() string { return cmp.Or(t.lanes.name, t.rule.Package) }
+func (t *Groups) name() string { return cmp.Or(t.rule.Options.Name, t.rule.Package) }

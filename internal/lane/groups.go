@@ -7,14 +7,18 @@ import (
 	"sync"
 	"time"
 
+	"github.com/rratelimiter/rratelimiter/internal/outage"
 	"github.com/rratelimiter/rratelimiter/internal/script"
 	"github.com/rratelimiter/rratelimiter/limit"
 )
 
 // Rule is how one kind of limiter decides.
 type Rule struct {
-	// Package names the limiter in errors, and for observers where Lanes has no name.
+	// Package names the limiter in errors, and for observers where Options do not.
 	Package string
+
+	// Options are what the limiter's say.
+	Options limit.Options
 
 	// Err is what is wrong with the limiter's configuration: nothing is asked then.
 	Err error
@@ -72,6 +76,7 @@ type Verdict struct {
 type Groups struct {
 	rule  Rule
 	lanes *Lanes
+	guard *outage.Guard // for Options.Failure
 
 	mu    sync.Mutex
 	keys  map[string]*group // of those for which requests have gathered
@@ -102,6 +107,9 @@ type request struct {
 // NewGroups returns the Groups of a rule.
 func NewGroups(lanes *Lanes, rule Rule) *Groups {
 	t := &Groups{rule: rule, lanes: lanes, keys: make(map[string]*group)}
+	if rule.Options.Failure != nil {
+		t.guard = outage.NewGuard(lanes.observer)
+	}
 	t.watch = NewWatch(&t.mu, lanes.conn.Timeout())
 	return t
 }
@@ -134,6 +142,11 @@ func (t *Groups) take(ctx context.Context, key string, r *request) (limit.Decisi
 	if d, err := t.check(ctx, key, r.permits); err != nil {
 		return d, nil, err
 	}
+	return t.send(ctx, key, r)
+}
+
+// send is take for a request that was found to be sound.
+func (t *Groups) send(ctx context.Context, key string, r *request) (limit.Decision, func(context.Context) error, error) {
 	start := time.Now()
 	l := t.lanes.Of(ctx, key)
 	t.mu.Lock()

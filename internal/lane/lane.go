@@ -20,7 +20,6 @@ import (
 	"github.com/rratelimiter/rratelimiter/internal/observe"
 	"github.com/rratelimiter/rratelimiter/internal/outage"
 	"github.com/rratelimiter/rratelimiter/internal/script"
-	"github.com/rratelimiter/rratelimiter/limit"
 )
 
 // Source is where the requests for one key gather.
@@ -71,11 +70,6 @@ type Lanes struct {
 	conn     *script.Conn
 	only     *Lane // where there is one master
 	observer *observe.Observer
-	name     string // of the limiter of keys whose they are
-
-	failure *limit.Failure // of that limiter; nil where none is chosen
-	guard   *outage.Guard
-	shadow  bool // the limiter only watches
 
 	mu  sync.Mutex
 	all map[*redis.Client]*Lane

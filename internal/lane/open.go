@@ -4,14 +4,13 @@ import (
 	"errors"
 
 	"github.com/rratelimiter/rratelimiter/internal/observe"
-	"github.com/rratelimiter/rratelimiter/internal/outage"
 	"github.com/rratelimiter/rratelimiter/internal/script"
 	"github.com/rratelimiter/rratelimiter/limit"
 )
 
-// Open returns the Lanes to rdb for a limiter of keys, with what its options say.
-// The error is of the client or the options.
-func Open(rdb script.Redis, opts []limit.Option) (*Lanes, error) {
+// Open returns the Lanes to rdb for a limiter of keys, and what its options say, for
+// its Rule. The error is of the client or the options.
+func Open(rdb script.Redis, opts []limit.Option) (*Lanes, limit.Options, error) {
 	err := script.CheckClient(rdb)
 	o := limit.Options{CallTimeout: script.DefaultTimeout}
 	for _, opt := range opts {
@@ -19,11 +18,5 @@ func Open(rdb script.Redis, opts []limit.Option) (*Lanes, error) {
 			err = errors.Join(err, opt(&o))
 		}
 	}
-	observer := observe.New(o.Observer, o.Logger)
-	lanes := New(script.NewConn(rdb, o.CallTimeout), observer)
-	lanes.name, lanes.failure, lanes.shadow = o.Name, o.Failure, o.Shadow
-	if o.Failure != nil {
-		lanes.guard = outage.NewGuard(observer)
-	}
-	return lanes, err
+	return New(script.NewConn(rdb, o.CallTimeout), observe.New(o.Observer, o.Logger)), o, err
 }

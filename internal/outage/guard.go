@@ -72,10 +72,9 @@ func (g *Guard) Instead(how limit.Failure, key string, n int64, rule local.Rule,
 ) {
 	uncharged := func(undo func()) func(context.Context) error {
 		g.Uncharged.Add(key, n, rule.Window)
-		return func(context.Context) error {
-			g.Uncharged.Take(key, n)
+		return func(ctx context.Context) error {
 			undo()
-			return nil
+			return g.Uncharged.Undo(key, n)(ctx)
 		}
 	}
 	share, isLocal := how.Local()

@@ -13,6 +13,7 @@ import (
 
 	"github.com/redis/go-redis/v9"
 
+	"github.com/rratelimiter/rratelimiter/limit"
 	"github.com/rratelimiter/rratelimiter/lua"
 )
 
@@ -59,6 +60,16 @@ func Once(ctx context.Context, to *Conn, s *lua.Script, keys *Keys, args ...any)
 func Read(ctx context.Context, to *Conn, s *lua.Script, keys *Keys, args ...any) (any, error) {
 	c := Call{Script: s, Keys: keys, Repeat: true, Reads: true, Args: Constant(args)}
 	return c.Run(ctx, to)
+}
+
+// Answers tells whether the server of a limiter's keys decides anything at all, whatever
+// hooks do.
+func Answers(to *Conn, keys *Keys) bool {
+	err := Guard(func() error {
+		_, err := Read(context.Background(), to, lua.TTL, keys)
+		return err
+	})
+	return !errors.Is(Outage(err), limit.ErrUnavailable)
 }
 
 // SHA returns a script's SHA as the word of a command.
