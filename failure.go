@@ -3,7 +3,6 @@ package rratelimiter
 import (
 	"cmp"
 	"context"
-	"fmt"
 	"sync/atomic"
 	"time"
 
@@ -38,22 +37,14 @@ type failureOption limit.Failure
 func WithFailure(f limit.Failure) SharedOption { return failureOption(f) }
 
 func (o failureOption) client(c *Client) error {
-	f := limit.Failure(o)
-	c.failure = &f
-	return o.check()
+	return limit.WithFailure(limit.Failure(o))(&c.options)
 }
 
 func (o failureOption) limiter(l *RateLimiter) error {
-	f := limit.Failure(o)
-	l.failure = &f
-	return o.check()
-}
-
-func (o failureOption) check() error {
-	if err := limit.Failure(o).Check(); err != nil {
-		return fmt.Errorf("WithFailure: %w", err)
-	}
-	return nil
+	var chosen limit.Options
+	err := limit.WithFailure(limit.Failure(o))(&chosen)
+	l.failure = chosen.Failure
+	return err
 }
 
 // rate is what a handle knows of its limiter's.
@@ -180,7 +171,7 @@ func (c *Client) askAllGuarded(
 		if !undecided {
 			if err == nil {
 				for _, l := range limiters {
-					l.learn(*c.failure, limit.Decision{})
+					l.learn(*c.options.Failure, limit.Decision{})
 				}
 			}
 			return granted, limit.FromRedis, err
@@ -201,7 +192,7 @@ func (c *Client) askAllGuarded(
 func (c *Client) allInstead(permits int64, limiters []*RateLimiter, cause error) (wait time.Duration, by limit.Source, err error) {
 	var undo []func(context.Context) error
 	for _, l := range limiters {
-		d, from, giveBack, failed := c.guard.Instead(*c.failure, l.facts.Config, permits, l.rule(), cause)
+		d, from, giveBack, failed := c.guard.Instead(*c.options.Failure, l.facts.Config, permits, l.rule(), cause)
 		by = from
 		if giveBack != nil {
 			undo = append(undo, giveBack)
@@ -226,8 +217,7 @@ type shadowOption struct{}
 func WithShadow() SharedOption { return shadowOption{} }
 
 func (shadowOption) client(c *Client) error {
-	c.shadow = true
-	return nil
+	return limit.WithShadow()(&c.options)
 }
 
 func (shadowOption) limiter(l *RateLimiter) error {

@@ -33,6 +33,11 @@ type clientOption func(*Client) error
 
 func (o clientOption) client(c *Client) error { return o(c) }
 
+// shared is an option that a Client has as the limiters of keys do.
+func shared(option limit.Option) Option {
+	return clientOption(func(c *Client) error { return option(&c.options) })
+}
+
 type limiterOption func(*RateLimiter) error
 
 func (o limiterOption) limiter(l *RateLimiter) error { return o(l) }
@@ -68,39 +73,15 @@ func WithNameMapper(mapper func(name string) string) Option {
 // WithCallTimeout bounds how long a question to Redis may go unanswered: all its
 // attempts and the time before it is sent together. After that the call ends in
 // [ErrUnavailable]. 3 seconds unless set; at least 3 milliseconds.
-func WithCallTimeout(d time.Duration) Option {
-	return clientOption(func(c *Client) error {
-		if d < 3*time.Millisecond {
-			return fmt.Errorf("%w: WithCallTimeout: %v is below 3ms", ErrInvalidConfig, d)
-		}
-		c.timeout = d
-		return nil
-	})
-}
+func WithCallTimeout(d time.Duration) Option { return shared(limit.WithCallTimeout(d)) }
 
 // WithObserver has an observer told what the Client's limiters do: decisions, round
 // trips, callers that wait, leases, and what is rare. See [limit.Observer].
-func WithObserver(observer limit.Observer) Option {
-	return clientOption(func(c *Client) error {
-		if observer == nil {
-			return fmt.Errorf("%w: WithObserver: the observer is nil", ErrInvalidConfig)
-		}
-		c.watch = observer
-		return nil
-	})
-}
+func WithObserver(observer limit.Observer) Option { return shared(limit.WithObserver(observer)) }
 
 // WithLogger has a log told of what is rare, and of what an operator may want to know:
 // see [limit.EventKind].
-func WithLogger(log *slog.Logger) Option {
-	return clientOption(func(c *Client) error {
-		if log == nil {
-			return fmt.Errorf("%w: WithLogger: the logger is nil", ErrInvalidConfig)
-		}
-		c.log = log
-		return nil
-	})
-}
+func WithLogger(log *slog.Logger) Option { return shared(limit.WithLogger(log)) }
 
 // WithRedissonVersion names the oldest Redisson, from 3.12.0 to 4.7.0, that
 // shares the Client's limiters. It decides what the Client writes, so that this

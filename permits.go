@@ -243,7 +243,7 @@ const MaxLimiters = 32
 func (c *Client) TryAcquireAll(ctx context.Context, permits int64, timeout time.Duration, limiters ...*RateLimiter) (bool, error) {
 	const op = "TryAcquireAll"
 	start := time.Now()
-	if c.shadow {
+	if c.options.Shadow {
 		timeout = 0
 	}
 	ok, by, err := c.tryAcquireAll(ctx, permits, timeout, limiters)
@@ -257,7 +257,7 @@ func (c *Client) TryAcquireAll(ctx context.Context, permits int64, timeout time.
 			}
 		}
 	}
-	if c.shadow && outage.InShadow(ok, err) {
+	if c.options.Shadow && outage.InShadow(ok, err) {
 		for _, l := range limiters {
 			l.letThrough(permits)
 		}
@@ -300,7 +300,7 @@ func (c *Client) tryAcquireAll(ctx context.Context, permits int64, timeout time.
 	for i, l := range limiters {
 		facts[i] = &l.facts
 	}
-	if c.failure != nil {
+	if c.options.Failure != nil {
 		return c.askAllGuarded(ctx, permits, timeout, limiters, facts)
 	}
 	granted, err := c.engine.AcquireAll(ctx, facts, permits, timeout)

@@ -4,8 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"log/slog"
-	"time"
 
 	"github.com/google/uuid"
 
@@ -26,16 +24,11 @@ type Client struct {
 	id      string
 	rules   redisson.Rules
 	mapper  func(string) string
-	timeout time.Duration // of a question to Redis
-	err     error         // of the options
+	options limit.Options
+	err     error // of the options
 
-	watch    limit.Observer
-	log      *slog.Logger
-	observer *observe.Observer // tells both
-
-	failure *limit.Failure // nil where none is chosen
-	guard   *outage.Guard
-	shadow  bool
+	observer *observe.Observer
+	guard    *outage.Guard
 
 	ids    *redisson.Identities
 	engine *engine.Engine
@@ -56,7 +49,7 @@ func New(rdb Redis, opts ...Option) *Client {
 		id:      uuid.NewString(),
 		rules:   redisson.NewestRules,
 		mapper:  func(name string) string { return name },
-		timeout: script.DefaultTimeout,
+		options: limit.Options{CallTimeout: script.DefaultTimeout},
 	}
 	c.err = script.CheckClient(rdb)
 	for _, opt := range opts {
@@ -65,16 +58,16 @@ func New(rdb Redis, opts ...Option) *Client {
 		}
 	}
 	c.ids = redisson.NewIdentities(c.rules.Layout)
-	c.observer = observe.New(c.watch, c.log)
+	c.observer = observe.New(c.options.Observer, c.options.Logger)
 	c.guard = outage.NewGuard(c.observer)
-	c.engine = engine.New(rdb, c.timeout, c.rules, c.ids, c.observer)
+	c.engine = engine.New(rdb, c.options.CallTimeout, c.rules, c.ids, c.observer)
 	return c
 }
 
 // RateLimiter returns a handle of the limiter called name. It does no I/O;
 // handles of one name share one line of waiting callers.
 func (c *Client) RateLimiter(name string, opts ...LimiterOption) *RateLimiter {
-	l := &RateLimiter{client: c, failure: c.failure, shadow: c.shadow, err: c.err}
+	l := &RateLimiter{client: c, failure: c.options.Failure, shadow: c.options.Shadow, err: c.err}
 	l.facts.Name, l.facts.Observed = name, name
 	mapped := c.mapper(name)
 	if name == "" || mapped == "" {
