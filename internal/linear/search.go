@@ -31,11 +31,12 @@ var (
 	noGuess = guess{when: func(*Record) spell { return spell{} }}
 )
 
-// CheckTime is far more than the search for an order of a history has taken.
-const CheckTime = time.Minute
+// CheckTime is far more than the search for an order of most histories takes.
+// Where many calls were cancelled, as they are on a busy machine, none is enough.
+const CheckTime = 30 * time.Second
 
-// Check tells whether the calls can have happened one after another. No single
-// search takes longer than limit.
+// Check tells whether the calls can have happened one after another. It looks for an
+// order where it most likely is for some seconds, then everywhere up to the limit.
 func (h *History) Check(limit time.Duration) porcupine.CheckResult {
 	for _, g := range guesses {
 		if h.search(g, min(g.limit, limit)) == porcupine.Ok {
@@ -43,13 +44,17 @@ func (h *History) Check(limit time.Duration) porcupine.CheckResult {
 		}
 	}
 	// Where they can't, it is mostly their beginning that tells.
-	ends := h.ends()
+	end, ends := time.Now().Add(limit), h.ends()
 	for n := 5; n < len(ends); n += 5 {
-		if h.until(ends[n]).search(noGuess, limit) == porcupine.Illegal {
+		left := time.Until(end)
+		if left <= 0 {
+			return porcupine.Unknown
+		}
+		if h.until(ends[n]).search(noGuess, left) == porcupine.Illegal {
 			return porcupine.Illegal
 		}
 	}
-	return h.search(noGuess, limit)
+	return h.search(noGuess, max(time.Until(end), time.Millisecond))
 }
 
 func (h *History) search(g guess, limit time.Duration) porcupine.CheckResult {

@@ -8,6 +8,7 @@ import (
 
 	"github.com/anishathalye/porcupine"
 	"github.com/redis/go-redis/v9"
+	"github.com/stretchr/testify/require"
 
 	"github.com/rratelimiter/rratelimiter"
 	"github.com/rratelimiter/rratelimiter/internal/limitertest"
@@ -37,17 +38,19 @@ func TestConcurrentHistories(t *testing.T) {
 			if seed == 0 {
 				seed = rand.Uint64()
 			}
-			calls, together, start := 0, 0, time.Now()
+			calls, together, undecided, start := 0, 0, 0, time.Now()
 			happen := kind.happen(t, nil)
-			for i := range count {
+			for i := 0; i < count+undecided; i++ {
 				for _, h := range happen(rand.New(rand.NewPCG(seed, uint64(i)))) {
 					calls += len(h.Records)
 					together = max(together, h.Together)
 					switch h.Check(linear.CheckTime) {
 					case porcupine.Illegal:
 						t.Fatalf("-seed %d, history %d: %v", seed, i, h.Shrunk())
-					case porcupine.Unknown:
-						t.Fatalf("-seed %d, history %d: no order found in %v, which may be too short:\n%s", seed, i, linear.CheckTime, h.List())
+					case porcupine.Unknown: // another is drawn in its place
+						undecided++
+						t.Logf("-seed %d, history %d: no order found in %v, nor that there is none:\n%s", seed, i, linear.CheckTime, h.List())
+						require.LessOrEqual(t, undecided, 3+count/10, "histories that are too hard to decide")
 					}
 				}
 			}
