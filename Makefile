@@ -17,7 +17,7 @@ help: ## list the targets
 	@sed -n 's/^\([a-z-]*\):.*## /\1|/p' $(MAKEFILE_LIST) | while IFS='|' read -r target what; do \
 		printf '  make %-11s %s\n' "$$target" "$$what"; done
 
-test: ## everything: vet, lint, all tests on miniredis, real Redis and beside Redisson (-race, shuffled); installs what is missing
+test: ## everything: vet, lint, all tests on miniredis, real Redis and beside Redisson; installs what is missing
 	@scripts/test.sh
 
 test-matrix: ## every release of Redisson, every server through every topology, failovers; writes docs/compatibility.md
