@@ -88,7 +88,8 @@ func (l *RateLimiter) learn(how limit.Failure, d limit.Decision) {
 
 // askGuarded asks Redis, and where that does not decide, the policy.
 func (l *RateLimiter) askGuarded(ctx context.Context, w engine.Wish) (d limit.Decision, by limit.Source, err error) {
-	c, start, timeout := l.client, time.Now(), w.Timeout
+	c, start, timeout := l.client, l.client.clock.Now(), w.Timeout
+	defer c.guard.Enter()()
 	var unanswered bool
 	w.Unanswered = &unanswered
 	for {
@@ -117,11 +118,11 @@ func (l *RateLimiter) askGuarded(ctx context.Context, w engine.Wish) (d limit.De
 		if err != nil || d.Granted || !w.Waits {
 			return d, by, err
 		}
-		more, err := waitOutage(ctx, d.RetryAfter, start, timeout)
+		more, err := c.waitOutage(ctx, d.RetryAfter, start, timeout)
 		if !more || err != nil {
 			return d, by, err
 		}
-		if w.Timeout = timeout - time.Since(start); timeout > 0 && w.Timeout <= 0 {
+		if w.Timeout = timeout - c.clock.Since(start); timeout > 0 && w.Timeout <= 0 {
 			w.Waits, w.Timeout = false, 0
 		}
 	}
@@ -133,32 +134,27 @@ const outagePause = 500 * time.Millisecond
 
 // waitOutage waits for a local limiter's permits, or to look for Redis. It tells whether
 // the caller is to ask again: not where its timeout, 0 for none, is over.
-func waitOutage(ctx context.Context, wait time.Duration, start time.Time, timeout time.Duration) (more bool, err error) {
+func (c *Client) waitOutage(ctx context.Context, wait time.Duration, start time.Time, timeout time.Duration) (more bool, err error) {
 	if wait <= 0 || wait > outagePause {
 		wait = outagePause
 	}
 	if timeout > 0 {
-		left := timeout - time.Since(start)
+		left := timeout - c.clock.Since(start)
 		if left <= 0 {
 			return false, nil
 		}
 		wait = min(wait, left)
 	}
-	timer := time.NewTimer(wait)
-	defer timer.Stop()
-	select {
-	case <-timer.C:
-		return true, nil
-	case <-ctx.Done():
-		return false, ctx.Err()
-	}
+	err = c.guard.Wait(ctx, wait)
+	return err == nil, err
 }
 
 // askAllGuarded is askGuarded for several limiters.
 func (c *Client) askAllGuarded(
 	ctx context.Context, permits int64, timeout time.Duration, limiters []*RateLimiter, facts []*engine.Limiter,
 ) (granted bool, by limit.Source, err error) {
-	start, left := time.Now(), timeout
+	start, left := c.clock.Now(), timeout
+	defer c.guard.Enter()()
 	for {
 		if err := c.engine.Closed(); err != nil {
 			return false, "", err
@@ -180,10 +176,10 @@ func (c *Client) askAllGuarded(
 		if err != nil || wait == 0 || timeout <= 0 {
 			return wait == 0 && err == nil, by, err
 		}
-		if more, err := waitOutage(ctx, wait, start, timeout); !more || err != nil {
+		if more, err := c.waitOutage(ctx, wait, start, timeout); !more || err != nil {
 			return false, by, err
 		}
-		left = timeout - time.Since(start)
+		left = timeout - c.clock.Since(start)
 	}
 }
 

@@ -7,6 +7,7 @@ import (
 
 	"github.com/google/uuid"
 
+	"github.com/rratelimiter/rratelimiter/internal/clock"
 	"github.com/rratelimiter/rratelimiter/internal/engine"
 	"github.com/rratelimiter/rratelimiter/internal/observe"
 	"github.com/rratelimiter/rratelimiter/internal/outage"
@@ -28,6 +29,7 @@ type Client struct {
 	err     error // of the options
 
 	observer *observe.Observer
+	clock    *clock.Clock
 	guard    *outage.Guard
 
 	ids    *redisson.Identities
@@ -59,8 +61,9 @@ func New(rdb Redis, opts ...Option) *Client {
 	}
 	c.ids = redisson.NewIdentities(c.rules.Layout)
 	c.observer = observe.New(c.options.Observer, c.options.Logger)
-	c.guard = outage.NewGuard(c.observer)
 	c.engine = engine.New(rdb, c.options.CallTimeout, c.rules, c.ids, c.observer)
+	c.clock = c.engine.Clock()
+	c.guard = outage.NewGuard(c.observer, c.clock, c.engine)
 	return c
 }
 

@@ -22,13 +22,18 @@ import (
 // both runs test outside a bubble and in one.
 func both(t *testing.T, test func(t *testing.T, env *rratelimitertest.Env)) {
 	t.Helper()
+	bothWith(t, nil, test)
+}
+
+func bothWith(t *testing.T, opts []rratelimiter.Option, test func(t *testing.T, env *rratelimitertest.Env)) {
+	t.Helper()
 	t.Run("outside", func(t *testing.T) {
 		t.Parallel()
-		test(t, rratelimitertest.New(t))
+		test(t, rratelimitertest.New(t, opts...))
 	})
 	t.Run("in a bubble", func(t *testing.T) {
 		t.Parallel()
-		synctest.Test(t, func(t *testing.T) { test(t, rratelimitertest.New(t)) })
+		synctest.Test(t, func(t *testing.T) { test(t, rratelimitertest.New(t, opts...)) })
 	})
 }
 

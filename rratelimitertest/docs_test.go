@@ -109,6 +109,43 @@ func TestRedisIsDown(t *testing.T) {
 	}
 }
 
+func TestOrdersWhileRedisIsDown(t *testing.T) {
+	t.Parallel()
+	env := rratelimitertest.New(t,
+		rratelimiter.WithCallTimeout(100*time.Millisecond),
+		rratelimiter.WithFailure(limit.FailLocal(0.5)),
+	)
+	orders := env.Client.Keyed("orders:", rratelimiter.PerMinute(4))
+	handler := httplimit.New(orders)(http.HandlerFunc(placeOrder))
+	created := func(calls int) (n int) {
+		for range calls {
+			w := httptest.NewRecorder()
+			handler.ServeHTTP(w, httptest.NewRequest(http.MethodPost, "/orders", http.NoBody))
+			if w.Code == http.StatusCreated {
+				n++
+			}
+		}
+		return n
+	}
+
+	if n := created(6); n != 4 {
+		t.Errorf("%d orders of 4", n)
+	}
+	env.Down()
+	if n := created(6); n != 2 {
+		t.Errorf("%d orders of this program's share, which is 2", n)
+	}
+	env.Advance(time.Minute)
+	if n := created(6); n != 2 {
+		t.Errorf("%d orders a minute later", n)
+	}
+	env.Up()
+	env.Advance(time.Second)
+	if n := created(6); n != 4 {
+		t.Errorf("%d orders when Redis is back", n)
+	}
+}
+
 // What docs/testing.md shows is in the tests above.
 func TestThePageShowsTheseTests(t *testing.T) {
 	t.Parallel()
@@ -128,7 +165,7 @@ func TestThePageShowsTheseTests(t *testing.T) {
 	}
 	tests := trimmed(lines("docs_test.go"))
 	blocks := regexp.MustCompile("(?s)```go\n(.*?)```\n").FindAllStringSubmatch(lines("../docs/testing.md"), -1)
-	assert.Len(t, blocks, 4)
+	assert.Len(t, blocks, 5)
 	for _, block := range blocks {
 		assert.Contains(t, tests, trimmed(block[1]), "docs/testing.md shows what no test runs")
 	}

@@ -28,8 +28,9 @@ import (
 // Outside a bubble of testing/synctest the time stands still but for
 // [Env.Advance]: a caller who waits for permits waits for that. All limiters that
 // are made on Redis go by it: those of Client, those of further Clients, those of
-// packages fixedwindow, slidinglog and tokenbucket. What is not the limiters', as
-// the deadline of a context, goes by the machine's time.
+// packages fixedwindow, slidinglog and tokenbucket, and what answers for Redis while
+// the server fails: see [Env.Down]. What is not the limiters', as the deadline of a
+// context, goes by the machine's time, and so does how long a server is waited for.
 //
 // Within a bubble the time is the bubble's. All that waits goes by it, contexts
 // too, and it moves by itself when all goroutines of the bubble wait.
@@ -39,6 +40,7 @@ type Env struct {
 
 	t      testing.TB
 	server *miniredis.Miniredis
+	link   *link
 	clock  *clock.Clock // nil in a bubble
 
 	mu sync.Mutex // held while the clock is moved
@@ -49,7 +51,7 @@ type Env struct {
 // test in a bubble calls New in there.
 func New(t testing.TB, opts ...rratelimiter.Option) *Env {
 	t.Helper()
-	e := &Env{t: t, server: miniredis.NewMiniRedis()}
+	e := &Env{t: t, server: miniredis.NewMiniRedis(), link: newLink()}
 	if !inBubble() {
 		e.clock = clock.New(time.Now().Truncate(time.Second))
 		e.server.SetTime(e.clock.Now())
@@ -57,7 +59,7 @@ func New(t testing.TB, opts ...rratelimiter.Option) *Env {
 	e.server.ClockTTL(true)
 	t.Cleanup(e.server.Close)
 	rdb, end := memory.NewClient(redis.Options{}, func() (net.Conn, error) {
-		conn, err := e.server.Dial()
+		conn, err := e.link.dial(e.server.Dial)
 		if err != nil {
 			return nil, err
 		}
@@ -79,6 +81,7 @@ func New(t testing.TB, opts ...rratelimiter.Option) *Env {
 			t.Errorf("rratelimitertest: closing the Client: %v", err)
 		}
 	})
+	t.Cleanup(e.Up)
 	return e
 }
 

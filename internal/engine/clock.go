@@ -5,8 +5,12 @@ import (
 	"slices"
 	"time"
 
+	"github.com/rratelimiter/rratelimiter/internal/clock"
 	"github.com/rratelimiter/rratelimiter/internal/lane"
 )
+
+// Clock returns the time that the engine goes by.
+func (e *Engine) Clock() *clock.Clock { return e.clock }
 
 // Rest tells a test's clock whether all that is under way waits for it: see
 // [clock.Sleeper].

@@ -108,7 +108,7 @@ type request struct {
 func NewGroups(lanes *Lanes, rule Rule) *Groups {
 	t := &Groups{rule: rule, lanes: lanes, keys: make(map[string]*group)}
 	if rule.Options.Failure != nil {
-		t.guard = outage.NewGuard(lanes.observer)
+		t.guard = outage.NewGuard(lanes.observer, lanes.conn.Clock(), nil)
 	}
 	t.watch = NewWatch(&t.mu, lanes.conn.Timeout())
 	return t

@@ -152,7 +152,10 @@ func newLane(s *Lanes, master *redis.Client) *Lane {
 	if pool == 0 {
 		pool = unknownPool
 	}
-	return &Lane{lanes: s, conn: s.conn, master: master, most: max(1, min(maxFlights, pool/2)), parked: make(chan task)}
+	return &Lane{
+		Breaker: outage.Breaker{Clock: s.conn.Clock()}, lanes: s, conn: s.conn, master: master,
+		most: max(1, min(maxFlights, pool/2)), parked: make(chan task),
+	}
 }
 
 func (l *Lane) idle() bool {

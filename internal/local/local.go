@@ -6,6 +6,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/rratelimiter/rratelimiter/internal/clock"
 	"github.com/rratelimiter/rratelimiter/limit"
 )
 
@@ -29,6 +30,7 @@ type Rule struct {
 // Limiter keeps the windows of many keys. No span of a window's length ever has more
 // than the rule's permits.
 type Limiter struct {
+	clock *clock.Clock
 	start time.Time // times below are durations since
 
 	mu   sync.Mutex
@@ -52,9 +54,9 @@ type grant struct {
 	n           int64
 }
 
-// New returns a Limiter that has granted nothing.
-func New() *Limiter {
-	l := &Limiter{start: time.Now(), keys: map[string]*window{}}
+// New returns a Limiter that has granted nothing, and goes by the clock.
+func New(c *clock.Clock) *Limiter {
+	l := &Limiter{clock: c, start: c.Now(), keys: map[string]*window{}}
 	l.ring.newer, l.ring.older = &l.ring, &l.ring
 	return l
 }
@@ -64,7 +66,7 @@ func New() *Limiter {
 func (l *Limiter) Take(key string, n int64, rule Rule) (d limit.Decision, giveBack func()) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	now := time.Since(l.start)
+	now := l.clock.Since(l.start)
 	l.sweep(now)
 	w := l.of(key)
 	w.length = rule.Window

@@ -7,6 +7,7 @@ import (
 	"math"
 	"time"
 
+	"github.com/rratelimiter/rratelimiter/internal/clock"
 	"github.com/rratelimiter/rratelimiter/internal/local"
 	"github.com/rratelimiter/rratelimiter/internal/observe"
 	"github.com/rratelimiter/rratelimiter/limit"
@@ -19,12 +20,23 @@ type Guard struct {
 
 	observer *observe.Observer
 	locals   *local.Limiter
+	clock    *clock.Clock
+	sleeper  sleeper
 }
 
 // NewGuard returns a Guard that tells the observer when servers are asked no more, and
 // again.
-func NewGuard(observer *observe.Observer) *Guard {
-	return &Guard{observer: observer, locals: local.New()}
+//
+// asked are the callers who ask a server, as a test's clock sees them; nil where no
+// caller waits by the Guard.
+func NewGuard(observer *observe.Observer, c *clock.Clock, asked clock.Sleeper) *Guard {
+	g := &Guard{Uncharged: Uncharged{Clock: c}, observer: observer, locals: local.New(c), clock: c}
+	if asked != nil {
+		g.sleeper.asked = asked
+		g.sleeper.clock = c
+		c.Join(&g.sleeper)
+	}
+	return g
 }
 
 // errOpen says why a call was not sent.

@@ -4,12 +4,16 @@ import (
 	"context"
 	"sync"
 	"time"
+
+	"github.com/rratelimiter/rratelimiter/internal/clock"
 )
 
 // Uncharged counts permits that callers have and Redis was not charged for, by
 // limiter: what they release of them must not be others' permits. Permits that an
 // interval has passed over are none any more.
 type Uncharged struct {
+	Clock *clock.Clock // nil: the machine's
+
 	mu  sync.Mutex
 	all map[string][]permits // oldest first
 }
@@ -38,7 +42,7 @@ func (u *Uncharged) Add(limiter string, n int64, interval time.Duration) {
 	if u.all == nil {
 		u.all = make(map[string][]permits)
 	}
-	now := time.Now()
+	now := u.Clock.Now()
 	u.prune(limiter, now)
 	all, expire := u.all[limiter], now.Add(interval)
 	if last := len(all) - 1; last >= 0 && expire.Sub(all[last].expire) < interval/grain {
@@ -62,7 +66,7 @@ func (u *Uncharged) Take(limiter string, n int64) (taken int64) {
 	if len(u.all) == 0 {
 		return 0
 	}
-	u.prune(limiter, time.Now())
+	u.prune(limiter, u.Clock.Now())
 	all := u.all[limiter]
 	for len(all) > 0 && taken < n {
 		last := &all[len(all)-1]
