@@ -50,8 +50,13 @@ func (o failureOption) limiter(l *RateLimiter) error {
 // rate is what a handle knows of its limiter's.
 type rate struct {
 	config atomic.Pointer[Config]
+	heard  atomic.Int64 // when Redis last told that it is so, Unix ns
 	asking atomic.Bool
 }
+
+// learnAgain is how old what a handle knows of its limiter's rate becomes while the
+// limiter is used: most grants do not tell the rate, and others may change it.
+const learnAgain = time.Minute
 
 // rule is the limiter's rate for a local limiter; zero where it is not known.
 func (l *RateLimiter) rule() local.Rule {
@@ -62,14 +67,24 @@ func (l *RateLimiter) rule() local.Rule {
 	return local.Rule{Permits: cfg.Rate, Window: cfg.Interval}
 }
 
-// learn has the handle know the limiter's rate for when Redis does not answer: a
-// decision tells whether that is another than it was.
-func (l *RateLimiter) learn(how limit.Failure, d limit.Decision) {
+// learn has the handle know the limiter's rate for when Redis does not answer: the
+// figures of a decision tell whether that is another than it was, nil where there are
+// none.
+func (l *RateLimiter) learn(how limit.Failure, figures *limit.Decision) {
 	if _, isLocal := how.Local(); !isLocal {
 		return
 	}
-	if known := l.rule(); known.Permits != 0 && (d.Limit == 0 || d.Limit == known.Permits) {
-		return
+	now := l.client.clock.Now().UnixNano()
+	if known := l.rule(); known.Permits != 0 {
+		heard := l.known.heard.Load()
+		switch {
+		case figures != nil && (figures.Limit != known.Permits || figures.ResetAfter > known.Window):
+		case heard == 0 || figures != nil && figures.Granted && figures.ResetAfter == known.Window:
+			l.known.heard.Store(now)
+			return
+		case now-heard < int64(learnAgain):
+			return
+		}
 	}
 	if l.known.asking.Swap(true) {
 		return
@@ -80,6 +95,7 @@ func (l *RateLimiter) learn(how limit.Failure, d limit.Decision) {
 			cfg, err := l.Config(context.Background())
 			if err == nil {
 				l.known.config.Store(&cfg)
+				l.known.heard.Store(now)
 			}
 			return err
 		})
@@ -102,8 +118,12 @@ func (l *RateLimiter) askGuarded(ctx context.Context, w engine.Wish) (d limit.De
 			return unanswered, err
 		})
 		if !undecided {
-			if err == nil {
-				l.learn(*l.failure, d)
+			switch {
+			case err != nil:
+			case w.Figures && by == limit.FromRedis:
+				l.learn(*l.failure, &d)
+			default:
+				l.learn(*l.failure, nil)
 			}
 			return d, by, err
 		}
@@ -167,7 +187,7 @@ func (c *Client) askAllGuarded(
 		if !undecided {
 			if err == nil {
 				for _, l := range limiters {
-					l.learn(*c.options.Failure, limit.Decision{})
+					l.learn(*c.options.Failure, nil)
 				}
 			}
 			return granted, limit.FromRedis, err
