@@ -45,7 +45,7 @@ while read -r dir target; do
 	echo "== $dir $target" >&2
 	if [ "$FUZZTIME" != 0 ]; then
 		(cd "$dir" && run go test -run '^$' -fuzz "^$target\$" -fuzztime "$FUZZTIME" -parallel "$workers" .) || crashes=1
-		guided=$(sed -n 's/.*execs: \([0-9]*\).*/\1/p' "$said" | tail -1)
+		guided=$(sed -n -e 's/.*execs: \([0-9]*\).*/\1/p' -e 's|.*baseline coverage: \([0-9]*\)/.*|\1|p' "$said" | tail -1)
 	fi
 	if [ "$RANDOMTIME" != 0 ] && grep -q '"github.com/rratelimiter/rratelimiter/internal/fuzztest"' "$dir"/*_test.go; then
 		export RRL_FUZZ_RANDOM=$RANDOMTIME RRL_FUZZ_SEED=$seed RRL_FUZZ_WORKERS=$workers

@@ -26,7 +26,8 @@ import (
 
 // Run has check try the inputs of a fuzz target: check is a function of a
 // [testing.TB] and of arguments that f.Fuzz can have, and is safe for use by several
-// goroutines. With RRL_FUZZ_RANDOM in the environment, a duration or a number as in
+// goroutines. Where it takes a *[testing.T] instead, as for bubbles of testing/synctest,
+// the target must have inputs in testdata. With RRL_FUZZ_RANDOM in the environment, a duration or a number as in
 // 1000000x, it tries mutations of all of them behind that. RRL_FUZZ_SEED draws the
 // same again, 1 without it; RRL_FUZZ_WORKERS is how many goroutines do so, each with
 // inputs of its own.
@@ -37,47 +38,60 @@ func Run(f *testing.F, check any) {
 	for i := 1; i < fn.Type().NumIn(); i++ {
 		in = append(in, fn.Type().In(i))
 	}
-	var corpus [][]reflect.Value
-	target := reflect.MakeFunc(reflect.FuncOf(in, nil, false), func(args []reflect.Value) []reflect.Value {
-		corpus = append(corpus, args[1:])
-		return fn.Call(args)
-	})
-	random := os.Getenv("RRL_FUZZ_RANDOM")
+	typ, random := reflect.FuncOf(in, nil, false), os.Getenv("RRL_FUZZ_RANDOM")
 	if random == "" {
-		target = reflect.MakeFunc(target.Type(), fn.Call)
-	}
-	f.Fuzz(target.Interface())
-	if random == "" || f.Failed() {
+		f.Fuzz(reflect.MakeFunc(typ, fn.Call).Interface())
 		return
 	}
-	r := &run{f: f, check: fn, corpus: corpus, seed: number(f, "RRL_FUZZ_SEED", 1)}
-	if count, ok := strings.CutSuffix(random, "x"); ok {
-		r.most, _ = strconv.ParseInt(count, 10, 64)
-	} else if d, err := time.ParseDuration(random); err == nil {
-		r.until = time.Now().Add(d)
+	r := &run{name: f.Name(), check: fn}
+	last := "" // the subtest of the last input, behind which a *testing.T is to be had for the others
+	if fn.Type().In(0) == in[0] {
+		if last = lastInput(f.Name()); last == "" {
+			f.Fatalf("there is nothing in %s", dirOf(f.Name()))
+		}
 	}
-	if r.most < 1 && r.until.IsZero() || len(corpus) == 0 {
-		f.Fatalf("RRL_FUZZ_RANDOM=%s: want a duration or a number as in 1000x, and a corpus", random)
+	f.Fuzz(reflect.MakeFunc(typ, func(args []reflect.Value) []reflect.Value {
+		r.corpus = append(r.corpus, args[1:])
+		fn.Call(args)
+		if t, _ := reflect.TypeAssert[*testing.T](args[0]); last != "" && t.Name() == last && !t.Failed() {
+			r.all(t, random)
+		}
+		return nil
+	}).Interface())
+	if last == "" && !f.Failed() {
+		r.all(f, random)
 	}
-	r.all(number(f, "RRL_FUZZ_WORKERS", uint64(runtime.GOMAXPROCS(0))))
 }
 
-func number(f *testing.F, name string, otherwise uint64) uint64 {
-	f.Helper()
+// dirOf is where go test keeps the inputs of a target.
+func dirOf(target string) string { return filepath.Join("testdata", "fuzz", target) }
+
+// lastInput returns the name of the subtest that go test runs last for a target.
+func lastInput(target string) string {
+	files, _ := os.ReadDir(dirOf(target))
+	if len(files) == 0 {
+		return ""
+	}
+	return target + "/" + files[len(files)-1].Name()
+}
+
+func number(t testing.TB, name string, otherwise uint64) uint64 {
+	t.Helper()
 	text := os.Getenv(name)
 	if text == "" {
 		return otherwise
 	}
 	n, err := strconv.ParseUint(text, 10, 64)
 	if err != nil {
-		f.Fatalf("%s: %v", name, err)
+		t.Fatalf("%s: %v", name, err)
 	}
 	return n
 }
 
 // run is one target's mutations.
 type run struct {
-	f      *testing.F
+	name   string
+	t      testing.TB
 	check  reflect.Value
 	corpus [][]reflect.Value
 	seed   uint64
@@ -87,7 +101,19 @@ type run struct {
 	done atomic.Int64
 }
 
-func (r *run) all(workers uint64) {
+// all tries mutations for as long as random says.
+func (r *run) all(t testing.TB, random string) {
+	t.Helper()
+	r.t, r.seed = t, number(t, "RRL_FUZZ_SEED", 1)
+	if count, ok := strings.CutSuffix(random, "x"); ok {
+		r.most, _ = strconv.ParseInt(count, 10, 64)
+	} else if d, err := time.ParseDuration(random); err == nil {
+		r.until = time.Now().Add(d)
+	}
+	if r.most < 1 && r.until.IsZero() || len(r.corpus) == 0 {
+		t.Fatalf("RRL_FUZZ_RANDOM=%s: want a duration or a number as in 1000x, and a corpus", random)
+	}
+	workers := number(t, "RRL_FUZZ_WORKERS", uint64(runtime.GOMAXPROCS(0)))
 	start := time.Now()
 	var wg sync.WaitGroup
 	for w := range workers {
@@ -101,18 +127,18 @@ func (r *run) all(workers uint64) {
 // work tries mutations until it is time to end or one fails.
 func (r *run) work(draw *rand.Rand, most int64) {
 	args := make([]reflect.Value, 1+len(r.corpus[0]))
-	args[0] = reflect.ValueOf(r.f)
+	args[0] = reflect.ValueOf(r.t)
 	n := int64(0)
 	passed := false
 	defer func() {
 		r.done.Add(n)
 		if panicked := recover(); panicked != nil || !passed {
-			r.f.Errorf("execution %d of seed %d fails; panic: %v; kept as %s", n, r.seed, panicked, r.keep(args[1:]))
+			r.t.Errorf("execution %d of seed %d fails; panic: %v; kept as %s", n, r.seed, panicked, r.keep(args[1:]))
 		}
 	}()
 	for ; r.goesOn(n, most); n++ {
 		r.mutate(draw, args[1:])
-		if r.check.Call(args); r.f.Failed() {
+		if r.check.Call(args); r.t.Failed() {
 			return
 		}
 	}
@@ -138,7 +164,7 @@ func (r *run) keep(args []reflect.Value) string {
 		}
 	}
 	text = strings.ReplaceAll(text, "[]uint8(", "[]byte(")
-	dir := filepath.Join("testdata", "fuzz", r.f.Name())
+	dir := dirOf(r.name)
 	path := filepath.Join(dir, "random-"+strconv.FormatUint(rand.Uint64(), 36))
 	if err := os.MkdirAll(dir, 0o755); err != nil {
 		return text
