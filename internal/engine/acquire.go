@@ -80,7 +80,7 @@ func (e *Engine) lookOn(ctx context.Context, l *Limiter, permits int64, before r
 	asked := e.clock.Now()
 	wait, err := e.wait(ctx, l, permits)
 	d := a.Decision
-	if err != nil || wait == 0 {
+	if err != nil || wait <= 0 {
 		return d, err
 	}
 	d.RetryAfter = wait

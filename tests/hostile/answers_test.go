@@ -51,6 +51,9 @@ var wishes = []func(ctx context.Context, c *callers, n int64) (bool, error){
 		err := c.one.Acquire(ctx, n)
 		return err == nil, err
 	},
+	func(ctx context.Context, c *callers, n int64) (bool, error) {
+		return decided(c)(c.keyed.Take(ctx, "k", n))
+	},
 }
 
 // callers have a limiter of each kind.
@@ -62,6 +65,33 @@ type callers struct {
 	fixed              *fixedwindow.Limiter
 	log                *slidinglog.Limiter
 	bucket             *tokenbucket.Limiter
+	keyed              *rratelimiter.KeyedLimiter
+}
+
+// limiter is what all limiters of keys have.
+type limiter interface {
+	limit.Returner
+
+	Peek(ctx context.Context, key string, n int64) (limit.Decision, error)
+	TakeUpTo(ctx context.Context, key string, n int64) (int64, limit.Decision, error)
+	Reset(ctx context.Context, key string) error
+}
+
+// limiters are those of callers.
+func (c *callers) limiters() []limiter { return []limiter{c.keyed, c.fixed, c.log, c.bucket} }
+
+// takeUpTo takes what is free, of any limiter.
+func takeUpTo(ctx context.Context, c *callers, d *fuzztest.Draw, n int64) int64 {
+	take := func() (int64, limit.Decision, error) { return c.one.TakeUpTo(ctx, n) }
+	if l := d.N(5); l < 4 {
+		take = func() (int64, limit.Decision, error) { return c.limiters()[l].TakeUpTo(ctx, "u", n) }
+	}
+	taken, decision, err := take()
+	if ok, _ := decided(c)(decision, err); ok != (taken > 0) || taken < 0 || taken > n {
+		c.t.Errorf("%d of %d were taken: %+v, %v", taken, n, decision, err)
+	}
+	c.look(err)
+	return taken
 }
 
 // decided checks what Take decided.
@@ -78,7 +108,7 @@ func decided(c *callers) func(d limit.Decision, err error) (bool, error) {
 func FuzzAnswers(f *testing.F) {
 	f.Add([]byte{})
 	f.Add([]byte("\x00\x01\x00\x06\x00"))
-	for op := range byte(11) {
+	for op := range byte(13) {
 		f.Add([]byte{1, 0, 7, 4, 3, 4, 2, 5, 6, 1, 1, 1, op, 1, op, 2, op, 0})
 		f.Add([]byte{1, 1, 8, 2, 'a', 'b', 1, 3, 0, 4, op, 1, op, 2})
 		f.Add([]byte{1, 0, 0, 7, op, 0, op, 2})
@@ -105,14 +135,17 @@ func tryAnswers(t *testing.T, d *fuzztest.Draw) {
 		fixed:  fixedwindow.New(rdb, fixedwindow.Config{Limit: 10, Window: time.Hour}),
 		log:    slidinglog.New(rdb, slidinglog.Config{Limit: 10, Window: time.Hour, Thresholds: "thresholds"}),
 		bucket: tokenbucket.New(rdb, tokenbucket.Config{Capacity: 10, Refill: 1, Interval: time.Hour}),
+		keyed:  client.Keyed("{a}keyed:", limitertest.Every(10, time.Hour)),
 	}
 	granted := int64(0)
 	for range 1 + d.N(4) {
 		start := time.Now()
-		op, n := d.N(len(wishes)+1), 1+int64(d.N(12))
+		op, n := d.N(len(wishes)+2), 1+int64(d.N(12))
 		ctx, cancel := context.WithTimeout(t.Context(), 2*patience)
 		if op == len(wishes) {
 			changeAnything(ctx, c, d)
+		} else if op > len(wishes) {
+			granted += takeUpTo(ctx, c, d, n)
 		} else if ok, err := wishes[op](ctx, c, n); ok && err == nil {
 			granted += n
 		} else {
@@ -141,13 +174,20 @@ func tryAnswers(t *testing.T, d *fuzztest.Draw) {
 func changeAnything(ctx context.Context, c *callers, d *fuzztest.Draw) {
 	names := []string{
 		"Release", "AvailablePermits", "TrySetRate", "SetRate", "UpdateRate", "Config", "Expire", "ExpireAt", "ClearExpire", "TTL", "Exists", "Delete", "Rename",
+		"Peek", "Reset",
 	}
-	if op := d.N(len(names) + 2); op < len(names) {
-		c.look(limitertest.Operations[names[op]](ctx, c.one))
-	} else if op == len(names) {
+	switch op := d.N(len(names) + 4); op - len(names) {
+	case 0:
 		c.look(limitertest.Second(c.client.Migrate(ctx, "{a}one")))
-	} else {
+	case 1:
 		c.look(limitertest.Second(c.log.Thresholds(ctx)))
+	case 2:
+		_, err := decided(c)(fuzztest.One(d, c.limiters()...).Peek(ctx, "p", 1+int64(d.N(12))))
+		c.look(err)
+	case 3:
+		c.look(fuzztest.One(d, c.limiters()...).Reset(ctx, "p"))
+	default:
+		c.look(limitertest.Operations[names[op]](ctx, c.one))
 	}
 	if free, err := c.one.AvailablePermits(ctx); free < 0 || err != nil && free != 0 {
 		c.t.Errorf("%d permits are free, %v", free, err)

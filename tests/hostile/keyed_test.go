@@ -1,6 +1,7 @@
 package hostile_test
 
 import (
+	"context"
 	"testing"
 	"time"
 
@@ -22,13 +23,17 @@ func FuzzTokenBucketStateOnServer(f *testing.F) { onServer(f, tryTokenBucket) }
 
 // takeAll takes permits a few times, gives some back, and compares what is held with
 // the limit: none come back by themselves while that lasts.
-func (p *place) takeAll(l limit.Returner, key string, most int64) {
+func (p *place) takeAll(l limiter, key string, most int64) {
 	held := int64(0)
 	for range 1 + p.d.N(8) {
 		n := fuzztest.One(p.d, 1, 1, 2, 5, 10, most, most+1, 0)
 		start := time.Now()
-		d, giveBack, err := l.TakeReturnable(p.ctx, key, n)
-		held += p.checkDecision(d, err, n)
+		d, taken, giveBack, err := p.takeSome(l, key, n)
+		if taken < 0 { // all has been given back
+			held = 0
+			continue
+		}
+		held += taken
 		if held > most || err == nil && d.Limit > most {
 			p.t.Errorf("%d permits are held of %d: %+v", held, most, d)
 		}
@@ -48,6 +53,36 @@ func (p *place) takeAll(l limit.Returner, key string, most int64) {
 			return
 		}
 	}
+}
+
+// takeSome takes permits by one of the calls that there are, or resets: then taken is
+// below 0.
+func (p *place) takeSome(l limiter, key string, n int64) (
+	d limit.Decision, taken int64, giveBack func(context.Context) error, err error,
+) {
+	switch p.d.N(8) {
+	case 5:
+		taken, d, err = l.TakeUpTo(p.ctx, key, n)
+		return d, p.checkUpTo(taken, d, err, n), nil, err
+	case 6:
+		err = l.Reset(p.ctx, key)
+		p.note("reset: %v", err)
+		checkError(p.t, "Reset", err)
+		if err != nil {
+			return d, 0, nil, err
+		}
+		return d, -1, nil, nil
+	case 7:
+		told, peekErr := l.Peek(p.ctx, key, n)
+		p.checkDecision(told, peekErr, n)
+		d, giveBack, err = l.TakeReturnable(p.ctx, key, n)
+		if peekErr == nil && err == nil && told.Granted != d.Granted {
+			p.t.Errorf("%d: Peek: %+v, Take: %+v", n, told, d)
+		}
+	default:
+		d, giveBack, err = l.TakeReturnable(p.ctx, key, n)
+	}
+	return d, p.checkDecision(d, err, n), giveBack, err
 }
 
 func tryFixedWindow(t testing.TB, rdb *redis.Client, data []byte) {

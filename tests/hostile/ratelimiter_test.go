@@ -97,11 +97,16 @@ func (u *usage) use() {
 	n := 1 + int64(u.d.N(12))
 	start := time.Now()
 	what := fuzztest.One(u.d, "Take", "TryAcquire", "Take", "Release", "KeepState", "Migrate", "AvailablePermits", "Config", "TrySetRate", "SetRate",
-		"Expire", "ClearExpire", "TTL", "Exists", "Delete", "Rename")
+		"Expire", "ClearExpire", "TTL", "Exists", "Delete", "Rename", "Peek", "Peek", "TakeUpTo", "TakeUpTo", "Reset")
 	switch what {
 	case "Take":
 		d, err := u.l.Take(u.ctx, n)
 		u.holds += u.checkDecision(d, err, n)
+	case "TakeUpTo":
+		taken, d, err := u.l.TakeUpTo(u.ctx, n)
+		u.holds += u.checkUpTo(taken, d, err, n)
+	case "Peek":
+		u.peek(n)
 	case "TryAcquire":
 		ok, err := u.l.TryAcquire(u.ctx, n, 0)
 		checkError(u.t, what, err)
@@ -129,10 +134,26 @@ func (u *usage) use() {
 		switch what {
 		case "SetRate", "Delete", "Rename", "TrySetRate": // with one of its own the limiter starts anew
 			u.holds, u.rate = 0, 0
+		case "Reset":
+			if err == nil {
+				u.holds = 0
+			}
 		}
 	}
 	if took := time.Since(start); took > 2*time.Second {
 		u.t.Errorf("%s took %v", what, took)
 	}
 	u.check(what)
+}
+
+// peek compares what Peek tells with what Take then answers.
+func (u *usage) peek(n int64) {
+	told, err := u.l.Peek(u.ctx, n)
+	u.checkDecision(told, err, n)
+	d, takeErr := u.l.Take(u.ctx, n)
+	u.holds += u.checkDecision(d, takeErr, n)
+	interval, _ := u.stored("interval")
+	if err == nil && takeErr == nil && told.Granted != d.Granted && interval >= time.Hour.Milliseconds()/2 {
+		u.t.Errorf("%d: Peek: %+v, Take: %+v", n, told, d)
+	}
 }

@@ -191,3 +191,12 @@ func (p *place) checkDecision(d limit.Decision, err error, n int64) int64 {
 	}
 	return n
 }
+
+// checkUpTo is checkDecision for what TakeUpTo answered.
+func (p *place) checkUpTo(taken int64, d limit.Decision, err error, n int64) int64 {
+	p.checkDecision(d, err, n)
+	if taken < 0 || taken > n || d.Granted != (taken > 0) {
+		p.t.Errorf("%d of %d were taken: %+v, %v", taken, n, d, err)
+	}
+	return taken
+}
