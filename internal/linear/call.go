@@ -27,12 +27,15 @@ const (
 	Try       CallName = "TryAcquire"
 	Acquire   CallName = "Acquire"
 	Take      CallName = "Take"
+	UpTo      CallName = "TakeUpTo"
+	Peek      CallName = "Peek"
 	All       CallName = "TryAcquireAll"
 	Release   CallName = "Release"
 	Available CallName = "AvailablePermits"
 	TrySet    CallName = "TrySetRate"
 	Set       CallName = "SetRate"
 	Update    CallName = "UpdateRate"
+	Reset     CallName = "Reset"
 	Delete    CallName = "Delete"
 )
 
@@ -45,7 +48,7 @@ func (c Call) String() string {
 	switch c.Name {
 	case Try:
 		text += fmt.Sprintf("(%d, %v)", c.Permits, c.Timeout)
-	case Acquire, Take, All, Release:
+	case Acquire, Take, UpTo, Peek, All, Release:
 		text += fmt.Sprintf("(%d)", c.Permits)
 	case TrySet, Set, Update:
 		text += fmt.Sprintf("(%d/%v%s)", c.Config.Rate, c.Config.Interval, keep)
@@ -97,8 +100,9 @@ func OutcomeOf(err error) Outcome {
 type Answer struct {
 	Outcome Outcome
 	OK      bool
-	Free    int64 // of Take and AvailablePermits
-	Limit   int64 // of Take; 0 where its figures were not noted
+	Taken   int64 // of TakeUpTo
+	Free    int64 // of Take and its like, and of AvailablePermits
+	Limit   int64 // of Take and its like; 0 where its figures were not noted
 	Wait    time.Duration
 	Reset   time.Duration
 }
@@ -132,10 +136,13 @@ func (r *Record) String() string {
 		switch r.Name {
 		case Try, All, Update, TrySet, Delete:
 			answer = fmt.Sprint(r.OK)
-		case Take:
+		case Take, UpTo, Peek:
 			answer = fmt.Sprint(r.OK)
+			if r.Name == UpTo {
+				answer = fmt.Sprint(r.Taken)
+			}
 			if r.Limit > 0 {
-				answer = fmt.Sprintf("%v, %d of %d left, retry %v, reset %v", r.OK, r.Free, r.Limit, r.Wait, r.Reset)
+				answer = fmt.Sprintf("%v, %d of %d left, retry %v, reset %v", answer, r.Free, r.Limit, r.Wait, r.Reset)
 			}
 		case Available:
 			answer = fmt.Sprint(r.Free)
@@ -155,8 +162,8 @@ func (r *Record) changesNothing() bool {
 	switch {
 	case r.open || r.unseen() || r.Doubts > 0:
 		return false
-	case r.Outcome == Exceeds || r.Outcome == NoRate || r.Name == Available:
+	case r.Outcome == Exceeds || r.Outcome == NoRate || r.Name == Available || r.Name == Peek:
 		return true
 	}
-	return !r.OK && r.Name != Release && !r.ByDefault
+	return !r.OK && r.Name != Release && r.Name != Reset && !r.ByDefault
 }

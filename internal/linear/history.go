@@ -41,8 +41,17 @@ func (h *History) effectOf(r *Record) (e effect, loose, some bool) {
 		return e, false, false
 	}
 	switch r.Name {
-	case Try, Acquire, Take, All:
+	case Peek:
+		e.kind, e.figures = peekEffect, r.Limit > 0 && r.Outcome == Done
+		e.times = e.figures && h.Virtual
+		if loose || r.unseen() {
+			return e, false, false
+		}
+	case Try, Acquire, Take, UpTo, All:
 		e.kind = acquireEffect
+		if e.upTo = r.Name == UpTo; e.upTo {
+			e.taken = r.Taken
+		}
 		if r.unseen() {
 			e.kind = unseenEffect
 			e.keep = r.Outcome == Cancelled
@@ -58,11 +67,13 @@ func (h *History) effectOf(r *Record) (e effect, loose, some bool) {
 		if e.anyhow && (!h.Phantom || r.Doubts == 0) {
 			return e, false, false
 		}
-		e.figures = r.Name == Take && r.Limit > 0 && r.Outcome == Done && r.Doubts == 0
+		e.figures = (r.Name == Take || r.Name == UpTo) && r.Limit > 0 && r.Outcome == Done && r.Doubts == 0
 		e.times = e.figures && h.Virtual
 		return e, loose, true
 	case Release:
 		e.kind = releaseEffect
+	case Reset:
+		e.kind = resetEffect
 	case Delete:
 		e.kind = deleteEffect
 	case Available:
@@ -88,7 +99,7 @@ func (h *History) phantoms(r *Record, guess guess) int {
 
 // callScripts are the scripts that the calls run.
 var callScripts = map[CallName]*lua.Script{
-	Try: lua.Acquire, Acquire: lua.Acquire, Take: lua.Acquire, All: lua.AcquireAll, Release: lua.Release, Available: lua.Available,
+	Try: lua.Acquire, Acquire: lua.Acquire, Take: lua.Acquire, UpTo: lua.Acquire, Peek: lua.Peek, Reset: lua.Reset, All: lua.AcquireAll, Release: lua.Release, Available: lua.Available,
 	TrySet: lua.TrySetRate, Set: lua.SetRate, Update: lua.SetRate, Delete: lua.Delete,
 }
 

@@ -19,6 +19,8 @@ type effect struct {
 	permits int64
 
 	rate, interval int64 // of setRate; of an acquire, what its handle gives a limiter without one
+	upTo           bool  // an acquire takes as much of permits as is free
+	taken          int64 // by that
 	keep           bool  // setRate keeps the permits in use; an unseen acquire has a stake; at rest there is none
 	maybe          bool  // an unseen acquire may have a stake
 	update         bool  // setRate changes nothing where there is no rate
@@ -75,7 +77,9 @@ const (
 	acquireEffect                    // with its answer
 	unseenEffect                     // an acquire whose answer nobody got
 	phantomEffect                    // an attempt that no repeat finds again
+	peekEffect
 	releaseEffect
+	resetEffect
 	setRateEffect
 	deleteEffect
 	availableEffect
@@ -95,6 +99,10 @@ func (s State) step(e effect) []State {
 		return s.withdrawn(e)
 	case acquireEffect:
 		return s.acquire(e)
+	case peekEffect:
+		if s.acquire(e) == nil {
+			return nil
+		}
 	case unseenEffect, phantomEffect:
 		if e.maybe {
 			e.maybe, e.keep = false, true
@@ -110,6 +118,11 @@ func (s State) step(e effect) []State {
 		if s.rate > 0 {
 			s = s.released(e.client, e.permits)
 		}
+	case resetEffect:
+		if e.outcome != Unknown && (s.rate == 0) != (e.outcome == NoRate) {
+			return nil
+		}
+		s = s.full()
 	case setRateEffect:
 		return s.setRate(e)
 	case deleteEffect:
@@ -131,7 +144,7 @@ func (s State) step(e effect) []State {
 
 // byDefault gives a limiter without a rate the one that the caller's handle has.
 func (s State) byDefault(e effect) State {
-	if s.rate == 0 && e.permits <= e.rate {
+	if s.rate == 0 && (e.upTo || e.permits <= e.rate) {
 		s.rate, s.interval = e.rate, e.interval
 	}
 	return s
@@ -174,19 +187,20 @@ func (s State) acquire(e effect) []State {
 		}
 		return []State{s}
 	case Exceeds:
+		if e.upTo {
+			return nil
+		}
 		if s.rate > 0 && e.permits > s.rate || s.rate == 0 && e.rate > 0 && e.permits > e.rate {
 			return []State{before}
 		}
 		return nil
 	}
-	// A repeat can't tell whether the first attempt's permits exceeded the rate of
-	// that time, or were not free: it answers that they are not granted.
-	exceeded := e.permits > s.rate && !e.ok && !e.doubted
-	if s.rate == 0 || exceeded || e.ok != (s.free() >= e.permits) {
+	taken := s.taken(e)
+	if s.rate == 0 || !e.fits(taken, s.rate) {
 		return nil
 	}
-	if e.ok {
-		s = s.with(e.client, e.permits)
+	if taken > 0 {
+		s = s.with(e.client, taken)
 	}
 	if e.figures && (e.limit != s.rate || e.free != max(0, s.free())) {
 		return nil
@@ -195,6 +209,32 @@ func (s State) acquire(e effect) []State {
 		return nil
 	}
 	return []State{s}
+}
+
+// taken is what an acquire takes.
+func (s State) taken(e effect) int64 {
+	free := max(0, s.free())
+	switch {
+	case s.rate == 0:
+		return 0
+	case e.upTo:
+		return min(e.permits, free)
+	case e.permits <= free:
+		return e.permits
+	}
+	return 0
+}
+
+// fits tells whether an acquire that took so many permits may have been answered so.
+func (e effect) fits(taken, rate int64) bool {
+	if e.upTo {
+		// A repeat finds what others have left of what the first attempt took.
+		return e.taken == taken || e.doubted && 0 < e.taken && e.taken < taken
+	}
+	// A repeat can't tell whether the first attempt's permits exceeded the rate of
+	// that time, or were not free: it answers that they are not granted.
+	exceeded := e.permits > rate && !e.ok && !e.doubted
+	return !exceeded && e.ok == (taken > 0)
 }
 
 // rightTimes tells whether an answer's times are what they should be: at least
@@ -206,9 +246,12 @@ func (s State) rightTimes(e effect) bool {
 		reset = s.uses[len(s.uses)-1].at + s.interval - s.now
 	}
 	if !e.ok {
-		free := s.free()
+		free, need := s.free(), e.permits
+		if e.upTo {
+			need = 1
+		}
 		for _, u := range s.uses {
-			if free += u.permits; free >= e.permits {
+			if free += u.permits; free >= need {
 				wait = u.at + s.interval - s.now
 				break
 			}
@@ -220,13 +263,14 @@ func (s State) rightTimes(e effect) bool {
 // unseen takes permits if they are free, for a caller that does not learn it.
 func (s State) unseen(e effect) State {
 	s = s.byDefault(e)
-	if s.rate == 0 || s.free() < e.permits {
+	taken := s.taken(e)
+	if taken == 0 {
 		return s
 	}
-	s = s.with(e.client, e.permits)
+	s = s.with(e.client, taken)
 	if e.keep {
 		s.stakes = append(slices.Clone(s.stakes), stake{
-			call: e.call, at: s.now, client: e.client, permits: e.permits, phantom: e.kind == phantomEffect,
+			call: e.call, at: s.now, client: e.client, permits: taken, phantom: e.kind == phantomEffect,
 		})
 		slices.SortFunc(s.stakes, func(a, b stake) int {
 			return cmp.Or(cmp.Compare(a.call, b.call), cmp.Compare(a.at, b.at), cmp.Compare(a.released, b.released))

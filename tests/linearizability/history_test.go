@@ -57,7 +57,15 @@ func (c linearCall) run(ctx context.Context, l *rratelimiter.RateLimiter, moment
 	case linear.Take:
 		var d limit.Decision
 		d, err = l.Take(ctx, c.Permits)
-		r.OK, r.Free, r.Limit, r.Wait, r.Reset = d.Granted, d.Remaining, d.Limit, d.RetryAfter, d.ResetAfter
+		note(&r, d)
+	case linear.Peek:
+		var d limit.Decision
+		d, err = l.Peek(ctx, c.Permits)
+		note(&r, d)
+	case linear.UpTo:
+		var d limit.Decision
+		r.Taken, d, err = l.TakeUpTo(ctx, c.Permits)
+		note(&r, d)
 	case linear.Release:
 		err = l.Release(ctx, c.Permits)
 	case linear.Available:
@@ -69,6 +77,9 @@ func (c linearCall) run(ctx context.Context, l *rratelimiter.RateLimiter, moment
 		r.OK = err == nil
 	case linear.Update:
 		r.OK, err = l.UpdateRate(ctx, c.Config, opts...)
+	case linear.Reset:
+		err = l.Reset(ctx)
+		r.OK = err == nil
 	case linear.Delete:
 		r.OK, err = l.Delete(ctx)
 	}
@@ -78,6 +89,11 @@ func (c linearCall) run(ctx context.Context, l *rratelimiter.RateLimiter, moment
 		r.Outcome = linear.Cancelled // it went before its answer came: what it was granted goes back
 	}
 	return r
+}
+
+// note notes the figures of a decision.
+func note(r *linear.Record, d limit.Decision) {
+	r.OK, r.Free, r.Limit, r.Wait, r.Reset = d.Granted, d.Remaining, d.Limit, d.RetryAfter, d.ResetAfter
 }
 
 // moments counts the moments of a history.

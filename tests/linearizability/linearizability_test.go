@@ -94,22 +94,26 @@ func (k linearKind) happen(t *testing.T, m limitertest.Mutation) func(*rand.Rand
 
 var (
 	calmCalls = map[linear.CallName]int{
-		linear.Try: 38, linear.Take: 22, linear.Release: 12, linear.Available: 10, linear.Set: 10, linear.Update: 6, linear.TrySet: 3, linear.Delete: 1,
+		linear.Try: 34, linear.Take: 18, linear.UpTo: 8, linear.Peek: 6, linear.Release: 12, linear.Available: 8, linear.Set: 8, linear.Update: 6,
+		linear.TrySet: 3, linear.Reset: 4, linear.Delete: 1,
 	}
 	// With these, what an attempt was granted is there until a repeat finds it.
-	keepingCalls = map[linear.CallName]int{linear.Try: 42, linear.Take: 25, linear.Available: 12, linear.Update: 8, linear.TrySet: 2}
+	keepingCalls = map[linear.CallName]int{linear.Try: 38, linear.Take: 20, linear.UpTo: 10, linear.Peek: 6, linear.Available: 10, linear.Update: 8, linear.TrySet: 2}
 	// Requests that are alone in their batch, mostly, so that calls for several
 	// limiters can meet.
-	plainCalls = map[linear.CallName]int{linear.Try: 60, linear.Take: 8, linear.Available: 10, linear.Update: 5}
+	plainCalls = map[linear.CallName]int{linear.Try: 60, linear.Take: 6, linear.UpTo: 2, linear.Peek: 3, linear.Available: 8, linear.Update: 5}
 	// With some for two limiters at once.
 	allCalls = map[linear.CallName]int{
-		linear.Try: 34, linear.Take: 14, linear.All: 16, linear.Release: 12, linear.Available: 10, linear.Set: 6, linear.Update: 4, linear.TrySet: 3, linear.Delete: 1,
+		linear.Try: 30, linear.Take: 12, linear.UpTo: 7, linear.Peek: 5, linear.All: 16, linear.Release: 12, linear.Available: 8, linear.Set: 5,
+		linear.Update: 4, linear.TrySet: 3, linear.Reset: 3, linear.Delete: 1,
 	}
-	keepingAllCalls = map[linear.CallName]int{linear.Try: 36, linear.Take: 18, linear.All: 18, linear.Available: 10, linear.Update: 6, linear.TrySet: 2}
+	keepingAllCalls = map[linear.CallName]int{
+		linear.Try: 32, linear.Take: 14, linear.UpTo: 8, linear.Peek: 5, linear.All: 18, linear.Available: 8, linear.Update: 6, linear.TrySet: 2,
+	}
 	// Nobody waits without end where nothing runs out.
 	virtualCalls = map[linear.CallName]int{
-		linear.Try: 35, linear.Acquire: 8, linear.Take: 22, linear.Release: 12, linear.Available: 8, linear.Set: 6, linear.Update: 6, linear.TrySet: 2,
-		linear.Delete: 1,
+		linear.Try: 31, linear.Acquire: 8, linear.Take: 18, linear.UpTo: 8, linear.Peek: 6, linear.Release: 12, linear.Available: 6, linear.Set: 5,
+		linear.Update: 6, linear.TrySet: 2, linear.Reset: 3, linear.Delete: 1,
 	}
 
 	calmKind  = linearKind{name: "calm", histories: 40, calls: calmCalls, endings: 4}
@@ -138,13 +142,14 @@ var (
 
 // callNames are the calls, in the order in which they are drawn.
 var callNames = []linear.CallName{
-	linear.Try, linear.Acquire, linear.Take, linear.All, linear.Release, linear.Available, linear.Set, linear.Update, linear.TrySet, linear.Delete,
+	linear.Try, linear.Acquire, linear.Take, linear.UpTo, linear.Peek, linear.All, linear.Release, linear.Available, linear.Set, linear.Update,
+	linear.TrySet, linear.Reset, linear.Delete,
 }
 
 // frees tells whether permits in use may come back by other calls than the one
 // that took them.
 func (k linearKind) frees() bool {
-	return k.calls[linear.Release]+k.calls[linear.Set]+k.calls[linear.Delete] > 0
+	return k.calls[linear.Release]+k.calls[linear.Set]+k.calls[linear.Reset]+k.calls[linear.Delete] > 0
 }
 
 const (
@@ -178,88 +183,110 @@ type plan struct {
 }
 
 func drawPlan(kind linearKind, draw *rand.Rand) plan {
-	var p plan
-	// KeepState never makes an interval longer: what has run out but is still
-	// there would count again.
-	interval := 3 + draw.Int64N(5)
-	config := func(keep bool) rratelimiter.Config {
-		cfg := rratelimiter.PerHour(2 + draw.Int64N(28))
-		if kind.virtual {
-			cfg.Interval = time.Duration(interval) * time.Millisecond
-			if !keep && draw.IntN(3) == 0 {
-				cfg.Interval += 3 * time.Millisecond
-			}
-		}
-		if kind.perClient {
-			cfg.Type = rratelimiter.PerClient
-		}
-		return cfg
-	}
+	d := &drawing{kind: kind, draw: draw, interval: 3 + draw.Int64N(5)}
 	callers, limiters := kind.sizes()
 	for range limiters {
-		cfg := config(false)
+		cfg := d.config(false)
 		// Where there is no limiter, a repeat can't note that it was answered, and
 		// a late request takes permits once there is one.
 		if draw.IntN(4) == 0 && !kind.perClient && !kind.late {
 			cfg.Rate = 0
 		}
-		p.limiters = append(p.limiters, cfg)
-		p.defaults = append(p.defaults, config(false))
+		d.limiters = append(d.limiters, cfg)
+		d.defaults = append(d.defaults, d.config(false))
 	}
-	// Each call whose outcome nobody learns makes the search longer.
-	endings := draw.IntN(1 + kind.endings)
+	d.endings = draw.IntN(1 + kind.endings)
 	for range linearClients * callers {
 		var calls []linearCall
 		for range linearCalls {
-			c := linearCall{
-				Call:    linear.Call{Name: drawName(kind, draw)},
-				second:  draw.IntN(limiters - 1),
-				limiter: draw.IntN(limiters+1) * limiters / (limiters + 1), // the first one is in greater demand
-			}
-			c.Permits = linearPermits[draw.IntN(len(linearPermits))]
-			if c.second >= c.limiter {
-				c.second++
-			}
-			if draw.IntN(12) == 0 {
-				c.Permits += 6
-			}
-			switch c.Name {
-			case linear.Try:
-				if draw.IntN(3) == 0 {
-					c.Timeout = time.Duration(1+draw.IntN(8)) * time.Millisecond
-					if !kind.virtual {
-						c.Timeout /= 4
-					}
-				}
-				c.ByDefault = p.limiters[c.limiter].Rate == 0 && draw.IntN(2) == 0
-				if c.ByDefault {
-					c.Config = p.defaults[c.limiter]
-				}
-			case linear.Set, linear.Update:
-				c.Keep = draw.IntN(2) == 0 || !kind.frees()
-				c.Config = config(c.Keep)
-			case linear.TrySet:
-				c.Config = config(false)
-			}
-			if kind.virtual && draw.IntN(2) == 0 {
-				c.pause = time.Duration(1+draw.IntN(4)) * time.Millisecond
-			}
-			switch n := draw.IntN(40); {
-			case n == 0:
-				c.dead = true
-			case n < 10 && endings > 0:
-				endings--
-				c.rash = draw.IntN(2) == 0
-				c.patience = time.Duration(1+draw.IntN(1000)) * time.Microsecond
-				if kind.virtual {
-					c.patience = time.Duration(1+draw.IntN(4)) * time.Millisecond
-				}
-			}
-			calls = append(calls, c)
+			calls = append(calls, d.call())
 		}
-		p.calls = append(p.calls, calls)
+		d.calls = append(d.calls, calls)
 	}
-	return p
+	return d.plan
+}
+
+// drawing is a plan that is being drawn.
+type drawing struct {
+	plan
+
+	kind     linearKind
+	draw     *rand.Rand
+	interval int64 // ms, in virtual time
+	endings  int   // calls whose context may still end: each whose outcome nobody learns makes the search longer
+}
+
+// config draws a rate. KeepState never makes an interval longer: what has run out
+// but is still there would count again.
+func (d *drawing) config(keep bool) rratelimiter.Config {
+	cfg := rratelimiter.PerHour(2 + d.draw.Int64N(28))
+	if d.kind.virtual {
+		cfg.Interval = time.Duration(d.interval) * time.Millisecond
+		if !keep && d.draw.IntN(3) == 0 {
+			cfg.Interval += 3 * time.Millisecond
+		}
+	}
+	if d.kind.perClient {
+		cfg.Type = rratelimiter.PerClient
+	}
+	return cfg
+}
+
+// call draws one call.
+func (d *drawing) call() linearCall {
+	limiters := len(d.limiters)
+	c := linearCall{
+		Call:    linear.Call{Name: drawName(d.kind, d.draw)},
+		second:  d.draw.IntN(limiters - 1),
+		limiter: d.draw.IntN(limiters+1) * limiters / (limiters + 1), // the first one is in greater demand
+	}
+	c.Permits = linearPermits[d.draw.IntN(len(linearPermits))]
+	if c.second >= c.limiter {
+		c.second++
+	}
+	if d.draw.IntN(12) == 0 {
+		c.Permits += 6
+	}
+	switch c.Name {
+	case linear.Try:
+		if d.draw.IntN(3) == 0 {
+			c.Timeout = time.Duration(1+d.draw.IntN(8)) * time.Millisecond
+			if !d.kind.virtual {
+				c.Timeout /= 4
+			}
+		}
+		c.ByDefault = d.limiters[c.limiter].Rate == 0 && d.draw.IntN(2) == 0
+		if c.ByDefault {
+			c.Config = d.defaults[c.limiter]
+		}
+	case linear.UpTo:
+		c.Permits += d.draw.Int64N(12)
+	case linear.Set, linear.Update:
+		c.Keep = d.draw.IntN(2) == 0 || !d.kind.frees()
+		c.Config = d.config(c.Keep)
+	case linear.TrySet:
+		c.Config = d.config(false)
+	}
+	if d.kind.virtual && d.draw.IntN(2) == 0 {
+		c.pause = time.Duration(1+d.draw.IntN(4)) * time.Millisecond
+	}
+	d.drawEnd(&c)
+	return c
+}
+
+// drawEnd draws whether the context of a call ends, and when.
+func (d *drawing) drawEnd(c *linearCall) {
+	switch n := d.draw.IntN(40); {
+	case n == 0:
+		c.dead = true
+	case n < 10 && d.endings > 0:
+		d.endings--
+		c.rash = d.draw.IntN(2) == 0
+		c.patience = time.Duration(1+d.draw.IntN(1000)) * time.Microsecond
+		if d.kind.virtual {
+			c.patience = time.Duration(1+d.draw.IntN(4)) * time.Millisecond
+		}
+	}
 }
 
 // drawName draws a call. Where each Client has permits of its own, the rate,

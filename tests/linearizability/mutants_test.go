@@ -44,6 +44,30 @@ var mutants = []mutant{
 		},
 	},
 	{
+		name: "TakeUpTo takes one permit less than is free", kind: calmKind,
+		Mutant: limitertest.Mutant{
+			Script: lua.Acquire,
+			Old:    `permits = math.max(1, math.min(permits, left))`,
+			New:    `permits = math.max(1, math.min(permits, left - 1))`,
+		},
+	},
+	{
+		name: "Peek tells of one permit more than there is", kind: calmKind,
+		Mutant: limitertest.Mutant{
+			Script: lua.Peek,
+			Old:    `local taken = permits <= free and permits or 0`,
+			New:    `local taken = permits <= free + 1 and permits or 0`,
+		},
+	},
+	{
+		name: "Reset leaves what is in use", kind: calmKind,
+		Mutant: limitertest.Mutant{
+			Script: lua.Reset,
+			Old:    `return redis.call('UNLINK', KEYS[2], KEYS[3], KEYS[4], KEYS[5])`,
+			New:    `return 2`,
+		},
+	},
+	{
 		name: "a lost member", kind: calmKind,
 		Mutant: limitertest.Mutant{
 			Script: lua.Acquire,
