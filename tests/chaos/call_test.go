@@ -36,6 +36,7 @@ type call struct {
 	Op       string        `json:"op"`
 	Limiters []string      `json:"limiters"` // more than one: TryAcquireAll
 	Permits  int64         `json:"permits,omitempty"`
+	Asked    int64         `json:"asked,omitempty"`   // of TakeUpTo, at most; Permits are what it was granted
 	Rate     int64         `json:"rate,omitempty"`    // that is set
 	Timeout  time.Duration `json:"timeout,omitempty"` // of a TryAcquire that waits
 	Ends     time.Duration `json:"ends,omitempty"`    // after which the context does
@@ -45,7 +46,7 @@ type call struct {
 	End      time.Duration `json:"end"`               // the same
 	Answer   answer        `json:"answer"`
 	Free     int64         `json:"free,omitempty"` // what AvailablePermits told
-	Did      bool          `json:"did,omitempty"`  // a rate was set
+	Did      bool          `json:"did,omitempty"`  // a rate was set, or Peek told of a grant
 	Error    string        `json:"error,omitempty"`
 }
 
@@ -60,7 +61,7 @@ func (c *call) name() string {
 	return c.Op
 }
 
-var takers = map[string]bool{opTry: true, opWait: true, opAcquire: true, opTake: true, opAll: true}
+var takers = map[string]bool{opTry: true, opWait: true, opAcquire: true, opTake: true, opUpTo: true, opAll: true}
 
 func (c *call) String() string {
 	var args []string
@@ -69,6 +70,7 @@ func (c *call) String() string {
 		text  string
 	}{
 		{c.Permits != 0, fmt.Sprintf("%d permits", c.Permits)},
+		{c.Asked != 0, fmt.Sprintf("of %d asked for", c.Asked)},
 		{c.Rate != 0, fmt.Sprintf("rate %d", c.Rate)},
 		{c.Timeout != 0, fmt.Sprintf("timeout %v", c.Timeout)},
 		{c.Ends != 0 && c.Cancels, fmt.Sprintf("cancelled after %v", c.Ends)},

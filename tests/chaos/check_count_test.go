@@ -1,5 +1,10 @@
 package chaos_test
 
+import (
+	"math"
+	"time"
+)
+
 // checkCount compares the permits that are in use, where nothing comes back by itself,
 // with what callers were told. Between two figures they must lie:
 //
@@ -10,12 +15,22 @@ package chaos_test
 //     what was lost can be taken anew by a repeat, and of leases only where no call got
 //     lost: nobody knows how many a lease had. Where a process was killed, that is what its
 //     calls of that moment may have been granted, and what a lease may hold.
+//
+// A Reset frees what is in use when it happens, and what callers release of that later
+// may be others': only what was granted behind the last one is in use for sure, and only
+// what was granted before one is surely not.
 func (r *round) checkCount(p *pool, s *state) {
 	const check = "count"
 	exact := !r.lostCalls(p.limiter)
 	var sure, maybe, back, maybeBack int64
+	begun, over := p.resets()
 	for _, c := range p.calls {
 		switch {
+		case c.takes() && c.Answer == granted && c.End < begun: // it is free
+		case over > 0 && c.takes() && c.Answer == granted && c.Start <= over:
+			maybe += c.Permits
+		case over > 0 && c.Op == opRelease:
+			maybeBack += c.Permits
 		case c.Op == opRelease && c.Redisson != "":
 			maybeBack += c.Permits // to the value, where it leaves the members
 		case c.Op == opRelease && c.Answer == done:
@@ -46,6 +61,21 @@ func (r *round) checkCount(p *pool, s *state) {
 			"granted %d, maybe %d more; given back %d, maybe %d more\n%v",
 			s.inUse, high, sure, maybe, back, maybeBack, s)
 	}
+}
+
+// resets tells of the pool's Resets when the last that was answered began, and when all
+// of them were over, 0 where there was none.
+func (p *pool) resets() (begun, over time.Duration) {
+	for _, c := range p.calls {
+		switch {
+		case c.Op != opReset || c.Answer == missing || c.Answer == unavailable || c.Answer == closed || c.Answer == gone:
+		case c.Answer == done:
+			begun, over = max(begun, c.Start), max(over, c.End)
+		default:
+			over = math.MaxInt64
+		}
+	}
+	return begun, over
 }
 
 // mayKeep tells whether permits may stay in use after a call that was not told of any: they

@@ -106,7 +106,7 @@ func (r *round) moments(p *pool) func(time.Duration) int64 {
 }
 
 var linearNames = map[string]linear.CallName{
-	opTry: linear.Try, opWait: linear.Try, opAcquire: linear.Acquire, opTake: linear.Take, opAll: linear.All, opRelease: linear.Release,
+	opTry: linear.Try, opWait: linear.Try, opAcquire: linear.Acquire, opTake: linear.Take, opUpTo: linear.UpTo, opPeek: linear.Peek, opReset: linear.Reset, opAll: linear.All, opRelease: linear.Release,
 	opUpdate: linear.Update, opSetKeep: linear.Set, opTrySet: linear.TrySet, opAvailable: linear.Available,
 }
 
@@ -117,9 +117,15 @@ func (r *round) recordOf(p *pool, c *call) (record linear.Record, some bool) {
 		return record, false
 	}
 	record.Call = linear.Call{Name: name, Permits: c.Permits, Timeout: c.Timeout, Keep: c.Op == opUpdate || c.Op == opSetKeep}
+	if c.Op == opUpTo {
+		record.Permits = c.Asked
+		if c.Answer == granted {
+			record.Taken = c.Permits
+		}
+	}
 	record.Client = slices.IndexFunc(r.clients, func(plan clientPlan) bool { return plan.name == c.Worker })
 	switch {
-	case c.takes() && p.brings():
+	case (c.takes() || c.Op == opPeek) && p.brings():
 		record.ByDefault, record.Config = true, p.config
 	case c.Rate > 0:
 		record.Config = p.configOf(c)
@@ -157,7 +163,7 @@ func outcomeOf(c *call, doubtful bool) linear.Outcome {
 	case exceeds:
 		return linear.Exceeds
 	case killed:
-		if c.Op == opAvailable {
+		if c.Op == opAvailable || c.Op == opPeek {
 			return linear.Unsent
 		}
 	}

@@ -71,7 +71,7 @@ func (r *round) sumUp(counts func(c *call) bool) (f figures) {
 			for _, c := range p.calls {
 				used = used || counts(c)
 			}
-			if !used || l.wild || r.damaged(l) || !l.isRate() {
+			if !used || l.wild || l.resets || r.damaged(l) || !l.isRate() {
 				continue
 			}
 			if l.counted() {

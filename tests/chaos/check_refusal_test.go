@@ -27,8 +27,10 @@ func (r *round) checkRefusals(p *pool) {
 		return
 	}
 	var taken, back []change
+	_, reset := p.resets()
 	for _, c := range p.calls {
 		switch {
+		case reset > 0 && c.Op == opRelease: // what it names may have been free before
 		case c.Op == opRelease && c.Answer == done && p.counted():
 			back = append(back, change{c.End, c.Permits})
 		case !c.takes():

@@ -11,7 +11,7 @@ import (
 // span took theirs in it.
 //
 // What a span may see is the highest rate there was, once more for each time that Redis
-// may have forgotten all that was in use, and what was given back in it. The span is
+// may have forgotten all that was in use, or a Reset freed it, and what was given back in it. The span is
 // shorter than the interval by what the server's clock was set forward, by a lease's life,
 // and by the millisecond in which a grant is dated. This can't see grants of calls that
 // lie across the span's ends.
@@ -66,6 +66,9 @@ func (r *round) span(p *pool, calls []*call, start, length time.Duration) (sum, 
 		allowed += int64(e.forgot) * r.highest(p.limiter)
 	}
 	for _, c := range p.calls {
+		if c.Op == opReset && c.Start <= end && (c.End >= start || c.Answer != done) {
+			allowed += r.highest(p.limiter)
+		}
 		back := c.Op == opRelease && (c.Answer == done && c.End >= start || c.Answer == unknown || c.Answer == killed)
 		if back && c.Start <= end {
 			allowed += c.Permits

@@ -36,6 +36,7 @@ type limiter struct {
 	byDefault bool // handles bring the rate along
 	lease     time.Duration
 	refusals  bool
+	resets    bool     // callers also Reset it
 	wild      bool     // all calls are made, also those that forget permits in use
 	threshold string   // the hash of a sliding log's thresholds
 	redisson  string   // the release of Redisson that programs have which use it too
@@ -63,6 +64,7 @@ func (l *limiter) String() string {
 		{l.byDefault, ", by default"},
 		{l.lease > 0, fmt.Sprintf(", leases of %v", l.lease)},
 		{l.refusals, ", refusals remembered"},
+		{l.resets, ", reset"},
 		{l.wild, ", all calls"},
 		{l.threshold != "", ", with a threshold"},
 		{l.redisson != "", ", shared with Redisson " + l.redisson},
@@ -97,9 +99,18 @@ type handle struct {
 	*limiter
 
 	rate *rratelimiter.RateLimiter // of a RateLimiter, save a keyed one
-	take limit.Limiter             // of the others, by key
+	take keys                      // of the others
 	key  string
 	log  *slidinglog.Limiter
+}
+
+// keys is what all limiters of keys have.
+type keys interface {
+	limit.Limiter
+
+	Peek(ctx context.Context, key string, n int64) (limit.Decision, error)
+	TakeUpTo(ctx context.Context, key string, n int64) (int64, limit.Decision, error)
+	Reset(ctx context.Context, key string) error
 }
 
 // handle returns the limiter in the hands of the Client, which uses rdb.
@@ -142,4 +153,31 @@ func (h *handle) takeNow(ctx context.Context, permits int64) (bool, error) {
 	}
 	d, err := h.take.Take(ctx, h.key, permits)
 	return d.Granted, err
+}
+
+// takeUpTo takes what is free.
+func (h *handle) takeUpTo(ctx context.Context, permits int64) (taken int64, err error) {
+	if h.rate != nil {
+		taken, _, err = h.rate.TakeUpTo(ctx, permits)
+		return taken, err
+	}
+	taken, _, err = h.take.TakeUpTo(ctx, h.key, permits)
+	return taken, err
+}
+
+// peek tells what takeNow would.
+func (h *handle) peek(ctx context.Context, permits int64) (bool, error) {
+	if h.rate != nil {
+		d, err := h.rate.Peek(ctx, permits)
+		return d.Granted, err
+	}
+	d, err := h.take.Peek(ctx, h.key, permits)
+	return d.Granted, err
+}
+
+func (h *handle) reset(ctx context.Context) error {
+	if h.rate != nil {
+		return h.rate.Reset(ctx)
+	}
+	return h.take.Reset(ctx, h.key)
 }

@@ -64,6 +64,13 @@ end
 		},
 	},
 	{
+		name: "Reset leaves what is in use", shows: func(l *limiter) bool { return ordered(l) && l.resets && l.kind == overall },
+		in: gentle,
+		Mutant: limitertest.Mutant{
+			Script: lua.Reset, Old: `return redis.call('UNLINK', KEYS[2], KEYS[3], KEYS[4], KEYS[5])`, New: `return 2`,
+		},
+	},
+	{
 		name: "a lease is kept after Close", closing: true, in: gentle, shows: func(l *limiter) bool { return l.lease > 0 && l.counted() },
 		Mutant: limitertest.Mutant{
 			Script: lua.GiveBack,

@@ -14,6 +14,9 @@ const (
 	opWait      = "TryAcquire, waiting"
 	opAcquire   = "Acquire"
 	opTake      = "Take"
+	opUpTo      = "TakeUpTo"
+	opPeek      = "Peek"
+	opReset     = "Reset"
 	opAll       = "TryAcquireAll"
 	opRelease   = "Release"
 	opUpdate    = "UpdateRate, KeepState"
@@ -23,7 +26,7 @@ const (
 	opThreshold = "SetThreshold"
 
 	opSet     = "SetRate"
-	opReset   = "UpdateRate"
+	opRenew   = "UpdateRate"
 	opExpire  = "Expire"
 	opClear   = "ClearExpire"
 	opDelete  = "Delete"
@@ -44,6 +47,7 @@ type operation struct {
 func anyLimiter(*limiter) bool      { return true }
 func waitable(l *limiter) bool      { return l.kind == overall || l.kind == perClient }
 func wild(l *limiter) bool          { return l.wild }
+func resettable(l *limiter) bool    { return l.resets || l.wild }
 func inFamily(l *limiter) bool      { return len(l.family) > 0 }
 func withThreshold(l *limiter) bool { return l.threshold != "" }
 
@@ -68,6 +72,22 @@ var operations = []operation{
 	}},
 	{opTake, 20, anyLimiter, func(ctx context.Context, _ *party, h *handle, c *call) (answer, error) {
 		return decision(h.takeNow(ctx, c.Permits))
+	}},
+	{opUpTo, 10, anyLimiter, func(ctx context.Context, _ *party, h *handle, c *call) (answer, error) {
+		taken, err := h.takeUpTo(ctx, c.Asked)
+		// What is refused is one permit. Where nobody knows, it may be all.
+		if c.Permits = max(1, taken); err != nil {
+			c.Permits = c.Asked
+		}
+		return decision(taken > 0, err)
+	}},
+	{opPeek, 8, anyLimiter, func(ctx context.Context, _ *party, h *handle, c *call) (answer, error) {
+		var err error
+		c.Did, err = h.peek(ctx, c.Permits)
+		return done, err
+	}},
+	{opReset, 3, resettable, func(ctx context.Context, _ *party, h *handle, _ *call) (answer, error) {
+		return done, h.reset(ctx)
 	}},
 	{opAll, 20, inFamily, func(ctx context.Context, p *party, h *handle, c *call) (answer, error) {
 		all := make([]*rratelimiter.RateLimiter, len(h.family))
@@ -105,7 +125,7 @@ var operations = []operation{
 	{opSet, 4, wild, func(ctx context.Context, _ *party, h *handle, c *call) (answer, error) {
 		return done, h.rate.SetRate(ctx, h.configOf(c))
 	}},
-	{opReset, 2, wild, func(ctx context.Context, _ *party, h *handle, c *call) (answer, error) {
+	{opRenew, 2, wild, func(ctx context.Context, _ *party, h *handle, c *call) (answer, error) {
 		_, err := h.rate.UpdateRate(ctx, h.configOf(c))
 		return done, err
 	}},
@@ -169,15 +189,17 @@ func drawOperation(draw *rand.Rand, l *limiter) operation {
 func drawCall(draw *rand.Rand, op operation, l *limiter) call {
 	c := call{Op: op.name, Limiters: []string{l.name}}
 	switch op.name {
-	case opTry, opTake, opWait, opAcquire, opAll, opExpire:
+	case opTry, opTake, opUpTo, opPeek, opWait, opAcquire, opAll, opExpire:
 		c.Permits = 1 + draw.Int64N(3)
 		if draw.IntN(8) == 0 {
 			c.Permits += draw.Int64N(max(1, l.config.Rate/2))
 		}
-	case opUpdate, opSetKeep, opTrySet, opSet, opReset, opThreshold:
+	case opUpdate, opSetKeep, opTrySet, opSet, opRenew, opThreshold:
 		c.Rate = l.config.Rate/2 + 1 + draw.Int64N(l.config.Rate)
 	}
 	switch op.name {
+	case opUpTo:
+		c.Asked = c.Permits
 	case opAll:
 		c.Limiters = l.family
 		if draw.IntN(3) == 0 {

@@ -137,6 +137,10 @@ func (p *plan) drawLimiters(draw *rand.Rand) {
 			p.limiters = append(p.limiters, l)
 		}
 	}
+	for _, l := range p.limiters {
+		// A lease goes on after another Client's Reset, of permits that are free again.
+		l.resets = draw.IntN(4) == 0 && l.lease == 0
+	}
 }
 
 func drawLimiter(draw *rand.Rand, name string, k kind) *limiter {
