@@ -181,9 +181,19 @@ const (
 	// ServerAnswers: it does again.
 	ServerAnswers EventKind = "server answers"
 
-	// PermitsGivenUp: Permits of Limiter could not be given back; they come back by
-	// themselves, an interval after they were taken.
+	// PermitsGivenUp: Permits of Limiter, of callers who had gone, could not be given
+	// back, or nobody knows whether they were taken: they come back by themselves, an
+	// interval after they were.
 	PermitsGivenUp EventKind = "permits given up"
+
+	// StateRepaired: keys of Limiter were lost or did not match, and were set right:
+	// told of once a minute at most.
+	StateRepaired EventKind = "state repaired"
+
+	// LayoutsExclude: Limiter is shared with Redissons of which WithRedissonVersion
+	// knows nothing, and which do not read what this Client writes, or not rightly:
+	// told of once a minute at most.
+	LayoutsExclude EventKind = "layouts exclude each other"
 
 	// AskedNoMore: a server left calls undecided, so that WithFailure's policy answers
 	// at once until a probe shows that the server is back.

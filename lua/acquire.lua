@@ -27,12 +27,15 @@
 --   the permits granted, or the wait below 0, where it was one request and no
 --   figures are wanted, of a shared limiter; else
 --   rate, free, taken, interval, reset, keep, waits...; with w, the epoch ms at
---   which the window ends stands before the waits
+--   which the window ends stands before the waits. The permits granted are text
+--   where state was repaired
 --      free: free permits before, below 0 while a lowered rate is paid off
 --      taken: the permits granted
 --      reset: where the figures are wanted, ms until all permits are free again,
 --      if nobody takes more
---      keep: the keep-alive time in ms, that this call started anew; 0 for none
+--      keep: the keep-alive time in ms, that this call started anew; 0 for none.
+--      Below 0 it is four times that, and 1 where state was repaired, 2 where the
+--      limiter is shared with Redissons that the caller's layout excludes
 --      waits: for each run of which a request was refused, save those behind
 --      another in the line and those above the rate: the ms until it could
 --      pass; negative where it is at least so long
@@ -141,6 +144,7 @@ if refused[1] and state.oldest and not windowed then
   if problem then
     return problem
   end
+  state.repaired = state.repaired or state.free > free
   if not found and state.free > free then
     taken, refused, _, own = walk_requests(requests, rate, state.free)
   end
@@ -162,6 +166,12 @@ local ends = (windowed or state.window) and end_window(value_key, interval) or n
 keep_ttl(config, value_key, permits_key, true, ends ~= nil)
 
 local answer, left = figures_of(config, state, taken, found, ends, now, windowed)
+local first, length = state.oldest and state.oldest[1], #ARGV[1]
+local foreign = state.window and not windowed or
+  first and #first ~= length and not (#first == 13 and length == 21 or #first == 21 and length == 13)
+if state.repaired or foreign then
+  answer[6] = -4 * answer[6] - (state.repaired and 1 or 0) - (foreign and 2 or 0)
+end
 if refused[1] then
 --- @include "waits"
   append_waits(answer, refused, ends and {} or rows, permits_key, left, interval, now, ends or interval)

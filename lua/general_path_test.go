@@ -261,6 +261,12 @@ func (w *twins) acquire(t *testing.T) {
 	w.note("%q of %d keys: %v %s, %v %s", w.last, len(keyed[0]), answers[0], errs[0], answers[1], errs[1])
 	fast, general := w.look(t, 0), w.look(t, 1)
 	granted, ok := answers[0].(int64)
+	if text, repaired := answers[0].(string); repaired {
+		n, err := strconv.ParseInt(text, 10, 64)
+		require.NoError(t, err)
+		granted, ok = n, true
+		require.Negative(t, answers[1].([]any)[5], "the general path repairs it too, and tells")
+	}
 	switch {
 	case !ok:
 		require.Equal(t, answers[1], answers[0])

@@ -211,6 +211,7 @@ func (b *batch) Finished(c *lane.Call) (again bool) {
 			l.shared.Store(l.Keys.Pick(0, 1, 3))
 		}
 		o, err = b.parse(reply)
+		b.group.engine.tellMarks(l, o.marks)
 	}
 	b.group.finished(b, o, err)
 	return false
@@ -260,9 +261,15 @@ type outcome struct {
 	interval  time.Duration
 	keep      time.Duration // the keep-alive time that the attempt started anew; 0 for none
 	windowEnd int64         // epoch ms, where the value counts a fixed window
+	marks     marks
 }
 
 func (b *batch) parse(reply any) (o outcome, err error) {
+	if text, ok := reply.(string); ok && text == strconv.FormatInt(b.Sum, 10) {
+		o, err = b.parse(b.Sum)
+		o.marks = repaired
+		return o, err
+	}
 	if short, ok := reply.(int64); ok {
 		if short != b.Sum && short >= 0 || short == math.MinInt64 {
 			return outcome{}, lane.Unexpected(reply)
@@ -286,7 +293,11 @@ func (b *batch) parseFigures(reply any) (o outcome, err error) {
 	if o.Taken < 0 || o.Taken > b.Sum {
 		return outcome{}, lane.Unexpected(reply)
 	}
-	o.interval, o.Reset, o.keep = lane.Millis(numbers[3]), lane.Millis(max(0, numbers[4])), lane.Millis(numbers[5])
+	keep := numbers[5]
+	if keep < 0 {
+		o.marks, keep = marks(-keep)&(repaired|foreign), max(0, -(keep/4))
+	}
+	o.interval, o.Reset, o.keep = lane.Millis(numbers[3]), lane.Millis(max(0, numbers[4])), lane.Millis(keep)
 	if b.rules.Windowed() && len(o.Waits) > 0 {
 		o.windowEnd, o.Waits = o.Waits[0], o.Waits[1:]
 	}

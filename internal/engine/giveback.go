@@ -53,7 +53,7 @@ func (g *group) giveBack(grants ...grant) (back <-chan struct{}) {
 		defer g.engine.leave(g)
 		for _, one := range grants {
 			if err := script.Guard(func() error { return g.returnGrant(ctx, one) }); err != nil {
-				g.engine.observer.Happened(limit.Event{Kind: limit.PermitsGivenUp, Limiter: g.observed, Permits: one.permits, Err: err})
+				g.engine.givenUp(g, one.permits, err)
 			}
 		}
 		g.mu.Lock()
@@ -63,6 +63,12 @@ func (g *group) giveBack(grants ...grant) (back <-chan struct{}) {
 		g.nudge()
 	})
 	return done
+}
+
+// givenUp tells the observer of permits that come back by themselves only, if they
+// were taken.
+func (e *Engine) givenUp(g *group, permits int64, err error) {
+	e.observer.Happened(limit.Event{Kind: limit.PermitsGivenUp, Limiter: g.observed, Permits: permits, Err: err})
 }
 
 // undo returns what gives a grant back that a caller has.

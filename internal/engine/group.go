@@ -2,6 +2,7 @@ package engine
 
 import (
 	"context"
+	"errors"
 	"slices"
 	"sync"
 	"sync/atomic"
@@ -240,7 +241,7 @@ func (g *group) finished(b *batch, o outcome, err error) {
 		b.requests[0].Permits = o.Taken
 	}
 	var unwanted []int
-	granted, lined := int64(0), false
+	granted, doubtful, lined := int64(0), int64(0), false
 	for i, r := range b.requests {
 		a := b.answer(i, err)
 		if a.Decision.Granted {
@@ -250,6 +251,9 @@ func (g *group) finished(b *batch, o outcome, err error) {
 		case r.State != lane.Sent:
 			if a.Decision.Granted {
 				unwanted = append(unwanted, i)
+			}
+			if errors.Is(err, limit.ErrUnknownOutcome) {
+				doubtful += r.Permits
 			}
 			if r.inLine {
 				g.line.remove(r)
@@ -268,6 +272,9 @@ func (g *group) finished(b *batch, o outcome, err error) {
 	}
 	if lined {
 		g.endLeases()
+	}
+	if doubtful > 0 {
+		g.engine.givenUp(g, doubtful, err)
 	}
 	back := g.keepLease(b, o, err, granted, len(unwanted) > 0)
 	g.calls--

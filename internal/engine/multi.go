@@ -235,6 +235,9 @@ func (m *multi) Finished(c *lane.Call) (again bool) {
 	m.verdict, m.err = v, err
 	m.Tell()
 	m.mu.Unlock()
+	if gone && errors.Is(err, limit.ErrUnknownOutcome) {
+		each(m.groups, func(g *group) { m.engine.givenUp(g, m.permits, err) })
+	}
 	if gone && v.granted {
 		each(m.groups, func(g *group) { g.giveBack(grant{member: m.member, permits: m.permits, sent: m.sent}) })
 	}

@@ -74,3 +74,9 @@ func (t *Groups) guarded(ctx context.Context, key string, r *request) (
 
 // name is what observers call the limiter.
 func (t *Groups) name() string { return cmp.Or(t.rule.Options.Name, t.rule.Package) }
+
+// givenUp tells the observer of permits that come back by themselves only, if they
+// were taken.
+func (t *Groups) givenUp(permits int64, err error) {
+	t.lanes.observer.Happened(limit.Event{Kind: limit.PermitsGivenUp, Limiter: t.name(), Permits: permits, Err: err})
+}

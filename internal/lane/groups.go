@@ -2,6 +2,7 @@ package lane
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"slices"
 	"sync"
@@ -332,7 +333,7 @@ func (a *sentBatch) tell(v Verdict, err error) {
 	if err == nil {
 		answers = a.batch.Answers(answers[:0], v.Outcome)
 	}
-	var unwanted int64
+	var unwanted, doubtful int64
 	t.mu.Lock()
 	for i, r := range a.requests {
 		taken := r.permits
@@ -343,6 +344,9 @@ func (a *sentBatch) tell(v Verdict, err error) {
 			if answers[i].Decision.Granted {
 				unwanted += taken
 			}
+			if errors.Is(err, limit.ErrUnknownOutcome) {
+				doubtful += taken
+			}
 			continue
 		}
 		t.watch.Remove(&r.Pending)
@@ -351,10 +355,13 @@ func (a *sentBatch) tell(v Verdict, err error) {
 		r.Tell()
 	}
 	t.mu.Unlock()
+	if doubtful > 0 {
+		t.givenUp(doubtful, err)
+	}
 	if unwanted > 0 {
 		a.lane.Go(func(ctx context.Context) {
 			if err := script.Guard(func() error { return v.GiveBack(ctx, unwanted) }); err != nil {
-				t.lanes.observer.Happened(limit.Event{Kind: limit.PermitsGivenUp, Limiter: t.name(), Permits: unwanted, Err: err})
+				t.givenUp(unwanted, err)
 			}
 		})
 	}

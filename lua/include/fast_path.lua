@@ -2,8 +2,8 @@
 -- a shared limiter that has enough free permits, or will have them when its oldest
 -- member runs out. Once in a few grants it leaves the decision to acquire's general
 -- path, which reclaims what has run out. This is the text of a function, or of a
--- script's head, where it costs no closure: it returns the permits granted or the
--- wait below 0, and goes on with what is behind it where it did not decide.
+-- script's head, where it costs no closure: it returns the permits granted, as text where
+-- state was repaired, or the wait below 0, and goes on with what is behind it where it did not decide.
 --
 -- It works with call, config_key, value_key, permits_key, member, sum_text,
 -- now_text, flags and age, nil where they are empty, and shared, which tells that
@@ -47,8 +47,10 @@ if fields[3] == '0' and (not fields[4] or fields[4] == '0') and not fields[5] an
         if value < rate and call('ZCARD', permits_key) == 1 then
           local left, whole = call('PTTL', value_key), call('PTTL', config_key)
           if left < 0 or left > interval_text + 0 or (whole >= 0 and whole <= left + 1000) then
-            -- The set was lost, and this is no window: nothing else is in use.
+            -- The set was lost, and this is no window: nothing else is in use. The
+            -- answer is text, which tells so.
             call('INCRBY', value_key, string.format('%.0f', rate - value))
+            sum = sum_text
           end
         end
       end

@@ -22,6 +22,7 @@
 --   newest  the time of the newest row
 --   unset   there is no value; a missing one stands for the whole rate
 --   window  the value counts a fixed window, and comes back as a whole
+--   repaired   something was lost, or dated ahead by more than clocks differ
 local function settle(config, value_key, permits_key, places, value_text, now, need, token, windowed)
   local rate, interval = config.rate, config.interval
   local value = integer(value_text)
@@ -67,15 +68,17 @@ local function settle(config, value_key, permits_key, places, value_text, now, n
   -- that one.
   if not newest or math.min(newest, now) <= now - interval then
     local window = value and value < rate and is_window(value_key, permits_key, windowed, interval)
+    local repaired = not newest and value and value < rate and not window
     if value and not window then
       store(rate)
     end
     if newest then
       redis.call('UNLINK', permits_key)
     end
-    return {free = value or rate, unset = not value, window = window}
+    return {free = value or rate, unset = not value, window = window, repaired = repaired}
   end
 
+  local repaired = not value or newest > now + 1000
   if not value then
     -- While the value is missing nobody adds members (a Redisson that comes by
     -- makes a value first), so the set can be summed up over several calls.
@@ -118,5 +121,5 @@ local function settle(config, value_key, permits_key, places, value_text, now, n
     end
   end
   return {free = value, oldest = redis.call('ZRANGE', permits_key, '0', '0', 'WITHSCORES'), newest = newest,
-    window = is_window(value_key, permits_key, windowed, interval)}
+    window = is_window(value_key, permits_key, windowed, interval), repaired = repaired}
 end

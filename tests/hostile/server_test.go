@@ -2,6 +2,7 @@ package hostile_test
 
 import (
 	"context"
+	"strconv"
 	"sync"
 	"time"
 
@@ -83,13 +84,11 @@ func claimed(cmd redis.Cmder, reply any) int64 {
 	text, _ := words[1].(string)
 	of := limitertest.ScriptOf(text)
 	values, _ := reply.([]any)
-	n, _ := reply.(int64)
+	n := number(reply)
 	switch of.Name {
 	case lua.AcquireMany.Name:
 		for _, value := range values {
-			if one, ok := value.(int64); ok {
-				n += min(max(0, one), most)
-			}
+			n += min(max(0, number(value)), most)
 		}
 	case lua.Acquire.Name, lua.FixedWindow.Name, lua.SlidingLog.Name, lua.TokenBucket.Name:
 		if len(values) > 4 {
@@ -100,6 +99,15 @@ func claimed(cmd redis.Cmder, reply any) int64 {
 		return 0
 	}
 	return min(max(0, n), most)
+}
+
+// number returns the one that an answer is, as text too.
+func number(reply any) int64 {
+	n, _ := reply.(int64)
+	if text, ok := reply.(string); ok {
+		n, _ = strconv.ParseInt(text, 10, 64)
+	}
+	return n
 }
 
 // drawAnswers draws what the server says.

@@ -1,0 +1,32 @@
+package engine
+
+import (
+	"time"
+
+	"github.com/rratelimiter/rratelimiter/limit"
+)
+
+// marks are what an answer tells of the state that its script found.
+type marks int
+
+const (
+	repaired marks = 1 << iota // damage, which is there no longer
+	foreign                    // grants or windows of Redissons that the Client's layout excludes
+)
+
+// tellPause is how long the observer is not told again of what lasts.
+const tellPause = time.Minute
+
+// tellMarks tells the observer of them, now and then.
+func (e *Engine) tellMarks(l *Limiter, m marks) {
+	if m == 0 || e.observer == nil {
+		return
+	}
+	now := e.clock.Now().UnixNano()
+	for i, kind := range []limit.EventKind{limit.StateRepaired, limit.LayoutsExclude} {
+		last := l.told[i].Load()
+		if m&(1<<i) != 0 && (last == 0 || now-last >= int64(tellPause)) && l.told[i].CompareAndSwap(last, now) {
+			e.observer.Happened(limit.Event{Kind: kind, Limiter: l.Observed})
+		}
+	}
+}
