@@ -14,7 +14,7 @@ import (
 	"github.com/rratelimiter/rratelimiter/internal/redistest"
 )
 
-func TestDriverOperations(t *testing.T) {
+func TestDriverPermits(t *testing.T) {
 	t.Parallel()
 	ctx := t.Context()
 	java := sharedDriver(t).open(t, redistest.Shared(t).URL())
@@ -51,6 +51,13 @@ func TestDriverOperations(t *testing.T) {
 	granted, err = java.TryAcquire(ctx, name, 2, time.Minute)
 	require.NoError(t, err)
 	assert.True(t, granted)
+}
+
+func TestDriverRates(t *testing.T) {
+	t.Parallel()
+	ctx := t.Context()
+	java := sharedDriver(t).open(t, redistest.Shared(t).URL())
+	name := redistest.Name(t)
 
 	requireSupported(t, java.SetRate(ctx, name, rratelimiter.PerHour(10)))
 	require.NoError(t, java.Acquire(ctx, name, 4))
@@ -64,7 +71,17 @@ func TestDriverOperations(t *testing.T) {
 	available, err = java.AvailablePermits(ctx, name)
 	require.NoError(t, err)
 	assert.EqualValues(t, 30, available, "with the state cleared")
+}
 
+func TestDriverExistence(t *testing.T) {
+	t.Parallel()
+	ctx := t.Context()
+	java := sharedDriver(t).open(t, redistest.Shared(t).URL())
+	name := redistest.Name(t)
+
+	set, err := java.TrySetRate(ctx, name, rratelimiter.PerHour(10))
+	require.NoError(t, err)
+	assert.True(t, set)
 	exists, err := java.Exists(ctx, name)
 	require.NoError(t, err)
 	assert.True(t, exists)
@@ -74,8 +91,8 @@ func TestDriverOperations(t *testing.T) {
 	exists, err = java.Exists(ctx, name)
 	require.NoError(t, err)
 	assert.False(t, exists)
-	updated, err = java.UpdateRate(ctx, name, cfg, false)
-	require.NoError(t, err)
+	updated, err := java.UpdateRate(ctx, name, rratelimiter.PerHour(10), false)
+	requireSupported(t, err)
 	assert.False(t, updated, "without a limiter")
 }
 

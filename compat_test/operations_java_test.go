@@ -11,43 +11,58 @@ import (
 
 // javaOperation makes op what Redisson does, and may do.
 func javaOperation(ctx context.Context, op *operation, who *actor, l *limiter, args arguments) {
+	javaPermits(ctx, op, who, l, args.permits)
+	javaRates(ctx, op, who, l, args)
+	javaLifetime(ctx, op, who, l, args)
+}
+
+// argue has an operation say its arguments.
+func (op *operation) argue(format string, values ...any) {
+	op.text = op.kind + "(" + fmt.Sprintf(format, values...) + ")"
+}
+
+func javaPermits(ctx context.Context, op *operation, who *actor, l *limiter, n int64) {
 	java, r, name := who.java, who.redisson, l.name
-	n, cfg := args.permits, args.rate
-	if !r.takesTTL {
-		cfg.keepAlive = 0
-	}
-	argument := func(format string, values ...any) { op.text = op.kind + "(" + fmt.Sprintf(format, values...) + ")" }
 	switch op.kind {
 	case "tryAcquire":
-		argument("%d", n)
+		op.argue("%d", n)
 		op.do = func() answer { return javaSays(java.TryAcquireNow(ctx, name, n)) }
 		op.may = only(func(c *call) answer { return r.tryAcquire(c, n) })
 	case "tryAcquireTimeout":
-		argument("%d, 0 ms", n)
+		op.argue("%d, 0 ms", n)
 		op.do = func() answer { return javaSays(java.TryAcquire(ctx, name, n, 0)) }
 		op.may = only(func(c *call) answer { return r.tryAcquire(c, n) })
 	case "release":
-		argument("%d", n)
+		op.argue("%d", n)
 		op.do = func() answer { return javaSays("done", java.Release(ctx, name, n)) }
 		op.may = only(func(c *call) answer { return r.release(c, n) })
 	case "availablePermits":
 		op.do = func() answer { return javaSays(java.AvailablePermits(ctx, name)) }
 		op.may = only(r.availablePermits)
+	}
+}
+
+func javaRates(ctx context.Context, op *operation, who *actor, l *limiter, args arguments) {
+	java, r, name, cfg := who.java, who.redisson, l.name, args.rate
+	if !r.takesTTL {
+		cfg.keepAlive = 0
+	}
+	switch op.kind {
 	case "trySetRate":
-		argument("%v", cfg)
+		op.argue("%v", cfg)
 		op.do = func() answer { return javaSays(java.TrySetRate(ctx, name, cfg.public())) }
 		op.may = only(func(c *call) answer { return r.trySetRate(c, cfg) })
 	case "setRate":
-		argument("%v", cfg)
+		op.argue("%v", cfg)
 		op.do = func() answer { return javaSays("done", java.SetRate(ctx, name, cfg.public())) }
 		op.may = only(func(c *call) answer { return r.setRate(c, cfg) })
 	case "setRateArgs":
-		argument("%v, keepState %v", cfg, args.keep)
+		op.argue("%v, keepState %v", cfg, args.keep)
 		op.intervals = []int64{cfg.interval}
 		op.do = func() answer { return javaSays("done", java.SetRateArgs(ctx, name, cfg.public(), args.keep)) }
 		op.may = only(func(c *call) answer { return r.setRateArgs(c, cfg, args.keep, false) })
 	case "updateRate":
-		argument("%v, keepState %v", cfg, args.keep)
+		op.argue("%v, keepState %v", cfg, args.keep)
 		op.intervals = []int64{cfg.interval}
 		op.do = func() answer { return javaSays(java.UpdateRate(ctx, name, cfg.public(), args.keep)) }
 		op.may = only(func(c *call) answer { return r.setRateArgs(c, cfg, args.keep, true) })
@@ -57,12 +72,18 @@ func javaOperation(ctx context.Context, op *operation, who *actor, l *limiter, a
 			return javaSays(fmt.Sprint(cfg.Type, cfg.Rate, cfg.Interval.Milliseconds()), err)
 		}
 		op.may = only(r.getConfig)
+	}
+}
+
+func javaLifetime(ctx context.Context, op *operation, who *actor, l *limiter, args arguments) {
+	java, r, name := who.java, who.redisson, l.name
+	switch op.kind {
 	case "expire":
-		argument("%v", args.ttl)
+		op.argue("%v", args.ttl)
 		op.do = func() answer { return javaSays(java.Expire(ctx, name, args.ttl)) }
 		op.may = only(func(c *call) answer { return r.expire(c, c.after(args.ttl.Milliseconds())) })
 	case "expireAt":
-		argument("%d", args.at.UnixMilli())
+		op.argue("%d", args.at.UnixMilli())
 		op.do = func() answer { return javaSays(java.ExpireAt(ctx, name, args.at)) }
 		op.may = only(func(c *call) answer { return r.expire(c, exactly(args.at)) })
 	case "clearExpire":
