@@ -66,7 +66,7 @@ func TestClientFailures(t *testing.T) {
 	assert.Equal(t, codes.Unavailable, status.Code(check(t.Context(), conn)))
 	assert.Zero(t, arrived)
 
-	conn, _ = serve(t, counting(&arrived), unaryClient(failing(io.ErrUnexpectedEOF), grpclimit.WithFailure(grpclimit.FailOpen()), quiet))
+	conn, _ = serve(t, counting(&arrived), unaryClient(failing(io.ErrUnexpectedEOF), grpclimit.WithFailure(limit.FailOpen()), quiet))
 	require.NoError(t, check(t.Context(), conn))
 
 	conn, _ = serve(t, counting(&arrived), unaryClient(nil, quiet), streamClient(nil, quiet))

@@ -148,7 +148,7 @@ func ExampleWithFailure() {
 	stop() // Redis goes down
 	addr, stopServer := startServer(grpc.ChainUnaryInterceptor(
 		grpclimit.UnaryServerInterceptor(limiter,
-			grpclimit.WithFailure(grpclimit.FailOpen()),
+			grpclimit.WithFailure(limit.FailOpen()),
 			grpclimit.WithErrorHandler(func(_ context.Context, call grpclimit.Call, _ error) {
 				fmt.Println("not limited:", call.Method)
 			}),
@@ -162,4 +162,49 @@ func ExampleWithFailure() {
 	// Output:
 	// not limited: /grpc.health.v1.Health/Check
 	// <nil>
+}
+
+// refusals prints what a limit would have refused.
+type refusals struct{ limit.NoObserver }
+
+func (refusals) Decided(_ context.Context, d limit.Decided) {
+	if d.Outcome == limit.Refused {
+		fmt.Println("the limit", d.Limiter, "would refuse this:")
+	}
+}
+
+// What would a limit of one call a minute do? Nobody is refused.
+func ExampleWithShadow() {
+	limiter, stop := limitTo(1)
+	defer stop()
+	addr, stopServer := startServer(grpc.ChainUnaryInterceptor(
+		grpclimit.UnaryServerInterceptor(limiter, grpclimit.WithName("minute"),
+			grpclimit.WithShadow(), grpclimit.WithObserver(refusals{}))))
+	defer stopServer()
+
+	conn := connect(addr)
+	defer func() { _ = conn.Close() }()
+	for range 2 {
+		answer, err := healthpb.NewHealthClient(conn).Check(context.Background(), &healthpb.HealthCheckRequest{})
+		fmt.Println(answer.GetStatus(), err)
+	}
+	// Output:
+	// SERVING <nil>
+	// the limit minute would refuse this:
+	// SERVING <nil>
+}
+
+// A client reads how many permits are left.
+func ExampleUnaryServerInterceptor() {
+	limiter, stop := limitTo(3)
+	defer stop()
+	addr, stopServer := startServer(grpc.ChainUnaryInterceptor(grpclimit.UnaryServerInterceptor(limiter)))
+	defer stopServer()
+
+	conn := connect(addr)
+	defer func() { _ = conn.Close() }()
+	var trailer metadata.MD
+	_, err := healthpb.NewHealthClient(conn).Check(context.Background(), &healthpb.HealthCheckRequest{}, grpc.Trailer(&trailer))
+	fmt.Println(trailer.Get(grpclimit.TrailerRemaining), "of", trailer.Get(grpclimit.TrailerLimit), err)
+	// Output: [2] of [3] <nil>
 }

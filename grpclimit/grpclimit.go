@@ -8,14 +8,27 @@
 //
 // A call takes one permit, of the key that [WithKey] and [WithPrefix] make for
 // it: by default one for each full method and, on a server, IP address or, in a
-// client, target. One that gets none ends with codes.ResourceExhausted. The
-// status has a google.rpc.QuotaFailure and, where waiting helps, a
-// google.rpc.RetryInfo, whose delay is not earlier than the same call could pass.
-// A server also sends the trailer grpc-retry-pushback-ms, so that clients whose
-// service config has them retry come back no sooner, or not at all.
+// client, target. One that gets none ends with codes.ResourceExhausted. Its status
+// has
 //
-// When the limiter fails, as all do when Redis is down, [WithFailure] decides:
-// codes.Unavailable, pass, or a limiter in this process.
+//   - a google.rpc.RetryInfo where waiting helps, whose delay is not shorter than it
+//     takes until the same call could pass;
+//   - a google.rpc.QuotaFailure, whose subject is who was limited: the parts of the
+//     call's key, as [WithKey] writes them, without the prefix;
+//   - a google.rpc.ErrorInfo of the domain [ErrorDomain] and the reason
+//     [ReasonExceeded] or [ReasonTooCostly], whose metadata says "limiter"
+//     ([WithName]), "limit", "remaining" and "retryAfter", such as "1.5s", as far as
+//     they are known.
+//
+// A server sends the trailers [TrailerLimit] and [TrailerRemaining], with calls that
+// pass and calls that are refused: a chain of interceptors one value for each, the
+// innermost first; a stream once, at its end. With a refusal it also sends
+// grpc-retry-pushback-ms, so that clients whose service config has them retry come back
+// no sooner, or not at all.
+//
+// When the limiter does not decide, as none does when Redis is down, calls end with
+// codes.Unavailable unless [WithFailure] or [WithFallback] says otherwise. [WithShadow]
+// only watches.
 //
 // Several limits are several interceptors in a chain, each with a prefix of its
 // own ([WithPrefix]). What one granted stays taken where a later one refuses, so the one that
@@ -60,59 +73,85 @@ type Call struct {
 // A gate asks for the permits of calls.
 type gate struct {
 	settings
-	limiter limit.Limiter
+	limit   *ask.Limit
 	client  bool
 	invalid error // what is wrong with the options
 }
 
-// admit asks for what call costs. It returns nil where call may go on, and else
-// how it ends.
-func (g *gate) admit(ctx context.Context, call Call) *refusal {
+// admit asks for what call costs. It returns the figures of whoever decided, and nil
+// where call may go on, else how it ends.
+func (g *gate) admit(ctx context.Context, call Call) (limit.Decision, *refusal) {
 	call.client = g.client
 	if g.invalid != nil {
 		g.onError(ctx, call, g.invalid)
-		return &refusal{status: misconfigured}
+		return limit.Decision{}, &refusal{status: misconfigured}
 	}
 	if g.skip != nil && g.skip(ctx, call) {
-		return nil
+		return limit.Decision{}, nil
 	}
 	n := int64(1)
 	if g.cost != nil {
 		n = g.cost(ctx, call)
 	}
 	if n <= 0 {
-		return nil
+		return limit.Decision{}, nil
 	}
-	key, err := g.key(ctx, call)
+	parts, err := g.parts(ctx, call)
 	if err != nil {
-		return g.keyFailed(ctx, call, err)
+		no := g.keyFailed(ctx, call, err)
+		if g.Shadow {
+			no = nil
+		}
+		return limit.Decision{}, no
 	}
+	q := g.askOn(ctx, call, parts, n)
+	q.Report(ctx, "grpclimit", n)
+	if g.Shadow {
+		return limit.Decision{}, nil
+	}
+	no := g.verdict(ctx, &q, parts, n)
+	if q.State == ask.TooCostly {
+		return limit.Decision{}, no // what remains is not known
+	}
+	return q.Decision, no
+}
+
+// askOn asks until there is an answer to go by: a client that waits asks again.
+func (g *gate) askOn(ctx context.Context, call Call, parts string, n int64) ask.Question {
+	start := time.Now()
 	for {
-		q := g.ask(ctx, call, key, n)
-		switch {
-		case q.State == ask.Granted:
-			return nil
-		case q.State == ask.Refused && g.wait && q.Decision.Limit > 0 && pause(ctx, q.Decision.RetryAfter):
-			continue
-		case q.State == ask.TooCostly:
-			return tooCostly(call, n)
-		case ctx.Err() != nil:
-			return &refusal{status: status.FromContextError(ctx.Err())}
-		case q.State == ask.Refused:
-			return exhausted(call, q.Decision)
-		case q.State == ask.Open:
-			return nil
-		case errors.Is(q.Failure, limit.ErrInvalidConfig):
-			return &refusal{status: misconfigured}
-		default:
-			return &refusal{status: unavailable}
+		q := g.ask(ctx, call, parts, n)
+		q.Start = start
+		waits := g.wait && !g.Shadow && q.State == ask.Refused && q.Decision.Limit > 0
+		if !waits || !pause(ctx, q.Decision.RetryAfter) {
+			return q
 		}
 	}
 }
 
-// ask asks the limiter and, where that fails, what WithFailure names.
-func (g *gate) ask(ctx context.Context, call Call, key string, n int64) ask.Question {
-	q := ask.Question{Key: key, Next: g.limiter}
+// verdict returns how a call ends, nil where it may go on.
+func (g *gate) verdict(ctx context.Context, q *ask.Question, subject string, n int64) *refusal {
+	switch {
+	case q.State == ask.Granted:
+		return nil
+	case q.State == ask.TooCostly:
+		return g.tooCostly(subject, q.Decision, n)
+	case ctx.Err() != nil:
+		return &refusal{status: status.FromContextError(ctx.Err())}
+	case q.State == ask.Refused:
+		return g.exhausted(subject, q.Decision)
+	case q.State == ask.Open:
+		return nil
+	case errors.Is(q.Failure, limit.ErrInvalidConfig):
+		return &refusal{status: misconfigured}
+	default:
+		return &refusal{status: unavailable}
+	}
+}
+
+// ask asks the limiter and, where that fails, what answers for it.
+func (g *gate) ask(ctx context.Context, call Call, parts string, n int64) ask.Question {
+	q := g.limit.Question(g.Prefix + parts)
 	g.askNext(ctx, &q, n)
 	if q.Next == nil && ctx.Err() != nil {
 		return q // no limiter is to blame
@@ -131,11 +170,9 @@ func (g *gate) ask(ctx context.Context, call Call, key string, n int64) ask.Ques
 func (g *gate) askNext(ctx context.Context, q *ask.Question, n int64) {
 	bounded, cancel := ask.Bound(ctx, g.Timeout)
 	defer cancel()
-	o := q.Begin(bounded, n, g.Timeout).Await(bounded)
-	if o.Panicked != nil {
-		panic(o.Panicked)
+	if v := q.Await(ctx, bounded, q.Begin(bounded, n, g.Timeout)); v != nil {
+		panic(v)
 	}
-	q.Settle(ctx, o, g.Failure)
 }
 
 // keyFailed ends a call whose key is not known. WithFailure is about limiters:

@@ -146,9 +146,44 @@ func refusalDetails(t testing.TB, err error) (retry *errdetails.RetryInfo, quota
 			retry = d
 		case *errdetails.QuotaFailure:
 			quota = d
+		case *errdetails.ErrorInfo:
+			assert.Equal(t, grpclimit.ErrorDomain, d.Domain)
 		default:
 			require.Fail(t, "unknown detail", "%v", detail)
 		}
 	}
 	return retry, quota
+}
+
+// recorder is an observer that keeps what it is told.
+type recorder struct {
+	limit.NoObserver
+
+	mu      sync.Mutex
+	decided []limit.Decided
+	events  []limit.Event
+}
+
+func (r *recorder) Decided(_ context.Context, d limit.Decided) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.decided = append(r.decided, d)
+}
+
+func (r *recorder) Happened(e limit.Event) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.events = append(r.events, e)
+}
+
+func (r *recorder) Decisions() []limit.Decided {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return r.decided
+}
+
+func (r *recorder) Events() []limit.Event {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return r.events
 }

@@ -78,8 +78,7 @@ func Metadata(name string) KeyFunc {
 	}
 }
 
-// key returns the key that a call is counted under.
-func (s *settings) key(ctx context.Context, call Call) (string, error) {
-	parts, err := keypart.Join(s.keys, s.Tagged, func(part KeyFunc) (string, error) { return part(ctx, call) })
-	return s.Prefix + parts, err
+// parts returns what follows the prefix in the key that a call is counted under.
+func (s *settings) parts(ctx context.Context, call Call) (string, error) {
+	return keypart.Join(s.keys, s.Tagged, func(part KeyFunc) (string, error) { return part(ctx, call) })
 }

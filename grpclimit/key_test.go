@@ -20,6 +20,7 @@ import (
 	"pgregory.net/rapid"
 
 	"github.com/rratelimiter/rratelimiter/grpclimit"
+	"github.com/rratelimiter/rratelimiter/limit"
 )
 
 // keyOf returns the key for which a call takes its permits.
@@ -91,7 +92,7 @@ func TestKeyFunctionThatFails(t *testing.T) {
 	} {
 		var heard failures
 		err := call(t.Context(), grpclimit.UnaryServerInterceptor(&budget{limit: 1}, heard.option(),
-			grpclimit.WithFailure(grpclimit.FailOpen()), grpclimit.WithKey(func(context.Context, grpclimit.Call) (string, error) { return "", test.err })))
+			grpclimit.WithFailure(limit.FailOpen()), grpclimit.WithKey(func(context.Context, grpclimit.Call) (string, error) { return "", test.err })))
 		assert.Equal(t, test.code, status.Code(err))
 		assert.NotContains(t, err.Error(), "secret")
 		require.Len(t, heard, test.heard)

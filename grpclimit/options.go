@@ -17,6 +17,7 @@ type Option func(*settings) error
 type settings struct {
 	ask.Options
 
+	name       string
 	keys       []KeyFunc
 	cost       func(context.Context, Call) int64
 	skip       func(context.Context, Call) bool
@@ -30,22 +31,34 @@ type settings struct {
 const DefaultTimeout = time.Second
 
 func newGate(limiter limit.Limiter, client bool, opts []Option) *gate {
-	g := &gate{limiter: limiter, client: client}
-	g.Prefix, g.Timeout, g.onError = "grpc:", DefaultTimeout, logError
+	g := &gate{client: client}
+	g.name, g.Prefix, g.Timeout, g.onError = "default", "grpc:", DefaultTimeout, logError
 	g.keys = []KeyFunc{Method(), Peer()}
 	if client {
 		g.keys = []KeyFunc{Method(), Target()}
 	}
 	var faults []error
+	faults = append(faults, ask.Apply(&g.settings, opts), g.CheckTag(g.Prefix))
 	if limiter == nil {
 		faults = append(faults, errors.New("the limiter is nil"))
+	} else {
+		var err error
+		g.limit, err = g.Limit(g.name, limiter, nil, span(limiter))
+		faults = append(faults, err)
 	}
-	faults = append(faults, ask.Apply(&g.settings, opts), g.CheckTag(g.Prefix))
 	if g.wait && !client {
 		faults = append(faults, errors.New("WithWait: servers refuse, only clients wait"))
 	}
 	g.invalid = ask.Invalid("grpclimit", faults...)
 	return g
+}
+
+// span returns what tells the span that the limit speaks of, nil where nothing does.
+func span(limiter limit.Limiter) func() time.Duration {
+	if w, ok := limiter.(limit.Windowed); ok {
+		return w.Window
+	}
+	return nil
 }
 
 func logError(ctx context.Context, call Call, err error) {
@@ -123,26 +136,73 @@ func WithTimeout(d time.Duration) Option {
 	}
 }
 
-// Failure is what happens to a call while the limiter fails.
-type Failure struct{ how ask.Failure }
-
-// FailClosed ends the call with codes.Unavailable.
-func FailClosed() Failure { return Failure{} }
-
-// FailOpen lets the call pass.
-func FailOpen() Failure { return Failure{ask.Failure{Open: true}} }
-
-// Fallback has limiter decide, such as one in this process of the same rate,
-// under the same keys. Where it fails too, the call ends with codes.Unavailable.
-func Fallback(limiter limit.Limiter) Failure {
-	return Failure{ask.FallBack(limiter)}
+// WithFailure says what answers a call while the limiter does not decide:
+// [limit.FailClosed] ends it with codes.Unavailable; [limit.FailOpen] lets it pass;
+// [limit.FailLocal] has this process decide, by a share of the limit.
+//
+// The limiter does not decide where it returns limit.ErrUnavailable, takes longer than
+// [WithTimeout] allows, or returns an error that is none of package limit's. All other
+// errors are mistakes, and answered as if there were no WithFailure.
+//
+// After three calls in a row that the limiter left undecided it is asked no more: the
+// policy answers at once, while one call at a time looks for the limiter to decide
+// again, and waits for that for 5 ms at most. The end of a call's own context counts
+// too, if the limiter had 50 ms: callers choose their deadlines. Without WithFailure and
+// [WithFallback] each call is asked about, and ends with codes.Unavailable where that
+// fails.
+//
+// FailLocal takes the limit that the limiter told last for a key and, where it has told
+// none for that, the last of any key; while it has told none at all, calls end with
+// codes.Unavailable. The limiter must be a limit.Windowed, and the window is that.
+//
+// A limiter with a WithFailure of its own answers by that, and seldom fails here. On a
+// cluster prefer it: it knows each master's outage by itself, while here the limiter
+// fails as a whole.
+func WithFailure(f limit.Failure) Option {
+	return func(s *settings) error {
+		return s.SetFailure(f)
+	}
 }
 
-// WithFailure sets what happens while the limiter fails: [FailClosed], which is
-// the default, [FailOpen] or [Fallback].
-func WithFailure(f Failure) Option {
+// WithFallback has limiter answer, under the same keys, while the other does not decide,
+// in place of what [WithFailure] says. Where it fails too, the call ends with
+// codes.Unavailable.
+func WithFallback(limiter limit.Limiter) Option {
 	return func(s *settings) error {
-		return s.SetFailure(f.how)
+		return s.SetFallback(limiter)
+	}
+}
+
+// WithShadow has the limiter decide and charge, and each call that the options are right
+// for go on, without waiting: to see what a limit would do. [WithObserver] is told of
+// what would have been refused, and [WithErrorHandler] of failures. No trailer says
+// anything of limits.
+func WithShadow() Option {
+	return func(s *settings) error {
+		s.Shadow = true
+		return nil
+	}
+}
+
+// WithName names the limit, by default "default": for observers, and in the ErrorInfo of
+// refusals.
+func WithName(name string) Option {
+	return func(s *settings) error {
+		if name == "" {
+			return errors.New("WithName: the name is empty")
+		}
+		s.name = name
+		return nil
+	}
+}
+
+// WithObserver has an observer told of each call and message that takes permits, by
+// Decided, and when the limiter is asked no more and again, by Happened. They call the
+// limit by its name ([WithName]), and the Call "grpclimit". A call that costs more than
+// the limit is one that failed. Observers of the limiter itself are told besides.
+func WithObserver(observer limit.Observer) Option {
+	return func(s *settings) error {
+		return s.SetObserver(observer)
 	}
 }
 

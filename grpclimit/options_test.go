@@ -59,15 +59,15 @@ func TestWhileTheLimiterFails(t *testing.T) {
 		heard  []error
 	}{
 		"closed":   {nil, false, codes.Unavailable, []error{down}},
-		"open":     {[]grpclimit.Option{grpclimit.WithFailure(grpclimit.FailOpen())}, true, 0, []error{down}},
-		"fallback": {[]grpclimit.Option{grpclimit.WithFailure(grpclimit.Fallback(&budget{limit: 1}))}, true, 0, []error{down}},
-		"used up":  {[]grpclimit.Option{grpclimit.WithFailure(grpclimit.Fallback(&budget{}))}, false, codes.ResourceExhausted, []error{down}},
+		"open":     {[]grpclimit.Option{grpclimit.WithFailure(limit.FailOpen())}, true, 0, []error{down}},
+		"fallback": {[]grpclimit.Option{grpclimit.WithFallback(&budget{limit: 1})}, true, 0, []error{down}},
+		"used up":  {[]grpclimit.Option{grpclimit.WithFallback(&budget{})}, false, codes.ResourceExhausted, []error{down}},
 		"too costly for it": {
-			[]grpclimit.Option{grpclimit.WithFailure(grpclimit.Fallback(failing(limit.ErrPermitsExceedRate)))},
+			[]grpclimit.Option{grpclimit.WithFallback(failing(limit.ErrPermitsExceedRate))},
 			false, codes.ResourceExhausted, []error{down},
 		},
 		"both": {
-			[]grpclimit.Option{grpclimit.WithFailure(grpclimit.Fallback(failing(downToo)))},
+			[]grpclimit.Option{grpclimit.WithFallback(failing(downToo))},
 			false, codes.Unavailable, []error{down, downToo},
 		},
 	} {
@@ -104,7 +104,7 @@ func TestWithTimeout(t *testing.T) {
 	}{
 		{nil, time.Second},
 		{[]grpclimit.Option{grpclimit.WithTimeout(20 * time.Millisecond)}, 20 * time.Millisecond},
-		{[]grpclimit.Option{grpclimit.WithFailure(grpclimit.Fallback(slow))}, 2 * time.Second},
+		{[]grpclimit.Option{grpclimit.WithFallback(slow)}, 2 * time.Second},
 	} {
 		synctest.Test(t, func(t *testing.T) {
 			var heard failures
@@ -166,10 +166,10 @@ func TestPanicOfLimiterReachesTheServer(t *testing.T) {
 func TestMisconfiguredLimiter(t *testing.T) {
 	t.Parallel()
 	rdb, _ := redistest.Mini(t)
-	for _, f := range []grpclimit.Failure{grpclimit.FailClosed(), grpclimit.FailOpen(), grpclimit.Fallback(&budget{limit: 1})} {
+	for _, f := range []grpclimit.Option{grpclimit.WithFailure(limit.FailClosed()), grpclimit.WithFailure(limit.FailOpen()), grpclimit.WithFallback(&budget{limit: 1})} {
 		var heard failures
 		limiter := slidinglog.New(rdb, slidinglog.Config{}) // no limit, no window
-		interceptor := grpclimit.UnaryServerInterceptor(limiter, byMethod, grpclimit.WithFailure(f), heard.option())
+		interceptor := grpclimit.UnaryServerInterceptor(limiter, byMethod, f, heard.option())
 		assert.Equal(t, codes.Internal, status.Code(call(t.Context(), interceptor)))
 		require.Len(t, heard, 1)
 		assert.ErrorIs(t, heard[0], limit.ErrInvalidConfig)
@@ -209,7 +209,7 @@ func TestBadOptions(t *testing.T) {
 		"nil cost":     {grpclimit.WithCost(nil)},
 		"nil skip":     {grpclimit.WithSkip(nil)},
 		"timeout":      {grpclimit.WithTimeout(-1)},
-		"nil fallback": {grpclimit.WithFailure(grpclimit.Fallback(nil))},
+		"nil fallback": {grpclimit.WithFallback(nil)},
 		"waiting":      {grpclimit.WithWait()},
 		"braces":       {grpclimit.WithPrefix("a{b}:"), grpclimit.WithHashTag()},
 		"nil option":   {nil},
@@ -219,7 +219,7 @@ func TestBadOptions(t *testing.T) {
 			var heard failures
 			limiter := &budget{limit: 10}
 			interceptor := grpclimit.UnaryServerInterceptor(limiter,
-				append([]grpclimit.Option{heard.option(), grpclimit.WithFailure(grpclimit.FailOpen())}, opts...)...)
+				append([]grpclimit.Option{heard.option(), grpclimit.WithFailure(limit.FailOpen())}, opts...)...)
 			for range 2 {
 				assert.Equal(t, codes.Internal, status.Code(call(t.Context(), interceptor)))
 			}

@@ -121,7 +121,7 @@ func TestRedisThatIsDown(t *testing.T) {
 	limiter := slidinglog.New(rdb, slidinglog.Config{Limit: 1, Window: time.Minute})
 	conn, _ := serve(t, unary(limiter, quiet))
 	assert.Equal(t, codes.Unavailable, status.Code(check(t.Context(), conn)))
-	conn, _ = serve(t, unary(limiter, quiet, grpclimit.WithFailure(grpclimit.Fallback(&budget{limit: 1, retryAfter: time.Second}))))
+	conn, _ = serve(t, unary(limiter, quiet, grpclimit.WithFallback(&budget{limit: 1, retryAfter: time.Second})))
 	require.NoError(t, check(t.Context(), conn))
 	assert.Equal(t, time.Second, retryDelay(t, check(t.Context(), conn)))
 }

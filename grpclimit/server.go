@@ -2,8 +2,10 @@ package grpclimit
 
 import (
 	"context"
+	"sync/atomic"
 
 	"google.golang.org/grpc"
+	"google.golang.org/grpc/metadata"
 
 	"github.com/rratelimiter/rratelimiter/limit"
 )
@@ -13,9 +15,16 @@ import (
 func UnaryServerInterceptor(limiter limit.Limiter, opts ...Option) grpc.UnaryServerInterceptor {
 	g := newGate(limiter, false, opts)
 	return func(ctx context.Context, req any, info *grpc.UnaryServerInfo, handler grpc.UnaryHandler) (any, error) {
-		if no := g.admit(ctx, Call{Method: info.FullMethod, Message: req}); no != nil {
+		d, no := g.admit(ctx, Call{Method: info.FullMethod, Message: req})
+		told := figures(d)
+		if no != nil {
+			told = metadata.Join(told, no.trailer())
+		}
+		if told != nil {
 			// It fails only where there is no client to tell.
-			_ = grpc.SetTrailer(ctx, no.trailer())
+			defer func() { _ = grpc.SetTrailer(ctx, told) }()
+		}
+		if no != nil {
 			return nil, no.err()
 		}
 		return handler(ctx, req)
@@ -31,14 +40,19 @@ func StreamServerInterceptor(limiter limit.Limiter, opts ...Option) grpc.StreamS
 	g := newGate(limiter, false, opts)
 	return func(srv any, stream grpc.ServerStream, info *grpc.StreamServerInfo, handler grpc.StreamHandler) error {
 		call := Call{Method: info.FullMethod}
-		if no := g.admit(stream.Context(), call); no != nil {
-			stream.SetTrailer(no.trailer())
+		d, no := g.admit(stream.Context(), call)
+		if no != nil {
+			stream.SetTrailer(metadata.Join(figures(d), no.trailer()))
 			return no.err()
 		}
-		if g.perMessage && info.IsClientStream {
-			stream = &serverStream{ServerStream: stream, gate: g, call: call}
+		if !g.perMessage || !info.IsClientStream {
+			defer func() { stream.SetTrailer(figures(d)) }()
+			return handler(srv, stream)
 		}
-		return handler(srv, stream)
+		s := &serverStream{ServerStream: stream, gate: g, call: call}
+		s.last.Store(&d)
+		defer func() { stream.SetTrailer(figures(*s.last.Load())) }()
+		return handler(srv, s)
 	}
 }
 
@@ -47,7 +61,8 @@ type serverStream struct {
 	grpc.ServerStream
 	gate    *gate
 	call    Call
-	refused error // once and for all
+	last    atomic.Pointer[limit.Decision] // with figures: trailers of one name add up, so they are set at the end
+	refused error                          // once and for all
 }
 
 func (s *serverStream) RecvMsg(m any) error {
@@ -59,7 +74,11 @@ func (s *serverStream) RecvMsg(m any) error {
 	}
 	call := s.call
 	call.Message = m
-	if no := s.gate.admit(s.Context(), call); no != nil {
+	d, no := s.gate.admit(s.Context(), call)
+	if d.Limit > 0 {
+		s.last.Store(&d)
+	}
+	if no != nil {
 		s.SetTrailer(no.trailer())
 		s.refused = no.err()
 	}

@@ -46,7 +46,7 @@ func TestUnaryServer(t *testing.T) {
 	assert.Equal(t, []string{"1501"}, trailer.Get(pushbackTrailer), "rounded up")
 	_, quota := refusalDetails(t, err)
 	require.Len(t, quota.Violations, 1)
-	assert.Equal(t, "/grpc.health.v1.Health/Check", quota.Violations[0].Subject)
+	assert.Equal(t, "/grpc.health.v1.Health/Check:bufconn", quota.Violations[0].Subject)
 	assert.EqualValues(t, 2, quota.Violations[0].QuotaValue)
 	assert.Equal(t, "grpc:/grpc.health.v1.Health/Check:bufconn", limiter.asked()[0])
 }
@@ -175,7 +175,7 @@ func TestStreamServerTakesOnceWhereTheClientSendsOneMessage(t *testing.T) {
 func TestServerAnswersACallerThatWentAway(t *testing.T) {
 	t.Parallel()
 	interceptor := grpclimit.UnaryServerInterceptor(slow, byMethod,
-		grpclimit.WithFailure(grpclimit.FailOpen()), grpclimit.WithTimeout(0),
+		grpclimit.WithFailure(limit.FailOpen()), grpclimit.WithTimeout(0),
 		grpclimit.WithErrorHandler(func(_ context.Context, _ grpclimit.Call, err error) {
 			assert.NoError(t, err, "a caller that went away is no failure")
 		}))

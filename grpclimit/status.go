@@ -22,6 +22,35 @@ var (
 	unavailable   = status.New(codes.Unavailable, "rate limiter is unavailable")
 )
 
+// What a google.rpc.ErrorInfo of a refusal says.
+const (
+	// ErrorDomain is the domain of all of them.
+	ErrorDomain = "github.com/rratelimiter/rratelimiter"
+	// ReasonExceeded: the limit is used up for now.
+	ReasonExceeded = "RATE_LIMIT_EXCEEDED"
+	// ReasonTooCostly: the call costs more than can ever be granted at once.
+	ReasonTooCostly = "COST_EXCEEDS_LIMIT"
+)
+
+// The trailing metadata that a server sends with a call whose limiter decided. Those of
+// a client's interceptor are in the ErrorInfo of its refusals.
+const (
+	// TrailerLimit is the most permits that can be granted at once.
+	TrailerLimit = "ratelimit-limit"
+	// TrailerRemaining is how many permits are left.
+	TrailerRemaining = "ratelimit-remaining"
+)
+
+// figures returns the trailers of a decision, nil where it has none.
+func figures(d limit.Decision) metadata.MD {
+	if d.Limit <= 0 {
+		return nil
+	}
+	return metadata.Pairs(
+		TrailerLimit, strconv.FormatInt(d.Limit, 10),
+		TrailerRemaining, strconv.FormatInt(max(0, d.Remaining), 10))
+}
+
 // A refusal is how a call ends that may not go on.
 type refusal struct {
 	status   *status.Status
@@ -42,35 +71,42 @@ func (r *refusal) trailer() metadata.MD {
 const never = "-1"
 
 // exhausted is the answer to a call that the limiter refused.
-func exhausted(call Call, d limit.Decision) *refusal {
-	violation := &errdetails.QuotaFailure_Violation{
-		Subject:     call.Method,
-		Description: fmt.Sprintf("the limit is %d", d.Limit),
-		QuotaValue:  d.Limit,
-	}
+func (g *gate) exhausted(subject string, d limit.Decision) *refusal {
+	failure := quota(subject, d.Limit, fmt.Sprintf("the limit is %d", d.Limit))
+	info := g.info(ReasonExceeded, d)
+	info.Metadata["remaining"] = strconv.FormatInt(max(0, d.Remaining), 10)
 	if d.RetryAfter <= 0 || d.Limit <= 0 {
-		return &refusal{detailed("rate limit exceeded", quota(violation)), never}
+		return &refusal{detailed("rate limit exceeded", failure, info), never}
 	}
+	info.Metadata["retryAfter"] = strconv.FormatFloat(d.RetryAfter.Seconds(), 'f', -1, 64) + "s"
 	return &refusal{
 		detailed(fmt.Sprintf("rate limit exceeded, retry after %v", d.RetryAfter),
-			&errdetails.RetryInfo{RetryDelay: durationpb.New(d.RetryAfter)}, quota(violation)),
+			&errdetails.RetryInfo{RetryDelay: durationpb.New(d.RetryAfter)}, failure, info),
 		pushback(d.RetryAfter),
 	}
 }
 
 // tooCostly is the answer to a call that can never pass.
-func tooCostly(call Call, n int64) *refusal {
+func (g *gate) tooCostly(subject string, d limit.Decision, n int64) *refusal {
 	return &refusal{
-		detailed("the call costs more than its rate limit", quota(&errdetails.QuotaFailure_Violation{
-			Subject:     call.Method,
-			Description: fmt.Sprintf("a call of cost %d never passes", n),
-		})),
+		detailed("the call costs more than its rate limit",
+			quota(subject, d.Limit, fmt.Sprintf("a call of cost %d never passes", n)), g.info(ReasonTooCostly, d)),
 		never,
 	}
 }
 
-func quota(v *errdetails.QuotaFailure_Violation) *errdetails.QuotaFailure {
-	return &errdetails.QuotaFailure{Violations: []*errdetails.QuotaFailure_Violation{v}}
+func quota(subject string, value int64, description string) *errdetails.QuotaFailure {
+	return &errdetails.QuotaFailure{Violations: []*errdetails.QuotaFailure_Violation{{
+		Subject: subject, Description: description, QuotaValue: value,
+	}}}
+}
+
+func (g *gate) info(reason string, d limit.Decision) *errdetails.ErrorInfo {
+	about := map[string]string{"limiter": g.name}
+	if d.Limit > 0 || reason == ReasonExceeded {
+		about["limit"] = strconv.FormatInt(max(0, d.Limit), 10)
+	}
+	return &errdetails.ErrorInfo{Reason: reason, Domain: ErrorDomain, Metadata: about}
 }
 
 func detailed(message string, details ...protoadapt.MessageV1) *status.Status {

@@ -19,7 +19,7 @@ type result struct {
 func (r *result) refused() bool { return r.State == ask.Refused || r.State == ask.TooCostly }
 
 // ask asks all policies at the same time, so that the wait they tell of is the
-// longest, and then the fallbacks of those that failed.
+// longest, and then what answers for those that failed.
 func (m *middleware) ask(ctx context.Context, results []result, n int64) {
 	for m.askNext(ctx, results, n) {
 	}
@@ -40,12 +40,10 @@ func (m *middleware) askNext(ctx context.Context, results []result, n int64) (mo
 		if call == nil {
 			continue
 		}
-		o := call.Await(bounded)
-		if o.Panicked != nil {
-			panicked = o.Panicked
+		if v := results[i].Await(ctx, bounded, call); v != nil {
+			panicked = v
 			continue
 		}
-		results[i].Settle(ctx, o, results[i].policy.failure(m.Failure))
 		more = more || results[i].Next != nil
 	}
 	if panicked != nil {

@@ -1,11 +1,13 @@
 package httplimit_test
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"net/http"
 	"net/http/httptest"
 	"net/netip"
+	"strings"
 	"time"
 
 	"github.com/alicebob/miniredis/v2"
@@ -37,7 +39,7 @@ func get(handler http.Handler, peer, path string, header ...string) {
 	}
 	w := httptest.NewRecorder()
 	handler.ServeHTTP(w, r)
-	fmt.Println(w.Code, w.Header().Get("RateLimit"))
+	fmt.Println(strings.TrimSpace(fmt.Sprintf("%d %s", w.Code, w.Header().Get("RateLimit"))))
 	if wait := w.Header().Get("Retry-After"); wait != "" {
 		fmt.Println("    try again in", wait, "s")
 	}
@@ -194,12 +196,12 @@ func ExampleWithKey() {
 }
 
 // While Redis is down, this process limits by itself, as much as it has seen.
-func ExampleFallback() {
+func ExampleWithFallback() {
 	rdb, stop := connect()
 	stop()
 
 	handler := httplimit.New(slidinglog.New(rdb, slidinglog.Config{Limit: 2, Window: time.Minute}),
-		httplimit.WithFailure(httplimit.Fallback(httplimit.Local(2, time.Minute))),
+		httplimit.WithFallback(httplimit.Local(2, time.Minute)),
 		httplimit.WithErrorHandler(func(_ *http.Request, err error) {
 			fmt.Println("alert:", errors.Is(err, redis.ErrClosed))
 		}),
@@ -216,4 +218,54 @@ func ExampleFallback() {
 	// alert: true
 	// 429 "default";r=0;t=60
 	//     try again in 60 s
+}
+
+// While Redis is down, each of two such programs grants half of the limit.
+func ExampleWithFailure() {
+	rdb, stop := connect()
+
+	handler := httplimit.New(slidinglog.New(rdb, slidinglog.Config{Limit: 4, Window: time.Minute}),
+		httplimit.WithFailure(limit.FailLocal(0.5)),
+		httplimit.WithErrorHandler(func(*http.Request, error) {}), // for an alert
+	)(http.NotFoundHandler())
+
+	get(handler, "192.0.2.1", "/")
+	stop() // Redis goes down
+	for range 3 {
+		get(handler, "192.0.2.1", "/")
+	}
+	// Output:
+	// 404 "default";r=3;t=60
+	// 404 "default";r=1;t=60
+	// 404 "default";r=0;t=60
+	// 429 "default";r=0;t=60
+	//     try again in 60 s
+}
+
+// refusals prints what a limit would have refused.
+type refusals struct{ limit.NoObserver }
+
+func (refusals) Decided(_ context.Context, d limit.Decided) {
+	if d.Outcome == limit.Refused {
+		fmt.Println("the policy", d.Limiter, "would refuse this:")
+	}
+}
+
+// What would a limit of two a minute do? Nobody is refused, or told of it.
+func ExampleWithShadow() {
+	rdb, stop := connect()
+	defer stop()
+
+	perMinute := slidinglog.New(rdb, slidinglog.Config{Limit: 2, Window: time.Minute})
+	handler := httplimit.New(perMinute, httplimit.WithName("minute"),
+		httplimit.WithShadow(), httplimit.WithObserver(refusals{}))(http.NotFoundHandler())
+
+	for range 3 {
+		get(handler, "192.0.2.1", "/")
+	}
+	// Output:
+	// 404
+	// 404
+	// the policy minute would refuse this:
+	// 404
 }

@@ -23,7 +23,7 @@ func TestFailClosed(t *testing.T) {
 	t.Parallel()
 	for name, opts := range map[string][]httplimit.Option{
 		"default":   nil,
-		"by option": {httplimit.WithFailure(httplimit.FailClosed())},
+		"by option": {httplimit.WithFailure(limit.FailClosed())},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
@@ -43,7 +43,7 @@ func TestFailClosed(t *testing.T) {
 func TestFallbackOfUnknownWindow(t *testing.T) {
 	t.Parallel()
 	handler := httplimit.New(windowed{says(limit.Decision{}, errDown), time.Hour}, httplimit.WithErrorHandler(new(errorLog).hook),
-		httplimit.WithFailure(httplimit.Fallback(grants())))(hello)
+		httplimit.WithFallback(grants()))(hello)
 	w := serve(handler, newRequest(t))
 	assert.Equal(t, map[string]int64{"q": 10, "w": 3600}, members(t, w.Header(), "RateLimit-Policy")[0].params)
 }
@@ -52,7 +52,7 @@ func TestFailOpen(t *testing.T) {
 	t.Parallel()
 	var errs errorLog
 	w := serve(httplimit.New(says(limit.Decision{}, errDown),
-		httplimit.WithFailure(httplimit.FailOpen()), httplimit.WithErrorHandler(errs.hook), httplimit.WithLegacyHeaders())(hello), newRequest(t))
+		httplimit.WithFailure(limit.FailOpen()), httplimit.WithErrorHandler(errs.hook), httplimit.WithLegacyHeaders())(hello), newRequest(t))
 	assert.Equal(t, "hello", w.Body.String())
 	for name := range w.Header() {
 		assert.NotContains(t, strings.ToLower(name), "ratelimit")
@@ -65,7 +65,7 @@ func TestFallback(t *testing.T) {
 	t.Parallel()
 	var errs errorLog
 	redis := says(limit.Decision{}, errDown)
-	handler := httplimit.New(windowed{redis, time.Hour}, httplimit.WithFailure(httplimit.Fallback(httplimit.Local(2, time.Minute))),
+	handler := httplimit.New(windowed{redis, time.Hour}, httplimit.WithFallback(httplimit.Local(2, time.Minute)),
 		httplimit.WithErrorHandler(errs.hook))(hello)
 	assert.Equal(t, http.StatusOK, serve(handler, newRequest(t)).Code)
 	w := serve(handler, newRequest(t))
@@ -83,7 +83,7 @@ func TestFallbackFailsToo(t *testing.T) {
 	var errs errorLog
 	broken := errors.New("fallback is down")
 	w := serve(httplimit.New(says(limit.Decision{}, errDown),
-		httplimit.WithFailure(httplimit.Fallback(says(limit.Decision{}, broken))), httplimit.WithErrorHandler(errs.hook))(refuseAll(t)), newRequest(t))
+		httplimit.WithFallback(says(limit.Decision{}, broken)), httplimit.WithErrorHandler(errs.hook))(refuseAll(t)), newRequest(t))
 	assert.Equal(t, http.StatusServiceUnavailable, w.Code)
 	require.Len(t, errs.all(), 1)
 	require.ErrorIs(t, errs.all()[0], errDown)
@@ -94,9 +94,9 @@ func TestFallbackFailsToo(t *testing.T) {
 // fallback stand in for it for ever.
 func TestMisconfiguredLimiter(t *testing.T) {
 	t.Parallel()
-	for _, f := range []httplimit.Failure{httplimit.FailClosed(), httplimit.FailOpen(), httplimit.Fallback(grants())} {
+	for _, f := range []httplimit.Option{httplimit.WithFailure(limit.FailClosed()), httplimit.WithFailure(limit.FailOpen()), httplimit.WithFallback(grants())} {
 		var errs errorLog
-		w := serve(httplimit.New(httplimit.Local(0, time.Minute), httplimit.WithFailure(f), httplimit.WithErrorHandler(errs.hook))(refuseAll(t)), newRequest(t))
+		w := serve(httplimit.New(httplimit.Local(0, time.Minute), f, httplimit.WithErrorHandler(errs.hook))(refuseAll(t)), newRequest(t))
 		assert.Equal(t, http.StatusInternalServerError, w.Code)
 		assert.NotContains(t, w.Header(), "Retry-After")
 		problem(t, w)
@@ -155,11 +155,11 @@ func TestClientGoesAway(t *testing.T) {
 			return limit.Decision{}, ctx.Err()
 		}}
 		for _, limiter := range []limit.Limiter{heeding, deaf(time.Minute)} {
-			for _, f := range []httplimit.Failure{httplimit.FailClosed(), httplimit.FailOpen(), httplimit.Fallback(grants())} {
+			for _, f := range []httplimit.Option{httplimit.WithFailure(limit.FailClosed()), httplimit.WithFailure(limit.FailOpen()), httplimit.WithFallback(grants())} {
 				ctx, cancel := context.WithCancel(t.Context())
 				time.AfterFunc(10*time.Millisecond, cancel)
 				began := time.Now()
-				w := serve(httplimit.New(limiter, httplimit.WithFailure(f), httplimit.WithErrorHandler(errs.hook))(refuseAll(t)), newRequest(t).WithContext(ctx))
+				w := serve(httplimit.New(limiter, f, httplimit.WithErrorHandler(errs.hook))(refuseAll(t)), newRequest(t).WithContext(ctx))
 				assert.Equal(t, 10*time.Millisecond, time.Since(began))
 				assert.Empty(t, w.Body.Bytes())
 			}
@@ -179,7 +179,7 @@ func TestDeadlineOfTheRequest(t *testing.T) {
 		defer cancel()
 		fallback := grants()
 		w := serve(httplimit.New(deaf(time.Minute), httplimit.WithErrorHandler(errs.hook),
-			httplimit.WithFailure(httplimit.Fallback(fallback)))(refuseAll(t)), newRequest(t).WithContext(ctx))
+			httplimit.WithFallback(fallback))(refuseAll(t)), newRequest(t).WithContext(ctx))
 		assert.Equal(t, http.StatusServiceUnavailable, w.Code)
 		require.Len(t, errs.all(), 1)
 		require.ErrorIs(t, errs.all()[0], context.DeadlineExceeded)

@@ -24,15 +24,12 @@ const (
 	//	RateLimit-Policy: "default";q=100;w=60
 	//	RateLimit: "default";r=50;t=30
 	//
-	// The quota is q requests in w seconds. r of it are left, and in t seconds
-	// there is more: where the policy refused, enough for the same request, else
-	// all of q. Where a policy got back what it had granted, since another one
-	// refused, there is no t: when all of q is there again is not known. Where a
-	// request costs more than q, the policy's q is all that is told.
-	//
-	// Retry-After is the longest t of those that stand in the way of the same
-	// request. Other than the draft advises, it may be earlier than the t of one
-	// that does not.
+	// The quota is q permits in w seconds. r of them are left, and in t seconds
+	// there are more: where the policy refused, enough for the same request, else
+	// all of q. An answer of 429 has a t only for the policies that stand in the
+	// way of the same request, and Retry-After is the longest of these: so it is
+	// never earlier than a t, as the draft asks. Where a request costs more than q,
+	// the policy's q is all that is told.
 	Draft11 Headers = iota
 
 	// NoHeaders stands for none of them.
@@ -64,10 +61,10 @@ func (p *policy) member(limit int64, window time.Duration) string {
 	return text
 }
 
-func (r *result) member() string {
+func (r *result) member(timed bool) string {
 	item := httpsfv.NewItem(r.policy.name)
 	item.Params.Add("r", integer(r.Decision.Remaining))
-	if wait := r.wait(); wait > 0 && !r.returned {
+	if wait := r.wait(); wait > 0 && timed {
 		item.Params.Add("t", integer(seconds(wait)))
 	}
 	return marshal(item)
@@ -80,17 +77,18 @@ func marshal(item httpsfv.Item) string {
 }
 
 // writeHeaders tells of the policies that have answered. It adds to the lists,
-// as another limit around this one may have written to them.
-func (m *middleware) writeHeaders(h http.Header, results []result) {
+// as another limit around this one may have written to them. timed tells of which
+// policies clients are to know when there is more.
+func (m *middleware) writeHeaders(h http.Header, results []result, timed func(*result) bool) {
 	if m.headers == Draft11 {
-		writeDraft(h, results)
+		writeDraft(h, results, timed)
 	}
 	if m.legacy {
 		writeLegacy(h, results)
 	}
 }
 
-func writeDraft(h http.Header, results []result) {
+func writeDraft(h http.Header, results []result, timed func(*result) bool) {
 	var policies, limits []string
 	for i := range results {
 		res := &results[i]
@@ -98,7 +96,7 @@ func writeDraft(h http.Header, results []result) {
 			policies = append(policies, res.policy.member(res.Decision.Limit, res.window()))
 		}
 		if res.decided() {
-			limits = append(limits, res.member())
+			limits = append(limits, res.member(timed(res)))
 		}
 	}
 	if len(policies) > 0 {
@@ -134,6 +132,12 @@ func (r *result) window() time.Duration {
 		return fallback.Window()
 	}
 	return r.policy.span()
+}
+
+// blocks tells whether the same request, of cost n, would have to wait for this policy:
+// it refused, or what it granted to the refused request stays taken and leaves too few.
+func (r *result) blocks(n int64) bool {
+	return r.refused() || r.decided() && !r.returned && r.Decision.Remaining < n
 }
 
 func (r *result) decided() bool { return r.State == ask.Granted || r.State == ask.Refused }

@@ -16,8 +16,8 @@
 //     the policies granted is given back, where the limiter is a
 //     [limit.Returner].
 //
-// When a limiter fails, as all do when Redis is down, [WithFailure] decides:
-// 503, pass, or a limiter in this process.
+// When a limiter does not decide, as all do when Redis is down, the answer is 503
+// unless [WithFailure] or [WithFallback] says otherwise. [WithShadow] only watches.
 //
 // Options that make no sense do not panic. They make the middleware answer 500
 // to everything and give limit.ErrInvalidConfig to the hook of
@@ -87,9 +87,13 @@ func (m *middleware) serve(w http.ResponseWriter, r *http.Request, next http.Han
 	}
 	results, err := m.questions(r)
 	if err != nil {
+		m.onError(r, err)
+		if m.Shadow {
+			next.ServeHTTP(w, r)
+			return
+		}
 		// Whatever WithFailure says: it is about limiters, and whoever can make a
 		// key function fail must not go free.
-		m.onError(r, err)
 		writeError(w, r, err)
 		return
 	}
@@ -105,23 +109,30 @@ func (m *middleware) decide(w http.ResponseWriter, r *http.Request, next http.Ha
 	if v.refused || v.closed || gone {
 		failure = errors.Join(failure, m.giveBack(ctx, results, n))
 	}
+	for i := range results {
+		results[i].Report(ctx, "httplimit", n)
+	}
+	if failure != nil && !gone {
+		m.onError(r, failure)
+	}
+	if m.Shadow {
+		next.ServeHTTP(w, r)
+		return
+	}
 	if gone {
 		// Nobody reads the answer, and no limiter is to blame. The status is for
 		// the access log.
 		w.WriteHeader(http.StatusServiceUnavailable)
 		return
 	}
-	if failure != nil {
-		m.onError(r, failure)
-	}
 	switch {
 	case v.refused:
-		m.writeHeaders(w.Header(), results)
+		m.writeHeaders(w.Header(), results, func(r *result) bool { return r.blocks(n) })
 		m.answerRefused(w, r, newRefusal(results, n))
 	case v.closed:
 		writeError(w, r, v.failure)
 	default:
-		m.writeHeaders(w.Header(), results)
+		m.writeHeaders(w.Header(), results, func(*result) bool { return true })
 		next.ServeHTTP(w, r)
 	}
 }

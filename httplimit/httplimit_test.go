@@ -189,7 +189,7 @@ func TestBadOptions(t *testing.T) {
 		},
 		"prefix twice, tag": {httplimit.WithHashTag(), httplimit.WithPolicy(httplimit.Policy{Name: "hour", Limiter: sound, Prefix: "http:"})},
 		"timeout":           {httplimit.WithTimeout(-1)},
-		"fallback":          {httplimit.WithFailure(httplimit.Fallback(nil))},
+		"fallback":          {httplimit.WithFallback(nil)},
 		"hook":              {httplimit.WithErrorHandler(nil)},
 		"refusal":           {httplimit.WithRefusal(nil)},
 		"headers":           {httplimit.WithHeaders(7)},
@@ -197,7 +197,7 @@ func TestBadOptions(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			var errs errorLog
-			opts := append([]o{httplimit.WithErrorHandler(errs.hook), httplimit.WithFailure(httplimit.FailOpen())}, opts...)
+			opts := append([]o{httplimit.WithErrorHandler(errs.hook), httplimit.WithFailure(limit.FailOpen())}, opts...)
 			w := serve(httplimit.New(sound, opts...)(refuseAll(t)), newRequest(t))
 			assert.Equal(t, http.StatusInternalServerError, w.Code)
 			problem(t, w)
@@ -221,7 +221,7 @@ func TestKeyThatCannotBeTold(t *testing.T) {
 	var errs errorLog
 	handler := httplimit.New(limiter,
 		httplimit.WithKey(httplimit.Path(), func(*http.Request) (string, error) { return "", failure }),
-		httplimit.WithFailure(httplimit.FailOpen()), httplimit.WithErrorHandler(errs.hook))(refuseAll(t))
+		httplimit.WithFailure(limit.FailOpen()), httplimit.WithErrorHandler(errs.hook))(refuseAll(t))
 	w := serve(handler, newRequest(t))
 	assert.Equal(t, http.StatusServiceUnavailable, w.Code)
 	assert.NotEmpty(t, w.Header().Get("Retry-After"))

@@ -5,7 +5,6 @@ import (
 	"net/http"
 	"net/textproto"
 
-	"github.com/rratelimiter/rratelimiter/internal/ask"
 	"github.com/rratelimiter/rratelimiter/internal/keypart"
 	"github.com/rratelimiter/rratelimiter/limit"
 )
@@ -74,7 +73,7 @@ func (m *middleware) questions(r *http.Request) ([]result, error) {
 				return nil, err
 			}
 		}
-		results[i] = result{policy: p, Question: ask.Question{Key: p.prefix + parts, Next: p.limiter}}
+		results[i] = result{policy: p, Question: p.limit.Question(p.prefix + parts)}
 	}
 	return results, nil
 }

@@ -139,28 +139,62 @@ func WithTimeout(d time.Duration) Option {
 	}
 }
 
-// Failure is what happens to a request while a limiter fails.
-type Failure struct{ how ask.Failure }
-
-// FailClosed answers the request 503, with Retry-After.
-func FailClosed() Failure { return Failure{} }
-
-// FailOpen lets the request pass, as far as the limiter that failed is concerned,
-// whose policy is left out of the headers.
-func FailOpen() Failure { return Failure{ask.Failure{Open: true}} }
-
-// Fallback has limiter decide, such as a [Local] one of the same rate, under the
-// same keys. Where it fails too, the answer is 503.
-func Fallback(limiter limit.Limiter) Failure {
-	return Failure{ask.FallBack(limiter)}
+// WithFailure says what answers a request while a limiter does not decide:
+// [limit.FailClosed] has it answered 503, with Retry-After; [limit.FailOpen] lets it
+// pass as far as that limiter is concerned, whose policy is left out of the headers;
+// [limit.FailLocal] has this process decide, by a share of the limit.
+//
+// A limiter does not decide where it returns limit.ErrUnavailable, takes longer than
+// [WithTimeout] allows, or returns an error that is none of package limit's. All other
+// errors are mistakes, and answered as if there were no WithFailure.
+//
+// After three requests in a row that a limiter left undecided it is asked no more: the
+// policy answers at once, while one request at a time looks for the limiter to decide
+// again, and waits for that for 5 ms at most. The end of a request's own context counts
+// too, if the limiter had 50 ms. Without WithFailure and [WithFallback] each request is
+// asked about, and answered 503 where that fails.
+//
+// FailLocal takes the limit that the limiter told last for a key and, where it has told
+// none for that, the last of any key; while it has told none at all, requests are
+// answered 503. The window is Policy.Window, or that of a limit.Windowed; there must be
+// one.
+//
+// A limiter with a WithFailure of its own answers by that, and seldom fails here. On a
+// cluster prefer it: it knows each master's outage by itself, while here one limiter
+// fails as a whole.
+func WithFailure(f limit.Failure) Option {
+	return func(s *settings) error {
+		return s.SetFailure(f)
+	}
 }
 
-// WithFailure sets what happens while a limiter fails: [FailClosed], which is the
-// default, [FailOpen] or [Fallback]. A policy with a Fallback of its own has
-// that.
-func WithFailure(f Failure) Option {
+// WithFallback has limiter answer, under the same keys, while one does not decide, in
+// place of what [WithFailure] says: a [Local] one of the same rate, for example. Where
+// it fails too, the answer is 503.
+func WithFallback(limiter limit.Limiter) Option {
 	return func(s *settings) error {
-		return s.SetFailure(f.how)
+		return s.SetFallback(limiter)
+	}
+}
+
+// WithShadow has limiters decide and charge, and the handler get each request that the
+// options are right for: to see what a limit would do. [WithObserver] is told of what
+// would have been refused, and [WithErrorHandler] of failures. No header says anything
+// of limits. What would have been refused is charged to no policy.
+func WithShadow() Option {
+	return func(s *settings) error {
+		s.Shadow = true
+		return nil
+	}
+}
+
+// WithObserver has an observer told of each policy's answer to each request, by
+// Decided, and when a limiter is asked no more and again, by Happened. They call the
+// policy by its name, and the Call "httplimit". A request that costs more than a limit
+// has is one that failed. Observers of the limiters themselves are told besides.
+func WithObserver(observer limit.Observer) Option {
+	return func(s *settings) error {
+		return s.SetObserver(observer)
 	}
 }
 

@@ -39,8 +39,8 @@ type Policy struct {
 	// was changed to since.
 	Window time.Duration
 
-	// Fallback answers while Limiter fails, in the place of what WithFailure
-	// says. nil: WithFailure holds for this policy too. If it is a
+	// Fallback answers while Limiter fails, in place of what WithFallback and
+	// WithFailure say. nil: these hold for this policy too. If it is a
 	// limit.Windowed, its window is told with its answers.
 	Fallback limit.Limiter
 }
@@ -48,12 +48,11 @@ type Policy struct {
 // policy is a Policy that was found to be sound.
 type policy struct {
 	name     string
-	limiter  limit.Limiter
+	limit    *ask.Limit
 	window   time.Duration
 	windowed limit.Windowed // nil if the limiter is not, or the window is given
-	fallback limit.Limiter
-	keys     []KeyFunc // empty: those that all share
-	prefix   string    // how its keys begin
+	keys     []KeyFunc      // empty: those that all share
+	prefix   string         // how its keys begin
 	text     atomic.Pointer[policyText]
 }
 
@@ -67,7 +66,7 @@ func (m *middleware) setPolicies(policies []Policy) error {
 	}
 	names := map[string]bool{}
 	for _, p := range policies {
-		made, err := newPolicy(p)
+		made, err := m.newPolicy(p)
 		if err != nil {
 			return err
 		}
@@ -107,7 +106,7 @@ func (m *middleware) checkPrefixes(a, b *policy) error {
 		b.name, b.prefix, a.name, a.prefix)
 }
 
-func newPolicy(p Policy) (*policy, error) {
+func (m *middleware) newPolicy(p Policy) (*policy, error) {
 	switch {
 	case !printable(p.Name):
 		return nil, fmt.Errorf("the policy name %q is empty or not printable ASCII", p.Name)
@@ -120,10 +119,18 @@ func newPolicy(p Policy) (*policy, error) {
 		return nil, fmt.Errorf("policy %q: a key function is nil", p.Name)
 	}
 	made := &policy{
-		name: p.Name, limiter: p.Limiter, window: p.Window, fallback: p.Fallback, keys: slices.Clone(p.Key), prefix: p.Prefix,
+		name: p.Name, window: p.Window, keys: slices.Clone(p.Key), prefix: p.Prefix,
 	}
 	if p.Window == 0 {
 		made.windowed, _ = p.Limiter.(limit.Windowed)
+	}
+	var span func() time.Duration
+	if p.Window > 0 || made.windowed != nil {
+		span = made.span
+	}
+	var err error
+	if made.limit, err = m.Limit(p.Name, p.Limiter, p.Fallback, span); err != nil {
+		return nil, fmt.Errorf("policy %q: %w", p.Name, err)
 	}
 	return made, nil
 }
@@ -138,11 +145,4 @@ func (p *policy) span() time.Duration {
 		return p.windowed.Window()
 	}
 	return p.window
-}
-
-func (p *policy) failure(common ask.Failure) ask.Failure {
-	if p.fallback != nil {
-		return ask.FallBack(p.fallback)
-	}
-	return common
 }

@@ -123,9 +123,9 @@ func TestFailureOfOnePolicy(t *testing.T) {
 	}{
 		"closed":           {grants(), nil, httplimit.Policy{}, 503, nil},
 		"closed, refused":  {refusing, nil, httplimit.Policy{}, 429, []string{"other"}},
-		"open":             {grants(), []httplimit.Option{httplimit.WithFailure(httplimit.FailOpen())}, httplimit.Policy{}, 200, []string{"other"}},
-		"open, refused":    {refusing, []httplimit.Option{httplimit.WithFailure(httplimit.FailOpen())}, httplimit.Policy{}, 429, []string{"other"}},
-		"common fallback":  {grants(), []httplimit.Option{httplimit.WithFailure(httplimit.Fallback(grants()))}, httplimit.Policy{}, 200, []string{"other", "hour"}},
+		"open":             {grants(), []httplimit.Option{httplimit.WithFailure(limit.FailOpen())}, httplimit.Policy{}, 200, []string{"other"}},
+		"open, refused":    {refusing, []httplimit.Option{httplimit.WithFailure(limit.FailOpen())}, httplimit.Policy{}, 429, []string{"other"}},
+		"common fallback":  {grants(), []httplimit.Option{httplimit.WithFallback(grants())}, httplimit.Policy{}, 200, []string{"other", "hour"}},
 		"own fallback":     {grants(), nil, httplimit.Policy{Fallback: grants()}, 200, []string{"other", "hour"}},
 		"fallback refuses": {grants(), nil, httplimit.Policy{Fallback: refusing}, 429, []string{"other", "hour"}},
 	} {
@@ -155,9 +155,9 @@ func TestFailureOfOnePolicy(t *testing.T) {
 func TestSlowPolicyDoesNotHideTheOthers(t *testing.T) {
 	t.Parallel()
 	refusing := says(limit.Decision{Limit: 1, RetryAfter: time.Second}, nil)
-	for _, f := range []httplimit.Failure{httplimit.FailClosed(), httplimit.FailOpen(), httplimit.Fallback(grants())} {
+	for _, f := range []httplimit.Option{httplimit.WithFailure(limit.FailClosed()), httplimit.WithFailure(limit.FailOpen()), httplimit.WithFallback(grants())} {
 		synctest.Test(t, func(t *testing.T) {
-			w := serve(httplimit.New(deaf(time.Minute), httplimit.WithFailure(f), httplimit.WithErrorHandler(new(errorLog).hook),
+			w := serve(httplimit.New(deaf(time.Minute), f, httplimit.WithErrorHandler(new(errorLog).hook),
 				httplimit.WithPolicy(httplimit.Policy{Name: "hour", Limiter: refusing}))(refuseAll(t)), newRequest(t))
 			assert.Equal(t, http.StatusTooManyRequests, w.Code)
 			assert.Equal(t, []any{"hour"}, problem(t, w)["violated-policies"])
@@ -173,7 +173,7 @@ func TestSlowFallbacks(t *testing.T) {
 		var errs errorLog
 		down := says(limit.Decision{}, errDown)
 		began := time.Now()
-		w := serve(httplimit.New(down, httplimit.WithFailure(httplimit.Fallback(deaf(time.Minute))), httplimit.WithErrorHandler(errs.hook),
+		w := serve(httplimit.New(down, httplimit.WithFallback(deaf(time.Minute)), httplimit.WithErrorHandler(errs.hook),
 			httplimit.WithPolicy(httplimit.Policy{Name: "hour", Limiter: down, Fallback: deaf(time.Minute)}))(refuseAll(t)), newRequest(t))
 		assert.Equal(t, http.StatusServiceUnavailable, w.Code)
 		assert.Equal(t, httplimit.DefaultTimeout, time.Since(began))
@@ -202,7 +202,7 @@ func TestGivingBackOutlivesTheRequest(t *testing.T) {
 		quick := &returner{fake: grants()}
 		late := &returner{fake: deaf(time.Minute)}
 		open := httplimit.New(quick, httplimit.WithPolicy(httplimit.Policy{Name: "late", Limiter: deaf(time.Minute)}),
-			httplimit.WithFailure(httplimit.FailOpen()))(refuseAll(t))
+			httplimit.WithFailure(limit.FailOpen()))(refuseAll(t))
 		handler := httplimit.New(quick, httplimit.WithPolicy(httplimit.Policy{Name: "late", Limiter: late}),
 			httplimit.WithErrorHandler(func(*http.Request, error) {}))(refuseAll(t))
 

@@ -44,16 +44,13 @@ func newRefusal(results []result, n int64) Refusal {
 			continue
 		}
 		refusal.Policies = append(refusal.Policies, PolicyDecision{res.policy.name, res.Decision})
-		if !res.refused() {
-			if !res.returned && res.Decision.Remaining < n {
-				// What it granted stays taken.
-				refusal.RetryAfter = max(refusal.RetryAfter, res.wait())
-			}
-			continue
+		if res.blocks(n) {
+			refusal.RetryAfter = max(refusal.RetryAfter, res.wait())
 		}
-		refusal.Violated = append(refusal.Violated, res.policy.name)
-		refusal.RetryAfter = max(refusal.RetryAfter, res.wait())
-		hopeless = hopeless || res.hopeless()
+		if res.refused() {
+			refusal.Violated = append(refusal.Violated, res.policy.name)
+			hopeless = hopeless || res.hopeless()
+		}
 	}
 	if hopeless {
 		refusal.RetryAfter = 0

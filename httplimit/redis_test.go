@@ -149,7 +149,7 @@ func TestBucketsAreKeptApart(t *testing.T) {
 		for prefix, handler := range map[string]http.Handler{
 			"a:":   httplimit.New(bucket, httplimit.WithPrefix("a:"), httplimit.WithKey(httplimit.Header("X-User")))(hello),
 			"b:d:": httplimit.New(says(limit.Decision{Granted: true}, nil), httplimit.WithPrefix("b:"), httplimit.WithKey(httplimit.Header("X-User")), httplimit.WithPolicy(httplimit.Policy{Name: "d", Limiter: bucket}))(hello),
-			"c:":   httplimit.New(down, httplimit.WithPrefix("c:"), httplimit.WithKey(httplimit.Header("X-User")), httplimit.WithFailure(httplimit.Fallback(bucket)), httplimit.WithErrorHandler(new(errorLog).hook))(hello),
+			"c:":   httplimit.New(down, httplimit.WithPrefix("c:"), httplimit.WithKey(httplimit.Header("X-User")), httplimit.WithFallback(bucket), httplimit.WithErrorHandler(new(errorLog).hook))(hello),
 		} {
 			ask := func(user string) int {
 				r := newRequest(t)
@@ -271,7 +271,7 @@ func TestRedisGoesDownAndComesBack(t *testing.T) {
 		limiter := fixedwindow.New(rdb, fixedwindow.Config{Limit: 10, Window: time.Hour})
 		closed := httplimit.New(limiter, httplimit.WithErrorHandler(errs.hook))(hello)
 		local := httplimit.New(limiter, httplimit.WithErrorHandler(errs.hook),
-			httplimit.WithFailure(httplimit.Fallback(httplimit.Local(1, time.Hour))))(hello)
+			httplimit.WithFallback(httplimit.Local(1, time.Hour)))(hello)
 
 		assert.Equal(t, http.StatusOK, serve(closed, newRequest(t)).Code)
 		m.SetError("LOADING the data set")

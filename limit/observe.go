@@ -95,6 +95,10 @@ const (
 	FromOpen   Source = "open"   // FailOpen, while Redis did not decide
 	FromLocal  Source = "local"  // FailLocal, while Redis did not decide
 	FromMemory Source = "memory" // a lease or a remembered refusal, without a round trip
+	// FromLimiter is what middleware tells of the limiter it asked, and FromFallback of
+	// the one that answers while that fails.
+	FromLimiter  Source = "limiter"
+	FromFallback Source = "fallback"
 )
 
 // ErrorKind is the kind of an error: one of few words, for metrics.

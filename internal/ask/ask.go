@@ -1,11 +1,12 @@
 // Package ask is what HTTP and gRPC middleware have in common: their options, and
 // how they ask limiters on behalf of requests: for a bounded time, whatever the
-// limiter does with its context, without keeping what was granted too late, and
-// then the fallback where the limiter fails.
+// limiter does with its context, without keeping what was granted too late. While a
+// limiter fails it is not asked but for probes, and the policy for that answers.
 package ask
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"sync/atomic"
 	"time"
@@ -25,20 +26,26 @@ type Outcome struct {
 // Call is a call of a limiter in a goroutine of its own: that is what bounds one
 // which does not heed its context.
 type Call struct {
-	done    chan Outcome // has room for it
-	claimed atomic.Bool  // by the one who sends the outcome, or who gave up on it
+	done    chan Outcome  // has room for it
+	claimed atomic.Bool   // by the one who sends the outcome, or who gave up on it
+	counts  bool          // for the breaker, once it is awaited
+	most    time.Duration // that the caller waits, 0 for no bound
 }
 
-// Begin asks limiter for n permits of key, which is guarded if the limiter has
-// second keys ([keypart.Guard]). The outcome is to be awaited with the same ctx.
-// Giving back what came too late is bounded by timeout, as by [Afterwards].
-func Begin(ctx context.Context, limiter limit.Limiter, key string, n int64, timeout time.Duration) *Call {
+// begin asks limiter for n permits of key, which is guarded if the limiter has
+// second keys ([keypart.Guard]), and tells heard, if there is one, what it said. The
+// outcome is to be awaited with the same ctx. Giving back what came too late is bounded
+// by timeout, as by [Afterwards].
+func begin(ctx context.Context, limiter limit.Limiter, key string, n int64, timeout time.Duration, heard func(Outcome)) *Call {
 	if s, ok := limiter.(limit.Suffixed); ok {
 		key = keypart.Guard(key, s.KeySuffix())
 	}
 	c := &Call{done: make(chan Outcome, 1)}
 	go func() {
 		o := take(ctx, limiter, key, n)
+		if heard != nil {
+			heard(o)
+		}
 		if c.claimed.CompareAndSwap(false, true) {
 			c.done <- o
 			return
@@ -51,6 +58,13 @@ func Begin(ctx context.Context, limiter limit.Limiter, key string, n int64, time
 			_ = Safely(giving, o.GiveBack)
 		}
 	}()
+	return c
+}
+
+// ended returns a call with that outcome.
+func ended(o Outcome) *Call {
+	c := &Call{done: make(chan Outcome, 1)}
+	c.done <- o
 	return c
 }
 
@@ -68,15 +82,23 @@ func take(ctx context.Context, limiter limit.Limiter, key string, n int64) (o Ou
 	return o
 }
 
-// Await returns the outcome, or ctx's end if that comes first. What is granted
+// await returns the outcome, or ctx's end if that comes first. What is granted
 // after that is given back.
-func (c *Call) Await(ctx context.Context) Outcome {
+func (c *Call) await(ctx context.Context) Outcome {
+	if c.most > 0 {
+		var cancel context.CancelFunc
+		ctx, cancel = context.WithTimeoutCause(ctx, c.most, errProbing)
+		defer cancel()
+	}
 	select {
 	case o := <-c.done:
 		return o
 	case <-ctx.Done():
 		if !c.claimed.CompareAndSwap(false, true) {
 			return <-c.done
+		}
+		if cause := context.Cause(ctx); errors.Is(cause, errProbing) {
+			return Outcome{Err: cause}
 		}
 		return Outcome{Err: fmt.Errorf("no decision in time: %w", ctx.Err())}
 	}

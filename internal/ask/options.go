@@ -8,28 +8,20 @@ import (
 	"strings"
 	"time"
 
+	"github.com/rratelimiter/rratelimiter/internal/observe"
 	"github.com/rratelimiter/rratelimiter/limit"
 )
 
 // Options are those that HTTP and gRPC middleware have in common.
 type Options struct {
-	Prefix  string        // of each key
-	Tagged  bool          // the parts of a key are its hash tag
-	Timeout time.Duration // 0: none
-	Failure Failure
-}
+	Prefix   string         // of each key
+	Tagged   bool           // the parts of a key are its hash tag
+	Timeout  time.Duration  // 0: none
+	Failure  *limit.Failure // nil: FailClosed, and each request is asked about
+	Fallback limit.Limiter  // nil: none
+	Shadow   bool
 
-// Failure is what happens to a request while a limiter fails: it does not pass,
-// unless a field says otherwise.
-type Failure struct {
-	Open     bool          // it passes
-	Fallback limit.Limiter // this one decides
-	missing  bool          // a fallback was wanted and is nil
-}
-
-// FallBack returns the Failure that has limiter decide.
-func FallBack(limiter limit.Limiter) Failure {
-	return Failure{Fallback: limiter, missing: limiter == nil}
+	observer *observe.Observer
 }
 
 // SetPrefix does what WithPrefix says.
@@ -51,11 +43,29 @@ func (o *Options) SetTimeout(d time.Duration) error {
 }
 
 // SetFailure does what WithFailure says.
-func (o *Options) SetFailure(f Failure) error {
-	if f.missing {
-		return errors.New("WithFailure: the fallback is nil")
+func (o *Options) SetFailure(f limit.Failure) error {
+	o.Failure = &f
+	if err := f.Check(); err != nil {
+		return fmt.Errorf("WithFailure: %w", err)
 	}
-	o.Failure = f
+	return nil
+}
+
+// SetFallback does what WithFallback says.
+func (o *Options) SetFallback(limiter limit.Limiter) error {
+	if limiter == nil {
+		return errors.New("WithFallback: the limiter is nil")
+	}
+	o.Fallback = limiter
+	return nil
+}
+
+// SetObserver does what WithObserver says.
+func (o *Options) SetObserver(to limit.Observer) error {
+	if to == nil {
+		return errors.New("WithObserver: the observer is nil")
+	}
+	o.observer = observe.New(to, nil)
 	return nil
 }
 

@@ -10,15 +10,20 @@ import (
 )
 
 // Question is what one limit is asked about one request: its limiter, and where
-// that fails its fallback.
+// that fails what answers in its place.
 type Question struct {
+	Limit    *Limit
 	Key      string
 	Next     limit.Limiter // to be asked; nil once the question is settled
 	Asked    limit.Limiter // the last
 	State    State
 	Decision limit.Decision              // where granted or refused; the Limit alone where too costly
 	GiveBack func(context.Context) error // nil where nothing can be given back
-	Failure  error                       // of the limiter, even if its fallback answered
+	Failure  error                       // of the limiter, even if another answered
+	Start    time.Time
+
+	by     limit.Source // who is asked
+	costly error        // what was said where too costly
 }
 
 // State is what the limit says.
@@ -34,50 +39,95 @@ const (
 	Open      // no answer: the limit is left out
 )
 
-// Begin asks the limiter that is next. See [Begin].
+// Begin asks the limiter that is next. The outcome is to be awaited with the same ctx.
 func (q *Question) Begin(ctx context.Context, n int64, timeout time.Duration) *Call {
 	q.Asked = q.Next
-	return Begin(ctx, q.Next, q.Key, n, timeout)
+	if q.by == limit.FromLimiter {
+		return q.Limit.begin(ctx, q.Key, n, timeout)
+	}
+	return begin(ctx, q.Next, q.Key, n, timeout, nil)
 }
 
-// Settle makes what the limiter said the answer, or its fallback the next to be
-// asked. The context is that of the request, which outlasts that of the call.
-func (q *Question) Settle(ctx context.Context, o Outcome, how Failure) {
+// Await waits for the call until bounded, the context that it was begun with, ends. It
+// makes what the limiter said the answer, or another limiter the next to be asked. ctx
+// is the request's, which outlasts bounded. Where the limiter panicked it returns with
+// what, for the caller to go on with.
+func (q *Question) Await(ctx, bounded context.Context, c *Call) (panicked any) {
+	o := c.await(bounded)
+	if c.counts {
+		q.Limit.count(ctx, o, q.Start)
+	}
+	if o.Panicked == nil {
+		q.settle(ctx, o)
+	}
+	return o.Panicked
+}
+
+func (q *Question) settle(ctx context.Context, o Outcome) {
 	q.Next = nil
 	switch {
-	case failed(o.Err) && q.Failure != nil:
-		q.Failure = errors.Join(q.Failure, fmt.Errorf("fallback: %w", o.Err))
-		q.State = Closed
-	case errors.Is(o.Err, limit.ErrInvalidConfig):
-		// Whatever how says: to pass would hide the mistake.
-		q.Failure = o.Err
-		q.State = Closed
-	case failed(o.Err):
-		q.Failure = o.Err
-		switch {
-		case how.Open:
-			q.State = Open
-		case how.Fallback != nil && ctx.Err() == nil:
-			q.Next = how.Fallback
-		default:
-			q.State = Closed
-		}
-	case o.Err != nil:
-		q.State = TooCostly
-		q.Decision.Limit = o.Decision.Limit // more it may not know
-	case o.Decision.Granted && o.Decision.Limit == 0:
-		q.State = Open // the limiter itself lets all pass for now
-	default:
+	case o.Err == nil && o.Decision.Granted && o.Decision.Limit == 0:
+		q.State, q.GiveBack = Open, o.GiveBack // the limiter itself lets all pass for now
+	case o.Err == nil:
 		q.Decision, q.GiveBack, q.State = o.Decision, o.GiveBack, Refused
 		if o.Decision.Granted {
 			q.State = Granted
 		}
+		if s := q.Limit.share; s != nil && q.by == limit.FromLimiter {
+			s.learn(q.Key, o.Decision.Limit)
+		}
+	case tooCostly(o.Err):
+		q.State, q.costly = TooCostly, o.Err
+		q.Decision.Limit = o.Decision.Limit // more it may not know
+	case q.Failure != nil:
+		q.Failure = errors.Join(q.Failure, fmt.Errorf("fallback: %w", o.Err))
+		q.State, q.by = Closed, ""
+	default:
+		q.Failure = o.Err
+		q.fail(ctx)
 	}
 }
 
-// failed tells whether err leaves open what the limiter would say. It does not
-// where a request costs too much: with n above 0 that is the only number of
-// permits that can be out of range.
-func failed(err error) bool {
-	return err != nil && !errors.Is(err, limit.ErrPermitsExceedRate) && !errors.Is(err, limit.ErrInvalidPermits)
+// fail has the policy answer where there is no decision. Of a mistake it must not: to
+// pass would hide it.
+func (q *Question) fail(ctx context.Context) {
+	l := q.Limit
+	q.State, q.by = Closed, ""
+	if !undecided(q.Failure) {
+		return
+	}
+	switch {
+	case l.open:
+		q.State, q.by = Open, limit.FromOpen
+	case ctx.Err() != nil:
+	case l.fallback != nil:
+		q.Next, q.State, q.by = l.fallback, Unsettled, limit.FromFallback
+	case l.share != nil:
+		if next := l.share.of(q.Key); next != nil {
+			q.Next, q.State, q.by = next, Unsettled, limit.FromLocal
+		} else {
+			q.Failure = errors.Join(q.Failure, errors.New("FailLocal: the limiter has told no limit yet"))
+		}
+	}
+}
+
+// tooCostly tells whether no waiting makes a request pass: with n above 0, being too
+// many is all that can be wrong with it.
+func tooCostly(err error) bool {
+	return errors.Is(err, limit.ErrPermitsExceedRate) || errors.Is(err, limit.ErrInvalidPermits)
+}
+
+// Report tells the observer what came of the question, which middleware of that name
+// asked.
+func (q *Question) Report(ctx context.Context, middleware string, n int64) {
+	if !q.Limit.observer.Watches() {
+		return
+	}
+	err := q.costly
+	if q.State == Closed {
+		err = q.Failure
+	}
+	q.Limit.observer.Decided(ctx, limit.Decided{
+		Limiter: q.Limit.Name, Call: middleware, Permits: n, Source: q.by, Shadow: q.Limit.shadow, Start: q.Start,
+	}, q.State == Granted || q.State == Open, err)
 }

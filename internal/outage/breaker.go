@@ -15,12 +15,12 @@ const (
 	// are not sent any more.
 	failures = 3
 
-	// firstPace and lastPace are the first and the longest pause between probes.
-	firstPace, lastPace = 100 * time.Millisecond, time.Second
-
-	// patience is how long the caller who has one begin waits for it: one who comes
+	firstPace = 100 * time.Millisecond
+	// LastPace is the longest pause between probes, which begin firstPace apart.
+	LastPace = time.Second
+	// Patience is how long the caller who has one begin waits for it: one who comes
 	// long after a server is back is not told that it is not.
-	patience = 5 * time.Millisecond
+	Patience = 5 * time.Millisecond
 )
 
 // Breaker knows whether a server decides. The zero Breaker takes it that it does.
@@ -36,53 +36,77 @@ type Breaker struct {
 	pace    time.Duration
 }
 
+// Admission is whether a call may be sent.
+type Admission int
+
+// The admissions.
+const (
+	Sent    Admission = iota // it may
+	NotSent                  // the server is known to leave calls undecided
+	Probing                  // to see whether it still does, which [Breaker.Probed] is told
+)
+
+// Admit tells whether a call may be sent. Of those that come while none may, one at a
+// time is to be a probe.
+func (b *Breaker) Admit() Admission {
+	if !b.open.Load() {
+		return Sent
+	}
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	switch {
+	case !b.open.Load():
+		return Sent
+	case b.probing || b.Clock.Now().Before(b.next):
+		return NotSent
+	}
+	b.probing = true
+	return Probing
+}
+
+// Probed is told what came of a probe, and tells whether calls are sent again.
+func (b *Breaker) Probed(answers bool) (closed bool) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	b.probing = false
+	if answers {
+		b.failed = 0
+		b.open.Store(false)
+	} else {
+		b.pace = min(2*b.pace, LastPace)
+		b.next = b.Clock.Now().Add(b.pace)
+	}
+	return answers
+}
+
 // Allows tells whether a call may be sent. While none may, probe is run in the
 // background from time to time, one at a time; it tells whether the server answers.
 // changed is told when that makes a difference.
 func (b *Breaker) Allows(probe func() bool, changed func(open bool)) bool {
-	if !b.open.Load() {
+	switch b.Admit() {
+	case Sent:
 		return true
-	}
-	b.mu.Lock()
-	begin := b.open.Load() && !b.probing && !b.Clock.Now().Before(b.next)
-	b.probing = b.probing || begin
-	b.mu.Unlock()
-	if !begin {
-		return !b.open.Load()
+	case NotSent:
+		return false
 	}
 	done := make(chan struct{})
 	go func() {
 		defer close(done)
-		b.probe(probe, changed)
+		if b.Probed(probe()) {
+			changed(false)
+		}
 	}()
 	if b.Clock != nil { // a test's answers are not to depend on how fast the machine is
 		<-done
 		return !b.open.Load()
 	}
-	timer := time.NewTimer(patience)
+	timer := time.NewTimer(Patience)
 	defer timer.Stop()
 	select {
 	case <-done:
 	case <-timer.C:
 	}
 	return !b.open.Load()
-}
-
-func (b *Breaker) probe(probe func() bool, changed func(open bool)) {
-	answers := probe()
-	b.mu.Lock()
-	b.probing = false
-	if answers {
-		b.failed = 0
-		b.open.Store(false)
-	} else {
-		b.pace = min(2*b.pace, lastPace)
-		b.next = b.Clock.Now().Add(b.pace)
-	}
-	b.mu.Unlock()
-	if answers {
-		changed(false)
-	}
 }
 
 // Decided is told that Redis decided a call.
@@ -103,7 +127,7 @@ func (b *Breaker) Failed() (opened bool) {
 		return false
 	}
 	// A server that answers probes and still decides nothing is asked ever less.
-	b.pace = min(max(firstPace, 2*b.pace), lastPace)
+	b.pace = min(max(firstPace, 2*b.pace), LastPace)
 	b.next = b.Clock.Now().Add(b.pace)
 	b.open.Store(true)
 	return true

@@ -1,0 +1,149 @@
+package grpclimit_test
+
+import (
+	"context"
+	"io"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+	"google.golang.org/genproto/googleapis/rpc/errdetails"
+	"google.golang.org/grpc"
+	healthpb "google.golang.org/grpc/health/grpc_health_v1"
+	testpb "google.golang.org/grpc/interop/grpc_testing"
+	"google.golang.org/grpc/metadata"
+	"google.golang.org/grpc/status"
+
+	"github.com/rratelimiter/rratelimiter/grpclimit"
+	"github.com/rratelimiter/rratelimiter/limit"
+)
+
+func figures(trailer metadata.MD) []string {
+	return append(append([]string(nil), trailer.Get(grpclimit.TrailerLimit)...), trailer.Get(grpclimit.TrailerRemaining)...)
+}
+
+func TestTrailersOfUnaryCalls(t *testing.T) {
+	t.Parallel()
+	conn, _ := serve(t, unary(&budget{limit: 2, retryAfter: time.Second}))
+	for _, want := range [][]string{{"2", "1"}, {"2", "0"}, {"2", "0"}} {
+		var trailer metadata.MD
+		_ = check(t.Context(), conn, grpc.Trailer(&trailer))
+		assert.Equal(t, want, figures(trailer))
+	}
+}
+
+// Who is in front of whom can be told by the order.
+func TestTrailersOfAChain(t *testing.T) {
+	t.Parallel()
+	conn, _ := serve(t, []grpc.ServerOption{grpc.ChainUnaryInterceptor(
+		grpclimit.UnaryServerInterceptor(&budget{limit: 9, retryAfter: time.Second}),
+		grpclimit.UnaryServerInterceptor(&budget{limit: 1, retryAfter: time.Second}))})
+	for _, want := range [][]string{{"1", "9", "0", "8"}, {"1", "9", "0", "7"}} {
+		var trailer metadata.MD
+		_ = check(t.Context(), conn, grpc.Trailer(&trailer))
+		assert.Equal(t, want, figures(trailer))
+	}
+}
+
+func TestTrailersOfStreams(t *testing.T) {
+	t.Parallel()
+	conn, service := serve(t, streams(&budget{limit: 5, retryAfter: time.Second}, grpclimit.WithPerMessage()))
+	for _, test := range []struct {
+		messages int
+		want     []string
+	}{{0, []string{"5", "4"}}, {2, []string{"5", "1"}}, {1, []string{"5", "0"}}} {
+		stream, err := testpb.NewTestServiceClient(conn).FullDuplexCall(t.Context())
+		require.NoError(t, err)
+		for range test.messages {
+			require.NoError(t, stream.Send(&testpb.StreamingOutputCallRequest{}))
+			if _, err := stream.Recv(); err != nil {
+				break
+			}
+		}
+		_ = stream.CloseSend()
+		for err == nil {
+			_, err = stream.Recv()
+		}
+		require.NotNil(t, <-service.ended)
+		assert.Equal(t, test.want, figures(stream.Trailer()))
+	}
+	stream, err := testpb.NewTestServiceClient(conn).FullDuplexCall(t.Context())
+	require.NoError(t, err)
+	_, err = stream.Recv()
+	require.Error(t, err)
+	assert.Equal(t, []string{"5", "0"}, figures(stream.Trailer()), "refused as it opens")
+	assert.Equal(t, []string{"1000"}, stream.Trailer().Get(pushbackTrailer))
+}
+
+func TestTrailersOfAStreamWithoutMessagesToCount(t *testing.T) {
+	t.Parallel()
+	conn, _ := serve(t, streams(&budget{limit: 4}))
+	stream, err := testpb.NewTestServiceClient(conn).StreamingOutputCall(t.Context(), &testpb.StreamingOutputCallRequest{})
+	require.NoError(t, err)
+	for err == nil {
+		_, err = stream.Recv()
+	}
+	require.ErrorIs(t, err, io.EOF)
+	assert.Equal(t, []string{"4", "3"}, figures(stream.Trailer()))
+}
+
+// What nobody knows is not told.
+func TestNoTrailersWithoutFigures(t *testing.T) {
+	t.Parallel()
+	for name, opts := range map[string][]grpc.ServerOption{
+		"open":       unary(failing(limit.ErrUnavailable), quiet, grpclimit.WithFailure(limit.FailOpen())),
+		"closed":     unary(failing(limit.ErrUnavailable), quiet),
+		"too costly": unary(limiterFunc(tooMuch)),
+		"shadow":     unary(&budget{limit: 3}, grpclimit.WithShadow()),
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			conn, _ := serve(t, opts)
+			var trailer metadata.MD
+			_ = check(t.Context(), conn, grpc.Trailer(&trailer))
+			assert.Empty(t, figures(trailer))
+		})
+	}
+}
+
+func tooMuch(context.Context, string, int64) (limit.Decision, error) {
+	return limit.Decision{Limit: 7}, limit.ErrPermitsExceedRate
+}
+
+func TestErrorInfo(t *testing.T) {
+	t.Parallel()
+	for name, test := range map[string]struct {
+		limiter  limit.Limiter
+		reason   string
+		metadata map[string]string
+	}{
+		"exceeded": {&budget{retryAfter: 1500 * time.Millisecond}, grpclimit.ReasonExceeded, map[string]string{
+			"limiter": "calls", "limit": "0", "remaining": "0",
+		}},
+		"soon": {limiterFunc(func(context.Context, string, int64) (limit.Decision, error) {
+			return limit.Decision{Limit: 5, Remaining: 2, RetryAfter: 1500 * time.Millisecond}, nil
+		}), grpclimit.ReasonExceeded, map[string]string{"limiter": "calls", "limit": "5", "remaining": "2", "retryAfter": "1.5s"}},
+		"too costly": {limiterFunc(tooMuch), grpclimit.ReasonTooCostly, map[string]string{"limiter": "calls", "limit": "7"}},
+		"unknown":    {failing(limit.ErrInvalidPermits), grpclimit.ReasonTooCostly, map[string]string{"limiter": "calls"}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			conn, _ := serve(t, unary(test.limiter, grpclimit.WithName("calls"), grpclimit.WithKey(grpclimit.Metadata("x-tenant"))))
+			ctx := metadata.AppendToOutgoingContext(t.Context(), "x-tenant", "acme & sons")
+			_, err := healthpb.NewHealthClient(conn).Check(ctx, &healthpb.HealthCheckRequest{})
+			_, quota := refusalDetails(t, err)
+			assert.Equal(t, "acme%20&%20sons", quota.Violations[0].Subject)
+			var info *errdetails.ErrorInfo
+			for _, detail := range status.Convert(err).Details() {
+				if d, ok := detail.(*errdetails.ErrorInfo); ok {
+					info = d
+				}
+			}
+			require.NotNil(t, info)
+			assert.Equal(t, test.reason, info.Reason)
+			assert.Equal(t, grpclimit.ErrorDomain, info.Domain)
+			assert.Equal(t, test.metadata, info.Metadata)
+		})
+	}
+}

@@ -1,0 +1,139 @@
+package ask
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"sync"
+	"time"
+
+	"github.com/rratelimiter/rratelimiter/internal/observe"
+	"github.com/rratelimiter/rratelimiter/internal/outage"
+	"github.com/rratelimiter/rratelimiter/limit"
+)
+
+// Limit is one that requests must pass: its limiter, and what answers while that fails.
+type Limit struct {
+	Name string
+
+	limiter  limit.Limiter
+	open     bool
+	fallback limit.Limiter   // nil: none
+	share    *share          // nil: none
+	breaker  *outage.Breaker // nil: each request is asked about
+	observer *observe.Observer
+	shadow   bool
+}
+
+// Limit returns the Limit of that name. Its own fallback, if it has one, comes before
+// what the options say. window is the span that its limit speaks of, nil where that is
+// not known.
+func (o *Options) Limit(name string, limiter, own limit.Limiter, window func() time.Duration) (*Limit, error) {
+	l := &Limit{Name: name, limiter: limiter, fallback: own, observer: o.observer, shadow: o.Shadow}
+	if l.fallback == nil {
+		l.fallback = o.Fallback
+	}
+	if l.fallback != nil {
+		l.breaker = &outage.Breaker{}
+		return l, nil
+	}
+	if o.Failure == nil {
+		return l, nil
+	}
+	l.breaker, l.open = &outage.Breaker{}, o.Failure.Open()
+	if part, ok := o.Failure.Local(); ok {
+		if window == nil {
+			return nil, errors.New("WithFailure: FailLocal needs a limiter that tells its window, a limit.Windowed")
+		}
+		l.share = newShare(part, window)
+	}
+	return l, nil
+}
+
+// Question returns what the Limit is to be asked about a key.
+func (l *Limit) Question(key string) Question {
+	return Question{Limit: l, Key: key, Next: l.limiter, by: limit.FromLimiter, Start: time.Now()}
+}
+
+// Why a limiter that left the last requests undecided did not answer this one.
+var (
+	errNotAsked = fmt.Errorf("%w: the last requests were not decided, and the limiter was not asked", limit.ErrUnavailable)
+	errProbing  = fmt.Errorf("%w: the last requests were not decided, and the limiter has %v", limit.ErrUnavailable, outage.Patience)
+)
+
+// begin asks the limiter, unless it is known to leave requests undecided.
+func (l *Limit) begin(ctx context.Context, key string, n int64, timeout time.Duration) *Call {
+	if l.breaker == nil {
+		return begin(ctx, l.limiter, key, n, timeout, nil)
+	}
+	switch l.breaker.Admit() {
+	case outage.NotSent:
+		return ended(Outcome{Err: errNotAsked})
+	case outage.Probing:
+		return l.probe(ctx, key, n, timeout)
+	default:
+		c := begin(ctx, l.limiter, key, n, timeout, nil)
+		c.counts = true
+		return c
+	}
+}
+
+// probe asks the limiter to see whether it decides again. It has its time for that: the
+// caller does not wait for long, and may be gone when the answer comes.
+func (l *Limit) probe(ctx context.Context, key string, n int64, timeout time.Duration) *Call {
+	asking, cancel := Afterwards(ctx, timeout)
+	var once sync.Once
+	finish := func(answers bool) {
+		once.Do(func() {
+			if l.breaker.Probed(answers) {
+				l.happened(limit.AskedAgain, nil)
+			}
+		})
+	}
+	stop := context.AfterFunc(asking, func() { finish(false) }) // it may not heed its context
+	c := begin(asking, l.limiter, key, n, timeout, func(o Outcome) {
+		stop()
+		cancel()
+		finish(o.Panicked == nil && !undecided(o.Err))
+	})
+	c.most = outage.Patience
+	return c
+}
+
+// leastTime is how long a limiter must have had for the end of a request's context to
+// count: callers over gRPC choose their own deadlines, and very short ones must not have
+// the limiter asked no more.
+const leastTime = 50 * time.Millisecond
+
+// count tells the breaker how a call of the limiter for a request ended. The context is
+// the request's.
+func (l *Limit) count(ctx context.Context, o Outcome, start time.Time) {
+	switch {
+	case o.Panicked != nil:
+	case !undecided(o.Err):
+		l.breaker.Decided()
+	case errors.Is(ctx.Err(), context.Canceled):
+	case ctx.Err() != nil && time.Since(start) < leastTime:
+	case l.breaker.Failed():
+		l.happened(limit.AskedNoMore, o.Err)
+	}
+}
+
+func (l *Limit) happened(kind limit.EventKind, err error) {
+	l.observer.Happened(limit.Event{Kind: kind, Limiter: l.Name, Err: err})
+}
+
+// undecided tells whether err leaves open what the limiter would say, so that the policy
+// for that answers: Redis or the limiter gave no answer, or the limiter is not one of
+// this module's and says what it likes. A caller's mistake is none of this.
+func undecided(err error) bool {
+	if errors.Is(err, limit.ErrUnavailable) {
+		return true
+	}
+	switch limit.KindOf(err) {
+	case limit.KindDeadline, limit.KindCanceled, limit.KindOther:
+		return true
+	default:
+		return false
+	}
+}

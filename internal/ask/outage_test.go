@@ -1,0 +1,260 @@
+package ask_test
+
+import (
+	"context"
+	"errors"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"github.com/rratelimiter/rratelimiter/internal/ask"
+	"github.com/rratelimiter/rratelimiter/internal/limitertest"
+	"github.com/rratelimiter/rratelimiter/limit"
+)
+
+// server is a limiter that hangs from time to time, and counts what it is asked.
+type server struct {
+	heeds   bool          // its context
+	takes   time.Duration // to answer
+	limits  map[string]int64
+	refuses bool
+	err     error
+
+	hangs    atomic.Bool
+	asked    atomic.Int64
+	under    atomic.Int64 // way
+	mu       sync.Mutex
+	returned int64
+}
+
+func (s *server) Take(ctx context.Context, key string, n int64) (limit.Decision, error) {
+	d, _, err := s.TakeReturnable(ctx, key, n)
+	return d, err
+}
+
+func (s *server) TakeReturnable(ctx context.Context, key string, n int64) (limit.Decision, func(context.Context) error, error) {
+	s.asked.Add(1)
+	s.under.Add(1)
+	defer s.under.Add(-1)
+	time.Sleep(s.takes)
+	for s.hangs.Load() {
+		time.Sleep(10 * time.Millisecond)
+		if s.heeds && ctx.Err() != nil {
+			return limit.Decision{}, nil, ctx.Err()
+		}
+	}
+	if s.err != nil {
+		return limit.Decision{}, nil, s.err
+	}
+	most := int64(10)
+	if l, ok := s.limits[key]; ok {
+		most = l
+	}
+	if s.refuses || n > most {
+		return limit.Decision{Limit: most, RetryAfter: time.Second}, nil, nil
+	}
+	return limit.Decision{Granted: true, Limit: most, Remaining: most - n}, func(context.Context) error {
+		s.mu.Lock()
+		defer s.mu.Unlock()
+		s.returned += n
+		return nil
+	}, nil
+}
+
+func window() time.Duration { return time.Minute }
+
+// guarded runs a test with a limiter that has a policy.
+func guarded(t *testing.T, f limit.Failure, s *server, test func(t *testing.T, say asking, told *limitertest.Recorder)) {
+	t.Helper()
+	synctest.Test(t, func(t *testing.T) {
+		told := &limitertest.Recorder{}
+		o := options(t, failing(f), observed(told))
+		l, err := o.Limit("test", s, nil, window)
+		require.NoError(t, err)
+		test(t, func(ctx context.Context, key string, n int64) (ask.Question, time.Duration) {
+			start := time.Now()
+			q := decide(ctx, o, l, key, n)
+			return q, time.Since(start)
+		}, told)
+		s.hangs.Store(false)
+		time.Sleep(time.Minute)
+	})
+}
+
+type asking = func(ctx context.Context, key string, n int64) (ask.Question, time.Duration)
+
+// A limiter that hangs costs three requests the timeout, and others next to nothing;
+// it is asked by one at a time until it answers.
+func TestBreaker(t *testing.T) {
+	t.Parallel()
+	for _, heeds := range []bool{true, false} {
+		s := &server{heeds: heeds}
+		guarded(t, limit.FailOpen(), s, func(t *testing.T, say asking, told *limitertest.Recorder) {
+			q, _ := say(t.Context(), "k", 1)
+			assert.Equal(t, ask.Granted, q.State)
+			s.hangs.Store(true)
+			for range 3 {
+				q, took := say(t.Context(), "k", 1)
+				assert.Equal(t, ask.Open, q.State)
+				assert.Equal(t, time.Second, took)
+			}
+			before := s.asked.Load()
+			for range 1000 {
+				q, took := say(t.Context(), "k", 1)
+				assert.Equal(t, ask.Open, q.State)
+				require.ErrorIs(t, q.Failure, limit.ErrUnavailable)
+				assert.LessOrEqual(t, took, 5*time.Millisecond)
+				if heeds {
+					assert.LessOrEqual(t, s.under.Load(), int64(2), "what ended just now besides")
+				}
+				time.Sleep(10 * time.Millisecond)
+			}
+			assert.InDelta(t, 6, s.asked.Load()-before, 2, "a probe takes a second, and then a second passes")
+			s.hangs.Store(false)
+			time.Sleep(2 * time.Second)
+			q, took := say(t.Context(), "k", 1)
+			assert.Equal(t, ask.Granted, q.State)
+			assert.Zero(t, took, "a probe that is answered at once is an answer")
+			synctest.Wait()
+			assert.Equal(t, []limit.EventKind{limit.AskedNoMore, limit.AskedAgain}, kinds(told))
+		})
+	}
+}
+
+func kinds(told *limitertest.Recorder) []limit.EventKind {
+	var all []limit.EventKind
+	for _, e := range told.Events() {
+		all = append(all, e.Kind)
+	}
+	return all
+}
+
+// Where the answer to a probe takes long, the policy answers that request, which gives
+// back what it was granted; the next ones ask the limiter again.
+func TestSlowProbe(t *testing.T) {
+	t.Parallel()
+	s := &server{takes: 30 * time.Millisecond, heeds: true}
+	guarded(t, limit.FailOpen(), s, func(t *testing.T, say asking, _ *limitertest.Recorder) {
+		s.hangs.Store(true)
+		for range 3 {
+			_, _ = say(t.Context(), "k", 1)
+		}
+		s.hangs.Store(false)
+		time.Sleep(time.Second)
+		ctx, cancel := context.WithCancel(t.Context())
+		q, took := say(ctx, "k", 4)
+		cancel() // the request is over before its probe
+		assert.Equal(t, ask.Open, q.State)
+		assert.Equal(t, 5*time.Millisecond, took)
+		time.Sleep(time.Second)
+		assert.EqualValues(t, 4, s.returned)
+		q, took = say(t.Context(), "k", 4)
+		assert.Equal(t, ask.Granted, q.State)
+		assert.Equal(t, 30*time.Millisecond, took)
+	})
+}
+
+// What a limiter says, mistakes and requests that are given up do not make it one that
+// is asked no more. A request's deadline does if the limiter had its time.
+func TestWhatCounts(t *testing.T) {
+	t.Parallel()
+	deadline := func(d time.Duration) func(context.Context) (context.Context, context.CancelFunc) {
+		return func(ctx context.Context) (context.Context, context.CancelFunc) { return context.WithTimeout(ctx, d) }
+	}
+	gone := func(ctx context.Context) (context.Context, context.CancelFunc) {
+		ctx, cancel := context.WithCancel(ctx)
+		time.AfterFunc(100*time.Millisecond, cancel)
+		return ctx, cancel
+	}
+	for name, c := range map[string]struct {
+		server *server
+		hangs  bool
+		ctx    func(context.Context) (context.Context, context.CancelFunc)
+		counts bool
+	}{
+		"refusals":          {server: &server{refuses: true}},
+		"too costly":        {server: &server{err: limit.ErrPermitsExceedRate}},
+		"misconfigured":     {server: &server{err: limit.ErrInvalidConfig}},
+		"corrupt":           {server: &server{err: limit.ErrCorrupt}},
+		"unavailable":       {server: &server{err: limit.ErrUnavailable}, counts: true},
+		"another's error":   {server: &server{err: errors.New("no")}, counts: true},
+		"timeout":           {server: &server{}, hangs: true, counts: true},
+		"deadline":          {server: &server{}, hangs: true, ctx: deadline(60 * time.Millisecond), counts: true},
+		"hardly any time":   {server: &server{}, hangs: true, ctx: deadline(10 * time.Millisecond)},
+		"the caller leaves": {server: &server{}, hangs: true, ctx: gone},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			guarded(t, limit.FailClosed(), c.server, func(t *testing.T, say asking, _ *limitertest.Recorder) {
+				c.server.hangs.Store(c.hangs)
+				for range 10 {
+					ctx, cancel := t.Context(), func() {}
+					if c.ctx != nil {
+						ctx, cancel = c.ctx(ctx)
+					}
+					_, _ = say(ctx, "k", 1)
+					cancel()
+				}
+				if c.counts {
+					assert.Less(t, c.server.asked.Load(), int64(10))
+				} else {
+					assert.EqualValues(t, 10, c.server.asked.Load())
+				}
+			})
+		})
+	}
+}
+
+// A local limiter has its share of what was told of a key, and of a key that nothing
+// was told of, of what was told last.
+func TestFailLocal(t *testing.T) {
+	t.Parallel()
+	s := &server{heeds: true, limits: map[string]int64{"large": 100, "none": 0, "one": 1}}
+	guarded(t, limit.FailLocal(0.5), s, func(t *testing.T, say asking, told *limitertest.Recorder) {
+		s.hangs.Store(true)
+		q, _ := say(t.Context(), "large", 1)
+		assert.Equal(t, ask.Closed, q.State, "nothing is known")
+		s.hangs.Store(false)
+		for _, key := range []string{"large", "none", "one", "small"} {
+			_, _ = say(t.Context(), key, 1)
+		}
+		s.hangs.Store(true)
+		for range 3 {
+			_, _ = say(t.Context(), "warm", 1)
+		}
+		for key, want := range map[string]int{"large": 50, "small": 5, "other": 5, "one": 1, "none": 0} {
+			granted := 0
+			for range 60 {
+				if q, _ := say(t.Context(), key, 1); q.State == ask.Granted {
+					granted++
+				} else {
+					assert.Equal(t, ask.Refused, q.State)
+				}
+			}
+			assert.Equal(t, want, granted, key)
+		}
+		q, _ = say(t.Context(), "more", 6)
+		assert.Equal(t, ask.Refused, q.State)
+		assert.Equal(t, limit.Decision{Limit: 5, RetryAfter: time.Second}, q.Decision, "the limiter may have them")
+		time.Sleep(time.Minute)
+		q, _ = say(t.Context(), "small", 1)
+		assert.Equal(t, ask.Granted, q.State)
+		require.NoError(t, q.GiveBack(t.Context()))
+		q, _ = say(t.Context(), "one", 1)
+		assert.Equal(t, ask.Refused, q.State, "one permit in two minutes")
+		all := told.Decisions()
+		assert.Equal(t, limit.FromLocal, all[len(all)-1].Source)
+		assert.Equal(t, limit.Refused, all[len(all)-1].Outcome)
+	})
+}
+
+func TestFailLocalNeedsAWindow(t *testing.T) {
+	t.Parallel()
+	_, err := options(t, failing(limit.FailLocal(1))).Limit("test", says{}, nil, nil)
+	require.ErrorContains(t, err, "Windowed")
+}
