@@ -1,6 +1,7 @@
 // Package rratelimiter is Redisson's RRateLimiter for Go: a rate limiter whose
-// state is in Redis, shared live with Java programs that use Redisson 3.35 and
-// newer, and a good one where there is no Java at all. For older Redissons see
+// state is in Redis, shared live with Java programs that use Redisson 3.12.0 or
+// newer. It works just as well without Java. If any program that shares a limiter
+// uses Redisson before 3.35.0, pass the oldest version in use to
 // [WithRedissonVersion].
 //
 //	client := rratelimiter.New(rdb)
@@ -21,8 +22,9 @@
 //
 // # Guarantees
 //
-// Never more than the rate is granted by what these calls do, and no permit is
-// lost: under concurrency, after lost answers, for callers that go away. A
+// Never more than the rate is granted by what these calls do, unless [WithFailure]
+// or [WithShadow] says so, and no permit is lost: under concurrency, after lost
+// answers, for callers that go away. A
 // request whose answer was lost is repeated and recognised, so that it takes its
 // permits once. What Redis loses, as where a replica takes over that lags, is
 // beyond any client; docs/servers.md says how much that can be.
@@ -33,9 +35,9 @@
 // # Errors
 //
 // A refusal is no error: false, or a Decision that is not Granted, is always
-// something that Redis said. Where Redis does not decide in time the error is
-// [ErrUnavailable]; where permits may have been taken, [ErrUnknownOutcome] too.
-// Test with [errors.Is].
+// something that Redis said, or the local limiter of [WithFailure]. Where Redis does
+// not decide in time the error is [ErrUnavailable]; where permits may have been taken,
+// [ErrUnknownOutcome] too. Test with [errors.Is].
 //
 // # Where to go on
 //

@@ -34,8 +34,8 @@ var (
 	ErrUnknownOutcome = limit.ErrUnknownOutcome
 
 	// ErrUnavailable: Redis did not decide: it gave no answer in time, can't be
-	// reached, or answers nobody for now. A refusal is something that Redis said,
-	// and never this. Where permits may have been taken, it is ErrUnknownOutcome
+	// reached, or answers nobody for now. A refusal is never
+	// this. Where permits may have been taken, it is ErrUnknownOutcome
 	// too.
 	ErrUnavailable = limit.ErrUnavailable
 

@@ -37,8 +37,8 @@ func (c *Client) Keyed(prefix string, cfg Config) *KeyedLimiter {
 const maxHandles = 10_000
 
 // KeyedLimiter is a RateLimiter for each key: see [Client.Keyed]. Each call is that
-// of the key's RateLimiter. It is a [limit.Limiter] and a [limit.Returner], safe for
-// use by several goroutines.
+// of the key's RateLimiter. It is a [limit.Limiter], a [limit.Returner] and a
+// [limit.Windowed], safe for use by several goroutines.
 type KeyedLimiter struct {
 	client *Client
 	prefix string
@@ -49,7 +49,7 @@ type KeyedLimiter struct {
 	handles, old map[string]*RateLimiter // old: those before the last that were in use
 }
 
-// Window returns the interval.
+// Window returns the interval of Keyed's Config, whatever the rate of a key is now.
 func (k *KeyedLimiter) Window() time.Duration { return k.cfg.Interval }
 
 // Take is [RateLimiter.Take].

@@ -20,9 +20,9 @@ import (
 // least a millisecond and rounded up to whole ones. It tells whether there was
 // one. What a Client keeps of a PerClient limiter goes an interval, or the
 // KeepAlive time, after its last use at the latest, as it does without Expire. A
-// limiter with a KeepAlive time goes back to that at its next request. Like all
-// calls of this file that write, it is not repeated once it may have run:
-// ErrUnknownOutcome.
+// limiter with a KeepAlive time goes back to that at its next request. Expire is not
+// repeated once it may have run (ErrUnknownOutcome), and neither are ExpireAt,
+// ClearExpire, Delete and Rename.
 func (l *RateLimiter) Expire(ctx context.Context, ttl time.Duration) (bool, error) {
 	const op = "Expire"
 	if ttl < time.Millisecond {
@@ -139,8 +139,8 @@ const (
 // layout of 3.21 and newer, and returns how many members it wrote: 0 where
 // nothing was left to do. No permit is lost and none is free early; Redissons
 // and this Client can use the limiter meanwhile. It is for the time after an
-// upgrade, when neither a Redisson before 3.17 nor a Client that was told of one
-// shares the limiter any more: without it, the newer Redissons fail on older
+// upgrade, when neither a Redisson before 3.17 nor a Client that names one by
+// WithRedissonVersion shares the limiter any more: without it, the newer Redissons fail on older
 // members, for good in most releases.
 //
 // Of a PerClient limiter it rewrites this Client's own permits; rrl migrate does

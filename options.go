@@ -44,9 +44,10 @@ func (o limiterOption) limiter(l *RateLimiter) error { return o(l) }
 
 // WithClientID sets the id under which a Client keeps its own permits of
 // PerClient limiters, as Redisson keeps those of each instance. Clients with
-// the same id share them. Without it the id is a random UUID. Either way they go
-// an interval after their last use, which is why the id must not be that of a
-// Redisson instance: what that took since would go with them.
+// the same id share them. Without it the id is a random UUID. Either way, without
+// a KeepAlive time the permits' keys expire an interval after this Client has last
+// used them. So the id must not be that of a Redisson instance: what that instance has
+// taken since would go with them.
 func WithClientID(id string) Option {
 	return clientOption(func(c *Client) error {
 		if id == "" {
@@ -86,8 +87,8 @@ func WithLogger(log *slog.Logger) Option { return shared(limit.WithLogger(log)) 
 // WithRedissonVersion names the oldest Redisson, from 3.12.0 to 4.7.0, that
 // shares the Client's limiters. It decides what the Client writes, so that this
 // release reads it right; what others have written is read whatever it is.
-// Without the option that is 3.35.0: whoever still runs an older one must name
-// it.
+// Without the option that is 3.35.0: if any program that shares a limiter uses
+// Redisson before that, pass the oldest version in use.
 //
 //	releases         what stands for a grant
 //	3.12.0-3.13.2    nothing: the value counts a fixed window, so that an interval

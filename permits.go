@@ -16,9 +16,10 @@ import (
 // TryAcquire takes permits if they are free, or become free within timeout, and
 // tells whether it did. With a timeout of 0 or less it asks once. With more it
 // waits in line once it was refused: those of one Client are served first come
-// first served, but one that has asked for an interval in vain no longer holds up
-// those behind. A question that is under way when the timeout ends is waited for
-// 100 ms more at most. false without an error is always something that Redis said.
+// first served, but one that has waited an interval without success no longer holds
+// up those behind. A question that is under way when the timeout ends is waited for
+// 100 ms more at most. false without an error is always something that Redis said, or
+// the local limiter of WithFailure.
 //
 // When ctx ends, TryAcquire returns ctx.Err() at once; what it is granted
 // nevertheless is given back. Only where the Redis client has

@@ -13,8 +13,8 @@
 //	D2      from 3.21.0     21    length 16 (1), id (16), permits (4)
 //
 // Layouts D1 and D2 are one format, and its readers take an id of any length
-// up to 255; [LayoutD] stands for the other lengths. Earlier releases, and
-// 3.7.1 to 3.13.2, keep no set.
+// up to 255; [LayoutD] stands for the other lengths. Releases before
+// 3.13.3 keep no set.
 package codec
 
 import (

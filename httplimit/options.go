@@ -180,7 +180,7 @@ func WithFallback(limiter limit.Limiter) Option {
 // WithShadow has limiters decide and charge, and the handler get each request that the
 // options are right for: to see what a limit would do. [WithObserver] is told of what
 // would have been refused, and [WithErrorHandler] of failures. No header says anything
-// of limits. What would have been refused is charged to no policy.
+// of limits. What would have been refused is charged no more than without the option.
 func WithShadow() Option {
 	return func(s *settings) error {
 		s.Shadow = true

@@ -3,17 +3,18 @@ package limit
 import "fmt"
 
 // Failure is what answers a call while Redis does not decide: see WithFailure of a
-// Client, of its handles, and [WithFailure] of the other limiters. The zero Failure is
-// [FailClosed].
+// Client or of a handle, [WithFailure] for the other limiters, and WithFailure of
+// packages httplimit and grpclimit. The zero Failure is [FailClosed].
 type Failure struct {
 	open, local bool
 	share       float64 // where local
 }
 
-// FailClosed has calls fail with ErrUnavailable.
+// FailClosed has calls fail with ErrUnavailable. Middleware answers 503, or
+// codes.Unavailable.
 func FailClosed() Failure { return Failure{} }
 
-// FailOpen grants them: nothing is limited while Redis does not decide.
+// FailOpen grants all calls: nothing is limited while Redis does not decide.
 func FailOpen() Failure { return Failure{open: true} }
 
 // FailLocal has a limiter in this process's memory decide, of so much of the rate:
@@ -21,8 +22,9 @@ func FailOpen() Failure { return Failure{open: true} }
 // the share is less than one permit, that comes in a longer interval. A call for more
 // permits than the share has is refused.
 //
-// A RateLimiter takes the rate that Redis told last, else that of its WithDefault; one
-// that knows none fails as with FailClosed.
+// A RateLimiter takes the rate that Redis told last, else that of its WithDefault;
+// middleware takes the limit that its limiter told last. Where there is none yet, calls
+// fail as with FailClosed. The other limiters take the rate of their Config.
 func FailLocal(share float64) Failure { return Failure{local: true, share: share} }
 
 // Open tells whether calls are granted.

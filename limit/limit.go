@@ -1,5 +1,6 @@
-// Package limit holds what every limiter of this module shows to its callers:
-// a [Decision], and the one-method interface [Limiter] that middleware takes.
+// Package limit holds what all limiters of this module have in common: the
+// [Decision], the one-method interface [Limiter] that middleware takes, errors,
+// options, policies for outages ([Failure]) and the [Observer].
 package limit
 
 import (
@@ -9,11 +10,12 @@ import (
 
 // Decision is the answer to one request for permits.
 type Decision struct {
-	// Granted tells whether the permits were taken.
+	// Granted tells whether the permits were taken or, by WithFailure or WithShadow,
+	// the caller may go on as if they had been.
 	Granted bool
 
-	// Limit is the most permits that one window can grant; 0 where [FailOpen] granted,
-	// who knows of none.
+	// Limit is the most permits that one window can grant; 0 where they were granted
+	// and nobody knew it, as by [FailOpen].
 	Limit int64
 
 	// Remaining is how many permits are free after this decision, never below 0.
@@ -48,7 +50,7 @@ type Returner interface {
 }
 
 // Windowed is a Limiter that knows how long the span is that its limit speaks
-// of: the interval of a RateLimiter, the window of a fixed window or a sliding
+// of: the interval of a KeyedLimiter, the window of a fixed window or a sliding
 // log, the time in which an empty token bucket fills.
 type Windowed interface {
 	Limiter

@@ -7,7 +7,8 @@ import (
 )
 
 // Observer is told what limiters do, for metrics, traces and logs: see WithObserver
-// of a Client, and [WithObserver] of the other limiters. Decided is called by the
+// of a Client, [WithObserver] for the other limiters, and WithObserver of packages
+// httplimit and grpclimit, which tell Decided and Happened only. Decided is called by the
 // caller's goroutine, which waits for it; all else is told soon after, one thing after
 // another, and left out while an observer is thousands of them behind. No lock of a
 // limiter is held while a method runs, and a panic in one ends nothing.
@@ -56,8 +57,8 @@ func (NoObserver) Happened(Event) {}
 // Decided is the answer to one call that asked a limiter for permits. A call that
 // asks several limiters is told once for each.
 type Decided struct {
-	Limiter string // its name, or the prefix of keys
-	Call    string // the method, such as "TryAcquire"
+	Limiter string // its name, the prefix of keys, or the name of middleware's limit
+	Call    string // the method, such as "TryAcquire", or the middleware, such as "httplimit"
 	Permits int64
 	Outcome Outcome
 	Err     error     // nil unless Failed
@@ -115,7 +116,7 @@ const (
 	KindUnsupported    ErrorKind = "unsupported"         // ErrUnsupported
 	KindClosed         ErrorKind = "closed"              // ErrClosed
 	KindCanceled       ErrorKind = "canceled"            // the caller's context was cancelled
-	KindDeadline       ErrorKind = "deadline_exceeded"   // the caller's context came to its deadline
+	KindDeadline       ErrorKind = "deadline_exceeded"   // the caller's context, or middleware's timeout, came to its end
 	KindOther          ErrorKind = "other"
 )
 
@@ -199,10 +200,10 @@ const (
 	// told of once a minute at most.
 	LayoutsExclude EventKind = "layouts exclude each other"
 
-	// AskedNoMore: a server left calls undecided, so that WithFailure's policy answers
-	// at once until a probe shows that the server is back.
+	// AskedNoMore: a server, or the limiter of middleware, left calls undecided, so that
+	// WithFailure's policy answers at once until a probe shows that it decides again.
 	AskedNoMore EventKind = "asked no more"
 
-	// AskedAgain: it is.
+	// AskedAgain: it does.
 	AskedAgain EventKind = "asked again"
 )

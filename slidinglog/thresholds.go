@@ -14,9 +14,9 @@ import (
 )
 
 // SetThreshold sets the limit of key in the hash of thresholds, 0 to MaxLimit; 0
-// refuses all. It counts from the next decision on, in all programs. It is not
+// refuses all. It takes effect at the next decision, in all programs. It is not
 // repeated once it may have run: limit.ErrUnknownOutcome. Without a hash of
-// thresholds it is limit.ErrInvalidConfig, and so are the other calls.
+// thresholds it is limit.ErrInvalidConfig, and so are the other calls about them.
 func (l *Limiter) SetThreshold(ctx context.Context, key string, threshold int64) error {
 	const op = "SetThreshold"
 	if threshold < 0 || threshold > MaxLimit {

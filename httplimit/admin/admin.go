@@ -1,6 +1,6 @@
 // Package admin serves a handler that lists, shows and changes limits while
 // they run: the rates of RateLimiters and the thresholds of sliding logs. What
-// is changed counts from the next request on, in every process.
+// is changed takes effect at the next decision, in every process.
 //
 //	mux.Handle("/admin/", http.StripPrefix("/admin", admin.New(admin.Config{
 //		Authorize:    authorize,

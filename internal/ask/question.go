@@ -81,7 +81,7 @@ func (q *Question) settle(ctx context.Context, o Outcome) {
 		q.Decision.Limit = o.Decision.Limit // more it may not know
 	case q.Failure != nil:
 		q.Failure = errors.Join(q.Failure, fmt.Errorf("fallback: %w", o.Err))
-		q.State, q.by = Closed, ""
+		q.State = Closed
 	default:
 		q.Failure = o.Err
 		q.fail(ctx)
@@ -92,7 +92,10 @@ func (q *Question) settle(ctx context.Context, o Outcome) {
 // pass would hide it.
 func (q *Question) fail(ctx context.Context) {
 	l := q.Limit
-	q.State, q.by = Closed, ""
+	q.State = Closed
+	if errors.Is(q.Failure, errNotAsked) {
+		q.by = ""
+	}
 	if !undecided(q.Failure) {
 		return
 	}
