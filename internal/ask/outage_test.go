@@ -3,7 +3,6 @@ package ask_test
 import (
 	"context"
 	"errors"
-	"sync"
 	"sync/atomic"
 	"testing"
 	"testing/synctest"
@@ -27,9 +26,8 @@ type server struct {
 
 	hangs    atomic.Bool
 	asked    atomic.Int64
-	under    atomic.Int64 // way
-	mu       sync.Mutex
-	returned int64
+	underWay atomic.Int64
+	returned atomic.Int64
 }
 
 func (s *server) Take(ctx context.Context, key string, n int64) (limit.Decision, error) {
@@ -39,8 +37,8 @@ func (s *server) Take(ctx context.Context, key string, n int64) (limit.Decision,
 
 func (s *server) TakeReturnable(ctx context.Context, key string, n int64) (limit.Decision, func(context.Context) error, error) {
 	s.asked.Add(1)
-	s.under.Add(1)
-	defer s.under.Add(-1)
+	s.underWay.Add(1)
+	defer s.underWay.Add(-1)
 	time.Sleep(s.takes)
 	for s.hangs.Load() {
 		time.Sleep(10 * time.Millisecond)
@@ -59,9 +57,7 @@ func (s *server) TakeReturnable(ctx context.Context, key string, n int64) (limit
 		return limit.Decision{Limit: most, RetryAfter: time.Second}, nil, nil
 	}
 	return limit.Decision{Granted: true, Limit: most, Remaining: most - n}, func(context.Context) error {
-		s.mu.Lock()
-		defer s.mu.Unlock()
-		s.returned += n
+		s.returned.Add(n)
 		return nil
 	}, nil
 }
@@ -110,7 +106,7 @@ func TestBreaker(t *testing.T) {
 				require.ErrorIs(t, q.Failure, limit.ErrUnavailable)
 				assert.LessOrEqual(t, took, 5*time.Millisecond)
 				if heeds {
-					assert.LessOrEqual(t, s.under.Load(), int64(2), "what ended just now besides")
+					assert.LessOrEqual(t, s.underWay.Load(), int64(2), "what ended just now besides")
 				}
 				time.Sleep(10 * time.Millisecond)
 			}
@@ -152,7 +148,7 @@ func TestSlowProbe(t *testing.T) {
 		assert.Equal(t, ask.Open, q.State)
 		assert.Equal(t, 5*time.Millisecond, took)
 		time.Sleep(time.Second)
-		assert.EqualValues(t, 4, s.returned)
+		assert.EqualValues(t, 4, s.returned.Load())
 		q, took = say(t.Context(), "k", 4)
 		assert.Equal(t, ask.Granted, q.State)
 		assert.Equal(t, 30*time.Millisecond, took)
