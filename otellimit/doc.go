@@ -1,0 +1,65 @@
+// Package otellimit tells OpenTelemetry what limiters do: metrics, and with
+// [WithTracerProvider] spans.
+//
+//	client := rratelimiter.New(rdb, rratelimiter.WithObserver(otellimit.New()))
+//	logins := slidinglog.New(rdb, config,
+//		limit.WithName("logins"), limit.WithObserver(otellimit.New()))
+//
+// Each Client, and each limiter of keys, gets an observer of its own, so that the
+// callers who wait in each add up.
+//
+// # Metrics
+//
+// Names and units are by OpenTelemetry's semantic conventions; below each stands what
+// its Prometheus exporter makes of it.
+//
+//	ratelimiter.decisions             counter, {decision}: calls that asked for permits
+//	  ratelimiter_decisions_total     name, outcome, source, error.type, shadow
+//	ratelimiter.permits               counter, {permit}: permits that they asked for
+//	  ratelimiter_permits_total       name, outcome, source, error.type, shadow
+//	ratelimiter.decision.duration     histogram, s: from the call to its answer, waiting included
+//	  ratelimiter_decision_duration_seconds
+//	                                  name, outcome
+//	ratelimiter.waiting_callers       updowncounter, {caller}: who wait for permits now
+//	  ratelimiter_waiting_callers     name
+//	ratelimiter.round_trip.duration   histogram, s: round trips to Redis
+//	  ratelimiter_round_trip_duration_seconds
+//	                                  error.type
+//	ratelimiter.round_trip.requests   counter, {request}: callers' requests in them
+//	  ratelimiter_round_trip_requests_total
+//	ratelimiter.round_trip.calls      counter, {call}: script calls in them
+//	  ratelimiter_round_trip_calls_total
+//	ratelimiter.round_trip.repeats    counter, {call}: those of them that were sent before
+//	  ratelimiter_round_trip_repeats_total
+//	ratelimiter.lease.count           updowncounter, {lease}: leases now
+//	  ratelimiter_lease_count         name
+//	ratelimiter.lease.permits         counter, {permit}: permits that leases took ahead
+//	  ratelimiter_lease_permits_total name
+//	ratelimiter.lease.unused          counter, {permit}: those of them that were given back
+//	  ratelimiter_lease_unused_total  name
+//	ratelimiter.open_breakers         updowncounter, {breaker}: servers that are asked no more now
+//	  ratelimiter_open_breakers
+//	ratelimiter.events                counter, {event}: what is rare; there from the beginning
+//	  ratelimiter_events_total        event
+//
+// # Attributes
+//
+//	ratelimiter.name     the limiter, or the prefix of its keys
+//	ratelimiter.outcome  granted, refused or failed
+//	ratelimiter.source   who decided: redis, memory, open or local; not there if nobody did
+//	ratelimiter.shadow   true where the limiter only watches; else not there
+//	ratelimiter.event    the kind of a limit.Event with _ for each space: server_silent
+//	error.type           the limit.ErrorKind; not there unless the call failed
+//
+// None of them holds a key. Programs that make a limiter for each user have as many
+// names as users: the first 200 are told apart ([WithMaxNames]), all others together
+// are the limiter _OTHER. The values of the other attributes are few. A name then has
+// some ten counters, and its durations one histogram for each outcome.
+//
+// # Spans
+//
+// [WithTracerProvider] makes of each decision a span called ratelimiter.TryAcquire,
+// after the method, within that of the call's context. Its attributes are those of
+// the decision, with the limiter's own name, ratelimiter.call and
+// ratelimiter.permits. The span of a call that failed has the status Error.
+package otellimit

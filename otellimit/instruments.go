@@ -1,0 +1,83 @@
+package otellimit
+
+import (
+	"errors"
+
+	"go.opentelemetry.io/otel"
+	"go.opentelemetry.io/otel/metric"
+	"go.opentelemetry.io/otel/metric/noop"
+)
+
+// buckets are the bounds of histograms in seconds: an answer from memory takes less
+// than the first, one from Redis some of those after it, and a caller who waits for
+// permits as long as it is willing to.
+var buckets = []float64{
+	0.0001, 0.00025, 0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30,
+}
+
+type instruments struct {
+	decisions, permits       metric.Int64Counter
+	decisionTime             metric.Float64Histogram
+	waiting                  metric.Int64UpDownCounter
+	roundTripTime            metric.Float64Histogram
+	requests, calls, repeats metric.Int64Counter
+	leases                   metric.Int64UpDownCounter
+	leased, unused           metric.Int64Counter
+	open                     metric.Int64UpDownCounter
+	events                   metric.Int64Counter
+}
+
+// newInstruments tells OpenTelemetry's error handler of those that the meter refuses;
+// they then count nothing.
+func newInstruments(m metric.Meter) instruments {
+	b := builder{meter: m}
+	i := instruments{
+		decisions:     b.counter("ratelimiter.decisions", "{decision}", "Calls that asked for permits."),
+		permits:       b.counter("ratelimiter.permits", "{permit}", "Permits that were asked for."),
+		decisionTime:  b.histogram("ratelimiter.decision.duration", "From the call to its answer, the wait for permits included."),
+		waiting:       b.upDown("ratelimiter.waiting_callers", "{caller}", "Callers that wait for permits."),
+		roundTripTime: b.histogram("ratelimiter.round_trip.duration", "Round trips to Redis, until the answer or until they were given up."),
+		requests:      b.counter("ratelimiter.round_trip.requests", "{request}", "Callers' requests in round trips."),
+		calls:         b.counter("ratelimiter.round_trip.calls", "{call}", "Script calls in round trips."),
+		repeats:       b.counter("ratelimiter.round_trip.repeats", "{call}", "Script calls that had been sent before."),
+		leases:        b.upDown("ratelimiter.lease.count", "{lease}", "Leases of permits taken ahead."),
+		leased:        b.counter("ratelimiter.lease.permits", "{permit}", "Permits that leases took ahead."),
+		unused:        b.counter("ratelimiter.lease.unused", "{permit}", "Permits of leases that were given back."),
+		open:          b.upDown("ratelimiter.open_breakers", "{breaker}", "Servers that are asked no more until a probe shows that they answer."),
+		events:        b.counter("ratelimiter.events", "{event}", "Rare events."),
+	}
+	if err := errors.Join(b.faults...); err != nil {
+		otel.Handle(err)
+	}
+	return i
+}
+
+type builder struct {
+	meter  metric.Meter
+	faults []error
+}
+
+// or returns the instrument, or one that does nothing where there is an error.
+func or[T any](b *builder, made T, err error, nothing T) T {
+	if err != nil {
+		b.faults = append(b.faults, err)
+		return nothing
+	}
+	return made
+}
+
+func (b *builder) counter(name, unit, description string) metric.Int64Counter {
+	made, err := b.meter.Int64Counter(name, metric.WithUnit(unit), metric.WithDescription(description))
+	return or[metric.Int64Counter](b, made, err, noop.Int64Counter{})
+}
+
+func (b *builder) upDown(name, unit, description string) metric.Int64UpDownCounter {
+	made, err := b.meter.Int64UpDownCounter(name, metric.WithUnit(unit), metric.WithDescription(description))
+	return or[metric.Int64UpDownCounter](b, made, err, noop.Int64UpDownCounter{})
+}
+
+func (b *builder) histogram(name, description string) metric.Float64Histogram {
+	made, err := b.meter.Float64Histogram(name, metric.WithUnit("s"), metric.WithDescription(description),
+		metric.WithExplicitBucketBoundaries(buckets...))
+	return or[metric.Float64Histogram](b, made, err, noop.Float64Histogram{})
+}
