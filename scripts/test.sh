@@ -73,8 +73,9 @@ list() {
 }
 
 echo "== tools"
-# Without a server the tests that need one skip, or fail, by themselves.
+# Without a server, or Prometheus, the tests that need it skip, or fail, by themselves.
 scripts/install-redis.sh all || true
+scripts/install-prometheus.sh || true
 lint=yes
 scripts/install-lint.sh || lint=no
 echo "== tools: $SECONDS s"

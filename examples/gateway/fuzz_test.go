@@ -50,7 +50,7 @@ func FuzzGateway(f *testing.F) {
 	transport := &services{host: map[string]http.Handler{"greeter": greeter(), "shop": shop()}}
 	g := newGateway(config{
 		rdb: rdb, greeter: &url.URL{Scheme: "http", Host: "greeter"}, shop: &url.URL{Scheme: "http", Host: "shop"},
-		transport: transport, token: "known to nobody", perClient: 40, timeout: time.Minute, log: slog.New(slog.NewJSONHandler(&log, nil)),
+		transport: transport, token: "known to nobody", perClient: 40, shopRate: plenty, timeout: time.Minute, log: slog.New(slog.NewJSONHandler(&log, nil)),
 	})
 	f.Cleanup(g.close)
 	asked := 0

@@ -11,11 +11,13 @@ import (
 	"time"
 
 	"github.com/redis/go-redis/v9"
+	"go.opentelemetry.io/otel/metric"
 
 	"github.com/rratelimiter/rratelimiter"
 	"github.com/rratelimiter/rratelimiter/httplimit"
 	"github.com/rratelimiter/rratelimiter/httplimit/admin"
 	"github.com/rratelimiter/rratelimiter/limit"
+	"github.com/rratelimiter/rratelimiter/otellimit"
 	"github.com/rratelimiter/rratelimiter/slidinglog"
 )
 
@@ -24,6 +26,7 @@ const (
 	userPrefix   = "limit:"            // limit:<user>:<uri>: a sliding log
 	thresholds   = "rate:limit:config" // the hash of what was changed for single keys
 	clientPrefix = "gateway:"          // gateway:client:<address>, gateway:admin:<address>: RateLimiters
+	shopLimiter  = "gateway:shop"      // a RateLimiter
 )
 
 type config struct {
@@ -31,8 +34,12 @@ type config struct {
 	greeter, shop *url.URL
 	transport     http.RoundTripper // to the services
 	token         string
-	perClient     int64
-	timeout       time.Duration // of what is asked of Redis
+	perClient     int64         // requests a minute
+	shopRate      int64         // requests a second
+	timeout       time.Duration // of what is asked of Redis, and of waiting for the shop
+	failure       limit.Failure // what answers while Redis does not
+	meters        metric.MeterProvider
+	metrics       http.Handler
 	log           *slog.Logger
 }
 
@@ -46,11 +53,13 @@ type gateway struct {
 }
 
 func newGateway(cfg config) *gateway {
-	g := &gateway{config: cfg, client: rratelimiter.New(cfg.rdb), logs: make(map[string]admin.SlidingLog)}
+	g := &gateway{config: cfg, logs: make(map[string]admin.SlidingLog)}
+	g.client = rratelimiter.New(cfg.rdb,
+		rratelimiter.WithFailure(cfg.failure), rratelimiter.WithObserver(g.observer()), rratelimiter.WithLogger(cfg.log))
 
 	routes := http.NewServeMux()
 	routes.Handle("GET /hello", g.limited("hello", httplimit.Rate{Period: 30 * time.Second, Threshold: 2})(g.proxy(cfg.greeter)))
-	routes.Handle("/orders", g.limited("orders", httplimit.Rate{})(g.proxy(cfg.shop))) // 3 a minute
+	routes.Handle("/orders", g.limited("orders", httplimit.Rate{})(g.paced(g.proxy(cfg.shop)))) // 3 a minute
 
 	// A user is who the client says it is, and can be another one each time. Its
 	// address it can't choose.
@@ -65,6 +74,9 @@ func newGateway(cfg config) *gateway {
 	}
 
 	all := http.NewServeMux()
+	if cfg.metrics != nil {
+		all.Handle("GET /metrics", cfg.metrics)
+	}
 	all.Handle("/", perClient("client")(routes))
 	// Guesses of the token are limited too. They are counted apart, for whoever is
 	// refused above to be let in again from the same address.
@@ -86,7 +98,8 @@ func newGateway(cfg config) *gateway {
 func (g *gateway) limited(name string, rate httplimit.Rate) func(http.Handler) http.Handler {
 	declare := httplimit.Declare(
 		func(r httplimit.Rate) limit.Limiter {
-			log := slidinglog.New(g.rdb, slidinglog.Config{Limit: r.Threshold, Window: r.Period, Thresholds: thresholds})
+			log := slidinglog.New(g.rdb, slidinglog.Config{Limit: r.Threshold, Window: r.Period, Thresholds: thresholds},
+				limit.WithName(name), limit.WithFailure(g.failure), limit.WithObserver(g.observer()), limit.WithLogger(g.log))
 			g.logs[name] = log
 			return log
 		},
@@ -97,6 +110,30 @@ func (g *gateway) limited(name string, rate httplimit.Rate) func(http.Handler) h
 		httplimit.WithErrorHandler(g.failed),
 	)
 	return declare(rate)
+}
+
+// observer has the metrics of one limiter, or of all that a Client has.
+func (g *gateway) observer() limit.Observer {
+	return otellimit.New(otellimit.WithMeterProvider(g.meters))
+}
+
+// paced returns middleware that sends no more requests a second than a service can
+// bear, whoever makes them. Those above wait for their turn, for the timeout at most.
+func (g *gateway) paced(next http.Handler) http.Handler {
+	shop := g.client.RateLimiter(shopLimiter,
+		rratelimiter.WithDefault(rratelimiter.PerSecond(g.shopRate)), rratelimiter.WithLease(rratelimiter.Lease{Permits: 100, Life: 200 * time.Millisecond}))
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		granted, err := shop.TryAcquire(r.Context(), 1, g.timeout)
+		if err != nil {
+			g.failed(r, err)
+		}
+		if !granted {
+			w.Header().Set("Retry-After", "1")
+			http.Error(w, "too many are waiting", http.StatusServiceUnavailable)
+			return
+		}
+		next.ServeHTTP(w, r)
+	})
 }
 
 // user says whose request it is. Where it matters, take the name from what has
@@ -128,8 +165,7 @@ func (g *gateway) authorize(r *http.Request, _ admin.Access) (string, error) {
 	return "admin", nil
 }
 
-// failed is told when a limit can't be decided. The request has been answered
-// with 503 then.
+// failed is told when a limit can't be decided. The request is answered with 503.
 func (g *gateway) failed(r *http.Request, err error) {
 	g.log.ErrorContext(r.Context(), "limit not decided", "path", r.URL.Path, "error", err)
 }

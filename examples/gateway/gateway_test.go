@@ -377,6 +377,35 @@ func TestWhileRedisIsDownRequestsAreRefused(t *testing.T) {
 	assert.Equal(t, http.StatusOK, ask().StatusCode)
 }
 
+func TestWhileRedisIsDownThePolicyAnswers(t *testing.T) {
+	t.Parallel()
+	for failure, last := range map[string]int{"open": http.StatusOK, "local": http.StatusTooManyRequests} {
+		t.Run(failure, func(t *testing.T) {
+			t.Parallel()
+			_, m := redistest.Mini(t)
+			require.NoError(t, m.Start())
+			proxy := redistest.StartProxy(t, m.Addr())
+			s := serve(t, plenty, "--redis", redisURL(proxy.Addr()), "--failure", failure)
+			_, err := s.as(newUser(), http.MethodGet, "/hello") // tells the rate of the client's limit
+			require.NoError(t, err)
+			proxy.OnCommand(func(redistest.Command) redistest.Action { return redistest.Cut })
+			user := newUser()
+			within(t, helloWindow, func() error {
+				for range helloThreshold {
+					if got, err := s.as(user, http.MethodGet, "/hello"); err != nil || got.StatusCode != http.StatusOK {
+						return fmt.Errorf("answer %v, error %w", got.Response, err)
+					}
+				}
+				got, err := s.as(user, http.MethodGet, "/hello")
+				if err == nil && got.StatusCode != last {
+					err = fmt.Errorf("answer %s after %d", got.Status, helloThreshold)
+				}
+				return err
+			})
+		})
+	}
+}
+
 func TestWhatIsNoLimiterIsRefused(t *testing.T) {
 	t.Parallel()
 	engines(t, plenty, func(t *testing.T, s *site, rdb *redis.Client) {
@@ -399,6 +428,7 @@ func TestRunReportsWhatIsWrong(t *testing.T) {
 		"help requested":   {"--help"},
 		"parse error":      {"--per-client", "many"},
 		"redis: invalid U": {"--redis", "http://127.0.0.1"},
+		"open or local":    {"--failure", "ajar"},
 	} {
 		require.ErrorContains(t, run(t.Context(), args, &buffer{}, &buffer{}), says)
 	}
@@ -407,5 +437,6 @@ func TestRunReportsWhatIsWrong(t *testing.T) {
 // ours tells whether a key of Redis begins as the gateway's do.
 func ours(key string) bool {
 	key = strings.TrimPrefix(key, "{")
-	return strings.HasPrefix(key, userPrefix) || strings.HasPrefix(key, clientPrefix+"client:") || strings.HasPrefix(key, clientPrefix+"admin:") || key == thresholds
+	return strings.HasPrefix(key, userPrefix) || strings.HasPrefix(key, clientPrefix+"client:") || strings.HasPrefix(key, clientPrefix+"admin:") ||
+		strings.HasPrefix(key, shopLimiter) || key == thresholds
 }

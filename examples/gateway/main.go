@@ -2,7 +2,7 @@
 // limits each user by route and each client by address, and whose limits can be
 // changed while it runs. README.md shows what to try.
 //
-//	go run ./examples/gateway
+//	go run -C examples/gateway .
 package main
 
 import (
@@ -22,6 +22,7 @@ import (
 	"time"
 
 	"github.com/rratelimiter/rratelimiter/httplimit"
+	"github.com/rratelimiter/rratelimiter/limit"
 )
 
 func main() {
@@ -44,7 +45,14 @@ func run(ctx context.Context, args []string, stdout, stderr io.Writer) error {
 	redisURL := flags.String("redis", "", "the `URL` of a Redis, such as redis://127.0.0.1:6379; without it, one inside this process")
 	token := flags.String("token", "", "the `secret` that /admin/ asks for; without it, a new one")
 	perClient := flags.Int64("per-client", 600, "how many requests a minute each address may make, and as many to /admin/")
-	timeout := flags.Duration("timeout", httplimit.DefaultTimeout, "how long Redis may take")
+	shopRate := flags.Int64("shop-rate", 100, "how many requests a second the shop gets in all; others wait")
+	timeout := flags.Duration("timeout", httplimit.DefaultTimeout, "how long Redis may take, and a request wait for the shop")
+	failure := limit.FailClosed()
+	flags.Func("failure", "what answers while Redis does not: `closed` refuses all, open lets all pass, local limits in this process (default closed)",
+		func(name string) (err error) {
+			failure, err = failureOf(name)
+			return err
+		})
 	if err := flags.Parse(args); err != nil {
 		return err
 	}
@@ -68,11 +76,17 @@ func run(ctx context.Context, args []string, stdout, stderr io.Writer) error {
 		return err
 	}
 	defer stopShop()
+	meters, metrics, stopMetrics, err := newMetrics()
+	if err != nil {
+		return err
+	}
+	defer stopMetrics()
 	transport := &http.Transport{MaxIdleConnsPerHost: 100, IdleConnTimeout: time.Minute}
 	defer transport.CloseIdleConnections()
 	g := newGateway(config{
 		rdb: rdb, greeter: greeterURL, shop: shopURL, transport: transport,
-		token: *token, perClient: *perClient, timeout: *timeout, log: log,
+		token: *token, perClient: *perClient, shopRate: *shopRate, timeout: *timeout, failure: failure,
+		meters: meters, metrics: metrics, log: log,
 	})
 	defer g.close()
 	address, stop, err := start(*listen, g, log)
@@ -98,7 +112,21 @@ curl -X PUT -H 'Authorization: Bearer %[2]s' -H 'Content-Type: application/json'
   '%[1]s/admin/threshold?limiter=hello&key=limit:ann:/hello'
 
 All that can be changed: curl -H 'Authorization: Bearer %[2]s' %[1]s/admin/openapi.json
+Metrics, for Prometheus: curl %[1]s/metrics
 `
+
+// failureOf reads the flag of that name.
+func failureOf(name string) (limit.Failure, error) {
+	switch name {
+	case "closed":
+		return limit.FailClosed(), nil
+	case "open":
+		return limit.FailOpen(), nil
+	case "local":
+		return limit.FailLocal(1), nil // of n gateways each takes 1/n
+	}
+	return limit.Failure{}, errors.New("it is closed, open or local")
+}
 
 // start serves handler at address and returns where that is, and what stops it:
 // requests under way have a few seconds to end.

@@ -1,0 +1,340 @@
+package main
+
+import (
+	"cmp"
+	"encoding/json"
+	"flag"
+	"fmt"
+	"maps"
+	"math"
+	"net/http"
+	"os"
+	"os/exec"
+	"regexp"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"github.com/rratelimiter/rratelimiter/internal/page"
+	"github.com/rratelimiter/rratelimiter/internal/redistest"
+)
+
+const (
+	docs      = "../../docs/observability"
+	rulesFile = docs + "/alerts.yml"
+	pageFile  = docs + ".md"
+
+	// window stands for 5 minutes of the rules, and for Grafana's $__rate_interval.
+	window = 4 * time.Second
+)
+
+var update = flag.Bool("update", false, "write what the queries returned to docs/observability.md")
+
+func TestPromtoolAcceptsTheRules(t *testing.T) {
+	t.Parallel()
+	redistest.SkipShort(t, "promtool")
+	promtool := program(t, "promtool")
+	for _, args := range [][]string{{"check", "rules", rulesFile}, {"test", "rules", docs + "/alerts_test.yml"}} {
+		said, err := exec.Command(promtool, args...).CombinedOutput()
+		assert.NoError(t, err, "promtool %v: %s", args, said)
+	}
+}
+
+// target is a query of a panel.
+type target struct {
+	Expr         string
+	LegendFormat string
+
+	panel string
+	place int // in the dashboard
+}
+
+var legendLabel = regexp.MustCompile(`^\{\{(\w+)\}\}$`)
+
+// label is by which the target tells its lines apart, "" if it has one line.
+func (q target) label() string {
+	if match := legendLabel.FindStringSubmatch(q.LegendFormat); match != nil {
+		return match[1]
+	}
+	return ""
+}
+
+// targets returns the queries of the dashboard, by "panel: legend", as Grafana
+// completes them.
+func targets(t *testing.T) map[string]target {
+	t.Helper()
+	text, err := os.ReadFile(docs + "/dashboard.json")
+	require.NoError(t, err)
+	var dashboard struct {
+		Panels []struct {
+			Type, Title string
+			Targets     []target
+		}
+	}
+	require.NoError(t, json.Unmarshal(text, &dashboard))
+	all := map[string]target{}
+	for _, panel := range dashboard.Panels {
+		assert.True(t, panel.Type == "row" || len(panel.Targets) > 0, "panel %q", panel.Title)
+		for _, q := range panel.Targets {
+			q.Expr = strings.NewReplacer("$__rate_interval", window.String(), "$limiter", ".*").Replace(q.Expr)
+			assert.NotContains(t, q.Expr, "$", "a variable that this test does not know")
+			q.panel, q.place = panel.Title, len(all)
+			all[panel.Title+": "+q.LegendFormat] = q
+		}
+	}
+	return all
+}
+
+// hasty returns the alert rules with shorter times: seconds for minutes.
+func hasty(t *testing.T) string {
+	t.Helper()
+	text, err := os.ReadFile(rulesFile)
+	require.NoError(t, err)
+	rules := strings.NewReplacer("[5m]", "["+window.String()+"]", "[1h]", "["+(12*window).String()+"]").Replace(string(text))
+	rules = regexp.MustCompile(`(?m)^( +for:) \d+m$`).ReplaceAllString(rules, "$1 1s")
+	require.NotRegexp(t, `\[\d+[mh]\]|for: \d+m`, rules)
+	return rules
+}
+
+// watched is two gateways under load, the Redis that they share, and a Prometheus that
+// watches them. One waits for its shop and fails without Redis; the other has a shop
+// that is fast, and limits by itself without Redis.
+type watched struct {
+	t             *testing.T
+	prometheus    *prometheusServer
+	redis         *redistest.Server
+	proxy         *redistest.Proxy
+	closed, local *traffic
+
+	targets map[string]target
+	unseen  map[string]bool // targets that no phase has checked
+
+	mu      sync.Mutex
+	seen    []sight // in this phase
+	results [][]string
+}
+
+func watch(t *testing.T) *watched {
+	t.Helper()
+	w := &watched{t: t, redis: redistest.StartRedis(t), targets: targets(t), unseen: map[string]bool{}}
+	for name := range w.targets {
+		w.unseen[name] = true
+	}
+	w.proxy = redistest.StartProxy(t, w.redis.Addr())
+	at := "redis://" + w.proxy.Addr()
+	closed := serve(t, plenty, "--redis", at, "--timeout", "20s", "--shop-rate", "10")
+	local := serve(t, plenty, "--redis", at+"/1", "--timeout", "20s", "--shop-rate", "10000", "--failure", "local")
+	host := func(s *site) string { return strings.TrimPrefix(s.url, "http://") }
+	w.prometheus = startPrometheus(t, hasty(t), host(closed), host(local))
+
+	w.eventually("both gateways are scraped", func() error {
+		got, err := w.prometheus.query("sum(up)", "", time.Now())
+		if err == nil && got[""] != 2 {
+			err = fmt.Errorf("%v of them are", got[""])
+		}
+		return err
+	})
+
+	w.closed, w.local = newTraffic(t, closed), newTraffic(t, local)
+	greedy := newUser()
+	w.closed.send(2, 50*time.Millisecond, func() string { return greedy }, http.MethodGet, hello)
+	w.closed.send(2, 50*time.Millisecond, newUser, http.MethodGet, hello)
+	w.closed.send(45, 200*time.Millisecond, newUser, http.MethodPost, orders)
+	w.local.send(2, 50*time.Millisecond, newUser, http.MethodGet, hello)
+	w.local.send(4, 30*time.Millisecond, newUser, http.MethodPost, orders)
+	return w
+}
+
+// sight is what a query returned.
+type sight struct {
+	place  int
+	panel  string
+	result string
+}
+
+// expect is what a query must return, given what the load has seen.
+type expect func(got vector, load rates) error
+
+// phase checks queries and alerts while something is as it is: all at a time, each
+// until it is so, and the queries from so long after the beginning on. quiet alerts
+// must not have fired since the phase began.
+func (w *watched) phase(name string, after time.Duration, queries map[string]expect, alerts, quiet []string) {
+	w.t.Helper()
+	begin := time.Now()
+	var checks sync.WaitGroup
+	for query, expected := range queries {
+		if _, ok := w.targets[query]; !assert.True(w.t, ok, "the dashboard lacks %q", query) {
+			continue
+		}
+		delete(w.unseen, query)
+		checks.Go(func() {
+			time.Sleep(after)
+			w.query(name, query, expected)
+		})
+	}
+	for _, alert := range alerts {
+		checks.Go(func() {
+			w.eventually(name+": "+alert, func() error {
+				fired, err := w.fired(begin)
+				if err == nil && fired[alert] == 0 {
+					err = fmt.Errorf("only %v fire", fired)
+				}
+				return err
+			})
+			w.saw(len(w.targets), "alert "+alert, "fires")
+		})
+	}
+	checks.Wait()
+	fired, err := w.fired(begin)
+	require.NoError(w.t, err)
+	for _, alert := range quiet {
+		assert.Zero(w.t, fired[alert], "%s: %s", name, alert)
+	}
+	w.tell(name, ratesOf(time.Now(), window, w.closed, w.local))
+}
+
+// query checks one query of the dashboard.
+func (w *watched) query(phase, name string, expected expect) {
+	w.t.Helper()
+	var got vector
+	q := w.targets[name]
+	w.eventually(phase+": "+name, func() (err error) {
+		now := time.Now()
+		if got, err = w.prometheus.query(q.Expr, q.label(), now); err != nil {
+			return err
+		}
+		load := ratesOf(now, window, w.closed, w.local)
+		if err := expected(got, load); err != nil {
+			return fmt.Errorf("%w: %v under a load of %+v", err, got, load)
+		}
+		return nil
+	})
+	legend := q.LegendFormat
+	if q.label() != "" {
+		legend = "nobody" // where the label has no value
+	}
+	w.saw(q.place, q.panel, shown(legend, got))
+}
+
+// fired returns the alerts that have fired at some time since begin.
+func (w *watched) fired(begin time.Time) (vector, error) {
+	now := time.Now()
+	span := max(1, int(now.Sub(begin).Seconds()))
+	return w.prometheus.query(fmt.Sprintf(`count by (alertname) (count_over_time(ALERTS{alertstate="firing"}[%ds]))`, span), "alertname", now)
+}
+
+func (w *watched) saw(place int, panel, result string) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.seen = append(w.seen, sight{place, panel, result})
+}
+
+// tell takes note of what a phase showed, panel by panel.
+func (w *watched) tell(phase string, load rates) {
+	slices.SortFunc(w.seen, func(a, b sight) int { return cmp.Or(a.place-b.place, strings.Compare(a.panel, b.panel)) })
+	add := func(panel, result string) {
+		w.t.Logf("%s | %s | %s", phase, panel, result)
+		w.results = append(w.results, []string{phase, panel, result})
+	}
+	add("the load", load.String())
+	for i := 0; i < len(w.seen); i++ {
+		one := w.seen[i]
+		for ; i+1 < len(w.seen) && w.seen[i+1].panel == one.panel; i++ {
+			one.result += ", " + w.seen[i+1].result
+		}
+		add(one.panel, one.result)
+	}
+	w.seen = nil
+}
+
+func (w *watched) eventually(what string, check func() error) {
+	w.t.Helper()
+	var err error
+	for deadline := time.Now().Add(20 * time.Second); time.Now().Before(deadline); time.Sleep(50 * time.Millisecond) {
+		if err = check(); err == nil {
+			return
+		}
+	}
+	assert.NoError(w.t, err, what)
+}
+
+// shown writes values as a legend does; unnamed stands for no label.
+func shown(unnamed string, got vector) string {
+	var all []string
+	for _, label := range slices.Sorted(maps.Keys(got)) {
+		all = append(all, cmp.Or(label, unnamed)+" "+figure(got[label]))
+	}
+	if len(all) == 0 {
+		return "nothing"
+	}
+	return strings.Join(all, ", ")
+}
+
+// figure writes a number with three digits that count.
+func figure(x float64) string {
+	if x >= 100 {
+		return fmt.Sprintf("%.0f", x)
+	}
+	return fmt.Sprintf("%.3g", x)
+}
+
+// full is how long after the beginning of something a rate shows that alone.
+const full = window + time.Second
+
+// about wants the value of a label to be near what the load says.
+func about(label string, want func(rates) float64) expect {
+	return func(got vector, load rates) error {
+		value, ok := got[label]
+		if expected := want(load); !ok || expected == 0 || math.Abs(value-expected) > 0.3*expected {
+			return fmt.Errorf("%q is not about %.3g", label, expected)
+		}
+		return nil
+	}
+}
+
+// between wants the value of a label to be in a span.
+func between(label string, low, high float64) expect {
+	return func(got vector, _ rates) error {
+		if value, ok := got[label]; !ok || value < low || value > high {
+			return fmt.Errorf("%q is not between %g and %g", label, low, high)
+		}
+		return nil
+	}
+}
+
+// nothing wants no line, or one of 0, for a label.
+func nothing(label string) expect {
+	return func(got vector, _ rates) error {
+		if got[label] != 0 {
+			return fmt.Errorf("%q is %g", label, got[label])
+		}
+		return nil
+	}
+}
+
+func all(checks ...expect) expect {
+	return func(got vector, load rates) error {
+		for _, check := range checks {
+			if err := check(got, load); err != nil {
+				return err
+			}
+		}
+		return nil
+	}
+}
+
+// report writes what the queries returned to the page.
+func (w *watched) report() {
+	text, err := os.ReadFile(pageFile)
+	require.NoError(w.t, err)
+	filled, err := page.Fill(string(text), func(string, string) (string, error) {
+		return page.Table([]string{"while", "panel", "result"}, w.results, false), nil
+	})
+	require.NoError(w.t, err)
+	require.NoError(w.t, os.WriteFile(pageFile, []byte(filled), 0o644))
+}
