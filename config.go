@@ -5,8 +5,8 @@ import (
 	"fmt"
 	"time"
 
-	"github.com/rratelimiter/rratelimiter/internal/lane"
 	"github.com/rratelimiter/rratelimiter/internal/script"
+	"github.com/rratelimiter/rratelimiter/limit"
 	"github.com/rratelimiter/rratelimiter/lua"
 )
 
@@ -108,6 +108,11 @@ func (c Config) text() string {
 	return fmt.Sprintf("%d %d %d %d", c.Rate, c.Interval.Milliseconds(), int(c.Type), c.KeepAlive.Milliseconds())
 }
 
+// rate is what observers are told of the rate.
+func (c Config) rate() limit.Rate {
+	return limit.Rate{Permits: c.Rate, Interval: c.Interval, KeepAlive: c.KeepAlive, PerClient: c.Type == PerClient}
+}
+
 // args are the first arguments of the scripts that set a rate.
 func (c Config) args() []any {
 	return []any{c.Rate, c.Interval.Milliseconds(), int(c.Type), c.KeepAlive.Milliseconds()}
@@ -162,20 +167,18 @@ func (l *RateLimiter) setRate(ctx context.Context, cfg Config, updateOnly bool, 
 // Config returns the limiter's rate. ErrNotInitialized where it has none.
 func (l *RateLimiter) Config(ctx context.Context) (Config, error) {
 	const op = "Config"
-	reply, err := l.read(ctx, lua.Config, script.Constant{})
+	if l.err != nil {
+		return Config{}, l.fail(op, l.err)
+	}
+	found, err := l.client.engine.Rate(ctx, &l.facts)
 	if err != nil {
 		return Config{}, l.fail(op, err)
 	}
-	values, err := lane.Integers(reply, 4)
-	if err != nil {
-		return Config{}, l.fail(op, err)
+	cfg := Config{Rate: found.Permits, Interval: found.Interval, KeepAlive: found.KeepAlive}
+	if found.PerClient {
+		cfg.Type = PerClient
 	}
-	return Config{
-		Rate:      values[0],
-		Interval:  lane.Millis(values[1]),
-		Type:      RateType(values[2]),
-		KeepAlive: lane.Millis(values[3]),
-	}, nil
+	return cfg, nil
 }
 
 func flag(set bool) int {

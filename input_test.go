@@ -129,15 +129,35 @@ func TestInputConfig(t *testing.T) {
 				err = l.SetRate(t.Context(), cfg, rratelimiter.KeepState())
 				requireRefused(t, sent, l, "SetRate", text, rratelimiter.ErrInvalidConfig, err)
 
-				l = limitertest.NewHandle(t, rdb, rratelimiter.WithDefault(cfg))
-				for op, call := range limitertest.Operations {
-					err := call(t.Context(), l)
-					requireRefused(t, sent, l, op, text, rratelimiter.ErrInvalidConfig, err)
-					assert.Contains(t, err.Error(), "WithDefault")
+				for name, option := range map[string]rratelimiter.LimiterOption{
+					"WithDefault": rratelimiter.WithDefault(cfg), "WithRate": rratelimiter.WithRate(cfg),
+				} {
+					l = limitertest.NewHandle(t, rdb, option)
+					for op, call := range limitertest.Operations {
+						err := call(t.Context(), l)
+						requireRefused(t, sent, l, op, text, rratelimiter.ErrInvalidConfig, err)
+						assert.Contains(t, err.Error(), name)
+					}
 				}
 			})
 		}
 	}
+}
+
+func TestInputRateInCode(t *testing.T) {
+	t.Parallel()
+	redistest.Virtual(t, func(t *testing.T, rdb *redis.Client) {
+		byDefault, byRate := rratelimiter.WithDefault(rratelimiter.PerDay(1)), rratelimiter.WithRate(rratelimiter.PerDay(2))
+		for _, both := range [][]rratelimiter.LimiterOption{{byDefault, byRate}, {byRate, byDefault}, {byRate, byRate}} {
+			l := limitertest.NewHandle(t, rdb, both...)
+			sent := limitertest.CountCommands(rdb)
+			for op, call := range limitertest.Operations {
+				requireRefused(t, sent, l, op, "WithRate", rratelimiter.ErrInvalidConfig, call(t.Context(), l))
+			}
+		}
+		l := limitertest.NewClient(t, rdb, rratelimiter.WithRedissonVersion("3.12.0")).RateLimiter("old", byRate)
+		requireRefused(t, limitertest.CountCommands(rdb), l, "Take", "3.13.3", rratelimiter.ErrUnsupported, limitertest.Second(l.Take(t.Context(), 1)))
+	})
 }
 
 func TestInputTimesToLive(t *testing.T) {

@@ -9,6 +9,7 @@ import (
 
 	"github.com/redis/go-redis/v9"
 
+	"github.com/rratelimiter/rratelimiter/internal/engine"
 	sizes "github.com/rratelimiter/rratelimiter/internal/lease"
 	"github.com/rratelimiter/rratelimiter/internal/notify"
 	"github.com/rratelimiter/rratelimiter/internal/redisson"
@@ -121,9 +122,48 @@ func WithDefault(cfg Config) LimiterOption {
 		if err := cfg.validate(); err != nil {
 			return fmt.Errorf("WithDefault: %w", err)
 		}
-		l.facts.Fallback, l.fallback = cfg.text(), cfg
-		return nil
+		return l.comesWith(cfg)
 	})
+}
+
+// WithRate has a limiter have this rate: the one in the code wins. The handle's first
+// call that asks for permits, Peek excepted, reads the rate that Redis has. Where there
+// is none it sets this one; where that is another it sets this one too and keeps permits
+// in use, as UpdateRate with [KeepState] does; a change of type starts full. After that
+// the handle compares nothing any more, so that programs that do not agree do not fight,
+// and calls cost what they cost without WithRate: the rate that was set last holds, who
+// ever set it, Redisson or an operator at run time included. A limiter that has gone is
+// made anew with the handle's, as by [WithDefault]. Keep the handle: a new one looks anew.
+//
+// The observer and the log are told of [limit.RateReplaced], where the first call found
+// another rate, and of [limit.RateDiffers], where an answer shows that the rate is
+// another one since: not every answer tells. Peek changes nothing: before the first of
+// the other calls it answers by the rate that Redis has. Where that call can't find out
+// or set the rate it fails, takes nothing, and the next one tries again.
+//
+// A [Client.Keyed] takes no such option, since keys may have rates of their own; nor is it
+// for one limiter together with WithDefault, ErrInvalidConfig. Where Redissons before
+// 3.13.3 share the limiter, it is ErrUnsupported.
+func WithRate(cfg Config) LimiterOption {
+	return limiterOption(func(l *RateLimiter) error {
+		if err := cfg.validate(); err != nil {
+			return fmt.Errorf("WithRate: %w", err)
+		}
+		if l.client.rules.Windowed() {
+			return l.client.rules.Unsupported("WithRate")
+		}
+		l.facts.Want = &engine.Want{Rate: cfg.rate(), Args: cfg.args()}
+		return l.comesWith(cfg)
+	})
+}
+
+// comesWith notes the rate that WithDefault or WithRate gives.
+func (l *RateLimiter) comesWith(cfg Config) error {
+	if l.facts.Want != nil && l.fallback.Rate != 0 {
+		return fmt.Errorf("%w: WithRate is given together with another rate: one option says what the rate is", ErrInvalidConfig)
+	}
+	l.facts.Fallback, l.fallback = cfg.text(), cfg
+	return nil
 }
 
 // Lease says how many permits a handle takes ahead, and for how long: see
@@ -155,9 +195,9 @@ type Lease struct {
 // To others, Take, Peek, AvailablePermits and TryAcquireAll included, permits of a lease
 // are in use. Changes by other programs are noticed when the lease ends, and a
 // limiter with a KeepAlive time may go earlier by the lease's life. A lease belongs
-// to its handle, so keep the handle. Bad values, WithDefault's interval not above
-// Life among them, are ErrInvalidConfig; beside Redissons before 3.35 leases are
-// ErrUnsupported.
+// to its handle, so keep the handle. Bad values, an interval of WithDefault or WithRate
+// not above Life among them, are ErrInvalidConfig; beside Redissons before 3.35 leases
+// are ErrUnsupported.
 func WithLease(lease Lease) LimiterOption {
 	return limiterOption(func(l *RateLimiter) error {
 		switch {

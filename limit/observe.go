@@ -173,6 +173,10 @@ type Event struct {
 	Limiter string // "" where it concerns all
 	Permits int64  // 0 where it concerns none
 	Err     error  // the reason, if there is one
+
+	// Found and Want are the rate that Redis had and the one that the handle is to have,
+	// where it concerns rates.
+	Found, Want Rate
 }
 
 // EventKind is what happened.
@@ -206,4 +210,13 @@ const (
 
 	// AskedAgain: it does.
 	AskedAgain EventKind = "asked again"
+
+	// RateReplaced: a handle with WithRate found Limiter with another rate, Found, at its
+	// first call, and has set its own, Want.
+	RateReplaced EventKind = "rate replaced"
+
+	// RateDiffers: an answer showed that Limiter now has another rate, Found, than the
+	// Want that a handle with WithRate has set. Nothing was done: somebody changed it at
+	// run time, or two programs do not agree. Of both rates, Permits and Interval are told.
+	RateDiffers EventKind = "rate differs"
 )

@@ -56,6 +56,11 @@ func (e *Engine) Answers(l *Limiter) bool {
 
 // acquire asks Redis. least is what is refused where it refuses.
 func (e *Engine) acquire(ctx context.Context, l *Limiter, w Wish, least int64) (limit.Decision, error) {
+	if l.Want != nil {
+		if err := e.haveRateFor(ctx, l, &w); err != nil {
+			return limit.Decision{}, err
+		}
+	}
 	before := l.Refusals.Now()
 	a, err := e.request(ctx, l, w)
 	if w.Waits || err != nil || a.Decision.Granted {

@@ -212,6 +212,11 @@ func (b *batch) Finished(c *lane.Call) (again bool) {
 		}
 		o, err = b.parse(reply)
 		b.group.engine.tellMarks(l, o.marks)
+		if _, figures := reply.([]any); figures && err == nil {
+			for _, r := range b.requests {
+				b.group.engine.tellRate(r.limiter, o.Limit, o.interval)
+			}
+		}
 	}
 	b.group.finished(b, o, err)
 	return false

@@ -16,6 +16,7 @@ type Limiter struct {
 	Config   string         // the config key, by which the limiter is known
 	Keys     *script.Keys   // config, value, client's value, permits, client's permits
 	Fallback string         // configuration for a limiter that has none, or ""
+	Want     *Want          // nil where any rate will do
 	Lease    *lease.Sizer   // nil without leases
 	Refusals *refusal.Cache // nil where they are not remembered
 	Channel  string         // for notices, or ""

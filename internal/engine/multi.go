@@ -58,6 +58,11 @@ func (e *Engine) AcquireAll(ctx context.Context, limiters []*Limiter, permits in
 	m.keys = script.KeysOf(names...)
 	start := time.Now()
 	defer m.leave()
+	for _, l := range limiters {
+		if _, err := e.haveRate(ctx, l, timeout); err != nil {
+			return false, &Error{Name: l.Name, Err: err}
+		}
+	}
 	to := e.lanes.Of(ctx, limiters[0].Config) // they are on one server
 	for _, l := range limiters {
 		g, err := e.enterBy(to, l, nil)

@@ -122,6 +122,9 @@ func write(log *slog.Logger, e limit.Event) {
 	if e.Permits != 0 {
 		about = append(about, slog.Int64("permits", e.Permits))
 	}
+	if e.Want != (limit.Rate{}) {
+		about = append(about, slog.String("found", e.Found.String()), slog.String("want", e.Want.String()))
+	}
 	if e.Err != nil {
 		about = append(about, slog.Any("error", e.Err))
 	}

@@ -1,0 +1,167 @@
+package engine
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/rratelimiter/rratelimiter/internal/lane"
+	"github.com/rratelimiter/rratelimiter/internal/script"
+	"github.com/rratelimiter/rratelimiter/limit"
+	"github.com/rratelimiter/rratelimiter/lua"
+)
+
+// Want is the rate that a handle wants its limiter to have.
+type Want struct {
+	Rate limit.Rate
+	Args []any // of the scripts that set a rate
+
+	set  atomic.Bool // Redis had it when the handle looked
+	mu   sync.Mutex
+	look *look                      // under way; nil while nobody looks
+	seen atomic.Pointer[limit.Rate] // another one, told of last
+}
+
+// look is one attempt to give the limiter the rate, for all who wait for it.
+type look struct {
+	done chan struct{}
+	err  error
+}
+
+// Rate reads a limiter's rate.
+func (e *Engine) Rate(ctx context.Context, l *Limiter) (limit.Rate, error) {
+	reply, err := e.Read(ctx, l, script.Call{Script: lua.Config, Args: script.Constant{}})
+	if err != nil {
+		return limit.Rate{}, err
+	}
+	values, err := lane.Integers(reply, 4)
+	if err != nil {
+		return limit.Rate{}, err
+	}
+	return limit.Rate{
+		Permits: values[0], Interval: lane.Millis(values[1]), PerClient: values[2] == 1, KeepAlive: lane.Millis(values[3]),
+	}, nil
+}
+
+// haveRate sees to it, once, that the limiter has the rate that its handle wants. It
+// returns what is left of the caller's timeout, where it has one.
+func (e *Engine) haveRate(ctx context.Context, l *Limiter, timeout time.Duration) (left time.Duration, err error) {
+	if l.Want == nil || l.Want.set.Load() {
+		return timeout, nil
+	}
+	if err := ctx.Err(); err != nil {
+		return 0, err
+	}
+	var late <-chan time.Time
+	start := time.Now()
+	if timeout > 0 {
+		timer := time.NewTimer(timeout + grace)
+		defer timer.Stop()
+		late = timer.C
+	}
+	looked := l.Want.begin(func() error { return e.giveRate(context.WithoutCancel(ctx), l) })
+	select {
+	case <-looked.done:
+		return timeout - time.Since(start), looked.err
+	case <-ctx.Done():
+		return 0, ctx.Err()
+	case <-late:
+		return 0, lane.NoAnswer(time.Since(start), false)
+	}
+}
+
+// haveRateFor is haveRate for a wish.
+func (e *Engine) haveRateFor(ctx context.Context, l *Limiter, w *Wish) error {
+	left, err := e.haveRate(ctx, l, w.Timeout)
+	if err != nil {
+		if w.Unanswered != nil {
+			*w.Unanswered = ctx.Err() != nil
+		}
+		return err
+	}
+	if w.Timeout > 0 && left <= 0 {
+		w.Waits, left = false, 0
+	}
+	w.Timeout = left
+	return nil
+}
+
+// begin has look done, unless that is under way.
+func (w *Want) begin(do func() error) *look {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if w.look != nil {
+		return w.look
+	}
+	begun := &look{done: make(chan struct{})}
+	if w.set.Load() {
+		close(begun.done)
+		return begun
+	}
+	w.look = begun
+	go func() {
+		begun.err = script.Guard(do)
+		w.mu.Lock()
+		defer w.mu.Unlock()
+		w.set.Store(begun.err == nil)
+		w.look = nil
+		close(begun.done)
+	}()
+	return begun
+}
+
+// giveRate sets the limiter's rate where that is another one. The script that does so
+// has the same effect however often it runs, so that it is repeated.
+func (e *Engine) giveRate(ctx context.Context, l *Limiter) error {
+	want := l.Want
+	found, err := e.Rate(ctx, l)
+	if errors.Is(err, limit.ErrNotInitialized) {
+		var reply any
+		reply, err = e.Change(ctx, l, script.Call{
+			Script: lua.TrySetRate, Args: script.Paged(append(slices.Clip(want.Args), e.rules.Letters())), Repeat: true,
+		})
+		if err != nil || reply == int64(1) {
+			return giving(err)
+		}
+		found, err = e.Rate(ctx, l) // an earlier attempt has set it, or somebody else
+	}
+	if err != nil || found == want.Rate {
+		return giving(err)
+	}
+	_, err = e.Change(ctx, l, script.Call{Script: lua.SetRate, Args: script.Paged(append(slices.Clip(want.Args), 1, 0)), Repeat: true})
+	if err == nil {
+		e.observer.Happened(limit.Event{Kind: limit.RateReplaced, Limiter: l.Observed, Found: found, Want: want.Rate})
+	}
+	return giving(err)
+}
+
+func giving(err error) error {
+	if err == nil {
+		return nil
+	}
+	return fmt.Errorf("giving the limiter the rate of WithRate: %w", err)
+}
+
+// tellRate is told what rate an answer speaks of, and tells the observer where that is
+// another one than the handle wants, once for each that it finds.
+func (e *Engine) tellRate(l *Limiter, permits int64, interval time.Duration) {
+	if l == nil || l.Want == nil {
+		return
+	}
+	found := limit.Rate{Permits: permits, Interval: interval}
+	want := limit.Rate{Permits: l.Want.Rate.Permits, Interval: l.Want.Rate.Interval}
+	before := l.Want.seen.Load()
+	switch {
+	case found == want:
+		if before != nil {
+			l.Want.seen.CompareAndSwap(before, nil)
+		}
+	case before != nil && *before == found:
+	case l.Want.seen.CompareAndSwap(before, &found):
+		e.observer.Happened(limit.Event{Kind: limit.RateDiffers, Limiter: l.Observed, Found: found, Want: want})
+	}
+}
