@@ -43,6 +43,11 @@ var (
 	// that shares the limiter can't do what was asked.
 	ErrUnsupported = limit.ErrUnsupported
 
+	// ErrNotReplicated: too few replicas confirmed in time that they have what was
+	// granted: see [WithReplicas]. The caller has no permits: those that were taken go
+	// back.
+	ErrNotReplicated = limit.ErrNotReplicated
+
 	// ErrClosed: the Client was closed.
 	ErrClosed = limit.ErrClosed
 )

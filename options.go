@@ -10,6 +10,7 @@ import (
 	"github.com/redis/go-redis/v9"
 
 	"github.com/rratelimiter/rratelimiter/internal/engine"
+	"github.com/rratelimiter/rratelimiter/internal/lane"
 	sizes "github.com/rratelimiter/rratelimiter/internal/lease"
 	"github.com/rratelimiter/rratelimiter/internal/notify"
 	"github.com/rratelimiter/rratelimiter/internal/redisson"
@@ -84,6 +85,41 @@ func WithObserver(observer limit.Observer) Option { return shared(limit.WithObse
 // WithLogger has a log told of what is rare, and of what an operator may want to know:
 // see [limit.EventKind].
 func WithLogger(log *slog.Logger) Option { return shared(limit.WithLogger(log)) }
+
+// WithReplicas makes grants durable: one counts once n replicas have it, so that no
+// failover to one of these grants its permits again. Where fewer than n confirm within
+// wait, the call fails with [ErrNotReplicated] and its permits go back. It costs a
+// replica's answer for each round trip, not for each call: those that go together wait
+// together, by one WAIT behind their scripts.
+//
+// Refusals are answers as ever. They come with the WAIT of their round trip, so that
+// they too take up to wait where a grant beside them, or one before on the connection,
+// is not confirmed. A lease counts as a grant. What changes limiters, SetRate and
+// Release among them, is not waited for. ErrNotReplicated is no outage: Redis answers,
+// and WithFailure leaves the error to the caller; with WithShadow the call passes.
+//
+// wait is a whole number of milliseconds, 1 at least and a third of the call timeout at
+// most, and below the ReadTimeout of the Redis client. A Redis without replicas fails
+// each grant. Of a cluster or a Ring, round trips go by the clients of its nodes: hooks
+// of the whole do not see them. An ACL must allow the command wait.
+func WithReplicas(n int, wait time.Duration) Option {
+	return clientOption(func(c *Client) error {
+		if n < 1 || wait < time.Millisecond || wait%time.Millisecond != 0 {
+			return fmt.Errorf("%w: WithReplicas: %d replicas within %v: at least 1, and a whole number of milliseconds, at least 1", ErrInvalidConfig, n, wait)
+		}
+		c.replicas = lane.Replicas{Count: n, Wait: wait}
+		return nil
+	})
+}
+
+// checkReplicas is for what can only be said of all options together.
+func (c *Client) checkReplicas() error {
+	if most := c.options.CallTimeout / 3; c.replicas.Wait > most {
+		return fmt.Errorf("%w: WithReplicas: waiting for %v is more than a third of the call timeout, %v: see WithCallTimeout",
+			ErrInvalidConfig, c.replicas.Wait, c.options.CallTimeout)
+	}
+	return nil
+}
 
 // WithRedissonVersion names the oldest Redisson, from 3.12.0 to 4.7.0, that
 // shares the Client's limiters. It decides what the Client writes, so that this

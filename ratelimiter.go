@@ -9,6 +9,7 @@ import (
 
 	"github.com/rratelimiter/rratelimiter/internal/clock"
 	"github.com/rratelimiter/rratelimiter/internal/engine"
+	"github.com/rratelimiter/rratelimiter/internal/lane"
 	"github.com/rratelimiter/rratelimiter/internal/observe"
 	"github.com/rratelimiter/rratelimiter/internal/outage"
 	"github.com/rratelimiter/rratelimiter/internal/redisson"
@@ -26,7 +27,9 @@ type Client struct {
 	rules   redisson.Rules
 	mapper  func(string) string
 	options limit.Options
-	err     error // of the options
+
+	replicas lane.Replicas
+	err      error // of the options
 
 	observer *observe.Observer
 	clock    *clock.Clock
@@ -59,9 +62,11 @@ func New(rdb Redis, opts ...Option) *Client {
 			c.err = errors.Join(c.err, opt.client(c))
 		}
 	}
+	c.err = errors.Join(c.err, c.checkReplicas())
 	c.ids = redisson.NewIdentities(c.rules.Layout)
 	c.observer = observe.New(c.options.Observer, c.options.Logger)
 	c.engine = engine.New(rdb, c.options.CallTimeout, c.rules, c.ids, c.observer)
+	c.engine.AwaitReplicas(c.replicas)
 	c.clock = c.engine.Clock()
 	c.guard = outage.NewGuard(c.observer, c.clock, c.engine)
 	return c

@@ -38,6 +38,11 @@ var (
 	// program never say so.
 	ErrNotInitialized = errors.New("limiter has no rate")
 
+	// ErrNotReplicated: too few replicas confirmed in time that they have what was
+	// granted, so that a failover could have lost it. The caller has no permits: those
+	// that were taken go back.
+	ErrNotReplicated = errors.New("not replicated")
+
 	// ErrClosed: what the limiter belongs to was closed.
 	ErrClosed = errors.New("client is closed")
 )

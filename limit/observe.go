@@ -114,6 +114,7 @@ const (
 	KindNotInitialized ErrorKind = "not_initialized"     // ErrNotInitialized
 	KindCorrupt        ErrorKind = "corrupt"             // ErrCorrupt
 	KindUnsupported    ErrorKind = "unsupported"         // ErrUnsupported
+	KindNotReplicated  ErrorKind = "not_replicated"      // ErrNotReplicated
 	KindClosed         ErrorKind = "closed"              // ErrClosed
 	KindCanceled       ErrorKind = "canceled"            // the caller's context was cancelled
 	KindDeadline       ErrorKind = "deadline_exceeded"   // the caller's context, or middleware's timeout, came to its end
@@ -124,6 +125,7 @@ var kinds = []struct {
 	err  error
 	kind ErrorKind
 }{
+	{ErrNotReplicated, KindNotReplicated},   // whatever WAIT met
 	{ErrUnknownOutcome, KindUnknownOutcome}, // beside ErrUnavailable
 	{ErrUnavailable, KindUnavailable},
 	{ErrPermitsExceedRate, KindExceeds},
@@ -210,6 +212,13 @@ const (
 
 	// AskedAgain: it does.
 	AskedAgain EventKind = "asked again"
+
+	// ReplicasBehind: too few replicas of a master confirmed in time that they have what
+	// it granted, so that WithReplicas fails calls.
+	ReplicasBehind EventKind = "replicas behind"
+
+	// ReplicasKeepUp: they have confirmed all for a second.
+	ReplicasKeepUp EventKind = "replicas keep up"
 
 	// RateReplaced: a handle with WithRate found Limiter with another rate, Found, at its
 	// first call, and has set its own, Want.

@@ -40,6 +40,9 @@ type Engine struct {
 	watch  lane.Watch    // requests without a time of their own
 }
 
+// AwaitReplicas has grants count once replicas have them.
+func (e *Engine) AwaitReplicas(r lane.Replicas) { e.lanes.AwaitReplicas(r) }
+
 // New returns an Engine whose questions to rdb are answered within timeout. The
 // observer, nil for none, is told of all but decisions, of which the caller knows more.
 func New(rdb script.Redis, timeout time.Duration, rules redisson.Rules, ids *redisson.Identities, observer *observe.Observer) *Engine {

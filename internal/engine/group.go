@@ -235,6 +235,7 @@ func (g *group) finished(b *batch, o outcome, err error) {
 			b.limiter().auditDone(g.engine.clock.Now(), o.interval)
 		}
 	}
+	short := b.call.Unreplicated()
 	g.mu.Lock()
 	now := g.engine.clock.Now()
 	if b.UpTo {
@@ -258,6 +259,9 @@ func (g *group) finished(b *batch, o outcome, err error) {
 			if r.inLine {
 				g.line.remove(r)
 			}
+		case a.Decision.Granted && short != nil:
+			unwanted = append(unwanted, i)
+			g.answer(b, i, answer{err: short}, outcome{})
 		case r.Waits && a.refused() && !g.closed && !r.overdue(now):
 			g.lineUp(b, r, a, o, now)
 			lined = true
@@ -276,7 +280,7 @@ func (g *group) finished(b *batch, o outcome, err error) {
 	if doubtful > 0 {
 		g.engine.givenUp(g, doubtful, err)
 	}
-	back := g.keepLease(b, o, err, granted, len(unwanted) > 0)
+	back := g.keepLease(b, o, err, granted, len(unwanted) > 0 || short != nil)
 	g.calls--
 	for _, one := range b.grants(unwanted, back, o) {
 		g.giveBack(one)

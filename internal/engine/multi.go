@@ -235,15 +235,20 @@ func (m *multi) Finished(c *lane.Call) (again bool) {
 			m.engine.Granted(g.config)
 		}
 	}
+	unwanted, short := false, m.call.Unreplicated()
 	m.mu.Lock()
 	gone := m.State == lane.Gone
+	if v.granted && short != nil {
+		unwanted, v, err = true, verdict{}, short
+	}
+	unwanted = unwanted || v.granted && gone
 	m.verdict, m.err = v, err
 	m.Tell()
 	m.mu.Unlock()
 	if gone && errors.Is(err, limit.ErrUnknownOutcome) {
 		each(m.groups, func(g *group) { m.engine.givenUp(g, m.permits, err) })
 	}
-	if gone && v.granted {
+	if unwanted {
 		each(m.groups, func(g *group) { g.giveBack(grant{member: m.member, permits: m.permits, sent: m.sent}) })
 	}
 	m.end()

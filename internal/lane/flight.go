@@ -23,9 +23,10 @@ type flight struct {
 	calls  []*Call // those that are made by themselves
 	groups []jointCall
 	cmds   []script.Command
-	end    time.Time   // when it is given up
-	over   atomic.Bool // its calls know how it ended
-	late   bool        // another may have its place; the lane's lock guards it
+	wait   script.Command // for replicas, the last of cmds; no Cmd where nobody waits for them
+	end    time.Time      // when it is given up
+	over   atomic.Bool    // its calls know how it ended
+	late   bool           // another may have its place; the lane's lock guards it
 
 	cmd [1]script.Command // room for one
 }
@@ -42,6 +43,8 @@ func (l *Lane) sendFlight(ctx context.Context, calls []*Call) (panicked any, ove
 			end = until
 		}
 	}
+	wait := l.lanes.replicas.Wait
+	end = end.Add(wait)
 	if l.conn.Inline() {
 		var cancel context.CancelFunc
 		ctx, cancel = context.WithDeadline(ctx, end)
@@ -50,7 +53,7 @@ func (l *Lane) sendFlight(ctx context.Context, calls []*Call) (panicked any, ove
 	f := l.flightOf(ctx, calls)
 	f.sent, f.end = start, end
 	if !l.conn.Inline() {
-		defer time.AfterFunc(min(l.conn.ProbePace(), end.Sub(start)), func() { l.late(f) }).Stop()
+		defer time.AfterFunc(min(l.conn.ProbePace()+wait, end.Sub(start)), func() { l.late(f) }).Stop()
 	}
 	panicked = l.exchange(ctx, f.cmds)
 	told := !f.over.CompareAndSwap(false, true)
@@ -58,6 +61,7 @@ func (l *Lane) sendFlight(ctx context.Context, calls []*Call) (panicked any, ove
 		return panicked, over
 	}
 	l.observe(f, f.failure(panicked))
+	l.confirm(f)
 	for _, g := range f.groups {
 		l.tell(g, panicked)
 	}
@@ -88,6 +92,9 @@ func (l *Lane) flightOf(ctx context.Context, calls []*Call) *flight {
 			f.cmds = append(f.cmds, ahead)
 		}
 		f.cmds = append(f.cmds, cmd)
+	}
+	if f.wait = l.lanes.replicas.await(ctx); f.wait.Cmd != nil {
+		f.cmds = append(f.cmds, f.wait)
 	}
 	return f
 }
@@ -191,7 +198,7 @@ func (l *Lane) observe(f *flight, err error) {
 
 func (l *Lane) exchange(ctx context.Context, cmds []script.Command) (panicked any) {
 	defer func() { panicked = recover() }()
-	l.conn.Send(ctx, cmds...)
+	l.send(ctx, cmds)
 	return nil
 }
 
@@ -237,7 +244,7 @@ func (l *Lane) finish(c *Call, err error) {
 	if f, ok := c.Owner.(Follower); ok && err == nil {
 		f.Progressed()
 	}
-	l.retry(c, backoff)
+	l.laneFor(c, err).retry(c, backoff)
 }
 
 // failPanicked ends a call that a panic leaves in doubt.

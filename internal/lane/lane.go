@@ -35,8 +35,9 @@ type Call struct {
 	Owner    Owner
 	Requests int // callers' that it decides
 
-	ctx  context.Context // of the caller that sent it alone
-	self [1]*Call
+	ctx   context.Context // of the caller that sent it alone
+	self  [1]*Call
+	short error // why what the last attempt was granted does not count
 }
 
 // Owner is whoever waits for a call.
@@ -70,6 +71,7 @@ type Lanes struct {
 	conn     *script.Conn
 	only     *Lane // where there is one master
 	observer *observe.Observer
+	replicas Replicas
 
 	mu  sync.Mutex
 	all map[*redis.Client]*Lane
@@ -138,6 +140,7 @@ type Lane struct {
 	heard   time.Time // when the server answered last
 	stuck   int       // flights that are late or were given up, and which go-redis still waits for
 	trips   trips
+	behind  time.Time // when replicas last did not confirm in time; zero: they keep up
 
 	parked chan task // to goroutines that have sent flights just now
 

@@ -129,7 +129,7 @@ func write(log *slog.Logger, e limit.Event) {
 		about = append(about, slog.Any("error", e.Err))
 	}
 	level := slog.LevelWarn
-	if e.Kind == limit.ServerAnswers || e.Kind == limit.AskedAgain {
+	if e.Kind == limit.ServerAnswers || e.Kind == limit.AskedAgain || e.Kind == limit.ReplicasKeepUp {
 		level = slog.LevelInfo
 	}
 	log.LogAttrs(context.Background(), level, "rratelimiter: "+string(e.Kind), about...)

@@ -95,6 +95,7 @@ type Call struct {
 	until      time.Time
 	sent       time.Time // the last attempt
 	doubt      time.Time // the first attempt that may have run
+	doubts     int       // attempts that may have run
 	repeated   bool      // one with this token may have run
 	attempts   int
 	counted    int // those that were not refused by servers that change places
@@ -283,6 +284,9 @@ func (c *Call) Answered(reply any) (done bool, backoff time.Duration) {
 // Attempts returns how often the call was sent since it was made or made anew.
 func (c *Call) Attempts() int { return c.attempts }
 
+// Doubts returns how many attempts may have run though no answer came.
+func (c *Call) Doubts() int { return c.doubts }
+
 // Outcome returns the answer of a call that is done.
 func (c *Call) Outcome() (any, error) { return c.reply, c.err }
 
@@ -305,6 +309,7 @@ func (c *Call) failed(ctx context.Context, to *Conn, err error) (again bool, bac
 		return false, 0, c.lost(err)
 	default:
 		c.repeated = true
+		c.doubts++
 		if c.doubt.IsZero() {
 			c.doubt = c.sent
 		}

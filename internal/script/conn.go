@@ -208,7 +208,11 @@ func (c *Conn) Send(ctx context.Context, cmds ...Command) {
 		_ = c.rdb.Process(ctx, cmds[0])
 		return
 	}
-	pipe := c.rdb.Pipeline()
+	exec(ctx, c.rdb.Pipeline(), cmds)
+}
+
+// exec sends commands as a pipeline.
+func exec(ctx context.Context, pipe redis.Pipeliner, cmds []Command) {
 	for _, cmd := range cmds {
 		_ = pipe.Process(ctx, cmd)
 	}
@@ -220,6 +224,27 @@ func (c *Conn) Send(ctx context.Context, cmds ...Command) {
 		}
 	}
 }
+
+// ErrNoMaster is for a command that is for one master, which nobody knows.
+var ErrNoMaster = errors.New("the client knows no master for the keys")
+
+// SendTo is Send by one connection to that master of a cluster or shard of a Ring; nil
+// where there is one server only.
+func (c *Conn) SendTo(ctx context.Context, master *redis.Client, cmds ...Command) {
+	switch {
+	case c.Single():
+		c.Send(ctx, cmds...)
+	case master == nil:
+		for _, cmd := range cmds {
+			cmd.SetErr(ErrNoMaster)
+		}
+	default:
+		exec(ctx, master.Pipeline(), cmds)
+	}
+}
+
+// Single tells whether there is one server only.
+func (c *Conn) Single() bool { return c.master == nil }
 
 // errUnanswered is for a command of a pipeline that nobody gave an answer or an
 // error.

@@ -39,7 +39,7 @@ func NotRun(err error) bool {
 		}
 		return inTransition(err) || tooManyClients(err)
 	}
-	return isDial(err) || poolExhausted(err) || errors.Is(err, errCrowded) || noServer(err)
+	return isDial(err) || poolExhausted(err) || errors.Is(err, errCrowded) || inTransition(err) || noServer(err)
 }
 
 // inTransition tells whether the server refused the script for as long as
@@ -47,7 +47,7 @@ func NotRun(err error) bool {
 // go-redis follows a slot that moves, but not on and on.
 func inTransition(err error) bool {
 	if !IsAnswer(err) {
-		return false
+		return errors.Is(err, ErrNoMaster)
 	}
 	switch Code(err) {
 	case "LOADING", "READONLY", "CLUSTERDOWN", "TRYAGAIN", "MASTERDOWN", "MOVED", "ASK":
@@ -114,7 +114,7 @@ func unavailable(err error) bool {
 		return inTransition(answer) || tooManyClients(answer)
 	}
 	_, isNet := errors.AsType[net.Error](err)
-	return isNet || poolExhausted(err) || noServer(err) || errors.Is(err, errUnread) || errors.Is(err, io.EOF) || errors.Is(err, errCrowded) || errors.Is(err, errUnanswered) || errors.Is(err, net.ErrClosed)
+	return isNet || poolExhausted(err) || noServer(err) || errors.Is(err, errUnread) || errors.Is(err, io.EOF) || errors.Is(err, errCrowded) || errors.Is(err, ErrNoMaster) || errors.Is(err, errUnanswered) || errors.Is(err, net.ErrClosed)
 }
 
 // Outage says of an error whether Redis decided, limit.ErrUnavailable, and

@@ -230,6 +230,9 @@ func kindOf(err error) string {
 	if errors.Is(err, rratelimiter.ErrUnknownOutcome) {
 		return "UnknownOutcome"
 	}
+	if errors.Is(err, rratelimiter.ErrNotReplicated) {
+		return "NotReplicated"
+	}
 	if answer, ok := errors.AsType[redis.Error](err); ok {
 		word, _, _ := strings.Cut(answer.Error(), " ")
 		return word
