@@ -160,6 +160,26 @@ func TestInputRateInCode(t *testing.T) {
 	})
 }
 
+func TestInputReplicas(t *testing.T) {
+	t.Parallel()
+	redistest.Virtual(t, func(t *testing.T, rdb *redis.Client) {
+		for text, opts := range map[string][]rratelimiter.Option{
+			"0 replicas within 1s":      {rratelimiter.WithReplicas(0, time.Second)},
+			"-1 replicas within 1s":     {rratelimiter.WithReplicas(-1, time.Second)},
+			"1 replicas within 0s":      {rratelimiter.WithReplicas(1, 0)},
+			"1 replicas within -1s":     {rratelimiter.WithReplicas(1, -time.Second)},
+			"1 replicas within 1.5ms":   {rratelimiter.WithReplicas(1, 1500*time.Microsecond)},
+			"third of the call timeout": {rratelimiter.WithReplicas(1, time.Second), rratelimiter.WithCallTimeout(2 * time.Second)},
+		} {
+			l := limitertest.NewClient(t, rdb, opts...).RateLimiter("a")
+			sent := limitertest.CountCommands(rdb)
+			for op, call := range limitertest.Operations {
+				requireRefused(t, sent, l, op, text, rratelimiter.ErrInvalidConfig, call(t.Context(), l))
+			}
+		}
+	})
+}
+
 func TestInputTimesToLive(t *testing.T) {
 	t.Parallel()
 	redistest.Virtual(t, func(t *testing.T, rdb *redis.Client) {

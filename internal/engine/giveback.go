@@ -18,17 +18,23 @@ type grant struct {
 	windowEnd int64     // epoch ms, where the value counts a fixed window
 }
 
-// grants returns what these requests, by their places in the batch, were
-// granted of it, and permits that were taken ahead.
-func (b *batch) grants(places []int, ahead int64, o outcome) []grant {
+// share is what a request, by its place in the batch, was granted of it.
+type share struct {
+	place   int
+	permits int64
+}
+
+// grants returns what some requests were granted of a batch, and permits that were taken
+// ahead.
+func (b *batch) grants(shares []share, ahead int64, o outcome) []grant {
 	all := grant{permits: ahead, sent: b.sent, windowEnd: o.windowEnd}
 	var each []grant
-	for _, place := range places {
+	for _, s := range shares {
 		one := all
-		one.permits = b.requests[place].Permits
+		one.permits = s.permits
 		all.permits += one.permits
 		if b.member != nil && !b.rules.Merge {
-			one.member = redisson.WithPermits(redisson.Later(b.member, place), one.permits)
+			one.member = redisson.WithPermits(redisson.Later(b.member, s.place), one.permits)
 			each = append(each, one)
 		}
 	}

@@ -241,18 +241,18 @@ func (g *group) finished(b *batch, o outcome, err error) {
 	if b.UpTo {
 		b.requests[0].Permits = o.Taken
 	}
-	var unwanted []int
+	var unwanted []share
 	granted, doubtful, lined := int64(0), int64(0), false
 	for i, r := range b.requests {
 		a := b.answer(i, err)
 		if a.Decision.Granted {
 			granted += r.Permits
+			if r.State != lane.Sent || short != nil {
+				unwanted = append(unwanted, share{i, r.Permits})
+			}
 		}
 		switch {
 		case r.State != lane.Sent:
-			if a.Decision.Granted {
-				unwanted = append(unwanted, i)
-			}
 			if errors.Is(err, limit.ErrUnknownOutcome) {
 				doubtful += r.Permits
 			}
@@ -260,7 +260,6 @@ func (g *group) finished(b *batch, o outcome, err error) {
 				g.line.remove(r)
 			}
 		case a.Decision.Granted && short != nil:
-			unwanted = append(unwanted, i)
 			g.answer(b, i, answer{err: short}, outcome{})
 		case r.Waits && a.refused() && !g.closed && !r.overdue(now):
 			g.lineUp(b, r, a, o, now)
@@ -314,7 +313,7 @@ func (g *group) answer(b *batch, place int, a answer, o outcome) {
 		a.err = limit.ErrClosed
 	}
 	if r.Undo != nil && a.Decision.Granted {
-		*r.Undo = g.undo(b.grants([]int{place}, 0, o)[0])
+		*r.Undo = g.undo(b.grants([]share{{place, r.Permits}}, 0, o)[0])
 	}
 	if r.UpTo != nil {
 		*r.UpTo = o.Taken

@@ -308,7 +308,17 @@ func startReplica(t *testing.T, args ...string) *replica {
 		info, err := r.master.Client(t, nil).Info(t.Context(), "replication").Result()
 		return err == nil && strings.Contains(info, "state=online") && strings.Contains(info, "lag=0")
 	}, 30*time.Second, 10*time.Millisecond)
+	awaitFirstAck(t, r.master)
 	return r
+}
+
+// awaitFirstAck waits until a replica has confirmed a write: one that is online may take
+// a second to begin with that.
+func awaitFirstAck(t *testing.T, master *redistest.Server) {
+	t.Helper()
+	rdb := master.Client(t, nil)
+	require.NoError(t, rdb.Set(t.Context(), "marker", "", 0).Err())
+	replicated(t, rdb)
 }
 
 // Client returns a client of whichever server serves.
