@@ -143,7 +143,8 @@ func (o *observer) Leased(l limit.Lease) {
 // known are the events that are there with a count of 0 from the beginning: how much
 // of a counter has come lately can't be told from one that begins with its first event.
 var known = []limit.EventKind{
-	limit.ServerSilent, limit.ServerAnswers, limit.PermitsGivenUp, limit.AskedNoMore, limit.AskedAgain,
+	limit.ServerSilent, limit.ServerAnswers, limit.AskedNoMore, limit.AskedAgain,
+	limit.PermitsGivenUp, limit.StateRepaired, limit.LayoutsExclude,
 }
 
 // Happened counts what is rare.
