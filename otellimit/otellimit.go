@@ -144,7 +144,8 @@ func (o *observer) Leased(l limit.Lease) {
 // of a counter has come lately can't be told from one that begins with its first event.
 var known = []limit.EventKind{
 	limit.ServerSilent, limit.ServerAnswers, limit.AskedNoMore, limit.AskedAgain,
-	limit.PermitsGivenUp, limit.StateRepaired, limit.LayoutsExclude,
+	limit.PermitsGivenUp, limit.StateRepaired, limit.LayoutsExclude, limit.ReplicasBehind, limit.ReplicasKeepUp,
+	limit.RateReplaced, limit.RateDiffers,
 }
 
 // Happened counts what is rare.

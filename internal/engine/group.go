@@ -223,18 +223,25 @@ func (g *group) board(now time.Time) *lane.Call {
 	return c
 }
 
-// finished tells the callers of a batch the answers.
-func (g *group) finished(b *batch, o outcome, err error) {
+// conclude takes note of how the batch ended, and makes the answers of it.
+func (b *batch) conclude(o outcome, err error) {
+	e := b.group.engine
 	if err != nil || o.Taken > 0 {
-		g.engine.Granted(g.config)
+		e.Granted(b.group.config)
 	}
 	b.dropAhead()
-	if err == nil {
-		b.answers = b.Answers(b.answers[:0], o.Outcome)
-		if b.audit && len(o.Waits) > 0 {
-			b.limiter().auditDone(g.engine.clock.Now(), o.interval)
-		}
+	if err != nil {
+		return
 	}
+	b.answers = b.Answers(b.answers[:0], o.Outcome)
+	if b.audit && len(o.Waits) > 0 {
+		b.limiter().auditDone(e.clock.Now(), o.interval)
+	}
+}
+
+// finished tells the callers of a batch the answers.
+func (g *group) finished(b *batch, o outcome, err error) {
+	b.conclude(o, err)
 	short := b.call.Unreplicated()
 	g.mu.Lock()
 	now := g.engine.clock.Now()

@@ -237,10 +237,10 @@ func (m *multi) Finished(c *lane.Call) (again bool) {
 	}
 	unwanted, short := false, m.call.Unreplicated()
 	m.mu.Lock()
-	gone := m.State == lane.Gone
 	if v.granted && short != nil {
 		unwanted, v, err = true, verdict{}, short
 	}
+	gone := m.State == lane.Gone
 	unwanted = unwanted || v.granted && gone
 	m.verdict, m.err = v, err
 	m.Tell()

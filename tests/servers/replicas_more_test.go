@@ -3,8 +3,8 @@ package servers_test
 import (
 	"fmt"
 	"log/slog"
-	"os"
 	"net"
+	"os"
 	"strings"
 	"testing"
 	"time"

@@ -70,7 +70,9 @@ func TestWithReplicasAGrantCountsOnceAReplicaHasIt(t *testing.T) {
 			assert.False(t, d.Granted)
 			return err
 		},
-		"TryAcquireAll": func(ctx context.Context) error { return limitertest.Second(client.TryAcquireAll(ctx, 1, time.Second, l, other)) },
+		"TryAcquireAll": func(ctx context.Context) error {
+			return limitertest.Second(client.TryAcquireAll(ctx, 1, time.Second, l, other))
+		},
 	} {
 		began := time.Now()
 		err := call(t.Context())
