@@ -4,9 +4,9 @@ import (
 	"errors"
 	"time"
 
-	"github.com/redis/go-redis/v9"
 	"github.com/spf13/cobra"
 
+	"github.com/rratelimiter/rratelimiter/cmd/rrl/internal/connect"
 	"github.com/rratelimiter/rratelimiter/cmd/rrl/internal/demo"
 )
 
@@ -41,8 +41,8 @@ Each other limiter has a demo of its own, by name.`,
 				return errors.New("--tries and --clients are at least 1, --timeout at least 0")
 			}
 			if cmd.Flags().Changed("redis") {
-				return a.withRedis(func(rdb *redis.Client) error {
-					return yesOrNo(d.RunOn(cmd.Context(), &a.out, rdb))
+				return a.withRedis(cmd.Context(), func(conn *connect.Connection) error {
+					return yesOrNo(d.RunOn(cmd.Context(), &a.out, conn.Client))
 				})
 			}
 			return yesOrNo(d.Run(cmd.Context(), &a.out))

@@ -4,13 +4,16 @@ import (
 	"cmp"
 	"context"
 	"fmt"
+	"maps"
 	"slices"
 	"strings"
+	"sync"
 	"text/tabwriter"
 
 	"github.com/redis/go-redis/v9"
 	"github.com/spf13/cobra"
 
+	"github.com/rratelimiter/rratelimiter/cmd/rrl/internal/connect"
 	"github.com/rratelimiter/rratelimiter/cmd/rrl/internal/output"
 )
 
@@ -38,51 +41,89 @@ small steps that don't hold up the server.`,
   rrl ls 'api:*' --json`,
 		Args: cobra.MaximumNArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
-			return a.withRedis(func(rdb *redis.Client) error {
-				limiters, err := list(cmd.Context(), rdb, strings.Join(args, ""))
-				if err != nil {
+			return a.withRedis(cmd.Context(), func(conn *connect.Connection) error {
+				w := newWalk(conn, strings.Join(args, ""))
+				stop := a.showProgress(w)
+				limiters, err := w.run(cmd.Context())
+				stop()
+				if err != nil && len(limiters) == 0 {
 					return err
 				}
 				if a.out.JSON {
-					return output.WriteJSON(a.out, limiters)
+					return cmp.Or(err, output.WriteJSON(a.out, limiters))
 				}
-				return a.printList(limiters)
+				return cmp.Or(err, a.printList(limiters))
 			})
 		},
 	}
 }
 
-// list returns the limiters whose name matches, sorted by name.
-func list(ctx context.Context, rdb *redis.Client, pattern string) ([]listed, error) {
-	// SCAN may show a key more than once.
-	found := map[string]listed{}
+// walk looks for limiters among all keys of all masters.
+type walk struct {
+	conn    *connect.Connection
+	pattern string
+
+	mu    sync.Mutex
+	found map[string]listed // SCAN may show a key more than once
+	keys  int64             // so many there are, about
+	seen  int64             // of these, about
+}
+
+func newWalk(conn *connect.Connection, pattern string) *walk {
+	return &walk{conn: conn, pattern: pattern, found: map[string]listed{}}
+}
+
+// run returns the limiters, sorted by name, also beside an error: those of the
+// masters that have answered.
+func (w *walk) run(ctx context.Context) ([]listed, error) {
+	err := w.conn.ForEachMaster(ctx, w.walkNode)
+	limiters := slices.SortedFunc(maps.Values(w.found), func(a, b listed) int { return cmp.Compare(a.Name, b.Name) })
+	if err != nil && len(limiters) > 0 {
+		return limiters, fmt.Errorf("the list is not complete: %w", err)
+	}
+	if limiters == nil {
+		limiters = []listed{}
+	}
+	return limiters, err
+}
+
+func (w *walk) walkNode(ctx context.Context, node *redis.Client) error {
+	// Only for the progress, and so not a right that this needs.
+	size, _ := node.DBSize(ctx).Result()
+	w.add(nil, size, 0)
+	reader := redis.UniversalClient(node)
+	if w.conn.Kind == connect.Cluster {
+		reader = w.conn.Client // it follows keys that are being moved
+	}
 	var cursor uint64
 	for {
-		names, next, err := rdb.ScanType(ctx, cursor, pattern, scanCount, "hash").Result()
+		names, next, err := node.ScanType(ctx, cursor, w.pattern, scanCount, "hash").Result()
 		if err != nil {
-			return nil, fmt.Errorf("list limiters: %w", err)
+			return err
 		}
-		page, err := readConfigs(ctx, rdb, names)
+		page, err := readConfigs(ctx, reader, names)
 		if err != nil {
-			return nil, fmt.Errorf("list limiters: %w", err)
+			return err
 		}
-		for _, l := range page {
-			found[l.Name] = l
-		}
+		w.add(page, 0, scanCount)
 		if cursor = next; cursor == 0 {
-			break
+			return nil
 		}
 	}
-	limiters := make([]listed, 0, len(found))
-	for _, l := range found {
-		limiters = append(limiters, l)
+}
+
+func (w *walk) add(page []listed, keys, seen int64) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.keys += keys
+	w.seen += seen
+	for _, l := range page {
+		w.found[l.Name] = l
 	}
-	slices.SortFunc(limiters, func(a, b listed) int { return cmp.Compare(a.Name, b.Name) })
-	return limiters, nil
 }
 
 // readConfigs returns those of the hashes that are limiters.
-func readConfigs(ctx context.Context, rdb *redis.Client, names []string) ([]listed, error) {
+func readConfigs(ctx context.Context, rdb redis.UniversalClient, names []string) ([]listed, error) {
 	if len(names) == 0 {
 		return nil, nil
 	}

@@ -4,10 +4,10 @@ import (
 	"context"
 	"fmt"
 
-	"github.com/redis/go-redis/v9"
 	"github.com/spf13/cobra"
 
 	"github.com/rratelimiter/rratelimiter"
+	"github.com/rratelimiter/rratelimiter/cmd/rrl/internal/connect"
 	"github.com/rratelimiter/rratelimiter/cmd/rrl/internal/output"
 )
 
@@ -28,8 +28,8 @@ unless --client-id names one.`,
 		Args:    named("NAME"),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			name := args[0]
-			return a.withRedis(func(rdb *redis.Client) error {
-				members, err := a.migrate(cmd.Context(), rdb, name)
+			return a.withRedis(cmd.Context(), func(conn *connect.Connection) error {
+				members, err := a.migrate(cmd.Context(), conn, name)
 				if err != nil {
 					return err
 				}
@@ -43,8 +43,8 @@ unless --client-id names one.`,
 }
 
 // migrate rewrites the members of a limiter, or of all its clients.
-func (a *app) migrate(ctx context.Context, rdb *redis.Client, name string) (int64, error) {
-	client := a.newClient(rdb, a.clientID)
+func (a *app) migrate(ctx context.Context, conn *connect.Connection, name string) (int64, error) {
+	client := a.newClient(conn.Client, a.clientID)
 	defer closeClient(ctx, client)
 	cfg, err := client.RateLimiter(name).Config(ctx)
 	if err != nil {
@@ -53,13 +53,13 @@ func (a *app) migrate(ctx context.Context, rdb *redis.Client, name string) (int6
 	if cfg.Type != rratelimiter.PerClient || a.clientID != "" {
 		return client.Migrate(ctx, name)
 	}
-	ids, err := findClients(ctx, rdb, name)
+	ids, err := findClients(ctx, conn, name)
 	if err != nil {
 		return 0, fmt.Errorf("migrate %q: %w", name, err)
 	}
 	var all int64
 	for _, id := range ids {
-		one := a.newClient(rdb, id)
+		one := a.newClient(conn.Client, id)
 		members, err := one.Migrate(ctx, name)
 		closeClient(ctx, one)
 		all += members

@@ -11,6 +11,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/rratelimiter/rratelimiter/cmd/rrl/internal/connect"
 	"github.com/rratelimiter/rratelimiter/cmd/rrl/internal/output"
 )
 
@@ -28,9 +29,8 @@ var errNo = errors.New("the answer is no")
 type app struct {
 	out    output.Printer
 	stderr io.Writer
-	getenv func(string) string
 
-	redisURL string
+	connect  connect.Options
 	clientID string
 	redisson string
 }
@@ -39,7 +39,7 @@ type app struct {
 func run(ctx context.Context, args []string, stdout, stderr io.Writer, getenv func(string) string) int {
 	a := &app{
 		out:    output.Printer{Writer: stdout, Color: output.WantsColor(stdout, getenv)},
-		stderr: stderr, getenv: getenv,
+		stderr: stderr, connect: connect.Options{Getenv: getenv},
 	}
 	root := newRoot(a)
 	root.SetArgs(args)
@@ -112,7 +112,7 @@ there; 2 an error, wrong usage included.`,
 	root.SetErr(a.stderr)
 
 	flags := root.PersistentFlags()
-	flags.StringVar(&a.redisURL, "redis", "", "`URL` of the server (default $REDIS_URL, else "+defaultURL+")")
+	a.connect.Bind(flags)
 	flags.BoolVar(&a.out.JSON, "json", false, "print JSON")
 	flags.StringVar(&a.clientID, "client-id", "", "`ID` to act as, where each client has permits of its own (default random)")
 	flags.StringVar(&a.redisson, "redisson", "", "oldest `RELEASE` of Redisson that shares the limiter (default 3.35.0 or newer)")

@@ -235,7 +235,7 @@ func TestURL(t *testing.T) {
 		{"by flag", "", withPassword, exitYes, ""},
 		{"the flag wins", "redis://:wrong@" + s.Addr(), withPassword, exitYes, ""},
 		{"wrong password", "redis://:wrong@" + s.Addr(), "", exitError, "WRONGPASS"},
-		{"another scheme", "", "http://localhost", exitError, "invalid URL scheme"},
+		{"another scheme", "", "http://localhost", exitError, `the scheme "http" is none of`},
 		{"no URL", "redis://:secret@local host:1", "", exitError, "the server's URL"},
 	} {
 		t.Run(c.name, func(t *testing.T) {

@@ -7,10 +7,10 @@ import (
 	"strconv"
 	"text/tabwriter"
 
-	"github.com/redis/go-redis/v9"
 	"github.com/spf13/cobra"
 
 	"github.com/rratelimiter/rratelimiter"
+	"github.com/rratelimiter/rratelimiter/cmd/rrl/internal/connect"
 	"github.com/rratelimiter/rratelimiter/cmd/rrl/internal/output"
 	"github.com/rratelimiter/rratelimiter/internal/redisson"
 )
@@ -52,8 +52,8 @@ Exits 1 where there is no such limiter.`,
 			if limit < 0 {
 				return errors.New("--limit is negative")
 			}
-			return a.withRedis(func(rdb *redis.Client) error {
-				found, err := inspect(cmd.Context(), rdb, args[0], a.clientID)
+			return a.withRedis(cmd.Context(), func(conn *connect.Connection) error {
+				found, err := inspect(cmd.Context(), conn, args[0], a.clientID)
 				if err != nil {
 					return fmt.Errorf("show %q: %w", args[0], err)
 				}
@@ -75,9 +75,9 @@ Exits 1 where there is no such limiter.`,
 }
 
 // inspect reads a limiter and judges it.
-func inspect(ctx context.Context, rdb *redis.Client, name, clientID string) (*shown, error) {
+func inspect(ctx context.Context, conn *connect.Connection, name, clientID string) (*shown, error) {
 	k := redisson.KeysOf(name, clientID)
-	shared, err := readSnapshot(ctx, rdb, k.Config, k.Value, k.Permits)
+	shared, err := readSnapshot(ctx, conn, k.Config, k.Value, k.Permits)
 	if err != nil {
 		return nil, err
 	}
@@ -102,7 +102,7 @@ func inspect(ctx context.Context, rdb *redis.Client, name, clientID string) (*sh
 			found.Anomalies.add("keys_of_other_type", "keys %s, %s are left from when all clients shared the permits",
 				k.Value, k.Permits)
 		}
-		return found, found.inspectClients(ctx, rdb, name, clientID, cfg)
+		return found, found.inspectClients(ctx, conn, name, clientID, cfg)
 	}
 	st := newState(shared, cfg, nil)
 	found.Anomalies.checkState(shared, &st, cfg)
@@ -111,18 +111,18 @@ func inspect(ctx context.Context, rdb *redis.Client, name, clientID string) (*sh
 }
 
 // inspectClients adds the states of one client, or of all.
-func (f *shown) inspectClients(ctx context.Context, rdb *redis.Client, name, clientID string, cfg *fields) error {
+func (f *shown) inspectClients(ctx context.Context, conn *connect.Connection, name, clientID string, cfg *fields) error {
 	ids := []string{clientID}
 	if clientID == "" {
 		var err error
-		if ids, err = findClients(ctx, rdb, name); err != nil {
+		if ids, err = findClients(ctx, conn, name); err != nil {
 			return err
 		}
 	}
 	f.Clients = len(ids)
 	for _, id := range ids[:min(len(ids), maxClients)] {
 		k := redisson.KeysOf(name, id)
-		snap, err := readSnapshot(ctx, rdb, k.Config, k.ClientValue, k.ClientPermits)
+		snap, err := readSnapshot(ctx, conn, k.Config, k.ClientValue, k.ClientPermits)
 		if err != nil {
 			return err
 		}

@@ -9,6 +9,7 @@ import (
 
 	"github.com/redis/go-redis/v9"
 
+	"github.com/rratelimiter/rratelimiter/cmd/rrl/internal/connect"
 	"github.com/rratelimiter/rratelimiter/internal/redisson"
 )
 
@@ -49,7 +50,15 @@ func (k keyState) wrong(kind string) bool { return k.exists() && k.kind != kind 
 
 // readSnapshot reads a limiter's hash and one pair of value and set, in a
 // transaction that changes nothing.
-func readSnapshot(ctx context.Context, rdb *redis.Client, config, value, permits string) (*snapshot, error) {
+func readSnapshot(ctx context.Context, conn *connect.Connection, config, value, permits string) (s *snapshot, err error) {
+	err = conn.OnNode(ctx, config, func(ctx context.Context, node *redis.Client) error {
+		s, err = readSnapshotOn(ctx, node, config, value, permits)
+		return err
+	})
+	return s, err
+}
+
+func readSnapshotOn(ctx context.Context, rdb *redis.Client, config, value, permits string) (*snapshot, error) {
 	pipe := rdb.TxPipeline()
 	now := pipe.Time(ctx)
 	names := []string{config, value, permits}
@@ -87,15 +96,19 @@ func harmless(err error) bool {
 
 // findClients returns the ids of the clients that have keys of their own under
 // the limiter, sorted.
-func findClients(ctx context.Context, rdb *redis.Client, name string) ([]string, error) {
+func findClients(ctx context.Context, conn *connect.Connection, name string) ([]string, error) {
 	k := redisson.KeysOf(name, "")
 	var ids []string
 	for _, prefix := range []string{k.ClientValue, k.ClientPermits} {
-		keys := rdb.Scan(ctx, 0, escapeGlob(prefix)+"*", scanCount).Iterator()
-		for keys.Next(ctx) {
-			ids = append(ids, strings.TrimPrefix(keys.Val(), prefix))
-		}
-		if err := keys.Err(); err != nil {
+		// All have the limiter's hash tag, and so are where it is.
+		err := conn.OnNode(ctx, k.Config, func(ctx context.Context, node *redis.Client) error {
+			keys := node.Scan(ctx, 0, escapeGlob(prefix)+"*", scanCount).Iterator()
+			for keys.Next(ctx) {
+				ids = append(ids, strings.TrimPrefix(keys.Val(), prefix))
+			}
+			return keys.Err()
+		})
+		if err != nil {
 			return nil, err
 		}
 	}

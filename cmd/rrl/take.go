@@ -9,6 +9,7 @@ import (
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
 
+	"github.com/rratelimiter/rratelimiter/cmd/rrl/internal/connect"
 	"github.com/rratelimiter/rratelimiter/cmd/rrl/internal/output"
 	"github.com/rratelimiter/rratelimiter/fixedwindow"
 	"github.com/rratelimiter/rratelimiter/limit"
@@ -70,8 +71,8 @@ func newTakeOf(a *app, k kind) *cobra.Command {
 		Example: k.example,
 		Args:    named("KEY"),
 		RunE: func(cmd *cobra.Command, args []string) error {
-			return a.withRedis(func(rdb *redis.Client) error {
-				limiter, err := k.make(rdb)
+			return a.withRedis(cmd.Context(), func(conn *connect.Connection) error {
+				limiter, err := k.make(conn.Client)
 				if err != nil {
 					return err
 				}

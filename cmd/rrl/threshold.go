@@ -9,6 +9,7 @@ import (
 	"github.com/redis/go-redis/v9"
 	"github.com/spf13/cobra"
 
+	"github.com/rratelimiter/rratelimiter/cmd/rrl/internal/connect"
 	"github.com/rratelimiter/rratelimiter/cmd/rrl/internal/output"
 	"github.com/rratelimiter/rratelimiter/slidinglog"
 )
@@ -39,10 +40,10 @@ Exits 1 where there is no threshold to show.`,
 			return named("KEY")(cmd, args)
 		},
 		RunE: func(cmd *cobra.Command, args []string) error {
-			return a.withRedis(func(rdb *redis.Client) error {
-				t := thresholds{rdb: rdb, hash: hash, key: args[0]}
+			return a.withRedis(cmd.Context(), func(conn *connect.Connection) error {
+				t := thresholds{rdb: conn.Client, hash: hash, key: args[0]}
 				// The rule plays no part here, but a log must have one.
-				t.log = slidinglog.New(rdb, slidinglog.Config{Limit: 1, Window: time.Minute, Thresholds: hash})
+				t.log = slidinglog.New(conn.Client, slidinglog.Config{Limit: 1, Window: time.Minute, Thresholds: hash})
 				var answer threshold
 				var err error
 				switch {
@@ -81,7 +82,7 @@ func (t threshold) String() string {
 
 // thresholds reads and writes the threshold of a key.
 type thresholds struct {
-	rdb       *redis.Client
+	rdb       redis.UniversalClient
 	log       *slidinglog.Limiter
 	hash, key string
 }

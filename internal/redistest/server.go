@@ -144,6 +144,9 @@ func (s *Server) Addr() string { return s.addr }
 // Binary returns the path of the server's binary.
 func (s *Server) Binary() string { return s.binary }
 
+// Socket returns the path of the server's unix socket.
+func (s *Server) Socket() string { return s.socket }
+
 // URL returns the server's address as redis://127.0.0.1:port, or rediss:// with
 // TLS.
 func (s *Server) URL() string {

@@ -63,6 +63,12 @@ func startTLS(v Version, args []string) (*Server, error) {
 // TLS returns what clients of a server by [StartTLS] need.
 func (s *Server) TLS() *tls.Config { return s.tls.Clone() }
 
+// TLSFiles returns the files, in PEM, that such a client is given: the
+// authority's certificate, its own, and the key.
+func (s *Server) TLSFiles() (ca, cert, key string) {
+	return filepath.Join(s.dir, "ca.crt"), filepath.Join(s.dir, "client.crt"), filepath.Join(s.dir, "client.key")
+}
+
 func tlsArgs(s *Server, port string) ([]string, error) {
 	ca, err := newAuthority()
 	if err != nil {
@@ -89,6 +95,8 @@ func tlsArgs(s *Server, port string) ([]string, error) {
 		os.WriteFile(path("ca.crt"), encode("CERTIFICATE", ca.cert.Raw), 0o600),
 		os.WriteFile(path("server.crt"), server.cert, 0o600),
 		os.WriteFile(path("server.key"), server.key, 0o600),
+		os.WriteFile(path("client.crt"), client.cert, 0o600),
+		os.WriteFile(path("client.key"), client.key, 0o600),
 	)
 	if err != nil {
 		return nil, err

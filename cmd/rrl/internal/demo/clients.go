@@ -40,11 +40,11 @@ func (c Clients) Run(ctx context.Context, out *output.Printer) (kept bool, err e
 }
 
 // RunOn is Run on a given Redis, where it deletes what it made.
-func (c Clients) RunOn(ctx context.Context, out *output.Printer, rdb *redis.Client) (kept bool, err error) {
+func (c Clients) RunOn(ctx context.Context, out *output.Printer, rdb redis.UniversalClient) (kept bool, err error) {
 	return c.run(ctx, out, rdb, "the Redis given")
 }
 
-func (c Clients) run(ctx context.Context, out *output.Printer, rdb *redis.Client, server string) (kept bool, err error) {
+func (c Clients) run(ctx context.Context, out *output.Printer, rdb redis.UniversalClient, server string) (kept bool, err error) {
 	r := &clientsRun{Clients: c, out: out, rdb: rdb, name: "rrl-demo:" + rand.Text()}
 	r.record = newRecord(rdb, r.name, c.Interval)
 
@@ -79,7 +79,7 @@ type clientsRun struct {
 	Clients
 
 	out    *output.Printer
-	rdb    *redis.Client
+	rdb    redis.UniversalClient
 	name   string
 	start  time.Time
 	record *record

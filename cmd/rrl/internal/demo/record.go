@@ -20,7 +20,7 @@ import (
 // record gathers the grants that the server recorded: the times at which clients
 // hear of them are too coarse to judge a limiter by.
 type record struct {
-	rdb      *redis.Client
+	rdb      redis.UniversalClient
 	key      string
 	interval time.Duration
 
@@ -29,7 +29,7 @@ type record struct {
 	grants map[string]grant // by the member of the limiter's set
 }
 
-func newRecord(rdb *redis.Client, name string, interval time.Duration) *record {
+func newRecord(rdb redis.UniversalClient, name string, interval time.Duration) *record {
 	return &record{
 		rdb: rdb, key: redisson.KeysOf(name, "").Permits, interval: interval,
 		latest: math.Inf(-1), grants: map[string]grant{},

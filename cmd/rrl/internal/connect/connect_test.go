@@ -1,0 +1,221 @@
+package connect_test
+
+import (
+	"context"
+	"net"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/alicebob/miniredis/v2"
+	"github.com/redis/go-redis/v9"
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"github.com/rratelimiter/rratelimiter/cmd/rrl/internal/connect"
+	"github.com/rratelimiter/rratelimiter/internal/redistest"
+)
+
+// silent drops what go-redis logs.
+type silent struct{}
+
+func (silent) Printf(context.Context, string, ...any) {}
+
+func TestMain(m *testing.M) {
+	redis.SetLogger(silent{})
+	m.Run()
+}
+
+// nothing is an environment without variables.
+func nothing(string) string { return "" }
+
+// open opens a connection that must work, and be of this kind.
+func open(t *testing.T, kind connect.Kind, o connect.Options) *connect.Connection {
+	t.Helper()
+	if o.Getenv == nil {
+		o.Getenv = nothing
+	}
+	conn, err := o.Open(t.Context())
+	require.NoError(t, err)
+	t.Cleanup(func() { _ = conn.Close() })
+	assert.Equal(t, kind, conn.Kind)
+	works(t, conn)
+	return conn
+}
+
+// works writes keys and finds each on its node, and all by the masters.
+func works(t *testing.T, conn *connect.Connection) {
+	t.Helper()
+	ctx := t.Context()
+	prefix := redistest.Name(t)
+	for _, n := range []string{"a", "b", "c", "d", "e"} {
+		require.NoError(t, conn.Client.Set(ctx, prefix+n, n, time.Minute).Err())
+		require.NoError(t, conn.OnNode(ctx, prefix+n, func(ctx context.Context, node *redis.Client) error {
+			got, err := node.Get(ctx, prefix+n).Result()
+			assert.Equal(t, n, got)
+			return err
+		}))
+	}
+	var mu sync.Mutex
+	found := map[string]int{}
+	require.NoError(t, conn.ForEachMaster(ctx, func(ctx context.Context, node *redis.Client) error {
+		keys := node.Scan(ctx, 0, "*"+prefix+"*", 1000).Iterator()
+		for keys.Next(ctx) {
+			mu.Lock()
+			found[keys.Val()]++
+			mu.Unlock()
+		}
+		return keys.Err()
+	}))
+	assert.Len(t, found, 5)
+}
+
+// refuses opens a connection that must fail soon, with these words.
+func refuses(t *testing.T, o connect.Options, words ...string) {
+	t.Helper()
+	if o.Getenv == nil {
+		o.Getenv = nothing
+	}
+	start := time.Now()
+	_, err := o.Open(t.Context())
+	require.Error(t, err)
+	for _, word := range words {
+		require.ErrorContains(t, err, word)
+	}
+	assert.NotContains(t, err.Error(), "secret")
+	assert.NotContains(t, err.Error(), "\n")
+	assert.Less(t, time.Since(start), 10*time.Second)
+}
+
+func TestOneServer(t *testing.T) {
+	t.Parallel()
+	m := miniredis.RunT(t)
+	for _, text := range []string{m.Addr(), "redis://" + m.Addr(), "redis://" + m.Addr() + "/0", " " + m.Addr() + " "} {
+		conn := open(t, connect.Single, connect.Options{Redis: text})
+		assert.Equal(t, "the server at "+m.Addr(), conn.Description())
+	}
+	_, port, err := net.SplitHostPort(m.Addr())
+	require.NoError(t, err)
+	open(t, connect.Single, connect.Options{Redis: "localhost:" + port})
+	open(t, connect.Single, connect.Options{Getenv: func(name string) string {
+		return map[string]string{"REDIS_URL": m.Addr()}[name]
+	}})
+}
+
+func TestUnixSocket(t *testing.T) {
+	t.Parallel()
+	socket := redistest.StartRedis(t).Socket()
+	open(t, connect.Single, connect.Options{Redis: socket})
+	open(t, connect.Single, connect.Options{Redis: "unix://" + socket})
+	refuses(t, connect.Options{Redis: socket + "x"}, "can't reach "+socket+"x", "no such file")
+	refuses(t, connect.Options{Redis: socket, TLS: true}, "no TLS over a unix socket")
+}
+
+func TestCluster(t *testing.T) {
+	t.Parallel()
+	cluster := redistest.StartCluster(t, 3, 0)
+	addrs := cluster.Addrs()
+	conn := open(t, connect.Cluster, connect.Options{Redis: addrs[1]})
+	assert.Equal(t, "the cluster of "+addrs[1], conn.Description())
+	open(t, connect.Cluster, connect.Options{Redis: strings.Join(addrs, ",")})
+	open(t, connect.Cluster, connect.Options{Redis: "127.0.0.1:1, " + addrs[0]})
+	refuses(t, connect.Options{Redis: addrs[0] + "/2"}, "no database 2")
+	refuses(t, connect.Options{Redis: strings.Join(addrs, ","), Ring: true}, "leave out --ring")
+}
+
+func TestAMasterThatIsGoneIsNamed(t *testing.T) {
+	t.Parallel()
+	cluster := redistest.StartCluster(t, 3, 0)
+	conn := open(t, connect.Cluster, connect.Options{Redis: strings.Join(cluster.Addrs(), ","), Timeout: time.Second})
+	gone := cluster.Nodes()[2]
+	gone.Kill()
+	var mu sync.Mutex
+	visited := 0
+	err := conn.ForEachMaster(t.Context(), func(ctx context.Context, node *redis.Client) error {
+		err := node.Ping(ctx).Err()
+		mu.Lock()
+		defer mu.Unlock()
+		if err == nil {
+			visited++
+		}
+		return err
+	})
+	var failed *connect.MasterError
+	require.ErrorAs(t, err, &failed)
+	assert.Equal(t, gone.Addr(), failed.Addr)
+	require.ErrorContains(t, err, gone.Addr())
+	assert.Equal(t, 2, visited)
+}
+
+func TestSentinel(t *testing.T) {
+	t.Parallel()
+	sentinel := redistest.StartSentinel(t, 1, 30*time.Second)
+	name, watch := sentinel.Watch()
+	conn := open(t, connect.Sentinel, connect.Options{Redis: strings.Join(watch, ","), SentinelMaster: name})
+	assert.Contains(t, conn.Description(), sentinel.Master(t).Addr())
+	open(t, connect.Sentinel, connect.Options{Redis: "127.0.0.1:1," + watch[0], SentinelMaster: name})
+	refuses(t, connect.Options{Redis: watch[0]}, watch[0]+" is a Sentinel", "--sentinel-master")
+	refuses(t, connect.Options{Redis: watch[0], SentinelMaster: "other"}, watch[0], `no master called "other"`)
+	master := sentinel.Master(t).Addr()
+	refuses(t, connect.Options{Redis: master, SentinelMaster: name}, master+" is no Sentinel")
+	refuses(t, connect.Options{Redis: "127.0.0.1:1", SentinelMaster: name}, "127.0.0.1:1", "connection refused")
+}
+
+func TestRing(t *testing.T) {
+	t.Parallel()
+	ring := redistest.StartRing(t, 3)
+	var addrs, named []string
+	for i, s := range ring.Servers {
+		addrs = append(addrs, s.Addr())
+		// The names that redistest gives them.
+		named = append(named, "shard"+string(rune('0'+i))+"="+s.Addr())
+	}
+	open(t, connect.Ring, connect.Options{Redis: strings.Join(addrs, ","), Ring: true})
+	conn := open(t, connect.Ring, connect.Options{Redis: strings.Join(named, ","), Ring: true})
+	theirs := ring.Client(t, nil)
+	for _, key := range []string{"a", "b", "c", "d", "e", "f"} {
+		other, err := theirs.GetShardClientForKey(key)
+		require.NoError(t, err)
+		require.NoError(t, conn.OnNode(t.Context(), key, func(_ context.Context, mine *redis.Client) error {
+			assert.Equal(t, other.Options().Addr, mine.Options().Addr, key)
+			return nil
+		}))
+	}
+	refuses(t, connect.Options{Redis: strings.Join(addrs, ",")}, addrs[0]+" is no node of a cluster", "--ring")
+	refuses(t, connect.Options{Redis: "x=" + addrs[0] + ",x=" + addrs[1], Ring: true}, `two shards are called "x"`)
+	refuses(t, connect.Options{Redis: addrs[0] + ",127.0.0.1:1", Ring: true}, "shard shard2", "127.0.0.1:1")
+	refuses(t, connect.Options{Ring: true, SentinelMaster: "x"}, "exclude each other")
+}
+
+func TestTLS(t *testing.T) {
+	t.Parallel()
+	server := redistest.StartTLS(t)
+	ca, cert, key := server.TLSFiles()
+	addr := server.Addr()
+	_, port, err := net.SplitHostPort(addr)
+	require.NoError(t, err)
+	all := connect.Options{Redis: addr, TLSCA: ca, TLSCert: cert, TLSKey: key}
+	open(t, connect.Single, all)
+	with := func(change func(*connect.Options)) connect.Options {
+		o := all
+		change(&o)
+		return o
+	}
+	open(t, connect.Single, with(func(o *connect.Options) { o.Redis = "rediss://" + addr }))
+	open(t, connect.Single, with(func(o *connect.Options) { o.TLSCA, o.TLSSkipVerify = "", true }))
+	open(t, connect.Single, with(func(o *connect.Options) { o.Redis, o.TLSServerName = "localhost:"+port, "127.0.0.1" }))
+
+	refuses(t, connect.Options{Redis: addr}, addr, "--tls")
+	refuses(t, connect.Options{Redis: addr, TLS: true}, addr, "--tls-ca")
+	refuses(t, connect.Options{Redis: addr, TLSCA: ca}, addr, "--tls-cert and --tls-key")
+	refuses(t, with(func(o *connect.Options) { o.Redis = "localhost:" + port }), "another name", "--tls-server-name")
+	refuses(t, with(func(o *connect.Options) { o.TLSKey = "" }), "go together")
+	refuses(t, with(func(o *connect.Options) { o.TLSCA = key }), "no certificate in PEM")
+	refuses(t, with(func(o *connect.Options) { o.TLSCA = ca + "x" }), "--tls-ca", "no such file")
+	refuses(t, with(func(o *connect.Options) { o.TLSKey = ca }), "--tls-cert and --tls-key")
+	refuses(t, with(func(o *connect.Options) { o.Redis = "rediss://" + addr + "?skip_verify=true" }), "--tls-skip-verify")
+
+	plain := redistest.StartRedis(t)
+	refuses(t, connect.Options{Redis: plain.Addr(), TLS: true, Timeout: time.Second}, plain.Addr(), "speak no TLS")
+}
