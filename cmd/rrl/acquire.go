@@ -97,13 +97,13 @@ func (a acquired) String() string {
 		s = "granted " + output.Plural(a.Permits, "permit")
 	}
 	if a.WaitedMS > 0 {
-		s += fmt.Sprintf(" after %dms", a.WaitedMS)
+		s += " after " + output.Ago(a.WaitedMS)
 	}
 	if a.Remaining != nil {
 		s += fmt.Sprintf(", %d left", *a.Remaining)
 	}
 	if a.RetryAfterMS != nil && *a.RetryAfterMS > 0 {
-		s += fmt.Sprintf(", try again in %dms", *a.RetryAfterMS)
+		s += ", try again in " + output.Soon(*a.RetryAfterMS)
 	}
 	return s
 }

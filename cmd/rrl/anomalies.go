@@ -4,7 +4,6 @@ import (
 	"fmt"
 	"slices"
 	"strings"
-	"time"
 
 	"github.com/rratelimiter/rratelimiter/cmd/rrl/internal/output"
 )
@@ -86,8 +85,8 @@ func (f *findings) checkMembers(s *snapshot, st *state) {
 			output.Plural(int64(unknown), "member"), s.permits.name)
 	}
 	if future > 0 {
-		f.add("future_members", "%s of %s: dated up to %v ahead of the server, by a client whose clock is fast",
-			output.Plural(int64(future), "member"), s.permits.name, time.Duration(furthest)*time.Millisecond)
+		f.add("future_members", "%s of %s: dated up to %s ahead of the server, by a client whose clock is fast",
+			output.Plural(int64(future), "member"), s.permits.name, output.Soon(furthest))
 	}
 	if len(layouts) > 1 && (layouts["B"] || layouts["C"]) {
 		f.checkMix(s, layouts)

@@ -56,5 +56,5 @@ func formatTTL(ms *int64) string {
 	if ms == nil {
 		return "-"
 	}
-	return output.Millis(*ms)
+	return output.Soon(*ms)
 }

@@ -50,7 +50,17 @@ Exits 1 where nothing changed: there is no such limiter, or nothing to clear.`,
 				if err != nil {
 					return err
 				}
-				return a.printChanged(name, "changed", changed, text)
+				otherwise := noLimiter
+				if forget && !changed {
+					there, err := l.Exists(cmd.Context())
+					if err != nil {
+						return err
+					}
+					if there {
+						otherwise = "does not expire anyway, nothing changed"
+					}
+				}
+				return a.printChanged(name, "changed", changed, text, otherwise)
 			})
 		},
 	}
@@ -85,16 +95,19 @@ Exits 1 where there is no such limiter.`,
 				if err != nil {
 					return err
 				}
-				return a.printChanged(name, "deleted", deleted, "deleted "+output.Printable(name))
+				return a.printChanged(name, "deleted", deleted, "deleted "+output.Printable(name), noLimiter)
 			})
 		},
 	}
 }
 
-// printChanged prints the outcome of a change, under the given JSON field.
-func (a *app) printChanged(name, field string, changed bool, text string) error {
+const noLimiter = "is no limiter, nothing changed"
+
+// printChanged prints the outcome of a change, under the given JSON field, and
+// what is so otherwise.
+func (a *app) printChanged(name, field string, changed bool, text, otherwise string) error {
 	if !changed {
-		text = output.Printable(name) + ": nothing changed"
+		text = output.Printable(name) + " " + otherwise
 	}
 	return a.answer(map[string]any{"name": name, field: changed}, text, changed)
 }

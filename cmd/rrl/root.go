@@ -5,14 +5,15 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"runtime/debug"
 	"slices"
 	"strings"
 
 	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
 
 	"github.com/rratelimiter/rratelimiter/cmd/rrl/internal/connect"
 	"github.com/rratelimiter/rratelimiter/cmd/rrl/internal/output"
+	"github.com/rratelimiter/rratelimiter/internal/redisson"
 )
 
 // Exit codes of every command.
@@ -37,8 +38,12 @@ type app struct {
 
 // run executes one command line and returns its exit code.
 func run(ctx context.Context, args []string, stdout, stderr io.Writer, getenv func(string) string) int {
+	width, terminal := output.Width(stdout)
+	if !terminal {
+		width = 0
+	}
 	a := &app{
-		out:    output.Printer{Writer: stdout, Color: output.WantsColor(stdout, getenv)},
+		out:    output.Printer{Writer: stdout, Color: output.WantsColor(stdout, getenv), Width: width},
 		stderr: stderr, connect: connect.Options{Getenv: getenv},
 	}
 	root := newRoot(a)
@@ -58,10 +63,7 @@ func run(ctx context.Context, args []string, stdout, stderr io.Writer, getenv fu
 
 // printError writes err as people, or programs, expect it on standard error.
 func (a *app) printError(err error) {
-	text := strings.TrimPrefix(err.Error(), "rratelimiter: ")
-	if errors.Is(err, context.Canceled) {
-		text = "interrupted"
-	}
+	text := inWords(err)
 	if a.out.JSON {
 		_ = output.WriteJSON(a.stderr, struct {
 			Error string `json:"error"`
@@ -104,9 +106,10 @@ there; 2 an error, wrong usage included.`,
   rrl show orders                             rate, free permits, permits in use
   rrl ls 'api:*' --json                       all limiters whose name matches
   rrl take counter api:ann --limit 500/30s    one try at a counter, window, log or bucket`,
-		Version:       version(),
-		SilenceErrors: true,
-		SilenceUsage:  true,
+		Version:           strings.TrimPrefix(thisBuild().String(), "rrl "),
+		PersistentPreRunE: func(cmd *cobra.Command, _ []string) error { return a.checkFlags(cmd.Flags()) },
+		SilenceErrors:     true,
+		SilenceUsage:      true,
 	}
 	root.SetOut(a.out.Writer)
 	root.SetErr(a.stderr)
@@ -124,10 +127,26 @@ there; 2 an error, wrong usage included.`,
 			root.AddCommand(c)
 		}
 	}
-	add("Look:", newDemo(a), newShow(a), newList(a))
-	add("Permits:", newAcquire(a), newRelease(a), newTake(a), newThreshold(a))
-	add("Limiters:", newTrySetRate(a), newSetRate(a), newUpdateRate(a), newExpire(a), newDelete(a), newMigrate(a))
+	add("Look:", newDemo(a), a.completed(newShow(a)), newList(a))
+	add("Permits:", a.completed(newAcquire(a)), a.completed(newRelease(a)), newTake(a), newThreshold(a))
+	add("Limiters:", a.completed(newTrySetRate(a)), a.completed(newSetRate(a)), a.completed(newUpdateRate(a)),
+		a.completed(newExpire(a)), a.completed(newDelete(a)), a.completed(newMigrate(a)))
+	root.AddCommand(newVersion(a))
 	return root
+}
+
+// checkFlags finds what is wrong with flags that all commands have, also those
+// that have no use for them.
+func (a *app) checkFlags(flags *pflag.FlagSet) error {
+	if flags.Changed("client-id") && a.clientID == "" {
+		return errors.New("--client-id is empty")
+	}
+	if flags.Changed("redisson") {
+		if _, err := redisson.RulesFor(a.redisson); err != nil {
+			return err
+		}
+	}
+	return a.connect.Check()
 }
 
 // named returns the check of a command's arguments, which the usage line calls
@@ -142,19 +161,4 @@ func named(names ...string) cobra.PositionalArgs {
 		}
 		return nil
 	}
-}
-
-// version tells the module's version and the commit it was built from.
-func version() string {
-	info, ok := debug.ReadBuildInfo()
-	if !ok {
-		return "unknown"
-	}
-	words := []string{info.Main.Version, info.GoVersion}
-	for _, s := range info.Settings {
-		if s.Key == "vcs.revision" {
-			words = append(words, s.Value)
-		}
-	}
-	return strings.Join(words, " ")
 }

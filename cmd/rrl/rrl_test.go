@@ -89,8 +89,8 @@ func TestTheWayThroughALimitersLife(t *testing.T) {
 		stdout string
 	}{
 		{[]string{"update-rate", "orders", "5/1h"}, 1, "orders has no rate, nothing changed\n"},
-		{[]string{"delete", "orders"}, 1, "orders: nothing changed\n"},
-		{[]string{"expire", "orders", "1h"}, 1, "orders: nothing changed\n"},
+		{[]string{"delete", "orders"}, 1, "orders is no limiter, nothing changed\n"},
+		{[]string{"expire", "orders", "1h"}, 1, "orders is no limiter, nothing changed\n"},
 		{[]string{"try-set-rate", "orders", "5/1h"}, 0, "orders has 5 permits every 1h\n"},
 		{[]string{"try-set-rate", "orders", "6/1h"}, 1, "orders has a rate already, nothing changed\n"},
 		{[]string{"acquire", "orders"}, 0, "granted 1 permit, 4 left\n"},
@@ -110,7 +110,7 @@ func TestTheWayThroughALimitersLife(t *testing.T) {
 		{[]string{"expire", "orders", "90s"}, 0, "orders expires in 1m30s\n"},
 		{[]string{"expire", "orders", "--clear"}, 0, "orders no longer expires\n"},
 		{[]string{"delete", "orders", "--client-id", "a"}, 0, "deleted orders\n"},
-		{[]string{"delete", "orders", "--client-id", "a"}, 1, "orders: nothing changed\n"},
+		{[]string{"delete", "orders", "--client-id", "a"}, 1, "orders is no limiter, nothing changed\n"},
 	} {
 		got := s.rrl(step.args...)
 		require.Equal(t, step.code, got.code, "%q: %+v", step.args, got)
@@ -173,15 +173,23 @@ func TestErrors(t *testing.T) {
 	t.Parallel()
 	s := newServer(t)
 	require.Zero(t, s.rrl("set-rate", "orders", "5/1h").code)
+	s.HSet("bad", "rate", "x", "interval", "1", "type", "0")
 	for _, c := range []struct {
 		args   []string
 		stderr string
 	}{
-		{[]string{"acquire", "none"}, "limiter has no rate"},
+		{[]string{"acquire", "none"}, "none: limiter has no rate; give it one by rrl try-set-rate"},
+		{[]string{"migrate", "none"}, "none: limiter has no rate; give it one by rrl try-set-rate"},
+		{[]string{"migrate", "orders", "--redisson", "3.13.0"}, "which --redisson names"},
+		{[]string{"acquire", "x \"SetRate or Delete\" y"}, `"x \"SetRate or Delete\" y": limiter has no rate`},
+		{[]string{"acquire", "bad"}, "rrl set-rate or rrl delete cures it"},
+		{[]string{"take", "counter", "bad", "--limit", "1/1s"}, "name it otherwise or remove it"},
+		{[]string{"take", "sliding-log", commonHash, "--limit", "1/1s", "--thresholds", commonHash}, "the hash that --thresholds names"},
+		{[]string{"threshold", "k", "--thresholds", ""}, "--thresholds names no hash"},
 		{[]string{"acquire", "orders", "-n", "6"}, "permits exceed the rate"},
 		{[]string{"acquire", "orders", "-n", "0"}, "invalid number of permits"},
 		{[]string{"release", "orders", "-n", "-1"}, "invalid number of permits"},
-		{[]string{"set-rate", "orders", "5/1h", "--keep-alive", "1m"}, "shorter than the interval"},
+		{[]string{"set-rate", "orders", "5/1h", "--keep-alive", "1m"}, "orders: keep-alive time 1m is shorter than the interval 1h"},
 		{[]string{"acquire", ""}, "name"},
 
 		{[]string{"acquire"}, "NAME is missing; usage: rrl acquire NAME"},
@@ -203,6 +211,14 @@ func TestErrors(t *testing.T) {
 		{[]string{"demo", "--tries", "0"}, "--tries"},
 		{[]string{"demo", "--rate", "3"}, "want permits/interval"},
 		{[]string{"demo", "now"}, `unexpected argument "now"`},
+		{[]string{"version", "now"}, `unexpected argument "now"`},
+		{[]string{"show", "orders", "--redisson", "3.1"}, `--redisson: "3.1" is no release of Redisson`},
+		{[]string{"demo", "--redisson", "3.1"}, `--redisson: "3.1" is no release of Redisson`},
+		{[]string{"version", "--redisson", "x"}, `--redisson: "x" is no release of Redisson`},
+		{[]string{"ls", "--client-id", ""}, "--client-id is empty"},
+		{[]string{"ls", "--connect-timeout", "-1s"}, "--connect-timeout is negative"},
+		{[]string{"demo", "--tls-cert", "x"}, "--tls-cert and --tls-key go together"},
+		{[]string{"demo", "fixed-window", "--ring", "--sentinel-master", "x"}, "exclude each other"},
 		{[]string{"frobnicate"}, `unknown command "frobnicate"`},
 	} {
 		s.fails(c.stderr, c.args...)
@@ -211,6 +227,7 @@ func TestErrors(t *testing.T) {
 		assert.Equal(t, exitError, got.code, "%q", c.args)
 		assert.Empty(t, got.stdout, "%q", c.args)
 		assert.Contains(t, object(t, got.stderr)["error"], c.stderr, "%q", c.args)
+		assert.NotRegexp(t, `^[^"]*[a-z][A-Z]|0m0s|WRONGTYPE|user_script`, got.stderr[len(`{"error":"`):], "it speaks of Go or Lua")
 	}
 }
 
@@ -292,6 +309,39 @@ func TestHelp(t *testing.T) {
 	got := rrl(t, "--version")
 	assert.Equal(t, exitYes, got.code)
 	assert.Contains(t, got.stdout, "rrl version")
+}
+
+func TestVersion(t *testing.T) {
+	t.Parallel()
+	assert.Regexp(t, `^rrl \S+, commit \S+( and changes)?, go1\.\S+, \w+/\w+\n$`, rrl(t, "version").stdout)
+	got := object(t, rrl(t, "version", "--json").stdout)
+	for _, field := range []string{"version", "commit", "modified", "go", "platform"} {
+		assert.Contains(t, got, field)
+	}
+}
+
+func TestCompletionOffersLimiters(t *testing.T) {
+	t.Parallel()
+	s := newServer(t)
+	for _, name := range []string{"orders", "api:a", "api:b", "api[1]", "two\nlines"} {
+		require.Zero(t, s.rrl("set-rate", name, "1/1h").code)
+	}
+	s.HSet("api:user", "name", "ann")
+	complete := func(args ...string) string {
+		got := rrl(t, append([]string{"__complete", "--redis", s.url()}, args...)...)
+		assert.Equal(t, exitYes, got.code)
+		return got.stdout
+	}
+	const noFiles = ":4\n"
+	for _, command := range []string{"show", "acquire", "release", "try-set-rate", "set-rate", "update-rate", "expire", "delete", "migrate"} {
+		assert.Equal(t, "api:a\napi:b\n"+noFiles, complete(command, "api:"), command)
+		assert.Equal(t, "api[1]\n"+noFiles, complete(command, "api["), command)
+		assert.Equal(t, noFiles, complete(command, "orders", ""), command)
+	}
+	s.Close()
+	start := time.Now()
+	assert.Equal(t, noFiles, rrl(t, "__complete", "--redis", "127.0.0.1:1", "show", "").stdout)
+	assert.Less(t, time.Since(start), 5*time.Second)
 }
 
 func TestNamesThatATerminalWouldNotShowAreQuoted(t *testing.T) {

@@ -196,10 +196,10 @@ func printState(line func(format string, args ...any), st *state, rate *int64) {
 		if p.BackInMS != nil {
 			back = "now"
 			if *p.BackInMS > 0 {
-				back = output.Millis(*p.BackInMS)
+				back = output.Soon(*p.BackInMS)
 			}
 		}
-		line("  %s\t%s\t%d\t%s\t%s", output.Millis(p.AgeMS), back, p.Permits, p.Layout, p.ID)
+		line("  %s\t%s\t%d\t%s\t%s", output.Ago(p.AgeMS), back, p.Permits, p.Layout, p.ID)
 	}
 	if more := st.Members - int64(len(st.Permits)); more > 0 {
 		line("  and %d more", more)

@@ -73,13 +73,14 @@ func readSnapshotOn(ctx context.Context, rdb *redis.Client, config, value, permi
 	card := pipe.ZCard(ctx, permits)
 	members := pipe.ZRangeWithScores(ctx, permits, 0, maxMembers-1)
 	cmds, err := pipe.Exec(ctx)
-	if err != nil && !harmless(err) {
-		return nil, err
-	}
+	// What a command was refused for says more than that all were discarded.
 	for _, cmd := range cmds {
-		if err := cmd.Err(); err != nil && !harmless(err) {
+		if err := cmd.Err(); err != nil && !harmless(err) && !redis.HasErrorPrefix(err, "EXECABORT") {
 			return nil, err
 		}
+	}
+	if err != nil && !harmless(err) {
+		return nil, err
 	}
 	state := func(i int) keyState { return keyState{names[i], kinds[i].Val(), ttls[i].Val()} }
 	return &snapshot{

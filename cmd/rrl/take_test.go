@@ -31,16 +31,16 @@ func TestTakeOfEachLimiter(t *testing.T) {
 	}{
 		{0, []string{"fixed-window", "w", "--limit", "100/1m"}, 0, "granted 1 permit, 99 left\n"},
 		{0, []string{"counter", "w", "--limit", "100/1m", "-n", "99"}, 0, "granted 99 permits, 0 left\n"},
-		{time.Second, []string{"fixed-window", "w", "--limit", "100/1m"}, 1, "denied 1 permit, 0 left, try again in 59000ms\n"},
+		{time.Second, []string{"fixed-window", "w", "--limit", "100/1m"}, 1, "denied 1 permit, 0 left, try again in 59s\n"},
 		{time.Minute, []string{"counter", "w", "--limit", "100/1m"}, 0, "granted 1 permit, 99 left\n"},
 
 		{0, []string{"sliding-log", "l", "--limit", "3/1m", "--permits", "2"}, 0, "granted 2 permits, 1 left\n"},
-		{time.Second, []string{"sliding-log", "l", "--limit", "3/1m", "--permits", "2"}, 1, "denied 2 permits, 1 left, try again in 59000ms\n"},
+		{time.Second, []string{"sliding-log", "l", "--limit", "3/1m", "--permits", "2"}, 1, "denied 2 permits, 1 left, try again in 59s\n"},
 
 		{0, []string{"token-bucket", "b", "--capacity", "10", "--refill", "1/1s", "-n", "8"}, 0, "granted 8 permits, 2 left\n"},
-		{0, []string{"token-bucket", "b", "--capacity", "10", "--refill", "1/1s", "-n", "3"}, 1, "denied 3 permits, 2 left, try again in 1000ms\n"},
+		{0, []string{"token-bucket", "b", "--capacity", "10", "--refill", "1/1s", "-n", "3"}, 1, "denied 3 permits, 2 left, try again in 1s\n"},
 		{0, []string{"token-bucket", "b", "--capacity", "10", "--refill", "1/1s", "--borrow", "1", "-n", "3"}, 0, "granted 3 permits, 0 left\n"},
-		{0, []string{"token-bucket", "b", "--capacity", "10", "--refill", "1/1s"}, 1, "denied 1 permit, 0 left, try again in 2000ms\n"},
+		{0, []string{"token-bucket", "b", "--capacity", "10", "--refill", "1/1s"}, 1, "denied 1 permit, 0 left, try again in 2s\n"},
 	} {
 		s.SetTime(start.Add(step.after))
 		got := s.rrl(append([]string{"take"}, step.args...)...)
@@ -74,7 +74,7 @@ func TestTakeReadsThresholds(t *testing.T) {
 	assert.Equal(t, "3", s.HGet("rate:limit:config", "limit:ann:/"))
 
 	assert.Equal(t, outcome{0, "limit:ann:/ has a threshold of 0\n", ""}, s.rrl("threshold", "limit:ann:/", "0"))
-	assert.Equal(t, outcome{1, "denied 1 permit, 0 left, try again in 3600000ms\n", ""}, s.rrl(take...))
+	assert.Equal(t, outcome{1, "denied 1 permit, 0 left, try again in 1h\n", ""}, s.rrl(take...))
 }
 
 func TestThreshold(t *testing.T) {

@@ -134,7 +134,9 @@ func (a about) rights(err error) string {
 		return fmt.Sprintf("user %q may not use these keys (NOPERM): a limiter called NAME needs ACL SETUSER %s ~NAME ~{NAME}:*; %s", user, user, all)
 	case noChannel.MatchString(said.Error()):
 		return fmt.Sprintf("user %q may not use this channel (NOPERM): ACL SETUSER %s &CHANNEL allows it; %s", user, user, all)
-	case strings.HasPrefix(said.Error(), "NOPERM"), strings.Contains(said.Error(), "user executing the script can't run this command"):
+	case strings.Contains(said.Error(), "user executing the script can't run this command"):
+		return fmt.Sprintf("user %q may not run a command that a limiter's script needs (NOPERM), and this server does not tell which; %s", user, all)
+	case strings.HasPrefix(said.Error(), "NOPERM"):
 		return fmt.Sprintf("user %q has not all rights (%v); %s", user, said, all)
 	}
 	return ""

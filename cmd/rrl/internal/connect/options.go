@@ -64,6 +64,27 @@ func (o *Options) Bind(flags *pflag.FlagSet) {
 	flags.BoolVar(&o.TLSSkipVerify, "tls-skip-verify", false, "trust any certificate: whoever is in between can read and change all")
 }
 
+// Check tells what is wrong with flags whatever the command does.
+func (o *Options) Check() error {
+	if o.Timeout < 0 {
+		return errors.New("--connect-timeout is negative")
+	}
+	if o.Ring && o.SentinelMaster != "" {
+		return errors.New("--ring and --sentinel-master exclude each other")
+	}
+	if (o.TLSCert == "") != (o.TLSKey == "") {
+		return errors.New("--tls-cert and --tls-key go together: the certificate, and its key")
+	}
+	if o.SentinelMaster == "" && (o.SentinelUser != "" || o.SentinelPasswordFile != "") {
+		return errors.New("--sentinel-user and --sentinel-password-file need --sentinel-master")
+	}
+	if o.Redis == "" {
+		return nil
+	}
+	_, _, err := parseAddresses(o.Redis, o.Ring)
+	return err
+}
+
 func (o *Options) getenv(name string) string {
 	if o.Getenv != nil {
 		return o.Getenv(name)
@@ -81,8 +102,8 @@ type settings struct {
 
 // settings reads what the flags, the URL and the environment say.
 func (o *Options) settings() (*settings, error) {
-	if o.Ring && o.SentinelMaster != "" {
-		return nil, errors.New("--ring and --sentinel-master exclude each other")
+	if err := o.Check(); err != nil {
+		return nil, err
 	}
 	text := o.Redis
 	if text == "" {
@@ -138,9 +159,6 @@ func (o *Options) login(s *settings) error {
 		if s.sentinelPassword, err = readPassword("--sentinel-password-file", o.SentinelPasswordFile); err != nil {
 			return err
 		}
-	}
-	if o.SentinelMaster == "" && (o.SentinelUser != "" || o.SentinelPasswordFile != "") {
-		return errors.New("--sentinel-user and --sentinel-password-file need --sentinel-master")
 	}
 	return nil
 }

@@ -35,9 +35,6 @@ func (o *Options) tlsConfig(client *redis.Options) (*tls.Config, error) {
 			return nil, fmt.Errorf("--tls-ca: %s has no certificate in PEM", o.TLSCA)
 		}
 	}
-	if (o.TLSCert == "") != (o.TLSKey == "") {
-		return nil, errors.New("--tls-cert and --tls-key go together: the certificate, and its key")
-	}
 	if o.TLSCert != "" {
 		pair, err := tls.LoadX509KeyPair(o.TLSCert, o.TLSKey)
 		if err != nil {

@@ -165,8 +165,8 @@ func (r *clientsRun) add(t try) {
 	if t.granted {
 		word = r.out.Paint(output.Green, "granted")
 	}
-	fmt.Fprintf(r.out, "%7.3fs  %s%s  %d left, waited %v\n",
-		t.at.Seconds(), who, word, t.left, t.waited.Round(time.Millisecond))
+	fmt.Fprint(r.out, r.out.Wrap(fmt.Sprintf("%7.3fs  %s%s  %d left, waited %v\n",
+		t.at.Seconds(), who, word, t.left, t.waited.Round(time.Millisecond))))
 }
 
 func (r *clientsRun) printHead(server string) {
@@ -177,7 +177,7 @@ func (r *clientsRun) printHead(server string) {
 	if r.Count > 1 {
 		who = fmt.Sprintf("%d clients try", r.Count)
 	}
-	fmt.Fprintf(r.out, "%s on %s; %s %s, each waiting at most %v\n\n",
+	fmt.Fprint(r.out, r.out.Wrap(fmt.Sprintf("%s on %s; %s %s, each waiting at most %v\n\n",
 		r.out.Paint(output.Bold, output.Rate(r.Rate, r.Interval)), server,
-		who, output.Plural(int64(r.Tries), "time"), output.Duration(r.Timeout))
+		who, output.Plural(int64(r.Tries), "time"), output.Duration(r.Timeout))))
 }

@@ -87,7 +87,7 @@ func (r *clientsRun) printReport(s clientsSummary, elapsed time.Duration) error 
 	default:
 		out.WriteString(r.out.Paint(output.Red, "OVER THE LIMIT") + "\n")
 	}
-	_, err := fmt.Fprint(r.out, out)
+	_, err := fmt.Fprint(r.out, r.out.Wrap(out.String()))
 	return err
 }
 

@@ -12,41 +12,91 @@ import (
 // plot shows a scenario while it is played: a row for each stretch of time, a
 // column for each lane, and in it a mark for each permit that was asked for.
 type plot struct {
-	out    *output.Printer
-	plan   *plan
-	widths []int // of the columns
-	row    int
-	next   []int // the first answer of each lane that is not shown yet
+	out     *output.Printer
+	plan    *plan
+	widths  []int // of the columns
+	mark    int64 // how many permits a mark stands for
+	counted counted
+	most    int // calls in a row
+	row     int
+	next    []int // the first answer of each lane that is not shown yet
 }
 
-// newPlot returns a plot whose columns are as wide as the fullest row.
+// counted is how much a row tells of what it came to.
+type counted int
+
+const (
+	countsAndLeft counted = iota
+	counts
+	noCounts
+)
+
+// newPlot returns a plot whose columns are as wide as the fullest row, as far as
+// the terminal has room. Where it has not, a mark stands for more permits, and
+// then rows tell less.
 func newPlot(out *output.Printer, of *plan) *plot {
-	p := &plot{out: out, plan: of, next: make([]int, len(of.lanes)), widths: make([]int, len(of.lanes))}
-	for i, l := range of.lanes {
-		asked := map[int]int64{}
-		for _, step := range of.steps {
-			if step.lane == l {
-				row := int(step.at / of.row)
-				asked[row] += step.permits
-				p.widths[i] = max(p.widths[i], p.marksFor(asked[row])+1)
+	p := &plot{out: out, plan: of, next: make([]int, len(of.lanes)), mark: of.mark, counted: counts}
+	if of.left {
+		p.counted = countsAndLeft
+	}
+	for {
+		for _, more := range []int64{1, 2, 5, 10} {
+			p.mark = of.mark * more
+			p.measure()
+			if out.Width <= 0 || p.columns() <= out.Width {
+				return p
 			}
 		}
+		if p.counted == noCounts {
+			return p
+		}
+		p.counted++
 	}
-	return p
+}
+
+// measure sets how wide the columns are.
+func (p *plot) measure() {
+	p.widths, p.most = make([]int, len(p.plan.lanes)), 10
+	for i, l := range p.plan.lanes {
+		asked, calls := map[int]int64{}, map[int]int{}
+		for _, step := range p.plan.steps {
+			if step.lane != l {
+				continue
+			}
+			row := int(step.at / p.plan.row)
+			asked[row] += step.permits
+			calls[row]++
+			p.most = max(p.most, calls[row])
+			p.widths[i] = max(p.widths[i], p.marksFor(asked[row])+1)
+		}
+	}
+}
+
+// columns returns how wide a row is.
+func (p *plot) columns() int {
+	n := len("00:00")
+	for _, width := range p.widths {
+		n += len("  || ") + width + p.countsWidth()
+	}
+	return n
 }
 
 // marksFor returns how many marks stand for so many permits.
-func (p *plot) marksFor(permits int64) int { return int((permits + p.plan.mark - 1) / p.plan.mark) }
+func (p *plot) marksFor(permits int64) int { return int((permits + p.mark - 1) / p.mark) }
 
 // rowEnd is when the row that is being filled ends.
 func (p *plot) rowEnd() time.Duration { return time.Duration(p.row+1) * p.plan.row }
 
 // countsWidth is how much room a column leaves for what its row came to.
 func (p *plot) countsWidth() int {
-	if p.plan.left {
-		return len("10 of 10, 10 left")
+	switch p.counted {
+	case countsAndLeft:
+		return len(countText(p.most, p.most)) + len(", 10 left")
+	case counts:
+		return len(countText(p.most, p.most))
+	case noCounts:
 	}
-	return len("20 of 20")
+	return 0
 }
 
 func (p *plot) head() {
@@ -56,22 +106,22 @@ func (p *plot) head() {
 	text := &strings.Builder{}
 	fmt.Fprintf(text, "%s\non a Redis of its own, whose clock runs %d times as fast\n\n", p.out.Paint(output.Bold, p.plan.rule), p.plan.speed)
 	each := "each mark is a permit"
-	if p.plan.mark > 1 {
-		each = fmt.Sprintf("each mark is %d permits", p.plan.mark)
+	if p.mark > 1 {
+		each = fmt.Sprintf("each mark is %d permits", p.mark)
 	}
 	fmt.Fprintf(text, "%s granted, %s denied; %s\n\n", p.out.Paint(output.Green, "#"), p.out.Paint(output.Faint, "."), each)
 	cells := make([]string, len(p.plan.lanes))
 	for i, l := range p.plan.lanes {
-		cells[i] = fmt.Sprintf("%-*s", p.widths[i]+len("|| ")+p.countsWidth(), l.name)
+		width := p.widths[i] + len("|| ") + p.countsWidth()
+		cells[i] = fmt.Sprintf("%-*s", width, output.Clip(l.name, width))
 	}
-	fmt.Fprintln(text, line("", cells))
-	fmt.Fprint(p.out, text)
+	fmt.Fprint(p.out, p.out.Wrap(text.String())+line("", cells)+"\n")
 }
 
 // note prints an event's line.
 func (p *plot) note(s step) {
 	if !p.out.JSON {
-		fmt.Fprintf(p.out, "%5s  %s\n", clockTime(s.at), s.note)
+		fmt.Fprint(p.out, p.out.Wrap(fmt.Sprintf("%5s  %s\n", clockTime(s.at), s.note)))
 	}
 }
 
@@ -102,14 +152,16 @@ func line(at string, cells []string) string {
 	return strings.TrimRight(fmt.Sprintf("%5s  %s", at, strings.Join(cells, "  ")), " ")
 }
 
+func countText(granted, calls int) string { return fmt.Sprintf("%d of %d", granted, calls) }
+
 // counts is what the answers of a row came to.
 func (p *plot) counts(answers []answer) string {
-	if len(answers) == 0 {
+	if len(answers) == 0 || p.counted == noCounts {
 		return ""
 	}
 	granted, denied := (&lane{answers: answers}).counts()
-	s := fmt.Sprintf("%d of %d", granted, granted+denied)
-	if p.plan.left {
+	s := countText(granted, granted+denied)
+	if p.counted == countsAndLeft {
 		s += fmt.Sprintf(", %d left", answers[len(answers)-1].Remaining)
 	}
 	return s
@@ -132,7 +184,7 @@ func (p *plot) marks(answers []answer, width int) string {
 		} else {
 			denied += a.permits
 		}
-		if p.plan.mark == 1 {
+		if p.mark == 1 {
 			flush()
 		}
 	}

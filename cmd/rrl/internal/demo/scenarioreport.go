@@ -97,6 +97,6 @@ func (p *plan) printReport(out *output.Printer, sum scenarioSummary) error {
 	if p.advice != "" {
 		text.WriteString(p.advice + "\n")
 	}
-	_, err := fmt.Fprint(out, text)
+	_, err := fmt.Fprint(out, out.Wrap(text.String()))
 	return err
 }

@@ -27,6 +27,7 @@ type Printer struct {
 
 	JSON  bool
 	Color bool
+	Width int // columns of the terminal; 0 where there is none, and lines may be of any length
 }
 
 // WantsColor tells whether w is a terminal whose user did not turn colours off.

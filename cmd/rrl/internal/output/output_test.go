@@ -40,3 +40,40 @@ func TestFormatMillisOfLongTimes(t *testing.T) {
 	assert.Equal(t, "1h", output.Millis(3_600_000))
 	assert.Equal(t, "9223372036854775807ms", output.Millis(math.MaxInt64))
 }
+
+func TestTimesAsPeopleSayThem(t *testing.T) {
+	t.Parallel()
+	for ms, want := range map[int64][2]string{
+		0:             {"0s", "0s"},
+		7:             {"7ms", "7ms"},
+		999:           {"999ms", "999ms"},
+		1_234:         {"1.3s", "1.2s"},
+		599_123:       {"10m", "9m59s"},
+		598_001:       {"9m59s", "9m58s"},
+		3_600_000:     {"1h", "1h"},
+		-1_234:        {"-1.2s", "-1.3s"},
+		math.MaxInt64: {"9223372036854775807ms", "9223372036854775807ms"},
+	} {
+		assert.Equal(t, want, [2]string{output.Soon(ms), output.Ago(ms)}, "%dms", ms)
+	}
+}
+
+func TestWrap(t *testing.T) {
+	t.Parallel()
+	p := &output.Printer{Width: 12, Color: true}
+	for text, want := range map[string]string{
+		"":                                       "",
+		"short\n":                                "short\n",
+		"twelve chars\n":                         "twelve chars\n",
+		"some words more\n\nand one\n":           "some words\n  more\n\nand one\n",
+		"  some words more":                      "  some words\n    more",
+		"averylongwordindeed":                    "averylongwordindeed",
+		p.Paint(output.Red, "some") + " words m": p.Paint(output.Red, "some") + " words m",
+	} {
+		assert.Equal(t, want, p.Wrap(text), "%q", text)
+	}
+	assert.Equal(t, "a long line without end", (&output.Printer{}).Wrap("a long line without end"))
+	assert.Equal(t, "a lo…", output.Clip("a long name", 5))
+	assert.Equal(t, "äöü", output.Clip("äöü", 3))
+	assert.Empty(t, output.Clip("äöü", 0))
+}

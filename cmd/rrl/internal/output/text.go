@@ -43,6 +43,38 @@ func Millis(ms int64) string {
 	return Duration(time.Duration(ms) * time.Millisecond)
 }
 
+// Soon writes how long something will take as people say it, 9m59s rather than
+// 9m58.123s: not less than it is, so that whoever waits so long has waited
+// enough.
+func Soon(ms int64) string { return Millis(rounded(ms, ceil)) }
+
+// Ago writes how long ago something was as people say it, and not more than it
+// is.
+func Ago(ms int64) string { return Millis(rounded(ms, floor)) }
+
+// rounded returns ms in whole seconds from a minute on, in tenths from a second
+// on, up or down.
+func rounded(ms int64, divide func(n, by int64) int64) int64 {
+	unit := int64(1)
+	switch {
+	case ms > math.MaxInt64-1000 || ms < math.MinInt64+1000:
+	case ms >= 60_000 || ms <= -60_000:
+		unit = 1000
+	case ms >= 1000 || ms <= -1000:
+		unit = 100
+	}
+	return divide(ms, unit) * unit
+}
+
+func floor(n, by int64) int64 {
+	if n%by < 0 {
+		return n/by - 1
+	}
+	return n / by
+}
+
+func ceil(n, by int64) int64 { return -floor(-n, by) }
+
 // Printable quotes a name that a terminal would not show as it is.
 func Printable(name string) string {
 	if quoted := strconv.Quote(name); quoted != `"`+name+`"` {

@@ -1,0 +1,63 @@
+package main
+
+import (
+	"context"
+	"strings"
+	"time"
+
+	"github.com/spf13/cobra"
+)
+
+const (
+	// completeTime is how long the shell is kept waiting for names, at most.
+	completeTime = 700 * time.Millisecond
+	// completeNames is how many of them it is told.
+	completeNames = 200
+)
+
+// limiterNames completes the first argument by the names of limiters. Where there
+// are many keys, or no server, the shell is told what was found in time.
+func (a *app) limiterNames(cmd *cobra.Command, args []string, toComplete string) ([]string, cobra.ShellCompDirective) {
+	if len(args) > 0 {
+		return nil, cobra.ShellCompDirectiveNoFileComp
+	}
+	ctx, cancel := context.WithTimeout(cmd.Context(), completeTime)
+	defer cancel()
+	found := make(chan []string, 1)
+	go func() { found <- a.findNames(ctx, toComplete) }()
+	select {
+	case names := <-found:
+		return names, cobra.ShellCompDirectiveNoFileComp
+	case <-ctx.Done():
+		return nil, cobra.ShellCompDirectiveNoFileComp
+	}
+}
+
+// findNames returns the names that begin with prefix, sorted.
+func (a *app) findNames(ctx context.Context, prefix string) []string {
+	a.connect.Timeout = min(a.connect.Timeout, completeTime)
+	conn, err := a.connect.Open(ctx)
+	if err != nil {
+		return nil
+	}
+	defer func() { _ = conn.Close() }()
+	w := newWalk(conn, escapeGlob(prefix)+"*")
+	// The walk ends early, so that what it found by then is still in time.
+	soon, cancel := context.WithTimeout(ctx, completeTime*2/3)
+	defer cancel()
+	limiters, _ := w.run(soon)
+	names := make([]string, 0, len(limiters))
+	for _, l := range limiters[:min(len(limiters), completeNames)] {
+		// One that has a line's end in it would be several.
+		if !strings.ContainsAny(l.Name, "\n\r\t") {
+			names = append(names, l.Name)
+		}
+	}
+	return names
+}
+
+// completed has a command's first argument completed by limiters' names.
+func (a *app) completed(cmd *cobra.Command) *cobra.Command {
+	cmd.ValidArgsFunction = a.limiterNames
+	return cmd
+}
