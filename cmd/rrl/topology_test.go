@@ -85,7 +85,7 @@ var topologies = map[string]func(*testing.T) servers{
 
 // rrlRights are what rrl's commands need beside what limiters do: docs/rrl.md
 // has them.
-const rrlRights = "+scan +multi +exec +hexists +zrangebyscore +ping"
+const rrlRights = "+scan +multi +exec +hexists"
 
 func TestEachCommandOnEachTopology(t *testing.T) {
 	t.Parallel()
