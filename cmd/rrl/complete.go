@@ -56,6 +56,16 @@ func (a *app) findNames(ctx context.Context, prefix string) []string {
 	return names
 }
 
+// noFiles has no command offer file names where it takes something else.
+func noFiles(cmd *cobra.Command) {
+	if cmd.ValidArgsFunction == nil && !cmd.HasSubCommands() {
+		cmd.ValidArgsFunction = cobra.NoFileCompletions
+	}
+	for _, c := range cmd.Commands() {
+		noFiles(c)
+	}
+}
+
 // completed has a command's first argument completed by limiters' names.
 func (a *app) completed(cmd *cobra.Command) *cobra.Command {
 	cmd.ValidArgsFunction = a.limiterNames

@@ -127,11 +127,12 @@ there; 2 an error, wrong usage included.`,
 			root.AddCommand(c)
 		}
 	}
-	add("Look:", newDemo(a), a.completed(newShow(a)), newList(a))
+	add("Look:", newDemo(a), a.completed(newShow(a)), a.completed(newList(a)))
 	add("Permits:", a.completed(newAcquire(a)), a.completed(newRelease(a)), newTake(a), newThreshold(a))
 	add("Limiters:", a.completed(newTrySetRate(a)), a.completed(newSetRate(a)), a.completed(newUpdateRate(a)),
 		a.completed(newExpire(a)), a.completed(newDelete(a)), a.completed(newMigrate(a)))
 	root.AddCommand(newVersion(a))
+	noFiles(root)
 	return root
 }
 

@@ -338,6 +338,11 @@ func TestCompletionOffersLimiters(t *testing.T) {
 		assert.Equal(t, "api[1]\n"+noFiles, complete(command, "api["), command)
 		assert.Equal(t, noFiles, complete(command, "orders", ""), command)
 	}
+	assert.Equal(t, "orders\n"+noFiles, complete("ls", "o"))
+	assert.Equal(t, "overall\nper-client\n"+noFiles, complete("set-rate", "orders", "--type", ""))
+	for _, args := range [][]string{{"threshold", ""}, {"version", ""}, {"demo", "counter", ""}, {"set-rate", "orders", ""}} {
+		assert.Equal(t, noFiles, complete(args...), "%q", args)
+	}
 	s.Close()
 	start := time.Now()
 	assert.Equal(t, noFiles, rrl(t, "__complete", "--redis", "127.0.0.1:1", "show", "").stdout)

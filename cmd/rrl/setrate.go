@@ -20,6 +20,8 @@ type rateFlags struct {
 func (f *rateFlags) add(cmd *cobra.Command, state bool) {
 	flags := cmd.Flags()
 	flags.StringVar(&f.rateType, "type", "overall", "`WHO` shares the permits: overall or per-client")
+	// It fails for flags that are not there.
+	_ = cmd.RegisterFlagCompletionFunc("type", cobra.FixedCompletions([]string{"overall", "per-client"}, cobra.ShellCompDirectiveNoFileComp))
 	flags.DurationVar(&f.keepAlive, "keep-alive", 0, "delete the limiter when unused for this long (0 never)")
 	if state {
 		flags.BoolVar(&f.keepState, "keep-state", false, "keep the permits in use counted")
