@@ -24,6 +24,27 @@ func (a *app) withRedis(ctx context.Context, do func(*connect.Connection) error)
 	return conn.Explain(do(conn))
 }
 
+// interruptible returns what read returns, or why ctx was cancelled, whichever is
+// first: go-redis reads on until an answer or its timeout comes.
+func interruptible[T any](ctx context.Context, read func() (T, error)) (T, error) {
+	type result struct {
+		value T
+		err   error
+	}
+	done := make(chan result, 1)
+	go func() {
+		value, err := read()
+		done <- result{value, err}
+	}()
+	select {
+	case r := <-done:
+		return r.value, r.err
+	case <-ctx.Done():
+		var none T
+		return none, ctx.Err()
+	}
+}
+
 // withLimiter calls do with the limiter called name.
 func (a *app) withLimiter(ctx context.Context, name string, do func(*rratelimiter.RateLimiter) error) error {
 	return a.withRedis(ctx, func(conn *connect.Connection) error {

@@ -44,7 +44,7 @@ small steps that don't hold up the server.`,
 			return a.withRedis(cmd.Context(), func(conn *connect.Connection) error {
 				w := newWalk(conn, strings.Join(args, ""))
 				stop := a.showProgress(w)
-				limiters, err := w.run(cmd.Context())
+				limiters, err := interruptible(cmd.Context(), func() ([]listed, error) { return w.run(cmd.Context()) })
 				stop()
 				if err != nil && len(limiters) == 0 {
 					return err

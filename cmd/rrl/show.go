@@ -53,7 +53,9 @@ Exits 1 where there is no such limiter.`,
 				return errors.New("--limit is negative")
 			}
 			return a.withRedis(cmd.Context(), func(conn *connect.Connection) error {
-				found, err := inspect(cmd.Context(), conn, args[0], a.clientID)
+				found, err := interruptible(cmd.Context(), func() (*shown, error) {
+					return inspect(cmd.Context(), conn, args[0], a.clientID)
+				})
 				if err != nil {
 					return fmt.Errorf("show %q: %w", args[0], err)
 				}

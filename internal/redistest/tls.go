@@ -14,6 +14,7 @@ import (
 	"net"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -47,7 +48,7 @@ func StartTLS(t testing.TB, args ...string) *Server {
 }
 
 func startTLS(v Version, args []string) (*Server, error) {
-	s, err := start(v, spec{args: args, prepare: tlsArgs})
+	s, err := start(v, spec{args: args, prepare: tlsArgs, busPort: slices.Contains(args, "--cluster-enabled")})
 	if err == nil {
 		return s, nil
 	}

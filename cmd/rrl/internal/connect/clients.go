@@ -18,7 +18,7 @@ func (s *settings) universal() *redis.UniversalOptions {
 		ContextTimeoutEnabled: o.ContextTimeoutEnabled,
 		PoolFIFO:              o.PoolFIFO, PoolSize: o.PoolSize, PoolTimeout: o.PoolTimeout,
 		MinIdleConns: o.MinIdleConns, MaxIdleConns: o.MaxIdleConns, MaxActiveConns: o.MaxActiveConns,
-		ConnMaxIdleTime: o.ConnMaxIdleTime, ConnMaxLifetime: o.ConnMaxLifetime, TLSConfig: o.TLSConfig,
+		ConnMaxIdleTime: o.ConnMaxIdleTime, ConnMaxLifetime: o.ConnMaxLifetime, Dialer: o.Dialer,
 	}
 	for _, a := range s.addrs {
 		u.Addrs = append(u.Addrs, a.addr)
@@ -40,6 +40,6 @@ func (s *settings) ring() *redis.RingOptions {
 		ContextTimeoutEnabled: o.ContextTimeoutEnabled,
 		PoolFIFO:              o.PoolFIFO, PoolSize: o.PoolSize, PoolTimeout: o.PoolTimeout,
 		MinIdleConns: o.MinIdleConns, MaxIdleConns: o.MaxIdleConns, MaxActiveConns: o.MaxActiveConns,
-		ConnMaxIdleTime: o.ConnMaxIdleTime, ConnMaxLifetime: o.ConnMaxLifetime, TLSConfig: o.TLSConfig,
+		ConnMaxIdleTime: o.ConnMaxIdleTime, ConnMaxLifetime: o.ConnMaxLifetime, Dialer: o.Dialer,
 	}
 }

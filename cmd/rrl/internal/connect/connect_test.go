@@ -219,3 +219,34 @@ func TestTLS(t *testing.T) {
 	plain := redistest.StartRedis(t)
 	refuses(t, connect.Options{Redis: plain.Addr(), TLS: true, Timeout: time.Second}, plain.Addr(), "speak no TLS")
 }
+
+func TestTLSOfSeveralServers(t *testing.T) {
+	t.Parallel()
+	for name, kind := range map[string]connect.Kind{"cluster": connect.Cluster, "ring": connect.Ring} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			args := []string{"--tls-auth-clients", "no"}
+			if kind == connect.Cluster {
+				args = append(args, "--cluster-enabled", "yes", "--tls-cluster", "yes")
+			}
+			server := redistest.StartTLS(t, args...)
+			if kind == connect.Cluster {
+				oneNode(t, server)
+			}
+			ca, _, _ := server.TLSFiles()
+			open(t, kind, connect.Options{Redis: server.Addr(), Ring: kind == connect.Ring, TLSCA: ca})
+			open(t, kind, connect.Options{Redis: server.Addr(), Ring: kind == connect.Ring, TLSSkipVerify: true})
+		})
+	}
+}
+
+// oneNode makes a cluster of one server.
+func oneNode(t *testing.T, server *redistest.Server) {
+	t.Helper()
+	rdb := server.Client(t, nil)
+	require.NoError(t, rdb.ClusterAddSlotsRange(t.Context(), 0, 16383).Err())
+	require.Eventually(t, func() bool {
+		info, err := rdb.ClusterInfo(t.Context()).Result()
+		return err == nil && strings.Contains(info, "cluster_state:ok")
+	}, 20*time.Second, 20*time.Millisecond)
+}

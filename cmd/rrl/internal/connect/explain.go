@@ -27,7 +27,7 @@ type about struct {
 }
 
 func (s *settings) about(addr string) about {
-	return about{addr: addr, user: s.client.Username, tls: s.client.TLSConfig != nil}
+	return about{addr: addr, user: s.client.Username, tls: s.tls}
 }
 
 // explained is an error in other words.
@@ -200,6 +200,8 @@ func (a about) network(err error) string {
 		}
 	}
 	switch {
+	case strings.Contains(err.Error(), `reply: "HTTP/`):
+		return a.server() + " is a web server, or a proxy for the web, and no Redis"
 	case errors.Is(err, errTimeout), errors.Is(err, context.DeadlineExceeded), errors.Is(err, os.ErrDeadlineExceeded), op != nil && op.Timeout():
 		if a.tls {
 			// A server without TLS waits for the rest of what it takes for a command.

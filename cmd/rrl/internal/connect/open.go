@@ -175,7 +175,7 @@ func (s *settings) askSentinel(ctx context.Context, a address, o *redis.Failover
 	rdb := redis.NewSentinelClient(&redis.Options{
 		Network: a.network, Addr: a.addr, Username: o.SentinelUsername, Password: o.SentinelPassword,
 		DialTimeout: o.DialTimeout, ReadTimeout: o.ReadTimeout, WriteTimeout: o.WriteTimeout,
-		DialerRetries: 1, MaxRetries: -1, ContextTimeoutEnabled: true, PoolSize: 1, TLSConfig: o.TLSConfig,
+		DialerRetries: 1, MaxRetries: -1, ContextTimeoutEnabled: true, PoolSize: 1, Dialer: o.Dialer,
 	})
 	var addr []string
 	err := within(ctx, func() (err error) {

@@ -96,6 +96,7 @@ func (o *Options) getenv(name string) string {
 type settings struct {
 	addrs  []address
 	client *redis.Options // of the first address, what the others share included
+	tls    bool           // the client's dialer sees to it
 
 	sentinelUser, sentinelPassword string
 }
@@ -120,10 +121,13 @@ func (o *Options) settings() (*settings, error) {
 	if err := o.login(s); err != nil {
 		return nil, err
 	}
-	if client.TLSConfig, err = o.tlsConfig(client); err != nil {
+	config, err := o.tlsConfig(client)
+	if err != nil {
 		return nil, err
 	}
 	o.limitTime(client)
+	s.tls, client.TLSConfig = config != nil, nil
+	client.Dialer = dialer(client.Addr, config, client.DialTimeout)
 	return s, nil
 }
 

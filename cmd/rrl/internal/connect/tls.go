@@ -19,8 +19,6 @@ func (o *Options) tlsConfig(client *redis.Options) (*tls.Config, error) {
 	if client.Network == "unix" {
 		return nil, errors.New("there is no TLS over a unix socket")
 	}
-	// Without a name each server must have that of its own address; go-redis
-	// would ask all nodes of a cluster for that of the first.
 	config := &tls.Config{
 		MinVersion: tls.VersionTLS12, ServerName: o.TLSServerName,
 		InsecureSkipVerify: o.TLSSkipVerify, //nolint:gosec // only where the user asks for it
