@@ -38,12 +38,24 @@ func (d *javaDriver) openMapped(t testing.TB, url, prefix string) *javaClient {
 	return d.openArgs(t, url, prefix)
 }
 
+// openCodec is open for a client with the codec of this class, and with Redisson's
+// useScriptCache on or off.
+func (d *javaDriver) openCodec(t testing.TB, url, codec string, scriptCache bool) *javaClient {
+	t.Helper()
+	return d.openBy(t, "openCodec", url, codec, scriptCache)
+}
+
 func (d *javaDriver) openArgs(t testing.TB, args ...any) *javaClient {
+	t.Helper()
+	return d.openBy(t, "open", args...)
+}
+
+func (d *javaDriver) openBy(t testing.TB, op string, args ...any) *javaClient {
 	t.Helper()
 	c := &javaClient{driver: d, name: fmt.Sprint("c", lastClient.Add(1))}
 	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
 	defer cancel()
-	id, err := d.Call(ctx, "open", append([]any{c.name}, args...)...)
+	id, err := d.Call(ctx, op, append([]any{c.name}, args...)...)
 	skipUnsupported(t, err)
 	if err != nil {
 		t.Fatalf("%v\nstderr of the JVM:\n%s", err, d.Stderr())

@@ -53,6 +53,9 @@ func classPath(source, version string) (string, error) {
 	d := javadriver.Driver{
 		Name: "Redisson " + version, Source: source, Version: version, Properties: []string{"-Dredisson.version=" + version},
 	}
+	if !strings.HasPrefix(version, "3.") {
+		d.Properties = append(d.Properties, "-Djackson.version=2.20.0")
+	}
 	if dir := os.Getenv("RRL_CACHE"); dir != "" {
 		d.Cache = filepath.Join(dir, "redisson-driver")
 	}

@@ -11,6 +11,7 @@ import org.redisson.api.RateIntervalUnit;
 import org.redisson.api.RateLimiterConfig;
 import org.redisson.api.RateType;
 import org.redisson.api.RedissonClient;
+import org.redisson.client.codec.Codec;
 import org.redisson.config.Config;
 import org.redisson.config.SingleServerConfig;
 
@@ -21,6 +22,7 @@ import org.redisson.config.SingleServerConfig;
  * <pre>
  * version                                                         its release
  * open CLIENT URL [PREFIX]                                        its client id
+ * openCodec CLIENT URL CODEC SCRIPTCACHE                          its client id; CODEC is a class
  * openOn CLIENT SERVERS MASTER ADDRESSES INSTEAD TIMEOUT LABEL    its client id; see {@link Servers}
  * close CLIENT
  * trySetRate CLIENT NAME TYPE RATE INTERVAL KEEPALIVE             true or false
@@ -57,6 +59,8 @@ final class Operations {
                 return Redisson.class.getPackage().getImplementationVersion();
             case "open":
                 return open(args);
+            case "openCodec":
+                return keep(args, withCodec(args));
             case "openOn":
                 return keep(args, Servers.config(args));
             case "close":
@@ -115,20 +119,38 @@ final class Operations {
     }
 
     private String open(Arguments args) throws Throwable {
-        URI uri = URI.create(args.text(1));
+        Config config = small();
+        SingleServerConfig server = single(config, args.text(1));
+        if (args.has(2)) {
+            Newer.mapNames(config, server, args.text(2));
+        }
+        return keep(args, config);
+    }
+
+    private static Config withCodec(Arguments args) throws ReflectiveOperationException {
+        Config config = small();
+        single(config, args.text(1));
+        config.setCodec((Codec) Class.forName(args.text(2)).getDeclaredConstructor().newInstance());
+        config.setUseScriptCache(Boolean.parseBoolean(args.word(3)));
+        return config;
+    }
+
+    private static Config small() {
         Config config = new Config();
         config.setThreads(2);
         config.setNettyThreads(2);
+        return config;
+    }
+
+    private static SingleServerConfig single(Config config, String url) {
+        URI uri = URI.create(url);
         SingleServerConfig server = config.useSingleServer()
                 .setAddress(uri.getScheme() + "://" + uri.getAuthority())
                 .setConnectionMinimumIdleSize(1);
         if (uri.getPath().length() > 1) {
             server.setDatabase(Integer.parseInt(uri.getPath().substring(1)));
         }
-        if (args.has(2)) {
-            Newer.mapNames(config, server, args.text(2));
-        }
-        return keep(args, config);
+        return server;
     }
 
     private String keep(Arguments args, Config config) {
