@@ -3,14 +3,18 @@ package rratelimiter_test
 import (
 	"io/fs"
 	"os"
+	"os/exec"
 	"path/filepath"
 	"regexp"
 	"slices"
 	"strings"
 	"testing"
 
+	"github.com/alicebob/miniredis/v2"
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
+
+	"github.com/rratelimiter/rratelimiter/internal/redistest"
 )
 
 // pages returns the documentation: each file's path and text.
@@ -47,7 +51,20 @@ func trimmed(text string) []string {
 
 var codeBlock = regexp.MustCompile("(?s)```([a-z]*)\n(.*?)```\n")
 
-func TestReadmeCodeIsThatOfTheExamples(t *testing.T) {
+// goBlocks returns the Go code that a page shows.
+func goBlocks(t *testing.T, page string) []string {
+	t.Helper()
+	var blocks []string
+	for _, block := range codeBlock.FindAllStringSubmatch(readText(t, page), -1) {
+		if block[1] == "go" {
+			blocks = append(blocks, block[2])
+		}
+	}
+	require.NotEmpty(t, blocks, "%s shows no Go code", page)
+	return blocks
+}
+
+func TestCodeInDocsIsThatOfTheExamples(t *testing.T) {
 	t.Parallel()
 	paths, err := filepath.Glob("example*_test.go")
 	require.NoError(t, err)
@@ -56,16 +73,36 @@ func TestReadmeCodeIsThatOfTheExamples(t *testing.T) {
 		lines = append(lines, trimmed(readText(t, path))...)
 	}
 	examples := strings.Join(lines, "\n") + "\n"
-	found := 0
-	for _, block := range codeBlock.FindAllStringSubmatch(readText(t, "README.md"), -1) {
-		if block[1] != "go" {
-			continue
+	for _, page := range []string{"reference", "production", "java", "coming-from"} {
+		page = "docs/" + page + ".md"
+		for _, block := range goBlocks(t, page) {
+			code := strings.Join(trimmed(block), "\n") + "\n"
+			assert.Contains(t, examples, "\n"+code, "%s shows code that no example compiles", page)
 		}
-		found++
-		code := strings.Join(trimmed(block[2]), "\n") + "\n"
-		assert.Contains(t, examples, "\n"+code, "README.md shows code that no example runs")
 	}
-	assert.NotZero(t, found)
+}
+
+// TestReadmeProgramRuns runs README's program as it stands, and compares what it
+// prints with what README says.
+func TestReadmeProgramRuns(t *testing.T) {
+	t.Parallel()
+	redistest.SkipShort(t, "building a program")
+	_, after, _ := strings.Cut(readText(t, "README.md"), "It prints:\n\n```text\n")
+	want, _, found := strings.Cut(after, "```")
+	require.True(t, found, "README.md does not say what its program prints")
+	file := filepath.Join(t.TempDir(), "main.go")
+	require.NoError(t, os.WriteFile(file, []byte(goBlocks(t, "README.md")[0]), 0o600))
+
+	cmd := exec.CommandContext(t.Context(), "go", "run", file)
+	cmd.Env = append(os.Environ(), "REDIS_ADDR="+miniredis.RunT(t).Addr())
+	out, err := cmd.CombinedOutput()
+	require.NoError(t, err, "%s", out)
+	assert.Equal(t, want, string(out))
+}
+
+func TestReadmeIsShort(t *testing.T) {
+	t.Parallel()
+	assert.Less(t, len(strings.Fields(readText(t, "README.md"))), 900, "words of README.md")
 }
 
 func TestDocsLinkToWhatExists(t *testing.T) {
@@ -131,20 +168,20 @@ func TestDocsNameTestsThatExist(t *testing.T) {
 	}
 }
 
-// What cmd/rrl has and what the README tells of it are the same commands.
-func TestReadmeNamesEachCommand(t *testing.T) {
+// What cmd/rrl has and what docs/reference.md tells of it are the same commands.
+func TestReferenceNamesEachCommand(t *testing.T) {
 	t.Parallel()
 	use := regexp.MustCompile(`Use:\s+"([a-z-]+)`)
 	paths, err := filepath.Glob("cmd/rrl/*.go")
 	require.NoError(t, err)
-	readme := readText(t, "README.md")
+	reference := readText(t, "docs/reference.md")
 	for _, path := range paths {
 		if strings.HasSuffix(path, "_test.go") {
 			continue
 		}
 		for _, match := range use.FindAllStringSubmatch(readText(t, path), -1) {
 			if match[1] != "rrl" {
-				assert.Contains(t, readme, "`rrl "+match[1], "README.md says nothing of this command")
+				assert.Contains(t, reference, "`rrl "+match[1], "docs/reference.md says nothing of this command")
 			}
 		}
 	}

@@ -1,5 +1,5 @@
 // Command compatibility writes docs/compatibility.md, and the short form of it
-// that README.md shows, from what the tests of make test-matrix recorded:
+// that docs/reference.md shows, from what the tests of make test-matrix recorded:
 //
 //	go run ./internal/compatibility results
 //
@@ -16,7 +16,7 @@ import (
 
 const (
 	document   = "docs/compatibility.md"
-	readme     = "README.md"
+	reference  = "docs/reference.md"
 	shortBegin = "<!-- written by go run ./internal/compatibility -->\n"
 	shortEnd   = "<!-- until here -->\n"
 )
@@ -40,15 +40,15 @@ func write(dir string) error {
 	if err := os.WriteFile(document, []byte(r.page()), 0o644); err != nil {
 		return err
 	}
-	text, err := os.ReadFile(readme)
+	text, err := os.ReadFile(reference)
 	if err != nil {
 		return err
 	}
 	changed, err := replaceShort(string(text), r.short())
 	if err != nil {
-		return fmt.Errorf("%s: %w", readme, err)
+		return fmt.Errorf("%s: %w", reference, err)
 	}
-	return os.WriteFile(readme, []byte(changed), 0o644)
+	return os.WriteFile(reference, []byte(changed), 0o644)
 }
 
 // replaceShort puts the short form between the two marks.

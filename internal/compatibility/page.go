@@ -275,7 +275,7 @@ difference between what callers hold and what is in use.
 ` + table([]string{"limiter", "moves", "calls", "failed for the move", "lost", "idle", "longest move, s", "longest pause, s"}, r.reshards)
 }
 
-// short returns what README shows.
+// short returns what docs/reference.md shows.
 func (r *results) short() string {
 	var all count
 	for _, turns := range r.turns {
