@@ -21,6 +21,7 @@ import (
 const (
 	Redisson      = "Redisson"
 	RedissonAsync = Redisson + ", async"
+	Bucket4jAsync = "bucket4j, async"
 )
 
 var java = []Kind{
@@ -54,7 +55,7 @@ var java = []Kind{
 		Open:     openJava("bucket4j", "sync"),
 	},
 	{
-		Name:     "bucket4j, async",
+		Name:     Bucket4jAsync,
 		Setup:    "the same by its async proxies: each caller asks again when its answer comes, and no thread waits",
 		Java:     true,
 		Commands: map[string]float64{"get": 1, "evalsha": 0, "eval": 0, "set": 1},

@@ -5,6 +5,7 @@ import (
 	"strings"
 
 	"github.com/rratelimiter/rratelimiter/benchmarks/peer"
+	"github.com/rratelimiter/rratelimiter/internal/page"
 )
 
 // The tables that answer what users ask first, of this module by itself or beside
@@ -46,6 +47,54 @@ func glanceTable(r *Results) string {
 		}
 		return t.text()
 	})
+}
+
+// answersTable is what a user wants to know first: medians only.
+func answersTable(r *Results) string {
+	var rows [][]string
+	answer := func(question, format string, keys ...Key) {
+		cells := make([]any, len(keys))
+		for i, k := range keys {
+			s := r.Of(k)
+			if s.Rounds == 0 {
+				return
+			}
+			if k.Metric == Rate {
+				s.Median /= 1000
+			}
+			cells[i] = number(s.Median)
+		}
+		rows = append(rows, []string{question, fmt.Sprintf(format, cells...)})
+	}
+	ours := func(metric string, callers, limiters int) Key {
+		return loadKey(metric, peer.Ours, Granting, callers, limiters)
+	}
+	lease := loadKey(Rate, peer.OursLease, Granting, 1, 1)
+	far, bare := ours(P50, 1, 1), loadKey(P50, peer.EVALSHA, Granting, 1, 1)
+	far.Network, bare.Network = Delayed, Delayed
+	answer("How long does a call take?", "%s µs with Redis on the same machine", ours(P50, 1, 1))
+	answer("And with 1 ms of network?", "%s µs; a script that does nothing takes %s µs", far, bare)
+	answer("How many decisions a second does one process get?",
+		"%s thousand with one caller; %s thousand with 64 callers and %s thousand with 256 callers of one limiter; %s thousand with 256 callers of 10,000 limiters",
+		ours(Rate, 1, 1), ours(Rate, 64, 1), ours(Rate, 256, 1), ours(Rate, 256, manyLimiters))
+	answer("And without a round trip, by `WithLease`?", "%s thousand with one caller", lease)
+	answer("How much of Redis' thread does a decision take?",
+		"%s µs for one caller; %s µs with 256 callers of one limiter; %s µs with 256 callers of 10,000 limiters",
+		ours(ServerCPU, 1, 1), ours(ServerCPU, 256, 1), ours(ServerCPU, 256, manyLimiters))
+	answer("How much memory does a limiter need?", "%s bytes with one permit in use",
+		loadKey(BytesLimiter, peer.Ours, Refusing, 256, manyLimiters))
+	answer("What does Redisson do on one hot limiter?", "%s thousand decisions a second with 256 threads, %s thousand here",
+		loadKey(Rate, peer.Redisson, Granting, 256, 1), ours(Rate, 256, 1))
+	answer("And redis_rate on 10,000 limiters?", "%s thousand a second with 256 callers, %s thousand here",
+		loadKey(Rate, peer.RedisRatePipeline, Granting, 256, manyLimiters), ours(Rate, 256, manyLimiters))
+	most := func(name string) Key { return loadKey(Fullest, name, "crowds", 256, 1) }
+	answer("Is anything faster on one hot limiter?",
+		"bucket4j's async proxies, %s thousand a second; of a limit of 100 they let %s through in one interval, this module %s",
+		loadKey(Rate, peer.Bucket4jAsync, Granting, 256, 1), most(peer.Bucket4jAsync), most(peer.Ours))
+	if len(rows) == 0 {
+		return notMeasured
+	}
+	return page.Table([]string{"question", "measured"}, rows, false)
 }
 
 // optionsTable is what callers get whom the memory of their process answers.

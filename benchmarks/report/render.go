@@ -12,6 +12,7 @@ import (
 // tables are what the pages show between their markers, by their names.
 var tables = map[string]func(*Results) string{
 	"figures":     figuresTable,
+	"answers":     answersTable,
 	"machine":     machineTable,
 	"glance":      glanceTable,
 	"options":     optionsTable,
@@ -71,7 +72,7 @@ func Render(r *Results, docs string) error {
 // ask and the other libraries.
 func Text(w io.Writer, r *Results) error {
 	for _, name := range []string{
-		"machine", "figures", "glance", "options", "cost", "redis", "beside", "alone", "turns", "throughput", "network", "latency",
+		"machine", "figures", "answers", "glance", "options", "cost", "redis", "beside", "alone", "turns", "throughput", "network", "latency",
 		"server", "client", "memory", "allocations", "stalls", "crowds", "counts",
 	} {
 		text := tables[name](r)
