@@ -28,7 +28,7 @@ var operations = []struct {
 
 const head = `# Compatibility
 
-What was run beside which Redisson, and on which servers. Written by ` + "`make test-matrix`" + ` from its own records
+Which versions of Redisson and which servers were tested, and the results. Written by ` + "`make test-matrix`" + ` from its own records
 (` + "`go run ./internal/compatibility`" + `); nothing here is written by hand. Each section names the test that repeats it.
 
 `
@@ -42,10 +42,10 @@ func (r *results) page() string {
 			fmt.Fprintf(&b, "## %s\n\n%s\n", title, text)
 		}
 	}
-	section("Releases by operations", r.releases(), len(r.turns) > 0)
+	section("Versions by operations", r.releases(), len(r.turns) > 0)
 	section("Both sides at once", r.hammerTable(), len(r.hammers) > 0)
-	section("Two releases and Go", r.fleetTable(), len(r.fleetTurns)+len(r.fleets) > 0)
-	section("Releases that exclude each other", r.breakTable(), len(r.breaks) > 0)
+	section("Two versions and Go", r.fleetTable(), len(r.fleetTurns)+len(r.fleets) > 0)
+	section("Versions that exclude each other", r.breakTable(), len(r.breaks) > 0)
 	section("Members counted instead of permits", r.rowTable(), len(r.rows) > 0)
 	section("A clock that is read too early", r.behindTable(), len(r.behind) > 0)
 	section("Servers by features", r.serverTable(), len(r.servers) > 0)
@@ -102,10 +102,10 @@ func (r *results) releases() string {
 		all = all.add(sum)
 		rows = append(rows, append(cells, fmt.Sprint(sum.wrong)))
 	}
-	return fmt.Sprintf("`TestTurns`"+`: Go, told of the release by `+"`WithRedissonVersion`"+` where it is older than 3.35.0, and that Redisson
-work the same limiters by turns, at random, in both modes, while permits run out, keys get lost and clocks are off. Each
-answer and all that Redis holds is compared with a model of both. A cell tells how many operations were compared: by Go /
-by Java; - where that release has none. Before 3.13.3 Go's `+"`Release`"+` and `+"`KeepState`"+` are compared with ErrUnsupported.
+	return fmt.Sprintf("`TestTurns`"+`: Go and one version of Redisson use the same limiters by turns, at random, in both modes, while permits run out,
+keys get lost and clocks are off. `+"`WithRedissonVersion`"+` names the version where it is older than 3.35.0. Each answer and all that
+Redis holds is compared with a model of both. A cell tells how many operations were compared: by Go /
+by Java; - where that version has none. Before 3.13.3 Go's `+"`Release`"+` and `+"`KeepState`"+` are compared with ErrUnsupported.
 %d operations, %d came out wrong.
 
     go test ./compat_test -run TestTurns -releases all
@@ -130,7 +130,7 @@ var hammerColumns = []string{"Redisson", "to Go", "to Java", "of what the limit 
 
 func (r *results) hammerTable() string {
 	return `Two Go clients and two Redissons ask one limiter for more than it has, for four seconds. "Over the limit" is how many
-permits too many were in use at any moment. What is granted in the last instant may be counted beyond the four seconds.
+permits too many were in use at any moment. Grants of the last instant may be counted beyond the four seconds, hence more than 100 %.
 
     go test ./compat_test -run 'TestHammer$' -releases all
 
@@ -157,7 +157,7 @@ func (r *results) fleetTable() string {
 			name, fmt.Sprint(turns.compared), fmt.Sprint(turns.wrong), h.percent + " %", fmt.Sprint(h.over), fmt.Sprint(h.errors),
 		})
 	}
-	return `Pairs that Redisson itself survives, with Go told of the older one, by turns as above and all at once.
+	return `Pairs that work together without Go, with Go configured for the older one, by turns as above and all at once.
 
     go test ./compat_test -run 'TestFleetTurns|TestFleetHammer' -releases all
 
@@ -170,9 +170,9 @@ func (r *results) breakTable() string {
 		answers := strings.TrimSuffix(strings.TrimPrefix(b.answers, "map["), "]")
 		rows = append(rows, []string{b.releases, b.asks, b.what, strings.ReplaceAll(answers, "|", `\|`)})
 	}
-	return `These can't read each other's members. Both take permits, and ask again an interval later: what they are told, each answer
-with how often it came in ten runs. Go breaks neither that would not break without it; where Go asks first, it has swept
-what they would have failed on. ` + "`rrl show`" + ` names such a set, ` + "`rrl migrate`" + ` cures it once those before 3.17 are gone.
+	return `These can't read each other's members. Both take permits, and ask again an interval later: the table has their answers,
+each with how often it came in ten runs. Go causes no failure that does not happen without it. If Go asks first, it has removed
+what they would fail on. ` + "`rrl show`" + ` reports such a limiter, and ` + "`rrl migrate`" + ` repairs it once versions before 3.17 are gone.
 
     go test ./compat_test -run TestFleetsThatBreak -releases all
 
@@ -194,9 +194,9 @@ func (r *results) rowTable() string {
 		}
 		cells = append(cells, []string{row.release, row.way, row.requests, java, fmt.Sprint(row.granted)})
 	}
-	return `Redisson 3.16.2 to 3.34 counts members when it lowers a value that is above the rate. Nine permits of ten are in use, so one is
-right: how many that Redisson grants, where Redisson took the nine, and where Go did. Go's members lead none further
-astray than its own.
+	return `Redisson 3.16.2 to 3.34 counts members when it lowers a value that is above the rate. Nine permits of ten are in use, so one more
+is right. The table tells how many Redisson grants if Redisson took the nine, and if Go did: with Go's members it grants no more
+than with its own.
 
     go test ./compat_test -run TestRowsTakenForPermits -releases all
 
@@ -204,8 +204,8 @@ astray than its own.
 }
 
 func (r *results) behindTable() string {
-	return `Redisson 3.13.3 to 3.15.2 fails when it is refused while all members are dated after the moment at which it looked at its clock,
-as can be where a limiter of one permit every 20 ms is asked without a pause. It does so with other Redissons as with Go.
+	return `Redisson 3.13.3 to 3.15.2 fails when it is refused while all members are dated after the moment at which it looked at its clock.
+This can happen where a limiter of one permit every 20 ms is asked without a pause, with or without Go.
 
     go test ./compat_test -run TestHammerOfAClockBehind -releases all
 
@@ -303,8 +303,8 @@ func (r *results) short() string {
 		}
 	}
 	releases := slices.SortedFunc(maps.Keys(r.turns), byRelease)
-	return table([]string{"beside", "run", "outcome"}, [][]string{
-		{fmt.Sprintf("%d releases of Redisson: %s", len(releases), strings.Join(releases, ", ")),
+	return table([]string{"tested with", "run", "outcome"}, [][]string{
+		{fmt.Sprintf("%d versions of Redisson: %s", len(releases), strings.Join(releases, ", ")),
 			fmt.Sprintf("%d operations by turns", all.compared), fmt.Sprintf("%d wrong", all.wrong)},
 		{"each of them, and pairs of them", fmt.Sprintf("%d runs of both sides at once", len(hammers)), fmt.Sprintf("%d permits over the limit", over)},
 		{strings.Join(servers, ", ") + "; " + strings.Join(topologies, ", "),
