@@ -186,3 +186,24 @@ func TestReferenceNamesEachCommand(t *testing.T) {
 		}
 	}
 }
+
+// The options and errors of the package and those that docs/reference.md lists are
+// the same.
+func TestReferenceNamesEachOptionAndError(t *testing.T) {
+	t.Parallel()
+	declared := regexp.MustCompile(`(?m)^(?:func (With\w+)\(|\s+(Err\w+) +=)`)
+	paths, err := filepath.Glob("*.go")
+	require.NoError(t, err)
+	reference := readText(t, "docs/reference.md")
+	found := 0
+	for _, path := range paths {
+		if strings.HasSuffix(path, "_test.go") {
+			continue
+		}
+		for _, match := range declared.FindAllStringSubmatch(readText(t, path), -1) {
+			found++
+			assert.Contains(t, reference, "`"+match[1]+match[2], "docs/reference.md says nothing of this option or error")
+		}
+	}
+	assert.GreaterOrEqual(t, found, 20)
+}
