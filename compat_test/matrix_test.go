@@ -86,7 +86,7 @@ func TestRowsTakenForPermits(t *testing.T) { //nolint:paralleltest // one JVM at
 				require.NoError(t, rdb.Del(t.Context(), layout.KeysOf(name, "").Value).Err())
 				require.EqualValues(t, rate, java.Available(name))
 			}},
-			{"the rate is made anew and lower", func(t *testing.T, take func(string), name string) {
+			{"the rate is set again and lower", func(t *testing.T, take func(string), name string) {
 				require.True(t, java.TrySetRate(name, minute(2*rate)))
 				require.True(t, java.Try(name, 1))
 				passTime(t, rdb, name, minute(1).Interval/2)
