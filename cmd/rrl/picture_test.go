@@ -29,7 +29,7 @@ func TestThePictureOfTheDemo(t *testing.T) {
 	var lines []recordedLine
 	synctest.Test(t, func(t *testing.T) {
 		out := &recorder{start: time.Now()}
-		a := &app{out: output.Printer{Writer: out, Color: true}, stderr: out, getenv: func(string) string { return "" }}
+		a := &app{out: output.Printer{Writer: out, Color: true}, stderr: out}
 		root := newRoot(a)
 		root.SetArgs(args)
 		require.NoError(t, root.ExecuteContext(t.Context()))
