@@ -168,25 +168,6 @@ func TestDocsNameTestsThatExist(t *testing.T) {
 	}
 }
 
-// What cmd/rrl has and what docs/reference.md tells of it are the same commands.
-func TestReferenceNamesEachCommand(t *testing.T) {
-	t.Parallel()
-	use := regexp.MustCompile(`Use:\s+"([a-z-]+)`)
-	paths, err := filepath.Glob("cmd/rrl/*.go")
-	require.NoError(t, err)
-	reference := readText(t, "docs/reference.md")
-	for _, path := range paths {
-		if strings.HasSuffix(path, "_test.go") {
-			continue
-		}
-		for _, match := range use.FindAllStringSubmatch(readText(t, path), -1) {
-			if match[1] != "rrl" {
-				assert.Contains(t, reference, "`rrl "+match[1], "docs/reference.md says nothing of this command")
-			}
-		}
-	}
-}
-
 // The options and errors of the package and those that docs/reference.md lists are
 // the same.
 func TestReferenceNamesEachOptionAndError(t *testing.T) {

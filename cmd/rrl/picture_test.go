@@ -29,7 +29,7 @@ func TestThePictureOfTheDemo(t *testing.T) {
 	var lines []recordedLine
 	synctest.Test(t, func(t *testing.T) {
 		out := &recorder{start: time.Now()}
-		a := &app{out: output.Printer{Writer: out, Color: true}, stderr: out}
+		a := &app{out: output.Printer{Writer: out, Color: true, Width: 80}, stderr: out}
 		root := newRoot(a)
 		root.SetArgs(args)
 		require.NoError(t, root.ExecuteContext(t.Context()))
@@ -65,7 +65,7 @@ func (r *recorder) Write(p []byte) (int, error) {
 
 // pictureHead shows each line from its moment on, and all of them where no
 // movement is wanted.
-const pictureHead = `<svg xmlns="http://www.w3.org/2000/svg" xml:space="preserve" viewBox="0 0 768 %d" role="img" aria-labelledby="title">
+const pictureHead = `<svg xmlns="http://www.w3.org/2000/svg" xml:space="preserve" viewBox="0 0 672 %d" role="img" aria-labelledby="title">
   <title id="title">%s</title>
   <style>
     text { font: 13px ui-monospace, Menlo, Consolas, monospace; fill: #e6edf3; white-space: pre; }
