@@ -23,6 +23,7 @@ type about struct {
 	addr     string // "" where it may be one of several
 	user     string
 	tls      bool
+	replica  bool
 	sentinel bool
 }
 
@@ -150,7 +151,8 @@ func isBusy(err error) bool {
 // state tells what keeps a server from answering.
 func (a about) state(err error) string {
 	switch {
-	case redis.HasErrorPrefix(err, "READONLY"):
+	// Calls are repeated while a server says READONLY, until their time is over.
+	case redis.HasErrorPrefix(err, "READONLY"), a.replica && errors.Is(err, limit.ErrUnavailable):
 		return a.server() + " is a replica, which takes no changes (READONLY): name its master, or the Sentinels that know it"
 	case redis.HasErrorPrefix(err, "LOADING"):
 		return a.server() + " still reads its data from disk (LOADING): try again soon"

@@ -55,7 +55,9 @@ func (s *settings) openServers(ctx context.Context) (*Connection, error) {
 		return nil, fmt.Errorf("%s is no node of a cluster: for a Ring of several servers there is --ring, for Sentinels --sentinel-master NAME",
 			first.addr)
 	}
-	return s.connection(Single, redis.NewClient(s.client)), nil
+	c := s.connection(Single, redis.NewClient(s.client))
+	c.about.replica = s.replica
+	return c, nil
 }
 
 // firstMode returns the mode of the first server that answers.
@@ -79,32 +81,36 @@ func (s *settings) firstMode(ctx context.Context) (address, string, error) {
 }
 
 // modeOf asks a server what it is.
-func (s *settings) modeOf(ctx context.Context, a address) (mode string, err error) {
+func (s *settings) modeOf(ctx context.Context, a address) (string, error) {
 	o := *s.client
 	// A node of a cluster refuses SELECT before it can say what it is.
 	o.Network, o.Addr, o.DB, o.PoolSize, o.MaxRetries = a.network, a.addr, 0, 1, -1
 	rdb := redis.NewClient(&o)
-	mode, err = hello(ctx, rdb)
+	mode, role, err := hello(ctx, rdb)
+	s.replica = role == "replica" || role == "slave"
 	return mode, s.about(a.addr).Explain(err)
 }
 
-// hello returns the mode of a server, and closes rdb.
-func hello(ctx context.Context, rdb *redis.Client) (string, error) {
+// hello returns mode and role of a server, and closes rdb.
+func hello(ctx context.Context, rdb *redis.Client) (mode, role string, err error) {
 	protocol := rdb.Options().Protocol
-	var mode string
-	err := within(ctx, func() error {
+	err = within(ctx, func() error {
 		defer func() { _ = rdb.Close() }()
 		// Any user may say HELLO, unlike CLUSTER or INFO.
 		answer, err := rdb.Do(ctx, "HELLO", protocol).Result()
-		mode = pairs(answer)["mode"]
+		fields := pairs(answer)
+		mode, role = fields["mode"], fields["role"]
 		return err
 	})
 	var said redis.Error
 	if errors.As(err, &said) && !isLogin(err) && !isBusy(err) {
 		// Proxies know no HELLO: they act as one server.
-		return modeAlone, nil
+		return modeAlone, "", nil
 	}
-	return mode, err
+	if err != nil {
+		return "", "", err // the answer may still come
+	}
+	return mode, role, nil
 }
 
 // within calls f and returns its error, or why ctx ended, whichever is first.

@@ -98,6 +98,8 @@ type settings struct {
 	client *redis.Options // of the first address, what the others share included
 	tls    bool           // the client's dialer sees to it
 
+	replica bool // the server that was asked last is one
+
 	sentinelUser, sentinelPassword string
 }
 
