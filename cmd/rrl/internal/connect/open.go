@@ -94,37 +94,40 @@ func (s *settings) modeOf(ctx context.Context, a address) (string, error) {
 // hello returns mode and role of a server, and closes rdb.
 func hello(ctx context.Context, rdb *redis.Client) (mode, role string, err error) {
 	protocol := rdb.Options().Protocol
-	err = within(ctx, func() error {
+	fields, err := within(ctx, func() (map[string]string, error) {
 		defer func() { _ = rdb.Close() }()
 		// Any user may say HELLO, unlike CLUSTER or INFO.
 		answer, err := rdb.Do(ctx, "HELLO", protocol).Result()
-		fields := pairs(answer)
-		mode, role = fields["mode"], fields["role"]
-		return err
+		return pairs(answer), err
 	})
 	var said redis.Error
 	if errors.As(err, &said) && !isLogin(err) && !isBusy(err) {
 		// Proxies know no HELLO: they act as one server.
 		return modeAlone, "", nil
 	}
-	if err != nil {
-		return "", "", err // the answer may still come
-	}
-	return mode, role, nil
+	return fields["mode"], fields["role"], err
 }
 
-// within calls f and returns its error, or why ctx ended, whichever is first.
-func within(ctx context.Context, f func() error) error {
-	done := make(chan error, 1)
-	go func() { done <- f() }()
+// within returns what f does, or why ctx ended, whichever is first.
+func within[T any](ctx context.Context, f func() (T, error)) (T, error) {
+	type result struct {
+		value T
+		err   error
+	}
+	done := make(chan result, 1)
+	go func() {
+		value, err := f()
+		done <- result{value, err}
+	}()
+	var none T
 	select {
-	case err := <-done:
-		if err != nil && ctx.Err() != nil {
-			return context.Cause(ctx)
+	case r := <-done:
+		if r.err != nil && ctx.Err() != nil {
+			return none, context.Cause(ctx)
 		}
-		return err
+		return r.value, r.err
 	case <-ctx.Done():
-		return context.Cause(ctx)
+		return none, context.Cause(ctx)
 	}
 }
 
@@ -183,11 +186,9 @@ func (s *settings) askSentinel(ctx context.Context, a address, o *redis.Failover
 		DialTimeout: o.DialTimeout, ReadTimeout: o.ReadTimeout, WriteTimeout: o.WriteTimeout,
 		DialerRetries: 1, MaxRetries: -1, ContextTimeoutEnabled: true, PoolSize: 1, Dialer: o.Dialer,
 	})
-	var addr []string
-	err := within(ctx, func() (err error) {
+	addr, err := within(ctx, func() ([]string, error) {
 		defer func() { _ = rdb.Close() }()
-		addr, err = rdb.GetMasterAddrByName(ctx, o.MasterName).Result()
-		return err
+		return rdb.GetMasterAddrByName(ctx, o.MasterName).Result()
 	})
 	switch {
 	case errors.Is(err, redis.Nil):
