@@ -11,7 +11,7 @@ RESULTS  ?= .cache/results
 
 COVERED := . ./lua ./codec
 
-.PHONY: help test test-matrix golden check lint fuzz fuzz-long cover demo compat chaos reliability soak bench bench-short clean
+.PHONY: help test test-matrix golden check lint fuzz fuzz-long cover demo compat chaos reliability soak bench bench-short dist clean
 
 help: ## list the targets
 	@sed -n 's/^\([a-z-]*\):.*## /\1|/p' $(MAKEFILE_LIST) | while IFS='|' read -r target what; do \
@@ -79,5 +79,8 @@ bench-short: ## our aims in two minutes, to the terminal only
 	@scripts/install-redis.sh || true
 	cd benchmarks && go run . -short
 
+dist: ## rrl for Linux, macOS and Windows, for amd64 and arm64, and SHA256SUMS, into dist/; the same bytes for the same commit
+	@scripts/dist.sh dist
+
 clean: ## remove what the other targets made, installed tools included
-	@rm -rf .cache bin compat_test/java/target benchmarks/java/target coverage.out
+	@rm -rf .cache bin dist compat_test/java/target benchmarks/java/target coverage.out
