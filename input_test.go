@@ -270,9 +270,14 @@ func TestInputOptions(t *testing.T) {
 	redistest.Virtual(t, func(t *testing.T, rdb *redis.Client) {
 		sent := limitertest.CountCommands(rdb)
 		for text, client := range map[string]*rratelimiter.Client{
-			"WithClientID":        rratelimiter.New(rdb, rratelimiter.WithClientID("")),
-			"WithNameMapper":      rratelimiter.New(rdb, rratelimiter.WithNameMapper(nil)),
-			"Redis client is nil": rratelimiter.New(nil),
+			"WithClientID":         rratelimiter.New(rdb, rratelimiter.WithClientID("")),
+			"the name is empty":    rratelimiter.New(rdb, rratelimiter.WithClientName("")),
+			"129 bytes, more than": rratelimiter.New(rdb, rratelimiter.WithClientName(strings.Repeat("x", 129))),
+			`holds '\n'`:           rratelimiter.New(rdb, rratelimiter.WithClientName("a\nb")),
+			`holds '\u202e'`:       rratelimiter.New(rdb, rratelimiter.WithClientName("a\u202eb")),
+			"no UTF-8":             rratelimiter.New(rdb, rratelimiter.WithClientName("a\xff")),
+			"WithNameMapper":       rratelimiter.New(rdb, rratelimiter.WithNameMapper(nil)),
+			"Redis client is nil":  rratelimiter.New(nil),
 		} {
 			l := client.RateLimiter("name")
 			for op, call := range limitertest.Operations {

@@ -9,6 +9,7 @@ import (
 
 	"github.com/redis/go-redis/v9"
 
+	"github.com/rratelimiter/rratelimiter/internal/clients"
 	"github.com/rratelimiter/rratelimiter/internal/engine"
 	"github.com/rratelimiter/rratelimiter/internal/lane"
 	sizes "github.com/rratelimiter/rratelimiter/internal/lease"
@@ -56,6 +57,26 @@ func WithClientID(id string) Option {
 			return fmt.Errorf("%w: WithClientID: the id is empty", ErrInvalidConfig)
 		}
 		c.id = id
+		return nil
+	})
+}
+
+// WithClientName has Redis know what the Client is called, such as "orders-7f9c", so
+// that rrl show and package httplimit/admin can tell whose a limiter's permits are. Several
+// Clients may have one name. It is written to the sorted set "rratelimiter:clients", beside
+// the Client's id, in the background when the Client first asks for permits and once
+// an hour while it does; it is known for two days after that. No call waits for it,
+// and where it can't be written no call fails: [limit.NameNotNoted] tells. A user of
+// least rights needs the key too.
+//
+// A name has 1 to 128 bytes of printable UTF-8. Beside Redissons before 3.17.0, grants
+// bear no mark of their Client, whatever its name.
+func WithClientName(name string) Option {
+	return clientOption(func(c *Client) error {
+		if err := clients.CheckName(name); err != nil {
+			return err
+		}
+		c.name = name
 		return nil
 	})
 }

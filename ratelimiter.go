@@ -2,11 +2,13 @@ package rratelimiter
 
 import (
 	"context"
+	"encoding/hex"
 	"errors"
 	"fmt"
 
 	"github.com/google/uuid"
 
+	"github.com/rratelimiter/rratelimiter/internal/clients"
 	"github.com/rratelimiter/rratelimiter/internal/clock"
 	"github.com/rratelimiter/rratelimiter/internal/engine"
 	"github.com/rratelimiter/rratelimiter/internal/lane"
@@ -24,6 +26,7 @@ import (
 type Client struct {
 	rdb     Redis
 	id      string
+	name    string // "" where Redis is not to know it
 	rules   redisson.Rules
 	mapper  func(string) string
 	options limit.Options
@@ -43,6 +46,10 @@ func init() {
 	engine.Of = func(client any) *engine.Engine {
 		c, _ := client.(*Client)
 		return c.engine
+	}
+	engine.OfHandle = func(limiter any) (*engine.Engine, *engine.Limiter) {
+		l, _ := limiter.(*RateLimiter)
+		return l.client.engine, &l.facts
 	}
 }
 
@@ -69,6 +76,9 @@ func New(rdb Redis, opts ...Option) *Client {
 	c.engine.AwaitReplicas(c.replicas)
 	c.clock = c.engine.Clock()
 	c.guard = outage.NewGuard(c.observer, c.clock, c.engine)
+	if c.name != "" {
+		c.engine.NoteName(clients.Client{Name: c.name, Mark: hex.EncodeToString(c.ids.Mark()), ID: c.id})
+	}
 	return c
 }
 

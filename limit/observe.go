@@ -228,4 +228,8 @@ const (
 	// Want that a handle with WithRate has set. Nothing was done: somebody changed it at
 	// run time, or two programs do not agree. Of both rates, Permits and Interval are told.
 	RateDiffers EventKind = "rate differs"
+
+	// NameNotNoted: Redis does not know what the Client is called by WithClientName.
+	// It is tried again while the Client is used; told once until it works.
+	NameNotNoted EventKind = "name not noted"
 )

@@ -161,6 +161,8 @@ func TestHeads(t *testing.T) {
 			assert.Regexp(t, `(?m)^-- KEYS, for each limiter\n--   config  value  `, head, script.Name)
 		case slices.Contains(others, script):
 			assert.Regexp(t, `(?m)^-- KEYS\n--   1 (count|log|tokens)\b`, head, script.Name)
+		case slices.Contains(ofClients, script):
+			assert.Regexp(t, `(?m)^-- KEYS\n--   1 names of clients$`, head, script.Name)
 		default:
 			assert.Regexp(t, `(?m)^-- KEYS\n--   1 config  2 value  3 client's value  4 permits  5 client's permits$`, head, script.Name)
 		}
@@ -378,6 +380,7 @@ func TestEachScriptRuns(t *testing.T) {
 		{Expire, 5, []any{"PEXPIREAT", int64(4102444800000)}, int64(1), int64(0), ""},
 		{FindOwn, 5, []any{"iiiiiiii", 0, "", ""}, int64(0), nil, noRate},
 		{GiveBack, 5, []any{member(3), 3, "", 1000, ""}, int64(0), int64(0), ""},
+		{InUse, 5, []any{""}, []any{"end", ""}, nil, noRate},
 		{Migrate, 5, []any{member(0), ""}, int64(0), nil, noRate},
 		{Peek, 5, []any{3, "", "", ""}, []any{int64(10), int64(10), int64(3), int64(3600000), int64(3600000), int64(0)}, nil, noRate},
 		{Release, 5, []any{3, "iiiiiiii", "", ""}, int64(0), nil, noRate},
@@ -393,7 +396,7 @@ func TestEachScriptRuns(t *testing.T) {
 	}
 	for _, script := range All() {
 		tested := slices.ContainsFunc(runs, func(r run) bool { return r.script == script })
-		assert.Equal(t, !slices.Contains(others, script), tested, script.Name)
+		assert.Equal(t, !slices.Contains(others, script) && !slices.Contains(ofClients, script), tested, script.Name)
 	}
 	redistest.Engines(t, func(t *testing.T, rdb *redis.Client) {
 		for _, run := range runs {

@@ -7,11 +7,13 @@ import (
 	"strconv"
 	"text/tabwriter"
 
+	"github.com/redis/go-redis/v9"
 	"github.com/spf13/cobra"
 
 	"github.com/rratelimiter/rratelimiter"
 	"github.com/rratelimiter/rratelimiter/cmd/rrl/internal/connect"
 	"github.com/rratelimiter/rratelimiter/cmd/rrl/internal/output"
+	"github.com/rratelimiter/rratelimiter/internal/clients"
 	"github.com/rratelimiter/rratelimiter/internal/redisson"
 )
 
@@ -30,7 +32,10 @@ type shown struct {
 	TTLMS       *int64   `json:"ttl_ms"`
 	Clients     int      `json:"clients"` // that have keys of their own, and were looked for
 	States      []state  `json:"states"`
+	NamesError  string   `json:"names_error,omitempty"` // why no client is called by its name
 	Anomalies   findings `json:"anomalies"`
+
+	nowMS int64
 }
 
 func newShow(a *app) *cobra.Command {
@@ -39,7 +44,8 @@ func newShow(a *app) *cobra.Command {
 		Use:   "show NAME",
 		Short: "Show a limiter: rate, free permits, permits in use",
 		Long: `Show a limiter: its rate, times to live, free permits and the permits in use,
-oldest first, and whatever is not as it should be. It only reads.
+oldest first, who has them, and whatever is not as it should be. It only reads.
+Clients are known by the names that WithClientName gives them.
 
 Where each client has permits of its own, all clients are looked for by walking
 the keys of the database, unless --client-id names one.
@@ -54,7 +60,11 @@ Exits 1 where there is no such limiter.`,
 			}
 			return a.withRedis(cmd.Context(), func(conn *connect.Connection) error {
 				found, err := interruptible(cmd.Context(), func() (*shown, error) {
-					return inspect(cmd.Context(), conn, args[0], a.clientID)
+					found, err := inspect(cmd.Context(), conn, args[0], a.clientID)
+					if err == nil {
+						found.tellClients(cmd.Context(), conn)
+					}
+					return found, err
 				})
 				if err != nil {
 					return fmt.Errorf("show %q: %w", args[0], err)
@@ -86,7 +96,7 @@ func inspect(ctx context.Context, conn *connect.Connection, name, clientID strin
 	sharedState := shared.value.exists() || shared.permits.exists()
 	found := &shown{
 		Name: name, Exists: shared.config.exists() || sharedState,
-		TTLMS: millis(shared.config.ttl), States: []state{}, Anomalies: findings{},
+		TTLMS: millis(shared.config.ttl), States: []state{}, Anomalies: findings{}, nowMS: shared.nowMS,
 	}
 	if !found.Exists {
 		return found, nil
@@ -110,6 +120,25 @@ func inspect(ctx context.Context, conn *connect.Connection, name, clientID strin
 	found.Anomalies.checkState(shared, &st, cfg)
 	found.States = append(found.States, st)
 	return found, nil
+}
+
+// tellClients says whose the permits are, and who the clients. Who may not read the names
+// sees the rest.
+func (f *shown) tellClients(ctx context.Context, conn *connect.Connection) {
+	if len(f.States) == 0 {
+		return
+	}
+	var names clients.Names
+	err := conn.OnNode(ctx, clients.Key, func(ctx context.Context, node *redis.Client) (err error) {
+		names, err = clients.Read(ctx, node, f.nowMS)
+		return err
+	})
+	if err != nil {
+		f.NamesError = fmt.Sprintf("key %s can't be read: %v", clients.Key, err)
+	}
+	for i := range f.States {
+		f.States[i].tell(names)
+	}
 }
 
 // inspectClients adds the states of one client, or of all.
@@ -159,6 +188,9 @@ func (a *app) printShown(s *shown) error {
 	if more := s.Clients - len(s.States); more > 0 {
 		line("\nand %d more clients", more)
 	}
+	if s.NamesError != "" {
+		line("\nwhat clients are called is not known: %s", output.Printable(s.NamesError))
+	}
 	if len(s.Anomalies) > 0 {
 		line("\n%s", a.out.Paint(output.Red, "not as it should be"))
 	}
@@ -168,10 +200,27 @@ func (a *app) printShown(s *shown) error {
 	return w.Flush()
 }
 
+// user tells who has a share.
+func user(s clients.Share) string {
+	switch s.Kind {
+	case clients.Named:
+		return output.Printable(s.Name)
+	case clients.Unnamed:
+		return "a client without a name, " + s.Mark
+	case clients.Redisson:
+		return "Redisson"
+	}
+	return "clients that leave no mark"
+}
+
 func printState(line func(format string, args ...any), st *state, rate *int64) {
 	line("")
 	if st.ClientID != nil {
-		line("client %s", output.Printable(*st.ClientID))
+		name := ""
+		if st.ClientName != "" {
+			name = ", called " + output.Printable(st.ClientName)
+		}
+		line("client %s%s", output.Printable(*st.ClientID), name)
 	}
 	free := "unknown"
 	if st.Free != nil {
@@ -186,6 +235,9 @@ func printState(line func(format string, args ...any), st *state, rate *int64) {
 		line("  window\tends in %s; kept by a Redisson before 3.13.3, which records no single permits", formatTTL(st.ValueTTLMS))
 	}
 	line("  in use\t%d", st.InUse)
+	for _, s := range st.Shares {
+		line("  - by %s\t%d", user(s), s.Permits)
+	}
 	line("  run out\t%d, to be reclaimed by coming requests", st.RunOut)
 	line("  value\t%s, expires in %s", value, formatTTL(st.ValueTTLMS))
 	line("  set\t%s, expires in %s", output.Plural(st.Members, "member"), formatTTL(st.PermitsTTLMS))

@@ -14,6 +14,7 @@ import (
 
 	"github.com/rratelimiter/rratelimiter"
 	"github.com/rratelimiter/rratelimiter/codec"
+	"github.com/rratelimiter/rratelimiter/internal/clients"
 	"github.com/rratelimiter/rratelimiter/internal/redistest"
 )
 
@@ -319,4 +320,64 @@ func TestShowReadsABoundedPartOfALargeSet(t *testing.T) {
 	assert.Nil(t, found.States[0].Free)
 	assert.EqualValues(t, maxMembers+1, found.States[0].Members)
 	assert.Len(t, found.States[0].Permits, 20)
+}
+
+func TestShowTellsWhoHasThePermits(t *testing.T) {
+	t.Parallel()
+	s := newServer(t)
+	rdb := redis.NewClient(&redis.Options{Addr: s.Addr()})
+	t.Cleanup(func() { assert.NoError(t, rdb.Close()) })
+	now := float64(time.Now().UnixMilli())
+	ours := func(n byte, permits uint32) string {
+		packed := []byte(member(t, codec.LayoutD2, n, permits))
+		clear(packed[9:17]) // its client's count of attempts
+		return string(packed)
+	}
+	written{
+		hash: config(100, 3_600_000), value: 100 - 5 - 2 - 3 - 1,
+		members: []redis.Z{
+			{Score: now, Member: ours(0xa1, 5)}, {Score: now, Member: ours(0xb2, 2)},
+			{Score: now, Member: member(t, codec.LayoutD2, 0xc3, 3)}, {Score: now, Member: member(t, codec.LayoutB, 1, 1)},
+			{Score: now - 4_000_000, Member: member(t, codec.LayoutD2, 0xd4, 9)}, // has run out
+		},
+	}.put(t, rdb, "orders")
+	require.NoError(t, rdb.ZAdd(t.Context(), clients.Key,
+		redis.Z{Score: now + 60_000, Member: `{"name":"orders-7f9c","mark":"a1a1a1a1a1a1a1a1","id":"its-id"}`},
+		redis.Z{Score: now - 60_000, Member: `{"name":"long gone","mark":"b2b2b2b2b2b2b2b2","id":"x"}`},
+	).Err())
+
+	assert.Equal(t, []clients.Share{
+		{Kind: clients.Named, Name: "orders-7f9c", Mark: "a1a1a1a1a1a1a1a1", Permits: 5},
+		{Kind: clients.Redisson, Permits: 3},
+		{Kind: clients.Unnamed, Mark: "b2b2b2b2b2b2b2b2", Permits: 2},
+		{Kind: clients.Unmarked, Permits: 1},
+	}, shownBy(t, s.url(), "orders").States[0].Shares)
+	text := s.rrl("show", "orders").stdout
+	for _, line := range []string{
+		`in use +11\n`, `- by orders-7f9c +5\n`, `- by Redisson +3\n`, `- by a client without a name, b2b2b2b2b2b2b2b2 +2\n`,
+		`- by clients that leave no mark +1\n`,
+	} {
+		assert.Regexp(t, line, text)
+	}
+
+	perClient := config(10, 3_600_000)
+	perClient["type"] = "1"
+	require.NoError(t, rdb.HSet(t.Context(), "each", perClient).Err())
+	require.NoError(t, rdb.Set(t.Context(), "{each}:value:its-id", 10, 0).Err())
+	assert.Equal(t, "orders-7f9c", shownBy(t, s.url(), "each").States[0].ClientName)
+	assert.Contains(t, s.rrl("show", "each").stdout, "client its-id, called orders-7f9c\n")
+}
+
+func TestShowWithoutTheNames(t *testing.T) {
+	t.Parallel()
+	s := newServer(t)
+	require.NoError(t, s.Set(clients.Key, "somebody's"))
+	require.Equal(t, exitYes, s.rrl("try-set-rate", "orders", "10/1h").code)
+	require.Equal(t, exitYes, s.rrl("acquire", "orders").code)
+	shown := shownBy(t, s.url(), "orders")
+	assert.Contains(t, shown.NamesError, clients.Key)
+	assert.Empty(t, shown.Anomalies)
+	assert.Len(t, shown.States[0].Shares, 1)
+	assert.Contains(t, s.rrl("show", "orders").stdout, "what clients are called is not known: key "+clients.Key)
+	require.Equal(t, exitNo, s.rrl("show", "nothing").code)
 }

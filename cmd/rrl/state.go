@@ -8,6 +8,7 @@ import (
 	"github.com/redis/go-redis/v9"
 
 	"github.com/rratelimiter/rratelimiter/codec"
+	"github.com/rratelimiter/rratelimiter/internal/clients"
 )
 
 // state is one pair of value and set, as show prints it. Nil fields can't be
@@ -23,6 +24,9 @@ type state struct {
 	ValueTTLMS   *int64   `json:"value_ttl_ms"`
 	PermitsTTLMS *int64   `json:"permits_ttl_ms"`
 	Permits      []permit `json:"permits"`
+
+	ClientName string          `json:"client_name,omitempty"`
+	Shares     []clients.Share `json:"shares"` // of the permits in use, by who has them
 }
 
 // permit is one member of a set.
@@ -33,6 +37,7 @@ type permit struct {
 	GrantedMS  int64  `json:"granted_at_ms"`
 	AgeMS      int64  `json:"age_ms"`
 	BackInMS   *int64 `json:"back_in_ms"`
+	member     codec.Member
 	parseError error
 }
 
@@ -40,7 +45,7 @@ type permit struct {
 // be read. All members read are in Permits.
 func newState(s *snapshot, cfg *fields, clientID *string) state {
 	st := state{
-		ClientID: clientID, Members: s.card, Permits: make([]permit, 0, len(s.members)),
+		ClientID: clientID, Members: s.card, Permits: make([]permit, 0, len(s.members)), Shares: []clients.Share{},
 		ValueTTLMS: millis(s.value.ttl), PermitsTTLMS: millis(s.permits.ttl),
 	}
 	if n, err := strconv.ParseInt(s.number, 10, 64); err == nil {
@@ -50,7 +55,7 @@ func newState(s *snapshot, cfg *fields, clientID *string) state {
 	allRunOut := true
 	for _, z := range s.members {
 		p := newPermit(z, s.nowMS, cfg)
-		if p.BackInMS != nil && *p.BackInMS <= 0 {
+		if p.runOut() {
 			st.RunOut += int64(p.Permits)
 		} else {
 			st.InUse += int64(p.Permits)
@@ -69,6 +74,7 @@ func newPermit(z redis.Z, nowMS int64, cfg *fields) permit {
 	if err != nil {
 		p.ID, p.Layout, p.parseError = fmt.Sprintf("%x", packed), "unknown", err
 	} else {
+		p.member = member
 		p.ID, p.Layout, p.Permits = fmt.Sprintf("%x", member.ID), member.Layout.String(), member.Permits
 	}
 	if cfg != nil {
@@ -78,6 +84,23 @@ func newPermit(z redis.Z, nowMS int64, cfg *fields) permit {
 	}
 	return p
 }
+
+// tell says whose the permits in use are. Of a client's own pair that is told already.
+func (st *state) tell(names clients.Names) {
+	if st.ClientID != nil {
+		st.ClientName = names.OfID(*st.ClientID)
+		return
+	}
+	tally := clients.NewTally(names)
+	for _, p := range st.Permits {
+		if p.parseError == nil && !p.runOut() {
+			tally.Add(p.member)
+		}
+	}
+	st.Shares = tally.Shares()
+}
+
+func (p *permit) runOut() bool { return p.BackInMS != nil && *p.BackInMS <= 0 }
 
 // free returns the permits that a request would find, nil where that can't be
 // told.

@@ -30,6 +30,7 @@ var everyRequest = []struct {
 	{http.MethodPut, "/rate?name=orders", rateBody(9, "1s"), admin.Access{Action: admin.Change, Kind: admin.RateLimiters, Limiter: "orders"}},
 	{http.MethodPatch, "/rate?name=orders", `{"rate":9}`, admin.Access{Action: admin.Change, Kind: admin.RateLimiters, Limiter: "orders"}},
 	{http.MethodPut, "/rate?name=a&name=b", "{}", admin.Access{Action: admin.Change, Kind: admin.RateLimiters}},
+	{http.MethodGet, "/clients?name=orders", "", admin.Access{Action: admin.Look, Kind: admin.RateLimiters, Limiter: "orders"}},
 	{http.MethodGet, "/thresholds?limiter=web", "", admin.Access{Action: admin.Look, Kind: admin.SlidingLogs, Limiter: "web"}},
 	{http.MethodGet, "/threshold?limiter=web&key=k", "", admin.Access{Action: admin.Look, Kind: admin.SlidingLogs, Limiter: "web", Key: "k"}},
 	{http.MethodPut, "/threshold?limiter=web&key=k", `{"threshold":9}`, admin.Access{Action: admin.Change, Kind: admin.SlidingLogs, Limiter: "web", Key: "k"}},

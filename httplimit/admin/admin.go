@@ -13,6 +13,7 @@
 //
 //	GET                 /limiters                   what there is
 //	GET, PUT, PATCH     /rate?name=N                the rate of one RateLimiter
+//	GET                 /clients?name=N             who has its permits in use
 //	GET                 /thresholds?limiter=L       the thresholds of one sliding log
 //	GET, PUT, DELETE    /threshold?limiter=L&key=K  the threshold of one key
 package admin

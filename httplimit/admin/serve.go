@@ -41,6 +41,9 @@ var endpoints = map[string]endpoint{
 		http.MethodPut:   on((*call).limiter, (*call).putRate),
 		http.MethodPatch: on((*call).limiter, (*call).patchRate),
 	}},
+	"/clients": {kind: RateLimiters, params: []string{paramName}, methods: map[string]func(*call) error{
+		http.MethodGet: on((*call).limiter, (*call).listClients),
+	}},
 	"/thresholds": {kind: SlidingLogs, params: []string{paramLimiter}, methods: map[string]func(*call) error{
 		http.MethodGet: on((*call).slidingLog, (*call).listThresholds),
 	}},

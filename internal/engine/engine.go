@@ -9,6 +9,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/rratelimiter/rratelimiter/internal/clients"
 	"github.com/rratelimiter/rratelimiter/internal/clock"
 	"github.com/rratelimiter/rratelimiter/internal/lane"
 	"github.com/rratelimiter/rratelimiter/internal/notify"
@@ -31,6 +32,7 @@ type Engine struct {
 	made     time.Time
 	taken    grantTimes // for Release
 	observer *observe.Observer
+	book     *clients.Book // nil where the Client has no name
 
 	mu     sync.Mutex        // taken last, after a group's
 	groups map[string]*group // by config key, as long as somebody uses them or a lease lives
@@ -62,6 +64,7 @@ func New(rdb script.Redis, timeout time.Duration, rules redisson.Rules, ids *red
 // ctx ends.
 func (e *Engine) Close(ctx context.Context) error {
 	e.notices.Stop()
+	e.book.Stop()
 	defer e.refusals.Forget()
 	e.mu.Lock()
 	var groups []*group
@@ -133,6 +136,7 @@ func (e *Engine) enter(ctx context.Context, l *Limiter, r *request) (*group, err
 
 // enterBy is enter for a limiter to which that lane leads.
 func (e *Engine) enterBy(to *lane.Lane, l *Limiter, r *request) (*group, error) {
+	e.book.Used()
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	if e.closed {

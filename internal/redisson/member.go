@@ -138,3 +138,18 @@ func Later(member []byte, places int) []byte {
 	number[0], number[1], number[2] = byte(n), byte(n>>8), byte(n>>16)
 	return member
 }
+
+// MarkOf returns what a member's id tells of the client that wrote it: its mark, where
+// one of ours did. Redisson's ids are random all over, and those of layout D2 that
+// end in a count as ours do are one in sixteen million; of the shorter ones nothing
+// tells them from ours, so that these have a mark that may mean nothing. Layouts B
+// and C have no room for one: it is nil.
+func MarkOf(m codec.Member) (mark []byte, ours bool) {
+	switch {
+	case m.Layout == codec.LayoutD2 && m.ID[8]|m.ID[9]|m.ID[10] == 0: // fewer than 2^40 attempts
+		return m.ID[:8], true
+	case m.Layout == codec.LayoutD1:
+		return m.ID[:4], false
+	}
+	return nil, false
+}

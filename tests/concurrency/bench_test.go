@@ -97,6 +97,25 @@ func BenchmarkTryAcquireTogether(b *testing.B) {
 	})
 }
 
+// What a name costs: calls that are answered from memory, which take the least
+// themselves, do not learn of it; those that ask Redis do.
+func BenchmarkClientName(b *testing.B) {
+	for name, opts := range map[string][]rratelimiter.Option{
+		"without": nil,
+		"with":    {rratelimiter.WithClientName("orders-7f9c")},
+	} {
+		client := rratelimiter.New(redistest.Redis(b), opts...)
+		l := client.RateLimiter(redistest.Name(b), rratelimiter.WithDefault(rratelimiter.PerSecond(1_000_000)))
+		measure(b, name, func() error {
+			_, err := l.TryAcquire(context.Background(), 1, 0)
+			return err
+		}, nil)
+		if err := client.Close(context.Background()); err != nil {
+			b.Fatal(err)
+		}
+	}
+}
+
 // What an observer costs: calls that are answered from memory, which take the least
 // themselves.
 func BenchmarkObserver(b *testing.B) {

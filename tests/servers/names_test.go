@@ -1,0 +1,303 @@
+package servers_test
+
+import (
+	"context"
+	"strings"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"github.com/rratelimiter/rratelimiter"
+	"github.com/rratelimiter/rratelimiter/codec"
+	"github.com/rratelimiter/rratelimiter/internal/clients"
+	"github.com/rratelimiter/rratelimiter/internal/engine"
+	"github.com/rratelimiter/rratelimiter/internal/limitertest"
+	"github.com/rratelimiter/rratelimiter/internal/redisson"
+	"github.com/rratelimiter/rratelimiter/internal/redistest"
+	"github.com/rratelimiter/rratelimiter/limit"
+)
+
+// onServersOfItsOwn runs test on each kind of servers, where nobody else notes names.
+func onServersOfItsOwn(t *testing.T, test func(t *testing.T, rdb redis.UniversalClient)) {
+	t.Helper()
+	for what, start := range map[string]func(t *testing.T) redis.UniversalClient{
+		"miniredis": func(t *testing.T) redis.UniversalClient {
+			rdb, _ := redistest.Mini(t)
+			return rdb
+		},
+		"single":  func(t *testing.T) redis.UniversalClient { return redistest.StartRedis(t).Client(t, nil) },
+		"cluster": func(t *testing.T) redis.UniversalClient { return redistest.StartCluster(t, 3, 0).Client(t, nil) },
+		"ring":    func(t *testing.T) redis.UniversalClient { return redistest.StartRing(t, 3).Client(t, nil) },
+		"least rights": func(t *testing.T) redis.UniversalClient {
+			return redistest.AddUser(t, redistest.StartRedis(t), nil, redistest.LeastCommands,
+				redistest.KeysOf("orders"), "~"+clients.Key, "+zrevrangebyscore +scan")
+		},
+	} {
+		t.Run(what, func(t *testing.T) {
+			t.Parallel()
+			test(t, start(t))
+		})
+	}
+}
+
+// known waits until so many names are noted, and returns them.
+func known(t *testing.T, rdb redis.UniversalClient, count int) []string {
+	t.Helper()
+	var names []string
+	require.Eventually(t, func() bool {
+		found, err := clients.Read(t.Context(), rdb, time.Now().UnixMilli())
+		if !assert.NoError(t, err) {
+			return true
+		}
+		names = nil
+		for _, c := range found.All() {
+			names = append(names, c.Name)
+		}
+		return len(names) >= count
+	}, 20*time.Second, 5*time.Millisecond)
+	return names
+}
+
+// usersOf tells who has permits of the limiter in use; marks, which are drawn, are left
+// out.
+func usersOf(t *testing.T, l *rratelimiter.RateLimiter) engine.Users {
+	t.Helper()
+	cfg, err := l.Config(t.Context())
+	require.NoError(t, err)
+	e, about := engine.OfHandle(l)
+	found, err := e.Users(t.Context(), about, cfg.Type == rratelimiter.PerClient)
+	require.NoError(t, err)
+	for i := range found.Shares {
+		found.Shares[i].Mark = ""
+	}
+	return found
+}
+
+func TestPermitsInUseAreToldByClient(t *testing.T) {
+	t.Parallel()
+	onServersOfItsOwn(t, func(t *testing.T, rdb redis.UniversalClient) {
+		of := func(name string) *rratelimiter.RateLimiter {
+			return limitertest.NewClient(t, rdb, rratelimiter.WithClientName(name)).RateLimiter("orders")
+		}
+		ann, bob := of("ann 7f9c"), of("bob")
+		limitertest.MustTrySetRate(t, ann, limitertest.Hourly(100))
+		limitertest.MustAcquire(t, ann, 20)
+		limitertest.MustAcquire(t, ann, 5)
+		limitertest.MustAcquire(t, bob, 7)
+		limitertest.MustAcquire(t, limitertest.NewClient(t, rdb).RateLimiter("orders"), 3)
+		// What else there may be in the set counts once its value is that of the rest.
+		set := redisson.KeysOf("orders", "")
+		for layout, permits := range map[codec.Layout]uint32{codec.LayoutD2: 9, codec.LayoutB: 1, codec.LayoutC: 2, codec.LayoutD1: 4} {
+			member := limitertest.NewMember(t, layout, permits)
+			require.NoError(t, rdb.ZAdd(t.Context(), set.Permits, redis.Z{Score: float64(time.Now().UnixMilli()), Member: member}).Err())
+		}
+		known(t, rdb, 2)
+		assert.Equal(t, engine.Users{Whole: true, Shares: []clients.Share{
+			{Kind: clients.Named, Name: "ann 7f9c", Permits: 25},
+			{Kind: clients.Redisson, Permits: 9},
+			{Kind: clients.Named, Name: "bob", Permits: 7},
+			{Kind: clients.Unmarked, Permits: 7},
+			{Kind: clients.Unnamed, Permits: 3},
+		}}, usersOf(t, bob))
+	})
+}
+
+func TestPermitsOfEachClientsOwn(t *testing.T) {
+	t.Parallel()
+	onServersOfItsOwn(t, func(t *testing.T, rdb redis.UniversalClient) {
+		var one *rratelimiter.RateLimiter
+		for name, permits := range map[string]int64{"ann": 4, "bob": 3, "": 2} {
+			var opts []rratelimiter.Option
+			if name != "" {
+				opts = append(opts, rratelimiter.WithClientName(name))
+			}
+			one = limitertest.NewClient(t, rdb, opts...).RateLimiter("orders")
+			_, err := one.TrySetRate(t.Context(), limitertest.PerClient(10, time.Hour))
+			require.NoError(t, err)
+			limitertest.MustAcquire(t, one, permits)
+		}
+		known(t, rdb, 2)
+		assert.Equal(t, engine.Users{Shares: []clients.Share{
+			{Kind: clients.Named, Name: "ann", Permits: 4},
+			{Kind: clients.Named, Name: "bob", Permits: 3},
+		}}, usersOf(t, one))
+	})
+}
+
+func TestMarksBesideOldRedissons(t *testing.T) {
+	t.Parallel()
+	for release, want := range map[string]clients.Share{
+		"3.13.6": {Kind: clients.Unmarked, Permits: 6},
+		"3.16.8": {Kind: clients.Unmarked, Permits: 6},
+		"3.20.1": {Kind: clients.Named, Name: "ann", Permits: 6},
+		"3.21.0": {Kind: clients.Named, Name: "ann", Permits: 6},
+	} {
+		t.Run(release, func(t *testing.T) {
+			t.Parallel()
+			rdb, _ := redistest.Mini(t)
+			client := limitertest.NewClient(t, rdb, rratelimiter.WithRedissonVersion(release), rratelimiter.WithClientName("ann"))
+			l := client.RateLimiter("orders")
+			limitertest.MustTrySetRate(t, l, limitertest.Hourly(10))
+			limitertest.MustAcquire(t, l, 2)
+			limitertest.MustAcquire(t, l, 4)
+			known(t, rdb, 1)
+			assert.Equal(t, engine.Users{Whole: true, Shares: []clients.Share{want}}, usersOf(t, l))
+			if release == "3.20.1" {
+				_, err := client.Migrate(t.Context(), "orders")
+				require.NoError(t, err)
+				assert.Equal(t, engine.Users{Whole: true, Shares: []clients.Share{want}}, usersOf(t, l), "after Migrate")
+			}
+		})
+	}
+}
+
+// nameWrites has something done before each write of a name.
+type nameWrites func()
+
+func (nameWrites) DialHook(next redis.DialHook) redis.DialHook { return next }
+
+func (w nameWrites) ProcessHook(next redis.ProcessHook) redis.ProcessHook {
+	return func(ctx context.Context, cmd redis.Cmder) error {
+		if strings.HasPrefix(cmd.Name(), "eval") && cmd.Args()[3] == clients.Key {
+			w()
+		}
+		return next(ctx, cmd)
+	}
+}
+
+func (nameWrites) ProcessPipelineHook(next redis.ProcessPipelineHook) redis.ProcessPipelineHook {
+	return next
+}
+
+func TestNamesAreNotedWhileTheirClientIsUsed(t *testing.T) {
+	t.Parallel()
+	redistest.Virtual(t, func(t *testing.T, rdb *redis.Client) {
+		client := limitertest.NewClient(t, rdb, rratelimiter.WithClientName("ann"))
+		l := client.RateLimiter("orders")
+		limitertest.MustTrySetRate(t, l, limitertest.Every(1000, time.Second))
+		exists := func() bool {
+			n, err := rdb.Exists(t.Context(), clients.Key).Result()
+			require.NoError(t, err)
+			return n == 1
+		}
+		assert.False(t, exists(), "it has asked for no permits yet")
+		limitertest.MustAcquire(t, l, 1)
+		time.Sleep(time.Second)
+		for range 75 {
+			require.Equal(t, []string{"ann"}, known(t, rdb, 1))
+			limitertest.MustAcquire(t, l, 1)
+			time.Sleep(time.Hour)
+		}
+		time.Sleep(46 * time.Hour)
+		assert.True(t, exists())
+		time.Sleep(3 * time.Hour)
+		assert.False(t, exists(), "its Client was not used for two days")
+		limitertest.MustAcquire(t, l, 1)
+		time.Sleep(time.Second)
+		assert.Equal(t, []string{"ann"}, known(t, rdb, 1))
+	})
+}
+
+func TestANameCostsOneCallAnHour(t *testing.T) {
+	t.Parallel()
+	redistest.Virtual(t, func(t *testing.T, rdb *redis.Client) {
+		var writes atomic.Int32
+		rdb.AddHook(nameWrites(func() { writes.Add(1) }))
+		sentBy := func(opts ...rratelimiter.Option) int {
+			sent := limitertest.CountCommands(rdb)
+			l := limitertest.NewClient(t, rdb, opts...).RateLimiter("orders", rratelimiter.WithDefault(limitertest.Hourly(10_000)))
+			for range 500 {
+				limitertest.MustAcquire(t, l, 1)
+			}
+			time.Sleep(time.Second)
+			return sent.Scripts()
+		}
+		sentBy() // the server learns the scripts
+		without := sentBy()
+		assert.Equal(t, without+2, sentBy(rratelimiter.WithClientName("ann")), "the name, by evalsha and then by eval")
+		assert.EqualValues(t, 2, writes.Load())
+		time.Sleep(10 * time.Hour)
+		assert.EqualValues(t, 3, writes.Load(), "it was used once it was noted, and then no more")
+	})
+}
+
+func TestANameThatCannotBeNotedHurtsNobody(t *testing.T) {
+	t.Parallel()
+	server := redistest.StartRedis(t)
+	rdb := redistest.AddUser(t, server, nil, redistest.LeastCommands, redistest.KeysOf("orders"))
+	var told limitertest.Recorder
+	client := limitertest.NewClient(t, rdb, rratelimiter.WithClientName("ann"), rratelimiter.WithObserver(&told))
+	l := client.RateLimiter("orders", rratelimiter.WithDefault(limitertest.Hourly(100)))
+	for range 20 {
+		limitertest.MustAcquire(t, l, 1)
+	}
+	require.Eventually(t, func() bool { return len(told.Events()) > 0 }, 20*time.Second, time.Millisecond)
+	event := told.Events()[0]
+	assert.Equal(t, limit.NameNotNoted, event.Kind)
+	assert.ErrorContains(t, event.Err, "NOPERM")
+	limitertest.MustAcquire(t, l, 80)
+	assert.Len(t, told.Events(), 1)
+}
+
+func TestANameThatHangsHoldsNobodyUp(t *testing.T) {
+	t.Parallel()
+	rdb, _ := redistest.Mini(t)
+	hang, hangs := make(chan struct{}), make(chan struct{}, 10)
+	rdb.AddHook(nameWrites(func() {
+		hangs <- struct{}{}
+		<-hang
+	}))
+	client := rratelimiter.New(rdb, rratelimiter.WithClientName("ann"))
+	l := client.RateLimiter("orders", rratelimiter.WithDefault(limitertest.Hourly(100)))
+	limitertest.MustAcquire(t, l, 1)
+	<-hangs
+	limitertest.MustAcquire(t, l, 1)
+	require.NoError(t, client.Close(t.Context()))
+	close(hang)
+	require.ErrorIs(t, l.Acquire(t.Context(), 1), rratelimiter.ErrClosed)
+}
+
+// Redis refuses a name for half an hour: that is told once, and the name noted later.
+func TestANameIsTriedAgain(t *testing.T) {
+	t.Parallel()
+	redistest.Virtual(t, func(t *testing.T, rdb *redis.Client) {
+		var told limitertest.Recorder
+		client := limitertest.NewClient(t, rdb, rratelimiter.WithClientName("ann"), rratelimiter.WithObserver(&told))
+		l := client.RateLimiter("orders", rratelimiter.WithDefault(limitertest.Every(1000, time.Second)))
+		require.NoError(t, rdb.Set(t.Context(), clients.Key, "somebody's", 0).Err())
+		for range 30 {
+			limitertest.MustAcquire(t, l, 1)
+			time.Sleep(time.Minute)
+		}
+		assert.Len(t, told.Events(), 1)
+		require.NoError(t, rdb.Del(t.Context(), clients.Key).Err())
+		for range 60 {
+			limitertest.MustAcquire(t, l, 1)
+			time.Sleep(time.Minute)
+		}
+		assert.Equal(t, []string{"ann"}, known(t, rdb, 1))
+	})
+}
+
+func TestOnlySoManyNamesAreKept(t *testing.T) {
+	t.Parallel()
+	for _, tt := range []struct {
+		name string
+		life time.Duration // of those that are there
+	}{{"old", -time.Hour}, {"alive", time.Hour}} {
+		t.Run(tt.name, func(t *testing.T) {
+			t.Parallel()
+			rdb := redistest.StartRedis(t).Client(t, nil)
+			limitertest.AddGrants(t, rdb, clients.Key, -tt.life, 20_000, 1)
+			l := limitertest.NewClient(t, rdb, rratelimiter.WithClientName("ann")).RateLimiter("orders", rratelimiter.WithDefault(limitertest.Hourly(10)))
+			limitertest.MustAcquire(t, l, 1)
+			known(t, rdb, 1)
+			assert.Equal(t, int64(10_000), rdb.ZCard(t.Context(), clients.Key).Val())
+			assert.Equal(t, engine.Users{Whole: true, Shares: []clients.Share{{Kind: clients.Named, Name: "ann", Permits: 1}}}, usersOf(t, l))
+		})
+	}
+}
