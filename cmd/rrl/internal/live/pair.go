@@ -1,0 +1,94 @@
+package live
+
+import (
+	"context"
+	"errors"
+	"strconv"
+
+	"github.com/redis/go-redis/v9"
+)
+
+var configFields = []string{"rate", "interval", "type"}
+
+// pairRead is one pair read in full, as far as bounded commands go.
+type pairRead struct {
+	pair    *pair
+	value   *redis.StringCmd
+	card    *redis.IntCmd
+	last    *redis.ZSliceCmd // the newest members
+	expired *redis.ZSliceCmd // the oldest of those that have run out
+
+	free    int64
+	known   bool
+	members []member
+}
+
+func readPair(ctx context.Context, pipe redis.Pipeliner, p *pair, runOutMS int64) *pairRead {
+	return &pairRead{
+		pair:  p,
+		value: pipe.Get(ctx, p.value),
+		card:  pipe.ZCard(ctx, p.set),
+		last:  pipe.ZRangeWithScores(ctx, p.set, -newest, -1),
+		expired: pipe.ZRangeByScoreWithScores(ctx, p.set, &redis.ZRangeBy{
+			Min: "-inf", Max: strconv.FormatInt(runOutMS, 10), Count: newest,
+		}),
+	}
+}
+
+// judge works out how many permits a request would find.
+func (rd *pairRead) judge(rate, intervalMS, nowMS int64) {
+	rd.members = parse(rd.last.Val())
+	rd.free, rd.known = rate, true
+	value, err := rd.value.Int64()
+	missing := errors.Is(rd.value.Err(), redis.Nil)
+	var inUse, runOut int64
+	for _, m := range rd.members {
+		if m.granted+intervalMS > nowMS {
+			inUse += m.permits
+		}
+	}
+	for _, m := range parse(rd.expired.Val()) {
+		runOut += m.permits
+	}
+	switch last := rd.last.Val(); {
+	case len(last) > 0 && int64(last[len(last)-1].Score)+intervalMS <= nowMS:
+		return // all have run out: the next request finds the whole rate
+	case missing:
+		rd.free = rate - inUse
+	case err != nil:
+		rd.free, rd.known = 0, false
+		return
+	default:
+		rd.free = value + runOut
+	}
+	rd.free = min(max(rd.free, 0), rate)
+}
+
+func (rd *pairRead) inUse(intervalMS, nowMS int64) []member {
+	var members []member
+	for _, m := range rd.members {
+		if m.granted+intervalMS > nowMS {
+			members = append(members, m)
+		}
+	}
+	return members
+}
+
+// perSecond returns how many permits the members were granted a second: in the
+// last second, or in the part of it that they tell of.
+func perSecond(members []member, intervalMS, nowMS int64) float64 {
+	span := min(1000, intervalMS)
+	if len(members) == 0 || span <= 0 {
+		return 0
+	}
+	if oldest := nowMS - members[0].granted; len(members) == newest && oldest < span {
+		span = max(oldest, 1)
+	}
+	var sum int64
+	for _, m := range members {
+		if m.granted > nowMS-span {
+			sum += m.permits
+		}
+	}
+	return float64(sum) * 1000 / float64(span)
+}

@@ -1,0 +1,330 @@
+package live
+
+import (
+	"context"
+	"errors"
+	"math"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+
+	"github.com/rratelimiter/rratelimiter"
+	"github.com/rratelimiter/rratelimiter/internal/redisson"
+)
+
+const (
+	pageKeys   = 500     // keys that one SCAN looks at
+	pageUnits  = 50      // commands that one SCAN counts as: it takes as long
+	maxKnown   = 100_000 // limiters kept
+	maxClients = 1_000   // clients kept of a limiter that gives each permits of its own
+	// A configuration is read anew after so many rounds, or when it is shown.
+	configRounds = 5
+	maxBatch     = 100 // limiters or clients read by one round trip
+	newest       = 200 // members of a set read for its callers
+
+	stale = 10 * time.Second // after which what was read in full no longer counts
+)
+
+// pair is the value and the set of a limiter, or of one of its clients.
+type pair struct {
+	client string
+	value  string
+	set    string
+
+	free  int64
+	known bool // free was told
+	round int  // of the walk, when it was seen
+}
+
+// entry is what a Reader knows of a limiter.
+type entry struct {
+	name       string
+	rate       int64
+	intervalMS int64
+	perClient  bool
+	pairs      []*pair
+	node       *node
+	round      int // of the walk, when it was seen last
+	config     int // of the walk, when its configuration was read
+	read       time.Time
+	detail     *Limiter // as it was read last in full
+	detailed   time.Time
+}
+
+// free returns the fewest permits that a client finds, and whether it is known.
+func (e *entry) free() (int64, bool) {
+	if len(e.pairs) == 0 {
+		return e.rate, true
+	}
+	least := int64(math.MaxInt64)
+	for _, p := range e.pairs {
+		if !p.known {
+			return 0, false
+		}
+		least = min(least, p.free)
+	}
+	return least, true
+}
+
+// set takes over the configuration and says whether it is one.
+func (e *entry) set(fields []any) bool {
+	if len(fields) != 3 {
+		return false
+	}
+	var n [3]int64
+	for i, field := range fields {
+		text, ok := field.(string)
+		if !ok {
+			return false
+		}
+		var err error
+		if n[i], err = strconv.ParseInt(text, 10, 64); err != nil || n[i] < 0 {
+			return false
+		}
+	}
+	if n[2] > int64(rratelimiter.PerClient) {
+		return false
+	}
+	e.rate, e.intervalMS = n[0], n[1]
+	if perClient := n[2] == int64(rratelimiter.PerClient); perClient != e.perClient || !perClient && len(e.pairs) == 0 {
+		e.perClient, e.pairs = perClient, nil
+		if !perClient {
+			k := redisson.KeysOf(e.name, "")
+			e.pairs = []*pair{{value: k.Value, set: k.Permits}}
+		}
+	}
+	return true
+}
+
+func (e *entry) limiter(now time.Time) Limiter {
+	l := Limiter{
+		Name: e.name, Type: rratelimiter.Overall.String(), Rate: e.rate, IntervalMS: e.intervalMS,
+		Callers: []Caller{}, AgeMS: now.Sub(e.read).Milliseconds(),
+	}
+	if e.perClient {
+		l.Type, l.Clients = rratelimiter.PerClient.String(), len(e.pairs)
+	}
+	if free, known := e.free(); known {
+		l.Free = &free
+	}
+	for _, p := range e.pairs {
+		if p.known {
+			l.InUse += e.rate - p.free
+		}
+	}
+	if e.detail != nil && now.Sub(e.detailed) < stale {
+		l.Callers, l.PerSecond = e.detail.Callers, e.detail.PerSecond
+	} else if e.intervalMS > 0 {
+		l.PerSecond = float64(l.InUse) * 1000 / float64(e.intervalMS)
+	}
+	return l
+}
+
+// A Reader reads limiters off the servers behind a client, in small steps. It is
+// for one goroutine.
+type Reader struct {
+	rdb     redis.UniversalClient
+	pattern string
+	cost    *meter
+	names   func(origin string) string
+	walk    walk
+	entries map[string]*entry
+	budget  int // commands that the walk may send yet; below 0 after a page
+	perKey  int // limiters known that give each client permits of its own
+	full    bool
+}
+
+// NewReader returns a Reader of the limiters whose names match the pattern, ""
+// for all.
+func NewReader(rdb redis.UniversalClient, pattern string) *Reader {
+	return &Reader{rdb: rdb, pattern: pattern, cost: newMeter(), entries: map[string]*entry{}}
+}
+
+// Named has the Reader ask names whose the members with an origin are; "" is for
+// nobody known.
+func (r *Reader) Named(names func(origin string) string) { r.names = names }
+
+// harmless tells errors that speak of one key's content, or its place.
+func harmless(err error) bool {
+	return errors.Is(err, redis.Nil) || redis.HasErrorPrefix(err, "WRONGTYPE") ||
+		redis.HasErrorPrefix(err, "MOVED") || redis.HasErrorPrefix(err, "ASK") || redis.HasErrorPrefix(err, "TRYAGAIN")
+}
+
+// run sends what gathered in pipe, and returns an error that is not of one key.
+func (r *Reader) run(ctx context.Context, pipe redis.Pipeliner) error {
+	if pipe.Len() == 0 {
+		return nil
+	}
+	start := time.Now()
+	cmds, err := pipe.Exec(ctx)
+	r.cost.roundTrip(time.Since(start), cmds)
+	for _, cmd := range cmds {
+		if err := cmd.Err(); err != nil && !harmless(err) {
+			return err
+		}
+	}
+	if err != nil && harmless(err) {
+		return nil
+	}
+	return err
+}
+
+// glanced is a pair that is read by two short commands.
+type glanced struct {
+	entry *entry
+	pair  *pair
+	value *redis.StringCmd
+	last  *redis.ZSliceCmd
+}
+
+// glance reads how much of each pair is free, about.
+func (r *Reader) glance(ctx context.Context, n *node, entries []*entry) (units int, err error) {
+	var all []*glanced
+	for _, e := range entries {
+		for _, p := range e.pairs {
+			all = append(all, &glanced{entry: e, pair: p})
+		}
+	}
+	for batch := range slices.Chunk(all, maxBatch) {
+		pipe := n.client.Pipeline()
+		for _, g := range batch {
+			g.value, g.last = pipe.Get(ctx, g.pair.value), pipe.ZRangeWithScores(ctx, g.pair.set, -1, -1)
+		}
+		units += pipe.Len()
+		if err := r.run(ctx, pipe); err != nil {
+			return units, err
+		}
+		local := time.Now()
+		for _, g := range batch {
+			g.entry.read = local
+			g.judge(n.now(local))
+		}
+	}
+	return units, nil
+}
+
+// judge takes the value for what is free, unless all permits in use have run out.
+func (g *glanced) judge(nowMS int64) {
+	e, p := g.entry, g.pair
+	p.free, p.known = e.rate, true
+	last := g.last.Val()
+	runOut := len(last) > 0 && int64(last[0].Score)+e.intervalMS <= nowMS
+	if errors.Is(g.value.Err(), redis.Nil) || runOut {
+		return
+	}
+	value, err := g.value.Int64()
+	p.free, p.known = min(max(value, 0), e.rate), err == nil
+}
+
+// look reads limiters in full: configuration, free permits and callers.
+func (r *Reader) look(ctx context.Context, entries []*entry) error {
+	byNode := map[*node][]*entry{}
+	for _, e := range entries {
+		byNode[e.node] = append(byNode[e.node], e)
+	}
+	for n, entries := range byNode {
+		if err := r.lookOn(ctx, n, entries); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// maxPairs bounds how many clients' pairs are read in full at once.
+const maxPairs = 20
+
+func (r *Reader) lookOn(ctx context.Context, n *node, entries []*entry) error {
+	pipe := n.client.Pipeline()
+	configs := make([]*redis.SliceCmd, len(entries))
+	reads := make([][]*pairRead, len(entries))
+	now := n.now(time.Now())
+	for i, e := range entries {
+		configs[i] = pipe.HMGet(ctx, e.name, configFields...)
+		for _, p := range e.pairs[:min(len(e.pairs), maxPairs)] {
+			reads[i] = append(reads[i], readPair(ctx, pipe, p, now-e.intervalMS))
+		}
+	}
+	if err := r.run(ctx, pipe); err != nil {
+		return err
+	}
+	local := time.Now()
+	now = n.now(local)
+	for i, e := range entries {
+		if configs[i].Err() == nil && !e.set(configs[i].Val()) {
+			delete(r.entries, e.name)
+			continue
+		}
+		e.read, e.detailed = local, local
+		e.detail = e.judge(reads[i], now, r.names)
+	}
+	return nil
+}
+
+// judge sums up what was read of an entry's pairs.
+func (e *entry) judge(reads []*pairRead, nowMS int64, names func(string) string) *Limiter {
+	l := &Limiter{}
+	byClient := map[string]int64{}
+	for _, rd := range reads {
+		rd.judge(e.rate, e.intervalMS, nowMS)
+		rd.pair.free, rd.pair.known = rd.free, rd.known
+		l.PerSecond += perSecond(rd.members, e.intervalMS, nowMS)
+		if e.perClient {
+			byClient[clientWord+rd.pair.client] += e.rate - rd.free
+		} else {
+			l.Callers = callersOf(rd.inUse(e.intervalMS, nowMS), names)
+		}
+	}
+	if e.perClient {
+		l.Callers = shares(byClient)
+	}
+	if l.Callers == nil {
+		l.Callers = []Caller{}
+	}
+	return l
+}
+
+// choose returns the entries that the view shows, in its order.
+func (r *Reader) choose(v View) (shown []*entry, inUse, used int) {
+	for _, e := range r.entries {
+		if free, known := e.free(); known && free < e.rate {
+			inUse++
+			if free == 0 {
+				used++
+			}
+		}
+		if v.Filter == "" || strings.Contains(strings.ToLower(e.name), strings.ToLower(v.Filter)) {
+			shown = append(shown, e)
+		}
+	}
+	now := time.Now()
+	limiters := make(map[*entry]*Limiter, len(shown))
+	for _, e := range shown {
+		l := e.limiter(now)
+		limiters[e] = &l
+	}
+	slices.SortFunc(shown, func(a, b *entry) int { return v.compare(limiters[a], limiters[b]) })
+	return shown, inUse, used
+}
+
+// Sample reads what the view shows in full and returns it.
+func (r *Reader) Sample(ctx context.Context, v View) (Snapshot, error) {
+	shown, _, _ := r.choose(v)
+	err := r.look(ctx, shown[:min(len(shown), v.Rows)])
+	shown, inUse, used := r.choose(v)
+	now := time.Now()
+	s := Snapshot{
+		At: now, Known: len(r.entries), InUse: inUse, Used: used, Left: r.full, Limiters: []Limiter{},
+		Complete: r.walk.round > 1, Walked: r.walk.part(), RoundMS: r.walk.took.Milliseconds(),
+	}
+	for _, e := range shown[:min(len(shown), v.Rows)] {
+		s.Limiters = append(s.Limiters, e.limiter(now))
+	}
+	if err == nil {
+		err = r.cost.ask(ctx, r.walk.nodes)
+	}
+	s.Cost = r.cost.cost()
+	return s, err
+}

@@ -1,0 +1,120 @@
+package live
+
+import (
+	"io"
+	"os"
+	"strings"
+
+	"golang.org/x/term"
+)
+
+// Screen is a terminal that is drawn on again and again.
+type Screen struct {
+	Out  io.Writer
+	Size func() (columns, rows int)
+	Keys <-chan Key
+	// Close gives the terminal back as it was.
+	Close func()
+}
+
+// Key is a key that was pressed: a letter as it is, or one of these.
+type Key rune
+
+// Keys that are no letters.
+const (
+	KeyEnter  Key = '\r'
+	KeyEscape Key = 0x1b
+	KeyDelete Key = 0x7f
+	KeyStop   Key = 3 // Ctrl-C, which in raw mode is a key like any other
+)
+
+const (
+	enter = "\x1b[?1049h\x1b[?25l" // the other screen, without a cursor
+	leave = "\x1b[?25h\x1b[?1049l"
+	home  = "\x1b[H"
+	toEnd = "\x1b[K" // clears the rest of the line
+	below = "\x1b[J" // clears what is below
+)
+
+// OpenScreen takes over the terminal that out is, or returns nil where it is
+// none. Keys come from in where that is a terminal too.
+func OpenScreen(out io.Writer, in *os.File) (*Screen, error) {
+	f, ok := out.(interface{ Fd() uintptr })
+	if !ok || !term.IsTerminal(int(f.Fd())) {
+		return nil, nil //nolint:nilnil // no terminal, which is no error
+	}
+	s := &Screen{Out: out, Close: func() { _, _ = io.WriteString(out, leave) }}
+	s.Size = func() (int, int) {
+		columns, rows, err := term.GetSize(int(f.Fd()))
+		if err != nil || columns < 1 || rows < 1 {
+			return 80, 24
+		}
+		return columns, rows
+	}
+	if term.IsTerminal(int(in.Fd())) {
+		before, err := term.MakeRaw(int(in.Fd()))
+		if err != nil {
+			return nil, err
+		}
+		s.Close = func() {
+			_, _ = io.WriteString(out, leave)
+			_ = term.Restore(int(in.Fd()), before)
+		}
+		s.Keys = readKeys(in)
+	}
+	_, err := io.WriteString(out, enter)
+	return s, err
+}
+
+// readKeys reads keys until in ends; nobody can end a read of a terminal before.
+func readKeys(in io.Reader) <-chan Key {
+	keys := make(chan Key)
+	go func() {
+		defer close(keys)
+		buf := make([]byte, 256)
+		for {
+			n, err := in.Read(buf)
+			for _, k := range keysOf(buf[:n]) {
+				keys <- k
+			}
+			if err != nil {
+				return
+			}
+		}
+	}()
+	return keys
+}
+
+// keysOf tells keys apart; arrows and the like, which begin with an escape, are
+// none.
+func keysOf(typed []byte) []Key {
+	if len(typed) > 1 && typed[0] == 0x1b {
+		return nil
+	}
+	var keys []Key
+	for _, r := range string(typed) {
+		switch r {
+		case '\n':
+			r = rune(KeyEnter)
+		case '\b':
+			r = rune(KeyDelete)
+		}
+		keys = append(keys, Key(r))
+	}
+	return keys
+}
+
+// Draw shows the lines, from the top.
+func (s *Screen) Draw(lines []string) error {
+	var b strings.Builder
+	b.WriteString(home)
+	for i, line := range lines {
+		if i > 0 {
+			b.WriteString("\r\n")
+		}
+		b.WriteString(line + toEnd)
+	}
+	b.WriteString(below)
+	_, err := io.WriteString(s.Out, b.String())
+	return err
+}

@@ -1,0 +1,270 @@
+package live
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"os"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"github.com/rratelimiter/rratelimiter"
+	"github.com/rratelimiter/rratelimiter/cmd/rrl/internal/output"
+	"github.com/rratelimiter/rratelimiter/internal/redistest"
+)
+
+// terminal is a Screen of a test's own.
+type terminal struct {
+	mu            sync.Mutex
+	drawn         string // since it was cleared last
+	columns, rows int
+	keys          chan Key
+}
+
+func newTerminal() *terminal { return &terminal{columns: 80, rows: 12, keys: make(chan Key)} }
+
+func (t *terminal) Write(p []byte) (int, error) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	t.drawn = string(p)
+	return len(p), nil
+}
+
+func (t *terminal) size() (int, int) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	return t.columns, t.rows
+}
+
+func (t *terminal) resize(columns, rows int) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	t.columns, t.rows = columns, rows
+}
+
+func (t *terminal) screen() *Screen { return &Screen{Out: t, Size: t.size, Keys: t.keys} }
+
+// lines returns what is on the screen.
+func (t *terminal) lines() []string {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	return strings.Split(strings.NewReplacer(home, "", toEnd, "", below, "").Replace(t.drawn), "\r\n")
+}
+
+// shows waits until the screen has a text, or has it no longer.
+func (t *terminal) shows(tb testing.TB, text string, want bool) {
+	tb.Helper()
+	require.Eventually(tb, func() bool { return strings.Contains(strings.Join(t.lines(), "\n"), text) == want },
+		20*time.Second, 5*time.Millisecond, "%q", text)
+}
+
+func twoLimiters(t *testing.T, rdb redis.UniversalClient) (prefix string) {
+	t.Helper()
+	prefix = redistest.Name(t)
+	cfg := rratelimiter.Config{Rate: 10, Interval: time.Hour}
+	take(t, rdb, prefix+":a", cfg, "", 3)
+	take(t, rdb, prefix+":b", cfg, "", 10)
+	return prefix
+}
+
+func TestTopOnATerminal(t *testing.T) {
+	t.Parallel()
+	rdb, m := redistest.Mini(t)
+	prefix := twoLimiters(t, rdb)
+	term := newTerminal()
+	top := &Top{Reader: NewReader(rdb, prefix+"*"), View: View{Sort: "use"}, Interval: minTick, Reads: 5000}
+	ended := make(chan error, 1)
+	go func() { ended <- top.Show(t.Context(), term.screen(), plain) }()
+
+	term.shows(t, "2 limiters, 2 in use, 1 used up", true)
+	term.shows(t, ":a", true)
+	assert.Less(t, strings.Index(strings.Join(term.lines(), "\n"), ":b"), strings.Index(strings.Join(term.lines(), "\n"), ":a"))
+	term.keys <- 's'
+	term.shows(t, "sorted by in-use", true)
+	term.keys <- 'r'
+	term.shows(t, "reversed", true)
+
+	term.resize(30, 5)
+	require.Eventually(t, func() bool { return len(term.lines()) == 5 }, 20*time.Second, 5*time.Millisecond)
+	requireFits(t, term.lines(), 30)
+	term.resize(100, 12)
+	require.Eventually(t, func() bool { return strings.HasPrefix(term.lines()[2], "NAME      ") }, 20*time.Second, 5*time.Millisecond)
+
+	for _, k := range "/:Bx" {
+		term.keys <- Key(k)
+	}
+	term.keys <- KeyDelete
+	term.shows(t, "filter: :B_", true)
+	term.keys <- KeyEnter
+	term.shows(t, ":a ", false)
+	term.keys <- KeyEscape
+	term.shows(t, ":a ", true)
+	term.keys <- 'p'
+	term.shows(t, "paused", true)
+	term.keys <- 'p'
+	term.shows(t, "q quit", true)
+
+	m.SetError("LOADING down")
+	term.shows(t, "the server does not answer: LOADING down", true)
+	m.SetError("")
+	term.shows(t, "does not answer", false)
+	term.keys <- 'q'
+	require.NoError(t, <-ended)
+}
+
+// minTick is as fast as samples come in tests.
+const minTick = 20 * time.Millisecond
+
+func TestCtrlCEndsLiveCommands(t *testing.T) {
+	t.Parallel()
+	rdb, _ := redistest.Mini(t)
+	prefix := twoLimiters(t, rdb)
+	show := func(ctx context.Context, term *terminal) []chan error {
+		ended := []chan error{make(chan error, 1), make(chan error, 1)}
+		go func() {
+			top := &Top{Reader: NewReader(rdb, ""), View: View{Sort: "use"}, Interval: minTick, Reads: 5000}
+			ended[0] <- top.Show(ctx, &Screen{Out: &bytes.Buffer{}, Size: term.size, Keys: term.keys}, plain)
+		}()
+		go func() {
+			w := &Watch{Client: rdb, Name: prefix + ":a", Interval: minTick}
+			ended[1] <- w.Show(ctx, &Screen{Out: &bytes.Buffer{}, Size: term.size, Keys: term.keys}, plain)
+		}()
+		return ended
+	}
+	term := newTerminal()
+	both := show(t.Context(), term)
+	term.keys <- KeyStop // each takes one
+	term.keys <- KeyStop
+	for _, ended := range both {
+		require.NoError(t, <-ended)
+	}
+	ctx, cancel := context.WithCancel(t.Context())
+	both = show(ctx, newTerminal())
+	cancel()
+	for _, ended := range both {
+		require.NoError(t, <-ended)
+	}
+}
+
+func TestPipedSamplesHaveNoEscapes(t *testing.T) {
+	t.Parallel()
+	rdb, _ := redistest.Mini(t)
+	prefix := twoLimiters(t, rdb)
+	var text bytes.Buffer
+	top := &Top{Reader: NewReader(rdb, prefix+"*"), View: View{Sort: "use", Rows: 20}, Interval: minTick, Reads: 5000, Count: 2}
+	require.NoError(t, top.Print(t.Context(), &output.Printer{Writer: &text}, 200))
+	assert.NotContains(t, text.String(), "\x1b")
+	assert.Equal(t, 2, strings.Count(text.String(), "\nNAME "))
+	assert.Equal(t, 2, strings.Count(text.String(), "\n"+prefix+":b"))
+
+	text.Reset()
+	require.NoError(t, top.Print(t.Context(), &output.Printer{Writer: &text, JSON: true}, 120))
+	lines := strings.Split(strings.TrimSpace(text.String()), "\n")
+	require.Len(t, lines, 2)
+	for _, line := range lines {
+		var s Snapshot
+		require.NoError(t, json.Unmarshal([]byte(line), &s))
+		assert.Len(t, s.Limiters, 2)
+		assert.NotNil(t, s.Limiters[0].Callers)
+	}
+}
+
+func TestWatchSeesGrants(t *testing.T) {
+	t.Parallel()
+	redistest.Everywhere(t, func(t *testing.T, rdb redis.UniversalClient) {
+		name := redistest.Name(t)
+		cfg := rratelimiter.Config{Rate: 10, Interval: time.Hour}
+		take(t, rdb, name, cfg, "", 3)
+		w := &Watch{Client: rdb, Name: name}
+		sample := func() Point {
+			p, err := w.Sample(t.Context())
+			require.NoError(t, err)
+			return p
+		}
+		p := sample()
+		assert.EqualValues(t, 7, *p.Free)
+		assert.Zero(t, p.Granted, "of before the first sample")
+		time.Sleep(5 * time.Millisecond) // grants of one millisecond count once
+		take(t, rdb, name, cfg, "", 2)
+		time.Sleep(5 * time.Millisecond)
+		take(t, rdb, name, cfg, "", 1)
+		p = sample()
+		assert.Equal(t, []int64{4, 6, 3}, []int64{*p.Free, p.InUse, p.Granted})
+		assert.Len(t, p.Callers, 3)
+		assert.Zero(t, sample().Granted)
+
+		own := "{" + name + "}own*?"
+		take(t, rdb, own, rratelimiter.Config{Type: rratelimiter.PerClient, Rate: 10, Interval: time.Hour}, "ann", 6)
+		w = &Watch{Client: rdb, Name: own}
+		p = sample()
+		assert.EqualValues(t, 4, *p.Free)
+		assert.Equal(t, []Caller{{"client idann", 6, 1}}, p.Callers)
+
+		require.NoError(t, rdb.Del(t.Context(), own).Err())
+		assert.True(t, sample().Gone)
+	})
+}
+
+func TestWatchOnATerminal(t *testing.T) {
+	t.Parallel()
+	rdb, m := redistest.Mini(t)
+	prefix := twoLimiters(t, rdb)
+	term := newTerminal()
+	term.resize(60, 20)
+	w := &Watch{Client: rdb, Name: prefix + ":a", Interval: minTick}
+	ended := make(chan error, 1)
+	go func() { ended <- w.Show(t.Context(), term.screen(), plain) }()
+	term.shows(t, "free 7, in use 3", true)
+	take(t, rdb, prefix+":a", rratelimiter.Config{Rate: 10, Interval: time.Hour}, "", 2)
+	term.shows(t, "free 5, in use 5", true)
+	term.resize(33, 9)
+	require.Eventually(t, func() bool { return len(term.lines()) <= 9 }, 20*time.Second, 5*time.Millisecond)
+	requireFits(t, term.lines(), 33)
+	m.SetError("LOADING down")
+	term.shows(t, "does not answer", true)
+	m.SetError("")
+	m.Del(prefix + ":a")
+	term.shows(t, "no such limiter now", true)
+	close(term.keys) // the end of what is typed is not the end
+	term.shows(t, "no such limiter now", true)
+	select {
+	case err := <-ended:
+		require.Fail(t, "it ended", "%v", err)
+	default:
+	}
+}
+
+func TestWatchOfNothing(t *testing.T) {
+	t.Parallel()
+	rdb, _ := redistest.Mini(t)
+	w := &Watch{Client: rdb, Name: "none", Interval: minTick}
+	require.ErrorIs(t, w.Print(t.Context(), &output.Printer{Writer: &bytes.Buffer{}}), ErrGone)
+	w = &Watch{Client: rdb, Name: "none", Interval: minTick}
+	require.ErrorIs(t, w.Show(t.Context(), newTerminal().screen(), plain), ErrGone)
+}
+
+func TestKeys(t *testing.T) {
+	t.Parallel()
+	assert.Equal(t, []Key{'s', 'é', KeyEnter, KeyDelete}, keysOf([]byte("sé\n\b")))
+	assert.Equal(t, []Key{KeyEscape}, keysOf([]byte{0x1b}))
+	assert.Empty(t, keysOf([]byte("\x1b[A")), "an arrow")
+}
+
+func TestNoScreenWhereThereIsNoTerminal(t *testing.T) {
+	t.Parallel()
+	s, err := OpenScreen(&bytes.Buffer{}, os.Stdin)
+	require.NoError(t, err)
+	assert.Nil(t, s)
+	r, w, err := os.Pipe()
+	require.NoError(t, err)
+	defer func() { _, _ = r.Close(), w.Close() }()
+	s, err = OpenScreen(w, r)
+	require.NoError(t, err)
+	assert.Nil(t, s)
+}

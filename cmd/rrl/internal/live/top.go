@@ -1,0 +1,268 @@
+package live
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"sync/atomic"
+	"time"
+
+	"github.com/rratelimiter/rratelimiter/cmd/rrl/internal/output"
+)
+
+const (
+	// The walk's commands of an interval are sent in so many parts, so that none
+	// holds up the server.
+	stepsASecond = 10
+	// sizeEvery is how often the terminal's size is looked at: not every system
+	// tells when it changes.
+	sizeEvery = 200 * time.Millisecond
+)
+
+// Top shows all limiters again and again.
+type Top struct {
+	Reader   *Reader
+	View     View
+	Interval time.Duration
+	Count    int // samples that Print prints, 0 for no end
+	Reads    int // commands a second, at most about so many
+}
+
+// sample is what reading comes to.
+type sample struct {
+	snapshot Snapshot
+	err      error
+}
+
+// read walks and samples until ctx is over or emit says that it is enough. Poke
+// makes the next sample come at once.
+func (t *Top) read(ctx context.Context, view func() View, poke <-chan struct{}, emit func(sample) bool) {
+	step := max(t.Interval/time.Duration(max(1, int(t.Interval.Seconds()*stepsASecond))), 10*time.Millisecond)
+	units := max(int(float64(t.Reads)*step.Seconds()), 1)
+	tick := time.NewTicker(step)
+	defer tick.Stop()
+	walked := time.Now()
+	due := walked.Add(t.Interval)
+	for first := true; ; {
+		var err error
+		if t.Reader.Underway() || first || time.Since(walked) >= t.Interval {
+			err = t.Reader.Walk(ctx, units)
+			if !t.Reader.Underway() {
+				walked = time.Now()
+			}
+		}
+		poked := false
+		if err == nil && (time.Now().Before(due) && (!first || t.Reader.Underway())) {
+			select {
+			case <-ctx.Done():
+				return
+			case <-tick.C:
+				continue
+			case <-poke:
+				poked = true
+			}
+		}
+		s := sample{err: err}
+		if err == nil {
+			s.snapshot, s.err = t.Reader.Sample(ctx, view())
+		}
+		if ctx.Err() != nil || !emit(s) {
+			return
+		}
+		pause := step
+		if s.err != nil {
+			pause = t.Interval
+		}
+		first = first && s.err != nil
+		if !poked {
+			due = time.Now().Add(t.Interval)
+		}
+		select {
+		case <-ctx.Done():
+			return
+		case <-time.After(pause):
+		}
+	}
+}
+
+// Print writes samples one below the other, as JSON or as tables of so many
+// columns.
+func (t *Top) Print(ctx context.Context, out *output.Printer, columns int) error {
+	var failed error
+	n := 0
+	t.read(ctx, func() View { return t.View }, nil, func(s sample) bool {
+		if failed = s.err; failed != nil {
+			return false
+		}
+		if out.JSON {
+			failed = output.WriteJSON(out, s.snapshot)
+		} else {
+			if n > 0 {
+				fmt.Fprintln(out)
+			}
+			for _, line := range TopText(&s.snapshot, t.View, columns, 0, out.Paint) {
+				if _, failed = fmt.Fprintln(out, line); failed != nil {
+					break
+				}
+			}
+		}
+		n++
+		return failed == nil && n != t.Count
+	})
+	return failed
+}
+
+// Show draws samples on a terminal, until the user has seen enough. A server that
+// no longer answers is asked again.
+func (t *Top) Show(ctx context.Context, screen *Screen, paint func(color, text string) string) error {
+	ctx, cancel := context.WithCancel(ctx)
+	samples := make(chan sample)
+	poke := make(chan struct{}, 1)
+	ui := &topUI{view: t.View, screen: screen, paint: paint, poke: poke}
+	ui.share()
+	defer cancel()
+	// Nobody waits for it at the end: a server that hangs would keep the user.
+	go func() {
+		t.read(ctx, func() View { return *ui.shared.Load() }, poke, func(s sample) bool {
+			select {
+			case samples <- s:
+				return true
+			case <-ctx.Done():
+				return false
+			}
+		})
+	}()
+
+	size := time.NewTicker(sizeEvery)
+	defer size.Stop()
+	for first := true; ; {
+		select {
+		case <-ctx.Done():
+			return nil
+		case s := <-samples:
+			if s.err != nil && first {
+				return s.err
+			}
+			first = false
+			ui.take(s)
+		case key, ok := <-screen.Keys:
+			if !ok {
+				screen.Keys = nil
+			} else if ui.press(key) {
+				return nil
+			}
+		case <-size.C:
+			if !ui.resized() {
+				continue
+			}
+		}
+		if err := ui.draw(); err != nil {
+			return err
+		}
+	}
+}
+
+// topUI is what the terminal shows, and what its keys change.
+type topUI struct {
+	screen        *Screen
+	paint         func(color, text string) string
+	poke          chan<- struct{}
+	view          View
+	shared        atomic.Pointer[View]
+	last          Snapshot
+	paused        bool
+	typing        bool
+	columns, rows int
+}
+
+// share lets the reader know what is to be seen.
+func (ui *topUI) share() {
+	ui.columns, ui.rows = ui.screen.Size()
+	v := ui.view
+	if v.Rows == 0 {
+		v.Rows = max(ui.rows-HeadLines-1, 1)
+	}
+	ui.shared.Store(&v)
+	select {
+	case ui.poke <- struct{}{}:
+	default:
+	}
+}
+
+func (ui *topUI) resized() bool {
+	columns, rows := ui.screen.Size()
+	if columns == ui.columns && rows == ui.rows {
+		return false
+	}
+	ui.share()
+	return true
+}
+
+func (ui *topUI) take(s sample) {
+	switch {
+	case s.err != nil:
+		ui.last.Err = s.err
+	case !ui.paused:
+		ui.last = s.snapshot
+	}
+}
+
+// press says whether a key ends the show.
+func (ui *topUI) press(k Key) bool {
+	if k == KeyStop {
+		return true
+	}
+	if ui.typing {
+		ui.typed(k)
+		return false
+	}
+	switch k {
+	case 'q':
+		return true
+	case 's':
+		ui.view = ui.view.next()
+	case 'r':
+		ui.view.Reverse = !ui.view.Reverse
+	case 'p', ' ':
+		ui.paused = !ui.paused
+	case '/':
+		ui.typing = true
+	case KeyEscape:
+		ui.view.Filter = ""
+	}
+	ui.share()
+	return false
+}
+
+// typed changes the filter by a key.
+func (ui *topUI) typed(k Key) {
+	switch k {
+	case KeyEnter:
+		ui.typing = false
+	case KeyEscape:
+		ui.typing, ui.view.Filter = false, ""
+	case KeyDelete:
+		if letters := []rune(ui.view.Filter); len(letters) > 0 {
+			ui.view.Filter = string(letters[:len(letters)-1])
+		}
+	default:
+		if k >= ' ' {
+			ui.view.Filter += string(rune(k))
+		}
+	}
+	ui.share()
+}
+
+func (ui *topUI) draw() error {
+	foot := "q quit  s sort  r reverse  / filter  p pause"
+	switch {
+	case ui.typing:
+		foot = "filter: " + Safe(ui.view.Filter) + "_"
+	case ui.paused:
+		foot = "paused; p goes on"
+	}
+	foot = cut(foot, ui.columns)
+	lines := TopText(&ui.last, ui.view, ui.columns, ui.rows-1, ui.paint)
+	lines = lines[:min(len(lines), max(ui.rows-1, 0))]
+	return ui.screen.Draw(append(slices.Clone(lines), ui.paint(output.Faint, foot)))
+}
