@@ -1,0 +1,159 @@
+// Package doctor looks for what is wrong with the servers that keep limiters:
+// [Run] asks each of them, looks at a sample of the limiters, and returns a
+// [Report] of findings, each with its reason and what to do about it.
+package doctor
+
+import (
+	"cmp"
+	"context"
+	"slices"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+
+	"github.com/rratelimiter/rratelimiter/cmd/rrl/internal/nodes"
+)
+
+// Level says how bad a finding is.
+type Level string
+
+// The levels, the worst last.
+const (
+	Fine    Level = "ok"
+	Note    Level = "note" // good to know, or could not be looked at
+	Warning Level = "warning"
+	Error   Level = "error"
+)
+
+var levels = []Level{Fine, Note, Warning, Error}
+
+func (l Level) rank() int { return slices.Index(levels, l) }
+
+// Finding is what one check came to.
+type Finding struct {
+	Check  string `json:"check"`
+	Level  Level  `json:"level"`
+	Server string `json:"server,omitempty"` // "" where it is of all
+	Text   string `json:"text"`
+	Reason string `json:"reason,omitempty"` // why it matters
+	Advice string `json:"advice,omitempty"`
+}
+
+// Report is all findings.
+type Report struct {
+	Worst    Level     `json:"worst"`
+	Name     string    `json:"name"` // of what was looked at
+	Servers  []string  `json:"servers"`
+	Limiters Sampled   `json:"limiters"`
+	Findings []Finding `json:"findings"`
+	TookMS   int64     `json:"took_ms"`
+}
+
+// Sampled is how many limiters were looked at.
+type Sampled struct {
+	Keys    int64 `json:"keys"`    // there are, on all servers
+	Walked  int64 `json:"walked"`  // of these, about
+	Found   int   `json:"found"`   // limiters, among those walked
+	Checked int   `json:"checked"` // of these
+	All     bool  `json:"all"`     // all limiters were found and checked
+}
+
+// Problem is something in a limiter's keys that a healthy one has not.
+type Problem struct {
+	Kind string
+	Text string
+}
+
+// Checked is what was found in a limiter's keys.
+type Checked struct {
+	Problems []Problem
+	Layouts  []string // in which its members are written
+}
+
+// Options say what to look at, and how long.
+type Options struct {
+	Name    string        // of what is looked at, in words
+	Pattern string        // of the limiters' names, "" for all
+	Sample  int           // limiters checked at most
+	Time    time.Duration // for the limiters
+	// Check looks at a limiter.
+	Check func(ctx context.Context, name string) (Checked, error)
+}
+
+type doctor struct {
+	rdb    redis.UniversalClient
+	opts   Options
+	report Report
+}
+
+// Run asks all servers behind rdb. An error says that none could be asked.
+func Run(ctx context.Context, rdb redis.UniversalClient, opts Options) (*Report, error) {
+	start := time.Now()
+	masters, err := nodes.Masters(ctx, rdb)
+	if err != nil {
+		return nil, err
+	}
+	d := &doctor{rdb: rdb, opts: opts, report: Report{Name: opts.Name}}
+	many := len(masters) > 1
+	for _, n := range masters {
+		s := &server{Client: n, name: nodes.Addr(n)}
+		d.report.Servers = append(d.report.Servers, s.name)
+		if !many {
+			s.name = ""
+		}
+		if err := d.server(ctx, s); err != nil {
+			if !many || ctx.Err() != nil {
+				return nil, err
+			}
+			d.add(s, "reach", Error, "does not answer: "+err.Error(), "limiters whose keys it has fail", "see that it runs, and that it can be reached from here")
+		}
+	}
+	d.rights(ctx)
+	d.cluster(ctx)
+	if err := d.limiters(ctx, masters); err != nil {
+		if ctx.Err() != nil {
+			return nil, err
+		}
+		d.refused(nil, "limiters", err)
+	}
+	d.report.Worst = Fine
+	for _, f := range d.report.Findings {
+		if f.Level.rank() > d.report.Worst.rank() {
+			d.report.Worst = f.Level
+		}
+	}
+	d.sort()
+	d.report.TookMS = time.Since(start).Milliseconds()
+	return &d.report, nil
+}
+
+// sort puts the worst findings first.
+func (d *doctor) sort() {
+	slices.SortStableFunc(d.report.Findings, func(a, b Finding) int { return cmp.Compare(b.Level.rank(), a.Level.rank()) })
+}
+
+// server is one of those that are asked.
+type server struct {
+	*redis.Client
+
+	name string
+	info info
+}
+
+// add notes a finding; s is nil for what is of all servers.
+func (d *doctor) add(s *server, check string, level Level, text, reason, advice string) {
+	f := Finding{Check: check, Level: level, Text: text, Reason: reason, Advice: advice}
+	if s != nil {
+		f.Server = s.name
+	}
+	d.report.Findings = append(d.report.Findings, f)
+}
+
+// fine notes that a check found nothing wrong.
+func (d *doctor) fine(s *server, check, text string) { d.add(s, check, Fine, text, "", "") }
+
+// refused notes that a check could not be made.
+func (d *doctor) refused(s *server, check string, err error) {
+	d.add(s, check, Note, "could not be checked: "+err.Error(), "",
+		"run it as a user who may do that, to have it checked")
+}

@@ -1,0 +1,252 @@
+package doctor_test
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"strings"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"github.com/rratelimiter/rratelimiter/cmd/rrl/internal/doctor"
+	"github.com/rratelimiter/rratelimiter/internal/redistest"
+)
+
+func options() doctor.Options {
+	return doctor.Options{
+		Sample: 100, Time: 20 * time.Second,
+		Check: func(context.Context, string) (doctor.Checked, error) { return doctor.Checked{}, nil },
+	}
+}
+
+func examine(t *testing.T, rdb redis.UniversalClient, opts doctor.Options) *doctor.Report {
+	t.Helper()
+	report, err := doctor.Run(t.Context(), rdb, opts)
+	require.NoError(t, err)
+	for _, f := range report.Findings {
+		assert.NotEmpty(t, f.Text)
+		if f.Level == doctor.Warning || f.Level == doctor.Error {
+			assert.NotEmpty(t, f.Reason, f.Text)
+			assert.NotEmpty(t, f.Advice, f.Text)
+		}
+	}
+	return report
+}
+
+// finding returns the one finding of a check.
+func finding(t *testing.T, r *doctor.Report, check string) doctor.Finding {
+	t.Helper()
+	var found []doctor.Finding
+	for _, f := range r.Findings {
+		if f.Check == check {
+			found = append(found, f)
+		}
+	}
+	require.Len(t, found, 1, "%q among %+v", check, r.Findings)
+	return found[0]
+}
+
+// says requires a finding of that level whose text has a part.
+func says(t *testing.T, r *doctor.Report, check string, level doctor.Level, text string) {
+	t.Helper()
+	f := finding(t, r, check)
+	assert.Equal(t, level, f.Level, "%+v", f)
+	assert.Contains(t, f.Text, text)
+}
+
+func TestAHealthyServer(t *testing.T) {
+	t.Parallel()
+	rdb := redistest.StartRedis(t, "--appendonly", "yes").Client(t, nil)
+	r := examine(t, rdb, options())
+	assert.Equal(t, doctor.Note, r.Worst, "%+v", r.Findings)
+	says(t, r, "version", doctor.Fine, "Redis ")
+	says(t, r, "rights", doctor.Fine, "user default may do all")
+	says(t, r, "eviction", doctor.Fine, "noeviction")
+	says(t, r, "persistence", doctor.Fine, "append-only")
+	says(t, r, "replication", doctor.Note, "no replicas")
+	says(t, r, "clock", doctor.Fine, "")
+	says(t, r, "limiters", doctor.Fine, "0 limiters checked, all that there are")
+	assert.Empty(t, redistest.Keys(t, rdb, "*"), "the probe's keys are gone")
+}
+
+func TestWhatIsWrongWithAServer(t *testing.T) {
+	t.Parallel()
+	rdb := redistest.StartRedis(t, "--maxmemory", "100mb", "--maxmemory-policy", "volatile-lru").Client(t, nil)
+	r := examine(t, rdb, options())
+	assert.Equal(t, doctor.Warning, r.Worst)
+	says(t, r, "eviction", doctor.Warning, "maxmemory-policy is volatile-lru")
+	says(t, r, "persistence", doctor.Note, "none")
+	says(t, r, "memory", doctor.Fine, "of 100 MB")
+	assert.Equal(t, "eviction", r.Findings[0].Check, "the worst comes first")
+
+	require.NoError(t, rdb.ConfigSet(t.Context(), "maxmemory-policy", "allkeys-lru").Err())
+	require.NoError(t, rdb.Set(t.Context(), "k", strings.Repeat("x", 1<<20), 0).Err())
+	require.NoError(t, rdb.ConfigSet(t.Context(), "maxmemory", "1mb").Err())
+	require.Eventually(t, func() bool {
+		_ = rdb.Set(t.Context(), "other", "v", 0)
+		info, _ := rdb.Info(t.Context(), "stats").Result()
+		return !strings.Contains(info, "evicted_keys:0")
+	}, 10*time.Second, time.Millisecond)
+	r = examine(t, rdb, options())
+	assert.Equal(t, doctor.Error, r.Worst)
+	says(t, r, "eviction", doctor.Error, "evicted since the server's start")
+}
+
+func TestAClockThatIsWrong(t *testing.T) {
+	t.Parallel()
+	s := redistest.StartStepped(t)
+	rdb := s.Client(t, nil)
+	s.SetAhead(t, 10*time.Second)
+	says(t, examine(t, rdb, options()), "clock", doctor.Warning, "ahead of this machine's")
+	s.SetAhead(t, -10*time.Second)
+	says(t, examine(t, rdb, options()), "clock", doctor.Warning, "behind this machine's")
+}
+
+func TestRights(t *testing.T) {
+	t.Parallel()
+	server := redistest.StartRedis(t)
+	with := func(rules ...string) *redis.Client { return redistest.AddUser(t, server, nil, rules...) }
+	opts := options()
+
+	r := examine(t, with(redistest.LeastCommands, "~*"), opts)
+	says(t, r, "rights", doctor.Fine, "may do all that limiters do")
+	says(t, r, "server", doctor.Note, "info")
+	says(t, r, "limiters", doctor.Note, "could not be checked")
+
+	for command := range strings.FieldsSeq(redistest.LeastCommands) {
+		name := strings.TrimPrefix(command, "+")
+		level, text := doctor.Error, "may not run "+name
+		switch name {
+		case "hget", "hscan", "rename":
+			level = doctor.Warning
+		case "eval":
+			text = "may not run scripts"
+		}
+		r := examine(t, with(redistest.LeastCommands, "~*", "-"+name), opts)
+		says(t, r, "rights", level, text)
+	}
+	r = examine(t, with(redistest.LeastCommands, "~*", "-get", "-zadd"), opts)
+	says(t, r, "rights", doctor.Error, "may not run get, zadd")
+	assert.Contains(t, finding(t, r, "rights").Advice, "+get +zadd")
+
+	few := with(redistest.LeastCommands, redistest.KeysWithPrefix("api:"))
+	says(t, examine(t, few, opts), "rights", doctor.Warning, "may not use keys")
+	opts.Pattern = "api:*"
+	says(t, examine(t, few, opts), "rights", doctor.Fine, "may do all")
+	opts.Pattern = "jobs:*"
+	says(t, examine(t, few, opts), "rights", doctor.Error, "may not use keys such as jobs:")
+	assert.Empty(t, redistest.Keys(t, server.Client(t, nil), "*"))
+}
+
+func TestAReplicaAndItsMaster(t *testing.T) {
+	t.Parallel()
+	s := redistest.StartSentinel(t, 1, 30*time.Second)
+	r := examine(t, s.Client(t, nil), options())
+	says(t, r, "replication", doctor.Fine, "online")
+	r = examine(t, s.Replicas(t)[0].Client(t, nil), options())
+	assert.Equal(t, doctor.Error, r.Worst)
+	says(t, r, "replication", doctor.Error, "this is a replica")
+}
+
+func TestACluster(t *testing.T) {
+	t.Parallel()
+	c := redistest.StartCluster(t, 3, 0, "--cluster-require-full-coverage", "no")
+	rdb := c.Client(t, nil)
+	for i := range 30 {
+		require.NoError(t, rdb.HSet(t.Context(), fmt.Sprint("limiter:", i), "rate", 1, "interval", 1000, "type", 0).Err())
+	}
+	r := examine(t, rdb, options())
+	says(t, r, "cluster", doctor.Fine, "state ok, 16384 of 16384 slots")
+	assert.Len(t, r.Servers, 3)
+	assert.Equal(t, doctor.Sampled{Keys: 30, Walked: 30, Found: 30, Checked: 30, All: true}, r.Limiters)
+
+	c.Nodes()[2].Kill()
+	require.Eventually(t, func() bool {
+		info, err := c.Nodes()[0].Client(t, nil).ClusterInfo(t.Context()).Result()
+		return err == nil && strings.Contains(info, "cluster_slots_fail:5")
+	}, 60*time.Second, 100*time.Millisecond)
+	opts := options()
+	opts.Time = 2 * time.Second
+	r = examine(t, rdb, opts)
+	assert.Equal(t, doctor.Error, r.Worst)
+	assert.True(t, slices.ContainsFunc(r.Findings, func(f doctor.Finding) bool {
+		return f.Level == doctor.Error && (f.Check == "reach" || f.Check == "cluster")
+	}), "%+v", r.Findings)
+}
+
+func TestProblemsOfLimitersAreSummedUp(t *testing.T) {
+	t.Parallel()
+	rdb, _ := redistest.Mini(t)
+	for i := range 10 {
+		require.NoError(t, rdb.HSet(t.Context(), fmt.Sprint("limiter:\x1b", i), "rate", 1, "interval", 1000, "type", 0).Err())
+	}
+	opts := options()
+	opts.Check = func(_ context.Context, name string) (doctor.Checked, error) {
+		c := doctor.Checked{Layouts: []string{"B", "D2"}}
+		if !strings.HasSuffix(name, "0") {
+			c.Problems = []doctor.Problem{{Kind: "mixed_layouts", Text: "layouts B, D2"}, {Kind: "sum_not_rate", Text: "1 permit lost"}, {Kind: "new_kind", Text: "something"}}
+		}
+		return c, nil
+	}
+	r := examine(t, rdb, opts)
+	assert.Equal(t, doctor.Error, r.Worst)
+	f := finding(t, r, "mixed_layouts")
+	assert.Equal(t, doctor.Error, f.Level)
+	assert.Regexp(t, `^9 limiters: "limiter:\\x1b\d", "limiter:\\x1b\d", "limiter:\\x1b\d" and 6 more: layouts B, D2$`, f.Text)
+	assert.Equal(t, doctor.Warning, finding(t, r, "sum_not_rate").Level)
+	assert.Equal(t, doctor.Warning, finding(t, r, "new_kind").Level)
+	says(t, r, "old layouts", doctor.Note, "10 limiters with members of layout B, as Redisson 3.13.3 to 3.16.3 writes")
+}
+
+func TestManyLimitersAreSampledInTime(t *testing.T) {
+	t.Parallel()
+	rdb := redistest.Redis(t)
+	prefix := redistest.Name(t)
+	pipe := rdb.Pipeline()
+	for i := range 3000 {
+		pipe.HSet(t.Context(), fmt.Sprint(prefix, i), "rate", 1, "interval", 1000, "type", 0)
+	}
+	_, err := pipe.Exec(t.Context())
+	require.NoError(t, err)
+	var checked atomic.Int64
+	opts := options()
+	opts.Pattern, opts.Sample = prefix+"*", 250
+	opts.Check = func(context.Context, string) (doctor.Checked, error) {
+		checked.Add(1)
+		return doctor.Checked{}, nil
+	}
+	r := examine(t, rdb, opts)
+	assert.Equal(t, 250, r.Limiters.Checked)
+	assert.EqualValues(t, 250, checked.Load())
+	assert.False(t, r.Limiters.All)
+	says(t, r, "limiters", doctor.Fine, "a sample")
+
+	opts.Sample, opts.Time = 1_000_000, 300*time.Millisecond
+	opts.Check = func(ctx context.Context, _ string) (doctor.Checked, error) {
+		select {
+		case <-ctx.Done():
+			return doctor.Checked{}, ctx.Err()
+		case <-time.After(20 * time.Millisecond):
+			return doctor.Checked{}, nil
+		}
+	}
+	start := time.Now()
+	r = examine(t, rdb, opts)
+	assert.Less(t, time.Since(start), 10*time.Second)
+	assert.Less(t, r.Limiters.Checked, 3000)
+	assert.False(t, r.Limiters.All)
+}
+
+func TestNoServer(t *testing.T) {
+	t.Parallel()
+	server := redistest.StartRedis(t)
+	rdb := server.Client(t, &redis.Options{DialerRetries: 1, MaxRetries: -1})
+	server.Kill()
+	_, err := doctor.Run(t.Context(), rdb, options())
+	require.Error(t, err)
+}
