@@ -1,0 +1,77 @@
+package bench_test
+
+import (
+	"context"
+	"testing"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"github.com/rratelimiter/rratelimiter/cmd/rrl/internal/bench"
+	"github.com/rratelimiter/rratelimiter/internal/redistest"
+)
+
+func options(t *testing.T) bench.Options {
+	t.Helper()
+	return bench.Options{Time: 300 * time.Millisecond, Callers: []int{2, 8}, Limiters: 20, Prefix: redistest.Name(t)}
+}
+
+func TestBenchMeasuresAndLeavesNothing(t *testing.T) {
+	t.Parallel()
+	redistest.Everywhere(t, func(t *testing.T, rdb redis.UniversalClient) {
+		opts := options(t)
+		var done []bench.Result
+		opts.Done = func(r bench.Result) { done = append(done, r) }
+		start := time.Now()
+		report, err := bench.Run(t.Context(), rdb, opts)
+		require.NoError(t, err)
+		assert.Less(t, time.Since(start), 30*time.Second)
+		assert.Equal(t, done, report.Results)
+		var runs [][2]int
+		for _, r := range report.Results {
+			runs = append(runs, [2]int{r.Callers, r.Limiters})
+			assert.Positive(t, r.Decisions)
+			assert.Positive(t, r.PerSecond)
+			assert.Positive(t, r.P50Micros)
+			assert.LessOrEqual(t, r.P50Micros, r.P99Micros)
+			assert.Zero(t, r.Refused)
+		}
+		assert.Equal(t, [][2]int{{1, 1}, {2, 1}, {8, 1}, {2, 20}, {8, 20}}, runs)
+		assert.Zero(t, report.Left)
+		assert.Empty(t, redistest.Keys(t, rdb, "*"+opts.Prefix+"*"))
+	})
+}
+
+func TestBenchThatIsStoppedLeavesNothing(t *testing.T) {
+	t.Parallel()
+	redistest.Everywhere(t, func(t *testing.T, rdb redis.UniversalClient) {
+		opts := options(t)
+		opts.Time = time.Hour
+		ctx, cancel := context.WithCancel(t.Context())
+		ended := make(chan error, 1)
+		go func() {
+			_, err := bench.Run(ctx, rdb, opts)
+			ended <- err
+		}()
+		require.Eventually(t, func() bool { return len(redistest.Keys(t, rdb, "{"+opts.Prefix+"*")) > 1 }, 20*time.Second, time.Millisecond)
+		for _, key := range redistest.Keys(t, rdb, "*"+opts.Prefix+"*") {
+			ttl, err := rdb.PTTL(t.Context(), key).Result()
+			require.NoError(t, err)
+			assert.InDelta(t, time.Hour+time.Minute, ttl, float64(time.Minute), "what is left of a bench that was killed goes by itself")
+		}
+		cancel()
+		require.ErrorIs(t, <-ended, context.Canceled)
+		assert.Empty(t, redistest.Keys(t, rdb, "*"+opts.Prefix+"*"))
+	})
+}
+
+func TestBenchWithoutAServer(t *testing.T) {
+	t.Parallel()
+	rdb, m := redistest.Mini(t)
+	m.SetError("LOADING not yet")
+	opts := options(t)
+	_, err := bench.Run(t.Context(), rdb, opts)
+	require.ErrorContains(t, err, "LOADING")
+}
