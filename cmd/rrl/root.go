@@ -26,6 +26,9 @@ const (
 // errNo ends a command that worked and whose answer is no; it was printed.
 var errNo = errors.New("the answer is no")
 
+// errBad ends a command that worked and told of errors; they were printed.
+var errBad = errors.New("errors were found")
+
 // app is what the commands share: the persistent flags and where to print.
 type app struct {
 	out    output.Printer
@@ -54,6 +57,8 @@ func run(ctx context.Context, args []string, stdout, stderr io.Writer, getenv fu
 		return exitYes
 	case errors.Is(err, errNo):
 		return exitNo
+	case errors.Is(err, errBad):
+		return exitError
 	}
 	// A flag that can't be parsed hides those after it.
 	a.out.JSON = a.out.JSON || slices.Contains(args, "--json")
@@ -127,7 +132,8 @@ there; 2 an error, wrong usage included.`,
 			root.AddCommand(c)
 		}
 	}
-	add("Look:", newDemo(a), a.completed(newShow(a)), a.completed(newList(a)))
+	add("Look:", newDemo(a), a.completed(newShow(a)), a.completed(newList(a)), a.completed(newTop(a)), a.completed(newWatch(a)),
+		a.completed(newDoctor(a)), newBench(a))
 	add("Permits:", a.completed(newAcquire(a)), a.completed(newRelease(a)), newTake(a), newThreshold(a))
 	add("Limiters:", a.completed(newTrySetRate(a)), a.completed(newSetRate(a)), a.completed(newUpdateRate(a)),
 		a.completed(newExpire(a)), a.completed(newDelete(a)), a.completed(newMigrate(a)))

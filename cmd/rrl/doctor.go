@@ -1,0 +1,123 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"sync/atomic"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"github.com/rratelimiter/rratelimiter"
+	"github.com/rratelimiter/rratelimiter/cmd/rrl/internal/connect"
+	"github.com/rratelimiter/rratelimiter/cmd/rrl/internal/doctor"
+	"github.com/rratelimiter/rratelimiter/cmd/rrl/internal/output"
+)
+
+// maxSearched is how many limiters doctor looks for clients of: it walks all keys
+// each time.
+const maxSearched = 3
+
+func newDoctor(a *app) *cobra.Command {
+	var opts doctor.Options
+	cmd := &cobra.Command{
+		Use:   "doctor [PATTERN]",
+		Short: "Look for what is wrong with the servers and the limiters on them",
+		Long: `Look for what is wrong: the servers' version, the round trip, what this user
+may do, eviction, memory, persistence, replicas, the cluster's state, the
+servers' clocks, and a sample of the limiters, those whose name matches PATTERN.
+Each finding says why it matters and what to do.
+
+It changes nothing, save that it tries a user's rights on three keys of its own,
+whose names begin as PATTERN does, and removes them at once.
+
+Exits 0 where all is well, notes included; 1 where the worst is a warning; 2
+where it is an error, or the servers can't be asked.`,
+		Example: `  rrl doctor
+  rrl doctor 'api:*' --time 30s --sample 10000
+  rrl doctor --json | jq '.findings[] | select(.level != "ok")'`,
+		Args: cobra.MaximumNArgs(1),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			if opts.Time <= 0 || opts.Sample < 0 {
+				return errors.New("--time is above 0, --sample at least 0")
+			}
+			if len(args) > 0 {
+				opts.Pattern = args[0]
+			}
+			return a.withRedis(cmd.Context(), func(conn *connect.Connection) error {
+				opts.Name = conn.Description()
+				opts.Check = (&checker{conn: conn}).check
+				report, err := interruptible(cmd.Context(), func() (*doctor.Report, error) {
+					return doctor.Run(cmd.Context(), conn.Client, opts)
+				})
+				if err != nil {
+					return err
+				}
+				if a.out.JSON {
+					err = output.WriteJSON(a.out, report)
+				} else {
+					_, err = fmt.Fprint(a.out, doctor.Text(report, a.columns(), a.out.Paint))
+				}
+				if err != nil {
+					return err
+				}
+				switch report.Worst {
+				case doctor.Error:
+					return errBad
+				case doctor.Warning:
+					return errNo
+				}
+				return nil
+			})
+		},
+	}
+	flags := cmd.Flags()
+	flags.IntVar(&opts.Sample, "sample", 1000, "look at so many limiters at most")
+	flags.DurationVar(&opts.Time, "time", 5*time.Second, "look at limiters for so long at most")
+	return cmd
+}
+
+// checker looks at limiters for doctor.
+type checker struct {
+	conn     *connect.Connection
+	searched atomic.Int32
+}
+
+// nobody is a client's id that no client has.
+const nobody = "rrl-doctor"
+
+func (c *checker) check(ctx context.Context, name string) (doctor.Checked, error) {
+	found, err := inspect(ctx, c.conn, name, nobody)
+	if err != nil {
+		return doctor.Checked{}, err
+	}
+	if found.Type != nil && *found.Type == rratelimiter.PerClient.String() && c.searched.Add(1) <= maxSearched {
+		if found, err = inspect(ctx, c.conn, name, ""); err != nil {
+			return doctor.Checked{}, err
+		}
+	}
+	checked := doctor.Checked{}
+	for _, anomaly := range found.Anomalies {
+		checked.Problems = append(checked.Problems, doctor.Problem{Kind: anomaly.Kind, Text: anomaly.Text})
+	}
+	var stay int
+	for i := range found.States {
+		st := &found.States[i]
+		if st.ClientID != nil && st.Value != nil && st.ValueTTLMS == nil {
+			stay++
+		}
+		for _, p := range st.Permits {
+			if p.parseError == nil && !slices.Contains(checked.Layouts, p.Layout) {
+				checked.Layouts = append(checked.Layouts, p.Layout)
+			}
+		}
+	}
+	if stay > 0 {
+		checked.Problems = append(checked.Problems, doctor.Problem{
+			Kind: "client_no_ttl", Text: "keys of " + output.Plural(int64(stay), "client") + " have no time to live",
+		})
+	}
+	return checked, nil
+}

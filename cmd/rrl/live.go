@@ -1,0 +1,215 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
+
+	"github.com/rratelimiter/rratelimiter/cmd/rrl/internal/connect"
+	"github.com/rratelimiter/rratelimiter/cmd/rrl/internal/live"
+)
+
+const (
+	minInterval = 100 * time.Millisecond
+	minReads    = 100
+	// pipedColumns is how wide tables are where no terminal says.
+	pipedColumns = 120
+	pipedRows    = 20
+)
+
+// pace is how often live commands sample, and how many times.
+type pace struct {
+	interval time.Duration
+	count    int
+}
+
+func (p *pace) flags(f *pflag.FlagSet, interval time.Duration) {
+	f.DurationVar(&p.interval, "interval", interval, "how often to sample, at least "+minInterval.String())
+	f.IntVar(&p.count, "count", 0, "print so many samples, then end (default: go on)")
+}
+
+func (p *pace) check() error {
+	switch {
+	case p.interval < minInterval:
+		return fmt.Errorf("--interval %v: at least %v", p.interval, minInterval)
+	case p.count < 0:
+		return errors.New("--count is negative")
+	}
+	return nil
+}
+
+func newTop(a *app) *cobra.Command {
+	top := live.Top{}
+	var p pace
+	cmd := &cobra.Command{
+		Use:   "top [PATTERN]",
+		Short: "Show limiters live, those in most use first",
+		Long: `Show limiters live: how much of each is in use and free, how many permits were
+granted in the last second, and who took those in use, where members tell.
+PATTERN is one of Redis' SCAN, such as 'api:*'.
+
+On a terminal it draws a screen: q quits, s sorts by the next of the orders, r
+reverses, / filters by a part of the name, p pauses. Elsewhere, and with --count,
+it prints a table a sample, and with --json an object a line.
+
+It never sends more than about --reads commands a second, a SCAN counted as 50:
+it walks all keys in pages, round by round, glances at each limiter that it
+meets, and reads in full only those that it shows. The first line says how far
+the first round is, the second what this costs the server.`,
+		Example: `  rrl top
+  rrl top 'api:*' --sort granted
+  rrl top --json --count 1 --rows 5`,
+		Args: cobra.MaximumNArgs(1),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			if err := errors.Join(p.check(), top.View.Check()); err != nil {
+				return err
+			}
+			if top.Reads < minReads || top.View.Rows < 0 {
+				return fmt.Errorf("--reads is at least %d, --rows at least 0", minReads)
+			}
+			top.Interval, top.Count = p.interval, p.count
+			return a.withServers(cmd.Context(), func(rdb redis.UniversalClient) error {
+				top.Reader = live.NewReader(rdb, strings.Join(args, ""))
+				screen, err := a.screen(p)
+				if err != nil {
+					return err
+				}
+				if screen != nil {
+					defer screen.Close()
+					return top.Show(cmd.Context(), screen, a.out.Paint)
+				}
+				if top.View.Rows == 0 {
+					top.View.Rows = pipedRows
+				}
+				return untilStopped(cmd.Context(), func() error { return top.Print(cmd.Context(), &a.out, a.columns()) })
+			})
+		},
+	}
+	flags := cmd.Flags()
+	p.flags(flags, time.Second)
+	flags.StringVar(&top.View.Sort, "sort", "use", "`ORDER`: "+strings.Join(live.Sorts(), ", "))
+	flags.BoolVar(&top.View.Reverse, "reverse", false, "turn the order round")
+	flags.StringVar(&top.View.Filter, "filter", "", "only limiters whose name has this `TEXT` in it")
+	flags.IntVar(&top.View.Rows, "rows", 0, "limiters shown (default: what fits, "+strconv.Itoa(pipedRows)+" where nothing says)")
+	flags.IntVar(&top.Reads, "reads", 3000, "commands a second, at most about so many")
+	return cmd
+}
+
+func newWatch(a *app) *cobra.Command {
+	var p pace
+	cmd := &cobra.Command{
+		Use:   "watch NAME",
+		Short: "Show a limiter's free permits and grants as a live graph",
+		Long: `Show a limiter's free permits and what it grants, as a graph that moves on with
+each sample; q quits. Where the output is no terminal it prints a line a sample,
+and with --json an object a line. It costs the server about seven short commands
+a sample.
+
+Grants are counted by the members that are there when a sample is taken: choose
+an --interval shorter than the limiter's.
+
+Where each client has permits of its own, free permits are those of the client
+with the fewest; --client-id names one.
+
+Exits 1 where there is no such limiter.`,
+		Example: `  rrl watch orders
+  rrl watch orders --interval 200ms --count 50 --json`,
+		Args: named("NAME"),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			if err := p.check(); err != nil {
+				return err
+			}
+			err := a.withServers(cmd.Context(), func(rdb redis.UniversalClient) error {
+				w := live.Watch{
+					Client: rdb, Name: args[0], ClientID: a.clientID,
+					Interval: p.interval, Count: p.count, ASCII: !a.unicode(),
+				}
+				screen, err := a.screen(p)
+				if err != nil {
+					return err
+				}
+				if screen != nil {
+					defer screen.Close()
+					return w.Show(cmd.Context(), screen, a.out.Paint)
+				}
+				return untilStopped(cmd.Context(), func() error { return w.Print(cmd.Context(), &a.out) })
+			})
+			if errors.Is(err, live.ErrGone) {
+				return a.answer(struct {
+					Name string `json:"name"`
+					Gone bool   `json:"gone"`
+				}{args[0], true}, live.Safe(args[0])+": no such limiter", false)
+			}
+			return err
+		},
+	}
+	p.flags(cmd.Flags(), 500*time.Millisecond)
+	return cmd
+}
+
+// withServers calls do with a client of the servers that flags and environment
+// name.
+func (a *app) withServers(ctx context.Context, do func(redis.UniversalClient) error) error {
+	return a.withRedis(ctx, func(conn *connect.Connection) error { return do(conn.Client) })
+}
+
+// screen takes over the terminal, or returns nil where the output is none, can't
+// be drawn on, or should still be there when the command has ended.
+func (a *app) screen(p pace) (*live.Screen, error) {
+	if a.out.JSON || p.count > 0 || a.connect.Getenv("TERM") == "dumb" {
+		return nil, nil //nolint:nilnil // no terminal, which is no error
+	}
+	return live.OpenScreen(a.out.Writer, os.Stdin)
+}
+
+// stopTime is how long a sample may take to end that was under way at Ctrl-C.
+const stopTime = 500 * time.Millisecond
+
+// untilStopped returns what show returns, or nil soon after ctx has ended: Ctrl-C
+// is how these commands end, also where a server hangs.
+func untilStopped(ctx context.Context, show func() error) error {
+	done := make(chan error, 1)
+	go func() { done <- show() }()
+	select {
+	case err := <-done:
+		return err
+	case <-ctx.Done():
+	}
+	select {
+	case err := <-done:
+		return err
+	case <-time.After(stopTime):
+		return nil
+	}
+}
+
+// columns is how wide tables are.
+func (a *app) columns() int {
+	if a.out.Width > 0 {
+		return a.out.Width
+	}
+	if n, err := strconv.Atoi(a.connect.Getenv("COLUMNS")); err == nil && n > 0 {
+		return n
+	}
+	return pipedColumns
+}
+
+// unicode tells whether the terminal takes more than ASCII, as far as the
+// environment says.
+func (a *app) unicode() bool {
+	for _, name := range []string{"LC_ALL", "LC_CTYPE", "LANG"} {
+		if locale := a.connect.Getenv(name); locale != "" {
+			locale = strings.ToLower(locale)
+			return strings.Contains(locale, "utf-8") || strings.Contains(locale, "utf8")
+		}
+	}
+	return true
+}
