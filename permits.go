@@ -18,7 +18,7 @@ import (
 // waits in line once it was refused: those of one Client are served first come
 // first served, but one that has waited an interval without success no longer holds
 // up those behind. A question that is under way when the timeout ends is waited for
-// 100 ms more at most. false without an error is always something that Redis said, or
+// 100 ms more at most, and with WithReplicas twice its wait. false without an error is always something that Redis said, or
 // the local limiter of WithFailure.
 //
 // When ctx ends, TryAcquire returns ctx.Err() at once; what it is granted

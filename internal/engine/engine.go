@@ -33,6 +33,7 @@ type Engine struct {
 	taken    grantTimes // for Release
 	observer *observe.Observer
 	book     *clients.Book // nil where the Client has no name
+	grace    time.Duration
 
 	mu     sync.Mutex        // taken last, after a group's
 	groups map[string]*group // by config key, as long as somebody uses them or a lease lives
@@ -42,8 +43,13 @@ type Engine struct {
 	watch  lane.Watch    // requests without a time of their own
 }
 
-// AwaitReplicas has grants count once replicas have them.
-func (e *Engine) AwaitReplicas(r lane.Replicas) { e.lanes.AwaitReplicas(r) }
+// AwaitReplicas has grants count once replicas have them. A question may be behind a
+// flight that waits for them in vain, and then do so itself: that is no server which
+// gives no answer.
+func (e *Engine) AwaitReplicas(r lane.Replicas) {
+	e.lanes.AwaitReplicas(r)
+	e.grace = grace + 2*r.Wait
+}
 
 // New returns an Engine whose questions to rdb are answered within timeout. The
 // observer, nil for none, is told of all but decisions, of which the caller knows more.
@@ -51,7 +57,7 @@ func New(rdb script.Redis, timeout time.Duration, rules redisson.Rules, ids *red
 	conn := script.NewConn(rdb, timeout)
 	e := &Engine{
 		conn: conn, clock: conn.Clock(), lanes: lane.New(conn, observer), observer: observer, rules: rules, ids: ids, made: conn.Clock().Now(),
-		groups: make(map[string]*group), idle: make(chan struct{}),
+		groups: make(map[string]*group), idle: make(chan struct{}), grace: grace,
 	}
 	e.refusals.Clock = e.clock
 	e.watch = lane.NewWatch(&e.mu, timeout)

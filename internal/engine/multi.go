@@ -112,7 +112,7 @@ func (m *multi) leave() {
 // goes back. start is when the question arose.
 func (m *multi) ask(ctx context.Context, start time.Time) (verdict, error) {
 	until := start.Add(m.engine.conn.Timeout())
-	end := answerBy(until, m.engine.clock.Machine(m.deadline))
+	end := m.engine.answerBy(until, m.engine.clock.Machine(m.deadline))
 	if err := m.begin(ctx, start, end); err != nil {
 		return verdict{}, err
 	}
@@ -165,7 +165,7 @@ func (m *multi) timeUp(start time.Time) (look time.Time, left bool, err error) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	now, sent := time.Now(), m.State == lane.Sent
-	if end := answerBy(m.until, m.engine.clock.Machine(m.deadline)); m.State != lane.Answered && now.Before(end) {
+	if end := m.engine.answerBy(m.until, m.engine.clock.Machine(m.deadline)); m.State != lane.Answered && now.Before(end) {
 		return end, false, nil
 	}
 	return time.Time{}, m.abandon(), lane.NoAnswer(now.Sub(start), sent)

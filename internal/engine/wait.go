@@ -9,7 +9,7 @@ import (
 )
 
 // grace is how much longer than its timeout a caller waits for the answer to a
-// question that is under way.
+// question that is under way, where that does not wait for replicas.
 const grace = 100 * time.Millisecond
 
 // await waits for the answer, for the caller's patience or for ctx to end.
@@ -79,12 +79,12 @@ func (g *group) timeUp(r *request) (look time.Time, left bool, err error) {
 			return deadline, false, nil
 		}
 		if g.asksLast(r, here) {
-			return deadline.Add(grace), false, nil
+			return deadline.Add(g.engine.grace), false, nil
 		}
 		g.withdraw(r)
 		return time.Time{}, true, nil
 	}
-	if end := answerBy(r.asked.Add(g.engine.conn.Timeout()), deadline); now.Before(end) {
+	if end := g.engine.answerBy(r.asked.Add(g.engine.conn.Timeout()), deadline); now.Before(end) {
 		return end, false, nil
 	}
 	if !r.refused || !over {
@@ -97,7 +97,7 @@ func (g *group) timeUp(r *request) (look time.Time, left bool, err error) {
 // asksLast tells whether a request in line whose caller's patience has just ended is
 // asked for a last time: the line is to ask at this moment. g.mu is held.
 func (g *group) asksLast(r *request, now time.Time) bool {
-	if g.round != nil || !g.line.stillAsks(r) || !now.Before(r.deadline.Add(grace)) {
+	if g.round != nil || !g.line.stillAsks(r) || !now.Before(r.deadline.Add(g.engine.grace)) {
 		return false
 	}
 	g.next(now)
@@ -106,8 +106,8 @@ func (g *group) asksLast(r *request, now time.Time) bool {
 
 // answerBy is when a caller that has until deadline, zero for ever, no longer waits
 // for the answer to a question that must come by end.
-func answerBy(end, deadline time.Time) time.Time {
-	if last := deadline.Add(grace); !deadline.IsZero() && last.Before(end) {
+func (e *Engine) answerBy(end, deadline time.Time) time.Time {
+	if last := deadline.Add(e.grace); !deadline.IsZero() && last.Before(end) {
 		return last
 	}
 	return end

@@ -59,7 +59,7 @@ func (e *Engine) haveRate(ctx context.Context, l *Limiter, timeout time.Duration
 	var late <-chan time.Time
 	start := time.Now()
 	if timeout > 0 {
-		timer := time.NewTimer(timeout + grace)
+		timer := time.NewTimer(timeout + e.grace)
 		defer timer.Stop()
 		late = timer.C
 	}

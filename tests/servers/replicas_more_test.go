@@ -6,6 +6,7 @@ import (
 	"net"
 	"os"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
@@ -16,6 +17,7 @@ import (
 	"github.com/rratelimiter/rratelimiter"
 	"github.com/rratelimiter/rratelimiter/internal/limitertest"
 	"github.com/rratelimiter/rratelimiter/internal/redistest"
+	"github.com/rratelimiter/rratelimiter/limit"
 	"github.com/rratelimiter/rratelimiter/lua"
 )
 
@@ -94,4 +96,34 @@ func TestWithReplicasAfterLostAnswers(t *testing.T) {
 			assert.EqualValues(t, 5, limitertest.Available(t, other))
 		})
 	}
+}
+
+// Replicas that do not confirm are no outage, however short callers' timeouts are.
+func TestWithReplicasThatDoNotConfirmIsNoOutage(t *testing.T) {
+	t.Parallel()
+	rdb := redistest.StartRedis(t).Client(t, nil) // has none
+	told := &limitertest.Recorder{}
+	client := limitertest.NewClient(t, rdb, rratelimiter.WithReplicas(1, 300*time.Millisecond),
+		rratelimiter.WithFailure(limit.FailOpen()), rratelimiter.WithObserver(told))
+	l, other := client.RateLimiter("{a}"), client.RateLimiter("{a}b")
+	plain := limitertest.NewClient(t, rdb) // has the server know the scripts
+	a, b := plain.RateLimiter("{a}"), plain.RateLimiter("{a}b")
+	limitertest.MustTrySetRate(t, a, limitertest.Every(10, time.Hour))
+	limitertest.MustTrySetRate(t, b, limitertest.Every(10, time.Hour))
+	limitertest.MustAcquire(t, a, 1)
+	require.NoError(t, limitertest.Second(plain.TryAcquireAll(t.Context(), 1, 0, a, b)))
+	_, err := client.TryAcquireAll(t.Context(), 1, 10*time.Millisecond, l, other)
+	require.ErrorIs(t, err, rratelimiter.ErrNotReplicated)
+	var callers sync.WaitGroup
+	for range 4 {
+		callers.Go(func() {
+			_, err := l.TryAcquire(t.Context(), 1, 10*time.Millisecond)
+			assert.ErrorIs(t, err, rratelimiter.ErrNotReplicated)
+		})
+	}
+	callers.Wait()
+	for _, e := range told.Events() {
+		assert.NotEqual(t, limit.AskedNoMore, e.Kind)
+	}
+	awaitAvailable(t, a, 8)
 }
