@@ -125,10 +125,10 @@ func (g *Guard) UpToInstead(how limit.Failure, key string, n int64, rule local.R
 			return n, d, by, failed
 		case n > d.Limit: // more than the share ever has
 			n = d.Limit
-		case d.Remaining == 0:
+		case n == 1:
 			return 0, d, by, nil
 		default:
-			n = d.Remaining
+			n = max(1, d.Remaining) // the figures are those of one permit
 		}
 	}
 }

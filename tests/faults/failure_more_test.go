@@ -87,6 +87,26 @@ func TestTakeUpToDuringAnOutage(t *testing.T) {
 	}
 }
 
+// Where nothing is free, TakeUpTo tells when one permit is, however many were wanted.
+func TestTakeUpToTellsWhenTheNextPermitIsFreeDuringAnOutage(t *testing.T) {
+	t.Parallel()
+	duringOutages(t, limit.FailLocal(1), func(t *testing.T, s *outageScene) {
+		l := s.client.RateLimiter("orders", rratelimiter.WithDefault(limitertest.Every(4, time.Minute)))
+		limitertest.MustTrySetRate(t, l, limitertest.Every(4, time.Minute))
+		s.fail(t, l) // three permits
+		time.Sleep(20 * time.Second)
+		limitertest.MustAcquire(t, l, 1)
+		for _, permits := range []int64{1, 4} {
+			taken, d, err := l.TakeUpTo(t.Context(), permits)
+			require.NoError(t, err)
+			assert.Zero(t, taken)
+			one, err := l.Take(t.Context(), 1)
+			require.NoError(t, err)
+			assert.Equal(t, one.RetryAfter, d.RetryAfter)
+		}
+	})
+}
+
 // A hook of the Redis client's that panics ends no program, whoever makes the call.
 func TestHooksThatPanicDuringAnOutage(t *testing.T) {
 	t.Parallel()
