@@ -85,7 +85,7 @@ func (l *RateLimiter) Peek(ctx context.Context, permits int64) (limit.Decision, 
 func (l *RateLimiter) atHand(ctx context.Context, op string, permits int64, waits bool) (granted, known bool) {
 	granted, known = l.client.engine.AtHand(ctx, &l.facts, permits, waits)
 	if known && l.client.observer.Watches() {
-		l.decided(ctx, op, permits, limit.FromMemory, time.Now(), granted, nil)
+		l.decided(ctx, op, permits, limit.FromMemory, l.shadow, time.Now(), granted, nil)
 	}
 	if known && l.shadow && !granted {
 		l.letThrough(permits)
@@ -106,10 +106,10 @@ func (l *RateLimiter) acquire(ctx context.Context, op string, w engine.Wish) (li
 	}
 	d, by, err := l.ask(ctx, w)
 	err = l.fail(op, err)
-	l.decided(ctx, op, w.Permits, by, start, d.Granted, err)
+	l.decided(ctx, op, w.Permits, by, l.shadow, start, d.Granted, err)
 	switch {
 	case !l.shadow:
-	case outage.InShadow(d.Granted, err):
+	case outage.InShadow(ctx, d.Granted, err):
 		d.Granted, d.RetryAfter, err = true, 0, nil
 		l.letThrough(w.Permits)
 		if w.Undo != nil {
@@ -133,10 +133,12 @@ func (l *RateLimiter) letThrough(permits int64) {
 	l.client.guard.Uncharged.Add(l.facts.Config, permits, l.rule().Window)
 }
 
-// decided tells the observer of an answer.
-func (l *RateLimiter) decided(ctx context.Context, op string, permits int64, by limit.Source, start time.Time, granted bool, err error) {
+// decided tells the observer of an answer; shadow says that nobody is refused because of it.
+func (l *RateLimiter) decided(
+	ctx context.Context, op string, permits int64, by limit.Source, shadow bool, start time.Time, granted bool, err error,
+) {
 	l.client.observer.Decided(ctx, limit.Decided{
-		Limiter: l.facts.Observed, Call: op, Permits: permits, Source: by, Start: start, Shadow: l.shadow,
+		Limiter: l.facts.Observed, Call: op, Permits: permits, Source: by, Start: start, Shadow: shadow,
 	}, granted, err)
 }
 
@@ -254,11 +256,11 @@ func (c *Client) TryAcquireAll(ctx context.Context, permits int64, timeout time.
 	if c.observer.Watches() {
 		for _, l := range limiters {
 			if l != nil {
-				l.decided(ctx, op, permits, by, start, ok, err)
+				l.decided(ctx, op, permits, by, c.options.Shadow, start, ok, err)
 			}
 		}
 	}
-	if c.options.Shadow && outage.InShadow(ok, err) {
+	if c.options.Shadow && outage.InShadow(ctx, ok, err) {
 		for _, l := range limiters {
 			l.letThrough(permits)
 		}

@@ -32,7 +32,7 @@ func (t *Groups) decide(ctx context.Context, op, key string, r *request) (
 	}, d.Granted, err)
 	switch {
 	case !o.Shadow:
-	case outage.InShadow(d.Granted, err):
+	case outage.InShadow(ctx, d.Granted, err):
 		d.Granted, d.RetryAfter = true, 0
 		return d, r.permits, func(context.Context) error { return nil }, nil
 	case err == nil:

@@ -2,6 +2,7 @@ package concurrency_test
 
 import (
 	"context"
+	"fmt"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -148,4 +149,51 @@ func TestShadowTakesAll(t *testing.T) {
 		_, err := client.TryAcquireAll(t.Context(), 1, 0, client.RateLimiter("a"), client.RateLimiter("b"))
 		assert.ErrorIs(t, err, rratelimiter.ErrUnsupported, "a mistake of the program's")
 	})
+}
+
+// A limiter that only watches refuses nobody because Redis hangs, whatever the Redis
+// client makes of an attempt's time.
+func TestShadowWhileRedisHangs(t *testing.T) {
+	t.Parallel()
+	for _, inline := range []bool{false, true} {
+		t.Run(fmt.Sprint(inline), func(t *testing.T) {
+			t.Parallel()
+			p := redistest.StartProxy(t, redistest.Shared(t).Addr())
+			rdb := p.Client(t, &redis.Options{ContextTimeoutEnabled: inline})
+			client := limitertest.NewClient(t, rdb, rratelimiter.WithShadow(), rratelimiter.WithCallTimeout(200*time.Millisecond))
+			window := fixedwindow.New(rdb, fixedwindow.Config{Limit: 5, Window: time.Hour}, limit.WithShadow(), limit.WithCallTimeout(200*time.Millisecond))
+			p.OnCommand(func(redistest.Command) redistest.Action { return redistest.DropAnswer })
+			name := redistest.Name(t)
+			plain := client.RateLimiter(name, rratelimiter.WithDefault(rratelimiter.PerHour(5)))
+			rated := client.RateLimiter(name+"rate", rratelimiter.WithRate(rratelimiter.PerHour(5)))
+			for range 3 {
+				limitertest.MustAcquire(t, plain, 1)
+				limitertest.MustAcquire(t, rated, 1)
+				d, err := window.Take(t.Context(), name, 1)
+				require.NoError(t, err)
+				assert.True(t, d.Granted)
+			}
+			ctx, cancel := context.WithTimeout(t.Context(), 20*time.Millisecond)
+			defer cancel()
+			require.Error(t, limitertest.Second(plain.TryAcquire(ctx, 1, 0)), "nobody waits for the answer any more")
+		})
+	}
+}
+
+// TryAcquireAll refuses as its Client says, and so the observer is told.
+func TestShadowOfOneOfAll(t *testing.T) {
+	t.Parallel()
+	rdb, _ := redistest.Mini(t)
+	told := &limitertest.Recorder{}
+	client := limitertest.NewClient(t, rdb, rratelimiter.WithObserver(told))
+	watched := client.RateLimiter("{s}a", rratelimiter.WithDefault(limitertest.Every(1, time.Hour)), rratelimiter.WithShadow())
+	other := client.RateLimiter("{s}b", rratelimiter.WithDefault(limitertest.Every(1, time.Hour)))
+	for _, want := range []bool{true, false} {
+		ok, err := client.TryAcquireAll(t.Context(), 1, 0, watched, other)
+		require.NoError(t, err)
+		assert.Equal(t, want, ok)
+	}
+	for _, d := range told.Decisions() {
+		assert.False(t, d.Shadow, d.Limiter)
+	}
 }
