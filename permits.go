@@ -288,8 +288,7 @@ func (c *Client) tryAcquireAll(ctx context.Context, permits int64, timeout time.
 	if c.rules.Windowed() {
 		return false, "", c.rules.Unsupported("TryAcquireAll")
 	}
-	if len(limiters) == 1 {
-		l := limiters[0]
+	if l := limiters[0]; len(limiters) == 1 && l.failure == c.options.Failure {
 		if granted, known := c.engine.AtHand(ctx, &l.facts, permits, timeout > 0); known {
 			return granted, limit.FromMemory, nil
 		}

@@ -100,11 +100,6 @@ func (l *Limit) probe(ctx context.Context, key string, n int64, timeout time.Dur
 	return c
 }
 
-// leastTime is how long a limiter must have had for the end of a request's context to
-// count: callers over gRPC choose their own deadlines, and very short ones must not have
-// the limiter asked no more.
-const leastTime = 50 * time.Millisecond
-
 // count tells the breaker how a call of the limiter for a request ended. The context is
 // the request's.
 func (l *Limit) count(ctx context.Context, o Outcome, start time.Time) {
@@ -113,7 +108,7 @@ func (l *Limit) count(ctx context.Context, o Outcome, start time.Time) {
 	case !undecided(o.Err):
 		l.breaker.Decided()
 	case errors.Is(ctx.Err(), context.Canceled):
-	case ctx.Err() != nil && time.Since(start) < leastTime:
+	case ctx.Err() != nil && time.Since(start) < outage.LeastTime:
 	case l.breaker.Failed():
 		l.happened(limit.AskedNoMore, o.Err)
 	}

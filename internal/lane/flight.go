@@ -226,6 +226,7 @@ func (l *Lane) landed(f *flight) (passed bool) {
 	}
 	l.mu.Unlock()
 	if answered {
+		l.Breaker.Heard()
 		l.conn.Answered(l.master)
 	}
 	if start {

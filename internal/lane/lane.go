@@ -156,7 +156,7 @@ func newLane(s *Lanes, master *redis.Client) *Lane {
 		pool = unknownPool
 	}
 	return &Lane{
-		Breaker: outage.Breaker{Clock: s.conn.Clock()}, lanes: s, conn: s.conn, master: master,
+		Breaker: outage.Breaker{Clock: s.conn.Clock(), Slack: s.replicas.Wait}, lanes: s, conn: s.conn, master: master,
 		most: max(1, min(maxFlights, pool/2)), parked: make(chan task),
 	}
 }

@@ -20,7 +20,12 @@ type Replicas struct {
 }
 
 // AwaitReplicas has each flight wait for replicas. It is called before the first one.
-func (s *Lanes) AwaitReplicas(r Replicas) { s.replicas = r }
+func (s *Lanes) AwaitReplicas(r Replicas) {
+	s.replicas = r
+	if s.only != nil {
+		s.only.Breaker.Slack = r.Wait
+	}
+}
 
 // await returns the command that ends a flight: it waits until the replicas have what
 // was written by the connection before. There is no Cmd where nobody waits for them.

@@ -18,6 +18,10 @@ const (
 	firstPace = 100 * time.Millisecond
 	// LastPace is the longest pause between probes, which begin firstPace apart.
 	LastPace = time.Second
+	// LeastTime is how long a server must have been silent for the end of a caller's own
+	// time to count: callers choose their deadlines, and very short ones must not have a
+	// server that works be asked no more.
+	LeastTime = 50 * time.Millisecond
 	// Patience is how long the caller who has one begin waits for it: one who comes
 	// long after a server is back is not told that it is not.
 	Patience = 5 * time.Millisecond
@@ -25,12 +29,15 @@ const (
 
 // Breaker knows whether a server decides. The zero Breaker takes it that it does.
 type Breaker struct {
-	Clock *clock.Clock // by which it pauses between probes; nil: the machine's
+	Clock *clock.Clock  // by which it pauses between probes; nil: the machine's
+	Slack time.Duration // how much longer than LeastTime a server may be silent while it works
 
-	open atomic.Bool
+	open  atomic.Bool
+	heard atomic.Int64 // when the server last answered anybody, Unix ns
 
 	mu      sync.Mutex
-	failed  int // calls in a row
+	failed  int       // calls in a row
+	left    time.Time // when the first of those began who left without an answer since
 	probing bool
 	next    time.Time // when to probe
 	pace    time.Duration
@@ -109,12 +116,30 @@ func (b *Breaker) Allows(probe func() bool, changed func(open bool)) bool {
 	return !b.open.Load()
 }
 
+// Heard is told that the server answered, whether anybody still listened or not.
+func (b *Breaker) Heard() { b.heard.Store(b.Clock.Now().UnixNano()) }
+
+// Left is told that the time of a call which began at start was over before an answer
+// came, and tells whether the server has been silent for so long that it counts.
+func (b *Breaker) Left(start time.Time) bool {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	from := time.Unix(0, b.heard.Load())
+	if b.left.IsZero() || b.left.Before(from) {
+		b.left = start
+	}
+	if b.left.After(from) {
+		from = b.left
+	}
+	return b.Clock.Now().Sub(from) >= LeastTime+b.Slack
+}
+
 // Decided is told that Redis decided a call.
 func (b *Breaker) Decided() {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	if !b.open.Load() {
-		b.failed, b.pace = 0, 0 // else a probe is to say so: this call may be an old one
+		b.failed, b.pace, b.left = 0, 0, time.Time{} // else a probe is to say so: this call may be an old one
 	}
 }
 

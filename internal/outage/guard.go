@@ -49,13 +49,13 @@ func (g *Guard) Ask(b *Breaker, probe func() bool, ask func() (unanswered bool, 
 	if !b.Allows(probe, g.changed) {
 		return true, errOpen
 	}
+	start := g.clock.Now()
 	unanswered, err := ask()
 	switch {
 	case errors.Is(err, limit.ErrUnavailable):
 		undecided = true
-	case errors.Is(err, context.DeadlineExceeded) && unanswered:
-		// Nobody is there to be answered, but a server that is too slow for its callers
-		// is as good as none.
+	case errors.Is(err, context.DeadlineExceeded) && unanswered && b.Left(start):
+		// Nobody is there to be answered, but the server is silent.
 	case errors.Is(err, context.DeadlineExceeded), errors.Is(err, context.Canceled):
 		return false, err
 	default:

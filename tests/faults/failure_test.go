@@ -132,7 +132,7 @@ func TestDeadlinesOpenTheBreaker(t *testing.T) {
 		l := s.client.RateLimiter("orders", rratelimiter.WithDefault(limitertest.Every(5, time.Hour)))
 		limitertest.MustAcquire(t, l, 5)
 		s.hook.hang(true)
-		for range 3 {
+		for range 7 { // the fifth ends after 50 ms of silence
 			ctx, cancel := context.WithTimeout(t.Context(), 10*time.Millisecond)
 			_, err := l.TryAcquire(ctx, 1, 0)
 			require.ErrorIs(t, err, context.DeadlineExceeded)
