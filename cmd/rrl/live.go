@@ -76,8 +76,9 @@ the first round is, the second what this costs the server.`,
 				return fmt.Errorf("--reads is at least %d, --rows at least 0", minReads)
 			}
 			top.Interval, top.Count = p.interval, p.count
-			return a.withServers(cmd.Context(), func(rdb redis.UniversalClient) error {
-				top.Reader = live.NewReader(rdb, strings.Join(args, ""))
+			return a.withRedis(cmd.Context(), func(conn *connect.Connection) error {
+				top.Reader = live.NewReader(conn.Client, strings.Join(args, ""))
+				top.Reader.Named(namesOn(conn))
 				screen, err := a.screen(p)
 				if err != nil {
 					return err
@@ -127,9 +128,9 @@ Exits 1 where there is no such limiter.`,
 			if err := p.check(); err != nil {
 				return err
 			}
-			err := a.withServers(cmd.Context(), func(rdb redis.UniversalClient) error {
+			err := a.withRedis(cmd.Context(), func(conn *connect.Connection) error {
 				w := live.Watch{
-					Client: rdb, Name: args[0], ClientID: a.clientID,
+					Client: conn.Client, Name: args[0], ClientID: a.clientID, Names: namesOn(conn),
 					Interval: p.interval, Count: p.count, ASCII: !a.unicode(),
 				}
 				screen, err := a.screen(p)
@@ -153,6 +154,11 @@ Exits 1 where there is no such limiter.`,
 	}
 	p.flags(cmd.Flags(), 500*time.Millisecond)
 	return cmd
+}
+
+// namesOn returns what reads the names of Clients.
+func namesOn(conn *connect.Connection) func(context.Context) (live.Names, error) {
+	return func(ctx context.Context) (live.Names, error) { return readNames(ctx, conn, time.Now().UnixMilli()) }
 }
 
 // withServers calls do with a client of the servers that flags and environment

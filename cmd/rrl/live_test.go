@@ -11,6 +11,7 @@ import (
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
+	"github.com/rratelimiter/rratelimiter"
 	"github.com/rratelimiter/rratelimiter/codec"
 	"github.com/rratelimiter/rratelimiter/internal/limitertest"
 	"github.com/rratelimiter/rratelimiter/internal/redistest"
@@ -47,6 +48,21 @@ func TestTopAndWatch(t *testing.T) {
 	assert.InDelta(t, 6, object(t, got.stdout)["free"], 0)
 	assert.Equal(t, outcome{exitNo, "none: no such limiter\n", ""}, s.rrl("watch", "none"))
 	assert.JSONEq(t, `{"name":"none","gone":true}`, s.rrl("watch", "none", "--json").stdout)
+}
+
+// Names that Clients have stand in place of what their members begin with.
+func TestTopAndWatchNameClients(t *testing.T) {
+	t.Parallel()
+	s := newServer(t)
+	client := limitertest.NewClient(t, redistest.MiniClient(t, s.Miniredis, nil), rratelimiter.WithClientName("orders-7f9c"))
+	limitertest.MustAcquire(t, client.RateLimiter("orders", rratelimiter.WithDefault(rratelimiter.PerHour(10))), 4)
+	own := rratelimiter.Config{Type: rratelimiter.PerClient, Rate: 10, Interval: time.Hour}
+	limitertest.MustAcquire(t, client.RateLimiter("own", rratelimiter.WithDefault(own)), 4)
+	require.Eventually(t, func() bool { return s.Exists("rratelimiter:clients") }, 10*time.Second, time.Millisecond)
+	got := s.rrl("top", "--count", "1")
+	assert.Regexp(t, `(?m)^orders .* orders-7f9c 100%$`, got.stdout)
+	assert.Regexp(t, `(?m)^own .* orders-7f9c 100%$`, got.stdout)
+	assert.Contains(t, s.rrl("watch", "orders", "--count", "1").stdout, "by orders-7f9c 100%")
 }
 
 func TestFlagsOfLiveCommands(t *testing.T) {

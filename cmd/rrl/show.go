@@ -128,17 +128,22 @@ func (f *shown) tellClients(ctx context.Context, conn *connect.Connection) {
 	if len(f.States) == 0 {
 		return
 	}
-	var names clients.Names
-	err := conn.OnNode(ctx, clients.Key, func(ctx context.Context, node *redis.Client) (err error) {
-		names, err = clients.Read(ctx, node, f.nowMS)
-		return err
-	})
+	names, err := readNames(ctx, conn, f.nowMS)
 	if err != nil {
 		f.NamesError = fmt.Sprintf("key %s can't be read: %v", clients.Key, err)
 	}
 	for i := range f.States {
 		f.States[i].tell(names)
 	}
+}
+
+// readNames reads the names of Clients that are known at a time in epoch ms.
+func readNames(ctx context.Context, conn *connect.Connection, nowMS int64) (names clients.Names, err error) {
+	err = conn.OnNode(ctx, clients.Key, func(ctx context.Context, node *redis.Client) (err error) {
+		names, err = clients.Read(ctx, node, nowMS)
+		return err
+	})
+	return names, err
 }
 
 // inspectClients adds the states of one client, or of all.

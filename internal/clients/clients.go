@@ -108,6 +108,16 @@ func newNames(entries []string) Names {
 // All returns the Clients, those noted last first.
 func (n Names) All() []Client { return n.all }
 
+// OfMark returns the name of the Client whose members' ids begin with mark, "" where it
+// is not known. A member that Migrate rewrote has the whole id of the older one, whose
+// mark was shorter.
+func (n Names) OfMark(mark string) string {
+	if name := n.marks[mark]; name != "" || len(mark) < 4 {
+		return name
+	}
+	return n.marks[mark[:4]]
+}
+
 // OfID returns the name of the Client with that id, "" where it is not known.
 func (n Names) OfID(id string) string { return n.ids[id] }
 

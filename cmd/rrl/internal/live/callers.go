@@ -56,7 +56,7 @@ func (m member) origin() (origin string, sure bool) {
 }
 
 // callersOf sums the members up by who wrote them.
-func callersOf(members []member, names func(origin string) string) []Caller {
+func callersOf(members []member, names *names) []Caller {
 	seen := map[string]int{}
 	for _, m := range members {
 		if origin, _ := m.origin(); origin != "" {
@@ -68,13 +68,10 @@ func callersOf(members []member, names func(origin string) string) []Caller {
 		origin, sure := m.origin()
 		who := unmarked
 		switch {
+		case names.ofMark(origin) != "":
+			who = names.ofMark(origin)
 		case sure, origin != "" && seen[origin] > 1:
 			who = clientWord + hex.EncodeToString([]byte(origin[:4]))
-			if names != nil {
-				if name := names(origin); name != "" {
-					who = name
-				}
-			}
 		case m.layout == codec.LayoutD2:
 			who = fromRedisson
 		}

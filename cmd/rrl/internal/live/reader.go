@@ -129,7 +129,7 @@ type Reader struct {
 	rdb     redis.UniversalClient
 	pattern string
 	cost    *meter
-	names   func(origin string) string
+	names   names
 	walk    walk
 	entries map[string]*entry
 	budget  int // commands that the walk may send yet; below 0 after a page
@@ -143,9 +143,50 @@ func NewReader(rdb redis.UniversalClient, pattern string) *Reader {
 	return &Reader{rdb: rdb, pattern: pattern, cost: newMeter(), entries: map[string]*entry{}}
 }
 
-// Named has the Reader ask names whose the members with an origin are; "" is for
-// nobody known.
-func (r *Reader) Named(names func(origin string) string) { r.names = names }
+// Names tells what Clients are called; "" is for those that nobody knows.
+type Names interface {
+	OfMark(mark string) string // by what the ids of their members begin with
+	OfID(id string) string
+}
+
+// names are those that are known, and how to learn them.
+type names struct {
+	read  func(context.Context) (Names, error)
+	asked time.Time
+	known Names // nil: none
+}
+
+// Named has the Reader learn by read what Clients are called, once a minute. Where that
+// fails they have no names.
+func (r *Reader) Named(read func(context.Context) (Names, error)) { r.names.read = read }
+
+// learn reads the names anew where they are old.
+func (n *names) learn(ctx context.Context) {
+	if n.read == nil || !n.asked.IsZero() && time.Since(n.asked) < time.Minute {
+		return
+	}
+	n.asked = time.Now()
+	if known, err := n.read(ctx); err == nil {
+		n.known = known
+	}
+}
+
+func (n *names) ofMark(mark string) string {
+	if n.known == nil {
+		return ""
+	}
+	return n.known.OfMark(mark)
+}
+
+// ofID tells who has that id.
+func (n *names) ofID(id string) string {
+	if n.known != nil {
+		if name := n.known.OfID(id); name != "" {
+			return name
+		}
+	}
+	return clientWord + id
+}
 
 // harmless tells errors that speak of one key's content, or its place.
 func harmless(err error) bool {
@@ -258,13 +299,13 @@ func (r *Reader) lookOn(ctx context.Context, n *node, entries []*entry) error {
 			continue
 		}
 		e.read, e.detailed = local, local
-		e.detail = e.judge(reads[i], now, r.names)
+		e.detail = e.judge(reads[i], now, &r.names)
 	}
 	return nil
 }
 
 // judge sums up what was read of an entry's pairs.
-func (e *entry) judge(reads []*pairRead, nowMS int64, names func(string) string) *Limiter {
+func (e *entry) judge(reads []*pairRead, nowMS int64, names *names) *Limiter {
 	l := &Limiter{}
 	byClient := map[string]int64{}
 	for _, rd := range reads {
@@ -272,7 +313,7 @@ func (e *entry) judge(reads []*pairRead, nowMS int64, names func(string) string)
 		rd.pair.free, rd.pair.known = rd.free, rd.known
 		l.PerSecond += perSecond(rd.members, e.intervalMS, nowMS)
 		if e.perClient {
-			byClient[clientWord+rd.pair.client] += e.rate - rd.free
+			byClient[names.ofID(rd.pair.client)] += e.rate - rd.free
 		} else {
 			l.Callers = callersOf(rd.inUse(e.intervalMS, nowMS), names)
 		}
@@ -311,6 +352,7 @@ func (r *Reader) choose(v View) (shown []*entry, inUse, used int) {
 
 // Sample reads what the view shows in full and returns it.
 func (r *Reader) Sample(ctx context.Context, v View) (Snapshot, error) {
+	r.names.learn(ctx)
 	shown, _, _ := r.choose(v)
 	err := r.look(ctx, shown[:min(len(shown), v.Rows)])
 	shown, inUse, used := r.choose(v)

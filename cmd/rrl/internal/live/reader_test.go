@@ -135,6 +135,12 @@ func TestWhatIsFree(t *testing.T) {
 	})
 }
 
+// called are names by marks.
+type called map[string]string
+
+func (c called) OfMark(mark string) string { return c[mark] }
+func (c called) OfID(string) string        { return "" }
+
 func TestCallersByTheirMembers(t *testing.T) {
 	t.Parallel()
 	by := func(layout codec.Layout, id string, permits int64) member { return member{0, permits, layout, id} }
@@ -147,10 +153,10 @@ func TestCallersByTheirMembers(t *testing.T) {
 		by(codec.LayoutD1, "lonely!!", 2), by(codec.LayoutC, "12345678", 1), by(codec.LayoutB, "1234", 1),
 	}
 	got := map[string]int64{}
-	for _, c := range callersOf(members, func(origin string) string { return map[string]string{"orig": "orders-7f9c"}[origin] }) {
+	for _, c := range callersOf(members, &names{known: called{"orig": "orders-7f9c", "lone": "jobs-1"}}) {
 		got[c.Who] = c.Permits
 	}
-	assert.Equal(t, map[string]int64{"client 6f726967": 5, "Redisson": 5, "orders-7f9c": 6, "unmarked": 4}, got)
+	assert.Equal(t, map[string]int64{"client 6f726967": 5, "Redisson": 5, "orders-7f9c": 6, "jobs-1": 2, "unmarked": 2}, got)
 }
 
 // counter counts commands, and notes their names.

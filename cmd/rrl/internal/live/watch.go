@@ -51,6 +51,7 @@ type Watch struct {
 	Interval time.Duration
 	Count    int // samples that Print prints, 0 for no end
 	ASCII    bool
+	Names    func(context.Context) (Names, error) // what Clients are called; nil: nobody knows
 
 	entry  *entry
 	reader *Reader
@@ -62,9 +63,11 @@ type Watch struct {
 func (w *Watch) Sample(ctx context.Context) (Point, error) {
 	if w.reader == nil {
 		w.reader = NewReader(w.Client, "")
+		w.reader.Named(w.Names)
 		w.entry = &entry{name: w.Name}
 		w.until = map[string]int64{}
 	}
+	w.reader.names.learn(ctx)
 	n, err := w.node(ctx)
 	if err != nil {
 		return Point{}, err
@@ -156,7 +159,7 @@ func (w *Watch) grants(ctx context.Context, n *node, at int64, p *Point) error {
 	}
 	local := time.Now()
 	e.read, e.detailed = local, local
-	e.detail = e.judge(reads, n.now(local), w.reader.names)
+	e.detail = e.judge(reads, n.now(local), &w.reader.names)
 	for i, pr := range e.pairs {
 		members := parse(fresh[i].Val())
 		for _, m := range members {
