@@ -28,9 +28,12 @@ skip() {
 # Many tests wait more than they compute: more tests and packages at a time than there
 # are processors, and the longest, which are among the last by name, first.
 unit_and_server() {
-	scripts/modules.sh bash -c '
-		set -o pipefail
-		go list ./... | grep -v /compat_test$ | sort -r | xargs "$0"/race.sh -shuffle=on -p 3 -parallel 4 -timeout 10m' "$PWD/scripts"
+	go list ./... | grep -v /compat_test$ | sort -r | xargs scripts/race.sh -shuffle=on -p 3 -parallel 4 -timeout 10m
+}
+
+other_modules() {
+	scripts/modules.sh bash -c '[ "$(go list -m)" = github.com/rratelimiter/rratelimiter ] ||
+		"$0"/race.sh -shuffle=on -timeout 10m ./...' "$PWD/scripts"
 }
 
 # Each server once and each topology once, two cells at a time: make test-matrix runs
@@ -52,18 +55,24 @@ java() {
 	go test -shuffle=on -timeout 10m ./compat_test/...
 }
 
-# Both wait for servers and JVMs more than they compute.
-start_java() {
-	java_said=$(mktemp)
-	java >"$java_said" 2>&1 &
-	java_pid=$!
+# Java and the other modules run beside other_servers: all of them wait more than they
+# compute.
+begin_beside() {
+	beside_said=$(mktemp)
+	{
+		local status=0
+		java || status=1
+		other_modules || status=1
+		return $status
+	} >"$beside_said" 2>&1 &
+	beside=$!
 }
 
-end_java() {
+end_beside() {
 	local status=0
-	wait $java_pid || status=1
-	cat "$java_said"
-	rm -f "$java_said"
+	wait $beside || status=1
+	cat "$beside_said"
+	rm -f "$beside_said"
 	return $status
 }
 
@@ -81,12 +90,12 @@ scripts/install-lint.sh || lint=no
 echo "== tools: $SECONDS s"
 
 step vet scripts/modules.sh go vet ./...
-step "vet for 32 bits" scripts/modules.sh env GOARCH=386 go vet ./...
+step "vet for 32 bits" scripts/vet32.sh
 if [ $lint = yes ]; then step lint scripts/modules.sh golangci-lint run ./...; else skip lint; fi
 step "unit and server tests" unit_and_server
-start_java
+begin_beside
 step "other servers and topologies" other_servers
-step "Java tests, begun beside the step before" end_java
+step "Java tests and other modules, begun beside the step before" end_beside
 
 summary="passed: $(list "${ran[@]-none}")"
 [ ${#failed[@]} = 0 ] || summary+="; FAILED: $(list "${failed[@]}")"
