@@ -31,9 +31,16 @@ unit_and_server() {
 	go list ./... | grep -v /compat_test$ | sort -r | xargs scripts/race.sh -shuffle=on -p 3 -parallel 4 -timeout 10m
 }
 
+# What applications import is looked at by the race detector, too.
 other_modules() {
-	scripts/modules.sh bash -c '[ "$(go list -m)" = github.com/rratelimiter/rratelimiter ] ||
-		"$0"/race.sh -shuffle=on -timeout 10m ./...' "$PWD/scripts"
+	local module status=0
+	for module in grpclimit otellimit; do
+		(cd $module && ../scripts/race.sh -shuffle=on -timeout 10m ./...) || status=1
+	done
+	for module in benchmarks examples/*/; do
+		(cd "$module" && go test -shuffle=on -timeout 10m ./...) || status=1
+	done
+	return $status
 }
 
 # Each server once and each topology once, two cells at a time: make test-matrix runs
@@ -81,17 +88,28 @@ list() {
 	sed 's/,/, /g' <<<"$*"
 }
 
-echo "== tools"
 # Without a server, or Prometheus, the tests that need it skip, or fail, by themselves.
-scripts/install-redis.sh all || true
-scripts/install-prometheus.sh || true
+servers() {
+	scripts/install-redis.sh all || true
+	scripts/install-prometheus.sh || true
+}
+
+echo "== tools"
+servers &
+installing=$!
 lint=yes
 scripts/install-lint.sh || lint=no
 echo "== tools: $SECONDS s"
 
-step vet scripts/modules.sh go vet ./...
+# The linter does what go vet does.
+if [ $lint = yes ]; then
+	step "vet and lint" scripts/modules.sh golangci-lint run ./...
+else
+	step vet scripts/modules.sh go vet ./...
+	skip lint
+fi
 step "vet for 32 bits" scripts/vet32.sh
-if [ $lint = yes ]; then step lint scripts/modules.sh golangci-lint run ./...; else skip lint; fi
+wait $installing || true
 step "unit and server tests" unit_and_server
 begin_beside
 step "other servers and topologies" other_servers
