@@ -112,7 +112,7 @@ func TestRedisIsDown(t *testing.T) {
 func TestOrdersWhileRedisIsDown(t *testing.T) {
 	t.Parallel()
 	env := rratelimitertest.New(t,
-		rratelimiter.WithCallTimeout(100*time.Millisecond),
+		rratelimiter.WithCallTimeout(500*time.Millisecond),
 		rratelimiter.WithFailure(limit.FailLocal(0.5)),
 	)
 	orders := env.Client.Keyed("orders:", rratelimiter.PerMinute(4))

@@ -15,7 +15,7 @@ import (
 )
 
 // quick is a call timeout for tests by the machine's time.
-var quick = rratelimiter.WithCallTimeout(100 * time.Millisecond)
+var quick = rratelimiter.WithCallTimeout(500 * time.Millisecond)
 
 // outages are the ways in which a server may fail.
 var outages = map[string]func(*rratelimitertest.Env){
@@ -39,7 +39,7 @@ func TestAServerThatIsAway(t *testing.T) {
 	t.Parallel()
 	during(t, func(t *testing.T, env *rratelimitertest.Env, fail func()) {
 		l := exhausted(t, env, rratelimiter.PerMinute(2))
-		window := fixedwindow.New(env.Redis, fixedwindow.Config{Limit: 1, Window: time.Minute}, limit.WithCallTimeout(100*time.Millisecond))
+		window := fixedwindow.New(env.Redis, fixedwindow.Config{Limit: 1, Window: time.Minute}, limit.WithCallTimeout(500*time.Millisecond))
 		fail()
 		for range 3 {
 			_, err := l.TryAcquire(t.Context(), 1, 0)
