@@ -109,13 +109,19 @@ func newNames(entries []string) Names {
 func (n Names) All() []Client { return n.all }
 
 // OfMark returns the name of the Client whose members' ids begin with mark, "" where it
-// is not known. A member that Migrate rewrote has the whole id of the older one, whose
-// mark was shorter.
+// is not known.
 func (n Names) OfMark(mark string) string {
+	name, _ := n.find(mark)
+	return name
+}
+
+// find is OfMark, with as much of the mark as the name is noted with. A member that
+// Migrate rewrote has the whole id of the older one, whose mark was shorter.
+func (n Names) find(mark string) (name, noted string) {
 	if name := n.marks[mark]; name != "" || len(mark) < 4 {
-		return name
+		return name, mark
 	}
-	return n.marks[mark[:4]]
+	return n.marks[mark[:4]], mark[:4]
 }
 
 // OfID returns the name of the Client with that id, "" where it is not known.

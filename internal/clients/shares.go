@@ -51,17 +51,10 @@ func (t *Tally) Add(m codec.Member) { t.shares[t.whose(m)] += int64(m.Permits) }
 
 func (t *Tally) whose(m codec.Member) Share {
 	mark, ours := redisson.MarkOf(m)
-	name := t.names.marks[string(mark)]
-	if name == "" && ours {
-		// A member that Migrate rewrote has the whole id of the older one, whose mark
-		// was shorter.
-		if short := t.names.marks[string(mark[:4])]; short != "" {
-			mark, name = mark[:4], short
-		}
-	}
+	name, noted := t.names.find(string(mark))
 	switch {
 	case name != "":
-		return Share{Kind: Named, Name: name, Mark: hex.EncodeToString(mark)}
+		return Share{Kind: Named, Name: name, Mark: hex.EncodeToString([]byte(noted))}
 	case ours:
 		return Share{Kind: Unnamed, Mark: hex.EncodeToString(mark)}
 	case m.Layout == codec.LayoutD2:

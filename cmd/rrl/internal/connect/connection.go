@@ -7,6 +7,8 @@ import (
 	"time"
 
 	"github.com/redis/go-redis/v9"
+
+	"github.com/rratelimiter/rratelimiter/cmd/rrl/internal/nodes"
 )
 
 // Kind is what a connection reaches.
@@ -84,18 +86,7 @@ func (c *Connection) ForEachMaster(ctx context.Context, fn func(ctx context.Cont
 		}
 		return nil
 	}
-	var err error
-	switch client := c.Client.(type) {
-	case *redis.ClusterClient:
-		err = client.ForEachMaster(ctx, visit)
-	case *redis.Ring:
-		err = client.ForEachShard(ctx, visit)
-	case *redis.Client:
-		err = visit(ctx, client)
-	default:
-		err = fmt.Errorf("no way to the servers behind a %T", client)
-	}
-	switch {
+	switch err := nodes.ForEach(ctx, c.Client, visit); {
 	case err != nil:
 		return c.Explain(err)
 	case len(errs) > 0:
@@ -121,31 +112,20 @@ const onNodeTries = 3
 // OnNode calls fn with the server that has key. On a cluster that has moved the
 // key meanwhile, it calls fn again with the server that has it then.
 func (c *Connection) OnNode(ctx context.Context, key string, fn func(ctx context.Context, node *redis.Client) error) error {
-	switch client := c.Client.(type) {
-	case *redis.ClusterClient:
-		for try := 1; ; try++ {
-			node, err := client.MasterForKey(ctx, key)
-			if err != nil {
-				return err
-			}
-			if err = fn(ctx, node); try == onNodeTries || err == nil || !isMoving(err) {
-				return err
-			}
-			client.ReloadState(ctx)
-			if err := pause(ctx); err != nil {
-				return err
-			}
-		}
-	case *redis.Ring:
-		node, err := client.GetShardClientForKey(key)
+	cluster, isCluster := c.Client.(*redis.ClusterClient)
+	for try := 1; ; try++ {
+		node, err := nodes.Of(ctx, c.Client, key)
 		if err != nil {
 			return err
 		}
-		return fn(ctx, node)
-	case *redis.Client:
-		return fn(ctx, client)
+		if err = fn(ctx, node); !isCluster || try == onNodeTries || err == nil || !isMoving(err) {
+			return err
+		}
+		cluster.ReloadState(ctx)
+		if err := pause(ctx); err != nil {
+			return err
+		}
 	}
-	return fmt.Errorf("no way to the servers behind a %T", c.Client)
 }
 
 // pause leaves a cluster, and the client that has begun to ask it for its state,

@@ -8,6 +8,7 @@ import (
 	"github.com/redis/go-redis/v9"
 
 	"github.com/rratelimiter/rratelimiter/codec"
+	"github.com/rratelimiter/rratelimiter/internal/redisson"
 )
 
 // Callers that members don't name.
@@ -21,10 +22,9 @@ const (
 
 // member is one member of a set of permits in use.
 type member struct {
+	codec.Member
+
 	granted int64 // in milliseconds
-	permits int64
-	layout  codec.Layout
-	id      string
 }
 
 // parse reads members as ZRANGE answers them; those of no known layout are left
@@ -35,7 +35,7 @@ func parse(zs []redis.Z) []member {
 		packed, _ := z.Member.(string)
 		m, err := codec.Parse(packed)
 		if err == nil {
-			members = append(members, member{int64(z.Score), int64(m.Permits), m.Layout, string(m.ID)})
+			members = append(members, member{m, int64(z.Score)})
 		}
 	}
 	return members
@@ -44,15 +44,11 @@ func parse(zs []redis.Z) []member {
 // origin returns what the ids of one Client's members have in common, "" where
 // the layout has no room for it. Sure says that no Redisson has written it.
 func (m member) origin() (origin string, sure bool) {
-	switch m.layout {
-	case codec.LayoutD2:
-		// Behind a Client's origin stands a counter, whose first bytes are 0 for
-		// its first 2^40 members; all of Redisson's are random.
-		return m.id[:8], m.id[8:11] == "\x00\x00\x00"
-	case codec.LayoutD1:
-		return m.id[:4], false
+	mark, ours := redisson.MarkOf(m.Member)
+	if mark == nil && m.Layout == codec.LayoutD2 {
+		mark = m.ID[:8]
 	}
-	return "", false
+	return string(mark), ours
 }
 
 // callersOf sums the members up by who wrote them.
@@ -66,16 +62,16 @@ func callersOf(members []member, names *names) []Caller {
 	permits := map[string]int64{}
 	for _, m := range members {
 		origin, sure := m.origin()
-		who := unmarked
+		who, name := unmarked, names.ofMark(origin)
 		switch {
-		case names.ofMark(origin) != "":
-			who = names.ofMark(origin)
+		case name != "":
+			who = name
 		case sure, origin != "" && seen[origin] > 1:
 			who = clientWord + hex.EncodeToString([]byte(origin[:4]))
-		case m.layout == codec.LayoutD2:
+		case m.Layout == codec.LayoutD2:
 			who = fromRedisson
 		}
-		permits[who] += m.permits
+		permits[who] += int64(m.Permits)
 	}
 	return shares(permits)
 }

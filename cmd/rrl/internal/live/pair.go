@@ -44,11 +44,11 @@ func (rd *pairRead) judge(rate, intervalMS, nowMS int64) {
 	var inUse, runOut int64
 	for _, m := range rd.members {
 		if m.granted+intervalMS > nowMS {
-			inUse += m.permits
+			inUse += int64(m.Permits)
 		}
 	}
 	for _, m := range parse(rd.expired.Val()) {
-		runOut += m.permits
+		runOut += int64(m.Permits)
 	}
 	switch last := rd.last.Val(); {
 	case len(last) > 0 && int64(last[len(last)-1].Score)+intervalMS <= nowMS:
@@ -87,7 +87,7 @@ func perSecond(members []member, intervalMS, nowMS int64) float64 {
 	var sum int64
 	for _, m := range members {
 		if m.granted > nowMS-span {
-			sum += m.permits
+			sum += int64(m.Permits)
 		}
 	}
 	return float64(sum) * 1000 / float64(span)

@@ -143,7 +143,9 @@ func (c called) OfID(string) string        { return "" }
 
 func TestCallersByTheirMembers(t *testing.T) {
 	t.Parallel()
-	by := func(layout codec.Layout, id string, permits int64) member { return member{0, permits, layout, id} }
+	by := func(layout codec.Layout, id string, permits uint32) member {
+		return member{codec.Member{Layout: layout, ID: []byte(id), Permits: permits}, 0}
+	}
 	ours := "originAA" + "\x00\x00\x00\x00\x00" + "abc"
 	members := []member{
 		by(codec.LayoutD2, ours, 3),

@@ -163,7 +163,7 @@ func (w *Watch) grants(ctx context.Context, n *node, at int64, p *Point) error {
 	for i, pr := range e.pairs {
 		members := parse(fresh[i].Val())
 		for _, m := range members {
-			p.Granted += m.permits
+			p.Granted += int64(m.Permits)
 			// Of the millisecond that has not ended more may come, at the price of
 			// counting none twice.
 			w.until[pr.set] = max(w.until[pr.set], m.granted)

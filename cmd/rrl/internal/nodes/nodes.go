@@ -20,23 +20,32 @@ func Masters(ctx context.Context, rdb redis.UniversalClient) ([]*redis.Client, e
 		mu  sync.Mutex
 		all []*redis.Client
 	)
-	add := func(_ context.Context, node *redis.Client) error {
+	err := ForEach(ctx, rdb, func(_ context.Context, node *redis.Client) error {
 		mu.Lock()
 		defer mu.Unlock()
 		all = append(all, node)
 		return nil
-	}
-	err := fmt.Errorf("no way to the servers behind a %T", rdb)
-	switch c := rdb.(type) {
-	case *redis.ClusterClient:
-		err = c.ForEachMaster(ctx, add)
-	case *redis.Ring:
-		err = c.ForEachShard(ctx, add)
-	case *redis.Client:
-		return []*redis.Client{c}, nil
-	}
+	})
 	slices.SortFunc(all, func(a, b *redis.Client) int { return cmp.Compare(Addr(a), Addr(b)) })
 	return all, err
+}
+
+// ForEach calls fn, at the same time, with each of the servers of Masters, and waits
+// for all.
+func ForEach(ctx context.Context, rdb redis.UniversalClient, fn func(ctx context.Context, node *redis.Client) error) error {
+	switch c := rdb.(type) {
+	case *redis.ClusterClient:
+		return c.ForEachMaster(ctx, fn)
+	case *redis.Ring:
+		return c.ForEachShard(ctx, fn)
+	case *redis.Client:
+		return fn(ctx, c)
+	}
+	return unreachable(rdb)
+}
+
+func unreachable(rdb redis.UniversalClient) error {
+	return fmt.Errorf("no way to the servers behind a %T", rdb)
 }
 
 // Addr returns a server's address.
@@ -52,5 +61,5 @@ func Of(ctx context.Context, rdb redis.UniversalClient, key string) (*redis.Clie
 	case *redis.Client:
 		return c, nil
 	}
-	return nil, fmt.Errorf("no way to the servers behind a %T", rdb)
+	return nil, unreachable(rdb)
 }
