@@ -31,16 +31,15 @@ unit_and_server() {
 	go list ./... | grep -v /compat_test$ | sort -r | xargs scripts/race.sh -shuffle=on -p 3 -parallel 4 -timeout 10m
 }
 
-# What applications import is looked at by the race detector, too.
+# The race detector looks at all but tools and examples.
 other_modules() {
-	local module status=0
-	for module in grpclimit otellimit; do
-		(cd $module && ../scripts/race.sh -shuffle=on -timeout 10m ./...) || status=1
-	done
-	for module in benchmarks examples/*/; do
-		(cd "$module" && go test -shuffle=on -timeout 10m ./...) || status=1
-	done
-	return $status
+	# shellcheck disable=SC2016 # of the shell in each module
+	scripts/modules.sh bash -c '
+		case ${PWD#"$0"/} in
+		"$0") ;;
+		benchmarks | examples/*) go test -shuffle=on -timeout 10m ./... ;;
+		*) "$0/scripts/race.sh" -shuffle=on -timeout 10m ./... ;;
+		esac' "$PWD"
 }
 
 # Each server once and each topology once, two cells at a time: make test-matrix runs
