@@ -6,11 +6,11 @@ import (
 	"slices"
 	"time"
 
-	"github.com/redis/go-redis/v9"
 	"github.com/spf13/cobra"
 
 	"github.com/rratelimiter/rratelimiter"
 	"github.com/rratelimiter/rratelimiter/cmd/rrl/internal/bench"
+	"github.com/rratelimiter/rratelimiter/cmd/rrl/internal/connect"
 	"github.com/rratelimiter/rratelimiter/cmd/rrl/internal/output"
 )
 
@@ -35,7 +35,7 @@ too; those of a bench that was killed go by themselves within about a minute.`,
 			if opts.Time < 100*time.Millisecond || opts.Limiters < 2 || slices.ContainsFunc(opts.Callers, func(n int) bool { return n < 1 }) {
 				return errors.New("--time is at least 100ms, --limiters at least 2, each of --callers at least 1")
 			}
-			return a.withServers(cmd.Context(), func(rdb redis.UniversalClient) error {
+			return a.withRedis(cmd.Context(), func(conn *connect.Connection) error {
 				if a.redisson != "" {
 					opts.Client = append(opts.Client, rratelimiter.WithRedissonVersion(a.redisson))
 				}
@@ -43,7 +43,7 @@ too; those of a bench that was killed go by themselves within about a minute.`,
 					fmt.Fprintf(a.out, "%8s %9s %12s %10s %10s\n", "callers", "limiters", "decisions/s", "p50", "p99")
 					opts.Done = func(r bench.Result) { fmt.Fprintln(a.out, benchLine(r)) }
 				}
-				report, err := bench.Run(cmd.Context(), rdb, opts)
+				report, err := bench.Run(cmd.Context(), conn.Client, opts)
 				if err == nil && a.out.JSON {
 					err = output.WriteJSON(a.out, report)
 				}

@@ -9,7 +9,6 @@ import (
 	"strings"
 	"time"
 
-	"github.com/redis/go-redis/v9"
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
 
@@ -159,12 +158,6 @@ Exits 1 where there is no such limiter.`,
 // namesOn returns what reads the names of Clients.
 func namesOn(conn *connect.Connection) func(context.Context) (live.Names, error) {
 	return func(ctx context.Context) (live.Names, error) { return readNames(ctx, conn, time.Now().UnixMilli()) }
-}
-
-// withServers calls do with a client of the servers that flags and environment
-// name.
-func (a *app) withServers(ctx context.Context, do func(redis.UniversalClient) error) error {
-	return a.withRedis(ctx, func(conn *connect.Connection) error { return do(conn.Client) })
 }
 
 // screen takes over the terminal, or returns nil where the output is none, can't
