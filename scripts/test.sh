@@ -6,8 +6,10 @@ set -euo pipefail
 cd "$(dirname "$0")/.."
 export PATH=$PWD/.cache/bin:$PATH
 
-skips=$(mktemp)
-trap 'rm -f "$skips"' EXIT
+work=$(mktemp -d)
+trap 'rm -rf "$work"' EXIT
+skips=$work/skips
+touch "$skips"
 export RRL_SKIP_LOG=$skips # see redistest.SkipOrFail
 
 ran=()
@@ -46,11 +48,12 @@ other_modules() {
 # all of each. The race detector has looked at the same tests in the step before, and
 # in tests/redisson at the calls that Redisson's turns make.
 other_servers() {
-	xargs -P 2 -I CELL sh -c 'RRL_RACE=0 RRL_ENGINE=shared scripts/cell.sh CELL . ./tests/... ./fixedwindow \
-		./slidinglog ./tokenbucket ./lua ./internal/redisson ./internal/script' <<-END
+	local packages=(. ./tests/... ./fixedwindow ./slidinglog ./tokenbucket ./lua ./internal/redisson ./internal/script)
+	local -x RRL_RACE=0 RRL_ENGINE=shared RRL_BUILT=$work/built
+	scripts/build-tests.sh "$RRL_BUILT" ./internal/redistest "${packages[@]}" &&
+		xargs -P 2 -L 1 sh -c 'scripts/cell.sh "$1" "$2" '"${packages[*]}" cell <<-END
 		redis-6.2 resp2
-		redis-7.0 tls
-		redis-7.0 acl
+		redis-7.0 tls-acl
 		redis-8.2 sentinel
 		redis-6.2 cluster
 		valkey-9.1 ring
@@ -64,21 +67,19 @@ java() {
 # Java and the other modules run beside other_servers: all of them wait more than they
 # compute.
 begin_beside() {
-	beside_said=$(mktemp)
 	{
 		local status=0
 		java || status=1
 		other_modules || status=1
 		return $status
-	} >"$beside_said" 2>&1 &
+	} >"$work/beside" 2>&1 &
 	beside=$!
 }
 
 end_beside() {
 	local status=0
 	wait $beside || status=1
-	cat "$beside_said"
-	rm -f "$beside_said"
+	cat "$work/beside"
 	return $status
 }
 

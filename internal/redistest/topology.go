@@ -23,6 +23,7 @@ const (
 	RESP2      Topology = "resp2"    // Single, by the older protocol
 	TLS        Topology = "tls"      // a server alone that speaks only TLS
 	ACL        Topology = "acl"      // Single, as a user with the least rights that do
+	TLSWithACL Topology = "tls-acl"  // the two at once
 	Sentinels  Topology = "sentinel" // a failover client
 	Clustered  Topology = "cluster"  // a cluster of three masters and three replicas
 	RingOfMany Topology = "ring"     // three servers that a redis.Ring shares keys out among
@@ -30,7 +31,7 @@ const (
 
 // Topologies returns all of them.
 func Topologies() []Topology {
-	return []Topology{Single, RESP2, TLS, ACL, Sentinels, Clustered, RingOfMany}
+	return []Topology{Single, RESP2, TLS, ACL, TLSWithACL, Sentinels, Clustered, RingOfMany}
 }
 
 // CurrentTopology returns the one that RRL_TOPOLOGY names.
@@ -56,8 +57,8 @@ var (
 )
 
 // Client returns a client of the topology that RRL_TOPOLOGY names, of servers
-// that all tests of this binary share; the same holds as for [Redis]. As
-// [ACL], the limiters that are given this client act as the user who may do
+// that all tests of this binary share; the same holds as for [Redis]. With an
+// ACL, the limiters that are given this client act as the user who may do
 // least (they use Process and Pipeline), while the test's own look-ups by the
 // other methods are not restricted.
 func Client(t testing.TB) redis.UniversalClient {
@@ -76,9 +77,9 @@ func topologyClient(t testing.TB) redis.UniversalClient {
 	case TLS:
 		return sharedBy(t, sharedTLS).Client(t, nil)
 	case ACL:
-		server := sharedBy(t, shared)
-		limited := AddUser(t, server, nil, LeastCommands, KeysWithPrefix(namePrefix(t)))
-		return &limitedClient{UniversalClient: server.Client(t, nil), limited: limited}
+		return withLeastRights(t, sharedBy(t, shared))
+	case TLSWithACL:
+		return withLeastRights(t, sharedBy(t, sharedTLS))
 	case Sentinels:
 		return sharedBy(t, sharedSentinel).Client(t, nil)
 	case Clustered:
@@ -97,6 +98,12 @@ func sharedBy[S any](t testing.TB, start func() (S, error)) S {
 	}
 	check(t, err)
 	return s
+}
+
+func withLeastRights(t testing.TB, server *Server) *limitedClient {
+	t.Helper()
+	limited := AddUser(t, server, nil, LeastCommands, KeysWithPrefix(namePrefix(t)))
+	return &limitedClient{UniversalClient: server.Client(t, nil), limited: limited}
 }
 
 // limitedClient lets the limiters under test act as one user, and the test as

@@ -34,7 +34,7 @@ func TestTopology(t *testing.T) {
 	hash := redis.NewCmd(t.Context(), "hgetall", name)
 	err := rdb.Process(t.Context(), hash)
 	switch redistest.CurrentTopology(t) {
-	case redistest.ACL:
+	case redistest.ACL, redistest.TLSWithACL:
 		require.ErrorContains(t, err, "NOPERM")
 		other := redis.NewCmd(t.Context(), "get", "TestTopolog")
 		require.ErrorContains(t, rdb.Process(t.Context(), other), "NOPERM")
@@ -62,7 +62,7 @@ func TestTopologies(t *testing.T) {
 		t.Run(string(topology), func(t *testing.T) {
 			t.Parallel()
 			server := os.Getenv("RRL_REDIS_SERVER")
-			if topology == redistest.TLS {
+			if topology == redistest.TLS || topology == redistest.TLSWithACL {
 				s := redistest.StartTLS(t)
 				server = s.Binary()
 			}
@@ -78,7 +78,7 @@ func TestUnknownTopology(t *testing.T) {
 	t.Parallel()
 	out, err := asChild(t, "TestTopology", "RRL_TOPOLOGY=moon").CombinedOutput()
 	require.Error(t, err)
-	assert.Contains(t, string(out), `RRL_TOPOLOGY is "moon" and should be one of [single resp2 tls acl sentinel cluster ring]`)
+	assert.Contains(t, string(out), `RRL_TOPOLOGY is "moon" and should be one of [single resp2 tls acl tls-acl sentinel cluster ring]`)
 }
 
 func TestKeysGoWithTheirTest(t *testing.T) {
