@@ -7,6 +7,7 @@ import (
 	"net"
 	"os"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"strings"
 	"testing"
@@ -88,6 +89,10 @@ func startSentinel(replicas int, downAfter time.Duration, args []string) (*Senti
 	}
 	for _, w := range s.watch {
 		err := w.do(func(rdb *redis.Client) error {
+			// Redis 6.2 does not know these, and takes longer. The time between a Sentinel's
+			// messages stays: within four, others take a replica that has been promoted
+			// for a master that came back.
+			_ = rdb.Do(ctx, "SENTINEL", "DEBUG", "ASK-PERIOD", 100, "INFO-PERIOD", 1000, "TILT-PERIOD", 1000).Err()
 			return poll(ctx, func() error { return sentinelReady(ctx, rdb, replicas) })
 		})
 		if err != nil {
@@ -209,14 +214,14 @@ func (s *Sentinel) CutReplication(t testing.TB) {
 	}))
 }
 
-// Failover has a Sentinel replace the master at once, without its consent, and returns
-// the new one. What the old one was told last may be lost. It tries again for as long as
-// the Sentinels refuse, as they do some seconds after the failover before.
+// Failover has a Sentinel replace the master at once, once all are in order, without its
+// consent, and returns the new one. What the old one was told last may be lost. It tries
+// again for as long as the Sentinels refuse.
 func (s *Sentinel) Failover(t testing.TB) *Server {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), failoverTimeout)
 	defer cancel()
-	old := s.Master(t)
+	old := s.AwaitOrder(t)
 	for {
 		must(t, s.watch[0].do(func(rdb *redis.Client) error {
 			return poll(ctx, func() error { return rdb.Do(ctx, "SENTINEL", "FAILOVER", masterName).Err() })
@@ -251,6 +256,94 @@ func (s *Sentinel) AwaitMaster(t testing.TB, old *Server) *Server {
 	return master
 }
 
+// AwaitOrder has all servers that answer follow the one that the Sentinels have for the
+// master, waits until they do and no failover is under way, and returns it. A failover that
+// begins before may choose a server that is no replica yet, or leave a Sentinel waiting
+// for one that has gone, as long as that stays away.
+func (s *Sentinel) AwaitOrder(t testing.TB) (master *Server) {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(t.Context(), electionTimeout)
+	defer cancel()
+	must(t, poll(ctx, func() (err error) {
+		if master, err = s.settled(ctx); err != nil {
+			return err
+		}
+		for _, server := range s.data {
+			if server != master && server.answers() {
+				err = errors.Join(err, server.follow(ctx, master))
+			}
+		}
+		return err
+	}))
+	return master
+}
+
+// settled returns the master that all Sentinels have, which takes itself for one, and
+// which none is about to replace.
+func (s *Sentinel) settled(ctx context.Context) (master *Server, err error) {
+	for _, w := range s.watch {
+		if !w.answers() {
+			continue
+		}
+		var fields map[string]string
+		err := w.do(func(rdb *redis.Client) error {
+			answer, err := rdb.Do(ctx, "SENTINEL", "MASTER", masterName).Result()
+			fields = pairs(answer)
+			return err
+		})
+		if err != nil {
+			return nil, err
+		}
+		i := slices.IndexFunc(s.data, func(server *Server) bool { return server.addr == fields["ip"]+":"+fields["port"] })
+		if i < 0 || fields["flags"] != "master" || master != nil && master != s.data[i] {
+			return nil, fmt.Errorf("%s still has the master %v", w.addr, fields)
+		}
+		master = s.data[i]
+	}
+	if master == nil {
+		return nil, errNoMaster
+	}
+	err = master.do(func(rdb *redis.Client) error {
+		role, err := roleOf(ctx, rdb)
+		if err == nil && role != "master" {
+			err = fmt.Errorf("%s still is a %s", master.addr, role)
+		}
+		return err
+	})
+	return master, err
+}
+
+// follow tells whether the server is a replica of the master, in step with it. One that is
+// something else is told to become one, as Sentinels would some seconds later.
+func (s *Server) follow(ctx context.Context, master *Server) error {
+	return s.do(func(rdb *redis.Client) error {
+		role, err := rdb.Do(ctx, "ROLE").Slice()
+		if err != nil {
+			return err
+		}
+		const whom, port, state = 1, 2, 3
+		if role[0] != "slave" || fmt.Sprint(role[whom], ":", role[port]) != master.addr {
+			host, port, _ := net.SplitHostPort(master.addr)
+			if err := rdb.ReplicaOf(ctx, host, port).Err(); err != nil {
+				return err
+			}
+		} else if role[state] == "connected" {
+			return nil
+		}
+		return fmt.Errorf("%s still is not in step with %s", s.addr, master.addr)
+	})
+}
+
+// Follow makes the server a replica of the master.
+func (s *Server) Follow(t testing.TB, master *Server) {
+	t.Helper()
+	host, port, err := net.SplitHostPort(master.addr)
+	must(t, err)
+	must(t, s.do(func(rdb *redis.Client) error { return rdb.ReplicaOf(t.Context(), host, port).Err() }))
+}
+
+var errNoMaster = errors.New("no Sentinel knows a master")
+
 // master waits until all Sentinels that are alive agree about a master, which
 // is not old.
 func (s *Sentinel) master(ctx context.Context, old *Server) (master *Server, err error) {
@@ -279,7 +372,7 @@ func (s *Sentinel) master(ctx context.Context, old *Server) (master *Server, err
 			}
 		}
 		if master == nil {
-			return errors.New("no Sentinel knows a master")
+			return errNoMaster
 		}
 		return nil
 	})

@@ -57,5 +57,10 @@ func TestSentinelReplacesAMasterOnRequest(t *testing.T) {
 	next := s.Failover(t)
 	assert.NotSame(t, old, next)
 	assert.Same(t, next, s.Master(t))
-	assert.Same(t, old, s.Failover(t))
+	assert.Same(t, old, s.Failover(t), "once it was in order")
+	assert.Same(t, old, s.AwaitOrder(t))
+	role, err := next.Client(t, nil).Do(t.Context(), "ROLE").Slice()
+	require.NoError(t, err)
+	assert.Equal(t, "slave", role[0], "in step with the one before")
+	assert.Equal(t, "connected", role[3])
 }
