@@ -18,7 +18,7 @@ type effect struct {
 	client  int
 	permits int64
 
-	rate, interval int64 // of setRate; of an acquire, what its handle gives a limiter without one
+	rate, interval int64 // of setRate; of an acquire or a Reset, what its handle gives a limiter without one
 	upTo           bool  // an acquire takes as much of permits as is free
 	taken          int64 // by that
 	keep           bool  // setRate keeps the permits in use; an unseen acquire has a stake; at rest there is none
@@ -119,7 +119,7 @@ func (s State) step(e effect) []State {
 			s = s.released(e.client, e.permits)
 		}
 	case resetEffect:
-		if e.outcome != Unknown && (s.rate == 0) != (e.outcome == NoRate) {
+		if e.outcome != Unknown && (s.rate == 0 && e.rate == 0) != (e.outcome == NoRate) {
 			return nil
 		}
 		s = s.full()

@@ -10,10 +10,12 @@ import (
 var (
 	granted, refused  = Answer{Outcome: Done, OK: true}, Answer{Outcome: Done}
 	nobodyKnows, gone = Answer{Outcome: Unknown}, Answer{Outcome: Cancelled}
+	noRate            = Answer{Outcome: NoRate}
 
-	look  = Call{Name: Available}
-	take  = Call{Name: Take, Permits: 3}
-	reset = Call{Name: Reset}
+	look   = Call{Name: Available}
+	take   = Call{Name: Take, Permits: 3}
+	reset  = Call{Name: Reset}
+	remove = Call{Name: Delete}
 )
 
 func free(n int64) Answer { return Answer{Outcome: Done, Free: n} }
@@ -26,6 +28,12 @@ func give(n int64) Call   { return Call{Name: Release, Permits: n} }
 
 func set(rate int64, keep bool) Call {
 	return Call{Name: Set, Config: limitertest.Every(rate, 5*time.Millisecond), Keep: keep}
+}
+
+// orWith is a call on a handle that has that rate for a limiter without one.
+func orWith(rate int64, c Call) Call {
+	c.ByDefault, c.Config = true, limitertest.Every(rate, 5*time.Millisecond)
+	return c
 }
 
 func figures(ok bool, free int64) Answer {
@@ -88,6 +96,12 @@ var plainHistories = map[string]told{
 	"a look that tells too much": {false, []Record{recorded(1, 2, 0, try(7), granted), recorded(3, 4, 0, peek(4), figures(true, 0))}},
 	"all is free after Reset": {true, []Record{
 		recorded(1, 2, 0, try(10), granted), recorded(3, 5, 1, reset, granted), recorded(4, 6, 0, try(1), refused), recorded(7, 8, 0, try(10), granted),
+	}},
+	"Reset by a handle that has a rate, of a limiter that has none": {true, []Record{
+		recorded(1, 2, 0, remove, granted), recorded(3, 4, 0, orWith(5, reset), granted), recorded(5, 6, 0, look, noRate),
+	}},
+	"Reset of a limiter that has no rate": {false, []Record{
+		recorded(1, 2, 0, remove, granted), recorded(3, 4, 0, reset, granted),
 	}},
 	"Reset that left some": {false, []Record{
 		recorded(1, 2, 0, try(10), granted), recorded(3, 4, 1, reset, granted), recorded(5, 6, 0, look, free(9)),
