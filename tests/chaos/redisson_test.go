@@ -176,6 +176,7 @@ type javaParty struct {
 	party
 
 	jvm   *redissondriver.JVM
+	stuck bool           // one before it was not shut down in time
 	name  string         // the JVM's for it
 	calls sync.WaitGroup // under way
 	mu    sync.RWMutex   // held while a call begins
@@ -248,12 +249,14 @@ func (p *javaParty) end() {
 	p.calls.Wait()
 }
 
-func (p *javaParty) close() error {
+// close shuts the RedissonClient down and tells whether that ended. Where it does not, its
+// connections stay as long as the JVM.
+func (p *javaParty) close() bool {
 	p.end()
-	ctx, cancel := context.WithTimeout(context.Background(), rest)
+	ctx, cancel := context.WithTimeout(context.Background(), rest/2)
 	defer cancel()
 	_, err := p.jvm.Call(ctx, "close", p.name)
-	return err
+	return err == nil
 }
 
 func (w *javaCrew) current() string {
@@ -273,25 +276,32 @@ func (w *javaCrew) replace() (old string, err error) {
 		return p.id, nil //nolint:nilerr // faults may keep a RedissonClient from being made
 	}
 	w.party.Store(next)
-	return p.id, p.close()
+	next.stuck = p.stuck || !p.close()
+	return p.id, nil
 }
 
+// leave has a JVM go whose RedissonClients do not.
 func (w *javaCrew) leave() error {
 	p := w.party.Load()
-	if p == nil {
-		return nil
+	switch {
+	case p == nil:
+	case p.close() && !p.stuck:
+		jvms.put(w.redisson, p.jvm)
+	default:
+		p.jvm.Kill()
 	}
-	err := p.close()
-	jvms.put(w.redisson, p.jvm)
-	return err
+	return nil
 }
 
 // kill ends the JVM in the middle of its calls, and has another one take over, if one is
 // ready and faults let it reach the servers.
 func (w *javaCrew) kill() (left string) {
 	p := w.party.Load()
+	if p == nil {
+		return ""
+	}
 	spare := jvms.take(w.redisson)
-	if p == nil || spare == nil {
+	if spare == nil {
 		return ""
 	}
 	p.jvm.Kill()
@@ -320,12 +330,12 @@ func (w *javaCrew) call(draw *rand.Rand, p *javaParty) {
 		}
 	}
 	c.Bound = p.bound(&c)
-	ctx := context.Background()
-	if c.Ends > 0 {
-		var cancel func()
-		ctx, cancel = context.WithTimeout(ctx, c.Ends)
-		defer cancel()
+	ends := c.Ends
+	if ends == 0 {
+		ends = c.Bound + rest/2 // it leaves some without an answer for good
 	}
+	ctx, cancel := context.WithTimeout(context.Background(), ends)
+	defer cancel()
 	c.Start = w.r.now()
 	answer, err := p.jvm.Call(ctx, javaOperations[op], append([]any{p.name, l.name}, javaArguments(&c, l)...)...)
 	c.End = w.r.now()
@@ -382,8 +392,10 @@ func javaAnswer(c *call, said string, err error) answer {
 		return granted
 	case err == nil:
 		return refused
-	case errors.Is(err, context.DeadlineExceeded):
+	case errors.Is(err, context.DeadlineExceeded) && c.Ends > 0:
 		return gone
+	case errors.Is(err, context.DeadlineExceeded):
+		return unknown
 	case !threw:
 		return killed
 	case strings.Contains(message, "not exceed defined rate"):
