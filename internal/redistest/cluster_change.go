@@ -211,16 +211,6 @@ func (s *Server) IsMaster(t testing.TB) bool {
 	return role == "master"
 }
 
-// AwaitLink waits until a replica is in step with its master; a master is.
-func (s *Server) AwaitLink(t testing.TB) {
-	t.Helper()
-	ctx, cancel := context.WithTimeout(t.Context(), clusterTimeout)
-	defer cancel()
-	must(t, s.do(func(rdb *redis.Client) error {
-		return poll(ctx, func() error { return linked(ctx, rdb) })
-	}))
-}
-
 // roleOf returns "master", "slave" or "sentinel".
 func roleOf(ctx context.Context, rdb *redis.Client) (string, error) {
 	role, err := rdb.Do(ctx, "ROLE").Slice()

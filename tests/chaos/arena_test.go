@@ -3,7 +3,6 @@ package chaos_test
 import (
 	"fmt"
 	"slices"
-	"strings"
 	"testing"
 	"time"
 
@@ -160,41 +159,12 @@ func (a *sentinelArena) masters(t testing.TB) []*redistest.Server {
 }
 
 func (a *sentinelArena) calm(t testing.TB) (surprises int) {
-	master := a.Master(t)
-	const changing = 8 * time.Second // longer than an election takes
-	for until := time.Now().Add(changing); !a.follows(t, master); master = a.Master(t) {
-		if time.Now().After(until) {
-			t.Fatalf("the Sentinels take %s for the master, which it is not", master.Addr())
-		}
-		time.Sleep(50 * time.Millisecond)
-	}
+	master := a.AwaitOrder(t)
 	if master != a.known {
 		surprises = 1
 	}
 	a.known = master
 	return surprises
-}
-
-// follows has the other servers follow the master, and tells whether it is one. It is not
-// while the Sentinels are about to choose another.
-func (a *sentinelArena) follows(t testing.TB, master *redistest.Server) bool {
-	if !master.IsMaster(t) {
-		return false
-	}
-	for _, s := range a.all {
-		if s != master && s.IsMaster(t) {
-			follow(t, s, master)
-		}
-		s.AwaitLink(t)
-	}
-	return master.IsMaster(t) && a.Master(t) == master
-}
-
-// follow makes s a replica of the master, as Sentinels would some seconds later.
-func follow(t testing.TB, s, master *redistest.Server) {
-	t.Helper()
-	host, port, _ := strings.Cut(master.Addr(), ":")
-	require.NoError(t, s.Client(t, nil).ReplicaOf(t.Context(), host, port).Err())
 }
 
 // fragile fails as a panic: what is done to servers may fail by their own nature, as where

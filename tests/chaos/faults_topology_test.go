@@ -15,22 +15,43 @@ var topologyFaults = []*fault{
 	}},
 	forcedFailover,
 	{name: "master replaced", mood: losing, server: true, arenas: []string{sentinel}, do: func(r *round, _ *rand.Rand) {
+		r.inOrder()
 		a, start := r.arena.(*sentinelArena), r.now()
 		a.known = a.Failover(r.tb)
 		r.happened(event{start: start, kind: "master replaced", text: a.known.Addr(), forgot: 1})
 	}},
 	masterLost,
+	{name: masterHung, mood: losing, server: true, arenas: []string{sentinel}, do: func(r *round, _ *rand.Rand) {
+		r.outlast(masterHung, func(s *redistest.Server) { s.Freeze(r.tb) }, func(s *redistest.Server) { s.Thaw(r.tb) })
+	}},
 }
 
 var masterLost = &fault{name: "master lost", mood: losing, server: true, arenas: []string{sentinel}, do: func(r *round, _ *rand.Rand) {
-	a, start := r.arena.(*sentinelArena), r.now()
-	old := a.Master(r.tb)
-	old.Crash()
-	a.known = a.AwaitMaster(r.tb, old)
-	old.Restart(r.tb)
-	follow(r.tb, old, a.known)
-	r.happened(event{start: start, kind: "master lost", text: old.Addr(), forgot: 1})
+	r.outlast("master lost", (*redistest.Server).Crash, func(s *redistest.Server) { s.Restart(r.tb) })
 }}
+
+// A master that does not answer for too long is replaced. A busy machine may have one hang
+// so long too.
+const masterHung = "hung master replaced"
+
+// inOrder waits until all servers are in order, and notes what nobody asked them for.
+func (r *round) inOrder() {
+	if surprises := r.arena.calm(r.tb); surprises > 0 {
+		r.happened(event{start: 0, kind: masterHung, text: "unasked", forgot: surprises})
+	}
+}
+
+// outlast keeps the master away until Sentinels have another one, which it then follows.
+func (r *round) outlast(kind string, leave, comeBack func(*redistest.Server)) {
+	r.inOrder()
+	a, start := r.arena.(*sentinelArena), r.now()
+	old := a.known
+	leave(old)
+	a.known = a.AwaitMaster(r.tb, old)
+	comeBack(old)
+	old.Follow(r.tb, a.known)
+	r.happened(event{start: start, kind: kind, text: old.Addr(), forgot: 1})
+}
 
 var slotMoved = &fault{name: "slot moved", mood: lossy, server: true, arenas: []string{cluster}, do: func(r *round, draw *rand.Rand) {
 	a, start := r.arena.(*clusterArena), r.now()

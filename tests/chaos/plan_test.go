@@ -58,13 +58,19 @@ func newPlan(seed uint64, number int, arenas []string) *plan {
 	draw := p.draw("plan")
 	p.servers = arenas[draw.IntN(len(arenas))]
 	moods := []mood{gentle, gentle, dropping, dropping, lossy, lossy, lossy, losing, losing}
-	if p.servers == single {
+	switch p.servers {
+	case single:
 		moods = append(moods, stepping, stepping)
-	} else {
-		moods = append(moods, losing, losing, losing, losing) // in which servers change places
+	case cluster: // slots move in both, and servers change places
+		moods = append(moods, lossy, lossy, losing, losing, losing, losing, losing)
+	case sentinel: // masters are replaced in it alone
+		moods = append(moods, slices.Repeat([]mood{losing}, 9)...)
 	}
 	p.mood = moods[draw.IntN(len(moods))]
 	p.length = time.Duration(1500+draw.IntN(2000)) * time.Millisecond
+	if p.servers == sentinel && p.mood == losing {
+		p.length *= 2 // Sentinels take some seconds to replace a master
+	}
 	p.drawLimiters(draw)
 	for i := range 2 + draw.IntN(3) {
 		c := drawClient(draw, fmt.Sprintf("c%d", i+1))

@@ -146,11 +146,7 @@ func (r *round) calmDown(working, beside *sync.WaitGroup) {
 		w.clear()
 	}
 	beside.Wait()
-	r.onServers(func() {
-		if surprises := r.arena.calm(r.tb); surprises > 0 {
-			r.happened(event{start: 0, kind: "unasked failover", forgot: surprises})
-		}
-	})
+	r.onServers(r.inOrder)
 	answered := make(chan struct{})
 	go func() {
 		working.Wait()
