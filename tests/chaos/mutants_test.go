@@ -116,8 +116,10 @@ func TestMutants(t *testing.T) {
 				p.hook = func(w *goCrew) redis.Hook { return m.hook(mutation, w) }
 				rounds++
 				if r := p.run(t, servers); len(r.violations) > 0 {
-					redistest.Record(t, "chaos-mutants", m.name, seed, rounds, (spent + r.length).Milliseconds(), r.violations[0].check)
-					t.Logf("told by round %d of %v: %s: %s", rounds, spent+r.length, r.violations[0].check, r.violations[0].text)
+					first := r.violations[0]
+					took := (spent + first.at).Round(time.Millisecond)
+					redistest.Record(t, "chaos-mutants", m.name, seed, rounds, took.Milliseconds(), first.check)
+					t.Logf("told by round %d of %v: %s: %s", rounds, took, first.check, first.text)
 					return
 				}
 				spent += p.length

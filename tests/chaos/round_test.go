@@ -29,6 +29,7 @@ type round struct {
 	workers []*worker
 	began   time.Time
 	over    context.Context // ends when the faults and calls are to
+	end     func()          // has them end
 	pulse   pulse
 
 	mu         sync.Mutex
@@ -57,9 +58,8 @@ func (p *plan) run(t *testing.T, a arena) *round {
 	r := &round{plan: *p, t: t, tb: fragile{t}, arena: a, ids: map[string]bool{}, javaIDs: map[string]bool{}, dead: map[string]time.Duration{}}
 	r.admin = a.client(t, redis.UniversalOptions{})
 	r.setUp()
-	over, end := context.WithCancel(t.Context())
-	defer end()
-	r.over = over
+	r.over, r.end = context.WithCancel(t.Context())
+	defer r.end()
 	r.began = time.Now()
 	for _, plan := range r.clients {
 		r.workers = append(r.workers, newWorker(r, plan))
@@ -68,17 +68,17 @@ func (p *plan) run(t *testing.T, a arena) *round {
 		w.blow()
 	}
 	var working, beside sync.WaitGroup
-	beside.Go(func() { r.pulse.beat(over.Done()) })
+	beside.Go(func() { r.pulse.beat(r.over.Done()) })
 	beside.Go(func() { r.happen(false) })
 	beside.Go(func() { r.watch() })
 	for _, w := range r.workers {
-		working.Go(func() { w.crew.work(over) })
+		working.Go(func() { w.crew.work(r.over) })
 	}
-	time.AfterFunc(p.length, end)
+	time.AfterFunc(p.length, r.end)
 	r.happen(true)
-	<-over.Done()
+	<-r.over.Done()
 	r.calmDown(&working, &beside)
-	if !r.broken.Load() {
+	if !r.broken.Load() && !r.told() {
 		r.check()
 		if r.beside || r.redisson != "" {
 			r.figures = r.sumUp(func(c *call) bool { return c.Redisson == r.redisson })
@@ -126,17 +126,29 @@ func (r *round) bornJava(id string) {
 }
 
 func (r *round) violate(check, limiter, format string, args ...any) {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	r.violations = append(r.violations, violation{check: check, limiter: limiter, text: fmt.Sprintf(format, args...), at: r.now()})
+	r.note(violation{check: check, limiter: limiter, text: fmt.Sprintf(format, args...), at: r.now()})
 }
 
 // violatePool is violate of a limiter, in the hands of one Client where each has permits
 // of its own.
 func (r *round) violatePool(p *pool, check, format string, args ...any) {
+	r.note(violation{check, p.name, p.id, fmt.Sprintf("%v: ", p) + fmt.Sprintf(format, args...), r.now()})
+}
+
+func (r *round) note(v violation) {
+	r.mu.Lock()
+	r.violations = append(r.violations, v)
+	r.mu.Unlock()
+	if r.told() {
+		r.end()
+	}
+}
+
+// told tells whether the round has shown what it is for: a fault of ours.
+func (r *round) told() bool {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	r.violations = append(r.violations, violation{check, p.name, p.id, fmt.Sprintf("%v: ", p) + fmt.Sprintf(format, args...), r.now()})
+	return r.hook != nil && len(r.violations) > 0
 }
 
 // calmDown ends all faults and waits for all calls, then closes the Clients. What they
