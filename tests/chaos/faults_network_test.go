@@ -3,8 +3,12 @@ package chaos_test
 import (
 	"math/rand/v2"
 	"strconv"
+	"strings"
 	"sync"
+	"testing"
 	"time"
+
+	"github.com/stretchr/testify/assert"
 
 	"github.com/rratelimiter/rratelimiter/internal/limitertest"
 	"github.com/rratelimiter/rratelimiter/internal/redistest"
@@ -31,17 +35,21 @@ var weathers = []*weather{
 }
 
 // harmlessTwice tells whether a second copy of the command that no attempt of the
-// package's own knows of must change nothing. Of a batch it may take what the first one
-// left, for nobody.
+// package's own knows of must change nothing. Of a batch, and of a call that takes as many
+// permits as are free, it may take what the first one left, for nobody.
 func harmlessTwice(c redistest.Command) bool {
 	if c.Name() != "evalsha" {
 		return false
 	}
 	switch limitertest.ScriptOf(c.Args[1]) {
 	case lua.Acquire:
-		const beforeRequests = 7 // arguments that are none of a batch
+		const keysFrom, flagsAt, beforeRequests = 3, 3, 7 // arguments that are none of a batch
 		keys, err := strconv.Atoi(c.Args[2])
-		return err == nil && len(c.Args) <= 3+keys+beforeRequests
+		if err != nil {
+			return false
+		}
+		args := c.Args[keysFrom+keys:]
+		return len(args) <= beforeRequests && (len(args) <= flagsAt || !strings.Contains(args[flagsAt], "u"))
 	case lua.AcquireAll, lua.AcquireMany, lua.Available, lua.Config, lua.TTL, lua.Wait:
 		return true
 	}
@@ -175,3 +183,23 @@ func (p *pulse) worst() time.Duration {
 
 // slack is how much later than it must an answer may come on this machine, now.
 func (r *round) slack() time.Duration { return 300*time.Millisecond + 3*r.pulse.worst() }
+
+func TestRequestsAreDoubledWhereACopyIsHarmless(t *testing.T) {
+	t.Parallel()
+	for _, tc := range []struct {
+		what     string
+		script   *lua.Script
+		args     []string
+		harmless bool
+	}{
+		{"one request", lua.Acquire, []string{"member", "2"}, true},
+		{"with figures", lua.Acquire, []string{"member", "2", "", "fs"}, true},
+		{"as much as is free", lua.Acquire, []string{"member", "2", "", "fsu"}, false},
+		{"a batch", lua.Acquire, []string{"member", "2", "", "", "", "", "0", "1", "2"}, false},
+		{"a look", lua.Available, nil, true},
+		{"a give-back", lua.GiveBack, []string{"member", "2"}, false},
+	} {
+		args := append([]string{"evalsha", tc.script.SHA, "3", "{a}", "{a}:value", "{a}:permits"}, tc.args...)
+		assert.Equal(t, tc.harmless, harmlessTwice(redistest.Command{Args: args}), tc.what)
+	}
+}
