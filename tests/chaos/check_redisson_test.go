@@ -137,7 +137,7 @@ func (r *round) recordRedisson() {
 	switch {
 	case r.beside && r.redisson == "":
 		who = "this package"
-	case r.redisson == "" || r.broken.Load():
+	case r.redisson == "":
 		return
 	case !r.beside:
 		who += " beside this package"

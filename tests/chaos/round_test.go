@@ -211,8 +211,11 @@ func (r *round) repeat() string {
 	return fmt.Sprintf("%s -redisson=%s%s", command, strings.Join(r.releases, ","), r.reduced)
 }
 
-// record adds what happened to the tables of results.
+// record adds what happened to the tables of results, if it was checked.
 func (r *round) record() {
+	if r.broken.Load() {
+		return
+	}
 	redistest.Record(r.t, "chaos-rounds", r.seed, r.number, r.servers, r.mood, len(r.calls), len(r.events), len(r.violations))
 	kinds := map[string]int{}
 	for _, e := range r.events {
