@@ -232,7 +232,11 @@ func (c *Cluster) until(ctx context.Context, nodes []*Server, cond func(*redis.C
 // poll calls cond until it answers nil. When ctx is over the last answer that is not
 // just so is the error.
 func poll(ctx context.Context, cond func() error) error {
-	tick := time.NewTicker(10 * time.Millisecond)
+	return pollEvery(ctx, 10*time.Millisecond, cond)
+}
+
+func pollEvery(ctx context.Context, d time.Duration, cond func() error) error {
+	tick := time.NewTicker(d)
 	defer tick.Stop()
 	var last error
 	for {

@@ -23,7 +23,8 @@ const (
 	replicaUser     = "replica"
 	failoverTimeout = 60 * time.Second
 	electionTimeout = 20 * time.Second
-	givenUpAfter    = 10 * time.Second // far more than a failover takes
+	givenUpAfter    = 10 * time.Second      // far more than a failover takes
+	lookEvery       = 50 * time.Millisecond // between looks at all of them: it takes a second or more
 )
 
 // A Sentinel is a master, its replicas, and three Sentinels that watch them and
@@ -264,7 +265,7 @@ func (s *Sentinel) AwaitOrder(t testing.TB) (master *Server) {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), electionTimeout)
 	defer cancel()
-	must(t, poll(ctx, func() (err error) {
+	must(t, pollEvery(ctx, lookEvery, func() (err error) {
 		if master, err = s.settled(ctx); err != nil {
 			return err
 		}
@@ -347,7 +348,7 @@ var errNoMaster = errors.New("no Sentinel knows a master")
 // master waits until all Sentinels that are alive agree about a master, which
 // is not old.
 func (s *Sentinel) master(ctx context.Context, old *Server) (master *Server, err error) {
-	err = poll(ctx, func() error {
+	err = pollEvery(ctx, lookEvery, func() error {
 		master = nil
 		for _, w := range s.watch {
 			if !w.answers() {
