@@ -97,3 +97,18 @@ a limiter, at first no rate
   #12    5 - 6    client 0 caller 0 AvailablePermits() = 2
   as far as they fit: #9 #11; then 1 of 5 free`, h.Shrunk().String())
 }
+
+// Each of many calls whose outcome nobody knows may have come or not: more states than any
+// step can list.
+func TestASearchEndsInTheMiddleOfAStep(t *testing.T) {
+	t.Parallel()
+	start := Full(1<<50, time.Hour.Milliseconds())
+	var loose []effect
+	for i := range 50 {
+		loose = append(loose, effect{kind: unseenEffect, call: i + 1, permits: 1 << i, outcome: Unknown})
+		start.loose = start.loose.with(only(i))
+	}
+	within := &searchTime{ends: time.Now().Add(10 * time.Millisecond)}
+	assert.Empty(t, states{states: []State{start}}.follow(effect{kind: tickEffect}, loose, within).states)
+	assert.True(t, within.cut.Load())
+}

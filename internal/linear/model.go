@@ -301,8 +301,9 @@ type states struct {
 }
 
 // follow returns the states that an effect may lead to, together with the loose
-// effects that may have come after it. Of those that are the same the first comes first.
-func (all states) follow(e effect, loose []effect) states {
+// effects that may have come after it; none once the search's time is over, since they may
+// be too many to list. Of those that are the same the first comes first.
+func (all states) follow(e effect, loose []effect, within *searchTime) states {
 	found := map[string]State{}
 	var queue []State
 	add := func(some ...State) {
@@ -318,6 +319,9 @@ func (all states) follow(e effect, loose []effect) states {
 		add(s.step(e)...)
 	}
 	for len(queue) > 0 {
+		if within.over() {
+			return states{}
+		}
 		s := queue[0]
 		queue = queue[1:]
 		for i, e := range loose {
@@ -357,12 +361,12 @@ func (s State) announced(first []effect, e effect) bool {
 // is, its answer included, is its input. Loose effects come at any time after
 // they were announced, or never; they are no operations, since porcupine would
 // try each at every moment.
-func model(start State, loose []effect) porcupine.Model {
+func model(start State, loose []effect, within *searchTime) porcupine.Model {
 	return porcupine.Model{
 		Init: func() any { return states{states: []State{start}} },
 		Step: func(state, input, _ any) (bool, any) {
 			e, _ := input.(effect)
-			next := statesOf(state).follow(e, loose)
+			next := statesOf(state).follow(e, loose, within)
 			return len(next.states) > 0, next
 		},
 		Equal: func(a, b any) bool { return statesOf(a).key == statesOf(b).key },

@@ -5,6 +5,7 @@ import (
 	"slices"
 	"sort"
 	"strings"
+	"sync/atomic"
 	"time"
 
 	"github.com/anishathalye/porcupine"
@@ -62,7 +63,27 @@ func (h *History) search(g guess, limit time.Duration) porcupine.CheckResult {
 	if len(loose) > mostLoose {
 		return porcupine.Unknown
 	}
-	return porcupine.CheckEventsTimeout(model(h.Start, loose), events, limit)
+	within := &searchTime{ends: time.Now().Add(limit)}
+	result := porcupine.CheckEventsTimeout(model(h.Start, loose, within), events, limit)
+	if result == porcupine.Illegal && within.cut.Load() {
+		return porcupine.Unknown
+	}
+	return result
+}
+
+// searchTime is when a search must end. One that is given up between two steps of the model
+// would go on, in one of them, for as long as that takes.
+type searchTime struct {
+	ends time.Time
+	cut  atomic.Bool // a step was not taken to its end
+}
+
+func (t *searchTime) over() bool {
+	if time.Now().Before(t.ends) {
+		return false
+	}
+	t.cut.Store(true)
+	return true
 }
 
 // Decide is Check of a long history, within about the limit. It goes by beginnings of
@@ -171,7 +192,8 @@ func (h *History) from(start *Record) *History {
 // String returns the calls, and how far they fit.
 func (h *History) String() string {
 	events, loose := h.events(noGuess)
-	_, info := porcupine.CheckEventsVerbose(model(h.Start, loose), events, 5*time.Second)
+	const limit = 5 * time.Second
+	_, info := porcupine.CheckEventsVerbose(model(h.Start, loose, &searchTime{ends: time.Now().Add(limit)}), events, limit)
 	var longest []porcupine.Operation
 	for _, some := range info.PartialLinearizationsOperations()[0] {
 		if len(some) > len(longest) {
@@ -183,7 +205,7 @@ func (h *History) String() string {
 	states := states{states: []State{h.Start}}
 	for _, o := range longest {
 		e, _ := o.Input.(effect)
-		states = states.follow(e, loose)
+		states = states.follow(e, loose, &searchTime{ends: time.Now().Add(limit)})
 		if e.kind != tickEffect && e.kind != announceEffect {
 			fmt.Fprintf(&text, " #%d", e.call)
 		}
