@@ -185,7 +185,11 @@ type javaParty struct {
 
 func newJavaCrew(r *round, plan clientPlan, to route) *javaCrew {
 	w := &javaCrew{clientPlan: plan, r: r, route: to}
-	p, err := w.open(jvms.take(plan.redisson))
+	jvm := jvms.take(plan.redisson)
+	p, err := w.open(jvm)
+	for until := time.Now().Add(rest); err != nil && time.Now().Before(until); {
+		p, err = w.open(jvm) // no fault is on yet, but it waits for connections no longer than for answers
+	}
 	if err != nil {
 		r.t.Fatal(err)
 	}
