@@ -164,7 +164,7 @@ func redisson(rows [][]string) string {
 func mutants(rows [][]string) string {
 	var lines [][]string
 	for _, row := range rows {
-		lines = append(lines, []string{row[0], row[2], fmt.Sprintf("%.1f s", float64(count(row[3]))/1000), row[4]})
+		lines = append(lines, []string{row[0], row[2], fmt.Sprintf("%.2f s", float64(count(row[3]))/1000), row[4]})
 	}
 	slices.SortFunc(lines, slices.Compare)
 	return markdown([]string{"fault of ours", "rounds until it was told", "time", "by the check of"}, lines)
