@@ -85,11 +85,27 @@ func TestSoak(t *testing.T) { //nolint:paralleltest // it measures the heap
 	}
 	server := redistest.StartRedis(t)
 	rdb := server.Client(t, nil)
+	connect(t, rdb)
 	length := time.Duration(*minutes * float64(time.Minute))
 	soak(t, rdb, length, length/6, 2*time.Millisecond, 200)
 	clients, err := rdb.ClientList(t.Context()).Result()
 	require.NoError(t, err)
 	t.Logf("connections:\n%s", clients)
+}
+
+// connect makes all connections that the client may have: a busy machine has it need more
+// of them as time goes, of 64 kB each.
+func connect(t *testing.T, rdb *redis.Client) {
+	t.Helper()
+	var all []*redis.Conn
+	for range rdb.Options().PoolSize {
+		conn := rdb.Conn()
+		require.NoError(t, conn.Ping(t.Context()).Err())
+		all = append(all, conn)
+	}
+	for _, conn := range all {
+		require.NoError(t, conn.Close())
+	}
 }
 
 // soak has callers use limiters and looks at what is in use every so often. Nothing may
@@ -167,6 +183,7 @@ func TestKeysUsedOnceLeaveNothing(t *testing.T) { //nolint:paralleltest // it me
 	redistest.SkipShort(t, "many keys")
 	server := redistest.StartRedis(t)
 	rdb := server.Client(t, &redis.Options{PoolSize: 32})
+	connect(t, rdb)
 	memory := func() int64 {
 		n, err := rdb.InfoMap(t.Context(), "memory").Result()
 		require.NoError(t, err)
