@@ -9,7 +9,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/rratelimiter/rratelimiter"
-	"github.com/rratelimiter/rratelimiter/cmd/rrl/internal/output"
+	"github.com/rratelimiter/rratelimiter/internal/words"
 )
 
 func newAcquire(a *app) *cobra.Command {
@@ -92,18 +92,18 @@ func millis(d time.Duration) *int64 {
 }
 
 func (a acquired) String() string {
-	s := "denied " + output.Plural(a.Permits, "permit")
+	s := "denied " + words.Plural(a.Permits, "permit")
 	if a.Granted {
-		s = "granted " + output.Plural(a.Permits, "permit")
+		s = "granted " + words.Plural(a.Permits, "permit")
 	}
 	if a.WaitedMS > 0 {
-		s += " after " + output.Ago(a.WaitedMS)
+		s += " after " + words.Ago(a.WaitedMS)
 	}
 	if a.Remaining != nil {
 		s += fmt.Sprintf(", %d left", *a.Remaining)
 	}
 	if a.RetryAfterMS != nil && *a.RetryAfterMS > 0 {
-		s += ", try again in " + output.Soon(*a.RetryAfterMS)
+		s += ", try again in " + words.Soon(*a.RetryAfterMS)
 	}
 	return s
 }
@@ -123,7 +123,7 @@ func newRelease(a *app) *cobra.Command {
 				return a.out.Print(struct {
 					Name     string `json:"name"`
 					Released int64  `json:"released"`
-				}{l.Name(), permits}, "gave back "+output.Plural(permits, "permit"))
+				}{l.Name(), permits}, "gave back "+words.Plural(permits, "permit"))
 			})
 		},
 	}

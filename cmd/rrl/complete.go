@@ -6,6 +6,8 @@ import (
 	"time"
 
 	"github.com/spf13/cobra"
+
+	"github.com/rratelimiter/rratelimiter/internal/look"
 )
 
 const (
@@ -41,7 +43,7 @@ func (a *app) findNames(ctx context.Context, prefix string) []string {
 		return nil
 	}
 	defer func() { _ = conn.Close() }()
-	w := newWalk(conn, escapeGlob(prefix)+"*")
+	w := newWalk(conn, look.EscapeGlob(prefix)+"*")
 	// The walk ends early, so that what it found by then is still in time.
 	soon, cancel := context.WithTimeout(ctx, completeTime*2/3)
 	defer cancel()

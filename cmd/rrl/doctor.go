@@ -14,6 +14,8 @@ import (
 	"github.com/rratelimiter/rratelimiter/cmd/rrl/internal/connect"
 	"github.com/rratelimiter/rratelimiter/cmd/rrl/internal/doctor"
 	"github.com/rratelimiter/rratelimiter/cmd/rrl/internal/output"
+	"github.com/rratelimiter/rratelimiter/internal/look"
+	"github.com/rratelimiter/rratelimiter/internal/words"
 )
 
 // maxSearched is how many limiters doctor looks for clients of: it walks all keys
@@ -88,13 +90,17 @@ type checker struct {
 // nobody is a client's id that no client has.
 const nobody = "rrl-doctor"
 
+func (c *checker) inspect(ctx context.Context, name, clientID string) (*look.Inspection, error) {
+	return look.Inspect(ctx, c.conn.Client, name, look.OneClient(c.conn.Client, name, clientID))
+}
+
 func (c *checker) check(ctx context.Context, name string) (doctor.Checked, error) {
-	found, err := inspect(ctx, c.conn, name, nobody)
+	found, err := c.inspect(ctx, name, nobody)
 	if err != nil {
 		return doctor.Checked{}, err
 	}
 	if found.Type != nil && *found.Type == rratelimiter.PerClient.String() && c.searched.Add(1) <= maxSearched {
-		if found, err = inspect(ctx, c.conn, name, ""); err != nil {
+		if found, err = c.inspect(ctx, name, ""); err != nil {
 			return doctor.Checked{}, err
 		}
 	}
@@ -109,14 +115,14 @@ func (c *checker) check(ctx context.Context, name string) (doctor.Checked, error
 			stay++
 		}
 		for _, p := range st.Permits {
-			if p.parseError == nil && !slices.Contains(checked.Layouts, p.Layout) {
+			if p.Known() && !slices.Contains(checked.Layouts, p.Layout) {
 				checked.Layouts = append(checked.Layouts, p.Layout)
 			}
 		}
 	}
 	if stay > 0 {
 		checked.Problems = append(checked.Problems, doctor.Problem{
-			Kind: "client_no_ttl", Text: "keys of " + output.Plural(int64(stay), "client") + " have no time to live",
+			Kind: "client_no_ttl", Text: "keys of " + words.Plural(int64(stay), "client") + " have no time to live",
 		})
 	}
 	return checked, nil

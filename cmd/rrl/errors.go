@@ -9,7 +9,7 @@ import (
 	"strings"
 	"time"
 
-	"github.com/rratelimiter/rratelimiter/cmd/rrl/internal/output"
+	"github.com/rratelimiter/rratelimiter/internal/words"
 	"github.com/rratelimiter/rratelimiter/limit"
 )
 
@@ -31,7 +31,7 @@ func inWords(err error) string {
 	if m != nil {
 		text = strings.TrimPrefix(text, m[0])
 		if name, err := strconv.Unquote(m[1]); err == nil && name != "" {
-			text = output.Printable(name) + ": " + text
+			text = words.Printable(name) + ": " + text
 		}
 	}
 	text = strings.Replace(text, "invalid configuration: ", "", 1)
@@ -40,7 +40,7 @@ func inWords(err error) string {
 			return command
 		}
 		if d, err := time.ParseDuration(part); err == nil {
-			return output.Duration(d)
+			return words.Duration(d)
 		}
 		return part
 	})

@@ -8,7 +8,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/rratelimiter/rratelimiter"
-	"github.com/rratelimiter/rratelimiter/cmd/rrl/internal/output"
+	"github.com/rratelimiter/rratelimiter/internal/words"
 )
 
 func newExpire(a *app) *cobra.Command {
@@ -40,12 +40,12 @@ Exits 1 where nothing changed: there is no such limiter, or nothing to clear.`,
 			return a.withLimiter(cmd.Context(), name, func(l *rratelimiter.RateLimiter) error {
 				var changed bool
 				var err error
-				text := output.Printable(name) + " no longer expires"
+				text := words.Printable(name) + " no longer expires"
 				if forget {
 					changed, err = l.ClearExpire(cmd.Context())
 				} else {
 					changed, err = l.Expire(cmd.Context(), ttl)
-					text = output.Printable(name) + " expires in " + output.Duration(ttl)
+					text = words.Printable(name) + " expires in " + words.Duration(ttl)
 				}
 				if err != nil {
 					return err
@@ -95,7 +95,7 @@ Exits 1 where there is no such limiter.`,
 				if err != nil {
 					return err
 				}
-				return a.printChanged(name, "deleted", deleted, "deleted "+output.Printable(name), noLimiter)
+				return a.printChanged(name, "deleted", deleted, "deleted "+words.Printable(name), noLimiter)
 			})
 		},
 	}
@@ -107,7 +107,7 @@ const noLimiter = "is no limiter, nothing changed"
 // what is so otherwise.
 func (a *app) printChanged(name, field string, changed bool, text, otherwise string) error {
 	if !changed {
-		text = output.Printable(name) + " " + otherwise
+		text = words.Printable(name) + " " + otherwise
 	}
 	return a.answer(map[string]any{"name": name, field: changed}, text, changed)
 }

@@ -15,6 +15,8 @@ import (
 
 	"github.com/rratelimiter/rratelimiter/cmd/rrl/internal/connect"
 	"github.com/rratelimiter/rratelimiter/cmd/rrl/internal/output"
+	"github.com/rratelimiter/rratelimiter/internal/look"
+	"github.com/rratelimiter/rratelimiter/internal/words"
 )
 
 // scanCount is how many keys one SCAN looks at.
@@ -131,7 +133,7 @@ func readConfigs(ctx context.Context, rdb redis.UniversalClient, names []string)
 	answers := make([]*redis.SliceCmd, len(names))
 	ttls := make([]*redis.DurationCmd, len(names))
 	for i, name := range names {
-		answers[i] = pipe.HMGet(ctx, name, fieldNames...)
+		answers[i] = pipe.HMGet(ctx, name, look.FieldNames...)
 		ttls[i] = pipe.PTTL(ctx, name)
 	}
 	// A key may have become another type since SCAN saw it.
@@ -140,13 +142,13 @@ func readConfigs(ctx context.Context, rdb redis.UniversalClient, names []string)
 	}
 	var limiters []listed
 	for i, name := range names {
-		f, err := parseFields(answers[i].Val())
+		f, err := look.ParseFields(answers[i].Val())
 		if err != nil {
 			continue
 		}
 		limiters = append(limiters, listed{
-			Name: name, Rate: f.rate, IntervalMS: f.intervalMS, Type: f.typeName(),
-			KeepAliveMS: f.keepAliveMS, TTLMS: millis(ttls[i].Val()),
+			Name: name, Rate: f.Rate, IntervalMS: f.IntervalMS, Type: f.TypeName(),
+			KeepAliveMS: f.KeepAliveMS, TTLMS: millis(ttls[i].Val()),
 		})
 	}
 	return limiters, nil
@@ -160,7 +162,7 @@ func (a *app) printList(limiters []listed) error {
 	w := tabwriter.NewWriter(a.out, 0, 0, 2, ' ', 0)
 	fmt.Fprintln(w, "NAME\tRATE\tTYPE\tKEEP-ALIVE\tEXPIRES IN")
 	for _, l := range limiters {
-		fmt.Fprintf(w, "%s\t%s\t%s\t%s\t%s\n", output.Printable(l.Name), formatRate(l.Rate, l.IntervalMS), l.Type,
+		fmt.Fprintf(w, "%s\t%s\t%s\t%s\t%s\n", words.Printable(l.Name), formatRate(l.Rate, l.IntervalMS), l.Type,
 			formatKeepAlive(l.KeepAliveMS), formatTTL(l.TTLMS))
 	}
 	return w.Flush()

@@ -9,6 +9,7 @@ import (
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
+	"github.com/rratelimiter/rratelimiter/internal/look"
 	"github.com/rratelimiter/rratelimiter/internal/redistest"
 )
 
@@ -64,7 +65,7 @@ func TestListWalksManyKeys(t *testing.T) {
 	}
 	_, err := pipe.Exec(t.Context())
 	require.NoError(t, err)
-	got := rrl(t, "ls", escapeGlob(prefix)+":*", "--json", "--redis", server.URL())
+	got := rrl(t, "ls", look.EscapeGlob(prefix)+":*", "--json", "--redis", server.URL())
 	require.Equal(t, exitYes, got.code, "%+v", got)
 	var all []listed
 	require.NoError(t, json.Unmarshal([]byte(got.stdout), &all))

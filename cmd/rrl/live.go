@@ -14,6 +14,7 @@ import (
 
 	"github.com/rratelimiter/rratelimiter/cmd/rrl/internal/connect"
 	"github.com/rratelimiter/rratelimiter/cmd/rrl/internal/live"
+	"github.com/rratelimiter/rratelimiter/internal/look"
 )
 
 const (
@@ -76,7 +77,7 @@ the first round is, the second what this costs the server.`,
 			}
 			top.Interval, top.Count = p.interval, p.count
 			return a.withRedis(cmd.Context(), func(conn *connect.Connection) error {
-				top.Reader = live.NewReader(conn.Client, strings.Join(args, ""))
+				top.Reader = look.NewReader(conn.Client, strings.Join(args, ""))
 				top.Reader.Named(namesOn(conn))
 				screen, err := a.screen(p)
 				if err != nil {
@@ -95,7 +96,7 @@ the first round is, the second what this costs the server.`,
 	}
 	flags := cmd.Flags()
 	p.flags(flags, time.Second)
-	flags.StringVar(&top.View.Sort, "sort", "use", "`ORDER`: "+strings.Join(live.Sorts(), ", "))
+	flags.StringVar(&top.View.Sort, "sort", "use", "`ORDER`: "+strings.Join(look.Sorts(), ", "))
 	flags.BoolVar(&top.View.Reverse, "reverse", false, "turn the order round")
 	flags.StringVar(&top.View.Filter, "filter", "", "only limiters whose name has this `TEXT` in it")
 	flags.IntVar(&top.View.Rows, "rows", 0, "limiters shown (default: what fits, "+strconv.Itoa(pipedRows)+" where nothing says)")
@@ -129,7 +130,7 @@ Exits 1 where there is no such limiter.`,
 			}
 			err := a.withRedis(cmd.Context(), func(conn *connect.Connection) error {
 				w := live.Watch{
-					Client: conn.Client, Name: args[0], ClientID: a.clientID, Names: namesOn(conn),
+					Watcher:  look.Watcher{Client: conn.Client, Name: args[0], ClientID: a.clientID, Names: namesOn(conn)},
 					Interval: p.interval, Count: p.count, ASCII: !a.unicode(),
 				}
 				screen, err := a.screen(p)
@@ -156,8 +157,10 @@ Exits 1 where there is no such limiter.`,
 }
 
 // namesOn returns what reads the names of Clients.
-func namesOn(conn *connect.Connection) func(context.Context) (live.Names, error) {
-	return func(ctx context.Context) (live.Names, error) { return readNames(ctx, conn, time.Now().UnixMilli()) }
+func namesOn(conn *connect.Connection) func(context.Context) (look.Names, error) {
+	return func(ctx context.Context) (look.Names, error) {
+		return look.ReadNames(ctx, conn.Client, time.Now().UnixMilli())
+	}
 }
 
 // screen takes over the terminal, or returns nil where the output is none, can't

@@ -8,7 +8,8 @@ import (
 
 	"github.com/rratelimiter/rratelimiter"
 	"github.com/rratelimiter/rratelimiter/cmd/rrl/internal/connect"
-	"github.com/rratelimiter/rratelimiter/cmd/rrl/internal/output"
+	"github.com/rratelimiter/rratelimiter/internal/look"
+	"github.com/rratelimiter/rratelimiter/internal/words"
 )
 
 func newMigrate(a *app) *cobra.Command {
@@ -36,7 +37,7 @@ unless --client-id names one.`,
 				return a.out.Print(struct {
 					Name      string `json:"name"`
 					Rewritten int64  `json:"rewritten"`
-				}{name, members}, output.Printable(name)+": "+output.Plural(members, "member")+" rewritten")
+				}{name, members}, words.Printable(name)+": "+words.Plural(members, "member")+" rewritten")
 			})
 		},
 	}
@@ -53,7 +54,7 @@ func (a *app) migrate(ctx context.Context, conn *connect.Connection, name string
 	if cfg.Type != rratelimiter.PerClient || a.clientID != "" {
 		return client.Migrate(ctx, name)
 	}
-	ids, err := findClients(ctx, conn, name)
+	ids, err := look.FindClients(ctx, conn.Client, name)
 	if err != nil {
 		return 0, fmt.Errorf("migrate %q: %w", name, err)
 	}

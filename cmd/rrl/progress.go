@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/rratelimiter/rratelimiter/cmd/rrl/internal/output"
+	"github.com/rratelimiter/rratelimiter/internal/words"
 )
 
 const (
@@ -60,7 +61,7 @@ func (w *walk) progress(width int) string {
 	if keys > 0 {
 		percent = seen * 100 / keys
 	}
-	text := fmt.Sprintf(" %3d%% of %s, %s", percent, output.Plural(keys, "key"), output.Plural(int64(found), "limiter"))
+	text := fmt.Sprintf(" %3d%% of %s, %s", percent, words.Plural(keys, "key"), words.Plural(int64(found), "limiter"))
 	if room := min(width-1-len(text)-2, 30); room >= 5 {
 		full := int(percent) * room / 100
 		return "[" + strings.Repeat("#", full) + strings.Repeat(" ", room-full) + "]" + text

@@ -7,7 +7,7 @@ import (
 	"time"
 
 	"github.com/rratelimiter/rratelimiter"
-	"github.com/rratelimiter/rratelimiter/cmd/rrl/internal/output"
+	"github.com/rratelimiter/rratelimiter/internal/words"
 )
 
 // parseRate reads a rate such as 100/1s: permits, a slash, and the interval as
@@ -33,7 +33,7 @@ func parseRate(s string) (permits int64, interval time.Duration, err error) {
 
 // formatRate writes a rate as parseRate reads it.
 func formatRate(permits, intervalMS int64) string {
-	return strconv.FormatInt(permits, 10) + "/" + output.Millis(intervalMS)
+	return strconv.FormatInt(permits, 10) + "/" + words.Millis(intervalMS)
 }
 
 // parseType reads the value of --type.

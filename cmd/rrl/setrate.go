@@ -7,7 +7,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/rratelimiter/rratelimiter"
-	"github.com/rratelimiter/rratelimiter/cmd/rrl/internal/output"
+	"github.com/rratelimiter/rratelimiter/internal/words"
 )
 
 // rateFlags are the flags of the commands that take a rate.
@@ -71,9 +71,9 @@ func (s setter) command(a *app) *cobra.Command {
 			if err != nil {
 				return err
 			}
-			text := output.Printable(name) + " " + s.otherwise
+			text := words.Printable(name) + " " + s.otherwise
 			if set {
-				text = output.Printable(name) + " has " + describe(cfg)
+				text = words.Printable(name) + " has " + describe(cfg)
 			}
 			return a.answer(struct {
 				Name string `json:"name"`
@@ -139,12 +139,12 @@ Exits 1 where there is no such limiter; none is made then.`,
 
 // describe puts a configuration in words.
 func describe(cfg rratelimiter.Config) string {
-	s := output.Rate(cfg.Rate, cfg.Interval)
+	s := words.Rate(cfg.Rate, cfg.Interval)
 	if cfg.Type == rratelimiter.PerClient {
 		s += " for each client"
 	}
 	if cfg.KeepAlive > 0 {
-		s += ", deleted when unused for " + output.Duration(cfg.KeepAlive)
+		s += ", deleted when unused for " + words.Duration(cfg.KeepAlive)
 	}
 	return s
 }

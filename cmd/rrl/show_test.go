@@ -15,6 +15,7 @@ import (
 	"github.com/rratelimiter/rratelimiter"
 	"github.com/rratelimiter/rratelimiter/codec"
 	"github.com/rratelimiter/rratelimiter/internal/clients"
+	"github.com/rratelimiter/rratelimiter/internal/look"
 	"github.com/rratelimiter/rratelimiter/internal/redistest"
 )
 
@@ -59,17 +60,17 @@ func config(rate, intervalMS int64) map[string]string {
 }
 
 // shownBy runs show on the shared server and reads its JSON.
-func shownBy(t testing.TB, url string, args ...string) shown {
+func shownBy(t testing.TB, url string, args ...string) look.Inspection {
 	t.Helper()
 	got := rrl(t, append([]string{"show", "--json", "--redis", url}, args...)...)
 	require.Equal(t, exitYes, got.code, "%+v", got)
 	require.Empty(t, got.stderr)
-	var s shown
+	var s look.Inspection
 	require.NoError(t, json.Unmarshal([]byte(got.stdout), &s), got.stdout)
 	return s
 }
 
-func kinds(s shown) []string {
+func kinds(s look.Inspection) []string {
 	kinds := []string{}
 	for _, a := range s.Anomalies {
 		kinds = append(kinds, a.Kind)
@@ -307,18 +308,18 @@ func TestShowReadsABoundedPartOfALargeSet(t *testing.T) {
 		s.HSet("orders", field, text)
 	}
 	now := float64(time.Now().UnixMilli())
-	for i := range maxMembers + 1 {
+	for i := range look.MaxMembers + 1 {
 		id := fmt.Sprintf("%016d", i)
 		packed, err := codec.Append(nil, codec.LayoutD2, []byte(id), 1)
 		require.NoError(t, err)
 		_, err = s.ZAdd("{orders}:permits", now, string(packed))
 		require.NoError(t, err)
 	}
-	require.NoError(t, s.Set("{orders}:value", strconv.Itoa(10_000-maxMembers-1)))
+	require.NoError(t, s.Set("{orders}:value", strconv.Itoa(10_000-look.MaxMembers-1)))
 	found := shownBy(t, s.url(), "orders")
 	assert.Equal(t, []string{"not_all_read"}, kinds(found))
 	assert.Nil(t, found.States[0].Free)
-	assert.EqualValues(t, maxMembers+1, found.States[0].Members)
+	assert.EqualValues(t, look.MaxMembers+1, found.States[0].Members)
 	assert.Len(t, found.States[0].Permits, 20)
 }
 

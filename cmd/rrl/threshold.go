@@ -10,7 +10,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/rratelimiter/rratelimiter/cmd/rrl/internal/connect"
-	"github.com/rratelimiter/rratelimiter/cmd/rrl/internal/output"
+	"github.com/rratelimiter/rratelimiter/internal/words"
 	"github.com/rratelimiter/rratelimiter/slidinglog"
 )
 
@@ -75,9 +75,9 @@ type threshold struct {
 
 func (t threshold) String() string {
 	if t.Threshold == nil {
-		return output.Printable(t.Key) + " has no threshold"
+		return words.Printable(t.Key) + " has no threshold"
 	}
-	return fmt.Sprintf("%s has a threshold of %d", output.Printable(t.Key), *t.Threshold)
+	return fmt.Sprintf("%s has a threshold of %d", words.Printable(t.Key), *t.Threshold)
 }
 
 // thresholds reads and writes the threshold of a key.

@@ -5,6 +5,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/redis/go-redis/v9"
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
@@ -109,4 +110,15 @@ func Available(t testing.TB, l *rratelimiter.RateLimiter) int64 {
 	permits, err := l.AvailablePermits(t.Context())
 	require.NoError(t, err)
 	return permits
+}
+
+// TakeOnce gives a limiter a rate, unless it has one, and takes permits of it by a
+// Client of its own, whose id is "id" and what is given.
+func TakeOnce(t testing.TB, rdb redis.UniversalClient, name string, cfg rratelimiter.Config, id string, permits int64) {
+	t.Helper()
+	client := rratelimiter.New(rdb, rratelimiter.WithClientID("id"+id))
+	defer func() { require.NoError(t, client.Close(t.Context())) }()
+	ok, err := client.RateLimiter(name, rratelimiter.WithDefault(cfg)).TryAcquire(t.Context(), permits, 0)
+	require.NoError(t, err)
+	require.True(t, ok)
 }

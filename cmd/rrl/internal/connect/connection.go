@@ -4,11 +4,10 @@ import (
 	"context"
 	"fmt"
 	"sync"
-	"time"
 
 	"github.com/redis/go-redis/v9"
 
-	"github.com/rratelimiter/rratelimiter/cmd/rrl/internal/nodes"
+	"github.com/rratelimiter/rratelimiter/internal/nodes"
 )
 
 // Kind is what a connection reaches.
@@ -106,37 +105,10 @@ func (e *MasterError) Error() string { return e.Err.Error() }
 // Unwrap returns the server's own error.
 func (e *MasterError) Unwrap() error { return e.Err }
 
-// onNodeTries is how often OnNode calls its function at most.
-const onNodeTries = 3
-
 // OnNode calls fn with the server that has key. On a cluster that has moved the
 // key meanwhile, it calls fn again with the server that has it then.
 func (c *Connection) OnNode(ctx context.Context, key string, fn func(ctx context.Context, node *redis.Client) error) error {
-	cluster, isCluster := c.Client.(*redis.ClusterClient)
-	for try := 1; ; try++ {
-		node, err := nodes.Of(ctx, c.Client, key)
-		if err != nil {
-			return err
-		}
-		if err = fn(ctx, node); !isCluster || try == onNodeTries || err == nil || !isMoving(err) {
-			return err
-		}
-		cluster.ReloadState(ctx)
-		if err := pause(ctx); err != nil {
-			return err
-		}
-	}
-}
-
-// pause leaves a cluster, and the client that has begun to ask it for its state,
-// a moment.
-func pause(ctx context.Context) error {
-	select {
-	case <-ctx.Done():
-		return ctx.Err()
-	case <-time.After(200 * time.Millisecond):
-		return nil
-	}
+	return nodes.On(ctx, c.Client, key, fn)
 }
 
 // Explain returns err in words that say what is wrong with the server, the way

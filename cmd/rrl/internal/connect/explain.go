@@ -15,6 +15,7 @@ import (
 
 	"github.com/redis/go-redis/v9"
 
+	"github.com/rratelimiter/rratelimiter/internal/nodes"
 	"github.com/rratelimiter/rratelimiter/limit"
 )
 
@@ -158,22 +159,12 @@ func (a about) state(err error) string {
 		return a.server() + " still reads its data from disk (LOADING): try again soon"
 	case redis.HasErrorPrefix(err, "CLUSTERDOWN"):
 		return fmt.Sprintf("the cluster is down: %v", said(err))
-	case isMoving(err):
+	case nodes.Moving(err):
 		return fmt.Sprintf("the cluster moves these keys to another node just now: try again (%v)", said(err))
 	case redis.HasErrorPrefix(err, "MASTERDOWN"):
 		return a.server() + " is a replica that has lost its master (MASTERDOWN)"
 	}
 	return ""
-}
-
-// isMoving tells errors of nodes that had keys, or will have them.
-func isMoving(err error) bool {
-	for _, prefix := range []string{"MOVED", "ASK", "TRYAGAIN", "EXECABORT"} {
-		if redis.HasErrorPrefix(err, prefix) {
-			return true
-		}
-	}
-	return false
 }
 
 // said returns the server's words alone.

@@ -11,6 +11,7 @@ import (
 
 	"github.com/rratelimiter/rratelimiter"
 	"github.com/rratelimiter/rratelimiter/cmd/rrl/internal/output"
+	"github.com/rratelimiter/rratelimiter/internal/words"
 )
 
 // keepAlive, after the longest pause between two requests, removes what a killed
@@ -178,6 +179,6 @@ func (r *clientsRun) printHead(server string) {
 		who = fmt.Sprintf("%d clients try", r.Count)
 	}
 	fmt.Fprint(r.out, r.out.Wrap(fmt.Sprintf("%s on %s; %s %s, each waiting at most %v\n\n",
-		r.out.Paint(output.Bold, output.Rate(r.Rate, r.Interval)), server,
-		who, output.Plural(int64(r.Tries), "time"), output.Duration(r.Timeout))))
+		r.out.Paint(output.Bold, words.Rate(r.Rate, r.Interval)), server,
+		who, words.Plural(int64(r.Tries), "time"), words.Duration(r.Timeout))))
 }

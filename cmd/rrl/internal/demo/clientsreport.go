@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/rratelimiter/rratelimiter/cmd/rrl/internal/output"
+	"github.com/rratelimiter/rratelimiter/internal/words"
 )
 
 // The timeline's rows have this many columns, and it has at most this many rows.
@@ -78,7 +79,7 @@ func (r *clientsRun) printReport(s clientsSummary, elapsed time.Duration) error 
 	fmt.Fprintf(out, "\n%s, %d granted, %d denied in %.1fs\n",
 		tryCount(s.Tries), s.Granted, s.Denied, elapsed.Seconds())
 	fmt.Fprintf(out, "most granted within any %s, by the server's record: %d of %d\n",
-		output.Duration(r.Interval), s.HighestInWindow, s.Rate)
+		words.Duration(r.Interval), s.HighestInWindow, s.Rate)
 	switch {
 	case s.WithinLimit == nil:
 		out.WriteString("some grants left the record before it was read, so this is a lower bound\n")
@@ -115,7 +116,7 @@ func (r *clientsRun) writeTimeline(out *strings.Builder, elapsed time.Duration) 
 			denied[at]++
 		}
 	}
-	fmt.Fprintf(out, "granted in each %v (. denied only)\n", output.Duration(cell))
+	fmt.Fprintf(out, "granted in each %v (. denied only)\n", words.Duration(cell))
 	for first := 0; first <= int(elapsed/cell); first += timelineColumns {
 		marks, passed, refused := "", 0, 0
 		for at := first; at < first+timelineColumns; at++ {
@@ -123,7 +124,7 @@ func (r *clientsRun) writeTimeline(out *strings.Builder, elapsed time.Duration) 
 			passed, refused = passed+granted[at], refused+denied[at]
 		}
 		fmt.Fprintf(out, "%6s |%s| %d granted, %d denied\n",
-			output.Duration(time.Duration(first)*cell), marks, passed, refused)
+			words.Duration(time.Duration(first)*cell), marks, passed, refused)
 	}
 }
 

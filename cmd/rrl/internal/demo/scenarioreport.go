@@ -5,6 +5,7 @@ import (
 	"strings"
 
 	"github.com/rratelimiter/rratelimiter/cmd/rrl/internal/output"
+	"github.com/rratelimiter/rratelimiter/internal/words"
 )
 
 // scenarioSummary is what a scenario prints as JSON. Kept is false where a limiter
@@ -87,7 +88,7 @@ func (p *plan) printReport(out *output.Printer, sum scenarioSummary) error {
 	for i, l := range sum.Lanes {
 		highest, from, to := p.lanes[i].peak()
 		fmt.Fprintf(text, "%s: %d calls, %d granted, %d denied; most permits within any %s: %d (%s to %s)\n", l.Name, l.Calls,
-			l.Granted, l.Denied, output.Duration(p.lanes[i].window), highest, clockTime(from), clockTime(to))
+			l.Granted, l.Denied, words.Duration(p.lanes[i].window), highest, clockTime(from), clockTime(to))
 	}
 	if sum.Kept {
 		text.WriteString(out.Paint(output.Green, p.kept) + "\n")

@@ -11,7 +11,7 @@ import (
 
 	"github.com/redis/go-redis/v9"
 
-	"github.com/rratelimiter/rratelimiter/cmd/rrl/internal/nodes"
+	"github.com/rratelimiter/rratelimiter/internal/nodes"
 )
 
 // Level says how bad a finding is.

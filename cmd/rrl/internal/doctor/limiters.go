@@ -12,7 +12,8 @@ import (
 
 	"github.com/redis/go-redis/v9"
 
-	"github.com/rratelimiter/rratelimiter/cmd/rrl/internal/output"
+	"github.com/rratelimiter/rratelimiter/internal/look"
+	"github.com/rratelimiter/rratelimiter/internal/words"
 )
 
 const (
@@ -165,7 +166,7 @@ func (c *checks) check(ctx context.Context, name string) {
 		}
 		k.count++
 		if len(k.names) < examples {
-			k.names = append(k.names, output.Printable(clip(name)))
+			k.names = append(k.names, words.Printable(clip(name)))
 		}
 	}
 }
@@ -180,11 +181,11 @@ func clip(name string) string {
 }
 
 func (c *checks) report(s *Sampled) {
-	text := fmt.Sprintf("%s checked", output.Plural(int64(s.Checked), "limiter"))
+	text := fmt.Sprintf("%s checked", words.Plural(int64(s.Checked), "limiter"))
 	if s.All {
 		text += ", all that there are"
 	} else {
-		text += fmt.Sprintf(", a sample: about %d of %s were walked", s.Walked, output.Plural(s.Keys, "key"))
+		text += fmt.Sprintf(", a sample: about %d of %s were walked", s.Walked, words.Plural(s.Keys, "key"))
 	}
 	if len(c.byKind) == 0 {
 		text += "; nothing is wrong with them"
@@ -192,19 +193,13 @@ func (c *checks) report(s *Sampled) {
 	c.d.fine(nil, "limiters", text)
 	for _, name := range slices.Sorted(maps.Keys(c.byKind)) {
 		k := c.byKind[name]
-		known := problems[name]
-		if known.level == "" {
-			known.level, known.reason = Warning, "a healthy limiter's keys are not so"
-		}
+		known := look.ProblemOf(name)
 		more := ""
 		if k.count > len(k.names) {
 			more = fmt.Sprintf(" and %d more", k.count-len(k.names))
 		}
-		if known.advice == "" {
-			known.advice = "rrl show NAME tells more of each"
-		}
-		c.d.add(nil, name, known.level, fmt.Sprintf("%s: %s%s: %s", output.Plural(int64(k.count), "limiter"),
-			strings.Join(k.names, ", "), more, k.text), known.reason, known.advice)
+		c.d.add(nil, name, Level(known.Level), fmt.Sprintf("%s: %s%s: %s", words.Plural(int64(k.count), "limiter"),
+			strings.Join(k.names, ", "), more, k.text), known.Reason, known.Advice)
 	}
 	c.old()
 }
@@ -214,7 +209,7 @@ func (c *checks) old() {
 	var texts []string
 	for _, l := range []struct{ layout, releases string }{{"B", "3.13.3 to 3.16.3"}, {"C", "3.16.4 to 3.16.8"}, {"D1", "3.17.0 to 3.20.1"}} {
 		if n := c.layouts[l.layout]; n > 0 {
-			texts = append(texts, fmt.Sprintf("%s with members of layout %s, as Redisson %s writes", output.Plural(int64(n), "limiter"), l.layout, l.releases))
+			texts = append(texts, fmt.Sprintf("%s with members of layout %s, as Redisson %s writes", words.Plural(int64(n), "limiter"), l.layout, l.releases))
 		}
 	}
 	if len(texts) > 0 {
@@ -222,37 +217,4 @@ func (c *checks) old() {
 			"members in another layout than all sharers can read are misread, or make Redisson fail",
 			"pass the oldest release of Redisson that shares these limiters: WithRedissonVersion, rrl --redisson")
 	}
-}
-
-// problems says of each kind of problem how bad it is, why, and what helps.
-// What is not here is a warning.
-var problems = map[string]struct {
-	level          Level
-	reason, advice string
-}{
-	"wrong_type": {Error, "calls of this limiter fail with WRONGTYPE", "find out who writes that key; rrl delete removes the limiter, then set its rate again"},
-	"bad_config": {Error, "calls of this limiter fail", "rrl set-rate writes it anew"},
-	"bad_value":  {Error, "calls of this limiter fail, Redisson's too", "rrl set-rate starts it anew"},
-	"no_config":  {Warning, "calls fail for want of a rate, and what is left has no use", "rrl set-rate, or rrl delete"},
-	"unknown_layout": {
-		Error, "Redisson fails on such a member, or misreads it", "find out who writes it; rrl set-rate starts anew",
-	},
-	"mixed_layouts": {
-		Error, "Redissons that can't read each other's members fail, or grant too many permits",
-		"upgrade those before 3.17 and run rrl migrate, or start anew by rrl set-rate",
-	},
-	"window_and_members": {
-		Error, "too many permits are granted", "upgrade the Redisson before 3.13.3, then run rrl migrate",
-	},
-	"value_above_rate": {Warning, "more permits are free than the rate", "rrl set-rate starts it anew"},
-	"sum_not_rate": {
-		Warning, "permits were lost, or are granted beyond the rate; Redisson's own release and changes of a rate do that too",
-		"the next calls repair what can be told; rrl set-rate starts anew",
-	},
-	"no_value":           {Warning, "Redisson grants the whole rate again", "the next call through rratelimiter repairs it"},
-	"future_members":     {Warning, "their permits come back late", "keep the clocks of machines that run Redisson in step"},
-	"no_ttl":             {Warning, "the key stays when the limiter's rate has expired", "rrl expire sets all keys' times; or rrl delete"},
-	"client_no_ttl":      {Warning, "each restart of a client leaves two keys that nobody removes", "give the limiter a keep-alive time, or run SCAN for old clients; rratelimiter's own clients expire"},
-	"keys_of_other_type": {Note, "they take memory and nobody reads them", "delete them"},
-	"not_all_read":       {Note, "what was not read was not judged", ""},
 }

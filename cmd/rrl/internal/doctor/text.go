@@ -8,6 +8,7 @@ import (
 	"unicode/utf8"
 
 	"github.com/rratelimiter/rratelimiter/cmd/rrl/internal/output"
+	"github.com/rratelimiter/rratelimiter/internal/words"
 )
 
 const (
@@ -20,7 +21,7 @@ var colors = map[Level]string{Fine: output.Green, Note: output.Bold, Warning: ou
 // Text returns the report for people, in lines of so many columns.
 func Text(r *Report, columns int, paint func(color, text string) string) string {
 	var b strings.Builder
-	head := fmt.Sprintf("%s, looked at in %s", r.Name, output.Duration(time.Duration(r.TookMS)*time.Millisecond))
+	head := fmt.Sprintf("%s, looked at in %s", r.Name, words.Duration(time.Duration(r.TookMS)*time.Millisecond))
 	b.WriteString(wrap(head, columns) + "\n")
 	for _, f := range r.Findings {
 		text := f.Check + ": " + f.Text
@@ -39,8 +40,8 @@ func Text(r *Report, columns int, paint func(color, text string) string) string 
 	for _, f := range r.Findings {
 		count[f.Level]++
 	}
-	fmt.Fprintf(&b, "\n\n%s, %s, %s, %d ok\n", output.Plural(int64(count[Error]), "error"), output.Plural(int64(count[Warning]), "warning"),
-		output.Plural(int64(count[Note]), "note"), count[Fine])
+	fmt.Fprintf(&b, "\n\n%s, %s, %s, %d ok\n", words.Plural(int64(count[Error]), "error"), words.Plural(int64(count[Warning]), "warning"),
+		words.Plural(int64(count[Note]), "note"), count[Fine])
 	return b.String()
 }
 
@@ -71,7 +72,7 @@ func wrap(text string, columns int) string {
 // printable writes what a terminal would act on as escapes: servers may say
 // anything.
 func printable(word string) string {
-	quoted := output.Printable(word)
+	quoted := words.Printable(word)
 	if quoted == word || strings.ContainsFunc(word, func(r rune) bool { return !unicode.IsPrint(r) || r == utf8.RuneError }) {
 		return quoted
 	}

@@ -6,10 +6,12 @@ import (
 	"time"
 
 	"github.com/rratelimiter/rratelimiter/cmd/rrl/internal/output"
+	"github.com/rratelimiter/rratelimiter/internal/look"
+	"github.com/rratelimiter/rratelimiter/internal/words"
 )
 
 // PointText puts a sample in a line.
-func PointText(p *Point) string {
+func PointText(p *look.Point) string {
 	at := p.At.Format("15:04:05.0")
 	if p.Gone {
 		return at + "  no such limiter"
@@ -25,7 +27,7 @@ func PointText(p *Point) string {
 	return text
 }
 
-func granted(p *Point) string {
+func granted(p *look.Point) string {
 	text := fmt.Sprint(p.Granted)
 	if p.More {
 		text += " or more"
@@ -35,14 +37,14 @@ func granted(p *Point) string {
 
 // Graph returns a screen of so many columns and rows: free permits above, and
 // below them what was granted, the newest at the right.
-func Graph(points []Point, interval time.Duration, columnCount, rows int, ascii bool, paint func(color, text string) string) []string {
+func Graph(points []look.Point, interval time.Duration, columnCount, rows int, ascii bool, paint func(color, text string) string) []string {
 	last := &points[len(points)-1]
 	lines := []string{
 		paint(output.Bold, fit(Safe(last.Name), columnCount)),
 		cut(headline(last), columnCount),
 		cut(callersLine(last, columnCount), columnCount),
 	}
-	foot := CostText(last.Cost) + "; a sample every " + output.Duration(interval) + "; q quits"
+	foot := CostText(last.Cost) + "; a sample every " + words.Duration(interval) + "; q quits"
 	if last.Err != nil {
 		foot = "old, the server does not answer: " + oneLine(last.Err.Error())
 	}
@@ -50,13 +52,13 @@ func Graph(points []Point, interval time.Duration, columnCount, rows int, ascii 
 	panels := rows - len(lines) - 1 - 2
 	if panels >= 4 && columnCount >= 20 {
 		above := (panels*2 + 2) / 3
-		lines = append(lines, panel("free", points, columnCount, above, ascii, func(p *Point) (int64, bool) {
+		lines = append(lines, panel("free", points, columnCount, above, ascii, func(p *look.Point) (int64, bool) {
 			if p.Free == nil {
 				return 0, false
 			}
 			return *p.Free, true
 		}, last.Rate, func(s string) string { return paint(output.Green, s) })...)
-		lines = append(lines, panel("granted", points, columnCount, panels-above, ascii, func(p *Point) (int64, bool) {
+		lines = append(lines, panel("granted", points, columnCount, panels-above, ascii, func(p *look.Point) (int64, bool) {
 			return p.Granted, !p.Gone
 		}, 0, func(s string) string { return s })...)
 	}
@@ -64,7 +66,7 @@ func Graph(points []Point, interval time.Duration, columnCount, rows int, ascii 
 	return append(lines, paint(output.Faint, cut(foot, columnCount)))
 }
 
-func headline(p *Point) string {
+func headline(p *look.Point) string {
 	if p.Gone {
 		return "no such limiter now"
 	}
@@ -72,15 +74,15 @@ func headline(p *Point) string {
 	if p.Free != nil {
 		left = fmt.Sprint(*p.Free)
 	}
-	text := fmt.Sprintf("%s, free %s, in use %d, granted %s, %s/s", output.Rate(p.Rate, time.Duration(p.IntervalMS)*time.Millisecond),
+	text := fmt.Sprintf("%s, free %s, in use %d, granted %s, %s/s", words.Rate(p.Rate, time.Duration(p.IntervalMS)*time.Millisecond),
 		left, p.InUse, granted(p), short(p.PerSecond))
 	if p.Clients > 0 {
-		text += fmt.Sprintf("; the least free of %s", output.Plural(int64(p.Clients), "client"))
+		text += fmt.Sprintf("; the least free of %s", words.Plural(int64(p.Clients), "client"))
 	}
 	return text
 }
 
-func callersLine(p *Point, room int) string {
+func callersLine(p *look.Point, room int) string {
 	if callers := callersText(&p.Limiter, room-len("in use by ")); callers != "" {
 		return "in use by " + callers
 	}
@@ -94,8 +96,8 @@ const (
 
 // panel draws one value of the points, the newest at the right. A top of 0
 // stands for the highest value that is shown.
-func panel(title string, points []Point, columnCount, height int, ascii bool,
-	value func(*Point) (int64, bool), top int64, paint func(string) string,
+func panel(title string, points []look.Point, columnCount, height int, ascii bool,
+	value func(*look.Point) (int64, bool), top int64, paint func(string) string,
 ) []string {
 	marks := []rune(blocks)
 	if ascii {

@@ -16,6 +16,8 @@ import (
 
 	"github.com/rratelimiter/rratelimiter"
 	"github.com/rratelimiter/rratelimiter/cmd/rrl/internal/output"
+	"github.com/rratelimiter/rratelimiter/internal/limitertest"
+	"github.com/rratelimiter/rratelimiter/internal/look"
 	"github.com/rratelimiter/rratelimiter/internal/redistest"
 )
 
@@ -68,8 +70,8 @@ func twoLimiters(t *testing.T, rdb redis.UniversalClient) (prefix string) {
 	t.Helper()
 	prefix = redistest.Name(t)
 	cfg := rratelimiter.Config{Rate: 10, Interval: time.Hour}
-	take(t, rdb, prefix+":a", cfg, "", 3)
-	take(t, rdb, prefix+":b", cfg, "", 10)
+	limitertest.TakeOnce(t, rdb, prefix+":a", cfg, "", 3)
+	limitertest.TakeOnce(t, rdb, prefix+":b", cfg, "", 10)
 	return prefix
 }
 
@@ -78,7 +80,7 @@ func TestTopOnATerminal(t *testing.T) {
 	rdb, m := redistest.Mini(t)
 	prefix := twoLimiters(t, rdb)
 	term := newTerminal()
-	top := &Top{Reader: NewReader(rdb, prefix+"*"), View: View{Sort: "use"}, Interval: minTick, Reads: 5000}
+	top := &Top{Reader: look.NewReader(rdb, prefix+"*"), View: look.View{Sort: "use"}, Interval: minTick, Reads: 5000}
 	ended := make(chan error, 1)
 	go func() { ended <- top.Show(t.Context(), term.screen(), plain) }()
 
@@ -128,11 +130,11 @@ func TestCtrlCEndsLiveCommands(t *testing.T) {
 	show := func(ctx context.Context, term *terminal) []chan error {
 		ended := []chan error{make(chan error, 1), make(chan error, 1)}
 		go func() {
-			top := &Top{Reader: NewReader(rdb, ""), View: View{Sort: "use"}, Interval: minTick, Reads: 5000}
+			top := &Top{Reader: look.NewReader(rdb, ""), View: look.View{Sort: "use"}, Interval: minTick, Reads: 5000}
 			ended[0] <- top.Show(ctx, &Screen{Out: &bytes.Buffer{}, Size: term.size, Keys: term.keys}, plain)
 		}()
 		go func() {
-			w := &Watch{Client: rdb, Name: prefix + ":a", Interval: minTick}
+			w := &Watch{Watcher: look.Watcher{Client: rdb, Name: prefix + ":a"}, Interval: minTick}
 			ended[1] <- w.Show(ctx, &Screen{Out: &bytes.Buffer{}, Size: term.size, Keys: term.keys}, plain)
 		}()
 		return ended
@@ -157,7 +159,7 @@ func TestPipedSamplesHaveNoEscapes(t *testing.T) {
 	rdb, _ := redistest.Mini(t)
 	prefix := twoLimiters(t, rdb)
 	var text bytes.Buffer
-	top := &Top{Reader: NewReader(rdb, prefix+"*"), View: View{Sort: "use", Rows: 20}, Interval: minTick, Reads: 5000, Count: 2}
+	top := &Top{Reader: look.NewReader(rdb, prefix+"*"), View: look.View{Sort: "use", Rows: 20}, Interval: minTick, Reads: 5000, Count: 2}
 	require.NoError(t, top.Print(t.Context(), &output.Printer{Writer: &text}, 200))
 	assert.NotContains(t, text.String(), "\x1b")
 	assert.Equal(t, 2, strings.Count(text.String(), "\nNAME "))
@@ -168,7 +170,7 @@ func TestPipedSamplesHaveNoEscapes(t *testing.T) {
 	lines := strings.Split(strings.TrimSpace(text.String()), "\n")
 	require.Len(t, lines, 2)
 	for _, line := range lines {
-		var s Snapshot
+		var s look.Snapshot
 		require.NoError(t, json.Unmarshal([]byte(line), &s))
 		assert.Len(t, s.Limiters, 2)
 		assert.NotNil(t, s.Limiters[0].Callers)
@@ -180,9 +182,9 @@ func TestWatchSeesGrants(t *testing.T) {
 	redistest.Everywhere(t, func(t *testing.T, rdb redis.UniversalClient) {
 		name := redistest.Name(t)
 		cfg := rratelimiter.Config{Rate: 10, Interval: time.Hour}
-		take(t, rdb, name, cfg, "", 3)
-		w := &Watch{Client: rdb, Name: name}
-		sample := func() Point {
+		limitertest.TakeOnce(t, rdb, name, cfg, "", 3)
+		w := &Watch{Watcher: look.Watcher{Client: rdb, Name: name}}
+		sample := func() look.Point {
 			p, err := w.Sample(t.Context())
 			require.NoError(t, err)
 			return p
@@ -191,20 +193,20 @@ func TestWatchSeesGrants(t *testing.T) {
 		assert.EqualValues(t, 7, *p.Free)
 		assert.Zero(t, p.Granted, "of before the first sample")
 		time.Sleep(5 * time.Millisecond) // grants of one millisecond count once
-		take(t, rdb, name, cfg, "", 2)
+		limitertest.TakeOnce(t, rdb, name, cfg, "", 2)
 		time.Sleep(5 * time.Millisecond)
-		take(t, rdb, name, cfg, "", 1)
+		limitertest.TakeOnce(t, rdb, name, cfg, "", 1)
 		p = sample()
 		assert.Equal(t, []int64{4, 6, 3}, []int64{*p.Free, p.InUse, p.Granted})
 		assert.Len(t, p.Callers, 3)
 		assert.Zero(t, sample().Granted)
 
 		own := "{" + name + "}own*?"
-		take(t, rdb, own, rratelimiter.Config{Type: rratelimiter.PerClient, Rate: 10, Interval: time.Hour}, "ann", 6)
-		w = &Watch{Client: rdb, Name: own}
+		limitertest.TakeOnce(t, rdb, own, rratelimiter.Config{Type: rratelimiter.PerClient, Rate: 10, Interval: time.Hour}, "ann", 6)
+		w = &Watch{Watcher: look.Watcher{Client: rdb, Name: own}}
 		p = sample()
 		assert.EqualValues(t, 4, *p.Free)
-		assert.Equal(t, []Caller{{"client idann", 6, 1}}, p.Callers)
+		assert.Equal(t, []look.Caller{{Who: "client idann", Permits: 6, Share: 1}}, p.Callers)
 
 		require.NoError(t, rdb.Del(t.Context(), own).Err())
 		assert.True(t, sample().Gone)
@@ -217,11 +219,11 @@ func TestWatchOnATerminal(t *testing.T) {
 	prefix := twoLimiters(t, rdb)
 	term := newTerminal()
 	term.resize(60, 20)
-	w := &Watch{Client: rdb, Name: prefix + ":a", Interval: minTick}
+	w := &Watch{Watcher: look.Watcher{Client: rdb, Name: prefix + ":a"}, Interval: minTick}
 	ended := make(chan error, 1)
 	go func() { ended <- w.Show(t.Context(), term.screen(), plain) }()
 	term.shows(t, "free 7, in use 3", true)
-	take(t, rdb, prefix+":a", rratelimiter.Config{Rate: 10, Interval: time.Hour}, "", 2)
+	limitertest.TakeOnce(t, rdb, prefix+":a", rratelimiter.Config{Rate: 10, Interval: time.Hour}, "", 2)
 	term.shows(t, "free 5, in use 5", true)
 	term.resize(33, 9)
 	require.Eventually(t, func() bool { return len(term.lines()) <= 9 }, 20*time.Second, 5*time.Millisecond)
@@ -243,9 +245,9 @@ func TestWatchOnATerminal(t *testing.T) {
 func TestWatchOfNothing(t *testing.T) {
 	t.Parallel()
 	rdb, _ := redistest.Mini(t)
-	w := &Watch{Client: rdb, Name: "none", Interval: minTick}
+	w := &Watch{Watcher: look.Watcher{Client: rdb, Name: "none"}, Interval: minTick}
 	require.ErrorIs(t, w.Print(t.Context(), &output.Printer{Writer: &bytes.Buffer{}}), ErrGone)
-	w = &Watch{Client: rdb, Name: "none", Interval: minTick}
+	w = &Watch{Watcher: look.Watcher{Client: rdb, Name: "none"}, Interval: minTick}
 	require.ErrorIs(t, w.Show(t.Context(), newTerminal().screen(), plain), ErrGone)
 }
 

@@ -13,6 +13,8 @@ import (
 
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
+
+	"github.com/rratelimiter/rratelimiter/internal/look"
 )
 
 var update = flag.Bool("update", false, "write testdata anew")
@@ -107,23 +109,23 @@ func TestShortNumbers(t *testing.T) {
 	assert.LessOrEqual(t, len(count(1<<62)), 6)
 }
 
-func manyLimiters() *Snapshot {
+func manyLimiters() *look.Snapshot {
 	micros := 1234.5
-	s := &Snapshot{
+	s := &look.Snapshot{
 		At: time.Date(2026, 11, 22, 10, 20, 30, 0, time.UTC), Known: 48_210, InUse: 1201, Used: 1, Complete: true, RoundMS: 31_250,
-		Cost: Cost{Commands: 4800, ServerMicros: &micros, RoundTripMicros: 310},
-		Limiters: []Limiter{
-			{Name: "api:orders", Type: "OVERALL", Rate: 100, IntervalMS: 1000, Free: new(int64(0)), InUse: 100, PerSecond: 100, Callers: []Caller{
-				{"client 3fa81b2c", 62, 0.62}, {"Redisson", 30, 0.3}, {"client 00c0ffee", 5, 0.05}, {"unmarked", 3, 0.03},
+		Cost: look.Cost{Commands: 4800, ServerMicros: &micros, RoundTripMicros: 310},
+		Limiters: []look.Limiter{
+			{Name: "api:orders", Type: "OVERALL", Rate: 100, IntervalMS: 1000, Free: new(int64(0)), InUse: 100, PerSecond: 100, Callers: []look.Caller{
+				{Who: "client 3fa81b2c", Permits: 62, Share: 0.62}, {Who: "Redisson", Permits: 30, Share: 0.3}, {Who: "client 00c0ffee", Permits: 5, Share: 0.05}, {Who: "unmarked", Permits: 3, Share: 0.03},
 			}},
 			{Name: "api:a-much-longer-name-of-a-limiter:for-user:4711", Type: "OVERALL", Rate: 2_000_000, IntervalMS: 3_600_000, Free: new(int64(1_234_567)), InUse: 765_433, PerSecond: 212.6},
-			{Name: "jobs", Type: "PER_CLIENT", Rate: 5, IntervalMS: 60_000, Free: new(int64(2)), InUse: 4, Clients: 2, PerSecond: 0.2, Callers: []Caller{{"client ann", 3, 0.75}, {"client bob", 1, 0.25}}},
+			{Name: "jobs", Type: "PER_CLIENT", Rate: 5, IntervalMS: 60_000, Free: new(int64(2)), InUse: 4, Clients: 2, PerSecond: 0.2, Callers: []look.Caller{{Who: "client ann", Permits: 3, Share: 0.75}, {Who: "client bob", Permits: 1, Share: 0.25}}},
 			{Name: "broken", Type: "OVERALL", Rate: 5, IntervalMS: 500},
 			{Name: "限流器:订单", Type: "OVERALL", Rate: 10, IntervalMS: 1000, Free: new(int64(10))},
 		},
 	}
 	for _, name := range hostile() {
-		s.Limiters = append(s.Limiters, Limiter{Name: name, Type: "OVERALL", Rate: 7, IntervalMS: 1000, Free: new(int64(7)), Callers: []Caller{{name, 7, 1}}})
+		s.Limiters = append(s.Limiters, look.Limiter{Name: name, Type: "OVERALL", Rate: 7, IntervalMS: 1000, Free: new(int64(7)), Callers: []look.Caller{{name, 7, 1}}})
 	}
 	return s
 }
@@ -132,13 +134,13 @@ func TestTopFitsAnyScreen(t *testing.T) {
 	t.Parallel()
 	s := manyLimiters()
 	for _, columns := range []int{40, 80, 200} {
-		lines := TopText(s, View{Sort: "use"}, columns, 0, plain)
+		lines := TopText(s, look.View{Sort: "use"}, columns, 0, plain)
 		golden(t, fmt.Sprintf("top-%d", columns), lines)
 	}
 	s.Err = errors.New("dial tcp:\n\x1b[31mconnection refused")
 	for columns := 1; columns < 250; columns += 3 {
 		for _, rows := range []int{0, 1, 2, 5, 50} {
-			lines := TopText(s, View{Sort: "use", Filter: "\x1b[2J", Reverse: true}, columns, rows, plain)
+			lines := TopText(s, look.View{Sort: "use", Filter: "\x1b[2J", Reverse: true}, columns, rows, plain)
 			requireFits(t, lines, columns)
 			if rows > HeadLines {
 				require.LessOrEqual(t, len(lines), rows)
@@ -149,20 +151,20 @@ func TestTopFitsAnyScreen(t *testing.T) {
 
 func TestTopSaysWhatItHasNotSeen(t *testing.T) {
 	t.Parallel()
-	s := &Snapshot{Known: 100_000, Left: true, Walked: 0.35, Cost: Cost{Commands: 12, RoundTripMicros: 1500}}
-	lines := TopText(s, View{Sort: "name"}, 120, 0, plain)
+	s := &look.Snapshot{Known: 100_000, Left: true, Walked: 0.35, Cost: look.Cost{Commands: 12, RoundTripMicros: 1500}}
+	lines := TopText(s, look.View{Sort: "name"}, 120, 0, plain)
 	assert.Contains(t, lines[0], "more than 100000 limiters, 0 in use, 0 used up, 35% of the keys seen")
 	assert.Equal(t, "cost: 12 commands/s, 1.50 ms a round trip; sorted by name", lines[1])
 }
 
-func graphPoints(n int) []Point {
-	points := make([]Point, n)
+func graphPoints(n int) []look.Point {
+	points := make([]look.Point, n)
 	for i := range points {
 		granted := int64(i % 12)
 		free := max(100-granted*9, 0)
-		points[i] = Point{Granted: granted, Limiter: Limiter{
+		points[i] = look.Point{Granted: granted, Limiter: look.Limiter{
 			Name: "api:orders", Rate: 100, IntervalMS: 1000, Free: &free, InUse: 100 - free, PerSecond: float64(granted),
-			Callers: []Caller{{"client 3fa81b2c", 70, 0.7}, {"Redisson", 30, 0.3}},
+			Callers: []look.Caller{{Who: "client 3fa81b2c", Permits: 70, Share: 0.7}, {Who: "Redisson", Permits: 30, Share: 0.3}},
 		}}
 	}
 	points[n/2].Free, points[n/2].Gone = nil, true

@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/rratelimiter/rratelimiter/cmd/rrl/internal/output"
+	"github.com/rratelimiter/rratelimiter/internal/look"
 )
 
 const (
@@ -21,8 +22,8 @@ const (
 
 // Top shows all limiters again and again.
 type Top struct {
-	Reader   *Reader
-	View     View
+	Reader   *look.Reader
+	View     look.View
 	Interval time.Duration
 	Count    int // samples that Print prints, 0 for no end
 	Reads    int // commands a second, at most about so many
@@ -30,13 +31,13 @@ type Top struct {
 
 // sample is what reading comes to.
 type sample struct {
-	snapshot Snapshot
+	snapshot look.Snapshot
 	err      error
 }
 
 // read walks and samples until ctx is over or emit says that it is enough. Poke
 // makes the next sample come at once.
-func (t *Top) read(ctx context.Context, view func() View, poke <-chan struct{}, emit func(sample) bool) {
+func (t *Top) read(ctx context.Context, view func() look.View, poke <-chan struct{}, emit func(sample) bool) {
 	step := max(t.Interval/time.Duration(max(1, int(t.Interval.Seconds()*stepsASecond))), 10*time.Millisecond)
 	units := max(int(float64(t.Reads)*step.Seconds()), 1)
 	tick := time.NewTicker(step)
@@ -90,7 +91,7 @@ func (t *Top) read(ctx context.Context, view func() View, poke <-chan struct{}, 
 func (t *Top) Print(ctx context.Context, out *output.Printer, columns int) error {
 	var failed error
 	n := 0
-	t.read(ctx, func() View { return t.View }, nil, func(s sample) bool {
+	t.read(ctx, func() look.View { return t.View }, nil, func(s sample) bool {
 		if failed = s.err; failed != nil {
 			return false
 		}
@@ -123,7 +124,7 @@ func (t *Top) Show(ctx context.Context, screen *Screen, paint func(color, text s
 	defer cancel()
 	// Nobody waits for it at the end: a server that hangs would keep the user.
 	go func() {
-		t.read(ctx, func() View { return *ui.shared.Load() }, poke, func(s sample) bool {
+		t.read(ctx, func() look.View { return *ui.shared.Load() }, poke, func(s sample) bool {
 			select {
 			case samples <- s:
 				return true
@@ -167,9 +168,9 @@ type topUI struct {
 	screen        *Screen
 	paint         func(color, text string) string
 	poke          chan<- struct{}
-	view          View
-	shared        atomic.Pointer[View]
-	last          Snapshot
+	view          look.View
+	shared        atomic.Pointer[look.View]
+	last          look.Snapshot
 	paused        bool
 	typing        bool
 	columns, rows int
@@ -220,7 +221,7 @@ func (ui *topUI) press(k Key) bool {
 	case 'q':
 		return true
 	case 's':
-		ui.view = ui.view.next()
+		ui.view = ui.view.Next()
 	case 'r':
 		ui.view.Reverse = !ui.view.Reverse
 	case 'p', ' ':

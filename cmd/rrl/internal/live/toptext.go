@@ -7,6 +7,8 @@ import (
 	"time"
 
 	"github.com/rratelimiter/rratelimiter/cmd/rrl/internal/output"
+	"github.com/rratelimiter/rratelimiter/internal/look"
+	"github.com/rratelimiter/rratelimiter/internal/words"
 )
 
 // column is one of top's table.
@@ -14,7 +16,7 @@ type column struct {
 	title string
 	width int
 	right bool
-	cell  func(*Limiter) string
+	cell  func(*look.Limiter) string
 }
 
 const (
@@ -32,7 +34,7 @@ func columns(width int) []column {
 		{"USE", 4, true, percent},
 		{"FREE", 7, true, free},
 		{"RATE", 12, true, rate},
-		{"GRANTED/S", 9, true, func(l *Limiter) string { return short(l.PerSecond) }},
+		{"GRANTED/S", 9, true, func(l *look.Limiter) string { return short(l.PerSecond) }},
 	} {
 		if c.width+2 > room {
 			break
@@ -42,31 +44,31 @@ func columns(width int) []column {
 	}
 	if room >= barWidth+2+2*(minCallers+2) {
 		room -= barWidth + 2
-		shown = append(shown, column{"", barWidth, false, func(l *Limiter) string { return bar(l.use(), barWidth) }})
+		shown = append(shown, column{"", barWidth, false, func(l *look.Limiter) string { return bar(l.Use(), barWidth) }})
 	}
 	if callers := max(room*3/5, minCallers); room >= callers+2 {
 		room -= callers + 2
-		shown = append(shown, column{"CALLERS", callers, false, func(l *Limiter) string { return callersText(l, callers) }})
+		shown = append(shown, column{"CALLERS", callers, false, func(l *look.Limiter) string { return callersText(l, callers) }})
 	}
-	name := column{"NAME", max(minName+room, 1), false, func(l *Limiter) string { return Safe(l.Name) }}
+	name := column{"NAME", max(minName+room, 1), false, func(l *look.Limiter) string { return Safe(l.Name) }}
 	return append([]column{name}, shown...)
 }
 
-func percent(l *Limiter) string {
+func percent(l *look.Limiter) string {
 	if l.Free == nil {
 		return "?"
 	}
-	return strconv.Itoa(int(l.use()*100)) + "%"
+	return strconv.Itoa(int(l.Use()*100)) + "%"
 }
 
-func free(l *Limiter) string {
+func free(l *look.Limiter) string {
 	if l.Free == nil {
 		return "?"
 	}
 	return count(*l.Free)
 }
 
-func rate(l *Limiter) string { return count(l.Rate) + "/" + output.Millis(l.IntervalMS) }
+func rate(l *look.Limiter) string { return count(l.Rate) + "/" + words.Millis(l.IntervalMS) }
 
 // count writes a number in six columns at most.
 func count(n int64) string {
@@ -101,7 +103,7 @@ func bar(part float64, width int) string {
 }
 
 // callersText names as many callers as there is room for.
-func callersText(l *Limiter, room int) string {
+func callersText(l *look.Limiter, room int) string {
 	var text string
 	for i, c := range l.Callers {
 		share := fmt.Sprintf(" %.0f%%", c.Share*100)
@@ -109,7 +111,7 @@ func callersText(l *Limiter, room int) string {
 		if rest := len(l.Callers) - i - 1; rest > 0 {
 			more = fmt.Sprintf(", %d more", rest)
 		}
-		who := Safe(strings.TrimPrefix(c.Who, clientWord))
+		who := Safe(strings.TrimPrefix(c.Who, look.ClientWord))
 		if i == 0 {
 			text = fit(who, room-len(share)-len(more)) + share
 			continue
@@ -125,7 +127,7 @@ func callersText(l *Limiter, room int) string {
 
 // TopText returns a screen of so many columns and rows: the summary, the table,
 // and below it the keys. Rows below 1 stand for as many as it takes.
-func TopText(s *Snapshot, v View, columnCount, rows int, paint func(color, text string) string) []string {
+func TopText(s *look.Snapshot, v look.View, columnCount, rows int, paint func(color, text string) string) []string {
 	head := summary(s, v)
 	lines := make([]string, 0, len(head)+1+len(s.Limiters))
 	for _, line := range head {
@@ -166,8 +168,8 @@ func row(cols []column, cell func(column) string) string {
 	return strings.TrimRight(strings.Join(parts, "  "), " ")
 }
 
-func summary(s *Snapshot, v View) []string {
-	known := output.Plural(int64(s.Known), "limiter")
+func summary(s *look.Snapshot, v look.View) []string {
+	known := words.Plural(int64(s.Known), "limiter")
 	if s.Left {
 		known = "more than " + known
 	}
@@ -175,7 +177,7 @@ func summary(s *Snapshot, v View) []string {
 	if !s.Complete {
 		first += fmt.Sprintf(", %.0f%% of the keys seen", s.Walked*100)
 	}
-	second := CostText(s.Cost) + fmt.Sprintf("; all keys seen every %s; sorted by %s", output.Duration(roundTo(s.RoundMS)), v.Sort)
+	second := CostText(s.Cost) + fmt.Sprintf("; all keys seen every %s; sorted by %s", words.Duration(roundTo(s.RoundMS)), v.Sort)
 	if s.RoundMS == 0 {
 		second = CostText(s.Cost) + "; sorted by " + v.Sort
 	}
@@ -202,7 +204,7 @@ func roundTo(ms int64) time.Duration {
 }
 
 // CostText puts a cost in words.
-func CostText(c Cost) string {
+func CostText(c look.Cost) string {
 	text := fmt.Sprintf("cost: %s commands/s", short(c.Commands))
 	if c.ServerMicros != nil {
 		return text + fmt.Sprintf(", %.2f ms/s of the server", *c.ServerMicros/1000)

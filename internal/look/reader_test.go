@@ -1,4 +1,4 @@
-package live
+package look
 
 import (
 	"context"
@@ -36,27 +36,16 @@ func overview(t *testing.T, r *Reader, v View) Snapshot {
 
 func byUse() View { return View{Sort: "use", Rows: 100} }
 
-// take makes a limiter and takes permits of it.
-func take(t *testing.T, rdb redis.UniversalClient, name string, cfg rratelimiter.Config, id string, permits int64) {
-	t.Helper()
-	client := rratelimiter.New(rdb, rratelimiter.WithClientID("id"+id))
-	defer func() { require.NoError(t, client.Close(t.Context())) }()
-	l := client.RateLimiter(name, rratelimiter.WithDefault(cfg))
-	ok, err := l.TryAcquire(t.Context(), permits, 0)
-	require.NoError(t, err)
-	require.True(t, ok)
-}
-
 func TestLimitersByUse(t *testing.T) {
 	t.Parallel()
 	redistest.Everywhere(t, func(t *testing.T, rdb redis.UniversalClient) {
 		prefix := redistest.Name(t)
 		cfg := rratelimiter.Config{Rate: 10, Interval: time.Hour}
-		take(t, rdb, prefix+":a", cfg, "", 3)
-		take(t, rdb, prefix+":b", cfg, "", 10)
+		limitertest.TakeOnce(t, rdb, prefix+":a", cfg, "", 3)
+		limitertest.TakeOnce(t, rdb, prefix+":b", cfg, "", 10)
 		own := rratelimiter.Config{Type: rratelimiter.PerClient, Rate: 10, Interval: time.Hour}
-		take(t, rdb, "{"+prefix+"}:own", own, "ann", 6)
-		take(t, rdb, "{"+prefix+"}:own", own, "bob:permits:x", 2)
+		limitertest.TakeOnce(t, rdb, "{"+prefix+"}:own", own, "ann", 6)
+		limitertest.TakeOnce(t, rdb, "{"+prefix+"}:own", own, "bob:permits:x", 2)
 		require.NoError(t, rdb.HSet(t.Context(), prefix+":user", "name", "ann").Err())
 		require.NoError(t, rdb.HSet(t.Context(), prefix+":odd", "rate", "x", "interval", "1", "type", "0").Err())
 
@@ -95,6 +84,13 @@ func TestLimitersByUse(t *testing.T) {
 	})
 }
 
+func free(l *Limiter) string {
+	if l.Free == nil {
+		return "?"
+	}
+	return fmt.Sprint(*l.Free)
+}
+
 func TestWhatIsFree(t *testing.T) {
 	t.Parallel()
 	redistest.Engines(t, func(t *testing.T, rdb *redis.Client) {
@@ -126,11 +122,11 @@ func TestWhatIsFree(t *testing.T) {
 		s := overview(t, NewReader(rdb, prefix+"*"), View{Sort: "name", Rows: 100})
 		got := map[string]string{}
 		for _, l := range s.Limiters {
-			got[strings.TrimPrefix(l.Name, prefix+":")] = fmt.Sprintf("%s free, %s/s", free(&l), short(l.PerSecond))
+			got[strings.TrimPrefix(l.Name, prefix+":")] = free(&l) + fmt.Sprintf(" free, %.1f/s", l.PerSecond)
 		}
 		assert.Equal(t, map[string]string{
-			"new": "10 free, 0/s", "used": "6 free, 4.0/s", "idle": "10 free, 0/s", "lost": "7 free, 0/s", "window": "2 free, 0/s",
-			"bad": "? free, 0/s", "types": "? free, 0/s",
+			"new": "10 free, 0.0/s", "used": "6 free, 4.0/s", "idle": "10 free, 0.0/s", "lost": "7 free, 0.0/s", "window": "2 free, 0.0/s",
+			"bad": "? free, 0.0/s", "types": "? free, 0.0/s",
 		}, got)
 	})
 }

@@ -1,4 +1,4 @@
-package live
+package look
 
 import (
 	"context"
@@ -185,7 +185,7 @@ func (n *names) ofID(id string) string {
 			return name
 		}
 	}
-	return clientWord + id
+	return ClientWord + id
 }
 
 // harmless tells errors that speak of one key's content, or its place.

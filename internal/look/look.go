@@ -1,7 +1,7 @@
-// Package live shows limiters while they are used: [Top] all of them, by use,
-// and [Watch] one, as a graph. A [Reader] looks at the server with so many
-// commands a second and no more.
-package live
+// Package look reads limiters off the servers, by plain commands that change
+// nothing: a [Reader] all of them, in small steps; a [Watcher] one, again and again;
+// [Inspect] one with all that Redis holds of it and what is wrong with it.
+package look
 
 import "time"
 
@@ -23,8 +23,8 @@ type Limiter struct {
 	AgeMS     int64    `json:"age_ms"`  // since it was read
 }
 
-// use is the part of the rate that is in use.
-func (l *Limiter) use() float64 {
+// Use is the part of the rate that is in use.
+func (l *Limiter) Use() float64 {
 	if l.Free == nil || l.Rate == 0 {
 		return 0
 	}

@@ -1,4 +1,4 @@
-package main
+package look
 
 import (
 	"context"
@@ -9,12 +9,12 @@ import (
 
 	"github.com/redis/go-redis/v9"
 
-	"github.com/rratelimiter/rratelimiter/cmd/rrl/internal/connect"
+	"github.com/rratelimiter/rratelimiter/internal/nodes"
 	"github.com/rratelimiter/rratelimiter/internal/redisson"
 )
 
-// maxMembers is how many members of a set are read at most.
-const maxMembers = 5000
+// MaxMembers is how many members of a set are read at most.
+const MaxMembers = 5000
 
 // snapshot is what Redis held under a limiter's keys at one moment.
 type snapshot struct {
@@ -26,7 +26,7 @@ type snapshot struct {
 	fields  []any     // as HMGET answers
 	number  string    // the value's text
 	card    int64     // members of the set
-	members []redis.Z // the oldest maxMembers of them
+	members []redis.Z // the oldest MaxMembers of them
 }
 
 // keyState tells the type of a key and its time to live, negative for none.
@@ -50,8 +50,8 @@ func (k keyState) wrong(kind string) bool { return k.exists() && k.kind != kind 
 
 // readSnapshot reads a limiter's hash and one pair of value and set, in a
 // transaction that changes nothing.
-func readSnapshot(ctx context.Context, conn *connect.Connection, config, value, permits string) (s *snapshot, err error) {
-	err = conn.OnNode(ctx, config, func(ctx context.Context, node *redis.Client) error {
+func readSnapshot(ctx context.Context, rdb redis.UniversalClient, config, value, permits string) (s *snapshot, err error) {
+	err = nodes.On(ctx, rdb, config, func(ctx context.Context, node *redis.Client) error {
 		s, err = readSnapshotOn(ctx, node, config, value, permits)
 		return err
 	})
@@ -68,18 +68,18 @@ func readSnapshotOn(ctx context.Context, rdb *redis.Client, config, value, permi
 		kinds[i] = pipe.Type(ctx, name)
 		ttls[i] = pipe.PTTL(ctx, name)
 	}
-	fields := pipe.HMGet(ctx, config, fieldNames...)
+	fields := pipe.HMGet(ctx, config, FieldNames...)
 	number := pipe.Get(ctx, value)
 	card := pipe.ZCard(ctx, permits)
-	members := pipe.ZRangeWithScores(ctx, permits, 0, maxMembers-1)
+	members := pipe.ZRangeWithScores(ctx, permits, 0, MaxMembers-1)
 	cmds, err := pipe.Exec(ctx)
 	// What a command was refused for says more than that all were discarded.
 	for _, cmd := range cmds {
-		if err := cmd.Err(); err != nil && !harmless(err) && !redis.HasErrorPrefix(err, "EXECABORT") {
+		if err := cmd.Err(); err != nil && !ofContent(err) && !redis.HasErrorPrefix(err, "EXECABORT") {
 			return nil, err
 		}
 	}
-	if err != nil && !harmless(err) {
+	if err != nil && !ofContent(err) {
 		return nil, err
 	}
 	state := func(i int) keyState { return keyState{names[i], kinds[i].Val(), ttls[i].Val()} }
@@ -90,20 +90,20 @@ func readSnapshotOn(ctx context.Context, rdb *redis.Client, config, value, permi
 	}, nil
 }
 
-// harmless tells errors that speak of one key's content.
-func harmless(err error) bool {
+// ofContent tells errors that speak of one key's content.
+func ofContent(err error) bool {
 	return errors.Is(err, redis.Nil) || redis.HasErrorPrefix(err, "WRONGTYPE")
 }
 
-// findClients returns the ids of the clients that have keys of their own under
+// FindClients returns the ids of the clients that have keys of their own under
 // the limiter, sorted.
-func findClients(ctx context.Context, conn *connect.Connection, name string) ([]string, error) {
+func FindClients(ctx context.Context, rdb redis.UniversalClient, name string) ([]string, error) {
 	k := redisson.KeysOf(name, "")
 	var ids []string
 	for _, prefix := range []string{k.ClientValue, k.ClientPermits} {
 		// All have the limiter's hash tag, and so are where it is.
-		err := conn.OnNode(ctx, k.Config, func(ctx context.Context, node *redis.Client) error {
-			keys := node.Scan(ctx, 0, escapeGlob(prefix)+"*", scanCount).Iterator()
+		err := nodes.On(ctx, rdb, k.Config, func(ctx context.Context, node *redis.Client) error {
+			keys := node.Scan(ctx, 0, EscapeGlob(prefix)+"*", pageKeys).Iterator()
 			for keys.Next(ctx) {
 				ids = append(ids, strings.TrimPrefix(keys.Val(), prefix))
 			}
@@ -117,7 +117,7 @@ func findClients(ctx context.Context, conn *connect.Connection, name string) ([]
 	return slices.Compact(ids), nil
 }
 
-// escapeGlob returns the pattern that matches s alone.
-func escapeGlob(s string) string {
+// EscapeGlob returns the pattern that matches s alone.
+func EscapeGlob(s string) string {
 	return strings.NewReplacer(`\`, `\\`, `*`, `\*`, `?`, `\?`, `[`, `\[`, `]`, `\]`).Replace(s)
 }

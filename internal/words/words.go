@@ -1,4 +1,5 @@
-package output
+// Package words puts numbers, times and names in the words that people read.
+package words
 
 import (
 	"fmt"

@@ -1,5 +1,5 @@
-// Package nodes finds the servers behind a client, for commands that ask each
-// of them something.
+// Package nodes finds the servers behind a client, for what asks each of them
+// something.
 package nodes
 
 import (
@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"slices"
 	"sync"
+	"time"
 
 	"github.com/redis/go-redis/v9"
 )
@@ -62,4 +63,47 @@ func Of(ctx context.Context, rdb redis.UniversalClient, key string) (*redis.Clie
 		return c, nil
 	}
 	return nil, unreachable(rdb)
+}
+
+// tries is how often On calls its function at most.
+const tries = 3
+
+// On calls fn with the server that has key. On a cluster that has moved the key
+// meanwhile, it calls fn again with the server that has it then.
+func On(ctx context.Context, rdb redis.UniversalClient, key string, fn func(ctx context.Context, node *redis.Client) error) error {
+	cluster, isCluster := rdb.(*redis.ClusterClient)
+	for try := 1; ; try++ {
+		node, err := Of(ctx, rdb, key)
+		if err != nil {
+			return err
+		}
+		if err = fn(ctx, node); !isCluster || try == tries || err == nil || !Moving(err) {
+			return err
+		}
+		cluster.ReloadState(ctx)
+		if err := pause(ctx); err != nil {
+			return err
+		}
+	}
+}
+
+// pause leaves a cluster, and the client that has begun to ask it for its state,
+// a moment.
+func pause(ctx context.Context) error {
+	select {
+	case <-ctx.Done():
+		return ctx.Err()
+	case <-time.After(200 * time.Millisecond):
+		return nil
+	}
+}
+
+// Moving tells errors of nodes that had keys, or will have them.
+func Moving(err error) bool {
+	for _, prefix := range []string{"MOVED", "ASK", "TRYAGAIN", "EXECABORT"} {
+		if redis.HasErrorPrefix(err, prefix) {
+			return true
+		}
+	}
+	return false
 }

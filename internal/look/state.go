@@ -1,4 +1,4 @@
-package main
+package look
 
 import (
 	"fmt"
@@ -11,9 +11,9 @@ import (
 	"github.com/rratelimiter/rratelimiter/internal/clients"
 )
 
-// state is one pair of value and set, as show prints it. Nil fields can't be
+// State is one pair of value and set. Nil fields can't be
 // told.
-type state struct {
+type State struct {
 	ClientID     *string  `json:"client_id"` // nil for the pair that all share
 	Free         *int64   `json:"free"`
 	Value        *int64   `json:"value"`
@@ -23,14 +23,14 @@ type state struct {
 	Window       bool     `json:"window"` // the value counts a fixed window
 	ValueTTLMS   *int64   `json:"value_ttl_ms"`
 	PermitsTTLMS *int64   `json:"permits_ttl_ms"`
-	Permits      []permit `json:"permits"`
+	Permits      []Permit `json:"permits"`
 
 	ClientName string          `json:"client_name,omitempty"`
 	Shares     []clients.Share `json:"shares"` // of the permits in use, by who has them
 }
 
-// permit is one member of a set.
-type permit struct {
+// Permit is one member of a set.
+type Permit struct {
 	ID         string `json:"id"`
 	Layout     string `json:"layout"`
 	Permits    uint32 `json:"permits"`
@@ -43,19 +43,19 @@ type permit struct {
 
 // newState works out a pair's state; cfg is nil where the configuration can't
 // be read. All members read are in Permits.
-func newState(s *snapshot, cfg *fields, clientID *string) state {
-	st := state{
-		ClientID: clientID, Members: s.card, Permits: make([]permit, 0, len(s.members)), Shares: []clients.Share{},
+func newState(s *snapshot, cfg *Fields, clientID *string) State {
+	st := State{
+		ClientID: clientID, Members: s.card, Permits: make([]Permit, 0, len(s.members)), Shares: []clients.Share{},
 		ValueTTLMS: millis(s.value.ttl), PermitsTTLMS: millis(s.permits.ttl),
 	}
 	if n, err := strconv.ParseInt(s.number, 10, 64); err == nil {
 		st.Value = &n
-		st.Window = cfg != nil && n < cfg.rate && s.isWindow(time.Duration(cfg.intervalMS)*time.Millisecond)
+		st.Window = cfg != nil && n < cfg.Rate && s.isWindow(time.Duration(cfg.IntervalMS)*time.Millisecond)
 	}
 	allRunOut := true
 	for _, z := range s.members {
 		p := newPermit(z, s.nowMS, cfg)
-		if p.runOut() {
+		if p.RanOut() {
 			st.RunOut += int64(p.Permits)
 		} else {
 			st.InUse += int64(p.Permits)
@@ -67,9 +67,9 @@ func newState(s *snapshot, cfg *fields, clientID *string) state {
 	return st
 }
 
-func newPermit(z redis.Z, nowMS int64, cfg *fields) permit {
+func newPermit(z redis.Z, nowMS int64, cfg *Fields) Permit {
 	packed, _ := z.Member.(string)
-	p := permit{GrantedMS: int64(z.Score), AgeMS: nowMS - int64(z.Score)}
+	p := Permit{GrantedMS: int64(z.Score), AgeMS: nowMS - int64(z.Score)}
 	member, err := codec.Parse(packed)
 	if err != nil {
 		p.ID, p.Layout, p.parseError = fmt.Sprintf("%x", packed), "unknown", err
@@ -79,45 +79,49 @@ func newPermit(z redis.Z, nowMS int64, cfg *fields) permit {
 	}
 	if cfg != nil {
 		// A member dated in the future counts from the next request on.
-		back := cfg.intervalMS - max(p.AgeMS, 0)
+		back := cfg.IntervalMS - max(p.AgeMS, 0)
 		p.BackInMS = &back
 	}
 	return p
 }
 
 // tell says whose the permits in use are. Of a client's own pair that is told already.
-func (st *state) tell(names clients.Names) {
+func (st *State) tell(names clients.Names) {
 	if st.ClientID != nil {
 		st.ClientName = names.OfID(*st.ClientID)
 		return
 	}
 	tally := clients.NewTally(names)
 	for _, p := range st.Permits {
-		if p.parseError == nil && !p.runOut() {
+		if p.Known() && !p.RanOut() {
 			tally.Add(p.member)
 		}
 	}
 	st.Shares = tally.Shares()
 }
 
-func (p *permit) runOut() bool { return p.BackInMS != nil && *p.BackInMS <= 0 }
+// Known tells whether the member is of a layout that is known.
+func (p *Permit) Known() bool { return p.parseError == nil }
+
+// RanOut tells whether the permits are free again.
+func (p *Permit) RanOut() bool { return p.BackInMS != nil && *p.BackInMS <= 0 }
 
 // free returns the permits that a request would find, nil where that can't be
 // told.
-func (st *state) free(s *snapshot, cfg *fields, allRunOut bool) *int64 {
-	if cfg == nil || s.value.wrong("string") || s.permits.wrong("zset") || s.card > maxMembers {
+func (st *State) free(s *snapshot, cfg *Fields, allRunOut bool) *int64 {
+	if cfg == nil || s.value.wrong("string") || s.permits.wrong("zset") || s.card > MaxMembers {
 		return nil
 	}
 	if s.value.exists() && st.Value == nil {
 		return nil
 	}
-	free := cfg.rate - st.InUse
+	free := cfg.Rate - st.InUse
 	if (!allRunOut || st.Window) && st.Value != nil {
 		free = *st.Value
 		if !st.Window {
 			free += st.RunOut
 		}
 	}
-	free = min(max(free, 0), cfg.rate)
+	free = min(max(free, 0), cfg.Rate)
 	return &free
 }

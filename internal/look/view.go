@@ -1,4 +1,4 @@
-package live
+package look
 
 import (
 	"cmp"
@@ -26,8 +26,8 @@ func (v View) Check() error {
 	return nil
 }
 
-// next returns the view in the order that comes after its own.
-func (v View) next() View {
+// Next returns the view in the order that comes after its own.
+func (v View) Next() View {
 	all := Sorts()
 	v.Sort = all[(slices.Index(all, v.Sort)+1)%len(all)]
 	return v
@@ -43,11 +43,11 @@ func (v View) compare(a, b *Limiter) int {
 	var c int
 	switch v.Sort {
 	case "use":
-		c = cmp.Or(cmp.Compare(b.use(), a.use()), cmp.Compare(b.InUse, a.InUse))
+		c = cmp.Or(cmp.Compare(b.Use(), a.Use()), cmp.Compare(b.InUse, a.InUse))
 	case "in-use":
 		c = cmp.Compare(b.InUse, a.InUse)
 	case "granted":
-		c = cmp.Or(cmp.Compare(b.PerSecond, a.PerSecond), cmp.Compare(b.use(), a.use()))
+		c = cmp.Or(cmp.Compare(b.PerSecond, a.PerSecond), cmp.Compare(b.Use(), a.Use()))
 	case "free":
 		c = cmp.Compare(free(a), free(b))
 	case "rate":

@@ -1,4 +1,4 @@
-package live
+package look
 
 import (
 	"cmp"
@@ -16,8 +16,8 @@ const (
 	fromRedisson = "Redisson"
 	unmarked     = "unmarked"
 
-	// clientWord stands before what tells clients apart.
-	clientWord = "client "
+	// ClientWord stands before what tells clients apart.
+	ClientWord = "client "
 )
 
 // member is one member of a set of permits in use.
@@ -67,7 +67,7 @@ func callersOf(members []member, names *names) []Caller {
 		case name != "":
 			who = name
 		case sure, origin != "" && seen[origin] > 1:
-			who = clientWord + hex.EncodeToString([]byte(origin[:4]))
+			who = ClientWord + hex.EncodeToString([]byte(origin[:4]))
 		case m.Layout == codec.LayoutD2:
 			who = fromRedisson
 		}

@@ -1,24 +1,24 @@
-package main
+package look
 
 import (
 	"fmt"
 	"slices"
 	"strings"
 
-	"github.com/rratelimiter/rratelimiter/cmd/rrl/internal/output"
+	"github.com/rratelimiter/rratelimiter/internal/words"
 )
 
-// anomaly is something in a limiter's keys that a healthy limiter has not.
-type anomaly struct {
+// Anomaly is something in a limiter's keys that a healthy limiter has not.
+type Anomaly struct {
 	Kind string `json:"kind"`
 	Text string `json:"text"`
 }
 
-// findings collects anomalies.
-type findings []anomaly
+// Findings are the anomalies of a limiter.
+type Findings []Anomaly
 
-func (f *findings) add(kind, format string, args ...any) {
-	*f = append(*f, anomaly{kind, fmt.Sprintf(format, args...)})
+func (f *Findings) add(kind, format string, args ...any) {
+	*f = append(*f, Anomaly{kind, fmt.Sprintf(format, args...)})
 }
 
 // maxDebt is more than a rate that was lowered leaves a value below 0: what a
@@ -26,7 +26,7 @@ func (f *findings) add(kind, format string, args ...any) {
 const maxDebt = 1 << 30
 
 // checkConfig looks at the limiter's hash; err is why it can't be read.
-func (f *findings) checkConfig(s *snapshot, err error) {
+func (f *Findings) checkConfig(s *snapshot, err error) {
 	switch {
 	case s.config.wrong("hash"):
 		f.add("wrong_type", "key %s is a %s, not a hash", s.config.name, s.config.kind)
@@ -38,7 +38,7 @@ func (f *findings) checkConfig(s *snapshot, err error) {
 }
 
 // checkState looks at one pair of value and set.
-func (f *findings) checkState(s *snapshot, st *state, cfg *fields) {
+func (f *Findings) checkState(s *snapshot, st *State, cfg *Fields) {
 	if s.value.wrong("string") {
 		f.add("wrong_type", "key %s is a %s, not a string", s.value.name, s.value.kind)
 	} else if s.value.exists() && st.Value == nil {
@@ -65,12 +65,13 @@ func (f *findings) checkState(s *snapshot, st *state, cfg *fields) {
 	}
 }
 
-func (f *findings) checkMembers(s *snapshot, st *state) {
+func (f *Findings) checkMembers(s *snapshot, st *State) {
 	var unknown, future int
 	var furthest int64
 	layouts := map[string]bool{}
-	for _, p := range st.Permits {
-		if p.parseError != nil {
+	for i := range st.Permits {
+		p := &st.Permits[i]
+		if !p.Known() {
 			unknown++
 		} else {
 			layouts[p.Layout] = true
@@ -82,22 +83,22 @@ func (f *findings) checkMembers(s *snapshot, st *state) {
 	}
 	if unknown > 0 {
 		f.add("unknown_layout", "%s of %s: no release of Redisson writes such a member",
-			output.Plural(int64(unknown), "member"), s.permits.name)
+			words.Plural(int64(unknown), "member"), s.permits.name)
 	}
 	if future > 0 {
 		f.add("future_members", "%s of %s: dated up to %s ahead of the server, by a client whose clock is fast",
-			output.Plural(int64(future), "member"), s.permits.name, output.Soon(furthest))
+			words.Plural(int64(future), "member"), s.permits.name, words.Soon(furthest))
 	}
 	if len(layouts) > 1 && (layouts["B"] || layouts["C"]) {
 		f.checkMix(s, layouts)
 	}
-	if s.card > maxMembers {
-		f.add("not_all_read", "%s has %d members, the oldest %d were looked at", s.permits.name, s.card, maxMembers)
+	if s.card > MaxMembers {
+		f.add("not_all_read", "%s has %d members, the oldest %d were looked at", s.permits.name, s.card, MaxMembers)
 	}
 }
 
 // checkMix names layouts that exclude each other.
-func (f *findings) checkMix(s *snapshot, layouts map[string]bool) {
+func (f *Findings) checkMix(s *snapshot, layouts map[string]bool) {
 	var names []string
 	for _, name := range []string{"B", "C", "D1", "D2", "D"} {
 		if layouts[name] {
@@ -110,15 +111,15 @@ func (f *findings) checkMix(s *snapshot, layouts map[string]bool) {
 }
 
 // checkSum compares the value and the permits in the set with the rate.
-func (f *findings) checkSum(s *snapshot, st *state, cfg *fields) {
-	if s.value.wrong("string") || s.permits.wrong("zset") || s.card > maxMembers {
+func (f *Findings) checkSum(s *snapshot, st *State, cfg *Fields) {
+	if s.value.wrong("string") || s.permits.wrong("zset") || s.card > MaxMembers {
 		return
 	}
 	inSet := st.InUse + st.RunOut
 	if st.Value == nil {
 		if !s.value.exists() && s.card > 0 {
 			f.add("no_value", "key %s is gone while %s are in the set: Redisson grants the whole rate again",
-				s.value.name, output.Plural(inSet, "permit"))
+				s.value.name, words.Plural(inSet, "permit"))
 		}
 		return
 	}
@@ -126,21 +127,21 @@ func (f *findings) checkSum(s *snapshot, st *state, cfg *fields) {
 	if st.Window {
 		return
 	}
-	if value > cfg.rate {
-		f.add("value_above_rate", "key %s is %d, the rate is %d", s.value.name, value, cfg.rate)
+	if value > cfg.Rate {
+		f.add("value_above_rate", "key %s is %d, the rate is %d", s.value.name, value, cfg.Rate)
 	}
-	unread := slices.ContainsFunc(st.Permits, func(p permit) bool { return p.parseError != nil })
-	if sum := value + inSet; sum != cfg.rate && !unread {
-		what := fmt.Sprintf("%d too many; Redisson's release and a rate changed by it do that", sum-cfg.rate)
+	unread := slices.ContainsFunc(st.Permits, func(p Permit) bool { return p.parseError != nil })
+	if sum := value + inSet; sum != cfg.Rate && !unread {
+		what := fmt.Sprintf("%d too many; Redisson's release and a rate changed by it do that", sum-cfg.Rate)
 		switch {
-		case sum < cfg.rate && !s.permits.exists():
-			what = fmt.Sprintf("%d without a member; Redisson fails on it", cfg.rate-sum)
+		case sum < cfg.Rate && !s.permits.exists():
+			what = fmt.Sprintf("%d without a member; Redisson fails on it", cfg.Rate-sum)
 		case value < -maxDebt:
 			what = "Redisson 3.35 or newer has read a member of 3.16.4 to 3.16.8 as its own; rrl set-rate starts anew"
-		case sum < cfg.rate:
-			what = output.Plural(cfg.rate-sum, "permit") + " lost"
+		case sum < cfg.Rate:
+			what = words.Plural(cfg.Rate-sum, "permit") + " lost"
 		}
 		f.add("sum_not_rate", "value %d and %d permits in the set are %d, the rate is %d: %s",
-			value, inSet, sum, cfg.rate, what)
+			value, inSet, sum, cfg.Rate, what)
 	}
 }

@@ -1,0 +1,45 @@
+package look
+
+import (
+	"errors"
+	"fmt"
+	"strconv"
+
+	"github.com/rratelimiter/rratelimiter"
+)
+
+// Fields are the fields of a limiter's hash, in their own units.
+type Fields struct {
+	Rate, IntervalMS, Type, KeepAliveMS int64
+}
+
+// FieldNames are their names in Redis, in the order of ParseFields.
+var FieldNames = []string{"rate", "interval", "type", "keepAliveTime"}
+
+// ParseFields reads the fields as HMGET answers them. The last may be missing.
+func ParseFields(answer []any) (Fields, error) {
+	if len(answer) != len(FieldNames) {
+		return Fields{}, errors.New("no fields")
+	}
+	n := make([]int64, len(FieldNames))
+	for i, name := range FieldNames {
+		text, ok := answer[i].(string)
+		if !ok {
+			if name == "keepAliveTime" {
+				continue
+			}
+			return Fields{}, fmt.Errorf("field %s is missing", name)
+		}
+		var err error
+		if n[i], err = strconv.ParseInt(text, 10, 64); err != nil || n[i] < 0 {
+			return Fields{}, fmt.Errorf("field %s is %q, not a whole number from 0", name, text)
+		}
+	}
+	if n[2] > int64(rratelimiter.PerClient) {
+		return Fields{}, fmt.Errorf("field type is %d, neither 0 nor 1", n[2])
+	}
+	return Fields{Rate: n[0], IntervalMS: n[1], Type: n[2], KeepAliveMS: n[3]}, nil
+}
+
+// TypeName is Redisson's name of the type.
+func (f Fields) TypeName() string { return rratelimiter.RateType(f.Type).String() }

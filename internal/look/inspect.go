@@ -1,0 +1,144 @@
+package look
+
+import (
+	"context"
+	"fmt"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+
+	"github.com/rratelimiter/rratelimiter"
+	"github.com/rratelimiter/rratelimiter/internal/clients"
+	"github.com/rratelimiter/rratelimiter/internal/nodes"
+	"github.com/rratelimiter/rratelimiter/internal/redisson"
+)
+
+// maxInspected is how many clients are read at most.
+const maxInspected = 100
+
+// Inspection is all that Redis holds of one limiter. Rate, interval, type and
+// keep-alive time are nil where they can't be read.
+type Inspection struct {
+	Name        string   `json:"name"`
+	Exists      bool     `json:"exists"`
+	Rate        *int64   `json:"rate"`
+	IntervalMS  *int64   `json:"interval_ms"`
+	Type        *string  `json:"type"`
+	KeepAliveMS *int64   `json:"keep_alive_ms"`
+	TTLMS       *int64   `json:"ttl_ms"`
+	Clients     int      `json:"clients"` // that have keys of their own, and were looked for
+	States      []State  `json:"states"`
+	NamesError  string   `json:"names_error,omitempty"` // why no client is called by its name
+	Anomalies   Findings `json:"anomalies"`
+
+	// NowMS is the server's time when it was read.
+	NowMS int64 `json:"-"`
+}
+
+// Finder returns the ids of the clients that have permits of their own.
+type Finder func(ctx context.Context) ([]string, error)
+
+// Inspect reads a limiter and judges it. Where each client has permits of its own,
+// find says which clients to read.
+func Inspect(ctx context.Context, rdb redis.UniversalClient, name string, find Finder) (*Inspection, error) {
+	k := redisson.KeysOf(name, "")
+	shared, err := readSnapshot(ctx, rdb, k.Config, k.Value, k.Permits)
+	if err != nil {
+		return nil, err
+	}
+	sharedState := shared.value.exists() || shared.permits.exists()
+	found := &Inspection{
+		Name: name, Exists: shared.config.exists() || sharedState,
+		TTLMS: millis(shared.config.ttl), States: []State{}, Anomalies: Findings{}, NowMS: shared.nowMS,
+	}
+	if !found.Exists {
+		return found, nil
+	}
+	var cfg *Fields
+	parsed, err := ParseFields(shared.fields)
+	if err == nil {
+		cfg = &parsed
+		typeName := parsed.TypeName()
+		found.Rate, found.IntervalMS, found.Type, found.KeepAliveMS = &parsed.Rate, &parsed.IntervalMS, &typeName, &parsed.KeepAliveMS
+	}
+	found.Anomalies.checkConfig(shared, err)
+	if cfg != nil && parsed.Type == int64(rratelimiter.PerClient) {
+		if sharedState {
+			found.Anomalies.add("keys_of_other_type", "keys %s, %s are left from when all clients shared the permits",
+				k.Value, k.Permits)
+		}
+		return found, found.inspectClients(ctx, rdb, find, cfg)
+	}
+	st := newState(shared, cfg, nil)
+	found.Anomalies.checkState(shared, &st, cfg)
+	found.States = append(found.States, st)
+	return found, nil
+}
+
+// inspectClients adds the states of the clients.
+func (f *Inspection) inspectClients(ctx context.Context, rdb redis.UniversalClient, find Finder, cfg *Fields) error {
+	ids, err := find(ctx)
+	if err != nil {
+		return err
+	}
+	f.Clients = len(ids)
+	for _, id := range ids[:min(len(ids), maxInspected)] {
+		k := redisson.KeysOf(f.Name, id)
+		snap, err := readSnapshot(ctx, rdb, k.Config, k.ClientValue, k.ClientPermits)
+		if err != nil {
+			return err
+		}
+		st := newState(snap, cfg, &id)
+		f.Anomalies.checkState(snap, &st, cfg)
+		f.States = append(f.States, st)
+	}
+	return nil
+}
+
+// TellClients says whose the permits are, and who the clients. Who may not read the
+// names sees the rest.
+func (f *Inspection) TellClients(ctx context.Context, rdb redis.UniversalClient) {
+	if len(f.States) == 0 {
+		return
+	}
+	names, err := ReadNames(ctx, rdb, f.NowMS)
+	f.Tell(names, err)
+}
+
+// Tell is TellClients with the names, or why they can't be read.
+func (f *Inspection) Tell(names clients.Names, err error) {
+	if err != nil {
+		f.NamesError = fmt.Sprintf("key %s can't be read: %v", clients.Key, err)
+	}
+	for i := range f.States {
+		f.States[i].tell(names)
+	}
+}
+
+// ReadNames reads the names of Clients that are known at a time in epoch ms.
+func ReadNames(ctx context.Context, rdb redis.UniversalClient, nowMS int64) (names clients.Names, err error) {
+	err = nodes.On(ctx, rdb, clients.Key, func(ctx context.Context, node *redis.Client) (err error) {
+		names, err = clients.Read(ctx, node, nowMS)
+		return err
+	})
+	return names, err
+}
+
+// OneClient finds the client with that id, or where it is "" all, by walking the keys.
+func OneClient(rdb redis.UniversalClient, name, id string) Finder {
+	return func(ctx context.Context) ([]string, error) {
+		if id != "" {
+			return []string{id}, nil
+		}
+		return FindClients(ctx, rdb, name)
+	}
+}
+
+// millis returns a time to live in milliseconds, nil for none.
+func millis(ttl time.Duration) *int64 {
+	if ttl < 0 {
+		return nil
+	}
+	ms := ttl.Milliseconds()
+	return &ms
+}

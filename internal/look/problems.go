@@ -1,0 +1,56 @@
+package look
+
+// Problem says of a kind of anomaly how bad it is, why, and what helps.
+type Problem struct {
+	Level  string `json:"level"`
+	Reason string `json:"reason"`
+	Advice string `json:"advice"`
+}
+
+// The levels of problems.
+const (
+	Note    = "note" // good to know
+	Warning = "warning"
+	Error   = "error"
+)
+
+// ProblemOf returns what is known of a kind of anomaly.
+func ProblemOf(kind string) Problem {
+	p := problems[kind]
+	if p.Level == "" {
+		p.Level, p.Reason = Warning, "a healthy limiter's keys are not so"
+	}
+	if p.Advice == "" {
+		p.Advice = "rrl show NAME tells more of each"
+	}
+	return p
+}
+
+// problems has what is no plain warning.
+var problems = map[string]Problem{
+	"wrong_type": {Error, "calls of this limiter fail with WRONGTYPE", "find out who writes that key; rrl delete removes the limiter, then set its rate again"},
+	"bad_config": {Error, "calls of this limiter fail", "rrl set-rate writes it anew"},
+	"bad_value":  {Error, "calls of this limiter fail, Redisson's too", "rrl set-rate starts it anew"},
+	"no_config":  {Warning, "calls fail for want of a rate, and what is left has no use", "rrl set-rate, or rrl delete"},
+	"unknown_layout": {
+		Error, "Redisson fails on such a member, or misreads it", "find out who writes it; rrl set-rate starts anew",
+	},
+	"mixed_layouts": {
+		Error, "Redissons that can't read each other's members fail, or grant too many permits",
+		"upgrade those before 3.17 and run rrl migrate, or start anew by rrl set-rate",
+	},
+	"window_and_members": {
+		Error, "too many permits are granted", "upgrade the Redisson before 3.13.3, then run rrl migrate",
+	},
+	"value_above_rate": {Warning, "more permits are free than the rate", "rrl set-rate starts it anew"},
+	"sum_not_rate": {
+		Warning, "permits were lost, or are granted beyond the rate; Redisson's own release and changes of a rate do that too",
+		"the next calls repair what can be told; rrl set-rate starts anew",
+	},
+	"no_value":           {Warning, "Redisson grants the whole rate again", "the next call through rratelimiter repairs it"},
+	"future_members":     {Warning, "their permits come back late", "keep the clocks of machines that run Redisson in step"},
+	"no_ttl":             {Warning, "the key stays when the limiter's rate has expired", "rrl expire sets all keys' times; or rrl delete"},
+	"client_no_ttl":      {Warning, "each restart of a client leaves two keys that nobody removes", "give the limiter a keep-alive time, or run SCAN for old clients; rratelimiter's own clients expire"},
+	"keys_of_other_type": {Note, "they take memory and nobody reads them", "delete them"},
+	"not_all_read":       {Note, "what was not read was not judged", ""},
+}
