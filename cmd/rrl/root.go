@@ -105,6 +105,7 @@ Rates are written permits/interval: 100/1s, 5/500ms, 1000/1h.
 Exit codes: 0 done or granted; 1 the answer is no: not granted, not set, not
 there; 2 an error, wrong usage included.`,
 		Example: `  rrl demo                                    see a limiter at work, no Redis needed
+  rrl dashboard                               see limiters in a browser, no Redis needed
   rrl try-set-rate orders 100/1s              give "orders" a rate, unless it has one
   rrl acquire orders --permits 2 --timeout 1s wait up to a second for two permits
   rrl acquire orders && ./call-the-api        one try, then the exit code decides
@@ -133,7 +134,7 @@ there; 2 an error, wrong usage included.`,
 		}
 	}
 	add("Look:", newDemo(a), a.completed(newShow(a)), a.completed(newList(a)), a.completed(newTop(a)), a.completed(newWatch(a)),
-		a.completed(newDoctor(a)), newBench(a))
+		a.completed(newDoctor(a)), newBench(a), newDashboard(a))
 	add("Permits:", a.completed(newAcquire(a)), a.completed(newRelease(a)), newTake(a), newThreshold(a))
 	add("Limiters:", a.completed(newTrySetRate(a)), a.completed(newSetRate(a)), a.completed(newUpdateRate(a)),
 		a.completed(newExpire(a)), a.completed(newDelete(a)), a.completed(newMigrate(a)))

@@ -33,6 +33,9 @@ type Inspection struct {
 
 	// NowMS is the server's time when it was read.
 	NowMS int64 `json:"-"`
+
+	// Trips are what it took.
+	Trips []Trip `json:"-"`
 }
 
 // Finder returns the ids of the clients that have permits of their own.
@@ -49,7 +52,7 @@ func Inspect(ctx context.Context, rdb redis.UniversalClient, name string, find F
 	sharedState := shared.value.exists() || shared.permits.exists()
 	found := &Inspection{
 		Name: name, Exists: shared.config.exists() || sharedState,
-		TTLMS: millis(shared.config.ttl), States: []State{}, Anomalies: Findings{}, NowMS: shared.nowMS,
+		TTLMS: millis(shared.config.ttl), States: []State{}, Anomalies: Findings{}, NowMS: shared.nowMS, Trips: []Trip{shared.trip},
 	}
 	if !found.Exists {
 		return found, nil
@@ -88,6 +91,7 @@ func (f *Inspection) inspectClients(ctx context.Context, rdb redis.UniversalClie
 		if err != nil {
 			return err
 		}
+		f.Trips = append(f.Trips, snap.trip)
 		st := newState(snap, cfg, &id)
 		f.Anomalies.checkState(snap, &st, cfg)
 		f.States = append(f.States, st)

@@ -45,6 +45,8 @@ type Snapshot struct {
 	InUse    int       `json:"in_use"`    // of these, with permits in use
 	Used     int       `json:"exhausted"` // of these, with no permit left
 	Left     bool      `json:"more"`      // more limiters than are kept
+	Matching int       `json:"matching"`  // of these, those that the view's filter lets through
+	Offset   int       `json:"offset"`    // of these, left out before the first
 	Complete bool      `json:"complete"`  // all keys were walked at least once
 	Walked   float64   `json:"walked"`    // part of the keys that this round has walked
 	RoundMS  int64     `json:"round_ms"`  // how long the last round took

@@ -3,6 +3,7 @@ package look
 import (
 	"context"
 	"errors"
+	"maps"
 	"math"
 	"slices"
 	"strconv"
@@ -327,46 +328,91 @@ func (e *entry) judge(reads []*pairRead, nowMS int64, names *names) *Limiter {
 	return l
 }
 
-// choose returns the entries that the view shows, in its order.
-func (r *Reader) choose(v View) (shown []*entry, inUse, used int) {
+// choose returns the entries that the view shows, in its order, and what there is
+// beside them.
+func (r *Reader) choose(v *View) (shown []*entry, s Snapshot) {
+	s = Snapshot{
+		At: time.Now(), Known: len(r.entries), Left: r.full, Limiters: []Limiter{}, Offset: v.Offset,
+		Complete: r.walk.round > 1, Walked: r.walk.part(), RoundMS: r.walk.took.Milliseconds(),
+	}
+	if v.Name != "" {
+		if e := r.entries[v.Name]; e != nil {
+			shown = []*entry{e}
+		}
+		return shown, s
+	}
+	f := first{view: v, most: v.Offset + v.Rows}
+	filter := strings.ToLower(v.Filter)
 	for _, e := range r.entries {
 		if free, known := e.free(); known && free < e.rate {
-			inUse++
+			s.InUse++
 			if free == 0 {
-				used++
+				s.Used++
 			}
 		}
-		if v.Filter == "" || strings.Contains(strings.ToLower(e.name), strings.ToLower(v.Filter)) {
-			shown = append(shown, e)
+		if filter == "" || strings.Contains(strings.ToLower(e.name), filter) {
+			s.Matching++
+			f.add(v.rank(e, s.At))
 		}
 	}
-	now := time.Now()
-	limiters := make(map[*entry]*Limiter, len(shown))
-	for _, e := range shown {
-		l := e.limiter(now)
-		limiters[e] = &l
+	f.cut()
+	for _, rank := range f.kept[min(v.Offset, len(f.kept)):] {
+		shown = append(shown, rank.entry)
 	}
-	slices.SortFunc(shown, func(a, b *entry) int { return v.compare(limiters[a], limiters[b]) })
-	return shown, inUse, used
+	return shown, s
 }
 
 // Sample reads what the view shows in full and returns it.
 func (r *Reader) Sample(ctx context.Context, v View) (Snapshot, error) {
+	all, err := r.Samples(ctx, []View{v})
+	return all[0], err
+}
+
+// Samples is Sample of several views at once. Beside an error they are as old as they
+// say.
+func (r *Reader) Samples(ctx context.Context, views []View) ([]Snapshot, error) {
 	r.names.learn(ctx)
-	shown, _, _ := r.choose(v)
-	err := r.look(ctx, shown[:min(len(shown), v.Rows)])
-	shown, inUse, used := r.choose(v)
-	now := time.Now()
-	s := Snapshot{
-		At: now, Known: len(r.entries), InUse: inUse, Used: used, Left: r.full, Limiters: []Limiter{},
-		Complete: r.walk.round > 1, Walked: r.walk.part(), RoundMS: r.walk.took.Milliseconds(),
+	wanted := map[*entry]bool{}
+	for i := range views {
+		shown, _ := r.choose(&views[i])
+		for _, e := range shown {
+			wanted[e] = true
+		}
 	}
-	for _, e := range shown[:min(len(shown), v.Rows)] {
-		s.Limiters = append(s.Limiters, e.limiter(now))
+	err := r.look(ctx, slices.Collect(maps.Keys(wanted)))
+	all := make([]Snapshot, len(views))
+	for i := range views {
+		var shown []*entry
+		shown, all[i] = r.choose(&views[i])
+		for _, e := range shown {
+			all[i].Limiters = append(all[i].Limiters, e.limiter(all[i].At))
+		}
 	}
 	if err == nil {
 		err = r.cost.ask(ctx, r.walk.nodes)
 	}
-	s.Cost = r.cost.cost()
-	return s, err
+	cost := r.cost.cost()
+	for i := range all {
+		all[i].Cost = cost
+	}
+	return all, err
 }
+
+// Clients returns the ids of the clients of a limiter that the walk has seen, which give
+// each permits of its own.
+func (r *Reader) Clients(name string) []string {
+	var ids []string
+	if e := r.entries[name]; e != nil && e.perClient {
+		for _, p := range e.pairs {
+			ids = append(ids, p.client)
+		}
+	}
+	slices.Sort(ids)
+	return ids
+}
+
+// Cost returns what looking cost a second, as the last Sample told.
+func (r *Reader) Cost() Cost { return r.cost.lastCost }
+
+// Spend counts a round trip beside the Reader's own to what looking costs.
+func (r *Reader) Spend(took time.Duration, cmds []redis.Cmder) { r.cost.roundTrip(took, cmds) }

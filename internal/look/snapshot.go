@@ -27,6 +27,13 @@ type snapshot struct {
 	number  string    // the value's text
 	card    int64     // members of the set
 	members []redis.Z // the oldest MaxMembers of them
+	trip    Trip
+}
+
+// Trip is a round trip to a server.
+type Trip struct {
+	Took time.Duration
+	Cmds []redis.Cmder
 }
 
 // keyState tells the type of a key and its time to live, negative for none.
@@ -72,7 +79,9 @@ func readSnapshotOn(ctx context.Context, rdb *redis.Client, config, value, permi
 	number := pipe.Get(ctx, value)
 	card := pipe.ZCard(ctx, permits)
 	members := pipe.ZRangeWithScores(ctx, permits, 0, MaxMembers-1)
+	start := time.Now()
 	cmds, err := pipe.Exec(ctx)
+	took := time.Since(start)
 	// What a command was refused for says more than that all were discarded.
 	for _, cmd := range cmds {
 		if err := cmd.Err(); err != nil && !ofContent(err) && !redis.HasErrorPrefix(err, "EXECABORT") {
@@ -87,6 +96,7 @@ func readSnapshotOn(ctx context.Context, rdb *redis.Client, config, value, permi
 		nowMS:  now.Val().UnixMilli(),
 		config: state(0), value: state(1), permits: state(2),
 		fields: fields.Val(), number: number.Val(), card: card.Val(), members: members.Val(),
+		trip: Trip{took, cmds},
 	}, nil
 }
 

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"slices"
 	"strings"
+	"time"
 )
 
 // View is what of the limiters is shown, and in which order.
@@ -12,8 +13,16 @@ type View struct {
 	Sort    string // one of [Sorts]
 	Reverse bool
 	Filter  string // part of the name, of any case
+	Offset  int    // rows left out
 	Rows    int
+	Name    string // the only limiter that is wanted; "" for all
+
+	// Weight is what [ByWeight] sorts by, the highest first.
+	Weight func(name string) float64
 }
+
+// ByWeight is an order by the View's Weight.
+const ByWeight = "weight"
 
 // Sorts returns the orders that a View may have.
 func Sorts() []string { return []string{"use", "in-use", "granted", "free", "rate", "name"} }
@@ -33,30 +42,69 @@ func (v View) Next() View {
 	return v
 }
 
-func (v View) compare(a, b *Limiter) int {
-	free := func(l *Limiter) int64 {
-		if l.Free == nil {
-			return -1
-		}
-		return *l.Free
+// rank is what an entry is sorted by.
+type rank struct {
+	entry             *entry
+	use, pace, weight float64
+	inUse, free       int64
+}
+
+func (v *View) rank(e *entry, now time.Time) rank {
+	l := e.limiter(now)
+	r := rank{entry: e, use: l.Use(), pace: l.PerSecond, inUse: l.InUse, free: -1}
+	if l.Free != nil {
+		r.free = *l.Free
 	}
+	if v.Weight != nil {
+		r.weight = v.Weight(e.name)
+	}
+	return r
+}
+
+func (v *View) compare(a, b rank) int {
 	var c int
 	switch v.Sort {
 	case "use":
-		c = cmp.Or(cmp.Compare(b.Use(), a.Use()), cmp.Compare(b.InUse, a.InUse))
+		c = cmp.Or(cmp.Compare(b.use, a.use), cmp.Compare(b.inUse, a.inUse))
 	case "in-use":
-		c = cmp.Compare(b.InUse, a.InUse)
+		c = cmp.Compare(b.inUse, a.inUse)
 	case "granted":
-		c = cmp.Or(cmp.Compare(b.PerSecond, a.PerSecond), cmp.Compare(b.Use(), a.Use()))
+		c = cmp.Or(cmp.Compare(b.pace, a.pace), cmp.Compare(b.use, a.use))
 	case "free":
-		c = cmp.Compare(free(a), free(b))
+		c = cmp.Compare(a.free, b.free)
 	case "rate":
 		// Permits a second, without dividing by an interval of 0.
-		c = cmp.Compare(float64(b.Rate)*float64(a.IntervalMS), float64(a.Rate)*float64(b.IntervalMS))
+		c = cmp.Compare(float64(b.entry.rate)*float64(a.entry.intervalMS), float64(a.entry.rate)*float64(b.entry.intervalMS))
+	case ByWeight:
+		c = cmp.Or(cmp.Compare(b.weight, a.weight), cmp.Compare(b.use, a.use))
 	}
-	c = cmp.Or(c, cmp.Compare(a.Name, b.Name))
+	c = cmp.Or(c, cmp.Compare(a.entry.name, b.entry.name))
 	if v.Reverse {
 		return -c
 	}
 	return c
+}
+
+// first keeps those of many that come first in a view's order, without sorting all.
+type first struct {
+	view *View
+	most int
+	kept []rank // beginning with the best so far, in order, once there were too many
+	full bool
+}
+
+func (f *first) add(r rank) {
+	if f.most < 1 || f.full && f.view.compare(f.kept[f.most-1], r) < 0 {
+		return
+	}
+	f.kept = append(f.kept, r)
+	if len(f.kept) >= 2*f.most+64 {
+		f.cut()
+		f.full = true
+	}
+}
+
+func (f *first) cut() {
+	slices.SortFunc(f.kept, f.view.compare)
+	f.kept = f.kept[:min(len(f.kept), f.most)]
 }

@@ -125,7 +125,7 @@ func manyLimiters() *look.Snapshot {
 		},
 	}
 	for _, name := range hostile() {
-		s.Limiters = append(s.Limiters, look.Limiter{Name: name, Type: "OVERALL", Rate: 7, IntervalMS: 1000, Free: new(int64(7)), Callers: []look.Caller{{name, 7, 1}}})
+		s.Limiters = append(s.Limiters, look.Limiter{Name: name, Type: "OVERALL", Rate: 7, IntervalMS: 1000, Free: new(int64(7)), Callers: []look.Caller{{Who: name, Permits: 7, Share: 1}}})
 	}
 	return s
 }

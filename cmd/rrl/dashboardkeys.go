@@ -1,0 +1,58 @@
+package main
+
+import (
+	"fmt"
+	"strconv"
+	"strings"
+
+	"github.com/redis/go-redis/v9"
+
+	"github.com/rratelimiter/rratelimiter/dashboard"
+	"github.com/rratelimiter/rratelimiter/fixedwindow"
+	"github.com/rratelimiter/rratelimiter/slidinglog"
+	"github.com/rratelimiter/rratelimiter/tokenbucket"
+)
+
+// parseOthers reads the values of --keys.
+func parseOthers(rdb redis.UniversalClient, texts []string) ([]dashboard.Other, error) {
+	var all []dashboard.Other
+	for _, text := range texts {
+		o, err := parseOther(rdb, text)
+		if err != nil {
+			return nil, fmt.Errorf("--keys %q: %w", text, err)
+		}
+		all = append(all, o)
+	}
+	return all, nil
+}
+
+func parseOther(rdb redis.UniversalClient, text string) (o dashboard.Other, err error) {
+	kind, rest, _ := strings.Cut(text, ":")
+	at := strings.LastIndexByte(rest, '=')
+	if at < 1 {
+		return o, fmt.Errorf("want KIND:PREFIX=LIMIT/WINDOW, such as fixed-window:api:=500/30s")
+	}
+	rate := rest[at+1:]
+	o.Prefix, o.Name = rest[:at], kind
+	switch kind {
+	case "fixed-window":
+		permits, window, err := parseRate(rate)
+		o.Limiter = fixedwindow.New(rdb, fixedwindow.Config{Limit: permits, Window: window})
+		return o, err
+	case "sliding-log":
+		rate, o.Thresholds, _ = strings.Cut(rate, ",")
+		permits, window, err := parseRate(rate)
+		o.Limiter = slidinglog.New(rdb, slidinglog.Config{Limit: permits, Window: window, Thresholds: o.Thresholds})
+		return o, err
+	case "token-bucket":
+		capacity, refill, _ := strings.Cut(rate, "+")
+		cfg := tokenbucket.Config{}
+		if cfg.Capacity, err = strconv.ParseInt(capacity, 10, 64); err != nil || cfg.Capacity < 1 {
+			return o, fmt.Errorf("%q is no capacity: want CAPACITY+REFILL/INTERVAL, such as 40+5/1s", capacity)
+		}
+		cfg.Refill, cfg.Interval, err = parseRate(refill)
+		o.Limiter = tokenbucket.New(rdb, cfg)
+		return o, err
+	}
+	return o, fmt.Errorf("%q is none of fixed-window, sliding-log, token-bucket", kind)
+}

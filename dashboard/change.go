@@ -1,0 +1,160 @@
+package dashboard
+
+import (
+	"context"
+	"crypto/sha256"
+	"encoding/base64"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net/http"
+
+	"github.com/rratelimiter/rratelimiter"
+	"github.com/rratelimiter/rratelimiter/limit"
+)
+
+// plan is a change that is ready to be made.
+type plan struct {
+	name     string
+	before   []fact
+	after    []fact
+	warnings []string
+	state    string // what must be so still, or the change is refused
+	undo     *undo
+	undoes   int64
+	do       func(ctx context.Context) error
+}
+
+// expect tells plans apart that begin with something else, or come to something else.
+func (p *plan) expect(r *request) string {
+	given := *r
+	given.Expect = ""
+	sum := sha256.Sum256(fmt.Appendf(nil, "%q %+v", p.state, given))
+	return base64.RawURLEncoding.EncodeToString(sum[:16])
+}
+
+// preview tells what a change would do, and changes nothing.
+func (c *call) preview() error {
+	r, err := c.request()
+	if err != nil {
+		return err
+	}
+	ctx, cancel := context.WithTimeout(c.r.Context(), timeout)
+	defer cancel()
+	p, err := c.plan(ctx, r)
+	if err != nil {
+		return err
+	}
+	return c.ok(struct {
+		Action   string   `json:"action"`
+		Limiter  named    `json:"limiter"`
+		Before   []fact   `json:"before"`
+		After    []fact   `json:"after"`
+		Warnings []string `json:"warnings"`
+		Expect   string   `json:"expect"`
+	}{r.Action, nameOf(p.name), p.before, p.after, append([]string{}, p.warnings...), p.expect(r)})
+}
+
+// change makes a change, if all is still as the preview told.
+func (c *call) change() error {
+	r, err := c.request()
+	if err != nil {
+		return err
+	}
+	// A caller who goes away must not leave a change without its entry.
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(c.r.Context()), timeout)
+	defer cancel()
+	end, err := c.begin(ctx)
+	if err != nil {
+		return err
+	}
+	defer end()
+	p, err := c.plan(ctx, r)
+	if err != nil {
+		return err
+	}
+	err = refuse(http.StatusConflict, "this is no longer as it was shown: look at it anew")
+	outcome := refused
+	if r.Expect == p.expect(r) {
+		err, outcome = p.do(ctx), done
+	}
+	if err != nil && outcome != refused {
+		outcome = failed
+		if errors.Is(err, limit.ErrUnknownOutcome) || errors.Is(err, context.DeadlineExceeded) {
+			outcome = unknown
+		}
+	}
+	e := &entry{
+		Who: c.who, Action: r.Action, Limiter: nameOf(p.name), Before: p.before, After: p.after, Outcome: outcome,
+		name: p.name, undo: p.undo,
+	}
+	if err != nil {
+		told, _ := problemOf(err)
+		e.Error = told.detail
+	}
+	told := c.audit.add(e, p.undoes)
+	c.logChange(&told, err)
+	if err != nil {
+		return err
+	}
+	return c.ok(struct {
+		Entry entry `json:"entry"`
+	}{told})
+}
+
+func (c *call) logChange(e *entry, err error) {
+	group := func(name string, facts []fact) slog.Attr {
+		attrs := make([]slog.Attr, len(facts))
+		for i, f := range facts {
+			attrs[i] = slog.String(f[0], f[1])
+		}
+		return slog.GroupAttrs(name, attrs...)
+	}
+	level, message := slog.LevelInfo, "limiter changed"
+	attrs := []slog.Attr{slog.String("action", e.Action), slog.String("limiter", e.name), slog.String("outcome", e.Outcome),
+		group("before", e.Before), group("after", e.After)}
+	if err != nil {
+		level, message = slog.LevelWarn, "limiter not changed"
+		if e.Outcome == unknown {
+			level, message = slog.LevelError, "limiter perhaps changed"
+		}
+		attrs = append(attrs, slog.Any("error", err))
+	}
+	c.log(level, message, attrs...)
+}
+
+// plan works out what a request comes to, by what Redis holds now.
+func (c *call) plan(ctx context.Context, r *request) (*plan, error) {
+	make, found := planners[r.Action]
+	if !found {
+		return nil, badRequest("there is no such action")
+	}
+	return make(c, ctx, r)
+}
+
+var planners = map[string]func(*call, context.Context, *request) (*plan, error){
+	"rate":        (*call).planRate,
+	"undo":        (*call).planUndo,
+	"expire":      (*call).planExpire,
+	"keep":        (*call).planKeep,
+	"delete":      (*call).planDelete,
+	"release":     (*call).planRelease,
+	"migrate":     (*call).planMigrate,
+	"threshold":   (*call).planThreshold,
+	"unthreshold": (*call).planUnthreshold,
+}
+
+// with calls do with the limiter, by a Client of its own, which has an id where id is
+// not "".
+func (c *call) with(ctx context.Context, name, id string, do func(*rratelimiter.Client, *rratelimiter.RateLimiter) error) error {
+	var opts []rratelimiter.Option
+	if id != "" {
+		opts = append(opts, rratelimiter.WithClientID(id))
+	}
+	if c.cfg.RedissonVersion != "" {
+		opts = append(opts, rratelimiter.WithRedissonVersion(c.cfg.RedissonVersion))
+	}
+	client := rratelimiter.New(c.cfg.Redis, opts...)
+	err := do(client, client.RateLimiter(name))
+	return errors.Join(err, client.Close(context.WithoutCancel(ctx)))
+}

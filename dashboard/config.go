@@ -1,0 +1,154 @@
+package dashboard
+
+import (
+	"cmp"
+	"context"
+	"crypto/sha256"
+	"crypto/subtle"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net"
+	"net/http"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+
+	"github.com/rratelimiter/rratelimiter/internal/redisson"
+	"github.com/rratelimiter/rratelimiter/limit"
+)
+
+// Config says what a handler shows, and who may see and change it.
+type Config struct {
+	// Redis has the limiters: one server, a cluster or a ring.
+	Redis redis.UniversalClient
+
+	// Authorize decides about every request, before anything else is done for it.
+	// Without one, no request gets through.
+	Authorize Authorize
+
+	// Write offers changes. Without it nothing can be changed, whoever asks.
+	Write bool
+
+	// Pattern limits what is listed to names that match it, as SCAN's; "" for all.
+	// Other limiters can be looked at and changed by their names.
+	Pattern string
+
+	// Others are limiters of keys, which can't be told from other keys of Redis by
+	// what these hold.
+	Others []Other
+
+	// Observer tells of refusals, which leave no trace in Redis. It knows those of
+	// the Clients and limiters that it was handed to.
+	Observer *Observer
+
+	// Reads is how many commands a second all pages together may cost, about; 0
+	// stands for 2000. A SCAN counts as 50.
+	Reads int
+
+	// RedissonVersion names the oldest Redisson that shares the limiters: see
+	// rratelimiter.WithRedissonVersion.
+	RedissonVersion string
+
+	// Server is what the page calls the server, without any password.
+	Server string
+
+	// Logger is told of every change, with who, before and after, and of what was
+	// refused. nil stands for slog.Default.
+	Logger *slog.Logger
+}
+
+// Other are the keys of a fixed window, a sliding log or a token bucket that begin with
+// Prefix.
+type Other struct {
+	Name    string // what the page calls it
+	Prefix  string
+	Limiter Peeker // a *fixedwindow.Limiter and the like
+
+	// Thresholds is the hash of thresholds of a sliding log, "" for none.
+	Thresholds string
+}
+
+// Peeker tells what a limiter would answer.
+type Peeker interface {
+	Peek(ctx context.Context, key string, n int64) (limit.Decision, error)
+}
+
+// Action is what a request is about to do.
+type Action string
+
+// What a request can do.
+const (
+	Look   Action = "look"
+	Change Action = "change"
+)
+
+// Authorize says who asks, for the list of changes and the log, or why that one may
+// not: by an error that wraps [ErrUnauthenticated] (the answer is a 401) or any other
+// (a 403). The error is logged and not shown.
+type Authorize func(r *http.Request, action Action) (who string, err error)
+
+// ErrUnauthenticated is what Authorize returns where it is not known who asks.
+var ErrUnauthenticated = errors.New("not authenticated")
+
+// WithToken returns what lets everybody look, and those change who send the token as
+// "Authorization: Bearer TOKEN". The page asks for it. An empty token lets nobody change.
+func WithToken(token string) Authorize {
+	want := sha256.Sum256([]byte(token))
+	return func(r *http.Request, action Action) (string, error) {
+		host, _, _ := net.SplitHostPort(r.RemoteAddr)
+		if action == Look {
+			return host, nil
+		}
+		given, found := strings.CutPrefix(r.Header.Get("Authorization"), "Bearer ")
+		got := sha256.Sum256([]byte(given))
+		// Of hashes, so that the time tells nothing of the length either.
+		if same := subtle.ConstantTimeCompare(got[:], want[:]) == 1; !found || token == "" || !same {
+			return "", fmt.Errorf("%w: no token, or another", ErrUnauthenticated)
+		}
+		return "who has the token, at " + host, nil
+	}
+}
+
+const (
+	defaultReads = 2000
+	minReads     = 100
+
+	// timeout bounds what one request does on Redis.
+	timeout = 5 * time.Second
+)
+
+func (c *Config) withDefaults() {
+	c.Reads = cmp.Or(c.Reads, defaultReads)
+	if c.Logger == nil {
+		c.Logger = slog.Default()
+	}
+	c.Others = slices.Clone(c.Others)
+}
+
+func (c *Config) validate() error {
+	invalid := func(what string) error { return fmt.Errorf("%w: dashboard.Config: %s", limit.ErrInvalidConfig, what) }
+	switch c.Redis.(type) {
+	case *redis.Client, *redis.ClusterClient, *redis.Ring:
+	default:
+		return invalid(fmt.Sprintf("Redis is a %T and should be a *redis.Client, a *redis.ClusterClient or a *redis.Ring", c.Redis))
+	}
+	switch {
+	case c.Authorize == nil:
+		return invalid("there is no Authorize")
+	case c.Reads < minReads:
+		return invalid(fmt.Sprintf("Reads is below %d", minReads))
+	}
+	for i, o := range c.Others {
+		if o.Name == "" || o.Prefix == "" || o.Limiter == nil {
+			return invalid(fmt.Sprintf("Others[%d] lacks a name, a prefix or its limiter", i))
+		}
+	}
+	if c.RedissonVersion != "" {
+		_, err := redisson.RulesFor(c.RedissonVersion)
+		return err
+	}
+	return nil
+}

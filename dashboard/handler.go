@@ -1,0 +1,189 @@
+package dashboard
+
+import (
+	"context"
+	"embed"
+	"errors"
+	"log/slog"
+	"mime"
+	"net/http"
+	"path"
+	"slices"
+	"strings"
+)
+
+//go:embed assets
+var assets embed.FS
+
+// handler is what Handler returns.
+type handler struct {
+	cfg      Config
+	err      error // of cfg
+	poller   *poller
+	audit    audit
+	changing chan struct{} // holds one token: changes are made one after another
+}
+
+// Handler returns the handler of the page and all that it asks for. It serves them from
+// the root of what it is given: mount it by http.StripPrefix, on a path that ends in a
+// slash. A Config with faults does not panic: every request is then answered with a 500,
+// and the fault is logged.
+//
+// It needs no closing: it reads from Redis while requests are under way, and not
+// otherwise.
+func Handler(cfg Config) http.Handler {
+	cfg.withDefaults()
+	h := &handler{cfg: cfg, err: cfg.validate(), changing: make(chan struct{}, 1)}
+	h.poller = newPoller(h)
+	return h
+}
+
+// call is a request on its way.
+type call struct {
+	*handler
+
+	w   http.ResponseWriter
+	r   *http.Request
+	who string
+}
+
+// endpoint is what a path of the API offers: one method.
+type endpoint struct {
+	method string
+	action Action
+	run    func(*call) error
+}
+
+var endpoints = map[string]endpoint{
+	"/api/about":           {http.MethodGet, Look, (*call).about},
+	"/api/limiters":        {http.MethodGet, Look, (*call).once},
+	"/api/limiters/stream": {http.MethodGet, Look, (*call).stream},
+	"/api/limiter":         {http.MethodGet, Look, (*call).once},
+	"/api/limiter/stream":  {http.MethodGet, Look, (*call).stream},
+	"/api/others":          {http.MethodGet, Look, (*call).once},
+	"/api/others/stream":   {http.MethodGet, Look, (*call).stream},
+	"/api/key":             {http.MethodGet, Look, (*call).showKey},
+	"/api/thresholds":      {http.MethodGet, Look, (*call).listThresholds},
+	"/api/audit":           {http.MethodGet, Look, (*call).listAudit},
+	"/api/preview":         {http.MethodPost, Change, (*call).preview},
+	"/api/change":          {http.MethodPost, Change, (*call).change},
+}
+
+// policy lets the page use its own files and nothing else, and nobody frame it.
+const policy = "default-src 'none'; script-src 'self'; style-src 'self'; connect-src 'self'; img-src 'self'; " +
+	"frame-ancestors 'none'; base-uri 'none'; form-action 'none'"
+
+// sameOrigin keeps web pages of other origins from using a browser's credentials.
+var sameOrigin = http.NewCrossOriginProtection()
+
+func (h *handler) ServeHTTP(w http.ResponseWriter, r *http.Request) {
+	header := w.Header()
+	header.Set("Cache-Control", "no-store")
+	header.Set("Content-Security-Policy", policy)
+	header.Set("Cross-Origin-Opener-Policy", "same-origin")
+	header.Set("Cross-Origin-Resource-Policy", "same-origin")
+	header.Set("Referrer-Policy", "no-referrer")
+	header.Set("X-Content-Type-Options", "nosniff")
+	header.Set("X-Frame-Options", "DENY")
+	c := &call{handler: h, w: w, r: r}
+	if err := c.serve(); err != nil {
+		c.fail(err)
+	}
+}
+
+func (c *call) serve() error {
+	if c.err != nil {
+		return c.err
+	}
+	e, found := endpoints[c.r.URL.Path]
+	if !found {
+		e = endpoint{http.MethodGet, Look, (*call).asset}
+	}
+	action := e.action
+	if c.r.Method != http.MethodGet && c.r.Method != http.MethodHead {
+		action = Change // whatever it asks for
+	}
+	if err := c.authorize(action); err != nil {
+		return err
+	}
+	if c.r.Method != e.method && (c.r.Method != http.MethodHead || e.method != http.MethodGet) {
+		c.w.Header().Set("Allow", e.method)
+		return refuse(http.StatusMethodNotAllowed, "allowed is %s", e.method)
+	}
+	return e.run(c)
+}
+
+func (c *call) authorize(action Action) error {
+	if action == Change {
+		if err := sameOrigin.Check(c.r); err != nil {
+			c.log(slog.LevelWarn, "dashboard request refused", slog.Any("error", err))
+			return refuse(http.StatusForbidden, "the request comes from another site")
+		}
+	}
+	who, err := c.cfg.Authorize(c.r, action)
+	c.who = who
+	if err != nil {
+		c.log(slog.LevelWarn, "dashboard request refused", slog.Any("error", err))
+		if errors.Is(err, ErrUnauthenticated) {
+			c.w.Header().Set("WWW-Authenticate", "Bearer")
+			return refuse(http.StatusUnauthorized, "who asks is not known, or the token is another")
+		}
+		return refuse(http.StatusForbidden, "")
+	}
+	if action == Change && !c.cfg.Write {
+		return refuse(http.StatusForbidden, "nothing can be changed here")
+	}
+	return nil
+}
+
+// asset serves what the page is made of.
+func (c *call) asset() error {
+	name := strings.TrimPrefix(c.r.URL.Path, "/assets/")
+	if c.r.URL.Path == "/" {
+		name = "index.html"
+	}
+	text, err := assets.ReadFile(path.Join("assets", path.Clean("/"+name)))
+	if err != nil || c.r.URL.Path != "/" && !strings.HasPrefix(c.r.URL.Path, "/assets/") {
+		return refuse(http.StatusNotFound, "there is no such page")
+	}
+	kind := mime.TypeByExtension(path.Ext(name))
+	if path.Ext(name) == ".js" {
+		kind = "text/javascript; charset=utf-8" // whatever the machine calls it
+	}
+	c.w.Header().Set("Content-Type", kind)
+	c.w.Header().Set("Cache-Control", "no-cache")
+	_, _ = c.w.Write(text)
+	return nil
+}
+
+// about tells the page what there is.
+func (c *call) about() error {
+	others := []string{}
+	thresholds := []named{}
+	for _, o := range c.cfg.Others {
+		others = append(others, o.Name)
+		if hash := nameOf(o.Thresholds); o.Thresholds != "" && !slices.Contains(thresholds, hash) {
+			thresholds = append(thresholds, hash)
+		}
+	}
+	_, err := c.cfg.Authorize(c.r, Change)
+	return c.ok(struct {
+		Server     string   `json:"server"`
+		Write      bool     `json:"write"`
+		Allowed    bool     `json:"allowed"` // whoever asks may change now, without more
+		Refusals   bool     `json:"refusals"`
+		Others     []string `json:"others"`
+		Thresholds []named  `json:"thresholds"`
+		Pattern    string   `json:"pattern"`
+	}{c.cfg.Server, c.cfg.Write, c.cfg.Write && err == nil, c.cfg.Observer != nil, others, thresholds, c.cfg.Pattern})
+}
+
+// begin waits until no other change is under way, and returns what ends this one.
+func (h *handler) begin(ctx context.Context) (end func(), err error) {
+	select {
+	case h.changing <- struct{}{}:
+		return func() { <-h.changing }, nil
+	case <-ctx.Done():
+		return nil, ctx.Err()
+	}
+}

@@ -1,0 +1,259 @@
+package dashboard
+
+import (
+	"context"
+	"time"
+
+	"github.com/rratelimiter/rratelimiter"
+	"github.com/rratelimiter/rratelimiter/internal/clients"
+	"github.com/rratelimiter/rratelimiter/internal/look"
+	"github.com/rratelimiter/rratelimiter/internal/words"
+)
+
+const (
+	// manyMembers is from how many members on a limiter is read in full only now and
+	// then.
+	manyMembers = 1000
+	nowAndThen  = 5 * time.Second
+
+	maxStates  = 20 // clients with permits of their own
+	maxPermits = 20 // single permits told
+	returns    = 60 // parts of the coming interval
+	maxHolders = 50
+)
+
+// inspection is a limiter as it was read last in full.
+type inspection struct {
+	found *look.Inspection
+	at    time.Time
+}
+
+// inspect reads the limiters of these viewers in full.
+func (p *poller) inspect(ctx context.Context, viewers []*viewer) error {
+	fresh := make(map[string]*inspection, len(viewers))
+	for _, v := range viewers {
+		if fresh[v.name] != nil {
+			continue
+		}
+		if old := p.inspections[v.name]; old != nil && old.members() > manyMembers && time.Since(old.at) < nowAndThen {
+			fresh[v.name] = old
+			continue
+		}
+		found, err := look.Inspect(ctx, p.h.cfg.Redis, v.name, func(context.Context) ([]string, error) {
+			ids := p.reader.Clients(v.name)
+			return ids[:min(len(ids), maxStates)], nil
+		})
+		if err != nil {
+			return err
+		}
+		for _, t := range found.Trips {
+			p.reader.Spend(t.Took, t.Cmds)
+		}
+		found.Tell(p.names, p.namesErr)
+		fresh[v.name] = &inspection{found, time.Now()}
+	}
+	p.inspections = fresh
+	return nil
+}
+
+func (i *inspection) members() (n int64) {
+	for s := range i.found.States {
+		n += i.found.States[s].Members
+	}
+	return n
+}
+
+// limiter is all that is told of one RateLimiter.
+type limiter struct {
+	named
+
+	At          time.Time   `json:"at"`     // by the server's clock, when it was read in full
+	Exists      bool        `json:"exists"` // it has any key
+	Rate        *int64      `json:"rate"`
+	IntervalMS  *int64      `json:"interval_ms"`
+	Type        *string     `json:"type"`
+	KeepAliveMS *int64      `json:"keep_alive_ms"`
+	TTLMS       *int64      `json:"ttl_ms"`
+	Row         *row        `json:"row"` // nil while the walk has not met it
+	Free        *int64      `json:"free"`
+	InUse       int64       `json:"in_use"`
+	Granted     *float64    `json:"granted_per_second"`
+	Refused     *int64      `json:"refused"`
+	Refusing    *float64    `json:"refused_per_second"`
+	Clients     int         `json:"clients"`
+	States      []state     `json:"states"`
+	NamesError  string      `json:"names_error,omitempty"`
+	Anomalies   []complaint `json:"anomalies"`
+	Cost        look.Cost   `json:"cost"`
+}
+
+// state is a pair of value and set: the shared one, or a client's.
+type state struct {
+	Client     *named   `json:"client"` // nil for the pair that all share
+	ClientName string   `json:"client_name,omitempty"`
+	Free       *int64   `json:"free"`
+	Value      *int64   `json:"value"`
+	InUse      int64    `json:"in_use"`
+	RunOut     int64    `json:"run_out"`
+	Members    int64    `json:"members"`
+	Whole      bool     `json:"whole"` // all members were read
+	Window     bool     `json:"window"`
+	ValueTTLMS *int64   `json:"value_ttl_ms"`
+	Holders    []holder `json:"holders"`
+	// Returns are the permits that come back in each part of the coming interval.
+	Returns []int64  `json:"returns"`
+	Permits []permit `json:"permits"` // those that come back first
+}
+
+type holder struct {
+	Kind    clients.Kind `json:"kind"`
+	Who     string       `json:"who"`
+	Mark    string       `json:"mark,omitempty"`
+	Permits int64        `json:"permits"`
+}
+
+type permit struct {
+	Permits  uint32 `json:"permits"`
+	Layout   string `json:"layout"`
+	AgeMS    int64  `json:"age_ms"`
+	BackInMS *int64 `json:"back_in_ms"`
+}
+
+// complaint is an anomaly with what to do about it.
+type complaint struct {
+	Kind   string `json:"kind"`
+	Text   string `json:"text"`
+	Level  string `json:"level"`
+	Reason string `json:"reason"`
+	Advice string `json:"advice"`
+}
+
+// limiterOf puts together what is known of one; s has its row, if any.
+func (h *handler) limiterOf(name string, i *inspection, s *look.Snapshot) limiter {
+	f := i.found
+	l := limiter{
+		named: nameOf(name), At: time.UnixMilli(f.NowMS), Exists: f.Exists, Rate: f.Rate, IntervalMS: f.IntervalMS, Type: f.Type,
+		KeepAliveMS: f.KeepAliveMS, TTLMS: f.TTLMS, Clients: f.Clients, States: []state{}, Anomalies: []complaint{}, Cost: s.Cost,
+	}
+	l.Name = whole(name)
+	if f.NamesError != "" {
+		l.NamesError = words.Printable(f.NamesError)
+	}
+	for _, a := range f.Anomalies {
+		p := look.ProblemOf(a.Kind)
+		l.Anomalies = append(l.Anomalies, complaint{a.Kind, words.Printable(a.Text), p.Level, p.Reason, p.Advice})
+	}
+	for n := range f.States {
+		st := stateOf(&f.States[n], f)
+		l.States = append(l.States, st)
+		l.InUse += st.InUse
+		if l.Free == nil || st.Free != nil && *st.Free < *l.Free {
+			l.Free = st.Free
+		}
+	}
+	if len(f.States) == 0 {
+		l.Free = f.Rate
+	}
+	if total, pace, known := h.cfg.Observer.of(name); known {
+		l.Refused, l.Refusing = &total, &pace
+	}
+	l.freshen(h, i, s)
+	return l
+}
+
+// freshen takes the figures of the row where it is newer.
+func (l *limiter) freshen(h *handler, i *inspection, s *look.Snapshot) {
+	if len(s.Limiters) == 0 {
+		l.Granted = i.lately()
+		return
+	}
+	r := h.rowOf(&s.Limiters[0])
+	l.Row, l.Granted = &r, &r.PerSecond
+	if i.members() > manyMembers {
+		l.Free, l.InUse = r.Free, r.InUse
+	}
+	if r.Clients > l.Clients {
+		l.Clients = r.Clients
+	}
+}
+
+// lately returns the permits granted in the last second, as far as members tell.
+func (i *inspection) lately() *float64 {
+	if i.found.IntervalMS == nil || i.members() > look.MaxMembers {
+		return nil
+	}
+	span := min(1000, max(*i.found.IntervalMS, 1))
+	var sum int64
+	for s := range i.found.States {
+		for p := range i.found.States[s].Permits {
+			if one := &i.found.States[s].Permits[p]; one.AgeMS < span {
+				sum += int64(one.Permits)
+			}
+		}
+	}
+	pace := float64(sum) * 1000 / float64(span)
+	return &pace
+}
+
+// whole returns all of a name, as far as it can be looked at.
+func whole(name string) string {
+	if len(name) > maxName {
+		return shown(name)
+	}
+	return words.Printable(name)
+}
+
+func stateOf(s *look.State, f *look.Inspection) state {
+	st := state{
+		Free: s.Free, Value: s.Value, InUse: s.InUse, RunOut: s.RunOut, Members: s.Members, Whole: s.Members <= look.MaxMembers,
+		Window: s.Window, ValueTTLMS: s.ValueTTLMS, Holders: []holder{}, Permits: []permit{}, Returns: []int64{},
+	}
+	if s.ClientID != nil {
+		id := nameOf(*s.ClientID)
+		st.Client, st.ClientName = &id, words.Printable(s.ClientName)
+		if s.ClientName == "" {
+			st.ClientName = ""
+		}
+	}
+	for _, share := range s.Shares[:min(len(s.Shares), maxHolders)] {
+		st.Holders = append(st.Holders, holder{share.Kind, words.Printable(share.Name), share.Mark, share.Permits})
+	}
+	for i := range s.Permits {
+		if p := &s.Permits[i]; !p.RanOut() && len(st.Permits) < maxPermits {
+			st.Permits = append(st.Permits, permit{p.Permits, p.Layout, p.AgeMS, p.BackInMS})
+		}
+	}
+	if f.IntervalMS != nil {
+		st.Returns = returnsOf(s, *f.Rate, *f.IntervalMS)
+	}
+	return st
+}
+
+// returnsOf adds up when permits come back, in equal parts of the interval. A window's
+// all come back at its end.
+func returnsOf(s *look.State, rate, intervalMS int64) []int64 {
+	parts := make([]int64, returns)
+	add := func(inMS, permits int64) {
+		at := int64(float64(max(inMS-1, 0)) / float64(max(intervalMS, 1)) * returns)
+		parts[min(max(at, 0), returns-1)] += permits
+	}
+	for i := range s.Permits {
+		if p := &s.Permits[i]; p.BackInMS != nil && !p.RanOut() {
+			add(*p.BackInMS, int64(p.Permits))
+		}
+	}
+	if s.Window && s.ValueTTLMS != nil && s.Free != nil {
+		add(*s.ValueTTLMS, rate-*s.Free)
+	}
+	return parts
+}
+
+// typeOf returns the type that Redisson calls so.
+func typeOf(name string) (rratelimiter.RateType, bool) {
+	for _, t := range []rratelimiter.RateType{rratelimiter.Overall, rratelimiter.PerClient} {
+		if t.String() == name {
+			return t, true
+		}
+	}
+	return 0, false
+}

@@ -1,0 +1,70 @@
+package dashboard
+
+import (
+	"time"
+
+	"github.com/rratelimiter/rratelimiter/internal/look"
+)
+
+// row is a RateLimiter in the list.
+type row struct {
+	named
+
+	Type       string        `json:"type"`
+	Rate       int64         `json:"rate"`
+	IntervalMS int64         `json:"interval_ms"`
+	Free       *int64        `json:"free"`
+	InUse      int64         `json:"in_use"`
+	Use        float64       `json:"use"`
+	PerSecond  float64       `json:"granted_per_second"`
+	Refused    *int64        `json:"refused"` // nil where nobody tells
+	Refusing   *float64      `json:"refused_per_second"`
+	Clients    int           `json:"clients"`
+	Callers    []look.Caller `json:"callers"`
+	AgeMS      int64         `json:"age_ms"`
+}
+
+// list is a part of all RateLimiters.
+type list struct {
+	At       time.Time `json:"at"`
+	Known    int       `json:"known"`
+	Matching int       `json:"matching"`
+	InUse    int       `json:"in_use"`
+	Used     int       `json:"exhausted"`
+	More     bool      `json:"more"` // than are kept
+	Complete bool      `json:"complete"`
+	Walked   float64   `json:"walked"`
+	RoundMS  int64     `json:"round_ms"`
+	Offset   int       `json:"offset"`
+	Limiters []row     `json:"limiters"`
+	Cost     look.Cost `json:"cost"`
+}
+
+func (h *handler) listOf(s *look.Snapshot) list {
+	l := list{
+		At: s.At, Known: s.Known, Matching: s.Matching, InUse: s.InUse, Used: s.Used, More: s.Left, Complete: s.Complete,
+		Walked: s.Walked, RoundMS: s.RoundMS, Offset: s.Offset, Limiters: []row{}, Cost: s.Cost,
+	}
+	for i := range s.Limiters {
+		l.Limiters = append(l.Limiters, h.rowOf(&s.Limiters[i]))
+	}
+	return l
+}
+
+// maxCallers is how many callers a row names.
+const maxCallers = 5
+
+func (h *handler) rowOf(l *look.Limiter) row {
+	r := row{
+		named: nameOf(l.Name), Type: l.Type, Rate: l.Rate, IntervalMS: l.IntervalMS, Free: l.Free, InUse: l.InUse, Use: l.Use(),
+		PerSecond: l.PerSecond, Clients: l.Clients, Callers: []look.Caller{}, AgeMS: l.AgeMS,
+	}
+	for _, c := range l.Callers[:min(len(l.Callers), maxCallers)] {
+		c.Who = shown(c.Who)
+		r.Callers = append(r.Callers, c)
+	}
+	if total, pace, known := h.cfg.Observer.of(l.Name); known {
+		r.Refused, r.Refusing = &total, &pace
+	}
+	return r
+}

@@ -1,0 +1,54 @@
+package dashboard
+
+import (
+	"encoding/base64"
+
+	"github.com/rratelimiter/rratelimiter/internal/words"
+)
+
+const (
+	// maxName is how long a name may be, in bytes, to be looked at and changed here.
+	maxName = 16 << 10
+
+	// maxShown is how many bytes of a name a list shows.
+	maxShown = 160
+)
+
+// named is a name as the page gets it. Names are bytes: ID has them all, Name is for
+// display.
+type named struct {
+	ID    string `json:"id"` // base64url; "" where the name is too long
+	Name  string `json:"name"`
+	Bytes int    `json:"bytes"`
+}
+
+func nameOf(name string) named {
+	n := named{Bytes: len(name), Name: shown(name)}
+	if len(name) <= maxName {
+		n.ID = idOf(name)
+	}
+	return n
+}
+
+func idOf(name string) string { return base64.RawURLEncoding.EncodeToString([]byte(name)) }
+
+// shown returns a name for display, and of a long one the beginning and the end.
+func shown(name string) string {
+	if name == "" {
+		return `""`
+	}
+	if len(name) <= maxShown {
+		return words.Printable(name)
+	}
+	const part = maxShown / 2
+	return words.Printable(name[:part]) + " … " + words.Printable(name[len(name)-part:])
+}
+
+// nameFrom returns the name of an id.
+func nameFrom(id string) (string, error) {
+	name, err := base64.RawURLEncoding.DecodeString(id)
+	if err != nil || len(name) == 0 || len(name) > maxName {
+		return "", badRequest("the id names nothing")
+	}
+	return string(name), nil
+}

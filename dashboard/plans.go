@@ -1,0 +1,331 @@
+package dashboard
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net/http"
+	"strconv"
+	"time"
+
+	"github.com/rratelimiter/rratelimiter"
+	"github.com/rratelimiter/rratelimiter/internal/look"
+	"github.com/rratelimiter/rratelimiter/internal/words"
+)
+
+// found reads a limiter for a plan, and of the clients the one with that id, if any.
+func (c *call) found(ctx context.Context, r *request, client string) (*look.Inspection, error) {
+	f, err := look.Inspect(ctx, c.cfg.Redis, r.name, func(context.Context) ([]string, error) {
+		if client == "" {
+			return nil, nil
+		}
+		return []string{client}, nil
+	})
+	if err == nil && !f.Exists {
+		err = rratelimiter.ErrNotInitialized
+	}
+	return f, err
+}
+
+// stateText is what of a limiter a change depends on. What is in use changes all the
+// time, and is none of it.
+func stateText(f *look.Inspection) string {
+	if f.Rate == nil {
+		return "unreadable"
+	}
+	return fmt.Sprint(*f.Rate, *f.IntervalMS, *f.Type, *f.KeepAliveMS, f.TTLMS != nil)
+}
+
+func rateText(rate, intervalMS int64) string {
+	return strconv.FormatInt(rate, 10) + " every " + words.Millis(intervalMS)
+}
+
+const (
+	factRate    = "Rate"
+	factType    = "Type"
+	factAlive   = "Deleted when unused for"
+	factExpires = "Expires in"
+	factInUse   = "Permits in use"
+	never       = "never"
+)
+
+func orNever(ms int64) string {
+	if ms == 0 {
+		return never
+	}
+	return words.Millis(ms)
+}
+
+func ttlText(ms *int64) string {
+	if ms == nil {
+		return never
+	}
+	return words.Soon(*ms)
+}
+
+// factsOf are the facts of a limiter that rates change.
+func factsOf(cfg rratelimiter.Config) []fact {
+	return []fact{
+		{factRate, rateText(cfg.Rate, cfg.Interval.Milliseconds())},
+		{factType, cfg.Type.String()},
+		{factAlive, orNever(cfg.KeepAlive.Milliseconds())},
+	}
+}
+
+// configOf returns the limiter's rate, false where it can't be read.
+func configOf(f *look.Inspection) (cfg rratelimiter.Config, ok bool) {
+	if f.Rate == nil || *f.IntervalMS > maxMillis || *f.KeepAliveMS > maxMillis {
+		return cfg, false
+	}
+	kind, _ := typeOf(*f.Type)
+	return rratelimiter.Config{
+		Type: kind, Rate: *f.Rate, Interval: time.Duration(*f.IntervalMS) * time.Millisecond,
+		KeepAlive: time.Duration(*f.KeepAliveMS) * time.Millisecond,
+	}, true
+}
+
+// inUse returns how many permits are in use, in words.
+func inUse(f *look.Inspection) string {
+	if f.Type != nil && *f.Type == rratelimiter.PerClient.String() {
+		return "each client's own"
+	}
+	var n int64
+	for i := range f.States {
+		n += f.States[i].InUse
+	}
+	return strconv.FormatInt(n, 10)
+}
+
+func (c *call) planRate(ctx context.Context, r *request) (*plan, error) {
+	cfg, err := r.config()
+	if err != nil {
+		return nil, err
+	}
+	f, err := c.found(ctx, r, "")
+	if err != nil {
+		return nil, err
+	}
+	return c.rateTo(r.name, f, cfg, r.KeepState)
+}
+
+// rateTo plans a rate for a limiter that is there.
+func (c *call) rateTo(name string, f *look.Inspection, cfg rratelimiter.Config, keepState bool) (*plan, error) {
+	p := &plan{name: name, after: factsOf(cfg), state: stateText(f)}
+	old, readable := configOf(f)
+	if readable {
+		p.before = factsOf(old)
+		p.undo = &undo{before: old, after: cfg, keepState: keepState}
+	} else {
+		p.before = []fact{{factRate, "can't be read"}}
+	}
+	p.before = append(p.before, fact{factInUse, inUse(f)})
+	kept := "kept: those in use come back an interval after they were granted"
+	if !keepState || !readable || old.Type != cfg.Type {
+		kept = "forgotten: the limiter starts full"
+	}
+	p.after = append(p.after, fact{factInUse, kept})
+	if readable && old.Type != cfg.Type && keepState {
+		p.warnings = append(p.warnings, "A change of type always starts full.")
+	}
+	if f.TTLMS != nil && cfg.KeepAlive == 0 {
+		p.before = append(p.before, fact{factExpires, ttlText(f.TTLMS)})
+		p.after = append(p.after, fact{factExpires, never})
+	}
+	p.do = func(ctx context.Context) error {
+		var opts []rratelimiter.RateOption
+		if keepState && readable {
+			opts = append(opts, rratelimiter.KeepState())
+		}
+		return c.with(ctx, name, "", func(_ *rratelimiter.Client, l *rratelimiter.RateLimiter) error {
+			if !readable {
+				return l.SetRate(ctx, cfg)
+			}
+			set, err := l.UpdateRate(ctx, cfg, opts...)
+			return gone(set, err)
+		})
+	}
+	return p, nil
+}
+
+// gone is the error of a change that found no limiter.
+func gone(there bool, err error) error {
+	if err == nil && !there {
+		return refuse(http.StatusConflict, "the limiter went meanwhile")
+	}
+	return err
+}
+
+func (c *call) planUndo(ctx context.Context, r *request) (*plan, error) {
+	name, how, err := c.audit.undoable(r.Entry)
+	if err != nil {
+		return nil, err
+	}
+	r.name = name
+	f, err := c.found(ctx, r, "")
+	if err != nil {
+		return nil, err
+	}
+	if now, ok := configOf(f); !ok || now != how.after {
+		return nil, refuse(http.StatusConflict, "the rate was changed again, by somebody else: there is nothing to undo")
+	}
+	p, err := c.rateTo(name, f, how.before, how.keepState)
+	if err != nil {
+		return nil, err
+	}
+	p.undoes = r.Entry
+	if !how.keepState {
+		p.warnings = append(p.warnings, "The permits that were in use before that change are not known any more.")
+	}
+	return p, nil
+}
+
+func (c *call) planExpire(ctx context.Context, r *request) (*plan, error) {
+	if r.TTLMS < 1 || r.TTLMS > maxMillis {
+		return nil, badRequest("a time to live has at least 1 ms")
+	}
+	f, err := c.found(ctx, r, "")
+	if err != nil {
+		return nil, err
+	}
+	p := &plan{
+		name: r.name, state: stateText(f), before: []fact{{factExpires, ttlText(f.TTLMS)}},
+		after: []fact{{factExpires, words.Millis(r.TTLMS)}},
+	}
+	if f.KeepAliveMS != nil && *f.KeepAliveMS > 0 {
+		p.warnings = append(p.warnings, "The next request sets its time to live back to "+words.Millis(*f.KeepAliveMS)+".")
+	}
+	p.do = func(ctx context.Context) error {
+		return c.with(ctx, r.name, "", func(_ *rratelimiter.Client, l *rratelimiter.RateLimiter) error {
+			return gone(l.Expire(ctx, time.Duration(r.TTLMS)*time.Millisecond))
+		})
+	}
+	return p, nil
+}
+
+func (c *call) planKeep(ctx context.Context, r *request) (*plan, error) {
+	f, err := c.found(ctx, r, "")
+	if err != nil {
+		return nil, err
+	}
+	if f.TTLMS == nil {
+		return nil, refuse(http.StatusConflict, "the limiter does not expire anyway")
+	}
+	return &plan{
+		name: r.name, state: stateText(f), before: []fact{{factExpires, ttlText(f.TTLMS)}}, after: []fact{{factExpires, never}},
+		do: func(ctx context.Context) error {
+			return c.with(ctx, r.name, "", func(_ *rratelimiter.Client, l *rratelimiter.RateLimiter) error {
+				return gone(l.ClearExpire(ctx))
+			})
+		},
+	}, nil
+}
+
+func (c *call) planDelete(ctx context.Context, r *request) (*plan, error) {
+	f, err := c.found(ctx, r, "")
+	if err != nil {
+		return nil, err
+	}
+	p := &plan{
+		name: r.name, state: stateText(f), before: []fact{{"Limiter", "there"}, {factInUse, inUse(f)}},
+		after:    []fact{{"Limiter", "deleted, with all it keeps"}, {factInUse, "forgotten"}},
+		warnings: []string{"This can't be undone. Programs that give the limiter no rate of their own fail until it has one again."},
+	}
+	if cfg, ok := configOf(f); ok {
+		p.before = append(factsOf(cfg), p.before[1])
+	}
+	p.do = func(ctx context.Context) error {
+		return c.with(ctx, r.name, "", func(_ *rratelimiter.Client, l *rratelimiter.RateLimiter) error {
+			return gone(l.Delete(ctx))
+		})
+	}
+	return p, nil
+}
+
+func (c *call) planRelease(ctx context.Context, r *request) (*plan, error) {
+	if r.Permits < 1 || r.Permits > rratelimiter.MaxRate {
+		return nil, badRequest("permits are 1 to %d", int64(rratelimiter.MaxRate))
+	}
+	id := ""
+	if r.Client != "" {
+		var err error
+		if id, err = nameFrom(r.Client); err != nil {
+			return nil, err
+		}
+	}
+	f, err := c.found(ctx, r, id)
+	if err != nil {
+		return nil, err
+	}
+	if len(f.States) == 0 {
+		return nil, badRequest("each client has permits of its own: say whose to release")
+	}
+	used := f.States[0].InUse
+	p := &plan{
+		name: r.name, state: stateText(f), before: []fact{{factInUse, strconv.FormatInt(used, 10)}},
+		after:    []fact{{factInUse, "about " + strconv.FormatInt(max(used-r.Permits, 0), 10)}},
+		warnings: []string{"Who holds them does not learn of it: more than the rate may be under way for an interval. Those granted last go first."},
+	}
+	if id != "" {
+		who := fact{"Client", shown(id)}
+		p.before, p.after = append(p.before, who), append(p.after, who)
+	}
+	p.do = func(ctx context.Context) error {
+		return c.with(ctx, r.name, id, func(_ *rratelimiter.Client, l *rratelimiter.RateLimiter) error {
+			return l.Release(ctx, r.Permits)
+		})
+	}
+	return p, nil
+}
+
+func (c *call) planMigrate(ctx context.Context, r *request) (*plan, error) {
+	f, err := c.found(ctx, r, "")
+	if err != nil {
+		return nil, err
+	}
+	own := f.Type != nil && *f.Type == rratelimiter.PerClient.String()
+	p := &plan{
+		name: r.name, state: stateText(f), before: []fact{{"Members", membersText(f, own)}},
+		after:    []fact{{"Members", "those of older layouts are in that of Redisson 3.21 and newer, for the same permits at the same times"}},
+		warnings: []string{"Redissons before 3.17 can't read what it writes. This can't be undone."},
+	}
+	p.do = func(ctx context.Context) error {
+		ids := []string{""}
+		if own {
+			if ids, err = look.FindClients(ctx, c.cfg.Redis, r.name); err != nil {
+				return err
+			}
+		}
+		var errs []error
+		for _, id := range ids {
+			errs = append(errs, c.with(ctx, r.name, id, func(client *rratelimiter.Client, _ *rratelimiter.RateLimiter) error {
+				_, err := client.Migrate(ctx, r.name)
+				return err
+			}))
+		}
+		return errors.Join(errs...)
+	}
+	return p, nil
+}
+
+// membersText counts the members of each layout.
+func membersText(f *look.Inspection, own bool) string {
+	if own {
+		return "of each client, in whatever layout"
+	}
+	count := map[string]int64{}
+	for i := range f.States {
+		for p := range f.States[i].Permits {
+			count[f.States[i].Permits[p].Layout]++
+		}
+	}
+	text := ""
+	for _, layout := range []string{"B", "C", "D1", "D2", "unknown"} {
+		if n := count[layout]; n > 0 {
+			text += ", " + strconv.FormatInt(n, 10) + " of layout " + layout
+		}
+	}
+	if text == "" {
+		return "none"
+	}
+	return text[2:]
+}

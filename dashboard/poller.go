@@ -1,0 +1,298 @@
+package dashboard
+
+import (
+	"context"
+	"encoding/json"
+	"net/http"
+	"slices"
+	"sync"
+	"time"
+
+	"github.com/rratelimiter/rratelimiter/internal/clients"
+	"github.com/rratelimiter/rratelimiter/internal/look"
+)
+
+const (
+	// every is how often viewers are told.
+	every = time.Second
+
+	// step is how often the walk over the keys goes on: in small parts, so that none
+	// holds up the server. Viewers who come are told after one.
+	step = 100 * time.Millisecond
+
+	// clientsEvery is how often the keys are walked where nobody wants a list.
+	clientsEvery = 30 * time.Second
+
+	// maxViewers bounds what is read for them each second.
+	maxViewers = 64
+
+	// keptFor is how long what was read is worth showing to whoever comes next.
+	keptFor = 5 * time.Minute
+)
+
+// viewer is a request that wants to be told of something again and again.
+type viewer struct {
+	kind   string    // of the events
+	view   look.View // of a list
+	others *otherView
+	name   string // of the limiter, where it is one
+
+	events chan event // has the newest, until it is taken
+}
+
+// event is what a viewer is told.
+type event struct {
+	kind string
+	data []byte
+}
+
+// The kinds of events.
+const (
+	listEvent    = "limiters"
+	limiterEvent = "limiter"
+	othersEvent  = "others"
+	faultEvent   = "fault"
+)
+
+// tell leaves an event for the viewer, in place of one that it has not taken.
+func (v *viewer) tell(e event) {
+	for {
+		select {
+		case v.events <- e:
+			return
+		default:
+		}
+		select {
+		case <-v.events:
+		default:
+		}
+	}
+}
+
+// poller reads from Redis for all viewers, on one goroutine while there are any.
+type poller struct {
+	h    *handler
+	poke chan struct{} // somebody came
+
+	mu      sync.Mutex
+	viewers map[*viewer]bool
+	running bool
+	stop    context.CancelFunc // of the goroutine's context
+
+	// What follows is the goroutine's.
+	reader      *look.Reader
+	others      *othersReader
+	names       clients.Names
+	named       time.Time // when the names were read
+	namesErr    error
+	inspections map[string]*inspection
+	ended       time.Time // when nobody looked any more
+}
+
+func newPoller(h *handler) *poller {
+	return &poller{h: h, poke: make(chan struct{}, 1), viewers: make(map[*viewer]bool)}
+}
+
+// join adds a viewer, until leave is called.
+func (p *poller) join(v *viewer) (leave func(), err error) {
+	v.events = make(chan event, 1)
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if len(p.viewers) >= maxViewers {
+		return nil, refuse(http.StatusServiceUnavailable, "%d pages are open already, no more are served", maxViewers)
+	}
+	p.viewers[v] = true
+	select {
+	case p.poke <- struct{}{}:
+	default:
+	}
+	if !p.running {
+		p.start()
+	}
+	return func() {
+		p.mu.Lock()
+		defer p.mu.Unlock()
+		delete(p.viewers, v)
+		if len(p.viewers) == 0 {
+			p.stop()
+		}
+	}, nil
+}
+
+// start is called with the lock held.
+func (p *poller) start() {
+	ctx, cancel := context.WithCancel(context.Background())
+	p.running, p.stop = true, cancel
+	go p.run(ctx)
+}
+
+// run reads until nobody looks any more.
+func (p *poller) run(ctx context.Context) {
+	if p.reader == nil || time.Since(p.ended) > keptFor {
+		p.reader = look.NewReader(p.h.cfg.Redis, p.h.cfg.Pattern)
+		p.reader.Named(func(context.Context) (look.Names, error) { return p.names, p.namesErr })
+		p.others = newOthersReader(p.h.cfg)
+		p.inspections = make(map[string]*inspection)
+	}
+	p.loop(ctx)
+	p.ended = time.Now()
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.running = false
+	if len(p.viewers) > 0 {
+		p.start() // somebody came while the last question was under way
+	}
+}
+
+func (p *poller) loop(ctx context.Context) {
+	tick := time.NewTicker(step)
+	defer tick.Stop()
+	var walked, sampled time.Time
+	for ctx.Err() == nil {
+		poked := false
+		select {
+		case <-p.poke:
+			poked = true
+		default:
+		}
+		err := p.walk(ctx, &walked)
+		if now := time.Now(); err != nil || poked || now.Sub(sampled) >= every {
+			sampled = now
+			if err == nil {
+				err = p.sample(ctx)
+			}
+			if err != nil {
+				p.fault(ctx, err)
+			}
+		}
+		if err != nil {
+			p.rest(ctx, every)
+			continue
+		}
+		select {
+		case <-ctx.Done():
+		case <-tick.C:
+		}
+	}
+}
+
+func (p *poller) rest(ctx context.Context, d time.Duration) {
+	timer := time.NewTimer(d)
+	defer timer.Stop()
+	select {
+	case <-ctx.Done():
+	case <-timer.C:
+	}
+}
+
+// walk goes on over the keys, as far as the budget of one step allows: a round a
+// second at most.
+func (p *poller) walk(ctx context.Context, walked *time.Time) error {
+	units := int(float64(p.h.cfg.Reads) * step.Seconds())
+	lists, limiters, others := p.wanted()
+	if len(others) > 0 {
+		units /= 2
+		if err := p.others.walk(ctx, units, p.reader); err != nil {
+			return err
+		}
+	}
+	pause := every
+	switch {
+	case len(lists) > 0:
+	case len(limiters) > 0:
+		pause = clientsEvery // only for clients that have come
+	default:
+		return nil
+	}
+	if !p.reader.Underway() && time.Since(*walked) < pause {
+		return nil
+	}
+	err := p.reader.Walk(ctx, units)
+	if !p.reader.Underway() {
+		*walked = time.Now()
+	}
+	return err
+}
+
+// wanted returns the viewers, by what they want.
+func (p *poller) wanted() (lists, limiters, others []*viewer) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	for v := range p.viewers {
+		switch {
+		case v.others != nil:
+			others = append(others, v)
+		case v.name != "":
+			limiters = append(limiters, v)
+		default:
+			lists = append(lists, v)
+		}
+	}
+	return lists, limiters, others
+}
+
+// sample reads what viewers have on their screens, and tells them.
+func (p *poller) sample(ctx context.Context) error {
+	p.learn(ctx)
+	lists, limiters, others := p.wanted()
+	all := slices.Concat(lists, limiters)
+	views := make([]look.View, len(all))
+	for i, v := range all {
+		views[i] = v.view
+	}
+	snapshots, err := p.reader.Samples(ctx, views)
+	if err != nil {
+		return err
+	}
+	if err := p.inspect(ctx, limiters); err != nil {
+		return err
+	}
+	for i, v := range all {
+		if v.name == "" {
+			v.say(p.h.listOf(&snapshots[i]))
+			continue
+		}
+		v.say(p.h.limiterOf(v.name, p.inspections[v.name], &snapshots[i]))
+	}
+	for _, v := range others {
+		keys, err := p.others.list(ctx, v.others, p.reader)
+		if err != nil {
+			return err
+		}
+		v.say(keys)
+	}
+	return nil
+}
+
+// learn reads what Clients are called, once a minute.
+func (p *poller) learn(ctx context.Context) {
+	if time.Since(p.named) < time.Minute {
+		return
+	}
+	p.named = time.Now()
+	p.names, p.namesErr = look.ReadNames(ctx, p.h.cfg.Redis, time.Now().UnixMilli())
+}
+
+// say tells a viewer something as JSON.
+func (v *viewer) say(what any) {
+	text, err := json.Marshal(what)
+	if err == nil {
+		v.tell(event{v.kind, text})
+	}
+}
+
+// fault tells all viewers that Redis does not answer.
+func (p *poller) fault(ctx context.Context, err error) {
+	if ctx.Err() != nil {
+		return
+	}
+	p.h.cfg.Logger.WarnContext(ctx, "dashboard can't read from Redis", "error", err)
+	text, _ := json.Marshal(struct {
+		Message string `json:"message"`
+	}{"Redis can't be read: " + reason(err)})
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	for v := range p.viewers {
+		v.tell(event{faultEvent, text})
+	}
+}

@@ -1,0 +1,159 @@
+package dashboard
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"net/http"
+	"net/url"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+
+	"github.com/rratelimiter/rratelimiter/internal/look"
+)
+
+const (
+	maxRows   = 200
+	someRows  = 50
+	maxOffset = 1_000_000
+	maxSearch = 1024
+
+	// heartbeat is how often a silent stream shows that it is alive.
+	heartbeat = 5 * time.Second
+
+	// patience is how long one answer is waited for.
+	patience = 10 * time.Second
+)
+
+// viewer returns what the request wants to see.
+func (c *call) viewer() (*viewer, error) {
+	query, err := url.ParseQuery(c.r.URL.RawQuery)
+	if err != nil {
+		return nil, badRequest("the query can't be read")
+	}
+	switch strings.TrimSuffix(c.r.URL.Path, "/stream") {
+	case "/api/limiter":
+		name, err := nameFrom(query.Get("id"))
+		return &viewer{kind: limiterEvent, name: name, view: look.View{Name: name, Rows: 1}}, err
+	case "/api/others":
+		view, err := c.view(query, "name")
+		return &viewer{kind: othersEvent, others: &otherView{view.Filter, view.Offset, view.Rows}}, err
+	}
+	view, err := c.view(query, "use")
+	return &viewer{kind: listEvent, view: view}, err
+}
+
+// view reads what part of a list is wanted.
+func (c *call) view(query url.Values, sort string) (v look.View, err error) {
+	v = look.View{Sort: sort, Filter: query.Get("search"), Rows: someRows, Reverse: query.Get("reverse") == "true"}
+	if v.Offset, err = number(query, "offset", 0, maxOffset, 0); err != nil {
+		return v, err
+	}
+	if v.Rows, err = number(query, "limit", 1, maxRows, someRows); err != nil {
+		return v, err
+	}
+	if len(v.Filter) > maxSearch {
+		return v, badRequest("search has more than %d bytes", maxSearch)
+	}
+	switch given := query.Get("sort"); {
+	case given == "refusals":
+		v.Sort, v.Weight = look.ByWeight, c.cfg.Observer.pace
+	case slices.Contains(look.Sorts(), given):
+		v.Sort = given
+	case given != "":
+		return v, badRequest("sort is one of refusals, %s", strings.Join(look.Sorts(), ", "))
+	}
+	return v, nil
+}
+
+func number(query url.Values, name string, low, high, otherwise int) (int, error) {
+	text := query.Get(name)
+	if text == "" {
+		return otherwise, nil
+	}
+	n, err := strconv.Atoi(text)
+	if err != nil || n < low || n > high {
+		return 0, badRequest("%s is a whole number from %d to %d", name, low, high)
+	}
+	return n, nil
+}
+
+// once answers with the first event.
+func (c *call) once() error {
+	v, err := c.viewer()
+	if err != nil {
+		return err
+	}
+	leave, err := c.poller.join(v)
+	if err != nil {
+		return err
+	}
+	defer leave()
+	ctx, cancel := context.WithTimeout(c.r.Context(), patience)
+	defer cancel()
+	select {
+	case e := <-v.events:
+		if e.kind == faultEvent {
+			return refuse(http.StatusServiceUnavailable, "Redis can't be read: the log has why")
+		}
+		c.w.Header().Set("Content-Type", "application/json")
+		_, _ = c.w.Write(append(e.data, '\n'))
+		return nil
+	case <-ctx.Done():
+		return refuse(http.StatusServiceUnavailable, "Redis did not answer in time")
+	}
+}
+
+// stream answers with one event after the other, until the viewer leaves.
+func (c *call) stream() error {
+	v, err := c.viewer()
+	if err != nil {
+		return err
+	}
+	leave, err := c.poller.join(v)
+	if err != nil {
+		return err
+	}
+	defer leave()
+	to := http.NewResponseController(c.w)
+	c.w.Header().Set("Content-Type", "text/event-stream")
+	c.w.Header().Set("X-Accel-Buffering", "no") // nginx would gather them
+	beat := time.NewTicker(heartbeat)
+	defer beat.Stop()
+	text := []byte("retry: 1000\n\n")
+	for {
+		// A server's own limit for a whole answer is not meant for one without end.
+		// Who does not take an event in that time has gone.
+		_ = to.SetWriteDeadline(time.Now().Add(patience))
+		if _, err := c.w.Write(text); err != nil {
+			return nil //nolint:nilerr // the viewer has gone
+		}
+		if err := to.Flush(); err != nil {
+			return nil //nolint:nilerr // the same
+		}
+		select {
+		case <-c.r.Context().Done():
+			return nil
+		case e := <-v.events:
+			text = fmt.Appendf(nil, "event: %s\ndata: %s\n\n", e.kind, e.data)
+		case <-beat.C:
+			text = []byte(": alive\n\n")
+		}
+	}
+}
+
+// reason says in a few words why Redis can't be read, and no address.
+func reason(err error) string {
+	if said, ok := errors.AsType[redis.Error](err); ok {
+		return said.Error()
+	}
+	if timeout, ok := errors.AsType[net.Error](err); ok && timeout.Timeout() {
+		return "it does not answer in time"
+	}
+	return "there is no connection"
+}
