@@ -1,0 +1,113 @@
+// Asks the server: once, or for a stream that heals itself.
+import { $, say, show } from "./dom.js";
+
+const silence = 6000; // after so many ms without an event, something is wrong
+const again = 2000;
+
+let token = "";
+try {
+  token = sessionStorage.getItem("token") ?? "";
+} catch {
+  // A browser without storage asks again after a reload.
+}
+
+export function setToken(text) {
+  token = text;
+  try {
+    if (text === "") sessionStorage.removeItem("token");
+    else sessionStorage.setItem("token", text);
+  } catch {
+    // The same.
+  }
+}
+
+export const hasToken = () => token !== "";
+
+const headers = (more) => (token === "" ? more : { ...more, Authorization: "Bearer " + token });
+
+async function answer(response) {
+  let body = {};
+  try {
+    body = await response.json();
+  } catch {
+    // Not from this server.
+  }
+  if (!response.ok) {
+    const error = new Error(body.detail || body.title || "The server answered " + response.status + ".");
+    error.status = response.status;
+    throw error;
+  }
+  return body;
+}
+
+async function ask(url, options) {
+  let response;
+  try {
+    response = await fetch(url, options);
+  } catch {
+    throw new Error("The server of this page does not answer.");
+  }
+  return answer(response);
+}
+
+export const get = (path) => ask("api/" + path, { headers: headers({}), cache: "no-store" });
+
+export const post = (path, body) =>
+  ask("api/" + path, { method: "POST", headers: headers({ "Content-Type": "application/json" }), body: JSON.stringify(body) });
+
+let current = null;
+
+export function connection(state, why) {
+  document.documentElement.dataset.connection = state;
+  say($("connection"), { live: "live", connecting: "connecting", down: "no data" }[state]);
+  if (state === "down") say($("banner"), why + " What you see is old. It goes on by itself.");
+  show($("banner"), state === "down");
+}
+
+// follow opens the stream of a path, in place of the one before. Handlers are called
+// with what the events of their names hold.
+export function follow(path, handlers) {
+  unfollow();
+  const mine = { source: null, watch: 0, retry: 0 };
+  current = mine;
+  const lost = (why) => {
+    if (current !== mine) return;
+    connection("down", why);
+    mine.source.close();
+    clearTimeout(mine.watch);
+    clearTimeout(mine.retry);
+    mine.retry = setTimeout(open, again);
+  };
+  const alive = () => {
+    clearTimeout(mine.watch);
+    mine.watch = setTimeout(() => lost("The server of this page is silent."), silence);
+  };
+  const open = () => {
+    if (current !== mine) return;
+    mine.source = new EventSource("api/" + path);
+    for (const [name, handler] of Object.entries(handlers)) {
+      mine.source.addEventListener(name, (event) => {
+        if (current !== mine) return;
+        alive();
+        connection("live");
+        handler(JSON.parse(event.data));
+      });
+    }
+    mine.source.addEventListener("fault", (event) => {
+      if (current !== mine) return;
+      alive();
+      connection("down", JSON.parse(event.data).message + ".");
+    });
+    mine.source.addEventListener("error", () => lost("The server of this page does not answer."));
+    alive();
+  };
+  open();
+}
+
+export function unfollow() {
+  if (current === null) return;
+  clearTimeout(current.watch);
+  clearTimeout(current.retry);
+  current.source?.close();
+  current = null;
+}

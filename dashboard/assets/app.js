@@ -1,0 +1,108 @@
+// Which view is shown, and what all views have in common.
+import { $, say, show } from "./dom.js";
+import { connection, get, hasToken, setToken, unfollow } from "./api.js";
+import * as limiters from "./limiters.js";
+import * as limiter from "./limiter.js";
+import * as others from "./others.js";
+import * as audit from "./audit.js";
+import { closeChange } from "./change.js";
+
+const views = [
+  { hash: /^#\/limiter\/([\w-]+)$/, id: "limiter", nav: "limiters", open: limiter.open },
+  { hash: /^#\/others$/, id: "others", nav: "others", open: others.open },
+  { hash: /^#\/key\/([\w-]+)$/, id: "key", nav: "others", open: others.openKey },
+  { hash: /^#\/thresholds\/([\w-]+)$/, id: "thresholds", nav: "others", open: others.openThresholds },
+  { hash: /^#\/changes$/, id: "changes", nav: "changes", open: audit.open },
+  { hash: /^/, id: "limiters", nav: "limiters", open: limiters.open },
+];
+
+let about = null;
+let leave = null;
+
+function route(moved) {
+  const view = views.find((one) => one.hash.test(location.hash));
+  leave?.();
+  unfollow();
+  closeChange();
+  for (const one of views) show($("view-" + one.id), one === view);
+  for (const link of document.querySelectorAll("[data-nav]")) {
+    if (link.dataset.nav === view.nav) link.setAttribute("aria-current", "page");
+    else link.removeAttribute("aria-current");
+  }
+  say($("cost"), "");
+  leave = view.open(location.hash.match(view.hash)[1], about) ?? null;
+  if (moved) {
+    scrollTo(0, 0);
+    $("view-" + view.id).querySelector("h2").focus({ preventScroll: true });
+  }
+}
+
+function locks() {
+  show($("unlock"), about.write && !about.allowed);
+  show($("lock"), about.write && about.allowed && hasToken());
+  document.documentElement.dataset.write = about.write ? (about.allowed ? "open" : "locked") : "no";
+}
+
+// learn asks what there is, until the server answers.
+async function learn() {
+  for (;;) {
+    try {
+      about = await get("about");
+      if (hasToken() && !about.allowed) setToken("");
+      say($("server"), about.server);
+      locks();
+      return;
+    } catch (error) {
+      connection("down", error.message);
+      await new Promise((done) => setTimeout(done, 2000));
+    }
+  }
+}
+
+// unlock asks for the token, and then goes on with what needs it.
+let afterwards = null;
+export function unlock(then) {
+  if (about.allowed) return then?.();
+  afterwards = then ?? null;
+  $("token").value = "";
+  show($("token-error"), false);
+  $("token-dialog").showModal();
+}
+
+$("unlock").addEventListener("click", () => unlock());
+$("lock").addEventListener("click", () => {
+  setToken("");
+  about.allowed = false;
+  locks();
+  $("unlock").focus();
+});
+$("token-cancel").addEventListener("click", () => $("token-dialog").close());
+$("token-form").addEventListener("submit", async (event) => {
+  event.preventDefault();
+  setToken($("token").value.trim());
+  let wrong = "This is not the token.";
+  try {
+    about = { ...about, ...(await get("about")) };
+  } catch (error) {
+    wrong = error.message;
+  }
+  if (!about.allowed) {
+    setToken("");
+    say($("token-error"), wrong);
+    show($("token-error"), true);
+    $("token").focus();
+    return;
+  }
+  locks();
+  $("token-dialog").close();
+  afterwards?.();
+});
+$("skip").addEventListener("click", (event) => {
+  event.preventDefault();
+  $("main").focus();
+});
+addEventListener("hashchange", () => route(true));
+addEventListener("unlock-changes", (event) => unlock(event.detail));
+
+await learn();
+route(false);

@@ -1,0 +1,187 @@
+// The dialog of a change: what is wanted, then before and after, then it is made.
+import { $, el, exact, fromUnit, inUnit, nameNode, say, show, unitNames } from "./dom.js";
+import { post } from "./api.js";
+
+const dialog = $("change");
+const titles = {
+  rate: "Change the rate", expire: "Let it expire", keep: "Keep it for good", delete: "Delete it", release: "Release permits", migrate: "Migrate",
+  threshold: "Set a threshold", unthreshold: "Remove a threshold", undo: "Undo a change",
+};
+
+let subject = null; // {action, id, name, more}
+let asked = null; // what the preview was of
+let made = null; // called after a change
+let opened = 0; // counts dialogs, so that late answers reach no other one
+
+const input = (title, name, value, attributes = {}) =>
+  el("label", {}, title + " ", el("input", { type: "number", name, value, min: 1, step: 1, required: true, ...attributes }));
+
+const amount = (title, name, ms, attributes = {}) => {
+  const [count, unit] = inUnit(ms);
+  const select = el("select", { name: name + "_unit", "aria-label": title + ", unit" }, ...unitNames.map((one) => el("option", { value: one }, one)));
+  select.value = unit;
+  return el("div", { class: "pair" }, input(title, name, ms === 0 ? 0 : count, { step: "any", ...attributes }), select);
+};
+
+const check = (title, name, checked) => el("label", { class: "check" }, el("input", { type: "checkbox", name, checked }), " " + title);
+
+const note = (text) => el("p", { class: "faint" }, text);
+
+// fields are the inputs of each action; what takes none begins with the preview.
+const fields = {
+  rate: (limiter) => {
+    const select = el("select", { name: "type" }, el("option", { value: "OVERALL" }, "all clients together"), el("option", { value: "PER_CLIENT" }, "each client for itself"));
+    select.value = limiter.type ?? "OVERALL";
+    return [
+      input("Permits", "rate", limiter.rate ?? 100), amount("each", "interval", limiter.interval_ms ?? 1000),
+      el("label", {}, "Shared by ", select), amount("Deleted when unused for (0: never)", "keep_alive", limiter.keep_alive_ms ?? 0, { min: 0 }),
+      check("Keep the permits in use counted", "keep_state", true),
+    ];
+  },
+  expire: (limiter) => [amount("Expires in", "ttl", limiter.ttl_ms === null ? 3600000 : Math.max(1000, Math.round(limiter.ttl_ms / 1000) * 1000))],
+  release: (limiter, client) => [
+    client ? el("p", {}, "Of the client ", nameNode(client.name)) : null,
+    limiter.type === "PER_CLIENT" && !client ? note("Each client has permits of its own: choose one in the table below.") : input("Permits", "permits", 1),
+  ].filter(Boolean),
+  threshold: (key) => [
+    key.id ? null : el("label", {}, "Key ", el("input", { type: "text", name: "key", required: true, autocomplete: "off", spellcheck: "false" })),
+    input("Threshold (0 refuses all)", "threshold", key.threshold ?? 100, { min: 0 }),
+  ].filter(Boolean),
+};
+
+const value = (name) => $("change-form").elements.namedItem(name);
+const count = (name) => Number(value(name).value);
+const millis = (name) => fromUnit(count(name), value(name + "_unit").value);
+
+// bodies are what is asked of the server.
+const bodies = {
+  rate: () => ({ rate: count("rate"), interval_ms: millis("interval"), type: value("type").value, keep_alive_ms: millis("keep_alive"), keep_state: value("keep_state").checked }),
+  expire: () => ({ ttl_ms: millis("ttl") }),
+  release: () => ({ permits: count("permits"), ...(subject.client ? { client: subject.client.id } : {}) }),
+  threshold: () => ({ hash: subject.hash, threshold: count("threshold") }),
+  unthreshold: () => ({ hash: subject.hash }),
+  undo: () => ({ entry: subject.entry }),
+};
+
+// openChange opens the dialog. The item is a limiter, a key with a threshold, or an
+// entry of the list of changes.
+export function openChange(action, item, client, more = {}) {
+  dispatchEvent(new CustomEvent("unlock-changes", { detail: () => begin(action, item, client, more) }));
+}
+
+function begin(action, item, client, more) {
+  opened++;
+  subject = { action, id: item.id, client, hash: more.hash, entry: more.entry, typed: more.typed };
+  made = more.made;
+  asked = null;
+  say($("change-title"), titles[action]);
+  $("change-name").replaceChildren(...(item.name ? [nameNode(item.name.length > 400 ? item.name.slice(0, 400) + "…" : item.name)] : []));
+  $("change-fields").replaceChildren(...(fields[action]?.(item, client) ?? []));
+  step("edit");
+  fail("");
+  dialog.showModal();
+  if (!fields[action]) review();
+  else if (action === "release" && value("permits") === null) show($("change-review"), false);
+}
+
+export function closeChange() {
+  if (dialog.open) dialog.close();
+}
+
+function step(which) {
+  dialog.dataset.step = which;
+  const confirming = which === "confirm";
+  show($("change-fields"), !confirming);
+  show($("change-confirming"), confirming);
+  show($("change-review"), !confirming);
+  show($("change-confirm"), confirming);
+  show($("change-back"), confirming && Boolean(fields[subject.action]));
+}
+
+function fail(text) {
+  say($("change-error"), text);
+  show($("change-error"), text !== "");
+}
+
+function busy(is) {
+  for (const id of ["change-review", "change-confirm", "change-back"]) $(id).disabled = is;
+}
+
+function problem(error) {
+  fail(error.status === 401 ? "The token is no longer valid: unlock changes again." : error.message);
+}
+
+async function review() {
+  const invalid = [...$("change-fields").querySelectorAll("input")].find((one) => !one.checkValidity());
+  if (invalid) {
+    fail(invalid.validationMessage);
+    invalid.focus();
+    return;
+  }
+  const body = { action: subject.action, ...bodies[subject.action]?.() };
+  if (subject.entry === undefined) body.id = subject.id ?? subject.typed(value("key").value);
+  const mine = opened;
+  busy(true);
+  fail("");
+  try {
+    const preview = await post("preview", body);
+    if (mine !== opened || !dialog.open) return;
+    asked = { ...body, expect: preview.expect };
+    fill($("before"), preview.before, preview.after);
+    fill($("after"), preview.after, preview.before);
+    $("change-name").replaceChildren(nameNode(preview.limiter.name));
+    $("change-warnings").replaceChildren(...preview.warnings.map((text) => el("li", {}, text)));
+    step("confirm");
+    busy(false);
+    $("change-confirm").focus();
+  } catch (error) {
+    if (mine === opened) problem(error);
+  } finally {
+    if (mine === opened) busy(false);
+  }
+}
+
+// fill shows facts, and marks those that differ on the other side.
+function fill(table, facts, others) {
+  const other = new Map(others);
+  table.tBodies[0].replaceChildren(...facts.map(([title, text]) =>
+    el("tr", { class: other.get(title) === text ? null : "differs" }, el("th", { scope: "row" }, title), el("td", {}, nameNode(text)))));
+}
+
+async function confirm() {
+  const mine = opened;
+  busy(true);
+  fail("");
+  try {
+    const { entry } = await post("change", asked);
+    if (mine !== opened) return;
+    dialog.close();
+    tell("Done: " + titles[subject.action].toLowerCase() + ", entry " + exact(entry.entry) + " of the changes.");
+    made?.(entry);
+  } catch (error) {
+    if (mine !== opened) return;
+    if (error.status === 409 && fields[subject.action]) step("edit");
+    problem(error);
+  } finally {
+    if (mine === opened) busy(false);
+  }
+}
+
+let telling = 0;
+export function tell(text) {
+  clearTimeout(telling);
+  say($("told"), text);
+  telling = setTimeout(() => say($("told"), ""), 8000);
+}
+
+$("change-form").addEventListener("submit", (event) => {
+  event.preventDefault();
+  if (dialog.dataset.step === "edit") review();
+});
+$("change-confirm").addEventListener("click", confirm);
+$("change-back").addEventListener("click", () => {
+  step("edit");
+  fail("");
+  $("change-fields").querySelector("input")?.focus();
+});
+$("change-cancel").addEventListener("click", () => dialog.close());

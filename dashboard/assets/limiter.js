@@ -1,0 +1,175 @@
+// One RateLimiter: what Redis holds of it, and what became of it since the page is open.
+import { $, duration, el, exact, keyed, nameNode, number, pace, percent, rate, say, show } from "./dom.js";
+import { follow } from "./api.js";
+import { bars, lines } from "./plot.js";
+import { costText } from "./limiters.js";
+import { openChange } from "./change.js";
+
+const parts = 60; // of the coming interval, as the server adds it up
+const kept = 300; // points of the history, one a second
+
+const facts = [
+  ["free", "Free"], ["in-use", "In use"], ["rate", "Rate"], ["granted", "Granted/s"], ["refused", "Refused/s"],
+  ["type", "Shared by"], ["keep-alive", "Deleted when unused for"], ["ttl", "Expires in"], ["clients", "Clients"],
+];
+
+const actions = [
+  ["rate", "Change rate"], ["release", "Release permits"], ["expire", "Let expire"], ["keep", "Keep for good"], ["migrate", "Migrate"], ["delete", "Delete"],
+];
+
+let last = null;
+let points = [];
+let write = false;
+let drawReturns = null;
+let drawHistory = null;
+
+export function open(id, about) {
+  write = about.write;
+  points = [];
+  last = null;
+  say($("limiter-name"), "…");
+  show($("limiter-whole"), false);
+  show($("limiter-body"), false);
+  show($("limiter-gone"), false);
+  $("facts").replaceChildren(...facts.map(([key, title]) => el("div", { class: "fact" }, el("dt", {}, title), el("dd", { "data-fact": key, class: "figures" }, "–"))));
+  $("actions").replaceChildren(...actions.map(([action, title]) =>
+    el("button", { type: "button", "data-action": action, on: { click: () => last && openChange(action, last) } }, title)));
+  for (const table of ["holders", "states"]) $(table).tBodies[0].replaceChildren();
+  $("anomalies").replaceChildren();
+  drawReturns = bars($("returns"), "returns-plot", parts);
+  drawHistory = lines($("history"), "history-plot", ["free", "granted", "refused"]);
+  document.title = "Limiter";
+  follow("limiter/stream?" + new URLSearchParams({ id }), { limiter: update });
+}
+
+function fact(key, text) {
+  say($("facts").querySelector(`[data-fact="${key}"]`), text);
+}
+
+function update(limiter) {
+  const first = last === null;
+  last = limiter;
+  if (first) {
+    const short = [...limiter.name];
+    const long = short.length > 80;
+    $("limiter-name").replaceChildren(nameNode(long ? short.slice(0, 60).join("") + "…" : limiter.name));
+    show($("limiter-whole"), long);
+    $("limiter-whole").querySelector("summary").textContent = "The whole name, " + exact(limiter.bytes) + " bytes";
+    $("limiter-whole").querySelector("p").replaceChildren(nameNode(limiter.name));
+    document.title = (long ? short.slice(0, 40).join("") + "…" : limiter.name) + " – rate limiter";
+  }
+  show($("limiter-gone"), !limiter.exists);
+  show($("limiter-body"), limiter.exists);
+  show($("actions"), write && limiter.exists);
+  costText(limiter.cost, 0);
+  keep(limiter);
+  if (!limiter.exists) return;
+  const perClient = limiter.type === "PER_CLIENT";
+  fact("free", limiter.rate === null ? "–" : number(limiter.free) + " of " + number(limiter.rate));
+  fact("in-use", number(limiter.in_use));
+  fact("rate", limiter.rate === null ? "can't be read" : rate(limiter.rate, limiter.interval_ms));
+  fact("granted", pace(limiter.granted_per_second));
+  fact("refused", limiter.refused === null ? "not known here" : pace(limiter.refused_per_second) + " (" + exact(limiter.refused) + " so far)");
+  fact("type", limiter.type === null ? "–" : perClient ? "each client has its own" : "all clients");
+  fact("keep-alive", limiter.keep_alive_ms ? duration(limiter.keep_alive_ms) : "never");
+  fact("ttl", duration(limiter.ttl_ms));
+  fact("clients", perClient ? exact(limiter.clients) : "–");
+  $("actions").querySelector("[data-action=keep]").disabled = limiter.ttl_ms === null;
+  updateAnomalies(limiter);
+  updateReturns(limiter);
+  updateHolders(limiter);
+  updateStates(limiter);
+}
+
+function updateAnomalies(limiter) {
+  show($("anomalies-box"), limiter.anomalies.length > 0);
+  keyed($("anomalies"), limiter.anomalies, (item) => item.kind + " " + item.level, (item) => {
+    const node = el("li", { "data-kind": item.kind, "data-level": item.level });
+    node.append(el("strong", {}, item.level + ": "), el("span", { class: "what" }), el("div", {}, "Why: " + item.reason + "."), el("div", {}, "What to do: " + item.advice + "."));
+    return node;
+  }, (node, item) => say(node.querySelector(".what"), item.text));
+}
+
+function updateReturns(limiter) {
+  const sums = new Array(parts).fill(0);
+  let all = 0;
+  let wholly = true;
+  for (const state of limiter.states) {
+    state.returns.forEach((permits, i) => (sums[i] += permits));
+    wholly &&= state.whole;
+  }
+  for (const permits of sums) all += permits;
+  const interval = duration(limiter.interval_ms);
+  const firstAt = sums.findIndex((permits) => permits > 0);
+  drawReturns(sums, {
+    left: "now",
+    right: "in " + interval,
+    top: all === 0 ? "nothing is in use" : "up to " + number(Math.max(...sums)) + " permits at a time" + (wholly ? "" : ", of those that were read"),
+    spoken: all === 0 ? "Nothing is in use, so nothing comes back." :
+      exact(all) + " permits come back within " + interval + ", the first in about " + duration((firstAt * limiter.interval_ms) / parts) + ".",
+  });
+}
+
+function holdersOf(limiter) {
+  const sums = new Map();
+  for (const state of limiter.states) {
+    const all = state.client === null ? state.holders : [{ kind: "client", who: state.client_name || state.client.name, permits: state.in_use }];
+    for (const holder of all) {
+      const who = {
+        named: holder.who, client: holder.who, redisson: "Redisson", unmarked: "clients that leave no mark",
+        unnamed: "a client without a name, " + (holder.mark ?? "").slice(0, 8),
+      }[holder.kind];
+      if (holder.permits > 0) sums.set(who, (sums.get(who) ?? 0) + holder.permits);
+    }
+  }
+  return [...sums].map(([who, permits]) => ({ who, permits })).sort((a, b) => b.permits - a.permits || (a.who < b.who ? -1 : 1));
+}
+
+function updateHolders(limiter) {
+  const all = holdersOf(limiter);
+  const sum = all.reduce((sum, one) => sum + one.permits, 0);
+  keyed($("holders").tBodies[0], all, (one) => one.who, (one) => el("tr", {}, el("th", { scope: "row" }, nameNode(one.who)), el("td", { class: "n" }), el("td", { class: "n" })), (row, one) => {
+    say(row.children[1], exact(one.permits));
+    say(row.children[2], percent(one.permits / sum));
+  });
+  show($("holders"), all.length > 0);
+  show($("holders-none"), all.length === 0);
+  show($("names-error"), Boolean(limiter.names_error));
+  say($("names-error"), limiter.names_error ? "What clients are called is not known: " + limiter.names_error : "");
+}
+
+function updateStates(limiter) {
+  keyed($("states").tBodies[0], limiter.states, (state) => state.client?.id ?? "all", (state) => {
+    const row = el("tr", {}, el("th", { scope: "row" }, state.client === null ? "all clients" : nameNode(state.client_name || state.client.name)),
+      ...[1, 2, 3].map(() => el("td", { class: "n" })), el("td", {}));
+    if (write && state.client !== null) {
+      row.lastElementChild.append(el("button", { type: "button", "data-client": state.client.id, on: { click: () => openChange("release", last, state.client) } }, "Release"));
+    }
+    return row;
+  }, (row, state) => {
+    say(row.children[1], number(state.free));
+    say(row.children[2], number(state.in_use));
+    say(row.children[3], exact(state.members) + (state.window ? " (a fixed window of a Redisson before 3.13.3)" : ""));
+  });
+  const more = limiter.clients - limiter.states.length;
+  show($("states-more"), limiter.type === "PER_CLIENT");
+  say($("states-more"), limiter.type !== "PER_CLIENT" ? "" : more > 0 ? "and " + exact(more) + " clients more" :
+    limiter.states.length === 0 ? "No client was met yet: the keys are walked for them." : "Free permits above are those of the client with the fewest.");
+}
+
+// keep adds to the history, which begins when the page is opened.
+function keep(limiter) {
+  const at = Date.now();
+  if (points.length > 0 && at - points[points.length - 1].at > 5000) points.push({ at: at - 1 }); // a gap
+  points.push({ at, free: limiter.exists ? limiter.free : null, granted: limiter.granted_per_second, refused: limiter.refused_per_second });
+  points = points.slice(-kept);
+  const span = Math.max(60000, Math.min(kept * 1000, at - points[0].at));
+  const paces = Math.max(1, ...points.map((point) => Math.max(point.granted ?? 0, point.refused ?? 0)));
+  const free = Math.max(limiter.rate ?? 1, 1);
+  drawHistory(points, span, [free, paces, paces], {
+    left: duration(span) + " ago",
+    right: "now",
+    top: "━ free of " + number(free) + "   ┅ granted/s, up to " + pace(paces) + (limiter.refused === null ? "" : "   ┈ refused/s"),
+    spoken: "Free permits now " + number(limiter.free) + " of " + number(free) + "; granted a second now " + pace(limiter.granted_per_second) + ", at most " + pace(paces) + " in the time shown.",
+  });
+}

@@ -1,0 +1,123 @@
+// The list of all RateLimiters.
+import { $, bar, el, exact, keyed, nameNode, number, pace, percent, rate, say, show } from "./dom.js";
+import { follow } from "./api.js";
+
+const rows = 50;
+const state = { search: "", sort: "use", reverse: false, offset: 0 };
+let refusals = false;
+let pointed = false; // at the rows, by pointer or focus: they stay where they are then
+let typing = 0;
+let last = null;
+
+const columns = { name: "name", use: "use", free: "free", rate: "rate", granted: "granted", refused: "refusals" };
+
+export function open(_, about) {
+  refusals = about.refusals;
+  show($("refusals-note"), !refusals);
+  follow("limiters/stream?" + new URLSearchParams({ ...state, limit: rows }), { limiters: update });
+  for (const head of document.querySelectorAll("#limiters [data-head]")) {
+    if (columns[head.dataset.head] !== state.sort) head.removeAttribute("aria-sort");
+    else head.setAttribute("aria-sort", (state.sort === "name" || state.sort === "free") !== state.reverse ? "ascending" : "descending");
+  }
+  document.title = "Rate limiters";
+  return () => clearTimeout(typing);
+}
+
+function change(what) {
+  Object.assign(state, what);
+  $("limiters").tBodies[0].dataset.fresh = "no"; // another list: nothing of the old one is held
+  open(null, { refusals });
+}
+
+function makeRow(item) {
+  const name = nameNode(item.name);
+  const row = el("tr", { "data-id": item.id });
+  const cell = (column, ...children) => el("td", { "data-col": column }, ...children);
+  const cells = {
+    link: el(item.id ? "a" : "span", { href: item.id ? "#/limiter/" + item.id : null, title: item.name }, name),
+    use: bar(),
+    free: cell("free"),
+    rate: cell("rate"),
+    granted: cell("granted"),
+    refused: cell("refused"),
+    callers: cell("callers"),
+  };
+  for (const column of ["free", "rate", "granted", "refused"]) cells[column].className = "n";
+  row.append(el("th", { scope: "row", "data-col": "name" }, cells.link), cell("use", cells.use), cells.free, cells.rate, cells.granted, cells.refused, cells.callers);
+  row.cells_ = cells;
+  return row;
+}
+
+const own = (item) => (item.type === "PER_CLIENT" ? " each" : "");
+
+export function callersText(item) {
+  if (item.callers.length === 0) return "–";
+  return item.callers.map((caller) => caller.who + " " + percent(caller.share)).join(", ");
+}
+
+function updateRow(row, item) {
+  const cells = row.cells_;
+  row.classList.remove("stale");
+  cells.use.update(item.free === null ? null : item.use);
+  say(cells.free, number(item.free));
+  say(cells.rate, rate(item.rate, item.interval_ms) + own(item));
+  say(cells.granted, pace(item.granted_per_second));
+  say(cells.refused, pace(item.refused_per_second));
+  const callers = callersText(item);
+  if (cells.callers.textContent !== callers) {
+    cells.callers.replaceChildren(nameNode(callers));
+    cells.callers.title = callers;
+  }
+}
+
+function update(list) {
+  last = list;
+  const body = $("limiters").tBodies[0];
+  const held = ($("hold").checked || pointed) && body.dataset.fresh === "yes" && body.children.length > 0;
+  if (held) {
+    const found = new Map(list.limiters.map((item) => [item.id || item.name, item]));
+    for (const row of body.children) {
+      const item = found.get(row.dataset.key);
+      if (item) updateRow(row, item);
+      else row.classList.add("stale");
+    }
+  } else {
+    keyed(body, list.limiters, (item) => item.id || item.name, makeRow, updateRow);
+    body.dataset.fresh = "yes";
+  }
+  const from = Math.min(list.offset + 1, list.matching);
+  say($("page-info"), exact(from) + "–" + exact(Math.min(list.offset + rows, list.matching)) + " of " + exact(list.matching));
+  $("prev").disabled = list.offset === 0;
+  $("next").disabled = list.offset + rows >= list.matching;
+  say($("summary"), exact(list.known) + (list.more ? " limiters or more, " : " limiters, ") + exact(list.in_use) + " in use, " + exact(list.exhausted) + " used up" +
+    (list.complete ? "" : "; " + percent(list.walked) + " of the keys seen so far"));
+  show($("empty"), list.matching === 0);
+  say($("empty"), list.complete ? (state.search ? "No limiter has this in its name." : "There are no limiters.") : "Looking for limiters…");
+  costText(list.cost, list.round_ms);
+  if (list.offset > 0 && list.offset >= list.matching && list.complete) change({ offset: Math.max(0, Math.floor((list.matching - 1) / rows) * rows) });
+}
+
+export function costText(cost, round) {
+  const server = cost.server_us_per_second === null ? "" : ", " + (cost.server_us_per_second / 1000).toFixed(1) + " ms/s of the server's time";
+  say($("cost"), "Looking costs " + exact(cost.commands_per_second) + " commands/s" + server + " for all who look" +
+    (round > 0 ? "; all keys are seen every " + Math.max(1, Math.round(round / 1000)) + " s" : "") + ".");
+}
+
+$("search").addEventListener("input", () => {
+  clearTimeout(typing);
+  typing = setTimeout(() => change({ search: $("search").value, offset: 0 }), 250);
+});
+$("sort").addEventListener("change", () => change({ sort: $("sort").value, offset: 0 }));
+$("reverse").addEventListener("change", () => change({ reverse: $("reverse").checked, offset: 0 }));
+$("prev").addEventListener("click", () => change({ offset: Math.max(0, state.offset - rows) }));
+$("next").addEventListener("click", () => change({ offset: state.offset + rows }));
+$("controls").addEventListener("submit", (event) => event.preventDefault());
+const body = $("limiters").tBodies[0];
+const point = (is) => () => {
+  pointed = is;
+  if (!is && last !== null && !$("view-limiters").hidden) update(last);
+};
+body.addEventListener("pointerenter", point(true));
+body.addEventListener("pointerleave", point(false));
+body.addEventListener("focusin", point(true));
+body.addEventListener("focusout", point(false));

@@ -1,0 +1,131 @@
+// Keys of fixed windows, sliding logs and token buckets; any key; thresholds.
+import { $, bar, duration, el, exact, idOf, keyed, nameNode, number, say, show } from "./dom.js";
+import { connection, follow, get } from "./api.js";
+import { costText } from "./limiters.js";
+import { openChange } from "./change.js";
+
+const rows = 50;
+const state = { search: "", offset: 0 };
+let typing = 0;
+
+export function open(_, about) {
+  document.title = "Other keys – rate limiters";
+  if (about) {
+    $("hashes").replaceChildren(...about.thresholds.map((hash) => el("a", { href: "#/thresholds/" + hash.id }, nameNode(hash.name))));
+    if (about.others.length === 0) {
+      say($("others-empty"), "No keys of such limiters were named: rrl dashboard --keys does that, or Others of dashboard.Config.");
+      show($("others-empty"), true);
+      show($("others"), false);
+      show($("others-controls"), false);
+    }
+  }
+  follow("others/stream?" + new URLSearchParams({ ...state, limit: rows }), { others: update });
+  return () => clearTimeout(typing);
+}
+
+function change(what) {
+  Object.assign(state, what);
+  open();
+}
+
+function makeRow(item) {
+  const use = bar();
+  const row = el("tr", { "data-id": item.id }, el("th", { scope: "row", "data-col": "name" }, el("a", { href: "#/key/" + item.id, title: item.name }, nameNode(item.name))),
+    el("td", { "data-col": "use" }, use), el("td", { class: "n", "data-col": "free" }), el("td", { "data-col": "kind" }), el("td", { class: "n", "data-col": "reset" }));
+  row.use_ = use;
+  return row;
+}
+
+function update(list) {
+  keyed($("others").tBodies[0], list.keys, (item) => item.id || item.name, makeRow, (row, item) => {
+    row.use_.update(item.use ?? null);
+    say(row.children[2], item.error ? "–" : number(item.free) + " of " + number(item.limit));
+    say(row.children[3], item.error ? item.of + ": " + item.error : item.of);
+    say(row.children[4], item.error ? "–" : item.reset_ms === 0 ? "full" : duration(item.reset_ms));
+  });
+  say($("others-summary"), exact(list.known) + (list.more ? " keys or more" : " keys"));
+  const from = Math.min(list.offset + 1, list.matching);
+  say($("others-page"), exact(from) + "–" + exact(Math.min(list.offset + rows, list.matching)) + " of " + exact(list.matching));
+  $("others-prev").disabled = list.offset === 0;
+  $("others-next").disabled = list.offset + rows >= list.matching;
+  costText(list.cost, 0);
+}
+
+const factOf = ([title, text]) => el("div", { class: "fact" }, el("dt", {}, title), el("dd", { class: "figures" }, nameNode(text)));
+
+export function openKey(id) {
+  document.title = "A key – rate limiters";
+  let timer = 0;
+  let left = false;
+  say($("key-title"), "…");
+  say($("key-looks"), "");
+  for (const box of ["key-facts", "key-goes"]) $(box).replaceChildren();
+  const look = async () => {
+    try {
+      const key = await get("key?" + new URLSearchParams({ key: id }));
+      if (left) return;
+      connection("live");
+      const title = key.name.length > 200 ? key.name.slice(0, 200) + "…" : key.name;
+      if ($("key-title").textContent !== title) $("key-title").replaceChildren(nameNode(title));
+      say($("key-looks"), key.looks);
+      $("key-facts").replaceChildren(...[["Type", key.type], ["Expires in", duration(key.ttl_ms)], ...key.facts].map(factOf));
+      const ways = { limiter: "Go to this limiter", thresholds: "Go to these thresholds" };
+      $("key-goes").replaceChildren(...key.goes.map((way) => el("a", { href: "#/" + way + "/" + id }, ways[way])));
+    } catch (error) {
+      if (!left) connection("down", error.message);
+    }
+    if (!left) timer = setTimeout(look, 3000);
+  };
+  look();
+  return () => {
+    left = true;
+    clearTimeout(timer);
+  };
+}
+
+export function openThresholds(id, about) {
+  document.title = "Thresholds – rate limiters";
+  let left = false;
+  show($("threshold-new"), about.write);
+  say($("thresholds-title"), "Thresholds");
+  $("thresholds").tBodies[0].replaceChildren();
+  const look = async () => {
+    try {
+      const hash = await get("thresholds?" + new URLSearchParams({ hash: id }));
+      if (left) return;
+      connection("live");
+      $("thresholds-title").replaceChildren("Thresholds in ", nameNode(hash.hash.name));
+      say($("thresholds-note"), hash.thresholds.length === 0 ? "There are none: each log has its own limit." : hash.more ? "There are more than these." : "");
+      const button = (action, title, item) => el("button", { type: "button", "data-threshold": action, on: { click: () => openChange(action, item, null, { hash: id, made: look }) } }, title);
+      $("thresholds").tBodies[0].replaceChildren(...hash.thresholds.map((item) =>
+        el("tr", { "data-id": item.id }, el("th", { scope: "row" }, nameNode(item.name)), el("td", { class: "n" }, item.threshold === null ? nameNode(item.text) : exact(item.threshold)),
+          el("td", { class: "actions" }, ...(about.write ? [button("threshold", "Change", item), button("unthreshold", "Remove", item)] : [])))));
+    } catch (error) {
+      if (!left && error.status !== undefined) say($("thresholds-note"), error.message);
+      else if (!left) connection("down", error.message);
+    }
+  };
+  look();
+  $("threshold-new").onclick = () => openChange("threshold", {}, null, { hash: id, made: look, typed: idOf });
+  const timer = setInterval(() => document.querySelector("dialog[open]") ?? look(), 5000);
+  return () => {
+    left = true;
+    clearInterval(timer);
+  };
+}
+
+$("others-search").addEventListener("input", () => {
+  clearTimeout(typing);
+  typing = setTimeout(() => change({ search: $("others-search").value, offset: 0 }), 250);
+});
+$("others-prev").addEventListener("click", () => change({ offset: Math.max(0, state.offset - rows) }));
+$("others-next").addEventListener("click", () => change({ offset: state.offset + rows }));
+$("others-controls").addEventListener("submit", (event) => event.preventDefault());
+$("key-form").addEventListener("submit", (event) => {
+  event.preventDefault();
+  if ($("key-input").value !== "") location.hash = "#/key/" + idOf($("key-input").value);
+});
+$("hash-form").addEventListener("submit", (event) => {
+  event.preventDefault();
+  if ($("hash-input").value !== "") location.hash = "#/thresholds/" + idOf($("hash-input").value);
+});
