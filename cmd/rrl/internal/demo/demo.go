@@ -11,6 +11,8 @@ import (
 	"github.com/alicebob/miniredis/v2"
 	"github.com/redis/go-redis/v9"
 	"github.com/redis/go-redis/v9/maintnotifications"
+
+	"github.com/rratelimiter/rratelimiter/internal/memory"
 )
 
 // embedded returns a client of a server inside this process, which needs no
@@ -20,8 +22,16 @@ func embedded(clients int) (*redis.Client, *miniredis.Miniredis) {
 	m := miniredis.NewMiniRedis()
 	m.ClockTTL(true)
 	rdb := redis.NewClient(&redis.Options{
-		Addr:                     "memory",
-		Dialer:                   func(context.Context, string, string) (net.Conn, error) { return m.Dial() },
+		Addr: "memory",
+		Dialer: func(context.Context, string, string) (net.Conn, error) {
+			conn, err := m.Dial()
+			if err != nil {
+				return nil, err
+			}
+			// Without room for it, an answer would have to wait for the rest of a
+			// long request, and that for the answer.
+			return memory.Buffer(conn), nil
+		},
 		PoolSize:                 10 + 2*clients,
 		DisableIdentity:          true,
 		MaintNotificationsConfig: &maintnotifications.Config{Mode: maintnotifications.ModeDisabled},
