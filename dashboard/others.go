@@ -43,7 +43,15 @@ func (k *otherKey) use() float64 {
 	if k.err != nil || k.told.Limit == 0 {
 		return 0
 	}
-	return 1 - float64(k.told.Remaining)/float64(k.told.Limit)
+	return 1 - float64(k.free())/float64(k.told.Limit)
+}
+
+// free returns what can be taken: the limiter was asked what would be left after one.
+func (k *otherKey) free() int64 {
+	if k.told.Granted {
+		return k.told.Remaining + 1
+	}
+	return k.told.Remaining
 }
 
 // othersReader walks over the keys of Config.Others. It is the poller's.
@@ -230,7 +238,10 @@ func (o *othersReader) row(k *otherKey, now time.Time) otherRow {
 		r.Error = p.detail
 		return r
 	}
-	use, reset := k.use(), k.told.ResetAfter.Milliseconds()
-	r.Limit, r.Free, r.Use, r.ResetMS = &k.told.Limit, &k.told.Remaining, &use, &reset
+	use, free, reset := k.use(), k.free(), k.told.ResetAfter.Milliseconds()
+	if use == 0 {
+		reset = 0 // what was asked for would have to come back, no more
+	}
+	r.Limit, r.Free, r.Use, r.ResetMS = &k.told.Limit, &free, &use, &reset
 	return r
 }
