@@ -2,18 +2,11 @@ package dashboard
 
 import (
 	"context"
-	"embed"
 	"errors"
 	"log/slog"
-	"mime"
 	"net/http"
-	"path"
 	"slices"
-	"strings"
 )
-
-//go:embed assets
-var assets embed.FS
 
 // handler is what Handler returns.
 type handler struct {
@@ -133,26 +126,6 @@ func (c *call) authorize(action Action) error {
 	if action == Change && !c.cfg.Write {
 		return refuse(http.StatusForbidden, "nothing can be changed here")
 	}
-	return nil
-}
-
-// asset serves what the page is made of.
-func (c *call) asset() error {
-	name := strings.TrimPrefix(c.r.URL.Path, "/assets/")
-	if c.r.URL.Path == "/" {
-		name = "index.html"
-	}
-	text, err := assets.ReadFile(path.Join("assets", path.Clean("/"+name)))
-	if err != nil || c.r.URL.Path != "/" && !strings.HasPrefix(c.r.URL.Path, "/assets/") {
-		return refuse(http.StatusNotFound, "there is no such page")
-	}
-	kind := mime.TypeByExtension(path.Ext(name))
-	if path.Ext(name) == ".js" {
-		kind = "text/javascript; charset=utf-8" // whatever the machine calls it
-	}
-	c.w.Header().Set("Content-Type", kind)
-	c.w.Header().Set("Cache-Control", "no-cache")
-	_, _ = c.w.Write(text)
 	return nil
 }
 

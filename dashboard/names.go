@@ -2,6 +2,7 @@ package dashboard
 
 import (
 	"encoding/base64"
+	"unicode/utf8"
 
 	"github.com/rratelimiter/rratelimiter/internal/words"
 )
@@ -40,8 +41,16 @@ func shown(name string) string {
 	if len(name) <= maxShown {
 		return words.Printable(name)
 	}
-	const part = maxShown / 2
-	return words.Printable(name[:part]) + " … " + words.Printable(name[len(name)-part:])
+	begin, end := maxShown/2, len(name)-maxShown/2
+	if utf8.ValidString(name) { // no letter is cut in two
+		for !utf8.RuneStart(name[begin]) {
+			begin--
+		}
+		for !utf8.RuneStart(name[end]) {
+			end++
+		}
+	}
+	return words.Printable(name[:begin]) + " … " + words.Printable(name[end:])
 }
 
 // nameFrom returns the name of an id.

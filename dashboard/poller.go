@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"net/http"
 	"slices"
+	"strings"
 	"sync"
 	"time"
 
@@ -22,6 +23,12 @@ const (
 
 	// clientsEvery is how often the keys are walked where nobody wants a list.
 	clientsEvery = 30 * time.Second
+
+	// namesEvery is how often the names of Clients are read at most.
+	namesEvery = 5 * time.Second
+
+	// maxUnnamed is how many without a name are remembered.
+	maxUnnamed = 10_000
 
 	// maxViewers bounds what is read for them each second.
 	maxViewers = 64
@@ -83,7 +90,9 @@ type poller struct {
 	reader      *look.Reader
 	others      *othersReader
 	names       clients.Names
-	named       time.Time // when the names were read
+	named       time.Time       // when the names were read
+	unnamed     map[string]bool // marks that nobody was called by then
+	met         bool            // there is one that is not among them
 	namesErr    error
 	inspections map[string]*inspection
 	ended       time.Time // when nobody looked any more
@@ -130,9 +139,8 @@ func (p *poller) start() {
 func (p *poller) run(ctx context.Context) {
 	if p.reader == nil || time.Since(p.ended) > keptFor {
 		p.reader = look.NewReader(p.h.cfg.Redis, p.h.cfg.Pattern)
-		p.reader.Named(func(context.Context) (look.Names, error) { return p.names, p.namesErr })
 		p.others = newOthersReader(p.h.cfg)
-		p.inspections = make(map[string]*inspection)
+		p.inspections, p.unnamed, p.named = make(map[string]*inspection), make(map[string]bool), time.Time{}
 	}
 	p.loop(ctx)
 	p.ended = time.Now()
@@ -247,6 +255,7 @@ func (p *poller) sample(ctx context.Context) error {
 	if err := p.inspect(ctx, limiters); err != nil {
 		return err
 	}
+	p.meetAll(snapshots)
 	for i, v := range all {
 		if v.name == "" {
 			v.say(p.h.listOf(&snapshots[i]))
@@ -264,13 +273,47 @@ func (p *poller) sample(ctx context.Context) error {
 	return nil
 }
 
-// learn reads what Clients are called, once a minute.
+// learn reads what Clients are called: once a minute, and sooner where one is met that
+// has no name yet.
 func (p *poller) learn(ctx context.Context) {
-	if time.Since(p.named) < time.Minute {
+	if since := time.Since(p.named); since < namesEvery || since < time.Minute && !p.met {
 		return
 	}
-	p.named = time.Now()
+	p.named, p.met = time.Now(), false
+	if len(p.unnamed) > maxUnnamed {
+		clear(p.unnamed)
+	}
 	p.names, p.namesErr = look.ReadNames(ctx, p.h.cfg.Redis, time.Now().UnixMilli())
+	p.reader.Know(p.names)
+}
+
+// meet notes whoever has no name.
+func (p *poller) meet(who string) {
+	if !p.unnamed[who] {
+		p.unnamed[who], p.met = true, true
+	}
+}
+
+// meetAll notes those in what was read.
+func (p *poller) meetAll(snapshots []look.Snapshot) {
+	for i := range snapshots {
+		for l := range snapshots[i].Limiters {
+			for _, c := range snapshots[i].Limiters[l].Callers {
+				if strings.HasPrefix(c.Who, look.ClientWord) {
+					p.meet(c.Who)
+				}
+			}
+		}
+	}
+	for _, i := range p.inspections {
+		for s := range i.found.States {
+			for _, share := range i.found.States[s].Shares {
+				if share.Kind == clients.Unnamed {
+					p.meet(share.Mark)
+				}
+			}
+		}
+	}
 }
 
 // say tells a viewer something as JSON.

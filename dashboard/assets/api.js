@@ -73,9 +73,7 @@ export function follow(path, handlers) {
   const lost = (why) => {
     if (current !== mine) return;
     connection("down", why);
-    mine.source.close();
-    clearTimeout(mine.watch);
-    clearTimeout(mine.retry);
+    mine.pause();
     mine.retry = setTimeout(open, again);
   };
   const alive = () => {
@@ -101,13 +99,52 @@ export function follow(path, handlers) {
     mine.source.addEventListener("error", () => lost("The server of this page does not answer."));
     alive();
   };
-  open();
+  mine.open = open;
+  mine.pause = () => {
+    clearTimeout(mine.watch);
+    clearTimeout(mine.retry);
+    mine.source?.close();
+  };
+  if (!document.hidden) open();
+}
+
+// A page that nobody sees asks for nothing: the server has better to do, and a browser
+// opens six connections to it at most.
+document.addEventListener("visibilitychange", () => {
+  if (current === null) return;
+  if (document.hidden) current.pause();
+  else current.open();
+});
+
+// whileSeen calls look again and again, but not while the page is hidden; look is told
+// how to see whether it was ended meanwhile. It returns what ends it.
+export function whileSeen(every, look) {
+  let timer = 0;
+  let over = false;
+  const again = async () => {
+    clearTimeout(timer);
+    if (!document.hidden && !document.querySelector("dialog[open]")) {
+      try {
+        await look(() => over);
+        if (!over) connection("live");
+      } catch (error) {
+        if (!over) connection("down", error.message);
+      }
+    }
+    if (!over) timer = setTimeout(again, every);
+  };
+  again();
+  return {
+    now: again,
+    end: () => {
+      over = true;
+      clearTimeout(timer);
+    },
+  };
 }
 
 export function unfollow() {
   if (current === null) return;
-  clearTimeout(current.watch);
-  clearTimeout(current.retry);
-  current.source?.close();
+  current.pause();
   current = null;
 }

@@ -1,9 +1,7 @@
 // The list of changes.
 import { $, el, keyed, nameNode, say, show, time } from "./dom.js";
-import { connection, get } from "./api.js";
+import { get, whileSeen } from "./api.js";
 import { openChange } from "./change.js";
-
-const every = 3000;
 
 const changed = (entry) => {
   const before = new Map(entry.before ?? []);
@@ -13,30 +11,17 @@ const changed = (entry) => {
 
 export function open(_, about) {
   document.title = "Changes – rate limiters";
-  let left = false;
-  let timer = 0;
-  const look = async () => {
-    clearTimeout(timer);
-    try {
-      const { entries } = await get("audit");
-      if (left) return;
-      connection("live");
-      show($("audit"), entries.length > 0);
-      show($("audit-empty"), entries.length === 0);
-      keyed($("audit").tBodies[0], entries, (entry) => String(entry.entry), (entry) => makeRow(entry, look), (row, entry) => {
-        say(row.querySelector(".outcome"), entry.outcome + (entry.error ? ": " + entry.error : "") + (entry.undone ? ", undone by entry " + entry.undone : ""));
-        show(row.querySelector("button"), about.write && entry.undo);
-      });
-    } catch (error) {
-      if (!left) connection("down", error.message);
-    }
-    if (!left) timer = setTimeout(look, every);
-  };
-  look();
-  return () => {
-    left = true;
-    clearTimeout(timer);
-  };
+  const looking = whileSeen(3000, async (over) => {
+    const { entries } = await get("audit");
+    if (over()) return;
+    show($("audit"), entries.length > 0);
+    show($("audit-empty"), entries.length === 0);
+    keyed($("audit").tBodies[0], entries, (entry) => String(entry.entry), (entry) => makeRow(entry, () => looking.now()), (row, entry) => {
+      say(row.querySelector(".outcome"), entry.outcome + (entry.error ? ": " + entry.error : "") + (entry.undone ? ", undone by entry " + entry.undone : ""));
+      show(row.querySelector("button"), about.write && entry.undo);
+    });
+  });
+  return looking.end;
 }
 
 function makeRow(entry, look) {

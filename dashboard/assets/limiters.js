@@ -14,6 +14,9 @@ const columns = { name: "name", use: "use", free: "free", rate: "rate", granted:
 export function open(_, about) {
   refusals = about.refusals;
   show($("refusals-note"), !refusals);
+  if (document.activeElement !== $("search")) $("search").value = state.search;
+  $("sort").value = state.sort;
+  $("reverse").checked = state.reverse;
   follow("limiters/stream?" + new URLSearchParams({ ...state, limit: rows }), { limiters: update });
   for (const head of document.querySelectorAll("#limiters [data-head]")) {
     if (columns[head.dataset.head] !== state.sort) head.removeAttribute("aria-sort");

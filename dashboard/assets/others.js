@@ -1,6 +1,6 @@
 // Keys of fixed windows, sliding logs and token buckets; any key; thresholds.
-import { $, bar, duration, el, exact, idOf, keyed, nameNode, number, say, show } from "./dom.js";
-import { connection, follow, get } from "./api.js";
+import { $, bar, duration, el, exact, idOf, keyed, nameNode, number, say, show, time } from "./dom.js";
+import { follow, get, whileSeen } from "./api.js";
 import { costText } from "./limiters.js";
 import { openChange } from "./change.js";
 
@@ -51,67 +51,59 @@ function update(list) {
   costText(list.cost, 0);
 }
 
-const factOf = ([title, text]) => el("div", { class: "fact" }, el("dt", {}, title), el("dd", { class: "figures" }, nameNode(text)));
+const times = new Set(["Refilled", "Newest"]);
+const ways = { limiter: "Go to this limiter", thresholds: "Go to these thresholds" };
 
 export function openKey(id) {
   document.title = "A key – rate limiters";
-  let timer = 0;
-  let left = false;
   say($("key-title"), "…");
   say($("key-looks"), "");
   for (const box of ["key-facts", "key-goes"]) $(box).replaceChildren();
-  const look = async () => {
-    try {
-      const key = await get("key?" + new URLSearchParams({ key: id }));
-      if (left) return;
-      connection("live");
-      const title = key.name.length > 200 ? key.name.slice(0, 200) + "…" : key.name;
-      if ($("key-title").textContent !== title) $("key-title").replaceChildren(nameNode(title));
-      say($("key-looks"), key.looks);
-      $("key-facts").replaceChildren(...[["Type", key.type], ["Expires in", duration(key.ttl_ms)], ...key.facts].map(factOf));
-      const ways = { limiter: "Go to this limiter", thresholds: "Go to these thresholds" };
-      $("key-goes").replaceChildren(...key.goes.map((way) => el("a", { href: "#/" + way + "/" + id }, ways[way])));
-    } catch (error) {
-      if (!left) connection("down", error.message);
-    }
-    if (!left) timer = setTimeout(look, 3000);
-  };
-  look();
-  return () => {
-    left = true;
-    clearTimeout(timer);
-  };
+  return whileSeen(3000, async (over) => {
+    const key = await get("key?" + new URLSearchParams({ key: id }));
+    if (over()) return;
+    const title = key.name.length > 200 ? key.name.slice(0, 200) + "…" : key.name;
+    if ($("key-title").textContent !== title) $("key-title").replaceChildren(nameNode(title));
+    say($("key-looks"), key.looks);
+    keyed($("key-facts"), [["Type", key.type], ["Expires in", duration(key.ttl_ms)], ...key.facts], ([title]) => title,
+      ([title]) => el("div", { class: "fact" }, el("dt", {}, title), el("dd", { class: "figures" }, nameNode(""))),
+      (node, [title, text]) => say(node.querySelector("bdi"), times.has(title) ? time(text) : text));
+    keyed($("key-goes"), key.goes, (way) => way, (way) => el("a", { href: "#/" + way + "/" + id }, ways[way]), () => {});
+  }).end;
 }
 
 export function openThresholds(id, about) {
   document.title = "Thresholds – rate limiters";
-  let left = false;
   show($("threshold-new"), about.write);
   say($("thresholds-title"), "Thresholds");
   $("thresholds").tBodies[0].replaceChildren();
-  const look = async () => {
+  let looking = null;
+  const more = () => ({ hash: id, made: looking.now, typed: idOf });
+  const button = (action, title, row) => el("button", { type: "button", "data-threshold": action, on: { click: () => openChange(action, row.item_, null, more()) } }, title);
+  const makeRow = (item) => {
+    const row = el("tr", { "data-id": item.id }, el("th", { scope: "row" }, nameNode(item.name)), el("td", { class: "n" }, nameNode("")), el("td", { class: "actions" }));
+    if (about.write && item.id) row.lastElementChild.append(button("threshold", "Change", row), button("unthreshold", "Remove", row));
+    return row;
+  };
+  looking = whileSeen(5000, async (over) => {
+    let hash;
     try {
-      const hash = await get("thresholds?" + new URLSearchParams({ hash: id }));
-      if (left) return;
-      connection("live");
-      $("thresholds-title").replaceChildren("Thresholds in ", nameNode(hash.hash.name));
-      say($("thresholds-note"), hash.thresholds.length === 0 ? "There are none: each log has its own limit." : hash.more ? "There are more than these." : "");
-      const button = (action, title, item) => el("button", { type: "button", "data-threshold": action, on: { click: () => openChange(action, item, null, { hash: id, made: look }) } }, title);
-      $("thresholds").tBodies[0].replaceChildren(...hash.thresholds.map((item) =>
-        el("tr", { "data-id": item.id }, el("th", { scope: "row" }, nameNode(item.name)), el("td", { class: "n" }, item.threshold === null ? nameNode(item.text) : exact(item.threshold)),
-          el("td", { class: "actions" }, ...(about.write ? [button("threshold", "Change", item), button("unthreshold", "Remove", item)] : [])))));
+      hash = await get("thresholds?" + new URLSearchParams({ hash: id }));
     } catch (error) {
-      if (!left && error.status !== undefined) say($("thresholds-note"), error.message);
-      else if (!left) connection("down", error.message);
+      if (error.status === 409 && !over()) return say($("thresholds-note"), error.message);
+      throw error;
     }
-  };
-  look();
-  $("threshold-new").onclick = () => openChange("threshold", {}, null, { hash: id, made: look, typed: idOf });
-  const timer = setInterval(() => document.querySelector("dialog[open]") ?? look(), 5000);
-  return () => {
-    left = true;
-    clearInterval(timer);
-  };
+    if (over()) return undefined;
+    if (!$("thresholds-title").querySelector("bdi")) $("thresholds-title").replaceChildren("Thresholds in ", nameNode(hash.hash.name));
+    say($("thresholds-note"), hash.thresholds.length === 0 ? "There are none: each log has its own limit." : hash.more ? "There are more than these." : "");
+    keyed($("thresholds").tBodies[0], hash.thresholds, (item) => item.id || item.name, makeRow, (row, item) => {
+      row.item_ = item;
+      say(row.querySelector("td bdi"), item.threshold === null ? item.text : exact(item.threshold));
+    });
+    return undefined;
+  });
+  $("threshold-new").onclick = () => openChange("threshold", {}, null, more());
+  return looking.end;
 }
 
 $("others-search").addEventListener("input", () => {
