@@ -125,11 +125,11 @@ func (c *call) logChange(e *entry, err error) {
 
 // plan works out what a request comes to, by what Redis holds now.
 func (c *call) plan(ctx context.Context, r *request) (*plan, error) {
-	make, found := planners[r.Action]
+	plan, found := planners[r.Action]
 	if !found {
 		return nil, badRequest("there is no such action")
 	}
-	return make(c, ctx, r)
+	return plan(c, ctx, r)
 }
 
 var planners = map[string]func(*call, context.Context, *request) (*plan, error){

@@ -266,7 +266,7 @@ func TestTooManyViewers(t *testing.T) {
 	for range maxViewers {
 		leave, err := p.join(&viewer{kind: listEvent})
 		require.NoError(t, err)
-		defer leave()
+		t.Cleanup(leave)
 	}
 	w := s.do(httptest.NewRequestWithContext(t.Context(), http.MethodGet, "/api/limiters", http.NoBody))
 	assert.Equal(t, http.StatusServiceUnavailable, w.Code)

@@ -1,11 +1,13 @@
 package dashboard
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
 	"net/http"
 	"strconv"
+	"strings"
 	"time"
 
 	"github.com/rratelimiter/rratelimiter"
@@ -123,6 +125,9 @@ func (c *call) rateTo(name string, f *look.Inspection, cfg rratelimiter.Config, 
 	if !keepState || !readable || old.Type != cfg.Type {
 		kept = "forgotten: the limiter starts full"
 	}
+	if readable && old.Type == cfg.Type && cfg.Type == rratelimiter.PerClient {
+		kept = "kept: each client goes on with its own"
+	}
 	p.after = append(p.after, fact{factInUse, kept})
 	if readable && old.Type != cfg.Type && keepState {
 		p.warnings = append(p.warnings, "A change of type always starts full.")
@@ -232,6 +237,9 @@ func (c *call) planDelete(ctx context.Context, r *request) (*plan, error) {
 	}
 	if cfg, ok := configOf(f); ok {
 		p.before = append(factsOf(cfg), p.before[1])
+		if cfg.Type == rratelimiter.PerClient {
+			p.after[1][1] = "what clients keep of their own goes when it expires"
+		}
 	}
 	p.do = func(ctx context.Context) error {
 		return c.with(ctx, r.name, "", func(_ *rratelimiter.Client, l *rratelimiter.RateLimiter) error {
@@ -318,14 +326,11 @@ func membersText(f *look.Inspection, own bool) string {
 			count[f.States[i].Permits[p].Layout]++
 		}
 	}
-	text := ""
+	var texts []string
 	for _, layout := range []string{"B", "C", "D1", "D2", "unknown"} {
 		if n := count[layout]; n > 0 {
-			text += ", " + strconv.FormatInt(n, 10) + " of layout " + layout
+			texts = append(texts, strconv.FormatInt(n, 10)+" of layout "+layout)
 		}
 	}
-	if text == "" {
-		return "none"
-	}
-	return text[2:]
+	return cmp.Or(strings.Join(texts, ", "), "none")
 }

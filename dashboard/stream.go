@@ -131,10 +131,10 @@ func (c *call) stream() error {
 		// Who does not take an event in that time has gone.
 		_ = to.SetWriteDeadline(time.Now().Add(patience))
 		if _, err := c.w.Write(text); err != nil {
-			return nil //nolint:nilerr // the viewer has gone
+			return nil // the viewer has gone
 		}
 		if err := to.Flush(); err != nil {
-			return nil //nolint:nilerr // the same
+			return nil
 		}
 		select {
 		case <-c.r.Context().Done():

@@ -28,7 +28,7 @@ const ByWeight = "weight"
 func Sorts() []string { return []string{"use", "in-use", "granted", "free", "rate", "name"} }
 
 // Check tells what is wrong with the View.
-func (v View) Check() error {
+func (v *View) Check() error {
 	if !slices.Contains(Sorts(), v.Sort) {
 		return fmt.Errorf("--sort %q: want one of %s", v.Sort, strings.Join(Sorts(), ", "))
 	}
@@ -36,10 +36,11 @@ func (v View) Check() error {
 }
 
 // Next returns the view in the order that comes after its own.
-func (v View) Next() View {
+func (v *View) Next() View {
+	next := *v
 	all := Sorts()
-	v.Sort = all[(slices.Index(all, v.Sort)+1)%len(all)]
-	return v
+	next.Sort = all[(slices.Index(all, v.Sort)+1)%len(all)]
+	return next
 }
 
 // rank is what an entry is sorted by.

@@ -95,7 +95,7 @@ func loads() []loaded {
 		{"demo:search", rratelimiter.Config{Type: rratelimiter.PerClient, Rate: 30, Interval: 10 * time.Second}, 6},
 		{`demo:<img src=x onerror="alert(1)">`, rratelimiter.PerMinute(30), 0.3},
 		{"demo:\u05e9\u05dc\u05d5\u05dd", rratelimiter.PerMinute(20), 0.2}, // from right to left
-		{"demo:\u202egnp.exe", rratelimiter.PerMinute(10), 0.1},           // turns the direction round
+		{"demo:\u202egnp.exe", rratelimiter.PerMinute(10), 0.1},            // turns the direction round
 	}
 }
 

@@ -1,3 +1,5 @@
+// Package live shows limiters while they are used: [Top] all of them, by use,
+// and [Watch] one, as a graph.
 package live
 
 import (
