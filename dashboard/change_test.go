@@ -39,8 +39,8 @@ func TestARateIsChangedAndUndone(t *testing.T) {
 	s := newSite(t)
 	s.limiter("orders", rratelimiter.Config{Rate: 10, Interval: time.Hour, KeepAlive: 2 * time.Hour}, 4)
 	preview, answer := s.change(rateBody("orders", 50, 60_000, true))
-	assert.Equal(t, map[string]string{factRate: "10 every 1h", factType: "OVERALL", factAlive: "2h", factInUse: "4", factExpires: "2h"}, facts(preview["before"]))
-	assert.Equal(t, "50 every 1m", facts(preview["after"])[factRate])
+	assert.Equal(t, map[string]string{factRate: "10/1h", factType: "OVERALL", factAlive: "2h", factInUse: "4", factExpires: "2h"}, facts(preview["before"]))
+	assert.Equal(t, "50/1m", facts(preview["after"])[factRate])
 	assert.Contains(t, facts(preview["after"])[factInUse], "kept")
 	assert.Equal(t, rratelimiter.PerMinute(50), s.config("orders"))
 	assert.InDelta(t, 46, s.get("/api/limiter?id=" + idOf("orders"))["free"], 0)
@@ -62,7 +62,7 @@ func TestARateIsChangedAndUndone(t *testing.T) {
 	s.change(m{"action": "undo", "entry": answer["entry"].(map[string]any)["entry"]})
 	assert.Equal(t, int64(50), s.config("orders").Rate)
 	assert.Contains(t, s.log.String(), `msg="limiter changed" who="who has the token`)
-	assert.Contains(t, s.log.String(), `before.Rate="10 every 1h"`)
+	assert.Contains(t, s.log.String(), `before.Rate=10/1h`)
 }
 
 func TestWhatChangedMeanwhileIsNotOverwritten(t *testing.T) {
@@ -118,7 +118,7 @@ func TestLifeAndDeath(t *testing.T) {
 	assert.Equal(t, []string{"5", "about 3"}, []string{facts(preview["before"])[factInUse], facts(preview["after"])[factInUse]})
 	assert.InDelta(t, 3, s.get("/api/limiter?id=" + id)["in_use"], 0)
 	preview, _ = s.change(m{"action": "delete", "id": id})
-	assert.Equal(t, "10 every 1h", facts(preview["before"])[factRate])
+	assert.Equal(t, "10/1h", facts(preview["before"])[factRate])
 	assert.Equal(t, int64(0), s.rdb.Exists(t.Context(), "orders", "{orders}:value", "{orders}:permits").Val())
 	for _, body := range []m{{"action": "delete", "id": id}, {"action": "expire", "id": id, "ttl_ms": 5}, rateBody("orders", 1, 1, false)} {
 		code, _ := s.post("/api/preview", body)

@@ -39,7 +39,7 @@ func stateText(f *look.Inspection) string {
 }
 
 func rateText(rate, intervalMS int64) string {
-	return strconv.FormatInt(rate, 10) + " every " + words.Millis(intervalMS)
+	return strconv.FormatInt(rate, 10) + "/" + words.Millis(intervalMS)
 }
 
 const (

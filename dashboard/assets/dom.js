@@ -40,21 +40,22 @@ export const exact = (n) => (n === null || n === undefined ? "–" : whole.forma
 export const pace = (n) => (n === null || n === undefined ? "–" : n >= 1e5 ? short.format(n) : tenths.format(n));
 export const percent = (part) => Math.floor(part * 100) + "%";
 
-const units = [["d", 86400000], ["h", 3600000], ["min", 60000], ["s", 1000], ["ms", 1]];
+const hour = 3600000;
+const minute = 60000;
 
-// duration writes so many ms by two units at most.
+// duration writes so many ms as rrl does, by two units at most: 1h30m, 1.5s.
 export function duration(ms) {
   if (ms === null || ms === undefined) return "never";
   if (ms < 0) return "–";
-  if (ms === 0) return "0 s";
-  const at = units.findIndex(([, size]) => ms >= size);
-  const [unit, size] = units[at] ?? ["ms", 1];
-  if (unit === "s" || unit === "ms") return tenths.format(ms / size).replace(/[.,]0$/, "") + " " + unit;
+  if (ms > 0 && ms < 1000) return Math.round(ms) + "ms";
+  if (ms < minute) return Math.round(ms / 100) / 10 + "s";
+  const [unit, size, next, smaller] = ms >= hour ? ["h", hour, "m", minute] : ["m", minute, "s", 1000];
   const count = Math.floor(ms / size);
-  const [next, smaller] = units[at + 1];
   const rest = Math.floor((ms - count * size) / smaller);
-  return count + " " + unit + (rest > 0 ? " " + rest + " " + next : "");
+  return count + unit + (rest > 0 ? rest + next : "");
 }
+
+const units = [["d", 24 * hour], ["h", hour], ["min", minute], ["s", 1000], ["ms", 1]];
 
 // inUnit splits ms into a number and the largest unit of which it is whole.
 export function inUnit(ms) {
@@ -65,7 +66,7 @@ export function inUnit(ms) {
 export const fromUnit = (count, unit) => Math.round(count * (units.find(([name]) => name === unit) ?? units[3])[1]);
 export const unitNames = units.map(([name]) => name);
 
-export const rate = (permits, intervalMS) => number(permits) + " / " + duration(intervalMS).replace(/^1 (?!.*\d)/, "");
+export const rate = (permits, intervalMS) => number(permits) + "/" + duration(intervalMS);
 
 const clock = new Intl.DateTimeFormat(undefined, { dateStyle: "medium", timeStyle: "medium" });
 export const time = (text) => clock.format(new Date(text));

@@ -73,7 +73,8 @@ function update(limiter) {
   fact("type", limiter.type === null ? "–" : perClient ? "each client has its own" : "all clients");
   fact("keep-alive", limiter.keep_alive_ms ? duration(limiter.keep_alive_ms) : "never");
   fact("ttl", duration(limiter.ttl_ms));
-  fact("clients", perClient ? exact(limiter.clients) : "–");
+  fact("clients", exact(limiter.clients));
+  show($("facts").querySelector('[data-fact="clients"]').parentElement, perClient);
   $("actions").querySelector("[data-action=keep]").disabled = limiter.ttl_ms === null;
   updateAnomalies(limiter);
   updateReturns(limiter);

@@ -76,6 +76,7 @@ function updateRow(row, item) {
 function update(list) {
   last = list;
   const body = $("limiters").tBodies[0];
+  say($("held"), pointed && !$("hold").checked ? "held while you are at a row" : "");
   const held = ($("hold").checked || pointed) && body.dataset.fresh === "yes" && body.children.length > 0;
   if (held) {
     const found = new Map(list.limiters.map((item) => [item.id || item.name, item]));
@@ -118,7 +119,7 @@ $("controls").addEventListener("submit", (event) => event.preventDefault());
 const body = $("limiters").tBodies[0];
 const point = (is) => () => {
   pointed = is;
-  if (!is && last !== null && !$("view-limiters").hidden) update(last);
+  if (last !== null && !$("view-limiters").hidden) update(last);
 };
 body.addEventListener("pointerenter", point(true));
 body.addEventListener("pointerleave", point(false));
