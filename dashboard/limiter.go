@@ -2,7 +2,10 @@ package dashboard
 
 import (
 	"context"
+	"errors"
 	"time"
+
+	"github.com/redis/go-redis/v9"
 
 	"github.com/rratelimiter/rratelimiter"
 	"github.com/rratelimiter/rratelimiter/internal/clients"
@@ -28,8 +31,10 @@ type inspection struct {
 	at    time.Time
 }
 
-// inspect reads the limiters of these viewers in full.
-func (p *poller) inspect(ctx context.Context, viewers []*viewer) error {
+// inspect reads the limiters of these viewers in full. What the server refuses of one,
+// such as for want of a right, is that one's error in failed.
+func (p *poller) inspect(ctx context.Context, viewers []*viewer) (failed map[string]error, err error) {
+	failed = make(map[string]error)
 	fresh := make(map[string]*inspection, len(viewers))
 	for _, v := range viewers {
 		if fresh[v.name] != nil {
@@ -43,8 +48,12 @@ func (p *poller) inspect(ctx context.Context, viewers []*viewer) error {
 			ids := p.reader.Clients(v.name)
 			return ids[:min(len(ids), maxStates)], nil
 		})
+		if _, answered := errors.AsType[redis.Error](err); answered {
+			failed[v.name] = err
+			continue
+		}
 		if err != nil {
-			return err
+			return nil, err
 		}
 		for _, t := range found.Trips {
 			p.reader.Spend(t.Took, t.Cmds)
@@ -53,7 +62,7 @@ func (p *poller) inspect(ctx context.Context, viewers []*viewer) error {
 		fresh[v.name] = &inspection{found, time.Now()}
 	}
 	p.inspections = fresh
-	return nil
+	return failed, nil
 }
 
 func (i *inspection) members() (n int64) {

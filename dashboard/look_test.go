@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"net/http"
 	"net/http/httptest"
+	"os"
 	"runtime"
 	"strings"
 	"testing"
@@ -326,4 +327,35 @@ func TestOnAllServers(t *testing.T) {
 		s.change(m{"action": "delete", "id": idOf(name)})
 		assert.Equal(t, false, s.get("/api/limiter?id=" + idOf(name))["exists"])
 	})
+}
+
+// Who may not read one limiter in full still sees the list, and others do.
+func TestAUserWithoutTheRightToInspect(t *testing.T) {
+	t.Parallel()
+	server := redistest.Shared(t)
+	name := redistest.Name(t)
+	siteOn(t, server.Client(t, nil)).limiter(name, rratelimiter.PerHour(10), 4)
+	s := siteOn(t, redistest.AddUser(t, server, nil, "~*", "+@read", "+scan", "+time", "-multi"), func(c *Config) { c.Pattern = name + "*" })
+	assert.Contains(t, rows(t, s.get("/api/limiters"), "limiters"), name)
+	w := s.do(httptest.NewRequestWithContext(t.Context(), http.MethodGet, "/api/limiter?id="+idOf(name), http.NoBody))
+	assert.Equal(t, http.StatusServiceUnavailable, w.Code)
+	assert.Contains(t, rows(t, s.get("/api/limiters"), "limiters"), name)
+}
+
+// What docs/dashboard.md shows is what the example compiles.
+func TestCodeInDocs(t *testing.T) {
+	t.Parallel()
+	lines := func(path string) (all []string) {
+		text, err := os.ReadFile(path)
+		require.NoError(t, err)
+		for line := range strings.Lines(string(text)) {
+			all = append(all, strings.TrimSpace(line))
+		}
+		return all
+	}
+	example := strings.Join(lines("example_test.go"), "\n")
+	_, code, found := strings.Cut(strings.Join(lines("../docs/dashboard.md"), "\n"), "```go\n")
+	require.True(t, found)
+	code, _, _ = strings.Cut(code, "\n```")
+	assert.Contains(t, example, code)
 }

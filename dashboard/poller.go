@@ -17,8 +17,11 @@ const (
 	// every is how often viewers are told.
 	every = time.Second
 
+	// soonest is how soon somebody who comes is told, after the others were.
+	soonest = 250 * time.Millisecond
+
 	// step is how often the walk over the keys goes on: in small parts, so that none
-	// holds up the server. Viewers who come are told after one.
+	// holds up the server.
 	step = 100 * time.Millisecond
 
 	// clientsEvery is how often the keys are walked where nobody wants a list.
@@ -95,6 +98,7 @@ type poller struct {
 	met         bool            // there is one that is not among them
 	namesErr    error
 	inspections map[string]*inspection
+	debt        int       // commands that samples have sent, and the walk is to do without
 	ended       time.Time // when nobody looked any more
 }
 
@@ -156,6 +160,7 @@ func (p *poller) loop(ctx context.Context) {
 	tick := time.NewTicker(step)
 	defer tick.Stop()
 	var walked, sampled time.Time
+	late := false // somebody waits who has seen nothing yet
 	for ctx.Err() == nil {
 		poked := false
 		select {
@@ -164,10 +169,13 @@ func (p *poller) loop(ctx context.Context) {
 		default:
 		}
 		err := p.walk(ctx, &walked)
-		if now := time.Now(); err != nil || poked || now.Sub(sampled) >= every {
-			sampled = now
+		late = late || poked
+		if now := time.Now(); err != nil || late && now.Sub(sampled) >= soonest || now.Sub(sampled) >= every {
+			sampled, late = now, false
 			if err == nil {
+				before := p.reader.Sent()
 				err = p.sample(ctx)
+				p.debt += int(p.reader.Sent() - before)
 			}
 			if err != nil {
 				p.fault(ctx, err)
@@ -196,7 +204,10 @@ func (p *poller) rest(ctx context.Context, d time.Duration) {
 // walk goes on over the keys, as far as the budget of one step allows: a round a
 // second at most.
 func (p *poller) walk(ctx context.Context, walked *time.Time) error {
-	units := int(float64(p.h.cfg.Reads) * step.Seconds())
+	whole := int(float64(p.h.cfg.Reads) * step.Seconds())
+	// What samples have sent the walk does without, but for a little.
+	units := max(whole-p.debt, whole/10, 1)
+	p.debt = max(p.debt-whole, 0)
 	lists, limiters, others := p.wanted()
 	if len(others) > 0 {
 		units /= 2
@@ -252,13 +263,18 @@ func (p *poller) sample(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	if err := p.inspect(ctx, limiters); err != nil {
+	failed, err := p.inspect(ctx, limiters)
+	if err != nil {
 		return err
 	}
 	p.meetAll(snapshots)
 	for i, v := range all {
 		if v.name == "" {
 			v.say(p.h.listOf(&snapshots[i]))
+			continue
+		}
+		if err := failed[v.name]; err != nil {
+			v.tell(faultOf(err))
 			continue
 		}
 		v.say(p.h.limiterOf(v.name, p.inspections[v.name], &snapshots[i]))
@@ -330,12 +346,17 @@ func (p *poller) fault(ctx context.Context, err error) {
 		return
 	}
 	p.h.cfg.Logger.WarnContext(ctx, "dashboard can't read from Redis", "error", err)
-	text, _ := json.Marshal(struct {
-		Message string `json:"message"`
-	}{"Redis can't be read: " + reason(err)})
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	for v := range p.viewers {
-		v.tell(event{faultEvent, text})
+		v.tell(faultOf(err))
 	}
+}
+
+// faultOf is what viewers are told of an error.
+func faultOf(err error) event {
+	text, _ := json.Marshal(struct {
+		Message string `json:"message"`
+	}{"Redis can't be read: " + reason(err)})
+	return event{faultEvent, text}
 }

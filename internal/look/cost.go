@@ -32,6 +32,7 @@ type meter struct {
 	refused  bool
 	told     bool
 	lastCost Cost
+	total    int64 // commands, ever
 }
 
 func newMeter() *meter {
@@ -41,6 +42,7 @@ func newMeter() *meter {
 func (m *meter) roundTrip(took time.Duration, cmds []redis.Cmder) {
 	m.waited += took
 	m.trips++
+	m.total += int64(len(cmds))
 	for _, cmd := range cmds {
 		m.sent[strings.ToLower(cmd.Name())]++
 	}

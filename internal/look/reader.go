@@ -3,7 +3,6 @@ package look
 import (
 	"context"
 	"errors"
-	"maps"
 	"math"
 	"slices"
 	"strconv"
@@ -25,6 +24,7 @@ const (
 	configRounds = 5
 	maxBatch     = 100 // limiters or clients read by one round trip
 	newest       = 200 // members of a set read for its callers
+	maxLooks     = 400 // limiters that one sample reads in full
 
 	stale = 10 * time.Second // after which what was read in full no longer counts
 )
@@ -375,14 +375,11 @@ func (r *Reader) Sample(ctx context.Context, v View) (Snapshot, error) {
 // say.
 func (r *Reader) Samples(ctx context.Context, views []View) ([]Snapshot, error) {
 	r.names.learn(ctx)
-	wanted := map[*entry]bool{}
+	chosen := make([][]*entry, len(views))
 	for i := range views {
-		shown, _ := r.choose(&views[i])
-		for _, e := range shown {
-			wanted[e] = true
-		}
+		chosen[i], _ = r.choose(&views[i])
 	}
-	err := r.look(ctx, slices.Collect(maps.Keys(wanted)))
+	err := r.look(ctx, firstOf(chosen, maxLooks))
 	all := make([]Snapshot, len(views))
 	for i := range views {
 		var shown []*entry
@@ -401,6 +398,25 @@ func (r *Reader) Samples(ctx context.Context, views []View) ([]Snapshot, error) 
 	return all, err
 }
 
+// firstOf returns the first entries of all views, in turn, so many at most.
+func firstOf(views [][]*entry, most int) []*entry {
+	seen := map[*entry]bool{}
+	var all []*entry
+	for place, more := 0, true; more && len(all) < most; place++ {
+		more = false
+		for _, shown := range views {
+			if place < len(shown) && len(all) < most {
+				more = true
+				if e := shown[place]; !seen[e] {
+					seen[e] = true
+					all = append(all, e)
+				}
+			}
+		}
+	}
+	return all
+}
+
 // Clients returns the ids of the clients of a limiter that the walk has seen, which give
 // each permits of its own.
 func (r *Reader) Clients(name string) []string {
@@ -416,6 +432,9 @@ func (r *Reader) Clients(name string) []string {
 
 // Cost returns what looking cost a second, as the last Sample told.
 func (r *Reader) Cost() Cost { return r.cost.lastCost }
+
+// Sent returns how many commands were sent ever.
+func (r *Reader) Sent() int64 { return r.cost.total }
 
 // Spend counts a round trip beside the Reader's own to what looking costs.
 func (r *Reader) Spend(took time.Duration, cmds []redis.Cmder) { r.cost.roundTrip(took, cmds) }
