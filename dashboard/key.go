@@ -3,6 +3,7 @@ package dashboard
 import (
 	"context"
 	"errors"
+	"fmt"
 	"strconv"
 	"strings"
 	"time"
@@ -21,10 +22,7 @@ type keyLook struct {
 	TTLMS *int64   `json:"ttl_ms"` // nil for none
 	Looks string   `json:"looks"`  // what it may be
 	Facts []fact   `json:"facts"`
-	Of    string   `json:"of,omitempty"`    // one of Config.Others
-	Row   any      `json:"row,omitempty"`   // what that one tells
-	Error string   `json:"error,omitempty"` // why it tells nothing
-	Goes  []string `json:"goes"`            // pages that have more: "limiter", "thresholds"
+	Goes  []string `json:"goes"` // pages that have more: "limiter", "thresholds"
 }
 
 // What keys look like.
@@ -73,7 +71,23 @@ func (c *call) showKey() error {
 	if err != nil && !errors.Is(err, redis.Nil) && !redis.HasErrorPrefix(err, "WRONGTYPE") {
 		return err
 	}
+	c.askOther(ctx, name, &k)
 	return c.ok(k)
+}
+
+// askOther adds what the limiter tells that is known to have such keys, if any.
+func (c *call) askOther(ctx context.Context, name string, k *keyLook) {
+	for i := range c.cfg.Others {
+		if o := &c.cfg.Others[i]; strings.HasPrefix(name, o.Prefix) && name != o.Thresholds && k.Type != "none" {
+			asked := otherKey{}
+			asked.told, asked.err = o.Limiter.Peek(ctx, name, 1)
+			k.Facts = append(k.Facts, fact{"Limiter", o.Name})
+			if asked.err == nil {
+				k.Facts = append(k.Facts, fact{"Free", fmt.Sprintf("%d of %d", asked.free(), asked.told.Limit)})
+			}
+			return
+		}
+	}
 }
 
 func (c *call) lookAtHash(ctx context.Context, name string, k *keyLook) error {

@@ -226,6 +226,7 @@ func TestOtherKeys(t *testing.T) {
 	} {
 		assert.Equal(t, want, s.get("/api/key?key=" + idOf(key))["looks"], key)
 	}
+	assert.Contains(t, s.get("/api/key?key=" + idOf("log:ann"))["facts"], []any{"Free", "20 of 25"})
 	s.limiter("orders", rratelimiter.PerHour(10), 1)
 	assert.Equal(t, looksLimiter, s.get("/api/key?key=" + idOf("orders"))["looks"])
 	assert.Equal(t, looksState, s.get("/api/key?key=" + idOf("{orders}:value"))["looks"])

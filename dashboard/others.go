@@ -46,6 +46,10 @@ func (k *otherKey) use() float64 {
 	return 1 - float64(k.free())/float64(k.told.Limit)
 }
 
+func byUse(a, b *otherKey) int {
+	return cmp.Or(cmp.Compare(b.use(), a.use()), cmp.Compare(a.name, b.name))
+}
+
 // free returns what can be taken: the limiter was asked what would be left after one.
 func (k *otherKey) free() int64 {
 	if k.told.Granted {
@@ -216,14 +220,13 @@ func (o *othersReader) list(ctx context.Context, v *otherView, spend *look.Reade
 			all = append(all, k)
 		}
 	}
-	slices.SortFunc(all, func(a, b *otherKey) int {
-		return cmp.Or(cmp.Compare(b.use(), a.use()), cmp.Compare(a.name, b.name))
-	})
+	slices.SortFunc(all, byUse)
 	l := otherList{
 		At: time.Now(), Known: len(o.keys), Matching: len(all), More: len(o.keys) >= maxOthers, Offset: v.offset, Keys: []otherRow{},
 	}
 	page := all[min(v.offset, len(all)):min(v.offset+v.rows, len(all))]
 	err := o.peek(ctx, page, spend)
+	slices.SortFunc(page, byUse)
 	l.Cost = spend.Cost()
 	for _, k := range page {
 		l.Keys = append(l.Keys, o.row(k, l.At))
