@@ -11,6 +11,7 @@ import (
 	"strings"
 	"sync"
 	"testing"
+	"time"
 
 	"github.com/redis/go-redis/v9"
 	"github.com/stretchr/testify/require"
@@ -101,6 +102,17 @@ func (s *site) get(path string) map[string]any {
 	w := s.do(httptest.NewRequestWithContext(s.t.Context(), http.MethodGet, path, http.NoBody))
 	require.Equal(s.t, http.StatusOK, w.Code, "%s: %s", path, w.Body)
 	return object(s.t, w.Body.Bytes())
+}
+
+// limiters returns the rows of the list once all keys were walked.
+func (s *site) limiters() map[string]map[string]any {
+	s.t.Helper()
+	var list map[string]any
+	require.Eventually(s.t, func() bool {
+		list = s.get("/api/limiters")
+		return list["complete"] == true
+	}, 10*time.Second, 10*time.Millisecond)
+	return rows(s.t, list, "limiters")
 }
 
 func object(t *testing.T, text []byte) map[string]any {

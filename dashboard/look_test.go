@@ -320,7 +320,7 @@ func TestOnAllServers(t *testing.T) {
 		name := redistest.Name(t)
 		s := siteOn(t, rdb, func(c *Config) { c.Pattern = name + "*" })
 		s.limiter(name, rratelimiter.PerHour(10), 4)
-		list := rows(t, s.get("/api/limiters"), "limiters")
+		list := s.limiters()
 		require.Contains(t, list, name)
 		assert.InDelta(t, 6, list[name]["free"], 0)
 		s.change(rateBody(name, 20, 3_600_000, true))
@@ -337,10 +337,10 @@ func TestAUserWithoutTheRightToInspect(t *testing.T) {
 	name := redistest.Name(t)
 	siteOn(t, server.Client(t, nil)).limiter(name, rratelimiter.PerHour(10), 4)
 	s := siteOn(t, redistest.AddUser(t, server, nil, "~*", "+@read", "+scan", "+time", "-multi"), func(c *Config) { c.Pattern = name + "*" })
-	assert.Contains(t, rows(t, s.get("/api/limiters"), "limiters"), name)
+	assert.Contains(t, s.limiters(), name)
 	w := s.do(httptest.NewRequestWithContext(t.Context(), http.MethodGet, "/api/limiter?id="+idOf(name), http.NoBody))
 	assert.Equal(t, http.StatusServiceUnavailable, w.Code)
-	assert.Contains(t, rows(t, s.get("/api/limiters"), "limiters"), name)
+	assert.Contains(t, s.limiters(), name)
 }
 
 // What docs/dashboard.md shows is what the example compiles.
