@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -77,16 +78,14 @@ func (c *call) showKey() error {
 
 // askOther adds what the limiter tells that is known to have such keys, if any.
 func (c *call) askOther(ctx context.Context, name string, k *keyLook) {
-	for i := range c.cfg.Others {
-		if o := &c.cfg.Others[i]; strings.HasPrefix(name, o.Prefix) && name != o.Thresholds && k.Type != "none" {
-			asked := otherKey{}
-			asked.told, asked.err = o.Limiter.Peek(ctx, name, 1)
-			k.Facts = append(k.Facts, fact{"Limiter", o.Name})
-			if asked.err == nil {
-				k.Facts = append(k.Facts, fact{"Free", fmt.Sprintf("%d of %d", asked.free(), asked.told.Limit)})
-			}
-			return
-		}
+	at := slices.IndexFunc(c.cfg.Others, func(o Other) bool { return strings.HasPrefix(name, o.Prefix) && name != o.Thresholds })
+	if at < 0 || k.Type == "none" {
+		return
+	}
+	o, asked := &c.cfg.Others[at], otherKey{}
+	k.Facts = append(k.Facts, fact{"Limiter", o.Name})
+	if asked.told, asked.err = o.Limiter.Peek(ctx, name, 1); asked.err == nil {
+		k.Facts = append(k.Facts, fact{"Free", fmt.Sprintf("%d of %d", asked.free(), asked.told.Limit)})
 	}
 }
 
