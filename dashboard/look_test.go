@@ -295,6 +295,20 @@ func TestRedisThatGoesAwayAndComesBack(t *testing.T) {
 	assert.Equal(t, []string{listEvent, faultEvent, listEvent}, seen)
 }
 
+func TestRedisThatHangs(t *testing.T) {
+	t.Parallel()
+	s := newSite(t)
+	p := s.h.(*handler).poller
+	p.running, p.stop = true, func() {} // and under way with a question
+	server := httptest.NewServer(s.h)
+	defer server.Close()
+	follow(t, server.URL+"/api/limiters/stream", func(kind string, data map[string]any) bool {
+		assert.Equal(t, faultEvent, kind)
+		assert.Contains(t, data["message"], "does not answer in time")
+		return true
+	})
+}
+
 // What is sent in a second is bounded, however many limiters there are.
 func TestManyLimitersAreReadInSmallSteps(t *testing.T) {
 	t.Parallel()

@@ -23,8 +23,9 @@ const (
 	maxOffset = 1_000_000
 	maxSearch = 1024
 
-	// heartbeat is how often a silent stream shows that it is alive.
-	heartbeat = 5 * time.Second
+	// silence is after how long without an event a viewer is told that Redis does not
+	// answer: whoever asks it can't be interrupted.
+	silence = 4 * time.Second
 
 	// patience is how long one answer is waited for.
 	patience = 10 * time.Second
@@ -123,8 +124,8 @@ func (c *call) stream() error {
 	to := http.NewResponseController(c.w)
 	c.w.Header().Set("Content-Type", "text/event-stream")
 	c.w.Header().Set("X-Accel-Buffering", "no") // nginx would gather them
-	beat := time.NewTicker(heartbeat)
-	defer beat.Stop()
+	quiet := time.NewTimer(silence)
+	defer quiet.Stop()
 	text := []byte("retry: 1000\n\n")
 	for {
 		// A server's own limit for a whole answer is not meant for one without end.
@@ -141,9 +142,11 @@ func (c *call) stream() error {
 			return nil
 		case e := <-v.events:
 			text = fmt.Appendf(nil, "event: %s\ndata: %s\n\n", e.kind, e.data)
-		case <-beat.C:
-			text = []byte(": alive\n\n")
+		case <-quiet.C:
+			e := faultOf(context.DeadlineExceeded)
+			text = fmt.Appendf(nil, "event: %s\ndata: %s\n\n", e.kind, e.data)
 		}
+		quiet.Reset(silence)
 	}
 }
 
