@@ -30,6 +30,9 @@ Exits 0 where the permits were granted, 1 where not.`,
   rrl acquire orders --wait && ./call-the-api`,
 		Args: named("NAME"),
 		RunE: func(cmd *cobra.Command, args []string) error {
+			if err := exclusive(cmd.Flags(), "timeout", "wait"); err != nil {
+				return err
+			}
 			if timeout < 0 {
 				return errors.New("--timeout is negative; --wait waits without end")
 			}
@@ -46,7 +49,6 @@ Exits 0 where the permits were granted, 1 where not.`,
 	flags.Int64VarP(&permits, "permits", "n", 1, "how many permits")
 	flags.DurationVar(&timeout, "timeout", 0, "wait up to this long (0 is one try)")
 	flags.BoolVar(&wait, "wait", false, "wait without end")
-	cmd.MarkFlagsMutuallyExclusive("timeout", "wait")
 	return cmd
 }
 

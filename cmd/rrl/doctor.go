@@ -40,7 +40,7 @@ where it is an error, or the servers can't be asked.`,
 		Example: `  rrl doctor
   rrl doctor 'api:*' --time 30s --sample 10000
   rrl doctor --json | jq '.findings[] | select(.level != "ok")'`,
-		Args: cobra.MaximumNArgs(1),
+		Args: named("[PATTERN]"),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			if opts.Time <= 0 || opts.Sample < 0 {
 				return errors.New("--time is above 0, --sample at least 0")

@@ -24,6 +24,9 @@ Exits 1 where nothing changed: there is no such limiter, or nothing to clear.`,
   rrl expire orders --clear`,
 		Args: func(cmd *cobra.Command, args []string) error {
 			if forget {
+				if len(args) > 1 {
+					return errors.New("--clear and a TTL exclude each other")
+				}
 				return named("NAME")(cmd, args)
 			}
 			return named("NAME", "TTL")(cmd, args)

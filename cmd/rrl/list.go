@@ -41,7 +41,7 @@ one of Redis' SCAN, such as 'api:*'. All keys of the database are walked, in
 small steps that don't hold up the server.`,
 		Example: `  rrl ls
   rrl ls 'api:*' --json`,
-		Args: cobra.MaximumNArgs(1),
+		Args: named("[PATTERN]"),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			return a.withRedis(cmd.Context(), func(conn *connect.Connection) error {
 				w := newWalk(conn, strings.Join(args, ""))

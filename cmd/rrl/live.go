@@ -67,7 +67,7 @@ the first round is, the second what this costs the server.`,
 		Example: `  rrl top
   rrl top 'api:*' --sort granted
   rrl top --json --count 1 --rows 5`,
-		Args: cobra.MaximumNArgs(1),
+		Args: named("[PATTERN]"),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			if err := errors.Join(p.check(), top.View.Check()); err != nil {
 				return err

@@ -113,7 +113,7 @@ there; 2 an error, wrong usage included.`,
   rrl ls 'api:*' --json                       all limiters whose name matches
   rrl take counter api:ann --limit 500/30s    one try at a counter, window, log or bucket`,
 		Version:           strings.TrimPrefix(thisBuild().String(), "rrl "),
-		PersistentPreRunE: func(cmd *cobra.Command, _ []string) error { return a.checkFlags(cmd.Flags()) },
+		PersistentPreRunE: func(cmd *cobra.Command, _ []string) error { return a.checkFlags(cmd.Flags(), cmd.Root().PersistentFlags()) },
 		SilenceErrors:     true,
 		SilenceUsage:      true,
 	}
@@ -139,15 +139,18 @@ there; 2 an error, wrong usage included.`,
 	add("Limiters:", a.completed(newTrySetRate(a)), a.completed(newSetRate(a)), a.completed(newUpdateRate(a)),
 		a.completed(newExpire(a)), a.completed(newDelete(a)), a.completed(newMigrate(a)))
 	root.AddCommand(newVersion(a))
+	root.SetHelpCommand(newHelp())
+	root.SetFlagErrorFunc(flagError)
+	strictCompletion(root)
 	noFiles(root)
 	return root
 }
 
 // checkFlags finds what is wrong with flags that all commands have, also those
 // that have no use for them.
-func (a *app) checkFlags(flags *pflag.FlagSet) error {
-	if flags.Changed("client-id") && a.clientID == "" {
-		return errors.New("--client-id is empty")
+func (a *app) checkFlags(flags, root *pflag.FlagSet) error {
+	if err := notEmpty(flags, root); err != nil {
+		return err
 	}
 	if flags.Changed("redisson") {
 		if _, err := redisson.RulesFor(a.redisson); err != nil {
@@ -155,18 +158,4 @@ func (a *app) checkFlags(flags *pflag.FlagSet) error {
 		}
 	}
 	return a.connect.Check()
-}
-
-// named returns the check of a command's arguments, which the usage line calls
-// by these names.
-func named(names ...string) cobra.PositionalArgs {
-	return func(cmd *cobra.Command, args []string) error {
-		switch {
-		case len(args) < len(names):
-			return fmt.Errorf("%s is missing; usage: %s", names[len(args)], cmd.UseLine())
-		case len(args) > len(names):
-			return fmt.Errorf("unexpected argument %q; usage: %s", args[len(names)], cmd.UseLine())
-		}
-		return nil
-	}
 }

@@ -195,8 +195,13 @@ func TestErrors(t *testing.T) {
 		{[]string{"acquire"}, "NAME is missing; usage: rrl acquire NAME"},
 		{[]string{"acquire", "a", "b"}, `unexpected argument "b"`},
 		{[]string{"acquire", "a", "--timeout", "-1s"}, "--wait waits without end"},
-		{[]string{"acquire", "a", "--timeout", "1s", "--wait"}, "timeout wait"},
-		{[]string{"acquire", "a", "--timeout", "soon"}, `invalid argument "soon"`},
+		{[]string{"acquire", "a", "--timeout", "1s", "--wait"}, "--timeout and --wait exclude each other"},
+		{[]string{"acquire", "a", "--timeout", "soon"}, `--timeout "soon": want a time, such as 500ms`},
+		{[]string{"acquire", "a", "-n", "two"}, `--permits "two": want a whole number`},
+		{[]string{"acquire", "a", "-n", "99999999999999999999"}, `--permits "99999999999999999999" is out of range`},
+		{[]string{"acquire", "a", "--wait=maybe"}, `--wait "maybe": want true or false`},
+		{[]string{"bench", "--callers", "1,x"}, `--callers "1,x": want whole numbers, with commas`},
+		{[]string{"set-rate", "orders", "-5/1s"}, "-5/1s is below 0; a name that begins so goes after --"},
 		{[]string{"set-rate", "orders"}, "RATE is missing; usage: rrl set-rate NAME RATE"},
 		{[]string{"try-set-rate", "orders", "100"}, "want permits/interval, such as 100/1s"},
 		{[]string{"update-rate", "orders", "1/1s", "--type", "each"}, "want overall or per-client"},
@@ -204,10 +209,12 @@ func TestErrors(t *testing.T) {
 		{[]string{"expire", "orders"}, "TTL is missing"},
 		{[]string{"expire", "orders", "tomorrow"}, "is not a time"},
 		{[]string{"expire", "orders", "0s"}, "use delete"},
-		{[]string{"expire", "orders", "1s", "--clear"}, `unexpected argument "1s"`},
+		{[]string{"expire", "orders", "1s", "--clear"}, "--clear and a TTL exclude each other"},
 		{[]string{"show"}, "NAME is missing"},
 		{[]string{"show", "a", "--limit", "-1"}, "--limit is negative"},
-		{[]string{"ls", "a", "b"}, "at most 1 arg"},
+		{[]string{"ls", "a", "b"}, `unexpected argument "b"; usage: rrl ls [PATTERN]`},
+		{[]string{"top", "a", "b"}, `unexpected argument "b"; usage: rrl top [PATTERN]`},
+		{[]string{"doctor", "a", "b"}, `unexpected argument "b"; usage: rrl doctor [PATTERN]`},
 		{[]string{"demo", "--tries", "0"}, "--tries"},
 		{[]string{"demo", "--rate", "3"}, "want permits/interval"},
 		{[]string{"demo", "now"}, `unexpected argument "now"`},
@@ -216,6 +223,11 @@ func TestErrors(t *testing.T) {
 		{[]string{"demo", "--redisson", "3.1"}, `--redisson: "3.1" is no release of Redisson`},
 		{[]string{"version", "--redisson", "x"}, `--redisson: "x" is no release of Redisson`},
 		{[]string{"ls", "--client-id", ""}, "--client-id is empty"},
+		{[]string{"ls", "--user", ""}, "--user is empty"},
+		{[]string{"delete", "orders", "--sentinel-master", ""}, "--sentinel-master is empty"},
+		{[]string{"completion"}, "SHELL is missing; usage: rrl completion SHELL, with one of bash, fish, powershell, zsh"},
+		{[]string{"completion", "tcsh"}, `unknown shell "tcsh": want one of bash, fish`},
+		{[]string{"help", "frobnicate"}, `unknown command "frobnicate"`},
 		{[]string{"ls", "--connect-timeout", "-1s"}, "--connect-timeout is negative"},
 		{[]string{"demo", "--tls-cert", "x"}, "--tls-cert and --tls-key go together"},
 		{[]string{"demo", "fixed-window", "--ring", "--sentinel-master", "x"}, "exclude each other"},
@@ -229,6 +241,15 @@ func TestErrors(t *testing.T) {
 		assert.Contains(t, object(t, got.stderr)["error"], c.stderr, "%q", c.args)
 		assert.NotRegexp(t, `^[^"]*[a-z][A-Z]|0m0s|WRONGTYPE|user_script`, got.stderr[len(`{"error":"`):], "it speaks of Go or Lua")
 	}
+}
+
+// An empty address is a variable that is not set, and no reason to work on the
+// server that is the default.
+func TestEmptyAddress(t *testing.T) {
+	t.Parallel()
+	s := newServer(t)
+	got := rrlWith(t.Context(), map[string]string{"REDIS_URL": s.url()}, "delete", "orders", "--redis", "")
+	assert.Equal(t, outcome{exitError, "", "rrl: --redis is empty\n"}, got)
 }
 
 func TestServerThatIsNotThere(t *testing.T) {
@@ -306,6 +327,7 @@ func TestHelp(t *testing.T) {
 		assert.Contains(t, got.stdout, "Examples:", command.Name())
 		assert.Empty(t, got.stderr, command.Name())
 	}
+	assert.Contains(t, rrl(t, "help", "take", "counter").stdout, "rrl take counter KEY")
 	got := rrl(t, "--version")
 	assert.Equal(t, exitYes, got.code)
 	assert.Contains(t, got.stdout, "rrl version")
@@ -339,6 +361,7 @@ func TestCompletionOffersLimiters(t *testing.T) {
 		assert.Equal(t, noFiles, complete(command, "orders", ""), command)
 	}
 	assert.Equal(t, "orders\n"+noFiles, complete("ls", "o"))
+	assert.Equal(t, "take\nthreshold\ntop\ntry-set-rate\n"+noFiles, complete("help", "t"))
 	assert.Equal(t, "overall\nper-client\n"+noFiles, complete("set-rate", "orders", "--type", ""))
 	for _, args := range [][]string{{"threshold", ""}, {"version", ""}, {"demo", "counter", ""}, {"set-rate", "orders", ""}} {
 		assert.Equal(t, noFiles, complete(args...), "%q", args)

@@ -18,12 +18,12 @@ import (
 )
 
 // kind is one of the other limiters, as take offers it. Its flags are required
-// where they have no default; make reads them.
+// where they have no default; rule reads them.
 type kind struct {
 	name, short, example string
 	required             []string
 	flags                func(*pflag.FlagSet)
-	make                 func(redis.UniversalClient) (limit.Limiter, error)
+	rule                 func() (on func(redis.UniversalClient) limit.Limiter, err error)
 }
 
 func newTake(a *app) *cobra.Command {
@@ -71,12 +71,15 @@ func newTakeOf(a *app, k kind) *cobra.Command {
 		Example: k.example,
 		Args:    named("KEY"),
 		RunE: func(cmd *cobra.Command, args []string) error {
+			if err := required(cmd.Flags(), k.required...); err != nil {
+				return err
+			}
+			limiterOn, err := k.rule()
+			if err != nil {
+				return err
+			}
 			return a.withRedis(cmd.Context(), func(conn *connect.Connection) error {
-				limiter, err := k.make(conn.Client)
-				if err != nil {
-					return err
-				}
-				d, err := limiter.Take(cmd.Context(), args[0], permits)
+				d, err := limiterOn(conn.Client).Take(cmd.Context(), args[0], permits)
 				if err != nil {
 					return err
 				}
@@ -86,9 +89,6 @@ func newTakeOf(a *app, k kind) *cobra.Command {
 		},
 	}
 	k.flags(cmd.Flags())
-	for _, name := range k.required {
-		_ = cmd.MarkFlagRequired(name) // fails for flags that are not there
-	}
 	cmd.Flags().Int64VarP(&permits, "permits", "n", 1, "how many permits")
 	return cmd
 }
@@ -100,9 +100,11 @@ func windowKind(name, short, example string) kind {
 		flags: func(f *pflag.FlagSet) {
 			f.StringVar(&rate, "limit", "", "a `RATE`, such as 100/1m: so many permits in a window")
 		},
-		make: func(rdb redis.UniversalClient) (limit.Limiter, error) {
+		rule: func() (func(redis.UniversalClient) limit.Limiter, error) {
 			permits, window, err := parseRate(rate)
-			return fixedwindow.New(rdb, fixedwindow.Config{Limit: permits, Window: window}), err
+			return func(rdb redis.UniversalClient) limit.Limiter {
+				return fixedwindow.New(rdb, fixedwindow.Config{Limit: permits, Window: window})
+			}, err
 		},
 	}
 }
@@ -116,9 +118,11 @@ func logKind() kind {
 			f.StringVar(&rate, "limit", "", "a `RATE`, such as 3/1m: so many permits in any such span")
 			f.StringVar(&thresholds, "thresholds", "", "`KEY` of the hash with limits of single keys, such as "+commonHash)
 		},
-		make: func(rdb redis.UniversalClient) (limit.Limiter, error) {
+		rule: func() (func(redis.UniversalClient) limit.Limiter, error) {
 			permits, window, err := parseRate(rate)
-			return slidinglog.New(rdb, slidinglog.Config{Limit: permits, Window: window, Thresholds: thresholds}), err
+			return func(rdb redis.UniversalClient) limit.Limiter {
+				return slidinglog.New(rdb, slidinglog.Config{Limit: permits, Window: window, Thresholds: thresholds})
+			}, err
 		},
 	}
 }
@@ -136,10 +140,10 @@ func bucketKind() kind {
 			f.StringVar(&refill, "refill", "", "a `RATE`, such as 1/1s: so many tokens are added each interval")
 			f.Int64Var(&cfg.Borrow, "borrow", 0, "how many tokens may be taken beyond those that are there")
 		},
-		make: func(rdb redis.UniversalClient) (limit.Limiter, error) {
+		rule: func() (func(redis.UniversalClient) limit.Limiter, error) {
 			var err error
 			cfg.Refill, cfg.Interval, err = parseRate(refill)
-			return tokenbucket.New(rdb, cfg), err
+			return func(rdb redis.UniversalClient) limit.Limiter { return tokenbucket.New(rdb, cfg) }, err
 		},
 	}
 }

@@ -2,6 +2,7 @@ package main
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"strconv"
 	"time"
@@ -26,20 +27,27 @@ func newThreshold(a *app) *cobra.Command {
 		Use:   "threshold KEY [N]",
 		Short: "Show, set or reset the threshold of a sliding log",
 		Long: `Show, set or reset the threshold that Redis keeps for a sliding log. A change
-counts from the next request on, in all programs that read the same hash. A
-threshold of 0 refuses all; without one the limit of the programs holds.
+takes effect at the next decision, in all programs that read the same hash. A
+threshold of 0 refuses all requests; without one the programs' own limit holds.
 
 Exits 1 where there is no threshold to show.`,
 		Example: `  rrl threshold limit:ann:/orders
   rrl threshold limit:ann:/orders 5
   rrl threshold limit:ann:/orders --reset`,
 		Args: func(cmd *cobra.Command, args []string) error {
-			if len(args) == 2 && !forget {
-				return nil
+			if len(args) > 1 && forget {
+				return errors.New("--reset and a threshold exclude each other")
 			}
-			return named("KEY")(cmd, args)
+			return named("KEY", "[N]")(cmd, args)
 		},
 		RunE: func(cmd *cobra.Command, args []string) error {
+			var n int64
+			if len(args) == 2 {
+				var err error
+				if n, err = strconv.ParseInt(args[1], 10, 64); err != nil {
+					return fmt.Errorf("threshold %q is not a whole number", args[1])
+				}
+			}
 			return a.withRedis(cmd.Context(), func(conn *connect.Connection) error {
 				t := thresholds{rdb: conn.Client, hash: hash, key: args[0]}
 				// The rule plays no part here, but a log must have one.
@@ -50,7 +58,7 @@ Exits 1 where there is no threshold to show.`,
 				case forget:
 					answer, err = t.reset(cmd.Context())
 				case len(args) == 2:
-					answer, err = t.set(cmd.Context(), args[1])
+					answer, err = t.set(cmd.Context(), n)
 				default:
 					answer, err = t.show(cmd.Context())
 				}
@@ -99,11 +107,7 @@ func (t thresholds) show(ctx context.Context) (threshold, error) {
 	return threshold{t.key, &n}, nil
 }
 
-func (t thresholds) set(ctx context.Context, text string) (threshold, error) {
-	n, err := strconv.ParseInt(text, 10, 64)
-	if err != nil {
-		return threshold{}, fmt.Errorf("threshold %q is not a whole number", text)
-	}
+func (t thresholds) set(ctx context.Context, n int64) (threshold, error) {
 	return threshold{t.key, &n}, t.log.SetThreshold(ctx, t.key, n)
 }
 
