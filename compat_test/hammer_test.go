@@ -1,7 +1,9 @@
 package compat_test
 
 import (
+	"context"
 	"fmt"
+	"slices"
 	"strconv"
 	"strings"
 	"sync"
@@ -14,8 +16,10 @@ import (
 
 	"github.com/rratelimiter/rratelimiter"
 	"github.com/rratelimiter/rratelimiter/codec"
+	"github.com/rratelimiter/rratelimiter/internal/limitertest"
 	layout "github.com/rratelimiter/rratelimiter/internal/redisson"
 	"github.com/rratelimiter/rratelimiter/internal/redistest"
+	"github.com/rratelimiter/rratelimiter/lua"
 )
 
 // TestHammer has both languages ask one limiter for more than it has, and
@@ -198,13 +202,15 @@ func hammer(t *testing.T, c crew) *figures {
 	f := &figures{load: c.load, goes: goGrants.Load(), java: javaGrants.Load(), javaErrors: javaErrors.Load()}
 	f.firstError, _ = firstError.Load().(string)
 	for i, g := range grants {
-		f.total += g.permits
-		if g.at.Sub(grants[0].at) < c.length {
-			f.inTime += g.permits
+		if kept := g.back.IsZero(); kept {
+			f.total += g.permits
+			if g.at.Sub(grants[0].at) < c.length {
+				f.inTime += g.permits
+			}
 		}
 		inUse, written := int64(0), int64(0)
 		for _, other := range grants[:i+1] {
-			if other.window == g.window && (g.window > 0 || other.dated.Add(c.interval).After(g.at)) {
+			if other.inUse(g.at, g.window, c.interval) {
 				inUse += other.permits
 			}
 			if other.at.Add(c.interval).After(g.at) {
@@ -218,12 +224,23 @@ func hammer(t *testing.T, c crew) *figures {
 	return f
 }
 
-// grant is a member that a script has added, or what it has taken of a window.
+// grant is a member that a script has added, or what it has taken of a window. One
+// of which a part was given back is two.
 type grant struct {
 	at      time.Time // when, by the server
 	dated   time.Time // its score
 	window  int       // in which it was taken; 0 where members are kept
+	member  string    // as it is now; "" where none are kept
 	permits int64
+	back    time.Time // when they were given back; zero if they were not
+}
+
+// inUse says whether the grant, which is not later than at, is in use then.
+func (g grant) inUse(at time.Time, window int, interval time.Duration) bool {
+	if !g.back.IsZero() && !g.back.After(at) {
+		return false
+	}
+	return g.window == window && (window > 0 || g.dated.Add(interval).After(at))
 }
 
 // watchGrants has the server tell of each grant of a limiter from now on. The
@@ -233,7 +250,7 @@ func watchGrants(t *testing.T, addr string, set layout.Keys, interval time.Durat
 	w := watcher{set: set, interval: interval}
 	var wrong error
 	end := redistest.Monitor(t, addr, func(ran redistest.Ran) {
-		if err := w.see(ran.At, ran.Args); err != nil && wrong == nil {
+		if err := w.see(ran); err != nil && wrong == nil {
 			wrong = fmt.Errorf("%q: %w", ran.Args, err)
 		}
 	})
@@ -252,11 +269,22 @@ type watcher struct {
 	grants   []grant
 	window   int       // the number of the last window
 	begun    time.Time // when that began
+
+	givesBack bool   // the script that runs does
+	rest      string // the member that it wrote for what is kept
 }
 
-func (w *watcher) see(at time.Time, words []string) error {
+func (w *watcher) see(ran redistest.Ran) error {
+	at, words := ran.At, ran.Args
+	if !ran.InScript {
+		w.givesBack = len(words) > 1 && limitertest.ScriptOf(words[1]) == lua.GiveBack
+		w.rest = ""
+	}
 	if len(words) < 3 {
 		return nil
+	}
+	if w.givesBack && ran.InScript {
+		return w.seeBack(at, words)
 	}
 	switch command := words[0]; {
 	case command == "zadd" && words[1] == w.set.Permits:
@@ -276,7 +304,7 @@ func (w *watcher) see(at time.Time, words []string) error {
 			if err != nil {
 				return err
 			}
-			w.grants = append(w.grants, grant{at: at, dated: time.UnixMilli(dated), permits: int64(member.Permits)})
+			w.grants = append(w.grants, grant{at: at, dated: time.UnixMilli(dated), member: pairs[i+1], permits: int64(member.Permits)})
 		}
 	case command == "set" && words[1] == w.set.Value && len(words) == 5:
 		// A key may end a little early, by the server's clock of milliseconds.
@@ -293,4 +321,125 @@ func (w *watcher) see(at time.Time, words []string) error {
 		w.grants = append(w.grants, grant{at: at, dated: at, window: w.window, permits: permits})
 	}
 	return nil
+}
+
+// seeBack sees a command of the script that gives back what callers who have gone
+// were granted. What other scripts remove has run out, or is removed too early: of
+// that grants must not know.
+func (w *watcher) seeBack(at time.Time, words []string) error {
+	switch command := words[0]; {
+	case command == "zadd" && words[1] == w.set.Permits:
+		w.rest = words[len(words)-1]
+	case command == "zrem" && words[1] == w.set.Permits:
+		return w.giveBackMember(at, words[2])
+	case command == "incrby" && words[1] == w.set.Value && w.window > 0:
+		permits, err := strconv.ParseInt(words[2], 10, 64)
+		if err != nil {
+			return err
+		}
+		for i := len(w.grants) - 1; i >= 0 && permits > 0; i-- {
+			if g := w.grants[i]; g.back.IsZero() && g.window == w.window {
+				part := min(permits, g.permits)
+				w.giveBack(i, at, part)
+				permits -= part
+			}
+		}
+	}
+	return nil
+}
+
+func (w *watcher) giveBackMember(at time.Time, member string) error {
+	kept := int64(0)
+	if w.rest != "" {
+		rest, err := codec.Parse(w.rest)
+		if err != nil {
+			return err
+		}
+		kept = int64(rest.Permits)
+	}
+	for i, g := range slices.Backward(w.grants) {
+		if g.member == member && g.back.IsZero() {
+			w.giveBack(i, at, g.permits-kept)
+			w.grants[i].member = w.rest
+			return nil
+		}
+	}
+	return fmt.Errorf("%q is given back, of which no grant is known", member)
+}
+
+// giveBack notes that permits of a grant were given back.
+func (w *watcher) giveBack(i int, at time.Time, permits int64) {
+	g := w.grants[i]
+	if permits == g.permits {
+		w.grants[i].back = at
+		return
+	}
+	w.grants[i].permits -= permits
+	g.permits, g.back = permits, at
+	w.grants = slices.Insert(w.grants, i+1, g)
+}
+
+// What callers who have gone give back is no grant that anybody knows of, and in
+// use until then.
+func TestWatcherCountsGiveBacks(t *testing.T) {
+	t.Parallel()
+	for _, release := range []string{"3.12.3", "3.15.5", "3.20.1", "4.7.0"} {
+		t.Run(release, func(t *testing.T) {
+			t.Parallel()
+			server := redistest.StartRedis(t)
+			proxy := redistest.StartProxy(t, server.Addr())
+			service := newGo(t, proxy.Client(t, nil), sharing(release)...)
+			name, cfg := redistest.Name(t), rratelimiter.PerHour(20)
+			limiter := service.RateLimiter(name)
+			require.True(t, service.TrySetRate(name, cfg))
+			end := watchGrants(t, server.Addr(), layout.KeysOf(name, ""), cfg.Interval)
+			require.True(t, service.Try(name, 1))
+			// Callers go before the answer: the first, and half of those behind it.
+			asked, answer := make(chan struct{}, 100), make(chan struct{})
+			proxy.OnCommand(func(c redistest.Command) redistest.Action {
+				if c.Name() == "evalsha" {
+					asked <- struct{}{}
+					return redistest.Pass.When(answer)
+				}
+				return redistest.Pass
+			})
+			ctx, cancel := context.WithCancel(t.Context())
+			var held atomic.Int64
+			var wg sync.WaitGroup
+			try := func(ctx context.Context) {
+				wg.Go(func() {
+					if ok, err := limiter.TryAcquire(ctx, 1, time.Minute); ok && err == nil {
+						held.Add(1)
+					}
+				})
+			}
+			try(ctx)
+			<-asked
+			for range 6 {
+				try(ctx)
+				try(t.Context())
+			}
+			cancel()
+			close(answer)
+			wg.Wait()
+			require.NoError(t, service.Close(t.Context())) // what is to be given back then is
+			var kept, back, inUse int64
+			grants := end()
+			last := grants[len(grants)-1]
+			for _, g := range grants {
+				if g.back.IsZero() {
+					kept += g.permits
+				} else {
+					back += g.permits
+				}
+				if g.inUse(time.Now(), last.window, cfg.Interval) {
+					inUse += g.permits
+				}
+			}
+			assert.Equal(t, 1+held.Load(), kept)
+			assert.Positive(t, back)
+			assert.Equal(t, kept, inUse)
+			assert.Equal(t, cfg.Rate-kept, newGo(t, server.Client(t, nil), sharing(release)...).Available(name))
+		})
+	}
 }
