@@ -79,6 +79,7 @@ the first round is, the second what this costs the server.`,
 			return a.withRedis(cmd.Context(), func(conn *connect.Connection) error {
 				top.Reader = look.NewReader(conn.Client, strings.Join(args, ""))
 				top.Reader.Named(namesOn(conn))
+				top.Explain = conn.Explain
 				screen, err := a.screen(p)
 				if err != nil {
 					return err
@@ -131,7 +132,7 @@ Exits 1 where there is no such limiter.`,
 			err := a.withRedis(cmd.Context(), func(conn *connect.Connection) error {
 				w := live.Watch{
 					Watcher:  look.Watcher{Client: conn.Client, Name: args[0], ClientID: a.clientID, Names: namesOn(conn)},
-					Interval: p.interval, Count: p.count, ASCII: !a.unicode(),
+					Interval: p.interval, Count: p.count, ASCII: !a.unicode(), Explain: conn.Explain,
 				}
 				screen, err := a.screen(p)
 				if err != nil {

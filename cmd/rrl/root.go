@@ -112,10 +112,12 @@ there; 2 an error, wrong usage included.`,
   rrl show orders                             rate, free permits, permits in use
   rrl ls 'api:*' --json                       all limiters whose name matches
   rrl take counter api:ann --limit 500/30s    one try at a counter, window, log or bucket`,
-		Version:           strings.TrimPrefix(thisBuild().String(), "rrl "),
-		PersistentPreRunE: func(cmd *cobra.Command, _ []string) error { return a.checkFlags(cmd.Flags(), cmd.Root().PersistentFlags()) },
-		SilenceErrors:     true,
-		SilenceUsage:      true,
+		Version: strings.TrimPrefix(thisBuild().String(), "rrl "),
+		PersistentPreRunE: func(cmd *cobra.Command, _ []string) error {
+			return a.checkFlags(cmd.Flags(), cmd.Root().PersistentFlags())
+		},
+		SilenceErrors: true,
+		SilenceUsage:  true,
 	}
 	root.SetOut(a.out.Writer)
 	root.SetErr(a.stderr)

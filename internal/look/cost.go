@@ -112,14 +112,17 @@ func commandStats(info string) map[string]usage {
 	return stats
 }
 
-// cost returns what was sent since it was asked last, for a second, and begins
-// anew.
+// costSpan is what a cost is the mean of, at least: a walk goes by pages, so that
+// a shorter time has seen one of them or none.
+const costSpan = 0.95 // seconds
+
+// cost returns what was sent in the last second or more, for a second.
 func (m *meter) cost() Cost {
 	span := time.Since(m.since).Seconds()
 	switch {
 	case !m.told:
 		span = max(span, 1) // nothing was sent before
-	case span < 0.05:
+	case span < costSpan:
 		return m.lastCost
 	}
 	m.told = true

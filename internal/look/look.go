@@ -28,7 +28,7 @@ func (l *Limiter) Use() float64 {
 	if l.Free == nil || l.Rate == 0 {
 		return 0
 	}
-	return 1 - float64(*l.Free)/float64(l.Rate)
+	return float64(l.Rate-*l.Free) / float64(l.Rate)
 }
 
 // Caller is who took permits that are in use.

@@ -46,7 +46,7 @@ func Graph(points []look.Point, interval time.Duration, columnCount, rows int, a
 	}
 	foot := CostText(last.Cost) + "; a sample every " + words.Duration(interval) + "; q quits"
 	if last.Err != nil {
-		foot = "old, the server does not answer: " + oneLine(last.Err.Error())
+		foot = oldText(last.Err)
 	}
 	// Each panel has a line of its own above it.
 	panels := rows - len(lines) - 1 - 2

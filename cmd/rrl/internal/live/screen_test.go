@@ -242,6 +242,34 @@ func TestWatchOnATerminal(t *testing.T) {
 	}
 }
 
+// What is shown of a server that hangs is old long before go-redis gives up.
+func TestAHungServerIsSoonSaidToBeSilent(t *testing.T) {
+	t.Parallel()
+	rdb, m := redistest.Mini(t)
+	prefix := twoLimiters(t, rdb)
+	proxy := redistest.MiniProxy(t, m)
+	slow := proxy.Client(t, nil)
+	term, other := newTerminal(), newTerminal()
+	top := &Top{Reader: look.NewReader(slow, prefix+"*"), View: look.View{Sort: "use"}, Interval: minTick, Reads: 5000}
+	w := &Watch{Watcher: look.Watcher{Client: slow, Name: prefix + ":a"}, Interval: minTick}
+	ended := make(chan error, 2)
+	go func() { ended <- top.Show(t.Context(), term.screen(), plain) }()
+	go func() { ended <- w.Show(t.Context(), other.screen(), plain) }()
+	term.shows(t, "2 limiters", true)
+	other.shows(t, "free 7", true)
+	release := make(chan struct{})
+	proxy.OnCommand(func(redistest.Command) redistest.Action { return redistest.Pass.When(release) })
+	for _, screen := range []*terminal{term, other} {
+		screen.shows(t, "old, the server does not answer: nothing for ", true)
+	}
+	close(release)
+	for _, screen := range []*terminal{term, other} {
+		screen.shows(t, "nothing for", false)
+		screen.keys <- 'q'
+		require.NoError(t, <-ended)
+	}
+}
+
 func TestWatchOfNothing(t *testing.T) {
 	t.Parallel()
 	rdb, _ := redistest.Mini(t)

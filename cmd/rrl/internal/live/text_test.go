@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"strconv"
 	"strings"
 	"testing"
 	"time"
@@ -200,4 +201,14 @@ func TestPointText(t *testing.T) {
 	assert.Equal(t, "10:20:30.1  free unknown  in use 81  granted 9 or more", PointText(&p))
 	p.Gone = true
 	assert.Equal(t, "10:20:30.1  no such limiter", PointText(&p))
+}
+
+func TestPercent(t *testing.T) {
+	t.Parallel()
+	for rate := int64(1); rate <= 1000; rate++ {
+		for used := range rate + 1 {
+			l := look.Limiter{Rate: rate, Free: new(rate - used)}
+			require.Equal(t, strconv.FormatInt(used*100/rate, 10)+"%", percent(&l), "%d of %d", used, rate)
+		}
+	}
 }

@@ -29,6 +29,8 @@ type Top struct {
 	Interval time.Duration
 	Count    int // samples that Print prints, 0 for no end
 	Reads    int // commands a second, at most about so many
+
+	Explain func(error) error // puts what a server's silence comes from in words; nil: as it comes
 }
 
 // sample is what reading comes to.
@@ -68,6 +70,9 @@ func (t *Top) read(ctx context.Context, view func() look.View, poke <-chan struc
 		s := sample{err: err}
 		if err == nil {
 			s.snapshot, s.err = t.Reader.Sample(ctx, view())
+		}
+		if s.err != nil && t.Explain != nil {
+			s.err = t.Explain(s.err)
 		}
 		if ctx.Err() != nil || !emit(s) {
 			return
@@ -155,7 +160,11 @@ func (t *Top) Show(ctx context.Context, screen *Screen, paint func(color, text s
 				return nil
 			}
 		case <-size.C:
-			if !ui.resized() {
+			late := ui.silence.over(t.Interval, ui.last.Err)
+			if late != nil {
+				ui.last.Err = late
+			}
+			if !ui.resized() && late == nil {
 				continue
 			}
 		}
@@ -173,6 +182,7 @@ type topUI struct {
 	view          look.View
 	shared        atomic.Pointer[look.View]
 	last          look.Snapshot
+	silence       silence
 	paused        bool
 	typing        bool
 	columns, rows int
@@ -205,9 +215,13 @@ func (ui *topUI) take(s sample) {
 	switch {
 	case s.err != nil:
 		ui.last.Err = s.err
-	case !ui.paused:
+		return
+	case ui.paused:
+		ui.last.Err = nil
+	default:
 		ui.last = s.snapshot
 	}
+	ui.silence.broken()
 }
 
 // press says whether a key ends the show.

@@ -58,7 +58,8 @@ func percent(l *look.Limiter) string {
 	if l.Free == nil {
 		return "?"
 	}
-	return strconv.Itoa(int(l.Use()*100)) + "%"
+	// 29 of 100 are 28.999…%, and only what is used up is 100%.
+	return strconv.Itoa(int(l.Use()*100+1e-9)) + "%"
 }
 
 func free(l *look.Limiter) string {
@@ -188,10 +189,13 @@ func summary(s *look.Snapshot, v look.View) []string {
 		second += ", with " + Safe(v.Filter)
 	}
 	if s.Err != nil {
-		second = "old, the server does not answer: " + oneLine(s.Err.Error())
+		second = oldText(s.Err)
 	}
 	return []string{first, second}
 }
+
+// oldText says why what is shown is old.
+func oldText(err error) string { return "old, the server does not answer: " + oneLine(err.Error()) }
 
 func oneLine(s string) string { return Safe(strings.Join(strings.Fields(s), " ")) }
 

@@ -22,6 +22,8 @@ type Watch struct {
 	Interval time.Duration
 	Count    int // samples that Print prints, 0 for no end
 	ASCII    bool
+
+	Explain func(error) error // as Top's
 }
 
 // run samples until ctx is over, as often as wanted, and calls emit, which says
@@ -31,6 +33,9 @@ func (w *Watch) run(ctx context.Context, emit func(look.Point, error) bool) {
 	defer tick.Stop()
 	for {
 		p, err := w.Sample(ctx)
+		if err != nil && w.Explain != nil {
+			err = w.Explain(err)
+		}
 		if ctx.Err() != nil || !emit(p, err) {
 			return
 		}
@@ -85,6 +90,7 @@ func (w *Watch) Show(ctx context.Context, screen *Screen, paint func(color, text
 	}()
 
 	var points []look.Point
+	var silence silence
 	columns, rows := screen.Size()
 	size := time.NewTicker(sizeEvery)
 	defer size.Stop()
@@ -101,6 +107,7 @@ func (w *Watch) Show(ctx context.Context, screen *Screen, paint func(color, text
 			case r.point.Gone && len(points) == 0:
 				return ErrGone
 			default:
+				silence.broken()
 				points = append(points, r.point)
 				points = points[max(len(points)-keptPoints, 0):]
 			}
@@ -112,7 +119,13 @@ func (w *Watch) Show(ctx context.Context, screen *Screen, paint func(color, text
 			}
 		case <-size.C:
 			c, r := screen.Size()
-			if c == columns && r == rows {
+			var late error
+			if last := len(points) - 1; last >= 0 {
+				if late = silence.over(w.Interval, points[last].Err); late != nil {
+					points[last].Err = late
+				}
+			}
+			if c == columns && r == rows && late == nil {
 				continue
 			}
 			columns, rows = c, r
