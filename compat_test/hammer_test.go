@@ -2,6 +2,7 @@ package compat_test
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"slices"
 	"strconv"
@@ -91,6 +92,7 @@ type crew struct {
 type figures struct {
 	load
 	goes, java, total int64 // permits granted
+	unknown           int64 // calls in Go that were not told in time
 	inTime            int64 // those of them while the time ran
 	javaErrors        int64
 	firstError        string
@@ -103,9 +105,9 @@ type figures struct {
 func (f *figures) report(t *testing.T, name string) {
 	t.Helper()
 	percent := 100 * float64(f.inTime) / float64(f.allowed())
-	t.Logf("%s: %d of %d permits that the limit allows were granted (%.1f %%), to Go %d, to Java %d with %d errors; "+
+	t.Logf("%s: %d of %d permits that the limit allows were granted (%.1f %%), to Go %d with %d outcomes unknown, to Java %d with %d errors; "+
 		"of %d at most %d were in use and %d written within an interval",
-		name, f.inTime, f.allowed(), percent, f.goes, f.java, f.javaErrors, f.rate, f.mostInUse, f.mostWritten)
+		name, f.inTime, f.allowed(), percent, f.goes, f.unknown, f.java, f.javaErrors, f.rate, f.mostInUse, f.mostWritten)
 	record(t, name, f.goes, f.java, f.javaErrors, max(0, f.mostInUse-f.rate), fmt.Sprintf("%.1f", percent), f.firstError)
 }
 
@@ -113,7 +115,11 @@ func (f *figures) report(t *testing.T, name string) {
 func (f *figures) requireSound(t *testing.T) {
 	t.Helper()
 	assert.LessOrEqual(t, f.mostInUse, f.rate, "permits in use")
-	assert.Equal(t, f.total, f.goes+f.java, "grants that callers know of")
+	// Where the machine is so busy that a script's answer takes 100 ms a call of Go's
+	// fails with ErrUnknownOutcome, and has its permit or has it not.
+	assert.LessOrEqual(t, f.goes+f.java, f.total, "grants that callers know of")
+	assert.GreaterOrEqual(t, f.goes+f.java+f.unknown, f.total, "grants that callers know of, or may have")
+	assert.LessOrEqual(t, f.unknown, f.total/10, "outcomes that Go does not know")
 	assert.Equal(t, f.rate, f.left, "free and in use")
 }
 
@@ -159,7 +165,7 @@ func hammer(t *testing.T, c crew) *figures {
 	watch := watchGrants(t, server.Addr(), set, c.interval)
 	end := time.Now().Add(c.length + patience)
 	var wg sync.WaitGroup
-	var goGrants, javaGrants, javaErrors atomic.Int64
+	var goGrants, unknown, javaGrants, javaErrors atomic.Int64
 	var firstError atomic.Value
 	for _, s := range goes {
 		limiter := s.RateLimiter(name)
@@ -168,6 +174,10 @@ func hammer(t *testing.T, c crew) *figures {
 			wg.Go(func() {
 				for time.Now().Before(end) {
 					ok, err := limiter.TryAcquire(t.Context(), 1, timeout)
+					if errors.Is(err, rratelimiter.ErrUnknownOutcome) {
+						unknown.Add(1)
+						continue
+					}
 					if !assert.NoError(t, err) {
 						return
 					}
@@ -199,7 +209,7 @@ func hammer(t *testing.T, c crew) *figures {
 
 	grants := watch()
 	require.NotEmpty(t, grants)
-	f := &figures{load: c.load, goes: goGrants.Load(), java: javaGrants.Load(), javaErrors: javaErrors.Load()}
+	f := &figures{load: c.load, goes: goGrants.Load(), unknown: unknown.Load(), java: javaGrants.Load(), javaErrors: javaErrors.Load()}
 	f.firstError, _ = firstError.Load().(string)
 	for i, g := range grants {
 		if kept := g.back.IsZero(); kept {

@@ -4,19 +4,19 @@ import (
 	"cmp"
 	"context"
 	"fmt"
+	"io"
 	"maps"
 	"slices"
 	"strings"
 	"sync"
-	"text/tabwriter"
 
 	"github.com/redis/go-redis/v9"
 	"github.com/spf13/cobra"
 
 	"github.com/rratelimiter/rratelimiter/cmd/rrl/internal/connect"
+	"github.com/rratelimiter/rratelimiter/cmd/rrl/internal/live"
 	"github.com/rratelimiter/rratelimiter/cmd/rrl/internal/output"
 	"github.com/rratelimiter/rratelimiter/internal/look"
-	"github.com/rratelimiter/rratelimiter/internal/words"
 )
 
 // scanCount is how many keys one SCAN looks at.
@@ -159,11 +159,55 @@ func (a *app) printList(limiters []listed) error {
 		_, err := fmt.Fprintln(a.out, "no limiters")
 		return err
 	}
-	w := tabwriter.NewWriter(a.out, 0, 0, 2, ' ', 0)
-	fmt.Fprintln(w, "NAME\tRATE\tTYPE\tKEEP-ALIVE\tEXPIRES IN")
+	rows := [][]string{{"NAME", "RATE", "TYPE", "KEEP-ALIVE", "EXPIRES IN"}}
 	for _, l := range limiters {
-		fmt.Fprintf(w, "%s\t%s\t%s\t%s\t%s\n", words.Printable(l.Name), formatRate(l.Rate, l.IntervalMS), l.Type,
-			formatKeepAlive(l.KeepAliveMS), formatTTL(l.TTLMS))
+		rows = append(rows, []string{
+			live.Safe(l.Name), formatRate(l.Rate, l.IntervalMS), l.Type, formatKeepAlive(l.KeepAliveMS), formatTTL(l.TTLMS),
+		})
 	}
-	return w.Flush()
+	_, err := io.WriteString(a.out, table(rows, a.out.Width))
+	return err
+}
+
+const (
+	maxNameColumn = 60 // a name moves the columns behind it so far at most
+	minNameColumn = 12
+)
+
+// table puts rows below each other, in columns. The first holds names: on a
+// terminal those are shortened that have no room, elsewhere they are in full, but
+// only those of usual length make the column wider.
+func table(rows [][]string, terminal int) string {
+	widths := make([]int, len(rows[0]))
+	var others int
+	for i := range widths {
+		for _, row := range rows {
+			if w := live.Width(row[i]); i > 0 || w <= maxNameColumn {
+				widths[i] = max(widths[i], w)
+			}
+		}
+		if i > 0 {
+			others += 2 + widths[i]
+		}
+	}
+	if terminal > 0 {
+		for _, row := range rows {
+			widths[0] = max(widths[0], live.Width(row[0]))
+		}
+		widths[0] = min(widths[0], max(terminal-others, minNameColumn))
+	}
+	var b strings.Builder
+	for _, row := range rows {
+		if terminal > 0 {
+			row[0] = live.Fit(row[0], widths[0])
+		}
+		for i, cell := range row {
+			b.WriteString(cell)
+			if i < len(row)-1 {
+				b.WriteString(strings.Repeat(" ", max(widths[i]-live.Width(cell), 0)+2))
+			}
+		}
+		b.WriteString("\n")
+	}
+	return b.String()
 }

@@ -3,8 +3,10 @@ package main
 import (
 	"encoding/json"
 	"fmt"
+	"strings"
 	"testing"
 	"time"
+	"unicode/utf8"
 
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
@@ -44,6 +46,26 @@ func TestListFindsLimitersAlone(t *testing.T) {
 
 	require.NoError(t, json.Unmarshal([]byte(s.rrl("ls", "api:*", "--json").stdout), &all))
 	assert.Len(t, all, 2)
+}
+
+// One long name does not make each line as long, and wide letters keep the columns
+// straight; a terminal has room for all.
+func TestListStaysATable(t *testing.T) {
+	t.Parallel()
+	s := newServer(t)
+	long := strings.Repeat("x", 4096)
+	for _, name := range []string{"orders", "限流器", long} {
+		require.Zero(t, s.rrl("set-rate", name, "100/1s").code)
+	}
+	lines := strings.Split(s.rrl("ls").stdout, "\n")
+	require.Len(t, lines, 5)
+	assert.Equal(t, "NAME    RATE    TYPE     KEEP-ALIVE  EXPIRES IN", lines[0])
+	assert.Equal(t, "orders  100/1s  OVERALL  -           -", lines[1])
+	assert.Equal(t, long+"  100/1s  OVERALL  -           -", lines[2])
+	assert.Equal(t, "限流器  100/1s  OVERALL  -           -", lines[3])
+	for _, line := range strings.Split(table([][]string{{"NAME", "RATE"}, {long, "100/1s"}, {"a", "1/1s"}}, 40), "\n") {
+		assert.LessOrEqual(t, utf8.RuneCountInString(line), 40)
+	}
 }
 
 func TestListTellsTTL(t *testing.T) {

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"context"
 	"fmt"
 	"slices"
 	"strings"
@@ -12,6 +13,7 @@ import (
 	"github.com/rratelimiter/rratelimiter/cmd/rrl/internal/connect"
 	"github.com/rratelimiter/rratelimiter/cmd/rrl/internal/output"
 	"github.com/rratelimiter/rratelimiter/fixedwindow"
+	"github.com/rratelimiter/rratelimiter/internal/words"
 	"github.com/rratelimiter/rratelimiter/limit"
 	"github.com/rratelimiter/rratelimiter/slidinglog"
 	"github.com/rratelimiter/rratelimiter/tokenbucket"
@@ -23,7 +25,14 @@ type kind struct {
 	name, short, example string
 	required             []string
 	flags                func(*pflag.FlagSet)
-	rule                 func() (on func(redis.UniversalClient) limit.Limiter, err error)
+	rule                 func() (on func(redis.UniversalClient) peeker, err error)
+}
+
+// peeker is what each of them can do.
+type peeker interface {
+	limit.Limiter
+
+	Peek(ctx context.Context, key string, permits int64) (limit.Decision, error)
 }
 
 func newTake(a *app) *cobra.Command {
@@ -44,7 +53,10 @@ func newTake(a *app) *cobra.Command {
 		Short: "Take permits of a fixed window, counter, sliding log or token bucket",
 		Long: `Take permits of one of the limiters that many services keep in Redis by a script
 of a few lines, under the same keys. It is one try; acquire is for limiters of
-Redisson's kind.
+Redisson's kind. With --peek nothing is taken.
+
+Their keys don't tell what they belong to nor the limit, so ls and top can't list
+them.
 
 Exits 0 where the permits were granted, 1 where not.`,
 		Example: strings.Join(examples, "\n"),
@@ -64,7 +76,10 @@ Exits 0 where the permits were granted, 1 where not.`,
 }
 
 func newTakeOf(a *app, k kind) *cobra.Command {
-	var permits int64
+	var (
+		permits int64
+		peek    bool
+	)
 	cmd := &cobra.Command{
 		Use:     k.name + " KEY",
 		Short:   k.short,
@@ -79,17 +94,22 @@ func newTakeOf(a *app, k kind) *cobra.Command {
 				return err
 			}
 			return a.withRedis(cmd.Context(), func(conn *connect.Connection) error {
-				d, err := limiterOn(conn.Client).Take(cmd.Context(), args[0], permits)
+				ask := limiterOn(conn.Client).Take
+				if peek {
+					ask = limiterOn(conn.Client).Peek
+				}
+				d, err := ask(cmd.Context(), args[0], permits)
 				if err != nil {
 					return err
 				}
-				answer := taken{k.name, args[0], permits, output.DecisionOf(d)}
+				answer := taken{k.name, args[0], permits, output.DecisionOf(d), peek}
 				return a.answer(answer, answer.String(), d.Granted)
 			})
 		},
 	}
 	k.flags(cmd.Flags())
 	cmd.Flags().Int64VarP(&permits, "permits", "n", 1, "how many permits")
+	cmd.Flags().BoolVar(&peek, "peek", false, "take nothing, tell what taking them would be answered")
 	return cmd
 }
 
@@ -100,9 +120,9 @@ func windowKind(name, short, example string) kind {
 		flags: func(f *pflag.FlagSet) {
 			f.StringVar(&rate, "limit", "", "a `RATE`, such as 100/1m: so many permits in a window")
 		},
-		rule: func() (func(redis.UniversalClient) limit.Limiter, error) {
+		rule: func() (func(redis.UniversalClient) peeker, error) {
 			permits, window, err := parseRate(rate)
-			return func(rdb redis.UniversalClient) limit.Limiter {
+			return func(rdb redis.UniversalClient) peeker {
 				return fixedwindow.New(rdb, fixedwindow.Config{Limit: permits, Window: window})
 			}, err
 		},
@@ -118,9 +138,9 @@ func logKind() kind {
 			f.StringVar(&rate, "limit", "", "a `RATE`, such as 3/1m: so many permits in any such span")
 			f.StringVar(&thresholds, "thresholds", "", "`KEY` of the hash with limits of single keys, such as "+commonHash)
 		},
-		rule: func() (func(redis.UniversalClient) limit.Limiter, error) {
+		rule: func() (func(redis.UniversalClient) peeker, error) {
 			permits, window, err := parseRate(rate)
-			return func(rdb redis.UniversalClient) limit.Limiter {
+			return func(rdb redis.UniversalClient) peeker {
 				return slidinglog.New(rdb, slidinglog.Config{Limit: permits, Window: window, Thresholds: thresholds})
 			}, err
 		},
@@ -140,10 +160,10 @@ func bucketKind() kind {
 			f.StringVar(&refill, "refill", "", "a `RATE`, such as 1/1s: so many tokens are added each interval")
 			f.Int64Var(&cfg.Borrow, "borrow", 0, "how many tokens may be taken beyond those that are there")
 		},
-		rule: func() (func(redis.UniversalClient) limit.Limiter, error) {
+		rule: func() (func(redis.UniversalClient) peeker, error) {
 			var err error
 			cfg.Refill, cfg.Interval, err = parseRate(refill)
-			return func(rdb redis.UniversalClient) limit.Limiter { return tokenbucket.New(rdb, cfg) }, err
+			return func(rdb redis.UniversalClient) peeker { return tokenbucket.New(rdb, cfg) }, err
 		},
 	}
 }
@@ -154,8 +174,20 @@ type taken struct {
 	Key     string `json:"key"`
 	Permits int64  `json:"permits"`
 	output.Decision
+	peek bool
 }
 
 func (t taken) String() string {
+	if t.peek {
+		free := t.Remaining
+		if t.Granted {
+			free += t.Permits // the decision is that of taking them
+		}
+		s := fmt.Sprintf("%d of %d left", free, t.Limit)
+		if t.RetryAfterMS > 0 {
+			s += ", " + words.Plural(t.Permits, "permit") + " in " + words.Soon(t.RetryAfterMS)
+		}
+		return s
+	}
 	return acquired{Permits: t.Permits, Granted: t.Granted, Remaining: &t.Remaining, RetryAfterMS: &t.RetryAfterMS}.String()
 }

@@ -36,7 +36,11 @@ func TestTakeOfEachLimiter(t *testing.T) {
 
 		{0, []string{"sliding-log", "l", "--limit", "3/1m", "--permits", "2"}, 0, "granted 2 permits, 1 left\n"},
 		{time.Second, []string{"sliding-log", "l", "--limit", "3/1m", "--permits", "2"}, 1, "denied 2 permits, 1 left, try again in 59s\n"},
+		{time.Second, []string{"sliding-log", "l", "--limit", "3/1m", "--peek"}, 0, "1 of 3 left\n"},
+		{time.Second, []string{"sliding-log", "l", "--limit", "3/1m", "--peek", "-n", "2"}, 1, "1 of 3 left, 2 permits in 59s\n"},
 
+		{0, []string{"token-bucket", "b", "--capacity", "10", "--refill", "1/1s", "--peek"}, 0, "10 of 10 left\n"},
+		{0, []string{"fixed-window", "w2", "--limit", "10/1s", "--peek"}, 0, "10 of 10 left\n"},
 		{0, []string{"token-bucket", "b", "--capacity", "10", "--refill", "1/1s", "-n", "8"}, 0, "granted 8 permits, 2 left\n"},
 		{0, []string{"token-bucket", "b", "--capacity", "10", "--refill", "1/1s", "-n", "3"}, 1, "denied 3 permits, 2 left, try again in 1s\n"},
 		{0, []string{"token-bucket", "b", "--capacity", "10", "--refill", "1/1s", "--borrow", "1", "-n", "3"}, 0, "granted 3 permits, 0 left\n"},

@@ -40,7 +40,7 @@ func granted(p *look.Point) string {
 func Graph(points []look.Point, interval time.Duration, columnCount, rows int, ascii bool, paint func(color, text string) string) []string {
 	last := &points[len(points)-1]
 	lines := []string{
-		paint(output.Bold, fit(Safe(last.Name), columnCount)),
+		paint(output.Bold, Fit(Safe(last.Name), columnCount)),
 		cut(headline(last), columnCount),
 		cut(callersLine(last, columnCount), columnCount),
 	}

@@ -40,8 +40,8 @@ func runeWidth(r rune) int {
 	return 1
 }
 
-// width is how many columns a text takes that [Safe] has passed.
-func width(s string) int {
+// Width is how many columns a text takes that [Safe] has passed.
+func Width(s string) int {
 	n := 0
 	for _, r := range s {
 		n += runeWidth(r)
@@ -49,13 +49,13 @@ func width(s string) int {
 	return n
 }
 
-// fit returns a text cut to so many columns, with an ellipsis in its middle:
+// Fit returns a text cut to so many columns, with an ellipsis in its middle:
 // names often differ at their ends.
-func fit(s string, columns int) string {
+func Fit(s string, columns int) string {
 	if columns <= 0 {
 		return ""
 	}
-	if len(s) <= columns || width(s) <= columns {
+	if len(s) <= columns || Width(s) <= columns {
 		return s
 	}
 	if columns < 5 {
@@ -63,12 +63,12 @@ func fit(s string, columns int) string {
 	}
 	room := columns - 1
 	head := prefix(s, (room+1)/2)
-	return head + "…" + suffix(s, room-width(head))
+	return head + "…" + suffix(s, room-Width(head))
 }
 
 // cut returns a text's beginning, of so many columns.
 func cut(s string, columns int) string {
-	if columns <= 0 || width(s) <= columns {
+	if columns <= 0 || Width(s) <= columns {
 		return prefix(s, columns)
 	}
 	return prefix(s, columns-1) + "…"
@@ -95,11 +95,11 @@ func suffix(s string, columns int) string {
 
 // left and right fill a text up to so many columns, or cut it.
 func left(s string, columns int) string {
-	s = fit(s, columns)
-	return s + strings.Repeat(" ", max(columns-width(s), 0))
+	s = Fit(s, columns)
+	return s + strings.Repeat(" ", max(columns-Width(s), 0))
 }
 
 func right(s string, columns int) string {
-	s = fit(s, columns)
-	return strings.Repeat(" ", max(columns-width(s), 0)) + s
+	s = Fit(s, columns)
+	return strings.Repeat(" ", max(columns-Width(s), 0)) + s
 }

@@ -40,7 +40,7 @@ func golden(t *testing.T, name string, lines []string) {
 func requireFits(t *testing.T, lines []string, columns int) {
 	t.Helper()
 	for _, line := range lines {
-		require.LessOrEqual(t, width(line), columns, "%q", line)
+		require.LessOrEqual(t, Width(line), columns, "%q", line)
 		for _, r := range line {
 			require.True(t, unicode.IsPrint(r) && !rightToLeft(r) && !unicode.Is(unicode.M, r), "%q in %q", r, line)
 		}
@@ -82,18 +82,18 @@ func TestFit(t *testing.T) {
 		{"abcdef", 0, ""},
 		{"限", 1, ""},
 	} {
-		got := fit(c.text, c.columns)
+		got := Fit(c.text, c.columns)
 		if strings.Contains(c.want, " ") {
-			assert.LessOrEqual(t, width(got), c.columns)
+			assert.LessOrEqual(t, Width(got), c.columns)
 			continue
 		}
 		assert.Equal(t, c.want, got, "%q in %d", c.text, c.columns)
 	}
 	for _, name := range hostile() {
 		for columns := range 90 {
-			assert.LessOrEqual(t, width(fit(Safe(name), columns)), columns, "%q", name)
-			assert.Equal(t, columns, width(left(Safe(name), columns)))
-			assert.Equal(t, columns, width(right(Safe(name), columns)))
+			assert.LessOrEqual(t, Width(Fit(Safe(name), columns)), columns, "%q", name)
+			assert.Equal(t, columns, Width(left(Safe(name), columns)))
+			assert.Equal(t, columns, Width(right(Safe(name), columns)))
 		}
 	}
 }

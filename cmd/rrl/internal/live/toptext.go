@@ -114,11 +114,11 @@ func callersText(l *look.Limiter, room int) string {
 		}
 		who := Safe(strings.TrimPrefix(c.Who, look.ClientWord))
 		if i == 0 {
-			text = fit(who, room-len(share)-len(more)) + share
+			text = Fit(who, room-len(share)-len(more)) + share
 			continue
 		}
-		next := text + ", " + fit(who, 24) + share
-		if width(next+more) > room {
+		next := text + ", " + Fit(who, 24) + share
+		if Width(next+more) > room {
 			return text + fmt.Sprintf(", %d more", len(l.Callers)-i)
 		}
 		text = next
