@@ -117,6 +117,10 @@ func TestRights(t *testing.T) {
 	says(t, r, "rights", doctor.Fine, "may do all that limiters do")
 	says(t, r, "server", doctor.Note, "info")
 	says(t, r, "limiters", doctor.Note, "could not be checked")
+	says(t, r, "wait", doctor.Note, "may not run wait")
+	for _, f := range examine(t, with(redistest.LeastCommands, "~*", "+wait"), opts).Findings {
+		assert.NotEqual(t, "wait", f.Check, "%+v", f)
+	}
 
 	for command := range strings.FieldsSeq(redistest.LeastCommands) {
 		name := strings.TrimPrefix(command, "+")
