@@ -16,18 +16,17 @@
 // rate is in Redis too, and any program may change it while others take permits.
 //
 // Callers of one [Client] that want permits at the same time share round trips,
-// and those of the same limiter a script call: where enough is under way
-// requests gather, and the next flight carries all of them. Those that were
-// refused and wait stand in line, first come first served.
+// and those of the same limiter a script call: while requests are under way others
+// gather, and the next flight carries all of them. Callers that were refused and
+// wait stand in line, first come first served.
 //
 // # Guarantees
 //
-// Never more than the rate is granted by what these calls do, unless [WithFailure]
-// or [WithShadow] says so, and no permit is lost: under concurrency, after lost
-// answers, for callers that go away. A
-// request whose answer was lost is repeated and recognised, so that it takes its
-// permits once. What Redis loses, as where a replica takes over that lags, is
-// beyond any client; docs/servers.md says how much that can be.
+// These calls never grant more than the rate, unless [WithFailure] or [WithShadow]
+// says so, and lose no permit: under concurrency, after lost answers, when callers
+// go away. A request whose answer was lost is repeated and recognised, so that it
+// takes its permits once. No client can prevent what Redis itself loses, such as
+// when a replica takes over that lags; docs/servers.md says how much that can be.
 //
 // No question to Redis goes unanswered for longer than [WithCallTimeout], and a
 // call whose ctx ends returns at once, except where its doc says otherwise.
@@ -42,10 +41,10 @@
 // # Where to go on
 //
 // [Client.Keyed] is a limiter for each key, such as a user or an address; packages
-// httplimit and grpclimit put it in front of handlers. [Client.TryAcquireAll]
-// takes from several limiters or from none. [RateLimiter.Take] answers with
-// figures for a client to see. [WithLease] and [WithRefusalCache] save round
+// httplimit and grpclimit are middleware over it. [Client.TryAcquireAll] takes from
+// several limiters or from none. [RateLimiter.Take] answers with figures that a
+// client may see. [WithLease] and [WithRefusalCache] save round
 // trips. Packages fixedwindow, slidinglog and tokenbucket keep the limiters that
-// many services run without Redisson. docs/how-it-works.md tells each rule and
-// why it is there.
+// many services run without Redisson. docs/how-it-works.md explains
+// each rule.
 package rratelimiter

@@ -106,7 +106,7 @@ Try, and repeat:
 curl -i -H 'X-User: ann' %[1]s/hello
 curl -i -H 'X-User: ann' -d tea %[1]s/orders
 
-More for ann, from the next request on:
+More for ann, at the next decision:
 
 curl -X PUT -H 'Authorization: Bearer %[2]s' -H 'Content-Type: application/json' -d '{"threshold": 10}' \
   '%[1]s/admin/threshold?limiter=hello&key=limit:ann:/hello'

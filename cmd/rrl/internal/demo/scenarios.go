@@ -72,7 +72,7 @@ func logPlan(rdb *redis.Client) *plan {
 	p := &plan{
 		rule: "sliding log, 3 permits in any 1m for each user", row: 10 * time.Second, mark: 1, speed: 60,
 		kept:   "never over the limit in any minute, nor over the threshold",
-		advice: "a threshold counts from the next call on: rrl threshold KEY N, or HSET by anyone",
+		advice: "a new threshold takes effect at the next decision: rrl threshold KEY N, or HSET by anyone",
 	}
 	for _, name := range []string{"ann", "bob", "cem"} {
 		key := "limit:" + name + ":/hello"
