@@ -10,6 +10,7 @@ shift
 platforms=("$@")
 [ $# -gt 0 ] || platforms=({linux,darwin,windows}/{amd64,arm64})
 cd "$root"
+revision=$(git rev-parse HEAD)
 go mod download
 
 # What the machine's settings would change in the bytes.
@@ -21,7 +22,13 @@ rm -f "$out"/rrl-* "$out/SHA256SUMS"
 for platform in "${platforms[@]}"; do
 	os=${platform%/*} arch=${platform#*/} suffix=
 	[ "$os" != windows ] || suffix=.exe
-	GOOS=$os GOARCH=$arch go build -trimpath -buildvcs=true -mod=readonly -ldflags '-s -w' -o "$out/rrl-$os-$arch$suffix" ./cmd/rrl
+	built="$out/rrl-$os-$arch$suffix"
+	GOOS=$os GOARCH=$arch go build -trimpath -buildvcs=true -mod=readonly -ldflags '-s -w' -o "$built" ./cmd/rrl
+	if ! go version -m "$built" | grep "vcs.revision=$revision" >/dev/null; then
+		rm "$built"
+		echo "dist: Go does not find the commit $revision here, which rrl version is to tell: build in a clone, not in a worktree" >&2
+		exit 1
+	fi
 done
 cd "$out"
 if command -v sha256sum >/dev/null; then sha256sum rrl-*; else shasum -a 256 rrl-*; fi >SHA256SUMS

@@ -53,6 +53,7 @@ Each other limiter has a demo of its own, by name.`,
 	flags.IntVar(&d.Tries, "tries", 30, "how many tries each client makes")
 	flags.DurationVar(&d.Timeout, "timeout", 100*time.Millisecond, "how long a try may wait for a permit")
 	flags.IntVar(&d.Count, "clients", 1, "how many clients share the limiter")
+	flags.StringVar(&d.Prefix, "prefix", "", "what the limiter's `NAME` begins with, for users who may not use others")
 	for _, s := range demo.Scenarios() {
 		cmd.AddCommand(newScenario(a, s))
 	}

@@ -219,6 +219,23 @@ func TestListTellsOfAMasterThatIsGone(t *testing.T) {
 	assert.Contains(t, object(t, got.stderr)["error"], gone.Addr())
 }
 
+// A user of the least rights who may only use some names can try all that needs no
+// list of names.
+func TestAUserOfAPrefix(t *testing.T) {
+	t.Parallel()
+	server := redistest.StartRedis(t)
+	user := redistest.AddUser(t, server, nil, redistest.LeastCommands, redistest.KeysWithPrefix("api:")).Options().Username
+	url := "redis://" + user + ":" + user + "@" + server.Addr()
+	for _, command := range []string{
+		"set-rate api:x 5/1h", "acquire api:x", "release api:x", "watch api:x --count 1", "demo --prefix api: --tries 1",
+		"bench --prefix api: --time 100ms --callers 2 --limiters 3", "doctor api:*", "delete api:x",
+	} {
+		got := rrl(t, append(strings.Fields(command), "--redis", url)...)
+		assert.Equal(t, exitYes, got.code, "%s: %+v", command, got)
+	}
+	assert.Empty(t, redistest.Keys(t, server.Client(t, nil), "*"))
+}
+
 func TestARightThatIsMissingIsNamed(t *testing.T) {
 	t.Parallel()
 	for _, v := range redistest.Versions() {

@@ -114,6 +114,19 @@ func TestBuildsAreTheSameWhereverTheyAreMade(t *testing.T) {
 		assert.Empty(t, run(t, dir, nil, "git", "status", "--porcelain"), "git does not ignore the builds")
 	}
 	assert.Equal(t, string(sums[0]), string(sums[1]))
+
+	// Go finds no commit in a worktree: a build must not be called a release then.
+	tree := filepath.Join(top, "tree")
+	run(t, filepath.Join(top, "a"), nil, "git", "worktree", "add", "-q", tree)
+	built := exec.CommandContext(t.Context(), "scripts/dist.sh", "dist", platform)
+	built.Dir = tree
+	said, err := built.CombinedOutput()
+	if err == nil {
+		said = []byte(run(t, tree, nil, filepath.Join(tree, "dist", "rrl-"+runtime.GOOS+"-"+runtime.GOARCH), "--version"))
+		assert.Contains(t, string(said), run(t, tree, nil, "git", "rev-parse", "HEAD"))
+		return
+	}
+	assert.Contains(t, string(said), "build in a clone, not in a worktree")
 }
 
 // publish puts a module of this repository on a proxy for modules, as its release.

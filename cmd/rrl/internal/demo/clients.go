@@ -29,6 +29,7 @@ type Clients struct {
 	Count    int
 	Tries    int           // of each client
 	Timeout  time.Duration // of each try
+	Prefix   string        // of the limiter's name
 }
 
 // Run makes the tries on a Redis of its own, prints them and what came of them,
@@ -46,7 +47,7 @@ func (c Clients) RunOn(ctx context.Context, out *output.Printer, rdb redis.Unive
 }
 
 func (c Clients) run(ctx context.Context, out *output.Printer, rdb redis.UniversalClient, server string) (kept bool, err error) {
-	r := &clientsRun{Clients: c, out: out, rdb: rdb, name: "rrl-demo:" + rand.Text()}
+	r := &clientsRun{Clients: c, out: out, rdb: rdb, name: c.Prefix + "rrl-demo:" + rand.Text()}
 	r.record = newRecord(rdb, r.name, c.Interval)
 
 	setup := rratelimiter.New(rdb)
