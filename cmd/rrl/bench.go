@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"slices"
@@ -39,15 +40,19 @@ too; those of a bench that was killed go by themselves within about a minute.`,
 				if a.redisson != "" {
 					opts.Client = append(opts.Client, rratelimiter.WithRedissonVersion(a.redisson))
 				}
+				var unwritten error
 				if !a.out.JSON {
-					fmt.Fprintf(a.out, "%8s %9s %12s %10s %10s\n", "callers", "limiters", "decisions/s", "p50", "p99")
-					opts.Done = func(r bench.Result) { fmt.Fprintln(a.out, benchLine(r)) }
+					_, unwritten = fmt.Fprintf(a.out, "%8s %9s %12s %10s %10s\n", "callers", "limiters", "decisions/s", "p50", "p99")
+					opts.Done = func(r bench.Result) {
+						_, err := fmt.Fprintln(a.out, benchLine(r))
+						unwritten = cmp.Or(unwritten, err)
+					}
 				}
 				report, err := bench.Run(cmd.Context(), conn.Client, opts)
 				if err == nil && a.out.JSON {
 					err = output.WriteJSON(a.out, report)
 				}
-				return err
+				return cmp.Or(err, unwritten)
 			})
 		},
 	}

@@ -4,6 +4,7 @@ import (
 	"context"
 	"strings"
 	"time"
+	"unicode"
 
 	"github.com/spf13/cobra"
 
@@ -50,8 +51,9 @@ func (a *app) findNames(ctx context.Context, prefix string) []string {
 	limiters, _ := w.run(soon)
 	names := make([]string, 0, len(limiters))
 	for _, l := range limiters[:min(len(limiters), completeNames)] {
-		// One that has a line's end in it would be several.
-		if !strings.ContainsAny(l.Name, "\n\r\t") {
+		// One that has a line's end in it would be several, and shells print what
+		// terminals act on as it is.
+		if !strings.ContainsFunc(l.Name, unicode.IsControl) {
 			names = append(names, l.Name)
 		}
 	}

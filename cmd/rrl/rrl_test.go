@@ -5,6 +5,7 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
+	"strings"
 	"testing"
 	"time"
 
@@ -345,7 +346,7 @@ func TestVersion(t *testing.T) {
 func TestCompletionOffersLimiters(t *testing.T) {
 	t.Parallel()
 	s := newServer(t)
-	for _, name := range []string{"orders", "api:a", "api:b", "api[1]", "two\nlines"} {
+	for _, name := range []string{"orders", "api:a", "api:b", "api[1]", "two\nlines", "api:\x1b[31m", "api:\u009b31m"} {
 		require.Zero(t, s.rrl("set-rate", name, "1/1h").code)
 	}
 	s.HSet("api:user", "name", "ann")
@@ -384,5 +385,31 @@ func TestNamesThatATerminalWouldNotShowAreQuoted(t *testing.T) {
 		got := s.rrl(args...)
 		assert.NotContains(t, got.stdout+got.stderr, "\x1b", args)
 		assert.NotContains(t, got.stdout+got.stderr, "a\nb", args)
+	}
+}
+
+// full is a disk without room.
+type full struct{}
+
+func (full) Write([]byte) (int, error) { return 0, errors.New("no space left") }
+
+func TestWhatCannotBeWrittenIsAnError(t *testing.T) {
+	t.Parallel()
+	s := newServer(t)
+	require.Zero(t, s.rrl("set-rate", "orders", "5/1h").code)
+	for _, command := range []string{
+		"ls", "show orders", "acquire orders", "release orders", "top --count 1", "watch orders --count 1", "doctor", "version",
+		"bench --time 100ms --callers 1 --limiters 2", "demo --tries 1", "demo counter",
+	} {
+		for _, form := range []string{"", " --json"} {
+			var stderr bytes.Buffer
+			args := strings.Fields(command + form)
+			if command != "demo counter" {
+				args = append(args, "--redis", s.url())
+			}
+			code := run(t.Context(), args, full{}, &stderr, func(string) string { return "" })
+			assert.Equal(t, exitError, code, "%q", args)
+			assert.Contains(t, stderr.String(), "no space left", "%q", args)
+		}
 	}
 }
