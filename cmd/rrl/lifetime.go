@@ -1,13 +1,18 @@
 package main
 
 import (
+	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"time"
 
+	"github.com/redis/go-redis/v9"
 	"github.com/spf13/cobra"
 
 	"github.com/rratelimiter/rratelimiter"
+	"github.com/rratelimiter/rratelimiter/cmd/rrl/internal/connect"
+	"github.com/rratelimiter/rratelimiter/internal/look"
 	"github.com/rratelimiter/rratelimiter/internal/words"
 )
 
@@ -83,18 +88,27 @@ func parseTTL(s string) (time.Duration, error) {
 }
 
 func newDelete(a *app) *cobra.Command {
-	return &cobra.Command{
+	var force bool
+	cmd := &cobra.Command{
 		Use:   "delete NAME",
 		Short: "Delete a limiter with all it keeps",
-		Long: `Delete a limiter with all it keeps.
+		Long: `Delete a limiter with all it keeps. A key that holds something else, such as a
+hash without a rate, is left alone unless --force is given.
 
 Exits 1 where there is no such limiter.`,
 		Example: `  rrl delete orders`,
 		Args:    named("NAME"),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			name := args[0]
-			return a.withLimiter(cmd.Context(), name, func(l *rratelimiter.RateLimiter) error {
-				deleted, err := l.Delete(cmd.Context())
+			return a.withRedis(cmd.Context(), func(conn *connect.Connection) error {
+				if !force {
+					if err := refuseForeign(cmd.Context(), conn.Client, name); err != nil {
+						return err
+					}
+				}
+				client := a.newClient(conn.Client, a.clientID)
+				defer closeClient(cmd.Context(), client)
+				deleted, err := client.RateLimiter(name).Delete(cmd.Context())
 				if err != nil {
 					return err
 				}
@@ -102,6 +116,31 @@ Exits 1 where there is no such limiter.`,
 			})
 		},
 	}
+	cmd.Flags().BoolVar(&force, "force", false, "delete the key whatever it holds")
+	return cmd
+}
+
+// refuseForeign fails where a key holds what no limiter has written, most often
+// because of a mistyped name.
+func refuseForeign(ctx context.Context, rdb redis.UniversalClient, name string) error {
+	if name == "" {
+		return nil // Delete says so
+	}
+	kind, err := rdb.Type(ctx, name).Result()
+	if err != nil || kind == "none" {
+		return err
+	}
+	if kind != "hash" {
+		return fmt.Errorf("%s is a %s and no limiter, nothing changed; --force deletes it all the same", words.Printable(name), kind)
+	}
+	fields, err := rdb.HMGet(ctx, name, look.FieldNames...).Result()
+	if err != nil {
+		return err
+	}
+	if !slices.ContainsFunc(fields, func(field any) bool { return field != nil }) {
+		return fmt.Errorf("%s is a hash without a rate and no limiter, nothing changed; --force deletes it all the same", words.Printable(name))
+	}
+	return nil
 }
 
 const noLimiter = "is no limiter, nothing changed"

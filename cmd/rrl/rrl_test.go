@@ -413,3 +413,32 @@ func TestWhatCannotBeWrittenIsAnError(t *testing.T) {
 		}
 	}
 }
+
+// A mistyped name does not cost an application its data.
+func TestDeleteLeavesWhatIsNoLimiter(t *testing.T) {
+	t.Parallel()
+	s := newServer(t)
+	require.NoError(t, s.Set("text", "x"))
+	s.HSet("user", "name", "ann")
+	s.HSet("half", "interval", "1000")
+	s.fails("text is a string and no limiter, nothing changed; --force deletes it", "delete", "text")
+	s.fails("user is a hash without a rate and no limiter, nothing changed", "delete", "user")
+	s.fails("name is empty", "delete", "")
+	assert.True(t, s.Exists("text"))
+	assert.True(t, s.Exists("user"))
+	assert.Equal(t, outcome{exitYes, "deleted half\n", ""}, s.rrl("delete", "half"))
+	assert.Equal(t, outcome{exitYes, "deleted text\n", ""}, s.rrl("delete", "text", "--force"))
+}
+
+// What the library refuses as a rate is no limiter's to rrl either.
+func TestNumbersThatScriptsDoNotTake(t *testing.T) {
+	t.Parallel()
+	s := newServer(t)
+	for name, rate := range map[string]string{"large": "9007199254740992", "zeros": "05", "plus": "+5"} {
+		s.HSet(name, "rate", rate, "interval", "1000", "type", "0")
+		s.fails("corrupt state", "acquire", name)
+		assert.Contains(t, s.rrl("show", name).stdout, "not a whole number from 0 to 9007199254740991", name)
+	}
+	assert.Equal(t, "no limiters\n", s.rrl("ls").stdout)
+	assert.Contains(t, s.rrl("top", "--count", "1").stdout, "0 limiters")
+}

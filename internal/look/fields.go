@@ -30,15 +30,24 @@ func ParseFields(answer []any) (Fields, error) {
 			}
 			return Fields{}, fmt.Errorf("field %s is missing", name)
 		}
-		var err error
-		if n[i], err = strconv.ParseInt(text, 10, 64); err != nil || n[i] < 0 {
-			return Fields{}, fmt.Errorf("field %s is %q, not a whole number from 0", name, text)
+		if n[i], ok = number(text); !ok {
+			return Fields{}, fmt.Errorf("field %s is %q, not a whole number from 0 to %d", name, text, int64(maxNumber))
 		}
 	}
 	if n[2] > int64(rratelimiter.PerClient) {
 		return Fields{}, fmt.Errorf("field type is %d, neither 0 nor 1", n[2])
 	}
 	return Fields{Rate: n[0], IntervalMS: n[1], Type: n[2], KeepAliveMS: n[3]}, nil
+}
+
+// maxNumber is the largest number that the scripts take: Lua holds larger ones
+// inexactly.
+const maxNumber = 1<<53 - 1
+
+// number reads a number as the scripts do: digits, without zeros before them.
+func number(text string) (int64, bool) {
+	n, err := strconv.ParseInt(text, 10, 64)
+	return n, err == nil && n >= 0 && n <= maxNumber && strconv.FormatInt(n, 10) == text
 }
 
 // TypeName is Redisson's name of the type.

@@ -28,7 +28,7 @@ func ProblemOf(kind string) Problem {
 
 // problems has what is no plain warning.
 var problems = map[string]Problem{
-	"wrong_type": {Error, "calls of this limiter fail with WRONGTYPE", "find out who writes that key; rrl delete removes the limiter, then set its rate again"},
+	"wrong_type": {Error, "calls of this limiter fail with WRONGTYPE", "find out who writes that key; rrl delete --force removes it, then set the rate again"},
 	"bad_config": {Error, "calls of this limiter fail", "rrl set-rate writes it anew"},
 	"bad_value":  {Error, "calls of this limiter fail, Redisson's too", "rrl set-rate starts it anew"},
 	"no_config":  {Warning, "calls fail for want of a rate, and what is left has no use", "rrl set-rate, or rrl delete"},

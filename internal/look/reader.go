@@ -5,7 +5,6 @@ import (
 	"errors"
 	"math"
 	"slices"
-	"strconv"
 	"strings"
 	"time"
 
@@ -81,8 +80,7 @@ func (e *entry) set(fields []any) bool {
 		if !ok {
 			return false
 		}
-		var err error
-		if n[i], err = strconv.ParseInt(text, 10, 64); err != nil || n[i] < 0 {
+		if n[i], ok = number(text); !ok {
 			return false
 		}
 	}
