@@ -79,7 +79,7 @@ func flagError(_ *cobra.Command, err error) error {
 		return fmt.Errorf("--%s: %w", flag.Name, value.Unwrap())
 	}
 	if unknown, ok := errors.AsType[*pflag.NotExistError](err); ok {
-		if short := unknown.GetSpecifiedShortnames(); short != "" && strings.Contains("0123456789.", short[:1]) {
+		if short := unknown.GetSpecifiedShortnames(); strings.IndexAny(short, "0123456789.") == 0 {
 			return fmt.Errorf("-%s is below 0; a name that begins so goes after --", short)
 		}
 	}

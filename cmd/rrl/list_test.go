@@ -63,7 +63,7 @@ func TestListStaysATable(t *testing.T) {
 	assert.Equal(t, "orders  100/1s  OVERALL  -           -", lines[1])
 	assert.Equal(t, long+"  100/1s  OVERALL  -           -", lines[2])
 	assert.Equal(t, "限流器  100/1s  OVERALL  -           -", lines[3])
-	for _, line := range strings.Split(table([][]string{{"NAME", "RATE"}, {long, "100/1s"}, {"a", "1/1s"}}, 40), "\n") {
+	for line := range strings.SplitSeq(table([][]string{{"NAME", "RATE"}, {long, "100/1s"}, {"a", "1/1s"}}, 40), "\n") {
 		assert.LessOrEqual(t, utf8.RuneCountInString(line), 40)
 	}
 }
