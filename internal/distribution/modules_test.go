@@ -38,7 +38,7 @@ type goMod struct {
 
 // program tells a module that nobody imports: it is built in this repository only.
 func (m goMod) program() bool {
-	return strings.HasPrefix(m.dir, "examples/") || m.dir == "benchmarks"
+	return strings.HasPrefix(m.dir, "examples/") || m.dir == "benchmarks" || m.dir == "dashboard/browser"
 }
 
 // modules returns those of the repository.

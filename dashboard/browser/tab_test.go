@@ -1,0 +1,379 @@
+package browser_test
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"regexp"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/chromedp/cdproto/cdp"
+	"github.com/chromedp/cdproto/css"
+	"github.com/chromedp/cdproto/dom"
+	"github.com/chromedp/cdproto/emulation"
+	"github.com/chromedp/cdproto/input"
+	"github.com/chromedp/cdproto/log"
+	"github.com/chromedp/cdproto/network"
+	"github.com/chromedp/cdproto/page"
+	"github.com/chromedp/cdproto/runtime"
+	"github.com/chromedp/chromedp"
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+)
+
+// patience is how long anything may take that a test waits for.
+const patience = 30 * time.Second
+
+// tab is a page in a window of its own. A test that has one fails, beside what it
+// checks itself, where the page logs errors, opens dialogs, asks other servers
+// for anything, or breaks its own Content-Security-Policy.
+type tab struct {
+	t    testing.TB
+	ctx  context.Context
+	base string // address of the page
+
+	mu         sync.Mutex
+	complaints []string
+	expected   *regexp.Regexp // complaints that the test provokes
+	requests   []request
+	updates    int // events that the page was sent
+}
+
+// request is one that the page made.
+type request struct {
+	id          network.RequestID
+	method, url string
+	bytes       float64 // as they came over the network
+}
+
+// look says how a page is looked at. The zero value is a desktop, in light.
+type look struct {
+	width, height int64
+	dark          bool
+	zone          string // else UTC
+}
+
+// prologue runs before the page's own script: it notes what moves by itself and
+// what the page's policy kept from happening.
+const prologue = `
+window.shifts = []
+new PerformanceObserver(list => {
+  for (const e of list.getEntries()) if (!e.hadRecentInput) window.shifts.push(
+    e.value.toFixed(5) + ' ' + e.sources.map(s => s.node ? (s.node.id || s.node.className || s.node.nodeName) : '?').join(', '))
+}).observe({type: 'layout-shift', buffered: true})
+window.broken = []
+document.addEventListener('securitypolicyviolation', e => window.broken.push(e.violatedDirective + ' ' + e.blockedURI))
+`
+
+// open returns a tab that shows the address.
+func open(t testing.TB, address string, l look) *tab {
+	t.Helper()
+	ctx, closeTab := chromedp.NewContext(browser(t), chromedp.WithNewBrowserContext())
+	t.Cleanup(closeTab)
+	base, _, _ := strings.Cut(address, "#")
+	p := &tab{t: t, ctx: ctx, base: base}
+	require.NoError(t, chromedp.Listen(ctx, p.note))
+	t.Cleanup(func() { assert.Empty(t, p.faults(), "the page must not do that") })
+
+	// The mirror that chromedp keeps of each document is for queries that no test
+	// makes, and costs at each update.
+	call(p, css.Disable, cdp.Empty{})
+	call(p, dom.Disable, cdp.Empty{})
+	call(p, page.AddScriptToEvaluateOnNewDocument, page.AddScriptToEvaluateOnNewDocumentParams{Source: prologue})
+	focused := emulation.SetFocusEmulationEnabledParams{Enabled: true}
+	call(p, emulation.SetFocusEmulationEnabled, focused)
+	zone := l.zone
+	if zone == "" {
+		zone = "UTC"
+	}
+	call(p, emulation.SetTimezoneOverride, emulation.SetTimezoneOverrideParams{TimezoneID: zone})
+	call(p, emulation.SetLocaleOverride, emulation.SetLocaleOverrideParams{Locale: "en-GB"})
+	p.resize(l.width, l.height)
+	p.dark(l.dark)
+	p.visit(address)
+	return p
+}
+
+// call has the browser run a command of its protocol for the tab.
+func call[P, R any](p *tab, command cdp.Command[P, R], params P) R {
+	p.t.Helper()
+	ctx, cancel := context.WithTimeout(p.ctx, patience)
+	defer cancel()
+	r, err := chromedp.Call(ctx, command, params)
+	require.NoError(p.t, err, command.Method)
+	return r
+}
+
+func (p *tab) do(actions ...chromedp.Action[chromedp.Void]) {
+	p.t.Helper()
+	ctx, cancel := context.WithTimeout(p.ctx, patience)
+	defer cancel()
+	require.NoError(p.t, chromedp.Do(ctx, actions...))
+}
+
+func (p *tab) visit(address string) {
+	p.t.Helper()
+	p.do(chromedp.Navigate(address))
+}
+
+// goTo shows another view of the same page.
+func (p *tab) goTo(hash string) {
+	p.t.Helper()
+	p.eval(`location.hash = ` + quote(hash))
+}
+
+func (p *tab) resize(width, height int64) {
+	p.t.Helper()
+	if width == 0 {
+		width, height = 1280, 800
+	}
+	call(p, emulation.SetDeviceMetricsOverride, emulation.SetDeviceMetricsOverrideParams{
+		Width: width, Height: height, DeviceScaleFactor: 1,
+	})
+}
+
+func (p *tab) dark(dark bool) {
+	p.t.Helper()
+	scheme := "light"
+	if dark {
+		scheme = "dark"
+	}
+	call(p, emulation.SetEmulatedMedia, emulation.SetEmulatedMediaParams{Features: []*emulation.MediaFeature{
+		{Name: "prefers-color-scheme", Value: scheme},
+		{Name: "prefers-reduced-motion", Value: "reduce"},
+	}})
+}
+
+// note keeps what the browser tells of the page. It must not wait.
+func (p *tab) note(event any) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	complain := func(format string, args ...any) { p.complaints = append(p.complaints, fmt.Sprintf(format, args...)) }
+	switch e := event.(type) {
+	case *runtime.EventConsoleAPICalled:
+		if e.Type == runtime.ConsoleAPICalledTypeError || e.Type == runtime.ConsoleAPICalledTypeWarning {
+			complain("console: %s", spoken(e.Args))
+		}
+	case *runtime.EventExceptionThrown:
+		complain("exception: %v", chromedp.ExceptionError{ExceptionDetails: e.ExceptionDetails})
+	case *log.EventEntryAdded:
+		if e.Entry.Level == log.EntryLevelError || e.Entry.Level == log.EntryLevelWarning {
+			complain("log: %s: %s %s", e.Entry.Source, e.Entry.Text, e.Entry.URL)
+		}
+	case *page.EventJavascriptDialogOpening:
+		complain("dialog: %s", e.Message)
+		go func() { // else nothing goes on in the page
+			_, _ = chromedp.Call(p.ctx, page.HandleJavaScriptDialog, page.HandleJavaScriptDialogParams{})
+		}()
+	case *network.EventRequestWillBeSent:
+		p.requests = append(p.requests, request{id: e.RequestID, method: e.Request.Method, url: e.Request.URL})
+		if !strings.HasPrefix(e.Request.URL, p.base) && !strings.HasPrefix(e.Request.URL, "data:") {
+			complain("request elsewhere: %s", e.Request.URL)
+		}
+	case *network.EventEventSourceMessageReceived:
+		p.updates++
+	case *network.EventLoadingFinished:
+		i := slices.IndexFunc(p.requests, func(r request) bool { return r.id == e.RequestID })
+		if i >= 0 {
+			p.requests[i].bytes = e.EncodedDataLength
+		}
+	}
+}
+
+func spoken(args []*runtime.RemoteObject) string {
+	var all []string
+	for _, arg := range args {
+		all = append(all, string(arg.Value)+arg.Description)
+	}
+	return strings.Join(all, " ")
+}
+
+// provokes has complaints that the pattern matches be no failures.
+func (p *tab) provokes(pattern string) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.expected = regexp.MustCompile(pattern)
+}
+
+// asked returns the requests so far that contain the text, by "METHOD URL".
+func (p *tab) asked(text string) []string {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	var all []string
+	for _, r := range p.requests {
+		if line := r.method + " " + r.url; strings.Contains(line, text) {
+			all = append(all, line)
+		}
+	}
+	return all
+}
+
+// update waits until the page has been sent n more events, and has shown them.
+func (p *tab) update(n int) {
+	p.t.Helper()
+	count := func() int {
+		p.mu.Lock()
+		defer p.mu.Unlock()
+		return p.updates
+	}
+	want := count() + n
+	require.Eventually(p.t, func() bool { return count() >= want }, patience, 20*time.Millisecond, "%d updates", n)
+	p.eval("new Promise(shown => requestAnimationFrame(() => setTimeout(shown)))")
+}
+
+// faults returns what happened that must not on any page.
+func (p *tab) faults() []string {
+	// Ask the page first: what it said before is then noted.
+	broken, _ := evaluate[[]string](p, "window.broken")
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	var all []string
+	for _, complaint := range p.complaints {
+		if p.expected == nil || !p.expected.MatchString(complaint) {
+			all = append(all, complaint)
+		}
+	}
+	for _, violation := range broken {
+		all = append(all, "policy: "+violation)
+	}
+	return all
+}
+
+func evaluate[T any](p *tab, expression string) (T, error) {
+	ctx, cancel := context.WithTimeout(p.ctx, patience+5*time.Second)
+	defer cancel()
+	return chromedp.Run(ctx, chromedp.Evaluate[T](expression, chromedp.EvalAwaitPromise))
+}
+
+// eval runs the expression in the page.
+func (p *tab) eval(expression string) {
+	p.t.Helper()
+	_, err := evaluate[chromedp.Void](p, expression)
+	require.NoError(p.t, err, expression)
+}
+
+// get returns what the expression is in the page.
+func get[T any](p *tab, expression string) T {
+	p.t.Helper()
+	v, err := evaluate[T](p, expression)
+	require.NoError(p.t, err, expression)
+	return v
+}
+
+// await is a script that looks often whether a condition holds: it must not depend
+// on frames, which a busy machine draws rarely.
+const await = `new Promise((resolve, reject) => {
+  const end = performance.now() + %d
+  const look = () => {
+    try {
+      if (%s) return resolve(true)
+    } catch (e) {
+      if (performance.now() > end) return reject(e)
+    }
+    performance.now() > end ? resolve(false) : setTimeout(look, 20)
+  }
+  look()
+})`
+
+// until waits for the condition, an expression of the page.
+func (p *tab) until(condition string) {
+	p.t.Helper()
+	p.within(patience, condition)
+}
+
+func (p *tab) within(d time.Duration, condition string) {
+	p.t.Helper()
+	deadline := time.Now().Add(d)
+	for {
+		left := min(max(time.Until(deadline), 0), patience).Milliseconds()
+		holds, err := evaluate[bool](p, fmt.Sprintf(await, left, condition))
+		var thrown *chromedp.ExceptionError
+		if err != nil && !errors.As(err, &thrown) && time.Now().Before(deadline) {
+			continue // the document was replaced meanwhile
+		}
+		require.NoError(p.t, err, condition)
+		if !holds && time.Now().Before(deadline) {
+			continue
+		}
+		if !holds {
+			p.picture("failed")
+			require.Fail(p.t, "never: "+condition, "the page says:\n%s", get[string](p, "document.body.innerText"))
+		}
+		return
+	}
+}
+
+// text returns what can be read in the element.
+func (p *tab) text(selector string) string {
+	p.t.Helper()
+	return get[string](p, one(selector)+".innerText")
+}
+
+func one(selector string) string { return "document.querySelector(" + quote(selector) + ")" }
+
+func quote(text string) string {
+	literal, _ := json.Marshal(text)
+	return string(literal)
+}
+
+// seen is the condition that the element is there and can be seen.
+func seen(selector string) string {
+	return fmt.Sprintf("(%s?.checkVisibility({visibilityProperty: true, opacityProperty: true}) ?? false)", one(selector))
+}
+
+// place is a condition under which a pointer reaches the element; its value is the
+// point, else false.
+const place = `(e => {
+  if (!e || e.disabled || !e.checkVisibility({visibilityProperty: true})) return false
+  e.scrollIntoView({block: 'nearest', behavior: 'instant'})
+  const box = e.getBoundingClientRect(), x = box.x + box.width / 2, y = box.y + box.height / 2
+  const top = document.elementFromPoint(x, y)
+  return top && (e.contains(top) || top.closest('label')?.control === e) ? [x, y] : false
+})(%s)`
+
+// click presses the mouse where the element is, once it can be reached.
+func (p *tab) click(selector string) {
+	p.t.Helper()
+	where := fmt.Sprintf(place, one(selector))
+	p.until(where)
+	at := get[[]float64](p, where)
+	p.do(chromedp.MouseClickXY(at[0], at[1]))
+}
+
+// fill has the field hold the text, as typed over what is there.
+func (p *tab) fill(selector, text string) {
+	p.t.Helper()
+	p.click(selector)
+	p.eval(one(selector) + ".select()")
+	call(p, input.InsertText, input.InsertTextParams{Text: text})
+}
+
+// choose picks the option with this value.
+func (p *tab) choose(selector, value string) {
+	p.t.Helper()
+	p.until(seen(selector))
+	p.eval(fmt.Sprintf(`(e => {
+		e.value = %s
+		e.dispatchEvent(new Event('input', {bubbles: true}))
+		e.dispatchEvent(new Event('change', {bubbles: true}))
+	})(%s)`, quote(value), one(selector)))
+	require.Equal(p.t, value, get[string](p, one(selector)+".value"))
+}
+
+// press types a key, such as kb.Tab, where the focus is.
+func (p *tab) press(key string, modifiers ...chromedp.Modifier) {
+	p.t.Helper()
+	p.do(chromedp.KeyEvent(key, chromedp.KeyModifiers(modifiers...)))
+}
+
+// shifts returns what moved by itself since the page was opened, by how much it
+// counts, and which elements.
+func (p *tab) shifts() []string {
+	p.t.Helper()
+	return get[[]string](p, "window.shifts")
+}
