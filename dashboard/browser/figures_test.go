@@ -1,0 +1,161 @@
+package browser_test
+
+import (
+	"fmt"
+	"os"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/chromedp/cdproto/network"
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"github.com/rratelimiter/rratelimiter/internal/page"
+)
+
+// firstPaint is when the page first drew text, in milliseconds after it was asked
+// for.
+const firstPaint = `(performance.getEntriesByName('first-contentful-paint')[0]?.startTime ?? 0)`
+
+// TestThePageIsLight holds what the page weighs, and how soon there is something to
+// see. What is measured of the time goes to docs/dashboard.md with -update, on a
+// machine that does nothing else.
+func TestThePageIsLight(t *testing.T) {
+	t.Parallel()
+	s := newSite(t)
+	s.shop()
+	p := openLive(t, s.url, look{})
+	p.until(seen(row("shop:orders")))
+	p.until(firstPaint + " > 0")
+	assert.Less(t, get[float64](p, firstPaint), 5000.0)
+	load := func() (bytes float64, requests int) {
+		for _, r := range p.loaded() {
+			t.Logf("%7.0f bytes %s", r.bytes, strings.TrimPrefix(r.url, s.url))
+			bytes += r.bytes
+		}
+		return bytes, len(p.loaded())
+	}
+	first, requests := load()
+	assert.Less(t, first, 60_000.0, "bytes of the page")
+	assert.Less(t, requests, 15, "requests before there is something to see")
+	p.visit("about:blank")
+	p.visit(s.url)
+	p.until(seen(row("shop:orders")))
+	again, _ := load()
+	assert.Less(t, again-first, 10_000.0, "bytes of the page for who was there before")
+	t.Logf("%.0f bytes, then %.0f", first, again-first)
+}
+
+// loaded returns the requests that have ended.
+func (p *tab) loaded() []request {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	var all []request
+	for _, r := range p.requests {
+		if r.bytes > 0 {
+			all = append(all, r)
+		}
+	}
+	return all
+}
+
+// serverTime returns how much processor time the Redis has used so far.
+func (s *site) serverTime() time.Duration {
+	s.t.Helper()
+	info, err := s.rdb.InfoMap(s.t.Context(), "cpu").Result()
+	require.NoError(s.t, err)
+	total := 0.0
+	for _, name := range []string{"used_cpu_sys", "used_cpu_user"} {
+		seconds, err := strconv.ParseFloat(info["CPU"][name], 64)
+		require.NoError(s.t, err)
+		total += seconds
+	}
+	return time.Duration(total * float64(time.Second))
+}
+
+// measured is what the page costs with so many limiters.
+type measured struct {
+	paint, shown float64       // milliseconds until there was something to see, and until there were limiters
+	cost         time.Duration // of the server's processor, a second
+	commands     float64       // a second
+	round        time.Duration // in which all keys are seen
+}
+
+// measure takes the medians of some loads that nothing was kept for, and then what
+// the page, left open, costs the server.
+func measure(t *testing.T, limiters int) measured {
+	t.Helper()
+	s := newSite(t)
+	s.crowd(limiters)
+	p := openLive(t, s.url, look{})
+	// Once all were seen, it is the same second after second.
+	p.within(10*time.Minute, one("#summary")+`.innerText.replace(/\D/g, '').startsWith(`+quote(strconv.Itoa(limiters))+
+		`) && `+one("#cost")+`.innerText.includes('every')`)
+	p.update(3)
+	from, before, commands := time.Now(), s.serverTime(), s.commands()
+	p.update(20)
+	took := time.Since(from).Seconds()
+	m := measured{
+		cost: time.Duration(float64(s.serverTime()-before) / took), commands: float64(s.commands()-commands) / took,
+		round: time.Duration(get[float64](p, `fetch('api/limiters?limit=1').then(r => r.json()).then(r => r.round_ms)`)) * time.Millisecond,
+	}
+	call(p, network.SetCacheDisabled, network.SetCacheDisabledParams{CacheDisabled: true})
+	var paints, shown []float64
+	for range 9 {
+		p.visit("about:blank")
+		p.visit(s.url)
+		p.until(`document.querySelector('#limiters tbody tr[data-id]') && ` + firstPaint + ` > 0`)
+		shown = append(shown, get[float64](p, "performance.now()"))
+		paints = append(paints, get[float64](p, firstPaint))
+	}
+	m.paint, m.shown = median(paints), median(shown)
+	return m
+}
+
+// commands returns how many the Redis has run so far.
+func (s *site) commands() int64 {
+	s.t.Helper()
+	info, err := s.rdb.InfoMap(s.t.Context(), "stats").Result()
+	require.NoError(s.t, err)
+	n, err := strconv.ParseInt(info["Stats"]["total_commands_processed"], 10, 64)
+	require.NoError(s.t, err)
+	return n
+}
+
+func median(all []float64) float64 {
+	slices.Sort(all)
+	return all[len(all)/2]
+}
+
+// TestFigures writes what was measured to docs/dashboard.md, with -update.
+//
+//nolint:paralleltest // what is measured should have the machine for itself
+func TestFigures(t *testing.T) {
+	path := filepath.Join(docs, "dashboard.md")
+	text, err := os.ReadFile(path)
+	require.NoError(t, err)
+	filled, err := page.Fill(string(text), func(name, old string) (string, error) {
+		if name != "figures" || !*update {
+			return old, nil
+		}
+		var rows [][]string
+		for _, limiters := range []int{10, 1000, 50_000} {
+			m := measure(t, limiters)
+			rows = append(rows, []string{
+				strconv.Itoa(limiters), fmt.Sprintf("%.1f ms", float64(m.cost.Microseconds())/1000), fmt.Sprintf("%.0f", m.commands),
+				fmt.Sprintf("%.0f s", m.round.Seconds()), fmt.Sprintf("%.0f ms", m.paint), fmt.Sprintf("%.0f ms", m.shown),
+			})
+		}
+		columns := []string{"limiters", "the server's time, a second", "commands a second", "all are seen in", "first picture after", "first limiters after"}
+		return page.Table(columns, rows, true), nil
+	})
+	require.NoError(t, err)
+	assert.Contains(t, filled, "<!-- begin figures -->")
+	if *update {
+		require.NoError(t, os.WriteFile(path, []byte(filled), 0o600))
+	}
+}

@@ -1,0 +1,182 @@
+package browser_test
+
+import (
+	"context"
+	"encoding/base64"
+	"fmt"
+	"log/slog"
+	"net/http"
+	"net/http/httptest"
+	"testing"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"github.com/rratelimiter/rratelimiter"
+	"github.com/rratelimiter/rratelimiter/dashboard"
+	"github.com/rratelimiter/rratelimiter/fixedwindow"
+	"github.com/rratelimiter/rratelimiter/internal/redistest"
+	"github.com/rratelimiter/rratelimiter/slidinglog"
+	"github.com/rratelimiter/rratelimiter/tokenbucket"
+)
+
+// token is what changes take on all sites that allow them.
+const token = "open sesame"
+
+// site is a dashboard of the test's own, and the real Redis that it shows.
+type site struct {
+	t      testing.TB
+	server *redistest.Server
+	rdb    *redis.Client
+	client *rratelimiter.Client // called checkout
+	http   *httptest.Server
+	url    string
+}
+
+// newSite starts a dashboard that shows an empty server.
+func newSite(t testing.TB, configure ...func(*dashboard.Config)) *site {
+	t.Helper()
+	browser(t) // skips before there is a server
+	s := &site{t: t, server: redistest.StartRedis(t)}
+	s.rdb = s.server.Client(t, nil)
+	s.client = s.named("checkout")
+	cfg := dashboard.Config{Redis: s.server.Client(t, nil), Logger: slog.New(slog.DiscardHandler), Authorize: dashboard.WithToken("")}
+	for _, set := range configure {
+		set(&cfg)
+	}
+	s.http = httptest.NewServer(http.StripPrefix("/limits", dashboard.Handler(cfg)))
+	t.Cleanup(func() {
+		s.http.CloseClientConnections() // streams have no end of their own
+		s.http.Close()
+	})
+	s.url = s.http.URL + "/limits/"
+	return s
+}
+
+// writable has a site allow changes to who knows the token.
+func writable(cfg *dashboard.Config) {
+	cfg.Write = true
+	cfg.Authorize = dashboard.WithToken(token)
+}
+
+// withOthers has a site know limiters of keys: sessions, a sliding log whose keys may
+// have thresholds of their own; visits, a fixed window; and uploads, token buckets.
+func withOthers(cfg *dashboard.Config) {
+	sessions, visits, uploads := others(cfg.Redis)
+	cfg.Others = []dashboard.Other{
+		{Name: "Sessions", Prefix: "session:", Limiter: sessions, Thresholds: "session-limits"},
+		{Name: "Visits", Prefix: "visit:", Limiter: visits},
+		{Name: "Uploads", Prefix: "upload:", Limiter: uploads},
+	}
+}
+
+func others(rdb redis.UniversalClient) (*slidinglog.Limiter, *fixedwindow.Limiter, *tokenbucket.Limiter) {
+	return slidinglog.New(rdb, slidinglog.Config{Limit: 10, Window: time.Hour, Thresholds: "session-limits"}),
+		fixedwindow.New(rdb, fixedwindow.Config{Limit: 20, Window: time.Hour}),
+		tokenbucket.New(rdb, tokenbucket.Config{Capacity: 30, Refill: 1, Interval: time.Hour})
+}
+
+// visitors uses the limiters of withOthers.
+func (s *site) visitors() {
+	s.t.Helper()
+	ctx := s.t.Context()
+	sessions, visits, uploads := others(s.rdb)
+	require.NoError(s.t, sessions.SetThreshold(ctx, "session:carol", 4))
+	for i, who := range []string{"alice", "bob", "carol"} {
+		_, err := sessions.Take(ctx, "session:"+who, int64(i+2))
+		require.NoError(s.t, err)
+		_, err = visits.Take(ctx, "visit:"+who, int64(5*i+5))
+		require.NoError(s.t, err)
+		_, err = uploads.Take(ctx, "upload:"+who, int64(9*i+1))
+		require.NoError(s.t, err)
+	}
+}
+
+// named returns a client of limiters that is called this.
+func (s *site) named(name string) *rratelimiter.Client {
+	s.t.Helper()
+	client := rratelimiter.New(s.rdb, rratelimiter.WithClientName(name))
+	s.t.Cleanup(func() { assert.NoError(s.t, client.Close(context.Background())) })
+	return client
+}
+
+// limiter makes one with this rate, of which these permits are in use.
+func (s *site) limiter(name string, cfg rratelimiter.Config, used int64) *rratelimiter.RateLimiter {
+	s.t.Helper()
+	l := s.client.RateLimiter(name)
+	require.NoError(s.t, l.SetRate(s.t.Context(), cfg))
+	s.take(l, used)
+	return l
+}
+
+func (s *site) take(l *rratelimiter.RateLimiter, permits int64) {
+	s.t.Helper()
+	if permits == 0 {
+		return
+	}
+	ok, err := l.TryAcquire(s.t.Context(), permits, 0)
+	require.NoError(s.t, err)
+	require.True(s.t, ok, "%d permits of %q", permits, l.Name())
+}
+
+// shop fills the site with limiters of every kind.
+func (s *site) shop() {
+	s.t.Helper()
+	orders := s.limiter("shop:orders", rratelimiter.PerMinute(100), 40)
+	s.take(s.named("mobile app").RateLimiter(orders.Name()), 25)
+	s.limiter("shop:mail", rratelimiter.PerHour(5), 5)
+	search := rratelimiter.PerMinute(20)
+	search.Type = rratelimiter.PerClient
+	s.limiter("shop:search", search, 7)
+	kept := rratelimiter.PerDay(1000)
+	kept.KeepAlive = 48 * time.Hour
+	s.limiter("shop:report", kept, 120)
+	for i := range 12 {
+		s.limiter(fmt.Sprintf("shop:api:%02d", i), rratelimiter.PerMinute(50), int64(2*i))
+	}
+}
+
+// id is how the page's addresses name a limiter.
+func id(name string) string { return base64.RawURLEncoding.EncodeToString([]byte(name)) }
+
+// limiterPage is the address of a limiter's own page.
+func (s *site) limiterPage(name string) string { return s.url + "#/limiter/" + id(name) }
+
+func row(name string) string { return fmt.Sprintf(`#limiters tr[data-id=%q]`, id(name)) }
+
+func cell(name, column string) string { return fmt.Sprintf(`%s [data-col=%q]`, row(name), column) }
+
+// openLive returns a tab that shows the address, once what it shows is live.
+func openLive(t testing.TB, address string, l look) *tab {
+	t.Helper()
+	p := open(t, address, l)
+	p.until(`document.documentElement.dataset.connection === 'live'`)
+	return p
+}
+
+// unlock gives the page the token.
+func (p *tab) unlock(token string) {
+	p.t.Helper()
+	p.click("#unlock")
+	p.fill("#token", token)
+	p.click("#token-submit")
+}
+
+// serve returns the address of a page with this body.
+func serve(t testing.TB, policy, body string) string {
+	t.Helper()
+	s := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		switch r.URL.Path {
+		case "/favicon.ico":
+		case "/":
+			w.Header().Set("Content-Security-Policy", policy)
+			fmt.Fprintf(w, "<!doctype html><html lang=en><title>a page</title>%s</html>", body)
+		default:
+			http.NotFound(w, r)
+		}
+	}))
+	t.Cleanup(s.Close)
+	return s.URL + "/"
+}
