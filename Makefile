@@ -11,7 +11,7 @@ RESULTS  ?= .cache/results
 
 COVERED := . ./lua ./codec
 
-.PHONY: help test test-matrix golden check lint fuzz fuzz-long cover demo compat chaos reliability soak bench bench-short dist clean
+.PHONY: help test test-matrix golden check lint fuzz fuzz-long cover demo compat chaos reliability soak bench bench-short pictures dist clean
 
 help: ## list the targets
 	@sed -n 's/^\([a-z-]*\):.*## /\1|/p' $(MAKEFILE_LIST) | while IFS='|' read -r target what; do \
@@ -78,6 +78,11 @@ bench: ## us beside the other limiters, some 20 minutes; writes docs/performance
 bench-short: ## our aims in two minutes, to the terminal only
 	@scripts/install-redis.sh || true
 	cd benchmarks && go run . -short
+
+pictures: ## the pictures and figures of docs/dashboard.md, in a Chromium; five minutes
+	@scripts/install-redis.sh || true
+	@scripts/install-chromium.sh
+	cd dashboard/browser && go test -count 1 -run 'TestPictures|TestFigures' . -update
 
 dist: ## rrl for Linux, macOS and Windows, for amd64 and arm64, and SHA256SUMS, into dist/; the same bytes for the same commit
 	@scripts/dist.sh dist
