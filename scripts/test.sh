@@ -39,7 +39,7 @@ other_modules() {
 	scripts/modules.sh bash -c '
 		case ${PWD#"$0"/} in
 		"$0") ;;
-		benchmarks | examples/*) go test -shuffle=on -timeout 10m ./... ;;
+		benchmarks | examples/* | dashboard/browser) go test -ldflags=-w -shuffle=on -timeout 10m ./... ;;
 		*) "$0/scripts/race.sh" -shuffle=on -timeout 10m ./... ;;
 		esac' "$PWD"
 }
@@ -61,7 +61,7 @@ other_servers() {
 }
 
 java() {
-	go test -shuffle=on -timeout 10m ./compat_test/...
+	go test -ldflags=-w -shuffle=on -timeout 10m ./compat_test/...
 }
 
 # Java and the other modules run beside other_servers: all of them wait more than they
@@ -88,10 +88,11 @@ list() {
 	sed 's/,/, /g' <<<"$*"
 }
 
-# Without a server, or Prometheus, the tests that need it skip, or fail, by themselves.
+# Without a server, Prometheus or a browser, the tests that need it skip, or fail, by themselves.
 servers() {
 	scripts/install-redis.sh all || true
 	scripts/install-prometheus.sh || true
+	scripts/install-chromium.sh || true
 }
 
 echo "== tools"

@@ -124,14 +124,19 @@ func TestChild(t *testing.T) {
 func TestServersGoWithTheTestBinary(t *testing.T) {
 	t.Parallel()
 	redistest.Shared(t)
-	for how, end := range map[string]func(*os.Process) error{
-		"return": func(*os.Process) error { return nil },
-		"panic":  func(*os.Process) error { return nil },
-		"wait":   func(p *os.Process) error { return p.Signal(syscall.SIGKILL) },
+	for name, tt := range map[string]struct {
+		how string
+		end func(*os.Process) error
+	}{
+		"return":    {how: "return"},
+		"panic":     {how: "panic"},
+		"killed":    {"wait", func(p *os.Process) error { return p.Signal(syscall.SIGKILL) }},
+		"all ended": {"wait", func(p *os.Process) error { return syscall.Kill(-p.Pid, syscall.SIGTERM) }}, // as a terminal does
 	} {
-		t.Run(how, func(t *testing.T) {
+		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			cmd := asChild(t, "TestChild", "REDISTEST_CHILD="+how)
+			cmd := asChild(t, "TestChild", "REDISTEST_CHILD="+tt.how)
+			cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
 			out, err := cmd.StdoutPipe()
 			require.NoError(t, err)
 			require.NoError(t, cmd.Start())
@@ -144,7 +149,7 @@ func TestServersGoWithTheTestBinary(t *testing.T) {
 				}
 				if lines.Text() == "waiting" {
 					assert.True(t, listens(addrs[0]))
-					require.NoError(t, end(cmd.Process))
+					require.NoError(t, tt.end(cmd.Process))
 				}
 			}
 			_ = cmd.Wait()

@@ -12,6 +12,7 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"syscall"
 	"time"
 )
 
@@ -70,6 +71,8 @@ func (s *Server) launch() error {
 
 	argv := slices.Concat([]string{"-c", supervise, "redistest", s.dir, "env"}, s.env, []string{s.binary}, s.args)
 	cmd := exec.Command("sh", argv...)
+	// A signal to all of a terminal or a job would end the shell and leave the server.
+	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
 	cmd.Stdout, cmd.Stderr = log, log
 	p := &process{exited: make(chan struct{})}
 	if p.stdin, err = cmd.StdinPipe(); err != nil {
