@@ -48,28 +48,7 @@ func (h *History) effectOf(r *Record) (e effect, loose, some bool) {
 			return e, false, false
 		}
 	case Try, Acquire, Take, UpTo, All:
-		e.kind = acquireEffect
-		if e.upTo = r.Name == UpTo; e.upTo {
-			e.taken = r.Taken
-		}
-		if r.unseen() {
-			e.kind = unseenEffect
-			e.keep = r.Outcome == Cancelled
-			// Where the timeout ended first, what comes of it later is given back.
-			e.maybe = r.Outcome == Unknown && r.Timeout > 0
-			return e, true, true
-		}
-		// It may have left the line without having been asked for.
-		e.anyhow = r.waits() && r.Outcome == Done && !r.OK && (!h.Virtual || !r.alone)
-		if r.Name == All && !r.OK {
-			e.anyhow, e.outcome = true, Done // it may be the other limiter's doing
-		}
-		if e.anyhow && (!h.Phantom || r.Doubts == 0) {
-			return e, false, false
-		}
-		e.figures = (r.Name == Take || r.Name == UpTo) && r.Limit > 0 && r.Outcome == Done && r.Doubts == 0
-		e.times = e.figures && h.Virtual
-		return e, loose, true
+		return h.acquireEffectOf(r, e, loose)
 	case Release:
 		e.kind = releaseEffect
 	case Reset:
@@ -86,6 +65,32 @@ func (h *History) effectOf(r *Record) (e effect, loose, some bool) {
 		e.keep, e.try, e.update = r.Keep, r.Name == TrySet, r.Name == Update
 	}
 	return e, loose, r.Outcome != Cancelled // which a call is that was never sent
+}
+
+// acquireEffectOf is effectOf of a call that asks for permits.
+func (h *History) acquireEffectOf(r *Record, e effect, loose bool) (_ effect, isLoose, some bool) {
+	e.kind = acquireEffect
+	if e.upTo = r.Name == UpTo; e.upTo {
+		e.taken = r.Taken
+	}
+	if r.unseen() {
+		e.kind = unseenEffect
+		e.keep = r.Outcome == Cancelled
+		// Where the timeout ended first, what comes of it later is given back.
+		e.maybe = r.Outcome == Unknown && r.Timeout > 0
+		return e, true, true
+	}
+	// It may have left the line without having been asked for.
+	e.anyhow = r.waits() && r.Outcome == Done && !r.OK && (!h.Virtual || !r.alone)
+	if r.Name == All && !r.OK {
+		e.anyhow, e.outcome = true, Done // it may be the other limiter's doing
+	}
+	if e.anyhow && (!h.Phantom || r.Doubts == 0) {
+		return e, false, false
+	}
+	e.figures = (r.Name == Take || r.Name == UpTo) && r.Limit > 0 && r.Outcome == Done && r.Doubts == 0
+	e.times = e.figures && h.Virtual
+	return e, loose, true
 }
 
 // phantoms is how many attempts of a call a repeat may not have found again,

@@ -3,15 +3,11 @@ package look
 import (
 	"context"
 	"errors"
-	"math"
 	"slices"
 	"strings"
 	"time"
 
 	"github.com/redis/go-redis/v9"
-
-	"github.com/rratelimiter/rratelimiter"
-	"github.com/rratelimiter/rratelimiter/internal/redisson"
 )
 
 const (
@@ -24,103 +20,7 @@ const (
 	maxBatch     = 100 // limiters or clients read by one round trip
 	newest       = 200 // members of a set read for its callers
 	maxLooks     = 400 // limiters that one sample reads in full
-
-	stale = 10 * time.Second // after which what was read in full no longer counts
 )
-
-// pair is the value and the set of a limiter, or of one of its clients.
-type pair struct {
-	client string
-	value  string
-	set    string
-
-	free  int64
-	known bool // free was told
-	round int  // of the walk, when it was seen
-}
-
-// entry is what a Reader knows of a limiter.
-type entry struct {
-	name       string
-	rate       int64
-	intervalMS int64
-	perClient  bool
-	pairs      []*pair
-	node       *node
-	round      int // of the walk, when it was seen last
-	config     int // of the walk, when its configuration was read
-	read       time.Time
-	detail     *Limiter // as it was read last in full
-	detailed   time.Time
-}
-
-// free returns the fewest permits that a client finds, and whether it is known.
-func (e *entry) free() (int64, bool) {
-	if len(e.pairs) == 0 {
-		return e.rate, true
-	}
-	least := int64(math.MaxInt64)
-	for _, p := range e.pairs {
-		if !p.known {
-			return 0, false
-		}
-		least = min(least, p.free)
-	}
-	return least, true
-}
-
-// set takes over the configuration and says whether it is one.
-func (e *entry) set(fields []any) bool {
-	if len(fields) != 3 {
-		return false
-	}
-	var n [3]int64
-	for i, field := range fields {
-		text, ok := field.(string)
-		if !ok {
-			return false
-		}
-		if n[i], ok = number(text); !ok {
-			return false
-		}
-	}
-	if n[2] > int64(rratelimiter.PerClient) {
-		return false
-	}
-	e.rate, e.intervalMS = n[0], n[1]
-	if perClient := n[2] == int64(rratelimiter.PerClient); perClient != e.perClient || !perClient && len(e.pairs) == 0 {
-		e.perClient, e.pairs = perClient, nil
-		if !perClient {
-			k := redisson.KeysOf(e.name, "")
-			e.pairs = []*pair{{value: k.Value, set: k.Permits}}
-		}
-	}
-	return true
-}
-
-func (e *entry) limiter(now time.Time) Limiter {
-	l := Limiter{
-		Name: e.name, Type: rratelimiter.Overall.String(), Rate: e.rate, IntervalMS: e.intervalMS,
-		Callers: []Caller{}, AgeMS: now.Sub(e.read).Milliseconds(),
-	}
-	if e.perClient {
-		l.Type, l.Clients = rratelimiter.PerClient.String(), len(e.pairs)
-	}
-	if free, known := e.free(); known {
-		l.Free = &free
-	}
-	for _, p := range e.pairs {
-		if p.known {
-			l.InUse += e.rate - p.free
-		}
-	}
-	if e.detail != nil && now.Sub(e.detailed) < stale {
-		l.Callers, l.PerSecond = e.detail.Callers, e.detail.PerSecond
-	} else if e.intervalMS > 0 {
-		l.PerSecond = float64(l.InUse) * 1000 / float64(e.intervalMS)
-	}
-	return l
-}
 
 // A Reader reads limiters off the servers behind a client, in small steps. It is
 // for one goroutine.
@@ -142,53 +42,12 @@ func NewReader(rdb redis.UniversalClient, pattern string) *Reader {
 	return &Reader{rdb: rdb, pattern: pattern, cost: newMeter(), entries: map[string]*entry{}}
 }
 
-// Names tells what Clients are called; "" is for those that nobody knows.
-type Names interface {
-	OfMark(mark string) string // by what the ids of their members begin with
-	OfID(id string) string
-}
-
-// names are those that are known, and how to learn them.
-type names struct {
-	read  func(context.Context) (Names, error)
-	asked time.Time
-	known Names // nil: none
-}
-
 // Named has the Reader learn by read what Clients are called, once a minute. Where that
 // fails they have no names.
 func (r *Reader) Named(read func(context.Context) (Names, error)) { r.names.read = read }
 
 // Know has the Reader call Clients by these names.
 func (r *Reader) Know(all Names) { r.names.known = all }
-
-// learn reads the names anew where they are old.
-func (n *names) learn(ctx context.Context) {
-	if n.read == nil || !n.asked.IsZero() && time.Since(n.asked) < time.Minute {
-		return
-	}
-	n.asked = time.Now()
-	if known, err := n.read(ctx); err == nil {
-		n.known = known
-	}
-}
-
-func (n *names) ofMark(mark string) string {
-	if n.known == nil {
-		return ""
-	}
-	return n.known.OfMark(mark)
-}
-
-// ofID tells who has that id.
-func (n *names) ofID(id string) string {
-	if n.known != nil {
-		if name := n.known.OfID(id); name != "" {
-			return name
-		}
-	}
-	return ClientWord + id
-}
 
 // harmless tells errors that speak of one key's content, or its place.
 func harmless(err error) bool {

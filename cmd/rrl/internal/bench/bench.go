@@ -216,16 +216,19 @@ func (b *bench) run(ctx context.Context, callers, limiters int, span time.Durati
 	if err != nil {
 		return Result{}, err
 	}
+	return resultOf(times, limiters, refused.Load(), end.Sub(counting)), nil
+}
+
+func resultOf(times []histogram, limiters int, refused int64, took time.Duration) Result {
 	var sum histogram
 	for i := range times {
 		sum.merge(&times[i])
 	}
-	took := end.Sub(counting)
 	return Result{
-		Callers: callers, Limiters: limiters, Decisions: sum.count,
-		PerSecond: float64(sum.count) / took.Seconds(), Refused: refused.Load(),
+		Callers: len(times), Limiters: limiters, Decisions: sum.count,
+		PerSecond: float64(sum.count) / took.Seconds(), Refused: refused,
 		P50Micros: micros(sum.quantile(0.5)), P99Micros: micros(sum.quantile(0.99)),
-	}, nil
+	}
 }
 
 func micros(d time.Duration) float64 { return float64(d.Nanoseconds()) / 1000 }

@@ -71,24 +71,8 @@ func (w *Watch) Print(ctx context.Context, out *output.Printer) error {
 // Show draws a graph on a terminal, until the user has seen enough.
 func (w *Watch) Show(ctx context.Context, screen *Screen, paint func(color, text string) string) error {
 	ctx, cancel := context.WithCancel(ctx)
-	type result struct {
-		point look.Point
-		err   error
-	}
-	results := make(chan result)
 	defer cancel()
-	// Nobody waits for it at the end: a server that hangs would keep the user.
-	go func() {
-		w.run(ctx, func(p look.Point, err error) bool {
-			select {
-			case results <- result{p, err}:
-				return true
-			case <-ctx.Done():
-				return false
-			}
-		})
-	}()
-
+	results := w.results(ctx)
 	var points []look.Point
 	var silence silence
 	columns, rows := screen.Size()
@@ -119,13 +103,7 @@ func (w *Watch) Show(ctx context.Context, screen *Screen, paint func(color, text
 			}
 		case <-size.C:
 			c, r := screen.Size()
-			var late error
-			if last := len(points) - 1; last >= 0 {
-				if late = silence.over(w.Interval, points[last].Err); late != nil {
-					points[last].Err = late
-				}
-			}
-			if c == columns && r == rows && late == nil {
+			if late := w.markSilence(&silence, points); c == columns && r == rows && !late {
 				continue
 			}
 			columns, rows = c, r
@@ -137,4 +115,38 @@ func (w *Watch) Show(ctx context.Context, screen *Screen, paint func(color, text
 			return err
 		}
 	}
+}
+
+type watched struct {
+	point look.Point
+	err   error
+}
+
+// results has each point sent until ctx ends. Nobody waits for the goroutine: a server
+// that hangs would keep the user.
+func (w *Watch) results(ctx context.Context) <-chan watched {
+	results := make(chan watched)
+	go w.run(ctx, func(p look.Point, err error) bool {
+		select {
+		case results <- watched{p, err}:
+			return true
+		case <-ctx.Done():
+			return false
+		}
+	})
+	return results
+}
+
+// markSilence notes with the last point that the server has been silent for too long,
+// and says whether that is new.
+func (w *Watch) markSilence(silence *silence, points []look.Point) bool {
+	if len(points) == 0 {
+		return false
+	}
+	last := &points[len(points)-1]
+	late := silence.over(w.Interval, last.Err)
+	if late != nil {
+		last.Err = late
+	}
+	return late != nil
 }

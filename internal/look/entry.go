@@ -1,0 +1,106 @@
+package look
+
+import (
+	"math"
+	"time"
+
+	"github.com/rratelimiter/rratelimiter"
+	"github.com/rratelimiter/rratelimiter/internal/redisson"
+)
+
+// stale is after how long what was read in full no longer counts.
+const stale = 10 * time.Second
+
+// pair is the value and the set of a limiter, or of one of its clients.
+type pair struct {
+	client string
+	value  string
+	set    string
+
+	free  int64
+	known bool // free was told
+	round int  // of the walk, when it was seen
+}
+
+// entry is what a Reader knows of a limiter.
+type entry struct {
+	name       string
+	rate       int64
+	intervalMS int64
+	perClient  bool
+	pairs      []*pair
+	node       *node
+	round      int // of the walk, when it was seen last
+	config     int // of the walk, when its configuration was read
+	read       time.Time
+	detail     *Limiter // as it was read last in full
+	detailed   time.Time
+}
+
+// free returns the fewest permits that a client finds, and whether it is known.
+func (e *entry) free() (int64, bool) {
+	if len(e.pairs) == 0 {
+		return e.rate, true
+	}
+	least := int64(math.MaxInt64)
+	for _, p := range e.pairs {
+		if !p.known {
+			return 0, false
+		}
+		least = min(least, p.free)
+	}
+	return least, true
+}
+
+// set takes over the configuration and says whether it is one.
+func (e *entry) set(fields []any) bool {
+	if len(fields) != 3 {
+		return false
+	}
+	var n [3]int64
+	for i, field := range fields {
+		text, ok := field.(string)
+		if !ok {
+			return false
+		}
+		if n[i], ok = number(text); !ok {
+			return false
+		}
+	}
+	if n[2] > int64(rratelimiter.PerClient) {
+		return false
+	}
+	e.rate, e.intervalMS = n[0], n[1]
+	if perClient := n[2] == int64(rratelimiter.PerClient); perClient != e.perClient || !perClient && len(e.pairs) == 0 {
+		e.perClient, e.pairs = perClient, nil
+		if !perClient {
+			k := redisson.KeysOf(e.name, "")
+			e.pairs = []*pair{{value: k.Value, set: k.Permits}}
+		}
+	}
+	return true
+}
+
+func (e *entry) limiter(now time.Time) Limiter {
+	l := Limiter{
+		Name: e.name, Type: rratelimiter.Overall.String(), Rate: e.rate, IntervalMS: e.intervalMS,
+		Callers: []Caller{}, AgeMS: now.Sub(e.read).Milliseconds(),
+	}
+	if e.perClient {
+		l.Type, l.Clients = rratelimiter.PerClient.String(), len(e.pairs)
+	}
+	if free, known := e.free(); known {
+		l.Free = &free
+	}
+	for _, p := range e.pairs {
+		if p.known {
+			l.InUse += e.rate - p.free
+		}
+	}
+	if e.detail != nil && now.Sub(e.detailed) < stale {
+		l.Callers, l.PerSecond = e.detail.Callers, e.detail.PerSecond
+	} else if e.intervalMS > 0 {
+		l.PerSecond = float64(l.InUse) * 1000 / float64(e.intervalMS)
+	}
+	return l
+}
