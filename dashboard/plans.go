@@ -23,10 +23,15 @@ func (c *call) found(ctx context.Context, r *request, client string) (*look.Insp
 		}
 		return []string{client}, nil
 	})
-	if err == nil && !f.Exists {
-		err = rratelimiter.ErrNotInitialized
+	switch {
+	case err != nil:
+		return nil, err
+	case !f.Exists:
+		return nil, rratelimiter.ErrNotInitialized
+	case f.Foreign:
+		return nil, refuse(http.StatusConflict, "this key holds something else and is no limiter: it is not changed here")
 	}
-	return f, err
+	return f, nil
 }
 
 // stateText is what of a limiter a change depends on. What is in use changes all the

@@ -3,6 +3,7 @@ package look
 import (
 	"context"
 	"fmt"
+	"slices"
 	"time"
 
 	"github.com/redis/go-redis/v9"
@@ -31,6 +32,9 @@ type Inspection struct {
 	NamesError  string   `json:"names_error,omitempty"` // why no client is called by its name
 	Anomalies   Findings `json:"anomalies"`
 
+	// Foreign says that the limiter's own key holds what no limiter has written.
+	Foreign bool `json:"-"`
+
 	// NowMS is the server's time when it was read.
 	NowMS int64 `json:"-"`
 
@@ -57,6 +61,7 @@ func Inspect(ctx context.Context, rdb redis.UniversalClient, name string, find F
 	if !found.Exists {
 		return found, nil
 	}
+	found.Foreign = shared.config.exists() && !slices.ContainsFunc(shared.fields, func(field any) bool { return field != nil })
 	var cfg *Fields
 	parsed, err := ParseFields(shared.fields)
 	if err == nil {

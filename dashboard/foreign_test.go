@@ -1,0 +1,36 @@
+package dashboard
+
+import (
+	"net/http"
+	"testing"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+)
+
+// A mistyped name must not cost an application its key.
+func TestWhatIsNoLimiterIsLeftAlone(t *testing.T) {
+	t.Parallel()
+	s := newSite(t)
+	require.NoError(t, s.rdb.HSet(t.Context(), "user", "name", "ann").Err())
+	require.NoError(t, s.rdb.RPush(t.Context(), "list", "a").Err())
+	require.NoError(t, s.rdb.Set(t.Context(), "text", "a", 0).Err())
+	for _, name := range []string{"user", "list", "text"} {
+		id := idOf(name)
+		before := s.rdb.Dump(t.Context(), name).Val()
+		for _, body := range []m{
+			{"action": "delete", "id": id}, {"action": "expire", "id": id, "ttl_ms": 1000}, {"action": "migrate", "id": id},
+			{"action": "release", "id": id, "permits": 1}, rateBody(name, 10, 1000, false),
+		} {
+			code, answer := s.post("/api/preview", body)
+			assert.Equal(t, http.StatusConflict, code, "%s: %v: %v", name, body["action"], answer)
+			body["expect"] = answer["expect"]
+			code, _ = s.post("/api/change", body)
+			assert.Equal(t, http.StatusConflict, code, "%s: %v", name, body["action"])
+		}
+		assert.Equal(t, before, s.rdb.Dump(t.Context(), name).Val())
+		// It is looked at all the same, and said to be none.
+		found := s.get("/api/limiter?id=" + id)
+		assert.NotEmpty(t, found["anomalies"], name)
+	}
+}
