@@ -18,7 +18,7 @@ type fact [2]string
 // Outcomes of changes.
 const (
 	done    = "done"
-	refused = "refused" // for what was not as it had been shown
+	refused = "refused" // what was asked for can't be done as things are
 	failed  = "failed"
 	unknown = "unknown" // whether it was made
 )

@@ -70,22 +70,33 @@ func (c *call) change() error {
 	}
 	defer end()
 	p, err := c.plan(ctx, r)
+	tried := false
+	switch {
+	case err != nil && r.name == "", errors.Is(err, errBadRequest):
+		return err
+	case err != nil:
+		p = &plan{name: r.name}
+	case r.Expect != p.expect(r):
+		err = refuse(http.StatusConflict, "this is no longer as it was shown: look at it anew")
+	default:
+		err, tried = p.do(ctx), true
+	}
+	if tried && errors.Is(err, context.DeadlineExceeded) {
+		err = fmt.Errorf("%w: %w", limit.ErrUnknownOutcome, err)
+	}
+	told := c.enter(p, r.Action, err)
 	if err != nil {
 		return err
 	}
-	err = refuse(http.StatusConflict, "this is no longer as it was shown: look at it anew")
-	outcome := refused
-	if r.Expect == p.expect(r) {
-		err, outcome = p.do(ctx), done
-	}
-	if err != nil && outcome != refused {
-		outcome = failed
-		if errors.Is(err, limit.ErrUnknownOutcome) || errors.Is(err, context.DeadlineExceeded) {
-			outcome = unknown
-		}
-	}
+	return c.ok(struct {
+		Entry entry `json:"entry"`
+	}{told})
+}
+
+// enter puts a change, or the try of one, into the list and the log.
+func (c *call) enter(p *plan, action string, err error) entry {
 	e := &entry{
-		Who: c.who, Action: r.Action, Limiter: nameOf(p.name), Before: p.before, After: p.after, Outcome: outcome,
+		Who: c.who, Action: action, Limiter: nameOf(p.name), Before: p.before, After: p.after, Outcome: outcomeOf(err),
 		name: p.name, undo: p.undo,
 	}
 	if err != nil {
@@ -94,12 +105,20 @@ func (c *call) change() error {
 	}
 	told := c.audit.add(e, p.undoes)
 	c.logChange(&told, err)
-	if err != nil {
-		return err
+	return told
+}
+
+func outcomeOf(err error) string {
+	if err == nil {
+		return done
 	}
-	return c.ok(struct {
-		Entry entry `json:"entry"`
-	}{told})
+	if errors.Is(err, limit.ErrUnknownOutcome) {
+		return unknown
+	}
+	if p, _ := problemOf(err); p.status < http.StatusInternalServerError {
+		return refused
+	}
+	return failed
 }
 
 func (c *call) logChange(e *entry, err error) {
@@ -155,6 +174,7 @@ func (c *call) with(ctx context.Context, name, id string, do func(*rratelimiter.
 		opts = append(opts, rratelimiter.WithRedissonVersion(c.cfg.RedissonVersion))
 	}
 	client := rratelimiter.New(c.cfg.Redis, opts...)
-	err := do(client, client.RateLimiter(name))
-	return errors.Join(err, client.Close(context.WithoutCancel(ctx)))
+	// That it could not wait for all answers says nothing of the change.
+	defer func() { _ = client.Close(ctx) }()
+	return do(client, client.RateLimiter(name))
 }

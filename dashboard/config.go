@@ -130,10 +130,17 @@ func (c *Config) withDefaults() {
 
 func (c *Config) validate() error {
 	invalid := func(what string) error { return fmt.Errorf("%w: dashboard.Config: %s", limit.ErrInvalidConfig, what) }
-	switch c.Redis.(type) {
-	case *redis.Client, *redis.ClusterClient, *redis.Ring:
-	default:
-		return invalid(fmt.Sprintf("Redis is a %T and should be a *redis.Client, a *redis.ClusterClient or a *redis.Ring", c.Redis))
+	missing := true // also a nil client in an interface that is none
+	switch rdb := c.Redis.(type) {
+	case *redis.Client:
+		missing = rdb == nil
+	case *redis.ClusterClient:
+		missing = rdb == nil
+	case *redis.Ring:
+		missing = rdb == nil
+	}
+	if missing {
+		return invalid(fmt.Sprintf("Redis is %T and should be a *redis.Client, a *redis.ClusterClient or a *redis.Ring that is not nil", c.Redis))
 	}
 	switch {
 	case c.Authorize == nil:

@@ -20,6 +20,13 @@ type problem struct {
 
 func (p *problem) Error() string { return p.detail }
 
+// errBadRequest is every problem that is the request's own.
+var errBadRequest = errors.New("bad request")
+
+func (p *problem) Is(target error) bool {
+	return target == errBadRequest && p.status == http.StatusBadRequest
+}
+
 func refuse(status int, format string, args ...any) error {
 	return &problem{status, fmt.Sprintf(format, args...)}
 }

@@ -90,23 +90,33 @@ func (c *call) once() error {
 	if err != nil {
 		return err
 	}
-	leave, err := c.poller.join(v)
+	e, err := c.next(v)
 	if err != nil {
 		return err
+	}
+	if e.kind == faultEvent {
+		return refuse(http.StatusServiceUnavailable, "Redis can't be read: the log has why")
+	}
+	c.w.Header().Set("Content-Type", "application/json")
+	_, _ = c.w.Write(append(e.data, '\n'))
+	return nil
+}
+
+// next waits for one event. It has left before that is sent: nobody reads on for who
+// takes an answer slowly.
+func (c *call) next(v *viewer) (event, error) {
+	leave, err := c.poller.join(v)
+	if err != nil {
+		return event{}, err
 	}
 	defer leave()
 	ctx, cancel := context.WithTimeout(c.r.Context(), patience)
 	defer cancel()
 	select {
 	case e := <-v.events:
-		if e.kind == faultEvent {
-			return refuse(http.StatusServiceUnavailable, "Redis can't be read: the log has why")
-		}
-		c.w.Header().Set("Content-Type", "application/json")
-		_, _ = c.w.Write(append(e.data, '\n'))
-		return nil
+		return e, nil
 	case <-ctx.Done():
-		return refuse(http.StatusServiceUnavailable, "Redis did not answer in time")
+		return event{}, refuse(http.StatusServiceUnavailable, "Redis did not answer in time")
 	}
 }
 

@@ -1,0 +1,128 @@
+package dashboard
+
+import (
+	"net/http"
+	"net/http/httptest"
+	"testing"
+
+	"github.com/alicebob/miniredis/v2/server"
+	"github.com/redis/go-redis/v9"
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"github.com/rratelimiter/rratelimiter"
+	"github.com/rratelimiter/rratelimiter/internal/redistest"
+)
+
+// slow is who takes nothing of an answer until let go.
+type slow struct {
+	*httptest.ResponseRecorder
+
+	begun, goOn chan struct{}
+}
+
+func (s *slow) Write(p []byte) (int, error) {
+	close(s.begun)
+	<-s.goOn
+	return s.ResponseRecorder.Write(p)
+}
+
+// Who reads slowly holds no place, and nobody asks Redis on for them.
+func TestASlowReaderOfOneAnswer(t *testing.T) {
+	t.Parallel()
+	s := newSite(t)
+	w := &slow{httptest.NewRecorder(), make(chan struct{}), make(chan struct{})}
+	ended := make(chan struct{})
+	go func() {
+		defer close(ended)
+		s.h.ServeHTTP(w, httptest.NewRequestWithContext(t.Context(), http.MethodGet, "/api/limiters", http.NoBody))
+	}()
+	<-w.begun
+	p := s.h.(*handler).poller
+	p.mu.Lock()
+	assert.Empty(t, p.viewers)
+	p.mu.Unlock()
+	close(w.goOn)
+	<-ended
+}
+
+// A hook that panics holds up nobody else.
+func TestAnAuthorizeThatPanics(t *testing.T) {
+	t.Parallel()
+	angry := true
+	s := newSite(t, func(c *Config) {
+		c.Authorize = func(*http.Request, Action) (string, error) {
+			if angry {
+				panic("angry")
+			}
+			return "ann", nil
+		}
+	})
+	s.limiter("orders", rratelimiter.PerHour(10), 0)
+	for _, path := range []string{"/api/change", "/api/preview"} {
+		assert.Panics(t, func() { s.do(s.request(path, rateBody("orders", 20, 1000, false))) })
+	}
+	assert.Panics(t, func() { s.do(httptest.NewRequestWithContext(t.Context(), http.MethodGet, "/api/about", http.NoBody)) })
+	angry = false
+	s.change(rateBody("orders", 20, 1000, false))
+}
+
+// What was tried and not done is in the list of changes and the log as well.
+func TestTriesAreToldToo(t *testing.T) {
+	t.Parallel()
+	rdb, mini := redistest.Mini(t)
+	s := siteOn(t, rdb)
+	s.limiter("orders", rratelimiter.PerHour(10), 0)
+	_, answer := s.change(rateBody("orders", 20, 1000, false))
+	s.limiter("orders", rratelimiter.PerHour(99), 0)
+	code, _ := s.post("/api/change", m{"action": "undo", "entry": answer["entry"].(map[string]any)["entry"]})
+	assert.Equal(t, http.StatusConflict, code)
+	told := s.entries()[0]
+	assert.Equal(t, []any{"undo", refused}, []any{told["action"], told["outcome"]})
+	assert.Equal(t, "orders", told["limiter"].(map[string]any)["name"])
+
+	code, _ = s.post("/api/change", m{"action": "delete", "id": idOf("nothing")})
+	assert.Equal(t, http.StatusNotFound, code)
+	assert.Equal(t, []any{"delete", refused}, []any{s.entries()[0]["action"], s.entries()[0]["outcome"]})
+
+	mini.SetError("LOADING Redis is loading the dataset in memory")
+	code, _ = s.post("/api/change", m{"action": "delete", "id": idOf("orders")})
+	assert.Equal(t, http.StatusServiceUnavailable, code)
+	mini.SetError("")
+	assert.Equal(t, []any{"delete", failed}, []any{s.entries()[0]["action"], s.entries()[0]["outcome"]})
+	assert.Contains(t, s.log.String(), "action=undo limiter=orders outcome=refused")
+	assert.Contains(t, s.log.String(), "action=delete limiter=orders outcome=failed")
+}
+
+// What may have been done is told so, in the answer too.
+func TestAChangeOfUnknownOutcome(t *testing.T) {
+	t.Parallel()
+	rdb, mini := redistest.Mini(t)
+	s := siteOn(t, rdb)
+	s.limiter("orders", rratelimiter.PerHour(10), 0)
+	body := rateBody("orders", 20, 1000, false)
+	code, preview := s.post("/api/preview", body)
+	require.Equal(t, http.StatusOK, code)
+	body["expect"] = preview["expect"]
+	mini.Server().SetPreHook(func(peer *server.Peer, cmd string, _ ...string) bool {
+		if cmd != "EVALSHA" && cmd != "EVAL" {
+			return false
+		}
+		peer.Close()
+		return true
+	})
+	code, _ = s.post("/api/change", body)
+	mini.Server().SetPreHook(nil)
+	assert.Equal(t, http.StatusBadGateway, code)
+	assert.Equal(t, unknown, s.entries()[0]["outcome"])
+	assert.Contains(t, s.log.String(), "limiter perhaps changed")
+}
+
+// A client that is nil must not end the program from the goroutine that reads.
+func TestANilClient(t *testing.T) {
+	t.Parallel()
+	for _, rdb := range []redis.UniversalClient{(*redis.Client)(nil), (*redis.ClusterClient)(nil), (*redis.Ring)(nil)} {
+		s := siteOn(t, rdb)
+		assert.Equal(t, http.StatusInternalServerError, s.code(http.MethodGet, "/api/limiters", nil), "%T", rdb)
+	}
+}
