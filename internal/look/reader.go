@@ -248,6 +248,9 @@ func (r *Reader) Samples(ctx context.Context, views []View) ([]Snapshot, error) 
 	if err == nil {
 		err = r.cost.ask(ctx, r.walk.nodes)
 	}
+	if err != nil {
+		r.walk.underway = false // the servers may be others now
+	}
 	cost := r.cost.cost()
 	for i := range all {
 		all[i].Cost = cost

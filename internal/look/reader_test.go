@@ -10,6 +10,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/alicebob/miniredis/v2"
 	"github.com/redis/go-redis/v9"
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
@@ -252,4 +253,35 @@ func TestAUserWhoMayNotReadStatistics(t *testing.T) {
 	require.Len(t, s.Limiters, 1)
 	assert.Nil(t, s.Cost.ServerMicros)
 	assert.Positive(t, s.Cost.RoundTripMicros)
+}
+
+// A server that is no longer there must not keep the others' limiters from being shown
+// until all keys were walked anew.
+func TestReaderForgetsServersThatWent(t *testing.T) {
+	t.Parallel()
+	stays, goes := miniredis.RunT(t), miniredis.RunT(t)
+	ring := redis.NewRing(&redis.RingOptions{Addrs: map[string]string{"a": stays.Addr(), "b": goes.Addr()}})
+	defer func() { _ = ring.Close() }()
+	for i := range 2000 {
+		for kind, server := range map[string]*miniredis.Miniredis{"stays": stays, "goes": goes} {
+			server.HSet(fmt.Sprint(kind, ":", i), "rate", "10", "interval", "1000", "type", "0")
+		}
+	}
+	r := NewReader(ring, "")
+	for range 2 { // a round, and the beginning of the next
+		require.NoError(t, r.Walk(t.Context(), 100_000))
+	}
+	require.NoError(t, r.Walk(t.Context(), 1))
+	require.True(t, r.Underway())
+	view := View{Sort: "name", Rows: 200}
+	_, err := r.Sample(t.Context(), view)
+	require.NoError(t, err)
+
+	ring.SetAddrs(map[string]string{"a": stays.Addr()})
+	goes.Close()
+	_, err = r.Sample(t.Context(), view)
+	require.Error(t, err)
+	require.NoError(t, r.Walk(t.Context(), 1))
+	_, err = r.Sample(t.Context(), view)
+	require.NoError(t, err)
 }

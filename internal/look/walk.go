@@ -90,6 +90,12 @@ func (r *Reader) begin(ctx context.Context) error {
 		all[i].keys = size.Val()
 		all[i].ahead = clock.Val().Sub(start.Add(time.Since(start) / 2))
 	}
+	// What is on a server that went can't be read there; the walk finds it again.
+	for name, e := range r.entries {
+		if !slices.Contains(masters, e.node.client) {
+			delete(r.entries, name)
+		}
+	}
 	w := &r.walk
 	w.nodes, w.at, w.cursor, w.clients, w.scanned = all, 0, 0, false, 0
 	w.started, w.underway = time.Now(), true
