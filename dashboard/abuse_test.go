@@ -1,8 +1,10 @@
 package dashboard
 
 import (
+	"math"
 	"net/http"
 	"net/http/httptest"
+	"strings"
 	"testing"
 
 	"github.com/alicebob/miniredis/v2/server"
@@ -124,5 +126,54 @@ func TestANilClient(t *testing.T) {
 	for _, rdb := range []redis.UniversalClient{(*redis.Client)(nil), (*redis.ClusterClient)(nil), (*redis.Ring)(nil)} {
 		s := siteOn(t, rdb)
 		assert.Equal(t, http.StatusInternalServerError, s.code(http.MethodGet, "/api/limiters", nil), "%T", rdb)
+	}
+}
+
+// What a key holds is told, but not by megabytes each second.
+func TestHugeTextsAreCutShort(t *testing.T) {
+	t.Parallel()
+	s := newSite(t)
+	s.limiter("orders", rratelimiter.PerHour(10), 1)
+	huge := strings.Repeat("\u2028\x00\xff\n", 1<<17)
+	require.NoError(t, s.rdb.Set(t.Context(), "{orders}:value", huge, 0).Err())
+	require.NoError(t, s.rdb.HSet(t.Context(), "damaged", "rate", huge, "interval", 1, "type", 0).Err())
+	require.NoError(t, s.rdb.HSet(t.Context(), "thresholds", "ann", huge).Err())
+	for _, path := range []string{
+		"/api/limiter?id=" + idOf("orders"), "/api/limiter?id=" + idOf("damaged"), "/api/thresholds?hash=" + idOf("thresholds"), "/api/key?key=" + idOf("{orders}:value"),
+	} {
+		w := s.do(httptest.NewRequestWithContext(t.Context(), http.MethodGet, path, http.NoBody))
+		assert.Equal(t, http.StatusOK, w.Code, path)
+		assert.Less(t, w.Body.Len(), 32<<10, path)
+	}
+	w := s.do(s.request("/api/preview", m{"action": "unthreshold", "hash": idOf("thresholds"), "id": idOf("ann")}))
+	assert.Equal(t, http.StatusOK, w.Code)
+	assert.Less(t, w.Body.Len(), 32<<10)
+}
+
+// Keys of any type where a limiter's should be are told of, and harm nothing else.
+func TestKeysOfOtherTypes(t *testing.T) {
+	t.Parallel()
+	s := newSite(t)
+	for _, name := range []string{"a", "b", "healthy"} {
+		s.limiter(name, rratelimiter.PerHour(10), 1)
+	}
+	require.NoError(t, s.rdb.Del(t.Context(), "{a}:value", "{b}:permits").Err())
+	require.NoError(t, s.rdb.RPush(t.Context(), "{a}:value", "x").Err())
+	require.NoError(t, s.rdb.Set(t.Context(), "{b}:permits", "x", 0).Err())
+	require.NoError(t, s.rdb.ZAdd(t.Context(), "{healthy}:permits:x", redis.Z{Score: math.Inf(1), Member: "x"}).Err())
+	require.NoError(t, s.rdb.ZAdd(t.Context(), "{healthy}:permits", redis.Z{Score: math.Inf(-1), Member: "x"}).Err())
+	require.NoError(t, s.rdb.HSet(t.Context(), "zero", "rate", 0, "interval", 0, "type", 1).Err())
+	list := s.limiters()
+	assert.Len(t, list, 4)
+	for _, name := range []string{"a", "b", "healthy", "zero"} {
+		found := s.get("/api/limiter?id=" + idOf(name))
+		assert.Equal(t, true, found["exists"], name)
+		for _, body := range []m{rateBody(name, 20, 1000, true), {"action": "expire", "id": idOf(name), "ttl_ms": maxMillis}, {"action": "migrate", "id": idOf(name)}, {"action": "delete", "id": idOf(name)}} {
+			code, preview := s.post("/api/preview", body)
+			require.Equal(t, http.StatusOK, code, "%v", preview)
+			body["expect"] = preview["expect"]
+			code, answer := s.post("/api/change", body)
+			assert.Contains(t, []int{http.StatusOK, http.StatusConflict}, code, "%s: %v", name, answer)
+		}
 	}
 }

@@ -146,11 +146,11 @@ func (h *handler) limiterOf(name string, i *inspection, s *look.Snapshot) limite
 	}
 	l.Name = whole(name)
 	if f.NamesError != "" {
-		l.NamesError = words.Printable(f.NamesError)
+		l.NamesError = cut(f.NamesError, maxTold)
 	}
 	for _, a := range f.Anomalies {
 		p := look.ProblemOf(a.Kind)
-		l.Anomalies = append(l.Anomalies, complaint{a.Kind, words.Printable(a.Text), p.Level, p.Reason, p.Advice})
+		l.Anomalies = append(l.Anomalies, complaint{a.Kind, cut(a.Text, maxTold), p.Level, p.Reason, p.Advice})
 	}
 	for n := range f.States {
 		st := stateOf(&f.States[n], f)
@@ -219,13 +219,10 @@ func stateOf(s *look.State, f *look.Inspection) state {
 	}
 	if s.ClientID != nil {
 		id := nameOf(*s.ClientID)
-		st.Client, st.ClientName = &id, words.Printable(s.ClientName)
-		if s.ClientName == "" {
-			st.ClientName = ""
-		}
+		st.Client, st.ClientName = &id, cut(s.ClientName, maxTold)
 	}
 	for _, share := range s.Shares[:min(len(s.Shares), maxHolders)] {
-		st.Holders = append(st.Holders, holder{share.Kind, words.Printable(share.Name), share.Mark, share.Permits})
+		st.Holders = append(st.Holders, holder{share.Kind, cut(share.Name, maxTold), share.Mark, share.Permits})
 	}
 	for i := range s.Permits {
 		if p := &s.Permits[i]; !p.RanOut() && len(st.Permits) < maxPermits {

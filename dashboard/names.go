@@ -13,6 +13,9 @@ const (
 
 	// maxShown is how many bytes of a name a list shows.
 	maxShown = 160
+
+	// maxTold is how many bytes are told of a text that has what keys hold.
+	maxTold = 1000
 )
 
 // named is a name as the page gets it. Names are bytes: ID has them all, Name is for
@@ -33,24 +36,29 @@ func nameOf(name string) named {
 
 func idOf(name string) string { return base64.RawURLEncoding.EncodeToString([]byte(name)) }
 
-// shown returns a name for display, and of a long one the beginning and the end.
+// shown returns a name as lists show it.
 func shown(name string) string {
 	if name == "" {
 		return `""`
 	}
-	if len(name) <= maxShown {
-		return words.Printable(name)
+	return cut(name, maxShown)
+}
+
+// cut returns a text for display, and of a long one the beginning and the end.
+func cut(text string, most int) string {
+	if len(text) <= most {
+		return words.Printable(text)
 	}
-	begin, end := maxShown/2, len(name)-maxShown/2
-	if utf8.ValidString(name) { // no letter is cut in two
-		for !utf8.RuneStart(name[begin]) {
+	begin, end := most/2, len(text)-most/2
+	if utf8.ValidString(text) { // no letter is cut in two
+		for !utf8.RuneStart(text[begin]) {
 			begin--
 		}
-		for !utf8.RuneStart(name[end]) {
+		for !utf8.RuneStart(text[end]) {
 			end++
 		}
 	}
-	return words.Printable(name[:begin]) + " … " + words.Printable(name[end:])
+	return words.Printable(text[:begin]) + " … " + words.Printable(text[end:])
 }
 
 // nameFrom returns the name of an id.

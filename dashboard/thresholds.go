@@ -9,7 +9,6 @@ import (
 
 	"github.com/redis/go-redis/v9"
 
-	"github.com/rratelimiter/rratelimiter/internal/words"
 	"github.com/rratelimiter/rratelimiter/slidinglog"
 )
 
@@ -74,16 +73,16 @@ func (c *call) thresholdNow(ctx context.Context, r *request) (p *plan, l *slidin
 		return nil, nil, err
 	}
 	text, err := c.cfg.Redis.HGet(ctx, hash, r.name).Result()
-	before := words.Printable(text)
+	before, state := cut(text, maxTold), "set: "+text
 	switch {
 	case errors.Is(err, redis.Nil):
-		before = noThreshold
+		before, state = noThreshold, ""
 	case redis.HasErrorPrefix(err, "WRONGTYPE"):
 		return nil, nil, refuse(http.StatusConflict, "this key is no hash")
 	case err != nil:
 		return nil, nil, err
 	}
-	p = &plan{name: r.name, before: []fact{{factThreshold, before}, {"Hash", shown(hash)}}, state: before}
+	p = &plan{name: r.name, before: []fact{{factThreshold, before}, {"Hash", shown(hash)}}, state: state}
 	l = slidinglog.New(c.cfg.Redis, slidinglog.Config{Limit: 1, Window: time.Second, Thresholds: hash})
 	return p, l, nil
 }
@@ -109,7 +108,7 @@ func (c *call) planUnthreshold(ctx context.Context, r *request) (*plan, error) {
 	if err != nil {
 		return nil, err
 	}
-	if p.state == noThreshold {
+	if p.state == "" {
 		return nil, refuse(http.StatusConflict, "this key has no threshold")
 	}
 	p.after = []fact{{factThreshold, noThreshold}, p.before[1]}
