@@ -126,6 +126,7 @@ func (b *board) serve(ctx context.Context, a *app, cfg dashboard.Config) error {
 		Handler:           onlyHere(listener.Addr(), dashboard.Handler(cfg)),
 		ReadHeaderTimeout: 5 * time.Second,
 		ReadTimeout:       10 * time.Second,
+		WriteTimeout:      30 * time.Second, // of one answer; streams see to theirs
 		IdleTimeout:       time.Minute,
 		MaxHeaderBytes:    64 << 10,
 		ErrorLog:          slog.NewLogLogger(cfg.Logger.Handler(), slog.LevelWarn),
@@ -175,7 +176,7 @@ func (b *board) token(getenv func(string) string) (token string, made bool, err 
 	if !b.write {
 		return "", false, nil
 	}
-	token = getenv("RRL_DASHBOARD_TOKEN")
+	token = strings.TrimSpace(getenv("RRL_DASHBOARD_TOKEN"))
 	if b.tokenFile != "" {
 		text, err := os.ReadFile(b.tokenFile)
 		if err != nil {
@@ -188,6 +189,8 @@ func (b *board) token(getenv func(string) string) (token string, made bool, err 
 		return rand.Text(), true, nil
 	case len(token) < minToken:
 		return "", false, fmt.Errorf("the token has %d characters, which is easily guessed; at least %d are wanted", len(token), minToken)
+	case strings.ContainsFunc(token, func(r rune) bool { return r < ' ' || r > '~' }):
+		return "", false, errors.New("the token has characters that a browser can't send: letters, digits and signs of ASCII are wanted")
 	}
 	return token, false, nil
 }

@@ -111,7 +111,7 @@ func TestTokensOfTheDashboard(t *testing.T) {
 	file := filepath.Join(t.TempDir(), "token")
 	const mine, others = "sixteen characters", "another of that length"
 	require.NoError(t, os.WriteFile(file, []byte(others+"\n"), 0o600))
-	url, token := startDashboard(t, map[string]string{"RRL_DASHBOARD_TOKEN": mine}, "--redis", m.Addr(), "--write")
+	url, token := startDashboard(t, map[string]string{"RRL_DASHBOARD_TOKEN": mine + "\n"}, "--redis", m.Addr(), "--write")
 	assert.Empty(t, token, "what is known already is not printed")
 	_, body := ask(t, http.MethodGet, url+"api/about", mine, "")
 	assert.Contains(t, body, `"allowed":true`)
@@ -120,6 +120,11 @@ func TestTokensOfTheDashboard(t *testing.T) {
 		_, body := ask(t, http.MethodGet, url+"api/about", token, "")
 		assert.Contains(t, body, want)
 	}
+	require.NoError(t, os.WriteFile(file, []byte("sixteen charactèrs"), 0o600))
+	got := rrl(t, "dashboard", "--redis", m.Addr(), "--write", "--token-file", file)
+	assert.Equal(t, exitError, got.code)
+	assert.Contains(t, got.stderr, "a browser can't send")
+	assert.NotContains(t, got.stderr, "sixteen")
 	require.NoError(t, os.WriteFile(file, nil, 0o600))
 	for _, args := range [][]string{
 		{"--write", "--token-file", file}, {"--write", "--token-file", file + "x"}, {"--reads", "1"}, {"--listen", "nowhere"},
