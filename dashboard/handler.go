@@ -15,6 +15,7 @@ type handler struct {
 	poller   *poller
 	audit    audit
 	changing chan struct{} // holds one token: changes are made one after another
+	turns    turns
 }
 
 // Handler returns the handler of the page and all that it asks for. It serves them from

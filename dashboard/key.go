@@ -38,6 +38,9 @@ const (
 	looksOther      = "No limiter that is known here."
 )
 
+// keyCommands is how many commands showKey sends at most, about.
+const keyCommands = 12
+
 // showKey tells what a key may be, by its type and what it holds.
 func (c *call) showKey() error {
 	name, err := nameFrom(c.r.URL.Query().Get("key"))
@@ -46,6 +49,9 @@ func (c *call) showKey() error {
 	}
 	ctx, cancel := context.WithTimeout(c.r.Context(), timeout)
 	defer cancel()
+	if err := c.turn(ctx, keyCommands); err != nil {
+		return err
+	}
 	k := keyLook{named: nameOf(name), Facts: []fact{}, Goes: []string{}, Looks: looksOther}
 	k.Name = whole(name)
 	if k.Type, err = c.cfg.Redis.Type(ctx, name).Result(); err != nil {

@@ -36,6 +36,10 @@ const (
 	// maxViewers bounds what is read for them each second.
 	maxViewers = 64
 
+	// maxDebt is how many seconds' commands a sample makes others wait for at most: who
+	// looks is to be told before they take it for silence.
+	maxDebt = 3
+
 	// keptFor is how long what was read is worth showing to whoever comes next.
 	keptFor = 5 * time.Minute
 )
@@ -98,7 +102,8 @@ type poller struct {
 	met         bool            // there is one that is not among them
 	namesErr    error
 	inspections map[string]*inspection
-	debt        int       // commands that samples have sent, and the walk is to do without
+	debt        int       // commands that samples have sent, and what follows is to do without
+	stepped     time.Time // when the walk went on last
 	ended       time.Time // when nobody looked any more
 }
 
@@ -157,6 +162,8 @@ func (p *poller) run(ctx context.Context) {
 }
 
 func (p *poller) loop(ctx context.Context) {
+	// Who comes again and again is not to cost more than who stays.
+	p.rest(ctx, step-time.Since(p.stepped))
 	tick := time.NewTicker(step)
 	defer tick.Stop()
 	var walked, sampled time.Time
@@ -170,12 +177,14 @@ func (p *poller) loop(ctx context.Context) {
 		}
 		err := p.walk(ctx, &walked)
 		late = late || poked
-		if now := time.Now(); err != nil || late && now.Sub(sampled) >= soonest || now.Sub(sampled) >= every {
+		now := time.Now()
+		due := late && now.Sub(sampled) >= soonest || now.Sub(sampled) >= every
+		if err != nil || due && p.debt == 0 {
 			sampled, late = now, false
 			if err == nil {
 				before := p.reader.Sent()
 				err = p.sample(ctx)
-				p.debt += int(p.reader.Sent() - before)
+				p.debt = min(int(p.reader.Sent()-before), maxDebt*p.h.cfg.Reads)
 			}
 			if err != nil {
 				p.fault(ctx, err)
@@ -204,6 +213,7 @@ func (p *poller) rest(ctx context.Context, d time.Duration) {
 // walk goes on over the keys, as far as the budget of one step allows: a round a
 // second at most.
 func (p *poller) walk(ctx context.Context, walked *time.Time) error {
+	p.stepped = time.Now()
 	whole := int(float64(p.h.cfg.Reads) * step.Seconds())
 	// What samples have sent the walk does without, but for a little.
 	units := max(whole-p.debt, whole/10, 1)

@@ -41,6 +41,9 @@ func (c *call) listThresholds() error {
 	all := []threshold{}
 	var cursor uint64
 	for {
+		if err := c.turn(ctx, otherUnit); err != nil {
+			return err
+		}
 		page, next, err := c.cfg.Redis.HScan(ctx, hash, cursor, "", thresholdPage).Result()
 		if redis.HasErrorPrefix(err, "WRONGTYPE") {
 			return refuse(http.StatusConflict, "this key is no hash")

@@ -1,0 +1,44 @@
+package dashboard
+
+import (
+	"context"
+	"net/http"
+	"sync"
+	"time"
+)
+
+// turns spreads over time what single requests ask of Redis, beside the poller: as
+// many as like may send them.
+type turns struct {
+	mu   sync.Mutex
+	next time.Time // when those that had a turn have used up their time
+}
+
+// wait returns when so many commands may be sent, of so many a second.
+func (t *turns) wait(ctx context.Context, commands, perSecond int) error {
+	t.mu.Lock()
+	now := time.Now()
+	if t.next.Before(now) {
+		t.next = now
+	}
+	wait := t.next.Sub(now)
+	if wait > timeout {
+		t.mu.Unlock()
+		return refuse(http.StatusServiceUnavailable, "too much is asked at once: try again later")
+	}
+	t.next = t.next.Add(time.Duration(commands) * time.Second / time.Duration(perSecond))
+	t.mu.Unlock()
+	timer := time.NewTimer(wait)
+	defer timer.Stop()
+	select {
+	case <-timer.C:
+		return nil
+	case <-ctx.Done():
+		return ctx.Err()
+	}
+}
+
+// turn waits for one of a request's own.
+func (c *call) turn(ctx context.Context, commands int) error {
+	return c.turns.wait(ctx, commands, c.cfg.Reads/2)
+}
