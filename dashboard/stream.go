@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"log/slog"
 	"net"
 	"net/http"
 	"net/url"
@@ -26,6 +27,9 @@ const (
 	// silence is after how long without an event a viewer is told that Redis does not
 	// answer: whoever asks it can't be interrupted.
 	silence = 4 * time.Second
+
+	// recheck is how often Authorize is asked about a stream that goes on.
+	recheck = time.Minute
 
 	// patience is how long one answer is waited for.
 	patience = 10 * time.Second
@@ -137,7 +141,14 @@ func (c *call) stream() error {
 	quiet := time.NewTimer(silence)
 	defer quiet.Stop()
 	text := []byte("retry: 1000\n\n")
+	asked := time.Now()
 	for {
+		// Who was logged out meanwhile is to see no more.
+		if time.Since(asked) >= recheck {
+			if asked = time.Now(); c.authorize(Look) != nil {
+				return nil
+			}
+		}
 		// A server's own limit for a whole answer is not meant for one without end.
 		// Who does not take an event in that time has gone.
 		_ = to.SetWriteDeadline(time.Now().Add(patience))
@@ -145,6 +156,9 @@ func (c *call) stream() error {
 			return nil // the viewer has gone
 		}
 		if err := to.Flush(); err != nil {
+			if errors.Is(err, http.ErrNotSupported) {
+				c.log(slog.LevelError, "dashboard can't stream: a handler around it hides http.Flusher", slog.Any("error", err))
+			}
 			return nil
 		}
 		select {

@@ -1,6 +1,7 @@
 package dashboard
 
 import (
+	"context"
 	"net/http"
 	"net/http/httptest"
 	"sync/atomic"
@@ -39,6 +40,35 @@ func TestWhoAsksAgainAndAgain(t *testing.T) {
 			assert.Less(t, sent.Load(), int64(span*minReads*3/2), path)
 		})
 	}
+}
+
+// Who is logged out while a stream goes on sees no more of it.
+func TestAStreamEndsWithTheRightToLook(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		rdb, _ := redistest.Mini(t)
+		until := time.Now().Add(5 * time.Minute)
+		s := siteOn(t, rdb, func(c *Config) {
+			c.Authorize = func(*http.Request, Action) (string, error) {
+				if time.Now().After(until) {
+					return "ann", ErrUnauthenticated
+				}
+				return "ann", nil
+			}
+		})
+		ctx, cancel := context.WithTimeout(t.Context(), time.Hour)
+		defer cancel()
+		s.do(httptest.NewRequestWithContext(ctx, http.MethodGet, "/api/limiters/stream", http.NoBody))
+		assert.WithinDuration(t, until, time.Now(), 2*time.Minute)
+	})
+}
+
+// What hides how to flush is told of, and not taken for a viewer that has gone.
+func TestAWriterThatCantFlush(t *testing.T) {
+	t.Parallel()
+	s := newSite(t)
+	s.h.ServeHTTP(struct{ http.ResponseWriter }{httptest.NewRecorder()}, httptest.NewRequestWithContext(t.Context(), http.MethodGet, "/api/limiters/stream", http.NoBody))
+	assert.Contains(t, s.log.String(), "hides http.Flusher")
 }
 
 func TestTurns(t *testing.T) {
