@@ -101,8 +101,8 @@ $("skip").addEventListener("click", (event) => {
   event.preventDefault();
   $("main").focus();
 });
-addEventListener("hashchange", () => route(true));
 addEventListener("unlock-changes", (event) => unlock(event.detail));
 
-await learn();
+await learn(); // what views can't do without
+addEventListener("hashchange", () => route(true));
 route(false);
