@@ -45,6 +45,7 @@ type entry struct {
 type undo struct {
 	before, after rratelimiter.Config
 	keepState     bool
+	expired       bool // it had a time to live, which the change has ended
 }
 
 // audit keeps the newest changes.

@@ -6,6 +6,8 @@ import (
 
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
+
+	"github.com/rratelimiter/rratelimiter"
 )
 
 // A mistyped name must not cost an application its key.
@@ -33,4 +35,27 @@ func TestWhatIsNoLimiterIsLeftAlone(t *testing.T) {
 		found := s.get("/api/limiter?id=" + id)
 		assert.NotEmpty(t, found["anomalies"], name)
 	}
+}
+
+// A limiter's hash looks like one of thresholds, by its numbers.
+func TestALimiterIsNoHashOfThresholds(t *testing.T) {
+	t.Parallel()
+	s := newSite(t)
+	s.limiter("orders", rratelimiter.PerHour(10), 0)
+	for _, body := range []m{
+		{"action": "threshold", "hash": idOf("orders"), "id": idOf("rate"), "threshold": 40}, {"action": "unthreshold", "hash": idOf("orders"), "id": idOf("rate")},
+	} {
+		code, _ := s.post("/api/preview", body)
+		assert.Equal(t, http.StatusConflict, code, "%v", body["action"])
+	}
+}
+
+func TestAnUndoTellsWhatDoesNotComeBack(t *testing.T) {
+	t.Parallel()
+	s := newSite(t)
+	s.limiter("orders", rratelimiter.PerHour(10), 0)
+	s.change(m{"action": "expire", "id": idOf("orders"), "ttl_ms": 60_000})
+	_, answer := s.change(rateBody("orders", 20, 1000, true))
+	_, preview := s.post("/api/preview", m{"action": "undo", "entry": answer["entry"].(map[string]any)["entry"]})
+	assert.Len(t, preview["warnings"], 1)
 }

@@ -121,7 +121,8 @@ func (c *call) rateTo(name string, f *look.Inspection, cfg rratelimiter.Config, 
 	old, readable := configOf(f)
 	if readable {
 		p.before = factsOf(old)
-		p.undo = &undo{before: old, after: cfg, keepState: keepState}
+		ends := f.TTLMS != nil && old.KeepAlive == 0
+		p.undo = &undo{before: old, after: cfg, keepState: keepState, expired: ends}
 	} else {
 		p.before = []fact{{factRate, "can't be read"}}
 	}
@@ -183,6 +184,9 @@ func (c *call) planUndo(ctx context.Context, r *request) (*plan, error) {
 		return nil, err
 	}
 	p.undoes = r.Entry
+	if how.expired {
+		p.warnings = append(p.warnings, "The time to live that it had before that change does not come back.")
+	}
 	if !how.keepState {
 		p.warnings = append(p.warnings, "The permits that were in use before that change are not known any more.")
 	}

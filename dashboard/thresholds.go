@@ -9,6 +9,7 @@ import (
 
 	"github.com/redis/go-redis/v9"
 
+	"github.com/rratelimiter/rratelimiter/internal/look"
 	"github.com/rratelimiter/rratelimiter/slidinglog"
 )
 
@@ -74,6 +75,10 @@ func (c *call) thresholdNow(ctx context.Context, r *request) (p *plan, l *slidin
 	hash, err := nameFrom(r.Hash)
 	if err != nil {
 		return nil, nil, err
+	}
+	fields, err := c.cfg.Redis.HMGet(ctx, hash, look.FieldNames...).Result()
+	if _, parseErr := look.ParseFields(fields); err == nil && parseErr == nil {
+		return nil, nil, refuse(http.StatusConflict, "this hash is a RateLimiter's own, and none of thresholds")
 	}
 	text, err := c.cfg.Redis.HGet(ctx, hash, r.name).Result()
 	before, state := cut(text, maxTold), "set: "+text
