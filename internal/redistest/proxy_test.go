@@ -19,7 +19,8 @@ import (
 // client that does not go through it. The client it hands out does not retry.
 func proxied(t *testing.T, test func(t *testing.T, p *redistest.Proxy, rdb, direct *redis.Client)) {
 	t.Helper()
-	opt := &redis.Options{MaxRetries: -1, ReadTimeout: 300 * time.Millisecond}
+	// Long enough for a busy machine, short for the tests that wait for it.
+	opt := &redis.Options{MaxRetries: -1, ReadTimeout: 1500 * time.Millisecond}
 	t.Run("miniredis", func(t *testing.T) {
 		t.Parallel()
 		synctest.Test(t, func(t *testing.T) {
