@@ -64,22 +64,16 @@ java() {
 	go test -ldflags=-w -shuffle=on -timeout 10m ./compat_test/...
 }
 
-# Java and the other modules run beside other_servers: all of them wait more than they
-# compute.
-begin_beside() {
-	{
-		local status=0
-		java || status=1
-		other_modules || status=1
-		return $status
-	} >"$work/beside" 2>&1 &
-	beside=$!
+# begin NAME COMMAND runs it beside what follows, and end NAME waits for it.
+begin() {
+	"$2" >"$work/$1" 2>&1 &
+	echo $! >"$work/$1.pid"
 }
 
-end_beside() {
+end() {
 	local status=0
-	wait $beside || status=1
-	cat "$work/beside"
+	wait "$(<"$work/$1.pid")" || status=1
+	cat "$work/$1"
 	return $status
 }
 
@@ -88,11 +82,13 @@ list() {
 	sed 's/,/, /g' <<<"$*"
 }
 
-# Without a server, Prometheus or a browser, the tests that need it skip, or fail, by themselves.
+# Without a server, Prometheus or a browser, the tests that need it skip, or fail, by
+# themselves. One test builds the driver of Redisson, for all that need it.
 servers() {
 	scripts/install-redis.sh all || true
 	scripts/install-prometheus.sh || true
 	scripts/install-chromium.sh || true
+	RRL_NO_SKIP='' RRL_SKIP_LOG='' go test -ldflags=-w -run '^TestDriverPermits$' ./compat_test >/dev/null || true
 }
 
 echo "== tools"
@@ -112,9 +108,12 @@ fi
 step "vet for 32 bits" scripts/vet32.sh
 wait $installing || true
 step "unit and server tests" unit_and_server
-begin_beside
+# All of these wait more than they compute.
+begin java java
+begin modules other_modules
 step "other servers and topologies" other_servers
-step "Java tests and other modules, begun beside the step before" end_beside
+step "Java tests (begun beside the step before)" end java
+step "other modules (begun beside it too)" end modules
 
 summary="passed: $(list "${ran[@]-none}")"
 [ ${#failed[@]} = 0 ] || summary+="; FAILED: $(list "${failed[@]}")"
