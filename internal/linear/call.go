@@ -124,6 +124,7 @@ type Record struct {
 	tight spell // of the request that most likely carried it
 	wide  spell // of all that may have
 	alone bool  // no other call of its client was waiting meanwhile
+	late  bool  // a request that may have carried it was under way when it ended
 	open  bool  // what came of it is left out
 }
 

@@ -8,6 +8,7 @@ import (
 	"github.com/stretchr/testify/assert"
 
 	"github.com/rratelimiter/rratelimiter"
+	"github.com/rratelimiter/rratelimiter/lua"
 )
 
 // recorded returns a call between two moments, in virtual time at the
@@ -45,6 +46,24 @@ func TestModelTellsRightFromWrong(t *testing.T) {
 				assert.Equal(t, want, h.Check(CheckTime), "%v", h.List())
 			})
 		}
+	}
+}
+
+// A caller that was refused leaves when its time is over, though a request for it may be
+// under way: what that takes is in use until it has been given back.
+func TestWhatComesLateIsInUseUntilItIsGivenBack(t *testing.T) {
+	t.Parallel()
+	late := Request{Began: 5, Ended: 9, Client: 1, Script: lua.Acquire}
+	for want, requests := range map[porcupine.CheckResult][]Request{porcupine.Illegal: nil, porcupine.Ok: {late}} {
+		h := &History{Start: Full(10, 5), Records: []Record{
+			recorded(1, 2, 0, try(8), granted), recorded(3, 6, 1, wait(2), refused),
+			recorded(7, 8, 0, try(2), refused), recorded(12, 13, 0, try(2), granted),
+		}}
+		for i := range h.Records {
+			h.Records[i].Number = i + 1
+		}
+		h.Prepare(requests)
+		assert.Equal(t, want, h.Check(CheckTime), "%v", h.List())
 	}
 }
 

@@ -86,7 +86,10 @@ func (h *History) acquireEffectOf(r *Record, e effect, loose bool) (_ effect, is
 		e.anyhow, e.outcome = true, Done // it may be the other limiter's doing
 	}
 	if e.anyhow && (!h.Phantom || r.Doubts == 0) {
-		return e, false, false
+		// What a request took that was late for its caller is given back.
+		e.kind, e.keep = unseenEffect, true
+		late := r.waits() && r.late
+		return e, late, late
 	}
 	e.figures = (r.Name == Take || r.Name == UpTo) && r.Limit > 0 && r.Outcome == Done && r.Doubts == 0
 	e.times = e.figures && h.Virtual
@@ -157,6 +160,7 @@ func (h *History) Prepare(requests []Request) {
 			if q.Lost && (q.Began < r.Ended || r.unseen()) {
 				r.Doubts++
 			}
+			r.late = r.late || q.Began < r.Ended && r.Ended < q.Ended
 			if q.Ended < r.Ended || r.unseen() {
 				r.wide.add(q)
 				// The first that was answered is the one, as far as a call has one.
