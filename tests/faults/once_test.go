@@ -82,7 +82,7 @@ var onceCases = map[string]struct {
 	"batch with Take":          {4, []limitertest.Wish{limitertest.TryFor(3), limitertest.TakeFor(1), limitertest.TakeFor(5), limitertest.TryFor(2)}, []int64{3, 1, 0, 2}},
 	"batch with the line": {
 		4,
-		[]limitertest.Wish{limitertest.WaitFor(3, time.Second), limitertest.WaitFor(4, limitertest.Outlasts), limitertest.TryFor(2), limitertest.TakeFor(2)},
+		[]limitertest.Wish{limitertest.WaitFor(3, time.Minute), limitertest.WaitFor(4, limitertest.Outlasts), limitertest.TryFor(2), limitertest.TakeFor(2)},
 		[]int64{3, 0, 2, 0},
 	},
 	"batch beyond the rate": {4, []limitertest.Wish{limitertest.TryFor(1), limitertest.TryFor(2), limitertest.TryFor(9)}, []int64{1, 2, 0}},
