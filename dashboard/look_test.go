@@ -9,6 +9,7 @@ import (
 	"runtime"
 	"strings"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/redis/go-redis/v9"
@@ -23,8 +24,13 @@ import (
 	"github.com/rratelimiter/rratelimiter/tokenbucket"
 )
 
+// In virtual time, as what is granted in a second counts.
 func TestTheList(t *testing.T) {
 	t.Parallel()
+	synctest.Test(t, testTheList)
+}
+
+func testTheList(t *testing.T) {
 	s := newSite(t)
 	for i := range 30 {
 		s.limiter(fmt.Sprintf("api:%02d", i), rratelimiter.PerHour(100), int64(i))
@@ -71,6 +77,10 @@ func TestTheList(t *testing.T) {
 
 func TestALimiter(t *testing.T) {
 	t.Parallel()
+	synctest.Test(t, testALimiter)
+}
+
+func testALimiter(t *testing.T) {
 	s := newSite(t)
 	client := rratelimiter.New(s.rdb, rratelimiter.WithClientName("orders-1"))
 	defer func() { require.NoError(t, client.Close(context.WithoutCancel(t.Context()))) }()
