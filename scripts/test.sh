@@ -110,10 +110,9 @@ wait $installing || true
 step "unit and server tests" unit_and_server
 # All of these wait more than they compute.
 begin java java
-begin modules other_modules
 step "other servers and topologies" other_servers
-step "Java tests (begun beside the step before)" end java
-step "other modules (begun beside it too)" end modules
+step "other modules" other_modules
+step "Java tests (begun beside other servers)" end java
 
 summary="passed: $(list "${ran[@]-none}")"
 [ ${#failed[@]} = 0 ] || summary+="; FAILED: $(list "${failed[@]}")"

@@ -60,7 +60,7 @@ func TestPeersGrantAndRefuse(t *testing.T) {
 			p := open(t, kind, redis)
 
 			require.NoError(t, p.Make(ctx, "granting", 3, peer.Rule{Limit: 1_000_000, Interval: time.Minute}))
-			l := load.Load{Callers: 4, Limiters: 3, Draw: load.Zipf, Length: 30 * time.Millisecond}
+			l := load.Load{Callers: 4, Limiters: 3, Draw: load.Zipf, Length: 100 * time.Millisecond}
 			before, err := redis.Usage(ctx)
 			require.NoError(t, err)
 			r, err := p.Load(ctx, l)
