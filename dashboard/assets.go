@@ -13,6 +13,8 @@ import (
 	"path"
 	"strings"
 	"sync"
+
+	"github.com/rratelimiter/rratelimiter/internal/answer"
 )
 
 //go:embed assets
@@ -65,7 +67,7 @@ func (c *call) asset() error {
 	}
 	a := all[c.r.URL.Path]
 	if a == nil {
-		return refuse(http.StatusNotFound, "there is no such page")
+		return answer.Refuse(http.StatusNotFound, "there is no such page")
 	}
 	h := c.w.Header()
 	h.Set("Content-Type", a.kind)

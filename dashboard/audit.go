@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/rratelimiter/rratelimiter"
+	"github.com/rratelimiter/rratelimiter/internal/answer"
 )
 
 // maxEntries is how many changes are kept.
@@ -88,7 +89,7 @@ func (a *audit) undoable(number int64) (name string, how *undo, err error) {
 			return e.name, e.undo, nil
 		}
 	}
-	return "", nil, refuse(http.StatusConflict, "this change can't be undone: it was already, another came after it, or it is none of a rate")
+	return "", nil, answer.Refuse(http.StatusConflict, "this change can't be undone: it was already, another came after it, or it is none of a rate")
 }
 
 func (c *call) listAudit() error {

@@ -10,6 +10,7 @@ import (
 	"net/http"
 
 	"github.com/rratelimiter/rratelimiter"
+	"github.com/rratelimiter/rratelimiter/internal/answer"
 	"github.com/rratelimiter/rratelimiter/limit"
 )
 
@@ -72,12 +73,12 @@ func (c *call) change() error {
 	p, err := c.plan(ctx, r)
 	tried := false
 	switch {
-	case err != nil && r.name == "", errors.Is(err, errBadRequest):
+	case err != nil && r.name == "", badlyAsked(err):
 		return err
 	case err != nil:
 		p = &plan{name: r.name}
 	case r.Expect != p.expect(r):
-		err = refuse(http.StatusConflict, "this is no longer as it was shown: look at it anew")
+		err = answer.Refuse(http.StatusConflict, "this is no longer as it was shown: look at it anew")
 	default:
 		err, tried = p.do(ctx), true
 	}
@@ -101,7 +102,7 @@ func (c *call) enter(p *plan, action string, err error) entry {
 	}
 	if err != nil {
 		told, _ := problemOf(err)
-		e.Error = told.detail
+		e.Error = told.Detail
 	}
 	told := c.audit.add(e, p.undoes)
 	c.logChange(&told, err)
@@ -115,7 +116,7 @@ func outcomeOf(err error) string {
 	if errors.Is(err, limit.ErrUnknownOutcome) {
 		return unknown
 	}
-	if p, _ := problemOf(err); p.status < http.StatusInternalServerError {
+	if p, _ := problemOf(err); p.Status < http.StatusInternalServerError {
 		return refused
 	}
 	return failed
@@ -146,7 +147,7 @@ func (c *call) logChange(e *entry, err error) {
 func (c *call) plan(ctx context.Context, r *request) (*plan, error) {
 	plan, found := planners[r.Action]
 	if !found {
-		return nil, badRequest("there is no such action")
+		return nil, answer.BadRequest("there is no such action")
 	}
 	return plan(c, ctx, r)
 }

@@ -6,6 +6,8 @@ import (
 	"log/slog"
 	"net/http"
 	"slices"
+
+	"github.com/rratelimiter/rratelimiter/internal/answer"
 )
 
 // handler is what Handler returns.
@@ -102,7 +104,7 @@ func (c *call) serve() error {
 	}
 	if c.r.Method != e.method && (c.r.Method != http.MethodHead || e.method != http.MethodGet) {
 		c.w.Header().Set("Allow", e.method)
-		return refuse(http.StatusMethodNotAllowed, "allowed is %s", e.method)
+		return answer.Refuse(http.StatusMethodNotAllowed, "allowed is %s", e.method)
 	}
 	return e.run(c)
 }
@@ -111,7 +113,7 @@ func (c *call) authorize(action Action) error {
 	if action == Change {
 		if err := sameOrigin.Check(c.r); err != nil {
 			c.log(slog.LevelWarn, "dashboard request refused", slog.Any("error", err))
-			return refuse(http.StatusForbidden, "the request comes from another site")
+			return answer.Refuse(http.StatusForbidden, "the request comes from another site")
 		}
 	}
 	who, err := c.cfg.Authorize(c.r, action)
@@ -120,12 +122,12 @@ func (c *call) authorize(action Action) error {
 		c.log(slog.LevelWarn, "dashboard request refused", slog.Any("error", err))
 		if errors.Is(err, ErrUnauthenticated) {
 			c.w.Header().Set("WWW-Authenticate", "Bearer")
-			return refuse(http.StatusUnauthorized, "who asks is not known, or the token is another")
+			return answer.Refuse(http.StatusUnauthorized, "who asks is not known, or the token is another")
 		}
-		return refuse(http.StatusForbidden, "")
+		return answer.Refuse(http.StatusForbidden, "")
 	}
 	if action == Change && !c.cfg.Write {
-		return refuse(http.StatusForbidden, "nothing can be changed here")
+		return answer.Refuse(http.StatusForbidden, "nothing can be changed here")
 	}
 	return nil
 }

@@ -238,7 +238,7 @@ func (o *othersReader) row(k *otherKey, now time.Time) otherRow {
 	r := otherRow{named: nameOf(k.name), Of: o.cfg.Others[k.of].Name, AgeMS: now.Sub(k.read).Milliseconds()}
 	if k.err != nil {
 		p, _ := problemOf(k.err)
-		r.Error = p.detail
+		r.Error = p.Detail
 		return r
 	}
 	use, free, reset := k.use(), k.free(), k.told.ResetAfter.Milliseconds()

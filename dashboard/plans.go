@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/rratelimiter/rratelimiter"
+	"github.com/rratelimiter/rratelimiter/internal/answer"
 	"github.com/rratelimiter/rratelimiter/internal/look"
 	"github.com/rratelimiter/rratelimiter/internal/words"
 )
@@ -29,7 +30,7 @@ func (c *call) found(ctx context.Context, r *request, client string) (*look.Insp
 	case !f.Exists:
 		return nil, rratelimiter.ErrNotInitialized
 	case f.Foreign:
-		return nil, refuse(http.StatusConflict, "this key holds something else and is no limiter: it is not changed here")
+		return nil, answer.Refuse(http.StatusConflict, "this key holds something else and is no limiter: it is not changed here")
 	}
 	return f, nil
 }
@@ -161,7 +162,7 @@ func (c *call) rateTo(name string, f *look.Inspection, cfg rratelimiter.Config, 
 // gone is the error of a change that found no limiter.
 func gone(there bool, err error) error {
 	if err == nil && !there {
-		return refuse(http.StatusConflict, "the limiter went meanwhile")
+		return answer.Refuse(http.StatusConflict, "the limiter went meanwhile")
 	}
 	return err
 }
@@ -177,7 +178,7 @@ func (c *call) planUndo(ctx context.Context, r *request) (*plan, error) {
 		return nil, err
 	}
 	if now, ok := configOf(f); !ok || now != how.after {
-		return nil, refuse(http.StatusConflict, "the rate was changed again, by somebody else: there is nothing to undo")
+		return nil, answer.Refuse(http.StatusConflict, "the rate was changed again, by somebody else: there is nothing to undo")
 	}
 	p, err := c.rateTo(name, f, how.before, how.keepState)
 	if err != nil {
@@ -195,7 +196,7 @@ func (c *call) planUndo(ctx context.Context, r *request) (*plan, error) {
 
 func (c *call) planExpire(ctx context.Context, r *request) (*plan, error) {
 	if r.TTLMS < 1 || r.TTLMS > maxMillis {
-		return nil, badRequest("a time to live has at least 1 ms")
+		return nil, answer.BadRequest("a time to live has at least 1 ms")
 	}
 	f, err := c.found(ctx, r, "")
 	if err != nil {
@@ -222,7 +223,7 @@ func (c *call) planKeep(ctx context.Context, r *request) (*plan, error) {
 		return nil, err
 	}
 	if f.TTLMS == nil {
-		return nil, refuse(http.StatusConflict, "the limiter does not expire anyway")
+		return nil, answer.Refuse(http.StatusConflict, "the limiter does not expire anyway")
 	}
 	return &plan{
 		name: r.name, state: stateText(f), before: []fact{{factExpires, ttlText(f.TTLMS)}}, after: []fact{{factExpires, never}},
@@ -260,7 +261,7 @@ func (c *call) planDelete(ctx context.Context, r *request) (*plan, error) {
 
 func (c *call) planRelease(ctx context.Context, r *request) (*plan, error) {
 	if r.Permits < 1 || r.Permits > rratelimiter.MaxRate {
-		return nil, badRequest("permits are 1 to %d", int64(rratelimiter.MaxRate))
+		return nil, answer.BadRequest("permits are 1 to %d", int64(rratelimiter.MaxRate))
 	}
 	id := ""
 	if r.Client != "" {
@@ -274,7 +275,7 @@ func (c *call) planRelease(ctx context.Context, r *request) (*plan, error) {
 		return nil, err
 	}
 	if len(f.States) == 0 {
-		return nil, badRequest("each client has permits of its own: say whose to release")
+		return nil, answer.BadRequest("each client has permits of its own: say whose to release")
 	}
 	used := f.States[0].InUse
 	p := &plan{

@@ -9,6 +9,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/rratelimiter/rratelimiter/internal/answer"
 	"github.com/rratelimiter/rratelimiter/internal/clients"
 	"github.com/rratelimiter/rratelimiter/internal/look"
 )
@@ -117,7 +118,7 @@ func (p *poller) join(v *viewer) (leave func(), err error) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	if len(p.viewers) >= maxViewers {
-		return nil, refuse(http.StatusServiceUnavailable, "%d pages are open already, no more are served", maxViewers)
+		return nil, answer.Refuse(http.StatusServiceUnavailable, "%d pages are open already, no more are served", maxViewers)
 	}
 	p.viewers[v] = true
 	select {

@@ -3,13 +3,10 @@ package dashboard
 import (
 	"bytes"
 	"encoding/json"
-	"errors"
-	"io"
-	"mime"
-	"net/http"
 	"time"
 
 	"github.com/rratelimiter/rratelimiter"
+	"github.com/rratelimiter/rratelimiter/internal/answer"
 )
 
 // maxBody is the most bytes of a request's body: an id of the longest name, twice.
@@ -41,25 +38,18 @@ type request struct {
 
 // request reads the body.
 func (c *call) request() (*request, error) {
-	media, _, err := mime.ParseMediaType(c.r.Header.Get("Content-Type"))
-	if err != nil || media != "application/json" || len(c.r.Header.Values("Content-Type")) != 1 {
-		return nil, refuse(http.StatusUnsupportedMediaType, "the Content-Type must be application/json")
-	}
-	text, err := io.ReadAll(http.MaxBytesReader(c.w, c.r.Body, maxBody))
-	if _, ok := errors.AsType[*http.MaxBytesError](err); ok {
-		return nil, refuse(http.StatusRequestEntityTooLarge, "a body has at most %d bytes", maxBody)
-	}
+	text, err := answer.Body(c.w, c.r, maxBody)
 	if err != nil {
-		return nil, badRequest("the body can't be read")
+		return nil, err
 	}
 	var r request
 	d := json.NewDecoder(bytes.NewReader(text))
 	d.DisallowUnknownFields()
 	if err := d.Decode(&r); err != nil {
-		return nil, badRequest("the body is no JSON object as it should be: %v", err)
+		return nil, answer.BadRequest("the body is no JSON object as it should be: %v", err)
 	}
 	if d.More() {
-		return nil, badRequest("something follows the body's object")
+		return nil, answer.BadRequest("something follows the body's object")
 	}
 	if r.Action != "undo" {
 		if r.name, err = nameFrom(r.ID); err != nil {
@@ -77,15 +67,15 @@ func (r *request) config() (rratelimiter.Config, error) {
 	kind, ok := typeOf(r.Type)
 	switch {
 	case !ok:
-		return rratelimiter.Config{}, badRequest("type must be %q or %q", rratelimiter.Overall, rratelimiter.PerClient)
+		return rratelimiter.Config{}, answer.BadRequest("type must be %q or %q", rratelimiter.Overall, rratelimiter.PerClient)
 	case r.Rate < 1 || r.Rate > rratelimiter.MaxRate:
-		return rratelimiter.Config{}, badRequest("a rate has 1 to %d permits", int64(rratelimiter.MaxRate))
+		return rratelimiter.Config{}, answer.BadRequest("a rate has 1 to %d permits", int64(rratelimiter.MaxRate))
 	case r.IntervalMS < 1 || r.IntervalMS > maxMillis:
-		return rratelimiter.Config{}, badRequest("an interval has at least 1 ms")
+		return rratelimiter.Config{}, answer.BadRequest("an interval has at least 1 ms")
 	case r.KeepAliveMS < 0 || r.KeepAliveMS > maxMillis:
-		return rratelimiter.Config{}, badRequest("a keep-alive time has at least 0 ms")
+		return rratelimiter.Config{}, answer.BadRequest("a keep-alive time has at least 0 ms")
 	case r.KeepAliveMS != 0 && r.KeepAliveMS < r.IntervalMS:
-		return rratelimiter.Config{}, badRequest("the keep-alive time is shorter than the interval")
+		return rratelimiter.Config{}, answer.BadRequest("the keep-alive time is shorter than the interval")
 	}
 	return rratelimiter.Config{
 		Type: kind, Rate: r.Rate, Interval: time.Duration(r.IntervalMS) * time.Millisecond,

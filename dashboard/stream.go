@@ -15,6 +15,7 @@ import (
 
 	"github.com/redis/go-redis/v9"
 
+	"github.com/rratelimiter/rratelimiter/internal/answer"
 	"github.com/rratelimiter/rratelimiter/internal/look"
 )
 
@@ -39,7 +40,7 @@ const (
 func (c *call) viewer() (*viewer, error) {
 	query, err := url.ParseQuery(c.r.URL.RawQuery)
 	if err != nil {
-		return nil, badRequest("the query can't be read")
+		return nil, answer.BadRequest("the query can't be read")
 	}
 	switch strings.TrimSuffix(c.r.URL.Path, "/stream") {
 	case "/api/limiter":
@@ -63,7 +64,7 @@ func (c *call) view(query url.Values, sort string) (v look.View, err error) {
 		return v, err
 	}
 	if len(v.Filter) > maxSearch {
-		return v, badRequest("search has more than %d bytes", maxSearch)
+		return v, answer.BadRequest("search has more than %d bytes", maxSearch)
 	}
 	switch given := query.Get("sort"); {
 	case given == "refusals":
@@ -71,7 +72,7 @@ func (c *call) view(query url.Values, sort string) (v look.View, err error) {
 	case slices.Contains(look.Sorts(), given):
 		v.Sort = given
 	case given != "":
-		return v, badRequest("sort is one of refusals, %s", strings.Join(look.Sorts(), ", "))
+		return v, answer.BadRequest("sort is one of refusals, %s", strings.Join(look.Sorts(), ", "))
 	}
 	return v, nil
 }
@@ -83,7 +84,7 @@ func number(query url.Values, name string, low, high, otherwise int) (int, error
 	}
 	n, err := strconv.Atoi(text)
 	if err != nil || n < low || n > high {
-		return 0, badRequest("%s is a whole number from %d to %d", name, low, high)
+		return 0, answer.BadRequest("%s is a whole number from %d to %d", name, low, high)
 	}
 	return n, nil
 }
@@ -99,7 +100,7 @@ func (c *call) once() error {
 		return err
 	}
 	if e.kind == faultEvent {
-		return refuse(http.StatusServiceUnavailable, "Redis can't be read: the log has why")
+		return answer.Refuse(http.StatusServiceUnavailable, "Redis can't be read: the log has why")
 	}
 	c.w.Header().Set("Content-Type", "application/json")
 	_, _ = c.w.Write(append(e.data, '\n'))
@@ -120,7 +121,7 @@ func (c *call) next(v *viewer) (event, error) {
 	case e := <-v.events:
 		return e, nil
 	case <-ctx.Done():
-		return event{}, refuse(http.StatusServiceUnavailable, "Redis did not answer in time")
+		return event{}, answer.Refuse(http.StatusServiceUnavailable, "Redis did not answer in time")
 	}
 }
 

@@ -9,6 +9,7 @@ import (
 
 	"github.com/redis/go-redis/v9"
 
+	"github.com/rratelimiter/rratelimiter/internal/answer"
 	"github.com/rratelimiter/rratelimiter/internal/look"
 	"github.com/rratelimiter/rratelimiter/slidinglog"
 )
@@ -47,7 +48,7 @@ func (c *call) listThresholds() error {
 		}
 		page, next, err := c.cfg.Redis.HScan(ctx, hash, cursor, "", thresholdPage).Result()
 		if redis.HasErrorPrefix(err, "WRONGTYPE") {
-			return refuse(http.StatusConflict, "this key is no hash")
+			return answer.Refuse(http.StatusConflict, "this key is no hash")
 		}
 		if err != nil {
 			return err
@@ -78,7 +79,7 @@ func (c *call) thresholdNow(ctx context.Context, r *request) (p *plan, l *slidin
 	}
 	fields, err := c.cfg.Redis.HMGet(ctx, hash, look.FieldNames...).Result()
 	if _, parseErr := look.ParseFields(fields); err == nil && parseErr == nil {
-		return nil, nil, refuse(http.StatusConflict, "this hash is a RateLimiter's own, and none of thresholds")
+		return nil, nil, answer.Refuse(http.StatusConflict, "this hash is a RateLimiter's own, and none of thresholds")
 	}
 	text, err := c.cfg.Redis.HGet(ctx, hash, r.name).Result()
 	before, state := cut(text, maxTold), "set: "+text
@@ -86,7 +87,7 @@ func (c *call) thresholdNow(ctx context.Context, r *request) (p *plan, l *slidin
 	case errors.Is(err, redis.Nil):
 		before, state = noThreshold, ""
 	case redis.HasErrorPrefix(err, "WRONGTYPE"):
-		return nil, nil, refuse(http.StatusConflict, "this key is no hash")
+		return nil, nil, answer.Refuse(http.StatusConflict, "this key is no hash")
 	case err != nil:
 		return nil, nil, err
 	}
@@ -101,7 +102,7 @@ func (c *call) planThreshold(ctx context.Context, r *request) (*plan, error) {
 		return nil, err
 	}
 	if r.Threshold < 0 || r.Threshold > slidinglog.MaxLimit {
-		return nil, badRequest("a threshold is 0 to %d", int64(slidinglog.MaxLimit))
+		return nil, answer.BadRequest("a threshold is 0 to %d", int64(slidinglog.MaxLimit))
 	}
 	p.after = []fact{{factThreshold, strconv.FormatInt(r.Threshold, 10)}, p.before[1]}
 	if r.Threshold == 0 {
@@ -117,7 +118,7 @@ func (c *call) planUnthreshold(ctx context.Context, r *request) (*plan, error) {
 		return nil, err
 	}
 	if p.state == "" {
-		return nil, refuse(http.StatusConflict, "this key has no threshold")
+		return nil, answer.Refuse(http.StatusConflict, "this key has no threshold")
 	}
 	p.after = []fact{{factThreshold, noThreshold}, p.before[1]}
 	p.do = func(ctx context.Context) error { return l.ResetThreshold(ctx, r.name) }

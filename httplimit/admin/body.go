@@ -8,13 +8,12 @@ import (
 	"io"
 	"maps"
 	"math"
-	"mime"
-	"net/http"
 	"slices"
 	"strconv"
 	"time"
 
 	"github.com/rratelimiter/rratelimiter"
+	"github.com/rratelimiter/rratelimiter/internal/answer"
 )
 
 // maxBody is the most bytes of a request's body.
@@ -28,30 +27,15 @@ type fields map[string]json.RawMessage
 // given twice, and names in other letters than ours are unknown: a change is no
 // place for guesses.
 func (c *call) body() (fields, error) {
-	if !isJSON(c.r.Header) {
-		return nil, refuse(http.StatusUnsupportedMediaType, "the Content-Type must be application/json")
-	}
-	text, err := io.ReadAll(http.MaxBytesReader(c.w, c.r.Body, maxBody))
-	if _, ok := errors.AsType[*http.MaxBytesError](err); ok {
-		return nil, refuse(http.StatusRequestEntityTooLarge, "a body has at most %d bytes", maxBody)
-	}
+	text, err := answer.Body(c.w, c.r, maxBody)
 	if err != nil {
-		return nil, badRequest("the body can't be read")
+		return nil, err
 	}
 	f, err := parseObject(text)
 	if err != nil {
-		return nil, badRequest("the body is no JSON object as it should be: %v", err)
+		return nil, answer.BadRequest("the body is no JSON object as it should be: %v", err)
 	}
 	return f, nil
-}
-
-func isJSON(h http.Header) bool {
-	values := h.Values("Content-Type")
-	if len(values) != 1 {
-		return false
-	}
-	media, _, err := mime.ParseMediaType(values[0])
-	return err == nil && media == "application/json"
 }
 
 func parseObject(text []byte) (fields, error) {
@@ -98,7 +82,7 @@ func (f fields) end() error {
 	if len(f) == 0 {
 		return nil
 	}
-	return badRequest("the body has %q, which means nothing here", slices.Sorted(maps.Keys(f))[0])
+	return answer.BadRequest("the body has %q, which means nothing here", slices.Sorted(maps.Keys(f))[0])
 }
 
 // integer reads a whole number between low and high into v, and tells whether
@@ -110,7 +94,7 @@ func (f fields) integer(name string, low, high int64, v *int64) (bool, error) {
 	}
 	n, err := strconv.ParseInt(text, 10, 64)
 	if err != nil || n < low || n > high {
-		return true, badRequest("%s must be a whole number from %d to %d", name, low, high)
+		return true, answer.BadRequest("%s must be a whole number from %d to %d", name, low, high)
 	}
 	*v = n
 	return true, nil
@@ -125,7 +109,7 @@ func (f fields) duration(name string, low time.Duration, v *time.Duration) (bool
 	}
 	d, err := parseDuration(text)
 	if err != nil || d < low || d%time.Millisecond != 0 {
-		return true, badRequest(`%s must be a whole number of milliseconds, or text such as "1m30s" that is one; at least %d ms`, name, low.Milliseconds())
+		return true, answer.BadRequest(`%s must be a whole number of milliseconds, or text such as "1m30s" that is one; at least %d ms`, name, low.Milliseconds())
 	}
 	*v = d
 	return true, nil
@@ -149,7 +133,7 @@ func (f fields) boolean(name string, v *bool) error {
 		return nil
 	}
 	if text != "true" && text != "false" {
-		return badRequest("%s must be true or false", name)
+		return answer.BadRequest("%s must be true or false", name)
 	}
 	*v = text == "true"
 	return nil
@@ -166,5 +150,5 @@ func (f fields) rateType(name string, v *rratelimiter.RateType) error {
 			return nil
 		}
 	}
-	return badRequest("%s must be %q or %q", name, rratelimiter.Overall, rratelimiter.PerClient)
+	return answer.BadRequest("%s must be %q or %q", name, rratelimiter.Overall, rratelimiter.PerClient)
 }

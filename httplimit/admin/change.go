@@ -7,6 +7,7 @@ import (
 	"log/slog"
 	"net/http"
 
+	"github.com/rratelimiter/rratelimiter/internal/answer"
 	"github.com/rratelimiter/rratelimiter/limit"
 )
 
@@ -28,12 +29,12 @@ func (c *call) changed(before, after slog.Attr, err error, more ...slog.Attr) er
 		c.log(slog.LevelInfo, "limit changed", attrs...)
 		return nil
 	}
-	p, message := c.problemOf(err), "limit not changed"
+	r, _ := c.problemOf(err)
+	message := "limit not changed"
 	if errors.Is(err, limit.ErrUnknownOutcome) || errors.Is(err, context.DeadlineExceeded) {
-		p.status, p.detail = http.StatusBadGateway, "Redis did not answer: whether the limit is changed is not known"
+		r = &answer.Error{Status: http.StatusBadGateway, Detail: "Redis did not answer: whether the limit is changed is not known"}
 		message = "limit perhaps changed"
 	}
-	p.quiet = true
-	c.log(slog.LevelError, message, append(attrs, slog.Int("status", p.status), slog.Any("error", err))...)
-	return p
+	c.log(slog.LevelError, message, append(attrs, slog.Int("status", r.Status), slog.Any("error", err))...)
+	return r
 }

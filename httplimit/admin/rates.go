@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/rratelimiter/rratelimiter"
+	"github.com/rratelimiter/rratelimiter/internal/answer"
 	"github.com/rratelimiter/rratelimiter/internal/redisson"
 	"github.com/rratelimiter/rratelimiter/limit"
 )
@@ -34,12 +35,12 @@ func (c *call) limiter() (*rratelimiter.RateLimiter, error) {
 			continue
 		}
 		if other := redisson.Other(prefix, name); other != "" {
-			return nil, badRequest("the RateLimiter would share Redis keys with %q", other)
+			return nil, answer.BadRequest("the RateLimiter would share Redis keys with %q", other)
 		}
 		ours = true
 	}
 	if !ours {
-		return nil, refuse(http.StatusNotFound, "no RateLimiter of this name is offered here")
+		return nil, answer.Refuse(http.StatusNotFound, "no RateLimiter of this name is offered here")
 	}
 	return c.cfg.Client.RateLimiter(name), nil
 }
@@ -93,7 +94,7 @@ func (c *call) putRate(l *rratelimiter.RateLimiter) error {
 		return err
 	}
 	if !change.hasRate || !change.hasInterval {
-		return badRequest("a rate to PUT has rate and interval; PATCH takes less")
+		return answer.BadRequest("a rate to PUT has rate and interval; PATCH takes less")
 	}
 	var cfg rratelimiter.Config
 	if err := change.apply(&cfg); err != nil {
@@ -189,7 +190,7 @@ func (c *call) readRate() (rateChange, error) {
 		return change, err
 	}
 	if !change.hasType && !change.hasRate && !change.hasInterval && !change.hasKeepAlive {
-		return change, badRequest("the body changes nothing")
+		return change, answer.BadRequest("the body changes nothing")
 	}
 	return change, nil
 }
@@ -209,7 +210,7 @@ func (r *rateChange) apply(cfg *rratelimiter.Config) error {
 		cfg.KeepAlive = r.KeepAlive
 	}
 	if cfg.KeepAlive != 0 && cfg.KeepAlive < cfg.Interval {
-		return badRequest("keepAlive %v is shorter than interval %v", cfg.KeepAlive, cfg.Interval)
+		return answer.BadRequest("keepAlive %v is shorter than interval %v", cfg.KeepAlive, cfg.Interval)
 	}
 	return nil
 }

@@ -8,6 +8,8 @@ import (
 	"net/url"
 	"slices"
 	"strings"
+
+	"github.com/rratelimiter/rratelimiter/internal/answer"
 )
 
 // call is a request on its way.
@@ -99,12 +101,12 @@ func (c *call) serve() error {
 	run := e.methods[method]
 	switch {
 	case !found:
-		return refuse(http.StatusNotFound, "there is no such path: see openapi.json")
+		return answer.Refuse(http.StatusNotFound, "there is no such path: see openapi.json")
 	case run == nil:
 		c.w.Header().Set("Allow", e.allowed())
-		return refuse(http.StatusMethodNotAllowed, "allowed are %s", e.allowed())
+		return answer.Refuse(http.StatusMethodNotAllowed, "allowed are %s", e.allowed())
 	case err != nil:
-		return badRequest("the query can't be read: %v", err)
+		return answer.BadRequest("the query can't be read: %v", err)
 	}
 	if err := e.checkQuery(query); err != nil {
 		return err
@@ -132,9 +134,9 @@ func (c *call) authorize() error {
 	c.log(slog.LevelWarn, "admin request refused", slog.String("method", c.r.Method), slog.String("path", c.r.URL.Path), slog.Any("error", err))
 	if errors.Is(err, ErrUnauthenticated) {
 		c.w.Header().Set("WWW-Authenticate", c.cfg.Challenge)
-		return refuse(http.StatusUnauthorized, "")
+		return answer.Refuse(http.StatusUnauthorized, "")
 	}
-	return refuse(http.StatusForbidden, "")
+	return answer.Refuse(http.StatusForbidden, "")
 }
 
 // log tells the Logger, by what the request asks and who does.

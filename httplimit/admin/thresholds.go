@@ -8,6 +8,7 @@ import (
 	"slices"
 
 	"github.com/rratelimiter/rratelimiter"
+	"github.com/rratelimiter/rratelimiter/internal/answer"
 	"github.com/rratelimiter/rratelimiter/limit"
 )
 
@@ -24,7 +25,7 @@ type keyThreshold struct {
 func (c *call) slidingLog() (SlidingLog, error) {
 	log, ok := c.cfg.SlidingLogs[c.asked.Limiter]
 	if !ok {
-		return nil, refuse(http.StatusNotFound, "no sliding log of this name is offered here")
+		return nil, answer.Refuse(http.StatusNotFound, "no sliding log of this name is offered here")
 	}
 	return log, nil
 }
@@ -68,7 +69,7 @@ func (c *call) putThreshold(log SlidingLog) error {
 		return err
 	}
 	if !given {
-		return badRequest("the body has no threshold")
+		return answer.BadRequest("the body has no threshold")
 	}
 	if err := f.end(); err != nil {
 		return err

@@ -1,0 +1,69 @@
+package answer_test
+
+import (
+	"fmt"
+	"net/http"
+	"net/http/httptest"
+	"strings"
+	"testing"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"github.com/rratelimiter/rratelimiter/internal/answer"
+)
+
+func TestBody(t *testing.T) {
+	t.Parallel()
+	for name, tt := range map[string]struct {
+		types  []string
+		body   string
+		status int // 0: it is read
+	}{
+		"JSON":                  {[]string{"application/json"}, `{"a":1}`, 0},
+		"JSON with a parameter": {[]string{"application/json; charset=utf-8"}, `{}`, 0},
+		"as long as it may be":  {[]string{"application/json"}, strings.Repeat(" ", 10), 0},
+		"too long":              {[]string{"application/json"}, strings.Repeat(" ", 11), http.StatusRequestEntityTooLarge},
+		"text":                  {[]string{"text/plain"}, `{}`, http.StatusUnsupportedMediaType},
+		"of no type":            {nil, `{}`, http.StatusUnsupportedMediaType},
+		"of two types":          {[]string{"application/json", "text/plain"}, `{}`, http.StatusUnsupportedMediaType},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			r := httptest.NewRequestWithContext(t.Context(), http.MethodPost, "/", strings.NewReader(tt.body))
+			for _, value := range tt.types {
+				r.Header.Add("Content-Type", value)
+			}
+			text, err := answer.Body(httptest.NewRecorder(), r, 10)
+			if tt.status == 0 {
+				require.NoError(t, err)
+				assert.Equal(t, tt.body, string(text))
+				return
+			}
+			var refusal *answer.Error
+			require.ErrorAs(t, err, &refusal)
+			assert.Equal(t, tt.status, refusal.Status)
+		})
+	}
+}
+
+func TestAnswers(t *testing.T) {
+	t.Parallel()
+	var refusal *answer.Error
+	require.ErrorAs(t, fmt.Errorf("wrapped: %w", answer.BadRequest("%d is too many", 3)), &refusal)
+	for _, tt := range []struct {
+		write      func(w http.ResponseWriter)
+		status     int
+		kind, body string
+	}{
+		{refusal.Write, 400, "application/problem+json", `{"title":"Bad Request","status":400,"detail":"3 is too many"}` + "\n"},
+		{func(w http.ResponseWriter) { answer.OK(w, []int{1}) }, 200, "application/json", "[1]\n"},
+		{func(w http.ResponseWriter) { answer.OK(w, func() {}) }, 500, "application/json", "\n"},
+	} {
+		w := httptest.NewRecorder()
+		tt.write(w)
+		assert.Equal(t, tt.status, w.Code)
+		assert.Equal(t, tt.kind, w.Header().Get("Content-Type"))
+		assert.Equal(t, tt.body, w.Body.String())
+	}
+}
