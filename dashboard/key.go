@@ -96,11 +96,9 @@ func (c *call) askOther(ctx context.Context, name string, k *keyLook) {
 }
 
 func (c *call) lookAtHash(ctx context.Context, name string, k *keyLook) error {
-	fields, err := c.cfg.Redis.HMGet(ctx, name, look.FieldNames...).Result()
-	if err != nil {
+	if is, err := c.isLimiter(ctx, name); err != nil {
 		return err
-	}
-	if _, err := look.ParseFields(fields); err == nil {
+	} else if is {
 		k.Looks, k.Goes = looksLimiter, []string{"limiter"}
 		return nil
 	}
@@ -131,7 +129,7 @@ func (c *call) lookAtText(ctx context.Context, name string, k *keyLook) error {
 		return nil //nolint:nilerr // no number, no limiter
 	}
 	k.Facts = append(k.Facts, fact{"Value", shown(text)})
-	if c.stateOf(ctx, name, ":value") {
+	if c.isStateOf(ctx, name, ":value") {
 		k.Looks = looksState
 		return nil
 	}
@@ -163,7 +161,7 @@ func (c *call) lookAtSet(ctx context.Context, name string, k *keyLook) error {
 	}
 	k.Facts = append(k.Facts, fact{"Members", strconv.FormatInt(card, 10)})
 	switch {
-	case c.stateOf(ctx, name, ":permits"):
+	case c.isStateOf(ctx, name, ":permits"):
 		k.Looks = looksState
 	case isTime(int64(newest[0].Score)) && k.TTLMS != nil:
 		k.Looks = looksLog
@@ -175,8 +173,8 @@ func (c *call) lookAtSet(ctx context.Context, name string, k *keyLook) error {
 // isTime tells whether a number is a time in epoch ms of this century.
 func isTime(ms int64) bool { return ms > 946_684_800_000 && ms < 4_102_444_800_000 }
 
-// stateOf tells whether a key is the value or the set of a RateLimiter that is there.
-func (c *call) stateOf(ctx context.Context, key, suffix string) bool {
+// isStateOf tells whether a key is the value or the set of a RateLimiter that is there.
+func (c *call) isStateOf(ctx context.Context, key, suffix string) bool {
 	at := strings.LastIndex(key, suffix)
 	if at < 0 {
 		return false
@@ -191,13 +189,19 @@ func (c *call) stateOf(ctx context.Context, key, suffix string) bool {
 		if !strings.HasPrefix(key, own.Value) && !strings.HasPrefix(key, own.Permits) {
 			continue
 		}
-		fields, err := c.cfg.Redis.HMGet(ctx, name, look.FieldNames...).Result()
-		if err != nil {
-			continue
-		}
-		if _, err := look.ParseFields(fields); err == nil {
+		if is, err := c.isLimiter(ctx, name); err == nil && is {
 			return true
 		}
 	}
 	return false
+}
+
+// isLimiter tells whether a key is the hash of a RateLimiter that can be read.
+func (c *call) isLimiter(ctx context.Context, key string) (bool, error) {
+	fields, err := c.cfg.Redis.HMGet(ctx, key, look.FieldNames...).Result()
+	if err != nil {
+		return false, err
+	}
+	_, unreadable := look.ParseFields(fields)
+	return unreadable == nil, nil
 }

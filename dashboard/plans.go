@@ -44,10 +44,6 @@ func stateText(f *look.Inspection) string {
 	return fmt.Sprint(*f.Rate, *f.IntervalMS, *f.Type, *f.KeepAliveMS, f.TTLMS != nil)
 }
 
-func rateText(rate, intervalMS int64) string {
-	return strconv.FormatInt(rate, 10) + "/" + words.Millis(intervalMS)
-}
-
 const (
 	factRate    = "Rate"
 	factType    = "Type"
@@ -74,7 +70,7 @@ func ttlText(ms *int64) string {
 // factsOf are the facts of a limiter that rates change.
 func factsOf(cfg rratelimiter.Config) []fact {
 	return []fact{
-		{factRate, rateText(cfg.Rate, cfg.Interval.Milliseconds())},
+		{factRate, words.ShortRate(cfg.Rate, cfg.Interval.Milliseconds())},
 		{factType, cfg.Type.String()},
 		{factAlive, orNever(cfg.KeepAlive.Milliseconds())},
 	}
@@ -94,7 +90,7 @@ func configOf(f *look.Inspection) (cfg rratelimiter.Config, ok bool) {
 
 // inUse returns how many permits are in use, in words.
 func inUse(f *look.Inspection) string {
-	if f.Type != nil && *f.Type == rratelimiter.PerClient.String() {
+	if f.PerClient() {
 		return "each client's own"
 	}
 	var n int64
@@ -300,7 +296,7 @@ func (c *call) planMigrate(ctx context.Context, r *request) (*plan, error) {
 	if err != nil {
 		return nil, err
 	}
-	own := f.Type != nil && *f.Type == rratelimiter.PerClient.String()
+	own := f.PerClient()
 	p := &plan{
 		name: r.name, state: stateText(f), before: []fact{{"Members", membersText(f, own)}},
 		after:    []fact{{"Members", "those of older layouts are in that of Redisson 3.21 and newer, for the same permits at the same times"}},

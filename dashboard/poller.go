@@ -164,7 +164,7 @@ func (p *poller) run(ctx context.Context) {
 
 func (p *poller) loop(ctx context.Context) {
 	// Who comes again and again is not to cost more than who stays.
-	p.rest(ctx, step-time.Since(p.stepped))
+	_ = sleep(ctx, step-time.Since(p.stepped))
 	tick := time.NewTicker(step)
 	defer tick.Stop()
 	var walked, sampled time.Time
@@ -192,22 +192,13 @@ func (p *poller) loop(ctx context.Context) {
 			}
 		}
 		if err != nil {
-			p.rest(ctx, every)
+			_ = sleep(ctx, every)
 			continue
 		}
 		select {
 		case <-ctx.Done():
 		case <-tick.C:
 		}
-	}
-}
-
-func (p *poller) rest(ctx context.Context, d time.Duration) {
-	timer := time.NewTimer(d)
-	defer timer.Stop()
-	select {
-	case <-ctx.Done():
-	case <-timer.C:
 	}
 }
 

@@ -10,7 +10,6 @@ import (
 	"github.com/redis/go-redis/v9"
 
 	"github.com/rratelimiter/rratelimiter/internal/answer"
-	"github.com/rratelimiter/rratelimiter/internal/look"
 	"github.com/rratelimiter/rratelimiter/slidinglog"
 )
 
@@ -77,8 +76,7 @@ func (c *call) thresholdNow(ctx context.Context, r *request) (p *plan, l *slidin
 	if err != nil {
 		return nil, nil, err
 	}
-	fields, err := c.cfg.Redis.HMGet(ctx, hash, look.FieldNames...).Result()
-	if _, parseErr := look.ParseFields(fields); err == nil && parseErr == nil {
+	if is, err := c.isLimiter(ctx, hash); err == nil && is {
 		return nil, nil, answer.Refuse(http.StatusConflict, "this hash is a RateLimiter's own, and none of thresholds")
 	}
 	text, err := c.cfg.Redis.HGet(ctx, hash, r.name).Result()

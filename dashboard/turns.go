@@ -30,7 +30,11 @@ func (t *turns) wait(ctx context.Context, commands, perSecond int) error {
 	}
 	t.next = t.next.Add(time.Duration(commands) * time.Second / time.Duration(perSecond))
 	t.mu.Unlock()
-	timer := time.NewTimer(wait)
+	return sleep(ctx, wait)
+}
+
+func sleep(ctx context.Context, d time.Duration) error {
+	timer := time.NewTimer(d)
 	defer timer.Stop()
 	select {
 	case <-timer.C:

@@ -10,7 +10,6 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"github.com/rratelimiter/rratelimiter"
 	"github.com/rratelimiter/rratelimiter/cmd/rrl/internal/connect"
 	"github.com/rratelimiter/rratelimiter/cmd/rrl/internal/doctor"
 	"github.com/rratelimiter/rratelimiter/cmd/rrl/internal/output"
@@ -99,7 +98,7 @@ func (c *checker) check(ctx context.Context, name string) (doctor.Checked, error
 	if err != nil {
 		return doctor.Checked{}, err
 	}
-	if found.Type != nil && *found.Type == rratelimiter.PerClient.String() && c.searched.Add(1) <= maxSearched {
+	if found.PerClient() && c.searched.Add(1) <= maxSearched {
 		if found, err = c.inspect(ctx, name, ""); err != nil {
 			return doctor.Checked{}, err
 		}

@@ -6,6 +6,7 @@ import (
 
 	"github.com/rratelimiter/rratelimiter"
 	"github.com/rratelimiter/rratelimiter/internal/fuzztest"
+	"github.com/rratelimiter/rratelimiter/internal/words"
 )
 
 func FuzzParseRate(f *testing.F) {
@@ -23,7 +24,7 @@ func FuzzParseRate(f *testing.F) {
 		if permits < 1 || permits > rratelimiter.MaxRate || interval < time.Millisecond || interval%time.Millisecond != 0 {
 			t.Errorf("%q: %d, %v", text, permits, interval)
 		}
-		written := formatRate(permits, interval.Milliseconds())
+		written := words.ShortRate(permits, interval.Milliseconds())
 		if again, same, err := parseRate(written); err != nil || again != permits || same != interval {
 			t.Errorf("%q is written as %q, which is %d, %v, %v", text, written, again, same, err)
 		}

@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"slices"
 	"time"
 
 	"github.com/redis/go-redis/v9"
@@ -130,15 +129,15 @@ func refuseForeign(ctx context.Context, rdb redis.UniversalClient, name string) 
 	if err != nil || kind == "none" {
 		return err
 	}
-	if kind != "hash" {
-		return fmt.Errorf("%s is a %s and no limiter, nothing changed; --force deletes it all the same", words.Printable(name), kind)
+	what, fields := kind, []any(nil)
+	if kind == "hash" {
+		what = "hash without a rate"
+		if fields, err = rdb.HMGet(ctx, name, look.FieldNames...).Result(); err != nil {
+			return err
+		}
 	}
-	fields, err := rdb.HMGet(ctx, name, look.FieldNames...).Result()
-	if err != nil {
-		return err
-	}
-	if !slices.ContainsFunc(fields, func(field any) bool { return field != nil }) {
-		return fmt.Errorf("%s is a hash without a rate and no limiter, nothing changed; --force deletes it all the same", words.Printable(name))
+	if look.Foreign(kind, fields) {
+		return fmt.Errorf("%s is a %s and no limiter, nothing changed; --force deletes it all the same", words.Printable(name), what)
 	}
 	return nil
 }

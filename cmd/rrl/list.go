@@ -17,6 +17,7 @@ import (
 	"github.com/rratelimiter/rratelimiter/cmd/rrl/internal/live"
 	"github.com/rratelimiter/rratelimiter/cmd/rrl/internal/output"
 	"github.com/rratelimiter/rratelimiter/internal/look"
+	"github.com/rratelimiter/rratelimiter/internal/words"
 )
 
 // scanCount is how many keys one SCAN looks at.
@@ -162,7 +163,7 @@ func (a *app) printList(limiters []listed) error {
 	rows := [][]string{{"NAME", "RATE", "TYPE", "KEEP-ALIVE", "EXPIRES IN"}}
 	for _, l := range limiters {
 		rows = append(rows, []string{
-			live.Safe(l.Name), formatRate(l.Rate, l.IntervalMS), l.Type, formatKeepAlive(l.KeepAliveMS), formatTTL(l.TTLMS),
+			live.Safe(l.Name), words.ShortRate(l.Rate, l.IntervalMS), l.Type, formatKeepAlive(l.KeepAliveMS), formatTTL(l.TTLMS),
 		})
 	}
 	_, err := io.WriteString(a.out, table(rows, a.out.Width))

@@ -7,7 +7,6 @@ import (
 	"time"
 
 	"github.com/rratelimiter/rratelimiter"
-	"github.com/rratelimiter/rratelimiter/internal/words"
 )
 
 // parseRate reads a rate such as 100/1s: permits, a slash, and the interval as
@@ -29,11 +28,6 @@ func parseRate(s string) (permits int64, interval time.Duration, err error) {
 		return 0, 0, fmt.Errorf("rate %q: interval %v is not a whole number of milliseconds, at least 1", s, interval)
 	}
 	return permits, interval, nil
-}
-
-// formatRate writes a rate as parseRate reads it.
-func formatRate(permits, intervalMS int64) string {
-	return strconv.FormatInt(permits, 10) + "/" + words.Millis(intervalMS)
 }
 
 // parseType reads the value of --type.

@@ -73,7 +73,7 @@ func (a *app) printShown(s *look.Inspection) error {
 	}
 	line("%s", name)
 	if s.Rate != nil {
-		line("  rate\t%s", formatRate(*s.Rate, *s.IntervalMS))
+		line("  rate\t%s", words.ShortRate(*s.Rate, *s.IntervalMS))
 		line("  type\t%s", *s.Type)
 		line("  keep-alive\t%s", formatKeepAlive(*s.KeepAliveMS))
 	}

@@ -127,7 +127,7 @@ func TestASearchEndsInTheMiddleOfAStep(t *testing.T) {
 		loose = append(loose, effect{kind: unseenEffect, call: i + 1, permits: 1 << i, outcome: Unknown})
 		start.loose = start.loose.with(only(i))
 	}
-	within := &searchTime{ends: time.Now().Add(10 * time.Millisecond)}
+	within := newSearchTime(10 * time.Millisecond)
 	assert.Empty(t, states{states: []State{start}}.follow(effect{kind: tickEffect}, loose, within).states)
 	assert.True(t, within.cut.Load())
 }

@@ -63,7 +63,7 @@ func (h *History) search(g guess, limit time.Duration) porcupine.CheckResult {
 	if len(loose) > mostLoose {
 		return porcupine.Unknown
 	}
-	within := &searchTime{ends: time.Now().Add(limit)}
+	within := newSearchTime(limit)
 	result := porcupine.CheckEventsTimeout(model(h.Start, loose, within), events, limit)
 	if result == porcupine.Illegal && within.cut.Load() {
 		return porcupine.Unknown
@@ -76,6 +76,10 @@ func (h *History) search(g guess, limit time.Duration) porcupine.CheckResult {
 type searchTime struct {
 	ends time.Time
 	cut  atomic.Bool // a step was not taken to its end
+}
+
+func newSearchTime(limit time.Duration) *searchTime {
+	return &searchTime{ends: time.Now().Add(limit)}
 }
 
 func (t *searchTime) over() bool {
@@ -193,7 +197,7 @@ func (h *History) from(start *Record) *History {
 func (h *History) String() string {
 	events, loose := h.events(noGuess)
 	const limit = 5 * time.Second
-	_, info := porcupine.CheckEventsVerbose(model(h.Start, loose, &searchTime{ends: time.Now().Add(limit)}), events, limit)
+	_, info := porcupine.CheckEventsVerbose(model(h.Start, loose, newSearchTime(limit)), events, limit)
 	var longest []porcupine.Operation
 	for _, some := range info.PartialLinearizationsOperations()[0] {
 		if len(some) > len(longest) {
@@ -205,7 +209,7 @@ func (h *History) String() string {
 	states := states{states: []State{h.Start}}
 	for _, o := range longest {
 		e, _ := o.Input.(effect)
-		states = states.follow(e, loose, &searchTime{ends: time.Now().Add(limit)})
+		states = states.follow(e, loose, newSearchTime(limit))
 		if e.kind != tickEffect && e.kind != announceEffect {
 			fmt.Fprintf(&text, " #%d", e.call)
 		}

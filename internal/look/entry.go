@@ -54,24 +54,12 @@ func (e *entry) free() (int64, bool) {
 
 // set takes over the configuration and says whether it is one.
 func (e *entry) set(fields []any) bool {
-	if len(fields) != 3 {
+	f, err := ParseFields(fields)
+	if err != nil {
 		return false
 	}
-	var n [3]int64
-	for i, field := range fields {
-		text, ok := field.(string)
-		if !ok {
-			return false
-		}
-		if n[i], ok = number(text); !ok {
-			return false
-		}
-	}
-	if n[2] > int64(rratelimiter.PerClient) {
-		return false
-	}
-	e.rate, e.intervalMS = n[0], n[1]
-	if perClient := n[2] == int64(rratelimiter.PerClient); perClient != e.perClient || !perClient && len(e.pairs) == 0 {
+	e.rate, e.intervalMS = f.Rate, f.IntervalMS
+	if perClient := f.PerClient(); perClient != e.perClient || !perClient && len(e.pairs) == 0 {
 		e.perClient, e.pairs = perClient, nil
 		if !perClient {
 			k := redisson.KeysOf(e.name, "")

@@ -3,6 +3,7 @@ package look
 import (
 	"errors"
 	"fmt"
+	"slices"
 	"strconv"
 
 	"github.com/rratelimiter/rratelimiter"
@@ -16,28 +17,38 @@ type Fields struct {
 // FieldNames are their names in Redis, in the order of ParseFields.
 var FieldNames = []string{"rate", "interval", "type", "keepAliveTime"}
 
-// ParseFields reads the fields as HMGET answers them. The last may be missing.
+// configFields are those without which there is no limiter.
+var configFields = FieldNames[:3]
+
+// ParseFields reads the fields as HMGET answers them. The last may be missing, or not
+// have been asked for.
 func ParseFields(answer []any) (Fields, error) {
-	if len(answer) != len(FieldNames) {
+	if len(answer) != len(FieldNames) && len(answer) != len(configFields) {
 		return Fields{}, errors.New("no fields")
 	}
 	n := make([]int64, len(FieldNames))
-	for i, name := range FieldNames {
+	for i := range answer {
 		text, ok := answer[i].(string)
 		if !ok {
-			if name == "keepAliveTime" {
+			if i == len(configFields) {
 				continue
 			}
-			return Fields{}, fmt.Errorf("field %s is missing", name)
+			return Fields{}, fmt.Errorf("field %s is missing", FieldNames[i])
 		}
 		if n[i], ok = number(text); !ok {
-			return Fields{}, fmt.Errorf("field %s is %q, not a whole number from 0 to %d", name, text, int64(maxNumber))
+			return Fields{}, fmt.Errorf("field %s is %q, not a whole number from 0 to %d", FieldNames[i], text, int64(maxNumber))
 		}
 	}
 	if n[2] > int64(rratelimiter.PerClient) {
 		return Fields{}, fmt.Errorf("field type is %d, neither 0 nor 1", n[2])
 	}
 	return Fields{Rate: n[0], IntervalMS: n[1], Type: n[2], KeepAliveMS: n[3]}, nil
+}
+
+// Foreign tells whether a key of that type holds what no limiter has written: fields are
+// what HMGET answers of FieldNames, none of what is no hash.
+func Foreign(kind string, fields []any) bool {
+	return kind != "none" && !slices.ContainsFunc(fields, func(field any) bool { return field != nil })
 }
 
 // maxNumber is the largest number that the scripts take: Lua holds larger ones
@@ -52,3 +63,6 @@ func number(text string) (int64, bool) {
 
 // TypeName is Redisson's name of the type.
 func (f Fields) TypeName() string { return rratelimiter.RateType(f.Type).String() }
+
+// PerClient tells whether each client has permits of its own.
+func (f Fields) PerClient() bool { return f.Type == int64(rratelimiter.PerClient) }

@@ -3,7 +3,6 @@ package look
 import (
 	"context"
 	"fmt"
-	"slices"
 	"time"
 
 	"github.com/redis/go-redis/v9"
@@ -61,7 +60,7 @@ func Inspect(ctx context.Context, rdb redis.UniversalClient, name string, find F
 	if !found.Exists {
 		return found, nil
 	}
-	found.Foreign = shared.config.exists() && !slices.ContainsFunc(shared.fields, func(field any) bool { return field != nil })
+	found.Foreign = Foreign(shared.config.kind, shared.fields)
 	var cfg *Fields
 	parsed, err := ParseFields(shared.fields)
 	if err == nil {
@@ -70,7 +69,7 @@ func Inspect(ctx context.Context, rdb redis.UniversalClient, name string, find F
 		found.Rate, found.IntervalMS, found.Type, found.KeepAliveMS = &parsed.Rate, &parsed.IntervalMS, &typeName, &parsed.KeepAliveMS
 	}
 	found.Anomalies.checkConfig(shared, err)
-	if cfg != nil && parsed.Type == int64(rratelimiter.PerClient) {
+	if cfg != nil && parsed.PerClient() {
 		if sharedState {
 			found.Anomalies.add("keys_of_other_type", "keys %s, %s are left from when all clients shared the permits",
 				k.Value, k.Permits)
@@ -81,6 +80,12 @@ func Inspect(ctx context.Context, rdb redis.UniversalClient, name string, find F
 	found.Anomalies.checkState(shared, &st, cfg)
 	found.States = append(found.States, st)
 	return found, nil
+}
+
+// PerClient tells whether each client has permits of its own; false where that can't be
+// read.
+func (f *Inspection) PerClient() bool {
+	return f.Type != nil && *f.Type == rratelimiter.PerClient.String()
 }
 
 // inspectClients adds the states of the clients.

@@ -8,8 +8,6 @@ import (
 	"github.com/redis/go-redis/v9"
 )
 
-var configFields = []string{"rate", "interval", "type"}
-
 // pairRead is one pair read in full, as far as bounded commands go.
 type pairRead struct {
 	pair    *pair

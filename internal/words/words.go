@@ -22,6 +22,11 @@ func Rate(permits int64, interval time.Duration) string {
 	return Plural(permits, "permit") + " every " + Duration(interval)
 }
 
+// ShortRate writes a rate as rrl's commands read it: 100/1m.
+func ShortRate(permits, intervalMS int64) string {
+	return strconv.FormatInt(permits, 10) + "/" + Millis(intervalMS)
+}
+
 // Duration writes d without the zeros that Duration.String ends in: 1h, not
 // 1h0m0s.
 func Duration(d time.Duration) string {
