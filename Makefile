@@ -27,7 +27,7 @@ golden: ## record anew what each release of Redisson does, for tests without Jav
 	@scripts/install-redis.sh || true
 	go test -count 1 -timeout 20m ./compat_test -run 'TestGolden$$' -record $(if $(REDISSON),-releases $(REDISSON))
 
-check: ## the fast part: vet, lint, tests that need no server; make test has the race detector look at them too
+check: ## the fast part: vet, lint, tests that need no server; make test has the race detector look at what is concurrent
 	@if scripts/install-lint.sh; then scripts/modules.sh golangci-lint run ./...; \
 		else scripts/modules.sh go vet ./... && [ "$(RRL_NO_SKIP)" != 1 ]; fi
 	@scripts/vet32.sh

@@ -27,10 +27,16 @@ skip() {
 	if [ "${RRL_NO_SKIP:-}" = 1 ]; then failed+=("$1"); else echo "$1: not installed" >>"$skips"; fi
 }
 
+# In these one call follows another, whatever test runs beside it. The race detector
+# would make them four times as slow, and sees the same calls in all other packages.
+in_turn=(./tests/redisson ./lua ./codec ./cmd/rrl/internal/output
+	./internal/{answer,articles,compatibility,development,distribution,keypart,linear,page,redisson,reliability,words})
+
 # Many tests wait more than they compute: more tests and packages at a time than there
 # are processors, and the longest, which are among the last by name, first.
 unit_and_server() {
-	go list ./... | grep -v /compat_test$ | sort -r | xargs scripts/race.sh -shuffle=on -p 3 -parallel 4 -timeout 10m
+	go list ./... | grep -vxF "$(go list ./compat_test/... "${in_turn[@]}")" | sort -r |
+		xargs scripts/race.sh -shuffle=on -p 3 -parallel 4 -timeout 10m
 }
 
 # The race detector looks at all but tools and examples.
@@ -45,8 +51,7 @@ other_modules() {
 }
 
 # Each server once and each topology once, two cells at a time: make test-matrix runs
-# all of each. The race detector has looked at the same tests in the step before, and
-# in tests/redisson at the calls that Redisson's turns make.
+# all of each. The race detector has looked at the same tests in the step before.
 other_servers() {
 	local packages=(. ./tests/... ./fixedwindow ./slidinglog ./tokenbucket ./lua ./internal/redisson ./internal/script)
 	local -x RRL_RACE=0 RRL_ENGINE=shared RRL_BUILT=$work/built
@@ -60,8 +65,8 @@ other_servers() {
 	END
 }
 
-java() {
-	go test -ldflags=-w -shuffle=on -timeout 10m ./compat_test/...
+turns_and_java() {
+	go test -ldflags=-w -shuffle=on -timeout 10m ./compat_test/... "${in_turn[@]}"
 }
 
 # begin NAME COMMAND runs it beside what follows, and end NAME waits for it.
@@ -109,10 +114,10 @@ step "vet for 32 bits" scripts/vet32.sh
 wait $installing || true
 step "unit and server tests" unit_and_server
 # All of these wait more than they compute.
-begin java java
+begin turns turns_and_java
 step "other servers and topologies" other_servers
 step "other modules" other_modules
-step "Java tests (begun beside other servers)" end java
+step "tests in turn and beside Redisson (begun with other servers)" end turns
 
 summary="passed: $(list "${ran[@]-none}")"
 [ ${#failed[@]} = 0 ] || summary+="; FAILED: $(list "${failed[@]}")"

@@ -41,12 +41,16 @@ type Wire struct {
 type gate struct{ reached, open chan struct{} }
 
 // Requests are given up after this time. A slow machine may give up some that
-// nobody held, which does no harm: they are repeated.
-const answerTimeout = 200 * time.Millisecond
+// nobody held, which does no harm: they are repeated, as often as faults are met
+// and some more.
+const (
+	answerTimeout = 200 * time.Millisecond
+	maxRetries    = 10
+)
 
 // Outlasts is a timeout of callers that are told of a refusal though three answers
 // before were lost.
-const Outlasts = 8 * answerTimeout
+const Outlasts = 10 * answerTimeout
 
 // MembersOf holds a release of Redisson for each way in which a grant is written
 // down: layouts, and whether requests may share a member. With each of them,
@@ -84,7 +88,7 @@ func NewWireOf(
 	w.LetGo = sync.OnceFunc(func() { close(w.Held) })
 	t.Cleanup(w.LetGo)
 	opts = append(opts, rratelimiter.WithClientID(id))
-	w.Client = NewClient(t, w.Proxy.Client(t, &redis.Options{ReadTimeout: answerTimeout, PoolSize: connections}), opts...)
+	w.Client = NewClient(t, w.Proxy.Client(t, &redis.Options{ReadTimeout: answerTimeout, MaxRetries: maxRetries, PoolSize: connections}), opts...)
 	name := redistest.Name(t)
 	w.Other = NewClient(t, w.Redis, opts...).RateLimiter(name)
 	if byDefault {
