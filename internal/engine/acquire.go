@@ -70,7 +70,7 @@ func (e *Engine) acquire(ctx context.Context, l *Limiter, w Wish, least int64) (
 	if a.AtLeast {
 		d.ResetAfter = 0 // these are not the figures that Take tells
 	}
-	l.Refusals.Note(least, a.sent, before, d)
+	l.Refusals.Note(least, a.sent, before, d, a.alive())
 	d = a.Decision
 	if a.AtLeast && w.Figures {
 		d, err = e.lookOn(ctx, l, least, before, a)
@@ -91,7 +91,7 @@ func (e *Engine) lookOn(ctx context.Context, l *Limiter, permits int64, before r
 	d.RetryAfter = wait
 	known := d
 	known.ResetAfter -= asked.Sub(a.sent)
-	l.Refusals.Note(permits, asked, before, known)
+	l.Refusals.Note(permits, asked, before, known, a.alive())
 	return d, nil
 }
 

@@ -310,11 +310,11 @@ func (b *batch) parseFigures(reply any) (o outcome, err error) {
 }
 
 // answer is what the request at that place is told.
-func (b *batch) answer(place int, err error) answer {
+func (b *batch) answer(place int, o outcome, err error) answer {
 	if err != nil {
 		return answer{err: err}
 	}
-	a := answer{Answer: b.answers[place], sent: b.sent}
+	a := answer{Answer: b.answers[place], sent: b.sent, keep: o.keep}
 	if a.Exceeds {
 		a.err = errExceeds(b.requests[place].Permits, a.Decision.Limit)
 	}

@@ -102,7 +102,7 @@ func tell(b *batch, o outcome) []answer {
 	b.answers = b.Answers(nil, o.Outcome)
 	var all []answer
 	for i := range b.requests {
-		all = append(all, b.answer(i, nil))
+		all = append(all, b.answer(i, o, nil))
 	}
 	return all
 }

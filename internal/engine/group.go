@@ -251,7 +251,7 @@ func (g *group) finished(b *batch, o outcome, err error) {
 	var unwanted []share
 	granted, doubtful, lined := int64(0), int64(0), false
 	for i, r := range b.requests {
-		a := b.answer(i, err)
+		a := b.answer(i, o, err)
 		if a.Decision.Granted {
 			granted += r.Permits
 			if r.State != lane.Sent || short != nil {

@@ -109,7 +109,7 @@ func (l *line) enter(r *request, a answer, o outcome, now time.Time) {
 	l.insert(r)
 	l.interval = o.interval
 	due := now.Add(a.Decision.RetryAfter)
-	l.keepAlive(o, a.sent)
+	l.alive = a.alive()
 	switch {
 	case l.asking:
 		r.round = l.round
@@ -131,14 +131,6 @@ func (l *line) enter(r *request, a answer, o outcome, now time.Time) {
 // those who wait ask again: each question starts that time anew, and the rest is
 // for the question to get there.
 const keepAliveShare = 2
-
-// keepAlive takes note of the keep-alive time that a question started anew.
-func (l *line) keepAlive(o outcome, sent time.Time) {
-	l.alive = time.Time{}
-	if o.keep > 0 {
-		l.alive = sent.Add(o.keep / keepAliveShare)
-	}
-}
 
 // dueToLive has the next round begin in time to keep the limiter alive.
 func (l *line) dueToLive() {
@@ -218,7 +210,7 @@ func (l *line) refused(r *request, a answer, o outcome) {
 	}
 	l.blocked = l.strict
 	l.note(r, a)
-	l.keepAlive(o, a.sent)
+	l.alive = a.alive()
 }
 
 func (l *line) note(r *request, a answer) {

@@ -31,8 +31,17 @@ type Wish struct {
 type answer struct {
 	lane.Answer
 
-	sent time.Time // when the request was asked for last
+	sent time.Time     // when the request was asked for last
+	keep time.Duration // the keep-alive time that was started anew then; 0 for none
 	err  error
+}
+
+// alive is when to ask again to keep the limiter alive; zero where it lives without.
+func (a answer) alive() time.Time {
+	if a.keep == 0 {
+		return time.Time{}
+	}
+	return a.sent.Add(a.keep / keepAliveShare)
 }
 
 // refused tells whether the request may be made again.

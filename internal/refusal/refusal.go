@@ -92,8 +92,9 @@ func (c *Cache) Decision(permits int64) (d limit.Decision, ok bool) {
 }
 
 // Note remembers a refusal that was asked for at that moment; without ResetAfter
-// its figures are not all known.
-func (c *Cache) Note(permits int64, sent time.Time, before Moment, d limit.Decision) {
+// its figures are not all known. alive is when somebody must ask again to keep the
+// limiter alive; zero where that is not known.
+func (c *Cache) Note(permits int64, sent time.Time, before Moment, d limit.Decision, alive time.Time) {
 	if c == nil || d.RetryAfter <= 0 || !c.since(&c.tries, before) {
 		return
 	}
@@ -101,7 +102,9 @@ func (c *Cache) Note(permits int64, sent time.Time, before Moment, d limit.Decis
 		permits: permits, most: max(permits, d.Limit), sent: sent, before: before, decision: d,
 		lasts: min(d.RetryAfter, unsureFor), unsure: d.RetryAfter > unsureFor,
 	}
-	if old := c.tries.Load(); c.valid(&c.tries, old) && old.life > 0 {
+	if old := c.tries.Load(); !alive.IsZero() {
+		a.settle(alive.Sub(sent))
+	} else if c.valid(&c.tries, old) && old.life > 0 {
 		a.settle(old.life - sent.Sub(old.sent))
 	}
 	if d.ResetAfter > 0 && c.since(&c.figures, before) {

@@ -19,7 +19,7 @@ var refused = limit.Decision{Limit: 10, Remaining: 3, RetryAfter: time.Second, R
 // noted returns a Cache that has noted refused, of a limiter that lives for ever.
 func noted(counts *refusal.Counts) *refusal.Cache {
 	c := counts.NewCache("key")
-	c.Note(5, time.Now(), c.Now(), refused)
+	c.Note(5, time.Now(), c.Now(), refused, time.Time{})
 	c.Confirm(func() (time.Duration, bool) { return -1, true })
 	return c
 }
@@ -51,10 +51,10 @@ func TestARefusalOfFewerPermitsStays(t *testing.T) {
 		c := noted(&refusal.Counts{})
 		d := refused
 		d.Limit = 20
-		c.Note(7, time.Now(), c.Now(), d)
+		c.Note(7, time.Now(), c.Now(), d, time.Time{})
 		assert.True(t, c.Refuses(5))
 		assert.True(t, c.Refuses(20), "the rate is known to be higher")
-		c.Note(4, time.Now(), c.Now(), d)
+		c.Note(4, time.Now(), c.Now(), d, time.Time{})
 		assert.True(t, c.Refuses(4))
 	})
 }
@@ -72,9 +72,9 @@ func TestChangesEndARefusal(t *testing.T) {
 			before := c.Now()
 			change(counts)
 			assert.False(t, c.Refuses(5))
-			c.Note(5, time.Now(), before, refused)
+			c.Note(5, time.Now(), before, refused, time.Time{})
 			assert.False(t, c.Refuses(5), "it was asked for before the change")
-			c.Note(5, time.Now(), c.Now(), refused)
+			c.Note(5, time.Now(), c.Now(), refused, time.Time{})
 			assert.True(t, c.Refuses(5))
 		})
 	}
@@ -94,7 +94,7 @@ func TestGrantsEndTheFigures(t *testing.T) {
 	_, ok = c.Decision(5)
 	assert.False(t, ok)
 	assert.True(t, c.Refuses(5))
-	c.Note(5, time.Now(), before, refused)
+	c.Note(5, time.Now(), before, refused, time.Time{})
 	_, ok = c.Decision(5)
 	assert.False(t, ok, "it was asked for before the grant")
 
@@ -120,7 +120,7 @@ func TestARefusalAndTheTimeToLive(t *testing.T) {
 			t.Parallel()
 			synctest.Test(t, func(t *testing.T) {
 				c := (&refusal.Counts{}).NewCache("key")
-				c.Note(5, time.Now(), c.Now(), refused)
+				c.Note(5, time.Now(), c.Now(), refused, time.Time{})
 				c.Confirm(func() (time.Duration, bool) { return row.life, row.known })
 				time.Sleep(row.lasts - time.Nanosecond)
 				assert.True(t, c.Refuses(5))
@@ -131,11 +131,32 @@ func TestARefusalAndTheTimeToLive(t *testing.T) {
 	}
 }
 
+// An answer that tells of a keep-alive time needs no look at the time to live.
+func TestARefusalAndTheKeepAliveTime(t *testing.T) {
+	t.Parallel()
+	for _, wait := range []time.Duration{50 * time.Millisecond, time.Second} {
+		synctest.Test(t, func(t *testing.T) {
+			c := (&refusal.Counts{}).NewCache("key")
+			d := refused
+			d.RetryAfter = wait
+			c.Note(5, time.Now(), c.Now(), d, time.Now().Add(wait/2))
+			c.Confirm(func() (time.Duration, bool) {
+				t.Error("the time to live is read")
+				return 0, false
+			})
+			time.Sleep(wait/2 - time.Nanosecond)
+			assert.True(t, c.Refuses(5))
+			time.Sleep(time.Nanosecond)
+			assert.False(t, c.Refuses(5))
+		})
+	}
+}
+
 func TestTheTimeToLiveIsReadOnce(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		c := noted(&refusal.Counts{})
-		c.Note(5, time.Now(), c.Now(), refused)
+		c.Note(5, time.Now(), c.Now(), refused, time.Time{})
 		c.Confirm(func() (time.Duration, bool) {
 			t.Error("it was read anew")
 			return 0, false
@@ -148,7 +169,7 @@ func TestTheTimeToLiveIsReadOnce(t *testing.T) {
 func TestFiguresThatAreNotAllKnown(t *testing.T) {
 	t.Parallel()
 	c := (&refusal.Counts{}).NewCache("key")
-	c.Note(5, time.Now(), c.Now(), limit.Decision{Limit: 10, RetryAfter: time.Second})
+	c.Note(5, time.Now(), c.Now(), limit.Decision{Limit: 10, RetryAfter: time.Second}, time.Time{})
 	assert.True(t, c.Refuses(5))
 	_, ok := c.Decision(5)
 	assert.False(t, ok)
@@ -157,7 +178,7 @@ func TestFiguresThatAreNotAllKnown(t *testing.T) {
 func TestNoCache(t *testing.T) {
 	t.Parallel()
 	var c *refusal.Cache
-	c.Note(5, time.Now(), c.Now(), refused)
+	c.Note(5, time.Now(), c.Now(), refused, time.Time{})
 	assert.False(t, c.Refuses(5))
 	_, ok := c.Decision(5)
 	assert.False(t, ok)
