@@ -27,6 +27,7 @@
 --- @include "window"
 --- @include "answered"
 --- @include "keep_ttl"
+--- @include "outlives"
 
 local fields = redis.call('HMGET', KEYS[1], 'rate', 'interval', 'type', 'keepAliveTime', 'answered')
 local config, problem = parse_config(fields)
@@ -52,6 +53,7 @@ if ARGV[1] == '' then
   end
   local back = math.max(0, math.min(config.rate - value, tonumber(ARGV[2])))
   redis.call('INCRBY', value_key, digits(back))
+  end_window(value_key, config.interval)
   return back
 end
 local member = ARGV[1]
@@ -83,7 +85,7 @@ if value then
   move(value_key, value, free)
 end
 -- By a clock that was set back the keys would live longer than they need.
-if config.keep > 0 and redis.call('PTTL', KEYS[1]) > config.keep then
+if config.keep > 0 and redis.call('PTTL', KEYS[1]) > config.keep or outlives(config, value_key, permits_key) then
   keep_ttl(config, value_key, permits_key, true, window)
 end
 return permits

@@ -3,6 +3,7 @@ package redisson_test
 import (
 	"context"
 	"math"
+	"slices"
 	"testing"
 	"time"
 
@@ -101,6 +102,58 @@ func TestAClientsPairGoesAfterItsLastUse(t *testing.T) {
 				})
 			}
 		}
+	}
+}
+
+// When the server's clock goes back, all ends move away as far. Whatever the next
+// call is sets those of a Client's own pair right, so that nothing stays behind if
+// it was the last one.
+func TestAClientsPairGoesAfterTheClockWentBack(t *testing.T) {
+	t.Parallel()
+	for _, version := range []string{"4.7.0", windowed} {
+		for name, use := range pairUses {
+			if version == windowed && slices.Contains([]string{"TryAcquireAll", "Release", "KeepState"}, name) {
+				continue // which need a record of each grant
+			}
+			goesAfterAStepBack(t, version, name, use)
+		}
+		goesAfterAStepBack(t, version, "giving back", nil)
+	}
+}
+
+// goesAfterAStepBack has a Client use its pair after the clock has gone back; nil
+// stands for giving back what it took before.
+func goesAfterAStepBack(t *testing.T, version, name string, use func(context.Context, *rratelimiter.Client, *rratelimiter.RateLimiter) error) {
+	t.Helper()
+	if name == "Rename" || name == "Migrate" {
+		return // leave the ends as they are
+	}
+	for _, keepAlive := range []time.Duration{0, 5 * time.Second} {
+		t.Run(version+" "+name+" "+keepAlive.String(), func(t *testing.T) {
+			t.Parallel()
+			redistest.Stepping(t, func(t *testing.T, rdb *redis.Client, step func(time.Duration)) {
+				client := limitertest.NewClient(t, rdb, rratelimiter.WithClientID("id"), rratelimiter.WithRedissonVersion(version))
+				cfg := limitertest.PerClient(10, time.Second)
+				cfg.KeepAlive = keepAlive
+				l := client.RateLimiter("name")
+				limitertest.MustTrySetRate(t, l, cfg)
+				limitertest.MustAcquire(t, l, 3)
+				_, giveBack, err := client.Keyed("", cfg).TakeReturnable(t.Context(), "name", 1)
+				require.NoError(t, err)
+				step(-time.Hour)
+				if use == nil {
+					require.NoError(t, giveBack(t.Context()))
+				} else {
+					require.NoError(t, use(t.Context(), client, l))
+				}
+				for _, key := range limitertest.LimiterKeys(t, rdb, "name") {
+					if key != "name" {
+						assert.LessOrEqual(t, rdb.PTTL(t.Context(), key).Val(), max(cfg.Interval, keepAlive), key)
+						assert.Positive(t, rdb.PTTL(t.Context(), key).Val(), key)
+					}
+				}
+			})
+		})
 	}
 }
 
