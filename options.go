@@ -298,8 +298,10 @@ func (l *RateLimiter) checkLease() error {
 // do permits that the Client gives back; those of other Go programs do so with
 // [WithNotices]. What Redisson releases or sets is noticed at the moment named, not
 // before. A limiter with a time to live is asked when half of that is over, if
-// that comes first; to know, a refusal for more than 100ms costs one more, small
-// script call.
+// that comes first; to know, a refusal for more than 100ms of one without a KeepAlive
+// time costs one more, small script call. What is answered from memory starts no
+// KeepAlive time anew: where callers ask less than twice in one, the limiter may go
+// earlier, by half of it at most.
 //
 // What is remembered belongs to the handle, and handles of one name do not share
 // it.
