@@ -9,7 +9,7 @@ ROUNDS   ?= 5
 MINUTES  ?= 10
 RESULTS  ?= .cache/results
 
-COVERED := . ./lua ./codec
+COVERED := . ./fixedwindow ./slidinglog ./tokenbucket
 
 .PHONY: help test test-matrix golden check lint fuzz fuzz-long cover demo compat chaos reliability soak bench bench-short pictures dist clean
 
@@ -47,10 +47,10 @@ fuzz: ## each fuzz target for FUZZTIME=20s
 fuzz-long: ## each fuzz target for FUZZTIME=10m by coverage, and RANDOMTIME=10m without; adds up executions in docs/fuzzing.tsv
 	@FUZZTIME=$(if $(filter file,$(origin FUZZTIME)),10m,$(FUZZTIME)) scripts/fuzz.sh $(TARGETS)
 
-cover: ## coverage of the limiter, lua and codec, by all tests but those beside Redisson
+cover: ## coverage of the limiters and what they import, by all tests but those beside Redisson
 	@scripts/install-redis.sh || true
 	@said=$$(go list ./... | grep -v /compat_test$$ | xargs go test -coverprofile coverage.out \
-		-coverpkg "$$(go list $(COVERED) | paste -s -d , -)" 2>&1) || { echo "$$said"; exit 1; }
+		-coverpkg "$$(go list -deps $(COVERED) | grep "^$$(go list -m)" | paste -s -d , -)" 2>&1) || { echo "$$said"; exit 1; }
 	@awk -f scripts/cover.awk coverage.out
 
 demo: ## many clients on one limiter, on a server of the demo's own
