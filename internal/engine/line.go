@@ -17,6 +17,7 @@ import (
 // A group's lock guards its line.
 type line struct {
 	first, last *request // in the order in which they came
+	placed      *request // the one that was last put before others; nil where it has left
 	count       int
 	interval    time.Duration // the limiter's; 0 before the first refusal
 	dueAt       time.Time     // when the next round begins; zero: at once
@@ -47,9 +48,19 @@ func (l *line) all() iter.Seq[*request] {
 	}
 }
 
-// insert puts a request in its place, which is mostly the end.
+// insert puts a request in its place, which is mostly the end. Those of a batch
+// that was answered late have theirs one behind another.
 func (l *line) insert(r *request) {
 	after := l.last
+	if after != nil && r.since.Before(after.since) {
+		if l.placed != nil {
+			after = l.placed
+		}
+		for after.next != nil && !r.since.Before(after.next.since) {
+			after = after.next
+		}
+		l.placed = r
+	}
 	for after != nil && r.since.Before(after.since) {
 		after = after.prev
 	}
@@ -80,6 +91,9 @@ func (l *line) drop(r *request) {
 		l.last = r.prev
 	} else {
 		r.next.prev = r.prev
+	}
+	if l.placed == r {
+		l.placed = r.prev
 	}
 	r.prev, r.next, r.inLine = nil, nil, false
 	l.count--

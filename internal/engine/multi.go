@@ -280,7 +280,10 @@ func (g *group) beginBehindTurns(ctx context.Context, start, end time.Time) erro
 		return nil
 	}
 	admitted := make(chan struct{})
-	g.turns.behind = append(g.turns.behind, admitted)
+	if g.turns.behind == nil {
+		g.turns.behind = make(map[chan struct{}]struct{})
+	}
+	g.turns.behind[admitted] = struct{}{}
 	g.mu.Unlock()
 	timer := time.NewTimer(time.Until(end))
 	defer timer.Stop()
@@ -295,8 +298,8 @@ func (g *group) beginBehindTurns(ctx context.Context, start, end time.Time) erro
 	}
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	if place := slices.Index(g.turns.behind, admitted); place >= 0 {
-		g.turns.behind = slices.Delete(g.turns.behind, place, place+1)
+	if _, waits := g.turns.behind[admitted]; waits {
+		delete(g.turns.behind, admitted)
 	} else {
 		g.calls-- // it was admitted just now
 		g.next(g.engine.clock.Now())

@@ -17,9 +17,9 @@ import (
 // guards its turns.
 type turns struct {
 	waiting []*turn
-	now     bool            // one is being done
-	was     bool            // the last one was not followed by requests yet
-	behind  []chan struct{} // requests of several limiters that wait; closed when it is done
+	now     bool                       // one is being done
+	was     bool                       // the last one was not followed by requests yet
+	behind  map[chan struct{}]struct{} // requests of several limiters that wait; closed when it is done
 }
 
 // turn is work that is done alone.
@@ -184,7 +184,7 @@ func (g *group) turnsBefore() bool { return len(g.turns.waiting) > 0 || g.turns.
 // admit lets those requests begin that have waited for a turn.
 func (g *group) admit() {
 	g.calls += len(g.turns.behind)
-	for _, admitted := range g.turns.behind {
+	for admitted := range g.turns.behind {
 		close(admitted)
 	}
 	g.turns.behind = nil
