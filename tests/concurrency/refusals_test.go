@@ -286,6 +286,39 @@ func TestRefusalsEndWithPermitsGivenBack(t *testing.T) {
 	})
 }
 
+// What another handle of the Client finds lost, and mends, may have been what was
+// refused.
+func TestRefusalsEndWithRepairs(t *testing.T) {
+	t.Parallel()
+	for name, repair := range map[string]func(t *testing.T, s *refusalScene){
+		"of a lost set": func(t *testing.T, s *refusalScene) {
+			t.Helper()
+			require.NoError(t, s.Redis.Del(t.Context(), "{"+s.Name()+"}:permits").Err())
+			limitertest.MustAcquire(t, s.plain, 1)
+		},
+		"of leaked permits": func(t *testing.T, s *refusalScene) {
+			t.Helper()
+			limitertest.MustRefuse(t, s.plain, 4)
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			synctest.Test(t, func(t *testing.T) {
+				s := newRefusalScene(t, limitertest.Every(5, time.Hour))
+				limitertest.MustAcquire(t, s.Other, 2)
+				assert.False(t, s.asks(t, 4))
+				s.Until(time.Second)
+				require.NoError(t, s.Redis.DecrBy(t.Context(), "{"+s.Name()+"}:value", 3).Err())
+				assert.False(t, s.asks(t, 2))
+				s.Until(2 * time.Second)
+				s.remembers(t, 2)
+				repair(t, s)
+				assert.True(t, s.asks(t, 2))
+			})
+		})
+	}
+}
+
 // A refusal that is on its way while permits come free is not remembered.
 func TestRefusalThatIsOnItsWayDuringARelease(t *testing.T) {
 	t.Parallel()
