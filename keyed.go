@@ -21,10 +21,11 @@ import (
 //
 // Whoever chooses keys chooses names; prefix keeps them apart from others, as long
 // as no other limiter's name begins with it: see to it that no Keyed's prefix
-// continues another's. A key whose limiter would share Redis keys with another
-// one's is ErrInvalidConfig, such as "{ann}:value" beside "{ann}", or "{ann}"
-// beside "ann" where prefix is empty: escape braces and colons in keys that others
-// choose.
+// continues another's. Beside the prefix "{shop}:" no limiter should be called
+// "shop" or "{shop}" either: the keys "value" and "permits" would reach what it has
+// in Redis. A key whose limiter would share Redis keys with that of another key is
+// ErrInvalidConfig, such as "{ann}:value" beside "{ann}", or "{ann}" beside "ann"
+// where prefix is empty: escape braces and colons in keys that others choose.
 func (c *Client) Keyed(prefix string, cfg Config) *KeyedLimiter {
 	if cfg.KeepAlive == 0 {
 		cfg.KeepAlive = cfg.Interval

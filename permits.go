@@ -212,15 +212,11 @@ func (l *RateLimiter) Reset(ctx context.Context) error {
 
 // AvailablePermits returns how many permits are free now.
 func (l *RateLimiter) AvailablePermits(ctx context.Context) (int64, error) {
-	const op = "AvailablePermits"
-	reply, err := l.read(ctx, lua.Available, script.ArgumentsFunc(func(all []any, a script.Attempt) []any {
-		return append(all, a.Token, l.client.rules.Letters())
-	}))
-	if err != nil {
-		return 0, l.fail(op, err)
+	if l.err != nil {
+		return 0, l.fail("AvailablePermits", l.err)
 	}
-	free, err := engine.Integer(reply)
-	return max(0, free), l.fail(op, err)
+	free, err := l.client.engine.Available(ctx, &l.facts)
+	return max(0, free), l.fail("AvailablePermits", err)
 }
 
 // MaxLimiters is how many limiters TryAcquireAll takes at most.

@@ -13,11 +13,11 @@
 --   6, 7, ...  a limiter each: 'a' where its refusal looks for permits that
 --      leaked, and behind that, as for acquire, its configuration if it has none
 -- Returns
---   the permits, where they were granted; else
+--   the permits, where they were granted, as text where state was repaired; else
 --   keep, ..., number, wait, interval, ...   of each limiter the keep-alive time
---      in ms, 0 for none; then of limiters that refused them: which one of those
---      in KEYS, from 1; the ms until it could grant them, negative where it is at
---      least so long
+--      in ms, 0 for none, and where its state was repaired -1 less that; then of
+--      limiters that refused them: which one of those in KEYS, from 1; the ms until
+--      it could grant them, negative where it is at least so long
 --   'exceeds', number, rate   the limiter's rate, which is below the permits
 --   'again', token   the call is to be repeated; nothing was granted
 --   'taken'   another attempt has the same id; nothing was granted
@@ -191,7 +191,7 @@ end
 -- Those before the token's have been swept by the calls before.
 local at, rest = string.match(token, '^settle:(%d+):(.*)$')
 at = tonumber(at or '0')
-local refused = {}
+local refused, repaired = {}, false
 for i, l in ipairs(limiters) do
   turn(i)
   local value_key, permits_key, places = pair_of(l.config)
@@ -238,6 +238,8 @@ for i, l in ipairs(limiters) do
         end
       end
     end
+    l.repaired = l.state.repaired or free > l.state.free
+    repaired = repaired or l.repaired
     if free < permits then
       refused[#refused + 1] = i
       refused[#refused + 1] = l.state.window and math.max(1, end_window(value_key, interval)) or
@@ -280,11 +282,12 @@ for i, l in ipairs(limiters) do
   keep_ttl(l.config, value_key, permits_key, true, window)
 end
 if not refused[1] then
-  return permits
+  return repaired and ARGV[2] or permits
 end
 local answer = {}
 for i, l in ipairs(limiters) do
-  answer[i] = math.max(0, l.config.keep)
+  local keep = math.max(0, l.config.keep)
+  answer[i] = l.repaired and -1 - keep or keep
 end
 for _, figure in ipairs(refused) do
   answer[#answer + 1] = figure

@@ -6,7 +6,8 @@
 --   1  '' or the token of the 'again' answer
 --   2  letters, or '': w, as for acquire
 -- Returns
---   the free permits, below 0 while a lowered rate is paid off
+--   the free permits, below 0 while a lowered rate is paid off; as text where
+--   state was repaired
 --   'again', token   the call is to be repeated
 --   NOTINIT, CORRUPT <key's number> <field> <why>
 
@@ -29,6 +30,7 @@ if problem then
   return problem
 end
 local free, rows = state and state.free, nil
+local repaired = state and state.repaired
 if state and state.unset and (config.per_client or redis.call('PTTL', KEYS[1]) >= 0) and ARGV[2] ~= 'w' then
   -- As Redisson does; but a value without an end would be a window that never
   -- ends to Redisson before 3.13.3.
@@ -39,6 +41,7 @@ if state and state.oldest and ARGV[2] ~= 'w' then
   if problem then
     return problem
   end
+  repaired = repaired or free > state.free
 end
 if ARGV[2] == 'w' then
   end_window(value_key, config.interval)
@@ -47,4 +50,4 @@ keep_ttl(config, value_key, permits_key, false, ARGV[2] == 'w' or (state and sta
 if token then
   return {'again', token}
 end
-return free
+return repaired and digits(free) or free

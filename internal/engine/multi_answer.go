@@ -19,6 +19,12 @@ func (m *multi) parse(reply any) (v verdict, err error) {
 	if granted, ok := reply.(int64); ok && granted == m.permits {
 		return verdict{granted: true}, nil
 	}
+	if text, ok := reply.(string); ok && text == strconv.FormatInt(m.permits, 10) {
+		for _, l := range m.limiters { // it does not say whose state was repaired
+			m.engine.refusals.Changed(l.Config)
+		}
+		return verdict{granted: true}, nil
+	}
 	values, _ := reply.([]any)
 	if len(values) == 3 && values[0] == "exceeds" {
 		numbers, err := lane.Integers(values[1:], 2)
@@ -35,7 +41,11 @@ func (m *multi) parse(reply any) (v verdict, err error) {
 	if (len(numbers)-all)%3 != 0 {
 		return verdict{}, lane.Unexpected(reply)
 	}
-	for _, keep := range numbers[:all] {
+	for i, keep := range numbers[:all] {
+		if keep < 0 {
+			m.engine.refusals.Changed(m.limiters[i].Config)
+			keep = -1 - keep
+		}
 		v.keeps = append(v.keeps, lane.Millis(keep))
 	}
 	for refusal := range slices.Chunk(numbers[all:], 3) {

@@ -2,7 +2,7 @@ package engine
 
 import (
 	"context"
-	"time"
+	"strconv"
 
 	"github.com/rratelimiter/rratelimiter/internal/lane"
 	"github.com/rratelimiter/rratelimiter/internal/script"
@@ -10,12 +10,31 @@ import (
 	"github.com/rratelimiter/rratelimiter/lua"
 )
 
+// Available returns how many permits are free, below 0 while a lowered rate is paid
+// off.
+func (e *Engine) Available(ctx context.Context, l *Limiter) (int64, error) {
+	args := func(all []any, a script.Attempt) []any { return append(all, a.Token, e.rules.Letters()) }
+	reply, err := e.Read(ctx, l, script.Call{Script: lua.Available, Args: script.ArgumentsFunc(args)})
+	if err != nil {
+		return 0, err
+	}
+	if text, repaired := reply.(string); repaired {
+		e.refusals.Changed(l.Config)
+		free, err := strconv.ParseInt(text, 10, 64)
+		if err != nil {
+			return 0, lane.Unexpected(reply)
+		}
+		return free, nil
+	}
+	return Integer(reply)
+}
+
 // Peek answers what a request with figures would be told, and takes nothing.
 func (e *Engine) Peek(ctx context.Context, l *Limiter, permits int64) (limit.Decision, error) {
 	b := &batch{rules: e.rules}
 	b.Add(permits, false, 0)
 	letters := e.rules.Letters()
-	if l.auditDue(time.Now()) {
+	if l.auditDue(e.clock.Now()) {
 		letters += "a"
 	}
 	reply, err := e.Read(ctx, l, script.Call{Script: lua.Peek, Args: script.Paged{lane.Number(permits), l.Fallback, letters}})

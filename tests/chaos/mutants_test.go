@@ -59,8 +59,8 @@ end
 		name: "more is told to be free than is", in: gentle, shows: ordered,
 		Mutant: limitertest.Mutant{
 			Script: lua.Available,
-			Old:    "  return {'again', token}\nend\nreturn free",
-			New:    "  return {'again', token}\nend\nreturn free + 1",
+			Old:    "return repaired and digits(free) or free",
+			New:    "return free + 1",
 		},
 	},
 	{

@@ -300,6 +300,24 @@ func TestRefusalsEndWithRepairs(t *testing.T) {
 			t.Helper()
 			limitertest.MustRefuse(t, s.plain, 4)
 		},
+		"by AvailablePermits": func(t *testing.T, s *refusalScene) {
+			t.Helper()
+			assert.EqualValues(t, 3, limitertest.Available(t, s.plain))
+		},
+		"by TryAcquireAll": func(t *testing.T, s *refusalScene) {
+			t.Helper()
+			also := s.Client.RateLimiter("{"+s.Name()+"}:also", rratelimiter.WithDefault(limitertest.Every(10, time.Hour)))
+			ok, err := s.Client.TryAcquireAll(t.Context(), 1, 0, s.plain, also)
+			require.NoError(t, err)
+			assert.True(t, ok)
+		},
+		"by TryAcquireAll that is refused": func(t *testing.T, s *refusalScene) {
+			t.Helper()
+			also := s.Client.RateLimiter("{"+s.Name()+"}:also", rratelimiter.WithDefault(limitertest.Every(10, time.Hour)))
+			ok, err := s.Client.TryAcquireAll(t.Context(), 4, 0, s.plain, also)
+			require.NoError(t, err)
+			assert.False(t, ok)
+		},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
