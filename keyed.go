@@ -129,11 +129,7 @@ func (k *KeyedLimiter) check(key, name string) error {
 	if key == "" {
 		return fmt.Errorf("Keyed %q: %w: the key is empty", k.prefix, ErrInvalidConfig)
 	}
-	common := 0 // of what all names begin with, as far as can be told
-	for common < min(len(k.mapped), len(name)) && k.mapped[common] == name[common] {
-		common++
-	}
-	other := redisson.Other(name[:common], name)
+	other := redisson.OtherMapped(k.mapped, name)
 	if other == "" {
 		return nil
 	}

@@ -10,6 +10,7 @@ import (
 
 	"github.com/rratelimiter/rratelimiter"
 	"github.com/rratelimiter/rratelimiter/internal/answer"
+	"github.com/rratelimiter/rratelimiter/internal/engine"
 	"github.com/rratelimiter/rratelimiter/internal/redisson"
 	"github.com/rratelimiter/rratelimiter/limit"
 )
@@ -34,7 +35,7 @@ func (c *call) limiter() (*rratelimiter.RateLimiter, error) {
 		if ours || len(name) <= len(prefix) || !strings.HasPrefix(name, prefix) {
 			continue
 		}
-		if other := redisson.Other(prefix, name); other != "" {
+		if other := redisson.OtherMapped(c.mapped(prefix), c.mapped(name)); other != "" {
 			return nil, answer.BadRequest("the RateLimiter would share Redis keys with %q", other)
 		}
 		ours = true
@@ -43,6 +44,12 @@ func (c *call) limiter() (*rratelimiter.RateLimiter, error) {
 		return nil, answer.Refuse(http.StatusNotFound, "no RateLimiter of this name is offered here")
 	}
 	return c.cfg.Client.RateLimiter(name), nil
+}
+
+// mapped returns what the Client's name mapper makes of a name.
+func (c *call) mapped(name string) string {
+	_, about := engine.OfHandle(c.cfg.Client.RateLimiter(name))
+	return about.Config
 }
 
 type listedRate struct {

@@ -140,6 +140,21 @@ func TestOnlyRegisteredLimitersAreTouched(t *testing.T) {
 	assert.EqualValues(t, 1, cfg.Rate)
 }
 
+// What a name mapper makes of names says which of them share Redis keys.
+func TestAMappedNameOfAnothersKeyIsRefused(t *testing.T) {
+	t.Parallel()
+	rdb, _ := redistest.Mini(t)
+	client := rratelimiter.New(rdb, rratelimiter.WithNameMapper(func(name string) string { return "{app}:" + name }))
+	r := newRig(t, rdb, func(cfg *admin.Config) { cfg.Client = client })
+	put := func(name string) int {
+		return r.do(http.MethodPut, "/rate?name="+name, `{"rate":6,"interval":"1s"}`).Code
+	}
+	assert.Equal(t, http.StatusBadRequest, put("keyed:ann:value"))
+	assert.Equal(t, http.StatusBadRequest, put("keyed:ann:permits:x"))
+	assert.Equal(t, http.StatusOK, put("keyed:ann"))
+	assert.Equal(t, http.StatusOK, put("keyed:value"))
+}
+
 func TestList(t *testing.T) {
 	t.Parallel()
 	rdb, _ := redistest.Mini(t)

@@ -67,6 +67,16 @@ func Other(prefix, name string) string {
 	return ""
 }
 
+// OtherMapped is Other for what a mapper has made of prefix and name, which need not
+// leave all of prefix before name.
+func OtherMapped(prefix, name string) string {
+	common := 0
+	for common < min(len(prefix), len(name)) && prefix[common] == name[common] {
+		common++
+	}
+	return Other(name[:common], name)
+}
+
 // suffixed tells whether text is what follows the tag in keys of a limiter, or,
 // where it need not be all, begins so.
 func suffixed(text string, all bool) bool {
