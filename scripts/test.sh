@@ -29,7 +29,7 @@ skip() {
 
 # In these one call follows another, whatever test runs beside it. The race detector
 # would make them four times as slow, and sees the same calls in all other packages.
-in_turn=(./tests/redisson ./lua ./codec ./cmd/rrl/internal/output
+in_turn=(./tests/damage ./tests/redisson ./lua ./codec ./cmd/rrl/internal/output
 	./internal/{answer,articles,compatibility,development,distribution,keypart,linear,page,redisson,reliability,words})
 
 # Many tests wait more than they compute: more tests and packages at a time than there

@@ -1,6 +1,6 @@
 // Package faults proves that nothing is granted twice and no permit is lost where
-// requests and answers get lost, come late or twice, where Redis hangs, refuses or
-// loses keys, and where a hook of the Redis client panics.
+// requests and answers get lost, come late or twice, where Redis hangs or refuses, and
+// where a hook of the Redis client panics.
 //
 // A proxy between a Client and its server cuts, drops, delays and doubles what it is
 // told to; each case checks that the permits in use are those that callers hold. The

@@ -377,11 +377,3 @@ func TestARequestAboveTheRateThatIsLateTakesNothing(t *testing.T) {
 		})
 	}
 }
-
-// some returns a test's first case with -short, else all.
-func some[T any](all []T) []T {
-	if testing.Short() {
-		return all[:1]
-	}
-	return all
-}

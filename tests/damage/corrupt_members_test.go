@@ -1,4 +1,4 @@
-package faults_test
+package damage_test
 
 import (
 	"maps"
