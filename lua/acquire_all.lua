@@ -13,11 +13,12 @@
 --   6, 7, ...  a limiter each: 'a' where its refusal looks for permits that
 --      leaked, and behind that, as for acquire, its configuration if it has none
 -- Returns
---   the permits, where they were granted, as text where state was repaired; else
+--   the permits, where they were granted and no state was repaired; else
 --   keep, ..., number, wait, interval, ...   of each limiter the keep-alive time
 --      in ms, 0 for none, and where its state was repaired -1 less that; then of
---      limiters that refused them: which one of those in KEYS, from 1; the ms until
---      it could grant them, negative where it is at least so long
+--      limiters that refused them, none if they were granted: which one of those in
+--      KEYS, from 1; the ms until it could grant them, negative where it is at least
+--      so long
 --   'exceeds', number, rate   the limiter's rate, which is below the permits
 --   'again', token   the call is to be repeated; nothing was granted
 --   'taken'   another attempt has the same id; nothing was granted
@@ -281,8 +282,8 @@ for i, l in ipairs(limiters) do
   end
   keep_ttl(l.config, value_key, permits_key, true, window)
 end
-if not refused[1] then
-  return repaired and ARGV[2] or permits
+if not refused[1] and not repaired then
+  return permits
 end
 local answer = {}
 for i, l in ipairs(limiters) do

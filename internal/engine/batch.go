@@ -211,7 +211,7 @@ func (b *batch) Finished(c *lane.Call) (again bool) {
 			l.shared.Store(l.Keys.Pick(0, 1, 3))
 		}
 		o, err = b.parse(reply)
-		b.group.engine.tellMarks(l, o.marks)
+		b.group.engine.found(l, o.marks)
 		if _, figures := reply.([]any); figures && err == nil {
 			for _, r := range b.requests {
 				b.group.engine.tellRate(r.limiter, o.Limit, o.interval)

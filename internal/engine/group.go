@@ -229,9 +229,6 @@ func (b *batch) conclude(o outcome, err error) {
 	if err != nil || o.Taken > 0 {
 		e.Granted(b.group.config)
 	}
-	if o.marks&repaired != 0 {
-		e.refusals.Changed(b.group.config)
-	}
 	b.dropAhead()
 	if err != nil {
 		return

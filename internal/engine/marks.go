@@ -17,8 +17,12 @@ const (
 // tellPause is how long the observer is not told again of what lasts.
 const tellPause = time.Minute
 
-// tellMarks tells the observer of them, now and then.
-func (e *Engine) tellMarks(l *Limiter, m marks) {
+// found takes note of what an answer tells of a limiter's state. What was refused
+// before a repair may be free now; the observer is told now and then.
+func (e *Engine) found(l *Limiter, m marks) {
+	if m&repaired != 0 {
+		e.refusals.Changed(l.Config)
+	}
 	if m == 0 || e.observer == nil {
 		return
 	}

@@ -19,12 +19,6 @@ func (m *multi) parse(reply any) (v verdict, err error) {
 	if granted, ok := reply.(int64); ok && granted == m.permits {
 		return verdict{granted: true}, nil
 	}
-	if text, ok := reply.(string); ok && text == strconv.FormatInt(m.permits, 10) {
-		for _, l := range m.limiters { // it does not say whose state was repaired
-			m.engine.refusals.Changed(l.Config)
-		}
-		return verdict{granted: true}, nil
-	}
 	values, _ := reply.([]any)
 	if len(values) == 3 && values[0] == "exceeds" {
 		numbers, err := lane.Integers(values[1:], 2)
@@ -34,16 +28,17 @@ func (m *multi) parse(reply any) (v verdict, err error) {
 		return verdict{}, m.blame(numbers[0], errExceeds(m.permits, numbers[1]))
 	}
 	all := len(m.limiters)
-	numbers, err := lane.Integers(reply, all+3)
+	numbers, err := lane.Integers(reply, all)
 	if err != nil {
 		return verdict{}, err
 	}
 	if (len(numbers)-all)%3 != 0 {
 		return verdict{}, lane.Unexpected(reply)
 	}
+	v.granted = len(numbers) == all
 	for i, keep := range numbers[:all] {
 		if keep < 0 {
-			m.engine.refusals.Changed(m.limiters[i].Config)
+			m.engine.found(m.limiters[i], repaired)
 			keep = -1 - keep
 		}
 		v.keeps = append(v.keeps, lane.Millis(keep))

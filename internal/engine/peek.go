@@ -18,8 +18,8 @@ func (e *Engine) Available(ctx context.Context, l *Limiter) (int64, error) {
 	if err != nil {
 		return 0, err
 	}
-	if text, repaired := reply.(string); repaired {
-		e.refusals.Changed(l.Config)
+	if text, mended := reply.(string); mended {
+		e.found(l, repaired)
 		free, err := strconv.ParseInt(text, 10, 64)
 		if err != nil {
 			return 0, lane.Unexpected(reply)

@@ -87,6 +87,42 @@ func TestObserverIsToldOfRepairs(t *testing.T) {
 	}
 }
 
+// So is what AvailablePermits and TryAcquireAll find damaged, by the limiter's name.
+func TestObserverIsToldOfRepairsByOtherCalls(t *testing.T) {
+	t.Parallel()
+	tryAll := func(permits int64) func(*testing.T, *rratelimiter.Client, *rratelimiter.RateLimiter) {
+		return func(t *testing.T, client *rratelimiter.Client, l *rratelimiter.RateLimiter) {
+			whole := client.RateLimiter("{orders}:whole", rratelimiter.WithDefault(limitertest.Every(100, time.Hour)))
+			_, err := client.TryAcquireAll(t.Context(), permits, 0, whole, l)
+			require.NoError(t, err)
+		}
+	}
+	for name, ask := range map[string]func(*testing.T, *rratelimiter.Client, *rratelimiter.RateLimiter){
+		"AvailablePermits": func(t *testing.T, _ *rratelimiter.Client, l *rratelimiter.RateLimiter) {
+			limitertest.Available(t, l)
+		},
+		"TryAcquireAll of few":               tryAll(1),
+		"TryAcquireAll of more than is left": tryAll(98),
+	} {
+		for lost, told := range map[string]bool{"{orders}:value": true, "{orders}:permits": true, "nothing": false} {
+			t.Run(name+", "+lost, func(t *testing.T) {
+				t.Parallel()
+				watched(t, func(t *testing.T, rdb *redis.Client, client *rratelimiter.Client, events func(limit.EventKind) []limit.Event) {
+					l := client.RateLimiter("{orders}", rratelimiter.WithDefault(limitertest.Every(100, time.Hour)))
+					limitertest.MustAcquire(t, l, 4)
+					require.NoError(t, rdb.Del(t.Context(), lost).Err())
+					ask(t, client, l)
+					var want []limit.Event
+					if told {
+						want = []limit.Event{{Kind: limit.StateRepaired, Limiter: "{orders}"}}
+					}
+					assert.Equal(t, want, events(limit.StateRepaired))
+				})
+			})
+		}
+	}
+}
+
 // Of damage that lasts the observer is told once a minute, and of each limiter of those
 // that are asked for together.
 func TestObserverIsToldOfRepairsNowAndThen(t *testing.T) {
