@@ -113,8 +113,10 @@ func (a acquired) String() string {
 func newRelease(a *app) *cobra.Command {
 	var permits int64
 	cmd := &cobra.Command{
-		Use:     "release NAME",
-		Short:   "Give permits back before their interval is over",
+		Use:   "release NAME",
+		Short: "Give permits back before their interval is over",
+		Long: "Gives permits back before their interval is over, those that were taken last first.\n" +
+			"What is not in use is not given back.",
 		Example: `  rrl release orders --permits 2`,
 		Args:    named("NAME"),
 		RunE: func(cmd *cobra.Command, args []string) error {
@@ -125,7 +127,7 @@ func newRelease(a *app) *cobra.Command {
 				return a.out.Print(struct {
 					Name     string `json:"name"`
 					Released int64  `json:"released"`
-				}{l.Name(), permits}, "gave back "+words.Plural(permits, "permit"))
+				}{l.Name(), permits}, "gave back "+words.Plural(permits, "permit")+", or as many as were in use")
 			})
 		},
 	}
