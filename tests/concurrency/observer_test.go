@@ -318,7 +318,8 @@ func TestObserverThatFellBehind(t *testing.T) {
 		rdb, _ := redistest.Mini(t)
 		r := &late{gate: make(chan struct{})}
 		client := limitertest.NewClient(t, rdb, rratelimiter.WithObserver(r))
-		l := client.RateLimiter("orders", rratelimiter.WithDefault(limitertest.Every(1, time.Minute)))
+		l := client.RateLimiter("orders", rratelimiter.WithDefault(limitertest.Every(1, time.Minute)),
+			rratelimiter.WithRefusalCache())
 		for range 10_100 {
 			_, err := l.TryAcquire(t.Context(), 1, 0)
 			require.NoError(t, err)
