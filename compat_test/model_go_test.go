@@ -507,6 +507,7 @@ func (m *module) expire(c *call, end span) answer {
 	valueEnd, rowsEnd := own.valueEnd, own.rowsEnd
 	if c.config != nil {
 		c.configEnd = end
+		m.endKept(c, windows[c.pair()])
 	}
 	if c.config["type"] == "1" {
 		ends[own] = earlier(end, c.idle())
@@ -521,12 +522,22 @@ func (m *module) expire(c *call, end span) answer {
 	return say(there)
 }
 
+// endKept is endWindow of the value in use, where it keeps its end as a window.
+func (m *module) endKept(c *call, window bool) {
+	if window {
+		m.endWindow(c, c.pair())
+	}
+}
+
 // clearExpire takes the limiter's end away. PER_CLIENT: keys of clients that are
 // gone stay for ever.
 func (m *module) clearExpire(c *call) answer {
 	shared, own := c.pairs[""], c.pairs[c.who.id]
 	window, ownWindow := m.isWindow(c, shared), m.isWindow(c, own)
 	had := c.configEnd != never || shared.rowsEnd != never || !window && shared.valueEnd != never
+	if c.config != nil {
+		m.endKept(c, c.pair() == shared && window || c.pair() == own && ownWindow)
+	}
 	c.configEnd, shared.rowsEnd = never, never
 	if !window {
 		shared.valueEnd = never

@@ -43,12 +43,11 @@ end
 
 local windowed = ARGV[3] == 'w'
 local keep, keep_client = is_window(KEYS[2], KEYS[4], windowed), is_window(KEYS[3], KEYS[5], windowed)
--- By a clock that was set back a window would end later than it can.
-if config and keep then
-  end_window(KEYS[2], config.interval)
-end
-if config and keep_client then
+-- By a clock that was set back the window in use would end later than it can.
+if config and config.per_client and keep_client then
   end_window(KEYS[3], config.interval)
+elseif config and not config.per_client and keep then
+  end_window(KEYS[2], config.interval)
 end
 local there = 0
 there = math.max(there, expire(KEYS[1]))
