@@ -28,14 +28,14 @@ golden: ## record anew what each release of Redisson does, for tests without Jav
 	go test -count 1 -timeout 20m ./compat_test -run 'TestGolden$$' -record $(if $(REDISSON),-releases $(REDISSON))
 
 check: ## the fast part: vet, lint, tests that need no server; make test has the race detector look at what is concurrent
-	@if scripts/install-lint.sh; then scripts/modules.sh golangci-lint run ./...; \
+	@if scripts/install-lint.sh; then scripts/lint.sh; \
 		else scripts/modules.sh go vet ./... && [ "$(RRL_NO_SKIP)" != 1 ]; fi
 	@scripts/vet32.sh
-	@scripts/modules.sh go test -short ./...
+	@scripts/modules.sh -p 2 go test -short ./...
 
 lint: ## golangci-lint, in all modules
 	@scripts/install-lint.sh
-	@scripts/modules.sh golangci-lint run ./...
+	@scripts/lint.sh
 
 fuzz: ## each fuzz target for FUZZTIME=20s
 	@grep -rEo --include='*_test.go' --exclude-dir=.cache '^func Fuzz[A-Za-z0-9_]*' . | \

@@ -39,10 +39,11 @@ unit_and_server() {
 		xargs scripts/race.sh -shuffle=on -p 3 -parallel 4 -timeout 10m
 }
 
-# The race detector looks at all but tools and examples.
+# Two at a time: they wait more than they compute. The race detector looks at all but
+# tools and examples.
 other_modules() {
 	# shellcheck disable=SC2016 # of the shell in each module
-	scripts/modules.sh bash -c '
+	scripts/modules.sh -p 2 bash -c '
 		case ${PWD#"$0"/} in
 		"$0") ;;
 		benchmarks | examples/* | dashboard/browser) go test -ldflags=-w -shuffle=on -timeout 10m ./... ;;
@@ -105,7 +106,7 @@ echo "== tools: $SECONDS s"
 
 # The linter does what go vet does.
 if [ $lint = yes ]; then
-	step "vet and lint" scripts/modules.sh golangci-lint run ./...
+	step "vet and lint" scripts/lint.sh
 else
 	step vet scripts/modules.sh go vet ./...
 	skip lint
