@@ -157,7 +157,7 @@ func (l *RateLimiter) setRate(ctx context.Context, cfg Config, updateOnly bool, 
 			opt(&o)
 		}
 	}
-	if o.keepState && l.err == nil && l.client.rules.Windowed() {
+	if o.keepState && l.err == nil && l.client.rules.KeepsNoMembers() {
 		return false, l.client.rules.Unsupported("KeepState")
 	}
 	reply, err := l.change(ctx, lua.SetRate, script.Paged(append(cfg.args(), flag(o.keepState), flag(updateOnly))))

@@ -144,11 +144,11 @@ func (c *Client) checkReplicas() error {
 
 // WithRedissonVersion names the oldest Redisson, from 3.12.0 to 4.7.0, that
 // shares the Client's limiters. It decides what the Client writes, so that this
-// release reads it right; what others have written is read whatever it is.
+// version reads it right; what others have written is read whatever it is.
 // Without the option that is 3.35.0: if any program that shares a limiter uses
 // Redisson before that, pass the oldest version in use.
 //
-//	releases         what stands for a grant
+//	versions         what stands for a grant
 //	3.12.0-3.13.2    nothing: the value counts a fixed window, so that an interval
 //	                 around its edge can see twice the rate. Release and
 //	                 KeepState are ErrUnsupported, and a request whose answer was
@@ -159,7 +159,7 @@ func (c *Client) checkReplicas() error {
 //	from 3.21.0      a member of 21 bytes
 //	from 3.35.0      one member for all requests that go together
 //
-// Not all releases can share a limiter with each other: see the table in
+// Not all versions can share a limiter with each other: see the table in
 // docs/compatibility.md.
 func WithRedissonVersion(version string) Option {
 	return clientOption(func(c *Client) error {
@@ -206,7 +206,7 @@ func WithRate(cfg Config) LimiterOption {
 		if err := cfg.validate(); err != nil {
 			return fmt.Errorf("WithRate: %w", err)
 		}
-		if l.client.rules.Windowed() {
+		if l.client.rules.KeepsNoMembers() {
 			return l.client.rules.Unsupported("WithRate")
 		}
 		l.facts.Want = &engine.Want{Rate: cfg.rate(), Args: cfg.args()}

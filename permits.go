@@ -55,7 +55,7 @@ func (l *RateLimiter) Take(ctx context.Context, permits int64) (limit.Decision, 
 	return l.acquire(ctx, "Take", engine.Wish{Permits: permits, Figures: true})
 }
 
-// TakeUpTo takes as many permits as are free at once, at most so many, and tells how many
+// TakeUpTo takes as many permits as are free at once, at most permits, and tells how many
 // that were: 0 where none is free, with a Decision that is not Granted and whose
 // RetryAfter is that of one permit. More than the rate may be asked for. A request whose
 // answer was lost is repeated and takes its permits once, as with TryAcquire, whose
@@ -182,7 +182,7 @@ func (l *RateLimiter) Release(ctx context.Context, permits int64) error {
 	if err := ctx.Err(); err != nil {
 		return l.fail(op, err)
 	}
-	if l.client.rules.Windowed() {
+	if l.client.rules.KeepsNoMembers() {
 		return l.fail(op, l.client.rules.Unsupported("Release"))
 	}
 	if permits == 0 {
@@ -281,7 +281,7 @@ func (c *Client) tryAcquireAll(ctx context.Context, permits int64, timeout time.
 	if permits < 1 || permits > MaxPermits {
 		return false, "", fmt.Errorf("%w: %d is not between 1 and %d", ErrInvalidPermits, permits, int64(MaxPermits))
 	}
-	if c.rules.Windowed() {
+	if c.rules.KeepsNoMembers() {
 		return false, "", c.rules.Unsupported("TryAcquireAll")
 	}
 	if l := limiters[0]; len(limiters) == 1 && l.failure == c.options.Failure {

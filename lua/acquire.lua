@@ -3,7 +3,7 @@
 --
 -- KEYS
 --   1 config  2 value  3 client's value  4 permits  5 client's permits
---   Without 3 and 5 for a limiter that is known to be shared
+--   Without 3 and 5 for a limiter that is known to be of type Overall
 -- ARGV, those at the end left out where they are empty
 --   1  member of the permits set for the sum of all requests; without its
 --      permits it is the attempt's identity. '' with w
@@ -25,7 +25,7 @@
 --      left out for one request for the sum
 -- Returns
 --   the permits granted, or the wait below 0, where it was one request and no
---   figures are wanted, of a shared limiter; else
+--   figures are wanted, of a limiter of type Overall; else
 --   rate, free, taken, interval, reset, keep, waits...; with w, the epoch ms at
 --   which the window ends stands before the waits. The permits granted are text
 --   where state was repaired
@@ -41,14 +41,14 @@
 --      pass; negative where it is at least so long
 --   'again', token   the call is to be repeated; nothing was granted
 --   'taken'   another attempt has the same id; nothing was granted
---   'keys'   the limiter is not shared: all five are needed; nothing was granted
+--   'keys'   the limiter is not of type Overall: all five are needed; nothing was granted
 --   NOTINIT, CORRUPT <key's number> <field> <why>, LATE (an attempt that has
 --   been answered already)
 
 local call = redis.call
 --- @include "now_text"
 local config_key, value_key, permits_key = KEYS[1], KEYS[2], KEYS[5] and KEYS[4] or KEYS[3]
-local shared, member, sum_text, flags, age = not KEYS[5], ARGV[1], ARGV[2] or '1', ARGV[4], ARGV[5]
+local overall, member, sum_text, flags, age = not KEYS[5], ARGV[1], ARGV[2] or '1', ARGV[4], ARGV[5]
 
 --- @include "fast_path"
 

@@ -31,7 +31,7 @@ end
 
 local config = parse_config(redis.call('HMGET', KEYS[1], 'rate', 'interval', 'type', 'keepAliveTime'))
 
--- A client's own keys that are not in use, the limiter being shared or lost, live
+-- A client's own keys that are not in use, the limiter being of type Overall or lost, live
 -- no longer than they would have.
 local function expire_own(key)
   local most = config and config.per_client and idle_time(config) or redis.call('PTTL', key)

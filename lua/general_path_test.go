@@ -72,14 +72,14 @@ func TestTheFastPathDecidesAsTheGeneralPath(t *testing.T) {
 
 // withoutFastPath returns acquire's text with nothing of the fast path but what it
 // leaves to the general path. As there, the value comes first where the limiter is
-// known to be shared, so that of two damaged keys both complain about the same.
+// known to be of type Overall, so that of two damaged keys both complain about the same.
 func withoutFastPath(t *testing.T) string {
 	t.Helper()
 	text, err := os.ReadFile("include/fast_path.lua")
 	require.NoError(t, err)
 	require.Equal(t, 1, strings.Count(lua.Acquire.Source, string(text)))
 	return strings.Replace(lua.Acquire.Source, string(text), `
-local value_text = shared and call('GET', value_key)
+local value_text = overall and call('GET', value_key)
 local fields = call('HMGET', config_key, 'rate', 'interval', 'type', 'keepAliveTime', 'answered')
 `, 1)
 }

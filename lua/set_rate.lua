@@ -88,7 +88,7 @@ if value then
   end
   local kept = math.min(value, old.rate) + config.rate - old.rate
   -- A client's own value may be the rest of another rate than that which others
-  -- have set since. Nobody but the client raises it, as Redisson does the shared one.
+  -- have set since. Nobody but the client raises it, as Redisson does with that of all clients.
   if used and config.per_client then
     kept = math.min(kept, config.rate - used)
   end

@@ -75,7 +75,7 @@ func (b *batch) free() {
 
 // maxRequests is how many requests one script call may decide.
 func maxRequests(r redisson.Rules) int {
-	if r.Merge || r.Windowed() {
+	if r.Merge || r.KeepsNoMembers() {
 		return lane.MaxRequests
 	}
 	return maxMembers
@@ -110,7 +110,7 @@ func (b *batch) limiter() *Limiter { return b.requests[0].limiter }
 func (b *batch) prepare() *lane.Call {
 	ids := b.group.engine.ids
 	switch {
-	case b.rules.Windowed():
+	case b.rules.KeepsNoMembers():
 		b.member = nil // none is kept
 	case b.rules.Merge:
 		b.member = ids.Next(make([]byte, 0, 21), 1)
@@ -123,14 +123,14 @@ func (b *batch) prepare() *lane.Call {
 	b.word = b.member
 	b.sent = b.group.engine.clock.Now()
 	keys := b.group.keys
-	shared := b.limiter().shared.Load()
-	if shared != nil {
-		keys = shared
+	overall := b.limiter().overall.Load()
+	if overall != nil {
+		keys = overall
 	}
 	// Where nothing in Redis would tell that a window's batch was decided, it is
 	// not repeated after a lost answer.
-	b.call = lane.Call{Call: script.Call{Script: lua.Acquire, Keys: keys, Args: b, Repeat: !b.rules.Windowed()}, Owner: b, Requests: len(b.requests)}
-	if flags := b.flags(); shared != nil && len(b.requests) == 1 && (flags == "" || flags == "a") {
+	b.call = lane.Call{Call: script.Call{Script: lua.Acquire, Keys: keys, Args: b, Repeat: !b.rules.KeepsNoMembers()}, Owner: b, Requests: len(b.requests)}
+	if flags := b.flags(); overall != nil && len(b.requests) == 1 && (flags == "" || flags == "a") {
 		b.joint = script.Joint{Script: lua.AcquireMany, Args: [2]any{b.word, lane.Number(b.Sum)}, Early: flags == ""}
 		b.call.Joint = &b.joint
 	}
@@ -187,14 +187,14 @@ func formatAge(age time.Duration) string {
 }
 
 // Finished tells the callers what came of the batch. Where another client's member
-// has the same short id, or the limiter turned out not to be shared, the batch is
+// has the same short id, or the limiter turned out not to be of type Overall, the batch is
 // asked for anew, as often as a server of ours can ask for it.
 func (b *batch) Finished(c *lane.Call) (again bool) {
 	reply, err := c.Outcome()
 	l := b.limiter()
 	switch {
 	case isWord(reply, "keys") && b.call.Keys != b.group.keys:
-		l.shared.Store(nil)
+		l.overall.Store(nil)
 		b.prepare()
 		return true
 	case isTaken(reply, err) && b.anew < maxAnew:
@@ -207,11 +207,11 @@ func (b *batch) Finished(c *lane.Call) (again bool) {
 	if err != nil {
 		err = b.group.engine.explain(b.group.keys.Names(), err)
 	} else {
-		if _, short := reply.(int64); short && l.shared.Load() == nil {
-			l.shared.Store(l.Keys.Pick(0, 1, 3))
+		if _, short := reply.(int64); short && l.overall.Load() == nil {
+			l.overall.Store(l.Keys.Pick(0, 1, 3))
 		}
 		o, err = b.parse(reply)
-		b.group.engine.found(l, o.marks)
+		b.group.engine.found(l, o.findings)
 		if _, figures := reply.([]any); figures && err == nil {
 			for _, r := range b.requests {
 				b.group.engine.tellRate(r.limiter, o.Limit, o.interval)
@@ -266,13 +266,14 @@ type outcome struct {
 	interval  time.Duration
 	keep      time.Duration // the keep-alive time that the attempt started anew; 0 for none
 	windowEnd int64         // epoch ms, where the value counts a fixed window
-	marks     marks
+	findings  findings
 }
 
 func (b *batch) parse(reply any) (o outcome, err error) {
+	// Text in place of a number says that state was repaired: see acquire.lua.
 	if text, ok := reply.(string); ok && text == strconv.FormatInt(b.Sum, 10) {
 		o, err = b.parse(b.Sum)
-		o.marks = repaired
+		o.findings = repaired
 		return o, err
 	}
 	if short, ok := reply.(int64); ok {
@@ -299,11 +300,11 @@ func (b *batch) parseFigures(reply any) (o outcome, err error) {
 		return outcome{}, lane.Unexpected(reply)
 	}
 	keep := numbers[5]
-	if keep < 0 {
-		o.marks, keep = marks(-keep)&(repaired|foreign), max(0, -(keep/4))
+	if keep < 0 { // it carries findings too: see acquire.lua
+		o.findings, keep = findings(-keep)&(repaired|foreign), max(0, -(keep/4))
 	}
 	o.interval, o.Reset, o.keep = lane.Millis(numbers[3]), lane.Millis(max(0, numbers[4])), lane.Millis(keep)
-	if b.rules.Windowed() && len(o.Waits) > 0 {
+	if b.rules.KeepsNoMembers() && len(o.Waits) > 0 {
 		o.windowEnd, o.Waits = o.Waits[0], o.Waits[1:]
 	}
 	return o, nil

@@ -33,7 +33,7 @@ type Engine struct {
 	taken    grantTimes // for Release
 	observer *observe.Observer
 	book     *clients.Book // nil where the Client has no name
-	grace    time.Duration
+	grace    time.Duration // how much longer than its timeout a caller waits for an answer
 
 	mu     sync.Mutex        // taken last, after a group's
 	groups map[string]*group // by config key, as long as somebody uses them or a lease lives
@@ -43,9 +43,9 @@ type Engine struct {
 	watch  lane.Watch    // requests without a time of their own
 }
 
-// AwaitReplicas has grants count once replicas have them. A question may be behind a
-// flight that waits for them in vain, and then do so itself: that is no server which
-// gives no answer.
+// AwaitReplicas has grants count once replicas have them. An answer may then come
+// later by twice the wait, behind a flight that waits for replicas in vain and for its
+// own, and callers have that much more patience.
 func (e *Engine) AwaitReplicas(r lane.Replicas) {
 	e.lanes.AwaitReplicas(r)
 	e.grace = grace + 2*r.Wait
@@ -134,8 +134,9 @@ func (e *Engine) Closed() error {
 	return nil
 }
 
-// enter counts a caller in at the limiter's group, and leave counts it out; a
-// request's own has it watched. A group that nobody uses is forgotten.
+// enter counts a caller in at the limiter's group, and leave counts it out. A caller's
+// request, if it has one, is watched: it ends when it gets no answer in time. A group
+// that nobody uses is forgotten.
 func (e *Engine) enter(ctx context.Context, l *Limiter, r *request) (*group, error) {
 	return e.enterBy(e.lanes.Of(ctx, l.Config), l, r)
 }

@@ -38,9 +38,9 @@ type group struct {
 	line     line
 	round    *batch      // of the line, under way
 	roundEnd time.Time   // when the round that is due has to have its answers
-	watch    *time.Timer // for that
+	watch    *time.Timer // ends that round
 	freed    int         // how often permits have been freed
-	timer    *time.Timer // for the line
+	timer    *time.Timer // begins the line's next round
 	turns    turns
 	leases   leases
 	crowd    crowd

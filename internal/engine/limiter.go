@@ -23,10 +23,10 @@ type Limiter struct {
 
 	prefetched handleLease
 	audit      atomic.Int64                // when leaked permits are next looked for, Unix ns
-	told       [2]atomic.Int64             // when the observer was told of marks, Unix ns
+	told       [2]atomic.Int64             // when the observer was told of each finding, Unix ns
 	interval   atomic.Int64                // as the last audit found it, ns
 	ownless    atomic.Int64                // the client's last grant when a Release found none of its members
-	shared     atomic.Pointer[script.Keys] // all that a shared limiter needs; nil while it is not known to be one
+	overall    atomic.Pointer[script.Keys] // all that a limiter of type Overall needs; nil while it is not known to be one
 }
 
 // auditDue tells whether it is time to look for leaked permits, which costs the

@@ -112,10 +112,10 @@ func (l *line) tell(r *request, more int) {
 // longer hold it up.
 func (l *line) join(r *request) {
 	l.insert(r)
-	if l.overdue(r.since) && r.Permits < l.smallest {
+	if l.asksForAll(r.since) && r.Permits < l.smallest {
 		l.dueAt = time.Time{}
 	}
-	l.takeTurns()
+	l.dueToAskAll()
 }
 
 // enter puts a request in the line that has just been refused.
@@ -131,14 +131,14 @@ func (l *line) enter(r *request, a answer, o outcome, now time.Time) {
 		return
 	case l.count == 1:
 		l.dueAt, l.smallest, l.strict, l.nudged = due, r.Permits, true, false
-	case l.first == r || l.overdue(now):
+	case l.first == r || l.asksForAll(now):
 		l.smallest = min(l.smallest, r.Permits)
 		if due.Before(l.dueAt) {
 			l.dueAt = due
 		}
 	}
 	l.dueToLive()
-	l.takeTurns()
+	l.dueToAskAll()
 }
 
 // keepAliveShare is the part of a keep-alive time, one in so many, after which
@@ -153,19 +153,19 @@ func (l *line) dueToLive() {
 	}
 }
 
-// overdue tells whether the first in line has asked for an interval.
-func (l *line) overdue(now time.Time) bool {
+// asksForAll tells whether the first in line has asked for an interval.
+func (l *line) asksForAll(now time.Time) bool {
 	return l.interval > 0 && !now.Before(l.first.since.Add(l.interval))
 }
 
-// takeTurns has a round begin when the first will have asked for an interval,
-// where there are others to be tried then.
-func (l *line) takeTurns() {
+// dueToAskAll has a round begin when the first will have asked for an interval: then
+// all in line are asked for, if there are others.
+func (l *line) dueToAskAll() {
 	if l.count < 2 || !l.strict || l.interval == 0 {
 		return
 	}
-	if turn := l.first.since.Add(l.interval); turn.Before(l.dueAt) {
-		l.dueAt = turn
+	if at := l.first.since.Add(l.interval); at.Before(l.dueAt) {
+		l.dueAt = at
 	}
 }
 
@@ -200,7 +200,7 @@ func (l *line) remove(r *request) {
 func (l *line) fill(b *batch, now, asked time.Time) {
 	if !l.asking {
 		l.round++
-		l.asking, l.strict = true, !l.overdue(now)
+		l.asking, l.strict = true, !l.asksForAll(now)
 		l.blocked, l.nudged = false, false
 		l.wait, l.smallest, l.alive = 0, maxPermits, time.Time{}
 	}
@@ -257,6 +257,6 @@ func (l *line) settle(now time.Time) {
 		l.dueAt = time.Time{}
 	}
 	if l.count > 0 {
-		l.takeTurns()
+		l.dueToAskAll()
 	}
 }

@@ -44,7 +44,7 @@ func (a answer) alive() time.Time {
 	return a.sent.Add(a.keep / keepAliveShare)
 }
 
-// refused tells whether the request may be made again.
+// refused tells whether Redis refused the request.
 func (a answer) refused() bool { return a.err == nil && !a.Decision.Granted }
 
 // request is one caller's wish, until it is answered.

@@ -13,22 +13,22 @@ import (
 
 // decide sees a new request through, tells the observer, and lets it pass where the
 // limiter only watches.
-func (t *Groups) decide(ctx context.Context, op, key string, r *request) (
+func (g *Groups) decide(ctx context.Context, op, key string, r *request) (
 	d limit.Decision, taken int64, giveBack func(context.Context) error, err error,
 ) {
-	o, observer := &t.rule.Options, t.lanes.observer
+	o, observer := &g.rule.Options, g.lanes.observer
 	if !observer.Watches() && o.Failure == nil && !o.Shadow {
-		d, giveBack, err = t.take(ctx, key, r)
+		d, giveBack, err = g.take(ctx, key, r)
 		if err != nil {
-			return d, 0, nil, Fail(t.rule.Package, op, key, err)
+			return d, 0, nil, Fail(g.rule.Package, op, key, err)
 		}
 		return d, r.taken, giveBack, nil
 	}
 	start := time.Now()
-	d, taken, by, giveBack, err := t.guarded(ctx, key, r)
-	err = Fail(t.rule.Package, op, key, err)
+	d, taken, by, giveBack, err := g.guarded(ctx, key, r)
+	err = Fail(g.rule.Package, op, key, err)
 	observer.Decided(ctx, limit.Decided{
-		Limiter: t.name(), Call: op, Permits: r.permits, Source: by, Start: start, Shadow: o.Shadow,
+		Limiter: g.name(), Call: op, Permits: r.permits, Source: by, Start: start, Shadow: o.Shadow,
 	}, d.Granted, err)
 	switch {
 	case !o.Shadow:
@@ -42,38 +42,38 @@ func (t *Groups) decide(ctx context.Context, op, key string, r *request) (
 }
 
 // guarded is take, and where Redis does not decide what the policy for that says.
-func (t *Groups) guarded(ctx context.Context, key string, r *request) (
+func (g *Groups) guarded(ctx context.Context, key string, r *request) (
 	d limit.Decision, taken int64, by limit.Source, giveBack func(context.Context) error, err error,
 ) {
-	if d, err := t.check(ctx, key, r.permits); err != nil {
+	if d, err := g.check(ctx, key, r.permits); err != nil {
 		return d, 0, "", nil, err
 	}
 	ask := func() (bool, error) {
-		if d, giveBack, err = t.send(ctx, key, r); err == nil {
+		if d, giveBack, err = g.send(ctx, key, r); err == nil {
 			taken = r.taken
 		}
 		return true, err // a refusal does not make anybody wait here
 	}
-	how := t.rule.Options.Failure
+	how := g.rule.Options.Failure
 	if how == nil {
 		_, err = ask()
 		return d, taken, limit.FromRedis, giveBack, err
 	}
-	undecided, err := t.guard.Ask(&t.lanes.Of(ctx, key).Breaker, func() bool { return script.Answers(t.lanes.conn, script.KeysOf(key)) }, ask)
+	undecided, err := g.guard.Ask(&g.lanes.Of(ctx, key).Breaker, func() bool { return script.Answers(g.lanes.conn, script.KeysOf(key)) }, ask)
 	if !undecided {
 		return d, taken, limit.FromRedis, giveBack, err
 	}
-	rule := local.Rule{Permits: t.rule.Usual, Window: t.rule.Window}
+	rule := local.Rule{Permits: g.rule.Usual, Window: g.rule.Window}
 	if r.upTo {
-		taken, d, by, err = t.guard.UpToInstead(*how, key, r.permits, rule, err)
+		taken, d, by, err = g.guard.UpToInstead(*how, key, r.permits, rule, err)
 		return d, taken, by, nil, err
 	}
-	d, by, giveBack, err = t.guard.Instead(*how, key, r.permits, rule, err)
+	d, by, giveBack, err = g.guard.Instead(*how, key, r.permits, rule, err)
 	return d, r.permits, by, giveBack, err
 }
 
 // name is what observers call the limiter.
-func (t *Groups) name() string { return cmp.Or(t.rule.Options.Name, t.rule.Package) }
+func (g *Groups) name() string { return cmp.Or(g.rule.Options.Name, g.rule.Package) }
 
 // givenUp tells the observer of permits that come back by themselves only, if they
 // were taken.

@@ -19,14 +19,14 @@ const maxJoint = 64
 
 // flight is calls on their way in one pipeline.
 type flight struct {
-	sent   time.Time
-	calls  []*Call // those that are made by themselves
-	groups []jointCall
-	cmds   []script.Command
-	wait   script.Command // for replicas, the last of cmds; no Cmd where nobody waits for them
-	end    time.Time      // when it is given up
-	over   atomic.Bool    // its calls know how it ended
-	late   bool           // another may have its place; the lane's lock guards it
+	sent  time.Time
+	calls []*Call // those that are made by themselves
+	joint []jointCall
+	cmds  []script.Command
+	wait  script.Command // for replicas, the last of cmds; no Cmd where nobody waits for them
+	end   time.Time      // when it is given up
+	over  atomic.Bool    // its calls know how it ended
+	late  bool           // another may have its place; the lane's lock guards it
 
 	cmd [1]script.Command // room for one
 }
@@ -62,7 +62,7 @@ func (l *Lane) sendFlight(ctx context.Context, calls []*Call) (panicked any, ove
 	}
 	l.observe(f, f.failure(panicked))
 	l.confirm(f)
-	for _, g := range f.groups {
+	for _, g := range f.joint {
 		l.tell(g, panicked)
 	}
 	for _, c := range f.calls {
@@ -79,12 +79,12 @@ func (l *Lane) sendFlight(ctx context.Context, calls []*Call) (panicked any, ove
 func (l *Lane) flightOf(ctx context.Context, calls []*Call) *flight {
 	f := &flight{calls: calls}
 	if len(calls) > 1 && !l.lanes.apart.Load() {
-		f.calls, f.groups = join(calls)
+		f.calls, f.joint = join(calls)
 	}
-	f.cmds = slices.Grow(f.cmd[:0], len(f.calls)+len(f.groups))
-	for i := range f.groups {
-		f.groups[i].cmd = f.groups[i].command(ctx)
-		f.cmds = append(f.cmds, f.groups[i].cmd)
+	f.cmds = slices.Grow(f.cmd[:0], len(f.calls)+len(f.joint))
+	for i := range f.joint {
+		f.joint[i].cmd = f.joint[i].command(ctx)
+		f.cmds = append(f.cmds, f.joint[i].cmd)
 	}
 	for _, c := range f.calls {
 		ahead, cmd := c.Next(ctx)
@@ -135,7 +135,7 @@ func (l *Lane) giveUp(f *flight) {
 	start := !f.late && l.pass(f)
 	l.mu.Unlock()
 	l.observe(f, script.ErrSilent)
-	for _, g := range f.groups {
+	for _, g := range f.joint {
 		for _, c := range g.calls {
 			l.finish(c, script.ErrSilent)
 		}
@@ -185,7 +185,7 @@ func (l *Lane) observe(f *flight, err error) {
 			told.Repeats++
 		}
 	}
-	for _, g := range f.groups {
+	for _, g := range f.joint {
 		for _, c := range g.calls {
 			count(c)
 		}
@@ -261,17 +261,17 @@ type jointCall struct {
 }
 
 // join sorts out which calls are made as one.
-func join(all []*Call) (apart []*Call, groups []jointCall) {
-	joint := 0
+func join(all []*Call) (apart []*Call, joint []jointCall) {
+	count := 0
 	for _, c := range all {
 		if c.Joinable() != nil {
-			joint++
+			count++
 		}
 	}
-	if joint < 2 {
+	if count < 2 {
 		return all, nil
 	}
-	together := make([]*Call, 0, joint)
+	together := make([]*Call, 0, count)
 	for _, c := range all {
 		if c.Joinable() != nil {
 			together = append(together, c)
@@ -281,9 +281,9 @@ func join(all []*Call) (apart []*Call, groups []jointCall) {
 	}
 	slices.SortStableFunc(together, func(a, b *Call) int { return cmp.Compare(place(a), place(b)) })
 	for chunk := range slices.Chunk(together, maxJoint) {
-		groups = append(groups, jointCall{calls: chunk})
+		joint = append(joint, jointCall{calls: chunk})
 	}
-	return apart, groups
+	return apart, joint
 }
 
 func place(c *Call) int {

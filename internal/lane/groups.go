@@ -45,8 +45,8 @@ type Rule struct {
 	// Ask returns the question to Redis about a batch for a key.
 	Ask func(key string, b *Batch) (*Question, error)
 
-	// Peek returns the question to Redis what Ask's would be answered to a request by
-	// itself.
+	// Peek returns the question to Redis what a request would be answered if it were
+	// asked now, by itself. It takes nothing.
 	Peek func(ctx context.Context, key string, b *Batch) (*Question, error)
 }
 
@@ -119,19 +119,19 @@ func NewGroups(lanes *Lanes, rule Rule) *Groups {
 // undoes a grant. op names the limiter's method in errors. When ctx ends while the
 // request waits for others it returns ctx.Err() at once; what is granted
 // nevertheless is given back.
-func (t *Groups) Take(ctx context.Context, op, key string, permits int64) (limit.Decision, func(context.Context) error, error) {
-	d, _, giveBack, err := t.decide(ctx, op, key, &request{groups: t, permits: permits})
+func (g *Groups) Take(ctx context.Context, op, key string, permits int64) (limit.Decision, func(context.Context) error, error) {
+	d, _, giveBack, err := g.decide(ctx, op, key, &request{groups: g, permits: permits})
 	return d, giveBack, err
 }
 
-// TakeUpTo is Take for as many permits as are free, at most so many, and tells how many
+// TakeUpTo is Take for as many permits as are free, at most permits, and tells how many
 // that were.
-func (t *Groups) TakeUpTo(ctx context.Context, op, key string, permits int64) (int64, limit.Decision, error) {
-	r := &request{groups: t, permits: permits, upTo: true}
-	if most := t.rule.Limit; most > 0 {
+func (g *Groups) TakeUpTo(ctx context.Context, op, key string, permits int64) (int64, limit.Decision, error) {
+	r := &request{groups: g, permits: permits, upTo: true}
+	if most := g.rule.Limit; most > 0 {
 		r.permits = min(permits, most)
 	}
-	d, taken, _, err := t.decide(ctx, op, key, r)
+	d, taken, _, err := g.decide(ctx, op, key, r)
 	if !d.Granted {
 		return 0, d, err
 	}
@@ -139,45 +139,45 @@ func (t *Groups) TakeUpTo(ctx context.Context, op, key string, permits int64) (i
 }
 
 // take sees a new request through.
-func (t *Groups) take(ctx context.Context, key string, r *request) (limit.Decision, func(context.Context) error, error) {
-	if d, err := t.check(ctx, key, r.permits); err != nil {
+func (g *Groups) take(ctx context.Context, key string, r *request) (limit.Decision, func(context.Context) error, error) {
+	if d, err := g.check(ctx, key, r.permits); err != nil {
 		return d, nil, err
 	}
-	return t.send(ctx, key, r)
+	return g.send(ctx, key, r)
 }
 
 // send is take for a request that was found to be sound.
-func (t *Groups) send(ctx context.Context, key string, r *request) (limit.Decision, func(context.Context) error, error) {
+func (g *Groups) send(ctx context.Context, key string, r *request) (limit.Decision, func(context.Context) error, error) {
 	start := time.Now()
-	l := t.lanes.Of(ctx, key)
-	t.mu.Lock()
-	t.watch.Add(&r.Pending, r, start)
-	k := t.keys[key]
+	l := g.lanes.Of(ctx, key)
+	g.mu.Lock()
+	g.watch.Add(&r.Pending, r, start)
+	k := g.keys[key]
 	if k == nil && l.Enter() {
 		r.State = Sent
-		t.mu.Unlock()
-		t.alone(ctx, l, key, r)
+		g.mu.Unlock()
+		g.alone(ctx, l, key, r)
 	} else {
 		ready := k == nil
 		if ready {
-			k = &group{groups: t, lane: l, key: key}
-			t.keys[key] = k
+			k = &group{groups: g, lane: l, key: key}
+			g.keys[key] = k
 		}
 		k.waiting = append(k.waiting, r)
 		r.Wait()
-		t.mu.Unlock()
+		g.mu.Unlock()
 		if ready {
 			l.Ready(k)
 		}
 	}
-	return t.await(ctx, r)
+	return g.await(ctx, r)
 }
 
 // alone sends a request by itself.
-func (t *Groups) alone(ctx context.Context, l *Lane, key string, r *request) {
+func (g *Groups) alone(ctx context.Context, l *Lane, key string, r *request) {
 	b := &Batch{}
 	r.join(b)
-	c := t.call(l, key, b, []*request{r})
+	c := g.call(l, key, b, []*request{r})
 	if c == nil {
 		l.Leave()
 		return
@@ -193,15 +193,15 @@ func (r *request) join(b *Batch) bool {
 	return b.Add(r.permits, false, 0)
 }
 
-func (t *Groups) await(ctx context.Context, r *request) (limit.Decision, func(context.Context) error, error) {
-	t.mu.Lock()
+func (g *Groups) await(ctx context.Context, r *request) (limit.Decision, func(context.Context) error, error) {
+	g.mu.Lock()
 	if r.State != Answered && r.done == nil {
 		r.Wait()
 	}
 	answered := r.State == Answered
-	t.mu.Unlock()
+	g.mu.Unlock()
 	if !answered {
-		if answered, err := r.Await(ctx, func() bool { return t.leave(r) }, time.Time{}, nil); !answered {
+		if answered, err := r.Await(ctx, func() bool { return g.leave(r) }, time.Time{}, nil); !answered {
 			return limit.Decision{}, nil, err
 		}
 	}
@@ -219,14 +219,14 @@ func (t *Groups) await(ctx context.Context, r *request) (limit.Decision, func(co
 
 // leave takes a request back whose caller goes away. It tells false where the
 // answer is there.
-func (t *Groups) leave(r *request) bool {
-	t.mu.Lock()
-	defer t.mu.Unlock()
+func (g *Groups) leave(r *request) bool {
+	g.mu.Lock()
+	defer g.mu.Unlock()
 	if r.State == Answered {
 		return false
 	}
 	r.State = Gone
-	t.watch.Remove(&r.Pending)
+	g.watch.Remove(&r.Pending)
 	return true
 }
 
@@ -242,11 +242,11 @@ func (r *request) Expire(time.Time) {
 }
 
 // Board makes a call of those that wait.
-func (k *group) Board(time.Time) (c *Call, more bool) {
-	t := k.groups
+func (g *group) Board(time.Time) (c *Call, more bool) {
+	t := g.groups
 	t.mu.Lock()
 	b, requests, taken := &Batch{}, []*request(nil), 0
-	for _, r := range k.waiting {
+	for _, r := range g.waiting {
 		if r.State != Gathered {
 			taken++
 			continue
@@ -258,16 +258,16 @@ func (k *group) Board(time.Time) (c *Call, more bool) {
 		requests = append(requests, r)
 		taken++
 	}
-	k.waiting = slices.Delete(k.waiting, 0, taken)
-	more = len(k.waiting) > 0
+	g.waiting = slices.Delete(g.waiting, 0, taken)
+	more = len(g.waiting) > 0
 	if !more {
-		delete(t.keys, k.key)
+		delete(t.keys, g.key)
 	}
 	t.mu.Unlock()
 	if len(requests) == 0 {
 		return nil, more
 	}
-	return t.call(k.lane, k.key, b, requests), more
+	return t.call(g.lane, g.key, b, requests), more
 }
 
 // sentBatch is a batch on its way, with its callers.
@@ -281,61 +281,61 @@ type sentBatch struct {
 
 // call returns the call that decides a batch; nil where it can't be made, and the
 // callers know.
-func (t *Groups) call(l *Lane, key string, b *Batch, requests []*request) *Call {
-	q, err := t.rule.Ask(key, b)
-	a := &sentBatch{groups: t, lane: l, question: q, batch: b, requests: requests}
+func (g *Groups) call(l *Lane, key string, b *Batch, requests []*request) *Call {
+	q, err := g.rule.Ask(key, b)
+	sent := &sentBatch{groups: g, lane: l, question: q, batch: b, requests: requests}
 	if err != nil {
-		a.tell(Verdict{}, err)
+		sent.tell(Verdict{}, err)
 		return nil
 	}
-	q.Owner, q.Requests = a, len(requests)
+	q.Owner, q.Requests = sent, len(requests)
 	return &q.Call
 }
 
 // Finished tells the callers what came of the call.
-func (a *sentBatch) Finished(c *Call) bool {
-	v, err := a.question.Read(c.Outcome())
-	if a.question.Redo == nil {
-		a.tell(v, err)
+func (b *sentBatch) Finished(c *Call) bool {
+	v, err := b.question.Read(c.Outcome())
+	if b.question.Redo == nil {
+		b.tell(v, err)
 		return false
 	}
-	a.lane.Go(func(ctx context.Context) {
+	b.lane.Go(func(ctx context.Context) {
 		var v Verdict
 		err := script.Guard(func() error {
 			var err error
-			v, err = a.question.Redo(ctx)
+			v, err = b.question.Redo(ctx)
 			return err
 		})
-		a.tell(v, err)
+		b.tell(v, err)
 	})
 	return false
 }
 
 // Progressed has the callers wait on for a decision that takes several calls: the
 // server answers.
-func (a *sentBatch) Progressed() {
-	t := a.groups
-	t.mu.Lock()
-	defer t.mu.Unlock()
+func (b *sentBatch) Progressed() {
+	g := b.groups
+	g.mu.Lock()
+	defer g.mu.Unlock()
 	now := time.Now()
-	for _, r := range a.requests {
-		if t.watch.Remove(&r.Pending) {
-			t.watch.Add(&r.Pending, r, now)
+	for _, r := range b.requests {
+		if g.watch.Remove(&r.Pending) {
+			g.watch.Add(&r.Pending, r, now)
 		}
 	}
 }
 
 // tell gives each request its answer. Permits that were granted to callers who
 // have gone are given back.
-func (a *sentBatch) tell(v Verdict, err error) {
-	t := a.groups
-	answers := make([]Answer, len(a.requests))
+func (b *sentBatch) tell(v Verdict, err error) {
+	g := b.groups
+	answers := make([]Answer, len(b.requests))
 	if err == nil {
-		answers = a.batch.Answers(answers[:0], v.Outcome)
+		answers = b.batch.Answers(answers[:0], v.Outcome)
 	}
 	var unwanted, doubtful int64
-	t.mu.Lock()
-	for i, r := range a.requests {
+	g.mu.Lock()
+	for i, r := range b.requests {
 		taken := r.permits
 		if r.upTo {
 			taken = min(taken, v.Taken)
@@ -349,19 +349,19 @@ func (a *sentBatch) tell(v Verdict, err error) {
 			}
 			continue
 		}
-		t.watch.Remove(&r.Pending)
+		g.watch.Remove(&r.Pending)
 		r.taken = taken
 		r.answer, r.verdict, r.err = answers[i], &v, err
 		r.Tell()
 	}
-	t.mu.Unlock()
+	g.mu.Unlock()
 	if doubtful > 0 {
-		t.givenUp(doubtful, err)
+		g.givenUp(doubtful, err)
 	}
 	if unwanted > 0 {
-		a.lane.Go(func(ctx context.Context) {
+		b.lane.Go(func(ctx context.Context) {
 			if err := script.Guard(func() error { return v.GiveBack(ctx, unwanted) }); err != nil {
-				t.givenUp(unwanted, err)
+				g.givenUp(unwanted, err)
 			}
 		})
 	}
@@ -380,8 +380,8 @@ func exceeds(permits, most int64) error {
 }
 
 // ParseVerdict reads what the scripts of the limiters answer: limit, free, taken,
-// mark, reset, waits... The mark is the limiter's own.
-func ParseVerdict(reply any) (v Verdict, mark int64, err error) {
+// extra, reset, waits... What extra says is each limiter's own.
+func ParseVerdict(reply any) (v Verdict, extra int64, err error) {
 	numbers, err := Integers(reply, 5)
 	if err != nil {
 		return Verdict{}, 0, err

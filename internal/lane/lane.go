@@ -42,8 +42,8 @@ type Call struct {
 
 // Owner is whoever waits for a call.
 type Owner interface {
-	// Finished is told that the call is done, and whether it is to be made anew:
-	// then it was restarted.
+	// Finished is told that the call is done. It returns true where it has prepared
+	// the call anew, to be sent again.
 	Finished(c *Call) (again bool)
 }
 
@@ -91,7 +91,7 @@ func New(conn *script.Conn, observer *observe.Observer) *Lanes {
 }
 
 // Close has no goroutine wait for more to do. What is asked for still goes.
-func (s *Lanes) Close() { s.close.Do(func() { close(s.closed) }) }
+func (l *Lanes) Close() { l.close.Do(func() { close(l.closed) }) }
 
 // Conn returns what the lanes lead to.
 func (s *Lanes) Conn() *script.Conn { return s.conn }
@@ -126,7 +126,7 @@ type Lane struct {
 
 	lanes  *Lanes
 	conn   *script.Conn
-	master *redis.Client // nil where there is one
+	master *redis.Client // nil where there is only one server
 	most   int           // flights, whatever the network
 
 	mu      sync.Mutex
@@ -134,7 +134,7 @@ type Lane struct {
 	ready   []Source  // have something to send
 	again   []*Call   // are to be sent again
 	delayed []delayed // are to be sent again later
-	wake    time.Time // when the first of them; zero: there is none
+	wake    time.Time // when the first of delayed is to be sent; zero: none is
 	timer   *time.Timer
 	silent  bool      // the server has answered nobody lately: one call at a time shows whether it does
 	heard   time.Time // when the server answered last
@@ -147,7 +147,7 @@ type Lane struct {
 	running int // background jobs
 	jobs    []job
 	moved   time.Time // when the last of them began or ended
-	watched bool      // those that wait
+	watched bool      // a timer will look after the jobs that wait
 }
 
 func newLane(s *Lanes, master *redis.Client) *Lane {

@@ -9,23 +9,23 @@ import (
 )
 
 // Peek answers what Take would, and takes nothing.
-func (t *Groups) Peek(ctx context.Context, op, key string, permits int64) (limit.Decision, error) {
-	d, err := t.peek(ctx, key, permits)
-	return d, Fail(t.rule.Package, op, key, err)
+func (g *Groups) Peek(ctx context.Context, op, key string, permits int64) (limit.Decision, error) {
+	d, err := g.peek(ctx, key, permits)
+	return d, Fail(g.rule.Package, op, key, err)
 }
 
-func (t *Groups) peek(ctx context.Context, key string, permits int64) (limit.Decision, error) {
-	if d, err := t.check(ctx, key, permits); err != nil {
+func (g *Groups) peek(ctx context.Context, key string, permits int64) (limit.Decision, error) {
+	if d, err := g.check(ctx, key, permits); err != nil {
 		return d, err
 	}
 	b := &Batch{}
 	b.Add(permits, false, 0)
-	q, err := t.rule.Peek(ctx, key, b)
+	q, err := g.rule.Peek(ctx, key, b)
 	if err != nil {
 		return limit.Decision{}, err
 	}
 	q.Repeat, q.Reads = true, true
-	reply, err := q.Run(ctx, t.lanes.conn)
+	reply, err := q.Run(ctx, g.lanes.conn)
 	if ended := ctx.Err(); err != nil && ended != nil {
 		return limit.Decision{}, ended
 	}
@@ -41,50 +41,50 @@ func (t *Groups) peek(ctx context.Context, key string, permits int64) (limit.Dec
 }
 
 // check tells why nobody needs to ask Redis for so many permits.
-func (t *Groups) check(ctx context.Context, key string, permits int64) (limit.Decision, error) {
-	switch most := t.rule.Limit; {
-	case t.rule.Err != nil || key == "":
-		return limit.Decision{}, t.CheckKey(ctx, key)
-	case permits < 1 || permits > t.rule.Most:
-		return limit.Decision{}, fmt.Errorf("%w: %d is not between 1 and %d", limit.ErrInvalidPermits, permits, t.rule.Most)
+func (g *Groups) check(ctx context.Context, key string, permits int64) (limit.Decision, error) {
+	switch most := g.rule.Limit; {
+	case g.rule.Err != nil || key == "":
+		return limit.Decision{}, g.CheckKey(ctx, key)
+	case permits < 1 || permits > g.rule.Most:
+		return limit.Decision{}, fmt.Errorf("%w: %d is not between 1 and %d", limit.ErrInvalidPermits, permits, g.rule.Most)
 	case most > 0 && permits > most:
 		return limit.Decision{Limit: most}, exceeds(permits, most)
 	}
-	return limit.Decision{}, t.CheckKey(ctx, key)
+	return limit.Decision{}, g.CheckKey(ctx, key)
 }
 
 // CheckKey tells why nobody needs to ask Redis about a key.
-func (t *Groups) CheckKey(ctx context.Context, key string) error {
+func (g *Groups) CheckKey(ctx context.Context, key string) error {
 	switch {
-	case t.rule.Err != nil:
-		return t.rule.Err
+	case g.rule.Err != nil:
+		return g.rule.Err
 	case key == "":
 		return fmt.Errorf("%w: the key is empty", limit.ErrInvalidConfig)
 	case ctx.Err() != nil:
 		return ctx.Err()
-	case t.rule.Check != nil:
-		return t.rule.Check(key)
+	case g.rule.Check != nil:
+		return g.rule.Check(key)
 	}
 	return nil
 }
 
 // Reset removes what Redis keeps of a key.
-func (t *Groups) Reset(ctx context.Context, op, key string) error {
-	return Fail(t.rule.Package, op, key, t.reset(ctx, key))
+func (g *Groups) Reset(ctx context.Context, op, key string) error {
+	return Fail(g.rule.Package, op, key, g.reset(ctx, key))
 }
 
-func (t *Groups) reset(ctx context.Context, key string) error {
-	if err := t.CheckKey(ctx, key); err != nil {
+func (g *Groups) reset(ctx context.Context, key string) error {
+	if err := g.CheckKey(ctx, key); err != nil {
 		return err
 	}
 	words, keys := []any{"unlink", key}, []string{key}
-	if t.rule.Beside != nil {
-		beside, err := t.rule.Beside(key)
+	if g.rule.Beside != nil {
+		beside, err := g.rule.Beside(key)
 		if err != nil {
 			return err
 		}
 		words, keys = append(words, beside), append(keys, beside)
 	}
-	_, err := script.Do(ctx, t.lanes.conn, false, words...)
+	_, err := script.Do(ctx, g.lanes.conn, false, words...)
 	return script.Explain(err, keys, "", fmt.Sprintf("give the key one hash tag, as in %q", "{"+key+"}"))
 }

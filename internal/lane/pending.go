@@ -41,8 +41,8 @@ func (p *Pending) Tell() {
 }
 
 // Await returns when the answer is there, or the caller has left: because ctx has
-// ended, with its error, or because timeUp said so, with that of its. leave takes the
-// request back, and tells whether it could: not where the answer is there. timeUp is
+// ended, then with the error of ctx, or because timeUp said so, then with timeUp's. leave
+// takes the request back, and tells whether it could: not where the answer is there. timeUp is
 // asked at look, where that is not zero, and tells whether the caller has left, else when
 // to look again, zero for never.
 func (p *Pending) Await(

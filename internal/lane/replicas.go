@@ -20,10 +20,10 @@ type Replicas struct {
 }
 
 // AwaitReplicas has each flight wait for replicas. It is called before the first one.
-func (s *Lanes) AwaitReplicas(r Replicas) {
-	s.replicas = r
-	if s.only != nil {
-		s.only.Breaker.Slack = r.Wait
+func (l *Lanes) AwaitReplicas(r Replicas) {
+	l.replicas = r
+	if l.only != nil {
+		l.only.Breaker.Slack = r.Wait
 	}
 }
 
@@ -74,7 +74,7 @@ func (l *Lane) confirm(f *flight) {
 			c.short = errRepeated
 		}
 	}
-	for _, g := range f.groups {
+	for _, g := range f.joint {
 		for _, c := range g.calls {
 			tell(c)
 		}

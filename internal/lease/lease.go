@@ -85,33 +85,33 @@ func New(permits int64, member []byte, sent time.Time, life time.Duration, by *c
 
 // Take takes permits from the lease, if it has as many and lives. late says that
 // they were taken after its end, and are to be put back by Add.
-func (a *Lease) Take(permits int64) (ok, late bool) {
-	if !a.Add(-permits) {
+func (l *Lease) Take(permits int64) (ok, late bool) {
+	if !l.Add(-permits) {
 		return false, false
 	}
 	// In this order what was taken is used before the lease's end, however long
 	// the caller was held up in between.
-	if a.clock.Since(a.Sent) < a.Life {
+	if l.clock.Since(l.Sent) < l.Life {
 		return true, false
 	}
 	return false, true
 }
 
 // Add changes what is left, unless that would be below 0 or the lease has ended.
-func (a *Lease) Add(permits int64) bool {
+func (l *Lease) Add(permits int64) bool {
 	for {
-		left := a.left.Load()
+		left := l.left.Load()
 		if left < 0 || left+permits < 0 {
 			return false
 		}
-		if a.left.CompareAndSwap(left, left+permits) {
+		if l.left.CompareAndSwap(left, left+permits) {
 			return true
 		}
 	}
 }
 
 // Left returns what is left, 0 or less where that is nothing.
-func (a *Lease) Left() int64 { return a.left.Load() }
+func (l *Lease) Left() int64 { return l.left.Load() }
 
 // End ends the lease, and returns what was left.
-func (a *Lease) End() int64 { return max(0, a.left.Swap(-1)) }
+func (l *Lease) End() int64 { return max(0, l.left.Swap(-1)) }

@@ -29,9 +29,9 @@ func NewHandle(t testing.TB, rdb rratelimiter.Redis, opts ...rratelimiter.Limite
 	return NewClient(t, rdb).RateLimiter(redistest.Name(t), opts...)
 }
 
-// Queued returns how many requests for the limiter wait to be sent or to be sent
-// again, for tests that want them in one batch.
-func Queued(client *rratelimiter.Client, limiter string) int {
+// Waiting returns how many requests for the limiter have gathered or are in line, for
+// tests that want them in one batch.
+func Waiting(client *rratelimiter.Client, limiter string) int {
 	return engine.Of(client).Waiting(limiter)
 }
 

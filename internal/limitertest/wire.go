@@ -250,7 +250,7 @@ func (w *Wire) Ask(t testing.TB, wishes ...Wish) []int64 {
 			}
 			got[i] = granted
 		})
-		for until := time.Now().Add(5 * time.Second); len(wishes) > 1 && Queued(w.Client, w.Name()) <= i && time.Now().Before(until); {
+		for until := time.Now().Add(5 * time.Second); len(wishes) > 1 && Waiting(w.Client, w.Name()) <= i && time.Now().Before(until); {
 			time.Sleep(100 * time.Microsecond)
 		}
 	}

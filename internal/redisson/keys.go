@@ -39,11 +39,10 @@ func tag(name string) string {
 	return "{" + name + "}"
 }
 
-// Other returns the name of another limiter that shares a key with the one called
-// name, whatever the ids of clients are: one of those whose names are longer than
-// prefix and begin with it, as name does. It is "" where there is none, or where
-// the other is the one to be left out. Of the names for which it is "", no two
-// share a key.
+// Other returns the name of another limiter because of which there can be none called
+// name: both would share a key, whatever the ids of clients are. It looks at names that
+// are longer than prefix and begin with it, as name does, and returns "" where name may
+// be had: of two that share a key, one may. So no two that may be had share a key.
 func Other(prefix, name string) string {
 	tagged := tag(name)
 	own := tagged == name // nothing stands before the name in its keys

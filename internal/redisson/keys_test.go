@@ -8,7 +8,7 @@ import (
 	"github.com/rratelimiter/rratelimiter/internal/redisson"
 )
 
-func TestForNamesKeysAsRedissonDoes(t *testing.T) {
+func TestKeysOfNamesKeysAsRedissonDoes(t *testing.T) {
 	t.Parallel()
 	for name, want := range map[string][]string{
 		"orders": {"orders", "{orders}:value", "{orders}:value:id", "{orders}:permits", "{orders}:permits:id"},

@@ -1,4 +1,4 @@
-// Package redisson holds what its releases ask of whoever shares limiters with
+// Package redisson holds what its versions ask of whoever shares limiters with
 // them: the names of the keys, the members of the permits set, and what may be
 // written.
 package redisson
@@ -13,7 +13,7 @@ import (
 	"github.com/rratelimiter/rratelimiter/limit"
 )
 
-// Redisson releases that a limiter can be shared with.
+// Versions of Redisson that a limiter can be shared with.
 const (
 	oldestRedisson = "3.12.0"
 	newestRedisson = "4.7.0"
@@ -22,7 +22,7 @@ const (
 // Rules are what the oldest Redisson that shares a limiter asks of whoever
 // writes beside it.
 type Rules struct {
-	// Version is the release, for messages.
+	// Version is that of Redisson, for messages.
 	Version string
 
 	// Layout is how members are packed; 0 where none are kept, and the value
@@ -34,16 +34,16 @@ type Rules struct {
 	Merge bool
 }
 
-// NewestRules are those of every release from 3.35 on.
+// NewestRules are those of every version from 3.35 on.
 var NewestRules = Rules{Version: "3.35.0", Layout: codec.LayoutD2, Merge: true}
 
-// Windowed tells whether no members are kept.
-func (r Rules) Windowed() bool { return r.Layout == 0 }
+// KeepsNoMembers tells whether the value alone counts a fixed window.
+func (r Rules) KeepsNoMembers() bool { return r.Layout == 0 }
 
 // Letters tell a script what the rules are.
 func (r Rules) Letters() string {
 	switch {
-	case r.Windowed():
+	case r.KeepsNoMembers():
 		return "w"
 	case !r.Merge:
 		return "s"
@@ -51,18 +51,18 @@ func (r Rules) Letters() string {
 	return ""
 }
 
-// Unsupported is the error for what the release's layout can't do.
+// Unsupported is the error for what the version's layout can't do.
 func (r Rules) Unsupported(what string) error {
 	return fmt.Errorf("%w: %s needs a record of each grant, which Redisson %s does not keep: upgrade to 3.13.3 or newer, and name that in WithRedissonVersion",
 		limit.ErrUnsupported, what, r.Version)
 }
 
-// release is the number of a Redisson release: major, minor, patch.
-type release [3]int
+// version is that of a Redisson: major, minor, patch.
+type version [3]int
 
-func (r release) before(other release) bool { return slices.Compare(r[:], other[:]) < 0 }
+func (v version) before(other version) bool { return slices.Compare(v[:], other[:]) < 0 }
 
-// lastPatches holds the newest patch release of each minor one, from 3.12 and
+// lastPatches holds the newest patch of each minor version, from 3.12 and
 // from 4.0 on.
 var lastPatches = map[int][]int{
 	3: {
@@ -73,43 +73,42 @@ var lastPatches = map[int][]int{
 	4: {0: 0, 1: 0, 2: 0, 3: 1, 4: 0, 5: 0, 6: 1, 7: 0},
 }
 
-// RulesFor returns the rules of a release: limit.ErrInvalidConfig where it is not
+// RulesFor returns the rules of a version: limit.ErrInvalidConfig where it is not
 // known.
-func RulesFor(version string) (Rules, error) {
-	r, ok := parseRelease(version)
+func RulesFor(name string) (Rules, error) {
+	v, ok := parseVersion(name)
 	if !ok {
-		return Rules{}, fmt.Errorf("%w: %w: WithRedissonVersion: %q is no release of Redisson from %s to %s; name the oldest that shares the limiters, as in \"3.15.5\"",
-			limit.ErrInvalidConfig, limit.ErrUnsupported, version, oldestRedisson, newestRedisson)
+		return Rules{}, fmt.Errorf("%w: %w: WithRedissonVersion: %q is no version of Redisson from %s to %s; name the oldest that shares the limiters, as in \"3.15.5\"",
+			limit.ErrInvalidConfig, limit.ErrUnsupported, name, oldestRedisson, newestRedisson)
 	}
 	layout := codec.LayoutD2
 	switch {
-	case r.before(release{3, 13, 3}):
+	case v.before(version{3, 13, 3}):
 		layout = 0
-	case r.before(release{3, 16, 4}):
+	case v.before(version{3, 16, 4}):
 		layout = codec.LayoutB
-	case r.before(release{3, 17, 0}):
+	case v.before(version{3, 17, 0}):
 		layout = codec.LayoutC
-	case r.before(release{3, 21, 0}):
+	case v.before(version{3, 21, 0}):
 		layout = codec.LayoutD1
 	}
-	return Rules{Version: version, Layout: layout, Merge: !r.before(release{3, 35, 0})}, nil
+	return Rules{Version: name, Layout: layout, Merge: !v.before(version{3, 35, 0})}, nil
 }
 
-// parseRelease reads a version; ok tells whether it is one of the releases
-// known.
-func parseRelease(version string) (r release, ok bool) {
-	parts := strings.Split(version, ".")
+// parseVersion reads a version; ok tells whether it is one of those known.
+func parseVersion(name string) (v version, ok bool) {
+	parts := strings.Split(name, ".")
 	if len(parts) != 3 {
-		return release{}, false
+		return version{}, false
 	}
 	for i, part := range parts {
 		n, err := strconv.ParseUint(part, 10, 16)
 		if err != nil || strconv.FormatUint(n, 10) != part {
-			return release{}, false
+			return version{}, false
 		}
-		r[i] = int(n)
+		v[i] = int(n)
 	}
-	minors := lastPatches[r[0]]
-	known := r[1] < len(minors) && r[2] <= minors[r[1]] && !r.before(release{3, 12, 0})
-	return r, known
+	minors := lastPatches[v[0]]
+	known := v[1] < len(minors) && v[2] <= minors[v[1]] && !v.before(version{3, 12, 0})
+	return v, known
 }

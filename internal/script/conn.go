@@ -32,7 +32,7 @@ const DefaultTimeout = 3 * time.Second
 type Conn struct {
 	rdb     Redis
 	inline  bool                                                         // a deadline of ctx ends reads and writes
-	master  func(ctx context.Context, key string) (*redis.Client, error) // nil where there is one
+	master  func(ctx context.Context, key string) (*redis.Client, error) // nil where there is only one server
 	timeout time.Duration
 	clock   *clock.Clock
 

@@ -1,17 +1,17 @@
 -- The fast path decides the common cases with the fewest commands: one request to
--- a shared limiter that has enough free permits, or will have them when its oldest
+-- a limiter of type Overall that has enough free permits, or will have them when its oldest
 -- member runs out. Once in a few grants it leaves the decision to acquire's general
 -- path, which reclaims what has run out. This is the text of a function, or of a
 -- script's head, where it costs no closure: it returns the permits granted, as text where
 -- state was repaired, or the wait below 0, and goes on with what is behind it where it did not decide.
 --
 -- It works with call, config_key, value_key, permits_key, member, sum_text,
--- now_text, flags and age, nil where they are empty, and shared, which tells that
--- the limiter is known to be. It leaves the value in value_text, if it was read, and
+-- now_text, flags and age, nil where they are empty, and overall: true where the
+-- limiter is known to be of type Overall. It leaves the value in value_text, if it was read, and
 -- the configuration's fields in fields, "answered" only where it was read.
 -- Arithmetic turns text into numbers, without a call.
 local value_text, fields
-if shared then
+if overall then
   value_text = call('GET', value_key)
 end
 if value_text == '0' and not flags then

@@ -1,6 +1,6 @@
 -- Returns the value key and the permits key that a configuration uses, and a
 -- table with the numbers that the two have among a limiter's five keys. Where
--- only three are given, those are a shared limiter's.
+-- only three are given, those are of a limiter of type Overall.
 local function pair_of(config)
   if config.per_client then
     return KEYS[3], KEYS[5], {3, 5}

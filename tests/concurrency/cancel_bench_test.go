@@ -80,7 +80,7 @@ func BenchmarkCancel(b *testing.B) {
 					}
 				})
 			}
-			there := func() bool { return limitertest.Queued(client, name) == b.N || sent.Scripts() >= b.N }
+			there := func() bool { return limitertest.Waiting(client, name) == b.N || sent.Scripts() >= b.N }
 			if bench.held != nil {
 				there = func() bool { return engine.Of(client).Active() > b.N }
 			}

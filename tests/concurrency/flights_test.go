@@ -19,7 +19,7 @@ import (
 	"github.com/rratelimiter/rratelimiter/lua"
 )
 
-// newFarScene is newHeldScene, where several flights may be under way.
+// newFarScene is limitertest.NewHeldScene, where several flights may be under way.
 func newFarScene(t *testing.T, cfg rratelimiter.Config) *limitertest.HeldScene {
 	t.Helper()
 	return limitertest.NewHeldSceneOf(t, cfg, &redis.Options{ReadTimeout: time.Minute, PoolSize: 256})

@@ -17,7 +17,7 @@ import (
 	"github.com/rratelimiter/rratelimiter/lua"
 )
 
-// A leaseScene is a heldScene whose limiter takes permits ahead.
+// A leaseScene is a limitertest.HeldScene whose limiter takes permits ahead.
 type leaseScene struct {
 	*limitertest.HeldScene
 

@@ -18,7 +18,7 @@ import (
 	"github.com/rratelimiter/rratelimiter/lua"
 )
 
-// A refusalScene is a heldScene whose limiter remembers refusals.
+// A refusalScene is a limitertest.HeldScene whose limiter remembers refusals.
 type refusalScene struct {
 	*limitertest.HeldScene
 

@@ -24,7 +24,7 @@ import (
 type bundleWire struct {
 	*limitertest.Wire // to the first
 
-	each   []*limitertest.Wire // what checkHeld needs of each
+	each   []*limitertest.Wire // what CheckHeld needs of each
 	family *limitertest.Family // through the proxy
 	others *limitertest.Family // another Client's, past it
 }
@@ -72,7 +72,7 @@ func (w *bundleWire) tryAll(ctx context.Context, permits int64, timeout time.Dur
 	return limitertest.Counted(permits, ok, err)
 }
 
-// CheckAll is checkHeld of each.
+// checkAll is CheckHeld of each.
 func (w *bundleWire) checkAll(t testing.TB, held [3]int64, when string) bool {
 	t.Helper()
 	ok := true
