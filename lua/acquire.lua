@@ -6,7 +6,7 @@
 --   Without 3 and 5 for a limiter that is known to be of type Overall
 -- ARGV, those at the end left out where they are empty
 --   1  member of the permits set for the sum of all requests; without its
---      permits it is the attempt's identity. '' with w
+--      permits it is the call's identity. '' with w
 --   2  the sum of all requests; 1 where it is left out
 --   3  '' or the configuration for a limiter that has none:
 --      'rate interval type keepAliveTime'
@@ -17,7 +17,7 @@
 --      has run out stays; w, no members are kept: the value alone counts, for a
 --      fixed window; u, there is one request, which takes as many permits as are
 --      free, at most the sum
---   5  '' or, when the attempt may have happened already, its age in ms
+--   5  '' or, when the call may have run already, its age in ms
 --   6  '' or the token of the 'again' answer
 --   7  how many of the first requests stand in line: where one of them does not
 --      fit, those behind it in the line are refused
@@ -40,7 +40,7 @@
 --      another in the line and those above the rate: the ms until it could
 --      pass; negative where it is at least so long
 --   'again', token   the call is to be repeated; nothing was granted
---   'taken'   another attempt has the same id; nothing was granted
+--   'taken'   another call has the same id; nothing was granted
 --   'keys'   the limiter is not of type Overall: all five are needed; nothing was granted
 --   NOTINIT, CORRUPT <key's number> <field> <why>, LATE (an attempt that has
 --   been answered already)
@@ -87,7 +87,7 @@ if value_key ~= KEYS[2] or not value_text then
   value_text = redis.call('GET', value_key)
 end
 
--- What is asked for, and what an earlier run of the attempt was granted of it.
+-- What is asked for, and what an earlier run of the call was granted of it.
 local requests = read_requests(sum_text, single, up_to)
 local answered = not windowed and was_answered(list, identity)
 local found, token, more = nil, ARGV[6] or '', nil

@@ -4,11 +4,11 @@
 --   1 config  2 value  3 client's value  4 permits  5 client's permits
 --   6 to 10 the same of the second limiter, and so on
 -- ARGV
---   1  member of each permits set; without its permits it is the attempt's
+--   1  member of each permits set; without its permits it is the call's
 --      identity
 --   2  permits
 --   3  letters, or '': s, as for acquire
---   4  '' or, when the attempt may have happened already, its age in ms
+--   4  '' or, when the call may have run already, its age in ms
 --   5  '' or the token of the 'again' answer
 --   6, 7, ...  a limiter each: 'a' where its refusal looks for permits that
 --      leaked, and behind that, as for acquire, its configuration if it has none
@@ -21,7 +21,7 @@
 --      so long
 --   'exceeds', number, rate   the limiter's rate, which is below the permits
 --   'again', token   the call is to be repeated; nothing was granted
---   'taken'   another attempt has the same id; nothing was granted
+--   'taken'   another call has the same id; nothing was granted
 --   NOTINIT <number>, CORRUPT <key's number> <field> <why>, LATE (an attempt
 --   that has been answered already)
 
@@ -53,7 +53,7 @@ local function turn(i)
 end
 
 -- All limiters are read before any is changed. What is wrong with one is said
--- once it is known that the attempt has not happened.
+-- once it is known that the call has not run.
 local limiters, problem, answered = {}, nil, false
 for i = 1, #all / 5 do
   turn(i)
@@ -87,7 +87,7 @@ local function spend(rows)
   budget = budget - math.min(rows, 256)
 end
 
--- An attempt that has happened left its member in every limiter. From some it
+-- A call that has run left its member in every limiter. From some it
 -- may have gone since: one is proof of all.
 if age ~= '' then
   local from, rest = string.match(token, '^find:(%d+):(.*)$')
@@ -259,7 +259,7 @@ if not refused[1] then
     turn(i)
     local _, permits_key = pair_of(l.config)
     if redis.call('ZSCORE', permits_key, member) then
-      -- Long ids are this attempt's own: a copy of it has been granted.
+      -- Long ids are this call's own: a copy of it has been granted.
       return #member <= 20 and {'taken'} or permits
     end
   end

@@ -1,13 +1,13 @@
--- Gives back what one attempt was granted for callers that no longer want it.
+-- Gives back what one call was granted for callers that no longer want it.
 --
 -- KEYS
 --   1 config  2 value  3 client's value  4 permits  5 client's permits
 -- ARGV
---   1  the attempt's member, as it was last seen; '' where no members are kept
+--   1  the call's member, as it was last seen; '' where no members are kept
 --   2  permits
 --   3  '' or, when this call may have run already, '1': only a member that is
 --      still as it was last seen gives back then
---   4  the attempt's age in ms; without a member the epoch ms at which its window
+--   4  the call's age in ms; without a member the epoch ms at which its window
 --      ends
 --   5  '' or the token of the 'again' answer
 --   6  this call's own identity

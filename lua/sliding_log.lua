@@ -9,8 +9,8 @@
 --   1  limit where thresholds has none
 --   2  window in ms
 --   3  field of thresholds
---   4  id of the attempt, which begins the names of its members
---   5  '1' where the attempt may have happened already, else ''
+--   4  id of the call, which begins the names of its members
+--   5  '1' where the call may have run already, else ''
 --   6, 7, ...  permits, count: that many requests for so many permits each
 -- Returns
 --   limit, free, taken, 0, reset, waits...

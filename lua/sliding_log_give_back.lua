@@ -1,9 +1,9 @@
--- Takes members of one attempt off a sliding log.
+-- Takes members of one call off a sliding log.
 --
 -- KEYS
 --   1 log
 -- ARGV
---   1  id of the attempt
+--   1  id of the call
 --   2  number of the first member
 --   3  how many
 --   4  window in ms

@@ -41,7 +41,7 @@ type batch struct {
 	fallback string
 	ahead    prefetch // permits that are taken ahead
 
-	member  []byte // the attempt's first member, permits for the sum of all requests; nil without members
+	member  []byte // the call's first member, permits for the sum of all requests; nil without members
 	word    any    // the member in a command
 	anew    int    // how often the identity was another's
 	sent    time.Time
@@ -106,7 +106,7 @@ func (b *batch) add(r *request, inLine bool) bool {
 // limiter is that of the handle whose request comes first.
 func (b *batch) limiter() *Limiter { return b.requests[0].limiter }
 
-// prepare makes the batch a new attempt, and the call that decides it.
+// prepare makes the call that decides the batch, with an identity of its own.
 func (b *batch) prepare() *lane.Call {
 	ids := b.group.engine.ids
 	switch {
@@ -248,7 +248,7 @@ func isWord(reply any, word string) bool {
 	return len(words) == 1 && words[0] == word
 }
 
-// isTaken tells whether the script knows the attempt's identity as another's:
+// isTaken tells whether the script knows the call's identity as another's:
 // those of old layouts are short. Where it is in doubt whether an attempt has
 // run, no answer says so.
 func isTaken(reply any, err error) bool {

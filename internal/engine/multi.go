@@ -16,7 +16,7 @@ import (
 )
 
 // multi is one caller's wish for the same permits of several limiters. Each
-// attempt counts as a call of each limiter: while its outcome is in doubt its
+// try counts as a call of each limiter: while its outcome is in doubt its
 // members must stay as they were written.
 type multi struct {
 	engine   *Engine
@@ -28,7 +28,7 @@ type multi struct {
 	woken    chan struct{} // holds one where permits may have become free since
 	sleep    sleep
 
-	// The attempt under way, after which there is no other where its caller goes.
+	// The try under way, after which there is no other where its caller goes.
 	lane.Pending
 	mu      sync.Mutex // guards State and until
 	until   time.Time  // when the question must have its answer
@@ -101,14 +101,14 @@ func (e *Engine) AcquireAll(ctx context.Context, limiters []*Limiter, permits in
 	}
 }
 
-// leave counts the caller, or an attempt, out at each limiter's group.
+// leave counts the caller, or a try, out at each limiter's group.
 func (m *multi) leave() {
 	for _, g := range m.groups {
 		m.engine.leave(g)
 	}
 }
 
-// ask makes one attempt, and returns early when ctx ends: what is granted then
+// ask makes one try, and returns early when ctx ends: what is granted then
 // goes back. start is when the question arose.
 func (m *multi) ask(ctx context.Context, start time.Time) (verdict, error) {
 	until := start.Add(m.engine.conn.Timeout())
@@ -149,7 +149,7 @@ func (m *multi) ask(ctx context.Context, start time.Time) (verdict, error) {
 	return m.verdict, m.err
 }
 
-// abandon takes the attempt back. It tells false where the answer is there. m.mu is
+// abandon takes the try back. It tells false where the answer is there. m.mu is
 // held.
 func (m *multi) abandon() bool {
 	if m.State == lane.Answered {
@@ -159,7 +159,7 @@ func (m *multi) abandon() bool {
 	return true
 }
 
-// timeUp looks whether the time for the answer is over. Where it is, the attempt has
+// timeUp looks whether the time for the answer is over. Where it is, the try has
 // been taken back; else look is when to look again, zero where the answer is there.
 func (m *multi) timeUp(start time.Time) (look time.Time, left bool, err error) {
 	m.mu.Lock()
@@ -171,7 +171,7 @@ func (m *multi) timeUp(start time.Time) (look time.Time, left bool, err error) {
 	return time.Time{}, m.abandon(), lane.NoAnswer(now.Sub(start), sent)
 }
 
-// Progressed has the caller of an attempt that takes several calls wait on: the
+// Progressed has the caller of a try that takes several calls wait on: the
 // server answers.
 func (m *multi) Progressed() {
 	m.mu.Lock()
@@ -180,7 +180,7 @@ func (m *multi) Progressed() {
 	m.call.Until = m.until
 }
 
-// Board has the attempt sent, unless its caller has gone.
+// Board has the try sent, unless its caller has gone.
 func (m *multi) Board(time.Time) (c *lane.Call, more bool) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -192,7 +192,7 @@ func (m *multi) Board(time.Time) (c *lane.Call, more bool) {
 	return &m.call, false
 }
 
-// prepare makes the call of a new attempt.
+// prepare makes the call of a new try.
 func (m *multi) prepare(until time.Time) {
 	m.member = m.engine.ids.Next(nil, 1)
 	redisson.SetPermits(m.member, m.permits)
@@ -214,7 +214,7 @@ func (m *multi) Append(words []any, at script.Attempt) []any {
 	return words
 }
 
-// Finished tells the caller what came of the attempt. Where it has gone, what was
+// Finished tells the caller what came of the try. Where it has gone, what was
 // granted goes back.
 func (m *multi) Finished(c *lane.Call) (again bool) {
 	reply, err := c.Outcome()
@@ -255,7 +255,7 @@ func (m *multi) Finished(c *lane.Call) (again bool) {
 	return false
 }
 
-// begin has an attempt hold up the turns of all its groups, as a batch does, until
+// begin has a try hold up the turns of all its groups, as a batch does, until
 // m.end. Attempts go through the groups in the same order, so that none waits for
 // another that waits for it.
 func (m *multi) begin(ctx context.Context, start, end time.Time) error {
@@ -270,7 +270,7 @@ func (m *multi) begin(ctx context.Context, start, end time.Time) error {
 	return nil
 }
 
-// beginBehindTurns counts an attempt in once the turns that came before are over. It
+// beginBehindTurns counts a try in once the turns that came before are over. It
 // waits for them until end at the latest.
 func (g *group) beginBehindTurns(ctx context.Context, start, end time.Time) error {
 	g.mu.Lock()
@@ -307,7 +307,7 @@ func (g *group) beginBehindTurns(ctx context.Context, start, end time.Time) erro
 	return err
 }
 
-// end is told that an attempt is finished, or was not sent.
+// end is told that a try is finished, or was not sent.
 func (m *multi) end() {
 	endOf(m.groups)
 	m.leave()

@@ -26,7 +26,7 @@ type Want struct {
 	seen atomic.Pointer[limit.Rate] // another one, told of last
 }
 
-// look is one attempt to give the limiter the rate, for all who wait for it.
+// look is one try to give the limiter the rate, for all who wait for it.
 type look struct {
 	done chan struct{}
 	err  error
@@ -127,7 +127,7 @@ func (e *Engine) giveRate(ctx context.Context, l *Limiter) error {
 		if err != nil || reply == int64(1) {
 			return giving(err)
 		}
-		found, err = e.Rate(ctx, l) // an earlier attempt has set it, or somebody else
+		found, err = e.Rate(ctx, l) // an earlier try has set it, or somebody else
 	}
 	if err != nil || found == want.Rate {
 		return giving(err)

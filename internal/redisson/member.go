@@ -10,9 +10,9 @@ import (
 	"github.com/rratelimiter/rratelimiter/codec"
 )
 
-// Every attempt to take permits has an identity that no other has: the ids of
+// Every call for permits has an identity that no other has: the ids of
 // the members that it writes. Ids are as long as the layout has room for, and
-// end in a number, so that the requests of an attempt can be told apart:
+// end in a number, so that the requests of a call can be told apart:
 //
 //	layout  id
 //	D2      8 bytes of the client's, 8 of a counter
@@ -25,9 +25,9 @@ import (
 
 // Identities draws the ids of one client's members.
 type Identities struct {
-	layout   codec.Layout
-	origin   [8]byte       // what the ids begin with, where they have room for it
-	attempts atomic.Uint64 // the counter in the ids
+	layout codec.Layout
+	origin [8]byte       // what the ids begin with, where they have room for it
+	calls  atomic.Uint64 // the counter in the ids
 }
 
 // NewIdentities returns the Identities for members of a layout.
@@ -35,7 +35,7 @@ func NewIdentities(layout codec.Layout) *Identities {
 	i := &Identities{layout: layout}
 	_, _ = rand.Read(i.origin[:]) // never fails
 	if layout != codec.LayoutD2 {
-		i.attempts.Store(uint64(mathrand.Uint32()))
+		i.calls.Store(uint64(mathrand.Uint32()))
 	}
 	return i
 }
@@ -45,10 +45,10 @@ func (i *Identities) Origin() []byte { return i.origin[:] }
 
 // Skip leaves out a random number of ids, where one turned out to be another
 // client's too.
-func (i *Identities) Skip() { i.attempts.Add(mathrand.Uint64N(1 << numberBits(i.layout))) }
+func (i *Identities) Skip() { i.calls.Add(mathrand.Uint64N(1 << numberBits(i.layout))) }
 
 // Follow has the ids go on where another client's are, for tests of ids that meet.
-func (i *Identities) Follow(other *Identities) { i.attempts.Store(other.attempts.Load()) }
+func (i *Identities) Follow(other *Identities) { i.calls.Store(other.calls.Load()) }
 
 // numberBits is how many low bits of the counter stand in the id's last three
 // bytes, the lowest first.
@@ -59,7 +59,7 @@ func numberBits(layout codec.Layout) int {
 	return 24
 }
 
-// Next appends to dst the first of n members for a new attempt, with no permits
+// Next appends to dst the first of n members for a new call, with no permits
 // on it yet.
 func (i *Identities) Next(dst []byte, n int) []byte { return i.NextIn(dst, i.layout, n) }
 
@@ -68,7 +68,7 @@ func (i *Identities) NextIn(dst []byte, layout codec.Layout, n int) []byte {
 	bits := numberBits(layout)
 	var first uint64
 	for {
-		last := i.attempts.Add(uint64(n))
+		last := i.calls.Add(uint64(n))
 		first = last - uint64(n) + 1
 		if first>>bits == last>>bits {
 			break
@@ -146,7 +146,7 @@ func Later(member []byte, places int) []byte {
 // and C have no room for one: it is nil.
 func MarkOf(m codec.Member) (mark []byte, ours bool) {
 	switch {
-	case m.Layout == codec.LayoutD2 && m.ID[8]|m.ID[9]|m.ID[10] == 0: // fewer than 2^40 attempts
+	case m.Layout == codec.LayoutD2 && m.ID[8]|m.ID[9]|m.ID[10] == 0: // fewer than 2^40 calls
 		return m.ID[:8], true
 	case m.Layout == codec.LayoutD1:
 		return m.ID[:4], false

@@ -1,6 +1,6 @@
 --- @include "digits"
 
--- The config's field "answered" lists the attempts that a repeat decided, so
+-- The config's field "answered" lists the calls that a repeat decided, so
 -- that a copy that comes late changes nothing: "ms:identity;" each, the newest
 -- first, the identity in hex. It holds the 31 newest of layout D2, of 49
 -- characters each. A minute after the last it goes.
@@ -11,12 +11,12 @@ local function hex(bytes)
   end))
 end
 
--- Tells whether an attempt is in the list.
+-- Tells whether a call is in the list.
 local function was_answered(list, identity)
   return list and string.find(list, ':' .. hex(identity) .. ';', 1, true)
 end
 
--- Puts an attempt on the list.
+-- Puts a call on the list.
 local function mark_answered(key, list, identity, now)
   list = digits(now) .. ':' .. hex(identity) .. ';' .. (list or '')
   redis.call('HSET', key, 'answered', string.match(string.sub(list, 1, 31 * 49), '^.*;'))

@@ -1,8 +1,8 @@
 --- @include "find"
 
--- Looks for what an earlier run of the attempt did, before anything is changed.
+-- Looks for what an earlier run of the call did, before anything is changed.
 -- members are those that it would have written, single as for find, age the text
--- of ARGV, '' where there was no such run; answered tells whether the attempt is on
+-- of ARGV, '' where there was no such run; answered tells whether the call is on
 -- the list. Returns
 --   the permits it was granted; nil where it did not run, or nobody knows of it. A
 --   repeat that was answered without a trace was refused, or its permits have been

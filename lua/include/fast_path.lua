@@ -15,7 +15,7 @@ if overall then
   value_text = call('GET', value_key)
 end
 if value_text == '0' and not flags then
-  -- A refusal changes nothing, whether the attempt was answered before or not.
+  -- A refusal changes nothing, whether the call was answered before or not.
   fields = call('HMGET', config_key, 'rate', 'interval', 'type', 'keepAliveTime')
 else
   fields = call('HMGET', config_key, 'rate', 'interval', 'type', 'keepAliveTime', 'answered')

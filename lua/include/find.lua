@@ -1,7 +1,7 @@
 --- @include "member"
 --- @include "rows"
 
--- Looks for what an earlier run of the same attempt left behind: one of the
+-- Looks for what an earlier run of the same call left behind: one of the
 -- members that it would have written, whatever permits are on it now. since is
 -- when it can have run at the earliest. Returns the permits granted; or nil,
 -- token where there are more rows to look at; or nil where there is no such

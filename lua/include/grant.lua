@@ -6,7 +6,7 @@
 -- state is settle's; own are the members of the granted requests where each has its
 -- own, which single says, else ARGV[1] is written. sum_text is the sum of all
 -- requests, windowed says that the value alone counts. Returns false where another
--- attempt has one of the members; then nothing is written.
+-- call has one of the members; then nothing is written.
 local function grant(value_key, permits_key, interval, state, taken, own, single, now_text, sum_text, windowed)
   local rows_to_add = {}
   if single then

@@ -13,7 +13,7 @@ local function permits_of(member)
   return a + b * 256 + c * 65536 + d * 16777216
 end
 
--- Returns the member of the same attempt that stands for other permits. Ours in
+-- Returns the member of the same call that stands for other permits. Ours in
 -- layout C hold them a second time, where those find them who read layout D.
 local function with_permits(member, permits)
   local packed = string.char(permits % 256, math.floor(permits / 256) % 256,
@@ -26,7 +26,7 @@ local function with_permits(member, permits)
 end
 
 -- Returns the number at the end of a member's id, by which the requests of one
--- attempt are told apart where each has a member of its own.
+-- call are told apart where each has a member of its own.
 local function number_of(member)
   local a, b, c = string.byte(member, -7, -5)
   return a + b * 256 + c * 65536
