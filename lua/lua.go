@@ -1,4 +1,4 @@
-// Package lua holds the scripts that decide about permits, one file a script.
+// Package lua holds the scripts that work on limiters, one file a script.
 //
 // A line
 //

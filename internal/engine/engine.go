@@ -1,5 +1,6 @@
-// Package engine takes permits of RateLimiters: the requests of each limiter in
-// batches, its waiting line, what must be alone, and several limits at once.
+// Package engine makes all calls of RateLimiters: it takes permits, for the requests
+// of each limiter in batches, keeps the line of those who wait, sees that what must be
+// alone is, charges several limits at once, and reads and changes limiters.
 package engine
 
 import (

@@ -179,7 +179,7 @@ func (g *Groups) alone(ctx context.Context, l *Lane, key string, r *request) {
 	r.join(b)
 	c := g.call(l, key, b, []*request{r})
 	if c == nil {
-		l.Leave()
+		l.leave()
 		return
 	}
 	l.Alone(ctx, c, false)

@@ -5,6 +5,8 @@
 // requests gather until one lands. What is enough follows from the shortest round
 // trip: two flights where the server is near, as many as fill the pipe where it
 // is far.
+//
+// [Groups] serves by it the limiters that are kept by key, such as fixed windows.
 package lane
 
 import (
@@ -229,8 +231,8 @@ func (l *Lane) Enter() bool {
 	return true
 }
 
-// Leave takes Enter back.
-func (l *Lane) Leave() {
+// leave takes Enter back.
+func (l *Lane) leave() {
 	l.mu.Lock()
 	more := l.waiting()
 	if !more {
@@ -263,7 +265,7 @@ func (l *Lane) alone(ctx context.Context, c *Call) (panicked any) {
 	if over {
 		return panicked
 	}
-	l.Leave()
+	l.leave()
 	return panicked
 }
 

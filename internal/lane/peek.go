@@ -44,17 +44,17 @@ func (g *Groups) peek(ctx context.Context, key string, permits int64) (limit.Dec
 func (g *Groups) check(ctx context.Context, key string, permits int64) (limit.Decision, error) {
 	switch most := g.rule.Limit; {
 	case g.rule.Err != nil || key == "":
-		return limit.Decision{}, g.CheckKey(ctx, key)
+		return limit.Decision{}, g.checkKey(ctx, key)
 	case permits < 1 || permits > g.rule.Most:
 		return limit.Decision{}, fmt.Errorf("%w: %d is not between 1 and %d", limit.ErrInvalidPermits, permits, g.rule.Most)
 	case most > 0 && permits > most:
 		return limit.Decision{Limit: most}, exceeds(permits, most)
 	}
-	return limit.Decision{}, g.CheckKey(ctx, key)
+	return limit.Decision{}, g.checkKey(ctx, key)
 }
 
-// CheckKey tells why nobody needs to ask Redis about a key.
-func (g *Groups) CheckKey(ctx context.Context, key string) error {
+// checkKey tells why nobody needs to ask Redis about a key.
+func (g *Groups) checkKey(ctx context.Context, key string) error {
 	switch {
 	case g.rule.Err != nil:
 		return g.rule.Err
@@ -74,7 +74,7 @@ func (g *Groups) Reset(ctx context.Context, op, key string) error {
 }
 
 func (g *Groups) reset(ctx context.Context, key string) error {
-	if err := g.CheckKey(ctx, key); err != nil {
+	if err := g.checkKey(ctx, key); err != nil {
 		return err
 	}
 	words, keys := []any{"unlink", key}, []string{key}

@@ -130,7 +130,7 @@ func TestReleasesAndAttemptsForAllTakeTurns(t *testing.T) {
 
 // Random attempts, Releases and departures meet random faults; after each round
 // every limiter has in use what callers hold of it.
-func TestSoakOfAll(t *testing.T) {
+func TestStormOfAll(t *testing.T) {
 	t.Parallel()
 	seed := rand.Uint64()
 	t.Logf("seed %d", seed)
@@ -143,7 +143,7 @@ func TestSoakOfAll(t *testing.T) {
 			var held [3]int64
 			var mu sync.Mutex // of draw, for the proxy's goroutines
 			for round := range 20 {
-				if !w.soakAllRound(t, draw, &mu, &held) {
+				if !w.stormAllRound(t, draw, &mu, &held) {
 					t.Errorf("lane %d, round %d of seed %d", lane, round, seed)
 					return
 				}
@@ -153,7 +153,7 @@ func TestSoakOfAll(t *testing.T) {
 	wg.Wait()
 }
 
-func (w *bundleWire) soakAllRound(t *testing.T, draw *rand.Rand, mu *sync.Mutex, holding *[3]int64) bool {
+func (w *bundleWire) stormAllRound(t *testing.T, draw *rand.Rand, mu *sync.Mutex, holding *[3]int64) bool {
 	ctx, cancel := context.WithCancel(t.Context())
 	defer cancel()
 	held := make(chan struct{})

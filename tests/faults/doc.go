@@ -1,12 +1,13 @@
 // Package faults proves that nothing is granted twice and no permit is lost where
 // requests and answers get lost, come late or twice, where Redis hangs or refuses, and
-// where a hook of the Redis client panics.
+// where a hook of the Redis client panics; what callers with a policy for outages are
+// answered then; and that an observer is told of it.
 //
 // A proxy between a Client and its server cuts, drops, delays and doubles what it is
 // told to; each case checks that the permits in use are those that callers hold. The
-// soaks draw faults at random for some seconds, and print the seed. The tests of a
+// storms draw faults at random for some seconds, and print the seed. The tests of a
 // hung server bound every answer by the call timeout.
 //
 //	go test ./tests/faults
-//	go test ./tests/faults -run TestSoak -count 20
+//	go test ./tests/faults -run TestStorm -count 20
 package faults

@@ -12,14 +12,14 @@ import (
 )
 
 const (
-	// DefaultAddress is used where neither flag nor environment names another.
-	DefaultAddress = "redis://127.0.0.1:6379"
+	// defaultAddress is used where neither flag nor environment names another.
+	defaultAddress = "redis://127.0.0.1:6379"
 
 	defaultTimeout = 3 * time.Second
 )
 
 // Options say which servers to reach, and how. The zero value, with what Bind
-// adds, is the server at DefaultAddress.
+// adds, is the server at defaultAddress.
 type Options struct {
 	Redis          string // addresses, separated by commas
 	SentinelMaster string // the addresses are those of Sentinels
@@ -45,7 +45,7 @@ type Options struct {
 // Bind adds the flags that set o.
 func (o *Options) Bind(flags *pflag.FlagSet) {
 	flags.StringVar(&o.Redis, "redis", "", "`ADDRESS` or URL of the server, or several with commas between them: a cluster, unless "+
-		"--ring or --sentinel-master is given (default $REDIS_URL, else "+DefaultAddress+")")
+		"--ring or --sentinel-master is given (default $REDIS_URL, else "+defaultAddress+")")
 	flags.StringVar(&o.SentinelMaster, "sentinel-master", "", "the addresses are Sentinels, and this is their `NAME` for the master")
 	flags.BoolVar(&o.Ring, "ring", false, "the addresses are the shards of a go-redis Ring, called shard1, shard2, … "+
 		"unless written NAME=ADDRESS")
@@ -113,7 +113,7 @@ func (o *Options) settings() (*settings, error) {
 		text = o.getenv("REDIS_URL")
 	}
 	if text == "" {
-		text = DefaultAddress
+		text = defaultAddress
 	}
 	addrs, client, err := parseAddresses(text, o.Ring)
 	if err != nil {

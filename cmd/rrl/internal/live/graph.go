@@ -10,8 +10,8 @@ import (
 	"github.com/rratelimiter/rratelimiter/internal/words"
 )
 
-// PointText puts a sample in a line.
-func PointText(p *look.Point) string {
+// pointText puts a sample in a line.
+func pointText(p *look.Point) string {
 	at := p.At.Format("15:04:05.0")
 	if p.Gone {
 		return at + "  no such limiter"
@@ -44,7 +44,7 @@ func Graph(points []look.Point, interval time.Duration, columnCount, rows int, a
 		cut(headline(last), columnCount),
 		cut(callersLine(last, columnCount), columnCount),
 	}
-	foot := CostText(last.Cost) + "; a sample every " + words.Duration(interval) + "; q quits"
+	foot := costText(last.Cost) + "; a sample every " + words.Duration(interval) + "; q quits"
 	if last.Err != nil {
 		foot = oldText(last.Err)
 	}

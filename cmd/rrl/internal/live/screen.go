@@ -22,10 +22,10 @@ type Key rune
 
 // Keys that are no letters.
 const (
-	KeyEnter  Key = '\r'
-	KeyEscape Key = 0x1b
-	KeyDelete Key = 0x7f
-	KeyStop   Key = 3 // Ctrl-C, which in raw mode is a key like any other
+	keyEnter  Key = '\r'
+	keyEscape Key = 0x1b
+	keyDelete Key = 0x7f
+	keyStop   Key = 3 // Ctrl-C, which in raw mode is a key like any other
 )
 
 const (
@@ -95,9 +95,9 @@ func keysOf(typed []byte) []Key {
 	for _, r := range string(typed) {
 		switch r {
 		case '\n':
-			r = rune(KeyEnter)
+			r = rune(keyEnter)
 		case '\b':
-			r = rune(KeyDelete)
+			r = rune(keyDelete)
 		}
 		keys = append(keys, Key(r))
 	}

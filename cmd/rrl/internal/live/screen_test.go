@@ -101,11 +101,11 @@ func TestTopOnATerminal(t *testing.T) {
 	for _, k := range "/:Bx" {
 		term.keys <- Key(k)
 	}
-	term.keys <- KeyDelete
+	term.keys <- keyDelete
 	term.shows(t, "filter: :B_", true)
-	term.keys <- KeyEnter
+	term.keys <- keyEnter
 	term.shows(t, ":a ", false)
-	term.keys <- KeyEscape
+	term.keys <- keyEscape
 	term.shows(t, ":a ", true)
 	term.keys <- 'p'
 	term.shows(t, "paused", true)
@@ -141,8 +141,8 @@ func TestCtrlCEndsLiveCommands(t *testing.T) {
 	}
 	term := newTerminal()
 	both := show(t.Context(), term)
-	term.keys <- KeyStop // each takes one
-	term.keys <- KeyStop
+	term.keys <- keyStop // each takes one
+	term.keys <- keyStop
 	for _, ended := range both {
 		require.NoError(t, <-ended)
 	}
@@ -281,8 +281,8 @@ func TestWatchOfNothing(t *testing.T) {
 
 func TestKeys(t *testing.T) {
 	t.Parallel()
-	assert.Equal(t, []Key{'s', 'é', KeyEnter, KeyDelete}, keysOf([]byte("sé\n\b")))
-	assert.Equal(t, []Key{KeyEscape}, keysOf([]byte{0x1b}))
+	assert.Equal(t, []Key{'s', 'é', keyEnter, keyDelete}, keysOf([]byte("sé\n\b")))
+	assert.Equal(t, []Key{keyEscape}, keysOf([]byte{0x1b}))
 	assert.Empty(t, keysOf([]byte("\x1b[A")), "an arrow")
 }
 

@@ -135,15 +135,15 @@ func TestTopFitsAnyScreen(t *testing.T) {
 	t.Parallel()
 	s := manyLimiters()
 	for _, columns := range []int{40, 80, 200} {
-		lines := TopText(s, look.View{Sort: "use"}, columns, 0, plain)
+		lines := topText(s, look.View{Sort: "use"}, columns, 0, plain)
 		golden(t, fmt.Sprintf("top-%d", columns), lines)
 	}
 	s.Err = errors.New("dial tcp:\n\x1b[31mconnection refused")
 	for columns := 1; columns < 250; columns += 3 {
 		for _, rows := range []int{0, 1, 2, 5, 50} {
-			lines := TopText(s, look.View{Sort: "use", Filter: "\x1b[2J", Reverse: true}, columns, rows, plain)
+			lines := topText(s, look.View{Sort: "use", Filter: "\x1b[2J", Reverse: true}, columns, rows, plain)
 			requireFits(t, lines, columns)
-			if rows > HeadLines {
+			if rows > headLines {
 				require.LessOrEqual(t, len(lines), rows)
 			}
 		}
@@ -153,7 +153,7 @@ func TestTopFitsAnyScreen(t *testing.T) {
 func TestTopSaysWhatItHasNotSeen(t *testing.T) {
 	t.Parallel()
 	s := &look.Snapshot{Known: 100_000, Left: true, Walked: 0.35, Cost: look.Cost{Commands: 12, RoundTripMicros: 1500}}
-	lines := TopText(s, look.View{Sort: "name"}, 120, 0, plain)
+	lines := topText(s, look.View{Sort: "name"}, 120, 0, plain)
 	assert.Contains(t, lines[0], "more than 100000 limiters, 0 in use, 0 used up, 35% of the keys seen")
 	assert.Equal(t, "cost: 12 commands/s, 1.50 ms a round trip; sorted by name", lines[1])
 }
@@ -196,11 +196,11 @@ func TestPointText(t *testing.T) {
 	t.Parallel()
 	p := graphPoints(130)[129]
 	p.At = time.Date(2026, 11, 22, 10, 20, 30, 123e6, time.UTC)
-	assert.Equal(t, "10:20:30.1  free 19 of 100  in use 81  granted 9  by 3fa81b2c 70%, Redisson 30%", PointText(&p))
+	assert.Equal(t, "10:20:30.1  free 19 of 100  in use 81  granted 9  by 3fa81b2c 70%, Redisson 30%", pointText(&p))
 	p.More, p.Callers, p.Free = true, nil, nil
-	assert.Equal(t, "10:20:30.1  free unknown  in use 81  granted 9 or more", PointText(&p))
+	assert.Equal(t, "10:20:30.1  free unknown  in use 81  granted 9 or more", pointText(&p))
 	p.Gone = true
-	assert.Equal(t, "10:20:30.1  no such limiter", PointText(&p))
+	assert.Equal(t, "10:20:30.1  no such limiter", pointText(&p))
 }
 
 func TestPercent(t *testing.T) {

@@ -108,7 +108,7 @@ func (t *Top) Print(ctx context.Context, out *output.Printer, columns int) error
 			if n > 0 {
 				fmt.Fprintln(out)
 			}
-			for _, line := range TopText(&s.snapshot, t.View, columns, 0, out.Paint) {
+			for _, line := range topText(&s.snapshot, t.View, columns, 0, out.Paint) {
 				if _, failed = fmt.Fprintln(out, line); failed != nil {
 					break
 				}
@@ -193,7 +193,7 @@ func (ui *topUI) share() {
 	ui.columns, ui.rows = ui.screen.Size()
 	v := ui.view
 	if v.Rows == 0 {
-		v.Rows = max(ui.rows-HeadLines-1, 1)
+		v.Rows = max(ui.rows-headLines-1, 1)
 	}
 	ui.shared.Store(&v)
 	select {
@@ -226,7 +226,7 @@ func (ui *topUI) take(s sample) {
 
 // press says whether a key ends the show.
 func (ui *topUI) press(k Key) bool {
-	if k == KeyStop {
+	if k == keyStop {
 		return true
 	}
 	if ui.typing {
@@ -244,7 +244,7 @@ func (ui *topUI) press(k Key) bool {
 		ui.paused = !ui.paused
 	case '/':
 		ui.typing = true
-	case KeyEscape:
+	case keyEscape:
 		ui.view.Filter = ""
 	}
 	ui.share()
@@ -254,11 +254,11 @@ func (ui *topUI) press(k Key) bool {
 // typed changes the filter by a key.
 func (ui *topUI) typed(k Key) {
 	switch k {
-	case KeyEnter:
+	case keyEnter:
 		ui.typing = false
-	case KeyEscape:
+	case keyEscape:
 		ui.typing, ui.view.Filter = false, ""
-	case KeyDelete:
+	case keyDelete:
 		if letters := []rune(ui.view.Filter); len(letters) > 0 {
 			ui.view.Filter = string(letters[:len(letters)-1])
 		}
@@ -279,7 +279,7 @@ func (ui *topUI) draw() error {
 		foot = "paused; p goes on"
 	}
 	foot = cut(foot, ui.columns)
-	lines := TopText(&ui.last, ui.view, ui.columns, ui.rows-1, ui.paint)
+	lines := topText(&ui.last, ui.view, ui.columns, ui.rows-1, ui.paint)
 	lines = lines[:min(len(lines), max(ui.rows-1, 0))]
 	return ui.screen.Draw(append(slices.Clone(lines), ui.paint(output.Faint, foot)))
 }

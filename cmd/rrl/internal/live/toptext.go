@@ -126,9 +126,9 @@ func callersText(l *look.Limiter, room int) string {
 	return text
 }
 
-// TopText returns a screen of so many columns and rows: the summary, the table,
+// topText returns a screen of so many columns and rows: the summary, the table,
 // and below it the keys. Rows below 1 stand for as many as it takes.
-func TopText(s *look.Snapshot, v look.View, columnCount, rows int, paint func(color, text string) string) []string {
+func topText(s *look.Snapshot, v look.View, columnCount, rows int, paint func(color, text string) string) []string {
 	head := summary(s, v)
 	lines := make([]string, 0, len(head)+1+len(s.Limiters))
 	for _, line := range head {
@@ -154,8 +154,8 @@ func TopText(s *look.Snapshot, v look.View, columnCount, rows int, paint func(co
 	return lines
 }
 
-// HeadLines is how many lines of [TopText] stand above the limiters.
-const HeadLines = 3
+// headLines is how many lines of [topText] stand above the limiters.
+const headLines = 3
 
 func row(cols []column, cell func(column) string) string {
 	parts := make([]string, len(cols))
@@ -178,9 +178,9 @@ func summary(s *look.Snapshot, v look.View) []string {
 	if !s.Complete {
 		first += fmt.Sprintf(", %.0f%% of the keys seen", s.Walked*100)
 	}
-	second := CostText(s.Cost) + fmt.Sprintf("; all keys seen every %s; sorted by %s", words.Duration(roundTo(s.RoundMS)), v.Sort)
+	second := costText(s.Cost) + fmt.Sprintf("; all keys seen every %s; sorted by %s", words.Duration(roundTo(s.RoundMS)), v.Sort)
 	if s.RoundMS == 0 {
-		second = CostText(s.Cost) + "; sorted by " + v.Sort
+		second = costText(s.Cost) + "; sorted by " + v.Sort
 	}
 	if v.Reverse {
 		second += ", reversed"
@@ -207,8 +207,8 @@ func roundTo(ms int64) time.Duration {
 	return d
 }
 
-// CostText puts a cost in words.
-func CostText(c look.Cost) string {
+// costText puts a cost in words.
+func costText(c look.Cost) string {
 	text := fmt.Sprintf("cost: %s commands/s", short(c.Commands))
 	if c.ServerMicros != nil {
 		return text + fmt.Sprintf(", %.2f ms/s of the server", *c.ServerMicros/1000)

@@ -60,7 +60,7 @@ func (w *Watch) Print(ctx context.Context, out *output.Printer) error {
 		case out.JSON:
 			failed = output.WriteJSON(out, p)
 		default:
-			_, failed = fmt.Fprintln(out, PointText(&p))
+			_, failed = fmt.Fprintln(out, pointText(&p))
 		}
 		n++
 		return failed == nil && n != w.Count
@@ -98,7 +98,7 @@ func (w *Watch) Show(ctx context.Context, screen *Screen, paint func(color, text
 		case key, ok := <-screen.Keys:
 			if !ok {
 				screen.Keys = nil
-			} else if key == 'q' || key == KeyStop {
+			} else if key == 'q' || key == keyStop {
 				return nil
 			}
 		case <-size.C:

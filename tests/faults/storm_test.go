@@ -12,10 +12,10 @@ import (
 	"github.com/rratelimiter/rratelimiter/internal/redistest"
 )
 
-// A soak has callers ask in random batches, go away and release, while random
+// A storm has callers ask in random batches, go away and release, while random
 // calls of the scripts meet random faults, and counts the permits after each
 // round.
-func soak(t *testing.T, kinds []limitertest.Fault) {
+func storm(t *testing.T, kinds []limitertest.Fault) {
 	seed := rand.Uint64()
 	t.Logf("seed %d", seed)
 	var wg sync.WaitGroup
@@ -32,7 +32,7 @@ func soak(t *testing.T, kinds []limitertest.Fault) {
 			var mu sync.Mutex // of draw, for the proxy's goroutines
 			var held int64
 			for round := range 25 {
-				if !w.SoakRound(t, draw, &mu, &held, kinds) {
+				if !w.StormRound(t, draw, &mu, &held, kinds) {
 					t.Errorf("lane %d, round %d of seed %d", lane, round, seed)
 					return
 				}
@@ -42,9 +42,9 @@ func soak(t *testing.T, kinds []limitertest.Fault) {
 	wg.Wait()
 }
 
-func TestSoakOfLostAnswers(t *testing.T) {
+func TestStormOfLostAnswers(t *testing.T) {
 	t.Parallel()
-	soak(t, []limitertest.Fault{
+	storm(t, []limitertest.Fault{
 		func(<-chan struct{}) redistest.Action { return redistest.DropAnswer },
 		func(<-chan struct{}) redistest.Action { return redistest.DropAnswer },
 		func(<-chan struct{}) redistest.Action { return redistest.Cut },
@@ -54,9 +54,9 @@ func TestSoakOfLostAnswers(t *testing.T) {
 	})
 }
 
-func TestSoakOfLateRequests(t *testing.T) {
+func TestStormOfLateRequests(t *testing.T) {
 	t.Parallel()
-	soak(t, []limitertest.Fault{
+	storm(t, []limitertest.Fault{
 		func(<-chan struct{}) redistest.Action { return redistest.DropAnswer },
 		func(<-chan struct{}) redistest.Action { return redistest.Cut },
 		func(held <-chan struct{}) redistest.Action { return redistest.Late.When(held) },

@@ -16,9 +16,9 @@ import (
 // A Fault is a fault of one call; held is closed late in the round.
 type Fault func(held <-chan struct{}) redistest.Action
 
-// SoakRound makes some requests under faults of those kinds, releases some of what is
+// StormRound makes some requests under faults of those kinds, releases some of what is
 // held, and checks that what is in use is what is held.
-func (w *Wire) SoakRound(t *testing.T, draw *rand.Rand, mu *sync.Mutex, holding *int64, kinds []Fault) bool {
+func (w *Wire) StormRound(t *testing.T, draw *rand.Rand, mu *sync.Mutex, holding *int64, kinds []Fault) bool {
 	ctx, cancel := context.WithCancel(t.Context())
 	defer cancel()
 	inARow := 0
