@@ -77,6 +77,6 @@ func (g *Groups) name() string { return cmp.Or(g.rule.Options.Name, g.rule.Packa
 
 // givenUp tells the observer of permits that come back by themselves only, if they
 // were taken.
-func (t *Groups) givenUp(permits int64, err error) {
-	t.lanes.observer.Happened(limit.Event{Kind: limit.PermitsGivenUp, Limiter: t.name(), Permits: permits, Err: err})
+func (g *Groups) givenUp(permits int64, err error) {
+	g.lanes.observer.Happened(limit.Event{Kind: limit.PermitsGivenUp, Limiter: g.name(), Permits: permits, Err: err})
 }

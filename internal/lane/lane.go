@@ -102,24 +102,24 @@ func (s *Lanes) Conn() *script.Conn { return s.conn }
 func (s *Lanes) Observer() *observe.Observer { return s.observer }
 
 // Of returns the lane to the master of a key.
-func (s *Lanes) Of(ctx context.Context, key string) *Lane {
-	master := s.conn.Master(ctx, key)
+func (l *Lanes) Of(ctx context.Context, key string) *Lane {
+	master := l.conn.Master(ctx, key)
 	if master == nil {
-		return s.only
+		return l.only
 	}
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	l := s.all[master]
-	if l == nil {
-		for gone, old := range s.all {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	lane := l.all[master]
+	if lane == nil {
+		for gone, old := range l.all {
 			if old.idle() {
-				delete(s.all, gone)
+				delete(l.all, gone)
 			}
 		}
-		l = newLane(s, master)
-		s.all[master] = l
+		lane = newLane(l, master)
+		l.all[master] = lane
 	}
-	return l
+	return lane
 }
 
 // Lane is what goes to one master.
