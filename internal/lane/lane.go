@@ -96,10 +96,10 @@ func New(conn *script.Conn, observer *observe.Observer) *Lanes {
 func (l *Lanes) Close() { l.close.Do(func() { close(l.closed) }) }
 
 // Conn returns what the lanes lead to.
-func (s *Lanes) Conn() *script.Conn { return s.conn }
+func (l *Lanes) Conn() *script.Conn { return l.conn }
 
 // Observer returns who is told of what the lanes do; nil for nobody.
-func (s *Lanes) Observer() *observe.Observer { return s.observer }
+func (l *Lanes) Observer() *observe.Observer { return l.observer }
 
 // Of returns the lane to the master of a key.
 func (l *Lanes) Of(ctx context.Context, key string) *Lane {
