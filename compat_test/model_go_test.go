@@ -227,6 +227,22 @@ func (m *module) tryAcquireAtOnce(c *call, permits int64) (answer, bool) {
 	return say(true), true
 }
 
+// refuseAtOnce refuses where the oldest member alone tells the wait, and changes
+// nothing: also a value to which Redisson gave no end stays without one. The flag
+// tells whether it may.
+func (m *module) refuseAtOnce(c *call, permits int64) (answer, bool) {
+	if c.config == nil || m.thorough || c.config["type"] != "0" || c.keepAlive() > 0 {
+		return answer{}, false
+	}
+	p := c.pair()
+	inUse := func(r row) bool { return c.now.from < r.at.to+c.interval() }
+	if permits < 1 || permits > c.rate() || !p.hasValue || permits <= p.value || p.value > c.rate() ||
+		len(p.rows) == 0 || !inUse(p.rows[0]) || p.value+p.rows[0].permits < permits {
+		return answer{}, false
+	}
+	return say(false), true
+}
+
 // grant takes permits; without a member where there is only the window.
 func (m *module) grant(c *call, p *pair, permits int64) {
 	if !p.hasValue {

@@ -132,6 +132,10 @@ func (m *module) mayAcquire(n int64, fallback *rateConfig, fresh bool) []func(*c
 		func(c *call) (answer, bool) { return m.tryAcquireAtOnce(c, n) },
 		func(c *call) (answer, bool) { return m.tryAcquire(c, n, fallback, true), true },
 		func(c *call) (answer, bool) { return m.tryAcquire(c, n, fallback, false), !fresh },
+		func(c *call) (answer, bool) {
+			refused, may := m.refuseAtOnce(c, n)
+			return refused, may && !fresh
+		},
 	}
 }
 
