@@ -235,9 +235,12 @@ func (m *module) refuseAtOnce(c *call, permits int64) (answer, bool) {
 		return answer{}, false
 	}
 	p := c.pair()
-	inUse := func(r row) bool { return c.now.from < r.at.to+c.interval() }
-	if permits < 1 || permits > c.rate() || !p.hasValue || permits <= p.value || p.value > c.rate() ||
-		len(p.rows) == 0 || !inUse(p.rows[0]) || p.value+p.rows[0].permits < permits {
+	if permits < 1 || permits > c.rate() || !p.hasValue || permits <= p.value || p.value > c.rate() || len(p.rows) == 0 {
+		return answer{}, false
+	}
+	oldest, newest := p.rows[0], p.rows[len(p.rows)-1]
+	if oldest.layout != codec.LayoutD2 || c.past(oldest.at.add(c.interval())) || newest.at.from > c.now.to ||
+		p.value+oldest.permits < permits {
 		return answer{}, false
 	}
 	return say(false), true

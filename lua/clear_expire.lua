@@ -9,19 +9,12 @@
 --   1 when the limiter had one, else 0
 
 --- @include "config"
---- @include "window"
+--- @include "kept_windows"
 --- @include "lifetime"
 --- @include "idle_time"
 
 local config = parse_config(redis.call('HMGET', KEYS[1], 'rate', 'interval', 'type', 'keepAliveTime'))
-local windowed = ARGV[1] == 'w'
-local keep, keep_client = is_window(KEYS[2], KEYS[4], windowed), is_window(KEYS[3], KEYS[5], windowed)
--- By a clock that was set back the window in use would end later than it can.
-if config and config.per_client and keep_client then
-  end_window(KEYS[3], config.interval)
-elseif config and not config.per_client and keep then
-  end_window(KEYS[2], config.interval)
-end
+local keep, keep_client = kept_windows(config, ARGV[1] == 'w')
 local had = 0
 had = math.max(had, redis.call('PERSIST', KEYS[1]))
 had = math.max(had, keep and 0 or redis.call('PERSIST', KEYS[2]))

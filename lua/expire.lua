@@ -11,7 +11,7 @@
 
 --- @include "config"
 --- @include "clock"
---- @include "window"
+--- @include "kept_windows"
 --- @include "lifetime"
 --- @include "idle_time"
 
@@ -41,14 +41,7 @@ local function expire_own(key)
   return expire(key)
 end
 
-local windowed = ARGV[3] == 'w'
-local keep, keep_client = is_window(KEYS[2], KEYS[4], windowed), is_window(KEYS[3], KEYS[5], windowed)
--- By a clock that was set back the window in use would end later than it can.
-if config and config.per_client and keep_client then
-  end_window(KEYS[3], config.interval)
-elseif config and not config.per_client and keep then
-  end_window(KEYS[2], config.interval)
-end
+local keep, keep_client = kept_windows(config, ARGV[3] == 'w')
 local there = 0
 there = math.max(there, expire(KEYS[1]))
 there = math.max(there, keep and 1 or expire(KEYS[2]))

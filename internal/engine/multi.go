@@ -256,7 +256,7 @@ func (m *multi) Finished(c *lane.Call) (again bool) {
 }
 
 // begin has a try hold up the turns of all its groups, as a batch does, until
-// m.end. Attempts go through the groups in the same order, so that none waits for
+// m.end. Tries go through the groups in the same order, so that none waits for
 // another that waits for it.
 func (m *multi) begin(ctx context.Context, start, end time.Time) error {
 	order := slices.Clone(m.groups)

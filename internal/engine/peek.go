@@ -19,11 +19,11 @@ func (e *Engine) Available(ctx context.Context, l *Limiter) (int64, error) {
 		return 0, err
 	}
 	if text, mended := reply.(string); mended {
-		e.found(l, repaired)
 		free, err := strconv.ParseInt(text, 10, 64)
 		if err != nil {
 			return 0, lane.Unexpected(reply)
 		}
+		e.found(l, repaired)
 		return free, nil
 	}
 	return Integer(reply)

@@ -248,7 +248,7 @@ func TestScarcePermitsAreShared(t *testing.T) {
 		t.Run(fmt.Sprint(clients), func(t *testing.T) {
 			t.Parallel()
 			synctest.Test(t, func(t *testing.T) {
-				const rate, intervals = 200, 8
+				const rate, intervals = 400, 8
 				_, m := redistest.Mini(t)
 				name := redistest.Name(t)
 				got := make([]atomic.Int64, clients+1)

@@ -83,7 +83,7 @@ func TestAServerThatHangsAgainAndAgain(t *testing.T) {
 			t.Parallel()
 			hook := &hanging{}
 			askBehind(t, name, nil, hook, func(t *testing.T, c *rratelimiter.Client, ask question) {
-				for range 3 {
+				for range 5 {
 					askWhileItHangs(t, hook, 600*time.Millisecond, ask)
 					time.Sleep(100 * time.Millisecond)
 				}

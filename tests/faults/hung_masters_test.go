@@ -74,7 +74,7 @@ func TestAMasterThatHangsDelaysNobodyElse(t *testing.T) {
 					wg.Go(func() {
 						for ctx.Err() == nil {
 							_ = ask(ctx, key)
-							time.Sleep(250 * time.Millisecond)
+							time.Sleep(100 * time.Millisecond)
 						}
 					})
 				}
