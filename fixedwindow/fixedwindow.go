@@ -53,7 +53,7 @@ func (c Config) validate() error {
 // goroutines: those that ask for one key at the same moment share a call.
 type Limiter struct {
 	cfg   Config
-	conn  *script.Conn
+	lanes *lane.Lanes
 	table *lane.Groups
 }
 
@@ -61,7 +61,7 @@ type Limiter struct {
 // reports.
 func New(rdb Redis, cfg Config, opts ...limit.Option) *Limiter {
 	lanes, o, err := lane.Open(rdb, opts)
-	l := &Limiter{cfg: cfg, conn: lanes.Conn()}
+	l := &Limiter{cfg: cfg, lanes: lanes}
 	l.table = lane.NewGroups(lanes, lane.Rule{
 		Package: "fixedwindow", Options: o, Err: errors.Join(cfg.validate(), err), Most: MaxLimit, Limit: cfg.Limit,
 		Usual: cfg.Limit, Window: cfg.Window, Ask: l.ask, Peek: l.peek,
@@ -137,13 +137,13 @@ func (l *Limiter) read(keys *script.Keys, reply any, err error) (lane.Verdict, e
 		return lane.Verdict{}, explain(err, keys)
 	}
 	v, end, err := lane.ParseVerdict(reply)
-	answered := l.conn.Clock().Now()
+	answered := l.lanes.Conn().Clock().Now()
 	v.GiveBack = func(ctx context.Context, permits int64) error {
-		if l.conn.Clock().Since(answered) >= v.Reset {
+		if l.lanes.Conn().Clock().Since(answered) >= v.Reset {
 			// Where the server's clock has gone back, a later window can have the same end.
 			return nil
 		}
-		_, err := script.Once(ctx, l.conn, lua.FixedWindowGiveBack, keys, permits, end, l.cfg.Window.Milliseconds())
+		_, err := script.Once(ctx, l.lanes, lua.FixedWindowGiveBack, keys, permits, end, l.cfg.Window.Milliseconds())
 		return explain(err, keys)
 	}
 	return v, err

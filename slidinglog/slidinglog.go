@@ -73,7 +73,7 @@ func (c Config) validate() error {
 // goroutines: those that ask for one key at the same moment share a call.
 type Limiter struct {
 	cfg   Config
-	conn  *script.Conn
+	lanes *lane.Lanes
 	table *lane.Groups
 	err   error // of the configuration
 
@@ -90,7 +90,7 @@ type Limiter struct {
 func New(rdb Redis, cfg Config, opts ...limit.Option) *Limiter {
 	lanes, o, err := lane.Open(rdb, opts)
 	l := &Limiter{
-		cfg: cfg, conn: lanes.Conn(), err: errors.Join(cfg.validate(), err), assumed: make(map[string]int64),
+		cfg: cfg, lanes: lanes, err: errors.Join(cfg.validate(), err), assumed: make(map[string]int64),
 	}
 	var origin [8]byte
 	_, _ = rand.Read(origin[:]) // never fails
@@ -168,7 +168,7 @@ func (l *Limiter) ask(key string, b *lane.Batch) (*lane.Question, error) {
 	switch {
 	case l.cfg.Thresholds == "":
 		return l.question(script.KeysOf(key), key, l.cfg.Limit, b), nil
-	case l.apart.Load() || !l.conn.Together(key, l.cfg.Thresholds):
+	case l.apart.Load() || !l.lanes.Conn().Together(key, l.cfg.Thresholds):
 		return l.askApart(key, b), nil
 	}
 	q := l.question(script.KeysOf(key, l.cfg.Thresholds), key, l.cfg.Limit, b)
@@ -230,7 +230,7 @@ func (l *Limiter) decideAnew(ctx context.Context, key string, b *lane.Batch, v l
 
 // run makes the call of a question by itself.
 func (l *Limiter) run(ctx context.Context, q *lane.Question) (lane.Verdict, error) {
-	v, err := q.Read(q.Run(ctx, l.conn))
+	v, err := q.Read(l.lanes.Run(ctx, &q.Call.Call))
 	if q.Redo != nil {
 		return q.Redo(ctx)
 	}
@@ -286,7 +286,7 @@ func (l *Limiter) verdict(b *lane.Batch, reply any, err error, keys *script.Keys
 		mu.Unlock()
 		c := script.Call{Script: lua.SlidingLogGiveBack, Keys: log, Repeat: true}
 		c.Args = script.Constant{id, first, permits, l.cfg.Window.Milliseconds()}
-		_, err := c.Run(ctx, l.conn)
+		_, err := l.lanes.Run(ctx, &c)
 		return l.explain(err, log.Names())
 	}
 	return v, err

@@ -92,7 +92,7 @@ func (l *Limiter) do(ctx context.Context, key string, repeat bool, words ...any)
 	if key == "" {
 		return nil, fmt.Errorf("%w: the key is empty", limit.ErrInvalidConfig)
 	}
-	cmd, err := script.Do(ctx, l.conn, repeat, words...)
+	cmd, err := script.Do(ctx, l.lanes, repeat, words...)
 	if err != nil && !errors.Is(err, redis.Nil) {
 		return nil, script.Explain(err, []string{l.cfg.Thresholds}, "the hash of thresholds", "")
 	}

@@ -86,7 +86,7 @@ func (c Config) fill() time.Duration { return time.Duration(c.refills()) * c.Int
 // goroutines: those that ask for one key at the same moment share a call.
 type Limiter struct {
 	cfg   Config
-	conn  *script.Conn
+	lanes *lane.Lanes
 	table *lane.Groups
 }
 
@@ -94,7 +94,7 @@ type Limiter struct {
 // reports.
 func New(rdb Redis, cfg Config, opts ...limit.Option) *Limiter {
 	lanes, o, err := lane.Open(rdb, opts)
-	l := &Limiter{cfg: cfg, conn: lanes.Conn()}
+	l := &Limiter{cfg: cfg, lanes: lanes}
 	l.table = lane.NewGroups(lanes, lane.Rule{
 		Package: "tokenbucket", Options: o, Err: errors.Join(cfg.validate(), err), Most: MaxTokens, Limit: cfg.Capacity + cfg.Borrow,
 		Usual: cfg.Capacity, Window: l.Window(), Check: check, Beside: l.beside, Ask: l.ask, Peek: l.peek,
@@ -174,7 +174,7 @@ func check(key string) error {
 // beside returns the key of a bucket's time, which must be where the tokens are.
 func (l *Limiter) beside(key string) (string, error) {
 	second := key + timeSuffix
-	if l.conn.Sharded() && !l.conn.Together(key, second) {
+	if l.lanes.Conn().Sharded() && !l.lanes.Conn().Together(key, second) {
 		return "", fmt.Errorf("%w: the keys %q are on different shards: %s", limit.ErrUnsupported, []string{key, second}, advice(key))
 	}
 	return second, nil
@@ -210,7 +210,7 @@ func (l *Limiter) read(keys *script.Keys, reply any, err error) (lane.Verdict, e
 	}
 	c := l.cfg
 	v, last, err := lane.ParseVerdict(reply)
-	answered := l.conn.Clock().Now()
+	answered := l.lanes.Conn().Clock().Now()
 	var mu sync.Mutex
 	left := v.Free - v.Taken - c.Borrow
 	v.GiveBack = func(ctx context.Context, permits int64) error {
@@ -218,9 +218,9 @@ func (l *Limiter) read(keys *script.Keys, reply any, err error) (lane.Verdict, e
 		before := left
 		left += permits
 		mu.Unlock()
-		_, err := script.Once(ctx, l.conn, lua.TokenBucketGiveBack, keys,
+		_, err := script.Once(ctx, l.lanes, lua.TokenBucketGiveBack, keys,
 			c.Capacity, c.Refill, int64(c.Interval/time.Second), permits, before, last,
-			l.conn.Clock().Since(answered).Milliseconds(), c.fill().Milliseconds())
+			l.lanes.Conn().Clock().Since(answered).Milliseconds(), c.fill().Milliseconds())
 		return explain(err, keys.Names())
 	}
 	return v, err

@@ -20,7 +20,7 @@ type Host struct {
 // Book keeps the name of one Client noted in Redis while the Client is used, in the
 // background: nobody waits for it. A nil Book notes nothing.
 type Book struct {
-	conn  *script.Conn
+	to    script.Runner
 	host  Host
 	entry string
 	ctx   context.Context // of attempts; ends soon after Stop
@@ -44,8 +44,8 @@ const (
 )
 
 // NewBook returns a Book for a Client.
-func NewBook(conn *script.Conn, c Client, host Host) *Book {
-	b := &Book{conn: conn, host: host, entry: c.entry()}
+func NewBook(to script.Runner, c Client, host Host) *Book {
+	b := &Book{to: to, host: host, entry: c.entry()}
 	b.ctx, b.stop = context.WithCancel(context.Background())
 	return b
 }
@@ -95,13 +95,9 @@ func (b *Book) note() {
 	b.running = true
 	go func() {
 		defer b.host.End()
-		err := script.Guard(func() error {
-			call := script.Call{
-				Script: lua.NoteClient, Keys: script.KeysOf(Key), Args: script.Constant{b.entry, life.Milliseconds()},
-				Repeat: true,
-			}
-			_, err := call.Run(b.ctx, b.conn)
-			return err
+		_, err := b.to.Run(b.ctx, &script.Call{
+			Script: lua.NoteClient, Keys: script.KeysOf(Key), Args: script.Constant{b.entry, life.Milliseconds()},
+			Repeat: true,
 		})
 		b.noted(err)
 	}()

@@ -10,10 +10,10 @@ import (
 )
 
 // Known reads the names that are known now, from the master.
-func Known(ctx context.Context, conn *script.Conn) (Names, error) {
+func Known(ctx context.Context, from script.Runner) (Names, error) {
 	entries, _, err := list(lua.Clients, most, func(c script.Call) (any, error) {
 		c.Keys = script.KeysOf(Key)
-		return c.Run(ctx, conn)
+		return from.Run(ctx, &c)
 	})
 	slices.Reverse(entries)
 	return newNames(entries), err

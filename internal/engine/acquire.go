@@ -42,7 +42,7 @@ func (e *Engine) Acquire(ctx context.Context, l *Limiter, w Wish) (limit.Decisio
 
 // Breaker returns what knows whether the limiter's server decides.
 func (e *Engine) Breaker(ctx context.Context, l *Limiter) *outage.Breaker {
-	return &e.lanes.Of(ctx, l.Config).Breaker
+	return e.lanes.Breaker(ctx, l.Config)
 }
 
 // Answers tells whether the limiter's server answers.
@@ -51,7 +51,7 @@ func (e *Engine) Answers(l *Limiter) bool {
 		return true // nobody asks any more
 	}
 	defer e.End()
-	return script.Answers(e.conn, l.Keys)
+	return script.Answers(e.lanes, l.Keys)
 }
 
 // acquire asks Redis. least is what is refused where it refuses.

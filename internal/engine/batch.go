@@ -202,7 +202,16 @@ func (b *batch) Finished(c *lane.Call) (again bool) {
 		b.group.engine.ids.Skip()
 		b.prepare()
 		return true
+	case isWrongType(err):
+		go b.finish(reply, err)
+	default:
+		b.finish(reply, err)
 	}
+	return false
+}
+
+func (b *batch) finish(reply any, err error) {
+	l := b.limiter()
 	var o outcome
 	if err != nil {
 		err = b.group.engine.explain(b.group.keys.Names(), err)
@@ -219,7 +228,6 @@ func (b *batch) Finished(c *lane.Call) (again bool) {
 		}
 	}
 	b.group.finished(b, o, err)
-	return false
 }
 
 // Progressed has the callers of a batch that takes several calls wait on: the server

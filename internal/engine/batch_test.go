@@ -199,7 +199,7 @@ func TestAnswersWalkAsTheScriptDoes(t *testing.T) {
 		b.fallback = l.Fallback
 		b.figures = rapid.Bool().Draw(t, "figures")
 		b.audit = rapid.Bool().Draw(t, "audit")
-		reply, err := b.prepare().Run(ctx, e.conn)
+		reply, err := e.lanes.Run(ctx, &b.prepare().Call)
 		if err != nil {
 			t.Fatal(err)
 		}

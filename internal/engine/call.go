@@ -16,7 +16,7 @@ import (
 // Read makes a call that may be made any number of times.
 func (e *Engine) Read(ctx context.Context, l *Limiter, c script.Call) (any, error) {
 	c.Keys, c.Repeat, c.Reads = l.Keys, true, true
-	return e.call(ctx, l.Keys, false, func() (any, error) { return c.Run(ctx, e.conn) })
+	return e.call(ctx, l.Keys, false, func() (any, error) { return e.lanes.Run(ctx, &c) })
 }
 
 // Change makes a call, once, that changes the limiter: leases end before it, and
@@ -29,7 +29,7 @@ func (e *Engine) Change(ctx context.Context, l *Limiter, c script.Call) (any, er
 		defer e.changed(l)
 		c.Since = time.Now()
 		e.recall(ctx, l, c.Since)
-		return c.Run(ctx, e.conn)
+		return e.lanes.Run(ctx, &c)
 	})
 }
 

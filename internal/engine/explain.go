@@ -44,17 +44,20 @@ func (e *Engine) explain(keys []string, err error) error {
 	return script.Explain(err, keys, "", "name the limiter without braces or with one hash tag, as in \"{shop}orders\"")
 }
 
+// isWrongType reports whether an error is one that explain asks Redis about, so that it
+// must not be explained on a goroutine that sends.
+func isWrongType(err error) bool {
+	_, isAnswer := errors.AsType[redis.Error](err)
+	return isAnswer && script.Code(err) == "WRONGTYPE"
+}
+
 // explainType finds the key of the wrong type.
 func (e *Engine) explainType(keys []string, err error) error {
 	want := []string{"hash", "string", "string", "zset", "zset"}
 	fields := []string{"config", "value", "value", "permits", "permits"}
 	ctx, cancel := context.WithTimeout(context.Background(), e.conn.AttemptTimeout())
 	defer cancel()
-	var reply any
-	readErr := script.Guard(func() (err error) {
-		reply, err = script.Read(ctx, e.conn, lua.Types, script.KeysOf(keys[:len(want)]...))
-		return err
-	})
+	reply, readErr := script.Read(ctx, e.lanes, lua.Types, script.KeysOf(keys[:len(want)]...))
 	types, _ := reply.([]any)
 	if readErr == nil && len(types) == len(want) {
 		for i, got := range types {

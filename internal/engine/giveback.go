@@ -47,27 +47,32 @@ func (b *batch) grants(shares []share, ahead int64, o outcome) []grant {
 	return []grant{all}
 }
 
-// giveBack returns grants that nobody wants, one after another, beside flights but
-// ahead of turns: a Release would take them for its own. Where that fails the
-// permits come back an interval after they were granted. back is closed when all
-// is done. g.mu is held.
+// giveBack returns grants that nobody wants, beside the limiter's other calls but ahead
+// of turns: a Release would take them for its own. Where that fails the permits come
+// back an interval after they were granted. back is closed when all is done. g.mu is
+// held.
 func (g *group) giveBack(grants ...grant) (back <-chan struct{}) {
 	done := make(chan struct{})
 	g.engine.stay(g)
 	g.returns++
-	g.lane.Load().Go(func(ctx context.Context) {
-		defer g.engine.leave(g)
-		for _, one := range grants {
-			if err := script.Guard(func() error { return g.returnGrant(ctx, one) }); err != nil {
+	left := len(grants)
+	for _, one := range grants {
+		g.lane.Load().Start(g.returnCall(one), func(_ any, err error) {
+			if err != nil {
 				g.engine.givenUp(g, one.permits, err)
 			}
-		}
-		g.mu.Lock()
-		defer g.mu.Unlock()
-		g.returns--
-		close(done)
-		g.nudge()
-	})
+			g.mu.Lock()
+			if left--; left > 0 {
+				g.mu.Unlock()
+				return
+			}
+			g.returns--
+			close(done)
+			g.nudge()
+			g.mu.Unlock()
+			g.engine.leave(g)
+		})
+	}
 	return done
 }
 
@@ -89,13 +94,19 @@ func (g *group) undo(one grant) func(context.Context) error {
 }
 
 func (g *group) returnGrant(ctx context.Context, one grant) error {
+	_, err := g.engine.lanes.Run(ctx, g.returnCall(one))
+	return err
+}
+
+func (g *group) returnCall(one grant) *script.Call {
 	e := g.engine
+	c := &script.Call{Script: lua.GiveBack, Keys: g.keys}
 	if one.member == nil {
-		_, err := script.Once(ctx, e.conn, lua.GiveBack, g.keys, "", one.permits, "", one.windowEnd, "", "")
-		return err
+		c.Args = script.Constant{"", one.permits, "", one.windowEnd, "", ""}
+		return c
 	}
 	own := e.ids.Next(nil, 1)
-	c := script.Call{Script: lua.GiveBack, Keys: g.keys, Repeat: true}
+	c.Repeat = true
 	c.Args = script.ArgumentsFunc(func(all []any, a script.Attempt) []any {
 		repeated := ""
 		if a.Age >= 0 {
@@ -103,6 +114,5 @@ func (g *group) returnGrant(ctx context.Context, one grant) error {
 		}
 		return append(all, one.member, one.permits, repeated, formatAge(e.clock.Since(one.sent)), a.Token, own[:len(own)-4])
 	})
-	_, err := c.Run(ctx, e.conn)
-	return err
+	return c
 }

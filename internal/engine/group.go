@@ -48,7 +48,7 @@ type group struct {
 
 // request asks for permits.
 func (e *Engine) request(ctx context.Context, l *Limiter, w Wish) (answer, error) {
-	r := newRequest(e.clock, l, w)
+	r := newRequest(ctx, e.clock, l, w)
 	g, err := e.enter(ctx, l, r)
 	if err != nil {
 		return answer{}, err
@@ -214,6 +214,9 @@ func (g *group) board(now time.Time) *lane.Call {
 	g.engine.stay(g)
 	g.turns.was = false
 	c := b.prepare()
+	if len(b.requests) == 1 {
+		c.By(b.requests[0].ctx)
+	}
 	if b.round {
 		g.round = b
 		if g.roundEnd.IsZero() {

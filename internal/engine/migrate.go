@@ -2,7 +2,6 @@ package engine
 
 import (
 	"context"
-	"time"
 
 	"github.com/rratelimiter/rratelimiter/internal/redisson"
 	"github.com/rratelimiter/rratelimiter/internal/script"
@@ -17,7 +16,7 @@ func (e *Engine) Migrate(ctx context.Context, l *Limiter, page int) (written int
 		var next string
 		var n int64
 		err := e.takeTurn(ctx, l, &turn{run: func(ctx context.Context, t *turn) (err error) {
-			n, next, err = e.migratePage(ctx, l, page, token, t.since)
+			n, next, err = e.migratePage(ctx, l, page, token, t)
 			return err
 		}})
 		if err != nil {
@@ -30,8 +29,8 @@ func (e *Engine) Migrate(ctx context.Context, l *Limiter, page int) (written int
 
 // migratePage rewrites the members from token on, and returns the token of those
 // that are left, or "" and how many were written in all.
-func (e *Engine) migratePage(ctx context.Context, l *Limiter, page int, token string, since time.Time) (written int64, next string, err error) {
-	c := script.Call{Script: lua.Migrate, Keys: l.Keys, Repeat: true, Since: since}
+func (e *Engine) migratePage(ctx context.Context, l *Limiter, page int, token string, t *turn) (written int64, next string, err error) {
+	c := script.Call{Script: lua.Migrate, Keys: l.Keys, Repeat: true, Since: t.since, Wanted: t.begin}
 	c.Args = script.ArgumentsFunc(func(all []any, _ script.Attempt) []any {
 		member := e.ids.NextIn(nil, redisson.NewestRules.Layout, page)
 		member[1] ^= 0xff // these are not this client's, and don't bear its mark
@@ -41,9 +40,12 @@ func (e *Engine) migratePage(ctx context.Context, l *Limiter, page int, token st
 		next = token
 		return true
 	}
-	reply, err := c.Run(ctx, e.conn)
-	if err != nil || next != "" {
-		return 0, next, err
+	reply, err := e.lanes.Run(ctx, &c)
+	if err != nil {
+		return 0, "", err
+	}
+	if next != "" {
+		return 0, next, nil
 	}
 	written, err = Integer(reply)
 	return written, "", err

@@ -31,7 +31,8 @@ type multi struct {
 	// The try under way, after which there is no other where its caller goes.
 	lane.Pending
 	mu      sync.Mutex // guards State and until
-	until   time.Time  // when the question must have its answer
+	ctx     context.Context
+	until   time.Time // when the question must have its answer
 	call    lane.Call
 	member  []byte
 	anew    int // how often the member's identity was another's
@@ -120,6 +121,7 @@ func (m *multi) ask(ctx context.Context, start time.Time) (verdict, error) {
 		m.engine.stay(g)
 	}
 	m.Pending, m.until = lane.Pending{}, until
+	m.ctx = ctx
 	m.prepare(until)
 	to := m.groups[0].lane.Load()
 	if to.Enter() {
@@ -198,6 +200,7 @@ func (m *multi) prepare(until time.Time) {
 	redisson.SetPermits(m.member, m.permits)
 	m.sent = m.engine.clock.Now()
 	m.call = lane.Call{Call: script.Call{Script: lua.AcquireAll, Keys: m.keys, Args: m, Repeat: true, Until: until}, Owner: m}
+	m.call.By(m.ctx)
 }
 
 // Append appends the arguments of the script.
@@ -224,6 +227,15 @@ func (m *multi) Finished(c *lane.Call) (again bool) {
 		m.prepare(c.Until)
 		return true
 	}
+	if isWrongType(err) {
+		go m.finish(reply, err)
+	} else {
+		m.finish(reply, err)
+	}
+	return false
+}
+
+func (m *multi) finish(reply any, err error) {
 	var v verdict
 	if err != nil {
 		err = m.explain(err)
@@ -252,7 +264,6 @@ func (m *multi) Finished(c *lane.Call) (again bool) {
 		each(m.groups, func(g *group) { g.giveBack(grant{member: m.member, permits: m.permits, sent: m.sent}) })
 	}
 	m.end()
-	return false
 }
 
 // begin has a try hold up the turns of all its groups, as a batch does, until

@@ -22,60 +22,67 @@ const maxLooks = 512
 func (e *Engine) Release(ctx context.Context, l *Limiter, permits int64) error {
 	defer e.changed(l)
 	t := &turn{release: true, permits: permits, since: time.Now()}
-	t.run = func(ctx context.Context, t *turn) error { return e.release(ctx, l, t.permits, t.since) }
+	t.run = func(ctx context.Context, t *turn) error { return (&release{engine: e, limiter: l, turn: t}).run(ctx) }
 	e.recall(ctx, l, t.since) // while what is under way lands
 	return e.takeTurn(ctx, l, t)
 }
 
-// release gives permits back, in as many calls as it takes; since is when the first
-// caller came.
-func (e *Engine) release(ctx context.Context, l *Limiter, permits int64, since time.Time) error {
-	left, err := permits, error(nil)
+// release is a turn that gives permits back, in as many calls as it takes.
+type release struct {
+	engine  *Engine
+	limiter *Limiter
+	turn    *turn
+	asked   atomic.Int64 // permits; 0 until its first call is sent
+	left    atomic.Int64 // of these, still to be given back
+}
+
+func (r *release) run(ctx context.Context) (err error) {
+	e, l := r.engine, r.limiter
 	granted := e.grantTime(l.Config).Load()
 	if len(e.ids.Mark()) > 0 && granted != l.ownless.Load() {
-		left, err = e.releaseOwn(ctx, l, permits, granted, since)
-		since = time.Time{} // the server answers
+		err = r.takeOwn(ctx, granted)
 	}
-	if err == nil && left > 0 {
-		left, err = e.takeOff(ctx, l, left, "", since)
+	if err == nil && (r.asked.Load() == 0 || r.left.Load() > 0) {
+		err = r.takeOff(ctx, "")
 	}
 	if err == nil {
 		return nil
 	}
 	err = e.explain(l.Keys.Names(), err)
-	if left < permits {
-		err = fmt.Errorf("%w: %d of %d permits are given back: %w", limit.ErrUnknownOutcome, permits-left, permits, err)
+	if asked, left := r.asked.Load(), r.left.Load(); left < asked {
+		err = fmt.Errorf("%w: %d of %d permits are given back: %w", limit.ErrUnknownOutcome, asked-left, asked, err)
 	}
 	return err
 }
 
-// releaseOwn gives permits of this client's members back, wherever in the set
-// they are; where that is small, others' as well. granted is when the client was
-// granted some last. It returns how many permits are left to be given back.
-func (e *Engine) releaseOwn(ctx context.Context, l *Limiter, permits, granted int64, since time.Time) (left int64, err error) {
-	left, err = e.takeOff(ctx, l, permits, "own", since)
+// takeOwn gives permits of this client's members back, wherever in the set they are;
+// where that is small, others' as well. granted is when the client was granted some
+// last.
+func (r *release) takeOwn(ctx context.Context, granted int64) error {
+	e, l := r.engine, r.limiter
+	err := r.takeOff(ctx, "own")
 	last := e.made.Add(time.Duration(granted))
 	age := e.clock.Since(last)
 	// Clocks may differ by a second, and by a thousandth in their pace.
 	age = max(0, age-age/1000-time.Second)
 	place, from := "", ""
-	for looks := 0; err == nil && left > 0 && looks < maxLooks; {
+	for looks := 0; err == nil && r.left.Load() > 0 && looks < maxLooks; {
 		c := script.Call{Script: lua.FindOwn, Keys: l.Keys, Repeat: true, Args: script.Constant{e.ids.Mark(), age.Milliseconds(), place, from}}
 		next := ""
 		c.Stop = func(token string) bool {
 			next = token
 			return true
 		}
-		reply, readErr := c.Run(ctx, e.conn)
+		reply, readErr := e.lanes.Run(ctx, &c)
 		if readErr != nil {
-			return left, readErr
+			return readErr
 		}
-		before := left
+		before := r.left.Load()
 		if next != "" {
 			place = next
 		} else if found, ok := reply.([]any); ok && len(found) == 2 {
 			place, _ = found[1].(string)
-			left, err = e.takeOff(ctx, l, left, "own:"+place, time.Time{})
+			err = r.takeOff(ctx, "own:"+place)
 		} else if age > 0 {
 			// The server's clock may have gone back: then they are dated later.
 			place, from, age = "", formatAge(e.clock.Since(last)), 0
@@ -83,26 +90,27 @@ func (e *Engine) releaseOwn(ctx context.Context, l *Limiter, permits, granted in
 			l.ownless.Store(granted)
 			break
 		}
-		if left == before {
+		if r.left.Load() == before {
 			looks++
 		}
 	}
-	return left, err
+	return err
 }
 
-// takeOff has the script take permits off those members, as long as it finds
-// some. It returns how many permits are left to be given back.
-func (e *Engine) takeOff(ctx context.Context, l *Limiter, permits int64, members string, since time.Time) (left int64, err error) {
-	left = permits
+// takeOff has the script take permits off those members, as long as it finds some.
+func (r *release) takeOff(ctx context.Context, members string) error {
 	// It is not repeated once it may have run: nothing would tell that.
-	c := script.Call{Script: lua.Release, Keys: l.Keys, Since: since}
+	c := script.Call{Script: lua.Release, Keys: r.limiter.Keys}
+	if r.asked.Load() == 0 {
+		c.Since, c.Wanted = r.turn.since, r.begin
+	}
 	c.Args = script.ArgumentsFunc(func(all []any, a script.Attempt) []any {
-		return append(all, left, e.ids.Mark(), a.Token, members)
+		return append(all, r.left.Load(), r.engine.ids.Mark(), a.Token, members)
 	})
 	c.Continued = func(rest []any) error {
 		numbers, err := lane.Integers(rest, 1)
 		if err == nil {
-			left = numbers[0]
+			r.left.Store(numbers[0])
 		}
 		return err
 	}
@@ -111,10 +119,21 @@ func (e *Engine) takeOff(ctx context.Context, l *Limiter, permits int64, members
 		stopped = token == "search"
 		return stopped
 	}
-	if _, err := c.Run(ctx, e.conn); err != nil || stopped {
-		return left, err
+	if _, err := r.engine.lanes.Run(ctx, &c); err != nil {
+		return err
 	}
-	return 0, nil
+	if !stopped {
+		r.left.Store(0)
+	}
+	return nil
+}
+
+// begin notes how many permits the callers want to give back who are still there.
+func (r *release) begin() bool {
+	wanted := r.turn.begin()
+	r.left.Store(r.turn.permits)
+	r.asked.Store(r.turn.permits)
+	return wanted
 }
 
 // grantTimes tell for each limiter when its client was granted permits last, or

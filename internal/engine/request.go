@@ -52,6 +52,7 @@ type request struct {
 	lane.Pending
 	Wish
 
+	ctx      context.Context // for the Redis client's hooks, if the request goes by itself
 	limiter  *Limiter
 	group    *group
 	since    time.Time // when the caller asked
@@ -69,12 +70,12 @@ type request struct {
 // testing/synctest.
 var requests sync.Pool
 
-func newRequest(c *clock.Clock, l *Limiter, w Wish) *request {
+func newRequest(ctx context.Context, c *clock.Clock, l *Limiter, w Wish) *request {
 	r, ok := requests.Get().(*request)
 	if !ok {
 		r = &request{}
 	}
-	r.limiter, r.Wish, r.asked = l, w, time.Now()
+	r.ctx, r.limiter, r.Wish, r.asked = ctx, l, w, time.Now()
 	r.since = c.At(r.asked)
 	if w.Waits && w.Timeout > 0 {
 		r.deadline = r.since.Add(w.Timeout)

@@ -7,7 +7,6 @@ import (
 	"time"
 
 	"github.com/rratelimiter/rratelimiter/internal/lane"
-	"github.com/rratelimiter/rratelimiter/internal/script"
 	"github.com/rratelimiter/rratelimiter/limit"
 )
 
@@ -25,10 +24,11 @@ type turns struct {
 // turn is work that is done alone.
 type turn struct {
 	run     func(ctx context.Context, t *turn) error
-	release bool  // may take others' permits along
+	release bool // may take others' permits along
+	group   *group
 	permits int64 // to be released
 	callers int
-	started bool            // nobody can leave it any more
+	sent    bool            // nobody can leave it any more
 	since   time.Time       // when the first caller came
 	ctx     context.Context // for the Redis client's hooks
 	done    chan struct{}
@@ -59,6 +59,7 @@ func (e *Engine) takeTurn(ctx context.Context, l *Limiter, t *turn) error {
 		g.mu.Unlock()
 		return limit.ErrClosed
 	}
+	t.group = g
 	t = g.turns.join(t)
 	g.next(g.engine.clock.Now())
 	g.mu.Unlock()
@@ -108,7 +109,7 @@ func (s *turns) join(t *turn) *turn {
 func (g *group) leaveTurn(t *turn, permits int64) bool {
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	if t.started {
+	if t.sent {
 		return false
 	}
 	t.permits -= permits
@@ -143,9 +144,9 @@ func (g *group) startTurn(now time.Time) bool {
 	s.waiting = slices.Delete(s.waiting, 0, 1)
 	s.now = true
 	g.engine.stay(g)
-	g.lane.Load().Go(func(context.Context) {
+	go func() {
 		defer g.engine.leave(g)
-		err := g.doTurn(t)
+		err := g.engine.explain(g.keys.Names(), t.run(t.ctx, t))
 		g.mu.Lock()
 		defer g.mu.Unlock()
 		t.err = err
@@ -153,28 +154,17 @@ func (g *group) startTurn(now time.Time) bool {
 		s.now, s.was = false, true
 		g.admit()
 		g.next(g.engine.clock.Now())
-	})
+	}()
 	return true
 }
 
-// doTurn does what a turn is for, unless all its callers have gone.
-func (g *group) doTurn(t *turn) error {
-	g.mu.Lock()
-	t.started = t.callers > 0
-	started := t.started
-	g.mu.Unlock()
-	if !started {
-		return nil
-	}
-	var err error
-	panicked := script.Guard(func() error {
-		err = g.engine.explain(g.keys.Names(), t.run(t.ctx, t))
-		return nil
-	})
-	if panicked != nil {
-		return script.Outage(panicked)
-	}
-	return err
+// begin notes that the first call of a turn is being sent, unless all its callers have
+// gone.
+func (t *turn) begin() bool {
+	t.group.mu.Lock()
+	defer t.group.mu.Unlock()
+	t.sent = t.callers > 0
+	return t.sent
 }
 
 // turnsBefore tells whether a request of several limiters that comes now waits for

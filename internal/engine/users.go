@@ -15,7 +15,7 @@ var OfHandle func(limiter any) (*Engine, *Limiter)
 
 // NoteName keeps noted in Redis what the Client is called, while it is used.
 func (e *Engine) NoteName(c clients.Client) {
-	e.book = clients.NewBook(e.conn, c, clients.Host{Begin: e.Begin, End: e.End, Failed: func(err error) {
+	e.book = clients.NewBook(e.lanes, c, clients.Host{Begin: e.Begin, End: e.End, Failed: func(err error) {
 		e.observer.Happened(limit.Event{Kind: limit.NameNotNoted, Err: err})
 	}})
 }
@@ -73,7 +73,7 @@ func (e *Engine) ownUsers(ctx context.Context, l *Limiter, names clients.Names) 
 
 func (e *Engine) names(ctx context.Context) (names clients.Names, err error) {
 	_, err = e.call(ctx, script.KeysOf(clients.Key), false, func() (any, error) {
-		names, err = clients.Known(ctx, e.conn)
+		names, err = clients.Known(ctx, e.lanes)
 		return nil, err
 	})
 	return names, err

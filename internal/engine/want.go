@@ -104,7 +104,7 @@ func (w *Want) begin(do func() error) *look {
 	}
 	w.look = begun
 	go func() {
-		begun.err = script.Guard(do)
+		begun.err = do()
 		w.mu.Lock()
 		defer w.mu.Unlock()
 		w.set.Store(begun.err == nil)

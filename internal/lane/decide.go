@@ -59,7 +59,7 @@ func (g *Groups) guarded(ctx context.Context, key string, r *request) (
 		_, err = ask()
 		return d, taken, limit.FromRedis, giveBack, err
 	}
-	undecided, err := g.guard.Ask(&g.lanes.Of(ctx, key).Breaker, func() bool { return script.Answers(g.lanes.conn, script.KeysOf(key)) }, ask)
+	undecided, err := g.guard.Ask(g.lanes.Breaker(ctx, key), func() bool { return script.Answers(g.lanes, script.KeysOf(key)) }, ask)
 	if !undecided {
 		return d, taken, limit.FromRedis, giveBack, err
 	}

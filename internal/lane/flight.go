@@ -28,6 +28,9 @@ type flight struct {
 	over  atomic.Bool    // its calls know how it ended
 	late  bool           // another may have its place; the lane's lock guards it
 
+	errands bool // it is the one for errands alone
+	toAny   bool // it is a command that a cluster's client may send to any node
+
 	cmd [1]script.Command // room for one
 }
 
@@ -35,7 +38,7 @@ type flight struct {
 // the Redis client's panics, no call is left without an answer; what it panicked
 // with is returned. over says that the flight was late, and that others have taken its
 // place.
-func (l *Lane) sendFlight(ctx context.Context, calls []*Call) (panicked any, over bool) {
+func (l *Lane) sendFlight(ctx context.Context, calls []*Call, errands bool) (panicked any, over bool) {
 	start := time.Now()
 	var end time.Time
 	for _, c := range calls {
@@ -43,7 +46,7 @@ func (l *Lane) sendFlight(ctx context.Context, calls []*Call) (panicked any, ove
 			end = until
 		}
 	}
-	wait := l.lanes.replicas.Wait
+	wait := l.replicas.Wait
 	end = end.Add(wait)
 	if l.conn.Inline() {
 		var cancel context.CancelFunc
@@ -51,11 +54,11 @@ func (l *Lane) sendFlight(ctx context.Context, calls []*Call) (panicked any, ove
 		defer cancel()
 	}
 	f := l.flightOf(ctx, calls)
-	f.sent, f.end = start, end
+	f.sent, f.end, f.errands = start, end, errands
 	if !l.conn.Inline() {
 		defer time.AfterFunc(min(l.conn.ProbePace()+wait, end.Sub(start)), func() { l.late(f) }).Stop()
 	}
-	panicked = l.exchange(ctx, f.cmds)
+	panicked = l.exchange(ctx, f)
 	told := !f.over.CompareAndSwap(false, true)
 	if over = l.landed(f); told {
 		return panicked, over
@@ -77,7 +80,7 @@ func (l *Lane) sendFlight(ctx context.Context, calls []*Call) (panicked any, ove
 
 // flightOf makes the commands of calls.
 func (l *Lane) flightOf(ctx context.Context, calls []*Call) *flight {
-	f := &flight{calls: calls}
+	f := &flight{calls: calls, toAny: l.goesAlone(calls[0])}
 	if len(calls) > 1 && !l.lanes.apart.Load() {
 		f.calls, f.joint = join(calls)
 	}
@@ -93,7 +96,7 @@ func (l *Lane) flightOf(ctx context.Context, calls []*Call) *flight {
 		}
 		f.cmds = append(f.cmds, cmd)
 	}
-	if f.wait = l.lanes.replicas.await(ctx); f.wait.Cmd != nil {
+	if f.wait = l.replicas.await(ctx); f.wait.Cmd != nil {
 		f.cmds = append(f.cmds, f.wait)
 	}
 	return f
@@ -121,7 +124,7 @@ func (l *Lane) pass(f *flight) (start bool) {
 	f.late = true
 	l.hears(l.heard.After(f.sent))
 	l.stuck++
-	l.flights--
+	l.gone(f.errands)
 	return l.start()
 }
 
@@ -154,6 +157,9 @@ func (l *Lane) hears(answers bool) {
 		return
 	}
 	l.silent = !answers
+	if l.of != nil {
+		return // the lane for decisions tells
+	}
 	kind := limit.ServerSilent
 	if answers {
 		kind = limit.ServerAnswers
@@ -179,6 +185,9 @@ func (l *Lane) observe(f *flight, err error) {
 	}
 	told := limit.Flight{RoundTrip: time.Since(f.sent), Err: err}
 	count := func(c *Call) {
+		if c.errand != nil {
+			return
+		}
 		told.Calls++
 		told.Requests += max(1, c.Requests)
 		if c.Attempts() > 1 {
@@ -193,12 +202,14 @@ func (l *Lane) observe(f *flight, err error) {
 	for _, c := range f.calls {
 		count(c)
 	}
-	l.lanes.observer.Landed(told)
+	if told.Calls > 0 {
+		l.lanes.observer.Landed(told)
+	}
 }
 
-func (l *Lane) exchange(ctx context.Context, cmds []script.Command) (panicked any) {
+func (l *Lane) exchange(ctx context.Context, f *flight) (panicked any) {
 	defer func() { panicked = recover() }()
-	l.send(ctx, cmds)
+	l.send(ctx, f)
 	return nil
 }
 
@@ -225,9 +236,10 @@ func (l *Lane) landed(f *flight) (passed bool) {
 		start = l.start()
 	}
 	l.mu.Unlock()
-	if answered {
+	if answered && l.of != nil {
+		l.of.Breaker.Heard()
+	} else if answered {
 		l.Breaker.Heard()
-		l.conn.Answered(l.master)
 	}
 	if start {
 		l.dispatch(task{})
@@ -250,7 +262,7 @@ func (l *Lane) finish(c *Call, err error) {
 
 // failPanicked ends a call that a panic leaves in doubt.
 func (l *Lane) failPanicked(c *Call, panicked any) {
-	c.GiveUp(fmt.Errorf("%w: %w", script.ErrLost, script.Panicked(panicked)))
+	c.GiveUp(c.Lost(script.Panicked(panicked)))
 	l.done(c)
 }
 

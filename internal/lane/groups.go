@@ -9,7 +9,6 @@ import (
 	"time"
 
 	"github.com/rratelimiter/rratelimiter/internal/outage"
-	"github.com/rratelimiter/rratelimiter/internal/script"
 	"github.com/rratelimiter/rratelimiter/limit"
 )
 
@@ -59,7 +58,7 @@ type Question struct {
 	Read func(reply any, err error) (Verdict, error)
 
 	// Redo, where Read sets it, decides the batch in place of the answer. It is
-	// run in the background.
+	// run on a goroutine of its own.
 	Redo func(ctx context.Context) (Verdict, error)
 }
 
@@ -96,6 +95,7 @@ type group struct {
 type request struct {
 	Pending
 
+	ctx     context.Context // for the Redis client's hooks, if the request goes by itself
 	groups  *Groups
 	permits int64
 	upTo    bool  // as many as are free, at most permits
@@ -149,6 +149,7 @@ func (g *Groups) take(ctx context.Context, key string, r *request) (limit.Decisi
 // send is take for a request that was found to be sound.
 func (g *Groups) send(ctx context.Context, key string, r *request) (limit.Decision, func(context.Context) error, error) {
 	start := time.Now()
+	r.ctx = ctx
 	l := g.lanes.Of(ctx, key)
 	g.mu.Lock()
 	g.watch.Add(&r.Pending, r, start)
@@ -288,7 +289,9 @@ func (g *Groups) call(l *Lane, key string, b *Batch, requests []*request) *Call 
 		sent.tell(Verdict{}, err)
 		return nil
 	}
-	q.Owner, q.Requests = sent, len(requests)
+	if q.Owner, q.Requests = sent, len(requests); len(requests) == 1 {
+		q.By(requests[0].ctx)
+	}
 	return &q.Call
 }
 
@@ -299,15 +302,7 @@ func (b *sentBatch) Finished(c *Call) bool {
 		b.tell(v, err)
 		return false
 	}
-	b.lane.Go(func(ctx context.Context) {
-		var v Verdict
-		err := script.Guard(func() error {
-			var err error
-			v, err = b.question.Redo(ctx)
-			return err
-		})
-		b.tell(v, err)
-	})
+	go func() { b.tell(b.question.Redo(context.Background())) }()
 	return false
 }
 
@@ -359,11 +354,11 @@ func (b *sentBatch) tell(v Verdict, err error) {
 		g.givenUp(doubtful, err)
 	}
 	if unwanted > 0 {
-		b.lane.Go(func(ctx context.Context) {
-			if err := script.Guard(func() error { return v.GiveBack(ctx, unwanted) }); err != nil {
+		go func() {
+			if err := v.GiveBack(context.Background(), unwanted); err != nil {
 				g.givenUp(unwanted, err)
 			}
-		})
+		}()
 	}
 }
 

@@ -37,9 +37,10 @@ type Call struct {
 	Owner    Owner
 	Requests int // callers' that it decides
 
-	ctx   context.Context // of the caller that sent it alone
-	self  [1]*Call
-	short error // why what the last attempt was granted does not count
+	ctx    context.Context // of the caller that sent it alone
+	errand *errand         // nil for one that decides requests
+	self   [1]*Call
+	short  error // why what the last attempt was granted does not count
 }
 
 // Owner is whoever waits for a call.
@@ -48,6 +49,10 @@ type Owner interface {
 	// the call anew, to be sent again.
 	Finished(c *Call) (again bool)
 }
+
+// By notes the context of the one caller whose request the call decides, for the Redis
+// client's hooks.
+func (c *Call) By(ctx context.Context) { c.ctx = ctx }
 
 // Follower is an Owner that is told when a call of several steps was answered, and
 // goes on.
@@ -102,8 +107,15 @@ func (l *Lanes) Conn() *script.Conn { return l.conn }
 func (l *Lanes) Observer() *observe.Observer { return l.observer }
 
 // Of returns the lane to the master of a key.
-func (l *Lanes) Of(ctx context.Context, key string) *Lane {
-	master := l.conn.Master(ctx, key)
+func (l *Lanes) Of(ctx context.Context, key string) *Lane { return l.to(l.conn.Master(ctx, key)) }
+
+// Breaker returns what knows whether a key's master decides, without waiting to learn
+// which that is.
+func (l *Lanes) Breaker(ctx context.Context, key string) *outage.Breaker {
+	return &l.to(l.conn.KnownMaster(ctx, key)).Breaker
+}
+
+func (l *Lanes) to(master *redis.Client) *Lane {
 	if master == nil {
 		return l.only
 	}
@@ -126,14 +138,22 @@ func (l *Lanes) Of(ctx context.Context, key string) *Lane {
 type Lane struct {
 	Breaker outage.Breaker // for callers who have a policy for outages
 
-	lanes  *Lanes
-	conn   *script.Conn
-	master *redis.Client // nil where there is only one server
-	most   int           // flights, whatever the network
+	lanes    *Lanes
+	conn     *script.Conn
+	master   *redis.Client // nil where there is only one server
+	most     int           // flights, whatever the network
+	replicas Replicas
+
+	// If flights wait for replicas, errands go by a lane beside, which waits for none:
+	// its of is the one for decisions.
+	beside, of *Lane
 
 	mu      sync.Mutex
 	flights int
+	extra   int       // of them, for errands alone: one at most
 	ready   []Source  // have something to send
+	errands []*errand // are to be sent
+	watch   Watch     // of errands
 	again   []*Call   // are to be sent again
 	delayed []delayed // are to be sent again later
 	wake    time.Time // when the first of delayed is to be sent; zero: none is
@@ -145,11 +165,6 @@ type Lane struct {
 	behind  time.Time // when replicas last did not confirm in time; zero: they keep up
 
 	parked chan task // to goroutines that have sent flights just now
-
-	running int // background jobs
-	jobs    []job
-	moved   time.Time // when the last of them began or ended
-	watched bool      // a timer will look after the jobs that wait
 }
 
 func newLane(s *Lanes, master *redis.Client) *Lane {
@@ -157,17 +172,31 @@ func newLane(s *Lanes, master *redis.Client) *Lane {
 	if pool == 0 {
 		pool = unknownPool
 	}
-	return &Lane{
-		Breaker: outage.Breaker{Clock: s.conn.Clock(), Slack: s.replicas.Wait}, lanes: s, conn: s.conn, master: master,
-		most: max(1, min(maxFlights, pool/2)), parked: make(chan task),
+	lane := func() *Lane {
+		l := &Lane{lanes: s, conn: s.conn, master: master, most: max(1, min(maxFlights, pool/2)), parked: make(chan task)}
+		l.Breaker.Clock, l.Breaker.Slack = s.conn.Clock(), s.replicas.Wait
+		l.watch = NewWatch(&l.mu, s.conn.Timeout())
+		return l
 	}
+	l := lane()
+	if l.replicas = s.replicas; l.replicas.Count > 0 {
+		l.beside = lane()
+		l.beside.of = l
+	}
+	return l
 }
 
 func (l *Lane) idle() bool {
+	if l.beside != nil && !l.beside.idle() {
+		return false
+	}
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	return l.flights+l.stuck+l.running == 0 && len(l.ready) == 0 && len(l.again) == 0 && len(l.delayed) == 0
+	return l.flights+l.stuck+l.waits() == 0 && len(l.delayed) == 0
 }
+
+// waits returns how many calls and sources of some wait to be sent. l.mu is held.
+func (l *Lane) waits() int { return len(l.ready) + len(l.again) + len(l.errands) }
 
 // limit returns how many flights may be under way.
 func (l *Lane) limit() int {
@@ -224,7 +253,7 @@ func (l *Lane) Ready(s Source) {
 func (l *Lane) Enter() bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	if l.flights > 0 || l.limit() == 0 || len(l.ready) > 0 || len(l.again) > 0 {
+	if l.flights-l.extra > 0 || l.limit() == 0 || l.waits() > 0 {
 		return false
 	}
 	l.flights++
@@ -251,7 +280,7 @@ func (l *Lane) leave() {
 func (l *Lane) Alone(ctx context.Context, c *Call, timed bool) {
 	c.ctx = ctx
 	if timed || !l.conn.Inline() {
-		l.dispatch(task{context.WithoutCancel(ctx), c})
+		l.dispatch(task{ctx: context.WithoutCancel(ctx), call: c})
 		return
 	}
 	if panicked := l.alone(ctx, c); panicked != nil {
@@ -261,7 +290,7 @@ func (l *Lane) Alone(ctx context.Context, c *Call, timed bool) {
 
 func (l *Lane) alone(ctx context.Context, c *Call) (panicked any) {
 	c.self[0] = c
-	panicked, over := l.sendFlight(ctx, c.self[:])
+	panicked, over := l.sendFlight(ctx, c.self[:], false)
 	if over {
 		return panicked
 	}
@@ -271,7 +300,7 @@ func (l *Lane) alone(ctx context.Context, c *Call) (panicked any) {
 
 // start tells whether one more flight is to leave, and counts it in. l.mu is held.
 func (l *Lane) start() bool {
-	if l.flights >= l.limit() || len(l.ready)+len(l.again) == 0 {
+	if l.flights-l.extra >= l.limit() || l.waits() == 0 {
 		return false
 	}
 	l.flights++
@@ -280,16 +309,24 @@ func (l *Lane) start() bool {
 
 // waiting tells whether the next flight may leave and has something to take.
 func (l *Lane) waiting() bool {
-	return l.flights <= l.limit() && len(l.ready)+len(l.again) > 0
+	return l.flights-l.extra <= l.limit() && l.waits() > 0
+}
+
+// gone counts a flight out. l.mu is held.
+func (l *Lane) gone(errands bool) {
+	l.flights--
+	if errands {
+		l.extra--
+	}
 }
 
 // work sends flight after flight until nothing is left.
-func (l *Lane) work() {
+func (l *Lane) work(errands bool) {
 	var calls []*Call
 	var sources []Source
 	for {
 		runtime.Gosched() // those who have just been told may ask again
-		calls, sources = l.take(calls[:0], sources[:0])
+		calls, sources = l.take(calls[:0], sources[:0], errands)
 		if len(calls) == 0 {
 			return
 		}
@@ -297,7 +334,7 @@ func (l *Lane) work() {
 		if len(calls) == 1 && calls[0].ctx != nil {
 			ctx = context.WithoutCancel(calls[0].ctx) // for the client's hooks
 		}
-		if _, over := l.sendFlight(ctx, calls); over {
+		if _, over := l.sendFlight(ctx, calls, errands); over {
 			return
 		}
 		clear(calls)
@@ -305,29 +342,41 @@ func (l *Lane) work() {
 	}
 }
 
-// take appends what the next flight takes. Where it takes nothing, it is none.
-func (l *Lane) take(calls []*Call, sources []Source) ([]*Call, []Source) {
+// take appends what the next flight takes, of errands alone if it is one for these.
+// Where it takes nothing, it is none.
+func (l *Lane) take(calls []*Call, sources []Source, errands bool) ([]*Call, []Source) {
 	for {
 		l.mu.Lock()
-		if !l.waiting() {
-			l.flights--
+		if !errands && !l.waiting() || errands && (len(l.errands) == 0 || l.silent) {
+			l.gone(errands)
+			start := errands && l.start() // a probe of a silent server is no errands' own
 			l.mu.Unlock()
+			if start {
+				l.dispatch(task{})
+			}
 			return nil, sources
 		}
 		room := maxTogether
 		if l.silent {
 			room = 1
 		}
-		n := min(room, len(l.again))
-		calls = append(calls, l.again[:n]...)
-		l.again = dropped(l.again, n)
-		n = min(room-n, len(l.ready))
+		n := 0
+		if !errands {
+			n = min(room, len(l.again))
+			calls = append(calls, l.again[:n]...)
+			l.again = dropped(l.again, n)
+		}
+		calls = l.takeErrands(calls, min(room, n+maxErrands))
+		n = min(room-len(calls), len(l.ready))
+		if errands || len(calls) > 0 && l.goesAlone(calls[0]) {
+			n = 0
+		}
 		sources = append(sources[:0], l.ready[:n]...)
 		l.ready = dropped(l.ready, n)
 		l.mu.Unlock()
 
 		now := time.Now()
-		calls = slices.DeleteFunc(calls, func(c *Call) bool { return l.overdue(c, now) })
+		calls = slices.DeleteFunc(calls, func(c *Call) bool { return l.overdue(c, now) || c.errand != nil && !c.errand.departs() })
 		for _, s := range sources {
 			c, more := s.Board(now)
 			if c != nil {

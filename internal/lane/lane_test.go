@@ -303,35 +303,3 @@ func TestOverdueCallsAreGivenUp(t *testing.T) {
 		time.Sleep(time.Minute)
 	})
 }
-
-func TestBackgroundJobsAreFew(t *testing.T) {
-	t.Parallel()
-	synctest.Test(t, func(t *testing.T) {
-		lanes, _ := lanesOn(t, &flights{}, 1024)
-		l := lanes.Of(t.Context(), "key")
-		running, most, done := 0, 0, 0
-		var mu sync.Mutex
-		start := time.Now()
-		for range 40 {
-			l.Go(func(ctx context.Context) {
-				mu.Lock()
-				running++
-				most = max(most, running)
-				mu.Unlock()
-				end, ok := ctx.Deadline()
-				assert.True(t, ok)
-				assert.Equal(t, start.Add(script.DefaultTimeout), end, "the time begins when the job is given")
-				time.Sleep(time.Second)
-				mu.Lock()
-				running--
-				done++
-				mu.Unlock()
-			})
-		}
-		time.Sleep(time.Minute)
-		mu.Lock()
-		defer mu.Unlock()
-		assert.Equal(t, 8, most)
-		assert.Equal(t, 40, done)
-	})
-}

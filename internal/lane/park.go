@@ -9,6 +9,8 @@ import (
 type task struct {
 	ctx  context.Context
 	call *Call // nil: what has gathered
+
+	errands bool // of that, errands alone
 }
 
 const (
@@ -36,7 +38,7 @@ func (l *Lane) do(t task) {
 		if t.call != nil {
 			l.alone(t.ctx, t.call)
 		} else {
-			l.work()
+			l.work(t.errands)
 		}
 		if !l.near() {
 			return

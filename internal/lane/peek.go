@@ -25,7 +25,7 @@ func (g *Groups) peek(ctx context.Context, key string, permits int64) (limit.Dec
 		return limit.Decision{}, err
 	}
 	q.Repeat, q.Reads = true, true
-	reply, err := q.Run(ctx, g.lanes.conn)
+	reply, err := g.lanes.Run(ctx, &q.Call.Call)
 	if ended := ctx.Err(); err != nil && ended != nil {
 		return limit.Decision{}, ended
 	}
@@ -85,6 +85,6 @@ func (g *Groups) reset(ctx context.Context, key string) error {
 		}
 		words, keys = append(words, beside), append(keys, beside)
 	}
-	_, err := script.Do(ctx, g.lanes.conn, false, words...)
+	_, err := script.Do(ctx, g.lanes, false, words...)
 	return script.Explain(err, keys, "", fmt.Sprintf("give the key one hash tag, as in %q", "{"+key+"}"))
 }

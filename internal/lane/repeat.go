@@ -7,6 +7,10 @@ import (
 
 // resend has a flight take the call again.
 func (l *Lane) resend(c *Call) {
+	if c.errand != nil {
+		l.queue(c.errand)
+		return
+	}
 	l.mu.Lock()
 	l.again = append(l.again, c)
 	start := l.start()
@@ -32,6 +36,9 @@ func (l *Lane) retry(c *Call, backoff time.Duration) {
 	at := time.Now().Add(backoff)
 	l.mu.Lock()
 	defer l.mu.Unlock()
+	if c.errand != nil {
+		c.errand.unsent()
+	}
 	l.delayed = append(l.delayed, delayed{c, at})
 	if l.wake.IsZero() || at.Before(l.wake) {
 		l.wakeAt(at)

@@ -22,9 +22,7 @@ type Replicas struct {
 // AwaitReplicas has each flight wait for replicas. It is called before the first one.
 func (l *Lanes) AwaitReplicas(r Replicas) {
 	l.replicas = r
-	if l.only != nil {
-		l.only.Breaker.Slack = r.Wait
-	}
+	l.only = newLane(l, nil)
 }
 
 // await returns the command that ends a flight: it waits until the replicas have what
@@ -65,7 +63,7 @@ func (l *Lane) confirm(f *flight) {
 	if f.wait.Cmd == nil {
 		return
 	}
-	short := l.lanes.replicas.confirmed(f.wait)
+	short := l.replicas.confirmed(f.wait)
 	if err := f.wait.Err(); err == nil || script.IsAnswer(err) {
 		l.keepUp(short)
 	}
@@ -110,18 +108,21 @@ func (l *Lane) keepUp(short error) {
 // send sends the commands of a flight. One that waits for replicas goes to the master
 // of its lane by one connection, past a cluster's client, which would send a command
 // without a key to any node.
-func (l *Lane) send(ctx context.Context, cmds []script.Command) {
-	if l.lanes.replicas.Count == 0 {
-		l.conn.Send(ctx, cmds...)
-		return
+func (l *Lane) send(ctx context.Context, f *flight) {
+	switch {
+	case l.replicas.Count > 0:
+		l.conn.SendTo(ctx, l.master, f.cmds...)
+	case f.toAny:
+		l.conn.SendToMaster(ctx, f.cmds[0])
+	default:
+		l.conn.Send(ctx, f.cmds...)
 	}
-	l.conn.SendTo(ctx, l.master, cmds...)
 }
 
 // laneFor returns the lane by which a call goes on that was not answered: where flights
 // go past a cluster's client, nobody else learns that the key is elsewhere now.
 func (l *Lane) laneFor(c *Call, err error) *Lane {
-	if l.lanes.replicas.Count == 0 || err == nil || l.conn.Single() {
+	if l.replicas.Count == 0 || err == nil || l.conn.Single() {
 		return l
 	}
 	if redis.HasErrorPrefix(err, "MOVED") || errors.Is(err, script.ErrNoMaster) {

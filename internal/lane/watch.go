@@ -42,7 +42,7 @@ func (w *Watch) Add(p *Pending, r Waiter, since time.Time) {
 	} else {
 		p.behind.before = p
 	}
-	w.arm(since)
+	w.arm()
 }
 
 // Remove tells whether the request had still been watched. The lock is held.
@@ -65,12 +65,12 @@ func (w *Watch) Remove(p *Pending) bool {
 }
 
 // arm leaves a timer alone that runs already: what it was set for came earlier.
-func (w *Watch) arm(now time.Time) {
+func (w *Watch) arm() {
 	if w.armed || w.first == nil {
 		return
 	}
 	w.armed = true
-	wait := w.first.since.Add(w.timeout).Sub(now)
+	wait := time.Until(w.first.since.Add(w.timeout))
 	if w.timer == nil {
 		w.timer = time.AfterFunc(wait, w.look)
 	} else {
@@ -87,7 +87,7 @@ func (w *Watch) look() {
 		w.Remove(w.first)
 	}
 	w.armed = false
-	w.arm(now)
+	w.arm()
 	w.mu.Unlock()
 	for _, r := range over {
 		r.Expire(now)

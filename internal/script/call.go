@@ -50,8 +50,8 @@ type ArgumentsFunc func(all []any, a Attempt) []any
 // Append calls f.
 func (f ArgumentsFunc) Append(all []any, a Attempt) []any { return f(all, a) }
 
-// Call is a script call with its attempts. [Call.Run] sees it through; a lane
-// sends it together with others: Next, then Ended, until it is done.
+// Call is a script call with its attempts. A [Runner] sees it through: Begin, Next and
+// Ended, until it is done.
 type Call struct {
 	Script *lua.Script
 	Keys   *Keys
@@ -88,6 +88,10 @@ type Call struct {
 	// stands for the first attempt.
 	Since time.Time
 
+	// Wanted, if it is not nil, is asked before the first attempt. If it returns false
+	// the call is not sent and ends with ErrUnwanted.
+	Wanted func() bool
+
 	words      []any // of a command that is no script
 	token      string
 	eval       bool // the server does not know the script
@@ -114,51 +118,23 @@ const (
 	patientBackoff = 128 * time.Millisecond
 )
 
-// Run makes the call, and returns what the script answered in the end. Where the
-// answer was lost and the call is not repeated, or in vain, the error is ErrLost,
-// with its cause. When ctx ends so does the call: an attempt that is on its way
-// goes on until its own time is over where ctx was cancelled.
-func (c *Call) Run(ctx context.Context, to *Conn) (any, error) {
-	for {
-		if err := ctx.Err(); err != nil {
-			return nil, c.lost(err)
-		}
-		end := c.Begin(to)
-		if !c.sent.Before(end) {
-			return nil, c.lost(ErrSilent)
-		}
-		attempt, cancel := context.WithDeadline(ctx, end)
-		ahead, cmd := c.Next(attempt)
-		cmds := []Command{cmd}
-		if ahead.Cmd != nil {
-			cmds = []Command{ahead, cmd}
-		}
-		err := to.sendInTime(attempt, c.key(), c.words != nil, cmds...)
-		cancel()
-		if err == nil {
-			err = cmd.Err()
-		} else {
-			c.cmd = Command{redis.NewCmd(ctx)} // the other one may still be written to
-			c.cmd.SetErr(err)
-		}
-		done, backoff := c.Ended(ctx, to, err)
-		if done {
-			return c.reply, c.err
-		}
-		if err := sleep(ctx, backoff); err != nil {
-			return nil, c.lost(err)
-		}
-	}
+// Runner sees calls through. When ctx ends a call that was not sent yet is not sent;
+// one that was goes on, and the error says that it may have run.
+type Runner interface {
+	Run(ctx context.Context, c *Call) (any, error)
 }
 
-// key returns the one that decides where the call goes.
-func (c *Call) key() string {
+// Key returns the key that decides where the call goes.
+func (c *Call) Key() string {
 	if c.words != nil {
 		key, _ := c.words[1].(string)
 		return key
 	}
 	return c.Keys.names[0]
 }
+
+// Plain reports whether the call is a command that is no script.
+func (c *Call) Plain() bool { return c.words != nil }
 
 // Begin is told that an attempt is to be made now, and returns when it must have
 // ended.
@@ -337,27 +313,18 @@ func (c *Call) failed(ctx context.Context, to *Conn, err error) (again bool, bac
 
 // lost says of an error whether one of the attempts may have run.
 func (c *Call) lost(err error) error {
-	switch {
-	case c.doubt.IsZero():
+	if c.doubt.IsZero() {
 		return err
-	case c.Reads:
+	}
+	return c.Lost(err)
+}
+
+// Lost returns the error of a call that may have run, with its cause.
+func (c *Call) Lost(err error) error {
+	if c.Reads {
 		return fmt.Errorf("%w: %w", errUnread, err)
 	}
 	return fmt.Errorf("%w: %w", ErrLost, err)
-}
-
-func sleep(ctx context.Context, backoff time.Duration) error {
-	if backoff == 0 {
-		return nil
-	}
-	timer := time.NewTimer(backoff)
-	defer timer.Stop()
-	select {
-	case <-ctx.Done():
-		return ctx.Err()
-	case <-timer.C:
-		return nil
-	}
 }
 
 // continuation takes apart the answer {"again"} or {"again", token, ...} of a script that is to be

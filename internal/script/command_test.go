@@ -25,7 +25,7 @@ func TestWhatGoesAhead(t *testing.T) {
 		conn := newConn(rdb)
 		run := func(ahead ...any) (any, *redis.Cmd, error) {
 			call := script.Call{Script: own, Keys: script.KeysOf(counter), Ahead: ahead, Args: script.Constant{}}
-			reply, err := call.Run(t.Context(), conn)
+			reply, err := conn.Run(t.Context(), &call)
 			return reply, call.AheadAnswer(), err
 		}
 
@@ -57,8 +57,8 @@ func TestWhatGoesAhead(t *testing.T) {
 
 func TestTogether(t *testing.T) {
 	t.Parallel()
-	single := newConn(redis.NewClient(&redis.Options{Addr: "127.0.0.1:0"}))
-	cluster := newConn(redis.NewClusterClient(&redis.ClusterOptions{Addrs: []string{"127.0.0.1:0"}}))
+	single := script.NewConn(redis.NewClient(&redis.Options{Addr: "127.0.0.1:0"}), script.DefaultTimeout)
+	cluster := script.NewConn(redis.NewClusterClient(&redis.ClusterOptions{Addrs: []string{"127.0.0.1:0"}}), script.DefaultTimeout)
 	for _, tc := range []struct {
 		a, b string
 		tag  bool // they have the same hash tag, or are the same

@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"maps"
 	"reflect"
 	"slices"
 	"strings"
@@ -36,16 +35,15 @@ type Conn struct {
 	timeout time.Duration
 	clock   *clock.Clock
 
-	late     atomic.Int32            // commands on goroutines of their own
-	known    atomic.Bool             // the client has found out who serves what
-	mu       sync.Mutex              // guards what follows
-	learning chan struct{}           // closed when it has been asked; nil while nobody asks
-	gates    map[*redis.Client]*gate // for each master, of commands that run on goroutines of their own
+	known    atomic.Bool   // the client has found out who serves what
+	mu       sync.Mutex    // guards what follows
+	learning chan struct{} // closed when it has been asked; nil while no answer is awaited
+	slow     bool          // the last time it could not find out, or not soon
 }
 
 // NewConn returns a Conn on rdb whose questions are answered within timeout.
 func NewConn(rdb Redis, timeout time.Duration) *Conn {
-	c := &Conn{rdb: rdb, timeout: timeout, gates: make(map[*redis.Client]*gate)}
+	c := &Conn{rdb: rdb, timeout: timeout}
 	if clock.Of != nil {
 		c.clock = clock.Of(rdb)
 	}
@@ -116,9 +114,18 @@ func (c *Conn) PoolSize() int {
 }
 
 // Master returns the client of the master that has a key; nil where there is one
-// server only, or where it can't be told.
+// server only, or where it can't be told. A cluster client that is new has to find out
+// who serves what, for which the first callers wait, up to maxLearn.
 func (c *Conn) Master(ctx context.Context, key string) *redis.Client {
-	if c.master == nil || !c.known.Load() && !c.learn(ctx, key) {
+	if c.master != nil && !c.known.Load() {
+		c.learn(ctx, key)
+	}
+	return c.KnownMaster(ctx, key)
+}
+
+// KnownMaster is Master as far as that is known already.
+func (c *Conn) KnownMaster(ctx context.Context, key string) *redis.Client {
+	if c.master == nil || !c.known.Load() {
 		return nil
 	}
 	master, err := c.master(ctx, key)
@@ -133,10 +140,11 @@ func (c *Conn) Master(ctx context.Context, key string) *redis.Client {
 // read may take.
 const maxLearn = 100 * time.Millisecond
 
-// learn has the client find that out, and tells whether it has.
-func (c *Conn) learn(ctx context.Context, key string) bool {
+// learn has the client find that out. Once that was slow or failed, it goes on in the
+// background.
+func (c *Conn) learn(ctx context.Context, key string) {
 	c.mu.Lock()
-	done := c.learning
+	done, slow := c.learning, c.slow
 	if done == nil {
 		done = make(chan struct{})
 		c.learning = done
@@ -148,19 +156,25 @@ func (c *Conn) learn(ctx context.Context, key string) bool {
 			c.mu.Lock()
 			defer c.mu.Unlock()
 			c.known.Store(err == nil)
+			c.slow = err != nil
 			c.learning = nil
 			close(done)
 		}()
 	}
 	c.mu.Unlock()
+	if slow {
+		return
+	}
 	timer := time.NewTimer(maxLearn)
 	defer timer.Stop()
 	select {
 	case <-done:
-	case <-timer.C:
 	case <-ctx.Done():
+	case <-timer.C:
+		c.mu.Lock()
+		defer c.mu.Unlock()
+		c.slow = c.learning == done
 	}
-	return c.known.Load()
 }
 
 // Cluster tells whether the servers are a cluster's, which takes keys of one slot
@@ -250,9 +264,9 @@ func (c *Conn) Single() bool { return c.master == nil }
 // error.
 var errUnanswered = errors.New("the pipeline gave the command no answer")
 
-// sendToMaster is Send for a command that is no script: a cluster client may send
+// SendToMaster is Send for a command that is no script: a cluster client may send
 // one that only reads to any node.
-func (c *Conn) sendToMaster(ctx context.Context, cmd Command) {
+func (c *Conn) SendToMaster(ctx context.Context, cmd Command) {
 	key, _ := cmd.Args()[1].(string)
 	if c.Cluster() {
 		if master := c.Master(ctx, key); master != nil {
@@ -262,88 +276,6 @@ func (c *Conn) sendToMaster(ctx context.Context, cmd Command) {
 		}
 	}
 	c.Send(ctx, cmd)
-}
-
-// gateOf returns that of the master of a key.
-func (c *Conn) gateOf(ctx context.Context, key string) *gate {
-	master := c.Master(ctx, key)
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	g := c.gates[master]
-	if g == nil {
-		maps.DeleteFunc(c.gates, func(_ *redis.Client, g *gate) bool { return g.empty() })
-		g = newGate(c.ProbePace(), &c.late)
-		c.gates[master] = g
-	}
-	return g
-}
-
-// Answered is told that a master has answered what was not sent by a [Call.Run].
-func (c *Conn) Answered(master *redis.Client) {
-	if c.late.Load() == 0 {
-		return
-	}
-	if g := c.knownGate(master); g != nil {
-		g.answered()
-	}
-}
-
-// Owes tells whether a master has not answered in time what was sent by a [Call.Run],
-// and go-redis still waits.
-func (c *Conn) Owes(master *redis.Client) bool {
-	g := c.knownGate(master)
-	return g != nil && g.owes()
-}
-
-func (c *Conn) knownGate(master *redis.Client) *gate {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	return c.gates[master]
-}
-
-// sendInTime is Send for commands of one master, that of key, which ends when ctx
-// does, whatever the client. What is sent then may still run.
-func (c *Conn) sendInTime(ctx context.Context, key string, toMaster bool, cmds ...Command) error {
-	if c.Inline() {
-		c.Send(ctx, cmds...)
-		return nil
-	}
-	g := c.gateOf(ctx, key)
-	p := g.enter(ctx)
-	if p == nil {
-		return errCrowded
-	}
-	done := make(chan any, 1)
-	go func() {
-		defer func() {
-			p.leave()
-			done <- recover()
-		}()
-		if toMaster {
-			c.sendToMaster(context.WithoutCancel(ctx), cmds[0])
-		} else {
-			c.Send(context.WithoutCancel(ctx), cmds...)
-		}
-		if !AllSilent(cmds) {
-			g.answered()
-		}
-	}()
-	late := time.NewTimer(g.pace)
-	defer late.Stop()
-	for {
-		select {
-		case panicked := <-done:
-			if panicked != nil {
-				return Panicked(panicked)
-			}
-			return nil
-		case <-late.C:
-			p.delayed()
-		case <-ctx.Done():
-			p.delayed()
-			return errors.Join(errUnanswered, ctx.Err())
-		}
-	}
 }
 
 // Panicked is the error for callers of whose command a hook of the Redis client

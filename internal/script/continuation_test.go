@@ -31,7 +31,7 @@ return {'again', 'token' .. n, n}`)
 			Script: pages, Keys: script.KeysOf("key"), Args: script.Paged{"first"},
 			Continued: func(all []any) error { rest = append(rest, all...); return nil },
 		}
-		reply, err := call.Run(t.Context(), newConn(rdb))
+		reply, err := newConn(rdb).Run(t.Context(), &call)
 		require.NoError(t, err)
 		assert.Equal(t, []any{"first", "token5"}, reply)
 		assert.Equal(t, []any{int64(1), int64(2), int64(3), int64(4), int64(5)}, rest)
@@ -42,7 +42,7 @@ return {'again', 'token' .. n, n}`)
 			Script: pages, Keys: script.KeysOf("key"), Args: script.Paged{"first"},
 			Continued: func([]any) error { return enough },
 		}
-		_, err := call.Run(t.Context(), newConn(rdb))
+		_, err := newConn(rdb).Run(t.Context(), &call)
 		require.ErrorIs(t, err, enough)
 		assert.Len(t, w.sent(), 2)
 	})
@@ -67,7 +67,7 @@ return 'done'`)
 			tokens, repeated = append(tokens, a.Token), append(repeated, a.Repeated)
 			return all
 		})
-		reply, err := call.Run(t.Context(), newConn(rdb))
+		reply, err := newConn(rdb).Run(t.Context(), &call)
 		require.NoError(t, err)
 		assert.Equal(t, "done", reply)
 		assert.Equal(t, []string{"", "", "more", "more"}, tokens)

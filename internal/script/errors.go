@@ -23,6 +23,9 @@ var ErrLost = errors.New("no answer")
 // that has run.
 var errUnread = errors.New("no answer to a read")
 
+// ErrUnwanted is the error of a call that was not sent, since it was wanted no more.
+var ErrUnwanted = errors.New("the call is wanted no more")
+
 // IsAnswer tells whether Redis answered, with an error.
 func IsAnswer(err error) bool {
 	_, ok := errors.AsType[redis.Error](err)
@@ -39,7 +42,7 @@ func NotRun(err error) bool {
 		}
 		return inTransition(err) || tooManyClients(err)
 	}
-	return isDial(err) || poolExhausted(err) || errors.Is(err, errCrowded) || inTransition(err) || noServer(err)
+	return isDial(err) || poolExhausted(err) || inTransition(err) || noServer(err)
 }
 
 // inTransition tells whether the server refused the script for as long as
@@ -114,7 +117,7 @@ func unavailable(err error) bool {
 		return inTransition(answer) || tooManyClients(answer)
 	}
 	_, isNet := errors.AsType[net.Error](err)
-	return isNet || poolExhausted(err) || noServer(err) || errors.Is(err, errUnread) || errors.Is(err, io.EOF) || errors.Is(err, errCrowded) || errors.Is(err, ErrNoMaster) || errors.Is(err, errUnanswered) || errors.Is(err, net.ErrClosed)
+	return isNet || poolExhausted(err) || noServer(err) || errors.Is(err, errUnread) || errors.Is(err, io.EOF) || errors.Is(err, ErrNoMaster) || errors.Is(err, errUnanswered) || errors.Is(err, net.ErrClosed)
 }
 
 // Outage says of an error whether Redis decided, limit.ErrUnavailable, and

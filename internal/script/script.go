@@ -51,24 +51,18 @@ func (k *Keys) Words() []any { return k.args[1:] }
 
 // Once runs a script. It is not repeated once it may have run: the error is
 // ErrLost then, with its cause.
-func Once(ctx context.Context, to *Conn, s *lua.Script, keys *Keys, args ...any) (any, error) {
-	c := Call{Script: s, Keys: keys, Args: Constant(args)}
-	return c.Run(ctx, to)
+func Once(ctx context.Context, to Runner, s *lua.Script, keys *Keys, args ...any) (any, error) {
+	return to.Run(ctx, &Call{Script: s, Keys: keys, Args: Constant(args)})
 }
 
 // Read runs a script that changes nothing that matters.
-func Read(ctx context.Context, to *Conn, s *lua.Script, keys *Keys, args ...any) (any, error) {
-	c := Call{Script: s, Keys: keys, Repeat: true, Reads: true, Args: Constant(args)}
-	return c.Run(ctx, to)
+func Read(ctx context.Context, to Runner, s *lua.Script, keys *Keys, args ...any) (any, error) {
+	return to.Run(ctx, &Call{Script: s, Keys: keys, Repeat: true, Reads: true, Args: Constant(args)})
 }
 
-// Answers tells whether the server of a limiter's keys decides anything at all, whatever
-// hooks do.
-func Answers(to *Conn, keys *Keys) bool {
-	err := Guard(func() error {
-		_, err := Read(context.Background(), to, lua.TTL, keys)
-		return err
-	})
+// Answers tells whether the server of a limiter's keys decides anything at all.
+func Answers(to Runner, keys *Keys) bool {
+	_, err := Read(context.Background(), to, lua.TTL, keys)
 	return !errors.Is(Outage(err), limit.ErrUnavailable)
 }
 
@@ -105,9 +99,9 @@ func NewCommand(ctx context.Context, words []any, key int8) Command {
 // Do sends a command that is no script and whose key is its second word, to that
 // key's master. It is repeated as a call is: one that only reads as often as
 // needed, another one where it has not run.
-func Do(ctx context.Context, to *Conn, reads bool, words ...any) (*redis.Cmd, error) {
+func Do(ctx context.Context, to Runner, reads bool, words ...any) (*redis.Cmd, error) {
 	c := Call{Repeat: reads, Reads: reads, words: words}
-	_, err := c.Run(ctx, to)
+	_, err := to.Run(ctx, &c)
 	if ended := ctx.Err(); ended != nil && errors.Is(err, errUnread) {
 		err = ended
 	}

@@ -17,6 +17,7 @@ import (
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
+	"github.com/rratelimiter/rratelimiter/internal/lane"
 	"github.com/rratelimiter/rratelimiter/internal/redistest"
 	"github.com/rratelimiter/rratelimiter/internal/script"
 	"github.com/rratelimiter/rratelimiter/limit"
@@ -552,16 +553,20 @@ func TestCodeWithoutMemory(t *testing.T) {
 	require.NotErrorIs(t, err, script.ErrLost)
 }
 
-func newConn(rdb script.Redis) *script.Conn { return script.NewConn(rdb, script.DefaultTimeout) }
+func newConn(rdb script.Redis) script.Runner { return runner(rdb, script.DefaultTimeout) }
+
+func runner(rdb script.Redis, timeout time.Duration) script.Runner {
+	return lane.New(script.NewConn(rdb, timeout), nil)
+}
 
 // repeat runs a script that may be repeated.
 func repeat(ctx context.Context, rdb *redis.Client, args script.ArgumentsFunc) (any, error) {
 	return repeatOn(ctx, newConn(rdb), time.Time{}, args)
 }
 
-func repeatOn(ctx context.Context, to *script.Conn, until time.Time, args script.ArgumentsFunc) (any, error) {
+func repeatOn(ctx context.Context, to script.Runner, until time.Time, args script.ArgumentsFunc) (any, error) {
 	call := script.Call{Script: incr, Keys: script.KeysOf("key"), Repeat: true, Args: args, Until: until}
-	return call.Run(ctx, to)
+	return to.Run(ctx, &call)
 }
 
 func nothing(all []any, _ script.Attempt) []any { return all }

@@ -28,7 +28,7 @@ func TestAnAttemptThatHangsLeavesTimeForOthers(t *testing.T) {
 			return nil
 		}, func(t *testing.T, rdb *redis.Client, w *wire) {
 			start := time.Now()
-			_, err := repeatOn(t.Context(), script.NewConn(rdb, of), time.Time{}, nothing)
+			_, err := repeatOn(t.Context(), runner(rdb, of), time.Time{}, nothing)
 			require.NoError(t, err)
 			assert.Len(t, w.sent(), 5)
 			assert.GreaterOrEqual(t, time.Since(start), of/3)

@@ -160,17 +160,26 @@ type nameWrites func()
 
 func (nameWrites) DialHook(next redis.DialHook) redis.DialHook { return next }
 
-func (w nameWrites) ProcessHook(next redis.ProcessHook) redis.ProcessHook {
-	return func(ctx context.Context, cmd redis.Cmder) error {
+func (w nameWrites) meet(cmds ...redis.Cmder) {
+	for _, cmd := range cmds {
 		if strings.HasPrefix(cmd.Name(), "eval") && cmd.Args()[3] == clients.Key {
 			w()
 		}
+	}
+}
+
+func (w nameWrites) ProcessHook(next redis.ProcessHook) redis.ProcessHook {
+	return func(ctx context.Context, cmd redis.Cmder) error {
+		w.meet(cmd)
 		return next(ctx, cmd)
 	}
 }
 
-func (nameWrites) ProcessPipelineHook(next redis.ProcessPipelineHook) redis.ProcessPipelineHook {
-	return next
+func (w nameWrites) ProcessPipelineHook(next redis.ProcessPipelineHook) redis.ProcessPipelineHook {
+	return func(ctx context.Context, cmds []redis.Cmder) error {
+		w.meet(cmds...)
+		return next(ctx, cmds)
+	}
 }
 
 func TestNamesAreNotedWhileTheirClientIsUsed(t *testing.T) {

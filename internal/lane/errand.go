@@ -1,0 +1,203 @@
+package lane
+
+import (
+	"context"
+	"fmt"
+	"time"
+
+	"github.com/rratelimiter/rratelimiter/internal/script"
+	"github.com/rratelimiter/rratelimiter/limit"
+)
+
+// maxErrands is how many errands one flight takes, so that they delay the decisions
+// beside them by a millisecond or two at most.
+const maxErrands = 128
+
+// errand is a call that decides no request: one that reads, changes or gives back.
+type errand struct {
+	Pending // the lane's lock guards its State
+
+	lane *Lane
+	call Call
+	then func(reply any, err error) // nil if a caller waits
+	err  error
+	left bool // before the call was done
+	seen bool // an attempt was to be made
+}
+
+// Run sees a call through, and returns what the script answered in the end. It returns
+// early if ctx ends or the time for an answer is over. Then the lane keeps the call, and
+// does not send it any more.
+func (s *Lanes) Run(ctx context.Context, c *script.Call) (any, error) {
+	if err := ctx.Err(); err != nil {
+		return nil, err
+	}
+	since := time.Now()
+	e := s.Of(ctx, c.Key()).begin(ctx, c, since, nil)
+	select {
+	case <-e.done:
+	case <-ctx.Done():
+		e.leave(func(sent bool) error {
+			if sent {
+				return c.Lost(ctx.Err())
+			}
+			return ctx.Err()
+		})
+	}
+	if e.left {
+		return nil, e.err
+	}
+	*c = e.call.Call
+	return c.Outcome()
+}
+
+// Start sees a call through in the background. It calls then, which must not wait, with
+// what came of the call.
+func (l *Lane) Start(c *script.Call, then func(reply any, err error)) {
+	l.begin(context.Background(), c, time.Now(), then)
+}
+
+func (l *Lane) begin(ctx context.Context, c *script.Call, since time.Time, then func(reply any, err error)) *errand {
+	if l.beside != nil {
+		l = l.beside
+	}
+	e := &errand{lane: l, call: Call{Call: *c, ctx: ctx}, then: then}
+	e.call.Owner, e.call.errand = e, e
+	if e.call.Since.IsZero() {
+		e.call.Since = since
+	}
+	since = e.call.Since
+	e.Wait()
+	l.mu.Lock()
+	l.watch.Add(&e.Pending, e, since)
+	l.mu.Unlock()
+	l.queue(e)
+	return e
+}
+
+// queue has a flight take the errand. One flight more than decisions have is for errands
+// alone, so that neither hold the others up.
+func (l *Lane) queue(e *errand) {
+	l.mu.Lock()
+	e.unsent()
+	l.errands = append(l.errands, e)
+	extra := !l.silent && l.extra == 0
+	if extra {
+		l.extra++
+		l.flights++
+	}
+	start := !extra && l.start()
+	l.mu.Unlock()
+	if start || extra {
+		l.dispatch(task{errands: extra})
+	}
+}
+
+// leave ends an errand that has no answer yet, with the error that why returns.
+func (e *errand) leave(why func(sent bool) error) {
+	l := e.lane
+	l.mu.Lock()
+	if e.State == Answered {
+		l.mu.Unlock()
+		return
+	}
+	e.err, e.left = why(e.State == Sent), true
+	e.end()
+	l.mu.Unlock()
+	if e.then != nil {
+		e.then(nil, e.err)
+	}
+}
+
+// end says that the errand is over. The lane's lock is held.
+func (e *errand) end() {
+	e.lane.watch.Remove(&e.Pending)
+	e.Tell()
+}
+
+// Expire ends an errand that has waited for its answer for too long.
+func (e *errand) Expire(time.Time) {
+	timeout := e.lane.conn.Timeout()
+	e.leave(func(sent bool) error {
+		if sent && e.call.Reads {
+			return fmt.Errorf("%w: no answer within %v", limit.ErrUnavailable, timeout)
+		}
+		return NoAnswer(timeout, sent)
+	})
+}
+
+// Finished ends an errand whose call is done.
+func (e *errand) Finished(c *Call) (again bool) {
+	l := e.lane
+	l.mu.Lock()
+	over := e.State == Answered
+	if !over {
+		e.end()
+	}
+	l.mu.Unlock()
+	if !over && e.then != nil {
+		e.then(c.Outcome())
+	}
+	return false
+}
+
+// Progressed gives an errand of several steps the time of a call once more: the server
+// answers.
+func (e *errand) Progressed() {
+	l := e.lane
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.watch.Remove(&e.Pending) {
+		l.watch.Add(&e.Pending, e, time.Now())
+	}
+}
+
+// unsent notes that the call has certainly not run yet, and is to be sent again.
+func (e *errand) unsent() {
+	if e.State == Sent && e.call.Doubts() == 0 {
+		e.State = Gathered
+	}
+}
+
+// takeErrands appends the calls of errands to those of a flight, up to room in all. l.mu
+// is held.
+func (l *Lane) takeErrands(calls []*Call, room int) []*Call {
+	n := 0
+	for ; n < len(l.errands) && len(calls) < room; n++ {
+		e := l.errands[n]
+		if e.State == Answered {
+			continue
+		}
+		if !l.goWith(calls, &e.call) {
+			break
+		}
+		calls = append(calls, &e.call)
+	}
+	l.errands = dropped(l.errands, n)
+	return calls
+}
+
+// goesAlone reports whether a call is a flight of its own: a cluster's client may send
+// commands that are no scripts, and only read, to any node.
+func (l *Lane) goesAlone(c *Call) bool { return c.errand != nil && c.Plain() && l.conn.Cluster() }
+
+// goWith reports whether a call may go with a flight of these.
+func (l *Lane) goWith(calls []*Call, c *Call) bool {
+	return len(calls) == 0 || !l.goesAlone(c) && !l.goesAlone(calls[0])
+}
+
+// departs reports whether an attempt of the call is to be made: not if the errand is
+// over, or is wanted no more.
+func (e *errand) departs() bool {
+	if wanted := e.call.Wanted; wanted != nil && !e.seen && !wanted() {
+		e.leave(func(bool) error { return script.ErrUnwanted })
+	}
+	e.seen = true
+	e.lane.mu.Lock()
+	defer e.lane.mu.Unlock()
+	if e.State == Answered {
+		return false
+	}
+	e.State = Sent
+	return true
+}
