@@ -181,9 +181,15 @@ func (l *Lane) takeErrands(calls []*Call, room int) []*Call {
 // commands that are no scripts, and only read, to any node.
 func (l *Lane) goesAlone(c *Call) bool { return c.errand != nil && c.Plain() && l.conn.Cluster() }
 
-// goWith reports whether a call may go with a flight of these.
+// goWith reports whether a call may go with a flight of these. One that is not repeated
+// has more time for its one attempt, and would leave others none for a second.
 func (l *Lane) goWith(calls []*Call, c *Call) bool {
-	return len(calls) == 0 || !l.goesAlone(c) && !l.goesAlone(calls[0])
+	return len(calls) == 0 || c.Repeat == calls[0].Repeat && !l.goesAlone(c) && !l.goesAlone(calls[0])
+}
+
+// decides reports whether a flight of these calls may take decisions along.
+func (l *Lane) decides(calls []*Call) bool {
+	return len(calls) == 0 || calls[0].errand == nil || calls[0].Repeat && !l.goesAlone(calls[0])
 }
 
 // departs reports whether an attempt of the call is to be made: not if the errand is

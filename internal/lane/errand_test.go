@@ -66,7 +66,37 @@ func TestDecisionsGoBesideErrands(t *testing.T) {
 		start := time.Now()
 		_, err := newAsk("key", script.Call{}).by(l)
 		require.NoError(t, err)
-		assert.LessOrEqual(t, time.Since(start), 3*f.trip)
+		assert.LessOrEqual(t, time.Since(start), 6*f.trip, "not behind all of them")
+		time.Sleep(time.Minute)
+	})
+}
+
+// A call that is not repeated has the time of a call for its one attempt. Decisions beside
+// it are repeated after a third of that nevertheless.
+func TestDecisionsBesideChangesAreRepeatedInTime(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		f := &flights{hold: make(chan struct{})}
+		lanes, _ := lanesOn(t, f, 2)
+		l := lanes.Of(t.Context(), "key")
+		var wg sync.WaitGroup
+		ask := func(i int) {
+			wg.Go(func() {
+				_, err := newAsk(keyOf(i), script.Call{Repeat: true}).by(l)
+				assert.NoError(t, err)
+			})
+			synctest.Wait()
+		}
+		ask(0) // and while it is under way
+		for i := range 10 {
+			l.Start(errandOf(100+i), func(any, error) {})
+			ask(1 + i)
+		}
+		f.hang(true)
+		close(f.hold)
+		time.Sleep(script.DefaultTimeout / 2)
+		f.hang(false)
+		wg.Wait()
 		time.Sleep(time.Minute)
 	})
 }

@@ -11,8 +11,6 @@ package lane
 
 import (
 	"context"
-	"runtime"
-	"slices"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -153,6 +151,7 @@ type Lane struct {
 	extra   int       // of them, for errands alone: one at most
 	ready   []Source  // have something to send
 	errands []*errand // are to be sent
+	changed bool      // the last flight had room for none that decide: the next one has
 	watch   Watch     // of errands
 	again   []*Call   // are to be sent again
 	delayed []delayed // are to be sent again later
@@ -310,112 +309,4 @@ func (l *Lane) start() bool {
 // waiting tells whether the next flight may leave and has something to take.
 func (l *Lane) waiting() bool {
 	return l.flights-l.extra <= l.limit() && l.waits() > 0
-}
-
-// gone counts a flight out. l.mu is held.
-func (l *Lane) gone(errands bool) {
-	l.flights--
-	if errands {
-		l.extra--
-	}
-}
-
-// work sends flight after flight until nothing is left.
-func (l *Lane) work(errands bool) {
-	var calls []*Call
-	var sources []Source
-	for {
-		runtime.Gosched() // those who have just been told may ask again
-		calls, sources = l.take(calls[:0], sources[:0], errands)
-		if len(calls) == 0 {
-			return
-		}
-		ctx := context.Background()
-		if len(calls) == 1 && calls[0].ctx != nil {
-			ctx = context.WithoutCancel(calls[0].ctx) // for the client's hooks
-		}
-		if _, over := l.sendFlight(ctx, calls, errands); over {
-			return
-		}
-		clear(calls)
-		clear(sources)
-	}
-}
-
-// take appends what the next flight takes, of errands alone if it is one for these.
-// Where it takes nothing, it is none.
-func (l *Lane) take(calls []*Call, sources []Source, errands bool) ([]*Call, []Source) {
-	for {
-		l.mu.Lock()
-		if !errands && !l.waiting() || errands && (len(l.errands) == 0 || l.silent) {
-			l.gone(errands)
-			start := errands && l.start() // a probe of a silent server is no errands' own
-			l.mu.Unlock()
-			if start {
-				l.dispatch(task{})
-			}
-			return nil, sources
-		}
-		room := maxTogether
-		if l.silent {
-			room = 1
-		}
-		n := 0
-		if !errands {
-			n = min(room, len(l.again))
-			calls = append(calls, l.again[:n]...)
-			l.again = dropped(l.again, n)
-		}
-		calls = l.takeErrands(calls, min(room, n+maxErrands))
-		n = min(room-len(calls), len(l.ready))
-		if errands || len(calls) > 0 && l.goesAlone(calls[0]) {
-			n = 0
-		}
-		sources = append(sources[:0], l.ready[:n]...)
-		l.ready = dropped(l.ready, n)
-		l.mu.Unlock()
-
-		now := time.Now()
-		calls = slices.DeleteFunc(calls, func(c *Call) bool { return l.overdue(c, now) || c.errand != nil && !c.errand.departs() })
-		for _, s := range sources {
-			c, more := s.Board(now)
-			if c != nil {
-				calls = append(calls, c)
-			}
-			if more {
-				l.mu.Lock()
-				l.ready = append(l.ready, s)
-				l.mu.Unlock()
-			}
-		}
-		if len(calls) > 0 {
-			return calls, sources
-		}
-	}
-}
-
-// dropped returns a slice without its first n, at no cost that grows with the rest.
-func dropped[T any](all []T, n int) []T {
-	clear(all[:n])
-	if n == len(all) {
-		return all[:0]
-	}
-	return all[n:]
-}
-
-// overdue ends a call whose time is over.
-func (l *Lane) overdue(c *Call, now time.Time) bool {
-	if !c.Overdue(now) {
-		return false
-	}
-	c.GiveUp(context.DeadlineExceeded)
-	l.done(c)
-	return true
-}
-
-// done tells the owner of a call.
-func (l *Lane) done(c *Call) {
-	if c.Owner.Finished(c) {
-		l.resend(c)
-	}
 }
