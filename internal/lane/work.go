@@ -65,10 +65,12 @@ func (l *Lane) take(calls []*Call, sources []Source, errands bool) ([]*Call, []S
 			calls = l.takeErrands(calls, min(room, n+maxErrands))
 		}
 		n = min(room-len(calls), len(l.ready))
-		if errands || !l.decides(calls) {
+		if !errands {
+			l.changed = !l.decides(calls)
+		}
+		if errands || l.changed {
 			n = 0
 		}
-		l.changed = !errands && !l.decides(calls)
 		sources = append(sources[:0], l.ready[:n]...)
 		l.ready = dropped(l.ready, n)
 		l.mu.Unlock()
