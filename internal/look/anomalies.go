@@ -107,7 +107,7 @@ func (f *Findings) checkMix(s *snapshot, layouts map[string]bool) {
 	}
 	f.add("mixed_layouts", "%s has layouts %s, written by Redissons that can't read each other's, so that requests fail or too many "+
 		"permits are granted once such a member runs out; upgrade those before 3.17 and run rrl migrate, or start anew by "+
-		"rrl set-rate or rrl delete", s.permits.name, strings.Join(names, ", "))
+		"rrl set-rate --reset or rrl delete", s.permits.name, strings.Join(names, ", "))
 }
 
 // checkSum compares the value and the permits in the set with the rate.
@@ -137,7 +137,7 @@ func (f *Findings) checkSum(s *snapshot, st *State, cfg *Fields) {
 		case sum < cfg.Rate && !s.permits.exists():
 			what = fmt.Sprintf("%d without a member; Redisson fails on it", cfg.Rate-sum)
 		case value < -maxDebt:
-			what = "Redisson 3.35 or newer has read a member of 3.16.4 to 3.16.8 as its own; rrl set-rate starts anew"
+			what = "Redisson 3.35 or newer has read a member of 3.16.4 to 3.16.8 as its own; rrl set-rate --reset starts anew"
 		case sum < cfg.Rate:
 			what = words.Plural(cfg.Rate-sum, "permit") + " lost"
 		}
