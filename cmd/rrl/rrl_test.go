@@ -439,7 +439,7 @@ func TestNumbersThatScriptsDoNotTake(t *testing.T) {
 		s.HSet(name, "rate", rate, "interval", "1000", "type", "0")
 		s.fails("corrupt state", "acquire", name)
 		assert.Contains(t, s.rrl("show", name).stdout, "not a whole number from 0 to 9007199254740991", name)
+		assert.Contains(t, s.rrl("ls").stdout, name+" is broken: field rate is \""+rate+"\", not a whole number")
 	}
-	assert.Equal(t, "no limiters\n", s.rrl("ls").stdout)
-	assert.Contains(t, s.rrl("top", "--count", "1").stdout, "0 limiters")
+	assert.Contains(t, s.rrl("top", "--count", "1").stdout, "3 limiters, 0 in use, 0 used up, 3 broken")
 }

@@ -142,7 +142,7 @@ func newUpdateRate(a *app) *cobra.Command {
 Exits 1 where there is no such limiter; none is made then.`,
 			Example: `  rrl update-rate orders 50/1s`,
 		},
-		state: true,
+		state:     true,
 		set:       (*rratelimiter.RateLimiter).UpdateRate,
 		otherwise: "has no rate, nothing changed",
 	}.command(a)

@@ -109,6 +109,15 @@ func floor(n, by int64) int64 {
 
 func ceil(n, by int64) int64 { return -floor(-n, by) }
 
+// Quote quotes what a key holds, in ASCII, and of a long text its beginning.
+func Quote(text string) string {
+	const most = 40 // bytes
+	if len(text) <= most {
+		return strconv.QuoteToASCII(text)
+	}
+	return strconv.QuoteToASCII(strings.ToValidUTF8(text[:most], "")) + "..."
+}
+
 // Printable quotes a name that a terminal would not show as it is.
 func Printable(name string) string {
 	if quoted := strconv.Quote(name); quoted != `"`+name+`"` {
