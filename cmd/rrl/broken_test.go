@@ -50,7 +50,7 @@ func TestBrokenLimitersAreShownAsSuch(t *testing.T) {
 
 	require.NoError(t, s.Set("text", "x"))
 	assert.Contains(t, s.rrl("watch", "text", "--count", "1").stdout, "broken: key text is not a hash")
-	for name, what := range map[string]string{"text": "key text is a string, not a hash", "user": "field rate is missing"} {
+	for name, what := range map[string]string{"text": "key text is a string, not a hash", "user": "key user is a hash of something else\n    no limiter can have this name: choose another"} {
 		shown := s.rrl("show", name)
 		assert.Equal(t, exitNo, shown.code)
 		assert.Contains(t, shown.stdout, what)

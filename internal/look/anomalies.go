@@ -35,10 +35,12 @@ func (f *Findings) checkConfig(s *snapshot, err error) {
 		f.wrongType(s.config.name, s.config.kind, "hash")
 	case !s.config.exists():
 		f.add("no_config", "the rate is gone, value or permits are still there")
-	case Foreign(s.config.kind, s.fields):
-		f.add("bad_config", "key %s is a hash without rate, interval and type", words.Printable(s.config.name))
 	case err != nil:
-		f.add("bad_config", "%v", err)
+		if _, why, found := Judge(s.fields); found {
+			f.add("bad_config", "%s", why)
+		} else {
+			f.add("other_hash", "key %s is a hash of something else", words.Printable(s.config.name))
+		}
 	}
 }
 

@@ -30,6 +30,7 @@ func ProblemOf(kind string) Problem {
 var problems = map[string]Problem{
 	"wrong_type": {Error, "calls of this limiter fail with WRONGTYPE", "find out who writes that key; rrl delete --force removes it, then set the rate again"},
 	"bad_config": {Error, "calls of this limiter fail", "rrl set-rate --reset writes it anew"},
+	"other_hash": {Error, "no limiter can have this name", "choose another name; rrl delete --force removes what is there"},
 	"bad_value":  {Error, "calls of this limiter fail, Redisson's too", "rrl set-rate --reset starts it anew"},
 	"no_config":  {Warning, "calls fail for want of a rate, and what is left has no use", "rrl set-rate, or rrl delete"},
 	"unknown_layout": {

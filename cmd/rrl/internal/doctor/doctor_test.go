@@ -201,7 +201,7 @@ func TestProblemsOfLimitersAreSummedUp(t *testing.T) {
 	assert.Equal(t, doctor.Error, r.Worst)
 	f := finding(t, r, "mixed_layouts")
 	assert.Equal(t, doctor.Error, f.Level)
-	assert.Regexp(t, `^9 limiters: "limiter:\\x1b\d", "limiter:\\x1b\d", "limiter:\\x1b\d" and 6 more: layouts B, D2$`, f.Text)
+	assert.Regexp(t, `^9 limiters: "limiter:\\x1b\d", "limiter:\\x1b\d", "limiter:\\x1b\d" and 6 more; of the first: layouts B, D2$`, f.Text)
 	assert.Equal(t, doctor.Warning, finding(t, r, "sum_not_rate").Level)
 	assert.Equal(t, doctor.Warning, finding(t, r, "new_kind").Level)
 	says(t, r, "old layouts", doctor.Note, "10 limiters with members of layout B, as Redisson 3.13.3 to 3.16.3 writes")

@@ -204,6 +204,9 @@ func (c *checks) report(s *Sampled) {
 		if k.count > len(k.names) {
 			more = fmt.Sprintf(" and %d more", k.count-len(k.names))
 		}
+		if k.count > 1 {
+			more += "; of the first"
+		}
 		c.d.add(nil, name, Level(known.Level), fmt.Sprintf("%s: %s%s: %s", words.Plural(int64(k.count), "limiter"),
 			strings.Join(k.names, ", "), more, k.text), known.Reason, known.Advice)
 	}
