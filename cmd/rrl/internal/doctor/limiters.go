@@ -220,10 +220,17 @@ func (c *checks) reportScope(s *Sampled) {
 	if len(c.byKind) == 0 && s.Checked > 0 {
 		verdict = "; nothing is wrong with what was looked at"
 	}
-	if c.walked && s.Checked == s.Found {
+	switch {
+	case c.walked && s.Found == 0:
+		c.d.fine(nil, "limiters", "there are none")
+	case c.walked && s.Checked == s.Found:
 		c.d.fine(nil, "limiters", fmt.Sprintf("all %s looked at%s", words.Plural(int64(s.Found), "limiter"), verdict))
-	} else {
-		c.d.add(nil, "limiters", Note, fmt.Sprintf("%d of %s limiters looked at%s", s.Checked, s.total(c.walked), verdict),
+	default:
+		walked := ""
+		if !c.walked && s.Keys > 0 {
+			walked = fmt.Sprintf(", about %d of %s walked", s.Walked, words.Plural(s.Keys, "key"))
+		}
+		c.d.add(nil, "limiters", Note, fmt.Sprintf("%d of %s limiters looked at%s%s", s.Checked, s.total(c.walked), walked, verdict),
 			"what was not looked at may be wrong", "--all looks at all of them, however long that takes")
 	}
 	if s.Partly > 0 {
