@@ -36,9 +36,9 @@ to do.
 It changes nothing, save that it tries a user's rights on three keys of its own,
 whose names begin as PATTERN does, and removes them at once.
 
-Exits 0 where all that was looked at is well, notes included; 1 where the worst
-is a warning; 2 where it is an error, such as a limiter that is broken, or the
-servers can't be asked.`,
+Exits 0 if all that was looked at is well, notes included; 1 if the worst is a
+warning; 2 if it is an error, such as a limiter that is broken, or the servers
+can't be asked.`,
 		Example: `  rrl doctor
   rrl doctor 'api:*' --time 30s
   rrl doctor --all

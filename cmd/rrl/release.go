@@ -25,7 +25,7 @@ func newRelease(a *app) *cobra.Command {
 		Long: `Give permits back before their interval is over, those that were taken last
 first, and say how many. What is not in use is not given back.
 
-Where each client has permits of its own, --client-id says whose to give back.`,
+If each client has permits of its own, --client-id says whose to give back.`,
 		Example: `  rrl release orders --permits 2`,
 		Args:    named("NAME"),
 		RunE: func(cmd *cobra.Command, args []string) error {

@@ -2,6 +2,7 @@ package main
 
 import (
 	"context"
+	"errors"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -20,7 +21,12 @@ type rateFlags struct {
 
 func (f *rateFlags) add(cmd *cobra.Command, state bool) {
 	flags := cmd.Flags()
-	flags.StringVar(&f.rateType, "type", "overall", "`WHO` shares the permits: overall or per-client")
+	if state {
+		flags.StringVar(&f.rateType, "type", "overall", "`WHO` shares the permits: overall or per-client (default as before, else overall)")
+		flags.Lookup("type").DefValue = ""
+	} else {
+		flags.StringVar(&f.rateType, "type", "overall", "`WHO` shares the permits: overall or per-client")
+	}
 	// It fails for flags that are not there.
 	_ = cmd.RegisterFlagCompletionFunc("type", cobra.FixedCompletions([]string{"overall", "per-client"}, cobra.ShellCompDirectiveNoFileComp))
 	flags.Var(&f.keepAlive, "keep-alive", "delete the limiter when unused for this long (default never)")
@@ -74,6 +80,11 @@ func (s setter) command(a *app) *cobra.Command {
 			return err
 		}
 		return a.withLimiter(cmd.Context(), name, func(l *rratelimiter.RateLimiter) error {
+			if s.state && !cmd.Flags().Changed("type") {
+				if cfg.Type, err = typeNow(cmd.Context(), l); err != nil {
+					return err
+				}
+			}
 			set, err := s.set(l, cmd.Context(), cfg, f.options()...)
 			if err != nil {
 				return err
@@ -90,6 +101,15 @@ func (s setter) command(a *app) *cobra.Command {
 	}
 	f.add(cmd, s.state)
 	return cmd
+}
+
+// typeNow returns the type of a limiter, Overall if there is none.
+func typeNow(ctx context.Context, l *rratelimiter.RateLimiter) (rratelimiter.RateType, error) {
+	cfg, err := l.Config(ctx)
+	if errors.Is(err, rratelimiter.ErrNotInitialized) || errors.Is(err, rratelimiter.ErrCorrupt) {
+		return rratelimiter.Overall, nil // what sets the rate says what is wrong
+	}
+	return cfg.Type, err
 }
 
 func newTrySetRate(a *app) *cobra.Command {
@@ -116,11 +136,11 @@ func newSetRate(a *app) *cobra.Command {
 			Use:   "set-rate NAME RATE",
 			Short: "Set a limiter's rate, whatever it was",
 			Long: `Set a limiter's rate, whatever it was. Permits in use stay counted, unless
---reset is given: then the limiter starts full. It also does where --type is
-another than before.
+--reset is given: then the limiter starts full. So it does if --type is given and
+changes the type.
 
-Where each client has permits of its own, --reset is for those of the client
-that --client-id names.`,
+If each client has permits of its own, --reset is for those of the client that
+--client-id names.`,
 			Example: `  rrl set-rate orders 100/1s
   rrl set-rate orders 200/1s --reset`,
 		},

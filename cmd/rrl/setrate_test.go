@@ -36,6 +36,34 @@ func TestANewRateKeepsPermitsInUse(t *testing.T) {
 	}
 }
 
+// Nor does it make clients share what each had of its own.
+func TestANewRateKeepsTheType(t *testing.T) {
+	t.Parallel()
+	s := newServer(t)
+	require.Zero(t, s.rrl("set-rate", "own", "10/1h", "--type", "per-client").code)
+	for _, client := range []string{"ann", "bob"} {
+		require.Zero(t, s.rrl("acquire", "own", "-n", "4", "--client-id", client).code)
+	}
+	for _, command := range []string{"set-rate", "update-rate"} {
+		assert.Equal(t, outcome{exitYes, "own has 5 permits every 1h for each client\n", ""}, s.rrl(command, "own", "5/1h"))
+	}
+	for _, st := range shownBy(t, s.url(), "own").States {
+		assert.EqualValues(t, 4, st.InUse, *st.ClientID)
+	}
+	assert.Equal(t, "own has 5 permits every 1h\n", s.rrl("set-rate", "own", "5/1h", "--type", "overall").stdout)
+	s.fails("want overall or per-client", "set-rate", "own", "5/1h", "--type", "")
+}
+
+func TestHelpOffersReset(t *testing.T) {
+	t.Parallel()
+	for _, command := range []string{"set-rate", "update-rate"} {
+		help := rrl(t, command, "--help").stdout
+		assert.Contains(t, help, "--reset")
+		assert.NotContains(t, help, "--keep-state")
+	}
+	assert.NotContains(t, rrl(t, "try-set-rate", "--help").stdout, "--reset")
+}
+
 // What is broken is mended by starting anew, as the error says.
 func TestResetMendsALimiter(t *testing.T) {
 	t.Parallel()

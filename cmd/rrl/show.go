@@ -27,7 +27,7 @@ Clients are known by the names that WithClientName gives them.
 Where each client has permits of its own, all clients are looked for by walking
 the keys of the database, unless --client-id names one.
 
-Exits 1 where there is no such limiter, or it is broken: its calls fail, or grant
+Exits 1 if there is no such limiter, or it is broken: its calls fail, or grant
 too many permits, until it is mended.`,
 		Example: `  rrl show orders
   rrl show orders --limit 100 --json`,

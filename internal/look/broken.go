@@ -46,7 +46,8 @@ func Judge(answer []any) (f Fields, broken string, found bool) {
 }
 
 // Broken reads the value and the newest member of limiters whose clients share their
-// permits, and returns by name why those are broken that are, as far as these tell.
+// permits, and returns by name why they are broken, as far as these tell; healthy ones are
+// left out.
 func Broken(ctx context.Context, rdb redis.UniversalClient, names []string) (map[string]string, error) {
 	if len(names) == 0 {
 		return nil, nil
@@ -73,8 +74,8 @@ func Broken(ctx context.Context, rdb redis.UniversalClient, names []string) (map
 	return broken, nil
 }
 
-// wrongType adds that a key is of a type that it should not be; kind is "" where
-// only that is known.
+// wrongType adds that a key is of a type that it should not be; kind is "" if
+// it is not known.
 func (f *Findings) wrongType(key, kind, want string) {
 	if kind == "" {
 		f.add("wrong_type", "key %s is not a %s", words.Printable(key), want)

@@ -21,7 +21,7 @@ type Limiter struct {
 	Clients   int      `json:"clients"` // with permits of their own
 	Callers   []Caller `json:"callers"` // by permits in use, most first
 	AgeMS     int64    `json:"age_ms"`  // since it was read
-	// Broken is why it does not work, as far as was read; "" if it does. Where the
+	// Broken is why it does not work, as far as was read; "" if it does. If the
 	// hash is no configuration, rate and interval are 0 and the type is "".
 	Broken string `json:"broken,omitempty"`
 }
