@@ -47,10 +47,10 @@ If each client has permits of its own, --client-id says whose to give back.`,
 }
 
 func releasedText(released, permits int64) string {
-	switch {
-	case released == permits:
+	switch released {
+	case permits:
 		return "gave back " + words.Plural(released, "permit")
-	case released == 0:
+	case 0:
 		return "gave back nothing, no permits were in use"
 	}
 	return "gave back " + words.Plural(released, "permit") + ", no more were in use"

@@ -14,8 +14,8 @@ import (
 // grant too many permits, until it is mended. That is so of anomalies of level
 // [Error]: a key of the wrong type, a hash that is no configuration, a value or
 // members that can't be read, layouts that exclude each other.
-func (f Findings) Broken() string {
-	for _, a := range f {
+func (f *Findings) Broken() string {
+	for _, a := range *f {
 		if ProblemOf(a.Kind).Level == Error {
 			return a.Text
 		}
@@ -60,7 +60,7 @@ func Broken(ctx context.Context, rdb redis.UniversalClient, names []string) (map
 		all[i].read(ctx, pipe)
 	}
 	cmds, err := pipe.Exec(ctx)
-	if err = firstNotHarmless(cmds, err); err != nil {
+	if err := firstNotHarmless(cmds, err); err != nil {
 		return nil, err
 	}
 	broken := map[string]string{}
