@@ -12,7 +12,7 @@
 --      'own:' and the place of a member: only this client's are taken, of the 256
 --      from there on
 -- Returns
---   0 when all is done
+--   the permits that were not in use, 0 for none, when all is done
 --   'again', token, permits   the call is to be repeated for that many permits
 --   'again', 'search', permits   the same, elsewhere: here this client has no more
 --   NOTINIT, CORRUPT <key's number> <field> <why>
@@ -46,7 +46,7 @@ if token then
   return {'again', token, tonumber(ARGV[1])}
 end
 if not state.newest then
-  return 0
+  return tonumber(ARGV[1])
 end
 
 -- What has run out is no longer in use.
@@ -93,4 +93,4 @@ move(value_key, state.free, free)
 if left > 0 and rest > out then
   return {'again', own and #emptied < 128 and 'search' or 'again', left}
 end
-return 0
+return left

@@ -109,28 +109,3 @@ func (a acquired) String() string {
 	}
 	return s
 }
-
-func newRelease(a *app) *cobra.Command {
-	var permits int64
-	cmd := &cobra.Command{
-		Use:   "release NAME",
-		Short: "Give permits back before their interval is over",
-		Long: "Gives permits back before their interval is over, those that were taken last first.\n" +
-			"What is not in use is not given back.",
-		Example: `  rrl release orders --permits 2`,
-		Args:    named("NAME"),
-		RunE: func(cmd *cobra.Command, args []string) error {
-			return a.withLimiter(cmd.Context(), args[0], func(l *rratelimiter.RateLimiter) error {
-				if err := l.Release(cmd.Context(), permits); err != nil {
-					return err
-				}
-				return a.out.Print(struct {
-					Name     string `json:"name"`
-					Released int64  `json:"released"`
-				}{l.Name(), permits}, "gave back "+words.Plural(permits, "permit")+", or as many as were in use")
-			})
-		},
-	}
-	cmd.Flags().Int64VarP(&permits, "permits", "n", 1, "how many permits")
-	return cmd
-}

@@ -6,9 +6,12 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"time"
 
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
+
+	"github.com/rratelimiter/rratelimiter/internal/words"
 )
 
 // named returns the check of a command's arguments, which the usage line calls
@@ -54,6 +57,24 @@ func notEmpty(flags, those *pflag.FlagSet) error {
 	})
 	return err
 }
+
+// span is the time of a flag, as [words.ParseDuration] reads it.
+type span time.Duration
+
+func (s *span) Set(text string) error {
+	d, err := words.ParseDuration(text)
+	*s = span(d)
+	return err
+}
+
+func (s *span) String() string {
+	if *s == 0 {
+		return ""
+	}
+	return words.Duration(time.Duration(*s))
+}
+
+func (*span) Type() string { return "duration" }
 
 // wants is what flags of each type take.
 var wants = map[string]string{

@@ -23,26 +23,38 @@ const maxSearched = 3
 
 func newDoctor(a *app) *cobra.Command {
 	var opts doctor.Options
+	var all bool
 	cmd := &cobra.Command{
 		Use:   "doctor [PATTERN]",
 		Short: "Look for what is wrong with the servers and the limiters on them",
 		Long: `Look for what is wrong: the servers' version, the round trip, what this user
 may do, eviction, memory, persistence, replicas, the cluster's state, the
-servers' clocks, and a sample of the limiters, those whose name matches PATTERN.
-Each finding says why it matters and what to do.
+servers' clocks, and the limiters whose name matches PATTERN: all of them if
+--time allows, else it says how many. Each finding says why it matters and what
+to do.
 
 It changes nothing, save that it tries a user's rights on three keys of its own,
 whose names begin as PATTERN does, and removes them at once.
 
-Exits 0 where all is well, notes included; 1 where the worst is a warning; 2
-where it is an error, or the servers can't be asked.`,
+Exits 0 if all that was looked at is well, notes included; 1 if the worst is a
+warning; 2 if it is an error, such as a limiter that is broken, or the servers
+can't be asked.`,
 		Example: `  rrl doctor
-  rrl doctor 'api:*' --time 30s --sample 10000
+  rrl doctor 'api:*' --time 30s
+  rrl doctor --all
   rrl doctor --json | jq '.findings[] | select(.level != "ok")'`,
 		Args: named("[PATTERN]"),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			if opts.Time <= 0 || opts.Sample < 0 {
 				return errors.New("--time is above 0, --sample at least 0")
+			}
+			for _, bound := range []string{"time", "sample"} {
+				if err := exclusive(cmd.Flags(), "all", bound); err != nil {
+					return err
+				}
+			}
+			if all {
+				opts.Time, opts.Sample = 0, 0
 			}
 			if len(args) > 0 {
 				opts.Pattern = args[0]
@@ -75,8 +87,9 @@ where it is an error, or the servers can't be asked.`,
 		},
 	}
 	flags := cmd.Flags()
-	flags.IntVar(&opts.Sample, "sample", 1000, "look at so many limiters at most")
+	flags.IntVar(&opts.Sample, "sample", 0, "look at so many limiters at most (default: as many as the time allows)")
 	flags.DurationVar(&opts.Time, "time", 5*time.Second, "look at limiters for so long at most")
+	flags.BoolVar(&all, "all", false, "look at all limiters, however long that takes")
 	return cmd
 }
 
@@ -98,12 +111,14 @@ func (c *checker) check(ctx context.Context, name string) (doctor.Checked, error
 	if err != nil {
 		return doctor.Checked{}, err
 	}
-	if found.PerClient() && c.searched.Add(1) <= maxSearched {
-		if found, err = c.inspect(ctx, name, ""); err != nil {
+	checked := doctor.Checked{}
+	if found.PerClient() {
+		if c.searched.Add(1) > maxSearched {
+			checked.Partly = true
+		} else if found, err = c.inspect(ctx, name, ""); err != nil {
 			return doctor.Checked{}, err
 		}
 	}
-	checked := doctor.Checked{}
 	for _, anomaly := range found.Anomalies {
 		checked.Problems = append(checked.Problems, doctor.Problem{Kind: anomaly.Kind, Text: anomaly.Text})
 	}

@@ -58,7 +58,8 @@ var (
 var commands = map[string]string{
 	"call TrySetRate first, or give the handle one by WithDefault": "give it one by rrl try-set-rate",
 	"call TrySetRate first":             "give it one by rrl try-set-rate",
-	"SetRate or Delete":                 "rrl set-rate or rrl delete",
+	"SetRate or Delete":                 "rrl set-rate --reset or rrl delete",
+	"KeepState":                         "keeping permits in use (give --reset to start full)",
 	"which WithRedissonVersion names, ": "which --redisson names, ",
 	"WithRedissonVersion: ":             "--redisson: ",
 	"in WithRedissonVersion":            "by --redisson",

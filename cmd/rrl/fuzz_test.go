@@ -10,7 +10,7 @@ import (
 )
 
 func FuzzParseRate(f *testing.F) {
-	for _, text := range []string{"100/1s", "5/500ms", "1000/1h", "1/1h0m1s", "1/", "/", "-1/1s", "1/9223372036854ms", "9007199254740991/.5s"} {
+	for _, text := range []string{"100/1s", "5/500ms", "1000/1h", "1/1h0m1s", "1/", "/", "-1/1s", "1/9223372036854ms", "9007199254740991/.5s", "10/d", "1/106751d1h", "1/0.1d2h"} {
 		f.Add(text)
 	}
 	fuzztest.Run(f, func(t testing.TB, text string) {

@@ -76,9 +76,9 @@ Exits 1 where nothing changed: there is no such limiter, or nothing to clear.`,
 }
 
 func parseTTL(s string) (time.Duration, error) {
-	ttl, err := time.ParseDuration(s)
+	ttl, err := words.ParseDuration(s)
 	if err != nil {
-		return 0, fmt.Errorf("TTL %q is not a time, such as 90s, 10m or 24h", s)
+		return 0, fmt.Errorf("TTL %q is not a time, such as 90s, 10m or 1d", s)
 	}
 	if ttl < time.Millisecond {
 		return 0, errors.New("TTL is below 1ms; to remove a limiter, use delete")

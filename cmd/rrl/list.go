@@ -23,7 +23,7 @@ import (
 // scanCount is how many keys one SCAN looks at.
 const scanCount = 500
 
-// listed is one limiter of the list.
+// listed is one limiter of the list. Of one that is broken the rest may be missing.
 type listed struct {
 	Name        string `json:"name"`
 	Rate        int64  `json:"rate"`
@@ -31,6 +31,7 @@ type listed struct {
 	Type        string `json:"type"`
 	KeepAliveMS int64  `json:"keep_alive_ms"`
 	TTLMS       *int64 `json:"ttl_ms"`
+	Broken      string `json:"broken,omitempty"` // why it does not work
 }
 
 func newList(a *app) *cobra.Command {
@@ -39,7 +40,11 @@ func newList(a *app) *cobra.Command {
 		Short: "List limiters, all or those whose name matches",
 		Long: `List limiters: the hashes that have a rate, an interval and a type. PATTERN is
 one of Redis' SCAN, such as 'api:*'. All keys of the database are walked, in
-small steps that don't hold up the server.`,
+small steps that don't hold up the server.
+
+A limiter whose calls fail is listed as broken, with what is wrong. So is a hash
+that was meant for one: it has a rate, and two of rate, interval and type are as
+Redisson writes them.`,
 		Example: `  rrl ls
   rrl ls 'api:*' --json`,
 		Args: named("[PATTERN]"),
@@ -142,17 +147,27 @@ func readConfigs(ctx context.Context, rdb redis.UniversalClient, names []string)
 		return nil, err
 	}
 	var limiters []listed
+	var shared []string // whose state has keys of known names
 	for i, name := range names {
-		f, err := look.ParseFields(answers[i].Val())
-		if err != nil {
+		f, broken, found := look.Judge(answers[i].Val())
+		if !found {
 			continue
 		}
-		limiters = append(limiters, listed{
-			Name: name, Rate: f.Rate, IntervalMS: f.IntervalMS, Type: f.TypeName(),
-			KeepAliveMS: f.KeepAliveMS, TTLMS: millis(ttls[i].Val()),
-		})
+		l := listed{Name: name, TTLMS: millis(ttls[i].Val()), Broken: broken}
+		if broken == "" {
+			l.Rate, l.IntervalMS, l.Type, l.KeepAliveMS = f.Rate, f.IntervalMS, f.TypeName(), f.KeepAliveMS
+			if !f.PerClient() {
+				shared = append(shared, name)
+			}
+		}
+		limiters = append(limiters, l)
 	}
-	return limiters, nil
+	broken, err := look.Broken(ctx, rdb, shared)
+	for i := range limiters {
+		l := &limiters[i]
+		l.Broken = cmp.Or(l.Broken, broken[l.Name])
+	}
+	return limiters, err
 }
 
 func (a *app) printList(limiters []listed) error {
@@ -161,12 +176,21 @@ func (a *app) printList(limiters []listed) error {
 		return err
 	}
 	rows := [][]string{{"NAME", "RATE", "TYPE", "KEEP-ALIVE", "EXPIRES IN"}}
+	var broken strings.Builder
 	for _, l := range limiters {
-		rows = append(rows, []string{
-			live.Safe(l.Name), words.ShortRate(l.Rate, l.IntervalMS), l.Type, formatKeepAlive(l.KeepAliveMS), formatTTL(l.TTLMS),
-		})
+		row := []string{live.Safe(l.Name), words.ShortRate(l.Rate, l.IntervalMS), l.Type, formatKeepAlive(l.KeepAliveMS), formatTTL(l.TTLMS)}
+		if l.Broken != "" {
+			row[1] = "broken"
+			row[2] = cmp.Or(row[2], "-")
+			fmt.Fprintf(&broken, "%s is broken: %s\n", row[0], live.Safe(l.Broken))
+		}
+		rows = append(rows, row)
 	}
-	_, err := io.WriteString(a.out, table(rows, a.out.Width))
+	text := table(rows, a.out.Width)
+	if broken.Len() > 0 {
+		text += "\n" + broken.String()
+	}
+	_, err := io.WriteString(a.out, text)
 	return err
 }
 

@@ -26,7 +26,7 @@ func TestListFindsLimitersAlone(t *testing.T) {
 	require.Zero(t, s.rrl("set-rate", "jobs\n", "7/1h").code)
 	require.Zero(t, s.rrl("acquire", "api:orders").code)
 	s.HSet("user", "name", "ann", "type", "0")
-	s.HSet("car", "rate", "fast", "interval", "1", "type", "0")
+	s.HSet("car", "rate", "fast", "interval", "monthly", "type", "0")
 	require.NoError(t, s.Set("text", "rate interval type"))
 
 	var all []listed

@@ -54,7 +54,8 @@ func newTop(a *app) *cobra.Command {
 		Short: "Show limiters live, those in most use first",
 		Long: `Show limiters live: how much of each is in use and free, how many permits were
 granted in the last second, and who took those in use, where members tell.
-PATTERN is one of Redis' SCAN, such as 'api:*'.
+PATTERN is one of Redis' SCAN, such as 'api:*'. Limiters that are broken, as ls
+lists them, come first in the order by use.
 
 On a terminal it draws a screen: q quits, s sorts by the next of the orders, r
 reverses, / filters by a part of the name, p pauses. Elsewhere, and with --count,

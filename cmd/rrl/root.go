@@ -100,7 +100,7 @@ func newRoot(a *app) *cobra.Command {
 RRateLimiter keep in Redis: sets rates, takes and returns permits, and shows
 what is in there.
 
-Rates are written permits/interval: 100/1s, 5/500ms, 1000/1h.
+Rates are written permits/interval: 100/s, 5/500ms, 10/1m30s, 1000/1d.
 
 Exit codes: 0 done or granted; 1 the answer is no: not granted, not set, not
 there; 2 an error, wrong usage included.`,

@@ -96,7 +96,7 @@ func TestTheWayThroughALimitersLife(t *testing.T) {
 		{[]string{"try-set-rate", "orders", "6/1h"}, 1, "orders has a rate already, nothing changed\n"},
 		{[]string{"acquire", "orders"}, 0, "granted 1 permit, 4 left\n"},
 		{[]string{"acquire", "orders", "--permits", "4"}, 0, "granted 4 permits, 0 left\n"},
-		{[]string{"release", "orders", "-n", "2"}, 0, "gave back 2 permits, or as many as were in use\n"},
+		{[]string{"release", "orders", "-n", "2"}, 0, "gave back 2 permits\n"},
 		{[]string{"acquire", "orders", "--permits", "2", "--wait"}, 0, ""},
 		{[]string{"acquire", "orders", "--timeout", "20ms"}, 1, ""},
 		{[]string{"update-rate", "orders", "7/1h", "--keep-state"}, 0, "orders has 7 permits every 1h\n"},
@@ -109,6 +109,7 @@ func TestTheWayThroughALimitersLife(t *testing.T) {
 		{[]string{"acquire", "orders", "--permits", "2", "--client-id", "a"}, 0, "granted 2 permits, 0 left\n"},
 		{[]string{"acquire", "orders", "--permits", "2", "--client-id", "b"}, 0, "granted 2 permits, 0 left\n"},
 		{[]string{"expire", "orders", "90s"}, 0, "orders expires in 1m30s\n"},
+		{[]string{"expire", "orders", "1d"}, 0, "orders expires in 24h\n"},
 		{[]string{"expire", "orders", "--clear"}, 0, "orders no longer expires\n"},
 		{[]string{"delete", "orders", "--client-id", "a"}, 0, "deleted orders\n"},
 		{[]string{"delete", "orders", "--client-id", "a"}, 1, "orders is no limiter, nothing changed\n"},
@@ -183,7 +184,7 @@ func TestErrors(t *testing.T) {
 		{[]string{"migrate", "none"}, "none: limiter has no rate; give it one by rrl try-set-rate"},
 		{[]string{"migrate", "orders", "--redisson", "3.13.0"}, "which --redisson names"},
 		{[]string{"acquire", "x \"SetRate or Delete\" y"}, `"x \"SetRate or Delete\" y": limiter has no rate`},
-		{[]string{"acquire", "bad"}, "rrl set-rate or rrl delete cures it"},
+		{[]string{"acquire", "bad"}, "rrl set-rate --reset or rrl delete cures it"},
 		{[]string{"take", "counter", "bad", "--limit", "1/1s"}, "name it otherwise or remove it"},
 		{[]string{"take", "sliding-log", commonHash, "--limit", "1/1s", "--thresholds", commonHash}, "the hash that --thresholds names"},
 		{[]string{"threshold", "k", "--thresholds", ""}, "--thresholds names no hash"},
@@ -204,7 +205,7 @@ func TestErrors(t *testing.T) {
 		{[]string{"bench", "--callers", "1,x"}, `--callers "1,x": want whole numbers, with commas`},
 		{[]string{"set-rate", "orders", "-5/1s"}, "-5/1s is below 0; a name that begins so goes after --"},
 		{[]string{"set-rate", "orders"}, "RATE is missing; usage: rrl set-rate NAME RATE"},
-		{[]string{"try-set-rate", "orders", "100"}, "want permits/interval, such as 100/1s"},
+		{[]string{"try-set-rate", "orders", "100"}, "want permits/interval, such as 100/s"},
 		{[]string{"update-rate", "orders", "1/1s", "--type", "each"}, "want overall or per-client"},
 		{[]string{"try-set-rate", "orders", "1/1s", "--keep-state"}, "unknown flag: --keep-state"},
 		{[]string{"expire", "orders"}, "TTL is missing"},
@@ -438,7 +439,7 @@ func TestNumbersThatScriptsDoNotTake(t *testing.T) {
 		s.HSet(name, "rate", rate, "interval", "1000", "type", "0")
 		s.fails("corrupt state", "acquire", name)
 		assert.Contains(t, s.rrl("show", name).stdout, "not a whole number from 0 to 9007199254740991", name)
+		assert.Contains(t, s.rrl("ls").stdout, name+" is broken: field rate is \""+rate+"\", not a whole number")
 	}
-	assert.Equal(t, "no limiters\n", s.rrl("ls").stdout)
-	assert.Contains(t, s.rrl("top", "--count", "1").stdout, "0 limiters")
+	assert.Contains(t, s.rrl("top", "--count", "1").stdout, "3 limiters, 0 in use, 0 used up, 3 broken")
 }

@@ -2,6 +2,7 @@ package main
 
 import (
 	"context"
+	"errors"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -13,18 +14,27 @@ import (
 // rateFlags are the flags of the commands that take a rate.
 type rateFlags struct {
 	rateType  string
-	keepAlive time.Duration
-	keepState bool
+	keepAlive span
+	reset     bool
+	keepState bool // what is so without reset; it had a flag before that had one
 }
 
 func (f *rateFlags) add(cmd *cobra.Command, state bool) {
 	flags := cmd.Flags()
-	flags.StringVar(&f.rateType, "type", "overall", "`WHO` shares the permits: overall or per-client")
+	if state {
+		flags.StringVar(&f.rateType, "type", "overall", "`WHO` shares the permits: overall or per-client (default as before, else overall)")
+		flags.Lookup("type").DefValue = ""
+	} else {
+		flags.StringVar(&f.rateType, "type", "overall", "`WHO` shares the permits: overall or per-client")
+	}
 	// It fails for flags that are not there.
 	_ = cmd.RegisterFlagCompletionFunc("type", cobra.FixedCompletions([]string{"overall", "per-client"}, cobra.ShellCompDirectiveNoFileComp))
-	flags.DurationVar(&f.keepAlive, "keep-alive", 0, "delete the limiter when unused for this long (0 never)")
+	flags.Var(&f.keepAlive, "keep-alive", "delete the limiter when unused for this long (default never)")
 	if state {
-		flags.BoolVar(&f.keepState, "keep-state", false, "keep the permits in use counted")
+		flags.BoolVar(&f.reset, "reset", false, "start full: forget the permits in use")
+		flags.BoolVar(&f.keepState, "keep-state", true, "keep the permits in use counted")
+		// It fails for flags that are not there.
+		_ = flags.MarkHidden("keep-state")
 	}
 }
 
@@ -38,20 +48,20 @@ func (f *rateFlags) config(rate string) (rratelimiter.Config, error) {
 	if err != nil {
 		return rratelimiter.Config{}, err
 	}
-	return rratelimiter.Config{Type: rateType, Rate: permits, Interval: interval, KeepAlive: f.keepAlive}, nil
+	return rratelimiter.Config{Type: rateType, Rate: permits, Interval: interval, KeepAlive: time.Duration(f.keepAlive)}, nil
 }
 
 func (f *rateFlags) options() []rratelimiter.RateOption {
-	if f.keepState {
-		return []rratelimiter.RateOption{rratelimiter.KeepState()}
+	if f.reset || !f.keepState {
+		return nil
 	}
-	return nil
+	return []rratelimiter.RateOption{rratelimiter.KeepState()}
 }
 
 // setter is a command that gives a limiter a rate.
 type setter struct {
 	about     *cobra.Command
-	keepState bool // there is a flag for it
+	state     bool // the limiter may have permits in use
 	set       func(*rratelimiter.RateLimiter, context.Context, rratelimiter.Config, ...rratelimiter.RateOption) (bool, error)
 	otherwise string // what is so where the limiter did not get the rate
 }
@@ -62,11 +72,19 @@ func (s setter) command(a *app) *cobra.Command {
 	cmd.Args = named("NAME", "RATE")
 	cmd.RunE = func(cmd *cobra.Command, args []string) error {
 		name := args[0]
+		if err := exclusive(cmd.Flags(), "reset", "keep-state"); err != nil {
+			return err
+		}
 		cfg, err := f.config(args[1])
 		if err != nil {
 			return err
 		}
 		return a.withLimiter(cmd.Context(), name, func(l *rratelimiter.RateLimiter) error {
+			if s.state && !cmd.Flags().Changed("type") {
+				if cfg.Type, err = typeNow(cmd.Context(), l); err != nil {
+					return err
+				}
+			}
 			set, err := s.set(l, cmd.Context(), cfg, f.options()...)
 			if err != nil {
 				return err
@@ -81,8 +99,17 @@ func (s setter) command(a *app) *cobra.Command {
 			}{name, set}, text, set)
 		})
 	}
-	f.add(cmd, s.keepState)
+	f.add(cmd, s.state)
 	return cmd
+}
+
+// typeNow returns the type of a limiter, Overall if there is none.
+func typeNow(ctx context.Context, l *rratelimiter.RateLimiter) (rratelimiter.RateType, error) {
+	cfg, err := l.Config(ctx)
+	if errors.Is(err, rratelimiter.ErrNotInitialized) || errors.Is(err, rratelimiter.ErrCorrupt) {
+		return rratelimiter.Overall, nil // what sets the rate says what is wrong
+	}
+	return cfg.Type, err
 }
 
 func newTrySetRate(a *app) *cobra.Command {
@@ -108,12 +135,16 @@ func newSetRate(a *app) *cobra.Command {
 		about: &cobra.Command{
 			Use:   "set-rate NAME RATE",
 			Short: "Set a limiter's rate, whatever it was",
-			Long: `Set a limiter's rate, whatever it was. The limiter starts full, unless
---keep-state is given.`,
+			Long: `Set a limiter's rate, whatever it was. Permits in use stay counted, unless
+--reset is given: then the limiter starts full. So it does if --type is given and
+changes the type.
+
+If each client has permits of its own, --reset is for those of the client that
+--client-id names.`,
 			Example: `  rrl set-rate orders 100/1s
-  rrl set-rate orders 200/1s --keep-state`,
+  rrl set-rate orders 200/1s --reset`,
 		},
-		keepState: true,
+		state: true,
 		set: func(l *rratelimiter.RateLimiter, ctx context.Context, cfg rratelimiter.Config, opts ...rratelimiter.RateOption) (bool, error) {
 			return true, l.SetRate(ctx, cfg, opts...)
 		},
@@ -125,13 +156,13 @@ func newUpdateRate(a *app) *cobra.Command {
 		about: &cobra.Command{
 			Use:   "update-rate NAME RATE",
 			Short: "Change the rate of a limiter that has one",
-			Long: `Change the rate of a limiter that has one. The limiter starts full, unless
---keep-state is given.
+			Long: `Change the rate of a limiter that has one. Permits in use stay counted, unless
+--reset is given, as with set-rate.
 
 Exits 1 where there is no such limiter; none is made then.`,
-			Example: `  rrl update-rate orders 50/1s --keep-state`,
+			Example: `  rrl update-rate orders 50/1s`,
 		},
-		keepState: true,
+		state:     true,
 		set:       (*rratelimiter.RateLimiter).UpdateRate,
 		otherwise: "has no rate, nothing changed",
 	}.command(a)

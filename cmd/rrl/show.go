@@ -27,7 +27,8 @@ Clients are known by the names that WithClientName gives them.
 Where each client has permits of its own, all clients are looked for by walking
 the keys of the database, unless --client-id names one.
 
-Exits 1 where there is no such limiter.`,
+Exits 1 if there is no such limiter, or it is broken: its calls fail, or grant
+too many permits, until it is mended.`,
 		Example: `  rrl show orders
   rrl show orders --limit 100 --json`,
 		Args: named("NAME"),
@@ -55,7 +56,7 @@ Exits 1 where there is no such limiter.`,
 				} else {
 					err = a.printShown(found)
 				}
-				return yesOrNo(found.Exists, err)
+				return yesOrNo(found.Exists && found.Broken == "", err)
 			})
 		},
 	}
@@ -90,13 +91,27 @@ func (a *app) printShown(s *look.Inspection) error {
 	if s.NamesError != "" {
 		line("\nwhat clients are called is not known: %s", words.Printable(s.NamesError))
 	}
-	if len(s.Anomalies) > 0 {
-		line("\n%s", a.out.Paint(output.Red, "not as it should be"))
+	a.printAnomalies(line, s)
+	return w.Flush()
+}
+
+// printAnomalies says what is wrong with the limiter, and of what breaks it what
+// helps.
+func (a *app) printAnomalies(line func(format string, args ...any), s *look.Inspection) {
+	if len(s.Anomalies) == 0 {
+		return
 	}
+	title := "not as it should be"
+	if s.Broken != "" {
+		title = "broken"
+	}
+	line("\n%s", a.out.Paint(output.Red, title))
 	for _, found := range s.Anomalies {
 		line("  - %s", found.Text)
+		if p := look.ProblemOf(found.Kind); p.Level == look.Error {
+			line("    %s: %s", p.Reason, p.Advice)
+		}
 	}
-	return w.Flush()
 }
 
 // user tells who has a share.
@@ -132,6 +147,10 @@ func printState(line func(format string, args ...any), st *look.State, rate *int
 	line("  free\t%s", free)
 	if st.Window {
 		line("  window\tends in %s; kept by a Redisson before 3.13.3, which records no single permits", formatTTL(st.ValueTTLMS))
+	}
+	if st.Unreadable {
+		line("  in use\tunknown")
+		return
 	}
 	line("  in use\t%d", st.InUse)
 	for _, s := range st.Shares {

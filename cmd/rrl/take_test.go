@@ -119,7 +119,7 @@ func TestTakeErrors(t *testing.T) {
 		{[]string{"take", "counter", "a", "b", "--limit", "1/1s"}, `unexpected argument "b"`},
 		{[]string{"take", "counter", "", "--limit", "1/1s"}, "the key is empty"},
 		{[]string{"take", "counter", "k"}, "--limit is missing"},
-		{[]string{"take", "fixed-window", "k", "--limit", "100"}, "want permits/interval, such as 100/1s"},
+		{[]string{"take", "fixed-window", "k", "--limit", "100"}, "want permits/interval, such as 100/s"},
 		{[]string{"take", "fixed-window", "k", "--limit", "5/1m", "-n", "6"}, "permits exceed the rate"},
 		{[]string{"take", "fixed-window", "k", "--limit", "5/1m", "-n", "0"}, "invalid number of permits"},
 		{[]string{"take", "fixed-window", "hash", "--limit", "5/1m"}, "corrupt state"},

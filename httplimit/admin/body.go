@@ -14,6 +14,7 @@ import (
 
 	"github.com/rratelimiter/rratelimiter"
 	"github.com/rratelimiter/rratelimiter/internal/answer"
+	"github.com/rratelimiter/rratelimiter/internal/words"
 )
 
 // maxBody is the most bytes of a request's body.
@@ -118,7 +119,7 @@ func (f fields) duration(name string, low time.Duration, v *time.Duration) (bool
 func parseDuration(text string) (time.Duration, error) {
 	var written string
 	if err := json.Unmarshal([]byte(text), &written); err == nil && text != "null" {
-		return time.ParseDuration(written)
+		return words.ParseDuration(written)
 	}
 	n, err := strconv.ParseInt(text, 10, 64)
 	if err != nil || n > math.MaxInt64/int64(time.Millisecond) || n < 0 {

@@ -122,6 +122,19 @@ func TestContentTypes(t *testing.T) {
 	}
 }
 
+func TestTimesAsPeopleWriteThem(t *testing.T) {
+	t.Parallel()
+	r := miniRig(t)
+	for written, want := range map[string]string{"1d": "24h0m0s", "d": "24h0m0s", "m": "1m0s", "1d12h": "36h0m0s", "90s": "1m30s"} {
+		w := r.do(http.MethodPut, "/rate?name=orders", rateBody(10, written))
+		require.Equal(t, http.StatusOK, w.Code, w.Body)
+		assert.Contains(t, w.Body.String(), `"interval":"`+want+`"`)
+	}
+	for _, nonsense := range []string{"0d", "1dd", "1h1d", "200000d"} {
+		assert.Equal(t, http.StatusBadRequest, r.do(http.MethodPut, "/rate?name=orders", rateBody(10, nonsense)).Code, nonsense)
+	}
+}
+
 func TestBodyThatBreaksOff(t *testing.T) {
 	t.Parallel()
 	r := newRig(t, untouchable(t), nil)

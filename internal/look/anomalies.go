@@ -5,6 +5,9 @@ import (
 	"slices"
 	"strings"
 
+	"github.com/redis/go-redis/v9"
+
+	"github.com/rratelimiter/rratelimiter/codec"
 	"github.com/rratelimiter/rratelimiter/internal/words"
 )
 
@@ -29,23 +32,27 @@ const maxDebt = 1 << 30
 func (f *Findings) checkConfig(s *snapshot, err error) {
 	switch {
 	case s.config.wrong("hash"):
-		f.add("wrong_type", "key %s is a %s, not a hash", s.config.name, s.config.kind)
+		f.wrongType(s.config.name, s.config.kind, "hash")
 	case !s.config.exists():
 		f.add("no_config", "the rate is gone, value or permits are still there")
 	case err != nil:
-		f.add("bad_config", "%v", err)
+		if _, why, found := Judge(s.fields); found {
+			f.add("bad_config", "%s", why)
+		} else {
+			f.add("other_hash", "key %s is a hash of something else", words.Printable(s.config.name))
+		}
 	}
 }
 
 // checkState looks at one pair of value and set.
 func (f *Findings) checkState(s *snapshot, st *State, cfg *Fields) {
 	if s.value.wrong("string") {
-		f.add("wrong_type", "key %s is a %s, not a string", s.value.name, s.value.kind)
+		f.wrongType(s.value.name, s.value.kind, "string")
 	} else if s.value.exists() && st.Value == nil {
-		f.add("bad_value", "key %s holds %q, not a whole number", s.value.name, s.number)
+		f.badValue(s.value.name, s.number)
 	}
 	if s.permits.wrong("zset") {
-		f.add("wrong_type", "key %s is a %s, not a sorted set", s.permits.name, s.permits.kind)
+		f.wrongType(s.permits.name, s.permits.kind, "sorted set")
 	}
 	f.checkMembers(s, st)
 	if cfg == nil {
@@ -54,60 +61,81 @@ func (f *Findings) checkState(s *snapshot, st *State, cfg *Fields) {
 	f.checkSum(s, st, cfg)
 	if st.Window && s.permits.exists() {
 		f.add("window_and_members", "a Redisson before 3.13.3 counts a window by key %s, others keep members: its permits come "+
-			"back early and too many are granted; upgrade it, then run rrl migrate", s.value.name)
+			"back early and too many are granted; upgrade it, then run rrl migrate", words.Printable(s.value.name))
 	}
 	if s.config.ttl > 0 {
 		for _, k := range []keyState{s.value, s.permits} {
 			if k.exists() && k.ttl < 0 {
-				f.add("no_ttl", "the rate expires, key %s does not", k.name)
+				f.add("no_ttl", "the rate expires, key %s does not", words.Printable(k.name))
 			}
 		}
 	}
 }
 
 func (f *Findings) checkMembers(s *snapshot, st *State) {
-	var unknown, future int
+	var future int
 	var furthest int64
-	layouts := map[string]bool{}
+	l := newLayouts()
 	for i := range st.Permits {
 		p := &st.Permits[i]
-		if !p.Known() {
-			unknown++
-		} else {
-			layouts[p.Layout] = true
-		}
+		l.count(p.Layout, p.ID, p.Known())
 		if p.AgeMS < 0 {
 			future++
 			furthest = max(furthest, -p.AgeMS)
 		}
 	}
-	if unknown > 0 {
-		f.add("unknown_layout", "%s of %s: no release of Redisson writes such a member",
-			words.Plural(int64(unknown), "member"), s.permits.name)
-	}
+	f.checkLayouts(s.permits.name, l)
 	if future > 0 {
 		f.add("future_members", "%s of %s: dated up to %s ahead of the server, by a client whose clock is fast",
-			words.Plural(int64(future), "member"), s.permits.name, words.Soon(furthest))
-	}
-	if len(layouts) > 1 && (layouts["B"] || layouts["C"]) {
-		f.checkMix(s, layouts)
+			words.Plural(int64(future), "member"), words.Printable(s.permits.name), words.Soon(furthest))
 	}
 	if s.card > MaxMembers {
-		f.add("not_all_read", "%s has %d members, the oldest %d were looked at", s.permits.name, s.card, MaxMembers)
+		f.add("not_all_read", "%s has %d members, the oldest %d were looked at", words.Printable(s.permits.name), s.card, MaxMembers)
 	}
 }
 
-// checkMix names layouts that exclude each other.
-func (f *Findings) checkMix(s *snapshot, layouts map[string]bool) {
+// layouts are those of a set's members.
+type layouts struct {
+	seen    map[string]bool
+	unknown map[string]bool // members of none
+}
+
+func newLayouts() layouts { return layouts{map[string]bool{}, map[string]bool{}} }
+
+func (l layouts) count(layout, member string, known bool) {
+	if known {
+		l.seen[layout] = true
+	} else {
+		l.unknown[member] = true
+	}
+}
+
+// add counts a member as ZRANGE answers it.
+func (l layouts) add(z redis.Z) {
+	packed, _ := z.Member.(string)
+	m, err := codec.Parse(packed)
+	l.count(m.Layout.String(), packed, err == nil)
+}
+
+// checkLayouts looks for members of no layout, and for layouts that exclude each
+// other.
+func (f *Findings) checkLayouts(set string, l layouts) {
+	set = words.Printable(set)
+	if n := len(l.unknown); n > 0 {
+		f.add("unknown_layout", "%s of %s: no release of Redisson writes such a member", words.Plural(int64(n), "member"), set)
+	}
+	if len(l.seen) < 2 || !l.seen["B"] && !l.seen["C"] {
+		return
+	}
 	var names []string
 	for _, name := range []string{"B", "C", "D1", "D2", "D"} {
-		if layouts[name] {
+		if l.seen[name] {
 			names = append(names, name)
 		}
 	}
 	f.add("mixed_layouts", "%s has layouts %s, written by Redissons that can't read each other's, so that requests fail or too many "+
 		"permits are granted once such a member runs out; upgrade those before 3.17 and run rrl migrate, or start anew by "+
-		"rrl set-rate or rrl delete", s.permits.name, strings.Join(names, ", "))
+		"rrl set-rate --reset or rrl delete", set, strings.Join(names, ", "))
 }
 
 // checkSum compares the value and the permits in the set with the rate.
@@ -119,7 +147,7 @@ func (f *Findings) checkSum(s *snapshot, st *State, cfg *Fields) {
 	if st.Value == nil {
 		if !s.value.exists() && s.card > 0 {
 			f.add("no_value", "key %s is gone while %s are in the set: Redisson grants the whole rate again",
-				s.value.name, words.Plural(inSet, "permit"))
+				words.Printable(s.value.name), words.Plural(inSet, "permit"))
 		}
 		return
 	}
@@ -128,7 +156,7 @@ func (f *Findings) checkSum(s *snapshot, st *State, cfg *Fields) {
 		return
 	}
 	if value > cfg.Rate {
-		f.add("value_above_rate", "key %s is %d, the rate is %d", s.value.name, value, cfg.Rate)
+		f.add("value_above_rate", "key %s is %d, the rate is %d", words.Printable(s.value.name), value, cfg.Rate)
 	}
 	unread := slices.ContainsFunc(st.Permits, func(p Permit) bool { return p.parseError != nil })
 	if sum := value + inSet; sum != cfg.Rate && !unread {
@@ -137,7 +165,7 @@ func (f *Findings) checkSum(s *snapshot, st *State, cfg *Fields) {
 		case sum < cfg.Rate && !s.permits.exists():
 			what = fmt.Sprintf("%d without a member; Redisson fails on it", cfg.Rate-sum)
 		case value < -maxDebt:
-			what = "Redisson 3.35 or newer has read a member of 3.16.4 to 3.16.8 as its own; rrl set-rate starts anew"
+			what = "Redisson 3.35 or newer has read a member of 3.16.4 to 3.16.8 as its own; rrl set-rate --reset starts anew"
 		case sum < cfg.Rate:
 			what = words.Plural(cfg.Rate-sum, "permit") + " lost"
 		}

@@ -17,9 +17,10 @@ type pair struct {
 	value  string
 	set    string
 
-	free  int64
-	known bool // free was told
-	round int  // of the walk, when it was seen
+	free   int64
+	known  bool   // free was told
+	broken string // why calls fail
+	round  int    // of the walk, when it was seen
 }
 
 // entry is what a Reader knows of a limiter.
@@ -28,6 +29,7 @@ type entry struct {
 	rate       int64
 	intervalMS int64
 	perClient  bool
+	broken     string // why the hash is no configuration
 	pairs      []*pair
 	node       *node
 	round      int // of the walk, when it was seen last
@@ -39,6 +41,9 @@ type entry struct {
 
 // free returns the fewest permits that a client finds, and whether it is known.
 func (e *entry) free() (int64, bool) {
+	if e.broken != "" {
+		return 0, false
+	}
 	if len(e.pairs) == 0 {
 		return e.rate, true
 	}
@@ -52,13 +57,35 @@ func (e *entry) free() (int64, bool) {
 	return least, true
 }
 
-// set takes over the configuration and says whether it is one.
-func (e *entry) set(fields []any) bool {
-	f, err := ParseFields(fields)
-	if err != nil {
-		return false
+// why returns why the limiter does not work, "" if it does.
+func (e *entry) why() string {
+	if e.broken != "" {
+		return e.broken
 	}
-	e.rate, e.intervalMS = f.Rate, f.IntervalMS
+	for _, p := range e.pairs {
+		if p.broken != "" {
+			return p.broken
+		}
+	}
+	return ""
+}
+
+// spoil notes that the limiter has no configuration, and why.
+func (e *entry) spoil(why string) {
+	e.rate, e.intervalMS, e.perClient, e.pairs, e.detail, e.broken = 0, 0, false, nil, nil, why
+}
+
+// set takes over the configuration and reports whether it is one, a broken one
+// included.
+func (e *entry) set(fields []any) bool {
+	f, broken, found := Judge(fields)
+	if broken != "" {
+		e.spoil(broken)
+	}
+	if !found || broken != "" {
+		return found
+	}
+	e.rate, e.intervalMS, e.broken = f.Rate, f.IntervalMS, ""
 	if perClient := f.PerClient(); perClient != e.perClient || !perClient && len(e.pairs) == 0 {
 		e.perClient, e.pairs = perClient, nil
 		if !perClient {
@@ -72,7 +99,10 @@ func (e *entry) set(fields []any) bool {
 func (e *entry) limiter(now time.Time) Limiter {
 	l := Limiter{
 		Name: e.name, Type: rratelimiter.Overall.String(), Rate: e.rate, IntervalMS: e.intervalMS,
-		Callers: []Caller{}, AgeMS: now.Sub(e.read).Milliseconds(),
+		Callers: []Caller{}, AgeMS: now.Sub(e.read).Milliseconds(), Broken: e.why(),
+	}
+	if e.broken != "" {
+		l.Type = ""
 	}
 	if e.perClient {
 		l.Type, l.Clients = rratelimiter.PerClient.String(), len(e.pairs)

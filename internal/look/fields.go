@@ -7,6 +7,7 @@ import (
 	"strconv"
 
 	"github.com/rratelimiter/rratelimiter"
+	"github.com/rratelimiter/rratelimiter/internal/words"
 )
 
 // Fields are the fields of a limiter's hash, in their own units.
@@ -17,29 +18,31 @@ type Fields struct {
 // FieldNames are their names in Redis, in the order of ParseFields.
 var FieldNames = []string{"rate", "interval", "type", "keepAliveTime"}
 
-// configFields are those without which there is no limiter.
-var configFields = FieldNames[:3]
+// requiredFields are those without which there is no limiter.
+var requiredFields = FieldNames[:3]
 
-// ParseFields reads the fields as HMGET answers them. The last may be missing, or not
-// have been asked for.
+// maxType is the largest type that there is.
+const maxType = int64(rratelimiter.PerClient)
+
+// ParseFields reads the fields as HMGET answers them. The last may be missing.
 func ParseFields(answer []any) (Fields, error) {
-	if len(answer) != len(FieldNames) && len(answer) != len(configFields) {
+	if len(answer) != len(FieldNames) {
 		return Fields{}, errors.New("no fields")
 	}
 	n := make([]int64, len(FieldNames))
 	for i := range answer {
 		text, ok := answer[i].(string)
 		if !ok {
-			if i == len(configFields) {
+			if i == len(requiredFields) {
 				continue
 			}
 			return Fields{}, fmt.Errorf("field %s is missing", FieldNames[i])
 		}
 		if n[i], ok = number(text); !ok {
-			return Fields{}, fmt.Errorf("field %s is %q, not a whole number from 0 to %d", FieldNames[i], text, int64(maxNumber))
+			return Fields{}, fmt.Errorf("field %s is %s, not a whole number from 0 to %d", FieldNames[i], words.Quote(text), int64(maxNumber))
 		}
 	}
-	if n[2] > int64(rratelimiter.PerClient) {
+	if n[2] > maxType {
 		return Fields{}, fmt.Errorf("field type is %d, neither 0 nor 1", n[2])
 	}
 	return Fields{Rate: n[0], IntervalMS: n[1], Type: n[2], KeepAliveMS: n[3]}, nil

@@ -11,6 +11,7 @@ import (
 	"github.com/rratelimiter/rratelimiter/internal/clients"
 	"github.com/rratelimiter/rratelimiter/internal/nodes"
 	"github.com/rratelimiter/rratelimiter/internal/redisson"
+	"github.com/rratelimiter/rratelimiter/internal/words"
 )
 
 // maxInspected is how many clients are read at most.
@@ -30,6 +31,7 @@ type Inspection struct {
 	States      []State  `json:"states"`
 	NamesError  string   `json:"names_error,omitempty"` // why no client is called by its name
 	Anomalies   Findings `json:"anomalies"`
+	Broken      string   `json:"broken,omitempty"` // why it does not work; "" if it does
 
 	// Foreign says that the limiter's own key holds what no limiter has written.
 	Foreign bool `json:"-"`
@@ -47,6 +49,15 @@ type Finder func(ctx context.Context) ([]string, error)
 // Inspect reads a limiter and judges it. Where each client has permits of its own,
 // find says which clients to read.
 func Inspect(ctx context.Context, rdb redis.UniversalClient, name string, find Finder) (*Inspection, error) {
+	found, err := inspect(ctx, rdb, name, find)
+	if err != nil {
+		return nil, err
+	}
+	found.Broken = found.Anomalies.Broken()
+	return found, nil
+}
+
+func inspect(ctx context.Context, rdb redis.UniversalClient, name string, find Finder) (*Inspection, error) {
 	k := redisson.KeysOf(name, "")
 	shared, err := readSnapshot(ctx, rdb, k.Config, k.Value, k.Permits)
 	if err != nil {
@@ -72,7 +83,7 @@ func Inspect(ctx context.Context, rdb redis.UniversalClient, name string, find F
 	if cfg != nil && parsed.PerClient() {
 		if sharedState {
 			found.Anomalies.add("keys_of_other_type", "keys %s, %s are left from when all clients shared the permits",
-				k.Value, k.Permits)
+				words.Printable(k.Value), words.Printable(k.Permits))
 		}
 		return found, found.inspectClients(ctx, rdb, find, cfg)
 	}

@@ -21,6 +21,9 @@ type Limiter struct {
 	Clients   int      `json:"clients"` // with permits of their own
 	Callers   []Caller `json:"callers"` // by permits in use, most first
 	AgeMS     int64    `json:"age_ms"`  // since it was read
+	// Broken is why it does not work, as far as was read; "" if it does. If the
+	// hash is no configuration, rate and interval are 0 and the type is "".
+	Broken string `json:"broken,omitempty"`
 }
 
 // Use is the part of the rate that is in use.
@@ -44,6 +47,7 @@ type Snapshot struct {
 	Known    int       `json:"known"`     // limiters seen so far
 	InUse    int       `json:"in_use"`    // of these, with permits in use
 	Used     int       `json:"exhausted"` // of these, with no permit left
+	Broken   int       `json:"broken"`    // of these, as far as they were read
 	Left     bool      `json:"more"`      // more limiters than are kept
 	Matching int       `json:"matching"`  // of these, those that the view's filter lets through
 	Offset   int       `json:"offset"`    // of these, left out before the first

@@ -37,6 +37,9 @@ func readPair(ctx context.Context, pipe redis.Pipeliner, p *pair, runOutMS int64
 func (rd *pairRead) judge(rate, intervalMS, nowMS int64) {
 	rd.members = parse(rd.last.Val())
 	rd.free, rd.known = rate, true
+	var found Findings
+	readable := found.checkPair(rd.pair, rd.value, rd.last, rd.expired)
+	rd.pair.broken = found.Broken()
 	value, err := rd.value.Int64()
 	missing := errors.Is(rd.value.Err(), redis.Nil)
 	var inUse, runOut int64
@@ -49,6 +52,9 @@ func (rd *pairRead) judge(rate, intervalMS, nowMS int64) {
 		runOut += int64(m.Permits)
 	}
 	switch last := rd.last.Val(); {
+	case !readable:
+		rd.free, rd.known = 0, false
+		return
 	case len(last) > 0 && int64(last[len(last)-1].Score)+intervalMS <= nowMS:
 		return // all have run out: the next request finds the whole rate
 	case missing:

@@ -29,23 +29,24 @@ func ProblemOf(kind string) Problem {
 // problems has what is no plain warning.
 var problems = map[string]Problem{
 	"wrong_type": {Error, "calls of this limiter fail with WRONGTYPE", "find out who writes that key; rrl delete --force removes it, then set the rate again"},
-	"bad_config": {Error, "calls of this limiter fail", "rrl set-rate writes it anew"},
-	"bad_value":  {Error, "calls of this limiter fail, Redisson's too", "rrl set-rate starts it anew"},
+	"bad_config": {Error, "calls of this limiter fail", "rrl set-rate --reset writes it anew"},
+	"other_hash": {Error, "no limiter can have this name", "choose another name; rrl delete --force removes what is there"},
+	"bad_value":  {Error, "calls of this limiter fail, Redisson's too", "rrl set-rate --reset starts it anew"},
 	"no_config":  {Warning, "calls fail for want of a rate, and what is left has no use", "rrl set-rate, or rrl delete"},
 	"unknown_layout": {
-		Error, "Redisson fails on such a member, or misreads it", "find out who writes it; rrl set-rate starts anew",
+		Error, "Redisson fails on such a member, or misreads it", "find out who writes it; rrl set-rate --reset starts anew",
 	},
 	"mixed_layouts": {
 		Error, "Redissons that can't read each other's members fail, or grant too many permits",
-		"upgrade those before 3.17 and run rrl migrate, or start anew by rrl set-rate",
+		"upgrade those before 3.17 and run rrl migrate, or start anew by rrl set-rate --reset",
 	},
 	"window_and_members": {
 		Error, "too many permits are granted", "upgrade the Redisson before 3.13.3, then run rrl migrate",
 	},
-	"value_above_rate": {Warning, "more permits are free than the rate", "rrl set-rate starts it anew"},
+	"value_above_rate": {Warning, "more permits are free than the rate", "rrl set-rate --reset starts it anew"},
 	"sum_not_rate": {
 		Warning, "permits were lost, or are granted beyond the rate; Redisson's own release and changes of a rate do that too",
-		"the next calls repair what can be told; rrl set-rate starts anew",
+		"the next calls repair what can be told; rrl set-rate --reset starts anew",
 	},
 	"no_value":           {Warning, "Redisson grants the whole rate again", "the next call through rratelimiter repairs it"},
 	"future_members":     {Warning, "their permits come back late", "keep the clocks of machines that run Redisson in step"},

@@ -63,6 +63,12 @@ func (r *Reader) run(ctx context.Context, pipe redis.Pipeliner) error {
 	start := time.Now()
 	cmds, err := pipe.Exec(ctx)
 	r.cost.roundTrip(time.Since(start), cmds)
+	return firstNotHarmless(cmds, err)
+}
+
+// firstNotHarmless returns the first error that is not of one key, of a pipeline's
+// commands and then of the pipeline.
+func firstNotHarmless(cmds []redis.Cmder, err error) error {
 	for _, cmd := range cmds {
 		if err := cmd.Err(); err != nil && !harmless(err) {
 			return err
@@ -82,6 +88,13 @@ type glanced struct {
 	last  *redis.ZSliceCmd
 }
 
+func (g *glanced) read(ctx context.Context, pipe redis.Pipeliner) {
+	g.value, g.last = pipe.Get(ctx, g.pair.value), pipe.ZRangeWithScores(ctx, g.pair.set, -1, -1)
+}
+
+// check judges the pair, as far as these two tell.
+func (g *glanced) check(f *Findings) (readable bool) { return f.checkPair(g.pair, g.value, g.last) }
+
 // glance reads how much of each pair is free, about.
 func (r *Reader) glance(ctx context.Context, n *node, entries []*entry) (units int, err error) {
 	var all []*glanced
@@ -93,7 +106,7 @@ func (r *Reader) glance(ctx context.Context, n *node, entries []*entry) (units i
 	for batch := range slices.Chunk(all, maxBatch) {
 		pipe := n.client.Pipeline()
 		for _, g := range batch {
-			g.value, g.last = pipe.Get(ctx, g.pair.value), pipe.ZRangeWithScores(ctx, g.pair.set, -1, -1)
+			g.read(ctx, pipe)
 		}
 		units += pipe.Len()
 		if err := r.run(ctx, pipe); err != nil {
@@ -112,6 +125,15 @@ func (r *Reader) glance(ctx context.Context, n *node, entries []*entry) (units i
 func (g *glanced) judge(nowMS int64) {
 	e, p := g.entry, g.pair
 	p.free, p.known = e.rate, true
+	var found Findings
+	readable := g.check(&found)
+	if why := found.Broken(); why != "" || time.Since(e.detailed) >= stale {
+		p.broken = why // what was found in full stays until it is old
+	}
+	if !readable {
+		p.free, p.known = 0, false
+		return
+	}
 	last := g.last.Val()
 	runOut := len(last) > 0 && int64(last[0].Score)+e.intervalMS <= nowMS
 	if errors.Is(g.value.Err(), redis.Nil) || runOut {
@@ -144,7 +166,7 @@ func (r *Reader) lookOn(ctx context.Context, n *node, entries []*entry) error {
 	reads := make([][]*pairRead, len(entries))
 	now := n.now(time.Now())
 	for i, e := range entries {
-		configs[i] = pipe.HMGet(ctx, e.name, configFields...)
+		configs[i] = pipe.HMGet(ctx, e.name, FieldNames...)
 		for _, p := range e.pairs[:min(len(e.pairs), maxPairs)] {
 			reads[i] = append(reads[i], readPair(ctx, pipe, p, now-e.intervalMS))
 		}
@@ -155,7 +177,7 @@ func (r *Reader) lookOn(ctx context.Context, n *node, entries []*entry) error {
 	local := time.Now()
 	now = n.now(local)
 	for i, e := range entries {
-		if configs[i].Err() == nil && !e.set(configs[i].Val()) {
+		if gone := ofWrongType(configs[i]); gone || configs[i].Err() == nil && !e.set(configs[i].Val()) {
 			delete(r.entries, e.name)
 			continue
 		}
@@ -173,9 +195,9 @@ func (e *entry) judge(reads []*pairRead, nowMS int64, names *names) *Limiter {
 		rd.judge(e.rate, e.intervalMS, nowMS)
 		rd.pair.free, rd.pair.known = rd.free, rd.known
 		l.PerSecond += perSecond(rd.members, e.intervalMS, nowMS)
-		if e.perClient {
+		if e.perClient && rd.known {
 			byClient[names.ofID(rd.pair.client)] += e.rate - rd.free
-		} else {
+		} else if !e.perClient {
 			l.Callers = callersOf(rd.inUse(e.intervalMS, nowMS), names)
 		}
 	}
@@ -204,6 +226,9 @@ func (r *Reader) choose(v *View) (shown []*entry, s Snapshot) {
 	f := first{view: v, most: v.Offset + v.Rows}
 	filter := strings.ToLower(v.Filter)
 	for _, e := range r.entries {
+		if e.why() != "" {
+			s.Broken++
+		}
 		if free, known := e.free(); known && free < e.rate {
 			s.InUse++
 			if free == 0 {

@@ -48,7 +48,7 @@ func TestLimitersByUse(t *testing.T) {
 		limitertest.TakeOnce(t, rdb, "{"+prefix+"}:own", own, "ann", 6)
 		limitertest.TakeOnce(t, rdb, "{"+prefix+"}:own", own, "bob:permits:x", 2)
 		require.NoError(t, rdb.HSet(t.Context(), prefix+":user", "name", "ann").Err())
-		require.NoError(t, rdb.HSet(t.Context(), prefix+":odd", "rate", "x", "interval", "1", "type", "0").Err())
+		require.NoError(t, rdb.HSet(t.Context(), prefix+":odd", "rate", "4.5", "stars", "1", "type", "0").Err())
 
 		r := NewReader(rdb, "*"+prefix+"*")
 		s := overview(t, r, byUse())

@@ -25,6 +25,10 @@ type State struct {
 	PermitsTTLMS *int64   `json:"permits_ttl_ms"`
 	Permits      []Permit `json:"permits"`
 
+	// Unreadable says that the value or the set is of the wrong type: nothing can be
+	// told of the permits.
+	Unreadable bool `json:"-"`
+
 	ClientName string          `json:"client_name,omitempty"`
 	Shares     []clients.Share `json:"shares"` // of the permits in use, by who has them
 }
@@ -48,6 +52,7 @@ func newState(s *snapshot, cfg *Fields, clientID *string) State {
 		ClientID: clientID, Members: s.card, Permits: make([]Permit, 0, len(s.members)), Shares: []clients.Share{},
 		ValueTTLMS: millis(s.value.ttl), PermitsTTLMS: millis(s.permits.ttl),
 	}
+	st.Unreadable = s.value.wrong("string") || s.permits.wrong("zset")
 	if n, err := strconv.ParseInt(s.number, 10, 64); err == nil {
 		st.Value = &n
 		st.Window = cfg != nil && n < cfg.Rate && s.isWindow(time.Duration(cfg.IntervalMS)*time.Millisecond)

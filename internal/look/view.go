@@ -3,6 +3,7 @@ package look
 import (
 	"cmp"
 	"fmt"
+	"math"
 	"slices"
 	"strings"
 	"time"
@@ -55,6 +56,9 @@ func (v *View) rank(e *entry, now time.Time) rank {
 	r := rank{entry: e, use: l.Use(), pace: l.PerSecond, inUse: l.InUse, free: -1}
 	if l.Free != nil {
 		r.free = *l.Free
+	}
+	if l.Broken != "" {
+		r.use = math.Inf(1) // nothing is more worth seeing
 	}
 	if v.Weight != nil {
 		r.weight = v.Weight(e.name)

@@ -64,7 +64,7 @@ func (w *Watcher) Sample(ctx context.Context) (Point, error) {
 	}
 	e := w.entry
 	pipe := n.client.Pipeline()
-	config := pipe.HMGet(ctx, w.Name, configFields...)
+	config := pipe.HMGet(ctx, w.Name, FieldNames...)
 	clock := pipe.Time(ctx)
 	start := time.Now()
 	if err := w.reader.run(ctx, pipe); err != nil {
@@ -72,7 +72,11 @@ func (w *Watcher) Sample(ctx context.Context) (Point, error) {
 	}
 	n.ahead = clock.Val().Sub(start.Add(time.Since(start) / 2))
 	p := Point{At: time.Now(), Limiter: Limiter{Name: w.Name, Callers: []Caller{}}}
-	if p.Gone = !e.set(config.Val()); p.Gone {
+	if ofWrongType(config) {
+		var found Findings
+		found.wrongType(w.Name, "", "hash")
+		e.spoil(found.Broken())
+	} else if p.Gone = !e.set(config.Val()); p.Gone {
 		return p, nil
 	}
 	if err := w.findClients(ctx, n); err != nil {

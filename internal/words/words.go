@@ -40,6 +40,34 @@ func Duration(d time.Duration) string {
 	return s
 }
 
+// ParseDuration is time.ParseDuration for times that people write: it also reads
+// days, which come first (1d, 1d12h, 0.5d), and a unit that stands alone, which is
+// one of it (s, m, h, d, ms).
+func ParseDuration(text string) (time.Duration, error) {
+	switch text {
+	case "ms", "s", "m", "h", "d":
+		text = "1" + text
+	}
+	days, rest, found := strings.Cut(text, "d")
+	if !found {
+		return time.ParseDuration(text)
+	}
+	// An hour takes as many digits, and a rest that has a sign is no rest.
+	whole, err := time.ParseDuration(days + "h")
+	if err != nil || strings.Trim(days, "0123456789.") != "" || whole > math.MaxInt64/24 || strings.HasPrefix(rest, "-") || strings.HasPrefix(rest, "+") {
+		return 0, fmt.Errorf("%q is not a time", text)
+	}
+	whole *= 24
+	if rest == "" {
+		return whole, nil
+	}
+	more, err := time.ParseDuration(rest)
+	if err != nil || more > math.MaxInt64-whole {
+		return 0, fmt.Errorf("%q is not a time", text)
+	}
+	return whole + more, nil
+}
+
 // Millis writes so many milliseconds as Duration does, and also those that no
 // time.Duration can hold.
 func Millis(ms int64) string {
@@ -80,6 +108,15 @@ func floor(n, by int64) int64 {
 }
 
 func ceil(n, by int64) int64 { return -floor(-n, by) }
+
+// Quote quotes what a key holds, in ASCII, and of a long text its beginning.
+func Quote(text string) string {
+	const most = 40 // bytes
+	if len(text) <= most {
+		return strconv.QuoteToASCII(text)
+	}
+	return strconv.QuoteToASCII(strings.ToValidUTF8(text[:most], "")) + "..."
+}
 
 // Printable quotes a name that a terminal would not show as it is.
 func Printable(name string) string {

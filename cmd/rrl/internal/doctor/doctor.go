@@ -7,6 +7,7 @@ import (
 	"cmp"
 	"context"
 	"slices"
+	"strconv"
 	"time"
 
 	"github.com/redis/go-redis/v9"
@@ -55,7 +56,19 @@ type Sampled struct {
 	Walked  int64 `json:"walked"`  // of these, about
 	Found   int   `json:"found"`   // limiters, among those walked
 	Checked int   `json:"checked"` // of these
-	All     bool  `json:"all"`     // all limiters were found and checked
+	Partly  int   `json:"partly"`  // of these, whose clients' keys were not looked for
+	All     bool  `json:"all"`     // all limiters were found and checked, none partly
+}
+
+// total returns how many limiters there are, about if not all keys were walked.
+func (s *Sampled) total(walked bool) string {
+	switch {
+	case walked:
+		return strconv.Itoa(s.Found)
+	case s.Walked == 0: // of how many is not known
+		return "more than " + strconv.Itoa(s.Found)
+	}
+	return "about " + strconv.FormatInt(int64(s.Found)*s.Keys/s.Walked, 10)
 }
 
 // Problem is something in a limiter's keys that a healthy one has not.
@@ -68,14 +81,15 @@ type Problem struct {
 type Checked struct {
 	Problems []Problem
 	Layouts  []string // in which its members are written
+	Partly   bool     // the keys of its clients were not looked for
 }
 
 // Options say what to look at, and how long.
 type Options struct {
 	Name    string        // of what is looked at, in words
 	Pattern string        // of the limiters' names, "" for all
-	Sample  int           // limiters checked at most
-	Time    time.Duration // for the limiters
+	Sample  int           // limiters checked at most; 0 for all
+	Time    time.Duration // for the limiters; 0 for no end
 	// Check looks at a limiter.
 	Check func(ctx context.Context, name string) (Checked, error)
 }

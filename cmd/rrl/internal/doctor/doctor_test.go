@@ -70,7 +70,7 @@ func TestAHealthyServer(t *testing.T) {
 	says(t, r, "persistence", doctor.Fine, "append-only")
 	says(t, r, "replication", doctor.Note, "no replicas")
 	says(t, r, "clock", doctor.Fine, "")
-	says(t, r, "limiters", doctor.Fine, "0 limiters checked, all that there are")
+	says(t, r, "limiters", doctor.Fine, "there are none")
 	assert.Empty(t, redistest.Keys(t, rdb, "*"), "the probe's keys are gone")
 }
 
@@ -201,7 +201,7 @@ func TestProblemsOfLimitersAreSummedUp(t *testing.T) {
 	assert.Equal(t, doctor.Error, r.Worst)
 	f := finding(t, r, "mixed_layouts")
 	assert.Equal(t, doctor.Error, f.Level)
-	assert.Regexp(t, `^9 limiters: "limiter:\\x1b\d", "limiter:\\x1b\d", "limiter:\\x1b\d" and 6 more: layouts B, D2$`, f.Text)
+	assert.Regexp(t, `^9 limiters: "limiter:\\x1b\d", "limiter:\\x1b\d", "limiter:\\x1b\d" and 6 more; of the first: layouts B, D2$`, f.Text)
 	assert.Equal(t, doctor.Warning, finding(t, r, "sum_not_rate").Level)
 	assert.Equal(t, doctor.Warning, finding(t, r, "new_kind").Level)
 	says(t, r, "old layouts", doctor.Note, "10 limiters with members of layout B, as Redisson 3.13.3 to 3.16.3 writes")
@@ -228,9 +228,19 @@ func TestManyLimitersAreSampledInTime(t *testing.T) {
 	assert.Equal(t, 250, r.Limiters.Checked)
 	assert.EqualValues(t, 250, checked.Load())
 	assert.False(t, r.Limiters.All)
-	says(t, r, "limiters", doctor.Fine, "a sample")
+	assert.Equal(t, doctor.Note, finding(t, r, "limiters").Level, "what was not looked at may be wrong")
+	assert.Regexp(t, `^250 of about \d+ limiters looked at, about \d+ of \d+ keys walked; nothing is wrong with what was looked at$`, finding(t, r, "limiters").Text)
+	assert.Contains(t, finding(t, r, "limiters").Advice, "--all")
 
-	opts.Sample, opts.Time = 1_000_000, 300*time.Millisecond
+	// The time allows for more than a sample.
+	opts.Sample = 0
+	r = examine(t, rdb, opts)
+	assert.True(t, r.Limiters.All)
+	says(t, r, "limiters", doctor.Fine, "all 3000 limiters looked at; nothing is wrong")
+	opts.Time = 0
+	says(t, examine(t, rdb, opts), "limiters", doctor.Fine, "all 3000 limiters looked at")
+
+	opts.Time = 300 * time.Millisecond
 	opts.Check = func(ctx context.Context, _ string) (doctor.Checked, error) {
 		select {
 		case <-ctx.Done():
@@ -244,6 +254,22 @@ func TestManyLimitersAreSampledInTime(t *testing.T) {
 	assert.Less(t, time.Since(start), 10*time.Second)
 	assert.Less(t, r.Limiters.Checked, 3000)
 	assert.False(t, r.Limiters.All)
+}
+
+// Clients' keys are searched for some limiters only; the others are not said to be well.
+func TestClientsThatWereNotLookedFor(t *testing.T) {
+	t.Parallel()
+	rdb, _ := redistest.Mini(t)
+	for i := range 5 {
+		require.NoError(t, rdb.HSet(t.Context(), fmt.Sprint("limiter:", i), "rate", 1, "interval", 1000, "type", 1).Err())
+	}
+	opts := options()
+	opts.Check = func(_ context.Context, name string) (doctor.Checked, error) {
+		return doctor.Checked{Partly: name != "limiter:0"}, nil
+	}
+	r := examine(t, rdb, opts)
+	assert.False(t, r.Limiters.All)
+	says(t, r, "clients", doctor.Note, "4 limiters whose clients have permits of their own")
 }
 
 func TestNoServer(t *testing.T) {

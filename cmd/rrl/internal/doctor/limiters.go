@@ -22,13 +22,19 @@ const (
 	examples = 3 // names told with a problem
 )
 
-// limiters looks at a sample of the limiters. SCAN shows keys in an order that
-// has nothing to do with their names or age, so the first are as good as any.
+// limiters looks at the limiters: all, or as many as the options and the time
+// allow. SCAN shows keys in an order that has nothing to do with their names or
+// age, so the first are as good as any.
 func (d *doctor) limiters(ctx context.Context, masters []*redis.Client) error {
-	ends := time.Now().Add(d.opts.Time)
-	// What is under way at the end may take a little longer, not more.
-	ctx, cancel := context.WithDeadline(ctx, ends.Add(time.Second))
-	defer cancel()
+	timeUp := func() bool { return false }
+	if d.opts.Time > 0 {
+		ends := time.Now().Add(d.opts.Time)
+		timeUp = func() bool { return time.Now().After(ends) }
+		// What is under way at the end may take a little longer, not more.
+		var cancel context.CancelFunc
+		ctx, cancel = context.WithDeadline(ctx, ends.Add(time.Second))
+		defer cancel()
+	}
 	c := &checks{d: d, byKind: map[string]*kind{}, layouts: map[string]int{}}
 	names := make(chan string)
 	var group sync.WaitGroup
@@ -39,25 +45,26 @@ func (d *doctor) limiters(ctx context.Context, masters []*redis.Client) error {
 			}
 		})
 	}
-	all, err := d.find(ctx, masters, ends, names)
+	var err error
+	c.walked, err = d.find(ctx, masters, timeUp, names)
 	close(names)
 	group.Wait()
 	s := &d.report.Limiters
-	s.Checked = c.checked
-	s.All = all && s.Checked == s.Found
+	s.Checked, s.Partly = c.checked, c.partly
+	s.All = c.walked && s.Checked == s.Found && s.Partly == 0
 	if answered(err) {
 		return err
 	}
 	c.report(s)
-	if errors.Is(err, context.DeadlineExceeded) && time.Now().After(ends) {
+	if errors.Is(err, context.DeadlineExceeded) && timeUp() {
 		return nil // it says how many were checked
 	}
 	return errors.Join(err, c.err)
 }
 
 // find sends the names of limiters, until it has enough, or no time is left. It
-// returns whether there are no more.
-func (d *doctor) find(ctx context.Context, masters []*redis.Client, ends time.Time, names chan<- string) (all bool, err error) {
+// reports whether it has walked all keys, and sent all names.
+func (d *doctor) find(ctx context.Context, masters []*redis.Client, timeUp func() bool, names chan<- string) (walked bool, err error) {
 	s := &d.report.Limiters
 	for _, node := range masters {
 		size, err := node.DBSize(ctx).Result()
@@ -66,6 +73,7 @@ func (d *doctor) find(ctx context.Context, masters []*redis.Client, ends time.Ti
 		}
 		s.Keys += size
 	}
+	sent := 0
 	for _, node := range masters {
 		var cursor uint64
 		for {
@@ -73,30 +81,32 @@ func (d *doctor) find(ctx context.Context, masters []*redis.Client, ends time.Ti
 			if err != nil {
 				return false, err
 			}
-			s.Walked = min(s.Walked+pageKeys, max(s.Keys, 0))
 			page, err = limitersAmong(ctx, node, page)
 			if err != nil {
 				return false, err
 			}
+			s.Walked = min(s.Walked+pageKeys, max(s.Keys, 0))
+			s.Found += len(page)
 			for _, name := range page {
-				if s.Found >= d.opts.Sample || time.Now().After(ends) {
+				if sent == d.opts.Sample && sent > 0 || timeUp() {
 					return false, nil
 				}
-				s.Found++
+				sent++
 				names <- name
 			}
 			if cursor = next; cursor == 0 {
 				break
 			}
-			if time.Now().After(ends) {
+			if timeUp() {
 				return false, nil
 			}
 		}
 	}
+	s.Walked = s.Keys
 	return true, nil
 }
 
-// limitersAmong returns those of the hashes that have a field of a limiter.
+// limitersAmong returns those of the hashes that are limiters, or were meant for one.
 func limitersAmong(ctx context.Context, node *redis.Client, names []string) ([]string, error) {
 	if len(names) == 0 {
 		return nil, nil
@@ -104,7 +114,7 @@ func limitersAmong(ctx context.Context, node *redis.Client, names []string) ([]s
 	pipe := node.Pipeline()
 	answers := make([]*redis.SliceCmd, len(names))
 	for i, name := range names {
-		answers[i] = pipe.HMGet(ctx, name, "rate", "interval", "type")
+		answers[i] = pipe.HMGet(ctx, name, look.FieldNames...)
 	}
 	if _, err := pipe.Exec(ctx); err != nil && !answered(err) {
 		return nil, err
@@ -114,7 +124,7 @@ func limitersAmong(ctx context.Context, node *redis.Client, names []string) ([]s
 		if err := answers[i].Err(); redis.HasErrorPrefix(err, "NOPERM") {
 			return nil, err
 		}
-		if fields := answers[i].Val(); len(fields) == 3 && !slices.Contains(fields, nil) {
+		if _, _, found := look.Judge(answers[i].Val()); found {
 			limiters = append(limiters, name)
 		}
 	}
@@ -130,10 +140,12 @@ type kind struct {
 
 // checks gathers what was found in limiters.
 type checks struct {
-	d *doctor
+	d      *doctor
+	walked bool // all keys
 
 	mu      sync.Mutex
 	checked int
+	partly  int
 	err     error
 	byKind  map[string]*kind
 	layouts map[string]int
@@ -150,6 +162,9 @@ func (c *checks) check(ctx context.Context, name string) {
 		return
 	}
 	c.checked++
+	if found.Partly {
+		c.partly++
+	}
 	for _, layout := range found.Layouts {
 		c.layouts[layout]++
 	}
@@ -181,16 +196,7 @@ func clip(name string) string {
 }
 
 func (c *checks) report(s *Sampled) {
-	text := fmt.Sprintf("%s checked", words.Plural(int64(s.Checked), "limiter"))
-	if s.All {
-		text += ", all that there are"
-	} else {
-		text += fmt.Sprintf(", a sample: about %d of %s were walked", s.Walked, words.Plural(s.Keys, "key"))
-	}
-	if len(c.byKind) == 0 {
-		text += "; nothing is wrong with them"
-	}
-	c.d.fine(nil, "limiters", text)
+	c.reportScope(s)
 	for _, name := range slices.Sorted(maps.Keys(c.byKind)) {
 		k := c.byKind[name]
 		known := look.ProblemOf(name)
@@ -198,10 +204,39 @@ func (c *checks) report(s *Sampled) {
 		if k.count > len(k.names) {
 			more = fmt.Sprintf(" and %d more", k.count-len(k.names))
 		}
+		if k.count > 1 {
+			more += "; of the first"
+		}
 		c.d.add(nil, name, Level(known.Level), fmt.Sprintf("%s: %s%s: %s", words.Plural(int64(k.count), "limiter"),
 			strings.Join(k.names, ", "), more, k.text), known.Reason, known.Advice)
 	}
 	c.old()
+}
+
+// reportScope says how many limiters were looked at. What was not looked at may be
+// wrong: that is a note.
+func (c *checks) reportScope(s *Sampled) {
+	verdict := ""
+	if len(c.byKind) == 0 && s.Checked > 0 {
+		verdict = "; nothing is wrong with what was looked at"
+	}
+	switch {
+	case c.walked && s.Found == 0:
+		c.d.fine(nil, "limiters", "there are none")
+	case c.walked && s.Checked == s.Found:
+		c.d.fine(nil, "limiters", fmt.Sprintf("all %s looked at%s", words.Plural(int64(s.Found), "limiter"), verdict))
+	default:
+		walked := ""
+		if !c.walked && s.Keys > 0 {
+			walked = fmt.Sprintf(", about %d of %s walked", s.Walked, words.Plural(s.Keys, "key"))
+		}
+		c.d.add(nil, "limiters", Note, fmt.Sprintf("%d of %s limiters looked at%s%s", s.Checked, s.total(c.walked), walked, verdict),
+			"what was not looked at may be wrong", "--all looks at all of them, however long that takes")
+	}
+	if s.Partly > 0 {
+		c.d.add(nil, "clients", Note, fmt.Sprintf("%s whose clients have permits of their own: the keys of these were not looked for",
+			words.Plural(int64(s.Partly), "limiter")), "each such search walks all keys", "rrl show NAME looks for those of one limiter")
+	}
 }
 
 // old tells of members that old releases of Redisson write.

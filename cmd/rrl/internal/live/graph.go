@@ -16,6 +16,9 @@ func pointText(p *look.Point) string {
 	if p.Gone {
 		return at + "  no such limiter"
 	}
+	if p.Broken != "" {
+		return at + "  " + brokenText(&p.Limiter)
+	}
 	left := "unknown"
 	if p.Free != nil {
 		left = fmt.Sprintf("%d of %d", *p.Free, p.Rate)
@@ -70,6 +73,9 @@ func headline(p *look.Point) string {
 	if p.Gone {
 		return "no such limiter now"
 	}
+	if p.Broken != "" {
+		return brokenText(&p.Limiter)
+	}
 	left := "unknown"
 	if p.Free != nil {
 		left = fmt.Sprint(*p.Free)
@@ -83,6 +89,9 @@ func headline(p *look.Point) string {
 }
 
 func callersLine(p *look.Point, room int) string {
+	if p.Broken != "" {
+		return "rrl show tells more, and what helps"
+	}
 	if callers := callersText(&p.Limiter, room-len("in use by ")); callers != "" {
 		return "in use by " + callers
 	}

@@ -203,6 +203,27 @@ func TestPointText(t *testing.T) {
 	assert.Equal(t, "10:20:30.1  no such limiter", pointText(&p))
 }
 
+// What is broken has no figures, and its reason fits any screen.
+func TestBrokenFitsAnyScreen(t *testing.T) {
+	t.Parallel()
+	points := graphPoints(130)
+	last := &points[129]
+	last.At = time.Date(2026, 11, 22, 10, 20, 30, 0, time.UTC)
+	last.Broken, last.Free = "key {orders}:permits is not a sorted set", nil
+	assert.Equal(t, "10:20:30.0  broken: key {orders}:permits is not a sorted set", pointText(last))
+	assert.Equal(t, "broken: key {orders}:permits is not a sorted set", headline(last))
+	for _, text := range hostile() {
+		last.Broken = "why: " + text
+		s := &look.Snapshot{Known: 1, Broken: 1, Limiters: []look.Limiter{last.Limiter}}
+		for columns := 1; columns < 120; columns += 7 {
+			requireFits(t, Graph(points, time.Second, columns, 20, false, plain), columns)
+			lines := topText(s, look.View{Sort: "use"}, columns, 0, plain)
+			requireFits(t, lines, columns)
+			assert.NotContains(t, lines[headLines], "100/1s")
+		}
+	}
+}
+
 func TestPercent(t *testing.T) {
 	t.Parallel()
 	for rate := int64(1); rate <= 1000; rate++ {

@@ -144,6 +144,8 @@ func topText(s *look.Snapshot, v look.View, columnCount, rows int, paint func(co
 		l := &limiters[i]
 		text := row(cols, func(c column) string { return c.cell(l) })
 		switch {
+		case l.Broken != "":
+			text = paint(output.Red, cut(left(Safe(l.Name), cols[0].width)+"  "+brokenText(l), columnCount))
 		case l.Free != nil && *l.Free == 0:
 			text = paint(output.Red, text)
 		case l.InUse == 0:
@@ -153,6 +155,9 @@ func topText(s *look.Snapshot, v look.View, columnCount, rows int, paint func(co
 	}
 	return lines
 }
+
+// brokenText says that a limiter does not work, and why.
+func brokenText(l *look.Limiter) string { return "broken: " + Safe(l.Broken) }
 
 // headLines is how many lines of [topText] stand above the limiters.
 const headLines = 3
@@ -175,6 +180,9 @@ func summary(s *look.Snapshot, v look.View) []string {
 		known = "more than " + known
 	}
 	first := fmt.Sprintf("%s  %s, %d in use, %d used up", s.At.Format(time.TimeOnly), known, s.InUse, s.Used)
+	if s.Broken > 0 {
+		first += fmt.Sprintf(", %d broken", s.Broken)
+	}
 	if !s.Complete {
 		first += fmt.Sprintf(", %.0f%% of the keys seen", s.Walked*100)
 	}

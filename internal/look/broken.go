@@ -1,0 +1,116 @@
+package look
+
+import (
+	"context"
+	"strconv"
+
+	"github.com/redis/go-redis/v9"
+
+	"github.com/rratelimiter/rratelimiter/internal/redisson"
+	"github.com/rratelimiter/rratelimiter/internal/words"
+)
+
+// Broken returns why the limiter does not work, "" if it does: its calls fail, or
+// grant too many permits, until it is mended. That is so of anomalies of level
+// [Error]: a key of the wrong type, a hash that is no configuration, a value or
+// members that can't be read, layouts that exclude each other.
+func (f *Findings) Broken() string {
+	for _, a := range *f {
+		if ProblemOf(a.Kind).Level == Error {
+			return a.Text
+		}
+	}
+	return ""
+}
+
+// Judge reads a hash's fields as HMGET answers them for [FieldNames]. It finds
+// limiters, and hashes that were meant for one: those with a rate of which two of
+// rate, interval and type are as Redisson writes them. Of these broken says why
+// they are none.
+func Judge(answer []any) (f Fields, broken string, found bool) {
+	f, err := ParseFields(answer)
+	if err == nil {
+		return f, "", true
+	}
+	fit := 0
+	for i := range min(len(answer), len(requiredFields)) {
+		text, _ := answer[i].(string)
+		if n, ok := number(text); ok && (FieldNames[i] != "type" || n <= maxType) {
+			fit++
+		}
+	}
+	if fit < 2 || answer[0] == nil {
+		return Fields{}, "", false
+	}
+	return Fields{}, err.Error(), true
+}
+
+// Broken reads the value and the newest member of limiters whose clients share their
+// permits, and returns by name why they are broken, as far as these tell; healthy ones are
+// left out.
+func Broken(ctx context.Context, rdb redis.UniversalClient, names []string) (map[string]string, error) {
+	if len(names) == 0 {
+		return nil, nil
+	}
+	pipe := rdb.Pipeline()
+	all := make([]*glanced, len(names))
+	for i, name := range names {
+		k := redisson.KeysOf(name, "")
+		all[i] = &glanced{pair: &pair{value: k.Value, set: k.Permits}}
+		all[i].read(ctx, pipe)
+	}
+	cmds, err := pipe.Exec(ctx)
+	if err := firstNotHarmless(cmds, err); err != nil {
+		return nil, err
+	}
+	broken := map[string]string{}
+	for i, name := range names {
+		var found Findings
+		all[i].check(&found)
+		if why := found.Broken(); why != "" {
+			broken[name] = why
+		}
+	}
+	return broken, nil
+}
+
+// wrongType adds that a key is of a type that it should not be; kind is "" if
+// it is not known.
+func (f *Findings) wrongType(key, kind, want string) {
+	if kind == "" {
+		f.add("wrong_type", "key %s is not a %s", words.Printable(key), want)
+		return
+	}
+	f.add("wrong_type", "key %s is a %s, not a %s", words.Printable(key), kind, want)
+}
+
+func (f *Findings) badValue(key, text string) {
+	f.add("bad_value", "key %s holds %s, not a whole number", words.Printable(key), words.Quote(text))
+}
+
+// checkPair judges a pair by what commands answered, its value and members, and
+// reports whether it can be told what is free.
+func (f *Findings) checkPair(p *pair, value *redis.StringCmd, sets ...*redis.ZSliceCmd) (readable bool) {
+	if ofWrongType(value) {
+		f.wrongType(p.value, "", "string")
+	} else if value.Err() == nil {
+		if _, err := strconv.ParseInt(value.Val(), 10, 64); err != nil {
+			f.badValue(p.value, value.Val())
+		}
+	}
+	l := newLayouts()
+	for _, set := range sets {
+		if ofWrongType(set) {
+			f.wrongType(p.set, "", "sorted set")
+			break
+		}
+		for _, z := range set.Val() {
+			l.add(z)
+		}
+	}
+	readable = len(*f) == 0
+	f.checkLayouts(p.set, l)
+	return readable
+}
+
+func ofWrongType(cmd redis.Cmder) bool { return redis.HasErrorPrefix(cmd.Err(), "WRONGTYPE") }
