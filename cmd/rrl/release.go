@@ -4,12 +4,14 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"sync/atomic"
 
 	"github.com/redis/go-redis/v9"
 	"github.com/spf13/cobra"
 
 	"github.com/rratelimiter/rratelimiter"
 	"github.com/rratelimiter/rratelimiter/cmd/rrl/internal/connect"
+	"github.com/rratelimiter/rratelimiter/internal/lane"
 	"github.com/rratelimiter/rratelimiter/internal/look"
 	"github.com/rratelimiter/rratelimiter/internal/redisson"
 	"github.com/rratelimiter/rratelimiter/internal/script"
@@ -75,26 +77,33 @@ func (a *app) release(ctx context.Context, conn *connect.Connection, name string
 	if cfg.Type == rratelimiter.PerClient && a.clientID == "" {
 		return 0, fmt.Errorf("%s: each client has permits of its own: --client-id says whose to give back", words.Printable(name))
 	}
-	left := permits
+	var left atomic.Int64
+	left.Store(permits)
 	keys := script.KeysOf(redisson.KeysOf(name, a.clientID).List()...)
 	call := script.Call{
 		Script: lua.Release, Keys: keys,
-		Args: script.ArgumentsFunc(func(all []any, at script.Attempt) []any { return append(all, left, "", at.Token, "") }),
+		Args: script.ArgumentsFunc(func(all []any, at script.Attempt) []any { return append(all, left.Load(), "", at.Token, "") }),
 		Continued: func(rest []any) error {
-			if len(rest) > 0 {
-				left, _ = rest[0].(int64)
+			numbers, err := lane.Integers(rest, 1)
+			if err == nil {
+				left.Store(numbers[0])
 			}
-			return nil
+			return err
 		},
 	}
-	reply, err := call.Run(ctx, script.NewConn(conn.Client, script.DefaultTimeout))
+	lanes := lane.New(script.NewConn(conn.Client, script.DefaultTimeout), nil)
+	defer lanes.Close()
+	reply, err := lanes.Run(ctx, &call)
 	if err == nil {
-		left, _ = reply.(int64)
-		return permits - left, nil
+		numbers, err := lane.Integers([]any{reply}, 1)
+		if err != nil {
+			return 0, err
+		}
+		return permits - numbers[0], nil
 	}
 	err = fmt.Errorf("%s: %w", words.Printable(name), a.explainRelease(ctx, conn, name, keys, err))
-	if left < permits {
-		err = fmt.Errorf("%w; %s had been given back", err, words.Plural(permits-left, "permit"))
+	if back := permits - left.Load(); back > 0 {
+		err = fmt.Errorf("%w; %s had been given back", err, words.Plural(back, "permit"))
 	}
 	return 0, err
 }

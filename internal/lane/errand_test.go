@@ -77,7 +77,7 @@ func TestDecisionsBesideChangesAreRepeatedInTime(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		f := &flights{hold: make(chan struct{})}
-		lanes, _ := lanesOn(t, f, 2)
+		lanes, _ := lanesOn(t, f, 64)
 		l := lanes.Of(t.Context(), "key")
 		var wg sync.WaitGroup
 		ask := func(i int) {
