@@ -59,7 +59,8 @@ func (g *Groups) guarded(ctx context.Context, key string, r *request) (
 		_, err = ask()
 		return d, taken, limit.FromRedis, giveBack, err
 	}
-	undecided, err := g.guard.Ask(&g.lanes.Of(ctx, key).Breaker, func() bool { return script.Answers(g.lanes.conn, script.KeysOf(key)) }, ask)
+	answers := func() bool { return script.Answers(g.lanes.conn, script.KeysOf(key), cmp.Or(g.rule.Write, "SET")) }
+	undecided, err := g.guard.Ask(&g.lanes.Of(ctx, key).Breaker, answers, ask)
 	if !undecided {
 		return d, taken, limit.FromRedis, giveBack, err
 	}

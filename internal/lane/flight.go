@@ -226,7 +226,7 @@ func (l *Lane) landed(f *flight) (passed bool) {
 	}
 	l.mu.Unlock()
 	if answered {
-		l.Breaker.Heard()
+		l.Breaker.Heard(now.Sub(f.sent))
 		l.conn.Answered(l.master)
 	}
 	if start {

@@ -62,7 +62,7 @@ func (g *Guard) Ask(b *Breaker, probe func() bool, ask func() (unanswered bool, 
 		b.Decided()
 		return false, err
 	}
-	if b.Failed() {
+	if b.Failed(start) {
 		g.changed(true)
 	}
 	return undecided, err

@@ -81,15 +81,15 @@ func TestBreaker(t *testing.T) {
 			return b.Allows(func() bool { probes++; return answers }, func(open bool) { changes = append(changes, open) })
 		}
 		for range 5 { // two in a row, each time
-			assert.False(t, b.Failed())
-			assert.False(t, b.Failed())
+			assert.False(t, b.Failed(time.Now()))
+			assert.False(t, b.Failed(time.Now()))
 			b.Decided()
 		}
 		assert.True(t, allows())
-		b.Failed()
-		b.Failed()
-		assert.True(t, b.Failed())
-		assert.False(t, b.Failed(), "once")
+		b.Failed(time.Now())
+		b.Failed(time.Now())
+		assert.True(t, b.Failed(time.Now()))
+		assert.False(t, b.Failed(time.Now()), "once")
 		for range 100 {
 			assert.False(t, allows())
 		}

@@ -62,11 +62,12 @@ func Read(ctx context.Context, to *Conn, s *lua.Script, keys *Keys, args ...any)
 	return c.Run(ctx, to)
 }
 
-// Answers tells whether the server of a limiter's keys decides anything at all, whatever
-// hooks do.
-func Answers(to *Conn, keys *Keys) bool {
+// Answers reports whether the server of a limiter's keys decides anything at all, whatever
+// hooks do. write is the command by which decisions write, SET or ZADD: a server may
+// answer reads and refuse that.
+func Answers(to *Conn, keys *Keys, write string) bool {
 	err := Guard(func() error {
-		_, err := Read(context.Background(), to, lua.TTL, keys)
+		_, err := Read(context.Background(), to, lua.Probe, keys, write)
 		return err
 	})
 	return !errors.Is(Outage(err), limit.ErrUnavailable)
