@@ -66,10 +66,10 @@ func (g *Groups) guarded(ctx context.Context, key string, r *request) (
 	}
 	rule := local.Rule{Permits: g.rule.Usual, Window: g.rule.Window}
 	if r.upTo {
-		taken, d, by, err = g.guard.UpToInstead(*how, key, r.permits, rule, err)
+		taken, d, by, err = g.guard.UpToInstead(*how, outage.Account{Limiter: key}, r.permits, rule, err)
 		return d, taken, by, nil, err
 	}
-	d, by, giveBack, err = g.guard.Instead(*how, key, r.permits, rule, err)
+	d, by, giveBack, err = g.guard.Instead(*how, outage.Account{Limiter: key}, r.permits, rule, err)
 	return d, r.permits, by, giveBack, err
 }
 

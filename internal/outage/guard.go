@@ -77,16 +77,16 @@ func (g *Guard) changed(open bool) {
 }
 
 // Instead decides for Redis, which left it undecided because of err. Where rule is zero,
-// the limiter's rate is not known. What is granted is not charged, and giveBack undoes
-// it.
-func (g *Guard) Instead(how limit.Failure, key string, n int64, rule local.Rule, err error) (
+// the limiter's rate is not known. What is granted is not charged: it goes to the
+// account, and giveBack undoes it.
+func (g *Guard) Instead(how limit.Failure, of Account, n int64, rule local.Rule, err error) (
 	d limit.Decision, by limit.Source, giveBack func(context.Context) error, _ error,
 ) {
 	uncharged := func(undo func()) func(context.Context) error {
-		g.Uncharged.Add(key, n, rule.Window)
+		g.Uncharged.Add(of, n, rule.Window)
 		return func(ctx context.Context) error {
 			undo()
-			return g.Uncharged.Undo(key, n)(ctx)
+			return g.Uncharged.Undo(of, n)(ctx)
 		}
 	}
 	share, isLocal := how.Local()
@@ -100,7 +100,7 @@ func (g *Guard) Instead(how limit.Failure, key string, n int64, rule local.Rule,
 	if n > part.Permits {
 		return limit.Decision{Limit: part.Permits}, limit.FromLocal, nil, nil
 	}
-	d, undo := g.locals.Take(key, n, part)
+	d, undo := g.locals.Take(of.Limiter, n, part)
 	if d.Granted {
 		giveBack = uncharged(undo)
 	}
@@ -109,14 +109,14 @@ func (g *Guard) Instead(how limit.Failure, key string, n int64, rule local.Rule,
 
 // UpToInstead is Instead for as many permits as there are, at most n. It tells how many
 // that were.
-func (g *Guard) UpToInstead(how limit.Failure, key string, n int64, rule local.Rule, err error) (
+func (g *Guard) UpToInstead(how limit.Failure, of Account, n int64, rule local.Rule, err error) (
 	taken int64, d limit.Decision, by limit.Source, _ error,
 ) {
 	if _, isLocal := how.Local(); isLocal {
 		n = min(n, max(1, rule.Permits))
 	}
 	for {
-		d, by, _, failed := g.Instead(how, key, n, rule, err)
+		d, by, _, failed := g.Instead(how, of, n, rule, err)
 		switch {
 		case failed != nil || d.Granted:
 			if !d.Granted {
