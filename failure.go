@@ -164,6 +164,10 @@ func (c *Client) waitOutage(ctx context.Context, wait time.Duration, start time.
 		}
 		wait = min(wait, left)
 	}
+	if err := c.engine.Begin(); err != nil {
+		return false, err
+	}
+	defer c.engine.End()
 	err = c.guard.Wait(ctx, wait)
 	return err == nil, err
 }

@@ -200,8 +200,8 @@ func (l *RateLimiter) Release(ctx context.Context, permits int64) error {
 	if l.client.rules.KeepsNoMembers() {
 		return l.fail(op, l.client.rules.Unsupported("Release"))
 	}
-	if permits == 0 {
-		return l.fail(op, l.client.engine.Closed())
+	if err := l.client.engine.Closed(); err != nil {
+		return l.fail(op, err)
 	}
 	uncharged := l.client.guard.Uncharged.Take(l.account(), permits)
 	if permits == uncharged {

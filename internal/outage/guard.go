@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"math"
+	"sync"
 	"time"
 
 	"github.com/rratelimiter/rratelimiter/internal/clock"
@@ -22,6 +23,8 @@ type Guard struct {
 	locals   *local.Limiter
 	clock    *clock.Clock
 	sleeper  sleeper
+	closed   chan struct{}
+	close    sync.Once
 }
 
 // NewGuard returns a Guard that tells the observer when servers are asked no more, and
@@ -30,7 +33,7 @@ type Guard struct {
 // asked are the callers who ask a server, as a test's clock sees them; nil where no
 // caller waits by the Guard.
 func NewGuard(observer *observe.Observer, c *clock.Clock, asked clock.Sleeper) *Guard {
-	g := &Guard{Uncharged: Uncharged{Clock: c}, observer: observer, locals: local.New(c), clock: c}
+	g := &Guard{Uncharged: Uncharged{Clock: c}, observer: observer, locals: local.New(c), clock: c, closed: make(chan struct{})}
 	if asked != nil {
 		g.sleeper.asked = asked
 		g.sleeper.clock = c

@@ -1,6 +1,8 @@
 package faults_test
 
 import (
+	"slices"
+	"sync"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -61,5 +63,44 @@ func TestReleaseBesideAClientInShadow(t *testing.T) {
 		assert.Zero(t, limitertest.Available(t, other))
 		require.NoError(t, other.Release(t.Context(), 4))
 		assert.Equal(t, int64(4), limitertest.Available(t, other))
+	})
+}
+
+// Close fails those who wait for a local limiter, and returns when they are done. What a
+// policy granted is not released after it.
+func TestCloseDuringAnOutage(t *testing.T) {
+	t.Parallel()
+	duringOutages(t, limit.FailLocal(0.5), func(t *testing.T, s *outageScene) {
+		rate := rratelimiter.WithDefault(limitertest.Every(6, time.Hour))
+		l, other := s.client.RateLimiter("{s}a", rate), s.client.RateLimiter("{s}b", rate)
+		s.fail(t, l)
+		var mu sync.Mutex
+		var ended []error
+		calls := []func() error{
+			func() error { return l.Acquire(t.Context(), 1) },
+			func() error { return limitertest.Second(l.TryAcquire(t.Context(), 1, time.Minute)) },
+			func() error { return limitertest.Second(s.client.TryAcquireAll(t.Context(), 1, time.Minute, l, other)) },
+		}
+		for _, call := range calls {
+			go func() {
+				err := call()
+				mu.Lock()
+				defer mu.Unlock()
+				ended = append(ended, err)
+			}()
+		}
+		time.Sleep(10 * time.Millisecond)
+		closed := time.Now()
+		require.NoError(t, s.client.Close(t.Context()))
+		assert.Less(t, time.Since(closed), 5*time.Second, "a probe may be under way")
+		synctest.Wait()
+		mu.Lock()
+		errs := slices.Clone(ended)
+		mu.Unlock()
+		assert.Len(t, errs, len(calls))
+		for _, err := range errs {
+			require.ErrorIs(t, err, rratelimiter.ErrClosed)
+		}
+		require.ErrorIs(t, l.Release(t.Context(), 1), rratelimiter.ErrClosed)
 	})
 }
