@@ -30,7 +30,7 @@ func TestTheProbeIsRefusedWheneverGrantsAre(t *testing.T) {
 				return func() { require.NoError(t, rdb.ConfigSet(ctx, name, value).Err()) }
 			}
 			replicaOf := func(host, port string) func() {
-				return func() { require.NoError(t, rdb.SlaveOf(ctx, host, port).Err()) }
+				return func() { require.NoError(t, rdb.ReplicaOf(ctx, host, port).Err()) }
 			}
 			saved := func(status string) {
 				require.Eventually(t, func() bool {
