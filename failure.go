@@ -31,8 +31,7 @@ type failureOption limit.Failure
 // A caller's deadline that ends before Redis has said anything counts for that too, and
 // the caller gets its error.
 //
-// What is granted so is charged nowhere but here: Release and leases take no others'
-// permits for it. A caller that waits, and that the local limiter refuses, asks again
+// What is granted so is charged nowhere but here: see [RateLimiter.Release]. A caller that waits, and that the local limiter refuses, asks again
 // when that has permits, or Redis is back.
 func WithFailure(f limit.Failure) SharedOption { return failureOption(f) }
 
@@ -128,10 +127,10 @@ func (l *RateLimiter) askGuarded(ctx context.Context, w engine.Wish) (d limit.De
 			return d, by, err
 		}
 		if w.UpTo != nil {
-			*w.UpTo, d, by, err = c.guard.UpToInstead(*l.failure, l.facts.Config, w.Permits, l.rule(), err)
+			*w.UpTo, d, by, err = c.guard.UpToInstead(*l.failure, l.account(), w.Permits, l.rule(), err)
 			return d, by, err
 		}
-		d, by, giveBack, err := c.guard.Instead(*l.failure, l.facts.Config, w.Permits, l.rule(), err)
+		d, by, giveBack, err := c.guard.Instead(*l.failure, l.account(), w.Permits, l.rule(), err)
 		if giveBack != nil && w.Undo != nil {
 			*w.Undo = giveBack
 		}
@@ -165,6 +164,10 @@ func (c *Client) waitOutage(ctx context.Context, wait time.Duration, start time.
 		}
 		wait = min(wait, left)
 	}
+	if err := c.engine.Begin(); err != nil {
+		return false, err
+	}
+	defer c.engine.End()
 	err = c.guard.Wait(ctx, wait)
 	return err == nil, err
 }
@@ -208,7 +211,7 @@ func (c *Client) askAllGuarded(
 func (c *Client) allInstead(permits int64, limiters []*RateLimiter, cause error) (wait time.Duration, by limit.Source, err error) {
 	var undo []func(context.Context) error
 	for _, l := range limiters {
-		d, from, giveBack, failed := c.guard.Instead(*c.options.Failure, l.facts.Config, permits, l.rule(), cause)
+		d, from, giveBack, failed := c.guard.Instead(*c.options.Failure, l.account(), permits, l.rule(), cause)
 		by = from
 		if giveBack != nil {
 			undo = append(undo, giveBack)
@@ -228,7 +231,7 @@ type shadowOption struct{}
 
 // WithShadow has limiters decide, charge and tell the observer, and refuse nobody and
 // have nobody wait: to see what a limit would do. What one would have refused, or could
-// not decide, is granted and not charged; Release takes no others' permits for it.
+// not decide, is granted and not charged: see [RateLimiter.Release].
 // Mistakes, and contexts that end, stay errors. TryAcquireAll goes by the Client's.
 func WithShadow() SharedOption { return shadowOption{} }
 

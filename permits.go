@@ -113,7 +113,7 @@ func (l *RateLimiter) acquire(ctx context.Context, op string, w engine.Wish) (li
 		d.Granted, d.RetryAfter, err = true, 0, nil
 		l.letThrough(w.Permits)
 		if w.Undo != nil {
-			*w.Undo = l.client.guard.Uncharged.Undo(l.facts.Config, w.Permits)
+			*w.Undo = l.client.guard.Uncharged.Undo(l.account(), w.Permits)
 		}
 		if w.UpTo != nil {
 			*w.UpTo = w.Permits
@@ -125,12 +125,21 @@ func (l *RateLimiter) acquire(ctx context.Context, op string, w engine.Wish) (li
 	return d, err
 }
 
+// account is where the handle counts permits that Redis was not charged for.
+func (l *RateLimiter) account() outage.Account {
+	a := outage.Account{Limiter: l.facts.Config, Shadow: l.shadow}
+	if l.failure != nil {
+		a.Failure = *l.failure
+	}
+	return a
+}
+
 // letThrough notes permits that a caller has and Redis was not charged for.
 func (l *RateLimiter) letThrough(permits int64) {
 	if permits == 0 {
 		return
 	}
-	l.client.guard.Uncharged.Add(l.facts.Config, permits, l.rule().Window)
+	l.client.guard.Uncharged.Add(l.account(), permits, l.rule().Window)
 }
 
 // decided tells the observer of an answer; shadow says that nobody is refused because of it.
@@ -171,6 +180,12 @@ func (l *RateLimiter) checkPermits(ctx context.Context, permits int64) error {
 // Release is not repeated once it may have run: ErrUnknownOutcome. Where Redissons
 // before 3.17.0 share the limiter, grants bear no mark of their Client and the
 // newest go back, whoever's they are; before 3.13.3 it is ErrUnsupported.
+//
+// What WithShadow or WithFailure let through is not charged in Redis, so that nothing
+// becomes free when it is released. Release counts such permits first. They belong to
+// the handle that let them through and to other handles of the limiter with the same
+// WithShadow and WithFailure, such as those made for each request; to Release of any
+// other handle they do not exist.
 func (l *RateLimiter) Release(ctx context.Context, permits int64) error {
 	const op = "Release"
 	if l.err != nil {
@@ -185,10 +200,10 @@ func (l *RateLimiter) Release(ctx context.Context, permits int64) error {
 	if l.client.rules.KeepsNoMembers() {
 		return l.fail(op, l.client.rules.Unsupported("Release"))
 	}
-	if permits == 0 {
-		return l.fail(op, l.client.engine.Closed())
+	if err := l.client.engine.Closed(); err != nil {
+		return l.fail(op, err)
 	}
-	uncharged := l.client.guard.Uncharged.Take(l.facts.Config, permits)
+	uncharged := l.client.guard.Uncharged.Take(l.account(), permits)
 	if permits == uncharged {
 		return nil
 	}

@@ -106,7 +106,10 @@ func (c *Client) RateLimiter(name string, opts ...LimiterOption) *RateLimiter {
 // is on its way get its answer, and so do permits that are being given back.
 // It returns when all are done, or with ctx.Err() before. Later calls on the
 // Client's limiters fail with ErrClosed. The Redis client stays open.
-func (c *Client) Close(ctx context.Context) error { return c.engine.Close(ctx) }
+func (c *Client) Close(ctx context.Context) error {
+	c.guard.Close()
+	return c.engine.Close(ctx)
+}
 
 // RateLimiter grants at most as many permits in any span of its interval as its
 // rate says, to all programs together that share it, Redisson's included. It is

@@ -53,6 +53,7 @@ var (
 	Migrate             = mustLoad("migrate")
 	NoteClient          = mustLoad("note_client")
 	Peek                = mustLoad("peek")
+	Probe               = mustLoad("probe")
 	Release             = mustLoad("release")
 	Rename              = mustLoad("rename")
 	Reset               = mustLoad("reset")

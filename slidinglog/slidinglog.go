@@ -101,7 +101,7 @@ func New(rdb Redis, cfg Config, opts ...limit.Option) *Limiter {
 	}
 	l.table = lane.NewGroups(lanes, lane.Rule{
 		Package: "slidinglog", Options: o, Err: l.err, Most: MaxPermits, Limit: most,
-		Usual: cfg.Limit, Window: cfg.Window, Check: l.check, Ask: l.ask, Peek: l.peek,
+		Usual: cfg.Limit, Window: cfg.Window, Write: "ZADD", Check: l.check, Ask: l.ask, Peek: l.peek,
 	})
 	return l
 }

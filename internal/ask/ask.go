@@ -33,18 +33,19 @@ type Call struct {
 }
 
 // begin asks limiter for n permits of key, which is guarded if the limiter has
-// second keys ([keypart.Guard]), and tells heard, if there is one, what it said. The
-// outcome is to be awaited with the same ctx. Giving back what came too late is bounded
+// second keys ([keypart.Guard]), and tells heard, if there is one, what it said and how
+// long that took. The outcome is to be awaited with the same ctx. Giving back what came too late is bounded
 // by timeout, as by [Afterwards].
-func begin(ctx context.Context, limiter limit.Limiter, key string, n int64, timeout time.Duration, heard func(Outcome)) *Call {
+func begin(ctx context.Context, limiter limit.Limiter, key string, n int64, timeout time.Duration, heard func(Outcome, time.Duration)) *Call {
 	if s, ok := limiter.(limit.Suffixed); ok {
 		key = keypart.Guard(key, s.KeySuffix())
 	}
 	c := &Call{done: make(chan Outcome, 1)}
 	go func() {
+		start := time.Now()
 		o := take(ctx, limiter, key, n)
 		if heard != nil {
-			heard(o)
+			heard(o, time.Since(start))
 		}
 		if c.claimed.CompareAndSwap(false, true) {
 			c.done <- o

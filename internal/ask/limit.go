@@ -72,9 +72,16 @@ func (l *Limit) begin(ctx context.Context, key string, n int64, timeout time.Dur
 	case outage.Probing:
 		return l.probe(ctx, key, n, timeout)
 	default:
-		c := begin(ctx, l.limiter, key, n, timeout, nil)
+		c := begin(ctx, l.limiter, key, n, timeout, l.heard)
 		c.counts = true
 		return c
+	}
+}
+
+// heard takes note of a decision, even if its request has gone, and of how long it took.
+func (l *Limit) heard(o Outcome, took time.Duration) {
+	if o.Panicked == nil && !undecided(o.Err) {
+		l.breaker.Heard(took)
 	}
 }
 
@@ -91,7 +98,8 @@ func (l *Limit) probe(ctx context.Context, key string, n int64, timeout time.Dur
 		})
 	}
 	stop := context.AfterFunc(asking, func() { finish(false) }) // it may not heed its context
-	c := begin(asking, l.limiter, key, n, timeout, func(o Outcome) {
+	c := begin(asking, l.limiter, key, n, timeout, func(o Outcome, took time.Duration) {
+		l.heard(o, took)
 		stop()
 		cancel()
 		finish(o.Panicked == nil && !undecided(o.Err))
@@ -108,8 +116,8 @@ func (l *Limit) count(ctx context.Context, o Outcome, start time.Time) {
 	case !undecided(o.Err):
 		l.breaker.Decided()
 	case errors.Is(ctx.Err(), context.Canceled):
-	case ctx.Err() != nil && time.Since(start) < outage.LeastTime:
-	case l.breaker.Failed():
+	case ctx.Err() != nil && !l.breaker.Left(start):
+	case l.breaker.Failed(start):
 		l.happened(limit.AskedNoMore, o.Err)
 	}
 }

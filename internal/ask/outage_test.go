@@ -181,12 +181,15 @@ func TestWhatCounts(t *testing.T) {
 		"another's error":   {server: &server{err: errors.New("no")}, counts: true},
 		"timeout":           {server: &server{}, hangs: true, counts: true},
 		"deadline":          {server: &server{}, hangs: true, ctx: deadline(60 * time.Millisecond), counts: true},
-		"hardly any time":   {server: &server{}, hangs: true, ctx: deadline(10 * time.Millisecond)},
+		"short deadlines":   {server: &server{}, hangs: true, ctx: deadline(10 * time.Millisecond), counts: true},
+		"hardly any time":   {server: &server{takes: 40 * time.Millisecond}, hangs: true, ctx: deadline(10 * time.Millisecond)},
 		"the caller leaves": {server: &server{}, hangs: true, ctx: gone},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			guarded(t, limit.FailClosed(), c.server, func(t *testing.T, say asking, _ *limitertest.Recorder) {
+				_, _ = say(t.Context(), "k", 1)
+				c.server.asked.Store(0)
 				c.server.hangs.Store(c.hangs)
 				for range 10 {
 					ctx, cancel := t.Context(), func() {}
@@ -204,6 +207,29 @@ func TestWhatCounts(t *testing.T) {
 			})
 		})
 	}
+}
+
+// Requests whose deadlines are shorter than the way to the limiter's server do not have
+// others pass.
+func TestShortDeadlinesAtADistance(t *testing.T) {
+	t.Parallel()
+	s := &server{heeds: true, takes: 120 * time.Millisecond, refuses: true}
+	guarded(t, limit.FailOpen(), s, func(t *testing.T, say asking, _ *limitertest.Recorder) {
+		for range 50 {
+			for range 4 {
+				go func() {
+					ctx, cancel := context.WithTimeout(t.Context(), 60*time.Millisecond)
+					defer cancel()
+					_, _ = say(ctx, "k", 1)
+				}()
+			}
+			time.Sleep(60 * time.Millisecond)
+			ctx, cancel := context.WithTimeout(t.Context(), time.Second)
+			q, _ := say(ctx, "k", 1)
+			cancel()
+			assert.Equal(t, ask.Refused, q.State)
+		}
+	})
 }
 
 // A local limiter has its share of what was told of a key, and of a key that nothing

@@ -45,13 +45,13 @@ func (e *Engine) Breaker(ctx context.Context, l *Limiter) *outage.Breaker {
 	return e.lanes.Breaker(ctx, l.Config)
 }
 
-// Answers tells whether the limiter's server answers.
+// Answers reports whether the limiter's server decides.
 func (e *Engine) Answers(l *Limiter) bool {
 	if e.Begin() != nil {
 		return true // nobody asks any more
 	}
 	defer e.End()
-	return script.Answers(e.lanes, l.Keys)
+	return script.Answers(e.lanes, l.Keys, "SET")
 }
 
 // acquire asks Redis. least is what is refused where it refuses.

@@ -62,7 +62,7 @@ func New(rdb script.Redis, timeout time.Duration, rules redisson.Rules, ids *red
 	}
 	e.refusals.Clock = e.clock
 	e.watch = lane.NewWatch(&e.mu, timeout)
-	e.notices = notify.New(rdb, notify.Host{ID: ids.Origin(), Begin: e.Begin, End: e.End, Heard: e.noticed})
+	e.notices = notify.New(rdb, timeout, notify.Host{ID: ids.Origin(), Begin: e.Begin, End: e.End, Heard: e.noticed})
 	e.clock.Join(e)
 	return e
 }

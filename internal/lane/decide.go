@@ -59,16 +59,17 @@ func (g *Groups) guarded(ctx context.Context, key string, r *request) (
 		_, err = ask()
 		return d, taken, limit.FromRedis, giveBack, err
 	}
-	undecided, err := g.guard.Ask(g.lanes.Breaker(ctx, key), func() bool { return script.Answers(g.lanes, script.KeysOf(key)) }, ask)
+	answers := func() bool { return script.Answers(g.lanes, script.KeysOf(key), cmp.Or(g.rule.Write, "SET")) }
+	undecided, err := g.guard.Ask(g.lanes.Breaker(ctx, key), answers, ask)
 	if !undecided {
 		return d, taken, limit.FromRedis, giveBack, err
 	}
 	rule := local.Rule{Permits: g.rule.Usual, Window: g.rule.Window}
 	if r.upTo {
-		taken, d, by, err = g.guard.UpToInstead(*how, key, r.permits, rule, err)
+		taken, d, by, err = g.guard.UpToInstead(*how, outage.Account{Limiter: key}, r.permits, rule, err)
 		return d, taken, by, nil, err
 	}
-	d, by, giveBack, err = g.guard.Instead(*how, key, r.permits, rule, err)
+	d, by, giveBack, err = g.guard.Instead(*how, outage.Account{Limiter: key}, r.permits, rule, err)
 	return d, r.permits, by, giveBack, err
 }
 

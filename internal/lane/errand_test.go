@@ -33,7 +33,7 @@ func TestErrandsGoTogether(t *testing.T) {
 		lanes, direct := lanesOn(t, f, 20)
 		l := lanes.Of(t.Context(), "key")
 		var wg sync.WaitGroup
-		const errands = 12_000
+		const errands = 3000
 		for i := range errands {
 			wg.Add(1)
 			l.Start(errandOf(i), func(_ any, err error) {
@@ -60,7 +60,7 @@ func TestDecisionsGoBesideErrands(t *testing.T) {
 		f := &flights{trip: 10 * time.Millisecond}
 		lanes, _ := lanesOn(t, f, 2)
 		l := lanes.Of(t.Context(), "key")
-		for i := range 12_000 {
+		for i := range 3000 {
 			l.Start(errandOf(i), func(any, error) {})
 		}
 		start := time.Now()

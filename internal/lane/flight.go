@@ -237,9 +237,9 @@ func (l *Lane) landed(f *flight) (passed bool) {
 	}
 	l.mu.Unlock()
 	if answered && l.of != nil {
-		l.of.Breaker.Heard()
+		l.of.Breaker.Heard(now.Sub(f.sent))
 	} else if answered {
-		l.Breaker.Heard()
+		l.Breaker.Heard(now.Sub(f.sent))
 	}
 	if start {
 		l.dispatch(task{})

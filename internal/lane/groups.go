@@ -38,6 +38,9 @@ type Rule struct {
 	Usual  int64
 	Window time.Duration
 
+	// Write is the command by which decisions write, SET or ZADD; empty: SET.
+	Write string
+
 	// Beside returns the second key that is kept for a key. nil: there is none.
 	Beside func(key string) (string, error)
 

@@ -19,6 +19,7 @@ import (
 type pubSub interface {
 	Subscribe(ctx context.Context, channels ...string) *redis.PubSub
 	Publish(ctx context.Context, channel string, message any) *redis.IntCmd
+	Pipeline() redis.Pipeliner
 }
 
 // sharder is a redis.Ring. Its notices all go by one shard, the same in every
@@ -60,12 +61,14 @@ type Host struct {
 
 // Notices is a Client's subscription.
 type Notices struct {
-	host Host
-	rdb  any
-	ctx  context.Context // ends with Stop
-	stop context.CancelFunc
+	host    Host
+	rdb     any
+	timeout time.Duration   // of what is sent, and how long it holds up a Close
+	ctx     context.Context // ends with Stop
+	stop    context.CancelFunc
 
-	mu       sync.Mutex
+	mu sync.Mutex
+	publisher
 	running  bool
 	channels map[string]*listener
 	fresh    []string      // channels that are still to be subscribed to
@@ -79,27 +82,22 @@ type listener struct {
 	until time.Time
 }
 
-// New returns Notices by a Redis client, which has no subscription yet.
-func New(rdb any, host Host) *Notices {
-	n := &Notices{host: host, rdb: rdb, channels: make(map[string]*listener), poke: make(chan struct{}, 1)}
+// New returns Notices by a Redis client, which has no subscription yet. What hangs
+// counts as background work for the timeout at most.
+func New(rdb any, timeout time.Duration, host Host) *Notices {
+	n := &Notices{host: host, rdb: rdb, timeout: timeout, channels: make(map[string]*listener), poke: make(chan struct{}, 1)}
 	n.ctx, n.stop = context.WithCancel(context.Background())
 	return n
 }
 
-// Stop ends the subscription.
-func (n *Notices) Stop() { n.stop() }
-
-// Announce tells others that the limiter of that channel was changed.
-func (n *Notices) Announce(channel string) {
-	if n.host.Begin() != nil {
-		return
+// Stop ends the subscription, and sends what is still to be published.
+func (n *Notices) Stop() {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	if n.ctx.Err() == nil {
+		n.last = time.Now().Add(n.timeout)
+		n.stop()
 	}
-	go func() {
-		defer n.host.End()
-		if rdb := n.redis(); rdb != nil {
-			_ = rdb.Publish(context.Background(), channel, n.host.ID).Err()
-		}
-	}()
 }
 
 // redis returns what notices go by, nil where there is nothing at the moment.
@@ -139,9 +137,12 @@ func (n *Notices) Listen(channel, name string, until time.Time) {
 	}
 }
 
-// run keeps the subscription up until nobody needs it.
+// run keeps the subscription up until nobody needs it. go-redis can't interrupt a read:
+// after Stop the work counts for the timeout only.
 func (n *Notices) run() {
-	defer n.host.End()
+	end := sync.OnceFunc(n.host.End)
+	defer end()
+	defer context.AfterFunc(n.ctx, func() { time.AfterFunc(n.timeout, end) })()
 	backoff := minBackoff
 	for {
 		started := time.Now()

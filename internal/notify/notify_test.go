@@ -15,7 +15,10 @@ import (
 	"github.com/rratelimiter/rratelimiter/internal/redistest"
 )
 
-const channel = "{orders}:changed"
+const (
+	channel = "{orders}:changed"
+	timeout = 3 * time.Second
+)
 
 // host counts what its Notices do.
 type host struct {
@@ -30,7 +33,7 @@ type host struct {
 func newHost(t *testing.T, rdb *redis.Client, id string) *host {
 	t.Helper()
 	h := &host{}
-	h.Notices = notify.New(rdb, notify.Host{
+	h.Notices = notify.New(rdb, timeout, notify.Host{
 		ID: []byte(id),
 		Begin: func() error {
 			h.mu.Lock()

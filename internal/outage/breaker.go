@@ -18,10 +18,18 @@ const (
 	firstPace = 100 * time.Millisecond
 	// LastPace is the longest pause between probes, which begin firstPace apart.
 	LastPace = time.Second
-	// LeastTime is how long a server must have been silent for the end of a caller's own
-	// time to count: callers choose their deadlines, and very short ones must not have a
-	// server that works be asked no more.
-	LeastTime = 50 * time.Millisecond
+	// longestPause is the longest pause after a return that failed: the server answered a
+	// probe and decided nothing.
+	longestPause = 30 * time.Second
+
+	// leastSilence is how long a server must have been silent at least for the end of a
+	// caller's own time to count: callers choose their deadlines, and short ones must not
+	// end the calls to a server that works. One that is far away is silent for longer:
+	// tripsOfSilence of its shortest round trips, and those of unknownTrip until one was
+	// measured, which takes a few if the connection is new.
+	leastSilence   = 50 * time.Millisecond
+	tripsOfSilence = 3
+	unknownTrip    = 250 * time.Millisecond
 	// Patience is how long the caller who has one begin waits for it: one who comes
 	// long after a server is back is not told that it is not.
 	Patience = 5 * time.Millisecond
@@ -30,17 +38,43 @@ const (
 // Breaker knows whether a server decides. The zero Breaker takes it that it does.
 type Breaker struct {
 	Clock *clock.Clock  // by which it pauses between probes; nil: the machine's
-	Slack time.Duration // how much longer than LeastTime a server may be silent while it works
+	Slack time.Duration // how much longer than its round trips say a server may be silent while it works
 
-	open  atomic.Bool
-	heard atomic.Int64 // when the server last answered anybody, Unix ns
+	open atomic.Bool
 
 	mu      sync.Mutex
 	failed  int       // calls in a row
-	left    time.Time // when the first of those began who left without an answer since
+	heard   time.Time // when the server last answered any call
+	left    time.Time // when the first call began that was left without an answer since
+	trip    trips
 	probing bool
-	next    time.Time // when to probe
-	pace    time.Duration
+	next    time.Time     // when to probe
+	pace    time.Duration // of probes
+	pause   time.Duration // before the first probe if no call is decided until then; 0 once one was
+
+	returned time.Time // when calls were sent again
+}
+
+// trips keeps the shortest round trip of the last second or two, 0 if none was measured.
+type trips struct {
+	now, before time.Duration
+	since       time.Time
+}
+
+func (t *trips) add(trip time.Duration, at time.Time) {
+	if at.Sub(t.since) > time.Second {
+		t.before, t.now, t.since = t.now, 0, at
+	}
+	if trip = max(trip, 1); t.now == 0 || trip < t.now {
+		t.now = trip
+	}
+}
+
+func (t *trips) shortest() time.Duration {
+	if t.now == 0 || t.before != 0 && t.before < t.now {
+		return t.before
+	}
+	return t.now
 }
 
 // Admission is whether a call may be sent.
@@ -77,7 +111,7 @@ func (b *Breaker) Probed(answers bool) (closed bool) {
 	defer b.mu.Unlock()
 	b.probing = false
 	if answers {
-		b.failed = 0
+		b.failed, b.returned = 0, b.Clock.Now()
 		b.open.Store(false)
 	} else {
 		b.pace = min(2*b.pace, LastPace)
@@ -116,25 +150,34 @@ func (b *Breaker) Allows(probe func() bool, changed func(open bool)) bool {
 	return !b.open.Load()
 }
 
-// Heard is told that the server answered, whether anybody still listened or not.
-func (b *Breaker) Heard() { b.heard.Store(b.Clock.Now().UnixNano()) }
+// Heard notes that the server answered after that time, even if no caller still waited.
+func (b *Breaker) Heard(after time.Duration) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	b.heard = b.Clock.Now()
+	b.trip.add(after, b.heard)
+}
 
-// Left is told that the time of a call which began at start was over before an answer
-// came, and tells whether the server has been silent for so long that it counts.
+// Left notes that the time of a call which began at start was over before an answer came.
+// It reports whether the server has been silent for so long that this counts.
 func (b *Breaker) Left(start time.Time) bool {
 	if b.Clock != nil {
 		return true // a test's clock stands still
 	}
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	from := time.Unix(0, b.heard.Load())
-	if b.left.IsZero() || b.left.Before(from) {
+	if b.left.IsZero() || b.left.Before(b.heard) {
 		b.left = start
 	}
+	from := b.heard
 	if b.left.After(from) {
 		from = b.left
 	}
-	return b.Clock.Now().Sub(from) >= LeastTime+b.Slack
+	trip := b.trip.shortest()
+	if trip == 0 {
+		trip = unknownTrip
+	}
+	return time.Since(from) >= max(leastSilence, tripsOfSilence*trip)+b.Slack
 }
 
 // Decided is told that Redis decided a call.
@@ -142,21 +185,24 @@ func (b *Breaker) Decided() {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	if !b.open.Load() {
-		b.failed, b.pace, b.left = 0, 0, time.Time{} // else a probe is to say so: this call may be an old one
+		b.failed, b.pause, b.left = 0, 0, time.Time{} // else a probe is to say so: this call may be an old one
 	}
 }
 
-// Failed is told that Redis left a call undecided, and tells whether no more are sent
-// from now on.
-func (b *Breaker) Failed() (opened bool) {
+// Failed notes that Redis left a call undecided which began at start. It reports whether no
+// more are sent from now on: after a return, the first call that fails is enough.
+func (b *Breaker) Failed(start time.Time) (opened bool) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	if b.failed++; b.failed < failures || b.open.Load() {
+	if b.open.Load() || start.Before(b.returned) {
 		return false
 	}
-	// A server that answers probes and still decides nothing is asked ever less.
-	b.pace = min(max(firstPace, 2*b.pace), LastPace)
-	b.next = b.Clock.Now().Add(b.pace)
+	if b.failed++; b.failed < failures && b.pause == 0 {
+		return false
+	}
+	b.pace = firstPace
+	b.next = b.Clock.Now().Add(max(firstPace, b.pause))
+	b.pause = min(max(LastPace, 2*b.pause), longestPause)
 	b.open.Store(true)
 	return true
 }

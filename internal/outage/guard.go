@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"math"
+	"sync"
 	"time"
 
 	"github.com/rratelimiter/rratelimiter/internal/clock"
@@ -22,6 +23,8 @@ type Guard struct {
 	locals   *local.Limiter
 	clock    *clock.Clock
 	sleeper  sleeper
+	closed   chan struct{}
+	close    sync.Once
 }
 
 // NewGuard returns a Guard that tells the observer when servers are asked no more, and
@@ -30,7 +33,7 @@ type Guard struct {
 // asked are the callers who ask a server, as a test's clock sees them; nil where no
 // caller waits by the Guard.
 func NewGuard(observer *observe.Observer, c *clock.Clock, asked clock.Sleeper) *Guard {
-	g := &Guard{Uncharged: Uncharged{Clock: c}, observer: observer, locals: local.New(c), clock: c}
+	g := &Guard{Uncharged: Uncharged{Clock: c}, observer: observer, locals: local.New(c), clock: c, closed: make(chan struct{})}
 	if asked != nil {
 		g.sleeper.asked = asked
 		g.sleeper.clock = c
@@ -62,7 +65,7 @@ func (g *Guard) Ask(b *Breaker, probe func() bool, ask func() (unanswered bool, 
 		b.Decided()
 		return false, err
 	}
-	if b.Failed() {
+	if b.Failed(start) {
 		g.changed(true)
 	}
 	return undecided, err
@@ -77,16 +80,16 @@ func (g *Guard) changed(open bool) {
 }
 
 // Instead decides for Redis, which left it undecided because of err. Where rule is zero,
-// the limiter's rate is not known. What is granted is not charged, and giveBack undoes
-// it.
-func (g *Guard) Instead(how limit.Failure, key string, n int64, rule local.Rule, err error) (
+// the limiter's rate is not known. What is granted is not charged: it goes to the
+// account, and giveBack undoes it.
+func (g *Guard) Instead(how limit.Failure, of Account, n int64, rule local.Rule, err error) (
 	d limit.Decision, by limit.Source, giveBack func(context.Context) error, _ error,
 ) {
 	uncharged := func(undo func()) func(context.Context) error {
-		g.Uncharged.Add(key, n, rule.Window)
+		g.Uncharged.Add(of, n, rule.Window)
 		return func(ctx context.Context) error {
 			undo()
-			return g.Uncharged.Undo(key, n)(ctx)
+			return g.Uncharged.Undo(of, n)(ctx)
 		}
 	}
 	share, isLocal := how.Local()
@@ -100,7 +103,7 @@ func (g *Guard) Instead(how limit.Failure, key string, n int64, rule local.Rule,
 	if n > part.Permits {
 		return limit.Decision{Limit: part.Permits}, limit.FromLocal, nil, nil
 	}
-	d, undo := g.locals.Take(key, n, part)
+	d, undo := g.locals.Take(of.Limiter, n, part)
 	if d.Granted {
 		giveBack = uncharged(undo)
 	}
@@ -109,14 +112,14 @@ func (g *Guard) Instead(how limit.Failure, key string, n int64, rule local.Rule,
 
 // UpToInstead is Instead for as many permits as there are, at most n. It tells how many
 // that were.
-func (g *Guard) UpToInstead(how limit.Failure, key string, n int64, rule local.Rule, err error) (
+func (g *Guard) UpToInstead(how limit.Failure, of Account, n int64, rule local.Rule, err error) (
 	taken int64, d limit.Decision, by limit.Source, _ error,
 ) {
 	if _, isLocal := how.Local(); isLocal {
 		n = min(n, max(1, rule.Permits))
 	}
 	for {
-		d, by, _, failed := g.Instead(how, key, n, rule, err)
+		d, by, _, failed := g.Instead(how, of, n, rule, err)
 		switch {
 		case failed != nil || d.Granted:
 			if !d.Granted {

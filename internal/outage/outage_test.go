@@ -36,18 +36,18 @@ func TestUncharged(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		var u outage.Uncharged
-		assert.Zero(t, u.Take("a", 1))
-		u.Add("a", 3, time.Minute)
+		assert.Zero(t, u.Take(outage.Account{Limiter: "a"}, 1))
+		u.Add(outage.Account{Limiter: "a"}, 3, time.Minute)
 		time.Sleep(30 * time.Second)
-		u.Add("a", 2, time.Minute)
-		assert.Equal(t, int64(1), u.Take("a", 1))
-		assert.Zero(t, u.Take("b", 1))
+		u.Add(outage.Account{Limiter: "a"}, 2, time.Minute)
+		assert.Equal(t, int64(1), u.Take(outage.Account{Limiter: "a"}, 1))
+		assert.Zero(t, u.Take(outage.Account{Limiter: "b"}, 1))
 		time.Sleep(30 * time.Second)
-		assert.Equal(t, int64(1), u.Take("a", 10), "three have run out")
-		assert.Zero(t, u.Take("a", 1))
-		u.Add("a", 1, time.Minute)
+		assert.Equal(t, int64(1), u.Take(outage.Account{Limiter: "a"}, 10), "three have run out")
+		assert.Zero(t, u.Take(outage.Account{Limiter: "a"}, 1))
+		u.Add(outage.Account{Limiter: "a"}, 1, time.Minute)
 		time.Sleep(time.Minute)
-		assert.Zero(t, u.Take("a", 1))
+		assert.Zero(t, u.Take(outage.Account{Limiter: "a"}, 1))
 	})
 }
 
@@ -57,15 +57,15 @@ func TestUnchargedForgets(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var u outage.Uncharged
 		for i := range 1000 {
-			u.Add(fmt.Sprint(i), 1, time.Minute)
+			u.Add(outage.Account{Limiter: fmt.Sprint(i)}, 1, time.Minute)
 		}
 		time.Sleep(time.Minute)
 		for range 20_000 {
-			u.Take("other", 1)
+			u.Take(outage.Account{Limiter: "other"}, 1)
 		}
 		left := int64(0)
 		for i := range 1000 {
-			left += u.Take(fmt.Sprint(i), 1)
+			left += u.Take(outage.Account{Limiter: fmt.Sprint(i)}, 1)
 		}
 		assert.Zero(t, left)
 	})
@@ -81,15 +81,15 @@ func TestBreaker(t *testing.T) {
 			return b.Allows(func() bool { probes++; return answers }, func(open bool) { changes = append(changes, open) })
 		}
 		for range 5 { // two in a row, each time
-			assert.False(t, b.Failed())
-			assert.False(t, b.Failed())
+			assert.False(t, b.Failed(time.Now()))
+			assert.False(t, b.Failed(time.Now()))
 			b.Decided()
 		}
 		assert.True(t, allows())
-		b.Failed()
-		b.Failed()
-		assert.True(t, b.Failed())
-		assert.False(t, b.Failed(), "once")
+		b.Failed(time.Now())
+		b.Failed(time.Now())
+		assert.True(t, b.Failed(time.Now()))
+		assert.False(t, b.Failed(time.Now()), "once")
 		for range 100 {
 			assert.False(t, allows())
 		}

@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"github.com/rratelimiter/rratelimiter/internal/clock"
+	"github.com/rratelimiter/rratelimiter/limit"
 )
 
 // A sleeper is the callers of a Guard as a test's clock sees them.
@@ -39,7 +40,10 @@ func (s *sleeper) count(change int) {
 	s.inside += change
 }
 
-// Wait returns after d, or when ctx ends.
+// Close ends all waits, and those to come.
+func (g *Guard) Close() { g.close.Do(func() { close(g.closed) }) }
+
+// Wait returns after d, when ctx ends, or with limit.ErrClosed.
 func (g *Guard) Wait(ctx context.Context, d time.Duration) error {
 	if g.clock == nil {
 		timer := time.NewTimer(d)
@@ -47,6 +51,8 @@ func (g *Guard) Wait(ctx context.Context, d time.Duration) error {
 		select {
 		case <-timer.C:
 			return nil
+		case <-g.closed:
+			return limit.ErrClosed
 		case <-ctx.Done():
 			return ctx.Err()
 		}
@@ -57,6 +63,8 @@ func (g *Guard) Wait(ctx context.Context, d time.Duration) error {
 	select {
 	case <-w.woken:
 		return nil
+	case <-g.closed:
+		return limit.ErrClosed
 	case <-ctx.Done():
 		return ctx.Err()
 	}

@@ -60,9 +60,11 @@ func Read(ctx context.Context, to Runner, s *lua.Script, keys *Keys, args ...any
 	return to.Run(ctx, &Call{Script: s, Keys: keys, Repeat: true, Reads: true, Args: Constant(args)})
 }
 
-// Answers tells whether the server of a limiter's keys decides anything at all.
-func Answers(to Runner, keys *Keys) bool {
-	_, err := Read(context.Background(), to, lua.TTL, keys)
+// Answers reports whether the server of a limiter's keys decides anything at all. write is
+// the command by which decisions write, SET or ZADD: a server may answer reads and refuse
+// that.
+func Answers(to Runner, keys *Keys, write string) bool {
+	_, err := Read(context.Background(), to, lua.Probe, keys, write)
 	return !errors.Is(Outage(err), limit.ErrUnavailable)
 }
 

@@ -50,7 +50,7 @@ func harmlessTwice(c redistest.Command) bool {
 		}
 		args := c.Args[keysFrom+keys:]
 		return len(args) <= beforeRequests && (len(args) <= flagsAt || !strings.Contains(args[flagsAt], "u"))
-	case lua.AcquireAll, lua.AcquireMany, lua.Available, lua.Config, lua.TTL, lua.Wait:
+	case lua.AcquireAll, lua.AcquireMany, lua.Available, lua.Config, lua.Probe, lua.TTL, lua.Wait:
 		return true
 	}
 	return false

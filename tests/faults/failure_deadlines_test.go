@@ -2,6 +2,7 @@ package faults_test
 
 import (
 	"context"
+	"sync"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -65,6 +66,54 @@ func TestShortDeadlinesOpenNoBreaker(t *testing.T) {
 		}
 		time.Sleep(time.Minute)
 	})
+}
+
+// So with a server that is far away, from the first calls on.
+func TestShortDeadlinesAtADistanceOpenNoBreaker(t *testing.T) {
+	t.Parallel()
+	for name, open := range map[string]func(rdb *redis.Client, client *rratelimiter.Client) limit.Limiter{
+		"Keyed": func(_ *redis.Client, client *rratelimiter.Client) limit.Limiter {
+			return client.Keyed("k:", rratelimiter.PerHour(3))
+		},
+		"tokenbucket": func(rdb *redis.Client, _ *rratelimiter.Client) limit.Limiter {
+			return tokenbucket.New(rdb, tokenbucket.Config{Capacity: 3, Refill: 3, Interval: time.Hour}, limit.WithFailure(limit.FailOpen()))
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			synctest.Test(t, func(t *testing.T) {
+				rdb, _ := redistest.Mini(t)
+				rdb.AddHook(slow(120 * time.Millisecond))
+				l := open(rdb, limitertest.NewClient(t, rdb, rratelimiter.WithFailure(limit.FailOpen())))
+				var wg sync.WaitGroup
+				for range 2 {
+					wg.Go(func() {
+						for start := time.Now(); time.Since(start) < 30*time.Second; {
+							ctx, cancel := context.WithTimeout(t.Context(), 60*time.Millisecond)
+							_, _ = l.Take(ctx, "hasty", 1)
+							cancel()
+							time.Sleep(100 * time.Millisecond)
+						}
+					})
+				}
+				asked, granted := 0, 0
+				for start := time.Now(); time.Since(start) < 30*time.Second; asked++ {
+					ctx, cancel := context.WithTimeout(t.Context(), time.Second)
+					d, err := l.Take(ctx, "patient", 1)
+					cancel()
+					assert.NoError(t, err)
+					if d.Granted {
+						granted++
+					}
+					time.Sleep(500 * time.Millisecond)
+				}
+				wg.Wait()
+				t.Logf("%d of %d calls passed", granted, asked)
+				assert.Equal(t, 3, granted)
+				time.Sleep(time.Minute)
+			})
+		})
+	}
 }
 
 // TryAcquireAll goes by the Client's policy, of one limiter too.

@@ -123,7 +123,7 @@ func TestHooksThatPanicDuringAnOutage(t *testing.T) {
 				limitertest.MustAcquire(t, l, 1)
 			}
 			hook.hang(false)
-			for _, script := range []*lua.Script{lua.TTL, lua.Config} {
+			for _, script := range []*lua.Script{lua.Probe, lua.Config} {
 				rdb.AddHook(limitertest.BeforeScript{Script: script, Do: func() { panic("a hook") }})
 			}
 			time.Sleep(5 * time.Second)
