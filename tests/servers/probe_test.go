@@ -4,6 +4,7 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
@@ -12,8 +13,8 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/rratelimiter/rratelimiter"
-	"github.com/rratelimiter/rratelimiter/internal/limitertest"
 	"github.com/rratelimiter/rratelimiter/internal/lane"
+	"github.com/rratelimiter/rratelimiter/internal/limitertest"
 	"github.com/rratelimiter/rratelimiter/internal/redistest"
 	"github.com/rratelimiter/rratelimiter/internal/script"
 )
@@ -42,22 +43,26 @@ func TestTheProbeIsRefusedWheneverGrantsAre(t *testing.T) {
 			set("save", "3600 1000")()
 			blocker := filepath.Join(rdb.ConfigGet(ctx, "dir").Val()["dir"], "dump")
 
-			client := limitertest.NewClient(t, rdb, rratelimiter.WithCallTimeout(150*time.Millisecond))
+			client := limitertest.NewClient(t, rdb, rratelimiter.WithCallTimeout(2*time.Second))
 			l := client.RateLimiter("orders")
 			limitertest.MustTrySetRate(t, l, limitertest.Every(1000, time.Hour))
 			require.NoError(t, rdb.Set(ctx, "string", 7, time.Hour).Err())
 			require.NoError(t, rdb.ZAdd(ctx, "log", redis.Z{Score: 1, Member: "m"}).Err())
 			conns := map[string]*script.Conn{
-				"SET":  script.NewConn(redistest.AddUser(t, s, nil, "~*", "+eval +evalsha +get +set +pttl +incrby +pexpire"), 150*time.Millisecond),
-				"ZADD": script.NewConn(redistest.AddUser(t, s, nil, "~*", "+eval +evalsha +zadd +zcard +pttl +pexpire"), 150*time.Millisecond),
+				"SET":  script.NewConn(redistest.AddUser(t, s, nil, "~*", "+eval +evalsha +get +set +pttl +incrby +pexpire"), 2*time.Second),
+				"ZADD": script.NewConn(redistest.AddUser(t, s, nil, "~*", "+eval +evalsha +zadd +zcard +pttl +pexpire"), 2*time.Second),
 			}
 			probe := func(want bool, why string) {
 				t.Helper()
+				var wg sync.WaitGroup
 				for _, key := range []string{"none", "string", "log", "orders"} {
 					for write, conn := range conns {
-						assert.Equal(t, want, script.Answers(lane.New(conn, nil), script.KeysOf(key), write), "%s: %s of %s", why, write, key)
+						wg.Go(func() {
+							assert.Equal(t, want, script.Answers(lane.New(conn, nil), script.KeysOf(key), write), "%s: %s of %s", why, write, key)
+						})
 					}
 				}
+				wg.Wait()
 			}
 			held := func() (all []string) {
 				for _, key := range rdb.Keys(ctx, "*").Val() {
