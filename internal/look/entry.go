@@ -18,8 +18,9 @@ type pair struct {
 	set    string
 
 	free  int64
-	known bool // free was told
-	round int  // of the walk, when it was seen
+	known bool   // free was told
+	wrong string // why calls fail, "" if nothing was found
+	round int    // of the walk, when it was seen
 }
 
 // entry is what a Reader knows of a limiter.
@@ -83,6 +84,9 @@ func (e *entry) limiter(now time.Time) Limiter {
 	for _, p := range e.pairs {
 		if p.known {
 			l.InUse += e.rate - p.free
+		}
+		if l.Broken == "" {
+			l.Broken = p.wrong
 		}
 	}
 	if e.detail != nil && now.Sub(e.detailed) < stale {

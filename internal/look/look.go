@@ -15,6 +15,9 @@ type Limiter struct {
 	// own it is that of the client with the fewest.
 	Free  *int64 `json:"free"`
 	InUse int64  `json:"in_use"`
+	// Broken says why calls of the limiter fail, "" if nothing was found. It quotes no
+	// content of keys.
+	Broken string `json:"broken,omitempty"`
 	// PerSecond is how many permits were granted in the last second or, where only
 	// a glance was taken, on average those in use.
 	PerSecond float64  `json:"granted_per_second"`

@@ -6,6 +6,8 @@ import (
 	"strconv"
 
 	"github.com/redis/go-redis/v9"
+
+	"github.com/rratelimiter/rratelimiter/internal/words"
 )
 
 // pairRead is one pair read in full, as far as bounded commands go.
@@ -33,9 +35,30 @@ func readPair(ctx context.Context, pipe redis.Pipeliner, p *pair, runOutMS int64
 	}
 }
 
+// check reports whether calls can work with what was read of the pair, and notes why
+// they can't.
+func (p *pair) check(value *redis.StringCmd, last *redis.ZSliceCmd) bool {
+	p.wrong = ""
+	switch _, err := value.Int64(); {
+	case redis.HasErrorPrefix(value.Err(), "WRONGTYPE"):
+		p.wrong = "key " + words.Printable(p.value) + " is not a string"
+	case redis.HasErrorPrefix(last.Err(), "WRONGTYPE"):
+		p.wrong = "key " + words.Printable(p.set) + " is not a sorted set"
+	case value.Err() == nil && err != nil:
+		p.wrong = "key " + words.Printable(p.value) + " holds no whole number"
+	default:
+		return true
+	}
+	p.free, p.known = 0, false
+	return false
+}
+
 // judge works out how many permits a request would find.
 func (rd *pairRead) judge(rate, intervalMS, nowMS int64) {
 	rd.members = parse(rd.last.Val())
+	if !rd.pair.check(rd.value, rd.last) {
+		return
+	}
 	rd.free, rd.known = rate, true
 	value, err := rd.value.Int64()
 	missing := errors.Is(rd.value.Err(), redis.Nil)
@@ -53,7 +76,7 @@ func (rd *pairRead) judge(rate, intervalMS, nowMS int64) {
 		return // all have run out: the next request finds the whole rate
 	case missing:
 		rd.free = rate - inUse
-	case err != nil:
+	case err != nil: // of the key's place
 		rd.free, rd.known = 0, false
 		return
 	default:

@@ -111,6 +111,9 @@ func (r *Reader) glance(ctx context.Context, n *node, entries []*entry) (units i
 // judge takes the value for what is free, unless all permits in use have run out.
 func (g *glanced) judge(nowMS int64) {
 	e, p := g.entry, g.pair
+	if !p.check(g.value, g.last) {
+		return
+	}
 	p.free, p.known = e.rate, true
 	last := g.last.Val()
 	runOut := len(last) > 0 && int64(last[0].Score)+e.intervalMS <= nowMS
@@ -173,9 +176,9 @@ func (e *entry) judge(reads []*pairRead, nowMS int64, names *names) *Limiter {
 		rd.judge(e.rate, e.intervalMS, nowMS)
 		rd.pair.free, rd.pair.known = rd.free, rd.known
 		l.PerSecond += perSecond(rd.members, e.intervalMS, nowMS)
-		if e.perClient {
+		if e.perClient && rd.known {
 			byClient[names.ofID(rd.pair.client)] += e.rate - rd.free
-		} else {
+		} else if !e.perClient {
 			l.Callers = callersOf(rd.inUse(e.intervalMS, nowMS), names)
 		}
 	}

@@ -3,6 +3,7 @@ package look
 import (
 	"cmp"
 	"fmt"
+	"math"
 	"slices"
 	"strings"
 	"time"
@@ -53,6 +54,9 @@ type rank struct {
 func (v *View) rank(e *entry, now time.Time) rank {
 	l := e.limiter(now)
 	r := rank{entry: e, use: l.Use(), pace: l.PerSecond, inUse: l.InUse, free: -1}
+	if l.Broken != "" {
+		r.use = math.Inf(1) // what fails comes before what is used up
+	}
 	if l.Free != nil {
 		r.free = *l.Free
 	}
