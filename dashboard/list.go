@@ -15,7 +15,8 @@ type row struct {
 	IntervalMS int64         `json:"interval_ms"`
 	Free       *int64        `json:"free"`
 	InUse      int64         `json:"in_use"`
-	Use        float64       `json:"use"`
+	Use        *float64      `json:"use"`              // nil where it can't be told
+	Broken     string        `json:"broken,omitempty"` // why calls of it fail
 	PerSecond  float64       `json:"granted_per_second"`
 	Refused    *int64        `json:"refused"` // nil where nobody tells
 	Refusing   *float64      `json:"refused_per_second"`
@@ -56,8 +57,12 @@ const maxCallers = 5
 
 func (h *handler) rowOf(l *look.Limiter) row {
 	r := row{
-		named: nameOf(l.Name), Type: l.Type, Rate: l.Rate, IntervalMS: l.IntervalMS, Free: l.Free, InUse: l.InUse, Use: l.Use(),
-		PerSecond: l.PerSecond, Clients: l.Clients, Callers: []look.Caller{}, AgeMS: l.AgeMS,
+		named: nameOf(l.Name), Type: l.Type, Rate: l.Rate, IntervalMS: l.IntervalMS, Free: l.Free, InUse: l.InUse,
+		Broken: cut(l.Broken, maxTold), PerSecond: l.PerSecond, Clients: l.Clients, Callers: []look.Caller{}, AgeMS: l.AgeMS,
+	}
+	if l.Free != nil {
+		use := l.Use()
+		r.Use = &use
 	}
 	for _, c := range l.Callers[:min(len(l.Callers), maxCallers)] {
 		c.Who = shown(c.Who)

@@ -3,6 +3,7 @@ package dashboard
 import (
 	"context"
 	"encoding/json"
+	"errors"
 	"net/http"
 	"slices"
 	"strings"
@@ -37,6 +38,9 @@ const (
 	// maxViewers bounds what is read for them each second.
 	maxViewers = 64
 
+	// maxShare is how many of these may come from one address.
+	maxShare = maxViewers / 2
+
 	// maxDebt is how many seconds' commands a sample makes others wait for at most: who
 	// looks is to be told before they take it for silence.
 	maxDebt = 3
@@ -52,7 +56,10 @@ type viewer struct {
 	others *otherView
 	name   string // of the limiter, where it is one
 
-	events chan event // has the newest, until it is taken
+	from   string        // the address that it came from
+	number int64         // counts those that came
+	events chan event    // has the newest, until it is taken
+	ended  chan struct{} // closed when it lost its place
 }
 
 // event is what a viewer is told.
@@ -91,6 +98,7 @@ type poller struct {
 
 	mu      sync.Mutex
 	viewers map[*viewer]bool
+	joined  int64 // viewers ever
 	running bool
 	stop    context.CancelFunc // of the goroutine's context
 
@@ -112,14 +120,16 @@ func newPoller(h *handler) *poller {
 	return &poller{h: h, poke: make(chan struct{}, 1), viewers: make(map[*viewer]bool)}
 }
 
-// join adds a viewer, until leave is called.
+// join adds a viewer, until leave is called or it loses its place.
 func (p *poller) join(v *viewer) (leave func(), err error) {
-	v.events = make(chan event, 1)
+	v.events, v.ended = make(chan event, 1), make(chan struct{})
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	if len(p.viewers) >= maxViewers {
-		return nil, answer.Refuse(http.StatusServiceUnavailable, "%d pages are open already, no more are served", maxViewers)
+	if err := p.makeRoom(v.from); err != nil {
+		return nil, err
 	}
+	p.joined++
+	v.number = p.joined
 	p.viewers[v] = true
 	select {
 	case p.poke <- struct{}{}:
@@ -131,11 +141,45 @@ func (p *poller) join(v *viewer) (leave func(), err error) {
 	return func() {
 		p.mu.Lock()
 		defer p.mu.Unlock()
+		if !p.viewers[v] {
+			return // it lost its place
+		}
 		delete(p.viewers, v)
 		if len(p.viewers) == 0 {
 			p.stop()
 		}
 	}, nil
+}
+
+// makeRoom sees to it that there is a place for one from an address. It is called with
+// the lock held. Each address has its share: if all places are taken, the newest page of
+// the address with the most makes room for one of an address with fewer.
+func (p *poller) makeRoom(from string) error {
+	held := make(map[string]int)
+	newest := make(map[string]*viewer)
+	most := from
+	for v := range p.viewers {
+		held[v.from]++
+		if n := newest[v.from]; n == nil || n.number < v.number {
+			newest[v.from] = v
+		}
+	}
+	for address, n := range held {
+		if n > held[most] {
+			most = address
+		}
+	}
+	switch {
+	case held[from] >= maxShare:
+		return answer.Refuse(http.StatusServiceUnavailable, "%d pages are open already from this address, no more are served", maxShare)
+	case len(p.viewers) < maxViewers:
+		return nil
+	case held[most] <= held[from]+1:
+		return answer.Refuse(http.StatusServiceUnavailable, "%d pages are open already, no more are served", maxViewers)
+	}
+	close(newest[most].ended)
+	delete(p.viewers, newest[most])
+	return nil
 }
 
 // start is called with the lock held.
@@ -301,7 +345,9 @@ func (p *poller) learn(ctx context.Context) {
 	if len(p.unnamed) > maxUnnamed {
 		clear(p.unnamed)
 	}
-	p.names, p.namesErr = look.ReadNames(ctx, p.h.cfg.Redis, time.Now().UnixMilli())
+	if p.names, p.namesErr = look.ReadNames(ctx, p.h.cfg.Redis, time.Now().UnixMilli()); p.namesErr != nil {
+		p.namesErr = errors.New(reason(p.namesErr))
+	}
 	p.reader.Know(p.names)
 }
 

@@ -45,6 +45,9 @@ func (c *call) viewer() (*viewer, error) {
 	switch strings.TrimSuffix(c.r.URL.Path, "/stream") {
 	case "/api/limiter":
 		name, err := nameFrom(query.Get("id"))
+		if err == nil {
+			err = c.within(name)
+		}
 		return &viewer{kind: limiterEvent, name: name, view: look.View{Name: name, Rows: 1}}, err
 	case "/api/others":
 		view, err := c.view(query, "name")
@@ -110,7 +113,7 @@ func (c *call) once() error {
 // next waits for one event. It has left before that is sent: nobody reads on for who
 // takes an answer slowly.
 func (c *call) next(v *viewer) (event, error) {
-	leave, err := c.poller.join(v)
+	leave, err := c.join(v)
 	if err != nil {
 		return event{}, err
 	}
@@ -120,9 +123,44 @@ func (c *call) next(v *viewer) (event, error) {
 	select {
 	case e := <-v.events:
 		return e, nil
+	case <-v.ended:
+		return event{}, c.busy(errLostPlace)
 	case <-ctx.Done():
 		return event{}, answer.Refuse(http.StatusServiceUnavailable, "Redis did not answer in time")
 	}
+}
+
+// join takes a place among the viewers, of those for the address that the connection
+// comes from. What a proxy says of whom it asks for is not believed.
+func (c *call) join(v *viewer) (leave func(), err error) {
+	v.from = addressOf(c.r.RemoteAddr)
+	leave, err = c.poller.join(v)
+	return leave, c.busy(err)
+}
+
+// errLostPlace ends the wait of who had to make room.
+var errLostPlace = answer.Refuse(http.StatusServiceUnavailable, "others need the places: too many pages are open from this address")
+
+// busy has who is refused for want of room come back later.
+func (c *call) busy(err error) error {
+	if r, ok := errors.AsType[*answer.Error](err); ok && r.Status == http.StatusServiceUnavailable {
+		c.w.Header().Set("Retry-After", "10")
+	}
+	return err
+}
+
+// addressOf returns what counts as one address: of IPv6, the network that a household
+// has.
+func addressOf(remote string) string {
+	_, ip := hostOf(remote)
+	if ip.Is6() {
+		network, _ := ip.Prefix(64)
+		return network.String()
+	}
+	if ip.IsValid() {
+		return ip.String()
+	}
+	return remote
 }
 
 // stream answers with one event after the other, until the viewer leaves.
@@ -131,7 +169,7 @@ func (c *call) stream() error {
 	if err != nil {
 		return err
 	}
-	leave, err := c.poller.join(v)
+	leave, err := c.join(v)
 	if err != nil {
 		return err
 	}
@@ -164,6 +202,8 @@ func (c *call) stream() error {
 		}
 		select {
 		case <-c.r.Context().Done():
+			return nil
+		case <-v.ended:
 			return nil
 		case e := <-v.events:
 			text = fmt.Appendf(nil, "event: %s\ndata: %s\n\n", e.kind, e.data)
