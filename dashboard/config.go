@@ -102,7 +102,8 @@ type Authorize func(r *http.Request, action Action) (who string, err error)
 var ErrUnauthenticated = errors.New("not authenticated")
 
 // WithToken returns what lets everybody look, and those change who send the token as
-// "Authorization: Bearer TOKEN". The page asks for it. An empty token lets nobody change.
+// "Authorization: Bearer TOKEN" or "Dashboard-Token: TOKEN", as the page does, which asks
+// for it. An empty token lets nobody change.
 func WithToken(token string) Authorize {
 	return WithTokens("", token)
 }
@@ -116,7 +117,7 @@ func WithTokens(look, change string) Authorize {
 		host, _, _ := net.SplitHostPort(r.RemoteAddr)
 		given, found := strings.CutPrefix(r.Header.Get("Authorization"), bearer)
 		if !found {
-			given = ""
+			given = r.Header.Get("Dashboard-Token")
 		}
 		_, password, _ := r.BasicAuth()
 		switch {
