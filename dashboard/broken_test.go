@@ -20,9 +20,9 @@ func TestLimitersThatAreBroken(t *testing.T) {
 		"value is a list": func(name string) error { return s.rdb.RPush(ctx, "{"+name+"}:value", "x").Err() },
 		"value is a word": func(name string) error { return s.rdb.Set(ctx, "{"+name+"}:value", "many", 0).Err() },
 	}
-	for name, break_ := range damage {
+	for name, spoil := range damage {
 		s.limiter(name, rratelimiter.PerHour(10), 0)
-		require.NoError(t, break_(name))
+		require.NoError(t, spoil(name))
 		client := rratelimiter.New(s.rdb)
 		_, err := client.RateLimiter(name).TryAcquire(ctx, 1, 0)
 		require.ErrorIs(t, err, rratelimiter.ErrCorrupt, name)

@@ -180,8 +180,8 @@ func (c *Config) validate() error {
 	case c.Reads < minReads:
 		return invalid(fmt.Sprintf("Reads is below %d", minReads))
 	}
-	if slices.Contains(c.Hosts, "") {
-		return invalid("Hosts has an empty name")
+	if slices.ContainsFunc(c.Hosts, func(host string) bool { return host == "" || strings.Contains(host, "/") }) {
+		return invalid("Hosts are names and addresses as browsers send them, neither empty nor URLs")
 	}
 	for i, o := range c.Others {
 		if o.Name == "" || o.Prefix == "" || o.Limiter == nil {

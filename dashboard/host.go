@@ -18,16 +18,11 @@ const anyHost = "*"
 // have its own name lead here, and its script then reads what its visitors can.
 func (c *call) checkHost() error {
 	name, ip := hostOf(c.r.Host)
-	if name == "localhost" || ip.IsLoopback() || slices.Contains(c.hosts, anyHost) {
+	if name == "localhost" || ip.IsLoopback() || slices.Contains(c.hosts, anyHost) || slices.Contains(c.hosts, name) {
 		return nil
 	}
 	if addr, ok := c.r.Context().Value(http.LocalAddrContextKey).(net.Addr); ok {
 		if _, local := hostOf(addr.String()); ip.IsValid() && ip == local {
-			return nil
-		}
-	}
-	for _, host := range c.hosts {
-		if name == host {
 			return nil
 		}
 	}

@@ -2,6 +2,7 @@ package dashboard
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"strconv"
 	"strings"
@@ -81,16 +82,17 @@ func (c *call) showKey() error {
 // measure adds the size of a key, and if it is a limiter's the time to live.
 func (c *call) measure(ctx context.Context, name string, k *keyLook) error {
 	count, title := sizeOf(ctx, c.cfg.Redis, name, k.Type)
-	if n, err := count.Result(); err == nil {
+	n, err := count.Result()
+	if err == nil {
 		k.Facts = append(k.Facts, fact{title, strconv.FormatInt(n, 10)})
-	} else if !redis.HasErrorPrefix(err, "WRONGTYPE") { // it is another by now
+	} else if _, answered := errors.AsType[redis.Error](err); !answered { // there is no right to, or it is another by now
 		return err
 	}
 	if k.Looks == looksOther {
 		return nil
 	}
 	ttl, err := c.cfg.Redis.PTTL(ctx, name).Result()
-	if ttl >= 0 {
+	if err == nil && ttl >= 0 {
 		ms := ttl.Milliseconds()
 		k.TTLMS = &ms
 	}
@@ -120,14 +122,12 @@ func sizeOf(ctx context.Context, rdb redis.UniversalClient, name, kind string) (
 func (c *call) askOther(ctx context.Context, name string, at int, k *keyLook) {
 	o, asked := &c.cfg.Others[at], otherKey{}
 	k.Facts = append(k.Facts, fact{"Limiter", o.Name})
-	free := ""
-	if asked.told, asked.err = o.Limiter.Peek(ctx, name, 1); asked.err == nil {
-		free = fmt.Sprintf("%d of %d", asked.free(), asked.told.Limit)
-	} else {
+	if asked.told, asked.err = o.Limiter.Peek(ctx, name, 1); asked.err != nil {
 		told, _ := problemOf(asked.err)
-		free = "not known: " + told.Detail
+		k.Facts = append(k.Facts, fact{"Free", "not known: " + told.Detail})
+		return
 	}
-	k.Facts = append(k.Facts, fact{"Free", free})
+	k.Facts = append(k.Facts, fact{"Free", fmt.Sprintf("%d of %d", asked.free(), asked.told.Limit)})
 }
 
 // limiterAt says whether a key is a RateLimiter's.

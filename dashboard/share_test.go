@@ -4,6 +4,7 @@ import (
 	"bufio"
 	"context"
 	"fmt"
+	"io"
 	"net"
 	"net/http"
 	"net/http/httptest"
@@ -14,8 +15,15 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// from opens a stream from an address of this machine, and returns the answer.
-func from(t *testing.T, url, address string) *http.Response {
+// stream is one that was opened, or refused.
+type stream struct {
+	status int
+	later  string // Retry-After
+	body   io.Reader
+}
+
+// from opens a stream from an address of this machine.
+func from(t *testing.T, url, address string) stream {
 	t.Helper()
 	dialer := net.Dialer{LocalAddr: &net.TCPAddr{IP: net.ParseIP(address)}}
 	client := &http.Client{Transport: &http.Transport{DialContext: dialer.DialContext, DisableKeepAlives: true}}
@@ -29,7 +37,7 @@ func from(t *testing.T, url, address string) *http.Response {
 		cancel()
 		_ = answer.Body.Close()
 	})
-	return answer
+	return stream{answer.StatusCode, answer.Header.Get("Retry-After"), answer.Body}
 }
 
 // However many pages one address opens, others find a place.
@@ -41,35 +49,35 @@ func TestPlacesAreSharedByAddress(t *testing.T) {
 	t.Cleanup(server.CloseClientConnections) // before that: streams have no end of their own
 	url := server.URL + "/api/limiters/stream"
 	for i := range maxShare {
-		require.Equal(t, http.StatusOK, from(t, url, "127.0.0.1").StatusCode, "%d", i)
+		require.Equal(t, http.StatusOK, from(t, url, "127.0.0.1").status, "%d", i)
 	}
 	refused := from(t, url, "127.0.0.1")
-	assert.Equal(t, http.StatusServiceUnavailable, refused.StatusCode)
-	assert.Equal(t, "10", refused.Header.Get("Retry-After"))
-	var last *http.Response
+	assert.Equal(t, http.StatusServiceUnavailable, refused.status)
+	assert.Equal(t, "10", refused.later)
+	var last stream
 	for i := range maxShare {
 		last = from(t, url, "127.0.0.2")
-		require.Equal(t, http.StatusOK, last.StatusCode, "%d", i)
+		require.Equal(t, http.StatusOK, last.status, "%d", i)
 	}
 	// All places are taken by two. Each other address has one all the same, at the cost
 	// of the newest page of who has most.
 	ended := make(chan bool)
 	go func() {
-		lines := bufio.NewScanner(last.Body)
+		lines := bufio.NewScanner(last.body)
 		for lines.Scan() {
 			continue
 		}
 		ended <- true
 	}()
 	for i := 3; i < 13; i++ {
-		require.Equal(t, http.StatusOK, from(t, url, fmt.Sprint("127.0.0.", i)).StatusCode, "%d", i)
+		require.Equal(t, http.StatusOK, from(t, url, fmt.Sprint("127.0.0.", i)).status, "%d", i)
 	}
 	<-ended
 	p := s.h.(*handler).poller
 	p.mu.Lock()
 	assert.Len(t, p.viewers, maxViewers)
 	p.mu.Unlock()
-	assert.Equal(t, http.StatusOK, from(t, server.URL+"/api/limiters", "127.0.0.20").StatusCode, "nor do single answers wait")
+	assert.Equal(t, http.StatusOK, from(t, server.URL+"/api/limiters", "127.0.0.20").status, "nor do single answers wait")
 }
 
 func TestWhatCountsAsOneAddress(t *testing.T) {

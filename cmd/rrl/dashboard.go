@@ -82,8 +82,8 @@ sliding logs: no other hash's are shown.`,
 				return fmt.Errorf("--reads is at least %d", minReads)
 			case cmd.Flags().Changed("token") && b.lookToken == "":
 				return errors.New("--token is empty")
-			case slices.Contains(b.hosts, ""):
-				return errors.New("--host is empty")
+			case slices.ContainsFunc(b.hosts, func(host string) bool { return host == "" || strings.Contains(host, "/") }):
+				return errors.New("--host is a name or an address, such as limits.example.com")
 			}
 			server := a.connect.Getenv("REDIS_URL") != "" || connects(cmd)
 			switch {

@@ -135,7 +135,7 @@ func TestTokensOfTheDashboard(t *testing.T) {
 	assert.NotContains(t, got.stderr, "sixteen")
 	require.NoError(t, os.WriteFile(file, nil, 0o600))
 	for _, args := range [][]string{
-		{"--demo"}, {"--token", "short"}, {"--token", "sixteen characters", "--open"}, {"--host", ""}, {"--token", ""},
+		{"--demo"}, {"--token", "short"}, {"--token", "sixteen characters", "--open"}, {"--host", ""}, {"--host", "http://limits.example"}, {"--token", ""},
 		{"--write", "--token-file", file}, {"--write", "--token-file", file + "x"}, {"--reads", "1"}, {"--listen", "nowhere"},
 		{"--keys", "x"}, {"--keys", "fixed-window:api:"}, {"--keys", "fixed-window:api:=x"}, {"--keys", "tokens:api:=1/1s"}, {"--keys", "token-bucket:api:=x+1/1s"},
 	} {
