@@ -35,10 +35,12 @@ func TestLimitersThatAreBroken(t *testing.T) {
 		row := list[name]
 		assert.Nil(t, row["use"], name)
 		assert.Nil(t, row["free"], name)
+		assert.Nil(t, row["in_use"], name)
 		assert.NotEmpty(t, row["broken"], name)
 		found := s.get("/api/limiter?id=" + idOf(name))
 		assert.NotEmpty(t, found["broken"], name)
 		assert.Nil(t, found["free"], name)
+		assert.Nil(t, found["in_use"], name)
 	}
 	assert.Nil(t, list["healthy"]["broken"])
 	assert.InDelta(t, 0.9, list["healthy"]["use"], 0.01)

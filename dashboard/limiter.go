@@ -87,7 +87,7 @@ type limiter struct {
 	TTLMS       *int64      `json:"ttl_ms"`
 	Row         *row        `json:"row"` // nil while the walk has not met it
 	Free        *int64      `json:"free"`
-	InUse       int64       `json:"in_use"`
+	InUse       *int64      `json:"in_use"` // nil where it can't be told
 	Granted     *float64    `json:"granted_per_second"`
 	Refused     *int64      `json:"refused"`
 	Refusing    *float64    `json:"refused_per_second"`
@@ -162,16 +162,20 @@ func (h *handler) limiterOf(name string, i *inspection, s *look.Snapshot) limite
 			l.Broken = text
 		}
 	}
+	var inUse int64
 	for n := range f.States {
 		st := stateOf(&f.States[n], f)
 		l.States = append(l.States, st)
-		l.InUse += st.InUse
+		inUse += st.InUse
 		if l.Free == nil || st.Free != nil && *st.Free < *l.Free {
 			l.Free = st.Free
 		}
 	}
 	if len(f.States) == 0 {
 		l.Free = f.Rate
+	}
+	if f.Rate != nil && (l.Broken == "" || l.Free != nil) {
+		l.InUse = &inUse
 	}
 	if total, pace, known := h.cfg.Observer.of(name); known {
 		l.Refused, l.Refusing = &total, &pace

@@ -14,7 +14,7 @@ type row struct {
 	Rate       int64         `json:"rate"`
 	IntervalMS int64         `json:"interval_ms"`
 	Free       *int64        `json:"free"`
-	InUse      int64         `json:"in_use"`
+	InUse      *int64        `json:"in_use"`           // nil where it can't be told
 	Use        *float64      `json:"use"`              // nil where it can't be told
 	Broken     string        `json:"broken,omitempty"` // why calls of it fail
 	PerSecond  float64       `json:"granted_per_second"`
@@ -57,12 +57,15 @@ const maxCallers = 5
 
 func (h *handler) rowOf(l *look.Limiter) row {
 	r := row{
-		named: nameOf(l.Name), Type: l.Type, Rate: l.Rate, IntervalMS: l.IntervalMS, Free: l.Free, InUse: l.InUse,
+		named: nameOf(l.Name), Type: l.Type, Rate: l.Rate, IntervalMS: l.IntervalMS, Free: l.Free,
 		Broken: cut(l.Broken, maxTold), PerSecond: l.PerSecond, Clients: l.Clients, Callers: []look.Caller{}, AgeMS: l.AgeMS,
 	}
 	if l.Free != nil {
 		use := l.Use()
 		r.Use = &use
+	}
+	if l.Broken == "" {
+		r.InUse = &l.InUse
 	}
 	for _, c := range l.Callers[:min(len(l.Callers), maxCallers)] {
 		c.Who = shown(c.Who)

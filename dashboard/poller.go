@@ -4,13 +4,11 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
-	"net/http"
 	"slices"
 	"strings"
 	"sync"
 	"time"
 
-	"github.com/rratelimiter/rratelimiter/internal/answer"
 	"github.com/rratelimiter/rratelimiter/internal/clients"
 	"github.com/rratelimiter/rratelimiter/internal/look"
 )
@@ -37,9 +35,6 @@ const (
 
 	// maxViewers bounds what is read for them each second.
 	maxViewers = 64
-
-	// maxShare is how many of these may come from one address.
-	maxShare = maxViewers / 2
 
 	// maxDebt is how many seconds' commands a sample makes others wait for at most: who
 	// looks is to be told before they take it for silence.
@@ -149,37 +144,6 @@ func (p *poller) join(v *viewer) (leave func(), err error) {
 			p.stop()
 		}
 	}, nil
-}
-
-// makeRoom sees to it that there is a place for one from an address. It is called with
-// the lock held. Each address has its share: if all places are taken, the newest page of
-// the address with the most makes room for one of an address with fewer.
-func (p *poller) makeRoom(from string) error {
-	held := make(map[string]int)
-	newest := make(map[string]*viewer)
-	most := from
-	for v := range p.viewers {
-		held[v.from]++
-		if n := newest[v.from]; n == nil || n.number < v.number {
-			newest[v.from] = v
-		}
-	}
-	for address, n := range held {
-		if n > held[most] {
-			most = address
-		}
-	}
-	switch {
-	case held[from] >= maxShare:
-		return answer.Refuse(http.StatusServiceUnavailable, "%d pages are open already from this address, no more are served", maxShare)
-	case len(p.viewers) < maxViewers:
-		return nil
-	case held[most] <= held[from]+1:
-		return answer.Refuse(http.StatusServiceUnavailable, "%d pages are open already, no more are served", maxViewers)
-	}
-	close(newest[most].ended)
-	delete(p.viewers, newest[most])
-	return nil
 }
 
 // start is called with the lock held.

@@ -130,39 +130,6 @@ func (c *call) next(v *viewer) (event, error) {
 	}
 }
 
-// join takes a place among the viewers, of those for the address that the connection
-// comes from. What a proxy says of whom it asks for is not believed.
-func (c *call) join(v *viewer) (leave func(), err error) {
-	v.from = addressOf(c.r.RemoteAddr)
-	leave, err = c.poller.join(v)
-	return leave, c.busy(err)
-}
-
-// errLostPlace ends the wait of who had to make room.
-var errLostPlace = answer.Refuse(http.StatusServiceUnavailable, "others need the places: too many pages are open from this address")
-
-// busy has who is refused for want of room come back later.
-func (c *call) busy(err error) error {
-	if r, ok := errors.AsType[*answer.Error](err); ok && r.Status == http.StatusServiceUnavailable {
-		c.w.Header().Set("Retry-After", "10")
-	}
-	return err
-}
-
-// addressOf returns what counts as one address: of IPv6, the network that a household
-// has.
-func addressOf(remote string) string {
-	_, ip := hostOf(remote)
-	if ip.Is6() {
-		network, _ := ip.Prefix(64)
-		return network.String()
-	}
-	if ip.IsValid() {
-		return ip.String()
-	}
-	return remote
-}
-
 // stream answers with one event after the other, until the viewer leaves.
 func (c *call) stream() error {
 	v, err := c.viewer()

@@ -150,7 +150,7 @@ function updateStates(limiter) {
     return row;
   }, (row, state) => {
     say(row.children[1], number(state.free));
-    say(row.children[2], number(state.in_use));
+    say(row.children[2], number(limiter.broken && state.free === null ? null : state.in_use));
     say(row.children[3], exact(state.members) + (state.window ? " (a fixed window of a Redisson before 3.13.3)" : ""));
   });
   const more = limiter.clients - limiter.states.length;
