@@ -37,7 +37,7 @@ func TestASlowReaderOfOneAnswer(t *testing.T) {
 	ended := make(chan struct{})
 	go func() {
 		defer close(ended)
-		s.h.ServeHTTP(w, httptest.NewRequestWithContext(t.Context(), http.MethodGet, "/api/limiters", http.NoBody))
+		s.h.ServeHTTP(w, httptest.NewRequestWithContext(t.Context(), http.MethodGet, "http://localhost/api/limiters", http.NoBody))
 	}()
 	<-w.begun
 	p := s.h.(*handler).poller
@@ -132,12 +132,12 @@ func TestANilClient(t *testing.T) {
 // What a key holds is told, but not by megabytes each second.
 func TestHugeTextsAreCutShort(t *testing.T) {
 	t.Parallel()
-	s := newSite(t)
+	s := newSite(t, withLogs("thresholds"))
 	s.limiter("orders", rratelimiter.PerHour(10), 1)
 	huge := strings.Repeat("\u2028\x00\xff\n", 1<<17)
 	require.NoError(t, s.rdb.Set(t.Context(), "{orders}:value", huge, 0).Err())
 	require.NoError(t, s.rdb.HSet(t.Context(), "damaged", "rate", huge, "interval", 1, "type", 0).Err())
-	require.NoError(t, s.rdb.HSet(t.Context(), "thresholds", "ann", huge).Err())
+	require.NoError(t, s.rdb.HSet(t.Context(), "thresholds", "log:ann", huge).Err())
 	for _, path := range []string{
 		"/api/limiter?id=" + idOf("orders"), "/api/limiter?id=" + idOf("damaged"), "/api/thresholds?hash=" + idOf("thresholds"), "/api/key?key=" + idOf("{orders}:value"),
 	} {
@@ -145,7 +145,7 @@ func TestHugeTextsAreCutShort(t *testing.T) {
 		assert.Equal(t, http.StatusOK, w.Code, path)
 		assert.Less(t, w.Body.Len(), 32<<10, path)
 	}
-	w := s.do(s.request("/api/preview", m{"action": "unthreshold", "hash": idOf("thresholds"), "id": idOf("ann")}))
+	w := s.do(s.request("/api/preview", m{"action": "unthreshold", "hash": idOf("thresholds"), "id": idOf("log:ann")}))
 	assert.Equal(t, http.StatusOK, w.Code)
 	assert.Less(t, w.Body.Len(), 32<<10)
 }

@@ -175,6 +175,8 @@ func TestConfigsWithFaults(t *testing.T) {
 		"no Redis":     func(c *Config) { c.Redis = nil },
 		"no Authorize": func(c *Config) { c.Authorize = nil },
 		"few reads":    func(c *Config) { c.Reads = 1 },
+		"no host":      func(c *Config) { c.Hosts = []string{""} },
+		"a URL":        func(c *Config) { c.Hosts = []string{"https://limits.example.com"} },
 		"an other":     func(c *Config) { c.Others = []Other{{Name: "x"}} },
 		"no Redisson":  func(c *Config) { c.RedissonVersion = "0.1" },
 	} {

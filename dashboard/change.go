@@ -138,7 +138,7 @@ func (c *call) logChange(e *entry, err error) {
 		if e.Outcome == unknown {
 			level, message = slog.LevelError, "limiter perhaps changed"
 		}
-		attrs = append(attrs, slog.Any("error", err))
+		attrs = append(attrs, slog.Any("error", unquoted(err)))
 	}
 	c.log(level, message, attrs...)
 }

@@ -153,7 +153,7 @@ func TestALimiterThatCantBeReadIsSetAnew(t *testing.T) {
 
 func TestThresholds(t *testing.T) {
 	t.Parallel()
-	s := newSite(t)
+	s := newSite(t, withLogs("rate:limit:config", "text"))
 	hash, key := idOf("rate:limit:config"), idOf("ann")
 	log := slidinglog.New(s.rdb, slidinglog.Config{Limit: 5, Window: time.Minute, Thresholds: "rate:limit:config"})
 	set := func() int64 {
@@ -164,10 +164,14 @@ func TestThresholds(t *testing.T) {
 	preview, _ := s.change(m{"action": "threshold", "hash": hash, "id": key, "threshold": 40})
 	assert.Equal(t, []string{noThreshold, "40"}, []string{facts(preview["before"])[factThreshold], facts(preview["after"])[factThreshold]})
 	assert.Equal(t, int64(40), set())
-	require.NoError(t, s.rdb.HSet(t.Context(), "rate:limit:config", "<b>", "x").Err())
-	found := rows(t, s.get("/api/thresholds?hash="+hash), "thresholds")
+	require.NoError(t, s.rdb.HSet(t.Context(), "rate:limit:config", "log:<b>", "x", "foreign", "x").Err())
+	list := s.get("/api/thresholds?hash=" + hash)
+	found := rows(t, list, "thresholds")
 	assert.InDelta(t, 40, found["ann"]["threshold"], 0)
-	assert.Nil(t, found["<b>"]["threshold"])
+	assert.Nil(t, found["log:<b>"]["threshold"])
+	assert.Equal(t, notThreshold, found["log:<b>"]["text"])
+	assert.Len(t, found, 2, "of a field that is no key of such a log nothing is told")
+	assert.InDelta(t, 1, list["foreign"], 0)
 	s.change(m{"action": "unthreshold", "hash": hash, "id": key})
 	assert.Equal(t, int64(5), set())
 	code, _ := s.post("/api/preview", m{"action": "unthreshold", "hash": hash, "id": key})
@@ -179,7 +183,7 @@ func TestThresholds(t *testing.T) {
 
 func TestRequestsThatMakeNoSense(t *testing.T) {
 	t.Parallel()
-	s := newSite(t)
+	s := newSite(t, withLogs("limits"))
 	s.limiter("orders", rratelimiter.PerHour(10), 0)
 	id := idOf("orders")
 	for _, body := range []any{
@@ -189,13 +193,11 @@ func TestRequestsThatMakeNoSense(t *testing.T) {
 		m{"action": "rate", "id": id, "rate": 1, "interval_ms": 5, "type": "OVERALL", "keep_alive_ms": 4},
 		m{"action": "rate", "id": id, "rate": 1.5, "interval_ms": 5, "type": "OVERALL"},
 		m{"action": "expire", "id": id}, m{"action": "expire", "id": id, "ttl_ms": -1}, m{"action": "release", "id": id},
-		m{"action": "release", "id": id, "permits": -5}, m{"action": "threshold", "id": id}, m{"action": "threshold", "id": id, "hash": id, "threshold": -1},
+		m{"action": "release", "id": id, "permits": -5}, m{"action": "threshold", "id": id}, m{"action": "threshold", "id": id, "hash": idOf("limits"), "threshold": -1},
 		m{"action": "delete", "id": id, "more": 1}, []string{"x"}, "x",
 	} {
 		code, answer := s.post("/api/preview", body)
-		if code != http.StatusConflict { // the hash of the last threshold is none
-			assert.Equal(t, http.StatusBadRequest, code, "%v: %v", body, answer)
-		}
+		assert.Equal(t, http.StatusBadRequest, code, "%v: %v", body, answer)
 		code, _ = s.post("/api/change", body)
 		assert.NotEqual(t, http.StatusOK, code, "%v", body)
 	}

@@ -32,12 +32,19 @@ type Config struct {
 	// Write offers changes. Without it nothing can be changed, whoever asks.
 	Write bool
 
-	// Pattern limits what is listed to names that match it, as SCAN's; "" for all.
-	// Other limiters can be looked at and changed by their names.
+	// Hosts are the host names and addresses by which browsers reach the page, without
+	// ports. Requests that name another in "Host" get a 421: a web site whose own name
+	// leads here could read the page by it. Without being listed, localhost, loopback
+	// addresses, and the address at which the connection arrived will do. "*" stands
+	// for any name: say so only if Authorize lets nobody look without a login.
+	Hosts []string
+
+	// Pattern limits the page to limiters whose names match it, as SCAN's; "" for all.
+	// Others can be neither looked at nor changed.
 	Pattern string
 
 	// Others are limiters of keys, which can't be told from other keys of Redis by
-	// what these hold.
+	// what these hold. Pattern does not limit them.
 	Others []Other
 
 	// Observer tells of refusals, which leave no trace in Redis. It knows those of
@@ -67,7 +74,8 @@ type Other struct {
 	Prefix  string
 	Limiter Peeker // a *fixedwindow.Limiter and the like
 
-	// Thresholds is the hash of thresholds of a sliding log, "" for none.
+	// Thresholds is the hash of thresholds of a sliding log, "" for none. The page
+	// shows and changes those of no other hash.
 	Thresholds string
 }
 
@@ -94,22 +102,46 @@ type Authorize func(r *http.Request, action Action) (who string, err error)
 var ErrUnauthenticated = errors.New("not authenticated")
 
 // WithToken returns what lets everybody look, and those change who send the token as
-// "Authorization: Bearer TOKEN". The page asks for it. An empty token lets nobody change.
+// "Authorization: Bearer TOKEN" or "Dashboard-Token: TOKEN", as the page does, which asks
+// for it. An empty token lets nobody change.
 func WithToken(token string) Authorize {
-	want := sha256.Sum256([]byte(token))
+	return WithTokens("", token)
+}
+
+// WithTokens is like WithToken, with a token for looking. It is the password of HTTP's
+// Basic authentication, by whatever user name, which browsers ask for; programs may
+// also send it like the other one, which lets look as well. An empty look lets
+// everybody look.
+func WithTokens(look, change string) Authorize {
 	return func(r *http.Request, action Action) (string, error) {
 		host, _, _ := net.SplitHostPort(r.RemoteAddr)
-		if action == Look {
+		given, found := strings.CutPrefix(r.Header.Get("Authorization"), bearer)
+		if !found {
+			given = r.Header.Get("Dashboard-Token")
+		}
+		_, password, _ := r.BasicAuth()
+		switch {
+		case same(given, change):
+			return "who has the token, at " + host, nil
+		case action == Change:
+			return "", fmt.Errorf("%w: no token, or another", ErrUnauthenticated)
+		case look == "", same(given, look), same(password, look), same(password, change):
 			return host, nil
 		}
-		given, found := strings.CutPrefix(r.Header.Get("Authorization"), "Bearer ")
-		got := sha256.Sum256([]byte(given))
-		// Of hashes, so that the time tells nothing of the length either.
-		if same := subtle.ConstantTimeCompare(got[:], want[:]) == 1; !found || token == "" || !same {
-			return "", fmt.Errorf("%w: no token, or another", ErrUnauthenticated)
-		}
-		return "who has the token, at " + host, nil
+		return "", errNoLookToken
 	}
+}
+
+const bearer = "Bearer "
+
+// errNoLookToken has browsers ask for the token.
+var errNoLookToken = fmt.Errorf("%w: no token for looking, or another", ErrUnauthenticated)
+
+// same reports whether a token is the one that is wanted. An empty one never is. Hashes
+// are compared, so that the time tells nothing of the length either.
+func same(given, want string) bool {
+	g, w := sha256.Sum256([]byte(given)), sha256.Sum256([]byte(want))
+	return want != "" && subtle.ConstantTimeCompare(g[:], w[:]) == 1
 }
 
 const (
@@ -147,6 +179,9 @@ func (c *Config) validate() error {
 		return invalid("there is no Authorize")
 	case c.Reads < minReads:
 		return invalid(fmt.Sprintf("Reads is below %d", minReads))
+	}
+	if slices.ContainsFunc(c.Hosts, func(host string) bool { return host == "" || strings.Contains(host, "/") }) {
+		return invalid("Hosts are names and addresses as browsers send them, neither empty nor URLs")
 	}
 	for i, o := range c.Others {
 		if o.Name == "" || o.Prefix == "" || o.Limiter == nil {

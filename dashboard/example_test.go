@@ -47,7 +47,8 @@ func ExampleHandler() {
 	client := rratelimiter.New(rdb, rratelimiter.WithObserver(observer))
 	mux.Handle("/limits/", http.StripPrefix("/limits", dashboard.Handler(dashboard.Config{
 		Redis:    rdb,
-		Observer: observer, // tells of refusals
+		Hosts:    []string{"shop.example.com"}, // what browsers call this server
+		Observer: observer,                     // tells of refusals
 		Write:    true,
 		Authorize: func(r *http.Request, action dashboard.Action) (string, error) {
 			user := login(r)
@@ -62,7 +63,7 @@ func ExampleHandler() {
 	})))
 
 	ask := func(method, path, session string) {
-		r := httptest.NewRequest(method, path, http.NoBody)
+		r := httptest.NewRequest(method, "https://shop.example.com"+path, http.NoBody)
 		if session != "" {
 			r.AddCookie(&http.Cookie{Name: "session", Value: session})
 		}

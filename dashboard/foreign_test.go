@@ -40,7 +40,7 @@ func TestWhatIsNoLimiterIsLeftAlone(t *testing.T) {
 // A limiter's hash looks like one of thresholds, by its numbers.
 func TestALimiterIsNoHashOfThresholds(t *testing.T) {
 	t.Parallel()
-	s := newSite(t)
+	s := newSite(t, withLogs("orders"))
 	s.limiter("orders", rratelimiter.PerHour(10), 0)
 	for _, body := range []m{
 		{"action": "threshold", "hash": idOf("orders"), "id": idOf("rate"), "threshold": 40}, {"action": "unthreshold", "hash": idOf("orders"), "id": idOf("rate")},

@@ -6,6 +6,7 @@ import (
 	"log/slog"
 	"net/http"
 	"slices"
+	"strings"
 
 	"github.com/rratelimiter/rratelimiter/internal/answer"
 )
@@ -13,7 +14,8 @@ import (
 // handler is what Handler returns.
 type handler struct {
 	cfg      Config
-	err      error // of cfg
+	err      error    // of cfg
+	hosts    []string // of cfg, as hostOf has them
 	poller   *poller
 	audit    audit
 	changing chan struct{} // holds one token: changes are made one after another
@@ -30,6 +32,10 @@ type handler struct {
 func Handler(cfg Config) http.Handler {
 	cfg.withDefaults()
 	h := &handler{cfg: cfg, err: cfg.validate(), changing: make(chan struct{}, 1)}
+	for _, host := range cfg.Hosts {
+		name, _ := hostOf(host)
+		h.hosts = append(h.hosts, name)
+	}
 	h.poller = newPoller(h)
 	return h
 }
@@ -91,6 +97,9 @@ func (c *call) serve() error {
 	if c.err != nil {
 		return c.err
 	}
+	if err := c.checkHost(); err != nil {
+		return err
+	}
 	e, found := endpoints[c.r.URL.Path]
 	if !found {
 		e = endpoint{http.MethodGet, Look, (*call).asset}
@@ -98,6 +107,9 @@ func (c *call) serve() error {
 	action := e.action
 	if c.r.Method != http.MethodGet && c.r.Method != http.MethodHead {
 		action = Change // whatever it asks for
+	}
+	if err := c.checkOrigin(found || action == Change); err != nil {
+		return err
 	}
 	if err := c.authorize(action); err != nil {
 		return err
@@ -109,19 +121,32 @@ func (c *call) serve() error {
 	return e.run(c)
 }
 
-func (c *call) authorize(action Action) error {
-	if action == Change {
-		if err := sameOrigin.Check(c.r); err != nil {
-			c.log(slog.LevelWarn, "dashboard request refused", slog.Any("error", err))
-			return answer.Refuse(http.StatusForbidden, "the request comes from another site")
-		}
+// checkOrigin refuses what a page of another site asks for, except to be led here. It
+// could not read the answers, but would take streams and commands.
+func (c *call) checkOrigin(asks bool) error {
+	if !asks {
+		return nil
 	}
+	judged := *c.r
+	judged.Method = http.MethodPost // of GET it has no opinion
+	if err := sameOrigin.Check(&judged); err != nil {
+		c.log(slog.LevelWarn, "dashboard request refused", slog.Any("error", err))
+		return answer.Refuse(http.StatusForbidden, "the request comes from another site")
+	}
+	return nil
+}
+
+func (c *call) authorize(action Action) error {
 	who, err := c.cfg.Authorize(c.r, action)
 	c.who = who
 	if err != nil {
 		c.log(slog.LevelWarn, "dashboard request refused", slog.Any("error", err))
 		if errors.Is(err, ErrUnauthenticated) {
-			c.w.Header().Set("WWW-Authenticate", "Bearer")
+			challenge := "Bearer"
+			if errors.Is(err, errNoLookToken) && !strings.HasPrefix(c.r.Header.Get("Authorization"), bearer) {
+				challenge = `Basic realm="rate limiters: the token is the password", charset="UTF-8"`
+			}
+			c.w.Header().Set("WWW-Authenticate", challenge)
 			return answer.Refuse(http.StatusUnauthorized, "who asks is not known, or the token is another")
 		}
 		return answer.Refuse(http.StatusForbidden, "")

@@ -18,6 +18,7 @@ import (
 
 	"github.com/rratelimiter/rratelimiter"
 	"github.com/rratelimiter/rratelimiter/internal/redistest"
+	"github.com/rratelimiter/rratelimiter/slidinglog"
 )
 
 const token = "a token of some length"
@@ -66,6 +67,18 @@ func siteOn(t *testing.T, rdb redis.UniversalClient, with ...func(*Config)) *sit
 	return s
 }
 
+// withLogs has a site know sliding logs with these hashes of thresholds.
+func withLogs(hashes ...string) func(*Config) {
+	return func(c *Config) {
+		for _, hash := range hashes {
+			c.Others = append(c.Others, Other{
+				Name: "logs", Prefix: "log:", Thresholds: hash,
+				Limiter: slidinglog.New(c.Redis, slidinglog.Config{Limit: 20, Window: time.Hour, Thresholds: hash}),
+			})
+		}
+	}
+}
+
 // limiter makes a limiter and takes permits of it.
 func (s *site) limiter(name string, cfg rratelimiter.Config, permits int64) {
 	s.t.Helper()
@@ -92,6 +105,9 @@ func (s *site) config(name string) rratelimiter.Config {
 // do sends a request and returns what was answered.
 func (s *site) do(r *http.Request) *httptest.ResponseRecorder {
 	w := httptest.NewRecorder()
+	if r.Host == "example.com" { // httptest's own
+		r.Host = "localhost"
+	}
 	s.h.ServeHTTP(w, r)
 	return w
 }

@@ -4,10 +4,8 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"slices"
 	"strconv"
 	"strings"
-	"time"
 
 	"github.com/redis/go-redis/v9"
 
@@ -15,36 +13,40 @@ import (
 	"github.com/rratelimiter/rratelimiter/internal/redisson"
 )
 
-// keyLook is what any key of Redis looks like.
+// keyLook is what the page says of any key.
 type keyLook struct {
 	named
 
 	Type  string   `json:"type"`   // Redis'
-	TTLMS *int64   `json:"ttl_ms"` // nil for none
-	Looks string   `json:"looks"`  // what it may be
+	TTLMS *int64   `json:"ttl_ms"` // nil for none, and of what is no limiter's
+	Looks string   `json:"looks"`  // what it is
 	Facts []fact   `json:"facts"`
 	Goes  []string `json:"goes"` // pages that have more: "limiter", "thresholds"
 }
 
-// What keys look like.
+// What keys are.
 const (
 	looksGone       = "There is no such key."
 	looksLimiter    = "A RateLimiter: its hash has rate, interval and type."
+	looksBroken     = "A hash with fields of a RateLimiter that can't be read as one: calls of it fail."
 	looksState      = "The permits or the value of a RateLimiter: look at the limiter's own name."
-	looksThresholds = "A hash of whole numbers: thresholds of a sliding log look so. What else has such a hash can't be told from it."
-	looksBucket     = "A token bucket: a number, and beside it the time of the last refill. Capacity and refill are not in Redis."
-	looksWindow     = "A whole number that expires: a fixed window or a counter looks so, and so does any count. Limit and window are not in Redis."
-	looksLog        = "A sorted set by times that expires: a sliding log looks so. Limit and window are not in Redis."
-	looksOther      = "No limiter that is known here."
+	looksThresholds = "Thresholds of a sliding log."
+	looksOwn        = "A key of a limiter that this page was told of."
+	looksOther      = "No limiter that is known here. Of other keys the page tells type and size only."
 )
 
 // keyCommands is how many commands showKey sends at most, about.
 const keyCommands = 12
 
-// showKey tells what a key may be, by its type and what it holds.
+// showKey tells what a key is: of limiters' keys what the limiter tells, of others the
+// type and the size.
 func (c *call) showKey() error {
 	name, err := nameFrom(c.r.URL.Query().Get("key"))
 	if err != nil {
+		return err
+	}
+	other, thresholds := c.other(name), c.hasThresholds(name)
+	if err := c.within(name); err != nil && other < 0 && !thresholds {
 		return err
 	}
 	ctx, cancel := context.WithTimeout(c.r.Context(), timeout)
@@ -57,123 +59,98 @@ func (c *call) showKey() error {
 	if k.Type, err = c.cfg.Redis.Type(ctx, name).Result(); err != nil {
 		return err
 	}
-	ttl, err := c.cfg.Redis.PTTL(ctx, name).Result()
-	if err != nil {
-		return err
-	}
-	if ttl >= 0 {
-		ms := ttl.Milliseconds()
-		k.TTLMS = &ms
-	}
-	switch k.Type {
-	case "none":
+	switch {
+	case k.Type == "none":
 		k.Looks = looksGone
-	case "hash":
-		err = c.lookAtHash(ctx, name, &k)
-	case "string":
-		err = c.lookAtText(ctx, name, &k)
-	case "zset":
-		err = c.lookAtSet(ctx, name, &k)
+		return c.ok(k)
+	case thresholds:
+		k.Looks, k.Goes = looksThresholds, []string{"thresholds"}
+	case other >= 0:
+		k.Looks = looksOwn
+		c.askOther(ctx, name, other, &k)
+	default:
+		if k.Looks, k.Goes, err = c.limiterAt(ctx, name, k.Type); err != nil {
+			return err
+		}
 	}
-	if err != nil && !errors.Is(err, redis.Nil) && !redis.HasErrorPrefix(err, "WRONGTYPE") {
+	if err := c.measure(ctx, name, &k); err != nil {
 		return err
 	}
-	c.askOther(ctx, name, &k)
 	return c.ok(k)
 }
 
-// askOther adds what the limiter tells that is known to have such keys, if any.
-func (c *call) askOther(ctx context.Context, name string, k *keyLook) {
-	at := slices.IndexFunc(c.cfg.Others, func(o Other) bool { return strings.HasPrefix(name, o.Prefix) && name != o.Thresholds })
-	if at < 0 || k.Type == "none" {
-		return
+// measure adds the size of a key, and if it is a limiter's the time to live.
+func (c *call) measure(ctx context.Context, name string, k *keyLook) error {
+	count, title := sizeOf(ctx, c.cfg.Redis, name, k.Type)
+	n, err := count.Result()
+	if err == nil {
+		k.Facts = append(k.Facts, fact{title, strconv.FormatInt(n, 10)})
+	} else if _, answered := errors.AsType[redis.Error](err); !answered { // there is no right to, or it is another by now
+		return err
 	}
+	if k.Looks == looksOther {
+		return nil
+	}
+	ttl, err := c.cfg.Redis.PTTL(ctx, name).Result()
+	if err == nil && ttl >= 0 {
+		ms := ttl.Milliseconds()
+		k.TTLMS = &ms
+	}
+	return err
+}
+
+// sizeOf asks how much a key holds, and says of what.
+func sizeOf(ctx context.Context, rdb redis.UniversalClient, name, kind string) (count *redis.IntCmd, title string) {
+	switch kind {
+	case "string":
+		return rdb.StrLen(ctx, name), "Bytes"
+	case "hash":
+		return rdb.HLen(ctx, name), "Fields"
+	case "zset":
+		return rdb.ZCard(ctx, name), "Members"
+	case "set":
+		return rdb.SCard(ctx, name), "Members"
+	case "list":
+		return rdb.LLen(ctx, name), "Elements"
+	case "stream":
+		return rdb.XLen(ctx, name), "Entries"
+	}
+	return rdb.Exists(ctx, name), "Keys" // of a module, whose size has no command of its own
+}
+
+// askOther adds what the limiter tells that has such keys.
+func (c *call) askOther(ctx context.Context, name string, at int, k *keyLook) {
 	o, asked := &c.cfg.Others[at], otherKey{}
 	k.Facts = append(k.Facts, fact{"Limiter", o.Name})
-	if asked.told, asked.err = o.Limiter.Peek(ctx, name, 1); asked.err == nil {
-		k.Facts = append(k.Facts, fact{"Free", fmt.Sprintf("%d of %d", asked.free(), asked.told.Limit)})
+	if asked.told, asked.err = o.Limiter.Peek(ctx, name, 1); asked.err != nil {
+		told, _ := problemOf(asked.err)
+		k.Facts = append(k.Facts, fact{"Free", "not known: " + told.Detail})
+		return
 	}
+	k.Facts = append(k.Facts, fact{"Free", fmt.Sprintf("%d of %d", asked.free(), asked.told.Limit)})
 }
 
-func (c *call) lookAtHash(ctx context.Context, name string, k *keyLook) error {
-	if is, err := c.isLimiter(ctx, name); err != nil {
-		return err
-	} else if is {
-		k.Looks, k.Goes = looksLimiter, []string{"limiter"}
-		return nil
+// limiterAt says whether a key is a RateLimiter's.
+func (c *call) limiterAt(ctx context.Context, name, kind string) (looks string, goes []string, err error) {
+	if kind == "hash" {
+		is, foreign, err := c.isLimiter(ctx, name)
+		switch {
+		case is:
+			return looksLimiter, []string{"limiter"}, err
+		case err == nil && !foreign:
+			return looksBroken, []string{"limiter"}, nil
+		}
+		return looksOther, []string{}, err
 	}
-	page, _, err := c.cfg.Redis.HScan(ctx, name, 0, "", 20).Result()
-	if err != nil {
-		return err
+	for suffix, of := range map[string]string{":value": "string", ":permits": "zset"} {
+		if kind == of && c.isStateOf(ctx, name, suffix) {
+			return looksState, []string{}, nil
+		}
 	}
-	numbers := len(page) > 0
-	for i := 1; i < len(page); i += 2 {
-		n, err := strconv.ParseInt(page[i], 10, 64)
-		numbers = numbers && err == nil && n >= 0
-	}
-	if numbers {
-		k.Looks, k.Goes = looksThresholds, []string{"thresholds"}
-	}
-	return nil
+	return looksOther, []string{}, nil
 }
 
-// maxText is how much of a string is read.
-const maxText = 100
-
-func (c *call) lookAtText(ctx context.Context, name string, k *keyLook) error {
-	text, err := c.cfg.Redis.GetRange(ctx, name, 0, maxText).Result()
-	if err != nil {
-		return err
-	}
-	if _, err := strconv.ParseInt(text, 10, 64); err != nil {
-		return nil //nolint:nilerr // no number, no limiter
-	}
-	k.Facts = append(k.Facts, fact{"Value", shown(text)})
-	if c.isStateOf(ctx, name, ":value") {
-		k.Looks = looksState
-		return nil
-	}
-	last, err := c.cfg.Redis.GetRange(ctx, name+"_time", 0, maxText).Result()
-	if err != nil && !redis.HasErrorPrefix(err, "WRONGTYPE") {
-		return err
-	}
-	seconds, err := strconv.ParseInt(last, 10, 64)
-	switch {
-	case err == nil && isTime(seconds*1000):
-		k.Looks = looksBucket
-		k.Facts[0][0] = "Tokens"
-		k.Facts = append(k.Facts, fact{"Refilled", time.Unix(seconds, 0).UTC().Format(time.RFC3339)})
-	case k.TTLMS != nil:
-		k.Looks = looksWindow
-		k.Facts[0][0] = "Count"
-	}
-	return nil
-}
-
-func (c *call) lookAtSet(ctx context.Context, name string, k *keyLook) error {
-	card, err := c.cfg.Redis.ZCard(ctx, name).Result()
-	if err != nil {
-		return err
-	}
-	newest, err := c.cfg.Redis.ZRangeWithScores(ctx, name, -1, -1).Result()
-	if err != nil || len(newest) == 0 {
-		return err
-	}
-	k.Facts = append(k.Facts, fact{"Members", strconv.FormatInt(card, 10)})
-	switch {
-	case c.isStateOf(ctx, name, ":permits"):
-		k.Looks = looksState
-	case isTime(int64(newest[0].Score)) && k.TTLMS != nil:
-		k.Looks = looksLog
-		k.Facts = append(k.Facts, fact{"Newest", time.UnixMilli(int64(newest[0].Score)).UTC().Format(time.RFC3339Nano)})
-	}
-	return nil
-}
-
-// isTime tells whether a number is a time in epoch ms of this century.
-func isTime(ms int64) bool { return ms > 946_684_800_000 && ms < 4_102_444_800_000 }
-
-// isStateOf tells whether a key is the value or the set of a RateLimiter that is there.
+// isStateOf reports whether a key is the value or the set of a RateLimiter that is there.
 func (c *call) isStateOf(ctx context.Context, key, suffix string) bool {
 	at := strings.LastIndex(key, suffix)
 	if at < 0 {
@@ -186,22 +163,23 @@ func (c *call) isStateOf(ctx context.Context, key, suffix string) bool {
 	}
 	for _, name := range names {
 		own := redisson.KeysOf(name, "")
-		if !strings.HasPrefix(key, own.Value) && !strings.HasPrefix(key, own.Permits) {
+		if c.within(name) != nil || !strings.HasPrefix(key, own.Value) && !strings.HasPrefix(key, own.Permits) {
 			continue
 		}
-		if is, err := c.isLimiter(ctx, name); err == nil && is {
+		if is, _, err := c.isLimiter(ctx, name); err == nil && is {
 			return true
 		}
 	}
 	return false
 }
 
-// isLimiter tells whether a key is the hash of a RateLimiter that can be read.
-func (c *call) isLimiter(ctx context.Context, key string) (bool, error) {
+// isLimiter reports whether a hash is that of a RateLimiter that can be read, and
+// whether it has none of the fields of one.
+func (c *call) isLimiter(ctx context.Context, key string) (is, foreign bool, err error) {
 	fields, err := c.cfg.Redis.HMGet(ctx, key, look.FieldNames...).Result()
 	if err != nil {
-		return false, err
+		return false, false, err
 	}
 	_, unreadable := look.ParseFields(fields)
-	return unreadable == nil, nil
+	return unreadable == nil, look.Foreign("hash", fields), nil
 }

@@ -1,8 +1,10 @@
 package dashboard
 
 import (
+	"cmp"
 	"context"
 	"errors"
+	"slices"
 	"time"
 
 	"github.com/redis/go-redis/v9"
@@ -85,7 +87,7 @@ type limiter struct {
 	TTLMS       *int64      `json:"ttl_ms"`
 	Row         *row        `json:"row"` // nil while the walk has not met it
 	Free        *int64      `json:"free"`
-	InUse       int64       `json:"in_use"`
+	InUse       *int64      `json:"in_use"` // nil where it can't be told
 	Granted     *float64    `json:"granted_per_second"`
 	Refused     *int64      `json:"refused"`
 	Refusing    *float64    `json:"refused_per_second"`
@@ -93,6 +95,7 @@ type limiter struct {
 	States      []state     `json:"states"`
 	NamesError  string      `json:"names_error,omitempty"`
 	Anomalies   []complaint `json:"anomalies"`
+	Broken      string      `json:"broken,omitempty"` // why calls of it fail, or are answered wrongly
 	Cost        look.Cost   `json:"cost"`
 }
 
@@ -142,7 +145,10 @@ func (h *handler) limiterOf(name string, i *inspection, s *look.Snapshot) limite
 	f := i.found
 	l := limiter{
 		named: nameOf(name), At: time.UnixMilli(f.NowMS), Exists: f.Exists, Rate: f.Rate, IntervalMS: f.IntervalMS, Type: f.Type,
-		KeepAliveMS: f.KeepAliveMS, TTLMS: f.TTLMS, Clients: f.Clients, States: []state{}, Anomalies: []complaint{}, Cost: s.Cost,
+		KeepAliveMS: f.KeepAliveMS, Clients: f.Clients, States: []state{}, Anomalies: []complaint{}, Cost: s.Cost,
+	}
+	if f.Rate != nil {
+		l.TTLMS = f.TTLMS
 	}
 	l.Name = whole(name)
 	if f.NamesError != "" {
@@ -150,18 +156,26 @@ func (h *handler) limiterOf(name string, i *inspection, s *look.Snapshot) limite
 	}
 	for _, a := range f.Anomalies {
 		p := look.ProblemOf(a.Kind)
-		l.Anomalies = append(l.Anomalies, complaint{a.Kind, cut(a.Text, maxTold), p.Level, p.Reason, p.Advice})
+		text := textOf(a, p, f)
+		l.Anomalies = append(l.Anomalies, complaint{a.Kind, text, p.Level, p.Reason, p.Advice})
+		if p.Level == look.Error && l.Broken == "" {
+			l.Broken = text
+		}
 	}
+	var inUse int64
 	for n := range f.States {
 		st := stateOf(&f.States[n], f)
 		l.States = append(l.States, st)
-		l.InUse += st.InUse
+		inUse += st.InUse
 		if l.Free == nil || st.Free != nil && *st.Free < *l.Free {
 			l.Free = st.Free
 		}
 	}
 	if len(f.States) == 0 {
 		l.Free = f.Rate
+	}
+	if f.Rate != nil && (l.Broken == "" || l.Free != nil) {
+		l.InUse = &inUse
 	}
 	if total, pace, known := h.cfg.Observer.of(name); known {
 		l.Refused, l.Refusing = &total, &pace
@@ -177,7 +191,7 @@ func (l *limiter) freshen(h *handler, i *inspection, s *look.Snapshot) {
 		return
 	}
 	r := h.rowOf(&s.Limiters[0])
-	l.Row, l.Granted = &r, &r.PerSecond
+	l.Row, l.Granted, l.Broken = &r, &r.PerSecond, cmp.Or(l.Broken, r.Broken)
 	if i.members() > manyMembers {
 		l.Free, l.InUse = r.Free, r.InUse
 	}
@@ -212,7 +226,34 @@ func whole(name string) string {
 	return words.Printable(name)
 }
 
+// plainTexts are the kinds of anomalies whose texts have nothing of what keys hold, and
+// ofReadable those whose texts have numbers and times of a limiter's own.
+var (
+	plainTexts = []string{"wrong_type", "no_config", "unknown_layout", "not_all_read", "keys_of_other_type", "no_ttl", "client_no_ttl"}
+	ofReadable = []string{"future_members", "mixed_layouts", "window_and_members", "value_above_rate", "sum_not_rate", "no_value"}
+)
+
+// textOf returns what an anomaly says, without what keys hold that are no limiter's.
+func textOf(a look.Anomaly, p look.Problem, f *look.Inspection) string {
+	switch {
+	case f.Foreign && a.Kind == "bad_config":
+		return "this key holds something else and is no limiter"
+	case a.Kind == "bad_config":
+		return "rate, interval or type in the hash is missing, or no whole number that may be there"
+	case a.Kind == "bad_value":
+		return "the value is no whole number"
+	case slices.Contains(plainTexts, a.Kind), f.Rate != nil && slices.Contains(ofReadable, a.Kind):
+		return cut(a.Text, maxTold)
+	}
+	return p.Reason
+}
+
+// stateOf is what is told of a pair. Without a rate it may be anything's: only its size
+// is told.
 func stateOf(s *look.State, f *look.Inspection) state {
+	if f.Rate == nil {
+		return state{Members: s.Members, Holders: []holder{}, Permits: []permit{}, Returns: []int64{}}
+	}
 	st := state{
 		Free: s.Free, Value: s.Value, InUse: s.InUse, RunOut: s.RunOut, Members: s.Members, Whole: s.Members <= look.MaxMembers,
 		Window: s.Window, ValueTTLMS: s.ValueTTLMS, Holders: []holder{}, Permits: []permit{}, Returns: []int64{},
@@ -225,13 +266,11 @@ func stateOf(s *look.State, f *look.Inspection) state {
 		st.Holders = append(st.Holders, holder{share.Kind, cut(share.Name, maxTold), share.Mark, share.Permits})
 	}
 	for i := range s.Permits {
-		if p := &s.Permits[i]; !p.RanOut() && len(st.Permits) < maxPermits {
+		if p := &s.Permits[i]; p.Known() && !p.RanOut() && len(st.Permits) < maxPermits {
 			st.Permits = append(st.Permits, permit{p.Permits, p.Layout, p.AgeMS, p.BackInMS})
 		}
 	}
-	if f.IntervalMS != nil {
-		st.Returns = returnsOf(s, *f.Rate, *f.IntervalMS)
-	}
+	st.Returns = returnsOf(s, *f.Rate, *f.IntervalMS)
 	return st
 }
 

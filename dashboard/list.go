@@ -14,8 +14,9 @@ type row struct {
 	Rate       int64         `json:"rate"`
 	IntervalMS int64         `json:"interval_ms"`
 	Free       *int64        `json:"free"`
-	InUse      int64         `json:"in_use"`
-	Use        float64       `json:"use"`
+	InUse      *int64        `json:"in_use"`           // nil where it can't be told
+	Use        *float64      `json:"use"`              // nil where it can't be told
+	Broken     string        `json:"broken,omitempty"` // why calls of it fail
 	PerSecond  float64       `json:"granted_per_second"`
 	Refused    *int64        `json:"refused"` // nil where nobody tells
 	Refusing   *float64      `json:"refused_per_second"`
@@ -51,13 +52,32 @@ func (h *handler) listOf(s *look.Snapshot) list {
 	return l
 }
 
+// brokenOf returns why calls of a limiter fail, without what keys hold.
+func brokenOf(l *look.Limiter) string {
+	if l.Broken == "" {
+		return ""
+	}
+	read := &look.Inspection{}
+	if l.Rate > 0 {
+		read.Rate = &l.Rate
+	}
+	return textOf(look.Anomaly{Kind: l.BrokenKind, Text: l.Broken}, look.ProblemOf(l.BrokenKind), read)
+}
+
 // maxCallers is how many callers a row names.
 const maxCallers = 5
 
 func (h *handler) rowOf(l *look.Limiter) row {
 	r := row{
-		named: nameOf(l.Name), Type: l.Type, Rate: l.Rate, IntervalMS: l.IntervalMS, Free: l.Free, InUse: l.InUse, Use: l.Use(),
-		PerSecond: l.PerSecond, Clients: l.Clients, Callers: []look.Caller{}, AgeMS: l.AgeMS,
+		named: nameOf(l.Name), Type: l.Type, Rate: l.Rate, IntervalMS: l.IntervalMS, Free: l.Free,
+		Broken: brokenOf(l), PerSecond: l.PerSecond, Clients: l.Clients, Callers: []look.Caller{}, AgeMS: l.AgeMS,
+	}
+	if l.Free != nil {
+		use := l.Use()
+		r.Use = &use
+	}
+	if l.Broken == "" {
+		r.InUse = &l.InUse
 	}
 	for _, c := range l.Callers[:min(len(l.Callers), maxCallers)] {
 		c.Who = shown(c.Who)

@@ -232,7 +232,7 @@ func TestOtherKeys(t *testing.T) {
 	assert.Len(t, rows(t, s.get("/api/others?search=ANN&offset=1&limit=1"), "keys"), 1)
 
 	for key, want := range map[string]string{
-		"window:ann": looksWindow, "log:ann": looksLog, "bucket:ann": looksBucket, "log:thresholds": looksThresholds, "window:bad": looksOther, "none": looksGone,
+		"window:ann": looksOwn, "log:ann": looksOwn, "bucket:ann": looksOwn, "log:thresholds": looksThresholds, "window:bad": looksOwn, "none": looksGone,
 	} {
 		assert.Equal(t, want, s.get("/api/key?key=" + idOf(key))["looks"], key)
 	}
@@ -275,8 +275,8 @@ func TestTooManyViewers(t *testing.T) {
 	t.Parallel()
 	s := newSite(t)
 	p := s.h.(*handler).poller
-	for range maxViewers {
-		leave, err := p.join(&viewer{kind: listEvent})
+	for i := range maxViewers {
+		leave, err := p.join(&viewer{kind: listEvent, from: fmt.Sprint(i)})
 		require.NoError(t, err)
 		t.Cleanup(leave)
 	}

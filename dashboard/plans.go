@@ -90,7 +90,10 @@ func configOf(f *look.Inspection) (cfg rratelimiter.Config, ok bool) {
 
 // inUse returns how many permits are in use, in words.
 func inUse(f *look.Inspection) string {
-	if f.PerClient() {
+	switch {
+	case f.Rate == nil:
+		return "not known"
+	case f.PerClient():
 		return "each client's own"
 	}
 	var n int64

@@ -3,13 +3,12 @@ package dashboard
 import (
 	"context"
 	"encoding/json"
-	"net/http"
+	"errors"
 	"slices"
 	"strings"
 	"sync"
 	"time"
 
-	"github.com/rratelimiter/rratelimiter/internal/answer"
 	"github.com/rratelimiter/rratelimiter/internal/clients"
 	"github.com/rratelimiter/rratelimiter/internal/look"
 )
@@ -52,7 +51,10 @@ type viewer struct {
 	others *otherView
 	name   string // of the limiter, where it is one
 
-	events chan event // has the newest, until it is taken
+	from   string        // the address that it came from
+	number int64         // counts those that came
+	events chan event    // has the newest, until it is taken
+	ended  chan struct{} // closed when it lost its place
 }
 
 // event is what a viewer is told.
@@ -91,6 +93,7 @@ type poller struct {
 
 	mu      sync.Mutex
 	viewers map[*viewer]bool
+	joined  int64 // viewers ever
 	running bool
 	stop    context.CancelFunc // of the goroutine's context
 
@@ -112,14 +115,16 @@ func newPoller(h *handler) *poller {
 	return &poller{h: h, poke: make(chan struct{}, 1), viewers: make(map[*viewer]bool)}
 }
 
-// join adds a viewer, until leave is called.
+// join adds a viewer, until leave is called or it loses its place.
 func (p *poller) join(v *viewer) (leave func(), err error) {
-	v.events = make(chan event, 1)
+	v.events, v.ended = make(chan event, 1), make(chan struct{})
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	if len(p.viewers) >= maxViewers {
-		return nil, answer.Refuse(http.StatusServiceUnavailable, "%d pages are open already, no more are served", maxViewers)
+	if err := p.makeRoom(v.from); err != nil {
+		return nil, err
 	}
+	p.joined++
+	v.number = p.joined
 	p.viewers[v] = true
 	select {
 	case p.poke <- struct{}{}:
@@ -131,6 +136,9 @@ func (p *poller) join(v *viewer) (leave func(), err error) {
 	return func() {
 		p.mu.Lock()
 		defer p.mu.Unlock()
+		if !p.viewers[v] {
+			return // it lost its place
+		}
 		delete(p.viewers, v)
 		if len(p.viewers) == 0 {
 			p.stop()
@@ -301,7 +309,9 @@ func (p *poller) learn(ctx context.Context) {
 	if len(p.unnamed) > maxUnnamed {
 		clear(p.unnamed)
 	}
-	p.names, p.namesErr = look.ReadNames(ctx, p.h.cfg.Redis, time.Now().UnixMilli())
+	if p.names, p.namesErr = look.ReadNames(ctx, p.h.cfg.Redis, time.Now().UnixMilli()); p.namesErr != nil {
+		p.namesErr = errors.New(reason(p.namesErr))
+	}
 	p.reader.Know(p.names)
 }
 

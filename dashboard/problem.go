@@ -27,11 +27,11 @@ func problemOf(err error) (r *answer.Error, loud bool) {
 	case errors.Is(err, limit.ErrUnknownOutcome):
 		return &answer.Error{Status: http.StatusBadGateway, Detail: "Redis did not answer: whether this is changed is not known"}, true
 	case errors.Is(err, limit.ErrInvalidConfig), errors.Is(err, limit.ErrInvalidPermits):
-		return &answer.Error{Status: http.StatusBadRequest, Detail: err.Error()}, false
+		return &answer.Error{Status: http.StatusBadRequest, Detail: unquoted(err).Error()}, false
 	case errors.Is(err, rratelimiter.ErrNotInitialized):
 		return &answer.Error{Status: http.StatusNotFound, Detail: "there is no such limiter"}, false
 	case errors.Is(err, limit.ErrCorrupt), errors.Is(err, limit.ErrUnsupported):
-		return &answer.Error{Status: http.StatusConflict, Detail: err.Error()}, false
+		return &answer.Error{Status: http.StatusConflict, Detail: unquoted(err).Error()}, false
 	}
 	return &answer.Error{Status: http.StatusServiceUnavailable, Detail: "Redis can't be asked: the log has why"}, !errors.Is(err, context.Canceled)
 }
@@ -42,7 +42,7 @@ func (c *call) fail(err error) {
 		r, loud = &answer.Error{Status: http.StatusInternalServerError, Detail: "this dashboard is not set up as it should be: see the log"}, true
 	}
 	if loud {
-		c.log(slog.LevelError, "dashboard request failed", slog.Int("status", r.Status), slog.Any("error", err))
+		c.log(slog.LevelError, "dashboard request failed", slog.Int("status", r.Status), slog.Any("error", unquoted(err)))
 	}
 	r.Write(c.w)
 }

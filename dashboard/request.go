@@ -56,6 +56,9 @@ func (c *call) request() (*request, error) {
 			return nil, err
 		}
 	}
+	if err := c.scope(&r); err != nil {
+		return nil, err
+	}
 	return &r, nil
 }
 

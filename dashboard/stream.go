@@ -45,6 +45,9 @@ func (c *call) viewer() (*viewer, error) {
 	switch strings.TrimSuffix(c.r.URL.Path, "/stream") {
 	case "/api/limiter":
 		name, err := nameFrom(query.Get("id"))
+		if err == nil {
+			err = c.within(name)
+		}
 		return &viewer{kind: limiterEvent, name: name, view: look.View{Name: name, Rows: 1}}, err
 	case "/api/others":
 		view, err := c.view(query, "name")
@@ -110,7 +113,7 @@ func (c *call) once() error {
 // next waits for one event. It has left before that is sent: nobody reads on for who
 // takes an answer slowly.
 func (c *call) next(v *viewer) (event, error) {
-	leave, err := c.poller.join(v)
+	leave, err := c.join(v)
 	if err != nil {
 		return event{}, err
 	}
@@ -120,6 +123,8 @@ func (c *call) next(v *viewer) (event, error) {
 	select {
 	case e := <-v.events:
 		return e, nil
+	case <-v.ended:
+		return event{}, c.busy(errLostPlace)
 	case <-ctx.Done():
 		return event{}, answer.Refuse(http.StatusServiceUnavailable, "Redis did not answer in time")
 	}
@@ -131,7 +136,7 @@ func (c *call) stream() error {
 	if err != nil {
 		return err
 	}
-	leave, err := c.poller.join(v)
+	leave, err := c.join(v)
 	if err != nil {
 		return err
 	}
@@ -164,6 +169,8 @@ func (c *call) stream() error {
 		}
 		select {
 		case <-c.r.Context().Done():
+			return nil
+		case <-v.ended:
 			return nil
 		case e := <-v.events:
 			text = fmt.Appendf(nil, "event: %s\ndata: %s\n\n", e.kind, e.data)

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"net/http"
 	"strconv"
+	"strings"
 	"time"
 
 	"github.com/redis/go-redis/v9"
@@ -16,9 +17,10 @@ import (
 const (
 	factThreshold = "Threshold"
 	noThreshold   = "none: the sliding log's own limit"
+	notThreshold  = "not a threshold"
 
-	// thresholdPage is how many thresholds one HSCAN looks for, and maxThresholds how
-	// many are listed.
+	// thresholdPage is how many fields one HSCAN looks at, and maxThresholds how many
+	// are looked at in all, about.
 	thresholdPage = 200
 	maxThresholds = 1000
 )
@@ -27,21 +29,30 @@ const (
 type threshold struct {
 	named
 
-	Text      string `json:"text"` // as it is in Redis, for display
+	Text      string `json:"text"` // the threshold, or that the field holds none
 	Threshold *int64 `json:"threshold"`
+}
+
+// thresholdOf reads a field as sliding logs do: digits only. What else a field holds is
+// shown nowhere.
+func thresholdOf(text string) (shown string, threshold *int64) {
+	n, err := strconv.ParseInt(text, 10, 64)
+	if err != nil || strings.Trim(text, "0123456789") != "" || len(text) > 32 || n > slidinglog.MaxLimit {
+		return notThreshold, nil
+	}
+	return strconv.FormatInt(n, 10), &n
 }
 
 // listThresholds reads a hash of thresholds, as far as it is bounded.
 func (c *call) listThresholds() error {
-	hash, err := nameFrom(c.r.URL.Query().Get("hash"))
+	hash, err := c.thresholdsHash(c.r.URL.Query().Get("hash"))
 	if err != nil {
 		return err
 	}
 	ctx, cancel := context.WithTimeout(c.r.Context(), timeout)
 	defer cancel()
-	all := []threshold{}
-	var cursor uint64
-	for {
+	all, foreign, cursor := []threshold{}, 0, uint64(0)
+	for seen := 0; ; {
 		if err := c.turn(ctx, otherUnit); err != nil {
 			return err
 		}
@@ -53,34 +64,39 @@ func (c *call) listThresholds() error {
 			return err
 		}
 		for i := 0; i+1 < len(page); i += 2 {
-			t := threshold{named: nameOf(page[i]), Text: shown(page[i+1])}
-			if n, err := strconv.ParseInt(page[i+1], 10, 64); err == nil && n >= 0 {
-				t.Threshold = &n
+			t := threshold{named: nameOf(page[i])}
+			t.Text, t.Threshold = thresholdOf(page[i+1])
+			if t.Threshold == nil && !c.ownField(hash, page[i]) {
+				foreign++
+				continue
 			}
 			all = append(all, t)
 		}
-		if cursor = next; cursor == 0 || len(all) >= maxThresholds {
+		seen += len(page) / 2
+		if cursor = next; cursor == 0 || seen >= maxThresholds {
 			break
 		}
 	}
 	return c.ok(struct {
 		Hash       named       `json:"hash"`
 		More       bool        `json:"more"`
+		Foreign    int         `json:"foreign"` // fields that are no thresholds of such keys
 		Thresholds []threshold `json:"thresholds"`
-	}{nameOf(hash), cursor != 0, all})
+	}{nameOf(hash), cursor != 0, foreign, all})
 }
 
 // thresholdNow starts a plan about a key's threshold.
 func (c *call) thresholdNow(ctx context.Context, r *request) (p *plan, l *slidinglog.Limiter, err error) {
-	hash, err := nameFrom(r.Hash)
+	hash, err := c.thresholdsHash(r.Hash)
 	if err != nil {
 		return nil, nil, err
 	}
-	if is, err := c.isLimiter(ctx, hash); err == nil && is {
+	if is, _, err := c.isLimiter(ctx, hash); err == nil && is {
 		return nil, nil, answer.Refuse(http.StatusConflict, "this hash is a RateLimiter's own, and none of thresholds")
 	}
 	text, err := c.cfg.Redis.HGet(ctx, hash, r.name).Result()
-	before, state := cut(text, maxTold), "set: "+text
+	before, number := thresholdOf(text)
+	state := "set: " + before
 	switch {
 	case errors.Is(err, redis.Nil):
 		before, state = noThreshold, ""
@@ -88,6 +104,8 @@ func (c *call) thresholdNow(ctx context.Context, r *request) (p *plan, l *slidin
 		return nil, nil, answer.Refuse(http.StatusConflict, "this key is no hash")
 	case err != nil:
 		return nil, nil, err
+	case number == nil && !c.ownField(hash, r.name):
+		return nil, nil, answer.Refuse(http.StatusConflict, "this field is none of a sliding log's key, and holds no threshold")
 	}
 	p = &plan{name: r.name, before: []fact{{factThreshold, before}, {"Hash", shown(hash)}}, state: state}
 	l = slidinglog.New(c.cfg.Redis, slidinglog.Config{Limit: 1, Window: time.Second, Thresholds: hash})

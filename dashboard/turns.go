@@ -46,5 +46,5 @@ func sleep(ctx context.Context, d time.Duration) error {
 
 // turn waits for one of a request's own.
 func (c *call) turn(ctx context.Context, commands int) error {
-	return c.turns.wait(ctx, commands, c.cfg.Reads/2)
+	return c.busy(c.turns.wait(ctx, commands, c.cfg.Reads/2))
 }

@@ -26,7 +26,7 @@ func TestWhoAsksAgainAndAgain(t *testing.T) {
 			for i := range 50 {
 				mini.HSet("l:"+string(rune('a'+i)), "rate", "10", "interval", "1000", "type", "0")
 			}
-			s := siteOn(t, rdb, func(c *Config) { c.Reads = minReads })
+			s := siteOn(t, rdb, withLogs("l:00"), func(c *Config) { c.Reads = minReads })
 			var sent atomic.Int64
 			mini.Server().SetPreHook(func(*server.Peer, string, ...string) bool {
 				sent.Add(1)
@@ -67,7 +67,7 @@ func TestAStreamEndsWithTheRightToLook(t *testing.T) {
 func TestAWriterThatCantFlush(t *testing.T) {
 	t.Parallel()
 	s := newSite(t)
-	s.h.ServeHTTP(struct{ http.ResponseWriter }{httptest.NewRecorder()}, httptest.NewRequestWithContext(t.Context(), http.MethodGet, "/api/limiters/stream", http.NoBody))
+	s.h.ServeHTTP(struct{ http.ResponseWriter }{httptest.NewRecorder()}, httptest.NewRequestWithContext(t.Context(), http.MethodGet, "http://localhost/api/limiters/stream", http.NoBody))
 	assert.Contains(t, s.log.String(), "hides http.Flusher")
 }
 

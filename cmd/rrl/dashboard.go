@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"crypto/rand"
 	"errors"
@@ -8,8 +9,8 @@ import (
 	"log/slog"
 	"net"
 	"net/http"
-	"net/netip"
 	"os"
+	"slices"
 	"strings"
 	"time"
 
@@ -30,6 +31,10 @@ const (
 // board is what rrl dashboard was asked for.
 type board struct {
 	listen    string
+	hosts     []string
+	demo      bool
+	open      bool
+	lookToken string
 	write     bool
 	tokenFile string
 	others    []string
@@ -43,22 +48,28 @@ func newDashboard(a *app) *cobra.Command {
 		Short: "Serve a web page that shows limiters live, and changes them",
 		Long: `Serve a web page that shows the limiters live: how much of each is in use and by
 whom, when permits come back, and what is wrong. PATTERN is one of Redis' SCAN,
-such as 'api:*'.
+such as 'api:*': limiters outside of it can be neither looked at nor changed.
 
-Without --redis it brings its own small server, with limiters in use, to look
-around: $REDIS_URL is not used. With it, it never sends more than about --reads
-commands a second, however many look, and none while nobody does.
+It shows the server that --redis or $REDIS_URL names. Without both, or with --demo,
+it brings its own small server, with limiters in use, to look around. It never sends
+more than about --reads commands a second, however many look, and none while nobody
+does.
 
-It listens on this machine alone, unless --listen says otherwise: whoever reaches
-it can look. Nothing can be changed without --write, and then with a token only:
-it is $RRL_DASHBOARD_TOKEN or what --token-file has, else a new one that is
-printed.
+It listens on this machine alone, unless --listen says otherwise. Where other machines
+reach it looking needs a token: --token, or $RRL_DASHBOARD_READ_TOKEN, which ps does
+not show. With --open it does not. Browsers that reach the page by a host name get it
+if --host names that.
+
+Nothing can be changed without --write, and then with a token of its own only: it is
+$RRL_DASHBOARD_TOKEN or what --token-file has, else a new one that is printed.
 
 Keys of fixed windows, sliding logs and token buckets can't be told from other
 keys: --keys names them, by KIND:PREFIX=LIMIT/WINDOW; of buckets it is
-CAPACITY+REFILL/INTERVAL.`,
+CAPACITY+REFILL/INTERVAL. A comma and the hash of thresholds may follow those of
+sliding logs: no other hash's are shown.`,
 		Example: `  rrl dashboard
   rrl dashboard --redis redis://cache:6379 --write
+  rrl dashboard --redis cache:6379 --listen :8320 --host limits.example.com --token a-long-secret-word
   rrl dashboard --redis cache:6379 --keys fixed-window:api:=500/30s --keys token-bucket:mail:=40+5/1s`,
 		Args: cobra.MaximumNArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
@@ -66,11 +77,20 @@ CAPACITY+REFILL/INTERVAL.`,
 				Write: b.write, Pattern: strings.Join(args, ""), RedissonVersion: a.redisson, Reads: b.reads,
 				Logger: slog.New(slog.NewTextHandler(a.stderr, nil)),
 			}
-			if b.reads < minReads {
+			switch {
+			case b.reads < minReads:
 				return fmt.Errorf("--reads is at least %d", minReads)
+			case cmd.Flags().Changed("token") && b.lookToken == "":
+				return errors.New("--token is empty")
+			case slices.ContainsFunc(b.hosts, func(host string) bool { return host == "" || strings.Contains(host, "/") }):
+				return errors.New("--host is a name or an address, such as limits.example.com")
 			}
-			if !cmd.Flags().Changed("redis") {
-				return b.demo(cmd.Context(), a, cfg)
+			server := a.connect.Getenv("REDIS_URL") != "" || connects(cmd)
+			switch {
+			case b.demo && connects(cmd):
+				return errors.New("--demo brings a server of its own: leave out the flags that name another")
+			case b.demo || !server:
+				return b.serveDemo(cmd.Context(), a, cfg)
 			}
 			return a.withRedis(cmd.Context(), func(conn *connect.Connection) error {
 				cfg.Redis, cfg.Server = conn.Client, conn.Description()
@@ -84,17 +104,28 @@ CAPACITY+REFILL/INTERVAL.`,
 	}
 	flags := cmd.Flags()
 	flags.StringVar(&b.listen, "listen", defaultListen, "`ADDRESS` to serve the page on; port 0 takes a free one")
-	flags.BoolVar(&b.write, "write", false, "offer changes, to whoever has the token")
-	flags.StringVar(&b.tokenFile, "token-file", "", "read the token from this `FILE`")
+	flags.StringArrayVar(&b.hosts, "host", nil, "`NAME` or address by which browsers reach the page; may be given more than once")
+	flags.BoolVar(&b.demo, "demo", false, "show limiters in use on a server of its own, whatever $REDIS_URL says")
+	flags.StringVar(&b.lookToken, "token", "", "`TOKEN` that looking needs (default $RRL_DASHBOARD_READ_TOKEN, else none)")
+	flags.BoolVar(&b.open, "open", false, "let everybody look who reaches --listen, without a token")
+	flags.BoolVar(&b.write, "write", false, "offer changes, to whoever has the token for them")
+	flags.StringVar(&b.tokenFile, "token-file", "", "read the token for changes from this `FILE`")
 	flags.StringArrayVar(&b.others, "keys", nil, "`KIND:PREFIX=RATE` of keys that are shown too; may be given more than once")
 	flags.IntVar(&b.reads, "reads", 2000, "commands a second, at most about so many")
 	return cmd
 }
 
-// demo serves the page of limiters in use on a server of its own.
-func (b *board) demo(ctx context.Context, a *app, cfg dashboard.Config) error {
+// connects reports whether a flag says which server to show, or how to reach it.
+func connects(cmd *cobra.Command) bool {
+	return slices.ContainsFunc([]string{
+		"redis", "ring", "sentinel-master", "user", "password-file", "tls", "tls-ca", "tls-cert", "tls-server-name", "tls-skip-verify",
+	}, cmd.Flags().Changed)
+}
+
+// serveDemo serves the page of limiters in use on a server of its own.
+func (b *board) serveDemo(ctx context.Context, a *app, cfg dashboard.Config) error {
 	if len(b.others) > 0 {
-		return errors.New("--keys needs --redis")
+		return errors.New("--keys needs --redis or $REDIS_URL")
 	}
 	cfg.Observer = &dashboard.Observer{}
 	load, err := demo.StartLoad(ctx, cfg.Observer)
@@ -102,7 +133,7 @@ func (b *board) demo(ctx context.Context, a *app, cfg dashboard.Config) error {
 		return err
 	}
 	defer load.Close()
-	cfg.Redis, cfg.Server = load.Redis, "a server of its own, with limiters in use"
+	cfg.Redis, cfg.Server = load.Redis, "a demo: a server of its own, with limiters in use"
 	cfg.Others = []dashboard.Other{
 		{Name: "fixed window", Prefix: demo.WindowKeys, Limiter: load.Windows},
 		{Name: "sliding log", Prefix: demo.LogKeys, Limiter: load.Logs, Thresholds: demo.Thresholds},
@@ -113,17 +144,25 @@ func (b *board) demo(ctx context.Context, a *app, cfg dashboard.Config) error {
 
 // serve serves the page until ctx ends.
 func (b *board) serve(ctx context.Context, a *app, cfg dashboard.Config) error {
+	look, err := b.readToken(a.connect.Getenv)
+	if err != nil {
+		return err
+	}
 	token, made, err := b.token(a.connect.Getenv)
 	if err != nil {
 		return err
 	}
-	cfg.Authorize = dashboard.WithToken(token)
-	listener, err := (&net.ListenConfig{}).Listen(ctx, "tcp", b.listen)
-	if err != nil {
-		return fmt.Errorf("--listen %s: %w", b.listen, err)
+	if look != "" && look == token {
+		return errors.New("the token for looking is the one for changes: whoever looks could change")
 	}
+	cfg.Authorize = dashboard.WithTokens(look, token)
+	listener, err := b.listenWith(ctx, look)
+	if err != nil {
+		return err
+	}
+	cfg.Hosts = append(hostsAt(listener.Addr()), b.hosts...)
 	server := &http.Server{
-		Handler:           onlyHere(listener.Addr(), dashboard.Handler(cfg)),
+		Handler:           dashboard.Handler(cfg),
 		ReadHeaderTimeout: 5 * time.Second,
 		ReadTimeout:       10 * time.Second,
 		WriteTimeout:      30 * time.Second, // of one answer; streams see to theirs
@@ -132,7 +171,7 @@ func (b *board) serve(ctx context.Context, a *app, cfg dashboard.Config) error {
 		ErrorLog:          slog.NewLogLogger(cfg.Logger.Handler(), slog.LevelWarn),
 		BaseContext:       func(net.Listener) context.Context { return ctx },
 	}
-	answer := served{URL: "http://" + listener.Addr().String() + "/"}
+	answer := served{URL: urlOf(listener.Addr(), b.hosts), Shows: cfg.Server}
 	if made {
 		answer.Token = token
 	}
@@ -159,11 +198,12 @@ func (b *board) serve(ctx context.Context, a *app, cfg dashboard.Config) error {
 // served is where the page is.
 type served struct {
 	URL   string `json:"url"`
+	Shows string `json:"shows"`
 	Token string `json:"token,omitempty"`
 }
 
 func (s served) String() string {
-	text := "dashboard: " + s.URL
+	text := "dashboard: " + s.URL + " shows " + s.Shows
 	if s.Token != "" {
 		text += "\ntoken: " + s.Token
 	}
@@ -184,33 +224,31 @@ func (b *board) token(getenv func(string) string) (token string, made bool, err 
 		}
 		token = strings.TrimSpace(string(text))
 	}
-	switch {
-	case token == "" && b.tokenFile == "":
+	if token == "" && b.tokenFile == "" {
 		return rand.Text(), true, nil
-	case len(token) < minToken:
-		return "", false, fmt.Errorf("the token has %d characters, which is easily guessed; at least %d are wanted", len(token), minToken)
-	case strings.ContainsFunc(token, func(r rune) bool { return r < ' ' || r > '~' }):
-		return "", false, errors.New("the token has characters that a browser can't send: letters, digits and signs of ASCII are wanted")
 	}
-	return token, false, nil
+	return token, false, checkToken(token)
 }
 
-// onlyHere refuses requests by names that are not this machine's, where only it is
-// listened to: a site whose name leads here must not read what its visitors can.
-func onlyHere(addr net.Addr, next http.Handler) http.Handler {
-	if tcp, ok := addr.(*net.TCPAddr); !ok || !tcp.IP.IsLoopback() {
-		return next
+// readToken returns the token that looking needs, "" for none.
+func (b *board) readToken(getenv func(string) string) (string, error) {
+	token := cmp.Or(b.lookToken, strings.TrimSpace(getenv("RRL_DASHBOARD_READ_TOKEN")))
+	if token == "" {
+		return "", nil
 	}
-	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		host, _, err := net.SplitHostPort(r.Host)
-		if err != nil {
-			host = strings.Trim(r.Host, "[]")
-		}
-		ip, err := netip.ParseAddr(host)
-		if !strings.EqualFold(host, "localhost") && (err != nil || !ip.IsLoopback()) {
-			http.Error(w, "this page is served to this machine only", http.StatusMisdirectedRequest)
-			return
-		}
-		next.ServeHTTP(w, r)
-	})
+	if b.open {
+		return "", errors.New("--open lets everybody look: it goes with no token for that")
+	}
+	return token, checkToken(token)
+}
+
+// checkToken says what is wrong with a token that somebody chose.
+func checkToken(token string) error {
+	switch {
+	case len(token) < minToken:
+		return fmt.Errorf("the token has %d characters, which is easily guessed; at least %d are wanted", len(token), minToken)
+	case strings.ContainsFunc(token, func(r rune) bool { return r < ' ' || r > '~' }):
+		return errors.New("the token has characters that a browser can't send: letters, digits and signs of ASCII are wanted")
+	}
+	return nil
 }

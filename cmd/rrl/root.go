@@ -105,7 +105,7 @@ Rates are written permits/interval: 100/s, 5/500ms, 10/1m30s, 1000/1d.
 Exit codes: 0 done or granted; 1 the answer is no: not granted, not set, not
 there; 2 an error, wrong usage included.`,
 		Example: `  rrl demo                                    see a limiter at work, no Redis needed
-  rrl dashboard                               see limiters in a browser, no Redis needed
+  rrl dashboard --demo                        see limiters in a browser, no Redis needed
   rrl try-set-rate orders 100/1s              give "orders" a rate, unless it has one
   rrl acquire orders --permits 2 --timeout 1s wait up to a second for two permits
   rrl acquire orders && ./call-the-api        one try, then the exit code decides

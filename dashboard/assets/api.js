@@ -23,7 +23,8 @@ export function setToken(text) {
 
 export const hasToken = () => token !== "";
 
-const headers = (more) => (token === "" ? more : { ...more, Authorization: "Bearer " + token });
+// A header of its own leaves Authorization to what the browser was given for looking.
+const headers = (more) => (token === "" ? more : { ...more, "Dashboard-Token": token });
 
 async function answer(response) {
   let body = {};
@@ -96,7 +97,17 @@ export function follow(path, handlers) {
       alive();
       connection("down", JSON.parse(event.data).message + ".");
     });
-    mine.source.addEventListener("error", () => lost("The server of this page does not answer."));
+    mine.source.addEventListener("error", async () => {
+      let why = "The server of this page does not answer.";
+      if (mine.source.readyState === EventSource.CLOSED) { // it answered, but not by a stream
+        try {
+          await get(path.replace("/stream", ""));
+        } catch (error) {
+          why = error.status ? error.message + "." : error.message;
+        }
+      }
+      lost(why);
+    });
     alive();
   };
   mine.open = open;

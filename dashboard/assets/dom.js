@@ -71,18 +71,19 @@ export const rate = (permits, intervalMS) => number(permits) + "/" + duration(in
 const clock = new Intl.DateTimeFormat(undefined, { dateStyle: "medium", timeStyle: "medium" });
 export const time = (text) => clock.format(new Date(text));
 
-// bar is a bar with its part in text beside it; update sets both.
+// bar is a bar with its part in text beside it; update sets both, or a word in place of
+// the part.
 export function bar() {
   const fill = el("span", { class: "fill" });
   const text = el("span", { class: "part" });
   const node = el("span", { class: "bar-cell" }, el("span", { class: "bar", "aria-hidden": "true" }, fill), text);
-  node.update = (part) => {
+  node.update = (part, word) => {
     const known = part !== null && part !== undefined;
     const width = known ? Math.min(Math.max(part, 0), 1) : 0;
     fill.style.inlineSize = width * 100 + "%";
-    const level = width >= 1 ? "full" : width >= 0.8 ? "high" : "low";
+    const level = word ? "broken" : width >= 1 ? "full" : width >= 0.8 ? "high" : "low";
     if (node.dataset.level !== level) node.dataset.level = level;
-    say(text, known ? percent(part) : "–");
+    say(text, word || (known ? percent(part) : "–"));
   };
   return node;
 }

@@ -65,14 +65,15 @@ function update(limiter) {
   keep(limiter);
   if (!limiter.exists) return;
   const perClient = limiter.type === "PER_CLIENT";
-  fact("free", limiter.rate === null ? "–" : number(limiter.free) + " of " + number(limiter.rate));
-  fact("in-use", number(limiter.in_use));
-  fact("rate", limiter.rate === null ? "can't be read" : rate(limiter.rate, limiter.interval_ms));
-  fact("granted", pace(limiter.granted_per_second));
+  const known = limiter.rate !== null;
+  fact("free", limiter.broken ? "broken" : known ? number(limiter.free) + " of " + number(limiter.rate) : "–");
+  fact("in-use", limiter.broken || !known ? "–" : number(limiter.in_use));
+  fact("rate", !known ? "can't be read" : rate(limiter.rate, limiter.interval_ms));
+  fact("granted", pace(limiter.broken ? null : limiter.granted_per_second));
   fact("refused", limiter.refused === null ? "not known here" : pace(limiter.refused_per_second) + " (" + exact(limiter.refused) + " so far)");
   fact("type", limiter.type === null ? "–" : perClient ? "each client has its own" : "all clients");
-  fact("keep-alive", limiter.keep_alive_ms ? duration(limiter.keep_alive_ms) : "never");
-  fact("ttl", duration(limiter.ttl_ms));
+  fact("keep-alive", !known ? "–" : limiter.keep_alive_ms ? duration(limiter.keep_alive_ms) : "never");
+  fact("ttl", known ? duration(limiter.ttl_ms) : "–");
   fact("clients", exact(limiter.clients));
   show($("facts").querySelector('[data-fact="clients"]').parentElement, perClient);
   $("actions").querySelector("[data-action=keep]").disabled = limiter.ttl_ms === null;
@@ -105,8 +106,8 @@ function updateReturns(limiter) {
   drawReturns(sums, {
     left: "now",
     right: "in " + interval,
-    top: all === 0 ? "nothing is in use" : "up to " + number(Math.max(...sums)) + " permits at a time" + (wholly ? "" : ", of those that were read"),
-    spoken: all === 0 ? "Nothing is in use, so nothing comes back." :
+    top: limiter.broken ? "not known" : all === 0 ? "nothing is in use" : "up to " + number(Math.max(...sums)) + " permits at a time" + (wholly ? "" : ", of those that were read"),
+    spoken: limiter.broken ? "It is not known when permits come back." : all === 0 ? "Nothing is in use, so nothing comes back." :
       exact(all) + " permits come back within " + interval + ", the first in about " + duration((firstAt * limiter.interval_ms) / parts) + ".",
   });
 }
@@ -134,7 +135,7 @@ function updateHolders(limiter) {
     say(row.children[2], percent(one.permits / sum));
   });
   show($("holders"), all.length > 0);
-  show($("holders-none"), all.length === 0);
+  show($("holders-none"), all.length === 0 && !limiter.broken);
   show($("names-error"), Boolean(limiter.names_error));
   say($("names-error"), limiter.names_error ? "What clients are called is not known: " + limiter.names_error : "");
 }
@@ -149,7 +150,7 @@ function updateStates(limiter) {
     return row;
   }, (row, state) => {
     say(row.children[1], number(state.free));
-    say(row.children[2], number(state.in_use));
+    say(row.children[2], number(limiter.broken && state.free === null ? null : state.in_use));
     say(row.children[3], exact(state.members) + (state.window ? " (a fixed window of a Redisson before 3.13.3)" : ""));
   });
   const more = limiter.clients - limiter.states.length;
@@ -162,7 +163,7 @@ function updateStates(limiter) {
 function keep(limiter) {
   const at = Date.now();
   if (points.length > 0 && at - points[points.length - 1].at > 5000) points.push({ at: at - 1 }); // a gap
-  points.push({ at, free: limiter.exists ? limiter.free : null, granted: limiter.granted_per_second, refused: limiter.refused_per_second });
+  points.push({ at, free: limiter.exists && !limiter.broken ? limiter.free : null, granted: limiter.broken ? null : limiter.granted_per_second, refused: limiter.refused_per_second });
   points = points.slice(-kept);
   const span = Math.max(60000, Math.min(kept * 1000, at - points[0].at));
   const paces = Math.max(1, ...points.map((point) => Math.max(point.granted ?? 0, point.refused ?? 0)));
@@ -171,6 +172,6 @@ function keep(limiter) {
     left: duration(span) + " ago",
     right: "now",
     top: "━ free of " + number(free) + "   ┅ granted/s, up to " + pace(paces) + (limiter.refused === null ? "" : "   ┈ refused/s"),
-    spoken: "Free permits now " + number(limiter.free) + " of " + number(free) + "; granted a second now " + pace(limiter.granted_per_second) + ", at most " + pace(paces) + " in the time shown.",
+    spoken: limiter.broken ? "Calls fail: " + limiter.broken + "." : "Free permits now " + number(limiter.free) + " of " + number(free) + "; granted a second now " + pace(limiter.granted_per_second) + ", at most " + pace(paces) + " in the time shown.",
   });
 }

@@ -54,6 +54,7 @@ function makeRow(item) {
 const own = (item) => (item.type === "PER_CLIENT" ? " each" : "");
 
 export function callersText(item) {
+  if (item.broken) return item.broken;
   if (item.callers.length === 0) return "–";
   return item.callers.map((caller) => caller.who + " " + percent(caller.share)).join(", ");
 }
@@ -61,10 +62,10 @@ export function callersText(item) {
 function updateRow(row, item) {
   const cells = row.cells_;
   row.classList.remove("stale");
-  cells.use.update(item.free === null ? null : item.use);
+  cells.use.update(item.use, item.broken ? "broken" : "");
   say(cells.free, number(item.free));
   say(cells.rate, rate(item.rate, item.interval_ms) + own(item));
-  say(cells.granted, pace(item.granted_per_second));
+  say(cells.granted, pace(item.broken ? null : item.granted_per_second));
   say(cells.refused, pace(item.refused_per_second));
   const callers = callersText(item);
   if (cells.callers.textContent !== callers) {

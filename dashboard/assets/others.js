@@ -1,5 +1,5 @@
 // Keys of fixed windows, sliding logs and token buckets; any key; thresholds.
-import { $, bar, duration, el, exact, idOf, keyed, nameNode, number, say, show, time } from "./dom.js";
+import { $, bar, duration, el, exact, idOf, keyed, nameNode, number, say, show } from "./dom.js";
 import { follow, get, whileSeen } from "./api.js";
 import { costText } from "./limiters.js";
 import { openChange } from "./change.js";
@@ -11,6 +11,7 @@ let typing = 0;
 export function open(_, about) {
   document.title = "Other keys – rate limiters";
   if (about) {
+    show($("hashes-none"), about.thresholds.length === 0);
     $("hashes").replaceChildren(...about.thresholds.map((hash) => el("a", { href: "#/thresholds/" + hash.id }, nameNode(hash.name))));
     if (about.others.length === 0) {
       say($("others-empty"), "No keys of such limiters were named: rrl dashboard --keys does that, or Others of dashboard.Config.");
@@ -51,7 +52,6 @@ function update(list) {
   costText(list.cost, 0);
 }
 
-const times = new Set(["Refilled", "Newest"]);
 const ways = { limiter: "Go to this limiter", thresholds: "Go to these thresholds" };
 
 export function openKey(id) {
@@ -65,9 +65,9 @@ export function openKey(id) {
     const title = key.name.length > 200 ? key.name.slice(0, 200) + "…" : key.name;
     if ($("key-title").textContent !== title) $("key-title").replaceChildren(nameNode(title));
     say($("key-looks"), key.looks);
-    keyed($("key-facts"), [["Type", key.type], ["Expires in", duration(key.ttl_ms)], ...key.facts], ([title]) => title,
+    keyed($("key-facts"), [["Type", key.type], ...(key.ttl_ms === null ? [] : [["Expires in", duration(key.ttl_ms)]]), ...key.facts], ([title]) => title,
       ([title]) => el("div", { class: "fact" }, el("dt", {}, title), el("dd", { class: "figures" }, nameNode(""))),
-      (node, [title, text]) => say(node.querySelector("bdi"), times.has(title) ? time(text) : text));
+      (node, [title, text]) => say(node.querySelector("bdi"), text));
     keyed($("key-goes"), key.goes, (way) => way, (way) => el("a", { href: "#/" + way + "/" + id }, ways[way]), () => {});
   }).end;
 }
@@ -90,12 +90,13 @@ export function openThresholds(id, about) {
     try {
       hash = await get("thresholds?" + new URLSearchParams({ hash: id }));
     } catch (error) {
-      if (error.status === 409 && !over()) return say($("thresholds-note"), error.message);
+      if ((error.status === 409 || error.status === 403) && !over()) return say($("thresholds-note"), error.message);
       throw error;
     }
     if (over()) return undefined;
     if (!$("thresholds-title").querySelector("bdi")) $("thresholds-title").replaceChildren("Thresholds in ", nameNode(hash.hash.name));
-    say($("thresholds-note"), hash.thresholds.length === 0 ? "There are none: each log has its own limit." : hash.more ? "There are more than these." : "");
+    say($("thresholds-note"), (hash.thresholds.length === 0 ? "There are none: each log has its own limit. " : hash.more ? "There are more than these. " : "") +
+      (hash.foreign > 0 ? exact(hash.foreign) + " fields hold no threshold and are no keys of such logs: they are not shown." : ""));
     keyed($("thresholds").tBodies[0], hash.thresholds, (item) => item.id || item.name, makeRow, (row, item) => {
       row.item_ = item;
       say(row.querySelector("td bdi"), item.threshold === null ? item.text : exact(item.threshold));
@@ -116,8 +117,4 @@ $("others-controls").addEventListener("submit", (event) => event.preventDefault(
 $("key-form").addEventListener("submit", (event) => {
   event.preventDefault();
   if ($("key-input").value !== "") location.hash = "#/key/" + idOf($("key-input").value);
-});
-$("hash-form").addEventListener("submit", (event) => {
-  event.preventDefault();
-  if ($("hash-input").value !== "") location.hash = "#/thresholds/" + idOf($("hash-input").value);
 });

@@ -10,17 +10,17 @@ import (
 	"github.com/rratelimiter/rratelimiter/internal/words"
 )
 
-// Broken returns why the limiter does not work, "" if it does: its calls fail, or
+// Broken returns why the limiter does not work, the zero Anomaly if it does: its calls fail, or
 // grant too many permits, until it is mended. That is so of anomalies of level
 // [Error]: a key of the wrong type, a hash that is no configuration, a value or
 // members that can't be read, layouts that exclude each other.
-func (f *Findings) Broken() string {
+func (f *Findings) Broken() Anomaly {
 	for _, a := range *f {
 		if ProblemOf(a.Kind).Level == Error {
-			return a.Text
+			return a
 		}
 	}
-	return ""
+	return Anomaly{}
 }
 
 // Judge reads a hash's fields as HMGET answers them for [FieldNames]. It finds
@@ -67,8 +67,8 @@ func Broken(ctx context.Context, rdb redis.UniversalClient, names []string) (map
 	for i, name := range names {
 		var found Findings
 		all[i].check(&found)
-		if why := found.Broken(); why != "" {
-			broken[name] = why
+		if why := found.Broken(); why.Kind != "" {
+			broken[name] = why.Text
 		}
 	}
 	return broken, nil

@@ -18,9 +18,9 @@ type pair struct {
 	set    string
 
 	free   int64
-	known  bool   // free was told
-	broken string // why calls fail
-	round  int    // of the walk, when it was seen
+	known  bool    // free was told
+	broken Anomaly // why calls fail
+	round  int     // of the walk, when it was seen
 }
 
 // entry is what a Reader knows of a limiter.
@@ -29,7 +29,7 @@ type entry struct {
 	rate       int64
 	intervalMS int64
 	perClient  bool
-	broken     string // why the hash is no configuration
+	broken     Anomaly // why the hash is no configuration
 	pairs      []*pair
 	node       *node
 	round      int // of the walk, when it was seen last
@@ -41,7 +41,7 @@ type entry struct {
 
 // free returns the fewest permits that a client finds, and whether it is known.
 func (e *entry) free() (int64, bool) {
-	if e.broken != "" {
+	if e.broken.Kind != "" {
 		return 0, false
 	}
 	if len(e.pairs) == 0 {
@@ -57,21 +57,21 @@ func (e *entry) free() (int64, bool) {
 	return least, true
 }
 
-// why returns why the limiter does not work, "" if it does.
-func (e *entry) why() string {
-	if e.broken != "" {
+// why returns why the limiter does not work, the zero Anomaly if it does.
+func (e *entry) why() Anomaly {
+	if e.broken.Kind != "" {
 		return e.broken
 	}
 	for _, p := range e.pairs {
-		if p.broken != "" {
+		if p.broken.Kind != "" {
 			return p.broken
 		}
 	}
-	return ""
+	return Anomaly{}
 }
 
 // spoil notes that the limiter has no configuration, and why.
-func (e *entry) spoil(why string) {
+func (e *entry) spoil(why Anomaly) {
 	e.rate, e.intervalMS, e.perClient, e.pairs, e.detail, e.broken = 0, 0, false, nil, nil, why
 }
 
@@ -80,12 +80,12 @@ func (e *entry) spoil(why string) {
 func (e *entry) set(fields []any) bool {
 	f, broken, found := Judge(fields)
 	if broken != "" {
-		e.spoil(broken)
+		e.spoil(Anomaly{Kind: "bad_config", Text: broken})
 	}
 	if !found || broken != "" {
 		return found
 	}
-	e.rate, e.intervalMS, e.broken = f.Rate, f.IntervalMS, ""
+	e.rate, e.intervalMS, e.broken = f.Rate, f.IntervalMS, Anomaly{}
 	if perClient := f.PerClient(); perClient != e.perClient || !perClient && len(e.pairs) == 0 {
 		e.perClient, e.pairs = perClient, nil
 		if !perClient {
@@ -99,9 +99,11 @@ func (e *entry) set(fields []any) bool {
 func (e *entry) limiter(now time.Time) Limiter {
 	l := Limiter{
 		Name: e.name, Type: rratelimiter.Overall.String(), Rate: e.rate, IntervalMS: e.intervalMS,
-		Callers: []Caller{}, AgeMS: now.Sub(e.read).Milliseconds(), Broken: e.why(),
+		Callers: []Caller{}, AgeMS: now.Sub(e.read).Milliseconds(),
 	}
-	if e.broken != "" {
+	why := e.why()
+	l.Broken, l.BrokenKind = why.Text, why.Kind
+	if e.broken.Kind != "" {
 		l.Type = ""
 	}
 	if e.perClient {

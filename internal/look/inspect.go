@@ -53,7 +53,7 @@ func Inspect(ctx context.Context, rdb redis.UniversalClient, name string, find F
 	if err != nil {
 		return nil, err
 	}
-	found.Broken = found.Anomalies.Broken()
+	found.Broken = found.Anomalies.Broken().Text
 	return found, nil
 }
 

@@ -24,6 +24,8 @@ type Limiter struct {
 	// Broken is why it does not work, as far as was read; "" if it does. If the
 	// hash is no configuration, rate and interval are 0 and the type is "".
 	Broken string `json:"broken,omitempty"`
+	// BrokenKind is the Anomaly's that Broken tells of.
+	BrokenKind string `json:"-"`
 }
 
 // Use is the part of the rate that is in use.

@@ -127,7 +127,7 @@ func (g *glanced) judge(nowMS int64) {
 	p.free, p.known = e.rate, true
 	var found Findings
 	readable := g.check(&found)
-	if why := found.Broken(); why != "" || time.Since(e.detailed) >= stale {
+	if why := found.Broken(); why.Kind != "" || time.Since(e.detailed) >= stale {
 		p.broken = why // what was found in full stays until it is old
 	}
 	if !readable {
@@ -226,7 +226,7 @@ func (r *Reader) choose(v *View) (shown []*entry, s Snapshot) {
 	f := first{view: v, most: v.Offset + v.Rows}
 	filter := strings.ToLower(v.Filter)
 	for _, e := range r.entries {
-		if e.why() != "" {
+		if e.why().Kind != "" {
 			s.Broken++
 		}
 		if free, known := e.free(); known && free < e.rate {

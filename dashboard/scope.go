@@ -1,0 +1,79 @@
+package dashboard
+
+import (
+	"errors"
+	"net/http"
+	"slices"
+	"strings"
+
+	"github.com/rratelimiter/rratelimiter/internal/answer"
+	"github.com/rratelimiter/rratelimiter/limit"
+)
+
+// The page's viewers may know the name of any key. What they may read of it is bounded
+// here: limiters within Config.Pattern, the keys and thresholds of Config.Others, and of
+// other keys within the pattern no more than type and size. Nothing outside of these is
+// looked at, so that answers don't even say whether it is there.
+
+// errOutside answers requests about names that the page does not show.
+var errOutside = answer.Refuse(http.StatusForbidden, "this page shows no such name: it is outside of the pattern that the dashboard was started with")
+
+// within refuses names of limiters that Config.Pattern leaves out.
+func (h *handler) within(name string) error {
+	if !matches(h.cfg.Pattern, name) {
+		return errOutside
+	}
+	return nil
+}
+
+// other returns which of Config.Others has a key, -1 for none.
+func (h *handler) other(key string) int {
+	return slices.IndexFunc(h.cfg.Others, func(o Other) bool { return strings.HasPrefix(key, o.Prefix) && key != o.Thresholds })
+}
+
+// hasThresholds reports whether a hash is one of thresholds.
+func (h *handler) hasThresholds(hash string) bool {
+	return slices.ContainsFunc(h.cfg.Others, func(o Other) bool { return o.Thresholds != "" && o.Thresholds == hash })
+}
+
+// ownField reports whether a field of a hash of thresholds is a key that its limiters
+// have.
+func (h *handler) ownField(hash, field string) bool {
+	return slices.ContainsFunc(h.cfg.Others, func(o Other) bool { return o.Thresholds == hash && strings.HasPrefix(field, o.Prefix) })
+}
+
+// thresholdsHash returns the hash that an id names, if it is one of thresholds.
+func (h *handler) thresholdsHash(id string) (string, error) {
+	hash, err := nameFrom(id)
+	if err != nil {
+		return "", err
+	}
+	if !h.hasThresholds(hash) {
+		return "", answer.Refuse(http.StatusForbidden,
+			"this page shows no such hash: it is none of the thresholds that rrl dashboard --keys or Config.Others names")
+	}
+	return hash, nil
+}
+
+// scope refuses changes of what the page does not show.
+func (h *handler) scope(r *request) error {
+	switch r.Action {
+	case "undo": // of what was changed here
+		return nil
+	case "threshold", "unthreshold":
+		_, err := h.thresholdsHash(r.Hash)
+		return err
+	}
+	return h.within(r.name)
+}
+
+// errDamaged stands for errors that quote what keys hold.
+var errDamaged = errors.New("the limiter's keys hold something that is none of its state: rrl doctor tells more")
+
+// unquoted returns an error without what keys hold.
+func unquoted(err error) error {
+	if errors.Is(err, limit.ErrCorrupt) {
+		return errDamaged
+	}
+	return err
+}
