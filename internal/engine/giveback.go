@@ -2,6 +2,8 @@ package engine
 
 import (
 	"context"
+	"errors"
+	"fmt"
 	"time"
 
 	"github.com/rratelimiter/rratelimiter/internal/redisson"
@@ -82,7 +84,11 @@ func (g *group) undo(one grant) func(context.Context) error {
 	return func(ctx context.Context) error {
 		_, err := g.engine.call(ctx, g.keys, true, func() (any, error) {
 			defer g.engine.freed(g.config, false)
-			return nil, g.returnGrant(ctx, one)
+			err := g.returnGrant(ctx, one)
+			if errors.Is(err, limit.ErrUnknownOutcome) {
+				g.engine.givenUp(g, one.permits, err)
+			}
+			return nil, err
 		})
 		return err
 	}
@@ -103,6 +109,9 @@ func (g *group) returnGrant(ctx context.Context, one grant) error {
 		}
 		return append(all, one.member, one.permits, repeated, formatAge(e.clock.Since(one.sent)), a.Token, own[:len(own)-4])
 	})
-	_, err := c.Run(ctx, e.conn)
+	reply, err := c.Run(ctx, e.conn)
+	if err == nil && reply == int64(-1) {
+		err = fmt.Errorf("%w: an answer was lost, and %d permits may still be in use for an interval", limit.ErrUnknownOutcome, one.permits)
+	}
 	return err
 }
