@@ -38,6 +38,7 @@ local all, KEYS = KEYS, {}
 --- @include "find"
 --- @include "answered"
 --- @include "keep_ttl"
+--- @include "need_memory"
 --- @include "give_ttl"
 
 local member, permits = ARGV[1], tonumber(ARGV[2])
@@ -213,6 +214,9 @@ for i, l in ipairs(limiters) do
     local size = redis.call('ZCARD', permits_key)
     if not value or redis.call('ZCOUNT', permits_key, '(' .. digits(now - interval), now_text) < size then
       spend(size)
+    end
+    if (value or rate) >= permits then
+      need_memory(permits_key)
     end
     local more
     l.state, more, problem = settle(l.config, value_key, permits_key, places, text, now, single and math.huge or permits,

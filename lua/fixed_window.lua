@@ -25,7 +25,7 @@
 
 local limit, window = tonumber(ARGV[1]), tonumber(ARGV[2])
 local text = redis.call('GET', KEYS[1])
-local count, left = 0, 0
+local count, left, endless = 0, 0, false
 if text then
   count = integer(text)
   if not count or count < 0 then
@@ -38,8 +38,7 @@ if text then
   elseif left < 0 or left > window then
     -- Written by hand, or by somebody who crashed: nothing else would end it. Or
     -- the clock has gone back, and the end with it into the distance.
-    redis.call('PEXPIRE', KEYS[1], ARGV[2])
-    left = window
+    left, endless = window, true
   end
 end
 
@@ -53,6 +52,9 @@ if taken > 0 then
     redis.call('SET', KEYS[1], digits(taken), 'PX', ARGV[2])
     left = window
   end
+end
+if endless then
+  redis.call('PEXPIRE', KEYS[1], ARGV[2])
 end
 local reset = 0
 if count + taken > 0 then

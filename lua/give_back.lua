@@ -5,14 +5,15 @@
 -- ARGV
 --   1  the call's member, as it was last seen; '' where no members are kept
 --   2  permits
---   3  '' or, when this call may have run already, '1': only a member that is
---      still as it was last seen gives back then
+--   3  '' or, when this call may have run already, '1': only a member that has
+--      more permits left than this call leaves gives back then
 --   4  the call's age in ms; without a member the epoch ms at which its window
 --      ends
 --   5  '' or the token of the 'again' answer
 --   6  this call's own identity
 -- Returns
---   the permits given back; fewer than asked for where they have run out
+--   the permits given back; fewer than asked for where they have run out; -1 where
+--   the member has fewer than it had, by this call or by others: nothing was changed
 --   'again', token   the call is to be repeated
 --   CORRUPT <key's number> <field> <why>
 
@@ -58,18 +59,24 @@ if ARGV[1] == '' then
 end
 local member = ARGV[1]
 local score = redis.call('ZSCORE', permits_key, member)
-if not score and ARGV[3] == '' then
+local unknown = false
+if not score then
   local found, token = find(permits_key, {member}, false, now - tonumber(ARGV[4]), ARGV[5])
   if token then
     return {'again', token}
   end
-  if found then
+  -- Where this call has run, no more is left of the member than this.
+  unknown = ARGV[3] ~= '' and found and found <= permits_of(member) - ARGV[2]
+  if found and not unknown then
     member = with_permits(member, found)
     score = redis.call('ZSCORE', permits_key, member)
   end
 end
 if ARGV[3] ~= '' then
   mark_answered(KEYS[1], fields[5], ARGV[6], now)
+end
+if unknown then
+  return -1
 end
 if not score or tonumber(score) <= now - config.interval then
   return 0

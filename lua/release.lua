@@ -37,7 +37,7 @@ if problem then
   return problem
 end
 local state, token
-state, token, problem = settle(config, value_key, permits_key, places, redis.call('GET', value_key), now, 0, ARGV[3])
+state, token, problem = settle(config, value_key, permits_key, places, redis.call('GET', value_key), now, 0, ARGV[3], nil, true)
 if problem then
   return problem
 end

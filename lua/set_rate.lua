@@ -22,6 +22,7 @@
 --- @include "recount"
 --- @include "window"
 --- @include "give_ttl"
+--- @include "need_memory"
 
 if ARGV[6] == '1' and redis.call('EXISTS', KEYS[1]) == 0 then
   return 0
@@ -105,6 +106,7 @@ if few or not value then
     return {'again', token}
   end
   if state and state.unset then
+    need_memory(permits_key)
     redis.call('UNLINK', value_key)
   elseif state and state.oldest then
     repay(config, value_key, permits_key, places, state.free)

@@ -51,6 +51,7 @@ end
 
 --- @include "corrupt"
 --- @include "digits"
+--- @include "need_memory"
 --- @include "threshold"
 --- @include "walk"
 
@@ -120,6 +121,9 @@ end
 -- What has run out no longer counts; it is dropped in bounded steps, faster than
 -- it comes.
 if out > 0 then
+  if taken > 0 then
+    need_memory(KEYS[1])
+  end
   if used == 0 then
     redis.call('UNLINK', KEYS[1])
   else

@@ -2,6 +2,8 @@ package engine
 
 import (
 	"context"
+	"errors"
+	"fmt"
 	"time"
 
 	"github.com/rratelimiter/rratelimiter/internal/redisson"
@@ -57,8 +59,8 @@ func (g *group) giveBack(grants ...grant) (back <-chan struct{}) {
 	g.returns++
 	left := len(grants)
 	for _, one := range grants {
-		g.lane.Load().Start(g.returnCall(one), func(_ any, err error) {
-			if err != nil {
+		g.lane.Load().Start(g.returnCall(one), func(reply any, err error) {
+			if err := returned(one, reply, err); err != nil {
 				g.engine.givenUp(g, one.permits, err)
 			}
 			g.mu.Lock()
@@ -87,14 +89,26 @@ func (g *group) undo(one grant) func(context.Context) error {
 	return func(ctx context.Context) error {
 		_, err := g.engine.call(ctx, g.keys, true, func() (any, error) {
 			defer g.engine.freed(g.config, false)
-			return nil, g.returnGrant(ctx, one)
+			err := g.returnGrant(ctx, one)
+			if errors.Is(err, limit.ErrUnknownOutcome) {
+				g.engine.givenUp(g, one.permits, err)
+			}
+			return nil, err
 		})
 		return err
 	}
 }
 
 func (g *group) returnGrant(ctx context.Context, one grant) error {
-	_, err := g.engine.lanes.Run(ctx, g.returnCall(one))
+	reply, err := g.engine.lanes.Run(ctx, g.returnCall(one))
+	return returned(one, reply, err)
+}
+
+// returned reads the answer to a give-back.
+func returned(one grant, reply any, err error) error {
+	if err == nil && reply == int64(-1) {
+		return fmt.Errorf("%w: an answer was lost, and %d permits may still be in use for an interval", limit.ErrUnknownOutcome, one.permits)
+	}
 	return err
 }
 

@@ -5,6 +5,7 @@
 --- @include "sum_up"
 --- @include "window"
 --- @include "make_value"
+--- @include "need_memory"
 
 -- Brings the value and the permits set up to date: a lost key is rebuilt,
 -- members dated in the future are re-dated to now, and members that have run
@@ -15,7 +16,8 @@
 --
 -- places are the numbers of the two keys in KEYS, for the error reply. windowed
 -- says that Redissons before 3.13.3 share the limiter: a value that is made here
--- ends when its window does.
+-- ends when its window does. frees says that the caller adds nothing, and goes on
+-- where memory is full.
 -- Returns state, token, error reply; one of the three. The state is a table:
 --   free    the free permits, below 0 while a lowered rate is paid off
 --   oldest  member and score of the oldest row, nil where nothing is in use
@@ -23,7 +25,7 @@
 --   unset   there is no value; a missing one stands for the whole rate
 --   window  the value counts a fixed window, and comes back as a whole
 --   repaired   something was lost, or dated ahead by more than clocks differ
-local function settle(config, value_key, permits_key, places, value_text, now, need, token, windowed)
+local function settle(config, value_key, permits_key, places, value_text, now, need, token, windowed, frees)
   local rate, interval = config.rate, config.interval
   local value = integer(value_text)
   if value_text and not value then
@@ -50,7 +52,9 @@ local function settle(config, value_key, permits_key, places, value_text, now, n
     return nil, nil, problem
   end
 
+  local written = frees
   local function store(free)
+    written = written or not value or free ~= value
     if not value then
       make_value(value_key, free, windowed, interval)
       local ttl = windowed and -1 or redis.call('PTTL', permits_key)
@@ -64,7 +68,7 @@ local function settle(config, value_key, permits_key, places, value_text, now, n
   end
 
   -- Where the interval is 0, rows have run out as soon as they are dated to now. The
-  -- value goes before the rows, here and below: where memory is short, Redis refuses
+  -- value goes before the rows, here and below: where memory is full, Redis refuses
   -- that one.
   if not newest or math.min(newest, now) <= now - interval then
     local window = value and value < rate and is_window(value_key, permits_key, windowed, interval)
@@ -73,6 +77,9 @@ local function settle(config, value_key, permits_key, places, value_text, now, n
       store(rate)
     end
     if newest then
+      if not written then
+        need_memory(permits_key)
+      end
       redis.call('UNLINK', permits_key)
     end
     return {free = value or rate, unset = not value, window = window, repaired = repaired}
@@ -114,6 +121,9 @@ local function settle(config, value_key, permits_key, places, value_text, now, n
     end
     if not is_window(value_key, permits_key, windowed, interval) then
       store(math.min(rate, value + sum))
+    end
+    if not written then
+      need_memory(permits_key)
     end
     redis.call('ZREMRANGEBYRANK', permits_key, 0, out - 1)
     if out == 256 and value < need then
