@@ -179,7 +179,7 @@ func WithDefault(cfg Config) LimiterOption {
 		if err := cfg.validate(); err != nil {
 			return fmt.Errorf("WithDefault: %w", err)
 		}
-		return l.comesWith(cfg)
+		return l.comesWith(cfg, cfg.text()+" "+l.client.began)
 	})
 }
 
@@ -210,16 +210,16 @@ func WithRate(cfg Config) LimiterOption {
 			return l.client.rules.Unsupported("WithRate")
 		}
 		l.facts.Want = &engine.Want{Rate: cfg.rate(), Args: cfg.args()}
-		return l.comesWith(cfg)
+		return l.comesWith(cfg, cfg.text())
 	})
 }
 
 // comesWith notes the rate that WithDefault or WithRate gives.
-func (l *RateLimiter) comesWith(cfg Config) error {
+func (l *RateLimiter) comesWith(cfg Config, text string) error {
 	if l.facts.Want != nil && l.fallback.Rate != 0 {
 		return fmt.Errorf("%w: WithRate is given together with another rate: one option says what the rate is", ErrInvalidConfig)
 	}
-	l.facts.Fallback, l.fallback = cfg.text(), cfg
+	l.facts.Fallback, l.fallback = text, cfg
 	return nil
 }
 

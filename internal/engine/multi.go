@@ -34,7 +34,9 @@ type multi struct {
 	until   time.Time  // when the question must have its answer
 	call    lane.Call
 	member  []byte
-	anew    int // how often the member's identity was another's
+	anew    int        // how often the member's identity was another's
+	giving  *Limiter   // whose default the call replaces, or nil
+	older   limit.Rate // that default
 	sent    time.Time
 	verdict verdict
 	err     error
@@ -206,6 +208,9 @@ func (m *multi) Append(words []any, at script.Attempt) []any {
 	words = append(words, m.member, lane.Number(m.permits), m.engine.rules.Letters(), age, token)
 	for _, l := range m.limiters {
 		word := l.Fallback
+		if l.compareDue(m.sent) {
+			word = "d" + word
+		}
 		if l.auditDue(m.sent) {
 			word = "a" + word
 		}
@@ -218,6 +223,20 @@ func (m *multi) Append(words []any, at script.Attempt) []any {
 // granted goes back.
 func (m *multi) Finished(c *lane.Call) (again bool) {
 	reply, err := c.Outcome()
+	given := m.giving
+	if given != nil {
+		if err = m.engine.gaveDefault(m.giving, m.older, reply, err); err == nil {
+			m.giving = nil
+			m.prepare(c.Until)
+			return true
+		}
+		err = &Error{Name: given.Name, Err: err}
+	} else if older, number, ok := olderDefault(reply, 2); ok && m.limiter(number) != nil {
+		m.giving, m.older = m.limiter(number), older
+		m.call = lane.Call{Call: m.engine.giveDefault(m.giving), Owner: m}
+		m.call.Until = c.Until
+		return true
+	}
 	if isTaken(reply, err) && m.anew < maxAnew {
 		m.anew++
 		m.engine.ids.Skip()
@@ -225,10 +244,15 @@ func (m *multi) Finished(c *lane.Call) (again bool) {
 		return true
 	}
 	var v verdict
-	if err != nil {
+	switch {
+	case given != nil: // the error says what befell that call
+	case err != nil:
 		err = m.explain(err)
-	} else {
+	default:
 		v, err = m.parse(reply)
+		for _, l := range m.limiters {
+			l.hasCompared(m.sent)
+		}
 	}
 	if err != nil || v.granted {
 		for _, g := range m.groups {
