@@ -47,6 +47,7 @@ type KeyedLimiter struct {
 	cfg    Config
 
 	mu           sync.Mutex
+	known        bool                    // the Client knows how its keys begin
 	handles, old map[string]*RateLimiter // old: those before the last that were in use
 }
 
@@ -106,6 +107,10 @@ func (k *KeyedLimiter) Limiter(key string) *RateLimiter {
 	l := k.handles[key]
 	if l != nil {
 		return l
+	}
+	if !k.known {
+		k.known = true
+		k.client.note(k.prefix, k.cfg)
 	}
 	if l = k.old[key]; l == nil {
 		l = k.client.RateLimiter(k.prefix+key, WithDefault(k.cfg))

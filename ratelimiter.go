@@ -42,8 +42,9 @@ type Client struct {
 	clock    *clock.Clock
 	guard    *outage.Guard
 
-	ids    *redisson.Identities
-	engine *engine.Engine
+	ids      *redisson.Identities
+	engine   *engine.Engine
+	prefixes prefixes
 }
 
 func init() {
@@ -66,6 +67,8 @@ func New(rdb Redis, opts ...Option) *Client {
 		rules:   redisson.NewestRules,
 		mapper:  func(name string) string { return name },
 		options: limit.Options{CallTimeout: script.DefaultTimeout},
+
+		prefixes: prefixes{rates: make(map[string]Config), told: make(map[string]bool)},
 	}
 	c.err = script.CheckClient(rdb)
 	for _, opt := range opts {

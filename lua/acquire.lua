@@ -87,7 +87,7 @@ if config.per_client and not KEYS[5] then
   return {'keys'}
 end
 local default
-if not new and age .. (ARGV[6] or '') == '' and string.find(flags, 'd') then
+if string.find(flags, 'd') and not new and age .. (ARGV[6] or '') == '' then
 --- @include "other_default"
   default = other_default(fields, ARGV[3], tonumber(now_text))
   if default == 'older' then
