@@ -44,7 +44,7 @@ type Client struct {
 
 	ids      *redisson.Identities
 	engine   *engine.Engine
-	prefixes prefixes
+	prefixes observe.Prefixes
 }
 
 func init() {
@@ -55,6 +55,11 @@ func init() {
 	engine.OfHandle = func(limiter any) (*engine.Engine, *engine.Limiter) {
 		l, _ := limiter.(*RateLimiter)
 		return l.client.engine, &l.facts
+	}
+	observe.Begins = func(limiter limit.Limiter, prefix string) {
+		if k, ok := limiter.(*KeyedLimiter); ok {
+			k.begins(prefix)
+		}
 	}
 }
 
@@ -67,8 +72,6 @@ func New(rdb Redis, opts ...Option) *Client {
 		rules:   redisson.NewestRules,
 		mapper:  func(name string) string { return name },
 		options: limit.Options{CallTimeout: script.DefaultTimeout},
-
-		prefixes: prefixes{rates: make(map[string]Config), told: make(map[string]bool)},
 	}
 	c.err = script.CheckClient(rdb)
 	for _, opt := range opts {

@@ -7,7 +7,7 @@ import (
 	"github.com/stretchr/testify/assert"
 
 	"github.com/rratelimiter/rratelimiter/grpclimit"
-	"github.com/rratelimiter/rratelimiter/internal/ask"
+	"github.com/rratelimiter/rratelimiter/internal/observe"
 	"github.com/rratelimiter/rratelimiter/limit"
 )
 
@@ -15,7 +15,7 @@ import (
 var begun sync.Map
 
 func init() {
-	ask.Begins = func(limiter limit.Limiter, prefix string) {
+	observe.Begins = func(limiter limit.Limiter, prefix string) {
 		if b, ok := limiter.(*budget); ok {
 			begun.Store(b, prefix)
 		}

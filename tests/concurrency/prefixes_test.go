@@ -97,7 +97,6 @@ func TestTwoRatesOfOnePrefix(t *testing.T) {
 	}
 }
 
-
 // Without a log of its own the Client tells slog's.
 func TestPrefixesWithoutALogger(t *testing.T) { //nolint:paralleltest // the log is the process's
 	log := &bytes.Buffer{}
