@@ -221,17 +221,19 @@ func (b *batch) Finished(c *lane.Call) (again bool) {
 		return true
 	}
 	var o outcome
-	if given {
-		// The error says what befell that call.
-	} else if err != nil {
+	switch {
+	case given: // the error says what befell that call
+	case err != nil:
 		err = b.group.engine.explain(b.group.keys.Names(), err)
-	} else {
+	default:
 		if _, short := reply.(int64); short && l.overall.Load() == nil {
 			l.overall.Store(l.Keys.Pick(0, 1, 3))
 		}
 		o, err = b.parse(reply)
 		b.group.engine.found(l, o.findings)
-		b.group.engine.comparedDefault(b, o)
+		if err == nil {
+			b.group.engine.comparedDefault(b, o)
+		}
 		if _, figures := reply.([]any); figures && err == nil {
 			for _, r := range b.requests {
 				b.group.engine.tellRate(r.limiter, o.Limit, o.interval)

@@ -11,7 +11,7 @@ import (
 
 // Begins tells a limiter of keys how those begin that middleware asks it about. Package
 // rratelimiter sets it.
-var Begins = func(limiter limit.Limiter, prefix string) {}
+var Begins = func(limit.Limiter, string) {}
 
 // maxPrefixes is how many prefixes are known: of more, nothing is told.
 const maxPrefixes = 1000
