@@ -14,14 +14,17 @@ import (
 
 // Keyed returns a limiter of any number of keys, such as users: the RateLimiter
 // of a key is called prefix+key, and has the rate of cfg unless it was given
-// another one. It is set up at first use. Unless cfg says otherwise its KeepAlive
+// another one: cfg is its default, as by [WithDefault], so that another cfg in the code
+// reaches keys in use. It is set up at first use. Unless cfg says otherwise its KeepAlive
 // time is its Interval: a limiter that nobody has asked for that long is full, and
 // goes. Give one a rate of its own by SetRate with the KeepAlive time that it is
 // to have.
 //
 // Whoever chooses keys chooses names; prefix keeps them apart from others, as long
 // as no other limiter's name begins with it: see to it that no Keyed's prefix
-// continues another's. Beside the prefix "{shop}:" no limiter should be called
+// continues another's. Of such prefixes of one Client, the first 1,000 of them, and of
+// one prefix with two rates the log tells, slog's default log where the Client has none:
+// [limit.PrefixesMeet], [limit.RateDiffers]. Beside the prefix "{shop}:" no limiter should be called
 // "shop" or "{shop}" either: the keys "value" and "permits" would reach what it has
 // in Redis. A key whose limiter would share Redis keys with that of another key is
 // ErrInvalidConfig, such as "{ann}:value" beside "{ann}", or "{ann}" beside "ann"
@@ -47,6 +50,7 @@ type KeyedLimiter struct {
 	cfg    Config
 
 	mu           sync.Mutex
+	begun        bool                    // the Client knows how its keys begin
 	handles, old map[string]*RateLimiter // old: those before the last that were in use
 }
 
@@ -107,6 +111,9 @@ func (k *KeyedLimiter) Limiter(key string) *RateLimiter {
 	if l != nil {
 		return l
 	}
+	if !k.begun {
+		k.noteLocked("")
+	}
 	if l = k.old[key]; l == nil {
 		l = k.client.RateLimiter(k.prefix+key, WithDefault(k.cfg))
 		l.facts.Observed = k.prefix
@@ -121,6 +128,18 @@ func (k *KeyedLimiter) Limiter(key string) *RateLimiter {
 	}
 	k.handles[key] = l
 	return l
+}
+
+// begins notes that keys will begin with prefix: middleware asks about them.
+func (k *KeyedLimiter) begins(prefix string) {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	k.noteLocked(prefix)
+}
+
+func (k *KeyedLimiter) noteLocked(prefix string) {
+	k.begun = true
+	k.client.prefixes.Note(k.client.observer, k.prefix+prefix, k.cfg.rate())
 }
 
 // check tells why a key, whose limiter has that name in Redis, can't be had beside

@@ -173,13 +173,24 @@ func WithRedissonVersion(version string) Option {
 }
 
 // WithDefault gives a limiter that has no rate this one, in the same round trip
-// as the first request for permits. A limiter that has one keeps it.
+// as the first request for permits. A limiter that has one keeps it, unless that is the
+// default of a Client that was made before: then this one replaces it, and permits in use
+// stay so; a change of type starts full. So a default that is changed in the code reaches
+// limiters in use. A rate that SetRate, UpdateRate, TrySetRate, WithRate or Redisson has
+// set stays, as does one of which nothing is known, such as that of a limiter which an
+// earlier version of this package made.
+//
+// The handle's first request compares, and one a minute after that, by the same script
+// call. Programs that do not agree do not fight: the default of the Client made last
+// holds, and within one Client that which made the limiter. The observer and the log are told once of
+// [limit.RateReplaced] and [limit.RateDiffers]. What only reads, such as Peek, changes
+// nothing.
 func WithDefault(cfg Config) LimiterOption {
 	return limiterOption(func(l *RateLimiter) error {
 		if err := cfg.validate(); err != nil {
 			return fmt.Errorf("WithDefault: %w", err)
 		}
-		return l.comesWith(cfg)
+		return l.comesWith(cfg, cfg.text()+" "+l.client.began)
 	})
 }
 
@@ -210,16 +221,16 @@ func WithRate(cfg Config) LimiterOption {
 			return l.client.rules.Unsupported("WithRate")
 		}
 		l.facts.Want = &engine.Want{Rate: cfg.rate(), Args: cfg.args()}
-		return l.comesWith(cfg)
+		return l.comesWith(cfg, cfg.text())
 	})
 }
 
 // comesWith notes the rate that WithDefault or WithRate gives.
-func (l *RateLimiter) comesWith(cfg Config) error {
+func (l *RateLimiter) comesWith(cfg Config, text string) error {
 	if l.facts.Want != nil && l.fallback.Rate != 0 {
 		return fmt.Errorf("%w: WithRate is given together with another rate: one option says what the rate is", ErrInvalidConfig)
 	}
-	l.facts.Fallback, l.fallback = cfg.text(), cfg
+	l.facts.Fallback, l.fallback = text, cfg
 	return nil
 }
 

@@ -5,6 +5,9 @@ import (
 	"encoding/hex"
 	"errors"
 	"fmt"
+	"strconv"
+	"sync/atomic"
+	"time"
 
 	"github.com/google/uuid"
 
@@ -27,6 +30,7 @@ type Client struct {
 	rdb     Redis
 	id      string
 	name    string // "" where Redis is not to know it
+	began   string // in epoch microseconds, by which the defaults of programs are told apart
 	rules   redisson.Rules
 	mapper  func(string) string
 	options limit.Options
@@ -38,8 +42,9 @@ type Client struct {
 	clock    *clock.Clock
 	guard    *outage.Guard
 
-	ids    *redisson.Identities
-	engine *engine.Engine
+	ids      *redisson.Identities
+	engine   *engine.Engine
+	prefixes observe.Prefixes
 }
 
 func init() {
@@ -50,6 +55,11 @@ func init() {
 	engine.OfHandle = func(limiter any) (*engine.Engine, *engine.Limiter) {
 		l, _ := limiter.(*RateLimiter)
 		return l.client.engine, &l.facts
+	}
+	observe.Begins = func(limiter limit.Limiter, prefix string) {
+		if k, ok := limiter.(*KeyedLimiter); ok {
+			k.begins(prefix)
+		}
 	}
 }
 
@@ -75,11 +85,20 @@ func New(rdb Redis, opts ...Option) *Client {
 	c.engine = engine.New(rdb, c.options.CallTimeout, c.rules, c.ids, c.observer)
 	c.engine.AwaitReplicas(c.replicas)
 	c.clock = c.engine.Clock()
+	c.began = beginning(c.clock.Now())
 	c.guard = outage.NewGuard(c.observer, c.clock, c.engine)
 	if c.name != "" {
 		c.engine.NoteName(clients.Client{Name: c.name, Mark: hex.EncodeToString(c.ids.Mark()), ID: c.id})
 	}
 	return c
+}
+
+// begun counts Clients.
+var begun atomic.Int64
+
+// beginning returns the moment as text; it differs for Clients of the same millisecond.
+func beginning(now time.Time) string {
+	return strconv.FormatInt(now.UnixMilli()*1000+begun.Add(1)%1000, 10)
 }
 
 // RateLimiter returns a handle of the limiter called name. It does no I/O;

@@ -56,6 +56,7 @@ func (w *world) read(t *testing.T, l *limiter) *state {
 	if len(config.Val()) > 0 {
 		s.config = config.Val()
 		delete(s.config, "answered") // of a repeat, where an answer was long in coming
+		delete(s.config, "default")  // which tells when the Client was made: see TestDefaultBesideRedisson
 	}
 	for id, reply := range replies {
 		p := &pair{valueEnd: end(reply.valueTTL), rowsEnd: end(reply.setTTL)}

@@ -15,6 +15,7 @@ import (
 
 	"github.com/rratelimiter/rratelimiter"
 	"github.com/rratelimiter/rratelimiter/codec"
+	"github.com/rratelimiter/rratelimiter/internal/limitertest"
 	layout "github.com/rratelimiter/rratelimiter/internal/redisson"
 	"github.com/rratelimiter/rratelimiter/internal/redistest"
 )
@@ -207,6 +208,7 @@ func (w *world) operate(t *testing.T, who *actor, l *limiter, op *operation) {
 	}
 	for _, l := range involved {
 		w.stepAside(t, l, op.intervals)
+		limitertest.OnPurpose(t, w.rdb, l.name)
 	}
 	from := time.Now().UnixMilli()
 	got := op.do()

@@ -45,6 +45,7 @@ func newGate(limiter limit.Limiter, client bool, opts []Option) *gate {
 		var err error
 		g.limit, err = g.Limit(g.name, limiter, nil, span(limiter))
 		faults = append(faults, err)
+		g.Begin(limiter, g.Prefix)
 	}
 	if g.wait && !client {
 		faults = append(faults, errors.New("WithWait: servers refuse, only clients wait"))

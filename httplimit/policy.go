@@ -88,6 +88,7 @@ func (m *middleware) setPolicies(policies []Policy) error {
 				return err
 			}
 		}
+		m.Begin(p.Limiter, made.prefix)
 		names[p.Name] = true
 		m.policies = append(m.policies, made)
 	}

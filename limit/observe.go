@@ -221,13 +221,21 @@ const (
 	ReplicasKeepUp EventKind = "replicas keep up"
 
 	// RateReplaced: a handle with WithRate found Limiter with another rate, Found, at its
-	// first call, and has set its own, Want.
+	// first call, and has set its own, Want. Or Found was the default of a program that
+	// began before, and Want is the handle's: told of once for all keys of a limiter.
 	RateReplaced EventKind = "rate replaced"
 
 	// RateDiffers: an answer showed that Limiter now has another rate, Found, than the
 	// Want that a handle with WithRate has set. Nothing was done: somebody changed it at
 	// run time, or two programs do not agree. Of both rates, Permits and Interval are told.
+	// Or Want is the handle's default, and Found that of a program that began later, or of
+	// another handle of the same Client, also where nothing was asked yet: told of once.
 	RateDiffers EventKind = "rate differs"
+
+	// PrefixesMeet: two limiters of keys of a Client, Limiter and that which Err names, have
+	// prefixes of which one continues the other, so that a key of one may be a key of the
+	// other. Of the same prefix with two rates, RateDiffers tells.
+	PrefixesMeet EventKind = "prefixes meet"
 
 	// NameNotNoted: Redis does not know what the Client is called by WithClientName.
 	// It is tried again while the Client is used; told once until it works.

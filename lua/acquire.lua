@@ -9,14 +9,16 @@
 --      permits it is the call's identity. '' with w
 --   2  the sum of all requests; 1 where it is left out
 --   3  '' or the configuration for a limiter that has none:
---      'rate interval type keepAliveTime'
+--      'rate interval type keepAliveTime', and of a default that the limiter is to
+--      remember ' began': when the program did, in epoch us
 --   4  letters, or '': f, the figures are wanted, so that all that has run out is
 --      reclaimed even if no request needs it; a, a refusal looks for permits
 --      that leaked; s, each granted request gets a member of its own, the first
 --      ARGV[1]'s id and the others those that come after it, and no member that
 --      has run out stays; w, no members are kept: the value alone counts, for a
 --      fixed window; u, there is one request, which takes as many permits as are
---      free, at most the sum
+--      free, at most the sum; d, ARGV[3] is compared with the default that the
+--      limiter has
 --   5  '' or, when the call may have run already, its age in ms
 --   6  '' or the token of the 'again' answer
 --   7  how many of the first requests stand in line: where one of them does not
@@ -34,14 +36,17 @@
 --      reset: where the figures are wanted, ms until all permits are free again,
 --      if nobody takes more
 --      keep: the keep-alive time in ms, that this call started anew; 0 for none.
---      Below 0 it is four times that, and 1 where state was repaired, 2 where the
---      limiter is shared with Redissons that the caller's layout excludes
+--      Below 0 it is eight times that, and 1 where state was repaired, 2 where the
+--      limiter is shared with Redissons that the caller's layout excludes, 4 where
+--      it has the default of a program that began later
 --      waits: for each run of which a request was refused, save those behind
 --      another in the line and those above the rate: the ms until it could
 --      pass; negative where it is at least so long
 --   'again', token   the call is to be repeated; nothing was granted
 --   'taken'   another call has the same id; nothing was granted
 --   'keys'   the limiter is not of type Overall: all five are needed; nothing was granted
+--   'default', rate, interval, type, keepAliveTime   what it has is another default,
+--      of a program that began before: set_rate is to replace it; nothing was granted
 --   NOTINIT, CORRUPT <key's number> <field> <why>, LATE (an attempt that has
 --   been answered already)
 
@@ -80,6 +85,14 @@ end
 local rate, interval = config.rate, config.interval
 if config.per_client and not KEYS[5] then
   return {'keys'}
+end
+local default
+if string.find(flags, 'd') and not new and age .. (ARGV[6] or '') == '' then
+--- @include "other_default"
+  default = other_default(fields, ARGV[3], tonumber(now_text))
+  if default == 'older' then
+    return {'default', rate, interval, config.per_client and 1 or 0, config.keep}
+  end
 end
 local places
 value_key, permits_key, places = pair_of(config)
@@ -169,8 +182,8 @@ local answer, left = figures_of(config, state, taken, found, ends, now, windowed
 local first, length = state.oldest and state.oldest[1], #ARGV[1]
 local foreign = state.window and not windowed or
   first and #first ~= length and not (#first == 13 and length == 21 or #first == 21 and length == 13)
-if state.repaired or foreign then
-  answer[6] = -4 * answer[6] - (state.repaired and 1 or 0) - (foreign and 2 or 0)
+if state.repaired or foreign or default then
+  answer[6] = -8 * answer[6] - (state.repaired and 1 or 0) - (foreign and 2 or 0) - (default and 4 or 0)
 end
 if refused[1] then
 --- @include "waits"

@@ -11,7 +11,8 @@
 --   4  '' or, when the call may have run already, its age in ms
 --   5  '' or the token of the 'again' answer
 --   6, 7, ...  a limiter each: 'a' where its refusal looks for permits that
---      leaked, and behind that, as for acquire, its configuration if it has none
+--      leaked, 'd' as for acquire, and behind these, as for acquire, its
+--      configuration if it has none
 -- Returns
 --   the permits, where they were granted and no state was repaired; else
 --   keep, ..., number, wait, interval, ...   of each limiter the keep-alive time
@@ -20,6 +21,7 @@
 --      KEYS, from 1; the ms until it could grant them, negative where it is at least
 --      so long
 --   'exceeds', number, rate   the limiter's rate, which is below the permits
+--   'default', number, rate, ...   as for acquire, of the limiter of that number
 --   'again', token   the call is to be repeated; nothing was granted
 --   'taken'   another call has the same id; nothing was granted
 --   NOTINIT <number>, CORRUPT <key's number> <field> <why>, LATE (an attempt
@@ -40,6 +42,7 @@ local all, KEYS = KEYS, {}
 --- @include "keep_ttl"
 --- @include "need_memory"
 --- @include "give_ttl"
+--- @include "other_default"
 
 local member, permits = ARGV[1], tonumber(ARGV[2])
 local single = string.find(ARGV[3], 's')
@@ -60,7 +63,10 @@ for i = 1, #all / 5 do
   turn(i)
   local fields = redis.call('HMGET', KEYS[1], 'rate', 'interval', 'type', 'keepAliveTime', 'answered')
   local config, wrong = parse_config(fields)
-  local audit, fallback = string.match(ARGV[5 + i], '^(a?)(.*)$')
+  local audit, compared, fallback = string.match(ARGV[5 + i], '^(a?)(d?)(.*)$')
+  if config and compared == 'd' and age == '' and token == '' and other_default(fields, fallback, now) == 'older' then
+    return {'default', i, config.rate, config.interval, config.per_client and 1 or 0, config.keep}
+  end
   local l = {fields = fields, there = config, audit = audit == 'a'}
   if wrong then
     wrong = redis.error_reply((string.gsub(wrong.err, '^CORRUPT 1', 'CORRUPT ' .. digits(5 * i - 4))))
@@ -69,8 +75,8 @@ for i = 1, #all / 5 do
   elseif not config and redis.call('EXISTS', KEYS[1]) == 1 then
     wrong = corrupt(5 * i - 4, 'rate', 'is missing in a hash of other fields')
   elseif not config then
-    local rate, interval, kind, keep = string.match(fallback, '^(%d+) (%d+) (%d) (%d+)$')
-    l.fields = {rate, interval, kind, keep, false}
+    local rate, interval, kind, keep, began = string.match(fallback, '^(%d+) (%d+) (%d) (%d+) ?(%d*)$')
+    l.fields, l.default = {rate, interval, kind, keep, false}, began ~= '' and {'default', fallback} or {}
     config = parse_config(l.fields)
   end
   if config and permits > config.rate then
@@ -184,7 +190,8 @@ for i, l in ipairs(limiters) do
       return {'again', 'make:' .. digits(i) .. ':' .. more}
     end
     local window = is_window(value_key, permits_key, false, l.config.interval)
-    redis.call('HSET', KEYS[1], 'rate', l.fields[1], 'interval', l.fields[2], 'keepAliveTime', l.fields[4], 'type', l.fields[3])
+    redis.call('HSET', KEYS[1], 'rate', l.fields[1], 'interval', l.fields[2], 'keepAliveTime', l.fields[4], 'type', l.fields[3],
+      unpack(l.default))
     give_ttl(value_key, permits_key, nil, window)
     keep_ttl(l.config, value_key, permits_key, true, window)
   end

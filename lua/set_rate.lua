@@ -5,11 +5,13 @@
 --   1 config  2 value  3 client's value  4 permits  5 client's permits
 -- ARGV
 --   1 rate  2 interval in ms  3 type  4 keepAliveTime in ms, 0 for none
---   5  '1' to keep the permits in use, where the type stays
---   6  '1' to change nothing where the limiter has no rate
+--   5  '1' to keep the permits in use, where the type stays; 'w', the same, as for
+--      acquire
+--   6  '1' to change nothing where the limiter has no rate; a default, as acquire's
+--      ARGV 3, to change nothing but another default, of a program that began before
 --   7  '' or the token of the 'again' answer
 -- Returns
---   1 when the rate was set, 0 when there was none to change
+--   1 when the rate was set, 0 when there was nothing to change
 --   'again', token   the call is to be repeated
 --   CORRUPT <key's number> <field> <why>
 
@@ -23,13 +25,20 @@
 --- @include "window"
 --- @include "give_ttl"
 --- @include "need_memory"
+--- @include "other_default"
 
 if ARGV[6] == '1' and redis.call('EXISTS', KEYS[1]) == 0 then
   return 0
 end
 
+local default, windowed = string.find(ARGV[6], ' ') and ARGV[6], ARGV[5] == 'w'
+local keeps = windowed or ARGV[5] == '1'
 local function store_config()
-  redis.call('HSET', KEYS[1], 'rate', ARGV[1], 'interval', ARGV[2], 'keepAliveTime', ARGV[4], 'type', ARGV[3])
+  redis.call('HSET', KEYS[1], 'rate', ARGV[1], 'interval', ARGV[2], 'keepAliveTime', ARGV[4], 'type', ARGV[3],
+    unpack(default and {'default', default} or {}))
+  if not default then
+    redis.call('HDEL', KEYS[1], 'default')
+  end
   if ARGV[4] ~= '0' then
     redis.call('PEXPIRE', KEYS[1], ARGV[4])
   else
@@ -38,13 +47,17 @@ local function store_config()
 end
 
 local old, problem = nil, nil
-if ARGV[5] == '1' then
-  old, problem = parse_config(redis.call('HMGET', KEYS[1], 'rate', 'interval', 'type', 'keepAliveTime'))
+if keeps then
+  local fields = redis.call('HMGET', KEYS[1], 'rate', 'interval', 'type', 'keepAliveTime')
+  old, problem = parse_config(fields)
   if problem then
     return problem
   end
+  if default and not (old and other_default(fields, default, tonumber(clock())) == 'older') then
+    return 0
+  end
 end
-if ARGV[5] ~= '1' or (old and old.per_client ~= (ARGV[3] == '1')) then
+if not keeps or (old and old.per_client ~= (ARGV[3] == '1')) then
   store_config()
   redis.call('UNLINK', KEYS[2], KEYS[3], KEYS[4], KEYS[5])
   return 1
@@ -53,7 +66,7 @@ end
 local config = parse_config({ARGV[1], ARGV[2], ARGV[3], ARGV[4]})
 local value_key, permits_key, places = pair_of(config)
 local function store_rate()
-  local window = is_window(value_key, permits_key, false, config.interval)
+  local window = is_window(value_key, permits_key, windowed, config.interval)
   store_config()
   give_ttl(value_key, permits_key, ARGV[4] ~= '0' and ARGV[4] or config.per_client and ARGV[2], window)
   return 1
@@ -98,7 +111,7 @@ if value then
 end
 if few or not value then
   local state, token
-  state, token, problem = settle(config, value_key, permits_key, places, text, tonumber(clock()), 0, ARGV[7])
+  state, token, problem = settle(config, value_key, permits_key, places, text, tonumber(clock()), 0, ARGV[7], windowed)
   if problem then
     return problem
   end

@@ -69,6 +69,14 @@ func (o *Options) SetObserver(to limit.Observer) error {
 	return nil
 }
 
+// Begin tells a limiter how its keys begin. The brace of a hash tag ends a prefix.
+func (o *Options) Begin(limiter limit.Limiter, prefix string) {
+	if o.Tagged {
+		prefix += "{"
+	}
+	observe.Begins(limiter, prefix)
+}
+
 // CheckTag tells why keys of that prefix can't have a hash tag, if they are to.
 func (o *Options) CheckTag(prefix string) error {
 	if o.Tagged && strings.ContainsAny(prefix, "{}") {

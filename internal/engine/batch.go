@@ -38,6 +38,8 @@ type batch struct {
 	freed    int  // how often permits had been freed before
 	figures  bool
 	audit    bool
+	compares bool        // the fallback with the default that the limiter has
+	older    *limit.Rate // that default, while the call replaces it
 	fallback string
 	ahead    prefetch // permits that are taken ahead
 
@@ -174,6 +176,9 @@ func (b *batch) flags() string {
 	if b.audit {
 		flags += "a"
 	}
+	if b.compares {
+		flags += "d"
+	}
 	if b.UpTo {
 		flags += "u"
 	}
@@ -192,6 +197,18 @@ func formatAge(age time.Duration) string {
 func (b *batch) Finished(c *lane.Call) (again bool) {
 	reply, err := c.Outcome()
 	l := b.limiter()
+	if b.older != nil {
+		if err == nil {
+			b.group.engine.gaveDefault(l, *b.older, reply)
+			b.older, b.compares = nil, false
+			b.prepare()
+			return true
+		}
+	} else if older, _, ok := olderDefault(reply, 1); ok {
+		b.older = &older
+		b.call = lane.Call{Call: b.group.engine.giveDefault(l), Owner: b, Requests: len(b.requests)}
+		return true
+	}
 	switch {
 	case isWord(reply, "keys") && b.call.Keys != b.group.keys:
 		l.overall.Store(nil)
@@ -213,14 +230,20 @@ func (b *batch) Finished(c *lane.Call) (again bool) {
 func (b *batch) finish(reply any, err error) {
 	l := b.limiter()
 	var o outcome
-	if err != nil {
+	switch {
+	case b.older != nil:
+		err = b.group.engine.gaveNoDefault(l, err)
+	case err != nil:
 		err = b.group.engine.explain(b.group.keys.Names(), err)
-	} else {
+	default:
 		if _, short := reply.(int64); short && l.overall.Load() == nil {
 			l.overall.Store(l.Keys.Pick(0, 1, 3))
 		}
 		o, err = b.parse(reply)
 		b.group.engine.found(l, o.findings)
+		if err == nil {
+			b.group.engine.comparedDefault(b, o)
+		}
 		if _, figures := reply.([]any); figures && err == nil {
 			for _, r := range b.requests {
 				b.group.engine.tellRate(r.limiter, o.Limit, o.interval)
@@ -309,7 +332,7 @@ func (b *batch) parseFigures(reply any) (o outcome, err error) {
 	}
 	keep := numbers[5]
 	if keep < 0 { // it carries findings too: see acquire.lua
-		o.findings, keep = findings(-keep)&(repaired|foreign), max(0, -(keep/4))
+		o.findings, keep = findings(-keep)&(repaired|foreign|overruled), max(0, -(keep/8))
 	}
 	o.interval, o.Reset, o.keep = lane.Millis(numbers[3]), lane.Millis(max(0, numbers[4])), lane.Millis(keep)
 	if b.rules.KeepsNoMembers() && len(o.Waits) > 0 {

@@ -10,8 +10,9 @@ import (
 type findings int
 
 const (
-	repaired findings = 1 << iota // damage, which is there no longer
-	foreign                       // grants or windows of Redissons that the Client's layout excludes
+	repaired  findings = 1 << iota // damage, which is there no longer
+	foreign                        // grants or windows of Redissons that the Client's layout excludes
+	overruled                      // the default of a program that began later
 )
 
 // tellPause is how long the observer is not told again of what lasts.

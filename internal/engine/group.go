@@ -207,7 +207,7 @@ func (g *group) board(now time.Time) *lane.Call {
 	for _, r := range b.requests {
 		r.State = lane.Sent
 	}
-	b.audit = b.limiter().auditDue(now)
+	b.audit, b.compares = b.limiter().auditDue(now), b.limiter().compareDue(now)
 	b.freed = g.freed
 	b.ahead = g.prefetch(b, now)
 	g.calls++

@@ -15,7 +15,7 @@ type Limiter struct {
 	Observed string         // what observers call it
 	Config   string         // the config key, by which the limiter is known
 	Keys     *script.Keys   // config, value, client's value, permits, client's permits
-	Fallback string         // configuration for a limiter that has none, or ""
+	Fallback string         // configuration for a limiter that has none, or "": see acquire.lua
 	Want     *Want          // nil where any rate will do
 	Lease    *lease.Sizer   // nil without leases
 	Refusals *refusal.Cache // nil where they are not remembered
@@ -23,6 +23,7 @@ type Limiter struct {
 
 	prefetched handleLease
 	audit      atomic.Int64                // when leaked permits are next looked for, Unix ns
+	compared   atomic.Int64                // when the default is next compared with the limiter's, Unix ns
 	told       [2]atomic.Int64             // when the observer was told of each finding, Unix ns
 	interval   atomic.Int64                // as the last audit found it, ns
 	ownless    atomic.Int64                // the client's last grant when a Release found none of its members

@@ -35,7 +35,9 @@ type multi struct {
 	until   time.Time // when the question must have its answer
 	call    lane.Call
 	member  []byte
-	anew    int // how often the member's identity was another's
+	anew    int        // how often the member's identity was another's
+	giving  *Limiter   // whose default the call replaces, or nil
+	older   limit.Rate // that default
 	sent    time.Time
 	verdict verdict
 	err     error
@@ -209,6 +211,9 @@ func (m *multi) Append(words []any, at script.Attempt) []any {
 	words = append(words, m.member, lane.Number(m.permits), m.engine.rules.Letters(), age, token)
 	for _, l := range m.limiters {
 		word := l.Fallback
+		if l.compareDue(m.sent) {
+			word = "d" + word
+		}
 		if l.auditDue(m.sent) {
 			word = "a" + word
 		}
@@ -221,6 +226,19 @@ func (m *multi) Append(words []any, at script.Attempt) []any {
 // granted goes back.
 func (m *multi) Finished(c *lane.Call) (again bool) {
 	reply, err := c.Outcome()
+	if m.giving != nil {
+		if err == nil {
+			m.engine.gaveDefault(m.giving, m.older, reply)
+			m.giving = nil
+			m.prepare(c.Until)
+			return true
+		}
+	} else if older, number, ok := olderDefault(reply, 2); ok && m.limiter(number) != nil {
+		m.giving, m.older = m.limiter(number), older
+		m.call = lane.Call{Call: m.engine.giveDefault(m.giving), Owner: m}
+		m.call.Until = c.Until
+		return true
+	}
 	if isTaken(reply, err) && m.anew < maxAnew {
 		m.anew++
 		m.engine.ids.Skip()
@@ -237,10 +255,16 @@ func (m *multi) Finished(c *lane.Call) (again bool) {
 
 func (m *multi) finish(reply any, err error) {
 	var v verdict
-	if err != nil {
+	switch {
+	case m.giving != nil:
+		err = &Error{Name: m.giving.Name, Err: m.engine.gaveNoDefault(m.giving, err)}
+	case err != nil:
 		err = m.explain(err)
-	} else {
+	default:
 		v, err = m.parse(reply)
+		for _, l := range m.limiters {
+			l.hasCompared(m.sent)
+		}
 	}
 	if err != nil || v.granted {
 		for _, g := range m.groups {

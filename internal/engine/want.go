@@ -42,9 +42,14 @@ func (e *Engine) Rate(ctx context.Context, l *Limiter) (limit.Rate, error) {
 	if err != nil {
 		return limit.Rate{}, err
 	}
+	return rateOf(values), nil
+}
+
+// rateOf reads a rate as scripts tell and take it.
+func rateOf(values []int64) limit.Rate {
 	return limit.Rate{
 		Permits: values[0], Interval: lane.Millis(values[1]), PerClient: values[2] == 1, KeepAlive: lane.Millis(values[3]),
-	}, nil
+	}
 }
 
 // haveRate sees to it, once, that the limiter has the rate that its handle wants. It

@@ -3,8 +3,9 @@
 
 -- Reads the configuration from the fields that HMGET answered. Where the limiter
 -- has none, it is the one that fallback describes, as acquire's ARGV 3 does, and
--- whose fields are returned beside it: it is still to be made. Returns config,
--- new fields or nil; or nil, nil, error reply.
+-- whose fields are returned beside it, the fifth being what the limiter is to remember
+-- or nil: it is still to be made. Returns config, new fields or nil; or nil, nil, error
+-- reply.
 local function config_or_new(fields, fallback)
   local config, problem = parse_config(fields)
   if config or problem then
@@ -16,7 +17,7 @@ local function config_or_new(fields, fallback)
   if redis.call('EXISTS', KEYS[1]) == 1 then
     return nil, nil, corrupt(1, 'rate', 'is missing in a hash of other fields')
   end
-  local rate, interval, kind, keep = string.match(fallback, '^(%d+) (%d+) (%d) (%d+)$')
-  local new = {rate, interval, kind, keep}
+  local rate, interval, kind, keep, began = string.match(fallback, '^(%d+) (%d+) (%d) (%d+) ?(%d*)$')
+  local new = {rate, interval, kind, keep, began ~= '' and fallback or nil}
   return parse_config(new), new
 end

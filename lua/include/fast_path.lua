@@ -22,7 +22,8 @@ else
 end
 local rate_text, interval_text = fields[1], fields[2]
 if fields[3] == '0' and (not fields[4] or fields[4] == '0') and not fields[5] and rate_text and interval_text and
-    (not flags or flags == 'a' and not age) then
+    (not flags or not age and (flags == 'a' or (flags == 'd' or flags == 'ad') and
+      (string.find(ARGV[3], rate_text .. ' ' .. interval_text .. ' 0 0 ', 1, true) == 1 or not call('HGET', config_key, 'default')))) then
   value_text = value_text or call('GET', value_key)
   local rate, value, sum = 0, 0, sum_text + 0
   -- Of 15 digits Lua counts exactly. A rate of 0 is below any sum.

@@ -11,7 +11,8 @@ local function make_config(config, new, value_key, permits_key, places, now, tok
     return more, problem
   end
   local window = is_window(value_key, permits_key, windowed, config.interval)
-  redis.call('HSET', KEYS[1], 'rate', new[1], 'interval', new[2], 'keepAliveTime', new[4], 'type', new[3])
+  redis.call('HSET', KEYS[1], 'rate', new[1], 'interval', new[2], 'keepAliveTime', new[4], 'type', new[3],
+    unpack(new[5] and {'default', new[5]} or {}))
   give_ttl(value_key, permits_key, nil, window)
   return nil
 end

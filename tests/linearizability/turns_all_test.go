@@ -113,6 +113,9 @@ func (h *bundleHistory) do(o bundleOp) error {
 	case "all by default":
 		// Handles that would give any of the limiters this rate.
 		own := f.SeenBy(f.Client, rratelimiter.WithDefault(o.Config))
+		for _, limiter := range own.Limiters {
+			limitertest.OnPurpose(h.t, h.rdb, limiter.Name())
+		}
 		return h.all(o, own.Limiters, h.models, 0, o.Config)
 	case "wait":
 		return h.all(o, f.Limiters, h.models, o.Span, rratelimiter.Config{})

@@ -109,6 +109,7 @@ func (h *history) run(ops []op) error {
 
 // Do lets one thing happen, and checks what comes of it.
 func (h *history) do(o op) error {
+	limitertest.OnPurpose(h.t, h.rdb, "name")
 	h.model.expire(time.Now())
 	before := h.look(o.Client)
 	if before.exists != (h.model.cfg.Rate != 0) {

@@ -1,0 +1,113 @@
+package engine
+
+import (
+	"fmt"
+	"time"
+
+	"github.com/rratelimiter/rratelimiter/internal/lane"
+	"github.com/rratelimiter/rratelimiter/internal/script"
+	"github.com/rratelimiter/rratelimiter/limit"
+	"github.com/rratelimiter/rratelimiter/lua"
+)
+
+// comparePause is for how long a handle does not compare its default with the
+// limiter's anew: another program may have made the limiter since.
+const comparePause = time.Minute
+
+// compareDue reports whether it is time to compare the handle's default with the one
+// that made the limiter.
+func (l *Limiter) compareDue(now time.Time) bool {
+	return l.Fallback != "" && l.Want == nil && now.UnixNano() >= l.compared.Load()
+}
+
+// hasCompared is told that a call sent then was to compare them, and was answered.
+func (l *Limiter) hasCompared(sent time.Time) {
+	if l.compareDue(sent) {
+		l.compared.Store(sent.Add(comparePause).UnixNano())
+	}
+}
+
+// fallback returns what the handle's default says, as scripts take it.
+func (l *Limiter) fallback() []int64 {
+	numbers := make([]int64, 4)
+	_, _ = fmt.Sscan(l.Fallback, &numbers[0], &numbers[1], &numbers[2], &numbers[3])
+	return numbers
+}
+
+// olderDefault reads the answer of a script that found the default of a program that
+// began before; the words in front of it are the answer's name and, of several
+// limiters, which one it is.
+func olderDefault(reply any, front int) (older limit.Rate, number int64, ok bool) {
+	words, _ := reply.([]any)
+	if len(words) != front+4 || words[0] != "default" {
+		return limit.Rate{}, 0, false
+	}
+	values, err := lane.Integers(words[1:], front+3)
+	if err != nil {
+		return limit.Rate{}, 0, false
+	}
+	return rateOf(values[front-1:]), values[0], true
+}
+
+// giveDefault returns the call that replaces a limiter's default by the handle's and
+// keeps the permits in use. It has the same effect however often it runs.
+func (e *Engine) giveDefault(l *Limiter) script.Call {
+	var args []any
+	for _, n := range l.fallback() {
+		args = append(args, n)
+	}
+	keep := "1"
+	if e.rules.KeepsNoMembers() {
+		keep = "w"
+	}
+	return script.Call{Script: lua.SetRate, Keys: l.Keys, Args: script.Paged(append(args, keep, l.Fallback)), Repeat: true}
+}
+
+// gaveDefault records that the call was answered.
+func (e *Engine) gaveDefault(l *Limiter, older limit.Rate, reply any) {
+	e.changed(l)
+	l.hasCompared(e.clock.Now())
+	if reply == int64(1) {
+		e.happenedOnce(limit.Event{Kind: limit.RateReplaced, Limiter: l.Observed, Found: older, Want: rateOf(l.fallback())})
+	}
+}
+
+// gaveNoDefault returns the error of callers whose request waited for that call, which
+// failed.
+func (e *Engine) gaveNoDefault(l *Limiter, err error) error {
+	e.changed(l)
+	return fmt.Errorf("giving the limiter the new rate of its default: %w", e.explain(l.Keys.Names(), err))
+}
+
+// comparedDefault takes note of an answer that comes with what was found of the limiter's default.
+func (e *Engine) comparedDefault(b *batch, o outcome) {
+	if !b.compares {
+		return
+	}
+	l := b.limiter()
+	l.hasCompared(b.sent)
+	if o.findings&overruled != 0 {
+		want := rateOf(l.fallback())
+		e.happenedOnce(limit.Event{
+			Kind: limit.RateDiffers, Limiter: l.Observed,
+			Found: limit.Rate{Permits: o.Limit, Interval: o.interval}, Want: limit.Rate{Permits: want.Permits, Interval: want.Interval},
+		})
+	}
+}
+
+// maxTold is how many events are remembered so that they are told of once.
+const maxTold = 1000
+
+// happenedOnce tells the observer of what many handles and keys may find.
+func (e *Engine) happenedOnce(event limit.Event) {
+	e.mu.Lock()
+	told := e.once[event]
+	if len(e.once) >= maxTold {
+		clear(e.once)
+	}
+	e.once[event] = true
+	e.mu.Unlock()
+	if !told {
+		e.observer.Happened(event)
+	}
+}

@@ -1,0 +1,22 @@
+-- Compares a configuration's fields with the default that a program has for the
+-- limiter, as acquire's ARGV 3 does it. The hash's field "default" is the one that made
+-- the limiter. Returns nil where the rate is the same, or is none that a default gave
+-- it: somebody has set it on purpose. Else 'older' where the limiter's default is to
+-- give way to the program's, and 'newer' where it is not. A program that began in the
+-- future counts as the oldest: its clock is wrong.
+local function other_default(fields, default, now)
+  local mine, began = string.match(default, '^(%d+ %d+ %d %d+) (%d+)$')
+  local has = fields[1] .. ' ' .. fields[2] .. ' ' .. fields[3] .. ' ' .. (fields[4] or '0')
+  if not mine or has == mine then
+    return nil
+  end
+  local theirs, before = string.match(redis.call('HGET', KEYS[1], 'default') or '', '^(.*) (%d+)$')
+  if theirs ~= has then
+    return nil
+  end
+  local function age(text)
+    local at = tonumber(text)
+    return at > (now + 60000) * 1000 and 0 or at
+  end
+  return age(before) < age(began) and 'older' or 'newer'
+end
