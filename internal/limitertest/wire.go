@@ -48,8 +48,8 @@ const (
 )
 
 // Outlasts is a timeout of callers that are told of a refusal though three answers
-// before were lost, however busy the machine is.
-const Outlasts = time.Minute
+// before were lost.
+const Outlasts = 10 * answerTimeout
 
 // MembersOf holds a release of Redisson for each way in which a grant is written
 // down: layouts, and whether requests may share a member. With each of them,
