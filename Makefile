@@ -11,14 +11,17 @@ RESULTS  ?= .cache/results
 
 COVERED := . ./fixedwindow ./slidinglog ./tokenbucket
 
-.PHONY: help test test-matrix golden check lint fuzz fuzz-long cover demo compat chaos reliability soak bench bench-short pictures dist clean
+.PHONY: help test test-all test-matrix golden check lint fuzz fuzz-long cover demo compat chaos reliability soak bench bench-short pictures dist clean
 
 help: ## list the targets
 	@sed -n 's/^\([a-z-]*\):.*## /\1|/p' $(MAKEFILE_LIST) | while IFS='|' read -r target what; do \
 		printf '  make %-11s %s\n' "$$target" "$$what"; done
 
-test: ## everything: vet, lint, all tests on miniredis, real Redis and beside Redisson; installs what is missing
+test: ## vet, lint, tests on miniredis, one real Redis and beside the newest Redisson; installs a Redis and the linter
 	@scripts/test.sh
+
+test-all: ## make test and the rest: other servers, failovers, all layouts of Redisson, Chromium; installs what is missing
+	@scripts/test.sh all
 
 test-matrix: ## every release of Redisson, every server through every topology, failovers; writes docs/compatibility.md
 	@scripts/matrix.sh $(RESULTS)
@@ -30,7 +33,7 @@ golden: ## record anew what each release of Redisson does, for tests without Jav
 check: ## the fast part: vet, lint, tests that need no server; make test has the race detector look at what is concurrent
 	@if scripts/install-lint.sh; then scripts/lint.sh; \
 		else scripts/modules.sh go vet ./... && [ "$(RRL_NO_SKIP)" != 1 ]; fi
-	@scripts/vet32.sh
+	@scripts/vet-others.sh darwin
 	@scripts/modules.sh -p 2 go test -vet=off -short ./...
 
 lint: ## golangci-lint, in all modules

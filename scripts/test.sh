@@ -1,9 +1,14 @@
 #!/usr/bin/env bash
-# All checks and all tests, each step with its time, and a last line that says
-# what ran, what failed and what was skipped. Goes on after a failure. With
-# RRL_NO_SKIP=1 whatever would be skipped fails.
+# test.sh: all checks, and the tests that one Redis and the newest Redisson do for.
+# test.sh all: also those on other servers and topologies, of each layout of Redisson,
+# in a Chromium and beside a Prometheus, chaos and failovers.
+# Each step with its time, and a last line that says what ran, what failed, what was
+# skipped and what was left out. Goes on after a failure. With RRL_NO_SKIP=1 whatever
+# would be skipped fails: that is for all.
 set -euo pipefail
 cd "$(dirname "$0")/.."
+all=${1:-}
+[ -z "$all" ] || [ "$all" = all ] || { echo "usage: test.sh [all]" >&2 && exit 2; }
 export PATH=$PWD/.cache/bin:$PATH
 
 work=$(mktemp -d)
@@ -32,10 +37,15 @@ skip() {
 in_turn=(./tests/damage ./tests/redisson ./lua ./codec ./cmd/rrl/internal/output
 	./internal/{answer,articles,compatibility,development,distribution,keypart,linear,page,redisson,reliability,words})
 
+# Failovers, chaos and long use, which make test leaves to make test-all.
+only_in_all=(./tests/servers ./tests/chaos ./tests/soak)
+
 # Many tests wait more than they compute: more tests and packages at a time than there
 # are processors, and the longest, which are among the last by name, first.
 unit_and_server() {
-	go list ./... | grep -vxF "$(go list ./compat_test/... "${in_turn[@]}")" | sort -r |
+	local apart=(./compat_test/... "${in_turn[@]}")
+	[ "$all" = all ] || apart+=("${only_in_all[@]}")
+	go list ./... | grep -vxF "$(go list "${apart[@]}")" | sort -r |
 		xargs scripts/race.sh -vet=off -shuffle=on -p 3 -parallel 4 -timeout 10m
 }
 
@@ -46,9 +56,10 @@ other_modules() {
 	scripts/modules.sh -p 2 bash -c '
 		case ${PWD#"$0"/} in
 		"$0") ;;
-		benchmarks | examples/* | dashboard/browser) go test -vet=off -ldflags=-w -shuffle=on -timeout 10m ./... ;;
+		dashboard/browser) [ "$1" != all ] || go test -vet=off -ldflags=-w -shuffle=on -timeout 10m ./... ;;
+		benchmarks | examples/*) go test -vet=off -ldflags=-w -shuffle=on -timeout 10m ./... ;;
 		*) "$0/scripts/race.sh" -vet=off -shuffle=on -timeout 10m ./... ;;
-		esac' "$PWD"
+		esac' "$PWD" "$all"
 }
 
 # Each server once and each topology once, two cells at a time: make test-matrix runs
@@ -67,6 +78,8 @@ other_servers() {
 }
 
 turns_and_java() {
+	local -x RRL_RELEASES=${RRL_RELEASES:-}
+	[ "$all" = all ] || RRL_RELEASES=${RRL_RELEASES:-4.7.0}
 	go test -vet=off -ldflags=-w -shuffle=on -timeout 10m ./compat_test/... "${in_turn[@]}"
 }
 
@@ -91,9 +104,13 @@ list() {
 # Without a server, Prometheus or a browser, the tests that need it skip, or fail, by
 # themselves. One test builds the driver of Redisson, for all that need it.
 servers() {
-	scripts/install-redis.sh all || true
-	scripts/install-prometheus.sh || true
-	scripts/install-chromium.sh || true
+	if [ "$all" = all ]; then
+		scripts/install-redis.sh all || true
+		scripts/install-prometheus.sh || true
+		scripts/install-chromium.sh || true
+	else
+		scripts/install-redis.sh || true
+	fi
 	RRL_NO_SKIP='' RRL_SKIP_LOG='' go test -ldflags=-w -run '^TestDriverPermits$' ./compat_test >/dev/null || true
 }
 
@@ -111,14 +128,14 @@ else
 	step vet scripts/modules.sh go vet ./...
 	skip lint
 fi
-step "vet for 32 bits" scripts/vet32.sh
+step "vet for Windows and 32 bits" scripts/vet-others.sh
 wait $installing || true
 step "unit and server tests" unit_and_server
 # All of these wait more than they compute.
 begin turns turns_and_java
-step "other servers and topologies" other_servers
+[ "$all" != all ] || step "other servers and topologies" other_servers
 step "other modules" other_modules
-step "tests in turn and beside Redisson (begun with other servers)" end turns
+step "tests in turn and beside Redisson (begun before)" end turns
 
 summary="passed: $(list "${ran[@]-none}")"
 [ ${#failed[@]} = 0 ] || summary+="; FAILED: $(list "${failed[@]}")"
@@ -127,5 +144,6 @@ if [ -s "$skips" ]; then
 else
 	summary+="; skipped: nothing"
 fi
+[ "$all" = all ] || summary+="; left to make test-all: other servers and topologies, failovers, chaos, soak, each layout of Redisson, Chromium"
 echo "$summary"
 [ ${#failed[@]} = 0 ]

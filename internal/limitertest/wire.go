@@ -40,9 +40,8 @@ type Wire struct {
 // A gate holds back the answer to an acquire.
 type gate struct{ reached, open chan struct{} }
 
-// Requests are given up after this time. A slow machine may give up some that
-// nobody held, which does no harm: they are repeated, as often as faults are met
-// and some more.
+// Requests whose answers a fault keeps back are given up after this time, and repeated
+// as often as faults are met and some more.
 const (
 	answerTimeout = 200 * time.Millisecond
 	maxRetries    = 10
@@ -87,8 +86,9 @@ func NewWireOf(
 	}
 	w.LetGo = sync.OnceFunc(func() { close(w.Held) })
 	t.Cleanup(w.LetGo)
-	opts = append(opts, rratelimiter.WithClientID(id))
-	w.Client = NewClient(t, w.Proxy.Client(t, &redis.Options{ReadTimeout: answerTimeout, MaxRetries: maxRetries, PoolSize: connections}), opts...)
+	// A caller whose time were over would go without the answer that the test waits for.
+	opts = append([]rratelimiter.Option{rratelimiter.WithCallTimeout(time.Minute), rratelimiter.WithClientID(id)}, opts...)
+	w.Client = NewClient(t, w.Proxy.FairClient(t, &redis.Options{ReadTimeout: answerTimeout, MaxRetries: maxRetries, PoolSize: connections}), opts...)
 	name := redistest.Name(t)
 	w.Other = NewClient(t, w.Redis, opts...).RateLimiter(name)
 	if byDefault {
@@ -127,7 +127,7 @@ func (w *Wire) OnScript(f func(script *lua.Script, n int) redistest.Action) {
 			w.gate = nil
 			w.mu.Unlock()
 			close(g.reached)
-			return redistest.Pass.When(g.open)
+			return redistest.Pass.Until(g.open)
 		}
 		w.mu.Unlock()
 		seen[s.Name]++
@@ -167,7 +167,7 @@ func (w *Wire) Sent(script *lua.Script) int {
 func (w *Wire) CheckHeld(t testing.TB, held int64, when string) bool {
 	t.Helper()
 	var inUse, free int64
-	for until := time.Now().Add(5 * time.Second); ; {
+	for until := time.Now().Add(time.Minute); ; {
 		w.Proxy.Settle(t)
 		inUse = InUse(t, w.Redis, w.Keys.Permits)
 		var stored bool
@@ -250,7 +250,7 @@ func (w *Wire) Ask(t testing.TB, wishes ...Wish) []int64 {
 			}
 			got[i] = granted
 		})
-		for until := time.Now().Add(5 * time.Second); len(wishes) > 1 && Waiting(w.Client, w.Name()) <= i && time.Now().Before(until); {
+		for until := time.Now().Add(time.Minute); len(wishes) > 1 && Waiting(w.Client, w.Name()) <= i && time.Now().Before(until); {
 			time.Sleep(100 * time.Microsecond)
 		}
 	}

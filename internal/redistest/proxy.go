@@ -44,6 +44,7 @@ type Proxy struct {
 	inFlight int // requests taken and neither answered nor given up
 	served   int // connections of clients that there are
 	conns    map[net.Conn]struct{}
+	clients  map[string]*proxyConn // by their addresses
 	closed   bool
 	done     chan struct{}
 	wg       sync.WaitGroup
@@ -92,7 +93,7 @@ func MiniProxy(t testing.TB, m *miniredis.Miniredis) *Proxy {
 }
 
 func newProxy(dial func() (net.Conn, error)) *Proxy {
-	p := &Proxy{dial: dial, conns: map[net.Conn]struct{}{}, done: make(chan struct{})}
+	p := &Proxy{dial: dial, conns: map[net.Conn]struct{}{}, clients: map[string]*proxyConn{}, done: make(chan struct{})}
 	p.settled = sync.NewCond(&p.mu)
 	return p
 }
@@ -250,6 +251,8 @@ func (p *Proxy) serve(down net.Conn) {
 		c := &proxyConn{proxy: p, down: down, up: up}
 		c.changed = sync.NewCond(&c.mu)
 		p.count(func(n *Counts) { n.Conns++; c.id = n.Conns })
+		p.meet(c)
+		defer p.forget(c)
 		var answers sync.WaitGroup
 		answers.Go(c.answers)
 		c.requests()
@@ -274,6 +277,21 @@ func (p *Proxy) drop(conn net.Conn) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	delete(p.conns, conn)
+}
+
+func (p *Proxy) meet(c *proxyConn) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.clients[c.down.RemoteAddr().String()] = c
+}
+
+func (p *Proxy) forget(c *proxyConn) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	// Its address may be another's by now.
+	if from := c.down.RemoteAddr().String(); p.clients[from] == c {
+		delete(p.clients, from)
+	}
 }
 
 func (p *Proxy) leave() {

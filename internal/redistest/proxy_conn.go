@@ -18,6 +18,7 @@ type proxyConn struct {
 	waiting []Action // of the requests forwarded and not yet answered
 	ended   bool     // the server's side has closed
 	silent  bool     // nothing more is delivered
+	held    int      // actions that hold something back at the moment
 }
 
 // requests forwards what the client sends until it closes its side or an
@@ -37,7 +38,7 @@ func (c *proxyConn) requests() {
 		a := c.proxy.decide(Command{Conn: c.id, Args: args})
 		if a.verb == cut {
 			c.waitAnswers()
-			c.proxy.hold(a)
+			c.hold(a)
 			c.hangUp()
 			return
 		}
@@ -59,7 +60,7 @@ func (c *proxyConn) forward(raw []byte, a Action) bool {
 	case late:
 		// Counted while it is held, so that Settle waits for it.
 		c.proxy.addInFlight(1)
-		c.proxy.hold(a)
+		c.hold(a)
 		defer c.proxy.addInFlight(-1)
 		select {
 		case <-c.proxy.done:
@@ -87,6 +88,28 @@ func (c *proxyConn) forward(raw []byte, a Action) bool {
 		return err == nil
 	}
 	return c.proxy.write(c.up, raw) == nil
+}
+
+// hold waits as the action asks.
+func (c *proxyConn) hold(a Action) {
+	if !a.busy {
+		c.addHeld(1)
+		defer c.addHeld(-1)
+	}
+	c.proxy.hold(a)
+}
+
+func (c *proxyConn) addHeld(n int) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.held += n
+}
+
+// keepsBack reports whether the client waits for what an action has taken or holds.
+func (c *proxyConn) keepsBack() bool {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.silent || c.held > 0
 }
 
 func (c *proxyConn) waitAnswers() {
@@ -124,14 +147,14 @@ func (c *proxyConn) answers() {
 		c.proxy.count(func(n *Counts) { n.Answered++ })
 		switch a.verb {
 		case pass:
-			c.proxy.hold(a)
+			c.hold(a)
 			// Counted first: the client may look as soon as it has the answer.
 			c.proxy.count(func(n *Counts) { n.Delivered++ })
 			if !c.deliver(raw) {
 				c.proxy.count(func(n *Counts) { n.Delivered-- })
 			}
 		case dropAnswer:
-			c.proxy.hold(a)
+			c.hold(a)
 			c.hush()
 		case swallow:
 			c.hush()

@@ -12,7 +12,6 @@ import (
 	"strings"
 	"sync"
 	"sync/atomic"
-	"syscall"
 	"testing"
 	"time"
 
@@ -187,14 +186,14 @@ func (s *Server) Stop() {
 // port accepts connections, and no answer comes. Thaw lets it go on.
 func (s *Server) Freeze(t testing.TB) {
 	t.Helper()
-	s.signal(t, syscall.SIGSTOP)
+	s.signal(t, freeze)
 	s.frozen.Store(true)
 }
 
 // Thaw lets a frozen server go on (SIGCONT).
 func (s *Server) Thaw(t testing.TB) {
 	t.Helper()
-	s.signal(t, syscall.SIGCONT)
+	s.signal(t, thaw)
 	s.frozen.Store(false)
 }
 

@@ -12,7 +12,6 @@ import (
 	"slices"
 	"strconv"
 	"strings"
-	"syscall"
 	"time"
 )
 
@@ -72,7 +71,7 @@ func (s *Server) launch() error {
 	argv := slices.Concat([]string{"-c", supervise, "redistest", s.dir, "env"}, s.env, []string{s.binary}, s.args)
 	cmd := exec.Command("sh", argv...)
 	// A signal to all of a terminal or a job would end the shell and leave the server.
-	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
+	cmd.SysProcAttr = ownGroup()
 	cmd.Stdout, cmd.Stderr = log, log
 	p := &process{exited: make(chan struct{})}
 	if p.stdin, err = cmd.StdinPipe(); err != nil {

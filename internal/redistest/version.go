@@ -48,6 +48,9 @@ func StartServer(t testing.TB, v Version, args ...string) *Server {
 }
 
 func (v Version) binary() (string, error) {
+	if err := canStart(); err != nil {
+		return "", err
+	}
 	if v == Default {
 		return defaultBinary()
 	}

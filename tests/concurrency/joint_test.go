@@ -132,7 +132,7 @@ func TestCallersOfManyLimitersShareABadLine(t *testing.T) {
 		return redistest.Pass.After(200 * time.Microsecond)
 	})
 	j := &joint{}
-	rdb := proxy.Client(t, &redis.Options{ReadTimeout: 300 * time.Millisecond})
+	rdb := proxy.FairClient(t, &redis.Options{ReadTimeout: 300 * time.Millisecond})
 	rdb.AddHook(j)
 	const rate = 150
 	limiters := limitersOf(t, rdb, 12, limitertest.Every(rate, time.Hour))

@@ -22,7 +22,7 @@ func startCluster(t *testing.T) (*redis.ClusterClient, *redistest.Server) {
 	require.Eventually(t, func() bool {
 		info, err := node.ClusterInfo(t.Context()).Result()
 		return err == nil && strings.Contains(info, "cluster_state:ok")
-	}, 10*time.Second, 10*time.Millisecond)
+	}, time.Minute, 10*time.Millisecond)
 	rdb := redis.NewClusterClient(&redis.ClusterOptions{Addrs: []string{server.Addr()}, ReadOnly: true})
 	t.Cleanup(func() { _ = rdb.Close() })
 	return rdb, server
