@@ -163,6 +163,8 @@ func TestHeads(t *testing.T) {
 			assert.Regexp(t, `(?m)^-- KEYS\n--   1 (count|log|tokens)\b`, head, script.Name)
 		case slices.Contains(ofClients, script):
 			assert.Regexp(t, `(?m)^-- KEYS\n--   1 names of clients$`, head, script.Name)
+		case script == Probe:
+			assert.Regexp(t, `(?m)^-- KEYS\n--   1 a limiter's key\b`, head, script.Name)
 		default:
 			assert.Regexp(t, `(?m)^-- KEYS\n--   1 config  2 value  3 client's value  4 permits  5 client's permits$`, head, script.Name)
 		}
