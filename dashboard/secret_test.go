@@ -38,12 +38,12 @@ func plant(t *testing.T, s *site) (names []string) {
 			return prefix + name
 		}
 		pipe.HSet(ctx, add("hash"), "token", secret, secret, "x")
-		pipe.HSet(ctx, add("numbers"), "token", secretNumber, secret, 1)
+		pipe.HSet(ctx, add("numbers"), "token", int64(secretNumber), secret, 1)
 		pipe.HSet(ctx, add("type"), "type", secret, "rate", "10", "interval", "1000")
 		pipe.HSet(ctx, add("rate"), "type", "0", "rate", secret, "interval", "1000")
 		pipe.HSet(ctx, add("alive"), "type", "0", "rate", "7", "interval", "1000", "keepAliveTime", secret)
 		pipe.Set(ctx, add("text"), secret, 0)
-		pipe.Set(ctx, add("number"), secretNumber, time.Hour)
+		pipe.Set(ctx, add("number"), int64(secretNumber), time.Hour)
 		pipe.ZAdd(ctx, add("set"), redis.Z{Score: secretNumber, Member: secret})
 		pipe.ZAdd(ctx, add("log"), redis.Z{Score: secretNumber * 200, Member: secret}) // as a time
 		pipe.Expire(ctx, prefix+"log", time.Hour)
@@ -57,10 +57,10 @@ func plant(t *testing.T, s *site) (names []string) {
 		}
 		names = append(names, prefix+"none", prefix+"good", "{"+prefix+"good}:value", "{"+prefix+"good}:permits", "{"+prefix+"none}:value")
 		pipe.HSet(ctx, prefix+"good", "type", "0", "rate", "7", "interval", "1000")
-		pipe.Set(ctx, "{"+prefix+"count}:value", secretNumber, 0)
+		pipe.Set(ctx, "{"+prefix+"count}:value", int64(secretNumber), 0)
 		names = append(names, prefix+"count", "{"+prefix+"count}:value")
 	}
-	pipe.HSet(ctx, "session:limiter", "type", "0", "rate", secretNumber, "interval", "1000") // outside of the pattern
+	pipe.HSet(ctx, "session:limiter", "type", "0", "rate", int64(secretNumber), "interval", "1000") // outside of the pattern
 	pipe.HSet(ctx, "limits", "log:ann", 40, "log:bob", secret, secret, secret)
 	pipe.Set(ctx, "win:text", secret, 0)
 	pipe.HSet(ctx, "win:hash", secret, secret)
@@ -146,7 +146,7 @@ func askForSecrets(t *testing.T, pattern, given string) {
 			told := fmt.Sprint(w.Header(), w.Body)
 			about := fmt.Sprintf("%s of %s", r.URL, name)
 			require.NotContains(t, told, secret, about)
-			require.NotContains(t, told, fmt.Sprint(secretNumber), about)
+			require.NotContains(t, told, fmt.Sprint(int64(secretNumber)), about)
 			if pattern != "" {
 				require.NotContains(t, told, `"name":"session:`, about)
 			}
@@ -155,7 +155,7 @@ func askForSecrets(t *testing.T, pattern, given string) {
 	assert.Len(t, asked, len(endpoints))
 	assert.Equal(t, secret, s.rdb.HGet(t.Context(), "session:hash", "token").Val())
 	assert.NotContains(t, s.log.String(), secret)
-	assert.NotContains(t, s.log.String(), fmt.Sprint(" ", secretNumber))
+	assert.NotContains(t, s.log.String(), fmt.Sprint(" ", int64(secretNumber)))
 }
 
 // Of a damaged limiter and of what is none the page says no times and no permits.

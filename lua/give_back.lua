@@ -5,15 +5,15 @@
 -- ARGV
 --   1  the call's member, as it was last seen; '' where no members are kept
 --   2  permits
---   3  '' or, when this call may have run already, '1': only a member that has
---      more permits left than this call leaves gives back then
+--   3  '' or, when this call may have run already, '1': it has not if the member
+--      has more permits left than this call leaves
 --   4  the call's age in ms; without a member the epoch ms at which its window
 --      ends
 --   5  '' or the token of the 'again' answer
 --   6  this call's own identity
 -- Returns
---   the permits given back; fewer than asked for where they have run out; -1 where
---   the member has fewer than it had, by this call or by others: nothing was changed
+--   the permits given back; fewer than asked for if they have run out; -1 if others
+--   have taken so many off the member that this call may have run or not
 --   'again', token   the call is to be repeated
 --   CORRUPT <key's number> <field> <why>
 
@@ -59,24 +59,25 @@ if ARGV[1] == '' then
 end
 local member = ARGV[1]
 local score = redis.call('ZSCORE', permits_key, member)
-local unknown = false
+local done
 if not score then
   local found, token = find(permits_key, {member}, false, now - tonumber(ARGV[4]), ARGV[5])
   if token then
     return {'again', token}
   end
-  -- Where this call has run, no more is left of the member than this.
-  unknown = ARGV[3] ~= '' and found and found <= permits_of(member) - ARGV[2]
-  if found and not unknown then
+  local leaves = permits_of(member) - ARGV[2]
+  if found and (ARGV[3] == '' or found > leaves) then
     member = with_permits(member, found)
     score = redis.call('ZSCORE', permits_key, member)
+  elseif found then
+    done = found == leaves and tonumber(ARGV[2]) or -1
   end
 end
 if ARGV[3] ~= '' then
   mark_answered(KEYS[1], fields[5], ARGV[6], now)
 end
-if unknown then
-  return -1
+if done then
+  return done
 end
 if not score or tonumber(score) <= now - config.interval then
   return 0

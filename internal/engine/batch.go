@@ -44,6 +44,7 @@ type batch struct {
 	ahead    prefetch // permits that are taken ahead
 
 	member  []byte // the call's first member, permits for the sum of all requests; nil without members
+	held    *held  // of it, once some of its permits are to go back
 	word    any    // the member in a command
 	anew    int    // how often the identity was another's
 	sent    time.Time

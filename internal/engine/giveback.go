@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"sync"
 	"time"
 
 	"github.com/rratelimiter/rratelimiter/internal/redisson"
@@ -15,9 +16,25 @@ import (
 // grant is permits of one member that are to be given back.
 type grant struct {
 	member    []byte // nil where none are kept
+	held      *held  // of member; nil if no other grant is of it
 	permits   int64
 	sent      time.Time // when they were asked for
 	windowEnd int64     // epoch ms, where the value counts a fixed window
+}
+
+// held is a member of several grants. What goes back of it goes by one call at a time, so
+// that a repeated one can tell by the permits that are left whether it has run.
+type held struct {
+	mu      sync.Mutex
+	left    int64 // permits of the member, as they were last seen
+	busy    bool  // a call is under way
+	waiting []returning
+}
+
+// returning is a grant that goes with the next call of its member.
+type returning struct {
+	grant
+	then func(error)
 }
 
 // share is what a request, by its place in the batch, was granted of it.
@@ -44,7 +61,10 @@ func (b *batch) grants(shares []share, ahead int64, o outcome) []grant {
 		return each
 	}
 	if b.member != nil {
-		all.member = redisson.WithPermits(b.member, o.Taken)
+		if b.held == nil {
+			b.held = &held{left: o.Taken}
+		}
+		all.member, all.held = b.member, b.held
 	}
 	return []grant{all}
 }
@@ -59,8 +79,8 @@ func (g *group) giveBack(grants ...grant) (back <-chan struct{}) {
 	g.returns++
 	left := len(grants)
 	for _, one := range grants {
-		g.lane.Load().Start(g.returnCall(one), func(reply any, err error) {
-			if err := returned(one, reply, err); err != nil {
+		g.returnGrant(context.Background(), one, func(err error) {
+			if err != nil {
 				g.engine.givenUp(g, one.permits, err)
 			}
 			g.mu.Lock()
@@ -84,32 +104,92 @@ func (e *Engine) givenUp(g *group, permits int64, err error) {
 	e.observer.Happened(limit.Event{Kind: limit.PermitsGivenUp, Limiter: g.observed, Permits: permits, Err: err})
 }
 
-// undo returns what gives a grant back that a caller has.
+// undo returns what gives a grant back that a caller has. If ctx ends before, that goes
+// on.
 func (g *group) undo(one grant) func(context.Context) error {
 	return func(ctx context.Context) error {
-		_, err := g.engine.call(ctx, g.keys, true, func() (any, error) {
-			defer g.engine.freed(g.config, false)
-			err := g.returnGrant(ctx, one)
-			if errors.Is(err, limit.ErrUnknownOutcome) {
-				g.engine.givenUp(g, one.permits, err)
+		e := g.engine
+		if err := ctx.Err(); err != nil {
+			return err
+		}
+		if err := e.Begin(); err != nil {
+			return err
+		}
+		done := make(chan error, 1)
+		g.returnGrant(ctx, one, func(err error) {
+			defer e.End()
+			e.freed(g.config, false)
+			if err = script.Outage(err); errors.Is(err, limit.ErrUnknownOutcome) || err != nil && ctx.Err() != nil {
+				e.givenUp(g, one.permits, err)
 			}
-			return nil, err
+			done <- err
 		})
-		return err
+		select {
+		case err := <-done:
+			return e.explain(g.keys.Names(), err)
+		case <-ctx.Done():
+			return underWay(ctx.Err())
+		}
 	}
 }
 
-func (g *group) returnGrant(ctx context.Context, one grant) error {
-	reply, err := g.engine.lanes.Run(ctx, g.returnCall(one))
-	return returned(one, reply, err)
+// returnGrant has a grant go back, and then called with what came of it on a goroutine
+// that must not wait. The Redis client's hooks see ctx.
+func (g *group) returnGrant(ctx context.Context, one grant, then func(error)) {
+	h := one.held
+	if h == nil {
+		g.sendBack(ctx, one, func(_ int64, err error) { then(err) })
+		return
+	}
+	h.mu.Lock()
+	h.waiting = append(h.waiting, returning{one, then})
+	busy := h.busy
+	h.busy = true
+	h.mu.Unlock()
+	if !busy {
+		g.sendNext(ctx, h)
+	}
 }
 
-// returned reads the answer to a give-back.
-func returned(one grant, reply any, err error) error {
-	if err == nil && reply == int64(-1) {
-		return fmt.Errorf("%w: an answer was lost, and %d permits may still be in use for an interval", limit.ErrUnknownOutcome, one.permits)
+// sendNext sends what waits to go back of a member as one call.
+func (g *group) sendNext(ctx context.Context, h *held) {
+	h.mu.Lock()
+	all := h.waiting
+	h.waiting = nil
+	one := all[0].grant
+	one.member, one.permits = redisson.WithPermits(one.member, h.left), 0
+	h.mu.Unlock()
+	for _, r := range all {
+		one.permits += r.permits
 	}
-	return err
+	g.sendBack(ctx, one, func(back int64, err error) {
+		h.mu.Lock()
+		h.left -= back
+		h.busy = len(h.waiting) > 0
+		more := h.busy
+		h.mu.Unlock()
+		if more {
+			g.sendNext(context.Background(), h)
+		}
+		for _, r := range all {
+			r.then(err)
+		}
+	})
+}
+
+// sendBack makes the call, and tells how many permits went back by it.
+func (g *group) sendBack(ctx context.Context, one grant, then func(back int64, err error)) {
+	g.lane.Load().Start(ctx, g.returnCall(one), func(reply any, err error) {
+		if err != nil {
+			then(0, err)
+			return
+		}
+		back, err := Integer(reply)
+		if back < 0 {
+			back, err = 0, fmt.Errorf("%w: an answer was lost, and %d permits may still be in use for an interval", limit.ErrUnknownOutcome, one.permits)
+		}
+		then(back, err)
+	})
 }
 
 func (g *group) returnCall(one grant) *script.Call {

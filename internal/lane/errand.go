@@ -51,10 +51,10 @@ func (s *Lanes) Run(ctx context.Context, c *script.Call) (any, error) {
 	return c.Outcome()
 }
 
-// Start sees a call through in the background. It calls then, which must not wait, with
-// what came of the call.
-func (l *Lane) Start(c *script.Call, then func(reply any, err error)) {
-	l.begin(context.Background(), c, time.Now(), then)
+// Start sees a call through in the background, whatever becomes of ctx, which is for the
+// Redis client's hooks. It calls then, which must not wait, with what came of the call.
+func (l *Lane) Start(ctx context.Context, c *script.Call, then func(reply any, err error)) {
+	l.begin(ctx, c, time.Now(), then)
 }
 
 func (l *Lane) begin(ctx context.Context, c *script.Call, since time.Time, then func(reply any, err error)) *errand {

@@ -36,7 +36,7 @@ func TestErrandsGoTogether(t *testing.T) {
 		const errands = 3000
 		for i := range errands {
 			wg.Add(1)
-			l.Start(errandOf(i), func(_ any, err error) {
+			l.Start(t.Context(), errandOf(i), func(_ any, err error) {
 				assert.NoError(t, err)
 				wg.Done()
 			})
@@ -61,7 +61,7 @@ func TestDecisionsGoBesideErrands(t *testing.T) {
 		lanes, _ := lanesOn(t, f, 2)
 		l := lanes.Of(t.Context(), "key")
 		for i := range 3000 {
-			l.Start(errandOf(i), func(any, error) {})
+			l.Start(t.Context(), errandOf(i), func(any, error) {})
 		}
 		start := time.Now()
 		_, err := newAsk("key", script.Call{}).by(l)
@@ -89,7 +89,7 @@ func TestDecisionsBesideChangesAreRepeatedInTime(t *testing.T) {
 		}
 		ask(0) // and while it is under way
 		for i := range 10 {
-			l.Start(errandOf(100+i), func(any, error) {})
+			l.Start(t.Context(), errandOf(100+i), func(any, error) {})
 			ask(1 + i)
 		}
 		f.hang(true)
@@ -114,7 +114,7 @@ func TestErrandsOfASilentServerEndInTime(t *testing.T) {
 		told := 0
 		const errands = 5000
 		for i := range errands {
-			l.Start(errandOf(i), func(_ any, err error) {
+			l.Start(t.Context(), errandOf(i), func(_ any, err error) {
 				mu.Lock()
 				defer mu.Unlock()
 				told++

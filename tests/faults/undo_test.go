@@ -1,7 +1,11 @@
 package faults_test
 
 import (
+	"context"
+	"sync"
 	"testing"
+	"testing/synctest"
+	"time"
 
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
@@ -33,4 +37,39 @@ func TestUndoRepeatedAfterAReleaseOfSome(t *testing.T) {
 			w.CheckHeld(t, 0, "undone")
 		})
 	}
+}
+
+// Grants of one call share a member. An undo whose request was lost is not mistaken for one
+// that has run because another has shrunk the member meanwhile.
+func TestUndosOfOneCall(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		const callers = 10
+		s := limitertest.NewHeldScene(t, limitertest.Every(100, time.Hour))
+		keyed := s.Client.Keyed("", limitertest.Every(100, time.Hour))
+		letGo := s.Hold(t, lua.Acquire, 1)
+		first := s.StartTryAcquire(t.Context(), 1, 0)
+		synctest.Wait()
+		undo := make([]func(context.Context) error, callers)
+		var wg sync.WaitGroup
+		for i := range callers {
+			wg.Go(func() {
+				var err error
+				_, undo[i], err = keyed.TakeReturnable(t.Context(), s.Name(), 1)
+				assert.NoError(t, err)
+			})
+		}
+		synctest.Wait()
+		letGo()
+		wg.Wait()
+		require.Equal(t, "true at 0s", first.Outcome())
+		require.EqualValues(t, 2, s.Mini.ZCard(t.Context(), limitertest.KeysOf(s.RateLimiter).Permits).Val(), "the first, and all others as one")
+
+		s.Proxy.OnCommand(redistest.Nth(1, lua.GiveBack.SHA, redistest.Cut))
+		for i := range 4 {
+			wg.Go(func() { assert.NoError(t, undo[i](t.Context())) })
+		}
+		wg.Wait()
+		s.CheckInUse(t, 100, 1+callers-4)
+	})
 }
