@@ -148,8 +148,8 @@ var mutants = []mutant{
 		name: "given back again by its repeat", kind: backKind,
 		Mutant: limitertest.Mutant{
 			Script: lua.GiveBack,
-			Old:    `if not score and ARGV[3] == '' then`,
-			New:    `if not score then`,
+			Old:    `if found and (ARGV[3] == '' or found > leaves) then`,
+			New:    `if found then`,
 		},
 	},
 	{
