@@ -28,12 +28,12 @@ type errand struct {
 // Run sees a call through, and returns what the script answered in the end. It returns
 // early if ctx ends or the time for an answer is over. Then the lane keeps the call, and
 // does not send it any more.
-func (s *Lanes) Run(ctx context.Context, c *script.Call) (any, error) {
+func (l *Lanes) Run(ctx context.Context, c *script.Call) (any, error) {
 	if err := ctx.Err(); err != nil {
 		return nil, err
 	}
 	since := time.Now()
-	e := s.Of(ctx, c.Key()).begin(ctx, c, since, nil)
+	e := l.Of(ctx, c.Key()).begin(ctx, c, since, nil)
 	select {
 	case <-e.done:
 	case <-ctx.Done():
