@@ -111,6 +111,6 @@ func TestPrefixesWithoutALogger(t *testing.T) { //nolint:paralleltest // the log
 			require.NoError(t, err)
 		}
 		synctest.Wait()
+		assert.Contains(t, log.String(), `rate differs" limiter=api`)
 	})
-	assert.Contains(t, log.String(), `rate differs" limiter=api`)
 }
