@@ -108,6 +108,7 @@ func (r *release) takeOff(ctx context.Context, members string) error {
 		return append(all, r.left.Load(), r.engine.ids.Mark(), a.Token, members)
 	})
 	c.Continued = func(rest []any) error {
+		r.turn.heard.Store(true)
 		numbers, err := lane.Integers(rest, 1)
 		if err == nil {
 			r.left.Store(numbers[0])
@@ -122,6 +123,7 @@ func (r *release) takeOff(ctx context.Context, members string) error {
 	if _, err := r.engine.lanes.Run(ctx, &c); err != nil {
 		return err
 	}
+	r.turn.heard.Store(true)
 	if !stopped {
 		r.left.Store(0)
 	}

@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"slices"
+	"sync/atomic"
 	"time"
 
 	"github.com/rratelimiter/rratelimiter/internal/lane"
@@ -29,7 +30,8 @@ type turn struct {
 	permits int64 // to be released
 	callers int
 	sent    bool            // nobody can leave it any more
-	since   time.Time       // when the first caller came
+	since   time.Time       // when the last caller came
+	heard   atomic.Bool     // a call of it was answered
 	ctx     context.Context // for the Redis client's hooks
 	done    chan struct{}
 	err     error
@@ -85,6 +87,9 @@ func (e *Engine) takeTurn(ctx context.Context, l *Limiter, t *turn) error {
 			if g.leaveTurn(t, permits) {
 				return lane.NoAnswer(timeout, false)
 			}
+			if t.since.After(since) && !t.heard.Load() {
+				return lane.NoAnswer(timeout, true) // the turn has the time of those who came later
+			}
 		}
 	}
 }
@@ -96,6 +101,7 @@ func (s *turns) join(t *turn) *turn {
 			if other.release && other.permits+t.permits <= maxRate {
 				other.permits += t.permits
 				other.callers++
+				other.since = t.since
 				return other
 			}
 		}

@@ -3,6 +3,7 @@ package lane
 import (
 	"context"
 	"fmt"
+	"slices"
 	"time"
 
 	"github.com/rratelimiter/rratelimiter/internal/script"
@@ -101,11 +102,24 @@ func (e *errand) leave(why func(sent bool) error) {
 		l.mu.Unlock()
 		return
 	}
-	e.err, e.left = why(e.State == Sent), true
+	sent := e.State == Sent
+	e.err, e.left = why(sent), true
 	e.end()
+	if !sent {
+		l.forget()
+	}
 	l.mu.Unlock()
 	if e.then != nil {
 		e.then(nil, e.err)
+	}
+}
+
+// forget counts an errand that is over before it was sent, and takes such out of the
+// queue once they are half of it: a silent server's is not emptied. l.mu is held.
+func (l *Lane) forget() {
+	if l.left++; 2*l.left > len(l.errands) {
+		l.errands = slices.DeleteFunc(l.errands, func(e *errand) bool { return e.State == Answered })
+		l.left = 0
 	}
 }
 

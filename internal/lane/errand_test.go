@@ -4,10 +4,12 @@ import (
 	"context"
 	"errors"
 	"runtime"
+	"slices"
 	"sync"
 	"testing"
 	"testing/synctest"
 	"time"
+	"weak"
 
 	"github.com/redis/go-redis/v9"
 	"github.com/stretchr/testify/assert"
@@ -130,6 +132,31 @@ func TestErrandsOfASilentServerEndInTime(t *testing.T) {
 		assert.Equal(t, errands, told)
 		mu.Unlock()
 		assert.LessOrEqual(t, f.most(), 2*64)
+		time.Sleep(time.Minute)
+	})
+}
+
+// What is over is forgotten also while a server sends no answers and takes nothing more.
+func TestErrandsThatAreOverAreForgotten(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		f := &flights{hold: make(chan struct{})}
+		lanes, _ := lanesOn(t, f, 2)
+		l := lanes.Of(t.Context(), "key")
+		var kept []weak.Pointer[script.Keys]
+		for i := range 60 {
+			for j := range 100 {
+				c := errandOf(100*i + j)
+				kept = append(kept, weak.Make(c.Keys))
+				l.Start(t.Context(), c, func(_ any, err error) { assert.ErrorIs(t, script.Outage(err), limit.ErrUnavailable) })
+			}
+			time.Sleep(script.DefaultTimeout)
+		}
+		synctest.Wait()
+		runtime.GC()
+		kept = slices.DeleteFunc(kept, func(p weak.Pointer[script.Keys]) bool { return p.Value() == nil })
+		assert.LessOrEqual(t, len(kept), 200, "beside what is under way")
+		close(f.hold)
 		time.Sleep(time.Minute)
 	})
 }

@@ -151,6 +151,7 @@ type Lane struct {
 	extra   int       // of them, for errands alone: one at most
 	ready   []Source  // have something to send
 	errands []*errand // are to be sent
+	left    int       // of them, about, are over already
 	changed bool      // the last flight had room for none that decide: the next one has
 	watch   Watch     // of errands
 	again   []*Call   // are to be sent again

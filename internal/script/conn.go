@@ -38,6 +38,7 @@ type Conn struct {
 	known    atomic.Bool   // the client has found out who serves what
 	mu       sync.Mutex    // guards what follows
 	learning chan struct{} // closed when it has been asked; nil while no answer is awaited
+	asked    time.Time     // when it was asked last
 	slow     bool          // the last time it could not find out, or not soon
 }
 
@@ -135,9 +136,9 @@ func (c *Conn) KnownMaster(ctx context.Context, key string) *redis.Client {
 	return master
 }
 
-// maxLearn is how long a caller waits at most for a cluster client that is new to
-// find out who serves what: it asks one server after another, each for as long as a
-// read may take.
+// maxLearn is how long callers wait at most, from the first of them on, for a cluster
+// client that is new to find out who serves what: it asks one server after another, each
+// for as long as a read may take.
 const maxLearn = 100 * time.Millisecond
 
 // learn has the client find that out. Once that was slow or failed, it goes on in the
@@ -147,7 +148,7 @@ func (c *Conn) learn(ctx context.Context, key string) {
 	done, slow := c.learning, c.slow
 	if done == nil {
 		done = make(chan struct{})
-		c.learning = done
+		c.learning, c.asked = done, time.Now()
 		go func() {
 			err := Guard(func() error {
 				_, err := c.master(context.WithoutCancel(ctx), key)
@@ -161,11 +162,12 @@ func (c *Conn) learn(ctx context.Context, key string) {
 			close(done)
 		}()
 	}
+	asked := c.asked
 	c.mu.Unlock()
 	if slow {
 		return
 	}
-	timer := time.NewTimer(maxLearn)
+	timer := time.NewTimer(time.Until(asked.Add(maxLearn)))
 	defer timer.Stop()
 	select {
 	case <-done:

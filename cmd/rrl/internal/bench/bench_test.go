@@ -15,7 +15,7 @@ import (
 
 func options(t *testing.T) bench.Options {
 	t.Helper()
-	return bench.Options{Time: 300 * time.Millisecond, Callers: []int{2, 8}, Limiters: 20, Prefix: redistest.Name(t)}
+	return bench.Options{Time: 2 * time.Second, Callers: []int{2, 8}, Limiters: 20, Prefix: redistest.Name(t)}
 }
 
 func TestBenchMeasuresAndLeavesNothing(t *testing.T) {
