@@ -40,7 +40,6 @@ local all, KEYS = KEYS, {}
 --- @include "find"
 --- @include "answered"
 --- @include "keep_ttl"
---- @include "need_memory"
 --- @include "give_ttl"
 --- @include "other_default"
 
@@ -197,6 +196,21 @@ for i, l in ipairs(limiters) do
   end
 end
 
+-- Renews the time to live of limiters. That comes last: if memory is full, Redis lets a
+-- script through that begins with it.
+local function renew(first, last)
+  for i = first, last do
+    turn(i)
+    local l = limiters[i]
+    local value_key, permits_key = pair_of(l.config)
+    local window = l.window
+    if window == nil then
+      window = is_window(value_key, permits_key, false, l.config.interval)
+    end
+    keep_ttl(l.config, value_key, permits_key, true, window)
+  end
+end
+
 -- Those before the token's have been swept by the calls before.
 local at, rest = string.match(token, '^settle:(%d+):(.*)$')
 at = tonumber(at or '0')
@@ -216,36 +230,30 @@ for i, l in ipairs(limiters) do
   elseif budget <= 0 and refused[1] then
     break
   elseif budget <= 0 then
+    renew(1, i - 1)
     return {'again', 'settle:' .. digits(i) .. ':'}
   else
     local size = redis.call('ZCARD', permits_key)
     if not value or redis.call('ZCOUNT', permits_key, '(' .. digits(now - interval), now_text) < size then
       spend(size)
     end
-    if (value or rate) >= permits then
-      need_memory(permits_key)
-    end
     local more
     l.state, more, problem = settle(l.config, value_key, permits_key, places, text, now, single and math.huge or permits,
       i == at and rest or '')
-    keep_ttl(l.config, value_key, permits_key, true, l.state and l.state.window)
-    if problem then
-      return problem
-    end
-    if more then
-      return {'again', 'settle:' .. digits(i) .. ':' .. more}
+    l.window = l.state and l.state.window or false
+    if problem or more then
+      renew(1, i)
+      return problem or {'again', 'settle:' .. digits(i) .. ':' .. more}
     end
     local free, rows = l.state.free, {}
     if free < permits and l.state.oldest then
       rows[1] = l.state.oldest[1]
       local first = permits_of(rows[1])
-      if not first then
-        return corrupt_member(places[2], rows[1])
-      end
-      if l.audit or free + first < permits then
+      if l.audit or not first or free + first < permits then
         spend(redis.call('ZCARD', permits_key))
         free, rows, problem = repay(l.config, value_key, permits_key, places, free)
         if problem then
+          renew(1, i)
           return problem
         end
       end
@@ -278,7 +286,6 @@ end
 for i, l in ipairs(limiters) do
   turn(i)
   local value_key, permits_key = pair_of(l.config)
-  local window = is_window(value_key, permits_key, false, l.config.interval)
   if not refused[1] then
     if l.state.unset then
       make_value(value_key, l.state.free, false, l.config.interval)
@@ -291,7 +298,7 @@ for i, l in ipairs(limiters) do
   else
     forget_answered(KEYS[1], l.fields[5], now)
   end
-  keep_ttl(l.config, value_key, permits_key, true, window)
+  renew(i, i)
 end
 if not refused[1] and not repaired then
   return permits

@@ -121,7 +121,7 @@ end
 -- What has run out no longer counts; it is dropped in bounded steps, faster than
 -- it comes.
 if out > 0 then
-  if taken > 0 then
+  if taken > 0 and found == 0 then
     need_memory(KEYS[1])
   end
   if used == 0 then

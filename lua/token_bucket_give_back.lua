@@ -40,5 +40,7 @@ if back <= 0 then
 end
 tokens = tokens + back
 local life = life_of(tokens, capacity, refill, interval, ARGV[8])
+-- Redis would refuse a script that begins with SET if memory is full.
+redis.call('PEXPIRE', KEYS[1], digits(life))
 store(tokens, since(last, second, life), life)
 return back

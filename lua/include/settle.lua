@@ -6,6 +6,7 @@
 --- @include "window"
 --- @include "make_value"
 --- @include "need_memory"
+--- @include "pass_full_memory"
 
 -- Brings the value and the permits set up to date: a lost key is rebuilt,
 -- members dated in the future are re-dated to now, and members that have run
@@ -17,7 +18,7 @@
 -- places are the numbers of the two keys in KEYS, for the error reply. windowed
 -- says that Redissons before 3.13.3 share the limiter: a value that is made here
 -- ends when its window does. frees says that the caller adds nothing, and goes on
--- where memory is full.
+-- if memory is full, unless a value is to be made.
 -- Returns state, token, error reply; one of the three. The state is a table:
 --   free    the free permits, below 0 while a lowered rate is paid off
 --   oldest  member and score of the oldest row, nil where nothing is in use
@@ -53,6 +54,9 @@ local function settle(config, value_key, permits_key, places, value_text, now, n
   end
 
   local written = frees
+  if frees and value then
+    pass_full_memory(permits_key)
+  end
   local function store(free)
     written = written or not value or free ~= value
     if not value then
