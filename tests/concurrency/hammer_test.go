@@ -114,13 +114,10 @@ func (l *ledger) apply(script string, args []string, now int64) error {
 			return fmt.Errorf("%s took %d permits of %d", script, number(2), l.value+number(2))
 		}
 	case "ZADD":
-		switch strings.ToUpper(args[2]) {
-		case "NX":
+		if strings.EqualFold(args[2], "NX") {
 			return l.grant(args[4], number(3))
-		case "XX": // lua/include/need_memory.lua writes nothing
-		default:
-			l.members[args[3]] = number(2) // a member shrinks
 		}
+		l.members[args[3]] = number(2) // a member shrinks
 	case "ZREM":
 		for _, member := range args[2:] {
 			l.giveBack(member)
