@@ -19,8 +19,9 @@ local count, left = integer(redis.call('GET', KEYS[1])), redis.call('PTTL', KEYS
 if not count or left < 1 or math.abs(clock() + left - ARGV[2]) > math.min(ARGV[3] / 2, 5) then
   return 0
 end
--- By a clock that was set back the window would end later. This comes first, as Redis
--- refuses a script that begins with DECRBY if memory is full.
-redis.call('PEXPIRE', KEYS[1], digits(math.min(left, tonumber(ARGV[3]))))
+-- By a clock that was set back the window would end later; and the ms between PTTL and
+-- PEXPIRE must not add up. This comes first, as Redis refuses a script that begins with
+-- DECRBY if memory is full.
+redis.call('PEXPIRE', KEYS[1], digits(math.max(1, math.min(left, ARGV[2] - clock(), tonumber(ARGV[3])))))
 redis.call('DECRBY', KEYS[1], digits(math.min(count, tonumber(ARGV[1]))))
 return 1
