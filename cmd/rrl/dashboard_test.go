@@ -189,7 +189,7 @@ func TestTheDashboardOnOtherAddresses(t *testing.T) {
 	}
 	got := rrl(t, "dashboard", "--redis", m.Addr(), "--write", "--token-file", tokenFile(t), "--token", "sixteen characters")
 	assert.Equal(t, exitError, got.code)
-	assert.Contains(t, got.stderr, "whoever looks could change")
+	assert.Contains(t, got.stderr, "who may look could change")
 
 	const look = "a token for looking"
 	byFlag := startServed(t, nil, "--redis", m.Addr(), "--listen", "0.0.0.0:0", "--host", "limits.example", "--token", look)
