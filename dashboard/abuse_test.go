@@ -1,11 +1,14 @@
 package dashboard
 
 import (
+	"context"
 	"math"
 	"net/http"
 	"net/http/httptest"
 	"strings"
 	"testing"
+	"testing/synctest"
+	"time"
 
 	"github.com/alicebob/miniredis/v2/server"
 	"github.com/redis/go-redis/v9"
@@ -176,4 +179,22 @@ func TestKeysOfOtherTypes(t *testing.T) {
 			assert.Contains(t, []int{http.StatusOK, http.StatusConflict}, code, "%s: %v", name, answer)
 		}
 	}
+}
+
+// An answer without a body ends at once, and takes no place.
+func TestAskingForTheHeadOfAStream(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		s := newSite(t)
+		for path := range endpoints {
+			if !strings.HasSuffix(path, "/stream") {
+				continue
+			}
+			ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+			w := s.do(httptest.NewRequestWithContext(ctx, http.MethodHead, path+"?id="+idOf("orders"), http.NoBody))
+			assert.NoError(t, ctx.Err(), path)
+			assert.Equal(t, "text/event-stream", w.Header().Get("Content-Type"), path)
+			cancel()
+		}
+	})
 }

@@ -41,6 +41,9 @@ func TestLimitersThatAreBroken(t *testing.T) {
 		assert.NotEmpty(t, found["broken"], name)
 		assert.Nil(t, found["free"], name)
 		assert.Nil(t, found["in_use"], name)
+		_, preview := s.post("/api/preview", m{"action": "delete", "id": idOf(name)})
+		inUse := facts(preview["before"])[factInUse]
+		assert.Equal(t, name != "value is a word", inUse == "not known", "%s: %s", name, inUse)
 	}
 	assert.Nil(t, list["healthy"]["broken"])
 	assert.InDelta(t, 0.9, list["healthy"]["use"], 0.01)
@@ -51,6 +54,9 @@ func TestLimitersThatAreBroken(t *testing.T) {
 
 	// A limiter that nearly is one is no healthy one either.
 	require.NoError(t, s.rdb.HSet(ctx, "nearly", "rate", "ten", "interval", "1000", "type", "0").Err())
+	require.Eventually(t, func() bool { return s.limiters()["nearly"] != nil }, 5*time.Second, 10*time.Millisecond)
+	assert.Contains(t, s.limiters()["nearly"]["broken"], "rate, interval or type")
+	assert.InDelta(t, 4, s.get("/api/limiters")["broken"], 0)
 	found := s.get("/api/limiter?id=" + idOf("nearly"))
 	assert.Contains(t, found["broken"], "rate, interval or type")
 	assert.Equal(t, looksBroken, s.get("/api/key?key=" + idOf("nearly"))["looks"])

@@ -36,7 +36,7 @@ type Config struct {
 	// ports. Requests that name another in "Host" get a 421: a web site whose own name
 	// leads here could read the page by it. Without being listed, localhost, loopback
 	// addresses, and the address at which the connection arrived will do. "*" stands
-	// for any name: say so only if Authorize lets nobody look without a login.
+	// for any name: say so only if Authorize lets no one look without a login.
 	Hosts []string
 
 	// Pattern limits the page to limiters whose names match it, as SCAN's; "" for all.
@@ -101,17 +101,16 @@ type Authorize func(r *http.Request, action Action) (who string, err error)
 // ErrUnauthenticated is what Authorize returns where it is not known who asks.
 var ErrUnauthenticated = errors.New("not authenticated")
 
-// WithToken returns what lets everybody look, and those change who send the token as
-// "Authorization: Bearer TOKEN" or "Dashboard-Token: TOKEN", as the page does, which asks
-// for it. An empty token lets nobody change.
+// WithToken returns an Authorize that lets everyone look, and those change who send the
+// token as "Authorization: Bearer TOKEN" or "Dashboard-Token: TOKEN". The page asks for
+// it and sends it so. If the token is empty, no one can change anything.
 func WithToken(token string) Authorize {
 	return WithTokens("", token)
 }
 
-// WithTokens is like WithToken, with a token for looking. It is the password of HTTP's
-// Basic authentication, by whatever user name, which browsers ask for; programs may
-// also send it like the other one, which lets look as well. An empty look lets
-// everybody look.
+// WithTokens is like WithToken, with a token for looking. Browsers ask for it as the
+// password of HTTP's Basic authentication, with any user name; programs can send it like
+// the token for changes, which lets look as well. If look is empty, everyone can look.
 func WithTokens(look, change string) Authorize {
 	return func(r *http.Request, action Action) (string, error) {
 		host, _, _ := net.SplitHostPort(r.RemoteAddr)

@@ -17,7 +17,9 @@ func TestWhatIsNoLimiterIsLeftAlone(t *testing.T) {
 	require.NoError(t, s.rdb.HSet(t.Context(), "user", "name", "ann").Err())
 	require.NoError(t, s.rdb.RPush(t.Context(), "list", "a").Err())
 	require.NoError(t, s.rdb.Set(t.Context(), "text", "a", 0).Err())
-	for _, name := range []string{"user", "list", "text"} {
+	require.NoError(t, s.rdb.HSet(t.Context(), "car", "type", "car", "rate", 120).Err())
+	require.NoError(t, s.rdb.HSet(t.Context(), "job", "type", 1, "interval", 60).Err())
+	for _, name := range []string{"user", "list", "text", "car", "job"} {
 		id := idOf(name)
 		before := s.rdb.Dump(t.Context(), name).Val()
 		for _, body := range []m{
@@ -34,6 +36,7 @@ func TestWhatIsNoLimiterIsLeftAlone(t *testing.T) {
 		// It is looked at all the same, and said to be none.
 		found := s.get("/api/limiter?id=" + id)
 		assert.NotEmpty(t, found["anomalies"], name)
+		assert.Equal(t, looksOther, s.get("/api/key?key=" + id)["looks"], name)
 	}
 }
 

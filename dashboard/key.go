@@ -174,7 +174,7 @@ func (c *call) isStateOf(ctx context.Context, key, suffix string) bool {
 }
 
 // isLimiter reports whether a hash is that of a RateLimiter that can be read, and
-// whether it has none of the fields of one.
+// whether it is something else's.
 func (c *call) isLimiter(ctx context.Context, key string) (is, foreign bool, err error) {
 	fields, err := c.cfg.Redis.HMGet(ctx, key, look.FieldNames...).Result()
 	if err != nil {

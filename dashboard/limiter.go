@@ -236,7 +236,7 @@ var (
 // textOf returns what an anomaly says, without what keys hold that are no limiter's.
 func textOf(a look.Anomaly, p look.Problem, f *look.Inspection) string {
 	switch {
-	case f.Foreign && a.Kind == "bad_config":
+	case a.Kind == "other_hash":
 		return "this key holds something else and is no limiter"
 	case a.Kind == "bad_config":
 		return "rate, interval or type in the hash is missing, or no whole number that may be there"

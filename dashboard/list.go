@@ -32,6 +32,7 @@ type list struct {
 	Matching int       `json:"matching"`
 	InUse    int       `json:"in_use"`
 	Used     int       `json:"exhausted"`
+	Broken   int       `json:"broken"`
 	More     bool      `json:"more"` // than are kept
 	Complete bool      `json:"complete"`
 	Walked   float64   `json:"walked"`
@@ -43,8 +44,8 @@ type list struct {
 
 func (h *handler) listOf(s *look.Snapshot) list {
 	l := list{
-		At: s.At, Known: s.Known, Matching: s.Matching, InUse: s.InUse, Used: s.Used, More: s.Left, Complete: s.Complete,
-		Walked: s.Walked, RoundMS: s.RoundMS, Offset: s.Offset, Limiters: []row{}, Cost: s.Cost,
+		At: s.At, Known: s.Known, Matching: s.Matching, InUse: s.InUse, Used: s.Used, Broken: s.Broken, More: s.Left,
+		Complete: s.Complete, Walked: s.Walked, RoundMS: s.RoundMS, Offset: s.Offset, Limiters: []row{}, Cost: s.Cost,
 	}
 	for i := range s.Limiters {
 		l.Limiters = append(l.Limiters, h.rowOf(&s.Limiters[i]))

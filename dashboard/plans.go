@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"net/http"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -91,7 +92,7 @@ func configOf(f *look.Inspection) (cfg rratelimiter.Config, ok bool) {
 // inUse returns how many permits are in use, in words.
 func inUse(f *look.Inspection) string {
 	switch {
-	case f.Rate == nil:
+	case f.Rate == nil || slices.ContainsFunc(f.States, func(st look.State) bool { return st.Unreadable }):
 		return "not known"
 	case f.PerClient():
 		return "each client's own"

@@ -136,13 +136,16 @@ func (c *call) stream() error {
 	if err != nil {
 		return err
 	}
+	c.w.Header().Set("Content-Type", "text/event-stream")
+	if c.r.Method == http.MethodHead {
+		return nil // an answer without a body would not end either
+	}
 	leave, err := c.join(v)
 	if err != nil {
 		return err
 	}
 	defer leave()
 	to := http.NewResponseController(c.w)
-	c.w.Header().Set("Content-Type", "text/event-stream")
 	c.w.Header().Set("X-Accel-Buffering", "no") // nginx would gather them
 	quiet := time.NewTimer(silence)
 	defer quiet.Stop()

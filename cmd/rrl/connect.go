@@ -54,6 +54,18 @@ func (a *app) withLimiter(ctx context.Context, name string, do func(*rratelimite
 	})
 }
 
+// withOwn is like withLimiter, but refuses a key that holds something else.
+func (a *app) withOwn(ctx context.Context, name string, do func(*rratelimiter.RateLimiter) error) error {
+	return a.withRedis(ctx, func(conn *connect.Connection) error {
+		if err := refuseForeign(ctx, conn.Client, name); err != nil {
+			return err
+		}
+		client := a.newClient(conn.Client, a.clientID)
+		defer closeClient(ctx, client)
+		return do(client.RateLimiter(name))
+	})
+}
+
 // newClient returns a client with that id, "" for a random one.
 func (a *app) newClient(rdb redis.UniversalClient, id string) *rratelimiter.Client {
 	var opts []rratelimiter.Option

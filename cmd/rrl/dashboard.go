@@ -52,8 +52,8 @@ such as 'api:*': limiters outside of it can be neither looked at nor changed.
 
 It shows the server that --redis or $REDIS_URL names. Without both, or with --demo,
 it brings its own small server, with limiters in use, to look around. It never sends
-more than about --reads commands a second, however many look, and none while nobody
-does.
+more than about --reads commands a second, however many look, and none while no
+one does.
 
 It listens on this machine alone, unless --listen says otherwise. Where other machines
 reach it looking needs a token: --token, or $RRL_DASHBOARD_READ_TOKEN, which ps does
@@ -72,47 +72,50 @@ sliding logs: no other hash's are shown.`,
   rrl dashboard --redis cache:6379 --listen :8320 --host limits.example.com --token a-long-secret-word
   rrl dashboard --redis cache:6379 --keys fixed-window:api:=500/30s --keys token-bucket:mail:=40+5/1s`,
 		Args: cobra.MaximumNArgs(1),
-		RunE: func(cmd *cobra.Command, args []string) error {
-			cfg := dashboard.Config{
-				Write: b.write, Pattern: strings.Join(args, ""), RedissonVersion: a.redisson, Reads: b.reads,
-				Logger: slog.New(slog.NewTextHandler(a.stderr, nil)),
-			}
-			switch {
-			case b.reads < minReads:
-				return fmt.Errorf("--reads is at least %d", minReads)
-			case cmd.Flags().Changed("token") && b.lookToken == "":
-				return errors.New("--token is empty")
-			case slices.ContainsFunc(b.hosts, func(host string) bool { return host == "" || strings.Contains(host, "/") }):
-				return errors.New("--host is a name or an address, such as limits.example.com")
-			}
-			server := a.connect.Getenv("REDIS_URL") != "" || connects(cmd)
-			switch {
-			case b.demo && connects(cmd):
-				return errors.New("--demo brings a server of its own: leave out the flags that name another")
-			case b.demo || !server:
-				return b.serveDemo(cmd.Context(), a, cfg)
-			}
-			return a.withRedis(cmd.Context(), func(conn *connect.Connection) error {
-				cfg.Redis, cfg.Server = conn.Client, conn.Description()
-				var err error
-				if cfg.Others, err = parseOthers(conn.Client, b.others); err != nil {
-					return err
-				}
-				return b.serve(cmd.Context(), a, cfg)
-			})
-		},
+		RunE: func(cmd *cobra.Command, args []string) error { return b.run(cmd, a, strings.Join(args, "")) },
 	}
 	flags := cmd.Flags()
 	flags.StringVar(&b.listen, "listen", defaultListen, "`ADDRESS` to serve the page on; port 0 takes a free one")
 	flags.StringArrayVar(&b.hosts, "host", nil, "`NAME` or address by which browsers reach the page; may be given more than once")
 	flags.BoolVar(&b.demo, "demo", false, "show limiters in use on a server of its own, whatever $REDIS_URL says")
 	flags.StringVar(&b.lookToken, "token", "", "`TOKEN` that looking needs (default $RRL_DASHBOARD_READ_TOKEN, else none)")
-	flags.BoolVar(&b.open, "open", false, "let everybody look who reaches --listen, without a token")
-	flags.BoolVar(&b.write, "write", false, "offer changes, to whoever has the token for them")
+	flags.BoolVar(&b.open, "open", false, "let everyone who reaches --listen look, without a token")
+	flags.BoolVar(&b.write, "write", false, "offer changes, to those who have the token for them")
 	flags.StringVar(&b.tokenFile, "token-file", "", "read the token for changes from this `FILE`")
 	flags.StringArrayVar(&b.others, "keys", nil, "`KIND:PREFIX=RATE` of keys that are shown too; may be given more than once")
 	flags.IntVar(&b.reads, "reads", 2000, "commands a second, at most about so many")
 	return cmd
+}
+
+// run checks the flags and serves the page of the limiters whose names match a pattern.
+func (b *board) run(cmd *cobra.Command, a *app, pattern string) error {
+	cfg := dashboard.Config{
+		Write: b.write, Pattern: pattern, RedissonVersion: a.redisson, Reads: b.reads,
+		Logger: slog.New(slog.NewTextHandler(a.stderr, nil)),
+	}
+	switch {
+	case b.reads < minReads:
+		return fmt.Errorf("--reads is at least %d", minReads)
+	case cmd.Flags().Changed("token") && b.lookToken == "":
+		return errors.New("--token is empty")
+	case slices.ContainsFunc(b.hosts, func(host string) bool { return host == "" || strings.Contains(host, "/") }):
+		return errors.New("--host is a name or an address, such as limits.example.com")
+	}
+	server := a.connect.Getenv("REDIS_URL") != "" || connects(cmd)
+	switch {
+	case b.demo && connects(cmd):
+		return errors.New("--demo brings a server of its own: leave out the flags that name another")
+	case b.demo || !server:
+		return b.serveDemo(cmd.Context(), a, cfg)
+	}
+	return a.withRedis(cmd.Context(), func(conn *connect.Connection) error {
+		cfg.Redis, cfg.Server = conn.Client, conn.Description()
+		var err error
+		if cfg.Others, err = parseOthers(conn.Client, b.others); err != nil {
+			return err
+		}
+		return b.serve(cmd.Context(), a, cfg)
+	})
 }
 
 // connects reports whether a flag says which server to show, or how to reach it.
@@ -153,7 +156,7 @@ func (b *board) serve(ctx context.Context, a *app, cfg dashboard.Config) error {
 		return err
 	}
 	if look != "" && look == token {
-		return errors.New("the token for looking is the one for changes: whoever looks could change")
+		return errors.New("the token for looking is the one for changes: who may look could change")
 	}
 	cfg.Authorize = dashboard.WithTokens(look, token)
 	listener, err := b.listenWith(ctx, look)
@@ -237,12 +240,12 @@ func (b *board) readToken(getenv func(string) string) (string, error) {
 		return "", nil
 	}
 	if b.open {
-		return "", errors.New("--open lets everybody look: it goes with no token for that")
+		return "", errors.New("--open lets everyone look: give it no token for that")
 	}
 	return token, checkToken(token)
 }
 
-// checkToken says what is wrong with a token that somebody chose.
+// checkToken says what is wrong with a token that a user chose.
 func checkToken(token string) error {
 	switch {
 	case len(token) < minToken:

@@ -137,7 +137,7 @@ func TestTokensOfTheDashboard(t *testing.T) {
 	for _, args := range [][]string{
 		{"--demo"}, {"--token", "short"}, {"--token", "sixteen characters", "--open"}, {"--host", ""}, {"--host", "http://limits.example"}, {"--token", ""},
 		{"--write", "--token-file", file}, {"--write", "--token-file", file + "x"}, {"--reads", "1"}, {"--listen", "nowhere"},
-		{"--keys", "x"}, {"--keys", "fixed-window:api:"}, {"--keys", "fixed-window:api:=x"}, {"--keys", "tokens:api:=1/1s"}, {"--keys", "token-bucket:api:=x+1/1s"},
+		{"--keys", "x"}, {"--keys", "fixed-window:api:"}, {"--keys", "fixed-window:api:=x"}, {"--keys", "sliding-log:api:=5/1s,"}, {"--keys", "tokens:api:=1/1s"}, {"--keys", "token-bucket:api:=x+1/1s"},
 	} {
 		got := rrl(t, append([]string{"dashboard", "--redis", m.Addr()}, args...)...)
 		assert.Equal(t, exitError, got.code, "%v", args)
@@ -189,7 +189,7 @@ func TestTheDashboardOnOtherAddresses(t *testing.T) {
 	}
 	got := rrl(t, "dashboard", "--redis", m.Addr(), "--write", "--token-file", tokenFile(t), "--token", "sixteen characters")
 	assert.Equal(t, exitError, got.code)
-	assert.Contains(t, got.stderr, "whoever looks could change")
+	assert.Contains(t, got.stderr, "who may look could change")
 
 	const look = "a token for looking"
 	byFlag := startServed(t, nil, "--redis", m.Addr(), "--listen", "0.0.0.0:0", "--host", "limits.example", "--token", look)

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"errors"
 	"fmt"
 	"strconv"
 	"strings"
@@ -40,7 +41,10 @@ func parseOther(rdb redis.UniversalClient, text string) (o dashboard.Other, err 
 		o.Limiter = fixedwindow.New(rdb, fixedwindow.Config{Limit: permits, Window: window})
 		return o, err
 	case "sliding-log":
-		rate, o.Thresholds, _ = strings.Cut(rate, ",")
+		var named bool
+		if rate, o.Thresholds, named = strings.Cut(rate, ","); named && o.Thresholds == "" {
+			return o, errors.New("no hash of thresholds follows the comma")
+		}
 		permits, window, err := parseRate(rate)
 		o.Limiter = slidinglog.New(rdb, slidinglog.Config{Limit: permits, Window: window, Thresholds: o.Thresholds})
 		return o, err

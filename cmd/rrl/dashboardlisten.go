@@ -16,7 +16,7 @@ func (b *board) listenWith(ctx context.Context, lookToken string) (net.Listener,
 	if ip := ipOf(listener.Addr()); lookToken == "" && !b.open && !ip.IsLoopback() {
 		_ = listener.Close()
 		return nil, fmt.Errorf("--listen %s lets other machines look at the limiters: give looking a token of at least %d characters "+
-			"by $RRL_DASHBOARD_READ_TOKEN or --token, or let everybody look by --open", b.listen, minToken)
+			"by $RRL_DASHBOARD_READ_TOKEN or --token, or let everyone look by --open", b.listen, minToken)
 	}
 	return listener, nil
 }

@@ -59,31 +59,7 @@ can't be asked.`,
 			if len(args) > 0 {
 				opts.Pattern = args[0]
 			}
-			return a.withRedis(cmd.Context(), func(conn *connect.Connection) error {
-				opts.Name = conn.Description()
-				opts.Check = (&checker{conn: conn}).check
-				report, err := interruptible(cmd.Context(), func() (*doctor.Report, error) {
-					return doctor.Run(cmd.Context(), conn.Client, opts)
-				})
-				if err != nil {
-					return err
-				}
-				if a.out.JSON {
-					err = output.WriteJSON(a.out, report)
-				} else {
-					_, err = fmt.Fprint(a.out, doctor.Text(report, a.columns(), a.out.Paint))
-				}
-				if err != nil {
-					return err
-				}
-				switch report.Worst {
-				case doctor.Error:
-					return errBad
-				case doctor.Warning:
-					return errNo
-				}
-				return nil
-			})
+			return a.diagnose(cmd.Context(), opts)
 		},
 	}
 	flags := cmd.Flags()
@@ -91,6 +67,35 @@ can't be asked.`,
 	flags.DurationVar(&opts.Time, "time", 5*time.Second, "look at limiters for so long at most")
 	flags.BoolVar(&all, "all", false, "look at all limiters, however long that takes")
 	return cmd
+}
+
+// diagnose prints what doctor finds. The error says how bad the worst of it is.
+func (a *app) diagnose(ctx context.Context, opts doctor.Options) error {
+	return a.withRedis(ctx, func(conn *connect.Connection) error {
+		opts.Name = conn.Description()
+		opts.Check = (&checker{conn: conn}).check
+		report, err := interruptible(ctx, func() (*doctor.Report, error) {
+			return doctor.Run(ctx, conn.Client, opts)
+		})
+		if err != nil {
+			return err
+		}
+		if a.out.JSON {
+			err = output.WriteJSON(a.out, report)
+		} else {
+			_, err = fmt.Fprint(a.out, doctor.Text(report, a.columns(), a.out.Paint))
+		}
+		if err != nil {
+			return err
+		}
+		switch report.Worst {
+		case doctor.Error:
+			return errBad
+		case doctor.Warning:
+			return errNo
+		}
+		return nil
+	})
 }
 
 // checker looks at limiters for doctor.

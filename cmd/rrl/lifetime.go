@@ -10,7 +10,6 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/rratelimiter/rratelimiter"
-	"github.com/rratelimiter/rratelimiter/cmd/rrl/internal/connect"
 	"github.com/rratelimiter/rratelimiter/internal/look"
 	"github.com/rratelimiter/rratelimiter/internal/words"
 )
@@ -21,7 +20,7 @@ func newExpire(a *app) *cobra.Command {
 		Use:   "expire NAME TTL",
 		Short: "Let a limiter expire, or keep it for good",
 		Long: `Let a limiter expire, its rate included, after the time TTL. With --clear in
-place of TTL, it no longer expires.
+place of TTL, it no longer expires. A key that holds something else is left alone.
 
 Exits 1 where nothing changed: there is no such limiter, or nothing to clear.`,
 		Example: `  rrl expire orders 10m
@@ -44,7 +43,7 @@ Exits 1 where nothing changed: there is no such limiter, or nothing to clear.`,
 					return err
 				}
 			}
-			return a.withLimiter(cmd.Context(), name, func(l *rratelimiter.RateLimiter) error {
+			return a.withOwn(cmd.Context(), name, func(l *rratelimiter.RateLimiter) error {
 				var changed bool
 				var err error
 				text := words.Printable(name) + " no longer expires"
@@ -91,23 +90,20 @@ func newDelete(a *app) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "delete NAME",
 		Short: "Delete a limiter with all it keeps",
-		Long: `Delete a limiter with all it keeps. A key that holds something else, such as a
-hash without a rate, is left alone unless --force is given.
+		Long: `Delete a limiter with all it keeps. A key that holds something else is left alone
+unless --force is given: what counts as a limiter, broken or not, rrl ls lists.
 
 Exits 1 where there is no such limiter.`,
 		Example: `  rrl delete orders`,
 		Args:    named("NAME"),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			name := args[0]
-			return a.withRedis(cmd.Context(), func(conn *connect.Connection) error {
-				if !force {
-					if err := refuseForeign(cmd.Context(), conn.Client, name); err != nil {
-						return err
-					}
-				}
-				client := a.newClient(conn.Client, a.clientID)
-				defer closeClient(cmd.Context(), client)
-				deleted, err := client.RateLimiter(name).Delete(cmd.Context())
+			with := a.withOwn
+			if force {
+				with = a.withLimiter
+			}
+			return with(cmd.Context(), name, func(l *rratelimiter.RateLimiter) error {
+				deleted, err := l.Delete(cmd.Context())
 				if err != nil {
 					return err
 				}
@@ -119,11 +115,11 @@ Exits 1 where there is no such limiter.`,
 	return cmd
 }
 
-// refuseForeign fails where a key holds what no limiter has written, most often
+// refuseForeign fails if a key holds something else than a limiter, most often
 // because of a mistyped name.
 func refuseForeign(ctx context.Context, rdb redis.UniversalClient, name string) error {
 	if name == "" {
-		return nil // Delete says so
+		return nil // the library says so
 	}
 	kind, err := rdb.Type(ctx, name).Result()
 	if err != nil || kind == "none" {
@@ -131,13 +127,13 @@ func refuseForeign(ctx context.Context, rdb redis.UniversalClient, name string) 
 	}
 	what, fields := kind, []any(nil)
 	if kind == "hash" {
-		what = "hash without a rate"
+		what = "hash of something else"
 		if fields, err = rdb.HMGet(ctx, name, look.FieldNames...).Result(); err != nil {
 			return err
 		}
 	}
 	if look.Foreign(kind, fields) {
-		return fmt.Errorf("%s is a %s and no limiter, nothing changed; --force deletes it all the same", words.Printable(name), what)
+		return fmt.Errorf("%s is a %s and no limiter, nothing changed; rrl delete --force removes it", words.Printable(name), what)
 	}
 	return nil
 }

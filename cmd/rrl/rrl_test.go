@@ -416,17 +416,24 @@ func TestWhatCannotBeWrittenIsAnError(t *testing.T) {
 }
 
 // A mistyped name does not cost an application its data.
-func TestDeleteLeavesWhatIsNoLimiter(t *testing.T) {
+func TestWhatIsNoLimiterIsLeftAlone(t *testing.T) {
 	t.Parallel()
 	s := newServer(t)
 	require.NoError(t, s.Set("text", "x"))
 	s.HSet("user", "name", "ann")
-	s.HSet("half", "interval", "1000")
-	s.fails("text is a string and no limiter, nothing changed; --force deletes it", "delete", "text")
-	s.fails("user is a hash without a rate and no limiter, nothing changed", "delete", "user")
+	s.HSet("car", "type", "car", "rate", "120")
+	s.HSet("job", "interval", "60", "type", "1")
+	s.HSet("half", "rate", "10", "interval", "1000")
+	s.SetTTL("car", time.Hour)
+	for name, is := range map[string]string{"text": "string", "user": "hash of something else", "car": "hash of something else", "job": "hash of something else"} {
+		for _, args := range [][]string{{"delete", name}, {"expire", name, "1m"}, {"expire", name, "--clear"}} {
+			s.fails(name+" is a "+is+" and no limiter, nothing changed; rrl delete --force removes it", args...)
+		}
+		assert.True(t, s.Exists(name), name)
+	}
+	assert.Equal(t, []time.Duration{0, 0, time.Hour, 0}, []time.Duration{s.TTL("text"), s.TTL("user"), s.TTL("car"), s.TTL("job")})
 	s.fails("name is empty", "delete", "")
-	assert.True(t, s.Exists("text"))
-	assert.True(t, s.Exists("user"))
+	s.fails("name is empty", "expire", "", "1m")
 	assert.Equal(t, outcome{exitYes, "deleted half\n", ""}, s.rrl("delete", "half"))
 	assert.Equal(t, outcome{exitYes, "deleted text\n", ""}, s.rrl("delete", "text", "--force"))
 }

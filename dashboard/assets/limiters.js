@@ -95,7 +95,7 @@ function update(list) {
   $("prev").disabled = list.offset === 0;
   $("next").disabled = list.offset + rows >= list.matching;
   say($("summary"), exact(list.known) + (list.more ? " limiters or more, " : " limiters, ") + exact(list.in_use) + " in use, " + exact(list.exhausted) + " used up" +
-    (list.complete ? "" : "; " + percent(list.walked) + " of the keys seen so far"));
+    (list.broken > 0 ? ", " + exact(list.broken) + " broken" : "") + (list.complete ? "" : "; " + percent(list.walked) + " of the keys seen so far"));
   show($("empty"), list.matching === 0);
   say($("empty"), list.complete ? (state.search ? "No limiter has this in its name." : "There are no limiters.") : "Looking for limiters…");
   costText(list.cost, list.round_ms);

@@ -84,6 +84,12 @@ type SlidingLog interface {
 // Authorize says who asks, for the log, or why that one may not: by an error
 // that wraps [ErrUnauthenticated] (the answer is a 401) or any other (a 403).
 // The error is logged and not shown.
+//
+// The handler answers to any Host. That is safe if Authorize asks for a credential,
+// such as a token, a login or a certificate. If it goes by the network address alone,
+// it must compare r.Host with the names of the server too: a website can point its own
+// name at the server, and then its script asks from the browsers of visitors within
+// the network.
 type Authorize func(r *http.Request, asked Access) (actor string, err error)
 
 // ErrUnauthenticated is what Authorize returns where it is not known who asks.

@@ -3,7 +3,6 @@ package look
 import (
 	"errors"
 	"fmt"
-	"slices"
 	"strconv"
 
 	"github.com/rratelimiter/rratelimiter"
@@ -48,10 +47,12 @@ func ParseFields(answer []any) (Fields, error) {
 	return Fields{Rate: n[0], IntervalMS: n[1], Type: n[2], KeepAliveMS: n[3]}, nil
 }
 
-// Foreign tells whether a key of that type holds what no limiter has written: fields are
-// what HMGET answers of FieldNames, none of what is no hash.
+// Foreign reports whether a key of that type is neither a limiter nor a hash that was
+// meant for one: see [Judge]. fields are what HMGET answers for FieldNames, nil if the
+// key is no hash.
 func Foreign(kind string, fields []any) bool {
-	return kind != "none" && !slices.ContainsFunc(fields, func(field any) bool { return field != nil })
+	_, _, found := Judge(fields)
+	return kind != "none" && !found
 }
 
 // maxNumber is the largest number that the scripts take: Lua holds larger ones
@@ -67,5 +68,5 @@ func number(text string) (int64, bool) {
 // TypeName is Redisson's name of the type.
 func (f Fields) TypeName() string { return rratelimiter.RateType(f.Type).String() }
 
-// PerClient tells whether each client has permits of its own.
+// PerClient reports whether each client has permits of its own.
 func (f Fields) PerClient() bool { return f.Type == int64(rratelimiter.PerClient) }

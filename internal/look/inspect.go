@@ -33,7 +33,7 @@ type Inspection struct {
 	Anomalies   Findings `json:"anomalies"`
 	Broken      string   `json:"broken,omitempty"` // why it does not work; "" if it does
 
-	// Foreign says that the limiter's own key holds what no limiter has written.
+	// Foreign reports whether the limiter's own key holds something else: see [Foreign].
 	Foreign bool `json:"-"`
 
 	// NowMS is the server's time when it was read.
