@@ -108,8 +108,6 @@ func TestFullMemory(t *testing.T) {
 	}
 }
 
-func second[T any](_ T, err error) error { return err }
-
 // dataset returns how many keys a server has, and the bytes that they take.
 func dataset(t *testing.T, rdb *redis.Client) [2]int64 {
 	t.Helper()
