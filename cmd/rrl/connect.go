@@ -47,18 +47,16 @@ func interruptible[T any](ctx context.Context, read func() (T, error)) (T, error
 
 // withLimiter calls do with the limiter called name.
 func (a *app) withLimiter(ctx context.Context, name string, do func(*rratelimiter.RateLimiter) error) error {
-	return a.withRedis(ctx, func(conn *connect.Connection) error {
-		client := a.newClient(conn.Client, a.clientID)
-		defer closeClient(ctx, client)
-		return do(client.RateLimiter(name))
-	})
+	return a.withOwn(ctx, name, nil, do)
 }
 
-// withOwn is like withLimiter, but refuses a key that holds something else.
-func (a *app) withOwn(ctx context.Context, name string, do func(*rratelimiter.RateLimiter) error) error {
+// withOwn is like withLimiter, but refuses a key that is foreign, unless that is nil.
+func (a *app) withOwn(ctx context.Context, name string, foreign isForeign, do func(*rratelimiter.RateLimiter) error) error {
 	return a.withRedis(ctx, func(conn *connect.Connection) error {
-		if err := refuseForeign(ctx, conn.Client, name); err != nil {
-			return err
+		if foreign != nil {
+			if err := refuseForeign(ctx, conn.Client, name, foreign); err != nil {
+				return err
+			}
 		}
 		client := a.newClient(conn.Client, a.clientID)
 		defer closeClient(ctx, client)

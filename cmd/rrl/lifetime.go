@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"time"
 
 	"github.com/redis/go-redis/v9"
@@ -43,7 +44,7 @@ Exits 1 where nothing changed: there is no such limiter, or nothing to clear.`,
 					return err
 				}
 			}
-			return a.withOwn(cmd.Context(), name, func(l *rratelimiter.RateLimiter) error {
+			return a.withOwn(cmd.Context(), name, look.Foreign, func(l *rratelimiter.RateLimiter) error {
 				var changed bool
 				var err error
 				text := words.Printable(name) + " no longer expires"
@@ -98,11 +99,11 @@ Exits 1 where there is no such limiter.`,
 		Args:    named("NAME"),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			name := args[0]
-			with := a.withOwn
-			if force {
-				with = a.withLimiter
+			var foreign isForeign
+			if !force {
+				foreign = look.Foreign
 			}
-			return with(cmd.Context(), name, func(l *rratelimiter.RateLimiter) error {
+			return a.withOwn(cmd.Context(), name, foreign, func(l *rratelimiter.RateLimiter) error {
 				deleted, err := l.Delete(cmd.Context())
 				if err != nil {
 					return err
@@ -115,9 +116,19 @@ Exits 1 where there is no such limiter.`,
 	return cmd
 }
 
+// isForeign reports whether a key of that type, with these values of look.FieldNames if
+// it is a hash, holds something else than a limiter.
+type isForeign func(kind string, fields []any) bool
+
+// otherHash is for commands that set a rate: that cures a hash which has some of the
+// fields.
+func otherHash(kind string, fields []any) bool {
+	return kind == "hash" && !slices.ContainsFunc(fields, func(field any) bool { return field != nil })
+}
+
 // refuseForeign fails if a key holds something else than a limiter, most often
 // because of a mistyped name.
-func refuseForeign(ctx context.Context, rdb redis.UniversalClient, name string) error {
+func refuseForeign(ctx context.Context, rdb redis.UniversalClient, name string, foreign isForeign) error {
 	if name == "" {
 		return nil // the library says so
 	}
@@ -132,7 +143,7 @@ func refuseForeign(ctx context.Context, rdb redis.UniversalClient, name string) 
 			return err
 		}
 	}
-	if look.Foreign(kind, fields) {
+	if foreign(kind, fields) {
 		return fmt.Errorf("%s is a %s and no limiter, nothing changed; rrl delete --force removes it", words.Printable(name), what)
 	}
 	return nil

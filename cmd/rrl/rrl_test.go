@@ -431,6 +431,11 @@ func TestWhatIsNoLimiterIsLeftAlone(t *testing.T) {
 		}
 		assert.True(t, s.Exists(name), name)
 	}
+	for _, command := range []string{"set-rate", "try-set-rate", "update-rate"} {
+		s.fails("user is a hash of something else and no limiter, nothing changed", command, "user", "10/s", "--keep-alive", "1h")
+		s.fails("config is of type string, not hash", command, "text", "10/s")
+	}
+	assert.Empty(t, s.HGet("user", "rate"))
 	assert.Equal(t, []time.Duration{0, 0, time.Hour, 0}, []time.Duration{s.TTL("text"), s.TTL("user"), s.TTL("car"), s.TTL("job")})
 	s.fails("name is empty", "delete", "")
 	s.fails("name is empty", "expire", "", "1m")

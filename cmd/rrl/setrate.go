@@ -79,7 +79,7 @@ func (s setter) command(a *app) *cobra.Command {
 		if err != nil {
 			return err
 		}
-		return a.withLimiter(cmd.Context(), name, func(l *rratelimiter.RateLimiter) error {
+		return a.withOwn(cmd.Context(), name, otherHash, func(l *rratelimiter.RateLimiter) error {
 			if s.state && !cmd.Flags().Changed("type") {
 				if cfg.Type, err = typeNow(cmd.Context(), l); err != nil {
 					return err
