@@ -340,7 +340,7 @@ func (w *watcher) seeBack(at time.Time, words []string) error {
 	switch command := words[0]; {
 	case command == "zadd" && words[1] == w.set.Permits:
 		w.rest = words[len(words)-1]
-	case command == "zrem" && words[1] == w.set.Permits:
+	case command == "zrem" && words[1] == w.set.Permits && words[2] != "": // no member: see pass_full_memory
 		return w.giveBackMember(at, words[2])
 	case command == "incrby" && words[1] == w.set.Value && w.window > 0:
 		permits, err := strconv.ParseInt(words[2], 10, 64)
@@ -415,23 +415,24 @@ func TestWatcherCountsGiveBacks(t *testing.T) {
 			})
 			ctx, cancel := context.WithCancel(t.Context())
 			var held atomic.Int64
-			var wg sync.WaitGroup
-			try := func(ctx context.Context) {
-				wg.Go(func() {
+			var leave, stay sync.WaitGroup
+			try := func(ctx context.Context, callers *sync.WaitGroup) {
+				callers.Go(func() {
 					if ok, err := limiter.TryAcquire(ctx, 1, time.Minute); ok && err == nil {
 						held.Add(1)
 					}
 				})
 			}
-			try(ctx)
+			try(ctx, &leave)
 			<-asked
 			for range 6 {
-				try(ctx)
-				try(t.Context())
+				try(ctx, &leave)
+				try(t.Context(), &stay)
 			}
 			cancel()
+			leave.Wait()
 			close(answer)
-			wg.Wait()
+			stay.Wait()
 			require.NoError(t, service.Close(t.Context())) // what is to be given back then is
 			var kept, back, inUse int64
 			grants := end()

@@ -140,7 +140,11 @@ func TestDoctorJudgesLimiters(t *testing.T) {
 		return got, found
 	}
 	got, found := doctor()
-	assert.Equal(t, exitYes, got.code, "%+v", got)
+	want := exitYes
+	if found["round trip"]["level"] == "warning" { // a busy machine's are slow
+		want = exitNo
+	}
+	assert.Equal(t, want, got.code, "%+v", got)
 	assert.Equal(t, "ok", found["rights"]["level"])
 
 	require.NoError(t, rdb.HSet(t.Context(), "own", "rate", 10, "interval", 60_000, "type", 1).Err())
