@@ -96,7 +96,7 @@ func TestDemoOfALongIntervalHasAShortTimeline(t *testing.T) {
 func TestDemoOnAGivenRedisLeavesNothing(t *testing.T) {
 	t.Parallel()
 	s := newServer(t)
-	got := s.rrl("demo", "--rate", "3/100ms", "--tries", "10", "--timeout", "1ms")
+	got := s.rrl("demo", "--rate", "30/100ms", "--tries", "10", "--timeout", "10s")
 	require.Equal(t, exitYes, got.code, "%+v", got)
 	assert.Contains(t, got.stdout, "10 tries")
 	assert.Positive(t, s.CommandCount())
@@ -131,7 +131,7 @@ func TestInterruptedDemoLeavesNothing(t *testing.T) {
 	ctx, cancel := context.WithCancel(t.Context())
 	defer cancel()
 	stdout, stderr := &cutOff{after: 4, call: cancel}, &bytes.Buffer{}
-	args := []string{"demo", "--rate", "3/1h", "--timeout", "10ms", "--redis", s.url()}
+	args := []string{"demo", "--rate", "9/1h", "--timeout", "10s", "--redis", s.url()}
 	code := run(ctx, args, stdout, stderr, func(string) string { return "" })
 	assert.Equal(t, exitError, code)
 	assert.Equal(t, "rrl: interrupted\n", stderr.String())

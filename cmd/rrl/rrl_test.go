@@ -98,9 +98,9 @@ func TestTheWayThroughALimitersLife(t *testing.T) {
 		{[]string{"acquire", "orders", "--permits", "4"}, 0, "granted 4 permits, 0 left\n"},
 		{[]string{"release", "orders", "-n", "2"}, 0, "gave back 2 permits\n"},
 		{[]string{"acquire", "orders", "--permits", "2", "--wait"}, 0, ""},
-		{[]string{"acquire", "orders", "--timeout", "20ms"}, 1, ""},
+		{[]string{"acquire", "orders", "--timeout", "1s"}, 1, ""},
 		{[]string{"update-rate", "orders", "7/1h", "--keep-state"}, 0, "orders has 7 permits every 1h\n"},
-		{[]string{"acquire", "orders", "--permits", "2", "--timeout", "20ms"}, 0, ""},
+		{[]string{"acquire", "orders", "--permits", "2", "--timeout", "10s"}, 0, ""},
 		{[]string{"acquire", "orders", "--timeout", "0"}, 1, ""},
 		{
 			[]string{"set-rate", "orders", "2/1m", "--type", "per-client", "--keep-alive", "1h"}, 0,
@@ -164,7 +164,7 @@ func TestDeniedAcquireTellsWhenToTryAgain(t *testing.T) {
 	assert.InDelta(t, 1, answer["remaining"], 0)
 	assert.InDelta(t, 3_600_000, answer["retry_after_ms"], 60_000)
 
-	got = s.rrl("acquire", "orders", "--timeout", "1ms", "--permits", "2", "--json")
+	got = s.rrl("acquire", "orders", "--timeout", "1s", "--permits", "2", "--json")
 	require.Equal(t, exitNo, got.code)
 	answer = object(t, got.stdout)
 	assert.Nil(t, answer["remaining"])
