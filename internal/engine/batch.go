@@ -206,7 +206,8 @@ func (b *batch) Finished(c *lane.Call) (again bool) {
 			return true
 		}
 	} else if older, _, ok := olderDefault(reply, 1); ok {
-		b.older = &older
+		b.older = new(limit.Rate) // its own: older would be on the heap in every call
+		*b.older = older
 		b.call = lane.Call{Call: b.group.engine.giveDefault(l), Owner: b, Requests: len(b.requests)}
 		return true
 	}
