@@ -87,6 +87,7 @@ func testALimiter(t *testing.T) {
 	l := client.RateLimiter("orders", rratelimiter.WithDefault(rratelimiter.Config{Rate: 10, Interval: time.Minute, KeepAlive: time.Hour}))
 	_, err := l.Take(t.Context(), 3)
 	require.NoError(t, err)
+	synctest.Wait() // for the client's name, which goes after
 
 	found := s.get("/api/limiter?id=" + idOf("orders"))
 	assert.Equal(t, true, found["exists"])

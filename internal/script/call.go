@@ -281,7 +281,7 @@ func (c *Call) failed(ctx context.Context, to *Conn, err error) (again bool, bac
 		}
 	case errors.Is(err, redis.Nil) && c.words != nil:
 		return false, 0, err
-	case IsAnswer(err) || errors.Is(err, redis.ErrClosed):
+	case IsAnswer(err) && !cutShort(err) || errors.Is(err, redis.ErrClosed):
 		return false, 0, c.lost(err)
 	default:
 		c.repeated = true

@@ -45,6 +45,12 @@ func NotRun(err error) bool {
 	return isDial(err) || poolExhausted(err) || inTransition(err) || noServer(err)
 }
 
+// cutShort reports whether the server ended the script in the middle: it had removed a key
+// of a slot that moves, and from then on the key is another server's.
+func cutShort(err error) bool {
+	return IsAnswer(err) && strings.Contains(err.Error(), "attempted to access a non local key")
+}
+
 // inTransition tells whether the server refused the script for as long as
 // servers change places: a slot moves, a replica takes over or a server starts.
 // go-redis follows a slot that moves, but not on and on.

@@ -299,7 +299,7 @@ func TestAPanicWhileAnErrorIsExplained(t *testing.T) {
 				for range 20 {
 					wg.Go(func() {
 						panicked, err := recovered(func() error { _, err := l.TryAcquire(t.Context(), 1, 0); return err })
-						if panicked == nil {
+						if panicked == nil && !errors.Is(err, rratelimiter.ErrUnknownOutcome) { // it may go with another's question
 							assert.ErrorIs(t, err, rratelimiter.ErrCorrupt)
 						}
 						panicked, _ = recovered(func() error {

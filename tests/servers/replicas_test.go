@@ -187,8 +187,8 @@ func TestWithReplicasWhereThereAreNone(t *testing.T) {
 		_, err := l.Take(t.Context(), 1)
 		require.ErrorIs(t, err, rratelimiter.ErrNotReplicated, "no outage")
 		require.ErrorContains(t, err, "see that replicas are connected")
+		awaitAvailable(t, l, 2)
 	}
-	awaitAvailable(t, l, 2)
 	limitertest.MustAcquire(t, limitertest.NewClient(t, rdb).RateLimiter("a"), 2)
 	limitertest.MustRefuse(t, l, 1)
 

@@ -427,6 +427,32 @@ func TestACallWhileItsSlotMovesChangesNothing(t *testing.T) {
 	})
 }
 
+// A script that removes a set which has run out can't make it anew while the slot moves:
+// the server says that the key is elsewhere, and ends the script there.
+func TestASetRunsOutWhileItsSlotMoves(t *testing.T) {
+	t.Parallel()
+	cluster := redistest.StartCluster(t, 3, 0)
+	rdb := cluster.Client(t, nil)
+	l := limitertest.NewLimiter(t, rdb, limitertest.Every(10, time.Hour))
+	for range 10 { // all but the first go without the keys that the limiter does not use
+		limitertest.MustAcquire(t, l, 1)
+	}
+	permits := "{" + l.Name() + "}:permits"
+	for _, member := range rdb.ZRange(t.Context(), permits, 0, -1).Val() {
+		require.NoError(t, rdb.ZAddXX(t.Context(), permits, redis.Z{Score: 1, Member: member}).Err())
+	}
+	slot := cluster.Slot(t, l.Name())
+	move := cluster.StartMove(t, slot, otherMasters(t, cluster, slot, 3)[0])
+	granted := make(chan error, 1)
+	go func() { granted <- l.Acquire(t.Context(), 3) }()
+	require.Eventually(t, func() bool { return rdb.Exists(t.Context(), permits).Val() == 0 }, time.Minute, time.Millisecond)
+	move.MoveKeys(t)
+	move.Finish(t)
+	require.NoError(t, <-granted)
+	limitertest.MustAcquire(t, l, 7)
+	limitertest.MustRefuse(t, l, 1)
+}
+
 // A replica becomes the master of a limiter's slot while two Clients use it.
 func TestClusterFailoverWhileInUse(t *testing.T) {
 	t.Parallel()
