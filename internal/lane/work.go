@@ -108,7 +108,7 @@ func (l *Lane) overdue(c *Call, now time.Time) bool {
 	if !c.Overdue(now) {
 		return false
 	}
-	c.GiveUp(context.DeadlineExceeded)
+	c.Expire()
 	l.done(c)
 	return true
 }

@@ -106,6 +106,7 @@ type Call struct {
 
 	reply any
 	err   error
+	last  error // of the last attempt, which is to be made again
 }
 
 const (
@@ -213,9 +214,11 @@ func (c *Call) Ended(ctx context.Context, to *Conn, err error) (done bool, backo
 		return false, 0
 	}
 	c.eval = false
-	again, backoff, err := c.failed(ctx, to, err)
-	if !again {
-		c.err = err
+	again, backoff, final := c.failed(ctx, to, err)
+	if again {
+		c.last = err
+	} else {
+		c.err = final
 	}
 	return !again, backoff
 }
@@ -253,7 +256,7 @@ func (c *Call) Answered(reply any) (done bool, backoff time.Duration) {
 		return true, 0
 	}
 	c.token, c.repeated = token, false
-	c.attempts, c.counted, c.until, c.Since = 0, 0, time.Time{}, time.Time{}
+	c.attempts, c.counted, c.until, c.Since, c.last = 0, 0, time.Time{}, time.Time{}, nil
 	return false, 0
 }
 
@@ -266,7 +269,15 @@ func (c *Call) Doubts() int { return c.doubts }
 // Outcome returns the answer of a call that is done.
 func (c *Call) Outcome() (any, error) { return c.reply, c.err }
 
-// GiveUp ends the call with the error of its last attempt.
+// Expire ends a call whose time is over, with the error of its last attempt.
+func (c *Call) Expire() {
+	if c.last == nil {
+		c.last = context.DeadlineExceeded
+	}
+	c.GiveUp(c.last)
+}
+
+// GiveUp ends a call that is not done with that error.
 func (c *Call) GiveUp(err error) {
 	if c.err == nil {
 		c.err = c.lost(err)

@@ -295,6 +295,26 @@ func TestRefusedUnrunIsRepeated(t *testing.T) {
 	}
 }
 
+// A call that waits to be made again when its time is over says what the last attempt met.
+func TestACallThatExpiresSaysWhy(t *testing.T) {
+	t.Parallel()
+	rdb, _ := redistest.Mini(t)
+	var call script.Call
+	call.Expire()
+	_, err := call.Outcome()
+	require.ErrorIs(t, err, context.DeadlineExceeded)
+
+	refusal := answered("READONLY You can't write against a read only replica.")
+	call = script.Call{Script: incr, Keys: script.KeysOf("key"), Until: time.Now().Add(time.Hour)}
+	conn := script.NewConn(rdb, time.Hour)
+	call.Begin(conn)
+	done, _ := call.Ended(t.Context(), conn, refusal)
+	require.False(t, done)
+	call.Expire()
+	_, err = call.Outcome()
+	require.Equal(t, refusal, err)
+}
+
 func TestRefusedByTheServer(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
