@@ -27,15 +27,17 @@ import (
 // release, until they are stopped, and keep account of what they were told. Its
 // limiter's interval is long, so nothing comes back by itself.
 type party struct {
-	client  *rratelimiter.Client
-	limiter *rratelimiter.RateLimiter
-	keys    redisson.Keys
-	leaves  bool             // some callers go away
-	keeps   bool             // nobody releases
-	expects func(error) bool // errors that callers must put up with
-	stopped chan struct{}
-	once    sync.Once
-	wg      sync.WaitGroup
+	client   *rratelimiter.Client
+	limiter  *rratelimiter.RateLimiter
+	keys     redisson.Keys
+	leaves   bool // some callers go away
+	keeps    bool // nobody releases
+	unmarked bool // a Release may take what another Client was granted
+	told     limitertest.Recorder
+	expects  func(error) bool // errors that callers must put up with
+	stopped  chan struct{}
+	once     sync.Once
+	wg       sync.WaitGroup
 
 	mu      sync.Mutex
 	calls   int
@@ -54,7 +56,7 @@ const callersOfAParty = 4
 func gather(t *testing.T, rdb rratelimiter.Redis, name string, cfg rratelimiter.Config, c *party, opts ...rratelimiter.Option) *party {
 	t.Helper()
 	id := redistest.Name(t)
-	c.client = limitertest.NewClient(t, rdb, append(opts, rratelimiter.WithClientID(id))...)
+	c.client = limitertest.NewClient(t, rdb, append(opts, rratelimiter.WithClientID(id), rratelimiter.WithObserver(&c.told))...)
 	c.limiter = c.client.RateLimiter(name)
 	c.keys = redisson.KeysOf(name, id)
 	_, err := c.limiter.TrySetRate(t.Context(), cfg)
@@ -100,7 +102,8 @@ func (c *party) call(t *testing.T, draw *rand.Rand) {
 	case what == 3:
 		ok, err = c.limiter.TryAcquire(ctx, permits, time.Duration(draw.IntN(60))*time.Millisecond)
 		answered = ok // else its time was over, perhaps before anybody was asked
-		left = errors.Is(err, rratelimiter.ErrUnknownOutcome)
+		// What it is granted late goes back, unless another Client's Release takes it for its own.
+		left = errors.Is(err, rratelimiter.ErrUnknownOutcome) || c.unmarked && !ok && err == nil
 	case what == 4 && c.leaves:
 		ctx, cancel := context.WithTimeout(ctx, time.Duration(draw.IntN(60))*time.Millisecond)
 		defer cancel()
@@ -193,11 +196,19 @@ func (c *party) awaitGood(t *testing.T) {
 	}, 90*time.Second, 10*time.Millisecond, "the callers don't come back to work")
 }
 
-// stop ends the party and its Client, so that nothing is under way any more.
-func (c *party) stop(t *testing.T) {
+// stop ends the party and its Client, so that nothing is under way any more. It returns
+// the permits in use that the Client has told it could not give back.
+func (c *party) stop(t *testing.T) (givenUp int64) {
 	t.Helper()
 	c.end()
 	require.NoError(t, c.client.Close(t.Context()))
+	for _, e := range c.told.Events() {
+		if e.Kind == limit.PermitsGivenUp {
+			givenUp += e.Permits
+		}
+	}
+	c.add(0, givenUp)
+	return givenUp
 }
 
 func (c *party) end() {
@@ -327,7 +338,8 @@ func TestReshardingWhileInUse(t *testing.T) {
 			var parties []*party
 			for range 2 {
 				rdb := cluster.Client(t, nil)
-				parties = append(parties, gather(t, rdb, name, test.cfg, &party{leaves: test.leaves, expects: undecided}, test.opts...))
+				p := &party{leaves: test.leaves, unmarked: len(test.opts) > 0, expects: undecided}
+				parties = append(parties, gather(t, rdb, name, test.cfg, p, test.opts...))
 			}
 			parties[0].awaitGood(t)
 			longest := time.Duration(0)
@@ -354,9 +366,9 @@ func TestReshardingWhileInUse(t *testing.T) {
 				}
 			}
 			rdb := cluster.Client(t, nil)
-			calls, again, gap := 0, 0, time.Duration(0)
+			calls, again, gap, givenUp := 0, 0, time.Duration(0), int64(0)
 			for _, c := range parties {
-				c.stop(t)
+				givenUp += c.stop(t)
 				calls += c.calls
 				again += c.failed["TRYAGAIN"]
 				gap = max(gap, c.gap)
@@ -373,7 +385,7 @@ func TestReshardingWhileInUse(t *testing.T) {
 				}
 				assert.LessOrEqual(t, idle, perhaps, "permits in use that no caller holds")
 			case !test.leaves:
-				assert.Zero(t, idle, "permits in use that no caller holds")
+				assert.LessOrEqual(t, idle, givenUp, "permits in use that no caller holds")
 			}
 			noteResult(t, "reshard", test.scenario, moves, calls, again, lost, idle, longest, gap)
 		})
