@@ -84,7 +84,7 @@ func TestSoak(t *testing.T) { //nolint:paralleltest // it measures the heap
 		t.Skip("asked for by -minutes only")
 	}
 	server := redistest.StartRedis(t)
-	rdb := server.Client(t, nil)
+	rdb := server.Client(t, &onePool)
 	connect(t, rdb)
 	length := time.Duration(*minutes * float64(time.Minute))
 	soak(t, rdb, length, length/6, 2*time.Millisecond, 200)
@@ -93,8 +93,11 @@ func TestSoak(t *testing.T) { //nolint:paralleltest // it measures the heap
 	t.Logf("connections:\n%s", clients)
 }
 
+// onePool has pipelines use the connections of all others, so that connect can make them all.
+var onePool = redis.Options{PoolSize: 32, PipelinePoolSize: -1}
+
 // connect makes all connections that the client may have: a busy machine has it need more
-// of them as time goes, of 64 kB each.
+// of them as time goes, of 64 kB each, or 256 if they were in a pool for pipelines.
 func connect(t *testing.T, rdb *redis.Client) {
 	t.Helper()
 	var all []*redis.Conn
@@ -182,7 +185,7 @@ func soak(t *testing.T, rdb *redis.Client, length, every, pause time.Duration, l
 func TestKeysUsedOnceLeaveNothing(t *testing.T) { //nolint:paralleltest // it measures the heap
 	redistest.SkipShort(t, "many keys")
 	server := redistest.StartRedis(t)
-	rdb := server.Client(t, &redis.Options{PoolSize: 32})
+	rdb := server.Client(t, &onePool)
 	memory := func() int64 {
 		n, err := rdb.InfoMap(t.Context(), "memory").Result()
 		require.NoError(t, err)
