@@ -11,7 +11,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/rratelimiter/rratelimiter/codec"
-	"github.com/rratelimiter/rratelimiter/internal/fuzztest"
+	"github.com/rratelimiter/rratelimiter/internal/test/fuzztest"
 )
 
 func TestGoldenBytes(t *testing.T) {

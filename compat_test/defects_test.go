@@ -13,7 +13,7 @@ import (
 
 	"github.com/rratelimiter/rratelimiter"
 	layout "github.com/rratelimiter/rratelimiter/internal/redisson"
-	"github.com/rratelimiter/rratelimiter/internal/redistest"
+	"github.com/rratelimiter/rratelimiter/internal/test/redistest"
 )
 
 // The tests of this file show what Redisson gets wrong on a limiter of its own,

@@ -10,8 +10,8 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/rratelimiter/rratelimiter"
-	"github.com/rratelimiter/rratelimiter/internal/redissondriver"
-	"github.com/rratelimiter/rratelimiter/internal/redistest"
+	"github.com/rratelimiter/rratelimiter/internal/test/redissondriver"
+	"github.com/rratelimiter/rratelimiter/internal/test/redistest"
 )
 
 func TestDriverPermits(t *testing.T) {

@@ -5,9 +5,9 @@ import (
 	"sync"
 	"testing"
 
-	"github.com/rratelimiter/rratelimiter/internal/javadriver"
-	"github.com/rratelimiter/rratelimiter/internal/redissondriver"
-	"github.com/rratelimiter/rratelimiter/internal/redistest"
+	"github.com/rratelimiter/rratelimiter/internal/test/javadriver"
+	"github.com/rratelimiter/rratelimiter/internal/test/redissondriver"
+	"github.com/rratelimiter/rratelimiter/internal/test/redistest"
 )
 
 // javaDriver is a JVM with one release of Redisson.

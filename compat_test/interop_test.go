@@ -13,7 +13,7 @@ import (
 
 	"github.com/rratelimiter/rratelimiter"
 	layout "github.com/rratelimiter/rratelimiter/internal/redisson"
-	"github.com/rratelimiter/rratelimiter/internal/redistest"
+	"github.com/rratelimiter/rratelimiter/internal/test/redistest"
 )
 
 // together has f run by so many goroutines at once and returns how often it

@@ -9,7 +9,7 @@ import (
 
 	"github.com/rratelimiter/rratelimiter"
 	layout "github.com/rratelimiter/rratelimiter/internal/redisson"
-	"github.com/rratelimiter/rratelimiter/internal/redistest"
+	"github.com/rratelimiter/rratelimiter/internal/test/redistest"
 )
 
 // The matrix: what is tested beside every release. Each release has a JVM for

@@ -6,7 +6,7 @@ import (
 	"fmt"
 	"strings"
 
-	"github.com/rratelimiter/rratelimiter/internal/redissondriver"
+	"github.com/rratelimiter/rratelimiter/internal/test/redissondriver"
 )
 
 // javaOperation makes op what Redisson does, and may do.

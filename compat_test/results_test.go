@@ -4,7 +4,7 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/rratelimiter/rratelimiter/internal/redistest"
+	"github.com/rratelimiter/rratelimiter/internal/test/redistest"
 )
 
 // record adds a line to the table of results that has the test's name.

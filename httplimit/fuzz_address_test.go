@@ -7,7 +7,7 @@ import (
 	"testing"
 
 	"github.com/rratelimiter/rratelimiter/httplimit"
-	"github.com/rratelimiter/rratelimiter/internal/fuzztest"
+	"github.com/rratelimiter/rratelimiter/internal/test/fuzztest"
 )
 
 // FuzzClientIP is a client that writes whatever it likes into the headers which

@@ -17,7 +17,7 @@ import (
 	"github.com/yuin/gopher-lua/parse"
 
 	"github.com/rratelimiter/rratelimiter/internal/redisson"
-	"github.com/rratelimiter/rratelimiter/internal/redistest"
+	"github.com/rratelimiter/rratelimiter/internal/test/redistest"
 )
 
 func TestLoad(t *testing.T) {

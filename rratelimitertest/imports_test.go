@@ -23,7 +23,7 @@ func TestLimitersBringNoTestCode(t *testing.T) {
 	for _, path := range packages {
 		for _, test := range []string{
 			"testing", "github.com/alicebob/", "github.com/stretchr/", "github.com/yuin/", "pgregory.net/",
-			module + "/rratelimitertest", module + "/internal/redistest", module + "/internal/limitertest", module + "/internal/memory",
+			module + "/rratelimitertest", module + "/internal/test/redistest", module + "/internal/test/limitertest", module + "/internal/memory",
 		} {
 			assert.False(t, path == test || strings.HasPrefix(path, strings.TrimSuffix(test, "/")+"/"), "%s", path)
 		}

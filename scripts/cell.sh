@@ -1,11 +1,11 @@
 #!/usr/bin/env bash
 # cell.sh SERVER TOPOLOGY [PACKAGE...]: runs the tests that have to do with real
 # servers, of the packages named, on the server of that name
-# (internal/redistest/version.go) and through that topology
-# (internal/redistest/topology.go). Tests that choose their servers by themselves
+# (internal/test/redistest/version.go) and through that topology
+# (internal/test/redistest/topology.go). Tests that choose their servers by themselves
 # run as "single" only, and with RRL_ENGINE=shared not at all.
 # With RRL_RACE=0 it leaves the race detector out. RRL_BUILT names a folder where
-# scripts/build-tests.sh has built these packages and internal/redistest; without one
+# scripts/build-tests.sh has built these packages and internal/test/redistest; without one
 # they are built here.
 # Says what failed, and prints "server topology result passed failed skipped
 # seconds", parted by tabs, where skipped counts what has nothing to do with this
@@ -23,7 +23,7 @@ trap 'rm -rf "$work"' EXIT
 
 if [ -z "${RRL_BUILT:-}" ]; then
 	RRL_BUILT=$work/built
-	scripts/build-tests.sh "$RRL_BUILT" ./internal/redistest "$@"
+	scripts/build-tests.sh "$RRL_BUILT" ./internal/test/redistest "$@"
 fi
 export RRL_REDIS_SERVER=$server RRL_TOPOLOGY=$topology RRL_ENGINE=$engine
 
@@ -32,8 +32,8 @@ report() { # RESULT PASSED FAILED SKIPPED
 }
 
 # One test tells whether there is such a thing here.
-probe=$(awk '/internal\/redistest / { print $3 }' "$RRL_BUILT/list")
-if ! (cd internal/redistest && RRL_NO_SKIP='' RRL_SKIP_LOG=$work/lacks "$probe" -test.run '^TestTopology$') >"$work/probe" 2>&1; then
+probe=$(awk '/internal\/test\/redistest / { print $3 }' "$RRL_BUILT/list")
+if ! (cd internal/test/redistest && RRL_NO_SKIP='' RRL_SKIP_LOG=$work/lacks "$probe" -test.run '^TestTopology$') >"$work/probe" 2>&1; then
 	cat "$work/probe" >&2
 	report failed 0 1 0
 	exit 1

@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # fuzz.sh [TARGET...]: runs the fuzz targets named, or all, one after another: each for
 # FUZZTIME by go test -fuzz, which looks at coverage ("guided"), and where it takes part
-# for RANDOMTIME by mutations of its corpus ("random", see internal/fuzztest). Adds what
+# for RANDOMTIME by mutations of its corpus ("random", see internal/test/fuzztest). Adds what
 # was run to RECORD. SEED is that of the random mutations: by default one that the record
 # has not. WORKERS is how many processes or goroutines a target has.
 # Fails if a target does.
@@ -47,7 +47,7 @@ while read -r dir target; do
 		(cd "$dir" && run go test -run '^$' -fuzz "^$target\$" -fuzztime "$FUZZTIME" -parallel "$workers" .) || crashes=1
 		guided=$(sed -n -e 's/.*execs: \([0-9]*\).*/\1/p' -e 's|.*baseline coverage: \([0-9]*\)/.*|\1|p' "$said" | tail -1)
 	fi
-	if [ "$RANDOMTIME" != 0 ] && grep -q '"github.com/rratelimiter/rratelimiter/internal/fuzztest"' "$dir"/*_test.go; then
+	if [ "$RANDOMTIME" != 0 ] && grep -q '"github.com/rratelimiter/rratelimiter/internal/test/fuzztest"' "$dir"/*_test.go; then
 		export RRL_FUZZ_RANDOM=$RANDOMTIME RRL_FUZZ_SEED=$seed RRL_FUZZ_WORKERS=$workers
 		(cd "$dir" && run go test -count 1 -timeout 0 -v -run "^$target\$" .) || crashes=$((crashes + 1))
 		unset RRL_FUZZ_RANDOM

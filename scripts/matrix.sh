@@ -43,5 +43,5 @@ for part in "$@"; do
 	esac
 	echo "== $part: $((SECONDS - start)) s"
 done
-go run ./internal/compatibility "$results"
+go run ./internal/docs/compatibility "$results"
 exit "$status"

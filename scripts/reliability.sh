@@ -28,5 +28,5 @@ rm -f "$RRL_RESULTS/chaos-mutants.tsv"
 	-minutes "$minutes" -seed "$seed") >"$RRL_RESULTS/redisson.txt" 2>&1 || status=1
 rm -f "$RRL_RESULTS/chaos.test"
 grep -h -A 30 -e '--- FAIL' "$RRL_RESULTS"/{single,cluster,sentinel,redisson}.txt || true
-go run ./internal/reliability "$RRL_RESULTS"
+go run ./internal/docs/reliability "$RRL_RESULTS"
 exit "$status"

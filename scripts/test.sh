@@ -35,7 +35,7 @@ skip() {
 # In these one call follows another, whatever test runs beside it. The race detector
 # would make them four times as slow, and sees the same calls in all other packages.
 in_turn=(./tests/damage ./tests/redisson ./lua ./codec ./cmd/rrl/internal/output
-	./internal/{answer,articles,compatibility,development,distribution,keypart,linear,page,redisson,reliability,words})
+	./internal/{answer,keypart,redisson,words} ./internal/test/{articles,distribution,linear} ./internal/docs/{compatibility,development,page,reliability})
 
 # Failovers, chaos and long use, which make test leaves to make test-all.
 only_in_all=(./tests/servers ./tests/chaos ./tests/soak)
@@ -67,7 +67,7 @@ other_modules() {
 other_servers() {
 	local packages=(. ./tests/... ./fixedwindow ./slidinglog ./tokenbucket ./lua ./internal/redisson ./internal/script)
 	local -x RRL_RACE=0 RRL_ENGINE=shared RRL_BUILT=$work/built
-	scripts/build-tests.sh "$RRL_BUILT" ./internal/redistest "${packages[@]}" &&
+	scripts/build-tests.sh "$RRL_BUILT" ./internal/test/redistest "${packages[@]}" &&
 		xargs -P 2 -L 1 sh -c 'scripts/cell.sh "$1" "$2" '"${packages[*]}" cell <<-END
 		redis-6.2 resp2
 		redis-7.0 tls-acl

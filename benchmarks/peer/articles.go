@@ -8,7 +8,7 @@ import (
 	"github.com/redis/go-redis/v9"
 
 	"github.com/rratelimiter/rratelimiter/benchmarks/load"
-	"github.com/rratelimiter/rratelimiter/internal/articles"
+	"github.com/rratelimiter/rratelimiter/internal/test/articles"
 )
 
 // eval runs a rule of an article on one key, as one script.

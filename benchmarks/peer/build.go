@@ -5,7 +5,7 @@ import (
 	"os"
 	"path/filepath"
 
-	"github.com/rratelimiter/rratelimiter/internal/javadriver"
+	"github.com/rratelimiter/rratelimiter/internal/test/javadriver"
 )
 
 // buildJava returns the class path of the driver in the module's java folder.

@@ -14,7 +14,7 @@ import (
 	"time"
 
 	"github.com/rratelimiter/rratelimiter/benchmarks/load"
-	"github.com/rratelimiter/rratelimiter/internal/javadriver"
+	"github.com/rratelimiter/rratelimiter/internal/test/javadriver"
 )
 
 // Redisson is the name of the original, in its two ways of asking.

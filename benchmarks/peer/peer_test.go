@@ -13,8 +13,8 @@ import (
 	"github.com/rratelimiter/rratelimiter/benchmarks/load"
 	"github.com/rratelimiter/rratelimiter/benchmarks/peer"
 	"github.com/rratelimiter/rratelimiter/benchmarks/server"
-	"github.com/rratelimiter/rratelimiter/internal/javadriver"
-	"github.com/rratelimiter/rratelimiter/internal/redistest"
+	"github.com/rratelimiter/rratelimiter/internal/test/javadriver"
+	"github.com/rratelimiter/rratelimiter/internal/test/redistest"
 )
 
 func TestMain(m *testing.M) {

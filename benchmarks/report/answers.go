@@ -5,7 +5,7 @@ import (
 	"strings"
 
 	"github.com/rratelimiter/rratelimiter/benchmarks/peer"
-	"github.com/rratelimiter/rratelimiter/internal/page"
+	"github.com/rratelimiter/rratelimiter/internal/docs/page"
 )
 
 // The tables that answer what users ask first, of this module by itself or beside

@@ -6,7 +6,7 @@ import (
 	"os"
 	"path/filepath"
 
-	"github.com/rratelimiter/rratelimiter/internal/page"
+	"github.com/rratelimiter/rratelimiter/internal/docs/page"
 )
 
 // tables are what the pages show between their markers, by their names.

@@ -18,7 +18,7 @@ import (
 	"github.com/rratelimiter/rratelimiter/benchmarks/peer"
 	"github.com/rratelimiter/rratelimiter/benchmarks/report"
 	"github.com/rratelimiter/rratelimiter/benchmarks/server"
-	"github.com/rratelimiter/rratelimiter/internal/javadriver"
+	"github.com/rratelimiter/rratelimiter/internal/test/javadriver"
 )
 
 // Options says how much is measured.

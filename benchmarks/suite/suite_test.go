@@ -14,7 +14,7 @@ import (
 	"github.com/rratelimiter/rratelimiter/benchmarks/report"
 	"github.com/rratelimiter/rratelimiter/benchmarks/server"
 	"github.com/rratelimiter/rratelimiter/benchmarks/suite"
-	"github.com/rratelimiter/rratelimiter/internal/redistest"
+	"github.com/rratelimiter/rratelimiter/internal/test/redistest"
 )
 
 func TestMain(m *testing.M) {

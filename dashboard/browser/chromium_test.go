@@ -12,7 +12,7 @@ import (
 	"github.com/chromedp/chromedp"
 	"github.com/stretchr/testify/require"
 
-	"github.com/rratelimiter/rratelimiter/internal/redistest"
+	"github.com/rratelimiter/rratelimiter/internal/test/redistest"
 )
 
 var update = flag.Bool("update", false, "write the pictures and the figures of docs/dashboard.md")

@@ -14,7 +14,7 @@ import (
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
-	"github.com/rratelimiter/rratelimiter/internal/page"
+	"github.com/rratelimiter/rratelimiter/internal/docs/page"
 )
 
 // firstPaint is when the page first drew text, in milliseconds after it was asked

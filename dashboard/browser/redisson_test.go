@@ -10,9 +10,9 @@ import (
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
-	"github.com/rratelimiter/rratelimiter/internal/javadriver"
-	"github.com/rratelimiter/rratelimiter/internal/redissondriver"
-	"github.com/rratelimiter/rratelimiter/internal/redistest"
+	"github.com/rratelimiter/rratelimiter/internal/test/javadriver"
+	"github.com/rratelimiter/rratelimiter/internal/test/redissondriver"
+	"github.com/rratelimiter/rratelimiter/internal/test/redistest"
 )
 
 // java is a Redisson in a JVM of its own, of the newest release that compat_test has.

@@ -8,8 +8,8 @@ import (
 	"unicode"
 	"unicode/utf8"
 
-	"github.com/rratelimiter/rratelimiter/internal/fuzztest"
 	"github.com/rratelimiter/rratelimiter/internal/keypart"
+	"github.com/rratelimiter/rratelimiter/internal/test/fuzztest"
 )
 
 // What is written can be read again, and so is another for each part.

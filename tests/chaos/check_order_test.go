@@ -7,7 +7,7 @@ import (
 
 	"github.com/anishathalye/porcupine"
 
-	"github.com/rratelimiter/rratelimiter/internal/linear"
+	"github.com/rratelimiter/rratelimiter/internal/test/linear"
 )
 
 // orderTime is how long an order of a limiter's calls is searched for, about.

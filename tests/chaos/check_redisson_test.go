@@ -3,7 +3,7 @@ package chaos_test
 import (
 	"fmt"
 
-	"github.com/rratelimiter/rratelimiter/internal/redistest"
+	"github.com/rratelimiter/rratelimiter/internal/test/redistest"
 )
 
 // Programs with Redisson bring faults of their own, which are counted, and not ours. Its

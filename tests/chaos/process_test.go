@@ -18,7 +18,7 @@ import (
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
-	"github.com/rratelimiter/rratelimiter/internal/javadriver"
+	"github.com/rratelimiter/rratelimiter/internal/test/javadriver"
 )
 
 // A task is what another process of the test binary is told to do: the crew of a worker.

@@ -16,8 +16,8 @@ import (
 
 	"github.com/stretchr/testify/assert"
 
-	"github.com/rratelimiter/rratelimiter/internal/javadriver"
-	"github.com/rratelimiter/rratelimiter/internal/redissondriver"
+	"github.com/rratelimiter/rratelimiter/internal/test/javadriver"
+	"github.com/rratelimiter/rratelimiter/internal/test/redissondriver"
 )
 
 var redissonFlag = flag.String("redisson", "4.7.0,3.27.2",

@@ -11,7 +11,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/rratelimiter/rratelimiter"
-	"github.com/rratelimiter/rratelimiter/internal/limitertest"
+	"github.com/rratelimiter/rratelimiter/internal/test/limitertest"
 )
 
 func TestALargeRequestIsServedAheadOfLaterSmallOnes(t *testing.T) {

@@ -8,9 +8,9 @@ import (
 	"github.com/redis/go-redis/v9"
 
 	"github.com/rratelimiter/rratelimiter"
-	"github.com/rratelimiter/rratelimiter/internal/fuzztest"
-	"github.com/rratelimiter/rratelimiter/internal/limitertest"
 	"github.com/rratelimiter/rratelimiter/internal/redisson"
+	"github.com/rratelimiter/rratelimiter/internal/test/fuzztest"
+	"github.com/rratelimiter/rratelimiter/internal/test/limitertest"
 )
 
 func FuzzState(f *testing.F)         { onMini(f, tryState) }

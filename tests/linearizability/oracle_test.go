@@ -4,7 +4,7 @@ import (
 	"time"
 
 	"github.com/rratelimiter/rratelimiter"
-	"github.com/rratelimiter/rratelimiter/internal/limitertest"
+	"github.com/rratelimiter/rratelimiter/internal/test/limitertest"
 )
 
 // model is a limiter in plain Go, as two clients share it.

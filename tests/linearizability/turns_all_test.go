@@ -13,8 +13,8 @@ import (
 	"pgregory.net/rapid"
 
 	"github.com/rratelimiter/rratelimiter"
-	"github.com/rratelimiter/rratelimiter/internal/limitertest"
-	"github.com/rratelimiter/rratelimiter/internal/redistest"
+	"github.com/rratelimiter/rratelimiter/internal/test/limitertest"
+	"github.com/rratelimiter/rratelimiter/internal/test/redistest"
 )
 
 // TestHistoriesOfAll checks several limiters against as many models: random

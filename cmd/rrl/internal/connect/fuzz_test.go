@@ -7,7 +7,7 @@ import (
 	"github.com/stretchr/testify/assert"
 
 	"github.com/rratelimiter/rratelimiter/cmd/rrl/internal/connect"
-	"github.com/rratelimiter/rratelimiter/internal/fuzztest"
+	"github.com/rratelimiter/rratelimiter/internal/test/fuzztest"
 )
 
 // FuzzParseURL is somebody who mistypes: no error shows the password.

@@ -1,0 +1,313 @@
+package main
+
+import (
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
+
+	"github.com/rratelimiter/rratelimiter/internal/docs/page"
+)
+
+// operations are the columns of the table of releases: what each is called here,
+// and the recorded operations that it stands for.
+var operations = []struct {
+	name     string
+	recorded []string
+}{
+	{"acquire", []string{"tryAcquire", "tryAcquireTimeout", "take", "withDefault"}},
+	{"release", []string{"release"}},
+	{"available", []string{"availablePermits"}},
+	{"trySetRate", []string{"trySetRate"}},
+	{"setRate", []string{"setRate"}},
+	{"keepState, updateRate", []string{"setRateArgs", "updateRate"}},
+	{"config", []string{"getConfig"}},
+	{"expiry", []string{"expire", "expireAt", "clearExpire", "ttl"}},
+	{"exists, delete, rename", []string{"exists", "delete", "unlink", "rename"}},
+}
+
+const head = `# Compatibility
+
+Which versions of Redisson and which servers were tested, and the results. Written by ` + "`make test-matrix`" + ` from its own records
+(` + "`go run ./internal/docs/compatibility`" + `); nothing here is written by hand. Each section names the test that repeats it.
+
+`
+
+// page returns docs/compatibility.md.
+func (r *results) page() string {
+	var b strings.Builder
+	b.WriteString(head)
+	section := func(title, text string, there bool) {
+		if there {
+			fmt.Fprintf(&b, "## %s\n\n%s\n", title, text)
+		}
+	}
+	section("Versions by operations", r.releases(), len(r.turns) > 0)
+	section("Both sides at once", r.hammerTable(), len(r.hammers) > 0)
+	section("Two versions and Go", r.fleetTable(), len(r.fleetTurns)+len(r.fleets) > 0)
+	section("Versions that exclude each other", r.breakTable(), len(r.breaks) > 0)
+	section("Members counted instead of permits", r.rowTable(), len(r.rows) > 0)
+	section("A clock that is read too early", r.behindTable(), len(r.behind) > 0)
+	section("Servers by features", r.serverTable(), len(r.servers) > 0)
+	section("Failover", r.failoverTable(), len(r.failovers) > 0)
+	section("Resharding", r.reshardTable(), len(r.reshards) > 0)
+	return strings.TrimRight(b.String(), "\n") + "\n"
+}
+
+// table returns a table of text.
+func table(columns []string, rows [][]string) string { return page.Table(columns, rows, false) }
+
+// cellOf returns how many operations of each side were compared; "-" where the
+// side has none.
+func cellOf(turns map[string]count, recorded []string) string {
+	text := func(side string) string {
+		all, there := count{}, false
+		for _, name := range recorded {
+			c, ok := turns[side+" "+name]
+			all, there = all.add(c), there || ok
+		}
+		switch {
+		case !there:
+			return "-"
+		case all.wrong > 0:
+			return fmt.Sprintf("**%d of %d wrong**", all.wrong, all.compared)
+		}
+		return fmt.Sprint(all.compared)
+	}
+	return text("Go") + " / " + text("Java")
+}
+
+func total(turns map[string]count) count {
+	var all count
+	for _, c := range turns {
+		all = all.add(c)
+	}
+	return all
+}
+
+func (r *results) releases() string {
+	columns := []string{"Redisson"}
+	for _, op := range operations {
+		columns = append(columns, op.name)
+	}
+	columns = append(columns, "wrong")
+	var rows [][]string
+	var all count
+	for _, release := range slices.SortedFunc(maps.Keys(r.turns), byRelease) {
+		cells := []string{release}
+		for _, op := range operations {
+			cells = append(cells, cellOf(r.turns[release], op.recorded))
+		}
+		sum := total(r.turns[release])
+		all = all.add(sum)
+		rows = append(rows, append(cells, fmt.Sprint(sum.wrong)))
+	}
+	return fmt.Sprintf("`TestTurns`"+`: Go and one version of Redisson use the same limiters by turns, at random, in both modes, while permits run out,
+keys get lost and clocks are off. `+"`WithRedissonVersion`"+` names the version where it is older than 3.35.0. Each answer and all that
+Redis holds is compared with a model of both. A cell tells how many operations were compared: by Go /
+by Java; - where that version has none. Before 3.13.3 Go's `+"`Release`"+` and `+"`KeepState`"+` are compared with ErrUnsupported.
+%d operations, %d came out wrong.
+
+    go test ./compat_test -run TestTurns -releases all
+
+`, all.compared, all.wrong) + table(columns, rows)
+}
+
+func hammerRows(all []hammer) [][]string {
+	slices.SortStableFunc(all, func(a, b hammer) int { return byRelease(a.releases, b.releases) })
+	var rows [][]string
+	for _, h := range all {
+		problem := fmt.Sprint(h.errors)
+		if h.problem != "" {
+			problem += ": " + h.problem
+		}
+		rows = append(rows, []string{h.releases, fmt.Sprint(h.goes), fmt.Sprint(h.java), h.percent + " %", fmt.Sprint(h.over), problem})
+	}
+	return rows
+}
+
+var hammerColumns = []string{"Redisson", "to Go", "to Java", "of what the limit allows", "over the limit", "errors in Java"}
+
+func (r *results) hammerTable() string {
+	return `Two Go clients and two Redissons ask one limiter for more than it has, for four seconds. "Over the limit" is how many
+permits too many were in use at any moment. Grants of the last instant may be counted beyond the four seconds, hence more than 100 %.
+
+    go test ./compat_test -run 'TestHammer$' -releases all
+
+` + table(hammerColumns, hammerRows(r.hammers))
+}
+
+func (r *results) fleetTable() string {
+	var rows [][]string
+	pairs := map[string]hammer{}
+	for _, h := range r.fleets {
+		pairs[h.releases] = h
+	}
+	names := slices.Collect(maps.Keys(r.fleetTurns))
+	for name := range pairs {
+		if _, ok := r.fleetTurns[name]; !ok {
+			names = append(names, name)
+		}
+	}
+	slices.SortFunc(names, byRelease)
+	for _, name := range names {
+		turns := total(r.fleetTurns[name])
+		h := pairs[name]
+		rows = append(rows, []string{
+			name, fmt.Sprint(turns.compared), fmt.Sprint(turns.wrong), h.percent + " %", fmt.Sprint(h.over), fmt.Sprint(h.errors),
+		})
+	}
+	return `Pairs that work together without Go, with Go configured for the older one, by turns as above and all at once.
+
+    go test ./compat_test -run 'TestFleetTurns|TestFleetHammer' -releases all
+
+` + table([]string{"Redissons", "compared", "wrong", "of what the limit allows", "over the limit", "errors in Java"}, rows)
+}
+
+func (r *results) breakTable() string {
+	var rows [][]string
+	for _, b := range r.breaks {
+		answers := strings.TrimSuffix(strings.TrimPrefix(b.answers, "map["), "]")
+		rows = append(rows, []string{b.releases, b.asks, b.what, strings.ReplaceAll(answers, "|", `\|`)})
+	}
+	return `These can't read each other's members. Both take permits, and ask again an interval later: the table has their answers,
+each with how often it came in ten runs. Go causes no failure that does not happen without it. If Go asks first, it has removed
+what they would fail on. ` + "`rrl show`" + ` reports such a limiter, and ` + "`rrl migrate`" + ` repairs it once versions before 3.17 are gone.
+
+    go test ./compat_test -run TestFleetsThatBreak -releases all
+
+` + table([]string{"Redissons", "who asks", "Go", "answers"}, rows)
+}
+
+func (r *results) rowTable() string {
+	slices.SortStableFunc(r.rows, func(a, b rows) int { return byRelease(a.release, b.release) })
+	var cells [][]string
+	for _, row := range r.rows {
+		if row.side != "Go" {
+			continue
+		}
+		java := "?"
+		for _, other := range r.rows {
+			if other.side == "Java" && other.release == row.release && other.way == row.way && other.requests == row.requests {
+				java = fmt.Sprint(other.granted)
+			}
+		}
+		cells = append(cells, []string{row.release, row.way, row.requests, java, fmt.Sprint(row.granted)})
+	}
+	return `Redisson 3.16.2 to 3.34 counts members when it lowers a value that is above the rate. Nine permits of ten are in use, so one more
+is right. The table tells how many Redisson grants if Redisson took the nine, and if Go did: with Go's members it grants no more
+than with its own.
+
+    go test ./compat_test -run TestRowsTakenForPermits -releases all
+
+` + table([]string{"Redisson", "when", "requests for the nine", "granted, taken by Java", "granted, taken by Go"}, cells)
+}
+
+func (r *results) behindTable() string {
+	return `Redisson 3.13.3 to 3.15.2 fails when it is refused while all members are dated after the moment at which it looked at its clock.
+This can happen where a limiter of one permit every 20 ms is asked without a pause, with or without Go.
+
+    go test ./compat_test -run TestHammerOfAClockBehind -releases all
+
+` + table(hammerColumns, hammerRows(r.behind))
+}
+
+func (r *results) serverTable() string {
+	var servers, topologies []string
+	cells := map[[2]string]cell{}
+	passed := 0
+	for _, c := range r.servers {
+		if !slices.Contains(servers, c.server) {
+			servers = append(servers, c.server)
+		}
+		if !slices.Contains(topologies, c.topology) {
+			topologies = append(topologies, c.topology)
+		}
+		cells[[2]string{c.server, c.topology}] = c
+		passed += c.passed
+	}
+	var rows [][]string
+	var notes []string
+	for _, topology := range topologies {
+		row := []string{topology}
+		for _, server := range servers {
+			c, there := cells[[2]string{server, topology}]
+			switch {
+			case !there:
+				row = append(row, "not run")
+			case c.why != "":
+				row = append(row, "n/a")
+				notes = append(notes, fmt.Sprintf("- %s, %s: %s\n", server, topology, c.why))
+			case c.failed > 0:
+				row = append(row, fmt.Sprintf("**%d failed**", c.failed))
+			default:
+				row = append(row, fmt.Sprint(c.passed))
+			}
+		}
+		rows = append(rows, row)
+	}
+	text := fmt.Sprintf(`The limiter's tests on each server, through each kind of client: how many passed, subtests counted; %d in all. What a
+topology can't do, such as a clock that tests move, is left out there. miniredis runs in each of them besides.
+
+    scripts/cell.sh SERVER TOPOLOGY
+
+`, passed) + table(append([]string{""}, servers...), rows)
+	if len(notes) > 0 {
+		text += "\n" + strings.Join(notes, "")
+	}
+	return text
+}
+
+func (r *results) failoverTable() string {
+	return `What was granted too much in one interval, with asynchronous replication. What each scenario is: [servers](servers.md).
+
+    go test -v -run 'WhileInUse|ThatLosesWrites|MinReplicas|WaitTells' ./tests/servers
+
+` + table([]string{"scenario", "rate", "over-granted", "lost", "seconds until it worked again"}, r.failovers)
+}
+
+func (r *results) reshardTable() string {
+	return `The limiter's slot is moved key by key while callers acquire, wait, leave and release. "Lost" and minted would show as a
+difference between what callers hold and what is in use.
+
+    go test -v -run TestReshardingWhileInUse ./tests/servers
+
+` + table([]string{"limiter", "moves", "calls", "failed for the move", "lost", "idle", "longest move, s", "longest pause, s"}, r.reshards)
+}
+
+// short returns what docs/reference.md shows.
+func (r *results) short() string {
+	var all count
+	for _, turns := range r.turns {
+		all = all.add(total(turns))
+	}
+	for _, turns := range r.fleetTurns {
+		all = all.add(total(turns))
+	}
+	over, hammers := 0, append(slices.Clone(r.hammers), r.fleets...)
+	for _, h := range hammers {
+		over += h.over
+	}
+	passed, failed, cells := 0, 0, 0
+	var servers, topologies []string
+	for _, c := range r.servers {
+		if c.passed > 0 && !slices.Contains(topologies, c.topology) {
+			topologies = append(topologies, c.topology)
+		}
+		passed, failed = passed+c.passed, failed+c.failed
+		if c.passed > 0 {
+			cells++
+		}
+		if !slices.Contains(servers, c.server) {
+			servers = append(servers, c.server)
+		}
+	}
+	releases := slices.SortedFunc(maps.Keys(r.turns), byRelease)
+	return table([]string{"tested with", "run", "outcome"}, [][]string{
+		{fmt.Sprintf("%d versions of Redisson: %s", len(releases), strings.Join(releases, ", ")),
+			fmt.Sprintf("%d operations by turns", all.compared), fmt.Sprintf("%d wrong", all.wrong)},
+		{"each of them, and pairs of them", fmt.Sprintf("%d runs of both sides at once", len(hammers)), fmt.Sprintf("%d permits over the limit", over)},
+		{strings.Join(servers, ", ") + "; " + strings.Join(topologies, ", "),
+			fmt.Sprintf("%d tests in %d cells", passed, cells), fmt.Sprintf("%d failed", failed)},
+	})
+}

@@ -1,0 +1,197 @@
+package main
+
+import (
+	"cmp"
+	"fmt"
+	"maps"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+
+	"github.com/rratelimiter/rratelimiter/internal/docs/page"
+)
+
+// A table is one of the page's, written from the records of one file.
+type table struct {
+	record string // the name of a record, without its end; empty for that of the fuzz targets
+	write  func(rows [][]string) string
+}
+
+var tables = map[string]table{
+	"rounds":   {"chaos-rounds", rounds},
+	"faults":   {"chaos-faults", faults},
+	"calls":    {"chaos-calls", calls},
+	"orders":   {"chaos-orders", orders},
+	"redisson": {"chaos-redisson", redisson},
+	"mutants":  {"chaos-mutants", mutants},
+	"fuzzing":  {"", fuzzing},
+}
+
+func (t table) file(dir string) string {
+	if t.record == "" {
+		return filepath.Join("docs", "fuzzing.tsv")
+	}
+	return filepath.Join(dir, t.record+".tsv")
+}
+
+// counts are sums of one column, by the text of two others.
+type counts map[string]map[string]int64
+
+func (c counts) add(row, column string, n int64) {
+	if c[row] == nil {
+		c[row] = map[string]int64{}
+	}
+	c[row][column] += n
+}
+
+// lines returns a row for each text, the greatest sum first, with a sum at its end.
+func (c counts) lines(columns []string) [][]string {
+	sum := func(row string) (all int64) {
+		for _, n := range c[row] {
+			all += n
+		}
+		return all
+	}
+	rows := slices.SortedFunc(maps.Keys(c), func(a, b string) int {
+		return cmp.Or(cmp.Compare(sum(b), sum(a)), cmp.Compare(a, b))
+	})
+	total := counts{}
+	var lines [][]string
+	for _, row := range rows {
+		line := []string{row}
+		for _, column := range columns {
+			line = append(line, number(c[row][column]))
+			total.add("all", column, c[row][column])
+		}
+		lines = append(lines, append(line, number(sum(row))))
+	}
+	line, all := []string{"all"}, int64(0)
+	for _, column := range columns {
+		line = append(line, number(total["all"][column]))
+		all += total["all"][column]
+	}
+	return append(lines, append(line, number(all)))
+}
+
+func (c counts) columns() []string {
+	all := map[string]bool{}
+	for _, row := range c {
+		for column := range row {
+			all[column] = true
+		}
+	}
+	return slices.Sorted(maps.Keys(all))
+}
+
+// rounds: seed, number, servers, mood, calls, faults, violations.
+func rounds(rows [][]string) string {
+	c := counts{}
+	for _, row := range rows {
+		c.add(row[2], "rounds", 1)
+		for i, column := range []string{"calls", "faults", "violations"} {
+			c.add(row[2], column, count(row[4+i]))
+		}
+	}
+	columns := []string{"rounds", "calls", "faults", "violations"}
+	lines := c.lines(columns)
+	for i := range lines {
+		lines[i] = lines[i][:len(lines[i])-1] // a sum of unlike things
+	}
+	return markdown(append([]string{"servers"}, columns...), lines)
+}
+
+// faults: seed, number, servers, kind, count.
+func faults(rows [][]string) string {
+	c := counts{}
+	for _, row := range rows {
+		c.add(row[3], row[2], count(row[4]))
+	}
+	return markdown(slices.Concat([]string{"fault"}, c.columns(), []string{"all"}), c.lines(c.columns()))
+}
+
+// calls: seed, number, servers, limiter, call, answer, count.
+func calls(rows [][]string) string {
+	c := counts{}
+	for _, row := range rows {
+		c.add(row[4], row[5], count(row[6]))
+	}
+	return markdown(slices.Concat([]string{"call"}, c.columns(), []string{"all"}), c.lines(c.columns()))
+}
+
+// orders: seed, number, servers, mood, limiter, calls, ordered, found.
+func orders(rows [][]string) string {
+	c := counts{}
+	for _, row := range rows {
+		mood := row[3]
+		c.add(mood, "limiters", 1)
+		c.add(mood, "calls", count(row[5]))
+		c.add(mood, "in order", count(row[6]))
+		c.add(mood, row[7], 1)
+	}
+	columns := []string{"limiters", "whole", "part", "undecided", "none", "calls", "in order"}
+	lines := c.lines(columns)
+	for i := range lines {
+		lines[i] = lines[i][:len(lines[i])-1] // a sum of unlike things
+	}
+	return markdown(append([]string{"rounds"}, columns...), lines)
+}
+
+// redisson: seed, number, servers, mood, who, faults, calls, permits granted, permits over
+// the limit, permits lost, calls late, calls failed.
+func redisson(rows [][]string) string {
+	columns := []string{"rounds", "faults", "calls", "permits granted", "over the limit", "permits lost", "calls late", "calls failed"}
+	c := counts{}
+	for _, row := range rows {
+		name := row[4] + " | " + row[2]
+		c.add(name, "rounds", 1)
+		for i, column := range columns[1:] {
+			c.add(name, column, count(row[5+i]))
+		}
+	}
+	var lines [][]string
+	for _, name := range slices.Sorted(maps.Keys(c)) {
+		line := strings.Split(name, " | ")
+		for _, column := range columns {
+			line = append(line, number(c[name][column]))
+		}
+		lines = append(lines, line)
+	}
+	return page.Table(append([]string{"programs with", "servers"}, columns...), lines, true)
+}
+
+// mutants: name, seed, rounds, milliseconds, check.
+func mutants(rows [][]string) string {
+	var lines [][]string
+	for _, row := range rows {
+		lines = append(lines, []string{row[0], row[2], fmt.Sprintf("%.2f s", float64(count(row[3]))/1000), row[4]})
+	}
+	slices.SortFunc(lines, slices.Compare)
+	return markdown([]string{"fault of ours", "rounds until it was told", "time", "by the check of"}, lines)
+}
+
+// fuzzing: target, package, kind, guided, random, seconds, crashes, last run.
+func fuzzing(rows [][]string) string {
+	var lines [][]string
+	for _, row := range rows[1:] {
+		lines = append(lines, []string{"`" + row[0] + "`", row[2], number(count(row[3])), number(count(row[4]))})
+	}
+	return markdown([]string{"target", "runs in", "by coverage", "by mutations"}, lines)
+}
+
+func count(text string) int64 {
+	n, _ := strconv.ParseInt(text, 10, 64)
+	return n
+}
+
+// number writes a number with commas.
+func number(n int64) string {
+	text := strconv.FormatInt(n, 10)
+	for i := len(text) - 3; i > 0; i -= 3 {
+		text = text[:i] + "," + text[i:]
+	}
+	return text
+}
+
+// markdown returns a table of figures.
+func markdown(columns []string, rows [][]string) string { return page.Table(columns, rows, true) }

@@ -1,0 +1,58 @@
+package main
+
+import (
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+)
+
+func TestTables(t *testing.T) {
+	t.Parallel()
+	assert.Equal(t, "| fault | cluster | single | all |\n|---|---:|---:|---:|\n"+
+		"| answer late | 1,200 | 5 | 1,205 |\n| slot moved | 3 | 0 | 3 |\n| all | 1,203 | 5 | 1,208 |\n",
+		faults([][]string{
+			{"7", "1", "single", "answer late", "5"},
+			{"7", "2", "cluster", "answer late", "1000"},
+			{"7", "3", "cluster", "answer late", "200"},
+			{"7", "3", "cluster", "slot moved", "3"},
+		}))
+	assert.Equal(t, "| rounds | limiters | whole | part | undecided | none | calls | in order |\n|---|---:|---:|---:|---:|---:|---:|---:|\n"+
+		"| lossy | 2 | 1 | 1 | 0 | 0 | 600 | 500 |\n| all | 2 | 1 | 1 | 0 | 0 | 600 | 500 |\n",
+		orders([][]string{
+			{"7", "1", "single", "lossy", "overall", "200", "100", "part"}, {"7", "1", "single", "lossy", "keyed", "400", "400", "whole"},
+		}))
+	assert.Equal(t, "| servers | rounds | calls | faults | violations |\n|---|---:|---:|---:|---:|\n"+
+		"| single | 2 | 110 | 20 | 1 |\n| all | 2 | 110 | 20 | 1 |\n",
+		rounds([][]string{{"7", "1", "single", "gentle", "10", "9", "0"}, {"7", "2", "single", "lossy", "100", "11", "1"}}))
+}
+
+func TestRedissonStandsBesideThisPackage(t *testing.T) {
+	t.Parallel()
+	row := func(who string, figures ...string) []string {
+		return append([]string{"7", "1", "single", "lossy", who}, figures...)
+	}
+	got := redisson([][]string{
+		row("this package", "9", "1000", "100", "0", "0", "0", "5"),
+		row("Redisson 4.7.0", "8", "500", "70", "3", "2", "1", "4"),
+		row("Redisson 4.7.0", "8", "600", "30", "1", "0", "0", "6"),
+	})
+	assert.Contains(t, got, "16 | 1,100 | 100 | 4 | 2 | 1 | 10 |\n")
+	assert.Less(t, strings.Index(got, "| Redisson 4.7.0 | single | 2 |"), strings.Index(got, "| this package | single | 1 |"))
+}
+
+func TestThePageHasAllTables(t *testing.T) {
+	t.Parallel()
+	text, err := os.ReadFile(filepath.Join("..", "..", "..", path))
+	require.NoError(t, err)
+	got, err := fill(string(text), t.TempDir())
+	require.NoError(t, err)
+	assert.NotEmpty(t, got)
+	_, err = fill("a\n", t.TempDir())
+	require.ErrorContains(t, err, "missing: [calls faults fuzzing mutants orders redisson rounds]")
+	_, err = fill("<!-- begin x -->\n<!-- end -->\n", t.TempDir())
+	require.ErrorContains(t, err, `no table is called "x"`)
+}

@@ -1,0 +1,201 @@
+package limitertest
+
+import (
+	"crypto/rand"
+	"errors"
+	"slices"
+	"strconv"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+	"github.com/stretchr/testify/require"
+
+	"github.com/rratelimiter/rratelimiter"
+	"github.com/rratelimiter/rratelimiter/codec"
+	"github.com/rratelimiter/rratelimiter/internal/redisson"
+	"github.com/rratelimiter/rratelimiter/internal/script"
+	"github.com/rratelimiter/rratelimiter/internal/test/redistest"
+)
+
+// KeysOf returns the keys that all clients share; the client's own are those of
+// an empty client id.
+func KeysOf(l *rratelimiter.RateLimiter) redisson.Keys { return redisson.KeysOf(l.Name(), "") }
+
+// OnPurpose has the rates of limiters count as set on purpose, whichever default gave
+// them: for models of what a limiter does once it has a rate.
+func OnPurpose(t testing.TB, rdb redis.UniversalClient, names ...string) {
+	t.Helper()
+	for _, name := range names {
+		require.NoError(t, rdb.HDel(t.Context(), name, "default").Err())
+	}
+}
+
+// Besides returns another name than the one given, in the same slot of a
+// cluster.
+func Besides(name string) string {
+	if script.HashTag(name) != name {
+		return name + "2"
+	}
+	return "{" + name + "}2"
+}
+
+// ServerNow returns the server's clock, in epoch milliseconds.
+func ServerNow(t testing.TB, rdb redis.UniversalClient) int64 {
+	t.Helper()
+	now, err := rdb.Time(t.Context()).Result()
+	require.NoError(t, err)
+	return now.UnixMilli()
+}
+
+// NewMember packs a member of the permits set as a Redisson release would.
+func NewMember(t testing.TB, layout codec.Layout, permits uint32) string {
+	t.Helper()
+	sizes := map[codec.Layout]int{codec.LayoutB: 4, codec.LayoutC: 8, codec.LayoutD1: 8, codec.LayoutD2: 16}
+	id := make([]byte, sizes[layout])
+	_, _ = rand.Read(id)
+	member, err := codec.Append(nil, layout, id, permits)
+	require.NoError(t, err)
+	return string(member)
+}
+
+// addGrants has the server put the ids together: counting on from a first one
+// costs a tenth of packing each member here.
+var addGrants = redis.NewScript(`
+local rows = {}
+for i = tonumber(ARGV[4]), tonumber(ARGV[5]) do
+	rows[#rows + 1] = ARGV[1]
+	rows[#rows + 1] = ARGV[2] .. string.format('%08d', i) .. ARGV[3]
+end
+return redis.call('ZADD', KEYS[1], unpack(rows))`)
+
+// AddGrants adds count members of so many permits each to the permits set, in
+// layout D2, as granted age ago; a negative age dates them in the future. The
+// value is left alone.
+func AddGrants(t testing.TB, rdb redis.UniversalClient, key string, age time.Duration, count int, permits uint32) {
+	t.Helper()
+	score := ServerNow(t, rdb) - age.Milliseconds()
+	id := make([]byte, 16)
+	_, _ = rand.Read(id)
+	member, err := codec.Append(nil, codec.LayoutD2, id, permits)
+	require.NoError(t, err)
+	before, after, found := strings.Cut(string(member), string(id))
+	require.True(t, found)
+	before += string(id[:8])
+	for first := 1; first <= count; first += 2000 {
+		last := min(count, first+1999)
+		require.NoError(t, addGrants.Run(t.Context(), rdb, []string{key}, score, before, after, first, last).Err())
+	}
+}
+
+// InUse returns the permits in the set, those that have run out included.
+func InUse(t testing.TB, rdb redis.UniversalClient, permitsKey string) int64 {
+	t.Helper()
+	members, err := rdb.ZRange(t.Context(), permitsKey, 0, -1).Result()
+	require.NoError(t, err)
+	sum := int64(0)
+	for _, text := range members {
+		member, err := codec.Parse(text)
+		require.NoError(t, err)
+		sum += int64(member.Permits)
+	}
+	return sum
+}
+
+// StoredValue returns the value key's number, and false where it is missing.
+func StoredValue(t testing.TB, rdb redis.UniversalClient, valueKey string) (int64, bool) {
+	t.Helper()
+	text, err := rdb.Get(t.Context(), valueKey).Result()
+	if errors.Is(err, redis.Nil) {
+		return 0, false
+	}
+	require.NoError(t, err)
+	value, err := strconv.ParseInt(text, 10, 64)
+	require.NoError(t, err)
+	return value, true
+}
+
+// KeyState is what Redis holds under one key.
+type KeyState struct {
+	Type    string
+	Text    string            // of a string
+	Fields  map[string]string // of a hash
+	Members []redis.Z         // of a sorted set
+	Values  []string          // of a list or set, sorted
+}
+
+// ReadState returns all that Redis holds of the limiter called name, for all
+// clients, by key.
+func ReadState(t testing.TB, rdb redis.UniversalClient, name string) map[string]KeyState {
+	t.Helper()
+	state := map[string]KeyState{}
+	for _, key := range LimiterKeys(t, rdb, name) {
+		kind, err := rdb.Type(t.Context(), key).Result()
+		require.NoError(t, err)
+		s := KeyState{Type: kind}
+		switch kind {
+		case "string":
+			s.Text, err = rdb.Get(t.Context(), key).Result()
+		case "hash":
+			s.Fields, err = rdb.HGetAll(t.Context(), key).Result()
+		case "zset":
+			s.Members, err = rdb.ZRangeWithScores(t.Context(), key, 0, -1).Result()
+		case "list":
+			s.Values, err = rdb.LRange(t.Context(), key, 0, -1).Result()
+		case "set":
+			s.Values, err = rdb.SMembers(t.Context(), key).Result()
+			slices.Sort(s.Values)
+		default:
+			t.Fatalf("key %q is of type %s", key, kind)
+		}
+		require.NoError(t, err)
+		state[key] = s
+	}
+	return state
+}
+
+// LimiterKeys returns the keys that exist of the limiter called name, for all
+// clients, sorted.
+func LimiterKeys(t testing.TB, rdb redis.UniversalClient, name string) []string {
+	t.Helper()
+	set := redisson.KeysOf(name, "")
+	tagged := strings.TrimSuffix(set.Value, "value")
+	pattern := strings.NewReplacer(`\`, `\\`, "*", `\*`, "?", `\?`, "[", `\[`, "]", `\]`).Replace(tagged) + "*"
+	found := slices.DeleteFunc(redistest.Keys(t, rdb, pattern), func(key string) bool {
+		return key != set.Value && key != set.Permits &&
+			!strings.HasPrefix(key, set.ClientValue) && !strings.HasPrefix(key, set.ClientPermits)
+	})
+	n, err := rdb.Exists(t.Context(), name).Result()
+	require.NoError(t, err)
+	if n == 1 {
+		found = append(found, name)
+	}
+	slices.Sort(found)
+	return found
+}
+
+// TTLs returns the time to live of each key that exists of the limiter called
+// name; -1 stands for none.
+func TTLs(t testing.TB, rdb redis.UniversalClient, name string) map[string]time.Duration {
+	t.Helper()
+	all := map[string]time.Duration{}
+	for _, key := range LimiterKeys(t, rdb, name) {
+		ttl, err := rdb.PTTL(t.Context(), key).Result()
+		require.NoError(t, err)
+		all[key] = ttl
+	}
+	return all
+}
+
+// RequireUntouched runs f and checks that it left all that Redis holds of the
+// limiter as it was, times to live included, save for what passes of them.
+func RequireUntouched(t testing.TB, rdb redis.UniversalClient, name string, f func()) {
+	t.Helper()
+	state, ttl := ReadState(t, rdb, name), TTLs(t, rdb, name)
+	f()
+	require.Equal(t, state, ReadState(t, rdb, name))
+	for key, after := range TTLs(t, rdb, name) {
+		require.InDelta(t, ttl[key], after, float64(10*time.Second), "time to live of %s", key)
+	}
+}

@@ -1,0 +1,345 @@
+package limitertest
+
+import (
+	"context"
+	"errors"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"github.com/rratelimiter/rratelimiter"
+	"github.com/rratelimiter/rratelimiter/internal/redisson"
+	"github.com/rratelimiter/rratelimiter/internal/test/redistest"
+	"github.com/rratelimiter/rratelimiter/lua"
+)
+
+// A Wire is a limiter whose Client reaches a real Redis through a proxy, and
+// what it takes to see what came of the proxy's faults. Its permits come back
+// after an hour only, so that each is either held by a caller or free.
+type Wire struct {
+	*rratelimiter.RateLimiter
+
+	Client *rratelimiter.Client
+	Proxy  *redistest.Proxy
+	Other  *rratelimiter.RateLimiter // another Client's handle, past the proxy
+	Redis  *redis.Client             // past the proxy
+	Keys   redisson.Keys             // Value and Permits are those in use
+	Rate   int64
+	Held   chan struct{} // what a fault holds back waits for it
+	LetGo  func()        // closes held
+
+	mu    sync.Mutex
+	calls map[string]int // of each script, as the Client sent them
+	gate  *gate
+}
+
+// A gate holds back the answer to an acquire.
+type gate struct{ reached, open chan struct{} }
+
+// Requests whose answers a fault keeps back are given up after this time, and repeated
+// as often as faults are met and some more.
+const (
+	answerTimeout = 200 * time.Millisecond
+	maxRetries    = 10
+)
+
+// Outlasts is a timeout of callers that are told of a refusal though three answers
+// before were lost.
+const Outlasts = 10 * answerTimeout
+
+// MembersOf holds a release of Redisson for each way in which a grant is written
+// down: layouts, and whether requests may share a member. With each of them,
+// nothing is to be lost or minted.
+var MembersOf = map[string]string{
+	"D2 merged": "4.7.0",
+	"D2":        "3.27.2",
+	"D1":        "3.20.1",
+	"C":         "3.16.8",
+	"B":         "3.15.5",
+}
+
+// NewWire returns a limiter of that configuration; with byDefault, its first
+// acquire sets it up.
+func NewWire(t testing.TB, server *redistest.Server, cfg rratelimiter.Config, byDefault bool, opts ...rratelimiter.Option) *Wire {
+	t.Helper()
+	// With so few connections one flight is under way at a time, so that a test can
+	// say who goes together.
+	return NewWireOf(t, server, cfg, byDefault, 3, opts...)
+}
+
+// NewWireOf is NewWire with that many connections.
+func NewWireOf(
+	t testing.TB, server *redistest.Server, cfg rratelimiter.Config, byDefault bool, connections int, opts ...rratelimiter.Option,
+) *Wire {
+	t.Helper()
+	const id = "the-client"
+	w := &Wire{
+		Proxy: redistest.StartProxy(t, server.Addr()),
+		Redis: server.Client(t, nil),
+		Rate:  cfg.Rate,
+		Held:  make(chan struct{}),
+		calls: map[string]int{},
+	}
+	w.LetGo = sync.OnceFunc(func() { close(w.Held) })
+	t.Cleanup(w.LetGo)
+	// A caller whose time were over would go without the answer that the test waits for.
+	opts = append([]rratelimiter.Option{rratelimiter.WithCallTimeout(time.Minute), rratelimiter.WithClientID(id)}, opts...)
+	w.Client = NewClient(t, w.Proxy.FairClient(t, &redis.Options{ReadTimeout: answerTimeout, MaxRetries: maxRetries, PoolSize: connections}), opts...)
+	name := redistest.Name(t)
+	w.Other = NewClient(t, w.Redis, opts...).RateLimiter(name)
+	if byDefault {
+		w.RateLimiter = w.Client.RateLimiter(name, rratelimiter.WithDefault(cfg))
+	} else {
+		w.RateLimiter = w.Client.RateLimiter(name)
+		MustTrySetRate(t, w.Other, cfg)
+	}
+	w.Keys = redisson.KeysOf(name, id)
+	if cfg.Type == rratelimiter.PerClient {
+		w.Keys.Value, w.Keys.Permits = w.Keys.ClientValue, w.Keys.ClientPermits
+	}
+	for _, s := range lua.All() {
+		require.NoError(t, w.Redis.ScriptLoad(t.Context(), s.Source).Err())
+	}
+	w.OnScript(func(*lua.Script, int) redistest.Action { return redistest.Pass })
+	return w
+}
+
+// Hourly is the configuration of a wire that nothing else is asked of.
+func Hourly(rate int64) rratelimiter.Config { return rratelimiter.PerHour(rate) }
+
+// OnScript has f say what becomes of each script call from now on; n counts the
+// calls of each script, from 1.
+func (w *Wire) OnScript(f func(script *lua.Script, n int) redistest.Action) {
+	seen := map[string]int{}
+	w.Proxy.OnCommand(func(c redistest.Command) redistest.Action {
+		if name := c.Name(); name != "evalsha" && name != "eval" {
+			return redistest.Pass
+		}
+		s := ScriptOf(c.Args[1])
+		w.mu.Lock()
+		w.calls[s.Name]++
+		g := w.gate
+		if s.Name == lua.Acquire.Name && g != nil {
+			w.gate = nil
+			w.mu.Unlock()
+			close(g.reached)
+			return redistest.Pass.Until(g.open)
+		}
+		w.mu.Unlock()
+		seen[s.Name]++
+		return f(s, seen[s.Name])
+	})
+}
+
+// ScriptOf returns the script with that SHA or source.
+func ScriptOf(text string) *lua.Script {
+	for _, s := range lua.All() {
+		if s.SHA == text || s.Source == text {
+			return s
+		}
+	}
+	return &lua.Script{}
+}
+
+// On has the calls of one script, from now on, meet the actions in turn.
+func (w *Wire) On(script *lua.Script, actions ...redistest.Action) {
+	w.OnScript(func(s *lua.Script, n int) redistest.Action {
+		if s == script && n <= len(actions) {
+			return actions[n-1]
+		}
+		return redistest.Pass
+	})
+}
+
+// Sent returns how often the Client sent the script.
+func (w *Wire) Sent(script *lua.Script) int {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	return w.calls[script.Name]
+}
+
+// CheckHeld waits until nothing is on its way any more, and checks that the
+// permits which callers hold are those in use, and that the others are free.
+func (w *Wire) CheckHeld(t testing.TB, held int64, when string) bool {
+	t.Helper()
+	var inUse, free int64
+	for until := time.Now().Add(time.Minute); ; {
+		w.Proxy.Settle(t)
+		inUse = InUse(t, w.Redis, w.Keys.Permits)
+		var stored bool
+		if free, stored = StoredValue(t, w.Redis, w.Keys.Value); !stored {
+			free = w.Rate
+		}
+		if inUse == held && free == w.Rate-held || time.Now().After(until) {
+			break
+		}
+		time.Sleep(5 * time.Millisecond) // a give-back may be on its way
+	}
+	return assert.Equal(t, held, inUse, "%s: permits in use; more are lost, fewer are minted", when) &&
+		assert.Equal(t, w.Rate-held, free, "%s: free permits", when)
+}
+
+// A Wish is a request. It returns the permits that it was granted.
+type Wish func(w *Wire) (int64, error)
+
+// Counted is what TryAcquire answered, as permits.
+func Counted(permits int64, granted bool, err error) (int64, error) {
+	if !granted {
+		permits = 0
+	}
+	return permits, err
+}
+
+// TryFor is a TryAcquire with no timeout.
+func TryFor(permits int64) Wish { return WaitFor(permits, 0) }
+
+// WaitFor is a TryAcquire with that timeout.
+func WaitFor(permits int64, timeout time.Duration) Wish {
+	return func(w *Wire) (int64, error) {
+		ok, err := w.TryAcquire(context.Background(), permits, timeout)
+		return Counted(permits, ok, err)
+	}
+}
+
+// TakeFor is a Take.
+func TakeFor(permits int64) Wish {
+	return func(w *Wire) (int64, error) {
+		d, err := w.Take(context.Background(), permits)
+		return Counted(permits, d.Granted, err)
+	}
+}
+
+// UpToFor is a TakeUpTo.
+func UpToFor(permits int64) Wish {
+	return func(w *Wire) (int64, error) {
+		taken, _, err := w.TakeUpTo(context.Background(), permits)
+		return taken, err
+	}
+}
+
+// Ask makes the requests at the same time, in one batch, and returns what each
+// was granted.
+func (w *Wire) Ask(t testing.TB, wishes ...Wish) []int64 {
+	t.Helper()
+	got := make([]int64, len(wishes))
+	var wg sync.WaitGroup
+	open := func() {}
+	if len(wishes) > 1 {
+		// While a request is held on its way, the others gather. This one takes
+		// nothing.
+		g := &gate{make(chan struct{}), make(chan struct{})}
+		w.mu.Lock()
+		w.gate = g
+		w.mu.Unlock()
+		wg.Go(func() {
+			_, err := w.TryAcquire(context.Background(), w.Rate+1, 0)
+			assert.ErrorIs(t, err, rratelimiter.ErrPermitsExceedRate)
+		})
+		<-g.reached
+		open = func() { close(g.open) }
+	}
+	for i, wish := range wishes {
+		wg.Go(func() {
+			granted, err := wish(w)
+			if !errors.Is(err, context.Canceled) {
+				assert.NoError(t, err)
+			}
+			got[i] = granted
+		})
+		for until := time.Now().Add(time.Minute); len(wishes) > 1 && Waiting(w.Client, w.Name()) <= i && time.Now().Before(until); {
+			time.Sleep(100 * time.Microsecond)
+		}
+	}
+	open()
+	wg.Wait()
+	return got
+}
+
+// Sum returns the sum of permits.
+func Sum(permits []int64) int64 {
+	total := int64(0)
+	for _, n := range permits {
+		total += n
+	}
+	return total
+}
+
+// CheckHeldSoon is CheckHeld while requests or answers are held back.
+func (w *Wire) CheckHeldSoon(t testing.TB, held int64, when string) {
+	t.Helper()
+	assert.Equal(t, held, InUse(t, w.Redis, w.Keys.Permits), "%s: permits in use", when)
+}
+
+// AskAny is Ask for requests that may fail.
+func (w *Wire) AskAny(t testing.TB, wishes ...Wish) []int64 {
+	t.Helper()
+	lenient := make([]Wish, len(wishes))
+	for i, f := range wishes {
+		lenient[i] = func(w *Wire) (int64, error) {
+			granted, err := f(w)
+			if errors.Is(err, rratelimiter.ErrPermitsExceedRate) {
+				err = nil
+			}
+			return granted, err
+		}
+	}
+	return w.Ask(t, lenient...)
+}
+
+// ManyRows adds members of one permit each to a wire's set, and takes them off
+// the value.
+func (w *Wire) ManyRows(t testing.TB, age time.Duration, count int) {
+	t.Helper()
+	free, ok := StoredValue(t, w.Redis, w.Keys.Value)
+	if !ok {
+		free = w.Rate
+	}
+	AddGrants(t, w.Redis, w.Keys.Permits, age, count, 1)
+	require.NoError(t, w.Redis.Set(t.Context(), w.Keys.Value, free-int64(count), 0).Err())
+}
+
+// NewestGo removes that many of the newest of those members, and puts their
+// permits back.
+func (w *Wire) NewestGo(t testing.TB, count int64) {
+	t.Helper()
+	require.NoError(t, w.Redis.ZRemRangeByRank(t.Context(), w.Keys.Permits, -count, -1).Err())
+	require.NoError(t, w.Redis.IncrBy(t.Context(), w.Keys.Value, count).Err())
+}
+
+// CancelledInFlight makes requests in one batch; those with a true go away while
+// it is on its way, before it reaches Redis. It returns what the others were
+// granted.
+func (w *Wire) CancelledInFlight(t testing.TB, permits []int64, goes []bool, giveBack ...redistest.Action) []int64 {
+	t.Helper()
+	ctx, cancel := context.WithCancel(t.Context())
+	var away sync.WaitGroup
+	var wishes []Wish
+	for i, n := range permits {
+		if !goes[i] {
+			wishes = append(wishes, TryFor(n))
+			continue
+		}
+		away.Add(1)
+		wishes = append(wishes, func(w *Wire) (int64, error) {
+			defer away.Done()
+			ok, err := w.TryAcquire(ctx, n, 0)
+			assert.ErrorIs(t, err, context.Canceled)
+			return Counted(n, ok, err)
+		})
+	}
+	w.OnScript(func(s *lua.Script, n int) redistest.Action {
+		switch {
+		case s == lua.Acquire && n == 1:
+			cancel()
+			away.Wait()
+		case s == lua.GiveBack && n <= len(giveBack):
+			return giveBack[n-1]
+		}
+		return redistest.Pass
+	})
+	return w.Ask(t, wishes...)
+}

@@ -1,0 +1,245 @@
+package limittest
+
+import (
+	"context"
+	"math/rand/v2"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"github.com/rratelimiter/rratelimiter/internal/test/redistest"
+	"github.com/rratelimiter/rratelimiter/limit"
+)
+
+// Many callers of several processes get exactly the limit.
+func testManyCallers(t *testing.T, k Kind) {
+	redistest.Everywhere(t, func(t *testing.T, rdb redis.UniversalClient) {
+		const permits = 100
+		here, there := k.New(rdb, permits, time.Hour), k.New(rdb, permits, time.Hour)
+		keys := []string{Key(t), Key(t), Key(t)}
+		granted := make([]atomic.Int64, len(keys))
+		var wg sync.WaitGroup
+		for i := range 48 {
+			wg.Go(func() {
+				l := here
+				if i%2 == 1 {
+					l = there
+				}
+				for range 12 {
+					at, n := rand.IntN(len(keys)), 1+rand.Int64N(3)
+					d, err := l.Take(t.Context(), keys[at], n)
+					assert.NoError(t, err)
+					if d.Granted {
+						granted[at].Add(n)
+					}
+				}
+			})
+		}
+		wg.Wait()
+		for i, key := range keys {
+			sum := granted[i].Load()
+			assert.LessOrEqual(t, sum, int64(permits))
+			assert.Greater(t, sum, int64(permits-3), "what fits is granted")
+			assert.EqualValues(t, permits-sum, Grants(t, here, key, 5))
+		}
+	})
+}
+
+// A held is a limiter that reaches its server through a proxy, inside a bubble.
+type held struct {
+	limit.Returner
+
+	proxy *redistest.Proxy
+	other limit.Returner // past the proxy
+}
+
+func newHeld(t *testing.T, k Kind, permits int64) held {
+	t.Helper()
+	direct, m := redistest.Mini(t)
+	// With so few connections one flight is under way at a time, so that a test can
+	// say who goes together.
+	h := held{proxy: redistest.MiniProxy(t, m), other: k.New(direct, permits, time.Hour)}
+	h.Returner = k.New(h.proxy.Client(t, &redis.Options{ReadTimeout: time.Second / 2, PoolSize: 3}), permits, time.Hour)
+	// The server knows the scripts by then.
+	Take(t, h, "warm", 1)
+	synctest.Wait()
+	return h
+}
+
+// hold has the next script call wait for its answer until the function returned
+// is called.
+func (h held) hold(t *testing.T) (letGo func()) {
+	t.Helper()
+	gate := make(chan struct{})
+	letGo = sync.OnceFunc(func() {
+		close(gate)
+		synctest.Wait()
+	})
+	t.Cleanup(letGo)
+	h.proxy.OnCommand(redistest.Nth(1, "evalsha", redistest.Pass.When(gate)))
+	return letGo
+}
+
+// Those who come while a call is on its way share the next one.
+func testCallersGather(t *testing.T, k Kind) {
+	synctest.Test(t, func(t *testing.T) {
+		const callers, permits = 200, 150
+		h := newHeld(t, k, permits)
+		letGo := h.hold(t)
+		before := h.proxy.Counts().Requests
+		var (
+			wg      sync.WaitGroup
+			granted atomic.Int64
+			mu      sync.Mutex
+			left    = map[int64]int{}
+		)
+		for range callers {
+			wg.Go(func() {
+				d, err := h.Take(t.Context(), "orders", 1)
+				if !assert.NoError(t, err) {
+					return
+				}
+				assert.Equal(t, int64(permits), d.Limit)
+				assert.Equal(t, !d.Granted, d.RetryAfter > 0)
+				assert.Equal(t, time.Hour, d.ResetAfter.Round(time.Minute))
+				if d.Granted {
+					granted.Add(1)
+					mu.Lock()
+					left[d.Remaining]++
+					mu.Unlock()
+				} else {
+					assert.Zero(t, d.Remaining)
+				}
+			})
+		}
+		synctest.Wait()
+		letGo()
+		wg.Wait()
+		assert.EqualValues(t, permits, granted.Load())
+		assert.LessOrEqual(t, h.proxy.Counts().Requests-before, 4, "script calls of %d callers", callers)
+		assert.Len(t, left, permits, "each is told what was left behind it")
+	})
+}
+
+// The requests of one call are decided about one after another: a large one that
+// does not fit denies itself, not the smaller ones behind it.
+func testCallersWithinOneCall(t *testing.T, k Kind) {
+	synctest.Test(t, func(t *testing.T) {
+		h := newHeld(t, k, 10)
+		letGo := h.hold(t)
+		type result struct {
+			d        limit.Decision
+			giveBack func(context.Context) error
+		}
+		steps := []struct {
+			n       int64
+			granted bool
+			left    int64
+		}{{1, true, 9}, {4, true, 5}, {6, false, 5}, {2, true, 3}, {10, false, 3}, {3, true, 0}, {1, false, 0}}
+		results := make([]result, len(steps))
+		var wg sync.WaitGroup
+		for i, step := range steps {
+			wg.Go(func() {
+				d, giveBack, err := h.TakeReturnable(t.Context(), "orders", step.n)
+				assert.NoError(t, err)
+				results[i] = result{d, giveBack}
+			})
+			synctest.Wait()
+		}
+		letGo()
+		wg.Wait()
+		for i, step := range steps {
+			assert.Equal(t, step.granted, results[i].d.Granted, "request %d", i)
+			assert.Equal(t, step.left, results[i].d.Remaining, "request %d", i)
+			assert.Equal(t, step.granted, results[i].giveBack != nil, "request %d", i)
+			assert.Equal(t, !step.granted, results[i].d.RetryAfter > 0, "request %d", i)
+		}
+
+		require.NoError(t, results[3].giveBack(t.Context()))
+		assert.True(t, Take(t, h.other, "orders", 2).Granted, "what one of them gave back")
+		assert.False(t, Take(t, h.other, "orders", 1).Granted)
+		require.NoError(t, results[1].giveBack(t.Context()))
+		require.NoError(t, results[5].giveBack(t.Context()))
+		assert.True(t, Take(t, h.other, "orders", 7).Granted)
+		assert.False(t, Take(t, h.other, "orders", 1).Granted)
+	})
+}
+
+func testContextEnded(t *testing.T, k Kind) {
+	l := k.New(Unreachable(t), 10, time.Minute)
+	ctx, cancel := context.WithCancel(t.Context())
+	cancel()
+	_, err := l.Take(ctx, "orders", 1)
+	require.ErrorIs(t, err, context.Canceled)
+	assert.NotErrorIs(t, err, limit.ErrUnknownOutcome, "nothing was sent")
+	_, giveBack, err := l.TakeReturnable(ctx, "orders", 1)
+	require.ErrorIs(t, err, context.Canceled)
+	assert.Nil(t, giveBack)
+}
+
+// Whoever goes away returns at once, and what was granted to him meanwhile is
+// given back.
+func testContextEndsInFlight(t *testing.T, k Kind) {
+	synctest.Test(t, func(t *testing.T) {
+		h := newHeld(t, k, 10)
+		letGo := h.hold(t)
+		ctx, cancel := context.WithTimeout(t.Context(), 300*time.Millisecond)
+		defer cancel()
+		start := time.Now()
+		_, err := h.Take(ctx, "orders", 4)
+		require.ErrorIs(t, err, context.DeadlineExceeded)
+		assert.Equal(t, 300*time.Millisecond, time.Since(start))
+		assert.False(t, Take(t, h.other, "orders", 10).Granted, "the server has granted it")
+		letGo()
+		time.Sleep(100 * time.Millisecond)
+		assert.True(t, Take(t, h.other, "orders", 10).Granted)
+	})
+}
+
+// Whoever goes away before the flight that would take its request has nothing
+// taken, and others of the same call keep what is theirs.
+func testContextEndsBehindABatch(t *testing.T, k Kind) {
+	synctest.Test(t, func(t *testing.T) {
+		h := newHeld(t, k, 10)
+		letGo := h.hold(t)
+		ctx, cancel := context.WithCancel(t.Context())
+		take := func(ctx context.Context, n int64, want error) func() {
+			done := make(chan struct{})
+			go func() {
+				defer close(done)
+				d, err := h.Take(ctx, "orders", n)
+				if want != nil {
+					assert.ErrorIs(t, err, want)
+					return
+				}
+				assert.NoError(t, err)
+				assert.True(t, d.Granted)
+			}()
+			synctest.Wait()
+			return func() { <-done }
+		}
+		lead := take(t.Context(), 1, nil)
+		early := take(ctx, 3, context.Canceled)
+		kept := take(t.Context(), 2, nil)
+		cancel()
+		early()
+		letGo()
+		lead()
+		kept()
+
+		ctx, cancel = context.WithCancel(t.Context())
+		letGo = h.hold(t)
+		late := take(ctx, 4, context.Canceled)
+		cancel()
+		late()
+		letGo()
+		time.Sleep(100 * time.Millisecond)
+		assert.Equal(t, int64(0), Take(t, h.other, "orders", 7).Remaining)
+	})
+}

@@ -1,0 +1,200 @@
+package limittest
+
+import (
+	"math/rand/v2"
+	"testing"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"github.com/rratelimiter/rratelimiter/internal/test/redistest"
+	"github.com/rratelimiter/rratelimiter/limit"
+)
+
+const (
+	permits = 10
+	window  = 6 * time.Second
+)
+
+// spend brings a limiter to a random state.
+func spend(t *testing.T, draw *rand.Rand, l limit.Limiter, key string) {
+	t.Helper()
+	for range 1 + draw.IntN(8) {
+		Take(t, l, key, 1+draw.Int64N(permits))
+		time.Sleep(time.Duration(draw.Int64N(int64(window / 3))).Truncate(100 * time.Microsecond))
+	}
+}
+
+// At RetryAfter the request passes, and not a millisecond before.
+func testRetryAfter(t *testing.T, k Kind) {
+	redistest.Virtual(t, func(t *testing.T, rdb *redis.Client) {
+		l, draw := k.New(rdb, permits, window), rand.New(rand.NewPCG(6, 2))
+		refused := 0
+		for range 60 {
+			key, n := Key(t), 1+draw.Int64N(permits)
+			spend(t, draw, l, key)
+			d := Take(t, l, key, n)
+			if d.Granted {
+				require.Zero(t, d.RetryAfter)
+				continue
+			}
+			refused++
+			require.Positive(t, d.RetryAfter)
+			require.LessOrEqual(t, d.RetryAfter, d.ResetAfter)
+			require.Less(t, d.Remaining, n)
+			time.Sleep(d.RetryAfter - time.Millisecond)
+			early := Take(t, l, key, n)
+			require.False(t, early.Granted, "%d permits %v after %+v", n, d.RetryAfter-time.Millisecond, d)
+			require.Equal(t, time.Millisecond, early.RetryAfter)
+			time.Sleep(time.Millisecond)
+			require.True(t, Take(t, l, key, n).Granted, "%d permits %v after %+v", n, d.RetryAfter, d)
+		}
+		assert.Greater(t, refused, 12)
+	})
+}
+
+// At ResetAfter all permits are free, and not a millisecond before.
+func testResetAfter(t *testing.T, k Kind) {
+	redistest.Virtual(t, func(t *testing.T, rdb *redis.Client) {
+		l, draw := k.New(rdb, permits, window), rand.New(rand.NewPCG(6, 3))
+		granted := 0
+		for range 60 {
+			key := Key(t)
+			spend(t, draw, l, key)
+			d := Take(t, l, key, 1+draw.Int64N(permits))
+			if d.Granted {
+				granted++
+			}
+			require.Positive(t, d.ResetAfter)
+			require.LessOrEqual(t, d.ResetAfter, window)
+			time.Sleep(d.ResetAfter - time.Millisecond)
+			early := Take(t, l, key, permits)
+			require.False(t, early.Granted, "%v after %+v", d.ResetAfter-time.Millisecond, d)
+			require.Equal(t, time.Millisecond, early.ResetAfter)
+			require.Equal(t, time.Millisecond, early.RetryAfter)
+			time.Sleep(time.Millisecond)
+			full := Take(t, l, key, permits)
+			require.True(t, full.Granted, "%v after %+v", d.ResetAfter, d)
+			require.Zero(t, full.Remaining)
+		}
+		assert.Greater(t, granted, 12)
+		assert.Less(t, granted, 48)
+	})
+}
+
+func testRemaining(t *testing.T, k Kind) {
+	redistest.Everywhere(t, func(t *testing.T, rdb redis.UniversalClient) {
+		l, key := k.New(rdb, permits, time.Hour), Key(t)
+		for _, step := range []struct {
+			n       int64
+			granted bool
+			left    int64
+		}{
+			{1, true, 9}, {3, true, 6}, {7, false, 6}, {10, false, 6}, {5, true, 1}, {2, false, 1}, {1, true, 0}, {1, false, 0}, {10, false, 0},
+		} {
+			d := Take(t, l, key, step.n)
+			assert.Equal(t, step.granted, d.Granted)
+			assert.Equal(t, step.left, d.Remaining)
+			assert.Equal(t, int64(permits), d.Limit)
+			assert.Equal(t, step.granted, d.RetryAfter == 0)
+			assert.InDelta(t, time.Hour, d.ResetAfter, float64(time.Minute))
+			if !step.granted {
+				assert.InDelta(t, time.Hour, d.RetryAfter, float64(time.Minute))
+			}
+		}
+	})
+}
+
+// A request is granted exactly where its permits are free: what a decision left,
+// and what was told to come back by now.
+func testHistories(t *testing.T, k Kind) {
+	redistest.Virtual(t, func(t *testing.T, rdb *redis.Client) {
+		l, draw := k.New(rdb, permits, window), rand.New(rand.NewPCG(6, 4))
+		for range 20 {
+			key := Key(t)
+			var full time.Time // at the latest
+			left := int64(permits)
+			for range 20 {
+				n, now := 1+draw.Int64N(permits), time.Now()
+				d := Take(t, l, key, n)
+				require.Equal(t, int64(permits), d.Limit)
+				require.GreaterOrEqual(t, d.Remaining, int64(0))
+				switch free := d.Remaining; {
+				case d.Granted:
+					require.GreaterOrEqual(t, free+n, left, "permits got lost")
+				default:
+					require.Less(t, free, n)
+					require.GreaterOrEqual(t, free, left, "permits got lost")
+					require.True(t, now.Before(full), "%d of %d permits were refused", n, permits)
+				}
+				left, full = d.Remaining, now.Add(d.ResetAfter)
+				time.Sleep(time.Duration(draw.Int64N(int64(window / 4))).Truncate(time.Millisecond))
+			}
+		}
+	})
+}
+
+// A grant that is given back has not been.
+func testGiveBack(t *testing.T, k Kind) {
+	// In real time a miniredis may pause between what tells a window's end, and
+	// then nothing is given back.
+	t.Run("virtual time", func(t *testing.T) {
+		t.Parallel()
+		redistest.Virtual(t, func(t *testing.T, rdb *redis.Client) { giveBack(t, k, rdb) })
+	})
+	t.Run("server", func(t *testing.T) {
+		t.Parallel()
+		giveBack(t, k, redistest.Client(t))
+	})
+}
+
+func giveBack(t *testing.T, k Kind, rdb redis.UniversalClient) {
+	t.Helper()
+	l, key, ctx := k.New(rdb, permits, time.Hour), Key(t), t.Context()
+	d, giveBack, err := l.TakeReturnable(ctx, key, 3)
+	require.NoError(t, err)
+	assert.True(t, d.Granted)
+	assert.Equal(t, int64(7), d.Remaining)
+	require.NotNil(t, giveBack)
+	assert.Equal(t, int64(3), Take(t, l, key, 4).Remaining)
+
+	refused, none, err := l.TakeReturnable(ctx, key, 4)
+	require.NoError(t, err)
+	assert.False(t, refused.Granted)
+	assert.Nil(t, none)
+
+	require.NoError(t, giveBack(ctx))
+	assert.Equal(t, int64(5), Take(t, l, key, 1).Remaining)
+	assert.True(t, Take(t, l, key, 5).Granted)
+	assert.False(t, Take(t, l, key, 1).Granted)
+
+	key = Key(t)
+	_, giveBack, err = l.TakeReturnable(ctx, key, permits)
+	require.NoError(t, err)
+	require.NoError(t, giveBack(ctx))
+	assert.True(t, Take(t, l, key, permits).Granted)
+	assert.False(t, Take(t, l, key, 1).Granted)
+}
+
+// A grant that has run out is not given back: others have its permits.
+func testGiveBackTooLate(t *testing.T, k Kind) {
+	redistest.Virtual(t, func(t *testing.T, rdb *redis.Client) {
+		l, ctx := k.New(rdb, permits, window), t.Context()
+		_, giveBack, err := l.TakeReturnable(ctx, "orders", 4)
+		require.NoError(t, err)
+		time.Sleep(window)
+		require.True(t, Take(t, l, "orders", permits).Granted)
+		require.NoError(t, giveBack(ctx))
+		assert.False(t, Take(t, l, "orders", 1).Granted)
+
+		_, giveBack, err = l.TakeReturnable(ctx, "users", 4)
+		require.NoError(t, err)
+		time.Sleep(3 * window)
+		require.NoError(t, giveBack(ctx))
+		assert.Empty(t, rdb.Keys(ctx, "users*").Val(), "nothing is left behind")
+		require.True(t, Take(t, l, "users", permits).Granted)
+		assert.False(t, Take(t, l, "users", 1).Granted)
+	})
+}

@@ -1,0 +1,321 @@
+package redistest_test
+
+import (
+	"context"
+	"strings"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"github.com/rratelimiter/rratelimiter/internal/test/redistest"
+)
+
+// proxied runs test with a proxy in front of each kind of server; direct is a
+// client that does not go through it. The client it hands out does not retry.
+func proxied(t *testing.T, test func(t *testing.T, p *redistest.Proxy, rdb, direct *redis.Client)) {
+	t.Helper()
+	// Long enough for a busy machine, short for the tests that wait for it.
+	opt := &redis.Options{MaxRetries: -1, ReadTimeout: 1500 * time.Millisecond}
+	t.Run("miniredis", func(t *testing.T) {
+		t.Parallel()
+		synctest.Test(t, func(t *testing.T) {
+			direct, m := redistest.Mini(t)
+			p := redistest.MiniProxy(t, m)
+			test(t, p, p.Client(t, opt), direct)
+		})
+	})
+	t.Run("redis", func(t *testing.T) {
+		t.Parallel()
+		direct := redistest.Redis(t)
+		p := redistest.StartProxy(t, redistest.Shared(t).Addr())
+		test(t, p, p.Client(t, opt), direct)
+	})
+}
+
+func TestProxyPasses(t *testing.T) {
+	t.Parallel()
+	proxied(t, func(t *testing.T, p *redistest.Proxy, rdb, _ *redis.Client) {
+		ctx, name := t.Context(), redistest.Name(t)
+		var (
+			wg    sync.WaitGroup
+			value = strings.Repeat("\r\n$5\r\n", 20_000)
+		)
+		for range 20 {
+			wg.Go(func() {
+				_, err := rdb.Pipelined(ctx, func(pipe redis.Pipeliner) error {
+					pipe.Incr(ctx, name)
+					pipe.Set(ctx, name+":large", value, 0)
+					pipe.HSet(ctx, name+":map", "a", 1, "b", 2)
+					return nil
+				})
+				assert.NoError(t, err)
+			})
+		}
+		wg.Wait()
+		assert.Equal(t, "20", rdb.Get(ctx, name).Val())
+		assert.Equal(t, value, rdb.Get(ctx, name+":large").Val())
+		assert.Equal(t, map[string]string{"a": "1", "b": "2"}, rdb.HGetAll(ctx, name+":map").Val())
+		assert.ErrorIs(t, rdb.Get(ctx, name+":none").Err(), redis.Nil)
+		assert.ErrorContains(t, rdb.Do(ctx, "nonsense").Err(), "unknown command")
+
+		p.Settle(t)
+		n := p.Counts()
+		assert.Equal(t, n.Requests, n.Forwarded)
+		assert.Equal(t, n.Requests, n.Answered)
+		assert.Equal(t, n.Requests, n.Delivered)
+		assert.GreaterOrEqual(t, n.Requests, 65)
+		assert.Positive(t, n.Conns)
+	})
+}
+
+func TestProxyPassesMessages(t *testing.T) {
+	t.Parallel()
+	proxied(t, func(t *testing.T, _ *redistest.Proxy, rdb, direct *redis.Client) {
+		name := redistest.Name(t)
+		sub := rdb.Subscribe(t.Context(), name)
+		defer func() { _ = sub.Close() }()
+		_, err := sub.Receive(t.Context())
+		require.NoError(t, err)
+		require.NoError(t, direct.Publish(t.Context(), name, "hello").Err())
+		msg, err := sub.ReceiveMessage(t.Context())
+		require.NoError(t, err)
+		assert.Equal(t, "hello", msg.Payload)
+	})
+}
+
+func TestProxyActions(t *testing.T) {
+	t.Parallel()
+	// Each acts on the INCR of a client that does not retry.
+	tests := map[string]struct {
+		action  redistest.Action
+		failure bool
+		ran     string // what the counter is then
+		timeout bool   // the client waited for its ReadTimeout
+	}{
+		"Pass":       {action: redistest.Pass, ran: "1"},
+		"DropAnswer": {action: redistest.DropAnswer, failure: true, ran: "1"},
+		"Swallow":    {action: redistest.Swallow, failure: true, ran: "1", timeout: true},
+		"Cut":        {action: redistest.Cut, failure: true},
+		"Late":       {action: redistest.Late, ran: "1"},
+		"Duplicate":  {action: redistest.Duplicate, ran: "2"},
+	}
+	for what, test := range tests {
+		t.Run(what, func(t *testing.T) {
+			t.Parallel()
+			proxied(t, func(t *testing.T, p *redistest.Proxy, rdb, direct *redis.Client) {
+				ctx, name := t.Context(), redistest.Name(t)
+				p.OnCommand(redistest.Nth(1, "INCR "+name, test.action))
+				start := time.Now()
+				n, err := rdb.Incr(ctx, name).Result()
+				assert.Equal(t, test.timeout, time.Since(start) >= 300*time.Millisecond)
+				if test.failure {
+					require.Error(t, err)
+				} else {
+					require.NoError(t, err)
+					assert.EqualValues(t, 1, n, "the first answer")
+				}
+				p.Settle(t)
+				assert.Equal(t, test.ran, direct.Get(ctx, name).Val())
+				require.NoError(t, rdb.Incr(ctx, name).Err(), "the next command passes")
+			})
+		})
+	}
+}
+
+func TestProxyShowsWhatAClientRepeats(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		direct, m := redistest.Mini(t)
+		p := redistest.MiniProxy(t, m)
+		p.OnCommand(redistest.Nth(1, "incr", redistest.DropAnswer))
+		n, err := p.Client(t, nil).Incr(t.Context(), "key").Result()
+		require.NoError(t, err)
+		assert.EqualValues(t, 2, n)
+		assert.Equal(t, "2", direct.Get(t.Context(), "key").Val())
+	})
+}
+
+func TestProxyHoldsAnAnswer(t *testing.T) {
+	t.Parallel()
+	proxied(t, func(t *testing.T, p *redistest.Proxy, rdb, direct *redis.Client) {
+		ctx, name := t.Context(), redistest.Name(t)
+		p.OnCommand(redistest.Nth(1, name, redistest.Pass.After(50*time.Millisecond)))
+		start := time.Now()
+		require.NoError(t, rdb.Incr(ctx, name).Err())
+		assert.GreaterOrEqual(t, time.Since(start), 50*time.Millisecond)
+
+		release := make(chan struct{})
+		p.OnCommand(redistest.Nth(1, name, redistest.DropAnswer.When(release)))
+		failed := make(chan error)
+		go func() { failed <- rdb.Incr(ctx, name).Err() }()
+		for direct.Get(ctx, name).Val() != "2" {
+			time.Sleep(time.Millisecond)
+		}
+		close(release)
+		require.Error(t, <-failed)
+		p.Settle(t)
+		assert.Equal(t, "2", direct.Get(ctx, name).Val())
+	})
+}
+
+func TestProxySendsALateCopy(t *testing.T) {
+	t.Parallel()
+	proxied(t, func(t *testing.T, p *redistest.Proxy, rdb, direct *redis.Client) {
+		ctx, name := t.Context(), redistest.Name(t)
+		release := make(chan struct{})
+		p.OnCommand(redistest.Nth(1, name, redistest.Late.When(release)))
+
+		require.Error(t, rdb.Incr(ctx, name).Err(), "it gives up")
+		assert.ErrorIs(t, direct.Get(ctx, name).Err(), redis.Nil, "it has not run yet")
+		n, err := rdb.Incr(ctx, name).Result()
+		require.NoError(t, err)
+		assert.EqualValues(t, 1, n, "the repeat overtakes it")
+
+		close(release)
+		p.Settle(t)
+		assert.Equal(t, "2", direct.Get(ctx, name).Val(), "and then it runs")
+	})
+}
+
+func TestProxyInAPipeline(t *testing.T) {
+	t.Parallel()
+	// Three commands in one write; the action is for the second.
+	tests := map[string]struct {
+		action   redistest.Action
+		answered []bool
+		ran      string
+	}{
+		"Cut":        {redistest.Cut, []bool{true, false, false}, "1"},
+		"DropAnswer": {redistest.DropAnswer, []bool{true, false, false}, "2"},
+		"Swallow":    {redistest.Swallow, []bool{true, false, false}, "3"},
+		"Duplicate":  {redistest.Duplicate, []bool{true, true, true}, "4"},
+		"Pass":       {redistest.Pass.After(10 * time.Millisecond), []bool{true, true, true}, "3"},
+		"Late":       {redistest.Late.After(10 * time.Millisecond), []bool{true, true, true}, "3"},
+	}
+	for what, test := range tests {
+		t.Run(what, func(t *testing.T) {
+			t.Parallel()
+			proxied(t, func(t *testing.T, p *redistest.Proxy, rdb, direct *redis.Client) {
+				ctx, name := t.Context(), redistest.Name(t)
+				p.OnCommand(redistest.Nth(2, name, test.action))
+				cmds, _ := rdb.Pipelined(ctx, func(pipe redis.Pipeliner) error {
+					for range 3 {
+						pipe.Incr(ctx, name)
+					}
+					return nil
+				})
+				var answered []bool
+				for _, cmd := range cmds {
+					// When one answer fails, go-redis gives its error to all
+					// commands; the value shows which were answered.
+					answered = append(answered, cmd.(*redis.IntCmd).Val() != 0)
+				}
+				assert.Equal(t, test.answered, answered)
+				p.Settle(t)
+				assert.Equal(t, test.ran, direct.Get(ctx, name).Val())
+			})
+		})
+	}
+}
+
+func TestProxyShowsCommands(t *testing.T) {
+	t.Parallel()
+	proxied(t, func(t *testing.T, p *redistest.Proxy, rdb, _ *redis.Client) {
+		var seen []redistest.Command
+		p.OnCommand(func(c redistest.Command) redistest.Action {
+			if c.Name() == "set" {
+				seen = append(seen, c)
+			}
+			return redistest.Pass
+		})
+		require.NoError(t, rdb.Set(t.Context(), redistest.Name(t), "two words\r\n", 0).Err())
+		p.OnCommand(nil)
+		require.NoError(t, rdb.Set(t.Context(), redistest.Name(t), "unseen", 0).Err())
+		require.Len(t, seen, 1)
+		assert.Equal(t, "two words\r\n", seen[0].Args[2])
+		assert.True(t, seen[0].Contains("Two Words"))
+		assert.False(t, seen[0].Contains("three"))
+		assert.Equal(t, 1, seen[0].Conn)
+	})
+}
+
+func TestProxyEndsWithItsServer(t *testing.T) {
+	t.Parallel()
+	s := redistest.StartRedis(t)
+	p := redistest.StartProxy(t, s.Addr())
+	rdb := p.Client(t, &redis.Options{MaxRetries: -1})
+	require.NoError(t, rdb.Ping(t.Context()).Err())
+	s.Kill()
+	require.Error(t, rdb.Ping(t.Context()).Err())
+	p.Settle(t)
+}
+
+func TestProxyChokes(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		_, m := redistest.Mini(t)
+		p := redistest.MiniProxy(t, m)
+		rdb := p.Client(t, &redis.Options{MaxRetries: -1, ReadTimeout: time.Minute})
+		value := strings.Repeat("x", 10_000)
+		took := func(f func() error) time.Duration {
+			start := time.Now()
+			require.NoError(t, f())
+			return time.Since(start)
+		}
+		set := func() error { return rdb.Set(t.Context(), "key", value, 0).Err() }
+		get := func() error { return rdb.Get(t.Context(), "key").Err() }
+		require.NoError(t, set())
+		p.Choke(1000)
+		for _, call := range []func() error{set, get} {
+			assert.InDelta(t, 10, took(call).Seconds(), 0.5)
+		}
+		p.Choke(0)
+		for _, call := range []func() error{set, get} {
+			assert.Less(t, took(call), time.Second)
+		}
+	})
+}
+
+func TestProxyHangsUp(t *testing.T) {
+	t.Parallel()
+	proxied(t, func(t *testing.T, p *redistest.Proxy, rdb, _ *redis.Client) {
+		require.NoError(t, rdb.Ping(t.Context()).Err())
+		require.Positive(t, p.Conns())
+		p.OnCommand(func(redistest.Command) redistest.Action {
+			p.HangUp()
+			return redistest.Pass
+		})
+		require.Error(t, rdb.Ping(t.Context()).Err())
+		p.OnCommand(nil)
+		require.NoError(t, rdb.Ping(t.Context()).Err())
+		require.NoError(t, rdb.Close())
+		require.Eventually(t, func() bool { return p.Conns() == 0 }, time.Minute, time.Millisecond)
+	})
+}
+
+// The proxy ends although it holds a request, an answer and a client's
+// connection.
+func TestProxyEndsWhileItHolds(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		_, m := redistest.Mini(t)
+		p := redistest.MiniProxy(t, m)
+		never := make(chan struct{})
+		actions := []redistest.Action{
+			redistest.Late.When(never), redistest.Pass.When(never), redistest.Cut.When(never),
+			redistest.DropAnswer.When(never), redistest.Duplicate.When(never), redistest.Swallow,
+		}
+		for _, a := range actions {
+			p.OnCommand(redistest.Nth(1, "incr", a))
+			rdb := p.Client(t, &redis.Options{MaxRetries: -1, ContextTimeoutEnabled: true})
+			ctx, cancel := context.WithTimeout(t.Context(), time.Second)
+			assert.Error(t, rdb.Incr(ctx, "key").Err())
+			cancel()
+		}
+	})
+}

@@ -1,0 +1,150 @@
+package redistest_test
+
+import (
+	"os"
+	"strconv"
+	"strings"
+	"testing"
+
+	"github.com/redis/go-redis/v9"
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"github.com/rratelimiter/rratelimiter/internal/test/redistest"
+)
+
+// TestTopology tests the topology that the environment names. scripts/matrix.sh
+// also learns by it whether there is such a thing on a server.
+func TestTopology(t *testing.T) {
+	t.Parallel()
+	rdb := redistest.Client(t)
+	name := redistest.Name(t)
+	want := make([]string, 30)
+	for i := range want {
+		want[i] = name + ":" + strconv.Itoa(10+i)
+		require.NoError(t, rdb.Set(t.Context(), want[i], i, 0).Err())
+	}
+	assert.Equal(t, want, redistest.Keys(t, rdb, name+"*"))
+	assert.Equal(t, "7", rdb.Get(t.Context(), want[7]).Val())
+
+	cmd := redis.NewCmd(t.Context(), "get", want[7])
+	require.NoError(t, rdb.Process(t.Context(), cmd))
+	assert.Equal(t, "7", cmd.Val())
+
+	hash := redis.NewCmd(t.Context(), "hgetall", name)
+	err := rdb.Process(t.Context(), hash)
+	switch redistest.CurrentTopology(t) {
+	case redistest.ACL, redistest.TLSWithACL:
+		require.ErrorContains(t, err, "NOPERM")
+		other := redis.NewCmd(t.Context(), "get", "TestTopolog")
+		require.ErrorContains(t, rdb.Process(t.Context(), other), "NOPERM")
+	case redistest.RESP2:
+		assert.IsType(t, []any{}, hash.Val(), "there are no maps")
+	default:
+		assert.IsType(t, map[any]any{}, hash.Val())
+	}
+	switch redistest.CurrentTopology(t) {
+	case redistest.Clustered:
+		assert.IsType(t, (*redis.ClusterClient)(nil), rdb)
+	case redistest.RingOfMany:
+		assert.IsType(t, (*redis.Ring)(nil), rdb)
+	}
+}
+
+// TestTopologies runs TestTopology as each of them.
+func TestTopologies(t *testing.T) {
+	t.Parallel()
+	if os.Getenv("RRL_TOPOLOGY") != "" {
+		return
+	}
+	redistest.Shared(t)
+	for _, topology := range redistest.Topologies() {
+		t.Run(string(topology), func(t *testing.T) {
+			t.Parallel()
+			server := os.Getenv("RRL_REDIS_SERVER")
+			if topology == redistest.TLS || topology == redistest.TLSWithACL {
+				s := redistest.StartTLS(t)
+				server = s.Binary()
+			}
+			cmd := asChild(t, "TestTopology", "RRL_TOPOLOGY="+string(topology), "RRL_REDIS_SERVER="+server)
+			out, err := cmd.CombinedOutput()
+			require.NoError(t, err, "%s", out)
+			assert.Contains(t, string(out), "--- PASS: TestTopology")
+		})
+	}
+}
+
+func TestUnknownTopology(t *testing.T) {
+	t.Parallel()
+	out, err := asChild(t, "TestTopology", "RRL_TOPOLOGY=moon").CombinedOutput()
+	require.Error(t, err)
+	assert.Contains(t, string(out), `RRL_TOPOLOGY is "moon" and should be one of [single resp2 tls acl tls-acl sentinel cluster ring]`)
+}
+
+func TestKeysGoWithTheirTest(t *testing.T) {
+	t.Parallel()
+	name := redistest.Name(t)
+	t.Run("a", func(t *testing.T) {
+		rdb := redistest.Client(t)
+		for _, key := range []string{redistest.Name(t), "{" + redistest.Name(t) + "}:value", "prefix:" + redistest.Name(t)} {
+			require.NoError(t, rdb.Set(t.Context(), key, 1, 0).Err())
+		}
+		require.NoError(t, rdb.Set(t.Context(), name, 1, 0).Err())
+	})
+	rdb := redistest.Client(t)
+	assert.Equal(t, []string{name}, redistest.Keys(t, rdb, "*"+t.Name()+"*"), "its own go later")
+}
+
+func TestRing(t *testing.T) {
+	t.Parallel()
+	r := redistest.StartRing(t, 3)
+	rdb := r.Client(t, nil)
+	for i := range 100 {
+		require.NoError(t, rdb.Set(t.Context(), strconv.Itoa(i), i, 0).Err())
+	}
+	sum := int64(0)
+	for _, s := range r.Servers {
+		n := s.Client(t, nil).DBSize(t.Context()).Val()
+		assert.Positive(t, n)
+		sum += n
+	}
+	assert.EqualValues(t, 100, sum)
+	assert.Len(t, redistest.Keys(t, rdb, "*"), 100)
+}
+
+func TestServerOfEachRelease(t *testing.T) {
+	t.Parallel()
+	for _, v := range redistest.Versions() {
+		t.Run(string(v), func(t *testing.T) {
+			t.Parallel()
+			s := redistest.StartServer(t, v, "--maxmemory", "7mb")
+			rdb := s.Client(t, nil)
+			info, err := rdb.Info(t.Context(), "server").Result()
+			require.NoError(t, err)
+			kind, release, _ := strings.Cut(string(v), "-")
+			assert.Contains(t, info, kind+"_version:"+release+".")
+			assert.Equal(t, "7340032", rdb.ConfigGet(t.Context(), "maxmemory").Val()["maxmemory"])
+		})
+	}
+}
+
+func TestTLS(t *testing.T) {
+	t.Parallel()
+	s := redistest.StartTLS(t)
+	require.NoError(t, s.Client(t, nil).Ping(t.Context()).Err())
+	opt, err := redis.ParseURL(s.URL())
+	require.NoError(t, err)
+	assert.NotNil(t, opt.TLSConfig)
+
+	for what, change := range map[string]func(*redis.Options){
+		"without TLS":             func(o *redis.Options) { o.TLSConfig = nil },
+		"no certificate":          func(o *redis.Options) { o.TLSConfig.Certificates = nil },
+		"the authority not known": func(o *redis.Options) { o.TLSConfig.RootCAs = nil },
+	} {
+		opt := &redis.Options{Addr: s.Addr(), TLSConfig: s.TLS(), MaxRetries: -1, DialerRetries: 1}
+		change(opt)
+		rdb := redis.NewClient(opt)
+		require.Error(t, rdb.Ping(t.Context()).Err(), what)
+		require.NoError(t, rdb.Close())
+	}
+}
