@@ -32,10 +32,12 @@ skip() {
 	if [ "${RRL_NO_SKIP:-}" = 1 ]; then failed+=("$1"); else echo "$1: not installed" >>"$skips"; fi
 }
 
-# In these one call follows another, whatever test runs beside it. The race detector
-# would make them four times as slow, and sees the same calls in all other packages.
-in_turn=(./tests/damage ./tests/redisson ./lua ./codec ./cmd/rrl/internal/output
-	./internal/{answer,keypart,redisson,words} ./internal/test/{articles,distribution,linear} ./internal/docs/{compatibility,development,page,reliability})
+# In these one call follows another, whatever test runs beside it, or they look at what
+# is tested elsewhere: at its heap, its pages, its figures in a terminal. The race
+# detector would make them four times as slow, and sees the same calls in all others.
+in_turn=(./tests/{damage,hostile,redisson,soak} ./lua ./codec ./httplimit/admin
+	./cmd/rrl ./cmd/rrl/internal/{connect,doctor,output} ./internal/{answer,keypart,redisson,words}
+	./internal/test/{articles,distribution,linear,redistest} ./internal/docs/{choosing,compatibility,development,page,reliability})
 
 # Failovers, chaos and long use, which make test leaves to make test-all.
 only_in_all=(./tests/servers ./tests/chaos ./tests/soak)
@@ -47,6 +49,19 @@ unit_and_server() {
 	[ "$all" = all ] || apart+=("${only_in_all[@]}")
 	go list ./... | grep -vxF "$(go list "${apart[@]}")" | sort -r |
 		xargs scripts/race.sh -vet=off -shuffle=on -p 3 -parallel 4 -timeout 10m
+}
+
+# The same without the race detector.
+without_race() {
+	local apart=(./compat_test)
+	[ "$all" = all ] || apart+=("${only_in_all[@]}")
+	go list "${in_turn[@]}" | grep -vxF "$(go list "${apart[@]}")" |
+		xargs go test -vet=off -ldflags=-w -shuffle=on -timeout 10m
+}
+
+# Faults of all kinds at once. One round of each test of it has run with the rest.
+chaos() {
+	make --no-print-directory chaos MINUTES=2 SEED=1 && make --no-print-directory chaos MINUTES=1
 }
 
 # Two at a time: they wait more than they compute. The race detector looks at all but
@@ -77,10 +92,10 @@ other_servers() {
 	END
 }
 
-turns_and_java() {
+beside_redisson() {
 	local -x RRL_RELEASES=${RRL_RELEASES:-}
 	[ "$all" = all ] || RRL_RELEASES=${RRL_RELEASES:-4.7.0}
-	go test -vet=off -ldflags=-w -shuffle=on -timeout 10m ./compat_test/... "${in_turn[@]}"
+	go test -vet=off -ldflags=-w -shuffle=on -timeout 10m ./compat_test/...
 }
 
 # begin NAME COMMAND runs it beside what follows, and end NAME waits for it.
@@ -132,10 +147,13 @@ step "vet for Windows and 32 bits" scripts/vet-others.sh
 wait $installing || true
 step "unit and server tests" unit_and_server
 # All of these wait more than they compute.
-begin turns turns_and_java
+begin redisson beside_redisson
+step "tests in turn" without_race
 [ "$all" != all ] || step "other servers and topologies" other_servers
+[ "$all" != all ] || begin chaos chaos
 step "other modules" other_modules
-step "tests in turn and beside Redisson (begun before)" end turns
+step "tests beside Redisson (begun before)" end redisson
+[ "$all" != all ] || step "chaos (begun before)" end chaos
 
 summary="passed: $(list "${ran[@]-none}")"
 [ ${#failed[@]} = 0 ] || summary+="; FAILED: $(list "${failed[@]}")"
