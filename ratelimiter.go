@@ -96,9 +96,10 @@ func New(rdb Redis, opts ...Option) *Client {
 // begun counts Clients.
 var begun atomic.Int64
 
-// beginning returns the moment as text; it differs for Clients of the same millisecond.
+// beginning returns the moment as text. A program's next Client counts as one
+// microsecond later, so that Clients of one moment keep their order.
 func beginning(now time.Time) string {
-	return strconv.FormatInt(now.UnixMilli()*1000+begun.Add(1)%1000, 10)
+	return strconv.FormatInt(now.UnixMicro()+begun.Add(1), 10)
 }
 
 // RateLimiter returns a handle of the limiter called name. It does no I/O;

@@ -110,3 +110,18 @@ func TestChangedDefaultReachesBusyKeys(t *testing.T) {
 		}
 	}
 }
+
+// Of all Clients made in one moment, the last is the newest program.
+func TestClientsOfOneMomentKeepTheirOrder(t *testing.T) {
+	t.Parallel()
+	redistest.Virtual(t, func(t *testing.T, rdb *redis.Client) {
+		name, after := redistest.Name(t), rratelimiter.PerMinute(2)
+		limitertest.MustAcquire(t, limitertest.NewClient(t, rdb).RateLimiter(name, rratelimiter.WithDefault(rratelimiter.PerMinute(1000))), 1)
+		for range 999 {
+			limitertest.NewClient(t, rdb)
+		}
+		l := limitertest.NewClient(t, rdb).RateLimiter(name, rratelimiter.WithDefault(after))
+		limitertest.MustAcquire(t, l, 1)
+		assert.Equal(t, after.Rate, configOf(t, l).Rate)
+	})
+}
