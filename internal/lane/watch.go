@@ -12,7 +12,7 @@ type Watch struct {
 	mu          *sync.Mutex // the owner's
 	first, last *Pending
 	timer       *time.Timer
-	armed       bool
+	armed       time.Time // the since that the timer runs for; zero while it does not run
 }
 
 // Waiter is a request whose time may be over.
@@ -64,13 +64,13 @@ func (w *Watch) Remove(p *Pending) bool {
 	return true
 }
 
-// arm leaves a timer alone that runs already: what it was set for came earlier.
+// arm leaves a timer alone that runs for an earlier request: look sets it again.
 func (w *Watch) arm() {
-	if w.armed || w.first == nil {
+	if w.first == nil || !w.armed.IsZero() && !w.first.since.Before(w.armed) {
 		return
 	}
-	w.armed = true
-	wait := time.Until(w.first.since.Add(w.timeout))
+	w.armed = w.first.since
+	wait := time.Until(w.armed.Add(w.timeout))
 	if w.timer == nil {
 		w.timer = time.AfterFunc(wait, w.look)
 	} else {
@@ -86,7 +86,7 @@ func (w *Watch) look() {
 		over = append(over, w.first.waiter)
 		w.Remove(w.first)
 	}
-	w.armed = false
+	w.armed = time.Time{}
 	w.arm()
 	w.mu.Unlock()
 	for _, r := range over {
