@@ -82,6 +82,9 @@ func (r *round) promote(draw *rand.Rand, kind string, forced bool) {
 		return // the first node has not heard yet of the one that came back
 	}
 	replica := replicas[draw.IntN(len(replicas))]
+	if !a.Electable(r.tb, replica) {
+		return
+	}
 	e := event{start: start, kind: kind, text: master.Addr()}
 	switch {
 	case !forced:

@@ -26,6 +26,7 @@ const (
 type Cluster struct {
 	nodes []*Server
 	ids   map[*Server]string
+	stood map[*Server]time.Time // when a node last stood for election
 }
 
 // StartCluster starts a cluster of so many masters, among which the slots are
@@ -52,7 +53,7 @@ func startCluster(masters, replicas int, args []string) (*Cluster, error) {
 		"--cluster-migration-barrier", "1000",
 	}, args...)}
 	nodes, err := startAll(masters*(1+replicas), func(int) (*Server, error) { return start(Default, sp) })
-	c := &Cluster{nodes: nodes, ids: map[*Server]string{}}
+	c := &Cluster{nodes: nodes, ids: map[*Server]string{}, stood: map[*Server]time.Time{}}
 	if err != nil {
 		return c, err
 	}

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"net"
 	"slices"
+	"strconv"
 	"testing"
 	"time"
 
@@ -92,14 +93,16 @@ func (m *SlotMove) set(t testing.TB, on *Server, state, id string) {
 	}))
 }
 
+const takeover = "TAKEOVER"
+
 // Failover makes a replica the master of its slots: in agreement with its
-// master, so that no write is lost, or with takeover at once and by itself, as
+// master, so that no write is lost, or if it takesOver at once and by itself, as
 // where the master and the majority are gone. It returns when all nodes that
 // are alive know, and the old master, if it is, is in step as a replica.
-func (c *Cluster) Failover(t testing.TB, replica *Server, takeover bool) {
+func (c *Cluster) Failover(t testing.TB, replica *Server, takesOver bool) {
 	t.Helper()
-	if takeover {
-		c.failover(t, replica, "TAKEOVER")
+	if takesOver {
+		c.failover(t, replica, takeover)
 	} else {
 		c.failover(t, replica)
 	}
@@ -112,8 +115,32 @@ func (c *Cluster) ForceFailover(t testing.TB, replica *Server) {
 	c.failover(t, replica, "FORCE")
 }
 
+// Electable reports whether a replica may stand for election. For two node timeouts, and
+// two seconds at least, Redis counts the votes that a node got for those of its next
+// election: it would be a master to itself alone, and lose what is written to it.
+func (c *Cluster) Electable(t testing.TB, replica *Server) bool {
+	t.Helper()
+	var millis int64
+	must(t, replica.do(func(rdb *redis.Client) error {
+		const setting = "cluster-node-timeout"
+		found, err := rdb.ConfigGet(t.Context(), setting).Result()
+		if err != nil {
+			return err
+		}
+		millis, err = strconv.ParseInt(found[setting], 10, 64)
+		return err
+	}))
+	return time.Since(c.stood[replica]) > max(2*time.Duration(millis)*time.Millisecond, 2*time.Second)
+}
+
 func (c *Cluster) failover(t testing.TB, replica *Server, how ...any) {
 	t.Helper()
+	if !slices.Contains(how, any(takeover)) {
+		for !c.Electable(t, replica) {
+			time.Sleep(10 * time.Millisecond)
+		}
+		defer func() { c.stood[replica] = time.Now() }()
+	}
 	slot, alive := -1, 0
 	ask := func(rdb *redis.Client) error {
 		return rdb.Do(t.Context(), append([]any{"CLUSTER", "FAILOVER"}, how...)...).Err()
