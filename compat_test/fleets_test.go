@@ -36,8 +36,8 @@ var (
 func eachFleet(t *testing.T, pairs [][2]string, test func(t *testing.T, older, newer javaPeer)) {
 	t.Helper()
 	for i, pair := range pairs {
-		named := func(version string) bool { return slices.Contains(releases(t), version) }
-		if *releasesFlag == "" && i > 1 || *releasesFlag != "" && !(named(pair[0]) && named(pair[1])) {
+		missing := func(version string) bool { return !slices.Contains(releases(t), version) }
+		if *releasesFlag == "" && i > 1 || *releasesFlag != "" && slices.ContainsFunc(pair[:], missing) {
 			continue
 		}
 		t.Run(pair[0]+"+"+pair[1], func(t *testing.T) { test(t, newPeer(t, pair[0]), newPeer(t, pair[1])) })
