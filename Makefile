@@ -30,10 +30,10 @@ golden: ## record anew what each release of Redisson does, for tests without Jav
 	@scripts/install-redis.sh || true
 	go test -count 1 -timeout 20m ./compat_test -run 'TestGolden$$' -record $(if $(REDISSON),-releases $(REDISSON))
 
-check: ## the fast part: vet, lint, tests that need no server; make test has the race detector look at what is concurrent
-	@if scripts/install-lint.sh; then scripts/lint.sh; \
-		else scripts/modules.sh go vet ./... && [ "$(RRL_NO_SKIP)" != 1 ]; fi
-	@scripts/vet-others.sh darwin
+check: ## the fast part: vet and lint what has changed, for Windows and macOS too, and run the tests that need no server
+	@if scripts/install-lint.sh; then scripts/lint.sh -c; \
+		else scripts/modules.sh -c go vet && [ "$(RRL_NO_SKIP)" != 1 ]; fi
+	@scripts/vet-others.sh -c
 	@scripts/modules.sh -p 2 go test -vet=off -short ./...
 
 lint: ## golangci-lint, in all modules

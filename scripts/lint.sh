@@ -1,6 +1,8 @@
 #!/usr/bin/env bash
-# lint.sh: golangci-lint in all modules. With nothing cached it spends a quarter of
-# its time on garbage, unless it may keep more.
+# lint.sh [-c]: golangci-lint in all modules; with -c of what has changed. With nothing
+# cached it spends a quarter of its time on garbage, unless it may keep more.
 set -euo pipefail
 export GOGC=${GOGC:-400} GOMEMLIMIT=${GOMEMLIMIT:-3GiB}
-exec "$(dirname "$0")/modules.sh" -p 2 golangci-lint run --allow-parallel-runners ./...
+packages=(./...)
+[ "${1:-}" != -c ] || packages=()
+exec "$(dirname "$0")/modules.sh" -p 2 "$@" golangci-lint run --allow-parallel-runners "${packages[@]}"

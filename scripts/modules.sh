@@ -1,18 +1,33 @@
 #!/usr/bin/env bash
-# modules.sh [-p N] COMMAND: runs it in the folder of each Go module of the
-# repository, N at a time, and says what it said there when it has ended. Fails if
-# it fails in one of them.
+# modules.sh [-p N] [-c] COMMAND: runs it in the folder of each Go module of the
+# repository, N at a time, and prints what it said there when it has ended. With -c it
+# runs only where something has changed, with the packages changed as last arguments.
+# Fails if it fails in one of them.
 set -euo pipefail
 cd "$(dirname "$0")/.."
-at_once=1
-if [ "$1" = -p ]; then
-	at_once=$2
-	shift 2
-fi
+at_once=1 changed=
+while getopts p:c option; do
+	case $option in
+	p) at_once=$OPTARG ;;
+	c) changed=yes ;;
+	*) exit 2 ;;
+	esac
+done
+shift $((OPTIND - 1))
 
-find . -name .cache -prune -o -name go.mod -print | sort | xargs -n 1 dirname |
-	xargs -P "$at_once" -I '{}' bash -c '
-		cd "$0" && shift
-		said=$("$@" 2>&1 </dev/null) && status=0 || status=1
-		[ -z "$said" ] || echo "$said"
-		exit $status' '{}' -- "$@"
+modules() {
+	if [ -n "$changed" ]; then
+		scripts/changed.sh
+	else
+		find . -name .cache -prune -o -name go.mod -print | sort | xargs -n 1 dirname
+	fi
+}
+
+# shellcheck disable=SC2016 # of the shell in each module
+modules | xargs -P "$at_once" -L 1 bash -c '
+	command=("${@:2:$1}")
+	shift $(($1 + 1))
+	cd "$1" && shift
+	said=$("${command[@]}" "$@" 2>&1 </dev/null) && status=0 || status=1
+	[ -z "$said" ] || echo "$said"
+	exit $status' modules $# "$@"

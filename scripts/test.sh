@@ -149,7 +149,7 @@ else
 	step vet scripts/modules.sh go vet ./...
 	skip lint
 fi
-step "vet for Windows and 32 bits" scripts/vet-others.sh
+[ "$all" != all ] || step "vet for Windows, macOS and 32 bits" scripts/vet-others.sh
 wait $installing || true
 step "unit and server tests" unit_and_server
 # All of these wait more than they compute.
