@@ -1,8 +1,6 @@
 package grpclimit_test
 
 import (
-	"context"
-	"io"
 	"testing"
 	"time"
 
@@ -16,6 +14,7 @@ import (
 	"google.golang.org/grpc/status"
 
 	"github.com/rratelimiter/rratelimiter/grpclimit"
+	"github.com/rratelimiter/rratelimiter/internal/test/middlewaretest"
 	"github.com/rratelimiter/rratelimiter/limit"
 )
 
@@ -23,22 +22,12 @@ func figures(trailer metadata.MD) []string {
 	return append(append([]string(nil), trailer.Get(grpclimit.TrailerLimit)...), trailer.Get(grpclimit.TrailerRemaining)...)
 }
 
-func TestTrailersOfUnaryCalls(t *testing.T) {
-	t.Parallel()
-	conn, _ := serve(t, unary(&budget{limit: 2, retryAfter: time.Second}))
-	for _, want := range [][]string{{"2", "1"}, {"2", "0"}, {"2", "0"}} {
-		var trailer metadata.MD
-		_ = check(t.Context(), conn, grpc.Trailer(&trailer))
-		assert.Equal(t, want, figures(trailer))
-	}
-}
-
 // Who is in front of whom can be told by the order.
 func TestTrailersOfAChain(t *testing.T) {
 	t.Parallel()
 	conn, _ := serve(t, []grpc.ServerOption{grpc.ChainUnaryInterceptor(
-		grpclimit.UnaryServerInterceptor(&budget{limit: 9, retryAfter: time.Second}),
-		grpclimit.UnaryServerInterceptor(&budget{limit: 1, retryAfter: time.Second}))})
+		grpclimit.UnaryServerInterceptor(middlewaretest.Budget(9, time.Second)),
+		grpclimit.UnaryServerInterceptor(middlewaretest.Budget(1, time.Second)))})
 	for _, want := range [][]string{{"1", "9", "0", "8"}, {"1", "9", "0", "7"}} {
 		var trailer metadata.MD
 		_ = check(t.Context(), conn, grpc.Trailer(&trailer))
@@ -48,7 +37,7 @@ func TestTrailersOfAChain(t *testing.T) {
 
 func TestTrailersOfStreams(t *testing.T) {
 	t.Parallel()
-	conn, service := serve(t, streams(&budget{limit: 5, retryAfter: time.Second}, grpclimit.WithPerMessage()))
+	conn, service := serve(t, streams(middlewaretest.Budget(5, time.Second), grpclimit.WithPerMessage()))
 	for _, test := range []struct {
 		messages int
 		want     []string
@@ -76,41 +65,6 @@ func TestTrailersOfStreams(t *testing.T) {
 	assert.Equal(t, []string{"1000"}, stream.Trailer().Get(pushbackTrailer))
 }
 
-func TestTrailersOfAStreamWithoutMessagesToCount(t *testing.T) {
-	t.Parallel()
-	conn, _ := serve(t, streams(&budget{limit: 4}))
-	stream, err := testpb.NewTestServiceClient(conn).StreamingOutputCall(t.Context(), &testpb.StreamingOutputCallRequest{})
-	require.NoError(t, err)
-	for err == nil {
-		_, err = stream.Recv()
-	}
-	require.ErrorIs(t, err, io.EOF)
-	assert.Equal(t, []string{"4", "3"}, figures(stream.Trailer()))
-}
-
-// What nobody knows is not told.
-func TestNoTrailersWithoutFigures(t *testing.T) {
-	t.Parallel()
-	for name, opts := range map[string][]grpc.ServerOption{
-		"open":       unary(failing(limit.ErrUnavailable), quiet, grpclimit.WithFailure(limit.FailOpen())),
-		"closed":     unary(failing(limit.ErrUnavailable), quiet),
-		"too costly": unary(limiterFunc(tooMuch)),
-		"shadow":     unary(&budget{limit: 3}, grpclimit.WithShadow()),
-	} {
-		t.Run(name, func(t *testing.T) {
-			t.Parallel()
-			conn, _ := serve(t, opts)
-			var trailer metadata.MD
-			_ = check(t.Context(), conn, grpc.Trailer(&trailer))
-			assert.Empty(t, figures(trailer))
-		})
-	}
-}
-
-func tooMuch(context.Context, string, int64) (limit.Decision, error) {
-	return limit.Decision{Limit: 7}, limit.ErrPermitsExceedRate
-}
-
 func TestErrorInfo(t *testing.T) {
 	t.Parallel()
 	for name, test := range map[string]struct {
@@ -118,14 +72,18 @@ func TestErrorInfo(t *testing.T) {
 		reason   string
 		metadata map[string]string
 	}{
-		"exceeded": {&budget{retryAfter: 1500 * time.Millisecond}, grpclimit.ReasonExceeded, map[string]string{
+		"exceeded": {middlewaretest.Budget(0, 1500*time.Millisecond), grpclimit.ReasonExceeded, map[string]string{
 			"limiter": "calls", "limit": "0", "remaining": "0",
 		}},
-		"soon": {limiterFunc(func(context.Context, string, int64) (limit.Decision, error) {
-			return limit.Decision{Limit: 5, Remaining: 2, RetryAfter: 1500 * time.Millisecond}, nil
-		}), grpclimit.ReasonExceeded, map[string]string{"limiter": "calls", "limit": "5", "remaining": "2", "retryAfter": "1.5s"}},
-		"too costly": {limiterFunc(tooMuch), grpclimit.ReasonTooCostly, map[string]string{"limiter": "calls", "limit": "7"}},
-		"unknown":    {failing(limit.ErrInvalidPermits), grpclimit.ReasonTooCostly, map[string]string{"limiter": "calls"}},
+		"soon": {
+			middlewaretest.Says(limit.Decision{Limit: 5, Remaining: 2, RetryAfter: 1500 * time.Millisecond}, nil),
+			grpclimit.ReasonExceeded, map[string]string{"limiter": "calls", "limit": "5", "remaining": "2", "retryAfter": "1.5s"},
+		},
+		"too costly": {
+			middlewaretest.Says(limit.Decision{Limit: 7}, limit.ErrPermitsExceedRate),
+			grpclimit.ReasonTooCostly, map[string]string{"limiter": "calls", "limit": "7"},
+		},
+		"unknown": {middlewaretest.Says(limit.Decision{}, limit.ErrInvalidPermits), grpclimit.ReasonTooCostly, map[string]string{"limiter": "calls"}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()

@@ -5,7 +5,6 @@ import (
 	"errors"
 	"io"
 	"net"
-	"sync"
 	"testing"
 	"time"
 
@@ -22,44 +21,7 @@ import (
 	"google.golang.org/grpc/test/bufconn"
 
 	"github.com/rratelimiter/rratelimiter/grpclimit"
-	"github.com/rratelimiter/rratelimiter/limit"
 )
-
-// limiterFunc is a limiter of one function.
-type limiterFunc func(ctx context.Context, key string, n int64) (limit.Decision, error)
-
-func (f limiterFunc) Take(ctx context.Context, key string, n int64) (limit.Decision, error) {
-	return f(ctx, key, n)
-}
-
-// budget grants a number of permits in all, and keeps what it was asked.
-type budget struct {
-	retryAfter time.Duration
-	limit      int64
-
-	mu    sync.Mutex
-	taken int64
-	keys  []string
-	costs []int64
-}
-
-func (b *budget) Take(_ context.Context, key string, n int64) (limit.Decision, error) {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	b.keys = append(b.keys, key)
-	b.costs = append(b.costs, n)
-	if b.taken+n > b.limit {
-		return limit.Decision{Limit: b.limit, Remaining: b.limit - b.taken, RetryAfter: b.retryAfter}, nil
-	}
-	b.taken += n
-	return limit.Decision{Granted: true, Limit: b.limit, Remaining: b.limit - b.taken}, nil
-}
-
-func (b *budget) asked() []string {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	return b.keys
-}
 
 // testServer has gRPC's own test service for streams, and the health service.
 type testServer struct {
@@ -153,37 +115,4 @@ func refusalDetails(t testing.TB, err error) (retry *errdetails.RetryInfo, quota
 		}
 	}
 	return retry, quota
-}
-
-// recorder is an observer that keeps what it is told.
-type recorder struct {
-	limit.NoObserver
-
-	mu      sync.Mutex
-	decided []limit.Decided
-	events  []limit.Event
-}
-
-func (r *recorder) Decided(_ context.Context, d limit.Decided) {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	r.decided = append(r.decided, d)
-}
-
-func (r *recorder) Happened(e limit.Event) {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	r.events = append(r.events, e)
-}
-
-func (r *recorder) Decisions() []limit.Decided {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	return r.decided
-}
-
-func (r *recorder) Events() []limit.Event {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	return r.events
 }

@@ -3,7 +3,6 @@ package grpclimit_test
 import (
 	"context"
 	"io"
-	"math"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -11,13 +10,13 @@ import (
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 	"google.golang.org/grpc"
-	"google.golang.org/grpc/codes"
 	healthpb "google.golang.org/grpc/health/grpc_health_v1"
 	testpb "google.golang.org/grpc/interop/grpc_testing"
 	"google.golang.org/grpc/metadata"
 	"google.golang.org/grpc/status"
 
 	"github.com/rratelimiter/rratelimiter/grpclimit"
+	"github.com/rratelimiter/rratelimiter/internal/test/middlewaretest"
 	"github.com/rratelimiter/rratelimiter/limit"
 )
 
@@ -31,58 +30,49 @@ func streams(limiter limit.Limiter, opts ...grpclimit.Option) []grpc.ServerOptio
 	return []grpc.ServerOption{grpc.StreamInterceptor(grpclimit.StreamServerInterceptor(limiter, opts...))}
 }
 
+// byMethod is the key of calls that no connection brings.
+var byMethod = grpclimit.WithKey(grpclimit.Method())
+
 func TestUnaryServer(t *testing.T) {
 	t.Parallel()
-	limiter := &budget{limit: 2, retryAfter: 1500*time.Millisecond + 1}
+	limiter := middlewaretest.Budget(2, 1500*time.Millisecond+1)
 	conn, _ := serve(t, unary(limiter))
 	var trailer metadata.MD
-	for range 2 {
+	for _, left := range []string{"1", "0"} {
 		require.NoError(t, check(t.Context(), conn, grpc.Trailer(&trailer)))
 		assert.Empty(t, trailer.Get(pushbackTrailer))
+		assert.Equal(t, []string{"2", left}, figures(trailer))
 	}
 
 	err := check(t.Context(), conn, grpc.Trailer(&trailer))
 	assert.Equal(t, 1500*time.Millisecond+1, retryDelay(t, err))
 	assert.Equal(t, []string{"1501"}, trailer.Get(pushbackTrailer), "rounded up")
+	assert.Equal(t, []string{"2", "0"}, figures(trailer))
 	_, quota := refusalDetails(t, err)
 	require.Len(t, quota.Violations, 1)
 	assert.Equal(t, "/grpc.health.v1.Health/Check:bufconn", quota.Violations[0].Subject)
 	assert.EqualValues(t, 2, quota.Violations[0].QuotaValue)
-	assert.Equal(t, "grpc:/grpc.health.v1.Health/Check:bufconn", limiter.asked()[0])
+	assert.Equal(t, "grpc:/grpc.health.v1.Health/Check:bufconn", limiter.Key())
 }
 
-func TestServerTellsNoTimeThatDoesNotHelp(t *testing.T) {
+// What a call costs may depend on all there is to know of it.
+func TestCost(t *testing.T) {
 	t.Parallel()
-	for name, test := range map[string]struct {
-		decision limit.Decision
-		err      error
-		pushback string
-		delay    time.Duration
-	}{
-		"a limit of 0":        {pushback: "-1"},
-		"beyond any number":   {err: limit.ErrInvalidPermits, pushback: "-1"},
-		"more than the limit": {err: limit.ErrPermitsExceedRate, pushback: "-1"},
-		"beyond the trailer": {
-			decision: limit.Decision{Limit: 1, RetryAfter: (math.MaxInt32 + 1) * time.Millisecond},
-			pushback: "-1", delay: (math.MaxInt32 + 1) * time.Millisecond,
-		},
-		"a moment": {decision: limit.Decision{Limit: 1, RetryAfter: 1}, pushback: "1", delay: 1},
+	for name, want := range map[string]grpclimit.Call{
+		"unary server":  {Method: method, Message: "request"},
+		"stream server": {Method: method},
+		"unary client":  {Method: method, Target: "passthrough:///test", Message: "request"},
+		"stream client": {Method: method, Target: "passthrough:///test"},
 	} {
-		t.Run(name, func(t *testing.T) {
-			t.Parallel()
-			conn, _ := serve(t, unary(limiterFunc(func(context.Context, string, int64) (limit.Decision, error) {
-				return test.decision, test.err
-			}), grpclimit.WithErrorHandler(func(_ context.Context, _ grpclimit.Call, err error) {
-				assert.NoError(t, err, "a refusal is no failure")
-			})))
-			var trailer metadata.MD
-			err := check(t.Context(), conn, grpc.Trailer(&trailer))
-			retry, quota := refusalDetails(t, err)
-			assert.NotNil(t, quota)
-			assert.Equal(t, []string{test.pushback}, trailer.Get(pushbackTrailer))
-			assert.Equal(t, test.delay > 0, retry != nil)
-			assert.Equal(t, test.delay, retry.GetRetryDelay().AsDuration())
-		})
+		var seen grpclimit.Call
+		limiter := middlewaretest.Grants()
+		made := interceptors[name](limiter, byMethod, grpclimit.WithCost(func(_ context.Context, call grpclimit.Call) int64 {
+			seen = call
+			return 7
+		}))
+		require.NoError(t, made(t.Context(), func() error { return nil }))
+		assert.EqualValues(t, 7, limiter.Asked()[0].N)
+		assert.Equal(t, want, grpclimit.Call{Method: seen.Method, Target: seen.Target, Message: seen.Message}, name)
 	}
 }
 
@@ -92,29 +82,28 @@ func TestServerTellsRetryingClientsWhen(t *testing.T) {
 	const config = `{"methodConfig": [{"name": [{}], "retryPolicy": {"maxAttempts": 5, "initialBackoff": "0.001s",
 		"maxBackoff": "0.001s", "backoffMultiplier": 1, "retryableStatusCodes": ["RESOURCE_EXHAUSTED"]}}]}`
 	synctest.Test(t, func(t *testing.T) {
-		start, asked := time.Now(), 0
-		limiter := limiterFunc(func(context.Context, string, int64) (limit.Decision, error) {
-			asked++
+		start := time.Now()
+		limiter := &middlewaretest.Fake{Answer: func(context.Context, int64) (limit.Decision, error) {
 			wait := time.Minute - time.Since(start)
 			return limit.Decision{Granted: wait <= 0, Limit: 1, RetryAfter: wait}, nil
-		})
+		}}
 		conn, _ := serve(t, unary(limiter), grpc.WithDefaultServiceConfig(config))
 		require.NoError(t, check(t.Context(), conn))
 		assert.Equal(t, time.Minute, time.Since(start))
-		assert.Equal(t, 2, asked)
+		assert.Len(t, limiter.Asked(), 2)
 	})
 	t.Run("never", func(t *testing.T) {
 		t.Parallel()
-		limiter := &budget{}
+		limiter := middlewaretest.Budget(0, 0)
 		conn, _ := serve(t, unary(limiter), grpc.WithDefaultServiceConfig(config))
 		require.Error(t, check(t.Context(), conn))
-		assert.Len(t, limiter.asked(), 1)
+		assert.Len(t, limiter.Asked(), 1)
 	})
 }
 
 func TestStreamServerTakesOnceAStream(t *testing.T) {
 	t.Parallel()
-	limiter := &budget{limit: 1, retryAfter: time.Second}
+	limiter := middlewaretest.Budget(1, time.Second)
 	conn, _ := serve(t, streams(limiter))
 	client := healthpb.NewHealthClient(conn)
 	watch, err := client.Watch(t.Context(), &healthpb.HealthCheckRequest{})
@@ -127,12 +116,12 @@ func TestStreamServerTakesOnceAStream(t *testing.T) {
 	_, err = watch.Recv()
 	assert.Equal(t, time.Second, retryDelay(t, err))
 	assert.Equal(t, []string{"1000"}, watch.Trailer().Get(pushbackTrailer))
-	assert.Len(t, limiter.asked(), 2)
+	assert.Len(t, limiter.Asked(), 2)
 }
 
 func TestStreamServerTakesPerMessage(t *testing.T) {
 	t.Parallel()
-	limiter := &budget{limit: 5, retryAfter: time.Second}
+	limiter := middlewaretest.Budget(5, time.Second)
 	conn, service := serve(t, streams(limiter, grpclimit.WithPerMessage(),
 		grpclimit.WithCost(func(_ context.Context, call grpclimit.Call) int64 {
 			if message, ok := call.Message.(*testpb.StreamingOutputCallRequest); ok {
@@ -156,12 +145,16 @@ func TestStreamServerTakesPerMessage(t *testing.T) {
 	assert.Equal(t, time.Second, retryDelay(t, refused))
 	assert.Equal(t, status.Convert(refused).Proto().String(), status.Convert(<-service.ended).Proto().String(),
 		"the handler gets it again")
-	assert.Equal(t, []int64{2, 2, 1, 1}, limiter.costs)
+	var costs []int64
+	for _, asked := range limiter.Asked() {
+		costs = append(costs, asked.N)
+	}
+	assert.Equal(t, []int64{2, 2, 1, 1}, costs)
 }
 
 func TestStreamServerTakesOnceWhereTheClientSendsOneMessage(t *testing.T) {
 	t.Parallel()
-	limiter := &budget{limit: 10}
+	limiter := middlewaretest.Budget(4, 0)
 	conn, _ := serve(t, streams(limiter, grpclimit.WithPerMessage()))
 	stream, err := testpb.NewTestServiceClient(conn).StreamingOutputCall(t.Context(), &testpb.StreamingOutputCallRequest{})
 	require.NoError(t, err)
@@ -169,23 +162,6 @@ func TestStreamServerTakesOnceWhereTheClientSendsOneMessage(t *testing.T) {
 	require.NoError(t, err)
 	_, err = stream.Recv()
 	require.ErrorIs(t, err, io.EOF)
-	assert.Len(t, limiter.asked(), 1)
-}
-
-func TestServerAnswersACallerThatWentAway(t *testing.T) {
-	t.Parallel()
-	interceptor := grpclimit.UnaryServerInterceptor(slow, byMethod,
-		grpclimit.WithFailure(limit.FailOpen()), grpclimit.WithTimeout(0),
-		grpclimit.WithErrorHandler(func(_ context.Context, _ grpclimit.Call, err error) {
-			assert.NoError(t, err, "a caller that went away is no failure")
-		}))
-	synctest.Test(t, func(t *testing.T) {
-		ctx, cancel := context.WithTimeout(t.Context(), time.Second)
-		defer cancel()
-		assert.Equal(t, codes.DeadlineExceeded, status.Code(call(ctx, interceptor)))
-
-		ctx, cancel = context.WithCancel(t.Context())
-		time.AfterFunc(time.Second, cancel)
-		assert.Equal(t, codes.Canceled, status.Code(call(ctx, interceptor)))
-	})
+	assert.Len(t, limiter.Asked(), 1)
+	assert.Equal(t, []string{"4", "3"}, figures(stream.Trailer()))
 }

@@ -12,19 +12,20 @@ import (
 
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
+	"google.golang.org/genproto/googleapis/rpc/errdetails"
 	statuspb "google.golang.org/genproto/googleapis/rpc/status"
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/health"
 	healthpb "google.golang.org/grpc/health/grpc_health_v1"
 	"google.golang.org/protobuf/proto"
 
-	"google.golang.org/genproto/googleapis/rpc/errdetails"
+	"github.com/rratelimiter/rratelimiter/internal/test/middlewaretest"
 )
 
 // What a refusal is on the wire, read by net/http's HTTP/2.
 func TestRefusalOnTheWire(t *testing.T) {
 	t.Parallel()
-	limiter := &budget{limit: 1, retryAfter: 2500 * time.Millisecond}
+	limiter := middlewaretest.Budget(1, 2500*time.Millisecond)
 	server := grpc.NewServer(unary(limiter)...)
 	healthpb.RegisterHealthServer(server, health.NewServer())
 	listener, err := net.Listen("tcp", "127.0.0.1:0")
@@ -73,5 +74,5 @@ func TestRefusalOnTheWire(t *testing.T) {
 	require.NoError(t, proto.Unmarshal(st.Details[0].Value, &retry))
 	assert.EqualValues(t, 2, retry.RetryDelay.Seconds)
 	assert.EqualValues(t, 500_000_000, retry.RetryDelay.Nanos)
-	assert.Equal(t, "grpc:/grpc.health.v1.Health/Check:127.0.0.1", limiter.asked()[0])
+	assert.Equal(t, "grpc:/grpc.health.v1.Health/Check:127.0.0.1", limiter.Key())
 }

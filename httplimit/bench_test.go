@@ -29,7 +29,7 @@ func (discard) ServeHTTP(http.ResponseWriter, *http.Request) {}
 // BenchmarkMiddleware measures what the middleware adds to a request, beyond the
 // limiter and the handler.
 func BenchmarkMiddleware(b *testing.B) {
-	limiter := windowed{free{}, time.Minute}
+	limiter := windowed{Limiter: free{}, Span: time.Minute}
 	hour := httplimit.WithPolicy(httplimit.Policy{Name: "hour", Limiter: limiter})
 	for _, bench := range []struct {
 		name    string

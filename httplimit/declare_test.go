@@ -6,9 +6,9 @@ import (
 	"time"
 
 	"github.com/stretchr/testify/assert"
-	"github.com/stretchr/testify/require"
 
 	"github.com/rratelimiter/rratelimiter/httplimit"
+	"github.com/rratelimiter/rratelimiter/internal/test/middlewaretest"
 	"github.com/rratelimiter/rratelimiter/limit"
 )
 
@@ -34,8 +34,8 @@ func TestDeclare(t *testing.T) {
 		assert.Equal(t, name, members(t, w.Header(), "RateLimit")[0].name)
 	}
 	assert.ElementsMatch(t, []call{
-		{"http:192.0.2.1:GET%20/items/%7Bid%7D:2/30s", 1}, {"a:192.0.2.1:GET%20/a:3/1m0s", 1}, {"http:192.0.2.1:GET%20/b:7/1m0s", 1},
-	}, limiter.asked())
+		{Key: "http:192.0.2.1:GET%20/items/%7Bid%7D:2/30s", N: 1}, {Key: "a:192.0.2.1:GET%20/a:3/1m0s", N: 1}, {Key: "http:192.0.2.1:GET%20/b:7/1m0s", N: 1},
+	}, limiter.Asked())
 }
 
 func TestDeclareBadRates(t *testing.T) {
@@ -51,11 +51,10 @@ func TestDeclareBadRates(t *testing.T) {
 		{nil, httplimit.Rate{}},
 		{func(httplimit.Rate) limit.Limiter { return nil }, httplimit.Rate{}},
 	} {
-		var errs errorLog
-		w := serve(httplimit.Declare(test.newLimiter, httplimit.WithErrorHandler(errs.hook))(test.rate)(hello), newRequest(t))
+		var errs middlewaretest.Errors
+		w := serve(httplimit.Declare(test.newLimiter, hearing(&errs))(test.rate)(hello), newRequest(t))
 		assert.Equal(t, http.StatusInternalServerError, w.Code)
-		require.Len(t, errs.all(), 1)
-		assert.ErrorIs(t, errs.all()[0], limit.ErrInvalidConfig)
+		errs.Check(t, limit.ErrInvalidConfig)
 	}
-	assert.Empty(t, limiter.asked())
+	assert.Empty(t, limiter.Asked())
 }

@@ -6,6 +6,7 @@ import (
 	"net/http"
 	"net/http/httptest"
 	"net/url"
+	"regexp"
 	"strings"
 	"testing"
 	"time"
@@ -13,6 +14,10 @@ import (
 	"github.com/rratelimiter/rratelimiter/httplimit"
 	"github.com/rratelimiter/rratelimiter/limit"
 )
+
+// wellFormed is what any key looks like: parts in which nothing is left that
+// could end a part, choose a slot or upset a log.
+var wellFormed = regexp.MustCompile(`^http:(?:(?:[^:{}%\x00- \x7f]|%[0-9A-F]{2}|%sha256-[0-9a-f]{64})*(?::|$))+$`)
 
 // FuzzMiddleware throws requests at the middleware that no HTTP parser would let
 // through: it answers 200 or 429, and each key is one that the application would
@@ -27,7 +32,7 @@ func FuzzMiddleware(f *testing.F) {
 	elements.Header, single.Header = "Forwarded", "X-Real-IP"
 	user := func(r *http.Request) string { return r.Header.Get("X-User") }
 	f.Fuzz(func(t *testing.T, method, path, peer, list, forwarded, name, body string) {
-		limiter := &fake{answer: func(_ context.Context, n int64) (limit.Decision, error) {
+		limiter := &fake{Answer: func(_ context.Context, n int64) (limit.Decision, error) {
 			return limit.Decision{Granted: n%2 == 0, Limit: n, RetryAfter: time.Duration(n)}, nil
 		}}
 		handler := httplimit.New(limiter,
@@ -48,7 +53,7 @@ func FuzzMiddleware(f *testing.F) {
 		if w.Code != http.StatusOK && w.Code != http.StatusTooManyRequests {
 			t.Errorf("answered %d", w.Code)
 		}
-		key := limiter.key(t)
+		key := limiter.Key()
 		if !wellFormed.MatchString(key) {
 			t.Errorf("the key is %q", key)
 		}

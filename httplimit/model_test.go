@@ -54,7 +54,7 @@ func TestRetryAfterIsNeverTooEarly(t *testing.T) {
 			}
 			for i := range random.IntN(4) {
 				name := fmt.Sprint("policy", i)
-				opts = append(opts, httplimit.WithPolicy(httplimit.Policy{Name: name, Limiter: newLimiter(name)}))
+				opts = append(opts, policy(name, newLimiter(name)))
 			}
 			handler := httplimit.New(newLimiter("default"), opts...)(hello)
 			for range 40 {

@@ -3,62 +3,19 @@ package httplimit_test
 import (
 	"net/http"
 	"testing"
-	"testing/synctest"
 	"time"
 
 	"github.com/redis/go-redis/v9"
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
-	"github.com/rratelimiter/rratelimiter"
-	"github.com/rratelimiter/rratelimiter/fixedwindow"
 	"github.com/rratelimiter/rratelimiter/httplimit"
+	"github.com/rratelimiter/rratelimiter/internal/test/middlewaretest"
 	"github.com/rratelimiter/rratelimiter/internal/test/redistest"
 	"github.com/rratelimiter/rratelimiter/limit"
 	"github.com/rratelimiter/rratelimiter/slidinglog"
 	"github.com/rratelimiter/rratelimiter/tokenbucket"
 )
-
-// limiters returns each limiter of this module, of 5 in 10 seconds.
-func limiters(t *testing.T, rdb *redis.Client) map[string]limit.Limiter {
-	client := rratelimiter.New(rdb)
-	t.Cleanup(func() { assert.NoError(t, client.Close(t.Context())) })
-	return map[string]limit.Limiter{
-		"keyed":       client.Keyed("rate:", rratelimiter.Config{Rate: 5, Interval: 10 * time.Second}),
-		"fixedwindow": fixedwindow.New(rdb, fixedwindow.Config{Limit: 5, Window: 10 * time.Second}),
-		"slidinglog":  slidinglog.New(rdb, slidinglog.Config{Limit: 5, Window: 10 * time.Second}),
-		"tokenbucket": tokenbucket.New(rdb, tokenbucket.Config{Capacity: 5, Refill: 5, Interval: 10 * time.Second}),
-	}
-}
-
-// Whatever the limiter: its limit passes, the next request does not, and the same
-// passes when Retry-After is over, not a second before.
-func TestEachLimiter(t *testing.T) {
-	t.Parallel()
-	redistest.Virtual(t, func(t *testing.T, rdb *redis.Client) {
-		for name, limiter := range limiters(t, rdb) {
-			handler := httplimit.New(limiter, httplimit.WithPrefix(name+":"))(hello)
-			for i := range int64(5) {
-				w := serve(handler, newRequest(t))
-				require.Equal(t, http.StatusOK, w.Code, name)
-				assert.Equal(t, []member{{"default", map[string]int64{"q": 5, "w": 10}}}, members(t, w.Header(), "RateLimit-Policy"), name)
-				assert.Equal(t, 4-i, members(t, w.Header(), "RateLimit")[0].params["r"], name)
-			}
-			time.Sleep(1500 * time.Millisecond)
-			w := serve(handler, newRequest(t))
-			require.Equal(t, http.StatusTooManyRequests, w.Code, name)
-			retry := time.Duration(integer(t, w.Header().Get("Retry-After"))) * time.Second
-			assert.LessOrEqual(t, retry, 10*time.Second, name)
-			time.Sleep(retry - 1100*time.Millisecond)
-			require.Equal(t, http.StatusTooManyRequests, serve(handler, newRequest(t)).Code, name)
-			time.Sleep(1100 * time.Millisecond)
-			require.Equal(t, http.StatusOK, serve(handler, newRequest(t)).Code, name)
-		}
-		for _, key := range rdb.Keys(t.Context(), "*").Val() {
-			assert.Regexp(t, `^(\{?rate:keyed|fixedwindow|slidinglog|tokenbucket):192\.0\.2\.1`, key)
-		}
-	})
-}
 
 // All limiters of this module at once, beside one that refuses: nothing of what
 // they granted stays taken, and what the answer says remains is what remains.
@@ -67,12 +24,12 @@ func TestEachLimiterGivesBack(t *testing.T) {
 	redistest.Virtual(t, func(t *testing.T, rdb *redis.Client) {
 		gate := &fake{}
 		opts := []httplimit.Option{httplimit.WithCost(func(*http.Request) int64 { return 2 })}
-		for name, limiter := range limiters(t, rdb) {
-			opts = append(opts, httplimit.WithPolicy(httplimit.Policy{Name: name, Limiter: limiter}))
+		for name, limiter := range middlewaretest.Limiters(t, rdb) {
+			opts = append(opts, policy(name, limiter))
 		}
 		ask := func(code int, remaining int64) {
 			t.Helper()
-			gate.answer = says(limit.Decision{Granted: code == http.StatusOK, Limit: 9, Remaining: 9, RetryAfter: time.Second}, nil).answer
+			gate.Answer = says(limit.Decision{Granted: code == http.StatusOK, Limit: 9, Remaining: 9, RetryAfter: time.Second}, nil).Answer
 			w := serve(httplimit.New(gate, opts...)(hello), newRequest(t))
 			require.Equal(t, code, w.Code)
 			for _, m := range members(t, w.Header(), "RateLimit")[1:] {
@@ -122,72 +79,20 @@ func TestDeclaredThresholdIsChangedWhileItRuns(t *testing.T) {
 }
 
 // A bucket has a second key, with "_time" behind the first: nobody chooses a name
-// that leads to another's.
-func TestHashTagKeepsBucketsApart(t *testing.T) {
+// that leads to another's, whatever the policies.
+func TestBucketOfASecondPolicy(t *testing.T) {
 	t.Parallel()
 	redistest.Virtual(t, func(t *testing.T, rdb *redis.Client) {
 		bucket := tokenbucket.New(rdb, tokenbucket.Config{Capacity: 1, Refill: 1, Interval: time.Hour})
-		handler := httplimit.New(bucket, httplimit.WithKey(httplimit.Header("X-User")), httplimit.WithHashTag())(hello)
-		for _, user := range []string{"ann", "ann_time", ""} {
+		handler := httplimit.New(grants(), httplimit.WithKey(httplimit.Header("X-User")),
+			policy("b", bucket))(hello)
+		for _, user := range []string{"ann", "ann_time"} {
 			r := newRequest(t)
 			r.Header.Set("X-User", user)
 			assert.Equal(t, http.StatusOK, serve(handler, r).Code, user)
 			assert.Equal(t, http.StatusTooManyRequests, serve(handler, r).Code, user)
 		}
-		assert.ElementsMatch(t, []string{
-			"http:{ann}", "http:{ann}_time", "http:{ann_time}", "http:{ann_time}_time", "http:{%}", "http:{%}_time",
-		}, rdb.Keys(t.Context(), "*").Val())
-	})
-}
-
-// It does so without a hash tag too.
-func TestBucketsAreKeptApart(t *testing.T) {
-	t.Parallel()
-	redistest.Virtual(t, func(t *testing.T, rdb *redis.Client) {
-		bucket := tokenbucket.New(rdb, tokenbucket.Config{Capacity: 1, Refill: 1, Interval: time.Hour})
-		down := says(limit.Decision{}, errDown)
-		for prefix, handler := range map[string]http.Handler{
-			"a:":   httplimit.New(bucket, httplimit.WithPrefix("a:"), httplimit.WithKey(httplimit.Header("X-User")))(hello),
-			"b:d:": httplimit.New(says(limit.Decision{Granted: true}, nil), httplimit.WithPrefix("b:"), httplimit.WithKey(httplimit.Header("X-User")), httplimit.WithPolicy(httplimit.Policy{Name: "d", Limiter: bucket}))(hello),
-			"c:":   httplimit.New(down, httplimit.WithPrefix("c:"), httplimit.WithKey(httplimit.Header("X-User")), httplimit.WithFallback(bucket), httplimit.WithErrorHandler(new(errorLog).hook))(hello),
-		} {
-			ask := func(user string) int {
-				r := newRequest(t)
-				r.Header.Set("X-User", user)
-				return serve(handler, r).Code
-			}
-			users := []string{"ann", "ann_time", "ann_time_time", "ann_time%", "time", "_time"}
-			for _, user := range users {
-				assert.Equal(t, http.StatusOK, ask(user), user)
-			}
-			for range 3 {
-				for _, user := range users {
-					assert.Equal(t, http.StatusTooManyRequests, ask(user), user)
-				}
-			}
-			assert.Len(t, rdb.Keys(t.Context(), prefix+"*").Val(), 2*len(users))
-			assert.EqualValues(t, 1, rdb.Exists(t.Context(), prefix+"ann_time%").Val())
-		}
-	})
-}
-
-// Other limiters have no second key: the end of a path stays as it is.
-func TestOtherKeysStayAsTheyAre(t *testing.T) {
-	t.Parallel()
-	assert.Equal(t, "limit:ann:/local_time", keyOf(t, "limit:", "ann", "/local_time"))
-}
-
-// No wait brings what a threshold of 0 refuses.
-func TestThresholdOfZero(t *testing.T) {
-	t.Parallel()
-	redistest.Virtual(t, func(t *testing.T, rdb *redis.Client) {
-		limiter := slidinglog.New(rdb, slidinglog.Config{Limit: 2, Window: time.Minute, Thresholds: "config"})
-		require.NoError(t, limiter.SetThreshold(t.Context(), "http:192.0.2.1", 0))
-		w := serve(httplimit.New(limiter)(refuseAll(t)), newRequest(t))
-		assert.Equal(t, http.StatusTooManyRequests, w.Code)
-		assert.NotContains(t, w.Header(), "Retry-After")
-		assert.Equal(t, `"default";r=0`, w.Header().Get("RateLimit"))
-		assert.NotContains(t, problem(t, w)["detail"], "can pass in")
+		assert.EqualValues(t, 1, rdb.Exists(t.Context(), "http:b:ann_time%").Val())
 	})
 }
 
@@ -195,7 +100,7 @@ func TestThresholdOfZero(t *testing.T) {
 func TestCostAboveTheLimitOfEachLimiter(t *testing.T) {
 	t.Parallel()
 	redistest.Virtual(t, func(t *testing.T, rdb *redis.Client) {
-		for name, limiter := range limiters(t, rdb) {
+		for name, limiter := range middlewaretest.Limiters(t, rdb) {
 			handler := httplimit.New(limiter, httplimit.WithCost(func(*http.Request) int64 { return 6 }))(refuseAll(t))
 			w := serve(handler, newRequest(t))
 			assert.Equal(t, http.StatusTooManyRequests, w.Code, name)
@@ -215,7 +120,7 @@ func TestRetryAfterOfAGrantThatStays(t *testing.T) {
 		_, err := burst.Take(t.Context(), "http:burst:192.0.2.1", 1)
 		require.NoError(t, err)
 		plain := struct{ limit.Limiter }{hour}
-		handler := httplimit.New(plain, httplimit.WithPolicy(httplimit.Policy{Name: "burst", Limiter: burst}))(hello)
+		handler := httplimit.New(plain, policy("burst", burst))(hello)
 		w := serve(handler, newRequest(t))
 		require.Equal(t, http.StatusTooManyRequests, w.Code)
 		retry := time.Duration(integer(t, w.Header().Get("Retry-After"))) * time.Second
@@ -260,32 +165,5 @@ func TestDeclaredRatesDoNotShareKeys(t *testing.T) {
 			assert.Equal(t, http.StatusOK, serve(post, r).Code)
 		}
 		assert.Equal(t, 2, passed)
-	})
-}
-
-func TestRedisGoesDownAndComesBack(t *testing.T) {
-	t.Parallel()
-	synctest.Test(t, func(t *testing.T) {
-		rdb, m := redistest.Mini(t)
-		var errs errorLog
-		limiter := fixedwindow.New(rdb, fixedwindow.Config{Limit: 10, Window: time.Hour})
-		closed := httplimit.New(limiter, httplimit.WithErrorHandler(errs.hook))(hello)
-		local := httplimit.New(limiter, httplimit.WithErrorHandler(errs.hook),
-			httplimit.WithFallback(httplimit.Local(1, time.Hour)))(hello)
-
-		assert.Equal(t, http.StatusOK, serve(closed, newRequest(t)).Code)
-		m.SetError("LOADING the data set")
-		began := time.Now()
-		assert.Equal(t, http.StatusServiceUnavailable, serve(closed, newRequest(t)).Code)
-		assert.Equal(t, http.StatusOK, serve(local, newRequest(t)).Code)
-		assert.Equal(t, http.StatusTooManyRequests, serve(local, newRequest(t)).Code)
-		assert.LessOrEqual(t, time.Since(began), 3*httplimit.DefaultTimeout)
-		assert.Len(t, errs.all(), 3)
-
-		m.SetError("")
-		time.Sleep(time.Minute) // a call that was under way is given back
-		w := serve(local, newRequest(t))
-		assert.Equal(t, http.StatusOK, w.Code)
-		assert.EqualValues(t, 8, members(t, w.Header(), "RateLimit")[0].params["r"])
 	})
 }

@@ -1,11 +1,8 @@
 package httplimit_test
 
 import (
-	"context"
-	"errors"
 	"net/http"
 	"testing"
-	"testing/synctest"
 	"time"
 
 	"github.com/redis/go-redis/v9"
@@ -28,7 +25,7 @@ func TestShadow(t *testing.T) {
 		minute := slidinglog.New(rdb, slidinglog.Config{Limit: 2, Window: time.Minute})
 		hour := slidinglog.New(rdb, slidinglog.Config{Limit: 100, Window: time.Hour})
 		handler := httplimit.New(minute, httplimit.WithName("minute"), httplimit.WithShadow(), httplimit.WithObserver(told),
-			httplimit.WithLegacyHeaders(), httplimit.WithPolicy(httplimit.Policy{Name: "hour", Limiter: hour}))(hello)
+			httplimit.WithLegacyHeaders(), policy("hour", hour))(hello)
 		for range 5 {
 			w := serve(handler, newRequest(t))
 			assert.Equal(t, "hello", w.Body.String())
@@ -50,127 +47,19 @@ func TestShadow(t *testing.T) {
 	})
 }
 
-// Whatever fails, the handler gets the request, and somebody hears of it.
-func TestShadowOfWhatFails(t *testing.T) {
-	t.Parallel()
-	down := says(limit.Decision{}, errDown)
-	noKey := httplimit.WithKey(func(*http.Request) (string, error) { return "", errDown })
-	for name, c := range map[string]struct {
-		limiter limit.Limiter
-		opts    []httplimit.Option
-		heard   error
-	}{
-		"down":          {down, nil, errDown},
-		"closed":        {down, []httplimit.Option{httplimit.WithFailure(limit.FailClosed())}, errDown},
-		"both":          {down, []httplimit.Option{httplimit.WithFallback(down)}, errDown},
-		"misconfigured": {says(limit.Decision{}, limit.ErrInvalidConfig), nil, limit.ErrInvalidConfig},
-		"key":           {grants(), []httplimit.Option{noKey}, errDown},
-		"too costly":    {says(limit.Decision{}, limit.ErrPermitsExceedRate), nil, nil},
-	} {
-		t.Run(name, func(t *testing.T) {
-			t.Parallel()
-			var errs errorLog
-			w := serve(httplimit.New(c.limiter, append(c.opts, httplimit.WithShadow(), httplimit.WithErrorHandler(errs.hook))...)(hello), newRequest(t))
-			assert.Equal(t, "hello", w.Body.String())
-			if c.heard == nil {
-				assert.Empty(t, errs.all())
-				return
-			}
-			require.Len(t, errs.all(), 1)
-			assert.ErrorIs(t, errs.all()[0], c.heard)
-		})
-	}
-}
-
-// Options that make no sense show at once, in shadow too.
-func TestShadowOfBadOptions(t *testing.T) {
-	t.Parallel()
-	w := serve(httplimit.New(grants(), httplimit.WithShadow(), httplimit.WithPrefix(""), httplimit.WithErrorHandler(new(errorLog).hook))(refuseAll(t)), newRequest(t))
-	assert.Equal(t, http.StatusInternalServerError, w.Code)
-}
-
 // What is granted to nobody is not given back either.
 func TestShadowGivesBackWhatWasCharged(t *testing.T) {
 	t.Parallel()
-	granting, refusing := &returner{fake: grants()}, &returner{fake: says(limit.Decision{Limit: 1}, nil)}
-	failing := &returner{fake: says(limit.Decision{}, errDown)}
-	w := serve(httplimit.New(granting, httplimit.WithShadow(), httplimit.WithErrorHandler(new(errorLog).hook),
+	granting, refusing := &returner{Fake: grants()}, &returner{Fake: says(limit.Decision{Limit: 1}, nil)}
+	failing := &returner{Fake: says(limit.Decision{}, errDown)}
+	w := serve(httplimit.New(granting, httplimit.WithShadow(), quiet,
 		httplimit.WithFailure(limit.FailOpen()),
-		httplimit.WithPolicy(httplimit.Policy{Name: "b", Limiter: refusing}),
-		httplimit.WithPolicy(httplimit.Policy{Name: "c", Limiter: failing}))(hello), newRequest(t))
+		policy("b", refusing),
+		policy("c", failing))(hello), newRequest(t))
 	assert.Equal(t, "hello", w.Body.String())
-	assert.Len(t, granting.givenBack(), 1)
-	assert.Empty(t, refusing.givenBack())
-	assert.Empty(t, failing.givenBack())
-}
-
-// A limiter that hangs costs three requests the timeout, whatever answers for it.
-func TestHungLimiter(t *testing.T) {
-	t.Parallel()
-	for name, c := range map[string]struct {
-		option httplimit.Option
-		status int
-	}{
-		"closed":   {httplimit.WithFailure(limit.FailClosed()), http.StatusServiceUnavailable},
-		"open":     {httplimit.WithFailure(limit.FailOpen()), http.StatusOK},
-		"fallback": {httplimit.WithFallback(httplimit.Local(1000, time.Minute)), http.StatusOK},
-	} {
-		t.Run(name, func(t *testing.T) {
-			t.Parallel()
-			synctest.Test(t, func(t *testing.T) {
-				told := &limitertest.Recorder{}
-				var errs errorLog
-				hanging := &fake{answer: func(ctx context.Context, _ int64) (limit.Decision, error) {
-					<-ctx.Done()
-					return limit.Decision{}, ctx.Err()
-				}}
-				handler := httplimit.New(hanging, c.option, httplimit.WithObserver(told), httplimit.WithErrorHandler(errs.hook))(hello)
-				for i := range 50 {
-					began := time.Now()
-					assert.Equal(t, c.status, serve(handler, newRequest(t)).Code)
-					if i >= 3 {
-						assert.LessOrEqual(t, time.Since(began), 5*time.Millisecond)
-						assert.ErrorIs(t, errs.all()[i], limit.ErrUnavailable)
-					}
-					time.Sleep(time.Millisecond)
-				}
-				assert.Len(t, hanging.asked(), 3)
-				assert.Len(t, errs.all(), 50, "each failure is told")
-				synctest.Wait()
-				require.Len(t, told.Events(), 1)
-				assert.Equal(t, limit.AskedNoMore, told.Events()[0].Kind)
-				assert.Equal(t, "default", told.Events()[0].Limiter)
-				time.Sleep(time.Minute)
-			})
-		})
-	}
-}
-
-// Of the limit that a log told this process has its share, with the headers of that.
-func TestFailLocal(t *testing.T) {
-	t.Parallel()
-	redistest.Virtual(t, func(t *testing.T, rdb *redis.Client) {
-		var down error
-		l := slidinglog.New(rdb, slidinglog.Config{Limit: 10, Window: time.Minute})
-		flaky := windowed{&fake{answer: func(ctx context.Context, n int64) (limit.Decision, error) {
-			if down != nil {
-				return limit.Decision{}, down
-			}
-			return l.Take(ctx, "k", n)
-		}}, time.Minute}
-		handler := httplimit.New(flaky, httplimit.WithFailure(limit.FailLocal(0.2)), httplimit.WithErrorHandler(new(errorLog).hook))(hello)
-		assert.Equal(t, http.StatusOK, serve(handler, newRequest(t)).Code)
-		down = errors.Join(limit.ErrUnavailable, errDown)
-		for _, want := range []int{200, 200, 429} {
-			w := serve(handler, newRequest(t))
-			assert.Equal(t, want, w.Code)
-			assert.Equal(t, map[string]int64{"q": 2, "w": 60}, members(t, w.Header(), "RateLimit-Policy")[0].params)
-		}
-		down = nil
-		time.Sleep(time.Second)
-		w := serve(handler, newRequest(t))
-		assert.Equal(t, map[string]int64{"q": 10, "w": 60}, members(t, w.Header(), "RateLimit-Policy")[0].params, "the probe is an answer")
-	})
+	assert.Len(t, granting.GivenBack(), 1)
+	assert.Empty(t, refusing.GivenBack())
+	assert.Empty(t, failing.GivenBack())
 }
 
 // In a 429 only policies that stand in the way tell when there is more, so that
