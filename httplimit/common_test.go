@@ -117,7 +117,7 @@ func answer(t testing.TB, w *httptest.ResponseRecorder) middlewaretest.Answer {
 	h := w.Header()
 	got := middlewaretest.Answer{Verdict: verdicts[w.Code], Text: fmt.Sprint(h, w.Body)}
 	for _, m := range members(t, h, "RateLimit") {
-		got.Figures = []int64{members(t, h, "RateLimit-Policy")[0].params["q"], m.params["r"]}
+		got.Figures = []int64{members(t, h, "RateLimit-Policy")[0].Params["q"], m.Params["r"]}
 		assert.Equal(t, fmt.Sprint(got.Figures), fmt.Sprintf("[%s %s]", h.Get("X-RateLimit-Limit"), h.Get("X-RateLimit-Remaining")))
 	}
 	retry := h.Get("Retry-After")

@@ -31,7 +31,7 @@ func TestDeclare(t *testing.T) {
 		r.URL.Path = path
 		w := serve(mux, r)
 		assert.Equal(t, http.StatusOK, w.Code)
-		assert.Equal(t, name, members(t, w.Header(), "RateLimit")[0].name)
+		assert.Equal(t, name, members(t, w.Header(), "RateLimit")[0].Name)
 	}
 	assert.ElementsMatch(t, []call{
 		{Key: "http:192.0.2.1:GET%20/items/%7Bid%7D:2/30s", N: 1}, {Key: "a:192.0.2.1:GET%20/a:3/1m0s", N: 1}, {Key: "http:192.0.2.1:GET%20/b:7/1m0s", N: 1},

@@ -59,7 +59,7 @@ func TestPolicyFollowsTheLimit(t *testing.T) {
 	for _, most := range []int64{10, 10, 3, 10} {
 		limiter.Answer = says(limit.Decision{Granted: true, Limit: most}, nil).Answer
 		w := serve(handler, newRequest(t))
-		assert.Equal(t, most, members(t, w.Header(), "RateLimit-Policy")[0].params["q"])
+		assert.Equal(t, most, members(t, w.Header(), "RateLimit-Policy")[0].Params["q"])
 	}
 }
 
@@ -68,7 +68,7 @@ func TestWindowOfThePolicyComesFirst(t *testing.T) {
 	w := serve(httplimit.New(grants(), httplimit.WithPolicy(httplimit.Policy{
 		Name: "hour", Limiter: windowed{Limiter: grants(), Span: time.Minute}, Window: time.Hour,
 	}))(hello), newRequest(t))
-	assert.EqualValues(t, 3600, members(t, w.Header(), "RateLimit-Policy")[1].params["w"])
+	assert.EqualValues(t, 3600, members(t, w.Header(), "RateLimit-Policy")[1].Params["w"])
 }
 
 // The window is that of the limiter which answers, if it is known.
@@ -87,9 +87,9 @@ func TestWindowWhileTheLimiterFails(t *testing.T) {
 			return limit.Decision{Granted: true, Limit: 10}, down
 		}}, Span: time.Hour}
 		handler := httplimit.New(limiter, c.opt, quiet)(hello)
-		assert.Equal(t, map[string]int64{"q": 10, "w": 3600}, members(t, serve(handler, newRequest(t)).Header(), "RateLimit-Policy")[0].params)
+		assert.Equal(t, map[string]int64{"q": 10, "w": 3600}, members(t, serve(handler, newRequest(t)).Header(), "RateLimit-Policy")[0].Params)
 		down = errDown
-		assert.Equal(t, c.want, members(t, serve(handler, newRequest(t)).Header(), "RateLimit-Policy")[0].params, name)
+		assert.Equal(t, c.want, members(t, serve(handler, newRequest(t)).Header(), "RateLimit-Policy")[0].Params, name)
 	}
 }
 
@@ -157,7 +157,7 @@ func TestHeadersOfAnyDecision(t *testing.T) {
 			require.Equal(rt, http.StatusTooManyRequests, w.Code)
 			retry := integer(t, w.Header().Get("Retry-After"))
 			assert.GreaterOrEqual(rt, float64(retry), d.RetryAfter.Seconds())
-			assert.GreaterOrEqual(rt, retry, limits[i].params["t"])
+			assert.GreaterOrEqual(rt, retry, limits[i].Params["t"])
 			assert.GreaterOrEqual(rt, retry, int64(1))
 		}
 	})

@@ -5,9 +5,7 @@ import (
 	"errors"
 	"net/http"
 	"net/http/httptest"
-	"regexp"
 	"strconv"
-	"strings"
 	"testing"
 
 	"github.com/stretchr/testify/assert"
@@ -71,37 +69,11 @@ func problem(t testing.TB, w *httptest.ResponseRecorder) map[string]any {
 	return body
 }
 
-// member is a list member such as "burst";q=10;w=1.
-type member struct {
-	name   string
-	params map[string]int64
-}
-
-var (
-	memberText = regexp.MustCompile(`^"((?:[^"\\]|\\["\\])+)"((?:;[a-z]+=\d{1,15})+)$`)
-	paramText  = regexp.MustCompile(`;([a-z]+)=(\d+)`)
-)
-
-// members reads a header that is a list of strings with integer parameters. It
-// is written from the grammar of RFC 9651 alone; no name in these tests holds
-// ", ".
-func members(t testing.TB, h http.Header, name string) []member {
+// members reads a header that is a list.
+func members(t testing.TB, h http.Header, name string) []middlewaretest.Member {
 	t.Helper()
-	var list []member
-	for _, line := range h.Values(name) {
-		for text := range strings.SplitSeq(line, ", ") {
-			match := memberText.FindStringSubmatch(text)
-			require.NotNil(t, match, "%s: %s", name, text)
-			assert.NotRegexp(t, `[^ -~]`, text)
-			m := member{strings.NewReplacer(`\"`, `"`, `\\`, `\`).Replace(match[1]), map[string]int64{}}
-			for _, p := range paramText.FindAllStringSubmatch(match[2], -1) {
-				n, err := strconv.ParseInt(p[2], 10, 64)
-				require.NoError(t, err)
-				m.params[p[1]] = n
-			}
-			list = append(list, m)
-		}
-	}
+	list, err := middlewaretest.Members(h, name)
+	require.NoError(t, err)
 	return list
 }
 

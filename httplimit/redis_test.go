@@ -33,7 +33,7 @@ func TestEachLimiterGivesBack(t *testing.T) {
 			w := serve(httplimit.New(gate, opts...)(hello), newRequest(t))
 			require.Equal(t, code, w.Code)
 			for _, m := range members(t, w.Header(), "RateLimit")[1:] {
-				assert.Equal(t, remaining, m.params["r"], m.name)
+				assert.Equal(t, remaining, m.Params["r"], m.Name)
 			}
 		}
 		for range 3 {
@@ -64,7 +64,7 @@ func TestDeclaredThresholdIsChangedWhileItRuns(t *testing.T) {
 			r.Header.Set("X-User", "ann")
 			w := serve(mux, r)
 			assert.Equal(t, code, w.Code)
-			assert.Equal(t, map[string]int64{"q": most, "w": 30}, members(t, w.Header(), "RateLimit-Policy")[0].params)
+			assert.Equal(t, map[string]int64{"q": most, "w": 30}, members(t, w.Header(), "RateLimit-Policy")[0].Params)
 		}
 		ask(http.StatusOK, 2)
 		ask(http.StatusOK, 2)

@@ -86,9 +86,9 @@ func TestNoResetOfPoliciesThatDoNotBlock(t *testing.T) {
 			assert.Equal(t, http.StatusTooManyRequests, w.Code)
 			assert.Equal(t, c.retry, w.Header().Get("Retry-After"))
 			list := members(t, w.Header(), "RateLimit")
-			_, timed := list[0].params["t"]
+			_, timed := list[0].Params["t"]
 			assert.Equal(t, c.timed, timed)
-			assert.EqualValues(t, 3, list[1].params["t"])
+			assert.EqualValues(t, 3, list[1].Params["t"])
 			assert.Len(t, members(t, w.Header(), "RateLimit-Policy"), 2)
 		})
 	}
