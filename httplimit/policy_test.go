@@ -3,7 +3,9 @@ package httplimit_test
 import (
 	"context"
 	"errors"
+	"fmt"
 	"net/http"
+	"strings"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -45,22 +47,87 @@ func TestPolicyNamesCannotRunIntoTheKey(t *testing.T) {
 	assert.Equal(t, "http:a:192.0.2.1", second.Key())
 }
 
-func TestRefusalTakesNothingAnywhere(t *testing.T) {
+// Each policy is charged or none, the refusals tell of the longest wait, and in a 429 only
+// policies that stand in the way tell when there is more: so Retry-After is never earlier
+// than a t.
+func TestPolicies(t *testing.T) {
 	t.Parallel()
-	second := &returner{Fake: says(limit.Decision{Granted: true, Limit: 10, Remaining: 5, ResetAfter: time.Second}, nil)}
-	minute := &returner{Fake: says(limit.Decision{Granted: true, Limit: 5, Remaining: 4, ResetAfter: time.Minute}, nil)}
-	hour := &returner{Fake: says(limit.Decision{Limit: 100, Remaining: 1, RetryAfter: 90 * time.Second, ResetAfter: time.Hour}, nil)}
-	day := &returner{Fake: says(limit.Decision{Limit: 100, RetryAfter: time.Hour, ResetAfter: time.Hour}, nil)}
-	w := serve(httplimit.New(second, httplimit.WithName("second"),
-		policy("minute", minute), policy("hour", hour), policy("day", day),
-		httplimit.WithCost(func(*http.Request) int64 { return 2 }))(refuseAll(t)), newRequest(t))
-	assert.Equal(t, http.StatusTooManyRequests, w.Code)
-	assert.Equal(t, "3600", w.Header().Get("Retry-After"), "the longest of those that refuse")
-	assert.Equal(t, []any{"hour", "day"}, problem(t, w)["violated-policies"])
-	assert.Equal(t, `"second";r=7, "minute";r=5, "hour";r=1;t=90, "day";r=0;t=3600`, w.Header().Get("RateLimit"))
-	assert.Equal(t, []call{{Key: "http:second:192.0.2.1", N: 2}}, second.GivenBack())
-	assert.Equal(t, []call{{Key: "http:minute:192.0.2.1", N: 2}}, minute.GivenBack())
-	assert.Empty(t, hour.GivenBack())
+	granted := func(most, remaining int64, reset time.Duration) *fake {
+		return says(limit.Decision{Granted: true, Limit: most, Remaining: remaining, ResetAfter: reset}, nil)
+	}
+	refused := func(remaining int64, retry time.Duration) *fake {
+		return says(limit.Decision{Limit: 100, Remaining: remaining, RetryAfter: retry, ResetAfter: time.Hour}, nil)
+	}
+	yes, no, down, hour := granted(10, 9, time.Minute), refused(0, 3*time.Second), says(limit.Decision{}, errDown), time.Hour
+	open, fallback := httplimit.WithFailure(limit.FailOpen()), httplimit.WithFallback(yes)
+	for name, c := range map[string]struct {
+		policies []*fake // named "a", "b" and so on
+		kept     bool    // what they grant can't be given back
+		own      *fake   // the fallback of the last
+		opts     []httplimit.Option
+		cost     int64
+		status   int
+		retry    string
+		limits   string // RateLimit
+		violated string // by the names
+		given    string // back
+		failed   bool
+	}{
+		"closed":           {[]*fake{yes, down}, false, nil, nil, 1, 503, "5", "", "", "a", true},
+		"closed, refused":  {[]*fake{no, down}, false, nil, nil, 1, 429, "3", `"a";r=0;t=3`, "a", "", true},
+		"open":             {[]*fake{yes, down}, false, nil, []httplimit.Option{open}, 1, 200, "", `"a";r=9;t=60`, "", "", true},
+		"open, refused":    {[]*fake{no, down}, false, nil, []httplimit.Option{open}, 1, 429, "3", `"a";r=0;t=3`, "a", "", true},
+		"fallback":         {[]*fake{yes, down}, false, nil, []httplimit.Option{fallback}, 1, 200, "", `"a";r=9;t=60, "b";r=9;t=60`, "", "", true},
+		"own fallback":     {[]*fake{yes, down}, false, yes, nil, 1, 200, "", `"a";r=9;t=60, "b";r=9;t=60`, "", "", true},
+		"fallback refuses": {[]*fake{yes, down}, false, no, nil, 1, 429, "3", `"a";r=10, "b";r=0;t=3`, "b", "a", true},
+		"shadow":           {[]*fake{yes, no, down}, false, nil, []httplimit.Option{open, httplimit.WithShadow()}, 1, 200, "", "", "", "a", true},
+		"two refuse": {
+			[]*fake{granted(10, 5, time.Second), granted(5, 4, time.Minute), refused(1, 90*time.Second), refused(0, hour)}, false, nil, nil, 2,
+			429, "3600", `"a";r=7, "b";r=5, "c";r=1;t=90, "d";r=0;t=3600`, "cd", "ab", false,
+		},
+		"some are left":       {[]*fake{granted(10, 4, hour), no}, true, nil, nil, 1, 429, "3", `"a";r=4, "b";r=0;t=3`, "b", "", false},
+		"as many as it takes": {[]*fake{granted(10, 2, hour), no}, true, nil, nil, 2, 429, "3", `"a";r=2, "b";r=0;t=3`, "b", "", false},
+		"too few are left":    {[]*fake{granted(10, 1, hour), no}, true, nil, nil, 2, 429, "3600", `"a";r=1;t=3600, "b";r=0;t=3`, "b", "", false},
+	} {
+		var errs middlewaretest.Errors
+		opts := append(c.opts, hearing(&errs), httplimit.WithName("a"), httplimit.WithCost(func(*http.Request) int64 { return c.cost }))
+		all := make([]*returner, len(c.policies))
+		limiters := make([]limit.Limiter, len(c.policies))
+		for i, p := range c.policies {
+			all[i] = &returner{Fake: p}
+			limiters[i] = all[i]
+			if c.kept {
+				limiters[i] = p
+			}
+			made := httplimit.Policy{Name: string(rune('a' + i)), Limiter: limiters[i]}
+			if c.own != nil {
+				made.Fallback = c.own
+			}
+			if i > 0 {
+				opts = append(opts, httplimit.WithPolicy(made))
+			}
+		}
+		w := serve(httplimit.New(limiters[0], opts...)(hello), newRequest(t))
+		assert.Equal(t, c.status, w.Code, name)
+		assert.Equal(t, c.retry, w.Header().Get("Retry-After"), name)
+		assert.Equal(t, c.limits, w.Header().Get("RateLimit"), name)
+		assert.Len(t, members(t, w.Header(), "RateLimit-Policy"), len(members(t, w.Header(), "RateLimit")), name)
+		if w.Code == http.StatusTooManyRequests {
+			assert.Equal(t, c.violated, strings.Trim(strings.ReplaceAll(fmt.Sprint(problem(t, w)["violated-policies"]), " ", ""), "[]"), name)
+		}
+		given := ""
+		for i, p := range all {
+			for _, call := range p.GivenBack() {
+				given += string(rune('a' + i))
+				assert.Equal(t, c.cost, call.N)
+			}
+		}
+		assert.Equal(t, c.given, given, name)
+		if c.failed {
+			errs.Check(t, errDown)
+		}
+		errs.Check(t)
+	}
 }
 
 // What is not given back is told, not shown as free, and does not hold up the answer for
@@ -99,40 +166,6 @@ func TestPanicOfOnePolicy(t *testing.T) {
 	assert.PanicsWithValue(t, http.ErrAbortHandler, func() { serve(handler, newRequest(t)) })
 	assert.Len(t, first.GivenBack(), 1)
 	assert.Len(t, last.GivenBack(), 1)
-}
-
-func TestFailureOfOnePolicy(t *testing.T) {
-	t.Parallel()
-	down, open := says(limit.Decision{}, errDown), []httplimit.Option{httplimit.WithFailure(limit.FailOpen())}
-	for name, test := range map[string]struct {
-		other *fake
-		opts  []httplimit.Option
-		own   limit.Limiter // fallback
-		code  int
-		names []string
-	}{
-		"closed":           {grants(), nil, nil, 503, nil},
-		"closed, refused":  {refusing, nil, nil, 429, []string{"other"}},
-		"open":             {grants(), open, nil, 200, []string{"other"}},
-		"open, refused":    {refusing, open, nil, 429, []string{"other"}},
-		"common fallback":  {grants(), []httplimit.Option{httplimit.WithFallback(grants())}, nil, 200, []string{"other", "hour"}},
-		"own fallback":     {grants(), nil, grants(), 200, []string{"other", "hour"}},
-		"fallback refuses": {grants(), nil, refusing, 429, []string{"other", "hour"}},
-	} {
-		var errs middlewaretest.Errors
-		other := &returner{Fake: test.other}
-		hour := httplimit.WithPolicy(httplimit.Policy{Name: "hour", Limiter: down, Fallback: test.own})
-		w := serve(httplimit.New(other, append(test.opts, hearing(&errs), httplimit.WithName("other"), hour)...)(hello), newRequest(t))
-		assert.Equal(t, test.code, w.Code, name)
-		var names []string
-		for _, m := range members(t, w.Header(), "RateLimit") {
-			names = append(names, m.Name)
-		}
-		assert.Equal(t, test.names, names, name)
-		errs.Check(t, errDown)
-		taken := test.other != refusing && test.code != http.StatusOK
-		assert.Equal(t, taken, len(other.GivenBack()) == 1, "%s: what a request that did not pass took is given back", name)
-	}
 }
 
 // A policy that is slow to answer is no excuse for the others: what they said
