@@ -11,12 +11,13 @@ import (
 	"github.com/stretchr/testify/require"
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
-	healthpb "google.golang.org/grpc/health/grpc_health_v1"
 	testpb "google.golang.org/grpc/interop/grpc_testing"
 	"google.golang.org/grpc/metadata"
 	"google.golang.org/grpc/status"
 
 	"github.com/rratelimiter/rratelimiter/grpclimit"
+	"github.com/rratelimiter/rratelimiter/internal/test/limitertest"
+	"github.com/rratelimiter/rratelimiter/internal/test/middlewaretest"
 	"github.com/rratelimiter/rratelimiter/limit"
 )
 
@@ -28,63 +29,16 @@ func streamClient(limiter limit.Limiter, opts ...grpclimit.Option) grpc.DialOpti
 	return grpc.WithStreamInterceptor(grpclimit.StreamClientInterceptor(limiter, opts...))
 }
 
-// counting counts what arrives at a server.
-func counting(calls *int) []grpc.ServerOption {
-	return []grpc.ServerOption{grpc.UnaryInterceptor(
-		func(ctx context.Context, req any, _ *grpc.UnaryServerInfo, handler grpc.UnaryHandler) (any, error) {
-			*calls++
-			return handler(ctx, req)
-		})}
-}
-
-func TestUnaryClient(t *testing.T) {
-	t.Parallel()
-	limiter, arrived := &budget{limit: 1, retryAfter: time.Second}, 0
-	conn, _ := serve(t, counting(&arrived), unaryClient(limiter))
-	require.NoError(t, check(t.Context(), conn))
-	assert.Equal(t, time.Second, retryDelay(t, check(t.Context(), conn)))
-	assert.Equal(t, 1, arrived)
-	assert.Equal(t, "grpc:/grpc.health.v1.Health/Check:passthrough%3A///memory", limiter.asked()[0])
-}
-
-func TestClientKeys(t *testing.T) {
-	t.Parallel()
-	limiter := &budget{limit: 1}
-	conn, _ := serve(t, nil, unaryClient(limiter, grpclimit.WithKey(grpclimit.Metadata("x-tenant"), grpclimit.Target())))
-	ctx := metadata.NewIncomingContext(t.Context(), metadata.Pairs("x-tenant", "received"))
-	require.NoError(t, check(metadata.AppendToOutgoingContext(ctx, "x-tenant", "acme"), conn))
-	assert.Equal(t, "grpc:acme:passthrough%3A///memory", limiter.asked()[0])
-
-	conn, _ = serve(t, nil, unaryClient(limiter, grpclimit.WithKey(grpclimit.Peer()), quiet))
-	assert.Equal(t, codes.Unavailable, status.Code(check(t.Context(), conn)), "a client has no peer yet")
-}
-
-func TestClientFailures(t *testing.T) {
-	t.Parallel()
-	arrived := 0
-	conn, _ := serve(t, counting(&arrived), unaryClient(failing(io.ErrUnexpectedEOF), quiet))
-	assert.Equal(t, codes.Unavailable, status.Code(check(t.Context(), conn)))
-	assert.Zero(t, arrived)
-
-	conn, _ = serve(t, counting(&arrived), unaryClient(failing(io.ErrUnexpectedEOF), grpclimit.WithFailure(limit.FailOpen()), quiet))
-	require.NoError(t, check(t.Context(), conn))
-
-	conn, _ = serve(t, counting(&arrived), unaryClient(nil, quiet), streamClient(nil, quiet))
-	assert.Equal(t, codes.Internal, status.Code(check(t.Context(), conn)))
-	_, err := healthpb.NewHealthClient(conn).Watch(t.Context(), &healthpb.HealthCheckRequest{})
-	assert.Equal(t, codes.Internal, status.Code(err))
-}
-
 // everySecond grants one permit a second.
 func everySecond() limit.Limiter {
 	var next time.Time
-	return limiterFunc(func(context.Context, string, int64) (limit.Decision, error) {
+	return &middlewaretest.Fake{Answer: func(context.Context, int64) (limit.Decision, error) {
 		if wait := time.Until(next); wait > 0 {
 			return limit.Decision{Limit: 1, RetryAfter: wait}, nil
 		}
 		next = time.Now().Add(time.Second)
 		return limit.Decision{Granted: true, Limit: 1}, nil
-	})
+	}}
 }
 
 func TestWithWait(t *testing.T) {
@@ -112,30 +66,19 @@ func TestWithWait(t *testing.T) {
 
 func TestWithWaitRefusesWhereWaitingDoesNotHelp(t *testing.T) {
 	t.Parallel()
-	for _, limiter := range []limit.Limiter{&budget{}, failing(limit.ErrPermitsExceedRate)} {
+	for _, limiter := range []limit.Limiter{
+		middlewaretest.Budget(0, 0), middlewaretest.Says(limit.Decision{}, limit.ErrPermitsExceedRate),
+	} {
 		conn, _ := serve(t, nil, unaryClient(limiter, grpclimit.WithWait()))
 		retry, _ := refusalDetails(t, check(t.Context(), conn))
 		assert.Nil(t, retry)
 	}
 }
 
-func TestStreamClient(t *testing.T) {
-	t.Parallel()
-	limiter := &budget{limit: 1, retryAfter: time.Second}
-	conn, _ := serve(t, nil, streamClient(limiter))
-	client := testpb.NewTestServiceClient(conn)
-	stream, err := client.StreamingOutputCall(t.Context(), &testpb.StreamingOutputCallRequest{})
-	require.NoError(t, err)
-	_, err = stream.Recv()
-	require.NoError(t, err)
-	_, err = client.StreamingOutputCall(t.Context(), &testpb.StreamingOutputCallRequest{})
-	assert.Equal(t, time.Second, retryDelay(t, err))
-}
-
 func TestStreamClientThatDoesNotOpen(t *testing.T) {
 	t.Parallel()
 	for _, opts := range [][]grpclimit.Option{nil, {grpclimit.WithPerMessage()}} {
-		interceptor := grpclimit.StreamClientInterceptor(&budget{limit: 1}, opts...)
+		interceptor := grpclimit.StreamClientInterceptor(middlewaretest.Budget(1, 0), opts...)
 		conn, _ := serve(t, nil)
 		var freed func() error
 		_, err := interceptor(t.Context(), &grpc.StreamDesc{ClientStreams: true}, conn, "/test/Call",
@@ -150,7 +93,7 @@ func TestStreamClientThatDoesNotOpen(t *testing.T) {
 
 func TestStreamClientPerMessage(t *testing.T) {
 	t.Parallel()
-	limiter := &budget{limit: 3, retryAfter: time.Second}
+	limiter := middlewaretest.Budget(3, time.Second)
 	conn, service := serve(t, nil, streamClient(limiter, grpclimit.WithPerMessage()))
 	stream, err := testpb.NewTestServiceClient(conn).FullDuplexCall(t.Context())
 	require.NoError(t, err)
@@ -185,6 +128,35 @@ func TestStreamClientWaitsPerMessage(t *testing.T) {
 	})
 }
 
+// A client that would wait does not, and one that waits is one decision.
+func TestShadowOfAClientThatWaits(t *testing.T) {
+	t.Parallel()
+	for name, c := range map[string]struct {
+		opts    []grpclimit.Option
+		waits   time.Duration
+		outcome limit.Outcome
+	}{
+		"in shadow":  {[]grpclimit.Option{grpclimit.WithShadow()}, 0, limit.Refused},
+		"in earnest": {nil, 3 * time.Second, limit.Granted},
+	} {
+		synctest.Test(t, func(t *testing.T) {
+			told := &limitertest.Recorder{}
+			opts := append(c.opts, grpclimit.WithWait(), grpclimit.WithObserver(told))
+			start := time.Now()
+			limiter := &middlewaretest.Fake{Answer: func(context.Context, int64) (limit.Decision, error) {
+				return limit.Decision{Granted: time.Since(start) >= 3*time.Second, Limit: 1, RetryAfter: time.Second}, nil
+			}}
+			conn, _ := serve(t, nil, unaryClient(limiter, opts...))
+			require.NoError(t, check(t.Context(), conn))
+			assert.Equal(t, c.waits, time.Since(start), name)
+			decisions := told.Decisions()
+			require.Len(t, decisions, 1)
+			assert.Equal(t, c.outcome, decisions[0].Outcome)
+			assert.Equal(t, c.waits, decisions[0].Waited)
+		})
+	}
+}
+
 // A stream that has ended leaves nothing behind in the caller's context.
 func TestStreamClientFreesItsContext(t *testing.T) {
 	t.Parallel()
@@ -209,7 +181,7 @@ func TestStreamClientFreesItsContext(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			var given func() error
-			interceptor := grpclimit.StreamClientInterceptor(&budget{limit: 2}, grpclimit.WithPerMessage(),
+			interceptor := grpclimit.StreamClientInterceptor(middlewaretest.Budget(2, 0), grpclimit.WithPerMessage(),
 				grpclimit.WithCost(func(_ context.Context, call grpclimit.Call) int64 {
 					if call.Message == "too much" {
 						return 2

@@ -11,7 +11,7 @@ import (
 	"google.golang.org/genproto/googleapis/rpc/errdetails"
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/credentials/insecure"
-	"google.golang.org/grpc/health"
+	healthserver "google.golang.org/grpc/health"
 	healthpb "google.golang.org/grpc/health/grpc_health_v1"
 	"google.golang.org/grpc/metadata"
 	"google.golang.org/grpc/status"
@@ -36,39 +36,32 @@ func limitTo(n int64) (limiter limit.Limiter, stop func()) {
 	}
 }
 
-// startServer starts a server of health checks and returns its address.
-func startServer(opts ...grpc.ServerOption) (addr string, stop func()) {
+// start starts a server of health checks, and returns a client of it.
+func start(server []grpc.ServerOption, client ...grpc.DialOption) (health healthpb.HealthClient, stop func()) {
 	listener, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
 		panic(err)
 	}
-	server := grpc.NewServer(opts...)
-	healthpb.RegisterHealthServer(server, health.NewServer())
-	go func() { _ = server.Serve(listener) }()
-	return listener.Addr().String(), server.Stop
-}
-
-func connect(addr string, opts ...grpc.DialOption) *grpc.ClientConn {
-	conn, err := grpc.NewClient(addr, append(opts, grpc.WithTransportCredentials(insecure.NewCredentials()))...)
+	s := grpc.NewServer(server...)
+	healthpb.RegisterHealthServer(s, healthserver.NewServer())
+	go func() { _ = s.Serve(listener) }()
+	conn, err := grpc.NewClient(listener.Addr().String(), append(client, grpc.WithTransportCredentials(insecure.NewCredentials()))...)
 	if err != nil {
 		panic(err)
 	}
-	return conn
+	return healthpb.NewHealthClient(conn), func() { _ = conn.Close(); s.Stop() }
 }
 
 // A server, and a client that reads when to come back.
 func Example() {
 	limiter, stop := limitTo(2)
 	defer stop()
-	addr, stopServer := startServer(
+	client, stopServer := start([]grpc.ServerOption{
 		grpc.ChainUnaryInterceptor(grpclimit.UnaryServerInterceptor(limiter)),
 		grpc.ChainStreamInterceptor(grpclimit.StreamServerInterceptor(limiter)),
-	)
+	})
 	defer stopServer()
 
-	conn := connect(addr)
-	defer func() { _ = conn.Close() }()
-	client := healthpb.NewHealthClient(conn)
 	for range 3 {
 		answer, err := client.Check(context.Background(), &healthpb.HealthCheckRequest{})
 		if err == nil {
@@ -94,19 +87,16 @@ func Example() {
 func ExampleWithKey() {
 	limiter, stop := limitTo(1)
 	defer stop()
-	addr, stopServer := startServer(grpc.ChainUnaryInterceptor(
+	client, stopServer := start([]grpc.ServerOption{grpc.ChainUnaryInterceptor(
 		grpclimit.UnaryServerInterceptor(limiter,
 			grpclimit.WithPrefix("tenants:"),
 			grpclimit.WithKey(grpclimit.Metadata("x-tenant")),
 			grpclimit.WithSkip(func(_ context.Context, call grpclimit.Call) bool {
 				return call.Method == healthpb.Health_Check_FullMethodName
 			}),
-		)))
+		))})
 	defer stopServer()
 
-	conn := connect(addr)
-	defer func() { _ = conn.Close() }()
-	client := healthpb.NewHealthClient(conn)
 	for _, tenant := range []string{"acme", "acme", "umbrella"} {
 		ctx := metadata.AppendToOutgoingContext(context.Background(), "x-tenant", tenant)
 		_, checked := client.Check(ctx, &healthpb.HealthCheckRequest{})
@@ -124,13 +114,10 @@ func ExampleWithKey() {
 func ExampleUnaryClientInterceptor() {
 	limiter, stop := limitTo(1)
 	defer stop()
-	addr, stopServer := startServer()
+	client, stopServer := start(nil, grpc.WithChainUnaryInterceptor(
+		grpclimit.UnaryClientInterceptor(limiter, grpclimit.WithPrefix("partner:"), grpclimit.WithWait())))
 	defer stopServer()
 
-	conn := connect(addr, grpc.WithChainUnaryInterceptor(
-		grpclimit.UnaryClientInterceptor(limiter, grpclimit.WithPrefix("partner:"), grpclimit.WithWait())))
-	defer func() { _ = conn.Close() }()
-	client := healthpb.NewHealthClient(conn)
 	ctx, cancel := context.WithTimeout(context.Background(), 5*time.Second)
 	defer cancel()
 	for range 2 {
@@ -146,18 +133,16 @@ func ExampleUnaryClientInterceptor() {
 func ExampleWithFailure() {
 	limiter, stop := limitTo(1)
 	stop() // Redis goes down
-	addr, stopServer := startServer(grpc.ChainUnaryInterceptor(
+	client, stopServer := start([]grpc.ServerOption{grpc.ChainUnaryInterceptor(
 		grpclimit.UnaryServerInterceptor(limiter,
 			grpclimit.WithFailure(limit.FailOpen()),
 			grpclimit.WithErrorHandler(func(_ context.Context, call grpclimit.Call, _ error) {
 				fmt.Println("not limited:", call.Method)
 			}),
-		)))
+		))})
 	defer stopServer()
 
-	conn := connect(addr)
-	defer func() { _ = conn.Close() }()
-	_, err := healthpb.NewHealthClient(conn).Check(context.Background(), &healthpb.HealthCheckRequest{})
+	_, err := client.Check(context.Background(), &healthpb.HealthCheckRequest{})
 	fmt.Println(err)
 	// Output:
 	// not limited: /grpc.health.v1.Health/Check
@@ -177,15 +162,13 @@ func (refusals) Decided(_ context.Context, d limit.Decided) {
 func ExampleWithShadow() {
 	limiter, stop := limitTo(1)
 	defer stop()
-	addr, stopServer := startServer(grpc.ChainUnaryInterceptor(
+	client, stopServer := start([]grpc.ServerOption{grpc.ChainUnaryInterceptor(
 		grpclimit.UnaryServerInterceptor(limiter, grpclimit.WithName("minute"),
-			grpclimit.WithShadow(), grpclimit.WithObserver(refusals{}))))
+			grpclimit.WithShadow(), grpclimit.WithObserver(refusals{})))})
 	defer stopServer()
 
-	conn := connect(addr)
-	defer func() { _ = conn.Close() }()
 	for range 2 {
-		answer, err := healthpb.NewHealthClient(conn).Check(context.Background(), &healthpb.HealthCheckRequest{})
+		answer, err := client.Check(context.Background(), &healthpb.HealthCheckRequest{})
 		fmt.Println(answer.GetStatus(), err)
 	}
 	// Output:
@@ -198,13 +181,11 @@ func ExampleWithShadow() {
 func ExampleUnaryServerInterceptor() {
 	limiter, stop := limitTo(3)
 	defer stop()
-	addr, stopServer := startServer(grpc.ChainUnaryInterceptor(grpclimit.UnaryServerInterceptor(limiter)))
+	client, stopServer := start([]grpc.ServerOption{grpc.ChainUnaryInterceptor(grpclimit.UnaryServerInterceptor(limiter))})
 	defer stopServer()
 
-	conn := connect(addr)
-	defer func() { _ = conn.Close() }()
 	var trailer metadata.MD
-	_, err := healthpb.NewHealthClient(conn).Check(context.Background(), &healthpb.HealthCheckRequest{}, grpc.Trailer(&trailer))
+	_, err := client.Check(context.Background(), &healthpb.HealthCheckRequest{}, grpc.Trailer(&trailer))
 	fmt.Println(trailer.Get(grpclimit.TrailerRemaining), "of", trailer.Get(grpclimit.TrailerLimit), err)
 	// Output: [2] of [3] <nil>
 }

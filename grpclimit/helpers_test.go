@@ -3,9 +3,11 @@ package grpclimit_test
 import (
 	"context"
 	"errors"
+	"fmt"
 	"io"
+	"math"
 	"net"
-	"sync"
+	"strconv"
 	"testing"
 	"time"
 
@@ -18,48 +20,15 @@ import (
 	"google.golang.org/grpc/health"
 	healthpb "google.golang.org/grpc/health/grpc_health_v1"
 	testpb "google.golang.org/grpc/interop/grpc_testing"
+	"google.golang.org/grpc/metadata"
+	"google.golang.org/grpc/peer"
 	"google.golang.org/grpc/status"
 	"google.golang.org/grpc/test/bufconn"
 
 	"github.com/rratelimiter/rratelimiter/grpclimit"
+	"github.com/rratelimiter/rratelimiter/internal/test/middlewaretest"
 	"github.com/rratelimiter/rratelimiter/limit"
 )
-
-// limiterFunc is a limiter of one function.
-type limiterFunc func(ctx context.Context, key string, n int64) (limit.Decision, error)
-
-func (f limiterFunc) Take(ctx context.Context, key string, n int64) (limit.Decision, error) {
-	return f(ctx, key, n)
-}
-
-// budget grants a number of permits in all, and keeps what it was asked.
-type budget struct {
-	retryAfter time.Duration
-	limit      int64
-
-	mu    sync.Mutex
-	taken int64
-	keys  []string
-	costs []int64
-}
-
-func (b *budget) Take(_ context.Context, key string, n int64) (limit.Decision, error) {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	b.keys = append(b.keys, key)
-	b.costs = append(b.costs, n)
-	if b.taken+n > b.limit {
-		return limit.Decision{Limit: b.limit, Remaining: b.limit - b.taken, RetryAfter: b.retryAfter}, nil
-	}
-	b.taken += n
-	return limit.Decision{Granted: true, Limit: b.limit, Remaining: b.limit - b.taken}, nil
-}
-
-func (b *budget) asked() []string {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	return b.keys
-}
 
 // testServer has gRPC's own test service for streams, and the health service.
 type testServer struct {
@@ -155,35 +124,207 @@ func refusalDetails(t testing.TB, err error) (retry *errdetails.RetryInfo, quota
 	return retry, quota
 }
 
-// recorder is an observer that keeps what it is told.
-type recorder struct {
-	limit.NoObserver
+const method = "/test/Call"
 
-	mu      sync.Mutex
-	decided []limit.Decided
-	events  []limit.Event
+// idle never connects. Clients have its target.
+var idle, _ = grpc.NewClient("passthrough:///test", grpc.WithTransportCredentials(insecure.NewCredentials()))
+
+// A call is one of method by an interceptor.
+type call func(ctx context.Context, handler func() error) error
+
+// interceptors make each kind of interceptor, for calls that no connection brings.
+var interceptors = map[string]func(l limit.Limiter, opts ...grpclimit.Option) call{
+	"unary server": func(l limit.Limiter, opts ...grpclimit.Option) call {
+		intercept := grpclimit.UnaryServerInterceptor(l, opts...)
+		return func(ctx context.Context, handler func() error) error {
+			_, err := intercept(ctx, "request", &grpc.UnaryServerInfo{FullMethod: method},
+				func(context.Context, any) (any, error) { return nil, handler() })
+			return err
+		}
+	},
+	"stream server": func(l limit.Limiter, opts ...grpclimit.Option) call {
+		intercept := grpclimit.StreamServerInterceptor(l, opts...)
+		return func(ctx context.Context, handler func() error) error {
+			return intercept(nil, serverStream{ctx: ctx}, &grpc.StreamServerInfo{FullMethod: method},
+				func(any, grpc.ServerStream) error { return handler() })
+		}
+	},
+	"unary client": func(l limit.Limiter, opts ...grpclimit.Option) call {
+		intercept := grpclimit.UnaryClientInterceptor(l, opts...)
+		return func(ctx context.Context, handler func() error) error {
+			return intercept(ctx, method, "request", nil, idle,
+				func(context.Context, string, any, any, *grpc.ClientConn, ...grpc.CallOption) error { return handler() })
+		}
+	},
+	"stream client": func(l limit.Limiter, opts ...grpclimit.Option) call {
+		intercept := grpclimit.StreamClientInterceptor(l, opts...)
+		return func(ctx context.Context, handler func() error) error {
+			_, err := intercept(ctx, &grpc.StreamDesc{}, idle, method,
+				func(context.Context, *grpc.StreamDesc, *grpc.ClientConn, string, ...grpc.CallOption) (grpc.ClientStream, error) {
+					return nil, handler()
+				})
+			return err
+		}
+	},
 }
 
-func (r *recorder) Decided(_ context.Context, d limit.Decided) {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	r.decided = append(r.decided, d)
+// serverStream is a stream without messages.
+type serverStream struct {
+	grpc.ServerStream
+	ctx context.Context
 }
 
-func (r *recorder) Happened(e limit.Event) {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	r.events = append(r.events, e)
+func (s serverStream) Context() context.Context       { return s.ctx }
+func (s serverStream) SetTrailer(trailer metadata.MD) { _ = grpc.SetTrailer(s.ctx, trailer) }
+
+// transport keeps the trailers of a call.
+type transport struct {
+	grpc.ServerTransportStream
+	trailer metadata.MD
 }
 
-func (r *recorder) Decisions() []limit.Decided {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	return r.decided
+func (s *transport) SetTrailer(trailer metadata.MD) error {
+	s.trailer = metadata.Join(s.trailer, trailer)
+	return nil
 }
 
-func (r *recorder) Events() []limit.Event {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	return r.events
+//nolint:paralleltest // Run replaces slog's default logger
+func TestMiddleware(t *testing.T) {
+	for name, intercept := range interceptors {
+		kind := middlewaretest.Kind[grpclimit.Option, grpclimit.KeyFunc]{
+			Name:   "grpclimit",
+			Prefix: "grpc:",
+			Exact:  1,
+			Late:   middlewaretest.Overdue,
+			Text:   text,
+			User:   grpclimit.Metadata("user"),
+
+			WithCost: func(n int64) grpclimit.Option {
+				return grpclimit.WithCost(func(context.Context, grpclimit.Call) int64 { return n })
+			},
+			WithErrorHandler: func(hook func(error)) grpclimit.Option {
+				return grpclimit.WithErrorHandler(func(_ context.Context, call grpclimit.Call, err error) {
+					assert.Equal(t, method, call.Method)
+					hook(err)
+				})
+			},
+			WithSkip: func(skip bool) grpclimit.Option {
+				return grpclimit.WithSkip(func(_ context.Context, call grpclimit.Call) bool { return skip && call.Method == method })
+			},
+			WithFailure:  grpclimit.WithFailure,
+			WithFallback: grpclimit.WithFallback,
+			WithHashTag:  grpclimit.WithHashTag,
+			WithKey:      grpclimit.WithKey,
+			WithName:     grpclimit.WithName,
+			WithObserver: grpclimit.WithObserver,
+			WithPrefix:   grpclimit.WithPrefix,
+			WithShadow:   grpclimit.WithShadow,
+			WithTimeout:  grpclimit.WithTimeout,
+			Bad: map[string][]grpclimit.Option{
+				"cost": {grpclimit.WithCost(nil)},
+				"skip": {grpclimit.WithSkip(nil)},
+				"hook": {grpclimit.WithErrorHandler(nil)},
+			},
+		}
+		server := name == "unary server" || name == "stream server"
+		kind.Figures = server
+		kind.Parts = method + ":passthrough%3A///test"
+		if server {
+			kind.Parts = method + ":192.0.2.7"
+			kind.Bad["waiting"] = []grpclimit.Option{grpclimit.WithWait()}
+		}
+		kind.Wrap = func(t testing.TB, l limit.Limiter, opts ...grpclimit.Option) middlewaretest.Handler {
+			made := intercept(l, opts...)
+			return func(ctx context.Context, user string) middlewaretest.Answer {
+				return makeCall(ctx, t, made, user, server)
+			}
+		}
+		t.Run(name, kind.Run)
+	}
+}
+
+// makeCall makes a call of a user.
+func makeCall(ctx context.Context, t testing.TB, made call, user string, server bool) middlewaretest.Answer {
+	received, sent := metadata.Pairs("user", user), metadata.Pairs("user", "eve")
+	if !server {
+		received, sent = sent, received
+	}
+	ctx = metadata.NewOutgoingContext(metadata.NewIncomingContext(ctx, received), sent)
+	ctx = peer.NewContext(ctx, &peer.Peer{Addr: &net.TCPAddr{IP: net.IPv4(192, 0, 2, 7), Port: 1234}})
+	stream := &transport{}
+	if server {
+		ctx = grpc.NewContextWithServerTransportStream(ctx, stream)
+	}
+	handled := false
+	err := made(ctx, func() error {
+		handled = true
+		return nil
+	})
+	assert.Equal(t, err == nil, handled)
+	return answer(t, err, stream.trailer, server)
+}
+
+var verdicts = map[codes.Code]middlewaretest.Verdict{
+	codes.OK:                middlewaretest.Passed,
+	codes.ResourceExhausted: middlewaretest.Refused,
+	codes.Unavailable:       middlewaretest.Unavailable,
+	codes.Internal:          middlewaretest.Misconfigured,
+	codes.DeadlineExceeded:  middlewaretest.Overdue,
+	codes.Canceled:          middlewaretest.Gone,
+}
+
+// answer reads what a caller sees.
+func answer(t testing.TB, err error, trailer metadata.MD, server bool) middlewaretest.Answer {
+	t.Helper()
+	st := status.Convert(err)
+	got := middlewaretest.Answer{Verdict: verdicts[st.Code()], Text: fmt.Sprint(st.Message(), st.Details(), trailer)}
+	for _, figure := range figures(trailer) {
+		n, err := strconv.ParseInt(figure, 10, 64)
+		assert.NoError(t, err)
+		got.Figures = append(got.Figures, n)
+	}
+	var pushback []string
+	if got.Verdict == middlewaretest.Refused {
+		retry, quota := refusalDetails(t, err)
+		assert.NotNil(t, quota)
+		pushback = []string{"-1"}
+		if retry != nil {
+			got.RetryAfter = retry.RetryDelay.AsDuration()
+			assert.Positive(t, got.RetryAfter)
+			if ms := (got.RetryAfter + time.Millisecond - 1) / time.Millisecond; ms <= math.MaxInt32 {
+				pushback = []string{strconv.FormatInt(int64(ms), 10)}
+			}
+		}
+	} else {
+		assert.Empty(t, st.Details())
+	}
+	if server {
+		assert.Equal(t, pushback, trailer.Get(pushbackTrailer))
+	}
+	return got
+}
+
+func text(part string, err error) grpclimit.KeyFunc {
+	return func(context.Context, grpclimit.Call) (string, error) { return part, err }
+}
+
+// free is a limiter that costs nothing.
+type free struct{}
+
+func (free) Take(context.Context, string, int64) (limit.Decision, error) {
+	return limit.Decision{Granted: true, Limit: 1}, nil
+}
+
+// What the interceptor adds to a call, beyond the limiter.
+func BenchmarkUnaryServer(b *testing.B) {
+	interceptor := grpclimit.UnaryServerInterceptor(free{})
+	info := &grpc.UnaryServerInfo{FullMethod: "/grpc.health.v1.Health/Check"}
+	handler := func(context.Context, any) (any, error) { return nil, nil }
+	ctx := peer.NewContext(b.Context(), &peer.Peer{Addr: &net.TCPAddr{IP: net.IPv4(192, 0, 2, 7), Port: 1234}})
+	b.ReportAllocs()
+	for b.Loop() {
+		if _, err := interceptor(ctx, nil, info, handler); err != nil {
+			b.Fatal(err)
+		}
+	}
 }

@@ -1,23 +1,33 @@
 package grpclimit_test
 
 import (
+	"bytes"
 	"context"
+	"encoding/base64"
 	"io"
-	"math"
+	"net"
+	"net/http"
+	"strings"
 	"testing"
 	"testing/synctest"
 	"time"
 
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
+	"google.golang.org/genproto/googleapis/rpc/errdetails"
+	statuspb "google.golang.org/genproto/googleapis/rpc/status"
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/health"
 	healthpb "google.golang.org/grpc/health/grpc_health_v1"
 	testpb "google.golang.org/grpc/interop/grpc_testing"
 	"google.golang.org/grpc/metadata"
+	"google.golang.org/grpc/peer"
 	"google.golang.org/grpc/status"
+	"google.golang.org/protobuf/proto"
 
 	"github.com/rratelimiter/rratelimiter/grpclimit"
+	"github.com/rratelimiter/rratelimiter/internal/test/middlewaretest"
 	"github.com/rratelimiter/rratelimiter/limit"
 )
 
@@ -31,58 +41,49 @@ func streams(limiter limit.Limiter, opts ...grpclimit.Option) []grpc.ServerOptio
 	return []grpc.ServerOption{grpc.StreamInterceptor(grpclimit.StreamServerInterceptor(limiter, opts...))}
 }
 
+// byMethod is the key of calls that no connection brings.
+var byMethod = grpclimit.WithKey(grpclimit.Method())
+
 func TestUnaryServer(t *testing.T) {
 	t.Parallel()
-	limiter := &budget{limit: 2, retryAfter: 1500*time.Millisecond + 1}
+	limiter := middlewaretest.Budget(2, 1500*time.Millisecond+1)
 	conn, _ := serve(t, unary(limiter))
 	var trailer metadata.MD
-	for range 2 {
+	for _, left := range []string{"1", "0"} {
 		require.NoError(t, check(t.Context(), conn, grpc.Trailer(&trailer)))
 		assert.Empty(t, trailer.Get(pushbackTrailer))
+		assert.Equal(t, []string{"2", left}, figures(trailer))
 	}
 
 	err := check(t.Context(), conn, grpc.Trailer(&trailer))
 	assert.Equal(t, 1500*time.Millisecond+1, retryDelay(t, err))
 	assert.Equal(t, []string{"1501"}, trailer.Get(pushbackTrailer), "rounded up")
+	assert.Equal(t, []string{"2", "0"}, figures(trailer))
 	_, quota := refusalDetails(t, err)
 	require.Len(t, quota.Violations, 1)
 	assert.Equal(t, "/grpc.health.v1.Health/Check:bufconn", quota.Violations[0].Subject)
 	assert.EqualValues(t, 2, quota.Violations[0].QuotaValue)
-	assert.Equal(t, "grpc:/grpc.health.v1.Health/Check:bufconn", limiter.asked()[0])
+	assert.Equal(t, "grpc:/grpc.health.v1.Health/Check:bufconn", limiter.Key())
 }
 
-func TestServerTellsNoTimeThatDoesNotHelp(t *testing.T) {
+// What a call costs may depend on all there is to know of it.
+func TestCost(t *testing.T) {
 	t.Parallel()
-	for name, test := range map[string]struct {
-		decision limit.Decision
-		err      error
-		pushback string
-		delay    time.Duration
-	}{
-		"a limit of 0":        {pushback: "-1"},
-		"beyond any number":   {err: limit.ErrInvalidPermits, pushback: "-1"},
-		"more than the limit": {err: limit.ErrPermitsExceedRate, pushback: "-1"},
-		"beyond the trailer": {
-			decision: limit.Decision{Limit: 1, RetryAfter: (math.MaxInt32 + 1) * time.Millisecond},
-			pushback: "-1", delay: (math.MaxInt32 + 1) * time.Millisecond,
-		},
-		"a moment": {decision: limit.Decision{Limit: 1, RetryAfter: 1}, pushback: "1", delay: 1},
+	for name, want := range map[string]grpclimit.Call{
+		"unary server":  {Method: method, Message: "request"},
+		"stream server": {Method: method},
+		"unary client":  {Method: method, Target: "passthrough:///test", Message: "request"},
+		"stream client": {Method: method, Target: "passthrough:///test"},
 	} {
-		t.Run(name, func(t *testing.T) {
-			t.Parallel()
-			conn, _ := serve(t, unary(limiterFunc(func(context.Context, string, int64) (limit.Decision, error) {
-				return test.decision, test.err
-			}), grpclimit.WithErrorHandler(func(_ context.Context, _ grpclimit.Call, err error) {
-				assert.NoError(t, err, "a refusal is no failure")
-			})))
-			var trailer metadata.MD
-			err := check(t.Context(), conn, grpc.Trailer(&trailer))
-			retry, quota := refusalDetails(t, err)
-			assert.NotNil(t, quota)
-			assert.Equal(t, []string{test.pushback}, trailer.Get(pushbackTrailer))
-			assert.Equal(t, test.delay > 0, retry != nil)
-			assert.Equal(t, test.delay, retry.GetRetryDelay().AsDuration())
-		})
+		var seen grpclimit.Call
+		limiter := middlewaretest.Grants()
+		made := interceptors[name](limiter, byMethod, grpclimit.WithCost(func(_ context.Context, call grpclimit.Call) int64 {
+			seen = call
+			return 7
+		}))
+		require.NoError(t, made(t.Context(), func() error { return nil }))
+		assert.EqualValues(t, 7, limiter.Asked()[0].N)
+		assert.Equal(t, want, grpclimit.Call{Method: seen.Method, Target: seen.Target, Message: seen.Message}, name)
 	}
 }
 
@@ -92,29 +93,28 @@ func TestServerTellsRetryingClientsWhen(t *testing.T) {
 	const config = `{"methodConfig": [{"name": [{}], "retryPolicy": {"maxAttempts": 5, "initialBackoff": "0.001s",
 		"maxBackoff": "0.001s", "backoffMultiplier": 1, "retryableStatusCodes": ["RESOURCE_EXHAUSTED"]}}]}`
 	synctest.Test(t, func(t *testing.T) {
-		start, asked := time.Now(), 0
-		limiter := limiterFunc(func(context.Context, string, int64) (limit.Decision, error) {
-			asked++
+		start := time.Now()
+		limiter := &middlewaretest.Fake{Answer: func(context.Context, int64) (limit.Decision, error) {
 			wait := time.Minute - time.Since(start)
 			return limit.Decision{Granted: wait <= 0, Limit: 1, RetryAfter: wait}, nil
-		})
+		}}
 		conn, _ := serve(t, unary(limiter), grpc.WithDefaultServiceConfig(config))
 		require.NoError(t, check(t.Context(), conn))
 		assert.Equal(t, time.Minute, time.Since(start))
-		assert.Equal(t, 2, asked)
+		assert.Len(t, limiter.Asked(), 2)
 	})
 	t.Run("never", func(t *testing.T) {
 		t.Parallel()
-		limiter := &budget{}
+		limiter := middlewaretest.Budget(0, 0)
 		conn, _ := serve(t, unary(limiter), grpc.WithDefaultServiceConfig(config))
 		require.Error(t, check(t.Context(), conn))
-		assert.Len(t, limiter.asked(), 1)
+		assert.Len(t, limiter.Asked(), 1)
 	})
 }
 
 func TestStreamServerTakesOnceAStream(t *testing.T) {
 	t.Parallel()
-	limiter := &budget{limit: 1, retryAfter: time.Second}
+	limiter := middlewaretest.Budget(1, time.Second)
 	conn, _ := serve(t, streams(limiter))
 	client := healthpb.NewHealthClient(conn)
 	watch, err := client.Watch(t.Context(), &healthpb.HealthCheckRequest{})
@@ -127,12 +127,12 @@ func TestStreamServerTakesOnceAStream(t *testing.T) {
 	_, err = watch.Recv()
 	assert.Equal(t, time.Second, retryDelay(t, err))
 	assert.Equal(t, []string{"1000"}, watch.Trailer().Get(pushbackTrailer))
-	assert.Len(t, limiter.asked(), 2)
+	assert.Len(t, limiter.Asked(), 2)
 }
 
 func TestStreamServerTakesPerMessage(t *testing.T) {
 	t.Parallel()
-	limiter := &budget{limit: 5, retryAfter: time.Second}
+	limiter := middlewaretest.Budget(5, time.Second)
 	conn, service := serve(t, streams(limiter, grpclimit.WithPerMessage(),
 		grpclimit.WithCost(func(_ context.Context, call grpclimit.Call) int64 {
 			if message, ok := call.Message.(*testpb.StreamingOutputCallRequest); ok {
@@ -156,12 +156,16 @@ func TestStreamServerTakesPerMessage(t *testing.T) {
 	assert.Equal(t, time.Second, retryDelay(t, refused))
 	assert.Equal(t, status.Convert(refused).Proto().String(), status.Convert(<-service.ended).Proto().String(),
 		"the handler gets it again")
-	assert.Equal(t, []int64{2, 2, 1, 1}, limiter.costs)
+	var costs []int64
+	for _, asked := range limiter.Asked() {
+		costs = append(costs, asked.N)
+	}
+	assert.Equal(t, []int64{2, 2, 1, 1}, costs)
 }
 
 func TestStreamServerTakesOnceWhereTheClientSendsOneMessage(t *testing.T) {
 	t.Parallel()
-	limiter := &budget{limit: 10}
+	limiter := middlewaretest.Budget(4, 0)
 	conn, _ := serve(t, streams(limiter, grpclimit.WithPerMessage()))
 	stream, err := testpb.NewTestServiceClient(conn).StreamingOutputCall(t.Context(), &testpb.StreamingOutputCallRequest{})
 	require.NoError(t, err)
@@ -169,23 +173,218 @@ func TestStreamServerTakesOnceWhereTheClientSendsOneMessage(t *testing.T) {
 	require.NoError(t, err)
 	_, err = stream.Recv()
 	require.ErrorIs(t, err, io.EOF)
-	assert.Len(t, limiter.asked(), 1)
+	assert.Len(t, limiter.Asked(), 1)
+	assert.Equal(t, []string{"4", "3"}, figures(stream.Trailer()))
 }
 
-func TestServerAnswersACallerThatWentAway(t *testing.T) {
-	t.Parallel()
-	interceptor := grpclimit.UnaryServerInterceptor(slow, byMethod,
-		grpclimit.WithFailure(limit.FailOpen()), grpclimit.WithTimeout(0),
-		grpclimit.WithErrorHandler(func(_ context.Context, _ grpclimit.Call, err error) {
-			assert.NoError(t, err, "a caller that went away is no failure")
-		}))
-	synctest.Test(t, func(t *testing.T) {
-		ctx, cancel := context.WithTimeout(t.Context(), time.Second)
-		defer cancel()
-		assert.Equal(t, codes.DeadlineExceeded, status.Code(call(ctx, interceptor)))
+func figures(trailer metadata.MD) []string {
+	return append(append([]string(nil), trailer.Get(grpclimit.TrailerLimit)...), trailer.Get(grpclimit.TrailerRemaining)...)
+}
 
-		ctx, cancel = context.WithCancel(t.Context())
-		time.AfterFunc(time.Second, cancel)
-		assert.Equal(t, codes.Canceled, status.Code(call(ctx, interceptor)))
+// Who is in front of whom can be told by the order.
+func TestTrailersOfAChain(t *testing.T) {
+	t.Parallel()
+	conn, _ := serve(t, []grpc.ServerOption{grpc.ChainUnaryInterceptor(
+		grpclimit.UnaryServerInterceptor(middlewaretest.Budget(9, time.Second)),
+		grpclimit.UnaryServerInterceptor(middlewaretest.Budget(1, time.Second)))})
+	for _, want := range [][]string{{"1", "9", "0", "8"}, {"1", "9", "0", "7"}} {
+		var trailer metadata.MD
+		_ = check(t.Context(), conn, grpc.Trailer(&trailer))
+		assert.Equal(t, want, figures(trailer))
+	}
+}
+
+func TestTrailersOfStreams(t *testing.T) {
+	t.Parallel()
+	conn, service := serve(t, streams(middlewaretest.Budget(5, time.Second), grpclimit.WithPerMessage()))
+	for _, test := range []struct {
+		messages int
+		want     []string
+	}{{0, []string{"5", "4"}}, {2, []string{"5", "1"}}, {1, []string{"5", "0"}}} {
+		stream, err := testpb.NewTestServiceClient(conn).FullDuplexCall(t.Context())
+		require.NoError(t, err)
+		for range test.messages {
+			require.NoError(t, stream.Send(&testpb.StreamingOutputCallRequest{}))
+			if _, err := stream.Recv(); err != nil {
+				break
+			}
+		}
+		_ = stream.CloseSend()
+		for err == nil {
+			_, err = stream.Recv()
+		}
+		require.Error(t, <-service.ended)
+		assert.Equal(t, test.want, figures(stream.Trailer()))
+	}
+	stream, err := testpb.NewTestServiceClient(conn).FullDuplexCall(t.Context())
+	require.NoError(t, err)
+	_, err = stream.Recv()
+	require.Error(t, err)
+	assert.Equal(t, []string{"5", "0"}, figures(stream.Trailer()), "refused as it opens")
+	assert.Equal(t, []string{"1000"}, stream.Trailer().Get(pushbackTrailer))
+}
+
+func TestErrorInfo(t *testing.T) {
+	t.Parallel()
+	for name, test := range map[string]struct {
+		limiter  limit.Limiter
+		reason   string
+		metadata map[string]string
+	}{
+		"exceeded": {middlewaretest.Budget(0, 1500*time.Millisecond), grpclimit.ReasonExceeded, map[string]string{
+			"limiter": "calls", "limit": "0", "remaining": "0",
+		}},
+		"soon": {
+			middlewaretest.Says(limit.Decision{Limit: 5, Remaining: 2, RetryAfter: 1500 * time.Millisecond}, nil),
+			grpclimit.ReasonExceeded, map[string]string{"limiter": "calls", "limit": "5", "remaining": "2", "retryAfter": "1.5s"},
+		},
+		"too costly": {
+			middlewaretest.Says(limit.Decision{Limit: 7}, limit.ErrPermitsExceedRate),
+			grpclimit.ReasonTooCostly, map[string]string{"limiter": "calls", "limit": "7"},
+		},
+		"unknown": {middlewaretest.Says(limit.Decision{}, limit.ErrInvalidPermits), grpclimit.ReasonTooCostly, map[string]string{"limiter": "calls"}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			conn, _ := serve(t, unary(test.limiter, grpclimit.WithName("calls"), grpclimit.WithKey(grpclimit.Metadata("x-tenant"))))
+			ctx := metadata.AppendToOutgoingContext(t.Context(), "x-tenant", "acme & sons")
+			_, err := healthpb.NewHealthClient(conn).Check(ctx, &healthpb.HealthCheckRequest{})
+			_, quota := refusalDetails(t, err)
+			assert.Equal(t, "acme%20&%20sons", quota.Violations[0].Subject)
+			var info *errdetails.ErrorInfo
+			for _, detail := range status.Convert(err).Details() {
+				if d, ok := detail.(*errdetails.ErrorInfo); ok {
+					info = d
+				}
+			}
+			require.NotNil(t, info)
+			assert.Equal(t, test.reason, info.Reason)
+			assert.Equal(t, grpclimit.ErrorDomain, info.Domain)
+			assert.Equal(t, test.metadata, info.Metadata)
+		})
+	}
+}
+
+// What a refusal is on the wire, read by net/http's HTTP/2.
+func TestRefusalOnTheWire(t *testing.T) {
+	t.Parallel()
+	limiter := middlewaretest.Budget(1, 2500*time.Millisecond)
+	server := grpc.NewServer(unary(limiter)...)
+	healthpb.RegisterHealthServer(server, health.NewServer())
+	listener, err := net.Listen("tcp", "127.0.0.1:0")
+	require.NoError(t, err)
+	done := make(chan error)
+	go func() { done <- server.Serve(listener) }()
+	t.Cleanup(func() {
+		server.Stop()
+		assert.NoError(t, <-done)
 	})
+
+	transport := &http.Transport{Protocols: new(http.Protocols)}
+	transport.Protocols.SetUnencryptedHTTP2(true)
+	t.Cleanup(transport.CloseIdleConnections)
+	post := func() http.Header {
+		const method = "/grpc.health.v1.Health/Check"
+		emptyMessage := bytes.NewReader(make([]byte, 5))
+		req, err := http.NewRequestWithContext(t.Context(), http.MethodPost, "http://"+listener.Addr().String()+method, emptyMessage)
+		require.NoError(t, err)
+		req.Header.Set("Content-Type", "application/grpc")
+		req.Header.Set("TE", "trailers")
+		resp, err := transport.RoundTrip(req)
+		require.NoError(t, err)
+		_, err = io.Copy(io.Discard, resp.Body)
+		require.NoError(t, err)
+		require.NoError(t, resp.Body.Close())
+		assert.Equal(t, http.StatusOK, resp.StatusCode)
+		if resp.Header.Get("Grpc-Status") != "" {
+			return resp.Header // there was nothing but trailers
+		}
+		return resp.Trailer
+	}
+	assert.Equal(t, "0", post().Get("Grpc-Status"))
+	refused := post()
+	assert.Equal(t, "8", refused.Get("Grpc-Status"))
+	assert.Equal(t, "rate limit exceeded, retry after 2.5s", refused.Get("Grpc-Message"))
+	assert.Equal(t, "2500", refused.Get("Grpc-Retry-Pushback-Ms"))
+
+	raw, err := base64.RawStdEncoding.DecodeString(strings.TrimRight(refused.Get("Grpc-Status-Details-Bin"), "="))
+	require.NoError(t, err)
+	var st statuspb.Status
+	require.NoError(t, proto.Unmarshal(raw, &st))
+	require.NotEmpty(t, st.Details)
+	assert.Equal(t, "type.googleapis.com/google.rpc.RetryInfo", st.Details[0].TypeUrl)
+	var retry errdetails.RetryInfo
+	require.NoError(t, proto.Unmarshal(st.Details[0].Value, &retry))
+	assert.EqualValues(t, 2, retry.RetryDelay.Seconds)
+	assert.EqualValues(t, 500_000_000, retry.RetryDelay.Nanos)
+	assert.Equal(t, "grpc:/grpc.health.v1.Health/Check:127.0.0.1", limiter.Key())
+}
+
+// keyOf returns the key for which a call takes its permits.
+func keyOf(ctx context.Context, t *testing.T, opts ...grpclimit.Option) string {
+	t.Helper()
+	limiter := middlewaretest.Grants()
+	require.NoError(t, interceptors["unary server"](limiter, opts...)(ctx, func() error { return nil }))
+	return limiter.Key()
+}
+
+// hearing has errors be told of what fails.
+func hearing(errs *middlewaretest.Errors) grpclimit.Option {
+	return grpclimit.WithErrorHandler(func(_ context.Context, _ grpclimit.Call, err error) { errs.Add(err) })
+}
+
+// namedAddr is an address of which there is only the text.
+type namedAddr string
+
+func (namedAddr) Network() string  { return "tcp" }
+func (a namedAddr) String() string { return string(a) }
+
+func TestPeer(t *testing.T) {
+	t.Parallel()
+	for address, want := range map[net.Addr]string{
+		&net.TCPAddr{IP: net.IPv4(192, 0, 2, 7), Port: 1234}:            "192.0.2.7",
+		&net.TCPAddr{IP: net.ParseIP("::ffff:192.0.2.7"), Port: 1}:      "192.0.2.7",
+		&net.TCPAddr{IP: net.ParseIP("2001:db8:1:2:3:4:5:6"), Port: 1}:  "2001%3Adb8%3A1%3A2%3A%3A/64",
+		&net.TCPAddr{IP: net.ParseIP("2001:db8:1:2::1"), Port: 1}:       "2001%3Adb8%3A1%3A2%3A%3A/64",
+		&net.TCPAddr{IP: net.ParseIP("fe80::1"), Port: 1, Zone: "eth0"}: "fe80%3A%3A/64",
+		&net.TCPAddr{IP: net.ParseIP("::1")}:                            "%3A%3A/64",
+		namedAddr("192.0.2.7:1234"):                                     "192.0.2.7",
+		namedAddr("[2001:db8:1:2::1]:1"):                                "2001%3Adb8%3A1%3A2%3A%3A/64",
+		namedAddr("pipe"):                                               "pipe",
+		&net.UnixAddr{Net: "unix", Name: "/run/orders.sock"}:            "/run/orders.sock",
+	} {
+		ctx := peer.NewContext(t.Context(), &peer.Peer{Addr: address})
+		assert.Equal(t, "grpc:/test/Call:"+want, keyOf(ctx, t), "%v", address)
+	}
+	for name := range interceptors { // a client has no peer yet
+		err := interceptors[name](middlewaretest.Grants(), quiet, grpclimit.WithKey(grpclimit.Peer()))(t.Context(), func() error { return nil })
+		assert.Equal(t, codes.Unavailable, status.Code(err), name)
+	}
+}
+
+func TestMetadata(t *testing.T) {
+	t.Parallel()
+	ctx := metadata.NewIncomingContext(t.Context(), metadata.Pairs("x-user", "ann", "x-user", "bob", "key-bin", "\x00\xff"))
+	assert.Equal(t, "grpc:ann:%00%FF:", keyOf(ctx, t,
+		grpclimit.WithKey(grpclimit.Metadata("X-User"), grpclimit.Metadata("key-bin"), grpclimit.Metadata("none"))))
+}
+
+func TestKeyFunctionThatFails(t *testing.T) {
+	t.Parallel()
+	gone, cancel := context.WithCancel(t.Context())
+	cancel()
+	for name, c := range map[string]struct {
+		ctx  context.Context
+		err  error
+		code codes.Code
+	}{
+		"by a status":       {t.Context(), status.Error(codes.Unauthenticated, "who are you?"), codes.Unauthenticated},
+		"for a caller gone": {gone, context.Canceled, codes.Canceled},
+	} {
+		var heard middlewaretest.Errors
+		err := interceptors["unary server"](middlewaretest.Grants(), grpclimit.WithFailure(limit.FailOpen()),
+			hearing(&heard), grpclimit.WithKey(text("", c.err)))(c.ctx, func() error { return nil })
+		assert.Equal(t, c.code, status.Code(err), name)
+		heard.Check(t)
+	}
 }

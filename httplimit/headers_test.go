@@ -1,6 +1,7 @@
 package httplimit_test
 
 import (
+	"context"
 	"math"
 	"net/http"
 	"strconv"
@@ -37,14 +38,16 @@ func TestHeaderText(t *testing.T) {
 		{"refused", time.Minute, limit.Decision{Limit: 5, RetryAfter: time.Second + 1, ResetAfter: time.Minute}, `"refused";q=5;w=60`, `"refused";r=0;t=2`, "2"},
 		{"soon", time.Minute, limit.Decision{Limit: 5, ResetAfter: time.Minute}, `"soon";q=5;w=60`, `"soon";r=0;t=1`, "1"},
 		{"far", time.Minute, limit.Decision{Limit: 5, RetryAfter: math.MaxInt64}, `"far";q=5;w=60`, `"far";r=0;t=9223372037`, "9223372037"},
+		{"zero", 0, limit.Decision{}, `"zero";q=0`, `"zero";r=0`, ""},
 		{"below", time.Minute, limit.Decision{Limit: 5, Remaining: -1, RetryAfter: -1}, `"below";q=5;w=60`, `"below";r=0;t=1`, "1"},
 	} {
-		w := serve(httplimit.New(windowed{says(test.decision, nil), test.window}, httplimit.WithName(test.name))(hello), newRequest(t))
+		w := serve(httplimit.New(windowed{Limiter: says(test.decision, nil), Span: test.window}, httplimit.WithName(test.name))(hello), newRequest(t))
 		assert.Equal(t, test.policy, w.Header().Get("RateLimit-Policy"))
 		assert.Equal(t, test.rate, w.Header().Get("RateLimit"))
 		assert.Equal(t, test.retryAfter, w.Header().Get("Retry-After"))
 		assert.Len(t, members(t, w.Header(), "RateLimit"), 1)
 		assert.Len(t, members(t, w.Header(), "RateLimit-Policy"), 1)
+		assert.Empty(t, w.Header().Get("X-RateLimit-Limit"))
 	}
 }
 
@@ -54,18 +57,40 @@ func TestPolicyFollowsTheLimit(t *testing.T) {
 	limiter := &fake{}
 	handler := httplimit.New(limiter)(hello)
 	for _, most := range []int64{10, 10, 3, 10} {
-		limiter.answer = says(limit.Decision{Granted: true, Limit: most}, nil).answer
+		limiter.Answer = says(limit.Decision{Granted: true, Limit: most}, nil).Answer
 		w := serve(handler, newRequest(t))
-		assert.Equal(t, most, members(t, w.Header(), "RateLimit-Policy")[0].params["q"])
+		assert.Equal(t, most, members(t, w.Header(), "RateLimit-Policy")[0].Params["q"])
 	}
 }
 
 func TestWindowOfThePolicyComesFirst(t *testing.T) {
 	t.Parallel()
 	w := serve(httplimit.New(grants(), httplimit.WithPolicy(httplimit.Policy{
-		Name: "hour", Limiter: windowed{grants(), time.Minute}, Window: time.Hour,
+		Name: "hour", Limiter: windowed{Limiter: grants(), Span: time.Minute}, Window: time.Hour,
 	}))(hello), newRequest(t))
-	assert.EqualValues(t, 3600, members(t, w.Header(), "RateLimit-Policy")[1].params["w"])
+	assert.EqualValues(t, 3600, members(t, w.Header(), "RateLimit-Policy")[1].Params["w"])
+}
+
+// The window is that of the limiter which answers, if it is known.
+func TestWindowWhileTheLimiterFails(t *testing.T) {
+	t.Parallel()
+	for name, c := range map[string]struct {
+		opt  httplimit.Option
+		want map[string]int64
+	}{
+		"fallback":          {httplimit.WithFallback(httplimit.Local(2, time.Minute)), map[string]int64{"q": 2, "w": 60}},
+		"of unknown window": {httplimit.WithFallback(grants()), map[string]int64{"q": 10, "w": 3600}},
+		"local":             {httplimit.WithFailure(limit.FailLocal(0.2)), map[string]int64{"q": 2, "w": 3600}},
+	} {
+		var down error
+		limiter := windowed{Limiter: &fake{Answer: func(context.Context, int64) (limit.Decision, error) {
+			return limit.Decision{Granted: true, Limit: 10}, down
+		}}, Span: time.Hour}
+		handler := httplimit.New(limiter, c.opt, quiet)(hello)
+		assert.Equal(t, map[string]int64{"q": 10, "w": 3600}, members(t, serve(handler, newRequest(t)).Header(), "RateLimit-Policy")[0].Params)
+		down = errDown
+		assert.Equal(t, c.want, members(t, serve(handler, newRequest(t)).Header(), "RateLimit-Policy")[0].Params, name)
+	}
 }
 
 func TestNoHeaders(t *testing.T) {
@@ -106,13 +131,6 @@ func TestLegacyHeaders(t *testing.T) {
 	})
 }
 
-func integer(t testing.TB, text string) int64 {
-	t.Helper()
-	n, err := strconv.ParseInt(text, 10, 64)
-	require.NoError(t, err)
-	return n
-}
-
 // Whatever limiters say, what clients read is in range and never too early.
 func TestHeadersOfAnyDecision(t *testing.T) {
 	t.Parallel()
@@ -139,7 +157,7 @@ func TestHeadersOfAnyDecision(t *testing.T) {
 			require.Equal(rt, http.StatusTooManyRequests, w.Code)
 			retry := integer(t, w.Header().Get("Retry-After"))
 			assert.GreaterOrEqual(rt, float64(retry), d.RetryAfter.Seconds())
-			assert.GreaterOrEqual(rt, retry, limits[i].params["t"])
+			assert.GreaterOrEqual(rt, retry, limits[i].Params["t"])
 			assert.GreaterOrEqual(rt, retry, int64(1))
 		}
 	})

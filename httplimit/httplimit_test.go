@@ -2,106 +2,33 @@ package httplimit_test
 
 import (
 	"context"
-	"errors"
 	"net/http"
 	"net/http/httptest"
 	"net/netip"
-	"sync"
+	"slices"
 	"testing"
 	"time"
 
+	"github.com/redis/go-redis/v9"
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
 	"github.com/rratelimiter/rratelimiter/httplimit"
+	"github.com/rratelimiter/rratelimiter/internal/test/limitertest"
+	"github.com/rratelimiter/rratelimiter/internal/test/middlewaretest"
+	"github.com/rratelimiter/rratelimiter/internal/test/redistest"
 	"github.com/rratelimiter/rratelimiter/limit"
+	"github.com/rratelimiter/rratelimiter/slidinglog"
 )
 
-func TestGranted(t *testing.T) {
+func TestHead(t *testing.T) {
 	t.Parallel()
-	limiter := grants()
-	w := serve(httplimit.New(windowed{limiter, time.Minute})(hello), newRequest(t))
-	assert.Equal(t, http.StatusOK, w.Code)
-	assert.Equal(t, "hello", w.Body.String())
-	assert.Equal(t, []call{{"http:192.0.2.1", 1}}, limiter.asked())
-	assert.Equal(t, `"default";q=10;w=60`, w.Header().Get("RateLimit-Policy"))
-	assert.Equal(t, `"default";r=9;t=60`, w.Header().Get("RateLimit"))
-	assert.Empty(t, w.Header().Get("Retry-After"))
-	assert.Empty(t, w.Header().Get("X-RateLimit-Limit"))
-}
-
-func TestRefused(t *testing.T) {
-	t.Parallel()
-	limiter := windowed{says(limit.Decision{Limit: 10, RetryAfter: 2100 * time.Millisecond, ResetAfter: time.Minute}, nil), time.Minute}
-	var errs errorLog
-	handler := httplimit.New(limiter, httplimit.WithErrorHandler(errs.hook))(refuseAll(t))
-	w := serve(handler, newRequest(t))
-	assert.Equal(t, http.StatusTooManyRequests, w.Code)
-	assert.Equal(t, "3", w.Header().Get("Retry-After"))
-	assert.Equal(t, `"default";q=10;w=60`, w.Header().Get("RateLimit-Policy"))
-	assert.Equal(t, `"default";r=0;t=3`, w.Header().Get("RateLimit"))
-	body := problem(t, w)
-	assert.Equal(t, "https://iana.org/assignments/http-problem-types#quota-exceeded", body["type"])
-	assert.Equal(t, []any{"default"}, body["violated-policies"])
-	assert.Empty(t, errs.all(), "a refusal is no error")
-
 	r := newRequest(t)
 	r.Method = http.MethodHead
-	w = serve(handler, r)
+	w := serve(httplimit.New(says(limit.Decision{Limit: 10, RetryAfter: 2100 * time.Millisecond}, nil))(refuseAll(t)), r)
 	assert.Equal(t, http.StatusTooManyRequests, w.Code)
 	assert.Equal(t, "3", w.Header().Get("Retry-After"))
 	assert.Empty(t, w.Body.Bytes())
-}
-
-// refuseAll fails the test if a request gets to it.
-func refuseAll(t testing.TB) http.Handler {
-	return http.HandlerFunc(func(http.ResponseWriter, *http.Request) { t.Error("the request got through") })
-}
-
-func TestCost(t *testing.T) {
-	t.Parallel()
-	for cost, asked := range map[int64][]call{-1: nil, 0: nil, 1: {{"http:192.0.2.1", 1}}, 7: {{"http:192.0.2.1", 7}}} {
-		limiter := grants()
-		w := serve(httplimit.New(limiter, httplimit.WithCost(func(*http.Request) int64 { return cost }))(hello), newRequest(t))
-		assert.Equal(t, "hello", w.Body.String())
-		assert.Equal(t, asked, limiter.asked())
-		assert.Equal(t, asked == nil, w.Header().Get("RateLimit") == "", "what is free tells nothing")
-	}
-}
-
-func TestSkip(t *testing.T) {
-	t.Parallel()
-	limiter := says(limit.Decision{Limit: 1}, nil)
-	handler := httplimit.New(limiter, httplimit.WithSkip(func(r *http.Request) bool { return r.URL.Path == "/healthz" }))(hello)
-	r := newRequest(t)
-	r.URL.Path = "/healthz"
-	assert.Equal(t, "hello", serve(handler, r).Body.String())
-	assert.Empty(t, limiter.asked())
-	assert.Equal(t, http.StatusTooManyRequests, serve(handler, newRequest(t)).Code)
-}
-
-func TestCostsMoreThanTheLimit(t *testing.T) {
-	t.Parallel()
-	for _, err := range []error{limit.ErrPermitsExceedRate, limit.ErrInvalidPermits} {
-		var errs errorLog
-		w := serve(httplimit.New(says(limit.Decision{}, err), httplimit.WithErrorHandler(errs.hook))(refuseAll(t)), newRequest(t))
-		assert.Equal(t, http.StatusTooManyRequests, w.Code)
-		assert.NotContains(t, w.Header(), "Retry-After")
-		assert.NotContains(t, w.Header(), http.CanonicalHeaderKey("RateLimit"))
-		body := problem(t, w)
-		assert.Contains(t, body["detail"], "costs more")
-		assert.Equal(t, []any{"default"}, body["violated-policies"])
-		assert.Empty(t, errs.all())
-	}
-}
-
-func TestLimitOfZero(t *testing.T) {
-	t.Parallel()
-	w := serve(httplimit.New(says(limit.Decision{}, nil))(refuseAll(t)), newRequest(t))
-	assert.Equal(t, http.StatusTooManyRequests, w.Code)
-	assert.NotContains(t, w.Header(), "Retry-After", "no waiting helps")
-	assert.Equal(t, `"default";q=0`, w.Header().Get("RateLimit-Policy"))
-	assert.Equal(t, `"default";r=0`, w.Header().Get("RateLimit"))
 }
 
 func TestRefusalHandler(t *testing.T) {
@@ -134,14 +61,6 @@ func TestWriterIsNotWrapped(t *testing.T) {
 	})).ServeHTTP(w, newRequest(t))
 }
 
-func TestPanicOfLimiterReachesTheServer(t *testing.T) {
-	t.Parallel()
-	limiter := &fake{answer: func(context.Context, int64) (limit.Decision, error) { panic("oops") }}
-	assert.PanicsWithValue(t, "oops", func() {
-		serve(httplimit.New(limiter)(hello), newRequest(t))
-	})
-}
-
 func TestNestedLimitsTellOfBoth(t *testing.T) {
 	t.Parallel()
 	inner := httplimit.New(grants(), httplimit.WithName("route"))(hello)
@@ -150,102 +69,183 @@ func TestNestedLimitsTellOfBoth(t *testing.T) {
 	assert.Len(t, members(t, w.Header(), "RateLimit-Policy"), 2)
 }
 
-func TestBadOptions(t *testing.T) {
+func TestKeyFunctions(t *testing.T) {
 	t.Parallel()
-	sound := grants()
-	type o = httplimit.Option
-	for name, opts := range map[string][]o{
-		"nil option":      {nil},
-		"prefix":          {httplimit.WithPrefix("")},
-		"no key":          {httplimit.WithKey()},
-		"nil key":         {httplimit.WithKey(httplimit.Path(), nil)},
-		"nil user":        {httplimit.WithKey(httplimit.User(nil))},
-		"no header":       {httplimit.WithKey(httplimit.Header(""))},
-		"tag":             {httplimit.WithHashTag(), httplimit.WithPrefix("{a}:")},
-		"trusted":         {httplimit.WithKey(httplimit.ClientIP(httplimit.ClientIPConfig{Trusted: []netip.Prefix{{}}}))},
-		"bits":            {httplimit.WithKey(httplimit.ClientIP(httplimit.ClientIPConfig{IPv6Bits: 129}))},
-		"negative bits":   {httplimit.WithKey(httplimit.ClientIP(httplimit.ClientIPConfig{IPv6Bits: -1}))},
-		"cost":            {httplimit.WithCost(nil)},
-		"skip":            {httplimit.WithSkip(nil)},
-		"no name":         {httplimit.WithName("")},
-		"name":            {httplimit.WithName("é")},
-		"control in name": {httplimit.WithName("a\nb")},
-		"twice":           {httplimit.WithPolicy(httplimit.Policy{Name: "default", Limiter: sound})},
-		"policy limiter":  {httplimit.WithPolicy(httplimit.Policy{Name: "hour"})},
-		"policy name":     {httplimit.WithPolicy(httplimit.Policy{Limiter: sound})},
-		"window":          {httplimit.WithPolicy(httplimit.Policy{Name: "hour", Limiter: sound, Window: -1})},
-		"policy key":      {httplimit.WithPolicy(httplimit.Policy{Name: "hour", Limiter: sound, Key: []httplimit.KeyFunc{nil}})},
-		"policy tag":      {httplimit.WithHashTag(), httplimit.WithPolicy(httplimit.Policy{Name: "hour", Limiter: sound, Prefix: "{a}:"})},
-		"one prefix":      {httplimit.WithPolicy(httplimit.Policy{Name: "hour", Limiter: sound, Prefix: "http:"})},
-		"prefix twice": {
-			httplimit.WithPolicy(httplimit.Policy{Name: "hour", Limiter: sound, Prefix: "a:"}),
-			httplimit.WithPolicy(httplimit.Policy{Name: "day", Limiter: sound, Prefix: "a:"}),
-		},
-		"prefix continued": {httplimit.WithPrefix("a:"), httplimit.WithPolicy(httplimit.Policy{Name: "hour", Limiter: sound, Prefix: "a:b:"})},
-		"prefix continues": {httplimit.WithPrefix("a:b:"), httplimit.WithPolicy(httplimit.Policy{Name: "hour", Limiter: sound, Prefix: "a"})},
-		"prefix of names": {
-			httplimit.WithPolicy(httplimit.Policy{Name: "hour", Limiter: sound}),
-			httplimit.WithPolicy(httplimit.Policy{Name: "day", Limiter: sound, Prefix: "http:"}),
-		},
-		"prefix twice, tag": {httplimit.WithHashTag(), httplimit.WithPolicy(httplimit.Policy{Name: "hour", Limiter: sound, Prefix: "http:"})},
-		"timeout":           {httplimit.WithTimeout(-1)},
-		"fallback":          {httplimit.WithFallback(nil)},
-		"hook":              {httplimit.WithErrorHandler(nil)},
-		"refusal":           {httplimit.WithRefusal(nil)},
-		"headers":           {httplimit.WithHeaders(7)},
+	type user struct{}
+	userOf := func(r *http.Request) string { name, _ := r.Context().Value(user{}).(string); return name }
+	for _, test := range []struct {
+		part httplimit.KeyFunc
+		want string
+	}{
+		{httplimit.Header("X-Api-Key"), ""},
+		{httplimit.Header("accept"), "text/html"},
+		{httplimit.Header("host"), "tenant.example"},
+		{httplimit.User(userOf), ""},
+		{httplimit.Path(), "/items/1"},
+		{httplimit.Route(), ""},
+		{httplimit.ClientIP(httplimit.ClientIPConfig{}), "192.0.2.1"},
 	} {
-		t.Run(name, func(t *testing.T) {
-			t.Parallel()
-			var errs errorLog
-			opts := append([]o{httplimit.WithErrorHandler(errs.hook), httplimit.WithFailure(limit.FailOpen())}, opts...)
-			w := serve(httplimit.New(sound, opts...)(refuseAll(t)), newRequest(t))
-			assert.Equal(t, http.StatusInternalServerError, w.Code)
-			problem(t, w)
-			require.Len(t, errs.all(), 1)
-			assert.ErrorIs(t, errs.all()[0], limit.ErrInvalidConfig)
-		})
+		r := newRequest(t)
+		r.Host = "tenant.example"
+		r.Header.Set("Accept", "text/html")
+		got, err := test.part(r)
+		require.NoError(t, err)
+		assert.Equal(t, test.want, got)
 	}
-	t.Cleanup(func() { assert.Empty(t, sound.asked()) })
-
-	var errs errorLog
-	w := serve(httplimit.New(nil, httplimit.WithErrorHandler(errs.hook))(refuseAll(t)), newRequest(t))
-	assert.Equal(t, http.StatusInternalServerError, w.Code)
-	require.Len(t, errs.all(), 1)
-	assert.ErrorIs(t, errs.all()[0], limit.ErrInvalidConfig)
 }
 
-func TestKeyThatCannotBeTold(t *testing.T) {
+func TestRouteIsThePattern(t *testing.T) {
 	t.Parallel()
 	limiter := grants()
-	failure := errors.New("session store is down")
-	var errs errorLog
-	handler := httplimit.New(limiter,
-		httplimit.WithKey(httplimit.Path(), func(*http.Request) (string, error) { return "", failure }),
-		httplimit.WithFailure(limit.FailOpen()), httplimit.WithErrorHandler(errs.hook))(refuseAll(t))
-	w := serve(handler, newRequest(t))
-	assert.Equal(t, http.StatusServiceUnavailable, w.Code)
-	assert.NotEmpty(t, w.Header().Get("Retry-After"))
-	require.Len(t, errs.all(), 1)
-	require.ErrorIs(t, errs.all()[0], failure)
-	assert.Empty(t, limiter.asked())
+	mux := http.NewServeMux()
+	mux.Handle("GET /items/{id}", httplimit.New(limiter, httplimit.WithKey(httplimit.Route()))(hello))
+	assert.Equal(t, http.StatusOK, serve(mux, newRequest(t)).Code)
+	assert.Equal(t, "http:GET%20/items/%7Bid%7D", limiter.Key())
 }
 
-func TestManyRequestsAtOnce(t *testing.T) {
+func TestBadKeyFunctions(t *testing.T) {
 	t.Parallel()
-	handler := httplimit.New(httplimit.Local(50, time.Hour))(hello)
-	var wg sync.WaitGroup
-	var mu sync.Mutex
-	codes := map[int]int{}
-	for range 8 {
-		wg.Go(func() {
-			for range 25 {
-				w := serve(handler, newRequest(t))
-				mu.Lock()
-				codes[w.Code]++
-				mu.Unlock()
+	for name, key := range map[string]httplimit.KeyFunc{
+		"nil user":      httplimit.User(nil),
+		"no header":     httplimit.Header(""),
+		"trusted":       httplimit.ClientIP(httplimit.ClientIPConfig{Trusted: []netip.Prefix{{}}}),
+		"bits":          httplimit.ClientIP(httplimit.ClientIPConfig{IPv6Bits: 129}),
+		"negative bits": httplimit.ClientIP(httplimit.ClientIPConfig{IPv6Bits: -1}),
+	} {
+		var errs middlewaretest.Errors
+		limiter := grants()
+		w := serve(httplimit.New(limiter, hearing(&errs), httplimit.WithFailure(limit.FailOpen()), httplimit.WithKey(key))(refuseAll(t)), newRequest(t))
+		assert.Equal(t, http.StatusInternalServerError, w.Code, name)
+		errs.Check(t, limit.ErrInvalidConfig)
+		assert.Empty(t, limiter.Asked(), name)
+	}
+}
+
+func TestDeclare(t *testing.T) {
+	t.Parallel()
+	var rates []httplimit.Rate
+	limiter := grants()
+	rate := httplimit.Declare(func(r httplimit.Rate) limit.Limiter {
+		rates = append(rates, r)
+		return limiter
+	}, httplimit.WithName("declared"))
+	mux := http.NewServeMux()
+	mux.Handle("GET /items/{id}", rate(httplimit.Rate{Period: 30 * time.Second, Threshold: 2})(hello))
+	mux.Handle("GET /a", rate(httplimit.Rate{}, httplimit.WithPrefix("a:"), httplimit.WithName("a"))(hello))
+	mux.Handle("GET /b", rate(httplimit.Rate{Threshold: 7})(hello))
+	assert.Equal(t, []httplimit.Rate{{Period: 30 * time.Second, Threshold: 2}, {Period: time.Minute, Threshold: 3}, {Period: time.Minute, Threshold: 7}}, rates)
+
+	for path, name := range map[string]string{"/items/1": "declared", "/a": "a", "/b": "declared"} {
+		r := newRequest(t)
+		r.URL.Path = path
+		w := serve(mux, r)
+		assert.Equal(t, http.StatusOK, w.Code)
+		assert.Equal(t, name, members(t, w.Header(), "RateLimit")[0].Name)
+	}
+	assert.ElementsMatch(t, []call{
+		{Key: "http:192.0.2.1:GET%20/items/%7Bid%7D:2/30s", N: 1}, {Key: "a:192.0.2.1:GET%20/a:3/1m0s", N: 1}, {Key: "http:192.0.2.1:GET%20/b:7/1m0s", N: 1},
+	}, limiter.Asked())
+}
+
+func TestDeclareBadRates(t *testing.T) {
+	t.Parallel()
+	limiter := grants()
+	toLimiter := func(httplimit.Rate) limit.Limiter { return limiter }
+	for _, test := range []struct {
+		newLimiter func(httplimit.Rate) limit.Limiter
+		rate       httplimit.Rate
+	}{
+		{toLimiter, httplimit.Rate{Period: -1}},
+		{toLimiter, httplimit.Rate{Threshold: -1}},
+		{nil, httplimit.Rate{}},
+		{func(httplimit.Rate) limit.Limiter { return nil }, httplimit.Rate{}},
+	} {
+		var errs middlewaretest.Errors
+		w := serve(httplimit.Declare(test.newLimiter, hearing(&errs))(test.rate)(hello), newRequest(t))
+		assert.Equal(t, http.StatusInternalServerError, w.Code)
+		errs.Check(t, limit.ErrInvalidConfig)
+	}
+	assert.Empty(t, limiter.Asked())
+}
+
+// Nobody is refused and nobody is told of a limit; what is charged, and what is
+// reported, is as without the option.
+func TestShadow(t *testing.T) {
+	t.Parallel()
+	redistest.Virtual(t, func(t *testing.T, rdb *redis.Client) {
+		told := &limitertest.Recorder{}
+		minute := slidinglog.New(rdb, slidinglog.Config{Limit: 2, Window: time.Minute})
+		hour := slidinglog.New(rdb, slidinglog.Config{Limit: 100, Window: time.Hour})
+		handler := httplimit.New(minute, httplimit.WithName("minute"), httplimit.WithShadow(), httplimit.WithObserver(told),
+			httplimit.WithLegacyHeaders(), policy("hour", hour))(hello)
+		for range 5 {
+			w := serve(handler, newRequest(t))
+			assert.Equal(t, "hello", w.Body.String())
+			assert.Len(t, w.Header(), 1, "Content-Type")
+		}
+		outcomes := map[string][]limit.Outcome{}
+		for _, d := range told.Decisions() {
+			outcomes[d.Limiter] = append(outcomes[d.Limiter], d.Outcome)
+			assert.True(t, d.Shadow)
+			assert.Equal(t, "httplimit", d.Call)
+			assert.Equal(t, limit.FromLimiter, d.Source)
+			assert.EqualValues(t, 1, d.Permits)
+		}
+		granted, refused := limit.Granted, limit.Refused
+		assert.Equal(t, []limit.Outcome{granted, granted, refused, refused, refused}, outcomes["minute"])
+		d, err := hour.Peek(t.Context(), "http:hour:192.0.2.1", 1)
+		require.NoError(t, err)
+		assert.EqualValues(t, 97, d.Remaining, "after a third: what one policy would refuse is charged to none")
+	})
+}
+
+// free is a limiter that costs nothing.
+type free struct{}
+
+func (free) Take(context.Context, string, int64) (limit.Decision, error) {
+	return limit.Decision{Granted: true, Limit: 100, Remaining: 50, ResetAfter: time.Minute}, nil
+}
+
+// discard is a ResponseWriter that costs nothing.
+type discard http.Header
+
+func (d discard) Header() http.Header                        { return http.Header(d) }
+func (discard) Write(p []byte) (int, error)                  { return len(p), nil }
+func (discard) WriteHeader(int)                              {}
+func (discard) ServeHTTP(http.ResponseWriter, *http.Request) {}
+
+// BenchmarkMiddleware measures what the middleware adds to a request, beyond the
+// limiter and the handler.
+func BenchmarkMiddleware(b *testing.B) {
+	limiter := windowed{Limiter: free{}, Span: time.Minute}
+	hour := httplimit.WithPolicy(httplimit.Policy{Name: "hour", Limiter: limiter})
+	for _, bench := range []struct {
+		name    string
+		handler http.Handler
+	}{
+		{"bare handler", discard{}},
+		{"default", httplimit.New(limiter)(discard{})},
+		{"no headers", httplimit.New(limiter, httplimit.WithHeaders(httplimit.NoHeaders))(discard{})},
+		{"user and path", httplimit.New(limiter, httplimit.WithKey(httplimit.Header("X-User"), httplimit.Path()))(discard{})},
+		{"two policies", httplimit.New(limiter, hour)(discard{})},
+		{"refused", httplimit.New(says(limit.Decision{Limit: 1, RetryAfter: time.Second}, nil))(discard{})},
+	} {
+		b.Run(bench.name, func(b *testing.B) {
+			r := newRequest(b)
+			r.Header.Set("X-User", "ann")
+			w := discard{}
+			took := make([]time.Duration, 0, 1<<16)
+			b.ReportAllocs()
+			for b.Loop() {
+				clear(w)
+				began := time.Now()
+				bench.handler.ServeHTTP(w, r)
+				if len(took) < cap(took) {
+					took = append(took, time.Since(began))
+				}
 			}
+			slices.Sort(took)
+			b.ReportMetric(float64(took[len(took)/2]), "p50-ns")
 		})
 	}
-	wg.Wait()
-	assert.Equal(t, map[int]int{http.StatusOK: 50, http.StatusTooManyRequests: 150}, codes)
 }

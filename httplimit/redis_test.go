@@ -1,9 +1,10 @@
 package httplimit_test
 
 import (
+	"fmt"
+	"math/rand/v2"
 	"net/http"
 	"testing"
-	"testing/synctest"
 	"time"
 
 	"github.com/redis/go-redis/v9"
@@ -13,52 +14,12 @@ import (
 	"github.com/rratelimiter/rratelimiter"
 	"github.com/rratelimiter/rratelimiter/fixedwindow"
 	"github.com/rratelimiter/rratelimiter/httplimit"
+	"github.com/rratelimiter/rratelimiter/internal/test/middlewaretest"
 	"github.com/rratelimiter/rratelimiter/internal/test/redistest"
 	"github.com/rratelimiter/rratelimiter/limit"
 	"github.com/rratelimiter/rratelimiter/slidinglog"
 	"github.com/rratelimiter/rratelimiter/tokenbucket"
 )
-
-// limiters returns each limiter of this module, of 5 in 10 seconds.
-func limiters(t *testing.T, rdb *redis.Client) map[string]limit.Limiter {
-	client := rratelimiter.New(rdb)
-	t.Cleanup(func() { assert.NoError(t, client.Close(t.Context())) })
-	return map[string]limit.Limiter{
-		"keyed":       client.Keyed("rate:", rratelimiter.Config{Rate: 5, Interval: 10 * time.Second}),
-		"fixedwindow": fixedwindow.New(rdb, fixedwindow.Config{Limit: 5, Window: 10 * time.Second}),
-		"slidinglog":  slidinglog.New(rdb, slidinglog.Config{Limit: 5, Window: 10 * time.Second}),
-		"tokenbucket": tokenbucket.New(rdb, tokenbucket.Config{Capacity: 5, Refill: 5, Interval: 10 * time.Second}),
-	}
-}
-
-// Whatever the limiter: its limit passes, the next request does not, and the same
-// passes when Retry-After is over, not a second before.
-func TestEachLimiter(t *testing.T) {
-	t.Parallel()
-	redistest.Virtual(t, func(t *testing.T, rdb *redis.Client) {
-		for name, limiter := range limiters(t, rdb) {
-			handler := httplimit.New(limiter, httplimit.WithPrefix(name+":"))(hello)
-			for i := range int64(5) {
-				w := serve(handler, newRequest(t))
-				require.Equal(t, http.StatusOK, w.Code, name)
-				assert.Equal(t, []member{{"default", map[string]int64{"q": 5, "w": 10}}}, members(t, w.Header(), "RateLimit-Policy"), name)
-				assert.Equal(t, 4-i, members(t, w.Header(), "RateLimit")[0].params["r"], name)
-			}
-			time.Sleep(1500 * time.Millisecond)
-			w := serve(handler, newRequest(t))
-			require.Equal(t, http.StatusTooManyRequests, w.Code, name)
-			retry := time.Duration(integer(t, w.Header().Get("Retry-After"))) * time.Second
-			assert.LessOrEqual(t, retry, 10*time.Second, name)
-			time.Sleep(retry - 1100*time.Millisecond)
-			require.Equal(t, http.StatusTooManyRequests, serve(handler, newRequest(t)).Code, name)
-			time.Sleep(1100 * time.Millisecond)
-			require.Equal(t, http.StatusOK, serve(handler, newRequest(t)).Code, name)
-		}
-		for _, key := range rdb.Keys(t.Context(), "*").Val() {
-			assert.Regexp(t, `^(\{?rate:keyed|fixedwindow|slidinglog|tokenbucket):192\.0\.2\.1`, key)
-		}
-	})
-}
 
 // All limiters of this module at once, beside one that refuses: nothing of what
 // they granted stays taken, and what the answer says remains is what remains.
@@ -67,16 +28,16 @@ func TestEachLimiterGivesBack(t *testing.T) {
 	redistest.Virtual(t, func(t *testing.T, rdb *redis.Client) {
 		gate := &fake{}
 		opts := []httplimit.Option{httplimit.WithCost(func(*http.Request) int64 { return 2 })}
-		for name, limiter := range limiters(t, rdb) {
-			opts = append(opts, httplimit.WithPolicy(httplimit.Policy{Name: name, Limiter: limiter}))
+		for name, limiter := range middlewaretest.Limiters(t, rdb) {
+			opts = append(opts, policy(name, limiter))
 		}
 		ask := func(code int, remaining int64) {
 			t.Helper()
-			gate.answer = says(limit.Decision{Granted: code == http.StatusOK, Limit: 9, Remaining: 9, RetryAfter: time.Second}, nil).answer
+			gate.Answer = says(limit.Decision{Granted: code == http.StatusOK, Limit: 9, Remaining: 9, RetryAfter: time.Second}, nil).Answer
 			w := serve(httplimit.New(gate, opts...)(hello), newRequest(t))
 			require.Equal(t, code, w.Code)
 			for _, m := range members(t, w.Header(), "RateLimit")[1:] {
-				assert.Equal(t, remaining, m.params["r"], m.name)
+				assert.Equal(t, remaining, m.Params["r"], m.Name)
 			}
 		}
 		for range 3 {
@@ -107,7 +68,7 @@ func TestDeclaredThresholdIsChangedWhileItRuns(t *testing.T) {
 			r.Header.Set("X-User", "ann")
 			w := serve(mux, r)
 			assert.Equal(t, code, w.Code)
-			assert.Equal(t, map[string]int64{"q": most, "w": 30}, members(t, w.Header(), "RateLimit-Policy")[0].params)
+			assert.Equal(t, map[string]int64{"q": most, "w": 30}, members(t, w.Header(), "RateLimit-Policy")[0].Params)
 		}
 		ask(http.StatusOK, 2)
 		ask(http.StatusOK, 2)
@@ -122,72 +83,20 @@ func TestDeclaredThresholdIsChangedWhileItRuns(t *testing.T) {
 }
 
 // A bucket has a second key, with "_time" behind the first: nobody chooses a name
-// that leads to another's.
-func TestHashTagKeepsBucketsApart(t *testing.T) {
+// that leads to another's, whatever the policies.
+func TestBucketOfASecondPolicy(t *testing.T) {
 	t.Parallel()
 	redistest.Virtual(t, func(t *testing.T, rdb *redis.Client) {
 		bucket := tokenbucket.New(rdb, tokenbucket.Config{Capacity: 1, Refill: 1, Interval: time.Hour})
-		handler := httplimit.New(bucket, httplimit.WithKey(httplimit.Header("X-User")), httplimit.WithHashTag())(hello)
-		for _, user := range []string{"ann", "ann_time", ""} {
+		handler := httplimit.New(grants(), httplimit.WithKey(httplimit.Header("X-User")),
+			policy("b", bucket))(hello)
+		for _, user := range []string{"ann", "ann_time"} {
 			r := newRequest(t)
 			r.Header.Set("X-User", user)
 			assert.Equal(t, http.StatusOK, serve(handler, r).Code, user)
 			assert.Equal(t, http.StatusTooManyRequests, serve(handler, r).Code, user)
 		}
-		assert.ElementsMatch(t, []string{
-			"http:{ann}", "http:{ann}_time", "http:{ann_time}", "http:{ann_time}_time", "http:{%}", "http:{%}_time",
-		}, rdb.Keys(t.Context(), "*").Val())
-	})
-}
-
-// It does so without a hash tag too.
-func TestBucketsAreKeptApart(t *testing.T) {
-	t.Parallel()
-	redistest.Virtual(t, func(t *testing.T, rdb *redis.Client) {
-		bucket := tokenbucket.New(rdb, tokenbucket.Config{Capacity: 1, Refill: 1, Interval: time.Hour})
-		down := says(limit.Decision{}, errDown)
-		for prefix, handler := range map[string]http.Handler{
-			"a:":   httplimit.New(bucket, httplimit.WithPrefix("a:"), httplimit.WithKey(httplimit.Header("X-User")))(hello),
-			"b:d:": httplimit.New(says(limit.Decision{Granted: true}, nil), httplimit.WithPrefix("b:"), httplimit.WithKey(httplimit.Header("X-User")), httplimit.WithPolicy(httplimit.Policy{Name: "d", Limiter: bucket}))(hello),
-			"c:":   httplimit.New(down, httplimit.WithPrefix("c:"), httplimit.WithKey(httplimit.Header("X-User")), httplimit.WithFallback(bucket), httplimit.WithErrorHandler(new(errorLog).hook))(hello),
-		} {
-			ask := func(user string) int {
-				r := newRequest(t)
-				r.Header.Set("X-User", user)
-				return serve(handler, r).Code
-			}
-			users := []string{"ann", "ann_time", "ann_time_time", "ann_time%", "time", "_time"}
-			for _, user := range users {
-				assert.Equal(t, http.StatusOK, ask(user), user)
-			}
-			for range 3 {
-				for _, user := range users {
-					assert.Equal(t, http.StatusTooManyRequests, ask(user), user)
-				}
-			}
-			assert.Len(t, rdb.Keys(t.Context(), prefix+"*").Val(), 2*len(users))
-			assert.EqualValues(t, 1, rdb.Exists(t.Context(), prefix+"ann_time%").Val())
-		}
-	})
-}
-
-// Other limiters have no second key: the end of a path stays as it is.
-func TestOtherKeysStayAsTheyAre(t *testing.T) {
-	t.Parallel()
-	assert.Equal(t, "limit:ann:/local_time", keyOf(t, "limit:", "ann", "/local_time"))
-}
-
-// No wait brings what a threshold of 0 refuses.
-func TestThresholdOfZero(t *testing.T) {
-	t.Parallel()
-	redistest.Virtual(t, func(t *testing.T, rdb *redis.Client) {
-		limiter := slidinglog.New(rdb, slidinglog.Config{Limit: 2, Window: time.Minute, Thresholds: "config"})
-		require.NoError(t, limiter.SetThreshold(t.Context(), "http:192.0.2.1", 0))
-		w := serve(httplimit.New(limiter)(refuseAll(t)), newRequest(t))
-		assert.Equal(t, http.StatusTooManyRequests, w.Code)
-		assert.NotContains(t, w.Header(), "Retry-After")
-		assert.Equal(t, `"default";r=0`, w.Header().Get("RateLimit"))
-		assert.NotContains(t, problem(t, w)["detail"], "can pass in")
+		assert.EqualValues(t, 1, rdb.Exists(t.Context(), "http:b:ann_time%").Val())
 	})
 }
 
@@ -195,7 +104,7 @@ func TestThresholdOfZero(t *testing.T) {
 func TestCostAboveTheLimitOfEachLimiter(t *testing.T) {
 	t.Parallel()
 	redistest.Virtual(t, func(t *testing.T, rdb *redis.Client) {
-		for name, limiter := range limiters(t, rdb) {
+		for name, limiter := range middlewaretest.Limiters(t, rdb) {
 			handler := httplimit.New(limiter, httplimit.WithCost(func(*http.Request) int64 { return 6 }))(refuseAll(t))
 			w := serve(handler, newRequest(t))
 			assert.Equal(t, http.StatusTooManyRequests, w.Code, name)
@@ -215,7 +124,7 @@ func TestRetryAfterOfAGrantThatStays(t *testing.T) {
 		_, err := burst.Take(t.Context(), "http:burst:192.0.2.1", 1)
 		require.NoError(t, err)
 		plain := struct{ limit.Limiter }{hour}
-		handler := httplimit.New(plain, httplimit.WithPolicy(httplimit.Policy{Name: "burst", Limiter: burst}))(hello)
+		handler := httplimit.New(plain, policy("burst", burst))(hello)
 		w := serve(handler, newRequest(t))
 		require.Equal(t, http.StatusTooManyRequests, w.Code)
 		retry := time.Duration(integer(t, w.Header().Get("Retry-After"))) * time.Second
@@ -263,29 +172,70 @@ func TestDeclaredRatesDoNotShareKeys(t *testing.T) {
 	})
 }
 
-func TestRedisGoesDownAndComesBack(t *testing.T) {
+// Whatever policies meet, and whatever requests cost: the same request passes
+// when Retry-After is over, and never where there is none.
+func TestRetryAfterIsNeverTooEarly(t *testing.T) {
 	t.Parallel()
-	synctest.Test(t, func(t *testing.T) {
-		rdb, m := redistest.Mini(t)
-		var errs errorLog
-		limiter := fixedwindow.New(rdb, fixedwindow.Config{Limit: 10, Window: time.Hour})
-		closed := httplimit.New(limiter, httplimit.WithErrorHandler(errs.hook))(hello)
-		local := httplimit.New(limiter, httplimit.WithErrorHandler(errs.hook),
-			httplimit.WithFallback(httplimit.Local(1, time.Hour)))(hello)
-
-		assert.Equal(t, http.StatusOK, serve(closed, newRequest(t)).Code)
-		m.SetError("LOADING the data set")
-		began := time.Now()
-		assert.Equal(t, http.StatusServiceUnavailable, serve(closed, newRequest(t)).Code)
-		assert.Equal(t, http.StatusOK, serve(local, newRequest(t)).Code)
-		assert.Equal(t, http.StatusTooManyRequests, serve(local, newRequest(t)).Code)
-		assert.LessOrEqual(t, time.Since(began), 3*httplimit.DefaultTimeout)
-		assert.Len(t, errs.all(), 3)
-
-		m.SetError("")
-		time.Sleep(time.Minute) // a call that was under way is given back
-		w := serve(local, newRequest(t))
-		assert.Equal(t, http.StatusOK, w.Code)
-		assert.EqualValues(t, 8, members(t, w.Header(), "RateLimit")[0].params["r"])
+	redistest.Virtual(t, func(t *testing.T, rdb *redis.Client) {
+		client := rratelimiter.New(rdb)
+		t.Cleanup(func() { assert.NoError(t, client.Close(t.Context())) })
+		random := rand.New(rand.NewPCG(1, 2)) //nolint:gosec // the same histories each time
+		upTo := func(n int64) int64 { return 1 + random.Int64N(n) }
+		newLimiter := func(name string) limit.Limiter {
+			most, window := upTo(12), time.Duration(upTo(20_000))*time.Millisecond
+			switch random.IntN(5) {
+			case 0:
+				return client.Keyed(name, rratelimiter.Config{Rate: most, Interval: window})
+			case 1:
+				return fixedwindow.New(rdb, fixedwindow.Config{Limit: most, Window: window})
+			case 2:
+				return slidinglog.New(rdb, slidinglog.Config{Limit: most, Window: window})
+			case 3:
+				return httplimit.Local(most, window)
+			}
+			return tokenbucket.New(rdb, tokenbucket.Config{
+				Capacity: most, Refill: upTo(most), Interval: time.Duration(upTo(5)) * time.Second, Borrow: random.Int64N(4),
+			})
+		}
+		refused, never := 0, 0
+		for round := range 8 {
+			cost := int64(1)
+			opts := []httplimit.Option{
+				httplimit.WithPrefix(fmt.Sprintf("round%d:", round)), httplimit.WithHashTag(), httplimit.WithLegacyHeaders(),
+				httplimit.WithCost(func(*http.Request) int64 { return cost }),
+			}
+			for i := range random.IntN(4) {
+				name := fmt.Sprint("policy", i)
+				opts = append(opts, policy(name, newLimiter(name)))
+			}
+			handler := httplimit.New(newLimiter("default"), opts...)(hello)
+			for range 40 {
+				cost = upTo(5)
+				w := serve(handler, newRequest(t))
+				members(t, w.Header(), "RateLimit")
+				members(t, w.Header(), "RateLimit-Policy")
+				switch retry := w.Header().Get("Retry-After"); {
+				case w.Code == http.StatusOK:
+				case retry == "":
+					never++
+					time.Sleep(100 * time.Second)
+					require.Equal(t, http.StatusTooManyRequests, serve(handler, newRequest(t)).Code, "round %d, cost %d: %v", round, cost, w.Header())
+				default:
+					refused++
+					wait := time.Duration(integer(t, retry)) * time.Second
+					reset := time.Unix(integer(t, w.Header().Get("X-RateLimit-Reset")), 0)
+					require.Greater(t, time.Until(reset), wait-time.Second)
+					time.Sleep(wait)
+					again := serve(handler, newRequest(t))
+					require.Equal(t, http.StatusOK, again.Code, "round %d, cost %d: %v, then %v", round, cost, w.Header(), again.Header())
+				}
+				if random.IntN(3) > 0 {
+					time.Sleep(time.Duration(random.Int64N(3000)) * time.Millisecond)
+				}
+			}
+		}
+		t.Logf("%d refused for a time, %d for ever", refused, never)
+		assert.Positive(t, refused)
+		assert.Positive(t, never)
 	})
 }

@@ -7,7 +7,6 @@ import (
 	"maps"
 	"os"
 	"regexp"
-	"slices"
 	"strings"
 	"sync"
 	"testing"
@@ -18,14 +17,74 @@ import (
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 	"go.opentelemetry.io/otel"
+	"go.opentelemetry.io/otel/attribute"
+	"go.opentelemetry.io/otel/codes"
 	"go.opentelemetry.io/otel/metric"
 	"go.opentelemetry.io/otel/metric/noop"
+	sdk "go.opentelemetry.io/otel/sdk/metric"
 	"go.opentelemetry.io/otel/sdk/metric/metricdata"
+	"go.opentelemetry.io/otel/sdk/trace"
+	"go.opentelemetry.io/otel/sdk/trace/tracetest"
 
 	"github.com/rratelimiter/rratelimiter"
 	"github.com/rratelimiter/rratelimiter/limit"
 	"github.com/rratelimiter/rratelimiter/otellimit"
 )
+
+// collector is what one observer or several count.
+type collector struct {
+	reader   *sdk.ManualReader
+	provider *sdk.MeterProvider
+}
+
+func newCollector() collector {
+	reader := sdk.NewManualReader()
+	return collector{reader, sdk.NewMeterProvider(sdk.WithReader(reader))}
+}
+
+func (c collector) observer(opts ...otellimit.Option) limit.Observer {
+	return otellimit.New(append(opts, otellimit.WithMeterProvider(c.provider))...)
+}
+
+// metrics returns all metrics by their names.
+func (c collector) metrics(t testing.TB) map[string]metricdata.Metrics {
+	t.Helper()
+	var got metricdata.ResourceMetrics
+	require.NoError(t, c.reader.Collect(t.Context(), &got))
+	all := map[string]metricdata.Metrics{}
+	for _, scope := range got.ScopeMetrics {
+		require.Equal(t, otellimit.ScopeName, scope.Scope.Name)
+		for _, m := range scope.Metrics {
+			all[m.Name] = m
+		}
+	}
+	return all
+}
+
+// points returns the values of all metrics, a histogram's being its count and sum, by
+// their name and attributes: "ratelimiter.decisions{error.type=other}".
+func (c collector) points(t testing.TB) map[string]string {
+	t.Helper()
+	all := map[string]string{}
+	for name, m := range c.metrics(t) {
+		add := func(of attribute.Set, value string) {
+			all[fmt.Sprintf("%s{%s}", name, of.Encoded(attribute.DefaultEncoder()))] = value
+		}
+		switch data := m.Data.(type) {
+		case metricdata.Sum[int64]:
+			for _, p := range data.DataPoints {
+				add(p.Attributes, fmt.Sprint(p.Value))
+			}
+		case metricdata.Histogram[float64]:
+			for _, p := range data.DataPoints {
+				add(p.Attributes, fmt.Sprintf("%d in %.3g s", p.Count, p.Sum))
+			}
+		default:
+			t.Fatalf("%s is a %T", name, data)
+		}
+	}
+	return all
+}
 
 // tellAll tells an observer something by each of its methods.
 func tellAll(ctx context.Context, o limit.Observer) {
@@ -61,31 +120,30 @@ func TestWhatIsCounted(t *testing.T) {
 	tellAll(t.Context(), c.observer())
 	points := c.points(t)
 	maps.DeleteFunc(points, func(point, value string) bool { return strings.HasPrefix(point, "ratelimiter.events") && value == "0" })
-	a := "ratelimiter.name=a"
 	assert.Equal(t, map[string]string{
-		"ratelimiter.decisions{" + a + ",ratelimiter.outcome=granted,ratelimiter.source=redis}":                          "2",
-		"ratelimiter.decisions{" + a + ",ratelimiter.outcome=refused,ratelimiter.shadow=true,ratelimiter.source=memory}": "1",
-		"ratelimiter.decisions{error.type=invalid_argument," + a + ",ratelimiter.outcome=failed}":                        "1",
-		"ratelimiter.permits{" + a + ",ratelimiter.outcome=granted,ratelimiter.source=redis}":                            "6",
-		"ratelimiter.permits{" + a + ",ratelimiter.outcome=refused,ratelimiter.shadow=true,ratelimiter.source=memory}":   "3",
-		"ratelimiter.permits{error.type=invalid_argument," + a + ",ratelimiter.outcome=failed}":                          "0",
-		"ratelimiter.decision.duration{" + a + ",ratelimiter.outcome=granted}":                                           "2 in 0.004 s",
-		"ratelimiter.decision.duration{" + a + ",ratelimiter.outcome=refused}":                                           "1 in 0.002 s",
-		"ratelimiter.decision.duration{" + a + ",ratelimiter.outcome=failed}":                                            "1 in 1 s",
-		"ratelimiter.waiting_callers{" + a + "}":                                                                         "2",
-		"ratelimiter.waiting_callers{ratelimiter.name=b}":                                                                "0",
-		"ratelimiter.round_trip.duration{}":                                                                              "1 in 0.001 s",
-		"ratelimiter.round_trip.duration{error.type=unavailable}":                                                        "1 in 3 s",
-		"ratelimiter.round_trip.requests{}":                                                                              "11",
-		"ratelimiter.round_trip.calls{}":                                                                                 "5",
-		"ratelimiter.round_trip.repeats{}":                                                                               "1",
-		"ratelimiter.lease.count{" + a + "}":                                                                             "1",
-		"ratelimiter.lease.permits{" + a + "}":                                                                           "100",
-		"ratelimiter.lease.unused{" + a + "}":                                                                            "15",
-		"ratelimiter.open_breakers{}":                                                                                    "1",
-		"ratelimiter.events{ratelimiter.event=permits_given_up}":                                                         "1",
-		"ratelimiter.events{ratelimiter.event=asked_no_more}":                                                            "2",
-		"ratelimiter.events{ratelimiter.event=asked_again}":                                                              "1",
+		"ratelimiter.decisions{ratelimiter.name=a,ratelimiter.outcome=granted,ratelimiter.source=redis}":                          "2",
+		"ratelimiter.decisions{ratelimiter.name=a,ratelimiter.outcome=refused,ratelimiter.shadow=true,ratelimiter.source=memory}": "1",
+		"ratelimiter.decisions{error.type=invalid_argument,ratelimiter.name=a,ratelimiter.outcome=failed}":                        "1",
+		"ratelimiter.permits{ratelimiter.name=a,ratelimiter.outcome=granted,ratelimiter.source=redis}":                            "6",
+		"ratelimiter.permits{ratelimiter.name=a,ratelimiter.outcome=refused,ratelimiter.shadow=true,ratelimiter.source=memory}":   "3",
+		"ratelimiter.permits{error.type=invalid_argument,ratelimiter.name=a,ratelimiter.outcome=failed}":                          "0",
+		"ratelimiter.decision.duration{ratelimiter.name=a,ratelimiter.outcome=granted}":                                           "2 in 0.004 s",
+		"ratelimiter.decision.duration{ratelimiter.name=a,ratelimiter.outcome=refused}":                                           "1 in 0.002 s",
+		"ratelimiter.decision.duration{ratelimiter.name=a,ratelimiter.outcome=failed}":                                            "1 in 1 s",
+		"ratelimiter.waiting_callers{ratelimiter.name=a}":                                                                         "2",
+		"ratelimiter.waiting_callers{ratelimiter.name=b}":                                                                         "0",
+		"ratelimiter.round_trip.duration{}":                                                                                       "1 in 0.001 s",
+		"ratelimiter.round_trip.duration{error.type=unavailable}":                                                                 "1 in 3 s",
+		"ratelimiter.round_trip.requests{}":                                                                                       "11",
+		"ratelimiter.round_trip.calls{}":                                                                                          "5",
+		"ratelimiter.round_trip.repeats{}":                                                                                        "1",
+		"ratelimiter.lease.count{ratelimiter.name=a}":                                                                             "1",
+		"ratelimiter.lease.permits{ratelimiter.name=a}":                                                                           "100",
+		"ratelimiter.lease.unused{ratelimiter.name=a}":                                                                            "15",
+		"ratelimiter.open_breakers{}":                                                                                             "1",
+		"ratelimiter.events{ratelimiter.event=permits_given_up}":                                                                  "1",
+		"ratelimiter.events{ratelimiter.event=asked_no_more}":                                                                     "2",
+		"ratelimiter.events{ratelimiter.event=asked_again}":                                                                       "1",
 	}, points)
 }
 
@@ -255,24 +313,24 @@ func TestARealClient(t *testing.T) {
 	ctx, cancel := context.WithCancel(t.Context())
 	done := make(chan error)
 	go func() { done <- limiter.Acquire(ctx, 1) }()
-	is := func(point, value string) func() bool {
-		return func() bool { return c.points(t)[point] == value }
+	waiting := func(want string) {
+		t.Helper()
+		assert.EventuallyWithT(t, func(collect *assert.CollectT) {
+			assert.Equal(collect, want, c.points(t)["ratelimiter.waiting_callers{ratelimiter.name=api}"])
+		}, time.Minute, 5*time.Millisecond)
 	}
-	const patience, pause = 20 * time.Second, 5 * time.Millisecond
-	assert.Eventually(t, is("ratelimiter.waiting_callers{ratelimiter.name=api}", "1"), patience, pause)
+	waiting("1")
 	cancel()
 	require.ErrorIs(t, <-done, context.Canceled)
-	assert.Eventually(t, is("ratelimiter.waiting_callers{ratelimiter.name=api}", "0"), patience, pause)
+	waiting("0")
 	points := c.points(t)
-	for point, value := range map[string]string{
-		"ratelimiter.outcome=granted,ratelimiter.source=redis":                                "2",
-		"ratelimiter.outcome=refused,ratelimiter.source=redis":                                "3",
-		"ratelimiter.outcome=failed,ratelimiter.source=redis,error.type=permits_exceed_rate,": "1",
-		"ratelimiter.outcome=failed,ratelimiter.source=redis,error.type=canceled,":            "1",
+	for attributes, value := range map[string]string{
+		"ratelimiter.name=api,ratelimiter.outcome=granted,ratelimiter.source=redis":                               "2",
+		"ratelimiter.name=api,ratelimiter.outcome=refused,ratelimiter.source=redis":                               "3",
+		"error.type=permits_exceed_rate,ratelimiter.name=api,ratelimiter.outcome=failed,ratelimiter.source=redis": "1",
+		"error.type=canceled,ratelimiter.name=api,ratelimiter.outcome=failed,ratelimiter.source=redis":            "1",
 	} {
-		words := append(strings.FieldsFunc(point, func(r rune) bool { return r == ',' }), "ratelimiter.name=api")
-		slices.Sort(words)
-		assert.Equal(t, value, points["ratelimiter.decisions{"+strings.Join(words, ",")+"}"], "%v in %v", words, points)
+		assert.Equal(t, value, points["ratelimiter.decisions{"+attributes+"}"], "%s in %v", attributes, points)
 	}
 }
 
@@ -304,4 +362,113 @@ func TestWhatAProviderRefusesGoesToTheErrorHandler(t *testing.T) {
 func TestNothingIsSetUp(t *testing.T) {
 	t.Parallel()
 	tellAll(t.Context(), otellimit.New(nil, otellimit.WithMeterProvider(nil), otellimit.WithTracerProvider(nil)))
+}
+
+func TestSpans(t *testing.T) {
+	t.Parallel()
+	c := newCollector()
+	recorder := tracetest.NewSpanRecorder()
+	tracers := trace.NewTracerProvider(trace.WithSpanProcessor(recorder))
+	o := c.observer(otellimit.WithTracerProvider(tracers), otellimit.WithMaxNames(0))
+	ctx, parent := tracers.Tracer("test").Start(t.Context(), "request")
+	start := time.Date(2026, time.November, 22, 12, 0, 0, 0, time.UTC)
+	o.Decided(ctx, limit.Decided{
+		Limiter: "api", Call: "TryAcquire", Permits: 3, Outcome: limit.Granted, Source: limit.FromRedis, Start: start, Waited: 20 * time.Millisecond,
+	})
+	o.Decided(ctx, limit.Decided{
+		Limiter: "api", Call: "Take", Permits: 1, Outcome: limit.Failed, Err: limit.ErrUnavailable, Kind: limit.KindUnavailable, Start: start, Waited: time.Second,
+	})
+	parent.End()
+
+	spans := recorder.Ended()
+	require.Len(t, spans, 3)
+	granted, failed := spans[0], spans[1]
+	for _, span := range spans[:2] {
+		assert.Equal(t, parent.SpanContext().SpanID(), span.Parent().SpanID())
+		assert.Equal(t, start, span.StartTime())
+		assert.Equal(t, otellimit.ScopeName, span.InstrumentationScope().Name)
+		assert.Contains(t, span.Attributes(), attribute.String("ratelimiter.name", "api"))
+	}
+	assert.Equal(t, "ratelimiter.TryAcquire", granted.Name())
+	assert.Equal(t, start.Add(20*time.Millisecond), granted.EndTime())
+	assert.ElementsMatch(t, []attribute.KeyValue{
+		attribute.String("ratelimiter.name", "api"), attribute.String("ratelimiter.call", "TryAcquire"), attribute.Int64("ratelimiter.permits", 3),
+		attribute.String("ratelimiter.outcome", "granted"), attribute.String("ratelimiter.source", "redis"),
+	}, granted.Attributes())
+	assert.Equal(t, codes.Unset, granted.Status().Code)
+	assert.Equal(t, "ratelimiter.Take", failed.Name())
+	assert.Equal(t, codes.Error, failed.Status().Code)
+	assert.Equal(t, limit.ErrUnavailable.Error(), failed.Status().Description)
+	assert.Contains(t, failed.Attributes(), attribute.String("error.type", "unavailable"))
+}
+
+// What is not sampled is counted all the same.
+func TestSpansThatAreNotSampled(t *testing.T) {
+	t.Parallel()
+	c := newCollector()
+	recorder := tracetest.NewSpanRecorder()
+	tracers := trace.NewTracerProvider(trace.WithSpanProcessor(recorder), trace.WithSampler(trace.NeverSample()))
+	tellAll(t.Context(), c.observer(otellimit.WithTracerProvider(tracers)))
+	assert.Empty(t, recorder.Ended())
+	assert.Equal(t, "2", c.points(t)["ratelimiter.decisions{ratelimiter.name=a,ratelimiter.outcome=granted,ratelimiter.source=redis}"])
+}
+
+var decided = limit.Decided{
+	Limiter: "api", Call: "TryAcquire", Permits: 1, Outcome: limit.Granted, Source: limit.FromRedis, Start: time.Now(), Waited: 300 * time.Microsecond,
+}
+
+// What a decision costs its caller.
+func BenchmarkDecided(b *testing.B) {
+	for name, opts := range map[string][]otellimit.Option{
+		"metrics":                        nil,
+		"and spans that are not sampled": {otellimit.WithTracerProvider(trace.NewTracerProvider(trace.WithSampler(trace.NeverSample())))},
+		"and spans":                      {otellimit.WithTracerProvider(trace.NewTracerProvider())},
+	} {
+		b.Run(name, func(b *testing.B) {
+			o, ctx := newCollector().observer(opts...), b.Context()
+			b.ReportAllocs()
+			for b.Loop() {
+				o.Decided(ctx, decided)
+			}
+		})
+	}
+}
+
+// The same from several goroutines, with more limiters than are told apart.
+func BenchmarkDecidedTogether(b *testing.B) {
+	o, ctx := newCollector().observer(), b.Context()
+	var names [2 * otellimit.DefaultMaxNames]string
+	for i := range names {
+		names[i] = fmt.Sprint(i)
+	}
+	b.ReportAllocs()
+	b.RunParallel(func(pb *testing.PB) {
+		d := decided
+		for i := 0; pb.Next(); i++ {
+			d.Limiter = names[i%len(names)]
+			o.Decided(ctx, d)
+		}
+	})
+}
+
+func BenchmarkLanded(b *testing.B) {
+	o := newCollector().observer()
+	b.ReportAllocs()
+	for b.Loop() {
+		o.Landed(limit.Flight{Requests: 10, Calls: 4, RoundTrip: time.Millisecond})
+	}
+}
+
+//nolint:paralleltest // AllocsPerRun counts the allocations of the whole process
+func TestCountingAllocatesNothing(t *testing.T) {
+	o, ctx := newCollector().observer(), t.Context()
+	for what, tell := range map[string]func(){
+		"Decided": func() { o.Decided(ctx, decided) },
+		"Landed":  func() { o.Landed(limit.Flight{Requests: 10, Calls: 4, RoundTrip: time.Millisecond}) },
+		"Waiting": func() { o.Waiting("api", 1) },
+		"Leased":  func() { o.Leased(limit.Lease{Limiter: "api", Permits: 1}) },
+	} {
+		tell()
+		assert.Zero(t, testing.AllocsPerRun(100, tell), what)
+	}
 }

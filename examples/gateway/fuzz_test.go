@@ -3,37 +3,18 @@ package main
 import (
 	"bytes"
 	"encoding/json"
-	"log/slog"
 	"net/http"
 	"net/http/httptest"
 	"net/url"
 	"strings"
 	"testing"
-	"time"
 
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
 	"github.com/rratelimiter/rratelimiter/internal/test/redistest"
+	"github.com/rratelimiter/rratelimiter/limit"
 )
-
-// services answers in place of the network, and sees what would go out.
-type services struct {
-	t    testing.TB
-	host map[string]http.Handler
-}
-
-func (s *services) RoundTrip(r *http.Request) (*http.Response, error) {
-	if r.Body != nil {
-		defer func() { _ = r.Body.Close() }()
-	} else {
-		r.Body = http.NoBody
-	}
-	assert.Equal(s.t, []string{"192.0.2.1"}, r.Header["X-Forwarded-For"], "the service hears the peer's address and no other")
-	w := httptest.NewRecorder()
-	s.host[r.URL.Host].ServeHTTP(w, r)
-	return w.Result(), nil
-}
 
 // FuzzGateway is an outsider who does not know the token and may send anything
 // else.
@@ -47,11 +28,8 @@ func FuzzGateway(f *testing.F) {
 
 	rdb, _ := redistest.Mini(f)
 	var log bytes.Buffer
-	transport := &services{host: map[string]http.Handler{"greeter": greeter(), "shop": shop()}}
-	g := newGateway(config{
-		rdb: rdb, greeter: &url.URL{Scheme: "http", Host: "greeter"}, shop: &url.URL{Scheme: "http", Host: "shop"},
-		transport: transport, token: "known to nobody", perClient: 40, shopRate: plenty, timeout: time.Minute, log: slog.New(slog.NewJSONHandler(&log, nil)),
-	})
+	g, transport := inMemory(rdb, &log, 40, limit.FailClosed())
+	g.token = "known to nobody"
 	f.Cleanup(g.close)
 	asked := 0
 	f.Fuzz(func(t *testing.T, method, target, user, forwarded, authorization, name, value, body string) {
@@ -75,18 +53,12 @@ func FuzzGateway(f *testing.F) {
 		if strings.HasPrefix(at.Path, "/admin/") && w.Code/100 != 3 {
 			assert.Contains(t, []int{http.StatusUnauthorized, http.StatusTooManyRequests}, w.Code)
 		}
-		if _, err := policies(w.Header()); err != nil {
-			t.Errorf("headers %v: %v", w.Header(), err)
-		}
+		quotas(t, w.Header())
 		if w.Code == http.StatusTooManyRequests && method != http.MethodHead {
 			assert.True(t, json.Valid(w.Body.Bytes()), w.Body)
 		}
-		keys, err := rdb.Keys(t.Context(), "*").Result()
-		require.NoError(t, err)
-		for _, key := range keys {
-			assert.True(t, ours(key) && key != thresholds, "key %q", key)
-			assert.NotContains(t, strings.TrimPrefix(key, "{"), "{", "key %q", key)
-		}
+		checkKeys(t, rdb)
+		assert.Zero(t, rdb.Exists(t.Context(), thresholds).Val())
 		if asked++; asked%50 == 0 {
 			require.NoError(t, rdb.FlushDB(t.Context()).Err())
 		}

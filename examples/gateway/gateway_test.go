@@ -3,7 +3,9 @@ package main
 import (
 	"encoding/json"
 	"fmt"
+	"maps"
 	"net/http"
+	"slices"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -15,404 +17,214 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/rratelimiter/rratelimiter/internal/test/redistest"
+	"github.com/rratelimiter/rratelimiter/limit"
 )
 
-// What /hello and /orders declare.
-const (
-	helloWindow, ordersWindow       = 30 * time.Second, time.Minute
-	helloThreshold, ordersThreshold = 2, 3
-)
+// hello checks the answers to requests of a user for /hello, one for each number: what is
+// left to the user then, -1 if the request is refused.
+func (s *site) hello(user string, threshold int64, left ...int64) {
+	s.t.Helper()
+	s.route(user, "GET /hello", threshold, 30, left...)
+}
 
-const plenty = 1_000_000
-
-var userNumber atomic.Int64
-
-func newUser() string { return fmt.Sprintf("user%d", userNumber.Add(1)) }
+func (s *site) route(user, what string, threshold, window int64, left ...int64) {
+	s.t.Helper()
+	for _, n := range left {
+		status, names := http.StatusOK, []string{"Content-Type", "Ratelimit", "Ratelimit-Policy"}
+		if n < 0 {
+			status, names = http.StatusTooManyRequests, []string{
+				"Cache-Control", "Content-Type", "Ratelimit", "Ratelimit-Policy", "Retry-After", "X-Content-Type-Options",
+			}
+			if threshold == 0 {
+				names = slices.DeleteFunc(names, func(name string) bool { return name == "Retry-After" })
+			}
+		}
+		got := s.as(user, what, status)
+		all := quotas(s.t, got.Header)
+		assert.Len(s.t, all, 2)
+		assert.Equal(s.t, []int64{s.quota, 60}, []int64{all["client"][0], all["client"][1]})
+		assert.Equal(s.t, [3]int64{threshold, window, max(0, n)}, all["user"])
+		assert.Equal(s.t, names, slices.Sorted(maps.Keys(got.Header)))
+		assert.NotEmpty(s.t, got.body)
+		if n < 0 {
+			assert.Contains(s.t, got.body, `"violated-policies":["user"]`)
+		}
+	}
+}
 
 func TestEachUserHasTheDeclaredRateOfEachRoute(t *testing.T) {
 	t.Parallel()
-	engines(t, plenty, func(t *testing.T, s *site, rdb *redis.Client) {
-		var users sync.WaitGroup
-		for range 12 {
-			users.Go(func() {
-				within(t, helloWindow, func() error {
-					user := newUser()
-					if err := s.exhaust(user, http.MethodGet, "/hello", helloThreshold, helloWindow); err != nil {
-						return err
-					}
-					return s.exhaust(user, http.MethodPost, "/orders", ordersThreshold, ordersWindow)
-				})
-			})
+	virtual(t, plenty, limit.FailClosed(), func(t *testing.T, s *site, rdb *redis.Client, _ *redistest.Proxy) {
+		for _, user := range []string{"ann", "bob", "zoë"} {
+			s.hello(user, 2, 1, 0, -1, -1, -1)
+			s.route(user, "POST /orders", 3, 60, 2, 1, 0, -1, -1, -1)
 		}
-		users.Wait()
-		keys, err := rdb.Keys(t.Context(), "*").Result()
-		require.NoError(t, err)
-		for _, key := range keys {
-			assert.True(t, ours(key), key)
-		}
+		checkKeys(t, rdb)
+		time.Sleep(30 * time.Second)
+		s.hello("ann", 2, 1, 0, -1)
+		s.route("ann", "POST /orders", 3, 60, -1)
 	})
 }
 
-// exhaust makes requests of a user who has made none, and checks that as many
-// pass as the threshold says.
-func (s *site) exhaust(user, method, path string, threshold int64, window time.Duration) error {
-	for i := range threshold + 3 {
-		got, err := s.as(user, method, path)
-		if err != nil {
-			return err
-		}
-		left, granted, err := s.checkUser(got, threshold, window)
-		if err != nil {
-			return err
-		}
-		if granted != (i < threshold) || left != max(0, threshold-1-i) {
-			return fmt.Errorf("request %d of %s: %s, %d left", i, user, got.Status, left)
-		}
-		if granted && got.body == "" {
-			return fmt.Errorf("no body of %s", path)
-		}
-	}
-	return nil
-}
-
-// load makes requests of users of their own until stop is called.
-func (s *site) load(callers int) (stop func()) {
-	var (
-		all  sync.WaitGroup
-		made atomic.Int64
-		done = make(chan struct{})
-	)
-	for range callers {
-		all.Go(func() {
-			for {
-				user, passed, start := newUser(), int64(0), time.Now()
-				for range 6 {
-					select {
-					case <-done:
-						return
-					default:
-					}
-					got, err := s.as(user, http.MethodGet, "/hello")
-					if !assert.NoError(s.t, err) {
-						return
-					}
-					_, granted, err := s.checkUser(got, helloThreshold, helloWindow)
-					if !assert.NoError(s.t, err) {
-						return
-					}
-					if granted {
-						passed++
-					}
-					made.Add(1)
-				}
-				windows := 1 + int64(time.Since(start)/helloWindow)
-				assert.LessOrEqual(s.t, passed, helloThreshold*windows)
-			}
-		})
-	}
-	return func() {
-		close(done)
-		all.Wait()
-		s.t.Logf("%d requests of others meanwhile", made.Load())
-	}
-}
-
-func TestThresholdsChangeUnderLoad(t *testing.T) {
+// A threshold that is changed holds for the next request, whoever changes it.
+func TestThresholdsChange(t *testing.T) {
 	t.Parallel()
-	engines(t, plenty, func(t *testing.T, s *site, rdb *redis.Client) {
-		defer s.load(8)()
-		within(t, helloWindow, func() error { return s.changeThresholds(t, rdb, newUser()) })
-		within(t, helloWindow, func() error { return s.raiseForOneUserUnderLoad(newUser()) })
+	virtual(t, plenty, limit.FailClosed(), func(t *testing.T, s *site, rdb *redis.Client, _ *redistest.Proxy) {
+		set := func(n int64) {
+			s.admin("PUT "+threshold("ann"), fmt.Sprintf(`{"threshold":%d}`, n), http.StatusOK)
+		}
+		hset := func(n int64) {
+			require.NoError(t, rdb.HSet(t.Context(), thresholds, "limit:ann:/hello", fmt.Sprint(n)).Err())
+		}
+		s.hello("ann", 2, 1, 0, -1)
+		set(4)
+		s.hello("ann", 4, 1, 0, -1)
+		hset(6)
+		s.hello("ann", 6, 1)
+		set(1)
+		s.hello("ann", 1, -1)
+		hset(0)
+		s.hello("ann", 0, -1)
+		set(7)
+		s.hello("ann", 7, 1, 0, -1)
+		s.admin("DELETE "+threshold("ann"), "", http.StatusNoContent)
+		s.hello("ann", 2, -1)
 		assert.Contains(t, s.logged.String(), `msg="limit changed" actor=admin action=change kind=sliding-log limiter=hello`)
 	})
 }
 
-// changeThresholds changes a user's threshold by each of the ways, and looks at
-// the very next requests.
-func (s *site) changeThresholds(t *testing.T, rdb *redis.Client, user string) error {
-	t.Helper()
-	hset := func(text string) func() error {
-		return func() error { return rdb.HSet(t.Context(), thresholds, "limit:"+user+":/hello", text).Err() }
-	}
-	set := func(n int64) func() error { return func() error { return s.setThreshold(user, n) } }
-	for i, step := range []struct {
-		change    func() error
-		threshold int64
-		passes    []bool
-		left      []int64
-	}{
-		{set(-1), 2, []bool{true, true, false}, []int64{1, 0, 0}},
-		{set(4), 4, []bool{true, true, false}, []int64{1, 0, 0}},
-		{hset("6"), 6, []bool{true}, []int64{1}},
-		{set(1), 1, []bool{false}, []int64{0}},
-		{hset("0"), 0, []bool{false}, []int64{0}},
-		{set(7), 7, []bool{true, true, false}, []int64{1, 0, 0}},
-		{set(-1), 2, []bool{false}, []int64{0}},
-	} {
-		if err := step.change(); err != nil {
-			return err
-		}
-		for j, passes := range step.passes {
-			got, err := s.as(user, http.MethodGet, "/hello")
-			if err != nil {
-				return err
-			}
-			left, granted, err := s.checkUser(got, step.threshold, helloWindow)
-			if err != nil {
-				return fmt.Errorf("step %d: %w", i, err)
-			}
-			if granted != passes || left != step.left[j] {
-				return fmt.Errorf("step %d, request %d: %s, %d left", i, j, got.Status, left)
-			}
-		}
-	}
-	return nil
-}
-
-// raiseForOneUserUnderLoad has many callers be one user, and raises the
-// threshold once all have made some requests.
-func (s *site) raiseForOneUserUnderLoad(user string) error {
-	const callers, raised = 8, 20
-	var (
-		granted atomic.Int64
-		current atomic.Int64 // the threshold that requests sent from now on see at least
-		first   sync.WaitGroup
-		all     sync.WaitGroup
-		go2     = make(chan struct{})
-		failure = make(chan error, callers)
-	)
-	current.Store(helloThreshold)
-	first.Add(callers)
-	for range callers {
-		all.Go(func() {
-			for i := range 16 {
-				least := current.Load()
-				got, err := s.as(user, http.MethodGet, "/hello")
-				var seen map[string]quota
-				if err == nil {
-					seen, err = policies(got.Header)
-				}
-				threshold := seen["user"].q
-				if err == nil && threshold != helloThreshold && threshold != raised || threshold < least {
-					err = fmt.Errorf("a threshold of %d where %d holds", threshold, least)
-				}
-				if err == nil {
-					_, passed, checkErr := s.checkUser(got, threshold, helloWindow)
-					if passed {
+// Many callers are one user: of the requests that begin after a change, none is
+// decided by what was before.
+func TestThresholdIsRaisedUnderLoad(t *testing.T) {
+	t.Parallel()
+	const raised = 20
+	virtual(t, plenty, limit.FailClosed(), func(t *testing.T, s *site, _ *redis.Client, _ *redistest.Proxy) {
+		var granted, least atomic.Int64
+		least.Store(2)
+		var callers sync.WaitGroup
+		for range 8 {
+			callers.Go(func() {
+				for range 16 {
+					before := least.Load()
+					got, err := s.try("GET /hello", "", http.Header{"X-User": {"ann"}})
+					if !assert.NoError(t, err) {
+						return
+					}
+					if got.StatusCode == http.StatusOK {
 						granted.Add(1)
 					}
-					err = checkErr
+					seen := quotas(t, got.Header)["user"][0]
+					assert.GreaterOrEqual(t, seen, before)
+					assert.Contains(t, []int64{2, raised}, seen)
+					time.Sleep(time.Millisecond)
 				}
-				if err != nil {
-					failure <- err
-				}
-				if i == 3 || err != nil && i < 3 {
-					first.Done()
-					<-go2 // the others may still be on their way
-				}
-				if err != nil {
-					return
-				}
-			}
-		})
-	}
-	first.Wait()
-	before := granted.Load()
-	err := s.setThreshold(user, raised)
-	current.Store(raised)
-	close(go2)
-	all.Wait()
-	close(failure)
-	for failed := range failure {
-		return failed
-	}
-	if err == nil && (before != helloThreshold || granted.Load() != raised) {
-		err = fmt.Errorf("%d passed before and %d in all", before, granted.Load())
-	}
-	return err
+			})
+		}
+		time.Sleep(4500 * time.Microsecond)
+		assert.EqualValues(t, 2, granted.Load())
+		s.admin("PUT "+threshold("ann"), fmt.Sprintf(`{"threshold":%d}`, raised), http.StatusOK)
+		least.Store(raised)
+		callers.Wait()
+		assert.EqualValues(t, raised, granted.Load())
+	})
 }
 
 func TestEachClientHasALimitOverAllItsUsers(t *testing.T) {
 	t.Parallel()
-	const perMinute = 5
-	engines(t, perMinute, func(t *testing.T, s *site, rdb *redis.Client) {
-		within(t, time.Minute, func() error {
-			if err := rdb.FlushDB(t.Context()).Err(); err != nil {
-				return err
+	virtual(t, 5, limit.FailClosed(), func(t *testing.T, s *site, _ *redis.Client, _ *redistest.Proxy) {
+		user := 0
+		others := func(what string, status int, rate, left int64) {
+			t.Helper()
+			user++
+			got := s.ask(what, "", http.Header{"X-User": {fmt.Sprint(user)}, "X-Forwarded-For": {"198.51.100.7"}}, status)
+			all := quotas(t, got.Header)
+			assert.Equal(t, [3]int64{rate, 60, left}, all["client"])
+			if status == http.StatusTooManyRequests {
+				assert.Len(t, all, 1, "the user's policy is not asked")
+				assert.Contains(t, got.body, `"violated-policies":["client"]`)
 			}
-			for range perMinute {
-				got, err := s.as(newUser(), http.MethodGet, "/hello")
-				if err != nil {
-					return err
-				}
-				if got.StatusCode != http.StatusOK {
-					return fmt.Errorf("answer %s", got.Status)
-				}
-			}
-			got, err := s.do(http.MethodGet, "/hello", "", http.Header{"X-User": {newUser()}, "X-Forwarded-For": {"198.51.100.7"}})
-			if err != nil {
-				return err
-			}
-			if err := s.refusedClient(got, perMinute); err != nil {
-				return err
-			}
-			// More, by the admin handler.
-			changed, err := s.admin(http.MethodPatch, "/rate?name=gateway:client:127.0.0.1", `{"rate":6,"keepState":true}`)
-			if err != nil {
-				return err
-			}
-			if changed.StatusCode != http.StatusOK {
-				return fmt.Errorf("answer %s: %s", changed.Status, changed.body)
-			}
-			if got, err = s.as(newUser(), http.MethodGet, "/hello"); err != nil || got.StatusCode != http.StatusOK {
-				return fmt.Errorf("answer %v, error %w", got.Response, err)
-			}
-			if got, err = s.as(newUser(), http.MethodGet, "/nowhere"); err != nil {
-				return err
-			}
-			return s.refusedClient(got, 6)
-		})
-	})
-}
-
-// refusedClient checks that the client's policy alone was asked, and refused.
-func (s *site) refusedClient(got answer, rate int64) error {
-	all, err := policies(got.Header)
-	if err != nil {
-		return err
-	}
-	if p := all["client"]; got.StatusCode != http.StatusTooManyRequests || len(all) != 1 || p.q != rate || p.r != 0 {
-		return fmt.Errorf("answer %s with %+v", got.Status, all)
-	}
-	return checkRefusal(got, "client", all["client"])
-}
-
-func TestAdminNeedsTheToken(t *testing.T) {
-	t.Parallel()
-	s := serve(t, plenty)
-	for _, authorization := range []string{"", "Bearer", "Bearer ", "Bearer secre", "Bearer secret2", "bearer secret", "secret", "Basic secret"} {
-		for _, path := range []string{"/limiters", "/openapi.json", "/rate?name=gateway:x", "/", "/nowhere"} {
-			got, err := s.do(http.MethodPut, "/admin"+path, "{}", http.Header{"Authorization": {authorization}})
-			require.NoError(t, err)
-			assert.Equal(t, http.StatusUnauthorized, got.StatusCode)
-			assert.Equal(t, "Bearer", got.Header.Get("WWW-Authenticate"))
 		}
-	}
-	got, err := s.admin(http.MethodGet, "/limiters", "")
-	require.NoError(t, err)
-	assert.JSONEq(t, `{"rateLimiters":[],"prefixes":["gateway:"],"slidingLogs":["hello","orders"]}`, got.body)
+		for left := range int64(5) {
+			others("GET /hello", http.StatusOK, 5, 4-left)
+		}
+		others("GET /hello", http.StatusTooManyRequests, 5, 0)
+		s.admin("PATCH /admin/rate?name=gateway:client:192.0.2.1", `{"rate":6,"keepState":true}`, http.StatusOK)
+		others("GET /hello", http.StatusOK, 6, 0)
+		others("GET /nowhere", http.StatusTooManyRequests, 6, 0)
+	})
 }
 
 // Who guesses the token is refused after as many guesses as requests are allowed,
 // and is not let in by the right one either.
-func TestGuessesOfTheTokenAreLimited(t *testing.T) {
+func TestAdminNeedsTheToken(t *testing.T) {
 	t.Parallel()
-	const perMinute = 5
-	s := serve(t, perMinute)
-	within(t, time.Minute, func() error {
-		// More than are left, wherever an earlier try has ended.
-		for range perMinute {
-			if _, err := s.do(http.MethodGet, "/admin/limiters", "", http.Header{"Authorization": {"Bearer guess"}}); err != nil {
-				return err
+	guesses := []string{"", "Bearer", "Bearer ", "Bearer secre", "Bearer secret2", "bearer secret", "secret", "Basic secret"}
+	paths := []string{"/limiters", "/openapi.json", "/rate?name=gateway:x", "/", "/nowhere"}
+	virtual(t, int64(len(guesses)*len(paths))+1, limit.FailClosed(), func(t *testing.T, s *site, _ *redis.Client, _ *redistest.Proxy) {
+		for _, guess := range guesses {
+			for _, path := range paths {
+				got := s.ask("PUT /admin"+path, "{}", http.Header{"Authorization": {guess}}, http.StatusUnauthorized)
+				assert.Equal(t, "Bearer", got.Header.Get("WWW-Authenticate"))
 			}
 		}
-		got, err := s.admin(http.MethodGet, "/limiters", "")
-		if err != nil {
-			return err
-		}
-		if got.StatusCode != http.StatusTooManyRequests || got.Header.Get("Retry-After") == "" {
-			return fmt.Errorf("answer %s", got.Status)
-		}
-		got, err = s.as(newUser(), http.MethodGet, "/hello")
-		if err == nil && got.StatusCode != http.StatusOK && got.StatusCode != http.StatusTooManyRequests {
-			err = fmt.Errorf("answer %s", got.Status)
-		}
-		return err
+		got := s.admin("GET /admin/limiters", "", http.StatusOK)
+		assert.JSONEq(t, `{"rateLimiters":[],"prefixes":["gateway:"],"slidingLogs":["hello","orders"]}`, got.body)
+		assert.NotEmpty(t, s.admin("GET /admin/limiters", "", http.StatusTooManyRequests).Header.Get("Retry-After"))
+		s.as("ann", "GET /hello", http.StatusOK)
 	})
 }
 
 func TestRequestsReachTheServices(t *testing.T) {
 	t.Parallel()
 	s := serve(t, plenty)
-	got, err := s.as("zoë", http.MethodGet, "/hello")
-	require.NoError(t, err)
-	assert.Equal(t, "Hello \"zoë\"\n", got.body)
+	assert.Equal(t, "Hello \"zoë\"\n", s.as("zoë", "GET /hello", http.StatusOK).body)
 	for i := range 3 {
-		got, err = s.do(http.MethodPost, "/orders", "tea", http.Header{"X-User": {"zoë"}})
-		require.NoError(t, err)
+		got := s.ask("POST /orders", "tea", http.Header{"X-User": {"zoë"}}, http.StatusOK)
 		assert.Equal(t, fmt.Sprintf("%d orders\n", i+1), got.body)
 	}
-	got, err = s.do(http.MethodPost, "/orders", strings.Repeat("x", 1<<17), http.Header{"X-User": {"greedy"}})
-	require.NoError(t, err)
-	assert.Equal(t, http.StatusRequestEntityTooLarge, got.StatusCode)
-	got, err = s.as("zoë", http.MethodGet, "/nowhere")
-	require.NoError(t, err)
-	assert.Equal(t, http.StatusNotFound, got.StatusCode)
-	got, err = s.as("zoë", http.MethodDelete, "/hello")
-	require.NoError(t, err)
-	assert.Equal(t, http.StatusMethodNotAllowed, got.StatusCode)
-}
-
-func TestWhileRedisIsDownRequestsAreRefused(t *testing.T) {
-	t.Parallel()
-	_, m := redistest.Mini(t)
-	require.NoError(t, m.Start())
-	proxy := redistest.StartProxy(t, m.Addr())
-	s := serve(t, plenty, "--redis", redisURL(proxy.Addr()))
-	ask := func() answer {
-		got, err := s.as(newUser(), http.MethodGet, "/hello")
-		require.NoError(t, err)
-		return got
-	}
-	assert.Equal(t, http.StatusOK, ask().StatusCode)
-	proxy.OnCommand(func(redistest.Command) redistest.Action { return redistest.Cut })
-	refused := ask()
-	assert.Equal(t, http.StatusServiceUnavailable, refused.StatusCode)
-	assert.NotEmpty(t, refused.Header.Get("Retry-After"))
-	assert.True(t, json.Valid([]byte(refused.body)), refused.body)
-	got, err := s.admin(http.MethodPut, "/threshold?limiter=hello&key=k", `{"threshold":5}`)
-	require.NoError(t, err)
-	assert.Equal(t, http.StatusServiceUnavailable, got.StatusCode, got.body)
-	proxy.OnCommand(nil)
-	assert.Equal(t, http.StatusOK, ask().StatusCode)
+	s.ask("POST /orders", strings.Repeat("x", 1<<17), http.Header{"X-User": {"greedy"}}, http.StatusRequestEntityTooLarge)
+	s.as("zoë", "GET /nowhere", http.StatusNotFound)
+	s.as("zoë", "DELETE /hello", http.StatusMethodNotAllowed)
 }
 
 func TestWhileRedisIsDownThePolicyAnswers(t *testing.T) {
 	t.Parallel()
-	for failure, last := range map[string]int{"open": http.StatusOK, "local": http.StatusTooManyRequests} {
-		t.Run(failure, func(t *testing.T) {
-			t.Parallel()
-			_, m := redistest.Mini(t)
-			require.NoError(t, m.Start())
-			proxy := redistest.StartProxy(t, m.Addr())
-			s := serve(t, plenty, "--redis", redisURL(proxy.Addr()), "--failure", failure)
-			_, err := s.as(newUser(), http.MethodGet, "/hello") // tells the rate of the client's limit
-			require.NoError(t, err)
+	for name, c := range map[string]struct {
+		statuses [3]int // of a user whose threshold is 2
+		says     string
+	}{
+		"closed": {[3]int{503, 503, 503}, "The rate limit could not be checked."},
+		"open":   {[3]int{200, 200, 200}, "Hello"},
+		"local":  {[3]int{200, 200, 429}, "quota has been exceeded"},
+	} {
+		failure, err := failureOf(name)
+		require.NoError(t, err)
+		virtual(t, plenty, failure, func(t *testing.T, s *site, _ *redis.Client, proxy *redistest.Proxy) {
+			s.as("ann", "GET /hello", http.StatusOK) // tells the rate of the client's limit
 			proxy.OnCommand(func(redistest.Command) redistest.Action { return redistest.Cut })
-			user := newUser()
-			within(t, helloWindow, func() error {
-				for range helloThreshold {
-					if got, err := s.as(user, http.MethodGet, "/hello"); err != nil || got.StatusCode != http.StatusOK {
-						return fmt.Errorf("answer %v, error %w", got.Response, err)
-					}
-				}
-				got, err := s.as(user, http.MethodGet, "/hello")
-				if err == nil && got.StatusCode != last {
-					err = fmt.Errorf("answer %s after %d", got.Status, helloThreshold)
-				}
-				return err
-			})
+			var got answer
+			for _, status := range c.statuses {
+				got = s.as("bob", "GET /hello", status)
+			}
+			assert.Contains(t, got.body, c.says)
+			if name == "closed" {
+				assert.NotEmpty(t, got.Header.Get("Retry-After"))
+				assert.True(t, json.Valid([]byte(got.body)), got.body)
+				time.Sleep(time.Minute)
+				s.admin("PUT "+threshold("ann"), `{"threshold":5}`, http.StatusServiceUnavailable)
+			}
+			proxy.OnCommand(nil)
+			time.Sleep(time.Minute)
+			s.hello("carl", 2, 1)
 		})
 	}
 }
 
 func TestWhatIsNoLimiterIsRefused(t *testing.T) {
 	t.Parallel()
-	engines(t, plenty, func(t *testing.T, s *site, rdb *redis.Client) {
+	virtual(t, plenty, limit.FailClosed(), func(t *testing.T, s *site, rdb *redis.Client, _ *redistest.Proxy) {
 		require.NoError(t, rdb.Set(t.Context(), "limit:eve:/hello", "x", 0).Err())
-		got, err := s.as("eve", http.MethodGet, "/hello")
-		require.NoError(t, err)
-		assert.Equal(t, http.StatusServiceUnavailable, got.StatusCode)
+		got := s.as("eve", "GET /hello", http.StatusServiceUnavailable)
 		assert.NotEmpty(t, got.Header.Get("Retry-After"))
 		assert.True(t, json.Valid([]byte(got.body)))
 		assert.Contains(t, s.logged.String(), "limit:eve:/hello")
@@ -432,11 +244,4 @@ func TestRunReportsWhatIsWrong(t *testing.T) {
 	} {
 		require.ErrorContains(t, run(t.Context(), args, &buffer{}, &buffer{}), says)
 	}
-}
-
-// ours tells whether a key of Redis begins as the gateway's do.
-func ours(key string) bool {
-	key = strings.TrimPrefix(key, "{")
-	return strings.HasPrefix(key, userPrefix) || strings.HasPrefix(key, clientPrefix+"client:") || strings.HasPrefix(key, clientPrefix+"admin:") ||
-		strings.HasPrefix(key, shopLimiter) || key == thresholds
 }

@@ -8,14 +8,15 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/redis/go-redis/v9"
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
+
+	"github.com/rratelimiter/rratelimiter/internal/test/redistest"
 )
 
-// send writes bytes to the gateway as they are and returns the status of the
+// sendBytes writes bytes to the gateway as they are and returns the status of the
 // first answer, 0 where there is none.
-func (s *site) send(text string) int {
+func (s *site) sendBytes(text string) int {
 	s.t.Helper()
 	conn, err := net.Dial("tcp", strings.TrimPrefix(s.url, "http://"))
 	require.NoError(s.t, err)
@@ -34,49 +35,44 @@ func (s *site) send(text string) int {
 
 func TestHostileBytes(t *testing.T) {
 	t.Parallel()
-	engines(t, plenty, func(t *testing.T, s *site, rdb *redis.Client) {
-		const host = " HTTP/1.1\r\nHost: x\r\n"
-		for _, text := range []string{
-			"",
-			"\x00\xff\xfe\r\n\r\n",
-			"GET /hello\r\n\r\n",
-			"GET /hello HTTP/9.9\r\n\r\n",
-			"GET /hello HTTP/1.1\r\n\r\n",
-			"GET /hello" + host + "X User: ann\r\n\r\n",
-			"GET /hello" + host + "X-User: a\x00b\r\n\r\n",
-			"GET /hello" + host + "X-User: \x80\xff{rate:limit:config}\r\n\r\n",
-			"GET /hello" + host + "X-User: ann\r\nX-User: bob\r\n\r\n",
-			"GET /hello" + host + "X-User: " + strings.Repeat("a", 1<<16) + "\r\n\r\n",
-			"GET /hello" + host + "X-User: " + strings.Repeat("a", 1<<21) + "\r\n\r\n",
-			"GET /hello" + host + strings.Repeat("X-Forwarded-For: 1.2.3.4, \r\n", 1000) + "\r\n",
-			"GET /hello" + host + "Connection: X-User, X-Forwarded-For, close\r\nX-User: ann\r\n\r\n",
-			"GET /hello" + host + "Connection: Upgrade\r\nUpgrade: websocket\r\n\r\n",
-			"GET /hello%00%0d%0aX:%20y" + host + "\r\n",
-			"GET /%2e%2e/hello" + host + "\r\n",
-			"GET //hello" + host + "\r\n",
-			"GET http://elsewhere/hello" + host + "\r\n",
-			"POST /orders" + host + "Content-Length: -1\r\n\r\n",
-			"POST /orders" + host + "Content-Length: 10\r\n\r\nshort",
-			"POST /orders" + host + "Content-Length: 5\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n\r\nGET /admin/limiters HTTP/1.1\r\n\r\n",
-			"POST /orders" + host + "Transfer-Encoding: chunked\r\n\r\nzz\r\n",
-			"POST /orders" + host + "Transfer-Encoding: chunked\r\n\r\n5;" + strings.Repeat("x", 1<<13) + "\r\n",
-			"POST /orders" + host + "Expect: 100-continue\r\nContent-Length: 3\r\n\r\ntea",
-			"PUT /admin/threshold?limiter=hello&key=k" + host + "Authorization: Bearer \r\nContent-Type: application/json\r\nContent-Length: 15\r\n\r\n{\"threshold\":5}",
-			"CONNECT x:1 HTTP/1.1\r\nHost: x\r\n\r\n",
-			"OPTIONS *" + host + "\r\n",
-			"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n",
-		} {
-			assert.NotEqual(t, http.StatusInternalServerError, s.send(text), "%.80q", text)
-		}
-		got, err := s.as(newUser(), http.MethodGet, "/hello")
-		require.NoError(t, err)
-		assert.Equal(t, http.StatusOK, got.StatusCode)
-		assert.NotContains(t, s.logged.String(), "panic")
-		keys, err := rdb.Keys(t.Context(), "*").Result()
-		require.NoError(t, err)
-		assert.NotEmpty(t, keys)
-		for _, key := range keys {
-			assert.True(t, ours(key) && key != thresholds, "%q", key)
-		}
-	})
+	rdb, m := redistest.Mini(t)
+	require.NoError(t, m.Start())
+	s := serve(t, plenty, "--redis", redisURL(m.Addr()))
+	const host = " HTTP/1.1\r\nHost: x\r\n"
+	for _, text := range []string{
+		"",
+		"\x00\xff\xfe\r\n\r\n",
+		"GET /hello\r\n\r\n",
+		"GET /hello HTTP/9.9\r\n\r\n",
+		"GET /hello HTTP/1.1\r\n\r\n",
+		"GET /hello" + host + "X User: ann\r\n\r\n",
+		"GET /hello" + host + "X-User: a\x00b\r\n\r\n",
+		"GET /hello" + host + "X-User: \x80\xff{rate:limit:config}\r\n\r\n",
+		"GET /hello" + host + "X-User: ann\r\nX-User: bob\r\n\r\n",
+		"GET /hello" + host + "X-User: " + strings.Repeat("a", 1<<16) + "\r\n\r\n",
+		"GET /hello" + host + "X-User: " + strings.Repeat("a", 1<<21) + "\r\n\r\n",
+		"GET /hello" + host + strings.Repeat("X-Forwarded-For: 1.2.3.4, \r\n", 1000) + "\r\n",
+		"GET /hello" + host + "Connection: X-User, X-Forwarded-For, close\r\nX-User: ann\r\n\r\n",
+		"GET /hello" + host + "Connection: Upgrade\r\nUpgrade: websocket\r\n\r\n",
+		"GET /hello%00%0d%0aX:%20y" + host + "\r\n",
+		"GET /%2e%2e/hello" + host + "\r\n",
+		"GET //hello" + host + "\r\n",
+		"GET http://elsewhere/hello" + host + "\r\n",
+		"POST /orders" + host + "Content-Length: -1\r\n\r\n",
+		"POST /orders" + host + "Content-Length: 10\r\n\r\nshort",
+		"POST /orders" + host + "Content-Length: 5\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n\r\nGET /admin/limiters HTTP/1.1\r\n\r\n",
+		"POST /orders" + host + "Transfer-Encoding: chunked\r\n\r\nzz\r\n",
+		"POST /orders" + host + "Transfer-Encoding: chunked\r\n\r\n5;" + strings.Repeat("x", 1<<13) + "\r\n",
+		"POST /orders" + host + "Expect: 100-continue\r\nContent-Length: 3\r\n\r\ntea",
+		"PUT /admin/threshold?limiter=hello&key=k" + host + "Authorization: Bearer \r\nContent-Type: application/json\r\nContent-Length: 15\r\n\r\n{\"threshold\":5}",
+		"CONNECT x:1 HTTP/1.1\r\nHost: x\r\n\r\n",
+		"OPTIONS *" + host + "\r\n",
+		"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n",
+	} {
+		assert.NotEqual(t, http.StatusInternalServerError, s.sendBytes(text), "%.80q", text)
+	}
+	s.as("ann", "GET /hello", http.StatusOK)
+	assert.NotContains(t, s.logged.String(), "panic")
+	checkKeys(t, rdb)
+	assert.Zero(t, rdb.Exists(t.Context(), thresholds).Val())
 }

@@ -9,7 +9,6 @@ import (
 
 	"github.com/redis/go-redis/v9"
 	"github.com/stretchr/testify/assert"
-	"github.com/stretchr/testify/require"
 
 	"github.com/rratelimiter/rratelimiter"
 	"github.com/rratelimiter/rratelimiter/httplimit/admin"
@@ -22,21 +21,17 @@ func TestRedisThatFails(t *testing.T) {
 	r := newRig(t, rdb, nil)
 	m.SetError("MISCONF no disk")
 	for _, c := range everyRequest {
-		if c.asked.Kind == "" && c.target != "/limiters" || c.target == "/rate?name=other" || c.asked.Limiter == "" && c.asked.Kind != "" {
+		if c.asked.Kind == "" && c.what != "GET /limiters" || c.asked.Limiter == "other" || c.asked.Limiter == "" && c.asked.Kind != "" {
 			continue // asks no Redis
 		}
-		w := r.do(c.method, c.target, c.body)
-		assert.Equal(t, http.StatusServiceUnavailable, w.Code, c.target)
+		w := r.ask(c.what, c.body, http.StatusServiceUnavailable, "")
 		assert.NotContains(t, w.Body.String(), "MISCONF")
-		lines := r.log.take()
-		require.Len(t, lines, 1, c.target)
-		assert.Equal(t, "ERROR", lines[0]["level"])
-		assert.Contains(t, lines[0]["error"], "MISCONF")
+		line := r.log.one(t)
+		assert.Equal(t, "ERROR", line["level"])
+		assert.Contains(t, line["error"], "MISCONF")
 	}
 	m.SetError("")
-	keys, err := rdb.Keys(t.Context(), "*").Result()
-	require.NoError(t, err)
-	assert.Empty(t, keys)
+	assert.Empty(t, r.keys())
 }
 
 // proxied returns a rig whose Redis answers through a proxy, in a bubble.
@@ -52,19 +47,17 @@ func TestChangeOfUnknownOutcome(t *testing.T) {
 	for _, fault := range []redistest.Action{redistest.DropAnswer, redistest.Swallow} {
 		synctest.Test(t, func(t *testing.T) {
 			r, p := proxied(t, func(cfg *admin.Config) { cfg.Timeout = 0 })
-			require.Equal(t, http.StatusOK, r.do(http.MethodPut, "/rate?name=orders", rateBody(1, "1s")).Code)
+			r.ask("PUT /rate?name=orders", rateBody(1, "1s"), http.StatusOK, "")
 			r.log.take()
 			p.OnCommand(redistest.Nth(2, "EVALSHA", fault)) // the first one reads what was before
 			start := time.Now()
-			w := r.do(http.MethodPut, "/rate?name=orders", rateBody(2, "1s"))
+			r.ask("PUT /rate?name=orders", rateBody(2, "1s"), http.StatusBadGateway, "")
 			assert.LessOrEqual(t, time.Since(start), 5*time.Second)
-			assert.Equal(t, http.StatusBadGateway, w.Code, w.Body)
-			lines := r.log.take()
-			require.Len(t, lines, 1)
-			assert.Equal(t, "limit perhaps changed", lines[0]["msg"])
-			assert.Equal(t, actor, lines[0]["actor"])
-			assert.Contains(t, lines[0], "before")
-			assert.Contains(t, lines[0], "after")
+			line := r.log.one(t)
+			assert.Equal(t, "limit perhaps changed", line["msg"])
+			assert.Equal(t, actor, line["actor"])
+			assert.Contains(t, line, "before")
+			assert.Contains(t, line, "after")
 		})
 	}
 }
@@ -74,12 +67,10 @@ func TestCallerWhoGoesAwayLeavesALog(t *testing.T) {
 	r := miniRig(t)
 	ctx, cancel := context.WithCancel(t.Context())
 	cancel()
-	w := serve(t, r, request(http.MethodPut, "/rate?name=orders", rateBody(1, "1s")).WithContext(ctx))
+	w := serve(t, r, request("PUT /rate?name=orders", rateBody(1, "1s")).WithContext(ctx))
 	assert.Equal(t, http.StatusOK, w.Code, w.Body)
-	assert.Equal(t, "limit changed", r.log.take()[0]["msg"])
-	cfg, err := r.client.RateLimiter("orders").Config(t.Context())
-	require.NoError(t, err)
-	assert.Equal(t, rratelimiter.PerSecond(1), cfg)
+	assert.Equal(t, "limit changed", r.log.one(t)["msg"])
+	assert.Equal(t, rratelimiter.PerSecond(1), r.config("orders"))
 }
 
 func TestSlowRedisIsNotWaitedForLongerThanTheTimeout(t *testing.T) {
@@ -93,8 +84,7 @@ func TestSlowRedisIsNotWaitedForLongerThanTheTimeout(t *testing.T) {
 			return redistest.Pass
 		})
 		start := time.Now()
-		w := r.do(http.MethodGet, "/rate?name=orders", "")
-		assert.Equal(t, http.StatusServiceUnavailable, w.Code)
+		r.ask("GET /rate?name=orders", "", http.StatusServiceUnavailable, "")
 		assert.Equal(t, 2*time.Second, time.Since(start))
 	})
 }

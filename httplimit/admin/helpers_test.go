@@ -6,7 +6,6 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"io"
 	"log/slog"
 	"net"
 	"net/http"
@@ -26,7 +25,10 @@ import (
 	"github.com/rratelimiter/rratelimiter/slidinglog"
 )
 
-const actor = "ann"
+const (
+	actor     = "ann"
+	configKey = "rate:limit:config"
+)
 
 // anyone lets everybody do everything.
 func anyone(*http.Request, admin.Access) (string, error) { return actor, nil }
@@ -63,18 +65,44 @@ func newRig(t *testing.T, rdb *redis.Client, change func(*admin.Config)) *rig {
 	return r
 }
 
-func miniRig(t *testing.T) *rig {
+func miniRig(t *testing.T, change ...func(*admin.Config)) *rig {
 	t.Helper()
 	rdb, _ := redistest.Mini(t)
-	return newRig(t, rdb, nil)
+	return newRig(t, rdb, append(change, nil)[0])
 }
 
-func (r *rig) do(method, target, body string) *httptest.ResponseRecorder {
+// ask makes a request such as "GET /limiters", and checks the status of the answer. Its
+// body must be want if that is JSON, and else contain it.
+func (r *rig) ask(what, body string, status int, want string) *httptest.ResponseRecorder {
 	r.t.Helper()
-	return serve(r.t, r, request(method, target, body))
+	w := serve(r.t, r, request(what, body))
+	assert.Equal(r.t, status, w.Code, "%s %s: %s", what, body, w.Body)
+	if strings.HasPrefix(want, "{") {
+		assert.JSONEq(r.t, want, w.Body.String(), what)
+	} else {
+		assert.Contains(r.t, w.Body.String(), want, "%s %s", what, body)
+	}
+	return w
 }
 
-func request(method, target, body string) *http.Request {
+// keys returns all keys in Redis.
+func (r *rig) keys() []string {
+	r.t.Helper()
+	keys, err := r.rdb.Keys(r.t.Context(), "*").Result()
+	require.NoError(r.t, err)
+	return keys
+}
+
+// config returns the rate of a RateLimiter.
+func (r *rig) config(name string) rratelimiter.Config {
+	r.t.Helper()
+	cfg, err := r.client.RateLimiter(name).Config(r.t.Context())
+	require.NoError(r.t, err)
+	return cfg
+}
+
+func request(what, body string) *http.Request {
+	method, target, _ := strings.Cut(what, " ")
 	req := httptest.NewRequest(method, target, strings.NewReader(body))
 	if body != "" {
 		req.Header.Set("Content-Type", "application/json")
@@ -82,7 +110,7 @@ func request(method, target, body string) *http.Request {
 	return req
 }
 
-// serve checks what all answers have in common.
+// serve checks what all answers have in common, and that they are as described.
 func serve(t *testing.T, h http.Handler, req *http.Request) *httptest.ResponseRecorder {
 	t.Helper()
 	w := httptest.NewRecorder()
@@ -94,7 +122,6 @@ func serve(t *testing.T, h http.Handler, req *http.Request) *httptest.ResponseRe
 		assert.Empty(t, w.Body.String())
 	case w.Code < http.StatusBadRequest:
 		assert.Equal(t, "application/json", w.Header().Get("Content-Type"))
-		assert.True(t, json.Valid(w.Body.Bytes()), w.Body)
 	default:
 		assert.Equal(t, "application/problem+json", w.Header().Get("Content-Type"))
 		var p struct {
@@ -105,6 +132,7 @@ func serve(t *testing.T, h http.Handler, req *http.Request) *httptest.ResponseRe
 		assert.Equal(t, w.Code, p.Status)
 		assert.Equal(t, http.StatusText(w.Code), p.Title)
 	}
+	described(t).checkAnswer(t, req.Method, req.URL.Path, w)
 	return w
 }
 
@@ -135,6 +163,14 @@ func (r *records) take() []map[string]any {
 	return lines
 }
 
+// one returns the only line that was logged since the last call.
+func (r *records) one(t *testing.T) map[string]any {
+	t.Helper()
+	lines := r.take()
+	require.Len(t, lines, 1)
+	return lines[0]
+}
+
 // untouchable is a client that fails the test when it is used.
 func untouchable(t *testing.T) *redis.Client {
 	t.Helper()
@@ -146,25 +182,13 @@ func untouchable(t *testing.T) *redis.Client {
 	return rdb
 }
 
-// brokenBody fails while it is read.
-type brokenBody struct{}
-
-func (brokenBody) Read([]byte) (int, error) { return 0, io.ErrUnexpectedEOF }
-
 func textLog(b *bytes.Buffer) *slog.Logger { return slog.New(slog.NewTextHandler(b, nil)) }
 
 func rateBody(rate int64, interval string) string {
 	return fmt.Sprintf(`{"rate":%d,"interval":%q}`, rate, interval)
 }
 
-const configKey = "rate:limit:config"
-
 // newWeb returns a sliding log of 3 a minute.
 func newWeb(rdb *redis.Client) *slidinglog.Limiter {
 	return slidinglog.New(rdb, slidinglog.Config{Limit: 3, Window: time.Minute, Thresholds: configKey})
-}
-
-func quote(s string) string {
-	text, _ := json.Marshal(s)
-	return string(text)
 }

@@ -2,10 +2,12 @@ package answer_test
 
 import (
 	"fmt"
+	"io"
 	"net/http"
 	"net/http/httptest"
 	"strings"
 	"testing"
+	"testing/iotest"
 
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
@@ -25,6 +27,12 @@ func TestBody(t *testing.T) {
 		"as long as it may be":  {[]string{"application/json"}, strings.Repeat(" ", 10), 0},
 		"too long":              {[]string{"application/json"}, strings.Repeat(" ", 11), http.StatusRequestEntityTooLarge},
 		"text":                  {[]string{"text/plain"}, `{}`, http.StatusUnsupportedMediaType},
+		"capitals":              {[]string{"Application/JSON"}, `{}`, 0},
+		"a form":                {[]string{"application/x-www-form-urlencoded"}, `{}`, http.StatusUnsupportedMediaType},
+		"in parts":              {[]string{"multipart/form-data; boundary=x"}, `{}`, http.StatusUnsupportedMediaType},
+		"a longer name":         {[]string{"application/jsonx"}, `{}`, http.StatusUnsupportedMediaType},
+		"two in one":            {[]string{"application/json, text/plain"}, `{}`, http.StatusUnsupportedMediaType},
+		"an empty type":         {[]string{""}, `{}`, http.StatusUnsupportedMediaType},
 		"of no type":            {nil, `{}`, http.StatusUnsupportedMediaType},
 		"of two types":          {[]string{"application/json", "text/plain"}, `{}`, http.StatusUnsupportedMediaType},
 	} {
@@ -45,6 +53,16 @@ func TestBody(t *testing.T) {
 			assert.Equal(t, tt.status, refusal.Status)
 		})
 	}
+}
+
+func TestBodyThatBreaksOff(t *testing.T) {
+	t.Parallel()
+	r := httptest.NewRequestWithContext(t.Context(), http.MethodPost, "/", iotest.ErrReader(io.ErrUnexpectedEOF))
+	r.Header.Set("Content-Type", "application/json")
+	_, err := answer.Body(httptest.NewRecorder(), r, 10)
+	var refusal *answer.Error
+	require.ErrorAs(t, err, &refusal)
+	assert.Equal(t, http.StatusBadRequest, refusal.Status)
 }
 
 func TestAnswers(t *testing.T) {

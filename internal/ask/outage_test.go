@@ -16,6 +16,38 @@ import (
 	"github.com/rratelimiter/rratelimiter/limit"
 )
 
+// options returns those that opt makes.
+func options(t *testing.T, opts ...func(*ask.Options) error) *ask.Options {
+	t.Helper()
+	o := &ask.Options{Timeout: time.Second}
+	for _, opt := range opts {
+		require.NoError(t, opt(o))
+	}
+	return o
+}
+
+func failing(f limit.Failure) func(*ask.Options) error {
+	return func(o *ask.Options) error { return o.SetFailure(f) }
+}
+
+func observed(to limit.Observer) func(*ask.Options) error {
+	return func(o *ask.Options) error { return o.SetObserver(to) }
+}
+
+// decide asks one permit of a key, as middleware does.
+func decide(ctx context.Context, o *ask.Options, l *ask.Limit, key string, n int64) ask.Question {
+	q := l.Question(key)
+	for q.Next != nil {
+		bounded, cancel := ask.Bound(ctx, o.Timeout)
+		if v := q.Await(ctx, bounded, q.Begin(bounded, n, o.Timeout)); v != nil {
+			panic(v)
+		}
+		cancel()
+	}
+	q.Report(ctx, "test", n)
+	return q
+}
+
 // server is a limiter that hangs from time to time, and counts what it is asked.
 type server struct {
 	heeds   bool          // its context
@@ -277,6 +309,6 @@ func TestFailLocal(t *testing.T) {
 
 func TestFailLocalNeedsAWindow(t *testing.T) {
 	t.Parallel()
-	_, err := options(t, failing(limit.FailLocal(1))).Limit("test", says{}, nil, nil)
+	_, err := options(t, failing(limit.FailLocal(1))).Limit("test", &server{}, nil, nil)
 	require.ErrorContains(t, err, "Windowed")
 }

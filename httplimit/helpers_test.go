@@ -1,0 +1,223 @@
+package httplimit_test
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"net/http"
+	"net/http/httptest"
+	"strconv"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"github.com/rratelimiter/rratelimiter/httplimit"
+	"github.com/rratelimiter/rratelimiter/internal/test/middlewaretest"
+	"github.com/rratelimiter/rratelimiter/limit"
+)
+
+type (
+	call     = middlewaretest.Call
+	fake     = middlewaretest.Fake
+	returner = middlewaretest.Returner
+	windowed = middlewaretest.Windowed
+)
+
+var (
+	says    = middlewaretest.Says
+	grants  = middlewaretest.Grants
+	deaf    = middlewaretest.Deaf
+	errDown = errors.New("connection refused")
+)
+
+func newRequest(t testing.TB) *http.Request {
+	t.Helper()
+	return httptest.NewRequestWithContext(t.Context(), http.MethodGet, "/items/1?q=2", http.NoBody)
+}
+
+// hello is a handler that answers "hello".
+var hello = http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { _, _ = w.Write([]byte("hello")) })
+
+func serve(handler http.Handler, r *http.Request) *httptest.ResponseRecorder {
+	w := httptest.NewRecorder()
+	handler.ServeHTTP(w, r)
+	return w
+}
+
+// refuseAll fails the test if a request gets to it.
+func refuseAll(t testing.TB) http.Handler {
+	return http.HandlerFunc(func(http.ResponseWriter, *http.Request) { t.Error("the request got through") })
+}
+
+// hearing has errors be told of what fails.
+func hearing(errs *middlewaretest.Errors) httplimit.Option {
+	return httplimit.WithErrorHandler(func(_ *http.Request, err error) { errs.Add(err) })
+}
+
+// quiet keeps failures that a test expects out of its output.
+var quiet = hearing(new(middlewaretest.Errors))
+
+// problem is the body of a refusal, read without this package's types.
+func problem(t testing.TB, w *httptest.ResponseRecorder) map[string]any {
+	t.Helper()
+	assert.Equal(t, "application/problem+json", w.Header().Get("Content-Type"))
+	assert.Equal(t, "no-store", w.Header().Get("Cache-Control"))
+	var body map[string]any
+	require.NoError(t, json.Unmarshal(w.Body.Bytes(), &body))
+	assert.InDelta(t, w.Code, body["status"], 0)
+	assert.NotEmpty(t, body["title"])
+	assert.NotEmpty(t, body["detail"])
+	return body
+}
+
+// members reads a header that is a list.
+func members(t testing.TB, h http.Header, name string) []middlewaretest.Member {
+	t.Helper()
+	list, err := middlewaretest.Members(h, name)
+	require.NoError(t, err)
+	return list
+}
+
+func integer(t testing.TB, text string) int64 {
+	t.Helper()
+	n, err := strconv.ParseInt(text, 10, 64)
+	require.NoError(t, err)
+	return n
+}
+
+//nolint:paralleltest // Run replaces slog's default logger
+func TestMiddleware(t *testing.T) {
+	middlewaretest.Kind[httplimit.Option, httplimit.KeyFunc]{
+		Name:    "httplimit",
+		Prefix:  "http:",
+		Parts:   "192.0.2.1",
+		Exact:   time.Second,
+		Figures: true,
+		Late:    middlewaretest.Unavailable,
+
+		Wrap: wrap,
+		Text: text,
+		User: httplimit.Header("X-User"),
+
+		WithCost: func(n int64) httplimit.Option {
+			return httplimit.WithCost(func(*http.Request) int64 { return n })
+		},
+		WithErrorHandler: func(hook func(error)) httplimit.Option {
+			return httplimit.WithErrorHandler(func(_ *http.Request, err error) { hook(err) })
+		},
+		WithSkip: func(skip bool) httplimit.Option {
+			return httplimit.WithSkip(func(r *http.Request) bool { return skip && r.URL.Path == "/items/1" })
+		},
+		WithFailure:  httplimit.WithFailure,
+		WithFallback: httplimit.WithFallback,
+		WithHashTag:  httplimit.WithHashTag,
+		WithKey:      httplimit.WithKey,
+		WithName:     httplimit.WithName,
+		WithObserver: httplimit.WithObserver,
+		WithPrefix:   httplimit.WithPrefix,
+		WithShadow:   httplimit.WithShadow,
+		WithTimeout:  httplimit.WithTimeout,
+		Bad:          badOptions(),
+	}.Run(t)
+}
+
+func badOptions() map[string][]httplimit.Option {
+	sound := middlewaretest.Grants()
+	return map[string][]httplimit.Option{
+		"cost":            {httplimit.WithCost(nil)},
+		"skip":            {httplimit.WithSkip(nil)},
+		"hook":            {httplimit.WithErrorHandler(nil)},
+		"refusal":         {httplimit.WithRefusal(nil)},
+		"headers":         {httplimit.WithHeaders(7)},
+		"name":            {httplimit.WithName("é")},
+		"control in name": {httplimit.WithName("a\nb")},
+		"twice":           {policy("default", sound)},
+		"policy limiter":  {httplimit.WithPolicy(httplimit.Policy{Name: "hour"})},
+		"policy name":     {httplimit.WithPolicy(httplimit.Policy{Limiter: sound})},
+		"window":          {httplimit.WithPolicy(httplimit.Policy{Name: "hour", Limiter: sound, Window: -1})},
+		"policy key":      {httplimit.WithPolicy(httplimit.Policy{Name: "hour", Limiter: sound, Key: []httplimit.KeyFunc{nil}})},
+		"policy tag":      {httplimit.WithHashTag(), httplimit.WithPolicy(httplimit.Policy{Name: "hour", Limiter: sound, Prefix: "{a}:"})},
+		"one prefix":      {httplimit.WithPolicy(httplimit.Policy{Name: "hour", Limiter: sound, Prefix: "http:"})},
+		"prefix twice": {
+			httplimit.WithPolicy(httplimit.Policy{Name: "hour", Limiter: sound, Prefix: "a:"}),
+			httplimit.WithPolicy(httplimit.Policy{Name: "day", Limiter: sound, Prefix: "a:"}),
+		},
+		"prefix continued": {httplimit.WithPrefix("a:"), httplimit.WithPolicy(httplimit.Policy{Name: "hour", Limiter: sound, Prefix: "a:b:"})},
+		"prefix continues": {httplimit.WithPrefix("a:b:"), httplimit.WithPolicy(httplimit.Policy{Name: "hour", Limiter: sound, Prefix: "a"})},
+		"prefix of names": {
+			policy("hour", sound),
+			httplimit.WithPolicy(httplimit.Policy{Name: "day", Limiter: sound, Prefix: "http:"}),
+		},
+		"prefix twice, tag": {httplimit.WithHashTag(), httplimit.WithPolicy(httplimit.Policy{Name: "hour", Limiter: sound, Prefix: "http:"})},
+	}
+}
+
+var verdicts = map[int]middlewaretest.Verdict{
+	http.StatusOK:                  middlewaretest.Passed,
+	http.StatusTooManyRequests:     middlewaretest.Refused,
+	http.StatusServiceUnavailable:  middlewaretest.Unavailable,
+	http.StatusInternalServerError: middlewaretest.Misconfigured,
+}
+
+// wrap returns middleware, and reads what a client sees.
+func wrap(t testing.TB, l limit.Limiter, opts ...httplimit.Option) middlewaretest.Handler {
+	t.Helper()
+	mw := httplimit.New(l, append(opts, httplimit.WithLegacyHeaders())...)
+	return func(ctx context.Context, user string) middlewaretest.Answer {
+		handled := false
+		r := newRequest(t).WithContext(ctx)
+		r.Header.Set("X-User", user)
+		w := serve(mw(http.HandlerFunc(func(http.ResponseWriter, *http.Request) { handled = true })), r)
+		if errors.Is(ctx.Err(), context.Canceled) {
+			assert.False(t, handled)
+			assert.Equal(t, http.StatusServiceUnavailable, w.Code)
+			assert.Empty(t, w.Body.Bytes())
+			return middlewaretest.Answer{Verdict: middlewaretest.Gone}
+		}
+		got := answer(t, w)
+		assert.Equal(t, got.Verdict == middlewaretest.Passed, handled)
+		return got
+	}
+}
+
+func answer(t testing.TB, w *httptest.ResponseRecorder) middlewaretest.Answer {
+	t.Helper()
+	h := w.Header()
+	got := middlewaretest.Answer{Verdict: verdicts[w.Code], Text: fmt.Sprint(h, w.Body)}
+	for _, m := range members(t, h, "RateLimit") {
+		got.Figures = []int64{members(t, h, "RateLimit-Policy")[0].Params["q"], m.Params["r"]}
+		assert.Equal(t, fmt.Sprint(got.Figures), fmt.Sprintf("[%s %s]", h.Get("X-RateLimit-Limit"), h.Get("X-RateLimit-Remaining")))
+	}
+	retry := h.Get("Retry-After")
+	if got.Verdict == middlewaretest.Passed {
+		assert.Empty(t, retry)
+		if got.Figures == nil {
+			assert.NotContains(t, strings.ToLower(got.Text), "ratelimit")
+		}
+		return got
+	}
+	body := problem(t, w)
+	if got.Verdict != middlewaretest.Refused {
+		assert.Equal(t, "about:blank", body["type"])
+		assert.Equal(t, map[middlewaretest.Verdict]string{middlewaretest.Unavailable: "5"}[got.Verdict], retry)
+		return got
+	}
+	assert.Equal(t, "https://iana.org/assignments/http-problem-types#quota-exceeded", body["type"])
+	assert.Len(t, body["violated-policies"], 1)
+	if retry == "" {
+		assert.Contains(t, body["detail"], "costs more than")
+		return got
+	}
+	assert.Contains(t, body["detail"], "can pass in "+retry+" s")
+	got.RetryAfter = time.Duration(integer(t, retry)) * time.Second
+	assert.Positive(t, got.RetryAfter)
+	return got
+}
+
+func text(part string, err error) httplimit.KeyFunc {
+	return func(*http.Request) (string, error) { return part, err }
+}

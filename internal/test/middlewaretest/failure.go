@@ -1,0 +1,280 @@
+package middlewaretest
+
+import (
+	"context"
+	"errors"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"github.com/rratelimiter/rratelimiter/limit"
+)
+
+var (
+	errDown    = errors.New("secret: connection refused")
+	errDownToo = errors.New("secret: no route to host")
+)
+
+// failure is what a limiter's error comes to.
+type failure[O any] struct {
+	err     error
+	opts    []O
+	want    Verdict
+	figures []int64
+	also    error // what the error handler hears besides err
+}
+
+// failures are those of all kinds of errors, by what answers in the limiter's place.
+func (k Kind[O, K]) failures() map[string]failure[O] {
+	open, closed := []O{k.WithFailure(limit.FailOpen())}, []O{k.WithFailure(limit.FailClosed())}
+	fallback := func(d limit.Decision, err error) []O { return []O{k.WithFallback(Says(d, err))} }
+	granted, refused := limit.Decision{Granted: true, Limit: 5, Remaining: 4}, limit.Decision{Limit: 5, RetryAfter: time.Second}
+	invalid := limit.ErrInvalidConfig
+	return map[string]failure[O]{
+		"by default":            {errDown, nil, Unavailable, nil, nil},
+		"closed":                {errDown, closed, Unavailable, nil, nil},
+		"open":                  {errDown, open, Passed, nil, nil},
+		"unavailable":           {limit.ErrUnavailable, open, Passed, nil, nil},
+		"perhaps taken":         {errors.Join(limit.ErrUnknownOutcome, limit.ErrUnavailable), open, Passed, nil, nil},
+		"too slow":              {context.DeadlineExceeded, open, Passed, nil, nil},
+		"fallback":              {errDown, fallback(granted, nil), Passed, k.figures(5, 4), nil},
+		"fallback refuses":      {errDown, fallback(refused, nil), Refused, k.figures(5, 0), nil},
+		"fallback fails":        {errDown, fallback(granted, errDownToo), Unavailable, nil, errDownToo},
+		"too costly for it":     {errDown, fallback(refused, limit.ErrPermitsExceedRate), Refused, nil, nil},
+		"fallback is invalid":   {errDown, fallback(granted, invalid), Misconfigured, nil, invalid},
+		"invalid":               {invalid, closed, Misconfigured, nil, nil},
+		"invalid, open":         {invalid, open, Misconfigured, nil, nil},
+		"invalid, and fallback": {invalid, fallback(granted, nil), Misconfigured, nil, nil},
+		"corrupt":               {limit.ErrCorrupt, open, Unavailable, nil, nil},
+		"unsupported":           {limit.ErrUnsupported, open, Unavailable, nil, nil},
+		"no rate":               {limit.ErrNotInitialized, open, Unavailable, nil, nil},
+		"closed Client":         {limit.ErrClosed, open, Unavailable, nil, nil},
+	}
+}
+
+// What a limiter says beside an error counts for nothing, and callers don't read why.
+func (k Kind[O, K]) testFailures(t *testing.T) {
+	for name, f := range k.failures() {
+		t.Run(name, func(t *testing.T) {
+			heard := []error{f.err}
+			if f.also != nil {
+				heard = append(heard, f.also)
+			}
+			limiter := Says(limit.Decision{Granted: true, Limit: 3}, f.err)
+
+			r := k.rig(t, limiter, f.opts...)
+			got := r.ask(f.want, heard...)
+			assert.Equal(t, f.figures, got.Figures)
+			assert.NotContains(t, got.Text, "secret")
+			want := map[Verdict]limit.Outcome{Passed: limit.Granted, Refused: limit.Refused}[f.want]
+			if want == "" || f.want == Refused && name == "too costly for it" {
+				want = limit.Failed
+			}
+			assert.Equal(t, []limit.Outcome{want}, r.outcomes(k.Name, "default", false))
+
+			r = k.rig(t, limiter, append(f.opts, k.WithShadow())...)
+			assert.Nil(t, r.ask(Passed, heard...).Figures)
+			assert.Equal(t, []limit.Outcome{want}, r.outcomes(k.Name, "default", true))
+		})
+	}
+}
+
+// Each request goes on at once, and the observer hears what would have become of it.
+func (k Kind[O, K]) testShadow(t *testing.T) {
+	for name, c := range map[string]struct {
+		limiter  limit.Limiter
+		outcomes []limit.Outcome
+	}{
+		"used up":    {Budget(1, time.Minute), []limit.Outcome{limit.Granted, limit.Refused}},
+		"too costly": {Says(limit.Decision{}, limit.ErrPermitsExceedRate), []limit.Outcome{limit.Failed, limit.Failed}},
+	} {
+		synctest.Test(t, func(t *testing.T) {
+			start := time.Now()
+			r := k.rig(t, c.limiter, k.WithShadow())
+			for range 2 {
+				assert.Nil(t, r.ask(Passed).Figures, name)
+			}
+			assert.Zero(t, time.Since(start), name)
+			assert.Equal(t, c.outcomes, r.outcomes(k.Name, "default", true), name)
+		})
+	}
+}
+
+func (k Kind[O, K]) testTimeout(t *testing.T) {
+	for name, c := range map[string]struct {
+		limiter *Fake
+		opts    []O
+		took    time.Duration
+		want    Verdict
+	}{
+		"default":            {Hangs(), nil, time.Second, Unavailable},
+		"option":             {Hangs(), []O{k.WithTimeout(20 * time.Millisecond)}, 20 * time.Millisecond, Unavailable},
+		"fallback":           {Hangs(), []O{k.WithFallback(Hangs())}, 2 * time.Second, Unavailable},
+		"deaf":               {Deaf(time.Minute), nil, time.Second, Unavailable},
+		"deaf, option":       {Deaf(time.Minute), []O{k.WithTimeout(20 * time.Millisecond)}, 20 * time.Millisecond, Unavailable},
+		"deaf, and fallback": {Deaf(time.Minute), []O{k.WithFallback(Deaf(time.Minute))}, 2 * time.Second, Unavailable},
+		"deaf, no bound":     {Deaf(time.Minute), []O{k.WithTimeout(0)}, time.Minute, Passed},
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				limiter := &Returner{Fake: c.limiter}
+				r := k.rig(t, limiter, c.opts...)
+				start := time.Now()
+				if c.want == Passed {
+					r.ask(Passed)
+				} else {
+					r.ask(c.want, context.DeadlineExceeded)
+				}
+				assert.Equal(t, c.took, time.Since(start))
+				assert.Empty(t, limiter.GivenBack())
+				time.Sleep(time.Hour)
+				late := c.took < time.Minute && name[:4] == "deaf"
+				assert.Equal(t, late, len(limiter.GivenBack()) == 1, "what came too late is given back")
+			})
+		})
+	}
+}
+
+// A caller who leaves is no failure of the limiter. What it grants him is given back.
+func (k Kind[O, K]) testCallerGone(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		fallback := Grants()
+		policies := []O{
+			k.WithFailure(limit.FailClosed()), k.WithFailure(limit.FailOpen()), k.WithFallback(fallback), k.WithTimeout(0),
+		}
+		deaf := &Returner{Fake: Deaf(time.Minute)}
+		for _, limiter := range []limit.Limiter{Hangs(), deaf} {
+			for _, policy := range policies {
+				r := k.rig(t, limiter, policy)
+				ctx, cancel := context.WithCancel(t.Context())
+				time.AfterFunc(10*time.Millisecond, cancel)
+				start := time.Now()
+				assert.Equal(t, Gone, r.handle(ctx, "").Verdict)
+				assert.Equal(t, 10*time.Millisecond, time.Since(start))
+				r.errs.Check(t)
+			}
+		}
+		assert.Empty(t, deaf.GivenBack())
+		time.Sleep(time.Hour)
+		assert.Len(t, deaf.GivenBack(), len(policies))
+		assert.Empty(t, fallback.Asked())
+	})
+}
+
+func (k Kind[O, K]) testDeadline(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		fallback := Grants()
+		for _, limiter := range []*Fake{Hangs(), Deaf(time.Minute)} {
+			for _, open := range []bool{false, true} {
+				want, policy := k.Late, k.WithFallback(fallback)
+				if open {
+					policy = k.WithFailure(limit.FailOpen())
+				}
+				if open && k.Late == Unavailable {
+					want = Passed
+				}
+				r := k.rig(t, limiter, policy)
+				ctx, cancel := context.WithTimeout(t.Context(), 10*time.Millisecond)
+				assert.Equal(t, want, r.handle(ctx, "").Verdict)
+				cancel()
+				if k.Late == Unavailable {
+					r.errs.Check(t, context.DeadlineExceeded)
+				}
+				r.errs.Check(t)
+			}
+			time.Sleep(time.Minute)
+		}
+		assert.Empty(t, fallback.Asked(), "it is too late for that")
+	})
+}
+
+func (k Kind[O, K]) testPanic(t *testing.T) {
+	panics := &Fake{Answer: func(context.Context, int64) (limit.Decision, error) { panic("oops") }}
+	r := k.rig(t, panics)
+	assert.PanicsWithValue(t, "oops", func() { r.ask(Passed) })
+}
+
+// A limiter that hangs costs three requests the timeout, whatever answers for it.
+func (k Kind[O, K]) testHung(t *testing.T) {
+	for name, c := range map[string]struct {
+		policy O
+		want   Verdict
+	}{
+		"closed":   {k.WithFailure(limit.FailClosed()), Unavailable},
+		"open":     {k.WithFailure(limit.FailOpen()), Passed},
+		"fallback": {k.WithFallback(Grants()), Passed},
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				limiter := Hangs()
+				r := k.rig(t, limiter, c.policy, k.WithName("calls"))
+				for i := range 50 {
+					start := time.Now()
+					if i < 3 {
+						r.ask(c.want, context.DeadlineExceeded)
+						assert.Equal(t, time.Second, time.Since(start))
+					} else {
+						r.ask(c.want, limit.ErrUnavailable)
+						assert.LessOrEqual(t, time.Since(start), 5*time.Millisecond)
+					}
+					time.Sleep(time.Millisecond)
+				}
+				assert.Len(t, limiter.Asked(), 3)
+				assert.Len(t, r.outcomes(k.Name, "calls", false), 50)
+				synctest.Wait()
+				require.Len(t, r.told.Events(), 1)
+				assert.Equal(t, limit.AskedNoMore, r.told.Events()[0].Kind)
+				assert.Equal(t, "calls", r.told.Events()[0].Limiter)
+				time.Sleep(time.Minute)
+			})
+		})
+	}
+}
+
+// Callers choose their deadlines: with very short ones they don't open the way for
+// others.
+func (k Kind[O, K]) testShortDeadlines(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		budget := Budget(1, 0)
+		late := &Fake{Answer: func(ctx context.Context, n int64) (limit.Decision, error) {
+			time.Sleep(2 * time.Millisecond)
+			if ctx.Err() != nil {
+				return limit.Decision{}, ctx.Err()
+			}
+			return budget.Answer(ctx, n)
+		}}
+		r := k.rig(t, late, k.WithFailure(limit.FailOpen()))
+		for range 10 {
+			ctx, cancel := context.WithTimeout(t.Context(), time.Millisecond)
+			r.handle(ctx, "")
+			cancel()
+		}
+		r.errs.Take()
+		r.ask(Passed)
+		for range 10 {
+			r.ask(Refused)
+		}
+	})
+}
+
+// Of the limit that the limiter told, this process has its share.
+func (k Kind[O, K]) testLocal(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var down error
+		limiter := Windowed{&Fake{Answer: func(context.Context, int64) (limit.Decision, error) {
+			return limit.Decision{Granted: true, Limit: 8, Remaining: 7}, down
+		}}, time.Hour}
+		r := k.rig(t, limiter, k.WithFailure(limit.FailLocal(0.25)))
+		assert.Equal(t, k.figures(8, 7), r.ask(Passed).Figures)
+		down = errors.Join(limit.ErrUnavailable, errDown)
+		assert.Equal(t, k.figures(2, 1), r.ask(Passed, errDown).Figures)
+		assert.Equal(t, k.figures(2, 0), r.ask(Passed, errDown).Figures)
+		assert.Equal(t, k.figures(2, 0), r.ask(Refused, errDown).Figures)
+		down = nil
+		time.Sleep(time.Second)
+		assert.Equal(t, k.figures(8, 7), r.ask(Passed).Figures, "the probe is an answer")
+	})
+}

@@ -1,0 +1,179 @@
+package middlewaretest
+
+import (
+	"context"
+	"slices"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/assert"
+
+	"github.com/rratelimiter/rratelimiter/limit"
+)
+
+// A Call is what a [Fake] was asked.
+type Call struct {
+	Key string
+	N   int64
+}
+
+// A Fake is a limiter that says what Answer says, and remembers what it was asked.
+type Fake struct {
+	Answer func(ctx context.Context, n int64) (limit.Decision, error)
+
+	mu    sync.Mutex
+	asked []Call
+}
+
+// Take remembers the call and answers it.
+func (f *Fake) Take(ctx context.Context, key string, n int64) (limit.Decision, error) {
+	f.mu.Lock()
+	f.asked = append(f.asked, Call{key, n})
+	f.mu.Unlock()
+	return f.Answer(ctx, n)
+}
+
+// Asked returns all calls so far.
+func (f *Fake) Asked() []Call {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	return slices.Clone(f.asked)
+}
+
+// Key returns the key of the last call, "" if there was none.
+func (f *Fake) Key() string {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if len(f.asked) == 0 {
+		return ""
+	}
+	return f.asked[len(f.asked)-1].Key
+}
+
+// Says returns a limiter that always gives the same answer.
+func Says(d limit.Decision, err error) *Fake {
+	return &Fake{Answer: func(context.Context, int64) (limit.Decision, error) { return d, err }}
+}
+
+// Grants returns a limiter that grants everything, as the first of 10 permits.
+func Grants() *Fake {
+	return Says(limit.Decision{Granted: true, Limit: 10, Remaining: 9, ResetAfter: time.Minute}, nil)
+}
+
+// Budget returns a limiter that grants so many permits in all.
+func Budget(most int64, retryAfter time.Duration) *Fake {
+	var mu sync.Mutex
+	left := most
+	return &Fake{Answer: func(_ context.Context, n int64) (limit.Decision, error) {
+		mu.Lock()
+		defer mu.Unlock()
+		if n > left {
+			return limit.Decision{Limit: most, Remaining: left, RetryAfter: retryAfter}, nil
+		}
+		left -= n
+		return limit.Decision{Granted: true, Limit: most, Remaining: left}, nil
+	}}
+}
+
+// Hangs returns a limiter that answers when its context ends.
+func Hangs() *Fake {
+	return &Fake{Answer: func(ctx context.Context, _ int64) (limit.Decision, error) {
+		<-ctx.Done()
+		return limit.Decision{}, ctx.Err()
+	}}
+}
+
+// Deaf returns a limiter that grants after a time, whatever its context says.
+func Deaf(after time.Duration) *Fake {
+	return &Fake{Answer: func(context.Context, int64) (limit.Decision, error) {
+		time.Sleep(after)
+		return limit.Decision{Granted: true, Limit: 1}, nil
+	}}
+}
+
+// A Returner is a Fake whose grants can be given back.
+type Returner struct {
+	*Fake
+
+	Giving func() error // what giving back answers, nil for no error
+
+	mu    sync.Mutex
+	given []Call
+}
+
+// TakeReturnable is Take with a function that gives the permits back.
+func (r *Returner) TakeReturnable(ctx context.Context, key string, n int64) (limit.Decision, func(context.Context) error, error) {
+	d, err := r.Take(ctx, key, n)
+	if err != nil || !d.Granted {
+		return d, nil, err
+	}
+	return d, func(ctx context.Context) error {
+		if err := ctx.Err(); err != nil {
+			return err
+		}
+		r.mu.Lock()
+		r.given = append(r.given, Call{key, n})
+		r.mu.Unlock()
+		if r.Giving != nil {
+			return r.Giving()
+		}
+		return nil
+	}, nil
+}
+
+// GivenBack returns the calls whose permits were given back.
+func (r *Returner) GivenBack() []Call {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return slices.Clone(r.given)
+}
+
+// Windowed is a limiter that tells its window.
+type Windowed struct {
+	limit.Limiter
+
+	Span time.Duration
+}
+
+// Window returns the span.
+func (w Windowed) Window() time.Duration { return w.Span }
+
+// Errors are what an error handler was called with.
+type Errors struct {
+	mu   sync.Mutex
+	errs []error
+}
+
+// Add adds an error.
+func (e *Errors) Add(err error) {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	e.errs = append(e.errs, err)
+}
+
+// Take returns the errors since the last time.
+func (e *Errors) Take() []error {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	errs := e.errs
+	e.errs = nil
+	return errs
+}
+
+// Check checks that one error came since the last time, which is each of want, or none
+// if want is empty.
+func (e *Errors) Check(t testing.TB, want ...error) {
+	t.Helper()
+	errs := e.Take()
+	if len(want) == 0 {
+		assert.Empty(t, errs)
+		return
+	}
+	if !assert.Len(t, errs, 1) {
+		return
+	}
+	for _, err := range want {
+		assert.ErrorIs(t, errs[0], err)
+	}
+}

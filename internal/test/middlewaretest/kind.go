@@ -1,0 +1,175 @@
+// Package middlewaretest tests what HTTP and gRPC middleware have in common: which
+// requests pass, what they cost and under which key, and what answers while a limiter
+// fails. What only one protocol has is left to the tests of its package.
+package middlewaretest
+
+import (
+	"context"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/assert"
+
+	"github.com/rratelimiter/rratelimiter/internal/observe"
+	"github.com/rratelimiter/rratelimiter/internal/test/limitertest"
+	"github.com/rratelimiter/rratelimiter/limit"
+)
+
+// A Kind is a kind of middleware to test. O is its option, K its key function.
+type Kind[O, K any] struct {
+	Name   string // as observers see it
+	Prefix string // of keys, by default
+	Parts  string // what follows the prefix by default, the same for each request
+
+	// Exact is what RetryAfter is rounded up to.
+	Exact time.Duration
+
+	// Figures says that answers have them.
+	Figures bool
+
+	// Late is the verdict on a request whose deadline the limiter has missed. If it
+	// is Unavailable, that is the limiter's failure.
+	Late Verdict
+
+	// Wrap returns middleware around a handler, which fails t if an answer is not as
+	// its protocol says.
+	Wrap func(t testing.TB, l limit.Limiter, opts ...O) Handler
+
+	Text func(part string, err error) K // a key function that always says so
+	User K                              // a key function that says whose request it is
+
+	WithCost         func(n int64) O
+	WithErrorHandler func(hook func(error)) O
+	WithFailure      func(limit.Failure) O
+	WithFallback     func(limit.Limiter) O
+	WithHashTag      func() O
+	WithKey          func(...K) O
+	WithName         func(string) O
+	WithObserver     func(limit.Observer) O
+	WithPrefix       func(string) O
+	WithShadow       func() O
+	WithSkip         func(skip bool) O
+	WithTimeout      func(time.Duration) O
+
+	Bad map[string][]O // options that make no sense, besides those that all kinds have
+}
+
+// A Handler makes a request of a user, and returns what came of it.
+type Handler func(ctx context.Context, user string) Answer
+
+// An Answer is what a caller sees.
+type Answer struct {
+	Verdict    Verdict
+	RetryAfter time.Duration // of a refusal; 0 if waiting doesn't help
+	Figures    []int64       // the limit and what remains of it; nil if they are not told
+	Text       string        // all that the caller can read
+}
+
+// A Verdict says what happened to a request.
+type Verdict string
+
+// What can happen to a request.
+const (
+	Passed        Verdict = "passed"
+	Refused       Verdict = "refused"
+	Unavailable   Verdict = "unavailable"
+	Misconfigured Verdict = "misconfigured"
+	Overdue       Verdict = "overdue" // its deadline has passed
+	Gone          Verdict = "gone"    // the caller didn't wait for the answer
+)
+
+// Run tests a kind of middleware. It replaces slog's default logger for a moment, so
+// the test that calls it must not be parallel.
+func (k Kind[O, K]) Run(t *testing.T) {
+	t.Helper()
+	t.Run("Log", k.testLog)
+	for name, test := range map[string]func(*testing.T){
+		"Answers":         k.testAnswers,
+		"Cost":            k.testCost,
+		"Failures":        k.testFailures,
+		"Timeout":         k.testTimeout,
+		"CallerGone":      k.testCallerGone,
+		"Deadline":        k.testDeadline,
+		"Panic":           k.testPanic,
+		"Hung":            k.testHung,
+		"ShortDeadlines":  k.testShortDeadlines,
+		"Local":           k.testLocal,
+		"Shadow":          k.testShadow,
+		"BadOptions":      k.testBadOptions,
+		"KeyFails":        k.testKeyFails,
+		"Keys":            k.testKeys,
+		"KeyTellsParts":   k.testKeyTellsParts,
+		"PrefixIsNoted":   k.testPrefixIsNoted,
+		"EachLimiter":     k.testEachLimiter,
+		"Buckets":         k.testBuckets,
+		"ThresholdOfZero": k.testThresholdOfZero,
+		"ManyCallers":     k.testManyCallers,
+		"RedisDown":       k.testRedisDown,
+		"RedisHangs":      k.testRedisHangs,
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			test(t)
+		})
+	}
+}
+
+// rig is middleware, and what its error handler and its observer hear.
+type rig struct {
+	t      testing.TB
+	handle Handler
+	errs   Errors
+	told   limitertest.Recorder
+}
+
+func (k Kind[O, K]) rig(t testing.TB, l limit.Limiter, opts ...O) *rig {
+	t.Helper()
+	r := &rig{t: t}
+	r.handle = k.Wrap(t, l, append([]O{k.WithErrorHandler(r.errs.Add), k.WithObserver(&r.told)}, opts...)...)
+	return r
+}
+
+// ask makes a request, and checks what came of it and what the error handler hears.
+func (r *rig) ask(want Verdict, heard ...error) Answer {
+	r.t.Helper()
+	got := r.handle(r.t.Context(), "")
+	assert.Equal(r.t, want, got.Verdict)
+	r.errs.Check(r.t, heard...)
+	return got
+}
+
+// outcomes returns those of the decisions since the last time, and checks what they
+// have in common.
+func (r *rig) outcomes(kind, limiter string, shadow bool) (all []limit.Outcome) {
+	r.t.Helper()
+	for _, d := range r.told.Decisions() {
+		assert.Equal(r.t, kind, d.Call)
+		assert.Equal(r.t, limiter, d.Limiter)
+		assert.Equal(r.t, shadow, d.Shadow)
+		assert.EqualValues(r.t, 1, d.Permits)
+		all = append(all, d.Outcome)
+	}
+	return all
+}
+
+// figures returns what an answer of this kind tells.
+func (k Kind[O, K]) figures(limit, remaining int64) []int64 {
+	if !k.Figures {
+		return nil
+	}
+	return []int64{limit, remaining}
+}
+
+// The prefixes that middleware gave to Fakes.
+var noted sync.Map
+
+func init() {
+	before := observe.Begins
+	observe.Begins = func(l limit.Limiter, prefix string) {
+		if f, ok := l.(*Fake); ok {
+			noted.Store(f, prefix)
+		}
+		before(l, prefix)
+	}
+}

@@ -1,0 +1,227 @@
+package middlewaretest
+
+import (
+	"crypto/sha256"
+	"fmt"
+	"log/slog"
+	"math"
+	"net/url"
+	"regexp"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+	"pgregory.net/rapid"
+
+	"github.com/rratelimiter/rratelimiter/limit"
+)
+
+func (k Kind[O, K]) testAnswers(t *testing.T) {
+	for name, c := range map[string]struct {
+		decision limit.Decision
+		err      error
+		want     Answer
+	}{
+		"granted":       {limit.Decision{Granted: true, Limit: 10, Remaining: 9}, nil, Answer{Passed, 0, k.figures(10, 9), ""}},
+		"used up":       {limit.Decision{Granted: true, Limit: 10, Remaining: 0}, nil, Answer{Passed, 0, k.figures(10, 0), ""}},
+		"lets all pass": {limit.Decision{Granted: true}, nil, Answer{Passed, 0, nil, ""}},
+		"refused": {
+			limit.Decision{Limit: 10, Remaining: 2, RetryAfter: 2100 * time.Millisecond, ResetAfter: time.Minute},
+			nil, Answer{Refused, 2100 * time.Millisecond, k.figures(10, 2), ""},
+		},
+		"for a moment": {limit.Decision{Limit: 1, RetryAfter: 1}, nil, Answer{Refused, 1, k.figures(1, 0), ""}},
+		"for long": {
+			limit.Decision{Limit: 1, RetryAfter: (math.MaxInt32 + 1) * time.Millisecond},
+			nil, Answer{Refused, (math.MaxInt32 + 1) * time.Millisecond, k.figures(1, 0), ""},
+		},
+		"too costly": {limit.Decision{Limit: 7}, limit.ErrPermitsExceedRate, Answer{Refused, 0, nil, ""}},
+		"too many":   {limit.Decision{}, limit.ErrInvalidPermits, Answer{Refused, 0, nil, ""}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			limiter := Says(c.decision, c.err)
+			got := k.rig(t, limiter).ask(c.want.Verdict)
+			c.want.RetryAfter = (c.want.RetryAfter + k.Exact - 1).Truncate(k.Exact)
+			c.want.Text = got.Text
+			assert.Equal(t, c.want, got)
+			assert.Equal(t, []Call{{k.Prefix + k.Parts, 1}}, limiter.Asked())
+		})
+	}
+	assert.Zero(t, k.rig(t, Says(limit.Decision{}, nil)).ask(Refused).RetryAfter, "no waiting helps")
+}
+
+func (k Kind[O, K]) testCost(t *testing.T) {
+	for name, c := range map[string]struct {
+		opts []O
+		cost int64 // 0: the limiter is not asked
+	}{
+		"by default":   {nil, 1},
+		"seven":        {[]O{k.WithCost(7)}, 7},
+		"free":         {[]O{k.WithCost(0)}, 0},
+		"less than 0":  {[]O{k.WithCost(-1)}, 0},
+		"skipped":      {[]O{k.WithSkip(true)}, 0},
+		"none skipped": {[]O{k.WithSkip(false)}, 1},
+	} {
+		limiter := Grants()
+		got := k.rig(t, limiter, c.opts...).ask(Passed)
+		if c.cost == 0 {
+			assert.Empty(t, limiter.Asked(), name)
+			assert.Nil(t, got.Figures, name)
+			continue
+		}
+		assert.Equal(t, []Call{{k.Prefix + k.Parts, c.cost}}, limiter.Asked(), name)
+		assert.Equal(t, k.figures(10, 9), got.Figures, name)
+	}
+}
+
+func (k Kind[O, K]) testBadOptions(t *testing.T) {
+	var noOption O
+	var noKey K
+	all := map[string][]O{
+		"no limiter":   nil,
+		"nil option":   {noOption},
+		"no prefix":    {k.WithPrefix("")},
+		"no key":       {k.WithKey()},
+		"nil key":      {k.WithKey(k.User, noKey)},
+		"two tags":     {k.WithHashTag(), k.WithPrefix("{a}:")},
+		"no name":      {k.WithName("")},
+		"timeout":      {k.WithTimeout(-1)},
+		"share":        {k.WithFailure(limit.FailLocal(0))},
+		"no window":    {k.WithFailure(limit.FailLocal(1))},
+		"nil fallback": {k.WithFallback(nil)},
+		"nil observer": {k.WithObserver(nil)},
+	}
+	for name, opts := range k.Bad {
+		all[name] = opts
+	}
+	for name, opts := range all {
+		for _, shadow := range [][]O{nil, {k.WithShadow()}} {
+			asked := Grants()
+			var limiter limit.Limiter = asked
+			if name == "no limiter" {
+				limiter = nil
+			}
+			r := k.rig(t, limiter, append(append([]O{k.WithFailure(limit.FailOpen())}, opts...), shadow...)...)
+			for range 2 {
+				got := r.handle(t.Context(), "")
+				assert.Equal(t, Misconfigured, got.Verdict, name)
+				r.errs.Check(t, limit.ErrInvalidConfig)
+			}
+			assert.Empty(t, asked.Asked(), name)
+		}
+	}
+}
+
+// Whoever can make a key function fail does not go free.
+func (k Kind[O, K]) testKeyFails(t *testing.T) {
+	opts := []O{k.WithKey(k.User, k.Text("", errDown)), k.WithFailure(limit.FailOpen())}
+	limiter := Grants()
+	r := k.rig(t, limiter, opts...)
+	assert.NotContains(t, r.ask(Unavailable, errDown).Text, "secret")
+	assert.Nil(t, k.rig(t, limiter, append(opts, k.WithShadow())...).ask(Passed, errDown).Figures)
+	assert.Empty(t, limiter.Asked())
+}
+
+// keyOf returns the key of a request of which the parts are these.
+func (k Kind[O, K]) keyOf(t testing.TB, opts []O, parts ...string) string {
+	t.Helper()
+	var keys []K
+	for _, part := range parts {
+		keys = append(keys, k.Text(part, nil))
+	}
+	limiter := Grants()
+	k.rig(t, limiter, append(opts, k.WithKey(keys...))...).ask(Passed)
+	return limiter.Key()
+}
+
+func (k Kind[O, K]) testKeys(t *testing.T) {
+	long := strings.Repeat("x", 128)
+	hashed := func(head, part string) string { return fmt.Sprintf("%s%%sha256-%x", head, sha256.Sum256([]byte(part))) }
+	for part, want := range map[string]string{
+		"":                                 "",
+		"ann@example.org":                  "ann@example.org",
+		"a:b":                              "a%3Ab",
+		"{slot}":                           "%7Bslot%7D",
+		"100%":                             "100%25",
+		"%3A":                              "%253A",
+		"a b\t\r\n\x00\x7f":                "a%20b%09%0D%0A%00%7F",
+		"\xff\xc3":                         "%FF%C3",
+		"Zoë 世界":                           "Zoë%20世界",
+		"\u00a0\u202e\u2028":               "%C2%A0%E2%80%AE%E2%80%A8",
+		"\ufffd":                           "\ufffd",
+		"/local_time":                      "/local_time",
+		"x%sha256-":                        "x%25sha256-",
+		long:                               long,
+		long + "x":                         hashed(long[:32], long+"x"),
+		strings.Repeat(":", 43):            hashed(strings.Repeat("%3A", 10), strings.Repeat(":", 43)),
+		"user-" + strings.Repeat("ü", 100): hashed("user-"+strings.Repeat("ü", 13), "user-"+strings.Repeat("ü", 100)),
+	} {
+		assert.Equal(t, k.Prefix+want, k.keyOf(t, nil, part))
+	}
+	prefix, tag := []O{k.WithPrefix("limit:")}, []O{k.WithHashTag()}
+	assert.Equal(t, "limit:ann:/hello/world", k.keyOf(t, prefix, "ann", "/hello/world"), "as Java services write it")
+	assert.Equal(t, "limit:a:", k.keyOf(t, prefix, "a", ""), "an empty part stays")
+	assert.Equal(t, "{orders}:ann", k.keyOf(t, []O{k.WithPrefix("{orders}:")}, "ann"), "the application may choose the slot")
+	for part, want := range map[string]string{"ann": "{ann}", "": "{%}", "%": "{%25}", "}{": "{%7D%7B}"} {
+		assert.Equal(t, k.Prefix+want, k.keyOf(t, tag, part))
+	}
+	assert.Equal(t, k.Prefix+"{/items/1:ann}", k.keyOf(t, tag, "/items/1", "ann"))
+}
+
+// A key tells the parts it was made of, so different parts have different keys.
+func (k Kind[O, K]) testKeyTellsParts(t *testing.T) {
+	form := regexp.MustCompile(`^p:([^%:{}\x00-\x20\x7f]|%[0-9A-F]{2}|%sha256-[0-9a-f]{64}|:)*$`)
+	letters := rapid.SampledFrom([]string{
+		"a", ":", "%", "%3A", "%sha256-", "{", "}", " ", "/", "", "-", "2", "\xff", "\x00", "é", "\u2028", strings.Repeat("long", 40),
+	})
+	part := rapid.OneOf(
+		rapid.String(),
+		rapid.Map(rapid.SliceOfN(letters, 0, 5), func(all []string) string { return strings.Join(all, "") }),
+		rapid.Map(rapid.SliceOf(rapid.Byte()), func(b []byte) string { return string(b) }),
+		rapid.Map(rapid.IntRange(100, 200), func(n int) string { return strings.Repeat("x", n) }),
+		rapid.Map(rapid.IntRange(20, 30), func(n int) string { return strings.Repeat("é:", n) }),
+	)
+	rapid.Check(t, func(rt *rapid.T) {
+		parts := rapid.SliceOfN(part, 1, 4).Draw(rt, "parts")
+		key := k.keyOf(t, []O{k.WithPrefix("p:")}, parts...)
+		require.Regexp(rt, form, key)
+		written := strings.Split(strings.TrimPrefix(key, "p:"), ":")
+		require.Len(rt, written, len(parts))
+		for i, w := range written {
+			assert.LessOrEqual(rt, len(w), 128)
+			if _, sum, long := strings.Cut(w, "%sha256-"); long {
+				assert.Equal(rt, fmt.Sprintf("%x", sha256.Sum256([]byte(parts[i]))), sum)
+				continue
+			}
+			read, err := url.PathUnescape(w)
+			require.NoError(rt, err)
+			assert.Equal(rt, parts[i], read)
+		}
+	})
+}
+
+// A Client warns of limiters whose keys meet, so it must know how they begin.
+func (k Kind[O, K]) testPrefixIsNoted(t *testing.T) {
+	for want, opts := range map[string][]O{
+		k.Prefix: nil, "api:": {k.WithPrefix("api:")}, "api:{": {k.WithPrefix("api:"), k.WithHashTag()},
+	} {
+		limiter := Grants()
+		k.rig(t, limiter, opts...)
+		prefix, _ := noted.Load(limiter)
+		assert.Equal(t, want, prefix)
+	}
+}
+
+// Without an error handler, slog's default logger gets the errors.
+//
+//nolint:paralleltest // slog's default logger is everyone's
+func (k Kind[O, K]) testLog(t *testing.T) {
+	var out strings.Builder
+	before := slog.Default()
+	slog.SetDefault(slog.New(slog.NewTextHandler(&out, nil)))
+	defer slog.SetDefault(before)
+	k.Wrap(t, Says(limit.Decision{}, errDown))(t.Context(), "")
+	assert.Contains(t, out.String(), errDown.Error())
+	assert.Contains(t, out.String(), "level=ERROR")
+}
