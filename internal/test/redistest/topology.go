@@ -169,6 +169,42 @@ func scan(ctx context.Context, node *redis.Client, pattern string) (keys []strin
 	return keys, it.Err()
 }
 
+// A Value is all that Redis holds under a key, but for its time to live.
+type Value struct {
+	Type    string
+	Text    string            // of a string
+	Fields  map[string]string // of a hash
+	Members []redis.Z         // of a sorted set
+	Values  []string          // of a list or set, sorted
+}
+
+// Read returns what Redis holds under a key.
+func Read(t testing.TB, rdb redis.UniversalClient, key string) Value {
+	t.Helper()
+	ctx := t.Context()
+	kind, err := rdb.Type(ctx, key).Result()
+	must(t, err)
+	v := Value{Type: kind}
+	switch kind {
+	case "none":
+	case "string":
+		v.Text, err = rdb.Get(ctx, key).Result()
+	case "hash":
+		v.Fields, err = rdb.HGetAll(ctx, key).Result()
+	case "zset":
+		v.Members, err = rdb.ZRangeWithScores(ctx, key, 0, -1).Result()
+	case "list":
+		v.Values, err = rdb.LRange(ctx, key, 0, -1).Result()
+	case "set":
+		v.Values, err = rdb.SMembers(ctx, key).Result()
+		slices.Sort(v.Values)
+	default:
+		t.Fatalf("key %q is of type %s", key, kind)
+	}
+	must(t, err)
+	return v
+}
+
 // removeKeys removes what the test that ends has left on shared servers: each
 // key there is in the way of those who look for theirs.
 func removeKeys(t testing.TB, rdb redis.UniversalClient) {
