@@ -178,21 +178,17 @@ func startClocked() (*clocked, error) {
 	if err != nil {
 		return nil, err
 	}
-	c := &clocked{}
-	c.Server, err = start(Default, spec{prepare: func(s *Server, port string) ([]string, error) {
-		// Where the clock of a bubble starts.
-		start := time.Date(2000, 1, 1, 0, 0, 0, 0, time.UTC)
-		if err := s.replaceClock(library, start.UnixMicro()); err != nil {
-			return nil, err
-		}
-		return usualArgs(s, port)
+	// Where the clock of a bubble starts.
+	bubble := time.Date(2000, 1, 1, 0, 0, 0, 0, time.UTC)
+	s, err := start(Default, spec{prepare: func(s *Server, port string) ([]string, error) {
+		return s.usualArgs(port), s.replaceClock(library, bubble.UnixMicro())
 	}})
-	return c, err
+	return &clocked{Server: s}, err
 }
 
 // replaceClock has the server, once it is started, look at a file for the time.
 func (s *Server) replaceClock(library string, micros int64, env ...string) error {
-	path := filepath.Join(s.dir, "clock")
+	path := s.file("clock")
 	var err error
 	if s.clock, err = os.Create(path); err != nil {
 		return err
@@ -216,10 +212,7 @@ func StartStepped(t testing.TB, args ...string) *Server {
 	}
 	must(t, err)
 	return startFor(t, Default, spec{args: args, prepare: func(s *Server, port string) ([]string, error) {
-		if err := s.replaceClock(library, 0, "REDISTEST_CLOCK_AHEAD=1"); err != nil {
-			return nil, err
-		}
-		return usualArgs(s, port)
+		return s.usualArgs(port), s.replaceClock(library, 0, "REDISTEST_CLOCK_AHEAD=1")
 	}})
 }
 
