@@ -2,13 +2,10 @@ package slidinglog_test
 
 import (
 	"errors"
-	"math/rand/v2"
 	"slices"
 	"testing"
 	"time"
 
-	"github.com/redis/go-redis/v9"
-	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
 	"github.com/rratelimiter/rratelimiter/internal/test/articles"
@@ -62,100 +59,72 @@ func (l *log) article(now time.Duration) int64 {
 }
 
 // play has two programs share a log: one with this package, one with the
-// articles' script. Where thresholds names a hash, it changes on the way.
-func play(t *testing.T, rdb redis.UniversalClient, clock limittest.Clock, draw *rand.Rand, key, thresholds string, unit time.Duration) (requests int, mismatch string) {
-	ctx, usual := t.Context(), 1+draw.Int64N(10)
-	m := &log{threshold: usual, length: time.Duration(1+draw.IntN(10)) * unit}
-	l := slidinglog.New(rdb, slidinglog.Config{Limit: usual, Window: m.length, Thresholds: thresholds})
-	article := articles.SlidingLog{
-		Redis: rdb, Key: key, Threshold: usual, Seconds: int64(m.length / time.Second), Thresholds: thresholds, Now: clock.Now,
-	}
-	for requests = 1; requests <= 80; requests++ {
-		if draw.IntN(3) == 0 {
-			clock.Pause(limittest.Pause(draw, m.length, unit))
+// articles' script. With a hash of thresholds, these change on the way.
+func play(withHash bool) func(*testing.T, limittest.History) (int, string) {
+	return func(t *testing.T, h limittest.History) (requests int, mismatch string) {
+		ctx, usual, hash := t.Context(), 1+h.Draw.Int64N(10), ""
+		if withHash {
+			hash = redistest.Name(t)
 		}
-		if thresholds != "" && draw.IntN(8) == 0 {
-			changeThreshold(t, draw, rdb, l, key, thresholds, &m.threshold, usual)
+		m := &log{threshold: usual, length: h.Span(10)}
+		l := slidinglog.New(h.Redis, slidinglog.Config{Limit: usual, Window: m.length, Thresholds: hash})
+		article := articles.SlidingLog{
+			Redis: h.Redis, Key: h.Key, Threshold: usual, Seconds: int64(m.length / time.Second), Thresholds: hash, Now: h.Now,
 		}
-		now := clock.Passed()
-		if draw.IntN(2) == 0 {
-			want := m.article(now)
-			if got, err := article.Take(ctx); err != nil || got != want {
-				return requests, limittest.Mismatch("theirs", now, []any{got, err}, want)
+		for requests = 1; requests <= 80; requests++ {
+			h.MayPause(m.length)
+			if withHash && h.Draw.IntN(8) == 0 {
+				changeThreshold(t, h, l, hash, &m.threshold, usual)
 			}
-			continue
+			now := h.Passed()
+			if h.Draw.IntN(2) == 0 {
+				want := m.article(now)
+				if got, err := article.Take(ctx); err != nil || got != want {
+					return requests, limittest.Mismatch("theirs", now, []any{got, err}, want)
+				}
+				continue
+			}
+			n := 1 + h.Draw.Int64N(4)
+			want, wantErr := m.take(now, n)
+			got, err := l.Take(ctx, h.Key, n)
+			if !errors.Is(err, wantErr) || err == nil && !h.Same(got, want) {
+				return requests, limittest.Mismatch("ours", now, []any{got, err}, want)
+			}
 		}
-		n := 1 + draw.Int64N(4)
-		want, wantErr := m.take(now, n)
-		got, err := l.Take(ctx, key, n)
-		if !errors.Is(err, wantErr) || err == nil && !clock.Same(got, want) {
-			return requests, limittest.Mismatch("ours", now, []any{got, err}, want)
-		}
+		return requests, ""
 	}
-	return requests, ""
 }
 
 // changeThreshold changes the key's threshold in one of the ways there are.
-func changeThreshold(t *testing.T, draw *rand.Rand, rdb redis.UniversalClient, l *slidinglog.Limiter, key, thresholds string, threshold *int64, usual int64) {
+func changeThreshold(t *testing.T, h limittest.History, l *slidinglog.Limiter, hash string, threshold *int64, usual int64) {
 	t.Helper()
 	ctx := t.Context()
-	*threshold = draw.Int64N(12)
-	switch draw.IntN(4) {
+	*threshold = h.Draw.Int64N(12)
+	switch h.Draw.IntN(4) {
 	case 0:
-		require.NoError(t, rdb.HSet(ctx, thresholds, key, *threshold).Err())
+		require.NoError(t, h.Redis.HSet(ctx, hash, h.Key, *threshold).Err())
 	case 1:
-		require.NoError(t, l.SetThreshold(ctx, key, *threshold))
+		require.NoError(t, l.SetThreshold(ctx, h.Key, *threshold))
 	case 2:
-		require.NoError(t, l.ResetThreshold(ctx, key))
+		require.NoError(t, l.ResetThreshold(ctx, h.Key))
 		*threshold = usual
 	case 3:
-		require.NoError(t, rdb.HDel(ctx, thresholds, key).Err())
+		require.NoError(t, h.Redis.HDel(ctx, hash, h.Key).Err())
 		*threshold = usual
 	}
-	known, err := l.Threshold(ctx, key)
+	known, err := l.Threshold(ctx, h.Key)
 	require.NoError(t, err)
 	require.Equal(t, *threshold, known)
 }
 
 func TestTurnsWithTheArticles(t *testing.T) {
 	t.Parallel()
-	for name, withHash := range map[string]bool{"one limit": false, "thresholds": true} {
+	for name, thresholds := range map[string]bool{"one limit": false, "thresholds": true} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			thresholds := func(t *testing.T) string {
-				if withHash {
-					return redistest.Name(t)
-				}
-				return ""
-			}
-			t.Run("virtual time", func(t *testing.T) {
-				t.Parallel()
-				redistest.Virtual(t, func(t *testing.T, rdb *redis.Client) {
-					hash := thresholds(t)
-					limittest.TakeTurns(t, "slidinglog, "+name, func(t *testing.T, draw *rand.Rand, key string) (int, string) {
-						return play(t, rdb, limittest.NewBubble(), draw, key, hash, time.Second)
-					})
-				})
-			})
-			redistest.Everywhere(t, func(t *testing.T, rdb redis.UniversalClient) {
-				hash := thresholds(t)
-				limittest.TakeTurns(t, "slidinglog, "+name, func(t *testing.T, draw *rand.Rand, key string) (int, string) {
-					return play(t, rdb, limittest.NewAged(t, rdb, key), draw, key, hash, time.Minute)
-				})
-			})
+			limittest.Turns{
+				Limiter: "slidinglog, " + name, Keys: func(key string) []string { return []string{key} }, Play: play(thresholds),
+			}.Take(t)
 		})
 	}
-}
-
-// At the same time, too, both grant the limit and no more.
-func TestTogetherWithTheArticles(t *testing.T) {
-	t.Parallel()
-	redistest.Everywhere(t, func(t *testing.T, rdb redis.UniversalClient) {
-		const most = 90
-		key := limittest.Key(t)
-		article := articles.SlidingLog{Redis: rdb, Key: key, Threshold: most, Seconds: 3600, Now: time.Now}
-		l := slidinglog.New(rdb, slidinglog.Config{Limit: most, Window: time.Hour})
-		assert.EqualValues(t, most, limittest.Together(t, l, key, article.Eval))
-		assert.EqualValues(t, most, rdb.ZCard(t.Context(), key).Val())
-	})
 }

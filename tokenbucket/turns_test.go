@@ -1,17 +1,12 @@
 package tokenbucket_test
 
 import (
-	"context"
-	"math/rand/v2"
 	"testing"
 	"time"
 
-	"github.com/redis/go-redis/v9"
-	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
 	"github.com/rratelimiter/rratelimiter/internal/test/articles"
-	"github.com/rratelimiter/rratelimiter/internal/test/redistest"
 	"github.com/rratelimiter/rratelimiter/internal/test/redistest/limittest"
 	"github.com/rratelimiter/rratelimiter/limit"
 	"github.com/rratelimiter/rratelimiter/tokenbucket"
@@ -71,34 +66,32 @@ func (b *bucket) article(n int64) int64 {
 // play has two programs share a bucket: one with this package, one with the
 // articles' script, by whose times to live a capacity that is no multiple of the
 // refill would be exceeded.
-func play(t *testing.T, rdb redis.UniversalClient, clock limittest.Clock, draw *rand.Rand, key string, unit time.Duration) (requests int, mismatch string) {
-	b := &bucket{refill: 1 + draw.Int64N(4), interval: time.Duration(1+draw.IntN(4)) * unit}
-	b.capacity = b.refill * (1 + draw.Int64N(5))
+func play(t *testing.T, h limittest.History) (requests int, mismatch string) {
+	b := &bucket{refill: 1 + h.Draw.Int64N(4), interval: h.Span(4)}
+	b.capacity = b.refill * (1 + h.Draw.Int64N(5))
 	b.tokens = b.capacity
-	l := tokenbucket.New(rdb, tokenbucket.Config{Capacity: b.capacity, Refill: b.refill, Interval: b.interval})
+	l := tokenbucket.New(h.Redis, tokenbucket.Config{Capacity: b.capacity, Refill: b.refill, Interval: b.interval})
 	article := articles.TokenBucket{
-		Redis: rdb, Key: key, Capacity: b.capacity, Refill: b.refill, Seconds: int64(b.interval / time.Second), Now: clock.Now,
+		Redis: h.Redis, Key: h.Key, Capacity: b.capacity, Refill: b.refill, Seconds: int64(b.interval / time.Second), Now: h.Now,
 	}
 	for requests = 1; requests <= 80; requests++ {
-		if draw.IntN(3) == 0 {
-			clock.Pause(limittest.Pause(draw, 3*b.interval, unit))
-		}
-		now, n := clock.Passed(), 1+draw.Int64N(min(4, b.capacity))
-		exist, err := rdb.Exists(t.Context(), key, article.TimeKey()).Result()
+		h.MayPause(3 * b.interval)
+		now, n := h.Passed(), 1+h.Draw.Int64N(min(4, b.capacity))
+		exist, err := h.Redis.Exists(t.Context(), h.Key, article.TimeKey()).Result()
 		require.NoError(t, err)
 		if exist == 1 || !b.at(now, exist == 0) {
 			return requests, limittest.Mismatch("keys of the bucket", now, exist, 2)
 		}
-		if draw.IntN(2) == 0 {
+		if h.Draw.IntN(2) == 0 {
 			article.Cost = n
 			want := b.article(n)
-			if got, err := limittest.Either(draw, article.Take, article.Eval)(t.Context()); err != nil || got != want {
+			if got, err := h.Either(article.Take, article.Eval)(t.Context()); err != nil || got != want {
 				return requests, limittest.Mismatch("theirs", now, []any{got, err}, want)
 			}
 			continue
 		}
 		want := b.take(now, n)
-		if got, err := l.Take(t.Context(), key, n); err != nil || !clock.Same(got, want) {
+		if got, err := l.Take(t.Context(), h.Key, n); err != nil || !h.Same(got, want) {
 			return requests, limittest.Mismatch("ours", now, []any{got, err}, want)
 		}
 	}
@@ -107,35 +100,6 @@ func play(t *testing.T, rdb redis.UniversalClient, clock limittest.Clock, draw *
 
 func TestTurnsWithTheArticles(t *testing.T) {
 	t.Parallel()
-	t.Run("virtual time", func(t *testing.T) {
-		t.Parallel()
-		redistest.Virtual(t, func(t *testing.T, rdb *redis.Client) {
-			limittest.TakeTurns(t, "tokenbucket", func(t *testing.T, draw *rand.Rand, key string) (int, string) {
-				// The bucket counts whole seconds.
-				time.Sleep(time.Second - time.Duration(time.Now().Nanosecond()))
-				return play(t, rdb, limittest.NewBubble(), draw, key, time.Second)
-			})
-		})
-	})
-	redistest.Everywhere(t, func(t *testing.T, rdb redis.UniversalClient) {
-		limittest.TakeTurns(t, "tokenbucket", func(t *testing.T, draw *rand.Rand, key string) (int, string) {
-			return play(t, rdb, limittest.NewAged(t, rdb, key, key+"_time"), draw, key, time.Minute)
-		})
-	})
-}
-
-// At the same time, too, both grant what the bucket holds and no more.
-func TestTogetherWithTheArticles(t *testing.T) {
-	t.Parallel()
-	redistest.Everywhere(t, func(t *testing.T, rdb redis.UniversalClient) {
-		const most = 90
-		key := limittest.Key(t)
-		article := articles.TokenBucket{Redis: rdb, Key: key, Capacity: most, Refill: 1, Seconds: 3600, Cost: 1, Now: time.Now}
-		passed := func(ctx context.Context) (int64, error) {
-			left, err := article.Eval(ctx)
-			return left + 1, err
-		}
-		l := tokenbucket.New(rdb, tokenbucket.Config{Capacity: most, Refill: 1, Interval: time.Hour})
-		assert.EqualValues(t, most, limittest.Together(t, l, key, passed))
-	})
+	// The bucket counts whole seconds.
+	limittest.Turns{Limiter: "tokenbucket", Keys: keysOf, WholeSeconds: true, Play: play}.Take(t)
 }

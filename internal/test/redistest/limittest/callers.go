@@ -51,12 +51,51 @@ func testManyCallers(t *testing.T, k Kind) {
 	})
 }
 
+// Beside the articles' scripts, too, callers get exactly the limit.
+func testTogether(t *testing.T, k Kind) {
+	if k.Articles == nil {
+		return
+	}
+	redistest.Everywhere(t, func(t *testing.T, rdb redis.UniversalClient) {
+		const permits = 90
+		key, l := Key(t), k.New(rdb, permits, time.Hour)
+		take := func(ctx context.Context) (int64, error) {
+			d, err := l.Take(ctx, key, 1)
+			if d.Granted {
+				return 1, err
+			}
+			return 0, err
+		}
+		var granted atomic.Int64
+		var wg sync.WaitGroup
+		rules := k.Articles(rdb, key, permits)
+		for i := range 12 {
+			wg.Go(func() {
+				ask := rules[i%len(rules)]
+				if i < 6 {
+					ask = take
+				}
+				for range 30 {
+					if answer, err := ask(t.Context()); assert.NoError(t, err) && answer > 0 {
+						granted.Add(1)
+					}
+				}
+			})
+		}
+		wg.Wait()
+		assert.EqualValues(t, permits, granted.Load())
+		if k.Type == "zset" {
+			assert.EqualValues(t, permits, rdb.ZCard(t.Context(), key).Val())
+		}
+	})
+}
+
 // A held is a limiter that reaches its server through a proxy, inside a bubble.
 type held struct {
-	limit.Returner
+	Limiter
 
 	proxy *redistest.Proxy
-	other limit.Returner // past the proxy
+	other Limiter // past the proxy
 }
 
 func newHeld(t *testing.T, k Kind, permits int64) held {
@@ -65,7 +104,7 @@ func newHeld(t *testing.T, k Kind, permits int64) held {
 	// With so few connections one flight is under way at a time, so that a test can
 	// say who goes together.
 	h := held{proxy: redistest.MiniProxy(t, m), other: k.New(direct, permits, time.Hour)}
-	h.Returner = k.New(h.proxy.Client(t, &redis.Options{ReadTimeout: time.Second / 2, PoolSize: 3}), permits, time.Hour)
+	h.Limiter = k.New(h.proxy.Client(t, &redis.Options{ReadTimeout: time.Second / 2, PoolSize: 3}), permits, time.Hour)
 	// The server knows the scripts by then.
 	Take(t, h, "warm", 1)
 	synctest.Wait()

@@ -1,7 +1,6 @@
 package limittest
 
 import (
-	"context"
 	"math"
 	"math/rand/v2"
 	"strings"
@@ -17,27 +16,12 @@ import (
 	"github.com/rratelimiter/rratelimiter/limit"
 )
 
-// caller is the calls beside Take that all limiters of keys have.
-type caller interface {
-	limit.Returner
-	Peek(ctx context.Context, key string, n int64) (limit.Decision, error)
-	TakeUpTo(ctx context.Context, key string, n int64) (int64, limit.Decision, error)
-	Reset(ctx context.Context, key string) error
-}
-
-func newCaller(t *testing.T, k Kind, rdb redis.UniversalClient) caller {
-	t.Helper()
-	c, ok := k.New(rdb, permits, window).(caller)
-	require.True(t, ok)
-	return c
-}
-
 // everything is all that Redis holds.
-func everything(t *testing.T, rdb redis.UniversalClient) map[string]Value {
+func everything(t *testing.T, rdb redis.UniversalClient) map[string]value {
 	t.Helper()
-	all := map[string]Value{}
+	all := map[string]value{}
 	for _, key := range redistest.Keys(t, rdb, "*") {
-		all[key] = Read(t, rdb, key)
+		all[key] = read(t, rdb, key)
 	}
 	return all
 }
@@ -45,7 +29,7 @@ func everything(t *testing.T, rdb redis.UniversalClient) map[string]Value {
 // Peek answers what Take does at the same moment, and leaves all as it is.
 func testPeek(t *testing.T, k Kind) {
 	redistest.Stepping(t, func(t *testing.T, rdb *redis.Client, step func(by time.Duration)) {
-		l, draw := newCaller(t, k, rdb), rand.New(rand.NewPCG(3, 9))
+		l, draw := k.New(rdb, permits, window), rand.New(rand.NewPCG(3, 9))
 		granted := 0
 		for i := range 150 {
 			key := Key(t)
@@ -82,7 +66,7 @@ func testPeek(t *testing.T, k Kind) {
 // TakeUpTo takes what is free, and no more than it is asked for.
 func testTakeUpTo(t *testing.T, k Kind) {
 	redistest.Virtual(t, func(t *testing.T, rdb *redis.Client) {
-		l, draw := newCaller(t, k, rdb), rand.New(rand.NewPCG(4, 1))
+		l, draw := k.New(rdb, permits, window), rand.New(rand.NewPCG(4, 1))
 		for range 100 {
 			key, n := Key(t), 1+draw.Int64N(2*permits)
 			spend(t, draw, l, key)
@@ -104,7 +88,7 @@ func testTakeUpTo(t *testing.T, k Kind) {
 		}
 	})
 	for _, n := range []int64{0, -1, math.MinInt64} {
-		taken, d, err := newCaller(t, k, Unreachable(t)).TakeUpTo(t.Context(), "orders", n)
+		taken, d, err := k.New(Unreachable(t), permits, window).TakeUpTo(t.Context(), "orders", n)
 		require.ErrorIs(t, err, limit.ErrInvalidPermits)
 		assert.Zero(t, d)
 		assert.Zero(t, taken)
@@ -116,11 +100,9 @@ func testTakeUpTo(t *testing.T, k Kind) {
 func testTakeUpToLost(t *testing.T, k Kind) {
 	synctest.Test(t, func(t *testing.T) {
 		h := newHeld(t, k, permits)
-		l, ok := h.Returner.(caller)
-		require.True(t, ok)
 		Take(t, h.other, "orders", 3)
 		h.proxy.OnCommand(redistest.Nth(1, "evalsha", redistest.DropAnswer))
-		taken, d, err := l.TakeUpTo(t.Context(), "orders", 20)
+		taken, d, err := h.TakeUpTo(t.Context(), "orders", 20)
 		h.proxy.OnCommand(nil)
 		if k.Once {
 			require.NoError(t, err)
@@ -139,8 +121,6 @@ func testTakeUpToLost(t *testing.T, k Kind) {
 func testReset(t *testing.T, k Kind) {
 	synctest.Test(t, func(t *testing.T) {
 		h := newHeld(t, k, permits)
-		l, ok := h.Returner.(caller)
-		require.True(t, ok)
 		Take(t, h.other, "orders", 3)
 		sent := 0
 		h.proxy.OnCommand(func(c redistest.Command) redistest.Action {
@@ -152,13 +132,13 @@ func testReset(t *testing.T, k Kind) {
 			}
 			return redistest.DropAnswer
 		})
-		require.ErrorIs(t, l.Reset(t.Context(), "orders"), limit.ErrUnknownOutcome)
+		require.ErrorIs(t, h.Reset(t.Context(), "orders"), limit.ErrUnknownOutcome)
 		h.proxy.OnCommand(nil)
 		d := Take(t, h.other, "orders", permits)
 		assert.True(t, d.Granted)
 	})
 	redistest.Everywhere(t, func(t *testing.T, rdb redis.UniversalClient) {
-		l, key, other := newCaller(t, k, rdb), Key(t), Key(t)
+		l, key, other := k.New(rdb, permits, window), Key(t), Key(t)
 		Take(t, l, key, 7)
 		Take(t, l, other, 4)
 		require.NoError(t, l.Reset(t.Context(), key))

@@ -30,28 +30,19 @@ type Clock interface {
 // bubble is the clock of a bubble of testing/synctest.
 type bubble struct{ start time.Time }
 
-// NewBubble returns the clock of a bubble of testing/synctest.
-func NewBubble() Clock { return bubble{time.Now()} }
-
 func (bubble) Now() time.Time                     { return time.Now() }
 func (b bubble) Passed() time.Duration            { return time.Since(b.start) }
 func (bubble) Pause(d time.Duration)              { time.Sleep(d) }
 func (bubble) Same(got, want limit.Decision) bool { return got == want }
 
-// aged is the clock of a history on a server that nobody can wait for.
+// aged is the clock of a history on servers whose time goes by itself: a pause makes
+// what the keys hold older. Pauses, and all spans of time in the history, must be whole
+// minutes: the time that really passes is less.
 type aged struct {
 	t      testing.TB
 	rdb    redis.UniversalClient
 	keys   []string
 	passed time.Duration
-}
-
-// NewAged returns the clock of a history on servers whose time goes by itself: a
-// pause makes what the keys hold older. Pauses, and all spans of time in the
-// history, must be whole minutes: the time that really passes is less.
-func NewAged(t testing.TB, rdb redis.UniversalClient, keys ...string) Clock {
-	t.Helper()
-	return &aged{t: t, rdb: rdb, keys: keys}
 }
 
 func (a *aged) Now() time.Time {

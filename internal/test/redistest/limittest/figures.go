@@ -180,21 +180,86 @@ func giveBack(t *testing.T, k Kind, rdb redis.UniversalClient) {
 
 // A grant that has run out is not given back: others have its permits.
 func testGiveBackTooLate(t *testing.T, k Kind) {
-	redistest.Virtual(t, func(t *testing.T, rdb *redis.Client) {
-		l, ctx := k.New(rdb, permits, window), t.Context()
-		_, giveBack, err := l.TakeReturnable(ctx, "orders", 4)
-		require.NoError(t, err)
-		time.Sleep(window)
-		require.True(t, Take(t, l, "orders", permits).Granted)
-		require.NoError(t, giveBack(ctx))
-		assert.False(t, Take(t, l, "orders", 1).Granted)
+	for _, window := range append(k.Shortest, window) {
+		redistest.Virtual(t, func(t *testing.T, rdb *redis.Client) {
+			l, ctx := k.New(rdb, permits, window), t.Context()
+			for key, spent := range map[string]int64{"orders": 4, "sales": permits} {
+				_, giveBack, err := l.TakeReturnable(ctx, key, spent)
+				require.NoError(t, err)
+				time.Sleep(window)
+				require.True(t, Take(t, l, key, permits).Granted)
+				require.NoError(t, giveBack(ctx))
+				assert.False(t, Take(t, l, key, 1).Granted)
+			}
 
-		_, giveBack, err = l.TakeReturnable(ctx, "users", 4)
-		require.NoError(t, err)
-		time.Sleep(3 * window)
-		require.NoError(t, giveBack(ctx))
-		assert.Empty(t, rdb.Keys(ctx, "users*").Val(), "nothing is left behind")
-		require.True(t, Take(t, l, "users", permits).Granted)
-		assert.False(t, Take(t, l, "users", 1).Granted)
+			_, giveBack, err := l.TakeReturnable(ctx, "users", 4)
+			require.NoError(t, err)
+			time.Sleep(3 * window)
+			require.NoError(t, giveBack(ctx))
+			assert.Empty(t, rdb.Keys(ctx, "users*").Val(), "nothing is left behind")
+			require.True(t, Take(t, l, "users", permits).Granted)
+			assert.False(t, Take(t, l, "users", 1).Granted)
+		})
+	}
+}
+
+// A window is as long as it is to be, by the millisecond where the kind counts those.
+func testShortWindows(t *testing.T, k Kind) {
+	for _, window := range k.Shortest {
+		redistest.Virtual(t, func(t *testing.T, rdb *redis.Client) {
+			l := k.New(rdb, 3, window)
+			for range 5 {
+				assert.Equal(t, 3, Grants(t, l, "orders", 5))
+				assert.Equal(t, window, Take(t, l, "orders", 1).RetryAfter)
+				time.Sleep(window)
+			}
+		})
+	}
+}
+
+// Around a window's edge twice the limit passes, unless the kind counts otherwise.
+func testEdge(t *testing.T, k Kind) {
+	redistest.Virtual(t, func(t *testing.T, rdb *redis.Client) {
+		l := k.New(rdb, 10, time.Minute)
+		assert.True(t, Take(t, l, "orders", 1).Granted)
+		time.Sleep(59900 * time.Millisecond)
+		burst := Grants(t, l, "orders", 20)
+		time.Sleep(100 * time.Millisecond)
+		burst += Grants(t, l, "orders", 20)
+		assert.Equal(t, k.AtEdge, burst)
+	})
+}
+
+// The server's clock counts, whatever that of the process says.
+func testServerClock(t *testing.T, k Kind) {
+	rdb, m := redistest.Mini(t)
+	now := time.Date(2040, 1, 1, 0, 0, 0, 0, time.UTC)
+	m.SetTime(now)
+	l := k.New(rdb, 10, time.Minute)
+	assert.Equal(t, 10, Grants(t, l, "orders", 12))
+	m.SetTime(now.Add(time.Minute - time.Millisecond))
+	assert.Equal(t, time.Millisecond, Take(t, l, "orders", 1).RetryAfter)
+	m.SetTime(now.Add(time.Minute))
+	assert.Equal(t, 10, Grants(t, l, "orders", 12))
+}
+
+// The largest figures count exactly, and the longest window is one that Redis takes for
+// a time to live.
+func testLargestFigures(t *testing.T, k Kind) {
+	redistest.Everywhere(t, func(t *testing.T, rdb redis.UniversalClient) {
+		if k.Most > 0 {
+			l, key := k.New(rdb, k.Most, 1000*time.Hour), Key(t)
+			assert.Equal(t, k.Most-1, Take(t, l, key, 1).Remaining)
+			assert.Equal(t, int64(1), Take(t, l, key, k.Most-2).Remaining)
+			assert.False(t, Take(t, l, key, 2).Granted)
+			assert.Equal(t, int64(0), Take(t, l, key, 1).Remaining)
+			assert.False(t, Take(t, l, key, 1).Granted)
+		}
+		if k.Longest > 0 {
+			l, key := k.New(rdb, 3, k.Longest), Key(t)
+			assert.Equal(t, k.Longest, Take(t, l, key, 1).ResetAfter)
+			assert.True(t, Take(t, l, key, 2).Granted)
+			assert.Positive(t, Take(t, l, key, 1).RetryAfter)
+		}
 	})
 }
