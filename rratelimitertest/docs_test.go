@@ -4,9 +4,6 @@ import (
 	"context"
 	"net/http"
 	"net/http/httptest"
-	"os"
-	"regexp"
-	"strings"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -143,31 +140,6 @@ func TestOrdersWhileRedisIsDown(t *testing.T) {
 	env.Advance(time.Second)
 	if n := created(6); n != 4 {
 		t.Errorf("%d orders when Redis is back", n)
-	}
-}
-
-// What docs/testing.md shows is in the tests above.
-func TestThePageShowsTheseTests(t *testing.T) {
-	t.Parallel()
-	lines := func(path string) string {
-		text, err := os.ReadFile(path)
-		require.NoError(t, err)
-		return string(text)
-	}
-	trimmed := func(text string) string {
-		all := "\n"
-		for line := range strings.Lines(text) {
-			if line = strings.TrimSpace(line); line != "" {
-				all += line + "\n"
-			}
-		}
-		return all
-	}
-	tests := trimmed(lines("docs_test.go"))
-	blocks := regexp.MustCompile("(?s)```go\n(.*?)```\n").FindAllStringSubmatch(lines("../docs/testing.md"), -1)
-	assert.Len(t, blocks, 5)
-	for _, block := range blocks {
-		assert.Contains(t, tests, trimmed(block[1]), "docs/testing.md shows what no test runs")
 	}
 }
 
