@@ -7,6 +7,8 @@ import (
 	"net"
 	"os"
 	"time"
+
+	"github.com/rratelimiter/rratelimiter/internal/test/redistest"
 )
 
 // ErrNoDelay says that this system has no delaying proxy.
@@ -21,7 +23,7 @@ const DelayArgument = "delay-proxy"
 // number of them at once.
 type Delay struct {
 	Addr    string
-	process *process
+	process *redistest.Process
 }
 
 // StartDelay starts one in a process of its own, which is this program given
@@ -34,32 +36,30 @@ func StartDelay(ctx context.Context, server string, each time.Duration) (*Delay,
 	if err != nil {
 		return nil, err
 	}
-	addr, err := freeAddr()
+	addr, err := redistest.FreeAddr()
 	if err != nil {
 		return nil, err
 	}
-	p, err := startProcess(self, DelayArgument, addr, server, each.String())
+	p, err := redistest.StartProcess("", os.Stderr, self, DelayArgument, addr, server, each.String())
 	if err != nil {
 		return nil, err
 	}
-	for {
+	err = p.AwaitReady(ctx, func() error {
 		conn, err := new(net.Dialer).DialContext(ctx, "tcp", addr)
-		if err == nil {
-			return &Delay{addr, p}, conn.Close()
+		if err != nil {
+			return err
 		}
-		select {
-		case <-p.exited:
-			return nil, errors.New("the delaying proxy does not come up")
-		case <-ctx.Done():
-			p.close()
-			return nil, ctx.Err()
-		case <-time.After(5 * time.Millisecond):
-		}
+		return conn.Close()
+	})
+	if err != nil {
+		p.Kill()
+		return nil, fmt.Errorf("the delaying proxy does not come up: %w", err)
 	}
+	return &Delay{addr, p}, nil
 }
 
 // Close ends the proxy.
-func (d *Delay) Close() { d.process.close() }
+func (d *Delay) Close() { d.process.Kill() }
 
 // RunDelay is the proxy's process: it returns only on an error.
 func RunDelay(args []string) error {

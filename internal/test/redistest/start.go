@@ -126,7 +126,7 @@ func ping(ctx context.Context, socket string) error {
 // above.
 func freeAddr(busPort bool) (addr, port string, err error) {
 	for range 100 {
-		addr, err := listenOnce("127.0.0.1:0")
+		addr, err := FreeAddr()
 		if err != nil {
 			return "", "", err
 		}
@@ -141,6 +141,10 @@ func freeAddr(busPort bool) (addr, port string, err error) {
 	}
 	return "", "", errors.New("redistest: no two free ports that are 10,000 apart")
 }
+
+// FreeAddr returns an address of the loopback interface whose port nobody listens on at
+// the moment.
+func FreeAddr() (string, error) { return listenOnce("127.0.0.1:0") }
 
 // listenOnce listens on an address, and at once no more. It returns the address.
 func listenOnce(addr string) (string, error) {
