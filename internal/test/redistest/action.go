@@ -7,10 +7,8 @@ import (
 
 // A Command is a request as a client sent it.
 type Command struct {
-	// Conn counts the proxy's connections, from 1.
-	Conn int
-	// Args is the command's name and its arguments.
-	Args []string
+	Conn int      // counts the proxy's connections, from 1
+	Args []string // the command's name and its arguments
 }
 
 // Name returns the command's name in lower case.

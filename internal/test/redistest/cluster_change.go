@@ -21,14 +21,6 @@ type SlotMove struct {
 	from, to *Server
 }
 
-// MoveSlot moves a slot with all its keys to another master.
-func (c *Cluster) MoveSlot(t testing.TB, slot int, to *Server) {
-	t.Helper()
-	m := c.StartMove(t, slot, to)
-	m.MoveKeys(t)
-	m.Finish(t)
-}
-
 // StartMove opens the move of a slot to the master to: the slot is importing
 // there and migrating where it is. No key has moved yet.
 func (c *Cluster) StartMove(t testing.TB, slot int, to *Server) *SlotMove {

@@ -45,7 +45,9 @@ func TestCluster(t *testing.T) {
 	require.NoError(t, rdb.Set(t.Context(), "{moving}2", "value", 0).Err())
 	assert.Equal(t, []any{"value", "value"}, rdb.MGet(t.Context(), key, "{moving}2").Val())
 
-	c.MoveSlot(t, slot, others[1])
+	move = c.StartMove(t, slot, others[1])
+	move.MoveKeys(t)
+	move.Finish(t)
 	assert.Equal(t, []any{"value", "value"}, rdb.MGet(t.Context(), key, "{moving}2").Val())
 
 	for _, takeover := range []bool{false, true} {

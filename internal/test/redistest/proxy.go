@@ -16,15 +16,6 @@ import (
 
 const settleTimeout = 10 * time.Second
 
-// Counts is what has gone through a [Proxy].
-type Counts struct {
-	Conns     int // connections made by clients
-	Requests  int // requests read from clients
-	Forwarded int // requests sent to the server, duplicates included
-	Answered  int // answers read from the server, duplicates included
-	Delivered int // answers written to clients; messages to subscribers are not counted
-}
-
 // A Proxy stands between clients and a server and does to each command what
 // the function given to OnCommand says. It passes everything on until then.
 type Proxy struct {
@@ -36,13 +27,13 @@ type Proxy struct {
 		f func(Command) Action
 	}
 
-	choked atomic.Int64 // bytes a second that pass each way of a connection; 0: all
+	choked   atomic.Int64 // bytes a second that pass each way of a connection; 0: all
+	requests atomic.Int64
+	relayed  atomic.Int64 // connections
 
 	mu       sync.Mutex
 	settled  *sync.Cond // inFlight is 0, or the wait is over
-	counts   Counts
-	inFlight int // requests taken and neither answered nor given up
-	served   int // connections of clients that there are
+	inFlight int        // requests taken and neither answered nor given up
 	conns    map[net.Conn]struct{}
 	clients  map[string]*proxyConn // by their addresses
 	closed   bool
@@ -131,27 +122,23 @@ func (p *Proxy) OnCommand(f func(Command) Action) {
 func (p *Proxy) Choke(bytesPerSecond int) { p.choked.Store(int64(bytesPerSecond)) }
 
 // HangUp closes all connections, whatever is on its way. New ones can be made.
-func (p *Proxy) HangUp() {
-	p.mu.Lock()
-	defer p.mu.Unlock()
+func (p *Proxy) HangUp() { p.locked(p.closeConns) }
+
+func (p *Proxy) closeConns() {
 	for conn := range p.conns {
 		_ = conn.Close()
 	}
 }
 
-// Conns returns how many connections clients have to the proxy.
-func (p *Proxy) Conns() int {
+// locked calls f with the lock.
+func (p *Proxy) locked(f func()) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	return p.served
+	f()
 }
 
-// Counts returns what has gone through so far.
-func (p *Proxy) Counts() Counts {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	return p.counts
-}
+// Requests returns how many requests clients have sent.
+func (p *Proxy) Requests() int { return int(p.requests.Load()) }
 
 // Settle waits until the server has answered every request that the proxy
 // took, the late and the duplicate ones too, and nothing is held back. It fails
@@ -160,11 +147,7 @@ func (p *Proxy) Settle(t testing.TB) {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(context.Background(), settleTimeout)
 	defer cancel()
-	stop := context.AfterFunc(ctx, func() {
-		p.mu.Lock()
-		defer p.mu.Unlock()
-		p.settled.Broadcast()
-	})
+	stop := context.AfterFunc(ctx, func() { p.locked(p.settled.Broadcast) })
 	defer stop()
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -174,12 +157,6 @@ func (p *Proxy) Settle(t testing.TB) {
 		}
 		p.settled.Wait()
 	}
-}
-
-func (p *Proxy) count(f func(*Counts)) {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	f(&p.counts)
 }
 
 func (p *Proxy) addInFlight(n int) {
@@ -218,13 +195,11 @@ func (p *Proxy) hold(a Action) {
 }
 
 func (p *Proxy) close() {
-	p.mu.Lock()
-	p.closed = true
-	close(p.done)
-	for conn := range p.conns {
-		_ = conn.Close()
-	}
-	p.mu.Unlock()
+	p.locked(func() {
+		p.closed = true
+		close(p.done)
+		p.closeConns()
+	})
 	p.wg.Wait()
 }
 
@@ -236,68 +211,49 @@ func (p *Proxy) serve(down net.Conn) {
 		return
 	}
 	p.conns[down] = struct{}{}
-	p.served++
-	p.wg.Go(func() {
-		defer p.leave()
-		defer p.drop(down)
-		up, err := p.dial()
-		if err != nil {
-			return
+	p.wg.Go(func() { p.relay(down) })
+}
+
+func (p *Proxy) relay(down net.Conn) {
+	defer p.drop(down)
+	up, err := p.dial()
+	if err != nil {
+		return
+	}
+	defer p.drop(up)
+	if !p.keep(up) {
+		return
+	}
+	c := &proxyConn{proxy: p, id: int(p.relayed.Add(1)), down: down, up: up}
+	c.changed = sync.NewCond(&c.mu)
+	from := down.RemoteAddr().String()
+	p.locked(func() { p.clients[from] = c })
+	defer p.locked(func() {
+		// Its address may be another's by now.
+		if p.clients[from] == c {
+			delete(p.clients, from)
 		}
-		defer p.drop(up)
-		if !p.keep(up) {
-			return
-		}
-		c := &proxyConn{proxy: p, down: down, up: up}
-		c.changed = sync.NewCond(&c.mu)
-		p.count(func(n *Counts) { n.Conns++; c.id = n.Conns })
-		p.meet(c)
-		defer p.forget(c)
-		var answers sync.WaitGroup
-		answers.Go(c.answers)
-		c.requests()
-		_ = up.Close()
-		answers.Wait()
 	})
+	var answers sync.WaitGroup
+	answers.Go(c.answers)
+	c.requests()
+	_ = up.Close()
+	answers.Wait()
 }
 
 // keep has close end conn, and reports false if that has been called.
-func (p *Proxy) keep(conn net.Conn) bool {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	if p.closed {
-		return false
-	}
-	p.conns[conn] = struct{}{}
-	return true
+func (p *Proxy) keep(conn net.Conn) (open bool) {
+	p.locked(func() {
+		if open = !p.closed; open {
+			p.conns[conn] = struct{}{}
+		}
+	})
+	return open
 }
 
 func (p *Proxy) drop(conn net.Conn) {
 	_ = conn.Close()
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	delete(p.conns, conn)
-}
-
-func (p *Proxy) meet(c *proxyConn) {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	p.clients[c.down.RemoteAddr().String()] = c
-}
-
-func (p *Proxy) forget(c *proxyConn) {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	// Its address may be another's by now.
-	if from := c.down.RemoteAddr().String(); p.clients[from] == c {
-		delete(p.clients, from)
-	}
-}
-
-func (p *Proxy) leave() {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	p.served--
+	p.locked(func() { delete(p.conns, conn) })
 }
 
 // write writes as fast as the choke lets it.

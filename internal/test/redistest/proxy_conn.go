@@ -34,8 +34,8 @@ func (c *proxyConn) requests() {
 		if len(args) == 0 {
 			continue // nothing to answer
 		}
-		c.proxy.count(func(n *Counts) { n.Requests++ })
-		a := c.proxy.decide(Command{Conn: c.id, Args: args})
+		c.proxy.requests.Add(1)
+		a := c.proxy.decide(Command{c.id, args})
 		if a.verb == cut {
 			c.waitAnswers()
 			c.hold(a)
@@ -81,7 +81,6 @@ func (c *proxyConn) forward(raw []byte, a Action) bool {
 	c.waiting = append(c.waiting, actions...)
 	c.proxy.addInFlight(len(actions))
 	c.mu.Unlock()
-	c.proxy.count(func(n *Counts) { n.Forwarded += len(actions) })
 	if len(actions) > 1 {
 		// Not choked: nobody else's request comes between the two.
 		_, err := c.up.Write(raw)
@@ -144,15 +143,10 @@ func (c *proxyConn) answers() {
 			c.deliver(raw)
 			continue
 		}
-		c.proxy.count(func(n *Counts) { n.Answered++ })
 		switch a.verb {
 		case pass:
 			c.hold(a)
-			// Counted first: the client may look as soon as it has the answer.
-			c.proxy.count(func(n *Counts) { n.Delivered++ })
-			if !c.deliver(raw) {
-				c.proxy.count(func(n *Counts) { n.Delivered-- })
-			}
+			c.deliver(raw)
 		case dropAnswer:
 			c.hold(a)
 			c.hush()
@@ -178,18 +172,13 @@ func (c *proxyConn) first(push bool) (a Action, ok bool) {
 	return c.waiting[0], true
 }
 
-func (c *proxyConn) deliver(raw []byte) bool {
+func (c *proxyConn) deliver(raw []byte) {
 	c.mu.Lock()
 	silent := c.silent
 	c.mu.Unlock()
-	if silent {
-		return false
-	}
-	if err := c.proxy.write(c.down, raw); err != nil {
+	if !silent && c.proxy.write(c.down, raw) != nil {
 		c.hush()
-		return false
 	}
-	return true
 }
 
 func (c *proxyConn) hush() {

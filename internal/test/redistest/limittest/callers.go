@@ -131,7 +131,7 @@ func testCallersGather(t *testing.T, k Kind) {
 		const callers, permits = 200, 150
 		h := newHeld(t, k, permits)
 		letGo := h.hold(t)
-		before := h.proxy.Counts().Requests
+		before := h.proxy.Requests()
 		var (
 			wg      sync.WaitGroup
 			granted atomic.Int64
@@ -161,7 +161,7 @@ func testCallersGather(t *testing.T, k Kind) {
 		letGo()
 		wg.Wait()
 		assert.EqualValues(t, permits, granted.Load())
-		assert.LessOrEqual(t, h.proxy.Counts().Requests-before, 4, "script calls of %d callers", callers)
+		assert.LessOrEqual(t, h.proxy.Requests()-before, 4, "script calls of %d callers", callers)
 		assert.Len(t, left, permits, "each is told what was left behind it")
 	})
 }
