@@ -14,7 +14,6 @@ import (
 func ExampleClient_TryAcquireAll_two() {
 	client, _, stop := connect()
 	defer stop()
-	ctx := context.Background()
 
 	second := client.RateLimiter("{shop}:second", rratelimiter.WithDefault(rratelimiter.PerSecond(10)))
 	hour := client.RateLimiter("{shop}:hour", rratelimiter.WithDefault(rratelimiter.PerHour(1000)))
@@ -26,7 +25,6 @@ func ExampleClient_TryAcquireAll_two() {
 func ExampleRateLimiter_TryAcquire() {
 	client, server, stop := connect()
 	defer stop()
-	ctx := context.Background()
 	limiter := client.RateLimiter("orders", rratelimiter.WithDefault(rratelimiter.PerSecond(2)))
 
 	for range 3 {
@@ -48,11 +46,11 @@ func ExampleRateLimiter_TryAcquire_context() {
 	client, _, stop := connect()
 	defer stop()
 	limiter := client.RateLimiter("orders", rratelimiter.WithDefault(rratelimiter.PerHour(1)))
-	if err := limiter.Acquire(context.Background(), 1); err != nil {
+	if err := limiter.Acquire(ctx, 1); err != nil {
 		fmt.Println(err)
 	}
 
-	ctx, cancel := context.WithTimeout(context.Background(), 10*time.Millisecond)
+	ctx, cancel := context.WithTimeout(ctx, 10*time.Millisecond)
 	defer cancel()
 	ok, err := limiter.TryAcquire(ctx, 1, time.Hour)
 	fmt.Println(ok, errors.Is(err, context.DeadlineExceeded))
@@ -63,7 +61,6 @@ func ExampleRateLimiter_Acquire() {
 	client, server, stop := connect()
 	defer stop()
 	server.SetTime(time.Time{}) // the clock runs
-	ctx := context.Background()
 	limiter := client.RateLimiter("orders", rratelimiter.WithDefault(rratelimiter.Config{
 		Rate:     3,
 		Interval: 20 * time.Millisecond,
@@ -87,7 +84,6 @@ func ExampleRateLimiter_Acquire() {
 func ExampleRateLimiter_Take() {
 	client, server, stop := connect()
 	defer stop()
-	ctx := context.Background()
 	limiter := client.RateLimiter("orders", rratelimiter.WithDefault(rratelimiter.PerMinute(10)))
 
 	for range 2 {
@@ -104,7 +100,6 @@ func ExampleRateLimiter_Take() {
 func ExampleRateLimiter_TrySetRate() {
 	client, _, stop := connect()
 	defer stop()
-	ctx := context.Background()
 	limiter := client.RateLimiter("orders")
 
 	_, err := limiter.TryAcquire(ctx, 1, 0)
@@ -122,15 +117,13 @@ func ExampleRateLimiter_TrySetRate() {
 func ExampleRateLimiter_SetRate() {
 	client, _, stop := connect()
 	defer stop()
-	ctx := context.Background()
 	limiter := client.RateLimiter("orders", rratelimiter.WithDefault(rratelimiter.PerMinute(10)))
-	if err := limiter.Acquire(ctx, 4); err != nil {
-		fmt.Println(err)
-	}
+	fmt.Println(limiter.Acquire(ctx, 4))
 
 	fmt.Println(limiter.SetRate(ctx, rratelimiter.PerMinute(20)))
 	fmt.Println(limiter.AvailablePermits(ctx))
 	// Output:
+	// <nil>
 	// <nil>
 	// 20 <nil>
 }
@@ -138,15 +131,13 @@ func ExampleRateLimiter_SetRate() {
 func ExampleKeepState() {
 	client, _, stop := connect()
 	defer stop()
-	ctx := context.Background()
 	limiter := client.RateLimiter("orders", rratelimiter.WithDefault(rratelimiter.PerMinute(10)))
-	if err := limiter.Acquire(ctx, 4); err != nil {
-		fmt.Println(err)
-	}
+	fmt.Println(limiter.Acquire(ctx, 4))
 
 	fmt.Println(limiter.SetRate(ctx, rratelimiter.PerMinute(20), rratelimiter.KeepState()))
 	fmt.Println(limiter.AvailablePermits(ctx))
 	// Output:
+	// <nil>
 	// <nil>
 	// 16 <nil>
 }
@@ -155,7 +146,6 @@ func ExampleKeepState() {
 func ExampleRateLimiter_UpdateRate() {
 	client, _, stop := connect()
 	defer stop()
-	ctx := context.Background()
 	limiter := client.RateLimiter("orders")
 
 	fmt.Println(limiter.UpdateRate(ctx, rratelimiter.PerMinute(10)))
@@ -170,7 +160,6 @@ func ExampleRateLimiter_UpdateRate() {
 func ExampleRateLimiter_Config() {
 	client, _, stop := connect()
 	defer stop()
-	ctx := context.Background()
 	limiter := client.RateLimiter("mail")
 	set, err := limiter.TrySetRate(ctx, rratelimiter.Config{
 		Type:      rratelimiter.PerClient,
@@ -191,7 +180,6 @@ func ExampleRateLimiter_Config() {
 func ExampleRateLimiter_Release() {
 	client, _, stop := connect()
 	defer stop()
-	ctx := context.Background()
 	limiter := client.RateLimiter("orders", rratelimiter.WithDefault(rratelimiter.PerMinute(10)))
 
 	if err := limiter.Acquire(ctx, 8); err != nil {
@@ -208,7 +196,6 @@ func ExampleRateLimiter_Release() {
 func ExampleRateLimiter_AvailablePermits() {
 	client, server, stop := connect()
 	defer stop()
-	ctx := context.Background()
 	limiter := client.RateLimiter("orders", rratelimiter.WithDefault(rratelimiter.PerMinute(10)))
 
 	for _, passed := range []time.Duration{0, 20 * time.Second, 40 * time.Second} {
@@ -232,16 +219,14 @@ func ExampleRateLimiter_AvailablePermits() {
 func ExampleRateLimiter_Expire() {
 	client, server, stop := connect()
 	defer stop()
-	ctx := context.Background()
 	limiter := client.RateLimiter("sale", rratelimiter.WithDefault(rratelimiter.PerMinute(10)))
-	if err := limiter.Acquire(ctx, 1); err != nil {
-		fmt.Println(err)
-	}
+	fmt.Println(limiter.Acquire(ctx, 1))
 
 	fmt.Println(limiter.Expire(ctx, time.Hour))
 	server.SetTime(noon.Add(time.Hour))
 	fmt.Println(limiter.Exists(ctx))
 	// Output:
+	// <nil>
 	// true <nil>
 	// false <nil>
 }
@@ -249,16 +234,14 @@ func ExampleRateLimiter_Expire() {
 func ExampleRateLimiter_ExpireAt() {
 	client, _, stop := connect()
 	defer stop()
-	ctx := context.Background()
 	limiter := client.RateLimiter("sale")
-	if err := limiter.SetRate(ctx, rratelimiter.PerMinute(10)); err != nil {
-		fmt.Println(err)
-	}
+	fmt.Println(limiter.SetRate(ctx, rratelimiter.PerMinute(10)))
 
 	midnight := time.Date(2026, time.November, 22, 0, 0, 0, 0, time.UTC)
 	fmt.Println(limiter.ExpireAt(ctx, midnight))
 	fmt.Println(limiter.TTL(ctx))
 	// Output:
+	// <nil>
 	// true <nil>
 	// 12h0m0s true <nil>
 }
@@ -266,16 +249,14 @@ func ExampleRateLimiter_ExpireAt() {
 func ExampleRateLimiter_ClearExpire() {
 	client, _, stop := connect()
 	defer stop()
-	ctx := context.Background()
 	limiter := client.RateLimiter("sale")
-	if err := limiter.SetRate(ctx, rratelimiter.PerMinute(10)); err != nil {
-		fmt.Println(err)
-	}
+	fmt.Println(limiter.SetRate(ctx, rratelimiter.PerMinute(10)))
 
 	fmt.Println(limiter.Expire(ctx, time.Hour))
 	fmt.Println(limiter.ClearExpire(ctx))
 	fmt.Println(limiter.ClearExpire(ctx))
 	// Output:
+	// <nil>
 	// true <nil>
 	// true <nil>
 	// false <nil>
@@ -285,7 +266,6 @@ func ExampleRateLimiter_ClearExpire() {
 func ExampleRateLimiter_TTL() {
 	client, server, stop := connect()
 	defer stop()
-	ctx := context.Background()
 	limiter := client.RateLimiter("orders")
 
 	_, _, err := limiter.TTL(ctx)
@@ -317,7 +297,6 @@ func ExampleRateLimiter_TTL() {
 func ExampleRateLimiter_Exists() {
 	client, _, stop := connect()
 	defer stop()
-	ctx := context.Background()
 	limiter := client.RateLimiter("orders")
 
 	fmt.Println(limiter.Exists(ctx))
@@ -333,16 +312,14 @@ func ExampleRateLimiter_Exists() {
 func ExampleRateLimiter_Delete() {
 	client, server, stop := connect()
 	defer stop()
-	ctx := context.Background()
 	limiter := client.RateLimiter("orders", rratelimiter.WithDefault(rratelimiter.PerMinute(10)))
-	if err := limiter.Acquire(ctx, 1); err != nil {
-		fmt.Println(err)
-	}
+	fmt.Println(limiter.Acquire(ctx, 1))
 
 	fmt.Println(limiter.Delete(ctx))
 	fmt.Println(server.Keys())
 	fmt.Println(limiter.Delete(ctx))
 	// Output:
+	// <nil>
 	// true <nil>
 	// []
 	// false <nil>
@@ -353,11 +330,8 @@ func ExampleRateLimiter_Delete() {
 func ExampleRateLimiter_Rename() {
 	client, _, stop := connect()
 	defer stop()
-	ctx := context.Background()
 	limiter := client.RateLimiter("orders", rratelimiter.WithDefault(rratelimiter.PerMinute(10)))
-	if err := limiter.Acquire(ctx, 3); err != nil {
-		fmt.Println(err)
-	}
+	fmt.Println(limiter.Acquire(ctx, 3))
 
 	if err := limiter.Rename(ctx, "sales"); err != nil {
 		fmt.Println(err)
@@ -365,6 +339,7 @@ func ExampleRateLimiter_Rename() {
 	fmt.Println(client.RateLimiter("sales").AvailablePermits(ctx))
 	fmt.Println(limiter.Exists(ctx))
 	// Output:
+	// <nil>
 	// 7 <nil>
 	// false <nil>
 }
@@ -374,7 +349,6 @@ func ExampleRateLimiter_Rename() {
 func ExampleClient_TryAcquireAll() {
 	client, server, stop := connect()
 	defer stop()
-	ctx := context.Background()
 	order := func(user string) {
 		ok, err := client.TryAcquireAll(ctx, 1, 0,
 			client.RateLimiter("{shop}:all", rratelimiter.WithDefault(rratelimiter.PerSecond(100))),
@@ -411,7 +385,7 @@ func ExampleClient_TryAcquireAll_names() {
 	client, _, stop := connect()
 	defer stop()
 
-	_, err := client.TryAcquireAll(context.Background(), 1, 0, client.RateLimiter("second"), client.RateLimiter("hour"))
+	_, err := client.TryAcquireAll(ctx, 1, 0, client.RateLimiter("second"), client.RateLimiter("hour"))
 	fmt.Println(errors.Is(err, rratelimiter.ErrUnsupported))
 	// Output: true
 }
@@ -420,7 +394,6 @@ func ExampleClient_TryAcquireAll_names() {
 func ExampleRateLimiter_Peek() {
 	client, _, stop := connect()
 	defer stop()
-	ctx := context.Background()
 
 	limiter := client.RateLimiter("orders", rratelimiter.WithDefault(rratelimiter.PerMinute(3)))
 	for range 2 {
@@ -442,7 +415,6 @@ func ExampleRateLimiter_Peek() {
 func ExampleRateLimiter_TakeUpTo() {
 	client, _, stop := connect()
 	defer stop()
-	ctx := context.Background()
 
 	limiter := client.RateLimiter("mails", rratelimiter.WithDefault(rratelimiter.PerMinute(100)))
 	for backlog := int64(250); backlog > 0; {
@@ -462,7 +434,6 @@ func ExampleRateLimiter_TakeUpTo() {
 func ExampleRateLimiter_Reset() {
 	client, _, stop := connect()
 	defer stop()
-	ctx := context.Background()
 
 	limiter := client.RateLimiter("logins:ann", rratelimiter.WithDefault(rratelimiter.PerDay(3)))
 	fmt.Println(limiter.TryAcquire(ctx, 3, 0))

@@ -20,6 +20,9 @@ import (
 	"github.com/rratelimiter/rratelimiter/tokenbucket"
 )
 
+// ctx is that of all examples.
+var ctx = context.Background()
+
 // noon is the time on the clock of an example's Redis.
 var noon = time.Date(2026, time.November, 21, 12, 0, 0, 0, time.UTC)
 
@@ -41,7 +44,7 @@ func connect(opts ...rratelimiter.Option) (*rratelimiter.Client, *miniredis.Mini
 	rdb := redis.NewClient(&redis.Options{Addr: server.Addr()})
 	client := rratelimiter.New(rdb, opts...)
 	return client, server, func() {
-		_ = client.Close(context.Background())
+		_ = client.Close(ctx)
 		_ = rdb.Close()
 		server.Close()
 	}
@@ -50,7 +53,7 @@ func connect(opts ...rratelimiter.Option) (*rratelimiter.Client, *miniredis.Mini
 func Example() {
 	server := startRedis()
 	defer server.Close()
-	ctx, addr := context.Background(), server.Addr()
+	addr := server.Addr()
 
 	rdb := redis.NewClient(&redis.Options{Addr: addr})
 	client := rratelimiter.New(rdb)
@@ -67,7 +70,6 @@ func Example() {
 func Example_errors() {
 	client, _, stop := connect()
 	defer stop()
-	ctx := context.Background()
 	limiter := client.RateLimiter("orders", rratelimiter.WithDefault(rratelimiter.PerMinute(10)))
 
 	for _, permits := range []int64{10, 1, 11, 0} {
@@ -94,7 +96,6 @@ func Example_errors() {
 func ExampleNew() {
 	server := startRedis()
 	defer server.Close()
-	ctx := context.Background()
 
 	for _, program := range []string{"shop", "mobile"} {
 		rdb := redis.NewClient(&redis.Options{Addr: server.Addr()})
@@ -117,7 +118,6 @@ func ExampleNew() {
 func ExampleClient_RateLimiter() {
 	client, _, stop := connect()
 	defer stop()
-	ctx := context.Background()
 
 	for _, user := range []string{"ann", "bob", "ann"} {
 		limiter := client.RateLimiter("api:"+user, rratelimiter.WithDefault(rratelimiter.PerMinute(1)))
@@ -134,11 +134,8 @@ func ExampleClient_RateLimiter() {
 func ExampleClient_Close() {
 	client, _, stop := connect()
 	defer stop()
-	ctx := context.Background()
 	limiter := client.RateLimiter("orders", rratelimiter.WithDefault(rratelimiter.PerHour(1)))
-	if err := limiter.Acquire(ctx, 1); err != nil {
-		fmt.Println(err)
-	}
+	fmt.Println(limiter.Acquire(ctx, 1))
 
 	waiting := make(chan error)
 	go func() { waiting <- limiter.Acquire(ctx, 1) }()
@@ -148,6 +145,7 @@ func ExampleClient_Close() {
 	fmt.Println(errors.Is(<-waiting, rratelimiter.ErrClosed))
 	// Output:
 	// <nil>
+	// <nil>
 	// true
 }
 
@@ -156,7 +154,6 @@ func ExampleClient_Close() {
 func ExampleWithDefault() {
 	client, _, stop := connect()
 	defer stop()
-	ctx := context.Background()
 
 	for _, rate := range []int64{10, 20} {
 		limiter := client.RateLimiter("orders", rratelimiter.WithDefault(rratelimiter.PerMinute(rate)))
@@ -173,7 +170,6 @@ func ExampleWithDefault() {
 func ExampleWithClientID() {
 	server := startRedis()
 	defer server.Close()
-	ctx := context.Background()
 	rdb := redis.NewClient(&redis.Options{Addr: server.Addr()})
 	defer func() { _ = rdb.Close() }()
 
@@ -195,7 +191,6 @@ func ExampleWithClientID() {
 func ExampleWithRedissonVersion() {
 	client, _, stop := connect(rratelimiter.WithRedissonVersion("3.15.5"))
 	defer stop()
-	ctx := context.Background()
 	limiter := client.RateLimiter("orders", rratelimiter.WithDefault(rratelimiter.PerMinute(10)))
 	fmt.Println(limiter.TryAcquire(ctx, 2, 0))
 	// Output: true <nil>
@@ -205,7 +200,6 @@ func ExampleWithRedissonVersion() {
 func ExampleClient_Migrate() {
 	old, server, stop := connect(rratelimiter.WithRedissonVersion("3.15.5"))
 	defer stop()
-	ctx := context.Background()
 	limiter := old.RateLimiter("orders", rratelimiter.WithDefault(rratelimiter.PerMinute(10)))
 	for range 3 {
 		_, _ = limiter.TryAcquire(ctx, 2, 0)
@@ -229,14 +223,13 @@ func ExampleWithNameMapper() {
 	defer stop()
 
 	limiter := client.RateLimiter("orders", rratelimiter.WithDefault(rratelimiter.PerMinute(10)))
-	if err := limiter.Acquire(context.Background(), 1); err != nil {
-		fmt.Println(err)
-	}
+	fmt.Println(limiter.Acquire(ctx, 1))
 	fmt.Println(limiter.Name())
 	for _, key := range server.Keys() {
 		fmt.Println(key)
 	}
 	// Output:
+	// <nil>
 	// orders
 	// shop:orders
 	// {shop:orders}:permits
@@ -253,7 +246,6 @@ func ExamplePerDay() {
 func ExampleKeyedLimiter() {
 	client, _, stop := connect()
 	defer stop()
-	ctx := context.Background()
 
 	perUser := client.Keyed("orders:", rratelimiter.PerMinute(2))
 	fmt.Println(perUser.TryAcquire(ctx, "ann", 2, 0))
@@ -278,7 +270,6 @@ func ExampleKeyedLimiter() {
 func ExampleClient_Keyed() {
 	client, _, stop := connect()
 	defer stop()
-	ctx := context.Background()
 
 	perUser := client.Keyed("orders:", rratelimiter.PerMinute(2))
 	for _, user := range []string{"ann", "ann", "ann", "bob"} {
@@ -322,7 +313,6 @@ func Example_otherLimiters() {
 	defer server.Close()
 	rdb := redis.NewClient(&redis.Options{Addr: server.Addr()})
 	defer func() { _ = rdb.Close() }()
-	ctx := context.Background()
 
 	window := fixedwindow.New(rdb, fixedwindow.Config{Limit: 100, Window: time.Minute})
 	log := slidinglog.New(rdb, slidinglog.Config{Limit: 3, Window: time.Minute, Thresholds: "rate:limit:config"})
@@ -349,7 +339,6 @@ func ExampleWithFailure() {
 	client, server, stop := connect(
 		rratelimiter.WithFailure(limit.FailLocal(0.25)), rratelimiter.WithCallTimeout(100*time.Millisecond))
 	defer stop()
-	ctx := context.Background()
 	orders := client.RateLimiter("orders", rratelimiter.WithDefault(rratelimiter.PerHour(20)))
 
 	server.Close()
@@ -372,7 +361,6 @@ func ExampleWithFailure() {
 func ExampleWithLease() {
 	client, _, stop := connect()
 	defer stop()
-	ctx := context.Background()
 
 	limiter := client.RateLimiter("events",
 		rratelimiter.WithDefault(rratelimiter.PerSecond(1_000_000)),
@@ -395,7 +383,6 @@ func ExampleWithLease() {
 func ExampleWithRefusalCache() {
 	client, _, stop := connect()
 	defer stop()
-	ctx := context.Background()
 
 	limiter := client.RateLimiter("logins", rratelimiter.WithDefault(rratelimiter.PerHour(2)),
 		rratelimiter.WithRefusalCache())
@@ -416,7 +403,6 @@ func ExampleWithRefusalCache() {
 func ExampleWithNotices() {
 	client, _, stop := connect()
 	defer stop()
-	ctx := context.Background()
 
 	limiter := client.RateLimiter("logins", rratelimiter.WithDefault(rratelimiter.PerHour(1)),
 		rratelimiter.WithRefusalCache(rratelimiter.WithNotices()))
@@ -430,7 +416,6 @@ func ExampleWithNotices() {
 func ExampleWithClientName() {
 	client, server, stop := connect(rratelimiter.WithClientName("orders-7f9c"), rratelimiter.WithClientID("its-id"))
 	defer stop()
-	ctx := context.Background()
 
 	orders := client.RateLimiter("orders", rratelimiter.WithDefault(rratelimiter.PerSecond(100)))
 	fmt.Println(orders.TryAcquire(ctx, 1, 0))
@@ -446,7 +431,6 @@ func ExampleWithClientName() {
 func ExampleWithRate() {
 	client, _, stop := connect()
 	defer stop()
-	ctx := context.Background()
 
 	before := client.RateLimiter("orders", rratelimiter.WithDefault(rratelimiter.PerMinute(100)))
 	fmt.Println(before.TryAcquire(ctx, 30, 0))
@@ -466,7 +450,7 @@ func ExampleWithReplicas() {
 	defer stop()
 	coupons := client.RateLimiter("coupons", rratelimiter.WithDefault(rratelimiter.PerDay(1000)))
 
-	ok, err := coupons.TryAcquire(context.Background(), 1, 0)
+	ok, err := coupons.TryAcquire(ctx, 1, 0)
 	fmt.Println(ok, errors.Is(err, rratelimiter.ErrNotReplicated))
 	// Output: false true
 }
@@ -475,7 +459,7 @@ func ExampleWithReplicas() {
 func Example_production() {
 	server := startRedis()
 	defer server.Close()
-	ctx, addr := context.Background(), server.Addr()
+	addr := server.Addr()
 
 	rdb := redis.NewClient(&redis.Options{
 		Addr:                  addr,
@@ -508,7 +492,6 @@ func Example_java() {
 	defer server.Close()
 	rdb := redis.NewClient(&redis.Options{Addr: server.Addr()})
 	defer func() { _ = rdb.Close() }()
-	ctx := context.Background()
 
 	client := rratelimiter.New(rdb,
 		rratelimiter.WithNameMapper(func(name string) string { return "shop:" + name }),
@@ -528,7 +511,6 @@ func Example_comingFrom() {
 	defer server.Close()
 	rdb := redis.NewClient(&redis.Options{Addr: server.Addr()})
 	defer func() { _ = rdb.Close() }()
-	ctx := context.Background()
 	mux := http.NewServeMux()
 
 	client := rratelimiter.New(rdb)
