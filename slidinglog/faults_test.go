@@ -104,28 +104,6 @@ func TestRowsOfAFastClock(t *testing.T) {
 	}
 }
 
-// They do so too where grants keep the log.
-func TestRowsOfAFastClockCountForAWindow(t *testing.T) {
-	t.Parallel()
-	redistest.Virtual(t, func(t *testing.T, rdb *redis.Client) {
-		l := threeAMinute(rdb)
-		article := articles.SlidingLog{
-			Redis: rdb, Key: "key", Threshold: 3, Seconds: 60, Now: func() time.Time { return time.Now().Add(time.Hour) },
-		}
-		for range 2 {
-			_, err := article.Take(t.Context())
-			require.NoError(t, err)
-		}
-		assert.False(t, limittest.Take(t, l, "key", 2).Granted)
-		time.Sleep(30 * time.Second)
-		assert.True(t, limittest.Take(t, l, "key", 1).Granted)
-		time.Sleep(30*time.Second - time.Millisecond)
-		assert.False(t, limittest.Take(t, l, "key", 1).Granted)
-		time.Sleep(time.Millisecond)
-		assert.True(t, limittest.Take(t, l, "key", 2).Granted)
-	})
-}
-
 func TestInvalidConfig(t *testing.T) {
 	t.Parallel()
 	for text, cfg := range map[string]slidinglog.Config{

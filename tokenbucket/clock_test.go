@@ -42,33 +42,6 @@ func TestRefillsGoOnByAClockSetBack(t *testing.T) {
 	}
 }
 
-// The keys of a bucket live for as long as it takes to fill at most, whoever wrote
-// them and whatever the clock did since.
-func TestKeysThatLiveTooLong(t *testing.T) {
-	t.Parallel()
-	for name, n := range map[string]int64{"granted": 1, "refused": 9} {
-		for _, ahead := range []time.Duration{0, 5 * time.Second, time.Hour} {
-			t.Run(name+" "+ahead.String(), func(t *testing.T) {
-				t.Parallel()
-				redistest.Virtual(t, func(t *testing.T, rdb *redis.Client) {
-					l, ctx := threeInTenSeconds(rdb), t.Context()
-					for _, ttls := range [][2]time.Duration{{time.Hour, time.Hour}, {time.Hour, time.Minute}, {time.Second, time.Hour}, {time.Hour, time.Second}} {
-						require.NoError(t, rdb.Set(ctx, "key", 5, ttls[0]).Err())
-						require.NoError(t, rdb.Set(ctx, "key_time", time.Now().Add(ahead).Unix(), ttls[1]).Err())
-						d := limittest.Take(t, l, "key", n)
-						assert.Equal(t, n == 1, d.Granted)
-						assert.Equal(t, 40*time.Second, rdb.PTTL(ctx, "key").Val())
-						assert.Equal(t, 40*time.Second, rdb.PTTL(ctx, "key_time").Val())
-						assert.LessOrEqual(t, d.RetryAfter, 40*time.Second+time.Millisecond)
-						time.Sleep(40*time.Second + time.Millisecond)
-						assert.True(t, limittest.Take(t, l, "key", 10).Granted)
-					}
-				})
-			})
-		}
-	}
-}
-
 // A service whose clock is ahead finds the time that it wrote: ours would have it
 // refill anew after each visit. Neither do we set it back while the server's clock
 // goes on, nor more than once when that has gone back.

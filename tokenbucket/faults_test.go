@@ -48,22 +48,36 @@ func TestFaultOneTokenACall(t *testing.T) {
 	})
 }
 
-// The time has another time to live than the tokens.
+// The time has another time to live than the tokens. Both live for as long as the bucket
+// takes to fill, whoever wrote them and whatever the clock did since.
 func TestFaultTwoTimesToLive(t *testing.T) {
 	t.Parallel()
+	const second, minute, hour = time.Second, time.Minute, time.Hour
 	redistest.Virtual(t, func(t *testing.T, rdb *redis.Client) {
-		l := threeInTenSeconds(rdb)
-		for _, ttls := range [][2]time.Duration{{time.Second, time.Hour}, {time.Hour, time.Second}, {0, time.Minute}, {time.Minute, 0}, {0, 0}} {
+		l, ctx := threeInTenSeconds(rdb), t.Context()
+		for _, ttls := range [][2]time.Duration{
+			{second, hour}, {hour, second}, {0, minute}, {minute, 0}, {0, 0}, {hour, hour}, {hour, minute},
+		} {
 			for _, n := range []int64{1, 9} {
-				require.NoError(t, rdb.Set(t.Context(), "key", 5, ttls[0]).Err())
-				require.NoError(t, rdb.Set(t.Context(), "key_time", time.Now().Unix(), ttls[1]).Err())
-				d := limittest.Take(t, l, "key", n)
-				assert.Equal(t, n == 1, d.Granted)
-				requireTTLs(t, rdb, "key", d)
-				time.Sleep(d.ResetAfter - time.Millisecond)
-				assert.False(t, limittest.Take(t, l, "key", 10).Granted)
-				time.Sleep(time.Millisecond)
-				assert.True(t, limittest.Take(t, l, "key", 10).Granted)
+				for _, ahead := range []time.Duration{0, 5 * second, hour} {
+					require.NoError(t, rdb.Set(ctx, "key", 5, ttls[0]).Err())
+					require.NoError(t, rdb.Set(ctx, "key_time", time.Now().Add(ahead).Unix(), ttls[1]).Err())
+					d := limittest.Take(t, l, "key", n)
+					assert.Equal(t, n == 1, d.Granted)
+					for _, key := range keysOf("key") {
+						assert.Equal(t, 40*second, rdb.PTTL(ctx, key).Val())
+					}
+					assert.LessOrEqual(t, d.RetryAfter, 40*second+time.Millisecond)
+					left := 40*second + time.Millisecond
+					if ahead == 0 {
+						left = time.Millisecond
+						assert.LessOrEqual(t, d.ResetAfter, 40*second)
+						time.Sleep(d.ResetAfter - left)
+						assert.False(t, limittest.Take(t, l, "key", 10).Granted)
+					}
+					time.Sleep(left)
+					assert.True(t, limittest.Take(t, l, "key", 10).Granted)
+				}
 			}
 		}
 	})
