@@ -4,7 +4,6 @@ import (
 	"strconv"
 	"testing"
 
-	"github.com/redis/go-redis/v9"
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
@@ -58,16 +57,4 @@ func TestCluster(t *testing.T) {
 		assert.Same(t, replicas[0], now)
 	}
 	require.NoError(t, rdb.Get(t.Context(), key).Err())
-}
-
-func TestClusterWithoutItsMaster(t *testing.T) {
-	t.Parallel()
-	c := redistest.StartCluster(t, 3, 1)
-	rdb := c.Client(t, &redis.ClusterOptions{MaxRedirects: 20})
-	slot := c.Slot(t, "key")
-	master, replicas := c.Owner(t, slot)
-	master.Kill()
-	c.Failover(t, replicas[0], true)
-	require.NoError(t, rdb.Set(t.Context(), "key", "value", 0).Err())
-	assert.Equal(t, "value", replicas[0].Client(t, nil).Get(t.Context(), "key").Val())
 }

@@ -15,28 +15,6 @@ import (
 	"github.com/rratelimiter/rratelimiter/internal/test/redistest"
 )
 
-func TestMiniFollowsTheFakeClock(t *testing.T) {
-	t.Parallel()
-	synctest.Test(t, func(t *testing.T) {
-		rdb, _ := redistest.Mini(t)
-		ctx := t.Context()
-
-		before, err := rdb.Time(ctx).Result()
-		require.NoError(t, err)
-		assert.WithinDuration(t, time.Now(), before, 0)
-		require.NoError(t, rdb.Set(ctx, "key", "value", time.Minute).Err())
-
-		time.Sleep(59 * time.Second)
-		after, err := rdb.Eval(ctx, "return redis.call('TIME')[1]", nil).Int64()
-		require.NoError(t, err)
-		assert.Equal(t, before.Unix()+59, after)
-		assert.EqualValues(t, 1, rdb.Exists(ctx, "key").Val())
-
-		time.Sleep(time.Second)
-		assert.EqualValues(t, 0, rdb.Exists(ctx, "key").Val())
-	})
-}
-
 // A bubble fails its test when a goroutine is left, so these need no
 // assertion about that.
 
@@ -81,27 +59,6 @@ func TestMiniTakesLongPipelines(t *testing.T) {
 		require.NoError(t, err)
 		assert.Len(t, cmds, 5000)
 		assert.Zero(t, time.Since(start), "nothing waited for a timeout")
-	})
-}
-
-func TestMiniOutsideOfABubble(t *testing.T) {
-	t.Parallel()
-	rdb, m := redistest.Mini(t)
-	ctx := t.Context()
-	now := time.Date(2030, 1, 1, 0, 0, 0, 0, time.UTC)
-	m.SetTime(now)
-	require.NoError(t, rdb.Set(ctx, "key", "value", time.Hour).Err())
-	m.SetTime(now.Add(time.Hour))
-	assert.EqualValues(t, 0, rdb.Exists(ctx, "key").Val())
-}
-
-func TestMiniClientsShareTheServer(t *testing.T) {
-	t.Parallel()
-	synctest.Test(t, func(t *testing.T) {
-		rdb, m := redistest.Mini(t)
-		other := redistest.MiniClient(t, m, &redis.Options{MaxRetries: -1})
-		require.NoError(t, rdb.Set(t.Context(), "key", "value", 0).Err())
-		assert.Equal(t, "value", other.Get(t.Context(), "key").Val())
 	})
 }
 

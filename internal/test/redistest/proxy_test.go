@@ -122,19 +122,6 @@ func TestProxyActions(t *testing.T) {
 	}
 }
 
-func TestProxyShowsWhatAClientRepeats(t *testing.T) {
-	t.Parallel()
-	synctest.Test(t, func(t *testing.T) {
-		direct, m := redistest.Mini(t)
-		p := redistest.MiniProxy(t, m)
-		p.OnCommand(redistest.Nth(1, "incr", redistest.DropAnswer))
-		n, err := p.Client(t, nil).Incr(t.Context(), "key").Result()
-		require.NoError(t, err)
-		assert.EqualValues(t, 2, n)
-		assert.Equal(t, "2", direct.Get(t.Context(), "key").Val())
-	})
-}
-
 func TestProxyHoldsAnAnswer(t *testing.T) {
 	t.Parallel()
 	proxied(t, func(t *testing.T, p *redistest.Proxy, rdb, direct *redis.Client) {

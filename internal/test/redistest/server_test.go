@@ -37,13 +37,6 @@ func TestStartRedis(t *testing.T) {
 	assert.NotEqual(t, redistest.Shared(t).Addr(), s.Addr())
 }
 
-func TestStartRedisWithAPassword(t *testing.T) {
-	t.Parallel()
-	s := redistest.StartRedis(t, "--requirepass", "secret")
-	require.Error(t, s.Client(t, nil).Ping(t.Context()).Err())
-	require.NoError(t, s.Client(t, &redis.Options{Password: "secret"}).Ping(t.Context()).Err())
-}
-
 func TestServerEnds(t *testing.T) {
 	t.Parallel()
 	for name, end := range map[string]func(*redistest.Server){
