@@ -7,6 +7,7 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
@@ -34,13 +35,7 @@ type Cluster struct {
 // ends. It skips as [Redis] does.
 func StartCluster(t testing.TB, masters, replicas int, args ...string) *Cluster {
 	t.Helper()
-	skipOwn(t)
-	c, err := startCluster(masters, replicas, args)
-	if c != nil {
-		t.Cleanup(c.kill)
-	}
-	check(t, err)
-	return c
+	return own(t, func() (*Cluster, error) { return startCluster(masters, replicas, args) })
 }
 
 // startCluster also returns the nodes of a cluster that did not come up.
@@ -51,7 +46,7 @@ func startCluster(masters, replicas int, args []string) (*Cluster, error) {
 		// A replica stays with its master, however many others that one has.
 		"--cluster-migration-barrier", "1000",
 	}, args...)}
-	nodes, err := startAll(masters*(1+replicas), func(int) (*Server, error) { return start(Default, sp) })
+	nodes, err := startAll(masters*(1+replicas), func() (*Server, error) { return start(Default, sp) })
 	c := &Cluster{nodes: nodes, ids: map[*Server]string{}, stood: map[*Server]time.Time{}}
 	if err != nil {
 		return c, err
@@ -66,24 +61,13 @@ func startCluster(masters, replicas int, args []string) (*Cluster, error) {
 
 // startAll starts n servers at once. Those that came up are returned also where
 // others did not.
-func startAll(n int, start func(i int) (*Server, error)) ([]*Server, error) {
-	type result struct {
-		i   int
-		s   *Server
-		err error
-	}
-	results := make(chan result)
-	for i := range n {
-		go func() {
-			s, err := start(i)
-			results <- result{i, s, err}
-		}()
-	}
+func startAll(n int, start func() (*Server, error)) ([]*Server, error) {
 	all, errs := make([]*Server, n), make([]error, n)
-	for range n {
-		r := <-results
-		all[r.i], errs[r.i] = r.s, r.err
+	var wg sync.WaitGroup
+	for i := range n {
+		wg.Go(func() { all[i], errs[i] = start() })
 	}
+	wg.Wait()
 	return slices.DeleteFunc(all, func(s *Server) bool { return s == nil }), errors.Join(errs...)
 }
 

@@ -2,9 +2,13 @@ package redistest
 
 import (
 	"context"
+	"errors"
 	"net"
+	"os"
+	"strings"
 	"sync"
 	"sync/atomic"
+	"syscall"
 	"testing"
 	"time"
 
@@ -273,4 +277,173 @@ func (p *Proxy) write(to net.Conn, raw []byte) error {
 			return nil
 		}
 	}
+}
+
+// A Command is a request as a client sent it.
+type Command struct {
+	Conn int      // counts the proxy's connections, from 1
+	Args []string // the command's name and its arguments
+}
+
+// Name returns the command's name in lower case.
+func (c Command) Name() string { return strings.ToLower(c.Args[0]) }
+
+// Contains reports whether the command, its arguments parted by single spaces,
+// holds text. Case does not matter.
+func (c Command) Contains(text string) bool {
+	return strings.Contains(strings.ToLower(strings.Join(c.Args, " ")), strings.ToLower(text))
+}
+
+type verb int
+
+const (
+	pass verb = iota
+	dropAnswer
+	swallow
+	cut
+	late
+	duplicate
+	discard
+)
+
+// An Action is what a [Proxy] does with a command. The zero value is [Pass].
+type Action struct {
+	verb  verb
+	after time.Duration
+	when  <-chan struct{}
+	busy  bool // the machine is, not the proxy, to a FairClient
+}
+
+var (
+	// Pass forwards the request and delivers the answer. Held back (After,
+	// When), it is the answer that waits, and those behind it on its connection.
+	Pass = Action{verb: pass}
+	// DropAnswer forwards the request and, instead of delivering the answer,
+	// closes the connection: the server has run the command and the client can't
+	// know. Nothing that the client sent behind it is forwarded. Held back, the
+	// close waits.
+	DropAnswer = Action{verb: dropAnswer}
+	// Swallow forwards the request and leaves the client without an answer on
+	// an open connection. No later answer gets through on that connection
+	// either, though later requests do.
+	Swallow = Action{verb: swallow}
+	// Cut closes the connection without forwarding the request or anything
+	// behind it, once all requests before it are answered. Held back, the close
+	// waits.
+	Cut = Action{verb: cut}
+	// Late is for When and After: the request itself is held back, and those
+	// behind it on its connection. It is forwarded even if the client has given
+	// up by then: a late copy. Not held back it is Pass.
+	Late = Action{verb: late}
+	// Duplicate forwards the request twice, one right behind the other, and
+	// delivers the first answer. Held back, that answer waits.
+	Duplicate = Action{verb: duplicate}
+)
+
+// After returns the action held back for d.
+func (a Action) After(d time.Duration) Action {
+	a.after = d
+	return a
+}
+
+// When returns the action held back until ch is closed.
+func (a Action) When(ch <-chan struct{}) Action {
+	a.when = ch
+	return a
+}
+
+// Until is When for what only gives the test time: a [Proxy.FairClient] waits for it.
+func (a Action) Until(ch <-chan struct{}) Action {
+	a.when, a.busy = ch, true
+	return a
+}
+
+// Nth returns a function for [Proxy.OnCommand] that applies a to the n-th
+// command, counted from 1, that contains text (see [Command.Contains]), and
+// Pass to all others.
+func Nth(n int, text string, a Action) func(Command) Action {
+	seen := 0
+	return func(c Command) Action {
+		if !c.Contains(text) {
+			return Pass
+		}
+		if seen++; seen == n {
+			return a
+		}
+		return Pass
+	}
+}
+
+const (
+	lookAgain = 5 * time.Millisecond // at whether an answer is kept back
+	patience  = time.Minute          // with a machine that is busy
+)
+
+// FairClient is [Proxy.Client] with a ReadTimeout that ends the wait only for an answer
+// that the proxy keeps back: one that a busy machine delays is waited for, up to a
+// minute. It does not go with a [MiniProxy].
+func (p *Proxy) FairClient(t testing.TB, opt *redis.Options) *redis.Client {
+	t.Helper()
+	o := valueOf(opt)
+	o.Dialer = func(ctx context.Context, network, addr string) (net.Conn, error) {
+		var d net.Dialer
+		conn, err := d.DialContext(ctx, network, addr)
+		if err != nil {
+			return nil, err
+		}
+		return &fairConn{Conn: conn, proxy: p}, nil
+	}
+	return client(t, p.addr, &o)
+}
+
+// A fairConn is a client's connection to a proxy.
+type fairConn struct {
+	net.Conn
+
+	proxy *Proxy
+	until atomic.Int64 // the deadline of reads in Unix nanoseconds; 0: none
+}
+
+// SyscallConn lets go-redis look whether the connection is closed.
+func (c *fairConn) SyscallConn() (syscall.RawConn, error) {
+	raw, ok := c.Conn.(syscall.Conn)
+	if !ok {
+		return nil, errors.ErrUnsupported
+	}
+	return raw.SyscallConn()
+}
+
+func (c *fairConn) SetDeadline(at time.Time) error {
+	return errors.Join(c.SetReadDeadline(at), c.SetWriteDeadline(at))
+}
+
+func (c *fairConn) SetReadDeadline(at time.Time) error {
+	c.until.Store(0)
+	if !at.IsZero() {
+		c.until.Store(at.UnixNano())
+	}
+	return c.Conn.SetReadDeadline(at)
+}
+
+func (c *fairConn) Read(b []byte) (int, error) {
+	until := c.until.Load()
+	for {
+		n, err := c.Conn.Read(b)
+		over := time.Duration(time.Now().UnixNano() - until)
+		if n > 0 || !errors.Is(err, os.ErrDeadlineExceeded) || c.until.Load() != until ||
+			over > patience || c.proxy.keepsBack(c.LocalAddr()) {
+			return n, err
+		}
+		if err := c.Conn.SetReadDeadline(time.Now().Add(lookAgain)); err != nil {
+			return 0, err
+		}
+	}
+}
+
+// keepsBack reports whether a client's connection waits for what an action keeps back.
+func (p *Proxy) keepsBack(of net.Addr) bool {
+	p.mu.Lock()
+	c := p.clients[of.String()]
+	p.mu.Unlock()
+	return c != nil && c.keepsBack()
 }

@@ -39,13 +39,7 @@ type Sentinel struct {
 // [Redis] does.
 func StartSentinel(t testing.TB, replicas int, downAfter time.Duration, args ...string) *Sentinel {
 	t.Helper()
-	skipOwn(t)
-	s, err := startSentinel(replicas, downAfter, args)
-	if s != nil {
-		t.Cleanup(s.kill)
-	}
-	check(t, err)
-	return s
+	return own(t, func() (*Sentinel, error) { return startSentinel(replicas, downAfter, args) })
 }
 
 // startSentinel also returns the servers where not all came up.
@@ -57,7 +51,7 @@ func startSentinel(replicas int, downAfter time.Duration, args []string) (*Senti
 	}, args...)}
 	s := &Sentinel{}
 	var err error
-	s.data, err = startAll(1+replicas, func(int) (*Server, error) { return start(Default, sp) })
+	s.data, err = startAll(1+replicas, func() (*Server, error) { return start(Default, sp) })
 	if err != nil {
 		return s, err
 	}
@@ -73,7 +67,7 @@ func startSentinel(replicas int, downAfter time.Duration, args []string) (*Senti
 			return s, fmt.Errorf("redistest: making a replica: %w", err)
 		}
 	}
-	s.watch, err = startAll(sentinels, func(int) (*Server, error) {
+	s.watch, err = startAll(sentinels, func() (*Server, error) {
 		return start(Default, spec{prepare: func(w *Server, own string) ([]string, error) {
 			return w.sentinelArgs(own, host, port, downAfter)
 		}})

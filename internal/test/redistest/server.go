@@ -92,10 +92,17 @@ func StartRedis(t testing.TB, args ...string) *Server {
 
 func startFor(t testing.TB, v Version, sp spec) *Server {
 	t.Helper()
+	return own(t, func() (*Server, error) { return start(v, sp) })
+}
+
+// own starts servers for a test, and kills them when t ends, also those that came up
+// where others did not.
+func own[S interface{ kill() }](t testing.TB, start func() (S, error)) S {
+	t.Helper()
 	skipOwn(t)
-	s, err := start(v, sp)
+	s, err := start()
+	t.Cleanup(s.kill)
 	check(t, err)
-	t.Cleanup(s.Kill)
 	return s
 }
 
@@ -205,6 +212,12 @@ func (s *Server) Kill() {
 		_ = s.clock.Close()
 	}
 	_ = os.RemoveAll(s.dir)
+}
+
+func (s *Server) kill() {
+	if s != nil {
+		s.Kill()
+	}
 }
 
 // Crash is Kill for a server that is to be started again, by Restart: its files

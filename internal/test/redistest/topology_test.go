@@ -5,6 +5,7 @@ import (
 	"strconv"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/redis/go-redis/v9"
 	"github.com/stretchr/testify/assert"
@@ -147,4 +148,107 @@ func TestTLS(t *testing.T) {
 		require.Error(t, rdb.Ping(t.Context()).Err(), what)
 		require.NoError(t, rdb.Close())
 	}
+}
+
+func TestSentinelReplacesAMasterThatDied(t *testing.T) {
+	t.Parallel()
+	s := redistest.StartSentinel(t, 2, time.Second)
+	rdb := s.Client(t, nil)
+	require.NoError(t, rdb.Set(t.Context(), "kept", "value", 0).Err())
+	require.NoError(t, rdb.Do(t.Context(), "WAIT", 2, 10_000).Err())
+	master := s.Master(t)
+	require.Len(t, s.Replicas(t), 2)
+
+	s.CutReplication(t)
+	require.NoError(t, rdb.Set(t.Context(), "lost", "value", 0).Err())
+	master.Kill()
+	next := s.AwaitMaster(t, master)
+	assert.NotSame(t, master, next)
+	assert.Len(t, s.Replicas(t), 1)
+	require.Eventually(t, func() bool {
+		return rdb.Set(t.Context(), "later", "value", 0).Err() == nil
+	}, 20*time.Second, 50*time.Millisecond)
+	assert.Equal(t, "value", rdb.Get(t.Context(), "kept").Val())
+	require.ErrorIs(t, rdb.Get(t.Context(), "lost").Err(), redis.Nil)
+	assert.Equal(t, "value", next.Client(t, nil).Get(t.Context(), "later").Val())
+}
+
+func TestSentinelReplacesAMasterThatHangs(t *testing.T) {
+	t.Parallel()
+	s := redistest.StartSentinel(t, 1, time.Second)
+	rdb := s.Client(t, &redis.FailoverOptions{ReadTimeout: time.Second})
+	require.NoError(t, rdb.Set(t.Context(), "key", "value", 0).Err())
+	master := s.Master(t)
+	master.Freeze(t)
+	next := s.AwaitMaster(t, master)
+	assert.Same(t, next, s.Master(t))
+	master.Thaw(t)
+	assert.Equal(t, "value", master.Client(t, nil).Get(t.Context(), "key").Val())
+	require.Eventually(t, func() bool {
+		return rdb.Set(t.Context(), "key", "new", 0).Err() == nil && next.Client(t, nil).Get(t.Context(), "key").Val() == "new"
+	}, 20*time.Second, 50*time.Millisecond)
+}
+
+func TestSentinelReplacesAMasterOnRequest(t *testing.T) {
+	t.Parallel()
+	s := redistest.StartSentinel(t, 1, time.Second)
+	old := s.Master(t)
+	next := s.Failover(t)
+	assert.NotSame(t, old, next)
+	assert.Same(t, next, s.Master(t))
+	assert.Same(t, old, s.Failover(t), "once it was in order")
+	assert.Same(t, old, s.AwaitOrder(t))
+	role, err := next.Client(t, nil).Do(t.Context(), "ROLE").Slice()
+	require.NoError(t, err)
+	assert.Equal(t, "slave", role[0], "in step with the one before")
+	assert.Equal(t, "connected", role[3])
+}
+
+func TestCluster(t *testing.T) {
+	t.Parallel()
+	c := redistest.StartCluster(t, 3, 1)
+	rdb := c.Client(t, nil)
+	require.Len(t, c.Addrs(), 6)
+	seen := map[*redistest.Server]bool{}
+	for i := range 100 {
+		key := strconv.Itoa(i)
+		require.NoError(t, rdb.Set(t.Context(), key, "value", 0).Err())
+		master, replicas := c.Owner(t, c.Slot(t, key))
+		require.Len(t, replicas, 1)
+		seen[master] = true
+	}
+	assert.Len(t, seen, 3)
+
+	var others []*redistest.Server
+	key := "{moving}1"
+	require.NoError(t, rdb.Set(t.Context(), key, "value", 0).Err())
+	slot := c.Slot(t, key)
+	master, _ := c.Owner(t, slot)
+	for s := range seen {
+		if s != master {
+			others = append(others, s)
+		}
+	}
+	move := c.StartMove(t, slot, others[0])
+	assert.Equal(t, "value", rdb.Get(t.Context(), key).Val(), "still here")
+	require.ErrorContains(t, rdb.MGet(t.Context(), key, "{moving}2").Err(), "TRYAGAIN", "one here, one perhaps there")
+	move.MoveKeys(t, key)
+	assert.Equal(t, "value", rdb.Get(t.Context(), key).Val(), "asked for there")
+	move.Finish(t)
+	require.NoError(t, rdb.Set(t.Context(), "{moving}2", "value", 0).Err())
+	assert.Equal(t, []any{"value", "value"}, rdb.MGet(t.Context(), key, "{moving}2").Val())
+
+	move = c.StartMove(t, slot, others[1])
+	move.MoveKeys(t)
+	move.Finish(t)
+	assert.Equal(t, []any{"value", "value"}, rdb.MGet(t.Context(), key, "{moving}2").Val())
+
+	for _, takeover := range []bool{false, true} {
+		_, replicas := c.Owner(t, slot)
+		require.NoError(t, rdb.Set(t.Context(), key, strconv.FormatBool(takeover), 0).Err())
+		c.Failover(t, replicas[0], takeover)
+		now, _ := c.Owner(t, slot)
+		assert.Same(t, replicas[0], now)
+	}
+	require.NoError(t, rdb.Get(t.Context(), key).Err())
 }
