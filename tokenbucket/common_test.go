@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"strconv"
-	"strings"
 	"testing"
 	"time"
 
@@ -157,15 +156,8 @@ func TestTurnsWithTheArticles(t *testing.T) {
 // what to name them.
 func TestClusterKeysApart(t *testing.T) {
 	t.Parallel()
-	server := redistest.StartRedis(t, "--cluster-enabled", "yes")
-	plain := server.Client(t, nil)
-	require.NoError(t, plain.ClusterAddSlotsRange(t.Context(), 0, 16383).Err())
-	require.Eventually(t, func() bool {
-		info, err := plain.ClusterInfo(t.Context()).Result()
-		return err == nil && strings.Contains(info, "cluster_state:ok")
-	}, time.Minute, 10*time.Millisecond)
-	rdb := redis.NewClusterClient(&redis.ClusterOptions{Addrs: []string{server.Addr()}})
-	t.Cleanup(func() { assert.NoError(t, rdb.Close()) })
+	cluster := redistest.StartCluster(t, 1, 0)
+	rdb, plain := cluster.Client(t, nil), cluster.Nodes()[0].Client(t, nil)
 	for what, l := range map[string]*tokenbucket.Limiter{"cluster client": threeInTenSeconds(rdb), "plain client": threeInTenSeconds(plain)} {
 		_, giveBack, err := l.TakeReturnable(t.Context(), "user1", 1)
 		require.ErrorIs(t, err, limit.ErrUnsupported, what)

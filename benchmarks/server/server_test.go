@@ -15,10 +15,7 @@ import (
 )
 
 func TestMain(m *testing.M) {
-	if len(os.Args) > 1 && os.Args[1] == DelayArgument {
-		fmt.Fprintln(os.Stderr, RunDelay(os.Args[2:]))
-		os.Exit(1)
-	}
+	Serve()
 	os.Exit(m.Run())
 }
 
