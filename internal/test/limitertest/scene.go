@@ -213,10 +213,19 @@ func (s *HeldScene) Hold(t *testing.T, script *lua.Script, n int) (letGo func())
 func (s *HeldScene) CheckInUse(t *testing.T, rate, inUse int64) {
 	t.Helper()
 	synctest.Wait()
-	assert.Equal(t, inUse, InUse(t, s.Mini, KeysOf(s.RateLimiter).Permits), "permits in use")
-	value, ok := StoredValue(t, s.Mini, KeysOf(s.RateLimiter).Value)
-	assert.True(t, ok)
-	assert.Equal(t, rate-inUse, value, "free permits")
+	assert.True(t, checkInUse(t, s.Mini, s.RateLimiter, rate, inUse), "no value is stored")
+}
+
+// checkInUse checks what is in use of a limiter, and that all else is free. It reports
+// whether the free permits are stored.
+func checkInUse(t testing.TB, rdb redis.UniversalClient, l *rratelimiter.RateLimiter, rate, inUse int64) bool {
+	t.Helper()
+	assert.Equal(t, inUse, InUse(t, rdb, KeysOf(l).Permits), "permits in use of %s", l.Name())
+	value, stored := StoredValue(t, rdb, KeysOf(l).Value)
+	if stored {
+		assert.Equal(t, rate-inUse, value, "free permits of %s", l.Name())
+	}
+	return stored
 }
 
 // A Family is some limiters whose names share a hash tag, as handles of one
@@ -284,10 +293,7 @@ func (f *Family) State(t testing.TB, rdb redis.UniversalClient) map[string]KeySt
 func (f *Family) CheckSums(t testing.TB, rdb redis.UniversalClient, rates ...int64) {
 	t.Helper()
 	for i, l := range f.Limiters {
-		value, ok := StoredValue(t, rdb, KeysOf(l).Value)
-		if ok {
-			assert.Equal(t, rates[i], value+InUse(t, rdb, KeysOf(l).Permits), "free and in use of %s", l.Name())
-		}
+		checkInUse(t, rdb, l, rates[i], InUse(t, rdb, KeysOf(l).Permits))
 	}
 }
 
@@ -318,9 +324,6 @@ func (s *FamilyScene) CheckAll(t *testing.T, f *Family, rates, inUse []int64) {
 	t.Helper()
 	synctest.Wait()
 	for i, l := range f.Limiters {
-		assert.Equal(t, inUse[i], InUse(t, s.Mini, KeysOf(l).Permits), "permits in use of %s", l.Name())
-		if value, ok := StoredValue(t, s.Mini, KeysOf(l).Value); ok {
-			assert.Equal(t, rates[i]-inUse[i], value, "free permits of %s", l.Name())
-		}
+		checkInUse(t, s.Mini, l, rates[i], inUse[i])
 	}
 }

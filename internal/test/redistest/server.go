@@ -22,7 +22,6 @@ import (
 const (
 	startAttempts = 5
 	startTimeout  = 20 * time.Second
-	stopTimeout   = 10 * time.Second
 )
 
 // A Server is a real server of one process: a Redis or Valkey, or a Sentinel.
@@ -156,22 +155,6 @@ func (s *Server) Client(t testing.TB, opt *redis.Options) *redis.Client {
 	o := valueOf(opt)
 	o.TLSConfig = s.tls
 	return client(t, s.addr, &o)
-}
-
-// Stop asks the server to shut down and waits until it has. A server that is
-// gone already is left alone.
-func (s *Server) Stop() {
-	if !s.running() {
-		return
-	}
-	ctx, cancel := context.WithTimeout(context.Background(), stopTimeout)
-	defer cancel()
-	_ = s.ask(ctx, "SHUTDOWN", "NOSAVE")
-	select {
-	case <-s.process.Load().exited:
-	case <-ctx.Done():
-	}
-	s.Kill()
 }
 
 // Freeze is Hang(true).

@@ -110,35 +110,6 @@ func testRemaining(t *testing.T, k Kind) {
 	})
 }
 
-// A request is granted exactly where its permits are free: what a decision left,
-// and what was told to come back by now.
-func testHistories(t *testing.T, k Kind) {
-	redistest.Virtual(t, func(t *testing.T, rdb *redis.Client) {
-		l, draw := k.New(rdb, permits, window), rand.New(rand.NewPCG(6, 4))
-		for range 20 {
-			key := Key(t)
-			var full time.Time // at the latest
-			left := int64(permits)
-			for range 20 {
-				n, now := 1+draw.Int64N(permits), time.Now()
-				d := Take(t, l, key, n)
-				require.Equal(t, int64(permits), d.Limit)
-				require.GreaterOrEqual(t, d.Remaining, int64(0))
-				switch free := d.Remaining; {
-				case d.Granted:
-					require.GreaterOrEqual(t, free+n, left, "permits got lost")
-				default:
-					require.Less(t, free, n)
-					require.GreaterOrEqual(t, free, left, "permits got lost")
-					require.True(t, now.Before(full), "%d of %d permits were refused", n, permits)
-				}
-				left, full = d.Remaining, now.Add(d.ResetAfter)
-				time.Sleep(time.Duration(draw.Int64N(int64(window / 4))).Truncate(time.Millisecond))
-			}
-		}
-	})
-}
-
 // A grant that is given back has not been.
 func testGiveBack(t *testing.T, k Kind) {
 	// In real time a miniredis may pause between what tells a window's end, and

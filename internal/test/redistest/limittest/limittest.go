@@ -75,7 +75,6 @@ func Run(t *testing.T, k Kind) {
 		"RetryAfter":              testRetryAfter,
 		"ResetAfter":              testResetAfter,
 		"Remaining":               testRemaining,
-		"Decisions":               testHistories,
 		"Window":                  testWindow,
 		"ShortWindows":            testShortWindows,
 		"Edge":                    testEdge,
