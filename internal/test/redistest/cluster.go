@@ -87,27 +87,20 @@ func (c *Cluster) kill() { killAll(c.nodes) }
 func (c *Cluster) join(ctx context.Context, masters int) error {
 	for i, s := range c.nodes {
 		id, err := s.ask(ctx, "CLUSTER", "MYID").Text()
-		if err != nil {
-			return err
-		}
 		c.ids[s] = id
-		if err := s.ask(ctx, "CLUSTER", "SET-CONFIG-EPOCH", i+1).Err(); err != nil {
-			return err
-		}
+		err = errors.Join(err, s.ask(ctx, "CLUSTER", "SET-CONFIG-EPOCH", i+1).Err())
 		if i < masters {
 			args := []any{"CLUSTER", "ADDSLOTS"}
 			for slot := i * slots / masters; slot < (i+1)*slots/masters; slot++ {
 				args = append(args, slot)
 			}
-			if err := s.ask(ctx, args...).Err(); err != nil {
-				return err
-			}
+			err = errors.Join(err, s.ask(ctx, args...).Err())
 		}
-		if i == 0 {
-			continue
+		if i > 0 {
+			host, port := s.hostPort()
+			err = errors.Join(err, c.nodes[0].ask(ctx, "CLUSTER", "MEET", host, port).Err())
 		}
-		host, port := s.hostPort()
-		if err := c.nodes[0].ask(ctx, "CLUSTER", "MEET", host, port).Err(); err != nil {
+		if err != nil {
 			return err
 		}
 	}

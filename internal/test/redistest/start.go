@@ -1,6 +1,7 @@
 package redistest
 
 import (
+	"bufio"
 	"context"
 	"errors"
 	"fmt"
@@ -112,12 +113,9 @@ func ping(ctx context.Context, socket string) error {
 	if deadline, ok := ctx.Deadline(); ok {
 		_ = conn.SetDeadline(deadline)
 	}
-	if _, err := io.WriteString(conn, "PING\r\n"); err != nil {
-		return err
-	}
-	answer := make([]byte, 64)
-	n, err := conn.Read(answer)
-	if err == nil && strings.HasPrefix(string(answer[:n]), "-LOADING") {
+	_, _ = io.WriteString(conn, "PING\r\n")
+	answer, err := bufio.NewReader(conn).ReadString('\n')
+	if err == nil && strings.HasPrefix(answer, "-LOADING") {
 		err = errors.New("it is loading")
 	}
 	return err
