@@ -228,6 +228,9 @@ func testLargestFigures(t *testing.T, k Kind) {
 			assert.False(t, Take(t, l, key, 2).Granted)
 			assert.Equal(t, int64(0), Take(t, l, key, 1).Remaining)
 			assert.False(t, Take(t, l, key, 1).Granted)
+			key = Key(t)
+			assert.Equal(t, int64(1), Take(t, l, key, k.Most-1).Remaining)
+			assert.Equal(t, int64(0), Take(t, l, key, 1).Remaining)
 		}
 		if k.Longest > 0 {
 			l, key := k.New(rdb, 3, k.Longest), Key(t)
