@@ -2,47 +2,398 @@ package rratelimiter_test
 
 import (
 	"context"
+	"errors"
 	"fmt"
+	"sync"
 	"time"
 
 	"github.com/rratelimiter/rratelimiter"
 )
 
-func ExamplePerDay() {
-	cfg := rratelimiter.PerDay(5000)
-	fmt.Println(cfg.Rate, cfg.Interval)
-	// Output: 5000 24h0m0s
-}
-
-// A KeyedLimiter has the calls that handlers need; Limiter leads to all others.
-func ExampleKeyedLimiter() {
+// Ten a second and a thousand an hour: both are charged, or none.
+func ExampleClient_TryAcquireAll_two() {
 	client, _, stop := connect()
 	defer stop()
-	ctx := context.Background()
 
-	perUser := client.Keyed("orders:", rratelimiter.PerMinute(2))
-	fmt.Println(perUser.TryAcquire(ctx, "ann", 2, 0))
-	fmt.Println(perUser.Release(ctx, "ann", 1))
-	fmt.Println(perUser.TryAcquire(ctx, "ann", 2, 0))
+	second := client.RateLimiter("{shop}:second", rratelimiter.WithDefault(rratelimiter.PerSecond(10)))
+	hour := client.RateLimiter("{shop}:hour", rratelimiter.WithDefault(rratelimiter.PerHour(1000)))
+	ok, err := client.TryAcquireAll(ctx, 1, 0, second, hour)
+	fmt.Println(ok, err)
+	// Output: true <nil>
+}
 
-	vip := rratelimiter.PerMinute(100)
-	vip.KeepAlive = time.Hour
-	if err := perUser.Limiter("bob").SetRate(ctx, vip); err != nil {
-		fmt.Println(err)
+func ExampleRateLimiter_TryAcquire() {
+	client, server, stop := connect()
+	defer stop()
+	limiter := client.RateLimiter("orders", rratelimiter.WithDefault(rratelimiter.PerSecond(2)))
+
+	for range 3 {
+		ok, err := limiter.TryAcquire(ctx, 1, 10*time.Millisecond)
+		fmt.Println(ok, err)
 	}
-	fmt.Println(perUser.Limiter("bob").AvailablePermits(ctx))
+	server.SetTime(noon.Add(time.Second)) // the permits are back
+	ok, err := limiter.TryAcquire(ctx, 2, 0)
+	fmt.Println(ok, err)
 	// Output:
 	// true <nil>
-	// <nil>
+	// true <nil>
 	// false <nil>
-	// 100 <nil>
+	// true <nil>
+}
+
+// Whoever stops waiting, by a context, leaves no permits taken.
+func ExampleRateLimiter_TryAcquire_context() {
+	client, _, stop := connect()
+	defer stop()
+	limiter := client.RateLimiter("orders", rratelimiter.WithDefault(rratelimiter.PerHour(1)))
+	if err := limiter.Acquire(ctx, 1); err != nil {
+		fmt.Println(err)
+	}
+
+	ctx, cancel := context.WithTimeout(ctx, 10*time.Millisecond)
+	defer cancel()
+	ok, err := limiter.TryAcquire(ctx, 1, time.Hour)
+	fmt.Println(ok, errors.Is(err, context.DeadlineExceeded))
+	// Output: false true
+}
+
+func ExampleRateLimiter_Acquire() {
+	client, server, stop := connect()
+	defer stop()
+	server.SetTime(time.Time{}) // the clock runs
+	limiter := client.RateLimiter("orders", rratelimiter.WithDefault(rratelimiter.Config{
+		Rate:     3,
+		Interval: 20 * time.Millisecond,
+	}))
+
+	start := time.Now()
+	var callers sync.WaitGroup
+	for range 9 {
+		callers.Go(func() {
+			if err := limiter.Acquire(ctx, 1); err != nil {
+				fmt.Println(err)
+			}
+		})
+	}
+	callers.Wait()
+	// The last three come two intervals after the first three.
+	fmt.Println(time.Since(start) >= 40*time.Millisecond)
+	// Output: true
+}
+
+func ExampleRateLimiter_Take() {
+	client, server, stop := connect()
+	defer stop()
+	limiter := client.RateLimiter("orders", rratelimiter.WithDefault(rratelimiter.PerMinute(10)))
+
+	for range 2 {
+		d, err := limiter.Take(ctx, 6)
+		fmt.Printf("granted %t, %d of %d left, retry after %v, full after %v, %v\n",
+			d.Granted, d.Remaining, d.Limit, d.RetryAfter, d.ResetAfter, err)
+		server.SetTime(noon.Add(15 * time.Second))
+	}
+	// Output:
+	// granted true, 4 of 10 left, retry after 0s, full after 1m0s, <nil>
+	// granted false, 4 of 10 left, retry after 45s, full after 45s, <nil>
+}
+
+func ExampleRateLimiter_TrySetRate() {
+	client, _, stop := connect()
+	defer stop()
+	limiter := client.RateLimiter("orders")
+
+	_, err := limiter.TryAcquire(ctx, 1, 0)
+	fmt.Println(errors.Is(err, rratelimiter.ErrNotInitialized))
+	fmt.Println(limiter.TrySetRate(ctx, rratelimiter.PerMinute(10)))
+	fmt.Println(limiter.TrySetRate(ctx, rratelimiter.PerMinute(20)))
+	fmt.Println(limiter.AvailablePermits(ctx))
+	// Output:
+	// true
+	// true <nil>
+	// false <nil>
+	// 10 <nil>
+}
+
+func ExampleRateLimiter_SetRate() {
+	client, _, stop := connect()
+	defer stop()
+	limiter := client.RateLimiter("orders", rratelimiter.WithDefault(rratelimiter.PerMinute(10)))
+	fmt.Println(limiter.Acquire(ctx, 4))
+
+	fmt.Println(limiter.SetRate(ctx, rratelimiter.PerMinute(20)))
+	fmt.Println(limiter.AvailablePermits(ctx))
+	// Output:
+	// <nil>
+	// <nil>
+	// 20 <nil>
+}
+
+func ExampleKeepState() {
+	client, _, stop := connect()
+	defer stop()
+	limiter := client.RateLimiter("orders", rratelimiter.WithDefault(rratelimiter.PerMinute(10)))
+	fmt.Println(limiter.Acquire(ctx, 4))
+
+	fmt.Println(limiter.SetRate(ctx, rratelimiter.PerMinute(20), rratelimiter.KeepState()))
+	fmt.Println(limiter.AvailablePermits(ctx))
+	// Output:
+	// <nil>
+	// <nil>
+	// 16 <nil>
+}
+
+// UpdateRate makes no limiter: a deleted one stays deleted.
+func ExampleRateLimiter_UpdateRate() {
+	client, _, stop := connect()
+	defer stop()
+	limiter := client.RateLimiter("orders")
+
+	fmt.Println(limiter.UpdateRate(ctx, rratelimiter.PerMinute(10)))
+	fmt.Println(limiter.SetRate(ctx, rratelimiter.PerMinute(10)))
+	fmt.Println(limiter.UpdateRate(ctx, rratelimiter.PerMinute(20)))
+	// Output:
+	// false <nil>
+	// <nil>
+	// true <nil>
+}
+
+func ExampleRateLimiter_Config() {
+	client, _, stop := connect()
+	defer stop()
+	limiter := client.RateLimiter("mail")
+	set, err := limiter.TrySetRate(ctx, rratelimiter.Config{
+		Type:      rratelimiter.PerClient,
+		Rate:      5,
+		Interval:  time.Minute,
+		KeepAlive: time.Hour,
+	})
+	fmt.Println(set, err)
+
+	cfg, err := limiter.Config(ctx)
+	fmt.Println(cfg.Type, cfg.Rate, cfg.Interval, cfg.KeepAlive, err)
+	// Output:
+	// true <nil>
+	// PER_CLIENT 5 1m0s 1h0m0s <nil>
+}
+
+// Permits that turn out not to be needed go back at once.
+func ExampleRateLimiter_Release() {
+	client, _, stop := connect()
+	defer stop()
+	limiter := client.RateLimiter("orders", rratelimiter.WithDefault(rratelimiter.PerMinute(10)))
+
+	if err := limiter.Acquire(ctx, 8); err != nil {
+		fmt.Println(err)
+	}
+	if err := limiter.Release(ctx, 5); err != nil {
+		fmt.Println(err)
+	}
+	fmt.Println(limiter.AvailablePermits(ctx))
+	// Output: 7 <nil>
+}
+
+// Each permit comes back one interval after it was granted.
+func ExampleRateLimiter_AvailablePermits() {
+	client, server, stop := connect()
+	defer stop()
+	limiter := client.RateLimiter("orders", rratelimiter.WithDefault(rratelimiter.PerMinute(10)))
+
+	for _, passed := range []time.Duration{0, 20 * time.Second, 40 * time.Second} {
+		server.SetTime(noon.Add(passed))
+		if err := limiter.Acquire(ctx, 2); err != nil {
+			fmt.Println(err)
+		}
+	}
+	for _, passed := range []time.Duration{59 * time.Second, 60 * time.Second, 80 * time.Second, 100 * time.Second} {
+		server.SetTime(noon.Add(passed))
+		free, err := limiter.AvailablePermits(ctx)
+		fmt.Println(passed, free, err)
+	}
+	// Output:
+	// 59s 4 <nil>
+	// 1m0s 6 <nil>
+	// 1m20s 8 <nil>
+	// 1m40s 10 <nil>
+}
+
+func ExampleRateLimiter_Expire() {
+	client, server, stop := connect()
+	defer stop()
+	limiter := client.RateLimiter("sale", rratelimiter.WithDefault(rratelimiter.PerMinute(10)))
+	fmt.Println(limiter.Acquire(ctx, 1))
+
+	fmt.Println(limiter.Expire(ctx, time.Hour))
+	server.SetTime(noon.Add(time.Hour))
+	fmt.Println(limiter.Exists(ctx))
+	// Output:
+	// <nil>
+	// true <nil>
+	// false <nil>
+}
+
+func ExampleRateLimiter_ExpireAt() {
+	client, _, stop := connect()
+	defer stop()
+	limiter := client.RateLimiter("sale")
+	fmt.Println(limiter.SetRate(ctx, rratelimiter.PerMinute(10)))
+
+	midnight := time.Date(2026, time.November, 22, 0, 0, 0, 0, time.UTC)
+	fmt.Println(limiter.ExpireAt(ctx, midnight))
+	fmt.Println(limiter.TTL(ctx))
+	// Output:
+	// <nil>
+	// true <nil>
+	// 12h0m0s true <nil>
+}
+
+func ExampleRateLimiter_ClearExpire() {
+	client, _, stop := connect()
+	defer stop()
+	limiter := client.RateLimiter("sale")
+	fmt.Println(limiter.SetRate(ctx, rratelimiter.PerMinute(10)))
+
+	fmt.Println(limiter.Expire(ctx, time.Hour))
+	fmt.Println(limiter.ClearExpire(ctx))
+	fmt.Println(limiter.ClearExpire(ctx))
+	// Output:
+	// <nil>
+	// true <nil>
+	// true <nil>
+	// false <nil>
+}
+
+// A keep-alive time counts anew from each request for permits.
+func ExampleRateLimiter_TTL() {
+	client, server, stop := connect()
+	defer stop()
+	limiter := client.RateLimiter("orders")
+
+	_, _, err := limiter.TTL(ctx)
+	fmt.Println(errors.Is(err, rratelimiter.ErrNotInitialized))
+
+	cfg := rratelimiter.PerMinute(10)
+	if err := limiter.SetRate(ctx, cfg); err != nil {
+		fmt.Println(err)
+	}
+	fmt.Println(limiter.TTL(ctx))
+
+	cfg.KeepAlive = time.Hour
+	if err := limiter.SetRate(ctx, cfg); err != nil {
+		fmt.Println(err)
+	}
+	server.SetTime(noon.Add(10 * time.Minute))
+	fmt.Println(limiter.TTL(ctx))
+	if err := limiter.Acquire(ctx, 1); err != nil {
+		fmt.Println(err)
+	}
+	fmt.Println(limiter.TTL(ctx))
+	// Output:
+	// true
+	// 0s false <nil>
+	// 50m0s true <nil>
+	// 1h0m0s true <nil>
+}
+
+func ExampleRateLimiter_Exists() {
+	client, _, stop := connect()
+	defer stop()
+	limiter := client.RateLimiter("orders")
+
+	fmt.Println(limiter.Exists(ctx))
+	if err := limiter.SetRate(ctx, rratelimiter.PerMinute(10)); err != nil {
+		fmt.Println(err)
+	}
+	fmt.Println(limiter.Exists(ctx))
+	// Output:
+	// false <nil>
+	// true <nil>
+}
+
+func ExampleRateLimiter_Delete() {
+	client, server, stop := connect()
+	defer stop()
+	limiter := client.RateLimiter("orders", rratelimiter.WithDefault(rratelimiter.PerMinute(10)))
+	fmt.Println(limiter.Acquire(ctx, 1))
+
+	fmt.Println(limiter.Delete(ctx))
+	fmt.Println(server.Keys())
+	fmt.Println(limiter.Delete(ctx))
+	// Output:
+	// <nil>
+	// true <nil>
+	// []
+	// false <nil>
+}
+
+// The permits in use move along. On a cluster both names need one hash tag, as
+// in "{shop}orders" and "{shop}sales".
+func ExampleRateLimiter_Rename() {
+	client, _, stop := connect()
+	defer stop()
+	limiter := client.RateLimiter("orders", rratelimiter.WithDefault(rratelimiter.PerMinute(10)))
+	fmt.Println(limiter.Acquire(ctx, 3))
+
+	if err := limiter.Rename(ctx, "sales"); err != nil {
+		fmt.Println(err)
+	}
+	fmt.Println(client.RateLimiter("sales").AvailablePermits(ctx))
+	fmt.Println(limiter.Exists(ctx))
+	// Output:
+	// <nil>
+	// 7 <nil>
+	// false <nil>
+}
+
+// A shop takes 3 orders a second and 5 an hour from each user, and 100 a second
+// from all: an order passes all three limits or uses none of them up.
+func ExampleClient_TryAcquireAll() {
+	client, server, stop := connect()
+	defer stop()
+	order := func(user string) {
+		ok, err := client.TryAcquireAll(ctx, 1, 0,
+			client.RateLimiter("{shop}:all", rratelimiter.WithDefault(rratelimiter.PerSecond(100))),
+			client.RateLimiter("{shop}:second:"+user, rratelimiter.WithDefault(rratelimiter.PerSecond(3))),
+			client.RateLimiter("{shop}:hour:"+user, rratelimiter.WithDefault(rratelimiter.PerHour(5))),
+		)
+		fmt.Println(user, ok, err)
+	}
+
+	for range 4 {
+		order("ann")
+	}
+	order("bob")
+	server.SetTime(noon.Add(time.Second))
+	for range 3 {
+		order("ann")
+	}
+	free, _ := client.RateLimiter("{shop}:second:ann").AvailablePermits(ctx)
+	fmt.Println("the refused order left", free, "of the second")
+	// Output:
+	// ann true <nil>
+	// ann true <nil>
+	// ann true <nil>
+	// ann false <nil>
+	// bob true <nil>
+	// ann true <nil>
+	// ann true <nil>
+	// ann false <nil>
+	// the refused order left 1 of the second
+}
+
+// On a cluster only names with the same hash tag are kept on one server.
+func ExampleClient_TryAcquireAll_names() {
+	client, _, stop := connect()
+	defer stop()
+
+	_, err := client.TryAcquireAll(ctx, 1, 0, client.RateLimiter("second"), client.RateLimiter("hour"))
+	fmt.Println(errors.Is(err, rratelimiter.ErrUnsupported))
+	// Output: true
 }
 
 // Peek tells what Take would answer, as often as one likes.
 func ExampleRateLimiter_Peek() {
 	client, _, stop := connect()
 	defer stop()
-	ctx := context.Background()
 
 	limiter := client.RateLimiter("orders", rratelimiter.WithDefault(rratelimiter.PerMinute(3)))
 	for range 2 {
@@ -64,7 +415,6 @@ func ExampleRateLimiter_Peek() {
 func ExampleRateLimiter_TakeUpTo() {
 	client, _, stop := connect()
 	defer stop()
-	ctx := context.Background()
 
 	limiter := client.RateLimiter("mails", rratelimiter.WithDefault(rratelimiter.PerMinute(100)))
 	for backlog := int64(250); backlog > 0; {
@@ -84,7 +434,6 @@ func ExampleRateLimiter_TakeUpTo() {
 func ExampleRateLimiter_Reset() {
 	client, _, stop := connect()
 	defer stop()
-	ctx := context.Background()
 
 	limiter := client.RateLimiter("logins:ann", rratelimiter.WithDefault(rratelimiter.PerDay(3)))
 	fmt.Println(limiter.TryAcquire(ctx, 3, 0))

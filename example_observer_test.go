@@ -25,7 +25,6 @@ func ExampleWithObserver() {
 	observer := &refusals{permits: map[string]int64{}}
 	client, _, stop := connect(rratelimiter.WithObserver(observer))
 	defer stop()
-	ctx := context.Background()
 
 	users := client.Keyed("users:", rratelimiter.PerMinute(2))
 	for _, name := range []string{"ann", "bob", "ann", "ann"} {

@@ -4,14 +4,24 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"sync"
+	"log/slog"
+	"net/http"
+	"net/http/httptest"
 	"time"
 
 	"github.com/alicebob/miniredis/v2"
 	"github.com/redis/go-redis/v9"
 
 	"github.com/rratelimiter/rratelimiter"
+	"github.com/rratelimiter/rratelimiter/fixedwindow"
+	"github.com/rratelimiter/rratelimiter/httplimit"
+	"github.com/rratelimiter/rratelimiter/limit"
+	"github.com/rratelimiter/rratelimiter/slidinglog"
+	"github.com/rratelimiter/rratelimiter/tokenbucket"
 )
+
+// ctx is that of all examples.
+var ctx = context.Background()
 
 // noon is the time on the clock of an example's Redis.
 var noon = time.Date(2026, time.November, 21, 12, 0, 0, 0, time.UTC)
@@ -34,7 +44,7 @@ func connect(opts ...rratelimiter.Option) (*rratelimiter.Client, *miniredis.Mini
 	rdb := redis.NewClient(&redis.Options{Addr: server.Addr()})
 	client := rratelimiter.New(rdb, opts...)
 	return client, server, func() {
-		_ = client.Close(context.Background())
+		_ = client.Close(ctx)
 		_ = rdb.Close()
 		server.Close()
 	}
@@ -43,7 +53,7 @@ func connect(opts ...rratelimiter.Option) (*rratelimiter.Client, *miniredis.Mini
 func Example() {
 	server := startRedis()
 	defer server.Close()
-	ctx, addr := context.Background(), server.Addr()
+	addr := server.Addr()
 
 	rdb := redis.NewClient(&redis.Options{Addr: addr})
 	client := rratelimiter.New(rdb)
@@ -60,7 +70,6 @@ func Example() {
 func Example_errors() {
 	client, _, stop := connect()
 	defer stop()
-	ctx := context.Background()
 	limiter := client.RateLimiter("orders", rratelimiter.WithDefault(rratelimiter.PerMinute(10)))
 
 	for _, permits := range []int64{10, 1, 11, 0} {
@@ -87,7 +96,6 @@ func Example_errors() {
 func ExampleNew() {
 	server := startRedis()
 	defer server.Close()
-	ctx := context.Background()
 
 	for _, program := range []string{"shop", "mobile"} {
 		rdb := redis.NewClient(&redis.Options{Addr: server.Addr()})
@@ -110,7 +118,6 @@ func ExampleNew() {
 func ExampleClient_RateLimiter() {
 	client, _, stop := connect()
 	defer stop()
-	ctx := context.Background()
 
 	for _, user := range []string{"ann", "bob", "ann"} {
 		limiter := client.RateLimiter("api:"+user, rratelimiter.WithDefault(rratelimiter.PerMinute(1)))
@@ -127,11 +134,8 @@ func ExampleClient_RateLimiter() {
 func ExampleClient_Close() {
 	client, _, stop := connect()
 	defer stop()
-	ctx := context.Background()
 	limiter := client.RateLimiter("orders", rratelimiter.WithDefault(rratelimiter.PerHour(1)))
-	if err := limiter.Acquire(ctx, 1); err != nil {
-		fmt.Println(err)
-	}
+	fmt.Println(limiter.Acquire(ctx, 1))
 
 	waiting := make(chan error)
 	go func() { waiting <- limiter.Acquire(ctx, 1) }()
@@ -141,6 +145,7 @@ func ExampleClient_Close() {
 	fmt.Println(errors.Is(<-waiting, rratelimiter.ErrClosed))
 	// Output:
 	// <nil>
+	// <nil>
 	// true
 }
 
@@ -149,7 +154,6 @@ func ExampleClient_Close() {
 func ExampleWithDefault() {
 	client, _, stop := connect()
 	defer stop()
-	ctx := context.Background()
 
 	for _, rate := range []int64{10, 20} {
 		limiter := client.RateLimiter("orders", rratelimiter.WithDefault(rratelimiter.PerMinute(rate)))
@@ -166,7 +170,6 @@ func ExampleWithDefault() {
 func ExampleWithClientID() {
 	server := startRedis()
 	defer server.Close()
-	ctx := context.Background()
 	rdb := redis.NewClient(&redis.Options{Addr: server.Addr()})
 	defer func() { _ = rdb.Close() }()
 
@@ -188,7 +191,6 @@ func ExampleWithClientID() {
 func ExampleWithRedissonVersion() {
 	client, _, stop := connect(rratelimiter.WithRedissonVersion("3.15.5"))
 	defer stop()
-	ctx := context.Background()
 	limiter := client.RateLimiter("orders", rratelimiter.WithDefault(rratelimiter.PerMinute(10)))
 	fmt.Println(limiter.TryAcquire(ctx, 2, 0))
 	// Output: true <nil>
@@ -198,7 +200,6 @@ func ExampleWithRedissonVersion() {
 func ExampleClient_Migrate() {
 	old, server, stop := connect(rratelimiter.WithRedissonVersion("3.15.5"))
 	defer stop()
-	ctx := context.Background()
 	limiter := old.RateLimiter("orders", rratelimiter.WithDefault(rratelimiter.PerMinute(10)))
 	for range 3 {
 		_, _ = limiter.TryAcquire(ctx, 2, 0)
@@ -222,375 +223,338 @@ func ExampleWithNameMapper() {
 	defer stop()
 
 	limiter := client.RateLimiter("orders", rratelimiter.WithDefault(rratelimiter.PerMinute(10)))
-	if err := limiter.Acquire(context.Background(), 1); err != nil {
-		fmt.Println(err)
-	}
+	fmt.Println(limiter.Acquire(ctx, 1))
 	fmt.Println(limiter.Name())
 	for _, key := range server.Keys() {
 		fmt.Println(key)
 	}
 	// Output:
+	// <nil>
 	// orders
 	// shop:orders
 	// {shop:orders}:permits
 	// {shop:orders}:value
 }
 
-// Ten a second and a thousand an hour: both are charged, or none.
-func ExampleClient_TryAcquireAll_two() {
-	client, _, stop := connect()
-	defer stop()
-	ctx := context.Background()
-
-	second := client.RateLimiter("{shop}:second", rratelimiter.WithDefault(rratelimiter.PerSecond(10)))
-	hour := client.RateLimiter("{shop}:hour", rratelimiter.WithDefault(rratelimiter.PerHour(1000)))
-	ok, err := client.TryAcquireAll(ctx, 1, 0, second, hour)
-	fmt.Println(ok, err)
-	// Output: true <nil>
+func ExamplePerDay() {
+	cfg := rratelimiter.PerDay(5000)
+	fmt.Println(cfg.Rate, cfg.Interval)
+	// Output: 5000 24h0m0s
 }
 
-func ExampleRateLimiter_TryAcquire() {
-	client, server, stop := connect()
+// A KeyedLimiter has the calls that handlers need; Limiter leads to all others.
+func ExampleKeyedLimiter() {
+	client, _, stop := connect()
 	defer stop()
-	ctx := context.Background()
-	limiter := client.RateLimiter("orders", rratelimiter.WithDefault(rratelimiter.PerSecond(2)))
 
-	for range 3 {
-		ok, err := limiter.TryAcquire(ctx, 1, 10*time.Millisecond)
-		fmt.Println(ok, err)
+	perUser := client.Keyed("orders:", rratelimiter.PerMinute(2))
+	fmt.Println(perUser.TryAcquire(ctx, "ann", 2, 0))
+	fmt.Println(perUser.Release(ctx, "ann", 1))
+	fmt.Println(perUser.TryAcquire(ctx, "ann", 2, 0))
+
+	vip := rratelimiter.PerMinute(100)
+	vip.KeepAlive = time.Hour
+	if err := perUser.Limiter("bob").SetRate(ctx, vip); err != nil {
+		fmt.Println(err)
 	}
-	server.SetTime(noon.Add(time.Second)) // the permits are back
-	ok, err := limiter.TryAcquire(ctx, 2, 0)
-	fmt.Println(ok, err)
+	fmt.Println(perUser.Limiter("bob").AvailablePermits(ctx))
+	// Output:
+	// true <nil>
+	// <nil>
+	// false <nil>
+	// 100 <nil>
+}
+
+// Each key has a RateLimiter of its own, which Java services know by its name:
+// "orders:ann".
+func ExampleClient_Keyed() {
+	client, _, stop := connect()
+	defer stop()
+
+	perUser := client.Keyed("orders:", rratelimiter.PerMinute(2))
+	for _, user := range []string{"ann", "ann", "ann", "bob"} {
+		d, err := perUser.Take(ctx, user, 1)
+		fmt.Println(user, d.Granted, d.Remaining, d.RetryAfter, err)
+	}
+	fmt.Println(client.RateLimiter("orders:ann").AvailablePermits(ctx))
+	// Output:
+	// ann true 1 0s <nil>
+	// ann true 0 0s <nil>
+	// ann false 0 1m0s <nil>
+	// bob true 1 0s <nil>
+	// 0 <nil>
+}
+
+// The same in front of a handler.
+func ExampleClient_Keyed_handler() {
+	client, _, stop := connect()
+	defer stop()
+
+	perUser := client.Keyed("orders:", rratelimiter.PerMinute(100))
+	limited := httplimit.New(perUser, httplimit.WithKey(httplimit.Header("X-User")))
+	handler := limited(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+		fmt.Fprintln(w, "welcome")
+	}))
+
+	r := httptest.NewRequest(http.MethodGet, "/", http.NoBody)
+	r.Header.Set("X-User", "ann")
+	w := httptest.NewRecorder()
+	handler.ServeHTTP(w, r)
+	fmt.Println(w.Code, w.Header().Get("RateLimit"), w.Header().Get("RateLimit-Policy"))
+	fmt.Print(w.Body)
+	// Output:
+	// 200 "default";r=99;t=60 "default";q=100;w=60
+	// welcome
+}
+
+// The other limiters keep the keys of scripts that many services run.
+func Example_otherLimiters() {
+	server := startRedis()
+	defer server.Close()
+	rdb := redis.NewClient(&redis.Options{Addr: server.Addr()})
+	defer func() { _ = rdb.Close() }()
+
+	window := fixedwindow.New(rdb, fixedwindow.Config{Limit: 100, Window: time.Minute})
+	log := slidinglog.New(rdb, slidinglog.Config{Limit: 3, Window: time.Minute, Thresholds: "rate:limit:config"})
+	bucket := tokenbucket.New(rdb, tokenbucket.Config{Capacity: 10, Refill: 1, Interval: time.Second})
+
+	for key, limiter := range map[string]limit.Limiter{"api:limit:ann": window, "limit:ann:/orders": log, "{tokens:ann}": bucket} {
+		if d, err := limiter.Take(ctx, key, 2); err != nil || !d.Granted || d.Remaining != d.Limit-2 {
+			fmt.Println(key, d, err)
+		}
+	}
+	fmt.Println(server.Keys())
+
+	if err := log.SetThreshold(ctx, "limit:ann:/orders", 5); err != nil {
+		fmt.Println(err)
+	}
+	fmt.Println(log.Take(ctx, "limit:ann:/orders", 3))
+	// Output:
+	// [api:limit:ann limit:ann:/orders {tokens:ann} {tokens:ann}_time]
+	// {true 5 0 0s 1m0s} <nil>
+}
+
+// Four programs share the limiter: while Redis is away, each has a quarter of the rate.
+func ExampleWithFailure() {
+	client, server, stop := connect(
+		rratelimiter.WithFailure(limit.FailLocal(0.25)), rratelimiter.WithCallTimeout(100*time.Millisecond))
+	defer stop()
+	orders := client.RateLimiter("orders", rratelimiter.WithDefault(rratelimiter.PerHour(20)))
+
+	server.Close()
+	granted := 0
+	for range 20 {
+		ok, err := orders.TryAcquire(ctx, 1, 0)
+		if err != nil {
+			fmt.Println(err)
+		}
+		if ok {
+			granted++
+		}
+	}
+	fmt.Println(granted)
+	// Output: 5
+}
+
+// Most callers are served without a round trip: each request to Redis takes
+// permits for those to come.
+func ExampleWithLease() {
+	client, _, stop := connect()
+	defer stop()
+
+	limiter := client.RateLimiter("events",
+		rratelimiter.WithDefault(rratelimiter.PerSecond(1_000_000)),
+		rratelimiter.WithLease(rratelimiter.Lease{Permits: 50_000, Life: 20 * time.Millisecond}))
+	granted := 0
+	for range 10_000 {
+		ok, err := limiter.TryAcquire(ctx, 1, 0)
+		if err != nil {
+			fmt.Println(err)
+		}
+		if ok {
+			granted++
+		}
+	}
+	fmt.Println(granted)
+	// Output: 10000
+}
+
+// Who is refused once is refused without a round trip until permits can be there.
+func ExampleWithRefusalCache() {
+	client, _, stop := connect()
+	defer stop()
+
+	limiter := client.RateLimiter("logins", rratelimiter.WithDefault(rratelimiter.PerHour(2)),
+		rratelimiter.WithRefusalCache())
+	for range 4 {
+		fmt.Println(limiter.TryAcquire(ctx, 1, 0))
+	}
+	_ = limiter.Release(ctx, 1)
+	fmt.Println(limiter.TryAcquire(ctx, 1, 0))
 	// Output:
 	// true <nil>
 	// true <nil>
 	// false <nil>
+	// false <nil>
 	// true <nil>
 }
 
-// Whoever stops waiting, by a context, leaves no permits taken.
-func ExampleRateLimiter_TryAcquire_context() {
+// With notices, other programs' releases end a refusal too.
+func ExampleWithNotices() {
 	client, _, stop := connect()
 	defer stop()
-	limiter := client.RateLimiter("orders", rratelimiter.WithDefault(rratelimiter.PerHour(1)))
-	if err := limiter.Acquire(context.Background(), 1); err != nil {
-		fmt.Println(err)
-	}
 
-	ctx, cancel := context.WithTimeout(context.Background(), 10*time.Millisecond)
-	defer cancel()
-	ok, err := limiter.TryAcquire(ctx, 1, time.Hour)
-	fmt.Println(ok, errors.Is(err, context.DeadlineExceeded))
+	limiter := client.RateLimiter("logins", rratelimiter.WithDefault(rratelimiter.PerHour(1)),
+		rratelimiter.WithRefusalCache(rratelimiter.WithNotices()))
+	fmt.Println(limiter.TryAcquire(ctx, 1, 0))
+	fmt.Println(limiter.TryAcquire(ctx, 1, 0))
+	// Output:
+	// true <nil>
+	// false <nil>
+}
+
+func ExampleWithClientName() {
+	client, server, stop := connect(rratelimiter.WithClientName("orders-7f9c"), rratelimiter.WithClientID("its-id"))
+	defer stop()
+
+	orders := client.RateLimiter("orders", rratelimiter.WithDefault(rratelimiter.PerSecond(100)))
+	fmt.Println(orders.TryAcquire(ctx, 1, 0))
+	_ = client.Close(ctx) // waits for what is under way: else the name may be noted a moment later
+	noted, err := server.ZMembers("rratelimiter:clients")
+	fmt.Println(len(noted), err)
+	// Output:
+	// true <nil>
+	// 1 <nil>
+}
+
+// The rate in the code wins: whoever deploys a new one need not change it in Redis.
+func ExampleWithRate() {
+	client, _, stop := connect()
+	defer stop()
+
+	before := client.RateLimiter("orders", rratelimiter.WithDefault(rratelimiter.PerMinute(100)))
+	fmt.Println(before.TryAcquire(ctx, 30, 0))
+
+	orders := client.RateLimiter("orders", rratelimiter.WithRate(rratelimiter.PerMinute(50)))
+	d, err := orders.Take(ctx, 1)
+	fmt.Println(d.Granted, d.Limit, d.Remaining, err) // the 30 are still in use
+	// Output:
+	// true <nil>
+	// true 50 19 <nil>
+}
+
+// A grant that a failover could lose does not count. The Redis of this example has no
+// replica.
+func ExampleWithReplicas() {
+	client, _, stop := connect(rratelimiter.WithReplicas(1, 100*time.Millisecond))
+	defer stop()
+	coupons := client.RateLimiter("coupons", rratelimiter.WithDefault(rratelimiter.PerDay(1000)))
+
+	ok, err := coupons.TryAcquire(ctx, 1, 0)
+	fmt.Println(ok, errors.Is(err, rratelimiter.ErrNotReplicated))
 	// Output: false true
 }
 
-func ExampleRateLimiter_Acquire() {
-	client, server, stop := connect()
-	defer stop()
-	server.SetTime(time.Time{}) // the clock runs
-	ctx := context.Background()
-	limiter := client.RateLimiter("orders", rratelimiter.WithDefault(rratelimiter.Config{
-		Rate:     3,
-		Interval: 20 * time.Millisecond,
-	}))
+// These settings suit most services: docs/production.md has their reasons.
+func Example_production() {
+	server := startRedis()
+	defer server.Close()
+	addr := server.Addr()
 
-	start := time.Now()
-	var callers sync.WaitGroup
-	for range 9 {
-		callers.Go(func() {
-			if err := limiter.Acquire(ctx, 1); err != nil {
-				fmt.Println(err)
-			}
-		})
-	}
-	callers.Wait()
-	// The last three come two intervals after the first three.
-	fmt.Println(time.Since(start) >= 40*time.Millisecond)
-	// Output: true
-}
-
-func ExampleRateLimiter_Take() {
-	client, server, stop := connect()
-	defer stop()
-	ctx := context.Background()
-	limiter := client.RateLimiter("orders", rratelimiter.WithDefault(rratelimiter.PerMinute(10)))
-
-	for range 2 {
-		d, err := limiter.Take(ctx, 6)
-		fmt.Printf("granted %t, %d of %d left, retry after %v, full after %v, %v\n",
-			d.Granted, d.Remaining, d.Limit, d.RetryAfter, d.ResetAfter, err)
-		server.SetTime(noon.Add(15 * time.Second))
-	}
-	// Output:
-	// granted true, 4 of 10 left, retry after 0s, full after 1m0s, <nil>
-	// granted false, 4 of 10 left, retry after 45s, full after 45s, <nil>
-}
-
-func ExampleRateLimiter_TrySetRate() {
-	client, _, stop := connect()
-	defer stop()
-	ctx := context.Background()
-	limiter := client.RateLimiter("orders")
-
-	_, err := limiter.TryAcquire(ctx, 1, 0)
-	fmt.Println(errors.Is(err, rratelimiter.ErrNotInitialized))
-	fmt.Println(limiter.TrySetRate(ctx, rratelimiter.PerMinute(10)))
-	fmt.Println(limiter.TrySetRate(ctx, rratelimiter.PerMinute(20)))
-	fmt.Println(limiter.AvailablePermits(ctx))
-	// Output:
-	// true
-	// true <nil>
-	// false <nil>
-	// 10 <nil>
-}
-
-func ExampleRateLimiter_SetRate() {
-	client, _, stop := connect()
-	defer stop()
-	ctx := context.Background()
-	limiter := client.RateLimiter("orders", rratelimiter.WithDefault(rratelimiter.PerMinute(10)))
-	if err := limiter.Acquire(ctx, 4); err != nil {
-		fmt.Println(err)
-	}
-
-	fmt.Println(limiter.SetRate(ctx, rratelimiter.PerMinute(20)))
-	fmt.Println(limiter.AvailablePermits(ctx))
-	// Output:
-	// <nil>
-	// 20 <nil>
-}
-
-func ExampleKeepState() {
-	client, _, stop := connect()
-	defer stop()
-	ctx := context.Background()
-	limiter := client.RateLimiter("orders", rratelimiter.WithDefault(rratelimiter.PerMinute(10)))
-	if err := limiter.Acquire(ctx, 4); err != nil {
-		fmt.Println(err)
-	}
-
-	fmt.Println(limiter.SetRate(ctx, rratelimiter.PerMinute(20), rratelimiter.KeepState()))
-	fmt.Println(limiter.AvailablePermits(ctx))
-	// Output:
-	// <nil>
-	// 16 <nil>
-}
-
-// UpdateRate makes no limiter: a deleted one stays deleted.
-func ExampleRateLimiter_UpdateRate() {
-	client, _, stop := connect()
-	defer stop()
-	ctx := context.Background()
-	limiter := client.RateLimiter("orders")
-
-	fmt.Println(limiter.UpdateRate(ctx, rratelimiter.PerMinute(10)))
-	fmt.Println(limiter.SetRate(ctx, rratelimiter.PerMinute(10)))
-	fmt.Println(limiter.UpdateRate(ctx, rratelimiter.PerMinute(20)))
-	// Output:
-	// false <nil>
-	// <nil>
-	// true <nil>
-}
-
-func ExampleRateLimiter_Config() {
-	client, _, stop := connect()
-	defer stop()
-	ctx := context.Background()
-	limiter := client.RateLimiter("mail")
-	set, err := limiter.TrySetRate(ctx, rratelimiter.Config{
-		Type:      rratelimiter.PerClient,
-		Rate:      5,
-		Interval:  time.Minute,
-		KeepAlive: time.Hour,
+	rdb := redis.NewClient(&redis.Options{
+		Addr:                  addr,
+		ContextTimeoutEnabled: true,
+		DialTimeout:           time.Second,
+		DialerRetries:         1,
+		ReadTimeout:           time.Second,
+		PoolSize:              64,
 	})
-	fmt.Println(set, err)
+	client := rratelimiter.New(rdb,
+		rratelimiter.WithCallTimeout(time.Second),
+		rratelimiter.WithFailure(limit.FailLocal(0.25)), // four instances of this service
+		rratelimiter.WithLogger(slog.Default()),
+	)
+	orders := client.RateLimiter("orders", rratelimiter.WithDefault(rratelimiter.PerSecond(100)))
+	fmt.Println(orders.TryAcquire(ctx, 1, 0))
 
-	cfg, err := limiter.Config(ctx)
-	fmt.Println(cfg.Type, cfg.Rate, cfg.Interval, cfg.KeepAlive, err)
-	// Output:
-	// true <nil>
-	// PER_CLIENT 5 1m0s 1h0m0s <nil>
+	if err := client.Close(ctx); err != nil {
+		slog.Error("closing the limiters", "error", err)
+	}
+	if err := rdb.Close(); err != nil {
+		slog.Error("closing Redis", "error", err)
+	}
+	// Output: true <nil>
 }
 
-// Permits that turn out not to be needed go back at once.
-func ExampleRateLimiter_Release() {
-	client, _, stop := connect()
-	defer stop()
-	ctx := context.Background()
-	limiter := client.RateLimiter("orders", rratelimiter.WithDefault(rratelimiter.PerMinute(10)))
+// A Java service has the limiter "orders", and a NameMapper.
+func Example_java() {
+	server := startRedis()
+	defer server.Close()
+	rdb := redis.NewClient(&redis.Options{Addr: server.Addr()})
+	defer func() { _ = rdb.Close() }()
 
-	if err := limiter.Acquire(ctx, 8); err != nil {
-		fmt.Println(err)
-	}
-	if err := limiter.Release(ctx, 5); err != nil {
-		fmt.Println(err)
-	}
-	fmt.Println(limiter.AvailablePermits(ctx))
-	// Output: 7 <nil>
+	client := rratelimiter.New(rdb,
+		rratelimiter.WithNameMapper(func(name string) string { return "shop:" + name }),
+		rratelimiter.WithRedissonVersion("3.20.1"), // the oldest in use; leave it out from 3.35.0 on
+	)
+	defer func() { _ = client.Close(ctx) }()
+
+	orders := client.RateLimiter("orders", rratelimiter.WithDefault(rratelimiter.PerSecond(100)))
+	granted, err := orders.TryAcquire(ctx, 1, 0)
+	fmt.Println(granted, err, server.Keys())
+	// Output: true <nil> [shop:orders {shop:orders}:permits {shop:orders}:value]
 }
 
-// Each permit comes back one interval after it was granted.
-func ExampleRateLimiter_AvailablePermits() {
-	client, server, stop := connect()
-	defer stop()
-	ctx := context.Background()
-	limiter := client.RateLimiter("orders", rratelimiter.WithDefault(rratelimiter.PerMinute(10)))
+// What docs/coming-from.md shows.
+func Example_comingFrom() {
+	server := startRedis()
+	defer server.Close()
+	rdb := redis.NewClient(&redis.Options{Addr: server.Addr()})
+	defer func() { _ = rdb.Close() }()
+	mux := http.NewServeMux()
 
-	for _, passed := range []time.Duration{0, 20 * time.Second, 40 * time.Second} {
-		server.SetTime(noon.Add(passed))
-		if err := limiter.Acquire(ctx, 2); err != nil {
-			fmt.Println(err)
+	client := rratelimiter.New(rdb)
+	perUser := client.Keyed("users:", rratelimiter.PerMinute(10)) // a limiter for each key
+	orders := client.RateLimiter("orders", rratelimiter.WithDefault(rratelimiter.PerSecond(100)))
+	defer func() { _ = client.Close(ctx) }()
+
+	visit := func() error {
+		decision, err := perUser.Take(ctx, "ann", 1)
+		if err != nil {
+			return err // Redis did not decide
 		}
+		if !decision.Granted {
+			return fmt.Errorf("try again in %v", decision.RetryAfter)
+		}
+		return nil
 	}
-	for _, passed := range []time.Duration{59 * time.Second, 60 * time.Second, 80 * time.Second, 100 * time.Second} {
-		server.SetTime(noon.Add(passed))
-		free, err := limiter.AvailablePermits(ctx)
-		fmt.Println(passed, free, err)
+	order := func() error {
+		if err := orders.Acquire(ctx, 1); err != nil {
+			return err
+		}
+		return nil
 	}
+	pay := func() {
+		bucket := tokenbucket.New(rdb, tokenbucket.Config{Capacity: 5, Refill: 1, Interval: 6 * time.Second})
+		decision, err := bucket.Take(ctx, "{users:ann}", 1)
+		fmt.Println(decision.Remaining, err)
+	}
+	for range 10 {
+		_ = visit()
+	}
+	fmt.Println(visit(), order())
+	pay()
+	granted, decision, err := orders.TakeUpTo(ctx, 500)
+	fmt.Println(granted, decision.Remaining, err)
+
+	perClient := httplimit.New(client.Keyed("", rratelimiter.PerMinute(10)), httplimit.WithPrefix("users:"), httplimit.WithLegacyHeaders())
+	handler := perClient(mux)
+	w := httptest.NewRecorder()
+	handler.ServeHTTP(w, httptest.NewRequest(http.MethodGet, "/", http.NoBody))
+	fmt.Println(w.Header().Get("X-RateLimit-Remaining"), server.Exists("users:192.0.2.1"))
 	// Output:
-	// 59s 4 <nil>
-	// 1m0s 6 <nil>
-	// 1m20s 8 <nil>
-	// 1m40s 10 <nil>
-}
-
-func ExampleRateLimiter_Expire() {
-	client, server, stop := connect()
-	defer stop()
-	ctx := context.Background()
-	limiter := client.RateLimiter("sale", rratelimiter.WithDefault(rratelimiter.PerMinute(10)))
-	if err := limiter.Acquire(ctx, 1); err != nil {
-		fmt.Println(err)
-	}
-
-	fmt.Println(limiter.Expire(ctx, time.Hour))
-	server.SetTime(noon.Add(time.Hour))
-	fmt.Println(limiter.Exists(ctx))
-	// Output:
-	// true <nil>
-	// false <nil>
-}
-
-func ExampleRateLimiter_ExpireAt() {
-	client, _, stop := connect()
-	defer stop()
-	ctx := context.Background()
-	limiter := client.RateLimiter("sale")
-	if err := limiter.SetRate(ctx, rratelimiter.PerMinute(10)); err != nil {
-		fmt.Println(err)
-	}
-
-	midnight := time.Date(2026, time.November, 22, 0, 0, 0, 0, time.UTC)
-	fmt.Println(limiter.ExpireAt(ctx, midnight))
-	fmt.Println(limiter.TTL(ctx))
-	// Output:
-	// true <nil>
-	// 12h0m0s true <nil>
-}
-
-func ExampleRateLimiter_ClearExpire() {
-	client, _, stop := connect()
-	defer stop()
-	ctx := context.Background()
-	limiter := client.RateLimiter("sale")
-	if err := limiter.SetRate(ctx, rratelimiter.PerMinute(10)); err != nil {
-		fmt.Println(err)
-	}
-
-	fmt.Println(limiter.Expire(ctx, time.Hour))
-	fmt.Println(limiter.ClearExpire(ctx))
-	fmt.Println(limiter.ClearExpire(ctx))
-	// Output:
-	// true <nil>
-	// true <nil>
-	// false <nil>
-}
-
-// A keep-alive time counts anew from each request for permits.
-func ExampleRateLimiter_TTL() {
-	client, server, stop := connect()
-	defer stop()
-	ctx := context.Background()
-	limiter := client.RateLimiter("orders")
-
-	_, _, err := limiter.TTL(ctx)
-	fmt.Println(errors.Is(err, rratelimiter.ErrNotInitialized))
-
-	cfg := rratelimiter.PerMinute(10)
-	if err := limiter.SetRate(ctx, cfg); err != nil {
-		fmt.Println(err)
-	}
-	fmt.Println(limiter.TTL(ctx))
-
-	cfg.KeepAlive = time.Hour
-	if err := limiter.SetRate(ctx, cfg); err != nil {
-		fmt.Println(err)
-	}
-	server.SetTime(noon.Add(10 * time.Minute))
-	fmt.Println(limiter.TTL(ctx))
-	if err := limiter.Acquire(ctx, 1); err != nil {
-		fmt.Println(err)
-	}
-	fmt.Println(limiter.TTL(ctx))
-	// Output:
-	// true
-	// 0s false <nil>
-	// 50m0s true <nil>
-	// 1h0m0s true <nil>
-}
-
-func ExampleRateLimiter_Exists() {
-	client, _, stop := connect()
-	defer stop()
-	ctx := context.Background()
-	limiter := client.RateLimiter("orders")
-
-	fmt.Println(limiter.Exists(ctx))
-	if err := limiter.SetRate(ctx, rratelimiter.PerMinute(10)); err != nil {
-		fmt.Println(err)
-	}
-	fmt.Println(limiter.Exists(ctx))
-	// Output:
-	// false <nil>
-	// true <nil>
-}
-
-func ExampleRateLimiter_Delete() {
-	client, server, stop := connect()
-	defer stop()
-	ctx := context.Background()
-	limiter := client.RateLimiter("orders", rratelimiter.WithDefault(rratelimiter.PerMinute(10)))
-	if err := limiter.Acquire(ctx, 1); err != nil {
-		fmt.Println(err)
-	}
-
-	fmt.Println(limiter.Delete(ctx))
-	fmt.Println(server.Keys())
-	fmt.Println(limiter.Delete(ctx))
-	// Output:
-	// true <nil>
-	// []
-	// false <nil>
-}
-
-// The permits in use move along. On a cluster both names need one hash tag, as
-// in "{shop}orders" and "{shop}sales".
-func ExampleRateLimiter_Rename() {
-	client, _, stop := connect()
-	defer stop()
-	ctx := context.Background()
-	limiter := client.RateLimiter("orders", rratelimiter.WithDefault(rratelimiter.PerMinute(10)))
-	if err := limiter.Acquire(ctx, 3); err != nil {
-		fmt.Println(err)
-	}
-
-	if err := limiter.Rename(ctx, "sales"); err != nil {
-		fmt.Println(err)
-	}
-	fmt.Println(client.RateLimiter("sales").AvailablePermits(ctx))
-	fmt.Println(limiter.Exists(ctx))
-	// Output:
-	// 7 <nil>
-	// false <nil>
+	// try again in 1m0s <nil>
+	// 4 <nil>
+	// 99 0 <nil>
+	// 9 true
 }

@@ -29,46 +29,36 @@ func requireRefused(t *testing.T, sent *limitertest.Counter, l *rratelimiter.Rat
 	assert.Zero(t, sent.Total(), "commands sent")
 }
 
-func TestInputPermits(t *testing.T) {
-	t.Parallel()
-	acquires := map[string]func(context.Context, *rratelimiter.RateLimiter, int64) error{
-		"TryAcquire": func(ctx context.Context, l *rratelimiter.RateLimiter, n int64) error {
-			_, err := l.TryAcquire(ctx, n, time.Second)
-			return err
-		},
-		"Acquire": func(ctx context.Context, l *rratelimiter.RateLimiter, n int64) error { return l.Acquire(ctx, n) },
-		"Take": func(ctx context.Context, l *rratelimiter.RateLimiter, n int64) error {
-			_, err := l.Take(ctx, n)
-			return err
-		},
-	}
-	for op, call := range acquires {
-		for _, permits := range []int64{math.MinInt64, -1, 0, 1 << 32, math.MaxInt64} {
-			redistest.Virtual(t, func(t *testing.T, rdb *redis.Client) {
-				l := limitertest.NewHandle(t, rdb, rratelimiter.WithDefault(limitertest.Every(10, time.Hour)))
-				sent := limitertest.CountCommands(rdb)
-				err := call(t.Context(), l, permits)
-				requireRefused(t, sent, l, op, "between 1 and 4294967295", rratelimiter.ErrInvalidPermits, err)
-			})
-		}
-	}
-	for _, permits := range []int64{math.MinInt64, -1, 1 << 53, math.MaxInt64} {
-		redistest.Virtual(t, func(t *testing.T, rdb *redis.Client) {
-			l := limitertest.NewHandle(t, rdb)
-			sent := limitertest.CountCommands(rdb)
-			err := l.Release(t.Context(), permits)
-			requireRefused(t, sent, l, "Release", "between 0 and 9007199254740991", rratelimiter.ErrInvalidPermits, err)
-		})
+// requireAllRefused is requireRefused of all calls.
+func requireAllRefused(t *testing.T, sent *limitertest.Counter, l *rratelimiter.RateLimiter, text string, want error) {
+	t.Helper()
+	for op, call := range limitertest.Operations {
+		requireRefused(t, sent, l, op, text, want, call(t.Context(), l))
 	}
 }
 
-func TestInputReleaseOfNothing(t *testing.T) {
+func TestInputPermits(t *testing.T) {
 	t.Parallel()
 	redistest.Virtual(t, func(t *testing.T, rdb *redis.Client) {
-		l := limitertest.NewLimiter(t, rdb, limitertest.Every(10, time.Hour))
+		ctx := t.Context()
+		withRate := limitertest.NewLimiter(t, rdb, limitertest.Every(10, time.Hour))
+		l := limitertest.NewHandle(t, rdb, rratelimiter.WithDefault(limitertest.Every(10, time.Hour)))
 		sent := limitertest.CountCommands(rdb)
-		require.NoError(t, l.Release(t.Context(), 0))
-		assert.Zero(t, sent.Total())
+		for _, permits := range []int64{math.MinInt64, -1, 0, 1 << 32, math.MaxInt64} {
+			for op, err := range map[string]error{
+				"TryAcquire": limitertest.Second(l.TryAcquire(ctx, permits, time.Second)),
+				"Acquire":    l.Acquire(ctx, permits),
+				"Take":       limitertest.Second(l.Take(ctx, permits)),
+			} {
+				requireRefused(t, sent, l, op, "between 1 and 4294967295", rratelimiter.ErrInvalidPermits, err)
+			}
+		}
+		for _, permits := range []int64{math.MinInt64, -1, 1 << 53, math.MaxInt64} {
+			err := l.Release(ctx, permits)
+			requireRefused(t, sent, l, "Release", "between 0 and 9007199254740991", rratelimiter.ErrInvalidPermits, err)
+		}
+		require.NoError(t, withRate.Release(ctx, 0))
+		assert.Zero(t, sent.Total(), "a release of nothing")
 	})
 }
 
@@ -133,11 +123,8 @@ func TestInputConfig(t *testing.T) {
 					"WithDefault": rratelimiter.WithDefault(cfg), "WithRate": rratelimiter.WithRate(cfg),
 				} {
 					l = limitertest.NewHandle(t, rdb, option)
-					for op, call := range limitertest.Operations {
-						err := call(t.Context(), l)
-						requireRefused(t, sent, l, op, text, rratelimiter.ErrInvalidConfig, err)
-						assert.Contains(t, err.Error(), name)
-					}
+					requireAllRefused(t, sent, l, text, rratelimiter.ErrInvalidConfig)
+					requireAllRefused(t, sent, l, name, rratelimiter.ErrInvalidConfig)
 				}
 			})
 		}
@@ -150,10 +137,7 @@ func TestInputRateInCode(t *testing.T) {
 		byDefault, byRate := rratelimiter.WithDefault(rratelimiter.PerDay(1)), rratelimiter.WithRate(rratelimiter.PerDay(2))
 		for _, both := range [][]rratelimiter.LimiterOption{{byDefault, byRate}, {byRate, byDefault}, {byRate, byRate}} {
 			l := limitertest.NewHandle(t, rdb, both...)
-			sent := limitertest.CountCommands(rdb)
-			for op, call := range limitertest.Operations {
-				requireRefused(t, sent, l, op, "WithRate", rratelimiter.ErrInvalidConfig, call(t.Context(), l))
-			}
+			requireAllRefused(t, limitertest.CountCommands(rdb), l, "WithRate", rratelimiter.ErrInvalidConfig)
 		}
 		l := limitertest.NewClient(t, rdb, rratelimiter.WithRedissonVersion("3.12.0")).RateLimiter("old", byRate)
 		requireRefused(t, limitertest.CountCommands(rdb), l, "Take", "3.13.3", rratelimiter.ErrUnsupported, limitertest.Second(l.Take(t.Context(), 1)))
@@ -172,10 +156,7 @@ func TestInputReplicas(t *testing.T) {
 			"third of the call timeout": {rratelimiter.WithReplicas(1, time.Second), rratelimiter.WithCallTimeout(2 * time.Second)},
 		} {
 			l := limitertest.NewClient(t, rdb, opts...).RateLimiter("a")
-			sent := limitertest.CountCommands(rdb)
-			for op, call := range limitertest.Operations {
-				requireRefused(t, sent, l, op, text, rratelimiter.ErrInvalidConfig, call(t.Context(), l))
-			}
+			requireAllRefused(t, limitertest.CountCommands(rdb), l, text, rratelimiter.ErrInvalidConfig)
 		}
 	})
 }
@@ -189,15 +170,14 @@ func TestInputTimesToLive(t *testing.T) {
 			_, err := l.Expire(t.Context(), ttl)
 			requireRefused(t, sent, l, "Expire", "1ms", rratelimiter.ErrInvalidConfig, err)
 		}
-		for _, at := range []time.Time{{}, time.Unix(0, 0), time.Unix(-1, 0)} {
-			_, err := l.ExpireAt(t.Context(), at)
-			requireRefused(t, sent, l, "ExpireAt", "1970", rratelimiter.ErrInvalidConfig, err)
-		}
-		for _, at := range []time.Time{
-			time.UnixMilli(math.MaxInt64), time.Unix(1<<60, 0), time.Date(9999, time.December, 31, 0, 0, 0, 0, time.UTC),
+		for text, moments := range map[string][]time.Time{
+			"1970":        {{}, time.Unix(0, 0), time.Unix(-1, 0)},
+			"ClearExpire": {time.UnixMilli(math.MaxInt64), time.Unix(1<<60, 0), time.Date(9999, time.December, 31, 0, 0, 0, 0, time.UTC)},
 		} {
-			_, err := l.ExpireAt(t.Context(), at)
-			requireRefused(t, sent, l, "ExpireAt", "ClearExpire", rratelimiter.ErrInvalidConfig, err)
+			for _, at := range moments {
+				_, err := l.ExpireAt(t.Context(), at)
+				requireRefused(t, sent, l, "ExpireAt", text, rratelimiter.ErrInvalidConfig, err)
+			}
 		}
 	})
 }
@@ -251,9 +231,7 @@ func TestInputNames(t *testing.T) {
 		for _, l := range []*rratelimiter.RateLimiter{
 			limitertest.NewClient(t, rdb).RateLimiter(""), limitertest.NewClient(t, rdb, nothing).RateLimiter("name"),
 		} {
-			for op, call := range limitertest.Operations {
-				requireRefused(t, sent, l, op, "name is empty", rratelimiter.ErrInvalidConfig, call(t.Context(), l))
-			}
+			requireAllRefused(t, sent, l, "name is empty", rratelimiter.ErrInvalidConfig)
 		}
 		l := limitertest.NewHandle(t, rdb)
 		requireRefused(t, sent, l, "Rename", "name is empty", rratelimiter.ErrInvalidConfig, l.Rename(t.Context(), ""))
@@ -280,9 +258,7 @@ func TestInputOptions(t *testing.T) {
 			"Redis client is nil":  rratelimiter.New(nil),
 		} {
 			l := client.RateLimiter("name")
-			for op, call := range limitertest.Operations {
-				requireRefused(t, sent, l, op, text, rratelimiter.ErrInvalidConfig, call(t.Context(), l))
-			}
+			requireAllRefused(t, sent, l, text, rratelimiter.ErrInvalidConfig)
 			requireRefused(t, sent, l, "Release", text, rratelimiter.ErrInvalidConfig, l.Release(t.Context(), 0))
 			require.NoError(t, client.Close(t.Context()))
 		}
@@ -291,12 +267,7 @@ func TestInputOptions(t *testing.T) {
 		err := limitertest.Second(client.RateLimiter("name").Take(t.Context(), 1))
 		assert.ErrorContains(t, err, "WithClientID")
 		assert.ErrorContains(t, err, "WithNameMapper", "all that is wrong is said at once")
-	})
-}
 
-func TestInputNilOptions(t *testing.T) {
-	t.Parallel()
-	redistest.Virtual(t, func(t *testing.T, rdb *redis.Client) {
 		l := limitertest.NewClient(t, rdb, nil).RateLimiter("name", nil)
 		require.NoError(t, l.SetRate(t.Context(), limitertest.Every(1, time.Hour), nil))
 		limitertest.MustAcquire(t, l, 1)
@@ -325,9 +296,7 @@ func TestInputOfAClosedClient(t *testing.T) {
 		l := client.RateLimiter("name")
 		require.NoError(t, client.Close(t.Context()))
 		sent := limitertest.CountCommands(rdb)
-		for op, call := range limitertest.Operations {
-			requireRefused(t, sent, l, op, "closed", rratelimiter.ErrClosed, call(t.Context(), l))
-		}
+		requireAllRefused(t, sent, l, "closed", rratelimiter.ErrClosed)
 		requireRefused(t, sent, l, "Release", "closed", rratelimiter.ErrClosed, l.Release(t.Context(), 0))
 		assert.NoError(t, rdb.Ping(t.Context()).Err(), "the Redis client stays open")
 	})

@@ -66,18 +66,20 @@ func goBlocks(t *testing.T, page string) []string {
 
 func TestCodeInDocsIsThatOfTheExamples(t *testing.T) {
 	t.Parallel()
-	paths, err := filepath.Glob("example*_test.go")
-	require.NoError(t, err)
-	var lines []string
-	for _, path := range paths {
-		lines = append(lines, trimmed(readText(t, path))...)
-	}
-	examples := strings.Join(lines, "\n") + "\n"
-	for _, page := range []string{"reference", "production", "java", "coming-from"} {
-		page = "docs/" + page + ".md"
-		for _, block := range goBlocks(t, page) {
+	for page, tests := range map[string]string{
+		"reference": "example*_test.go", "production": "example*_test.go", "java": "example*_test.go", "coming-from": "example*_test.go",
+		"testing": "rratelimitertest/docs_test.go",
+	} {
+		paths, err := filepath.Glob(tests)
+		require.NoError(t, err)
+		var lines []string
+		for _, path := range paths {
+			lines = append(lines, trimmed(readText(t, path))...)
+		}
+		examples := "\n" + strings.Join(lines, "\n") + "\n"
+		for _, block := range goBlocks(t, "docs/"+page+".md") {
 			code := strings.Join(trimmed(block), "\n") + "\n"
-			assert.Contains(t, examples, "\n"+code, "%s shows code that no example compiles", page)
+			assert.Contains(t, examples, "\n"+code, "docs/%s.md shows code that no test compiles", page)
 		}
 	}
 }

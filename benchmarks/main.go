@@ -29,14 +29,8 @@ import (
 )
 
 func main() {
-	if len(os.Args) > 1 && os.Args[1] == server.DelayArgument {
-		fail(server.RunDelay(os.Args[2:]))
-		return
-	}
-	if len(os.Args) > 1 && os.Args[1] == peer.ProcessArgument {
-		fail(peer.RunProcess())
-		return
-	}
+	server.Serve()
+	peer.Serve()
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	defer stop()
 	if err := run(ctx); err != nil {

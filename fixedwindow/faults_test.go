@@ -1,7 +1,6 @@
 package fixedwindow_test
 
 import (
-	"math"
 	"testing"
 	"time"
 
@@ -23,8 +22,8 @@ func tenAMinute(rdb redis.UniversalClient) *fixedwindow.Limiter {
 	return fixedwindow.New(rdb, fixedwindow.Config{Limit: 10, Window: time.Minute})
 }
 
-// A value that somebody wrote by hand, or whose writer crashed before EXPIRE,
-// refuses for ever.
+// A value that somebody wrote by hand, or whose writer crashed before EXPIRE, such as
+// a counter's, refuses for ever.
 func TestFaultValueWithoutTTL(t *testing.T) {
 	t.Parallel()
 	for name, tc := range map[string]struct {
@@ -32,6 +31,7 @@ func TestFaultValueWithoutTTL(t *testing.T) {
 		granted bool
 		left    int64
 	}{
+		"one taken":       {"1", true, 8},
 		"room left":       {"4", true, 5},
 		"full":            {"10", false, 0},
 		"above the limit": {"5000", false, 0},
@@ -79,47 +79,6 @@ func TestFaultCountGrowsWhileRefused(t *testing.T) {
 	})
 }
 
-// A counter that crashed between INCR and EXPIRE, or whose EXPIRE was lost, never
-// starts anew.
-func TestFaultCounterWithoutTTL(t *testing.T) {
-	t.Parallel()
-	redistest.Virtual(t, func(t *testing.T, rdb *redis.Client) {
-		require.NoError(t, rdb.Incr(t.Context(), "key").Err())
-		l := tenAMinute(rdb)
-		assert.Equal(t, int64(8), limittest.Take(t, l, "key", 1).Remaining)
-		time.Sleep(time.Minute)
-		assert.Equal(t, 10, limittest.Grants(t, l, "key", 12))
-	})
-}
-
-func TestFaultWindowsInWholeSeconds(t *testing.T) {
-	t.Parallel()
-	for _, window := range []time.Duration{time.Millisecond, 250 * time.Millisecond, 1750 * time.Millisecond} {
-		redistest.Virtual(t, func(t *testing.T, rdb *redis.Client) {
-			l := fixedwindow.New(rdb, fixedwindow.Config{Limit: 3, Window: window})
-			for range 5 {
-				assert.Equal(t, 3, limittest.Grants(t, l, "key", 5))
-				assert.Equal(t, window, limittest.Take(t, l, "key", 1).RetryAfter)
-				time.Sleep(window)
-			}
-		})
-	}
-}
-
-// What a fixed window can't be spared: twice the limit passes around its edge.
-func TestFaultTwiceTheLimitAroundAnEdge(t *testing.T) {
-	t.Parallel()
-	redistest.Virtual(t, func(t *testing.T, rdb *redis.Client) {
-		l := tenAMinute(rdb)
-		assert.True(t, limittest.Take(t, l, "key", 1).Granted)
-		time.Sleep(59900 * time.Millisecond)
-		burst := limittest.Grants(t, l, "key", 20)
-		time.Sleep(100 * time.Millisecond)
-		burst += limittest.Grants(t, l, "key", 20)
-		assert.Equal(t, 19, burst)
-	})
-}
-
 // A window belongs to those who opened it: its end stays where it is, unless it is
 // further away than a window of ours can end. By a clock that has gone back it may
 // be by any time.
@@ -149,38 +108,6 @@ func TestWindowOfAnotherLength(t *testing.T) {
 	}
 }
 
-// The server's clock counts, whatever that of the process says, and when it goes
-// back no window lasts longer than what is told.
-func TestServerClock(t *testing.T) {
-	t.Parallel()
-	rdb, m := redistest.Mini(t)
-	now := time.Date(2040, 1, 1, 0, 0, 0, 0, time.UTC)
-	m.SetTime(now)
-	l := tenAMinute(rdb)
-	assert.Equal(t, 10, limittest.Grants(t, l, "key", 12))
-	m.SetTime(now.Add(59 * time.Second))
-	assert.Equal(t, time.Second, limittest.Take(t, l, "key", 1).RetryAfter)
-	m.SetTime(now.Add(time.Minute))
-	assert.Equal(t, 10, limittest.Grants(t, l, "key", 12))
-	m.SetTime(now.Add(-time.Hour))
-	d := limittest.Take(t, l, "key", 1)
-	assert.False(t, d.Granted)
-	m.SetTime(now.Add(-time.Hour + d.RetryAfter))
-	assert.True(t, limittest.Take(t, l, "key", 1).Granted)
-}
-
-func TestCorrupt(t *testing.T) {
-	t.Parallel()
-	redistest.Everywhere(t, func(t *testing.T, rdb redis.UniversalClient) {
-		l := tenAMinute(rdb)
-		for _, text := range []string{"", "abc", "-1", "1.5", "1e3", " 3", "3 ", "9007199254740992", "99999999999999999999", "0x1", "\x00"} {
-			key := limittest.Key(t)
-			require.NoError(t, rdb.Set(t.Context(), key, text, time.Hour).Err())
-			limittest.RequireCorrupt(t, rdb, []string{key}, l, key)
-		}
-	})
-}
-
 func TestInvalidConfig(t *testing.T) {
 	t.Parallel()
 	for text, cfg := range map[string]fixedwindow.Config{
@@ -193,45 +120,5 @@ func TestInvalidConfig(t *testing.T) {
 		"window 1.0005": {Limit: 1, Window: time.Second + 500*time.Microsecond},
 	} {
 		limittest.RequireRefused(t, fixedwindow.New(limittest.Unreachable(t), cfg), "orders", 1, limit.ErrInvalidConfig, text, `"orders"`)
-	}
-}
-
-// The largest figures count exactly.
-func TestLargestFigures(t *testing.T) {
-	t.Parallel()
-	redistest.Everywhere(t, func(t *testing.T, rdb redis.UniversalClient) {
-		key := limittest.Key(t)
-		l := fixedwindow.New(rdb, fixedwindow.Config{Limit: fixedwindow.MaxLimit, Window: 1000 * time.Hour})
-		assert.Equal(t, int64(fixedwindow.MaxLimit-1), limittest.Take(t, l, key, 1).Remaining)
-		assert.Equal(t, int64(1), limittest.Take(t, l, key, fixedwindow.MaxLimit-2).Remaining)
-		assert.False(t, limittest.Take(t, l, key, 2).Granted)
-		assert.Equal(t, int64(0), limittest.Take(t, l, key, 1).Remaining)
-		assert.Equal(t, "9007199254740991", rdb.Get(t.Context(), key).Val())
-
-		key = limittest.Key(t)
-		const longest = math.MaxInt64 * time.Nanosecond / 1e6 * 1e6
-		l = fixedwindow.New(rdb, fixedwindow.Config{Limit: 2, Window: longest})
-		assert.Equal(t, longest, limittest.Take(t, l, key, 1).ResetAfter)
-		assert.True(t, limittest.Take(t, l, key, 1).Granted)
-		assert.Positive(t, limittest.Take(t, l, key, 1).RetryAfter)
-	})
-}
-
-// What is given back late belongs to a window that has ended, however short.
-func TestGivingBackAfterTheWindow(t *testing.T) {
-	t.Parallel()
-	for _, window := range []time.Duration{time.Millisecond, 3 * time.Millisecond, time.Second} {
-		t.Run(window.String(), func(t *testing.T) {
-			t.Parallel()
-			redistest.Virtual(t, func(t *testing.T, rdb *redis.Client) {
-				l := fixedwindow.New(rdb, fixedwindow.Config{Limit: 10, Window: window})
-				_, giveBack, err := l.TakeReturnable(t.Context(), "key", 10)
-				require.NoError(t, err)
-				time.Sleep(window)
-				require.True(t, limittest.Take(t, l, "key", 10).Granted)
-				require.NoError(t, giveBack(t.Context()))
-				assert.False(t, limittest.Take(t, l, "key", 1).Granted)
-			})
-		})
 	}
 }

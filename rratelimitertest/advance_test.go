@@ -3,6 +3,8 @@ package rratelimitertest_test
 import (
 	"context"
 	"fmt"
+	"math/rand/v2"
+	"slices"
 	"sync"
 	"testing"
 	"testing/synctest"
@@ -13,6 +15,8 @@ import (
 
 	"github.com/rratelimiter/rratelimiter"
 	"github.com/rratelimiter/rratelimiter/fixedwindow"
+	"github.com/rratelimiter/rratelimiter/internal/test/limitertest"
+	"github.com/rratelimiter/rratelimiter/internal/test/redistest/limittest"
 	"github.com/rratelimiter/rratelimiter/limit"
 	"github.com/rratelimiter/rratelimiter/rratelimitertest"
 	"github.com/rratelimiter/rratelimiter/slidinglog"
@@ -66,74 +70,63 @@ func (l *log) told() []string {
 func exhausted(t *testing.T, env *rratelimitertest.Env, cfg rratelimiter.Config, opts ...rratelimiter.LimiterOption) *rratelimiter.RateLimiter {
 	t.Helper()
 	l := env.Client.RateLimiter("{shop}:orders", append(opts, rratelimiter.WithDefault(cfg))...)
-	ok, err := l.TryAcquire(t.Context(), cfg.Rate, 0)
-	require.NoError(t, err)
-	require.True(t, ok)
+	limitertest.MustAcquire(t, l, cfg.Rate)
 	return l
+}
+
+// take is one Take of a limiter.
+func take(t *testing.T, l *rratelimiter.RateLimiter, permits int64) limit.Decision {
+	t.Helper()
+	d, err := l.Take(t.Context(), permits)
+	require.NoError(t, err)
+	return d
+}
+
+// exists reports whether Redis has the limiter.
+func exists(t *testing.T, l *rratelimiter.RateLimiter) bool {
+	t.Helper()
+	found, err := l.Exists(t.Context())
+	require.NoError(t, err)
+	return found
 }
 
 func TestPermitsComeBackAsTheTimeMoves(t *testing.T) {
 	t.Parallel()
 	both(t, func(t *testing.T, env *rratelimitertest.Env) {
 		l := exhausted(t, env, rratelimiter.PerMinute(2))
-		d, err := l.Take(t.Context(), 1)
-		require.NoError(t, err)
-		assert.Equal(t, limit.Decision{Limit: 2, RetryAfter: time.Minute, ResetAfter: time.Minute}, d)
+		assert.Equal(t, limit.Decision{Limit: 2, RetryAfter: time.Minute, ResetAfter: time.Minute}, take(t, l, 1))
 		env.Advance(time.Minute - time.Millisecond)
-		d, err = l.Take(t.Context(), 1)
-		require.NoError(t, err)
-		assert.Equal(t, limit.Decision{Limit: 2, RetryAfter: time.Millisecond, ResetAfter: time.Millisecond}, d)
+		assert.Equal(t, limit.Decision{Limit: 2, RetryAfter: time.Millisecond, ResetAfter: time.Millisecond}, take(t, l, 1))
 		env.Advance(time.Millisecond)
-		d, err = l.Take(t.Context(), 2)
-		require.NoError(t, err)
-		assert.True(t, d.Granted)
+		assert.True(t, take(t, l, 2).Granted)
 		server, err := env.Redis.Time(t.Context()).Result()
 		require.NoError(t, err)
 		assert.True(t, server.Equal(env.Now()), "%v, %v", server, env.Now())
 	})
 }
 
-func TestACallerWakesUp(t *testing.T) {
+func TestACallerWakesUpOrIsRefused(t *testing.T) {
 	t.Parallel()
-	both(t, func(t *testing.T, env *rratelimitertest.Env) {
-		l := exhausted(t, env, rratelimiter.PerMinute(1))
-		result := make(chan error, 1)
-		go func() { result <- l.Acquire(t.Context(), 1) }()
-		env.AwaitWaiting(1)
-		env.Advance(time.Minute - time.Millisecond)
-		select {
-		case err := <-result:
-			assert.Fail(t, "it did not wait", "%v", err)
-		default:
-		}
-		env.Advance(time.Millisecond)
-		assert.NoError(t, <-result)
-		left, err := l.AvailablePermits(t.Context())
-		require.NoError(t, err)
-		assert.Zero(t, left)
-	})
-}
-
-func TestACallerIsRefusedAfterItsTimeout(t *testing.T) {
-	t.Parallel()
-	both(t, func(t *testing.T, env *rratelimitertest.Env) {
-		l := exhausted(t, env, rratelimiter.PerMinute(1))
-		result := make(chan bool, 1)
-		go func() {
-			ok, err := l.TryAcquire(t.Context(), 1, 20*time.Second)
-			assert.NoError(t, err)
-			result <- ok
-		}()
-		env.AwaitWaiting(1)
-		env.Advance(20*time.Second - 1)
-		assert.Empty(t, result)
-		env.Advance(1)
-		assert.False(t, <-result)
-		env.Advance(time.Hour)
-		left, err := l.AvailablePermits(t.Context())
-		require.NoError(t, err)
-		assert.EqualValues(t, 1, left)
-	})
+	for name, tc := range map[string]struct{ patience, end time.Duration }{
+		"permits": {time.Hour, time.Minute}, "timeout": {20 * time.Second, 20 * time.Second},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			both(t, func(t *testing.T, env *rratelimitertest.Env) {
+				l, told := exhausted(t, env, rratelimiter.PerMinute(1)), &log{}
+				told.call("it", func() (bool, error) { return l.TryAcquire(t.Context(), 1, tc.patience) })
+				env.AwaitWaiting(1)
+				env.Advance(tc.end - 1)
+				assert.Empty(t, told.told())
+				env.Advance(1)
+				told.wg.Wait()
+				assert.Equal(t, []string{fmt.Sprintf("it %t <nil>", name == "permits")}, told.told())
+				assert.Zero(t, limitertest.Available(t, l))
+				env.Advance(time.Minute)
+				assert.EqualValues(t, 1, limitertest.Available(t, l))
+			})
+		})
+	}
 }
 
 // Callers whose moments lie in one Advance are served in the order of the moments:
@@ -150,9 +143,7 @@ func TestCallersAreServedInTheOrderOfTheirMoments(t *testing.T) {
 		env.Advance(10 * time.Minute)
 		told.wg.Wait()
 		assert.ElementsMatch(t, []string{"a true <nil>", "b true <nil>", "c true <nil>", "d false <nil>"}, told.told())
-		left, err := l.AvailablePermits(t.Context())
-		require.NoError(t, err)
-		assert.EqualValues(t, 1, left)
+		assert.EqualValues(t, 1, limitertest.Available(t, l))
 	})
 }
 
@@ -184,30 +175,20 @@ func TestLeasesAndRefusalsEnd(t *testing.T) {
 		l := env.Client.RateLimiter("leased", rratelimiter.WithDefault(rratelimiter.PerMinute(1000)), rratelimiter.WithLease(rratelimiter.Lease{Permits: 50}))
 		taken := int64(0)
 		for range 40 {
-			ok, err := l.TryAcquire(t.Context(), 1, 0)
-			require.NoError(t, err)
-			require.True(t, ok)
+			limitertest.MustAcquire(t, l, 1)
 			taken++
 		}
 		look := env.Client.RateLimiter("leased")
-		left, err := look.AvailablePermits(t.Context())
-		require.NoError(t, err)
-		assert.Less(t, left, 1000-taken, "some are taken ahead")
+		assert.Less(t, limitertest.Available(t, look), 1000-taken, "some are taken ahead")
 		env.Advance(10 * time.Second)
-		left, err = look.AvailablePermits(t.Context())
-		require.NoError(t, err)
-		assert.Equal(t, 1000-taken, left)
+		assert.Equal(t, 1000-taken, limitertest.Available(t, look))
 
 		r := exhausted(t, env, rratelimiter.PerMinute(1), rratelimiter.WithRefusalCache())
 		for range 3 {
-			ok, err := r.TryAcquire(t.Context(), 1, 0)
-			require.NoError(t, err)
-			assert.False(t, ok)
+			limitertest.MustRefuse(t, r, 1)
 		}
 		env.Advance(time.Minute)
-		ok, err := r.TryAcquire(t.Context(), 1, 0)
-		require.NoError(t, err)
-		assert.True(t, ok)
+		limitertest.MustAcquire(t, r, 1)
 	})
 }
 
@@ -221,16 +202,11 @@ func TestOtherLimiters(t *testing.T) {
 			"keyed":  env.Client.Keyed("keyed:", rratelimiter.PerMinute(1)),
 		} {
 			for range 3 {
-				d, err := l.Take(t.Context(), name, 1)
-				require.NoError(t, err)
-				assert.True(t, d.Granted, name)
-				d, err = l.Take(t.Context(), name, 1)
-				require.NoError(t, err)
-				assert.Equal(t, limit.Decision{Limit: 1, RetryAfter: time.Minute, ResetAfter: time.Minute}, d, name)
+				assert.True(t, limittest.Take(t, l, name, 1).Granted, name)
+				want := limit.Decision{Limit: 1, RetryAfter: time.Minute, ResetAfter: time.Minute}
+				assert.Equal(t, want, limittest.Take(t, l, name, 1), name)
 				env.Advance(time.Minute - time.Millisecond)
-				d, err = l.Take(t.Context(), name, 1)
-				require.NoError(t, err)
-				assert.False(t, d.Granted, name)
+				assert.False(t, limittest.Take(t, l, name, 1).Granted, name)
 				env.Advance(time.Millisecond)
 			}
 		}
@@ -256,13 +232,9 @@ func TestTimesToLive(t *testing.T) {
 		told.wg.Wait()
 		assert.Equal(t, []string{"two true <nil>", "three true <nil>"}, told.told())
 		env.Advance(time.Minute - time.Millisecond)
-		exists, err := l.Exists(t.Context())
-		require.NoError(t, err)
-		assert.True(t, exists)
+		assert.True(t, exists(t, l))
 		env.Advance(time.Millisecond)
-		exists, err = l.Exists(t.Context())
-		require.NoError(t, err)
-		assert.False(t, exists)
+		assert.False(t, exists(t, l))
 	})
 }
 
@@ -299,4 +271,42 @@ func TestContextsEndTheWait(t *testing.T) {
 		told.wg.Wait()
 		assert.Equal(t, []string{`it false rratelimiter: Acquire "{shop}:orders": context canceled`}, told.told())
 	})
+}
+
+// Callers with timeouts of all lengths are told the same outside a bubble as in one.
+func TestOutsideABubbleItIsAsInOne(t *testing.T) {
+	t.Parallel()
+	for seed := range uint64(20) {
+		t.Run(fmt.Sprint(seed), func(t *testing.T) {
+			t.Parallel()
+			outside := history(t, seed)
+			var inside []string
+			synctest.Test(t, func(t *testing.T) { inside = history(t, seed) })
+			assert.Equal(t, inside, outside)
+		})
+	}
+}
+
+// history returns what callers are told of an exhausted limiter, and what is left.
+func history(t *testing.T, seed uint64) []string {
+	t.Helper()
+	draw := rand.New(rand.NewPCG(seed, 0))
+	env := rratelimitertest.New(t)
+	l := exhausted(t, env, rratelimiter.Config{Rate: 5, Interval: 10 * time.Second, KeepAlive: 15 * time.Second})
+	told := &log{}
+	const callers = 30
+	for i := range callers {
+		// No two moments are the same: those of one moment have no order.
+		permits, timeout := 1+draw.Int64N(5), time.Duration(1+draw.IntN(60))*time.Second+time.Duration(i+1)*time.Millisecond
+		told.call(fmt.Sprintf("%02d", i), func() (bool, error) { return l.TryAcquire(t.Context(), permits, timeout) })
+		env.AwaitWaiting(i + 1)
+	}
+	for range 20 {
+		env.Advance(time.Duration(draw.IntN(8000)) * time.Millisecond)
+	}
+	env.Advance(time.Minute)
+	told.wg.Wait()
+	all := told.told()
+	slices.Sort(all)
+	return append(all, fmt.Sprint(exists(t, l)))
 }

@@ -4,8 +4,7 @@ import (
 	"context"
 	"net/http"
 	"net/http/httptest"
-	"os"
-	"regexp"
+	"os/exec"
 	"strings"
 	"testing"
 	"testing/synctest"
@@ -146,31 +145,6 @@ func TestOrdersWhileRedisIsDown(t *testing.T) {
 	}
 }
 
-// What docs/testing.md shows is in the tests above.
-func TestThePageShowsTheseTests(t *testing.T) {
-	t.Parallel()
-	lines := func(path string) string {
-		text, err := os.ReadFile(path)
-		require.NoError(t, err)
-		return string(text)
-	}
-	trimmed := func(text string) string {
-		all := "\n"
-		for line := range strings.Lines(text) {
-			if line = strings.TrimSpace(line); line != "" {
-				all += line + "\n"
-			}
-		}
-		return all
-	}
-	tests := trimmed(lines("docs_test.go"))
-	blocks := regexp.MustCompile("(?s)```go\n(.*?)```\n").FindAllStringSubmatch(lines("../docs/testing.md"), -1)
-	assert.Len(t, blocks, 5)
-	for _, block := range blocks {
-		assert.Contains(t, tests, trimmed(block[1]), "docs/testing.md shows what no test runs")
-	}
-}
-
 var _ limit.Returner = (*rratelimitertest.Script)(nil)
 
 // failures is a test that takes note of what is wrong.
@@ -228,4 +202,25 @@ func TestScriptRepeatsTheLast(t *testing.T) {
 	_, err := s.Take(t.Context(), "nothing", 1)
 	require.Error(t, err)
 	assert.Len(t, f.said, 1)
+}
+
+// What applications import brings no test code along.
+func TestLimitersBringNoTestCode(t *testing.T) {
+	t.Parallel()
+	const module = "github.com/rratelimiter/rratelimiter"
+	list := exec.CommandContext(t.Context(), "go", "list", "-deps",
+		module, module+"/limit", module+"/codec", module+"/fixedwindow", module+"/slidinglog", module+"/tokenbucket",
+		module+"/httplimit", module+"/httplimit/admin")
+	said, err := list.Output()
+	require.NoError(t, err)
+	packages := strings.Fields(string(said))
+	assert.Contains(t, packages, module+"/internal/engine")
+	for _, path := range packages {
+		for _, test := range []string{
+			"testing", "github.com/alicebob/", "github.com/stretchr/", "github.com/yuin/", "pgregory.net/",
+			module + "/rratelimitertest", module + "/internal/test/redistest", module + "/internal/test/limitertest", module + "/internal/memory",
+		} {
+			assert.False(t, path == test || strings.HasPrefix(path, strings.TrimSuffix(test, "/")+"/"), "%s", path)
+		}
+	}
 }

@@ -10,6 +10,7 @@ import (
 
 	"github.com/rratelimiter/rratelimiter"
 	"github.com/rratelimiter/rratelimiter/fixedwindow"
+	"github.com/rratelimiter/rratelimiter/internal/test/limitertest"
 	"github.com/rratelimiter/rratelimiter/limit"
 	"github.com/rratelimiter/rratelimiter/rratelimitertest"
 )
@@ -49,13 +50,9 @@ func TestAServerThatIsAway(t *testing.T) {
 		}
 		require.ErrorIs(t, l.Acquire(t.Context(), 1), rratelimiter.ErrUnavailable)
 		env.Up()
-		ok, err := l.TryAcquire(t.Context(), 1, 0)
-		require.NoError(t, err)
-		assert.False(t, ok, "what it kept is there")
+		assert.False(t, limitertest.Try(t, l, 1), "what it kept is there")
 		env.Advance(time.Minute)
-		ok, err = l.TryAcquire(t.Context(), 1, 0)
-		require.NoError(t, err)
-		assert.True(t, ok)
+		limitertest.MustAcquire(t, l, 1)
 	})
 }
 
@@ -65,23 +62,18 @@ func TestALocalLimiterInATestsTime(t *testing.T) {
 	t.Parallel()
 	during(t, func(t *testing.T, env *rratelimitertest.Env, fail func()) {
 		l := exhausted(t, env, rratelimiter.PerMinute(4))
-		try := func() bool {
-			ok, err := l.TryAcquire(t.Context(), 1, 0)
-			require.NoError(t, err)
-			return ok
-		}
 		fail()
 		for i := range 6 {
-			assert.Equal(t, i < 2, try(), "call %d", i)
+			assert.Equal(t, i < 2, limitertest.Try(t, l, 1), "call %d", i)
 		}
 		env.Advance(50 * time.Second)
-		assert.False(t, try())
+		limitertest.MustRefuse(t, l, 1)
 		env.Advance(20 * time.Second)
-		assert.True(t, try(), "the local limiter's permits came back")
+		assert.True(t, limitertest.Try(t, l, 1), "the local limiter's permits came back")
 		env.Up()
 		env.Advance(time.Second)
 		for i := range 5 {
-			assert.Equal(t, i < 4, try(), "call %d of Redis", i)
+			assert.Equal(t, i < 4, limitertest.Try(t, l, 1), "call %d of Redis", i)
 		}
 	}, rratelimiter.WithFailure(limit.FailLocal(0.5)))
 }
@@ -93,8 +85,7 @@ func TestACallerWaitsDuringAnOutage(t *testing.T) {
 		l := exhausted(t, env, rratelimiter.PerMinute(1))
 		fail()
 		for range 3 {
-			_, err := l.TryAcquire(t.Context(), 1, 0)
-			require.NoError(t, err)
+			limitertest.Try(t, l, 1)
 		}
 		var calls log
 		short := calls.call("short", func() (bool, error) { return l.TryAcquire(t.Context(), 1, 5*time.Second) })

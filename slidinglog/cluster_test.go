@@ -127,11 +127,11 @@ func TestThresholdApartIsReadAhead(t *testing.T) {
 	a := newApart(t)
 	require.NoError(t, a.direct.HSet(t.Context(), a.hash, a.key, 40).Err())
 	limittest.Take(t, a, a.key, 1)
-	before := a.logs.Counts().Requests + a.hashes.Counts().Requests
+	before := a.logs.Requests() + a.hashes.Requests()
 	for range 10 {
 		assert.True(t, limittest.Take(t, a, a.key, 1).Granted)
 	}
-	assert.LessOrEqual(t, a.logs.Counts().Requests+a.hashes.Counts().Requests-before, 20, "a script call and an HGET each")
+	assert.LessOrEqual(t, a.logs.Requests()+a.hashes.Requests()-before, 20, "a script call and an HGET each")
 }
 
 // Answers that are lost on the way to either node leave the decision right, and

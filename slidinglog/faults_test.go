@@ -1,7 +1,6 @@
 package slidinglog_test
 
 import (
-	"math"
 	"testing"
 	"time"
 
@@ -78,23 +77,6 @@ func TestFaultRequestsOfOneMillisecond(t *testing.T) {
 	})
 }
 
-// The callers' clocks date the rows, and decide which have run out.
-func TestFaultClocksOfTheCallers(t *testing.T) {
-	t.Parallel()
-	rdb, m := redistest.Mini(t)
-	now := time.Date(2040, 1, 1, 0, 0, 0, 0, time.UTC)
-	m.SetTime(now)
-	l := threeAMinute(rdb)
-	assert.Equal(t, 3, limittest.Grants(t, l, "key", 5))
-	for _, row := range rdb.ZRangeWithScores(t.Context(), "key", 0, -1).Val() {
-		assert.InDelta(t, now.UnixMilli(), row.Score, 0)
-	}
-	m.SetTime(now.Add(time.Minute - time.Millisecond))
-	assert.False(t, limittest.Take(t, l, "key", 1).Granted)
-	m.SetTime(now.Add(time.Minute))
-	assert.Equal(t, 3, limittest.Grants(t, l, "key", 5))
-}
-
 // Rows that a caller with a fast clock wrote are in use, for a window from the
 // first call on that finds them.
 func TestRowsOfAFastClock(t *testing.T) {
@@ -120,87 +102,6 @@ func TestRowsOfAFastClock(t *testing.T) {
 			assert.True(t, limittest.Take(t, l, "key", 3).Granted)
 		})
 	}
-}
-
-// They do so too where grants keep the log.
-func TestRowsOfAFastClockCountForAWindow(t *testing.T) {
-	t.Parallel()
-	redistest.Virtual(t, func(t *testing.T, rdb *redis.Client) {
-		l := threeAMinute(rdb)
-		article := articles.SlidingLog{
-			Redis: rdb, Key: "key", Threshold: 3, Seconds: 60, Now: func() time.Time { return time.Now().Add(time.Hour) },
-		}
-		for range 2 {
-			_, err := article.Take(t.Context())
-			require.NoError(t, err)
-		}
-		assert.False(t, limittest.Take(t, l, "key", 2).Granted)
-		time.Sleep(30 * time.Second)
-		assert.True(t, limittest.Take(t, l, "key", 1).Granted)
-		time.Sleep(30*time.Second - time.Millisecond)
-		assert.False(t, limittest.Take(t, l, "key", 1).Granted)
-		time.Sleep(time.Millisecond)
-		assert.True(t, limittest.Take(t, l, "key", 2).Granted)
-	})
-}
-
-// A clock that goes back makes nothing of what was granted run out, and no row
-// stays longer than a window.
-func TestClockGoingBack(t *testing.T) {
-	t.Parallel()
-	rdb, m := redistest.Mini(t)
-	now := time.Date(2040, 1, 1, 0, 0, 0, 0, time.UTC)
-	m.SetTime(now)
-	l := threeAMinute(rdb)
-	assert.True(t, limittest.Take(t, l, "key", 2).Granted)
-	now = now.Add(-10 * time.Second)
-	m.SetTime(now)
-	assert.True(t, limittest.Take(t, l, "key", 1).Granted)
-	d := limittest.Take(t, l, "key", 3)
-	assert.False(t, d.Granted)
-	m.SetTime(now.Add(d.RetryAfter))
-	assert.True(t, limittest.Take(t, l, "key", 3).Granted)
-}
-
-func TestFaultWindowsInWholeSeconds(t *testing.T) {
-	t.Parallel()
-	for _, window := range []time.Duration{time.Millisecond, 250 * time.Millisecond, 1750 * time.Millisecond} {
-		redistest.Virtual(t, func(t *testing.T, rdb *redis.Client) {
-			l := slidinglog.New(rdb, slidinglog.Config{Limit: 3, Window: window})
-			for range 5 {
-				assert.Equal(t, 3, limittest.Grants(t, l, "key", 5))
-				assert.Equal(t, window, limittest.Take(t, l, "key", 1).RetryAfter)
-				time.Sleep(window)
-			}
-		})
-	}
-}
-
-// The longest window is one that Redis takes for a time to live.
-func TestLongestWindow(t *testing.T) {
-	t.Parallel()
-	redistest.Everywhere(t, func(t *testing.T, rdb redis.UniversalClient) {
-		key := limittest.Key(t)
-		const longest = math.MaxInt64 * time.Nanosecond / 1e6 * 1e6
-		l := slidinglog.New(rdb, slidinglog.Config{Limit: 3, Window: longest})
-		assert.Equal(t, longest, limittest.Take(t, l, key, 1).ResetAfter)
-		assert.True(t, limittest.Take(t, l, key, 2).Granted)
-		assert.Positive(t, limittest.Take(t, l, key, 1).RetryAfter)
-	})
-}
-
-// The double burst of a fixed window does not pass.
-func TestNoBurstAroundAnEdge(t *testing.T) {
-	t.Parallel()
-	redistest.Virtual(t, func(t *testing.T, rdb *redis.Client) {
-		l := slidinglog.New(rdb, slidinglog.Config{Limit: 10, Window: time.Minute})
-		assert.True(t, limittest.Take(t, l, "key", 1).Granted)
-		time.Sleep(59900 * time.Millisecond)
-		burst := limittest.Grants(t, l, "key", 20)
-		time.Sleep(100 * time.Millisecond)
-		burst += limittest.Grants(t, l, "key", 20)
-		assert.Equal(t, 10, burst)
-	})
 }
 
 func TestInvalidConfig(t *testing.T) {

@@ -201,9 +201,7 @@ func TestThresholdsOfAnotherType(t *testing.T) {
 		ctx, key := t.Context(), keyIn(t, hash)
 		require.NoError(t, rdb.Set(ctx, hash, "5", time.Hour).Err())
 		limittest.RequireCorrupt(t, rdb, []string{key, hash}, l, key, strconv.Quote(hash))
-		for _, err := range []error{
-			l.SetThreshold(ctx, key, 1), l.ResetThreshold(ctx, key), second(l.Threshold(ctx, key)), second(l.Thresholds(ctx)),
-		} {
+		for _, err := range callAll(ctx, l, key) {
 			require.ErrorIs(t, err, limit.ErrCorrupt)
 			assert.ErrorContains(t, err, strconv.Quote(hash))
 		}
@@ -211,6 +209,11 @@ func TestThresholdsOfAnotherType(t *testing.T) {
 }
 
 func second[T any](_ T, err error) error { return err }
+
+// callAll makes each call about thresholds, and returns their errors.
+func callAll(ctx context.Context, l *slidinglog.Limiter, key string) []error {
+	return []error{l.SetThreshold(ctx, key, 1), l.ResetThreshold(ctx, key), second(l.Threshold(ctx, key)), second(l.Thresholds(ctx))}
+}
 
 func TestThresholds(t *testing.T) {
 	t.Parallel()
@@ -262,16 +265,12 @@ func TestThresholdInput(t *testing.T) {
 	none := slidinglog.New(rdb, slidinglog.Config{Limit: 3, Window: time.Minute})
 	broken := slidinglog.New(rdb, slidinglog.Config{Limit: -3, Window: time.Minute, Thresholds: "thresholds"})
 	for _, l := range []*slidinglog.Limiter{none, broken} {
-		for _, err := range []error{
-			l.SetThreshold(ctx, "orders", 1), l.ResetThreshold(ctx, "orders"), second(l.Threshold(ctx, "orders")), second(l.Thresholds(ctx)),
-		} {
+		for _, err := range callAll(ctx, l, "orders") {
 			assert.ErrorIs(t, err, limit.ErrInvalidConfig)
 		}
 	}
 	cancel()
-	for _, err := range []error{
-		l.SetThreshold(ctx, "orders", 1), l.ResetThreshold(ctx, "orders"), second(l.Threshold(ctx, "orders")), second(l.Thresholds(ctx)),
-	} {
+	for _, err := range callAll(ctx, l, "orders") {
 		assert.ErrorIs(t, err, context.Canceled)
 		assert.NotErrorIs(t, err, limit.ErrUnknownOutcome)
 	}

@@ -1,27 +1,47 @@
 package tokenbucket_test
 
 import (
+	"context"
+	"errors"
+	"fmt"
 	"strconv"
 	"testing"
 	"time"
 
 	"github.com/redis/go-redis/v9"
 	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
 
+	"github.com/rratelimiter/rratelimiter/internal/test/articles"
 	"github.com/rratelimiter/rratelimiter/internal/test/redistest"
 	"github.com/rratelimiter/rratelimiter/internal/test/redistest/limittest"
 	"github.com/rratelimiter/rratelimiter/limit"
 	"github.com/rratelimiter/rratelimiter/tokenbucket"
 )
 
+// keysOf returns the keys of a bucket.
+func keysOf(key string) []string { return []string{key, key + "_time"} }
+
 func TestLimiter(t *testing.T) {
 	t.Parallel()
 	limittest.Run(t, limittest.Kind{
-		New: func(rdb redis.UniversalClient, permits int64, window time.Duration) limit.Returner {
+		New: func(rdb redis.UniversalClient, permits int64, window time.Duration) limittest.Limiter {
 			return tokenbucket.New(rdb, tokenbucket.Config{Capacity: permits, Refill: permits, Interval: window})
 		},
-		Keys: func(key string) []string { return []string{key, key + "_time"} },
-		Type: "string",
+		Keys:     keysOf,
+		Type:     "string",
+		Fields:   []string{"tokens", "time"},
+		Corrupt:  []string{"", "abc", "1.5", "1e3", " 3", "3 ", "9007199254740992", "99999999999999999999", "0x1", "--1"},
+		Shortest: []time.Duration{time.Second},
+		Most:     tokenbucket.MaxTokens,
+		AtEdge:   19,
+		Articles: func(rdb redis.Cmdable, key string, permits int64) []limittest.Rule {
+			article := articles.TokenBucket{Redis: rdb, Key: key, Capacity: permits, Refill: 1, Seconds: 3600, Cost: 1, Now: time.Now}
+			return []limittest.Rule{func(ctx context.Context) (int64, error) {
+				left, err := article.Eval(ctx)
+				return left + 1, err
+			}}
+		},
 	})
 }
 
@@ -38,4 +58,142 @@ func TestKeyOfAnother(t *testing.T) {
 			assert.Equal(t, 2, limittest.Grants(t, l, key, 3), key)
 		}
 	})
+}
+
+// bucket is the rule of a token bucket that two programs share.
+type bucket struct {
+	capacity, refill int64
+	interval         time.Duration
+
+	tokens int64
+	last   time.Duration // the second of the last refill
+}
+
+// at refills the bucket. gone tells that Redis holds nothing of it: it starts
+// full, which it must have been.
+func (b *bucket) at(now time.Duration, gone bool) (ok bool) {
+	if intervals := int64((now.Truncate(time.Second) - b.last) / b.interval); intervals > 0 {
+		b.tokens = min(b.capacity, b.tokens+intervals*b.refill)
+		b.last += time.Duration(intervals) * b.interval
+	}
+	if gone {
+		b.last = now.Truncate(time.Second)
+	}
+	return !gone || b.tokens == b.capacity
+}
+
+// until returns how long it takes for so many tokens to come.
+func (b *bucket) until(now time.Duration, tokens int64) time.Duration {
+	if tokens <= 0 {
+		return 0
+	}
+	return b.last + time.Duration((tokens+b.refill-1)/b.refill)*b.interval - now
+}
+
+// take is what this package answers.
+func (b *bucket) take(now time.Duration, n int64) limit.Decision {
+	d := limit.Decision{Limit: b.capacity, Granted: n <= b.tokens}
+	if d.Granted {
+		b.tokens -= n
+	} else {
+		d.RetryAfter = b.until(now, n-b.tokens)
+	}
+	d.Remaining, d.ResetAfter = b.tokens, b.until(now, b.capacity-b.tokens)
+	return d
+}
+
+// article is what the articles' token bucket answers.
+func (b *bucket) article(n int64) int64 {
+	if n > b.tokens {
+		return -1
+	}
+	b.tokens -= n
+	return b.tokens
+}
+
+// play has two programs share a bucket: one with this package, one with the
+// articles' script, by whose times to live a capacity that is no multiple of the
+// refill would be exceeded.
+func play(t *testing.T, h limittest.History) (requests int, mismatch string) {
+	b := &bucket{refill: 1 + h.Draw.Int64N(4), interval: h.Span(4)}
+	b.capacity = b.refill * (1 + h.Draw.Int64N(5))
+	b.tokens = b.capacity
+	l := tokenbucket.New(h.Redis, tokenbucket.Config{Capacity: b.capacity, Refill: b.refill, Interval: b.interval})
+	article := articles.TokenBucket{
+		Redis: h.Redis, Key: h.Key, Capacity: b.capacity, Refill: b.refill, Seconds: int64(b.interval / time.Second), Now: h.Now,
+	}
+	for requests = 1; requests <= 80; requests++ {
+		h.MayPause(3 * b.interval)
+		now, n := h.Passed(), 1+h.Draw.Int64N(min(4, b.capacity))
+		exist, err := h.Redis.Exists(t.Context(), h.Key, article.TimeKey()).Result()
+		require.NoError(t, err)
+		if exist == 1 || !b.at(now, exist == 0) {
+			return requests, limittest.Mismatch("keys of the bucket", now, exist, 2)
+		}
+		if h.Draw.IntN(2) == 0 {
+			article.Cost = n
+			want := b.article(n)
+			if got, err := h.Either(article.Take, article.Eval)(t.Context()); err != nil || got != want {
+				return requests, limittest.Mismatch("theirs", now, []any{got, err}, want)
+			}
+			continue
+		}
+		want := b.take(now, n)
+		if got, err := l.Take(t.Context(), h.Key, n); err != nil || !h.Same(got, want) {
+			return requests, limittest.Mismatch("ours", now, []any{got, err}, want)
+		}
+	}
+	return requests, ""
+}
+
+func TestTurnsWithTheArticles(t *testing.T) {
+	t.Parallel()
+	// The bucket counts whole seconds.
+	limittest.Turns{Limiter: "tokenbucket", Keys: keysOf, WholeSeconds: true, Play: play}.Take(t)
+}
+
+// Keys that a cluster has in different slots are refused, and the error says
+// what to name them.
+func TestClusterKeysApart(t *testing.T) {
+	t.Parallel()
+	cluster := redistest.StartCluster(t, 1, 0)
+	rdb, plain := cluster.Client(t, nil), cluster.Nodes()[0].Client(t, nil)
+	for what, l := range map[string]*tokenbucket.Limiter{"cluster client": threeInTenSeconds(rdb), "plain client": threeInTenSeconds(plain)} {
+		_, giveBack, err := l.TakeReturnable(t.Context(), "user1", 1)
+		require.ErrorIs(t, err, limit.ErrUnsupported, what)
+		assert.ErrorContains(t, err, `"user1"`)
+		assert.ErrorContains(t, err, `"user1_time"`)
+		assert.ErrorContains(t, err, `"{user1}"`)
+		assert.Nil(t, giveBack)
+	}
+	assert.Empty(t, redistest.Keys(t, rdb, "*"))
+
+	l := threeInTenSeconds(rdb)
+	for _, key := range []string{"{user1}", "limit:{user1}:/orders", "{a}{b}"} {
+		assert.Equal(t, 10, limittest.Grants(t, l, key, 12), key)
+	}
+}
+
+// On a Ring such keys would lie on two servers.
+func TestRingKeysApart(t *testing.T) {
+	t.Parallel()
+	// The shards are one server: it is the client that parts the keys.
+	addr := redistest.Shared(t).Addr()
+	rdb := redis.NewRing(&redis.RingOptions{Addrs: map[string]string{"one": addr, "two": addr}})
+	t.Cleanup(func() { assert.NoError(t, rdb.Close()) })
+	l, refused := threeInTenSeconds(rdb), 0
+	for range 30 {
+		key := redistest.Name(t)
+		d, err := l.Take(t.Context(), key, 1)
+		if errors.Is(err, limit.ErrUnsupported) {
+			refused++
+			assert.ErrorContains(t, err, fmt.Sprintf("%q", "{"+key+"}"))
+		} else {
+			require.NoError(t, err)
+			assert.Equal(t, int64(9), d.Remaining)
+			assert.Equal(t, 9, limittest.Grants(t, l, key, 12))
+		}
+		assert.Equal(t, 10, limittest.Grants(t, l, "{"+key+"}", 12))
+	}
+	assert.Positive(t, refused)
 }

@@ -48,22 +48,36 @@ func TestFaultOneTokenACall(t *testing.T) {
 	})
 }
 
-// The time has another time to live than the tokens.
+// The time has another time to live than the tokens. Both live for as long as the bucket
+// takes to fill, whoever wrote them and whatever the clock did since.
 func TestFaultTwoTimesToLive(t *testing.T) {
 	t.Parallel()
+	const second, minute, hour = time.Second, time.Minute, time.Hour
 	redistest.Virtual(t, func(t *testing.T, rdb *redis.Client) {
-		l := threeInTenSeconds(rdb)
-		for _, ttls := range [][2]time.Duration{{time.Second, time.Hour}, {time.Hour, time.Second}, {0, time.Minute}, {time.Minute, 0}, {0, 0}} {
+		l, ctx := threeInTenSeconds(rdb), t.Context()
+		for _, ttls := range [][2]time.Duration{
+			{second, hour}, {hour, second}, {0, minute}, {minute, 0}, {0, 0}, {hour, hour}, {hour, minute},
+		} {
 			for _, n := range []int64{1, 9} {
-				require.NoError(t, rdb.Set(t.Context(), "key", 5, ttls[0]).Err())
-				require.NoError(t, rdb.Set(t.Context(), "key_time", time.Now().Unix(), ttls[1]).Err())
-				d := limittest.Take(t, l, "key", n)
-				assert.Equal(t, n == 1, d.Granted)
-				requireTTLs(t, rdb, "key", d)
-				time.Sleep(d.ResetAfter - time.Millisecond)
-				assert.False(t, limittest.Take(t, l, "key", 10).Granted)
-				time.Sleep(time.Millisecond)
-				assert.True(t, limittest.Take(t, l, "key", 10).Granted)
+				for _, ahead := range []time.Duration{0, 5 * second, hour} {
+					require.NoError(t, rdb.Set(ctx, "key", 5, ttls[0]).Err())
+					require.NoError(t, rdb.Set(ctx, "key_time", time.Now().Add(ahead).Unix(), ttls[1]).Err())
+					d := limittest.Take(t, l, "key", n)
+					assert.Equal(t, n == 1, d.Granted)
+					for _, key := range keysOf("key") {
+						assert.Equal(t, 40*second, rdb.PTTL(ctx, key).Val())
+					}
+					assert.LessOrEqual(t, d.RetryAfter, 40*second+time.Millisecond)
+					left := 40*second + time.Millisecond
+					if ahead == 0 {
+						left = time.Millisecond
+						assert.LessOrEqual(t, d.ResetAfter, 40*second)
+						time.Sleep(d.ResetAfter - left)
+						assert.False(t, limittest.Take(t, l, "key", 10).Granted)
+					}
+					time.Sleep(left)
+					assert.True(t, limittest.Take(t, l, "key", 10).Granted)
+				}
 			}
 		}
 	})
@@ -175,30 +189,6 @@ func TestFaultTTLOfTheArticlesIsMended(t *testing.T) {
 	}
 }
 
-// A clock that goes back makes negative refills.
-func TestFaultClockGoingBack(t *testing.T) {
-	t.Parallel()
-	for _, back := range []time.Duration{time.Millisecond, 5 * time.Second, time.Hour} {
-		t.Run(back.String(), func(t *testing.T) {
-			t.Parallel()
-			rdb, m := redistest.Mini(t)
-			now := time.Date(2040, 1, 1, 0, 0, 0, 0, time.UTC)
-			m.SetTime(now)
-			l := threeInTenSeconds(rdb)
-			assert.Equal(t, int64(5), limittest.Take(t, l, "key", 5).Remaining)
-			now = now.Add(-back)
-			m.SetTime(now)
-			assert.Equal(t, int64(5), limittest.Take(t, l, "key", 6).Remaining, "nothing is lost, and nothing is refilled")
-			assert.True(t, limittest.Take(t, l, "key", 5).Granted)
-			d := limittest.Take(t, l, "key", 1)
-			assert.False(t, d.Granted)
-			assert.LessOrEqual(t, d.RetryAfter, l.Window()+10*time.Second)
-			m.SetTime(now.Add(d.RetryAfter))
-			assert.True(t, limittest.Take(t, l, "key", 1).Granted, "after %v", d.RetryAfter)
-		})
-	}
-}
-
 // The server's clock counts, whatever that of the process says.
 func TestServerClock(t *testing.T) {
 	t.Parallel()
@@ -213,31 +203,6 @@ func TestServerClock(t *testing.T) {
 	assert.False(t, limittest.Take(t, l, "key", 1).Granted)
 	m.SetTime(now.Add(9300 * time.Millisecond))
 	assert.Equal(t, int64(2), limittest.Take(t, l, "key", 1).Remaining)
-}
-
-// A time ahead, as callers with fast clocks write it, refills nothing, and can't
-// be used up for more than the bucket allows.
-func TestTimeOfAFastClock(t *testing.T) {
-	t.Parallel()
-	redistest.Virtual(t, func(t *testing.T, rdb *redis.Client) {
-		l := threeInTenSeconds(rdb)
-		article := articles.TokenBucket{
-			Redis: rdb, Key: "key", Capacity: 10, Refill: 3, Seconds: 10, Cost: 1,
-			Now: func() time.Time { return time.Now().Add(25 * time.Second) },
-		}
-		granted := int64(0)
-		for range 20 {
-			left, err := article.Take(t.Context())
-			require.NoError(t, err)
-			if left >= 0 {
-				granted++
-			}
-			if limittest.Take(t, l, "key", 1).Granted {
-				granted++
-			}
-		}
-		assert.Equal(t, int64(10), granted)
-	})
 }
 
 func TestBorrowing(t *testing.T) {
@@ -314,24 +279,6 @@ func TestBorrowingRetryAfter(t *testing.T) {
 	})
 }
 
-func TestCorrupt(t *testing.T) {
-	t.Parallel()
-	redistest.Everywhere(t, func(t *testing.T, rdb redis.UniversalClient) {
-		l := threeInTenSeconds(rdb)
-		for _, text := range []string{"", "abc", "1.5", "1e3", " 3", "3 ", "9007199254740992", "99999999999999999999", "0x1", "--1"} {
-			for place, suffix := range []string{"", "_time"} {
-				key := limittest.Key(t)
-				limittest.Take(t, l, key, 3)
-				require.NoError(t, rdb.Set(t.Context(), key+suffix, text, time.Hour).Err())
-				require.NoError(t, rdb.Expire(t.Context(), key, time.Hour).Err())
-				require.NoError(t, rdb.Expire(t.Context(), key+"_time", time.Hour).Err())
-				field := []string{"tokens", "time"}[place]
-				limittest.RequireCorrupt(t, rdb, []string{key, key + "_time"}, l, key, strconv.Quote(key+suffix), field)
-			}
-		}
-	})
-}
-
 // More tokens than the bucket holds, or fewer than may be borrowed, are what
 // another configuration left.
 func TestAnotherConfiguration(t *testing.T) {
@@ -381,24 +328,16 @@ func TestWindow(t *testing.T) {
 	assert.Equal(t, time.Second, tokenbucket.New(rdb, tokenbucket.Config{Capacity: 10, Refill: math.MaxInt32, Interval: time.Second}).Window())
 }
 
-// The largest figures count exactly, and no time to live is beyond what Redis
-// takes.
-func TestLargestFigures(t *testing.T) {
+// No time to live is beyond what Redis takes.
+func TestLongestTimeToFill(t *testing.T) {
 	t.Parallel()
 	redistest.Everywhere(t, func(t *testing.T, rdb redis.UniversalClient) {
-		const most = tokenbucket.MaxTokens
-		key := limittest.Key(t)
-		l := tokenbucket.New(rdb, tokenbucket.Config{Capacity: most, Refill: most, Interval: time.Hour})
-		assert.Equal(t, int64(most-1), limittest.Take(t, l, key, 1).Remaining)
-		assert.Equal(t, int64(1), limittest.Take(t, l, key, most-2).Remaining)
-		assert.False(t, limittest.Take(t, l, key, 2).Granted)
-
-		key = limittest.Key(t)
-		slow := tokenbucket.New(rdb, tokenbucket.Config{Capacity: 290, Refill: 1, Interval: 365 * 24 * time.Hour})
-		d := limittest.Take(t, slow, key, 290)
+		const year = 365 * 24 * time.Hour
+		l, key := tokenbucket.New(rdb, tokenbucket.Config{Capacity: 290, Refill: 1, Interval: year}), limittest.Key(t)
+		d := limittest.Take(t, l, key, 290)
 		assert.True(t, d.Granted)
-		assert.Equal(t, 290*365*24*time.Hour, d.ResetAfter.Round(time.Minute))
-		assert.Equal(t, 365*24*time.Hour, limittest.Take(t, slow, key, 1).RetryAfter.Round(time.Minute))
+		assert.Equal(t, 290*year, d.ResetAfter.Round(time.Minute))
+		assert.Equal(t, year, limittest.Take(t, l, key, 1).RetryAfter.Round(time.Minute))
 	})
 }
 
@@ -414,5 +353,108 @@ func TestGivingBackToAnotherBucket(t *testing.T) {
 		assert.Equal(t, 10, limittest.Grants(t, l, "key", 20))
 		require.NoError(t, giveBack(t.Context()))
 		assert.Equal(t, 0, limittest.Grants(t, l, "key", 20))
+	})
+}
+
+// After a clock has gone back the refills go on, also where somebody takes what is
+// there all the time.
+func TestRefillsGoOnByAClockSetBack(t *testing.T) {
+	t.Parallel()
+	for _, back := range []time.Duration{time.Second, 15 * time.Second, time.Hour} {
+		t.Run(back.String(), func(t *testing.T) {
+			t.Parallel()
+			redistest.Stepping(t, func(t *testing.T, rdb *redis.Client, step func(time.Duration)) {
+				l := threeInTenSeconds(rdb)
+				require.True(t, limittest.Take(t, l, "key", 9).Granted)
+				step(-back)
+				assert.True(t, limittest.Take(t, l, "key", 1).Granted)
+				assert.Equal(t, strconv.FormatInt(rdb.Time(t.Context()).Val().Unix(), 10), rdb.Get(t.Context(), "key_time").Val())
+				for range 12 {
+					time.Sleep(10 * time.Second)
+					d := limittest.Take(t, l, "key", 3)
+					assert.True(t, d.Granted)
+					assert.Zero(t, d.Remaining)
+					assert.Equal(t, 40*time.Second, d.ResetAfter)
+					requireTTLs(t, rdb, "key", d)
+				}
+			})
+		})
+	}
+}
+
+// A service whose clock is ahead finds the time that it wrote: ours would have it
+// refill anew after each visit. Neither do we set it back while the server's clock
+// goes on, nor more than once when that has gone back.
+func TestTimeOfAFastClockStays(t *testing.T) {
+	t.Parallel()
+	redistest.Stepping(t, func(t *testing.T, rdb *redis.Client, step func(time.Duration)) {
+		l := threeInTenSeconds(rdb)
+		article := articles.TokenBucket{
+			Redis: rdb, Key: "key", Capacity: 10, Refill: 3, Seconds: 10, Cost: 1,
+			Now: func() time.Time { return time.Now().Add(25 * time.Second) },
+		}
+		play := func() (granted int64) {
+			for range 20 {
+				left, err := article.Take(t.Context())
+				require.NoError(t, err)
+				if left >= 0 {
+					granted++
+				}
+				if limittest.Take(t, l, "key", 1).Granted {
+					granted++
+				}
+			}
+			return granted
+		}
+		assert.Equal(t, int64(10), play())
+		step(-2 * time.Second)
+		assert.LessOrEqual(t, play(), int64(10))
+		assert.Zero(t, play())
+	})
+}
+
+// What is given back late is less what the bucket was refilled with since, however
+// far the clock has gone back.
+func TestGivingBackAfterRefillsAndAStep(t *testing.T) {
+	t.Parallel()
+	for name, visit := range map[string]bool{"nobody came by": false, "others came by": true} {
+		for _, back := range []time.Duration{time.Second, 3 * time.Second, 5 * time.Second, time.Hour} {
+			t.Run(name+" "+back.String(), func(t *testing.T) {
+				t.Parallel()
+				redistest.Stepping(t, func(t *testing.T, rdb *redis.Client, step func(time.Duration)) {
+					l := tokenbucket.New(rdb, tokenbucket.Config{Capacity: 10, Refill: 1, Interval: time.Second})
+					_, giveBack, err := l.TakeReturnable(t.Context(), "key", 10)
+					require.NoError(t, err)
+					time.Sleep(5 * time.Second)
+					require.True(t, limittest.Take(t, l, "key", 5).Granted)
+					step(-back)
+					if visit {
+						require.False(t, limittest.Take(t, l, "key", 1).Granted)
+					}
+					require.NoError(t, giveBack(t.Context()))
+					d := limittest.Take(t, l, "key", 10)
+					assert.LessOrEqual(t, d.Remaining, int64(5), "5 of the 10 have come back by themselves")
+					requireTTLs(t, rdb, "key", d)
+					assert.Equal(t, 10*time.Second, rdb.PTTL(t.Context(), "key").Val())
+				})
+			})
+		}
+	}
+}
+
+// A debt that takes longer to pay back than any clock counts is one all the same.
+func TestDebtWithoutEnd(t *testing.T) {
+	t.Parallel()
+	redistest.Everywhere(t, func(t *testing.T, rdb redis.UniversalClient) {
+		key, ctx := limittest.Key(t), t.Context()
+		require.NoError(t, rdb.Set(ctx, key, -int64(tokenbucket.MaxTokens), time.Hour).Err())
+		require.NoError(t, rdb.Set(ctx, key+"_time", time.Now().Unix(), time.Hour).Err())
+		l := tokenbucket.New(rdb, tokenbucket.Config{Capacity: 1, Refill: 1, Interval: 24 * time.Hour})
+		for range 2 {
+			d := limittest.Take(t, l, key, 1)
+			assert.False(t, d.Granted)
+			assert.Equal(t, math.MaxInt64*time.Nanosecond/1e6*1e6, d.RetryAfter)
+			assert.Positive(t, rdb.PTTL(ctx, key).Val())
+		}
 	})
 }

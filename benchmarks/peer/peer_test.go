@@ -2,7 +2,6 @@ package peer_test
 
 import (
 	"errors"
-	"fmt"
 	"os"
 	"testing"
 	"time"
@@ -18,10 +17,7 @@ import (
 )
 
 func TestMain(m *testing.M) {
-	if len(os.Args) > 1 && os.Args[1] == peer.ProcessArgument {
-		fmt.Fprintln(os.Stderr, peer.RunProcess())
-		os.Exit(1)
-	}
+	peer.Serve()
 	os.Exit(m.Run())
 }
 

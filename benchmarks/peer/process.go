@@ -14,9 +14,9 @@ import (
 	"github.com/rratelimiter/rratelimiter/benchmarks/load"
 )
 
-// ProcessArgument is the first argument by which a program serves as the process
+// processArgument is the first argument by which a program serves as the process
 // of a library in Go.
-const ProcessArgument = "peer-process"
+const processArgument = "peer-process"
 
 // Calls are what such a process is asked, a [Request] each.
 type Calls struct {
@@ -43,15 +43,20 @@ type Answer struct {
 	Grants []load.Grant
 }
 
-// RunProcess serves requests until the standard input ends: with the process that
-// started this one, whatever is under way.
-func RunProcess() error {
-	server := rpc.NewServer()
-	if err := server.Register(&Calls{peers: map[int]Peer{}}); err != nil {
-		return err
+// Serve serves requests, if the program was started for that, until the standard input
+// ends: with the process that started this one, whatever is under way.
+func Serve() {
+	if len(os.Args) < 2 || os.Args[1] != processArgument {
+		return
 	}
-	server.ServeCodec(jsonrpc.NewServerCodec(standard{}))
-	return errors.New("what came is no request")
+	server := rpc.NewServer()
+	err := server.Register(&Calls{peers: map[int]Peer{}})
+	if err == nil {
+		server.ServeCodec(jsonrpc.NewServerCodec(standard{}))
+		err = errors.New("what came is no request")
+	}
+	fmt.Fprintln(os.Stderr, err)
+	os.Exit(1)
 }
 
 // standard is the standard input and output as one connection.
@@ -146,7 +151,7 @@ func startPeerProcess() (*process, error) {
 	if err != nil {
 		return nil, err
 	}
-	cmd := exec.Command(self, ProcessArgument)
+	cmd := exec.Command(self, processArgument)
 	cmd.Stderr = os.Stderr
 	in, err := cmd.StdinPipe()
 	if err != nil {
@@ -170,7 +175,7 @@ type inProcess struct {
 }
 
 // OpenApart opens a peer in a process of its library's own, so that what that
-// process uses is what the library uses. The program must serve [ProcessArgument].
+// process uses is what the library uses. The program must call [Serve].
 func OpenApart(ctx context.Context, kind Kind, addr string, connections int) (Peer, error) {
 	if kind.Java {
 		return kind.Open(ctx, addr, connections) // which is apart by itself

@@ -1,7 +1,6 @@
 package server
 
 import (
-	"context"
 	"errors"
 	"fmt"
 	"os"
@@ -16,10 +15,7 @@ import (
 )
 
 func TestMain(m *testing.M) {
-	if len(os.Args) > 1 && os.Args[1] == DelayArgument {
-		fmt.Fprintln(os.Stderr, RunDelay(os.Args[2:]))
-		os.Exit(1)
-	}
+	Serve()
 	os.Exit(m.Run())
 }
 
@@ -33,12 +29,6 @@ func start(t *testing.T) *Redis {
 	require.NoError(t, err)
 	t.Cleanup(s.Close)
 	return s
-}
-
-func TestStartWithoutAServer(t *testing.T) {
-	t.Parallel()
-	_, err := Start(t.Context(), "no-such-server")
-	assert.ErrorIs(t, err, ErrNoServer)
 }
 
 func TestCostCountsNothingTwice(t *testing.T) {
@@ -82,21 +72,6 @@ func TestUsageMemoryAndLongest(t *testing.T) {
 	assert.Zero(t, bytes)
 }
 
-func TestFreeze(t *testing.T) {
-	t.Parallel()
-	s := start(t)
-	rdb := redis.NewClient(&redis.Options{Addr: s.Addr, MaxRetries: -1, ContextTimeoutEnabled: true})
-	t.Cleanup(func() { assert.NoError(t, rdb.Close()) })
-	require.NoError(t, rdb.Ping(t.Context()).Err())
-	thaw, err := s.Freeze(t.Context())
-	require.NoError(t, err)
-	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Millisecond)
-	defer cancel()
-	require.Error(t, rdb.Ping(ctx).Err())
-	thaw()
-	assert.NoError(t, rdb.Ping(t.Context()).Err())
-}
-
 func TestDelayHoldsBackBothWays(t *testing.T) {
 	t.Parallel()
 	s := start(t)
@@ -136,15 +111,4 @@ func TestDelayHoldsBackBothWays(t *testing.T) {
 		assert.Equal(t, fmt.Sprint(i), text)
 	}
 	assert.Len(t, list, 100)
-}
-
-func TestServerEndsWithItsRun(t *testing.T) {
-	t.Parallel()
-	s := start(t)
-	s.Close()
-	ctx, cancel := context.WithTimeout(context.WithoutCancel(t.Context()), time.Minute)
-	defer cancel()
-	rdb := redis.NewClient(&redis.Options{Addr: s.Addr, MaxRetries: -1})
-	defer func() { _ = rdb.Close() }()
-	assert.Error(t, rdb.Ping(ctx).Err())
 }

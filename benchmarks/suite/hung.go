@@ -40,7 +40,7 @@ func (r *run) hung(ctx context.Context, _ int) error {
 	if err != nil {
 		return err
 	}
-	thaw, err := s.Freeze(ctx)
+	thaw, err := s.Freeze()
 	if err != nil {
 		return err
 	}

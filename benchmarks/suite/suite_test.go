@@ -2,7 +2,6 @@ package suite_test
 
 import (
 	"errors"
-	"fmt"
 	"os"
 	"regexp"
 	"testing"
@@ -18,14 +17,8 @@ import (
 )
 
 func TestMain(m *testing.M) {
-	if len(os.Args) > 1 && os.Args[1] == server.DelayArgument {
-		fmt.Fprintln(os.Stderr, server.RunDelay(os.Args[2:]))
-		os.Exit(1)
-	}
-	if len(os.Args) > 1 && os.Args[1] == peer.ProcessArgument {
-		fmt.Fprintln(os.Stderr, peer.RunProcess())
-		os.Exit(1)
-	}
+	server.Serve()
+	peer.Serve()
 	os.Exit(m.Run())
 }
 

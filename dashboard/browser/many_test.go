@@ -72,9 +72,9 @@ func TestTwoViewersShareOnePoller(t *testing.T) {
 	p.until(seen(row("shop:orders")))
 	p.update(2)
 	during := func() int {
-		before := proxy.Counts().Requests
+		before := proxy.Requests()
 		p.update(3)
-		return proxy.Counts().Requests - before
+		return proxy.Requests() - before
 	}
 	alone := during()
 	second, third := openLive(t, s.url, look{}), openLive(t, s.url, look{})
@@ -92,7 +92,7 @@ func TestTwoViewersShareOnePoller(t *testing.T) {
 	p.visible("hidden")
 	last := -1
 	require.Eventually(t, func() bool {
-		now := proxy.Counts().Requests
+		now := proxy.Requests()
 		defer func() { last = now }()
 		return now == last
 	}, patience, 2500*time.Millisecond, "nobody looks, and the server is asked on")

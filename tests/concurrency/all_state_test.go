@@ -214,11 +214,11 @@ func TestTryAcquireAllSeesWhatIsTakenMeanwhile(t *testing.T) {
 				require.NoError(t, rdb.Set(t.Context(), limitertest.KeysOf(f.Limiters[1]).Value, 0, 0).Err())
 				require.NoError(t, rdb.ScriptLoad(t.Context(), lua.AcquireAll.Source).Err())
 				calls := 0
-				rdb.AddHook(limitertest.BeforeScript{Script: lua.AcquireAll, Do: func() {
+				rdb.AddHook(limitertest.BeforeScript(lua.AcquireAll, func() {
 					if calls++; calls == 2 {
 						limitertest.MustAcquire(t, others.Limiters[0], tt.taken)
 					}
-				}})
+				}))
 				assert.Equal(t, tt.want, f.Try(t, 600))
 				assert.GreaterOrEqual(t, calls, 2)
 				f.CheckSums(t, rdb, 1000, 1000)

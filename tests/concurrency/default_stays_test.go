@@ -97,7 +97,7 @@ func TestProgramsWithOtherDefaultsDoNotFight(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		rdb, _ := redistest.Mini(t)
 		changes := 0
-		rdb.AddHook(limitertest.BeforeScript{Script: lua.SetRate, Do: func() { changes++ }})
+		rdb.AddHook(limitertest.BeforeScript(lua.SetRate, func() { changes++ }))
 		var logs [2]bytes.Buffer
 		var clients [2]*rratelimiter.Client
 		for i := range clients {

@@ -306,10 +306,10 @@ func TestTakeOfALimiterThatGoesBetweenItsQuestions(t *testing.T) {
 				s := limitertest.NewScene(t, limitertest.Every(300, time.Hour), test.opts...)
 				limitertest.AddGrants(t, s.Redis, limitertest.KeysOf(s.RateLimiter).Permits, time.Minute, 300, 1)
 				require.NoError(t, s.Redis.Set(t.Context(), limitertest.KeysOf(s.RateLimiter).Value, 0, 0).Err())
-				s.Redis.AddHook(limitertest.BeforeScript{Script: lua.Wait, Do: func() {
+				s.Redis.AddHook(limitertest.BeforeScript(lua.Wait, func() {
 					_, err := s.Other.Delete(t.Context())
 					assert.NoError(t, err)
-				}})
+				}))
 				d, err := s.Take(t.Context(), 290)
 				require.ErrorIs(t, err, test.want)
 				assert.False(t, d.Granted)

@@ -27,11 +27,12 @@ import (
 func TestKeyed(t *testing.T) {
 	t.Parallel()
 	limittest.Run(t, limittest.Kind{
-		New: func(rdb redis.UniversalClient, permits int64, window time.Duration) limit.Returner {
+		New: func(rdb redis.UniversalClient, permits int64, window time.Duration) limittest.Limiter {
 			return braced{rratelimiter.New(rdb).Keyed("{", limitertest.Every(permits, window))}
 		},
-		Keys: func(string) []string { return nil },
-		Once: true,
+		Keys:   func(string) []string { return nil },
+		Once:   true,
+		AtEdge: 10,
 	})
 }
 

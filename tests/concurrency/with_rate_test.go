@@ -111,7 +111,7 @@ func TestWithRateComparesOnce(t *testing.T) {
 		for _, s := range []*lua.Script{lua.Config, lua.SetRate, lua.TrySetRate} {
 			calls := 0
 			scripts[s.Name] = &calls
-			rdb.AddHook(limitertest.BeforeScript{Script: s, Do: func() { calls++ }})
+			rdb.AddHook(limitertest.BeforeScript(s, func() { calls++ }))
 		}
 		l := client.RateLimiter("a", rratelimiter.WithRate(limitertest.Every(20, time.Hour)))
 		var callers sync.WaitGroup

@@ -36,13 +36,13 @@ func TestAValueIsRebuiltWhileOthersGiveBack(t *testing.T) {
 		require.NoError(t, rdb.Del(t.Context(), k.Value).Err())
 
 		calls := 0
-		rdb.AddHook(limitertest.BeforeScript{Script: lua.Acquire, Do: func() {
+		rdb.AddHook(limitertest.BeforeScript(lua.Acquire, func() {
 			if calls++; calls == 2 {
 				for _, undo := range undos {
 					require.NoError(t, undo(t.Context()))
 				}
 			}
-		}})
+		}))
 		limitertest.MustAcquire(t, l, 1)
 		assert.GreaterOrEqual(t, calls, 3)
 		assert.EqualValues(t, 600*100+2, limitertest.InUse(t, rdb, k.Permits))

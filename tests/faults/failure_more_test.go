@@ -124,7 +124,7 @@ func TestHooksThatPanicDuringAnOutage(t *testing.T) {
 			}
 			hook.hang(false)
 			for _, script := range []*lua.Script{lua.Probe, lua.Config} {
-				rdb.AddHook(limitertest.BeforeScript{Script: script, Do: func() { panic("a hook") }})
+				rdb.AddHook(limitertest.BeforeScript(script, func() { panic("a hook") }))
 			}
 			time.Sleep(5 * time.Second)
 			limitertest.MustAcquire(t, l, 1)
@@ -166,7 +166,7 @@ func TestTryAcquireAllKnowsTheRate(t *testing.T) {
 
 // outOfMemory is a hook that makes of a client's server one that answers, and decides
 // nothing.
-type outOfMemory struct{ limitertest.Slow }
+type outOfMemory struct{ redistest.Hook }
 
 type oom struct{}
 

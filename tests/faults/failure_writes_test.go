@@ -11,13 +11,14 @@ import (
 
 	"github.com/rratelimiter/rratelimiter"
 	"github.com/rratelimiter/rratelimiter/internal/test/limitertest"
+	"github.com/rratelimiter/rratelimiter/internal/test/redistest"
 	"github.com/rratelimiter/rratelimiter/limit"
 	"github.com/rratelimiter/rratelimiter/lua"
 )
 
 // refusing is a hook that answers some scripts with an error.
 type refusing struct {
-	limitertest.Slow
+	redistest.Hook
 
 	err error
 	of  func(sha any) bool

@@ -178,7 +178,7 @@ func (h *hung) end(b *testing.B) {
 	h.server.Thaw(b)
 	require.NoError(b, h.client.Close(context.Background()))
 	require.NoError(b, h.rdb.Close())
-	h.server.Stop()
+	h.server.Kill()
 	time.Sleep(4 * time.Second)
 }
 

@@ -99,7 +99,7 @@ func TestObserverIsToldOfPermitsGivenUp(t *testing.T) {
 // lateAnswer is a hook that keeps the first answer back, and has the server hang
 // meanwhile.
 type lateAnswer struct {
-	limitertest.Slow
+	redistest.Hook
 	once sync.Once
 	then *hanging
 }

@@ -39,7 +39,7 @@ func TestConcurrentHistories(t *testing.T) {
 				seed = rand.Uint64()
 			}
 			calls, together, undecided, start := 0, 0, 0, time.Now()
-			happen := kind.happen(t, nil)
+			happen := kind.happen(t, limitertest.Mutation{})
 			for i, left := 0, count; left > 0; i, left = i+1, left-1 {
 				for _, h := range happen(rand.New(rand.NewPCG(seed, uint64(i)))) {
 					calls += len(h.Records)

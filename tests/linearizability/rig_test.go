@@ -161,7 +161,7 @@ func (rig *linearRig) meant(args []string) (script *lua.Script, limiters []strin
 		return nil, nil
 	}
 	for _, s := range lua.All() {
-		if text := args[1]; text == s.SHA || text == s.Source || text == rig.mutation[s.SHA] || text == rig.mutation[s.Source] {
+		if text := args[1]; text == s.SHA || text == s.Source || text == rig.mutation.For[s.SHA] || text == rig.mutation.For[s.Source] {
 			script = s
 		}
 	}

@@ -119,34 +119,3 @@ func TestScenarios(t *testing.T) {
 		assert.Equal(t, 3, passed(20, bucket.Take))
 	})
 }
-
-// Twice the limit passes around the edge of a fixed window, and none of it after
-// a sliding log.
-func TestBurstsAtAnEdge(t *testing.T) {
-	t.Parallel()
-	redistest.Virtual(t, func(t *testing.T, rdb *redis.Client) {
-		ctx := t.Context()
-		for name, r := range rules(rdb) {
-			require.NoError(t, rdb.FlushAll(ctx).Err())
-			first, err := r.take(ctx)
-			require.NoError(t, err)
-			require.Positive(t, first)
-			time.Sleep(9900 * time.Millisecond)
-			burst := 0
-			for range 2 {
-				for range 10 {
-					if answer, err := r.take(ctx); err == nil && answer > 0 {
-						burst++
-					}
-				}
-				time.Sleep(200 * time.Millisecond)
-			}
-			switch name {
-			case "fixed window", "counter":
-				assert.Equal(t, 9, burst, name)
-			case "sliding log", "its thresholds":
-				assert.Equal(t, 5, burst, name)
-			}
-		}
-	})
-}

@@ -1,3 +1,7 @@
+// Package limitertest holds what several folders of tests share: limiters of new
+// names, what Redis holds of them, callers whose outcomes a test names by their
+// moment (Scene, HeldScene), a limiter behind a proxy that meets faults (Wire),
+// several limiters at once (Family), and what a Redisson would do (Java).
 package limitertest
 
 import (
@@ -51,6 +55,11 @@ func Every(rate int64, interval time.Duration) rratelimiter.Config {
 // PerClient returns the Config of rate permits an interval for each client.
 func PerClient(rate int64, interval time.Duration) rratelimiter.Config {
 	return rratelimiter.Config{Type: rratelimiter.PerClient, Rate: rate, Interval: interval}
+}
+
+// Ahead is the option of leases that are as large as may be.
+func Ahead(life time.Duration) rratelimiter.LimiterOption {
+	return rratelimiter.WithLease(rratelimiter.Lease{Permits: 1 << 20, Life: life})
 }
 
 // BothTypes runs test as a subtest for each type of limiter.

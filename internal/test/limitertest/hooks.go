@@ -2,52 +2,113 @@ package limitertest
 
 import (
 	"context"
+	"crypto/sha1"
+	"encoding/hex"
+	"strings"
+	"sync"
+	"testing"
 	"time"
 
 	"github.com/redis/go-redis/v9"
+	"github.com/stretchr/testify/require"
 
+	"github.com/rratelimiter/rratelimiter/internal/test/redistest"
 	"github.com/rratelimiter/rratelimiter/lua"
 )
 
-// BeforeScript does something before each call of a script.
-type BeforeScript struct {
-	Script *lua.Script
-	Do     func()
-}
-
-// DialHook changes nothing.
-func (BeforeScript) DialHook(next redis.DialHook) redis.DialHook { return next }
-
-// ProcessHook looks for the script.
-func (b BeforeScript) ProcessHook(next redis.ProcessHook) redis.ProcessHook {
-	return func(ctx context.Context, cmd redis.Cmder) error {
-		if cmd.Name() == "evalsha" && cmd.Args()[1] == b.Script.SHA {
-			b.Do()
+// BeforeScript returns a hook that calls f before each call of a script that is sent by
+// itself.
+func BeforeScript(script *lua.Script, f func()) redistest.Hook {
+	return redistest.BeforeCommands(func(cmds ...redis.Cmder) {
+		if len(cmds) == 1 && cmds[0].Name() == "evalsha" && cmds[0].Args()[1] == script.SHA {
+			f()
 		}
-		return next(ctx, cmd)
+	})
+}
+
+// Slow returns a hook that makes each command that is sent by itself take a while.
+func Slow(by time.Duration) redistest.Hook {
+	return func(_ context.Context, cmds []redis.Cmder, next func() error) error {
+		if len(cmds) == 1 {
+			time.Sleep(by)
+		}
+		return next()
 	}
 }
 
-// ProcessPipelineHook changes nothing.
-func (BeforeScript) ProcessPipelineHook(next redis.ProcessPipelineHook) redis.ProcessPipelineHook {
-	return next
+// Counter counts the commands that a go-redis client sends.
+type Counter struct {
+	mu    sync.Mutex
+	names map[string]int
 }
 
-// Slow makes each command of a client take a while.
-type Slow time.Duration
+// CountCommands counts what rdb sends from now on, those of pipelines one by one.
+func CountCommands(rdb redis.UniversalClient) *Counter {
+	c := &Counter{names: map[string]int{}}
+	rdb.AddHook(redistest.BeforeCommands(func(cmds ...redis.Cmder) {
+		c.mu.Lock()
+		defer c.mu.Unlock()
+		for _, cmd := range cmds {
+			c.names[cmd.Name()]++
+		}
+	}))
+	return c
+}
 
-// DialHook changes nothing.
-func (Slow) DialHook(next redis.DialHook) redis.DialHook { return next }
-
-// ProcessHook waits before the command.
-func (s Slow) ProcessHook(next redis.ProcessHook) redis.ProcessHook {
-	return func(ctx context.Context, cmd redis.Cmder) error {
-		time.Sleep(time.Duration(s))
-		return next(ctx, cmd)
+// Total returns the number of commands sent.
+func (c *Counter) Total() int {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	sum := 0
+	for _, n := range c.names {
+		sum += n
 	}
+	return sum
 }
 
-// ProcessPipelineHook changes nothing.
-func (Slow) ProcessPipelineHook(next redis.ProcessPipelineHook) redis.ProcessPipelineHook {
-	return next
+// Scripts returns the number of script calls sent.
+func (c *Counter) Scripts() int {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.names["evalsha"] + c.names["eval"]
+}
+
+// A Mutant is a fault put into scripts, for tests of tests: in Script, or in all that
+// have it where that is nil, the text Old becomes New.
+type Mutant struct {
+	Script   *lua.Script
+	Old, New string
+}
+
+// A Mutation is a hook that sends other scripts than it is given: those in For, by
+// source and by SHA.
+type Mutation struct {
+	redistest.Hook
+
+	For map[string]string
+}
+
+// Mutation returns what has a client run the mutant wherever it means the script.
+func (m Mutant) Mutation(t testing.TB) Mutation {
+	t.Helper()
+	changed := map[string]string{}
+	for _, s := range lua.All() {
+		if m.Script != nil && m.Script != s || m.Script == nil && !strings.Contains(s.Source, m.Old) {
+			continue
+		}
+		require.Equal(t, 1, strings.Count(s.Source, m.Old), "how often script %s has the text: %s", s.Name, m.Old)
+		source := strings.Replace(s.Source, m.Old, m.New, 1)
+		sum := sha1.Sum([]byte(source))
+		changed[s.Source], changed[s.SHA] = source, hex.EncodeToString(sum[:])
+	}
+	require.NotEmpty(t, changed, "no script has the text: %s", m.Old)
+	return Mutation{For: changed, Hook: redistest.BeforeCommands(func(cmds ...redis.Cmder) {
+		for _, cmd := range cmds {
+			if args := cmd.Args(); len(args) > 1 && (cmd.Name() == "evalsha" || cmd.Name() == "eval") {
+				if other, ok := changed[args[1].(string)]; ok {
+					args[1] = other
+				}
+			}
+		}
+	})}
 }

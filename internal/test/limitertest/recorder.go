@@ -2,6 +2,7 @@ package limitertest
 
 import (
 	"context"
+	"slices"
 	"sync"
 
 	"github.com/rratelimiter/rratelimiter/limit"
@@ -9,85 +10,76 @@ import (
 
 // A Recorder is an observer that keeps what it is told.
 type Recorder struct {
-	mu      sync.Mutex
-	decided []limit.Decided
-	flights []limit.Flight
-	leases  []limit.Lease
-	events  []limit.Event
-	waiting map[string][]int // as told
+	decided list[limit.Decided]
+	flights list[limit.Flight]
+	leases  list[limit.Lease]
+	events  list[limit.Event]
+	waiting list[waiting]
+}
+
+// waiting is how many callers were said to wait for a limiter.
+type waiting struct {
+	limiter string
+	callers int
+}
+
+// A list is what was told so far.
+type list[T any] struct {
+	mu   sync.Mutex
+	told []T
+}
+
+func (l *list[T]) add(v T) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.told = append(l.told, v)
+}
+
+func (l *list[T]) all() []T {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return slices.Clip(l.told)
 }
 
 // Decided keeps d.
-func (r *Recorder) Decided(_ context.Context, d limit.Decided) {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	r.decided = append(r.decided, d)
-}
+func (r *Recorder) Decided(_ context.Context, d limit.Decided) { r.decided.add(d) }
 
 // Landed keeps f.
-func (r *Recorder) Landed(f limit.Flight) {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	r.flights = append(r.flights, f)
-}
+func (r *Recorder) Landed(f limit.Flight) { r.flights.add(f) }
 
 // Waiting keeps the number.
-func (r *Recorder) Waiting(limiter string, callers int) {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	if r.waiting == nil {
-		r.waiting = make(map[string][]int)
-	}
-	r.waiting[limiter] = append(r.waiting[limiter], callers)
-}
+func (r *Recorder) Waiting(limiter string, callers int) { r.waiting.add(waiting{limiter, callers}) }
 
 // Leased keeps l.
-func (r *Recorder) Leased(l limit.Lease) {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	r.leases = append(r.leases, l)
-}
+func (r *Recorder) Leased(l limit.Lease) { r.leases.add(l) }
 
 // Happened keeps e.
-func (r *Recorder) Happened(e limit.Event) {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	r.events = append(r.events, e)
-}
+func (r *Recorder) Happened(e limit.Event) { r.events.add(e) }
 
 // Decisions returns those told of since the last time.
 func (r *Recorder) Decisions() []limit.Decided {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	told := r.decided
-	r.decided = nil
+	r.decided.mu.Lock()
+	defer r.decided.mu.Unlock()
+	told := r.decided.told
+	r.decided.told = nil
 	return told
 }
 
 // Flights returns those told of so far.
-func (r *Recorder) Flights() []limit.Flight {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	return r.flights
-}
+func (r *Recorder) Flights() []limit.Flight { return r.flights.all() }
 
 // Leases returns those told of so far.
-func (r *Recorder) Leases() []limit.Lease {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	return r.leases
-}
+func (r *Recorder) Leases() []limit.Lease { return r.leases.all() }
 
 // Events returns those told of so far.
-func (r *Recorder) Events() []limit.Event {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	return r.events
-}
+func (r *Recorder) Events() []limit.Event { return r.events.all() }
 
 // Callers returns how many were said to wait, one number after another.
-func (r *Recorder) Callers(limiter string) []int {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	return r.waiting[limiter]
+func (r *Recorder) Callers(limiter string) (all []int) {
+	for _, w := range r.waiting.all() {
+		if w.limiter == limiter {
+			all = append(all, w.callers)
+		}
+	}
+	return all
 }

@@ -3,6 +3,7 @@ package limitertest
 import (
 	"context"
 	"fmt"
+	"maps"
 	"sync"
 	"testing"
 	"testing/synctest"
@@ -14,6 +15,7 @@ import (
 
 	"github.com/rratelimiter/rratelimiter"
 	"github.com/rratelimiter/rratelimiter/internal/test/redistest"
+	"github.com/rratelimiter/rratelimiter/lua"
 )
 
 // Forever is a patience that no test's bubble lasts.
@@ -157,4 +159,171 @@ func (s *Scene) Close(ctx context.Context) *Caller {
 		err := s.Client.Close(ctx)
 		return err == nil, err
 	})
+}
+
+// A HeldScene is a Scene whose Client reaches the server through a proxy.
+type HeldScene struct {
+	*Scene
+
+	Proxy *redistest.Proxy
+	Mini  *redis.Client // past the proxy
+}
+
+// NewHeldScene returns a HeldScene with so few connections that one flight is under way
+// at a time: a test can say who goes together. It must be called in a bubble.
+func NewHeldScene(t *testing.T, cfg rratelimiter.Config) *HeldScene {
+	t.Helper()
+	return NewHeldSceneOf(t, cfg, &redis.Options{ReadTimeout: time.Minute, PoolSize: 3})
+}
+
+// NewHeldSceneOf is NewHeldScene with a client of those options.
+func NewHeldSceneOf(t *testing.T, cfg rratelimiter.Config, opt *redis.Options) *HeldScene {
+	t.Helper()
+	rdb, m := redistest.Mini(t)
+	s := &HeldScene{Proxy: redistest.MiniProxy(t, m), Mini: rdb}
+	through := s.Proxy.Client(t, opt)
+	name := redistest.Name(t)
+	s.Scene = &Scene{Redis: through, Other: NewClient(t, rdb).RateLimiter(name)}
+	s.Client = NewClient(t, through)
+	s.RateLimiter = s.Client.RateLimiter(name)
+	MustTrySetRate(t, s.Other, cfg)
+	for _, script := range lua.All() {
+		require.NoError(t, rdb.ScriptLoad(t.Context(), script.Source).Err())
+	}
+	s.Sent = CountCommands(through)
+	s.Start = time.Now()
+	return s
+}
+
+// Hold has the n-th call of the script from now on wait for its answer until
+// the returned function is called, or the test ends.
+func (s *HeldScene) Hold(t *testing.T, script *lua.Script, n int) (letGo func()) {
+	t.Helper()
+	held := make(chan struct{})
+	letGo = sync.OnceFunc(func() {
+		close(held)
+		synctest.Wait()
+	})
+	t.Cleanup(letGo)
+	s.Proxy.OnCommand(redistest.Nth(n, script.SHA, redistest.Pass.When(held)))
+	return letGo
+}
+
+// CheckInUse checks what is in use, and that all else is free.
+func (s *HeldScene) CheckInUse(t *testing.T, rate, inUse int64) {
+	t.Helper()
+	synctest.Wait()
+	assert.True(t, checkInUse(t, s.Mini, s.RateLimiter, rate, inUse), "no value is stored")
+}
+
+// checkInUse checks what is in use of a limiter, and that all else is free. It reports
+// whether the free permits are stored.
+func checkInUse(t testing.TB, rdb redis.UniversalClient, l *rratelimiter.RateLimiter, rate, inUse int64) bool {
+	t.Helper()
+	assert.Equal(t, inUse, InUse(t, rdb, KeysOf(l).Permits), "permits in use of %s", l.Name())
+	value, stored := StoredValue(t, rdb, KeysOf(l).Value)
+	if stored {
+		assert.Equal(t, rate-inUse, value, "free permits of %s", l.Name())
+	}
+	return stored
+}
+
+// A Family is some limiters whose names share a hash tag, as handles of one
+// Client.
+type Family struct {
+	Client   *rratelimiter.Client
+	Limiters []*rratelimiter.RateLimiter
+	Tag      string
+}
+
+// NewFamilyOf returns a Client's limiters of those configurations; the zero Config
+// stands for a limiter without a rate.
+func NewFamilyOf(t testing.TB, client *rratelimiter.Client, cfgs ...rratelimiter.Config) *Family {
+	t.Helper()
+	f := &Family{Client: client, Tag: "{" + redistest.Name(t) + "}"}
+	for i, cfg := range cfgs {
+		l := client.RateLimiter(fmt.Sprintf("%s:%d", f.Tag, i))
+		f.Limiters = append(f.Limiters, l)
+		if cfg != (rratelimiter.Config{}) {
+			MustTrySetRate(t, l, cfg)
+		}
+	}
+	return f
+}
+
+// SeenBy returns another Client's handles of the same limiters.
+func (f *Family) SeenBy(client *rratelimiter.Client, opts ...rratelimiter.LimiterOption) *Family {
+	other := &Family{Client: client, Tag: f.Tag}
+	for _, l := range f.Limiters {
+		other.Limiters = append(other.Limiters, client.RateLimiter(l.Name(), opts...))
+	}
+	return other
+}
+
+// Try asks once for permits of all.
+func (f *Family) Try(t testing.TB, permits int64) bool {
+	t.Helper()
+	ok, err := f.Client.TryAcquireAll(t.Context(), permits, 0, f.Limiters...)
+	require.NoError(t, err)
+	return ok
+}
+
+// Free returns the free permits of each.
+func (f *Family) Free(t testing.TB) []int64 {
+	t.Helper()
+	var all []int64
+	for _, l := range f.Limiters {
+		all = append(all, Available(t, l))
+	}
+	return all
+}
+
+// State returns what Redis holds of all.
+func (f *Family) State(t testing.TB, rdb redis.UniversalClient) map[string]KeyState {
+	t.Helper()
+	all := map[string]KeyState{}
+	for _, l := range f.Limiters {
+		maps.Copy(all, ReadState(t, rdb, l.Name()))
+	}
+	return all
+}
+
+// CheckSums checks that free permits and those in use are the rate, of each
+// limiter of type Overall.
+func (f *Family) CheckSums(t testing.TB, rdb redis.UniversalClient, rates ...int64) {
+	t.Helper()
+	for i, l := range f.Limiters {
+		checkInUse(t, rdb, l, rates[i], InUse(t, rdb, KeysOf(l).Permits))
+	}
+}
+
+// A FamilyScene is a HeldScene for several limiters.
+type FamilyScene struct {
+	*HeldScene
+
+	Rival *rratelimiter.Client // past the proxy
+}
+
+// NewFamilyScene must be called in a bubble.
+func NewFamilyScene(t *testing.T, cfgs ...rratelimiter.Config) (*FamilyScene, *Family) {
+	t.Helper()
+	s := &FamilyScene{HeldScene: NewHeldSceneOf(t, Every(1, time.Second), &redis.Options{ReadTimeout: time.Minute})}
+	s.Rival = NewClient(t, s.Mini)
+	f := NewFamilyOf(t, s.Rival, cfgs...)
+	s.Sent = CountCommands(s.Redis)
+	return s, f.SeenBy(s.Client)
+}
+
+// TryAll is TryAcquireAll beside the test.
+func (s *FamilyScene) TryAll(ctx context.Context, f *Family, permits int64, timeout time.Duration) *Caller {
+	return s.Go(func() (bool, error) { return f.Client.TryAcquireAll(ctx, permits, timeout, f.Limiters...) })
+}
+
+// CheckAll checks what is in use of each, and that all else is free.
+func (s *FamilyScene) CheckAll(t *testing.T, f *Family, rates, inUse []int64) {
+	t.Helper()
+	synctest.Wait()
+	for i, l := range f.Limiters {
+		checkInUse(t, s.Mini, l, rates[i], inUse[i])
+	}
 }

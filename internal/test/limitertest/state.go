@@ -117,13 +117,7 @@ func StoredValue(t testing.TB, rdb redis.UniversalClient, valueKey string) (int6
 }
 
 // KeyState is what Redis holds under one key.
-type KeyState struct {
-	Type    string
-	Text    string            // of a string
-	Fields  map[string]string // of a hash
-	Members []redis.Z         // of a sorted set
-	Values  []string          // of a list or set, sorted
-}
+type KeyState = redistest.Value
 
 // ReadState returns all that Redis holds of the limiter called name, for all
 // clients, by key.
@@ -131,26 +125,7 @@ func ReadState(t testing.TB, rdb redis.UniversalClient, name string) map[string]
 	t.Helper()
 	state := map[string]KeyState{}
 	for _, key := range LimiterKeys(t, rdb, name) {
-		kind, err := rdb.Type(t.Context(), key).Result()
-		require.NoError(t, err)
-		s := KeyState{Type: kind}
-		switch kind {
-		case "string":
-			s.Text, err = rdb.Get(t.Context(), key).Result()
-		case "hash":
-			s.Fields, err = rdb.HGetAll(t.Context(), key).Result()
-		case "zset":
-			s.Members, err = rdb.ZRangeWithScores(t.Context(), key, 0, -1).Result()
-		case "list":
-			s.Values, err = rdb.LRange(t.Context(), key, 0, -1).Result()
-		case "set":
-			s.Values, err = rdb.SMembers(t.Context(), key).Result()
-			slices.Sort(s.Values)
-		default:
-			t.Fatalf("key %q is of type %s", key, kind)
-		}
-		require.NoError(t, err)
-		state[key] = s
+		state[key] = redistest.Read(t, rdb, key)
 	}
 	return state
 }

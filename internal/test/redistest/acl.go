@@ -94,12 +94,10 @@ func addUser(t testing.TB, servers []*Server, rules []string) string {
 		}
 	}
 	for _, s := range servers {
-		must(t, s.do(func(rdb *redis.Client) error { return rdb.Do(t.Context(), args...).Err() }))
+		must(t, s.ask(t.Context(), args...).Err())
 		t.Cleanup(func() {
 			if s.answers() {
-				_ = s.do(func(rdb *redis.Client) error {
-					return rdb.Do(context.Background(), "ACL", "DELUSER", user).Err()
-				})
+				_ = s.ask(context.Background(), "ACL", "DELUSER", user)
 			}
 		})
 	}

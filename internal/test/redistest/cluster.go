@@ -4,10 +4,10 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"net"
 	"slices"
 	"strconv"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
@@ -35,13 +35,7 @@ type Cluster struct {
 // ends. It skips as [Redis] does.
 func StartCluster(t testing.TB, masters, replicas int, args ...string) *Cluster {
 	t.Helper()
-	skipOwn(t)
-	c, err := startCluster(masters, replicas, args)
-	if c != nil {
-		t.Cleanup(c.kill)
-	}
-	check(t, err)
-	return c
+	return own(t, func() (*Cluster, error) { return startCluster(masters, replicas, args) })
 }
 
 // startCluster also returns the nodes of a cluster that did not come up.
@@ -52,7 +46,7 @@ func startCluster(masters, replicas int, args []string) (*Cluster, error) {
 		// A replica stays with its master, however many others that one has.
 		"--cluster-migration-barrier", "1000",
 	}, args...)}
-	nodes, err := startAll(masters*(1+replicas), func(int) (*Server, error) { return start(Default, sp) })
+	nodes, err := startAll(masters*(1+replicas), func() (*Server, error) { return start(Default, sp) })
 	c := &Cluster{nodes: nodes, ids: map[*Server]string{}, stood: map[*Server]time.Time{}}
 	if err != nil {
 		return c, err
@@ -67,30 +61,19 @@ func startCluster(masters, replicas int, args []string) (*Cluster, error) {
 
 // startAll starts n servers at once. Those that came up are returned also where
 // others did not.
-func startAll(n int, start func(i int) (*Server, error)) ([]*Server, error) {
-	type result struct {
-		i   int
-		s   *Server
-		err error
-	}
-	results := make(chan result)
-	for i := range n {
-		go func() {
-			s, err := start(i)
-			results <- result{i, s, err}
-		}()
-	}
+func startAll(n int, start func() (*Server, error)) ([]*Server, error) {
 	all, errs := make([]*Server, n), make([]error, n)
-	for range n {
-		r := <-results
-		all[r.i], errs[r.i] = r.s, r.err
+	var wg sync.WaitGroup
+	for i := range n {
+		wg.Go(func() { all[i], errs[i] = start() })
 	}
+	wg.Wait()
 	return slices.DeleteFunc(all, func(s *Server) bool { return s == nil }), errors.Join(errs...)
 }
 
 func killAll(servers []*Server) {
 	for _, s := range servers {
-		s.hangUp()
+		s.process.Load().hangUp()
 	}
 	for _, s := range servers {
 		s.Kill()
@@ -102,53 +85,30 @@ func (c *Cluster) kill() { killAll(c.nodes) }
 // join makes one cluster of the nodes: the first ones masters, the rest replicas
 // of each in turn.
 func (c *Cluster) join(ctx context.Context, masters int) error {
-	var config []func(*redis.Client) error
 	for i, s := range c.nodes {
-		_, port, err := net.SplitHostPort(s.addr)
-		if err != nil {
-			return err
-		}
-		config = append(config, func(rdb *redis.Client) error { return rdb.ClusterMeet(ctx, "127.0.0.1", port).Err() })
-		err = s.do(func(rdb *redis.Client) error {
-			id, err := rdb.Do(ctx, "CLUSTER", "MYID").Text()
-			if err != nil {
-				return err
-			}
-			c.ids[s] = id
-			if err := rdb.Do(ctx, "CLUSTER", "SET-CONFIG-EPOCH", i+1).Err(); err != nil {
-				return err
-			}
-			if i >= masters {
-				return nil
-			}
-			var mine []int
+		id, err := s.ask(ctx, "CLUSTER", "MYID").Text()
+		c.ids[s] = id
+		err = errors.Join(err, s.ask(ctx, "CLUSTER", "SET-CONFIG-EPOCH", i+1).Err())
+		if i < masters {
+			args := []any{"CLUSTER", "ADDSLOTS"}
 			for slot := i * slots / masters; slot < (i+1)*slots/masters; slot++ {
-				mine = append(mine, slot)
+				args = append(args, slot)
 			}
-			return rdb.ClusterAddSlots(ctx, mine...).Err()
-		})
+			err = errors.Join(err, s.ask(ctx, args...).Err())
+		}
+		if i > 0 {
+			host, port := s.hostPort()
+			err = errors.Join(err, c.nodes[0].ask(ctx, "CLUSTER", "MEET", host, port).Err())
+		}
 		if err != nil {
 			return err
 		}
 	}
-	err := c.nodes[0].do(func(rdb *redis.Client) error {
-		for _, meet := range config[1:] {
-			if err := meet(rdb); err != nil {
-				return err
-			}
-		}
-		return nil
-	})
-	if err != nil {
-		return err
-	}
-	if err := c.until(ctx, c.nodes, func(rdb *redis.Client) error { return c.knowsAll(ctx, rdb) }); err != nil {
+	if err := c.until(ctx, c.nodes, c.knowsAll); err != nil {
 		return err
 	}
 	for i, s := range c.nodes[masters:] {
-		master := c.ids[c.nodes[i%masters]]
-		err := s.do(func(rdb *redis.Client) error { return rdb.ClusterReplicate(ctx, master).Err() })
-		if err != nil {
+		if err := s.ask(ctx, "CLUSTER", "REPLICATE", c.ids[c.nodes[i%masters]]).Err(); err != nil {
 			return err
 		}
 	}
@@ -157,7 +117,7 @@ func (c *Cluster) join(ctx context.Context, masters int) error {
 	}
 	// Twice within this time each node hears from each other one, so a short one
 	// makes the cluster come up soon.
-	return c.until(ctx, c.nodes, func(rdb *redis.Client) error {
+	return c.until(ctx, c.nodes, func(ctx context.Context, rdb *redis.Client) error {
 		return rdb.ConfigSet(ctx, "cluster-node-timeout", strconv.FormatInt(nodeTimeout.Milliseconds(), 10)).Err()
 	})
 }
@@ -165,7 +125,7 @@ func (c *Cluster) join(ctx context.Context, masters int) error {
 // settle waits until all nodes see the cluster in order, each master with so
 // many nodes, and each replica is in step.
 func (c *Cluster) settle(ctx context.Context, masters, perMaster int) error {
-	return c.until(ctx, c.nodes, func(rdb *redis.Client) error {
+	return c.until(ctx, c.nodes, func(ctx context.Context, rdb *redis.Client) error {
 		if err := inOrder(ctx, rdb); err != nil {
 			return err
 		}
@@ -197,7 +157,7 @@ func (c *Cluster) knowsAll(ctx context.Context, rdb *redis.Client) error {
 	return nil
 }
 
-// inOrder tells whether a node says that the cluster works, and more that is asked for.
+// inOrder fails unless a node says that the cluster works, and more that is asked for.
 func inOrder(ctx context.Context, rdb *redis.Client, more ...string) error {
 	info, err := rdb.ClusterInfo(ctx).Result()
 	for _, text := range append(more, "cluster_state:ok") {
@@ -208,7 +168,7 @@ func inOrder(ctx context.Context, rdb *redis.Client, more ...string) error {
 	return err
 }
 
-// linked tells whether a replica is in step with its master; a master is.
+// linked fails if a replica is not in step with its master; a master is.
 func linked(ctx context.Context, rdb *redis.Client) error {
 	info, err := rdb.Info(ctx, "replication").Result()
 	if err == nil && strings.Contains(info, "role:slave") && !strings.Contains(info, "master_link_status:up") {
@@ -218,16 +178,20 @@ func linked(ctx context.Context, rdb *redis.Client) error {
 }
 
 // until waits until cond holds on each of the nodes.
-func (c *Cluster) until(ctx context.Context, nodes []*Server, cond func(*redis.Client) error) error {
+func (c *Cluster) until(ctx context.Context, nodes []*Server, cond func(context.Context, *redis.Client) error) error {
 	for _, s := range nodes {
-		err := s.do(func(rdb *redis.Client) error {
-			return poll(ctx, func() error { return cond(rdb) })
-		})
-		if err != nil {
+		if err := s.poll(ctx, cond); err != nil {
 			return fmt.Errorf("node %s: %w", s.addr, err)
 		}
 	}
 	return nil
+}
+
+// poll calls cond with a client of the server until it returns nil: see poll.
+func (s *Server) poll(ctx context.Context, cond func(context.Context, *redis.Client) error) error {
+	return s.do(func(rdb *redis.Client) error {
+		return poll(ctx, func() error { return cond(ctx, rdb) })
+	})
 }
 
 // poll calls cond until it answers nil. When ctx is over the last answer that is not
@@ -282,12 +246,9 @@ func (c *Cluster) Nodes() []*Server { return slices.Clone(c.nodes) }
 // Slot returns the slot of a key.
 func (c *Cluster) Slot(t testing.TB, key string) int {
 	t.Helper()
-	var slot int64
-	must(t, c.alive(t).do(func(rdb *redis.Client) (err error) {
-		slot, err = rdb.ClusterKeySlot(t.Context(), key).Result()
-		return err
-	}))
-	return int(slot)
+	slot, err := c.alive(t).ask(t.Context(), "CLUSTER", "KEYSLOT", key).Int()
+	must(t, err)
+	return slot
 }
 
 // Owner returns the master that serves the slot and its replicas, as the
@@ -329,13 +290,11 @@ func (c *Cluster) node(id string) *Server {
 
 func (c *Cluster) alive(t testing.TB) *Server {
 	t.Helper()
-	for _, s := range c.nodes {
-		if s.answers() {
-			return s
-		}
+	nodes := c.allAlive()
+	if len(nodes) == 0 {
+		t.Fatal("no node of the cluster is left")
 	}
-	t.Fatal("no node of the cluster is left")
-	return nil
+	return nodes[0]
 }
 
 func (c *Cluster) allAlive() []*Server {

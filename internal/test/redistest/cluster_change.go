@@ -4,9 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"net"
 	"slices"
-	"strconv"
 	"testing"
 	"time"
 
@@ -23,14 +21,6 @@ type SlotMove struct {
 	from, to *Server
 }
 
-// MoveSlot moves a slot with all its keys to another master.
-func (c *Cluster) MoveSlot(t testing.TB, slot int, to *Server) {
-	t.Helper()
-	m := c.StartMove(t, slot, to)
-	m.MoveKeys(t)
-	m.Finish(t)
-}
-
 // StartMove opens the move of a slot to the master to: the slot is importing
 // there and migrating where it is. No key has moved yet.
 func (c *Cluster) StartMove(t testing.TB, slot int, to *Server) *SlotMove {
@@ -45,24 +35,25 @@ func (c *Cluster) StartMove(t testing.TB, slot int, to *Server) *SlotMove {
 // MoveKeys moves these keys, or where none is named, all that the slot has left.
 func (m *SlotMove) MoveKeys(t testing.TB, keys ...string) {
 	t.Helper()
-	host, port, err := net.SplitHostPort(m.to.addr)
-	must(t, err)
-	must(t, m.from.do(func(rdb *redis.Client) error {
-		for all := len(keys) == 0; ; {
-			if all {
-				if keys, err = rdb.ClusterGetKeysInSlot(t.Context(), m.slot, 100).Result(); err != nil || len(keys) == 0 {
-					return err
-				}
-			}
-			args := []any{"MIGRATE", host, port, "", 0, migrateTimeoutMillis, "KEYS"}
-			for _, key := range keys {
-				args = append(args, key)
-			}
-			if err := rdb.Do(t.Context(), args...).Err(); err != nil || !all {
-				return err
-			}
+	host, port := m.to.hostPort()
+	for all := len(keys) == 0; ; {
+		if all {
+			var err error
+			keys, err = m.from.ask(t.Context(), "CLUSTER", "GETKEYSINSLOT", m.slot, 100).StringSlice()
+			must(t, err)
 		}
-	}))
+		if len(keys) == 0 {
+			return
+		}
+		args := []any{"MIGRATE", host, port, "", 0, migrateTimeoutMillis, "KEYS"}
+		for _, key := range keys {
+			args = append(args, key)
+		}
+		must(t, m.from.ask(t.Context(), args...).Err())
+		if !all {
+			return
+		}
+	}
 }
 
 // Finish gives the slot to its new master, and waits until all nodes know.
@@ -88,9 +79,7 @@ func (m *SlotMove) assign(t testing.TB) {
 
 func (m *SlotMove) set(t testing.TB, on *Server, state, id string) {
 	t.Helper()
-	must(t, on.do(func(rdb *redis.Client) error {
-		return rdb.Do(t.Context(), "CLUSTER", "SETSLOT", m.slot, state, id).Err()
-	}))
+	must(t, on.ask(t.Context(), "CLUSTER", "SETSLOT", m.slot, state, id).Err())
 }
 
 const takeover = "TAKEOVER"
@@ -120,14 +109,10 @@ func (c *Cluster) ForceFailover(t testing.TB, replica *Server) {
 // election: it would be a master to itself alone, and lose what is written to it.
 func (c *Cluster) Electable(t testing.TB, replica *Server) bool {
 	t.Helper()
+	const setting = "cluster-node-timeout"
 	var millis int64
 	must(t, replica.do(func(rdb *redis.Client) error {
-		const setting = "cluster-node-timeout"
-		found, err := rdb.ConfigGet(t.Context(), setting).Result()
-		if err != nil {
-			return err
-		}
-		millis, err = strconv.ParseInt(found[setting], 10, 64)
+		_, err := fmt.Sscan(rdb.ConfigGet(t.Context(), setting).Val()[setting], &millis)
 		return err
 	}))
 	return time.Since(c.stood[replica]) > max(2*time.Duration(millis)*time.Millisecond, 2*time.Second)
@@ -142,9 +127,7 @@ func (c *Cluster) failover(t testing.TB, replica *Server, how ...any) {
 		defer func() { c.stood[replica] = time.Now() }()
 	}
 	slot, alive := -1, 0
-	ask := func(rdb *redis.Client) error {
-		return rdb.Do(t.Context(), append([]any{"CLUSTER", "FAILOVER"}, how...)...).Err()
-	}
+	ask := func() error { return replica.ask(t.Context(), append([]any{"CLUSTER", "FAILOVER"}, how...)...).Err() }
 	must(t, replica.do(func(rdb *redis.Client) error {
 		ranges, err := slotRanges(t.Context(), rdb)
 		if err != nil {
@@ -160,8 +143,9 @@ func (c *Cluster) failover(t testing.TB, replica *Server, how ...any) {
 				}
 			}
 		}
-		return ask(rdb)
+		return nil
 	}))
+	must(t, ask())
 	if slot < 0 {
 		t.Fatalf("the node at %s has no slots to take over", replica.addr)
 	}
@@ -169,7 +153,7 @@ func (c *Cluster) failover(t testing.TB, replica *Server, how ...any) {
 	// nobody tells a replica so.
 	c.waitOwner(t, slot, replica, alive, func() {
 		if !replica.IsMaster(t) {
-			_ = replica.do(ask) // refused if it has just become one
+			_ = ask() // refused if it has just become one
 		}
 	})
 }
@@ -194,7 +178,7 @@ func (c *Cluster) waitOwner(t testing.TB, slot int, owner *Server, nodes int, ag
 		}
 		again()
 		if owner.IsMaster(t) {
-			must(t, owner.do(func(rdb *redis.Client) error { return rdb.Do(ctx, "CLUSTER", "BUMPEPOCH").Err() }))
+			must(t, owner.ask(ctx, "CLUSTER", "BUMPEPOCH").Err())
 		}
 	}
 }
@@ -202,7 +186,7 @@ func (c *Cluster) waitOwner(t testing.TB, slot int, owner *Server, nodes int, ag
 func (c *Cluster) untilOwner(ctx context.Context, slot int, owner *Server, nodes int) error {
 	ctx, cancel := context.WithTimeout(ctx, insistAfter)
 	defer cancel()
-	return c.until(ctx, c.allAlive(), func(rdb *redis.Client) error {
+	return c.until(ctx, c.allAlive(), func(ctx context.Context, rdb *redis.Client) error {
 		ranges, err := slotRanges(ctx, rdb)
 		if err != nil {
 			return err
@@ -222,27 +206,18 @@ func (c *Cluster) AwaitOrder(t testing.TB) {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), clusterTimeout)
 	defer cancel()
-	must(t, c.until(ctx, c.nodes, func(rdb *redis.Client) error {
+	must(t, c.until(ctx, c.nodes, func(ctx context.Context, rdb *redis.Client) error {
 		return errors.Join(inOrder(ctx, rdb, "cluster_slots_pfail:0\r", "cluster_slots_fail:0\r"), linked(ctx, rdb))
 	}))
 }
 
-// IsMaster tells whether the server takes writes, as far as it knows itself.
+// IsMaster reports whether the server takes writes, as far as it knows itself.
 func (s *Server) IsMaster(t testing.TB) bool {
 	t.Helper()
-	var role string
-	must(t, s.do(func(rdb *redis.Client) (err error) {
-		role, err = roleOf(t.Context(), rdb)
-		return err
-	}))
-	return role == "master"
+	role, err := s.role(t.Context())
+	must(t, err)
+	return role[0] == "master"
 }
 
-// roleOf returns "master", "slave" or "sentinel".
-func roleOf(ctx context.Context, rdb *redis.Client) (string, error) {
-	role, err := rdb.Do(ctx, "ROLE").Slice()
-	if err != nil {
-		return "", err
-	}
-	return fmt.Sprint(role[0]), nil
-}
+// role returns "master", "slave" or "sentinel", and what more ROLE answers.
+func (s *Server) role(ctx context.Context) ([]any, error) { return s.ask(ctx, "ROLE").Slice() }

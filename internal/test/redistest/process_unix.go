@@ -4,13 +4,16 @@ package redistest
 
 import "syscall"
 
-const (
-	freeze = syscall.SIGSTOP
-	thaw   = syscall.SIGCONT
-)
-
 // ownGroup keeps a signal to all of a terminal or a job from a child.
 func ownGroup() *syscall.SysProcAttr { return &syscall.SysProcAttr{Setpgid: true} }
+
+// setStopped stops a process, or lets it go on.
+func setStopped(pid int, stopped bool) error {
+	if stopped {
+		return syscall.Kill(pid, syscall.SIGSTOP)
+	}
+	return syscall.Kill(pid, syscall.SIGCONT)
+}
 
 // canStart returns nil: Redis runs here, and a shell to hold it.
 func canStart() error { return nil }

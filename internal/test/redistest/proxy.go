@@ -2,9 +2,13 @@ package redistest
 
 import (
 	"context"
+	"errors"
 	"net"
+	"os"
+	"strings"
 	"sync"
 	"sync/atomic"
+	"syscall"
 	"testing"
 	"time"
 
@@ -15,15 +19,6 @@ import (
 )
 
 const settleTimeout = 10 * time.Second
-
-// Counts is what has gone through a [Proxy].
-type Counts struct {
-	Conns     int // connections made by clients
-	Requests  int // requests read from clients
-	Forwarded int // requests sent to the server, duplicates included
-	Answered  int // answers read from the server, duplicates included
-	Delivered int // answers written to clients; messages to subscribers are not counted
-}
 
 // A Proxy stands between clients and a server and does to each command what
 // the function given to OnCommand says. It passes everything on until then.
@@ -36,13 +31,13 @@ type Proxy struct {
 		f func(Command) Action
 	}
 
-	choked atomic.Int64 // bytes a second that pass each way of a connection; 0: all
+	choked   atomic.Int64 // bytes a second that pass each way of a connection; 0: all
+	requests atomic.Int64
+	relayed  atomic.Int64 // connections
 
 	mu       sync.Mutex
 	settled  *sync.Cond // inFlight is 0, or the wait is over
-	counts   Counts
-	inFlight int // requests taken and neither answered nor given up
-	served   int // connections of clients that there are
+	inFlight int        // requests taken and neither answered nor given up
 	conns    map[net.Conn]struct{}
 	clients  map[string]*proxyConn // by their addresses
 	closed   bool
@@ -131,27 +126,23 @@ func (p *Proxy) OnCommand(f func(Command) Action) {
 func (p *Proxy) Choke(bytesPerSecond int) { p.choked.Store(int64(bytesPerSecond)) }
 
 // HangUp closes all connections, whatever is on its way. New ones can be made.
-func (p *Proxy) HangUp() {
-	p.mu.Lock()
-	defer p.mu.Unlock()
+func (p *Proxy) HangUp() { p.locked(p.closeConns) }
+
+func (p *Proxy) closeConns() {
 	for conn := range p.conns {
 		_ = conn.Close()
 	}
 }
 
-// Conns returns how many connections clients have to the proxy.
-func (p *Proxy) Conns() int {
+// locked calls f with the lock.
+func (p *Proxy) locked(f func()) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	return p.served
+	f()
 }
 
-// Counts returns what has gone through so far.
-func (p *Proxy) Counts() Counts {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	return p.counts
-}
+// Requests returns how many requests clients have sent.
+func (p *Proxy) Requests() int { return int(p.requests.Load()) }
 
 // Settle waits until the server has answered every request that the proxy
 // took, the late and the duplicate ones too, and nothing is held back. It fails
@@ -160,11 +151,7 @@ func (p *Proxy) Settle(t testing.TB) {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(context.Background(), settleTimeout)
 	defer cancel()
-	stop := context.AfterFunc(ctx, func() {
-		p.mu.Lock()
-		defer p.mu.Unlock()
-		p.settled.Broadcast()
-	})
+	stop := context.AfterFunc(ctx, func() { p.locked(p.settled.Broadcast) })
 	defer stop()
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -174,12 +161,6 @@ func (p *Proxy) Settle(t testing.TB) {
 		}
 		p.settled.Wait()
 	}
-}
-
-func (p *Proxy) count(f func(*Counts)) {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	f(&p.counts)
 }
 
 func (p *Proxy) addInFlight(n int) {
@@ -218,13 +199,11 @@ func (p *Proxy) hold(a Action) {
 }
 
 func (p *Proxy) close() {
-	p.mu.Lock()
-	p.closed = true
-	close(p.done)
-	for conn := range p.conns {
-		_ = conn.Close()
-	}
-	p.mu.Unlock()
+	p.locked(func() {
+		p.closed = true
+		close(p.done)
+		p.closeConns()
+	})
 	p.wg.Wait()
 }
 
@@ -236,68 +215,49 @@ func (p *Proxy) serve(down net.Conn) {
 		return
 	}
 	p.conns[down] = struct{}{}
-	p.served++
-	p.wg.Go(func() {
-		defer p.leave()
-		defer p.drop(down)
-		up, err := p.dial()
-		if err != nil {
-			return
+	p.wg.Go(func() { p.relay(down) })
+}
+
+func (p *Proxy) relay(down net.Conn) {
+	defer p.drop(down)
+	up, err := p.dial()
+	if err != nil {
+		return
+	}
+	defer p.drop(up)
+	if !p.keep(up) {
+		return
+	}
+	c := &proxyConn{proxy: p, id: int(p.relayed.Add(1)), down: down, up: up}
+	c.changed = sync.NewCond(&c.mu)
+	from := down.RemoteAddr().String()
+	p.locked(func() { p.clients[from] = c })
+	defer p.locked(func() {
+		// Its address may be another's by now.
+		if p.clients[from] == c {
+			delete(p.clients, from)
 		}
-		defer p.drop(up)
-		if !p.keep(up) {
-			return
-		}
-		c := &proxyConn{proxy: p, down: down, up: up}
-		c.changed = sync.NewCond(&c.mu)
-		p.count(func(n *Counts) { n.Conns++; c.id = n.Conns })
-		p.meet(c)
-		defer p.forget(c)
-		var answers sync.WaitGroup
-		answers.Go(c.answers)
-		c.requests()
-		_ = up.Close()
-		answers.Wait()
 	})
+	var answers sync.WaitGroup
+	answers.Go(c.answers)
+	c.requests()
+	_ = up.Close()
+	answers.Wait()
 }
 
 // keep has close end conn, and reports false if that has been called.
-func (p *Proxy) keep(conn net.Conn) bool {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	if p.closed {
-		return false
-	}
-	p.conns[conn] = struct{}{}
-	return true
+func (p *Proxy) keep(conn net.Conn) (open bool) {
+	p.locked(func() {
+		if open = !p.closed; open {
+			p.conns[conn] = struct{}{}
+		}
+	})
+	return open
 }
 
 func (p *Proxy) drop(conn net.Conn) {
 	_ = conn.Close()
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	delete(p.conns, conn)
-}
-
-func (p *Proxy) meet(c *proxyConn) {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	p.clients[c.down.RemoteAddr().String()] = c
-}
-
-func (p *Proxy) forget(c *proxyConn) {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	// Its address may be another's by now.
-	if from := c.down.RemoteAddr().String(); p.clients[from] == c {
-		delete(p.clients, from)
-	}
-}
-
-func (p *Proxy) leave() {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	p.served--
+	p.locked(func() { delete(p.conns, conn) })
 }
 
 // write writes as fast as the choke lets it.
@@ -317,4 +277,173 @@ func (p *Proxy) write(to net.Conn, raw []byte) error {
 			return nil
 		}
 	}
+}
+
+// A Command is a request as a client sent it.
+type Command struct {
+	Conn int      // counts the proxy's connections, from 1
+	Args []string // the command's name and its arguments
+}
+
+// Name returns the command's name in lower case.
+func (c Command) Name() string { return strings.ToLower(c.Args[0]) }
+
+// Contains reports whether the command, its arguments parted by single spaces,
+// holds text. Case does not matter.
+func (c Command) Contains(text string) bool {
+	return strings.Contains(strings.ToLower(strings.Join(c.Args, " ")), strings.ToLower(text))
+}
+
+type verb int
+
+const (
+	pass verb = iota
+	dropAnswer
+	swallow
+	cut
+	late
+	duplicate
+	discard
+)
+
+// An Action is what a [Proxy] does with a command. The zero value is [Pass].
+type Action struct {
+	verb  verb
+	after time.Duration
+	when  <-chan struct{}
+	busy  bool // the machine is, not the proxy, to a FairClient
+}
+
+var (
+	// Pass forwards the request and delivers the answer. Held back (After,
+	// When), it is the answer that waits, and those behind it on its connection.
+	Pass = Action{verb: pass}
+	// DropAnswer forwards the request and, instead of delivering the answer,
+	// closes the connection: the server has run the command and the client can't
+	// know. Nothing that the client sent behind it is forwarded. Held back, the
+	// close waits.
+	DropAnswer = Action{verb: dropAnswer}
+	// Swallow forwards the request and leaves the client without an answer on
+	// an open connection. No later answer gets through on that connection
+	// either, though later requests do.
+	Swallow = Action{verb: swallow}
+	// Cut closes the connection without forwarding the request or anything
+	// behind it, once all requests before it are answered. Held back, the close
+	// waits.
+	Cut = Action{verb: cut}
+	// Late is for When and After: the request itself is held back, and those
+	// behind it on its connection. It is forwarded even if the client has given
+	// up by then: a late copy. Not held back it is Pass.
+	Late = Action{verb: late}
+	// Duplicate forwards the request twice, one right behind the other, and
+	// delivers the first answer. Held back, that answer waits.
+	Duplicate = Action{verb: duplicate}
+)
+
+// After returns the action held back for d.
+func (a Action) After(d time.Duration) Action {
+	a.after = d
+	return a
+}
+
+// When returns the action held back until ch is closed.
+func (a Action) When(ch <-chan struct{}) Action {
+	a.when = ch
+	return a
+}
+
+// Until is When for what only gives the test time: a [Proxy.FairClient] waits for it.
+func (a Action) Until(ch <-chan struct{}) Action {
+	a.when, a.busy = ch, true
+	return a
+}
+
+// Nth returns a function for [Proxy.OnCommand] that applies a to the n-th
+// command, counted from 1, that contains text (see [Command.Contains]), and
+// Pass to all others.
+func Nth(n int, text string, a Action) func(Command) Action {
+	seen := 0
+	return func(c Command) Action {
+		if !c.Contains(text) {
+			return Pass
+		}
+		if seen++; seen == n {
+			return a
+		}
+		return Pass
+	}
+}
+
+const (
+	lookAgain = 5 * time.Millisecond // at whether an answer is kept back
+	patience  = time.Minute          // with a machine that is busy
+)
+
+// FairClient is [Proxy.Client] with a ReadTimeout that ends the wait only for an answer
+// that the proxy keeps back: one that a busy machine delays is waited for, up to a
+// minute. It does not go with a [MiniProxy].
+func (p *Proxy) FairClient(t testing.TB, opt *redis.Options) *redis.Client {
+	t.Helper()
+	o := valueOf(opt)
+	o.Dialer = func(ctx context.Context, network, addr string) (net.Conn, error) {
+		var d net.Dialer
+		conn, err := d.DialContext(ctx, network, addr)
+		if err != nil {
+			return nil, err
+		}
+		return &fairConn{Conn: conn, proxy: p}, nil
+	}
+	return client(t, p.addr, &o)
+}
+
+// A fairConn is a client's connection to a proxy.
+type fairConn struct {
+	net.Conn
+
+	proxy *Proxy
+	until atomic.Int64 // the deadline of reads in Unix nanoseconds; 0: none
+}
+
+// SyscallConn lets go-redis look whether the connection is closed.
+func (c *fairConn) SyscallConn() (syscall.RawConn, error) {
+	raw, ok := c.Conn.(syscall.Conn)
+	if !ok {
+		return nil, errors.ErrUnsupported
+	}
+	return raw.SyscallConn()
+}
+
+func (c *fairConn) SetDeadline(at time.Time) error {
+	return errors.Join(c.SetReadDeadline(at), c.SetWriteDeadline(at))
+}
+
+func (c *fairConn) SetReadDeadline(at time.Time) error {
+	c.until.Store(0)
+	if !at.IsZero() {
+		c.until.Store(at.UnixNano())
+	}
+	return c.Conn.SetReadDeadline(at)
+}
+
+func (c *fairConn) Read(b []byte) (int, error) {
+	until := c.until.Load()
+	for {
+		n, err := c.Conn.Read(b)
+		over := time.Duration(time.Now().UnixNano() - until)
+		if n > 0 || !errors.Is(err, os.ErrDeadlineExceeded) || c.until.Load() != until ||
+			over > patience || c.proxy.keepsBack(c.LocalAddr()) {
+			return n, err
+		}
+		if err := c.Conn.SetReadDeadline(time.Now().Add(lookAgain)); err != nil {
+			return 0, err
+		}
+	}
+}
+
+// keepsBack reports whether a client's connection waits for what an action keeps back.
+func (p *Proxy) keepsBack(of net.Addr) bool {
+	p.mu.Lock()
+	c := p.clients[of.String()]
+	p.mu.Unlock()
+	return c != nil && c.keepsBack()
 }

@@ -2,8 +2,11 @@ package redistest
 
 import (
 	"bufio"
+	"fmt"
 	"io"
 	"net"
+	"strconv"
+	"strings"
 	"sync"
 )
 
@@ -34,8 +37,8 @@ func (c *proxyConn) requests() {
 		if len(args) == 0 {
 			continue // nothing to answer
 		}
-		c.proxy.count(func(n *Counts) { n.Requests++ })
-		a := c.proxy.decide(Command{Conn: c.id, Args: args})
+		c.proxy.requests.Add(1)
+		a := c.proxy.decide(Command{c.id, args})
 		if a.verb == cut {
 			c.waitAnswers()
 			c.hold(a)
@@ -81,7 +84,6 @@ func (c *proxyConn) forward(raw []byte, a Action) bool {
 	c.waiting = append(c.waiting, actions...)
 	c.proxy.addInFlight(len(actions))
 	c.mu.Unlock()
-	c.proxy.count(func(n *Counts) { n.Forwarded += len(actions) })
 	if len(actions) > 1 {
 		// Not choked: nobody else's request comes between the two.
 		_, err := c.up.Write(raw)
@@ -144,15 +146,10 @@ func (c *proxyConn) answers() {
 			c.deliver(raw)
 			continue
 		}
-		c.proxy.count(func(n *Counts) { n.Answered++ })
 		switch a.verb {
 		case pass:
 			c.hold(a)
-			// Counted first: the client may look as soon as it has the answer.
-			c.proxy.count(func(n *Counts) { n.Delivered++ })
-			if !c.deliver(raw) {
-				c.proxy.count(func(n *Counts) { n.Delivered-- })
-			}
+			c.deliver(raw)
 		case dropAnswer:
 			c.hold(a)
 			c.hush()
@@ -178,18 +175,13 @@ func (c *proxyConn) first(push bool) (a Action, ok bool) {
 	return c.waiting[0], true
 }
 
-func (c *proxyConn) deliver(raw []byte) bool {
+func (c *proxyConn) deliver(raw []byte) {
 	c.mu.Lock()
 	silent := c.silent
 	c.mu.Unlock()
-	if silent {
-		return false
-	}
-	if err := c.proxy.write(c.down, raw); err != nil {
+	if !silent && c.proxy.write(c.down, raw) != nil {
 		c.hush()
-		return false
 	}
-	return true
 }
 
 func (c *proxyConn) hush() {
@@ -208,4 +200,94 @@ func (c *proxyConn) end() {
 	c.mu.Unlock()
 	c.changed.Broadcast()
 	c.proxy.addInFlight(-lost)
+}
+
+// readCommand reads one request: its bytes as they came, and its arguments.
+func readCommand(r *bufio.Reader) (raw []byte, args []string, err error) {
+	line, err := r.ReadBytes('\n')
+	if err != nil {
+		return nil, nil, err
+	}
+	raw = line
+	if line[0] != '*' {
+		return raw, strings.Fields(string(line)), nil
+	}
+	n, err := length(line)
+	if err != nil {
+		return nil, nil, err
+	}
+	for range n {
+		start := len(raw)
+		if raw, err = readValue(r, raw); err != nil {
+			return nil, nil, err
+		}
+		_, arg, _ := strings.Cut(string(raw[start:]), "\r\n")
+		args = append(args, strings.TrimSuffix(arg, "\r\n"))
+	}
+	return raw, args, nil
+}
+
+// readAnswer reads one answer, with the attributes in front of it. A push
+// message answers no request.
+func readAnswer(r *bufio.Reader) (raw []byte, push bool, err error) {
+	for {
+		kind, err := r.Peek(1)
+		if err != nil {
+			return nil, false, err
+		}
+		attributes := kind[0] == '|'
+		push = kind[0] == '>'
+		if raw, err = readValue(r, raw); err != nil {
+			return nil, false, err
+		}
+		if !attributes {
+			return raw, push, nil
+		}
+	}
+}
+
+// readValue appends the next RESP2 or RESP3 value to buf.
+func readValue(r *bufio.Reader, buf []byte) ([]byte, error) {
+	line, err := r.ReadBytes('\n')
+	if err != nil {
+		return nil, err
+	}
+	buf = append(buf, line...)
+	switch line[0] {
+	case '+', '-', ':', '_', '#', ',', '(':
+		return buf, nil
+	}
+	n, err := length(line)
+	if err != nil {
+		return nil, err
+	}
+	switch line[0] {
+	case '$', '=', '!':
+		if n < 0 {
+			return buf, nil
+		}
+		start := len(buf)
+		buf = append(buf, make([]byte, n+len("\r\n"))...)
+		_, err := io.ReadFull(r, buf[start:])
+		return buf, err
+	case '%', '|':
+		n *= 2
+	case '*', '~', '>':
+	default:
+		return nil, fmt.Errorf("redistest: %q starts no RESP value", line)
+	}
+	for range n {
+		if buf, err = readValue(r, buf); err != nil {
+			return nil, err
+		}
+	}
+	return buf, nil
+}
+
+func length(line []byte) (int, error) {
+	n, err := strconv.Atoi(strings.TrimSpace(string(line[1:])))
+	if err != nil {
+		return 0, fmt.Errorf("redistest: %q has no length: %w", line, err)
+	}
+	return n, nil
 }

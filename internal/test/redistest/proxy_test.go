@@ -2,6 +2,8 @@ package redistest_test
 
 import (
 	"context"
+	"errors"
+	"os"
 	"strings"
 	"sync"
 	"testing"
@@ -19,8 +21,7 @@ import (
 // client that does not go through it. The client it hands out does not retry.
 func proxied(t *testing.T, test func(t *testing.T, p *redistest.Proxy, rdb, direct *redis.Client)) {
 	t.Helper()
-	// Long enough for a busy machine, short for the tests that wait for it.
-	opt := &redis.Options{MaxRetries: -1, ReadTimeout: 1500 * time.Millisecond}
+	opt := &redis.Options{MaxRetries: -1, ReadTimeout: 500 * time.Millisecond}
 	t.Run("miniredis", func(t *testing.T) {
 		t.Parallel()
 		synctest.Test(t, func(t *testing.T) {
@@ -33,7 +34,7 @@ func proxied(t *testing.T, test func(t *testing.T, p *redistest.Proxy, rdb, dire
 		t.Parallel()
 		direct := redistest.Redis(t)
 		p := redistest.StartProxy(t, redistest.Shared(t).Addr())
-		test(t, p, p.Client(t, opt), direct)
+		test(t, p, p.FairClient(t, opt), direct)
 	})
 }
 
@@ -64,12 +65,7 @@ func TestProxyPasses(t *testing.T) {
 		assert.ErrorContains(t, rdb.Do(ctx, "nonsense").Err(), "unknown command")
 
 		p.Settle(t)
-		n := p.Counts()
-		assert.Equal(t, n.Requests, n.Forwarded)
-		assert.Equal(t, n.Requests, n.Answered)
-		assert.Equal(t, n.Requests, n.Delivered)
-		assert.GreaterOrEqual(t, n.Requests, 65)
-		assert.Positive(t, n.Conns)
+		assert.GreaterOrEqual(t, p.Requests(), 65)
 	})
 }
 
@@ -110,9 +106,8 @@ func TestProxyActions(t *testing.T) {
 			proxied(t, func(t *testing.T, p *redistest.Proxy, rdb, direct *redis.Client) {
 				ctx, name := t.Context(), redistest.Name(t)
 				p.OnCommand(redistest.Nth(1, "INCR "+name, test.action))
-				start := time.Now()
 				n, err := rdb.Incr(ctx, name).Result()
-				assert.Equal(t, test.timeout, time.Since(start) >= 300*time.Millisecond)
+				assert.Equal(t, test.timeout, errors.Is(err, os.ErrDeadlineExceeded))
 				if test.failure {
 					require.Error(t, err)
 				} else {
@@ -125,19 +120,6 @@ func TestProxyActions(t *testing.T) {
 			})
 		})
 	}
-}
-
-func TestProxyShowsWhatAClientRepeats(t *testing.T) {
-	t.Parallel()
-	synctest.Test(t, func(t *testing.T) {
-		direct, m := redistest.Mini(t)
-		p := redistest.MiniProxy(t, m)
-		p.OnCommand(redistest.Nth(1, "incr", redistest.DropAnswer))
-		n, err := p.Client(t, nil).Incr(t.Context(), "key").Result()
-		require.NoError(t, err)
-		assert.EqualValues(t, 2, n)
-		assert.Equal(t, "2", direct.Get(t.Context(), "key").Val())
-	})
 }
 
 func TestProxyHoldsAnAnswer(t *testing.T) {
@@ -285,7 +267,6 @@ func TestProxyHangsUp(t *testing.T) {
 	t.Parallel()
 	proxied(t, func(t *testing.T, p *redistest.Proxy, rdb, _ *redis.Client) {
 		require.NoError(t, rdb.Ping(t.Context()).Err())
-		require.Positive(t, p.Conns())
 		p.OnCommand(func(redistest.Command) redistest.Action {
 			p.HangUp()
 			return redistest.Pass
@@ -293,8 +274,6 @@ func TestProxyHangsUp(t *testing.T) {
 		require.Error(t, rdb.Ping(t.Context()).Err())
 		p.OnCommand(nil)
 		require.NoError(t, rdb.Ping(t.Context()).Err())
-		require.NoError(t, rdb.Close())
-		require.Eventually(t, func() bool { return p.Conns() == 0 }, time.Minute, time.Millisecond)
 	})
 }
 
@@ -318,4 +297,27 @@ func TestProxyEndsWhileItHolds(t *testing.T) {
 			cancel()
 		}
 	})
+}
+
+// A fair client gives up what an action keeps back, and nothing else.
+func TestFairClient(t *testing.T) {
+	t.Parallel()
+	p := redistest.StartProxy(t, redistest.Shared(t).Addr())
+	const readTimeout = 50 * time.Millisecond
+	rdb := p.FairClient(t, &redis.Options{MaxRetries: -1, ReadTimeout: readTimeout})
+	require.NoError(t, rdb.Ping(t.Context()).Err())
+
+	open := make(chan struct{})
+	p.OnCommand(redistest.Nth(1, "ping", redistest.Pass.Until(open)))
+	time.AfterFunc(5*readTimeout, func() { close(open) })
+	assert.NoError(t, rdb.Ping(t.Context()).Err(), "the test takes its time")
+
+	held := make(chan struct{})
+	for what, action := range map[string]redistest.Action{
+		"held": redistest.Pass.When(held), "late": redistest.Late.When(held), "swallowed": redistest.Swallow,
+	} {
+		p.OnCommand(redistest.Nth(1, "ping", action))
+		assert.ErrorContains(t, rdb.Ping(t.Context()).Err(), "i/o timeout", what)
+	}
+	close(held)
 }

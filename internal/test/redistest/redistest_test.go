@@ -10,7 +10,6 @@ import (
 	"sync"
 	"testing"
 
-	"github.com/redis/go-redis/v9"
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
@@ -110,17 +109,6 @@ func TestName(t *testing.T) {
 		}
 		wg.Wait()
 		assert.Len(t, names, 100)
-	})
-}
-
-func TestEnginesGivesEachTestAServer(t *testing.T) {
-	t.Parallel()
-	redistest.Engines(t, func(t *testing.T, rdb *redis.Client) {
-		name := redistest.Name(t)
-		require.NoError(t, rdb.Set(t.Context(), name, 1, 0).Err())
-		n, err := rdb.Incr(t.Context(), name).Result()
-		require.NoError(t, err)
-		assert.EqualValues(t, 2, n)
 	})
 }
 

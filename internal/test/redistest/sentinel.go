@@ -4,9 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"net"
 	"os"
-	"path/filepath"
 	"slices"
 	"strconv"
 	"strings"
@@ -41,13 +39,7 @@ type Sentinel struct {
 // [Redis] does.
 func StartSentinel(t testing.TB, replicas int, downAfter time.Duration, args ...string) *Sentinel {
 	t.Helper()
-	skipOwn(t)
-	s, err := startSentinel(replicas, downAfter, args)
-	if s != nil {
-		t.Cleanup(s.kill)
-	}
-	check(t, err)
-	return s
+	return own(t, func() (*Sentinel, error) { return startSentinel(replicas, downAfter, args) })
 }
 
 // startSentinel also returns the servers where not all came up.
@@ -59,28 +51,23 @@ func startSentinel(replicas int, downAfter time.Duration, args []string) (*Senti
 	}, args...)}
 	s := &Sentinel{}
 	var err error
-	s.data, err = startAll(1+replicas, func(int) (*Server, error) { return start(Default, sp) })
+	s.data, err = startAll(1+replicas, func() (*Server, error) { return start(Default, sp) })
 	if err != nil {
 		return s, err
 	}
 	ctx, cancel := context.WithTimeout(context.Background(), failoverTimeout)
 	defer cancel()
-	host, port, err := net.SplitHostPort(s.data[0].addr)
-	if err != nil {
-		return s, err
-	}
+	host, port := s.data[0].hostPort()
 	for _, replica := range s.data[1:] {
-		err := replica.do(func(rdb *redis.Client) error {
-			if err := rdb.ReplicaOf(ctx, host, port).Err(); err != nil {
-				return err
-			}
-			return poll(ctx, func() error { return linked(ctx, rdb) })
-		})
+		err := replica.replicate(ctx, s.data[0])
+		if err == nil {
+			err = replica.poll(ctx, linked)
+		}
 		if err != nil {
 			return s, fmt.Errorf("redistest: making a replica: %w", err)
 		}
 	}
-	s.watch, err = startAll(sentinels, func(int) (*Server, error) {
+	s.watch, err = startAll(sentinels, func() (*Server, error) {
 		return start(Default, spec{prepare: func(w *Server, own string) ([]string, error) {
 			return w.sentinelArgs(own, host, port, downAfter)
 		}})
@@ -89,13 +76,11 @@ func startSentinel(replicas int, downAfter time.Duration, args []string) (*Senti
 		return s, err
 	}
 	for _, w := range s.watch {
-		err := w.do(func(rdb *redis.Client) error {
-			// Redis 6.2 does not know these, and takes longer. The time between a Sentinel's
-			// messages stays: within four, others take a replica that has been promoted
-			// for a master that came back.
-			_ = rdb.Do(ctx, "SENTINEL", "DEBUG", "ASK-PERIOD", 100, "INFO-PERIOD", 1000, "TILT-PERIOD", 1000).Err()
-			return poll(ctx, func() error { return sentinelReady(ctx, rdb, replicas) })
-		})
+		// Redis 6.2 does not know these, and takes longer. The time between a Sentinel's
+		// messages stays: within four, others take a replica that has been promoted
+		// for a master that came back.
+		_ = w.ask(ctx, "SENTINEL", "DEBUG", "ASK-PERIOD", 100, "INFO-PERIOD", 1000, "TILT-PERIOD", 1000)
+		err := w.poll(ctx, func(ctx context.Context, rdb *redis.Client) error { return sentinelReady(ctx, rdb, replicas) })
 		if err != nil {
 			return s, fmt.Errorf("redistest: a Sentinel: %w", err)
 		}
@@ -105,7 +90,7 @@ func startSentinel(replicas int, downAfter time.Duration, args []string) (*Senti
 
 // sentinelArgs writes the file that a Sentinel keeps its state in.
 func (s *Server) sentinelArgs(port, masterHost, masterPort string, downAfter time.Duration) ([]string, error) {
-	conf := filepath.Join(s.dir, "sentinel.conf")
+	conf := s.file("sentinel.conf")
 	lines := []string{
 		"sentinel monitor " + masterName + " " + masterHost + " " + masterPort + " " + strconv.Itoa(quorum),
 		"sentinel down-after-milliseconds " + masterName + " " + strconv.FormatInt(downAfter.Milliseconds(), 10),
@@ -118,7 +103,7 @@ func (s *Server) sentinelArgs(port, masterHost, masterPort string, downAfter tim
 	return append([]string{conf, "--sentinel", "--port", port}, s.commonArgs()...), nil
 }
 
-// sentinelReady tells whether a Sentinel knows all replicas and the others of
+// sentinelReady fails unless a Sentinel knows all replicas and the others of
 // its kind.
 func sentinelReady(ctx context.Context, rdb *redis.Client, replicas int) error {
 	master, err := rdb.Do(ctx, "SENTINEL", "MASTER", masterName).Result()
@@ -207,12 +192,9 @@ func (s *Sentinel) Replicas(t testing.TB) []*Server {
 // the network keeps for it what it has been sent.
 func (s *Sentinel) CutReplication(t testing.TB) {
 	t.Helper()
-	must(t, s.Master(t).do(func(rdb *redis.Client) error {
-		if err := rdb.Do(t.Context(), "ACL", "SETUSER", replicaUser, "off").Err(); err != nil {
-			return err
-		}
-		return rdb.Do(t.Context(), "CLIENT", "KILL", "TYPE", "replica").Err()
-	}))
+	master := s.Master(t)
+	must(t, master.ask(t.Context(), "ACL", "SETUSER", replicaUser, "off").Err())
+	must(t, master.ask(t.Context(), "CLIENT", "KILL", "TYPE", "replica").Err())
 }
 
 // Failover has a Sentinel replace the master at once, once all are in order, without its
@@ -224,9 +206,7 @@ func (s *Sentinel) Failover(t testing.TB) *Server {
 	defer cancel()
 	old := s.AwaitOrder(t)
 	for {
-		must(t, s.watch[0].do(func(rdb *redis.Client) error {
-			return poll(ctx, func() error { return rdb.Do(ctx, "SENTINEL", "FAILOVER", masterName).Err() })
-		}))
+		must(t, poll(ctx, func() error { return s.watch[0].ask(ctx, "SENTINEL", "FAILOVER", masterName).Err() }))
 		// One that finds no replica ready is given up, and nobody told.
 		soon, cancel := context.WithTimeout(ctx, givenUpAfter)
 		_, err := s.master(soon, old)
@@ -245,15 +225,7 @@ func (s *Sentinel) AwaitMaster(t testing.TB, old *Server) *Server {
 	defer cancel()
 	master, err := s.master(ctx, old)
 	must(t, err)
-	must(t, master.do(func(rdb *redis.Client) error {
-		return poll(ctx, func() error {
-			role, err := roleOf(ctx, rdb)
-			if err == nil && role != "master" {
-				err = errors.New("it still is a " + role)
-			}
-			return err
-		})
-	}))
+	must(t, poll(ctx, func() error { return master.isMaster(ctx) }))
 	return master
 }
 
@@ -286,15 +258,11 @@ func (s *Sentinel) settled(ctx context.Context) (master *Server, err error) {
 		if !w.answers() {
 			continue
 		}
-		var fields map[string]string
-		err := w.do(func(rdb *redis.Client) error {
-			answer, err := rdb.Do(ctx, "SENTINEL", "MASTER", masterName).Result()
-			fields = pairs(answer)
-			return err
-		})
+		answer, err := w.ask(ctx, "SENTINEL", "MASTER", masterName).Result()
 		if err != nil {
 			return nil, err
 		}
+		fields := pairs(answer)
 		i := slices.IndexFunc(s.data, func(server *Server) bool { return server.addr == fields["ip"]+":"+fields["port"] })
 		if i < 0 || fields["flags"] != "master" || master != nil && master != s.data[i] {
 			return nil, fmt.Errorf("%s still has the master %v", w.addr, fields)
@@ -304,43 +272,45 @@ func (s *Sentinel) settled(ctx context.Context) (master *Server, err error) {
 	if master == nil {
 		return nil, errNoMaster
 	}
-	err = master.do(func(rdb *redis.Client) error {
-		role, err := roleOf(ctx, rdb)
-		if err == nil && role != "master" {
-			err = fmt.Errorf("%s still is a %s", master.addr, role)
-		}
-		return err
-	})
-	return master, err
+	return master, master.isMaster(ctx)
 }
 
-// follow tells whether the server is a replica of the master, in step with it. One that is
-// something else is told to become one, as Sentinels would some seconds later.
+// isMaster fails unless the server takes itself for a master.
+func (s *Server) isMaster(ctx context.Context) error {
+	role, err := s.role(ctx)
+	if err == nil && role[0] != "master" {
+		err = fmt.Errorf("%s still is a %v", s.addr, role[0])
+	}
+	return err
+}
+
+// follow fails unless the server is a replica of the master, in step with it. One that is
+// something else is made one, as Sentinels would do some seconds later.
 func (s *Server) follow(ctx context.Context, master *Server) error {
-	return s.do(func(rdb *redis.Client) error {
-		role, err := rdb.Do(ctx, "ROLE").Slice()
-		if err != nil {
+	role, err := s.role(ctx)
+	if err != nil {
+		return err
+	}
+	const whom, port, state = 1, 2, 3
+	if role[0] != "slave" || fmt.Sprint(role[whom], ":", role[port]) != master.addr {
+		if err := s.replicate(ctx, master); err != nil {
 			return err
 		}
-		const whom, port, state = 1, 2, 3
-		if role[0] != "slave" || fmt.Sprint(role[whom], ":", role[port]) != master.addr {
-			host, port, _ := net.SplitHostPort(master.addr)
-			if err := rdb.ReplicaOf(ctx, host, port).Err(); err != nil {
-				return err
-			}
-		} else if role[state] == "connected" {
-			return nil
-		}
-		return fmt.Errorf("%s still is not in step with %s", s.addr, master.addr)
-	})
+	} else if role[state] == "connected" {
+		return nil
+	}
+	return fmt.Errorf("%s still is not in step with %s", s.addr, master.addr)
 }
 
 // Follow makes the server a replica of the master.
 func (s *Server) Follow(t testing.TB, master *Server) {
 	t.Helper()
-	host, port, err := net.SplitHostPort(master.addr)
-	must(t, err)
-	must(t, s.do(func(rdb *redis.Client) error { return rdb.ReplicaOf(t.Context(), host, port).Err() }))
+	must(t, s.replicate(t.Context(), master))
+}
+
+func (s *Server) replicate(ctx context.Context, master *Server) error {
+	host, port := master.hostPort()
+	return s.ask(ctx, "REPLICAOF", host, port).Err()
 }
 
 var errNoMaster = errors.New("no Sentinel knows a master")
@@ -354,11 +324,7 @@ func (s *Sentinel) master(ctx context.Context, old *Server) (master *Server, err
 			if !w.answers() {
 				continue
 			}
-			var addr []string
-			err := w.do(func(rdb *redis.Client) (err error) {
-				addr, err = rdb.Do(ctx, "SENTINEL", "GET-MASTER-ADDR-BY-NAME", masterName).StringSlice()
-				return err
-			})
+			addr, err := w.ask(ctx, "SENTINEL", "GET-MASTER-ADDR-BY-NAME", masterName).StringSlice()
 			if err != nil {
 				return err
 			}

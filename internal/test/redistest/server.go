@@ -4,6 +4,7 @@ import (
 	"context"
 	"crypto/tls"
 	"errors"
+	"fmt"
 	"io"
 	"net"
 	"os"
@@ -21,21 +22,7 @@ import (
 const (
 	startAttempts = 5
 	startTimeout  = 20 * time.Second
-	stopTimeout   = 10 * time.Second
 )
-
-// supervise runs "$@" until the shell's standard input ends, that is until the
-// test binary closes its end of the pipe or dies, by whatever signal. Then the
-// server goes, and its directory with it, unless the last word was to keep that.
-// The shell ends as soon as the server has.
-const supervise = `
-dir=$1; shift
-exec 3<&0
-"$@" </dev/null 3<&- &
-server=$!
-{ read -r word <&3; kill -9 $server 2>/dev/null; [ "$word" = keep ] || rm -rf -- "$dir"; } &
-wait $server
-`
 
 // A Server is a real server of one process: a Redis or Valkey, or a Sentinel.
 type Server struct {
@@ -47,14 +34,8 @@ type Server struct {
 	tls     *tls.Config // for clients; nil without TLS
 	args    []string    // of the command line
 	clock   *os.File    // how far its clock is ahead; nil where it is the machine's
-	process atomic.Pointer[process]
+	process atomic.Pointer[Process]
 	frozen  atomic.Bool
-}
-
-// process is a server's process, and the shell around it.
-type process struct {
-	stdin  io.WriteCloser
-	exited chan struct{}
 }
 
 // spec tells how a server is to be started.
@@ -78,7 +59,7 @@ func Redis(t testing.TB) *redis.Client {
 	return Shared(t).Client(t, nil)
 }
 
-var shared = sync.OnceValues(func() (*Server, error) { return start(Default, spec{}) })
+var shared = sync.OnceValues(func() (*Server, error) { return Start(Default) })
 
 // Shared returns the server behind [Redis], for tests that need its address. It
 // must not be stopped.
@@ -110,10 +91,17 @@ func StartRedis(t testing.TB, args ...string) *Server {
 
 func startFor(t testing.TB, v Version, sp spec) *Server {
 	t.Helper()
+	return own(t, func() (*Server, error) { return start(v, sp) })
+}
+
+// own starts servers for a test, and kills them when t ends, also those that came up
+// where others did not.
+func own[S interface{ kill() }](t testing.TB, start func() (S, error)) S {
+	t.Helper()
 	skipOwn(t)
-	s, err := start(v, sp)
+	s, err := start()
+	t.Cleanup(s.kill)
 	check(t, err)
-	t.Cleanup(s.Kill)
 	return s
 }
 
@@ -129,7 +117,7 @@ func skipOwn(t testing.TB) {
 
 func check(t testing.TB, err error) {
 	t.Helper()
-	if errors.Is(err, errNoServer) {
+	if errors.Is(err, ErrNoServer) {
 		SkipOrFail(t, err.Error())
 	}
 	if err != nil {
@@ -139,6 +127,11 @@ func check(t testing.TB, err error) {
 
 // Addr returns the server's address, 127.0.0.1:port.
 func (s *Server) Addr() string { return s.addr }
+
+func (s *Server) hostPort() (host, port string) {
+	host, port, _ = net.SplitHostPort(s.addr)
+	return host, port
+}
 
 // Binary returns the path of the server's binary.
 func (s *Server) Binary() string { return s.binary }
@@ -164,78 +157,56 @@ func (s *Server) Client(t testing.TB, opt *redis.Options) *redis.Client {
 	return client(t, s.addr, &o)
 }
 
-// Stop asks the server to shut down and waits until it has. A server that is
-// gone already is left alone.
-func (s *Server) Stop() {
-	if !s.running() {
-		return
-	}
-	ctx, cancel := context.WithTimeout(context.Background(), stopTimeout)
-	defer cancel()
-	rdb := redis.NewClient(&redis.Options{Network: "unix", Addr: s.socket, MaxRetries: -1})
-	defer func() { _ = rdb.Close() }()
-	_ = rdb.ShutdownNoSave(ctx).Err()
-	select {
-	case <-s.process.Load().exited:
-	case <-ctx.Done():
-	}
-	s.Kill()
-}
-
-// Freeze stops the server in its tracks (SIGSTOP), as a machine that hangs: its
-// port accepts connections, and no answer comes. Thaw lets it go on.
+// Freeze is Hang(true).
 func (s *Server) Freeze(t testing.TB) {
 	t.Helper()
-	s.signal(t, freeze)
-	s.frozen.Store(true)
+	must(t, s.Hang(true))
 }
 
-// Thaw lets a frozen server go on (SIGCONT).
+// Thaw is Hang(false).
 func (s *Server) Thaw(t testing.TB) {
 	t.Helper()
-	s.signal(t, thaw)
-	s.frozen.Store(false)
+	must(t, s.Hang(false))
 }
 
-func (s *Server) signal(t testing.TB, sig os.Signal) {
-	t.Helper()
+// Hang stops the server in its tracks (SIGSTOP), as a machine that hangs: its
+// port accepts connections, and no answer comes. Hang(false) lets it go on.
+func (s *Server) Hang(hangs bool) error {
 	if !s.running() {
-		t.Fatalf("the server at %s is gone", s.addr)
+		return fmt.Errorf("the server at %s is gone", s.addr)
 	}
-	text, err := os.ReadFile(filepath.Join(s.dir, "pid"))
+	text, err := os.ReadFile(s.file("pid"))
 	if err != nil {
-		t.Fatal(err)
+		return err
 	}
 	pid, err := strconv.Atoi(strings.TrimSpace(string(text)))
 	if err != nil {
-		t.Fatal(err)
+		return err
 	}
-	process, err := os.FindProcess(pid)
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := process.Signal(sig); err != nil {
-		t.Fatal(err)
-	}
+	s.frozen.Store(hangs)
+	return setStopped(pid, hangs)
 }
 
 // Kill ends the server as a crash would (SIGKILL) and waits until it is gone.
 // A server that is gone already is left alone.
 func (s *Server) Kill() {
-	s.hangUp()
-	<-s.process.Load().exited
+	s.process.Load().Kill()
 	if s.clock != nil {
 		_ = s.clock.Close()
 	}
 	_ = os.RemoveAll(s.dir)
 }
 
+func (s *Server) kill() {
+	if s != nil {
+		s.Kill()
+	}
+}
+
 // Crash is Kill for a server that is to be started again, by Restart: its files
 // stay.
 func (s *Server) Crash() {
-	p := s.process.Load()
-	_, _ = io.WriteString(p.stdin, "keep\n")
-	<-p.exited
+	s.process.Load().crash()
 	s.frozen.Store(false)
 }
 
@@ -248,43 +219,33 @@ func (s *Server) Restart(t testing.TB) {
 		t.Fatalf("the server at %s runs", s.addr)
 	}
 	// The old one's would be taken for the new one's.
-	must(t, removeIfThere(s.socket, filepath.Join(s.dir, "pid")))
+	must(t, errors.Join(os.RemoveAll(s.socket), os.RemoveAll(s.file("pid"))))
 	ctx, cancel := context.WithTimeout(t.Context(), startTimeout)
 	defer cancel()
 	// A connection of somebody's may have the port for a moment.
 	must(t, poll(ctx, func() error {
-		l, err := net.Listen("tcp", s.addr)
-		if err == nil {
-			err = l.Close()
-		}
+		_, err := listenOnce(s.addr)
 		return err
 	}))
 	must(t, s.launch())
 }
 
-func removeIfThere(paths ...string) error {
-	for _, path := range paths {
-		if err := os.Remove(path); err != nil && !errors.Is(err, os.ErrNotExist) {
-			return err
-		}
-	}
-	return nil
-}
+func (s *Server) running() bool { return s.process.Load().running() }
 
-// hangUp kills the server and does not wait.
-func (s *Server) hangUp() { _ = s.process.Load().stdin.Close() }
-
-func (s *Server) running() bool {
-	select {
-	case <-s.process.Load().exited:
-		return false
-	default:
-		return true
-	}
-}
+// file returns the path of one of the server's files.
+func (s *Server) file(name string) string { return filepath.Join(s.dir, name) }
 
 // answers reports whether the server runs and is not frozen.
 func (s *Server) answers() bool { return s.running() && !s.frozen.Load() }
+
+// ask has the server answer a command.
+func (s *Server) ask(ctx context.Context, args ...any) (cmd *redis.Cmd) {
+	_ = s.do(func(rdb *redis.Client) error {
+		cmd = rdb.Do(ctx, args...)
+		return nil
+	})
+	return cmd
+}
 
 // do calls f with a client of the server's own, by its socket.
 func (s *Server) do(f func(*redis.Client) error) error {

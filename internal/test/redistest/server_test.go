@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"net"
 	"os"
+	"regexp"
 	"strings"
 	"testing"
 	"time"
@@ -13,6 +14,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/rratelimiter/rratelimiter/internal/test/redistest"
+	"github.com/rratelimiter/rratelimiter/lua"
 )
 
 func TestRedisIsOneServer(t *testing.T) {
@@ -37,32 +39,6 @@ func TestStartRedis(t *testing.T) {
 	assert.NotEqual(t, redistest.Shared(t).Addr(), s.Addr())
 }
 
-func TestStartRedisWithAPassword(t *testing.T) {
-	t.Parallel()
-	s := redistest.StartRedis(t, "--requirepass", "secret")
-	require.Error(t, s.Client(t, nil).Ping(t.Context()).Err())
-	require.NoError(t, s.Client(t, &redis.Options{Password: "secret"}).Ping(t.Context()).Err())
-}
-
-func TestServerEnds(t *testing.T) {
-	t.Parallel()
-	for name, end := range map[string]func(*redistest.Server){
-		"Stop": (*redistest.Server).Stop,
-		"Kill": (*redistest.Server).Kill,
-	} {
-		t.Run(name, func(t *testing.T) {
-			t.Parallel()
-			s := redistest.StartRedis(t)
-			dir := s.Client(t, nil).ConfigGet(t.Context(), "dir").Val()["dir"]
-			require.DirExists(t, dir)
-			end(s)
-			assert.False(t, listens(s.Addr()))
-			assert.NoDirExists(t, dir)
-			end(s)
-		})
-	}
-}
-
 func TestCrashAndRestart(t *testing.T) {
 	t.Parallel()
 	s := redistest.StartRedis(t, "--appendonly", "yes", "--appendfsync", "always")
@@ -80,8 +56,12 @@ func TestCrashAndRestart(t *testing.T) {
 	s.Restart(t)
 	assert.Equal(t, "second", rdb.Get(t.Context(), name).Val())
 	dir := rdb.ConfigGet(t.Context(), "dir").Val()["dir"]
-	s.Kill()
-	assert.NoDirExists(t, dir)
+	require.DirExists(t, dir)
+	for range 2 {
+		s.Kill()
+		assert.NoDirExists(t, dir)
+		assert.False(t, listens(s.Addr()))
+	}
 }
 
 func TestStartStepped(t *testing.T) {
@@ -154,4 +134,72 @@ func listens(addr string) bool {
 	}
 	_ = conn.Close()
 	return true
+}
+
+// What the operations need is tested where they are; here, that nothing more is
+// given.
+func TestLeastCommandsAreThoseOfTheScripts(t *testing.T) {
+	t.Parallel()
+	called := regexp.MustCompile(`redis\.call\('([A-Z]+)'`)
+	// expire.lua is told which of the two to call; slidinglog.Limiter.Thresholds
+	// needs no script.
+	want := map[string]bool{"eval": true, "evalsha": true, "pexpire": true, "pexpireat": true, "hscan": true}
+	for _, script := range lua.All() {
+		for _, match := range called.FindAllStringSubmatch(script.Source, -1) {
+			want[strings.ToLower(match[1])] = true
+		}
+	}
+	got := map[string]bool{}
+	for rule := range strings.FieldsSeq(redistest.LeastCommands) {
+		got[strings.TrimPrefix(rule, "+")] = true
+	}
+	assert.Equal(t, want, got)
+}
+
+func TestKeysOf(t *testing.T) {
+	t.Parallel()
+	assert.Equal(t, "~orders ~{orders}:*", redistest.KeysOf("orders"))
+	assert.Equal(t, "~a{b}c ~a{b}c:*", redistest.KeysOf("a{b}c"))
+	assert.Equal(t, "~shop:* ~{shop:*", redistest.KeysWithPrefix("shop:"))
+}
+
+func TestAddUser(t *testing.T) {
+	t.Parallel()
+	s := redistest.StartRedis(t)
+	rdb := redistest.AddUser(t, s, nil, "+get +set", "~key")
+	require.NoError(t, rdb.Set(t.Context(), "key", "value", 0).Err())
+	require.ErrorContains(t, rdb.Set(t.Context(), "other", "value", 0).Err(), "NOPERM")
+	require.ErrorContains(t, rdb.Del(t.Context(), "key").Err(), "NOPERM")
+	t.Run("two users", func(t *testing.T) {
+		other := redistest.AddUser(t, s, &redis.Options{Protocol: 2}, "+@all", "~*")
+		require.NoError(t, other.Del(t.Context(), "key").Err())
+	})
+	users, err := s.Client(t, nil).Do(t.Context(), "ACL", "USERS").StringSlice()
+	require.NoError(t, err)
+	assert.Len(t, users, 2, "the default user and one more")
+}
+
+func TestMonitorTellsWhatRan(t *testing.T) {
+	t.Parallel()
+	rdb := redistest.StartRedis(t).Client(t, nil)
+	const odd = "two words, \"quoted\",\r\n and \x00\xff"
+	var ran []redistest.Ran
+	end := redistest.Monitor(t, rdb.Options().Addr, func(r redistest.Ran) { ran = append(ran, r) })
+	calls := redistest.ScriptCalls(t, rdb.Options().Addr)
+	require.NoError(t, rdb.Set(t.Context(), "key", odd, 0).Err())
+	for range 2 {
+		require.NoError(t, rdb.Eval(t.Context(), "redis.call('GET', KEYS[1]) return redis.call('DEL', KEYS[1])", []string{"key"}).Err())
+	}
+	end()
+	script := [][]string{{"get", "key"}, {"del", "key"}}
+	assert.Equal(t, [][][]string{script, script, nil}, calls())
+
+	var args [][]string
+	for _, r := range ran {
+		if r.Args[0] == "set" || r.InScript {
+			args = append(args, r.Args)
+		}
+		assert.WithinDuration(t, rdb.Time(t.Context()).Val(), r.At, 10*time.Second)
+	}
+	assert.Equal(t, [][]string{{"set", "key", odd}, {"get", "key"}, {"del", "key"}, {"get", "key"}, {"del", "key"}}, args)
 }

@@ -1,11 +1,13 @@
 package redistest
 
 import (
+	"bufio"
 	"context"
 	"errors"
 	"fmt"
 	"io"
 	"net"
+	"net/netip"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -14,6 +16,10 @@ import (
 	"strings"
 	"time"
 )
+
+// Start starts a server that keeps nothing on disk, for a program that is no test: see
+// [StartRedis]. It goes with the program, or with Kill.
+func Start(v Version, args ...string) (*Server, error) { return start(v, spec{args: args}) }
 
 // start tries again with another port where the server does not come up:
 // somebody may take the port between the look for a free one and the start.
@@ -41,16 +47,15 @@ func startOnce(binary string, sp spec) (*Server, error) {
 		return nil, err
 	}
 	s := &Server{binary: binary, addr: addr, dir: dir, socket: filepath.Join(dir, "socket")}
-	prepare := sp.prepare
-	if prepare == nil {
-		prepare = usualArgs
+	s.args = s.usualArgs(port)
+	if sp.prepare != nil {
+		s.args, err = sp.prepare(s, port)
 	}
-	args, err := prepare(s, port)
+	s.args = append(s.args, sp.args...)
+	if err == nil {
+		err = s.launch()
+	}
 	if err != nil {
-		return nil, errors.Join(err, os.RemoveAll(dir))
-	}
-	s.args = slices.Concat(args, sp.args)
-	if err := s.launch(); err != nil {
 		if s.clock != nil {
 			_ = s.clock.Close()
 		}
@@ -62,31 +67,20 @@ func startOnce(binary string, sp spec) (*Server, error) {
 // launch starts the server's process and returns when it answers; one that does
 // not come up is gone.
 func (s *Server) launch() error {
-	log, err := os.Create(filepath.Join(s.dir, "log"))
+	log, err := os.Create(s.file("log"))
 	if err != nil {
 		return err
 	}
 	defer func() { _ = log.Close() }()
-
-	argv := slices.Concat([]string{"-c", supervise, "redistest", s.dir, "env"}, s.env, []string{s.binary}, s.args)
-	cmd := exec.Command("sh", argv...)
-	// A signal to all of a terminal or a job would end the shell and leave the server.
-	cmd.SysProcAttr = ownGroup()
-	cmd.Stdout, cmd.Stderr = log, log
-	p := &process{exited: make(chan struct{})}
-	if p.stdin, err = cmd.StdinPipe(); err != nil {
+	p, err := StartProcess(s.dir, log, slices.Concat([]string{"env"}, s.env, []string{s.binary}, s.args)...)
+	if err != nil {
 		return err
 	}
-	if err := cmd.Start(); err != nil {
-		return fmt.Errorf("redistest: starting the shell around %s: %w", s.binary, err)
-	}
-	go func() {
-		_ = cmd.Wait()
-		close(p.exited)
-	}()
 	s.process.Store(p)
-	if err := s.waitReady(); err != nil {
-		s.Crash()
+	ctx, cancel := context.WithTimeout(context.Background(), startTimeout)
+	defer cancel()
+	if err := p.AwaitReady(ctx, func() error { return ping(ctx, s.socket) }); err != nil {
+		p.crash()
 		// By the open file: the directory may be gone.
 		said, _ := io.ReadAll(io.NewSectionReader(log, 0, 1<<20))
 		return fmt.Errorf("redistest: %s does not come up: %w; it said:\n%s", s.binary, err, said)
@@ -95,60 +89,36 @@ func (s *Server) launch() error {
 }
 
 // usualArgs are the arguments of a server that keeps nothing on disk.
-func usualArgs(s *Server, port string) ([]string, error) {
+func (s *Server) usualArgs(port string) []string {
 	return append(s.commonArgs(),
 		"--port", port, "--save", "", "--appendonly", "no",
 		// A replica is in step, and seen to be, at once, not seconds later.
 		"--repl-diskless-sync", "yes", "--repl-diskless-sync-delay", "0", "--repl-ping-replica-period", "1",
-	), nil
+	)
 }
 
 func (s *Server) commonArgs() []string {
-	return []string{
-		"--bind", "127.0.0.1", "--unixsocket", s.socket, "--pidfile", filepath.Join(s.dir, "pid"),
-		"--dir", s.dir, "--daemonize", "no",
-	}
+	return []string{"--bind", "127.0.0.1", "--unixsocket", s.socket, "--pidfile", s.file("pid"), "--dir", s.dir, "--daemonize", "no"}
 }
 
-// waitReady asks by the socket, which nobody else's server can have; a server
-// that could not bind the port does not open it.
-func (s *Server) waitReady() error {
-	ctx, cancel := context.WithTimeout(context.Background(), startTimeout)
-	defer cancel()
-	tick := time.NewTicker(5 * time.Millisecond)
-	defer tick.Stop()
-	for {
-		if ping(ctx, s.socket) {
-			return nil
-		}
-		select {
-		case <-s.process.Load().exited:
-			return errors.New("it ended")
-		case <-ctx.Done():
-			return ctx.Err()
-		case <-tick.C:
-		}
-	}
-}
-
-// ping reports whether the server answers. Any answer will do, save that it is
-// still loading: one with a password says NOAUTH.
-func ping(ctx context.Context, socket string) bool {
-	var d net.Dialer
-	conn, err := d.DialContext(ctx, "unix", socket)
+// ping asks by the socket, which nobody else's server can have; a server that could not
+// bind the port does not open it. Any answer will do, save that it is still loading: one
+// with a password says NOAUTH.
+func ping(ctx context.Context, socket string) error {
+	conn, err := new(net.Dialer).DialContext(ctx, "unix", socket)
 	if err != nil {
-		return false
+		return err
 	}
 	defer func() { _ = conn.Close() }()
 	if deadline, ok := ctx.Deadline(); ok {
 		_ = conn.SetDeadline(deadline)
 	}
-	if _, err := io.WriteString(conn, "PING\r\n"); err != nil {
-		return false
+	_, _ = io.WriteString(conn, "PING\r\n")
+	answer, err := bufio.NewReader(conn).ReadString('\n')
+	if err == nil && strings.HasPrefix(answer, "-LOADING") {
+		err = errors.New("it is loading")
 	}
-	answer := make([]byte, 64)
-	n, err := conn.Read(answer)
-	return err == nil && !strings.HasPrefix(string(answer[:n]), "-LOADING")
+	return err
 }
 
 // freeAddr returns an address of the loopback interface whose port nobody
@@ -156,34 +126,33 @@ func ping(ctx context.Context, socket string) bool {
 // above.
 func freeAddr(busPort bool) (addr, port string, err error) {
 	for range 100 {
-		l, err := net.Listen("tcp", "127.0.0.1:0")
+		addr, err := FreeAddr()
 		if err != nil {
 			return "", "", err
 		}
-		_ = l.Close()
-		addr := l.Addr().String()
-		_, port, err := net.SplitHostPort(addr)
-		if err != nil {
-			return "", "", err
+		at := netip.MustParseAddrPort(addr)
+		bus := int(at.Port()) + 10_000
+		if busPort {
+			_, err = listenOnce("127.0.0.1:" + strconv.Itoa(bus))
 		}
-		if !busPort || busFree(port) {
-			return addr, port, nil
+		if err == nil {
+			return addr, strconv.Itoa(int(at.Port())), nil
 		}
 	}
 	return "", "", errors.New("redistest: no two free ports that are 10,000 apart")
 }
 
-func busFree(port string) bool {
-	n, err := strconv.Atoi(port)
+// FreeAddr returns an address of the loopback interface whose port nobody listens on at
+// the moment.
+func FreeAddr() (string, error) { return listenOnce("127.0.0.1:0") }
+
+// listenOnce listens on an address, and at once no more. It returns the address.
+func listenOnce(addr string) (string, error) {
+	l, err := net.Listen("tcp", addr)
 	if err != nil {
-		return false
+		return "", err
 	}
-	l, err := net.Listen("tcp", "127.0.0.1:"+strconv.Itoa(n+10000))
-	if err != nil {
-		return false
-	}
-	_ = l.Close()
-	return true
+	return l.Addr().String(), l.Close()
 }
 
 // valueOf returns a copy of what opt points to, or the zero value for nil.
@@ -192,4 +161,86 @@ func valueOf[T any](opt *T) T {
 		return *new(T)
 	}
 	return *opt
+}
+
+// supervise runs "$@" until the shell's standard input ends, that is until this
+// process closes its end of the pipe or dies, by whatever signal. Then the
+// program goes, and the directory with it, unless the last word was to keep that.
+// The shell ends as soon as the program has.
+const supervise = `
+dir=$1; shift
+exec 3<&0 4>&2 2>/dev/null
+"$@" </dev/null 2>&4 3<&- 4>&- &
+child=$!
+{ read -r word <&3; kill -9 $child 2>/dev/null; [ "$word" = keep ] || rm -rf -- "$dir"; } &
+wait $child
+`
+
+// A Process is a program that ends with this one, however this one ends.
+type Process struct {
+	stdin  io.WriteCloser
+	exited chan struct{}
+}
+
+// StartProcess starts a program that writes to out. The directory dir, if one is named,
+// is removed when the program ends.
+func StartProcess(dir string, out *os.File, argv ...string) (*Process, error) {
+	cmd := exec.Command("sh", append([]string{"-c", supervise, "redistest", dir}, argv...)...)
+	// A signal to all of a terminal or a job would end the shell and leave the program.
+	cmd.SysProcAttr = ownGroup()
+	cmd.Stdout, cmd.Stderr = out, out
+	p := &Process{exited: make(chan struct{})}
+	var err error
+	if p.stdin, err = cmd.StdinPipe(); err != nil {
+		return nil, err
+	}
+	if err := cmd.Start(); err != nil {
+		return nil, fmt.Errorf("redistest: starting the shell around %s: %w", argv[0], err)
+	}
+	go func() {
+		_ = cmd.Wait()
+		close(p.exited)
+	}()
+	return p, nil
+}
+
+// AwaitReady waits until ready returns nil. It fails if the program ends before.
+func (p *Process) AwaitReady(ctx context.Context, ready func() error) error {
+	for {
+		err := ready()
+		if err == nil {
+			return nil
+		}
+		select {
+		case <-p.exited:
+			return errors.New("it ended")
+		case <-ctx.Done():
+			return fmt.Errorf("%w: %w", ctx.Err(), err)
+		case <-time.After(5 * time.Millisecond):
+		}
+	}
+}
+
+// Kill ends the program (SIGKILL) and waits until it is gone.
+func (p *Process) Kill() {
+	p.hangUp()
+	<-p.exited
+}
+
+// hangUp kills the program and does not wait.
+func (p *Process) hangUp() { _ = p.stdin.Close() }
+
+// crash is Kill, but the directory stays.
+func (p *Process) crash() {
+	_, _ = io.WriteString(p.stdin, "keep\n")
+	<-p.exited
+}
+
+func (p *Process) running() bool {
+	select {
+	case <-p.exited:
+		return false
+	default:
+		return true
+	}
 }

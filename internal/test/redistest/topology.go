@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"os"
 	"slices"
+	"strconv"
 	"sync"
 	"testing"
 	"time"
@@ -169,6 +170,42 @@ func scan(ctx context.Context, node *redis.Client, pattern string) (keys []strin
 	return keys, it.Err()
 }
 
+// A Value is all that Redis holds under a key, but for its time to live.
+type Value struct {
+	Type    string
+	Text    string            // of a string
+	Fields  map[string]string // of a hash
+	Members []redis.Z         // of a sorted set
+	Values  []string          // of a list or set, sorted
+}
+
+// Read returns what Redis holds under a key.
+func Read(t testing.TB, rdb redis.UniversalClient, key string) Value {
+	t.Helper()
+	ctx := t.Context()
+	kind, err := rdb.Type(ctx, key).Result()
+	must(t, err)
+	v := Value{Type: kind}
+	switch kind {
+	case "none":
+	case "string":
+		v.Text, err = rdb.Get(ctx, key).Result()
+	case "hash":
+		v.Fields, err = rdb.HGetAll(ctx, key).Result()
+	case "zset":
+		v.Members, err = rdb.ZRangeWithScores(ctx, key, 0, -1).Result()
+	case "list":
+		v.Values, err = rdb.LRange(ctx, key, 0, -1).Result()
+	case "set":
+		v.Values, err = rdb.SMembers(ctx, key).Result()
+		slices.Sort(v.Values)
+	default:
+		t.Fatalf("key %q is of type %s", key, kind)
+	}
+	must(t, err)
+	return v
+}
+
 // removeKeys removes what the test that ends has left on shared servers: each
 // key there is in the way of those who look for theirs.
 func removeKeys(t testing.TB, rdb redis.UniversalClient) {
@@ -203,4 +240,46 @@ func forEachMaster(ctx context.Context, rdb redis.UniversalClient, f func(contex
 		return forEachMaster(ctx, rdb.UniversalClient, f)
 	}
 	return fmt.Errorf("redistest: no way to the servers behind a %T", rdb)
+}
+
+// A Ring is a number of servers that know nothing of each other, for a
+// redis.Ring to share keys out among.
+type Ring struct {
+	// Servers are the shards.
+	Servers []*Server
+}
+
+// StartRing starts a ring of n servers for this test alone, as [StartRedis]
+// starts one.
+func StartRing(t testing.TB, n int, args ...string) *Ring {
+	t.Helper()
+	return own(t, func() (*Ring, error) { return startRing(n, args) })
+}
+
+func (r *Ring) kill() { killAll(r.Servers) }
+
+func startRing(n int, args []string) (*Ring, error) {
+	servers, err := startAll(n, func() (*Server, error) { return start(Default, spec{args: args}) })
+	return &Ring{Servers: servers}, err
+}
+
+// Client returns a client of the ring, closed when t ends. The addresses in opt
+// are replaced; nil stands for the defaults, save that no shard is given up for
+// being slow, which would send its keys to another.
+func (r *Ring) Client(t testing.TB, opt *redis.RingOptions) *redis.Ring {
+	t.Helper()
+	o := redis.RingOptions{
+		HeartbeatFrequency: time.Hour,
+		HeartbeatFn:        func(context.Context, *redis.Client) bool { return true },
+	}
+	if opt != nil {
+		o = *opt
+	}
+	o.Addrs = map[string]string{}
+	for i, s := range r.Servers {
+		o.Addrs["shard"+strconv.Itoa(i)] = s.addr
+	}
+	rdb := redis.NewRing(&o)
+	closeAfter(t, rdb)
+	return rdb
 }

@@ -5,6 +5,7 @@ import (
 	"strconv"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/redis/go-redis/v9"
 	"github.com/stretchr/testify/assert"
@@ -147,4 +148,68 @@ func TestTLS(t *testing.T) {
 		require.Error(t, rdb.Ping(t.Context()).Err(), what)
 		require.NoError(t, rdb.Close())
 	}
+}
+
+func TestSentinelReplacesAMasterOnRequest(t *testing.T) {
+	t.Parallel()
+	s := redistest.StartSentinel(t, 1, time.Second)
+	old := s.Master(t)
+	next := s.Failover(t)
+	assert.NotSame(t, old, next)
+	assert.Same(t, next, s.Master(t))
+	assert.Same(t, old, s.Failover(t), "once it was in order")
+	assert.Same(t, old, s.AwaitOrder(t))
+	role, err := next.Client(t, nil).Do(t.Context(), "ROLE").Slice()
+	require.NoError(t, err)
+	assert.Equal(t, "slave", role[0], "in step with the one before")
+	assert.Equal(t, "connected", role[3])
+}
+
+func TestCluster(t *testing.T) {
+	t.Parallel()
+	c := redistest.StartCluster(t, 3, 1)
+	rdb := c.Client(t, nil)
+	require.Len(t, c.Addrs(), 6)
+	seen := map[*redistest.Server]bool{}
+	for i := range 100 {
+		key := strconv.Itoa(i)
+		require.NoError(t, rdb.Set(t.Context(), key, "value", 0).Err())
+		master, replicas := c.Owner(t, c.Slot(t, key))
+		require.Len(t, replicas, 1)
+		seen[master] = true
+	}
+	assert.Len(t, seen, 3)
+
+	var others []*redistest.Server
+	key := "{moving}1"
+	require.NoError(t, rdb.Set(t.Context(), key, "value", 0).Err())
+	slot := c.Slot(t, key)
+	master, _ := c.Owner(t, slot)
+	for s := range seen {
+		if s != master {
+			others = append(others, s)
+		}
+	}
+	move := c.StartMove(t, slot, others[0])
+	assert.Equal(t, "value", rdb.Get(t.Context(), key).Val(), "still here")
+	require.ErrorContains(t, rdb.MGet(t.Context(), key, "{moving}2").Err(), "TRYAGAIN", "one here, one perhaps there")
+	move.MoveKeys(t, key)
+	assert.Equal(t, "value", rdb.Get(t.Context(), key).Val(), "asked for there")
+	move.Finish(t)
+	require.NoError(t, rdb.Set(t.Context(), "{moving}2", "value", 0).Err())
+	assert.Equal(t, []any{"value", "value"}, rdb.MGet(t.Context(), key, "{moving}2").Val())
+
+	move = c.StartMove(t, slot, others[1])
+	move.MoveKeys(t)
+	move.Finish(t)
+	assert.Equal(t, []any{"value", "value"}, rdb.MGet(t.Context(), key, "{moving}2").Val())
+
+	for _, takeover := range []bool{false, true} {
+		_, replicas := c.Owner(t, slot)
+		require.NoError(t, rdb.Set(t.Context(), key, strconv.FormatBool(takeover), 0).Err())
+		c.Failover(t, replicas[0], takeover)
+		now, _ := c.Owner(t, slot)
+		assert.Same(t, replicas[0], now)
+	}
+	require.NoError(t, rdb.Get(t.Context(), key).Err())
 }

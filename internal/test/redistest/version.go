@@ -6,12 +6,11 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
-	"slices"
 	"testing"
 )
 
 // A Version names a server release that scripts/install-redis.sh can put into
-// .cache/bin.
+// .cache/bin, or is the path of a server.
 type Version string
 
 // The releases that tests run on, by their names. Default is the server of
@@ -33,8 +32,8 @@ var files = map[Version]string{
 	Valkey91: "valkey-server-9.1",
 }
 
-// errNoServer: this machine has no such server.
-var errNoServer = errors.New("scripts/install-redis.sh installs it")
+// ErrNoServer says that this machine has no such server.
+var ErrNoServer = errors.New("scripts/install-redis.sh installs it")
 
 // Versions returns the releases by name, Default left out, whether this machine
 // has them or not.
@@ -52,29 +51,21 @@ func (v Version) binary() (string, error) {
 		return "", err
 	}
 	if v == Default {
-		return defaultBinary()
+		v = Version(os.Getenv("RRL_REDIS_SERVER"))
 	}
-	file, ok := files[v]
-	if !ok {
-		return "", fmt.Errorf("redistest: no release is called %q", v)
-	}
-	path, err := inCache(file)
-	if err != nil {
-		return "", fmt.Errorf("no %s: .cache/bin has no %s (%w, given the argument all)", v, file, errNoServer)
-	}
-	return path, nil
-}
-
-func defaultBinary() (string, error) {
-	if name := os.Getenv("RRL_REDIS_SERVER"); name != "" {
-		if slices.Contains(Versions(), Version(name)) {
-			return Version(name).binary()
-		}
-		path, err := exec.LookPath(name)
+	if file, ok := files[v]; ok {
+		path, err := inCache(file)
 		if err != nil {
-			return "", fmt.Errorf("redistest: RRL_REDIS_SERVER: %w", err)
+			err = fmt.Errorf("no %s: .cache/bin has no %s (%w, given the argument all)", v, file, ErrNoServer)
 		}
-		return path, nil
+		return path, err
+	}
+	if v != Default {
+		path, err := exec.LookPath(string(v))
+		if err != nil {
+			err = fmt.Errorf("redistest: %q is no release and no server: %w", v, err)
+		}
+		return path, err
 	}
 	if path, err := inCache("redis-server"); err == nil {
 		return path, nil
@@ -82,7 +73,7 @@ func defaultBinary() (string, error) {
 	if path, err := exec.LookPath("redis-server"); err == nil {
 		return path, nil
 	}
-	return "", fmt.Errorf("no redis-server: neither $RRL_REDIS_SERVER, .cache/bin nor $PATH has one (%w)", errNoServer)
+	return "", fmt.Errorf("no redis-server: neither $RRL_REDIS_SERVER, .cache/bin nor $PATH has one (%w)", ErrNoServer)
 }
 
 func inCache(file string) (string, error) {

@@ -18,6 +18,7 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/alicebob/miniredis/v2"
 	"github.com/redis/go-redis/v9"
 
 	"github.com/rratelimiter/rratelimiter/internal/memory"
@@ -178,21 +179,17 @@ func startClocked() (*clocked, error) {
 	if err != nil {
 		return nil, err
 	}
-	c := &clocked{}
-	c.Server, err = start(Default, spec{prepare: func(s *Server, port string) ([]string, error) {
-		// Where the clock of a bubble starts.
-		start := time.Date(2000, 1, 1, 0, 0, 0, 0, time.UTC)
-		if err := s.replaceClock(library, start.UnixMicro()); err != nil {
-			return nil, err
-		}
-		return usualArgs(s, port)
+	// Where the clock of a bubble starts.
+	bubble := time.Date(2000, 1, 1, 0, 0, 0, 0, time.UTC)
+	s, err := start(Default, spec{prepare: func(s *Server, port string) ([]string, error) {
+		return s.usualArgs(port), s.replaceClock(library, bubble.UnixMicro())
 	}})
-	return c, err
+	return &clocked{Server: s}, err
 }
 
 // replaceClock has the server, once it is started, look at a file for the time.
 func (s *Server) replaceClock(library string, micros int64, env ...string) error {
-	path := filepath.Join(s.dir, "clock")
+	path := s.file("clock")
 	var err error
 	if s.clock, err = os.Create(path); err != nil {
 		return err
@@ -216,10 +213,7 @@ func StartStepped(t testing.TB, args ...string) *Server {
 	}
 	must(t, err)
 	return startFor(t, Default, spec{args: args, prepare: func(s *Server, port string) ([]string, error) {
-		if err := s.replaceClock(library, 0, "REDISTEST_CLOCK_AHEAD=1"); err != nil {
-			return nil, err
-		}
-		return usualArgs(s, port)
+		return s.usualArgs(port), s.replaceClock(library, 0, "REDISTEST_CLOCK_AHEAD=1")
 	}})
 }
 
@@ -273,3 +267,49 @@ var clockLibrary = sync.OnceValues(func() (string, error) {
 	}
 	return path, os.Rename(whole, path)
 })
+
+// Mini returns a client of a new miniredis, and the miniredis. They talk
+// through memory, so inside a testing/synctest bubble time.Sleep moves the
+// server's TIME and its TTLs; elsewhere both follow the wall clock, or
+// SetTime. Both are closed when t ends, and leave no goroutine. The
+// test is skipped where RRL_ENGINE leaves miniredis out.
+func Mini(t testing.TB) (*redis.Client, *miniredis.Miniredis) {
+	t.Helper()
+	if engine() != everyEngine {
+		t.Skip(onMiniredis)
+	}
+	return newMini(t)
+}
+
+func newMini(t testing.TB) (*redis.Client, *miniredis.Miniredis) {
+	t.Helper()
+	m := miniredis.NewMiniRedis()
+	m.ClockTTL(true)
+	t.Cleanup(m.Close)
+	return MiniClient(t, m, nil), m
+}
+
+// MiniClient returns one more client of m. What of opt has to do with dialling
+// is replaced; nil stands for the defaults.
+func MiniClient(t testing.TB, m *miniredis.Miniredis, opt *redis.Options) *redis.Client {
+	t.Helper()
+	return memoryClient(t, opt, func() (net.Conn, error) {
+		conn, err := m.Dial()
+		if err != nil {
+			return nil, err
+		}
+		return memory.Buffer(conn), nil
+	})
+}
+
+// memoryClient returns a client fit for a synctest bubble.
+func memoryClient(t testing.TB, opt *redis.Options, dial func() (net.Conn, error)) *redis.Client {
+	t.Helper()
+	rdb, end := memory.NewClient(valueOf(opt), dial)
+	t.Cleanup(func() {
+		if err := end(); err != nil {
+			t.Errorf("closing the client: %v", err)
+		}
+	})
+	return rdb
+}

@@ -3,8 +3,10 @@ package limittest
 import (
 	"context"
 	"math/rand/v2"
+	"net"
 	"sync"
 	"sync/atomic"
+	"syscall"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -51,12 +53,51 @@ func testManyCallers(t *testing.T, k Kind) {
 	})
 }
 
+// Beside the articles' scripts, too, callers get exactly the limit.
+func testTogether(t *testing.T, k Kind) {
+	if k.Articles == nil {
+		return
+	}
+	redistest.Everywhere(t, func(t *testing.T, rdb redis.UniversalClient) {
+		const permits = 90
+		key, l := Key(t), k.New(rdb, permits, time.Hour)
+		take := func(ctx context.Context) (int64, error) {
+			d, err := l.Take(ctx, key, 1)
+			if d.Granted {
+				return 1, err
+			}
+			return 0, err
+		}
+		var granted atomic.Int64
+		var wg sync.WaitGroup
+		rules := k.Articles(rdb, key, permits)
+		for i := range 12 {
+			wg.Go(func() {
+				ask := rules[i%len(rules)]
+				if i < 6 {
+					ask = take
+				}
+				for range 30 {
+					if answer, err := ask(t.Context()); assert.NoError(t, err) && answer > 0 {
+						granted.Add(1)
+					}
+				}
+			})
+		}
+		wg.Wait()
+		assert.EqualValues(t, permits, granted.Load())
+		if k.Type == "zset" {
+			assert.EqualValues(t, permits, rdb.ZCard(t.Context(), key).Val())
+		}
+	})
+}
+
 // A held is a limiter that reaches its server through a proxy, inside a bubble.
 type held struct {
-	limit.Returner
+	Limiter
 
 	proxy *redistest.Proxy
-	other limit.Returner // past the proxy
+	other Limiter // past the proxy
 }
 
 func newHeld(t *testing.T, k Kind, permits int64) held {
@@ -65,7 +106,7 @@ func newHeld(t *testing.T, k Kind, permits int64) held {
 	// With so few connections one flight is under way at a time, so that a test can
 	// say who goes together.
 	h := held{proxy: redistest.MiniProxy(t, m), other: k.New(direct, permits, time.Hour)}
-	h.Returner = k.New(h.proxy.Client(t, &redis.Options{ReadTimeout: time.Second / 2, PoolSize: 3}), permits, time.Hour)
+	h.Limiter = k.New(h.proxy.Client(t, &redis.Options{ReadTimeout: time.Second / 2, PoolSize: 3}), permits, time.Hour)
 	// The server knows the scripts by then.
 	Take(t, h, "warm", 1)
 	synctest.Wait()
@@ -92,7 +133,7 @@ func testCallersGather(t *testing.T, k Kind) {
 		const callers, permits = 200, 150
 		h := newHeld(t, k, permits)
 		letGo := h.hold(t)
-		before := h.proxy.Counts().Requests
+		before := h.proxy.Requests()
 		var (
 			wg      sync.WaitGroup
 			granted atomic.Int64
@@ -122,7 +163,7 @@ func testCallersGather(t *testing.T, k Kind) {
 		letGo()
 		wg.Wait()
 		assert.EqualValues(t, permits, granted.Load())
-		assert.LessOrEqual(t, h.proxy.Counts().Requests-before, 4, "script calls of %d callers", callers)
+		assert.LessOrEqual(t, h.proxy.Requests()-before, 4, "script calls of %d callers", callers)
 		assert.Len(t, left, permits, "each is told what was left behind it")
 	})
 }
@@ -242,4 +283,130 @@ func testContextEndsBehindABatch(t *testing.T, k Kind) {
 		time.Sleep(100 * time.Millisecond)
 		assert.Equal(t, int64(0), Take(t, h.other, "orders", 7).Remaining)
 	})
+}
+
+// A request whose answer is lost takes its permits once, or its caller is told
+// that nobody knows and nothing is repeated.
+func testAnswerLost(t *testing.T, k Kind) {
+	for name, fault := range map[string]redistest.Action{
+		"connection closed": redistest.DropAnswer,
+		"never answered":    redistest.Swallow,
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			synctest.Test(t, func(t *testing.T) {
+				h := newHeld(t, k, 10)
+				for lost := range 3 {
+					calls := 0
+					h.proxy.OnCommand(func(c redistest.Command) redistest.Action {
+						if c.Name() != "evalsha" {
+							return redistest.Pass
+						}
+						if calls++; calls <= lost+1 {
+							return fault
+						}
+						return redistest.Pass
+					})
+					d, err := h.Take(t.Context(), "orders", 2)
+					h.proxy.OnCommand(nil)
+					h.proxy.Settle(t)
+					if !k.Once {
+						require.ErrorIs(t, err, limit.ErrUnknownOutcome)
+						assert.ErrorContains(t, err, `orders"`)
+						assert.Equal(t, 1, calls)
+						assert.Zero(t, d)
+						continue
+					}
+					require.NoError(t, err)
+					assert.True(t, d.Granted)
+					assert.Equal(t, int64(8-2*lost), d.Remaining)
+					assert.Equal(t, lost+2, calls)
+				}
+				assert.Equal(t, int64(3), Take(t, h.other, "orders", 1).Remaining, "each has taken its two")
+			})
+		})
+	}
+}
+
+// The same for callers who ask at once, on a connection that breaks again and again.
+func testAnswersLostOfMany(t *testing.T, k Kind) {
+	synctest.Test(t, func(t *testing.T) {
+		const permits = 300
+		h := newHeld(t, k, permits)
+		calls := 0
+		h.proxy.OnCommand(func(c redistest.Command) redistest.Action {
+			if c.Name() != "evalsha" {
+				return redistest.Pass
+			}
+			if calls++; calls%5 == 3 {
+				return redistest.DropAnswer
+			}
+			return redistest.Pass.After(time.Millisecond)
+		})
+		var granted, unknown atomic.Int64
+		var wg sync.WaitGroup
+		for range 20 {
+			wg.Go(func() {
+				for range 10 {
+					switch d, err := h.Take(t.Context(), "orders", 1); {
+					case err == nil && d.Granted:
+						granted.Add(1)
+					case err != nil:
+						assert.ErrorIs(t, err, limit.ErrUnknownOutcome)
+						unknown.Add(1)
+					}
+				}
+			})
+		}
+		wg.Wait()
+		h.proxy.Settle(t)
+		left := Take(t, h.other, "orders", 1).Remaining + 1
+		if k.Once {
+			assert.Zero(t, unknown.Load())
+			assert.EqualValues(t, 200, granted.Load())
+			assert.EqualValues(t, permits-200, left)
+			return
+		}
+		assert.Positive(t, unknown.Load())
+		assert.EqualValues(t, 200, granted.Load()+unknown.Load())
+		assert.EqualValues(t, permits-200, left, "each has run once")
+	})
+}
+
+// An attempt that comes late, after the one that repeated it was answered, takes
+// nothing and makes nothing last longer.
+func testLateCopy(t *testing.T, k Kind) {
+	if !k.Once {
+		return
+	}
+	synctest.Test(t, func(t *testing.T) {
+		h := newHeld(t, k, 10)
+		gate := make(chan struct{})
+		h.proxy.OnCommand(redistest.Nth(1, "evalsha", redistest.Late.When(gate)))
+		assert.Equal(t, int64(7), Take(t, h, "orders", 3).Remaining)
+		time.Sleep(20 * time.Minute)
+		close(gate)
+		h.proxy.Settle(t)
+		d := Take(t, h.other, "orders", 8)
+		assert.False(t, d.Granted)
+		assert.Equal(t, int64(7), d.Remaining)
+		assert.Equal(t, 40*time.Minute, d.ResetAfter)
+		assert.Equal(t, 40*time.Minute, d.RetryAfter)
+	})
+}
+
+// What can't have run is repeated, whatever the limiter: the server is not there
+// for a moment.
+func testNeverSent(t *testing.T, k Kind) {
+	var dials atomic.Int64
+	dial := func(ctx context.Context, network, addr string) (net.Conn, error) {
+		if dials.Add(1) <= 2 {
+			return nil, &net.OpError{Op: "dial", Err: syscall.ECONNREFUSED}
+		}
+		return new(net.Dialer).DialContext(ctx, network, addr)
+	}
+	rdb := redistest.Shared(t).Client(t, &redis.Options{MaxRetries: -1, DialerRetries: 1, Dialer: dial})
+	l := k.New(rdb, 10, time.Hour)
+	assert.Equal(t, int64(9), Take(t, l, Key(t), 1).Remaining)
+	assert.Greater(t, dials.Load(), int64(2))
 }

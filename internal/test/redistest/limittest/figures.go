@@ -1,8 +1,11 @@
 package limittest
 
 import (
+	"math"
 	"math/rand/v2"
+	"strings"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/redis/go-redis/v9"
@@ -107,35 +110,6 @@ func testRemaining(t *testing.T, k Kind) {
 	})
 }
 
-// A request is granted exactly where its permits are free: what a decision left,
-// and what was told to come back by now.
-func testHistories(t *testing.T, k Kind) {
-	redistest.Virtual(t, func(t *testing.T, rdb *redis.Client) {
-		l, draw := k.New(rdb, permits, window), rand.New(rand.NewPCG(6, 4))
-		for range 20 {
-			key := Key(t)
-			var full time.Time // at the latest
-			left := int64(permits)
-			for range 20 {
-				n, now := 1+draw.Int64N(permits), time.Now()
-				d := Take(t, l, key, n)
-				require.Equal(t, int64(permits), d.Limit)
-				require.GreaterOrEqual(t, d.Remaining, int64(0))
-				switch free := d.Remaining; {
-				case d.Granted:
-					require.GreaterOrEqual(t, free+n, left, "permits got lost")
-				default:
-					require.Less(t, free, n)
-					require.GreaterOrEqual(t, free, left, "permits got lost")
-					require.True(t, now.Before(full), "%d of %d permits were refused", n, permits)
-				}
-				left, full = d.Remaining, now.Add(d.ResetAfter)
-				time.Sleep(time.Duration(draw.Int64N(int64(window / 4))).Truncate(time.Millisecond))
-			}
-		}
-	})
-}
-
 // A grant that is given back has not been.
 func testGiveBack(t *testing.T, k Kind) {
 	// In real time a miniredis may pause between what tells a window's end, and
@@ -180,21 +154,223 @@ func giveBack(t *testing.T, k Kind, rdb redis.UniversalClient) {
 
 // A grant that has run out is not given back: others have its permits.
 func testGiveBackTooLate(t *testing.T, k Kind) {
-	redistest.Virtual(t, func(t *testing.T, rdb *redis.Client) {
-		l, ctx := k.New(rdb, permits, window), t.Context()
-		_, giveBack, err := l.TakeReturnable(ctx, "orders", 4)
-		require.NoError(t, err)
-		time.Sleep(window)
-		require.True(t, Take(t, l, "orders", permits).Granted)
-		require.NoError(t, giveBack(ctx))
-		assert.False(t, Take(t, l, "orders", 1).Granted)
+	for _, window := range append(k.Shortest, window) {
+		redistest.Virtual(t, func(t *testing.T, rdb *redis.Client) {
+			l, ctx := k.New(rdb, permits, window), t.Context()
+			for key, spent := range map[string]int64{"orders": 4, "sales": permits} {
+				_, giveBack, err := l.TakeReturnable(ctx, key, spent)
+				require.NoError(t, err)
+				time.Sleep(window)
+				require.True(t, Take(t, l, key, permits).Granted)
+				require.NoError(t, giveBack(ctx))
+				assert.False(t, Take(t, l, key, 1).Granted)
+			}
 
-		_, giveBack, err = l.TakeReturnable(ctx, "users", 4)
-		require.NoError(t, err)
-		time.Sleep(3 * window)
-		require.NoError(t, giveBack(ctx))
-		assert.Empty(t, rdb.Keys(ctx, "users*").Val(), "nothing is left behind")
-		require.True(t, Take(t, l, "users", permits).Granted)
-		assert.False(t, Take(t, l, "users", 1).Granted)
+			_, giveBack, err := l.TakeReturnable(ctx, "users", 4)
+			require.NoError(t, err)
+			time.Sleep(3 * window)
+			require.NoError(t, giveBack(ctx))
+			assert.Empty(t, rdb.Keys(ctx, "users*").Val(), "nothing is left behind")
+			require.True(t, Take(t, l, "users", permits).Granted)
+			assert.False(t, Take(t, l, "users", 1).Granted)
+		})
+	}
+}
+
+// A window is as long as it is to be, by the millisecond where the kind counts those.
+func testShortWindows(t *testing.T, k Kind) {
+	for _, window := range k.Shortest {
+		redistest.Virtual(t, func(t *testing.T, rdb *redis.Client) {
+			l := k.New(rdb, 3, window)
+			for range 5 {
+				assert.Equal(t, 3, Grants(t, l, "orders", 5))
+				assert.Equal(t, window, Take(t, l, "orders", 1).RetryAfter)
+				time.Sleep(window)
+			}
+		})
+	}
+}
+
+// Around a window's edge twice the limit passes, unless the kind counts otherwise.
+func testEdge(t *testing.T, k Kind) {
+	redistest.Virtual(t, func(t *testing.T, rdb *redis.Client) {
+		l := k.New(rdb, 10, time.Minute)
+		assert.True(t, Take(t, l, "orders", 1).Granted)
+		time.Sleep(59900 * time.Millisecond)
+		burst := Grants(t, l, "orders", 20)
+		time.Sleep(100 * time.Millisecond)
+		burst += Grants(t, l, "orders", 20)
+		assert.Equal(t, k.AtEdge, burst)
+	})
+}
+
+// The server's clock counts, whatever that of the process says.
+func testServerClock(t *testing.T, k Kind) {
+	rdb, m := redistest.Mini(t)
+	now := time.Date(2040, 1, 1, 0, 0, 0, 0, time.UTC)
+	m.SetTime(now)
+	l := k.New(rdb, 10, time.Minute)
+	assert.Equal(t, 10, Grants(t, l, "orders", 12))
+	m.SetTime(now.Add(time.Minute - time.Millisecond))
+	assert.Equal(t, time.Millisecond, Take(t, l, "orders", 1).RetryAfter)
+	m.SetTime(now.Add(time.Minute))
+	assert.Equal(t, 10, Grants(t, l, "orders", 12))
+}
+
+// The largest figures count exactly, and the longest window is one that Redis takes for
+// a time to live.
+func testLargestFigures(t *testing.T, k Kind) {
+	redistest.Everywhere(t, func(t *testing.T, rdb redis.UniversalClient) {
+		if k.Most > 0 {
+			l, key := k.New(rdb, k.Most, 1000*time.Hour), Key(t)
+			assert.Equal(t, k.Most-1, Take(t, l, key, 1).Remaining)
+			assert.Equal(t, int64(1), Take(t, l, key, k.Most-2).Remaining)
+			assert.False(t, Take(t, l, key, 2).Granted)
+			assert.Equal(t, int64(0), Take(t, l, key, 1).Remaining)
+			assert.False(t, Take(t, l, key, 1).Granted)
+			key = Key(t)
+			assert.Equal(t, int64(1), Take(t, l, key, k.Most-1).Remaining)
+			assert.Equal(t, int64(0), Take(t, l, key, 1).Remaining)
+		}
+		if k.Longest > 0 {
+			l, key := k.New(rdb, 3, k.Longest), Key(t)
+			assert.Equal(t, k.Longest, Take(t, l, key, 1).ResetAfter)
+			assert.True(t, Take(t, l, key, 2).Granted)
+			assert.Positive(t, Take(t, l, key, 1).RetryAfter)
+		}
+	})
+}
+
+// everything is all that Redis holds.
+func everything(t *testing.T, rdb redis.UniversalClient) map[string]value {
+	t.Helper()
+	all := map[string]value{}
+	for _, key := range redistest.Keys(t, rdb, "*") {
+		all[key] = read(t, rdb, key)
+	}
+	return all
+}
+
+// Peek answers what Take does at the same moment, and leaves all as it is.
+func testPeek(t *testing.T, k Kind) {
+	redistest.Stepping(t, func(t *testing.T, rdb *redis.Client, step func(by time.Duration)) {
+		l, draw := k.New(rdb, permits, window), rand.New(rand.NewPCG(3, 9))
+		granted := 0
+		for i := range 150 {
+			key := Key(t)
+			spend(t, draw, l, key)
+			for _, key := range redistest.Keys(t, rdb, "*"+strings.Trim(key, "{}")+"*") {
+				if draw.IntN(10) == 0 {
+					require.NoError(t, rdb.Persist(t.Context(), key).Err())
+				}
+			}
+			if i%10 == 9 {
+				step(time.Duration(draw.Int64N(int64(window)) - int64(window/2)).Truncate(time.Millisecond))
+			}
+			n, before := 1+draw.Int64N(permits+1), everything(t, rdb)
+			peeked, peekErr := l.Peek(t.Context(), key, n)
+			require.Equal(t, before, everything(t, rdb))
+			took, err := l.Take(t.Context(), key, n)
+			require.Equal(t, took, peeked, "%d permits", n)
+			if err != nil {
+				require.ErrorIs(t, err, limit.ErrPermitsExceedRate)
+				require.EqualError(t, peekErr, strings.Replace(err.Error(), "Take", "Peek", 1))
+				continue
+			}
+			require.NoError(t, peekErr)
+			if took.Granted {
+				granted++
+			}
+			require.NoError(t, rdb.FlushAll(t.Context()).Err())
+		}
+		assert.Greater(t, granted, 20)
+		assert.Less(t, granted, 130)
+	})
+}
+
+// TakeUpTo takes what is free, and no more than it is asked for.
+func testTakeUpTo(t *testing.T, k Kind) {
+	redistest.Virtual(t, func(t *testing.T, rdb *redis.Client) {
+		l, draw := k.New(rdb, permits, window), rand.New(rand.NewPCG(4, 1))
+		for range 100 {
+			key, n := Key(t), 1+draw.Int64N(2*permits)
+			spend(t, draw, l, key)
+			one, err := l.Peek(t.Context(), key, 1)
+			require.NoError(t, err)
+			free := one.Remaining
+			if one.Granted {
+				free++
+			}
+			taken, d, err := l.TakeUpTo(t.Context(), key, n)
+			require.NoError(t, err)
+			require.Equal(t, min(n, free), taken)
+			require.Equal(t, taken > 0, d.Granted)
+			require.Equal(t, free-taken, d.Remaining)
+			require.Equal(t, one.RetryAfter, d.RetryAfter)
+			after, err := l.Peek(t.Context(), key, permits)
+			require.NoError(t, err)
+			require.Equal(t, after.ResetAfter == 0, taken == 0 && free == permits)
+		}
+	})
+	for _, n := range []int64{0, -1, math.MinInt64} {
+		taken, d, err := k.New(Unreachable(t), permits, window).TakeUpTo(t.Context(), "orders", n)
+		require.ErrorIs(t, err, limit.ErrInvalidPermits)
+		assert.Zero(t, d)
+		assert.Zero(t, taken)
+	}
+}
+
+// A TakeUpTo whose answer is lost takes its permits once, and tells how many; or its
+// caller is told that nobody knows.
+func testTakeUpToLost(t *testing.T, k Kind) {
+	synctest.Test(t, func(t *testing.T) {
+		h := newHeld(t, k, permits)
+		Take(t, h.other, "orders", 3)
+		h.proxy.OnCommand(redistest.Nth(1, "evalsha", redistest.DropAnswer))
+		taken, d, err := h.TakeUpTo(t.Context(), "orders", 20)
+		h.proxy.OnCommand(nil)
+		if k.Once {
+			require.NoError(t, err)
+			assert.Equal(t, int64(7), taken)
+			assert.True(t, d.Granted)
+		} else {
+			require.ErrorIs(t, err, limit.ErrUnknownOutcome)
+			assert.Zero(t, taken)
+		}
+		refused := Take(t, h.other, "orders", 1)
+		assert.False(t, refused.Granted)
+	})
+}
+
+// Reset frees all, for whoever shares the key.
+func testReset(t *testing.T, k Kind) {
+	synctest.Test(t, func(t *testing.T) {
+		h := newHeld(t, k, permits)
+		Take(t, h.other, "orders", 3)
+		sent := 0
+		h.proxy.OnCommand(func(c redistest.Command) redistest.Action {
+			if c.Name() != "unlink" && c.Name() != "evalsha" && c.Name() != "eval" {
+				return redistest.Pass
+			}
+			if sent++; c.Name() == "evalsha" && sent == 1 {
+				return redistest.Pass // the server does not know the script
+			}
+			return redistest.DropAnswer
+		})
+		require.ErrorIs(t, h.Reset(t.Context(), "orders"), limit.ErrUnknownOutcome)
+		h.proxy.OnCommand(nil)
+		d := Take(t, h.other, "orders", permits)
+		assert.True(t, d.Granted)
+	})
+	redistest.Everywhere(t, func(t *testing.T, rdb redis.UniversalClient) {
+		l, key, other := k.New(rdb, permits, window), Key(t), Key(t)
+		Take(t, l, key, 7)
+		Take(t, l, other, 4)
+		require.NoError(t, l.Reset(t.Context(), key))
+		d := Take(t, k.New(rdb, permits, window), key, permits)
+		assert.True(t, d.Granted)
+		assert.Equal(t, int64(5), Take(t, l, other, 1).Remaining)
+		require.NoError(t, l.Reset(t.Context(), Key(t)), "nothing was taken")
+		require.ErrorIs(t, l.Reset(t.Context(), ""), limit.ErrInvalidConfig)
 	})
 }

@@ -10,7 +10,6 @@ import (
 	"math"
 	"net"
 	"strconv"
-	"sync"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -23,15 +22,46 @@ import (
 	"github.com/rratelimiter/rratelimiter/limit"
 )
 
+// A Limiter has the calls that all limiters by key have.
+type Limiter interface {
+	limit.Returner
+	limit.Windowed
+	Peek(ctx context.Context, key string, n int64) (limit.Decision, error)
+	TakeUpTo(ctx context.Context, key string, n int64) (int64, limit.Decision, error)
+	Reset(ctx context.Context, key string) error
+}
+
+// A Rule is a request by an article's script. It may pass if the answer is above 0.
+type Rule = func(context.Context) (int64, error)
+
 // A Kind is a kind of limiter to test.
 type Kind struct {
 	// New returns a limiter that grants so many permits at once, and as many
-	// again at most a window of whole seconds later.
-	New func(rdb redis.UniversalClient, permits int64, window time.Duration) limit.Returner
+	// again at most a window later.
+	New func(rdb redis.UniversalClient, permits int64, window time.Duration) Limiter
 
-	// Keys returns the Redis keys of a limiter key, all of type Type.
-	Keys func(key string) []string
-	Type string
+	// Keys returns the Redis keys of a limiter key, all of type Type. Fields are what
+	// errors call what they hold, if errors name it.
+	Keys   func(key string) []string
+	Type   string
+	Fields []string
+
+	// Corrupt are texts that none of the keys may hold, if they are strings.
+	Corrupt []string
+
+	// Shortest are windows that are as short as they can be, and odd ones.
+	Shortest []time.Duration
+
+	// Longest is the longest window, Most are the most permits of a limit and of a
+	// call; 0 leaves out the test.
+	Longest time.Duration
+	Most    int64
+
+	// AtEdge is how many permits of a limit of 10 pass around a window's edge.
+	AtEdge int
+
+	// Articles are the rules that share the keys, with that limit for an hour.
+	Articles func(rdb redis.Cmdable, key string, permits int64) []Rule
 
 	// Once tells that a request whose answer is lost is repeated, and takes its
 	// permits once. Else its caller gets limit.ErrUnknownOutcome.
@@ -45,8 +75,11 @@ func Run(t *testing.T, k Kind) {
 		"RetryAfter":              testRetryAfter,
 		"ResetAfter":              testResetAfter,
 		"Remaining":               testRemaining,
-		"Decisions":               testHistories,
 		"Window":                  testWindow,
+		"ShortWindows":            testShortWindows,
+		"Edge":                    testEdge,
+		"ServerClock":             testServerClock,
+		"LargestFigures":          testLargestFigures,
 		"Idle":                    testIdle,
 		"Peek":                    testPeek,
 		"TakeUpTo":                testTakeUpTo,
@@ -58,6 +91,7 @@ func Run(t *testing.T, k Kind) {
 		"ClockGoesBackAndForth":   testClockGoesBackAndForth,
 		"GiveBackByAClockSetBack": testGiveBackByAClockSetBack,
 		"ManyCallers":             testManyCallers,
+		"Together":                testTogether,
 		"CallersGather":           testCallersGather,
 		"CallersWithinOneCall":    testCallersWithinOneCall,
 		"OneCommand":              testOneCommand,
@@ -72,6 +106,7 @@ func Run(t *testing.T, k Kind) {
 		"RedisErrors":             testRedisErrors,
 		"Input":                   testInput,
 		"WrongType":               testWrongType,
+		"Corrupt":                 testCorrupt,
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
@@ -133,43 +168,25 @@ func RequireRefused(t testing.TB, l limit.Returner, key string, n int64, want er
 	assert.Nil(t, giveBack)
 }
 
-// Value is all that Redis holds under one key.
-type Value struct {
-	Type string
-	Held any
-	TTL  time.Duration
+// value is all that Redis holds under one key.
+type value struct {
+	redistest.Value
+
+	ttl time.Duration
 }
 
-// Read returns what Redis holds under key.
-func Read(t testing.TB, rdb redis.UniversalClient, key string) Value {
+func read(t testing.TB, rdb redis.UniversalClient, key string) value {
 	t.Helper()
-	ctx := t.Context()
-	v := Value{Type: rdb.Type(ctx, key).Val(), TTL: rdb.PTTL(ctx, key).Val()}
-	var err error
-	switch v.Type {
-	case "none":
-	case "string":
-		v.Held, err = rdb.Get(ctx, key).Result()
-	case "hash":
-		v.Held, err = rdb.HGetAll(ctx, key).Result()
-	case "zset":
-		v.Held, err = rdb.ZRangeWithScores(ctx, key, 0, -1).Result()
-	case "list":
-		v.Held, err = rdb.LRange(ctx, key, 0, -1).Result()
-	default:
-		t.Fatalf("%s is a %s", key, v.Type)
-	}
-	require.NoError(t, err)
-	return v
+	return value{redistest.Read(t, rdb, key), rdb.PTTL(t.Context(), key).Val()}
 }
 
 // RequireCorrupt checks that a call fails with limit.ErrCorrupt and names what it
 // should, and that the keys hold what they did.
 func RequireCorrupt(t testing.TB, rdb redis.UniversalClient, keys []string, l limit.Limiter, key string, texts ...string) {
 	t.Helper()
-	var before []Value
+	var before []value
 	for _, key := range keys {
-		before = append(before, Read(t, rdb, key))
+		before = append(before, read(t, rdb, key))
 	}
 	d, err := l.Take(t.Context(), key, 1)
 	require.ErrorIs(t, err, limit.ErrCorrupt)
@@ -178,53 +195,9 @@ func RequireCorrupt(t testing.TB, rdb redis.UniversalClient, keys []string, l li
 		assert.ErrorContains(t, err, text)
 	}
 	for i, key := range keys {
-		after := Read(t, rdb, key)
-		assert.InDelta(t, before[i].TTL, after.TTL, float64(10*time.Second), "time to live of %s", key)
-		after.TTL = before[i].TTL
-		assert.Equal(t, before[i], after)
-	}
-}
-
-// counter counts the commands that a client sends, those of pipelines one by
-// one.
-type counter struct {
-	mu       sync.Mutex
-	commands []string
-}
-
-func (c *counter) add(cmds ...redis.Cmder) {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	for _, cmd := range cmds {
-		c.commands = append(c.commands, cmd.Name())
-	}
-}
-
-// take returns what was sent since the last call.
-func (c *counter) take() []string {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	all := c.commands
-	c.commands = nil
-	return all
-}
-
-// DialHook is a part of redis.Hook.
-func (c *counter) DialHook(next redis.DialHook) redis.DialHook { return next }
-
-// ProcessHook is a part of redis.Hook.
-func (c *counter) ProcessHook(next redis.ProcessHook) redis.ProcessHook {
-	return func(ctx context.Context, cmd redis.Cmder) error {
-		c.add(cmd)
-		return next(ctx, cmd)
-	}
-}
-
-// ProcessPipelineHook is a part of redis.Hook.
-func (c *counter) ProcessPipelineHook(next redis.ProcessPipelineHook) redis.ProcessPipelineHook {
-	return func(ctx context.Context, cmds []redis.Cmder) error {
-		c.add(cmds...)
-		return next(ctx, cmds)
+		after := read(t, rdb, key)
+		assert.InDelta(t, before[i].ttl, after.ttl, float64(10*time.Second), "time to live of %s", key)
+		assert.Equal(t, before[i].Value, after.Value)
 	}
 }
 
@@ -283,6 +256,28 @@ func testWrongType(t *testing.T, k Kind) {
 	})
 }
 
+func testCorrupt(t *testing.T, k Kind) {
+	redistest.Everywhere(t, func(t *testing.T, rdb redis.UniversalClient) {
+		l, ctx := k.New(rdb, 10, time.Minute), t.Context()
+		for _, text := range k.Corrupt {
+			for place := range k.Keys("") {
+				key := Key(t)
+				all := k.Keys(key)
+				Take(t, l, key, 3)
+				require.NoError(t, rdb.Set(ctx, all[place], text, 0).Err())
+				for _, key := range all {
+					require.NoError(t, rdb.Expire(ctx, key, time.Hour).Err())
+				}
+				texts := []string{strconv.Quote(all[place])}
+				if k.Fields != nil {
+					texts = append(texts, k.Fields[place])
+				}
+				RequireCorrupt(t, rdb, all, l, key, texts...)
+			}
+		}
+	})
+}
+
 func testRedisErrors(t *testing.T, k Kind) {
 	rdb, m := redistest.Mini(t)
 	l := k.New(rdb, 10, time.Minute)
@@ -322,12 +317,17 @@ func testOneCommand(t *testing.T, k Kind) {
 	redistest.Virtual(t, func(t *testing.T, rdb *redis.Client) {
 		l := k.New(rdb, 10, time.Hour)
 		Take(t, l, "another", 1)
-		sent := &counter{}
-		rdb.AddHook(sent)
+		var sent []string
+		rdb.AddHook(redistest.BeforeCommands(func(cmds ...redis.Cmder) {
+			for _, cmd := range cmds {
+				sent = append(sent, cmd.Name())
+			}
+		}))
 		for range 20 {
 			Take(t, l, "orders", 1)
 			synctest.Wait()
-			assert.Equal(t, []string{"evalsha"}, sent.take())
+			assert.Equal(t, []string{"evalsha"}, sent)
+			sent = nil
 		}
 	})
 }
@@ -351,7 +351,5 @@ func testIdle(t *testing.T, k Kind) {
 }
 
 func testWindow(t *testing.T, k Kind) {
-	windowed, ok := k.New(Unreachable(t), 10, time.Minute).(limit.Windowed)
-	require.True(t, ok)
-	assert.Equal(t, time.Minute, windowed.Window())
+	assert.Equal(t, time.Minute, k.New(Unreachable(t), 10, time.Minute).Window())
 }

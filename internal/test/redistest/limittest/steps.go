@@ -29,7 +29,7 @@ func requireWithin(t *testing.T, rdb redis.UniversalClient, d limit.Decision) {
 // A clock that goes back takes nothing away and gives nothing: from the first
 // call on, refused or not, all is as by the clock that it is now.
 func testClockGoesBack(t *testing.T, k Kind) {
-	for _, back := range []time.Duration{2 * time.Second, time.Hour, 1000 * time.Hour} {
+	for _, back := range []time.Duration{1001 * time.Millisecond, 2 * time.Second, time.Hour, 1000 * time.Hour} {
 		for name, spent := range map[string]int64{"granted": 7, "refused": permits} {
 			t.Run(name+" "+back.String(), func(t *testing.T) {
 				t.Parallel()

@@ -1,41 +1,106 @@
 package limittest
 
 import (
-	"context"
 	"flag"
+	"fmt"
 	"math/rand/v2"
-	"sync"
-	"sync/atomic"
+	"strings"
 	"testing"
 	"time"
 
-	"github.com/stretchr/testify/assert"
+	"github.com/redis/go-redis/v9"
+	"github.com/stretchr/testify/require"
 
 	"github.com/rratelimiter/rratelimiter/internal/test/redistest"
 	"github.com/rratelimiter/rratelimiter/limit"
 )
 
 var (
-	turns = flag.Int("turns", 600, "requests that take turns on shared keys, of each limiter and server")
-	seed  = flag.Uint64("turns-seed", 0, "seed of the turns; 0 draws one")
+	atLeast = flag.Int("turns", 600, "requests that take turns on shared keys, of each limiter and server")
+	seed    = flag.Uint64("turns-seed", 0, "seed of the turns; 0 draws one")
 )
 
-// History plays a history on a new key. It returns how many requests it made,
-// and which answer was not as it should, or "".
-type History func(t *testing.T, draw *rand.Rand, key string) (requests int, mismatch string)
+// Turns are histories of a limiter and of articles' rules that share keys.
+type Turns struct {
+	Limiter string
+	Keys    func(key string) []string
 
-// TakeTurns plays histories until so many requests were made as the flag -turns
-// says. It records how many there were, and the mismatches, of which there must
-// be none.
-func TakeTurns(t *testing.T, limiter string, play History) {
+	// WholeSeconds tells that the histories start at one in virtual time.
+	WholeSeconds bool
+
+	// Play plays a history. It returns how many requests it made, and which answer was
+	// not as it should, or "".
+	Play func(t *testing.T, h History) (requests int, mismatch string)
+}
+
+// A History is what a limiter and articles' rules do with a new key.
+type History struct {
+	Clock
+
+	Redis redis.UniversalClient
+	Key   string
+	Draw  *rand.Rand
+
+	unit time.Duration // of spans of time
+}
+
+// Span draws a span of time of at most so many units.
+func (h History) Span(most int) time.Duration { return time.Duration(1+h.Draw.IntN(most)) * h.unit }
+
+// MayPause lets at most so much time pass, now and then: in whole minutes where units
+// are, else in milliseconds.
+func (h History) MayPause(most time.Duration) {
+	if h.Draw.IntN(3) > 0 {
+		return
+	}
+	step := time.Millisecond
+	if h.unit == time.Minute {
+		step = h.unit
+	}
+	h.Pause(time.Duration(h.Draw.Int64N(int64(most/step)+1)) * step)
+}
+
+// Either draws one of the forms of an article's rule.
+func (h History) Either(take, eval Rule) Rule {
+	if h.Draw.IntN(2) == 0 {
+		return eval
+	}
+	return take
+}
+
+// Take plays histories in virtual time, whose pauses count in milliseconds, and on
+// servers, where they count in minutes.
+func (turns Turns) Take(t *testing.T) {
+	t.Helper()
+	t.Run("virtual time", func(t *testing.T) {
+		t.Parallel()
+		redistest.Virtual(t, func(t *testing.T, rdb *redis.Client) {
+			turns.play(t, rdb, time.Second, func(string) Clock {
+				if turns.WholeSeconds {
+					time.Sleep(time.Second - time.Duration(time.Now().Nanosecond()))
+				}
+				return bubble{time.Now()}
+			})
+		})
+	})
+	redistest.Everywhere(t, func(t *testing.T, rdb redis.UniversalClient) {
+		turns.play(t, rdb, time.Minute, func(key string) Clock { return &aged{t: t, rdb: rdb, keys: turns.Keys(key)} })
+	})
+}
+
+// play plays histories until so many requests were made as the flag -turns says. It
+// records how many there were, and the mismatches, of which there must be none.
+func (turns Turns) play(t *testing.T, rdb redis.UniversalClient, unit time.Duration, clock func(key string) Clock) {
 	t.Helper()
 	first := *seed
 	if first == 0 {
 		first = rand.Uint64()
 	}
 	requests, mismatches := 0, 0
-	for i := uint64(0); requests < *turns; i++ {
-		n, mismatch := play(t, rand.New(rand.NewPCG(first, i)), Key(t))
+	for i := uint64(0); requests < *atLeast; i++ {
+		key := Key(t)
+		h := History{Clock: clock(key), Redis: rdb, Key: key, Draw: rand.New(rand.NewPCG(first, i)), unit: unit}
+		n, mismatch := turns.Play(t, h)
 		requests += n
 		if mismatch != "" {
 			mismatches++
@@ -45,48 +110,87 @@ func TakeTurns(t *testing.T, limiter string, play History) {
 		}
 	}
 	t.Logf("-turns-seed %d: %d requests took turns, %d mismatches", first, requests, mismatches)
-	redistest.Record(t, "turns-other", limiter, requests, mismatches)
+	redistest.Record(t, "turns-other", turns.Limiter, requests, mismatches)
 }
 
-// Either draws one of the forms of an article's rule.
-func Either(draw *rand.Rand, take, eval func(context.Context) (int64, error)) func(context.Context) (int64, error) {
-	if draw.IntN(2) == 0 {
-		return eval
+// A Clock is the time that passes in a history.
+type Clock interface {
+	// Now returns the server's time.
+	Now() time.Time
+
+	// Passed returns how much has passed in the history.
+	Passed() time.Duration
+
+	// Pause lets d pass.
+	Pause(d time.Duration)
+
+	// Same tells whether a decision is the one expected at this moment.
+	Same(got, want limit.Decision) bool
+}
+
+// bubble is the clock of a bubble of testing/synctest.
+type bubble struct{ start time.Time }
+
+func (bubble) Now() time.Time                     { return time.Now() }
+func (b bubble) Passed() time.Duration            { return time.Since(b.start) }
+func (bubble) Pause(d time.Duration)              { time.Sleep(d) }
+func (bubble) Same(got, want limit.Decision) bool { return got == want }
+
+// aged is the clock of a history on servers whose time goes by itself: a pause makes
+// what the keys hold older. Pauses, and all spans of time in the history, must be whole
+// minutes: the time that really passes is less.
+type aged struct {
+	t      testing.TB
+	rdb    redis.UniversalClient
+	keys   []string
+	passed time.Duration
+}
+
+func (a *aged) Now() time.Time {
+	now, err := a.rdb.Time(a.t.Context()).Result()
+	require.NoError(a.t, err)
+	return now
+}
+
+func (a *aged) Passed() time.Duration { return a.passed }
+
+func (a *aged) Pause(d time.Duration) {
+	a.passed += d
+	if d == 0 {
+		return
 	}
-	return take
-}
-
-// Pause draws a pause of at most the length: in whole units where those are
-// minutes, else in milliseconds.
-func Pause(draw *rand.Rand, length, unit time.Duration) time.Duration {
-	step := time.Millisecond
-	if unit == time.Minute {
-		step = unit
-	}
-	return time.Duration(draw.Int64N(int64(length/step)+1)) * step
-}
-
-// Together has callers of a limiter and of articles' rules, which answer above 0
-// where a request may pass, ask for one key at the same time. It returns how many
-// permits were granted.
-func Together(t *testing.T, l limit.Limiter, key string, rules ...func(context.Context) (int64, error)) int64 {
-	t.Helper()
-	var granted atomic.Int64
-	var wg sync.WaitGroup
-	for i := range 12 {
-		wg.Go(func() {
-			for range 30 {
-				if i < 6 {
-					d, err := l.Take(t.Context(), key, 1)
-					if assert.NoError(t, err) && d.Granted {
-						granted.Add(1)
-					}
-				} else if answer, err := rules[i%len(rules)](t.Context()); assert.NoError(t, err) && answer > 0 {
-					granted.Add(1)
-				}
+	ctx := a.t.Context()
+	for _, key := range a.keys {
+		switch kind := a.rdb.Type(ctx, key).Val(); {
+		case kind == "none":
+			continue
+		case kind == "zset":
+			for _, member := range a.rdb.ZRange(ctx, key, 0, -1).Val() {
+				require.NoError(a.t, a.rdb.ZIncrBy(ctx, key, float64(-d.Milliseconds()), member).Err())
 			}
-		})
+		case strings.HasSuffix(key, "_time"):
+			require.NoError(a.t, a.rdb.DecrBy(ctx, key, int64(d/time.Second)).Err())
+		}
+		left, err := a.rdb.PTTL(ctx, key).Result()
+		require.NoError(a.t, err)
+		if left > d {
+			err = a.rdb.PExpire(ctx, key, left-d).Err()
+		} else if left >= 0 {
+			err = a.rdb.Del(ctx, key).Err()
+		}
+		require.NoError(a.t, err)
 	}
-	wg.Wait()
-	return granted.Load()
+}
+
+func (a *aged) Same(got, want limit.Decision) bool {
+	near := func(got, want time.Duration) bool {
+		return (got == 0) == (want == 0) && want-got < time.Minute && got-want < time.Second
+	}
+	return got.Granted == want.Granted && got.Limit == want.Limit && got.Remaining == want.Remaining &&
+		near(got.RetryAfter, want.RetryAfter) && near(got.ResetAfter, want.ResetAfter)
+}
+
+// Mismatch says what was answered and what should have been.
+func Mismatch(who string, passed time.Duration, got, want any) string {
+	return fmt.Sprintf("%s after %v: got %+v, want %+v", who, passed, got, want)
 }
