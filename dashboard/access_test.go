@@ -1,8 +1,10 @@
 package dashboard
 
 import (
+	"context"
 	"errors"
 	"io/fs"
+	"net"
 	"net/http"
 	"net/http/httptest"
 	"regexp"
@@ -28,16 +30,20 @@ func TestEveryAnswerIsGuarded(t *testing.T) {
 	t.Parallel()
 	s := newSite(t)
 	for _, path := range []string{"/", "/assets/app.js", "/assets/style.css", "/api/about", "/api/limiters", "/none", "/api/none"} {
-		w := s.do(httptest.NewRequestWithContext(t.Context(), http.MethodGet, path, http.NoBody))
-		h := w.Header()
-		assert.Equal(t, policy, h.Get("Content-Security-Policy"), path)
-		assert.NotContains(t, h.Get("Content-Security-Policy"), "unsafe")
-		assert.Equal(t, []string{"nosniff", "DENY", "no-referrer"}, []string{h.Get("X-Content-Type-Options"), h.Get("X-Frame-Options"), h.Get("Referrer-Policy")}, path)
+		h := s.read(path).Header()
+		for header, want := range map[string]string{
+			"Content-Security-Policy": policy, "X-Content-Type-Options": "nosniff", "X-Frame-Options": "DENY", "Referrer-Policy": "no-referrer",
+		} {
+			assert.Equal(t, want, h.Get(header), "%s of %s", header, path)
+		}
 		assert.NotEmpty(t, h.Get("Content-Type"), path)
 	}
-	for path, want := range map[string]string{"/": "text/html; charset=utf-8", "/assets/app.js": "text/javascript; charset=utf-8", "/assets/style.css": "text/css; charset=utf-8", "/assets/icon.svg": "image/svg+xml"} {
-		w := s.do(httptest.NewRequestWithContext(t.Context(), http.MethodGet, path, http.NoBody))
-		assert.Equal(t, want, w.Header().Get("Content-Type"), path)
+	assert.NotContains(t, policy, "unsafe")
+	for path, want := range map[string]string{
+		"/": "text/html; charset=utf-8", "/assets/app.js": "text/javascript; charset=utf-8", "/assets/style.css": "text/css; charset=utf-8",
+		"/assets/icon.svg": "image/svg+xml",
+	} {
+		assert.Equal(t, want, s.read(path).Header().Get("Content-Type"), path)
 	}
 	for _, path := range []string{"/none", "/assets/", "/assets/../doc.go", "/assets", "/index.html", "/api/", "/api/limiters/"} {
 		assert.Equal(t, http.StatusNotFound, s.code(http.MethodGet, path, nil), path)
@@ -48,7 +54,8 @@ func TestEveryAnswerIsGuarded(t *testing.T) {
 // text.
 func TestThePageMakesNoMarkup(t *testing.T) {
 	t.Parallel()
-	forbidden := regexp.MustCompile(`innerHTML|outerHTML|insertAdjacentHTML|document\.write|eval\(|new Function|DOMParser|createContextualFragment|srcdoc|https?://(?:[^w]|w[^w])`)
+	forbidden := regexp.MustCompile(`innerHTML|outerHTML|insertAdjacentHTML|document\.write|eval\(|new Function|DOMParser|` +
+		`createContextualFragment|srcdoc|https?://(?:[^w]|w[^w])`)
 	err := fs.WalkDir(assets, "assets", func(path string, entry fs.DirEntry, err error) error {
 		if err != nil || entry.IsDir() {
 			return err
@@ -65,32 +72,50 @@ func TestThePageMakesNoMarkup(t *testing.T) {
 	require.NoError(t, err)
 }
 
+// withHeader sets a header of requests.
+func withHeader(name, value string) func(*http.Request) {
+	return func(r *http.Request) { r.Header.Set(name, value) }
+}
+
+func withBearer(token string) func(*http.Request) {
+	return withHeader("Authorization", "Bearer "+token)
+}
+
+func withBasic(password string) func(*http.Request) {
+	return func(r *http.Request) { r.SetBasicAuth("anybody", password) }
+}
+
+func withMethod(name string) func(*http.Request) { return func(r *http.Request) { r.Method = name } }
+
 func TestWhoMayChange(t *testing.T) {
 	t.Parallel()
 	s := newSite(t)
 	s.limiter("orders", rratelimiter.PerHour(10), 0)
 	body := rateBody("orders", 20, 1000, false)
+	noSite := func(origin string) func(*http.Request) {
+		return func(r *http.Request) {
+			r.Header.Del("Sec-Fetch-Site")
+			r.Header.Set("Origin", origin)
+		}
+	}
 	for name, want := range map[string]struct {
 		change func(*http.Request)
 		code   int
 	}{
 		"no token":       {func(r *http.Request) { r.Header.Del("Authorization") }, http.StatusUnauthorized},
-		"another token":  {func(r *http.Request) { r.Header.Set("Authorization", "Bearer "+token+"x") }, http.StatusUnauthorized},
-		"a part of it":   {func(r *http.Request) { r.Header.Set("Authorization", "Bearer "+token[:5]) }, http.StatusUnauthorized},
-		"an empty token": {func(r *http.Request) { r.Header.Set("Authorization", "Bearer ") }, http.StatusUnauthorized},
-		"basic":          {func(r *http.Request) { r.SetBasicAuth("", token) }, http.StatusUnauthorized},
-		"another site": {func(r *http.Request) {
-			r.Header.Set("Sec-Fetch-Site", "cross-site")
-			r.Header.Set("Origin", "https://evil.example")
-		}, http.StatusForbidden},
-		"the same site":  {func(r *http.Request) { r.Header.Set("Sec-Fetch-Site", "same-site") }, http.StatusForbidden},
-		"another origin": {func(r *http.Request) { r.Header.Del("Sec-Fetch-Site"); r.Header.Set("Origin", "http://evil.example") }, http.StatusForbidden},
-		"no origin":      {func(r *http.Request) { r.Header.Set("Origin", "null"); r.Header.Del("Sec-Fetch-Site") }, http.StatusForbidden},
-		"a form":         {func(r *http.Request) { r.Header.Set("Content-Type", "application/x-www-form-urlencoded") }, http.StatusUnsupportedMediaType},
-		"text":           {func(r *http.Request) { r.Header.Set("Content-Type", "text/plain") }, http.StatusUnsupportedMediaType},
-		"a get":          {func(r *http.Request) { r.Method = http.MethodGet }, http.StatusMethodNotAllowed},
-		"a head":         {func(r *http.Request) { r.Method = http.MethodHead }, http.StatusMethodNotAllowed},
-		"a put":          {func(r *http.Request) { r.Method = http.MethodPut }, http.StatusMethodNotAllowed},
+		"another token":  {withBearer(token + "x"), http.StatusUnauthorized},
+		"a part of it":   {withBearer(token[:5]), http.StatusUnauthorized},
+		"an empty token": {withBearer(""), http.StatusUnauthorized},
+		"basic":          {withBasic(token), http.StatusUnauthorized},
+		"another site":   {withHeader("Sec-Fetch-Site", "cross-site"), http.StatusForbidden},
+		"the same site":  {withHeader("Sec-Fetch-Site", "same-site"), http.StatusForbidden},
+		"another origin": {noSite("http://evil.example"), http.StatusForbidden},
+		"no origin":      {noSite("null"), http.StatusForbidden},
+		"a form":         {withHeader("Content-Type", "application/x-www-form-urlencoded"), http.StatusUnsupportedMediaType},
+		"text":           {withHeader("Content-Type", "text/plain"), http.StatusUnsupportedMediaType},
+		"a get":          {withMethod(http.MethodGet), http.StatusMethodNotAllowed},
+		"a head":         {withMethod(http.MethodHead), http.StatusMethodNotAllowed},
+		"a put":          {withMethod(http.MethodPut), http.StatusMethodNotAllowed},
 	} {
 		for _, path := range []string{"/api/preview", "/api/change"} {
 			r := s.request(path, body)
@@ -113,21 +138,14 @@ func TestReadOnly(t *testing.T) {
 	t.Parallel()
 	s := newSite(t, func(c *Config) { c.Write = false })
 	s.limiter("orders", rratelimiter.PerHour(10), 0)
-	for _, path := range []string{"/api/preview", "/api/change"} {
-		code, _ := s.post(path, rateBody("orders", 20, 1000, false))
-		assert.Equal(t, http.StatusForbidden, code)
-	}
-	about := s.get("/api/about")
-	assert.Equal(t, []any{false, false}, []any{about["write"], about["allowed"]})
+	s.refuses(http.StatusForbidden, rateBody("orders", 20, 1000, false))
+	has(t, m{"write": false, "allowed": false}, s.get("/api/about"))
 	assert.Equal(t, int64(10), s.config("orders").Rate)
-}
 
-func TestAnEmptyTokenLetsNobodyChange(t *testing.T) {
-	t.Parallel()
-	s := newSite(t, func(c *Config) { c.Authorize = WithToken("") })
+	s = newSite(t, func(c *Config) { c.Authorize = WithToken("") })
 	r := s.request("/api/preview", rateBody("orders", 20, 1000, false))
-	r.Header.Set("Authorization", "Bearer ")
-	assert.Equal(t, http.StatusUnauthorized, s.do(r).Code)
+	withBearer("")(r)
+	assert.Equal(t, http.StatusUnauthorized, s.do(r).Code, "an empty token lets nobody change anything")
 }
 
 // With one's own login nobody sees anything without it, and the list of changes says who.
@@ -146,26 +164,24 @@ func TestBehindOnesOwnLogin(t *testing.T) {
 		}
 	})
 	s.limiter("orders", rratelimiter.PerHour(10), 0)
-	as := func(who string) func(*http.Request) {
-		return func(r *http.Request) { r.AddCookie(&http.Cookie{Name: "session", Value: who}) }
-	}
+	as := func(who string) func(*http.Request) { return withHeader("Cookie", "session="+who) }
 	for _, path := range []string{"/", "/assets/app.js", "/api/limiters", "/api/limiters/stream", "/none"} {
 		assert.Equal(t, http.StatusUnauthorized, s.code(http.MethodGet, path, nil), path)
 	}
 	assert.Equal(t, http.StatusOK, s.code(http.MethodGet, "/api/limiters", as("bob")))
 	assert.Equal(t, http.StatusForbidden, s.code(http.MethodPost, "/api/change", as("bob")))
 
-	preview := s.request("/api/preview", rateBody("orders", 20, 1000, false))
-	as("ann")(preview)
-	w := s.do(preview)
-	require.Equal(t, http.StatusOK, w.Code)
+	var answer m
 	body := rateBody("orders", 20, 1000, false)
-	body["expect"] = object(t, w.Body.Bytes())["expect"]
-	change := s.request("/api/change", body)
-	as("ann")(change)
-	w = s.do(change)
-	require.Equal(t, http.StatusOK, w.Code, "%s", w.Body)
-	assert.Equal(t, "ann", object(t, w.Body.Bytes())["entry"].(map[string]any)["who"])
+	for _, path := range []string{"/api/preview", "/api/change"} {
+		body["expect"] = answer["expect"]
+		r := s.request(path, body)
+		as("ann")(r)
+		w := s.do(r)
+		require.Equal(t, http.StatusOK, w.Code, "%s", w.Body)
+		answer = object(t, w.Body.Bytes())
+	}
+	has(t, m{"who": "ann"}, answer["entry"].(m))
 	assert.Contains(t, s.log.String(), "who=ann")
 }
 
@@ -186,4 +202,127 @@ func TestConfigsWithFaults(t *testing.T) {
 		}
 		assert.Contains(t, s.log.String(), "dashboard request failed", name)
 	}
+}
+
+func (s *site) byHost(host, arrivedAt string) int {
+	r := httptest.NewRequestWithContext(s.t.Context(), http.MethodGet, "/api/about", http.NoBody)
+	if arrivedAt != "" {
+		at := &net.TCPAddr{IP: net.ParseIP(arrivedAt), Port: 8320}
+		r = r.WithContext(context.WithValue(r.Context(), http.LocalAddrContextKey, at))
+	}
+	r.Host = host
+	w := httptest.NewRecorder()
+	s.h.ServeHTTP(w, r)
+	return w.Code
+}
+
+// A web site whose name leads here must not read the page by it.
+func TestNamesByWhichThePageIsServed(t *testing.T) {
+	t.Parallel()
+	plain := newSite(t)
+	named := newSite(t, func(c *Config) { c.Hosts = []string{"Limits.Example.com", "10.0.0.9:80"} })
+	anyName := newSite(t, func(c *Config) { c.Hosts = []string{"*"} })
+	for _, tt := range []struct {
+		what string
+		s    *site
+		at   string // where the request arrived
+		want int
+		by   []string
+	}{
+		{"this machine", plain, "", 200, []string{"localhost", "127.0.0.2:1", "[::1]:80", "[::1]", "[::ffff:127.0.0.1]:80", "[localhost"}},
+		{"this machine", plain, "10.0.0.5", 200, []string{"LocalHost.:8320"}},
+		{"where it arrived", plain, "10.0.0.5", 200, []string{"10.0.0.5:8320", "10.0.0.5"}},
+		{"where it arrived", plain, "fe80::1", 200, []string{"[fe80::1]:80"}},
+		{"another address", plain, "10.0.0.5", 421, []string{"10.0.0.6:8320"}},
+		{"another address", plain, "", 421, []string{"10.0.0.5"}},
+		{"another address", plain, "127.0.0.1", 421, []string{"0.0.0.0:80"}},
+		{"a name", plain, "127.0.0.1", 421, []string{"evil.example", "127.0.0.1.evil.example"}},
+		{"a name", plain, "10.0.0.5", 421, []string{"evil.example:8320"}},
+		{"a name", plain, "", 421, []string{"localhost.evil.example", "evil.example.", "localhost@evil.example", "*"}},
+		{"none", plain, "", 421, []string{"", "localhost:80:evil"}},
+		{"one that is configured", named, "", 200, []string{"limits.example.com", "LIMITS.example.com.:8320", "10.0.0.9:8320"}},
+		{"a name", named, "", 421, []string{"example.com", "x.limits.example.com"}},
+		{"this machine", named, "", 200, []string{"localhost"}},
+		{"any", anyName, "", 200, []string{"evil.example"}},
+	} {
+		for _, host := range tt.by {
+			assert.Equal(t, tt.want, tt.s.byHost(host, tt.at), "%q is %s", host, tt.what)
+		}
+	}
+	// What a proxy, or anybody, says beside it counts for nothing.
+	for _, name := range []string{"X-Forwarded-Host", "X-Host", "Forwarded"} {
+		r := httptest.NewRequestWithContext(t.Context(), http.MethodGet, "http://evil.example/api/about", http.NoBody)
+		r.Header.Set(name, "localhost")
+		w := httptest.NewRecorder()
+		plain.h.ServeHTTP(w, r)
+		assert.Equal(t, http.StatusMisdirectedRequest, w.Code, name)
+		assert.Contains(t, w.Body.String(), "Hosts of dashboard.Config adds it")
+	}
+}
+
+// The page of another site may send its visitors here, but asks for nothing itself.
+func TestOtherSitesAskForNothing(t *testing.T) {
+	t.Parallel()
+	s := newSite(t)
+	for path := range endpoints {
+		for name, value := range map[string]string{"Sec-Fetch-Site": "cross-site", "Origin": "http://evil.example"} {
+			assert.Equal(t, http.StatusForbidden, s.code(http.MethodGet, path, withHeader(name, value)), "%s %s", path, name)
+		}
+	}
+	assert.Equal(t, http.StatusOK, s.code(http.MethodGet, "/", withHeader("Sec-Fetch-Site", "cross-site")), "a link")
+	assert.Equal(t, http.StatusMethodNotAllowed, s.code(http.MethodOptions, "/api/limiters", withBearer(token)))
+	assert.Empty(t, s.read("/api/about").Header().Get("Access-Control-Allow-Origin"))
+}
+
+func TestATokenForLooking(t *testing.T) {
+	t.Parallel()
+	const look = "a token for those who look"
+	s := newSite(t, func(c *Config) { c.Authorize = WithTokens(look, token) })
+	for _, path := range []string{"/", "/assets/app.js", "/api/about", "/api/limiters", "/api/limiters/stream", "/none"} {
+		w := s.read(path)
+		assert.Equal(t, http.StatusUnauthorized, w.Code, path)
+		assert.Contains(t, w.Header().Get("WWW-Authenticate"), "Basic ", "so that browsers ask")
+	}
+	beside := func(token string) func(*http.Request) {
+		return func(r *http.Request) {
+			withBasic(look)(r)
+			r.Header.Set("Dashboard-Token", token)
+		}
+	}
+	r := httptest.NewRequestWithContext(t.Context(), http.MethodGet, "/api/about", http.NoBody)
+	withBearer("old")(r)
+	assert.Equal(t, "Bearer", s.do(r).Header().Get("WWW-Authenticate"), "what the page sent is the page's to ask for")
+	for name, tt := range map[string]struct {
+		auth func(*http.Request)
+		want int
+	}{
+		"another":           {withBasic(look + "x"), http.StatusUnauthorized},
+		"none":              {withBasic(""), http.StatusUnauthorized},
+		"another bearer":    {withBearer(look[1:]), http.StatusUnauthorized},
+		"an empty bearer":   {withBearer(""), http.StatusUnauthorized},
+		"no scheme":         {withHeader("Authorization", look), http.StatusUnauthorized},
+		"looking":           {withBasic(look), http.StatusOK},
+		"looking, bearer":   {withBearer(look), http.StatusOK},
+		"changing":          {withBearer(token), http.StatusOK},
+		"changing, basic":   {withBasic(token), http.StatusOK},
+		"beside an old one": {beside("old"), http.StatusOK},
+	} {
+		assert.Equal(t, tt.want, s.code(http.MethodGet, "/api/limiters", tt.auth), name)
+	}
+	for name, tt := range map[string]struct {
+		auth func(*http.Request)
+		want int
+	}{
+		"looking":                         {withBasic(look), http.StatusUnauthorized},
+		"looking, bearer":                 {withBearer(look), http.StatusUnauthorized},
+		"a browser sends it for any site": {withBasic(token), http.StatusUnauthorized},
+		"changing":                        {withBearer(token), http.StatusNotFound},
+		"both, as the page sends them":    {beside(token), http.StatusNotFound},
+	} {
+		r := s.request("/api/preview", rateBody("orders", 1, 1, false))
+		tt.auth(r)
+		assert.Equal(t, tt.want, s.do(r).Code, name)
+	}
+	assert.NotContains(t, s.log.String(), look)
+	assert.NotContains(t, s.log.String(), token)
 }

@@ -14,9 +14,11 @@ import (
 	"time"
 
 	"github.com/redis/go-redis/v9"
+	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
 	"github.com/rratelimiter/rratelimiter"
+	"github.com/rratelimiter/rratelimiter/internal/test/limitertest"
 	"github.com/rratelimiter/rratelimiter/internal/test/redistest"
 	"github.com/rratelimiter/rratelimiter/slidinglog"
 )
@@ -79,26 +81,33 @@ func withLogs(hashes ...string) func(*Config) {
 	}
 }
 
-// limiter makes a limiter and takes permits of it.
-func (s *site) limiter(name string, cfg rratelimiter.Config, permits int64) {
+// client is a client of limiters that is closed when do returns.
+func (s *site) client(do func(*rratelimiter.Client), opts ...rratelimiter.Option) {
 	s.t.Helper()
-	client := rratelimiter.New(s.rdb)
-	defer func() { require.NoError(s.t, client.Close(context.WithoutCancel(s.t.Context()))) }()
-	l := client.RateLimiter(name)
-	require.NoError(s.t, l.SetRate(s.t.Context(), cfg))
-	if permits > 0 {
-		d, err := l.Take(s.t.Context(), permits)
-		require.NoError(s.t, err)
-		require.True(s.t, d.Granted)
-	}
+	client := rratelimiter.New(s.rdb, opts...)
+	do(client)
+	require.NoError(s.t, client.Close(context.WithoutCancel(s.t.Context())))
 }
 
-func (s *site) config(name string) rratelimiter.Config {
+// limiter makes a limiter and takes permits of it.
+func (s *site) limiter(name string, cfg rratelimiter.Config, permits int64, opts ...rratelimiter.Option) {
 	s.t.Helper()
-	client := rratelimiter.New(s.rdb)
-	defer func() { require.NoError(s.t, client.Close(context.WithoutCancel(s.t.Context()))) }()
-	cfg, err := client.RateLimiter(name).Config(s.t.Context())
-	require.NoError(s.t, err)
+	s.client(func(client *rratelimiter.Client) {
+		l := client.RateLimiter(name)
+		require.NoError(s.t, l.SetRate(s.t.Context(), cfg))
+		if permits > 0 {
+			limitertest.MustAcquire(s.t, l, permits)
+		}
+	}, opts...)
+}
+
+func (s *site) config(name string) (cfg rratelimiter.Config) {
+	s.t.Helper()
+	s.client(func(client *rratelimiter.Client) {
+		var err error
+		cfg, err = client.RateLimiter(name).Config(s.t.Context())
+		require.NoError(s.t, err)
+	})
 	return cfg
 }
 
@@ -112,12 +121,29 @@ func (s *site) do(r *http.Request) *httptest.ResponseRecorder {
 	return w
 }
 
+// read sends a GET.
+func (s *site) read(path string) *httptest.ResponseRecorder {
+	return s.do(httptest.NewRequestWithContext(s.t.Context(), http.MethodGet, path, http.NoBody))
+}
+
 // get asks for JSON.
 func (s *site) get(path string) map[string]any {
 	s.t.Helper()
-	w := s.do(httptest.NewRequestWithContext(s.t.Context(), http.MethodGet, path, http.NoBody))
+	w := s.read(path)
 	require.Equal(s.t, http.StatusOK, w.Code, "%s: %s", path, w.Body)
 	return object(s.t, w.Body.Bytes())
+}
+
+// show returns what is shown of a limiter.
+func (s *site) show(name string) map[string]any {
+	s.t.Helper()
+	return s.get("/api/limiter?id=" + idOf(name))
+}
+
+// looks is what a key looks like.
+func (s *site) looks(key string) any {
+	s.t.Helper()
+	return s.get("/api/key?key=" + idOf(key))["looks"]
 }
 
 // limiters returns the rows of the list once all keys were walked.
@@ -127,7 +153,7 @@ func (s *site) limiters() map[string]map[string]any {
 	require.Eventually(s.t, func() bool {
 		list = s.get("/api/limiters")
 		return list["complete"] == true
-	}, 10*time.Second, 10*time.Millisecond)
+	}, time.Minute, 10*time.Millisecond)
 	return rows(s.t, list, "limiters")
 }
 
@@ -139,7 +165,17 @@ func object(t *testing.T, text []byte) map[string]any {
 }
 
 // m is a JSON object.
-type m map[string]any
+type m = map[string]any
+
+// has requires these fields of an object; nil stands for none.
+func has(t *testing.T, want, object m, about ...any) {
+	t.Helper()
+	got := m{}
+	for name := range want {
+		got[name] = object[name]
+	}
+	assert.Equal(t, want, got, about...)
+}
 
 // request is a POST as the page sends it.
 func (s *site) request(path string, body any) *http.Request {
@@ -159,15 +195,34 @@ func (s *site) post(path string, body any) (int, map[string]any) {
 	return w.Code, object(s.t, w.Body.Bytes())
 }
 
-// change asks for a preview and then for the change, as the page does.
-func (s *site) change(body m) (preview, answer map[string]any) {
+// try asks for a preview and then for the change, as the page does, unless the preview
+// is refused.
+func (s *site) try(body m) (preview, answer m, code int) {
 	s.t.Helper()
-	code, preview := s.post("/api/preview", body)
-	require.Equal(s.t, http.StatusOK, code, "%v", preview)
+	code, preview = s.post("/api/preview", body)
+	if code != http.StatusOK {
+		return preview, nil, code
+	}
 	body["expect"] = preview["expect"]
 	code, answer = s.post("/api/change", body)
-	require.Equal(s.t, http.StatusOK, code, "%v", answer)
+	return preview, answer, code
+}
+
+// change is try that must succeed.
+func (s *site) change(body m) (preview, answer m) {
+	s.t.Helper()
+	preview, answer, code := s.try(body)
+	require.Equal(s.t, http.StatusOK, code, "%v %v", preview, answer)
 	return preview, answer
+}
+
+// refuses asks for the preview and for the change, which must both be refused so.
+func (s *site) refuses(code int, body m) {
+	s.t.Helper()
+	for _, path := range []string{"/api/preview", "/api/change"} {
+		got, answer := s.post(path, body)
+		assert.Equal(s.t, code, got, "%s: %v: %v", path, body, answer)
+	}
 }
 
 // rateBody is the change of a rate.

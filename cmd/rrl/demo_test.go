@@ -15,12 +15,13 @@ import (
 	"github.com/rratelimiter/rratelimiter/cmd/rrl/internal/demo"
 )
 
-// inBubble runs a command line on a clock of its own, so that waiting takes no
-// time.
-func inBubble(t *testing.T, args ...string) outcome {
+// inBubble runs a demo on a clock of its own, so that waiting takes no time.
+func inBubble(t *testing.T, args ...string) (got outcome) {
 	t.Helper()
-	var got outcome
-	synctest.Test(t, func(t *testing.T) { got = rrl(t, args...) })
+	synctest.Test(t, func(t *testing.T) { got = rrlWith(t.Context(), nil, args...) })
+	require.Equal(t, exitYes, got.code, "%+v", got)
+	require.Empty(t, got.stderr)
+	require.NotContains(t, got.stdout, "\x1b", "no colours but on a terminal")
 	return got
 }
 
@@ -29,27 +30,21 @@ var tryLine = regexp.MustCompile(`(?m)^ *(\d+\.\d{3})s  (?:client (\d) +)?(grant
 func TestDemo(t *testing.T) {
 	t.Parallel()
 	got := inBubble(t, "demo")
-	require.Equal(t, exitYes, got.code, "%+v", got)
-	require.Empty(t, got.stderr)
-	require.NotContains(t, got.stdout, "\x1b", "no colours but on a terminal")
 	lines := tryLine.FindAllStringSubmatch(got.stdout, -1)
-	require.Len(t, lines, 30)
+	require.Len(t, lines, 30, "%+v", got)
 	for i, line := range lines[:4] {
 		assert.Equal(t, []string{"granted", "granted", "granted", "denied "}[i], line[3])
 		assert.Equal(t, []string{"2", "1", "0", "0"}[i], line[4])
 	}
 	assert.Equal(t, "100ms", lines[3][5])
-	assert.Contains(t, got.stdout, "3 permits every 1s")
-	assert.Contains(t, got.stdout, "30 tries, 9 granted, 21 denied in 2.")
-	assert.Contains(t, got.stdout, "most granted within any 1s, by the server's record: 3 of 3")
-	assert.Contains(t, got.stdout, "never over the limit")
-	assert.Contains(t, got.stdout, "    1s |3")
-}
+	for _, want := range []string{
+		"3 permits every 1s", "30 tries, 9 granted, 21 denied in 2.", "never over the limit", "    1s |3",
+		"most granted within any 1s, by the server's record: 3 of 3",
+	} {
+		assert.Contains(t, got.stdout, want)
+	}
 
-func TestDemoWithSeveralClients(t *testing.T) {
-	t.Parallel()
-	got := inBubble(t, "demo", "--clients", "3", "--tries", "10")
-	require.Equal(t, exitYes, got.code, "%+v", got)
+	got = inBubble(t, "demo", "--clients", "3", "--tries", "10")
 	count := map[string]int{}
 	for _, line := range tryLine.FindAllStringSubmatch(got.stdout, -1) {
 		count[line[2]]++
@@ -57,12 +52,16 @@ func TestDemoWithSeveralClients(t *testing.T) {
 	assert.Equal(t, map[string]int{"1": 10, "2": 10, "3": 10}, count)
 	assert.Contains(t, got.stdout, "3 of 3")
 	assert.Contains(t, got.stdout, "never over the limit")
+
+	// A long interval has a short timeline.
+	got = inBubble(t, "demo", "--rate", "2/1m", "--tries", "30", "--timeout", "1m")
+	assert.Contains(t, got.stdout, "2 of 2")
+	assert.LessOrEqual(t, strings.Count(got.stdout, "|\n")+strings.Count(got.stdout, "| "), 40)
 }
 
 func TestDemoAsJSON(t *testing.T) {
 	t.Parallel()
 	got := inBubble(t, "demo", "--json", "--rate", "5/500ms", "--tries", "20", "--timeout", "50ms")
-	require.Equal(t, exitYes, got.code, "%+v", got)
 	var s struct {
 		Tries, Granted, Denied int
 		HighestInWindow        int64 `json:"highest_in_window"`
@@ -85,30 +84,30 @@ func TestDemoAsJSON(t *testing.T) {
 	}
 }
 
-func TestDemoOfALongIntervalHasAShortTimeline(t *testing.T) {
-	t.Parallel()
-	got := inBubble(t, "demo", "--rate", "2/1m", "--tries", "30", "--timeout", "1m")
-	require.Equal(t, exitYes, got.code, "%+v", got)
-	assert.Contains(t, got.stdout, "2 of 2")
-	assert.LessOrEqual(t, strings.Count(got.stdout, "|\n")+strings.Count(got.stdout, "| "), 40)
-}
-
-func TestDemoOnAGivenRedisLeavesNothing(t *testing.T) {
+// A demo on a given Redis leaves nothing, also if it is interrupted, and none uses the
+// Redis of the environment.
+func TestServersOfDemos(t *testing.T) {
 	t.Parallel()
 	s := newServer(t)
-	got := s.rrl("demo", "--rate", "30/100ms", "--tries", "10", "--timeout", "10s")
+	byEnv := servers{t: t, env: map[string]string{"REDIS_URL": s.addr}}
+	for _, line := range []string{"demo --tries 3", "demo sliding-log --json"} {
+		got := byEnv.rrl("%s", line)
+		require.Equal(t, exitYes, got.code, "%+v", got)
+		assert.Zero(t, s.TotalConnectionCount())
+	}
+	got := s.rrl("demo --rate 30/100ms --tries 10 --timeout 10s")
 	require.Equal(t, exitYes, got.code, "%+v", got)
 	assert.Contains(t, got.stdout, "10 tries")
 	assert.Positive(t, s.CommandCount())
 	assert.Empty(t, s.Keys())
-}
+	interrupted(t, append(s.flags, "demo", "--rate", "9/1h", "--timeout", "10s")...)
+	assert.Empty(t, s.Keys())
+	interrupted(t, "demo", "fixed-window")
 
-func TestDemoKeepsOffTheRedisOfTheEnvironment(t *testing.T) {
-	t.Parallel()
-	s := newServer(t)
-	got := rrlWith(t.Context(), map[string]string{"REDIS_URL": s.url()}, "demo", "--tries", "3")
-	require.Equal(t, exitYes, got.code, "%+v", got)
-	assert.Zero(t, s.TotalConnectionCount())
+	for _, sc := range demo.Scenarios() {
+		s.fails("try rrl take "+sc.Name, "demo", sc.Name)
+		assert.Contains(t, rrl(t, "demo %s --help", sc.Name).stdout, "Examples:")
+	}
 }
 
 // cutOff is a writer that calls a function once it has seen some lines.
@@ -125,17 +124,15 @@ func (c *cutOff) Write(p []byte) (int, error) {
 	return c.Buffer.Write(p)
 }
 
-func TestInterruptedDemoLeavesNothing(t *testing.T) {
-	t.Parallel()
-	s := newServer(t)
+// interrupted runs a command that is interrupted once it has printed something.
+func interrupted(t *testing.T, args ...string) {
+	t.Helper()
 	ctx, cancel := context.WithCancel(t.Context())
 	defer cancel()
-	stdout, stderr := &cutOff{after: 4, call: cancel}, &bytes.Buffer{}
-	args := []string{"demo", "--rate", "9/1h", "--timeout", "10s", "--redis", s.url()}
-	code := run(ctx, args, stdout, stderr, func(string) string { return "" })
-	assert.Equal(t, exitError, code)
-	assert.Equal(t, "rrl: interrupted\n", stderr.String())
-	assert.Empty(t, s.Keys())
+	var stderr bytes.Buffer
+	code := run(ctx, args, &cutOff{after: 3, call: cancel}, &stderr, func(string) string { return "" })
+	assert.Equal(t, exitError, code, args)
+	assert.Equal(t, "rrl: interrupted\n", stderr.String(), args)
 }
 
 func TestDemosDrawWhatPassedWhen(t *testing.T) {
@@ -169,9 +166,6 @@ func TestDemosDrawWhatPassedWhen(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			got := inBubble(t, "demo", name)
-			require.Equal(t, exitYes, got.code, "%+v", got)
-			assert.Empty(t, got.stderr)
-			assert.NotContains(t, got.stdout, "\x1b", "no colours but on a terminal")
 			for _, line := range lines {
 				assert.Contains(t, got.stdout, line)
 			}
@@ -180,33 +174,4 @@ func TestDemosDrawWhatPassedWhen(t *testing.T) {
 			}
 		})
 	}
-}
-
-func TestDemosOfOtherLimitersBringTheirServer(t *testing.T) {
-	t.Parallel()
-	s := newServer(t)
-	for _, sc := range demo.Scenarios() {
-		got := s.rrl("demo", sc.Name)
-		assert.Equal(t, exitError, got.code)
-		assert.Contains(t, got.stderr, "try rrl take "+sc.Name)
-		assert.Empty(t, got.stdout)
-
-		got = rrl(t, "demo", sc.Name, "--help")
-		assert.Contains(t, got.stdout, "Examples:")
-		got = rrl(t, "demo", sc.Name, "more")
-		assert.Contains(t, got.stderr, `unexpected argument "more"`)
-	}
-	got := rrlWith(t.Context(), map[string]string{"REDIS_URL": s.url()}, "demo", "sliding-log", "--json")
-	assert.Equal(t, exitYes, got.code)
-	assert.Zero(t, s.TotalConnectionCount())
-}
-
-func TestAnInterruptedScenarioEndsAtOnce(t *testing.T) {
-	t.Parallel()
-	ctx, cancel := context.WithCancel(t.Context())
-	defer cancel()
-	stdout, stderr := &cutOff{after: 3, call: cancel}, &bytes.Buffer{}
-	code := run(ctx, []string{"demo", "fixed-window"}, stdout, stderr, func(string) string { return "" })
-	assert.Equal(t, exitError, code)
-	assert.Equal(t, "rrl: interrupted\n", stderr.String())
 }

@@ -8,6 +8,8 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/rratelimiter/rratelimiter"
+	"github.com/rratelimiter/rratelimiter/internal/test/fuzztest"
+	"github.com/rratelimiter/rratelimiter/internal/words"
 )
 
 func TestParseRate(t *testing.T) {
@@ -43,33 +45,61 @@ func TestParseRate(t *testing.T) {
 
 func TestParseRateRefuses(t *testing.T) {
 	t.Parallel()
+	const (
+		form     = "want permits/interval, such as 100/s, 5/500ms or 1000/1d"
+		permits  = " is not a number of permits, 1 to 9007199254740991"
+		interval = " is not an interval from 1ms to 106751d, such as s, 500ms, 1m30s or 1d"
+	)
 	for text, want := range map[string]string{
-		"":                    "want permits/interval, such as 100/s, 5/500ms or 1000/1d",
-		"100":                 "want permits/interval, such as 100/s, 5/500ms or 1000/1d",
-		"100/min":             `"min" is not an interval from 1ms to 106751d, such as s, 500ms, 1m30s or 1d`,
-		"100/1":               `"1" is not an interval from 1ms to 106751d`,
-		"100/":                `"" is not an interval from 1ms to 106751d`,
-		"100/1s/1s":           `"1s/1s" is not an interval from 1ms to 106751d`,
-		"/1s":                 `"" is not a number of permits, 1 to 9007199254740991`,
-		"0/s":                 `"0" is not a number of permits, 1 to 9007199254740991`,
-		"many/1s":             `"many" is not a number of permits, 1 to 9007199254740991`,
-		"1.5/1s":              `"1.5" is not a number of permits, 1 to 9007199254740991`,
-		"0/1s":                `"0" is not a number of permits, 1 to 9007199254740991`,
-		"-1/1s":               `"-1" is not a number of permits, 1 to 9007199254740991`,
-		"9007199254740992/1s": `"9007199254740992" is not a number of permits, 1 to 9007199254740991`,
-		"1/0s":                `"0s" is not an interval from 1ms to 106751d`,
-		"10/0d":               `"0d" is not an interval from 1ms to 106751d`,
-		"1/-1s":               `"-1s" is not an interval from 1ms to 106751d`,
-		"1/1us":               `"1us" is not an interval from 1ms to 106751d`,
+		"":                    form,
+		"100":                 form,
+		"/1s":                 `""` + permits,
+		"0/s":                 `"0"` + permits,
+		"0/1s":                `"0"` + permits,
+		"many/1s":             `"many"` + permits,
+		"1.5/1s":              `"1.5"` + permits,
+		"-1/1s":               `"-1"` + permits,
+		"9007199254740992/1s": `"9007199254740992"` + permits,
 		"1/1.5ms":             `"1.5ms" is not a whole number of milliseconds`,
-		"1/106752d":           `"106752d" is not an interval from 1ms to 106751d`,
-		"1/99999999999d":      `"99999999999d" is not an interval from 1ms to 106751d`,
-		"1/1d-1s":             `"1d-1s" is not an interval from 1ms to 106751d`,
-		"1/2h1d":              `"2h1d" is not an interval from 1ms to 106751d`,
-		"1/1dd":               `"1dd" is not an interval from 1ms to 106751d`,
+		"1/":                  `""` + interval,
+		"1/1":                 `"1"` + interval,
+		"1/min":               `"min"` + interval,
+		"1/1s/1s":             `"1s/1s"` + interval,
+		"1/0s":                `"0s"` + interval,
+		"1/0d":                `"0d"` + interval,
+		"1/-1s":               `"-1s"` + interval,
+		"1/1us":               `"1us"` + interval,
+		"1/106752d":           `"106752d"` + interval,
+		"1/99999999999d":      `"99999999999d"` + interval,
+		"1/1d-1s":             `"1d-1s"` + interval,
+		"1/2h1d":              `"2h1d"` + interval,
+		"1/1dd":               `"1dd"` + interval,
 	} {
 		_, _, err := parseRate(text)
-		require.Error(t, err, text)
-		assert.Contains(t, err.Error(), want, text)
+		assert.ErrorContains(t, err, want, text)
 	}
+}
+
+func FuzzParseRate(f *testing.F) {
+	for _, text := range []string{
+		"100/1s", "5/500ms", "1000/1h", "1/1h0m1s", "1/", "/", "-1/1s", "1/9223372036854ms", "9007199254740991/.5s", "10/d", "1/106751d1h", "1/0.1d2h",
+	} {
+		f.Add(text)
+	}
+	fuzztest.Run(f, func(t testing.TB, text string) {
+		permits, interval, err := parseRate(text)
+		if err != nil {
+			if permits != 0 || interval != 0 {
+				t.Errorf("%q: %d, %v beside %v", text, permits, interval, err)
+			}
+			return
+		}
+		if permits < 1 || permits > rratelimiter.MaxRate || interval < time.Millisecond || interval%time.Millisecond != 0 {
+			t.Errorf("%q: %d, %v", text, permits, interval)
+		}
+		written := words.ShortRate(permits, interval.Milliseconds())
+		if again, same, err := parseRate(written); err != nil || again != permits || same != interval {
+			t.Errorf("%q is written as %q, which is %d, %v, %v", text, written, again, same, err)
+		}
+	})
 }

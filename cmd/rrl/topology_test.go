@@ -1,11 +1,8 @@
 package main
 
 import (
-	"bytes"
 	"encoding/json"
 	"fmt"
-	"os"
-	"path/filepath"
 	"slices"
 	"strings"
 	"testing"
@@ -19,27 +16,13 @@ import (
 	"github.com/rratelimiter/rratelimiter/internal/test/redistest"
 )
 
-// servers are what commands are run against, and how they are told of it.
-type servers struct {
-	flags []string
-	env   map[string]string
-	rdb   redis.UniversalClient // of a user with all rights
-}
-
-func (s servers) rrl(t *testing.T, args ...string) outcome {
-	t.Helper()
-	return rrlWith(t.Context(), s.env, append(args, s.flags...)...)
-}
-
 // topologies are all that rrl knows; each starts servers of its own.
 var topologies = map[string]func(*testing.T) servers{
-	"single": func(t *testing.T) servers {
-		s := redistest.StartRedis(t)
-		return servers{flags: []string{"--redis", s.Addr()}, rdb: s.Client(t, nil)}
-	},
+	"miniredis": func(t *testing.T) servers { return newServer(t).servers },
+	"single":    func(t *testing.T) servers { return alone(t) },
 	"resp2": func(t *testing.T) servers {
-		s := redistest.StartRedis(t)
-		return servers{flags: []string{"--redis", s.URL() + "?protocol=2"}, rdb: s.Client(t, nil)}
+		s := alone(t)
+		return servers{flags: []string{"--redis", "redis://" + s.addr + "?protocol=2"}, rdb: s.rdb}
 	},
 	"unix socket": func(t *testing.T) servers {
 		s := redistest.StartRedis(t)
@@ -53,7 +36,8 @@ var topologies = map[string]func(*testing.T) servers{
 	"acl": func(t *testing.T) servers {
 		s := redistest.StartRedis(t)
 		user := redistest.AddUser(t, s, nil, redistest.LeastCommands, rrlRights, "~*").Options().Username
-		return servers{flags: []string{"--redis", s.Addr(), "--user", user}, env: map[string]string{"REDIS_PASSWORD": user}, rdb: s.Client(t, nil)}
+		env := map[string]string{"REDIS_PASSWORD": user}
+		return servers{flags: []string{"--redis", s.Addr(), "--user", user}, env: env, rdb: s.Client(t, nil)}
 	},
 	"sentinel": func(t *testing.T) servers {
 		s := redistest.StartSentinel(t, 1, 30*time.Second)
@@ -87,28 +71,63 @@ var topologies = map[string]func(*testing.T) servers{
 // has them.
 const rrlRights = "+scan +multi +exec +hexists"
 
+// life takes a limiter called NAME through all commands.
+const life = `
+update-rate NAME 5/1h                   -> NAME has no rate, nothing changed
+delete NAME                             -> NAME is no limiter, nothing changed
+expire NAME 1h                          -> NAME is no limiter, nothing changed
+show NAME                               -> NAME: no such limiter
+watch NAME                              -> NAME: no such limiter
+try-set-rate NAME 5/1h                  => NAME has 5 permits every 1h
+try-set-rate NAME 6/1h                  -> NAME has a rate already, nothing changed
+acquire NAME                            => granted 1 permit, 4 left
+acquire NAME --permits 4                => granted 4 permits, 0 left
+release NAME -n 2                       => gave back 2 permits
+acquire NAME --permits 2 --wait         => granted 2 permits...
+acquire NAME --timeout 1s               -> denied 1 permit...
+update-rate NAME 7/1h --keep-state      => NAME has 7 permits every 1h
+acquire NAME --permits 2 --timeout 10s  => granted 2 permits...
+acquire NAME --timeout 0                -> denied 1 permit, 0 left, try again in ...
+show NAME                               => ...
+migrate NAME                            => NAME: 0 members rewritten
+set-rate NAME 2/1m --type per-client --keep-alive 1h => NAME has 2 permits every 1m for each client, deleted when unused for 1h
+acquire NAME --permits 2 --client-id a  => granted 2 permits, 0 left
+acquire NAME --permits 2 --client-id b  => granted 2 permits, 0 left
+expire NAME 90s                         => NAME expires in 1m30s
+expire NAME 1d                          => NAME expires in 24h
+expire NAME --clear                     => NAME no longer expires
+delete NAME --client-id a               => deleted NAME
+delete NAME --client-id a               -> NAME is no limiter, nothing changed
+`
+
+// others uses limiters of other kinds, of the key NAME.
+const others = `
+take fixed-window w:NAME --limit 5/1h                    => granted 1 permit, 4 left
+take counter c:NAME --limit 5/1h                         => granted 1 permit, 4 left
+take sliding-log l:NAME --limit 5/1h                     => granted 1 permit, 4 left
+take token-bucket {b:NAME} --capacity 5 --refill 1/1h    => granted 1 permit, 4 left
+threshold l:NAME 3                                       => l:NAME has a threshold of 3
+threshold l:NAME                                         => l:NAME has a threshold of 3
+threshold l:NAME --reset                                 => l:NAME has no threshold
+`
+
 func TestEachCommandOnEachTopology(t *testing.T) {
 	t.Parallel()
 	for name, start := range topologies {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			s := start(t)
-			const limiters = 12 // that fall to all of three servers
-			for i := range limiters {
-				lifeOf(t, s, fmt.Sprintf("api:%02d", i))
+			s := start(t).in(t)
+			for _, key := range []string{"k1", "k2", "k3", "k4"} { // that fall to all of three servers
+				s.play(life+others, "NAME", key)
 			}
-			var all []listed
-			got := s.rrl(t, "ls", "api:*", "--json")
-			require.NoError(t, json.Unmarshal([]byte(got.stdout), &all), "%+v", got)
-			require.Len(t, all, limiters)
-			assert.Equal(t, outcome{0, strings.Join(namesOf(all), "\n") + "\n:4\n", ""},
-				completion(rrlWith(t.Context(), s.env, slices.Concat([]string{"__complete"}, s.flags, []string{"show", "api:"})...)))
+			const limiters = 12
+			for i := range limiters {
+				s.play(fmt.Sprintf("set-rate api:%02d 20/1h => ...\nacquire api:%02[1]d -n %d => ...\n", i, i+1))
+			}
+			looksAt(t, s, limiters)
 			perClient(t, s)
-			others(t, s)
-			got = s.rrl(t, "delete", "api:03")
-			assert.Equal(t, outcome{exitYes, "deleted api:03\n", ""}, got)
 			if len(s.flags) > 0 {
-				got = s.rrl(t, "demo", "--tries", "3", "--rate", "3/1m")
+				got := s.rrl("demo --tries 3 --rate 3/1m")
 				assert.Equal(t, exitYes, got.code, "%+v", got)
 				assert.Contains(t, got.stdout, "never over the limit")
 			}
@@ -116,223 +135,124 @@ func TestEachCommandOnEachTopology(t *testing.T) {
 	}
 }
 
-// completion leaves out what cobra says about it.
-func completion(got outcome) outcome {
-	got.stderr = ""
-	return got
-}
-
-func namesOf(all []listed) (names []string) {
-	for _, l := range all {
+// looksAt looks at limiters api:00 and so on of 20 permits, 1 of which is in use, 2 and
+// so on, in all ways.
+func looksAt(t *testing.T, s servers, limiters int) {
+	t.Helper()
+	var names []string
+	for _, l := range s.list("api:*") {
 		names = append(names, l.Name)
 	}
-	return names
-}
+	require.Len(t, names, limiters)
+	completed := rrlWith(t.Context(), s.env, slices.Concat([]string{"__complete"}, s.flags, []string{"show", "api:"})...)
+	assert.Equal(t, strings.Join(names, "\n")+"\n:4\n", completed.stdout)
 
-// lifeOf takes a limiter through all commands, and leaves it.
-func lifeOf(t *testing.T, s servers, name string) {
-	t.Helper()
-	for _, step := range []struct {
-		args   []string
-		code   int
-		stdout string
-	}{
-		{[]string{"try-set-rate", name, "5/1h"}, exitYes, name + " has 5 permits every 1h\n"},
-		{[]string{"set-rate", name, "6/1h"}, exitYes, name + " has 6 permits every 1h\n"},
-		{[]string{"update-rate", name, "5/1h", "--keep-state"}, exitYes, name + " has 5 permits every 1h\n"},
-		{[]string{"acquire", name, "-n", "3"}, exitYes, "granted 3 permits, 2 left\n"},
-		{[]string{"acquire", name, "-n", "3"}, exitNo, ""},
-		{[]string{"release", name}, exitYes, "gave back 1 permit\n"},
-		{[]string{"expire", name, "2h"}, exitYes, name + " expires in 2h\n"},
-		{[]string{"expire", name, "--clear"}, exitYes, name + " no longer expires\n"},
-		{[]string{"show", name}, exitYes, ""},
-		{[]string{"migrate", name}, exitYes, name + ": 0 members rewritten\n"},
-	} {
-		got := s.rrl(t, step.args...)
-		require.Equal(t, step.code, got.code, "%q: %+v", step.args, got)
-		require.Empty(t, got.stderr, "%q", step.args)
-		if step.stdout != "" {
-			require.Equal(t, step.stdout, got.stdout, "%q", step.args)
+	var top struct {
+		Known    int
+		Limiters []struct {
+			Name string
+			Free int
 		}
 	}
-	found := object(t, s.rrl(t, "show", name, "--json").stdout)
-	assert.Empty(t, found["anomalies"])
-	assert.InDelta(t, 3, found["states"].([]any)[0].(map[string]any)["free"], 0, "%+v", found)
+	require.NoError(t, json.Unmarshal([]byte(s.rrl("top api:* --count 1 --json").stdout), &top))
+	require.Equal(t, limiters, top.Known)
+	for i, l := range top.Limiters {
+		assert.Equal(t, names[limiters-1-i], l.Name)
+		assert.Equal(t, 20-limiters+i, l.Free)
+	}
+	for i, name := range names {
+		found := s.show("%s", name)
+		assert.Empty(t, found.Anomalies)
+		assert.EqualValues(t, 19-i, *found.States[0].Free)
+		assert.Contains(t, s.rrl("watch %s --count 1", name).stdout, fmt.Sprintf("free %d of 20", 19-i))
+	}
+	doctor := s.rrl("doctor api:* --json")
+	assert.NotEqual(t, exitError, doctor.code, "%+v", doctor) // of slow round trips, as a busy machine's, it warns
+	checked, _ := object(t, doctor.stdout)["limiters"].(map[string]any)
+	assert.InDelta(t, limiters, checked["checked"], 0)
+	bench := s.rrl("bench --prefix api: --time 300ms --callers 4 --limiters 30 --json")
+	require.Equal(t, exitYes, bench.code, "%+v", bench)
+	results, _ := object(t, bench.stdout)["results"].([]any)
+	assert.Len(t, results, 3)
+	assert.Len(t, s.list("api:*"), limiters, "the bench's are gone")
 }
 
 // perClient has two clients take permits, one of which wrote as an older
 // Redisson does.
 func perClient(t *testing.T, s servers) {
 	t.Helper()
-	require.Zero(t, s.rrl(t, "set-rate", "mail", "5/1h", "--type", "per-client").code)
-	for _, id := range []string{"a", "b"} {
-		require.Zero(t, s.rrl(t, "acquire", "mail", "--client-id", id).code)
-	}
+	s.play("set-rate mail 5/1h --type per-client => ...\nacquire mail --client-id a => ...\nacquire mail --client-id b => ...\n")
 	older := redis.Z{Score: float64(time.Now().UnixMilli()), Member: member(t, codec.LayoutD1, 7, 1)}
 	require.NoError(t, s.rdb.ZAdd(t.Context(), "{mail}:permits:b", older).Err())
 	require.NoError(t, s.rdb.Decr(t.Context(), "{mail}:value:b").Err())
-	found := object(t, s.rrl(t, "show", "mail", "--json").stdout)
-	assert.InDelta(t, 2, found["clients"], 0)
-	assert.Equal(t, outcome{exitYes, "mail: 1 member rewritten\n", ""}, s.rrl(t, "migrate", "mail"))
+	assert.Equal(t, 2, s.show("mail").Clients)
+	s.play("migrate mail => mail: 1 member rewritten\n")
 }
 
-// others runs the commands for limiters of other kinds.
-func others(t *testing.T, s servers) {
-	t.Helper()
-	for _, key := range []string{"k1", "k2", "k3", "k4"} {
-		for _, args := range [][]string{
-			{"take", "fixed-window", "w:" + key, "--limit", "5/1h"},
-			{"take", "counter", "c:" + key, "--limit", "5/1h"},
-			{"take", "sliding-log", "l:" + key, "--limit", "5/1h"},
-			{"take", "token-bucket", "{b:" + key + "}", "--capacity", "5", "--refill", "1/1h"},
-			{"threshold", "l:" + key, "3"},
-			{"threshold", "l:" + key},
-			{"threshold", "l:" + key, "--reset"},
-		} {
-			got := s.rrl(t, args...)
-			require.Equal(t, exitYes, got.code, "%q: %+v", args, got)
-			require.Empty(t, got.stderr, "%q", args)
+func TestALimiterThatIsBeingMovedIsListedOnce(t *testing.T) {
+	t.Parallel()
+	c := redistest.StartCluster(t, 2, 0)
+	s := servers{t: t, flags: []string{"--redis", c.Addrs()[0]}}
+	for i := range 8 {
+		require.Zero(t, s.rrl("set-rate {shop}:%d 5/1h", i).code)
+	}
+	slot := c.Slot(t, "{shop}")
+	from, _ := c.Owner(t, slot)
+	to := c.Nodes()[0]
+	if to == from {
+		to = c.Nodes()[1]
+	}
+	move := c.StartMove(t, slot, to)
+	assert.Len(t, s.list("*"), 8)
+	move.MoveKeys(t, "{shop}:1", "{shop}:2")
+	assert.Len(t, s.list("*"), 8)
+	for _, command := range []string{"show", "acquire", "delete"} {
+		var got outcome
+		assert.Eventually(t, func() bool { // a busy machine answers nothing in time
+			got = s.rrl("%s {shop}:1", command)
+			return got.code == exitError && strings.Contains(got.stderr, "the cluster moves these keys to another node just now: try again")
+		}, time.Minute, time.Millisecond, "%s: %v", command, &got)
+	}
+	move.MoveKeys(t, "{shop}:0", "{shop}:3", "{shop}:4", "{shop}:5", "{shop}:6", "{shop}:7")
+	move.Finish(t)
+	assert.Len(t, s.list("*"), 8)
+	assert.Zero(t, s.rrl("show {shop}:1").code)
+}
+
+func TestAReplicaOfAClusterLeadsToItsMasters(t *testing.T) {
+	t.Parallel()
+	c := redistest.StartCluster(t, 3, 1)
+	for _, node := range c.Nodes() {
+		if node.IsMaster(t) {
+			continue
 		}
+		s := servers{t: t, flags: []string{"--redis", node.Addr()}}
+		for _, name := range []string{"a", "b", "c", "d"} {
+			assert.Zero(t, s.rrl("set-rate %s 5/1h", name).code)
+		}
+		assert.Len(t, s.list("*"), 4)
 	}
 }
 
 func TestListTellsOfAMasterThatIsGone(t *testing.T) {
 	t.Parallel()
 	c := redistest.StartCluster(t, 3, 0, "--cluster-require-full-coverage", "no")
-	s := servers{flags: []string{"--redis", strings.Join(c.Addrs(), ","), "--connect-timeout", "1s"}}
+	s := servers{t: t, flags: []string{"--redis", strings.Join(c.Addrs(), ","), "--connect-timeout", "1s"}}
 	for i := range 12 {
-		require.Zero(t, s.rrl(t, "set-rate", fmt.Sprintf("api:%02d", i), "5/1h").code)
+		require.Zero(t, s.rrl("set-rate api:%02d 5/1h", i).code)
 	}
 	gone := c.Nodes()[1]
 	gone.Kill()
-	got := s.rrl(t, "ls")
+	got := s.rrl("ls")
 	assert.Equal(t, exitError, got.code)
 	assert.Regexp(t, `(?m)^api:\d\d `, got.stdout)
 	assert.Less(t, strings.Count(got.stdout, "\n"), 13)
 	assert.Regexp(t, `^rrl: the list is not complete: .*`+gone.Addr()+`.*\n$`, got.stderr)
 
-	got = s.rrl(t, "ls", "--json")
+	got = s.rrl("ls --json")
 	assert.Equal(t, exitError, got.code)
 	var all []listed
 	require.NoError(t, json.Unmarshal([]byte(got.stdout), &all))
 	assert.NotEmpty(t, all)
 	assert.Contains(t, object(t, got.stderr)["error"], gone.Addr())
-}
-
-// A user of the least rights who may only use some names can try all that needs no
-// list of names.
-func TestAUserOfAPrefix(t *testing.T) {
-	t.Parallel()
-	server := redistest.StartRedis(t)
-	user := redistest.AddUser(t, server, nil, redistest.LeastCommands, redistest.KeysWithPrefix("api:")).Options().Username
-	url := "redis://" + user + ":" + user + "@" + server.Addr()
-	for _, command := range []string{
-		"set-rate api:x 5/1h", "acquire api:x", "release api:x", "watch api:x --count 1", "demo --prefix api: --tries 1",
-		"bench --prefix api: --time 100ms --callers 2 --limiters 3", "doctor api:*", "delete api:x",
-	} {
-		got := rrl(t, append(strings.Fields(command), "--redis", url)...)
-		assert.Equal(t, exitYes, got.code, "%s: %+v", command, got)
-	}
-	assert.Empty(t, redistest.Keys(t, server.Client(t, nil), "*"))
-}
-
-func TestARightThatIsMissingIsNamed(t *testing.T) {
-	t.Parallel()
-	for _, v := range redistest.Versions() {
-		t.Run(string(v), func(t *testing.T) {
-			t.Parallel()
-			rightsAreNamed(t, redistest.StartServer(t, v), v != redistest.Redis62 && v != redistest.Redis70)
-		})
-	}
-}
-
-// rightsAreNamed tells whether a server names the command that a script may not
-// run.
-func rightsAreNamed(t *testing.T, server *redistest.Server, inScripts bool) {
-	t.Helper()
-	ask := func(rules string, args ...string) string {
-		t.Helper()
-		user := redistest.AddUser(t, server, nil, rules).Options().Username
-		got := rrl(t, append(args, "--redis", "redis://"+user+":"+user+"@"+server.Addr())...)
-		assert.Equal(t, exitError, got.code, "%+v", got)
-		return strings.ReplaceAll(got.stderr, user, "USER")
-	}
-	require.Zero(t, rrl(t, "set-rate", "orders", "5/1h", "--redis", server.Addr()).code)
-	hset := "may not run a command that a limiter's script needs (NOPERM)"
-	if inScripts {
-		hset = "may not run HSET (NOPERM): ACL SETUSER USER +hset"
-	}
-	for _, c := range []struct{ rules, words, command string }{
-		{"~*", "may not run SCAN (NOPERM): ACL SETUSER USER +scan", "ls"},
-		{"~* +scan", "may not run HMGET (NOPERM): ACL SETUSER USER +hmget", "ls"},
-		{"~*", "may not run EVALSHA (NOPERM)", "acquire orders"},
-		{"+@all ~other", "may not use these keys (NOPERM): a limiter called NAME needs ACL SETUSER USER ~NAME ~{NAME}:*", "acquire orders"},
-		{"+@all ~other", "may not use these keys (NOPERM)", "show orders"},
-		{"~*", "may not run MULTI (NOPERM)", "show orders"},
-		{"~* +@all -hset", hset, "set-rate orders 7/1h"},
-	} {
-		stderr := ask(c.rules, strings.Fields(c.command)...)
-		assert.Contains(t, stderr, `rrl: user "USER" `, c.command)
-		assert.Contains(t, stderr, c.words, c.command)
-	}
-}
-
-func TestAServerThatHangsMeanwhileEndsTheCommandInTime(t *testing.T) {
-	t.Parallel()
-	server := redistest.StartRedis(t)
-	require.Zero(t, rrl(t, "set-rate", "orders", "5/1h", "--redis", server.Addr()).code)
-	for _, args := range [][]string{{"acquire", "orders"}, {"show", "orders"}, {"ls"}, {"set-rate", "orders", "5/1h"}, {"delete", "orders"}} {
-		t.Run(args[0], func(t *testing.T) { // at once, as each waits in vain for seconds
-			t.Parallel()
-			proxy := redistest.StartProxy(t, server.Addr())
-			proxy.OnCommand(func(c redistest.Command) redistest.Action {
-				if c.Name() == "hello" {
-					return redistest.Action{}
-				}
-				return redistest.Action{}.After(time.Hour)
-			})
-			start := time.Now()
-			got := rrl(t, append(args, "--redis", proxy.Addr())...)
-			assert.Equal(t, exitError, got.code, "%q: %+v", args, got)
-			assert.Contains(t, got.stderr, proxy.Addr(), args)
-			assert.Less(t, time.Since(start), 10*time.Second, args)
-		})
-	}
-}
-
-func TestPasswordFile(t *testing.T) {
-	t.Parallel()
-	server := redistest.StartRedis(t, "--requirepass", "secret")
-	path := filepath.Join(t.TempDir(), "password")
-	require.NoError(t, os.WriteFile(path, []byte("secret\n"), 0o600))
-	assert.Zero(t, rrl(t, "ls", "--redis", server.Addr(), "--password-file", path).code)
-	for _, command := range []string{"ls", "show x", "acquire x", "set-rate x 1/1s", "take counter x --limit 1/1s"} {
-		got := rrl(t, append(strings.Fields(command), "--redis", server.Addr())...)
-		assert.Equal(t, exitError, got.code)
-		assert.Contains(t, got.stderr, server.Addr()+" wants a password (NOAUTH): give it", command)
-	}
-}
-
-func TestProgressLeavesNoTrace(t *testing.T) {
-	t.Parallel()
-	w := newWalk(nil, "")
-	w.add([]listed{{Name: "a"}}, 1000, 500)
-	assert.Equal(t, "[###############               ]  50% of 1000 keys, 1 limiter", w.progress(80))
-	w.add([]listed{{Name: "b"}}, 0, 5000)
-	assert.Equal(t, "[######] 100% of 1000 keys, 2 limiters", w.progress(39))
-	assert.Equal(t, " 100% of 1000 keys", w.progress(19))
-	var to bytes.Buffer
-	shown := make(chan struct{}, 100)
-	stop := drawProgress(&to, func() string {
-		shown <- struct{}{}
-		return "half"
-	}, 0)
-	<-shown
-	stop()
-	assert.Contains(t, to.String(), "half")
-	assert.True(t, strings.HasSuffix(to.String(), "\r\x1b[K"))
-
-	stop = drawProgress(&to, func() string { return "never" }, time.Hour)
-	stop()
-	assert.NotContains(t, to.String(), "never")
 }

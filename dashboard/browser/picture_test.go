@@ -5,6 +5,7 @@ import (
 	"cmp"
 	"image"
 	"image/color"
+	"image/draw"
 	"image/png"
 	"maps"
 	"os"
@@ -38,24 +39,14 @@ func (p *tab) small(picture []byte) []byte {
 	full, err := png.Decode(bytes.NewReader(picture))
 	require.NoError(p.t, err)
 	counts := map[color.RGBA]int{}
-	at := func(x, y int) color.RGBA { return color.RGBAModel.Convert(full.At(x, y)).(color.RGBA) }
 	bounds := full.Bounds()
 	for y := bounds.Min.Y; y < bounds.Max.Y; y++ {
 		for x := bounds.Min.X; x < bounds.Max.X; x++ {
-			counts[at(x, y)]++
+			counts[color.RGBAModel.Convert(full.At(x, y)).(color.RGBA)]++
 		}
 	}
-	palette := paletteOf(counts)
-	nearest := map[color.RGBA]uint8{}
-	for c := range counts {
-		nearest[c] = uint8(palette.Index(c)) //nolint:gosec // of 256 at most
-	}
-	paletted := image.NewPaletted(bounds, palette)
-	for y := bounds.Min.Y; y < bounds.Max.Y; y++ {
-		for x := bounds.Min.X; x < bounds.Max.X; x++ {
-			paletted.SetColorIndex(x, y, nearest[at(x, y)])
-		}
-	}
+	paletted := image.NewPaletted(bounds, paletteOf(counts))
+	draw.Draw(paletted, bounds, full, bounds.Min, draw.Src)
 	var out bytes.Buffer
 	encoder := png.Encoder{CompressionLevel: png.BestCompression}
 	require.NoError(p.t, encoder.Encode(&out, paletted))

@@ -95,9 +95,9 @@ func (s *site) visitors() {
 }
 
 // named returns a client of limiters that is called this.
-func (s *site) named(name string) *rratelimiter.Client {
+func (s *site) named(name string, opts ...rratelimiter.Option) *rratelimiter.Client {
 	s.t.Helper()
-	client := rratelimiter.New(s.rdb, rratelimiter.WithClientName(name))
+	client := rratelimiter.New(s.rdb, append(opts, rratelimiter.WithClientName(name))...)
 	s.t.Cleanup(func() { assert.NoError(s.t, client.Close(context.Background())) })
 	return client
 }
@@ -152,7 +152,7 @@ func cell(name, column string) string { return fmt.Sprintf(`%s [data-col=%q]`, r
 func openLive(t testing.TB, address string, l look) *tab {
 	t.Helper()
 	p := open(t, address, l)
-	p.until(`document.documentElement.dataset.connection === 'live'`)
+	p.until(isLive)
 	return p
 }
 
@@ -167,16 +167,13 @@ func (p *tab) unlock(token string) {
 // serve returns the address of a page with this body.
 func serve(t testing.TB, policy, body string) string {
 	t.Helper()
-	s := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		switch r.URL.Path {
-		case "/favicon.ico":
-		case "/":
-			w.Header().Set("Content-Security-Policy", policy)
-			fmt.Fprintf(w, "<!doctype html><html lang=en><title>a page</title>%s</html>", body)
-		default:
-			http.NotFound(w, r)
-		}
-	}))
+	mux := http.NewServeMux()
+	mux.HandleFunc("/favicon.ico", func(http.ResponseWriter, *http.Request) {})
+	mux.HandleFunc("/{$}", func(w http.ResponseWriter, _ *http.Request) {
+		w.Header().Set("Content-Security-Policy", policy)
+		fmt.Fprintf(w, "<!doctype html><html lang=en><title>a page</title>%s</html>", body)
+	})
+	s := httptest.NewServer(mux)
 	t.Cleanup(s.Close)
 	return s.URL + "/"
 }

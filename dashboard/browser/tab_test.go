@@ -1,9 +1,9 @@
 package browser_test
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
-	"errors"
 	"fmt"
 	"regexp"
 	"slices"
@@ -37,9 +37,10 @@ type tab struct {
 	ctx  context.Context
 	base string // address of the page
 
+	expected *regexp.Regexp // complaints that the test provokes
+
 	mu         sync.Mutex
 	complaints []string
-	expected   *regexp.Regexp // complaints that the test provokes
 	requests   []request
 	updates    int // events that the page was sent
 }
@@ -85,13 +86,8 @@ func open(t testing.TB, address string, l look) *tab {
 	call(p, css.Disable, cdp.Empty{})
 	call(p, dom.Disable, cdp.Empty{})
 	call(p, page.AddScriptToEvaluateOnNewDocument, page.AddScriptToEvaluateOnNewDocumentParams{Source: prologue})
-	focused := emulation.SetFocusEmulationEnabledParams{Enabled: true}
-	call(p, emulation.SetFocusEmulationEnabled, focused)
-	zone := l.zone
-	if zone == "" {
-		zone = "UTC"
-	}
-	call(p, emulation.SetTimezoneOverride, emulation.SetTimezoneOverrideParams{TimezoneID: zone})
+	call(p, emulation.SetFocusEmulationEnabled, emulation.SetFocusEmulationEnabledParams{Enabled: true})
+	call(p, emulation.SetTimezoneOverride, emulation.SetTimezoneOverrideParams{TimezoneID: cmp.Or(l.zone, "UTC")})
 	call(p, emulation.SetLocaleOverride, emulation.SetLocaleOverrideParams{Locale: "en-GB"})
 	p.resize(l.width, l.height)
 	p.dark(l.dark)
@@ -178,8 +174,7 @@ func (p *tab) note(event any) {
 	case *network.EventEventSourceMessageReceived:
 		p.updates++
 	case *network.EventLoadingFinished:
-		i := slices.IndexFunc(p.requests, func(r request) bool { return r.id == e.RequestID })
-		if i >= 0 {
+		if i := slices.IndexFunc(p.requests, func(r request) bool { return r.id == e.RequestID }); i >= 0 {
 			p.requests[i].bytes = e.EncodedDataLength
 		}
 	}
@@ -193,12 +188,8 @@ func spoken(args []*runtime.RemoteObject) string {
 	return strings.Join(all, " ")
 }
 
-// provokes has complaints that the pattern matches be no failures.
-func (p *tab) provokes(pattern string) {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	p.expected = regexp.MustCompile(pattern)
-}
+// provokes makes complaints that the pattern matches no failures.
+func (p *tab) provokes(pattern string) { p.expected = regexp.MustCompile(pattern) }
 
 // asked returns the requests so far that contain the text, by "METHOD URL".
 func (p *tab) asked(text string) []string {
@@ -226,18 +217,18 @@ func (p *tab) update(n int) {
 	p.eval("new Promise(shown => requestAnimationFrame(() => setTimeout(shown)))")
 }
 
+// complained returns the complaints so far.
+func (p *tab) complained() []string {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return slices.Clone(p.complaints)
+}
+
 // faults returns what happened that must not on any page.
 func (p *tab) faults() []string {
 	// Ask the page first: what it said before is then noted.
 	broken, _ := evaluate[[]string](p, "window.broken")
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	var all []string
-	for _, complaint := range p.complaints {
-		if p.expected == nil || !p.expected.MatchString(complaint) {
-			all = append(all, complaint)
-		}
-	}
+	all := slices.DeleteFunc(p.complained(), func(complaint string) bool { return p.expected != nil && p.expected.MatchString(complaint) })
 	for _, violation := range broken {
 		all = append(all, "policy: "+violation)
 	}
@@ -288,23 +279,15 @@ func (p *tab) until(condition string) {
 
 func (p *tab) within(d time.Duration, condition string) {
 	p.t.Helper()
-	deadline := time.Now().Add(d)
-	for {
-		left := min(max(time.Until(deadline), 0), patience).Milliseconds()
-		holds, err := evaluate[bool](p, fmt.Sprintf(await, left, condition))
-		var thrown *chromedp.ExceptionError
-		if err != nil && !errors.As(err, &thrown) && time.Now().Before(deadline) {
-			continue // the document was replaced meanwhile
-		}
-		require.NoError(p.t, err, condition)
-		if !holds && time.Now().Before(deadline) {
-			continue
-		}
-		if !holds {
-			p.picture("failed")
-			require.Fail(p.t, "never: "+condition, "the page says:\n%s", get[string](p, "document.body.innerText"))
-		}
-		return
+	var holds bool
+	var err error
+	for deadline := time.Now().Add(d); !holds && time.Now().Before(deadline); {
+		left := min(time.Until(deadline), patience).Milliseconds()
+		holds, err = evaluate[bool](p, fmt.Sprintf(await, left, condition)) // fails too if the document is replaced meanwhile
+	}
+	if !holds {
+		p.picture("failed")
+		require.Fail(p.t, "never: "+condition, "%v, the page says:\n%s", err, get[string](p, "document.body.innerText"))
 	}
 }
 
@@ -369,11 +352,4 @@ func (p *tab) choose(selector, value string) {
 func (p *tab) press(key string, modifiers ...chromedp.Modifier) {
 	p.t.Helper()
 	p.do(chromedp.KeyEvent(key, chromedp.KeyModifiers(modifiers...)))
-}
-
-// shifts returns what moved by itself since the page was opened, by how much it
-// counts, and which elements.
-func (p *tab) shifts() []string {
-	p.t.Helper()
-	return get[[]string](p, "window.shifts")
 }

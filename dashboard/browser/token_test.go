@@ -11,8 +11,6 @@ import (
 	"github.com/rratelimiter/rratelimiter/dashboard"
 )
 
-const live = `document.documentElement.dataset.connection === 'live'`
-
 // TestATokenForLooking: what a browser was given for the page goes with its streams and
 // single questions too, also beside the token for changes, and an old one of these.
 func TestATokenForLooking(t *testing.T) {
@@ -26,20 +24,18 @@ func TestATokenForLooking(t *testing.T) {
 	p.visit(strings.Replace(s.url, "http://", "http://me:a-token-for-looking@", 1) + "assets/icon.svg")
 	p.base = s.url
 	p.visit(s.url)
-	p.until(live)
+	p.until(isLive)
 	p.until(seen(row("shop:mail")))
 	p.unlock(token)
 	p.until(seen("#lock"))
 	p.goTo("#/limiter/" + id("shop:mail"))
-	p.until(live)
+	p.until(isLive)
 	p.changeRate("shop:mail", "7")
-	cfg, err := s.client.RateLimiter("shop:mail").Config(t.Context())
-	require.NoError(t, err)
-	assert.EqualValues(t, 7, cfg.Rate)
+	assert.EqualValues(t, 7, s.outcome(s.client.RateLimiter("shop:mail")).config.Rate)
 
 	p.eval("sessionStorage.setItem('token', 'an old one')")
 	p.visit(s.url)
-	p.until(live)
+	p.until(isLive)
 	p.until(seen(row("shop:mail")) + " && " + seen("#unlock"))
 }
 

@@ -134,7 +134,7 @@ func TestNothingMovesWhileNumbersChange(t *testing.T) {
 				s.take(orders, 1)
 				p.update(1)
 			}
-			assert.Empty(t, p.shifts(), "these moved")
+			assert.Empty(t, get[[]string](p, "shifts"), "these moved")
 			assert.Equal(t, before, get[[]string](p, boxes))
 			assert.Empty(t, get[[]string](p, "announced"), "screen readers say this each second")
 		})

@@ -1,10 +1,7 @@
 package look
 
 import (
-	"context"
 	"fmt"
-	"maps"
-	"net"
 	"strings"
 	"sync"
 	"testing"
@@ -35,20 +32,29 @@ func overview(t *testing.T, r *Reader, v View) Snapshot {
 	return s
 }
 
+// good are the fields of a limiter.
+var good = []any{"rate", 10, "interval", 60_000, "type", 0}
+
+// put makes a hash with these fields, and returns what a limiter's other keys would be.
+func put(t *testing.T, rdb redis.UniversalClient, name string, fields ...any) (value, set string) {
+	t.Helper()
+	require.NoError(t, rdb.HSet(t.Context(), name, fields...).Err())
+	return "{" + name + "}:value", "{" + name + "}:permits"
+}
+
 func byUse() View { return View{Sort: "use", Rows: 100} }
 
 func TestLimitersByUse(t *testing.T) {
 	t.Parallel()
 	redistest.Everywhere(t, func(t *testing.T, rdb redis.UniversalClient) {
 		prefix := redistest.Name(t)
-		cfg := rratelimiter.Config{Rate: 10, Interval: time.Hour}
-		limitertest.TakeOnce(t, rdb, prefix+":a", cfg, "", 3)
-		limitertest.TakeOnce(t, rdb, prefix+":b", cfg, "", 10)
-		own := rratelimiter.Config{Type: rratelimiter.PerClient, Rate: 10, Interval: time.Hour}
+		limitertest.TakeOnce(t, rdb, prefix+":a", rratelimiter.PerHour(10), "", 3)
+		limitertest.TakeOnce(t, rdb, prefix+":b", rratelimiter.PerHour(10), "", 10)
+		own := limitertest.PerClient(10, time.Hour)
 		limitertest.TakeOnce(t, rdb, "{"+prefix+"}:own", own, "ann", 6)
 		limitertest.TakeOnce(t, rdb, "{"+prefix+"}:own", own, "bob:permits:x", 2)
-		require.NoError(t, rdb.HSet(t.Context(), prefix+":user", "name", "ann").Err())
-		require.NoError(t, rdb.HSet(t.Context(), prefix+":odd", "rate", "4.5", "stars", "1", "type", "0").Err())
+		put(t, rdb, prefix+":user", "name", "ann")
+		put(t, rdb, prefix+":odd", "rate", "4.5", "stars", "1", "type", "0")
 
 		r := NewReader(rdb, "*"+prefix+"*")
 		s := overview(t, r, byUse())
@@ -85,23 +91,12 @@ func TestLimitersByUse(t *testing.T) {
 	})
 }
 
-func free(l *Limiter) string {
-	if l.Free == nil {
-		return "?"
-	}
-	return fmt.Sprint(*l.Free)
-}
-
 func TestWhatIsFree(t *testing.T) {
 	t.Parallel()
 	redistest.Engines(t, func(t *testing.T, rdb *redis.Client) {
 		prefix := redistest.Name(t)
 		ctx := t.Context()
-		limiter := func(name string) (value, set string) {
-			name = prefix + ":" + name
-			require.NoError(t, rdb.HSet(ctx, name, "rate", 10, "interval", 60_000, "type", 0).Err())
-			return "{" + name + "}:value", "{" + name + "}:permits"
-		}
+		limiter := func(name string) (value, set string) { return put(t, rdb, prefix+":"+name, good...) }
 		limiter("new")
 		value, set := limiter("used")
 		require.NoError(t, rdb.Set(ctx, value, 4, 0).Err())
@@ -123,11 +118,15 @@ func TestWhatIsFree(t *testing.T) {
 		s := overview(t, NewReader(rdb, prefix+"*"), View{Sort: "name", Rows: 100})
 		got := map[string]string{}
 		for _, l := range s.Limiters {
-			got[strings.TrimPrefix(l.Name, prefix+":")] = free(&l) + fmt.Sprintf(" free, %.1f/s", l.PerSecond)
+			free := "?"
+			if l.Free != nil {
+				free = fmt.Sprint(*l.Free)
+			}
+			got[strings.TrimPrefix(l.Name, prefix+":")] = fmt.Sprintf("%s free, %.1f/s", free, l.PerSecond)
 		}
 		assert.Equal(t, map[string]string{
-			"new": "10 free, 0.0/s", "used": "6 free, 4.0/s", "idle": "10 free, 0.0/s", "lost": "7 free, 0.0/s", "window": "2 free, 0.0/s",
-			"bad": "? free, 0.0/s", "types": "? free, 0.0/s",
+			"new": "10 free, 0.0/s", "used": "6 free, 4.0/s", "idle": "10 free, 0.0/s", "lost": "7 free, 0.0/s",
+			"window": "2 free, 0.0/s", "bad": "? free, 0.0/s", "types": "? free, 0.0/s",
 		}, got)
 	})
 }
@@ -158,66 +157,31 @@ func TestCallersByTheirMembers(t *testing.T) {
 	assert.Equal(t, map[string]int64{"client 6f726967": 5, "Redisson": 5, "orders-7f9c": 6, "jobs-1": 2, "unmarked": 2}, got)
 }
 
-// counter counts commands, and notes their names.
-type counter struct {
-	mu    sync.Mutex
-	names map[string]int
-}
-
-func (c *counter) DialHook(next redis.DialHook) redis.DialHook {
-	return func(ctx context.Context, network, addr string) (net.Conn, error) { return next(ctx, network, addr) }
-}
-
-func (c *counter) note(cmds ...redis.Cmder) {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	for _, cmd := range cmds {
-		c.names[strings.ToLower(cmd.Name())]++
-	}
-}
-
-func (c *counter) ProcessHook(next redis.ProcessHook) redis.ProcessHook {
-	return func(ctx context.Context, cmd redis.Cmder) error {
-		c.note(cmd)
-		return next(ctx, cmd)
-	}
-}
-
-func (c *counter) ProcessPipelineHook(next redis.ProcessPipelineHook) redis.ProcessPipelineHook {
-	return func(ctx context.Context, cmds []redis.Cmder) error {
-		c.note(cmds...)
-		return next(ctx, cmds)
-	}
-}
-
 func TestManyLimitersAreReadInSmallSteps(t *testing.T) {
 	t.Parallel()
-	rdb := redistest.Redis(t)
-	prefix := redistest.Name(t)
+	server := redistest.StartRedis(t)
 	const limiters = 3000
-	pipe := rdb.Pipeline()
+	pipe := server.Client(t, nil).Pipeline()
 	for i := range limiters {
-		name := fmt.Sprintf("%s:%d", prefix, i)
+		name := fmt.Sprint("limiter:", i)
 		pipe.HSet(t.Context(), name, "rate", 100, "interval", 60_000, "type", 0)
 		pipe.Set(t.Context(), "{"+name+"}:value", i%101, 0)
-		if pipe.Len() == 200 {
-			_, err := pipe.Exec(t.Context())
-			require.NoError(t, err)
-		}
 	}
-	hook := &counter{names: map[string]int{}}
-	rdb.AddHook(hook)
-	r := NewReader(rdb, prefix+"*")
+	_, err := pipe.Exec(t.Context())
+	require.NoError(t, err)
+	proxy := redistest.StartProxy(t, server.Addr())
+	var names sync.Map
+	proxy.OnCommand(func(c redistest.Command) redistest.Action {
+		names.Store(c.Name(), true)
+		return redistest.Pass
+	})
+	r := NewReader(proxy.Client(t, nil), "limiter:*")
 	steps := 0
 	for first := true; first || r.Underway(); first = false {
-		before := maps.Clone(hook.names)
+		before := proxy.Counts().Requests
 		require.NoError(t, r.Walk(t.Context(), 300))
 		steps++
-		sent := 0
-		for name, n := range hook.names {
-			sent += n - before[name]
-		}
-		assert.LessOrEqual(t, sent, 300+3*pageKeys, "one page more than was asked for at most")
+		assert.LessOrEqual(t, proxy.Counts().Requests-before, 300+3*pageKeys, "one page more than was asked for at most")
 	}
 	assert.Greater(t, steps, 4)
 	s, err := r.Sample(t.Context(), View{Sort: "use", Rows: 10})
@@ -225,19 +189,22 @@ func TestManyLimitersAreReadInSmallSteps(t *testing.T) {
 	assert.Equal(t, limiters, s.Known)
 	assert.Len(t, s.Limiters, 10)
 	assert.Zero(t, *s.Limiters[9].Free)
-	for name := range hook.names {
-		assert.Contains(t, []string{"scan", "hmget", "get", "zrange", "zcard", "zrangebyscore", "dbsize", "time", "info", "hello", "client"}, name)
-	}
+	names.Range(func(name, _ any) bool {
+		return assert.Contains(t, []string{
+			"scan", "hmget", "get", "zrange", "zcard", "zrangebyscore", "dbsize", "time", "info", "hello", "client",
+		}, name)
+	})
 	assert.Positive(t, s.Cost.Commands)
 }
 
 func TestCostIsWhatTheServerSays(t *testing.T) {
 	t.Parallel()
-	stats := commandStats("# Commandstats\r\ncmdstat_get:calls=10,usec=25,usec_per_call=2.50,rejected_calls=0\r\ncmdstat_config|get:calls=1,usec=9\r\n")
+	stats := commandStats("# Commandstats\r\ncmdstat_get:calls=10,usec=25,usec_per_call=2.50,rejected_calls=0\r\n" +
+		"cmdstat_config|get:calls=1,usec=9\r\n")
 	assert.Equal(t, map[string]usage{"get": {10, 25}, "config|get": {1, 9}}, stats)
 
 	rdb := redistest.StartRedis(t).Client(t, nil)
-	require.NoError(t, rdb.HSet(t.Context(), "a", "rate", 10, "interval", 1000, "type", 0).Err())
+	put(t, rdb, "a", good...)
 	s := overview(t, NewReader(rdb, ""), byUse())
 	require.NotNil(t, s.Cost.ServerMicros)
 	assert.Positive(t, *s.Cost.ServerMicros)
@@ -247,7 +214,7 @@ func TestAUserWhoMayNotReadStatistics(t *testing.T) {
 	t.Parallel()
 	server := redistest.Shared(t)
 	prefix := redistest.Name(t)
-	require.NoError(t, server.Client(t, nil).HSet(t.Context(), prefix, "rate", 10, "interval", 1000, "type", 0).Err())
+	put(t, server.Client(t, nil), prefix, good...)
 	rdb := redistest.AddUser(t, server, nil, "~*", "+@read", "+scan", "-dbsize", "+time", "-info")
 	s := overview(t, NewReader(rdb, prefix), byUse())
 	require.Len(t, s.Limiters, 1)
@@ -284,4 +251,110 @@ func TestReaderForgetsServersThatWent(t *testing.T) {
 	require.NoError(t, r.Walk(t.Context(), 1))
 	_, err = r.Sample(t.Context(), view)
 	require.NoError(t, err)
+}
+
+// watch takes one sample of a limiter.
+func watch(t *testing.T, rdb redis.UniversalClient, name string) Point {
+	t.Helper()
+	w := Watcher{Client: rdb, Name: name}
+	p, err := w.Sample(t.Context())
+	require.NoError(t, err)
+	return p
+}
+
+// A limiter whose calls fail is shown as broken and first, by whatever reads it. What
+// only looks a little like a limiter is an application's.
+func TestBrokenLimiters(t *testing.T) {
+	t.Parallel()
+	redistest.Engines(t, func(t *testing.T, rdb *redis.Client) {
+		prefix := redistest.Name(t)
+		put := func(name string, fields ...any) (value, set string) { return put(t, rdb, prefix+":"+name, fields...) }
+		value, set := put("healthy", good...)
+		require.NoError(t, rdb.Set(t.Context(), value, 6, 0).Err())
+		limitertest.AddGrants(t, rdb, set, time.Second, 4, 1)
+		_, set = put("set", good...)
+		require.NoError(t, rdb.Set(t.Context(), set, "x", 0).Err())
+		value, _ = put("value", good...)
+		require.NoError(t, rdb.RPush(t.Context(), value, "x").Err())
+		value, _ = put("text", good...)
+		require.NoError(t, rdb.Set(t.Context(), value, "\x1b[31m"+strings.Repeat("many", 1000), 0).Err())
+		_, set = put("member", good...)
+		require.NoError(t, rdb.ZAdd(t.Context(), set, redis.Z{Score: 1, Member: "what is this"}).Err())
+		value, set = put("mixed", good...)
+		require.NoError(t, rdb.Set(t.Context(), value, 8, 0).Err())
+		limitertest.AddGrants(t, rdb, set, 0, 1, 1)
+		now := float64(limitertest.ServerNow(t, rdb))
+		require.NoError(t, rdb.ZAdd(t.Context(), set, redis.Z{Score: now - 10, Member: limitertest.NewMember(t, codec.LayoutB, 1)}).Err())
+		put("rate", "rate", "ten\a", "interval", 1000, "type", 0)
+		put("interval", "rate", 10, "type", 0)
+		put("type", "rate", 10, "interval", 1000)
+		put("keep", "rate", 10, "interval", 1000, "type", 0, "keepAliveTime", "x")
+
+		put("review", "rate", "4.5", "type", 1, "text", "good")
+		put("car", "rate", 120, "type", "car")
+		put("job", "interval", 60, "type", 1)
+		put("loan", "rate", "12.5", "interval", "monthly", "type", "loan")
+		put("user", "name", "ann")
+
+		s := overview(t, NewReader(rdb, prefix+"*"), byUse())
+		assert.Equal(t, []int{10, 9}, []int{s.Known, s.Broken})
+		last := s.Limiters[len(s.Limiters)-1]
+		assert.Equal(t, prefix+":healthy", last.Name, "what is broken comes first")
+		got := map[string]string{}
+		for _, l := range s.Limiters {
+			name := strings.TrimPrefix(l.Name, prefix+":")
+			got[name] = strings.ReplaceAll(l.Broken, prefix, "P")
+			if name != "mixed" && name != "member" && l.Broken != "" {
+				assert.Nil(t, l.Free, name)
+			}
+			found, err := Inspect(t.Context(), rdb, l.Name, nil)
+			require.NoError(t, err)
+			assert.Equal(t, l.Broken != "", found.Broken != "", "%s: %q", name, found.Broken)
+			p := watch(t, rdb, l.Name)
+			assert.False(t, p.Gone)
+			assert.Equal(t, l.Broken, p.Broken)
+		}
+		const number = ", not a whole number from 0 to 9007199254740991"
+		mixed, _, _ := strings.Cut(got["mixed"], ", written")
+		got["mixed"] = mixed
+		assert.Equal(t, map[string]string{
+			"healthy": "", "set": "key {P:set}:permits is not a sorted set", "value": "key {P:value}:value is not a string",
+			"text":   `key {P:text}:value holds "\x1b[31m` + strings.Repeat("many", 8) + `man"..., not a whole number`,
+			"member": "1 member of {P:member}:permits: no release of Redisson writes such a member",
+			"mixed":  "{P:mixed}:permits has layouts B, D2", "rate": `field rate is "ten\a"` + number,
+			"interval": "field interval is missing", "type": "field type is missing", "keep": `field keepAliveTime is "x"` + number,
+		}, got)
+
+		require.NoError(t, rdb.Set(t.Context(), prefix+":string", "x", 0).Err())
+		assert.Equal(t, "key "+prefix+":string is not a hash", watch(t, rdb, prefix+":string").Broken)
+		assert.True(t, watch(t, rdb, prefix+":review").Gone)
+	})
+}
+
+// A mended limiter is no longer broken, and one that breaks while it is shown is.
+func TestBrokenComesAndGoes(t *testing.T) {
+	t.Parallel()
+	rdb, _ := redistest.Mini(t)
+	rate := func(rate any) { put(t, rdb, "orders", "rate", rate, "interval", 60_000, "type", 0) }
+	r := NewReader(rdb, "")
+	shown := func() string {
+		s := overview(t, r, byUse())
+		if len(s.Limiters) == 0 {
+			return "none"
+		}
+		return s.Limiters[0].Broken
+	}
+	rate(10)
+	assert.Empty(t, shown())
+	rate("ten")
+	assert.Contains(t, shown(), "field rate is")
+	rate(10)
+	assert.Empty(t, shown())
+	require.NoError(t, rdb.Set(t.Context(), "{orders}:permits", "x", 0).Err())
+	assert.Contains(t, shown(), "is not a sorted set")
+	require.NoError(t, rdb.Del(t.Context(), "{orders}:permits").Err())
+	assert.Empty(t, shown())
+	require.NoError(t, rdb.Del(t.Context(), "orders").Err())
+	require.NoError(t, rdb.Set(t.Context(), "orders", "x", 0).Err())
+	assert.Equal(t, "none", shown(), "a key of another type is not looked for")
 }

@@ -1,7 +1,6 @@
 package choosing_test
 
 import (
-	"bytes"
 	"flag"
 	"fmt"
 	"os"
@@ -12,12 +11,14 @@ import (
 
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
+
+	"github.com/rratelimiter/rratelimiter/internal/docs/page"
 )
 
 var update = flag.Bool("update", false, "write docs/choosing.md's figures and its picture anew")
 
 const (
-	page        = "../../../docs/choosing.md"
+	pageFile    = "../../../docs/choosing.md"
 	pictureFile = "../../../docs/choosing/trace.svg"
 )
 
@@ -25,7 +26,15 @@ const (
 func TestTheTrace(t *testing.T) {
 	t.Parallel()
 	all := run(t)
-	compareWithPage(t, all)
+	const old = "%s is of another time: go test ./internal/docs/choosing -update"
+	drawn := picture(all)
+	if *update {
+		require.NoError(t, os.WriteFile(pictureFile, []byte(drawn), 0o644))
+	}
+	there, err := os.ReadFile(pictureFile)
+	require.NoError(t, err)
+	assert.True(t, drawn == string(there), old, pictureFile) //nolint:testifylint // not to be printed
+	section(t, "trace", traceTable(all), func(want, got string) { assert.Equal(t, want, got, old, pageFile) })
 
 	most := map[string]int{}
 	granted := map[string][]time.Duration{}
@@ -40,20 +49,6 @@ func TestTheTrace(t *testing.T) {
 	assert.LessOrEqual(t, most["token bucket that lends"], capacity+borrow+perWindow)
 }
 
-func compareWithPage(t *testing.T, all []answers) {
-	t.Helper()
-	drawn := []byte(picture(all))
-	if *update {
-		require.NoError(t, os.WriteFile(pictureFile, drawn, 0o644))
-	}
-	there, err := os.ReadFile(pictureFile)
-	require.NoError(t, err)
-	assert.True(t, bytes.Equal(drawn, there), "%s is of another time: go test ./internal/docs/choosing -update", pictureFile)
-	section(t, "trace", traceTable(all), func(want, got string) {
-		assert.Equal(t, want, got, "%s is of another time: go test ./internal/docs/choosing -update", page)
-	})
-}
-
 func TestFullestSpan(t *testing.T) {
 	t.Parallel()
 	second := time.Second
@@ -64,8 +59,8 @@ func TestFullestSpan(t *testing.T) {
 
 func traceTable(all []answers) string {
 	var b strings.Builder
-	fmt.Fprintf(&b, "| limiter | setting | granted of %d | most in any minute | when | most in any 10 s | longest wait named |\n", len(trace()))
-	b.WriteString("|---|---|---:|---:|---|---:|---:|\n")
+	fmt.Fprintf(&b, "| limiter | setting | granted of %d | most in any minute | when | most in any 10 s | longest wait named |\n"+
+		"|---|---|---:|---:|---|---:|---:|\n", len(trace()))
 	for _, a := range all {
 		minute := fullest(a.granted, window)
 		fmt.Fprintf(&b, "| %s | %s | %d | %d | %s to %s | %d | %.0f s |\n", a.name, a.setting, len(a.granted),
@@ -83,16 +78,22 @@ func section(t *testing.T, name, text string, compare func(want, got string)) {
 	t.Helper()
 	writing.Lock()
 	defer writing.Unlock()
-	file, err := os.ReadFile(page)
+	file, err := os.ReadFile(pageFile)
 	require.NoError(t, err)
-	begin, end := "<!-- begin "+name+" -->\n", "<!-- end "+name+" -->"
-	before, rest, found := strings.Cut(string(file), begin)
-	require.True(t, found, "%s has no %q", page, begin)
-	there, after, found := strings.Cut(rest, end)
-	require.True(t, found, "%s has no %q", page, end)
+	there := "nothing"
+	filled, err := page.Fill(string(file), func(marker, old string) (string, error) {
+		switch {
+		case marker != name:
+			return old, nil
+		case *update:
+			old = text
+		}
+		there = old
+		return old, nil
+	})
+	require.NoError(t, err)
 	if *update {
-		require.NoError(t, os.WriteFile(page, []byte(before+begin+text+end+after), 0o644))
-		there = text
+		require.NoError(t, os.WriteFile(pageFile, []byte(filled), 0o644))
 	}
 	compare(text, there)
 }

@@ -71,8 +71,8 @@ func picture(all []answers) string {
 		s.add(`<text class="small" x="%.1f" y="%d" text-anchor="middle">%s</text>`, x(at), height-8, clock(at))
 	}
 	s.add(`<text x="%d" y="22"><tspan class="name">asked for</tspan>, %d calls</text>`, left, len(trace()))
-	s.add(`<text class="small" x="%d" y="22" text-anchor="end">curves: granted in the minute before, red above %d; below: granted each second</text>`,
-		right, perWindow)
+	s.add(`<text class="small" x="%d" y="22" text-anchor="end">curves: granted in the minute before, red above %d; `+
+		`below: granted each second</text>`, right, perWindow)
 	s.marks("asked", top, trace())
 	for i, a := range all {
 		s.panel(a, top+ticks+18+panel*i)
@@ -97,9 +97,8 @@ func (s *svg) panel(a answers, at int) {
 	s.add(`<text x="%d" y="%d"><tspan class="name">%s</tspan>, %s: at most %d in a minute</text>`,
 		left, at+head-6, a.name, a.setting, most.granted)
 	base := at + head
-	line, over := lastMinute(a.granted, float64(base))
-	s.add(`<path class="last" d="%s"/>`, line)
-	s.add(`<path class="over" d="%s"/>`, over)
+	s.add(`<path class="last" d="%s"/>`, lastMinute(a.granted, 0, float64(base)))
+	s.add(`<path class="over" d="%s"/>`, lastMinute(a.granted, perWindow, float64(base)))
 	s.add(`<path class="limit" d="M%d %.1fH%d"/>`, left, float64(base)+y(perWindow), right)
 	s.add(`<path class="axis" d="M%d %dV%dH%d"/>`, left, base, base+curve, right)
 	for _, permits := range []int{0, perWindow, mostShown} {
@@ -128,53 +127,26 @@ func (s *svg) marks(class string, at int, moments []time.Duration) {
 	s.add(`<path class="%s" d="%s"/>`, class, path.String())
 }
 
-// lastMinute returns the outline of the curve of what was granted in the minute
-// before each moment, and that of its part above the limit.
-func lastMinute(granted []time.Duration, base float64) (line, over string) {
-	changes := map[time.Duration]int{}
+// lastMinute returns the outline of the curve of what was granted in the minute before
+// each moment, of the part that is above a number of permits.
+func lastMinute(granted []time.Duration, above int, base float64) string {
+	moments := slices.Clone(granted)
 	for _, at := range granted {
-		changes[at]++
-		changes[at+window]--
-	}
-	moments := make([]time.Duration, 0, len(changes))
-	for at := range changes {
-		if at < traceEnd {
-			moments = append(moments, at)
+		if at+window < traceEnd {
+			moments = append(moments, at+window)
 		}
 	}
 	slices.Sort(moments)
-	lower, upper := outline{floor: base + curve}, outline{floor: base + y(perWindow)}
-	now := 0
+	floor := fmt.Sprintf("%.1f", base+y(above))
+	path, height := fmt.Sprintf("M%d %s", left, floor), floor
 	for _, at := range moments {
-		now += changes[at]
-		lower.step(x(at), base+y(now))
-		upper.step(x(at), base+y(max(now, perWindow)))
+		from, _ := slices.BinarySearch(granted, at-window+1)
+		to, _ := slices.BinarySearch(granted, at+1)
+		if next := fmt.Sprintf("%.1f", base+y(max(to-from, above))); next != height {
+			path, height = path+fmt.Sprintf("H%.1fV%s", x(at), next), next
+		}
 	}
-	return lower.end(), upper.end()
-}
-
-// outline is the path of an area that stands on a floor and has steps.
-type outline struct {
-	floor float64
-	path  strings.Builder
-	at    string // the height of the last step
-}
-
-// step goes on to a place and there to another height.
-func (o *outline) step(x, y float64) {
-	if o.path.Len() == 0 {
-		fmt.Fprintf(&o.path, "M%d %.1f", left, o.floor)
-		o.at = fmt.Sprintf("%.1f", o.floor)
-	}
-	if to := fmt.Sprintf("%.1f", y); to != o.at {
-		fmt.Fprintf(&o.path, "H%.1fV%s", x, to)
-		o.at = to
-	}
-}
-
-// end closes the outline.
-func (o *outline) end() string {
-	return fmt.Sprintf("%sH%dV%.1fZ", o.path.String(), right, o.floor)
+	return fmt.Sprintf("%sH%dV%sZ", path, right, floor)
 }
 
 // clock writes a moment as minutes and seconds.

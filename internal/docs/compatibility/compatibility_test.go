@@ -25,8 +25,9 @@ func TestPage(t *testing.T) {
 	r, err := recorded(t, map[string]string{
 		"TestTurns": "4.7.0\tGo tryAcquire\t10\t0\n4.7.0\tGo take\t5\t0\n4.7.0\tJava tryAcquire\t7\t0\n" +
 			"4.7.0\tGo release\t3\t1\n4.7.0\tJava release\t2\t0\n3.12.3\tGo tryAcquire\t4\t0\n",
-		"TestHammer":  "4.7.0\t100\t80\t0\t0\t100.0\t\n3.13.6\t90\t70\t2\t0\t99.0\tbad argument\n",
-		"servers":     "redis-7.0\tsingle\tpassed\t500\t0\t2\t40\nredis-7.0\ttls\tpassed\t400\t0\t9\t41\nvalkey-9.1\ttls\tn/a: built without TLS\t0\t0\t0\t1\n",
+		"TestHammer": "4.7.0\t100\t80\t0\t0\t100.0\t\n3.13.6\t90\t70\t2\t0\t99.0\tbad argument\n",
+		"servers": "redis-7.0\tsingle\tpassed\t500\t0\t2\t40\nredis-7.0\ttls\tpassed\t400\t0\t9\t41\n" +
+			"valkey-9.1\ttls\tn/a: built without TLS\t0\t0\t0\t1\n",
 		"reshard":     "overall\t4\t900\t0\t0\t0\t1.7\t1.8\n",
 		"TestUnknown": "what is this\n",
 	})

@@ -10,6 +10,7 @@ import (
 	"go/build"
 	"go/parser"
 	"go/token"
+	"go/types"
 	"io/fs"
 	"maps"
 	"os"
@@ -29,24 +30,30 @@ const (
 	module = "github.com/rratelimiter/rratelimiter"
 )
 
+// between returns what stands in a text of the page between two others.
+func between(t *testing.T, text, begin, end string) string {
+	t.Helper()
+	_, rest, found := strings.Cut(text, begin)
+	require.True(t, found, "%s has no %q", page, begin)
+	rest, _, _ = strings.Cut(rest, end)
+	return rest
+}
+
 // section returns what stands below a heading of the page.
 func section(t *testing.T, heading string) string {
 	t.Helper()
 	text, err := os.ReadFile(filepath.Join(root, page))
 	require.NoError(t, err)
-	_, rest, found := strings.Cut(string(text), "\n## "+heading+"\n")
-	require.True(t, found, "%s has no section %q", page, heading)
-	rest, _, _ = strings.Cut(rest, "\n## ")
-	return rest
+	return between(t, string(text), "\n## "+heading+"\n", "\n## ")
 }
 
-var quoted = regexp.MustCompile("`([^`]+)`")
+var quoted = regexp.MustCompile("`[^`]+`")
 
 // words returns what stands in backquotes.
 func words(text string) []string {
-	var all []string
-	for _, match := range quoted.FindAllStringSubmatch(text, -1) {
-		all = append(all, match[1])
+	all := quoted.FindAllString(text, -1)
+	for i, word := range all {
+		all[i] = strings.Trim(word, "`")
 	}
 	return all
 }
@@ -174,15 +181,6 @@ func below(folder string, parents []string) bool {
 	})
 }
 
-// paragraph returns the one that begins so.
-func paragraph(t *testing.T, text, begin string) string {
-	t.Helper()
-	_, rest, found := strings.Cut(text, "\n"+begin)
-	require.True(t, found, "%s has no paragraph that begins %q", page, begin)
-	rest, _, _ = strings.Cut(rest, "\n\n")
-	return rest
-}
-
 // title is what messages call the package of a folder.
 func title(folder string) string {
 	if folder == "." {
@@ -195,8 +193,8 @@ func TestTheDrawingIsTheCode(t *testing.T) {
 	t.Parallel()
 	all := packages(t)
 	d := readDrawing(t, all)
-	anywhere := words(paragraph(t, d.text, "Any package may import"))
-	apart := words(paragraph(t, d.text, "Not drawn:"))
+	anywhere := words(between(t, d.text, "\nAny package may import", "\n\n"))
+	apart := words(between(t, d.text, "\nNot drawn:", "\n\n"))
 	for _, folder := range slices.Sorted(maps.Keys(all)) {
 		to, isDrawn := d.arrows[folder]
 		if !isDrawn {
@@ -254,42 +252,25 @@ func declared(t *testing.T, path string) []string {
 	}
 	file, err := parser.ParseFile(token.NewFileSet(), path, nil, parser.SkipObjectResolution)
 	require.NoError(t, err)
-	for _, decl := range file.Decls {
-		switch decl := decl.(type) {
+	ast.Inspect(file, func(node ast.Node) bool {
+		switch node := node.(type) {
 		case *ast.FuncDecl:
-			names = append(names, receiver(decl)+decl.Name.Name)
-		case *ast.GenDecl:
-			for _, spec := range decl.Specs {
-				switch spec := spec.(type) {
-				case *ast.TypeSpec:
-					names = append(names, spec.Name.Name)
-				case *ast.ValueSpec:
-					for _, name := range spec.Names {
-						names = append(names, name.Name)
-					}
-				}
+			name := node.Name.Name
+			if node.Recv != nil {
+				name = strings.TrimPrefix(types.ExprString(node.Recv.List[0].Type), "*") + "." + name
+			}
+			names = append(names, name)
+			return false
+		case *ast.TypeSpec:
+			names = append(names, node.Name.Name)
+		case *ast.ValueSpec:
+			for _, name := range node.Names {
+				names = append(names, name.Name)
 			}
 		}
-	}
+		return true
+	})
 	return names
-}
-
-// receiver returns "Type." for a method, "" for a function.
-func receiver(f *ast.FuncDecl) string {
-	if f.Recv == nil {
-		return ""
-	}
-	of := f.Recv.List[0].Type
-	if star, ok := of.(*ast.StarExpr); ok {
-		of = star.X
-	}
-	name, _ := of.(*ast.Ident)
-	return name.Name + "."
-}
-
-func exists(path string) bool {
-	_, err := os.Stat(path)
-	return err == nil
 }
 
 // Of each rule the page names files, each before what of it holds the rule.
@@ -303,7 +284,8 @@ func TestRulesAreWhereThePageSays(t *testing.T) {
 		for _, word := range words(row[1]) {
 			if strings.Contains(word, "/") {
 				path, names = filepath.Join(root, word), nil
-				require.True(t, exists(path), "%s, in the row %q: there is no %s", page, row[0], word)
+				_, err := os.Stat(path)
+				require.NoError(t, err, "%s, in the row %q", page, row[0])
 				continue
 			}
 			require.NotEmpty(t, path, "%s, in the row %q: %s stands before its file", page, row[0], word)

@@ -24,10 +24,8 @@ func TestBenchMeasuresAndLeavesNothing(t *testing.T) {
 		opts := options(t)
 		var done []bench.Result
 		opts.Done = func(r bench.Result) { done = append(done, r) }
-		start := time.Now()
 		report, err := bench.Run(t.Context(), rdb, opts)
 		require.NoError(t, err)
-		assert.Less(t, time.Since(start), 30*time.Second)
 		assert.Equal(t, done, report.Results)
 		var runs [][2]int
 		for _, r := range report.Results {
@@ -55,7 +53,7 @@ func TestBenchThatIsStoppedLeavesNothing(t *testing.T) {
 			_, err := bench.Run(ctx, rdb, opts)
 			ended <- err
 		}()
-		require.Eventually(t, func() bool { return len(redistest.Keys(t, rdb, "{"+opts.Prefix+"*")) > 1 }, 20*time.Second, time.Millisecond)
+		require.Eventually(t, func() bool { return len(redistest.Keys(t, rdb, "{"+opts.Prefix+"*")) > 1 }, time.Minute, time.Millisecond)
 		for _, key := range redistest.Keys(t, rdb, "*"+opts.Prefix+"*") {
 			ttl, err := rdb.PTTL(t.Context(), key).Result()
 			require.NoError(t, err)
@@ -71,7 +69,6 @@ func TestBenchWithoutAServer(t *testing.T) {
 	t.Parallel()
 	rdb, m := redistest.Mini(t)
 	m.SetError("LOADING not yet")
-	opts := options(t)
-	_, err := bench.Run(t.Context(), rdb, opts)
+	_, err := bench.Run(t.Context(), rdb, options(t))
 	require.ErrorContains(t, err, "LOADING")
 }

@@ -2,6 +2,7 @@ package connect_test
 
 import (
 	"context"
+	"fmt"
 	"net"
 	"os"
 	"path/filepath"
@@ -15,6 +16,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/rratelimiter/rratelimiter/cmd/rrl/internal/connect"
+	"github.com/rratelimiter/rratelimiter/internal/test/fuzztest"
 	"github.com/rratelimiter/rratelimiter/internal/test/redistest"
 )
 
@@ -26,30 +28,21 @@ func file(t *testing.T, text string) string {
 	return path
 }
 
-// env answers for an environment with one variable.
-func env(name, value string) func(string) string {
-	return func(asked string) string {
-		if asked == name {
-			return value
-		}
-		return ""
-	}
-}
-
 func TestPassword(t *testing.T) {
 	t.Parallel()
+	mini := miniredis.RunT(t)
+	mini.RequireAuth("secret,12")
 	for name, addr := range map[string]string{
-		"redis":     redistest.StartRedis(t, "--requirepass", "secret,12").Addr(),
-		"miniredis": withPassword(t),
+		"redis": redistest.StartRedis(t, "--requirepass", "secret,12").Addr(), "miniredis": mini.Addr(),
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			open(t, connect.Single, connect.Options{Redis: "redis://:secret,12@" + addr})
 			open(t, connect.Single, connect.Options{Redis: ":secret%2C12@" + addr})
 			open(t, connect.Single, connect.Options{Redis: addr, PasswordFile: file(t, "secret,12\n")})
-			open(t, connect.Single, connect.Options{Redis: addr, Getenv: env("REDIS_PASSWORD", "secret,12")})
-			open(t, connect.Single, connect.Options{Redis: addr, Getenv: env("REDISCLI_AUTH", "secret,12")})
-			open(t, connect.Single, connect.Options{Redis: "redis://:secret,12@" + addr, Getenv: env("REDIS_PASSWORD", "secret-wrong")})
+			open(t, connect.Single, connect.Options{Redis: addr, Getenv: variable("REDIS_PASSWORD", "secret,12")})
+			open(t, connect.Single, connect.Options{Redis: addr, Getenv: variable("REDISCLI_AUTH", "secret,12")})
+			open(t, connect.Single, connect.Options{Redis: "redis://:secret,12@" + addr, Getenv: variable("REDIS_PASSWORD", "secret-wrong")})
 			open(t, connect.Single, connect.Options{Redis: "redis://:secret-wrong@" + addr, PasswordFile: file(t, "secret,12")})
 
 			if name == "redis" { // a miniredis says so at the first command
@@ -63,48 +56,34 @@ func TestPassword(t *testing.T) {
 	}
 }
 
-func withPassword(t *testing.T) string {
-	t.Helper()
-	m := miniredis.RunT(t)
-	m.RequireAuth("secret,12")
-	return m.Addr()
-}
-
 func TestPasswordThatNobodyAskedFor(t *testing.T) {
 	t.Parallel()
 	server := redistest.StartRedis(t)
-	conn, err := (&connect.Options{Redis: server.Addr(), Getenv: env("REDIS_PASSWORD", "secret")}).Open(t.Context())
-	if err == nil { // the default user takes any
-		require.NoError(t, conn.Close())
-		return
+	_, err := dial(t, connect.Options{Redis: server.Addr(), Getenv: variable("REDIS_PASSWORD", "secret")})
+	if err != nil { // else the default user takes any
+		require.ErrorContains(t, err, server.Addr()+" has no password set")
 	}
-	require.ErrorContains(t, err, server.Addr()+" has no password set")
 }
 
 func TestUser(t *testing.T) {
 	t.Parallel()
 	server := redistest.StartRedis(t)
 	limited := redistest.AddUser(t, server, nil, "+get", "~key").Options()
-	o := connect.Options{Redis: server.Addr(), User: limited.Username, PasswordFile: file(t, limited.Password), Getenv: nothing}
-	conn, err := o.Open(t.Context())
+	conn, err := dial(t, connect.Options{Redis: server.Addr(), User: limited.Username, PasswordFile: file(t, limited.Password)})
 	require.NoError(t, err)
-	defer func() { _ = conn.Close() }()
-	for command, words := range map[string]string{
-		"set key x": `user "` + limited.Username + `" may not run SET (NOPERM): ACL SETUSER ` + limited.Username + " +set",
-		"get other": "may not use these keys",
+	notSet := fmt.Sprintf("user %q may not run SET (NOPERM): ACL SETUSER %[1]s +set", limited.Username)
+	for words, err := range map[string]error{
+		notSet:                   conn.Client.Set(t.Context(), "key", "x", 0).Err(),
+		"may not use these keys": conn.Client.Get(t.Context(), "other").Err(),
 	} {
-		var args []any
-		for word := range strings.FieldsSeq(command) {
-			args = append(args, word)
-		}
-		err := conn.Explain(conn.Client.Do(t.Context(), args...).Err())
+		err := conn.Explain(err)
 		require.ErrorContains(t, err, words)
 		assert.True(t, redis.HasErrorPrefix(err, "NOPERM"), "it wraps the server's")
 	}
 	require.NoError(t, conn.Explain(nil))
 
 	open(t, connect.Single, connect.Options{
-		Redis: "redis://other:secret@" + server.Addr(), User: "default", Getenv: env("REDIS_PASSWORD", "any"),
+		Redis: "redis://other:secret@" + server.Addr(), User: "default", Getenv: variable("REDIS_PASSWORD", "any"),
 	})
 	refuses(t, connect.Options{Redis: "redis://ann:secret@" + server.Addr()}, `user "ann"`, "WRONGPASS")
 	refuses(t, connect.Options{Redis: "redis://ann:secret@a,redis://bob:secret@b"}, "differ in scheme, login or database")
@@ -134,23 +113,56 @@ func TestAServerThatDoesNotAnswerIsGivenUpInTime(t *testing.T) {
 	defer func() { _ = silent.Close() }()
 	addr := silent.Addr().String()
 	for _, o := range []connect.Options{
-		{Redis: addr},
-		{Redis: addr, Ring: true},
-		{Redis: addr, SentinelMaster: "main"},
-		{Redis: addr, TLS: true},
+		{Redis: addr}, {Redis: addr, Ring: true}, {Redis: addr, SentinelMaster: "main"}, {Redis: addr, TLS: true},
 	} {
-		o.Timeout, o.Getenv = 200*time.Millisecond, nothing
-		start := time.Now()
-		_, err := o.Open(t.Context())
-		require.ErrorContains(t, err, addr+" gave no answer in time", "%+v", o)
-		assert.Less(t, time.Since(start), 2*time.Second)
+		o.Timeout = 200 * time.Millisecond
+		refuses(t, o, addr+" gave no answer in time")
 	}
 	// One that is silent is no reason not to ask the other.
 	m := miniredis.RunT(t)
-	refuses(t, connect.Options{Redis: addr + "," + m.Addr(), Timeout: 400 * time.Millisecond}, m.Addr()+" is no node of a cluster")
+	refuses(t, connect.Options{Redis: addr + "," + m.Addr(), Timeout: 4 * time.Second}, m.Addr()+" is no node of a cluster")
 
 	ctx, cancel := context.WithCancel(t.Context())
-	time.AfterFunc(50*time.Millisecond, cancel)
-	_, err = (&connect.Options{Redis: addr, Timeout: time.Hour, Getenv: nothing}).Open(ctx)
+	time.AfterFunc(50*time.Millisecond, cancel) // most likely while it waits
+	_, err = (&connect.Options{Redis: addr, Timeout: time.Hour, Getenv: variable("", "")}).Open(ctx)
 	require.ErrorIs(t, err, context.Canceled)
+}
+
+// FuzzParseURL is somebody who mistypes: no error shows the password.
+func FuzzParseURL(f *testing.F) {
+	f.Add("redis", "ann", "@127.0.0.1:6379/0")
+	f.Add("rediss", "", "@[::1]:6379/1?db=2&read_timeout=-1&skip_verify=true")
+	f.Add("unix", "ann:x", "@/run/redis.sock?db=x")
+	f.Add("redis", "", "@host:port/%zz")
+	f.Add("http", "%", "")
+	f.Add("red\x7fis", "[", "@:0/0/0?max_retries=1e3")
+	f.Add("", "", "@a@b:c?pool_size=99999999999999999999&dial_timeout=1&x=y")
+	fuzztest.Run(f, func(t testing.TB, scheme, user, rest string) {
+		const password = "oPeNsEsAmE"
+		if strings.ContainsAny(scheme+user, ":/?#") {
+			return // it is another part of the URL then
+		}
+		opts, err := connect.ParseURL(scheme + "://" + user + ":" + password + rest)
+		switch {
+		case err == nil && (opts == nil || opts.Addr == ""):
+			t.Errorf("%q %q %q: no address", scheme, user, rest)
+		case err != nil && (opts != nil || strings.Contains(err.Error(), password)):
+			t.Errorf("%q %q %q: %v", scheme, user, rest, err)
+		}
+	})
+}
+
+func TestNoErrorShowsAPassword(t *testing.T) {
+	t.Parallel()
+	for _, address := range []string{
+		"redis://ann:sec/ret@host:6379", "redis://ann:sec?ret@host", "redis://ann:sec%ret@host", "redis://ann:secret",
+		"redis://:12/sec@host:6379", "redis://ann@x:12/sec@host", "redis://:secret@local host:1",
+	} {
+		_, err := connect.ParseURL(address)
+		if assert.ErrorContains(t, err, "the server's URL", address) {
+			assert.NotContains(t, err.Error(), "sec", address)
+		}
+	}
+	_, err := connect.ParseURL("redis://ann:secret@host/x")
+	assert.ErrorContains(t, err, `invalid database number: "x"`)
 }

@@ -24,7 +24,9 @@ func TestTheProbeTriesWhatLimitersNeed(t *testing.T) {
 
 func TestOlderVersions(t *testing.T) {
 	t.Parallel()
-	for version, want := range map[string]bool{"5.0.14": true, "6.0.20": true, "6.2.0": false, "6.10": false, "7.0.15": false, "10": false, "5": true} {
+	for version, want := range map[string]bool{
+		"5.0.14": true, "6.0.20": true, "6.2.0": false, "6.10": false, "7.0.15": false, "10": false, "5": true,
+	} {
 		assert.Equal(t, want, older(version, oldestRedis), version)
 	}
 }
@@ -32,8 +34,14 @@ func TestOlderVersions(t *testing.T) {
 func TestReportForPeople(t *testing.T) {
 	t.Parallel()
 	r := &Report{Name: "the cluster of a:1 and 2 more", TookMS: 1234, Worst: Error, Findings: []Finding{
-		{Check: "rights", Level: Error, Text: "user least may not run get, zadd", Reason: "calls of limiters fail with NOPERM", Advice: "ACL SETUSER with +get +zadd"},
-		{Check: "eviction", Level: Warning, Server: "a:1", Text: "maxmemory-policy is volatile-lru", Reason: "a limiter whose keys are evicted starts anew", Advice: "set maxmemory-policy to noeviction"},
+		{
+			Check: "rights", Level: Error, Text: "user least may not run get, zadd",
+			Reason: "calls of limiters fail with NOPERM", Advice: "ACL SETUSER with +get +zadd",
+		},
+		{
+			Check: "eviction", Level: Warning, Server: "a:1", Text: "maxmemory-policy is volatile-lru",
+			Reason: "a limiter whose keys are evicted starts anew", Advice: "set maxmemory-policy to noeviction",
+		},
 		{Check: "version", Level: Fine, Server: "a:1", Text: "Redis 7.0.15 \x1b[2J \"x\""},
 	}}
 	for _, columns := range []int{40, 80, 200} {

@@ -4,7 +4,9 @@ import (
 	"bytes"
 	"context"
 	"encoding/json"
+	"io"
 	"os"
+	"slices"
 	"strings"
 	"sync"
 	"testing"
@@ -50,28 +52,53 @@ func (t *terminal) resize(columns, rows int) {
 	t.columns, t.rows = columns, rows
 }
 
-func (t *terminal) screen() *Screen { return &Screen{Out: t, Size: t.size, Keys: t.keys} }
+// minTick is as fast as samples come in tests.
+const minTick = 20 * time.Millisecond
 
-// lines returns what is on the screen.
-func (t *terminal) lines() []string {
+// top shows limiters on the terminal, watch one.
+func (t *terminal) top(ctx context.Context, rdb redis.UniversalClient, pattern string) (ended chan error) {
+	top := &Top{Reader: look.NewReader(rdb, pattern), View: look.View{Sort: "use"}, Interval: minTick, Reads: 5000}
+	return t.run(func(s *Screen) error { return top.Show(ctx, s, plain) })
+}
+
+func (t *terminal) watch(ctx context.Context, rdb redis.UniversalClient, name string) (ended chan error) {
+	w := &Watch{Watcher: look.Watcher{Client: rdb, Name: name}, Interval: minTick}
+	return t.run(func(s *Screen) error { return w.Show(ctx, s, plain) })
+}
+
+func (t *terminal) run(show func(*Screen) error) (ended chan error) {
+	ended = make(chan error, 1)
+	go func() { ended <- show(&Screen{Out: t, Size: t.size, Keys: t.keys}) }()
+	return ended
+}
+
+// text returns what is on the screen.
+func (t *terminal) text() string {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	return strings.Split(strings.NewReplacer(home, "", toEnd, "", below, "").Replace(t.drawn), "\r\n")
+	return strings.NewReplacer(home, "", toEnd, "", below, "").Replace(t.drawn)
 }
+
+func (t *terminal) lines() []string { return strings.Split(t.text(), "\r\n") }
 
 // shows waits until the screen has a text, or has it no longer.
 func (t *terminal) shows(tb testing.TB, text string, want bool) {
 	tb.Helper()
-	require.Eventually(tb, func() bool { return strings.Contains(strings.Join(t.lines(), "\n"), text) == want },
-		20*time.Second, 5*time.Millisecond, "%q", text)
+	require.Eventually(tb, func() bool { return strings.Contains(t.text(), text) == want }, time.Minute, 5*time.Millisecond, "%q", text)
+}
+
+// press presses keys.
+func (t *terminal) press(keys ...Key) {
+	for _, k := range keys {
+		t.keys <- k
+	}
 }
 
 func twoLimiters(t *testing.T, rdb redis.UniversalClient) (prefix string) {
 	t.Helper()
 	prefix = redistest.Name(t)
-	cfg := rratelimiter.Config{Rate: 10, Interval: time.Hour}
-	limitertest.TakeOnce(t, rdb, prefix+":a", cfg, "", 3)
-	limitertest.TakeOnce(t, rdb, prefix+":b", cfg, "", 10)
+	limitertest.TakeOnce(t, rdb, prefix+":a", rratelimiter.PerHour(10), "", 3)
+	limitertest.TakeOnce(t, rdb, prefix+":b", rratelimiter.PerHour(10), "", 10)
 	return prefix
 }
 
@@ -80,76 +107,55 @@ func TestTopOnATerminal(t *testing.T) {
 	rdb, m := redistest.Mini(t)
 	prefix := twoLimiters(t, rdb)
 	term := newTerminal()
-	top := &Top{Reader: look.NewReader(rdb, prefix+"*"), View: look.View{Sort: "use"}, Interval: minTick, Reads: 5000}
-	ended := make(chan error, 1)
-	go func() { ended <- top.Show(t.Context(), term.screen(), plain) }()
-
+	ended := term.top(t.Context(), rdb, prefix+"*")
 	term.shows(t, "2 limiters, 2 in use, 1 used up", true)
 	term.shows(t, ":a", true)
-	assert.Less(t, strings.Index(strings.Join(term.lines(), "\n"), ":b"), strings.Index(strings.Join(term.lines(), "\n"), ":a"))
-	term.keys <- 's'
-	term.shows(t, "sorted by in-use", true)
-	term.keys <- 'r'
-	term.shows(t, "reversed", true)
+	assert.Regexp(t, `(?s):b.*:a`, term.text())
 
 	term.resize(30, 5)
-	require.Eventually(t, func() bool { return len(term.lines()) == 5 }, 20*time.Second, 5*time.Millisecond)
+	require.Eventually(t, func() bool { return len(term.lines()) == 5 }, time.Minute, 5*time.Millisecond)
 	requireFits(t, term.lines(), 30)
 	term.resize(100, 12)
-	require.Eventually(t, func() bool { return strings.HasPrefix(term.lines()[2], "NAME      ") }, 20*time.Second, 5*time.Millisecond)
+	term.shows(t, "\r\nNAME      ", true)
 
-	for _, k := range "/:Bx" {
-		term.keys <- Key(k)
+	for _, step := range []struct {
+		keys []Key
+		text string
+		want bool
+	}{
+		{[]Key{'s'}, "sorted by in-use", true},
+		{[]Key{'r'}, "reversed", true},
+		{[]Key{'/', ':', 'B', 'x', keyDelete}, "filter: :B_", true},
+		{[]Key{keyEnter}, ":a ", false},
+		{[]Key{keyEscape}, ":a ", true},
+		{[]Key{'p'}, "paused", true},
+		{[]Key{'p'}, "q quit", true},
+	} {
+		term.press(step.keys...)
+		term.shows(t, step.text, step.want)
 	}
-	term.keys <- keyDelete
-	term.shows(t, "filter: :B_", true)
-	term.keys <- keyEnter
-	term.shows(t, ":a ", false)
-	term.keys <- keyEscape
-	term.shows(t, ":a ", true)
-	term.keys <- 'p'
-	term.shows(t, "paused", true)
-	term.keys <- 'p'
-	term.shows(t, "q quit", true)
 
 	m.SetError("LOADING down")
 	term.shows(t, "the server does not answer: LOADING down", true)
 	m.SetError("")
 	term.shows(t, "does not answer", false)
-	term.keys <- 'q'
+	term.press('q')
 	require.NoError(t, <-ended)
 }
-
-// minTick is as fast as samples come in tests.
-const minTick = 20 * time.Millisecond
 
 func TestCtrlCEndsLiveCommands(t *testing.T) {
 	t.Parallel()
 	rdb, _ := redistest.Mini(t)
 	prefix := twoLimiters(t, rdb)
 	show := func(ctx context.Context, term *terminal) []chan error {
-		ended := []chan error{make(chan error, 1), make(chan error, 1)}
-		go func() {
-			top := &Top{Reader: look.NewReader(rdb, ""), View: look.View{Sort: "use"}, Interval: minTick, Reads: 5000}
-			ended[0] <- top.Show(ctx, &Screen{Out: &bytes.Buffer{}, Size: term.size, Keys: term.keys}, plain)
-		}()
-		go func() {
-			w := &Watch{Watcher: look.Watcher{Client: rdb, Name: prefix + ":a"}, Interval: minTick}
-			ended[1] <- w.Show(ctx, &Screen{Out: &bytes.Buffer{}, Size: term.size, Keys: term.keys}, plain)
-		}()
-		return ended
-	}
-	term := newTerminal()
-	both := show(t.Context(), term)
-	term.keys <- keyStop // each takes one
-	term.keys <- keyStop
-	for _, ended := range both {
-		require.NoError(t, <-ended)
+		return []chan error{term.top(ctx, rdb, ""), term.watch(ctx, rdb, prefix+":a")}
 	}
 	ctx, cancel := context.WithCancel(t.Context())
-	both = show(ctx, newTerminal())
+	term := newTerminal()
+	all := slices.Concat(show(t.Context(), term), show(ctx, newTerminal()))
+	term.press(keyStop, keyStop) // each takes one
 	cancel()
-	for _, ended := range both {
+	for _, ended := range all {
 		require.NoError(t, <-ended)
 	}
 }
@@ -181,7 +187,7 @@ func TestWatchSeesGrants(t *testing.T) {
 	t.Parallel()
 	redistest.Everywhere(t, func(t *testing.T, rdb redis.UniversalClient) {
 		name := redistest.Name(t)
-		cfg := rratelimiter.Config{Rate: 10, Interval: time.Hour}
+		cfg := rratelimiter.PerHour(10)
 		limitertest.TakeOnce(t, rdb, name, cfg, "", 3)
 		w := &Watch{Watcher: look.Watcher{Client: rdb, Name: name}}
 		sample := func() look.Point {
@@ -192,17 +198,17 @@ func TestWatchSeesGrants(t *testing.T) {
 		p := sample()
 		assert.EqualValues(t, 7, *p.Free)
 		assert.Zero(t, p.Granted, "of before the first sample")
-		time.Sleep(5 * time.Millisecond) // grants of one millisecond count once
-		limitertest.TakeOnce(t, rdb, name, cfg, "", 2)
-		time.Sleep(5 * time.Millisecond)
-		limitertest.TakeOnce(t, rdb, name, cfg, "", 1)
+		for _, permits := range []int64{2, 1} {
+			time.Sleep(5 * time.Millisecond) // grants of one millisecond count once
+			limitertest.TakeOnce(t, rdb, name, cfg, "", permits)
+		}
 		p = sample()
 		assert.Equal(t, []int64{4, 6, 3}, []int64{*p.Free, p.InUse, p.Granted})
 		assert.Len(t, p.Callers, 3)
 		assert.Zero(t, sample().Granted)
 
 		own := "{" + name + "}own*?"
-		limitertest.TakeOnce(t, rdb, own, rratelimiter.Config{Type: rratelimiter.PerClient, Rate: 10, Interval: time.Hour}, "ann", 6)
+		limitertest.TakeOnce(t, rdb, own, limitertest.PerClient(10, time.Hour), "ann", 6)
 		w = &Watch{Watcher: look.Watcher{Client: rdb, Name: own}}
 		p = sample()
 		assert.EqualValues(t, 4, *p.Free)
@@ -219,14 +225,12 @@ func TestWatchOnATerminal(t *testing.T) {
 	prefix := twoLimiters(t, rdb)
 	term := newTerminal()
 	term.resize(60, 20)
-	w := &Watch{Watcher: look.Watcher{Client: rdb, Name: prefix + ":a"}, Interval: minTick}
-	ended := make(chan error, 1)
-	go func() { ended <- w.Show(t.Context(), term.screen(), plain) }()
+	ended := term.watch(t.Context(), rdb, prefix+":a")
 	term.shows(t, "free 7, in use 3", true)
-	limitertest.TakeOnce(t, rdb, prefix+":a", rratelimiter.Config{Rate: 10, Interval: time.Hour}, "", 2)
+	limitertest.TakeOnce(t, rdb, prefix+":a", rratelimiter.PerHour(10), "", 2)
 	term.shows(t, "free 5, in use 5", true)
 	term.resize(33, 9)
-	require.Eventually(t, func() bool { return len(term.lines()) <= 9 }, 20*time.Second, 5*time.Millisecond)
+	require.Eventually(t, func() bool { return len(term.lines()) <= 9 }, time.Minute, 5*time.Millisecond)
 	requireFits(t, term.lines(), 33)
 	m.SetError("LOADING down")
 	term.shows(t, "does not answer", true)
@@ -250,22 +254,18 @@ func TestAHungServerIsSoonSaidToBeSilent(t *testing.T) {
 	proxy := redistest.MiniProxy(t, m)
 	slow := proxy.Client(t, nil)
 	term, other := newTerminal(), newTerminal()
-	top := &Top{Reader: look.NewReader(slow, prefix+"*"), View: look.View{Sort: "use"}, Interval: minTick, Reads: 5000}
-	w := &Watch{Watcher: look.Watcher{Client: slow, Name: prefix + ":a"}, Interval: minTick}
-	ended := make(chan error, 2)
-	go func() { ended <- top.Show(t.Context(), term.screen(), plain) }()
-	go func() { ended <- w.Show(t.Context(), other.screen(), plain) }()
+	ended := map[*terminal]chan error{term: term.top(t.Context(), slow, prefix+"*"), other: other.watch(t.Context(), slow, prefix+":a")}
 	term.shows(t, "2 limiters", true)
 	other.shows(t, "free 7", true)
 	release := make(chan struct{})
 	proxy.OnCommand(func(redistest.Command) redistest.Action { return redistest.Pass.When(release) })
-	for _, screen := range []*terminal{term, other} {
+	for screen := range ended {
 		screen.shows(t, "old, the server does not answer: nothing for ", true)
 	}
 	close(release)
-	for _, screen := range []*terminal{term, other} {
+	for screen, ended := range ended {
 		screen.shows(t, "nothing for", false)
-		screen.keys <- 'q'
+		screen.press('q')
 		require.NoError(t, <-ended)
 	}
 }
@@ -275,8 +275,7 @@ func TestWatchOfNothing(t *testing.T) {
 	rdb, _ := redistest.Mini(t)
 	w := &Watch{Watcher: look.Watcher{Client: rdb, Name: "none"}, Interval: minTick}
 	require.ErrorIs(t, w.Print(t.Context(), &output.Printer{Writer: &bytes.Buffer{}}), ErrGone)
-	w = &Watch{Watcher: look.Watcher{Client: rdb, Name: "none"}, Interval: minTick}
-	require.ErrorIs(t, w.Show(t.Context(), newTerminal().screen(), plain), ErrGone)
+	require.ErrorIs(t, <-newTerminal().watch(t.Context(), rdb, "none"), ErrGone)
 }
 
 func TestKeys(t *testing.T) {
@@ -288,13 +287,12 @@ func TestKeys(t *testing.T) {
 
 func TestNoScreenWhereThereIsNoTerminal(t *testing.T) {
 	t.Parallel()
-	s, err := OpenScreen(&bytes.Buffer{}, os.Stdin)
-	require.NoError(t, err)
-	assert.Nil(t, s)
 	r, w, err := os.Pipe()
 	require.NoError(t, err)
 	defer func() { _, _ = r.Close(), w.Close() }()
-	s, err = OpenScreen(w, r)
-	require.NoError(t, err)
-	assert.Nil(t, s)
+	for in, out := range map[*os.File]io.Writer{os.Stdin: &bytes.Buffer{}, r: w} {
+		s, err := OpenScreen(out, in)
+		require.NoError(t, err)
+		assert.Nil(t, s)
+	}
 }

@@ -4,7 +4,10 @@ import (
 	"bytes"
 	"encoding/json"
 	"slices"
+	"strconv"
+	"strings"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/stretchr/testify/assert"
@@ -19,7 +22,6 @@ import (
 func runAsJSON(t *testing.T, name string) scenarioSummary {
 	t.Helper()
 	i := slices.IndexFunc(Scenarios(), func(s Scenario) bool { return s.Name == name })
-	require.NotEqual(t, -1, i)
 	var out bytes.Buffer
 	kept, err := scenarios[i].Run(t.Context(), &output.Printer{Writer: &out, JSON: true})
 	require.NoError(t, err)
@@ -36,26 +38,21 @@ func runAsJSON(t *testing.T, name string) scenarioSummary {
 	return s
 }
 
-// granted counts the grants of a lane from a moment on, up to another.
-func (l laneSummary) granted(from, to time.Duration) (granted, calls int) {
-	for _, a := range l.Answers {
-		if a.AtMS >= from.Milliseconds() && a.AtMS < to.Milliseconds() {
-			calls++
-			if a.Granted {
-				granted++
-			}
-		}
-	}
-	return granted, calls
+// grants requires so many grants of so many calls from a moment on, up to another.
+func (l laneSummary) grants(t *testing.T, from, to time.Duration, granted, calls int) {
+	t.Helper()
+	answers := slices.DeleteFunc(slices.Clone(l.Answers), func(a answerSummary) bool {
+		return a.AtMS < from.Milliseconds() || a.AtMS >= to.Milliseconds()
+	})
+	assert.Len(t, answers, calls)
+	assert.Len(t, slices.DeleteFunc(answers, func(a answerSummary) bool { return !a.Granted }), granted)
 }
 
 func TestDemoOfTheFixedWindow(t *testing.T) {
 	t.Parallel()
 	s := runAsJSON(t, "fixed-window")
 	require.Len(t, s.Lanes, 1)
-	granted, calls := s.Lanes[0].granted(0, time.Minute)
-	assert.Equal(t, 120, calls)
-	assert.Equal(t, 100, granted)
+	s.Lanes[0].grants(t, 0, time.Minute, 100, 120)
 	assert.EqualValues(t, 199, s.Lanes[0].HighestInWindow, "the double burst")
 	assert.Less(t, s.Lanes[0].HighestToMS-s.Lanes[0].HighestFromMS, int64(10_000))
 }
@@ -68,8 +65,7 @@ func TestDemoOfTheSlidingLog(t *testing.T) {
 		assert.Equal(t, highest, s.Lanes[i].HighestInWindow)
 	}
 	ann := s.Lanes[0]
-	granted, _ := ann.granted(0, time.Minute)
-	assert.Equal(t, 3, granted)
+	ann.grants(t, 0, time.Minute, 3, 12)
 	for _, a := range ann.Answers {
 		want := int64(3)
 		if a.AtMS >= 110_000 {
@@ -103,13 +99,9 @@ func TestDemoOfTheCounter(t *testing.T) {
 	require.Len(t, s.Lanes, 2)
 	for second := range 35 {
 		from := time.Duration(second) * time.Second
-		granted, calls := s.Lanes[0].granted(from, from+time.Second)
-		assert.Equal(t, 20, calls)
-		assert.Equal(t, 10, granted, "second %d", second)
+		s.Lanes[0].grants(t, from, from+time.Second, 10, 20)
 	}
-	granted, calls := s.Lanes[1].granted(0, 30*time.Second)
-	assert.Equal(t, 600, calls)
-	assert.Equal(t, 500, granted)
+	s.Lanes[1].grants(t, 0, 30*time.Second, 500, 600)
 }
 
 func TestScenariosOwnUpToABrokenRule(t *testing.T) {
@@ -161,4 +153,111 @@ func TestPeakOfALane(t *testing.T) {
 	assert.EqualValues(t, 5, highest)
 	assert.Equal(t, 9*time.Second, from)
 	assert.Equal(t, 10*time.Second, to)
+}
+
+func TestRecordFindsTheFullestInterval(t *testing.T) {
+	t.Parallel()
+	const ms = time.Millisecond
+	for _, c := range []struct {
+		grants  []grant
+		highest int64
+	}{
+		{nil, 0},
+		{[]grant{{0, 3}, {1000 * ms, 3}, {2000 * ms, 3}}, 3},
+		{[]grant{{0, 3}, {999 * ms, 1}}, 4},
+		{[]grant{{0, 1}, {500 * ms, 1}, {999 * ms, 1}, {1000 * ms, 1}, {1500 * ms, 1}}, 3},
+		{[]grant{{5000 * ms, 1}, {0, 2}, {5500 * ms, 2}}, 3},
+	} {
+		r := record{interval: time.Second, grants: map[string]grant{}}
+		var sum int64
+		for i, one := range c.grants {
+			r.grants[string(rune('a'+i))] = one
+			sum += one.permits
+		}
+		total, highest := r.peak()
+		assert.Equal(t, sum, total)
+		assert.Equal(t, c.highest, highest, "%v", c.grants)
+	}
+}
+
+func TestDemoOwnsUpToABrokenLimit(t *testing.T) {
+	t.Parallel()
+	var out bytes.Buffer
+	r := &clientsRun{Clients: Clients{Rate: 1, Interval: time.Second}, out: &output.Printer{Writer: &out}}
+	r.done = []try{{client: 1, granted: true}, {client: 1, granted: true}}
+	r.record = &record{interval: time.Second, grants: map[string]grant{"a": {0, 2}}}
+	kept, err := r.report(time.Second)
+	require.NoError(t, err)
+	assert.False(t, kept)
+	assert.Contains(t, out.String(), "OVER THE LIMIT")
+
+	out.Reset()
+	r.record.grants["a"] = grant{0, 1}
+	kept, err = r.report(time.Second)
+	require.NoError(t, err)
+	assert.True(t, kept)
+	assert.Contains(t, out.String(), "lower bound")
+	assert.NotContains(t, out.String(), "never")
+}
+
+// fits runs a demo on terminals of several widths, of which none may have to
+// break a line.
+func fits(t *testing.T, run func(*testing.T, *output.Printer)) {
+	t.Helper()
+	for _, width := range []int{40, 60, 80, 120} {
+		t.Run(strconv.Itoa(width), func(t *testing.T) {
+			t.Parallel()
+			var text bytes.Buffer
+			synctest.Test(t, func(t *testing.T) {
+				run(t, &output.Printer{Writer: &text, Color: true, Width: width})
+			})
+			require.NotEmpty(t, text.String())
+			for line := range strings.Lines(text.String()) {
+				line = strings.TrimSuffix(line, "\n")
+				assert.LessOrEqual(t, output.Columns(line), width, "%q", line)
+			}
+		})
+	}
+}
+
+func TestScenariosFitTheTerminal(t *testing.T) {
+	t.Parallel()
+	for _, s := range Scenarios() {
+		t.Run(s.Name, func(t *testing.T) {
+			t.Parallel()
+			fits(t, func(t *testing.T, out *output.Printer) {
+				kept, err := s.Run(t.Context(), out)
+				require.NoError(t, err)
+				assert.True(t, kept)
+			})
+		})
+	}
+}
+
+func TestClientsFitTheTerminal(t *testing.T) {
+	t.Parallel()
+	fits(t, func(t *testing.T, out *output.Printer) {
+		c := Clients{Rate: 3, Interval: time.Second, Count: 2, Tries: 30, Timeout: 100 * time.Millisecond}
+		_, err := c.Run(t.Context(), out)
+		require.NoError(t, err)
+	})
+}
+
+func TestAPlotOfANarrowTerminalHasFewerMarks(t *testing.T) {
+	t.Parallel()
+	p := &plan{rule: "r", row: time.Second, mark: 1, speed: 1, left: true}
+	l := &lane{name: "a lane with a long name"}
+	p.lanes = []*lane{l}
+	p.calls(0, 10*time.Millisecond, 40, l)
+	for width, want := range map[int]plot{
+		0:  {mark: 1, counted: countsAndLeft, widths: []int{41}},
+		80: {mark: 1, counted: countsAndLeft, widths: []int{41}},
+		60: {mark: 2, counted: countsAndLeft, widths: []int{21}},
+		40: {mark: 5, counted: countsAndLeft, widths: []int{9}},
+		30: {mark: 5, counted: counts, widths: []int{9}},
+		15: {mark: 10, counted: noCounts, widths: []int{5}},
+	} {
+		got := newPlot(&output.Printer{Width: width}, p)
+		assert.Equal(t, []any{want.mark, want.counted, want.widths}, []any{got.mark, got.counted, got.widths}, "%d columns", width)
+	}
 }

@@ -1,0 +1,272 @@
+package main
+
+import (
+	"fmt"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"github.com/rratelimiter/rratelimiter/codec"
+	"github.com/rratelimiter/rratelimiter/internal/script"
+	"github.com/rratelimiter/rratelimiter/internal/test/limitertest"
+	"github.com/rratelimiter/rratelimiter/internal/test/redistest"
+	"github.com/rratelimiter/rratelimiter/lua"
+)
+
+// A changed rate is no reason to grant what is in use a second time.
+func TestANewRateKeepsPermitsInUse(t *testing.T) {
+	t.Parallel()
+	const kept, all = "=> granted 1 permit, 4 left", "=> granted 1 permit, 94 left"
+	for line, next := range map[string]string{
+		"set-rate orders 95/1h":                       kept,
+		"update-rate orders 95/1h":                    kept,
+		"set-rate orders 50/1h":                       "-> denied 1 permit, 0 left, try again in ...", // less than is in use
+		"set-rate orders 95/1h --keep-state":          kept,
+		"set-rate orders 95/1h --reset":               all,
+		"update-rate orders 95/1h --reset":            all,
+		"update-rate orders 95/1h --keep-state=false": all,
+		"set-rate orders 95/1h --type per-client":     all,
+	} {
+		t.Run(line, func(t *testing.T) {
+			t.Parallel()
+			newServer(t).play("set-rate orders 100/1h => ...\nacquire orders -n 90 => ...\n" + line + " => ...\nacquire orders " + next + "\n")
+		})
+	}
+}
+
+func TestSetRate(t *testing.T) {
+	t.Parallel()
+	s := newServer(t)
+	s.play(`
+set-rate orders 5/1d --keep-alive 7d   => orders has 5 permits every 24h, deleted when unused for 168h
+set-rate orders 5/1d --keep-alive long !> --keep-alive "long": want a time, such as 500ms, 10s or 1h
+set-rate own 10/1h --type per-client   => own has 10 permits every 1h for each client
+acquire own -n 4 --client-id ann       => granted 4 permits, 6 left
+acquire own -n 4 --client-id bob       => granted 4 permits, 6 left
+set-rate own 5/1h                      => own has 5 permits every 1h for each client
+update-rate own 5/1h                   => own has 5 permits every 1h for each client
+`)
+	// Clients do not come to share what each had of its own.
+	for _, st := range s.show("own").States {
+		assert.EqualValues(t, 4, st.InUse, *st.ClientID)
+	}
+	// What is broken is mended by starting anew, as the error says.
+	s.HSet("broken", "rate", "ten", "interval", "1000", "type", "0")
+	s.play(`
+set-rate own 5/1h --type overall                 => own has 5 permits every 1h
+set-rate own 5/1h --type ""                      !> want overall or per-client
+set-rate broken 5/1h                             !> rrl set-rate --reset or rrl delete cures it
+set-rate broken 5/1h --reset                     => broken has 5 permits every 1h
+acquire broken                                   => granted 1 permit, 4 left
+set-rate broken 5/1h --reset --keep-state        !> --reset and --keep-state exclude each other
+set-rate broken 5/1h --redisson 3.12.0           !> give --reset
+set-rate broken 5/1h --redisson 3.12.0 --reset   => broken has 5 permits every 1h
+`)
+}
+
+func TestReleaseSaysHowManyWentBack(t *testing.T) {
+	t.Parallel()
+	s := newServer(t)
+	s.play(`
+set-rate orders 100/1h             => ...
+release orders                     => gave back nothing, no permits were in use
+acquire orders -n 30               => ...
+acquire orders -n 30               => ...
+acquire orders -n 30               => ...
+release orders                     => gave back 1 permit
+release orders -n 40               => gave back 40 permits
+acquire orders -n 52               -> denied 52 permits, 51 left, try again in 1h
+release orders -n 200              => gave back 49 permits, no more were in use
+release orders -n 200              => gave back nothing, no permits were in use
+release orders -n 0                => gave back 0 permits
+set-rate own 10/1h --type per-client => ...
+acquire own -n 4 --client-id ann   => ...
+release own                        !> own: each client has permits of its own: --client-id says whose
+release own -n 9 --client-id ann   => gave back 4 permits, no more were in use
+release own -n 9 --client-id bob   => gave back nothing, no permits were in use
+`)
+	for i, key := range []string{"{%s}:permits", "{%s}:value", "%s"} {
+		name := fmt.Sprint("broken", i)
+		require.Zero(t, s.rrl("set-rate %s 10/1h", name).code)
+		key = fmt.Sprintf(key, name)
+		s.Del(key)
+		require.NoError(t, s.Set(key, "x"))
+		s.fails(key, "release", name)
+	}
+}
+
+// A large set takes several calls of the script, and permits that have run out are no
+// longer in use.
+func TestReleaseOfManyMembers(t *testing.T) {
+	t.Parallel()
+	s := shared(t)
+	name := redistest.Name(t)
+	written{hash: config(10_000, 3_600_000), value: 10_000 - 1000 - 50}.put(t, s.rdb, name)
+	limitertest.AddGrants(t, s.rdb, "{"+name+"}:permits", 2*time.Hour, 50, 1)
+	limitertest.AddGrants(t, s.rdb, "{"+name+"}:permits", time.Second, 1000, 1)
+	s.play(`
+release NAME -n 300  => gave back 300 permits
+release NAME -n 5000 => gave back 700 permits, no more were in use
+`, "NAME", name)
+	assert.EqualValues(t, 10_000, *s.show("%q", name).States[0].Free)
+}
+
+// What may have happened is not done twice, and not said to have been done.
+func TestReleaseWhoseAnswerIsLost(t *testing.T) {
+	t.Parallel()
+	s := alone(t)
+	proxy := redistest.StartProxy(t, s.addr)
+	s.play("set-rate orders 10/1h => ...\nacquire orders -n 9 => ...\n")
+	var sent atomic.Int64
+	proxy.OnCommand(func(c redistest.Command) redistest.Action {
+		if c.Name() == "evalsha" && c.Args[1] == script.SHA(lua.Release) || c.Name() == "eval" && c.Args[1] == lua.Release.Source {
+			sent.Add(1)
+			if c.Name() == "eval" {
+				return redistest.DropAnswer
+			}
+		}
+		return redistest.Pass
+	})
+	got := rrl(t, "release orders -n 3 --redis %s", proxy.Addr())
+	assert.Equal(t, exitError, got.code)
+	assert.Empty(t, got.stdout)
+	assert.Regexp(t, `^rrl: orders: outcome unknown`, got.stderr)
+	assert.LessOrEqual(t, sent.Load(), int64(2), "by its hash, then by its source")
+	assert.EqualValues(t, 4, *s.show("orders").States[0].Free)
+}
+
+func TestMigrate(t *testing.T) {
+	t.Parallel()
+	s := newServer(t)
+	now := float64(time.Now().UnixMilli())
+	written{config(10, 3_600_000), 3, []redis.Z{
+		{Score: now - 2, Member: member(t, codec.LayoutB, 1, 2)},
+		{Score: now - 1, Member: member(t, codec.LayoutC, 2, 1)},
+		{Score: now, Member: member(t, codec.LayoutD2, 3, 4)},
+	}}.put(t, s.rdb, "orders")
+	require.Equal(t, []string{"mixed_layouts"}, kinds(s.show("orders")))
+	s.play("migrate orders --redisson 3.15.5 !> 3.15.5\nmigrate orders => orders: 2 members rewritten\n")
+	found := s.show("orders")
+	assert.Empty(t, found.Anomalies)
+	assert.EqualValues(t, 3, *found.States[0].Free)
+	var permits []uint32
+	for _, p := range found.States[0].Permits {
+		assert.Equal(t, "D2", p.Layout)
+		permits = append(permits, p.Permits)
+	}
+	assert.Equal(t, []uint32{2, 1, 4}, permits)
+	s.play(`
+migrate orders --json => {"name":"orders","rewritten":0}
+try-set-rate mail 10/1h --type per-client => ...
+acquire mail -n 3 --client-id a --redisson 3.16.8 => ...
+acquire mail -n 3 --client-id b --redisson 3.16.8 => ...
+migrate mail => mail: 2 members rewritten
+migrate mail => mail: 0 members rewritten
+`)
+}
+
+func TestTake(t *testing.T) {
+	t.Parallel()
+	s := newStoppedServer(t)
+	for _, at := range []struct {
+		after  time.Duration
+		script string
+	}{
+		{0, "fixed-window w --limit 100/1m => granted 1 permit, 99 left"},
+		{0, "counter w --limit 100/1m -n 99 => granted 99 permits, 0 left"},
+		{time.Second, "fixed-window w --limit 100/1m -> denied 1 permit, 0 left, try again in 59s"},
+		{time.Minute, "counter w --limit 100/1m => granted 1 permit, 99 left"},
+
+		{0, "sliding-log l --limit 3/1m --permits 2 => granted 2 permits, 1 left"},
+		{time.Second, "sliding-log l --limit 3/1m --permits 2 -> denied 2 permits, 1 left, try again in 59s"},
+		{time.Second, "sliding-log l --limit 3/1m --peek => 1 of 3 left"},
+		{time.Second, "sliding-log l --limit 3/1m --peek -n 2 -> 1 of 3 left, 2 permits in 59s"},
+
+		{0, "token-bucket b --capacity 10 --refill 1/1s --peek => 10 of 10 left"},
+		{0, "fixed-window w2 --limit 10/1s --peek => 10 of 10 left"},
+		{0, "token-bucket b --capacity 10 --refill 1/1s -n 8 => granted 8 permits, 2 left"},
+		{0, "token-bucket b --capacity 10 --refill 1/1s -n 3 -> denied 3 permits, 2 left, try again in 1s"},
+		{0, "token-bucket b --capacity 10 --refill 1/1s --borrow 1 -n 3 => granted 3 permits, 0 left"},
+		{0, "token-bucket b --capacity 10 --refill 1/1s -> denied 1 permit, 0 left, try again in 2s"},
+	} {
+		s.SetTime(startOfClock.Add(at.after))
+		s.play("take " + at.script + "\n")
+	}
+}
+
+func TestThreshold(t *testing.T) {
+	t.Parallel()
+	s := newServer(t)
+	s.play(`
+threshold k                        -> k has no threshold
+threshold k --json                 -> {"key":"k","threshold":null}
+threshold k 5                      => k has a threshold of 5
+threshold k                        => k has a threshold of 5
+threshold k --json                 => {"key":"k","threshold":5}
+threshold k 7 --thresholds other   => k has a threshold of 7
+threshold k --reset                => k has no threshold
+threshold k                        -> k has no threshold
+threshold k --thresholds other     => k has a threshold of 7
+threshold "a\nb" 1                 => "a\nb" has a threshold of 1
+TAKE                               => granted 1 permit, 0 left
+threshold limit:ann:/ 3            => limit:ann:/ has a threshold of 3
+TAKE                               => granted 1 permit, 1 left
+`, "TAKE", "take sliding-log limit:ann:/ --limit 1/1h --thresholds rate:limit:config")
+	assert.Equal(t, "3", s.HGet("rate:limit:config", "limit:ann:/"))
+	s.play(`
+threshold limit:ann:/ 0            => limit:ann:/ has a threshold of 0
+TAKE                               -> denied 1 permit, 0 left, try again in 1h
+`, "TAKE", "take sliding-log limit:ann:/ --limit 1/1h --thresholds rate:limit:config")
+}
+
+// A mistyped name does not cost an application its data.
+func TestWhatIsNoLimiterIsLeftAlone(t *testing.T) {
+	t.Parallel()
+	s := newServer(t)
+	require.NoError(t, s.Set("text", "x"))
+	s.HSet("user", "name", "ann")
+	s.HSet("car", "type", "car", "rate", "120")
+	s.HSet("job", "interval", "60", "type", "1")
+	s.HSet("half", "rate", "10", "interval", "1000")
+	s.SetTTL("car", time.Hour)
+	const other = "hash of something else"
+	for name, is := range map[string]string{"text": "string", "user": other, "car": other, "job": other} {
+		s.play(`
+delete NAME          !> NAME is a WHAT and no limiter, nothing changed; rrl delete --force removes it
+expire NAME 1m       !> NAME is a WHAT and no limiter, nothing changed; rrl delete --force removes it
+expire NAME --clear  !> NAME is a WHAT and no limiter, nothing changed; rrl delete --force removes it
+`, "NAME", name, "WHAT", is)
+		assert.True(t, s.Exists(name), name)
+	}
+	for _, command := range []string{"set-rate", "try-set-rate", "update-rate"} {
+		s.play(`
+COMMAND user 10/s --keep-alive 1h !> user is a hash of something else and no limiter, nothing changed
+COMMAND text 10/s                 !> config is of type string, not hash
+`, "COMMAND", command)
+	}
+	assert.Empty(t, s.HGet("user", "rate"))
+	assert.Equal(t, []time.Duration{0, 0, time.Hour, 0}, []time.Duration{s.TTL("text"), s.TTL("user"), s.TTL("car"), s.TTL("job")})
+	s.play(`
+delete ""            !> name is empty
+expire "" 1m         !> name is empty
+delete half          => deleted half
+delete text --force  => deleted text
+`)
+}
+
+// What the library refuses as a rate is no limiter's to rrl either.
+func TestNumbersThatScriptsDoNotTake(t *testing.T) {
+	t.Parallel()
+	s := newServer(t)
+	for name, rate := range map[string]string{"large": "9007199254740992", "zeros": "05", "plus": "+5"} {
+		s.HSet(name, "rate", rate, "interval", "1000", "type", "0")
+		s.fails("corrupt state", "acquire", name)
+		assert.Contains(t, s.rrl("show %s", name).stdout, "not a whole number from 0 to 9007199254740991", name)
+		assert.Contains(t, s.rrl("ls").stdout, name+" is broken: field rate is \""+rate+"\", not a whole number")
+	}
+	assert.Contains(t, s.rrl("top --count 1").stdout, "3 limiters, 0 in use, 0 used up, 3 broken")
+}

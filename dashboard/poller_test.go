@@ -1,0 +1,297 @@
+package dashboard
+
+import (
+	"context"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"net/http/httptest"
+	"strings"
+	"sync/atomic"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/alicebob/miniredis/v2/server"
+	"github.com/redis/go-redis/v9"
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"github.com/rratelimiter/rratelimiter"
+	"github.com/rratelimiter/rratelimiter/internal/test/redistest"
+)
+
+// slow is who takes nothing of an answer until let go.
+type slow struct {
+	*httptest.ResponseRecorder
+
+	begun, goOn chan struct{}
+}
+
+func (s *slow) Write(p []byte) (int, error) {
+	close(s.begun)
+	<-s.goOn
+	return s.ResponseRecorder.Write(p)
+}
+
+// Who reads slowly holds no place, and nobody asks Redis on for them.
+func TestASlowReaderOfOneAnswer(t *testing.T) {
+	t.Parallel()
+	s := newSite(t)
+	w := &slow{httptest.NewRecorder(), make(chan struct{}), make(chan struct{})}
+	ended := make(chan struct{})
+	go func() {
+		defer close(ended)
+		s.h.ServeHTTP(w, httptest.NewRequestWithContext(t.Context(), http.MethodGet, "http://localhost/api/limiters", http.NoBody))
+	}()
+	<-w.begun
+	p := s.h.(*handler).poller
+	p.mu.Lock()
+	assert.Empty(t, p.viewers)
+	p.mu.Unlock()
+	close(w.goOn)
+	<-ended
+}
+
+// A hook that panics holds up nobody else.
+func TestAnAuthorizeThatPanics(t *testing.T) {
+	t.Parallel()
+	angry := true
+	s := newSite(t, func(c *Config) {
+		c.Authorize = func(*http.Request, Action) (string, error) {
+			if angry {
+				panic("angry")
+			}
+			return "ann", nil
+		}
+	})
+	s.limiter("orders", rratelimiter.PerHour(10), 0)
+	for _, path := range []string{"/api/change", "/api/preview"} {
+		assert.Panics(t, func() { s.do(s.request(path, rateBody("orders", 20, 1000, false))) })
+	}
+	assert.Panics(t, func() { s.read("/api/about") })
+	angry = false
+	s.change(rateBody("orders", 20, 1000, false))
+}
+
+// A client that is nil must not end the program from the goroutine that reads.
+func TestANilClient(t *testing.T) {
+	t.Parallel()
+	for _, rdb := range []redis.UniversalClient{(*redis.Client)(nil), (*redis.ClusterClient)(nil), (*redis.Ring)(nil)} {
+		s := siteOn(t, rdb)
+		assert.Equal(t, http.StatusInternalServerError, s.code(http.MethodGet, "/api/limiters", nil), "%T", rdb)
+	}
+}
+
+// What a key holds is told, but not by megabytes each second.
+func TestHugeTextsAreCutShort(t *testing.T) {
+	t.Parallel()
+	s := newSite(t, withLogs("thresholds"))
+	s.limiter("orders", rratelimiter.PerHour(10), 1)
+	huge := strings.Repeat("\u2028\x00\xff\n", 1<<17)
+	require.NoError(t, s.rdb.Set(t.Context(), "{orders}:value", huge, 0).Err())
+	require.NoError(t, s.rdb.HSet(t.Context(), "damaged", "rate", huge, "interval", 1, "type", 0).Err())
+	require.NoError(t, s.rdb.HSet(t.Context(), "thresholds", "log:ann", huge).Err())
+	for _, path := range []string{
+		"/api/limiter?id=" + idOf("orders"), "/api/limiter?id=" + idOf("damaged"), "/api/thresholds?hash=" + idOf("thresholds"),
+		"/api/key?key=" + idOf("{orders}:value"),
+	} {
+		w := s.read(path)
+		assert.Equal(t, http.StatusOK, w.Code, path)
+		assert.Less(t, w.Body.Len(), 32<<10, path)
+	}
+	w := s.do(s.request("/api/preview", m{"action": "unthreshold", "hash": idOf("thresholds"), "id": idOf("log:ann")}))
+	assert.Equal(t, http.StatusOK, w.Code)
+	assert.Less(t, w.Body.Len(), 32<<10)
+}
+
+// An answer without a body ends at once, and takes no place.
+func TestAskingForTheHeadOfAStream(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		s := newSite(t)
+		for path := range endpoints {
+			if !strings.HasSuffix(path, "/stream") {
+				continue
+			}
+			ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+			w := s.do(httptest.NewRequestWithContext(ctx, http.MethodHead, path+"?id="+idOf("orders"), http.NoBody))
+			assert.NoError(t, ctx.Err(), path)
+			assert.Equal(t, "text/event-stream", w.Header().Get("Content-Type"), path)
+			cancel()
+		}
+	})
+}
+
+// stream is one that was opened, or refused.
+type stream struct {
+	status int
+	later  string // Retry-After
+	body   io.Reader
+}
+
+// from opens a stream from an address of this machine.
+func from(t *testing.T, url, address string) stream {
+	t.Helper()
+	dialer := net.Dialer{LocalAddr: &net.TCPAddr{IP: net.ParseIP(address)}}
+	client := &http.Client{Transport: &http.Transport{DialContext: dialer.DialContext, DisableKeepAlives: true}}
+	ctx, cancel := context.WithCancel(t.Context())
+	r, err := http.NewRequestWithContext(ctx, http.MethodGet, url, http.NoBody)
+	require.NoError(t, err)
+	r.Header.Set("X-Forwarded-For", fmt.Sprintf("10.0.0.%d", len(t.Name())%250)) // which nobody believes
+	answer, err := client.Do(r)
+	require.NoError(t, err)
+	t.Cleanup(func() {
+		cancel()
+		_ = answer.Body.Close()
+	})
+	return stream{answer.StatusCode, answer.Header.Get("Retry-After"), answer.Body}
+}
+
+// However many pages one address opens, others find a place.
+func TestPlacesAreSharedByAddress(t *testing.T) {
+	t.Parallel()
+	s := newSite(t)
+	server := httptest.NewServer(s.h)
+	t.Cleanup(server.Close)
+	t.Cleanup(server.CloseClientConnections) // before that: streams have no end of their own
+	url := server.URL + "/api/limiters/stream"
+	for i := range maxShare {
+		require.Equal(t, http.StatusOK, from(t, url, "127.0.0.1").status, "%d", i)
+	}
+	refused := from(t, url, "127.0.0.1")
+	assert.Equal(t, http.StatusServiceUnavailable, refused.status)
+	assert.Equal(t, "10", refused.later)
+	var last stream
+	for i := range maxShare {
+		last = from(t, url, "127.0.0.2")
+		require.Equal(t, http.StatusOK, last.status, "%d", i)
+	}
+	// All places are taken by two. Each other address has one all the same, at the cost
+	// of the newest page of who has most.
+	ended := make(chan error)
+	go func() {
+		_, err := io.Copy(io.Discard, last.body)
+		ended <- err
+	}()
+	for i := 3; i < 13; i++ {
+		require.Equal(t, http.StatusOK, from(t, url, fmt.Sprint("127.0.0.", i)).status, "%d", i)
+	}
+	<-ended
+	p := s.h.(*handler).poller
+	p.mu.Lock()
+	assert.Len(t, p.viewers, maxViewers)
+	p.mu.Unlock()
+	assert.Equal(t, http.StatusOK, from(t, server.URL+"/api/limiters", "127.0.0.20").status, "nor do single answers wait")
+}
+
+func TestWhatCountsAsOneAddress(t *testing.T) {
+	t.Parallel()
+	for remote, want := range map[string]string{
+		"192.0.2.1:5": "192.0.2.1", "[::ffff:192.0.2.1]:5": "192.0.2.1", "[2001:db8:1:2:3::4]:5": "2001:db8:1:2::/64",
+		"[fe80::1%eth0]:5": "fe80::/64", "@": "@", "": "",
+	} {
+		assert.Equal(t, want, addressOf(remote), remote)
+	}
+}
+
+// A place is given back once, also by who has lost it.
+func TestAPlaceThatWasLost(t *testing.T) {
+	t.Parallel()
+	p := newSite(t).h.(*handler).poller
+	var leave []func()
+	join := func(from string) error {
+		l, err := p.join(&viewer{kind: listEvent, from: from})
+		if err == nil {
+			leave = append(leave, l)
+		}
+		return err
+	}
+	for i := range maxViewers {
+		require.NoError(t, join(strings.Repeat("x", i%2)))
+	}
+	require.NoError(t, join("new"))
+	for i := range maxViewers/3 - 1 {
+		require.NoError(t, join("new"), "%d", i)
+	}
+	require.Error(t, join("new"), "each of three has its third")
+	for _, l := range leave {
+		l()
+		l()
+	}
+	assert.Empty(t, p.viewers)
+}
+
+// However fast somebody asks, Redis is asked about as often as it may be.
+func TestWhoAsksAgainAndAgain(t *testing.T) {
+	t.Parallel()
+	for _, path := range []string{"/api/limiters", "/api/key?key=" + idOf("l:00"), "/api/thresholds?hash=" + idOf("l:00")} {
+		synctest.Test(t, func(t *testing.T) {
+			rdb, mini := redistest.Mini(t)
+			require.NoError(t, rdb.Ping(t.Context()).Err()) // from which on there is a server to hook
+			for i := range 50 {
+				mini.HSet("l:"+string(rune('a'+i)), "rate", "10", "interval", "1000", "type", "0")
+			}
+			s := siteOn(t, rdb, withLogs("l:00"), func(c *Config) { c.Reads = minReads })
+			var sent atomic.Int64
+			mini.Server().SetPreHook(func(*server.Peer, string, ...string) bool {
+				sent.Add(1)
+				return false
+			})
+			const span = 20
+			for start := time.Now(); time.Since(start) < span*time.Second; {
+				s.read(path)
+				time.Sleep(10 * time.Millisecond)
+			}
+			assert.Less(t, sent.Load(), int64(span*minReads*3/2), path)
+		})
+	}
+}
+
+// Who is logged out while a stream goes on sees no more of it.
+func TestAStreamEndsWithTheRightToLook(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		rdb, _ := redistest.Mini(t)
+		until := time.Now().Add(5 * time.Minute)
+		s := siteOn(t, rdb, func(c *Config) {
+			c.Authorize = func(*http.Request, Action) (string, error) {
+				if time.Now().After(until) {
+					return "ann", ErrUnauthenticated
+				}
+				return "ann", nil
+			}
+		})
+		ctx, cancel := context.WithTimeout(t.Context(), time.Hour)
+		defer cancel()
+		s.do(httptest.NewRequestWithContext(ctx, http.MethodGet, "/api/limiters/stream", http.NoBody))
+		assert.WithinDuration(t, until, time.Now(), 2*time.Minute)
+	})
+}
+
+// What hides how to flush is told of, and not taken for a viewer that has gone.
+func TestAWriterThatCantFlush(t *testing.T) {
+	t.Parallel()
+	s := newSite(t)
+	r := httptest.NewRequestWithContext(t.Context(), http.MethodGet, "http://localhost/api/limiters/stream", http.NoBody)
+	s.h.ServeHTTP(struct{ http.ResponseWriter }{httptest.NewRecorder()}, r)
+	assert.Contains(t, s.log.String(), "hides http.Flusher")
+}
+
+func TestTurns(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		var all turns
+		start := time.Now()
+		for range 5 {
+			require.NoError(t, all.wait(t.Context(), 10, 50))
+		}
+		assert.Equal(t, 800*time.Millisecond, time.Since(start))
+		for range 30 {
+			go func() { _ = all.wait(t.Context(), 10, 50) }()
+		}
+		synctest.Wait()
+		assert.Error(t, all.wait(t.Context(), 10, 50), "who would wait for long is told so")
+	})
+}
