@@ -17,7 +17,7 @@ func TestDefaultBesideRedisson(t *testing.T) { //nolint:paralleltest // one JVM 
 		java := javaService{t, peer.driver.open(t, redistest.Shared(t).URL())}
 		rdb, name := redistest.Redis(t), redistest.Name(t)
 		program := func(rate int64) *rratelimiter.RateLimiter {
-			return newGo(t, rdb, sharing(peer.release.version)...).RateLimiter(name, rratelimiter.WithDefault(rratelimiter.PerHour(rate)))
+			return newGo(t, rdb, sharing(peer.release.Version)...).RateLimiter(name, rratelimiter.WithDefault(rratelimiter.PerHour(rate)))
 		}
 		take := func(l *rratelimiter.RateLimiter, permits int64) bool {
 			ok, err := l.TryAcquire(t.Context(), permits, 0)
@@ -40,7 +40,7 @@ func TestDefaultBesideRedisson(t *testing.T) { //nolint:paralleltest // one JVM 
 		require.False(t, take(program(7), 1))
 		assert.False(t, java.Try(name, 1), "8 of 7 are in use")
 
-		if peer.release.setsRate {
+		if !peer.release.Lacks("setRate") {
 			java.SetRate(name, rratelimiter.PerHour(20))
 		} else {
 			require.True(t, java.Delete(name))

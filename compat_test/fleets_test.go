@@ -47,14 +47,14 @@ func eachFleet(t *testing.T, pairs [][2]string, test func(t *testing.T, older, n
 func TestFleetTurns(t *testing.T) {
 	t.Parallel()
 	eachFleet(t, mixable, func(t *testing.T, older, newer javaPeer) {
-		playTurns(t, fleet{javas: []javaPeer{older, newer}, oldest: older.release.version})
+		playTurns(t, fleet{javas: []javaPeer{older, newer}, oldest: older.release.Version})
 	})
 }
 
 func TestFleetHammer(t *testing.T) { //nolint:paralleltest // few JVMs at a time
 	eachFleet(t, mixable, func(t *testing.T, older, newer javaPeer) {
-		name := older.release.version + "+" + newer.release.version
-		f := hammer(t, crew{javas: []javaPeer{older, newer}, goes: 2, oldest: older.release.version, load: usual})
+		name := older.release.Version + "+" + newer.release.Version
+		f := hammer(t, crew{javas: []javaPeer{older, newer}, goes: 2, oldest: older.release.Version, load: usual})
 		f.report(t, name)
 		f.requireSound(t)
 		f.requireJavaErrors(t, older)
@@ -66,12 +66,12 @@ func TestFleetHammer(t *testing.T) { //nolint:paralleltest // few JVMs at a time
 // Go is the first to ask when rows have run out, none breaks at all.
 func TestFleetsThatBreak(t *testing.T) { //nolint:paralleltest // few JVMs at a time
 	eachFleet(t, immiscible, func(t *testing.T, older, newer javaPeer) {
-		pair := older.release.version + "+" + newer.release.version
+		pair := older.release.Version + "+" + newer.release.Version
 		rdb, url := redistest.Redis(t), redistest.Shared(t).URL()
 		javas := []javaService{{t, older.driver.open(t, url)}, {t, newer.driver.open(t, url)}}
-		goes := newGo(t, rdb, sharing(older.release.version)...)
+		goes := newGo(t, rdb, sharing(older.release.Version)...)
 		for first, second := range []int{1, 0} {
-			asks := fmt.Sprintf("%s asks first", []javaPeer{older, newer}[first].release.version)
+			asks := fmt.Sprintf("%s asks first", []javaPeer{older, newer}[first].release.Version)
 			outcome := func(what string, takes, sweeps bool) map[string]int {
 				// What a row is read as may depend on its random bytes.
 				answers := make(map[string]int)

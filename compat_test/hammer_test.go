@@ -38,8 +38,8 @@ import (
 // is taken during the life of its key.
 func TestHammer(t *testing.T) { //nolint:paralleltest // one JVM at a time
 	eachRelease(t, func(t *testing.T, peer javaPeer) {
-		f := hammer(t, crew{javas: []javaPeer{peer, peer}, goes: 2, oldest: peer.release.version, load: usual})
-		f.report(t, peer.release.version)
+		f := hammer(t, crew{javas: []javaPeer{peer, peer}, goes: 2, oldest: peer.release.Version, load: usual})
+		f.report(t, peer.release.Version)
 		f.requireSound(t)
 		f.requireJavaErrors(t, peer)
 		assert.Positive(t, f.goes, "Go's share")
@@ -54,13 +54,13 @@ func TestHammer(t *testing.T) { //nolint:paralleltest // one JVM at a time
 func TestHammerOfAClockBehind(t *testing.T) { //nolint:paralleltest // one JVM at a time
 	tight := load{rate: 1, interval: 20 * time.Millisecond, length: 2 * time.Second}
 	eachRelease(t, func(t *testing.T, peer javaPeer) {
-		if peer.release.seesFuture {
-			t.Logf("Redisson %s sees rows of a later date", peer.release.version)
+		if peer.release.SeesFuture {
+			t.Logf("Redisson %s sees rows of a later date", peer.release.Version)
 			return
 		}
 		for _, goes := range []int{0, 2} {
-			name := fmt.Sprintf("%s beside %d in Go", peer.release.version, goes)
-			c := crew{javas: []javaPeer{peer, newPeer(t, peer.release.version)}, goes: goes, oldest: peer.release.version, load: tight}
+			name := fmt.Sprintf("%s beside %d in Go", peer.release.Version, goes)
+			c := crew{javas: []javaPeer{peer, newPeer(t, peer.release.Version)}, goes: goes, oldest: peer.release.Version, load: tight}
 			f := hammer(t, c)
 			f.report(t, name)
 			f.requireSound(t)
@@ -127,7 +127,7 @@ func (f *figures) requireSound(t *testing.T) {
 // before 3.15.3 are known to fail at.
 func (f *figures) requireJavaErrors(t *testing.T, peer javaPeer) {
 	t.Helper()
-	if r := peer.release; r.keepsSet && !r.seesFuture && f.javaErrors > 0 {
+	if r := peer.release; r.KeepsSet && !r.SeesFuture && f.javaErrors > 0 {
 		assert.Contains(t, f.firstError, "to 'unpack'")
 		return
 	}

@@ -9,6 +9,7 @@ import (
 
 	"github.com/rratelimiter/rratelimiter"
 	layout "github.com/rratelimiter/rratelimiter/internal/redisson"
+	"github.com/rratelimiter/rratelimiter/internal/test/model"
 	"github.com/rratelimiter/rratelimiter/internal/test/redistest"
 )
 
@@ -26,13 +27,13 @@ func eachRelease(t *testing.T, test func(*testing.T, javaPeer)) {
 // newPeer starts a JVM with a release of Redisson.
 func newPeer(t *testing.T, version string) javaPeer {
 	t.Helper()
-	return javaPeer{startDriver(t, version), redissonOf(version)}
+	return javaPeer{startDriver(t, version), model.ReleaseOf(version)}
 }
 
 // sharing is what Go is told where it shares limiters with a release. From 3.35
 // on nothing need be said.
 func sharing(version string) []rratelimiter.Option {
-	if !older(version, "3.35.0") {
+	if !model.Older(version, "3.35.0") {
 		return nil
 	}
 	return []rratelimiter.Option{rratelimiter.WithRedissonVersion(version)}
@@ -57,14 +58,14 @@ func TestRowsTakenForPermits(t *testing.T) { //nolint:paralleltest // one JVM at
 	minute := rratelimiter.PerMinute
 	eachRelease(t, func(t *testing.T, peer javaPeer) {
 		r := peer.release
-		if !r.keepsSet {
-			t.Logf("Redisson %s has no rows", r.version)
+		if !r.KeepsSet {
+			t.Logf("Redisson %s has no rows", r.Version)
 			return
 		}
 		rdb, url := redistest.Redis(t), redistest.Shared(t).URL()
 		java := javaService{t, peer.driver.open(t, url)}
 		other := peer.driver.open(t, url)
-		goes := newGo(t, rdb, sharing(r.version)...)
+		goes := newGo(t, rdb, sharing(r.Version)...)
 		sides := map[string]func(name string, permits int64) (bool, error){
 			"Java": func(name string, permits int64) (bool, error) { return other.TryAcquireNow(t.Context(), name, permits) },
 			"Go": func(name string, permits int64) (bool, error) {
@@ -102,9 +103,9 @@ func TestRowsTakenForPermits(t *testing.T) { //nolint:paralleltest // one JVM at
 				// What is right is 1: nine of ten are in use.
 				want := 1
 				switch {
-				case !r.clamps:
+				case !r.Clamps:
 					want = rate + 1
-				case !r.sumsUp:
+				case !r.SumsUp:
 					want = rate - requests
 				}
 				for side, try := range sides {
@@ -121,7 +122,7 @@ func TestRowsTakenForPermits(t *testing.T) { //nolint:paralleltest // one JVM at
 						for java.Try(name, 1) {
 							granted++
 						}
-						record(t, r.version, way.name, requests, side, granted, want)
+						record(t, r.Version, way.name, requests, side, granted, want)
 						require.Equal(t, want, granted)
 					})
 				}

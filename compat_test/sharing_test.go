@@ -14,6 +14,7 @@ import (
 	"github.com/rratelimiter/rratelimiter"
 	"github.com/rratelimiter/rratelimiter/codec"
 	layout "github.com/rratelimiter/rratelimiter/internal/redisson"
+	"github.com/rratelimiter/rratelimiter/internal/test/model"
 	"github.com/rratelimiter/rratelimiter/internal/test/redistest"
 )
 
@@ -114,7 +115,7 @@ func (s goService) Expire(limiter string, ttl time.Duration) bool {
 
 func (s goService) TTL(limiter string) time.Duration {
 	s.t.Helper()
-	ttl, err := goTTL(s.RateLimiter(limiter).TTL(s.t.Context()))
+	ttl, err := model.TTL(s.RateLimiter(limiter).TTL(s.t.Context()))
 	require.NoError(s.t, err)
 	return ttl
 }
