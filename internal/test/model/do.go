@@ -13,44 +13,44 @@ import (
 func Do(ctx context.Context, client *rratelimiter.Client, l *rratelimiter.RateLimiter, op Op, base int64) Answer {
 	switch n := op.Permits; op.Do {
 	case "tryAcquire":
-		return says(l.TryAcquire(ctx, n, 0))
+		return Says(l.TryAcquire(ctx, n, 0))
 	case "withDefault":
-		return says(client.RateLimiter(l.Name(), rratelimiter.WithDefault(op.Rate.Public())).TryAcquire(ctx, n, 0))
+		return Says(client.RateLimiter(l.Name(), rratelimiter.WithDefault(op.Rate.Public())).TryAcquire(ctx, n, 0))
 	case "take":
 		d, err := l.Take(ctx, n)
-		told := says(fmt.Sprint(d.Granted, d.Limit, d.Remaining), err)
+		told := Says(fmt.Sprint(d.Granted, d.Limit, d.Remaining), err)
 		if err == nil {
 			told.Times = []int64{d.RetryAfter.Milliseconds(), d.ResetAfter.Milliseconds()}
 		}
 		return told
 	case "release":
-		return says("done", l.Release(ctx, n))
+		return Says("done", l.Release(ctx, n))
 	case "availablePermits":
-		return says(l.AvailablePermits(ctx))
+		return Says(l.AvailablePermits(ctx))
 	case "trySetRate":
-		return says(l.TrySetRate(ctx, op.Rate.Public()))
+		return Says(l.TrySetRate(ctx, op.Rate.Public()))
 	case "setRate", "setRateArgs":
-		return says("done", l.SetRate(ctx, op.Rate.Public(), op.keepState()...))
+		return Says("done", l.SetRate(ctx, op.Rate.Public(), op.keepState()...))
 	case "updateRate":
-		return says(l.UpdateRate(ctx, op.Rate.Public(), op.keepState()...))
+		return Says(l.UpdateRate(ctx, op.Rate.Public(), op.keepState()...))
 	case "getConfig":
 		cfg, err := l.Config(ctx)
-		return says(fmt.Sprint(cfg.Type, cfg.Rate, cfg.Interval.Milliseconds(), cfg.KeepAlive.Milliseconds()), err)
+		return Says(fmt.Sprint(cfg.Type, cfg.Rate, cfg.Interval.Milliseconds(), cfg.KeepAlive.Milliseconds()), err)
 	case "expire":
-		return says(l.Expire(ctx, time.Duration(op.TTL)*time.Millisecond))
+		return Says(l.Expire(ctx, time.Duration(op.TTL)*time.Millisecond))
 	case "expireAt":
-		return says(l.ExpireAt(ctx, time.UnixMilli(base+op.At)))
+		return Says(l.ExpireAt(ctx, time.UnixMilli(base+op.At)))
 	case "clearExpire":
-		return says(l.ClearExpire(ctx))
+		return Says(l.ClearExpire(ctx))
 	case "ttl":
 		left, err := TTL(l.TTL(ctx))
 		return SayTTL(left, problem(err))
 	case "exists":
-		return says(l.Exists(ctx))
+		return Says(l.Exists(ctx))
 	case "delete":
-		return says(l.Delete(ctx))
+		return Says(l.Delete(ctx))
 	case "rename":
-		return says("done", l.Rename(ctx, op.To))
+		return Says("done", l.Rename(ctx, op.To))
 	}
 	panic("no operation: " + op.Do)
 }
@@ -85,7 +85,8 @@ func SayTTL(left time.Duration, problem string) Answer {
 	return Say("ms").With(left.Milliseconds())
 }
 
-func says(value any, err error) Answer {
+// Says returns the answer of a call.
+func Says(value any, err error) Answer {
 	if err != nil {
 		return Say(problem(err))
 	}

@@ -332,28 +332,11 @@ func (m *Module) tryAcquire(c *Call, permits int64, fallback *Rate, audit bool) 
 }
 
 func (m *Module) take(c *Call, permits int64, fallback *Rate, audit bool) (granted bool, u upToDate, problem string) {
-	if permits < 1 {
-		// tryAcquire(-5) mints permits; 0 leaves junk members.
-		return false, u, Illegal
+	if problem := ask(c, permits, fallback); problem != "" {
+		return false, u, problem
 	}
-	rate, made := c.Rate(), c.Config == nil
-	if made {
-		if fallback == nil {
-			return false, u, NotInitialized
-		}
-		rate = fallback.Rate
-	}
-	if permits > rate {
-		return false, u, ExceedsRate
-	}
-	if made {
-		c.setConfig(fallback)
-		m.recount(c)
-		// unlink takes the configuration alone: what is left may have an end.
-		c.Pair().persistBut(m.isWindow(c, c.Pair()))
-	}
+	u = m.open(c, fallback)
 	p := c.Pair()
-	u = m.settle(c, p)
 	if permits > u.free && audit && len(p.Rows) > 0 && !m.windowed {
 		m.repay(c, p)
 		u.free = p.Value
@@ -370,6 +353,56 @@ func (m *Module) take(c *Call, permits int64, fallback *Rate, audit bool) (grant
 	return granted, u, ""
 }
 
+// ask returns why permits can't be had at all, "" if they can.
+func ask(c *Call, permits int64, fallback *Rate) string {
+	rate := c.Rate()
+	switch {
+	case permits < 1:
+		// tryAcquire(-5) mints permits; 0 leaves junk members.
+		return Illegal
+	case c.Config == nil && fallback == nil:
+		return NotInitialized
+	case c.Config == nil:
+		rate = fallback.Rate
+	}
+	if permits > rate {
+		return ExceedsRate
+	}
+	return ""
+}
+
+// open makes a limiter that has no rate, and brings the pair in use up to date.
+func (m *Module) open(c *Call, fallback *Rate) upToDate {
+	if c.Config == nil {
+		c.setConfig(fallback)
+		m.recount(c)
+		// unlink takes the configuration alone: what is left may have an end.
+		c.Pair().persistBut(m.isWindow(c, c.Pair()))
+	}
+	return m.settle(c, c.Pair())
+}
+
+// AcquireAll is TryAcquireAll: it takes permits of all limiters, or of none.
+func (m *Module) AcquireAll(calls []*Call, permits int64, fallback *Rate) Answer {
+	for _, c := range calls {
+		if problem := ask(c, permits, fallback); problem != "" {
+			return Say(problem)
+		}
+	}
+	granted := true
+	for _, c := range calls {
+		u := m.open(c, fallback)
+		granted = granted && permits <= u.free
+	}
+	for _, c := range calls {
+		if granted {
+			m.grant(c, c.Pair(), permits)
+		}
+		goTail(c, c.Pair(), true, m.isWindow(c, c.Pair()))
+	}
+	return Say(granted)
+}
+
 // decision is Take: tryAcquire, with figures.
 func (m *Module) decision(c *Call, permits int64, audit bool) Answer {
 	granted, u, problem := m.take(c, permits, nil, audit)
@@ -383,17 +416,28 @@ func (m *Module) decision(c *Call, permits int64, audit bool) Answer {
 		if u.free < c.Rate() {
 			reset = p.ValueEnd - c.Now
 		}
-		if !granted {
-			retry = p.ValueEnd - c.Now
-		}
 	case !granted:
 		reset = p.Grants().Full(interval, c.Now) - c.Now
-		retry = interval // all there is would not do
-		if at, ok := p.Grants().Ready(p.Value, permits, interval, c.Now); ok {
-			retry = at - c.Now
-		}
+	}
+	if !granted {
+		retry = m.Ready(c, permits) - c.Now
 	}
 	return Say(granted, c.Rate(), max(0, u.free)).With(retry, reset)
+}
+
+// Ready returns when permits that were refused may be had.
+func (m *Module) Ready(c *Call, permits int64) int64 {
+	p, free := c.Pair(), c.Rate()
+	if p.HasValue {
+		free = p.Value
+	}
+	if m.isWindow(c, p) && free < permits {
+		return p.ValueEnd
+	}
+	if at, ok := p.Grants().Ready(free, permits, c.Interval(), c.Now); ok {
+		return at
+	}
+	return c.after(c.Interval()) // all there is would not do
 }
 
 func (m *Module) release(c *Call, permits int64) Answer {
