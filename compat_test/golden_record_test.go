@@ -1,7 +1,6 @@
 package compat_test
 
 import (
-	"cmp"
 	"encoding/json"
 	"hash/fnv"
 	"math/rand/v2"
@@ -263,8 +262,8 @@ func (r *recorder) lose(on string) {
 	add(ok, "lose the keep-alive time", "")
 	for _, id := range append([]string{""}, r.clients()...) {
 		p := state.Pairs[id]
-		add(p.HasValue, "lose the value", cmp.Or(id, sharedPair))
-		add(len(p.Rows) > 0, "lose the permits", cmp.Or(id, sharedPair))
+		add(p.HasValue, "lose the value", id)
+		add(len(p.Rows) > 0, "lose the permits", id)
 	}
 	if len(parts) > 0 {
 		r.happen(slices.MinFunc(parts, func(a, b step) int { return r.cover.counts[a.Do] - r.cover.counts[b.Do] }))
@@ -286,7 +285,7 @@ func (r *recorder) hasten(on string) {
 	if own := r.pairID(on); slices.Contains(ids, own) {
 		id = own
 	}
-	r.happen(step{On: on, Op: model.Op{Do: "hasten the newest row"}, Client: cmp.Or(id, sharedPair), MS: 6 * goldenTick})
+	r.happen(step{On: on, Op: model.Op{Do: "hasten the newest row"}, Client: id, MS: 6 * goldenTick})
 }
 
 // pairID returns the id of the pair that a limiter's peers have.
@@ -324,7 +323,7 @@ func (r *recorder) miscount(kind string, lost bool) {
 	r.pass(on, 30*second)
 	if lost {
 		do(peer(), "tryAcquire", rate-1, 0)
-		r.happen(step{On: on, Op: model.Op{Do: "lose the value"}, Client: cmp.Or(r.pairID(on), sharedPair)})
+		r.happen(step{On: on, Op: model.Op{Do: "lose the value"}, Client: r.pairID(on)})
 		do(java, "availablePermits", 0, 0)
 	} else {
 		do(peer(), "tryAcquire", rate/2-1, 0)

@@ -73,7 +73,9 @@ func (c *cast) add(a *actor, id string, writes codec.Layout) {
 	if id == "" {
 		id = a.name
 	}
-	a.Client = model.Client{Number: len(*c) + 1, ID: id, Layout: writes}
+	if a.Client = (model.Client{ID: id, Layout: writes}); a.module != nil && markLength[writes] > 0 {
+		a.Number = len(*c) + 1
+	}
 	*c = append(*c, a)
 }
 
@@ -99,39 +101,13 @@ func (c cast) clients() []string {
 	return slices.Sorted(maps.Keys(ids))
 }
 
-// adopt gives a state that was told the pairs and the writers of rows that models need.
-func (c cast) adopt(s *model.State) {
-	for _, id := range c.clients() {
-		if s.Pairs[id] == nil {
-			s.Pairs[id] = &model.Pair{}
-		}
-	}
-	for _, p := range s.Pairs {
-		for i := range p.Rows {
-			p.Rows[i].By = c.writer(p.Rows[i])
-		}
-	}
-}
-
-// writer returns who wrote a normal member, 0 if it does not tell.
-func (c cast) writer(r model.Row) int {
-	if r.Layout < codec.LayoutD1 {
-		return 0
-	}
-	tag, _, _ := strings.Cut(r.Member[1:len(r.Member)-4], "\x00")
-	if a := c.named(tag); a != nil {
-		return a.Number
-	}
-	return 0
-}
-
 // markLength is how much of a member tells which Client wrote it.
 var markLength = map[codec.Layout]int{codec.LayoutD1: 4, codec.LayoutD2: 8}
 
 // newMember returns the normal member that the service writes.
-func (a *actor) newMember(number uint64, permits int64) string {
+func (a *actor) newMember(number uint64, permits int64) model.Member {
 	tag := ""
-	if a.module != nil && markLength[a.Layout] > 0 {
+	if a.Number > 0 {
 		tag = a.name
 	}
 	return normalMember(a.Layout, tag, a.module != nil && a.Layout == codec.LayoutC, number, permits)
@@ -139,7 +115,7 @@ func (a *actor) newMember(number uint64, permits int64) string {
 
 // normalMember returns a member of a numbered id that is as long as the layout's
 // are. Members that tell who wrote them begin with that one's tag.
-func normalMember(layout codec.Layout, tag string, double bool, number uint64, permits int64) string {
+func normalMember(layout codec.Layout, tag string, double bool, number uint64, permits int64) model.Member {
 	length := map[codec.Layout]int{codec.LayoutB: 4, codec.LayoutC: 8, codec.LayoutD1: 8, codec.LayoutD2: 16}[layout]
 	id := make([]byte, length)
 	copy(id, tag)
@@ -151,12 +127,12 @@ func normalMember(layout codec.Layout, tag string, double bool, number uint64, p
 	if err != nil {
 		panic(err) // the layouts are those above
 	}
-	return string(member)
+	return model.Member(member)
 }
 
 // numberOf returns the number that a normal member's id ends in.
 func numberOf(r model.Row) uint64 {
-	id := r.ID()
+	id := r.Member.ID()
 	n := len(id)
 	return uint64(id[n-3])<<16 | uint64(id[n-2])<<8 | uint64(id[n-1])
 }
@@ -167,7 +143,7 @@ type stage struct {
 
 	rdb   *redis.Client
 	ids   map[string]string // in Redis, by those of the cast
-	marks map[string]string // what the ids of members really begin with, by who wrote them
+	marks map[*actor]string // what the ids of members really begin with, by who wrote them
 	names map[string]string // of the limiters in Redis, by those of the cast
 	still bool              // the clock stands while a step is played
 }
@@ -178,7 +154,7 @@ var limiterNames = []string{"a", "b"}
 // newStage returns one for the services, of which Java has these clients, or none.
 func newStage(t *testing.T, c cast, oldest string, rdb *redis.Client, javas ...*javaClient) *stage {
 	t.Helper()
-	st := &stage{cast: c, rdb: rdb, ids: map[string]string{"": ""}, marks: map[string]string{}, names: map[string]string{}}
+	st := &stage{cast: c, rdb: rdb, ids: map[string]string{"": ""}, marks: map[*actor]string{}, names: map[string]string{}}
 	for _, id := range st.clients() {
 		st.ids[id] = id
 	}
@@ -186,13 +162,13 @@ func newStage(t *testing.T, c cast, oldest string, rdb *redis.Client, javas ...*
 		st.cast[i].java = java
 		st.ids[st.cast[i].ID] = java.ID
 	}
-	inOrder := func(a, b *actor) int { return strings.Compare(st.marks[a.name], st.marks[b.name]) }
+	inOrder := func(a, b *actor) int { return strings.Compare(st.marks[a], st.marks[b]) }
 	// Members of one time stand in the order of their bytes: it has to be that of
 	// the models.
 	for ok := false; !ok; ok = slices.IsSortedFunc(c.of("Go"), inOrder) {
 		for _, a := range c.of("Go") {
 			a.goes = newGo(t, rdb, append(sharing(oldest), rratelimiter.WithClientID(st.ids[a.ID]))...).Client
-			st.marks[a.name] = markOf(t, rdb, a)
+			st.marks[a] = markOf(t, rdb, a)
 		}
 	}
 	for _, name := range limiterNames {
@@ -222,10 +198,10 @@ func markOf(t *testing.T, rdb *redis.Client, a *actor) string {
 // real returns the member that stands in Redis for a normal one.
 func (st *stage) real(r model.Row) string {
 	if r.By == 0 {
-		return r.Member
+		return string(r.Member)
 	}
-	mark := st.marks[st.cast[r.By-1].name]
-	return r.Member[:1] + mark + r.Member[1+len(mark):]
+	mark := st.marks[st.cast[r.By-1]]
+	return string(r.Member[:1]) + mark + string(r.Member[1+len(mark):])
 }
 
 // normalize gives what was read the ids of the history. What none of the known ids
@@ -236,26 +212,24 @@ func (st *stage) normalize(s *model.State, known map[string]bool, number uint64)
 		for i := range p.Rows {
 			r := &p.Rows[i]
 			tag := ""
-			for name, mark := range st.marks {
-				if mark != "" && r.Member[1:1+len(mark)] == mark {
-					tag = name
+			for who, mark := range st.marks {
+				if mark != "" && string(r.Member[1:1+len(mark)]) == mark {
+					tag, r.By = who.name, who.Number
+					padded := make([]byte, len(mark))
+					copy(padded, tag)
+					r.Member = r.Member[:1] + model.Member(padded) + r.Member[1+len(mark):]
+					break
 				}
 			}
-			if tag != "" {
-				padded := make([]byte, markLength[r.Layout])
-				copy(padded, tag)
-				r.Member = r.Member[:1] + string(padded) + r.Member[1+len(padded):]
-			}
-			if !known[r.ID()] {
+			if !known[r.Member.ID()] {
 				fresh++
-				r.Member = normalMember(r.Layout, tag, r.Twice(), number, r.Permits)
+				r.Member = normalMember(r.Layout, tag, r.Member.Twice(), number, r.Permits)
 			}
 		}
 	}
 	if fresh > 1 {
 		return fmt.Errorf("%d members are new, and a history numbers but one", fresh)
 	}
-	st.adopt(s)
 	return nil
 }
 
@@ -335,7 +309,7 @@ func (st *stage) play(t *testing.T, s step, h *history) (outcome, error) {
 		for name, state := range h.states {
 			require.NoError(t, st.put(t.Context(), st.names[name], state, base))
 			for _, r := range rows(state) {
-				known[r.ID()] = true
+				known[r.Member.ID()] = true
 			}
 		}
 		got := st.do(t.Context(), s, handle, base)

@@ -21,7 +21,7 @@ type step struct {
 
 	// What else there is to say of what happens.
 	MS     int64  `json:"ms,omitempty"`
-	Client string `json:"client,omitempty"`
+	Client string `json:"client,omitempty"` // whose pair; empty for that which all share
 
 	outcome
 }
@@ -132,13 +132,9 @@ func (s step) differs(h *history, got, whose string) string {
 // happen returns the state after something that is no operation.
 func (s step) happen(h *history) (*model.State, error) {
 	state := h.states[s.On].Clone()
-	id := s.Client
-	if id == sharedPair {
-		id = ""
-	}
-	p := state.Pairs[id]
+	p := state.Pairs[s.Client]
 	if p == nil {
-		return nil, fmt.Errorf("client %q is unknown", id)
+		return nil, fmt.Errorf("client %q is unknown", s.Client)
 	}
 	switch s.Do {
 	case "pass":
@@ -158,10 +154,6 @@ func (s step) happen(h *history) (*model.State, error) {
 	}
 	return state, nil
 }
-
-// sharedPair stands for the pair that all clients share; the others are called
-// as their clients are.
-const sharedPair = "shared"
 
 // history is where steps have come to.
 type history struct {

@@ -12,7 +12,7 @@ import (
 
 // A Client is who calls.
 type Client struct {
-	Number int // from 1 on: who wrote a row
+	Number int // who wrote a row; 0 if members don't tell
 	ID     string
 	Layout codec.Layout // of the members that it writes
 }

@@ -7,9 +7,9 @@ import (
 
 // A Grant is permits in use that were granted together.
 type Grant struct {
-	At      int64 // ms
-	By      int   // the Client
-	Permits int64
+	At      int64 `json:"at"`           // ms
+	By      int   `json:"by,omitempty"` // the Client
+	Permits int64 `json:"permits"`
 }
 
 // Grants are those of one limiter, the oldest first.

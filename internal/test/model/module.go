@@ -13,7 +13,6 @@ type Module struct {
 	Layout   codec.Layout // of the members that it writes
 	windowed bool         // the value's key alone is the limiter: a fixed window
 	thorough bool         // each acquire takes back all that has run out
-	marks    bool         // members tell who wrote them
 }
 
 // Beside returns the module that shares limiters with a release.
@@ -22,7 +21,6 @@ func Beside(oldest *Release) *Module {
 		Layout:   oldest.Layout,
 		windowed: !oldest.KeepsSet,
 		thorough: !oldest.SumsUp,
-		marks:    oldest.Layout >= codec.LayoutD1,
 	}
 }
 
@@ -460,14 +458,8 @@ func (m *Module) release(c *Call, permits int64) Answer {
 
 	// release() leaves the set alone, so that the same permit comes back twice:
 	// here it comes off the rows.
-	all := p.Grants()
-	if !m.marks {
-		for i := range all {
-			all[i].By = c.Who.Number
-		}
-	}
 	left, inUse := permits, slices.Clone(p.Rows)
-	for i := range all.NewestFirst(c.Who.Number) {
+	for i := range p.Grants().NewestFirst(c.Who.Number) {
 		if left == 0 {
 			break
 		}

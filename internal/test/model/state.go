@@ -3,6 +3,7 @@ package model
 import (
 	"cmp"
 	"encoding/binary"
+	"encoding/hex"
 	"fmt"
 	"maps"
 	"slices"
@@ -15,45 +16,58 @@ import (
 // A State is what Redis holds of one limiter. Times are epoch milliseconds; 0, as the
 // end of a key, is never.
 type State struct {
-	Config    map[string]string // the hash; nil if there is none
-	ConfigEnd int64
-	Pairs     map[string]*Pair // by the client's id; "" is the pair that all share
+	Config    map[string]string `json:"config,omitempty"` // the hash; nil if there is none
+	ConfigEnd int64             `json:"ttl,omitempty"`
+	Pairs     map[string]*Pair  `json:"pairs"` // by the client's id; "" is the pair that all share
 }
 
 // A Pair is a value key and its set of permits in use.
 type Pair struct {
-	HasValue bool
-	Value    int64
-	ValueEnd int64
-	Rows     []Row // in the order of the set; empty if there is none
-	RowsEnd  int64
+	HasValue bool  `json:"there,omitempty"`
+	Value    int64 `json:"value,omitempty"`
+	ValueEnd int64 `json:"valueTTL,omitempty"`
+	Rows     []Row `json:"permits,omitempty"` // in the order of the set; empty if there is none
+	RowsEnd  int64 `json:"permitsTTL,omitempty"`
 }
 
 // A Row is a member of a set, with its score.
 type Row struct {
 	Grant
 
-	Member string // its bytes; "" for one whose id only its writer knows yet
-	Layout codec.Layout
+	Member Member       `json:"member"`
+	Layout codec.Layout `json:"layout"`
 }
 
-// RowOf returns the row of a member as Redis holds it.
-func RowOf(member string, at int64) (Row, error) {
-	parsed, err := codec.Parse(member)
-	return Row{Grant: Grant{At: at, Permits: int64(parsed.Permits)}, Member: member, Layout: parsed.Layout}, err
+// A Member is the bytes of one; "" if only its writer knows its id yet.
+type Member string
+
+// MarshalText returns it in hex.
+func (m Member) MarshalText() ([]byte, error) { return hex.AppendEncode(nil, []byte(m)), nil }
+
+// UnmarshalText is the reverse of MarshalText.
+func (m *Member) UnmarshalText(text []byte) error {
+	packed, err := hex.DecodeString(string(text))
+	*m = Member(packed)
+	return err
 }
 
 // ID returns what of the member stays when permits are taken off it.
-func (r *Row) ID() string {
-	if r.Twice() {
-		return r.Member[:9] + r.Member[13:16]
+func (m Member) ID() string {
+	if m.Twice() {
+		return string(m[:9] + m[13:16])
 	}
-	return r.Member[:len(r.Member)-4]
+	return string(m[:len(m)-4])
 }
 
 // Twice reports whether the member holds its permits twice, as this module writes
 // layout C.
-func (r *Row) Twice() bool { return len(r.Member) == 20 && r.Member[9:13] == r.Member[16:] }
+func (m Member) Twice() bool { return len(m) == 20 && m[9:13] == m[16:] }
+
+// RowOf returns the row of a member as Redis holds it.
+func RowOf(member string, at int64) (Row, error) {
+	parsed, err := codec.Parse(member)
+	return Row{Grant: Grant{At: at, Permits: int64(parsed.Permits)}, Member: Member(member), Layout: parsed.Layout}, err
+}
 
 // lessened returns the row with so many permits; the zero Row if there are none.
 func (r Row) lessened(permits int64) Row {
@@ -63,8 +77,8 @@ func (r Row) lessened(permits int64) Row {
 	if r.Permits = permits; r.Member == "" {
 		return r
 	}
-	text := string(binary.LittleEndian.AppendUint32(nil, uint32(permits)))
-	if r.Twice() {
+	text := Member(binary.LittleEndian.AppendUint32(nil, uint32(permits)))
+	if r.Member.Twice() {
 		r.Member = r.Member[:9] + text + r.Member[13:]
 	}
 	r.Member = r.Member[:len(r.Member)-4] + text
@@ -255,13 +269,13 @@ func (s *State) Inherit(earlier *State, writer int) {
 	by := make(map[string]int)
 	for _, p := range earlier.Pairs {
 		for _, r := range p.Rows {
-			by[r.ID()] = r.By
+			by[r.Member.ID()] = r.By
 		}
 	}
 	for _, p := range s.Pairs {
 		for i := range p.Rows {
 			r := &p.Rows[i]
-			if known, ok := by[r.ID()]; ok {
+			if known, ok := by[r.Member.ID()]; ok {
 				r.By = known
 			} else {
 				r.By = writer
@@ -273,7 +287,7 @@ func (s *State) Inherit(earlier *State, writer int) {
 // SortRows puts rows in the order of a sorted set.
 func SortRows(rows []Row) {
 	slices.SortFunc(rows, func(a, b Row) int {
-		return cmp.Or(cmp.Compare(a.At, b.At), strings.Compare(a.Member, b.Member))
+		return cmp.Or(cmp.Compare(a.At, b.At), cmp.Compare(a.Member, b.Member))
 	})
 }
 
