@@ -1,7 +1,6 @@
 package linearizability_test
 
 import (
-	"errors"
 	"fmt"
 	"strconv"
 	"testing"
@@ -214,10 +213,10 @@ func (h *bundle) look() error {
 			if err := h.apply(client, i, model.Op{Do: "availablePermits"}); err != nil {
 				return fmt.Errorf("limiter %d: %w", i, err)
 			}
-			keys := limitertest.KeysOf(f.Limiters[i])
-			value, ok := limitertest.StoredValue(h.t, h.rdb, keys.Value)
-			if ok && s.Config != nil && !s.PerClient() && value+limitertest.InUse(h.t, h.rdb, keys.Permits) != s.Rate() {
-				return errors.New("free permits and those in use are not the rate")
+			read, _, err := model.Read(h.t.Context(), h.rdb, f.Limiters[i].Name())
+			require.NoError(h.t, err)
+			if why := read.Pairs[""].Broken(s.Rate(), true); why != "" && s.Config != nil && !s.PerClient() {
+				return fmt.Errorf("limiter %d: %s\n%v", i, why, read)
 			}
 		}
 	}

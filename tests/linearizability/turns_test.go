@@ -249,8 +249,6 @@ func (h *turns) sound(o turn, is came) error {
 	p, before := c.Pair(), (&model.Call{State: h.state, Who: c.Who}).Pair()
 	was, excess := h.state.Excess(before), is.state.Excess(p)
 	switch {
-	case !p.HasValue && len(p.Rows) > 0:
-		return errors.New("a set without a value")
 	case excess > max(0, was) || excess < min(0, was):
 		return fmt.Errorf("value and permits in use differ from the rate by %d, and by %d before", excess, was)
 	case len(before.Rows) == 0 && excess != 0:

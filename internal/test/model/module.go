@@ -86,13 +86,7 @@ func (m *Module) mayAcquire(n int64, fallback *Rate, fresh bool) []Possible {
 // if nothing is; Redisson relies on it.
 func (m *Module) Sound(c *Call) string {
 	p := c.Pair()
-	switch {
-	case p.Value > c.Rate():
-		return "the value is above the rate"
-	case p.HasValue && p.Value < c.Rate() && len(p.Rows) == 0 && !m.isWindow(c, p):
-		return "permits are missing while none are in use"
-	}
-	return ""
+	return p.Broken(c.Rate(), len(p.Rows) == 0 && !m.isWindow(c, p))
 }
 
 // isWindow reports whether the value is a fixed window of a Redisson that keeps no

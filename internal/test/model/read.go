@@ -67,9 +67,6 @@ func Look(ctx context.Context, rdb redis.Scripter, keys []string, remove ...any)
 	return now, all, nil
 }
 
-// mostRows: calls that meet more rows than one script may touch do more than a Module knows.
-const mostRows = 200
-
 // Read returns what Redis holds of the limiter called name, for clients of these ids,
 // and when that was.
 func Read(ctx context.Context, rdb redis.Scripter, name string, ids ...string) (s *State, now int64, err error) {
@@ -86,9 +83,15 @@ func Read(ctx context.Context, rdb redis.Scripter, name string, ids ...string) (
 	s = NewState(ids...)
 	s.Config, s.ConfigEnd = all[0].fields(), all[0].end(now)
 	for i, id := range append([]string{""}, ids...) {
-		if err := s.Pairs[id].parse(all[1+2*i], all[2+2*i], now); err != nil {
+		p, err := PairOf(all[1+2*i], all[2+2*i], now)
+		// Calls that meet more rows than one script may touch do more than a Module knows.
+		if err == nil && len(p.Rows) >= 200 {
+			err = fmt.Errorf("%d rows", len(p.Rows))
+		}
+		if err != nil {
 			return nil, 0, fmt.Errorf("pair of client %q: %w", id, err)
 		}
+		s.Pairs[id] = p
 	}
 	return s, now, nil
 }
@@ -115,28 +118,36 @@ func (k Key) fields() map[string]string {
 	return fields
 }
 
-func (p *Pair) parse(value, permits Key, now int64) (err error) {
-	p.ValueEnd, p.RowsEnd = value.end(now), permits.end(now)
-	if p.HasValue = value.There; p.HasValue {
+// PairOf returns what two keys hold.
+func PairOf(value, permits Key, now int64) (p *Pair, err error) {
+	p = &Pair{HasValue: value.There, ValueEnd: value.end(now), RowsEnd: permits.end(now)}
+	if p.HasValue {
 		if p.Value, err = value.Number(); err != nil {
-			return err
+			return nil, err
 		}
 	}
 	for i := 0; i+1 < len(permits.Content); i += 2 {
 		at, err := strconv.ParseInt(permits.Content[i+1], 10, 64)
 		if err != nil {
-			return fmt.Errorf("score: %w", err)
+			return nil, fmt.Errorf("score: %w", err)
 		}
 		r, err := RowOf(permits.Content[i], at)
 		if err != nil {
-			return err
+			return nil, fmt.Errorf("member %q: %w", permits.Content[i], err)
 		}
 		p.Rows = append(p.Rows, r)
 	}
-	if len(p.Rows) >= mostRows {
-		return fmt.Errorf("%d rows", len(p.Rows))
+	return p, nil
+}
+
+// Field returns a number of a hash.
+func (k Key) Field(name string) (int64, error) {
+	for i := 0; i+1 < len(k.Content); i += 2 {
+		if k.Content[i] == name {
+			return strconv.ParseInt(k.Content[i+1], 10, 64)
+		}
 	}
-	return nil
+	return 0, fmt.Errorf("no field %s", name)
 }
 
 // Number returns the number that a string key holds.

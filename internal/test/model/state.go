@@ -176,6 +176,20 @@ func (s *State) Excess(p *Pair) int64 {
 	return p.Value + sum(p.Rows) - s.Rate()
 }
 
+// Broken returns what is wrong with a pair of a limiter of that rate, at any moment, "" if
+// nothing is; exact if no permits may have leaked.
+func (p *Pair) Broken(rate int64, exact bool) string {
+	switch both := p.Value + sum(p.Rows); {
+	case !p.HasValue && len(p.Rows) > 0:
+		return "a set without a value"
+	case p.HasValue && p.Value > rate:
+		return "a value above the rate"
+	case exact && p.HasValue && both != rate:
+		return fmt.Sprintf("value and permits in use are %d, not the rate", both)
+	}
+	return ""
+}
+
 // ExpireKeys removes the keys that have come to their end by now.
 func (s *State) ExpireKeys(now int64) {
 	gone := func(end int64) bool { return end != 0 && end <= now }
