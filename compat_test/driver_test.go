@@ -1,24 +1,29 @@
 package compat_test
 
 import (
+	"context"
 	"errors"
+	"fmt"
 	"sync"
+	"sync/atomic"
 	"testing"
+	"time"
 
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"github.com/rratelimiter/rratelimiter"
 	"github.com/rratelimiter/rratelimiter/internal/test/javadriver"
-	"github.com/rratelimiter/rratelimiter/internal/test/redissondriver"
+	"github.com/rratelimiter/rratelimiter/internal/test/limitertest"
 	"github.com/rratelimiter/rratelimiter/internal/test/redistest"
 )
 
 // javaDriver is a JVM with one release of Redisson.
-type javaDriver struct{ *redissondriver.JVM }
+type javaDriver struct{ *javadriver.JVM }
 
 func newJavaDriver(version string) (*javaDriver, error) {
-	jvm, err := redissondriver.Start("java", version)
-	if err != nil {
-		return nil, err
-	}
-	return &javaDriver{jvm}, nil
+	jvm, err := javadriver.StartRedisson("java", version)
+	return &javaDriver{jvm}, err
 }
 
 // startDriver starts a JVM with this release of Redisson; the end of the test
@@ -32,20 +37,16 @@ func startDriver(t testing.TB, version string) *javaDriver {
 	return d
 }
 
-var shared struct {
-	once   sync.Once
-	driver *javaDriver
-	err    error
-}
+var startShared = sync.OnceValues(func() (*javaDriver, error) { return newJavaDriver(*redissonVersion) })
 
 // sharedDriver returns the test binary's JVM, with the release that -redisson
-// names. The first call starts it.
+// names. The first call starts it; it ends with the binary.
 func sharedDriver(t testing.TB) *javaDriver {
 	t.Helper()
 	redistest.SkipShort(t, "a JVM with Redisson")
-	shared.once.Do(func() { shared.driver, shared.err = newJavaDriver(*redissonVersion) })
-	skipIfMissing(t, shared.err)
-	return shared.driver
+	d, err := startShared()
+	skipIfMissing(t, err)
+	return d
 }
 
 func skipIfMissing(t testing.TB, err error) {
@@ -56,4 +57,221 @@ func skipIfMissing(t testing.TB, err error) {
 	if err != nil {
 		t.Fatal(err)
 	}
+}
+
+// skipUnsupported ends the test if an older release lacks the operation.
+func skipUnsupported(t testing.TB, err error) {
+	t.Helper()
+	if *redissonVersion != newestRedisson && errors.Is(err, javadriver.ErrUnsupported) {
+		t.Skip(err)
+	}
+}
+
+// javaClient is a RedissonClient of a javaDriver: one Java service.
+type javaClient struct {
+	// ID is the id that stands in the client's own keys of PER_CLIENT limiters.
+	ID string
+
+	driver *javaDriver
+	name   string
+}
+
+var lastClient atomic.Int64
+
+// open returns a new RedissonClient of the server at url, redis://host:port or
+// redis://host:port/database; the end of the test closes it.
+func (d *javaDriver) open(t testing.TB, url string) *javaClient {
+	t.Helper()
+	return d.openBy(t, "open", url)
+}
+
+// openBy is open by another operation of the driver, or with more arguments.
+func (d *javaDriver) openBy(t testing.TB, op string, args ...any) *javaClient {
+	t.Helper()
+	c := &javaClient{driver: d, name: fmt.Sprint("c", lastClient.Add(1))}
+	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
+	defer cancel()
+	var err error
+	c.ID, err = javadriver.Call[string](ctx, d.JVM, op, append([]any{c.name}, args...)...)
+	skipUnsupported(t, err)
+	if err != nil {
+		t.Fatalf("%v\nstderr of the JVM:\n%s", err, d.Stderr())
+	}
+	t.Cleanup(func() {
+		if text := d.Stderr(); t.Failed() && text != "" {
+			t.Logf("stderr of the JVM, of all tests:\n%s", text)
+		}
+		ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
+		defer cancel()
+		// Redisson never answers the acquires that wait in it: their ctx ends those.
+		if _, err := javadriver.Call[string](ctx, d.JVM, "close", c.name); err != nil {
+			t.Errorf("closing client %s: %v", c.name, err)
+		}
+	})
+	return c
+}
+
+// ask calls an operation of the driver on a limiter.
+func ask[T any](ctx context.Context, c *javaClient, op, limiter string, args ...any) (T, error) {
+	return javadriver.Call[T](ctx, c.driver.JVM, op, append([]any{c.name, limiter}, args...)...)
+}
+
+func configArgs(cfg rratelimiter.Config, more ...any) []any {
+	return append([]any{cfg.Type, cfg.Rate, cfg.Interval.Milliseconds(), cfg.KeepAlive.Milliseconds()}, more...)
+}
+
+// TrySetRate calls the form with a keep-alive time if cfg has one.
+func (c *javaClient) TrySetRate(ctx context.Context, limiter string, cfg rratelimiter.Config) (bool, error) {
+	return ask[bool](ctx, c, "trySetRate", limiter, configArgs(cfg)...)
+}
+
+// SetRate calls the form with a keep-alive time if cfg has one.
+func (c *javaClient) SetRate(ctx context.Context, limiter string, cfg rratelimiter.Config) error {
+	return limitertest.Second(ask[string](ctx, c, "setRate", limiter, configArgs(cfg)...))
+}
+
+// SetRateArgs calls setRate(RateLimiterArgs).
+func (c *javaClient) SetRateArgs(ctx context.Context, limiter string, cfg rratelimiter.Config, keepState bool) error {
+	return limitertest.Second(ask[string](ctx, c, "setRateArgs", limiter, configArgs(cfg, keepState)...))
+}
+
+// UpdateRate calls updateRate(RateLimiterArgs).
+func (c *javaClient) UpdateRate(ctx context.Context, limiter string, cfg rratelimiter.Config, keepState bool) (bool, error) {
+	return ask[bool](ctx, c, "updateRate", limiter, configArgs(cfg, keepState)...)
+}
+
+// TryAcquireNow calls tryAcquire(permits), which has no timeout.
+func (c *javaClient) TryAcquireNow(ctx context.Context, limiter string, permits int64) (bool, error) {
+	return ask[bool](ctx, c, "tryAcquire", limiter, permits)
+}
+
+// TryAcquire calls tryAcquire(permits, timeout), the timeout in milliseconds.
+func (c *javaClient) TryAcquire(ctx context.Context, limiter string, permits int64, timeout time.Duration) (bool, error) {
+	return ask[bool](ctx, c, "tryAcquire", limiter, permits, timeout.Milliseconds())
+}
+
+func (c *javaClient) Acquire(ctx context.Context, limiter string, permits int64) error {
+	return limitertest.Second(ask[string](ctx, c, "acquire", limiter, permits))
+}
+
+func (c *javaClient) Release(ctx context.Context, limiter string, permits int64) error {
+	return limitertest.Second(ask[string](ctx, c, "release", limiter, permits))
+}
+
+func (c *javaClient) AvailablePermits(ctx context.Context, limiter string) (int64, error) {
+	return ask[int64](ctx, c, "availablePermits", limiter)
+}
+
+// Config returns what getConfig does: all but the keep-alive time.
+func (c *javaClient) Config(ctx context.Context, limiter string) (rratelimiter.Config, error) {
+	return ask[rratelimiter.Config](ctx, c, "getConfig", limiter)
+}
+
+func (c *javaClient) Expire(ctx context.Context, limiter string, ttl time.Duration) (bool, error) {
+	return ask[bool](ctx, c, "expire", limiter, ttl.Milliseconds())
+}
+
+func (c *javaClient) ExpireAt(ctx context.Context, limiter string, at time.Time) (bool, error) {
+	return ask[bool](ctx, c, "expireAt", limiter, at.UnixMilli())
+}
+
+func (c *javaClient) ClearExpire(ctx context.Context, limiter string) (bool, error) {
+	return ask[bool](ctx, c, "clearExpire", limiter)
+}
+
+// TTL returns remainTimeToLive as go-redis would: -1 for no expiry, -2 for no
+// limiter.
+func (c *javaClient) TTL(ctx context.Context, limiter string) (time.Duration, error) {
+	ms, err := ask[int64](ctx, c, "ttl", limiter)
+	if err != nil || ms < 0 {
+		return time.Duration(ms), err
+	}
+	return time.Duration(ms) * time.Millisecond, nil
+}
+
+func (c *javaClient) Exists(ctx context.Context, limiter string) (bool, error) {
+	return ask[bool](ctx, c, "isExists", limiter)
+}
+
+func (c *javaClient) Delete(ctx context.Context, limiter string) (bool, error) {
+	return ask[bool](ctx, c, "delete", limiter)
+}
+
+func (c *javaClient) Unlink(ctx context.Context, limiter string) (bool, error) {
+	return ask[bool](ctx, c, "unlink", limiter)
+}
+
+// hammering is what came of javaClient.Hammer.
+type hammering struct {
+	Granted, Denied, Errors int64
+	FirstError              string // empty if there was none
+}
+
+// Hammer has this many threads call tryAcquire(permits, timeout) with a pause
+// after each call, the last call of each beginning before the time is up.
+func (c *javaClient) Hammer(
+	ctx context.Context, limiter string, threads int, permits int64, length, timeout, pause time.Duration,
+) (hammering, error) {
+	return ask[hammering](ctx, c, "hammer", limiter, threads, permits, length.Milliseconds(), timeout.Milliseconds(), pause.Milliseconds())
+}
+
+func TestDriverPermits(t *testing.T) {
+	t.Parallel()
+	java, name := service{nil, sharedDriver(t).open(t, redistest.Shared(t).URL()), t}, redistest.Name(t)
+	require.True(t, java.TrySetRate(name, rratelimiter.PerHour(5)))
+	require.False(t, java.TrySetRate(name, rratelimiter.PerHour(5)))
+	assert.Equal(t, rratelimiter.PerHour(5), java.Config(name))
+	for _, step := range []struct {
+		permits   int64
+		granted   bool
+		available int64
+	}{{2, true, 3}, {4, false, 3}, {3, true, 0}} {
+		assert.Equal(t, step.granted, java.Try(name, step.permits), "tryAcquire(%d)", step.permits)
+		assert.Equal(t, step.available, java.Available(name))
+	}
+	assert.False(t, java.Wait(name, 1, 20*time.Millisecond))
+	java.Release(name, 3)
+	require.NoError(t, java.Acquire(t.Context(), name, 1))
+	assert.True(t, java.Wait(name, 2, time.Minute))
+}
+
+func TestDriverBlockedCall(t *testing.T) {
+	t.Parallel()
+	java, name := service{nil, sharedDriver(t).open(t, redistest.Shared(t).URL()), t}, redistest.Name(t)
+	require.True(t, java.TrySetRate(name, rratelimiter.PerHour(1)))
+	require.True(t, java.Try(name, 1))
+	waiting, stop := context.WithCancel(t.Context())
+	result := make(chan error, 1)
+	go func() { result <- java.Acquire(waiting, name, 1) }()
+	assert.False(t, java.Try(name, 1), "while another call waits")
+	stop()
+	require.ErrorIs(t, <-result, context.Canceled)
+}
+
+func TestDriverHammer(t *testing.T) {
+	t.Parallel()
+	java, name := service{nil, sharedDriver(t).open(t, redistest.Shared(t).URL()), t}, redistest.Name(t)
+	h, err := java.java.Hammer(t.Context(), name, 2, 1, 50*time.Millisecond, 0, 0)
+	require.NoError(t, err)
+	assert.Zero(t, h.Granted)
+	assert.Positive(t, h.Errors)
+	assert.Contains(t, h.FirstError, "RateLimiter is not initialized")
+
+	require.True(t, java.TrySetRate(name, rratelimiter.PerHour(10)))
+	granted, denied := int64(0), int64(0)
+	for denied == 0 {
+		h, err = java.java.Hammer(t.Context(), name, 4, 2, 50*time.Millisecond, 0, 0)
+		require.NoError(t, err)
+		assert.Zero(t, h.Errors, h.FirstError)
+		granted, denied = granted+h.Granted, denied+h.Denied
+	}
+	assert.EqualValues(t, 5, granted, "grants of 2 of 10 permits")
+}
+
+func TestDriverJVMEnds(t *testing.T) {
+	t.Parallel()
+	d := startDriver(t, *redissonVersion)
+	d.Kill()
+	_, err := javadriver.Call[string](t.Context(), d.JVM, "version")
+	assert.ErrorContains(t, err, "signal: killed")
 }

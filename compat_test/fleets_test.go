@@ -12,7 +12,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/rratelimiter/rratelimiter"
-	"github.com/rratelimiter/rratelimiter/internal/test/redissondriver"
+	"github.com/rratelimiter/rratelimiter/internal/test/javadriver"
 	"github.com/rratelimiter/rratelimiter/internal/test/redistest"
 )
 
@@ -51,16 +51,6 @@ func TestFleetTurns(t *testing.T) {
 	})
 }
 
-func TestFleetHammer(t *testing.T) { //nolint:paralleltest // few JVMs at a time
-	eachFleet(t, mixable, func(t *testing.T, older, newer javaPeer) {
-		name := older.release.Version + "+" + newer.release.Version
-		f := hammer(t, crew{javas: []javaPeer{older, newer}, goes: 2, oldest: older.release.Version, load: usual})
-		f.report(t, name)
-		f.requireSound(t)
-		f.requireJavaErrors(t, older)
-	})
-}
-
 // TestFleetsThatBreak shows what the two Redissons do to each other, and that Go
 // beside them breaks neither of them that would not break without it. Where
 // Go is the first to ask when rows have run out, none breaks at all.
@@ -68,7 +58,7 @@ func TestFleetsThatBreak(t *testing.T) { //nolint:paralleltest // few JVMs at a 
 	eachFleet(t, immiscible, func(t *testing.T, older, newer javaPeer) {
 		pair := older.release.Version + "+" + newer.release.Version
 		rdb, url := redistest.Redis(t), redistest.Shared(t).URL()
-		javas := []javaService{{t, older.driver.open(t, url)}, {t, newer.driver.open(t, url)}}
+		javas := []service{older.service(t, url), newer.service(t, url)}
 		goes := newGo(t, rdb, sharing(older.release.Version)...)
 		for first, second := range []int{1, 0} {
 			asks := fmt.Sprintf("%s asks first", []javaPeer{older, newer}[first].release.Version)
@@ -83,12 +73,7 @@ func TestFleetsThatBreak(t *testing.T) { //nolint:paralleltest // few JVMs at a 
 				return answers
 			}
 			breaks := func(answers map[string]int) bool {
-				for answer := range answers {
-					if strings.Contains(answer, "error") {
-						return true
-					}
-				}
-				return false
+				return strings.Contains(fmt.Sprint(answers), "error")
 			}
 			alone := outcome("without Go", false, false)
 			beside := outcome("beside Go", true, false)
@@ -102,7 +87,7 @@ func TestFleetsThatBreak(t *testing.T) { //nolint:paralleltest // few JVMs at a 
 // afterAnInterval has two Javas take permits, and Go too where it takes; and
 // returns what they are told when they ask again an interval later, behind Go
 // where it sweeps.
-func afterAnInterval(t *testing.T, javas []javaService, first, second int, goes goService, takes, sweeps bool) string {
+func afterAnInterval(t *testing.T, javas []service, first, second int, goes service, takes, sweeps bool) string {
 	t.Helper()
 	cfg := rratelimiter.PerMinute(10)
 	name := redistest.Name(t)
@@ -119,9 +104,9 @@ func afterAnInterval(t *testing.T, javas []javaService, first, second int, goes 
 	}
 	var answers []string
 	for _, i := range []int{first, second} {
-		granted, err := javas[i].TryAcquireNow(t.Context(), name, 1)
+		granted, err := javas[i].take(t.Context(), name, 1)
 		answer := fmt.Sprint(granted)
-		if thrown, ok := errors.AsType[*redissondriver.ThrownError](err); ok {
+		if thrown, ok := errors.AsType[*javadriver.ThrownError](err); ok {
 			answer = "error"
 			for _, known := range []string{"data string too short", "arithmetic on a nil value"} {
 				if strings.Contains(thrown.Message, known) {

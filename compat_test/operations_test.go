@@ -9,8 +9,8 @@ import (
 	"time"
 
 	"github.com/rratelimiter/rratelimiter"
+	"github.com/rratelimiter/rratelimiter/internal/test/javadriver"
 	"github.com/rratelimiter/rratelimiter/internal/test/model"
-	"github.com/rratelimiter/rratelimiter/internal/test/redissondriver"
 )
 
 // kinds are the operations of histories, each as often as its weight says.
@@ -218,7 +218,7 @@ func javaProblem(err error) string {
 	if err == nil {
 		return ""
 	}
-	if thrown, ok := errors.AsType[*redissondriver.ThrownError](err); ok {
+	if thrown, ok := errors.AsType[*javadriver.ThrownError](err); ok {
 		// Behind that is the command, some releases with the script's text.
 		message, _, _ := strings.Cut(thrown.Message, ". channel: ")
 		if thrown.Class == "IllegalArgumentException" {

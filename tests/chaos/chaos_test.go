@@ -5,6 +5,7 @@ import (
 	"context"
 	"flag"
 	"fmt"
+	"iter"
 	"maps"
 	"math/rand/v2"
 	"runtime"
@@ -33,29 +34,15 @@ const fewRounds = 2
 func TestChaos(t *testing.T) { //nolint:paralleltest // it counts goroutines
 	redistest.SkipShort(t, "real redis-servers")
 	redis.SetLogger(silence{})
-	seed := *chaosSeed
-	if seed == 0 {
-		seed = rand.Uint64()
-	}
-	on := arenas
-	if *onlyArena != "" {
-		on = []string{*onlyArena}
-	}
 	t.Cleanup(jvms.close)
-	started := map[string]arena{}
+	seed, started := askedSeed(), servers{}
 	sum := &summary{faults: map[string]int{}, answers: map[answer]int{}, orders: map[string]int{}}
-	first, last, until := 1, fewRounds, time.Now().Add(time.Duration(*minutes*float64(time.Minute)))
-	if *onlyRound > 0 {
-		first, last = *onlyRound, *onlyRound
-	}
-	for number := first; number <= last || *onlyRound == 0 && time.Now().Before(until); number++ {
-		p := askedPlan(t, seed, number, on)
-		if started[p.servers] == nil {
-			started[p.servers] = startArena(t, p.servers)
-		}
+	for number := range askedRounds(fewRounds) {
+		p := askedPlan(t, seed, number)
+		a := started.of(t, p.servers)
 		before := runtime.NumGoroutine()
 		t.Run(fmt.Sprintf("round %d", number), func(t *testing.T) {
-			r := p.run(t, started[p.servers])
+			r := p.run(t, a)
 			r.record()
 			sum.add(r)
 			if len(r.violations) > 0 && (*shrinking || *minutes > 0) {
@@ -74,15 +61,52 @@ func TestChaos(t *testing.T) { //nolint:paralleltest // it counts goroutines
 	t.Logf("-seed %d: %s", seed, sum)
 }
 
-// askedPlan is that of a round, without what the flags leave out and this machine lacks.
-func askedPlan(t *testing.T, seed uint64, number int, on []string) *plan {
+func askedSeed() uint64 { return cmp.Or(*chaosSeed, rand.Uint64()) }
+
+func askedArenas() []string {
+	if *onlyArena != "" {
+		return []string{*onlyArena}
+	}
+	return arenas
+}
+
+// askedRounds yields the numbers of rounds: a few, and more until the time is over.
+func askedRounds(few int) iter.Seq[int] {
+	until := time.Now().Add(time.Duration(*minutes * float64(time.Minute)))
+	return func(yield func(int) bool) {
+		if *onlyRound > 0 {
+			yield(*onlyRound)
+			return
+		}
+		for number := 1; number <= few || time.Now().Before(until); number++ {
+			if !yield(number) {
+				return
+			}
+		}
+	}
+}
+
+// servers are those that rounds have had so far.
+type servers map[string]arena
+
+// of starts servers of that kind, if there are none.
+func (s servers) of(t *testing.T, name string) arena {
 	t.Helper()
-	p := newPlan(seed, number, on)
+	if s[name] == nil {
+		s[name] = startArena(t, name)
+	}
+	return s[name]
+}
+
+// askedPlan is that of a round, without what the flags leave out and this machine lacks.
+func askedPlan(t *testing.T, seed uint64, number int) *plan {
+	t.Helper()
+	p := newPlan(seed, number, askedArenas())
 	p.drawRedisson(redissons())
 	p = askedReduction(t).of(p)
 	if !prepareRedisson(t, p) {
 		*redissonFlag = ""
-		p = askedReduction(t).of(newPlan(seed, number, on))
+		p = askedReduction(t).of(newPlan(seed, number, askedArenas()))
 	}
 	if len(p.limiters) == 0 {
 		t.Fatalf("round %d has none of the limiters %s", number, *onlyLimiters)

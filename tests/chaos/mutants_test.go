@@ -2,7 +2,6 @@ package chaos_test
 
 import (
 	"context"
-	"math/rand/v2"
 	"slices"
 	"sync/atomic"
 	"testing"
@@ -101,11 +100,7 @@ func TestMutants(t *testing.T) {
 	for _, m := range mutants {
 		t.Run(m.name, func(t *testing.T) {
 			t.Parallel()
-			seed := *chaosSeed
-			if seed == 0 {
-				seed = rand.Uint64()
-			}
-			servers := startArena(t, single)
+			seed, servers := askedSeed(), startArena(t, single)
 			mutation := m.Mutation(t)
 			spent, rounds := time.Duration(0), 0
 			for number := 1; spent < 2*time.Minute; number++ {

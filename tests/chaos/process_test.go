@@ -18,6 +18,7 @@ import (
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
+	"github.com/rratelimiter/rratelimiter"
 	"github.com/rratelimiter/rratelimiter/internal/test/javadriver"
 )
 
@@ -248,14 +249,13 @@ func (w *processCrew) kill() (left string) {
 	return left
 }
 
-var processKilled = &fault{name: "process killed", mood: gentle, only: (*plan).hasProcess, do: func(r *round, draw *rand.Rand) {
-	w := r.drawWorker(draw)
-	start := r.now()
-	if crew, ok := w.crew.(interface{ kill() (left string) }); ok {
+var processKilled = &fault{name: "process killed", mood: gentle, only: (*plan).hasProcess, do: func(r *round, draw *rand.Rand) *event {
+	if crew, ok := r.drawWorker(draw).crew.(interface{ kill() (left string) }); ok {
 		if left := crew.kill(); left != "" {
-			r.happened(event{start: start, kind: "process killed", text: left})
+			return &event{text: left}
 		}
 	}
+	return nil
 }}
 
 func (p *plan) hasProcess() bool {
@@ -310,33 +310,40 @@ func TestMain(m *testing.M) {
 	os.Exit(m.Run())
 }
 
-func TestKilledProcessesMayLeaveWhatTheirCallsAskedFor(t *testing.T) {
+func TestCallsBoundWhatIsInUse(t *testing.T) {
 	t.Parallel()
-	l := &limiter{name: "a", kind: overall}
-	l.config.Rate, l.config.Interval = 10, time.Hour
+	const second = time.Second
+	take := func(permits int64, a answer) call { return call{Op: opTry, Permits: permits, Answer: a} }
+	back := call{Op: opRelease, Permits: 2, Answer: done}
 	for _, tc := range []struct {
-		name   string
-		calls  []call
-		lowest int64 // permits in use that are right
-		most   int64
+		name     string
+		redisson string // whose calls they are; else those of a process that was killed
+		calls    []call
+		lowest   int64 // permits in use that are right
+		most     int64 // none if it is below
 	}{
-		{"in mid call", []call{{Op: opTry, Permits: 3, Answer: killed}}, 0, 3},
-		{"as some are given back", []call{{Op: opTry, Permits: 3, Answer: granted}, {Op: opRelease, Permits: 2, Answer: killed}}, 1, 3},
-		{"as a context has just ended", []call{{Op: opTry, Permits: 3, Answer: gone, End: 2 * time.Second}}, 0, 3},
-		{"long after a context has ended", []call{{Op: opTry, Permits: 3, Answer: gone}}, 0, 0},
-		{"of another one", []call{{Op: opTry, Permits: 3, Answer: gone, End: 2 * time.Second, Client: "c2"}}, 0, 0},
+		{"in mid call", "", []call{take(3, killed)}, 0, 3},
+		{"as some are given back", "", []call{take(3, granted), {Op: opRelease, Permits: 2, Answer: killed}}, 1, 3},
+		{"as a context has just ended", "", []call{{Op: opTry, Permits: 3, Answer: gone, End: 2 * second}}, 0, 3},
+		{"long after a context has ended", "", []call{take(3, gone)}, 0, 0},
+		{"of another one", "", []call{{Op: opTry, Permits: 3, Answer: gone, End: 2 * second, Client: "c2"}}, 0, 0},
+		{"granted", newestRedisson, []call{take(3, granted)}, 3, 3},
+		{"given up", newestRedisson, []call{take(3, unknown)}, 0, 3},
+		{"released, which leaves the member", newestRedisson, []call{take(3, granted), back}, 1, 3},
+		{"over the limit", newestRedisson, []call{take(8, granted), take(3, granted)}, 11, 10},
+		{"over the limit, as a release came back again", newestRedisson, []call{take(8, granted), back, take(5, granted)}, 11, 13},
 	} {
-		for inUse := int64(-1); inUse < 5; inUse++ {
-			r := &round{plan: plan{mood: gentle}}
-			r.dead = map[string]time.Duration{"": time.Second}
-			p := &pool{limiter: l}
-			for i := range tc.calls {
-				tc.calls[i].Limiters = []string{l.name}
-				p.calls = append(p.calls, &tc.calls[i])
+		l := &limiter{name: "a", kind: overall, config: rratelimiter.PerHour(10), redisson: tc.redisson}
+		for i := range tc.calls {
+			tc.calls[i].Limiters, tc.calls[i].Redisson = []string{l.name}, tc.redisson
+		}
+		for inUse := int64(-1); inUse < 15; inUse++ {
+			r := &round{plan: plan{mood: gentle, limiters: []*limiter{l}, redisson: tc.redisson}, calls: tc.calls}
+			if tc.redisson == "" {
+				r.dead = map[string]time.Duration{"": second}
 			}
-			r.limiters, r.calls = []*limiter{l}, tc.calls
-			r.checkCount(p, &state{inUse: inUse})
-			assert.Equal(t, inUse < tc.lowest || inUse > tc.most, len(r.violations) > 0, "killed %s, %d in use: %v", tc.name, inUse, r.violations)
+			r.checkCount(r.pools(l)[0], &state{inUse: inUse})
+			assert.Equal(t, inUse < tc.lowest || inUse > tc.most, len(r.violations) > 0, "%s, %d in use: %v", tc.name, inUse, r.violations)
 		}
 	}
 }
