@@ -19,7 +19,7 @@ import (
 )
 
 // javaDriver is a JVM with one release of Redisson.
-type javaDriver struct{ *javadriver.JVM }
+type javaDriver struct{ *javadriver.Process }
 
 func newJavaDriver(version string) (*javaDriver, error) {
 	jvm, err := javadriver.StartRedisson("java", version)
@@ -92,7 +92,7 @@ func (d *javaDriver) openBy(t testing.TB, op string, args ...any) *javaClient {
 	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
 	defer cancel()
 	var err error
-	c.ID, err = javadriver.Call[string](ctx, d.JVM, op, append([]any{c.name}, args...)...)
+	c.ID, err = javadriver.Call[string](ctx, d.Process, op, append([]any{c.name}, args...)...)
 	skipUnsupported(t, err)
 	if err != nil {
 		t.Fatalf("%v\nstderr of the JVM:\n%s", err, d.Stderr())
@@ -104,7 +104,7 @@ func (d *javaDriver) openBy(t testing.TB, op string, args ...any) *javaClient {
 		ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
 		defer cancel()
 		// Redisson never answers the acquires that wait in it: their ctx ends those.
-		if _, err := javadriver.Call[string](ctx, d.JVM, "close", c.name); err != nil {
+		if _, err := javadriver.Call[string](ctx, d.Process, "close", c.name); err != nil {
 			t.Errorf("closing client %s: %v", c.name, err)
 		}
 	})
@@ -113,7 +113,7 @@ func (d *javaDriver) openBy(t testing.TB, op string, args ...any) *javaClient {
 
 // ask calls an operation of the driver on a limiter.
 func ask[T any](ctx context.Context, c *javaClient, op, limiter string, args ...any) (T, error) {
-	return javadriver.Call[T](ctx, c.driver.JVM, op, append([]any{c.name, limiter}, args...)...)
+	return javadriver.Call[T](ctx, c.driver.Process, op, append([]any{c.name, limiter}, args...)...)
 }
 
 func configArgs(cfg rratelimiter.Config, more ...any) []any {
@@ -272,6 +272,6 @@ func TestDriverJVMEnds(t *testing.T) {
 	t.Parallel()
 	d := startDriver(t, *redissonVersion)
 	d.Kill()
-	_, err := javadriver.Call[string](t.Context(), d.JVM, "version")
+	_, err := javadriver.Call[string](t.Context(), d.Process, "version")
 	assert.ErrorContains(t, err, "signal: killed")
 }

@@ -59,7 +59,7 @@ var java = []Kind{
 
 // jvm is a JVM with the driver, whose own threads are the callers of a load.
 type jvm struct {
-	*javadriver.JVM
+	*javadriver.Process
 
 	users int // clients that are open, under jvms.mu
 	last  int // the last client's id
@@ -90,7 +90,7 @@ func openJava(library, mode string) func(context.Context, string, int) (Peer, er
 			if err != nil {
 				return nil, err
 			}
-			machine = &jvm{JVM: started}
+			machine = &jvm{Process: started}
 			jvms.open[library] = machine
 		}
 		machine.users++
@@ -116,16 +116,16 @@ func (p *inJava) Close() error {
 func (p *inJava) leave() {
 	if p.jvm.users--; p.jvm.users == 0 {
 		delete(jvms.open, p.library)
-		p.jvm.JVM.Close()
+		p.jvm.Close()
 	}
 }
 
-func startJVM() (*javadriver.JVM, error) {
+func startJVM() (*javadriver.Process, error) {
 	source, err := javaSource()
 	if err != nil {
 		return nil, err
 	}
-	return javadriver.Driver{Name: "the measured limiters", Source: source}.Start("rratelimiter.bench.Bench", "-Xms1g", "-Xmx1g")
+	return javadriver.Driver{Name: "the benchmark", Source: source}.Start("rratelimiter.bench.Bench", "-Xms1g", "-Xmx1g")
 }
 
 // javaSource finds the driver's folder from wherever in the repository this runs.
@@ -156,7 +156,7 @@ func JavaVersion(ctx context.Context) (string, error) {
 
 // call has the JVM do something with the client. The JVM serves one call at a time.
 func call[T any](ctx context.Context, p *inJava, op string, args ...any) (T, error) {
-	return javadriver.Call[T](ctx, p.jvm.JVM, op, append([]any{p.id}, args...)...)
+	return javadriver.Call[T](ctx, p.jvm.Process, op, append([]any{p.id}, args...)...)
 }
 
 func (p *inJava) Make(ctx context.Context, prefix string, n int, rule Rule) error {

@@ -18,7 +18,7 @@ import (
 // java is a Redisson in a JVM of its own, of the newest release that compat_test has.
 type java struct {
 	t   testing.TB
-	jvm *javadriver.JVM
+	jvm *javadriver.Process
 }
 
 func startJava(t testing.TB, url string) java {

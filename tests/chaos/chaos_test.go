@@ -35,8 +35,7 @@ func TestChaos(t *testing.T) { //nolint:paralleltest // it counts goroutines
 	redistest.SkipShort(t, "real redis-servers")
 	redis.SetLogger(silence{})
 	t.Cleanup(jvms.close)
-	seed, started := askedSeed(), servers{}
-	sum := &summary{faults: map[string]int{}, answers: map[answer]int{}, orders: map[string]int{}}
+	seed, started, sum := askedSeed(), servers{}, summary{}
 	for number := range askedRounds(fewRounds) {
 		p := askedPlan(t, seed, number)
 		a := started.of(t, p.servers)
@@ -119,45 +118,40 @@ type silence struct{}
 
 func (silence) Printf(context.Context, string, ...any) {}
 
-// summary is what a run came to.
-type summary struct {
-	rounds, calls int
-	faults        map[string]int
-	answers       map[answer]int
-	orders        map[string]int
+// summary is how often there was what in a run, by what it is: calls, faults and so on.
+type summary map[string]map[string]int
+
+func (s summary) count(kind, what string) {
+	if s[kind] == nil {
+		s[kind] = map[string]int{}
+	}
+	s[kind][what]++
 }
 
-func (s *summary) add(r *round) {
-	s.rounds++
-	s.calls += len(r.calls)
+func (s summary) add(r *round) {
+	s.count("rounds", r.servers)
 	for _, e := range r.events {
-		s.faults[e.kind]++
+		s.count("faults", e.kind)
 	}
 	for i := range r.orders {
-		s.orders[r.orders[i].found()]++
+		s.count("orders of calls found", r.orders[i].found())
 	}
 	for i := range r.calls {
-		s.answers[r.calls[i].Answer]++
+		s.count("answers", string(r.calls[i].Answer))
 	}
 }
 
-func (s *summary) String() string {
-	faults := 0
-	for _, n := range s.faults {
-		faults += n
-	}
+func (s summary) String() string {
 	var text strings.Builder
-	fmt.Fprintf(&text, "%d rounds, %d calls, %d faults", s.rounds, s.calls, faults)
-	for _, kind := range sorted(s.faults) {
-		fmt.Fprintf(&text, "\n%8d  %s", s.faults[kind], kind)
-	}
-	text.WriteString("\nanswers:")
-	for _, a := range sorted(s.answers) {
-		fmt.Fprintf(&text, "\n%8d  %s", s.answers[a], a)
-	}
-	text.WriteString("\norders of calls found:")
-	for _, found := range sorted(s.orders) {
-		fmt.Fprintf(&text, "\n%8d  %s", s.orders[found], found)
+	for _, kind := range sorted(s) {
+		all := 0
+		for _, n := range s[kind] {
+			all += n
+		}
+		fmt.Fprintf(&text, "\n%d %s:", all, kind)
+		for _, what := range sorted(s[kind]) {
+			fmt.Fprintf(&text, "\n%8d  %s", s[kind][what], what)
+		}
 	}
 	return text.String()
 }

@@ -97,7 +97,7 @@ func (r *round) happen(server bool) {
 			return
 		case <-time.After(time.Duration(draw.Int64N(int64(r.pause)))):
 		}
-		if !r.onServers(func() { all[draw.IntN(len(all))].take(r, draw) }) {
+		if r.over.Err() != nil || !r.onServers(func() { all[draw.IntN(len(all))].take(r, draw) }) {
 			return
 		}
 	}

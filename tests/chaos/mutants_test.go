@@ -8,6 +8,8 @@ import (
 	"time"
 
 	"github.com/redis/go-redis/v9"
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
 
 	"github.com/rratelimiter/rratelimiter/internal/test/limitertest"
 	"github.com/rratelimiter/rratelimiter/internal/test/redistest"
@@ -23,6 +25,7 @@ type mutant struct {
 	in      mood                  // of rounds in which it shows; all without
 	amid    string                // all that becomes of commands in them, of many; anything without
 	shows   func(l *limiter) bool // on which limiters it can show
+	alone   bool                  // a round that has little else tells it: with -shrink
 }
 
 var mutants = []mutant{
@@ -35,7 +38,7 @@ var mutants = []mutant{
 		},
 	},
 	{
-		name: "a grant costs one permit less", shows: (*limiter).isRate,
+		name: "a grant costs one permit less", shows: (*limiter).isRate, alone: true,
 		Mutant: limitertest.Mutant{Old: `call('DECRBY', value_key, sum_text)`, New: `call('DECRBY', value_key, sum_text - 1)`},
 	},
 	{
@@ -119,6 +122,14 @@ func TestMutants(t *testing.T) {
 					took := (spent + first.at).Round(time.Millisecond)
 					redistest.Record(t, "chaos-mutants", m.name, seed, rounds, took.Milliseconds(), first.check)
 					t.Logf("told by round %d of %v: %s: %s", rounds, took, first.check, first.text)
+					if *shrinking && m.alone {
+						small := r.shrunk(t)
+						require.NotEmpty(t, small.violations)
+						assert.Len(t, small.limiters, 1)
+						assert.Len(t, small.clients, 1)
+						assert.Empty(t, small.names())
+						t.Log(small.text())
+					}
 					return
 				}
 				spent += p.length

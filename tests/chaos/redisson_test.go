@@ -87,55 +87,45 @@ func redissonOlder(release, than string) bool {
 }
 
 // fleet holds JVMs between rounds, by release: they take seconds to start.
-type fleet struct {
-	mu   sync.Mutex
-	idle map[string][]*javadriver.JVM
-}
+type fleet map[string]chan *javadriver.Process
 
-var jvms = fleet{idle: map[string][]*javadriver.JVM{}}
+var jvms = fleet{}
 
 // stock starts JVMs until a round has enough of them, and one that takes over from one
 // that is killed.
-func (f *fleet) stock(release string) error {
-	f.mu.Lock()
-	defer f.mu.Unlock()
-	for len(f.idle[release]) <= redissonWorkers {
+func (f fleet) stock(release string) error {
+	if f[release] == nil {
+		f[release] = make(chan *javadriver.Process, redissonWorkers+1)
+	}
+	for len(f[release]) <= redissonWorkers {
 		jvm, err := javadriver.StartRedisson("../../compat_test/java", release)
 		if err != nil {
 			return err
 		}
-		f.idle[release] = append(f.idle[release], jvm)
+		f[release] <- jvm
 	}
 	return nil
 }
 
-// take returns a JVM, nil where all are in use.
-func (f *fleet) take(release string) *javadriver.JVM {
-	f.mu.Lock()
-	defer f.mu.Unlock()
-	idle := f.idle[release]
-	if len(idle) == 0 {
+// take returns a JVM, nil if all are in use.
+func (f fleet) take(release string) *javadriver.Process {
+	select {
+	case jvm := <-f[release]:
+		return jvm
+	default:
 		return nil
 	}
-	f.idle[release] = idle[1:]
-	return idle[0]
 }
 
-func (f *fleet) put(release string, jvm *javadriver.JVM) {
-	f.mu.Lock()
-	defer f.mu.Unlock()
-	f.idle[release] = append(f.idle[release], jvm)
-}
+func (f fleet) put(release string, jvm *javadriver.Process) { f[release] <- jvm }
 
-func (f *fleet) close() {
-	f.mu.Lock()
-	defer f.mu.Unlock()
-	for _, all := range f.idle {
-		for _, jvm := range all {
-			jvm.Close()
+func (f fleet) close() {
+	for _, idle := range f {
+		for len(idle) > 0 {
+			(<-idle).Close()
 		}
 	}
-	clear(f.idle)
+	clear(f)
 }
 
 // prepareRedisson starts what the round takes of Java. It tells whether there is what that
@@ -174,7 +164,7 @@ type javaCrew struct {
 type javaParty struct {
 	party
 
-	jvm   *javadriver.JVM
+	jvm   *javadriver.Process
 	stuck bool           // one before it was not shut down in time
 	name  string         // the JVM's for it
 	calls sync.WaitGroup // under way
@@ -197,7 +187,7 @@ func newJavaCrew(r *round, plan clientPlan, to route) *javaCrew {
 }
 
 // open has the JVM make another RedissonClient.
-func (w *javaCrew) open(jvm *javadriver.JVM) (*javaParty, error) {
+func (w *javaCrew) open(jvm *javadriver.Process) (*javaParty, error) {
 	w.lives++
 	p := &javaParty{jvm: jvm, name: fmt.Sprintf("%s-%d-%d", w.name, w.r.number, w.lives)}
 	p.held, p.callTimeout = map[string]int64{}, w.callTimeout

@@ -11,7 +11,7 @@ import (
 
 // StartRedisson starts a JVM with this release of Redisson; source is the folder
 // compat_test/java.
-func StartRedisson(source, release string) (*JVM, error) {
+func StartRedisson(source, release string) (*Process, error) {
 	d := Driver{
 		Name: "Redisson " + release, Source: source, Version: release, Properties: []string{"-Dredisson.version=" + release},
 	}
