@@ -1,6 +1,7 @@
 package compat_test
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -239,16 +240,11 @@ func (g grant) inUse(at time.Time, window int, interval time.Duration) bool {
 func watchGrants(t *testing.T, addr string, set layout.Keys, interval time.Duration) func() []grant {
 	t.Helper()
 	w := watcher{set: set, interval: interval}
-	var wrong error
-	end := redistest.Monitor(t, addr, func(ran redistest.Ran) {
-		if err := w.see(ran); err != nil && wrong == nil {
-			wrong = fmt.Errorf("%q: %w", ran.Args, err)
-		}
-	})
+	end := redistest.Monitor(t, addr, w.see)
 	return func() []grant {
 		t.Helper()
 		end()
-		require.NoError(t, wrong)
+		require.NoError(t, w.wrong)
 		return w.grants
 	}
 }
@@ -260,74 +256,69 @@ type watcher struct {
 	grants   []grant
 	window   int       // the number of the last window
 	begun    time.Time // when that began
+	wrong    error     // what no server may do
 
 	givesBack bool   // the script that runs does
 	rest      string // the member that it wrote for what is kept
 }
 
-func (w *watcher) see(ran redistest.Ran) error {
-	at, words := ran.At, ran.Args
+func (w *watcher) see(ran redistest.Ran) {
+	words := ran.Args
 	if !ran.InScript {
 		w.givesBack = len(words) > 1 && limitertest.ScriptOf(words[1]) == lua.GiveBack
 		w.rest = ""
 	}
-	if len(words) < 3 {
-		return nil
-	}
-	if w.givesBack && ran.InScript {
-		return w.seeBack(at, words)
-	}
-	switch command := words[0]; {
-	case command == "zadd" && words[1] == w.set.Permits:
+	switch {
+	case len(words) < 3:
+	case w.givesBack && ran.InScript:
+		w.seeBack(ran.At, words)
+	case words[0] == "zadd" && words[1] == w.set.Permits && !strings.EqualFold(words[2], "xx"): // which dates a member anew
 		pairs := words[2:]
-		if strings.EqualFold(pairs[0], "xx") {
-			return nil // the date of a member that was there
-		}
 		if strings.EqualFold(pairs[0], "nx") {
 			pairs = pairs[1:]
 		}
-		for i := 0; i+1 < len(pairs); i += 2 {
-			member, err := codec.Parse(pairs[i+1])
-			if err != nil {
-				return err
-			}
-			dated, err := strconv.ParseInt(pairs[i], 10, 64)
-			if err != nil {
-				return err
-			}
-			w.grants = append(w.grants, grant{at: at, dated: time.UnixMilli(dated), member: pairs[i+1], permits: int64(member.Permits)})
+		for pair := range slices.Chunk(pairs, 2) {
+			dated := time.UnixMilli(w.number(pair[0]))
+			w.grants = append(w.grants, grant{at: ran.At, dated: dated, member: pair[1], permits: w.permits(pair[1])})
 		}
-	case command == "set" && words[1] == w.set.Value && len(words) == 5:
+	case words[0] == "set" && words[1] == w.set.Value && len(words) == 5:
 		// A key may end a little early, by the server's clock of milliseconds.
-		if early := w.interval - 2*time.Millisecond - at.Sub(w.begun); w.window > 0 && early > 0 {
-			return fmt.Errorf("a window begins %v early", early)
+		if early := w.interval - 2*time.Millisecond - ran.At.Sub(w.begun); w.window > 0 && early > 0 {
+			w.fail(fmt.Errorf("a window begins %v early", early))
 		}
 		w.window++
-		w.begun = at
-	case command == "decrby" && words[1] == w.set.Value && w.window > 0:
-		permits, err := strconv.ParseInt(words[2], 10, 64)
-		if err != nil {
-			return err
-		}
-		w.grants = append(w.grants, grant{at: at, dated: at, window: w.window, permits: permits})
+		w.begun = ran.At
+	case words[0] == "decrby" && words[1] == w.set.Value && w.window > 0:
+		w.grants = append(w.grants, grant{at: ran.At, dated: ran.At, window: w.window, permits: w.number(words[2])})
 	}
-	return nil
+}
+
+// fail notes an error, if it is the first.
+func (w *watcher) fail(err error) { w.wrong = cmp.Or(w.wrong, err) }
+
+func (w *watcher) number(text string) int64 {
+	n, err := strconv.ParseInt(text, 10, 64)
+	w.fail(err)
+	return n
+}
+
+func (w *watcher) permits(text string) int64 {
+	member, err := codec.Parse(text)
+	w.fail(err)
+	return int64(member.Permits)
 }
 
 // seeBack sees a command of the script that gives back what callers who have gone
 // were granted. What other scripts remove has run out, or is removed too early: of
 // that grants must not know.
-func (w *watcher) seeBack(at time.Time, words []string) error {
-	switch command := words[0]; {
-	case command == "zadd" && words[1] == w.set.Permits:
+func (w *watcher) seeBack(at time.Time, words []string) {
+	switch {
+	case words[0] == "zadd" && words[1] == w.set.Permits:
 		w.rest = words[len(words)-1]
-	case command == "zrem" && words[1] == w.set.Permits && words[2] != "": // no member: see pass_full_memory
-		return w.giveBackMember(at, words[2])
-	case command == "incrby" && words[1] == w.set.Value && w.window > 0:
-		permits, err := strconv.ParseInt(words[2], 10, 64)
-		if err != nil {
-			return err
-		}
+	case words[0] == "zrem" && words[1] == w.set.Permits && words[2] != "": // no member: see pass_full_memory
+		w.giveBackMember(at, words[2])
+	case words[0] == "incrby" && words[1] == w.set.Value && w.window > 0:
+		permits := w.number(words[2])
 		for i := len(w.grants) - 1; i >= 0 && permits > 0; i-- {
 			if g := w.grants[i]; g.back.IsZero() && g.window == w.window {
 				part := min(permits, g.permits)
@@ -336,26 +327,21 @@ func (w *watcher) seeBack(at time.Time, words []string) error {
 			}
 		}
 	}
-	return nil
 }
 
-func (w *watcher) giveBackMember(at time.Time, member string) error {
+func (w *watcher) giveBackMember(at time.Time, member string) {
 	kept := int64(0)
 	if w.rest != "" {
-		rest, err := codec.Parse(w.rest)
-		if err != nil {
-			return err
-		}
-		kept = int64(rest.Permits)
+		kept = w.permits(w.rest)
 	}
 	for i, g := range slices.Backward(w.grants) {
 		if g.member == member && g.back.IsZero() {
 			w.giveBack(i, at, g.permits-kept)
 			w.grants[i].member = w.rest
-			return nil
+			return
 		}
 	}
-	return fmt.Errorf("%q is given back, of which no grant is known", member)
+	w.fail(fmt.Errorf("%q is given back, of which no grant is known", member))
 }
 
 // giveBack notes that permits of a grant were given back.
