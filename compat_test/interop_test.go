@@ -193,27 +193,18 @@ var oddNames = []string{
 
 func TestNamesOfAnyKind(t *testing.T) {
 	t.Parallel()
-	java, goes, _ := newBoth(t, rratelimiter.WithClientID(goID))
-	for _, odd := range oddNames {
-		t.Run(odd, func(t *testing.T) {
-			java, goes := java.in(t), goes.in(t)
-			testSameKeys(t, java, goes, "", odd+redistest.Name(t))
-			testSameKeys(t, java, goes, "", redistest.Name(t)+odd)
-		})
-	}
-}
-
-func TestMappedNames(t *testing.T) {
-	t.Parallel()
-	driver := sharedDriver(t)
+	driver, rdb := sharedDriver(t), redistest.Redis(t)
 	requireRelease(t, "3.35.0")
-	rdb, url := redistest.Redis(t), redistest.Shared(t).URL()
-	for _, prefix := range []string{"shop:", "{shop}:", "sh{op"} {
-		java := service{nil, driver.openBy(t, "open", url, prefix), t}
-		goes := newGo(t, rdb, rratelimiter.WithClientID(goID),
-			rratelimiter.WithNameMapper(func(name string) string { return prefix + name }))
+	for _, prefix := range []string{"", "shop:", "{shop}:", "sh{op"} { // put before all names by a mapper
+		args, opts := []any{redistest.Shared(t).URL()}, []rratelimiter.Option{rratelimiter.WithClientID(goID)}
+		if prefix != "" {
+			args = append(args, prefix)
+			opts = append(opts, rratelimiter.WithNameMapper(func(name string) string { return prefix + name }))
+		}
+		java, goes := service{nil, driver.openBy(t, "open", args...), t}, newGo(t, rdb, opts...)
 		for _, odd := range oddNames {
 			t.Run(prefix+odd, func(t *testing.T) {
+				testSameKeys(t, java.in(t), goes.in(t), prefix, odd+redistest.Name(t))
 				testSameKeys(t, java.in(t), goes.in(t), prefix, redistest.Name(t)+odd)
 			})
 		}
