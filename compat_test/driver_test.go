@@ -215,26 +215,6 @@ func (c *javaClient) Hammer(
 	return ask[hammering](ctx, c, "hammer", limiter, threads, permits, length.Milliseconds(), timeout.Milliseconds(), pause.Milliseconds())
 }
 
-func TestDriverPermits(t *testing.T) {
-	t.Parallel()
-	java, name := service{nil, sharedDriver(t).open(t, redistest.Shared(t).URL()), t}, redistest.Name(t)
-	require.True(t, java.TrySetRate(name, rratelimiter.PerHour(5)))
-	require.False(t, java.TrySetRate(name, rratelimiter.PerHour(5)))
-	assert.Equal(t, rratelimiter.PerHour(5), java.Config(name))
-	for _, step := range []struct {
-		permits   int64
-		granted   bool
-		available int64
-	}{{2, true, 3}, {4, false, 3}, {3, true, 0}} {
-		assert.Equal(t, step.granted, java.Try(name, step.permits), "tryAcquire(%d)", step.permits)
-		assert.Equal(t, step.available, java.Available(name))
-	}
-	assert.False(t, java.Wait(name, 1, 20*time.Millisecond))
-	java.Release(name, 3)
-	require.NoError(t, java.Acquire(t.Context(), name, 1))
-	assert.True(t, java.Wait(name, 2, time.Minute))
-}
-
 func TestDriverBlockedCall(t *testing.T) {
 	t.Parallel()
 	java, name := service{nil, sharedDriver(t).open(t, redistest.Shared(t).URL()), t}, redistest.Name(t)

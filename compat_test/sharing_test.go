@@ -5,6 +5,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/redis/go-redis/v9"
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
@@ -20,97 +21,119 @@ import (
 func TestGoAndJavaShareALimiter(t *testing.T) {
 	t.Parallel()
 	java, goes, rdb := newBoth(t)
-	all := []service{java, newJava(t, redistest.Shared(t).URL()), goes, newGo(t, rdb)}
-	name := redistest.Name(t)
-	free := func(want int64) {
-		t.Helper()
-		for i, s := range all {
-			require.Equal(t, want, s.Available(name), "service %d", i)
-		}
-	}
-	configIs := func(cfg rratelimiter.Config) {
-		t.Helper()
-		for i, s := range all {
-			require.Equal(t, cfg, s.Config(name), "service %d", i)
-		}
-	}
+	shareALimiter(t, rdb, java, newJava(t, redistest.Shared(t).URL()), goes, newGo(t, rdb))
+}
 
-	require.True(t, java.TrySetRate(name, rratelimiter.PerMinute(10)))
-	for _, s := range all {
-		require.False(t, s.TrySetRate(name, rratelimiter.PerMinute(99)))
+func shareALimiter(t *testing.T, rdb *redis.Client, java, otherJava, goes, otherGo service) {
+	t.Helper()
+	s := sharers{t, redistest.Name(t), java, goes, []service{java, otherJava, goes, otherGo}}
+	require.True(t, java.TrySetRate(s.name, rratelimiter.PerMinute(10)))
+	for _, each := range s.all {
+		require.False(t, each.TrySetRate(s.name, rratelimiter.PerMinute(99)))
 	}
-	configIs(rratelimiter.PerMinute(10))
-	free(10)
-
+	s.config(rratelimiter.PerMinute(10))
+	s.free(10)
 	for left := int64(10); left > 0; {
-		for _, s := range all {
+		for _, each := range s.all {
 			if left > 0 {
-				require.True(t, s.Try(name, 1))
+				require.True(t, each.Try(s.name, 1))
 				left--
-				free(left)
+				s.free(left)
 			}
 		}
 	}
-	for _, s := range all {
-		require.False(t, s.Try(name, 1))
+	for _, each := range s.all {
+		require.False(t, each.Try(s.name, 1))
 	}
-	passTime(t, rdb, name, time.Minute)
-	free(10)
+	passTime(t, rdb, s.name, time.Minute)
+	s.free(10)
+	s.takeInTurn()
+	s.changeInTurn()
+	s.endInTurn()
+}
 
-	// What was not taken by the one can be taken by the other, no more.
-	require.True(t, goes.Try(name, 6))
-	require.False(t, java.Try(name, 5))
-	require.True(t, java.Try(name, 4))
-	require.False(t, goes.Try(name, 1))
+// sharers are programs with one limiter.
+type sharers struct {
+	t          *testing.T
+	name       string
+	java, goes service
+	all        []service // those two, and one more of each language
+}
 
-	goes.Release(name, 3)
-	free(3)
-	require.True(t, java.Try(name, 3))
-	java.Release(name, 2)
-	free(2)
-	require.True(t, goes.Try(name, 2))
-	require.False(t, java.Try(name, 1))
+func (s sharers) free(want int64) {
+	s.t.Helper()
+	for i, each := range s.all {
+		require.Equal(s.t, want, each.Available(s.name), "service %d", i)
+	}
+}
 
-	java.SetRate(name, rratelimiter.PerHour(20))
-	configIs(rratelimiter.PerHour(20))
-	free(20)
-	require.True(t, goes.Try(name, 12))
-	free(8)
-	goes.SetRate(name, rratelimiter.PerMinute(8))
-	configIs(rratelimiter.PerMinute(8))
-	free(8)
-	require.True(t, java.Try(name, 5))
-	free(3)
+func (s sharers) config(want rratelimiter.Config) {
+	s.t.Helper()
+	for i, each := range s.all {
+		require.Equal(s.t, want, each.Config(s.name), "service %d", i)
+	}
+}
+
+// takeInTurn: what was not taken by the one can be taken by the other, no more.
+func (s sharers) takeInTurn() {
+	require.True(s.t, s.goes.Try(s.name, 6))
+	require.False(s.t, s.java.Try(s.name, 5))
+	require.True(s.t, s.java.Try(s.name, 4))
+	require.False(s.t, s.goes.Try(s.name, 1))
+
+	s.goes.Release(s.name, 3)
+	s.free(3)
+	require.True(s.t, s.java.Try(s.name, 3))
+	s.java.Release(s.name, 2)
+	s.free(2)
+	require.True(s.t, s.goes.Try(s.name, 2))
+	require.False(s.t, s.java.Try(s.name, 1))
+}
+
+func (s sharers) changeInTurn() {
+	s.java.SetRate(s.name, rratelimiter.PerHour(20))
+	s.config(rratelimiter.PerHour(20))
+	s.free(20)
+	require.True(s.t, s.goes.Try(s.name, 12))
+	s.free(8)
+	s.goes.SetRate(s.name, rratelimiter.PerMinute(8))
+	s.config(rratelimiter.PerMinute(8))
+	s.free(8)
+	require.True(s.t, s.java.Try(s.name, 5))
+	s.free(3)
 
 	// The permits in use stay counted.
-	goes.KeepState(name, rratelimiter.PerMinute(10))
-	free(5)
-	require.True(t, goes.Try(name, 1))
-	java.KeepState(name, rratelimiter.PerMinute(12))
-	free(6)
-	require.True(t, goes.UpdateRate(name, rratelimiter.PerMinute(9), true))
-	free(3)
-	require.True(t, java.UpdateRate(name, rratelimiter.PerMinute(7), true))
-	configIs(rratelimiter.PerMinute(7))
-	free(1)
-	require.True(t, java.UpdateRate(name, rratelimiter.PerMinute(6), false))
-	free(6)
+	s.goes.KeepState(s.name, rratelimiter.PerMinute(10))
+	s.free(5)
+	require.True(s.t, s.goes.Try(s.name, 1))
+	s.java.KeepState(s.name, rratelimiter.PerMinute(12))
+	s.free(6)
+	require.True(s.t, s.goes.UpdateRate(s.name, rratelimiter.PerMinute(9), true))
+	s.free(3)
+	require.True(s.t, s.java.UpdateRate(s.name, rratelimiter.PerMinute(7), true))
+	s.config(rratelimiter.PerMinute(7))
+	s.free(1)
+	require.True(s.t, s.java.UpdateRate(s.name, rratelimiter.PerMinute(6), false))
+	s.free(6)
+}
 
-	for i, s := range all {
-		require.True(t, s.Expire(name, time.Duration(i+1)*time.Hour))
-		for _, other := range all {
-			require.InDelta(t, time.Duration(i+1)*time.Hour, other.TTL(name), float64(time.Minute))
+func (s sharers) endInTurn() {
+	for i, each := range s.all {
+		end := time.Duration(i+1) * time.Hour
+		require.True(s.t, each.Expire(s.name, end))
+		for _, other := range s.all {
+			require.InDelta(s.t, end, other.TTL(s.name), float64(time.Minute))
 		}
 	}
-	require.True(t, goes.Delete(name))
-	for _, s := range all {
-		require.False(t, s.Exists(name))
+	require.True(s.t, s.goes.Delete(s.name))
+	for _, each := range s.all {
+		require.False(s.t, each.Exists(s.name))
 	}
-	require.True(t, goes.TrySetRate(name, rratelimiter.PerMinute(2)))
-	free(2)
-	require.True(t, java.Delete(name))
-	for _, s := range all {
-		require.False(t, s.UpdateRate(name, rratelimiter.PerMinute(10), true))
+	require.True(s.t, s.goes.TrySetRate(s.name, rratelimiter.PerMinute(2)))
+	s.free(2)
+	require.True(s.t, s.java.Delete(s.name))
+	for _, each := range s.all {
+		require.False(s.t, each.UpdateRate(s.name, rratelimiter.PerMinute(10), true))
 	}
 }
 
@@ -196,30 +219,10 @@ func TestCodecsDoNotMatter(t *testing.T) {
 		for _, cached := range []bool{false, true} {
 			t.Run(codec+"/useScriptCache="+fmt.Sprint(cached), func(t *testing.T) {
 				t.Parallel()
-				java := service{nil, driver.openBy(t, "openCodec", redistest.Shared(t).URL(), codec, cached), t}
-				goes := newGo(t, rdb)
-				name := redistest.Name(t)
-				share := func(first, second service) {
-					t.Helper()
-					require.True(t, first.TrySetRate(name, rratelimiter.PerMinute(10)))
-					require.False(t, second.TrySetRate(name, rratelimiter.PerMinute(5)))
-					require.Equal(t, rratelimiter.PerMinute(10), second.Config(name))
-					require.True(t, first.Try(name, 3))
-					require.EqualValues(t, 7, second.Available(name))
-					require.True(t, second.Try(name, 5))
-					require.EqualValues(t, 2, first.Available(name))
-					require.False(t, first.Try(name, 3))
-					require.False(t, second.Try(name, 3))
-					require.True(t, first.Try(name, 2))
-					require.False(t, second.Try(name, 1))
-					passTime(t, rdb, name, time.Minute)
-					require.True(t, second.Try(name, 4))
-					require.EqualValues(t, 6, first.Available(name))
-					require.True(t, first.Delete(name))
-					require.False(t, second.Exists(name))
+				open := func() service {
+					return service{nil, driver.openBy(t, "openCodec", redistest.Shared(t).URL(), codec, cached), t}
 				}
-				share(java, goes)
-				share(goes, java)
+				shareALimiter(t, rdb, open(), open(), newGo(t, rdb), newGo(t, rdb))
 			})
 		}
 	}
@@ -306,18 +309,8 @@ func TestRedissonDoesNotMindNames(t *testing.T) {
 	assert.EqualValues(t, 10, users.Shares[0].Permits)
 	assert.Equal(t, clients.Share{Kind: clients.Redisson, Permits: 7}, users.Shares[1])
 
-	require.EqualValues(t, 83, java.Available("orders"))
-	require.False(t, java.Try("orders", 84))
-	require.True(t, java.Wait("orders", 1, time.Second))
-	java.Release("orders", 1)
-	java.KeepState("orders", rratelimiter.PerHour(200))
-	require.True(t, java.UpdateRate("orders", rratelimiter.PerHour(300), true))
-	assert.Equal(t, rratelimiter.PerHour(300), java.Config("orders"))
-	require.True(t, java.Expire("orders", time.Hour))
-	assert.Positive(t, java.TTL("orders"))
-	require.True(t, java.Exists("orders"))
-	java.SetRate("orders", rratelimiter.PerHour(5))
-	require.True(t, goes.Try("orders", 5))
-	require.True(t, java.Delete("orders"))
+	require.True(t, goes.Delete("orders"))
+	named := newGo(t, rdb, rratelimiter.WithClientName("orders-7f9c"))
+	shareALimiter(t, rdb, java, newJava(t, server.URL()), goes, named)
 	assert.Equal(t, []string{clients.Key}, rdb.Keys(t.Context(), "*").Val())
 }
