@@ -245,7 +245,7 @@ var defects = map[string]func(s *sides){
 	},
 	"unlink removes the configuration alone": func(s *sides) {
 		s.begin(tenAMinute, 10)
-		require.True(s.t, s.java.ok(s.java.java.Unlink(s.t.Context(), s.javaName)))
+		require.True(s.t, s.java.unlink(s.javaName))
 		require.True(s.t, s.goes.Delete(s.goName))
 		s.each(func(service service, name string) { require.True(s.t, service.TrySetRate(name, tenAMinute)) })
 		s.free(0, 10)

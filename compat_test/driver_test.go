@@ -14,7 +14,6 @@ import (
 
 	"github.com/rratelimiter/rratelimiter"
 	"github.com/rratelimiter/rratelimiter/internal/test/javadriver"
-	"github.com/rratelimiter/rratelimiter/internal/test/limitertest"
 	"github.com/rratelimiter/rratelimiter/internal/test/redistest"
 )
 
@@ -116,89 +115,20 @@ func ask[T any](ctx context.Context, c *javaClient, op, limiter string, args ...
 	return javadriver.Call[T](ctx, c.driver.Process, op, append([]any{c.name, limiter}, args...)...)
 }
 
-func configArgs(cfg rratelimiter.Config, more ...any) []any {
+// rateArgs is how the driver takes a configuration; without a keep-alive time it calls the
+// form that has none.
+func rateArgs(cfg rratelimiter.Config, more ...any) []any {
 	return append([]any{cfg.Type, cfg.Rate, cfg.Interval.Milliseconds(), cfg.KeepAlive.Milliseconds()}, more...)
 }
 
-// TrySetRate calls the form with a keep-alive time if cfg has one.
-func (c *javaClient) TrySetRate(ctx context.Context, limiter string, cfg rratelimiter.Config) (bool, error) {
-	return ask[bool](ctx, c, "trySetRate", limiter, configArgs(cfg)...)
-}
-
-// SetRate calls the form with a keep-alive time if cfg has one.
-func (c *javaClient) SetRate(ctx context.Context, limiter string, cfg rratelimiter.Config) error {
-	return limitertest.Second(ask[string](ctx, c, "setRate", limiter, configArgs(cfg)...))
-}
-
-// SetRateArgs calls setRate(RateLimiterArgs).
-func (c *javaClient) SetRateArgs(ctx context.Context, limiter string, cfg rratelimiter.Config, keepState bool) error {
-	return limitertest.Second(ask[string](ctx, c, "setRateArgs", limiter, configArgs(cfg, keepState)...))
-}
-
-// UpdateRate calls updateRate(RateLimiterArgs).
-func (c *javaClient) UpdateRate(ctx context.Context, limiter string, cfg rratelimiter.Config, keepState bool) (bool, error) {
-	return ask[bool](ctx, c, "updateRate", limiter, configArgs(cfg, keepState)...)
-}
-
-// TryAcquireNow calls tryAcquire(permits), which has no timeout.
-func (c *javaClient) TryAcquireNow(ctx context.Context, limiter string, permits int64) (bool, error) {
-	return ask[bool](ctx, c, "tryAcquire", limiter, permits)
-}
-
-// TryAcquire calls tryAcquire(permits, timeout), the timeout in milliseconds.
-func (c *javaClient) TryAcquire(ctx context.Context, limiter string, permits int64, timeout time.Duration) (bool, error) {
-	return ask[bool](ctx, c, "tryAcquire", limiter, permits, timeout.Milliseconds())
-}
-
-func (c *javaClient) Acquire(ctx context.Context, limiter string, permits int64) error {
-	return limitertest.Second(ask[string](ctx, c, "acquire", limiter, permits))
-}
-
-func (c *javaClient) Release(ctx context.Context, limiter string, permits int64) error {
-	return limitertest.Second(ask[string](ctx, c, "release", limiter, permits))
-}
-
-func (c *javaClient) AvailablePermits(ctx context.Context, limiter string) (int64, error) {
-	return ask[int64](ctx, c, "availablePermits", limiter)
-}
-
-// Config returns what getConfig does: all but the keep-alive time.
-func (c *javaClient) Config(ctx context.Context, limiter string) (rratelimiter.Config, error) {
-	return ask[rratelimiter.Config](ctx, c, "getConfig", limiter)
-}
-
-func (c *javaClient) Expire(ctx context.Context, limiter string, ttl time.Duration) (bool, error) {
-	return ask[bool](ctx, c, "expire", limiter, ttl.Milliseconds())
-}
-
-func (c *javaClient) ExpireAt(ctx context.Context, limiter string, at time.Time) (bool, error) {
-	return ask[bool](ctx, c, "expireAt", limiter, at.UnixMilli())
-}
-
-func (c *javaClient) ClearExpire(ctx context.Context, limiter string) (bool, error) {
-	return ask[bool](ctx, c, "clearExpire", limiter)
-}
-
-// TTL returns remainTimeToLive as go-redis would: -1 for no expiry, -2 for no
+// javaTTL returns remainTimeToLive as go-redis would: -1 for no expiry, -2 for no
 // limiter.
-func (c *javaClient) TTL(ctx context.Context, limiter string) (time.Duration, error) {
-	ms, err := ask[int64](ctx, c, "ttl", limiter)
+func javaTTL(ctx context.Context, c *javaClient, limiter string) (time.Duration, error) {
+	ms, err := ask[time.Duration](ctx, c, "ttl", limiter)
 	if err != nil || ms < 0 {
-		return time.Duration(ms), err
+		return ms, err
 	}
-	return time.Duration(ms) * time.Millisecond, nil
-}
-
-func (c *javaClient) Exists(ctx context.Context, limiter string) (bool, error) {
-	return ask[bool](ctx, c, "isExists", limiter)
-}
-
-func (c *javaClient) Delete(ctx context.Context, limiter string) (bool, error) {
-	return ask[bool](ctx, c, "delete", limiter)
-}
-
-func (c *javaClient) Unlink(ctx context.Context, limiter string) (bool, error) {
-	return ask[bool](ctx, c, "unlink", limiter)
+	return ms * time.Millisecond, nil
 }
 
 // hammering is what came of javaClient.Hammer.

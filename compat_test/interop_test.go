@@ -368,7 +368,7 @@ func TestALimiterMadeAnewOutlivesTheOldOne(t *testing.T) {
 		require.True(t, java.TrySetRate(name, cfg))
 		require.True(t, java.Expire(name, 30*time.Second))
 		require.True(t, goes.Try(name, 2))
-		java.ok(java.java.Unlink(t.Context(), name))
+		java.unlink(name)
 		makeAnew(name)
 		require.True(t, goes.Try(name, 10))
 		passTime(t, rdb, name, 31*time.Second)

@@ -110,7 +110,7 @@ func TestRowsTakenForPermits(t *testing.T) { //nolint:paralleltest // one JVM at
 						if way.first == rate {
 							require.NoError(t, rdb.Del(t.Context(), layout.KeysOf(name, "").Value).Err())
 						} else {
-							require.True(t, java.ok(java.java.Unlink(t.Context(), name)))
+							require.True(t, java.unlink(name))
 							require.True(t, java.TrySetRate(name, minute(rate)))
 						}
 						require.EqualValues(t, rate, java.Available(name))

@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"math/rand/v2"
 	"strings"
-	"time"
 
 	"github.com/rratelimiter/rratelimiter"
 	"github.com/rratelimiter/rratelimiter/internal/test/javadriver"
@@ -169,40 +168,30 @@ func keepState(keep bool) []rratelimiter.RateOption {
 // javaDo has a Redisson do an operation, now being base, and returns what it says.
 func javaDo(ctx context.Context, java *javaClient, name string, op model.Op, base int64) model.Answer {
 	switch op.Do {
-	case "tryAcquire":
-		return javaSays(java.TryAcquireNow(ctx, name, op.Permits))
+	case "tryAcquire", "release":
+		return javaSays(ask[any](ctx, java, op.Do, name, op.Permits))
 	case "tryAcquireTimeout":
-		return javaSays(java.TryAcquire(ctx, name, op.Permits, 0))
-	case "release":
-		return javaSays("done", java.Release(ctx, name, op.Permits))
+		return javaSays(ask[bool](ctx, java, "tryAcquire", name, op.Permits, 0))
 	case "availablePermits":
-		return javaSays(java.AvailablePermits(ctx, name))
-	case "trySetRate":
-		return javaSays(java.TrySetRate(ctx, name, op.Rate.Public()))
-	case "setRate":
-		return javaSays("done", java.SetRate(ctx, name, op.Rate.Public()))
-	case "setRateArgs":
-		return javaSays("done", java.SetRateArgs(ctx, name, op.Rate.Public(), op.Keep))
-	case "updateRate":
-		return javaSays(java.UpdateRate(ctx, name, op.Rate.Public(), op.Keep))
+		return javaSays(ask[int64](ctx, java, op.Do, name))
+	case "trySetRate", "setRate":
+		return javaSays(ask[any](ctx, java, op.Do, name, rateArgs(op.Rate.Public())...))
+	case "setRateArgs", "updateRate":
+		return javaSays(ask[any](ctx, java, op.Do, name, rateArgs(op.Rate.Public(), op.Keep)...))
 	case "getConfig":
-		cfg, err := java.Config(ctx, name)
+		cfg, err := ask[rratelimiter.Config](ctx, java, op.Do, name)
 		return javaSays(fmt.Sprint(cfg.Type, cfg.Rate, cfg.Interval.Milliseconds()), err)
 	case "expire":
-		return javaSays(java.Expire(ctx, name, time.Duration(op.TTL)*time.Millisecond))
+		return javaSays(ask[bool](ctx, java, op.Do, name, op.TTL))
 	case "expireAt":
-		return javaSays(java.ExpireAt(ctx, name, time.UnixMilli(base+op.At)))
-	case "clearExpire":
-		return javaSays(java.ClearExpire(ctx, name))
+		return javaSays(ask[bool](ctx, java, op.Do, name, base+op.At))
 	case "ttl":
-		left, err := java.TTL(ctx, name)
+		left, err := javaTTL(ctx, java, name)
 		return model.SayTTL(left, javaProblem(err))
 	case "exists":
-		return javaSays(java.Exists(ctx, name))
-	case "delete":
-		return javaSays(java.Delete(ctx, name))
-	case "unlink":
-		return javaSays(java.Unlink(ctx, name))
+		return javaSays(ask[bool](ctx, java, "isExists", name))
+	case "clearExpire", "delete", "unlink":
+		return javaSays(ask[bool](ctx, java, op.Do, name))
 	}
 	panic("no operation: " + op.Do)
 }

@@ -12,6 +12,7 @@ import (
 	"github.com/rratelimiter/rratelimiter"
 	"github.com/rratelimiter/rratelimiter/codec"
 	layout "github.com/rratelimiter/rratelimiter/internal/redisson"
+	"github.com/rratelimiter/rratelimiter/internal/test/limitertest"
 	"github.com/rratelimiter/rratelimiter/internal/test/model"
 	"github.com/rratelimiter/rratelimiter/internal/test/redistest"
 )
@@ -65,14 +66,14 @@ func (s service) ok(ok bool, err error) bool {
 
 func (s service) TrySetRate(limiter string, cfg rratelimiter.Config) bool {
 	if s.java != nil {
-		return s.ok(s.java.TrySetRate(s.t.Context(), limiter, cfg))
+		return s.ok(ask[bool](s.t.Context(), s.java, "trySetRate", limiter, rateArgs(cfg)...))
 	}
 	return s.ok(s.RateLimiter(limiter).TrySetRate(s.t.Context(), cfg))
 }
 
 func (s service) SetRate(limiter string, cfg rratelimiter.Config) {
 	if s.java != nil {
-		s.done(s.java.SetRate(s.t.Context(), limiter, cfg))
+		s.done(limitertest.Second(ask[any](s.t.Context(), s.java, "setRate", limiter, rateArgs(cfg)...)))
 	} else {
 		s.done(s.RateLimiter(limiter).SetRate(s.t.Context(), cfg))
 	}
@@ -80,7 +81,7 @@ func (s service) SetRate(limiter string, cfg rratelimiter.Config) {
 
 func (s service) KeepState(limiter string, cfg rratelimiter.Config) {
 	if s.java != nil {
-		s.done(s.java.SetRateArgs(s.t.Context(), limiter, cfg, true))
+		s.done(limitertest.Second(ask[any](s.t.Context(), s.java, "setRateArgs", limiter, rateArgs(cfg, true)...)))
 	} else {
 		s.done(s.RateLimiter(limiter).SetRate(s.t.Context(), cfg, rratelimiter.KeepState()))
 	}
@@ -88,7 +89,7 @@ func (s service) KeepState(limiter string, cfg rratelimiter.Config) {
 
 func (s service) UpdateRate(limiter string, cfg rratelimiter.Config, keep bool) bool {
 	if s.java != nil {
-		return s.ok(s.java.UpdateRate(s.t.Context(), limiter, cfg, keep))
+		return s.ok(ask[bool](s.t.Context(), s.java, "updateRate", limiter, rateArgs(cfg, keep)...))
 	}
 	var opts []rratelimiter.RateOption
 	if keep {
@@ -100,7 +101,7 @@ func (s service) UpdateRate(limiter string, cfg rratelimiter.Config, keep bool) 
 // take asks once.
 func (s service) take(ctx context.Context, limiter string, permits int64) (bool, error) {
 	if s.java != nil {
-		return s.java.TryAcquireNow(ctx, limiter, permits)
+		return ask[bool](ctx, s.java, "tryAcquire", limiter, permits)
 	}
 	return s.RateLimiter(limiter).TryAcquire(ctx, permits, 0)
 }
@@ -111,21 +112,21 @@ func (s service) Try(limiter string, permits int64) bool {
 
 func (s service) Wait(limiter string, permits int64, timeout time.Duration) bool {
 	if s.java != nil {
-		return s.ok(s.java.TryAcquire(s.t.Context(), limiter, permits, timeout))
+		return s.ok(ask[bool](s.t.Context(), s.java, "tryAcquire", limiter, permits, timeout.Milliseconds()))
 	}
 	return s.ok(s.RateLimiter(limiter).TryAcquire(s.t.Context(), permits, timeout))
 }
 
 func (s service) Acquire(ctx context.Context, limiter string, permits int64) error {
 	if s.java != nil {
-		return s.java.Acquire(ctx, limiter, permits)
+		return limitertest.Second(ask[any](ctx, s.java, "acquire", limiter, permits))
 	}
 	return s.RateLimiter(limiter).Acquire(ctx, permits)
 }
 
 func (s service) Release(limiter string, permits int64) {
 	if s.java != nil {
-		s.done(s.java.Release(s.t.Context(), limiter, permits))
+		s.done(limitertest.Second(ask[any](s.t.Context(), s.java, "release", limiter, permits)))
 	} else {
 		s.done(s.RateLimiter(limiter).Release(s.t.Context(), permits))
 	}
@@ -134,7 +135,7 @@ func (s service) Release(limiter string, permits int64) {
 func (s service) Available(limiter string) (n int64) {
 	var err error
 	if s.java != nil {
-		n, err = s.java.AvailablePermits(s.t.Context(), limiter)
+		n, err = ask[int64](s.t.Context(), s.java, "availablePermits", limiter)
 	} else {
 		n, err = s.RateLimiter(limiter).AvailablePermits(s.t.Context())
 	}
@@ -145,7 +146,7 @@ func (s service) Available(limiter string) (n int64) {
 func (s service) Config(limiter string) (cfg rratelimiter.Config) {
 	var err error
 	if s.java != nil {
-		cfg, err = s.java.Config(s.t.Context(), limiter)
+		cfg, err = ask[rratelimiter.Config](s.t.Context(), s.java, "getConfig", limiter)
 	} else {
 		cfg, err = s.RateLimiter(limiter).Config(s.t.Context())
 	}
@@ -155,7 +156,7 @@ func (s service) Config(limiter string) (cfg rratelimiter.Config) {
 
 func (s service) Expire(limiter string, ttl time.Duration) bool {
 	if s.java != nil {
-		return s.ok(s.java.Expire(s.t.Context(), limiter, ttl))
+		return s.ok(ask[bool](s.t.Context(), s.java, "expire", limiter, ttl.Milliseconds()))
 	}
 	return s.ok(s.RateLimiter(limiter).Expire(s.t.Context(), ttl))
 }
@@ -165,7 +166,7 @@ func (s service) TTL(limiter string) (ttl time.Duration) {
 	var err error
 	expires := true
 	if s.java != nil {
-		ttl, err = s.java.TTL(s.t.Context(), limiter)
+		ttl, err = javaTTL(s.t.Context(), s.java, limiter)
 	} else {
 		ttl, expires, err = s.RateLimiter(limiter).TTL(s.t.Context())
 	}
@@ -177,16 +178,21 @@ func (s service) TTL(limiter string) (ttl time.Duration) {
 
 func (s service) Exists(limiter string) bool {
 	if s.java != nil {
-		return s.ok(s.java.Exists(s.t.Context(), limiter))
+		return s.ok(ask[bool](s.t.Context(), s.java, "isExists", limiter))
 	}
 	return s.ok(s.RateLimiter(limiter).Exists(s.t.Context()))
 }
 
 func (s service) Delete(limiter string) bool {
 	if s.java != nil {
-		return s.ok(s.java.Delete(s.t.Context(), limiter))
+		return s.ok(ask[bool](s.t.Context(), s.java, "delete", limiter))
 	}
 	return s.ok(s.RateLimiter(limiter).Delete(s.t.Context()))
+}
+
+// unlink calls Redisson's unlink.
+func (s service) unlink(limiter string) bool {
+	return s.ok(ask[bool](s.t.Context(), s.java, "unlink", limiter))
 }
 
 // requireRelease skips the test if the release of Redisson is an older one.
