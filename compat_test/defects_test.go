@@ -16,49 +16,87 @@ import (
 	"github.com/rratelimiter/rratelimiter/internal/test/redistest"
 )
 
-// The tests of this file show what Redisson gets wrong on a limiter of its own,
-// and that the module gets it right when the same is done to one of Go's.
-
-// sides holds one service of each language and a limiter for each alone.
-type sides struct {
-	rdb              *redis.Client
-	java             javaService
-	goes             goService
-	javaName, goName string
-	javaKeys, goKeys layout.Keys
-}
-
-func newSides(t *testing.T) *sides {
-	t.Helper()
+// TestDefects shows what Redisson gets wrong on a limiter of its own, and that
+// the module gets it right when the same is done to one of Go's.
+func TestDefects(t *testing.T) {
+	t.Parallel()
 	driver := sharedDriver(t)
 	if *redissonVersion != newestRedisson {
 		t.Skip("the defects are those of Redisson " + newestRedisson)
 	}
-	s := &sides{rdb: redistest.Redis(t), javaName: redistest.Name(t), goName: redistest.Name(t)}
-	s.java = javaService{t, driver.open(t, redistest.Shared(t).URL())}
-	s.goes = newGo(t, s.rdb, rratelimiter.WithClientID(goID))
-	s.javaKeys, s.goKeys = layout.KeysOf(s.javaName, s.java.ID), layout.KeysOf(s.goName, goID)
-	return s
+	for name, show := range defects {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			s := &sides{t: t, rdb: redistest.Redis(t), javaName: redistest.Name(t), goName: redistest.Name(t)}
+			s.java = service{nil, driver.open(t, redistest.Shared(t).URL()), t}
+			s.goes = newGo(t, s.rdb, rratelimiter.WithClientID(goID))
+			s.javaKeys, s.goKeys = layout.KeysOf(s.javaName, s.java.java.ID), layout.KeysOf(s.goName, goID)
+			show(s)
+		})
+	}
+}
+
+// sides holds one service of each language and a limiter for each alone.
+type sides struct {
+	t                *testing.T
+	rdb              *redis.Client
+	java, goes       service
+	javaName, goName string
+	javaKeys, goKeys layout.Keys
 }
 
 // each does the same on both sides.
-func (s *sides) each(f func(service, string)) {
+func (s *sides) each(f func(s service, name string)) {
 	f(s.java, s.javaName)
 	f(s.goes, s.goName)
 }
 
+// begin sets rates, and takes permits.
+func (s *sides) begin(cfg rratelimiter.Config, permits int64) {
+	s.t.Helper()
+	s.each(func(service service, name string) { require.True(s.t, service.TrySetRate(name, cfg)) })
+	s.take(permits)
+}
+
+func (s *sides) take(permits int64) {
+	s.t.Helper()
+	s.each(func(service service, name string) { require.True(s.t, service.Try(name, permits)) })
+}
+
 // pass lets time pass on both sides.
-func (s *sides) pass(t *testing.T, d time.Duration) {
-	t.Helper()
-	passTime(t, s.rdb, s.javaName, d, s.java.ID)
-	passTime(t, s.rdb, s.goName, d, goID)
+func (s *sides) pass(d time.Duration) {
+	s.t.Helper()
+	passTime(s.t, s.rdb, s.javaName, d, s.java.java.ID)
+	passTime(s.t, s.rdb, s.goName, d, goID)
 }
 
 // free checks what either side says is free.
-func (s *sides) free(t *testing.T, java, goes int64) {
-	t.Helper()
-	assert.Equal(t, java, s.java.Available(s.javaName), "Java's")
-	assert.Equal(t, goes, s.goes.Available(s.goName), "Go's")
+func (s *sides) free(java, goes int64) {
+	s.t.Helper()
+	assert.Equal(s.t, java, s.java.Available(s.javaName), "Java's")
+	assert.Equal(s.t, goes, s.goes.Available(s.goName), "Go's")
+}
+
+// lose removes a key of each side.
+func (s *sides) lose(keys ...string) {
+	s.t.Helper()
+	require.NoError(s.t, s.rdb.Del(s.t.Context(), keys...).Err())
+}
+
+// through has both sides go through a proxy, on whose acquires act then acts.
+func (s *sides) through(act func(redistest.Command) redistest.Action) *redistest.Proxy {
+	s.t.Helper()
+	proxy := redistest.StartProxy(s.t, redistest.Shared(s.t).Addr())
+	s.java.java = s.java.java.driver.open(s.t, "redis://"+proxy.Addr())
+	s.goes = newGo(s.t, proxy.Client(s.t, nil))
+	s.begin(rratelimiter.PerHour(20), 1)
+	proxy.OnCommand(func(c redistest.Command) redistest.Action {
+		if strings.HasPrefix(c.Name(), "eval") && (c.Contains(s.javaKeys.Permits) || c.Contains(s.goKeys.Permits)) {
+			return act(c)
+		}
+		return redistest.Pass
+	})
+	return proxy
 }
 
 func perClient(cfg rratelimiter.Config) rratelimiter.Config {
@@ -66,326 +104,203 @@ func perClient(cfg rratelimiter.Config) rratelimiter.Config {
 	return cfg
 }
 
-func TestDefectResentAcquire(t *testing.T) {
-	t.Parallel()
-	s := newSides(t)
-	proxy := redistest.StartProxy(t, redistest.Shared(t).Addr())
-	java := javaService{t, sharedDriver(t).open(t, "redis://"+proxy.Addr())}
-	goes := newGo(t, proxy.Client(t, nil))
-	cfg := rratelimiter.PerHour(20)
-	require.True(t, java.TrySetRate(s.javaName, cfg))
-	require.True(t, goes.TrySetRate(s.goName, cfg))
-	require.True(t, java.Try(s.javaName, 1))
-	require.True(t, goes.Try(s.goName, 1))
-	proxy.OnCommand(func(c redistest.Command) redistest.Action {
-		if c.Contains(s.javaKeys.Permits) || c.Contains(s.goKeys.Permits) {
-			return redistest.Duplicate
+func keepingAlive(cfg rratelimiter.Config, ttl time.Duration) rratelimiter.Config {
+	cfg.KeepAlive = ttl
+	return cfg
+}
+
+var tenAMinute = rratelimiter.PerMinute(10)
+
+var defects = map[string]func(s *sides){
+	"an acquire that is sent twice": func(s *sides) {
+		proxy := s.through(func(redistest.Command) redistest.Action { return redistest.Duplicate })
+		for range 9 {
+			s.take(1)
 		}
-		return redistest.Pass
-	})
-	for range 9 {
-		require.True(t, java.Try(s.javaName, 1))
-		require.True(t, goes.Try(s.goName, 1))
-	}
-	proxy.Settle(t)
-	proxy.OnCommand(nil)
-	s.free(t, 1, 10)
-	s.pass(t, time.Hour)
-	s.free(t, 11, 20)
+		proxy.Settle(s.t)
+		proxy.OnCommand(nil)
+		s.free(1, 10)
+		s.pass(time.Hour)
+		s.free(11, 20)
+	},
+	"release gives back twice": func(s *sides) {
+		s.begin(tenAMinute, 3)
+		s.each(func(service service, name string) { service.Release(name, 2) })
+		s.pass(30 * time.Second)
+		s.take(5)
+		s.pass(31 * time.Second)
+		s.free(7, 5)
+	},
+	"a value above the rate": func(s *sides) {
+		s.begin(tenAMinute, 3)
+		s.each(func(service service, name string) { service.Release(name, 3) })
+		s.pass(time.Minute)
+		s.free(13, 10)
+		assert.EqualValues(s.t, 10, s.goes.Available(s.javaName), "Go, of Java's limiter")
+		assert.EqualValues(s.t, 10, s.java.Available(s.javaName), "afterwards")
+	},
+	"KeepState forgets a debt": func(s *sides) {
+		s.begin(tenAMinute, 4)
+		s.pass(30 * time.Second)
+		s.take(4)
+		s.each(func(service service, name string) { service.KeepState(name, rratelimiter.PerMinute(5)) })
+		s.free(0, 0)
+		s.pass(31 * time.Second)
+		s.free(4, 1)
+	},
+	"a cancelled acquire keeps its permits": cancelledAcquire,
+	"a value without a set": func(s *sides) {
+		s.begin(tenAMinute, 6)
+		s.lose(s.javaKeys.Permits, s.goKeys.Permits)
+		for range 3 {
+			_, err := s.java.take(s.t.Context(), s.javaName, 5)
+			require.ErrorContains(s.t, err, "arithmetic on a nil value")
+		}
+		assert.True(s.t, s.goes.Try(s.goName, 5))
+		assert.True(s.t, s.goes.Try(s.javaName, 5), "Go, on Java's limiter")
+		assert.True(s.t, s.java.Try(s.javaName, 5), "which is well again")
+	},
+	"permits of a lost set": func(s *sides) {
+		s.begin(tenAMinute, 6)
+		s.lose(s.javaKeys.Permits, s.goKeys.Permits)
+		s.take(3)
+		assert.Equal(s.t, "1", s.rdb.Get(s.t.Context(), s.javaKeys.Value).Val())
+		assert.Equal(s.t, "7", s.rdb.Get(s.t.Context(), s.goKeys.Value).Val())
+		s.pass(time.Minute)
+		s.free(4, 10)
+	},
+	"a set without a value": func(s *sides) {
+		s.begin(tenAMinute, 10)
+		s.lose(s.javaKeys.Value, s.goKeys.Value)
+		assert.True(s.t, s.java.Try(s.javaName, 10), "20 in one interval")
+		assert.False(s.t, s.goes.Try(s.goName, 1))
+	},
+	"the fast clock of a peer": func(s *sides) {
+		s.begin(rratelimiter.Config{Rate: 1, Interval: 300 * time.Millisecond}, 1)
+		s.pass(-time.Minute)
+		assert.True(s.t, s.goes.Wait(s.goName, 1, time.Minute))
+		assert.False(s.t, s.java.Wait(s.javaName, 1, time.Second), "Java waits for 60 s")
+	},
+	"permits out of range": permitsOutOfRange,
+	"an old time to live stays": func(s *sides) {
+		s.each(func(service service, name string) {
+			require.True(s.t, service.TrySetRate(name, keepingAlive(tenAMinute, time.Hour)))
+			service.SetRate(name, tenAMinute)
+		})
+		s.take(1)
+		assert.InDelta(s.t, time.Hour, s.java.TTL(s.javaName), float64(time.Minute))
+		assert.EqualValues(s.t, -1, s.goes.TTL(s.goName))
+		s.pass(time.Hour)
+		assert.False(s.t, s.java.Exists(s.javaName))
+		assert.True(s.t, s.goes.Exists(s.goName))
+	},
+	"TrySetRate changes an older limiter": func(s *sides) {
+		s.each(func(service service, name string) {
+			require.True(s.t, service.TrySetRate(name, tenAMinute))
+			require.NoError(s.t, s.rdb.HDel(s.t.Context(), name, "keepAliveTime").Err())
+			require.False(s.t, service.TrySetRate(name, keepingAlive(tenAMinute, time.Hour)))
+		})
+		s.take(1)
+		assert.InDelta(s.t, time.Hour, s.java.TTL(s.javaName), float64(time.Minute))
+		assert.EqualValues(s.t, -1, s.goes.TTL(s.goName))
+	},
+	"AvailablePermits leaves a value for ever": func(s *sides) {
+		s.each(func(service service, name string) {
+			require.True(s.t, service.TrySetRate(name, tenAMinute))
+			require.True(s.t, service.Expire(name, time.Hour))
+		})
+		s.free(10, 10)
+		s.pass(time.Hour)
+		assert.EqualValues(s.t, 1, s.rdb.Exists(s.t.Context(), s.javaKeys.Value).Val())
+		assert.EqualValues(s.t, 0, s.rdb.Exists(s.t.Context(), s.goKeys.Value).Val())
+	},
+	"keys of a client stay for ever": func(s *sides) {
+		s.goes = newGo(s.t, s.rdb)
+		s.begin(perClient(tenAMinute), 1)
+		found, err := s.rdb.Keys(s.t.Context(), "{"+s.goName+"}:*").Result()
+		require.NoError(s.t, err)
+		require.Len(s.t, found, 2)
+		for _, key := range found {
+			assert.InDelta(s.t, time.Minute, s.rdb.PTTL(s.t.Context(), key).Val(), float64(20*time.Second), key)
+		}
+		assert.EqualValues(s.t, -1, s.rdb.PTTL(s.t.Context(), s.javaKeys.ClientValue).Val())
+	},
+	"keys of the other mode stay": func(s *sides) {
+		s.begin(tenAMinute, 7)
+		s.each(func(service service, name string) {
+			service.SetRate(name, perClient(tenAMinute))
+			require.True(s.t, service.Try(name, 2))
+			// Back to the first type, by a way that leaves the state alone.
+			require.NoError(s.t, s.rdb.HSet(s.t.Context(), name, "type", strconv.Itoa(int(rratelimiter.Overall))).Err())
+		})
+		s.free(3, 10)
+	},
+	"rename moves the configuration alone": func(s *sides) {
+		s.begin(tenAMinute, 10)
+		_, err := ask[string](s.t.Context(), s.java.java, "rename", s.javaName, s.javaName+":new")
+		require.NoError(s.t, err)
+		require.NoError(s.t, s.goes.RateLimiter(s.goName).Rename(s.t.Context(), s.goName+":new"))
+		assert.True(s.t, s.java.Try(s.javaName+":new", 10), "20 in one interval")
+		assert.False(s.t, s.goes.Try(s.goName+":new", 1))
+	},
+	"unlink removes the configuration alone": func(s *sides) {
+		s.begin(tenAMinute, 10)
+		require.True(s.t, s.java.unlink(s.javaName))
+		require.True(s.t, s.goes.Delete(s.goName))
+		s.each(func(service service, name string) { require.True(s.t, service.TrySetRate(name, tenAMinute)) })
+		s.free(0, 10)
+	},
 }
 
-func TestDefectReleaseReturnsPermitsTwice(t *testing.T) {
-	t.Parallel()
-	s := newSides(t)
-	s.each(func(service service, name string) {
-		require.True(t, service.TrySetRate(name, rratelimiter.PerMinute(10)))
-		require.True(t, service.Try(name, 3))
-		service.Release(name, 2)
-	})
-	s.pass(t, 30*time.Second)
-	s.each(func(service service, name string) { require.True(t, service.Try(name, 5)) })
-	s.pass(t, 31*time.Second)
-	s.free(t, 7, 5)
-}
-
-func TestDefectValueAboveRate(t *testing.T) {
-	t.Parallel()
-	s := newSides(t)
-	s.each(func(service service, name string) {
-		require.True(t, service.TrySetRate(name, rratelimiter.PerMinute(10)))
-		require.True(t, service.Try(name, 3))
-		service.Release(name, 3)
-	})
-	s.pass(t, time.Minute)
-	s.free(t, 13, 10)
-	assert.EqualValues(t, 10, s.goes.Available(s.javaName), "Go, of Java's limiter")
-	assert.EqualValues(t, 10, s.java.Available(s.javaName), "afterwards")
-}
-
-func TestDefectKeepStateForgetsDebt(t *testing.T) {
-	t.Parallel()
-	s := newSides(t)
-	s.each(func(service service, name string) {
-		require.True(t, service.TrySetRate(name, rratelimiter.PerMinute(10)))
-		require.True(t, service.Try(name, 4))
-	})
-	s.pass(t, 30*time.Second)
-	s.each(func(service service, name string) {
-		require.True(t, service.Try(name, 4))
-		service.KeepState(name, rratelimiter.PerMinute(5))
-		assert.Zero(t, service.Available(name))
-	})
-	s.pass(t, 31*time.Second)
-	s.free(t, 4, 1)
-}
-
-func TestDefectCancelledAcquireKeepsItsPermits(t *testing.T) {
-	t.Parallel()
-	s := newSides(t)
-	proxy := redistest.StartProxy(t, redistest.Shared(t).Addr())
-	java := javaService{t, sharedDriver(t).open(t, "redis://"+proxy.Addr())}
-	goes := newGo(t, proxy.Client(t, nil))
-	for service, name := range map[service]string{java: s.javaName, goes: s.goName} {
-		require.True(t, service.TrySetRate(name, rratelimiter.PerHour(10)))
-		require.True(t, service.Try(name, 1))
-	}
+func cancelledAcquire(s *sides) {
 	// The answers come after the callers have gone.
-	gone, under := make(chan struct{}), make(chan struct{}, 2)
-	proxy.OnCommand(func(c redistest.Command) redistest.Action {
-		if strings.HasPrefix(c.Name(), "eval") && (c.Contains(s.javaKeys.Permits) || c.Contains(s.goKeys.Permits)) {
-			select {
-			case under <- struct{}{}:
-			default:
-			}
-			return redistest.Pass.When(gone)
-		}
-		return redistest.Pass
+	gone, under := make(chan struct{}), make(chan struct{}, 100)
+	proxy := s.through(func(redistest.Command) redistest.Action {
+		under <- struct{}{}
+		return redistest.Pass.When(gone)
 	})
-	ctx, cancel := context.WithCancel(t.Context())
+	ctx, cancel := context.WithCancel(s.t.Context())
 	errs := make(chan error, 2)
-	go func() {
-		_, err := java.TryAcquireNow(ctx, s.javaName, 2)
-		errs <- err
-	}()
-	go func() {
-		_, err := goes.RateLimiter(s.goName).TryAcquire(ctx, 2, 0)
-		errs <- err
-	}()
+	s.each(func(service service, name string) {
+		go func() {
+			_, err := service.take(ctx, name, 2)
+			errs <- err
+		}()
+	})
 	<-under
 	<-under
 	cancel()
-	require.ErrorIs(t, <-errs, context.Canceled)
-	require.ErrorIs(t, <-errs, context.Canceled)
+	require.ErrorIs(s.t, <-errs, context.Canceled)
+	require.ErrorIs(s.t, <-errs, context.Canceled)
 	close(gone)
-	require.NoError(t, goes.Close(t.Context()))
-	proxy.Settle(t)
-	s.free(t, 7, 9)
+	require.NoError(s.t, s.goes.Close(s.t.Context()))
+	proxy.Settle(s.t)
+	s.goes = newGo(s.t, s.rdb)
+	s.free(17, 19)
 }
 
-func TestDefectValueWithoutSet(t *testing.T) {
-	t.Parallel()
-	s := newSides(t)
-	s.each(func(service service, name string) {
-		require.True(t, service.TrySetRate(name, rratelimiter.PerMinute(10)))
-		require.True(t, service.Try(name, 6))
-	})
-	require.NoError(t, s.rdb.Del(t.Context(), s.javaKeys.Permits, s.goKeys.Permits).Err())
-	for range 3 {
-		_, err := s.java.TryAcquireNow(t.Context(), s.javaName, 5)
-		require.ErrorContains(t, err, "arithmetic on a nil value")
-	}
-	assert.True(t, s.goes.Try(s.goName, 5))
-	assert.True(t, s.goes.Try(s.javaName, 5), "Go, on Java's limiter")
-	assert.True(t, s.java.Try(s.javaName, 5), "which is well again")
-}
-
-func TestDefectPermitsOfALostSet(t *testing.T) {
-	t.Parallel()
-	s := newSides(t)
-	s.each(func(service service, name string) {
-		require.True(t, service.TrySetRate(name, rratelimiter.PerMinute(10)))
-		require.True(t, service.Try(name, 6))
-	})
-	require.NoError(t, s.rdb.Del(t.Context(), s.javaKeys.Permits, s.goKeys.Permits).Err())
-	s.each(func(service service, name string) { require.True(t, service.Try(name, 3)) })
-	for key, want := range map[string]int64{s.javaKeys.Value: 1, s.goKeys.Value: 7} {
-		value, err := s.rdb.Get(t.Context(), key).Int64()
-		require.NoError(t, err)
-		assert.Equal(t, want, value, key)
-	}
-	s.pass(t, time.Minute)
-	s.free(t, 4, 10)
-}
-
-func TestDefectSetWithoutValue(t *testing.T) {
-	t.Parallel()
-	s := newSides(t)
-	s.each(func(service service, name string) {
-		require.True(t, service.TrySetRate(name, rratelimiter.PerMinute(10)))
-		require.True(t, service.Try(name, 10))
-	})
-	require.NoError(t, s.rdb.Del(t.Context(), s.javaKeys.Value, s.goKeys.Value).Err())
-	assert.True(t, s.java.Try(s.javaName, 10), "20 in one interval")
-	assert.False(t, s.goes.Try(s.goName, 1))
-}
-
-func TestDefectFastClockOfAPeer(t *testing.T) {
-	t.Parallel()
-	s := newSides(t)
-	cfg := rratelimiter.Config{Rate: 1, Interval: 300 * time.Millisecond}
-	s.each(func(service service, name string) {
-		require.True(t, service.TrySetRate(name, cfg))
-		require.True(t, service.Try(name, 1))
-		passTime(t, s.rdb, name, -time.Minute)
-	})
-	waited := make(chan bool, 1)
-	go func() {
-		ok, err := s.java.TryAcquire(t.Context(), s.javaName, 1, time.Second)
-		waited <- assert.NoError(t, err) && ok
-	}()
-	assert.True(t, s.goes.Wait(s.goName, 1, 20*time.Second))
-	assert.False(t, <-waited, "Java waits for 60 s")
-}
-
-func TestDefectPermitsOutOfRange(t *testing.T) {
-	t.Parallel()
-	s := newSides(t)
-	ctx := t.Context()
+func permitsOutOfRange(s *sides) {
+	ctx := s.t.Context()
 	const rate = 1 << 33
-	s.each(func(service service, name string) {
-		require.True(t, service.TrySetRate(name, rratelimiter.PerMinute(rate)))
-		require.True(t, service.Try(name, 10))
-	})
+	s.begin(rratelimiter.PerMinute(rate), 10)
 	for _, permits := range []int64{0, -5, 1<<32 + 7} {
-		require.True(t, s.java.Try(s.javaName, permits))
-		_, err := s.goes.RateLimiter(s.goName).TryAcquire(ctx, permits, 0)
-		require.ErrorIs(t, err, rratelimiter.ErrInvalidPermits)
+		require.True(s.t, s.java.Try(s.javaName, permits))
+		_, err := s.goes.take(ctx, s.goName, permits)
+		require.ErrorIs(s.t, err, rratelimiter.ErrInvalidPermits)
 	}
-	value, permits := stored(t, s.rdb, s.javaKeys.Value, s.javaKeys.Permits)
-	assert.Equal(t, int64(rate-10+5-(1<<32+7)), *value)
-	assert.ElementsMatch(t, []int64{10, 0, 1<<32 - 5, 7}, permits)
-	value, permits = stored(t, s.rdb, s.goKeys.Value, s.goKeys.Permits)
-	assert.Equal(t, int64(rate-10), *value)
-	assert.Equal(t, []int64{10}, permits)
+	value, permits := stored(s.t, s.rdb, s.javaKeys.Value, s.javaKeys.Permits)
+	assert.Equal(s.t, int64(rate-10+5-(1<<32+7)), value)
+	assert.ElementsMatch(s.t, []int64{10, 0, 1<<32 - 5, 7}, permits)
+	value, permits = stored(s.t, s.rdb, s.goKeys.Value, s.goKeys.Permits)
+	assert.Equal(s.t, int64(rate-10), value)
+	assert.Equal(s.t, []int64{10}, permits)
 
-	require.True(t, s.java.Delete(s.javaName))
+	require.True(s.t, s.java.Delete(s.javaName))
 	huge := rratelimiter.PerMinute(1<<63 - 1)
-	require.True(t, s.java.TrySetRate(s.javaName, huge))
-	require.True(t, s.java.Try(s.javaName, 1))
-	passTime(t, s.rdb, s.javaName, time.Minute)
-	_, err := s.java.TryAcquireNow(ctx, s.javaName, 1)
-	require.ErrorContains(t, err, "not an integer")
-	require.ErrorIs(t, s.goes.RateLimiter(s.goName).SetRate(ctx, huge), rratelimiter.ErrInvalidConfig)
-}
-
-func TestDefectOldTimeToLiveStays(t *testing.T) {
-	t.Parallel()
-	s := newSides(t)
-	s.each(func(service service, name string) {
-		cfg := rratelimiter.PerMinute(10)
-		cfg.KeepAlive = time.Hour
-		require.True(t, service.TrySetRate(name, cfg))
-		service.SetRate(name, rratelimiter.PerMinute(10))
-		require.True(t, service.Try(name, 1))
-	})
-	assert.InDelta(t, time.Hour, s.java.TTL(s.javaName), float64(time.Minute))
-	assert.EqualValues(t, -1, s.goes.TTL(s.goName))
-	s.pass(t, time.Hour)
-	assert.False(t, s.java.Exists(s.javaName))
-	assert.True(t, s.goes.Exists(s.goName))
-}
-
-func TestDefectTrySetRateChangesAnOlderLimiter(t *testing.T) {
-	t.Parallel()
-	s := newSides(t)
-	keepAlive := rratelimiter.PerMinute(10)
-	keepAlive.KeepAlive = time.Hour
-	s.each(func(service service, name string) {
-		require.True(t, service.TrySetRate(name, rratelimiter.PerMinute(10)))
-		require.NoError(t, s.rdb.HDel(t.Context(), name, "keepAliveTime").Err())
-		require.False(t, service.TrySetRate(name, keepAlive))
-		require.True(t, service.Try(name, 1))
-	})
-	assert.InDelta(t, time.Hour, s.java.TTL(s.javaName), float64(time.Minute))
-	assert.EqualValues(t, -1, s.goes.TTL(s.goName))
-}
-
-func TestDefectAvailablePermitsLeavesAValueForEver(t *testing.T) {
-	t.Parallel()
-	s := newSides(t)
-	s.each(func(service service, name string) {
-		require.True(t, service.TrySetRate(name, rratelimiter.PerMinute(10)))
-		require.True(t, service.Expire(name, time.Hour))
-		assert.EqualValues(t, 10, service.Available(name))
-	})
-	s.pass(t, time.Hour)
-	for key, want := range map[string]int64{s.javaKeys.Value: 1, s.goKeys.Value: 0} {
-		held, err := s.rdb.Exists(t.Context(), key).Result()
-		require.NoError(t, err)
-		assert.Equal(t, want, held, key)
-	}
-}
-
-func TestDefectClientKeysStayForEver(t *testing.T) {
-	t.Parallel()
-	s := newSides(t)
-	goes := newGo(t, s.rdb)
-	cfg := perClient(rratelimiter.PerMinute(10))
-	require.True(t, s.java.TrySetRate(s.javaName, cfg))
-	require.True(t, s.java.Try(s.javaName, 1))
-	require.True(t, goes.TrySetRate(s.goName, cfg))
-	require.True(t, goes.Try(s.goName, 1))
-	found, err := s.rdb.Keys(t.Context(), "{"+s.goName+"}:*").Result()
-	require.NoError(t, err)
-	require.Len(t, found, 2)
-	for _, key := range found {
-		ttl, err := s.rdb.PTTL(t.Context(), key).Result()
-		require.NoError(t, err)
-		assert.InDelta(t, time.Minute, ttl, float64(20*time.Second), key)
-	}
-	ttl, err := s.rdb.PTTL(t.Context(), s.javaKeys.ClientValue).Result()
-	require.NoError(t, err)
-	assert.EqualValues(t, -1, ttl)
-}
-
-func TestDefectOtherModesKeysStay(t *testing.T) {
-	t.Parallel()
-	s := newSides(t)
-	s.each(func(service service, name string) {
-		require.True(t, service.TrySetRate(name, rratelimiter.PerMinute(10)))
-		require.True(t, service.Try(name, 7))
-		service.SetRate(name, perClient(rratelimiter.PerMinute(10)))
-		require.True(t, service.Try(name, 2))
-		// Back to the first type, by a way that leaves the state alone.
-		require.NoError(t, s.rdb.HSet(t.Context(), name, "type", strconv.Itoa(int(rratelimiter.Overall))).Err())
-	})
-	s.free(t, 3, 10)
-}
-
-func TestDefectUnlinkAndRename(t *testing.T) {
-	t.Parallel()
-	s := newSides(t)
-	ctx := t.Context()
-	begin := func() {
-		s.each(func(service service, name string) {
-			require.True(t, service.TrySetRate(name, rratelimiter.PerMinute(10)))
-			require.True(t, service.Try(name, 10))
-		})
-	}
-	begin()
-	require.NoError(t, s.java.Rename(ctx, s.javaName, s.javaName+":new"))
-	require.NoError(t, s.goes.RateLimiter(s.goName).Rename(ctx, s.goName+":new"))
-	assert.True(t, s.java.Try(s.javaName+":new", 10), "20 in one interval")
-	assert.False(t, s.goes.Try(s.goName+":new", 1))
-
-	require.NoError(t, s.rdb.Del(ctx, s.javaKeys.Value, s.javaKeys.Permits).Err())
-	begin()
-	unlinked, err := s.java.Unlink(ctx, s.javaName)
-	require.NoError(t, err)
-	require.True(t, unlinked)
-	require.True(t, s.goes.Delete(s.goName))
-	s.each(func(service service, name string) {
-		require.True(t, service.TrySetRate(name, rratelimiter.PerMinute(10)))
-	})
-	s.free(t, 0, 10)
+	require.True(s.t, s.java.TrySetRate(s.javaName, huge))
+	require.True(s.t, s.java.Try(s.javaName, 1))
+	passTime(s.t, s.rdb, s.javaName, time.Minute)
+	_, err := s.java.take(ctx, s.javaName, 1)
+	require.ErrorContains(s.t, err, "not an integer")
+	require.ErrorIs(s.t, s.goes.RateLimiter(s.goName).SetRate(ctx, huge), rratelimiter.ErrInvalidConfig)
 }

@@ -3,53 +3,43 @@ package compat_test
 import (
 	"fmt"
 	"slices"
-	"strconv"
-	"testing"
 
-	"github.com/stretchr/testify/require"
+	"github.com/rratelimiter/rratelimiter/internal/test/model"
 )
 
-// coverage counts what the steps of a trace were, and what they found.
+// coverage counts what the steps of a history were, and what they found.
 type coverage struct {
-	*cast
-	release *redisson
+	h       *history
+	release *model.Release
 	counts  map[string]int
 }
 
-func newCoverage(c *cast, version string) *coverage {
-	return &coverage{c, redissonOf(version), make(map[string]int)}
+func newCoverage(h *history) *coverage {
+	return &coverage{h, h.named("java1").release, make(map[string]int)}
 }
 
-func side(who *actor) string {
-	if who.redisson != nil {
-		return "Java"
-	}
-	return "Go"
-}
-
-// add counts a step to which a trace has come.
-func (v *coverage) add(t *testing.T, h history, s step) {
-	t.Helper()
-	who, before := v.named(s.Who), h.states[s.On]
+// add counts a step to which the history has come.
+func (v *coverage) add(s step) {
+	who, before := v.h.named(s.Who), v.h.states[s.On]
 	if who == nil {
 		v.counts[s.Do]++
 		return
 	}
-	if before.inUse() {
-		v.counts[side(who)+": "+s.Do]++
+	if inUse(before) {
+		v.counts[who.side()+": "+s.Do]++
 	}
-	for what := range v.shrunk(h, s) {
-		v.counts[side(who)+" takes from "+what]++
+	found := make(map[string]bool)
+	v.shrunk(s, found)
+	if aboutPermits[s.Do] {
+		v.found(who, before, found)
+	}
+	for what := range found {
+		v.counts[who.side()+" "+what]++
 	}
 	if kind, ok := before.Config["type"]; ok {
-		v.counts[side(who)+", "+typeName(kind)]++
+		v.counts[who.side()+", "+model.TypeName(kind)]++
 	}
-	for what := range v.found(h, s) {
-		v.counts[side(who)+" finds "+what]++
-	}
-	outcomes, err := s.models(v.cast, h.states, h.last+1)
-	require.NoError(t, err)
-	if slices.ContainsFunc(outcomes, func(o outcome) bool { return o.miscounted }) {
+	if slices.ContainsFunc(s.models(v.h), func(o outcome) bool { return o.miscounted }) {
 		v.counts["rows taken for permits"]++
 	}
 }
@@ -66,45 +56,46 @@ const (
 )
 
 // found tells what a step that has to do with permits finds in use.
-func (v *coverage) found(h history, s step) map[string]bool {
-	who, before := v.named(s.Who), h.states[s.On]
-	if !aboutPermits[s.Do] {
-		return nil
+func (v *coverage) found(who *actor, before *model.State, found map[string]bool) {
+	p := before.Pairs[""]
+	if before.PerClient() {
+		p = before.Pairs[who.ID]
 	}
-	found := make(map[string]bool)
-	id := sharedPair
-	if before.Config["type"] == "1" {
-		id = who.id
-	}
-	interval, err := strconv.ParseInt(before.Config["interval"], 10, 64)
-	for member, age := range before.Pairs[id].Permits {
+	for _, r := range p.Rows {
 		switch {
-		case err == nil && age >= interval:
-			found[ranOut] = true
-		case age < 0:
-			found[inFuture] = true
+		case before.Config != nil && -r.At >= before.Interval():
+			found["finds "+ranOut] = true
+		case r.At > 0:
+			found["finds "+inFuture] = true
 		}
-		found["what "+side(v.named(h.wrote[numberOf(idOfText(member))]))+" wrote"] = true
+		found["finds what "+v.writer(r)+" wrote"] = true
 	}
-	return found
 }
 
-// inUse tells whether anybody has taken permits and the limiter still is there.
-func (told snapshot) inUse() bool { return told.Config != nil && len(told.Pairs) > 0 }
+// writer returns the side that wrote a row.
+func (v *coverage) writer(r model.Row) string { return v.h.named(v.h.wrote[numberOf(r)]).side() }
+
+// inUse reports whether permits have been taken and the limiter still is there.
+func inUse(s *model.State) bool {
+	there := func(p *model.Pair) bool { return p.HasValue || len(p.Rows) > 0 }
+	for _, p := range s.Pairs {
+		if there(p) && s.Config != nil {
+			return true
+		}
+	}
+	return false
+}
 
 // shrunk tells whose members the step has left with fewer permits.
-func (v *coverage) shrunk(h history, s step) map[string]bool {
-	shrunk := make(map[string]bool)
-	for name, pair := range s.State.Pairs {
-		before := h.states[s.On].Pairs[name].Permits
-		for member := range pair.Permits {
-			n := numberOf(idOfText(member))
-			if _, same := before[member]; !same && n <= h.last {
-				shrunk["what "+side(v.named(h.wrote[n]))+" wrote"] = true
+func (v *coverage) shrunk(s step, found map[string]bool) {
+	for id, p := range s.State.Pairs {
+		for _, r := range p.Rows {
+			same := slices.ContainsFunc(v.h.states[s.On].Pairs[id].Rows, func(b model.Row) bool { return b.Member == r.Member })
+			if !same && numberOf(r) <= v.h.last {
+				found["takes from what "+v.writer(r)+" wrote"] = true
 			}
 		}
 	}
-	return shrunk
 }
 
 // missing tells of what there is not enough yet.
@@ -115,21 +106,21 @@ func (v *coverage) missing() (missing []string) {
 		}
 	}
 	for _, name := range []string{"java1", "go1"} {
-		who := v.named(name)
-		for _, operation := range goldenOperations(who) {
-			want(3, side(who)+": "+operation)
+		who := v.h.named(name)
+		for _, operation := range who.operations() {
+			want(3, who.side()+": "+operation)
 		}
 		for _, kind := range []string{"0", "1"} {
-			want(10, side(who)+", "+typeName(kind))
+			want(10, who.side()+", "+model.TypeName(kind))
 		}
-		if v.release.keepsSet {
-			want(10, side(who)+" finds what Java wrote")
-			want(10, side(who)+" finds what Go wrote")
-			want(5, side(who)+" finds "+ranOut)
-			want(2, side(who)+" finds "+inFuture)
+		if v.release.KeepsSet {
+			want(10, who.side()+" finds what Java wrote")
+			want(10, who.side()+" finds what Go wrote")
+			want(5, who.side()+" finds "+ranOut)
+			want(2, who.side()+" finds "+inFuture)
 		}
 	}
-	if v.release.keepsSet {
+	if v.release.KeepsSet {
 		want(1, "Go takes from what Java wrote")
 		want(1, "Go takes from what Go wrote")
 		want(1, "lose the permits")
@@ -137,20 +128,8 @@ func (v *coverage) missing() (missing []string) {
 	for _, part := range []string{"value", "configuration", "keep-alive time"} {
 		want(1, "lose the "+part)
 	}
-	if v.release.countsRows() {
+	if v.release.CountsRows() {
 		want(2, "rows taken for permits")
 	}
 	return missing
-}
-
-// requireCovered checks that a trace holds what it is for.
-func requireCovered(t *testing.T, version string, steps []step) {
-	t.Helper()
-	v := newCoverage(newCast(version), version)
-	var h history
-	for _, s := range steps {
-		v.add(t, h, s)
-		h.add(s)
-	}
-	require.Empty(t, v.missing())
 }

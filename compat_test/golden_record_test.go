@@ -1,7 +1,7 @@
 package compat_test
 
 import (
-	"cmp"
+	"encoding/json"
 	"hash/fnv"
 	"math/rand/v2"
 	"slices"
@@ -10,24 +10,39 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/rratelimiter/rratelimiter/internal/test/model"
 	"github.com/rratelimiter/rratelimiter/internal/test/redistest"
 )
 
-const (
-	// A trace ends where nothing is missing in it.
-	leastSteps, mostSteps = 180, 500
-	// goldenTick is what all times in a trace are multiples of.
-	goldenTick = 5 * second
-)
+// A trace ends when nothing is missing in it.
+const leastSteps, mostSteps = 180, 500
 
 // recorder draws a history and has it played by Redisson and this module. Only
 // the seed and the outcomes decide what is drawn.
 type recorder struct {
 	*stage
-	history
-	w     *world
-	steps []step
-	cover *coverage
+	drawer
+
+	t          *testing.T
+	h          *history
+	steps      []step
+	cover      *coverage
+	counts     map[string]*tally // by side and operation
+	compared   int               // of all
+	mismatches int
+}
+
+// tally is how many operations were compared with the model.
+type tally struct{ compared, mismatches int }
+
+// newRecorder returns one of the services, of which Java has these clients.
+func newRecorder(t *testing.T, c cast, oldest string, draw *rand.Rand, javas ...*javaClient) *recorder {
+	t.Helper()
+	h := newHistory(c)
+	return &recorder{
+		stage: newStage(t, c, oldest, redistest.Redis(t), javas...), drawer: drawer{draw},
+		t: t, h: h, cover: newCoverage(h), counts: make(map[string]*tally),
+	}
 }
 
 // recordTrace plays a history beside a release of Redisson.
@@ -39,330 +54,302 @@ func recordTrace(t *testing.T, version string) []step {
 	url := redistest.Shared(t).URL()
 	h := fnv.New64a()
 	_, _ = h.Write([]byte(version))
-	r := &recorder{
-		stage: newStage(t, version, redistest.Redis(t), driver.open(t, url), driver.open(t, url)),
-		w:     &world{rnd: rand.New(rand.NewPCG(1, h.Sum64()))},
-	}
-	r.cover = newCoverage(r.cast, version)
-	for _, name := range limiterNames {
-		r.w.limiters = append(r.w.limiters, &limiter{name: name})
-	}
-	r.look(t)
-	for _, kind := range []string{"0", "1"} {
-		for _, lost := range []bool{true, false} {
-			r.miscount(t, kind, lost)
-		}
-	}
-	if r.cover.release.keepsSet {
-		r.giveBack(t)
-	}
+	draw := rand.New(rand.NewPCG(1, h.Sum64()))
+	r := newRecorder(t, traceCast(version), version, draw, driver.open(t, url), driver.open(t, url))
+	r.begin()
 	for len(r.steps) < leastSteps || len(r.cover.missing()) > 0 {
 		require.Less(t, len(r.steps), mostSteps, "steps, and still %v", r.cover.missing())
-		r.turn(t)
+		if n := r.IntN(100); n < 24 || len(r.steps) <= leastSteps {
+			r.turn(n)
+		} else {
+			r.makeUp(pick(r.drawer, limiterNames))
+		}
 	}
 	r.requireNoOtherKeys(t)
 	return r.steps
 }
 
-func (r *recorder) pick(actors []*actor) *actor { return actors[r.w.rnd.IntN(len(actors))] }
-
-// look shows the generators what the limiters are by now.
-func (r *recorder) look(t *testing.T) {
-	t.Helper()
-	for _, l := range r.w.limiters {
-		state, err := paper.state(r.states[l.name], r.cast)
-		require.NoError(t, err)
-		l.state = state
+// begin leads to what random turns seldom meet.
+func (r *recorder) begin() {
+	for _, kind := range []string{"0", "1"} {
+		for _, lost := range []bool{true, false} {
+			r.miscount(kind, lost)
+		}
+	}
+	if r.cover.release.KeepsSet {
+		r.giveBack()
 	}
 }
 
-// turn lets something happen to one of the limiters.
-func (r *recorder) turn(t *testing.T) {
-	t.Helper()
-	l := r.w.limiters[r.w.rnd.IntN(len(r.w.limiters))]
-	interval := max(l.state.interval(), 20*second)
-	switch n := r.w.rnd.IntN(100); {
+// turn lets something happen to one of the limiters; n, of a hundred, says what.
+func (r *recorder) turn(n int) {
+	on := pick(r.drawer, limiterNames)
+	interval := max(r.h.states[on].Interval(), 20*second)
+	switch {
 	case n < 5:
-		r.pass(t, l, interval/6)
+		r.pass(on, interval/6)
 	case n < 8:
-		r.pass(t, l, interval+goldenTick)
-		r.ask(t, l, ranOut)
+		r.pass(on, interval+goldenTick)
+		r.ask(on, ranOut)
 	case n < 16:
-		r.runOut(t, l)
+		r.runOut(on)
 	case n < 20:
-		r.take(t, l)
-		r.lose(t, l)
-		r.ask(t, l, ranOut)
+		r.take(on)
+		r.lose(on)
+		r.ask(on, ranOut)
 	case n < 24:
-		r.take(t, l)
-		r.hasten(t, l)
-		r.ask(t, l, inFuture)
-	case len(r.steps) > leastSteps:
-		r.makeUp(t, l)
+		r.take(on)
+		r.hasten(on)
+		r.ask(on, inFuture)
 	default:
-		who := r.pick(r.actors)
-		operation := r.w.kind(who, l)
-		if operation == "tryAcquireTimeout" && who.redisson == nil {
-			operation = []string{"take", "withDefault"}[r.w.rnd.IntN(2)]
-		}
-		r.operate(t, who, l, operation, r.w.arguments(l))
+		who := pick(r.drawer, r.cast)
+		r.draw(who, on, r.operation(who, r.h.states[on]))
 	}
+}
+
+// draw has an operation done that is called with what is drawn.
+func (r *recorder) draw(who *actor, on, do string) {
+	r.operate(who, on, r.op(who, r.h.states[on], do))
 }
 
 // makeUp has done what has been done least, by either side.
-func (r *recorder) makeUp(t *testing.T, l *limiter) {
-	t.Helper()
-	if !r.states[l.name].inUse() {
-		r.take(t, l)
+func (r *recorder) makeUp(on string) {
+	if !inUse(r.h.states[on]) {
+		r.take(on)
 	}
-	count := func(who *actor) int { return r.cover.counts[side(who)+": "+r.least(who, goldenOperations(who))] }
-	who := slices.MinFunc([]*actor{r.pick(r.actors[:2]), r.pick(r.actors[2:])}, func(a, b *actor) int { return count(a) - count(b) })
-	r.operate(t, who, l, r.least(who, goldenOperations(who)), r.w.arguments(l))
+	count := func(who *actor) int { return r.cover.counts[who.side()+": "+r.least(who, who.operations())] }
+	sides := []*actor{pick(r.drawer, r.of("Java")), pick(r.drawer, r.of("Go"))}
+	who := slices.MinFunc(sides, func(a, b *actor) int { return count(a) - count(b) })
+	r.draw(who, on, r.least(who, who.operations()))
 }
 
 // runOut has permits taken, and some of them run out.
-func (r *recorder) runOut(t *testing.T, l *limiter) {
-	t.Helper()
-	r.take(t, l)
-	r.take(t, l)
-	half := l.state.interval() / 2
-	r.pass(t, l, half)
-	r.take(t, l)
-	r.pass(t, l, half+goldenTick)
-	r.ask(t, l, ranOut)
-	r.ask(t, l, ranOut)
+func (r *recorder) runOut(on string) {
+	r.take(on)
+	r.take(on)
+	half := r.h.states[on].Interval() / 2
+	r.pass(on, half)
+	r.take(on)
+	r.pass(on, half+goldenTick)
+	r.ask(on, ranOut)
+	r.ask(on, ranOut)
 }
 
-// take has somebody take a few permits, of a limiter that gets a rate if it has
-// none.
-func (r *recorder) take(t *testing.T, l *limiter) {
-	t.Helper()
-	args := r.w.arguments(l)
-	if l.state.config == nil {
-		args.rate.rate += 5
-		r.operate(t, r.pick(r.actors), l, "trySetRate", args)
+// take has a few permits taken of a limiter, which gets a rate if it has none.
+func (r *recorder) take(on string) {
+	if r.h.states[on].Config == nil {
+		rate := r.rate()
+		rate.Rate += 5
+		r.operate(pick(r.drawer, r.cast), on, model.Op{Do: "trySetRate", Rate: rate})
 	}
-	args.permits = 1 + r.w.rnd.Int64N(max(1, l.state.rate()/4))
-	r.operate(t, r.pick(r.peers(l)), l, "tryAcquire", args)
+	permits := 1 + r.Int64N(max(1, r.h.states[on].Rate()/4))
+	r.operate(pick(r.drawer, r.peers(on)), on, model.Op{Do: "tryAcquire", Permits: permits})
 }
 
 // peers are services that a limiter has one pair for.
-func (r *recorder) peers(l *limiter) []*actor {
-	if l.state.config["type"] == "1" {
-		return []*actor{r.named("java1"), r.named("go2")}
+func (r *recorder) peers(on string) cast {
+	if r.h.states[on].PerClient() {
+		return cast{r.named("java1"), r.named("go2")}
 	}
-	return r.actors
+	return r.cast
 }
 
-// ask has somebody do what has to do with permits: mostly the side that has
+// ask has done what has to do with permits: mostly by the side that has
 // found something less often.
-func (r *recorder) ask(t *testing.T, l *limiter, what string) {
-	t.Helper()
-	found := func(who *actor) int { return r.cover.counts[side(who)+" finds "+what] }
-	who := slices.MinFunc(r.peers(l), func(a, b *actor) int { return found(a) - found(b) })
-	if r.w.rnd.IntN(4) == 0 {
-		who = r.pick(r.peers(l))
+func (r *recorder) ask(on, what string) {
+	found := func(who *actor) int { return r.cover.counts[who.side()+" finds "+what] }
+	who := slices.MinFunc(r.peers(on), func(a, b *actor) int { return found(a) - found(b) })
+	if r.IntN(4) == 0 {
+		who = pick(r.drawer, r.peers(on))
 	}
-	operation := "tryAcquire"
-	if r.w.rnd.IntN(2) == 0 {
-		operation = r.least(who, slices.DeleteFunc(goldenOperations(who), func(operation string) bool {
-			return !aboutPermits[operation]
-		}))
+	do := "tryAcquire"
+	if r.IntN(2) == 0 {
+		do = r.least(who, slices.DeleteFunc(who.operations(), func(do string) bool { return !aboutPermits[do] }))
 	}
-	r.operate(t, who, l, operation, r.w.arguments(l))
+	r.draw(who, on, do)
 }
 
 // least returns which of some operations the service's side has done least.
 func (r *recorder) least(who *actor, operations []string) string {
 	return slices.MinFunc(operations, func(a, b string) int {
-		return r.cover.counts[side(who)+": "+a] - r.cover.counts[side(who)+": "+b]
+		return r.cover.counts[who.side()+": "+a] - r.cover.counts[who.side()+": "+b]
 	})
 }
 
 // operate has an operation done, and checks by the model what came of it.
-func (r *recorder) operate(t *testing.T, who *actor, l *limiter, operation string, args arguments) {
-	t.Helper()
-	at := args.ttl
-	if args.keep && r.w.rnd.IntN(4) == 0 {
-		at = -2 * goldenTick
+func (r *recorder) operate(who *actor, on string, op model.Op) {
+	r.t.Helper()
+	if op.Rate != nil && who.release != nil && !who.release.TakesTTL {
+		without := *op.Rate
+		without.KeepAlive = 0
+		op.Rate = &without
 	}
-	s := newStep(who, l.name, operation, args, at)
-	r.stepAside(t, s)
-	out, err := r.play(t, s, r.states, r.last+1)
-	require.NoError(t, err)
+	s := step{On: on, Who: who.name, Op: op}
+	r.stepAside(s)
+	out, err := r.play(r.t, s, r.h)
+	require.NoError(r.t, err)
 	s.outcome = out
-	require.NoError(t, s.check(r.cast, r.history))
-	r.add(t, s)
-
-	op := r.operation(t.Context(), s, paper)
-	if op.rule != nil && !strings.HasPrefix(s.Answer, "error") {
-		require.Empty(t, op.rule(&call{state: l.state, who: who}), "after %s by %s: %s", s.Do, s.Who, s.text())
+	key := who.side() + " " + op.Do
+	if r.counts[key] == nil {
+		r.counts[key] = new(tally)
 	}
+	r.counts[key].compared++
+	r.compared++
+	if err := s.check(r.h); err != nil {
+		r.counts[key].mismatches++
+		r.t.Errorf("after %d steps: %v\nwhat came before:\n%s", len(r.steps), err, r.last())
+		if r.mismatches++; r.mismatches == maxMismatches {
+			r.t.FailNow()
+		}
+	}
+	r.add(s)
 }
 
-func (r *recorder) add(t *testing.T, s step) {
-	t.Helper()
+// last returns the last steps, a line each.
+func (r *recorder) last() string {
+	var text strings.Builder
+	encoder := json.NewEncoder(&text)
+	for _, s := range r.steps[max(0, len(r.steps)-20):] {
+		require.NoError(r.t, encoder.Encode(s))
+	}
+	return text.String()
+}
+
+func (r *recorder) add(s step) {
 	r.steps = append(r.steps, s)
-	r.cover.add(t, r.history, s)
-	r.history.add(s)
-	r.look(t)
+	r.cover.add(s)
+	r.h.add(s)
 }
 
 // happen adds what is no operation.
-func (r *recorder) happen(t *testing.T, s step) {
-	t.Helper()
-	state, err := s.happen(r.cast, r.states[s.On])
-	require.NoError(t, err)
+func (r *recorder) happen(s step) {
+	state, err := s.happen(r.h)
+	require.NoError(r.t, err)
 	s.State = state
-	r.add(t, s)
+	r.add(s)
 }
 
-func (r *recorder) pass(t *testing.T, l *limiter, ms int64) {
-	t.Helper()
+func (r *recorder) pass(on string, ms int64) {
 	ms = (ms + goldenTick - 1) / goldenTick * goldenTick
-	r.happen(t, step{On: l.name, Do: "pass", MS: ms})
+	r.happen(step{On: on, Op: model.Op{Do: "pass"}, MS: ms})
 }
 
 // stepAside lets time pass until nothing ends at the moment of the step, and
 // nothing that it may date to now is as old as something else.
-func (r *recorder) stepAside(t *testing.T, s step) {
-	t.Helper()
-	intervals := r.operation(t.Context(), s, paper).intervals
-	for _, l := range r.w.limiters {
-		if !slices.Contains(s.involved(), l.name) {
-			continue
+func (r *recorder) stepAside(s step) {
+	for _, on := range s.involved() {
+		intervals := []int64{r.h.states[on].Interval()}
+		if s.Rate != nil {
+			intervals = append(intervals, s.Rate.Interval)
 		}
-		for r.onEdge(l.state, append(intervals, l.state.interval())) {
-			r.pass(t, l, goldenTick)
-		}
-	}
-}
-
-func (r *recorder) onEdge(s *state, intervals []int64) bool {
-	for _, edge := range s.edges(paper.base, intervals...) {
-		if edge.from == paper.base {
-			return true
+		for r.h.states[on].OnEdge(0, intervals...) {
+			r.pass(on, goldenTick)
 		}
 	}
-	for _, p := range s.pairs {
-		now := slices.ContainsFunc(p.rows, func(r row) bool { return r.at.from == paper.base })
-		future := slices.ContainsFunc(p.rows, func(r row) bool { return r.at.from > paper.base })
-		if now && future {
-			return true
-		}
-	}
-	return false
 }
 
 // lose has a part of a limiter get lost.
-func (r *recorder) lose(t *testing.T, l *limiter) {
-	t.Helper()
+func (r *recorder) lose(on string) {
 	var parts []step
-	if l.state.config != nil {
-		parts = append(parts, step{Do: "lose the configuration"})
-	}
-	if _, ok := l.state.config["keepAliveTime"]; ok {
-		parts = append(parts, step{Do: "lose the keep-alive time"})
-	}
-	for _, id := range r.clients() {
-		p := l.state.pairs[id]
-		if p.hasValue {
-			parts = append(parts, step{Do: "lose the value", Client: cmp.Or(id, sharedPair)})
-		}
-		if len(p.rows) > 0 {
-			parts = append(parts, step{Do: "lose the permits", Client: cmp.Or(id, sharedPair)})
+	state := r.h.states[on]
+	add := func(there bool, do, client string) {
+		if there {
+			parts = append(parts, step{On: on, Op: model.Op{Do: do}, Client: client})
 		}
 	}
-	if len(parts) == 0 {
-		return
+	add(state.Config != nil, "lose the configuration", "")
+	_, ok := state.Config["keepAliveTime"]
+	add(ok, "lose the keep-alive time", "")
+	for _, id := range append([]string{""}, r.clients()...) {
+		p := state.Pairs[id]
+		add(p.HasValue, "lose the value", id)
+		add(len(p.Rows) > 0, "lose the permits", id)
 	}
-	s := slices.MinFunc(parts, func(a, b step) int { return r.cover.counts[a.Do] - r.cover.counts[b.Do] })
-	s.On = l.name
-	r.happen(t, s)
+	if len(parts) > 0 {
+		r.happen(slices.MinFunc(parts, func(a, b step) int { return r.cover.counts[a.Do] - r.cover.counts[b.Do] }))
+	}
 }
 
 // hasten dates a row in the future, as a peer with a fast clock does.
-func (r *recorder) hasten(t *testing.T, l *limiter) {
-	t.Helper()
+func (r *recorder) hasten(on string) {
 	var ids []string
-	for _, id := range r.clients() {
-		if len(l.state.pairs[id].rows) > 0 {
+	for _, id := range append([]string{""}, r.clients()...) {
+		if len(r.h.states[on].Pairs[id].Rows) > 0 {
 			ids = append(ids, id)
 		}
 	}
 	if len(ids) == 0 {
 		return
 	}
-	id := ids[r.w.rnd.IntN(len(ids))]
-	if own := r.pairID(l); slices.Contains(ids, own) {
+	id := pick(r.drawer, ids)
+	if own := r.pairID(on); slices.Contains(ids, own) {
 		id = own
 	}
-	r.happen(t, step{On: l.name, Do: "hasten the newest row", Client: cmp.Or(id, sharedPair), MS: 6 * goldenTick})
+	r.happen(step{On: on, Op: model.Op{Do: "hasten the newest row"}, Client: id, MS: 6 * goldenTick})
 }
 
 // pairID returns the id of the pair that a limiter's peers have.
-func (r *recorder) pairID(l *limiter) string {
-	if l.state.config["type"] == "1" {
-		return r.actors[0].id
+func (r *recorder) pairID(on string) string {
+	if r.h.states[on].PerClient() {
+		return r.named("java1").ID
 	}
 	return ""
 }
 
-// miscount leads to what releases that take rows for permits get wrong, as the
-// random turns do; lost is one of the two ways there.
-func (r *recorder) miscount(t *testing.T, kind string, lost bool) {
-	t.Helper()
+// miscount leads to what releases that take rows for permits get wrong: a row of many
+// permits is in use when more come back than there is room for, since the value was lost
+// or the configuration made anew with a lower rate.
+func (r *recorder) miscount(kind string, lost bool) {
 	const rate = 20
-	l := r.w.limiters[0]
-	java := r.actors[r.w.rnd.IntN(2)]
-	cfg := rateConfig{kind: kind, rate: rate, interval: 60 * second}
-	do := func(who *actor, operation string, n, rate int64) {
-		args := arguments{permits: n, rate: cfg}
-		args.rate.rate = rate
-		r.operate(t, who, l, operation, args)
-	}
+	on, java := limiterNames[0], pick(r.drawer, r.of("Java"))
 	if kind == "1" {
-		java = r.actors[0]
+		java = r.named("java1")
 	}
+	do := func(who *actor, do string, n, rate int64) {
+		op := model.Op{Do: do, Permits: n}
+		if rate > 0 {
+			op.Rate = &model.Rate{Type: kind, Rate: rate, Interval: 60 * second}
+		}
+		r.operate(who, on, op)
+	}
+	peer := func() *actor { return pick(r.drawer, r.peers(on)) }
 	do(java, "delete", 0, 0)
 	do(java, "unlink", 0, 0)
-	if state := l.state; len(state.pairs[""].rows) > 0 || state.pairs[""].hasValue {
-		r.pass(t, l, cfg.interval+goldenTick) // 3.12 leaves the value behind
+	if p := r.h.states[on].Pairs[""]; p.HasValue || len(p.Rows) > 0 {
+		r.pass(on, 65*second) // 3.12 leaves the value behind
 	}
 	do(java, "trySetRate", 0, rate)
-	do(r.pick(r.peers(l)), "tryAcquire", 1, 0)
-	r.pass(t, l, cfg.interval/2)
+	do(peer(), "tryAcquire", 1, 0)
+	r.pass(on, 30*second)
 	if lost {
-		do(r.pick(r.peers(l)), "tryAcquire", rate-1, 0)
-		r.happen(t, step{On: l.name, Do: "lose the value", Client: cmp.Or(r.pairID(l), sharedPair)})
+		do(peer(), "tryAcquire", rate-1, 0)
+		r.happen(step{On: on, Op: model.Op{Do: "lose the value"}, Client: r.pairID(on)})
 		do(java, "availablePermits", 0, 0)
 	} else {
-		do(r.pick(r.peers(l)), "tryAcquire", rate/2-1, 0)
+		do(peer(), "tryAcquire", rate/2-1, 0)
 		do(java, "unlink", 0, 0)
 		do(java, "trySetRate", 0, rate/2)
 	}
-	r.pass(t, l, cfg.interval/2+goldenTick)
+	r.pass(on, 35*second)
 	do(java, "tryAcquire", 1, 0)
-	do(r.pick(r.peers(l)), "tryAcquire", rate/4, 0)
-	do(r.pick(r.peers(l)), "availablePermits", 0, 0)
+	do(peer(), "tryAcquire", rate/4, 0)
+	do(peer(), "availablePermits", 0, 0)
 }
 
 // giveBack has permits of both sides given back one by one.
-func (r *recorder) giveBack(t *testing.T) {
-	t.Helper()
-	l := r.w.limiters[1]
-	cfg := rateConfig{kind: "0", rate: 20, interval: 60 * second}
-	r.operate(t, r.named("go1"), l, "setRate", arguments{rate: cfg})
-	for _, who := range []string{"java1", "go1", "go2", "java2"} {
-		r.operate(t, r.named(who), l, "tryAcquire", arguments{permits: 4})
+func (r *recorder) giveBack() {
+	on := limiterNames[1]
+	each := func(do string, permits int64, names ...string) {
+		for _, name := range names {
+			r.operate(r.named(name), on, model.Op{Do: do, Permits: permits})
+		}
 	}
-	r.pass(t, l, 10*second)
-	for _, who := range []string{"go1", "go2", "go1", "go1"} {
-		r.operate(t, r.named(who), l, "release", arguments{permits: 3})
-	}
-	for _, who := range []string{"java1", "go1", "java1", "java2"} {
-		r.operate(t, r.named(who), l, "tryAcquire", arguments{permits: 3})
-	}
-	r.pass(t, l, cfg.interval)
-	r.operate(t, r.named("java1"), l, "availablePermits", arguments{})
+	rate := &model.Rate{Type: "0", Rate: 20, Interval: 60 * second}
+	r.operate(r.named("go1"), on, model.Op{Do: "setRate", Rate: rate})
+	each("tryAcquire", 4, "java1", "go1", "go2", "java2")
+	r.pass(on, 10*second)
+	each("release", 3, "go1", "go2", "go1", "go1")
+	each("tryAcquire", 3, "java1", "go1", "java1", "java2")
+	r.pass(on, rate.Interval)
+	each("availablePermits", 0, "java1")
 }

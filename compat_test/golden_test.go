@@ -3,18 +3,22 @@ package compat_test
 import (
 	"bufio"
 	"bytes"
+	"cmp"
 	"encoding/json"
 	"flag"
 	"fmt"
 	"os"
 	"path/filepath"
 	"slices"
-	"strings"
 	"testing"
+	"time"
 
 	"github.com/redis/go-redis/v9"
 	"github.com/stretchr/testify/require"
 
+	"github.com/rratelimiter/rratelimiter"
+	"github.com/rratelimiter/rratelimiter/codec"
+	"github.com/rratelimiter/rratelimiter/internal/test/model"
 	"github.com/rratelimiter/rratelimiter/internal/test/redistest"
 )
 
@@ -84,10 +88,6 @@ func TestGolden(t *testing.T) {
 				t.Parallel()
 				followTrace(t, version, steps)
 			})
-			t.Run("coverage", func(t *testing.T) {
-				t.Parallel()
-				requireCovered(t, version, steps)
-			})
 			t.Run("standing clock", func(t *testing.T) {
 				t.Parallel()
 				redistest.Virtual(t, func(t *testing.T, rdb *redis.Client) {
@@ -102,72 +102,35 @@ func TestGolden(t *testing.T) {
 	}
 }
 
-// followTrace checks that the models still are what was recorded.
+// followTrace checks that the models still are what was recorded, and that the trace holds
+// what it is for.
 func followTrace(t *testing.T, version string, steps []step) {
 	t.Helper()
-	c := newCast(version)
-	var h history
+	h := newHistory(traceCast(version))
+	v := newCoverage(h)
 	for i, s := range steps {
-		if err := s.check(c, h); err != nil {
+		if err := s.check(h); err != nil {
 			t.Errorf("%s:%d: %v", traceFile(version), i+1, err)
 		}
+		v.add(s)
 		h.add(s)
 	}
-}
-
-// check tells how the step differs from all that the model of who does it
-// allows.
-func (s step) check(c *cast, h history) error {
-	if s.Who == "" {
-		state, err := s.happen(c, h.states[s.On])
-		if err == nil && (outcome{State: state}).text() != s.text() {
-			err = fmt.Errorf("after %q: %s\nwanted: %s", s.Do, s.text(), outcome{State: state}.text())
-		}
-		return err
-	}
-	outcomes, err := s.models(c, h.states, h.last+1)
-	if err != nil {
-		return err
-	}
-	wanted := make([]string, len(outcomes))
-	for i, out := range outcomes {
-		wanted[i] = out.text()
-	}
-	if slices.Contains(wanted, s.text()) {
-		return nil
-	}
-	return fmt.Errorf("the model of what %s does, and the trace, differ\n%s", s.Who,
-		s.differs(h, strings.Join(wanted, "\nor     "), "by the model"))
-}
-
-// differs shows a step beside another outcome of it.
-func (s step) differs(h history, got, whose string) string {
-	call := s
-	call.outcome = outcome{}
-	text, err := json.Marshal(call)
-	if err != nil {
-		return err.Error()
-	}
-	var before strings.Builder
-	for _, name := range s.involved() {
-		fmt.Fprintf(&before, "\nbefore, %s: %s", name, outcome{State: h.states[name]}.text())
-	}
-	return fmt.Sprintf("step: %s%s\ntrace: %s\n%s: %s", text, before.String(), s.text(), whose, got)
+	require.Empty(t, v.missing())
 }
 
 // playTrace plays what this module did, and checks that it does so still.
 func playTrace(t *testing.T, version string, steps []step, rdb *redis.Client, still bool) {
 	t.Helper()
-	st := newStage(t, version, rdb)
+	h := newHistory(traceCast(version))
+	st := newStage(t, h.cast, version, rdb)
 	st.still = still
-	var h history
 	differ := 0
 	for i, s := range steps {
 		if who := st.named(s.Who); who != nil && who.module != nil {
-			got, err := st.play(t, s, h.states, h.last+1)
+			got, err := st.play(t, s, h)
 			require.NoError(t, err, "%s:%d", traceFile(version), i+1)
 			if got.text() != s.text() {
-				t.Errorf("%s:%d: this module does not do what it did; where that is meant, record anew\n%s",
+				t.Errorf("%s:%d: this module does not do what it did; if that is meant, record anew\n%s",
 					traceFile(version), i+1, s.differs(h, got.text(), "now"))
 				if differ++; differ == maxMismatches {
 					break
@@ -177,4 +140,62 @@ func playTrace(t *testing.T, version string, steps []step, rdb *redis.Client, st
 		h.add(s)
 	}
 	st.requireNoOtherKeys(t)
+}
+
+const maxMismatches = 5
+
+// TestGoldenMigrate migrates all that older releases have written in their
+// traces.
+func TestGoldenMigrate(t *testing.T) {
+	t.Parallel()
+	redistest.SkipShort(t, "long")
+	for _, version := range goldenReleases(t) {
+		if layout := model.ReleaseOf(version).Layout; layout == 0 || layout == codec.LayoutD2 {
+			continue
+		}
+		t.Run(version, func(t *testing.T) {
+			t.Parallel()
+			steps := readTrace(t, version)
+			redistest.Virtual(t, func(t *testing.T, rdb *redis.Client) { migrateTrace(t, version, steps, rdb) })
+		})
+	}
+}
+
+func migrateTrace(t *testing.T, version string, steps []step, rdb *redis.Client) {
+	t.Helper()
+	st := newStage(t, traceCast(version), version, rdb)
+	who, name := st.named("java1").Client, st.names[limiterNames[0]]
+	goes := newGo(t, rdb, rratelimiter.WithClientID(who.ID))
+	for i, s := range steps {
+		c := &model.Call{State: s.State.Clone(), Who: who}
+		if c.Config == nil || len(c.Pair().Rows) == 0 {
+			continue
+		}
+		line := fmt.Sprintf("%s:%d", traceFile(version), i+1)
+		base := time.Now().UnixMilli()
+		require.NoError(t, st.put(t.Context(), name, s.State, base))
+		n, err := goes.Migrate(t.Context(), name)
+		require.NoError(t, err, line)
+		state := st.read(t, name)
+		require.Zero(t, state.Round(base, 1), line)
+		migrated, p := (&model.Call{State: state, Who: who}).Pair(), c.Pair()
+		model.Beside(model.ReleaseOf(newestRedisson)).Settle(c)
+		require.EqualValues(t, len(p.Rows), n, line)
+		require.Equal(t, permitsAt(p), permitsAt(migrated), line)
+		for _, r := range migrated.Rows {
+			require.Equal(t, codec.LayoutD2, r.Layout, line)
+		}
+		p.Rows, migrated.Rows = nil, nil
+		require.Equal(t, p, migrated, line)
+	}
+}
+
+// permitsAt returns the permits of rows and their times.
+func permitsAt(p *model.Pair) model.Grants {
+	all := p.Grants()
+	for i := range all {
+		all[i].By = 0
+	}
+	slices.SortFunc(all, func(a, b model.Grant) int { return cmp.Or(cmp.Compare(a.At, b.At), cmp.Compare(a.Permits, b.Permits)) })
+	return all
 }

@@ -3,7 +3,6 @@ package compat_test
 import (
 	"fmt"
 	"strings"
-	"sync"
 	"sync/atomic"
 	"testing"
 	"time"
@@ -16,26 +15,9 @@ import (
 	"github.com/rratelimiter/rratelimiter/internal/test/redistest"
 )
 
-// together has f run by so many goroutines at once and returns how often it
-// answered true.
-func together(n int, f func() bool) int {
-	var granted atomic.Int64
-	var wg sync.WaitGroup
-	for range n {
-		wg.Go(func() {
-			if f() {
-				granted.Add(1)
-			}
-		})
-	}
-	wg.Wait()
-	return int(granted.Load())
-}
-
 func TestJavaCountsMergedMembers(t *testing.T) {
 	t.Parallel()
-	rdb := redistest.Redis(t)
-	java, goes := newJava(t, redistest.Shared(t).URL()), newGo(t, rdb)
+	java, goes, rdb := newBoth(t)
 	name := redistest.Name(t)
 	set := layout.KeysOf(name, "")
 	require.True(t, java.TrySetRate(name, rratelimiter.PerHour(300)))
@@ -70,8 +52,7 @@ func TestJavaCountsMergedMembers(t *testing.T) {
 // right too.
 func TestJavaCountsMembersOfManyPermits(t *testing.T) {
 	t.Parallel()
-	rdb := redistest.Redis(t)
-	java, goes := newJava(t, redistest.Shared(t).URL()), newGo(t, rdb)
+	java, goes, rdb := newBoth(t)
 	for _, rate := range []int64{1 << 31, 1 << 32, 1e14, 1e15, rratelimiter.MaxRate - 1, rratelimiter.MaxRate} {
 		t.Run(fmt.Sprint(rate), func(t *testing.T) {
 			java, goes := java.in(t), goes.in(t)
@@ -82,8 +63,7 @@ func TestJavaCountsMembersOfManyPermits(t *testing.T) {
 				require.Equal(t, want, goes.Available(name), "Go")
 			}
 			goes.SetRate(name, rratelimiter.PerHour(rate))
-			got, _ := java.Rate(name)
-			require.Equal(t, rate, got)
+			require.Equal(t, rate, java.Config(name).Rate)
 			free(rate)
 			many := min(rate-5, rratelimiter.MaxPermits)
 			require.True(t, goes.Try(name, many))
@@ -109,8 +89,7 @@ func TestJavaCountsMembersOfManyPermits(t *testing.T) {
 
 func TestJavaReadsADebt(t *testing.T) {
 	t.Parallel()
-	rdb := redistest.Redis(t)
-	java, goes := newJava(t, redistest.Shared(t).URL()), newGo(t, rdb)
+	java, goes, rdb := newBoth(t)
 	name := redistest.Name(t)
 	require.True(t, java.TrySetRate(name, rratelimiter.PerMinute(10)))
 	require.True(t, java.Try(name, 4))
@@ -134,50 +113,56 @@ func TestJavaReadsADebt(t *testing.T) {
 // and the set is empty. Nothing that Go does may lead there.
 func TestJavaIsRefusedWithoutAnError(t *testing.T) {
 	t.Parallel()
-	rdb := redistest.Redis(t)
-	java, goes := newJava(t, redistest.Shared(t).URL()), newGo(t, rdb)
+	java, goes, rdb := newBoth(t)
 	minute := rratelimiter.PerMinute
-	for what, do := range map[string]func(goes goService, name string){
-		"Release of all":             func(goes goService, name string) { goes.Release(name, 6) },
-		"Release of more":            func(goes goService, name string) { goes.Release(name, 1000) },
-		"Release of some":            func(goes goService, name string) { goes.Release(name, 2) },
-		"SetRate":                    func(goes goService, name string) { goes.SetRate(name, minute(10)) },
-		"SetRate, lower":             func(goes goService, name string) { goes.SetRate(name, minute(3)) },
-		"KeepState":                  func(goes goService, name string) { goes.KeepState(name, minute(20)) },
-		"KeepState with a debt":      func(goes goService, name string) { goes.KeepState(name, minute(3)) },
-		"KeepState, all has run out": func(goes goService, name string) { goes.KeepState(name, rratelimiter.PerSecond(3)) },
-		"a debt, then Release": func(goes goService, name string) {
+	type goCalls = func(goes service, name string)
+	runOut := func(goes service, name string) { passTime(goes.t, rdb, name, time.Minute) }
+	loses := func(goes service, key string) { require.NoError(goes.t, rdb.Del(goes.t.Context(), key).Err()) }
+	for what, do := range map[string]goCalls{
+		"Release of all":             func(goes service, name string) { goes.Release(name, 6) },
+		"Release of more":            func(goes service, name string) { goes.Release(name, 1000) },
+		"Release of some":            func(goes service, name string) { goes.Release(name, 2) },
+		"SetRate":                    func(goes service, name string) { goes.SetRate(name, minute(10)) },
+		"SetRate, lower":             func(goes service, name string) { goes.SetRate(name, minute(3)) },
+		"KeepState":                  func(goes service, name string) { goes.KeepState(name, minute(20)) },
+		"KeepState with a debt":      func(goes service, name string) { goes.KeepState(name, minute(3)) },
+		"KeepState, all has run out": func(goes service, name string) { goes.KeepState(name, rratelimiter.PerSecond(3)) },
+		"a debt, then Release": func(goes service, name string) {
 			goes.KeepState(name, minute(3))
 			goes.Release(name, 6)
 		},
-		"a debt that is paid": func(goes goService, name string) {
+		"a debt that is paid": func(goes service, name string) {
 			goes.KeepState(name, minute(3))
-			passTime(goes.t, rdb, name, time.Minute)
+			runOut(goes, name)
 			goes.Available(name)
 		},
-		"Delete": func(goes goService, name string) {
+		"Delete": func(goes service, name string) {
 			goes.Delete(name)
 			goes.TrySetRate(name, minute(10))
 		},
-		"UpdateRate of another type": func(goes goService, name string) {
-			cfg := minute(10)
-			cfg.Type = rratelimiter.PerClient
-			goes.UpdateRate(name, cfg, true)
+		"UpdateRate of another type": func(goes service, name string) {
+			goes.UpdateRate(name, perClient(minute(10)), true)
 			goes.UpdateRate(name, minute(10), true)
 		},
-		"all run out":               func(goes goService, name string) { passTime(goes.t, rdb, name, time.Minute) },
-		"AvailablePermits, run out": func(goes goService, name string) { passTime(goes.t, rdb, name, time.Minute); goes.Available(name) },
-		"TryAcquire, run out":       func(goes goService, name string) { passTime(goes.t, rdb, name, time.Minute); goes.Try(name, 7) },
-		"the value gets lost": func(goes goService, name string) {
-			rdb.Del(goes.t.Context(), layout.KeysOf(name, "").Value)
+		"all run out": runOut,
+		"AvailablePermits, run out": func(goes service, name string) {
+			runOut(goes, name)
+			goes.Available(name)
+		},
+		"TryAcquire, run out": func(goes service, name string) {
+			runOut(goes, name)
+			goes.Try(name, 7)
+		},
+		"the value gets lost": func(goes service, name string) {
+			loses(goes, layout.KeysOf(name, "").Value)
 			goes.Try(name, 3)
 		},
-		"the set gets lost": func(goes goService, name string) {
-			rdb.Del(goes.t.Context(), layout.KeysOf(name, "").Permits)
+		"the set gets lost": func(goes service, name string) {
+			loses(goes, layout.KeysOf(name, "").Permits)
 			goes.Try(name, 3)
 		},
-		"the set gets lost, Release": func(goes goService, name string) {
-			rdb.Del(goes.t.Context(), layout.KeysOf(name, "").Permits)
+		"the set gets lost, Release": func(goes service, name string) {
+			loses(goes, layout.KeysOf(name, "").Permits)
 			goes.Release(name, 1)
 		},
 	} {
@@ -189,8 +174,7 @@ func TestJavaIsRefusedWithoutAnError(t *testing.T) {
 			passTime(t, rdb, name, 10*time.Second)
 			require.True(t, goes.Try(name, 2))
 			do(goes, name)
-			rate, _ := goes.Rate(name)
-			for n := rate; n > 0; n-- {
+			for n := goes.Config(name).Rate; n > 0; n-- {
 				java.Try(name, n) // fails the test on an error
 			}
 			require.False(t, java.Try(name, 1))
@@ -203,32 +187,24 @@ const goID = "gopher"
 
 // oddNames are names with braces, which decide on the cluster slot, and what else may stand in
 // one.
-var oddNames = []string{"a{b}c", "foo}bar", "a{b", "{{a}}", "a}", "{}x", "x{}", "{x}", "a b", "ü限", "a:b*?[c]\\"}
+var oddNames = []string{
+	"a{b}c", "foo}bar", "a{b", "{{a}}", "a}", "{}x", "x{}", "{x}", "a b", "ü限", "a:b*?[c]\\", "50%+1", "\nbreak", "\"'",
+}
 
 func TestNamesOfAnyKind(t *testing.T) {
 	t.Parallel()
-	rdb := redistest.Redis(t)
-	java, goes := newJava(t, redistest.Shared(t).URL()), newGo(t, rdb, rratelimiter.WithClientID(goID))
-	for _, odd := range oddNames {
-		t.Run(odd, func(t *testing.T) {
-			java, goes := java.in(t), goes.in(t)
-			testSameKeys(t, java, goes, "", odd+redistest.Name(t))
-			testSameKeys(t, java, goes, "", redistest.Name(t)+odd)
-		})
-	}
-}
-
-func TestMappedNames(t *testing.T) {
-	t.Parallel()
-	driver := sharedDriver(t)
-	requireRelease(t, 3, 35)
-	rdb, url := redistest.Redis(t), redistest.Shared(t).URL()
-	for _, prefix := range []string{"shop:", "{shop}:", "sh{op"} {
-		java := javaService{t, driver.openMapped(t, url, prefix)}
-		goes := newGo(t, rdb, rratelimiter.WithClientID(goID),
-			rratelimiter.WithNameMapper(func(name string) string { return prefix + name }))
+	driver, rdb := sharedDriver(t), redistest.Redis(t)
+	requireRelease(t, "3.35.0")
+	for _, prefix := range []string{"", "shop:", "{shop}:", "sh{op"} { // put before all names by a mapper
+		args, opts := []any{redistest.Shared(t).URL()}, []rratelimiter.Option{rratelimiter.WithClientID(goID)}
+		if prefix != "" {
+			args = append(args, prefix)
+			opts = append(opts, rratelimiter.WithNameMapper(func(name string) string { return prefix + name }))
+		}
+		java, goes := service{nil, driver.openBy(t, "open", args...), t}, newGo(t, rdb, opts...)
 		for _, odd := range oddNames {
 			t.Run(prefix+odd, func(t *testing.T) {
+				testSameKeys(t, java.in(t), goes.in(t), prefix, odd+redistest.Name(t))
 				testSameKeys(t, java.in(t), goes.in(t), prefix, redistest.Name(t)+odd)
 			})
 		}
@@ -236,7 +212,7 @@ func TestMappedNames(t *testing.T) {
 }
 
 // testSameKeys checks that both services mean the same keys by a name.
-func testSameKeys(t *testing.T, java javaService, goes goService, prefix, name string) {
+func testSameKeys(t *testing.T, java, goes service, prefix, name string) {
 	t.Helper()
 	rdb := redistest.Redis(t)
 	kept := func() (all []string) {
@@ -261,14 +237,12 @@ func testSameKeys(t *testing.T, java javaService, goes goService, prefix, name s
 	require.True(t, goes.Delete(name))
 	require.Empty(t, kept())
 
-	cfg := rratelimiter.PerHour(5)
-	cfg.Type = rratelimiter.PerClient
-	require.True(t, goes.TrySetRate(name, cfg))
+	require.True(t, goes.TrySetRate(name, perClient(rratelimiter.PerHour(5))))
 	require.True(t, goes.Try(name, 3))
 	require.Len(t, kept(), 3)
 	require.EqualValues(t, 5, java.Available(name))
 	require.True(t, java.Try(name, 5))
-	set, goSet := layout.KeysOf(prefix+name, java.ID), layout.KeysOf(prefix+name, goID)
+	set, goSet := layout.KeysOf(prefix+name, java.java.ID), layout.KeysOf(prefix+name, goID)
 	require.ElementsMatch(t, kept(), []string{
 		set.Config, set.ClientValue, set.ClientPermits, goSet.ClientValue, goSet.ClientPermits,
 	})
@@ -281,18 +255,15 @@ func testSameKeys(t *testing.T, java javaService, goes goService, prefix, name s
 // other does, on all keys.
 func TestKeepAlive(t *testing.T) {
 	t.Parallel()
-	requireRelease(t, 3, 38)
-	rdb := redistest.Redis(t)
-	java, goes := newJava(t, redistest.Shared(t).URL()), newGo(t, rdb)
+	requireRelease(t, "3.38.0")
+	java, goes, rdb := newBoth(t)
 	for _, setter := range []string{"Java", "Go"} {
 		for _, user := range []string{"Java", "Go"} {
 			t.Run(setter+" sets, "+user+" uses", func(t *testing.T) {
 				goes := goes.in(t)
 				services := map[string]service{"Java": java.in(t), "Go": goes}
 				sets, uses := services[setter], services[user]
-				name := redistest.Name(t)
-				cfg := rratelimiter.PerMinute(5)
-				cfg.KeepAlive = 5 * time.Minute
+				name, cfg := redistest.Name(t), keepingAlive(rratelimiter.PerMinute(5), 5*time.Minute)
 				sets.SetRate(name, cfg)
 				set := layout.KeysOf(name, "")
 				renewed := func() {
@@ -334,33 +305,28 @@ func TestKeepAlive(t *testing.T) {
 	}
 }
 
-// TestWaiting: who waits in the one language is served when the permits of the
-// other have run out.
+// TestWaiting: a caller that waits in one language is served when the permits of
+// the other have run out.
 func TestWaiting(t *testing.T) {
 	t.Parallel()
-	rdb := redistest.Redis(t)
-	java, goes := newJava(t, redistest.Shared(t).URL()), newGo(t, rdb)
+	java, goes, _ := newBoth(t)
 	const interval = 400 * time.Millisecond
-	cfg := rratelimiter.Config{Rate: 4, Interval: interval}
-	for _, what := range []string{"Java waits for Go", "Go waits for Java"} {
+	for what, order := range map[string][2]service{"Java waits for Go": {goes, java}, "Go waits for Java": {java, goes}} {
 		t.Run(what, func(t *testing.T) {
 			t.Parallel()
-			goes := goes.in(t)
-			var holds, waits service = goes, java.in(t)
-			if what == "Go waits for Java" {
-				holds, waits = waits, holds
-			}
-			name := redistest.Name(t)
-			require.True(t, goes.TrySetRate(name, cfg))
+			holds, waits := order[0].in(t), order[1].in(t)
+			name, slow := redistest.Name(t), redistest.Name(t)
+			require.True(t, holds.TrySetRate(slow, rratelimiter.PerHour(4)))
+			require.True(t, holds.Try(slow, 4))
+			require.False(t, waits.Wait(slow, 1, 50*time.Millisecond))
+
+			require.True(t, holds.TrySetRate(name, rratelimiter.Config{Rate: 4, Interval: interval}))
 			// The clock of milliseconds is read before and after.
 			begin := time.Now().Truncate(time.Millisecond)
 			require.True(t, holds.Try(name, 4))
-			require.False(t, waits.Wait(name, 1, 50*time.Millisecond))
-			require.True(t, waits.Wait(name, 3, 20*time.Second))
-			waited := time.Since(begin)
-			require.GreaterOrEqual(t, waited, interval)
-			assert.Less(t, waited, 5*time.Second)
-			require.True(t, holds.Wait(name, 4, 20*time.Second))
+			require.True(t, waits.Wait(name, 3, time.Minute))
+			require.GreaterOrEqual(t, time.Since(begin), interval)
+			require.True(t, holds.Wait(name, 4, time.Minute))
 			require.GreaterOrEqual(t, time.Since(begin), 2*interval)
 		})
 	}
@@ -369,18 +335,15 @@ func TestWaiting(t *testing.T) {
 // Several wait on both sides. All are served, at the limiter's pace.
 func TestWaitingOnBothSides(t *testing.T) {
 	t.Parallel()
-	rdb := redistest.Redis(t)
-	java, goes := newJava(t, redistest.Shared(t).URL()), newGo(t, rdb)
+	java, goes, _ := newBoth(t)
 	name := redistest.Name(t)
 	const interval = 300 * time.Millisecond
 	require.True(t, java.TrySetRate(name, rratelimiter.Config{Rate: 6, Interval: interval}))
 	begin := time.Now().Truncate(time.Millisecond)
 	var next atomic.Int64
 	served := together(30, func() bool {
-		if next.Add(1)%2 == 0 {
-			return assert.NoError(t, java.Acquire(t.Context(), name, 1))
-		}
-		return assert.NoError(t, goes.RateLimiter(name).Acquire(t.Context(), 1))
+		s := []service{java, goes}[next.Add(1)%2]
+		return assert.NoError(t, s.Acquire(t.Context(), name, 1))
 	})
 	require.Equal(t, 30, served)
 	require.GreaterOrEqual(t, time.Since(begin), 4*interval, "30 of 6 an interval")
@@ -390,8 +353,7 @@ func TestWaitingOnBothSides(t *testing.T) {
 // have a time to live, which must not end the state of a limiter made anew.
 func TestALimiterMadeAnewOutlivesTheOldOne(t *testing.T) {
 	t.Parallel()
-	rdb := redistest.Redis(t)
-	java, goes := newJava(t, redistest.Shared(t).URL()), newGo(t, rdb)
+	java, goes, rdb := newBoth(t)
 	cfg := rratelimiter.PerMinute(20)
 	for what, makeAnew := range map[string]func(name string){
 		"TrySetRate": func(name string) { require.True(t, goes.TrySetRate(name, cfg)) },
@@ -406,8 +368,7 @@ func TestALimiterMadeAnewOutlivesTheOldOne(t *testing.T) {
 		require.True(t, java.TrySetRate(name, cfg))
 		require.True(t, java.Expire(name, 30*time.Second))
 		require.True(t, goes.Try(name, 2))
-		_, err := java.Unlink(t.Context(), name)
-		require.NoError(t, err)
+		java.unlink(name)
 		makeAnew(name)
 		require.True(t, goes.Try(name, 10))
 		passTime(t, rdb, name, 31*time.Second)

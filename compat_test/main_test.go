@@ -2,11 +2,7 @@
 // servers.
 package compat_test
 
-import (
-	"flag"
-	"os"
-	"testing"
-)
+import "flag"
 
 // newestRedisson has every operation that the driver knows.
 const newestRedisson = "4.7.0"
@@ -16,11 +12,3 @@ var (
 	operations      = flag.Int("ops", 5000, "operations in the random history")
 	redissonVersion = flag.String("redisson", newestRedisson, "release of Redisson to test against")
 )
-
-func TestMain(m *testing.M) {
-	code := m.Run()
-	if shared.driver != nil {
-		shared.driver.Close()
-	}
-	os.Exit(code)
-}

@@ -2,20 +2,23 @@ package compat_test
 
 import (
 	"context"
+	"errors"
 	"fmt"
-	"time"
+	"math/rand/v2"
+	"strings"
 
 	"github.com/rratelimiter/rratelimiter"
+	"github.com/rratelimiter/rratelimiter/internal/test/javadriver"
+	"github.com/rratelimiter/rratelimiter/internal/test/model"
 )
 
-// kinds are the operations of the random turns, each as often as its weight
-// says.
+// kinds are the operations of histories, each as often as its weight says.
 var kinds = []struct {
-	kind   string
+	do     string
 	weight int
 }{
 	{"tryAcquire", 40},
-	{"tryAcquireTimeout", 5}, // in Go Take or, as often, an acquire that brings a rate
+	{"tryAcquireTimeout", 5}, // in Go take or, as often, withDefault: an acquire that brings a rate
 	{"release", 10},
 	{"availablePermits", 12},
 	{"trySetRate", 4},
@@ -32,137 +35,127 @@ var kinds = []struct {
 	{"rename", 1}, // in Java unlink
 }
 
-// kind draws what an actor does next to a limiter; not what its release lacks.
-func (w *world) kind(who *actor, l *limiter) string {
-	if l.state.config == nil {
-		switch w.rnd.IntN(4) {
+// operations returns those that the service has.
+func (a *actor) operations() (all []string) {
+	for _, k := range kinds {
+		switch {
+		case a.release == nil && k.do == "tryAcquireTimeout":
+			all = append(all, "take", "withDefault")
+		case a.release == nil:
+			all = append(all, k.do)
+		case k.do == "rename":
+			all = append(all, "unlink")
+		case !a.release.Lacks(k.do):
+			all = append(all, k.do)
+		}
+	}
+	return all
+}
+
+// drawer draws what happens.
+type drawer struct{ *rand.Rand }
+
+func pick[E any](d drawer, all []E) E { return all[d.IntN(len(all))] }
+
+// operation draws what a service does next to a limiter; not what its release lacks.
+func (d drawer) operation(who *actor, s *model.State) string {
+	if s.Config == nil {
+		switch d.IntN(4) {
 		case 0, 1:
 			return "trySetRate"
 		case 2:
-			return "tryAcquireTimeout"
+			return d.inGo(who, "tryAcquireTimeout")
 		}
 	}
 	for {
-		kind := w.anyKind()
-		if who.java == nil {
-			return kind
-		}
-		if kind == "rename" {
-			kind = "unlink"
-		}
-		if !who.redisson.lacks(kind) {
-			return kind
+		do := d.anyKind()
+		switch {
+		case who.release == nil:
+			return d.inGo(who, do)
+		case do == "rename":
+			return "unlink"
+		case !who.release.Lacks(do):
+			return do
 		}
 	}
 }
 
-func (w *world) anyKind() string {
+func (d drawer) inGo(who *actor, do string) string {
+	if who.release == nil && do == "tryAcquireTimeout" {
+		return pick(d, []string{"take", "withDefault"})
+	}
+	return do
+}
+
+func (d drawer) anyKind() string {
 	total := 0
 	for _, k := range kinds {
 		total += k.weight
 	}
-	n := w.rnd.IntN(total)
+	n := d.IntN(total)
 	for _, k := range kinds {
 		if n < k.weight {
-			return k.kind
+			return k.do
 		}
 		n -= k.weight
 	}
 	panic("unreachable")
 }
 
-// arguments are what an operation may need to be called with.
-type arguments struct {
-	permits int64
-	rate    rateConfig
-	keep    bool // the state, with a new rate
-	ttl     time.Duration
-	at      time.Time // when it is over, once in a while in the past
-	held    bool      // by a handle of long standing, in Go
-	other   bool      // the other of two calls that are one kind, in Go
-	to      *limiter  // of the new name
-}
-
-func (w *world) arguments(l *limiter) arguments {
-	args := arguments{
-		permits: w.permits(l),
-		rate:    w.rateConfig(),
-		keep:    w.rnd.IntN(4) > 0,
-		ttl:     []time.Duration{25 * time.Second, 50 * time.Second, 200 * time.Second}[w.rnd.IntN(3)],
-		held:    w.rnd.IntN(2) == 0,
-		other:   w.rnd.IntN(2) == 0,
-		to:      w.limiters[w.rnd.IntN(len(w.limiters))],
-	}
-	args.at = time.Now().Add(args.ttl).Truncate(time.Millisecond)
-	if w.rnd.IntN(6) == 0 {
-		args.at = args.at.Add(-args.ttl - 10*time.Second)
-	}
-	return args
-}
-
-// operation returns that kind of operation of an actor on a limiter.
-func (w *world) operation(ctx context.Context, kind string, who *actor, l *limiter, args arguments) *operation {
-	op := &operation{kind: kind, text: kind}
-	if who.java != nil {
-		javaOperation(ctx, op, who, l, args)
-	} else {
-		goOperation(ctx, op, who, l, args)
+// op draws what an operation is called with.
+func (d drawer) op(who *actor, s *model.State, do string) model.Op {
+	op := model.Op{Do: do}
+	switch do {
+	case "tryAcquire", "take":
+		op.Permits, op.Held = d.permits(s), who.release == nil && d.IntN(2) == 0
+	case "tryAcquireTimeout", "release":
+		op.Permits = d.permits(s)
+	case "withDefault":
+		op.Permits, op.Rate = d.permits(s), d.rate()
+	case "trySetRate", "setRate":
+		op.Rate = d.rate()
+	case "setRateArgs", "updateRate":
+		op.Rate, op.Keep = d.rate(), d.IntN(4) > 0
+	case "expire":
+		op.TTL = pick(d, []int64{25, 50, 200}) * second
+	case "expireAt":
+		op.At = pick(d, []int64{25, 50, 200, 25, 50, -10}) * second // once in a while in the past
+	case "rename":
+		op.To = pick(d, limiterNames)
 	}
 	return op
 }
 
-func (w *world) rateConfig() rateConfig {
-	cfg := rateConfig{kind: "0", rate: 1 + w.rnd.Int64N(12), interval: []int64{20_000, 30_000, 60_000}[w.rnd.IntN(3)]}
-	switch w.rnd.IntN(20) {
+func (d drawer) rate() *model.Rate {
+	r := &model.Rate{Type: "0", Rate: 1 + d.Int64N(12), Interval: pick(d, []int64{20, 30, 60}) * second}
+	switch d.IntN(20) {
 	case 0:
-		cfg.rate = 5000
+		r.Rate = 5000
 	case 1, 2, 3:
-		cfg.rate += 20
+		r.Rate += 20
 	}
-	if w.rnd.IntN(3) == 0 {
-		cfg.kind = "1"
+	if d.IntN(3) == 0 {
+		r.Type = "1"
 	}
-	if w.rnd.IntN(3) == 0 {
-		cfg.keepAlive = []int64{cfg.interval, 2 * cfg.interval, 300_000}[w.rnd.IntN(3)]
+	if d.IntN(3) == 0 {
+		r.KeepAlive = pick(d, []int64{r.Interval, 2 * r.Interval, 300 * second})
 	}
-	return cfg
+	return r
 }
 
-func (cfg rateConfig) public() rratelimiter.Config {
-	public := rratelimiter.Config{
-		Rate:      cfg.rate,
-		Interval:  time.Duration(cfg.interval) * time.Millisecond,
-		KeepAlive: time.Duration(cfg.keepAlive) * time.Millisecond,
-	}
-	if cfg.kind == "1" {
-		public.Type = rratelimiter.PerClient
-	}
-	return public
-}
-
-func (cfg rateConfig) String() string {
-	return fmt.Sprintf("%s, %d, %d ms, keep-alive %d ms", typeName(cfg.kind), cfg.rate, cfg.interval, cfg.keepAlive)
-}
-
-func (w *world) permits(l *limiter) int64 {
-	rate := max(1, l.state.rate())
-	switch w.rnd.IntN(40) {
+func (d drawer) permits(s *model.State) int64 {
+	rate := max(1, s.Rate())
+	switch d.IntN(40) {
 	case 0:
 		return 0
 	case 1:
-		return -1 - w.rnd.Int64N(3)
+		return -1 - d.Int64N(3)
 	case 2, 3:
 		return rate + 1
 	case 4, 5, 6, 7:
 		return rate
 	}
-	return 1 + w.rnd.Int64N(min(rate, 5))
-}
-
-func exactly(at time.Time) span { return span{at.UnixMilli(), at.UnixMilli()} }
-
-func only(f func(*call) answer) []func(*call) (answer, bool) {
-	return []func(*call) (answer, bool){func(c *call) (answer, bool) { return f(c), true }}
+	return 1 + d.Int64N(min(rate, 5))
 }
 
 func keepState(keep bool) []rratelimiter.RateOption {
@@ -172,28 +165,66 @@ func keepState(keep bool) []rratelimiter.RateOption {
 	return nil
 }
 
-func milliseconds(d time.Duration) span { return span{d.Milliseconds(), d.Milliseconds()} }
-
-func javaSays(value any, err error) answer { return saysOr(value, err, javaProblem) }
-
-func goSays(value any, err error) answer { return saysOr(value, err, goProblem) }
-
-func saysOr(value any, err error, problem func(error) string) answer {
-	if err != nil {
-		return say(problem(err))
+// javaDo has a Redisson do an operation, now being base, and returns what it says.
+func javaDo(ctx context.Context, java *javaClient, name string, op model.Op, base int64) model.Answer {
+	switch op.Do {
+	case "tryAcquire", "release":
+		return javaSays(ask[any](ctx, java, op.Do, name, op.Permits))
+	case "tryAcquireTimeout":
+		return javaSays(ask[bool](ctx, java, "tryAcquire", name, op.Permits, 0))
+	case "availablePermits":
+		return javaSays(ask[int64](ctx, java, op.Do, name))
+	case "trySetRate", "setRate":
+		return javaSays(ask[any](ctx, java, op.Do, name, rateArgs(op.Rate.Public())...))
+	case "setRateArgs", "updateRate":
+		return javaSays(ask[any](ctx, java, op.Do, name, rateArgs(op.Rate.Public(), op.Keep)...))
+	case "getConfig":
+		cfg, err := ask[rratelimiter.Config](ctx, java, op.Do, name)
+		return javaSays(fmt.Sprint(cfg.Type, cfg.Rate, cfg.Interval.Milliseconds()), err)
+	case "expire":
+		return javaSays(ask[bool](ctx, java, op.Do, name, op.TTL))
+	case "expireAt":
+		return javaSays(ask[bool](ctx, java, op.Do, name, base+op.At))
+	case "ttl":
+		left, err := javaTTL(ctx, java, name)
+		return model.SayTTL(left, javaProblem(err))
+	case "exists":
+		return javaSays(ask[bool](ctx, java, "isExists", name))
+	case "clearExpire", "delete", "unlink":
+		return javaSays(ask[bool](ctx, java, op.Do, name))
 	}
-	return say(value)
+	panic("no operation: " + op.Do)
 }
 
-// says is saysOr for a time to live.
-func says(ttl time.Duration, err error) func(problem func(error) string) answer {
-	return func(problem func(error) string) answer {
-		switch {
-		case err != nil:
-			return say(problem(err))
-		case ttl < 0:
-			return say(int64(ttl))
-		}
-		return say("ms").with(milliseconds(ttl))
+func javaSays(value any, err error) model.Answer {
+	if err != nil {
+		return model.Say(javaProblem(err))
 	}
+	return model.Say(value)
+}
+
+func javaProblem(err error) string {
+	if err == nil {
+		return ""
+	}
+	if thrown, ok := errors.AsType[*javadriver.ThrownError](err); ok {
+		// Behind that is the command, some releases with the script's text.
+		message, _, _ := strings.Cut(thrown.Message, ". channel: ")
+		if thrown.Class == "IllegalArgumentException" {
+			return model.Illegal
+		}
+		for _, known := range [][2]string{
+			{"RateLimiter is not initialized", model.NotInitialized},
+			{"Requested permits amount cannot exceed defined rate", model.ExceedsRate},
+			{"Requested permits amount could not exceed defined rate", model.ExceedsRate},
+			{"arithmetic on a nil value", model.NilArithmetic},
+			{"to 'unpack'", model.NothingToUnpack},
+			{"Unexpected exception while processing command", model.NotDecoded},
+		} {
+			if strings.Contains(message, known[0]) {
+				return known[1]
+			}
+		}
+	}
+	return "error: " + err.Error()
 }

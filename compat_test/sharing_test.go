@@ -1,9 +1,7 @@
 package compat_test
 
 import (
-	"context"
-	"errors"
-	"strings"
+	"fmt"
 	"testing"
 	"time"
 
@@ -12,374 +10,130 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/rratelimiter/rratelimiter"
-	"github.com/rratelimiter/rratelimiter/codec"
+	"github.com/rratelimiter/rratelimiter/internal/clients"
+	"github.com/rratelimiter/rratelimiter/internal/engine"
 	layout "github.com/rratelimiter/rratelimiter/internal/redisson"
 	"github.com/rratelimiter/rratelimiter/internal/test/redistest"
 )
-
-// service is a program that uses limiters, in either language.
-type service interface {
-	TrySetRate(limiter string, cfg rratelimiter.Config) bool
-	SetRate(limiter string, cfg rratelimiter.Config)
-	KeepState(limiter string, cfg rratelimiter.Config)
-	UpdateRate(limiter string, cfg rratelimiter.Config, keep bool) bool
-	Try(limiter string, permits int64) bool
-	Wait(limiter string, permits int64, timeout time.Duration) bool
-	Release(limiter string, permits int64)
-	Available(limiter string) int64
-	Rate(limiter string) (rate int64, interval time.Duration)
-	Expire(limiter string, ttl time.Duration) bool
-	TTL(limiter string) time.Duration
-	Exists(limiter string) bool
-	Delete(limiter string) bool
-}
-
-type goService struct {
-	t testing.TB
-	*rratelimiter.Client
-}
-
-// newGo returns a Go service that uses rdb.
-func newGo(t testing.TB, rdb rratelimiter.Redis, opts ...rratelimiter.Option) goService {
-	t.Helper()
-	client := rratelimiter.New(rdb, opts...)
-	t.Cleanup(func() { assert.NoError(t, client.Close(context.Background())) })
-	return goService{t, client}
-}
-
-// in returns the service for use in a subtest.
-func (s goService) in(t testing.TB) goService { return goService{t, s.Client} }
-
-func (s goService) TrySetRate(limiter string, cfg rratelimiter.Config) bool {
-	s.t.Helper()
-	ok, err := s.RateLimiter(limiter).TrySetRate(s.t.Context(), cfg)
-	require.NoError(s.t, err)
-	return ok
-}
-
-func (s goService) SetRate(limiter string, cfg rratelimiter.Config) {
-	s.t.Helper()
-	require.NoError(s.t, s.RateLimiter(limiter).SetRate(s.t.Context(), cfg))
-}
-
-func (s goService) KeepState(limiter string, cfg rratelimiter.Config) {
-	s.t.Helper()
-	require.NoError(s.t, s.RateLimiter(limiter).SetRate(s.t.Context(), cfg, rratelimiter.KeepState()))
-}
-
-func (s goService) UpdateRate(limiter string, cfg rratelimiter.Config, keep bool) bool {
-	s.t.Helper()
-	ok, err := s.RateLimiter(limiter).UpdateRate(s.t.Context(), cfg, keepState(keep)...)
-	require.NoError(s.t, err)
-	return ok
-}
-
-func (s goService) Try(limiter string, permits int64) bool {
-	s.t.Helper()
-	return s.Wait(limiter, permits, 0)
-}
-
-func (s goService) Wait(limiter string, permits int64, timeout time.Duration) bool {
-	s.t.Helper()
-	ok, err := s.RateLimiter(limiter).TryAcquire(s.t.Context(), permits, timeout)
-	require.NoError(s.t, err)
-	return ok
-}
-
-func (s goService) Release(limiter string, permits int64) {
-	s.t.Helper()
-	require.NoError(s.t, s.RateLimiter(limiter).Release(s.t.Context(), permits))
-}
-
-func (s goService) Available(limiter string) int64 {
-	s.t.Helper()
-	n, err := s.RateLimiter(limiter).AvailablePermits(s.t.Context())
-	require.NoError(s.t, err)
-	return n
-}
-
-func (s goService) Rate(limiter string) (int64, time.Duration) {
-	s.t.Helper()
-	cfg, err := s.RateLimiter(limiter).Config(s.t.Context())
-	require.NoError(s.t, err)
-	return cfg.Rate, cfg.Interval
-}
-
-func (s goService) Expire(limiter string, ttl time.Duration) bool {
-	s.t.Helper()
-	ok, err := s.RateLimiter(limiter).Expire(s.t.Context(), ttl)
-	require.NoError(s.t, err)
-	return ok
-}
-
-func (s goService) TTL(limiter string) time.Duration {
-	s.t.Helper()
-	ttl, err := goTTL(s.RateLimiter(limiter).TTL(s.t.Context()))
-	require.NoError(s.t, err)
-	return ttl
-}
-
-func (s goService) Exists(limiter string) bool {
-	s.t.Helper()
-	ok, err := s.RateLimiter(limiter).Exists(s.t.Context())
-	require.NoError(s.t, err)
-	return ok
-}
-
-func (s goService) Delete(limiter string) bool {
-	s.t.Helper()
-	ok, err := s.RateLimiter(limiter).Delete(s.t.Context())
-	require.NoError(s.t, err)
-	return ok
-}
-
-type javaService struct {
-	t testing.TB
-	*javaClient
-}
-
-// newJava returns a Java service that uses the server at url. The module shares
-// limiters with Redisson from 3.35 on.
-func newJava(t testing.TB, url string) javaService {
-	t.Helper()
-	driver := sharedDriver(t)
-	requireRelease(t, 3, 35)
-	return javaService{t, driver.open(t, url)}
-}
-
-// in returns the service for use in a subtest.
-func (s javaService) in(t testing.TB) javaService { return javaService{t, s.javaClient} }
-
-func (s javaService) TrySetRate(limiter string, cfg rratelimiter.Config) bool {
-	s.t.Helper()
-	ok, err := s.javaClient.TrySetRate(s.t.Context(), limiter, cfg)
-	requireSupported(s.t, err)
-	return ok
-}
-
-func (s javaService) SetRate(limiter string, cfg rratelimiter.Config) {
-	s.t.Helper()
-	requireSupported(s.t, s.javaClient.SetRate(s.t.Context(), limiter, cfg))
-}
-
-func (s javaService) KeepState(limiter string, cfg rratelimiter.Config) {
-	s.t.Helper()
-	requireSupported(s.t, s.SetRateArgs(s.t.Context(), limiter, cfg, true))
-}
-
-func (s javaService) UpdateRate(limiter string, cfg rratelimiter.Config, keep bool) bool {
-	s.t.Helper()
-	ok, err := s.javaClient.UpdateRate(s.t.Context(), limiter, cfg, keep)
-	requireSupported(s.t, err)
-	return ok
-}
-
-func (s javaService) Try(limiter string, permits int64) bool {
-	s.t.Helper()
-	ok, err := s.TryAcquireNow(s.t.Context(), limiter, permits)
-	require.NoError(s.t, err)
-	return ok
-}
-
-func (s javaService) Wait(limiter string, permits int64, timeout time.Duration) bool {
-	s.t.Helper()
-	ok, err := s.TryAcquire(s.t.Context(), limiter, permits, timeout)
-	require.NoError(s.t, err)
-	return ok
-}
-
-func (s javaService) Release(limiter string, permits int64) {
-	s.t.Helper()
-	requireSupported(s.t, s.javaClient.Release(s.t.Context(), limiter, permits))
-}
-
-func (s javaService) Available(limiter string) int64 {
-	s.t.Helper()
-	n, err := s.AvailablePermits(s.t.Context(), limiter)
-	require.NoError(s.t, err)
-	return n
-}
-
-func (s javaService) Rate(limiter string) (int64, time.Duration) {
-	s.t.Helper()
-	cfg, err := s.Config(s.t.Context(), limiter)
-	require.NoError(s.t, err)
-	return cfg.Rate, cfg.Interval
-}
-
-func (s javaService) Expire(limiter string, ttl time.Duration) bool {
-	s.t.Helper()
-	ok, err := s.javaClient.Expire(s.t.Context(), limiter, ttl)
-	require.NoError(s.t, err)
-	return ok
-}
-
-func (s javaService) TTL(limiter string) time.Duration {
-	s.t.Helper()
-	ttl, err := s.javaClient.TTL(s.t.Context(), limiter)
-	require.NoError(s.t, err)
-	return ttl
-}
-
-func (s javaService) Exists(limiter string) bool {
-	s.t.Helper()
-	ok, err := s.javaClient.Exists(s.t.Context(), limiter)
-	require.NoError(s.t, err)
-	return ok
-}
-
-func (s javaService) Delete(limiter string) bool {
-	s.t.Helper()
-	ok, err := s.javaClient.Delete(s.t.Context(), limiter)
-	require.NoError(s.t, err)
-	return ok
-}
-
-// requireRelease skips the test where the release of Redisson is an older one.
-func requireRelease(t testing.TB, major, minor int) {
-	t.Helper()
-	var is [2]int
-	for i, text := range strings.SplitN(*redissonVersion, ".", 3)[:2] {
-		for _, digit := range text {
-			is[i] = 10*is[i] + int(digit-'0')
-		}
-	}
-	if is[0] < major || is[0] == major && is[1] < minor {
-		t.Skipf("Redisson %s is older than %d.%d", *redissonVersion, major, minor)
-	}
-}
-
-// passTime lets time pass for the limiter: what Redis holds of it, also for the
-// clients of these ids, is moved back in time.
-func passTime(t testing.TB, rdb *redis.Client, limiter string, d time.Duration, ids ...string) {
-	t.Helper()
-	set := layout.KeysOf(limiter, "")
-	all := []string{set.Config, set.Value, set.Permits}
-	for _, id := range ids {
-		set := layout.KeysOf(limiter, id)
-		all = append(all, set.ClientValue, set.ClientPermits)
-	}
-	require.NoError(t, moveBack.Run(t.Context(), rdb, all, d.Milliseconds()).Err())
-}
-
-// stored returns the value and the permits of each member; the value is nil
-// where there is none.
-func stored(t testing.TB, rdb *redis.Client, valueKey, permitsKey string) (value *int64, permits []int64) {
-	t.Helper()
-	n, err := rdb.Get(t.Context(), valueKey).Int64()
-	if !errors.Is(err, redis.Nil) {
-		require.NoError(t, err)
-		value = &n
-	}
-	members, err := rdb.ZRange(t.Context(), permitsKey, 0, -1).Result()
-	require.NoError(t, err)
-	for _, text := range members {
-		member, err := codec.Parse(text)
-		require.NoError(t, err)
-		permits = append(permits, int64(member.Permits))
-	}
-	return value, permits
-}
 
 // TestGoAndJavaShareALimiter is what the module is for: whatever one service
 // does, the others see at once.
 func TestGoAndJavaShareALimiter(t *testing.T) {
 	t.Parallel()
-	rdb, url := redistest.Redis(t), redistest.Shared(t).URL()
-	java, goes := newJava(t, url), newGo(t, rdb)
-	all := []service{java, newJava(t, url), goes, newGo(t, rdb)}
-	name := redistest.Name(t)
-	free := func(want int64) {
-		t.Helper()
-		for i, s := range all {
-			require.Equal(t, want, s.Available(name), "service %d", i)
-		}
-	}
-	rateIs := func(rate int64, interval time.Duration) {
-		t.Helper()
-		for i, s := range all {
-			gotRate, gotInterval := s.Rate(name)
-			require.Equal(t, rate, gotRate, "service %d", i)
-			require.Equal(t, interval, gotInterval, "service %d", i)
-		}
-	}
+	java, goes, rdb := newBoth(t)
+	shareALimiter(t, rdb, java, newJava(t, redistest.Shared(t).URL()), goes, newGo(t, rdb))
+}
 
-	require.True(t, java.TrySetRate(name, rratelimiter.PerMinute(10)))
-	for _, s := range all {
-		require.False(t, s.TrySetRate(name, rratelimiter.PerMinute(99)))
+func shareALimiter(t *testing.T, rdb *redis.Client, java, otherJava, goes, otherGo service) {
+	t.Helper()
+	s := sharers{t, redistest.Name(t), java, goes, []service{java, otherJava, goes, otherGo}}
+	require.True(t, java.TrySetRate(s.name, rratelimiter.PerMinute(10)))
+	for _, each := range s.all {
+		require.False(t, each.TrySetRate(s.name, rratelimiter.PerMinute(99)))
 	}
-	rateIs(10, time.Minute)
-	free(10)
-
+	s.config(rratelimiter.PerMinute(10))
+	s.free(10)
 	for left := int64(10); left > 0; {
-		for _, s := range all {
+		for _, each := range s.all {
 			if left > 0 {
-				require.True(t, s.Try(name, 1))
+				require.True(t, each.Try(s.name, 1))
 				left--
-				free(left)
+				s.free(left)
 			}
 		}
 	}
-	for _, s := range all {
-		require.False(t, s.Try(name, 1))
+	for _, each := range s.all {
+		require.False(t, each.Try(s.name, 1))
 	}
-	passTime(t, rdb, name, time.Minute)
-	free(10)
+	passTime(t, rdb, s.name, time.Minute)
+	s.free(10)
+	s.takeInTurn()
+	s.changeInTurn()
+	s.endInTurn()
+}
 
-	// What was not taken by the one can be taken by the other, no more.
-	require.True(t, goes.Try(name, 6))
-	require.False(t, java.Try(name, 5))
-	require.True(t, java.Try(name, 4))
-	require.False(t, goes.Try(name, 1))
+// sharers are programs with one limiter.
+type sharers struct {
+	t          *testing.T
+	name       string
+	java, goes service
+	all        []service // those two, and one more of each language
+}
 
-	goes.Release(name, 3)
-	free(3)
-	require.True(t, java.Try(name, 3))
-	java.Release(name, 2)
-	free(2)
-	require.True(t, goes.Try(name, 2))
-	require.False(t, java.Try(name, 1))
+func (s sharers) free(want int64) {
+	s.t.Helper()
+	for i, each := range s.all {
+		require.Equal(s.t, want, each.Available(s.name), "service %d", i)
+	}
+}
 
-	java.SetRate(name, rratelimiter.PerHour(20))
-	rateIs(20, time.Hour)
-	free(20)
-	require.True(t, goes.Try(name, 12))
-	free(8)
-	goes.SetRate(name, rratelimiter.PerMinute(8))
-	rateIs(8, time.Minute)
-	free(8)
-	require.True(t, java.Try(name, 5))
-	free(3)
+func (s sharers) config(want rratelimiter.Config) {
+	s.t.Helper()
+	for i, each := range s.all {
+		require.Equal(s.t, want, each.Config(s.name), "service %d", i)
+	}
+}
+
+// takeInTurn: what was not taken by the one can be taken by the other, no more.
+func (s sharers) takeInTurn() {
+	require.True(s.t, s.goes.Try(s.name, 6))
+	require.False(s.t, s.java.Try(s.name, 5))
+	require.True(s.t, s.java.Try(s.name, 4))
+	require.False(s.t, s.goes.Try(s.name, 1))
+
+	s.goes.Release(s.name, 3)
+	s.free(3)
+	require.True(s.t, s.java.Try(s.name, 3))
+	s.java.Release(s.name, 2)
+	s.free(2)
+	require.True(s.t, s.goes.Try(s.name, 2))
+	require.False(s.t, s.java.Try(s.name, 1))
+}
+
+func (s sharers) changeInTurn() {
+	s.java.SetRate(s.name, rratelimiter.PerHour(20))
+	s.config(rratelimiter.PerHour(20))
+	s.free(20)
+	require.True(s.t, s.goes.Try(s.name, 12))
+	s.free(8)
+	s.goes.SetRate(s.name, rratelimiter.PerMinute(8))
+	s.config(rratelimiter.PerMinute(8))
+	s.free(8)
+	require.True(s.t, s.java.Try(s.name, 5))
+	s.free(3)
 
 	// The permits in use stay counted.
-	goes.KeepState(name, rratelimiter.PerMinute(10))
-	free(5)
-	require.True(t, goes.Try(name, 1))
-	java.KeepState(name, rratelimiter.PerMinute(12))
-	free(6)
-	require.True(t, goes.UpdateRate(name, rratelimiter.PerMinute(9), true))
-	free(3)
-	require.True(t, java.UpdateRate(name, rratelimiter.PerMinute(7), true))
-	rateIs(7, time.Minute)
-	free(1)
-	require.True(t, java.UpdateRate(name, rratelimiter.PerMinute(6), false))
-	free(6)
+	s.goes.KeepState(s.name, rratelimiter.PerMinute(10))
+	s.free(5)
+	require.True(s.t, s.goes.Try(s.name, 1))
+	s.java.KeepState(s.name, rratelimiter.PerMinute(12))
+	s.free(6)
+	require.True(s.t, s.goes.UpdateRate(s.name, rratelimiter.PerMinute(9), true))
+	s.free(3)
+	require.True(s.t, s.java.UpdateRate(s.name, rratelimiter.PerMinute(7), true))
+	s.config(rratelimiter.PerMinute(7))
+	s.free(1)
+	require.True(s.t, s.java.UpdateRate(s.name, rratelimiter.PerMinute(6), false))
+	s.free(6)
+}
 
-	for i, s := range all {
-		require.True(t, s.Expire(name, time.Duration(i+1)*time.Hour))
-		for _, other := range all {
-			require.InDelta(t, time.Duration(i+1)*time.Hour, other.TTL(name), float64(time.Minute))
+func (s sharers) endInTurn() {
+	for i, each := range s.all {
+		end := time.Duration(i+1) * time.Hour
+		require.True(s.t, each.Expire(s.name, end))
+		for _, other := range s.all {
+			require.InDelta(s.t, end, other.TTL(s.name), float64(time.Minute))
 		}
 	}
-	require.True(t, goes.Delete(name))
-	for _, s := range all {
-		require.False(t, s.Exists(name))
+	require.True(s.t, s.goes.Delete(s.name))
+	for _, each := range s.all {
+		require.False(s.t, each.Exists(s.name))
 	}
-	require.True(t, goes.TrySetRate(name, rratelimiter.PerMinute(2)))
-	free(2)
-	require.True(t, java.Delete(name))
-	for _, s := range all {
-		require.False(t, s.UpdateRate(name, rratelimiter.PerMinute(10), true))
+	require.True(s.t, s.goes.TrySetRate(s.name, rratelimiter.PerMinute(2)))
+	s.free(2)
+	require.True(s.t, s.java.Delete(s.name))
+	for _, each := range s.all {
+		require.False(s.t, each.UpdateRate(s.name, rratelimiter.PerMinute(10), true))
 	}
 }
 
@@ -387,13 +141,10 @@ func TestGoAndJavaShareALimiter(t *testing.T) {
 // both languages.
 func TestEachClientHasItsOwnPermits(t *testing.T) {
 	t.Parallel()
-	rdb, url := redistest.Redis(t), redistest.Shared(t).URL()
-	java, goes := newJava(t, url), newGo(t, rdb)
-	all := []service{java, newJava(t, url), goes, newGo(t, rdb)}
+	java, goes, rdb := newBoth(t)
+	all := []service{java, newJava(t, redistest.Shared(t).URL()), goes, newGo(t, rdb)}
 	name := redistest.Name(t)
-	cfg := rratelimiter.PerHour(9)
-	cfg.Type = rratelimiter.PerClient
-	require.True(t, goes.TrySetRate(name, cfg))
+	require.True(t, goes.TrySetRate(name, perClient(rratelimiter.PerHour(9))))
 
 	for i, s := range all {
 		require.True(t, s.Try(name, int64(i+1)))
@@ -423,10 +174,9 @@ func TestEachClientHasItsOwnPermits(t *testing.T) {
 // permits of PER_CLIENT limiters together, Java beside them.
 func TestServicesOfOneClientID(t *testing.T) {
 	t.Parallel()
-	rdb := redistest.Redis(t)
-	java := newJava(t, redistest.Shared(t).URL())
 	id := rratelimiter.WithClientID(goID)
-	first, second, other := newGo(t, rdb, id), newGo(t, rdb, id), newGo(t, rdb)
+	java, first, rdb := newBoth(t, id)
+	second, other := newGo(t, rdb, id), newGo(t, rdb)
 	name := redistest.Name(t)
 	require.True(t, java.TrySetRate(name, perClient(rratelimiter.PerMinute(5))))
 	free := func(want int64) {
@@ -452,4 +202,115 @@ func TestServicesOfOneClientID(t *testing.T) {
 	free(2)
 	passTime(t, rdb, name, 50*time.Second, goID)
 	free(5)
+}
+
+// TestCodecsDoNotMatter: a Redisson's codec is for the values of applications, and
+// useScriptCache decides how its scripts are sent. A limiter is the same with each.
+func TestCodecsDoNotMatter(t *testing.T) {
+	t.Parallel()
+	driver, rdb := sharedDriver(t), redistest.Redis(t)
+	requireRelease(t, "3.35.0")
+	for _, codec := range []string{
+		"org.redisson.codec.Kryo5Codec",
+		"org.redisson.codec.JsonJacksonCodec",
+		"org.redisson.codec.SerializationCodec",
+		"org.redisson.client.codec.StringCodec",
+	} {
+		for _, cached := range []bool{false, true} {
+			t.Run(codec+"/useScriptCache="+fmt.Sprint(cached), func(t *testing.T) {
+				t.Parallel()
+				open := func() service {
+					return service{nil, driver.openBy(t, "openCodec", redistest.Shared(t).URL(), codec, cached), t}
+				}
+				shareALimiter(t, rdb, open(), open(), newGo(t, rdb), newGo(t, rdb))
+			})
+		}
+	}
+}
+
+// TestDatabasesMatter: a limiter is in one database, and of another one a Redisson
+// knows nothing.
+func TestDatabasesMatter(t *testing.T) {
+	t.Parallel()
+	url := redistest.Shared(t).URL()
+	java := newJava(t, url+"/1")
+	goes := newGo(t, redistest.Redis(t))
+	name := redistest.Name(t)
+	require.True(t, goes.TrySetRate(name, rratelimiter.PerMinute(1)))
+	require.False(t, java.Exists(name))
+	require.True(t, java.TrySetRate(name, rratelimiter.PerMinute(1)))
+	require.True(t, goes.Try(name, 1))
+	require.True(t, java.Try(name, 1))
+	require.True(t, java.Delete(name))
+	require.True(t, goes.Exists(name))
+}
+
+// TestDefaultBesideRedisson: Redisson reads a limiter that remembers its default, and
+// whose default was changed, as any other; what it sets then stays.
+func TestDefaultBesideRedisson(t *testing.T) { //nolint:paralleltest // one JVM at a time
+	eachRelease(t, func(t *testing.T, peer javaPeer) {
+		java := peer.service(t, redistest.Shared(t).URL())
+		rdb, name := redistest.Redis(t), redistest.Name(t)
+		program := func(rate int64) *rratelimiter.RateLimiter {
+			return newGo(t, rdb, sharing(peer.release.Version)...).RateLimiter(name, rratelimiter.WithDefault(rratelimiter.PerHour(rate)))
+		}
+		take := func(l *rratelimiter.RateLimiter, permits int64) bool {
+			return java.ok(l.TryAcquire(t.Context(), permits, 0))
+		}
+		require.True(t, take(program(1000), 2))
+		require.True(t, java.Try(name, 2))
+		require.EqualValues(t, 996, java.Available(name))
+
+		require.True(t, take(program(10), 1))
+		assert.EqualValues(t, 10, java.Config(name).Rate)
+		assert.EqualValues(t, 5, java.Available(name), "permits in use stay so")
+		assert.True(t, java.Try(name, 3))
+		assert.False(t, java.Try(name, 3))
+		require.False(t, take(program(7), 1))
+		assert.False(t, java.Try(name, 1), "8 of 7 are in use")
+
+		if !peer.release.Lacks("setRate") {
+			java.SetRate(name, rratelimiter.PerHour(20))
+		} else {
+			require.True(t, java.Delete(name))
+			require.NoError(t, rdb.Del(t.Context(), layout.KeysOf(name, "").Value).Err())
+			require.True(t, java.TrySetRate(name, rratelimiter.PerHour(20)))
+		}
+		for _, other := range []int64{3, 1000} {
+			assert.True(t, take(program(other), 2))
+			assert.EqualValues(t, 20, java.Config(name).Rate, "it was set on purpose")
+		}
+		assert.True(t, java.Try(name, 16))
+		assert.False(t, java.Try(name, 1))
+	})
+}
+
+// Redisson does all that it does beside a Client that has a name, whose key is the only
+// one that comes. What it has taken is told as its own.
+func TestRedissonDoesNotMindNames(t *testing.T) {
+	t.Parallel()
+	server := redistest.StartRedis(t)
+	rdb := server.Client(t, nil)
+	java, goes := newJava(t, server.URL()), newGo(t, rdb, rratelimiter.WithClientName("orders-7f9c"))
+	set := layout.KeysOf("orders", "")
+	require.True(t, java.TrySetRate("orders", rratelimiter.PerHour(100)))
+	goes.TrySetRate("orders", rratelimiter.PerHour(1))
+	require.True(t, goes.Try("orders", 10))
+	require.True(t, java.Try("orders", 4))
+	require.True(t, java.Try("orders", 3))
+	require.Eventually(t, func() bool { return rdb.Exists(t.Context(), clients.Key).Val() == 1 }, time.Minute, time.Millisecond)
+	assert.ElementsMatch(t, []string{set.Config, set.Value, set.Permits, clients.Key}, rdb.Keys(t.Context(), "*").Val())
+
+	e, limiter := engine.OfHandle(goes.RateLimiter("orders"))
+	users, err := e.Users(t.Context(), limiter, false)
+	require.NoError(t, err)
+	require.Len(t, users.Shares, 2)
+	assert.Equal(t, "orders-7f9c", users.Shares[0].Name)
+	assert.EqualValues(t, 10, users.Shares[0].Permits)
+	assert.Equal(t, clients.Share{Kind: clients.Redisson, Permits: 7}, users.Shares[1])
+
+	require.True(t, goes.Delete("orders"))
+	named := newGo(t, rdb, rratelimiter.WithClientName("orders-7f9c"))
+	shareALimiter(t, rdb, java, newJava(t, server.URL()), goes, named)
+	assert.Equal(t, []string{clients.Key}, rdb.Keys(t.Context(), "*").Val())
 }

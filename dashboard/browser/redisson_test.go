@@ -3,6 +3,7 @@ package browser_test
 import (
 	"context"
 	"errors"
+	"fmt"
 	"strconv"
 	"testing"
 	"time"
@@ -11,26 +12,25 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/rratelimiter/rratelimiter/internal/test/javadriver"
-	"github.com/rratelimiter/rratelimiter/internal/test/redissondriver"
 	"github.com/rratelimiter/rratelimiter/internal/test/redistest"
 )
 
 // java is a Redisson in a JVM of its own, of the newest release that compat_test has.
 type java struct {
 	t   testing.TB
-	jvm *redissondriver.JVM
+	jvm *javadriver.Process
 }
 
 func startJava(t testing.TB, url string) java {
 	t.Helper()
-	jvm, err := redissondriver.Start("../../compat_test/java", "4.7.0")
+	jvm, err := javadriver.StartRedisson("../../compat_test/java", "4.7.0")
 	if missing, ok := errors.AsType[*javadriver.MissingError](err); ok {
 		redistest.SkipOrFail(t, missing.Why)
 	}
 	require.NoError(t, err)
 	t.Cleanup(jvm.Close)
 	j := java{t, jvm}
-	_, err = jvm.Call(t.Context(), "open", "shop", url)
+	_, err = javadriver.Call[string](t.Context(), jvm, "open", "shop", url)
 	require.NoError(t, err)
 	return j
 }
@@ -40,9 +40,9 @@ func (j java) call(method, limiter string, args ...any) string {
 	j.t.Helper()
 	ctx, cancel := context.WithTimeout(j.t.Context(), time.Minute)
 	defer cancel()
-	answer, err := j.jvm.Call(ctx, method, append([]any{"shop", limiter}, args...)...)
+	answer, err := javadriver.Call[any](ctx, j.jvm, method, append([]any{"shop", limiter}, args...)...)
 	require.NoError(j.t, err, method)
-	return answer
+	return fmt.Sprint(answer)
 }
 
 // TestBesideRedisson: the page shows what a Redisson does, and it goes by what is

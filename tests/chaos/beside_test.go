@@ -2,7 +2,6 @@ package chaos_test
 
 import (
 	"fmt"
-	"math"
 	"math/rand/v2"
 	"slices"
 	"testing"
@@ -66,30 +65,16 @@ func TestBesideRedisson(t *testing.T) { //nolint:paralleltest // it would slow d
 	}
 	redis.SetLogger(silence{})
 	t.Cleanup(jvms.close)
-	seed, on := *chaosSeed, arenas
-	if seed == 0 {
-		seed = rand.Uint64()
-	}
-	if *onlyArena != "" {
-		on = []string{*onlyArena}
-	}
-	started := map[string]arena{}
-	until := time.Now().Add(time.Duration(*minutes * float64(time.Minute)))
-	first, last := 1, math.MaxInt
-	if *onlyRound > 0 {
-		first, last = *onlyRound, *onlyRound
-	}
-	for number := first; number <= last && time.Now().Before(until) && !t.Failed(); number++ {
+	seed, started := askedSeed(), servers{}
+	for number := range askedRounds(0) {
 		for _, redisson := range []string{newestRedisson, ""} {
-			p := newBesidePlan(seed, number, on, redisson)
+			p := newBesidePlan(seed, number, askedArenas(), redisson)
 			if !prepareRedisson(t, p) {
 				t.Skip("it takes Java")
 			}
-			if started[p.servers] == nil {
-				started[p.servers] = startArena(t, p.servers)
-			}
+			a := started.of(t, p.servers)
 			t.Run(fmt.Sprintf("round %d with %q", number, redisson), func(t *testing.T) {
-				r := p.run(t, started[p.servers])
+				r := p.run(t, a)
 				if r.broken.Load() {
 					delete(started, p.servers)
 					return
@@ -99,6 +84,9 @@ func TestBesideRedisson(t *testing.T) { //nolint:paralleltest // it would slow d
 					r.report()
 				}
 			})
+		}
+		if t.Failed() {
+			break
 		}
 	}
 }

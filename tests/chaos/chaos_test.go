@@ -5,6 +5,7 @@ import (
 	"context"
 	"flag"
 	"fmt"
+	"iter"
 	"maps"
 	"math/rand/v2"
 	"runtime"
@@ -33,29 +34,14 @@ const fewRounds = 2
 func TestChaos(t *testing.T) { //nolint:paralleltest // it counts goroutines
 	redistest.SkipShort(t, "real redis-servers")
 	redis.SetLogger(silence{})
-	seed := *chaosSeed
-	if seed == 0 {
-		seed = rand.Uint64()
-	}
-	on := arenas
-	if *onlyArena != "" {
-		on = []string{*onlyArena}
-	}
 	t.Cleanup(jvms.close)
-	started := map[string]arena{}
-	sum := &summary{faults: map[string]int{}, answers: map[answer]int{}, orders: map[string]int{}}
-	first, last, until := 1, fewRounds, time.Now().Add(time.Duration(*minutes*float64(time.Minute)))
-	if *onlyRound > 0 {
-		first, last = *onlyRound, *onlyRound
-	}
-	for number := first; number <= last || *onlyRound == 0 && time.Now().Before(until); number++ {
-		p := askedPlan(t, seed, number, on)
-		if started[p.servers] == nil {
-			started[p.servers] = startArena(t, p.servers)
-		}
+	seed, started, sum := askedSeed(), servers{}, summary{}
+	for number := range askedRounds(fewRounds) {
+		p := askedPlan(t, seed, number)
+		a := started.of(t, p.servers)
 		before := runtime.NumGoroutine()
 		t.Run(fmt.Sprintf("round %d", number), func(t *testing.T) {
-			r := p.run(t, started[p.servers])
+			r := p.run(t, a)
 			r.record()
 			sum.add(r)
 			if len(r.violations) > 0 && (*shrinking || *minutes > 0) {
@@ -74,15 +60,52 @@ func TestChaos(t *testing.T) { //nolint:paralleltest // it counts goroutines
 	t.Logf("-seed %d: %s", seed, sum)
 }
 
-// askedPlan is that of a round, without what the flags leave out and this machine lacks.
-func askedPlan(t *testing.T, seed uint64, number int, on []string) *plan {
+func askedSeed() uint64 { return cmp.Or(*chaosSeed, rand.Uint64()) }
+
+func askedArenas() []string {
+	if *onlyArena != "" {
+		return []string{*onlyArena}
+	}
+	return arenas
+}
+
+// askedRounds yields the numbers of rounds: a few, and more until the time is over.
+func askedRounds(few int) iter.Seq[int] {
+	until := time.Now().Add(time.Duration(*minutes * float64(time.Minute)))
+	return func(yield func(int) bool) {
+		if *onlyRound > 0 {
+			yield(*onlyRound)
+			return
+		}
+		for number := 1; number <= few || time.Now().Before(until); number++ {
+			if !yield(number) {
+				return
+			}
+		}
+	}
+}
+
+// servers are those that rounds have had so far.
+type servers map[string]arena
+
+// of starts servers of that kind, if there are none.
+func (s servers) of(t *testing.T, name string) arena {
 	t.Helper()
-	p := newPlan(seed, number, on)
+	if s[name] == nil {
+		s[name] = startArena(t, name)
+	}
+	return s[name]
+}
+
+// askedPlan is that of a round, without what the flags leave out and this machine lacks.
+func askedPlan(t *testing.T, seed uint64, number int) *plan {
+	t.Helper()
+	p := newPlan(seed, number, askedArenas())
 	p.drawRedisson(redissons())
 	p = askedReduction(t).of(p)
 	if !prepareRedisson(t, p) {
 		*redissonFlag = ""
-		p = askedReduction(t).of(newPlan(seed, number, on))
+		p = askedReduction(t).of(newPlan(seed, number, askedArenas()))
 	}
 	if len(p.limiters) == 0 {
 		t.Fatalf("round %d has none of the limiters %s", number, *onlyLimiters)
@@ -95,45 +118,40 @@ type silence struct{}
 
 func (silence) Printf(context.Context, string, ...any) {}
 
-// summary is what a run came to.
-type summary struct {
-	rounds, calls int
-	faults        map[string]int
-	answers       map[answer]int
-	orders        map[string]int
+// summary is how often there was what in a run, by what it is: calls, faults and so on.
+type summary map[string]map[string]int
+
+func (s summary) count(kind, what string) {
+	if s[kind] == nil {
+		s[kind] = map[string]int{}
+	}
+	s[kind][what]++
 }
 
-func (s *summary) add(r *round) {
-	s.rounds++
-	s.calls += len(r.calls)
+func (s summary) add(r *round) {
+	s.count("rounds", r.servers)
 	for _, e := range r.events {
-		s.faults[e.kind]++
+		s.count("faults", e.kind)
 	}
 	for i := range r.orders {
-		s.orders[r.orders[i].found()]++
+		s.count("orders of calls found", r.orders[i].found())
 	}
 	for i := range r.calls {
-		s.answers[r.calls[i].Answer]++
+		s.count("answers", string(r.calls[i].Answer))
 	}
 }
 
-func (s *summary) String() string {
-	faults := 0
-	for _, n := range s.faults {
-		faults += n
-	}
+func (s summary) String() string {
 	var text strings.Builder
-	fmt.Fprintf(&text, "%d rounds, %d calls, %d faults", s.rounds, s.calls, faults)
-	for _, kind := range sorted(s.faults) {
-		fmt.Fprintf(&text, "\n%8d  %s", s.faults[kind], kind)
-	}
-	text.WriteString("\nanswers:")
-	for _, a := range sorted(s.answers) {
-		fmt.Fprintf(&text, "\n%8d  %s", s.answers[a], a)
-	}
-	text.WriteString("\norders of calls found:")
-	for _, found := range sorted(s.orders) {
-		fmt.Fprintf(&text, "\n%8d  %s", s.orders[found], found)
+	for _, kind := range sorted(s) {
+		all := 0
+		for _, n := range s[kind] {
+			all += n
+		}
+		fmt.Fprintf(&text, "\n%d %s:", all, kind)
+		for _, what := range sorted(s[kind]) {
+			fmt.Fprintf(&text, "\n%8d  %s", s[kind][what], what)
+		}
 	}
 	return text.String()
 }

@@ -80,7 +80,7 @@ func (r *round) historyOf(p *pool, s *state) *linear.History {
 		}
 	}
 	slices.SortStableFunc(h.Records, func(a, b linear.Record) int { return cmp.Compare(a.Began, b.Began) })
-	if rate, err := s.field("rate"); err == nil {
+	if rate, err := s.config.Field("rate"); err == nil {
 		last := linear.Record{Call: linear.Call{Name: linear.Available}, Final: true}
 		last.Outcome, last.Free = linear.Done, max(0, rate-s.inUse)
 		last.Began, last.Ended = moment(r.now()), moment(r.now())+1

@@ -105,15 +105,14 @@ func (r *round) balance(p *pool) (over, lost int64) {
 	}
 	over = max(0, held-maybeBack-doubtful-r.highest(p.limiter))
 	s, err := p.read(r.t.Context(), r.admin, p.id)
-	if err != nil || !s.value.there {
+	if err != nil || !s.pair.HasValue {
 		return over, 0
 	}
-	rate, err := s.field("rate")
-	value, wrong := s.stored()
-	if err != nil || wrong != nil {
+	rate, err := s.config.Field("rate")
+	if err != nil {
 		return over, 0
 	}
-	return over, max(0, rate-value-held-doubtful)
+	return over, max(0, rate-s.pair.Value-held-doubtful)
 }
 
 // worstSpan is how many permits more than the limit a span of one interval saw.

@@ -10,6 +10,8 @@ import (
 
 	"github.com/redis/go-redis/v9"
 	"github.com/stretchr/testify/require"
+
+	"github.com/rratelimiter/rratelimiter/internal/test/model"
 )
 
 // checkState checks what Redis holds of a limiter at any moment, since each script is
@@ -24,10 +26,10 @@ func (r *round) checkState(p *pool, s *state) {
 		r.checkKeyLives(p, s)
 		return
 	}
-	if !s.config.there {
+	if !s.config.There {
 		return
 	}
-	rate, err := s.field("rate")
+	rate, err := s.config.Field("rate")
 	if err != nil {
 		r.violatePool(p, "state", "%v\n%v", err, s)
 		return
@@ -41,31 +43,19 @@ func (r *round) checkState(p *pool, s *state) {
 }
 
 func (r *round) checkSum(p *pool, s *state, rate int64) {
-	if !s.value.there {
-		if s.permits.there && !r.damaged(p.limiter) {
-			r.violatePool(p, "sum", "a set without a value\n%v", s)
-		}
-		return
-	}
-	value, err := s.stored()
-	if err != nil {
-		r.violatePool(p, "sum", "%v\n%v", err, s)
-		return
-	}
+	exact := !p.ownType(s)
 	if p.kind == perClient && (p.wild || r.rateChanged(p.limiter)) {
-		rate = r.highest(p.limiter)
-	} else if value+s.inUse != rate && !r.damaged(p.limiter) && !p.ownType(s) {
-		r.violatePool(p, "sum", "value and permits in use are %d, not the rate\n%v", value+s.inUse, s)
+		rate, exact = r.highest(p.limiter), false
 	}
-	if value > rate && !r.damaged(p.limiter) {
-		r.violatePool(p, "sum", "a value above the rate\n%v", s)
+	if why := s.pair.Broken(rate, exact); why != "" && !r.damaged(p.limiter) {
+		r.violatePool(p, "sum", "%s\n%v", why, s)
 	}
 }
 
 // ownType tells whether a limiter is of the other type at the moment, so that nobody looks
 // at this pair.
 func (p *pool) ownType(s *state) bool {
-	kind, err := s.field("type")
+	kind, err := s.config.Field("type")
 	return err != nil || (kind == 1) != (p.kind == perClient)
 }
 
@@ -73,17 +63,17 @@ func (p *pool) ownType(s *state) bool {
 // a client's own pair always has one. A server that was stopped between two commands of
 // a script, before Redis 7.2, counts the times to live from different moments.
 func (r *round) checkLives(p *pool, s *state) {
-	for _, k := range []keyState{s.value, s.permits} {
-		if !k.there {
+	for _, k := range []model.Key{s.value, s.permits} {
+		if !k.There {
 			continue
 		}
 		switch {
 		case p.kind == perClient:
-			if k.ttl < 0 {
+			if k.TTL < 0 {
 				r.violatePool(p, "lives", "a client's own pair lives for ever\n%v", s)
 			}
 		case r.damaged(p.limiter):
-		case (s.config.ttl < 0) != (k.ttl < 0), s.config.ttl >= 0 && (s.config.ttl-k.ttl).Abs() > time.Second:
+		case (s.config.TTL < 0) != (k.TTL < 0), s.config.TTL >= 0 && (s.config.TTL-k.TTL).Abs() > time.Second:
 			r.violatePool(p, "lives", "its keys end at different times\n%v", s)
 		}
 	}
@@ -96,9 +86,9 @@ func (r *round) checkKeyLives(p *pool, s *state) {
 	if p.kind == bucket {
 		longest *= time.Duration((p.config.Rate+p.borrow)/p.refill + 2)
 	}
-	for _, k := range []keyState{s.value, s.permits} {
-		if k.there && (k.ttl < 0 || k.ttl > longest+time.Second && r.mood != stepping) {
-			r.violatePool(p, "lives", "a key lives for %v, of %v at most\n%v", k.ttl, longest, s)
+	for _, k := range []model.Key{s.value, s.permits} {
+		if k.There && (k.TTL < 0 || k.TTL > longest+time.Second && r.mood != stepping) {
+			r.violatePool(p, "lives", "a key lives for %v, of %v at most\n%v", k.TTL, longest, s)
 		}
 	}
 }
@@ -119,8 +109,11 @@ func (r *round) watch() {
 			ctx, cancel := context.WithTimeout(r.over, time.Second)
 			s, err := l.read(ctx, r.admin, "")
 			cancel()
-			if err == nil {
+			switch {
+			case err == nil:
 				r.checkNow(l, s)
+			case s != nil:
+				r.violate("state", l.name, "%v\n%v", err, s)
 			}
 		}
 	}
@@ -128,11 +121,11 @@ func (r *round) watch() {
 
 // checkNow is checkState beside calls and faults that go on, whose records are not whole.
 func (r *round) checkNow(l *limiter, s *state) {
-	if r.mood == losing || r.damaged(l) || !l.isRate() || !s.config.there {
+	if r.mood == losing || r.damaged(l) || !l.isRate() || !s.config.There {
 		return
 	}
 	p := &pool{limiter: l}
-	if rate, err := s.field("rate"); err == nil && l.redisson == "" {
+	if rate, err := s.config.Field("rate"); err == nil && l.redisson == "" {
 		r.checkSum(p, s, rate)
 	}
 	r.checkLives(p, s)

@@ -87,13 +87,18 @@ func (w *goCrew) leave() error {
 }
 
 func (w *goCrew) work(ctx context.Context) {
+	w.eachCaller(ctx, func(i int) *rand.Rand { return w.plan.draw("caller", w.name+w.life, i) }, w.call)
+}
+
+// eachCaller has all callers make calls until ctx ends.
+func (c clientPlan) eachCaller(ctx context.Context, drawOf func(i int) *rand.Rand, call func(*rand.Rand)) {
 	var callers sync.WaitGroup
-	for i := range w.callers {
-		draw := w.plan.draw("caller", w.name+w.life, i)
+	for i := range c.callers {
+		draw := drawOf(i)
 		callers.Go(func() {
 			for ctx.Err() == nil {
-				w.call(draw)
-				time.Sleep(time.Duration(draw.Int64N(int64(w.pause))))
+				call(draw)
+				time.Sleep(time.Duration(draw.Int64N(int64(c.pause))))
 			}
 		})
 	}
@@ -104,15 +109,11 @@ func (w *goCrew) work(ctx context.Context) {
 func (w *goCrew) call(draw *rand.Rand) {
 	l := w.plan.limiters[draw.IntN(len(w.plan.limiters))]
 	op := w.plan.drawOperation(draw, l)
-	c := drawCall(draw, op, l)
 	p := w.party.Load()
-	c.Worker, c.Client = w.name, p.id
-	if op.name == opRelease {
-		if c.Permits = p.part(l.name, draw); c.Permits == 0 {
-			return
-		}
+	c, ok := p.drawCall(draw, op, l, w.name)
+	if !ok {
+		return
 	}
-	c.Bound = p.bound(&c)
 	c.Start = time.Since(w.began)
 	end := w.journal.begin(&c)
 	ctx, cancel := context.WithCancel(context.Background())
@@ -126,15 +127,33 @@ func (w *goCrew) call(draw *rand.Rand) {
 		defer stop()
 	}
 	c.Start = time.Since(w.began)
-	ok, err := op.do(ctx, p, p.handles[l.name], &c)
+	told, err := op.do(ctx, p, p.handles[l.name], &c)
 	c.End = time.Since(w.began)
-	if c.Answer = answerOf(err, ok); err != nil {
+	p.note(&c, answerOf(err, told), err)
+	end(c)
+}
+
+// drawCall draws a call of the party's; false if it would release what nobody holds.
+func (p *party) drawCall(draw *rand.Rand, op operation, l *limiter, worker string) (c call, ok bool) {
+	c = drawCall(draw, op, l)
+	c.Worker, c.Client = worker, p.id
+	if op.name == opRelease {
+		if c.Permits = p.part(l.name, draw); c.Permits == 0 {
+			return c, false
+		}
+	}
+	c.Bound = p.bound(&c)
+	return c, true
+}
+
+// note writes down what came of a call.
+func (p *party) note(c *call, told answer, err error) {
+	if c.Answer = told; err != nil {
 		c.Error = err.Error()
 	}
-	if c.Answer == granted {
+	if told == granted {
 		p.hold(c.Limiters, c.Permits)
 	}
-	end(c)
 }
 
 func (p *party) hold(limiters []string, permits int64) {

@@ -1,6 +1,7 @@
 package chaos_test
 
 import (
+	"cmp"
 	"fmt"
 	"math/rand/v2"
 	"slices"
@@ -14,7 +15,8 @@ type fault struct {
 	arenas []string           // where it can; empty: everywhere
 	only   func(p *plan) bool // nil: any plan
 	server bool               // it is a server's, and waits for the one before
-	do     func(r *round, draw *rand.Rand)
+	// do does it, and returns what took place, with a start if that was later; nil for nothing.
+	do func(r *round, draw *rand.Rand) *event
 }
 
 // faults are all there are, but for what the weather does to single commands.
@@ -95,9 +97,18 @@ func (r *round) happen(server bool) {
 			return
 		case <-time.After(time.Duration(draw.Int64N(int64(r.pause)))):
 		}
-		if !r.onServers(func() { all[draw.IntN(len(all))].do(r, draw) }) {
+		if r.over.Err() != nil || !r.onServers(func() { all[draw.IntN(len(all))].take(r, draw) }) {
 			return
 		}
+	}
+}
+
+// take has the fault take place.
+func (f *fault) take(r *round, draw *rand.Rand) {
+	start := r.now()
+	if e := f.do(r, draw); e != nil {
+		e.start, e.kind = cmp.Or(e.start, start), f.name
+		r.happened(*e)
 	}
 }
 
@@ -111,7 +122,7 @@ func (r *round) sleep(d time.Duration) {
 
 // happened notes a fault that took place from start on, until now.
 func (r *round) happened(e event) {
-	e.end = time.Since(r.began)
+	e.end = r.now()
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	r.events = append(r.events, e)

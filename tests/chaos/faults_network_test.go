@@ -85,36 +85,34 @@ func (w *worker) blow() {
 func (w *worker) clear() {
 	for _, proxy := range w.proxies {
 		proxy.OnCommand(nil)
-		proxy.Choke(0)
+	}
+	w.choke(0)
+}
+
+func (w *worker) choke(rate int) {
+	for _, proxy := range w.proxies {
+		proxy.Choke(rate)
 	}
 }
 
 var networkFaults = []*fault{
-	{name: "connections cut", mood: dropping, do: func(r *round, draw *rand.Rand) {
+	{name: "connections cut", mood: dropping, do: func(r *round, draw *rand.Rand) *event {
 		w := r.drawWorker(draw)
-		start := r.now()
 		for _, proxy := range w.proxies {
 			proxy.HangUp()
 		}
-		r.happened(event{start: start, kind: "connections cut", text: w.name})
+		return &event{text: w.name}
 	}},
-	{name: "bandwidth choked", mood: lossy, do: func(r *round, draw *rand.Rand) {
+	{name: "bandwidth choked", mood: lossy, do: func(r *round, draw *rand.Rand) *event {
 		w, rate := r.drawWorker(draw), 1000+draw.IntN(50_000)
-		start := r.now()
-		for _, proxy := range w.proxies {
-			proxy.Choke(rate)
-		}
+		w.choke(rate)
 		r.sleep(r.spell(draw))
-		for _, proxy := range w.proxies {
-			proxy.Choke(0)
-		}
-		r.happened(event{start: start, kind: "bandwidth choked", text: w.name})
+		w.choke(0)
+		return &event{text: w.name}
 	}},
-	{name: "partitioned", mood: lossy, do: func(r *round, draw *rand.Rand) {
-		w := r.drawWorker(draw)
-		addrs := r.arena.addrs()
+	{name: "partitioned", mood: lossy, do: func(r *round, draw *rand.Rand) *event {
+		w, addrs, healed := r.drawWorker(draw), r.arena.addrs(), make(chan struct{})
 		proxy := w.proxies[addrs[draw.IntN(len(addrs))]]
-		start, healed := r.now(), make(chan struct{})
 		proxy.OnCommand(func(redistest.Command) redistest.Action { return redistest.Late.When(healed) })
 		r.sleep(r.spell(draw))
 		if draw.IntN(2) == 0 {
@@ -122,27 +120,24 @@ var networkFaults = []*fault{
 		}
 		close(healed)
 		w.blow()
-		r.happened(event{start: start, kind: "partitioned", text: w.name})
+		return &event{text: w.name}
 	}},
 }
 
 func (r *round) drawWorker(draw *rand.Rand) *worker { return r.workers[draw.IntN(len(r.workers))] }
 
 var clientFaults = []*fault{
-	{name: clientClosed, mood: gentle, do: func(r *round, draw *rand.Rand) {
-		r.replace(r.drawWorker(draw))
-	}},
+	{name: clientClosed, mood: gentle, do: func(r *round, draw *rand.Rand) *event { return r.replace(r.drawWorker(draw)) }},
 	processKilled,
 }
 
 // replace closes a Client in full use, once callers have another one.
-func (r *round) replace(w *worker) {
-	start := r.now()
+func (r *round) replace(w *worker) *event {
 	old, err := w.crew.replace()
 	if err != nil {
 		r.violate("closed", "", "Close of %s: %v", old, err)
 	}
-	r.happened(event{start: start, kind: clientClosed, text: old})
+	return &event{text: old}
 }
 
 const clientClosed = "Client closed"

@@ -97,21 +97,38 @@ func (l *limiter) keys(id string) (config, value, permits string) {
 // A handle is a limiter in the hands of one Client.
 type handle struct {
 	*limiter
+	keysLimiter // all kinds are asked through this
 
-	rate *rratelimiter.RateLimiter // of a RateLimiter, save a keyed one
-	take keys                      // of the others
 	key  string
+	rate *rratelimiter.RateLimiter // of a RateLimiter, save a keyed one
 	log  *slidinglog.Limiter
 }
 
-// keys is what all limiters of keys have.
-type keys interface {
+// keysLimiter is what all limiters of keys have.
+type keysLimiter interface {
 	limit.Limiter
 
 	Peek(ctx context.Context, key string, n int64) (limit.Decision, error)
 	TakeUpTo(ctx context.Context, key string, n int64) (int64, limit.Decision, error)
 	Reset(ctx context.Context, key string) error
 }
+
+// oneKey is a RateLimiter as a limiter of one key.
+type oneKey struct{ *rratelimiter.RateLimiter }
+
+func (k oneKey) Take(ctx context.Context, _ string, n int64) (limit.Decision, error) {
+	return k.RateLimiter.Take(ctx, n)
+}
+
+func (k oneKey) Peek(ctx context.Context, _ string, n int64) (limit.Decision, error) {
+	return k.RateLimiter.Peek(ctx, n)
+}
+
+func (k oneKey) TakeUpTo(ctx context.Context, _ string, n int64) (int64, limit.Decision, error) {
+	return k.RateLimiter.TakeUpTo(ctx, n)
+}
+
+func (k oneKey) Reset(ctx context.Context, _ string) error { return k.RateLimiter.Reset(ctx) }
 
 // handle returns the limiter in the hands of the Client, which uses rdb.
 func (l *limiter) handle(client *rratelimiter.Client, rdb rratelimiter.Redis, callTimeout time.Duration) *handle {
@@ -130,54 +147,18 @@ func (l *limiter) handle(client *rratelimiter.Client, rdb rratelimiter.Redis, ca
 			opts = append(opts, rratelimiter.WithRefusalCache())
 		}
 		h.rate = client.RateLimiter(l.name, opts...)
+		h.keysLimiter = oneKey{h.rate}
 	case keyed:
-		h.take, h.key = client.Keyed(l.prefix, l.config), l.name[len(l.prefix):]
+		h.keysLimiter, h.key = client.Keyed(l.prefix, l.config), l.name[len(l.prefix):]
 	case window:
-		h.take = fixedwindow.New(rdb, fixedwindow.Config{Limit: l.config.Rate, Window: l.config.Interval}, timeout)
+		h.keysLimiter = fixedwindow.New(rdb, fixedwindow.Config{Limit: l.config.Rate, Window: l.config.Interval}, timeout)
 	case log:
 		h.log = slidinglog.New(rdb, slidinglog.Config{Limit: l.config.Rate, Window: l.config.Interval, Thresholds: l.threshold}, timeout)
-		h.take = h.log
+		h.keysLimiter = h.log
 	case bucket:
-		h.take = tokenbucket.New(rdb, tokenbucket.Config{
+		h.keysLimiter = tokenbucket.New(rdb, tokenbucket.Config{
 			Capacity: l.config.Rate, Refill: l.refill, Interval: l.config.Interval, Borrow: l.borrow,
 		}, timeout)
 	}
 	return h
-}
-
-// takeNow asks once, with figures.
-func (h *handle) takeNow(ctx context.Context, permits int64) (bool, error) {
-	if h.rate != nil {
-		d, err := h.rate.Take(ctx, permits)
-		return d.Granted, err
-	}
-	d, err := h.take.Take(ctx, h.key, permits)
-	return d.Granted, err
-}
-
-// takeUpTo takes what is free.
-func (h *handle) takeUpTo(ctx context.Context, permits int64) (taken int64, err error) {
-	if h.rate != nil {
-		taken, _, err = h.rate.TakeUpTo(ctx, permits)
-		return taken, err
-	}
-	taken, _, err = h.take.TakeUpTo(ctx, h.key, permits)
-	return taken, err
-}
-
-// peek tells what takeNow would.
-func (h *handle) peek(ctx context.Context, permits int64) (bool, error) {
-	if h.rate != nil {
-		d, err := h.rate.Peek(ctx, permits)
-		return d.Granted, err
-	}
-	d, err := h.take.Peek(ctx, h.key, permits)
-	return d.Granted, err
-}
-
-func (h *handle) reset(ctx context.Context) error {
-	if h.rate != nil {
-		return h.rate.Reset(ctx)
-	}
-	return h.take.Reset(ctx, h.key)
 }

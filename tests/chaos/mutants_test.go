@@ -2,13 +2,14 @@ package chaos_test
 
 import (
 	"context"
-	"math/rand/v2"
 	"slices"
 	"sync/atomic"
 	"testing"
 	"time"
 
 	"github.com/redis/go-redis/v9"
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
 
 	"github.com/rratelimiter/rratelimiter/internal/test/limitertest"
 	"github.com/rratelimiter/rratelimiter/internal/test/redistest"
@@ -24,6 +25,7 @@ type mutant struct {
 	in      mood                  // of rounds in which it shows; all without
 	amid    string                // all that becomes of commands in them, of many; anything without
 	shows   func(l *limiter) bool // on which limiters it can show
+	alone   bool                  // a round that has little else tells it: with -shrink
 }
 
 var mutants = []mutant{
@@ -36,7 +38,7 @@ var mutants = []mutant{
 		},
 	},
 	{
-		name: "a grant costs one permit less", shows: (*limiter).isRate,
+		name: "a grant costs one permit less", shows: (*limiter).isRate, alone: true,
 		Mutant: limitertest.Mutant{Old: `call('DECRBY', value_key, sum_text)`, New: `call('DECRBY', value_key, sum_text - 1)`},
 	},
 	{
@@ -101,11 +103,7 @@ func TestMutants(t *testing.T) {
 	for _, m := range mutants {
 		t.Run(m.name, func(t *testing.T) {
 			t.Parallel()
-			seed := *chaosSeed
-			if seed == 0 {
-				seed = rand.Uint64()
-			}
-			servers := startArena(t, single)
+			seed, servers := askedSeed(), startArena(t, single)
 			mutation := m.Mutation(t)
 			spent, rounds := time.Duration(0), 0
 			for number := 1; spent < 2*time.Minute; number++ {
@@ -124,6 +122,14 @@ func TestMutants(t *testing.T) {
 					took := (spent + first.at).Round(time.Millisecond)
 					redistest.Record(t, "chaos-mutants", m.name, seed, rounds, took.Milliseconds(), first.check)
 					t.Logf("told by round %d of %v: %s: %s", rounds, took, first.check, first.text)
+					if *shrinking && m.alone {
+						small := r.shrunk(t)
+						require.NotEmpty(t, small.violations)
+						assert.Len(t, small.limiters, 1)
+						assert.Len(t, small.clients, 1)
+						assert.Empty(t, small.names())
+						t.Log(small.text())
+					}
 					return
 				}
 				spent += p.length

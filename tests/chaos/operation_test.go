@@ -3,9 +3,11 @@ package chaos_test
 import (
 	"context"
 	"math/rand/v2"
+	"slices"
 	"time"
 
 	"github.com/rratelimiter/rratelimiter"
+	"github.com/rratelimiter/rratelimiter/internal/test/limitertest"
 )
 
 // The calls, by the names that records have for them.
@@ -41,8 +43,11 @@ type operation struct {
 	name   string
 	weight int                   // how often it is drawn beside the others
 	on     func(l *limiter) bool // what it is made on
-	do     func(ctx context.Context, p *party, h *handle, c *call) (answer, error)
+	do     doer
 }
+
+// A doer makes a call, and notes in it what else it was told.
+type doer func(ctx context.Context, p *party, h *handle, c *call) (answer, error)
 
 func anyLimiter(*limiter) bool      { return true }
 func waitable(l *limiter) bool      { return l.kind == overall || l.kind == perClient }
@@ -59,6 +64,19 @@ func decision(ok bool, err error) (answer, error) {
 	return refused, err
 }
 
+// plain is a call that returns an error only, or what nothing is checked of.
+func plain(do func(ctx context.Context, h *handle, c *call) error) doer {
+	return func(ctx context.Context, _ *party, h *handle, c *call) (answer, error) { return done, do(ctx, h, c) }
+}
+
+// telling is a call that tells whether it has changed a rate, or would grant permits.
+func telling(do func(ctx context.Context, h *handle, c *call) (bool, error)) doer {
+	return plain(func(ctx context.Context, h *handle, c *call) (err error) {
+		c.Did, err = do(ctx, h, c)
+		return err
+	})
+}
+
 // operations are drawn from in this order.
 var operations = []operation{
 	{opTry, 40, waitable, func(ctx context.Context, _ *party, h *handle, c *call) (answer, error) {
@@ -71,24 +89,22 @@ var operations = []operation{
 		return granted, h.rate.Acquire(ctx, c.Permits)
 	}},
 	{opTake, 20, anyLimiter, func(ctx context.Context, _ *party, h *handle, c *call) (answer, error) {
-		return decision(h.takeNow(ctx, c.Permits))
+		d, err := h.Take(ctx, h.key, c.Permits)
+		return decision(d.Granted, err)
 	}},
 	{opUpTo, 10, anyLimiter, func(ctx context.Context, _ *party, h *handle, c *call) (answer, error) {
-		taken, err := h.takeUpTo(ctx, c.Asked)
+		taken, _, err := h.TakeUpTo(ctx, h.key, c.Asked)
 		// What is refused is one permit. Where nobody knows, it may be all.
 		if c.Permits = max(1, taken); err != nil {
 			c.Permits = c.Asked
 		}
 		return decision(taken > 0, err)
 	}},
-	{opPeek, 8, anyLimiter, func(ctx context.Context, _ *party, h *handle, c *call) (answer, error) {
-		var err error
-		c.Did, err = h.peek(ctx, c.Permits)
-		return done, err
-	}},
-	{opReset, 3, resettable, func(ctx context.Context, _ *party, h *handle, _ *call) (answer, error) {
-		return done, h.reset(ctx)
-	}},
+	{opPeek, 8, anyLimiter, telling(func(ctx context.Context, h *handle, c *call) (bool, error) {
+		d, err := h.Peek(ctx, h.key, c.Permits)
+		return d.Granted, err
+	})},
+	{opReset, 3, resettable, plain(func(ctx context.Context, h *handle, _ *call) error { return h.Reset(ctx, h.key) })},
 	{opAll, 20, inFamily, func(ctx context.Context, p *party, h *handle, c *call) (answer, error) {
 		all := make([]*rratelimiter.RateLimiter, len(h.family))
 		for i, name := range h.family {
@@ -96,66 +112,44 @@ var operations = []operation{
 		}
 		return decision(p.client.TryAcquireAll(ctx, c.Permits, c.Timeout, all...))
 	}},
-	{opRelease, 25, waitable, func(ctx context.Context, _ *party, h *handle, c *call) (answer, error) {
-		return done, h.rate.Release(ctx, c.Permits)
-	}},
-	{opUpdate, 3, waitable, func(ctx context.Context, _ *party, h *handle, c *call) (answer, error) {
-		var err error
-		c.Did, err = h.rate.UpdateRate(ctx, h.configOf(c), rratelimiter.KeepState())
-		return done, err
-	}},
-	{opSetKeep, 1, waitable, func(ctx context.Context, _ *party, h *handle, c *call) (answer, error) {
+	{opRelease, 25, waitable, plain(func(ctx context.Context, h *handle, c *call) error { return h.rate.Release(ctx, c.Permits) })},
+	{opUpdate, 3, waitable, telling(func(ctx context.Context, h *handle, c *call) (bool, error) {
+		return h.rate.UpdateRate(ctx, h.configOf(c), rratelimiter.KeepState())
+	})},
+	{opSetKeep, 1, waitable, telling(func(ctx context.Context, h *handle, c *call) (bool, error) {
 		err := h.rate.SetRate(ctx, h.configOf(c), rratelimiter.KeepState())
-		c.Did = err == nil
-		return done, err
-	}},
-	{opTrySet, 1, waitable, func(ctx context.Context, _ *party, h *handle, c *call) (answer, error) {
-		var err error
-		c.Did, err = h.rate.TrySetRate(ctx, h.configOf(c))
-		return done, err
-	}},
-	{opAvailable, 6, waitable, func(ctx context.Context, _ *party, h *handle, c *call) (answer, error) {
-		var err error
+		return err == nil, err
+	})},
+	{opTrySet, 1, waitable, telling(func(ctx context.Context, h *handle, c *call) (bool, error) {
+		return h.rate.TrySetRate(ctx, h.configOf(c))
+	})},
+	{opAvailable, 6, waitable, plain(func(ctx context.Context, h *handle, c *call) (err error) {
 		c.Free, err = h.rate.AvailablePermits(ctx)
-		return done, err
-	}},
-	{opThreshold, 3, withThreshold, func(ctx context.Context, _ *party, h *handle, c *call) (answer, error) {
-		return done, h.log.SetThreshold(ctx, h.key, c.Rate)
-	}},
-	{opSet, 4, wild, func(ctx context.Context, _ *party, h *handle, c *call) (answer, error) {
-		return done, h.rate.SetRate(ctx, h.configOf(c))
-	}},
-	{opRenew, 2, wild, func(ctx context.Context, _ *party, h *handle, c *call) (answer, error) {
-		_, err := h.rate.UpdateRate(ctx, h.configOf(c))
-		return done, err
-	}},
-	{opExpire, 3, wild, func(ctx context.Context, _ *party, h *handle, c *call) (answer, error) {
-		_, err := h.rate.Expire(ctx, time.Duration(c.Permits)*200*time.Millisecond)
-		return done, err
-	}},
-	{opClear, 3, wild, func(ctx context.Context, _ *party, h *handle, _ *call) (answer, error) {
-		_, err := h.rate.ClearExpire(ctx)
-		return done, err
-	}},
-	{opDelete, 3, wild, func(ctx context.Context, _ *party, h *handle, _ *call) (answer, error) {
-		_, err := h.rate.Delete(ctx)
-		return done, err
-	}},
-	{opRename, 3, wild, func(ctx context.Context, _ *party, h *handle, _ *call) (answer, error) {
-		return done, h.rate.Rename(ctx, h.name+"2")
-	}},
+		return err
+	})},
+	{opThreshold, 3, withThreshold, plain(func(ctx context.Context, h *handle, c *call) error {
+		return h.log.SetThreshold(ctx, h.key, c.Rate)
+	})},
+	{opSet, 4, wild, plain(func(ctx context.Context, h *handle, c *call) error { return h.rate.SetRate(ctx, h.configOf(c)) })},
+	{opRenew, 2, wild, plain(func(ctx context.Context, h *handle, c *call) error {
+		return limitertest.Second(h.rate.UpdateRate(ctx, h.configOf(c)))
+	})},
+	{opExpire, 3, wild, plain(func(ctx context.Context, h *handle, c *call) error {
+		return limitertest.Second(h.rate.Expire(ctx, time.Duration(c.Permits)*200*time.Millisecond))
+	})},
+	{opClear, 3, wild, plain(func(ctx context.Context, h *handle, _ *call) error {
+		return limitertest.Second(h.rate.ClearExpire(ctx))
+	})},
+	{opDelete, 3, wild, plain(func(ctx context.Context, h *handle, _ *call) error { return limitertest.Second(h.rate.Delete(ctx)) })},
+	{opRename, 3, wild, plain(func(ctx context.Context, h *handle, _ *call) error { return h.rate.Rename(ctx, h.name+"2") })},
 	{opMigrate, 2, wild, func(ctx context.Context, p *party, h *handle, _ *call) (answer, error) {
-		_, err := p.client.Migrate(ctx, h.name)
-		return done, err
+		return done, limitertest.Second(p.client.Migrate(ctx, h.name))
 	}},
-	{opConfig, 2, waitable, func(ctx context.Context, _ *party, h *handle, _ *call) (answer, error) {
-		_, err := h.rate.Config(ctx)
-		return done, err
-	}},
-	{opTTL, 2, waitable, func(ctx context.Context, _ *party, h *handle, _ *call) (answer, error) {
+	{opConfig, 2, waitable, plain(func(ctx context.Context, h *handle, _ *call) error { return limitertest.Second(h.rate.Config(ctx)) })},
+	{opTTL, 2, waitable, plain(func(ctx context.Context, h *handle, _ *call) error {
 		_, _, err := h.rate.TTL(ctx)
-		return done, err
-	}},
+		return err
+	})},
 }
 
 // configOf is the configuration that a call sets.
@@ -167,22 +161,13 @@ func (l *limiter) configOf(c *call) rratelimiter.Config {
 
 // drawOperation draws a call that can be made on the limiter.
 func drawOperation(draw *rand.Rand, l *limiter) operation {
-	total := 0
+	var all []operation
 	for _, op := range operations {
 		if op.on(l) {
-			total += op.weight
+			all = append(all, slices.Repeat([]operation{op}, op.weight)...)
 		}
 	}
-	at := draw.IntN(total)
-	for _, op := range operations {
-		if !op.on(l) {
-			continue
-		}
-		if at -= op.weight; at < 0 {
-			return op
-		}
-	}
-	panic("unreachable")
+	return all[draw.IntN(len(all))]
 }
 
 // drawCall draws the figures of a call.

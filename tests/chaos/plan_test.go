@@ -98,17 +98,13 @@ func (m mood) allows(from mood) bool {
 }
 
 func drawClient(draw *rand.Rand, name string) clientPlan {
-	var kinds []string
-	for kind := range redisOptions {
-		kinds = append(kinds, kind)
-	}
-	slices.Sort(kinds)
+	kinds := sorted(redisOptions)
 	return clientPlan{
 		name:        name,
 		redis:       kinds[draw.IntN(len(kinds))],
 		callTimeout: time.Duration(300+draw.IntN(900)) * time.Millisecond,
 		callers:     2 + draw.IntN(5),
-		pause:       []time.Duration{time.Millisecond, 5 * time.Millisecond, 15 * time.Millisecond}[draw.IntN(3)],
+		pause:       []time.Duration{1, 5, 15}[draw.IntN(3)] * time.Millisecond,
 	}
 }
 
@@ -151,9 +147,8 @@ func (p *plan) drawLimiters(draw *rand.Rand) {
 
 func drawLimiter(draw *rand.Rand, name string, k kind) *limiter {
 	l := &limiter{name: name, kind: k}
-	if l.config.Rate = 5 + draw.Int64N(100); draw.IntN(2) == 0 {
-		l.config.Interval = time.Hour
-	} else {
+	l.config = rratelimiter.PerHour(5 + draw.Int64N(100))
+	if draw.IntN(2) > 0 {
 		l.config.Interval = time.Duration(300+draw.IntN(1200)) * time.Millisecond
 		l.config.Rate = 3 + draw.Int64N(40)
 	}
@@ -186,18 +181,14 @@ func drawRate(draw *rand.Rand, name string, k kind) *limiter {
 // drawFamily draws limiters that are asked one by one, and together.
 func drawFamily(draw *rand.Rand, name string) []*limiter {
 	var all []*limiter
+	var names []string
 	for i := range 2 + draw.IntN(2) {
 		l := drawLimiter(draw, fmt.Sprintf("%s%d", name, i), overall)
 		l.byDefault = draw.IntN(2) == 0
-		all = append(all, l)
+		all, names = append(all, l), append(names, l.name)
 	}
 	for i, l := range all {
-		l.family = append(l.family, l.name)
-		for j, other := range all {
-			if i != j {
-				l.family = append(l.family, other.name)
-			}
-		}
+		l.family = slices.Concat([]string{l.name}, names[:i], names[i+1:])
 	}
 	return all
 }

@@ -1,15 +1,15 @@
 package chaos_test
 
 import (
-	"bufio"
+	"bytes"
 	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
-	"io"
 	"math/rand/v2"
 	"os"
 	"os/exec"
+	"path/filepath"
 	"slices"
 	"sync"
 	"testing"
@@ -18,6 +18,7 @@ import (
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
+	"github.com/rratelimiter/rratelimiter"
 	"github.com/rratelimiter/rratelimiter/internal/test/javadriver"
 )
 
@@ -32,7 +33,8 @@ type task struct {
 	Reduced  reduction `json:"reduced"`  // what the round does without
 	Worker   string    `json:"worker"`
 	Life     string    `json:"life"`
-	Began    int64     `json:"began"` // when the round did, in nanoseconds since 1970
+	Began    int64     `json:"began"`   // when the round did, in nanoseconds since 1970
+	Journal  string    `json:"journal"` // the file that it is to write
 	Route    route     `json:"route"`
 }
 
@@ -43,219 +45,159 @@ func newTask(p *plan, who clientPlan, life int) task {
 	}
 }
 
-// What a process is told, a line each. It ends at once with its input.
-const (
-	orderRest    = "rest"    // make no more calls; said once all are answered
-	orderReplace = "replace" // close the Client once callers have another one
-	orderLeave   = "leave"   // close all, and end
-)
-
-// A message is what a process tells, a line of JSON each.
-type message struct {
+// An entry is a line of JSON in the journal of a process.
+type entry struct {
 	Born   string        `json:"born,omitempty"` // the id of a new Client
 	Number int           `json:"number,omitempty"`
-	Begun  *call         `json:"begun,omitempty"` // the call of that number
-	Ended  *call         `json:"ended,omitempty"` // the same call with its answer
-	Late   time.Duration `json:"late,omitempty"`  // for so long the machine has kept goroutines there from running
-	Rests  bool          `json:"rests,omitempty"`
+	Begun  *call         `json:"begun,omitempty"`  // the call of that number
+	Ended  *call         `json:"ended,omitempty"`  // the same call with its answer
 	Closed string        `json:"closed,omitempty"` // the id of a Client
-	Error  string        `json:"error,omitempty"`  // what went wrong as it was closed
+	Late   time.Duration `json:"late,omitempty"`   // for so long the machine has kept goroutines there from running
 }
 
 // processCrew is a crew in another process, which may be killed: then the next one does
-// its work. All it tells is noted as if it were here.
+// its work.
 type processCrew struct {
 	r     *round
 	plan  clientPlan
 	route route
 
-	mu    sync.Mutex
-	lives int
-	now   *process
-}
-
-// process is one of them.
-type process struct {
-	r       *round
-	plan    clientPlan
-	cmd     *exec.Cmd
-	stdin   io.WriteCloser
-	stderr  javadriver.Tail
-	answers chan message  // to what it was told
-	ended   chan struct{} // all it told has been read
-	err     error         // how it ended; to be read once it has
-
 	mu      sync.Mutex
-	open    []string      // Clients that were not closed, the newest last
-	begun   map[int]*call // calls without an answer
-	started chan struct{} // it has a Client
+	lives   int
+	now     *javadriver.Process
+	journal string // the file that it writes
+	id      string // its Client
 }
 
 func newProcessCrew(r *round, plan clientPlan, to route) *processCrew {
 	w := &processCrew{r: r, plan: plan, route: to}
-	w.now = w.start()
+	w.start()
 	return w
 }
 
-func (w *processCrew) start() *process {
+func (w *processCrew) start() {
 	w.lives++
+	w.journal = filepath.Join(w.r.t.TempDir(), "journal")
 	order := newTask(&w.r.plan, w.plan, w.lives)
-	order.Began, order.Route = w.r.began.UnixNano(), w.route
+	order.Began, order.Route, order.Journal = w.r.began.UnixNano(), w.route, w.journal
 	text, err := json.Marshal(order)
 	require.NoError(w.r.t, err)
 	self, err := os.Executable()
 	require.NoError(w.r.t, err)
-	p := &process{
-		r: w.r, plan: w.plan, cmd: exec.Command(self), answers: make(chan message, 3),
-		ended: make(chan struct{}), begun: map[int]*call{}, started: make(chan struct{}),
-	}
-	p.cmd.Env = append(os.Environ(), taskVariable+"="+string(text))
-	p.cmd.Stderr = &p.stderr
-	p.stdin, err = p.cmd.StdinPipe()
+	cmd := exec.Command(self)
+	cmd.Env = append(os.Environ(), taskVariable+"="+string(text))
+	w.now, err = javadriver.Start(cmd, "the process of "+w.plan.name)
 	require.NoError(w.r.t, err)
-	stdout, err := p.cmd.StdoutPipe()
-	require.NoError(w.r.t, err)
-	require.NoError(w.r.t, p.cmd.Start())
-	go p.read(stdout)
-	select {
-	case <-p.started:
-	case <-p.ended:
-		w.r.t.Errorf("a process ended at once: %v\n%s", p.err, p.stderr.String())
+	if w.id, err = w.order(w.now, "Current"); err != nil {
+		w.r.t.Errorf("a process ended at once: %v", err)
 	}
-	return p
 }
 
-// read notes all that the process tells.
-func (p *process) read(stdout io.Reader) {
-	defer close(p.ended)
-	lines := bufio.NewReader(stdout)
-	for {
-		line, err := lines.ReadBytes('\n')
-		if err != nil {
-			break // a line that is not whole was cut off
-		}
-		var m message
-		if err := json.Unmarshal(line, &m); err != nil {
-			p.r.violate("process", "", "%s tells %q: %v", p.plan.name, line, err)
+// order tells the process to do something and returns the id of its Client then. The
+// process is ended if it does not answer.
+func (w *processCrew) order(p *javadriver.Process, what string) (string, error) {
+	ctx, cancel := context.WithTimeout(context.Background(), 2*rest)
+	defer cancel()
+	id, err := javadriver.Call[string](ctx, p, "Orders."+what)
+	if errors.Is(err, context.DeadlineExceeded) {
+		p.Kill()
+	}
+	return id, err
+}
+
+// read notes all that a process that has ended told in its journal, as if it were here.
+// What the calls came to that have no answer nobody knows.
+func (w *processCrew) read() {
+	text, err := os.ReadFile(w.journal)
+	require.NoError(w.r.t, err)
+	begun, at := map[int]*call{}, w.r.now()
+	var open []string
+	for line := range bytes.Lines(text) {
+		var e entry
+		if err := json.Unmarshal(line, &e); err != nil {
+			if bytes.HasSuffix(line, []byte("\n")) { // else it was cut off
+				w.r.violate("process", "", "%s tells %q: %v", w.plan.name, line, err)
+			}
 			continue
 		}
-		p.hear(m)
-	}
-	p.err = p.cmd.Wait()
-}
-
-func (p *process) hear(m message) {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	p.r.pulse.note(m.Late)
-	switch {
-	case m.Born != "":
-		p.r.born(m.Born)
-		if p.open = append(p.open, m.Born); len(p.open) == 1 {
-			close(p.started)
+		w.r.pulse.note(e.Late)
+		switch {
+		case e.Born != "":
+			w.r.born(e.Born)
+			open = append(open, e.Born)
+		case e.Begun != nil:
+			begun[e.Number] = e.Begun
+		case e.Ended != nil:
+			delete(begun, e.Number)
+			w.r.tell(*e.Ended)
+		case e.Closed != "":
+			open = slices.DeleteFunc(open, func(id string) bool { return id == e.Closed })
 		}
-	case m.Begun != nil:
-		p.begun[m.Number] = m.Begun
-	case m.Ended != nil:
-		delete(p.begun, m.Number)
-		p.r.tell(*m.Ended)
-	default:
-		if m.Closed != "" {
-			p.open = slices.DeleteFunc(p.open, func(id string) bool { return id == m.Closed })
-		}
-		p.answers <- m
 	}
-}
-
-// order tells the process to do something and returns what it says.
-func (p *process) order(what string) (message, error) {
-	if _, err := io.WriteString(p.stdin, what+"\n"); err != nil {
-		<-p.ended
-		return message{}, fmt.Errorf("%w: %w\n%s", err, p.err, p.stderr.String())
-	}
-	select {
-	case m := <-p.answers:
-		if m.Error != "" {
-			return m, errors.New(m.Error)
-		}
-		return m, nil
-	case <-p.ended:
-		return message{}, fmt.Errorf("the process ended: %w\n%s", p.err, p.stderr.String())
-	case <-time.After(2 * rest):
-		_ = p.cmd.Process.Kill()
-		return message{}, fmt.Errorf("the process does not answer to %q", what)
-	}
-}
-
-// kill ends the process in the middle of its calls. What they came to, nobody knows.
-func (p *process) kill() (open []string) {
-	_ = p.cmd.Process.Kill()
-	<-p.ended
-	at := p.r.now()
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	for _, c := range p.begun {
+	for _, c := range begun {
 		c.Answer, c.End = killed, at
-		p.r.tell(*c)
+		w.r.tell(*c)
 	}
-	p.r.died(p.open, at-4*p.plan.callTimeout)
-	return p.open
+	w.r.died(open, at-4*w.plan.callTimeout)
 }
 
-func (w *processCrew) process() *process {
+func (w *processCrew) state() (now *javadriver.Process, id string) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	return w.now
+	return w.now, w.id
 }
 
 func (w *processCrew) work(ctx context.Context) {
 	<-ctx.Done()
-	if _, err := w.process().order(orderRest); err != nil {
+	p, _ := w.state()
+	if _, err := w.order(p, "Rest"); err != nil {
 		w.r.violate("process", "", "%s: %v", w.plan.name, err)
 	}
 }
 
 func (w *processCrew) current() string {
-	p := w.process()
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	return p.open[len(p.open)-1]
+	_, id := w.state()
+	return id
 }
 
 func (w *processCrew) replace() (old string, err error) {
-	m, err := w.process().order(orderReplace)
-	return m.Closed, err
+	p, old := w.state()
+	id, err := w.order(p, "Replace")
+	if err != nil {
+		return old, err
+	}
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.id = id
+	return old, nil
 }
 
 func (w *processCrew) leave() error {
-	p := w.process()
-	if _, err := p.order(orderLeave); err != nil {
-		return err
-	}
-	<-p.ended
-	if p.err != nil {
-		return fmt.Errorf("%w\n%s", p.err, p.stderr.String())
-	}
-	return nil
+	p, _ := w.state()
+	_, err := w.order(p, "Leave")
+	p.Close()
+	w.read()
+	return errors.Join(err, p.Wait())
 }
 
-// kill has another process take over.
+// kill ends the process in the middle of its calls, and has another one take over.
 func (w *processCrew) kill() (left string) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	left = fmt.Sprint(w.now.kill())
-	w.now = w.start()
+	left = w.id
+	w.now.Kill()
+	w.read()
+	w.start()
 	return left
 }
 
-var processKilled = &fault{name: "process killed", mood: gentle, only: (*plan).hasProcess, do: func(r *round, draw *rand.Rand) {
-	w := r.drawWorker(draw)
-	start := r.now()
-	if crew, ok := w.crew.(interface{ kill() (left string) }); ok {
+var processKilled = &fault{name: "process killed", mood: gentle, only: (*plan).hasProcess, do: func(r *round, draw *rand.Rand) *event {
+	if crew, ok := r.drawWorker(draw).crew.(interface{ kill() (left string) }); ok {
 		if left := crew.kill(); left != "" {
-			r.happened(event{start: start, kind: "process killed", text: left})
+			return &event{text: left}
 		}
 	}
+	return nil
 }}
 
 func (p *plan) hasProcess() bool {
@@ -310,33 +252,40 @@ func TestMain(m *testing.M) {
 	os.Exit(m.Run())
 }
 
-func TestKilledProcessesMayLeaveWhatTheirCallsAskedFor(t *testing.T) {
+func TestCallsBoundWhatIsInUse(t *testing.T) {
 	t.Parallel()
-	l := &limiter{name: "a", kind: overall}
-	l.config.Rate, l.config.Interval = 10, time.Hour
+	const second = time.Second
+	take := func(permits int64, a answer) call { return call{Op: opTry, Permits: permits, Answer: a} }
+	back := call{Op: opRelease, Permits: 2, Answer: done}
 	for _, tc := range []struct {
-		name   string
-		calls  []call
-		lowest int64 // permits in use that are right
-		most   int64
+		name     string
+		redisson string // whose calls they are; else those of a process that was killed
+		calls    []call
+		lowest   int64 // permits in use that are right
+		most     int64 // none if it is below
 	}{
-		{"in mid call", []call{{Op: opTry, Permits: 3, Answer: killed}}, 0, 3},
-		{"as some are given back", []call{{Op: opTry, Permits: 3, Answer: granted}, {Op: opRelease, Permits: 2, Answer: killed}}, 1, 3},
-		{"as a context has just ended", []call{{Op: opTry, Permits: 3, Answer: gone, End: 2 * time.Second}}, 0, 3},
-		{"long after a context has ended", []call{{Op: opTry, Permits: 3, Answer: gone}}, 0, 0},
-		{"of another one", []call{{Op: opTry, Permits: 3, Answer: gone, End: 2 * time.Second, Client: "c2"}}, 0, 0},
+		{"in mid call", "", []call{take(3, killed)}, 0, 3},
+		{"as some are given back", "", []call{take(3, granted), {Op: opRelease, Permits: 2, Answer: killed}}, 1, 3},
+		{"as a context has just ended", "", []call{{Op: opTry, Permits: 3, Answer: gone, End: 2 * second}}, 0, 3},
+		{"long after a context has ended", "", []call{take(3, gone)}, 0, 0},
+		{"of another one", "", []call{{Op: opTry, Permits: 3, Answer: gone, End: 2 * second, Client: "c2"}}, 0, 0},
+		{"granted", newestRedisson, []call{take(3, granted)}, 3, 3},
+		{"given up", newestRedisson, []call{take(3, unknown)}, 0, 3},
+		{"released, which leaves the member", newestRedisson, []call{take(3, granted), back}, 1, 3},
+		{"over the limit", newestRedisson, []call{take(8, granted), take(3, granted)}, 11, 10},
+		{"over the limit, as a release came back again", newestRedisson, []call{take(8, granted), back, take(5, granted)}, 11, 13},
 	} {
-		for inUse := int64(-1); inUse < 5; inUse++ {
-			r := &round{plan: plan{mood: gentle}}
-			r.dead = map[string]time.Duration{"": time.Second}
-			p := &pool{limiter: l}
-			for i := range tc.calls {
-				tc.calls[i].Limiters = []string{l.name}
-				p.calls = append(p.calls, &tc.calls[i])
+		l := &limiter{name: "a", kind: overall, config: rratelimiter.PerHour(10), redisson: tc.redisson}
+		for i := range tc.calls {
+			tc.calls[i].Limiters, tc.calls[i].Redisson = []string{l.name}, tc.redisson
+		}
+		for inUse := int64(-1); inUse < 15; inUse++ {
+			r := &round{plan: plan{mood: gentle, limiters: []*limiter{l}, redisson: tc.redisson}, calls: tc.calls}
+			if tc.redisson == "" {
+				r.dead = map[string]time.Duration{"": second}
 			}
-			r.limiters, r.calls = []*limiter{l}, tc.calls
-			r.checkCount(p, &state{inUse: inUse})
-			assert.Equal(t, inUse < tc.lowest || inUse > tc.most, len(r.violations) > 0, "killed %s, %d in use: %v", tc.name, inUse, r.violations)
+			r.checkCount(r.pools(l)[0], &state{inUse: inUse})
+			assert.Equal(t, inUse < tc.lowest || inUse > tc.most, len(r.violations) > 0, "%s, %d in use: %v", tc.name, inUse, r.violations)
 		}
 	}
 }

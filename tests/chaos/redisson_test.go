@@ -17,7 +17,6 @@ import (
 	"github.com/stretchr/testify/assert"
 
 	"github.com/rratelimiter/rratelimiter/internal/test/javadriver"
-	"github.com/rratelimiter/rratelimiter/internal/test/redissondriver"
 )
 
 var redissonFlag = flag.String("redisson", "4.7.0,3.27.2",
@@ -88,55 +87,45 @@ func redissonOlder(release, than string) bool {
 }
 
 // fleet holds JVMs between rounds, by release: they take seconds to start.
-type fleet struct {
-	mu   sync.Mutex
-	idle map[string][]*redissondriver.JVM
-}
+type fleet map[string]chan *javadriver.Process
 
-var jvms = fleet{idle: map[string][]*redissondriver.JVM{}}
+var jvms = fleet{}
 
 // stock starts JVMs until a round has enough of them, and one that takes over from one
 // that is killed.
-func (f *fleet) stock(release string) error {
-	f.mu.Lock()
-	defer f.mu.Unlock()
-	for len(f.idle[release]) <= redissonWorkers {
-		jvm, err := redissondriver.Start("../../compat_test/java", release)
+func (f fleet) stock(release string) error {
+	if f[release] == nil {
+		f[release] = make(chan *javadriver.Process, redissonWorkers+1)
+	}
+	for len(f[release]) <= redissonWorkers {
+		jvm, err := javadriver.StartRedisson("../../compat_test/java", release)
 		if err != nil {
 			return err
 		}
-		f.idle[release] = append(f.idle[release], jvm)
+		f[release] <- jvm
 	}
 	return nil
 }
 
-// take returns a JVM, nil where all are in use.
-func (f *fleet) take(release string) *redissondriver.JVM {
-	f.mu.Lock()
-	defer f.mu.Unlock()
-	idle := f.idle[release]
-	if len(idle) == 0 {
+// take returns a JVM, nil if all are in use.
+func (f fleet) take(release string) *javadriver.Process {
+	select {
+	case jvm := <-f[release]:
+		return jvm
+	default:
 		return nil
 	}
-	f.idle[release] = idle[1:]
-	return idle[0]
 }
 
-func (f *fleet) put(release string, jvm *redissondriver.JVM) {
-	f.mu.Lock()
-	defer f.mu.Unlock()
-	f.idle[release] = append(f.idle[release], jvm)
-}
+func (f fleet) put(release string, jvm *javadriver.Process) { f[release] <- jvm }
 
-func (f *fleet) close() {
-	f.mu.Lock()
-	defer f.mu.Unlock()
-	for _, all := range f.idle {
-		for _, jvm := range all {
-			jvm.Close()
+func (f fleet) close() {
+	for _, idle := range f {
+		for len(idle) > 0 {
+			(<-idle).Close()
 		}
 	}
-	clear(f.idle)
+	clear(f)
 }
 
 // prepareRedisson starts what the round takes of Java. It tells whether there is what that
@@ -175,7 +164,7 @@ type javaCrew struct {
 type javaParty struct {
 	party
 
-	jvm   *redissondriver.JVM
+	jvm   *javadriver.Process
 	stuck bool           // one before it was not shut down in time
 	name  string         // the JVM's for it
 	calls sync.WaitGroup // under way
@@ -198,7 +187,7 @@ func newJavaCrew(r *round, plan clientPlan, to route) *javaCrew {
 }
 
 // open has the JVM make another RedissonClient.
-func (w *javaCrew) open(jvm *redissondriver.JVM) (*javaParty, error) {
+func (w *javaCrew) open(jvm *javadriver.Process) (*javaParty, error) {
 	w.lives++
 	p := &javaParty{jvm: jvm, name: fmt.Sprintf("%s-%d-%d", w.name, w.r.number, w.lives)}
 	p.held, p.callTimeout = map[string]int64{}, w.callTimeout
@@ -209,7 +198,7 @@ func (w *javaCrew) open(jvm *redissondriver.JVM) (*javaParty, error) {
 	ctx, cancel := context.WithTimeout(context.Background(), rest)
 	defer cancel()
 	var err error
-	p.id, err = jvm.Call(ctx, "openOn", p.name, w.route.Servers, w.route.Master, strings.Join(w.route.Addrs, ","),
+	p.id, err = javadriver.Call[string](ctx, jvm, "openOn", p.name, w.route.Servers, w.route.Master, strings.Join(w.route.Addrs, ","),
 		strings.Join(instead, ","), (w.callTimeout / 3).Milliseconds(), roundConnection)
 	if err != nil {
 		return nil, fmt.Errorf("%s: %w\n%s", w.name, err, jvm.Stderr())
@@ -219,20 +208,12 @@ func (w *javaCrew) open(jvm *redissondriver.JVM) (*javaParty, error) {
 }
 
 func (w *javaCrew) work(ctx context.Context) {
-	var callers sync.WaitGroup
-	for i := range w.callers {
-		draw := w.r.draw("caller", w.name, i)
-		callers.Go(func() {
-			for ctx.Err() == nil {
-				if p := w.party.Load(); p != nil && p.begin() {
-					w.call(draw, p)
-					p.calls.Done()
-				}
-				time.Sleep(time.Duration(draw.Int64N(int64(w.pause))))
-			}
-		})
-	}
-	callers.Wait()
+	w.eachCaller(ctx, func(i int) *rand.Rand { return w.r.draw("caller", w.name, i) }, func(draw *rand.Rand) {
+		if p := w.party.Load(); p != nil && p.begin() {
+			w.call(draw, p)
+			p.calls.Done()
+		}
+	})
 }
 
 func (p *javaParty) begin() bool {
@@ -259,7 +240,7 @@ func (p *javaParty) close() bool {
 	p.end()
 	ctx, cancel := context.WithTimeout(context.Background(), rest/2)
 	defer cancel()
-	_, err := p.jvm.Call(ctx, "close", p.name)
+	_, err := javadriver.Call[string](ctx, p.jvm, "close", p.name)
 	return err == nil
 }
 
@@ -326,14 +307,11 @@ func (w *javaCrew) call(draw *rand.Rand, p *javaParty) {
 	shared := slices.DeleteFunc(slices.Clone(w.r.limiters), func(l *limiter) bool { return l.redisson == "" })
 	l := shared[draw.IntN(len(shared))]
 	op := w.r.drawJavaOperation(draw, l)
-	c := drawCall(draw, operation{name: op}, l)
-	c.Worker, c.Client, c.Redisson = w.name, p.id, w.redisson
-	if op == opRelease {
-		if c.Permits = p.part(l.name, draw); c.Permits == 0 {
-			return
-		}
+	c, ok := p.drawCall(draw, operation{name: op}, l, w.name)
+	if !ok {
+		return
 	}
-	c.Bound = p.bound(&c)
+	c.Redisson = w.redisson
 	ends := c.Ends
 	if ends == 0 {
 		ends = c.Bound + rest/2 // it leaves some without an answer for good
@@ -341,14 +319,9 @@ func (w *javaCrew) call(draw *rand.Rand, p *javaParty) {
 	ctx, cancel := context.WithTimeout(context.Background(), ends)
 	defer cancel()
 	c.Start = w.r.now()
-	answer, err := p.jvm.Call(ctx, javaOperations[op], append([]any{p.name, l.name}, javaArguments(&c, l)...)...)
+	said, err := javadriver.Call[any](ctx, p.jvm, javaOperations[op], append([]any{p.name, l.name}, javaArguments(&c, l)...)...)
 	c.End = w.r.now()
-	if c.Answer = javaAnswer(&c, answer, err); err != nil {
-		c.Error = err.Error()
-	}
-	if c.Answer == granted {
-		p.hold(c.Limiters, c.Permits)
-	}
+	p.note(&c, javaAnswer(&c, said, err), err)
 	w.r.tell(c)
 }
 
@@ -382,8 +355,8 @@ func javaArguments(c *call, l *limiter) []any {
 
 // javaAnswer classifies what Redisson's call returned. What it throws as it gives up tells
 // nothing about what has been done.
-func javaAnswer(c *call, said string, err error) answer {
-	thrown, threw := errors.AsType[*redissondriver.ThrownError](err)
+func javaAnswer(c *call, said any, err error) answer {
+	thrown, threw := errors.AsType[*javadriver.ThrownError](err)
 	message := ""
 	if threw {
 		// Behind that it quotes the script, which has all messages in it.
@@ -392,7 +365,7 @@ func javaAnswer(c *call, said string, err error) answer {
 	switch {
 	case err == nil && !c.takes():
 		return done
-	case err == nil && said == "true":
+	case err == nil && said == true:
 		return granted
 	case err == nil:
 		return refused
@@ -418,36 +391,7 @@ func TestRedissonsAnswers(t *testing.T) {
 		"ERR user_script:1: RateLimiter is not initialized. channel: [1] " + script:                         missing,
 		"Unable to write command into connection! Node source: NodeSource, " + script:                       unknown,
 	} {
-		err := &redissondriver.ThrownError{Message: message}
-		assert.Equal(t, want, javaAnswer(&call{Op: opTry}, "", err), message)
-	}
-}
-
-func TestRedissonsCallsAreBounded(t *testing.T) {
-	t.Parallel()
-	l := &limiter{name: "a", kind: overall, redisson: newestRedisson}
-	l.config.Rate, l.config.Interval = 10, time.Hour
-	take := func(permits int64, a answer) call {
-		return call{Op: opTry, Permits: permits, Answer: a, Redisson: newestRedisson, Limiters: []string{"a"}}
-	}
-	back := take(2, done)
-	back.Op = opRelease
-	for _, tc := range []struct {
-		name         string
-		calls        []call
-		lowest, most int64 // permits in use that are right; none where lowest is above most
-	}{
-		{"granted", []call{take(3, granted)}, 3, 3},
-		{"given up", []call{take(3, unknown)}, 0, 3},
-		{"released, which leaves the member", []call{take(3, granted), back}, 1, 3},
-		{"over the limit", []call{take(8, granted), take(3, granted)}, 11, 10},
-		{"over the limit, as a release came back again", []call{take(8, granted), back, take(5, granted)}, 11, 13},
-	} {
-		for inUse := range int64(15) {
-			r := &round{plan: plan{mood: gentle, limiters: []*limiter{l}, redisson: newestRedisson}, calls: tc.calls}
-			p := r.pools(l)[0]
-			r.checkCount(p, &state{inUse: inUse})
-			assert.Equal(t, inUse < tc.lowest || inUse > tc.most, len(r.violations) > 0, "%s, %d in use: %v", tc.name, inUse, r.violations)
-		}
+		err := &javadriver.ThrownError{Message: message}
+		assert.Equal(t, want, javaAnswer(&call{Op: opTry}, nil, err), message)
 	}
 }

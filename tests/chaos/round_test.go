@@ -217,27 +217,26 @@ func (r *round) record() {
 		return
 	}
 	redistest.Record(r.t, "chaos-rounds", r.seed, r.number, r.servers, r.mood, len(r.calls), len(r.events), len(r.violations))
-	kinds := map[string]int{}
+	all := summary{}
 	for _, e := range r.events {
-		kinds[e.kind]++
+		all.count("chaos-faults", e.kind)
 	}
-	for _, kind := range sorted(kinds) {
-		redistest.Record(r.t, "chaos-faults", r.seed, r.number, r.servers, kind, kinds[kind])
+	for i := range r.calls {
+		c := &r.calls[i]
+		all.count("chaos-calls", fmt.Sprintf("%s\t%s\t%s", r.limiter(c.Limiters[0]).kind, c.name(), c.Answer))
+	}
+	for table, whats := range all {
+		for _, what := range sorted(whats) {
+			redistest.Record(r.t, table, r.seed, r.number, r.servers, what, whats[what])
+		}
 	}
 	for _, o := range r.orders {
 		redistest.Record(r.t, "chaos-orders", r.seed, r.number, r.servers, r.mood, o.kind, o.calls, o.ordered, o.found())
 	}
-	outcomes := map[string]int{}
-	for i := range r.calls {
-		c := &r.calls[i]
-		outcomes[fmt.Sprintf("%s\t%s\t%s", r.limiter(c.Limiters[0]).kind, c.name(), c.Answer)]++
-	}
-	for _, what := range sorted(outcomes) {
-		redistest.Record(r.t, "chaos-calls", r.seed, r.number, r.servers, what, outcomes[what])
-	}
 	r.recordRedisson()
 }
 
+// limiter returns the limiter of that name, or nil.
 func (r *round) limiter(name string) *limiter {
 	for _, l := range r.limiters {
 		if l.name == name {

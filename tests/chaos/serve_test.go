@@ -1,52 +1,51 @@
 package chaos_test
 
 import (
-	"bufio"
 	"context"
 	"encoding/json"
 	"fmt"
+	"io"
+	"net/rpc"
+	"net/rpc/jsonrpc"
 	"os"
 	"runtime"
 	"slices"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/redis/go-redis/v9"
 )
 
-// teller is the journal of a process: lines for the one that started it.
-type teller struct {
-	mu   sync.Mutex
-	last int // call
-	late *pulse
+// writer is the journal of a process: lines in a file, which outlives it.
+type writer struct {
+	file *os.File // appended to
+	last atomic.Int64
+	late pulse
 }
 
-func (t *teller) tell(m message) {
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	t.write(m)
-}
-
-func (t *teller) write(m message) {
-	line, err := json.Marshal(m)
+func (w *writer) write(e entry) {
+	line, err := json.Marshal(e)
 	if err == nil {
-		_, err = os.Stdout.Write(append(line, '\n'))
+		_, err = w.file.Write(append(line, '\n'))
 	}
+	fatal(err)
+}
+
+// fatal ends the process on an error.
+func fatal(err error) {
 	if err != nil {
 		fmt.Fprintln(os.Stderr, err)
 		os.Exit(1)
 	}
 }
 
-func (t *teller) born(id string) { t.tell(message{Born: id}) }
+func (w *writer) born(id string) { w.write(entry{Born: id}) }
 
-func (t *teller) begin(c *call) (end func(c call)) {
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	t.last++
-	number := t.last
-	t.write(message{Number: number, Begun: c})
-	return func(c call) { t.tell(message{Number: number, Ended: &c, Late: t.late.worst()}) }
+func (w *writer) begin(c *call) (end func(c call)) {
+	number := int(w.last.Add(1))
+	w.write(entry{Number: number, Begun: c})
+	return func(c call) { w.write(entry{Number: number, Ended: &c, Late: w.late.worst()}) }
 }
 
 // plan returns that of the round.
@@ -63,44 +62,88 @@ func (order *task) plan() *plan {
 func serve(text []byte) {
 	redis.SetLogger(silence{})
 	var order task
-	if err := json.Unmarshal(text, &order); err != nil {
-		fmt.Fprintln(os.Stderr, err)
-		os.Exit(1)
-	}
-	before := runtime.NumGoroutine()
+	fatal(json.Unmarshal(text, &order))
+	o := &Orders{before: runtime.NumGoroutine()}
+	var err error
+	o.journal.file, err = os.OpenFile(order.Journal, os.O_APPEND|os.O_CREATE|os.O_WRONLY, 0o600)
+	fatal(err)
 	ctx, stop := context.WithCancel(context.Background())
-	t := &teller{late: &pulse{}}
+	o.stop = stop
 	// The two processes' clocks run alike; from here on nobody can set this one.
 	now := time.Now()
 	began := now.Add(-now.Sub(time.Unix(0, order.Began)))
 	p := order.plan()
 	who := p.clients[slices.IndexFunc(p.clients, func(c clientPlan) bool { return c.name == order.Worker })]
-	w := newGoCrew(p, who, order.Life, order.Route, began, t)
-	var working sync.WaitGroup
-	working.Go(func() { t.late.beat(ctx.Done()) })
-	working.Go(func() { w.work(ctx) })
-	orders := bufio.NewScanner(os.Stdin)
-	for orders.Scan() {
-		m := message{}
-		var err error
-		switch orders.Text() {
-		case orderRest:
-			stop()
-			working.Wait()
-			m.Rests = true
-		case orderReplace:
-			m.Closed, err = w.replace()
-		case orderLeave:
-			if m.Closed, err = w.current(), w.leave(); err == nil {
-				err = awaitGoroutines(before)
-			}
-		}
-		if err != nil {
-			m.Error = err.Error()
-		}
-		if t.tell(m); orders.Text() == orderLeave {
-			os.Exit(0)
-		}
+	o.crew = newGoCrew(p, who, order.Life, order.Route, began, &o.journal)
+	o.working.Go(func() { o.journal.late.beat(ctx.Done()) })
+	o.working.Go(func() { o.crew.work(ctx) })
+	server := rpc.NewServer()
+	fatal(server.Register(o))
+	server.ServeCodec(jsonrpc.NewServerCodec(orderPipe{os.Stdin, os.Stdout, o}))
+}
+
+// Orders is what a process can be told to do. Each answers with the id of its Client.
+type Orders struct {
+	crew    *goCrew
+	journal writer
+	stop    context.CancelFunc // of the work
+	working sync.WaitGroup
+	before  int         // goroutines
+	left    atomic.Bool // all is closed
+}
+
+// Current does nothing.
+func (o *Orders) Current(_ []string, id *string) error {
+	*id = o.crew.current()
+	return nil
+}
+
+// Rest has no more calls made; it returns once all are answered.
+func (o *Orders) Rest(_ []string, id *string) error {
+	o.stop()
+	o.working.Wait()
+	return o.Current(nil, id)
+}
+
+// Replace closes the Client once callers have another one.
+func (o *Orders) Replace(_ []string, id *string) error {
+	old, err := o.crew.replace()
+	o.closed(old, err)
+	*id = o.crew.current()
+	return err
+}
+
+// Leave closes all.
+func (o *Orders) Leave(_ []string, id *string) error {
+	*id = o.crew.current()
+	err := o.crew.leave()
+	o.closed(*id, err)
+	o.left.Store(err == nil)
+	if err != nil {
+		return err
 	}
-	os.Exit(1) // nobody is left to be told
+	return awaitGoroutines(o.before + 1) // the one that does this
+}
+
+func (o *Orders) closed(id string, err error) {
+	if err == nil {
+		o.journal.write(entry{Closed: id})
+	}
+}
+
+// orderPipe is the standard input and output. The process ends at once with its input.
+type orderPipe struct {
+	io.ReadCloser
+	io.Writer
+
+	o *Orders
+}
+
+func (p orderPipe) Read(b []byte) (int, error) {
+	n, err := p.ReadCloser.Read(b)
+	if err != nil && p.o.left.Load() {
+		os.Exit(0)
+	}
+	fatal(err)
+	return n, err
 }

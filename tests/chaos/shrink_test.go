@@ -10,7 +10,6 @@ import (
 	"testing"
 	"time"
 
-	"github.com/redis/go-redis/v9"
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 )
@@ -210,31 +209,4 @@ func TestAProcessDoesWithoutTheSame(t *testing.T) {
 		}
 	}
 	assert.Positive(t, shared)
-}
-
-// A fault of our own is told by a round that has little else.
-func TestAViolationIsShrunk(t *testing.T) { //nolint:paralleltest // its rounds would hold up others
-	if !*shrinking {
-		t.Skip("asked for by -shrink only: it takes some rounds")
-	}
-	m := mutants[1]
-	mutation, servers := m.Mutation(t), startArena(t, single)
-	for number := 1; ; number++ {
-		p := newPlan(1, number, []string{single})
-		if !m.showsIn(p) {
-			continue
-		}
-		p.hook = func(w *goCrew) redis.Hook { return m.hook(mutation, w) }
-		r := p.run(t, servers)
-		if len(r.violations) == 0 {
-			continue
-		}
-		small := r.shrunk(t)
-		require.NotEmpty(t, small.violations)
-		assert.Len(t, small.limiters, 1)
-		assert.Len(t, small.clients, 1)
-		assert.Empty(t, small.names())
-		t.Log(small.text())
-		return
-	}
 }

@@ -1,7 +1,6 @@
 package linearizability_test
 
 import (
-	"errors"
 	"fmt"
 	"strconv"
 	"testing"
@@ -13,258 +12,211 @@ import (
 	"pgregory.net/rapid"
 
 	"github.com/rratelimiter/rratelimiter"
+	"github.com/rratelimiter/rratelimiter/codec"
 	"github.com/rratelimiter/rratelimiter/internal/test/limitertest"
+	"github.com/rratelimiter/rratelimiter/internal/test/model"
 	"github.com/rratelimiter/rratelimiter/internal/test/redistest"
 )
 
-// TestHistoriesOfAll checks several limiters against as many models: random
+// TestHistoriesOfAll checks several limiters against the model: random
 // calls for all of them and for each, by two clients in turn.
 func TestHistoriesOfAll(t *testing.T) {
 	t.Parallel()
 	rapid.Check(t, func(rt *rapid.T) {
 		cfgs := rapid.SliceOfN(rapid.Custom(drawConfig), 2, 4).Draw(rt, "configs")
-		ops := rapid.SliceOfN(rapid.Custom(drawBundleOp), 1, 40).Draw(rt, "ops")
+		ops := rapid.SliceOfN(rapid.Custom(drawBundleTurn), 1, 40).Draw(rt, "ops")
 		var problem error
-		synctest.Test(t, func(t *testing.T) { problem = newBundleHistory(t, cfgs).run(ops) })
+		synctest.Test(t, func(t *testing.T) { problem = newBundle(t, cfgs).run(ops) })
 		if problem != nil {
 			rt.Fatal(problem)
 		}
 	})
 }
 
-func drawConfig(t *rapid.T) rratelimiter.Config {
-	return drawOp(t).Config
-}
+// bundleTurn is one event; Limiter is the one that it is about, if it is about one.
+type bundleTurn struct {
+	turn
 
-// bundleOp is one event; Limiter is the one that it is about, where it is about
-// one.
-type bundleOp struct {
-	Name    string
-	Client  int
 	Limiter int
-	Permits int64
-	Span    time.Duration
-	Config  rratelimiter.Config
 }
 
-func (o bundleOp) String() string {
-	return fmt.Sprintf("{%s client=%d limiter=%d permits=%d span=%v config=%+v}", o.Name, o.Client, o.Limiter, o.Permits, o.Span, o.Config)
+func drawBundleTurn(t *rapid.T) bundleTurn {
+	o := bundleTurn{drawOp(t), rapid.IntRange(0, 3).Draw(t, "limiter")}
+	o.Do = rapid.SampledFrom([]string{
+		"all", "all", "all", "all", "all", "all by default", "wait", "wait", "two", "try", "release", "sleep", "sleep",
+		"look", "setRate", "update", "delete", "lose value", "lose set",
+	}).Draw(t, "event")
+	o.Permits, o.Keep = rapid.Int64Range(1, 7).Draw(t, "fewer permits"), false
+	return o
 }
 
-func drawBundleOp(t *rapid.T) bundleOp {
-	return bundleOp{
-		Name: rapid.SampledFrom([]string{
-			"all", "all", "all", "all", "all", "all by default", "wait", "wait", "two", "try", "release", "sleep", "sleep",
-			"look", "set", "update", "delete", "lose value", "lose set",
-		}).Draw(t, "name"),
-		Client:  rapid.IntRange(0, 1).Draw(t, "client"),
-		Limiter: rapid.IntRange(0, 3).Draw(t, "limiter"),
-		Permits: rapid.Int64Range(1, 7).Draw(t, "permits"),
-		Span:    time.Duration(rapid.Int64Range(1, 15).Draw(t, "span")) * 100 * time.Millisecond,
-		Config:  drawConfig(t),
-	}
-}
-
-// bundleHistory is some limiters and their models.
-type bundleHistory struct {
+// bundle is some limiters, and what Redis is to hold of them.
+type bundle struct {
 	t        *testing.T
 	rdb      *redis.Client
-	models   []*model
+	module   *model.Module
+	who      [2]model.Client
+	states   []*model.State
 	families [2]*limitertest.Family
 }
 
-func newBundleHistory(t *testing.T, cfgs []rratelimiter.Config) *bundleHistory {
+func newBundle(t *testing.T, cfgs []rratelimiter.Config) *bundle {
 	rdb, m := redistest.Mini(t)
-	h := &bundleHistory{t: t, rdb: rdb}
+	h := &bundle{t: t, rdb: rdb, module: model.Beside(model.ReleaseOf("4.7.0"))}
 	for i := range h.families {
-		client := limitertest.NewClient(t, redistest.MiniClient(t, m, nil), rratelimiter.WithClientID(strconv.Itoa(i)))
+		id := strconv.Itoa(i)
+		h.who[i] = model.Client{Number: i + 1, ID: id, Layout: codec.LayoutD2}
+		client := limitertest.NewClient(t, redistest.MiniClient(t, m, nil), rratelimiter.WithClientID(id))
 		h.families[i] = &limitertest.Family{Client: client}
 		for n := range cfgs {
 			h.families[i].Limiters = append(h.families[i].Limiters, client.RateLimiter(fmt.Sprintf("{x}%d", n)))
 		}
 	}
 	for i, cfg := range cfgs {
-		h.models = append(h.models, newModel())
-		h.models[i].set(cfg, time.Now(), 0)
-		limitertest.MustTrySetRate(t, h.families[0].Limiters[i], cfg)
-		*h.models[i].own[1] = modelPair{}
+		h.states = append(h.states, model.NewState("0", "1"))
+		require.NoError(t, h.apply(0, i, model.Op{Do: "trySetRate", Rate: model.RateOf(cfg)}))
 	}
 	return h
 }
 
-func (h *bundleHistory) run(ops []bundleOp) error {
+func (h *bundle) run(ops []bundleTurn) error {
 	for i, o := range ops {
-		o.Limiter %= len(h.models)
+		o.Limiter %= len(h.states)
 		if err := h.do(o); err != nil {
-			return fmt.Errorf("op %d, %v: %w", i, o, err)
+			return fmt.Errorf("op %d, %v of limiter %d: %w", i, o, o.Limiter, err)
 		}
 	}
 	return h.look()
 }
 
-func (h *bundleHistory) do(o bundleOp) error {
-	ctx, now := h.t.Context(), time.Now()
-	f, m := h.families[o.Client], h.models[o.Limiter]
-	l := f.Limiters[o.Limiter]
-	m.expire(now)
-	switch o.Name {
+// calls returns a client's of these limiters now.
+func (h *bundle) calls(client int, now int64, limiters ...int) (all []*model.Call) {
+	for _, i := range limiters {
+		h.states[i].ExpireKeys(now)
+		all = append(all, &model.Call{State: h.states[i], Who: h.who[client], Now: now})
+	}
+	return all
+}
+
+// apply has an operation done, by the model too, and compares the answers.
+func (h *bundle) apply(client, limiter int, op model.Op) error {
+	now, f := time.Now().UnixMilli(), h.families[client]
+	want, _ := h.module.May(op)[0](h.calls(client, now, limiter)[0])
+	if got := model.Do(h.t.Context(), f.Client, f.Limiters[limiter], op, now); got.Text != want.Text {
+		return fmt.Errorf("%s of client %d says %v, not %v", op.Do, client, got, want)
+	}
+	return nil
+}
+
+func (h *bundle) do(o bundleTurn) error {
+	f, every := h.families[o.Client], []int{0, 1, 2, 3}[:len(h.states)]
+	l, s := f.Limiters[o.Limiter], h.states[o.Limiter]
+	s.ExpireKeys(time.Now().UnixMilli())
+	switch o.Do {
 	case "all":
-		return h.all(o, f.Limiters, h.models, 0, rratelimiter.Config{})
+		return h.all(o, f.Limiters, every, 0, nil)
 	case "all by default":
 		// Handles that would give any of the limiters this rate.
-		own := f.SeenBy(f.Client, rratelimiter.WithDefault(o.Config))
+		own := f.SeenBy(f.Client, rratelimiter.WithDefault(o.Rate.Public()))
 		for _, limiter := range own.Limiters {
 			limitertest.OnPurpose(h.t, h.rdb, limiter.Name())
 		}
-		return h.all(o, own.Limiters, h.models, 0, o.Config)
+		return h.all(o, own.Limiters, every, 0, o.Rate)
 	case "wait":
-		return h.all(o, f.Limiters, h.models, o.Span, rratelimiter.Config{})
+		return h.all(o, f.Limiters, every, o.Span, nil)
 	case "two":
-		other := (o.Limiter + 1) % len(h.models)
-		return h.all(o, []*rratelimiter.RateLimiter{l, f.Limiters[other]}, []*model{m, h.models[other]}, 0, rratelimiter.Config{})
+		other := (o.Limiter + 1) % len(h.states)
+		return h.all(o, []*rratelimiter.RateLimiter{l, f.Limiters[other]}, []int{o.Limiter, other}, 0, nil)
 	case "try":
-		return h.all(o, []*rratelimiter.RateLimiter{l}, []*model{m}, 0, rratelimiter.Config{})
-	case "release":
-		err := l.Release(ctx, o.Permits)
-		if m.cfg.Rate == 0 {
-			return expect(err, rratelimiter.ErrNotInitialized)
+		return h.all(o, []*rratelimiter.RateLimiter{l}, []int{o.Limiter}, 0, nil)
+	case "release", "setRate", "delete":
+		if err := h.apply(o.Client, o.Limiter, o.Op); err != nil || o.Do == "release" {
+			return err
 		}
-		m.release(o.Client, now, o.Permits)
-		return err
+		return h.forget(o)
 	case "look":
 		return h.look()
 	case "sleep":
 		time.Sleep(o.Span)
-	case "set":
-		m.set(o.Config, now, o.Client)
-		*m.own[1-o.Client] = modelPair{}
-		h.clear(o)
-		return l.SetRate(ctx, o.Config)
 	case "update":
-		if m.cfg.Rate == 0 || m.cfg.Type != o.Config.Type || o.Config.Type == rratelimiter.PerClient {
+		if s.Config == nil || s.PerClient() || o.Rate.Type != s.Config["type"] {
 			return nil
 		}
 		// What has run out and is still in the set counts again by a longer interval.
 		if err := h.look(); err != nil {
 			return err
 		}
-		m.update(o.Config, now, o.Client)
-		return l.SetRate(ctx, o.Config, rratelimiter.KeepState())
-	case "delete":
-		*m = *newModel()
-		h.clear(o)
-		_, err := l.Delete(ctx)
-		return err
+		o.Do, o.Keep = "setRate", true
+		return h.apply(o.Client, o.Limiter, o.Op)
 	case "lose value":
-		return h.rdb.Del(ctx, limitertest.KeysOf(l).Value).Err()
+		s.Pairs[""].DelValue()
+		return h.rdb.Del(h.t.Context(), limitertest.KeysOf(l).Value).Err()
 	case "lose set":
-		m.shared.grants = nil
-		return h.rdb.Del(ctx, limitertest.KeysOf(l).Value, limitertest.KeysOf(l).Permits).Err()
+		s.Pairs[""].Del()
+		return h.rdb.Del(h.t.Context(), limitertest.KeysOf(l).Value, limitertest.KeysOf(l).Permits).Err()
 	}
 	return nil
 }
 
-// clear removes what the other client keeps of a limiter that begins anew.
-func (h *bundleHistory) clear(o bundleOp) {
-	_, err := h.families[1-o.Client].Limiters[o.Limiter].Delete(h.t.Context())
-	require.NoError(h.t, err)
+// forget removes what the other client keeps of a limiter that begins anew.
+func (h *bundle) forget(o bundleTurn) error {
+	other, was := 1-o.Client, *h.states[o.Limiter]
+	err := h.apply(other, o.Limiter, model.Op{Do: "delete"})
+	if err == nil && o.Do == "setRate" && was.Config != nil {
+		err = h.apply(o.Client, o.Limiter, o.Op)
+	}
+	return err
 }
 
-// all compares a TryAcquireAll with what the models make of it. fallback is the
+// all compares a TryAcquireAll with what the model makes of it. fallback is the
 // configuration that the handles bring along, if any.
-func (h *bundleHistory) all(o bundleOp, limiters []*rratelimiter.RateLimiter, models []*model, timeout time.Duration, fallback rratelimiter.Config) error {
+func (h *bundle) all(o bundleTurn, limiters []*rratelimiter.RateLimiter, which []int, timeout time.Duration, fallback *model.Rate) error {
 	now := time.Now()
-	granted, at, problem := bundleAcquire(models, o.Client, now, o.Permits, timeout, fallback)
-	ok, err := h.families[o.Client].Client.TryAcquireAll(h.t.Context(), o.Permits, timeout, limiters...)
-	if problem != nil {
-		return expect(err, problem)
-	}
-	switch {
-	case err != nil:
-		return err
-	case ok != granted:
-		return fmt.Errorf("granted: %v, not %v", ok, granted)
-	case !time.Now().Equal(at):
-		return fmt.Errorf("the answer came after %v, not %v", time.Since(now), at.Sub(now))
+	want, at := h.acquire(o, which, now.UnixMilli(), timeout.Milliseconds(), fallback)
+	got := model.Says(h.families[o.Client].Client.TryAcquireAll(h.t.Context(), o.Permits, timeout, limiters...))
+	if after := time.Since(now).Milliseconds(); got.Text != want.Text || after != at-now.UnixMilli() {
+		return fmt.Errorf("the answer is %v after %d ms, not %v after %d ms", got, after, want, at-now.UnixMilli())
 	}
 	return nil
 }
 
-func bundleAcquire(models []*model, client int, now time.Time, permits int64, timeout time.Duration, fallback rratelimiter.Config,
-) (granted bool, at time.Time, problem error) {
-	deadline := now.Add(timeout)
+// acquire returns the model's answer, and when it is there.
+func (h *bundle) acquire(o bundleTurn, which []int, now, timeout int64, fallback *model.Rate) (answer model.Answer, at int64) {
+	deadline := now + timeout
 	for {
-		for _, m := range models {
-			m.expire(now)
-			cfg := m.cfg
-			if cfg.Rate == 0 {
-				cfg = fallback
-			}
-			switch {
-			case cfg.Rate == 0:
-				return false, now, rratelimiter.ErrNotInitialized
-			case permits > cfg.Rate:
-				return false, now, rratelimiter.ErrPermitsExceedRate
+		calls := h.calls(o.Client, now, which...)
+		if answer = h.module.AcquireAll(calls, o.Permits, fallback); answer.Text != "false" {
+			return answer, now
+		}
+		// One who waits asks again when all may grant, and to keep them alive.
+		ready, upkeep := now, deadline
+		for _, c := range calls {
+			ready = max(ready, h.module.Ready(c, o.Permits))
+			if half := c.KeepAlive() / 2; half > 0 {
+				upkeep = min(upkeep, now+half)
 			}
 		}
-		at = now
-		for _, m := range models {
-			if m.cfg.Rate == 0 {
-				*m = *newModel()
-				m.cfg = fallback
-			}
-			m.renew(now)
-			if ready := m.ready(m.pair(client), now, permits); ready.After(at) {
-				at = ready
-			}
+		if upkeep < ready && upkeep < deadline {
+			ready = upkeep
 		}
-		switch {
-		case at.Equal(now):
-			for _, m := range models {
-				p := m.pair(client)
-				p.grants = append(p.grants, modelGrant{at: now, permits: permits, client: client})
-			}
-			return true, now, nil
-		case upkeep(models, now).Before(at) && upkeep(models, now).Before(deadline):
-			at = upkeep(models, now)
-		case at.After(deadline):
-			return false, deadline, nil
+		if ready > deadline {
+			return answer, deadline
 		}
-		now = at
+		now = ready
 	}
-}
-
-// upkeep returns when one who waits asks again to keep all the limiters alive.
-func upkeep(models []*model, now time.Time) time.Time {
-	next := now.Add(limitertest.Forever)
-	for _, m := range models {
-		if at := m.upkeep(now); at.Before(next) {
-			next = at
-		}
-	}
-	return next
 }
 
 // look compares what is free.
-func (h *bundleHistory) look() error {
-	for i, m := range h.models {
-		now := time.Now()
-		m.expire(now)
-		if m.cfg.Rate == 0 {
-			continue
-		}
+func (h *bundle) look() error {
+	for i, s := range h.states {
 		for client, f := range h.families {
-			want := max(0, m.free(m.pair(client), now))
-			got, err := f.Limiters[i].AvailablePermits(h.t.Context())
-			if err != nil {
-				return err
+			if err := h.apply(client, i, model.Op{Do: "availablePermits"}); err != nil {
+				return fmt.Errorf("limiter %d: %w", i, err)
 			}
-			if got != want {
-				return fmt.Errorf("limiter %d has %d free permits for client %d, not %d", i, got, client, want)
-			}
-			value, ok := limitertest.StoredValue(h.t, h.rdb, limitertest.KeysOf(f.Limiters[i]).Value)
-			if ok && m.cfg.Type == rratelimiter.Overall && value+limitertest.InUse(h.t, h.rdb, limitertest.KeysOf(f.Limiters[i]).Permits) != m.cfg.Rate {
-				return errors.New("free permits and those in use are not the rate")
+			read, _, err := model.Read(h.t.Context(), h.rdb, f.Limiters[i].Name())
+			require.NoError(h.t, err)
+			if why := read.Pairs[""].Broken(s.Rate(), true); why != "" && s.Config != nil && !s.PerClient() {
+				return fmt.Errorf("limiter %d: %s\n%v", i, why, read)
 			}
 		}
 	}

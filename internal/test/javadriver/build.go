@@ -1,5 +1,5 @@
-// Package javadriver builds the Java programs that tests and measurements run
-// beside this module.
+// Package javadriver builds, starts and calls the Java programs that tests and
+// measurements run beside this module.
 package javadriver
 
 import (
@@ -33,10 +33,10 @@ type Driver struct {
 
 var building sync.Mutex
 
-// ClassPath returns the driver's class path. What Maven has built before is used
+// classPath returns the driver's class path. What Maven has built before is used
 // again while the sources are the same and the jars still there. The error is a
-// *MissingError where there is no Maven, or no network to get what it needs.
-func (d Driver) ClassPath() (string, error) {
+// *MissingError if there is no Maven, or no network to get what it needs.
+func (d Driver) classPath() (string, error) {
 	building.Lock()
 	defer building.Unlock()
 	source, err := filepath.Abs(d.Source)

@@ -241,20 +241,14 @@ func (e effect) fits(taken, rate int64) bool {
 // exact, since what a batch grants counts for all of its requests, and no longer
 // than an interval.
 func (s State) rightTimes(e effect) bool {
-	reset, wait := int64(0), int64(0)
-	if len(s.uses) > 0 {
-		reset = s.uses[len(s.uses)-1].at + s.interval - s.now
-	}
+	reset, wait := s.uses.Full(s.interval, s.now)-s.now, int64(0)
 	if !e.ok {
-		free, need := s.free(), e.permits
+		need := e.permits
 		if e.upTo {
 			need = 1
 		}
-		for _, u := range s.uses {
-			if free += u.permits; free >= need {
-				wait = u.at + s.interval - s.now
-				break
-			}
+		if at, ok := s.uses.Ready(s.free(), need, s.interval, s.now); ok {
+			wait = at - s.now
 		}
 	}
 	return reset <= e.reset && e.reset <= s.interval && wait <= e.wait && (e.wait <= s.interval || e.ok)
@@ -357,11 +351,11 @@ func (s State) announced(first []effect, e effect) bool {
 	return false
 }
 
-// model is what porcupine is to know of a limiter. All that an operation
+// searched is what porcupine is to know of a limiter. All that an operation
 // is, its answer included, is its input. Loose effects come at any time after
 // they were announced, or never; they are no operations, since porcupine would
 // try each at every moment.
-func model(start State, loose []effect, within *searchTime) porcupine.Model {
+func searched(start State, loose []effect, within *searchTime) porcupine.Model {
 	return porcupine.Model{
 		Init: func() any { return states{states: []State{start}} },
 		Step: func(state, input, _ any) (bool, any) {

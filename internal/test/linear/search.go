@@ -64,7 +64,7 @@ func (h *History) search(g guess, limit time.Duration) porcupine.CheckResult {
 		return porcupine.Unknown
 	}
 	within := newSearchTime(limit)
-	result := porcupine.CheckEventsTimeout(model(h.Start, loose, within), events, limit)
+	result := porcupine.CheckEventsTimeout(searched(h.Start, loose, within), events, limit)
 	if result == porcupine.Illegal && within.cut.Load() {
 		return porcupine.Unknown
 	}
@@ -197,7 +197,7 @@ func (h *History) from(start *Record) *History {
 func (h *History) String() string {
 	events, loose := h.events(noGuess)
 	const limit = 5 * time.Second
-	_, info := porcupine.CheckEventsVerbose(model(h.Start, loose, newSearchTime(limit)), events, limit)
+	_, info := porcupine.CheckEventsVerbose(searched(h.Start, loose, newSearchTime(limit)), events, limit)
 	var longest []porcupine.Operation
 	for _, some := range info.PartialLinearizationsOperations()[0] {
 		if len(some) > len(longest) {

@@ -7,6 +7,8 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+
+	"github.com/rratelimiter/rratelimiter/internal/test/model"
 )
 
 // A State is a limiter that one call at a time happens to. Times are in
@@ -15,17 +17,9 @@ type State struct {
 	now      int64
 	rate     int64 // 0: none is set
 	interval int64
-	uses     []use // what is in use, sorted
+	uses     model.Grants // what is in use, sorted; what was granted to a client at one time is one
 	stakes   []stake
 	loose    looseSet // the model's loose effects that may come yet
-}
-
-// A use is permits in use that were granted at the same time to the same
-// Client.
-type use struct {
-	at      int64
-	client  int
-	permits int64
 }
 
 // A stake is a part of a use that its caller does not know of: that of a
@@ -40,20 +34,17 @@ type stake struct {
 	phantom  bool  // of an attempt that a repeat did not find again
 }
 
+// of reports whether the stake is a part of that use.
+func (k *stake) of(u model.Grant) bool { return k.at == u.At && k.client == u.By }
+
 // Full returns a limiter with a rate, of which nothing is in use.
 func Full(rate, interval int64) State { return State{rate: rate, interval: interval} }
 
-func (s State) free() int64 {
-	free := s.rate
-	for _, u := range s.uses {
-		free -= u.permits
-	}
-	return free
-}
+func (s State) free() int64 { return s.rate - s.uses.InUse() }
 
 // settled returns the state without what has run out.
 func (s State) settled() State {
-	s.uses = without(s.uses, func(u use) bool { return u.at+s.interval <= s.now })
+	s.uses = s.uses.Settled(s.interval, s.now)
 	s.stakes = without(s.stakes, func(k stake) bool { return k.at+s.interval <= s.now })
 	return s
 }
@@ -69,50 +60,40 @@ func without[E any](list []E, f func(E) bool) []E {
 // with returns the state with that many more permits in use.
 func (s State) with(client int, permits int64) State {
 	s.uses = slices.Clone(s.uses)
-	i, found := slices.BinarySearchFunc(s.uses, use{at: s.now, client: client}, func(a, b use) int {
-		return cmp.Or(cmp.Compare(a.at, b.at), cmp.Compare(a.client, b.client))
+	taken := model.Grant{At: s.now, By: client, Permits: permits}
+	i, found := slices.BinarySearchFunc(s.uses, taken, func(a, b model.Grant) int {
+		return cmp.Or(cmp.Compare(a.At, b.At), cmp.Compare(a.By, b.By))
 	})
 	if found {
-		s.uses[i].permits += permits
+		s.uses[i].Permits += permits
 	} else {
-		s.uses = slices.Insert(s.uses, i, use{at: s.now, client: client, permits: permits})
+		s.uses = slices.Insert(s.uses, i, taken)
 	}
 	return s
 }
 
-// released returns the state with up to so many permits fewer in use: the
-// client's own, the newest first, then those of others.
+// released returns the state with up to so many permits fewer in use.
 func (s State) released(client int, permits int64) State {
-	for _, own := range []bool{true, false} {
-		for _, u := range slices.Backward(s.uses) {
-			if own == (u.client == client) {
-				taken := min(permits, u.permits)
-				s = s.takenOff(u, taken)
-				permits -= taken
+	all := s.uses
+	s.stakes = slices.Clone(s.stakes)
+	for i := range all.NewestFirst(client) {
+		off := min(permits, all[i].Permits)
+		permits -= off
+		for n := range s.stakes {
+			if k := &s.stakes[n]; k.of(all[i]) {
+				k.released = min(k.released+off, k.permits)
 			}
 		}
+		s = s.lessened(all[i], off)
 	}
 	return s
 }
 
-// takenOff returns the state with that many permits of a use released.
-func (s State) takenOff(u use, permits int64) State {
-	s.stakes = slices.Clone(s.stakes)
-	for i := range s.stakes {
-		if k := &s.stakes[i]; k.at == u.at && k.client == u.client {
-			k.released = min(k.released+permits, k.permits)
-		}
-	}
-	return s.lessened(u, permits)
-}
-
-func (s State) lessened(u use, permits int64) State {
+func (s State) lessened(u model.Grant, permits int64) State {
 	i := slices.Index(s.uses, u)
 	s.uses = slices.Clone(s.uses)
-	if u.permits == permits {
+	if s.uses[i].Permits -= permits; s.uses[i].Permits == 0 {
 		s.uses = slices.Delete(s.uses, i, i+1)
-	} else {
-		s.uses[i].permits -= permits
 	}
 	return s
 }
@@ -134,14 +115,14 @@ func (s State) full() State {
 // given back. Where Release has been at the use since, that may have been any
 // part of it.
 func (s State) givenBack(k stake) []State {
-	i := slices.IndexFunc(s.uses, func(u use) bool { return u.at == k.at && u.client == k.client })
+	i := slices.IndexFunc(s.uses, k.of)
 	at := slices.Index(s.stakes, k)
 	s.stakes = slices.Delete(slices.Clone(s.stakes), at, at+1)
 	if i < 0 {
 		return []State{s}
 	}
 	var next []State
-	most := min(k.permits, s.uses[i].permits)
+	most := min(k.permits, s.uses[i].Permits)
 	for back := min(k.permits-k.released, most); back <= most; back++ {
 		next = append(next, s.lessened(s.uses[i], back))
 	}
@@ -156,7 +137,7 @@ func (s State) String() string {
 	fmt.Fprintf(&text, "%d of %d free", s.free(), s.rate)
 	if s.now > 0 {
 		for _, u := range s.uses {
-			fmt.Fprintf(&text, ", %d of client %d until %d ms", u.permits, u.client, u.at+s.interval)
+			fmt.Fprintf(&text, ", %d of client %d until %d ms", u.Permits, u.By, u.At+s.interval)
 		}
 	}
 	return text.String()
@@ -175,7 +156,7 @@ func (s State) key() string {
 		add(int64(word))
 	}
 	for _, u := range s.uses {
-		add(u.at, int64(u.client), u.permits)
+		add(u.At, int64(u.By), u.Permits)
 	}
 	for _, k := range s.stakes {
 		add(int64(k.call), k.at, int64(k.client), k.permits, k.released)

@@ -2,21 +2,23 @@ package rratelimiter.bench;
 
 import static java.nio.charset.StandardCharsets.UTF_8;
 
+import com.fasterxml.jackson.databind.JsonNode;
+import com.fasterxml.jackson.databind.ObjectMapper;
+import com.fasterxml.jackson.databind.node.ObjectNode;
 import java.io.BufferedReader;
 import java.io.FileDescriptor;
 import java.io.FileOutputStream;
 import java.io.IOException;
 import java.io.InputStreamReader;
 import java.io.PrintStream;
-import java.net.URLDecoder;
-import java.net.URLEncoder;
 import java.util.HashMap;
 import java.util.Map;
 import java.util.concurrent.atomic.AtomicInteger;
 
 /**
- * Serves one request after another, a line each, until stdin ends. The answer is "ok VALUE..." or "err MESSAGE". ID is
- * the client that is meant.
+ * Serves JSON-RPC 1.0 on stdin and stdout, one request after another, a line each, until stdin ends. The only parameter
+ * is a list of strings: a name for the request, which is not used here, and the arguments. The error is the simple class
+ * name of what was thrown, a colon and the message. ID is the client that is meant.
  *
  * <pre>
  * open ID redisson|bucket4j ADDRESS CONNECTIONS          a client
@@ -36,6 +38,8 @@ public final class Bench {
         int count;
     }
 
+    private static final ObjectMapper JSON = new ObjectMapper();
+
     private final Map<String, Client> clients = new HashMap<>();
 
     private Bench() {}
@@ -47,7 +51,7 @@ public final class Bench {
             Bench bench = new Bench();
             BufferedReader in = new BufferedReader(new InputStreamReader(System.in, UTF_8));
             for (String line = in.readLine(); line != null; line = in.readLine()) {
-                out.print(bench.answer(line.split(" ")) + "\n");
+                out.print(bench.answer(JSON.readTree(line)) + "\n");
                 out.flush();
             }
         } finally {
@@ -55,37 +59,38 @@ public final class Bench {
         }
     }
 
-    private String answer(String[] words) {
+    private ObjectNode answer(JsonNode request) {
+        ObjectNode answer = JSON.createObjectNode().putNull("error");
+        answer.set("id", request.get("id"));
         try {
-            return "ok " + run(words);
+            return answer.set("result", JSON.valueToTree(run(request.get("method").asText(), JSON.convertValue(request.get("params").get(0), String[].class))));
         } catch (Throwable e) {
-            return "err " + encode(String.valueOf(e));
+            return answer.put("error", e.getClass().getSimpleName() + ": " + e.getMessage());
         }
     }
 
-    private String run(String[] words) throws Exception {
-        if (words[0].equals("version")) {
-            return encode(Runtime.version().toString());
+    private Object run(String method, String[] words) throws Exception {
+        if (method.equals("version")) {
+            return Runtime.version().toString();
         }
         Client client = clients.computeIfAbsent(words[1], id -> new Client());
-        switch (words[0]) {
+        switch (method) {
             case "open":
-                String address = decode(words[3]);
                 client.limiters = words[2].equals("redisson")
-                        ? new RedissonLimiters(address, Integer.parseInt(words[4]))
-                        : new Bucket4jLimiters(address);
+                        ? new RedissonLimiters(words[3], Integer.parseInt(words[4]))
+                        : new Bucket4jLimiters(words[3]);
                 return "";
             case "close":
                 clients.remove(words[1]).limiters.close();
                 return "";
             case "make":
                 client.count = Integer.parseInt(words[3]);
-                client.limiters.make(decode(words[2]), client.count, Long.parseLong(words[4]), Long.parseLong(words[5]));
+                client.limiters.make(words[2], client.count, Long.parseLong(words[4]), Long.parseLong(words[5]));
                 return "";
             case "each":
-                return String.valueOf(each(client));
+                return each(client);
             case "drain":
-                return String.valueOf(drain(client, Integer.parseInt(words[2])));
+                return drain(client, Integer.parseInt(words[2]));
             case "load":
                 return new Load(client.limiters, Integer.parseInt(words[3]), client.count, Double.parseDouble(words[6]))
                         .run(words[2].equals("async"), Long.parseLong(words[4]), Long.parseLong(words[5]));
@@ -93,7 +98,7 @@ public final class Bench {
                 return new Crowd(client.limiters)
                         .run(Integer.parseInt(words[2]), Long.parseLong(words[3]), Long.parseLong(words[4]));
             default:
-                throw new IllegalArgumentException(words[0]);
+                throw new IllegalArgumentException(method);
         }
     }
 
@@ -113,13 +118,5 @@ public final class Bench {
             n++;
         }
         return n;
-    }
-
-    static String encode(String s) {
-        return URLEncoder.encode(s, UTF_8);
-    }
-
-    static String decode(String s) {
-        return URLDecoder.decode(s, UTF_8);
     }
 }

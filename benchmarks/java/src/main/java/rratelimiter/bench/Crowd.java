@@ -1,19 +1,21 @@
 package rratelimiter.bench;
 
-import java.util.StringJoiner;
+import java.util.ArrayList;
+import java.util.List;
+import java.util.Map;
 
 /** One call, then, some time later, callers that ask without a pause. */
 final class Crowd {
 
     private final Limiters limiters;
-    private final StringJoiner grants = new StringJoiner(",");
+    private final List<Map<String, Long>> grants = new ArrayList<>();
 
     Crowd(Limiters limiters) {
         this.limiters = limiters;
     }
 
-    /** SENT:ANSWERED,... of each grant, in nanoseconds since the beginning. */
-    String run(int callers, long fromMillis, long toMillis) throws Exception {
+    /** When each grant was Sent and Answered, in nanoseconds since the beginning. */
+    List<Map<String, Long>> run(int callers, long fromMillis, long toMillis) throws Exception {
         long begin = System.nanoTime();
         ask(begin);
         Thread.sleep(Math.max(0, fromMillis - (System.nanoTime() - begin) / 1_000_000));
@@ -26,7 +28,7 @@ final class Crowd {
                 }
             } while (System.nanoTime() - begin < toMillis * 1_000_000);
         }));
-        return grants.toString();
+        return grants;
     }
 
     private void ask(long begin) throws Exception {
@@ -34,7 +36,7 @@ final class Crowd {
         if (limiters.take(0)) {
             long answered = System.nanoTime() - begin;
             synchronized (grants) {
-                grants.add(sent + ":" + answered);
+                grants.add(Map.of("Sent", sent, "Answered", answered));
             }
         }
     }

@@ -5,6 +5,7 @@ import java.lang.management.ManagementFactory;
 import java.util.ArrayList;
 import java.util.Arrays;
 import java.util.List;
+import java.util.Map;
 import java.util.concurrent.CountDownLatch;
 import java.util.concurrent.Future;
 import java.util.concurrent.TimeUnit;
@@ -59,10 +60,9 @@ final class Load {
     }
 
     /**
-     * GRANTED REFUSED ERRORS ALL NANOSECONDS CPU FIRSTERROR HISTOGRAM; ALL counts what was not measured, too, and CPU
-     * are the nanoseconds of this process.
+     * What came of it; All counts what was not measured, too, and CPU are the nanoseconds of this process.
      */
-    String run(boolean async, long warmMillis, long millis) throws Exception {
+    Map<String, Object> run(boolean async, long warmMillis, long millis) throws Exception {
         CountDownLatch done = new CountDownLatch(async ? callers.size() : 0);
         List<Future<?>> threads = List.of();
         if (async) {
@@ -94,8 +94,9 @@ final class Load {
                 sum.firstError = caller.firstError;
             }
         }
-        return sum.granted + " " + sum.refused + " " + sum.errors + " " + sum.all + " " + nanos + " " + cpu + " "
-                + Bench.encode(sum.firstError) + " " + sum.latencies.text();
+        return Map.of(
+                "Granted", sum.granted, "Refused", sum.refused, "Errors", sum.errors, "Failed", sum.errors, "All", sum.all,
+                "Elapsed", nanos, "CPU", cpu, "FirstError", sum.firstError, "Latencies", sum.latencies.text());
     }
 
     private int draw(Caller caller) {

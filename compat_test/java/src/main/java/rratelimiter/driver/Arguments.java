@@ -1,32 +1,31 @@
 package rratelimiter.driver;
 
+import com.fasterxml.jackson.databind.JsonNode;
 import java.time.Duration;
 import org.redisson.api.RateType;
 
-/** The words of a request behind its id: the operation and its arguments. */
+/** The operation that a request is for, the request's name and the arguments. */
 final class Arguments {
 
     final String operation;
-    private final String[] words;
+    final String name;
+    private final JsonNode words;
 
-    Arguments(String[] words) {
-        this.words = words;
-        operation = words[1];
+    Arguments(JsonNode request) {
+        operation = request.get("method").asText();
+        words = request.get("params").get(0);
+        name = words.get(0).asText();
     }
 
     boolean has(int i) {
-        return i + 2 < words.length;
+        return words.has(i + 1);
     }
 
     String word(int i) {
         if (!has(i)) {
             throw new IllegalArgumentException(operation + " needs more than " + i + " arguments");
         }
-        return words[i + 2];
-    }
-
-    String text(int i) {
-        return Driver.decode(word(i));
+        return words.get(i + 1).asText();
     }
 
     long number(int i) {

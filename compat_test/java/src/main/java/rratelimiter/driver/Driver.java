@@ -2,14 +2,15 @@ package rratelimiter.driver;
 
 import static java.nio.charset.StandardCharsets.UTF_8;
 
+import com.fasterxml.jackson.databind.JsonNode;
+import com.fasterxml.jackson.databind.ObjectMapper;
+import com.fasterxml.jackson.databind.node.ObjectNode;
 import java.io.BufferedReader;
 import java.io.FileDescriptor;
 import java.io.FileOutputStream;
 import java.io.IOException;
 import java.io.InputStreamReader;
 import java.io.PrintStream;
-import java.net.URLDecoder;
-import java.net.URLEncoder;
 import java.util.Map;
 import java.util.concurrent.ConcurrentHashMap;
 import java.util.concurrent.ExecutorService;
@@ -17,21 +18,15 @@ import java.util.concurrent.Executors;
 import java.util.concurrent.FutureTask;
 
 /**
- * Serves requests on stdin and answers on stdout, one a line, until stdin ends.
+ * Serves JSON-RPC 1.0 on stdin and stdout, a line each, until stdin ends. The only parameter of a request is a list of
+ * strings: a name for the request, by which a later {@code cancel} interrupts it, and the arguments; see {@link
+ * Operations}. The error is the simple class name of what was thrown, a colon and the message.
  *
- * <pre>
- * ID OP ARGUMENT...                 a request; see {@link Operations}
- * ID ok VALUE...                    its answer
- * ID err EXCEPTION MESSAGE          what was thrown: simple class name, message
- * ID unsupported OPERATION          this Redisson release has no such operation
- * ID cancel OTHER                   interrupts the request OTHER; has no answer
- * </pre>
- *
- * Words are separated by one space; those that hold free text (names, addresses, messages) are
- * in the encoding of HTML forms. Every request has a thread of its own, so answers come in any
- * order.
+ * <p>Every request has a thread of its own, so answers come in any order.
  */
 public final class Driver {
+
+    private static final ObjectMapper JSON = new ObjectMapper();
 
     private final PrintStream out;
     private final Operations operations = new Operations();
@@ -55,46 +50,41 @@ public final class Driver {
 
     private void serve(BufferedReader in) throws IOException {
         for (String line = in.readLine(); line != null; line = in.readLine()) {
-            String[] words = line.split(" ", -1);
-            if (words[1].equals("cancel")) {
-                FutureTask<Void> task = running.get(words[2]);
-                if (task != null) {
-                    task.cancel(true);
-                }
-                continue;
-            }
-            String id = words[0];
-            FutureTask<Void> task = new FutureTask<Void>(() -> run(id, words), null) {
+            JsonNode request = JSON.readTree(line);
+            Arguments arguments = new Arguments(request);
+            FutureTask<Void> task = new FutureTask<Void>(() -> answer(request, arguments), null) {
                 @Override
                 protected void done() {
-                    running.remove(id);
+                    running.remove(arguments.name);
                 }
             };
-            running.put(id, task);
+            running.put(arguments.name, task);
             threads.execute(task);
         }
     }
 
-    private void run(String id, String[] words) {
-        String answer;
+    private void answer(JsonNode request, Arguments arguments) {
+        ObjectNode answer = JSON.createObjectNode().putNull("error");
+        answer.set("id", request.get("id"));
         try {
-            answer = "ok " + operations.run(words);
-        } catch (UnsupportedException e) {
-            answer = "unsupported " + encode(e.getMessage());
+            answer.set("result", JSON.valueToTree(run(arguments)));
         } catch (Throwable e) {
-            answer = "err " + e.getClass().getSimpleName() + " " + encode(String.valueOf(e.getMessage()));
+            answer.put("error", e.getClass().getSimpleName() + ": " + e.getMessage());
         }
         synchronized (out) {
-            out.print(id + " " + answer + "\n");
+            out.print(answer + "\n");
             out.flush();
         }
     }
 
-    static String encode(String s) {
-        return URLEncoder.encode(s, UTF_8);
-    }
-
-    static String decode(String s) {
-        return URLDecoder.decode(s, UTF_8);
+    private Object run(Arguments arguments) throws Throwable {
+        if (!arguments.operation.equals("cancel")) {
+            return operations.run(arguments);
+        }
+        FutureTask<Void> task = running.get(arguments.word(0));
+        if (task != null) {
+            task.cancel(true);
+        }
+        return "done";
     }
 }

@@ -1,20 +1,14 @@
 package rratelimiter.driver;
 
-import java.time.Instant;
 import java.util.ArrayList;
 import java.util.List;
+import java.util.Map;
 import java.util.concurrent.TimeUnit;
-import java.util.stream.Collectors;
 import org.redisson.api.RRateLimiter;
 
 /**
- * Threads that ask one limiter for permits, with a pause of so many ms after each call. The answer:
- *
- * <pre>
- * GRANTED DENIED ERRORS FIRSTERROR TIME,TIME,...
- * </pre>
- *
- * TIME is when a grant came back, in nanoseconds since 1970, ascending.
+ * Threads that ask one limiter for permits, with a pause of so many ms after each call. The answer: how many calls
+ * were Granted and Denied, how many Errors there were, and the FirstError.
  */
 final class Hammer {
 
@@ -23,7 +17,7 @@ final class Hammer {
     private final long timeout;
     private final long pause;
 
-    private final List<Long> grants = new ArrayList<>();
+    private long granted;
     private long denied;
     private long errors;
     private String firstError = "";
@@ -35,7 +29,7 @@ final class Hammer {
         this.pause = pause;
     }
 
-    String run(int threads, long duration) throws InterruptedException {
+    Map<String, Object> run(int threads, long duration) throws InterruptedException {
         long end = System.nanoTime() + TimeUnit.MILLISECONDS.toNanos(duration);
         List<Thread> started = new ArrayList<>();
         for (int i = 0; i < threads; i++) {
@@ -51,12 +45,11 @@ final class Hammer {
             started.forEach(Thread::interrupt);
             throw e;
         }
-        String times = grants.stream().sorted().map(String::valueOf).collect(Collectors.joining(","));
-        return grants.size() + " " + denied + " " + errors + " " + Driver.encode(firstError) + " " + times;
+        return Map.of("Granted", granted, "Denied", denied, "Errors", errors, "FirstError", firstError);
     }
 
     private void ask(long end) {
-        while (System.nanoTime() < end && !Thread.currentThread().isInterrupted()) {
+        do {
             try {
                 count(limiter.tryAcquire(permits, timeout, TimeUnit.MILLISECONDS));
                 if (pause > 0) {
@@ -67,16 +60,15 @@ final class Hammer {
             } catch (Throwable e) {
                 count(e);
             }
-        }
+        } while (System.nanoTime() < end && !Thread.currentThread().isInterrupted());
     }
 
-    private synchronized void count(boolean granted) {
-        if (!granted) {
+    private synchronized void count(boolean was) {
+        if (was) {
+            granted++;
+        } else {
             denied++;
-            return;
         }
-        Instant now = Instant.now();
-        grants.add(TimeUnit.SECONDS.toNanos(now.getEpochSecond()) + now.getNano());
     }
 
     private synchronized void count(Throwable e) {

@@ -33,7 +33,7 @@ import org.redisson.config.SingleServerConfig;
  * acquire CLIENT NAME PERMITS
  * release CLIENT NAME PERMITS
  * availablePermits CLIENT NAME                                    a number
- * getConfig CLIENT NAME                                           TYPE RATE INTERVAL
+ * getConfig CLIENT NAME                                           Type (0: OVERALL), Rate, Interval in ns
  * expire CLIENT NAME TIME                                         true or false
  * expireAt CLIENT NAME EPOCHTIME                                  true or false
  * clearExpire CLIENT NAME                                         true or false
@@ -52,8 +52,7 @@ final class Operations {
 
     private final Map<String, RedissonClient> clients = new ConcurrentHashMap<>();
 
-    Object run(String[] words) throws Throwable {
-        Arguments args = new Arguments(words);
+    Object run(Arguments args) throws Throwable {
         switch (args.operation) {
             case "version":
                 return Redisson.class.getPackage().getImplementationVersion();
@@ -67,7 +66,7 @@ final class Operations {
                 known(args, clients.remove(args.word(0))).shutdown(0, 200, TimeUnit.MILLISECONDS);
                 return "done";
         }
-        RRateLimiter limiter = known(args, clients.get(args.word(0))).getRateLimiter(args.text(1));
+        RRateLimiter limiter = known(args, clients.get(args.word(0))).getRateLimiter(args.word(1));
         switch (args.operation) {
             case "trySetRate":
                 return trySetRate(limiter, args);
@@ -92,7 +91,10 @@ final class Operations {
                 return limiter.availablePermits();
             case "getConfig":
                 RateLimiterConfig config = limiter.getConfig();
-                return config.getRateType() + " " + config.getRate() + " " + config.getRateInterval();
+                return Map.of(
+                        "Type", config.getRateType().ordinal(),
+                        "Rate", config.getRate(),
+                        "Interval", TimeUnit.MILLISECONDS.toNanos(config.getRateInterval()));
             case "expire":
                 return expirable(limiter, args).expire(args.number(2), TimeUnit.MILLISECONDS);
             case "expireAt":
@@ -108,7 +110,7 @@ final class Operations {
             case "unlink":
                 return limiter.unlink();
             case "rename":
-                limiter.rename(args.text(2));
+                limiter.rename(args.word(2));
                 return "done";
             case "hammer":
                 return new Hammer(limiter, args.number(3), args.number(5), args.number(6))
@@ -120,17 +122,17 @@ final class Operations {
 
     private String open(Arguments args) throws Throwable {
         Config config = small();
-        SingleServerConfig server = single(config, args.text(1));
+        SingleServerConfig server = single(config, args.word(1));
         if (args.has(2)) {
-            Newer.mapNames(config, server, args.text(2));
+            Newer.mapNames(config, server, args.word(2));
         }
         return keep(args, config);
     }
 
     private static Config withCodec(Arguments args) throws ReflectiveOperationException {
         Config config = small();
-        single(config, args.text(1));
-        config.setCodec((Codec) Class.forName(args.text(2)).getDeclaredConstructor().newInstance());
+        single(config, args.word(1));
+        config.setCodec((Codec) Class.forName(args.word(2)).getDeclaredConstructor().newInstance());
         config.setUseScriptCache(Boolean.parseBoolean(args.word(3)));
         return config;
     }
@@ -146,7 +148,10 @@ final class Operations {
         URI uri = URI.create(url);
         SingleServerConfig server = config.useSingleServer()
                 .setAddress(uri.getScheme() + "://" + uri.getAuthority())
-                .setConnectionMinimumIdleSize(1);
+                .setConnectionMinimumIdleSize(1)
+                // However busy the machine is, no request is sent again.
+                .setConnectTimeout(60_000)
+                .setTimeout(60_000);
         if (uri.getPath().length() > 1) {
             server.setDatabase(Integer.parseInt(uri.getPath().substring(1)));
         }

@@ -23,27 +23,27 @@ final class Servers {
         Config config = new Config();
         config.setThreads(4);
         config.setNettyThreads(4);
-        String[] addresses = args.text(3).split(",");
+        String[] addresses = args.word(3).split(",");
         for (int i = 0; i < addresses.length; i++) {
             addresses[i] = "redis://" + addresses[i];
         }
         Map<String, String> instead = new HashMap<>();
-        String[] pairs = args.text(4).split(",");
+        String[] pairs = args.word(4).split(",");
         for (int i = 0; i + 1 < pairs.length; i += 2) {
             instead.put(pairs[i], pairs[i + 1]);
         }
         int timeout = (int) args.number(5);
         switch (args.word(1)) {
             case "cluster":
-                set(config.useClusterServers().addNodeAddress(addresses).setScanInterval(500).setNatMap(instead), timeout, args.text(6));
+                set(config.useClusterServers().addNodeAddress(addresses).setScanInterval(500).setNatMap(instead), timeout, args.word(6));
                 break;
             case "sentinel":
                 set(
                         config.useSentinelServers()
-                                .setMasterName(args.text(2))
+                                .setMasterName(args.word(2))
                                 .addSentinelAddress(addresses)
                                 .setNatMap(instead),
-                        timeout, args.text(6));
+                        timeout, args.word(6));
                 break;
             default:
                 String address = addresses[0].substring("redis://".length());
@@ -54,7 +54,7 @@ final class Servers {
                         .setConnectTimeout(timeout)
                         .setRetryAttempts(ATTEMPTS - 1)
                         .setRetryInterval(RETRY_INTERVAL)
-                        .setClientName(args.text(6));
+                        .setClientName(args.word(6));
         }
         return config;
     }

@@ -1,0 +1,232 @@
+package compat_test
+
+import (
+	"context"
+	"testing"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"github.com/rratelimiter/rratelimiter"
+	"github.com/rratelimiter/rratelimiter/codec"
+	layout "github.com/rratelimiter/rratelimiter/internal/redisson"
+	"github.com/rratelimiter/rratelimiter/internal/test/limitertest"
+	"github.com/rratelimiter/rratelimiter/internal/test/model"
+	"github.com/rratelimiter/rratelimiter/internal/test/redistest"
+)
+
+// service is a program that uses limiters, in either language. Its methods fail
+// the test on an error, and skip it if the release of Redisson lacks the call.
+type service struct {
+	*rratelimiter.Client // nil in Java
+
+	java *javaClient // nil in Go
+	t    testing.TB
+}
+
+// newGo returns a Go service that uses rdb.
+func newGo(t testing.TB, rdb rratelimiter.Redis, opts ...rratelimiter.Option) service {
+	t.Helper()
+	client := rratelimiter.New(rdb, opts...)
+	t.Cleanup(func() { assert.NoError(t, client.Close(context.Background())) })
+	return service{client, nil, t}
+}
+
+// newJava returns a Java service that uses the server at url. The module shares
+// limiters with Redisson from 3.35 on.
+func newJava(t testing.TB, url string) service {
+	t.Helper()
+	driver := sharedDriver(t)
+	requireRelease(t, "3.35.0")
+	return service{nil, driver.open(t, url), t}
+}
+
+// newBoth returns a Java and a Go service that use the shared server.
+func newBoth(t testing.TB, opts ...rratelimiter.Option) (java, goes service, rdb *redis.Client) {
+	t.Helper()
+	java, rdb = newJava(t, redistest.Shared(t).URL()), redistest.Redis(t)
+	return java, newGo(t, rdb, opts...), rdb
+}
+
+// in returns the service for use in a subtest.
+func (s service) in(t testing.TB) service { return service{s.Client, s.java, t} }
+
+// done ends the test on an error.
+func (s service) done(err error) {
+	skipUnsupported(s.t, err)
+	require.NoError(s.t, err)
+}
+
+func (s service) ok(ok bool, err error) bool {
+	s.done(err)
+	return ok
+}
+
+func (s service) TrySetRate(limiter string, cfg rratelimiter.Config) bool {
+	if s.java != nil {
+		return s.ok(ask[bool](s.t.Context(), s.java, "trySetRate", limiter, rateArgs(cfg)...))
+	}
+	return s.ok(s.RateLimiter(limiter).TrySetRate(s.t.Context(), cfg))
+}
+
+func (s service) SetRate(limiter string, cfg rratelimiter.Config) {
+	if s.java != nil {
+		s.done(limitertest.Second(ask[any](s.t.Context(), s.java, "setRate", limiter, rateArgs(cfg)...)))
+	} else {
+		s.done(s.RateLimiter(limiter).SetRate(s.t.Context(), cfg))
+	}
+}
+
+func (s service) KeepState(limiter string, cfg rratelimiter.Config) {
+	if s.java != nil {
+		s.done(limitertest.Second(ask[any](s.t.Context(), s.java, "setRateArgs", limiter, rateArgs(cfg, true)...)))
+	} else {
+		s.done(s.RateLimiter(limiter).SetRate(s.t.Context(), cfg, rratelimiter.KeepState()))
+	}
+}
+
+func (s service) UpdateRate(limiter string, cfg rratelimiter.Config, keep bool) bool {
+	if s.java != nil {
+		return s.ok(ask[bool](s.t.Context(), s.java, "updateRate", limiter, rateArgs(cfg, keep)...))
+	}
+	var opts []rratelimiter.RateOption
+	if keep {
+		opts = append(opts, rratelimiter.KeepState())
+	}
+	return s.ok(s.RateLimiter(limiter).UpdateRate(s.t.Context(), cfg, opts...))
+}
+
+// take asks once.
+func (s service) take(ctx context.Context, limiter string, permits int64) (bool, error) {
+	if s.java != nil {
+		return ask[bool](ctx, s.java, "tryAcquire", limiter, permits)
+	}
+	return s.RateLimiter(limiter).TryAcquire(ctx, permits, 0)
+}
+
+func (s service) Try(limiter string, permits int64) bool {
+	return s.ok(s.take(s.t.Context(), limiter, permits))
+}
+
+func (s service) Wait(limiter string, permits int64, timeout time.Duration) bool {
+	if s.java != nil {
+		return s.ok(ask[bool](s.t.Context(), s.java, "tryAcquire", limiter, permits, timeout.Milliseconds()))
+	}
+	return s.ok(s.RateLimiter(limiter).TryAcquire(s.t.Context(), permits, timeout))
+}
+
+func (s service) Acquire(ctx context.Context, limiter string, permits int64) error {
+	if s.java != nil {
+		return limitertest.Second(ask[any](ctx, s.java, "acquire", limiter, permits))
+	}
+	return s.RateLimiter(limiter).Acquire(ctx, permits)
+}
+
+func (s service) Release(limiter string, permits int64) {
+	if s.java != nil {
+		s.done(limitertest.Second(ask[any](s.t.Context(), s.java, "release", limiter, permits)))
+	} else {
+		s.done(s.RateLimiter(limiter).Release(s.t.Context(), permits))
+	}
+}
+
+func (s service) Available(limiter string) (n int64) {
+	var err error
+	if s.java != nil {
+		n, err = ask[int64](s.t.Context(), s.java, "availablePermits", limiter)
+	} else {
+		n, err = s.RateLimiter(limiter).AvailablePermits(s.t.Context())
+	}
+	s.done(err)
+	return n
+}
+
+func (s service) Config(limiter string) (cfg rratelimiter.Config) {
+	var err error
+	if s.java != nil {
+		cfg, err = ask[rratelimiter.Config](s.t.Context(), s.java, "getConfig", limiter)
+	} else {
+		cfg, err = s.RateLimiter(limiter).Config(s.t.Context())
+	}
+	s.done(err)
+	return cfg
+}
+
+func (s service) Expire(limiter string, ttl time.Duration) bool {
+	if s.java != nil {
+		return s.ok(ask[bool](s.t.Context(), s.java, "expire", limiter, ttl.Milliseconds()))
+	}
+	return s.ok(s.RateLimiter(limiter).Expire(s.t.Context(), ttl))
+}
+
+// TTL is -1 if there is no end.
+func (s service) TTL(limiter string) (ttl time.Duration) {
+	var err error
+	expires := true
+	if s.java != nil {
+		ttl, err = javaTTL(s.t.Context(), s.java, limiter)
+	} else {
+		ttl, expires, err = s.RateLimiter(limiter).TTL(s.t.Context())
+	}
+	if s.done(err); !expires {
+		return -1
+	}
+	return ttl
+}
+
+func (s service) Exists(limiter string) bool {
+	if s.java != nil {
+		return s.ok(ask[bool](s.t.Context(), s.java, "isExists", limiter))
+	}
+	return s.ok(s.RateLimiter(limiter).Exists(s.t.Context()))
+}
+
+func (s service) Delete(limiter string) bool {
+	if s.java != nil {
+		return s.ok(ask[bool](s.t.Context(), s.java, "delete", limiter))
+	}
+	return s.ok(s.RateLimiter(limiter).Delete(s.t.Context()))
+}
+
+// unlink calls Redisson's unlink.
+func (s service) unlink(limiter string) bool {
+	return s.ok(ask[bool](s.t.Context(), s.java, "unlink", limiter))
+}
+
+// requireRelease skips the test if the release of Redisson is an older one.
+func requireRelease(t testing.TB, first string) {
+	t.Helper()
+	if model.Older(*redissonVersion, first) {
+		t.Skipf("Redisson %s is older than %s", *redissonVersion, first)
+	}
+}
+
+// passTime lets time pass for the limiter: what Redis holds of it, also for the
+// clients of these ids, is moved back in time.
+func passTime(t testing.TB, rdb *redis.Client, limiter string, d time.Duration, ids ...string) {
+	t.Helper()
+	set := layout.KeysOf(limiter, "")
+	all := []string{set.Config, set.Value, set.Permits}
+	for _, id := range ids {
+		set := layout.KeysOf(limiter, id)
+		all = append(all, set.ClientValue, set.ClientPermits)
+	}
+	require.NoError(t, moveBack.Run(t.Context(), rdb, all, d.Milliseconds()).Err())
+}
+
+// stored returns the value and the permits of each member.
+func stored(t testing.TB, rdb *redis.Client, valueKey, permitsKey string) (value int64, permits []int64) {
+	t.Helper()
+	value, err := rdb.Get(t.Context(), valueKey).Int64()
+	require.NoError(t, err)
+	members, err := rdb.ZRange(t.Context(), permitsKey, 0, -1).Result()
+	require.NoError(t, err)
+	for _, text := range members {
+		member, err := codec.Parse(text)
+		require.NoError(t, err)
+		permits = append(permits, int64(member.Permits))
+	}
+	return value, permits
+}

@@ -1,0 +1,221 @@
+package model
+
+import (
+	"fmt"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/rratelimiter/rratelimiter"
+	"github.com/rratelimiter/rratelimiter/codec"
+)
+
+// A Client is who calls.
+type Client struct {
+	Number int // who wrote a row; 0 if members don't tell
+	ID     string
+	Layout codec.Layout // of the members that it writes
+}
+
+// An Op is an operation as it is called; times are milliseconds from now.
+type Op struct {
+	Do      string `json:"do"`
+	Permits int64  `json:"permits,omitempty"`
+	Rate    *Rate  `json:"rate,omitempty"`
+	Keep    bool   `json:"keepState,omitempty"`
+	TTL     int64  `json:"ttl,omitempty"`
+	At      int64  `json:"at,omitempty"`
+	To      string `json:"to,omitempty"`
+	Held    bool   `json:"held,omitempty"` // the handle has been refused lately
+}
+
+// A Rate is one as Redis holds it: times are milliseconds.
+type Rate struct {
+	Type      string `json:"type"` // 0: for all clients together, 1: for each
+	Rate      int64  `json:"rate"`
+	Interval  int64  `json:"interval"`
+	KeepAlive int64  `json:"keepAlive"`
+}
+
+const (
+	overall   = "0"
+	perClient = "1"
+)
+
+// RateOf returns what Redis is to hold of a configuration.
+func RateOf(cfg rratelimiter.Config) *Rate {
+	r := &Rate{Type: overall, Rate: cfg.Rate, Interval: cfg.Interval.Milliseconds(), KeepAlive: cfg.KeepAlive.Milliseconds()}
+	if cfg.Type == rratelimiter.PerClient {
+		r.Type = perClient
+	}
+	return r
+}
+
+// Public returns it as callers give it.
+func (r *Rate) Public() rratelimiter.Config {
+	cfg := rratelimiter.Config{
+		Rate:      r.Rate,
+		Interval:  time.Duration(r.Interval) * time.Millisecond,
+		KeepAlive: time.Duration(r.KeepAlive) * time.Millisecond,
+	}
+	if r.Type == perClient {
+		cfg.Type = rratelimiter.PerClient
+	}
+	return cfg
+}
+
+// TypeName is what getConfig calls a type.
+func TypeName(kind string) string {
+	if kind == perClient {
+		return "PER_CLIENT"
+	}
+	return "OVERALL"
+}
+
+// An Answer is what an operation told its caller: a text, and durations in milliseconds.
+type Answer struct {
+	Text  string
+	Times []int64
+}
+
+// Say returns the answer of these values.
+func Say(values ...any) Answer {
+	return Answer{Text: strings.TrimSuffix(fmt.Sprintln(values...), "\n")}
+}
+
+// With returns the answer with durations.
+func (a Answer) With(times ...int64) Answer {
+	a.Times = times
+	return a
+}
+
+// What both libraries say, each in its own words.
+const (
+	NotInitialized = "error: not initialized"
+	ExceedsRate    = "error: more than the rate"
+	Illegal        = "error: illegal argument"
+	NilArithmetic  = "error: arithmetic on a nil value"
+
+	// This module alone, beside a Redisson that keeps no set.
+	Unsupported = "error: unsupported"
+
+	// Redisson alone, of some releases.
+	NothingToUnpack = "error: bad argument to unpack"
+	NotDecoded      = "error: the reply is not decoded"
+)
+
+// A Call is one operation under way: the state that it changes, who calls, and when.
+type Call struct {
+	*State
+
+	To  *State // of the other limiter, if there are two
+	Who Client
+	Now int64
+
+	Miscounted bool // rows were taken for permits, and their numbers differ
+}
+
+// A Possible is what an operation may do; false if the case is not given.
+type Possible func(*Call) (Answer, bool)
+
+func only(f func(*Call) Answer) []Possible {
+	return []Possible{func(c *Call) (Answer, bool) { return f(c), true }}
+}
+
+// Pair returns the keys in use, by the limiter's type.
+func (c *Call) Pair() *Pair { return c.pairOf(c.Config["type"]) }
+
+func (c *Call) pairOf(kind string) *Pair {
+	if kind == perClient {
+		return c.Pairs[c.Who.ID]
+	}
+	return c.Pairs[""]
+}
+
+// own returns both pairs that the caller knows of.
+func (c *Call) own() []*Pair { return []*Pair{c.Pairs[""], c.Pairs[c.Who.ID]} }
+
+// after returns the moment so many ms from now; all that are over are one.
+func (c *Call) after(ms int64) int64 {
+	if ms <= 0 {
+		return c.Now - 1
+	}
+	return c.Now + ms
+}
+
+// split parts rows into those that have run out and the rest.
+func (c *Call) split(rows []Row, interval int64) (out, rest []Row) {
+	for _, r := range rows {
+		if len(Grants{r.Grant}.Settled(interval, c.Now)) == 0 {
+			out = append(out, r)
+		} else {
+			rest = append(rest, r)
+		}
+	}
+	return out, rest
+}
+
+// grant takes permits: a new row, and that much less of the value.
+func (c *Call) grant(p *Pair, permits int64) {
+	// Redisson packs any number into 32 bits.
+	g := Grant{At: c.Now, By: c.Who.Number, Permits: int64(uint32(permits))}
+	p.Rows = append(p.Rows, Row{Grant: g, Layout: c.Who.Layout})
+	SortRows(p.Rows)
+	p.Value -= permits
+}
+
+func (c *Call) setConfig(rate *Rate) {
+	c.Config = map[string]string{
+		"rate":          strconv.FormatInt(rate.Rate, 10),
+		"interval":      strconv.FormatInt(rate.Interval, 10),
+		"type":          rate.Type,
+		"keepAliveTime": strconv.FormatInt(rate.KeepAlive, 10),
+	}
+}
+
+// The rest are the operations that are the same in both libraries.
+
+func expire(c *Call, end int64) Answer {
+	there := c.Config != nil
+	if there {
+		c.ConfigEnd = end
+	}
+	for _, p := range c.own() {
+		there = there || p.there()
+		p.expire(end)
+	}
+	c.ExpireKeys(c.Now)
+	return Say(there)
+}
+
+func clearExpire(c *Call) Answer {
+	had := c.ConfigEnd != 0
+	c.ConfigEnd = 0
+	for _, p := range c.own() {
+		had = had || p.ValueEnd != 0 || p.RowsEnd != 0
+		p.ValueEnd, p.RowsEnd = 0, 0
+	}
+	return Say(had)
+}
+
+func ttl(c *Call) Answer {
+	switch {
+	case c.Config == nil:
+		return Say(-2)
+	case c.ConfigEnd == 0:
+		return Say(-1)
+	}
+	return Say("ms").With(c.ConfigEnd - c.Now)
+}
+
+func exists(c *Call) Answer { return Say(c.Config != nil) }
+
+func remove(c *Call) Answer {
+	there := c.Config != nil
+	c.DelConfig()
+	for _, p := range c.own() {
+		there = there || p.there()
+		p.Del()
+	}
+	return Say(there)
+}

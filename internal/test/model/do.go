@@ -1,0 +1,114 @@
+package model
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/rratelimiter/rratelimiter"
+)
+
+// Do has a Client's handle do an operation, now being base, and returns what it says.
+func Do(ctx context.Context, client *rratelimiter.Client, l *rratelimiter.RateLimiter, op Op, base int64) Answer {
+	switch n := op.Permits; op.Do {
+	case "tryAcquire":
+		return Says(l.TryAcquire(ctx, n, 0))
+	case "withDefault":
+		return Says(client.RateLimiter(l.Name(), rratelimiter.WithDefault(op.Rate.Public())).TryAcquire(ctx, n, 0))
+	case "take":
+		d, err := l.Take(ctx, n)
+		told := Says(fmt.Sprint(d.Granted, d.Limit, d.Remaining), err)
+		if err == nil {
+			told.Times = []int64{d.RetryAfter.Milliseconds(), d.ResetAfter.Milliseconds()}
+		}
+		return told
+	case "release":
+		return Says("done", l.Release(ctx, n))
+	case "availablePermits":
+		return Says(l.AvailablePermits(ctx))
+	case "trySetRate":
+		return Says(l.TrySetRate(ctx, op.Rate.Public()))
+	case "setRate", "setRateArgs":
+		return Says("done", l.SetRate(ctx, op.Rate.Public(), op.keepState()...))
+	case "updateRate":
+		return Says(l.UpdateRate(ctx, op.Rate.Public(), op.keepState()...))
+	case "getConfig":
+		cfg, err := l.Config(ctx)
+		return Says(fmt.Sprint(cfg.Type, cfg.Rate, cfg.Interval.Milliseconds(), cfg.KeepAlive.Milliseconds()), err)
+	case "expire":
+		return Says(l.Expire(ctx, time.Duration(op.TTL)*time.Millisecond))
+	case "expireAt":
+		return Says(l.ExpireAt(ctx, time.UnixMilli(base+op.At)))
+	case "clearExpire":
+		return Says(l.ClearExpire(ctx))
+	case "ttl":
+		left, err := TTL(l.TTL(ctx))
+		return SayTTL(left, problem(err))
+	case "exists":
+		return Says(l.Exists(ctx))
+	case "delete":
+		return Says(l.Delete(ctx))
+	case "rename":
+		return Says("done", l.Rename(ctx, op.To))
+	}
+	panic("no operation: " + op.Do)
+}
+
+func (op Op) keepState() []rratelimiter.RateOption {
+	if op.Keep {
+		return []rratelimiter.RateOption{rratelimiter.KeepState()}
+	}
+	return nil
+}
+
+// TTL is a handle's TTL as Java tells it: -1 if the limiter does not expire, -2 if there
+// is none.
+func TTL(left time.Duration, expires bool, err error) (time.Duration, error) {
+	switch {
+	case errors.Is(err, rratelimiter.ErrNotInitialized):
+		return -2, nil
+	case err == nil && !expires:
+		return -1, nil
+	}
+	return left, err
+}
+
+// SayTTL returns the answer of a time to live, or of what there is in place of one.
+func SayTTL(left time.Duration, problem string) Answer {
+	switch {
+	case problem != "":
+		return Say(problem)
+	case left < 0:
+		return Say(int64(left))
+	}
+	return Say("ms").With(left.Milliseconds())
+}
+
+// Says returns the answer of a call.
+func Says(value any, err error) Answer {
+	if err != nil {
+		return Say(problem(err))
+	}
+	return Say(value)
+}
+
+func problem(err error) string {
+	for _, known := range []struct {
+		err  error
+		text string
+	}{
+		{rratelimiter.ErrInvalidPermits, Illegal},
+		{rratelimiter.ErrNotInitialized, NotInitialized},
+		{rratelimiter.ErrPermitsExceedRate, ExceedsRate},
+		{rratelimiter.ErrUnsupported, Unsupported},
+	} {
+		if errors.Is(err, known.err) {
+			return known.text
+		}
+	}
+	if err != nil {
+		return "error: " + err.Error()
+	}
+	return ""
+}

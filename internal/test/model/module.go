@@ -1,0 +1,491 @@
+package model
+
+import (
+	"slices"
+
+	"github.com/rratelimiter/rratelimiter/codec"
+)
+
+// A Module is what this module does to a limiter as the option WithRedissonVersion has
+// it: how it writes beside the oldest Redisson that shares the limiters. Where that is
+// not what Redisson does, a comment says which of Redisson's defects is the reason.
+type Module struct {
+	Layout   codec.Layout // of the members that it writes
+	windowed bool         // the value's key alone is the limiter: a fixed window
+	thorough bool         // each acquire takes back all that has run out
+}
+
+// Beside returns the module that shares limiters with a release.
+func Beside(oldest *Release) *Module {
+	return &Module{
+		Layout:   oldest.Layout,
+		windowed: !oldest.KeepsSet,
+		thorough: !oldest.SumsUp,
+	}
+}
+
+// May returns what an operation may do. What has run out may stay while the value
+// suffices. A handle of long standing may overlook leaked permits: one that has just been
+// made looks for them when it is refused, one that did so less than an interval ago does
+// not.
+func (m *Module) May(op Op) []Possible {
+	n, rate := op.Permits, op.Rate
+	switch op.Do {
+	case "tryAcquire":
+		return m.mayAcquire(n, nil, !op.Held)
+	case "withDefault":
+		return m.mayAcquire(n, rate, true)
+	case "take":
+		return []Possible{
+			func(c *Call) (Answer, bool) { return m.decision(c, n, true), true },
+			func(c *Call) (Answer, bool) { return m.decision(c, n, false), op.Held },
+		}
+	case "release":
+		return only(func(c *Call) Answer { return m.release(c, n) })
+	case "availablePermits":
+		return only(m.availablePermits)
+	case "trySetRate":
+		return only(func(c *Call) Answer { return m.trySetRate(c, rate) })
+	case "setRate", "setRateArgs":
+		return only(func(c *Call) Answer { return m.setRate(c, rate, op.Keep, false) })
+	case "updateRate":
+		return only(func(c *Call) Answer { return m.setRate(c, rate, op.Keep, true) })
+	case "getConfig":
+		return only(moduleConfig)
+	case "expire":
+		return only(func(c *Call) Answer { return m.expire(c, c.after(op.TTL)) })
+	case "expireAt":
+		return only(func(c *Call) Answer { return m.expire(c, c.after(op.At)) })
+	case "clearExpire":
+		return only(m.clearExpire)
+	case "ttl":
+		return only(ttl)
+	case "exists":
+		return only(exists)
+	case "delete":
+		return only(remove)
+	case "rename":
+		return only(rename)
+	}
+	return nil
+}
+
+func (m *Module) mayAcquire(n int64, fallback *Rate, fresh bool) []Possible {
+	return []Possible{
+		func(c *Call) (Answer, bool) { return m.tryAcquireAtOnce(c, n) },
+		func(c *Call) (Answer, bool) { return m.tryAcquire(c, n, fallback, true), true },
+		func(c *Call) (Answer, bool) { return m.tryAcquire(c, n, fallback, false), !fresh },
+		func(c *Call) (Answer, bool) {
+			refused, may := m.refuseAtOnce(c, n)
+			return refused, may && !fresh
+		},
+	}
+}
+
+// Sound returns what is wrong after a call of ours that had to do with permits, ""
+// if nothing is; Redisson relies on it.
+func (m *Module) Sound(c *Call) string {
+	p := c.Pair()
+	return p.Broken(c.Rate(), len(p.Rows) == 0 && !m.isWindow(c, p))
+}
+
+// isWindow reports whether the value is a fixed window of a Redisson that keeps no
+// set: it ends before all the rest, an interval away at most. If such a Redisson shares
+// the limiters, every value is one.
+func (m *Module) isWindow(c *Call, p *Pair) bool {
+	if m.windowed {
+		return p.HasValue
+	}
+	if !p.HasValue || p.ValueEnd == 0 || c.Config == nil || p != c.Pairs[""] || m.tooFar(c, p) {
+		return false
+	}
+	later := func(end int64) bool { return end == 0 || end-p.ValueEnd > 1000 }
+	return later(c.ConfigEnd) && later(p.RowsEnd)
+}
+
+// tooFar reports whether the value ends later than a window can.
+func (m *Module) tooFar(c *Call, p *Pair) bool { return p.ValueEnd-c.Now > c.Interval() }
+
+// endWindow gives a value that a window can't have an end that it can.
+func (m *Module) endWindow(c *Call, p *Pair) {
+	if p.HasValue && (p.ValueEnd == 0 || m.tooFar(c, p)) {
+		p.ValueEnd = c.after(c.Interval())
+	}
+}
+
+// set gives a pair a value.
+func (m *Module) set(c *Call, p *Pair, value int64) {
+	p.set(value)
+	if m.windowed {
+		p.ValueEnd = c.after(c.Interval())
+	}
+}
+
+// upToDate is what a pair holds once it is up to date.
+type upToDate struct {
+	free   int64
+	window bool // the value is one, and what is taken of it comes back as a whole
+}
+
+// Settle brings the pair in use up to date.
+func (m *Module) Settle(c *Call) { m.settle(c, c.Pair()) }
+
+// settle brings a pair up to date: what has run out comes back.
+func (m *Module) settle(c *Call, p *Pair) upToDate {
+	rate := c.Rate()
+	canBe := m.windowed || !c.PerClient()
+	_, rest := c.split(p.Rows, c.Interval())
+	if len(rest) == 0 {
+		window := p.Value < rate && canBe && m.isWindow(c, p)
+		// Value there, set gone: nothing is in use.
+		if p.HasValue && !window {
+			p.Value = rate
+		}
+		p.SetRows(nil)
+		if !p.HasValue {
+			return upToDate{free: rate}
+		}
+		return upToDate{p.Value, window}
+	}
+	if !p.HasValue {
+		end := p.RowsEnd
+		m.set(c, p, rate-sum(p.Rows)) // value gone, set there: from the set
+		if !m.windowed {
+			p.ValueEnd = end
+		}
+	}
+	// Value above rate is possible and stays: it does not stay here.
+	p.Value = min(rate, p.Value)
+	if released := sum(p.Rows) - sum(rest); !canBe || !m.isWindow(c, p) {
+		p.Value = min(rate, p.Value+released)
+	}
+	for i := range rest {
+		// Client clocks: a row dated in the future counts from now.
+		rest[i].At = min(rest[i].At, c.Now)
+	}
+	SortRows(rest)
+	p.SetRows(rest)
+	return upToDate{p.Value, m.isWindow(c, p)}
+}
+
+// repay gives back permits that leaked: those neither free nor in use.
+func (m *Module) repay(c *Call, p *Pair) {
+	if m.isWindow(c, p) {
+		return
+	}
+	// A resent acquire loses its permit for good, and so do rows that another
+	// rate has left behind.
+	p.Value = max(p.Value, c.Rate()-sum(p.Rows))
+}
+
+// goTail puts the limiter's end on all keys. A window keeps its own.
+func goTail(c *Call, p *Pair, renew, window bool) {
+	end := c.ConfigEnd
+	if keepAlive := c.KeepAlive(); keepAlive > 0 && renew {
+		c.ConfigEnd = c.after(keepAlive)
+		end = c.ConfigEnd
+	} else if c.PerClient() {
+		// PER_CLIENT: keys of clients that are gone stay for ever.
+		end = earlier(end, c.idle())
+	}
+	if end != 0 {
+		p.expireBut(window, end)
+	}
+}
+
+// idle returns when a client's own pair goes if it is not used again.
+func (c *Call) idle() int64 {
+	if keepAlive := c.KeepAlive(); keepAlive > 0 {
+		return c.after(keepAlive)
+	}
+	return c.after(c.Interval())
+}
+
+func earlier(a, b int64) int64 {
+	if a == 0 || b != 0 && b < a {
+		return b
+	}
+	return a
+}
+
+// expireBut is expire, except that a window keeps its end.
+func (p *Pair) expireBut(window bool, end int64) {
+	old := p.ValueEnd
+	p.expire(end)
+	if window && p.HasValue && old != 0 {
+		p.ValueEnd = old
+	}
+}
+
+// persistBut takes the ends away, except that of a window.
+func (p *Pair) persistBut(window bool) {
+	p.RowsEnd = 0
+	if !window {
+		p.ValueEnd = 0
+	}
+}
+
+// newEnd gives the pair of a limiter whose rate has just been set the end that
+// the rate has, whatever was there before; a window keeps its own.
+func (m *Module) newEnd(c *Call, window bool) {
+	end := c.ConfigEnd
+	if end == 0 && c.PerClient() {
+		end = c.after(c.Interval())
+	}
+	if end != 0 {
+		c.Pair().expireBut(window, end)
+	} else {
+		c.Pair().persistBut(window)
+	}
+}
+
+// recount makes the value of a limiter whose configuration was lost by what is in
+// use: of which rate it was the rest is unknown. A value that counts nothing is
+// no window.
+func (m *Module) recount(c *Call) {
+	p := c.Pair()
+	window := m.isWindow(c, p)
+	free := c.Rate()
+	if _, rest := c.split(p.Rows, c.Interval()); len(rest) > 0 {
+		free -= sum(p.Rows)
+	} else {
+		p.SetRows(nil)
+		window = window && (m.windowed || p.Value < c.Rate())
+	}
+	// A value that counts nothing may be none of a window.
+	counts := m.windowed || len(p.Rows) > 0 || p.Value < c.Rate()
+	switch {
+	case window && counts:
+		p.Value = min(p.Value, free)
+	case len(p.Rows) == 0:
+		p.DelValue()
+	default:
+		m.set(c, p, free)
+	}
+}
+
+// tryAcquireAtOnce takes permits that are free without a look at what has run out; it
+// returns false unless they are.
+func (m *Module) tryAcquireAtOnce(c *Call, permits int64) (Answer, bool) {
+	if c.Config == nil || m.thorough {
+		return Answer{}, false
+	}
+	p := c.Pair()
+	if permits < 1 || !p.HasValue || permits > p.Value || p.Value > c.Rate() {
+		return Answer{}, false
+	}
+	window := m.isWindow(c, p)
+	if len(p.Rows) == 0 && !window {
+		p.Value = c.Rate() // value there, set gone
+	}
+	m.grant(c, p, permits)
+	goTail(c, p, true, window)
+	return Say(true), true
+}
+
+// refuseAtOnce refuses if the oldest member alone tells the wait, and changes nothing:
+// also a value to which Redisson gave no end stays without one. It returns false if it
+// may not.
+func (m *Module) refuseAtOnce(c *Call, permits int64) (Answer, bool) {
+	if c.Config == nil || m.thorough || c.PerClient() || c.KeepAlive() > 0 {
+		return Answer{}, false
+	}
+	p := c.Pair()
+	if permits < 1 || permits > c.Rate() || !p.HasValue || permits <= p.Value || p.Value > c.Rate() || len(p.Rows) == 0 {
+		return Answer{}, false
+	}
+	oldest, newest := p.Rows[0], p.Rows[len(p.Rows)-1]
+	if oldest.Layout != codec.LayoutD2 || oldest.At+c.Interval() <= c.Now || newest.At > c.Now || p.Value+oldest.Permits < permits {
+		return Answer{}, false
+	}
+	return Say(false), true
+}
+
+// grant takes permits; without a member if there is only the window.
+func (m *Module) grant(c *Call, p *Pair, permits int64) {
+	if !p.HasValue {
+		m.set(c, p, c.Rate())
+	}
+	if m.windowed {
+		p.Value -= permits
+	} else {
+		c.grant(p, permits)
+	}
+}
+
+// tryAcquire takes permits if they are free. With audit, a refusal means that
+// not even leaked permits were left.
+func (m *Module) tryAcquire(c *Call, permits int64, fallback *Rate, audit bool) Answer {
+	granted, _, problem := m.take(c, permits, fallback, audit)
+	if problem != "" {
+		return Say(problem)
+	}
+	return Say(granted)
+}
+
+func (m *Module) take(c *Call, permits int64, fallback *Rate, audit bool) (granted bool, u upToDate, problem string) {
+	if problem := ask(c, permits, fallback); problem != "" {
+		return false, u, problem
+	}
+	u = m.open(c, fallback)
+	p := c.Pair()
+	if permits > u.free && audit && len(p.Rows) > 0 && !m.windowed {
+		m.repay(c, p)
+		u.free = p.Value
+	}
+	granted = permits <= u.free
+	if granted {
+		m.grant(c, p, permits)
+		u.free -= permits
+	}
+	if m.windowed || u.window {
+		m.endWindow(c, p) // nothing else would ever fill it
+	}
+	goTail(c, p, true, m.windowed || u.window)
+	return granted, u, ""
+}
+
+// ask returns why permits can't be had at all, "" if they can.
+func ask(c *Call, permits int64, fallback *Rate) string {
+	rate := c.Rate()
+	switch {
+	case permits < 1:
+		// tryAcquire(-5) mints permits; 0 leaves junk members.
+		return Illegal
+	case c.Config == nil && fallback == nil:
+		return NotInitialized
+	case c.Config == nil:
+		rate = fallback.Rate
+	}
+	if permits > rate {
+		return ExceedsRate
+	}
+	return ""
+}
+
+// open makes a limiter that has no rate, and brings the pair in use up to date.
+func (m *Module) open(c *Call, fallback *Rate) upToDate {
+	if c.Config == nil {
+		c.setConfig(fallback)
+		m.recount(c)
+		// unlink takes the configuration alone: what is left may have an end.
+		c.Pair().persistBut(m.isWindow(c, c.Pair()))
+	}
+	return m.settle(c, c.Pair())
+}
+
+// AcquireAll is TryAcquireAll: it takes permits of all limiters, or of none.
+func (m *Module) AcquireAll(calls []*Call, permits int64, fallback *Rate) Answer {
+	for _, c := range calls {
+		if problem := ask(c, permits, fallback); problem != "" {
+			return Say(problem)
+		}
+	}
+	granted := true
+	for _, c := range calls {
+		u := m.open(c, fallback)
+		granted = granted && permits <= u.free
+	}
+	for _, c := range calls {
+		if granted {
+			m.grant(c, c.Pair(), permits)
+		}
+		goTail(c, c.Pair(), true, m.isWindow(c, c.Pair()))
+	}
+	return Say(granted)
+}
+
+// decision is Take: tryAcquire, with figures.
+func (m *Module) decision(c *Call, permits int64, audit bool) Answer {
+	granted, u, problem := m.take(c, permits, nil, audit)
+	if problem != "" {
+		return Say(problem)
+	}
+	p, interval := c.Pair(), c.Interval()
+	retry, reset := int64(0), interval
+	switch {
+	case m.windowed || u.window:
+		if u.free < c.Rate() {
+			reset = p.ValueEnd - c.Now
+		}
+	case !granted:
+		reset = p.Grants().Full(interval, c.Now) - c.Now
+	}
+	if !granted {
+		retry = m.Ready(c, permits) - c.Now
+	}
+	return Say(granted, c.Rate(), max(0, u.free)).With(retry, reset)
+}
+
+// Ready returns when permits that were refused may be had.
+func (m *Module) Ready(c *Call, permits int64) int64 {
+	p, free := c.Pair(), c.Rate()
+	if p.HasValue {
+		free = p.Value
+	}
+	if m.isWindow(c, p) && free < permits {
+		return p.ValueEnd
+	}
+	if at, ok := p.Grants().Ready(free, permits, c.Interval(), c.Now); ok {
+		return at
+	}
+	return c.after(c.Interval()) // all there is would not do
+}
+
+func (m *Module) release(c *Call, permits int64) Answer {
+	switch {
+	case permits < 0:
+		return Say(Illegal)
+	case m.windowed:
+		return Say(Unsupported)
+	case permits == 0:
+		return Say("done")
+	case c.Config == nil:
+		return Say(NotInitialized)
+	}
+	p := c.Pair()
+	u := m.settle(c, p)
+	goTail(c, p, true, u.window)
+	if len(p.Rows) == 0 {
+		return Say("done")
+	}
+
+	// release() leaves the set alone, so that the same permit comes back twice:
+	// here it comes off the rows.
+	left, inUse := permits, slices.Clone(p.Rows)
+	for i := range p.Grants().NewestFirst(c.Who.Number) {
+		if left == 0 {
+			break
+		}
+		n := min(left, inUse[i].Permits)
+		left -= n
+		inUse[i] = inUse[i].lessened(inUse[i].Permits - n)
+	}
+	p.SetRows(slices.DeleteFunc(inUse, func(r Row) bool { return r.Layout == 0 }))
+	p.Value = min(c.Rate(), p.Value+permits-left)
+	if len(p.Rows) == 0 && !u.window {
+		p.Value = c.Rate()
+	}
+	return Say("done")
+}
+
+func (m *Module) availablePermits(c *Call) Answer {
+	if c.Config == nil {
+		return Say(NotInitialized)
+	}
+	p := c.Pair()
+	u := m.settle(c, p)
+	if !p.HasValue && !m.windowed && (c.PerClient() || c.ConfigEnd != 0) {
+		p.set(u.free)
+	}
+	if len(p.Rows) > 0 {
+		m.repay(c, p)
+		u.free = p.Value
+	}
+	if m.windowed {
+		m.endWindow(c, p)
+	}
+	// availablePermits creates a value with no TTL beside an expiring config.
+	goTail(c, p, false, m.windowed || u.window)
+	return Say(max(0, u.free))
+}

@@ -1,0 +1,307 @@
+package model
+
+import "strconv"
+
+// May returns what an operation does, defects included.
+func (r *Release) May(op Op) []Possible {
+	n, rate := op.Permits, op.Rate
+	switch op.Do {
+	case "tryAcquire", "tryAcquireTimeout":
+		return only(func(c *Call) Answer { return r.tryAcquire(c, n) })
+	case "release":
+		return only(func(c *Call) Answer { return r.release(c, n) })
+	case "availablePermits":
+		return only(r.availablePermits)
+	case "trySetRate":
+		return only(func(c *Call) Answer { return r.trySetRate(c, rate) })
+	case "setRate":
+		return only(func(c *Call) Answer { return r.setRate(c, rate) })
+	case "setRateArgs":
+		return only(func(c *Call) Answer { return r.setRateArgs(c, rate, op.Keep, false) })
+	case "updateRate":
+		return only(func(c *Call) Answer { return r.setRateArgs(c, rate, op.Keep, true) })
+	case "getConfig":
+		return only(r.getConfig)
+	case "expire":
+		return only(func(c *Call) Answer { return r.expire(c, c.after(op.TTL)) })
+	case "expireAt":
+		return only(func(c *Call) Answer { return r.expire(c, c.after(op.At)) })
+	case "clearExpire":
+		return only(r.clearExpire)
+	case "ttl":
+		return only(ttl)
+	case "exists":
+		return only(exists)
+	case "delete":
+		return only(r.remove)
+	case "unlink":
+		return only(r.unlink)
+	}
+	return nil
+}
+
+// tail is what tryAcquire, release and a rate set with keepState do at their
+// end.
+func (r *Release) tail(c *Call) {
+	if keepAlive := c.KeepAlive(); r.keepsAlive && keepAlive > 0 {
+		c.ConfigEnd = c.after(keepAlive)
+		c.Pair().expire(c.ConfigEnd)
+	} else if r.givesTTL && c.ConfigEnd != 0 {
+		c.Pair().expire(c.ConfigEnd)
+	}
+}
+
+func (r *Release) tryAcquire(c *Call, permits int64) Answer {
+	if c.Config == nil {
+		return Say(NotInitialized)
+	}
+	rate, p := c.Rate(), c.Pair()
+	if permits > rate && (r.looksFirst || !p.HasValue) {
+		return Say(ExceedsRate)
+	}
+	if !r.KeepsSet {
+		return r.tryWindow(c, permits)
+	}
+	if !p.HasValue {
+		p.set(rate) // whatever is in use
+		c.grant(p, permits)
+		r.tail(c)
+		return Say(true)
+	}
+	if r.reclaim(c, p) && r.Clamps && p.Value > rate {
+		p.Value = rate - r.inUse(c, p.Rows)
+	}
+	if p.Value < permits {
+		if problem := r.noWait(c, p); problem != "" {
+			return Say(problem)
+		}
+		r.tail(c)
+		return Say(false)
+	}
+	c.grant(p, permits)
+	r.tail(c)
+	return Say(true)
+}
+
+// reclaim takes back what has run out, and reports whether there was any.
+func (r *Release) reclaim(c *Call, p *Pair) bool {
+	out, rest := c.split(p.Rows, c.Interval())
+	released := sum(out)
+	if released > 0 {
+		p.SetRows(rest)
+		p.set(p.Value + released)
+	}
+	return released > 0
+}
+
+// inUse returns what the release takes for the permits of these rows.
+func (r *Release) inUse(c *Call, rows []Row) int64 {
+	permits := sum(rows)
+	if r.SumsUp {
+		return permits
+	}
+	c.Miscounted = int64(len(rows)) != permits
+	return int64(len(rows))
+}
+
+// noWait returns the error of a refusal that finds no row to tell its wait from,
+// "" where it finds one.
+func (r *Release) noWait(c *Call, p *Pair) string {
+	if r.readsOldest {
+		if len(p.Rows) == 0 {
+			return NilArithmetic
+		}
+		return ""
+	}
+	_, rows := c.split(p.Rows, c.Interval())
+	for _, row := range rows {
+		if r.SeesFuture || row.At <= c.Now {
+			return ""
+		}
+	}
+	if r.plainWait {
+		return NilArithmetic
+	}
+	return NothingToUnpack
+}
+
+// tryWindow is tryAcquire of a release without a set.
+func (r *Release) tryWindow(c *Call, permits int64) Answer {
+	p := c.Pair()
+	if !p.HasValue {
+		r.openWindow(c)
+	}
+	if p.Value < permits {
+		return Say(false)
+	}
+	p.Value -= permits
+	return Say(true)
+}
+
+func (r *Release) openWindow(c *Call) {
+	p := c.Pair()
+	p.set(c.Rate())
+	if !r.KeepsSet {
+		p.ValueEnd = c.after(c.Interval())
+	}
+}
+
+func (r *Release) release(c *Call, permits int64) Answer {
+	switch {
+	case permits < 0:
+		return Say(Illegal)
+	case permits == 0:
+		return Say("done")
+	case c.Config == nil:
+		return Say(NotInitialized)
+	}
+	rate, p := c.Rate(), c.Pair()
+	value := rate
+	if p.HasValue {
+		value = p.Value
+	}
+	p.set(min(rate, value+permits)) // the rows stay
+	r.tail(c)
+	return Say("done")
+}
+
+func (r *Release) availablePermits(c *Call) Answer {
+	if c.Config == nil {
+		return Say(NotInitialized)
+	}
+	p := c.Pair()
+	if !p.HasValue {
+		r.openWindow(c)
+		return Say(p.Value)
+	}
+	if !r.KeepsSet {
+		return Say(p.Value)
+	}
+	r.reclaim(c, p)
+	return Say(p.Value)
+}
+
+func (r *Release) trySetRate(c *Call, cfg *Rate) Answer {
+	if c.Config != nil {
+		if _, ok := c.Config["keepAliveTime"]; !ok && r.keepsAlive {
+			c.Config["keepAliveTime"] = strconv.FormatInt(cfg.KeepAlive, 10)
+		}
+		return Say(false)
+	}
+	r.store(c, cfg)
+	return Say(true)
+}
+
+// store writes the configuration. Without a keep-alive time the old end stays,
+// and before there was a field for it the field too.
+func (r *Release) store(c *Call, cfg *Rate) {
+	field, ok := c.Config["keepAliveTime"]
+	c.setConfig(cfg)
+	if !r.keepsAlive {
+		delete(c.Config, "keepAliveTime")
+		if ok {
+			c.Config["keepAliveTime"] = field
+		}
+	}
+	if cfg.KeepAlive > 0 {
+		c.ConfigEnd = c.after(cfg.KeepAlive)
+	}
+}
+
+func (r *Release) setRate(c *Call, cfg *Rate) Answer {
+	r.store(c, cfg)
+	if r.clearsOwn {
+		c.pairOf(cfg.Type).Del()
+	} else {
+		c.pairOf(overall).Del()
+	}
+	return Say("done")
+}
+
+// setRateArgs is setRate(args), or updateRate(args) with updateOnly.
+func (r *Release) setRateArgs(c *Call, cfg *Rate, keepState, updateOnly bool) Answer {
+	set := Say("done")
+	if updateOnly {
+		set = Say(true)
+	}
+	if updateOnly && c.Config == nil {
+		return Say(false)
+	}
+	typeChanged := c.Config != nil && c.Config["type"] != cfg.Type
+	r.store(c, cfg)
+	p := c.Pair()
+	switch {
+	case typeChanged:
+		for _, p := range c.own() {
+			p.Del()
+		}
+	case !keepState:
+		p.Del()
+	default:
+		_, rest := c.split(p.Rows, cfg.Interval)
+		p.SetRows(rest)
+		p.set(max(0, cfg.Rate-sum(rest)))
+		r.tail(c)
+	}
+	return set
+}
+
+// unlink takes the configuration alone.
+func (r *Release) unlink(c *Call) Answer {
+	there := c.Config != nil
+	c.DelConfig()
+	return Say(there)
+}
+
+func (r *Release) remove(c *Call) Answer {
+	if !r.deletesAll {
+		return r.unlink(c)
+	}
+	gone := 0
+	if c.Config != nil {
+		gone++
+	}
+	for _, p := range c.own() {
+		if p.HasValue {
+			gone++
+		}
+		if len(p.Rows) > 0 {
+			gone++
+		}
+	}
+	answer := remove(c)
+	if !r.deletesMany {
+		return Say(gone == 1)
+	}
+	return answer
+}
+
+// expire sets the end of the configuration alone where there is no set.
+func (r *Release) expire(c *Call, end int64) Answer {
+	if r.KeepsSet {
+		return expire(c, end)
+	}
+	there := c.Config != nil
+	if there {
+		c.ConfigEnd = end
+	}
+	c.ExpireKeys(c.Now)
+	return Say(there)
+}
+
+func (r *Release) clearExpire(c *Call) Answer {
+	if r.KeepsSet {
+		return clearExpire(c)
+	}
+	had := c.ConfigEnd != 0
+	c.ConfigEnd = 0
+	return Say(had)
+}
+
+// getConfig reads what is missing as OVERALL, 0, 0.
+func (r *Release) getConfig(c *Call) Answer {
+	if c.Config == nil && !r.readsEmpty {
+		return Say(NotDecoded)
+	}
+	return Say(TypeName(c.Config["type"]), c.Rate(), c.Interval())
+}
