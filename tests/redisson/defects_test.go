@@ -1,8 +1,11 @@
 package redisson_test
 
 import (
-	"context"
+	"fmt"
+	"maps"
 	"math"
+	"slices"
+	"strconv"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -13,13 +16,144 @@ import (
 
 	"github.com/rratelimiter/rratelimiter"
 	"github.com/rratelimiter/rratelimiter/codec"
+	"github.com/rratelimiter/rratelimiter/internal/redisson"
 	"github.com/rratelimiter/rratelimiter/internal/test/limitertest"
 	"github.com/rratelimiter/rratelimiter/internal/test/redistest"
 )
 
-// The tests of the defects*_test.go files are each named after something that
-// Redisson 4.7.0 does wrong: they would fail on it, and where it leaves wrong
-// state behind they show that we get along with that.
+// defects are each named after something that Redisson 4.7.0 does wrong: it would fail on
+// that, and where it leaves wrong state behind, they show that we get along with that. So
+// do the tests below whose names begin with TestDefect.
+var defects = map[string]scenario{
+	"LeakedPermitsWithNothingInUse": {cfg: every(10, hour), steps: []step{putValue(1), take(10)}},
+	"ReleasedPermitsComeBackTwice": {cfg: every(10, 10*second), both: true, steps: []step{
+		take(3), release(2), wait(second), take(5), wait(9 * second), free(5), wait(second), free(10),
+	}},
+	"ReleaseTakesFromTheNewestMembers": {cfg: every(10, 10*second), steps: []step{
+		take(2), wait(5 * second), take(3), release(4), free(9),
+		wait(4 * second), free(9), wait(second), free(10), // what is left in use is of the oldest grant
+	}},
+	"AValueThatRedissonRaisedIsNotLowered": {cfg: every(10, 10*second), steps: []step{
+		take(6), javaReleases(6), free(10), take(10), refuse(1),
+	}},
+	"KeepStateForgetsWhatIsOwed": {cfg: every(10, 10*second), both: true, steps: []step{
+		take(4), wait(5 * second), take(4), update(true, every(5, 10*second), keep), free(0), decides(1, 0, 5*second),
+		wait(5 * second), free(1), grants(1, 4),
+	}},
+	"SetWithoutValueGrantsAnotherRate": {cfg: every(10, 10*second), steps: []step{
+		take(5), wait(second), take(3), loseValue, decides(3, 2, 9*second), grants(2, 5),
+	}},
+	"PermitsOutOfRangeReachRedis": {cfg: every(rratelimiter.MaxRate, hour), steps: []step{
+		take(3), untouched(
+			exceeds(rratelimiter.ErrInvalidPermits, math.MinInt64), exceeds(rratelimiter.ErrInvalidPermits, -5),
+			exceeds(rratelimiter.ErrInvalidPermits, 0), exceeds(rratelimiter.ErrInvalidPermits, 1<<32),
+			exceeds(rratelimiter.ErrInvalidPermits, math.MaxInt64),
+		),
+	}},
+	"AvailablePermitsLeavesAValueWithoutTTL": {cfg: every(10, hour), both: true, steps: []step{expire(minute), free(10), ends(2, minute)}},
+	"KeepAliveCoversAllKeys": {cfg: keepAlive(10, second, minute), both: true, steps: []step{
+		take(1), wait(59 * second), take(1), ends(3, minute), wait(61 * second), there(0),
+	}},
+	"ConfigIsReadFromAReplica": {cfg: every(1, hour), steps: []step{readsByScripts}},
+}
+
+func TestRedissonsDefects(t *testing.T) {
+	t.Parallel()
+	all := maps.Clone(defects)
+	for name, steps := range map[string][]step{
+		"take":       {take(9)},
+		"one by one": {grants(9, 20)},
+		"available":  {free(9)},
+		"KeepState":  {set(every(20, hour), keep), free(19)},
+	} {
+		all["PermitsLeakedByDuplicatesAreLostForGood/"+name] = scenario{cfg: every(10, hour), steps: with([]step{resent}, steps...)}
+	}
+	for _, n := range []int64{-3, 0, 2, 10, 13} {
+		all[fmt.Sprint("ValueWithoutSetFailsForGood/", n)] = scenario{cfg: every(10, hour), steps: []step{putValue(n), decides(5, 5, 0)}}
+	}
+	for _, n := range []int64{3, 37, 60, 100} {
+		all[fmt.Sprint("AGrantAfterTheSetWasLostLeaksPermits/", n)] = scenario{
+			cfg: every(100, hour), steps: []step{putValue(n), take(1), take(1), value(98)},
+		}
+	}
+	for name, call := range map[string]step{
+		"grants": grants(10, 13), "available": free(10), "Release": release(1), "Take": decides(1, 9, 0),
+		"SetRate": set(every(10, hour)), "KeepState": set(every(10, hour), keep),
+	} {
+		s := scenario{cfg: every(10, 10*second), steps: []step{overfull, call, wholeAtMost}}
+		all["ValueAboveTheRate/"+name+", nothing in use"] = s
+		s.steps = []step{overfull, addGrant, call, wholeAtMost}
+		all["ValueAboveTheRate/"+name+", something in use"] = s
+	}
+	for name, call := range map[string]step{
+		"SetRate": set(every(20, second)), "KeepState": set(every(20, second), keep), "UpdateRate": update(true, every(20, second), keep),
+	} {
+		for what, first := range map[string]rratelimiter.Config{"": every(10, second), ", keep alive": keepAlive(10, second, 5*second)} {
+			all["SetRateLeavesAnOldTTL/"+name+what] = scenario{cfg: first, steps: []step{
+				take(1), expire(5 * second), call, take(1), ends(3, noEnd), wait(10 * second), config(every(20, second)),
+			}}
+		}
+	}
+	for name, call := range map[string]step{
+		"TrySetRate": trySet(true, every(10, hour)), "SetRate": set(every(10, hour), keep), "WithDefault": wait(0),
+	} {
+		all["AnOldTTLOfThePairEndsPermitsInUse/"+name] = scenario{cfg: every(10, hour), byDefault: true, steps: []step{
+			take(6), expire(minute), loseConfig, call, take(4), wait(2 * minute), refuse(1),
+		}}
+	}
+	for name, call := range map[string]step{
+		"take": take(1), "refuse": refuse(10), "Take": does("Take"), "available": free(5), "Release": release(1),
+	} {
+		all["KeysThatOutliveTheConfig/"+name] = scenario{cfg: every(10, hour), both: true, steps: []step{
+			take(5), persist, configEnds(minute), call, ends(3, minute),
+		}}
+	}
+	for rate, want := range map[int64]int64{20: 17, 10: 7, 5: 5} {
+		all[fmt.Sprint("ANewRateReachesTheCallersPairAlone/", rate)] = scenario{cfg: perClient(10, hour), steps: []step{
+			other(take(3)), set(perClient(rate, hour)), other(free(want)),
+		}}
+	}
+	perform(t, all)
+}
+
+// resent has a Redisson send a request nine times.
+func resent(p *play) {
+	member := limitertest.NewMember(p, codec.LayoutD2, 1)
+	for range 9 {
+		_, _, err := p.java().Resend(p, 1, member)
+		require.NoError(p, err)
+	}
+}
+
+// overfull leaves a value of 13 in a limiter of rate 10, as Redisson does.
+func overfull(p *play) {
+	granted, _, err := p.java().TryAcquire(p, 3)
+	require.NoError(p, err)
+	require.True(p, granted)
+	p.java().Release(p, 3)
+	time.Sleep(10 * second)
+	require.EqualValues(p, 13, p.java().AvailablePermits(p))
+}
+
+func addGrant(p *play) { limitertest.AddGrants(p, p.rdb, p.keys().Permits, second, 1, 2) }
+
+// wholeAtMost has a limiter of 10 store no more, nor grant more.
+func wholeAtMost(p *play) {
+	stored, _ := limitertest.StoredValue(p, p.rdb, p.keys().Value)
+	assert.LessOrEqual(p, stored, int64(10))
+	assert.LessOrEqual(p, limitertest.Grants(p, p.l, 20), 10)
+}
+
+func configEnds(d time.Duration) step {
+	return func(p *play) { require.NoError(p, p.rdb.PExpire(p.Context(), p.l.Name(), d).Err()) }
+}
+
+// readsByScripts reads: commands that only read may go to a replica, scripts do not.
+func readsByScripts(p *play) {
+	sent := limitertest.CountCommands(p.rdb)
+	times(1, does("Config"), does("AvailablePermits"), does("TTL"))(p)
+	assert.Equal(p, sent.Total(), sent.Scripts())
+}
 
 func TestDefectDuplicatedAcquireTakesItsPermitsTwice(t *testing.T) {
 	t.Parallel()
@@ -31,14 +165,14 @@ func TestDefectDuplicatedAcquireTakesItsPermitsTwice(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				rdb, m := redistest.Mini(t)
 				proxy := redistest.MiniProxy(t, m)
-				l := limitertest.NewLimiter(t, proxy.Client(t, nil), limitertest.Every(10, time.Hour))
+				l := limitertest.NewLimiter(t, proxy.Client(t, nil), every(10, hour))
 				limitertest.MustAcquire(t, l, 1)
 				for i := range 9 {
 					proxy.OnCommand(redistest.Nth(1, "evalsha", action))
 					limitertest.MustAcquire(t, l, 1)
 					proxy.Settle(t)
-					value, _ := limitertest.StoredValue(t, rdb, limitertest.KeysOf(l).Value)
-					require.EqualValues(t, 8-i, value)
+					stored, _ := limitertest.StoredValue(t, rdb, limitertest.KeysOf(l).Value)
+					require.EqualValues(t, 8-i, stored)
 					require.EqualValues(t, 2+i, limitertest.InUse(t, rdb, limitertest.KeysOf(l).Permits))
 				}
 				limitertest.MustRefuse(t, l, 1)
@@ -47,161 +181,202 @@ func TestDefectDuplicatedAcquireTakesItsPermitsTwice(t *testing.T) {
 	}
 }
 
-func TestDefectPermitsLeakedByDuplicatesAreLostForGood(t *testing.T) {
+func TestDefectLargeRatesBreakTheValue(t *testing.T) {
 	t.Parallel()
-	for name, ask := range map[string]func(*testing.T, *rratelimiter.RateLimiter){
-		"TryAcquire":       func(t *testing.T, l *rratelimiter.RateLimiter) { limitertest.MustAcquire(t, l, 9) },
-		"one by one":       func(t *testing.T, l *rratelimiter.RateLimiter) { assert.Equal(t, 9, limitertest.Grants(t, l, 20)) },
-		"AvailablePermits": func(t *testing.T, l *rratelimiter.RateLimiter) { assert.EqualValues(t, 9, limitertest.Available(t, l)) },
-		"KeepState": func(t *testing.T, l *rratelimiter.RateLimiter) {
-			require.NoError(t, l.SetRate(t.Context(), limitertest.Every(20, time.Hour), rratelimiter.KeepState()))
-			assert.EqualValues(t, 19, limitertest.Available(t, l))
-		},
-	} {
-		t.Run(name, func(t *testing.T) {
-			t.Parallel()
-			redistest.Virtual(t, func(t *testing.T, rdb *redis.Client) {
-				l := limitertest.NewLimiter(t, rdb, limitertest.Every(10, time.Hour))
-				peer := limitertest.Java{Redis: rdb, Name: l.Name()}
-				member := limitertest.NewMember(t, codec.LayoutD2, 1)
-				for range 9 {
-					_, _, err := peer.Resend(t, 1, member)
-					require.NoError(t, err)
-				}
-				ask(t, l)
-			})
-		})
-	}
-}
-
-func TestDefectLeakedPermitsWithNothingInUse(t *testing.T) {
-	t.Parallel()
-	redistest.Virtual(t, func(t *testing.T, rdb *redis.Client) {
-		l := limitertest.NewLimiter(t, rdb, limitertest.Every(10, time.Hour))
-		require.NoError(t, rdb.Set(t.Context(), limitertest.KeysOf(l).Value, 1, 0).Err())
-		limitertest.MustAcquire(t, l, 10)
-	})
-}
-
-func TestDefectReleasedPermitsComeBackTwice(t *testing.T) {
-	t.Parallel()
-	limitertest.BothTypes(t, func(t *testing.T, kind rratelimiter.RateType) {
-		redistest.Virtual(t, func(t *testing.T, rdb *redis.Client) {
-			l := limitertest.NewLimiter(t, rdb, rratelimiter.Config{Type: kind, Rate: 10, Interval: 10 * time.Second})
-			limitertest.MustAcquire(t, l, 3)
-			require.NoError(t, l.Release(t.Context(), 2))
-			time.Sleep(time.Second)
-			limitertest.MustAcquire(t, l, 5)
-			time.Sleep(9 * time.Second)
-			assert.EqualValues(t, 5, limitertest.Available(t, l))
-			time.Sleep(time.Second)
-			assert.EqualValues(t, 10, limitertest.Available(t, l))
-		})
-	})
-}
-
-func TestDefectReleaseTakesFromTheNewestMembers(t *testing.T) {
-	t.Parallel()
-	redistest.Virtual(t, func(t *testing.T, rdb *redis.Client) {
-		l := limitertest.NewLimiter(t, rdb, limitertest.Every(10, 10*time.Second))
-		limitertest.MustAcquire(t, l, 2)
-		time.Sleep(5 * time.Second)
-		limitertest.MustAcquire(t, l, 3)
-		require.NoError(t, l.Release(t.Context(), 4))
-		assert.EqualValues(t, 9, limitertest.Available(t, l))
-		time.Sleep(4 * time.Second)
-		assert.EqualValues(t, 9, limitertest.Available(t, l))
-		time.Sleep(time.Second)
-		assert.EqualValues(t, 10, limitertest.Available(t, l), "what is left in use is of the oldest grant")
-	})
-}
-
-// overfull leaves a value of 13 in a limiter of rate 10, as Redisson does.
-func overfull(t *testing.T, rdb redis.UniversalClient, l *rratelimiter.RateLimiter) {
-	t.Helper()
-	peer := limitertest.Java{Redis: rdb, Name: l.Name()}
-	granted, _, err := peer.TryAcquire(t, 3)
-	require.NoError(t, err)
-	require.True(t, granted)
-	peer.Release(t, 3)
-	time.Sleep(10 * time.Second)
-	require.EqualValues(t, 13, peer.AvailablePermits(t))
-}
-
-func TestDefectValueAboveTheRate(t *testing.T) {
-	t.Parallel()
-	ctx := context.Background()
-	for name, call := range map[string]func(*testing.T, *rratelimiter.RateLimiter){
-		"TryAcquire": func(t *testing.T, l *rratelimiter.RateLimiter) { assert.Equal(t, 10, limitertest.Grants(t, l, 13)) },
-		"AvailablePermits": func(t *testing.T, l *rratelimiter.RateLimiter) {
-			assert.EqualValues(t, 10, limitertest.Available(t, l))
-		},
-		"Release": func(t *testing.T, l *rratelimiter.RateLimiter) { assert.NoError(t, l.Release(ctx, 1)) },
-		"SetRate": func(t *testing.T, l *rratelimiter.RateLimiter) {
-			assert.NoError(t, l.SetRate(ctx, limitertest.Every(10, time.Hour)))
-		},
-		"KeepState": func(t *testing.T, l *rratelimiter.RateLimiter) {
-			assert.NoError(t, l.SetRate(ctx, limitertest.Every(10, time.Hour), rratelimiter.KeepState()))
-		},
-		"Take": func(t *testing.T, l *rratelimiter.RateLimiter) {
-			d, err := l.Take(ctx, 1)
+	redistest.Everywhere(t, func(t *testing.T, rdb redis.UniversalClient) {
+		l := limitertest.NewLimiter(t, rdb, every(rratelimiter.MaxRate, hour))
+		left := int64(rratelimiter.MaxRate)
+		for range 3 {
+			d, err := l.Take(t.Context(), rratelimiter.MaxPermits)
 			require.NoError(t, err)
-			assert.EqualValues(t, 9, d.Remaining)
+			assert.True(t, d.Granted)
+			left -= rratelimiter.MaxPermits
+			assert.Equal(t, left, d.Remaining)
+			assert.Equal(t, left, limitertest.Available(t, l))
+			stored, _ := limitertest.StoredValue(t, rdb, limitertest.KeysOf(l).Value)
+			assert.Equal(t, left, stored)
+		}
+		require.NoError(t, rdb.Del(t.Context(), limitertest.KeysOf(l).Value).Err())
+		assert.Equal(t, left, limitertest.Available(t, l), "rebuilt from the set")
+		require.NoError(t, l.SetRate(t.Context(), every(1, hour), keep))
+		stored, _ := limitertest.StoredValue(t, rdb, limitertest.KeysOf(l).Value)
+		assert.Equal(t, int64(1-3*rratelimiter.MaxPermits), stored)
+		require.NoError(t, l.SetRate(t.Context(), every(rratelimiter.MaxRate, hour), keep))
+		assert.Equal(t, left, limitertest.Available(t, l))
+		require.NoError(t, l.Release(t.Context(), rratelimiter.MaxRate))
+		assert.Equal(t, int64(rratelimiter.MaxRate), limitertest.Available(t, l))
+		require.ErrorIs(t, l.SetRate(t.Context(), every(rratelimiter.MaxRate+1, hour)), rratelimiter.ErrInvalidConfig)
+		require.ErrorIs(t, l.SetRate(t.Context(), every(math.MaxInt64, hour)), rratelimiter.ErrInvalidConfig)
+	})
+}
+
+func TestDefectRenameMovesTheConfigAlone(t *testing.T) {
+	t.Parallel()
+	scenario{cfg: every(10, hour), both: true, steps: []step{take(8), func(p *play) {
+		to := p.client.RateLimiter("to")
+		limitertest.MustTrySetRate(p, to, every(3, minute))
+		limitertest.MustAcquire(p, to, 3)
+		from := p.l.Name()
+		require.NoError(p, p.l.Rename(p.Context(), "to"))
+		assert.Equal(p, from, p.l.Name())
+		assert.EqualValues(p, 2, limitertest.Available(p, to))
+		assert.Empty(p, limitertest.LimiterKeys(p, p.rdb, from))
+	}, exceeds(rratelimiter.ErrNotInitialized, 1)}}.perform(t)
+}
+
+func TestDefectTrySetRateAddsAKeepAliveTimeToAnOlderLimiter(t *testing.T) {
+	t.Parallel()
+	redistest.Everywhere(t, func(t *testing.T, rdb redis.UniversalClient) {
+		l := limitertest.NewHandle(t, rdb)
+		require.NoError(t, rdb.HSet(t.Context(), l.Name(), "rate", 10, "interval", 1000, "type", 0).Err())
+		limitertest.RequireUntouched(t, rdb, l.Name(), func() {
+			set, err := l.TrySetRate(t.Context(), keepAlive(20, second, hour))
+			require.NoError(t, err)
+			assert.False(t, set)
+		})
+	})
+}
+
+func TestDefectClientKeysStayForEver(t *testing.T) {
+	t.Parallel()
+	scenario{cfg: perClient(10, 10*second), steps: []step{
+		func(p *play) {
+			for range 20 {
+				limitertest.MustAcquire(p, limitertest.NewClient(p, p.rdb).RateLimiter(p.l.Name()), 3)
+				assert.EqualValues(p, 10, limitertest.Available(p, limitertest.NewClient(p, p.rdb).RateLimiter(p.l.Name())))
+			}
 		},
-	} {
-		for _, inUse := range []bool{false, true} {
-			t.Run(name+map[bool]string{false: "/nothing in use", true: "/something in use"}[inUse], func(t *testing.T) {
-				t.Parallel()
-				redistest.Virtual(t, func(t *testing.T, rdb *redis.Client) {
-					l := limitertest.NewLimiter(t, rdb, limitertest.Every(10, 10*time.Second))
-					overfull(t, rdb, l)
-					if inUse {
-						limitertest.AddGrants(t, rdb, limitertest.KeysOf(l).Permits, time.Second, 1, 2)
-					}
-					call(t, l)
-					value, _ := limitertest.StoredValue(t, rdb, limitertest.KeysOf(l).Value)
-					assert.LessOrEqual(t, value, int64(10))
-					assert.LessOrEqual(t, limitertest.Grants(t, l, 20), 10)
-				})
-			})
+		there(1 + 20*3),
+		take(4), wait(9 * second), free(6), // its keys live as long as its permits are in use
+		take(6), wait(9 * second), free(4), wait(11 * second), there(1), free(10),
+	}}.perform(t)
+}
+
+func TestDefectAClientCannotHaveAStableID(t *testing.T) {
+	t.Parallel()
+	redistest.Everywhere(t, func(t *testing.T, rdb redis.UniversalClient) {
+		name := redistest.Name(t)
+		handle := func(opts ...rratelimiter.Option) *rratelimiter.RateLimiter {
+			return limitertest.NewClient(t, rdb, opts...).RateLimiter(name)
+		}
+		one, same := handle(rratelimiter.WithClientID("pod-1")), handle(rratelimiter.WithClientID("pod-1"))
+		other, random := handle(rratelimiter.WithClientID("pod-2")), handle()
+		limitertest.MustTrySetRate(t, one, perClient(10, hour))
+		limitertest.MustAcquire(t, one, 4)
+		assert.EqualValues(t, 6, limitertest.Available(t, same))
+		limitertest.MustAcquire(t, same, 6)
+		limitertest.MustRefuse(t, one, 1)
+		limitertest.MustAcquire(t, other, 10)
+		limitertest.MustAcquire(t, random, 10)
+		set := redisson.KeysOf(name, "pod-1")
+		assert.Subset(t, limitertest.LimiterKeys(t, rdb, name), []string{set.Config, set.ClientValue, set.ClientPermits})
+		assert.NotContains(t, limitertest.LimiterKeys(t, rdb, name), set.Value)
+
+		require.NoError(t, same.Release(t.Context(), 3))
+		assert.EqualValues(t, 3, limitertest.Available(t, one))
+	})
+}
+
+func TestDefectAnotherTypeLeavesTheOldKeys(t *testing.T) {
+	t.Parallel()
+	var steps []step
+	for _, opts := range [][]rratelimiter.RateOption{nil, {keep}} {
+		for _, cfg := range []rratelimiter.Config{every(10, hour), perClient(10, hour), every(10, hour)} {
+			steps = append(steps, set(cfg, opts...))
+			if cfg.Type == rratelimiter.PerClient {
+				steps = append(steps, there(1))
+			}
+			steps = append(steps, set(cfg), take(4), there(3), free(6))
 		}
 	}
+	scenario{steps: steps}.perform(t)
 }
 
-func TestDefectAValueThatRedissonRaisedIsNotLowered(t *testing.T) {
+func TestDefectADeniedRequestOfRedissonFailsBesideAnEmptySet(t *testing.T) {
 	t.Parallel()
+	calls := map[string]step{
+		"AvailablePermits": does("AvailablePermits"),
+		"a request":        func(p *play) { limitertest.Try(p, p.l, 10) },
+		"Release of all":   release(100),
+		"Release of some":  release(2),
+		"Release by one":   times(10, release(1)),
+		"KeepState":        set(every(10, second), keep),
+		"SetRate":          set(every(10, second)),
+	}
+	all := map[string]scenario{}
+	for what, prepare := range map[string]step{
+		"in use":   wait(0),
+		"run out":  wait(second),
+		"no set":   losePermits,
+		"no value": loseValue,
+		"leaked":   func(p *play) { require.NoError(p, p.rdb.DecrBy(p.Context(), p.keys().Value, 2).Err()) },
+		"raised":   javaReleases(4),
+	} {
+		for name, call := range calls {
+			all[name+"/"+what] = scenario{cfg: every(10, second), steps: []step{take(2), take(3), prepare, call, func(p *play) {
+				_, _, err := p.java().TryAcquire(p, 10)
+				assert.NoError(p, err)
+			}}}
+		}
+	}
+	perform(t, all)
+}
+
+// A peer of Redisson must sweep what we leave, in one go.
+func TestDefectRunOutMembersPileUp(t *testing.T) {
+	t.Parallel()
+	redistest.SkipShort(t, "long")
 	redistest.Virtual(t, func(t *testing.T, rdb *redis.Client) {
-		l := limitertest.NewLimiter(t, rdb, limitertest.Every(10, 10*time.Second))
-		limitertest.MustAcquire(t, l, 6)
-		limitertest.Java{Redis: rdb, Name: l.Name()}.Release(t, 6)
-		assert.EqualValues(t, 10, limitertest.Available(t, l))
-		limitertest.MustAcquire(t, l, 10)
-		limitertest.MustRefuse(t, l, 1)
+		const rate = 800
+		l := limitertest.NewLimiter(t, rdb, every(rate, second))
+		most := int64(0)
+		for i := range 2 * rate {
+			limitertest.MustAcquire(t, l, 1)
+			if i%8 == 0 {
+				time.Sleep(20 * time.Millisecond)
+			}
+			if i%50 == 0 {
+				edge := strconv.FormatInt(limitertest.ServerNow(t, rdb)-1000, 10)
+				out, err := rdb.ZCount(t.Context(), limitertest.KeysOf(l).Permits, "-inf", edge).Result()
+				require.NoError(t, err)
+				most = max(most, out)
+			}
+		}
+		assert.LessOrEqual(t, most, int64(32), "about one sixty-fourth of the rate, or 16")
 	})
 }
 
-func TestDefectKeepStateForgetsWhatIsOwed(t *testing.T) {
+func TestDefectOlderLayoutsAreUnreadable(t *testing.T) {
 	t.Parallel()
-	limitertest.BothTypes(t, func(t *testing.T, kind rratelimiter.RateType) {
-		redistest.Virtual(t, func(t *testing.T, rdb *redis.Client) {
-			l := limitertest.NewLimiter(t, rdb, rratelimiter.Config{Type: kind, Rate: 10, Interval: 10 * time.Second})
-			limitertest.MustAcquire(t, l, 4)
-			time.Sleep(5 * time.Second)
-			limitertest.MustAcquire(t, l, 4)
-			updated, err := l.UpdateRate(t.Context(),
-				rratelimiter.Config{Type: kind, Rate: 5, Interval: 10 * time.Second}, rratelimiter.KeepState())
-			require.NoError(t, err)
-			require.True(t, updated)
-			assert.EqualValues(t, 0, limitertest.Available(t, l))
-			d, err := l.Take(t.Context(), 1)
-			require.NoError(t, err)
-			assert.False(t, d.Granted)
-			assert.EqualValues(t, 0, d.Remaining)
-			assert.Equal(t, 5*time.Second, d.RetryAfter)
-			time.Sleep(5 * time.Second)
-			assert.EqualValues(t, 1, limitertest.Available(t, l))
-			assert.Equal(t, 1, limitertest.Grants(t, l, 4))
-		})
+	redistest.Everywhere(t, func(t *testing.T, rdb redis.UniversalClient) {
+		l := limitertest.NewLimiter(t, rdb, every(100, hour))
+		keys := limitertest.KeysOf(l)
+		layouts := []codec.Layout{codec.LayoutB, codec.LayoutC, codec.LayoutD1, codec.LayoutD2}
+		now := limitertest.ServerNow(t, rdb)
+		add := func(age time.Duration) {
+			for i, layout := range layouts {
+				require.NoError(t, rdb.ZAdd(t.Context(), keys.Permits, redis.Z{
+					Score: float64(now - age.Milliseconds() - int64(i)), Member: limitertest.NewMember(t, layout, uint32(i+1)),
+				}).Err())
+			}
+		}
+		add(30 * minute)
+		assert.EqualValues(t, 90, limitertest.Available(t, l), "a value rebuilt from members side by side")
+		add(2 * hour)
+		add(minute)
+		require.NoError(t, rdb.DecrBy(t.Context(), keys.Value, 20).Err())
+		assert.EqualValues(t, 80, limitertest.Available(t, l), "what has run out comes back")
+		assert.EqualValues(t, 8, rdb.ZCard(t.Context(), keys.Permits).Val())
+		require.NoError(t, l.Release(t.Context(), 15))
+		assert.EqualValues(t, 95, limitertest.Available(t, l))
+		assert.EqualValues(t, 5, limitertest.InUse(t, rdb, keys.Permits))
+		for _, m := range members(t, rdb, keys.Permits) {
+			assert.True(t, slices.Contains(layouts, m.Layout))
+		}
+		d, err := l.Take(t.Context(), 96)
+		require.NoError(t, err)
+		assert.False(t, d.Granted)
+		assert.EqualValues(t, 95, d.Remaining)
 	})
 }
 
@@ -209,134 +384,32 @@ func TestDefectKeepStateForgetsWhatIsOwed(t *testing.T) {
 // it is in use, even what the old interval had let go of.
 func TestKeepStateCountsByTheNewInterval(t *testing.T) {
 	t.Parallel()
-	redistest.Virtual(t, func(t *testing.T, rdb *redis.Client) {
-		l := limitertest.NewLimiter(t, rdb, limitertest.Every(10, time.Second))
-		limitertest.MustAcquire(t, l, 4)
-		time.Sleep(1500 * time.Millisecond)
-		limitertest.MustAcquire(t, l, 1)
-		require.NoError(t, l.SetRate(t.Context(), limitertest.Every(10, time.Minute), rratelimiter.KeepState()))
-		assert.EqualValues(t, 5, limitertest.Available(t, l), "5 were granted within the last minute")
-	})
+	scenario{cfg: every(10, second), steps: []step{
+		take(4), wait(1500 * ms), take(1), set(every(10, minute), keep), free(5),
+	}}.perform(t)
 }
 
-func TestDefectValueWithoutSetFailsForGood(t *testing.T) {
+// Others lower and raise the rate while a client has all of the one before in use: its own
+// KeepState adds no permits to those.
+func TestKeepStateOfAClientCountsWhatItHasInUse(t *testing.T) {
 	t.Parallel()
-	for _, value := range []int64{-3, 0, 2, 10, 13} {
-		redistest.Virtual(t, func(t *testing.T, rdb *redis.Client) {
-			l := limitertest.NewLimiter(t, rdb, limitertest.Every(10, time.Hour))
-			require.NoError(t, rdb.Set(t.Context(), limitertest.KeysOf(l).Value, value, 0).Err())
-			d, err := l.Take(t.Context(), 5)
+	redistest.Engines(t, func(t *testing.T, rdb *redis.Client) {
+		l := limitertest.NewLimiter(t, rdb, perClient(17, hour))
+		other := limitertest.NewClient(t, rdb).RateLimiter(l.Name())
+		update := func(by *rratelimiter.RateLimiter, rate int64) {
+			t.Helper()
+			updated, err := by.UpdateRate(t.Context(), perClient(rate, hour), keep)
 			require.NoError(t, err)
-			assert.True(t, d.Granted)
-			assert.EqualValues(t, 5, d.Remaining)
-		})
-	}
-}
-
-func TestDefectAGrantAfterTheSetWasLostLeaksPermits(t *testing.T) {
-	t.Parallel()
-	for _, value := range []int64{3, 37, 60, 100} {
-		redistest.Virtual(t, func(t *testing.T, rdb *redis.Client) {
-			l := limitertest.NewLimiter(t, rdb, limitertest.Every(100, time.Hour))
-			require.NoError(t, rdb.Set(t.Context(), limitertest.KeysOf(l).Value, value, 0).Err())
-			limitertest.MustAcquire(t, l, 1)
-			limitertest.MustAcquire(t, l, 1)
-			left, _ := limitertest.StoredValue(t, rdb, limitertest.KeysOf(l).Value)
-			assert.EqualValues(t, 98, left)
-		})
-	}
-}
-
-func TestDefectSetWithoutValueGrantsAnotherRate(t *testing.T) {
-	t.Parallel()
-	redistest.Virtual(t, func(t *testing.T, rdb *redis.Client) {
-		l := limitertest.NewLimiter(t, rdb, limitertest.Every(10, 10*time.Second))
-		limitertest.MustAcquire(t, l, 5)
-		time.Sleep(time.Second)
-		limitertest.MustAcquire(t, l, 3)
-		require.NoError(t, rdb.Del(t.Context(), limitertest.KeysOf(l).Value).Err())
-		d, err := l.Take(t.Context(), 3)
-		require.NoError(t, err)
-		assert.False(t, d.Granted)
-		assert.EqualValues(t, 2, d.Remaining)
-		assert.Equal(t, 9*time.Second, d.RetryAfter)
-		assert.Equal(t, 2, limitertest.Grants(t, l, 5))
-	})
-}
-
-func TestDefectPermitsOutOfRangeReachRedis(t *testing.T) {
-	t.Parallel()
-	redistest.Virtual(t, func(t *testing.T, rdb *redis.Client) {
-		l := limitertest.NewLimiter(t, rdb, limitertest.Every(rratelimiter.MaxRate, time.Hour))
-		limitertest.MustAcquire(t, l, 3)
-		for _, permits := range []int64{math.MinInt64, -5, 0, 1 << 32, math.MaxInt64} {
-			limitertest.RequireUntouched(t, rdb, l.Name(), func() {
-				_, err := l.TryAcquire(t.Context(), permits, 0)
-				require.ErrorIs(t, err, rratelimiter.ErrInvalidPermits)
-			})
+			require.True(t, updated)
 		}
-	})
-}
-
-func TestDefectLargeRatesBreakTheValue(t *testing.T) {
-	t.Parallel()
-	redistest.Everywhere(t, func(t *testing.T, rdb redis.UniversalClient) {
-		l := limitertest.NewLimiter(t, rdb, limitertest.Every(rratelimiter.MaxRate, time.Hour))
-		free := int64(rratelimiter.MaxRate)
-		for range 3 {
-			d, err := l.Take(t.Context(), rratelimiter.MaxPermits)
-			require.NoError(t, err)
-			assert.True(t, d.Granted)
-			free -= rratelimiter.MaxPermits
-			assert.Equal(t, free, d.Remaining)
-			assert.Equal(t, free, limitertest.Available(t, l))
-			value, _ := limitertest.StoredValue(t, rdb, limitertest.KeysOf(l).Value)
-			assert.Equal(t, free, value)
-		}
-		require.NoError(t, rdb.Del(t.Context(), limitertest.KeysOf(l).Value).Err())
-		assert.Equal(t, free, limitertest.Available(t, l), "rebuilt from the set")
-		require.NoError(t, l.SetRate(t.Context(), limitertest.Every(1, time.Hour), rratelimiter.KeepState()))
-		value, _ := limitertest.StoredValue(t, rdb, limitertest.KeysOf(l).Value)
-		assert.Equal(t, int64(1-3*rratelimiter.MaxPermits), value)
-		require.NoError(t, l.SetRate(t.Context(), limitertest.Every(rratelimiter.MaxRate, time.Hour), rratelimiter.KeepState()))
-		assert.Equal(t, free, limitertest.Available(t, l))
-		require.NoError(t, l.Release(t.Context(), rratelimiter.MaxRate))
-		assert.Equal(t, int64(rratelimiter.MaxRate), limitertest.Available(t, l))
-		require.ErrorIs(t, l.SetRate(t.Context(), limitertest.Every(rratelimiter.MaxRate+1, time.Hour)), rratelimiter.ErrInvalidConfig)
-		require.ErrorIs(t, l.SetRate(t.Context(), limitertest.Every(math.MaxInt64, time.Hour)), rratelimiter.ErrInvalidConfig)
-	})
-}
-
-func TestDefectConfigIsReadFromAReplica(t *testing.T) {
-	t.Parallel()
-	redistest.Virtual(t, func(t *testing.T, rdb *redis.Client) {
-		l := limitertest.NewLimiter(t, rdb, limitertest.Every(1, time.Hour))
-		sent := limitertest.CountCommands(rdb)
-		_, err := l.Config(t.Context())
-		require.NoError(t, err)
-		limitertest.Available(t, l)
-		_, _, err = l.TTL(t.Context())
-		require.NoError(t, err)
-		assert.Equal(t, sent.Total(), sent.Scripts(), "commands that only read may go to a replica, scripts do not")
-	})
-}
-
-func TestDefectRenameMovesTheConfigAlone(t *testing.T) {
-	t.Parallel()
-	limitertest.BothTypes(t, func(t *testing.T, kind rratelimiter.RateType) {
-		redistest.Virtual(t, func(t *testing.T, rdb *redis.Client) {
-			client := limitertest.NewClient(t, rdb)
-			from, to := client.RateLimiter("from"), client.RateLimiter("to")
-			limitertest.MustTrySetRate(t, from, rratelimiter.Config{Type: kind, Rate: 10, Interval: time.Hour})
-			limitertest.MustAcquire(t, from, 8)
-			limitertest.MustTrySetRate(t, to, limitertest.Every(3, time.Minute))
-			limitertest.MustAcquire(t, to, 3)
-			require.NoError(t, from.Rename(t.Context(), "to"))
-			assert.Equal(t, "from", from.Name())
-			assert.EqualValues(t, 2, limitertest.Available(t, to))
-			assert.Empty(t, limitertest.LimiterKeys(t, rdb, "from"))
-			_, err := from.TryAcquire(t.Context(), 1, 0)
-			require.ErrorIs(t, err, rratelimiter.ErrNotInitialized)
-		})
+		limitertest.MustAcquire(t, l, 17)
+		update(other, 10)
+		update(l, 21)
+		assert.EqualValues(t, 4, limitertest.Available(t, l))
+		update(other, 10)
+		update(l, 12)
+		assert.Zero(t, limitertest.Available(t, l))
+		require.NoError(t, l.Release(t.Context(), 17))
+		assert.EqualValues(t, 12, limitertest.Available(t, l))
 	})
 }

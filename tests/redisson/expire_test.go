@@ -1,13 +1,13 @@
 package redisson_test
 
 import (
-	"context"
+	"fmt"
 	"math"
 	"slices"
+	"sync"
 	"testing"
 	"time"
 
-	"github.com/redis/go-redis/v9"
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
@@ -19,89 +19,72 @@ import (
 
 // pairUses are the calls by which a Client uses its pair of a limiter or changes
 // how long that lives.
-var pairUses = map[string]func(context.Context, *rratelimiter.Client, *rratelimiter.RateLimiter) error{
-	"TryAcquire": func(ctx context.Context, _ *rratelimiter.Client, l *rratelimiter.RateLimiter) error {
-		return limitertest.Second(l.TryAcquire(ctx, 1, 0))
+var pairUses = map[string]step{
+	"TryAcquire": does("TryAcquire"),
+	"a refusal": func(p *play) {
+		require.NoError(p, limitertest.Second(p.l.TryAcquire(p.Context(), 10, 0)))
 	},
-	"a refusal": func(ctx context.Context, _ *rratelimiter.Client, l *rratelimiter.RateLimiter) error {
-		return limitertest.Second(l.TryAcquire(ctx, 10, 0))
+	"Take": does("Take"),
+	"TryAcquireAll": func(p *play) {
+		second := p.client.RateLimiter(limitertest.Besides(p.l.Name()), rratelimiter.WithDefault(every(9, second)))
+		require.NoError(p, limitertest.Second(p.client.TryAcquireAll(p.Context(), 1, 0, p.l, second)))
 	},
-	"Take": func(ctx context.Context, _ *rratelimiter.Client, l *rratelimiter.RateLimiter) error {
-		return limitertest.Second(l.Take(ctx, 1))
-	},
-	"TryAcquireAll": func(ctx context.Context, c *rratelimiter.Client, l *rratelimiter.RateLimiter) error {
-		return limitertest.Second(c.TryAcquireAll(ctx, 1, 0, l, c.RateLimiter(limitertest.Besides(l.Name()), rratelimiter.WithDefault(limitertest.Every(9, time.Second)))))
-	},
-	"AvailablePermits": func(ctx context.Context, _ *rratelimiter.Client, l *rratelimiter.RateLimiter) error {
-		return limitertest.Second(l.AvailablePermits(ctx))
-	},
-	"Release": func(ctx context.Context, _ *rratelimiter.Client, l *rratelimiter.RateLimiter) error {
-		return l.Release(ctx, 1)
-	},
-	"Migrate": func(ctx context.Context, c *rratelimiter.Client, l *rratelimiter.RateLimiter) error {
-		return limitertest.Second(c.Migrate(ctx, l.Name()))
-	},
-	"Expire": func(ctx context.Context, _ *rratelimiter.Client, l *rratelimiter.RateLimiter) error {
-		return limitertest.Second(l.Expire(ctx, time.Hour))
-	},
-	"ExpireAt": func(ctx context.Context, _ *rratelimiter.Client, l *rratelimiter.RateLimiter) error {
-		return limitertest.Second(l.ExpireAt(ctx, time.Now().Add(time.Hour)))
-	},
-	"ClearExpire": func(ctx context.Context, _ *rratelimiter.Client, l *rratelimiter.RateLimiter) error {
-		return limitertest.Second(l.ClearExpire(ctx))
-	},
-	"KeepState": func(ctx context.Context, _ *rratelimiter.Client, l *rratelimiter.RateLimiter) error {
-		cfg, err := l.Config(ctx)
-		if err != nil {
-			return err
-		}
+	"AvailablePermits": does("AvailablePermits"),
+	"Release":          does("Release"),
+	"Migrate":          migrate,
+	"Expire":           does("Expire"),
+	"ExpireAt":         does("ExpireAt"),
+	"ClearExpire":      does("ClearExpire"),
+	"KeepState": func(p *play) {
+		cfg, err := p.l.Config(p.Context())
+		require.NoError(p, err)
 		cfg.Rate++
-		return l.SetRate(ctx, cfg, rratelimiter.KeepState())
+		require.NoError(p, p.l.SetRate(p.Context(), cfg, keep))
 	},
-	"Rename": func(ctx context.Context, _ *rratelimiter.Client, l *rratelimiter.RateLimiter) error {
-		return l.Rename(ctx, "other")
-	},
+	"Rename": does("Rename"),
 }
+
+// uses returns a scenario for each of pairUses but those left out.
+func uses(but []string, of func(use step) scenario) map[string]scenario {
+	all := map[string]scenario{}
+	for name, use := range pairUses {
+		if !slices.Contains(but, name) {
+			all[name] = of(use)
+		}
+	}
+	return all
+}
+
+// keepAlives are times after which a limiter goes that is not used.
+var keepAlives = []time.Duration{0, 5 * second}
 
 // A Client's own pair goes when it has not been used for an interval, or for the
 // KeepAlive time, whatever was done to it last and whatever the limiter's own
 // time to live is.
 func TestAClientsPairGoesAfterItsLastUse(t *testing.T) {
 	t.Parallel()
-	for name, use := range pairUses {
-		for _, keepAlive := range []time.Duration{0, 5 * time.Second} {
-			for what, before := range map[string]func(*testing.T, *redis.Client, *rratelimiter.RateLimiter, redisson.Keys){
-				"": func(*testing.T, *redis.Client, *rratelimiter.RateLimiter, redisson.Keys) {},
-				"ClearExpire": func(t *testing.T, _ *redis.Client, l *rratelimiter.RateLimiter, _ redisson.Keys) {
-					require.NoError(t, limitertest.Second(l.ClearExpire(t.Context())))
-				},
-				"Expire": func(t *testing.T, _ *redis.Client, l *rratelimiter.RateLimiter, _ redisson.Keys) {
-					require.NoError(t, limitertest.Second(l.Expire(t.Context(), time.Hour)))
-				},
-				"lost value": func(t *testing.T, rdb *redis.Client, _ *rratelimiter.RateLimiter, k redisson.Keys) {
-					require.NoError(t, rdb.Del(t.Context(), k.ClientValue).Err())
-				},
-			} {
-				t.Run(what+" then "+name, func(t *testing.T) {
-					t.Parallel()
-					redistest.Virtual(t, func(t *testing.T, rdb *redis.Client) {
-						client := limitertest.NewClient(t, rdb, rratelimiter.WithClientID("id"))
-						l := client.RateLimiter("name")
-						cfg := limitertest.PerClient(10, time.Second)
-						cfg.KeepAlive = keepAlive
-						limitertest.MustTrySetRate(t, l, cfg)
-						limitertest.MustAcquire(t, l, 3)
-						before(t, rdb, l, redisson.KeysOf("name", "id"))
-						require.NoError(t, use(t.Context(), client, l))
-						time.Sleep(max(cfg.Interval, keepAlive) + time.Millisecond) // a server keeps a key to the end of its last
-						for _, name := range []string{"name", "other"} {
-							k := redisson.KeysOf(name, "id")
-							assert.Zero(t, rdb.Exists(t.Context(), k.ClientValue, k.ClientPermits).Val(), "%v", limitertest.TTLs(t, rdb, name))
-						}
-					})
-				})
-			}
+	for what, before := range map[string]step{
+		"": wait(0), "ClearExpire": does("ClearExpire"), "Expire": expire(hour), "lost value": loseValue,
+	} {
+		for _, d := range keepAlives {
+			t.Run(fmt.Sprint(what, " keep alive ", d), func(t *testing.T) {
+				t.Parallel()
+				cfg := perClient(10, second)
+				cfg.KeepAlive = d
+				perform(t, uses(nil, func(use step) scenario {
+					// A server keeps a key to the end of its last millisecond.
+					return scenario{cfg: cfg, steps: []step{take(3), before, use, wait(max(second, d) + ms), noPair}}
+				}))
+			})
 		}
+	}
+}
+
+// noPair has the Client's pair be gone, of a limiter that was renamed too.
+func noPair(p *play) {
+	for _, name := range []string{p.l.Name(), limitertest.Besides(p.l.Name())} {
+		k := redisson.KeysOf(name, ownID)
+		assert.Zero(p, p.rdb.Exists(p.Context(), k.ClientValue, k.ClientPermits).Val(), "%v", limitertest.TTLs(p, p.rdb, name))
 	}
 }
 
@@ -110,237 +93,144 @@ func TestAClientsPairGoesAfterItsLastUse(t *testing.T) {
 // it was the last one.
 func TestAClientsPairGoesAfterTheClockWentBack(t *testing.T) {
 	t.Parallel()
-	for _, version := range []string{"4.7.0", windowed} {
-		for name, use := range pairUses {
-			if version == windowed && slices.Contains([]string{"TryAcquireAll", "Release", "KeepState"}, name) {
-				continue // which need a record of each grant
-			}
-			goesAfterAStepBack(t, version, name, use)
+	leave := []string{"Rename", "Migrate"} // the ends as they are
+	for version, but := range map[string][]string{
+		newest: leave, windowed: append(leave, "TryAcquireAll", "Release", "KeepState"), // which need a record of each grant
+	} {
+		for _, d := range keepAlives {
+			t.Run(fmt.Sprint(version, " keep alive ", d), func(t *testing.T) {
+				t.Parallel()
+				cfg := perClient(10, second)
+				cfg.KeepAlive = d
+				of := func(use step) scenario {
+					back := func(p *play) { p.setClock(-hour) }
+					return scenario{cfg: cfg, version: version, steps: []step{take(3), takeReturnable, back, use, pairEnds(max(second, d))}}
+				}
+				all := uses(but, of)
+				all["giving back"] = of(giveBack)
+				perform(t, all)
+			})
 		}
-		goesAfterAStepBack(t, version, "giving back", nil)
 	}
 }
 
-// goesAfterAStepBack has a Client use its pair after the clock has gone back; nil
-// stands for giving back what it took before.
-func goesAfterAStepBack(t *testing.T, version, name string, use func(context.Context, *rratelimiter.Client, *rratelimiter.RateLimiter) error) {
-	t.Helper()
-	if name == "Rename" || name == "Migrate" {
-		return // leave the ends as they are
-	}
-	for _, keepAlive := range []time.Duration{0, 5 * time.Second} {
-		t.Run(version+" "+name+" "+keepAlive.String(), func(t *testing.T) {
-			t.Parallel()
-			redistest.Stepping(t, func(t *testing.T, rdb *redis.Client, step func(time.Duration)) {
-				client := limitertest.NewClient(t, rdb, rratelimiter.WithClientID("id"), rratelimiter.WithRedissonVersion(version))
-				cfg := limitertest.PerClient(10, time.Second)
-				cfg.KeepAlive = keepAlive
-				l := client.RateLimiter("name")
-				limitertest.MustTrySetRate(t, l, cfg)
-				limitertest.MustAcquire(t, l, 3)
-				_, giveBack, err := client.Keyed("", cfg).TakeReturnable(t.Context(), "name", 1)
-				require.NoError(t, err)
-				step(-time.Hour)
-				if use == nil {
-					require.NoError(t, giveBack(t.Context()))
-				} else {
-					require.NoError(t, use(t.Context(), client, l))
-				}
-				for _, key := range limitertest.LimiterKeys(t, rdb, "name") {
-					if key != "name" {
-						assert.LessOrEqual(t, rdb.PTTL(t.Context(), key).Val(), max(cfg.Interval, keepAlive), key)
-						assert.Positive(t, rdb.PTTL(t.Context(), key).Val(), key)
-					}
-				}
-			})
-		})
-	}
-}
-
-// The permits in use count although an earlier end of the limiter would have
-// taken the pair away.
-func TestAClientsPairOutlivesAnEndThatWasTakenBack(t *testing.T) {
-	t.Parallel()
-	for name, takeBack := range map[string]func(context.Context, *rratelimiter.RateLimiter) (bool, error){
-		"ClearExpire": func(ctx context.Context, l *rratelimiter.RateLimiter) (bool, error) { return l.ClearExpire(ctx) },
-		"Expire":      func(ctx context.Context, l *rratelimiter.RateLimiter) (bool, error) { return l.Expire(ctx, time.Hour) },
-	} {
-		t.Run(name, func(t *testing.T) {
-			t.Parallel()
-			redistest.Virtual(t, func(t *testing.T, rdb *redis.Client) {
-				l := limitertest.NewLimiter(t, rdb, limitertest.PerClient(10, time.Minute))
-				limitertest.MustAcquire(t, l, 10)
-				require.NoError(t, limitertest.Second(l.Expire(t.Context(), time.Second)))
-				changed, err := takeBack(t.Context(), l)
-				require.NoError(t, err)
-				assert.True(t, changed)
-				time.Sleep(59 * time.Second)
-				limitertest.MustRefuse(t, l, 1)
-			})
-		})
-	}
-}
-
-// The time to live that a Client's own pair always has is none of the limiter's.
-func TestClearExpireTellsOfTheLimitersTimeToLive(t *testing.T) {
-	t.Parallel()
-	limitertest.BothTypes(t, func(t *testing.T, kind rratelimiter.RateType) {
-		redistest.Virtual(t, func(t *testing.T, rdb *redis.Client) {
-			l := limitertest.NewLimiter(t, rdb, rratelimiter.Config{Type: kind, Rate: 10, Interval: time.Minute})
-			limitertest.MustAcquire(t, l, 1)
-			for _, expires := range []bool{false, true, false} {
-				if expires {
-					require.NoError(t, limitertest.Second(l.Expire(t.Context(), time.Hour)))
-				}
-				had, err := l.ClearExpire(t.Context())
-				require.NoError(t, err)
-				assert.Equal(t, expires, had)
+// pairEnds compares the times to live of the Client's pair.
+func pairEnds(most time.Duration) step {
+	return func(p *play) {
+		for key, ttl := range limitertest.TTLs(p, p.rdb, p.l.Name()) {
+			if key != p.l.Name() {
+				assert.LessOrEqual(p, ttl, most, key)
+				assert.Positive(p, ttl, key)
 			}
-		})
-	})
+		}
+	}
 }
 
-// What a Client keeps of a limiter that others have made a shared one is in
-// nobody's way, and goes as it would have.
-func TestAPairThatIsNotInUseGoesAsItWouldHave(t *testing.T) {
+func TestTheTimeToLiveOfALimiterAndOfAClientsPair(t *testing.T) {
 	t.Parallel()
-	for name, op := range map[string]func(context.Context, *rratelimiter.RateLimiter) (bool, error){
-		"ClearExpire": func(ctx context.Context, l *rratelimiter.RateLimiter) (bool, error) { return l.ClearExpire(ctx) },
-		"Expire":      func(ctx context.Context, l *rratelimiter.RateLimiter) (bool, error) { return l.Expire(ctx, time.Hour) },
-	} {
-		t.Run(name, func(t *testing.T) {
-			t.Parallel()
-			redistest.Virtual(t, func(t *testing.T, rdb *redis.Client) {
-				l, other := limitertest.NewClient(t, rdb).RateLimiter("name"), limitertest.NewClient(t, rdb).RateLimiter("name")
-				limitertest.MustTrySetRate(t, l, limitertest.PerClient(10, time.Second))
-				limitertest.MustAcquire(t, l, 1)
-				require.NoError(t, other.SetRate(t.Context(), limitertest.Every(10, time.Second)))
-				require.NoError(t, limitertest.Second(op(t.Context(), l)))
-				time.Sleep(time.Second + time.Millisecond) // a server keeps a key to the end of its last
-				assert.Equal(t, []string{"name"}, limitertest.LimiterKeys(t, rdb, "name"))
-			})
-		})
+	all := map[string]scenario{
+		// The one that a Client's own pair always has is none of the limiter's.
+		"clear": {cfg: every(10, minute), both: true, steps: []step{
+			take(1), clearExpire(false), expire(hour), clearExpire(true), clearExpire(false),
+		}},
+		"a pair goes before a long-lived config": {cfg: perClient(10, minute), steps: []step{expire(hour), take(1), wait(61 * second), there(1)}},
 	}
+	for name, op := range map[string]step{"clear": clearExpire(true), "expire": expire(hour)} {
+		// The permits in use count although an earlier end of the limiter would have taken the
+		// pair away.
+		all[name+", after an end that is taken back"] = scenario{cfg: perClient(10, minute), steps: []step{
+			take(10), expire(second), op, wait(59 * second), refuse(1),
+		}}
+	}
+	for name, op := range map[string]step{"clear": does("ClearExpire"), "expire": expire(hour)} {
+		// What a Client keeps of a limiter that others have made a shared one is in
+		// nobody's way, and goes as it would have.
+		all[name+", of a pair that is not in use"] = scenario{cfg: perClient(10, second), steps: []step{
+			take(1), other(set(every(10, second))), op, wait(second + ms), there(1),
+		}}
+	}
+	perform(t, all)
 }
 
 // With a longer interval, what other clients have in use counts longer. Their
 // pairs live on by it from their next call on.
 func TestALongerIntervalReachesAClientsPairByItsNextCall(t *testing.T) {
 	t.Parallel()
-	for name, use := range pairUses {
-		if name == "Migrate" || name == "Release" || name == "KeepState" || name == "Rename" {
-			continue // the first is for the pairs of others too; the rest change what is in use, or where
-		}
-		t.Run(name, func(t *testing.T) {
-			t.Parallel()
-			redistest.Virtual(t, func(t *testing.T, rdb *redis.Client) {
-				client := limitertest.NewClient(t, rdb)
-				l, other := client.RateLimiter("name"), limitertest.NewClient(t, rdb).RateLimiter("name")
-				limitertest.MustTrySetRate(t, l, limitertest.PerClient(10, time.Minute))
-				limitertest.MustAcquire(t, l, 10)
-				require.NoError(t, other.SetRate(t.Context(), limitertest.PerClient(10, time.Hour), rratelimiter.KeepState()))
-				time.Sleep(50 * time.Second)
-				require.NoError(t, use(t.Context(), client, l))
-				time.Sleep(58 * time.Minute)
-				limitertest.MustRefuse(t, l, 1)
-			})
-		})
-	}
+	// The first is for the pairs of others too; the rest change what is in use, or where.
+	but := []string{"Migrate", "Release", "KeepState", "Rename"}
+	perform(t, uses(but, func(use step) scenario {
+		return scenario{cfg: perClient(10, minute), steps: []step{
+			take(10), other(set(perClient(10, hour), keep)), wait(50 * second), use, wait(58 * minute), refuse(1),
+		}}
+	}))
 }
 
 // beyondCounting are ends of a configuration so far away that Redis can't count
 // there from now: PEXPIRE refuses them, once it is told how far it is.
-func beyondCounting(t *testing.T, rdb redis.UniversalClient, key string) {
-	t.Helper()
-	require.NoError(t, rdb.Do(t.Context(), "PEXPIREAT", key, int64(math.MaxInt64)).Err())
+func beyondCounting(p *play) {
+	require.NoError(p, p.rdb.Do(p.Context(), "PEXPIREAT", p.l.Name(), int64(math.MaxInt64)).Err())
+}
+
+// whole has the value be what is not in use.
+func whole(p *play) {
+	cfg, err := p.l.Config(p.Context())
+	require.NoError(p, err)
+	stored, _ := limitertest.StoredValue(p, p.rdb, p.keys().Value)
+	assert.Equal(p, cfg.Rate, stored+limitertest.InUse(p, p.rdb, p.keys().Permits))
 }
 
 // A Redisson, or a person, may have given the configuration any end.
 func TestNoEndOfTheConfigurationFailsACallHalfway(t *testing.T) {
 	t.Parallel()
-	for name, use := range pairUses {
-		if name == "Rename" {
-			continue
-		}
-		t.Run(name, func(t *testing.T) {
-			t.Parallel()
-			limitertest.BothTypes(t, func(t *testing.T, kind rratelimiter.RateType) {
-				redistest.Everywhere(t, func(t *testing.T, rdb redis.UniversalClient) {
-					client := limitertest.NewClient(t, rdb, rratelimiter.WithClientID("id"))
-					l := client.RateLimiter(redistest.Name(t))
-					limitertest.MustTrySetRate(t, l, rratelimiter.Config{Type: kind, Rate: 100, Interval: time.Hour})
-					limitertest.MustAcquire(t, l, 5)
-					beyondCounting(t, rdb, l.Name())
-					for range 3 {
-						require.NoError(t, use(t.Context(), client, l))
-						cfg, err := l.Config(t.Context())
-						require.NoError(t, err)
-						k := redisson.KeysOf(l.Name(), "id")
-						if kind == rratelimiter.PerClient {
-							k.Value, k.Permits = k.ClientValue, k.ClientPermits
-						}
-						value, _ := limitertest.StoredValue(t, rdb, k.Value)
-						assert.Equal(t, cfg.Rate, value+limitertest.InUse(t, rdb, k.Permits))
-					}
-					_, _, err := l.TTL(t.Context())
-					require.NoError(t, err)
-				})
-			})
-		})
-	}
+	perform(t, uses([]string{"Rename"}, func(use step) scenario {
+		return scenario{cfg: every(100, hour), both: true, everywhere: true, steps: []step{
+			take(5), beyondCounting, times(3, use, whole), does("TTL"),
+		}}
+	}))
 }
 
 // Calls of several limiters go together, in one script call.
 func TestNoEndOfTheConfigurationFailsAJointCallHalfway(t *testing.T) {
 	t.Parallel()
-	redistest.Everywhere(t, func(t *testing.T, rdb redis.UniversalClient) {
-		client := limitertest.NewClient(t, rdb)
-		done := make(chan bool)
+	scenario{everywhere: true, steps: []step{func(p *play) {
 		var all []*rratelimiter.RateLimiter
 		for range 40 {
-			l := client.RateLimiter(redistest.Name(t))
-			limitertest.MustTrySetRate(t, l, limitertest.Every(100, time.Hour))
-			limitertest.MustAcquire(t, l, 1)
-			beyondCounting(t, rdb, l.Name())
-			all = append(all, l)
+			its := *p
+			its.l = p.client.RateLimiter(redistest.Name(p))
+			times(1, trySet(true, every(100, hour)), take(1), beyondCounting)(&its)
+			all = append(all, its.l)
 		}
 		for range 20 {
+			var callers sync.WaitGroup
 			for _, l := range all {
-				go func() {
-					granted, err := l.TryAcquire(t.Context(), 1, 0)
-					done <- granted && err == nil
-				}()
+				callers.Go(func() {
+					granted, err := l.TryAcquire(p.Context(), 1, 0)
+					assert.True(p, granted)
+					assert.NoError(p, err)
+				})
 			}
-			for range all {
-				assert.True(t, <-done)
-			}
+			callers.Wait()
 		}
 		for _, l := range all {
-			assert.EqualValues(t, 79, limitertest.Available(t, l))
+			assert.EqualValues(p, 79, limitertest.Available(p, l))
 		}
-	})
+	}}}.perform(t)
 }
 
 // Others may have written intervals and keep-alive times as long as a number can
 // be told exactly.
 func TestNoIntervalOrKeepAliveTimeFailsACallHalfway(t *testing.T) {
 	t.Parallel()
-	for _, version := range []string{"4.7.0", windowed} {
-		for _, keepAlive := range []int64{0, 1<<53 - 1} {
-			limitertest.BothTypes(t, func(t *testing.T, kind rratelimiter.RateType) {
-				redistest.Everywhere(t, func(t *testing.T, rdb redis.UniversalClient) {
-					client := limitertest.NewClient(t, rdb, rratelimiter.WithRedissonVersion(version))
-					l := client.RateLimiter(redistest.Name(t))
-					require.NoError(t, rdb.HSet(t.Context(), l.Name(), "rate", 10, "interval", int64(1<<53-1), "type", int(kind), "keepAliveTime", keepAlive).Err())
-					assert.Equal(t, 10, limitertest.Grants(t, l, 11))
-					assert.Zero(t, limitertest.Available(t, l))
-					for _, err := range []error{limitertest.Second(l.Expire(t.Context(), time.Hour)), limitertest.Second(l.ClearExpire(t.Context()))} {
-						require.NoError(t, err)
-					}
-					assert.Zero(t, limitertest.Available(t, l))
-					limitertest.MustRefuse(t, l, 1)
-				})
-			})
+	all := map[string]scenario{}
+	for _, version := range []string{newest, windowed} {
+		for _, d := range []int64{0, 1<<53 - 1} {
+			for _, kind := range []rratelimiter.RateType{rratelimiter.Overall, rratelimiter.PerClient} {
+				all[fmt.Sprint(version, " keep alive ", d, " ", kind)] = scenario{version: version, everywhere: true, steps: []step{
+					put("rate", 10, "interval", int64(1<<53-1), "type", int(kind), "keepAliveTime", d),
+					grants(10, 11), free(0), does("Expire"), does("ClearExpire"), free(0), refuse(1),
+				}}
+			}
 		}
 	}
+	perform(t, all)
 }

@@ -17,101 +17,90 @@ import (
 	"github.com/rratelimiter/rratelimiter/lua"
 )
 
-func TestMigrateRewritesEveryLayout(t *testing.T) {
-	t.Parallel()
-	redistest.Virtual(t, func(t *testing.T, rdb *redis.Client) {
-		client := limitertest.NewClient(t, rdb)
-		l := client.RateLimiter(redistest.Name(t))
-		limitertest.MustTrySetRate(t, l, limitertest.Every(100, time.Minute))
-		k := limitertest.KeysOf(l)
-		now := time.Now().UnixMilli()
-		scores := map[int64]uint32{}
-		for i, layout := range []codec.Layout{codec.LayoutB, codec.LayoutC, codec.LayoutD1, codec.LayoutD2, codec.LayoutB} {
-			age, permits := int64(10_000*i), uint32(i+1)
-			require.NoError(t, rdb.ZAdd(t.Context(), k.Permits, redis.Z{Score: float64(now - age), Member: limitertest.NewMember(t, layout, permits)}).Err())
-			scores[now-age] = permits
-		}
-		require.NoError(t, rdb.Set(t.Context(), k.Value, 100-15, 0).Err())
-
-		written, err := client.Migrate(t.Context(), l.Name())
-		require.NoError(t, err)
-		assert.EqualValues(t, 4, written)
-		for _, z := range rdb.ZRangeWithScores(t.Context(), k.Permits, 0, -1).Val() {
-			m, err := codec.Parse(z.Member.(string))
-			require.NoError(t, err)
-			assert.Equal(t, codec.LayoutD2, m.Layout)
-			assert.Equal(t, scores[int64(z.Score)], m.Permits)
-			delete(scores, int64(z.Score))
-		}
-		assert.Empty(t, scores, "members lost")
-		assert.EqualValues(t, 85, limitertest.Available(t, l))
-		time.Sleep(21 * time.Second)
-		assert.EqualValues(t, 90, limitertest.Available(t, l))
-
-		written, err = client.Migrate(t.Context(), l.Name())
-		require.NoError(t, err)
-		assert.Zero(t, written)
-	})
+// migrates rewrites so many members.
+func migrates(want int64) step {
+	return func(p *play) {
+		written, err := p.client.Migrate(p.Context(), p.l.Name())
+		require.NoError(p, err)
+		assert.Equal(p, want, written)
+	}
 }
 
-// A window becomes members that run out when it would have ended.
+// add puts members of one permit into the set, as granted age ago, and takes them off the value.
+func (p *play) add(layout codec.Layout, age time.Duration, permits uint32) {
+	p.Helper()
+	row := redis.Z{Score: float64(limitertest.ServerNow(p, p.rdb) - age.Milliseconds()), Member: limitertest.NewMember(p, layout, permits)}
+	require.NoError(p, p.rdb.ZAdd(p.Context(), p.keys().Permits, row).Err())
+	left, there := limitertest.StoredValue(p, p.rdb, p.keys().Value)
+	if !there {
+		left = p.cfg.Rate
+	}
+	putValue(left - int64(permits))(p)
+}
+
+func TestMigrateRewritesEveryLayout(t *testing.T) {
+	t.Parallel()
+	scenario{cfg: every(100, minute), steps: []step{func(p *play) {
+		now := limitertest.ServerNow(p, p.rdb)
+		scores := map[int64]uint32{}
+		for i, layout := range []codec.Layout{codec.LayoutB, codec.LayoutC, codec.LayoutD1, codec.LayoutD2, codec.LayoutB} {
+			age, permits := time.Duration(i)*10*second, uint32(i+1)
+			p.add(layout, age, permits)
+			scores[now-age.Milliseconds()] = permits
+		}
+		migrates(4)(p)
+		for _, z := range p.rdb.ZRangeWithScores(p.Context(), p.keys().Permits, 0, -1).Val() {
+			m, err := codec.Parse(z.Member.(string))
+			require.NoError(p, err)
+			assert.Equal(p, codec.LayoutD2, m.Layout)
+			assert.Equal(p, scores[int64(z.Score)], m.Permits)
+			delete(scores, int64(z.Score))
+		}
+		assert.Empty(p, scores, "members lost")
+	}, free(85), wait(21 * second), free(90), migrates(0)}}.perform(t)
+}
+
 func TestMigrateOfAWindow(t *testing.T) {
 	t.Parallel()
-	for _, rate := range []int64{10, 3 << 32} {
-		redistest.Virtual(t, func(t *testing.T, rdb *redis.Client) {
-			old := newOldLimiter(t, rdb, windowed, limitertest.Every(rate, time.Minute))
-			require.True(t, limitertest.AsRedisson3123(t, rdb, old, rate-3))
-			time.Sleep(20 * time.Second)
-			client := limitertest.NewClient(t, rdb)
-			l := client.RateLimiter(old.Name())
-			_, err := client.Migrate(t.Context(), l.Name())
-			require.NoError(t, err)
-			k := limitertest.KeysOf(l)
-			assert.Equal(t, rate-3, limitertest.InUse(t, rdb, k.Permits))
-			assert.EqualValues(t, -1, rdb.PTTL(t.Context(), k.Value).Val())
-			assert.EqualValues(t, 3, limitertest.Available(t, l))
-			limitertest.MustAcquire(t, l, 2)
-			time.Sleep(39 * time.Second)
-			assert.EqualValues(t, 1, limitertest.Available(t, l))
-			time.Sleep(time.Second)
-			assert.Equal(t, rate-2, limitertest.Available(t, l))
-			time.Sleep(20 * time.Second)
-			assert.Equal(t, rate, limitertest.Available(t, l))
-		})
+	all := map[string]scenario{
+		// 256 members of 32 bits each are the most.
+		"too large for members": {cfg: every(1<<45, minute), steps: []step{
+			func(p *play) { require.NoError(p, p.rdb.Set(p.Context(), p.keys().Value, 1, minute).Err()) },
+			fails(rratelimiter.ErrCorrupt, tryMigrate),
+			free(1),
+		}},
 	}
+	for _, rate := range []int64{10, 3 << 32} {
+		// It becomes members that run out when it would have ended.
+		all[fmt.Sprint(rate)] = scenario{cfg: every(rate, minute), version: windowed, steps: []step{
+			oldTakes(rate - 3), wait(20 * second), as(newest, migrate, inUse(rate-3), valueEnds(noEnd), free(3), take(2),
+				wait(39*second), free(1), wait(second), free(rate-2), wait(20*second), free(rate)),
+		}}
+	}
+	perform(t, all)
 }
 
 func TestMigrateManyMembersWhileOthersTake(t *testing.T) {
 	t.Parallel()
 	redistest.SkipShort(t, "long")
-	redistest.Everywhere(t, func(t *testing.T, rdb redis.UniversalClient) {
-		const rate, before = 3000, 2000
-		old := newOldLimiter(t, rdb, "3.16.8", limitertest.Every(rate, time.Hour))
+	const rate, before = 3000, 2000
+	scenario{cfg: every(rate, hour), version: "3.16.8", everywhere: true, steps: []step{func(p *play) {
 		for range before / 100 {
-			var wg sync.WaitGroup
+			var callers sync.WaitGroup
 			for range 100 {
-				wg.Go(func() { limitertest.MustAcquire(t, old, 1) })
+				callers.Go(func() { limitertest.MustAcquire(p, p.l, 1) })
 			}
-			wg.Wait()
+			callers.Wait()
 		}
-		client := limitertest.NewClient(t, rdb)
-		l := client.RateLimiter(old.Name())
-		var wg sync.WaitGroup
-		wg.Go(func() {
-			for range 200 {
-				limitertest.MustAcquire(t, l, 1)
-			}
-		})
-		written, err := client.Migrate(t.Context(), l.Name())
-		require.NoError(t, err)
-		wg.Wait()
-		assert.EqualValues(t, before, written)
-		assert.EqualValues(t, before+200, limitertest.InUse(t, rdb, limitertest.KeysOf(l).Permits))
-		assert.EqualValues(t, rate-before-200, limitertest.Available(t, l))
-		for _, m := range members(t, rdb, limitertest.KeysOf(l).Permits) {
-			assert.Equal(t, codec.LayoutD2, m.Layout)
+	}, as(newest, func(p *play) {
+		var others sync.WaitGroup
+		others.Go(func() { times(200, take(1))(p) })
+		migrates(before)(p)
+		others.Wait()
+		for _, m := range members(p, p.rdb, p.keys().Permits) {
+			assert.Equal(p, codec.LayoutD2, m.Layout)
 		}
-	})
+	}, inUse(before+200), free(rate-before-200))}}.perform(t)
 }
 
 func TestMigrateOutlivesLostAnswers(t *testing.T) {
@@ -134,60 +123,47 @@ func TestMigrateOutlivesLostAnswers(t *testing.T) {
 
 func TestMigrateRefuses(t *testing.T) {
 	t.Parallel()
-	redistest.Virtual(t, func(t *testing.T, rdb *redis.Client) {
-		l := limitertest.NewLimiter(t, rdb, limitertest.Every(10, time.Minute))
-		limitertest.MustAcquire(t, l, 3)
-		limitertest.RequireUntouched(t, rdb, l.Name(), func() {
-			for _, version := range []string{windowed, "3.15.5", "3.16.8"} {
-				_, err := limitertest.NewClient(t, rdb, rratelimiter.WithRedissonVersion(version)).Migrate(t.Context(), l.Name())
-				require.ErrorIs(t, err, rratelimiter.ErrUnsupported)
-				assert.ErrorContains(t, err, version)
-			}
-			client := limitertest.NewClient(t, rdb)
-			_, err := client.Migrate(t.Context(), "nobody")
-			require.ErrorIs(t, err, rratelimiter.ErrNotInitialized)
-			_, err = client.Migrate(t.Context(), "")
-			require.ErrorIs(t, err, rratelimiter.ErrInvalidConfig)
-		})
-		require.NoError(t, rdb.ZAdd(t.Context(), limitertest.KeysOf(l).Permits, redis.Z{Score: 1, Member: "junk"}).Err())
-		limitertest.RequireUntouched(t, rdb, l.Name(), func() {
-			_, err := limitertest.NewClient(t, rdb).Migrate(t.Context(), l.Name())
-			require.ErrorIs(t, err, rratelimiter.ErrCorrupt)
-		})
-	})
+	of := func(name string) func(p *play) error {
+		return func(p *play) error { return limitertest.Second(p.client.Migrate(p.Context(), name)) }
+	}
+	scenario{cfg: every(10, minute), steps: []step{
+		take(3),
+		untouched(
+			as(windowed, fails(rratelimiter.ErrUnsupported, tryMigrate, windowed)),
+			as("3.15.5", fails(rratelimiter.ErrUnsupported, tryMigrate, "3.15.5")),
+			as("3.16.8", fails(rratelimiter.ErrUnsupported, tryMigrate, "3.16.8")),
+			fails(rratelimiter.ErrNotInitialized, of("nobody")), fails(rratelimiter.ErrInvalidConfig, of("")),
+		),
+		func(p *play) {
+			require.NoError(p, p.rdb.ZAdd(p.Context(), p.keys().Permits, redis.Z{Score: 1, Member: "junk"}).Err())
+		},
+		untouched(fails(rratelimiter.ErrCorrupt, tryMigrate)),
+	}}.perform(t)
 }
 
 // What others took is theirs in the new layout too: a Release takes this Client's
 // off first.
 func TestMigrateMakesNobodysPermitsItsOwn(t *testing.T) {
 	t.Parallel()
-	for _, version := range []string{"4.7.0", "3.20.1"} {
+	all := map[string]scenario{}
+	for _, version := range []string{newest, "3.20.1"} {
 		for _, layout := range []codec.Layout{codec.LayoutB, codec.LayoutC, codec.LayoutD1} {
-			t.Run(fmt.Sprintf("%s, layout %v", version, layout), func(t *testing.T) {
-				t.Parallel()
-				redistest.Virtual(t, func(t *testing.T, rdb *redis.Client) {
-					client := limitertest.NewClient(t, rdb, rratelimiter.WithRedissonVersion(version))
-					l := client.RateLimiter(redistest.Name(t))
-					limitertest.MustTrySetRate(t, l, limitertest.Every(100, time.Hour))
-					limitertest.MustAcquire(t, l, 3)
-					time.Sleep(time.Second)
+			all[fmt.Sprintf("%s, layout %v", version, layout)] = scenario{cfg: every(100, hour), version: version, steps: []step{
+				take(3), wait(second), func(p *play) {
 					for range 5 {
-						row := redis.Z{Score: float64(limitertest.ServerNow(t, rdb)), Member: limitertest.NewMember(t, layout, 1)}
-						require.NoError(t, rdb.ZAdd(t.Context(), limitertest.KeysOf(l).Permits, row).Err())
+						p.add(layout, 0, 1)
 					}
-					require.NoError(t, rdb.DecrBy(t.Context(), limitertest.KeysOf(l).Value, 5).Err())
-					_, err := client.Migrate(t.Context(), l.Name())
-					require.NoError(t, err)
-					require.NoError(t, l.Release(t.Context(), 3))
-					rows, err := rdb.ZRangeWithScores(t.Context(), limitertest.KeysOf(l).Permits, 0, -1).Result()
-					require.NoError(t, err)
-					assert.Len(t, rows, 5, "those of others")
+				}, migrate, release(3), func(p *play) {
+					rows, err := p.rdb.ZRangeWithScores(p.Context(), p.keys().Permits, 0, -1).Result()
+					require.NoError(p, err)
+					assert.Len(p, rows, 5, "those of others")
 					for _, row := range rows {
-						assert.InDelta(t, limitertest.ServerNow(t, rdb), row.Score, 0)
-						assert.Len(t, row.Member, 21)
+						assert.InDelta(p, limitertest.ServerNow(p, p.rdb), row.Score, 0)
+						assert.Len(p, row.Member, 21)
 					}
-				})
-			})
+				},
+			}}
 		}
 	}
+	perform(t, all)
 }

@@ -20,9 +20,6 @@ import (
 	"github.com/rratelimiter/rratelimiter/limit"
 )
 
-// ownID is the client id of those whose states are drawn.
-const ownID = "own"
-
 // drawnState is a state that Redisson, this module or an accident may have left.
 type drawnState struct {
 	*rand.Rand
@@ -35,13 +32,11 @@ type drawnState struct {
 // drawState puts a state into Redis under a name.
 func drawState(t *testing.T, draw *rand.Rand, rdb *redis.Client, name string) *drawnState {
 	t.Helper()
-	s := &drawnState{Rand: draw, rdb: rdb, keys: redisson.KeysOf(name, ownID)}
+	s := &drawnState{Rand: draw, rdb: rdb}
 	s.cfg = rratelimiter.Config{
 		Type: rratelimiter.RateType(draw.IntN(2)), Rate: 1 + draw.Int64N(20), Interval: time.Duration(1+draw.IntN(20)) * time.Second,
 	}
-	if s.cfg.Type == rratelimiter.PerClient {
-		s.keys.Value, s.keys.Permits = s.keys.ClientValue, s.keys.ClientPermits
-	}
+	s.keys = keysInUse(name, s.cfg.Type)
 	if draw.IntN(3) == 0 {
 		s.cfg.KeepAlive = s.cfg.Interval * time.Duration(1+draw.IntN(3))
 	}
@@ -200,7 +195,7 @@ func TestPeekWithLeaseAndRefusals(t *testing.T) {
 	t.Parallel()
 	redistest.Virtual(t, func(t *testing.T, rdb *redis.Client) {
 		ctx := context.Background()
-		l := limitertest.NewHandle(t, rdb, rratelimiter.WithDefault(limitertest.Every(1000, time.Minute)),
+		l := limitertest.NewHandle(t, rdb, rratelimiter.WithDefault(every(1000, time.Minute)),
 			rratelimiter.WithLease(rratelimiter.Lease{Permits: 50, Life: time.Second}), rratelimiter.WithRefusalCache())
 		for range 200 {
 			limitertest.MustAcquire(t, l, 1)
@@ -209,7 +204,7 @@ func TestPeekWithLeaseAndRefusals(t *testing.T) {
 		require.NoError(t, err)
 		assert.Equal(t, limitertest.Available(t, l)-1, d.Remaining)
 
-		require.NoError(t, l.SetRate(ctx, limitertest.Every(1, time.Minute)))
+		require.NoError(t, l.SetRate(ctx, every(1, time.Minute)))
 		limitertest.MustAcquire(t, l, 1)
 		limitertest.MustRefuse(t, l, 1)
 		require.NoError(t, rdb.Del(ctx, redisson.KeysOf(l.Name(), "").List()[1:]...).Err())
@@ -218,4 +213,51 @@ func TestPeekWithLeaseAndRefusals(t *testing.T) {
 		assert.True(t, d.Granted)
 		limitertest.MustRefuse(t, l, 1)
 	})
+}
+
+// TakeUpTo takes what Peek tells to be free, whatever the state.
+func TestTakeUpToTakesWhatIsFree(t *testing.T) {
+	t.Parallel()
+	for _, version := range []string{"4.7.0", "3.20.0", "3.16.8", "3.16.0", "3.12.3"} {
+		t.Run("beside "+version, func(t *testing.T) {
+			t.Parallel()
+			redistest.Virtual(t, func(t *testing.T, rdb *redis.Client) {
+				draw := rand.New(rand.NewPCG(8, 5))
+				client := limitertest.NewClient(t, rdb, rratelimiter.WithClientID(ownID), rratelimiter.WithRedissonVersion(version))
+				granted, refused := 0, 0
+				for range 100 {
+					name := redistest.Name(t)
+					s := drawState(t, draw, rdb, name)
+					l := client.RateLimiter(name, rratelimiter.WithDefault(s.cfg))
+					one, err := l.Peek(t.Context(), 1)
+					if err != nil {
+						continue
+					}
+					free := one.Remaining
+					if one.Granted {
+						free++
+						granted++
+					} else {
+						refused++
+					}
+					n := 1 + draw.Int64N(2*s.cfg.Rate)
+					taken, d, err := l.TakeUpTo(t.Context(), n)
+					require.NoError(t, err)
+					require.Equal(t, min(n, free), taken, "%+v", s.cfg)
+					require.Equal(t, taken > 0, d.Granted)
+					require.Equal(t, free-taken, d.Remaining)
+					after, err := l.Peek(t.Context(), 1)
+					require.NoError(t, err)
+					left := after.Remaining
+					if after.Granted {
+						left++
+					}
+					require.GreaterOrEqual(t, left, free-taken, "a refusal finds what leaked: %+v", s.cfg)
+					require.NoError(t, rdb.FlushAll(t.Context()).Err())
+				}
+				assert.Greater(t, granted, 20)
+				assert.Greater(t, refused, 5)
+			})
+		})
+	}
 }

@@ -1,6 +1,7 @@
 package redisson_test
 
 import (
+	"fmt"
 	"strconv"
 	"testing"
 	"time"
@@ -11,285 +12,162 @@ import (
 
 	"github.com/rratelimiter/rratelimiter"
 	"github.com/rratelimiter/rratelimiter/codec"
-	"github.com/rratelimiter/rratelimiter/internal/redisson"
 	"github.com/rratelimiter/rratelimiter/internal/test/limitertest"
 	"github.com/rratelimiter/rratelimiter/internal/test/redistest"
 	"github.com/rratelimiter/rratelimiter/lua"
 )
 
-// mixed is a limiter of 100,000 permits an hour whose set holds members of a
-// Client among those of others.
-type mixed struct {
-	*rratelimiter.RateLimiter
-
-	rdb    redis.UniversalClient
-	client *rratelimiter.Client
-	other  *rratelimiter.RateLimiter // another Client's handle
-	keys   redisson.Keys             // Value and Permits are those in use
-	theirs map[string]bool           // members of others, one permit each
-	others int64                     // permits of others in use
-}
-
-const mixedRate = 100_000
-
-func newMixed(t *testing.T, rdb redis.UniversalClient, kind rratelimiter.RateType, opts ...rratelimiter.Option) *mixed {
-	t.Helper()
-	const id = "the-client"
-	opts = append(opts, rratelimiter.WithClientID(id))
-	name := redistest.Name(t)
-	m := &mixed{rdb: rdb, client: limitertest.NewClient(t, rdb, opts...), keys: redisson.KeysOf(name, id), theirs: map[string]bool{}}
-	m.RateLimiter, m.other = m.client.RateLimiter(name), limitertest.NewClient(t, rdb, opts...).RateLimiter(name)
-	limitertest.MustTrySetRate(t, m.RateLimiter, rratelimiter.Config{Type: kind, Rate: mixedRate, Interval: time.Hour})
-	if kind == rratelimiter.PerClient {
-		m.keys.Value, m.keys.Permits = m.keys.ClientValue, m.keys.ClientPermits
-	}
-	return m
-}
+// mixed is of limiters whose set holds members of a Client among those of others.
+var mixed = every(100_000, hour)
 
 // othersTake has others take one permit each, so many times, after all that was
 // taken before.
-func (m *mixed) othersTake(t *testing.T, count int) {
-	t.Helper()
-	time.Sleep(2 * time.Millisecond)
-	if _, there := limitertest.StoredValue(t, m.rdb, m.keys.Value); !there {
-		require.NoError(t, m.rdb.Set(t.Context(), m.keys.Value, mixedRate, 0).Err())
+func othersTake(count int) step {
+	return func(p *play) {
+		time.Sleep(2 * ms)
+		if _, there := limitertest.StoredValue(p, p.rdb, p.keys().Value); !there {
+			putValue(mixed.Rate)(p)
+		}
+		score := float64(limitertest.ServerNow(p, p.rdb))
+		rows := make([]redis.Z, count)
+		for i := range rows {
+			member := limitertest.NewMember(p, codec.LayoutD2, 1)
+			rows[i] = redis.Z{Score: score, Member: member}
+			p.theirs[member] = true
+		}
+		require.NoError(p, p.rdb.ZAdd(p.Context(), p.keys().Permits, rows...).Err())
+		require.NoError(p, p.rdb.DecrBy(p.Context(), p.keys().Value, int64(count)).Err())
+		othersLose(-int64(count))(p)
 	}
-	score := float64(limitertest.ServerNow(t, m.rdb))
-	rows := make([]redis.Z, count)
-	for i := range rows {
-		member := limitertest.NewMember(t, codec.LayoutD2, 1)
-		rows[i] = redis.Z{Score: score, Member: member}
-		m.theirs[member] = true
-	}
-	require.NoError(t, m.rdb.ZAdd(t.Context(), m.keys.Permits, rows...).Err())
-	require.NoError(t, m.rdb.DecrBy(t.Context(), m.keys.Value, int64(count)).Err())
-	m.others += int64(count)
 }
 
-// check tells what is in use: so many permits of the Client's, beside those of
-// others.
-func (m *mixed) check(t *testing.T, own int64) {
-	t.Helper()
-	rows, err := m.rdb.ZRange(t.Context(), m.keys.Permits, 0, -1).Result()
-	require.NoError(t, err)
-	others := int64(0)
-	for _, row := range rows {
-		if m.theirs[row] {
-			others++
+// othersLose notes that so many permits of others are in use no more.
+func othersLose(count int64) step { return func(p *play) { p.others -= count } }
+
+// own compares what is in use: so many permits of the Client's, beside those of others.
+func own(want int64) step {
+	return func(p *play) {
+		rows, err := p.rdb.ZRange(p.Context(), p.keys().Permits, 0, -1).Result()
+		require.NoError(p, err)
+		others := int64(0)
+		for _, row := range rows {
+			if p.theirs[row] {
+				others++
+			}
 		}
+		used := limitertest.InUse(p, p.rdb, p.keys().Permits)
+		assert.Equal(p, want, used-others, "permits of the Client's in use")
+		assert.Equal(p, p.others, others, "permits of others in use")
+		value(mixed.Rate - used)(p)
 	}
-	inUse := limitertest.InUse(t, m.rdb, m.keys.Permits)
-	assert.Equal(t, own, inUse-others, "permits of the Client's in use")
-	assert.Equal(t, m.others, others, "permits of others in use")
-	value, _ := limitertest.StoredValue(t, m.rdb, m.keys.Value)
-	assert.Equal(t, mixedRate-inUse, value)
+}
+
+// takeOfAll takes permits of several limiters, of which the play's becomes one.
+func takeOfAll(p *play) {
+	first, second := p.client.RateLimiter("{"+p.l.Name()+"}first"), p.client.RateLimiter("{"+p.l.Name()+"}second")
+	for _, l := range []*rratelimiter.RateLimiter{first, second} {
+		limitertest.MustTrySetRate(p, l, mixed)
+	}
+	ok, err := p.client.TryAcquireAll(p.Context(), 3, 0, first, second)
+	require.NoError(p, err)
+	require.True(p, ok)
+	require.NoError(p, second.Rename(p.Context(), p.l.Name()))
 }
 
 // A Release takes this Client's members first, however many of others are newer.
 func TestReleaseFindsItsOwnBehindOthers(t *testing.T) {
 	t.Parallel()
-	for name, tt := range map[string]struct {
-		version string
-		take    func(t *testing.T, m *mixed)
-		give    int64
-		own     int64 // permits of the Client's in use in the end
-	}{
-		"one": {take: func(t *testing.T, m *mixed) {
-			limitertest.MustAcquire(t, m.RateLimiter, 3)
-			m.othersTake(t, 300)
-		}, give: 3},
-		"a part of one": {take: func(t *testing.T, m *mixed) {
-			limitertest.MustAcquire(t, m.RateLimiter, 3)
-			m.othersTake(t, 300)
-		}, give: 2, own: 1},
-		"behind thousands": {take: func(t *testing.T, m *mixed) {
-			limitertest.MustAcquire(t, m.RateLimiter, 3)
-			m.othersTake(t, 6000)
-		}, give: 3},
-		"behind thousands that came much later": {take: func(t *testing.T, m *mixed) {
-			limitertest.MustAcquire(t, m.RateLimiter, 3)
-			time.Sleep(10 * time.Minute)
-			m.othersTake(t, 6000)
-			time.Sleep(10 * time.Minute)
-		}, give: 3},
-		"several, apart from each other": {take: func(t *testing.T, m *mixed) {
-			for range 4 {
-				limitertest.MustAcquire(t, m.RateLimiter, 3)
-				time.Sleep(time.Minute)
-				m.othersTake(t, 1500)
-				time.Sleep(time.Minute)
-			}
-		}, give: 10, own: 2},
-		"some new, some old": {take: func(t *testing.T, m *mixed) {
-			limitertest.MustAcquire(t, m.RateLimiter, 3)
-			time.Sleep(time.Minute)
-			m.othersTake(t, 1500)
-			limitertest.MustAcquire(t, m.RateLimiter, 3)
-		}, give: 5, own: 1},
-		"many": {take: func(t *testing.T, m *mixed) {
-			for range 300 {
-				limitertest.MustAcquire(t, m.RateLimiter, 1)
-				m.othersTake(t, 5)
-			}
-			m.othersTake(t, 300)
-		}, give: 290, own: 10},
-		"shrunk by its own Release": {take: func(t *testing.T, m *mixed) {
-			limitertest.MustAcquire(t, m.RateLimiter, 5)
-			m.othersTake(t, 300)
-			require.NoError(t, m.Release(t.Context(), 2))
-			m.othersTake(t, 300)
-		}, give: 2, own: 1},
-		"shrunk by another Client": {take: func(t *testing.T, m *mixed) {
-			limitertest.MustAcquire(t, m.RateLimiter, 5)
-			require.NoError(t, m.other.Release(t.Context(), 2))
-			m.othersTake(t, 300)
-		}, give: 2, own: 1},
-		"taken after a Release that found none": {take: func(t *testing.T, m *mixed) {
-			limitertest.MustAcquire(t, m.RateLimiter, 1)
-			m.othersTake(t, 1000)
-			require.NoError(t, m.Release(t.Context(), 401))
-			m.others -= 400
-			limitertest.MustAcquire(t, m.RateLimiter, 3)
-			m.othersTake(t, 1000)
-		}, give: 3},
-		"beside others' that have run out": {take: func(t *testing.T, m *mixed) {
-			m.othersTake(t, 2000)
-			time.Sleep(30 * time.Minute)
-			limitertest.MustAcquire(t, m.RateLimiter, 3)
-			m.othersTake(t, 1000)
-			time.Sleep(30 * time.Minute)
-			limitertest.Available(t, m.RateLimiter)
-			m.others -= 2000
-		}, give: 3},
-		"taken with all limiters": {take: func(t *testing.T, m *mixed) {
-			second := m.client.RateLimiter("{" + m.Name() + "}second")
-			first := m.client.RateLimiter("{" + m.Name() + "}first")
-			for _, l := range []*rratelimiter.RateLimiter{first, second} {
-				limitertest.MustTrySetRate(t, l, limitertest.Every(mixedRate, time.Hour))
-			}
-			ok, err := m.client.TryAcquireAll(t.Context(), 3, 0, first, second)
-			require.NoError(t, err)
-			require.True(t, ok)
-			require.NoError(t, second.Rename(t.Context(), m.Name()))
-			m.othersTake(t, 300)
-		}, give: 3},
-		"in layout D1": {version: "3.20.1", take: func(t *testing.T, m *mixed) {
-			limitertest.MustAcquire(t, m.RateLimiter, 3)
-			m.othersTake(t, 300)
-		}, give: 3},
+	all := map[string]scenario{
+		"taken with all limiters": {cfg: mixed, steps: []step{takeOfAll, othersTake(300), release(3), own(0)}},
+	}
+	for name, s := range map[string]scenario{
+		"one":              {steps: []step{take(3), othersTake(300), release(3), own(0)}},
+		"a part of one":    {steps: []step{take(3), othersTake(300), release(2), own(1)}},
+		"behind thousands": {steps: []step{take(3), othersTake(6000), release(3), own(0)}},
+		"behind thousands that came much later": {steps: []step{
+			take(3), wait(10 * minute), othersTake(6000), wait(10 * minute), release(3), own(0),
+		}},
+		"several, apart from each other": {steps: []step{
+			times(4, take(3), wait(minute), othersTake(1500), wait(minute)), release(10), own(2),
+		}},
+		"some new, some old":        {steps: []step{take(3), wait(minute), othersTake(1500), take(3), release(5), own(1)}},
+		"many":                      {steps: []step{times(300, take(1), othersTake(5)), othersTake(300), release(290), own(10)}},
+		"shrunk by its own Release": {steps: []step{take(5), othersTake(300), release(2), othersTake(300), release(2), own(1)}},
+		"shrunk by another Client":  {steps: []step{take(5), as("", release(2)), othersTake(300), release(2), own(1)}},
+		"taken after a Release that found none": {steps: []step{
+			take(1), othersTake(1000), release(401), othersLose(400), take(3), othersTake(1000), release(3), own(0),
+		}},
+		"beside others' that have run out": {steps: []step{
+			othersTake(2000), wait(30 * minute), take(3), othersTake(1000), wait(30 * minute), does("AvailablePermits"), othersLose(2000),
+			release(3), own(0),
+		}},
+		"in layout D1": {version: "3.20.1", steps: []step{take(3), othersTake(300), release(3), own(0)}},
 	} {
-		for _, kind := range []rratelimiter.RateType{rratelimiter.Overall, rratelimiter.PerClient} {
-			t.Run(name+", "+kind.String(), func(t *testing.T) {
-				t.Parallel()
-				if name == "taken with all limiters" && kind == rratelimiter.PerClient {
-					t.Skip("a limiter that is renamed brings its type along")
-				}
-				redistest.Virtual(t, func(t *testing.T, rdb *redis.Client) {
-					var opts []rratelimiter.Option
-					if tt.version != "" {
-						opts = append(opts, rratelimiter.WithRedissonVersion(tt.version))
-					}
-					m := newMixed(t, rdb, kind, opts...)
-					tt.take(t, m)
-					require.NoError(t, m.Release(t.Context(), tt.give))
-					m.check(t, tt.own)
-				})
-			})
-		}
+		s.cfg, s.both = mixed, true
+		all[name] = s
 	}
+	perform(t, all)
 }
 
-// Layouts B and C have no mark of the Client: the newest are taken.
-func TestReleaseTakesTheNewestWhereMembersBearNoMark(t *testing.T) {
+func TestReleaseFindsNoneOfItsOwn(t *testing.T) {
 	t.Parallel()
+	all := map[string]scenario{
+		// What is asked for beyond this Client's own comes off the newest of others.
+		"too few": {cfg: mixed, steps: []step{
+			othersTake(500), take(3), wait(minute), othersTake(500), release(303), othersLose(300), own(0),
+			func(p *play) {
+				before := strconv.FormatInt(limitertest.ServerNow(p, p.rdb)-second.Milliseconds(), 10)
+				newer, err := p.rdb.ZCount(p.Context(), p.keys().Permits, before, "+inf").Result()
+				require.NoError(p, err)
+				assert.EqualValues(p, 200, newer)
+			},
+			release(5000),
+			func(p *play) { assert.Zero(p, p.rdb.Exists(p.Context(), p.keys().Permits).Val()) },
+			free(mixed.Rate),
+		}},
+		// What has run out is not in use, though it may be in the set still: of this
+		// Client's, too.
+		"run out": {cfg: mixed, steps: []step{
+			times(300, take(1)), wait(hour), othersTake(10), release(5), othersLose(5),
+			own(300 - 256), // which the call has reclaimed
+			free(mixed.Rate - 5),
+		}},
+	}
+	// Layouts B and C have no mark of the Client: the newest are taken.
 	for _, version := range []string{"3.15.5", "3.16.8"} {
-		redistest.Virtual(t, func(t *testing.T, rdb *redis.Client) {
-			m := newMixed(t, rdb, rratelimiter.Overall, rratelimiter.WithRedissonVersion(version))
-			limitertest.MustAcquire(t, m.RateLimiter, 3)
-			time.Sleep(time.Minute)
-			m.othersTake(t, 300)
-			require.NoError(t, m.Release(t.Context(), 3))
-			m.others -= 3
-			m.check(t, 3)
-		})
+		all["no mark beside "+version] = scenario{cfg: mixed, version: version, steps: []step{
+			take(3), wait(minute), othersTake(300), release(3), othersLose(3), own(3),
+		}}
 	}
-}
-
-// What is asked for beyond this Client's own comes off the newest of others.
-func TestReleaseTakesOthersWhereItsOwnAreTooFew(t *testing.T) {
-	t.Parallel()
-	redistest.Virtual(t, func(t *testing.T, rdb *redis.Client) {
-		m := newMixed(t, rdb, rratelimiter.Overall)
-		m.othersTake(t, 500)
-		limitertest.MustAcquire(t, m.RateLimiter, 3)
-		time.Sleep(time.Minute)
-		m.othersTake(t, 500)
-		require.NoError(t, m.Release(t.Context(), 303))
-		m.others -= 300
-		m.check(t, 0)
-		before := strconv.FormatInt(limitertest.ServerNow(t, rdb)-time.Second.Milliseconds(), 10)
-		newer, err := rdb.ZCount(t.Context(), m.keys.Permits, before, "+inf").Result()
-		require.NoError(t, err)
-		assert.EqualValues(t, 200, newer)
-		require.NoError(t, m.Release(t.Context(), 5000))
-		assert.Zero(t, rdb.Exists(t.Context(), m.keys.Permits).Val())
-		assert.EqualValues(t, mixedRate, limitertest.Available(t, m.RateLimiter))
-	})
-}
-
-// What has run out is not in use, though it may be in the set still: of this
-// Client's, too.
-func TestReleaseLeavesWhatHasRunOut(t *testing.T) {
-	t.Parallel()
-	redistest.Virtual(t, func(t *testing.T, rdb *redis.Client) {
-		m := newMixed(t, rdb, rratelimiter.Overall)
-		for range 300 {
-			limitertest.MustAcquire(t, m.RateLimiter, 1)
-		}
-		time.Sleep(time.Hour)
-		m.othersTake(t, 10)
-		require.NoError(t, m.Release(t.Context(), 5))
-		m.others -= 5
-		m.check(t, 300-256) // which the call has reclaimed
-		assert.EqualValues(t, mixedRate-5, limitertest.Available(t, m.RateLimiter))
-	})
-}
-
-// By a clock that has gone back its own members are dated later than it took them.
-func TestReleaseFindsItsOwnByAClockSetBack(t *testing.T) {
-	t.Parallel()
-	for _, back := range []time.Duration{10 * time.Second, 10 * time.Minute} {
-		t.Run(back.String(), func(t *testing.T) {
-			t.Parallel()
-			redistest.Stepping(t, func(t *testing.T, rdb *redis.Client, step func(time.Duration)) {
-				m := newMixed(t, rdb, rratelimiter.Overall)
-				limitertest.MustAcquire(t, m.RateLimiter, 3)
-				m.othersTake(t, 1000)
-				time.Sleep(time.Minute)
-				step(-back)
-				require.NoError(t, m.Release(t.Context(), 3))
-				m.check(t, 0)
-			})
-		})
+	// By a clock that has gone back its own members are dated later than it took them.
+	for _, back := range []time.Duration{10 * second, 10 * minute} {
+		all[fmt.Sprint("its own are ", back, " ahead")] = scenario{cfg: mixed, steps: []step{
+			take(3), othersTake(1000), wait(minute), func(p *play) { p.setClock(-back) }, release(3), own(0),
+		}}
 	}
+	perform(t, all)
+}
+
+// onWire returns a play without virtual time, of a limiter that a proxy stands before.
+func onWire(t *testing.T) (*limitertest.Wire, *play) {
+	t.Helper()
+	w := limitertest.NewWire(t, redistest.Shared(t), mixed, false)
+	return w, &play{T: t, scenario: scenario{cfg: mixed}, rdb: w.Redis, client: w.Client, l: w.RateLimiter, theirs: map[string]bool{}}
 }
 
 // Nobody's members are looked through for those of a Client that took none, or
 // none since a Release found none.
 func TestReleaseLooksForItsOwnOnlyWhereThereMayBeSome(t *testing.T) {
 	t.Parallel()
-	w := limitertest.NewWire(t, redistest.Shared(t), limitertest.Hourly(mixedRate), false)
-	m := &mixed{RateLimiter: w.RateLimiter, rdb: w.Redis, keys: w.Keys, theirs: map[string]bool{}}
-	m.othersTake(t, 5000)
-	require.NoError(t, w.Release(t.Context(), 1))
+	w, p := onWire(t)
+	times(1, othersTake(5000), release(1))(p)
 	assert.Zero(t, w.Sent(lua.FindOwn), "it took none")
-	limitertest.MustAcquire(t, w.RateLimiter, 1)
-	require.NoError(t, w.Release(t.Context(), 1))
+	times(1, take(1), release(1))(p)
 	assert.Zero(t, w.Sent(lua.FindOwn), "it is the newest")
-	require.NoError(t, w.Release(t.Context(), 1))
+	release(1)(p)
 	looks := w.Sent(lua.FindOwn)
 	assert.Positive(t, looks, "there may be more")
-	require.NoError(t, w.Release(t.Context(), 1))
+	release(1)(p)
 	assert.Equal(t, looks, w.Sent(lua.FindOwn), "there were none")
 }
 
@@ -297,31 +175,21 @@ func TestReleaseLooksForItsOwnOnlyWhereThereMayBeSome(t *testing.T) {
 // permits back is not.
 func TestReleaseInManyCallsMeetsFaults(t *testing.T) {
 	t.Parallel()
-	newScene := func(t *testing.T) (*limitertest.Wire, *mixed) {
-		w := limitertest.NewWire(t, redistest.Shared(t), limitertest.Hourly(mixedRate), false)
-		m := &mixed{RateLimiter: w.RateLimiter, rdb: w.Redis, keys: w.Keys, theirs: map[string]bool{}}
-		for range 2 {
-			limitertest.MustAcquire(t, w.RateLimiter, 3)
-			m.othersTake(t, 2000)
-		}
-		return w, m
-	}
 	t.Run("a look", func(t *testing.T) {
 		t.Parallel()
-		w, m := newScene(t)
+		w, p := onWire(t)
+		times(2, take(3), othersTake(2000))(p)
 		w.On(lua.FindOwn, redistest.DropAnswer, redistest.Cut, redistest.Pass, redistest.Swallow)
-		require.NoError(t, w.Release(t.Context(), 5))
-		m.check(t, 1)
+		times(1, release(5), own(1))(p)
 	})
 	t.Run("a give-back in the middle", func(t *testing.T) {
 		t.Parallel()
-		w, m := newScene(t)
+		w, p := onWire(t)
+		times(2, take(3), othersTake(2000))(p)
 		// The first finds none among the newest, the second takes a member, the
 		// third a part of another.
 		w.On(lua.Release, redistest.Pass, redistest.Pass, redistest.DropAnswer)
-		err := w.Release(t.Context(), 5)
-		require.ErrorIs(t, err, rratelimiter.ErrUnknownOutcome)
-		m.check(t, 1)
-		assert.ErrorContains(t, err, "3 of 5 permits are given back")
+		call := func(p *play) error { return p.l.Release(p.Context(), 5) }
+		times(1, fails(rratelimiter.ErrUnknownOutcome, call, "3 of 5 permits are given back"), own(1))(p)
 	})
 }

@@ -1,7 +1,7 @@
 package redisson_test
 
 import (
-	"math/rand/v2"
+	"fmt"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -16,59 +16,55 @@ import (
 	"github.com/rratelimiter/rratelimiter/lua"
 )
 
-// Reset leaves the configuration and its time to live, and what Redisson takes for a
-// limiter of which nothing is in use: no value and no set.
+// resets leaves the configuration and its time to live.
+func resets(p *play) {
+	name := p.l.Name()
+	before, lives := limitertest.ReadState(p, p.rdb, name)[name], limitertest.TTLs(p, p.rdb, name)[name]
+	require.NoError(p, p.l.Reset(p.Context()))
+	assert.Equal(p, before, limitertest.ReadState(p, p.rdb, name)[name])
+	assert.Equal(p, lives, limitertest.TTLs(p, p.rdb, name)[name])
+}
+
+// Reset leaves what Redisson takes for a limiter of which nothing is in use: no value and
+// no set.
 func TestReset(t *testing.T) {
 	t.Parallel()
-	for _, version := range []string{"4.7.0", "3.16.8", "3.12.3"} {
-		limitertest.BothTypes(t, func(t *testing.T, kind rratelimiter.RateType) {
-			t.Helper()
-			redistest.Virtual(t, func(t *testing.T, rdb *redis.Client) {
-				client := limitertest.NewClient(t, rdb, rratelimiter.WithRedissonVersion(version))
-				l := client.RateLimiter("orders")
-				require.NoError(t, l.SetRate(t.Context(), rratelimiter.Config{Type: kind, Rate: 5, Interval: time.Minute, KeepAlive: time.Hour}))
-				other := limitertest.NewClient(t, rdb, rratelimiter.WithRedissonVersion(version)).RateLimiter("orders")
-				limitertest.MustAcquire(t, l, 3)
-				limitertest.MustAcquire(t, other, 2)
-				time.Sleep(time.Second)
-				before, lives := limitertest.ReadState(t, rdb, "orders")["orders"], limitertest.TTLs(t, rdb, "orders")["orders"]
-
-				require.NoError(t, l.Reset(t.Context()))
-				assert.Equal(t, before, limitertest.ReadState(t, rdb, "orders")["orders"])
-				assert.Equal(t, lives, limitertest.TTLs(t, rdb, "orders")["orders"])
-				if kind == rratelimiter.Overall {
-					assert.Equal(t, []string{"orders"}, limitertest.LimiterKeys(t, rdb, "orders"))
-				} else {
-					assert.EqualValues(t, 3, limitertest.Available(t, other), "what others keep stays")
-				}
-				limitertest.MustAcquire(t, l, 5)
-				limitertest.MustRefuse(t, l, 1)
-				d, err := l.Peek(t.Context(), 1)
-				require.NoError(t, err)
-				assert.Equal(t, time.Minute, d.RetryAfter)
-			})
-		})
+	all := map[string]scenario{}
+	for _, version := range []string{newest, "3.16.8", windowed} {
+		for kind, then := range map[rratelimiter.RateType]step{
+			rratelimiter.Overall:   there(1),
+			rratelimiter.PerClient: other(free(3)), // what others keep stays
+		} {
+			cfg := keepAlive(5, minute, hour)
+			cfg.Type = kind
+			all[fmt.Sprint(version, " ", kind)] = scenario{cfg: cfg, version: version, steps: []step{
+				take(3), other(take(2)), wait(second), resets, then, take(5), refuse(1), func(p *play) {
+					d, err := p.l.Peek(p.Context(), 1)
+					require.NoError(p, err)
+					assert.Equal(p, minute, d.RetryAfter)
+				},
+			}}
+		}
 	}
+	perform(t, all)
 }
 
 func TestResetWithoutARate(t *testing.T) {
 	t.Parallel()
-	redistest.Everywhere(t, func(t *testing.T, rdb redis.UniversalClient) {
-		l := limitertest.NewHandle(t, rdb)
-		require.ErrorIs(t, l.Reset(t.Context()), rratelimiter.ErrNotInitialized)
-		l = limitertest.NewHandle(t, rdb, rratelimiter.WithDefault(limitertest.Every(3, time.Hour)))
-		require.NoError(t, l.Reset(t.Context()))
-		limitertest.MustAcquire(t, l, 3)
-		require.NoError(t, rdb.Del(t.Context(), l.Name()).Err())
-		require.NoError(t, l.Reset(t.Context()))
-		limitertest.MustAcquire(t, l, 3)
+	perform(t, map[string]scenario{
+		"none": {everywhere: true, steps: []step{
+			fails(rratelimiter.ErrNotInitialized, func(p *play) error { return p.l.Reset(p.Context()) }),
+		}},
+		"by default": {cfg: every(3, hour), byDefault: true, everywhere: true, steps: []step{
+			does("Reset"), take(3), loseConfig, does("Reset"), take(3),
+		}},
 	})
 }
 
 func TestResetWakesThoseWhoWait(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		s := limitertest.NewScene(t, limitertest.Every(3, time.Hour))
+		s := limitertest.NewScene(t, every(3, hour))
 		limitertest.MustAcquire(t, s.RateLimiter, 3)
 		c := s.StartAcquire(t.Context(), 2)
 		s.Until(time.Second)
@@ -82,7 +78,7 @@ func TestResetWakesThoseWhoWait(t *testing.T) {
 func TestResetEndsLeases(t *testing.T) {
 	t.Parallel()
 	redistest.Virtual(t, func(t *testing.T, rdb *redis.Client) {
-		l := limitertest.NewHandle(t, rdb, limitertest.Ahead(0), rratelimiter.WithDefault(limitertest.Every(1000, time.Hour)))
+		l := limitertest.NewHandle(t, rdb, limitertest.Ahead(0), rratelimiter.WithDefault(every(1000, hour)))
 		for range 200 {
 			limitertest.MustAcquire(t, l, 1)
 		}
@@ -105,51 +101,4 @@ func TestResetIsNotRepeated(t *testing.T) {
 	w.CheckHeld(t, 0, "reset")
 	w.On(lua.Reset, redistest.Cut)
 	require.ErrorIs(t, w.Reset(t.Context()), rratelimiter.ErrUnknownOutcome)
-}
-
-// TakeUpTo takes what Peek tells to be free, whatever the state.
-func TestTakeUpToTakesWhatIsFree(t *testing.T) {
-	t.Parallel()
-	for _, version := range []string{"4.7.0", "3.20.0", "3.16.8", "3.16.0", "3.12.3"} {
-		t.Run("beside "+version, func(t *testing.T) {
-			t.Parallel()
-			redistest.Virtual(t, func(t *testing.T, rdb *redis.Client) {
-				draw := rand.New(rand.NewPCG(8, 5))
-				client := limitertest.NewClient(t, rdb, rratelimiter.WithClientID(ownID), rratelimiter.WithRedissonVersion(version))
-				granted, refused := 0, 0
-				for range 100 {
-					name := redistest.Name(t)
-					s := drawState(t, draw, rdb, name)
-					l := client.RateLimiter(name, rratelimiter.WithDefault(s.cfg))
-					one, err := l.Peek(t.Context(), 1)
-					if err != nil {
-						continue
-					}
-					free := one.Remaining
-					if one.Granted {
-						free++
-						granted++
-					} else {
-						refused++
-					}
-					n := 1 + draw.Int64N(2*s.cfg.Rate)
-					taken, d, err := l.TakeUpTo(t.Context(), n)
-					require.NoError(t, err)
-					require.Equal(t, min(n, free), taken, "%+v", s.cfg)
-					require.Equal(t, taken > 0, d.Granted)
-					require.Equal(t, free-taken, d.Remaining)
-					after, err := l.Peek(t.Context(), 1)
-					require.NoError(t, err)
-					left := after.Remaining
-					if after.Granted {
-						left++
-					}
-					require.GreaterOrEqual(t, left, free-taken, "a refusal finds what leaked: %+v", s.cfg)
-					require.NoError(t, rdb.FlushAll(t.Context()).Err())
-				}
-				assert.Greater(t, granted, 20)
-				assert.Greater(t, refused, 5)
-			})
-		})
-	}
 }

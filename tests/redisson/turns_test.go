@@ -18,7 +18,7 @@ import (
 func TestReleasesLeaveRoundTripsToRequests(t *testing.T) {
 	t.Parallel()
 	redistest.Virtual(t, func(t *testing.T, rdb *redis.Client) {
-		l := limitertest.NewLimiter(t, rdb, limitertest.Every(10, time.Hour))
+		l := limitertest.NewLimiter(t, rdb, every(10, time.Hour))
 		rdb.AddHook(limitertest.Slow(time.Millisecond))
 		ctx, stop := context.WithCancel(t.Context())
 		var wg sync.WaitGroup
@@ -44,7 +44,7 @@ func TestOneTryIsNotHeldUpByALongLine(t *testing.T) {
 	redistest.Virtual(t, func(t *testing.T, rdb *redis.Client) {
 		client := limitertest.NewClient(t, rdb)
 		l := client.RateLimiter(redistest.Name(t))
-		limitertest.MustTrySetRate(t, l, limitertest.Every(1000, 10*time.Second))
+		limitertest.MustTrySetRate(t, l, every(1000, 10*time.Second))
 		limitertest.MustAcquire(t, l, 1000)
 		ctx, stop := context.WithCancel(t.Context())
 		var wg sync.WaitGroup

@@ -2,8 +2,8 @@ package redisson_test
 
 import (
 	"sync"
+	"sync/atomic"
 	"testing"
-	"time"
 
 	"github.com/redis/go-redis/v9"
 	"github.com/stretchr/testify/assert"
@@ -14,27 +14,6 @@ import (
 	"github.com/rratelimiter/rratelimiter/internal/test/limitertest"
 	"github.com/rratelimiter/rratelimiter/internal/test/redistest"
 )
-
-// newOldLimiter returns a limiter of that rate, shared with a Redisson release.
-func newOldLimiter(t testing.TB, rdb rratelimiter.Redis, version string, cfg rratelimiter.Config) *rratelimiter.RateLimiter {
-	t.Helper()
-	l := limitertest.NewClient(t, rdb, rratelimiter.WithRedissonVersion(version)).RateLimiter(redistest.Name(t))
-	limitertest.MustTrySetRate(t, l, cfg)
-	return l
-}
-
-// members returns the members of the permits set, in its order.
-func members(t testing.TB, rdb redis.UniversalClient, key string) []codec.Member {
-	t.Helper()
-	texts, err := rdb.ZRange(t.Context(), key, 0, -1).Result()
-	require.NoError(t, err)
-	all := make([]codec.Member, len(texts))
-	for i, text := range texts {
-		all[i], err = codec.Parse(text)
-		require.NoError(t, err)
-	}
-	return all
-}
 
 func TestWithRedissonVersionRefusesWhatItDoesNotKnow(t *testing.T) {
 	t.Parallel()
@@ -60,93 +39,75 @@ func TestWithRedissonVersionRefusesWhatItDoesNotKnow(t *testing.T) {
 
 func TestMembersAreThoseOfTheOldestRedisson(t *testing.T) {
 	t.Parallel()
+	all := map[string]scenario{}
 	for version, want := range map[string]codec.Layout{
 		"3.13.3": codec.LayoutB, "3.13.6": codec.LayoutB, "3.15.5": codec.LayoutB, "3.16.3": codec.LayoutB,
 		"3.16.4": codec.LayoutC, "3.16.8": codec.LayoutC,
 		"3.17.0": codec.LayoutD1, "3.20.1": codec.LayoutD1,
-		"3.21.0": codec.LayoutD2, "3.34.1": codec.LayoutD2, "3.35.0": codec.LayoutD2, "4.7.0": codec.LayoutD2,
+		"3.21.0": codec.LayoutD2, "3.34.1": codec.LayoutD2, "3.35.0": codec.LayoutD2, newest: codec.LayoutD2,
 	} {
-		t.Run(version, func(t *testing.T) {
-			t.Parallel()
-			redistest.Virtual(t, func(t *testing.T, rdb *redis.Client) {
-				l := newOldLimiter(t, rdb, version, limitertest.Every(10, time.Minute))
-				limitertest.MustAcquire(t, l, 3)
-				time.Sleep(time.Second)
-				limitertest.MustAcquire(t, l, 4)
-				time.Sleep(time.Second)
-				require.NoError(t, l.Release(t.Context(), 2))
-
+		all[version] = scenario{cfg: every(10, minute), version: version, steps: []step{
+			take(3), wait(second), take(4), wait(second), release(2), func(p *play) {
 				var permits []uint32
 				ids := map[string]bool{}
-				for _, m := range members(t, rdb, limitertest.KeysOf(l).Permits) {
-					assert.Equal(t, want, m.Layout)
+				for _, m := range members(p, p.rdb, p.keys().Permits) {
+					assert.Equal(p, want, m.Layout)
 					permits = append(permits, m.Permits)
 					ids[string(m.ID)] = true
 				}
-				assert.Equal(t, []uint32{3, 2}, permits)
-				assert.Len(t, ids, 2)
-				assert.EqualValues(t, 5, limitertest.Available(t, l))
-				time.Sleep(time.Minute)
-				assert.EqualValues(t, 10, limitertest.Available(t, l))
-			})
-		})
+				assert.Equal(p, []uint32{3, 2}, permits)
+				assert.Len(p, ids, 2)
+			}, free(5), wait(minute), free(10),
+		}}
 	}
+	perform(t, all)
 }
 
 // Redissons that read layout D take one of layout C for theirs, and find the
 // permits where theirs have them.
 func TestMembersOfLayoutCReadTheSameInLayoutD(t *testing.T) {
 	t.Parallel()
-	redistest.Everywhere(t, func(t *testing.T, rdb redis.UniversalClient) {
-		l := newOldLimiter(t, rdb, "3.16.8", limitertest.Every(500, time.Hour))
-		check := func(want int64) {
-			for _, text := range rdb.ZRange(t.Context(), limitertest.KeysOf(l).Permits, 0, -1).Val() {
+	check := func(want uint32) step {
+		return func(p *play) {
+			for _, text := range p.rdb.ZRange(p.Context(), p.keys().Permits, 0, -1).Val() {
 				m, err := codec.Parse(text[:13])
-				require.NoError(t, err)
-				assert.Equal(t, codec.LayoutD1, m.Layout)
-				assert.EqualValues(t, want, m.Permits)
+				require.NoError(p, err)
+				assert.Equal(p, codec.LayoutD1, m.Layout)
+				assert.Equal(p, want, m.Permits)
 			}
 		}
-		limitertest.MustAcquire(t, l, 300)
-		check(300)
-		require.NoError(t, l.Release(t.Context(), 40))
-		check(260)
-	})
+	}
+	scenario{cfg: every(500, hour), version: "3.16.8", everywhere: true, steps: []step{
+		take(300), check(300), release(40), check(260),
+	}}.perform(t)
 }
 
 // Redisson before 3.35 counts members where it should count permits.
 func TestRequestsShareNoMemberBesideRedissonBefore335(t *testing.T) {
 	t.Parallel()
+	const callers, rate = 400, 700
+	all := map[string]scenario{}
 	for _, version := range []string{"3.15.5", "3.16.8", "3.20.1", "3.27.2", "3.34.1"} {
-		t.Run(version, func(t *testing.T) {
-			t.Parallel()
-			redistest.Everywhere(t, func(t *testing.T, rdb redis.UniversalClient) {
-				const callers, rate = 400, 700
-				l := newOldLimiter(t, rdb, version, limitertest.Every(rate, time.Hour))
-				var mu sync.Mutex
-				granted, sum := 0, int64(0)
-				var wg sync.WaitGroup
-				for i := range callers {
-					wg.Go(func() {
-						permits := int64(1 + i%3)
-						ok, err := l.TryAcquire(t.Context(), permits, 0)
-						assert.NoError(t, err)
-						if ok {
-							mu.Lock()
-							defer mu.Unlock()
-							granted++
-							sum += permits
-						}
-					})
-				}
-				wg.Wait()
-				assert.EqualValues(t, rate, sum)
-				assert.Len(t, members(t, rdb, limitertest.KeysOf(l).Permits), granted)
-				assert.Equal(t, sum, limitertest.InUse(t, rdb, limitertest.KeysOf(l).Permits))
-				assert.Zero(t, limitertest.Available(t, l))
-			})
-		})
+		all[version] = scenario{cfg: every(rate, hour), version: version, everywhere: true, steps: []step{func(p *play) {
+			var granted, sum atomic.Int64
+			var wg sync.WaitGroup
+			for i := range callers {
+				wg.Go(func() {
+					permits := int64(1 + i%3)
+					ok, err := p.l.TryAcquire(p.Context(), permits, 0)
+					assert.NoError(p, err)
+					if ok {
+						granted.Add(1)
+						sum.Add(permits)
+					}
+				})
+			}
+			wg.Wait()
+			assert.EqualValues(p, rate, sum.Load())
+			assert.Len(p, members(p, p.rdb, p.keys().Permits), int(granted.Load()))
+		}, inUse(rate), free(0)}}
 	}
+	perform(t, all)
 }
 
 // What has run out does not wait beside these releases, which must sweep it all
@@ -154,22 +115,14 @@ func TestRequestsShareNoMemberBesideRedissonBefore335(t *testing.T) {
 func TestNothingThatRanOutStaysBesideRedissonBefore335(t *testing.T) {
 	t.Parallel()
 	redistest.SkipShort(t, "long")
+	all := map[string]scenario{}
 	for _, version := range []string{"3.13.6", "3.20.1", "3.27.2"} {
-		t.Run(version, func(t *testing.T) {
-			t.Parallel()
-			redistest.Virtual(t, func(t *testing.T, rdb *redis.Client) {
-				l := newOldLimiter(t, rdb, version, limitertest.Every(5000, time.Minute))
-				for range 600 { // more than one call drops
-					limitertest.MustAcquire(t, l, 1)
-				}
-				time.Sleep(30 * time.Second)
-				limitertest.MustAcquire(t, l, 7)
-				time.Sleep(31 * time.Second)
-				limitertest.MustAcquire(t, l, 9)
-				assert.Len(t, members(t, rdb, limitertest.KeysOf(l).Permits), 2)
-				value, _ := limitertest.StoredValue(t, rdb, limitertest.KeysOf(l).Value)
-				assert.EqualValues(t, 5000-7-9, value)
-			})
-		})
+		all[version] = scenario{cfg: every(5000, minute), version: version, steps: []step{
+			times(600, take(1)), // more than one call drops
+			wait(30 * second), take(7), wait(31 * second), take(9),
+			func(p *play) { assert.Len(p, members(p, p.rdb, p.keys().Permits), 2) },
+			value(5000 - 7 - 9),
+		}}
 	}
+	perform(t, all)
 }

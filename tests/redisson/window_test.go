@@ -3,6 +3,7 @@ package redisson_test
 import (
 	"context"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -13,251 +14,154 @@ import (
 	"github.com/rratelimiter/rratelimiter"
 	"github.com/rratelimiter/rratelimiter/internal/test/limitertest"
 	"github.com/rratelimiter/rratelimiter/internal/test/redistest"
+	"github.com/rratelimiter/rratelimiter/limit"
 	"github.com/rratelimiter/rratelimiter/lua"
 )
 
-// Redisson before 3.13.3 keeps no set: the value counts a fixed window and ends
-// with it.
-const windowed = "3.12.3"
-
-func TestWindowIsSharedBothWays(t *testing.T) {
-	t.Parallel()
-	redistest.Virtual(t, func(t *testing.T, rdb *redis.Client) {
-		l := newOldLimiter(t, rdb, windowed, limitertest.Every(10, time.Minute))
-		require.Equal(t, []string{l.Name()}, limitertest.LimiterKeys(t, rdb, l.Name()))
-		limitertest.MustAcquire(t, l, 3)
-		assert.Equal(t, time.Minute, rdb.PTTL(t.Context(), limitertest.KeysOf(l).Value).Val())
-		time.Sleep(20 * time.Second)
-		require.True(t, limitertest.AsRedisson3123(t, rdb, l, 4))
-		assert.EqualValues(t, 3, limitertest.Available(t, l))
-		limitertest.MustAcquire(t, l, 2)
-		require.False(t, limitertest.AsRedisson3123(t, rdb, l, 2))
-		limitertest.MustRefuse(t, l, 2)
-		assert.Equal(t, []string{l.Name(), limitertest.KeysOf(l).Value}, limitertest.LimiterKeys(t, rdb, l.Name()), "no set is kept")
-		assert.Equal(t, 40*time.Second, rdb.PTTL(t.Context(), limitertest.KeysOf(l).Value).Val(), "the window's end stays")
-
-		d, err := l.Take(t.Context(), 2)
-		require.NoError(t, err)
-		assert.False(t, d.Granted)
-		assert.EqualValues(t, 10, d.Limit)
-		assert.EqualValues(t, 1, d.Remaining)
-		assert.Equal(t, 40*time.Second, d.RetryAfter)
-		assert.Equal(t, 40*time.Second, d.ResetAfter)
-
+var windows = map[string]scenario{
+	"shared both ways": {cfg: every(10, minute), version: windowed, steps: []step{
+		there(1), take(3), valueEnds(minute), wait(20 * second), oldTakes(4), free(3), take(2), oldRefuses(2), refuse(2),
+		there(2), valueEnds(40 * second), // no set is kept, the window's end stays
+		func(p *play) {
+			d, err := p.l.Take(p.Context(), 2)
+			require.NoError(p, err)
+			assert.Equal(p, limit.Decision{Limit: 10, Remaining: 1, RetryAfter: 40 * second, ResetAfter: 40 * second}, d)
+		},
 		// All permits come back together, at the end of the window.
-		began := time.Now()
-		granted, err := l.TryAcquire(t.Context(), 10, 50*time.Second)
-		require.NoError(t, err)
-		assert.True(t, granted)
-		assert.Equal(t, 40*time.Second, time.Since(began).Round(time.Second))
-		require.False(t, limitertest.AsRedisson3123(t, rdb, l, 1))
-		time.Sleep(61 * time.Second)
-		require.True(t, limitertest.AsRedisson3123(t, rdb, l, 9))
-		require.NoError(t, l.Acquire(t.Context(), 1))
-		limitertest.MustRefuse(t, l, 1)
-	})
-}
-
-func TestWindowRefusesWhatNeedsARecord(t *testing.T) {
-	t.Parallel()
-	redistest.Virtual(t, func(t *testing.T, rdb *redis.Client) {
-		l := newOldLimiter(t, rdb, windowed, limitertest.Every(10, time.Minute))
-		limitertest.MustAcquire(t, l, 3)
-		limitertest.RequireUntouched(t, rdb, l.Name(), func() {
-			err := l.Release(t.Context(), 1)
-			require.ErrorIs(t, err, rratelimiter.ErrUnsupported)
-			assert.ErrorContains(t, err, l.Name())
-			assert.ErrorContains(t, err, windowed)
-			err = l.SetRate(t.Context(), limitertest.Every(20, time.Minute), rratelimiter.KeepState())
-			require.ErrorIs(t, err, rratelimiter.ErrUnsupported)
-			_, err = l.UpdateRate(t.Context(), limitertest.Every(20, time.Minute), rratelimiter.KeepState())
-			require.ErrorIs(t, err, rratelimiter.ErrUnsupported)
-			_, err = l.TryAcquire(t.Context(), 11, 0)
-			require.ErrorIs(t, err, rratelimiter.ErrPermitsExceedRate)
-		})
-	})
-}
-
-func TestWindowOfEachClient(t *testing.T) {
-	t.Parallel()
-	redistest.Virtual(t, func(t *testing.T, rdb *redis.Client) {
-		a := newOldLimiter(t, rdb, windowed, limitertest.PerClient(5, time.Minute))
-		b := limitertest.NewClient(t, rdb, rratelimiter.WithRedissonVersion(windowed)).RateLimiter(a.Name())
-		limitertest.MustAcquire(t, a, 5)
-		time.Sleep(30 * time.Second)
-		limitertest.MustRefuse(t, a, 1)
-		limitertest.MustAcquire(t, b, 4)
-		time.Sleep(31 * time.Second)
-		limitertest.MustAcquire(t, a, 5)
-		assert.EqualValues(t, 1, limitertest.Available(t, b))
-		time.Sleep(30 * time.Second)
-		assert.EqualValues(t, 5, limitertest.Available(t, b))
-		limitertest.MustRefuse(t, a, 1)
-	})
-}
-
-func TestWindowWithARateSetOnTheWay(t *testing.T) {
-	t.Parallel()
-	redistest.Virtual(t, func(t *testing.T, rdb *redis.Client) {
-		l := newOldLimiter(t, rdb, windowed, limitertest.Every(10, time.Minute))
-		limitertest.MustAcquire(t, l, 8)
-		require.NoError(t, l.SetRate(t.Context(), limitertest.Every(4, time.Minute)))
-		assert.EqualValues(t, 4, limitertest.Available(t, l))
-		require.True(t, limitertest.AsRedisson3123(t, rdb, l, 4))
-		limitertest.MustRefuse(t, l, 1)
-
+		within(10, 50*second, true), func(p *play) { assert.Equal(p, minute, time.Since(p.began).Round(second)) },
+		oldRefuses(1), wait(61 * second), oldTakes(9), acquire(1), refuse(1),
+	}},
+	"what needs a record is refused": {cfg: every(10, minute), version: windowed, steps: []step{take(3), untouched(
+		func(p *play) {
+			fails(rratelimiter.ErrUnsupported, func(*play) error { return p.l.Release(p.Context(), 1) }, p.l.Name(), windowed)(p)
+		},
+		fails(rratelimiter.ErrUnsupported, func(p *play) error { return p.l.SetRate(p.Context(), every(20, minute), keep) }),
+		fails(rratelimiter.ErrUnsupported, func(p *play) error {
+			return limitertest.Second(p.l.UpdateRate(p.Context(), every(20, minute), keep))
+		}),
+		exceeds(rratelimiter.ErrPermitsExceedRate, 11),
+	)}},
+	"of each client": {cfg: perClient(5, minute), version: windowed, steps: []step{
+		take(5), wait(30 * second), refuse(1), other(take(4)), wait(31 * second), take(5), other(free(1)),
+		wait(30 * second), other(free(5)), refuse(1),
+	}},
+	"a rate set on the way": {cfg: every(10, minute), version: windowed, steps: []step{
+		take(8), set(every(4, minute)), free(4), oldTakes(4), refuse(1),
 		// A rate that somebody lowers in the hash alone holds at once.
-		time.Sleep(time.Minute + time.Millisecond)
-		require.True(t, limitertest.AsRedisson3123(t, rdb, l, 1))
-		require.NoError(t, rdb.HSet(t.Context(), l.Name(), "rate", 2).Err())
-		limitertest.MustAcquire(t, l, 2)
-		limitertest.MustRefuse(t, l, 1)
-	})
+		wait(minute + ms), oldTakes(1), put("rate", 2), take(2), refuse(1),
+	}},
+	// No time to live of the limiter moves the end of a window: its permits come back
+	// then.
+	"keeps its end":             {cfg: every(10, minute), version: windowed, steps: with(keepsItsEnd, keepsItsEndBesideAnEnd...)},
+	"keeps its end, not told":   {cfg: every(10, minute), steps: keepsItsEnd},
+	"without an end gets one":   {cfg: every(10, minute), version: windowed, steps: []step{putValue(0), within(1, 2*minute, true)}},
+	"a release fills no window": {cfg: every(10, minute), steps: []step{oldTakes(7), take(1), release(1), free(3)}},
+	// A Client that was not told of the old release reads its state right all the same.
+	"read by every client": {cfg: every(10, minute), steps: []step{
+		free(10), there(1), // a value without an end would never be full again
+		oldTakes(7), free(3), refuse(4), decides(4, 3, minute), wait(30 * second), take(1), take(1), refuse(2), free(1),
+		// The value goes with the window; what the Client took is still in use.
+		wait(31 * second), free(8), wait(30 * second), free(10),
+	}},
+	// A keep-alive time that ends with the window makes it no other value.
+	"a keep-alive time": {cfg: keepAlive(1, minute, minute), both: true, version: windowed, steps: []step{
+		take(1), times(6, refuse(1), wait(9*second)), wait(6*second + ms), take(1),
+	}},
+	// A value whose end is that of an earlier Expire is nobody's window.
+	"KeepState after Expire makes none": {cfg: every(10, second), steps: []step{
+		expire(hour), take(1), wait(2 * second), set(every(10, second), keep), take(10), wait(2 * second), free(10),
+		wait(10 * minute), free(10), take(1),
+	}},
+	"a config made anew after Expire makes none": {cfg: every(10, second), steps: []step{
+		expire(hour), take(1), wait(2 * second), free(10), loseConfig, trySet(true, every(10, second)), take(10),
+		wait(2 * second), free(10), wait(10 * minute), free(10),
+	}},
+	// The limiter's own end is not the window's.
+	"beside the limiter's end":       {cfg: every(10, minute), steps: with([]step{expire(hour)}, takesInAWindow...)},
+	"beside the limiter's keepAlive": {cfg: keepAlive(10, minute, 10*minute), steps: takesInAWindow},
+	// A value without an end gets one an interval away, not the limiter's.
+	"AvailablePermits makes no long one": {cfg: every(10, second), version: windowed, steps: []step{
+		expire(hour), oldTakes(10),
+		func(p *play) { require.NoError(p, p.rdb.Persist(p.Context(), p.keys().Value).Err()) }, // clearExpire of old
+		free(0), wait(2 * second), take(1),
+	}},
+	// The value that the other Client made has the limiter's end.
+	"beside a Client that was not told": {cfg: every(10, second), steps: []step{
+		expire(hour), take(3), as(windowed, take(7), wait(2*second), take(1)),
+	}},
+	// What the Client has in use ends before the window, but gives it nothing.
+	"when to ask again": {cfg: every(10, minute), steps: []step{take(5), wait(50 * second), loseValue, oldTakes(8), func(p *play) {
+		d, err := p.l.Take(p.Context(), 5)
+		require.NoError(p, err)
+		require.False(p, d.Granted)
+		time.Sleep(d.RetryAfter + ms) // Redis keeps a key to the end of its last
+	}, take(5)}},
+	// A client that never comes back leaves nothing behind, migrated or not.
+	"migrated, of a client that has gone": {cfg: perClient(10, minute), version: windowed, steps: []step{
+		take(3), as(newest, migrate), wait(24 * hour), there(1),
+	}},
 }
 
-// No time to live of the limiter moves the end of a window: its permits come
-// back then.
-func TestWindowKeepsItsEnd(t *testing.T) {
+func TestWindows(t *testing.T) {
 	t.Parallel()
-	for _, version := range []string{windowed, "4.7.0"} {
-		t.Run(version, func(t *testing.T) {
-			t.Parallel()
-			redistest.Virtual(t, func(t *testing.T, rdb *redis.Client) {
-				l := newOldLimiter(t, rdb, version, limitertest.Every(10, time.Minute))
-				value := limitertest.KeysOf(l).Value
-				window := func() time.Duration { return rdb.PTTL(t.Context(), value).Val() }
-				require.True(t, limitertest.AsRedisson3123(t, rdb, l, 4))
-				for _, op := range []func() error{
-					func() error { _, err := l.Expire(t.Context(), time.Hour); return err },
-					func() error { _, err := l.ExpireAt(t.Context(), time.Now().Add(2*time.Hour)); return err },
-					func() error { _, err := l.ClearExpire(t.Context()); return err },
-					func() error { _, err := l.AvailablePermits(t.Context()); return err },
-					func() error { _, err := l.TrySetRate(t.Context(), limitertest.Every(3, time.Second)); return err },
-				} {
-					require.NoError(t, op())
-					assert.Equal(t, time.Minute, window())
-				}
-				// The rate is lost and set again, as after a delete by that release.
-				require.NoError(t, rdb.Del(t.Context(), l.Name()).Err())
-				limitertest.MustTrySetRate(t, l, limitertest.Every(10, time.Minute))
-				assert.Equal(t, time.Minute, window())
+	perform(t, windows)
+}
 
-				assert.EqualValues(t, 6, limitertest.Available(t, l))
-				if version != windowed {
-					return // to this Client an end of the limiter before the window's is that of all keys
-				}
-				_, err := l.Expire(t.Context(), 10*time.Second)
-				require.NoError(t, err)
-				assert.Equal(t, time.Minute, window())
-				for range 2 {
-					limitertest.MustAcquire(t, l, 3)
-					assert.Equal(t, time.Minute, window())
-				}
-				limitertest.MustRefuse(t, l, 1)
-				assert.EqualValues(t, 0, limitertest.Available(t, l))
-				assert.Equal(t, time.Minute, window())
-				time.Sleep(10*time.Second + time.Millisecond)
-				assert.NotContains(t, limitertest.LimiterKeys(t, rdb, l.Name()), l.Name())
-				limitertest.MustTrySetRate(t, l, limitertest.Every(10, time.Minute))
-				limitertest.MustRefuse(t, l, 1)
-			})
-		})
+var (
+	keepsItsEnd = []step{
+		oldTakes(4), expire(hour), valueEnds(minute), does("ExpireAt"), valueEnds(minute), does("ClearExpire"), valueEnds(minute),
+		free(6), valueEnds(minute), trySet(false, every(3, second)), valueEnds(minute),
+		// The rate is lost and set again, as after a delete by that release.
+		loseConfig, trySet(true, every(10, minute)), valueEnds(minute), free(6),
 	}
-}
+	// To a Client that was not told an end of the limiter before the window's is that of all
+	// keys.
+	keepsItsEndBesideAnEnd = []step{
+		expire(10 * second), valueEnds(minute), times(2, take(3), valueEnds(minute)), refuse(1), free(0), valueEnds(minute),
+		wait(10*second + ms), exists(false), trySet(true, every(10, minute)), refuse(1),
+	}
+	takesInAWindow = []step{
+		oldTakes(7), decides(1, 2, 0), valueEnds(minute), decides(1, 1, 0), valueEnds(minute), refuse(2), free(1), refuse(2),
+	}
+)
 
-// A Client that was not told of the old release reads its state right all the
-// same.
-func TestWindowIsReadByEveryClient(t *testing.T) {
-	t.Parallel()
-	redistest.Virtual(t, func(t *testing.T, rdb *redis.Client) {
-		l := limitertest.NewLimiter(t, rdb, limitertest.Every(10, time.Minute))
-		assert.EqualValues(t, 10, limitertest.Available(t, l))
-		assert.Equal(t, []string{l.Name()}, limitertest.LimiterKeys(t, rdb, l.Name()), "a value without an end would never be full again")
-		require.True(t, limitertest.AsRedisson3123(t, rdb, l, 7))
-		assert.EqualValues(t, 3, limitertest.Available(t, l))
-		limitertest.MustRefuse(t, l, 4)
-		d, err := l.Take(t.Context(), 4)
-		require.NoError(t, err)
-		assert.Equal(t, time.Minute, d.RetryAfter)
-		time.Sleep(30 * time.Second)
-		limitertest.MustAcquire(t, l, 1)
-		limitertest.MustAcquire(t, l, 1)
-		limitertest.MustRefuse(t, l, 2)
-		assert.EqualValues(t, 1, limitertest.Available(t, l))
-		time.Sleep(31 * time.Second)
-		// The value is gone with the window; what the Client took is still in use.
-		assert.EqualValues(t, 8, limitertest.Available(t, l))
-		time.Sleep(30 * time.Second)
-		assert.EqualValues(t, 10, limitertest.Available(t, l))
-	})
-}
-
-// A value that lost its end would be full never again.
-func TestWindowWithoutAnEndGetsOne(t *testing.T) {
-	t.Parallel()
-	redistest.Virtual(t, func(t *testing.T, rdb *redis.Client) {
-		l := newOldLimiter(t, rdb, windowed, limitertest.Every(10, time.Minute))
-		require.NoError(t, rdb.Set(t.Context(), limitertest.KeysOf(l).Value, 0, 0).Err())
-		granted, err := l.TryAcquire(t.Context(), 1, 2*time.Minute)
-		require.NoError(t, err)
-		assert.True(t, granted)
-	})
+// newWindow returns a limiter of 10 that counts windows of an hour.
+func newWindow(t *testing.T) *limitertest.Wire {
+	t.Helper()
+	return limitertest.NewWire(t, redistest.Shared(t), limitertest.Hourly(10), false, rratelimiter.WithRedissonVersion(windowed))
 }
 
 // Nothing tells whether a call without an answer has run.
 func TestWindowRepeatsNothing(t *testing.T) {
 	t.Parallel()
-	w := limitertest.NewWire(t, redistest.Shared(t), limitertest.Hourly(10), false, rratelimiter.WithRedissonVersion(windowed))
+	w := newWindow(t)
 	w.On(lua.Acquire, redistest.DropAnswer)
 	_, err := w.TryAcquire(t.Context(), 3, 0)
 	require.ErrorIs(t, err, rratelimiter.ErrUnknownOutcome)
 	assert.Equal(t, 1, w.Sent(lua.Acquire))
-	free, _ := limitertest.StoredValue(t, w.Redis, w.Keys.Value)
-	assert.EqualValues(t, 7, free)
+	left, _ := limitertest.StoredValue(t, w.Redis, w.Keys.Value)
+	assert.EqualValues(t, 7, left)
 	limitertest.MustAcquire(t, w.Other, 7)
 	limitertest.MustRefuse(t, w.Other, 1)
-}
-
-func TestWindowManyCallersTogether(t *testing.T) {
-	t.Parallel()
-	redistest.Everywhere(t, func(t *testing.T, rdb redis.UniversalClient) {
-		l := newOldLimiter(t, rdb, windowed, limitertest.Every(100, time.Hour))
-		var mu sync.Mutex
-		var wg sync.WaitGroup
-		granted := 0
-		for range 300 {
-			wg.Go(func() {
-				ok, err := l.TryAcquire(t.Context(), 1, 0)
-				assert.NoError(t, err)
-				if ok {
-					mu.Lock()
-					granted++
-					mu.Unlock()
-				}
-			})
-		}
-		wg.Wait()
-		assert.Equal(t, 100, granted)
-	})
 }
 
 // Who goes away while the request is on its way gets its permits back, in the
 // window that they are of.
 func TestWindowGivesBack(t *testing.T) {
 	t.Parallel()
-	w := limitertest.NewWire(t, redistest.Shared(t), limitertest.Hourly(10), false, rratelimiter.WithRedissonVersion(windowed))
+	w := newWindow(t)
 	limitertest.MustAcquire(t, w.Other, 2)
 	got := w.CancelledInFlight(t, []int64{1, 4, 2}, []bool{false, true, true})
 	assert.EqualValues(t, 1, limitertest.Sum(got))
 	assert.Eventually(t, func() bool {
-		free, _ := limitertest.StoredValue(t, w.Redis, w.Keys.Value)
-		return free == 7
-	}, time.Minute, time.Millisecond)
+		left, _ := limitertest.StoredValue(t, w.Redis, w.Keys.Value)
+		return left == 7
+	}, time.Minute, ms)
 }
 
 func TestWindowGivesNothingBackToTheNextOne(t *testing.T) {
 	t.Parallel()
-	w := limitertest.NewWire(t, redistest.Shared(t), limitertest.Hourly(10), false, rratelimiter.WithRedissonVersion(windowed))
+	w := newWindow(t)
 	ctx, cancel := context.WithCancel(t.Context())
 	gone, back := make(chan struct{}), make(chan struct{})
 	w.OnScript(func(s *lua.Script, _ int) redistest.Action {
@@ -268,7 +172,7 @@ func TestWindowGivesNothingBackToTheNextOne(t *testing.T) {
 		case lua.GiveBack:
 			defer close(back)
 			// Another window has begun meanwhile.
-			assert.NoError(t, w.Redis.Set(t.Context(), w.Keys.Value, 5, 2*time.Hour).Err())
+			assert.NoError(t, w.Redis.Set(t.Context(), w.Keys.Value, 5, 2*hour).Err())
 		}
 		return redistest.Pass
 	})
@@ -277,44 +181,69 @@ func TestWindowGivesNothingBackToTheNextOne(t *testing.T) {
 	require.ErrorIs(t, err, context.Canceled)
 	<-back
 	w.Proxy.Settle(t)
-	free, _ := limitertest.StoredValue(t, w.Redis, w.Keys.Value)
-	assert.EqualValues(t, 5, free)
+	left, _ := limitertest.StoredValue(t, w.Redis, w.Keys.Value)
+	assert.EqualValues(t, 5, left)
 }
 
-// A keep-alive time that ends with the window makes it no other value.
-func TestWindowWithAKeepAliveTime(t *testing.T) {
+// A rate set soon after a window began makes another one that ends soon after it.
+func TestWindowGivesNothingBackToOneThatBeganSoon(t *testing.T) {
 	t.Parallel()
-	limitertest.BothTypes(t, func(t *testing.T, kind rratelimiter.RateType) {
-		redistest.Virtual(t, func(t *testing.T, rdb *redis.Client) {
-			l := newOldLimiter(t, rdb, windowed, rratelimiter.Config{Type: kind, Rate: 1, Interval: time.Minute, KeepAlive: time.Minute})
-			limitertest.MustAcquire(t, l, 1)
-			for range 6 {
-				limitertest.MustRefuse(t, l, 1)
-				time.Sleep(9 * time.Second)
+	scenario{cfg: every(10, minute), version: windowed, steps: []step{func(p *play) {
+		ctx, cancel := context.WithCancel(p.Context())
+		z := newScripted(p)
+		z.before = func(cmd redis.Cmder) error {
+			switch {
+			case isScript(cmd, lua.Acquire):
+				cancel()
+				time.Sleep(ms) // until the caller has gone
+			case isScript(cmd, lua.GiveBack):
+				z.before = nil
+				time.Sleep(20 * ms)
+				times(1, set(every(10, minute)), take(10))(p)
 			}
-			time.Sleep(6*time.Second + time.Millisecond)
-			limitertest.MustAcquire(t, l, 1)
-		})
-	})
+			return nil
+		}
+		_, err := z.l.TryAcquire(ctx, 4, 0)
+		require.ErrorIs(p, err, context.Canceled)
+		require.NoError(p, z.client.Close(p.Context()))
+	}, free(0)}}.perform(t)
+}
+
+func TestWindowManyCallersTogether(t *testing.T) {
+	t.Parallel()
+	scenario{cfg: every(100, hour), version: windowed, everywhere: true, steps: []step{func(p *play) {
+		var granted atomic.Int64
+		var callers sync.WaitGroup
+		for range 300 {
+			callers.Go(func() {
+				ok, err := p.l.TryAcquire(p.Context(), 1, 0)
+				assert.NoError(p, err)
+				if ok {
+					granted.Add(1)
+				}
+			})
+		}
+		callers.Wait()
+		assert.EqualValues(p, 100, granted.Load())
+	}}}.perform(t)
 }
 
 // Until the server has removed it, the value counts, also in the last
 // millisecond of its window.
 func TestWindowUpToItsLastMillisecond(t *testing.T) {
 	t.Parallel()
-	redistest.Everywhere(t, func(t *testing.T, rdb redis.UniversalClient) {
+	scenario{cfg: every(1, 5*ms), version: windowed, everywhere: true, steps: []step{func(p *play) {
 		const windows = 40
-		l := newOldLimiter(t, rdb, windowed, limitertest.Every(1, 5*time.Millisecond))
 		granted := 0
 		began := time.Now()
 		var took time.Duration
-		for took < windows*5*time.Millisecond {
-			if limitertest.Try(t, l, 1) {
+		for took < windows*5*ms {
+			if limitertest.Try(p, p.l, 1) {
 				granted++
 			}
 			took = time.Since(began)
 		}
 		// Windows are counted in whole milliseconds: one may be a part shorter.
-		assert.LessOrEqual(t, granted, int(took/(4*time.Millisecond))+1)
-	})
+		assert.LessOrEqual(p, granted, int(took/(4*ms))+1)
+	}}}.perform(t)
 }

@@ -1,0 +1,435 @@
+package redisson_test
+
+import (
+	"context"
+	"testing"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"github.com/rratelimiter/rratelimiter"
+	"github.com/rratelimiter/rratelimiter/codec"
+	"github.com/rratelimiter/rratelimiter/internal/redisson"
+	"github.com/rratelimiter/rratelimiter/internal/test/limitertest"
+	"github.com/rratelimiter/rratelimiter/internal/test/redistest"
+)
+
+const (
+	ms     = time.Millisecond
+	second = time.Second
+	minute = time.Minute
+	hour   = time.Hour
+
+	newest = "4.7.0"
+	// Redisson before 3.13.3 keeps no set: the value counts a fixed window and ends
+	// with it.
+	windowed = "3.12.3"
+
+	ownID = "own" // of the Client under test
+)
+
+var (
+	every, perClient = limitertest.Every, limitertest.PerClient
+	keep             = rratelimiter.KeepState()
+)
+
+// A scenario is what happens, step by step, to a limiter.
+type scenario struct {
+	cfg        rratelimiter.Config // the zero Config: no rate is set
+	both       bool                // runs for each type of limiter: those of configurations don't count
+	byDefault  bool                // cfg is the limiter's default
+	everywhere bool                // runs on real servers too, without virtual time
+	version    string              // of the Redisson beside the Clients
+	steps      []step
+}
+
+// A step does something, or looks at what came of it.
+type step func(p *play)
+
+// A play is a scenario under way.
+type play struct {
+	*testing.T
+
+	scenario
+	rdb    redis.UniversalClient
+	client *rratelimiter.Client
+	l      *rratelimiter.RateLimiter
+	other  *rratelimiter.RateLimiter // another Client's handle of the same limiter
+	began  time.Time
+
+	setClock func(by time.Duration)      // the server's, against ours
+	undo     func(context.Context) error // gives back what takeReturnable took
+	theirs   map[string]bool             // members that othersTake added
+	others   int64                       // permits of those, in use
+}
+
+// perform runs each scenario as a subtest.
+func perform(t *testing.T, all map[string]scenario) {
+	t.Helper()
+	for name, s := range all {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			s.perform(t)
+		})
+	}
+}
+
+func (s scenario) perform(t *testing.T) {
+	t.Helper()
+	if s.both {
+		limitertest.BothTypes(t, func(t *testing.T, kind rratelimiter.RateType) {
+			of := s
+			of.cfg.Type = kind
+			of.run(t)
+		})
+		return
+	}
+	s.run(t)
+}
+
+func (s scenario) run(t *testing.T) {
+	t.Helper()
+	if s.everywhere {
+		redistest.Everywhere(t, func(t *testing.T, rdb redis.UniversalClient) { s.play(t, rdb, nil) })
+		return
+	}
+	redistest.Stepping(t, func(t *testing.T, rdb *redis.Client, setClock func(by time.Duration)) { s.play(t, rdb, setClock) })
+}
+
+func (s scenario) play(t *testing.T, rdb redis.UniversalClient, setClock func(by time.Duration)) {
+	name := redistest.Name(t)
+	p := &play{T: t, scenario: s, rdb: rdb, setClock: setClock, theirs: map[string]bool{}, began: time.Now()}
+	p.client = s.newClient(t, rdb, s.version)
+	p.l, p.other = p.client.RateLimiter(name), limitertest.NewClient(t, rdb, s.options(s.version)...).RateLimiter(name)
+	switch {
+	case s.byDefault:
+		p.l = p.client.RateLimiter(name, rratelimiter.WithDefault(s.cfg))
+	case s.cfg.Rate > 0:
+		limitertest.MustTrySetRate(t, p.l, s.cfg)
+	}
+	at := 0
+	defer func() {
+		if t.Failed() {
+			t.Logf("failed in step %d of %d", at+1, len(s.steps))
+		}
+	}()
+	for ; at < len(s.steps) && !t.Failed(); at++ {
+		s.steps[at](p)
+	}
+}
+
+func (scenario) options(version string) []rratelimiter.Option {
+	if version == "" {
+		return nil
+	}
+	return []rratelimiter.Option{rratelimiter.WithRedissonVersion(version)}
+}
+
+func (s scenario) newClient(t *testing.T, rdb rratelimiter.Redis, version string) *rratelimiter.Client {
+	t.Helper()
+	return limitertest.NewClient(t, rdb, append(s.options(version), rratelimiter.WithClientID(ownID))...)
+}
+
+// of gives a configuration the type of the play's limiter, if there is one for each.
+func (p *play) of(cfg rratelimiter.Config) rratelimiter.Config {
+	if p.both {
+		cfg.Type = p.cfg.Type
+	}
+	return cfg
+}
+
+// keys returns the keys of the limiter, of which Value and Permits are those in use.
+func (p *play) keys() redisson.Keys { return keysInUse(p.l.Name(), p.cfg.Type) }
+
+// keysInUse returns the keys of a limiter to the Client under test, of which Value and
+// Permits are those in use.
+func keysInUse(name string, kind rratelimiter.RateType) redisson.Keys {
+	keys := redisson.KeysOf(name, ownID)
+	if kind == rratelimiter.PerClient {
+		keys.Value, keys.Permits = keys.ClientValue, keys.ClientPermits
+	}
+	return keys
+}
+
+func wait(d time.Duration) step { return func(*play) { time.Sleep(d) } }
+
+// times repeats steps.
+func times(n int, steps ...step) step {
+	return func(p *play) {
+		for range n {
+			for _, s := range steps {
+				s(p)
+			}
+		}
+	}
+}
+
+// other has the other Client do the steps.
+func other(steps ...step) step {
+	return func(p *play) {
+		its := *p
+		its.l, its.other = p.other, p.l
+		times(1, steps...)(&its)
+	}
+}
+
+// as has a Client of the same id do the steps that stands beside another Redisson.
+func as(version string, steps ...step) step {
+	return func(p *play) {
+		its := *p
+		its.client = p.newClient(p.T, p.rdb, version)
+		its.l = its.client.RateLimiter(p.l.Name())
+		times(1, steps...)(&its)
+	}
+}
+
+// untouched does steps that must leave the limiter as it is.
+func untouched(steps ...step) step {
+	return func(p *play) { limitertest.RequireUntouched(p, p.rdb, p.l.Name(), func() { times(1, steps...)(p) }) }
+}
+
+func take(permits int64) step { return func(p *play) { limitertest.MustAcquire(p, p.l, permits) } }
+
+func refuse(permits int64) step { return func(p *play) { limitertest.MustRefuse(p, p.l, permits) } }
+
+// takeReturnable takes a permit, for giveBack.
+func takeReturnable(p *play) {
+	var err error
+	_, p.undo, err = p.client.Keyed("", p.cfg).TakeReturnable(p.Context(), p.l.Name(), 1)
+	require.NoError(p, err)
+}
+
+func giveBack(p *play) { require.NoError(p, p.undo(p.Context())) }
+
+func acquire(permits int64) step {
+	return func(p *play) { require.NoError(p, p.l.Acquire(p.Context(), permits)) }
+}
+
+// within asks for permits with a timeout.
+func within(permits int64, timeout time.Duration, want bool) step {
+	return func(p *play) {
+		granted, err := p.l.TryAcquire(p.Context(), permits, timeout)
+		require.NoError(p, err)
+		assert.Equal(p, want, granted)
+	}
+}
+
+// grants asks for one permit, tries times, of which want are granted.
+func grants(want, tries int) step {
+	return func(p *play) { assert.Equal(p, want, limitertest.Grants(p, p.l, tries)) }
+}
+
+// decides has Take say that so many remain, and when to ask again; 0 for a grant.
+func decides(permits, remaining int64, retryAfter time.Duration) step {
+	return func(p *play) {
+		d, err := p.l.Take(p.Context(), permits)
+		require.NoError(p, err)
+		assert.Equal(p, retryAfter == 0, d.Granted)
+		assert.Equal(p, remaining, d.Remaining)
+		assert.Equal(p, retryAfter, d.RetryAfter)
+	}
+}
+
+func free(want int64) step {
+	return func(p *play) { assert.Equal(p, want, limitertest.Available(p, p.l)) }
+}
+
+func release(permits int64) step {
+	return func(p *play) { require.NoError(p, p.l.Release(p.Context(), permits)) }
+}
+
+func trySet(want bool, cfg rratelimiter.Config) step {
+	return func(p *play) {
+		set, err := p.l.TrySetRate(p.Context(), p.of(cfg))
+		require.NoError(p, err)
+		assert.Equal(p, want, set)
+	}
+}
+
+func set(cfg rratelimiter.Config, opts ...rratelimiter.RateOption) step {
+	return func(p *play) { require.NoError(p, p.l.SetRate(p.Context(), p.of(cfg), opts...)) }
+}
+
+func update(want bool, cfg rratelimiter.Config, opts ...rratelimiter.RateOption) step {
+	return func(p *play) {
+		updated, err := p.l.UpdateRate(p.Context(), p.of(cfg), opts...)
+		require.NoError(p, err)
+		assert.Equal(p, want, updated)
+	}
+}
+
+func config(want rratelimiter.Config) step {
+	return func(p *play) {
+		cfg, err := p.l.Config(p.Context())
+		require.NoError(p, err)
+		assert.Equal(p, p.of(want), cfg)
+	}
+}
+
+func expire(d time.Duration) step {
+	return func(p *play) {
+		there, err := p.l.Expire(p.Context(), d)
+		require.NoError(p, err)
+		assert.True(p, there)
+	}
+}
+
+func clearExpire(want bool) step {
+	return func(p *play) {
+		had, err := p.l.ClearExpire(p.Context())
+		require.NoError(p, err)
+		assert.Equal(p, want, had)
+	}
+}
+
+func exists(want bool) step {
+	return func(p *play) {
+		there, err := p.l.Exists(p.Context())
+		require.NoError(p, err)
+		assert.Equal(p, want, there)
+	}
+}
+
+func remove(want bool) step {
+	return func(p *play) {
+		there, err := p.l.Delete(p.Context())
+		require.NoError(p, err)
+		assert.Equal(p, want, there)
+	}
+}
+
+func tryMigrate(p *play) error { return limitertest.Second(p.client.Migrate(p.Context(), p.l.Name())) }
+
+func migrate(p *play) { require.NoError(p, tryMigrate(p)) }
+
+// does makes a call of limitertest.Operations.
+func does(op string) step {
+	return func(p *play) { require.NoError(p, limitertest.Operations[op](p.Context(), p.l), op) }
+}
+
+// fails makes a call that must end in an error with these words.
+func fails(target error, call func(p *play) error, words ...string) step {
+	return func(p *play) {
+		err := call(p)
+		require.ErrorIs(p, err, target)
+		for _, word := range words {
+			assert.ErrorContains(p, err, word)
+		}
+	}
+}
+
+// exceeds asks for permits that are an error.
+func exceeds(target error, permits int64) step {
+	return fails(target, func(p *play) error { return limitertest.Second(p.l.TryAcquire(p.Context(), permits, 0)) })
+}
+
+// passed compares the time since the play began.
+func passed(want time.Duration) step {
+	return func(p *play) { assert.Equal(p, want, time.Since(p.began)) }
+}
+
+// lasts compares the limiter's time to live.
+func lasts(want time.Duration) step {
+	return func(p *play) {
+		ttl, _, err := p.l.TTL(p.Context())
+		require.NoError(p, err)
+		assert.Equal(p, want, ttl)
+	}
+}
+
+// ends compares the times to live of all keys of the limiter, which must be so many.
+func ends(keys int, want time.Duration) step {
+	return func(p *play) {
+		all := limitertest.TTLs(p, p.rdb, p.l.Name())
+		assert.Len(p, all, keys)
+		for key, ttl := range all {
+			assert.Equal(p, want, ttl, key)
+		}
+	}
+}
+
+// noEnd is a time to live, of a key that has none.
+const noEnd = time.Duration(-1)
+
+// valueEnds compares the time to live of the value.
+func valueEnds(want time.Duration) step {
+	return func(p *play) { assert.Equal(p, want, p.rdb.PTTL(p.Context(), p.keys().Value).Val()) }
+}
+
+// there compares how many keys the server has; of one at least that is the configuration.
+func there(count int) step {
+	return func(p *play) {
+		all := redistest.Keys(p, p.rdb, "*")
+		assert.Len(p, all, count)
+		if count > 0 {
+			assert.Contains(p, all, p.l.Name())
+		}
+	}
+}
+
+// value compares the number that is stored.
+func value(want int64) step {
+	return func(p *play) {
+		got, _ := limitertest.StoredValue(p, p.rdb, p.keys().Value)
+		assert.Equal(p, want, got)
+	}
+}
+
+func putValue(n int64) step {
+	return func(p *play) { require.NoError(p, p.rdb.Set(p.Context(), p.keys().Value, n, 0).Err()) }
+}
+
+// put writes fields of the configuration.
+func put(fields ...any) step {
+	return func(p *play) { require.NoError(p, p.rdb.HSet(p.Context(), p.l.Name(), fields...).Err()) }
+}
+
+func loseValue(p *play) { require.NoError(p, p.rdb.Del(p.Context(), p.keys().Value).Err()) }
+
+func losePermits(p *play) { require.NoError(p, p.rdb.Del(p.Context(), p.keys().Permits).Err()) }
+
+// loseConfig is what Redisson's unlink does.
+func loseConfig(p *play) { require.NoError(p, p.rdb.Del(p.Context(), p.l.Name()).Err()) }
+
+func persist(p *play) {
+	for key := range limitertest.TTLs(p, p.rdb, p.l.Name()) {
+		p.rdb.Persist(p.Context(), key)
+	}
+}
+
+// inUse compares the permits in the set.
+func inUse(want int64) step {
+	return func(p *play) { assert.Equal(p, want, limitertest.InUse(p, p.rdb, p.keys().Permits)) }
+}
+
+// java is a Redisson that shares the limiter.
+func (p *play) java() limitertest.Java { return limitertest.Java{Redis: p.rdb, Name: p.l.Name()} }
+
+func javaReleases(permits int64) step { return func(p *play) { p.java().Release(p, permits) } }
+
+// oldTakes has a Redisson of before 3.13.3 ask for permits.
+func oldTakes(permits int64) step {
+	return func(p *play) { require.True(p, limitertest.AsRedisson3123(p, p.rdb.(*redis.Client), p.l, permits)) }
+}
+
+func oldRefuses(permits int64) step {
+	return func(p *play) { require.False(p, limitertest.AsRedisson3123(p, p.rdb.(*redis.Client), p.l, permits)) }
+}
+
+// with returns the steps with others behind.
+func with(steps []step, more ...step) []step { return append(steps[:len(steps):len(steps)], more...) }
+
+// members returns the members of the permits set, in its order.
+func members(t testing.TB, rdb redis.UniversalClient, key string) []codec.Member {
+	t.Helper()
+	texts, err := rdb.ZRange(t.Context(), key, 0, -1).Result()
+	require.NoError(t, err)
+	all := make([]codec.Member, len(texts))
+	for i, text := range texts {
+		all[i], err = codec.Parse(text)
+		require.NoError(t, err)
+	}
+	return all
+}
