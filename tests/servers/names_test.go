@@ -58,7 +58,7 @@ func known(t *testing.T, rdb redis.UniversalClient, count int) []string {
 			names = append(names, c.Name)
 		}
 		return len(names) >= count
-	}, 20*time.Second, 5*time.Millisecond)
+	}, time.Minute, 5*time.Millisecond)
 	return names
 }
 

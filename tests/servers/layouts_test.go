@@ -36,8 +36,7 @@ func TestACLOfOneLimiter(t *testing.T) {
 				assert.Contains(t, []any{"client", "client|setinfo", "client|maint_notifications"}, entry.(map[any]any)["object"])
 			}
 			other := limitertest.NewClient(t, rdb).RateLimiter(name + "x")
-			_, err = other.TrySetRate(t.Context(), cfg)
-			require.ErrorContains(t, err, "NOPERM")
+			require.ErrorContains(t, limitertest.Second(other.TrySetRate(t.Context(), cfg)), "NOPERM")
 			assert.Empty(t, limitertest.ReadState(t, admin, name+"x"))
 		})
 	}
@@ -62,8 +61,7 @@ func TestACLOnSeveralServers(t *testing.T) {
 	} {
 		t.Run(what, func(t *testing.T) {
 			t.Parallel()
-			rdb := connect(t, redistest.LeastCommands+" "+redistest.KeysWithPrefix("shop:"))
-			client := limitertest.NewClient(t, rdb)
+			client := limitertest.NewClient(t, connect(t, redistest.LeastCommands+" "+redistest.KeysWithPrefix("shop:")))
 			for i := range 20 {
 				l := client.RateLimiter("shop:" + strconv.Itoa(i))
 				limitertest.MustTrySetRate(t, l, limitertest.Every(10, time.Hour))
@@ -75,4 +73,51 @@ func TestACLOnSeveralServers(t *testing.T) {
 			}
 		})
 	}
+}
+
+// startNode starts a cluster of one master.
+func startNode(t *testing.T) (*redis.ClusterClient, *redistest.Server) {
+	t.Helper()
+	cluster := redistest.StartCluster(t, 1, 0)
+	return cluster.Client(t, &redis.ClusterOptions{ReadOnly: true}), cluster.Nodes()[0]
+}
+
+func TestClusterServesNamesWhoseKeysShareASlot(t *testing.T) {
+	t.Parallel()
+	rdb, _ := startNode(t)
+	client := limitertest.NewClient(t, rdb)
+	for _, name := range []string{"orders", "a{b}c", "{{a}}", "orders:with:colons"} {
+		l := client.RateLimiter(name)
+		limitertest.MustTrySetRate(t, l, limitertest.Hourly(3))
+		assert.Equal(t, 3, limitertest.Grants(t, l, 4), name)
+		require.NoError(t, l.Release(t.Context(), 2), name)
+		assert.EqualValues(t, 2, limitertest.Available(t, l), name)
+		gone, err := l.Delete(t.Context())
+		require.NoError(t, err, name)
+		assert.True(t, gone, name)
+	}
+	l := client.RateLimiter("{shop}orders", rratelimiter.WithDefault(limitertest.Hourly(5)))
+	limitertest.MustAcquire(t, l, 2)
+	require.NoError(t, l.Rename(t.Context(), "{shop}sales"))
+	l = client.RateLimiter("{shop}sales")
+	assert.EqualValues(t, 3, limitertest.Available(t, l))
+	require.ErrorIs(t, l.Rename(t.Context(), "elsewhere"), rratelimiter.ErrUnsupported)
+}
+
+func TestClusterRefusesNamesWhoseKeysFallApart(t *testing.T) {
+	t.Parallel()
+	cluster, server := startNode(t)
+	for what, rdb := range map[string]rratelimiter.Redis{"cluster client": cluster, "plain client": server.Client(t, nil)} {
+		client := limitertest.NewClient(t, rdb)
+		for _, name := range []string{"foo}bar", "a}", "a{b", "{}x", "x{}"} {
+			l := client.RateLimiter(name, rratelimiter.WithDefault(rratelimiter.PerSecond(1)))
+			for _, op := range []string{"TrySetRate", "TryAcquire", "Config", "Delete"} {
+				err := limitertest.Operations[op](t.Context(), l)
+				require.ErrorIs(t, err, rratelimiter.ErrUnsupported, "%s %s %s", what, name, op)
+				assert.ErrorContains(t, err, "hash tag")
+				assert.ErrorContains(t, err, name)
+			}
+		}
+	}
+	assert.Empty(t, redistest.Keys(t, cluster, "*"), "nothing was written")
 }

@@ -1,0 +1,324 @@
+package servers_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"net"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"github.com/rratelimiter/rratelimiter"
+	"github.com/rratelimiter/rratelimiter/internal/redisson"
+	"github.com/rratelimiter/rratelimiter/internal/test/limitertest"
+	"github.com/rratelimiter/rratelimiter/internal/test/redistest"
+	"github.com/rratelimiter/rratelimiter/limit"
+)
+
+// A crew is goroutines that call, one call after another, until they are stopped.
+type crew struct {
+	stop context.CancelFunc
+	wg   sync.WaitGroup
+}
+
+func (c *crew) start(t *testing.T, size int, call func(ctx context.Context)) {
+	t.Helper()
+	ctx, cancel := context.WithCancel(context.WithoutCancel(t.Context()))
+	c.stop = cancel
+	t.Cleanup(c.end)
+	for range size {
+		c.wg.Go(func() {
+			for ctx.Err() == nil {
+				call(ctx)
+				time.Sleep(time.Millisecond)
+			}
+		})
+	}
+}
+
+func (c *crew) end() {
+	c.stop()
+	c.wg.Wait()
+}
+
+// A party is callers that share one Client: they take, wait, go away and
+// release, until they are stopped, and keep account of the answers. Its
+// limiter's interval is long, so nothing comes back by itself.
+type party struct {
+	crew
+	manner
+
+	client  *rratelimiter.Client
+	limiter *rratelimiter.RateLimiter
+	keys    redisson.Keys
+	told    limitertest.Recorder
+
+	mu      sync.Mutex
+	calls   int
+	held    int64 // permits granted and not released
+	perhaps int64 // permits that may be in use besides: of callers that left, or that got no answer
+	failed  map[string]int
+	good    int       // calls that Redis answered, without an error
+	goodAt  time.Time // the last of them
+	gap     time.Duration
+}
+
+// A manner is how the callers of a party behave.
+type manner struct {
+	leaves   bool             // some callers go away
+	keeps    bool             // they don't release
+	unmarked bool             // a Release may take what another Client was granted
+	expects  func(error) bool // errors that they must put up with
+}
+
+// parties are two that use one limiter.
+type parties [2]*party
+
+// gather starts two parties, each with a Client of its own.
+func gather(
+	t *testing.T, connect func() redis.UniversalClient, name string, cfg rratelimiter.Config, like manner, opts ...rratelimiter.Option,
+) parties {
+	t.Helper()
+	var all parties
+	for i := range all {
+		id := redistest.Name(t)
+		c := &party{manner: like, failed: map[string]int{}, goodAt: time.Now()}
+		opts := append(opts[:len(opts):len(opts)], rratelimiter.WithClientID(id), rratelimiter.WithObserver(&c.told))
+		c.client = limitertest.NewClient(t, connect(), opts...)
+		c.limiter, c.keys = c.client.RateLimiter(name), redisson.KeysOf(name, id)
+		require.NoError(t, limitertest.Second(c.limiter.TrySetRate(t.Context(), cfg)))
+		c.start(t, 4, func(context.Context) { c.call(t) })
+		all[i] = c
+	}
+	all[0].awaitGood(t)
+	return all
+}
+
+// call makes one random call.
+func (c *party) call(t *testing.T) {
+	t.Helper()
+	ctx := t.Context()
+	permits := 1 + rand.Int64N(3)
+	var (
+		ok, left bool
+		answered = true
+		err      error
+	)
+	switch what := rand.IntN(7); {
+	case what < 3 && !c.keeps && c.put(permits):
+		err = c.limiter.Release(ctx, permits)
+		if err != nil && !errors.Is(err, rratelimiter.ErrUnknownOutcome) {
+			ok = true // they are held still
+		}
+	case what == 3:
+		ok, err = c.limiter.TryAcquire(ctx, permits, time.Duration(rand.IntN(60))*time.Millisecond)
+		answered = ok // else its time was over, perhaps before anybody was asked
+		// What it is granted late goes back, unless another Client's Release takes it for its own.
+		left = errors.Is(err, rratelimiter.ErrUnknownOutcome) || c.unmarked && !ok && err == nil
+	case what == 4 && c.leaves:
+		ctx, cancel := context.WithTimeout(ctx, time.Duration(rand.IntN(60))*time.Millisecond)
+		defer cancel()
+		err = c.limiter.Acquire(ctx, permits)
+		ok = err == nil
+		left = errors.Is(err, context.DeadlineExceeded)
+	case what == 5:
+		var d limit.Decision
+		d, err = c.limiter.Take(ctx, permits)
+		ok = d.Granted
+	default:
+		ok, err = c.limiter.TryAcquire(ctx, permits, 0)
+	}
+	switch {
+	case left:
+		c.add(0, permits)
+		return
+	case errors.Is(err, rratelimiter.ErrUnknownOutcome):
+		c.add(0, permits)
+	case ok:
+		c.add(permits, 0)
+	}
+	c.done(t, err, answered)
+}
+
+func (c *party) add(held, perhaps int64) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.held += held
+	c.perhaps += perhaps
+}
+
+// put takes permits that are to be released out of what is held.
+func (c *party) put(permits int64) bool {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.held < permits {
+		return false
+	}
+	c.held -= permits
+	return true
+}
+
+// done records how a call ended.
+func (c *party) done(t *testing.T, err error, answered bool) {
+	t.Helper()
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.calls++
+	switch {
+	case err != nil && t.Context().Err() != nil: // the test has failed
+	case err != nil:
+		c.failed[kindOf(err)]++
+		assert.True(t, c.expects(err), "a caller got: %v", err)
+	case answered:
+		c.good++
+		c.gap = max(c.gap, time.Since(c.goodAt))
+		c.goodAt = time.Now()
+	}
+}
+
+func (c *party) count() (calls, good int) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.calls, c.good
+}
+
+// linger lets the party make some calls, or pass some time where they hang.
+func (c *party) linger() {
+	before, _ := c.count()
+	for range 40 {
+		time.Sleep(5 * time.Millisecond)
+		if calls, _ := c.count(); calls >= before+8 {
+			return
+		}
+	}
+}
+
+// awaitGood waits until some more calls went well.
+func (c *party) awaitGood(t *testing.T) {
+	t.Helper()
+	_, before := c.count()
+	require.Eventually(t, func() bool {
+		_, good := c.count()
+		return good >= before+20
+	}, 90*time.Second, 10*time.Millisecond, "the callers don't come back to work")
+}
+
+func (all parties) awaitGood(t *testing.T) {
+	t.Helper()
+	for _, c := range all {
+		c.awaitGood(t)
+	}
+}
+
+// outcome is what came of two parties' calls.
+type outcome struct {
+	calls      int
+	failed     map[string]int
+	gap        time.Duration // the longest without an answer
+	perhaps    int64
+	lost, idle int64 // permits that callers hold and Redis does not know, and the other way round
+}
+
+// settle stops the parties, so that nothing is under way any more, and compares what Redis
+// holds with the answers: free and in use make up the rate, and in use is what they hold,
+// but for lost permits.
+func (all parties) settle(t *testing.T, rdb redis.UniversalClient, cfg rratelimiter.Config) outcome {
+	t.Helper()
+	for _, c := range all {
+		c.end()
+		require.NoError(t, c.client.Close(t.Context()))
+		for _, e := range c.told.Events() {
+			if e.Kind == limit.PermitsGivenUp {
+				c.add(0, e.Permits) // could not be given back, so may be in use
+			}
+		}
+	}
+	of := outcome{failed: map[string]int{}}
+	inUse, held := int64(0), int64(0)
+	for i, c := range all {
+		of.calls += c.calls
+		of.gap = max(of.gap, c.gap)
+		of.perhaps += c.perhaps
+		held += c.held
+		for kind, n := range c.failed {
+			of.failed[kind] += n
+		}
+		value, permits := c.keys.Value, c.keys.Permits
+		if cfg.Type == rratelimiter.PerClient {
+			value, permits = c.keys.ClientValue, c.keys.ClientPermits
+		} else if i > 0 {
+			continue
+		}
+		free, stored := limitertest.StoredValue(t, rdb, value)
+		if !stored {
+			free = cfg.Rate
+		}
+		here := limitertest.InUse(t, rdb, permits)
+		require.Equal(t, cfg.Rate, free+here, "free and in use")
+		inUse += here
+	}
+	require.LessOrEqual(t, inUse, held+of.perhaps, "permits in use that nobody took")
+	of.lost, of.idle = max(0, held-inUse), max(0, inUse-held)
+	return of
+}
+
+// transient reports whether an error says that a call did not run, or perhaps
+// did, as callers must expect while servers change places.
+func transient(err error) bool {
+	switch kindOf(err) {
+	case "UnknownOutcome", "READONLY", "LOADING", "MASTERDOWN", "CLUSTERDOWN", "TRYAGAIN", "NOREPLICAS", "dial", "pool", "Unavailable":
+		return true
+	}
+	return false
+}
+
+// undecided is for callers whose timeout ends while a slot moves, or a busy machine doesn't
+// answer.
+func undecided(err error) bool { return errors.Is(err, rratelimiter.ErrUnavailable) }
+
+// kindOf is a word for an error, "" for none.
+func kindOf(err error) string {
+	if err == nil {
+		return ""
+	}
+	if errors.Is(err, rratelimiter.ErrUnknownOutcome) {
+		return "UnknownOutcome"
+	}
+	if errors.Is(err, rratelimiter.ErrNotReplicated) {
+		return "NotReplicated"
+	}
+	if answer, ok := errors.AsType[redis.Error](err); ok {
+		word, _, _ := strings.Cut(answer.Error(), " ")
+		return word
+	}
+	if op, ok := errors.AsType[*net.OpError](err); ok && op.Op == "dial" {
+		return "dial"
+	}
+	if errors.Is(err, redis.ErrPoolTimeout) {
+		return "pool"
+	}
+	if errors.Is(err, rratelimiter.ErrUnavailable) {
+		return "Unavailable"
+	}
+	return err.Error()
+}
+
+// noteResult logs a line of a table of results, and keeps it where results are
+// kept. Durations are in seconds.
+func noteResult(t *testing.T, table string, columns ...any) {
+	t.Helper()
+	for i, column := range columns {
+		if d, ok := column.(time.Duration); ok {
+			columns[i] = fmt.Sprintf("%.3f", d.Seconds())
+		}
+	}
+	t.Log(append([]any{table}, columns...)...)
+	redistest.Record(t, table, columns...)
+}
