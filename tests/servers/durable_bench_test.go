@@ -3,15 +3,14 @@ package servers_test
 import (
 	"context"
 	"fmt"
-	"net"
 	"slices"
-	"strings"
 	"sync"
 	"sync/atomic"
 	"testing"
 	"time"
 
 	"github.com/redis/go-redis/v9"
+	"github.com/stretchr/testify/require"
 
 	"github.com/rratelimiter/rratelimiter"
 	"github.com/rratelimiter/rratelimiter/internal/test/limitertest"
@@ -24,18 +23,8 @@ import (
 //
 //	go test -run '^$' -bench WithReplicas ./tests/servers
 func BenchmarkWithReplicas(b *testing.B) {
-	master, replica := redistest.StartRedis(b), redistest.StartRedis(b)
-	admin := master.Client(b, nil)
-	host, port, err := net.SplitHostPort(master.Addr())
-	if err != nil {
-		b.Fatal(err)
-	}
-	if err := replica.Client(b, nil).ReplicaOf(b.Context(), host, port).Err(); err != nil {
-		b.Fatal(err)
-	}
-	for info := ""; !strings.Contains(info, "state=online"); time.Sleep(10 * time.Millisecond) {
-		info = admin.Info(b.Context(), "replication").Val()
-	}
+	master := redistest.StartRedis(b)
+	follow(b, master, redistest.StartRedis(b), master.Addr())
 	for _, of := range []struct{ limiters, callers int }{{1, 1}, {1, 8}, {1, 64}, {1, 256}, {1000, 64}} {
 		for _, way := range []string{"plain", "WithReplicas", "WAIT-each"} {
 			b.Run(fmt.Sprintf("limiters=%d/callers=%d/%s", of.limiters, of.callers, way), func(b *testing.B) {
@@ -57,9 +46,7 @@ func benchmarkDurable(b *testing.B, master *redistest.Server, count, callers int
 	var limiters []*rratelimiter.RateLimiter
 	for range count {
 		l := client.RateLimiter(redistest.Name(b), rratelimiter.WithDefault(rratelimiter.PerSecond(1_000_000)))
-		if err := l.Acquire(ctx, 1); err != nil {
-			b.Fatal(err)
-		}
+		require.NoError(b, l.Acquire(ctx, 1))
 		limiters = append(limiters, l)
 	}
 	var next atomic.Int64

@@ -27,30 +27,32 @@ const downAfter = time.Second
 // be told from what is left: nobody is refused or releases.
 const manyPermits = 1_000_000
 
+type server = redistest.Server
+
 // Servers change places while two Clients use a limiter. What was granted and the new
 // master does not know, it grants again.
 func TestFailoverWhileInUse(t *testing.T) {
 	t.Parallel()
 	for scenario, test := range map[string]struct {
 		exact     bool // no write is lost
-		sentinels func(t *testing.T, s *redistest.Sentinel, master *redistest.Server)
-		cluster   func(t *testing.T, c *redistest.Cluster, master, replica *redistest.Server)
+		sentinels func(t *testing.T, s *redistest.Sentinel, master *server)
+		cluster   func(t *testing.T, c *redistest.Cluster, master, replica *server)
 	}{
 		"sentinel: writes paused, then SENTINEL FAILOVER": {exact: true, sentinels: failOverPaused},
-		"sentinel: SENTINEL FAILOVER":                     {sentinels: func(t *testing.T, s *redistest.Sentinel, _ *redistest.Server) { s.Failover(t) }},
-		"sentinel: master killed": {sentinels: func(t *testing.T, s *redistest.Sentinel, master *redistest.Server) {
+		"sentinel: SENTINEL FAILOVER":                     {sentinels: func(t *testing.T, s *redistest.Sentinel, _ *server) { s.Failover(t) }},
+		"sentinel: master killed": {sentinels: func(t *testing.T, s *redistest.Sentinel, master *server) {
 			master.Kill()
 			s.AwaitMaster(t, master)
 		}},
-		"sentinel: master hangs": {sentinels: func(t *testing.T, s *redistest.Sentinel, master *redistest.Server) {
+		"sentinel: master hangs": {sentinels: func(t *testing.T, s *redistest.Sentinel, master *server) {
 			master.Freeze(t)
 			s.AwaitMaster(t, master)
 			master.Thaw(t)
 		}},
-		"cluster: replica takes over in agreement": {exact: true, cluster: func(t *testing.T, c *redistest.Cluster, _, replica *redistest.Server) {
+		"cluster: replica takes over in agreement": {exact: true, cluster: func(t *testing.T, c *redistest.Cluster, _, replica *server) {
 			c.Failover(t, replica, false)
 		}},
-		"cluster: master killed, replica takes over": {cluster: func(t *testing.T, c *redistest.Cluster, master, replica *redistest.Server) {
+		"cluster: master killed, replica takes over": {cluster: func(t *testing.T, c *redistest.Cluster, master, replica *server) {
 			master.Kill()
 			c.Failover(t, replica, true)
 		}},

@@ -1,0 +1,298 @@
+package servers_test
+
+import (
+	"context"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"github.com/rratelimiter/rratelimiter"
+	"github.com/rratelimiter/rratelimiter/fixedwindow"
+	"github.com/rratelimiter/rratelimiter/internal/lane"
+	"github.com/rratelimiter/rratelimiter/internal/script"
+	"github.com/rratelimiter/rratelimiter/internal/test/limitertest"
+	"github.com/rratelimiter/rratelimiter/internal/test/redistest"
+	"github.com/rratelimiter/rratelimiter/limit"
+	"github.com/rratelimiter/rratelimiter/slidinglog"
+	"github.com/rratelimiter/rratelimiter/tokenbucket"
+)
+
+// onEachVersion runs test with each server that there is, and a client of it.
+func onEachVersion(
+	t *testing.T, test func(t *testing.T, version redistest.Version, s *redistest.Server, rdb *redis.Client), args ...string,
+) {
+	t.Helper()
+	for _, version := range redistest.Versions() {
+		t.Run(string(version), func(t *testing.T) {
+			t.Parallel()
+			s := redistest.StartServer(t, version, args...)
+			test(t, version, s, s.Client(t, nil))
+		})
+	}
+}
+
+// If memory is full, no call takes more of it, calls that take permits are errors, and what
+// frees permits works.
+func TestFullMemory(t *testing.T) {
+	t.Parallel()
+	onEachVersion(t, func(t *testing.T, _ redistest.Version, _ *redistest.Server, rdb *redis.Client) {
+		ctx := t.Context()
+		full := func(limit string) { require.NoError(t, rdb.ConfigSet(ctx, "maxmemory", limit).Err()) }
+		f := newFilling(t, rdb)
+		full("1")
+		before := dataset(t, rdb)
+		for i := range 20 {
+			for name, err := range f.take(ctx, i) {
+				assert.ErrorIs(t, err, limit.ErrUnavailable, name)
+				assert.NotErrorIs(t, err, rratelimiter.ErrUnknownOutcome, name)
+			}
+		}
+		assert.Equal(t, before, dataset(t, rdb), "keys, and bytes that they take")
+		for name, l := range f.limiters {
+			assert.NoError(t, l.Release(ctx, 1), name)
+		}
+		for _, giveBack := range f.undo {
+			assert.NoError(t, giveBack(ctx))
+		}
+		assert.LessOrEqual(t, dataset(t, rdb)[1], before[1])
+
+		full("0")
+		for name, l := range f.limiters {
+			assert.EqualValues(t, 98, limitertest.Available(t, l), name)
+			limitertest.MustAcquire(t, l, 5)
+		}
+		for name, l := range f.keyed {
+			d, err := l.Take(ctx, name+":old", 100)
+			assert.NoError(t, err, name)
+			assert.True(t, d.Granted, "%s: all have been given back", name)
+		}
+		for _, name := range []string{"plain", "kept"} {
+			keys := limitertest.KeysOf(f.limiters[name])
+			free, _ := limitertest.StoredValue(t, rdb, keys.Value)
+			assert.EqualValues(t, 100, free+limitertest.InUse(t, rdb, keys.Permits), name)
+		}
+		full("1")
+		there, err := f.limiters["kept"].Delete(ctx)
+		assert.NoError(t, err)
+		assert.True(t, there)
+	})
+}
+
+// A filling is what a server holds before its memory is full.
+type filling struct {
+	client   *rratelimiter.Client
+	limiters map[string]*rratelimiter.RateLimiter
+	keyed    map[string]limit.Returner
+	undo     []func(context.Context) error
+}
+
+var (
+	rate = limitertest.Every(100, time.Hour)
+	kept = rratelimiter.Config{Rate: 100, Interval: time.Hour, KeepAlive: 24 * time.Hour}
+	own  = limitertest.PerClient(100, time.Hour)
+)
+
+func newFilling(t *testing.T, rdb *redis.Client) *filling {
+	t.Helper()
+	f := &filling{client: limitertest.NewClient(t, rdb), limiters: map[string]*rratelimiter.RateLimiter{}}
+	f.keyed = map[string]limit.Returner{
+		"keyed":  f.client.Keyed("keyed:", rate),
+		"window": fixedwindow.New(rdb, fixedwindow.Config{Limit: 100, Window: time.Hour}),
+		"log":    slidinglog.New(rdb, slidinglog.Config{Limit: 100, Window: time.Hour}),
+		"bucket": tokenbucket.New(rdb, tokenbucket.Config{Capacity: 100, Refill: 1, Interval: time.Hour}),
+	}
+	for name, cfg := range map[string]rratelimiter.Config{"plain": rate, "kept": kept, "own": own} {
+		f.limiters[name] = f.client.RateLimiter("{shop}:"+name, rratelimiter.WithDefault(cfg))
+		limitertest.MustAcquire(t, f.limiters[name], 3)
+	}
+	for name, l := range f.keyed {
+		_, giveBack, err := l.TakeReturnable(t.Context(), name+":old", 3)
+		require.NoError(t, err, name)
+		f.undo = append(f.undo, giveBack)
+	}
+	return f
+}
+
+// take makes every call that takes memory, of names with that number.
+func (f *filling) take(ctx context.Context, i int) map[string]error {
+	fresh := func(cfg rratelimiter.Config) *rratelimiter.RateLimiter {
+		return f.client.RateLimiter(fmt.Sprintf("{shop}:new:%d:%v", i, cfg), rratelimiter.WithDefault(cfg))
+	}
+	calls := map[string]error{
+		"WithDefault":      limitertest.Second(fresh(rate).TryAcquire(ctx, 1, 0)),
+		"WithRate":         limitertest.Second(f.client.RateLimiter(fmt.Sprint("rate:", i), rratelimiter.WithRate(kept)).Take(ctx, 1)),
+		"per client":       limitertest.Second(fresh(own).Take(ctx, 1)),
+		"TrySetRate":       limitertest.Second(f.client.RateLimiter(fmt.Sprint("set:", i)).TrySetRate(ctx, rate)),
+		"SetRate":          f.client.RateLimiter(fmt.Sprint("set:", i)).SetRate(ctx, kept, rratelimiter.KeepState()),
+		"TryAcquireAll":    limitertest.Second(f.client.TryAcquireAll(ctx, 1, 0, f.limiters["kept"], fresh(rate), f.limiters["plain"])),
+		"TryAcquireAll, 2": limitertest.Second(f.client.TryAcquireAll(ctx, 1, 0, f.limiters["kept"], f.limiters["own"])),
+	}
+	for name, l := range f.limiters {
+		calls["known "+name] = limitertest.Second(l.TryAcquire(ctx, 1, 0))
+	}
+	for name, l := range f.keyed {
+		calls["new "+name] = limitertest.Second(l.Take(ctx, fmt.Sprint(name, i), 1))
+		calls["known "+name] = limitertest.Second(l.Take(ctx, name+":old", 1))
+	}
+	return calls
+}
+
+// dataset returns how many keys a server has, and the bytes that they take.
+func dataset(t *testing.T, rdb *redis.Client) [2]int64 {
+	t.Helper()
+	keys := rdb.Keys(t.Context(), "*").Val()
+	all := [2]int64{int64(len(keys))}
+	for _, key := range keys {
+		used, err := rdb.MemoryUsage(t.Context(), key).Result()
+		require.NoError(t, err, key)
+		all[1] += used
+	}
+	return all
+}
+
+// The probe of a server with a breaker is refused whenever grants are, whatever a key
+// holds. It changes nothing, and needs only rights that decisions need.
+func TestTheProbeIsRefusedWheneverGrantsAre(t *testing.T) {
+	t.Parallel()
+	onEachVersion(t, func(t *testing.T, version redistest.Version, s *redistest.Server, rdb *redis.Client) {
+		ctx := t.Context()
+		l := limitertest.NewClient(t, rdb, rratelimiter.WithCallTimeout(2*time.Second)).RateLimiter("orders")
+		limitertest.MustTrySetRate(t, l, limitertest.Every(1000, time.Hour))
+		require.NoError(t, rdb.Set(ctx, "string", 7, time.Hour).Err())
+		require.NoError(t, rdb.ZAdd(ctx, "log", redis.Z{Score: 1, Member: "m"}).Err())
+		probe := newProbe(t, s)
+		require.NoError(t, rdb.ConfigSet(ctx, "save", "3600 1000").Err())
+		held := func() []string {
+			_, rest, found := strings.Cut(rdb.Info(ctx, "persistence").Val(), "rdb_changes_since_last_save:")
+			require.True(t, found)
+			all := []string{rest[:strings.Index(rest, "\r")]}
+			for _, key := range rdb.Keys(ctx, "*").Val() {
+				all = append(all, key+rdb.Dump(ctx, key).Val())
+			}
+			return all
+		}
+		before := held()
+		probe(true, "works")
+		assert.ElementsMatch(t, before, held())
+		for code, change := range refusals(t, rdb) {
+			change(true)
+			var err error
+			require.EventuallyWithT(t, func(c *assert.CollectT) {
+				_, err = l.Take(ctx, 1)
+				if version != redistest.Redis62 || code != "NOREPLICAS" { // it lets scripts write
+					assert.ErrorContains(c, err, code, code)
+				}
+			}, time.Minute, time.Millisecond)
+			probe(err == nil, code)
+			change(false)
+			probe(true, "again, after "+code)
+		}
+	}, "--dbfilename", "dump")
+}
+
+// newProbe returns a function that compares what the probes of all keys answer.
+func newProbe(t *testing.T, s *redistest.Server) func(want bool, why string) {
+	t.Helper()
+	conns := map[string]*script.Conn{
+		"SET":  script.NewConn(redistest.AddUser(t, s, nil, "~*", "+eval +evalsha +get +set +pttl +incrby +pexpire"), 2*time.Second),
+		"ZADD": script.NewConn(redistest.AddUser(t, s, nil, "~*", "+eval +evalsha +zadd +zcard +pttl +pexpire"), 2*time.Second),
+	}
+	return func(want bool, why string) {
+		t.Helper()
+		var wg sync.WaitGroup
+		for _, key := range []string{"none", "string", "log", "orders"} {
+			for write, conn := range conns {
+				wg.Go(func() {
+					assert.Equal(t, want, script.Answers(lane.New(conn, nil), script.KeysOf(key), write), "%s: %s of %s", why, write, key)
+				})
+			}
+		}
+		wg.Wait()
+	}
+}
+
+// refusals are what has a server refuse writes, by the error's word, and what ends that.
+func refusals(t *testing.T, rdb *redis.Client) map[string]func(refuses bool) {
+	t.Helper()
+	ctx := t.Context()
+	setting := func(name string) func(bool) {
+		return func(refuses bool) {
+			require.NoError(t, rdb.ConfigSet(ctx, name, map[bool]string{true: "1", false: "0"}[refuses]).Err())
+		}
+	}
+	blocker := filepath.Join(rdb.ConfigGet(ctx, "dir").Val()["dir"], "dump")
+	return map[string]func(bool){
+		"OOM": setting("maxmemory"), "NOREPLICAS": setting("min-replicas-to-write"),
+		"READONLY": func(refuses bool) {
+			master := map[bool][2]string{true: {"127.0.0.1", "1"}, false: {"NO", "ONE"}}[refuses]
+			require.NoError(t, rdb.ReplicaOf(ctx, master[0], master[1]).Err())
+		},
+		"MISCONF": func(refuses bool) {
+			saved := "ok"
+			if refuses {
+				require.NoError(t, os.Mkdir(blocker, 0o700))
+				saved = "err"
+			} else {
+				require.NoError(t, os.Remove(blocker))
+			}
+			require.Eventually(t, func() bool {
+				_ = rdb.BgSave(ctx).Err()
+				return strings.Contains(rdb.Info(ctx, "persistence").Val(), "rdb_last_bgsave_status:"+saved)
+			}, time.Minute, 20*time.Millisecond)
+		},
+	}
+}
+
+// Flushing the scripts of a server in use fails no caller, and no call runs twice.
+func TestScriptFlushUnderLoad(t *testing.T) {
+	t.Parallel()
+	const limiters, rate, callers = 4, 1000, 8
+	rdb := redistest.StartRedis(t).Client(t, nil)
+	var flusher crew
+	var flushes atomic.Int64
+	flusher.start(t, 1, func(ctx context.Context) {
+		for ctx.Err() == nil {
+			assert.NoError(t, rdb.ScriptFlush(t.Context()).Err())
+			flushes.Add(1)
+		}
+	})
+	var work sync.WaitGroup
+	var granted [limiters]atomic.Int64
+	for i := range limiters {
+		l := limitertest.NewLimiter(t, rdb, limitertest.Every(rate, time.Hour))
+		other := limitertest.NewClient(t, rdb).RateLimiter(l.Name()) // as another process
+		for c := range callers {
+			handle := []*rratelimiter.RateLimiter{l, other}[c%2]
+			work.Go(func() {
+				for call := int64(0); ; call++ {
+					for flushes.Load() < call/5 { // the scripts go again and again
+						time.Sleep(100 * time.Microsecond)
+					}
+					ok, err := handle.TryAcquire(t.Context(), 1, 0)
+					if !assert.NoError(t, err) || !ok {
+						return
+					}
+					granted[i].Add(1)
+					if c == 0 {
+						assert.NoError(t, limitertest.Second(handle.AvailablePermits(t.Context())))
+						assert.NoError(t, limitertest.Second(handle.Config(t.Context())))
+					}
+				}
+			})
+		}
+	}
+	work.Wait()
+	flusher.end()
+	for i := range granted {
+		assert.EqualValues(t, rate, granted[i].Load())
+	}
+}
