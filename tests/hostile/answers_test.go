@@ -25,47 +25,14 @@ import (
 // each with a call's time, and what the last one takes.
 const patience = time.Minute
 
-// wishes are calls that are granted what they ask for, or not.
-var wishes = []func(ctx context.Context, c *callers, n int64) (bool, error){
-	func(ctx context.Context, c *callers, n int64) (bool, error) { return c.one.TryAcquire(ctx, n, 0) },
-	func(ctx context.Context, c *callers, n int64) (bool, error) {
-		return c.one.TryAcquire(ctx, n, time.Second)
-	},
-	func(ctx context.Context, c *callers, n int64) (bool, error) { return decided(c)(c.one.Take(ctx, n)) },
-	func(ctx context.Context, c *callers, n int64) (bool, error) { return c.leased.TryAcquire(ctx, n, 0) },
-	func(ctx context.Context, c *callers, n int64) (bool, error) {
-		return c.client.TryAcquireAll(ctx, n, time.Second, c.one, c.other)
-	},
-	func(ctx context.Context, c *callers, n int64) (bool, error) {
-		return decided(c)(c.fixed.Take(ctx, "f", n))
-	},
-	func(ctx context.Context, c *callers, n int64) (bool, error) {
-		return decided(c)(c.log.Take(ctx, "l", n))
-	},
-	func(ctx context.Context, c *callers, n int64) (bool, error) {
-		return decided(c)(c.bucket.Take(ctx, "b", n))
-	},
-	func(ctx context.Context, c *callers, n int64) (bool, error) {
-		ctx, cancel := context.WithTimeout(ctx, time.Second)
-		defer cancel()
-		err := c.one.Acquire(ctx, n)
-		return err == nil, err
-	},
-	func(ctx context.Context, c *callers, n int64) (bool, error) {
-		return decided(c)(c.keyed.Take(ctx, "k", n))
-	},
-}
-
 // callers have a limiter of each kind.
 type callers struct {
 	t      *testing.T
 	client *rratelimiter.Client
 
 	one, other, leased *rratelimiter.RateLimiter
-	fixed              *fixedwindow.Limiter
 	log                *slidinglog.Limiter
-	bucket             *tokenbucket.Limiter
-	keyed              *rratelimiter.KeyedLimiter
+	keyed              []limiter // log among them
 }
 
 // limiter is what all limiters of keys have.
@@ -77,17 +44,41 @@ type limiter interface {
 	Reset(ctx context.Context, key string) error
 }
 
-// limiters are those of callers.
-func (c *callers) limiters() []limiter { return []limiter{c.keyed, c.fixed, c.log, c.bucket} }
+// wishes is how many calls wish knows.
+const wishes = 10
+
+// wish makes a call that is granted what it asks for, or not.
+func (c *callers) wish(ctx context.Context, op int, n int64) (bool, error) {
+	switch op {
+	case 0:
+		return c.one.TryAcquire(ctx, n, 0)
+	case 1:
+		return c.one.TryAcquire(ctx, n, time.Second)
+	case 2:
+		return c.decided(c.one.Take(ctx, n))
+	case 3:
+		return c.leased.TryAcquire(ctx, n, 0)
+	case 4:
+		return c.client.TryAcquireAll(ctx, n, time.Second, c.one, c.other)
+	case 8:
+		ctx, cancel := context.WithTimeout(ctx, time.Second)
+		defer cancel()
+		err := c.one.Acquire(ctx, n)
+		return err == nil, err
+	case 9:
+		return c.decided(c.keyed[0].Take(ctx, "k", n))
+	}
+	return c.decided(c.keyed[op-4].Take(ctx, "k", n))
+}
 
 // takeUpTo takes what is free, of any limiter.
-func takeUpTo(ctx context.Context, c *callers, d *fuzztest.Draw, n int64) int64 {
+func (c *callers) takeUpTo(ctx context.Context, d *fuzztest.Draw, n int64) int64 {
 	take := func() (int64, limit.Decision, error) { return c.one.TakeUpTo(ctx, n) }
 	if l := d.N(5); l < 4 {
-		take = func() (int64, limit.Decision, error) { return c.limiters()[l].TakeUpTo(ctx, "u", n) }
+		take = func() (int64, limit.Decision, error) { return c.keyed[l].TakeUpTo(ctx, "u", n) }
 	}
 	taken, decision, err := take()
-	if ok, _ := decided(c)(decision, err); ok != (taken > 0) || taken < 0 || taken > n {
+	if ok, _ := c.decided(decision, err); ok != (taken > 0) || taken < 0 || taken > n {
 		c.t.Errorf("%d of %d were taken: %+v, %v", taken, n, decision, err)
 	}
 	c.look(err)
@@ -95,13 +86,11 @@ func takeUpTo(ctx context.Context, c *callers, d *fuzztest.Draw, n int64) int64 
 }
 
 // decided checks what Take decided.
-func decided(c *callers) func(d limit.Decision, err error) (bool, error) {
-	return func(d limit.Decision, err error) (bool, error) {
-		if err != nil && d.Granted || d.Remaining < 0 || d.RetryAfter < 0 || d.ResetAfter < 0 || d.Granted && d.RetryAfter > 0 {
-			c.t.Errorf("%+v, %v", d, err)
-		}
-		return d.Granted, err
+func (c *callers) decided(d limit.Decision, err error) (bool, error) {
+	if err != nil && d.Granted || d.Remaining < 0 || d.RetryAfter < 0 || d.ResetAfter < 0 || d.Granted && d.RetryAfter > 0 {
+		c.t.Errorf("%+v, %v", d, err)
 	}
+	return d.Granted, err
 }
 
 // FuzzAnswers lets a server answer anything, and looks at what callers get.
@@ -132,23 +121,27 @@ func tryAnswers(t *testing.T, d *fuzztest.Draw) {
 		t: t, client: client, one: client.RateLimiter("{a}one", rratelimiter.WithDefault(limitertest.Every(10, time.Hour))),
 		other:  client.RateLimiter("{a}other"),
 		leased: client.RateLimiter("{a}leased", rratelimiter.WithLease(rratelimiter.Lease{Permits: 100, Life: time.Second})),
-		fixed:  fixedwindow.New(rdb, fixedwindow.Config{Limit: 10, Window: time.Hour}),
 		log:    slidinglog.New(rdb, slidinglog.Config{Limit: 10, Window: time.Hour, Thresholds: "thresholds"}),
-		bucket: tokenbucket.New(rdb, tokenbucket.Config{Capacity: 10, Refill: 1, Interval: time.Hour}),
-		keyed:  client.Keyed("{a}keyed:", limitertest.Every(10, time.Hour)),
+	}
+	c.keyed = []limiter{
+		client.Keyed("{a}keyed:", limitertest.Every(10, time.Hour)), fixedwindow.New(rdb, fixedwindow.Config{Limit: 10, Window: time.Hour}),
+		c.log, tokenbucket.New(rdb, tokenbucket.Config{Capacity: 10, Refill: 1, Interval: time.Hour}),
 	}
 	granted := int64(0)
 	for range 1 + d.N(4) {
 		start := time.Now()
-		op, n := d.N(len(wishes)+2), 1+int64(d.N(12))
+		op, n := d.N(wishes+2), 1+int64(d.N(12))
 		ctx, cancel := context.WithTimeout(t.Context(), 2*patience)
-		if op == len(wishes) {
-			changeAnything(ctx, c, d)
-		} else if op > len(wishes) {
-			granted += takeUpTo(ctx, c, d, n)
-		} else if ok, err := wishes[op](ctx, c, n); ok && err == nil {
-			granted += n
-		} else {
+		switch op {
+		case wishes:
+			c.changeAnything(ctx, d)
+		case wishes + 1:
+			granted += c.takeUpTo(ctx, d, n)
+		default:
+			ok, err := c.wish(ctx, op, n)
+			if ok && err == nil {
+				granted += n
+			}
 			c.look(err)
 		}
 		cancel()
@@ -171,7 +164,7 @@ func tryAnswers(t *testing.T, d *fuzztest.Draw) {
 }
 
 // changeAnything calls what takes no permits.
-func changeAnything(ctx context.Context, c *callers, d *fuzztest.Draw) {
+func (c *callers) changeAnything(ctx context.Context, d *fuzztest.Draw) {
 	names := []string{
 		"Release", "AvailablePermits", "TrySetRate", "SetRate", "UpdateRate", "Config", "Expire", "ExpireAt", "ClearExpire", "TTL", "Exists", "Delete", "Rename",
 		"Peek", "Reset",
@@ -182,10 +175,10 @@ func changeAnything(ctx context.Context, c *callers, d *fuzztest.Draw) {
 	case 1:
 		c.look(limitertest.Second(c.log.Thresholds(ctx)))
 	case 2:
-		_, err := decided(c)(fuzztest.One(d, c.limiters()...).Peek(ctx, "p", 1+int64(d.N(12))))
+		_, err := c.decided(fuzztest.One(d, c.keyed...).Peek(ctx, "p", 1+int64(d.N(12))))
 		c.look(err)
 	case 3:
-		c.look(fuzztest.One(d, c.limiters()...).Reset(ctx, "p"))
+		c.look(fuzztest.One(d, c.keyed...).Reset(ctx, "p"))
 	default:
 		c.look(limitertest.Operations[names[op]](ctx, c.one))
 	}

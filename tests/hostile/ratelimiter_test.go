@@ -6,15 +6,18 @@ import (
 	"time"
 
 	"github.com/redis/go-redis/v9"
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
 
 	"github.com/rratelimiter/rratelimiter"
 	"github.com/rratelimiter/rratelimiter/internal/redisson"
 	"github.com/rratelimiter/rratelimiter/internal/test/fuzztest"
 	"github.com/rratelimiter/rratelimiter/internal/test/limitertest"
+	"github.com/rratelimiter/rratelimiter/internal/test/redistest"
 )
 
-func FuzzState(f *testing.F)         { onMini(f, tryState) }
-func FuzzStateOnServer(f *testing.F) { onServer(f, tryState) }
+func FuzzState(f *testing.F)         { try(tryState).onMini(f) }
+func FuzzStateOnServer(f *testing.F) { try(tryState).onServer(f) }
 
 // usage is what a limiter's callers hold, all of it taken within one interval.
 type usage struct {
@@ -156,4 +159,26 @@ func (u *usage) peek(n int64) {
 	if err == nil && takeErr == nil && told.Granted != d.Granted && interval >= time.Hour.Milliseconds()/2 {
 		u.t.Errorf("%d: Peek: %+v, Take: %+v", n, told, d)
 	}
+}
+
+// Found by FuzzState.
+func TestTheListOfAnsweredAttemptsIsNone(t *testing.T) {
+	t.Parallel()
+	redistest.Engines(t, func(t *testing.T, rdb *redis.Client) {
+		l := limitertest.NewLimiter(t, rdb, limitertest.Every(10, time.Hour))
+		require.NoError(t, rdb.HSet(t.Context(), l.Name(), "answered", " 5").Err())
+		assert.Equal(t, 10, limitertest.Grants(t, l, 12))
+	})
+}
+
+// Found by FuzzStateOnServer: the difference of the two numbers is none that Lua can
+// count.
+func TestAValueBelowZeroOfTheHighestRate(t *testing.T) {
+	t.Parallel()
+	redistest.Engines(t, func(t *testing.T, rdb *redis.Client) {
+		l := limitertest.NewLimiter(t, rdb, limitertest.Every(rratelimiter.MaxRate, time.Hour))
+		require.NoError(t, rdb.Set(t.Context(), limitertest.KeysOf(l).Value, -128, 0).Err())
+		limitertest.MustAcquire(t, l, 1)
+		assert.Equal(t, int64(rratelimiter.MaxRate-1), limitertest.Available(t, l))
+	})
 }

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"strconv"
 	"strings"
 	"sync/atomic"
@@ -32,16 +33,10 @@ func checkError(t testing.TB, what string, err error) {
 	if err == nil {
 		return
 	}
-	known := false
-	for _, of := range answered {
-		known = known || errors.Is(err, of)
-	}
+	known := slices.ContainsFunc(answered, func(of error) bool { return errors.Is(err, of) })
 	// Of a key of the wrong type ErrCorrupt quotes what Redis said.
 	quotes := errors.Is(err, rratelimiter.ErrCorrupt) && strings.Contains(err.Error(), "WRONGTYPE")
-	for _, leak := range leaks {
-		known = known && (quotes || !strings.Contains(err.Error(), leak))
-	}
-	if !known {
+	if !known || !quotes && slices.ContainsFunc(leaks, func(leak string) bool { return strings.Contains(err.Error(), leak) }) {
 		t.Errorf("%s: %v", what, err)
 	}
 }
@@ -149,34 +144,33 @@ func (p *place) fill(key, usual string) {
 	}
 }
 
-// onMini runs a target on a miniredis, and onServer on a real server: check is given
-// the input.
-func onMini(f *testing.F, check func(t testing.TB, rdb *redis.Client, data []byte)) {
+// A try works with what an input puts under a limiter's keys.
+type try func(t testing.TB, rdb *redis.Client, data []byte)
+
+func (check try) onMini(f *testing.F) {
 	f.Helper()
 	rdb, _ := redistest.Mini(f)
-	seed(f)
-	fuzztest.Run(f, func(t testing.TB, data []byte) { check(t, rdb, data) })
+	check.run(f, rdb)
 }
 
-func onServer(f *testing.F, check func(t testing.TB, rdb *redis.Client, data []byte)) {
+func (check try) onServer(f *testing.F) {
 	f.Helper()
 	redistest.SkipShort(f, "a real redis-server")
-	rdb := redistest.StartRedis(f).Client(f, nil)
-	seed(f)
-	fuzztest.Run(f, func(t testing.TB, data []byte) { check(t, rdb, data) })
+	check.run(f, redistest.StartRedis(f).Client(f, nil))
 }
 
-// seed adds inputs in which much happens.
-func seed(f *testing.F) {
+// run begins with inputs in which much happens.
+func (check try) run(f *testing.F, rdb *redis.Client) {
 	f.Helper()
 	f.Add([]byte{})
 	for i := range byte(24) {
-		data := make([]byte, 0, 90)
+		data := make([]byte, 90)
 		for j := range byte(90) {
-			data = append(data, i*j*7+j*j+i)
+			data[j] = i*j*7 + j*j + i
 		}
 		f.Add(data)
 	}
+	fuzztest.Run(f, func(t testing.TB, data []byte) { check(t, rdb, data) })
 }
 
 // checkDecision looks at a decision, and returns the permits granted.

@@ -7,9 +7,6 @@ type Draw struct{ rest []byte }
 // NewDraw returns the choices that data stands for.
 func NewDraw(data []byte) *Draw { return &Draw{data} }
 
-// Done tells whether all bytes are used.
-func (d *Draw) Done() bool { return len(d.rest) == 0 }
-
 // N returns a number from 0 to n-1; n is at most 256.
 func (d *Draw) N(n int) int {
 	if len(d.rest) == 0 {

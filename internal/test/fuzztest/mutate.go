@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"math/rand/v2"
 	"reflect"
+	"slices"
 )
 
 // maxLength is where text no longer grows.
@@ -19,12 +20,15 @@ var words = []string{
 // edges are numbers at which counting goes wrong.
 var edges = []uint64{0, 1, 2, 3, 7, 8, 16, 20, 127, 128, 255, 256, 1<<16 - 1, 1 << 31, 1<<32 - 1, 1 << 32, 1<<53 - 1, 1 << 53, 1 << 63, 1<<64 - 1}
 
+// one returns one of the choices.
+func one[T any](draw *rand.Rand, choices []T) T { return choices[draw.IntN(len(choices))] }
+
 // mutate draws an input of the corpus into args, and changes a few things about it.
 func (r *run) mutate(draw *rand.Rand, args []reflect.Value) {
-	copy(args, r.corpus[draw.IntN(len(r.corpus))])
+	copy(args, one(draw, r.corpus))
 	for range 1 + draw.IntN(4) {
 		i := draw.IntN(len(args))
-		other := r.corpus[draw.IntN(len(r.corpus))][i]
+		other := one(draw, r.corpus)[i]
 		switch arg := args[i]; arg.Kind() {
 		case reflect.String:
 			args[i] = reflect.ValueOf(string(mutated(draw, []byte(arg.String()), []byte(other.String()))))
@@ -32,10 +36,8 @@ func (r *run) mutate(draw *rand.Rand, args []reflect.Value) {
 			args[i] = reflect.ValueOf(mutated(draw, bytes.Clone(arg.Bytes()), other.Bytes()))
 		case reflect.Bool:
 			args[i] = reflect.ValueOf(draw.IntN(2) == 0)
-		case reflect.Float32, reflect.Float64:
-			args[i] = reflect.ValueOf(draw.NormFloat64()).Convert(arg.Type())
 		default:
-			n := edges[draw.IntN(len(edges))]
+			n := one(draw, edges)
 			if draw.IntN(2) == 0 {
 				n = draw.Uint64() >> draw.IntN(64)
 			}
@@ -48,34 +50,31 @@ func (r *run) mutate(draw *rand.Rand, args []reflect.Value) {
 func mutated(draw *rand.Rand, text, other []byte) []byte {
 	at := draw.IntN(len(text) + 1)
 	end := min(len(text), at+1+draw.IntN(8))
+	var more []byte
 	switch draw.IntN(8) {
 	case 0:
 		return text[:at]
 	case 1:
-		return append(text[:at], text[end:]...)
+		return slices.Delete(text, at, end)
 	case 2:
-		return insert(text, at, []byte(words[draw.IntN(len(words))]))
+		more = []byte(one(draw, words))
 	case 3:
-		return insert(text, at, bytes.Clone(text[at:end]))
+		more = bytes.Clone(text[at:end])
 	case 4:
-		return insert(text, at, []byte{byte(draw.Uint32())})
+		more = []byte{byte(draw.Uint32())}
 	case 5:
-		from := draw.IntN(len(other) + 1)
-		return append(text[:at], other[from:]...)
-	}
-	if at < len(text) {
-		if draw.IntN(2) == 0 {
-			text[at] ^= 1 << draw.IntN(8)
-		} else {
+		return append(text[:at], other[draw.IntN(len(other)+1):]...)
+	default:
+		if at == len(text) {
+			return text
+		}
+		if text[at] ^= 1 << draw.IntN(8); draw.IntN(2) == 0 {
 			text[at] = byte(draw.Uint32())
 		}
+		return text
 	}
-	return text
-}
-
-func insert(text []byte, at int, more []byte) []byte {
 	if len(text)+len(more) > maxLength {
 		return text
 	}
-	return append(text[:at:at], append(more, text[at:]...)...)
+	return slices.Insert(text, at, more...)
 }
