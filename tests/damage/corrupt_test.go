@@ -15,6 +15,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/rratelimiter/rratelimiter"
+	"github.com/rratelimiter/rratelimiter/codec"
 	"github.com/rratelimiter/rratelimiter/internal/redisson"
 	"github.com/rratelimiter/rratelimiter/internal/test/limitertest"
 	"github.com/rratelimiter/rratelimiter/internal/test/redistest"
@@ -26,6 +27,7 @@ type damaged struct {
 	rdb     redis.UniversalClient
 	client  *rratelimiter.Client
 	limiter *rratelimiter.RateLimiter
+	kind    rratelimiter.RateType
 	keys    redisson.Keys
 	value   string // the key of the value in use
 	permits string // the key of the set in use
@@ -35,7 +37,8 @@ const damagedClient = "client-id"
 
 func newDamaged(t *testing.T, rdb redis.UniversalClient, kind rratelimiter.RateType) damaged {
 	name := redistest.Name(t)
-	d := damaged{rdb: rdb, client: limitertest.NewClient(t, rdb, rratelimiter.WithClientID(damagedClient)), keys: redisson.KeysOf(name, damagedClient)}
+	client := limitertest.NewClient(t, rdb, rratelimiter.WithClientID(damagedClient))
+	d := damaged{rdb: rdb, client: client, kind: kind, keys: redisson.KeysOf(name, damagedClient)}
 	d.limiter = d.client.RateLimiter(name, rratelimiter.WithDefault(limitertest.Every(10, time.Hour)))
 	d.value, d.permits = d.keys.Value, d.keys.Permits
 	if kind == rratelimiter.PerClient {
@@ -54,7 +57,7 @@ func newDamaged(t *testing.T, rdb redis.UniversalClient, kind rratelimiter.RateT
 
 // uses are the calls that may come across a damage.
 var uses = map[string]func(context.Context, damaged) error{
-	"TryAcquire": func(ctx context.Context, d damaged) error { return limitertest.Second(d.limiter.TryAcquire(ctx, 1, 0)) },
+	"TryAcquire": operation("TryAcquire"),
 	"refused": func(ctx context.Context, d damaged) error {
 		granted, err := d.limiter.TryAcquire(ctx, 10, 0)
 		if granted {
@@ -62,28 +65,24 @@ var uses = map[string]func(context.Context, damaged) error{
 		}
 		return err
 	},
-	"Acquire": func(ctx context.Context, d damaged) error { return d.limiter.Acquire(ctx, 1) },
-	"Take":    func(ctx context.Context, d damaged) error { return limitertest.Second(d.limiter.Take(ctx, 1)) },
+	"Acquire": operation("Acquire"),
+	"Take":    operation("Take"),
 	"no default": func(ctx context.Context, d damaged) error {
 		return limitertest.Second(d.client.RateLimiter(d.limiter.Name()).TryAcquire(ctx, 1, 0))
 	},
 	"Release":          func(ctx context.Context, d damaged) error { return d.limiter.Release(ctx, 5) },
-	"AvailablePermits": func(ctx context.Context, d damaged) error { return limitertest.Second(d.limiter.AvailablePermits(ctx)) },
-	"Config":           func(ctx context.Context, d damaged) error { return limitertest.Second(d.limiter.Config(ctx)) },
-	"TrySetRate": func(ctx context.Context, d damaged) error {
-		return limitertest.Second(d.limiter.TrySetRate(ctx, limitertest.Every(5, time.Hour)))
-	},
+	"AvailablePermits": operation("AvailablePermits"),
+	"Config":           operation("Config"),
+	"TrySetRate":       operation("TrySetRate"),
 	"KeepState": func(ctx context.Context, d damaged) error {
-		kind := rratelimiter.Overall
-		if d.value == d.keys.ClientValue {
-			kind = rratelimiter.PerClient
-		}
-		cfg := rratelimiter.Config{Type: kind, Rate: 5, Interval: time.Hour}
+		cfg := rratelimiter.Config{Type: d.kind, Rate: 5, Interval: time.Hour}
 		return limitertest.Second(d.limiter.UpdateRate(ctx, cfg, rratelimiter.KeepState()))
 	},
-	"Rename": func(ctx context.Context, d damaged) error {
-		return d.limiter.Rename(ctx, limitertest.Besides(d.limiter.Name()))
-	},
+	"Rename": operation("Rename"),
+}
+
+func operation(name string) func(context.Context, damaged) error {
+	return func(ctx context.Context, d damaged) error { return limitertest.Operations[name](ctx, d.limiter) }
 }
 
 var errGranted = errors.New("10 permits were granted")
@@ -100,10 +99,10 @@ var (
 func requireCorrupt(t *testing.T, kind rratelimiter.RateType, mustFail []string, cures bool, damage func(t *testing.T, d damaged) (key, field string)) {
 	t.Helper()
 	redistest.Everywhere(t, func(t *testing.T, rdb redis.UniversalClient) {
-		for use, call := range uses {
+		for use := range uses {
 			d := newDamaged(t, rdb, kind)
 			key, field := damage(t, d)
-			requireUnchangedByFailure(t, d, use, key, field, slices.Contains(mustFail, use), call)
+			requireUnchangedByFailure(t, d, use, key, field, slices.Contains(mustFail, use))
 		}
 
 		d := newDamaged(t, rdb, kind)
@@ -124,11 +123,11 @@ func requireCorrupt(t *testing.T, kind rratelimiter.RateType, mustFail []string,
 	})
 }
 
-func requireUnchangedByFailure(t *testing.T, d damaged, use, key, field string, mustFail bool, call func(context.Context, damaged) error) {
+func requireUnchangedByFailure(t *testing.T, d damaged, use, key, field string, mustFail bool) {
 	t.Helper()
 	name := d.limiter.Name()
 	state, ttl := limitertest.ReadState(t, d.rdb, name), limitertest.TTLs(t, d.rdb, name)
-	err := call(t.Context(), d)
+	err := uses[use](t.Context(), d)
 	if err == nil || errors.Is(err, errGranted) {
 		require.False(t, mustFail && err == nil, "%s did not notice that %s of %q is corrupt", use, field, key)
 		return
@@ -147,20 +146,10 @@ func requireUnchangedByFailure(t *testing.T, d damaged, use, key, field string, 
 func ofType(t *testing.T, rdb redis.UniversalClient, key, kind string) {
 	ctx := t.Context()
 	require.NoError(t, rdb.Del(ctx, key).Err())
-	var err error
-	switch kind {
-	case "string":
-		err = rdb.Set(ctx, key, 5, 0).Err()
-	case "hash":
-		err = rdb.HSet(ctx, key, "a", 1).Err()
-	case "list":
-		err = rdb.RPush(ctx, key, "a").Err()
-	case "set":
-		err = rdb.SAdd(ctx, key, "a").Err()
-	case "zset":
-		err = rdb.ZAdd(ctx, key, redis.Z{Member: "a"}).Err()
-	}
-	require.NoError(t, err)
+	require.NoError(t, rdb.Do(ctx, map[string][]any{
+		"string": {"SET", key, 5}, "hash": {"HSET", key, "a", 1},
+		"list": {"RPUSH", key, "a"}, "set": {"SADD", key, "a"}, "zset": {"ZADD", key, 0, "a"},
+	}[kind]...).Err())
 	require.NoError(t, rdb.Expire(ctx, key, 30*time.Minute).Err())
 }
 
@@ -253,22 +242,22 @@ func TestCorruptAHashOfSomethingElse(t *testing.T) {
 
 func TestCorruptValue(t *testing.T) {
 	t.Parallel()
+	value := func(t *testing.T, kind rratelimiter.RateType, text string) {
+		t.Helper()
+		requireCorrupt(t, kind, valueUses, true, func(t *testing.T, d damaged) (string, string) {
+			require.NoError(t, d.rdb.Set(t.Context(), d.value, text, redis.KeepTTL).Err())
+			return d.value, "value"
+		})
+	}
 	for _, text := range some(noNumbers) {
 		t.Run(text, func(t *testing.T) {
 			t.Parallel()
-			requireCorrupt(t, rratelimiter.Overall, valueUses, true, func(t *testing.T, d damaged) (string, string) {
-				require.NoError(t, d.rdb.Set(t.Context(), d.value, text, redis.KeepTTL).Err())
-				return d.value, "value"
-			})
+			value(t, rratelimiter.Overall, text)
 		})
 	}
-}
-
-func TestCorruptValueOfOneClient(t *testing.T) {
-	t.Parallel()
-	requireCorrupt(t, rratelimiter.PerClient, valueUses, true, func(t *testing.T, d damaged) (string, string) {
-		require.NoError(t, d.rdb.Set(t.Context(), d.value, "abc", redis.KeepTTL).Err())
-		return d.value, "value"
+	t.Run("of one client", func(t *testing.T) {
+		t.Parallel()
+		value(t, rratelimiter.PerClient, "abc")
 	})
 }
 
@@ -342,6 +331,95 @@ func TestCorruptConfigsOfOtherReleases(t *testing.T) {
 			cfg, err := l.Config(t.Context())
 			require.NoError(t, err)
 			assert.EqualValues(t, 10, cfg.Rate)
+		}
+	})
+}
+
+// noMembers have the layout of no Redisson release.
+var noMembers = map[string]string{
+	"text": "a", "empty": "", "B and more": "123456789", "D of another length": "\x10abcdefghijklmno\x01\x00\x00\x00",
+	"C of another length": "\x09\x00\x00\x00\x00\x00\x00\x0012345678\x01\x00\x00\x00", "a UUID": "3f2b8f4e-8c1b-4c6e-9f4e-3b1d6a0c9f11",
+	"no bytes of ASCII": "\xff\xfe\x00\r\n%s", "long": strings.Repeat("x", 10_000),
+}
+
+func TestCorruptMembers(t *testing.T) {
+	t.Parallel()
+	ages := map[string]time.Duration{
+		"oldest, run out": 90 * time.Minute, "oldest": 55 * time.Minute, "middle": 20 * time.Minute,
+		"newest": time.Minute, "dated in the future": -time.Minute,
+	}
+	for where, age := range ages {
+		for _, what := range some(slices.Sorted(maps.Keys(noMembers))) {
+			member := noMembers[what]
+			t.Run(what+"/"+where, func(t *testing.T) {
+				t.Parallel()
+				mustFail := memberUses
+				if age < 10*time.Minute {
+					mustFail = append([]string{"Take"}, memberUses...)
+				}
+				requireCorrupt(t, rratelimiter.Overall, mustFail, true, func(t *testing.T, d damaged) (string, string) {
+					addMember(t, d, age, member)
+					return d.permits, "member"
+				})
+			})
+		}
+	}
+}
+
+func addMember(t *testing.T, d damaged, age time.Duration, member string) {
+	score := float64(limitertest.ServerNow(t, d.rdb) - age.Milliseconds())
+	require.NoError(t, d.rdb.ZAdd(t.Context(), d.permits, redis.Z{Score: score, Member: member}).Err())
+}
+
+// What else has to be done with the state must wait until all of it is known
+// to be in order.
+func TestCorruptMembersBesideOtherWork(t *testing.T) {
+	t.Parallel()
+	for what, more := range map[string]func(*testing.T, damaged){
+		"members that have run out": func(t *testing.T, d damaged) { limitertest.AddGrants(t, d.rdb, d.permits, 2*time.Hour, 3, 1) },
+		"members of the future":     func(t *testing.T, d damaged) { limitertest.AddGrants(t, d.rdb, d.permits, -time.Hour, 3, 1) },
+		"both": func(t *testing.T, d damaged) {
+			limitertest.AddGrants(t, d.rdb, d.permits, 2*time.Hour, 3, 1)
+			limitertest.AddGrants(t, d.rdb, d.permits, -time.Hour, 3, 1)
+		},
+		"a value above the rate": func(t *testing.T, d damaged) {
+			limitertest.AddGrants(t, d.rdb, d.permits, time.Minute, 1, 2)
+			require.NoError(t, d.rdb.Set(t.Context(), d.value, 11, redis.KeepTTL).Err())
+		},
+		"no value":       func(t *testing.T, d damaged) { require.NoError(t, d.rdb.Del(t.Context(), d.value).Err()) },
+		"leaked permits": func(t *testing.T, d damaged) { require.NoError(t, d.rdb.DecrBy(t.Context(), d.value, 3).Err()) },
+		"a keep-alive time": func(t *testing.T, d damaged) {
+			require.NoError(t, d.rdb.HSet(t.Context(), d.keys.Config, "keepAliveTime", 5*3600*1000).Err())
+		},
+		"a value without TTL": func(t *testing.T, d damaged) { require.NoError(t, d.rdb.Persist(t.Context(), d.value).Err()) },
+	} {
+		t.Run(what, func(t *testing.T) {
+			t.Parallel()
+			limitertest.BothTypes(t, func(t *testing.T, kind rratelimiter.RateType) {
+				requireCorrupt(t, kind, memberUses, true, func(t *testing.T, d damaged) (string, string) {
+					addMember(t, d, 20*time.Minute, "of no layout")
+					more(t, d)
+					return d.permits, "member"
+				})
+			})
+		})
+	}
+}
+
+func TestCorruptMembersSideBySide(t *testing.T) {
+	t.Parallel()
+	redistest.Everywhere(t, func(t *testing.T, rdb redis.UniversalClient) {
+		d := newDamaged(t, rdb, rratelimiter.Overall)
+		require.NoError(t, rdb.Del(t.Context(), d.permits).Err())
+		for i, layout := range []codec.Layout{codec.LayoutB, codec.LayoutC, codec.LayoutD1, codec.LayoutD2} {
+			addMember(t, d, time.Duration(50-10*i)*time.Minute, limitertest.NewMember(t, layout, uint32(i+1)))
+		}
+		require.NoError(t, rdb.Set(t.Context(), d.value, 0, redis.KeepTTL).Err())
+		for permits, wait := range map[int64]int{1: 10, 2: 20, 3: 20, 4: 30, 6: 30, 7: 40, 10: 40} {
+			decision, err := d.limiter.Take(t.Context(), permits)
+			require.NoError(t, err)
+			assert.False(t, decision.Granted)
+			assert.InDelta(t, wait, decision.RetryAfter.Minutes(), 1, "%d permits", permits)
 		}
 	})
 }

@@ -207,13 +207,18 @@ func acquire(permits int64) step {
 	return func(p *play) { require.NoError(p, p.l.Acquire(p.Context(), permits)) }
 }
 
+// answers makes a call and compares what it answers.
+func answers[T any](want T, call func(p *play) (T, error)) step {
+	return func(p *play) {
+		got, err := call(p)
+		require.NoError(p, err)
+		assert.Equal(p, want, got)
+	}
+}
+
 // within asks for permits with a timeout.
 func within(permits int64, timeout time.Duration, want bool) step {
-	return func(p *play) {
-		granted, err := p.l.TryAcquire(p.Context(), permits, timeout)
-		require.NoError(p, err)
-		assert.Equal(p, want, granted)
-	}
+	return answers(want, func(p *play) (bool, error) { return p.l.TryAcquire(p.Context(), permits, timeout) })
 }
 
 // grants asks for one permit, tries times, of which want are granted.
@@ -233,7 +238,7 @@ func decides(permits, remaining int64, retryAfter time.Duration) step {
 }
 
 func free(want int64) step {
-	return func(p *play) { assert.Equal(p, want, limitertest.Available(p, p.l)) }
+	return answers(want, func(p *play) (int64, error) { return p.l.AvailablePermits(p.Context()) })
 }
 
 func release(permits int64) step {
@@ -241,11 +246,7 @@ func release(permits int64) step {
 }
 
 func trySet(want bool, cfg rratelimiter.Config) step {
-	return func(p *play) {
-		set, err := p.l.TrySetRate(p.Context(), p.of(cfg))
-		require.NoError(p, err)
-		assert.Equal(p, want, set)
-	}
+	return answers(want, func(p *play) (bool, error) { return p.l.TrySetRate(p.Context(), p.of(cfg)) })
 }
 
 func set(cfg rratelimiter.Config, opts ...rratelimiter.RateOption) step {
@@ -253,51 +254,29 @@ func set(cfg rratelimiter.Config, opts ...rratelimiter.RateOption) step {
 }
 
 func update(want bool, cfg rratelimiter.Config, opts ...rratelimiter.RateOption) step {
-	return func(p *play) {
-		updated, err := p.l.UpdateRate(p.Context(), p.of(cfg), opts...)
-		require.NoError(p, err)
-		assert.Equal(p, want, updated)
-	}
+	return answers(want, func(p *play) (bool, error) { return p.l.UpdateRate(p.Context(), p.of(cfg), opts...) })
 }
 
 func config(want rratelimiter.Config) step {
 	return func(p *play) {
-		cfg, err := p.l.Config(p.Context())
-		require.NoError(p, err)
-		assert.Equal(p, p.of(want), cfg)
+		answers(p.of(want), func(p *play) (rratelimiter.Config, error) { return p.l.Config(p.Context()) })(p)
 	}
 }
 
 func expire(d time.Duration) step {
-	return func(p *play) {
-		there, err := p.l.Expire(p.Context(), d)
-		require.NoError(p, err)
-		assert.True(p, there)
-	}
+	return answers(true, func(p *play) (bool, error) { return p.l.Expire(p.Context(), d) })
 }
 
 func clearExpire(want bool) step {
-	return func(p *play) {
-		had, err := p.l.ClearExpire(p.Context())
-		require.NoError(p, err)
-		assert.Equal(p, want, had)
-	}
+	return answers(want, func(p *play) (bool, error) { return p.l.ClearExpire(p.Context()) })
 }
 
 func exists(want bool) step {
-	return func(p *play) {
-		there, err := p.l.Exists(p.Context())
-		require.NoError(p, err)
-		assert.Equal(p, want, there)
-	}
+	return answers(want, func(p *play) (bool, error) { return p.l.Exists(p.Context()) })
 }
 
 func remove(want bool) step {
-	return func(p *play) {
-		there, err := p.l.Delete(p.Context())
-		require.NoError(p, err)
-		assert.Equal(p, want, there)
-	}
+	return answers(want, func(p *play) (bool, error) { return p.l.Delete(p.Context()) })
 }
 
 func tryMigrate(p *play) error { return limitertest.Second(p.client.Migrate(p.Context(), p.l.Name())) }
@@ -332,11 +311,10 @@ func passed(want time.Duration) step {
 
 // lasts compares the limiter's time to live.
 func lasts(want time.Duration) step {
-	return func(p *play) {
+	return answers(want, func(p *play) (time.Duration, error) {
 		ttl, _, err := p.l.TTL(p.Context())
-		require.NoError(p, err)
-		assert.Equal(p, want, ttl)
-	}
+		return ttl, err
+	})
 }
 
 // ends compares the times to live of all keys of the limiter, which must be so many.
