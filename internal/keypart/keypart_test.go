@@ -2,14 +2,20 @@ package keypart_test
 
 import (
 	"errors"
+	"fmt"
+	"net/netip"
+	"net/url"
 	"strings"
 	"testing"
+	"unicode"
+	"unicode/utf8"
 
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 	"pgregory.net/rapid"
 
 	"github.com/rratelimiter/rratelimiter/internal/keypart"
+	"github.com/rratelimiter/rratelimiter/internal/test/fuzztest"
 )
 
 func TestGuard(t *testing.T) {
@@ -43,12 +49,11 @@ func TestJoin(t *testing.T) {
 		{[]string{"", ""}, ":", "{:}"},
 		{[]string{""}, "", "{%}"},
 	} {
-		key, err := keypart.Join(test.parts, false, same)
-		require.NoError(t, err)
-		assert.Equal(t, test.want, key)
-		key, err = keypart.Join(test.parts, true, same)
-		require.NoError(t, err)
-		assert.Equal(t, test.tagged, key)
+		for tagged, want := range map[bool]string{false: test.want, true: test.tagged} {
+			key, err := keypart.Join(test.parts, tagged, same)
+			require.NoError(t, err)
+			assert.Equal(t, want, key)
+		}
 	}
 	failed := errors.New("failed")
 	_, err := keypart.Join([]string{"a", "b"}, true, func(string) (string, error) { return "", failed })
@@ -76,5 +81,80 @@ func TestGuardedKeysStayApart(t *testing.T) {
 		assert.Equal(t, assert.ObjectsAreEqual(one, other), a == b, "%q and %q", a, b)
 		assert.NotEqual(t, a+suffix, b)
 		assert.NotEqual(t, b+suffix, a)
+	})
+}
+
+// What is written can be read again, and so is another for each part.
+func FuzzEscape(f *testing.F) {
+	for _, part := range []string{
+		"", "ann", "a:b", "{x}", "100%", "%3A", "é ü", "\xff\xfe", "a\u202eb", "%sha256-", "\x00\r\n",
+		strings.Repeat("x", 128), strings.Repeat("x", 129), strings.Repeat(":", 43), strings.Repeat("é:", 60),
+	} {
+		f.Add(part)
+	}
+	fuzztest.Run(f, func(t testing.TB, part string) {
+		got := keypart.Escape(part)
+		if len(got) > 128 || strings.ContainsAny(got, ":{} ") || !utf8.ValidString(got) ||
+			strings.ContainsFunc(got, func(r rune) bool { return !unicode.IsPrint(r) }) {
+			t.Errorf("%q is written as %q", part, got)
+		}
+		if _, hash, hashed := strings.Cut(got, "%sha256-"); hashed {
+			if len(hash) != 64 || len(part) <= 128/3 {
+				t.Errorf("%q is written as %q", part, got)
+			}
+			return
+		}
+		if back, err := url.PathUnescape(got); err != nil || back != part {
+			t.Errorf("%q is written as %q, which is %q: %v", part, got, back, err)
+		}
+	})
+}
+
+// Parts stay apart, and a tag is one that servers heed.
+func FuzzJoin(f *testing.F) {
+	f.Add("ann", "/hello", true, "_time")
+	f.Add("", "", false, ":lock")
+	f.Add("a:b", "{c}", true, "")
+	f.Add("%", "ann_time", false, "_time")
+	fuzztest.Run(f, func(t testing.TB, one, other string, tagged bool, suffix string) {
+		joined, err := keypart.Join([]string{one, other}, tagged, same)
+		if err != nil {
+			t.Error(err)
+		}
+		inner := joined
+		if tagged {
+			inner = strings.TrimSuffix(strings.TrimPrefix(joined, "{"), "}")
+		}
+		if a, b, _ := strings.Cut(inner, ":"); a != keypart.Escape(one) || b != keypart.Escape(other) || tagged != (inner != joined) {
+			t.Errorf("%q and %q are %q", one, other, joined)
+		}
+		if alone, err := keypart.Join([]string{one}, true, same); err != nil || len(alone) < 3 {
+			t.Errorf("%q alone is %q, %v", one, alone, err)
+		}
+		if guarded := keypart.Guard(joined, suffix); suffix != "" && suffix != "%" && strings.HasSuffix(guarded, suffix) && !strings.HasSuffix(suffix, "%") {
+			t.Errorf("%q guarded from %q is %q", joined, suffix, guarded)
+		}
+	})
+}
+
+func FuzzAddress(f *testing.F) {
+	f.Add([]byte{192, 0, 2, 1}, uint8(64), "")
+	f.Add([]byte("\x00\x00\x00\x00\x00\x00\x00\x00\x00\x00\xff\xff\xc0\x00\x02\x01"), uint8(64), "eth0")
+	f.Add([]byte("\x20\x01\x0d\xb8aaaabbbbcccc"), uint8(48), "eth0")
+	f.Add([]byte("\x20\x01\x0d\xb8aaaabbbbcccc"), uint8(128), "")
+	fuzztest.Run(f, func(t testing.TB, address []byte, bits uint8, zone string) {
+		ip, ok := netip.AddrFromSlice(address)
+		if bits = bits%128 + 1; !ok {
+			return
+		}
+		got := keypart.Address(ip.WithZone(zone), int(bits))
+		want := ip.Unmap()
+		if want.Is6() {
+			want = netip.PrefixFrom(want, int(bits)).Masked().Addr()
+		}
+		text, length, cut := strings.Cut(got, "/")
+		if back, err := netip.ParseAddr(text); err != nil || back != want || cut && length != fmt.Sprint(bits) {
+			t.Errorf("%v of %d bits is %q", ip, bits, got)
+		}
 	})
 }

@@ -59,12 +59,14 @@ func newHost(t *testing.T, rdb *redis.Client, id string) *host {
 	return h
 }
 
-// state returns what is under way, and what was heard, once nothing moves.
-func (h *host) state() (active int, heard []string) {
+// requireState compares what is under way, and what was heard, once nothing moves.
+func (h *host) requireState(t *testing.T, active int, heard ...string) {
+	t.Helper()
 	synctest.Wait()
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	return h.active, h.heard
+	assert.Equal(t, active, h.active)
+	assert.Equal(t, heard, h.heard)
 }
 
 func channels(t *testing.T, rdb *redis.Client) []string {
@@ -100,11 +102,8 @@ func TestOthersHearWhatIsAnnounced(t *testing.T) {
 		assert.Equal(t, []string{channel}, channels(t, rdb))
 		a.Announce(channel)
 		a.Announce("{sales}:changed")
-		_, heard := a.state()
-		assert.Empty(t, heard, "it knows")
-		active, heard := b.state()
-		assert.Equal(t, []string{"orders"}, heard)
-		assert.Equal(t, 1, active)
+		a.requireState(t, 1) // it knows
+		b.requireState(t, 1, "orders")
 	})
 }
 
@@ -122,8 +121,7 @@ func TestASubscriptionEnds(t *testing.T) {
 		assert.Equal(t, []string{channel}, channels(t, rdb))
 		time.Sleep(5 * time.Second)
 		assert.Empty(t, channels(t, rdb))
-		active, _ := h.state()
-		assert.Zero(t, active)
+		h.requireState(t, 0)
 		h.Listen(channel, "orders", time.Now().Add(time.Second))
 		assert.Len(t, channels(t, rdb), 1)
 		time.Sleep(5 * time.Second)
@@ -139,8 +137,7 @@ func TestStop(t *testing.T) {
 		assert.Len(t, channels(t, rdb), 1)
 		h.Stop()
 		assert.Empty(t, channels(t, rdb))
-		active, _ := h.state()
-		assert.Zero(t, active)
+		h.requireState(t, 0)
 		h.closed = true
 		h.Listen(channel, "orders", time.Now().Add(time.Hour))
 		h.Announce(channel)

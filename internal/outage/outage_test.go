@@ -36,18 +36,19 @@ func TestUncharged(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		var u outage.Uncharged
-		assert.Zero(t, u.Take(outage.Account{Limiter: "a"}, 1))
-		u.Add(outage.Account{Limiter: "a"}, 3, time.Minute)
+		a, b := outage.Account{Limiter: "a"}, outage.Account{Limiter: "b"}
+		assert.Zero(t, u.Take(a, 1))
+		u.Add(a, 3, time.Minute)
 		time.Sleep(30 * time.Second)
-		u.Add(outage.Account{Limiter: "a"}, 2, time.Minute)
-		assert.Equal(t, int64(1), u.Take(outage.Account{Limiter: "a"}, 1))
-		assert.Zero(t, u.Take(outage.Account{Limiter: "b"}, 1))
+		u.Add(a, 2, time.Minute)
+		assert.Equal(t, int64(1), u.Take(a, 1))
+		assert.Zero(t, u.Take(b, 1))
 		time.Sleep(30 * time.Second)
-		assert.Equal(t, int64(1), u.Take(outage.Account{Limiter: "a"}, 10), "three have run out")
-		assert.Zero(t, u.Take(outage.Account{Limiter: "a"}, 1))
-		u.Add(outage.Account{Limiter: "a"}, 1, time.Minute)
+		assert.Equal(t, int64(1), u.Take(a, 10), "three have run out")
+		assert.Zero(t, u.Take(a, 1))
+		u.Add(a, 1, time.Minute)
 		time.Sleep(time.Minute)
-		assert.Zero(t, u.Take(outage.Account{Limiter: "a"}, 1))
+		assert.Zero(t, u.Take(a, 1))
 	})
 }
 

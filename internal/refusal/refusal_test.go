@@ -19,9 +19,28 @@ var refused = limit.Decision{Limit: 10, Remaining: 3, RetryAfter: time.Second, R
 // noted returns a Cache that has noted refused, of a limiter that lives for ever.
 func noted(counts *refusal.Counts) *refusal.Cache {
 	c := counts.NewCache("key")
-	c.Note(5, time.Now(), c.Now(), refused, time.Time{})
+	note(c, 5, refused)
 	c.Confirm(func() (time.Duration, bool) { return -1, true })
 	return c
+}
+
+func note(c *refusal.Cache, permits int64, d limit.Decision) {
+	c.Note(permits, time.Now(), c.Now(), d, time.Time{})
+}
+
+func figures(c *refusal.Cache) bool {
+	_, ok := c.Decision(5)
+	return ok
+}
+
+// lasts has a refusal end after that time.
+func lasts(t *testing.T, c *refusal.Cache, d time.Duration) {
+	t.Helper()
+	time.Sleep(d - time.Nanosecond)
+	assert.True(t, c.Refuses(5))
+	time.Sleep(time.Nanosecond)
+	assert.False(t, c.Refuses(5))
+	assert.False(t, figures(c))
 }
 
 func TestARefusalLasts(t *testing.T) {
@@ -31,17 +50,13 @@ func TestARefusalLasts(t *testing.T) {
 		end := time.Now().Add(time.Second)
 		assert.Equal(t, end, c.Until())
 		time.Sleep(time.Second - time.Nanosecond)
-		assert.True(t, c.Refuses(5))
 		assert.True(t, c.Refuses(10))
 		assert.False(t, c.Refuses(4), "fewer were not refused")
 		assert.False(t, c.Refuses(11), "more than the rate")
 		d, ok := c.Decision(5)
 		require.True(t, ok)
 		assert.Equal(t, limit.Decision{Limit: 10, Remaining: 3, RetryAfter: 1, ResetAfter: time.Second + 1}, d)
-		time.Sleep(time.Nanosecond)
-		assert.False(t, c.Refuses(5))
-		_, ok = c.Decision(5)
-		assert.False(t, ok)
+		lasts(t, c, time.Nanosecond)
 	})
 }
 
@@ -51,10 +66,10 @@ func TestARefusalOfFewerPermitsStays(t *testing.T) {
 		c := noted(&refusal.Counts{})
 		d := refused
 		d.Limit = 20
-		c.Note(7, time.Now(), c.Now(), d, time.Time{})
+		note(c, 7, d)
 		assert.True(t, c.Refuses(5))
 		assert.True(t, c.Refuses(20), "the rate is known to be higher")
-		c.Note(4, time.Now(), c.Now(), d, time.Time{})
+		note(c, 4, d)
 		assert.True(t, c.Refuses(4))
 	})
 }
@@ -74,7 +89,7 @@ func TestChangesEndARefusal(t *testing.T) {
 			assert.False(t, c.Refuses(5))
 			c.Note(5, time.Now(), before, refused, time.Time{})
 			assert.False(t, c.Refuses(5), "it was asked for before the change")
-			c.Note(5, time.Now(), c.Now(), refused, time.Time{})
+			note(c, 5, refused)
 			assert.True(t, c.Refuses(5))
 		})
 	}
@@ -88,15 +103,12 @@ func TestGrantsEndTheFigures(t *testing.T) {
 	for i := range 3000 {
 		counts.Granted(fmt.Sprint("other", i))
 	}
-	_, ok := c.Decision(5)
-	assert.True(t, ok)
+	assert.True(t, figures(c))
 	counts.Granted("key")
-	_, ok = c.Decision(5)
-	assert.False(t, ok)
+	assert.False(t, figures(c))
 	assert.True(t, c.Refuses(5))
 	c.Note(5, time.Now(), before, refused, time.Time{})
-	_, ok = c.Decision(5)
-	assert.False(t, ok, "it was asked for before the grant")
+	assert.False(t, figures(c), "it was asked for before the grant")
 
 	other := counts.NewCache("key")
 	assert.Equal(t, other.Now(), c.Now(), "handles of one limiter share its counts")
@@ -120,12 +132,9 @@ func TestARefusalAndTheTimeToLive(t *testing.T) {
 			t.Parallel()
 			synctest.Test(t, func(t *testing.T) {
 				c := (&refusal.Counts{}).NewCache("key")
-				c.Note(5, time.Now(), c.Now(), refused, time.Time{})
+				note(c, 5, refused)
 				c.Confirm(func() (time.Duration, bool) { return row.life, row.known })
-				time.Sleep(row.lasts - time.Nanosecond)
-				assert.True(t, c.Refuses(5))
-				time.Sleep(time.Nanosecond)
-				assert.False(t, c.Refuses(5))
+				lasts(t, c, row.lasts)
 			})
 		})
 	}
@@ -144,10 +153,7 @@ func TestARefusalAndTheKeepAliveTime(t *testing.T) {
 				t.Error("the time to live is read")
 				return 0, false
 			})
-			time.Sleep(wait/2 - time.Nanosecond)
-			assert.True(t, c.Refuses(5))
-			time.Sleep(time.Nanosecond)
-			assert.False(t, c.Refuses(5))
+			lasts(t, c, wait/2)
 		})
 	}
 }
@@ -156,30 +162,27 @@ func TestTheTimeToLiveIsReadOnce(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		c := noted(&refusal.Counts{})
-		c.Note(5, time.Now(), c.Now(), refused, time.Time{})
+		note(c, 5, refused)
 		c.Confirm(func() (time.Duration, bool) {
 			t.Error("it was read anew")
 			return 0, false
 		})
-		time.Sleep(time.Second - time.Nanosecond)
-		assert.True(t, c.Refuses(5))
+		lasts(t, c, time.Second)
 	})
 }
 
 func TestFiguresThatAreNotAllKnown(t *testing.T) {
 	t.Parallel()
 	c := (&refusal.Counts{}).NewCache("key")
-	c.Note(5, time.Now(), c.Now(), limit.Decision{Limit: 10, RetryAfter: time.Second}, time.Time{})
+	note(c, 5, limit.Decision{Limit: 10, RetryAfter: time.Second})
 	assert.True(t, c.Refuses(5))
-	_, ok := c.Decision(5)
-	assert.False(t, ok)
+	assert.False(t, figures(c))
 }
 
 func TestNoCache(t *testing.T) {
 	t.Parallel()
 	var c *refusal.Cache
-	c.Note(5, time.Now(), c.Now(), refused, time.Time{})
+	note(c, 5, refused)
 	assert.False(t, c.Refuses(5))
-	_, ok := c.Decision(5)
-	assert.False(t, ok)
+	assert.False(t, figures(c))
 }
