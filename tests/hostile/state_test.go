@@ -12,11 +12,18 @@ import (
 	"time"
 
 	"github.com/redis/go-redis/v9"
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
 
 	"github.com/rratelimiter/rratelimiter"
+	"github.com/rratelimiter/rratelimiter/fixedwindow"
+	"github.com/rratelimiter/rratelimiter/internal/redisson"
 	"github.com/rratelimiter/rratelimiter/internal/test/fuzztest"
+	"github.com/rratelimiter/rratelimiter/internal/test/limitertest"
 	"github.com/rratelimiter/rratelimiter/internal/test/redistest"
 	"github.com/rratelimiter/rratelimiter/limit"
+	"github.com/rratelimiter/rratelimiter/slidinglog"
+	"github.com/rratelimiter/rratelimiter/tokenbucket"
 )
 
 // answered are the errors that callers may get from a server that works.
@@ -193,4 +200,290 @@ func (p *place) checkUpTo(taken int64, d limit.Decision, err error, n int64) int
 		p.t.Errorf("%d of %d were taken: %+v, %v", taken, n, d, err)
 	}
 	return taken
+}
+
+func FuzzState(f *testing.F)         { try(tryState).onMini(f) }
+func FuzzStateOnServer(f *testing.F) { try(tryState).onServer(f) }
+
+// usage is what a limiter's callers hold, all of it taken within one interval.
+type usage struct {
+	*place
+
+	client *rratelimiter.Client
+
+	l     *rratelimiter.RateLimiter
+	keys  redisson.Keys
+	holds int64 // granted less what was released; 0 at least
+	rate  int64 // the highest since
+}
+
+// stored returns a number of the configuration, and whether it is one.
+func (u *usage) stored(field string) (int64, bool) {
+	n, err := strconv.ParseInt(u.rdb.HGet(u.ctx, u.keys.Config, field).Val(), 10, 64)
+	return n, err == nil
+}
+
+// check compares what is held with the rate.
+func (u *usage) check(what string) {
+	rate, ok := u.stored("rate")
+	interval, known := u.stored("interval")
+	if !ok || !known || interval < time.Hour.Milliseconds()/2 {
+		u.holds = 0 // without a rate nothing is granted; with a short one permits come back
+		return
+	}
+	u.rate = max(u.rate, rate)
+	if u.holds > u.rate {
+		u.t.Errorf("%s: %d permits are held of %d", what, u.holds, u.rate)
+	}
+	free, err := u.l.AvailablePermits(u.ctx)
+	checkError(u.t, "AvailablePermits", err)
+	u.note("%s: %d held, %d free, %v", what, u.holds, free, err)
+	if err == nil && free > max(0, u.rate-u.holds) {
+		u.t.Errorf("%s: %d permits are held and %d free of %d", what, u.holds, free, u.rate)
+	}
+}
+
+func tryState(t testing.TB, rdb *redis.Client, data []byte) {
+	p, name := newPlace(t, rdb, data)
+	const id = "client"
+	u := &usage{place: p, keys: redisson.KeysOf(name, id)}
+	defer p.end(append(u.keys.List(), redisson.KeysOf(limitertest.Besides(name), id).List()...)...)
+	p.do("HSET", u.keys.Config, "rate", fuzztest.One(p.d, "10", "1", "1000", "-5", "9007199254740991"),
+		"interval", fuzztest.One(p.d, "3600000", "7200000", "9007199254740991", "1000", "0"), "type", strconv.Itoa(p.d.N(2)))
+	if p.d.N(4) == 3 {
+		p.do("HDEL", u.keys.Config, fuzztest.One(p.d, "rate", "interval", "type"))
+	}
+	for _, key := range u.keys.List() {
+		usual := "zset"
+		switch key {
+		case u.keys.Config:
+			usual = "hash"
+		case u.keys.Value, u.keys.ClientValue:
+			usual = "string"
+		}
+		for range p.d.N(3) {
+			p.fill(key, usual)
+		}
+	}
+	opts := []rratelimiter.Option{rratelimiter.WithClientID(id)}
+	if version := fuzztest.One(p.d, "", "", "3.27.2", "3.20.1", "3.16.8", "3.15.5", "3.12.3"); version != "" {
+		opts = append(opts, rratelimiter.WithRedissonVersion(version))
+	}
+	client := rratelimiter.New(rdb, opts...)
+	defer func() { _ = client.Close(p.ctx) }()
+	var with []rratelimiter.LimiterOption
+	if p.d.N(2) == 1 {
+		with = append(with, rratelimiter.WithDefault(limitertest.Every(10, time.Hour)))
+	}
+	u.client, u.l = client, client.RateLimiter(name, with...)
+	for range 1 + p.d.N(6) {
+		u.use()
+	}
+}
+
+// use makes a call.
+func (u *usage) use() {
+	n := 1 + int64(u.d.N(12))
+	start := time.Now()
+	what := fuzztest.One(u.d, "Take", "TryAcquire", "Take", "Release", "KeepState", "Migrate", "AvailablePermits", "Config", "TrySetRate", "SetRate",
+		"Expire", "ClearExpire", "TTL", "Exists", "Delete", "Rename", "Peek", "Peek", "TakeUpTo", "TakeUpTo", "Reset")
+	switch what {
+	case "Take":
+		d, err := u.l.Take(u.ctx, n)
+		u.holds += u.checkDecision(d, err, n)
+	case "TakeUpTo":
+		taken, d, err := u.l.TakeUpTo(u.ctx, n)
+		u.holds += u.checkUpTo(taken, d, err, n)
+	case "Peek":
+		u.peek(n)
+	case "TryAcquire":
+		ok, err := u.l.TryAcquire(u.ctx, n, 0)
+		checkError(u.t, what, err)
+		if u.note("tried %d: %v, %v", n, ok, err); ok {
+			u.holds += n
+		}
+	case "Release":
+		err := u.l.Release(u.ctx, n)
+		u.note("released %d: %v", n, err)
+		if checkError(u.t, what, err); err == nil {
+			u.holds = max(0, u.holds-n)
+		}
+	case "KeepState":
+		kind, _ := u.stored("type")
+		cfg := rratelimiter.Config{Type: rratelimiter.RateType(kind & 1), Rate: n, Interval: time.Hour}
+		err := u.l.SetRate(u.ctx, cfg, rratelimiter.KeepState())
+		checkError(u.t, what, err)
+		u.note("kept the state with %d: %v", n, err)
+	case "Migrate":
+		checkError(u.t, what, limitertest.Second(u.client.Migrate(u.ctx, u.l.Name())))
+	default:
+		err := limitertest.Operations[what](u.ctx, u.l)
+		checkError(u.t, what, err)
+		u.note("%s: %v", what, err)
+		switch what {
+		case "SetRate", "Delete", "Rename", "TrySetRate": // with one of its own the limiter starts anew
+			u.holds, u.rate = 0, 0
+		case "Reset":
+			if err == nil {
+				u.holds = 0
+			}
+		}
+	}
+	if took := time.Since(start); took > 2*time.Second {
+		u.t.Errorf("%s took %v", what, took)
+	}
+	u.check(what)
+}
+
+// peek compares what Peek tells with what Take then answers.
+func (u *usage) peek(n int64) {
+	told, err := u.l.Peek(u.ctx, n)
+	u.checkDecision(told, err, n)
+	d, takeErr := u.l.Take(u.ctx, n)
+	u.holds += u.checkDecision(d, takeErr, n)
+	interval, _ := u.stored("interval")
+	if err == nil && takeErr == nil && told.Granted != d.Granted && interval >= time.Hour.Milliseconds()/2 {
+		u.t.Errorf("%d: Peek: %+v, Take: %+v", n, told, d)
+	}
+}
+
+// Found by FuzzState.
+func TestTheListOfAnsweredAttemptsIsNone(t *testing.T) {
+	t.Parallel()
+	redistest.Engines(t, func(t *testing.T, rdb *redis.Client) {
+		l := limitertest.NewLimiter(t, rdb, limitertest.Every(10, time.Hour))
+		require.NoError(t, rdb.HSet(t.Context(), l.Name(), "answered", " 5").Err())
+		assert.Equal(t, 10, limitertest.Grants(t, l, 12))
+	})
+}
+
+// Found by FuzzStateOnServer: the difference of the two numbers is none that Lua can
+// count.
+func TestAValueBelowZeroOfTheHighestRate(t *testing.T) {
+	t.Parallel()
+	redistest.Engines(t, func(t *testing.T, rdb *redis.Client) {
+		l := limitertest.NewLimiter(t, rdb, limitertest.Every(rratelimiter.MaxRate, time.Hour))
+		require.NoError(t, rdb.Set(t.Context(), limitertest.KeysOf(l).Value, -128, 0).Err())
+		limitertest.MustAcquire(t, l, 1)
+		assert.Equal(t, int64(rratelimiter.MaxRate-1), limitertest.Available(t, l))
+	})
+}
+
+func FuzzFixedWindowState(f *testing.F)         { try(tryFixedWindow).onMini(f) }
+func FuzzFixedWindowStateOnServer(f *testing.F) { try(tryFixedWindow).onServer(f) }
+func FuzzSlidingLogState(f *testing.F)          { try(trySlidingLog).onMini(f) }
+func FuzzSlidingLogStateOnServer(f *testing.F)  { try(trySlidingLog).onServer(f) }
+func FuzzTokenBucketState(f *testing.F)         { try(tryTokenBucket).onMini(f) }
+func FuzzTokenBucketStateOnServer(f *testing.F) { try(tryTokenBucket).onServer(f) }
+
+// takeAll takes permits a few times, gives some back, and compares what is held with
+// the limit: none come back by themselves while that lasts.
+func (p *place) takeAll(l limiter, key string, most int64) {
+	held := int64(0)
+	for range 1 + p.d.N(8) {
+		n := fuzztest.One(p.d, 1, 1, 2, 5, 10, most, most+1, 0)
+		start := time.Now()
+		d, taken, giveBack, err := p.takeSome(l, key, n)
+		if taken < 0 { // all has been given back
+			held = 0
+			continue
+		}
+		held += taken
+		if held > most || err == nil && (d.Limit > most || d.Remaining > most-held) {
+			p.t.Errorf("%d permits are held of %d: %+v", held, most, d)
+		}
+		if giveBack != nil && p.d.N(4) == 3 {
+			err := giveBack(p.ctx)
+			p.note("gave %d back: %v", n, err)
+			checkError(p.t, "giving back", err)
+			held = max(0, held-n)
+		}
+		if took := time.Since(start); took > 2*time.Second {
+			p.t.Errorf("it took %v", took)
+		}
+		if p.d.N(8) == 7 {
+			return
+		}
+	}
+}
+
+// takeSome takes permits by one of the calls that there are, or resets: then taken is
+// below 0.
+func (p *place) takeSome(l limiter, key string, n int64) (
+	d limit.Decision, taken int64, giveBack func(context.Context) error, err error,
+) {
+	switch p.d.N(8) {
+	case 5:
+		taken, d, err = l.TakeUpTo(p.ctx, key, n)
+		return d, p.checkUpTo(taken, d, err, n), nil, err
+	case 6:
+		err = l.Reset(p.ctx, key)
+		p.note("reset: %v", err)
+		checkError(p.t, "Reset", err)
+		if err != nil {
+			return d, 0, nil, err
+		}
+		return d, -1, nil, nil
+	case 7:
+		told, peekErr := l.Peek(p.ctx, key, n)
+		p.checkDecision(told, peekErr, n)
+		d, giveBack, err = l.TakeReturnable(p.ctx, key, n)
+		if peekErr == nil && err == nil && told.Granted != d.Granted {
+			p.t.Errorf("%d: Peek: %+v, Take: %+v", n, told, d)
+		}
+	default:
+		d, giveBack, err = l.TakeReturnable(p.ctx, key, n)
+	}
+	return d, p.checkDecision(d, err, n), giveBack, err
+}
+
+func tryFixedWindow(t testing.TB, rdb *redis.Client, data []byte) {
+	p, key := newPlace(t, rdb, data)
+	defer p.end(key)
+	most := fuzztest.One[int64](p.d, 10, 1, fixedwindow.MaxLimit)
+	for range p.d.N(3) {
+		p.fill(key, "string")
+	}
+	p.takeAll(fixedwindow.New(rdb, fixedwindow.Config{Limit: most, Window: time.Hour}), key, most)
+}
+
+func trySlidingLog(t testing.TB, rdb *redis.Client, data []byte) {
+	p, key := newPlace(t, rdb, data)
+	hash := key + "thresholds"
+	defer p.end(key, hash)
+	cfg := slidinglog.Config{Limit: 10, Window: time.Hour}
+	for range p.d.N(4) {
+		p.fill(key, "zset")
+	}
+	if p.d.N(2) == 1 {
+		cfg.Thresholds = hash
+		if p.d.N(2) == 1 {
+			p.do("HSET", hash, key, fuzztest.One(p.d, "3", "0", "10", "-1", "1e1", "", "007", "9223372036854775807"))
+		} else {
+			p.fill(hash, "hash")
+		}
+	}
+	l := slidinglog.New(rdb, cfg)
+	most := cfg.Limit
+	if threshold, err := l.Threshold(p.ctx, key); err == nil && cfg.Thresholds != "" {
+		most = threshold
+	}
+	p.takeAll(l, key, most)
+}
+
+func tryTokenBucket(t testing.TB, rdb *redis.Client, data []byte) {
+	p, key := newPlace(t, rdb, data)
+	time1 := key + "_time"
+	defer p.end(key, time1)
+	cfg := tokenbucket.Config{Capacity: fuzztest.One[int64](p.d, 10, 1, 1<<40), Refill: 1, Interval: 24 * time.Hour, Borrow: int64(p.d.N(3))}
+	for range p.d.N(3) {
+		p.fill(key, "string")
+	}
+	switch p.d.N(3) {
+	case 0:
+		p.fill(time1, "string")
+	case 1:
+		p.do("SET", time1, p.now.Unix()-int64(p.d.N(256))*3600)
+	}
+	p.takeAll(tokenbucket.New(rdb, cfg), key, cfg.Capacity+cfg.Borrow)
 }

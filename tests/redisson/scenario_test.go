@@ -2,6 +2,8 @@ package redisson_test
 
 import (
 	"context"
+	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -410,4 +412,41 @@ func members(t testing.TB, rdb redis.UniversalClient, key string) []codec.Member
 		require.NoError(t, err)
 	}
 	return all
+}
+
+// beside has so many callers call again and again while do runs.
+func beside(t testing.TB, callers int, call func(ctx context.Context, i int), do func()) {
+	t.Helper()
+	ctx, stop := context.WithCancel(t.Context())
+	var wg sync.WaitGroup
+	for i := range callers {
+		wg.Go(func() {
+			for ctx.Err() == nil {
+				call(ctx, i)
+			}
+		})
+	}
+	do()
+	stop()
+	wg.Wait()
+}
+
+// atOnce has so many callers ask once, at the same time, for 1 to most permits, and returns
+// how many of them were granted, and the permits.
+func (p *play) atOnce(callers int, most int64) (granted, permits int64) {
+	p.Helper()
+	var calls, sum atomic.Int64
+	var wg sync.WaitGroup
+	for i := range int64(callers) {
+		wg.Go(func() {
+			ok, err := p.l.TryAcquire(p.Context(), 1+i%most, 0)
+			assert.NoError(p, err)
+			if ok {
+				calls.Add(1)
+				sum.Add(1 + i%most)
+			}
+		})
+	}
+	wg.Wait()
+	return calls.Load(), sum.Load()
 }

@@ -2,8 +2,6 @@ package redisson_test
 
 import (
 	"context"
-	"sync"
-	"sync/atomic"
 	"testing"
 	"time"
 
@@ -212,19 +210,8 @@ func TestWindowGivesNothingBackToOneThatBeganSoon(t *testing.T) {
 func TestWindowManyCallersTogether(t *testing.T) {
 	t.Parallel()
 	scenario{cfg: every(100, hour), version: windowed, everywhere: true, steps: []step{func(p *play) {
-		var granted atomic.Int64
-		var callers sync.WaitGroup
-		for range 300 {
-			callers.Go(func() {
-				ok, err := p.l.TryAcquire(p.Context(), 1, 0)
-				assert.NoError(p, err)
-				if ok {
-					granted.Add(1)
-				}
-			})
-		}
-		callers.Wait()
-		assert.EqualValues(p, 100, granted.Load())
+		granted, _ := p.atOnce(300, 1)
+		assert.EqualValues(p, 100, granted)
 	}}}.perform(t)
 }
 
