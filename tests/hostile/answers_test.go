@@ -18,6 +18,7 @@ import (
 	"github.com/rratelimiter/rratelimiter/fixedwindow"
 	"github.com/rratelimiter/rratelimiter/internal/test/fuzztest"
 	"github.com/rratelimiter/rratelimiter/internal/test/limitertest"
+	"github.com/rratelimiter/rratelimiter/internal/test/redistest"
 	"github.com/rratelimiter/rratelimiter/limit"
 	"github.com/rratelimiter/rratelimiter/lua"
 	"github.com/rratelimiter/rratelimiter/slidinglog"
@@ -118,7 +119,7 @@ func tryAnswers(t *testing.T, d *fuzztest.Draw) {
 		Addr: "127.0.0.1:0", ContextTimeoutEnabled: d.N(2) == 0, MaintNotificationsConfig: &maintnotifications.Config{Mode: maintnotifications.ModeDisabled},
 	})
 	defer func() { assert.NoError(t, rdb.Close()) }()
-	rdb.AddHook(s)
+	rdb.AddHook(s.hook())
 	client := rratelimiter.New(rdb, rratelimiter.WithRedissonVersion(fuzztest.One(d, "4.7.0", "3.27.2", "3.16.8", "3.15.5")))
 	c := &callers{
 		t: t, client: client, one: client.RateLimiter("{a}one", rratelimiter.WithDefault(limitertest.Every(10, time.Hour))),
@@ -200,7 +201,7 @@ func (c *callers) look(err error) {
 // trip is how long each answer takes.
 const trip = time.Millisecond
 
-// liar is a hook that answers in place of a server.
+// liar answers in place of a server.
 type liar struct {
 	mu      sync.Mutex
 	answers []any // an error is one that Redis answers, nil stands for none
@@ -215,17 +216,9 @@ type serverError string
 func (e serverError) Error() string { return string(e) }
 func (serverError) RedisError()     {}
 
-func (*liar) DialHook(next redis.DialHook) redis.DialHook { return next }
-
-func (s *liar) ProcessHook(redis.ProcessHook) redis.ProcessHook {
-	return func(_ context.Context, cmd redis.Cmder) error {
-		time.Sleep(trip)
-		return s.answer(cmd)
-	}
-}
-
-func (s *liar) ProcessPipelineHook(redis.ProcessPipelineHook) redis.ProcessPipelineHook {
-	return func(_ context.Context, cmds []redis.Cmder) (first error) {
+// hook answers all commands.
+func (s *liar) hook() redistest.Hook {
+	return func(_ context.Context, cmds []redis.Cmder, _ func() error) (first error) {
 		time.Sleep(trip)
 		for _, cmd := range cmds {
 			if err := s.answer(cmd); err != nil && first == nil {

@@ -1,7 +1,6 @@
 package servers_test
 
 import (
-	"context"
 	"strings"
 	"sync/atomic"
 	"testing"
@@ -156,30 +155,14 @@ func TestMarksBesideOldRedissons(t *testing.T) {
 }
 
 // nameWrites has something done before each write of a name.
-type nameWrites func()
-
-func (nameWrites) DialHook(next redis.DialHook) redis.DialHook { return next }
-
-func (w nameWrites) meet(cmds ...redis.Cmder) {
-	for _, cmd := range cmds {
-		if strings.HasPrefix(cmd.Name(), "eval") && cmd.Args()[3] == clients.Key {
-			w()
+func nameWrites(f func()) redistest.Hook {
+	return redistest.BeforeCommands(func(cmds ...redis.Cmder) {
+		for _, cmd := range cmds {
+			if strings.HasPrefix(cmd.Name(), "eval") && cmd.Args()[3] == clients.Key {
+				f()
+			}
 		}
-	}
-}
-
-func (w nameWrites) ProcessHook(next redis.ProcessHook) redis.ProcessHook {
-	return func(ctx context.Context, cmd redis.Cmder) error {
-		w.meet(cmd)
-		return next(ctx, cmd)
-	}
-}
-
-func (w nameWrites) ProcessPipelineHook(next redis.ProcessPipelineHook) redis.ProcessPipelineHook {
-	return func(ctx context.Context, cmds []redis.Cmder) error {
-		w.meet(cmds...)
-		return next(ctx, cmds)
-	}
+	})
 }
 
 func TestNamesAreNotedWhileTheirClientIsUsed(t *testing.T) {
