@@ -16,7 +16,6 @@ import (
 
 	"github.com/rratelimiter/rratelimiter"
 	"github.com/rratelimiter/rratelimiter/codec"
-	"github.com/rratelimiter/rratelimiter/internal/redisson"
 	"github.com/rratelimiter/rratelimiter/internal/test/limitertest"
 	"github.com/rratelimiter/rratelimiter/internal/test/redistest"
 )
@@ -183,31 +182,19 @@ func TestDefectDuplicatedAcquireTakesItsPermitsTwice(t *testing.T) {
 
 func TestDefectLargeRatesBreakTheValue(t *testing.T) {
 	t.Parallel()
-	redistest.Everywhere(t, func(t *testing.T, rdb redis.UniversalClient) {
-		l := limitertest.NewLimiter(t, rdb, every(rratelimiter.MaxRate, hour))
-		left := int64(rratelimiter.MaxRate)
-		for range 3 {
-			d, err := l.Take(t.Context(), rratelimiter.MaxPermits)
-			require.NoError(t, err)
-			assert.True(t, d.Granted)
-			left -= rratelimiter.MaxPermits
-			assert.Equal(t, left, d.Remaining)
-			assert.Equal(t, left, limitertest.Available(t, l))
-			stored, _ := limitertest.StoredValue(t, rdb, limitertest.KeysOf(l).Value)
-			assert.Equal(t, left, stored)
-		}
-		require.NoError(t, rdb.Del(t.Context(), limitertest.KeysOf(l).Value).Err())
-		assert.Equal(t, left, limitertest.Available(t, l), "rebuilt from the set")
-		require.NoError(t, l.SetRate(t.Context(), every(1, hour), keep))
-		stored, _ := limitertest.StoredValue(t, rdb, limitertest.KeysOf(l).Value)
-		assert.Equal(t, int64(1-3*rratelimiter.MaxPermits), stored)
-		require.NoError(t, l.SetRate(t.Context(), every(rratelimiter.MaxRate, hour), keep))
-		assert.Equal(t, left, limitertest.Available(t, l))
-		require.NoError(t, l.Release(t.Context(), rratelimiter.MaxRate))
-		assert.Equal(t, int64(rratelimiter.MaxRate), limitertest.Available(t, l))
-		require.ErrorIs(t, l.SetRate(t.Context(), every(rratelimiter.MaxRate+1, hour)), rratelimiter.ErrInvalidConfig)
-		require.ErrorIs(t, l.SetRate(t.Context(), every(math.MaxInt64, hour)), rratelimiter.ErrInvalidConfig)
-	})
+	const most, permits = rratelimiter.MaxRate, rratelimiter.MaxPermits
+	var steps []step
+	for left := int64(most - permits); left >= most-3*permits; left -= permits {
+		steps = append(steps, decides(permits, left, 0), free(left), value(left))
+	}
+	tooHigh := func(rate int64) step {
+		return fails(rratelimiter.ErrInvalidConfig, func(p *play) error { return p.l.SetRate(p.Context(), every(rate, hour)) })
+	}
+	scenario{cfg: every(most, hour), everywhere: true, steps: with(steps,
+		loseValue, free(most-3*permits), // rebuilt from the set
+		set(every(1, hour), keep), value(1-3*permits), set(every(most, hour), keep), free(most-3*permits),
+		release(most), free(most), tooHigh(most+1), tooHigh(math.MaxInt64),
+	)}.perform(t)
 }
 
 func TestDefectRenameMovesTheConfigAlone(t *testing.T) {
@@ -226,15 +213,9 @@ func TestDefectRenameMovesTheConfigAlone(t *testing.T) {
 
 func TestDefectTrySetRateAddsAKeepAliveTimeToAnOlderLimiter(t *testing.T) {
 	t.Parallel()
-	redistest.Everywhere(t, func(t *testing.T, rdb redis.UniversalClient) {
-		l := limitertest.NewHandle(t, rdb)
-		require.NoError(t, rdb.HSet(t.Context(), l.Name(), "rate", 10, "interval", 1000, "type", 0).Err())
-		limitertest.RequireUntouched(t, rdb, l.Name(), func() {
-			set, err := l.TrySetRate(t.Context(), keepAlive(20, second, hour))
-			require.NoError(t, err)
-			assert.False(t, set)
-		})
-	})
+	scenario{everywhere: true, steps: []step{
+		put("rate", 10, "interval", 1000, "type", 0), untouched(trySet(false, keepAlive(20, second, hour))),
+	}}.perform(t)
 }
 
 func TestDefectClientKeysStayForEver(t *testing.T) {
@@ -254,27 +235,16 @@ func TestDefectClientKeysStayForEver(t *testing.T) {
 
 func TestDefectAClientCannotHaveAStableID(t *testing.T) {
 	t.Parallel()
-	redistest.Everywhere(t, func(t *testing.T, rdb redis.UniversalClient) {
-		name := redistest.Name(t)
-		handle := func(opts ...rratelimiter.Option) *rratelimiter.RateLimiter {
-			return limitertest.NewClient(t, rdb, opts...).RateLimiter(name)
-		}
-		one, same := handle(rratelimiter.WithClientID("pod-1")), handle(rratelimiter.WithClientID("pod-1"))
-		other, random := handle(rratelimiter.WithClientID("pod-2")), handle()
-		limitertest.MustTrySetRate(t, one, perClient(10, hour))
-		limitertest.MustAcquire(t, one, 4)
-		assert.EqualValues(t, 6, limitertest.Available(t, same))
-		limitertest.MustAcquire(t, same, 6)
-		limitertest.MustRefuse(t, one, 1)
-		limitertest.MustAcquire(t, other, 10)
-		limitertest.MustAcquire(t, random, 10)
-		set := redisson.KeysOf(name, "pod-1")
-		assert.Subset(t, limitertest.LimiterKeys(t, rdb, name), []string{set.Config, set.ClientValue, set.ClientPermits})
-		assert.NotContains(t, limitertest.LimiterKeys(t, rdb, name), set.Value)
-
-		require.NoError(t, same.Release(t.Context(), 3))
-		assert.EqualValues(t, 3, limitertest.Available(t, one))
-	})
+	scenario{cfg: perClient(10, hour), everywhere: true, steps: []step{
+		take(4), as("", free(6), take(6)), refuse(1), other(take(10)),
+		func(p *play) {
+			limitertest.MustAcquire(p, limitertest.NewClient(p, p.rdb, rratelimiter.WithClientID("pod-2")).RateLimiter(p.l.Name()), 10)
+			all, shared := limitertest.LimiterKeys(p, p.rdb, p.l.Name()), limitertest.KeysOf(p.l)
+			assert.Subset(p, all, []string{shared.Config, p.keys().Value, p.keys().Permits})
+			assert.NotContains(p, all, shared.Value)
+		},
+		as("", release(3)), free(3),
+	}}.perform(t)
 }
 
 func TestDefectAnotherTypeLeavesTheOldKeys(t *testing.T) {
@@ -348,36 +318,29 @@ func TestDefectRunOutMembersPileUp(t *testing.T) {
 
 func TestDefectOlderLayoutsAreUnreadable(t *testing.T) {
 	t.Parallel()
-	redistest.Everywhere(t, func(t *testing.T, rdb redis.UniversalClient) {
-		l := limitertest.NewLimiter(t, rdb, every(100, hour))
-		keys := limitertest.KeysOf(l)
-		layouts := []codec.Layout{codec.LayoutB, codec.LayoutC, codec.LayoutD1, codec.LayoutD2}
-		now := limitertest.ServerNow(t, rdb)
-		add := func(age time.Duration) {
+	layouts := []codec.Layout{codec.LayoutB, codec.LayoutC, codec.LayoutD1, codec.LayoutD2}
+	add := func(age time.Duration) step {
+		return func(p *play) {
 			for i, layout := range layouts {
-				require.NoError(t, rdb.ZAdd(t.Context(), keys.Permits, redis.Z{
-					Score: float64(now - age.Milliseconds() - int64(i)), Member: limitertest.NewMember(t, layout, uint32(i+1)),
-				}).Err())
+				p.add(layout, age+time.Duration(i)*ms, uint32(i+1))
 			}
 		}
-		add(30 * minute)
-		assert.EqualValues(t, 90, limitertest.Available(t, l), "a value rebuilt from members side by side")
-		add(2 * hour)
-		add(minute)
-		require.NoError(t, rdb.DecrBy(t.Context(), keys.Value, 20).Err())
-		assert.EqualValues(t, 80, limitertest.Available(t, l), "what has run out comes back")
-		assert.EqualValues(t, 8, rdb.ZCard(t.Context(), keys.Permits).Val())
-		require.NoError(t, l.Release(t.Context(), 15))
-		assert.EqualValues(t, 95, limitertest.Available(t, l))
-		assert.EqualValues(t, 5, limitertest.InUse(t, rdb, keys.Permits))
-		for _, m := range members(t, rdb, keys.Permits) {
-			assert.True(t, slices.Contains(layouts, m.Layout))
-		}
-		d, err := l.Take(t.Context(), 96)
-		require.NoError(t, err)
-		assert.False(t, d.Granted)
-		assert.EqualValues(t, 95, d.Remaining)
-	})
+	}
+	scenario{cfg: every(100, hour), everywhere: true, steps: []step{
+		add(30 * minute), loseValue, free(90), // a value rebuilt from members side by side
+		add(2 * hour), add(minute), free(80), // what has run out comes back
+		func(p *play) { assert.Len(p, members(p, p.rdb, p.keys().Permits), 8) },
+		release(15), free(95), inUse(5),
+		func(p *play) {
+			for _, m := range members(p, p.rdb, p.keys().Permits) {
+				assert.True(p, slices.Contains(layouts, m.Layout))
+			}
+			d, err := p.l.Take(p.Context(), 96)
+			require.NoError(p, err)
+			assert.False(p, d.Granted)
+			assert.EqualValues(p, 95, d.Remaining)
+		},
+	}}.perform(t)
 }
 
 // KeepState counts by the new interval, as Redisson does: what was granted within
@@ -393,23 +356,8 @@ func TestKeepStateCountsByTheNewInterval(t *testing.T) {
 // KeepState adds no permits to those.
 func TestKeepStateOfAClientCountsWhatItHasInUse(t *testing.T) {
 	t.Parallel()
-	redistest.Engines(t, func(t *testing.T, rdb *redis.Client) {
-		l := limitertest.NewLimiter(t, rdb, perClient(17, hour))
-		other := limitertest.NewClient(t, rdb).RateLimiter(l.Name())
-		update := func(by *rratelimiter.RateLimiter, rate int64) {
-			t.Helper()
-			updated, err := by.UpdateRate(t.Context(), perClient(rate, hour), keep)
-			require.NoError(t, err)
-			require.True(t, updated)
-		}
-		limitertest.MustAcquire(t, l, 17)
-		update(other, 10)
-		update(l, 21)
-		assert.EqualValues(t, 4, limitertest.Available(t, l))
-		update(other, 10)
-		update(l, 12)
-		assert.Zero(t, limitertest.Available(t, l))
-		require.NoError(t, l.Release(t.Context(), 17))
-		assert.EqualValues(t, 12, limitertest.Available(t, l))
-	})
+	to := func(rate int64) step { return update(true, perClient(rate, hour), keep) }
+	scenario{cfg: perClient(17, hour), everywhere: true, steps: []step{
+		take(17), other(to(10)), to(21), free(4), other(to(10)), to(12), free(0), release(17), free(12),
+	}}.perform(t)
 }

@@ -1,7 +1,6 @@
 package redisson_test
 
 import (
-	"context"
 	"fmt"
 	"math/rand/v2"
 	"strings"
@@ -235,24 +234,15 @@ func TestTakeUpToTakesWhatIsFree(t *testing.T) {
 // is nothing to it.
 func TestPeekWithLeaseAndRefusals(t *testing.T) {
 	t.Parallel()
-	redistest.Virtual(t, func(t *testing.T, rdb *redis.Client) {
-		ctx := context.Background()
-		l := limitertest.NewHandle(t, rdb, rratelimiter.WithDefault(every(1000, time.Minute)),
-			rratelimiter.WithLease(rratelimiter.Lease{Permits: 50, Life: time.Second}), rratelimiter.WithRefusalCache())
-		for range 200 {
-			limitertest.MustAcquire(t, l, 1)
-		}
-		d, err := l.Peek(ctx, 1)
-		require.NoError(t, err)
-		assert.Equal(t, limitertest.Available(t, l)-1, d.Remaining)
-
-		require.NoError(t, l.SetRate(ctx, every(1, time.Minute)))
-		limitertest.MustAcquire(t, l, 1)
-		limitertest.MustRefuse(t, l, 1)
-		require.NoError(t, rdb.Del(ctx, redisson.KeysOf(l.Name(), "").List()[1:]...).Err())
-		d, err = l.Peek(ctx, 1)
-		require.NoError(t, err)
-		assert.True(t, d.Granted)
-		limitertest.MustRefuse(t, l, 1)
-	})
+	peeks := func(granted bool) step {
+		return answers(granted, func(p *play) (bool, error) {
+			d, err := p.l.Peek(p.Context(), 1)
+			return d.Granted && d.Remaining == max(0, limitertest.Available(p, p.l)-1), err
+		})
+	}
+	lease := rratelimiter.WithLease(rratelimiter.Lease{Permits: 50, Life: second})
+	scenario{cfg: every(1000, minute), byDefault: true, steps: []step{
+		ahead(lease, rratelimiter.WithRefusalCache()), times(200, take(1)), peeks(true),
+		set(every(1, minute)), take(1), refuse(1), loseValue, losePermits, peeks(true), refuse(1),
+	}}.perform(t)
 }

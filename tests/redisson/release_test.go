@@ -254,20 +254,18 @@ func TestResetWakesThoseWhoWait(t *testing.T) {
 	})
 }
 
+// ahead has the play's handle take permits ahead.
+func ahead(opts ...rratelimiter.LimiterOption) step {
+	return func(p *play) {
+		p.l = p.client.RateLimiter(p.l.Name(), append(opts, rratelimiter.WithDefault(p.cfg))...)
+	}
+}
+
 func TestResetEndsLeases(t *testing.T) {
 	t.Parallel()
-	redistest.Virtual(t, func(t *testing.T, rdb *redis.Client) {
-		l := limitertest.NewHandle(t, rdb, limitertest.Ahead(0), rratelimiter.WithDefault(every(1000, hour)))
-		for range 200 {
-			limitertest.MustAcquire(t, l, 1)
-		}
-		require.NoError(t, l.Reset(t.Context()))
-		assert.EqualValues(t, 1000, limitertest.Available(t, l))
-		d, err := l.Take(t.Context(), 1000)
-		require.NoError(t, err)
-		assert.True(t, d.Granted)
-		limitertest.MustRefuse(t, l, 1)
-	})
+	scenario{cfg: every(1000, hour), byDefault: true, steps: []step{
+		ahead(limitertest.Ahead(0)), times(200, take(1)), does("Reset"), free(1000), decides(1000, 0, 0), refuse(1),
+	}}.perform(t)
 }
 
 func TestResetIsNotRepeated(t *testing.T) {
