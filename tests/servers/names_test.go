@@ -14,7 +14,6 @@ import (
 	"github.com/rratelimiter/rratelimiter/codec"
 	"github.com/rratelimiter/rratelimiter/internal/clients"
 	"github.com/rratelimiter/rratelimiter/internal/engine"
-	"github.com/rratelimiter/rratelimiter/internal/redisson"
 	"github.com/rratelimiter/rratelimiter/internal/test/limitertest"
 	"github.com/rratelimiter/rratelimiter/internal/test/redistest"
 	"github.com/rratelimiter/rratelimiter/limit"
@@ -33,7 +32,7 @@ func onServersOfItsOwn(t *testing.T, test func(t *testing.T, rdb redis.Universal
 		"ring":    func(t *testing.T) redis.UniversalClient { return redistest.StartRing(t, 3).Client(t, nil) },
 		"least rights": func(t *testing.T) redis.UniversalClient {
 			return redistest.AddUser(t, redistest.StartRedis(t), nil, redistest.LeastCommands,
-				redistest.KeysOf("orders"), "~"+clients.Key, "+zrevrangebyscore +scan")
+				redistest.KeysOf("orders"), redistest.KeysOf("own"), "~"+clients.Key, "+zrevrangebyscore +scan")
 		},
 	} {
 		t.Run(what, func(t *testing.T) {
@@ -61,7 +60,7 @@ func known(t *testing.T, rdb redis.UniversalClient, count int) []string {
 	return names
 }
 
-// usersOf tells who has permits of the limiter in use; marks, which are drawn, are left
+// usersOf returns who has permits of the limiter in use; marks, which are drawn, are left
 // out.
 func usersOf(t *testing.T, l *rratelimiter.RateLimiter) engine.Users {
 	t.Helper()
@@ -79,20 +78,23 @@ func usersOf(t *testing.T, l *rratelimiter.RateLimiter) engine.Users {
 func TestPermitsInUseAreToldByClient(t *testing.T) {
 	t.Parallel()
 	onServersOfItsOwn(t, func(t *testing.T, rdb redis.UniversalClient) {
-		of := func(name string) *rratelimiter.RateLimiter {
-			return limitertest.NewClient(t, rdb, rratelimiter.WithClientName(name)).RateLimiter("orders")
+		of := func(limiter, name string) *rratelimiter.RateLimiter {
+			var opts []rratelimiter.Option
+			if name != "" {
+				opts = append(opts, rratelimiter.WithClientName(name))
+			}
+			return limitertest.NewClient(t, rdb, opts...).RateLimiter(limiter)
 		}
-		ann, bob := of("ann 7f9c"), of("bob")
+		ann, bob := of("orders", "ann 7f9c"), of("orders", "bob")
 		limitertest.MustTrySetRate(t, ann, limitertest.Hourly(100))
 		limitertest.MustAcquire(t, ann, 20)
 		limitertest.MustAcquire(t, ann, 5)
 		limitertest.MustAcquire(t, bob, 7)
-		limitertest.MustAcquire(t, limitertest.NewClient(t, rdb).RateLimiter("orders"), 3)
+		limitertest.MustAcquire(t, of("orders", ""), 3)
 		// What else there may be in the set counts once its value is that of the rest.
-		set := redisson.KeysOf("orders", "")
 		for layout, permits := range map[codec.Layout]uint32{codec.LayoutD2: 9, codec.LayoutB: 1, codec.LayoutC: 2, codec.LayoutD1: 4} {
-			member := limitertest.NewMember(t, layout, permits)
-			require.NoError(t, rdb.ZAdd(t.Context(), set.Permits, redis.Z{Score: float64(time.Now().UnixMilli()), Member: member}).Err())
+			row := redis.Z{Score: float64(time.Now().UnixMilli()), Member: limitertest.NewMember(t, layout, permits)}
+			require.NoError(t, rdb.ZAdd(t.Context(), limitertest.KeysOf(ann).Permits, row).Err())
 		}
 		known(t, rdb, 2)
 		assert.Equal(t, engine.Users{Whole: true, Shares: []clients.Share{
@@ -102,28 +104,18 @@ func TestPermitsInUseAreToldByClient(t *testing.T) {
 			{Kind: clients.Unmarked, Permits: 7},
 			{Kind: clients.Unnamed, Permits: 3},
 		}}, usersOf(t, bob))
-	})
-}
 
-func TestPermitsOfEachClientsOwn(t *testing.T) {
-	t.Parallel()
-	onServersOfItsOwn(t, func(t *testing.T, rdb redis.UniversalClient) {
-		var one *rratelimiter.RateLimiter
-		for name, permits := range map[string]int64{"ann": 4, "bob": 3, "": 2} {
-			var opts []rratelimiter.Option
-			if name != "" {
-				opts = append(opts, rratelimiter.WithClientName(name))
-			}
-			one = limitertest.NewClient(t, rdb, opts...).RateLimiter("orders")
-			_, err := one.TrySetRate(t.Context(), limitertest.PerClient(10, time.Hour))
-			require.NoError(t, err)
-			limitertest.MustAcquire(t, one, permits)
+		var own *rratelimiter.RateLimiter
+		for name, permits := range map[string]int64{"ann": 4, "carl": 3, "": 2} {
+			own = of("own", name)
+			require.NoError(t, limitertest.Second(own.TrySetRate(t.Context(), limitertest.PerClient(10, time.Hour))))
+			limitertest.MustAcquire(t, own, permits)
 		}
-		known(t, rdb, 2)
+		known(t, rdb, 4)
 		assert.Equal(t, engine.Users{Shares: []clients.Share{
 			{Kind: clients.Named, Name: "ann", Permits: 4},
-			{Kind: clients.Named, Name: "bob", Permits: 3},
-		}}, usersOf(t, one))
+			{Kind: clients.Named, Name: "carl", Permits: 3},
+		}}, usersOf(t, own))
 	})
 }
 
