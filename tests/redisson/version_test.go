@@ -232,15 +232,12 @@ func TestTypeChangesUnderAHandle(t *testing.T) {
 
 func TestRenameToAKeyOfItsOwnIsRefused(t *testing.T) {
 	t.Parallel()
-	redistest.Virtual(t, func(t *testing.T, rdb *redis.Client) {
-		l := limitertest.NewClient(t, rdb).RateLimiter("{x}")
-		limitertest.MustTrySetRate(t, l, every(5, hour))
-		limitertest.MustAcquire(t, l, 1)
-		limitertest.RequireUntouched(t, rdb, l.Name(), func() {
-			require.ErrorIs(t, l.Rename(t.Context(), "{x}:value"), rratelimiter.ErrInvalidConfig)
-			require.ErrorIs(t, l.Rename(t.Context(), "{x}:permits"), rratelimiter.ErrInvalidConfig)
-		})
-	})
+	to := func(key func(redisson.Keys) string) step {
+		return fails(rratelimiter.ErrInvalidConfig, func(p *play) error { return p.l.Rename(p.Context(), key(p.keys())) })
+	}
+	scenario{cfg: every(5, hour), steps: []step{take(1), untouched(
+		to(func(k redisson.Keys) string { return k.Value }), to(func(k redisson.Keys) string { return k.Permits }),
+	)}}.perform(t)
 }
 
 // The shards of a Ring know nothing of each other.

@@ -225,25 +225,23 @@ func loseMaster(t *testing.T, s *redistest.Sentinel, limiters []*doomed) {
 
 // waiters are callers that wait for the permits of a short interval.
 type waiters struct {
-	crews   [5]crew
+	crew
+
 	granted [5]atomic.Int64
 	failed  atomic.Int64
 }
 
 func startWaiters(t *testing.T, s *redistest.Sentinel) *waiters {
 	t.Helper()
-	l := limitertest.NewLimiter(t, s.Client(t, nil), limitertest.Every(3, 300*time.Millisecond))
-	w := &waiters{}
-	for i := range w.granted {
-		w.crews[i].start(t, 1, func(ctx context.Context) {
-			if err := l.Acquire(ctx, 1); err == nil {
-				w.granted[i].Add(1)
-			} else if ctx.Err() == nil {
-				assert.True(t, transient(err), err)
-				w.failed.Add(1)
-			}
-		})
-	}
+	l, w := limitertest.NewLimiter(t, s.Client(t, nil), limitertest.Every(3, 300*time.Millisecond)), &waiters{}
+	w.start(t, len(w.granted), func(ctx context.Context, i int) {
+		if err := l.Acquire(ctx, 1); err == nil {
+			w.granted[i].Add(1)
+		} else if ctx.Err() == nil {
+			assert.True(t, transient(err), err)
+			w.failed.Add(1)
+		}
+	})
 	return w
 }
 
@@ -253,8 +251,8 @@ func (w *waiters) check(t *testing.T) {
 	for i := range w.granted {
 		before := w.granted[i].Load()
 		assert.Eventually(t, func() bool { return w.granted[i].Load() > before+1 }, time.Minute, 10*time.Millisecond, "a waiter is stuck")
-		w.crews[i].end()
 	}
+	w.end()
 	t.Logf("%d calls of waiters failed", w.failed.Load())
 }
 

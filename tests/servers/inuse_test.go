@@ -29,15 +29,15 @@ type crew struct {
 	wg   sync.WaitGroup
 }
 
-func (c *crew) start(t *testing.T, size int, call func(ctx context.Context)) {
+func (c *crew) start(t *testing.T, size int, call func(ctx context.Context, i int)) {
 	t.Helper()
 	ctx, cancel := context.WithCancel(context.WithoutCancel(t.Context()))
 	c.stop = cancel
 	t.Cleanup(c.end)
-	for range size {
+	for i := range size {
 		c.wg.Go(func() {
 			for ctx.Err() == nil {
-				call(ctx)
+				call(ctx, i)
 				time.Sleep(time.Millisecond)
 			}
 		})
@@ -95,7 +95,7 @@ func gather(
 		c.client = limitertest.NewClient(t, connect(), opts...)
 		c.limiter, c.keys = c.client.RateLimiter(name), redisson.KeysOf(name, id)
 		require.NoError(t, limitertest.Second(c.limiter.TrySetRate(t.Context(), cfg)))
-		c.start(t, 4, func(context.Context) { c.call(t) })
+		c.start(t, 4, func(context.Context, int) { c.call(t) })
 		all[i] = c
 	}
 	all[0].awaitGood(t)
@@ -286,26 +286,23 @@ func undecided(err error) bool { return errors.Is(err, rratelimiter.ErrUnavailab
 
 // kindOf is a word for an error, "" for none.
 func kindOf(err error) string {
-	if err == nil {
+	answer, isAnswer := errors.AsType[redis.Error](err)
+	op, isOp := errors.AsType[*net.OpError](err)
+	switch {
+	case err == nil:
 		return ""
-	}
-	if errors.Is(err, rratelimiter.ErrUnknownOutcome) {
+	case errors.Is(err, rratelimiter.ErrUnknownOutcome):
 		return "UnknownOutcome"
-	}
-	if errors.Is(err, rratelimiter.ErrNotReplicated) {
+	case errors.Is(err, rratelimiter.ErrNotReplicated):
 		return "NotReplicated"
-	}
-	if answer, ok := errors.AsType[redis.Error](err); ok {
+	case isAnswer:
 		word, _, _ := strings.Cut(answer.Error(), " ")
 		return word
-	}
-	if op, ok := errors.AsType[*net.OpError](err); ok && op.Op == "dial" {
+	case isOp && op.Op == "dial":
 		return "dial"
-	}
-	if errors.Is(err, redis.ErrPoolTimeout) {
+	case errors.Is(err, redis.ErrPoolTimeout):
 		return "pool"
-	}
-	if errors.Is(err, rratelimiter.ErrUnavailable) {
+	case errors.Is(err, rratelimiter.ErrUnavailable):
 		return "Unavailable"
 	}
 	return err.Error()

@@ -386,7 +386,7 @@ type load struct {
 func startLoad(t *testing.T, rdb redis.UniversalClient, opts ...rratelimiter.Option) *load {
 	t.Helper()
 	l := &load{keyed: limitertest.NewClient(t, rdb, opts...).Keyed("load:", limitertest.Every(1, time.Hour)), failed: map[string]int{}}
-	l.start(t, 8, func(context.Context) { l.call(t) })
+	l.start(t, 8, func(context.Context, int) { l.call(t) })
 	return l
 }
 

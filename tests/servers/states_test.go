@@ -368,7 +368,7 @@ func TestScriptFlushUnderLoad(t *testing.T) {
 	rdb := redistest.StartRedis(t).Client(t, nil)
 	var flusher crew
 	var flushes atomic.Int64
-	flusher.start(t, 1, func(ctx context.Context) {
+	flusher.start(t, 1, func(ctx context.Context, _ int) {
 		for ctx.Err() == nil {
 			assert.NoError(t, rdb.ScriptFlush(t.Context()).Err())
 			flushes.Add(1)

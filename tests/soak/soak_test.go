@@ -1,6 +1,7 @@
 package soak_test
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"flag"
@@ -46,20 +47,15 @@ func limiters(client *rratelimiter.Client, rdb *redis.Client, name string, rate 
 
 // usage is what a soak has in use at a moment.
 type usage struct {
-	heap       int64
-	goroutines int
-	keys       int64 // in Redis
-}
-
-func (u usage) String() string {
-	return fmt.Sprintf("heap %d kB, %d goroutines, %d keys", u.heap/1024, u.goroutines, u.keys)
+	heap, goroutines int64
+	keys             int64 // in Redis
 }
 
 func used(t *testing.T, rdb *redis.Client) usage {
 	t.Helper()
 	keys, err := rdb.DBSize(t.Context()).Result()
 	require.NoError(t, err)
-	return usage{heap: heap(), goroutines: runtime.NumGoroutine(), keys: keys}
+	return usage{heap: heap(), goroutines: int64(runtime.NumGoroutine()), keys: keys}
 }
 
 // heap is what is still in use after a collection, and one of what finalizers let go.
@@ -111,17 +107,10 @@ func connect(t *testing.T, rdb *redis.Client) {
 	}
 }
 
-// soak has callers use limiters and looks at what is in use every so often. Nothing may
-// grow after the first look. Of so many calls one may have no answer within its time, which
-// is a fifth of a second for some: less than a busy machine may keep it from running.
-func soak(t *testing.T, rdb *redis.Client, length, every, pause time.Duration, latePart int64) {
-	t.Helper()
-	client := rratelimiter.New(rdb)
-	ctx, end := context.WithCancel(t.Context())
-	defer end()
+// soakCalls are calls of limiters of all kinds.
+func soakCalls(ctx context.Context, client *rratelimiter.Client, rdb *redis.Client) (calls []func(draw *rand.Rand) error) {
 	plain := rratelimiter.PerSecond(3)
 	plain.KeepAlive = time.Minute
-	var calls []func(draw *rand.Rand) error
 	for i, opts := range [][]rratelimiter.LimiterOption{
 		nil,
 		{rratelimiter.WithLease(rratelimiter.Lease{Permits: 2})},
@@ -143,10 +132,22 @@ func soak(t *testing.T, rdb *redis.Client, length, every, pause time.Duration, l
 			return err
 		})
 	}
+	return calls
+}
+
+// soak has callers use limiters and looks at what is in use every so often. Nothing may
+// grow after the first look. Of so many calls one may have no answer within its time, which
+// is a fifth of a second for some: less than a busy machine may keep it from running.
+func soak(t *testing.T, rdb *redis.Client, length, every, pause time.Duration, latePart int64) {
+	t.Helper()
+	client := rratelimiter.New(rdb)
+	ctx, end := context.WithCancel(t.Context())
+	defer end()
+	calls := soakCalls(ctx, client, rdb)
 	var callers sync.WaitGroup
 	var made, late atomic.Int64
-	for i := range 4 {
-		draw := rand.New(rand.NewPCG(1, uint64(i)))
+	for i := range uint64(4) {
+		draw := rand.New(rand.NewPCG(1, i))
 		callers.Go(func() {
 			for ctx.Err() == nil {
 				err := calls[draw.IntN(len(calls))](draw)
@@ -166,10 +167,8 @@ func soak(t *testing.T, rdb *redis.Client, length, every, pause time.Duration, l
 	for start := time.Now(); time.Since(start) < length; {
 		time.Sleep(every)
 		now := used(t, rdb)
-		t.Logf("after %v: %v", time.Since(start).Round(time.Second), now)
-		if first == (usage{}) {
-			first = now
-		}
+		t.Logf("after %v: %+v", time.Since(start).Round(time.Second), now)
+		first = cmp.Or(first, now)
 		assert.LessOrEqual(t, now.heap, first.heap+growth, "heap")
 		assert.LessOrEqual(t, now.goroutines, first.goroutines+20, "goroutines")
 		assert.LessOrEqual(t, now.keys, 2*first.keys+20, "keys in Redis")
@@ -201,7 +200,7 @@ func TestKeysUsedOnceLeaveNothing(t *testing.T) { //nolint:paralleltest // it me
 			useOnce(t, l, kind+name, keys)
 			t.Logf("%s: %d keys in %v", kind, keys, time.Since(start).Round(time.Millisecond))
 		}
-		awaitNoKeys(t, rdb)
+		require.Eventually(t, func() bool { return rdb.DBSize(t.Context()).Val() == 0 }, 2*time.Minute, 20*time.Millisecond, "keys that stay")
 		connect(t, rdb)
 	}
 	// Some are remembered until as many others take their places, five thousand at a time.
@@ -233,10 +232,4 @@ func useOnce(t *testing.T, l limit.Limiter, name string, keys int) {
 		})
 	}
 	wg.Wait()
-}
-
-func awaitNoKeys(t *testing.T, rdb *redis.Client) {
-	t.Helper()
-	require.Eventually(t, func() bool { return rdb.DBSize(t.Context()).Val() == 0 }, 2*time.Minute, 20*time.Millisecond,
-		"keys that stay")
 }
