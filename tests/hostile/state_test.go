@@ -35,19 +35,6 @@ var answered = []error{
 // leaks is what stands in errors of a script that went wrong itself.
 var leaks = []string{"attempt to", "bad argument", "user_script", "<string>", "unexpected answer", "stack", "ERR ", "panic"}
 
-func checkError(t testing.TB, what string, err error) {
-	t.Helper()
-	if err == nil {
-		return
-	}
-	known := slices.ContainsFunc(answered, func(of error) bool { return errors.Is(err, of) })
-	// Of a key of the wrong type ErrCorrupt quotes what Redis said.
-	quotes := errors.Is(err, rratelimiter.ErrCorrupt) && strings.Contains(err.Error(), "WRONGTYPE")
-	if !known || !quotes && slices.ContainsFunc(leaks, func(leak string) bool { return strings.Contains(err.Error(), leak) }) {
-		t.Errorf("%s: %v", what, err)
-	}
-}
-
 var names atomic.Int64
 
 // place is where a fuzz target works: names of its own on a server that others use.
@@ -76,6 +63,29 @@ func (p *place) end(keys ...string) {
 		p.t.Log(strings.Join(p.did, "\n"))
 	}
 	p.rdb.Del(p.ctx, keys...)
+}
+
+// went notes how a call went, and checks its error; it reports whether there was none.
+func (p *place) went(what string, err error) bool {
+	p.t.Helper()
+	if p.note("%s: %v", what, err); err == nil {
+		return true
+	}
+	known := slices.ContainsFunc(answered, func(of error) bool { return errors.Is(err, of) })
+	// Of a key of the wrong type ErrCorrupt quotes what Redis said.
+	quotes := errors.Is(err, rratelimiter.ErrCorrupt) && strings.Contains(err.Error(), "WRONGTYPE")
+	if !known || !quotes && slices.ContainsFunc(leaks, func(leak string) bool { return strings.Contains(err.Error(), leak) }) {
+		p.t.Errorf("%s: %v", what, err)
+	}
+	return false
+}
+
+// checkTook has a call end in a time that is no machine's fault.
+func (p *place) checkTook(what string, start time.Time) {
+	p.t.Helper()
+	if took := time.Since(start); took > time.Minute {
+		p.t.Errorf("%s took %v", what, took)
+	}
 }
 
 func (p *place) note(format string, args ...any) { p.did = append(p.did, fmt.Sprintf(format, args...)) }
@@ -182,8 +192,7 @@ func (check try) run(f *testing.F, rdb *redis.Client) {
 
 // checkDecision looks at a decision, and returns the permits granted.
 func (p *place) checkDecision(d limit.Decision, err error, n int64) int64 {
-	p.note("took %d: %+v, %v", n, d, err)
-	checkError(p.t, "Take", err)
+	p.went(fmt.Sprintf("taking %d: %+v", n, d), err)
 	if d.Granted && (err != nil || d.Remaining < 0 || d.Remaining > d.Limit) || d.RetryAfter < 0 || d.ResetAfter < 0 || d.Remaining < 0 {
 		p.t.Errorf("%d: %+v, %v", n, d, err)
 	}
@@ -236,9 +245,7 @@ func (u *usage) check(what string) {
 		u.t.Errorf("%s: %d permits are held of %d", what, u.holds, u.rate)
 	}
 	free, err := u.l.AvailablePermits(u.ctx)
-	checkError(u.t, "AvailablePermits", err)
-	u.note("%s: %d held, %d free, %v", what, u.holds, free, err)
-	if err == nil && free > max(0, u.rate-u.holds) {
+	if u.went(fmt.Sprint(u.holds, " held, ", free, " free"), err) && free > max(0, u.rate-u.holds) {
 		u.t.Errorf("%s: %d permits are held and %d free of %d", what, u.holds, free, u.rate)
 	}
 }
@@ -298,40 +305,31 @@ func (u *usage) use() {
 		u.peek(n)
 	case "TryAcquire":
 		ok, err := u.l.TryAcquire(u.ctx, n, 0)
-		checkError(u.t, what, err)
-		if u.note("tried %d: %v, %v", n, ok, err); ok {
+		if u.went(fmt.Sprint(what, n, ok), err) && ok {
 			u.holds += n
 		}
 	case "Release":
-		err := u.l.Release(u.ctx, n)
-		u.note("released %d: %v", n, err)
-		if checkError(u.t, what, err); err == nil {
+		if u.went(fmt.Sprint(what, n), u.l.Release(u.ctx, n)) {
 			u.holds = max(0, u.holds-n)
 		}
 	case "KeepState":
 		kind, _ := u.stored("type")
 		cfg := rratelimiter.Config{Type: rratelimiter.RateType(kind & 1), Rate: n, Interval: time.Hour}
-		err := u.l.SetRate(u.ctx, cfg, rratelimiter.KeepState())
-		checkError(u.t, what, err)
-		u.note("kept the state with %d: %v", n, err)
+		u.went(fmt.Sprint(what, n), u.l.SetRate(u.ctx, cfg, rratelimiter.KeepState()))
 	case "Migrate":
-		checkError(u.t, what, limitertest.Second(u.client.Migrate(u.ctx, u.l.Name())))
+		u.went(what, limitertest.Second(u.client.Migrate(u.ctx, u.l.Name())))
 	default:
-		err := limitertest.Operations[what](u.ctx, u.l)
-		checkError(u.t, what, err)
-		u.note("%s: %v", what, err)
+		went := u.went(what, limitertest.Operations[what](u.ctx, u.l))
 		switch what {
 		case "SetRate", "Delete", "Rename", "TrySetRate": // with one of its own the limiter starts anew
 			u.holds, u.rate = 0, 0
 		case "Reset":
-			if err == nil {
+			if went {
 				u.holds = 0
 			}
 		}
 	}
-	if took := time.Since(start); took > 2*time.Second {
-		u.t.Errorf("%s took %v", what, took)
-	}
+	u.checkTook(what, start)
 	u.check(what)
 }
 
@@ -393,14 +391,10 @@ func (p *place) takeAll(l limiter, key string, most int64) {
 			p.t.Errorf("%d permits are held of %d: %+v", held, most, d)
 		}
 		if giveBack != nil && p.d.N(4) == 3 {
-			err := giveBack(p.ctx)
-			p.note("gave %d back: %v", n, err)
-			checkError(p.t, "giving back", err)
+			p.went(fmt.Sprint("giving back ", n), giveBack(p.ctx))
 			held = max(0, held-n)
 		}
-		if took := time.Since(start); took > 2*time.Second {
-			p.t.Errorf("it took %v", took)
-		}
+		p.checkTook("it", start)
 		if p.d.N(8) == 7 {
 			return
 		}
@@ -417,10 +411,7 @@ func (p *place) takeSome(l limiter, key string, n int64) (
 		taken, d, err = l.TakeUpTo(p.ctx, key, n)
 		return d, p.checkUpTo(taken, d, err, n), nil, err
 	case 6:
-		err = l.Reset(p.ctx, key)
-		p.note("reset: %v", err)
-		checkError(p.t, "Reset", err)
-		if err != nil {
+		if err = l.Reset(p.ctx, key); !p.went("Reset", err) {
 			return d, 0, nil, err
 		}
 		return d, -1, nil, nil
