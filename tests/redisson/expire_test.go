@@ -143,8 +143,8 @@ func TestTheTimeToLiveOfALimiterAndOfAClientsPair(t *testing.T) {
 		}}
 	}
 	for name, op := range map[string]step{"clear": does("ClearExpire"), "expire": expire(hour)} {
-		// What a Client keeps of a limiter that others have made a shared one is in
-		// nobody's way, and goes as it would have.
+		// What a Client keeps of a limiter that others have made a shared one is in no
+		// one's way, and goes as it would have.
 		all[name+", of a pair that is not in use"] = scenario{cfg: perClient(10, second), steps: []step{
 			take(1), other(set(every(10, second))), op, wait(second + ms), there(1),
 		}}

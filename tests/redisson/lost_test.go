@@ -60,8 +60,8 @@ func TestKeepStateWhereTheConfigurationIsLost(t *testing.T) {
 	perform(t, all)
 }
 
-// A rate of 100 is lost while 10 are in use; what is free by the new one is told
-// by what is in use, whatever the value is.
+// A rate of 100 is lost while 10 are in use; what is free by the new one follows
+// from what is in use, whatever the value is.
 func TestPermitsInUseCountWhereTheConfigurationIsLost(t *testing.T) {
 	t.Parallel()
 	all := map[string]scenario{}

@@ -174,7 +174,7 @@ func TestRedissonsEightThreads(t *testing.T) {
 			}
 			redistest.Virtual(t, func(t *testing.T, rdb *redis.Client) {
 				l := limitertest.NewLimiter(t, rdb, every(int64(tt.rate), second))
-				all := grantsOf(t, tt.count, poll(l, tt.pause))
+				all := grantsOf(t, int64(tt.count), poll(l, tt.pause))
 				for i := tt.rate; i < len(all); i++ {
 					require.GreaterOrEqual(t, all[i].to.Sub(all[i-tt.rate].to), second, "grants %d and %d", i-tt.rate, i)
 				}
@@ -189,7 +189,7 @@ func TestRedissonsEightThreads(t *testing.T) {
 			t.Parallel()
 			const interval = 200 * ms
 			l := limitertest.NewLimiter(t, redistest.Client(t), every(int64(tt.rate), interval))
-			all := grantsOf(t, tt.countOnRedis, poll(l, tt.pauseOnRedis))
+			all := grantsOf(t, int64(tt.countOnRedis), poll(l, tt.pauseOnRedis))
 			requireWindows(t, all, tt.rate, interval)
 			spent := all[len(all)-1].to.Sub(all[0].from)
 			assert.GreaterOrEqual(t, spent, time.Duration((tt.countOnRedis-1)/tt.rate)*interval-clockSlack)
@@ -220,30 +220,23 @@ type grant struct{ from, to time.Time }
 
 // grantsOf has eight threads take count permits together, and returns them in
 // the order in which they came.
-func grantsOf(t *testing.T, count int, acquire func(context.Context) error) []grant {
+func grantsOf(t *testing.T, count int64, acquire func(context.Context) error) []grant {
 	t.Helper()
-	var (
-		wg    sync.WaitGroup
-		mu    sync.Mutex
-		all   []grant
-		taken atomic.Int64
-	)
+	all := make([]grant, count)
+	var wg sync.WaitGroup
+	var next atomic.Int64
 	for range 8 {
 		wg.Go(func() {
-			for taken.Add(1) <= int64(count) {
-				g := grant{from: time.Now()}
+			for i := next.Add(1) - 1; i < count; i = next.Add(1) - 1 {
+				from := time.Now()
 				if !assert.NoError(t, acquire(t.Context())) {
 					return
 				}
-				g.to = time.Now()
-				mu.Lock()
-				all = append(all, g)
-				mu.Unlock()
+				all[i] = grant{from, time.Now()}
 			}
 		})
 	}
 	wg.Wait()
-	require.Len(t, all, count)
 	slices.SortFunc(all, func(a, b grant) int { return a.to.Compare(b.to) })
 	return all
 }

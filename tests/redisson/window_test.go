@@ -65,7 +65,7 @@ var windows = map[string]scenario{
 	"a keep-alive time": {cfg: keepAlive(1, minute, minute), both: true, version: windowed, steps: []step{
 		take(1), times(6, refuse(1), wait(9*second)), wait(6*second + ms), take(1),
 	}},
-	// A value whose end is that of an earlier Expire is nobody's window.
+	// A value whose end is that of an earlier Expire is no window.
 	"KeepState after Expire makes none": {cfg: every(10, second), steps: []step{
 		expire(hour), take(1), wait(2 * second), set(every(10, second), keep), take(10), wait(2 * second), free(10),
 		wait(10 * minute), free(10), take(1),

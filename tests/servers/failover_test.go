@@ -24,7 +24,7 @@ import (
 const downAfter = time.Second
 
 // manyPermits are more than a party can use up, so that what a failover lost can
-// be told from what is left: nobody is refused or releases.
+// be counted from what is left: no caller is refused or releases.
 const manyPermits = 1_000_000
 
 type server = redistest.Server

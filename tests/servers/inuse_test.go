@@ -265,7 +265,7 @@ func (all parties) settle(t *testing.T, rdb redis.UniversalClient, cfg rratelimi
 		require.Equal(t, cfg.Rate, free+here, "free and in use")
 		inUse += here
 	}
-	require.LessOrEqual(t, inUse, held+of.perhaps, "permits in use that nobody took")
+	require.LessOrEqual(t, inUse, held+of.perhaps, "permits in use that no one took")
 	of.lost, of.idle = max(0, held-inUse), max(0, inUse-held)
 	return of
 }

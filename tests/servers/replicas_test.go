@@ -294,7 +294,7 @@ func TestWithReplicasOnARing(t *testing.T) {
 }
 
 // A repeat that finds the grant of an attempt whose answer was lost is waited for, by
-// the mark that it leaves. A second repeat leaves none, so that nobody can tell.
+// the mark that it leaves. A second repeat leaves none, so that no one can tell.
 func TestWithReplicasAfterLostAnswers(t *testing.T) {
 	t.Parallel()
 	for lost := range 3 {
