@@ -106,7 +106,7 @@ func hasty(t *testing.T) string {
 // that is fast, and limits by itself without Redis.
 type watched struct {
 	t             *testing.T
-	prometheus    *prometheusServer
+	prometheus    prometheusServer
 	redis         *redistest.Server
 	proxy         *redistest.Proxy
 	closed, local *traffic
@@ -140,7 +140,8 @@ func watch(t *testing.T) *watched {
 		return err
 	})
 
-	w.closed, w.local = newTraffic(t, closed), newTraffic(t, local)
+	w.closed = &traffic{t: t, site: closed, done: make(chan struct{})}
+	w.local = &traffic{t: t, site: local, done: make(chan struct{})}
 	greedy := newUser()
 	w.closed.send(2, 50*time.Millisecond, func() string { return greedy }, http.MethodGet, hello)
 	w.closed.send(2, 50*time.Millisecond, newUser, http.MethodGet, hello)
@@ -254,13 +255,7 @@ func (w *watched) tell(phase string, load rates) {
 
 func (w *watched) eventually(what string, check func() error) {
 	w.t.Helper()
-	var err error
-	for deadline := time.Now().Add(20 * time.Second); time.Now().Before(deadline); time.Sleep(50 * time.Millisecond) {
-		if err = check(); err == nil {
-			return
-		}
-	}
-	assert.NoError(w.t, err, what)
+	assert.EventuallyWithT(w.t, func(c *assert.CollectT) { assert.NoError(c, check()) }, time.Minute, 50*time.Millisecond, what)
 }
 
 // shown writes values as a legend does; unnamed stands for no label.
