@@ -46,6 +46,18 @@ func (k Kind[O, K]) testAnswers(t *testing.T) {
 			c.want.Text = got.Text
 			assert.Equal(t, c.want, got)
 			assert.Equal(t, []Call{{k.Prefix + k.Parts, 1}}, limiter.Asked())
+
+			outcome := limit.Granted
+			switch {
+			case c.err != nil:
+				outcome = limit.Failed
+			case !c.decision.Granted:
+				outcome = limit.Refused
+			}
+			shadow := k.rig(t, limiter, k.WithShadow())
+			assert.Nil(t, shadow.ask(Passed).Figures)
+			assert.Equal(t, []limit.Outcome{outcome}, shadow.outcomes(k.Name, "default", true))
+			assert.Len(t, limiter.Asked(), 2)
 		})
 	}
 	assert.Zero(t, k.rig(t, Says(limit.Decision{}, nil)).ask(Refused).RetryAfter, "no waiting helps")
