@@ -75,36 +75,16 @@ func TestWithWaitRefusesWhereWaitingDoesNotHelp(t *testing.T) {
 	}
 }
 
-func TestStreamClientThatDoesNotOpen(t *testing.T) {
-	t.Parallel()
-	for _, opts := range [][]grpclimit.Option{nil, {grpclimit.WithPerMessage()}} {
-		interceptor := grpclimit.StreamClientInterceptor(middlewaretest.Budget(1, 0), opts...)
-		conn, _ := serve(t, nil)
-		var freed func() error
-		_, err := interceptor(t.Context(), &grpc.StreamDesc{ClientStreams: true}, conn, "/test/Call",
-			func(ctx context.Context, _ *grpc.StreamDesc, _ *grpc.ClientConn, _ string, _ ...grpc.CallOption) (grpc.ClientStream, error) {
-				freed = ctx.Err
-				return nil, io.ErrUnexpectedEOF
-			})
-		require.ErrorIs(t, err, io.ErrUnexpectedEOF)
-		assert.Equal(t, len(opts) > 0, freed() != nil)
-	}
-}
-
 func TestStreamClientPerMessage(t *testing.T) {
 	t.Parallel()
 	limiter := middlewaretest.Budget(3, time.Second)
 	conn, service := serve(t, nil, streamClient(limiter, grpclimit.WithPerMessage()))
-	stream, err := testpb.NewTestServiceClient(conn).FullDuplexCall(t.Context())
-	require.NoError(t, err)
-	for range 2 {
-		require.NoError(t, stream.Send(&testpb.StreamingOutputCallRequest{}))
-		_, err = stream.Recv()
-		require.NoError(t, err)
-	}
+	stream, say := duplex(t, conn)
+	require.NoError(t, say(0))
+	require.NoError(t, say(0))
 	assert.Equal(t, time.Second, retryDelay(t, stream.Send(&testpb.StreamingOutputCallRequest{})))
 	assert.Equal(t, codes.Canceled, status.Code(<-service.ended), "the stream is over")
-	_, err = stream.Recv()
+	_, err := stream.Recv()
 	assert.Equal(t, codes.Canceled, status.Code(err))
 }
 
@@ -113,16 +93,13 @@ func TestStreamClientWaitsPerMessage(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		conn, service := serve(t, nil, streamClient(everySecond(), grpclimit.WithPerMessage(), grpclimit.WithWait()))
 		start := time.Now()
-		stream, err := testpb.NewTestServiceClient(conn).FullDuplexCall(t.Context())
-		require.NoError(t, err)
+		stream, say := duplex(t, conn)
 		for range 3 {
-			require.NoError(t, stream.Send(&testpb.StreamingOutputCallRequest{}))
-			_, err = stream.Recv()
-			require.NoError(t, err)
+			require.NoError(t, say(0))
 		}
 		assert.Equal(t, 3*time.Second, time.Since(start))
 		require.NoError(t, stream.CloseSend())
-		_, err = stream.Recv()
+		_, err := stream.Recv()
 		require.ErrorIs(t, err, io.EOF)
 		require.ErrorIs(t, <-service.ended, io.EOF)
 	})
@@ -141,7 +118,7 @@ func TestShadowOfAClientThatWaits(t *testing.T) {
 	} {
 		synctest.Test(t, func(t *testing.T) {
 			told := &limitertest.Recorder{}
-			opts := append(c.opts, grpclimit.WithWait(), grpclimit.WithObserver(told))
+			opts := append([]grpclimit.Option{grpclimit.WithWait(), grpclimit.WithObserver(told)}, c.opts...)
 			start := time.Now()
 			limiter := &middlewaretest.Fake{Answer: func(context.Context, int64) (limit.Decision, error) {
 				return limit.Decision{Granted: time.Since(start) >= 3*time.Second, Limit: 1, RetryAfter: time.Second}, nil
@@ -157,10 +134,17 @@ func TestShadowOfAClientThatWaits(t *testing.T) {
 	}
 }
 
-// A stream that has ended leaves nothing behind in the caller's context.
+// A stream that has ended, or does not open, leaves nothing behind in the caller's context.
 func TestStreamClientFreesItsContext(t *testing.T) {
 	t.Parallel()
-	ends := map[string]func(t *testing.T, stream grpc.ClientStream){
+	cost := grpclimit.WithCost(func(_ context.Context, call grpclimit.Call) int64 {
+		if call.Message == "too much" {
+			return 2
+		}
+		return 1
+	})
+	for name, end := range map[string]func(t *testing.T, stream grpc.ClientStream){ // nil: it does not open
+		"not open": nil,
 		"by the server": func(t *testing.T, stream grpc.ClientStream) {
 			require.NoError(t, stream.CloseSend())
 			require.ErrorIs(t, stream.RecvMsg(nil), io.EOF)
@@ -176,29 +160,26 @@ func TestStreamClientFreesItsContext(t *testing.T) {
 			_, err := stream.Header()
 			require.Error(t, err)
 		},
-	}
-	for name, end := range ends {
+	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			var given func() error
-			interceptor := grpclimit.StreamClientInterceptor(middlewaretest.Budget(2, 0), grpclimit.WithPerMessage(),
-				grpclimit.WithCost(func(_ context.Context, call grpclimit.Call) int64 {
-					if call.Message == "too much" {
-						return 2
-					}
-					return 1
-				}))
-			conn, _ := serve(t, nil)
-			stream, err := interceptor(t.Context(), &grpc.StreamDesc{ClientStreams: true, ServerStreams: true}, conn,
-				"/test/Call", func(ctx context.Context, _ *grpc.StreamDesc, _ *grpc.ClientConn, _ string,
-					_ ...grpc.CallOption,
-				) (grpc.ClientStream, error) {
+			interceptor := grpclimit.StreamClientInterceptor(middlewaretest.Budget(2, 0), grpclimit.WithPerMessage(), cost)
+			stream, err := interceptor(t.Context(), &grpc.StreamDesc{ClientStreams: true, ServerStreams: true}, idle, method,
+				func(ctx context.Context, _ *grpc.StreamDesc, _ *grpc.ClientConn, _ string, _ ...grpc.CallOption) (grpc.ClientStream, error) {
 					given = ctx.Err
+					if end == nil {
+						return nil, io.ErrUnexpectedEOF
+					}
 					return endedStream{}, nil
 				})
-			require.NoError(t, err)
-			require.NoError(t, given())
-			end(t, stream)
+			if end == nil {
+				require.ErrorIs(t, err, io.ErrUnexpectedEOF)
+			} else {
+				require.NoError(t, err)
+				require.NoError(t, given())
+				end(t, stream)
+			}
 			assert.Error(t, given())
 		})
 	}

@@ -87,6 +87,21 @@ func serve(t testing.TB, serverOpts []grpc.ServerOption, dialOpts ...grpc.DialOp
 	return conn, service
 }
 
+// duplex opens a stream in which say sends a message with so many bytes, and awaits the
+// answer.
+func duplex(t testing.TB, conn *grpc.ClientConn) (stream testpb.TestService_FullDuplexCallClient, say func(size int) error) {
+	t.Helper()
+	stream, err := testpb.NewTestServiceClient(conn).FullDuplexCall(t.Context())
+	require.NoError(t, err)
+	return stream, func(size int) error {
+		err := stream.Send(&testpb.StreamingOutputCallRequest{Payload: &testpb.Payload{Body: make([]byte, size)}})
+		if err == nil {
+			_, err = stream.Recv()
+		}
+		return err
+	}
+}
+
 func check(ctx context.Context, conn *grpc.ClientConn, opts ...grpc.CallOption) error {
 	_, err := healthpb.NewHealthClient(conn).Check(ctx, &healthpb.HealthCheckRequest{}, opts...)
 	return err

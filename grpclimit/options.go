@@ -74,9 +74,7 @@ func logError(ctx context.Context, call Call, err error) {
 // continue another one's, as "api:ip:" does "api:": who is called "ip" by the one
 // would reach keys of the other.
 func WithPrefix(prefix string) Option {
-	return func(s *settings) error {
-		return s.SetPrefix(prefix)
-	}
+	return func(s *settings) error { return s.SetPrefix(prefix) }
 }
 
 // WithKey sets what calls are counted by: those for which all parts are the same
@@ -94,9 +92,7 @@ func WithPrefix(prefix string) Option {
 // An empty part, such as that of missing metadata, stays empty: the calls that
 // lack it share one limit.
 func WithKey(parts ...KeyFunc) Option {
-	return func(s *settings) error {
-		return ask.SetKey(&s.keys, parts)
-	}
+	return func(s *settings) error { return ask.SetKey(&s.keys, parts) }
 }
 
 // WithHashTag makes the parts of a key its hash tag, "grpc:{192.0.2.1}" for
@@ -104,27 +100,20 @@ func WithKey(parts ...KeyFunc) Option {
 // need it, as those of package tokenbucket do. The prefix then must hold no
 // braces.
 func WithHashTag() Option {
-	return func(s *settings) error {
-		s.Tagged = true
-		return nil
-	}
+	return (*settings).SetTagged
 }
 
 // WithCost sets how many permits a call takes, by default 1. At 0 or less it
 // passes without the limiter being asked. A call that costs more than the limit
 // is refused without RetryInfo.
 func WithCost(cost func(context.Context, Call) int64) Option {
-	return func(s *settings) error {
-		return ask.SetFunc(&s.cost, cost, "WithCost: the function")
-	}
+	return func(s *settings) error { return ask.SetFunc(&s.cost, cost, "WithCost: the function") }
 }
 
 // WithSkip lets the calls of which skip says true pass without the limiter being
 // asked: health checks, for one.
 func WithSkip(skip func(context.Context, Call) bool) Option {
-	return func(s *settings) error {
-		return ask.SetFunc(&s.skip, skip, "WithSkip: the function")
-	}
+	return func(s *settings) error { return ask.SetFunc(&s.skip, skip, "WithSkip: the function") }
 }
 
 // WithTimeout bounds how long a call waits for the limiter, by default
@@ -132,9 +121,7 @@ func WithSkip(skip func(context.Context, Call) bool) Option {
 // grants nevertheless is given back if the limiter is a [limit.Returner]. A
 // fallback has that long again. 0 stands for no bound but the call's own context.
 func WithTimeout(d time.Duration) Option {
-	return func(s *settings) error {
-		return s.SetTimeout(d)
-	}
+	return func(s *settings) error { return s.SetTimeout(d) }
 }
 
 // WithFailure says what answers a call while the limiter does not decide:
@@ -160,18 +147,14 @@ func WithTimeout(d time.Duration) Option {
 // cluster prefer it: it knows each master's outage by itself, while here the limiter
 // fails as a whole.
 func WithFailure(f limit.Failure) Option {
-	return func(s *settings) error {
-		return s.SetFailure(f)
-	}
+	return func(s *settings) error { return s.SetFailure(f) }
 }
 
 // WithFallback has limiter answer, under the same keys, while the other does not decide,
 // in place of what [WithFailure] says. Where it fails too, the call ends with
 // codes.Unavailable.
 func WithFallback(limiter limit.Limiter) Option {
-	return func(s *settings) error {
-		return s.SetFallback(limiter)
-	}
+	return func(s *settings) error { return s.SetFallback(limiter) }
 }
 
 // WithShadow has the limiter decide and charge, and each call that the options are right
@@ -179,10 +162,7 @@ func WithFallback(limiter limit.Limiter) Option {
 // what would have been refused, and [WithErrorHandler] of failures. No trailer says
 // anything of limits.
 func WithShadow() Option {
-	return func(s *settings) error {
-		s.Shadow = true
-		return nil
-	}
+	return (*settings).SetShadow
 }
 
 // WithName names the limit, by default "default": for observers, and in the ErrorInfo of
@@ -202,9 +182,7 @@ func WithName(name string) Option {
 // limit by its name ([WithName]), and the Call "grpclimit". A call that costs more than
 // the limit is one that failed. Observers of the limiter itself are told besides.
 func WithObserver(observer limit.Observer) Option {
-	return func(s *settings) error {
-		return s.SetObserver(observer)
-	}
+	return func(s *settings) error { return s.SetObserver(observer) }
 }
 
 // WithErrorHandler sets a hook that is called, before the call goes on or ends,
@@ -212,9 +190,7 @@ func WithObserver(observer limit.Observer) Option {
 // neither is a call whose context ended. By default errors are logged by slog's
 // default logger.
 func WithErrorHandler(hook func(ctx context.Context, call Call, err error)) Option {
-	return func(s *settings) error {
-		return ask.SetFunc(&s.onError, hook, "WithErrorHandler: the hook")
-	}
+	return func(s *settings) error { return ask.SetFunc(&s.onError, hook, "WithErrorHandler: the hook") }
 }
 
 // WithPerMessage has streams take permits for each message that the client

@@ -112,24 +112,6 @@ func TestServerTellsRetryingClientsWhen(t *testing.T) {
 	})
 }
 
-func TestStreamServerTakesOnceAStream(t *testing.T) {
-	t.Parallel()
-	limiter := middlewaretest.Budget(1, time.Second)
-	conn, _ := serve(t, streams(limiter))
-	client := healthpb.NewHealthClient(conn)
-	watch, err := client.Watch(t.Context(), &healthpb.HealthCheckRequest{})
-	require.NoError(t, err)
-	_, err = watch.Recv()
-	require.NoError(t, err)
-
-	watch, err = client.Watch(t.Context(), &healthpb.HealthCheckRequest{})
-	require.NoError(t, err)
-	_, err = watch.Recv()
-	assert.Equal(t, time.Second, retryDelay(t, err))
-	assert.Equal(t, []string{"1000"}, watch.Trailer().Get(pushbackTrailer))
-	assert.Len(t, limiter.Asked(), 2)
-}
-
 func TestStreamServerTakesPerMessage(t *testing.T) {
 	t.Parallel()
 	limiter := middlewaretest.Budget(5, time.Second)
@@ -140,15 +122,7 @@ func TestStreamServerTakesPerMessage(t *testing.T) {
 			}
 			return 2 // the opening
 		})))
-	stream, err := testpb.NewTestServiceClient(conn).FullDuplexCall(t.Context())
-	require.NoError(t, err)
-	say := func(size int) error {
-		require.NoError(t, stream.Send(&testpb.StreamingOutputCallRequest{
-			Payload: &testpb.Payload{Body: make([]byte, size)},
-		}))
-		_, err := stream.Recv()
-		return err
-	}
+	_, say := duplex(t, conn)
 	require.NoError(t, say(2))
 	require.NoError(t, say(0))
 	require.NoError(t, say(1))
@@ -163,18 +137,24 @@ func TestStreamServerTakesPerMessage(t *testing.T) {
 	assert.Equal(t, []int64{2, 2, 1, 1}, costs)
 }
 
-func TestStreamServerTakesOnceWhereTheClientSendsOneMessage(t *testing.T) {
+func TestStreamServerTakesOnceAStream(t *testing.T) {
 	t.Parallel()
 	limiter := middlewaretest.Budget(4, 0)
-	conn, _ := serve(t, streams(limiter, grpclimit.WithPerMessage()))
+	conn, _ := serve(t, streams(limiter))
+	_, say := duplex(t, conn)
+	require.NoError(t, say(1))
+	require.NoError(t, say(1))
+	assert.Len(t, limiter.Asked(), 1)
+
+	conn, _ = serve(t, streams(limiter, grpclimit.WithPerMessage()))
 	stream, err := testpb.NewTestServiceClient(conn).StreamingOutputCall(t.Context(), &testpb.StreamingOutputCallRequest{})
 	require.NoError(t, err)
 	_, err = stream.Recv()
 	require.NoError(t, err)
 	_, err = stream.Recv()
 	require.ErrorIs(t, err, io.EOF)
-	assert.Len(t, limiter.Asked(), 1)
-	assert.Equal(t, []string{"4", "3"}, figures(stream.Trailer()))
+	assert.Len(t, limiter.Asked(), 2, "where the client sends one message")
+	assert.Equal(t, []string{"4", "2"}, figures(stream.Trailer()))
 }
 
 func figures(trailer metadata.MD) []string {
@@ -201,13 +181,10 @@ func TestTrailersOfStreams(t *testing.T) {
 		messages int
 		want     []string
 	}{{0, []string{"5", "4"}}, {2, []string{"5", "1"}}, {1, []string{"5", "0"}}} {
-		stream, err := testpb.NewTestServiceClient(conn).FullDuplexCall(t.Context())
-		require.NoError(t, err)
-		for range test.messages {
-			require.NoError(t, stream.Send(&testpb.StreamingOutputCallRequest{}))
-			if _, err := stream.Recv(); err != nil {
-				break
-			}
+		stream, say := duplex(t, conn)
+		var err error
+		for i := 0; i < test.messages && err == nil; i++ {
+			err = say(0)
 		}
 		_ = stream.CloseSend()
 		for err == nil {
@@ -216,9 +193,8 @@ func TestTrailersOfStreams(t *testing.T) {
 		require.Error(t, <-service.ended)
 		assert.Equal(t, test.want, figures(stream.Trailer()))
 	}
-	stream, err := testpb.NewTestServiceClient(conn).FullDuplexCall(t.Context())
-	require.NoError(t, err)
-	_, err = stream.Recv()
+	stream, _ := duplex(t, conn)
+	_, err := stream.Recv()
 	require.Error(t, err)
 	assert.Equal(t, []string{"5", "0"}, figures(stream.Trailer()), "refused as it opens")
 	assert.Equal(t, []string{"1000"}, stream.Trailer().Get(pushbackTrailer))

@@ -49,9 +49,7 @@ func logError(r *http.Request, err error) {
 // continue another one's, as "api:ip:" does "api:": who is called "ip" by the one
 // would reach keys of the other. Of one middleware's policies that is refused.
 func WithPrefix(prefix string) Option {
-	return func(s *settings) error {
-		return s.SetPrefix(prefix)
-	}
+	return func(s *settings) error { return s.SetPrefix(prefix) }
 }
 
 // WithKey sets what requests are counted by: those for which all parts are the
@@ -71,9 +69,7 @@ func WithPrefix(prefix string) Option {
 // With several policies the policy's name comes between prefix and parts, but for
 // those that have a Policy.Prefix of their own.
 func WithKey(parts ...KeyFunc) Option {
-	return func(s *settings) error {
-		return ask.SetKey(&s.keys, parts)
-	}
+	return func(s *settings) error { return ask.SetKey(&s.keys, parts) }
 }
 
 // WithHashTag makes the parts of a key its hash tag, "http:{192.0.2.1}" for
@@ -81,10 +77,7 @@ func WithKey(parts ...KeyFunc) Option {
 // need it, as those of package tokenbucket do. The prefix then must hold no
 // braces.
 func WithHashTag() Option {
-	return func(s *settings) error {
-		s.Tagged = true
-		return nil
-	}
+	return (*settings).SetTagged
 }
 
 // WithCost sets how many permits a request takes, by default 1. At 0 or less it
@@ -92,17 +85,13 @@ func WithHashTag() Option {
 // ContentLength of -1. A request that costs more than can be granted at once is
 // refused without Retry-After.
 func WithCost(cost func(*http.Request) int64) Option {
-	return func(s *settings) error {
-		return ask.SetFunc(&s.cost, cost, "WithCost: the function")
-	}
+	return func(s *settings) error { return ask.SetFunc(&s.cost, cost, "WithCost: the function") }
 }
 
 // WithSkip lets the requests of which skip says true pass without a limiter being
 // asked.
 func WithSkip(skip func(*http.Request) bool) Option {
-	return func(s *settings) error {
-		return ask.SetFunc(&s.skip, skip, "WithSkip: the function")
-	}
+	return func(s *settings) error { return ask.SetFunc(&s.skip, skip, "WithSkip: the function") }
 }
 
 // WithName names the policy of New's limiter, by default "default". See
@@ -134,9 +123,7 @@ func WithPolicy(p Policy) Option {
 // fallback has that long again, and so has giving back. 0 stands for no bound but
 // the request's own context.
 func WithTimeout(d time.Duration) Option {
-	return func(s *settings) error {
-		return s.SetTimeout(d)
-	}
+	return func(s *settings) error { return s.SetTimeout(d) }
 }
 
 // WithFailure says what answers a request while a limiter does not decide:
@@ -163,18 +150,14 @@ func WithTimeout(d time.Duration) Option {
 // cluster prefer it: it knows each master's outage by itself, while here one limiter
 // fails as a whole.
 func WithFailure(f limit.Failure) Option {
-	return func(s *settings) error {
-		return s.SetFailure(f)
-	}
+	return func(s *settings) error { return s.SetFailure(f) }
 }
 
 // WithFallback has limiter answer, under the same keys, while one does not decide, in
 // place of what [WithFailure] says: a [Local] one of the same rate, for example. Where
 // it fails too, the answer is 503.
 func WithFallback(limiter limit.Limiter) Option {
-	return func(s *settings) error {
-		return s.SetFallback(limiter)
-	}
+	return func(s *settings) error { return s.SetFallback(limiter) }
 }
 
 // WithShadow has limiters decide and charge, and the handler get each request that the
@@ -182,10 +165,7 @@ func WithFallback(limiter limit.Limiter) Option {
 // would have been refused, and [WithErrorHandler] of failures. No header says anything
 // of limits. What would have been refused is charged no more than without the option.
 func WithShadow() Option {
-	return func(s *settings) error {
-		s.Shadow = true
-		return nil
-	}
+	return (*settings).SetShadow
 }
 
 // WithObserver has an observer told of each policy's answer to each request, by
@@ -193,9 +173,7 @@ func WithShadow() Option {
 // policy by its name, and the Call "httplimit". A request that costs more than a limit
 // has is one that failed. Observers of the limiters themselves are told besides.
 func WithObserver(observer limit.Observer) Option {
-	return func(s *settings) error {
-		return s.SetObserver(observer)
-	}
+	return func(s *settings) error { return s.SetObserver(observer) }
 }
 
 // WithErrorHandler sets a hook that is called, before the answer, once for each
@@ -203,18 +181,14 @@ func WithObserver(observer limit.Observer) Option {
 // given back. A refusal is no error, and neither is a request whose client went
 // away. By default errors are logged by slog's default logger.
 func WithErrorHandler(hook func(*http.Request, error)) Option {
-	return func(s *settings) error {
-		return ask.SetFunc(&s.onError, hook, "WithErrorHandler: the hook")
-	}
+	return func(s *settings) error { return ask.SetFunc(&s.onError, hook, "WithErrorHandler: the hook") }
 }
 
 // WithRefusal sets what writes the answer to a refused request, in the place of
 // the problem description. The headers are set when it is called, Retry-After
 // too; the status is its to write, normally http.StatusTooManyRequests.
 func WithRefusal(refuse func(http.ResponseWriter, *http.Request, Refusal)) Option {
-	return func(s *settings) error {
-		return ask.SetFunc(&s.refuse, refuse, "WithRefusal: the function")
-	}
+	return func(s *settings) error { return ask.SetFunc(&s.refuse, refuse, "WithRefusal: the function") }
 }
 
 // WithHeaders chooses the headers that tell clients of their limits, by default

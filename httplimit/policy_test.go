@@ -90,7 +90,8 @@ func TestPolicies(t *testing.T) {
 		"too few are left":    {[]*fake{granted(10, 1, hour), no}, true, nil, nil, 2, 429, "3600", `"a";r=1;t=3600, "b";r=0;t=3`, "b", "", false},
 	} {
 		var errs middlewaretest.Errors
-		opts := append(c.opts, hearing(&errs), httplimit.WithName("a"), httplimit.WithCost(func(*http.Request) int64 { return c.cost }))
+		opts := []httplimit.Option{hearing(&errs), httplimit.WithName("a"), httplimit.WithCost(func(*http.Request) int64 { return c.cost })}
+		opts = append(opts, c.opts...)
 		all := make([]*returner, len(c.policies))
 		limiters := make([]limit.Limiter, len(c.policies))
 		for i, p := range c.policies {

@@ -3,7 +3,10 @@ package main
 import (
 	"fmt"
 	"maps"
+	"net/http"
 	"slices"
+	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -35,30 +38,30 @@ const byOutcome = "Decisions by outcome: {{ratelimiter_outcome}}"
 // overload: of one user most is refused, and many wait for the shop of one gateway.
 func (w *watched) overload() {
 	hellos := func(l rates) float64 { return l.hello + l.helloRefused }
-	w.phase("overload", full, map[string]expect{
-		byOutcome: all(
+	w.phase("overload", full, map[string][]expect{
+		byOutcome: {
 			// Each request has passed the limit of its client, and those for the shop one more.
 			about("granted", func(l rates) float64 { return hellos(l) + l.hello + 3*l.orders }),
-			about("refused", func(l rates) float64 { return l.helloRefused }), nothing("failed")),
-		"Share refused: {{ratelimiter_name}}": all(
-			about("hello", func(l rates) float64 { return l.helloRefused / hellos(l) }), nothing("orders"), nothing("gateway:")),
-		"Errors by kind: {{error_type}}": nothing("unavailable"),
-		"Time to a decision: p50":        between("", 0.00001, 0.5),
-		"Time to a decision: p99":        between("", 0.0001, 10),
-		"Wait of granted calls, p99: {{ratelimiter_name}}": all(
-			between("gateway:shop", 1, 10), between("hello", 0.00001, 1)),
-		"Callers waiting: {{ratelimiter_name}}": between("gateway:shop", 21, 45),
-		"Permits granted: {{ratelimiter_name}}": all(
-			about("gateway:shop", func(l rates) float64 { return l.orders }), about("hello", func(l rates) float64 { return l.hello })),
-		"Round trip to Redis: p50":            between("", 0.00001, 0.1),
-		"Round trip to Redis: p99":            between("", 0.00001, 1),
-		"Round trips: answered":               between("", 10, 10000),
-		"Requests in a round trip: requests":  between("", 0.5, 50),
-		"Who decides: {{ratelimiter_source}}": all(between("redis", 10, 10000), between("memory", 0.1, 10000), nothing("local")),
-		"Open breakers: open":                 between("", 0, 0),
-		"Leases: {{ratelimiter_name}}":        between("gateway:shop", 1, 10),
-		"Permits taken ahead: taken":          between("", 1, 200),
-		"Permits taken ahead: given back":     between("", 0, 50), // the demand is steady
+			about("refused", func(l rates) float64 { return l.helloRefused }), nothing("failed")},
+		"Share refused: {{ratelimiter_name}}": {
+			about("hello", func(l rates) float64 { return l.helloRefused / hellos(l) }), nothing("orders"), nothing("gateway:")},
+		"Errors by kind: {{error_type}}": {nothing("unavailable")},
+		"Time to a decision: p50":        {between("", 0.00001, 0.5)},
+		"Time to a decision: p99":        {between("", 0.0001, 10)},
+		"Wait of granted calls, p99: {{ratelimiter_name}}": {
+			between("gateway:shop", 1, 10), between("hello", 0.00001, 1)},
+		"Callers waiting: {{ratelimiter_name}}": {between("gateway:shop", 21, 45)},
+		"Permits granted: {{ratelimiter_name}}": {
+			about("gateway:shop", func(l rates) float64 { return l.orders }), about("hello", func(l rates) float64 { return l.hello })},
+		"Round trip to Redis: p50":            {between("", 0.00001, 0.1)},
+		"Round trip to Redis: p99":            {between("", 0.00001, 1)},
+		"Round trips: answered":               {between("", 10, 10000)},
+		"Requests in a round trip: requests":  {between("", 0.5, 50)},
+		"Who decides: {{ratelimiter_source}}": {between("redis", 10, 10000), between("memory", 0.1, 10000), nothing("local")},
+		"Open breakers: open":                 {between("", 0, 0)},
+		"Leases: {{ratelimiter_name}}":        {between("gateway:shop", 1, 10)},
+		"Permits taken ahead: taken":          {between("", 1, 200)},
+		"Permits taken ahead: given back":     {between("", 0, 50)}, // the demand is steady
 	}, []string{"RateLimiterRefusalsRising", "RateLimiterCallersWaiting"}, []string{"RateLimiterErrors", "RateLimiterRedisNotAsked"})
 }
 
@@ -71,10 +74,10 @@ func (w *watched) slowRedis() {
 		}
 		return redistest.Pass.After(150 * time.Millisecond)
 	})
-	w.phase("slow Redis", full, map[string]expect{
-		"Round trip to Redis: p50": between("", 0.1, 1),
-		"Round trip to Redis: p99": between("", 0.1, 5),
-		"Repeats: repeats":         between("", 0.1, 1000),
+	w.phase("slow Redis", full, map[string][]expect{
+		"Round trip to Redis: p50": {between("", 0.1, 1)},
+		"Round trip to Redis: p99": {between("", 0.1, 5)},
+		"Repeats: repeats":         {between("", 0.1, 1000)},
 	}, []string{"RateLimiterRedisSlow"}, []string{"RateLimiterRedisNotAsked"})
 }
 
@@ -82,24 +85,24 @@ func (w *watched) slowRedis() {
 func (w *watched) noRedis() {
 	w.proxy.OnCommand(nil)
 	w.redis.Crash()
-	w.phase("no Redis, at first", 0, map[string]expect{
-		"Rare events: {{ratelimiter_event}}": between("asked_no_more", 2, 7),
+	w.phase("no Redis, at first", 0, map[string][]expect{
+		"Rare events: {{ratelimiter_event}}": {between("asked_no_more", 2, 7)},
 	}, nil, nil)
-	w.phase("no Redis", full, map[string]expect{
-		"Errors by kind: {{error_type}}":        about("unavailable", func(l rates) float64 { return l.undecided }),
-		byOutcome:                               about("failed", func(l rates) float64 { return l.undecided }),
-		"Who decides: {{ratelimiter_source}}":   all(between("local", 10, 10000), nothing("redis")),
-		"Callers waiting: {{ratelimiter_name}}": nothing("gateway:shop"),
-		"Open breakers: open":                   between("", 2, 6),
+	w.phase("no Redis", full, map[string][]expect{
+		"Errors by kind: {{error_type}}":        {about("unavailable", func(l rates) float64 { return l.undecided })},
+		byOutcome:                               {about("failed", func(l rates) float64 { return l.undecided })},
+		"Who decides: {{ratelimiter_source}}":   {between("local", 10, 10000), nothing("redis")},
+		"Callers waiting: {{ratelimiter_name}}": {nothing("gateway:shop")},
+		"Open breakers: open":                   {between("", 2, 6)},
 	}, []string{"RateLimiterErrors", "RateLimiterRedisNotAsked"}, nil)
 }
 
 func (w *watched) redisAgain() {
 	w.redis.Restart(w.t)
-	w.phase("Redis again", 0, map[string]expect{
-		"Open breakers: open":                 between("", 0, 0),
-		"Rare events: {{ratelimiter_event}}":  between("asked_again", 2, 7),
-		"Who decides: {{ratelimiter_source}}": all(between("redis", 10, 10000), nothing("local")),
+	w.phase("Redis again", 0, map[string][]expect{
+		"Open breakers: open":                 {between("", 0, 0)},
+		"Rare events: {{ratelimiter_event}}":  {between("asked_again", 2, 7)},
+		"Who decides: {{ratelimiter_source}}": {between("redis", 10, 10000), nothing("local")},
 	}, nil, nil)
 }
 
@@ -116,4 +119,93 @@ func (w *watched) allCounted() {
 			return err
 		})
 	}
+}
+
+// traffic is requests to a gateway, and what came of them.
+type traffic struct {
+	t    *testing.T
+	site *site
+
+	done    chan struct{}
+	callers sync.WaitGroup
+	mu      sync.Mutex
+	answers []sample
+}
+
+var userNumber atomic.Int64
+
+func newUser() string { return fmt.Sprintf("user%d", userNumber.Add(1)) }
+
+// sample is an answer.
+type sample struct {
+	at     time.Time
+	path   string
+	status int
+}
+
+// send has so many callers make requests until stop is called, each with a pause
+// after an answer.
+func (l *traffic) send(callers int, pause time.Duration, user func() string, method, path string) {
+	for range callers {
+		l.callers.Go(func() {
+			for {
+				select {
+				case <-l.done:
+					return
+				case <-time.After(pause):
+				}
+				got, err := l.site.try(method+" "+path, "", http.Header{"X-User": {user()}})
+				if !assert.NoError(l.t, err) {
+					return
+				}
+				l.mu.Lock()
+				l.answers = append(l.answers, sample{time.Now(), path, got.StatusCode})
+				l.mu.Unlock()
+			}
+		})
+	}
+}
+
+// stop ends the requests and returns when all are answered.
+func (l *traffic) stop() {
+	close(l.done)
+	l.callers.Wait()
+}
+
+// count returns how many answers of a path had a status, in a span that ends at a
+// moment.
+func (l *traffic) count(path string, status int, end time.Time, span time.Duration) (n float64) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	for _, s := range l.answers {
+		if s.path == path && s.status == status && s.at.After(end.Add(-span)) && !s.at.After(end) {
+			n++
+		}
+	}
+	return n
+}
+
+// The paths.
+const (
+	hello  = "/hello"
+	orders = "/orders"
+)
+
+// rates are how many answers of each kind came a second.
+type rates struct{ hello, helloRefused, orders, undecided float64 }
+
+func (r rates) String() string {
+	return fmt.Sprintf("answers a second: %s to hello, %s refused, %s to orders, %s undecided",
+		figure(r.hello), figure(r.helloRefused), figure(r.orders), figure(r.undecided))
+}
+
+// ratesOf are those of several gateways in a span that ends at a moment.
+func ratesOf(at time.Time, span time.Duration, all ...*traffic) (r rates) {
+	for _, l := range all {
+		r.hello += l.count(hello, http.StatusOK, at, span) / span.Seconds()
+		r.helloRefused += l.count(hello, http.StatusTooManyRequests, at, span) / span.Seconds()
+		r.orders += l.count(orders, http.StatusOK, at, span) / span.Seconds()
+		r.undecided += (l.count(hello, http.StatusServiceUnavailable, at, span) + l.count(orders, http.StatusServiceUnavailable, at, span)) / span.Seconds()
+	}
+	return r
 }

@@ -6,7 +6,6 @@ import (
 	"flag"
 	"fmt"
 	"maps"
-	"math"
 	"net/http"
 	"os"
 	"os/exec"
@@ -106,7 +105,7 @@ func hasty(t *testing.T) string {
 // that is fast, and limits by itself without Redis.
 type watched struct {
 	t             *testing.T
-	prometheus    *prometheusServer
+	prometheus    prometheusServer
 	redis         *redistest.Server
 	proxy         *redistest.Proxy
 	closed, local *traffic
@@ -140,7 +139,8 @@ func watch(t *testing.T) *watched {
 		return err
 	})
 
-	w.closed, w.local = newTraffic(t, closed), newTraffic(t, local)
+	w.closed = &traffic{t: t, site: closed, done: make(chan struct{})}
+	w.local = &traffic{t: t, site: local, done: make(chan struct{})}
 	greedy := newUser()
 	w.closed.send(2, 50*time.Millisecond, func() string { return greedy }, http.MethodGet, hello)
 	w.closed.send(2, 50*time.Millisecond, newUser, http.MethodGet, hello)
@@ -157,13 +157,10 @@ type sight struct {
 	result string
 }
 
-// expect is what a query must return, given what the load has seen.
-type expect func(got vector, load rates) error
-
 // phase checks queries and alerts while something is as it is: all at a time, each
 // until it is so, and the queries from so long after the beginning on. quiet alerts
 // must not have fired since the phase began.
-func (w *watched) phase(name string, after time.Duration, queries map[string]expect, alerts, quiet []string) {
+func (w *watched) phase(name string, after time.Duration, queries map[string][]expect, alerts, quiet []string) {
 	w.t.Helper()
 	begin := time.Now()
 	var checks sync.WaitGroup
@@ -199,20 +196,17 @@ func (w *watched) phase(name string, after time.Duration, queries map[string]exp
 }
 
 // query checks one query of the dashboard.
-func (w *watched) query(phase, name string, expected expect) {
+func (w *watched) query(phase, name string, expected []expect) {
 	w.t.Helper()
 	var got vector
 	q := w.targets[name]
 	w.eventually(phase+": "+name, func() (err error) {
 		now := time.Now()
-		if got, err = w.prometheus.query(q.Expr, q.label(), now); err != nil {
-			return err
+		got, err = w.prometheus.query(q.Expr, q.label(), now)
+		for _, e := range expected {
+			err = cmp.Or(err, e.check(got, ratesOf(now, window, w.closed, w.local)))
 		}
-		load := ratesOf(now, window, w.closed, w.local)
-		if err := expected(got, load); err != nil {
-			return fmt.Errorf("%w: %v under a load of %+v", err, got, load)
-		}
-		return nil
+		return err
 	})
 	legend := q.LegendFormat
 	if q.label() != "" {
@@ -254,13 +248,7 @@ func (w *watched) tell(phase string, load rates) {
 
 func (w *watched) eventually(what string, check func() error) {
 	w.t.Helper()
-	var err error
-	for deadline := time.Now().Add(20 * time.Second); time.Now().Before(deadline); time.Sleep(50 * time.Millisecond) {
-		if err = check(); err == nil {
-			return
-		}
-	}
-	assert.NoError(w.t, err, what)
+	assert.EventuallyWithT(w.t, func(c *assert.CollectT) { assert.NoError(c, check()) }, time.Minute, 50*time.Millisecond, what)
 }
 
 // shown writes values as a legend does; unnamed stands for no label.
@@ -286,46 +274,31 @@ func figure(x float64) string {
 // full is how long after the beginning of something a rate shows that alone.
 const full = window + time.Second
 
-// about wants the value of a label to be near what the load says.
-func about(label string, want func(rates) float64) expect {
-	return func(got vector, load rates) error {
-		value, ok := got[label]
-		if expected := want(load); !ok || expected == 0 || math.Abs(value-expected) > 0.3*expected {
-			return fmt.Errorf("%q is not about %.3g", label, expected)
-		}
-		return nil
-	}
+// expect is what a query must return for a label.
+type expect struct {
+	label     string
+	low, high float64
+	of        func(rates) float64 // what low and high are parts of, nil for 1
+	absent    bool                // there may be no line
 }
 
-// between wants the value of a label to be in a span.
-func between(label string, low, high float64) expect {
-	return func(got vector, _ rates) error {
-		if value, ok := got[label]; !ok || value < low || value > high {
-			return fmt.Errorf("%q is not between %g and %g", label, low, high)
-		}
-		return nil
-	}
-}
+// about wants a value to be near what the load says.
+func about(label string, of func(rates) float64) expect { return expect{label, 0.7, 1.3, of, false} }
 
-// nothing wants no line, or one of 0, for a label.
-func nothing(label string) expect {
-	return func(got vector, _ rates) error {
-		if got[label] != 0 {
-			return fmt.Errorf("%q is %g", label, got[label])
-		}
-		return nil
-	}
-}
+func between(label string, low, high float64) expect { return expect{label, low, high, nil, false} }
 
-func all(checks ...expect) expect {
-	return func(got vector, load rates) error {
-		for _, check := range checks {
-			if err := check(got, load); err != nil {
-				return err
-			}
-		}
-		return nil
+func nothing(label string) expect { return expect{label: label, absent: true} }
+
+func (e expect) check(got vector, load rates) error {
+	part := 1.0
+	if e.of != nil {
+		part = e.of(load)
 	}
+	value, ok := got[e.label]
+	if !ok && !e.absent || part == 0 || value < e.low*part || value > e.high*part {
+		return fmt.Errorf("%q is not from %.3g to %.3g: %v under a load of %+v", e.label, e.low*part, e.high*part, got, load)
+	}
+	return nil
 }
 
 // report writes what the queries returned to the page.

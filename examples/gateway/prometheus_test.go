@@ -1,7 +1,6 @@
 package main
 
 import (
-	"context"
 	"encoding/json"
 	"fmt"
 	"io"
@@ -25,27 +24,23 @@ import (
 // program returns the path of a program that scripts/install-prometheus.sh installs.
 func program(t *testing.T, name string) string {
 	t.Helper()
-	if path, err := exec.LookPath("../../.cache/bin/" + name); err == nil {
-		path, err = filepath.Abs(path)
-		require.NoError(t, err)
-		return path
+	for _, at := range []string{"../../.cache/bin/" + name, name} {
+		if path, err := exec.LookPath(at); err == nil {
+			path, err = filepath.Abs(path)
+			require.NoError(t, err)
+			return path
+		}
 	}
-	path, err := exec.LookPath(name)
-	if err != nil {
-		redistest.SkipOrFail(t, "no "+name+": neither .cache/bin nor $PATH has one (scripts/install-prometheus.sh installs it)")
-	}
-	return path
+	redistest.SkipOrFail(t, "no "+name+": neither .cache/bin nor $PATH has one (scripts/install-prometheus.sh installs it)")
+	return ""
 }
 
-// prometheusServer is one that runs for a test.
-type prometheusServer struct {
-	t   *testing.T
-	url string
-}
+// prometheusServer is the URL of one that runs for a test.
+type prometheusServer string
 
 // startPrometheus starts one that scrapes the targets several times a second and
 // evaluates the rules as often.
-func startPrometheus(t *testing.T, rules string, targets ...string) *prometheusServer {
+func startPrometheus(t *testing.T, rules string, targets ...string) prometheusServer {
 	t.Helper()
 	binary, dir := program(t, "prometheus"), t.TempDir()
 	require.NoError(t, os.WriteFile(filepath.Join(dir, "rules.yml"), []byte(rules), 0o600))
@@ -57,14 +52,14 @@ scrape_configs: [{job_name: gateway, static_configs: [{targets: ["%s"]}]}]
 	require.NoError(t, os.WriteFile(filepath.Join(dir, "prometheus.yml"), []byte(config), 0o600))
 	for range 5 {
 		// Somebody may take the port between the look for a free one and the start.
-		if p, ok := tryPrometheus(t, binary, dir); ok {
+		if p := tryPrometheus(t, binary, dir); p != "" {
 			return p
 		}
 	}
 	said, err := os.ReadFile(filepath.Join(dir, "log"))
 	require.NoError(t, err)
-	t.Fatalf("prometheus does not come up: %s", said)
-	return nil
+	require.Fail(t, "prometheus does not come up", "%s", said)
+	return ""
 }
 
 // supervise runs "$@" until the shell's standard input ends: with the test's process,
@@ -75,7 +70,8 @@ server=$!
 { read -r word <&3; kill -9 $server 2>/dev/null; } &
 wait $server`
 
-func tryPrometheus(t *testing.T, binary, dir string) (p *prometheusServer, ok bool) {
+// tryPrometheus returns "" if the server does not come up.
+func tryPrometheus(t *testing.T, binary, dir string) prometheusServer {
 	t.Helper()
 	l, err := net.Listen("tcp", "127.0.0.1:0")
 	require.NoError(t, err)
@@ -96,50 +92,43 @@ func tryPrometheus(t *testing.T, binary, dir string) (p *prometheusServer, ok bo
 		defer close(ended)
 		_ = cmd.Wait()
 	}()
-	stop := func() {
+	t.Cleanup(func() {
 		_ = stdin.Close()
 		<-ended
-	}
-	p = &prometheusServer{t: t, url: "http://" + address}
-	for deadline := time.Now().Add(20 * time.Second); time.Now().Before(deadline); time.Sleep(20 * time.Millisecond) {
+	})
+	p := prometheusServer("http://" + address)
+	for deadline := time.Now().Add(time.Minute); time.Now().Before(deadline); time.Sleep(20 * time.Millisecond) {
 		select {
 		case <-ended:
-			return nil, false
+			return ""
 		default:
 		}
 		if _, err := p.get("/-/ready", nil); err == nil {
-			t.Cleanup(stop)
-			return p, true
+			return p
 		}
 	}
-	stop()
-	return nil, false
+	return ""
 }
 
-func (p *prometheusServer) get(path string, query url.Values) (string, error) {
-	ctx, cancel := context.WithTimeout(context.Background(), 10*time.Second)
-	defer cancel()
-	r, err := http.NewRequestWithContext(ctx, http.MethodGet, p.url+path+"?"+query.Encode(), http.NoBody)
+func (p prometheusServer) get(path string, query url.Values) ([]byte, error) {
+	client := http.Client{Timeout: 10 * time.Second}
+	got, err := client.Get(string(p) + path + "?" + query.Encode())
 	if err != nil {
-		return "", err
-	}
-	got, err := http.DefaultClient.Do(r)
-	if err != nil {
-		return "", err
+		return nil, err
 	}
 	defer func() { _ = got.Body.Close() }()
 	text, err := io.ReadAll(got.Body)
 	if err == nil && got.StatusCode != http.StatusOK {
 		err = fmt.Errorf("%s: %s", got.Status, text)
 	}
-	return string(text), err
+	return text, err
 }
 
 // vector is the answer to a query: values by that of one label.
 type vector map[string]float64
 
 // query asks for the value of an expression at a moment.
-func (p *prometheusServer) query(expr, label string, at time.Time) (vector, error) {
+func (p prometheusServer) query(expr, label string, at time.Time) (vector, error) {
 	text, err := p.get("/api/v1/query", url.Values{"query": {expr}, "time": {strconv.FormatFloat(float64(at.UnixMilli())/1000, 'f', 3, 64)}})
 	if err != nil {
 		return nil, err
@@ -152,7 +141,7 @@ func (p *prometheusServer) query(expr, label string, at time.Time) (vector, erro
 			}
 		}
 	}
-	if err := json.Unmarshal([]byte(text), &answer); err != nil {
+	if err := json.Unmarshal(text, &answer); err != nil {
 		return nil, err
 	}
 	all := vector{}

@@ -60,6 +60,18 @@ func (o *Options) SetFallback(limiter limit.Limiter) error {
 	return nil
 }
 
+// SetTagged does what WithHashTag says.
+func (o *Options) SetTagged() error {
+	o.Tagged = true
+	return nil
+}
+
+// SetShadow does what WithShadow says.
+func (o *Options) SetShadow() error {
+	o.Shadow = true
+	return nil
+}
+
 // SetObserver does what WithObserver says.
 func (o *Options) SetObserver(to limit.Observer) error {
 	if to == nil {

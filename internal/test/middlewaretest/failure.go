@@ -82,27 +82,6 @@ func (k Kind[O, K]) testFailures(t *testing.T) {
 	}
 }
 
-// Each request goes on at once, and the observer hears what would have become of it.
-func (k Kind[O, K]) testShadow(t *testing.T) {
-	for name, c := range map[string]struct {
-		limiter  limit.Limiter
-		outcomes []limit.Outcome
-	}{
-		"used up":    {Budget(1, time.Minute), []limit.Outcome{limit.Granted, limit.Refused}},
-		"too costly": {Says(limit.Decision{}, limit.ErrPermitsExceedRate), []limit.Outcome{limit.Failed, limit.Failed}},
-	} {
-		synctest.Test(t, func(t *testing.T) {
-			start := time.Now()
-			r := k.rig(t, c.limiter, k.WithShadow())
-			for range 2 {
-				assert.Nil(t, r.ask(Passed).Figures, name)
-			}
-			assert.Zero(t, time.Since(start), name)
-			assert.Equal(t, c.outcomes, r.outcomes(k.Name, "default", true), name)
-		})
-	}
-}
-
 func (k Kind[O, K]) testTimeout(t *testing.T) {
 	for name, c := range map[string]struct {
 		limiter *Fake

@@ -15,7 +15,7 @@ type Member struct {
 }
 
 var (
-	memberText = regexp.MustCompile(`^"((?:[ !#-[\]-~]|\\["\\])+)"((?:;[a-z]+=\d{1,15})+)$`)
+	memberText = regexp.MustCompile(`^"((?:[ !\x23-\x5b\x5d-\x7e]|\\["\\])+)"((?:;[a-z]+=\d{1,15})+)$`)
 	paramText  = regexp.MustCompile(`;([a-z]+)=(\d+)`)
 )
 

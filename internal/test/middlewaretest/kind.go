@@ -95,7 +95,6 @@ func (k Kind[O, K]) Run(t *testing.T) {
 		"Hung":            k.testHung,
 		"ShortDeadlines":  k.testShortDeadlines,
 		"Local":           k.testLocal,
-		"Shadow":          k.testShadow,
 		"BadOptions":      k.testBadOptions,
 		"KeyFails":        k.testKeyFails,
 		"Keys":            k.testKeys,

@@ -4,6 +4,7 @@ import (
 	"crypto/sha256"
 	"fmt"
 	"log/slog"
+	"maps"
 	"math"
 	"net/url"
 	"regexp"
@@ -46,6 +47,18 @@ func (k Kind[O, K]) testAnswers(t *testing.T) {
 			c.want.Text = got.Text
 			assert.Equal(t, c.want, got)
 			assert.Equal(t, []Call{{k.Prefix + k.Parts, 1}}, limiter.Asked())
+
+			outcome := limit.Granted
+			switch {
+			case c.err != nil:
+				outcome = limit.Failed
+			case !c.decision.Granted:
+				outcome = limit.Refused
+			}
+			shadow := k.rig(t, limiter, k.WithShadow())
+			assert.Nil(t, shadow.ask(Passed).Figures)
+			assert.Equal(t, []limit.Outcome{outcome}, shadow.outcomes(k.Name, "default", true))
+			assert.Len(t, limiter.Asked(), 2)
 		})
 	}
 	assert.Zero(t, k.rig(t, Says(limit.Decision{}, nil)).ask(Refused).RetryAfter, "no waiting helps")
@@ -85,6 +98,8 @@ func (k Kind[O, K]) testBadOptions(t *testing.T) {
 		"no key":       {k.WithKey()},
 		"nil key":      {k.WithKey(k.User, noKey)},
 		"two tags":     {k.WithHashTag(), k.WithPrefix("{a}:")},
+		"a brace":      {k.WithHashTag(), k.WithPrefix("a{:")},
+		"another":      {k.WithHashTag(), k.WithPrefix("a}:")},
 		"no name":      {k.WithName("")},
 		"timeout":      {k.WithTimeout(-1)},
 		"share":        {k.WithFailure(limit.FailLocal(0))},
@@ -92,9 +107,7 @@ func (k Kind[O, K]) testBadOptions(t *testing.T) {
 		"nil fallback": {k.WithFallback(nil)},
 		"nil observer": {k.WithObserver(nil)},
 	}
-	for name, opts := range k.Bad {
-		all[name] = opts
-	}
+	maps.Copy(all, k.Bad)
 	for name, opts := range all {
 		for _, shadow := range [][]O{nil, {k.WithShadow()}} {
 			asked := Grants()
@@ -214,8 +227,6 @@ func (k Kind[O, K]) testPrefixIsNoted(t *testing.T) {
 }
 
 // Without an error handler, slog's default logger gets the errors.
-//
-//nolint:paralleltest // slog's default logger is everyone's
 func (k Kind[O, K]) testLog(t *testing.T) {
 	var out strings.Builder
 	before := slog.Default()
