@@ -251,60 +251,6 @@ func testSameKeys(t *testing.T, java, goes service, prefix, name string) {
 	require.Empty(t, kept())
 }
 
-// TestKeepAlive: a keep-alive time that the one has set is renewed by what the
-// other does, on all keys.
-func TestKeepAlive(t *testing.T) {
-	t.Parallel()
-	requireRelease(t, "3.38.0")
-	java, goes, rdb := newBoth(t)
-	for _, setter := range []string{"Java", "Go"} {
-		for _, user := range []string{"Java", "Go"} {
-			t.Run(setter+" sets, "+user+" uses", func(t *testing.T) {
-				goes := goes.in(t)
-				services := map[string]service{"Java": java.in(t), "Go": goes}
-				sets, uses := services[setter], services[user]
-				name, cfg := redistest.Name(t), keepingAlive(rratelimiter.PerMinute(5), 5*time.Minute)
-				sets.SetRate(name, cfg)
-				set := layout.KeysOf(name, "")
-				renewed := func() {
-					t.Helper()
-					for _, key := range []string{set.Config, set.Value, set.Permits} {
-						ttl, err := rdb.PTTL(t.Context(), key).Result()
-						require.NoError(t, err)
-						require.InDelta(t, cfg.KeepAlive, ttl, float64(20*time.Second), key)
-					}
-				}
-				require.True(t, uses.Try(name, 2))
-				renewed()
-				passTime(t, rdb, name, 40*time.Second)
-				require.False(t, uses.Try(name, 4))
-				renewed()
-				passTime(t, rdb, name, 5*time.Second)
-				require.True(t, uses.Try(name, 1))
-				passTime(t, rdb, name, 40*time.Second)
-				require.True(t, uses.Try(name, 2))
-				uses.Release(name, 1)
-				renewed()
-				uses.KeepState(name, cfg)
-				renewed()
-
-				// Looking at it keeps nothing alive.
-				passTime(t, rdb, name, 4*time.Minute)
-				// Redisson's answer would leave a value that lives for ever.
-				require.EqualValues(t, 5, goes.Available(name))
-				require.Less(t, uses.TTL(name), 2*time.Minute)
-				passTime(t, rdb, name, 2*time.Minute)
-				for _, s := range services {
-					require.False(t, s.Exists(name))
-				}
-				held, err := rdb.Exists(t.Context(), set.Config, set.Value, set.Permits).Result()
-				require.NoError(t, err)
-				require.Zero(t, held)
-			})
-		}
-	}
-}
-
 // TestWaiting: a caller that waits in one language is served when the permits of
 // the other have run out.
 func TestWaiting(t *testing.T) {

@@ -137,39 +137,6 @@ func (s sharers) endInTurn() {
 	}
 }
 
-// TestEachClientHasItsOwnPermits: a limiter of type PER_CLIENT, for services of
-// both languages.
-func TestEachClientHasItsOwnPermits(t *testing.T) {
-	t.Parallel()
-	java, goes, rdb := newBoth(t)
-	all := []service{java, newJava(t, redistest.Shared(t).URL()), goes, newGo(t, rdb)}
-	name := redistest.Name(t)
-	require.True(t, goes.TrySetRate(name, perClient(rratelimiter.PerHour(9))))
-
-	for i, s := range all {
-		require.True(t, s.Try(name, int64(i+1)))
-	}
-	for i, s := range all {
-		require.EqualValues(t, 9-i-1, s.Available(name))
-		require.False(t, s.Try(name, 9))
-	}
-	goes.Release(name, 3)
-	java.Release(name, 1)
-	for i, want := range []int64{9, 7, 9, 5} {
-		require.Equal(t, want, all[i].Available(name))
-	}
-	held, err := rdb.Exists(t.Context(), layout.KeysOf(name, "").Value, layout.KeysOf(name, "").Permits).Result()
-	require.NoError(t, err)
-	assert.Zero(t, held, "shared keys of a PER_CLIENT limiter")
-
-	// A new rate of another type is for all together.
-	java.SetRate(name, rratelimiter.PerHour(4))
-	require.True(t, goes.Try(name, 3))
-	for _, s := range all {
-		require.EqualValues(t, 1, s.Available(name))
-	}
-}
-
 // TestServicesOfOneClientID: Go services that are given one id have their
 // permits of PER_CLIENT limiters together, Java beside them.
 func TestServicesOfOneClientID(t *testing.T) {

@@ -17,6 +17,7 @@ import (
 	"github.com/stretchr/testify/assert"
 
 	"github.com/rratelimiter/rratelimiter/internal/test/javadriver"
+	"github.com/rratelimiter/rratelimiter/internal/test/model"
 )
 
 var redissonFlag = flag.String("redisson", "4.7.0,3.27.2",
@@ -60,11 +61,8 @@ func (p *plan) drawRedisson(releases []string) {
 	}
 }
 
-// countsPermits is the first release that takes what is in use to be permits, not members.
-const countsPermits = "3.35.0"
-
 func (p *plan) shareWith(draw *rand.Rand, l *limiter, release string) {
-	if redissonOlder(release, countsPermits) {
+	if !model.ReleaseOf(release).SumsUp {
 		l.lease = 0 // which takes members of many requests
 	}
 	if (l.kind != overall && l.kind != perClient) || l.wild || l.config.KeepAlive > 0 || draw.IntN(3) == 0 {
@@ -76,15 +74,6 @@ func (p *plan) shareWith(draw *rand.Rand, l *limiter, release string) {
 
 // newestRedisson has release and updateRate.
 const newestRedisson = "4.7.0"
-
-func redissonOlder(release, than string) bool {
-	numbers := func(text string) (n [3]int) {
-		_, _ = fmt.Sscanf(text, "%d.%d.%d", &n[0], &n[1], &n[2])
-		return n
-	}
-	a, b := numbers(release), numbers(than)
-	return slices.Compare(a[:], b[:]) < 0
-}
 
 // fleet holds JVMs between rounds, by release: they take seconds to start.
 type fleet map[string]chan *javadriver.Process
