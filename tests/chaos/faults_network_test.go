@@ -5,6 +5,7 @@ import (
 	"strconv"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -146,10 +147,7 @@ const clientClosed = "Client closed"
 const contextEnded = "context ended"
 
 // pulse tells how long this machine keeps goroutines from running.
-type pulse struct {
-	mu   sync.Mutex
-	most time.Duration
-}
+type pulse struct{ most atomic.Int64 }
 
 func (p *pulse) beat(done <-chan struct{}) {
 	const every = 5 * time.Millisecond
@@ -165,16 +163,15 @@ func (p *pulse) beat(done <-chan struct{}) {
 }
 
 func (p *pulse) note(late time.Duration) {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	p.most = max(p.most, late)
+	for {
+		most := p.most.Load()
+		if int64(late) <= most || p.most.CompareAndSwap(most, int64(late)) {
+			return
+		}
+	}
 }
 
-func (p *pulse) worst() time.Duration {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	return p.most
-}
+func (p *pulse) worst() time.Duration { return time.Duration(p.most.Load()) }
 
 // slack is how much later than it must an answer may come on this machine, now.
 func (r *round) slack() time.Duration { return 300*time.Millisecond + 3*r.pulse.worst() }
