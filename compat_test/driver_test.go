@@ -124,11 +124,11 @@ func rateArgs(cfg rratelimiter.Config, more ...any) []any {
 // javaTTL returns remainTimeToLive as go-redis would: -1 for no expiry, -2 for no
 // limiter.
 func javaTTL(ctx context.Context, c *javaClient, limiter string) (time.Duration, error) {
-	ms, err := ask[time.Duration](ctx, c, "ttl", limiter)
+	ms, err := ask[int64](ctx, c, "ttl", limiter)
 	if err != nil || ms < 0 {
-		return ms, err
+		return time.Duration(ms), err
 	}
-	return ms * time.Millisecond, nil
+	return time.Duration(ms) * time.Millisecond, nil
 }
 
 // hammering is what came of javaClient.Hammer.

@@ -98,7 +98,7 @@ func drawClient(draw *rand.Rand, name string) clientPlan {
 		redis:       kinds[draw.IntN(len(kinds))],
 		callTimeout: time.Duration(300+draw.IntN(900)) * time.Millisecond,
 		callers:     2 + draw.IntN(5),
-		pause:       []time.Duration{1, 5, 15}[draw.IntN(3)] * time.Millisecond,
+		pause:       time.Duration([]int{1, 5, 15}[draw.IntN(3)]) * time.Millisecond,
 	}
 }
 
