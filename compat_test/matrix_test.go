@@ -87,7 +87,7 @@ func TestTurns(t *testing.T) {
 // for such a release must not lead it further astray than what it writes itself.
 func TestRowsTakenForPermits(t *testing.T) { //nolint:paralleltest // one JVM at a time
 	const rate = 10
-	minute := rratelimiter.PerMinute
+	hour := rratelimiter.PerHour
 	eachRelease(t, func(t *testing.T, peer javaPeer) {
 		r := peer.release
 		if !r.KeepsSet {
@@ -115,9 +115,9 @@ func TestRowsTakenForPermits(t *testing.T) { //nolint:paralleltest // one JVM at
 				for side, taker := range takers {
 					t.Run(fmt.Sprintf("%s, %d requests of %s", way.name, requests, side), func(t *testing.T) {
 						java, name := java.in(t), redistest.Name(t)
-						require.True(t, java.TrySetRate(name, minute(way.first)))
+						require.True(t, java.TrySetRate(name, hour(way.first)))
 						require.True(t, java.Try(name, 1))
-						passTime(t, rdb, name, time.Minute/2)
+						passTime(t, rdb, name, time.Hour/2)
 						require.Equal(t, requests, together(requests, func() bool {
 							ok, err := taker.take(t.Context(), name, int64((rate-1)/requests))
 							return assert.NoError(t, err) && ok
@@ -126,10 +126,10 @@ func TestRowsTakenForPermits(t *testing.T) { //nolint:paralleltest // one JVM at
 							require.NoError(t, rdb.Del(t.Context(), layout.KeysOf(name, "").Value).Err())
 						} else {
 							require.True(t, java.unlink(name))
-							require.True(t, java.TrySetRate(name, minute(rate)))
+							require.True(t, java.TrySetRate(name, hour(rate)))
 						}
 						require.EqualValues(t, rate, java.Available(name))
-						passTime(t, rdb, name, time.Minute/2)
+						passTime(t, rdb, name, time.Hour/2)
 						granted := 0
 						for java.Try(name, 1) {
 							granted++
@@ -227,7 +227,7 @@ func TestFleetsThatBreak(t *testing.T) { //nolint:paralleltest // few JVMs at a 
 // where it sweeps.
 func afterAnInterval(t *testing.T, javas []service, first, second int, goes service, takes, sweeps bool) string {
 	t.Helper()
-	cfg := rratelimiter.PerMinute(10)
+	cfg := rratelimiter.PerHour(10)
 	name := redistest.Name(t)
 	require.True(t, javas[0].TrySetRate(name, cfg))
 	for _, java := range javas {

@@ -23,8 +23,10 @@ import (
 var redissonFlag = flag.String("redisson", "4.7.0,3.27.2",
 	"releases of Redisson, with commas between, whose programs take part in some rounds of longer runs; none where empty")
 
-// redissonWorkers is how many programs with Redisson a round has, if any.
-const redissonWorkers = 2
+const (
+	redissonWorkers = 2                // programs with Redisson that a round has, if any
+	javaPatience    = 10 * time.Second // after which a call of Redisson's is given up
+)
 
 // redissons are the releases that rounds of this run may have.
 func redissons() []string {
@@ -184,7 +186,7 @@ func (w *javaCrew) open(jvm *javadriver.Process) (*javaParty, error) {
 	for _, addr := range sorted(w.route.Instead) {
 		instead = append(instead, addr, w.route.Instead[addr])
 	}
-	ctx, cancel := context.WithTimeout(context.Background(), rest)
+	ctx, cancel := context.WithTimeout(context.Background(), 2*javaPatience)
 	defer cancel()
 	var err error
 	p.id, err = javadriver.Call[string](ctx, jvm, "openOn", p.name, w.route.Servers, w.route.Master, strings.Join(w.route.Addrs, ","),
@@ -227,7 +229,7 @@ func (p *javaParty) end() {
 // connections stay as long as the JVM.
 func (p *javaParty) close() bool {
 	p.end()
-	ctx, cancel := context.WithTimeout(context.Background(), rest/2)
+	ctx, cancel := context.WithTimeout(context.Background(), javaPatience)
 	defer cancel()
 	_, err := javadriver.Call[string](ctx, p.jvm, "close", p.name)
 	return err == nil
@@ -303,7 +305,7 @@ func (w *javaCrew) call(draw *rand.Rand, p *javaParty) {
 	c.Redisson = w.redisson
 	ends := c.Ends
 	if ends == 0 {
-		ends = c.Bound + rest/2 // it leaves some without an answer for good
+		ends = c.Bound + javaPatience // it leaves some without an answer for good
 	}
 	ctx, cancel := context.WithTimeout(context.Background(), ends)
 	defer cancel()
