@@ -109,7 +109,7 @@ func keepingAlive(cfg rratelimiter.Config, ttl time.Duration) rratelimiter.Confi
 	return cfg
 }
 
-var tenAMinute = rratelimiter.PerMinute(10)
+var tenAnHour = rratelimiter.PerHour(10)
 
 var defects = map[string]func(s *sides){
 	"an acquire that is sent twice": func(s *sides) {
@@ -124,33 +124,33 @@ var defects = map[string]func(s *sides){
 		s.free(11, 20)
 	},
 	"release gives back twice": func(s *sides) {
-		s.begin(tenAMinute, 3)
+		s.begin(tenAnHour, 3)
 		s.each(func(service service, name string) { service.Release(name, 2) })
-		s.pass(30 * time.Second)
+		s.pass(30 * time.Minute)
 		s.take(5)
-		s.pass(31 * time.Second)
+		s.pass(31 * time.Minute)
 		s.free(7, 5)
 	},
 	"a value above the rate": func(s *sides) {
-		s.begin(tenAMinute, 3)
+		s.begin(tenAnHour, 3)
 		s.each(func(service service, name string) { service.Release(name, 3) })
-		s.pass(time.Minute)
+		s.pass(time.Hour)
 		s.free(13, 10)
 		assert.EqualValues(s.t, 10, s.goes.Available(s.javaName), "Go, of Java's limiter")
 		assert.EqualValues(s.t, 10, s.java.Available(s.javaName), "afterwards")
 	},
 	"KeepState forgets a debt": func(s *sides) {
-		s.begin(tenAMinute, 4)
-		s.pass(30 * time.Second)
+		s.begin(tenAnHour, 4)
+		s.pass(30 * time.Minute)
 		s.take(4)
-		s.each(func(service service, name string) { service.KeepState(name, rratelimiter.PerMinute(5)) })
+		s.each(func(service service, name string) { service.KeepState(name, rratelimiter.PerHour(5)) })
 		s.free(0, 0)
-		s.pass(31 * time.Second)
+		s.pass(31 * time.Minute)
 		s.free(4, 1)
 	},
 	"a cancelled acquire keeps its permits": cancelledAcquire,
 	"a value without a set": func(s *sides) {
-		s.begin(tenAMinute, 6)
+		s.begin(tenAnHour, 6)
 		s.lose(s.javaKeys.Permits, s.goKeys.Permits)
 		for range 3 {
 			_, err := s.java.take(s.t.Context(), s.javaName, 5)
@@ -161,16 +161,16 @@ var defects = map[string]func(s *sides){
 		assert.True(s.t, s.java.Try(s.javaName, 5), "which is well again")
 	},
 	"permits of a lost set": func(s *sides) {
-		s.begin(tenAMinute, 6)
+		s.begin(tenAnHour, 6)
 		s.lose(s.javaKeys.Permits, s.goKeys.Permits)
 		s.take(3)
 		assert.Equal(s.t, "1", s.rdb.Get(s.t.Context(), s.javaKeys.Value).Val())
 		assert.Equal(s.t, "7", s.rdb.Get(s.t.Context(), s.goKeys.Value).Val())
-		s.pass(time.Minute)
+		s.pass(time.Hour)
 		s.free(4, 10)
 	},
 	"a set without a value": func(s *sides) {
-		s.begin(tenAMinute, 10)
+		s.begin(tenAnHour, 10)
 		s.lose(s.javaKeys.Value, s.goKeys.Value)
 		assert.True(s.t, s.java.Try(s.javaName, 10), "20 in one interval")
 		assert.False(s.t, s.goes.Try(s.goName, 1))
@@ -184,11 +184,11 @@ var defects = map[string]func(s *sides){
 	"permits out of range": permitsOutOfRange,
 	"an old time to live stays": func(s *sides) {
 		s.each(func(service service, name string) {
-			require.True(s.t, service.TrySetRate(name, keepingAlive(tenAMinute, time.Hour)))
-			service.SetRate(name, tenAMinute)
+			require.True(s.t, service.TrySetRate(name, keepingAlive(tenAnHour, time.Hour)))
+			service.SetRate(name, tenAnHour)
 		})
 		s.take(1)
-		assert.InDelta(s.t, time.Hour, s.java.TTL(s.javaName), float64(time.Minute))
+		assert.InDelta(s.t, time.Hour, s.java.TTL(s.javaName), float64(20*time.Minute))
 		assert.EqualValues(s.t, -1, s.goes.TTL(s.goName))
 		s.pass(time.Hour)
 		assert.False(s.t, s.java.Exists(s.javaName))
@@ -196,17 +196,17 @@ var defects = map[string]func(s *sides){
 	},
 	"TrySetRate changes an older limiter": func(s *sides) {
 		s.each(func(service service, name string) {
-			require.True(s.t, service.TrySetRate(name, tenAMinute))
+			require.True(s.t, service.TrySetRate(name, tenAnHour))
 			require.NoError(s.t, s.rdb.HDel(s.t.Context(), name, "keepAliveTime").Err())
-			require.False(s.t, service.TrySetRate(name, keepingAlive(tenAMinute, time.Hour)))
+			require.False(s.t, service.TrySetRate(name, keepingAlive(tenAnHour, time.Hour)))
 		})
 		s.take(1)
-		assert.InDelta(s.t, time.Hour, s.java.TTL(s.javaName), float64(time.Minute))
+		assert.InDelta(s.t, time.Hour, s.java.TTL(s.javaName), float64(20*time.Minute))
 		assert.EqualValues(s.t, -1, s.goes.TTL(s.goName))
 	},
 	"AvailablePermits leaves a value for ever": func(s *sides) {
 		s.each(func(service service, name string) {
-			require.True(s.t, service.TrySetRate(name, tenAMinute))
+			require.True(s.t, service.TrySetRate(name, tenAnHour))
 			require.True(s.t, service.Expire(name, time.Hour))
 		})
 		s.free(10, 10)
@@ -216,19 +216,19 @@ var defects = map[string]func(s *sides){
 	},
 	"keys of a client stay for ever": func(s *sides) {
 		s.goes = newGo(s.t, s.rdb)
-		s.begin(perClient(tenAMinute), 1)
+		s.begin(perClient(tenAnHour), 1)
 		found, err := s.rdb.Keys(s.t.Context(), "{"+s.goName+"}:*").Result()
 		require.NoError(s.t, err)
 		require.Len(s.t, found, 2)
 		for _, key := range found {
-			assert.InDelta(s.t, time.Minute, s.rdb.PTTL(s.t.Context(), key).Val(), float64(20*time.Second), key)
+			assert.InDelta(s.t, time.Hour, s.rdb.PTTL(s.t.Context(), key).Val(), float64(20*time.Minute), key)
 		}
 		assert.EqualValues(s.t, -1, s.rdb.PTTL(s.t.Context(), s.javaKeys.ClientValue).Val())
 	},
 	"keys of the other mode stay": func(s *sides) {
-		s.begin(tenAMinute, 7)
+		s.begin(tenAnHour, 7)
 		s.each(func(service service, name string) {
-			service.SetRate(name, perClient(tenAMinute))
+			service.SetRate(name, perClient(tenAnHour))
 			require.True(s.t, service.Try(name, 2))
 			// Back to the first type, by a way that leaves the state alone.
 			require.NoError(s.t, s.rdb.HSet(s.t.Context(), name, "type", strconv.Itoa(int(rratelimiter.Overall))).Err())
@@ -236,7 +236,7 @@ var defects = map[string]func(s *sides){
 		s.free(3, 10)
 	},
 	"rename moves the configuration alone": func(s *sides) {
-		s.begin(tenAMinute, 10)
+		s.begin(tenAnHour, 10)
 		_, err := ask[string](s.t.Context(), s.java.java, "rename", s.javaName, s.javaName+":new")
 		require.NoError(s.t, err)
 		require.NoError(s.t, s.goes.RateLimiter(s.goName).Rename(s.t.Context(), s.goName+":new"))
@@ -244,10 +244,10 @@ var defects = map[string]func(s *sides){
 		assert.False(s.t, s.goes.Try(s.goName+":new", 1))
 	},
 	"unlink removes the configuration alone": func(s *sides) {
-		s.begin(tenAMinute, 10)
+		s.begin(tenAnHour, 10)
 		require.True(s.t, s.java.unlink(s.javaName))
 		require.True(s.t, s.goes.Delete(s.goName))
-		s.each(func(service service, name string) { require.True(s.t, service.TrySetRate(name, tenAMinute)) })
+		s.each(func(service service, name string) { require.True(s.t, service.TrySetRate(name, tenAnHour)) })
 		s.free(0, 10)
 	},
 }
@@ -282,7 +282,7 @@ func cancelledAcquire(s *sides) {
 func permitsOutOfRange(s *sides) {
 	ctx := s.t.Context()
 	const rate = 1 << 33
-	s.begin(rratelimiter.PerMinute(rate), 10)
+	s.begin(rratelimiter.PerHour(rate), 10)
 	for _, permits := range []int64{0, -5, 1<<32 + 7} {
 		require.True(s.t, s.java.Try(s.javaName, permits))
 		_, err := s.goes.take(ctx, s.goName, permits)
@@ -296,10 +296,10 @@ func permitsOutOfRange(s *sides) {
 	assert.Equal(s.t, []int64{10}, permits)
 
 	require.True(s.t, s.java.Delete(s.javaName))
-	huge := rratelimiter.PerMinute(1<<63 - 1)
+	huge := rratelimiter.PerHour(1<<63 - 1)
 	require.True(s.t, s.java.TrySetRate(s.javaName, huge))
 	require.True(s.t, s.java.Try(s.javaName, 1))
-	passTime(s.t, s.rdb, s.javaName, time.Minute)
+	passTime(s.t, s.rdb, s.javaName, time.Hour)
 	_, err := s.java.take(ctx, s.javaName, 1)
 	require.ErrorContains(s.t, err, "not an integer")
 	require.ErrorIs(s.t, s.goes.RateLimiter(s.goName).SetRate(ctx, huge), rratelimiter.ErrInvalidConfig)

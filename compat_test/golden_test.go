@@ -1,7 +1,6 @@
 package compat_test
 
 import (
-	"bufio"
 	"bytes"
 	"cmp"
 	"encoding/json"
@@ -45,17 +44,14 @@ func readTrace(t *testing.T, version string) []step {
 	t.Helper()
 	text, err := os.ReadFile(traceFile(version))
 	require.NoError(t, err)
+	decoder := json.NewDecoder(bytes.NewReader(text))
+	decoder.DisallowUnknownFields()
 	var steps []step
-	lines := bufio.NewScanner(bytes.NewReader(text))
-	lines.Buffer(nil, 1<<20)
-	for lines.Scan() {
+	for decoder.More() {
 		var s step
-		decoder := json.NewDecoder(bytes.NewReader(lines.Bytes()))
-		decoder.DisallowUnknownFields()
 		require.NoError(t, decoder.Decode(&s), "%s:%d", traceFile(version), len(steps)+1)
 		steps = append(steps, s)
 	}
-	require.NoError(t, lines.Err())
 	return steps
 }
 

@@ -117,7 +117,7 @@ func (c crew) hammer(t *testing.T, name string) {
 	}
 	require.True(t, javas[0].TrySetRate(limiter, rratelimiter.Config{Rate: c.rate, Interval: c.interval}))
 
-	watch := watchGrants(t, server.Addr(), layout.KeysOf(limiter, ""), c.interval)
+	watch := watchGrants(t, server, layout.KeysOf(limiter, ""), c.interval)
 	f := &figures{load: c.load}
 	for start := time.Now(); f.java.Load() == 0 || c.goes > 0 && f.goes.Load() == 0; {
 		require.Less(t, time.Since(start), time.Minute, "%d permits for Go, %d for Java", f.goes.Load(), f.java.Load())
@@ -235,16 +235,24 @@ func (g grant) inUse(at time.Time, window int, interval time.Duration) bool {
 	return g.window == window && (window > 0 || g.dated.Add(interval).After(at))
 }
 
-// watchGrants has the server tell of each grant of a limiter from now on. The
-// function that it returns ends that and returns all that were.
-func watchGrants(t *testing.T, addr string, set layout.Keys, interval time.Duration) func() []grant {
+// watchGrants watches what a server of its own grants of a limiter from now on. The
+// function that it returns ends that and returns all grants.
+func watchGrants(t *testing.T, server *redistest.Server, set layout.Keys, interval time.Duration) func() []grant {
 	t.Helper()
 	w := watcher{set: set, interval: interval}
-	end := redistest.Monitor(t, addr, w.see)
+	end := redistest.Monitor(t, server.Addr(), w.see)
 	return func() []grant {
 		t.Helper()
 		end()
 		require.NoError(t, w.wrong)
+		// A window begins only after the key of the one before has expired.
+		stats, err := server.Client(t, nil).Info(t.Context(), "stats").Result()
+		require.NoError(t, err)
+		_, text, _ := strings.Cut(stats, "\nexpired_keys:")
+		var expired int
+		_, err = fmt.Sscan(text, &expired)
+		require.NoError(t, err)
+		assert.LessOrEqual(t, w.window, expired+1, "windows")
 		return w.grants
 	}
 }
@@ -254,9 +262,8 @@ type watcher struct {
 	set      layout.Keys
 	interval time.Duration
 	grants   []grant
-	window   int       // the number of the last window
-	begun    time.Time // when that began
-	wrong    error     // what no server may do
+	window   int   // the number of the last window
+	wrong    error // what no server may do
 
 	givesBack bool   // the script that runs does
 	rest      string // the member that it wrote for what is kept
@@ -282,14 +289,19 @@ func (w *watcher) see(ran redistest.Ran) {
 			w.grants = append(w.grants, grant{at: ran.At, dated: dated, member: pair[1], permits: w.permits(pair[1])})
 		}
 	case words[0] == "set" && words[1] == w.set.Value && len(words) == 5:
-		// A key may end a little early, by the server's clock of milliseconds.
-		if early := w.interval - 2*time.Millisecond - ran.At.Sub(w.begun); w.window > 0 && early > 0 {
-			w.fail(fmt.Errorf("a window begins %v early", early))
-		}
 		w.window++
-		w.begun = ran.At
+		w.lasts(words[4])
+	case words[0] == "pexpire" && words[1] == w.set.Value && w.window > 0:
+		w.lasts(words[2])
 	case words[0] == "decrby" && words[1] == w.set.Value && w.window > 0:
 		w.grants = append(w.grants, grant{at: ran.At, dated: ran.At, window: w.window, permits: w.number(words[2])})
+	}
+}
+
+// lasts sees for how many ms a window is to last from now on.
+func (w *watcher) lasts(ms string) {
+	if w.number(ms) < w.interval.Milliseconds() {
+		w.fail(fmt.Errorf("a window of %s ms", ms))
 	}
 }
 
@@ -368,7 +380,7 @@ func TestWatcherCountsGiveBacks(t *testing.T) {
 			goes := newGo(t, proxy.Client(t, nil), sharing(release)...)
 			name, cfg := redistest.Name(t), rratelimiter.PerHour(20)
 			require.True(t, goes.TrySetRate(name, cfg))
-			end := watchGrants(t, server.Addr(), layout.KeysOf(name, ""), cfg.Interval)
+			end := watchGrants(t, server, layout.KeysOf(name, ""), cfg.Interval)
 			require.True(t, goes.Try(name, 1))
 			// Callers go before the answer: the first, and half of those behind it.
 			asked, answer := make(chan struct{}, 100), make(chan struct{})

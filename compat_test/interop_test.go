@@ -91,20 +91,20 @@ func TestJavaReadsADebt(t *testing.T) {
 	t.Parallel()
 	java, goes, rdb := newBoth(t)
 	name := redistest.Name(t)
-	require.True(t, java.TrySetRate(name, rratelimiter.PerMinute(10)))
+	require.True(t, java.TrySetRate(name, rratelimiter.PerHour(10)))
 	require.True(t, java.Try(name, 4))
-	passTime(t, rdb, name, 20*time.Second)
+	passTime(t, rdb, name, 20*time.Minute)
 	require.True(t, goes.Try(name, 5))
 
-	goes.KeepState(name, rratelimiter.PerMinute(5))
+	goes.KeepState(name, rratelimiter.PerHour(5))
 	assert.EqualValues(t, -4, java.Available(name))
 	assert.Zero(t, goes.Available(name))
 	require.False(t, java.Try(name, 1))
 	require.False(t, goes.Try(name, 1))
-	passTime(t, rdb, name, 41*time.Second)
+	passTime(t, rdb, name, 41*time.Minute)
 	require.False(t, java.Try(name, 1), "the first 4 pay the debt")
 	assert.Zero(t, java.Available(name))
-	passTime(t, rdb, name, 20*time.Second)
+	passTime(t, rdb, name, 20*time.Minute)
 	require.True(t, java.Try(name, 5))
 	require.False(t, goes.Try(name, 1))
 }
@@ -114,35 +114,38 @@ func TestJavaReadsADebt(t *testing.T) {
 func TestJavaIsRefusedWithoutAnError(t *testing.T) {
 	t.Parallel()
 	java, goes, rdb := newBoth(t)
-	minute := rratelimiter.PerMinute
+	hour := rratelimiter.PerHour
 	type goCalls = func(goes service, name string)
-	runOut := func(goes service, name string) { passTime(goes.t, rdb, name, time.Minute) }
+	runOut := func(goes service, name string) { passTime(goes.t, rdb, name, time.Hour) }
 	loses := func(goes service, key string) { require.NoError(goes.t, rdb.Del(goes.t.Context(), key).Err()) }
 	for what, do := range map[string]goCalls{
-		"Release of all":             func(goes service, name string) { goes.Release(name, 6) },
-		"Release of more":            func(goes service, name string) { goes.Release(name, 1000) },
-		"Release of some":            func(goes service, name string) { goes.Release(name, 2) },
-		"SetRate":                    func(goes service, name string) { goes.SetRate(name, minute(10)) },
-		"SetRate, lower":             func(goes service, name string) { goes.SetRate(name, minute(3)) },
-		"KeepState":                  func(goes service, name string) { goes.KeepState(name, minute(20)) },
-		"KeepState with a debt":      func(goes service, name string) { goes.KeepState(name, minute(3)) },
-		"KeepState, all has run out": func(goes service, name string) { goes.KeepState(name, rratelimiter.PerSecond(3)) },
+		"Release of all":        func(goes service, name string) { goes.Release(name, 6) },
+		"Release of more":       func(goes service, name string) { goes.Release(name, 1000) },
+		"Release of some":       func(goes service, name string) { goes.Release(name, 2) },
+		"SetRate":               func(goes service, name string) { goes.SetRate(name, hour(10)) },
+		"SetRate, lower":        func(goes service, name string) { goes.SetRate(name, hour(3)) },
+		"KeepState":             func(goes service, name string) { goes.KeepState(name, hour(20)) },
+		"KeepState with a debt": func(goes service, name string) { goes.KeepState(name, hour(3)) },
+		"KeepState, all has run out": func(goes service, name string) {
+			passTime(goes.t, rdb, name, 20*time.Minute)
+			goes.KeepState(name, rratelimiter.Config{Rate: 3, Interval: 10 * time.Minute})
+		},
 		"a debt, then Release": func(goes service, name string) {
-			goes.KeepState(name, minute(3))
+			goes.KeepState(name, hour(3))
 			goes.Release(name, 6)
 		},
 		"a debt that is paid": func(goes service, name string) {
-			goes.KeepState(name, minute(3))
+			goes.KeepState(name, hour(3))
 			runOut(goes, name)
 			goes.Available(name)
 		},
 		"Delete": func(goes service, name string) {
 			goes.Delete(name)
-			goes.TrySetRate(name, minute(10))
+			goes.TrySetRate(name, hour(10))
 		},
 		"UpdateRate of another type": func(goes service, name string) {
-			goes.UpdateRate(name, perClient(minute(10)), true)
-			goes.UpdateRate(name, minute(10), true)
+			goes.UpdateRate(name, perClient(hour(10)), true)
+			goes.UpdateRate(name, hour(10), true)
 		},
 		"all run out": runOut,
 		"AvailablePermits, run out": func(goes service, name string) {
@@ -169,9 +172,9 @@ func TestJavaIsRefusedWithoutAnError(t *testing.T) {
 		t.Run(what, func(t *testing.T) {
 			java, goes := java.in(t), goes.in(t)
 			name := redistest.Name(t)
-			require.True(t, goes.TrySetRate(name, minute(10)))
+			require.True(t, goes.TrySetRate(name, hour(10)))
 			require.True(t, goes.Try(name, 4))
-			passTime(t, rdb, name, 10*time.Second)
+			passTime(t, rdb, name, 10*time.Minute)
 			require.True(t, goes.Try(name, 2))
 			do(goes, name)
 			for n := goes.Config(name).Rate; n > 0; n-- {
@@ -251,60 +254,6 @@ func testSameKeys(t *testing.T, java, goes service, prefix, name string) {
 	require.Empty(t, kept())
 }
 
-// TestKeepAlive: a keep-alive time that the one has set is renewed by what the
-// other does, on all keys.
-func TestKeepAlive(t *testing.T) {
-	t.Parallel()
-	requireRelease(t, "3.38.0")
-	java, goes, rdb := newBoth(t)
-	for _, setter := range []string{"Java", "Go"} {
-		for _, user := range []string{"Java", "Go"} {
-			t.Run(setter+" sets, "+user+" uses", func(t *testing.T) {
-				goes := goes.in(t)
-				services := map[string]service{"Java": java.in(t), "Go": goes}
-				sets, uses := services[setter], services[user]
-				name, cfg := redistest.Name(t), keepingAlive(rratelimiter.PerMinute(5), 5*time.Minute)
-				sets.SetRate(name, cfg)
-				set := layout.KeysOf(name, "")
-				renewed := func() {
-					t.Helper()
-					for _, key := range []string{set.Config, set.Value, set.Permits} {
-						ttl, err := rdb.PTTL(t.Context(), key).Result()
-						require.NoError(t, err)
-						require.InDelta(t, cfg.KeepAlive, ttl, float64(20*time.Second), key)
-					}
-				}
-				require.True(t, uses.Try(name, 2))
-				renewed()
-				passTime(t, rdb, name, 40*time.Second)
-				require.False(t, uses.Try(name, 4))
-				renewed()
-				passTime(t, rdb, name, 5*time.Second)
-				require.True(t, uses.Try(name, 1))
-				passTime(t, rdb, name, 40*time.Second)
-				require.True(t, uses.Try(name, 2))
-				uses.Release(name, 1)
-				renewed()
-				uses.KeepState(name, cfg)
-				renewed()
-
-				// Looking at it keeps nothing alive.
-				passTime(t, rdb, name, 4*time.Minute)
-				// Redisson's answer would leave a value that lives for ever.
-				require.EqualValues(t, 5, goes.Available(name))
-				require.Less(t, uses.TTL(name), 2*time.Minute)
-				passTime(t, rdb, name, 2*time.Minute)
-				for _, s := range services {
-					require.False(t, s.Exists(name))
-				}
-				held, err := rdb.Exists(t.Context(), set.Config, set.Value, set.Permits).Result()
-				require.NoError(t, err)
-				require.Zero(t, held)
-			})
-		}
-	}
-}
-
 // TestWaiting: a caller that waits in one language is served when the permits of
 // the other have run out.
 func TestWaiting(t *testing.T) {
@@ -354,7 +303,7 @@ func TestWaitingOnBothSides(t *testing.T) {
 func TestALimiterMadeAnewOutlivesTheOldOne(t *testing.T) {
 	t.Parallel()
 	java, goes, rdb := newBoth(t)
-	cfg := rratelimiter.PerMinute(20)
+	cfg := rratelimiter.PerHour(20)
 	for what, makeAnew := range map[string]func(name string){
 		"TrySetRate": func(name string) { require.True(t, goes.TrySetRate(name, cfg)) },
 		"SetRate":    func(name string) { goes.SetRate(name, cfg) },
@@ -366,12 +315,12 @@ func TestALimiterMadeAnewOutlivesTheOldOne(t *testing.T) {
 	} {
 		name := redistest.Name(t)
 		require.True(t, java.TrySetRate(name, cfg))
-		require.True(t, java.Expire(name, 30*time.Second))
+		require.True(t, java.Expire(name, 30*time.Minute))
 		require.True(t, goes.Try(name, 2))
 		java.unlink(name)
 		makeAnew(name)
 		require.True(t, goes.Try(name, 10))
-		passTime(t, rdb, name, 31*time.Second)
+		passTime(t, rdb, name, 31*time.Minute)
 		assert.False(t, goes.Try(name, 11), "%s: 10 of 20 are in use", what)
 	}
 }

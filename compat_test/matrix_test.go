@@ -1,7 +1,12 @@
+// Package compat_test works limiters together with real Redisson, on real
+// servers.
 package compat_test
 
 import (
+	"errors"
+	"flag"
 	"fmt"
+	"slices"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -13,12 +18,22 @@ import (
 
 	"github.com/rratelimiter/rratelimiter"
 	layout "github.com/rratelimiter/rratelimiter/internal/redisson"
+	"github.com/rratelimiter/rratelimiter/internal/test/javadriver"
 	"github.com/rratelimiter/rratelimiter/internal/test/model"
 	"github.com/rratelimiter/rratelimiter/internal/test/redistest"
 )
 
+// newestRedisson has every operation that the driver knows.
+const newestRedisson = "4.7.0"
+
+var (
+	seed            = flag.Uint64("seed", 0, "seed of the random history; 0 draws one")
+	operations      = flag.Int("ops", 5000, "operations in the random history")
+	redissonVersion = flag.String("redisson", newestRedisson, "release of Redisson to test against")
+)
+
 // The matrix: what is tested beside every release. Each release has a JVM for
-// itself, and where it matters how fast the machine is, one after the other.
+// itself, some one after the other.
 
 // eachRelease has test run beside each release of Redisson that is asked for.
 func eachRelease(t *testing.T, test func(*testing.T, javaPeer)) {
@@ -72,7 +87,7 @@ func TestTurns(t *testing.T) {
 // for such a release must not lead it further astray than what it writes itself.
 func TestRowsTakenForPermits(t *testing.T) { //nolint:paralleltest // one JVM at a time
 	const rate = 10
-	minute := rratelimiter.PerMinute
+	hour := rratelimiter.PerHour
 	eachRelease(t, func(t *testing.T, peer javaPeer) {
 		r := peer.release
 		if !r.KeepsSet {
@@ -100,9 +115,9 @@ func TestRowsTakenForPermits(t *testing.T) { //nolint:paralleltest // one JVM at
 				for side, taker := range takers {
 					t.Run(fmt.Sprintf("%s, %d requests of %s", way.name, requests, side), func(t *testing.T) {
 						java, name := java.in(t), redistest.Name(t)
-						require.True(t, java.TrySetRate(name, minute(way.first)))
+						require.True(t, java.TrySetRate(name, hour(way.first)))
 						require.True(t, java.Try(name, 1))
-						passTime(t, rdb, name, time.Minute/2)
+						passTime(t, rdb, name, time.Hour/2)
 						require.Equal(t, requests, together(requests, func() bool {
 							ok, err := taker.take(t.Context(), name, int64((rate-1)/requests))
 							return assert.NoError(t, err) && ok
@@ -111,10 +126,10 @@ func TestRowsTakenForPermits(t *testing.T) { //nolint:paralleltest // one JVM at
 							require.NoError(t, rdb.Del(t.Context(), layout.KeysOf(name, "").Value).Err())
 						} else {
 							require.True(t, java.unlink(name))
-							require.True(t, java.TrySetRate(name, minute(rate)))
+							require.True(t, java.TrySetRate(name, hour(rate)))
 						}
 						require.EqualValues(t, rate, java.Available(name))
-						passTime(t, rdb, name, time.Minute/2)
+						passTime(t, rdb, name, time.Hour/2)
 						granted := 0
 						for java.Try(name, 1) {
 							granted++
@@ -142,4 +157,104 @@ func together(n int, f func() bool) int {
 	}
 	wg.Wait()
 	return int(granted.Load())
+}
+
+// Two releases of Redisson, older first, and Go on the same limiters.
+var (
+	// mixable are releases that share limiters with each other.
+	mixable = [][2]string{
+		{"3.12.3", "3.13.2"}, {"3.20.1", "4.7.0"}, {"3.13.6", "3.15.5"}, {"3.15.5", "3.16.0"},
+		{"3.17.7", "3.27.2"}, {"3.27.2", "4.7.0"}, {"3.35.0", "4.7.0"}, {"3.45.1", "4.3.1"},
+	}
+
+	// immiscible are releases that do not read, or not count, each other's rows.
+	immiscible = [][2]string{
+		{"3.15.5", "3.16.8"}, {"3.16.8", "4.7.0"}, {"3.12.3", "3.15.5"}, {"3.12.3", "4.7.0"},
+		{"3.15.5", "3.17.7"}, {"3.15.5", "4.7.0"}, {"3.16.8", "3.20.1"},
+	}
+)
+
+// eachFleet runs test beside each pair: beside two without -releases, else beside
+// those of which -releases names both.
+func eachFleet(t *testing.T, pairs [][2]string, test func(t *testing.T, older, newer javaPeer)) {
+	t.Helper()
+	for i, pair := range pairs {
+		missing := func(version string) bool { return !slices.Contains(releases(t), version) }
+		if *releasesFlag == "" && i > 1 || *releasesFlag != "" && slices.ContainsFunc(pair[:], missing) {
+			continue
+		}
+		t.Run(pair[0]+"+"+pair[1], func(t *testing.T) { test(t, newPeer(t, pair[0]), newPeer(t, pair[1])) })
+	}
+}
+
+func TestFleetTurns(t *testing.T) {
+	t.Parallel()
+	eachFleet(t, mixable, func(t *testing.T, older, newer javaPeer) {
+		playTurns(t, fleet{javas: []javaPeer{older, newer}, oldest: older.release.Version})
+	})
+}
+
+// TestFleetsThatBreak shows what the two Redissons do to each other, and that Go
+// beside them breaks neither of them that would not break without it. Where
+// Go is the first to ask when rows have run out, none breaks at all.
+func TestFleetsThatBreak(t *testing.T) { //nolint:paralleltest // few JVMs at a time
+	eachFleet(t, immiscible, func(t *testing.T, older, newer javaPeer) {
+		pair := older.release.Version + "+" + newer.release.Version
+		rdb, url := redistest.Redis(t), redistest.Shared(t).URL()
+		javas := []service{older.service(t, url), newer.service(t, url)}
+		goes := newGo(t, rdb, sharing(older.release.Version)...)
+		for first, second := range []int{1, 0} {
+			asks := fmt.Sprintf("%s asks first", []javaPeer{older, newer}[first].release.Version)
+			breaks := func(what string, takes, sweeps bool) bool {
+				// What a row is read as may depend on its random bytes.
+				answers := make(map[string]int)
+				for range 10 {
+					answers[afterAnInterval(t, javas, first, second, goes, takes, sweeps)]++
+				}
+				record(t, pair, asks, what, answers)
+				t.Logf("%s, %s, %s: %v", pair, asks, what, answers)
+				return strings.Contains(fmt.Sprint(answers), "error")
+			}
+			alone := breaks("without Go", false, false)
+			assert.False(t, breaks("beside Go", true, false) && !alone, "Go breaks what did not break without it")
+			assert.False(t, breaks("Go asks before them", true, true), "broken though Go has swept")
+		}
+	})
+}
+
+// afterAnInterval has two Javas take permits, and Go too where it takes; and
+// returns what they are told when they ask again an interval later, behind Go
+// where it sweeps.
+func afterAnInterval(t *testing.T, javas []service, first, second int, goes service, takes, sweeps bool) string {
+	t.Helper()
+	cfg := rratelimiter.PerHour(10)
+	name := redistest.Name(t)
+	require.True(t, javas[0].TrySetRate(name, cfg))
+	for _, java := range javas {
+		require.True(t, java.Try(name, 2))
+	}
+	if takes {
+		require.True(t, goes.Try(name, 3))
+	}
+	passTime(t, redistest.Redis(t), name, cfg.Interval+time.Second)
+	if sweeps {
+		require.True(t, goes.Try(name, 3))
+	}
+	var answers []string
+	for _, i := range []int{first, second} {
+		granted, err := javas[i].take(t.Context(), name, 1)
+		answer := fmt.Sprint(granted)
+		if thrown, ok := errors.AsType[*javadriver.ThrownError](err); ok {
+			answer = "error"
+			for _, known := range []string{"data string too short", "arithmetic on a nil value"} {
+				if strings.Contains(thrown.Message, known) {
+					answer += ": " + known
+				}
+			}
+		} else {
+			require.NoError(t, err)
+		}
+		answers = append(answers, answer)
+	}
+	return strings.Join(answers, ", ")
 }

@@ -158,13 +158,6 @@ func (d drawer) permits(s *model.State) int64 {
 	return 1 + d.Int64N(min(rate, 5))
 }
 
-func keepState(keep bool) []rratelimiter.RateOption {
-	if keep {
-		return []rratelimiter.RateOption{rratelimiter.KeepState()}
-	}
-	return nil
-}
-
 // javaDo has a Redisson do an operation, now being base, and returns what it says.
 func javaDo(ctx context.Context, java *javaClient, name string, op model.Op, base int64) model.Answer {
 	switch op.Do {

@@ -27,11 +27,11 @@ func TestGoAndJavaShareALimiter(t *testing.T) {
 func shareALimiter(t *testing.T, rdb *redis.Client, java, otherJava, goes, otherGo service) {
 	t.Helper()
 	s := sharers{t, redistest.Name(t), java, goes, []service{java, otherJava, goes, otherGo}}
-	require.True(t, java.TrySetRate(s.name, rratelimiter.PerMinute(10)))
+	require.True(t, java.TrySetRate(s.name, perDay(10)))
 	for _, each := range s.all {
-		require.False(t, each.TrySetRate(s.name, rratelimiter.PerMinute(99)))
+		require.False(t, each.TrySetRate(s.name, perDay(99)))
 	}
-	s.config(rratelimiter.PerMinute(10))
+	s.config(perDay(10))
 	s.free(10)
 	for left := int64(10); left > 0; {
 		for _, each := range s.all {
@@ -45,7 +45,7 @@ func shareALimiter(t *testing.T, rdb *redis.Client, java, otherJava, goes, other
 	for _, each := range s.all {
 		require.False(t, each.Try(s.name, 1))
 	}
-	passTime(t, rdb, s.name, time.Minute)
+	passTime(t, rdb, s.name, 24*time.Hour)
 	s.free(10)
 	s.takeInTurn()
 	s.changeInTurn()
@@ -58,6 +58,10 @@ type sharers struct {
 	name       string
 	java, goes service
 	all        []service // those two, and one more of each language
+}
+
+func perDay(rate int64) rratelimiter.Config {
+	return rratelimiter.Config{Rate: rate, Interval: 24 * time.Hour}
 }
 
 func (s sharers) free(want int64) {
@@ -96,24 +100,24 @@ func (s sharers) changeInTurn() {
 	s.free(20)
 	require.True(s.t, s.goes.Try(s.name, 12))
 	s.free(8)
-	s.goes.SetRate(s.name, rratelimiter.PerMinute(8))
-	s.config(rratelimiter.PerMinute(8))
+	s.goes.SetRate(s.name, perDay(8))
+	s.config(perDay(8))
 	s.free(8)
 	require.True(s.t, s.java.Try(s.name, 5))
 	s.free(3)
 
 	// The permits in use stay counted.
-	s.goes.KeepState(s.name, rratelimiter.PerMinute(10))
+	s.goes.KeepState(s.name, perDay(10))
 	s.free(5)
 	require.True(s.t, s.goes.Try(s.name, 1))
-	s.java.KeepState(s.name, rratelimiter.PerMinute(12))
+	s.java.KeepState(s.name, perDay(12))
 	s.free(6)
-	require.True(s.t, s.goes.UpdateRate(s.name, rratelimiter.PerMinute(9), true))
+	require.True(s.t, s.goes.UpdateRate(s.name, perDay(9), true))
 	s.free(3)
-	require.True(s.t, s.java.UpdateRate(s.name, rratelimiter.PerMinute(7), true))
-	s.config(rratelimiter.PerMinute(7))
+	require.True(s.t, s.java.UpdateRate(s.name, perDay(7), true))
+	s.config(perDay(7))
 	s.free(1)
-	require.True(s.t, s.java.UpdateRate(s.name, rratelimiter.PerMinute(6), false))
+	require.True(s.t, s.java.UpdateRate(s.name, perDay(6), false))
 	s.free(6)
 }
 
@@ -122,51 +126,18 @@ func (s sharers) endInTurn() {
 		end := time.Duration(i+1) * time.Hour
 		require.True(s.t, each.Expire(s.name, end))
 		for _, other := range s.all {
-			require.InDelta(s.t, end, other.TTL(s.name), float64(time.Minute))
+			require.InDelta(s.t, end, other.TTL(s.name), float64(20*time.Minute))
 		}
 	}
 	require.True(s.t, s.goes.Delete(s.name))
 	for _, each := range s.all {
 		require.False(s.t, each.Exists(s.name))
 	}
-	require.True(s.t, s.goes.TrySetRate(s.name, rratelimiter.PerMinute(2)))
+	require.True(s.t, s.goes.TrySetRate(s.name, perDay(2)))
 	s.free(2)
 	require.True(s.t, s.java.Delete(s.name))
 	for _, each := range s.all {
-		require.False(s.t, each.UpdateRate(s.name, rratelimiter.PerMinute(10), true))
-	}
-}
-
-// TestEachClientHasItsOwnPermits: a limiter of type PER_CLIENT, for services of
-// both languages.
-func TestEachClientHasItsOwnPermits(t *testing.T) {
-	t.Parallel()
-	java, goes, rdb := newBoth(t)
-	all := []service{java, newJava(t, redistest.Shared(t).URL()), goes, newGo(t, rdb)}
-	name := redistest.Name(t)
-	require.True(t, goes.TrySetRate(name, perClient(rratelimiter.PerHour(9))))
-
-	for i, s := range all {
-		require.True(t, s.Try(name, int64(i+1)))
-	}
-	for i, s := range all {
-		require.EqualValues(t, 9-i-1, s.Available(name))
-		require.False(t, s.Try(name, 9))
-	}
-	goes.Release(name, 3)
-	java.Release(name, 1)
-	for i, want := range []int64{9, 7, 9, 5} {
-		require.Equal(t, want, all[i].Available(name))
-	}
-	held, err := rdb.Exists(t.Context(), layout.KeysOf(name, "").Value, layout.KeysOf(name, "").Permits).Result()
-	require.NoError(t, err)
-	assert.Zero(t, held, "shared keys of a PER_CLIENT limiter")
-
-	// A new rate of another type is for all together.
-	java.SetRate(name, rratelimiter.PerHour(4))
-	require.True(t, goes.Try(name, 3))
-	for _, s := range all {
-		require.EqualValues(t, 1, s.Available(name))
+		require.False(s.t, each.UpdateRate(s.name, perDay(10), true))
 	}
 }
 
@@ -178,7 +149,7 @@ func TestServicesOfOneClientID(t *testing.T) {
 	java, first, rdb := newBoth(t, id)
 	second, other := newGo(t, rdb, id), newGo(t, rdb)
 	name := redistest.Name(t)
-	require.True(t, java.TrySetRate(name, perClient(rratelimiter.PerMinute(5))))
+	require.True(t, java.TrySetRate(name, perClient(rratelimiter.PerHour(5))))
 	free := func(want int64) {
 		t.Helper()
 		require.Equal(t, want, first.Available(name), "the first")
@@ -196,11 +167,11 @@ func TestServicesOfOneClientID(t *testing.T) {
 	require.False(t, second.Try(name, 2))
 	first.Release(name, 2)
 	free(3)
-	passTime(t, rdb, name, 50*time.Second, goID)
+	passTime(t, rdb, name, 50*time.Minute, goID)
 	require.True(t, second.Try(name, 3))
-	passTime(t, rdb, name, 10*time.Second, goID)
+	passTime(t, rdb, name, 10*time.Minute, goID)
 	free(2)
-	passTime(t, rdb, name, 50*time.Second, goID)
+	passTime(t, rdb, name, 50*time.Minute, goID)
 	free(5)
 }
 
@@ -236,9 +207,9 @@ func TestDatabasesMatter(t *testing.T) {
 	java := newJava(t, url+"/1")
 	goes := newGo(t, redistest.Redis(t))
 	name := redistest.Name(t)
-	require.True(t, goes.TrySetRate(name, rratelimiter.PerMinute(1)))
+	require.True(t, goes.TrySetRate(name, rratelimiter.PerHour(1)))
 	require.False(t, java.Exists(name))
-	require.True(t, java.TrySetRate(name, rratelimiter.PerMinute(1)))
+	require.True(t, java.TrySetRate(name, rratelimiter.PerHour(1)))
 	require.True(t, goes.Try(name, 1))
 	require.True(t, java.Try(name, 1))
 	require.True(t, java.Delete(name))

@@ -109,9 +109,10 @@ func (a *clusterArena) masters(t testing.TB) []*redistest.Server {
 	return slices.DeleteFunc(a.Nodes(), func(s *redistest.Server) bool { return !s.IsMaster(t) })
 }
 
-func (a *clusterArena) masterAddrs(t testing.TB) []string {
-	var addrs []string
-	for _, s := range a.masters(t) {
+func (a *clusterArena) masterAddrs(t testing.TB) []string { return addrsOf(a.masters(t)) }
+
+func addrsOf(all []*redistest.Server) (addrs []string) {
+	for _, s := range all {
 		addrs = append(addrs, s.Addr())
 	}
 	return addrs
@@ -137,13 +138,7 @@ type sentinelArena struct {
 	all   []*redistest.Server
 }
 
-func (a *sentinelArena) addrs() []string {
-	var addrs []string
-	for _, s := range a.all {
-		addrs = append(addrs, s.Addr())
-	}
-	return addrs
-}
+func (a *sentinelArena) addrs() []string { return addrsOf(a.all) }
 
 func (a *sentinelArena) route() route {
 	master, addrs := a.Watch()

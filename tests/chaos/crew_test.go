@@ -208,4 +208,4 @@ func (p *party) close() error {
 }
 
 // rest is how long Clients may take to be closed, and calls after the round is over.
-const rest = 20 * time.Second
+const rest = time.Minute

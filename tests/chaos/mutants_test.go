@@ -155,21 +155,18 @@ type closingHook struct {
 }
 
 func (h closingHook) ProcessHook(next redis.ProcessHook) redis.ProcessHook {
-	mutated := h.Mutation.ProcessHook(next)
-	return func(ctx context.Context, cmd redis.Cmder) error {
-		if h.closing.Load() {
-			return mutated(ctx, cmd)
-		}
-		return next(ctx, cmd)
-	}
+	return whileSet(h.closing, h.Mutation.ProcessHook(next), next)
 }
 
 func (h closingHook) ProcessPipelineHook(next redis.ProcessPipelineHook) redis.ProcessPipelineHook {
-	mutated := h.Mutation.ProcessPipelineHook(next)
-	return func(ctx context.Context, cmds []redis.Cmder) error {
-		if h.closing.Load() {
-			return mutated(ctx, cmds)
+	return whileSet(h.closing, h.Mutation.ProcessPipelineHook(next), next)
+}
+
+func whileSet[C any](on *atomic.Bool, then, otherwise func(context.Context, C) error) func(context.Context, C) error {
+	return func(ctx context.Context, cmd C) error {
+		if on.Load() {
+			return then(ctx, cmd)
 		}
-		return next(ctx, cmds)
+		return otherwise(ctx, cmd)
 	}
 }

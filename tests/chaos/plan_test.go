@@ -86,15 +86,9 @@ func newPlan(seed uint64, number int, arenas []string) *plan {
 
 // allows tells whether a fault from that mood on may happen in this one.
 func (m mood) allows(from mood) bool {
-	switch from {
-	case gentle:
-		return true
-	case dropping:
-		return m != gentle
-	case lossy:
-		return m != gentle && m != dropping
-	}
-	return m == from
+	worse := []mood{gentle, dropping, lossy}
+	first, own := slices.Index(worse, from), slices.Index(worse, m)
+	return m == from || first >= 0 && (own < 0 || own > first)
 }
 
 func drawClient(draw *rand.Rand, name string) clientPlan {
@@ -104,7 +98,7 @@ func drawClient(draw *rand.Rand, name string) clientPlan {
 		redis:       kinds[draw.IntN(len(kinds))],
 		callTimeout: time.Duration(300+draw.IntN(900)) * time.Millisecond,
 		callers:     2 + draw.IntN(5),
-		pause:       []time.Duration{1, 5, 15}[draw.IntN(3)] * time.Millisecond,
+		pause:       time.Duration([]int{1, 5, 15}[draw.IntN(3)]) * time.Millisecond,
 	}
 }
 

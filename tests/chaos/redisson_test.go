@@ -17,13 +17,16 @@ import (
 	"github.com/stretchr/testify/assert"
 
 	"github.com/rratelimiter/rratelimiter/internal/test/javadriver"
+	"github.com/rratelimiter/rratelimiter/internal/test/model"
 )
 
 var redissonFlag = flag.String("redisson", "4.7.0,3.27.2",
 	"releases of Redisson, with commas between, whose programs take part in some rounds of longer runs; none where empty")
 
-// redissonWorkers is how many programs with Redisson a round has, if any.
-const redissonWorkers = 2
+const (
+	redissonWorkers = 2                // programs with Redisson that a round has, if any
+	javaPatience    = 10 * time.Second // after which a call of Redisson's is given up
+)
 
 // redissons are the releases that rounds of this run may have.
 func redissons() []string {
@@ -60,11 +63,8 @@ func (p *plan) drawRedisson(releases []string) {
 	}
 }
 
-// countsPermits is the first release that takes what is in use to be permits, not members.
-const countsPermits = "3.35.0"
-
 func (p *plan) shareWith(draw *rand.Rand, l *limiter, release string) {
-	if redissonOlder(release, countsPermits) {
+	if !model.ReleaseOf(release).SumsUp {
 		l.lease = 0 // which takes members of many requests
 	}
 	if (l.kind != overall && l.kind != perClient) || l.wild || l.config.KeepAlive > 0 || draw.IntN(3) == 0 {
@@ -76,15 +76,6 @@ func (p *plan) shareWith(draw *rand.Rand, l *limiter, release string) {
 
 // newestRedisson has release and updateRate.
 const newestRedisson = "4.7.0"
-
-func redissonOlder(release, than string) bool {
-	numbers := func(text string) (n [3]int) {
-		_, _ = fmt.Sscanf(text, "%d.%d.%d", &n[0], &n[1], &n[2])
-		return n
-	}
-	a, b := numbers(release), numbers(than)
-	return slices.Compare(a[:], b[:]) < 0
-}
 
 // fleet holds JVMs between rounds, by release: they take seconds to start.
 type fleet map[string]chan *javadriver.Process
@@ -195,7 +186,7 @@ func (w *javaCrew) open(jvm *javadriver.Process) (*javaParty, error) {
 	for _, addr := range sorted(w.route.Instead) {
 		instead = append(instead, addr, w.route.Instead[addr])
 	}
-	ctx, cancel := context.WithTimeout(context.Background(), rest)
+	ctx, cancel := context.WithTimeout(context.Background(), 2*javaPatience)
 	defer cancel()
 	var err error
 	p.id, err = javadriver.Call[string](ctx, jvm, "openOn", p.name, w.route.Servers, w.route.Master, strings.Join(w.route.Addrs, ","),
@@ -238,7 +229,7 @@ func (p *javaParty) end() {
 // connections stay as long as the JVM.
 func (p *javaParty) close() bool {
 	p.end()
-	ctx, cancel := context.WithTimeout(context.Background(), rest/2)
+	ctx, cancel := context.WithTimeout(context.Background(), javaPatience)
 	defer cancel()
 	_, err := javadriver.Call[string](ctx, p.jvm, "close", p.name)
 	return err == nil
@@ -314,7 +305,7 @@ func (w *javaCrew) call(draw *rand.Rand, p *javaParty) {
 	c.Redisson = w.redisson
 	ends := c.Ends
 	if ends == 0 {
-		ends = c.Bound + rest/2 // it leaves some without an answer for good
+		ends = c.Bound + javaPatience // it leaves some without an answer for good
 	}
 	ctx, cancel := context.WithTimeout(context.Background(), ends)
 	defer cancel()

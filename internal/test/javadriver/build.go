@@ -3,6 +3,7 @@
 package javadriver
 
 import (
+	"cmp"
 	"context"
 	"crypto/sha256"
 	"errors"
@@ -47,11 +48,8 @@ func (d Driver) classPath() (string, error) {
 	if err != nil {
 		return "", err
 	}
-	cache := d.Cache
-	if cache == "" {
-		cache = filepath.Join(source, "target")
-	}
-	if cache, err = filepath.Abs(cache); err != nil {
+	cache, err := filepath.Abs(cmp.Or(d.Cache, filepath.Join(source, "target")))
+	if err != nil {
 		return "", err
 	}
 	dir := filepath.Join(cache, strings.TrimPrefix(d.Version+"-"+key, "-"))
