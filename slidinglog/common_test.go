@@ -28,6 +28,9 @@ func TestLimiter(t *testing.T) {
 		Once:     true,
 		Shortest: []time.Duration{time.Millisecond, 3 * time.Millisecond, 250 * time.Millisecond, 1750 * time.Millisecond},
 		Longest:  math.MaxInt64 * time.Nanosecond / 1e6 * 1e6,
+		Most:     slidinglog.MaxLimit,
+		Limit:    "limit",
+		Window:   "window",
 		AtEdge:   10,
 		Articles: func(rdb redis.Cmdable, key string, permits int64) []limittest.Rule {
 			return []limittest.Rule{articles.SlidingLog{Redis: rdb, Key: key, Threshold: permits, Seconds: 3600, Now: time.Now}.Eval}

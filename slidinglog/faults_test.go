@@ -1,7 +1,10 @@
 package slidinglog_test
 
 import (
+	"math/rand/v2"
+	"slices"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/redis/go-redis/v9"
@@ -104,19 +107,133 @@ func TestRowsOfAFastClock(t *testing.T) {
 	}
 }
 
-func TestInvalidConfig(t *testing.T) {
+func TestMorePermitsThanACallMayTake(t *testing.T) {
 	t.Parallel()
-	for text, cfg := range map[string]slidinglog.Config{
-		"limit 0":                 {Window: time.Second},
-		"limit -1":                {Limit: -1, Window: time.Second, Thresholds: "thresholds"},
-		"limit 9007":              {Limit: slidinglog.MaxLimit + 1, Window: time.Second},
-		"window 0s":               {Limit: 1},
-		"window -1s":              {Limit: 1, Window: -time.Second},
-		"window 1µs":              {Limit: 1, Window: time.Microsecond},
-		"window 1.0005s is not a": {Limit: 1, Window: time.Second + 500*time.Microsecond},
-	} {
-		limittest.RequireRefused(t, slidinglog.New(limittest.Unreachable(t), cfg), "orders", 1, limit.ErrInvalidConfig, text, `"orders"`)
-	}
 	l := threeAMinute(limittest.Unreachable(t))
 	limittest.RequireRefused(t, l, "orders", slidinglog.MaxPermits+1, limit.ErrInvalidPermits, `"orders"`)
+}
+
+// However often the clock goes back, no span of a window's length grants more than
+// the limit, and a window after the first call by the new time all that was
+// granted before is free.
+func TestStepsBackGrantNothing(t *testing.T) {
+	t.Parallel()
+	redistest.Stepping(t, func(t *testing.T, rdb *redis.Client, step func(time.Duration)) {
+		const limit, window = 10, 6 * time.Second
+		l, draw := slidinglog.New(rdb, slidinglog.Config{Limit: limit, Window: window}), rand.New(rand.NewPCG(6, 8))
+		var granted []time.Time
+		var stepped time.Time
+		refused := 0
+		for range 500 {
+			time.Sleep(time.Duration(draw.Int64N(int64(window / 3))).Truncate(time.Millisecond))
+			if draw.IntN(15) == 0 {
+				step(-time.Duration(draw.Int64N(int64(2 * window))).Truncate(time.Millisecond))
+				stepped = time.Now()
+			}
+			now, n := time.Now(), 1+draw.Int64N(4)
+			granted = slices.DeleteFunc(granted, func(when time.Time) bool { return now.Sub(when) >= window })
+			if limittest.Take(t, l, "key", n).Granted {
+				granted = append(granted, slices.Repeat([]time.Time{now}, int(n))...)
+				require.LessOrEqual(t, len(granted), limit)
+				continue
+			}
+			if now.Sub(stepped) >= window {
+				require.Greater(t, len(granted)+int(n), limit, "permits got lost")
+			}
+			refused++
+		}
+		assert.Greater(t, refused, 50)
+	})
+}
+
+// rowsAhead adds rows to a log that are dated an hour ahead, as a clock leaves
+// them that has gone back since.
+func rowsAhead(t *testing.T, rdb *redis.Client, log string, count int) {
+	t.Helper()
+	fill(t, rdb, log, rdb.Time(t.Context()).Val().Add(time.Hour), count)
+	require.NoError(t, rdb.Expire(t.Context(), log, time.Hour+time.Minute).Err())
+}
+
+// More rows than one call sets right are set right by one Take.
+func TestManyRowsAhead(t *testing.T) {
+	t.Parallel()
+	for _, count := range []int{1, 255, 256, 257, 512, 3000} {
+		redistest.Virtual(t, func(t *testing.T, rdb *redis.Client) {
+			ctx := t.Context()
+			rowsAhead(t, rdb, "key", count)
+			l := slidinglog.New(rdb, slidinglog.Config{Limit: 4000, Window: time.Minute})
+			d := limittest.Take(t, l, "key", 3)
+			assert.True(t, d.Granted)
+			assert.EqualValues(t, 4000-count-3, d.Remaining)
+			assert.Equal(t, time.Minute, d.ResetAfter)
+			assert.Equal(t, time.Minute, rdb.PTTL(ctx, "key").Val())
+			assert.EqualValues(t, count+3, rdb.ZCard(ctx, "key").Val())
+
+			time.Sleep(30 * time.Second)
+			limittest.Take(t, l, "key", 1)
+			time.Sleep(30*time.Second - time.Millisecond)
+			assert.EqualValues(t, 4000-count-3-2, limittest.Take(t, l, "key", 1).Remaining)
+			time.Sleep(time.Millisecond)
+			assert.EqualValues(t, 3997, limittest.Take(t, l, "key", 1).Remaining, "they count for a window")
+		})
+	}
+}
+
+// The same where the threshold is read apart from the log.
+func TestManyRowsAheadOfAThresholdElsewhere(t *testing.T) {
+	t.Parallel()
+	a := newApart(t)
+	for _, threshold := range []int64{2000, 1001} {
+		require.NoError(t, a.SetThreshold(t.Context(), a.key, threshold))
+		rowsAhead(t, a.direct, a.key, 1000)
+		d := limittest.Take(t, a, a.key, 1)
+		assert.True(t, d.Granted)
+		assert.Equal(t, threshold, d.Limit)
+		assert.Equal(t, threshold-1001, d.Remaining)
+		assert.LessOrEqual(t, d.ResetAfter, time.Minute)
+		require.NoError(t, a.direct.Del(t.Context(), a.key).Err())
+	}
+}
+
+// An answer that is lost on the way takes nothing twice.
+func TestAnswerLostWhileRowsAreSetRight(t *testing.T) {
+	t.Parallel()
+	for lost := range 5 {
+		synctest.Test(t, func(t *testing.T) {
+			direct, m := redistest.Mini(t)
+			proxy := redistest.MiniProxy(t, m)
+			l := slidinglog.New(proxy.Client(t, nil), slidinglog.Config{Limit: 2000, Window: time.Minute})
+			limittest.Take(t, l, "warm", 1)
+			rowsAhead(t, direct, "key", 1000)
+			proxy.OnCommand(redistest.Nth(1+lost, "evalsha", redistest.DropAnswer))
+			d := limittest.Take(t, l, "key", 3)
+			assert.True(t, d.Granted)
+			assert.Equal(t, int64(997), d.Remaining)
+			assert.EqualValues(t, 1003, direct.ZCard(t.Context(), "key").Val())
+			proxy.Settle(t)
+		})
+	}
+}
+
+// A decision that takes several calls may take longer than one: each has the call
+// timeout, since the server answers.
+func TestADecisionOfManyCalls(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		rdb, m := redistest.Mini(t)
+		fill(t, rdb, "log", time.Now().Add(2*time.Hour), 5000)
+		proxy := redistest.MiniProxy(t, m)
+		proxy.OnCommand(func(c redistest.Command) redistest.Action {
+			if c.Name() != "eval" && c.Name() != "evalsha" {
+				return redistest.Pass
+			}
+			return redistest.Pass.After(900 * time.Millisecond)
+		})
+		l := slidinglog.New(proxy.Client(t, &redis.Options{ReadTimeout: time.Minute}), slidinglog.Config{Limit: 10_000, Window: time.Hour})
+		start := time.Now()
+		d, err := l.Take(t.Context(), "log", 1)
+		require.NoError(t, err)
+		assert.True(t, d.Granted)
+		assert.Greater(t, time.Since(start), 4*time.Second)
+	})
 }

@@ -34,6 +34,8 @@ func TestLimiter(t *testing.T) {
 		Corrupt:  []string{"", "abc", "1.5", "1e3", " 3", "3 ", "9007199254740992", "99999999999999999999", "0x1", "--1"},
 		Shortest: []time.Duration{time.Second},
 		Most:     tokenbucket.MaxTokens,
+		Limit:    "capacity",
+		Window:   "interval",
 		AtEdge:   19,
 		Articles: func(rdb redis.Cmdable, key string, permits int64) []limittest.Rule {
 			article := articles.TokenBucket{Redis: rdb, Key: key, Capacity: permits, Refill: 1, Seconds: 3600, Cost: 1, Now: time.Now}

@@ -221,7 +221,7 @@ func testServerClock(t *testing.T, k Kind) {
 // a time to live.
 func testLargestFigures(t *testing.T, k Kind) {
 	redistest.Everywhere(t, func(t *testing.T, rdb redis.UniversalClient) {
-		if k.Most > 0 {
+		if k.Most > 0 && k.Type != "zset" { // a log takes no so many at once
 			l, key := k.New(rdb, k.Most, 1000*time.Hour), Key(t)
 			assert.Equal(t, k.Most-1, Take(t, l, key, 1).Remaining)
 			assert.Equal(t, int64(1), Take(t, l, key, k.Most-2).Remaining)
