@@ -97,41 +97,28 @@ func (w *window) counter(now time.Duration) int64 {
 
 // play has three programs share a key: one with this package, one with the
 // articles' fixed window and one with their counter.
-func play(t *testing.T, h limittest.History) (requests int, mismatch string) {
+func play(t *testing.T, h limittest.History) func() (mismatch string) {
 	w := &window{limit: 1 + h.Draw.Int64N(12), length: h.Span(10)}
 	l := fixedwindow.New(h.Redis, fixedwindow.Config{Limit: w.limit, Window: w.length})
 	seconds := int64(w.length / time.Second)
 	fixed := articles.FixedWindow{Redis: h.Redis, Key: h.Key, Limit: w.limit, Seconds: seconds}
 	counter := articles.Counter{Redis: h.Redis, Key: h.Key, Limit: w.limit, Seconds: seconds}
-	for requests = 1; requests <= 80; requests++ {
+	return func() string {
 		h.MayPause(w.length)
 		if h.Passed() == w.end {
 			// Redis keeps a key for this very millisecond, miniredis does not.
 			h.Pause(time.Millisecond)
 		}
 		now := h.Passed()
-		theirs := func(take limittest.Rule, want int64) {
-			if got, err := take(t.Context()); err != nil || got != want {
-				mismatch = limittest.Mismatch("theirs", now, []any{got, err}, want)
-			}
-		}
 		switch h.Draw.IntN(4) {
 		case 0:
-			theirs(h.Either(fixed.Take, fixed.Eval), w.fixed(now))
+			return h.Theirs(t, h.Either(fixed.Take, fixed.Eval), w.fixed(now))
 		case 1:
-			theirs(h.Either(counter.Take, counter.Eval), w.counter(now))
-		default:
-			n := 1 + h.Draw.Int64N(min(4, w.limit))
-			want := w.take(now, n)
-			if got, err := l.Take(t.Context(), h.Key, n); err != nil || !h.Same(got, want) {
-				mismatch = limittest.Mismatch("ours", now, []any{got, err}, want)
-			}
+			return h.Theirs(t, h.Either(counter.Take, counter.Eval), w.counter(now))
 		}
-		if mismatch != "" {
-			break
-		}
+		n := 1 + h.Draw.Int64N(min(4, w.limit))
+		return h.Ours(t, l, n, w.take(now, n), nil)
 	}
-	return requests, mismatch
 }
 
 func TestTurnsWithTheArticles(t *testing.T) {

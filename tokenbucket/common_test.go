@@ -116,7 +116,7 @@ func (b *bucket) article(n int64) int64 {
 // play has two programs share a bucket: one with this package, one with the
 // articles' script, by whose times to live a capacity that is no multiple of the
 // refill would be exceeded.
-func play(t *testing.T, h limittest.History) (requests int, mismatch string) {
+func play(t *testing.T, h limittest.History) func() (mismatch string) {
 	b := &bucket{refill: 1 + h.Draw.Int64N(4), interval: h.Span(4)}
 	b.capacity = b.refill * (1 + h.Draw.Int64N(5))
 	b.tokens = b.capacity
@@ -124,28 +124,20 @@ func play(t *testing.T, h limittest.History) (requests int, mismatch string) {
 	article := articles.TokenBucket{
 		Redis: h.Redis, Key: h.Key, Capacity: b.capacity, Refill: b.refill, Seconds: int64(b.interval / time.Second), Now: h.Now,
 	}
-	for requests = 1; requests <= 80; requests++ {
+	return func() string {
 		h.MayPause(3 * b.interval)
 		now, n := h.Passed(), 1+h.Draw.Int64N(min(4, b.capacity))
 		exist, err := h.Redis.Exists(t.Context(), h.Key, article.TimeKey()).Result()
 		require.NoError(t, err)
 		if exist == 1 || !b.at(now, exist == 0) {
-			return requests, limittest.Mismatch("keys of the bucket", now, exist, 2)
+			return fmt.Sprintf("after %v there are %d keys of the bucket", now, exist)
 		}
 		if h.Draw.IntN(2) == 0 {
 			article.Cost = n
-			want := b.article(n)
-			if got, err := h.Either(article.Take, article.Eval)(t.Context()); err != nil || got != want {
-				return requests, limittest.Mismatch("theirs", now, []any{got, err}, want)
-			}
-			continue
+			return h.Theirs(t, h.Either(article.Take, article.Eval), b.article(n))
 		}
-		want := b.take(now, n)
-		if got, err := l.Take(t.Context(), h.Key, n); err != nil || !h.Same(got, want) {
-			return requests, limittest.Mismatch("ours", now, []any{got, err}, want)
-		}
+		return h.Ours(t, l, n, b.take(now, n), nil)
 	}
-	return requests, ""
 }
 
 func TestTurnsWithTheArticles(t *testing.T) {

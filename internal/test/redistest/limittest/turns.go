@@ -1,6 +1,7 @@
 package limittest
 
 import (
+	"errors"
 	"flag"
 	"fmt"
 	"math/rand/v2"
@@ -28,9 +29,9 @@ type Turns struct {
 	// WholeSeconds tells that the histories start at one in virtual time.
 	WholeSeconds bool
 
-	// Play plays a history. It returns how many requests it made, and which answer was
-	// not as it should, or "".
-	Play func(t *testing.T, h History) (requests int, mismatch string)
+	// Play begins a history. The function it returns makes a request, and says which
+	// answer was not as it should, or "".
+	Play func(t *testing.T, h History) func() (mismatch string)
 }
 
 // A History is what a limiter and articles' rules do with a new key.
@@ -68,6 +69,26 @@ func (h History) Either(take, eval Rule) Rule {
 	return take
 }
 
+// Theirs makes a request by an article's rule.
+func (h History) Theirs(t *testing.T, rule Rule, want int64) (mismatch string) {
+	t.Helper()
+	now := h.Passed()
+	if got, err := rule(t.Context()); err != nil || got != want {
+		return fmt.Sprintf("theirs after %v: got %d, %v, want %d", now, got, err, want)
+	}
+	return ""
+}
+
+// Ours makes a request by a limiter.
+func (h History) Ours(t *testing.T, l limit.Limiter, n int64, want limit.Decision, wantErr error) (mismatch string) {
+	t.Helper()
+	now := h.Passed()
+	if got, err := l.Take(t.Context(), h.Key, n); !errors.Is(err, wantErr) || err == nil && !h.Same(got, want) {
+		return fmt.Sprintf("ours after %v: got %+v, %v, want %+v, %v", now, got, err, want, wantErr)
+	}
+	return ""
+}
+
 // Take plays histories in virtual time, whose pauses count in milliseconds, and on
 // servers, where they count in minutes.
 func (turns Turns) Take(t *testing.T) {
@@ -97,15 +118,16 @@ func (turns Turns) play(t *testing.T, rdb redis.UniversalClient, unit time.Durat
 		first = rand.Uint64()
 	}
 	requests, mismatches := 0, 0
-	for i := uint64(0); requests < *atLeast; i++ {
+	for i := uint64(0); requests < *atLeast && mismatches < 3; i++ {
 		key := Key(t)
 		h := History{Clock: clock(key), Redis: rdb, Key: key, Draw: rand.New(rand.NewPCG(first, i)), unit: unit}
-		n, mismatch := turns.Play(t, h)
-		requests += n
-		if mismatch != "" {
-			mismatches++
-			if mismatches <= 3 {
+		request := turns.Play(t, h)
+		for n := 1; n <= 80; n++ {
+			requests++
+			if mismatch := request(); mismatch != "" {
+				mismatches++
 				t.Errorf("-turns-seed %d, history %d, request %d: %s", first, i, n, mismatch)
+				break
 			}
 		}
 	}
@@ -188,9 +210,4 @@ func (a *aged) Same(got, want limit.Decision) bool {
 	}
 	return got.Granted == want.Granted && got.Limit == want.Limit && got.Remaining == want.Remaining &&
 		near(got.RetryAfter, want.RetryAfter) && near(got.ResetAfter, want.ResetAfter)
-}
-
-// Mismatch says what was answered and what should have been.
-func Mismatch(who string, passed time.Duration, got, want any) string {
-	return fmt.Sprintf("%s after %v: got %+v, want %+v", who, passed, got, want)
 }
