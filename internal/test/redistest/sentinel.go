@@ -110,7 +110,7 @@ func sentinelReady(ctx context.Context, rdb *redis.Client, replicas int) error {
 	if err != nil {
 		return err
 	}
-	fields := pairs(master)
+	fields, _ := master.(map[any]any)
 	if fields["num-slaves"] != strconv.Itoa(replicas) || fields["num-other-sentinels"] != strconv.Itoa(sentinels-1) || fields["flags"] != "master" {
 		return fmt.Errorf("it still knows: %v", fields)
 	}
@@ -119,27 +119,11 @@ func sentinelReady(ctx context.Context, rdb *redis.Client, replicas int) error {
 		return err
 	}
 	for _, replica := range all {
-		if fields := pairs(replica); fields["flags"] != "slave" || fields["master-link-status"] != "ok" {
+		if fields, _ := replica.(map[any]any); fields["flags"] != "slave" || fields["master-link-status"] != "ok" {
 			return fmt.Errorf("it still knows a replica as: %v", fields)
 		}
 	}
 	return nil
-}
-
-// pairs reads a map of RESP3 or the same in a row.
-func pairs(answer any) map[string]string {
-	fields := map[string]string{}
-	switch answer := answer.(type) {
-	case map[any]any:
-		for name, value := range answer {
-			fields[fmt.Sprint(name)] = fmt.Sprint(value)
-		}
-	case []any:
-		for i := 0; i+1 < len(answer); i += 2 {
-			fields[fmt.Sprint(answer[i])] = fmt.Sprint(answer[i+1])
-		}
-	}
-	return fields
 }
 
 func (s *Sentinel) kill() { killAll(append(s.watch, s.data...)) }
@@ -262,8 +246,9 @@ func (s *Sentinel) settled(ctx context.Context) (master *Server, err error) {
 		if err != nil {
 			return nil, err
 		}
-		fields := pairs(answer)
-		i := slices.IndexFunc(s.data, func(server *Server) bool { return server.addr == fields["ip"]+":"+fields["port"] })
+		fields, _ := answer.(map[any]any)
+		addr := fmt.Sprint(fields["ip"], ":", fields["port"])
+		i := slices.IndexFunc(s.data, func(server *Server) bool { return server.addr == addr })
 		if i < 0 || fields["flags"] != "master" || master != nil && master != s.data[i] {
 			return nil, fmt.Errorf("%s still has the master %v", w.addr, fields)
 		}

@@ -15,6 +15,7 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/alicebob/miniredis/v2"
 	"github.com/redis/go-redis/v9"
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
@@ -115,6 +116,21 @@ func Run(t *testing.T, k Kind) {
 			t.Parallel()
 			test(t, k)
 		})
+	}
+}
+
+// ConnectExample returns a client of a Redis in this process, whose clock stands at noon
+// so that an example prints the same each time, and what stops both.
+func ConnectExample() (rdb *redis.Client, stop func()) {
+	server, err := miniredis.Run()
+	if err != nil {
+		panic(err)
+	}
+	server.SetTime(time.Date(2026, time.November, 21, 12, 0, 0, 0, time.UTC))
+	rdb = redis.NewClient(&redis.Options{Addr: server.Addr()})
+	return rdb, func() {
+		_ = rdb.Close()
+		server.Close()
 	}
 }
 
