@@ -86,6 +86,7 @@ func (r *run) besideThese(ctx context.Context, round, callers int, pause time.Du
 	if r.Short {
 		turns, length = 2, 100*time.Millisecond
 	}
+	length /= time.Duration(r.Hurry)
 	waited := make([]load.Histogram, len(ways))
 	for turn := range turns {
 		for n := range ways {
