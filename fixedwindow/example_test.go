@@ -9,8 +9,8 @@ import (
 	"github.com/rratelimiter/rratelimiter/internal/test/redistest/limittest"
 )
 
-// Peek tells what Take would answer, TakeUpTo takes what there is, and Reset has a key
-// start anew.
+// Peek says what Take would answer, TakeUpTo takes what there is, and Reset starts a key
+// again.
 func ExampleLimiter() {
 	rdb, stop := limittest.ConnectExample()
 	defer stop()

@@ -273,7 +273,7 @@ func TestContextsEndTheWait(t *testing.T) {
 	})
 }
 
-// Callers with timeouts of all lengths are told the same outside a bubble as in one.
+// Callers with timeouts of all lengths get the same answers outside a bubble as in one.
 func TestOutsideABubbleItIsAsInOne(t *testing.T) {
 	t.Parallel()
 	for seed := range uint64(20) {
@@ -287,7 +287,7 @@ func TestOutsideABubbleItIsAsInOne(t *testing.T) {
 	}
 }
 
-// history returns what callers are told of an exhausted limiter, and what is left.
+// history returns the answers of an exhausted limiter, and whether it is left.
 func history(t *testing.T, seed uint64) []string {
 	t.Helper()
 	draw := rand.New(rand.NewPCG(seed, 0))
@@ -374,7 +374,7 @@ func TestALocalLimiterInATestsTime(t *testing.T) {
 	}, rratelimiter.WithFailure(limit.FailLocal(0.5)))
 }
 
-// A caller whom the local limiter refuses waits for it, or for the server.
+// A caller that the local limiter refuses waits for it, or for the server.
 func TestACallerWaitsDuringAnOutage(t *testing.T) {
 	t.Parallel()
 	during(t, func(t *testing.T, env *rratelimitertest.Env, fail func()) {

@@ -50,7 +50,7 @@ func TestFaultNoTTL(t *testing.T) {
 }
 
 // A refusal leaves the time to live alone that a grant has given: the log does
-// not stay for as long as somebody asks.
+// not stay for as long as callers ask.
 func TestRefusalsDoNotKeepALog(t *testing.T) {
 	t.Parallel()
 	redistest.Virtual(t, func(t *testing.T, rdb *redis.Client) {
@@ -241,6 +241,14 @@ func TestADecisionOfManyCalls(t *testing.T) {
 
 const crowd = 100_000
 
+// A crowded limiter has a log with many rows.
+type crowded struct {
+	*slidinglog.Limiter
+
+	rdb *redis.Client
+	log string
+}
+
 // No call does more than a bounded piece of work, however much others have left
 // in the log.
 func TestBoundedWork(t *testing.T) {
@@ -250,50 +258,50 @@ func TestBoundedWork(t *testing.T) {
 	rdb := server.Client(t, nil)
 	for name, tc := range map[string]struct {
 		rows map[time.Duration]int // by age
-		use  func(t *testing.T, rdb *redis.Client, l *slidinglog.Limiter, log string)
+		use  func(t *testing.T, c crowded)
 	}{
-		"all has run out": {map[time.Duration]int{2 * hour: crowd}, func(t *testing.T, rdb *redis.Client, l *slidinglog.Limiter, log string) {
-			assert.Equal(t, int64(crowd-1), limittest.Take(t, l, log, 1).Remaining)
-			assert.EqualValues(t, 1, rdb.ZCard(t.Context(), log).Val())
+		"all has run out": {map[time.Duration]int{2 * hour: crowd}, func(t *testing.T, c crowded) {
+			assert.Equal(t, int64(crowd-1), limittest.Take(t, c, c.log, 1).Remaining)
+			assert.EqualValues(t, 1, c.rdb.ZCard(t.Context(), c.log).Val())
 		}},
-		"half has run out": {map[time.Duration]int{2 * hour: crowd / 2, hour / 2: crowd / 2}, func(t *testing.T, rdb *redis.Client, l *slidinglog.Limiter, log string) {
-			assert.Equal(t, int64(crowd/2-1), limittest.Take(t, l, log, 1).Remaining)
-			before := rdb.ZCard(t.Context(), log).Val()
+		"half has run out": {map[time.Duration]int{2 * hour: crowd / 2, hour / 2: crowd / 2}, func(t *testing.T, c crowded) {
+			assert.Equal(t, int64(crowd/2-1), limittest.Take(t, c, c.log, 1).Remaining)
+			before := c.rdb.ZCard(t.Context(), c.log).Val()
 			for i := range int64(20) {
-				d := limittest.Take(t, l, log, slidinglog.MaxPermits)
+				d := limittest.Take(t, c, c.log, slidinglog.MaxPermits)
 				assert.Equal(t, crowd/2-1-(i+1)*slidinglog.MaxPermits, d.Remaining)
 				assert.InDelta(t, hour, d.ResetAfter, float64(time.Minute))
 			}
-			assert.Less(t, rdb.ZCard(t.Context(), log).Val(), before, "it shrinks faster than it grows")
+			assert.Less(t, c.rdb.ZCard(t.Context(), c.log).Val(), before, "it shrinks faster than it grows")
 		}},
-		"all in use": {map[time.Duration]int{hour / 2: crowd}, func(t *testing.T, _ *redis.Client, l *slidinglog.Limiter, log string) {
+		"all in use": {map[time.Duration]int{hour / 2: crowd}, func(t *testing.T, c crowded) {
 			for _, n := range []int64{1, slidinglog.MaxPermits} {
-				d := limittest.Take(t, l, log, n)
+				d := limittest.Take(t, c, c.log, n)
 				assert.False(t, d.Granted)
 				assert.Zero(t, d.Remaining)
 				assert.InDelta(t, hour/2, d.RetryAfter, float64(time.Minute))
 				assert.InDelta(t, hour/2, d.ResetAfter, float64(time.Minute))
 			}
 		}},
-		"dated in the future, refused": {map[time.Duration]int{-2 * hour: crowd}, func(t *testing.T, rdb *redis.Client, l *slidinglog.Limiter, log string) {
-			d := limittest.Take(t, l, log, 1)
+		"dated in the future, refused": {map[time.Duration]int{-2 * hour: crowd}, func(t *testing.T, c crowded) {
+			d := limittest.Take(t, c, c.log, 1)
 			assert.False(t, d.Granted)
 			assert.LessOrEqual(t, d.RetryAfter, hour)
 			assert.LessOrEqual(t, d.ResetAfter, hour)
-			requireNoneAhead(t, rdb, log)
+			requireNoneAhead(t, c)
 		}},
-		"dated in the future, granted": {map[time.Duration]int{-2 * hour: crowd / 2}, func(t *testing.T, rdb *redis.Client, l *slidinglog.Limiter, log string) {
-			d := limittest.Take(t, l, log, slidinglog.MaxPermits)
+		"dated in the future, granted": {map[time.Duration]int{-2 * hour: crowd / 2}, func(t *testing.T, c crowded) {
+			d := limittest.Take(t, c, c.log, slidinglog.MaxPermits)
 			assert.True(t, d.Granted)
 			assert.Equal(t, int64(crowd/2-slidinglog.MaxPermits), d.Remaining)
 			assert.LessOrEqual(t, d.ResetAfter, hour)
-			requireNoneAhead(t, rdb, log)
+			requireNoneAhead(t, c)
 		}},
-		"given back": {nil, func(t *testing.T, rdb *redis.Client, l *slidinglog.Limiter, log string) {
-			_, giveBack, err := l.TakeReturnable(t.Context(), log, slidinglog.MaxPermits)
+		"given back": {nil, func(t *testing.T, c crowded) {
+			_, giveBack, err := c.TakeReturnable(t.Context(), c.log, slidinglog.MaxPermits)
 			require.NoError(t, err)
 			require.NoError(t, giveBack(t.Context()))
-			assert.Zero(t, rdb.ZCard(t.Context(), log).Val())
+			assert.Zero(t, c.rdb.ZCard(t.Context(), c.log).Val())
 		}},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -302,7 +310,7 @@ func TestBoundedWork(t *testing.T) {
 				fill(t, rdb, log, time.Now().Add(-age), count)
 			}
 			watch := monitor(t, server.Addr())
-			tc.use(t, rdb, slidinglog.New(rdb, slidinglog.Config{Limit: crowd, Window: hour}), log)
+			tc.use(t, crowded{slidinglog.New(rdb, slidinglog.Config{Limit: crowd, Window: hour}), rdb, log})
 			watch(t)
 		})
 	}
@@ -310,12 +318,12 @@ func TestBoundedWork(t *testing.T) {
 
 // requireNoneAhead checks that no row is dated ahead, and that the log has gone in
 // an hour.
-func requireNoneAhead(t *testing.T, rdb *redis.Client, log string) {
+func requireNoneAhead(t *testing.T, c crowded) {
 	t.Helper()
-	newest := rdb.ZRevRangeWithScores(t.Context(), log, 0, 0).Val()
+	newest := c.rdb.ZRevRangeWithScores(t.Context(), c.log, 0, 0).Val()
 	require.Len(t, newest, 1)
-	assert.LessOrEqual(t, int64(newest[0].Score), rdb.Time(t.Context()).Val().UnixMilli())
-	assert.LessOrEqual(t, rdb.PTTL(t.Context(), log).Val(), time.Hour)
+	assert.LessOrEqual(t, int64(newest[0].Score), c.rdb.Time(t.Context()).Val().UnixMilli())
+	assert.LessOrEqual(t, c.rdb.PTTL(t.Context(), c.log).Val(), time.Hour)
 }
 
 // fill adds rows to a log as the articles' script does, in steps for which no server

@@ -276,7 +276,7 @@ func TestThresholdInput(t *testing.T) {
 	}
 }
 
-// Writes whose answer is lost are not repeated: somebody else may have set
+// Writes whose answer is lost are not repeated: another program may have set
 // another threshold since. Reads are.
 func TestThresholdAnswerLost(t *testing.T) {
 	t.Parallel()

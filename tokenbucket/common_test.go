@@ -71,8 +71,8 @@ type bucket struct {
 	last   time.Duration // the second of the last refill
 }
 
-// at refills the bucket. gone tells that Redis holds nothing of it: it starts
-// full, which it must have been.
+// at refills the bucket. If it is gone, Redis holds nothing of it: it starts full, which
+// it must have been.
 func (b *bucket) at(now time.Duration, gone bool) (ok bool) {
 	if intervals := int64((now.Truncate(time.Second) - b.last) / b.interval); intervals > 0 {
 		b.tokens = min(b.capacity, b.tokens+intervals*b.refill)

@@ -14,7 +14,7 @@ import (
 	"github.com/rratelimiter/rratelimiter/internal/histogram"
 )
 
-// Take asks limiter i for one permit and tells whether it was granted.
+// Take asks limiter i for one permit and reports whether it was granted.
 type Take func(ctx context.Context, i int) (bool, error)
 
 // A Load is so many callers, each of which asks for one permit after another,

@@ -149,7 +149,7 @@ func Run(ctx context.Context, o Options) (*report.Results, error) {
 	return r.results, nil
 }
 
-// wants tells whether a section is to be measured and can be.
+// wants reports whether a section is to be measured and can be.
 func (r *run) wants(section string) bool {
 	if (section == Network || section == Beside) && r.delay == nil {
 		return false

@@ -81,7 +81,7 @@ func MustTrySetRate(t testing.TB, l *rratelimiter.RateLimiter, cfg rratelimiter.
 	require.True(t, set, "the limiter had a rate already")
 }
 
-// Try asks once and tells whether the permits were granted.
+// Try asks once and reports whether the permits were granted.
 func Try(t testing.TB, l *rratelimiter.RateLimiter, permits int64) bool {
 	t.Helper()
 	ok, err := l.TryAcquire(t.Context(), permits, 0)

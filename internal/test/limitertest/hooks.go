@@ -90,7 +90,7 @@ type Mutation struct {
 	For map[string]string
 }
 
-// Mutation returns what has a client run the mutant wherever it means the script.
+// Mutation returns a hook by which a client runs the mutant in place of the script.
 func (m Mutant) Mutation(t testing.TB) Mutation {
 	t.Helper()
 	changed := map[string]string{}
@@ -115,7 +115,7 @@ func (m Mutant) Mutation(t testing.TB) Mutation {
 	})}
 }
 
-// A Recorder is an observer that keeps what it is told.
+// A Recorder is an observer that keeps all that it receives.
 type Recorder struct {
 	decided list[limit.Decided]
 	flights list[limit.Flight]

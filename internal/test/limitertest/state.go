@@ -24,7 +24,7 @@ import (
 // an empty client id.
 func KeysOf(l *rratelimiter.RateLimiter) redisson.Keys { return redisson.KeysOf(l.Name(), "") }
 
-// OnPurpose has the rates of limiters count as set on purpose, whichever default gave
+// OnPurpose makes the rates of limiters count as set on purpose, whichever default gave
 // them: for models of what a limiter does once it has a rate.
 func OnPurpose(t testing.TB, rdb redis.UniversalClient, names ...string) {
 	t.Helper()
@@ -165,7 +165,7 @@ func TTLs(t testing.TB, rdb redis.UniversalClient, name string) map[string]time.
 }
 
 // RequireUntouched runs f and checks that it left all that Redis holds of the
-// limiter as it was, times to live included, save for what passes of them.
+// limiter as it was, times to live included, apart from what passes of them.
 func RequireUntouched(t testing.TB, rdb redis.UniversalClient, name string, f func()) {
 	t.Helper()
 	state, ttl := ReadState(t, rdb, name), TTLs(t, rdb, name)
@@ -177,7 +177,7 @@ func RequireUntouched(t testing.TB, rdb redis.UniversalClient, name string, f fu
 }
 
 // Java does to a limiter's keys what Redisson 4.7.0 does, its mistakes
-// included, one command after another: for tests in which nobody else is at
+// included, one command after another: for tests in which nothing else is at
 // work meanwhile.
 type Java struct {
 	Redis redis.UniversalClient

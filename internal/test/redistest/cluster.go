@@ -18,7 +18,7 @@ const (
 	slots          = 16384
 	clusterTimeout = 60 * time.Second
 	// A busy machine may keep a node from answering for a second or two, and a
-	// failover that nobody asked for would spoil any test.
+	// failover that no test asked for would spoil any test.
 	nodeTimeout = 5 * time.Second
 )
 
@@ -447,7 +447,7 @@ func (c *Cluster) failover(t testing.TB, replica *Server, how ...any) {
 		t.Fatalf("the node at %s has no slots to take over", replica.addr)
 	}
 	// Masters do not vote twice within two node timeouts about the same slots, and
-	// nobody tells a replica so.
+	// the replica does not learn of it.
 	c.waitOwner(t, slot, replica, alive, func() {
 		if !replica.IsMaster(t) {
 			_ = ask() // refused if it has just become one
@@ -455,7 +455,7 @@ func (c *Cluster) failover(t testing.TB, replica *Server, how ...any) {
 	})
 }
 
-// insistAfter is when nodes that still disagree are told again.
+// insistAfter is when nodes that still disagree get their orders again.
 const insistAfter = time.Second
 
 // waitOwner waits until all nodes that are alive see the slot at its owner,

@@ -16,16 +16,15 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// Ran is a command that a server ran, as MONITOR tells it.
+// Ran is a command that a server ran, as MONITOR shows it.
 type Ran struct {
 	At       time.Time // the server's, to the microsecond
 	InScript bool      // a script called it
 	Args     []string  // the name in lower case, then its arguments
 }
 
-// Monitor has each called for all commands that the server at addr runs, one at a
-// time and in their order. The function it returns ends that, once each has seen
-// all that came before.
+// Monitor calls each for every command that the server at addr runs, one at a time and
+// in order. The function it returns ends that, once each has seen all that came before.
 func Monitor(t testing.TB, addr string, each func(Ran)) (stop func()) {
 	t.Helper()
 	conn, err := net.Dial("tcp", addr)
@@ -69,8 +68,8 @@ func Monitor(t testing.TB, addr string, each func(Ran)) (stop func()) {
 	}
 }
 
-// ScriptCalls has the server at addr tell what its scripts do. The function it
-// returns ends that and returns the commands of each script call, as [Ran.Args].
+// ScriptCalls watches the scripts of the server at addr. The function it returns ends
+// that and returns the commands of each script call, as [Ran.Args].
 func ScriptCalls(t testing.TB, addr string) (stop func() [][][]string) {
 	t.Helper()
 	calls := [][][]string{nil}

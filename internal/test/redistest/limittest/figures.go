@@ -320,8 +320,8 @@ func testTakeUpTo(t *testing.T, k Kind) {
 	}
 }
 
-// A TakeUpTo whose answer is lost takes its permits once, and tells how many; or its
-// caller is told that nobody knows.
+// A TakeUpTo whose answer is lost takes its permits once, and says how many, or its
+// caller gets ErrUnknownOutcome.
 func testTakeUpToLost(t *testing.T, k Kind) {
 	synctest.Test(t, func(t *testing.T) {
 		h := newHeld(t, k, permits)
@@ -342,7 +342,7 @@ func testTakeUpToLost(t *testing.T, k Kind) {
 	})
 }
 
-// Reset frees all, for whoever shares the key.
+// Reset frees all, for everyone who shares the key.
 func testReset(t *testing.T, k Kind) {
 	synctest.Test(t, func(t *testing.T) {
 		h := newHeld(t, k, permits)

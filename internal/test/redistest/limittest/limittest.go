@@ -67,8 +67,8 @@ type Kind struct {
 	// Articles are the rules that share the keys, with that limit for an hour.
 	Articles func(rdb redis.Cmdable, key string, permits int64) []Rule
 
-	// Once tells that a request whose answer is lost is repeated, and takes its
-	// permits once. Else its caller gets limit.ErrUnknownOutcome.
+	// Once: a request whose answer is lost is repeated, and takes its permits once.
+	// Otherwise its caller gets limit.ErrUnknownOutcome.
 	Once bool
 }
 

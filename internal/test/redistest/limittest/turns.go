@@ -27,7 +27,7 @@ type Turns struct {
 	Limiter string
 	Keys    func(key string) []string
 
-	// WholeSeconds tells that the histories start at one in virtual time.
+	// WholeSeconds: in virtual time, histories start at a whole second.
 	WholeSeconds bool
 
 	// Play begins a history. The function it returns makes a request, and says which
@@ -147,7 +147,7 @@ type Clock interface {
 	// Pause lets d pass.
 	Pause(d time.Duration)
 
-	// Same tells whether a decision is the one expected at this moment.
+	// Same reports whether a decision is the one expected at this moment.
 	Same(got, want limit.Decision) bool
 }
 
