@@ -41,7 +41,7 @@ func ExampleRateLimiter_TryAcquire() {
 	// true <nil>
 }
 
-// Whoever stops waiting, by a context, leaves no permits taken.
+// A caller who stops waiting, by a context, leaves no permits taken.
 func ExampleRateLimiter_TryAcquire_context() {
 	client, _, stop := connect()
 	defer stop()
@@ -390,7 +390,7 @@ func ExampleClient_TryAcquireAll_names() {
 	// Output: true
 }
 
-// Peek tells what Take would answer, as often as one likes.
+// Peek says what Take would answer, and takes nothing.
 func ExampleRateLimiter_Peek() {
 	client, _, stop := connect()
 	defer stop()

@@ -427,7 +427,7 @@ func ExampleWithClientName() {
 	// 1 <nil>
 }
 
-// The rate in the code wins: whoever deploys a new one need not change it in Redis.
+// The rate in the code wins: to change it, deploy.
 func ExampleWithRate() {
 	client, _, stop := connect()
 	defer stop()

@@ -131,36 +131,6 @@ func TestInputConfig(t *testing.T) {
 	}
 }
 
-func TestInputRateInCode(t *testing.T) {
-	t.Parallel()
-	redistest.Virtual(t, func(t *testing.T, rdb *redis.Client) {
-		byDefault, byRate := rratelimiter.WithDefault(rratelimiter.PerDay(1)), rratelimiter.WithRate(rratelimiter.PerDay(2))
-		for _, both := range [][]rratelimiter.LimiterOption{{byDefault, byRate}, {byRate, byDefault}, {byRate, byRate}} {
-			l := limitertest.NewHandle(t, rdb, both...)
-			requireAllRefused(t, limitertest.CountCommands(rdb), l, "WithRate", rratelimiter.ErrInvalidConfig)
-		}
-		l := limitertest.NewClient(t, rdb, rratelimiter.WithRedissonVersion("3.12.0")).RateLimiter("old", byRate)
-		requireRefused(t, limitertest.CountCommands(rdb), l, "Take", "3.13.3", rratelimiter.ErrUnsupported, limitertest.Second(l.Take(t.Context(), 1)))
-	})
-}
-
-func TestInputReplicas(t *testing.T) {
-	t.Parallel()
-	redistest.Virtual(t, func(t *testing.T, rdb *redis.Client) {
-		for text, opts := range map[string][]rratelimiter.Option{
-			"0 replicas within 1s":      {rratelimiter.WithReplicas(0, time.Second)},
-			"-1 replicas within 1s":     {rratelimiter.WithReplicas(-1, time.Second)},
-			"1 replicas within 0s":      {rratelimiter.WithReplicas(1, 0)},
-			"1 replicas within -1s":     {rratelimiter.WithReplicas(1, -time.Second)},
-			"1 replicas within 1.5ms":   {rratelimiter.WithReplicas(1, 1500*time.Microsecond)},
-			"third of the call timeout": {rratelimiter.WithReplicas(1, time.Second), rratelimiter.WithCallTimeout(2 * time.Second)},
-		} {
-			l := limitertest.NewClient(t, rdb, opts...).RateLimiter("a")
-			requireAllRefused(t, limitertest.CountCommands(rdb), l, text, rratelimiter.ErrInvalidConfig)
-		}
-	})
-}
-
 func TestInputTimesToLive(t *testing.T) {
 	t.Parallel()
 	redistest.Virtual(t, func(t *testing.T, rdb *redis.Client) {
@@ -227,48 +197,58 @@ func TestInputNames(t *testing.T) {
 	t.Parallel()
 	redistest.Virtual(t, func(t *testing.T, rdb *redis.Client) {
 		sent := limitertest.CountCommands(rdb)
-		nothing := rratelimiter.WithNameMapper(func(string) string { return "" })
-		for _, l := range []*rratelimiter.RateLimiter{
-			limitertest.NewClient(t, rdb).RateLimiter(""), limitertest.NewClient(t, rdb, nothing).RateLimiter("name"),
+		mapper := rratelimiter.WithNameMapper(func(name string) string { return strings.TrimPrefix(name, "gone") })
+		for to, l := range map[string]*rratelimiter.RateLimiter{
+			"": limitertest.NewHandle(t, rdb), "gone": limitertest.NewClient(t, rdb, mapper).RateLimiter("name"),
 		} {
-			requireAllRefused(t, sent, l, "name is empty", rratelimiter.ErrInvalidConfig)
+			requireRefused(t, sent, l, "Rename", "name is empty", rratelimiter.ErrInvalidConfig, l.Rename(t.Context(), to))
 		}
-		l := limitertest.NewHandle(t, rdb)
-		requireRefused(t, sent, l, "Rename", "name is empty", rratelimiter.ErrInvalidConfig, l.Rename(t.Context(), ""))
-		mapped := limitertest.NewClient(t, rdb, rratelimiter.WithNameMapper(func(name string) string {
-			return strings.TrimPrefix(name, "gone")
-		}))
-		l = mapped.RateLimiter("name")
-		requireRefused(t, sent, l, "Rename", "name is empty", rratelimiter.ErrInvalidConfig, l.Rename(t.Context(), "gone"))
 	})
 }
 
 func TestInputOptions(t *testing.T) {
 	t.Parallel()
 	redistest.Virtual(t, func(t *testing.T, rdb *redis.Client) {
+		with := func(opts ...rratelimiter.Option) *rratelimiter.RateLimiter {
+			return limitertest.NewClient(t, rdb, opts...).RateLimiter("name")
+		}
+		nothing := rratelimiter.WithNameMapper(func(string) string { return "" })
+		byDefault, byRate := rratelimiter.WithDefault(rratelimiter.PerDay(1)), rratelimiter.WithRate(rratelimiter.PerDay(2))
 		sent := limitertest.CountCommands(rdb)
-		for text, client := range map[string]*rratelimiter.Client{
-			"WithClientID":         rratelimiter.New(rdb, rratelimiter.WithClientID("")),
-			"the name is empty":    rratelimiter.New(rdb, rratelimiter.WithClientName("")),
-			"129 bytes, more than": rratelimiter.New(rdb, rratelimiter.WithClientName(strings.Repeat("x", 129))),
-			`holds '\n'`:           rratelimiter.New(rdb, rratelimiter.WithClientName("a\nb")),
-			`holds '\u202e'`:       rratelimiter.New(rdb, rratelimiter.WithClientName("a\u202eb")),
-			"no UTF-8":             rratelimiter.New(rdb, rratelimiter.WithClientName("a\xff")),
-			"WithNameMapper":       rratelimiter.New(rdb, rratelimiter.WithNameMapper(nil)),
-			"Redis client is nil":  rratelimiter.New(nil),
+		for text, limiters := range map[string][]*rratelimiter.RateLimiter{
+			"WithClientID":              {with(rratelimiter.WithClientID(""))},
+			"the name is empty":         {with(rratelimiter.WithClientName(""))},
+			"129 bytes, more than":      {with(rratelimiter.WithClientName(strings.Repeat("x", 129)))},
+			`holds '\n'`:                {with(rratelimiter.WithClientName("a\nb"))},
+			`holds '\u202e'`:            {with(rratelimiter.WithClientName("a\u202eb"))},
+			"no UTF-8":                  {with(rratelimiter.WithClientName("a\xff"))},
+			"WithNameMapper":            {with(rratelimiter.WithNameMapper(nil))},
+			"Redis client is nil":       {limitertest.NewClient(t, nil).RateLimiter("name")},
+			"name is empty":             {limitertest.NewClient(t, rdb).RateLimiter(""), with(nothing)},
+			"0 replicas within 1s":      {with(rratelimiter.WithReplicas(0, time.Second))},
+			"-1 replicas within 1s":     {with(rratelimiter.WithReplicas(-1, time.Second))},
+			"1 replicas within 0s":      {with(rratelimiter.WithReplicas(1, 0))},
+			"1 replicas within -1s":     {with(rratelimiter.WithReplicas(1, -time.Second))},
+			"1 replicas within 1.5ms":   {with(rratelimiter.WithReplicas(1, 1500*time.Microsecond))},
+			"third of the call timeout": {with(rratelimiter.WithReplicas(1, time.Second), rratelimiter.WithCallTimeout(2*time.Second))},
+			"WithRate": {
+				limitertest.NewHandle(t, rdb, byDefault, byRate), limitertest.NewHandle(t, rdb, byRate, byDefault),
+				limitertest.NewHandle(t, rdb, byRate, byRate),
+			},
 		} {
-			l := client.RateLimiter("name")
-			requireAllRefused(t, sent, l, text, rratelimiter.ErrInvalidConfig)
-			requireRefused(t, sent, l, "Release", text, rratelimiter.ErrInvalidConfig, l.Release(t.Context(), 0))
-			require.NoError(t, client.Close(t.Context()))
+			for _, l := range limiters {
+				requireAllRefused(t, sent, l, text, rratelimiter.ErrInvalidConfig)
+				requireRefused(t, sent, l, "Release", text, rratelimiter.ErrInvalidConfig, l.Release(t.Context(), 0))
+			}
 		}
 
-		client := limitertest.NewClient(t, rdb, rratelimiter.WithClientID(""), rratelimiter.WithNameMapper(nil))
-		err := limitertest.Second(client.RateLimiter("name").Take(t.Context(), 1))
+		err := limitertest.Second(with(rratelimiter.WithClientID(""), rratelimiter.WithNameMapper(nil)).Take(t.Context(), 1))
 		assert.ErrorContains(t, err, "WithClientID")
 		assert.ErrorContains(t, err, "WithNameMapper", "all that is wrong is said at once")
+		l := limitertest.NewClient(t, rdb, rratelimiter.WithRedissonVersion("3.12.0")).RateLimiter("old", byRate)
+		requireRefused(t, sent, l, "Take", "3.13.3", rratelimiter.ErrUnsupported, limitertest.Second(l.Take(t.Context(), 1)))
 
-		l := limitertest.NewClient(t, rdb, nil).RateLimiter("name", nil)
+		l = limitertest.NewClient(t, rdb, nil).RateLimiter("name", nil)
 		require.NoError(t, l.SetRate(t.Context(), limitertest.Every(1, time.Hour), nil))
 		limitertest.MustAcquire(t, l, 1)
 	})

@@ -1,7 +1,6 @@
 package slidinglog_test
 
 import (
-	"errors"
 	"math"
 	"slices"
 	"testing"
@@ -28,6 +27,9 @@ func TestLimiter(t *testing.T) {
 		Once:     true,
 		Shortest: []time.Duration{time.Millisecond, 3 * time.Millisecond, 250 * time.Millisecond, 1750 * time.Millisecond},
 		Longest:  math.MaxInt64 * time.Nanosecond / 1e6 * 1e6,
+		Most:     slidinglog.MaxLimit,
+		Limit:    "limit",
+		Window:   "window",
 		AtEdge:   10,
 		Articles: func(rdb redis.Cmdable, key string, permits int64) []limittest.Rule {
 			return []limittest.Rule{articles.SlidingLog{Redis: rdb, Key: key, Threshold: permits, Seconds: 3600, Now: time.Now}.Eval}
@@ -80,9 +82,9 @@ func (l *log) article(now time.Duration) int64 {
 
 // play has two programs share a log: one with this package, one with the
 // articles' script. With a hash of thresholds, these change on the way.
-func play(withHash bool) func(*testing.T, limittest.History) (int, string) {
-	return func(t *testing.T, h limittest.History) (requests int, mismatch string) {
-		ctx, usual, hash := t.Context(), 1+h.Draw.Int64N(10), ""
+func play(withHash bool) func(*testing.T, limittest.History) func() string {
+	return func(t *testing.T, h limittest.History) func() (mismatch string) {
+		usual, hash := 1+h.Draw.Int64N(10), ""
 		if withHash {
 			hash = redistest.Name(t)
 		}
@@ -91,27 +93,19 @@ func play(withHash bool) func(*testing.T, limittest.History) (int, string) {
 		article := articles.SlidingLog{
 			Redis: h.Redis, Key: h.Key, Threshold: usual, Seconds: int64(m.length / time.Second), Thresholds: hash, Now: h.Now,
 		}
-		for requests = 1; requests <= 80; requests++ {
+		return func() string {
 			h.MayPause(m.length)
 			if withHash && h.Draw.IntN(8) == 0 {
 				changeThreshold(t, h, l, hash, &m.threshold, usual)
 			}
 			now := h.Passed()
 			if h.Draw.IntN(2) == 0 {
-				want := m.article(now)
-				if got, err := article.Take(ctx); err != nil || got != want {
-					return requests, limittest.Mismatch("theirs", now, []any{got, err}, want)
-				}
-				continue
+				return h.Theirs(t, article.Take, m.article(now))
 			}
 			n := 1 + h.Draw.Int64N(4)
 			want, wantErr := m.take(now, n)
-			got, err := l.Take(ctx, h.Key, n)
-			if !errors.Is(err, wantErr) || err == nil && !h.Same(got, want) {
-				return requests, limittest.Mismatch("ours", now, []any{got, err}, want)
-			}
+			return h.Ours(t, l, n, want, wantErr)
 		}
-		return requests, ""
 	}
 }
 

@@ -5,23 +5,15 @@ import (
 	"fmt"
 	"time"
 
-	"github.com/alicebob/miniredis/v2"
-	"github.com/redis/go-redis/v9"
-
+	"github.com/rratelimiter/rratelimiter/internal/test/redistest/limittest"
 	"github.com/rratelimiter/rratelimiter/slidinglog"
 )
 
-// Peek tells what Take would answer, TakeUpTo takes what there is, and Reset has a key
-// start anew.
+// Peek says what Take would answer, TakeUpTo takes what there is, and Reset starts a key
+// again.
 func ExampleLimiter() {
-	server := miniredis.NewMiniRedis()
-	if err := server.Start(); err != nil {
-		panic(err)
-	}
-	defer server.Close()
-	server.SetTime(time.Date(2026, time.November, 21, 12, 0, 0, 0, time.UTC))
-	rdb := redis.NewClient(&redis.Options{Addr: server.Addr()})
-	defer func() { _ = rdb.Close() }()
+	rdb, stop := limittest.ConnectExample()
+	defer stop()
 	ctx := context.Background()
 
 	limiter := slidinglog.New(rdb, slidinglog.Config{Limit: 3, Window: time.Minute})

@@ -1,7 +1,11 @@
 package slidinglog_test
 
 import (
+	"math/rand/v2"
+	"slices"
+	"strconv"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/redis/go-redis/v9"
@@ -46,7 +50,7 @@ func TestFaultNoTTL(t *testing.T) {
 }
 
 // A refusal leaves the time to live alone that a grant has given: the log does
-// not stay for as long as somebody asks.
+// not stay for as long as callers ask.
 func TestRefusalsDoNotKeepALog(t *testing.T) {
 	t.Parallel()
 	redistest.Virtual(t, func(t *testing.T, rdb *redis.Client) {
@@ -104,19 +108,274 @@ func TestRowsOfAFastClock(t *testing.T) {
 	}
 }
 
-func TestInvalidConfig(t *testing.T) {
+func TestMorePermitsThanACallMayTake(t *testing.T) {
 	t.Parallel()
-	for text, cfg := range map[string]slidinglog.Config{
-		"limit 0":                 {Window: time.Second},
-		"limit -1":                {Limit: -1, Window: time.Second, Thresholds: "thresholds"},
-		"limit 9007":              {Limit: slidinglog.MaxLimit + 1, Window: time.Second},
-		"window 0s":               {Limit: 1},
-		"window -1s":              {Limit: 1, Window: -time.Second},
-		"window 1µs":              {Limit: 1, Window: time.Microsecond},
-		"window 1.0005s is not a": {Limit: 1, Window: time.Second + 500*time.Microsecond},
-	} {
-		limittest.RequireRefused(t, slidinglog.New(limittest.Unreachable(t), cfg), "orders", 1, limit.ErrInvalidConfig, text, `"orders"`)
-	}
 	l := threeAMinute(limittest.Unreachable(t))
 	limittest.RequireRefused(t, l, "orders", slidinglog.MaxPermits+1, limit.ErrInvalidPermits, `"orders"`)
+}
+
+// However often the clock goes back, no span of a window's length grants more than
+// the limit, and a window after the first call by the new time all that was
+// granted before is free.
+func TestStepsBackGrantNothing(t *testing.T) {
+	t.Parallel()
+	redistest.Stepping(t, func(t *testing.T, rdb *redis.Client, step func(time.Duration)) {
+		const limit, window = 10, 6 * time.Second
+		l, draw := slidinglog.New(rdb, slidinglog.Config{Limit: limit, Window: window}), rand.New(rand.NewPCG(6, 8))
+		var granted []time.Time
+		var stepped time.Time
+		refused := 0
+		for range 500 {
+			time.Sleep(time.Duration(draw.Int64N(int64(window / 3))).Truncate(time.Millisecond))
+			if draw.IntN(15) == 0 {
+				step(-time.Duration(draw.Int64N(int64(2 * window))).Truncate(time.Millisecond))
+				stepped = time.Now()
+			}
+			now, n := time.Now(), 1+draw.Int64N(4)
+			granted = slices.DeleteFunc(granted, func(when time.Time) bool { return now.Sub(when) >= window })
+			if limittest.Take(t, l, "key", n).Granted {
+				granted = append(granted, slices.Repeat([]time.Time{now}, int(n))...)
+				require.LessOrEqual(t, len(granted), limit)
+				continue
+			}
+			if now.Sub(stepped) >= window {
+				require.Greater(t, len(granted)+int(n), limit, "permits got lost")
+			}
+			refused++
+		}
+		assert.Greater(t, refused, 50)
+	})
+}
+
+// rowsAhead adds rows to a log that are dated an hour ahead, as a clock leaves
+// them that has gone back since.
+func rowsAhead(t *testing.T, rdb *redis.Client, log string, count int) {
+	t.Helper()
+	fill(t, rdb, log, rdb.Time(t.Context()).Val().Add(time.Hour), count)
+	require.NoError(t, rdb.Expire(t.Context(), log, time.Hour+time.Minute).Err())
+}
+
+// More rows than one call sets right are set right by one Take.
+func TestManyRowsAhead(t *testing.T) {
+	t.Parallel()
+	for _, count := range []int{1, 255, 256, 257, 512, 3000} {
+		redistest.Virtual(t, func(t *testing.T, rdb *redis.Client) {
+			ctx := t.Context()
+			rowsAhead(t, rdb, "key", count)
+			l := slidinglog.New(rdb, slidinglog.Config{Limit: 4000, Window: time.Minute})
+			d := limittest.Take(t, l, "key", 3)
+			assert.True(t, d.Granted)
+			assert.EqualValues(t, 4000-count-3, d.Remaining)
+			assert.Equal(t, time.Minute, d.ResetAfter)
+			assert.Equal(t, time.Minute, rdb.PTTL(ctx, "key").Val())
+			assert.EqualValues(t, count+3, rdb.ZCard(ctx, "key").Val())
+
+			time.Sleep(30 * time.Second)
+			limittest.Take(t, l, "key", 1)
+			time.Sleep(30*time.Second - time.Millisecond)
+			assert.EqualValues(t, 4000-count-3-2, limittest.Take(t, l, "key", 1).Remaining)
+			time.Sleep(time.Millisecond)
+			assert.EqualValues(t, 3997, limittest.Take(t, l, "key", 1).Remaining, "they count for a window")
+		})
+	}
+}
+
+// The same where the threshold is read apart from the log.
+func TestManyRowsAheadOfAThresholdElsewhere(t *testing.T) {
+	t.Parallel()
+	a := newApart(t)
+	for _, threshold := range []int64{2000, 1001} {
+		require.NoError(t, a.SetThreshold(t.Context(), a.key, threshold))
+		rowsAhead(t, a.direct, a.key, 1000)
+		d := limittest.Take(t, a, a.key, 1)
+		assert.True(t, d.Granted)
+		assert.Equal(t, threshold, d.Limit)
+		assert.Equal(t, threshold-1001, d.Remaining)
+		assert.LessOrEqual(t, d.ResetAfter, time.Minute)
+		require.NoError(t, a.direct.Del(t.Context(), a.key).Err())
+	}
+}
+
+// An answer that is lost on the way takes nothing twice.
+func TestAnswerLostWhileRowsAreSetRight(t *testing.T) {
+	t.Parallel()
+	for lost := range 5 {
+		synctest.Test(t, func(t *testing.T) {
+			direct, m := redistest.Mini(t)
+			proxy := redistest.MiniProxy(t, m)
+			l := slidinglog.New(proxy.Client(t, nil), slidinglog.Config{Limit: 2000, Window: time.Minute})
+			limittest.Take(t, l, "warm", 1)
+			rowsAhead(t, direct, "key", 1000)
+			proxy.OnCommand(redistest.Nth(1+lost, "evalsha", redistest.DropAnswer))
+			d := limittest.Take(t, l, "key", 3)
+			assert.True(t, d.Granted)
+			assert.Equal(t, int64(997), d.Remaining)
+			assert.EqualValues(t, 1003, direct.ZCard(t.Context(), "key").Val())
+			proxy.Settle(t)
+		})
+	}
+}
+
+// A decision that takes several calls may take longer than one: each has the call
+// timeout, since the server answers.
+func TestADecisionOfManyCalls(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		rdb, m := redistest.Mini(t)
+		fill(t, rdb, "log", time.Now().Add(2*time.Hour), 5000)
+		proxy := redistest.MiniProxy(t, m)
+		proxy.OnCommand(func(c redistest.Command) redistest.Action {
+			if c.Name() != "eval" && c.Name() != "evalsha" {
+				return redistest.Pass
+			}
+			return redistest.Pass.After(900 * time.Millisecond)
+		})
+		l := slidinglog.New(proxy.Client(t, &redis.Options{ReadTimeout: time.Minute}), slidinglog.Config{Limit: 10_000, Window: time.Hour})
+		start := time.Now()
+		d, err := l.Take(t.Context(), "log", 1)
+		require.NoError(t, err)
+		assert.True(t, d.Granted)
+		assert.Greater(t, time.Since(start), 4*time.Second)
+	})
+}
+
+const crowd = 100_000
+
+// A crowded limiter has a log with many rows.
+type crowded struct {
+	*slidinglog.Limiter
+
+	rdb *redis.Client
+	log string
+}
+
+// No call does more than a bounded piece of work, however much others have left
+// in the log.
+func TestBoundedWork(t *testing.T) {
+	t.Parallel()
+	const hour = time.Hour
+	server := redistest.StartRedis(t)
+	rdb := server.Client(t, nil)
+	for name, tc := range map[string]struct {
+		rows map[time.Duration]int // by age
+		use  func(t *testing.T, c crowded)
+	}{
+		"all has run out": {map[time.Duration]int{2 * hour: crowd}, func(t *testing.T, c crowded) {
+			assert.Equal(t, int64(crowd-1), limittest.Take(t, c, c.log, 1).Remaining)
+			assert.EqualValues(t, 1, c.rdb.ZCard(t.Context(), c.log).Val())
+		}},
+		"half has run out": {map[time.Duration]int{2 * hour: crowd / 2, hour / 2: crowd / 2}, func(t *testing.T, c crowded) {
+			assert.Equal(t, int64(crowd/2-1), limittest.Take(t, c, c.log, 1).Remaining)
+			before := c.rdb.ZCard(t.Context(), c.log).Val()
+			for i := range int64(20) {
+				d := limittest.Take(t, c, c.log, slidinglog.MaxPermits)
+				assert.Equal(t, crowd/2-1-(i+1)*slidinglog.MaxPermits, d.Remaining)
+				assert.InDelta(t, hour, d.ResetAfter, float64(time.Minute))
+			}
+			assert.Less(t, c.rdb.ZCard(t.Context(), c.log).Val(), before, "it shrinks faster than it grows")
+		}},
+		"all in use": {map[time.Duration]int{hour / 2: crowd}, func(t *testing.T, c crowded) {
+			for _, n := range []int64{1, slidinglog.MaxPermits} {
+				d := limittest.Take(t, c, c.log, n)
+				assert.False(t, d.Granted)
+				assert.Zero(t, d.Remaining)
+				assert.InDelta(t, hour/2, d.RetryAfter, float64(time.Minute))
+				assert.InDelta(t, hour/2, d.ResetAfter, float64(time.Minute))
+			}
+		}},
+		"dated in the future, refused": {map[time.Duration]int{-2 * hour: crowd}, func(t *testing.T, c crowded) {
+			d := limittest.Take(t, c, c.log, 1)
+			assert.False(t, d.Granted)
+			assert.LessOrEqual(t, d.RetryAfter, hour)
+			assert.LessOrEqual(t, d.ResetAfter, hour)
+			requireNoneAhead(t, c)
+		}},
+		"dated in the future, granted": {map[time.Duration]int{-2 * hour: crowd / 2}, func(t *testing.T, c crowded) {
+			d := limittest.Take(t, c, c.log, slidinglog.MaxPermits)
+			assert.True(t, d.Granted)
+			assert.Equal(t, int64(crowd/2-slidinglog.MaxPermits), d.Remaining)
+			assert.LessOrEqual(t, d.ResetAfter, hour)
+			requireNoneAhead(t, c)
+		}},
+		"given back": {nil, func(t *testing.T, c crowded) {
+			_, giveBack, err := c.TakeReturnable(t.Context(), c.log, slidinglog.MaxPermits)
+			require.NoError(t, err)
+			require.NoError(t, giveBack(t.Context()))
+			assert.Zero(t, c.rdb.ZCard(t.Context(), c.log).Val())
+		}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			log := redistest.Name(t)
+			for age, count := range tc.rows {
+				fill(t, rdb, log, time.Now().Add(-age), count)
+			}
+			watch := monitor(t, server.Addr())
+			tc.use(t, crowded{slidinglog.New(rdb, slidinglog.Config{Limit: crowd, Window: hour}), rdb, log})
+			watch(t)
+		})
+	}
+}
+
+// requireNoneAhead checks that no row is dated ahead, and that the log has gone in
+// an hour.
+func requireNoneAhead(t *testing.T, c crowded) {
+	t.Helper()
+	newest := c.rdb.ZRevRangeWithScores(t.Context(), c.log, 0, 0).Val()
+	require.Len(t, newest, 1)
+	assert.LessOrEqual(t, int64(newest[0].Score), c.rdb.Time(t.Context()).Val().UnixMilli())
+	assert.LessOrEqual(t, c.rdb.PTTL(t.Context(), c.log).Val(), time.Hour)
+}
+
+// fill adds rows to a log as the articles' script does, in steps for which no server
+// counts as busy.
+func fill(t *testing.T, rdb *redis.Client, log string, when time.Time, count int) {
+	t.Helper()
+	for first := 1; first <= count; first += 1000 {
+		require.NoError(t, rdb.Eval(t.Context(), `
+			local rows = {}
+			for i = tonumber(ARGV[2]), tonumber(ARGV[3]) do
+				rows[#rows + 1] = ARGV[1]
+				rows[#rows + 1] = ARGV[1] .. '-' .. i
+			end
+			return redis.call('ZADD', KEYS[1], unpack(rows))`,
+			[]string{log}, when.UnixMilli(), first, min(count, first+999)).Err())
+	}
+}
+
+// monitor notes all that a server does. The function it returns checks that no
+// script call did more than a bounded piece of work.
+func monitor(t *testing.T, addr string) func(t *testing.T) {
+	t.Helper()
+	calls := redistest.ScriptCalls(t, addr)
+	return func(t *testing.T) {
+		t.Helper()
+		all := 0
+		for _, commands := range calls() {
+			rows := 0
+			for _, args := range commands {
+				rows += touched(args)
+			}
+			all += len(commands)
+			require.LessOrEqual(t, len(commands), 100, "commands of one script call")
+			require.LessOrEqual(t, rows, 2500, "rows that one script call touched")
+		}
+		require.Positive(t, all)
+	}
+}
+
+// touched returns how many rows a command may touch.
+func touched(args []string) int {
+	switch args[0] {
+	case "time", "zcount", "zcard", "zscore", "pttl", "pexpire", "unlink":
+		return 0
+	case "zadd", "zrem":
+		return len(args) / 2
+	case "zrange", "zremrangebyrank":
+		from, fromErr := strconv.Atoi(args[2])
+		to, toErr := strconv.Atoi(args[3])
+		if fromErr == nil && toErr == nil && (from < 0) == (to < 0) && to >= from {
+			return to - from + 1
+		}
+	}
+	return crowd
 }

@@ -34,6 +34,8 @@ func TestLimiter(t *testing.T) {
 		Corrupt:  []string{"", "abc", "1.5", "1e3", " 3", "3 ", "9007199254740992", "99999999999999999999", "0x1", "--1"},
 		Shortest: []time.Duration{time.Second},
 		Most:     tokenbucket.MaxTokens,
+		Limit:    "capacity",
+		Window:   "interval",
 		AtEdge:   19,
 		Articles: func(rdb redis.Cmdable, key string, permits int64) []limittest.Rule {
 			article := articles.TokenBucket{Redis: rdb, Key: key, Capacity: permits, Refill: 1, Seconds: 3600, Cost: 1, Now: time.Now}
@@ -69,8 +71,8 @@ type bucket struct {
 	last   time.Duration // the second of the last refill
 }
 
-// at refills the bucket. gone tells that Redis holds nothing of it: it starts
-// full, which it must have been.
+// at refills the bucket. If it is gone, Redis holds nothing of it: it starts full, which
+// it must have been.
 func (b *bucket) at(now time.Duration, gone bool) (ok bool) {
 	if intervals := int64((now.Truncate(time.Second) - b.last) / b.interval); intervals > 0 {
 		b.tokens = min(b.capacity, b.tokens+intervals*b.refill)
@@ -114,7 +116,7 @@ func (b *bucket) article(n int64) int64 {
 // play has two programs share a bucket: one with this package, one with the
 // articles' script, by whose times to live a capacity that is no multiple of the
 // refill would be exceeded.
-func play(t *testing.T, h limittest.History) (requests int, mismatch string) {
+func play(t *testing.T, h limittest.History) func() (mismatch string) {
 	b := &bucket{refill: 1 + h.Draw.Int64N(4), interval: h.Span(4)}
 	b.capacity = b.refill * (1 + h.Draw.Int64N(5))
 	b.tokens = b.capacity
@@ -122,28 +124,20 @@ func play(t *testing.T, h limittest.History) (requests int, mismatch string) {
 	article := articles.TokenBucket{
 		Redis: h.Redis, Key: h.Key, Capacity: b.capacity, Refill: b.refill, Seconds: int64(b.interval / time.Second), Now: h.Now,
 	}
-	for requests = 1; requests <= 80; requests++ {
+	return func() string {
 		h.MayPause(3 * b.interval)
 		now, n := h.Passed(), 1+h.Draw.Int64N(min(4, b.capacity))
 		exist, err := h.Redis.Exists(t.Context(), h.Key, article.TimeKey()).Result()
 		require.NoError(t, err)
 		if exist == 1 || !b.at(now, exist == 0) {
-			return requests, limittest.Mismatch("keys of the bucket", now, exist, 2)
+			return fmt.Sprintf("after %v there are %d keys of the bucket", now, exist)
 		}
 		if h.Draw.IntN(2) == 0 {
 			article.Cost = n
-			want := b.article(n)
-			if got, err := h.Either(article.Take, article.Eval)(t.Context()); err != nil || got != want {
-				return requests, limittest.Mismatch("theirs", now, []any{got, err}, want)
-			}
-			continue
+			return h.Theirs(t, h.Either(article.Take, article.Eval), b.article(n))
 		}
-		want := b.take(now, n)
-		if got, err := l.Take(t.Context(), h.Key, n); err != nil || !h.Same(got, want) {
-			return requests, limittest.Mismatch("ours", now, []any{got, err}, want)
-		}
+		return h.Ours(t, l, n, b.take(now, n), nil)
 	}
-	return requests, ""
 }
 
 func TestTurnsWithTheArticles(t *testing.T) {

@@ -10,9 +10,11 @@ import (
 	"sync"
 	"sync/atomic"
 	"time"
+
+	"github.com/rratelimiter/rratelimiter/internal/histogram"
 )
 
-// Take asks limiter i for one permit and tells whether it was granted.
+// Take asks limiter i for one permit and reports whether it was granted.
 type Take func(ctx context.Context, i int) (bool, error)
 
 // A Load is so many callers, each of which asks for one permit after another,
@@ -50,7 +52,7 @@ type Result struct {
 	FirstError       string
 	Elapsed          time.Duration // in which these were counted
 	CPU              time.Duration // of the callers' process meanwhile
-	Latencies        Histogram
+	Latencies        histogram.Histogram
 
 	// Decisions and errors, those before and after counting included.
 	All, Failed int64

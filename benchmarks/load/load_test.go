@@ -14,52 +14,6 @@ import (
 	"github.com/rratelimiter/rratelimiter/benchmarks/load"
 )
 
-func TestHistogramPercentile(t *testing.T) {
-	t.Parallel()
-	var h load.Histogram
-	assert.Zero(t, h.Percentile(50))
-	for i := range 1000 {
-		h.Add(time.Duration(i+1) * time.Microsecond)
-	}
-	for p, want := range map[float64]time.Duration{
-		50:   500 * time.Microsecond,
-		99:   990 * time.Microsecond,
-		99.9: 999 * time.Microsecond,
-		100:  time.Millisecond,
-	} {
-		assert.InEpsilon(t, want, h.Percentile(p), 0.01, "p%v", p)
-	}
-}
-
-func TestHistogramOfEachSize(t *testing.T) {
-	t.Parallel()
-	for d := time.Duration(1); d < time.Minute; d = d*5/4 + 1 {
-		var h load.Histogram
-		h.Add(d)
-		assert.InDelta(t, d, h.Percentile(100), 1+float64(d)/128, "%v", d)
-	}
-	var h load.Histogram
-	h.Add(-time.Second)
-	h.Add(time.Hour)
-	assert.LessOrEqual(t, h.Percentile(50), time.Duration(1))
-	assert.Greater(t, h.Percentile(100), time.Minute)
-}
-
-func TestHistogramText(t *testing.T) {
-	t.Parallel()
-	var h load.Histogram
-	require.NoError(t, h.UnmarshalText(nil))
-	require.NoError(t, h.UnmarshalText([]byte("5:1,100:3")))
-	assert.InDelta(t, 5, h.Percentile(25), 1)
-	assert.InDelta(t, 100, h.Percentile(100), 1)
-	for _, text := range []string{"x", "1", "1:x", "-1:1", "99999:1"} {
-		assert.Error(t, h.UnmarshalText([]byte(text)), text)
-	}
-	text, err := h.MarshalText()
-	require.NoError(t, err)
-	assert.Equal(t, "5:1,100:3", string(text))
-}
-
 func TestRunCountsWhatItMeasures(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {

@@ -112,7 +112,7 @@ func (p *inJava) Close() error {
 	return err
 }
 
-// leave ends the JVM if nobody uses it.
+// leave ends the JVM if it has no users left.
 func (p *inJava) leave() {
 	if p.jvm.users--; p.jvm.users == 0 {
 		delete(jvms.open, p.library)

@@ -200,7 +200,7 @@ func OpenApart(ctx context.Context, kind Kind, addr string, connections int) (Pe
 	return opened, nil
 }
 
-// leave ends the process if nobody uses it.
+// leave ends the process if it has no users left.
 func (p *inProcess) leave() error {
 	if p.process.users--; p.process.users > 0 {
 		return nil
@@ -209,7 +209,7 @@ func (p *inProcess) leave() error {
 	return errors.Join(p.process.client.Close(), p.process.cmd.Wait())
 }
 
-// call asks the process. Once ctx is over nobody waits for the answer.
+// call asks the process. Once ctx is over it does not wait for the answer.
 func (p *inProcess) call(ctx context.Context, name string, q Request) (Answer, error) {
 	q.ID = p.id
 	var a Answer

@@ -31,6 +31,7 @@ func (r *run) alone(ctx context.Context, _ int) error {
 	if r.Short {
 		calls = 1500
 	}
+	calls /= r.Hurry
 	cancellable, cancel := context.WithCancel(ctx)
 	defer cancel()
 	// What cannot be cancelled is the background itself.

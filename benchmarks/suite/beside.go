@@ -13,6 +13,7 @@ import (
 	"github.com/rratelimiter/rratelimiter/benchmarks/load"
 	"github.com/rratelimiter/rratelimiter/benchmarks/peer"
 	"github.com/rratelimiter/rratelimiter/benchmarks/report"
+	"github.com/rratelimiter/rratelimiter/internal/histogram"
 )
 
 // besidePause is the mean of what callers pause, where they do.
@@ -86,7 +87,8 @@ func (r *run) besideThese(ctx context.Context, round, callers int, pause time.Du
 	if r.Short {
 		turns, length = 2, 100*time.Millisecond
 	}
-	waited := make([]load.Histogram, len(ways))
+	length /= time.Duration(r.Hurry)
+	waited := make([]histogram.Histogram, len(ways))
 	for turn := range turns {
 		for n := range ways {
 			i := (n + turn + round) % len(ways)

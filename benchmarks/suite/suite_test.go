@@ -26,9 +26,12 @@ func TestMain(m *testing.M) {
 func TestRun(t *testing.T) {
 	t.Parallel()
 	redistest.SkipShort(t, "a real redis-server")
+	const many = 1000
 	r, err := suite.Run(t.Context(), suite.Options{
 		Rounds:  1,
 		Short:   true,
+		Hurry:   5,
+		Many:    many,
 		Piled:   20_000,
 		Stalled: 200,
 		Only:    regexp.MustCompile("^(rratelimiter|redis_rate|EVALSHA)$"),
@@ -46,8 +49,8 @@ func TestRun(t *testing.T) {
 		for _, mode := range []string{report.Granting, report.Refusing} {
 			for _, k := range []report.Key{
 				key("", name, report.Direct, mode, 256, 1),
-				key("", name, report.Direct, mode, 256, 10_000),
-				key("", name, report.Direct, mode+report.Skewed, 256, 10_000),
+				key("", name, report.Direct, mode, 256, many),
+				key("", name, report.Direct, mode+report.Skewed, 256, many),
 				key("", name, report.Delayed, report.Granting, 256, 1),
 			} {
 				for _, k.Metric = range []string{report.Rate, report.P99, report.ServerTime, report.ClientCPU} {
@@ -55,7 +58,7 @@ func TestRun(t *testing.T) {
 				}
 			}
 		}
-		assert.Equal(t, 1, r.Of(key(report.BytesLimiter, name, report.Direct, report.Refusing, 256, 10_000)).Rounds)
+		assert.Equal(t, 1, r.Of(key(report.BytesLimiter, name, report.Direct, report.Refusing, 256, many)).Rounds)
 		assert.Equal(t, 1, r.Of(key(report.Allocations, name, report.Direct, "refusing, cancellable", 1, 1)).Rounds)
 		assert.Equal(t, 1, r.Of(key(report.AfterIdle, name, report.Direct, suite.Crowds, 256, 1)).Rounds)
 	}

@@ -34,8 +34,6 @@ func (c cell) String() string {
 	return fmt.Sprintf("%s, %s, %d callers, %d limiters", c.network, c.mode, c.callers, c.limiters)
 }
 
-const many = 10_000 // limiters
-
 // cells returns what is measured on a network: through the delay only what is granted.
 func (r *run) cells(network string) []cell {
 	modes := []string{report.Granting, report.Refusing}
@@ -51,7 +49,7 @@ func (r *run) cells(network string) []cell {
 		for _, n := range callers {
 			cells = append(cells, cell{network, mode, n, 1})
 		}
-		cells = append(cells, cell{network, mode, 256, many})
+		cells = append(cells, cell{network, mode, 256, r.Many})
 	}
 	return cells
 }
@@ -173,6 +171,7 @@ func (r *run) put(ctx context.Context, p *opened, c cell, draw load.Draw) (*load
 	if r.Short {
 		l.Length = 150 * time.Millisecond
 	}
+	l.Warm, l.Length = l.Warm/time.Duration(r.Hurry), l.Length/time.Duration(r.Hurry)
 	result, cost, err := r.cost(ctx, p, l)
 	if err != nil {
 		return nil, err

@@ -41,7 +41,7 @@ type goMod struct {
 	Exclude []any
 }
 
-// program tells a module that nobody imports: it is built in this repository only.
+// program reports whether the module is built in this repository only.
 func (m goMod) program() bool {
 	return strings.HasPrefix(m.dir, "examples/") || m.dir == "benchmarks" || m.dir == "dashboard/browser"
 }
@@ -121,8 +121,8 @@ func TestThePageOnVersionsSaysHowToGetThem(t *testing.T) {
 	assert.Contains(t, string(page), "`go install "+module+"/cmd/rrl@latest`")
 }
 
-// What a module replaces counts in this repository only: whoever requires the module
-// gets the release that it requires.
+// What a module replaces counts in this repository only: users of the module get the
+// release that it requires.
 func TestModulesRequireWhatIsReleased(t *testing.T) {
 	t.Parallel()
 	all := modules(t)

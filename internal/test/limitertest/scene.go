@@ -131,8 +131,8 @@ func (s *Scene) StartAcquire(ctx context.Context, permits int64) *Caller {
 	})
 }
 
-// KeepInUse has the other Client keep permits in use without end: it takes them
-// anew, each time before the ones before come back. It starts at the scene's 0,
+// KeepInUse lets the other Client keep permits in use without end: it takes more, each
+// time before the ones before come back. It starts at the scene's 0,
 // and its permits then come back at 1s, 1.9s, 2.8s ...
 func (s *Scene) KeepInUse(t *testing.T, permits int64) (stop func()) {
 	t.Helper()
@@ -195,8 +195,8 @@ func NewHeldSceneOf(t *testing.T, cfg rratelimiter.Config, opt *redis.Options) *
 	return s
 }
 
-// Hold has the n-th call of the script from now on wait for its answer until
-// the returned function is called, or the test ends.
+// Hold keeps back the answer to the n-th call of the script from now on until the
+// returned function is called, or the test ends.
 func (s *HeldScene) Hold(t *testing.T, script *lua.Script, n int) (letGo func()) {
 	t.Helper()
 	held := make(chan struct{})

@@ -50,7 +50,7 @@ const (
 	maxRetries    = 10
 )
 
-// Outlasts is a timeout of callers that are told of a refusal though three answers
+// Outlasts is a timeout within which callers learn of a refusal though three answers
 // before were lost.
 const Outlasts = 10 * answerTimeout
 
@@ -114,7 +114,7 @@ func NewWireOf(
 // Hourly is the configuration of a wire that nothing else is asked of.
 func Hourly(rate int64) rratelimiter.Config { return rratelimiter.PerHour(rate) }
 
-// OnScript has f say what becomes of each script call from now on; n counts the
+// OnScript lets f say what becomes of each script call from now on; n counts the
 // calls of each script, from 1.
 func (w *Wire) OnScript(f func(script *lua.Script, n int) redistest.Action) {
 	seen := map[string]int{}
@@ -148,7 +148,7 @@ func ScriptOf(text string) *lua.Script {
 	return &lua.Script{}
 }
 
-// On has the calls of one script, from now on, meet the actions in turn.
+// On applies the actions in turn to the calls of one script from now on.
 func (w *Wire) On(script *lua.Script, actions ...redistest.Action) {
 	w.OnScript(func(s *lua.Script, n int) redistest.Action {
 		if s == script && n <= len(actions) {

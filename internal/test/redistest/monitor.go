@@ -2,9 +2,11 @@ package redistest
 
 import (
 	"bufio"
+	"errors"
 	"fmt"
 	"io"
 	"net"
+	"regexp"
 	"strconv"
 	"strings"
 	"testing"
@@ -14,16 +16,15 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// Ran is a command that a server ran, as MONITOR tells it.
+// Ran is a command that a server ran, as MONITOR shows it.
 type Ran struct {
 	At       time.Time // the server's, to the microsecond
 	InScript bool      // a script called it
 	Args     []string  // the name in lower case, then its arguments
 }
 
-// Monitor has each called for all commands that the server at addr runs, one at a
-// time and in their order. The function it returns ends that, once each has seen
-// all that came before.
+// Monitor calls each for every command that the server at addr runs, one at a time and
+// in order. The function it returns ends that, once each has seen all that came before.
 func Monitor(t testing.TB, addr string, each func(Ran)) (stop func()) {
 	t.Helper()
 	conn, err := net.Dial("tcp", addr)
@@ -67,8 +68,8 @@ func Monitor(t testing.TB, addr string, each func(Ran)) (stop func()) {
 	}
 }
 
-// ScriptCalls has the server at addr tell what its scripts do. The function it
-// returns ends that and returns the commands of each script call, as [Ran.Args].
+// ScriptCalls watches the scripts of the server at addr. The function it returns ends
+// that and returns the commands of each script call, as [Ran.Args].
 func ScriptCalls(t testing.TB, addr string) (stop func() [][][]string) {
 	t.Helper()
 	calls := [][][]string{nil}
@@ -86,32 +87,29 @@ func ScriptCalls(t testing.TB, addr string) (stop func() [][][]string) {
 	}
 }
 
-// parseMonitor takes a line apart: the time, the database and the client, or "lua",
-// in brackets, and the quoted arguments.
+// A line of MONITOR: the time, the database and the client, or "lua", in brackets, and
+// the quoted arguments.
+var (
+	monitorLine = regexp.MustCompile(`^\+(\d+)\.(\d+) \[\d+ (.*?)\] (.*)`)
+	quoted      = regexp.MustCompile(`"(?:[^"\\]|\\.)*"`)
+)
+
 func parseMonitor(line string) (Ran, error) {
-	stamp, rest, _ := strings.Cut(strings.TrimPrefix(line, "+"), " [")
-	seconds, micros, _ := strings.Cut(stamp, ".")
-	s, secondsErr := strconv.ParseInt(seconds, 10, 64)
-	us, microsErr := strconv.ParseInt(micros, 10, 64)
-	source, rest, ok := strings.Cut(rest, "] ")
-	if !ok || secondsErr != nil || microsErr != nil {
+	parts := monitorLine.FindStringSubmatch(line)
+	if parts == nil {
 		return Ran{}, fmt.Errorf("no line of MONITOR: %q", line)
 	}
-	ran := Ran{At: time.Unix(s, us*1000), InScript: strings.HasSuffix(source, " lua")}
-	for rest = strings.TrimSpace(rest); rest != ""; rest = strings.TrimSpace(rest) {
-		quoted, err := strconv.QuotedPrefix(rest)
-		if err != nil {
-			return Ran{}, fmt.Errorf("MONITOR: %q: %w", line, err)
-		}
-		arg, err := strconv.Unquote(quoted)
-		if err != nil {
-			return Ran{}, fmt.Errorf("MONITOR: %q: %w", line, err)
-		}
+	s, secondsErr := strconv.ParseInt(parts[1], 10, 64)
+	us, microsErr := strconv.ParseInt(parts[2], 10, 64)
+	err := errors.Join(secondsErr, microsErr)
+	ran := Ran{At: time.Unix(s, us*1000), InScript: parts[3] == "lua"}
+	for _, text := range quoted.FindAllString(parts[4], -1) {
+		arg, argErr := strconv.Unquote(text)
+		err = errors.Join(err, argErr)
 		ran.Args = append(ran.Args, arg)
-		rest = rest[len(quoted):]
 	}
 	if len(ran.Args) > 0 {
 		ran.Args[0] = strings.ToLower(ran.Args[0])
 	}
-	return ran, nil
+	return ran, err
 }

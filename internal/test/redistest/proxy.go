@@ -111,7 +111,7 @@ func (p *Proxy) Client(t testing.TB, opt *redis.Options) *redis.Client {
 	})
 }
 
-// OnCommand has f decide on each command from now on, the client's own greeting
+// OnCommand lets f decide about each command from now on, the client's own greeting
 // (HELLO and the like) included; nil passes everything. f is called for one
 // command at a time, in the order in which they come in. It must not call
 // OnCommand.
@@ -245,7 +245,7 @@ func (p *Proxy) relay(down net.Conn) {
 	answers.Wait()
 }
 
-// keep has close end conn, and reports false if that has been called.
+// keep lets close end conn, and reports false if that has been called.
 func (p *Proxy) keep(conn net.Conn) (open bool) {
 	p.locked(func() {
 		if open = !p.closed; open {

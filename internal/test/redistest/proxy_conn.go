@@ -165,7 +165,7 @@ func (c *proxyConn) answers() {
 }
 
 // first returns the action of the request that the server answers, if it is
-// one: a subscriber gets messages that nobody asked for.
+// one: a subscriber gets messages without asking.
 func (c *proxyConn) first(push bool) (a Action, ok bool) {
 	c.mu.Lock()
 	defer c.mu.Unlock()

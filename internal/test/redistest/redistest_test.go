@@ -2,18 +2,23 @@ package redistest_test
 
 import (
 	"fmt"
+	"net"
 	"os"
 	"os/exec"
 	"path/filepath"
+	"regexp"
 	"runtime"
 	"strings"
 	"sync"
 	"testing"
+	"time"
 
+	"github.com/redis/go-redis/v9"
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
 	"github.com/rratelimiter/rratelimiter/internal/test/redistest"
+	"github.com/rratelimiter/rratelimiter/lua"
 )
 
 // recorder is a testing.TB that notes how a test would have ended.
@@ -120,4 +125,191 @@ func asChild(t *testing.T, test string, env ...string) *exec.Cmd {
 	cmd := exec.Command(self, "-test.run=^"+test+"$", "-test.v")
 	cmd.Env = append(os.Environ(), env...)
 	return cmd
+}
+
+func TestRedisIsOneServer(t *testing.T) {
+	t.Parallel()
+	a, b := redistest.Redis(t), redistest.Redis(t)
+	name := redistest.Name(t)
+	require.NoError(t, a.Set(t.Context(), name, "value", 0).Err())
+	assert.Equal(t, "value", b.Get(t.Context(), name).Val())
+	assert.Equal(t, redistest.Shared(t).Addr(), a.Options().Addr)
+}
+
+func TestStartRedis(t *testing.T) {
+	t.Parallel()
+	s := redistest.StartRedis(t, "--maxmemory", "7mb")
+	rdb := s.Client(t, nil)
+	assert.Equal(t, "7340032", rdb.ConfigGet(t.Context(), "maxmemory").Val()["maxmemory"])
+	assert.Empty(t, rdb.ConfigGet(t.Context(), "save").Val()["save"])
+
+	opt, err := redis.ParseURL(s.URL())
+	require.NoError(t, err)
+	assert.Equal(t, s.Addr(), opt.Addr)
+	assert.NotEqual(t, redistest.Shared(t).Addr(), s.Addr())
+}
+
+func TestCrashAndRestart(t *testing.T) {
+	t.Parallel()
+	s := redistest.StartRedis(t, "--appendonly", "yes", "--appendfsync", "always")
+	rdb := s.Client(t, nil)
+	name := redistest.Name(t)
+	for _, value := range []string{"first", "second"} {
+		require.NoError(t, rdb.Set(t.Context(), name, value, 0).Err())
+		s.Crash()
+		require.False(t, listens(s.Addr()))
+		s.Restart(t)
+		assert.Equal(t, value, rdb.Get(t.Context(), name).Val())
+	}
+	s.Freeze(t)
+	s.Crash()
+	s.Restart(t)
+	assert.Equal(t, "second", rdb.Get(t.Context(), name).Val())
+	dir := rdb.ConfigGet(t.Context(), "dir").Val()["dir"]
+	require.DirExists(t, dir)
+	for range 2 {
+		s.Kill()
+		assert.NoDirExists(t, dir)
+		assert.False(t, listens(s.Addr()))
+	}
+}
+
+func TestStartStepped(t *testing.T) {
+	t.Parallel()
+	s := redistest.StartStepped(t)
+	rdb := s.Client(t, nil)
+	name := redistest.Name(t)
+	require.NoError(t, rdb.Set(t.Context(), name, "", time.Minute).Err())
+	for _, ahead := range []time.Duration{0, 30 * time.Second, -time.Hour, 2 * time.Minute} {
+		s.SetAhead(t, ahead)
+		assert.WithinDuration(t, time.Now().Add(ahead), rdb.Time(t.Context()).Val(), 10*time.Second)
+	}
+	assert.ErrorIs(t, rdb.Get(t.Context(), name).Err(), redis.Nil, "a key outlives its end")
+}
+
+// TestChild is what TestServersGoWithTheTestBinary runs in a process of its
+// own; alone it tests nothing.
+func TestChild(t *testing.T) {
+	t.Parallel()
+	how := os.Getenv("REDISTEST_CHILD")
+	if how == "" {
+		return
+	}
+	shared, own := redistest.Shared(t), redistest.StartRedis(t)
+	for _, s := range []*redistest.Server{shared, own} {
+		dir := s.Client(t, nil).ConfigGet(t.Context(), "dir").Val()["dir"]
+		fmt.Printf("server %s %s\n", s.Addr(), dir)
+	}
+	switch how {
+	case "panic":
+		panic("as told")
+	case "wait":
+		fmt.Println("waiting")
+		select {}
+	}
+}
+
+func TestWithoutAServer(t *testing.T) {
+	t.Parallel()
+	for how, want := range map[string]struct {
+		env  []string
+		text string
+	}{
+		"skip":        {[]string{"RRL_NO_SKIP="}, "--- SKIP: TestRedisIsOneServer"},
+		"fail":        {[]string{"RRL_NO_SKIP=1"}, "--- FAIL: TestRedisIsOneServer"},
+		"wrong place": {[]string{"RRL_NO_SKIP=", "RRL_REDIS_SERVER=/nonexistent"}, "--- FAIL: TestRedisIsOneServer"},
+	} {
+		t.Run(how, func(t *testing.T) {
+			t.Parallel()
+			cmd := asChild(t, "TestRedisIsOneServer", append([]string{"RRL_SKIP_LOG=", "RRL_REDIS_SERVER=", "PATH=" + t.TempDir()}, want.env...)...)
+			cmd.Dir = t.TempDir()
+			out, _ := cmd.CombinedOutput()
+			assert.Contains(t, string(out), want.text)
+		})
+	}
+}
+
+func TestBrokenServer(t *testing.T) {
+	t.Parallel()
+	redistest.Shared(t)
+	r := record(t, func(t testing.TB) { redistest.StartRedis(t, "--no-such-option", "1") })
+	assert.Contains(t, r.failed, "no-such-option", "the message holds what the server said")
+	assert.Less(t, strings.Count(r.failed, "\n"), 40)
+}
+
+func listens(addr string) bool {
+	conn, err := net.Dial("tcp", addr)
+	if err != nil {
+		return false
+	}
+	_ = conn.Close()
+	return true
+}
+
+// What the operations need is tested where they are; here, that nothing more is
+// given.
+func TestLeastCommandsAreThoseOfTheScripts(t *testing.T) {
+	t.Parallel()
+	called := regexp.MustCompile(`redis\.call\('([A-Z]+)'`)
+	// expire.lua is told which of the two to call; slidinglog.Limiter.Thresholds
+	// needs no script.
+	want := map[string]bool{"eval": true, "evalsha": true, "pexpire": true, "pexpireat": true, "hscan": true}
+	for _, script := range lua.All() {
+		for _, match := range called.FindAllStringSubmatch(script.Source, -1) {
+			want[strings.ToLower(match[1])] = true
+		}
+	}
+	got := map[string]bool{}
+	for rule := range strings.FieldsSeq(redistest.LeastCommands) {
+		got[strings.TrimPrefix(rule, "+")] = true
+	}
+	assert.Equal(t, want, got)
+}
+
+func TestKeysOf(t *testing.T) {
+	t.Parallel()
+	assert.Equal(t, "~orders ~{orders}:*", redistest.KeysOf("orders"))
+	assert.Equal(t, "~a{b}c ~a{b}c:*", redistest.KeysOf("a{b}c"))
+	assert.Equal(t, "~shop:* ~{shop:*", redistest.KeysWithPrefix("shop:"))
+}
+
+func TestAddUser(t *testing.T) {
+	t.Parallel()
+	s := redistest.StartRedis(t)
+	rdb := redistest.AddUser(t, s, nil, "+get +set", "~key")
+	require.NoError(t, rdb.Set(t.Context(), "key", "value", 0).Err())
+	require.ErrorContains(t, rdb.Set(t.Context(), "other", "value", 0).Err(), "NOPERM")
+	require.ErrorContains(t, rdb.Del(t.Context(), "key").Err(), "NOPERM")
+	t.Run("two users", func(t *testing.T) {
+		other := redistest.AddUser(t, s, &redis.Options{Protocol: 2}, "+@all", "~*")
+		require.NoError(t, other.Del(t.Context(), "key").Err())
+	})
+	users, err := s.Client(t, nil).Do(t.Context(), "ACL", "USERS").StringSlice()
+	require.NoError(t, err)
+	assert.Len(t, users, 2, "the default user and one more")
+}
+
+func TestMonitorTellsWhatRan(t *testing.T) {
+	t.Parallel()
+	rdb := redistest.StartRedis(t).Client(t, nil)
+	const odd = "two words, \"quoted\",\r\n and \x00\xff"
+	var ran []redistest.Ran
+	end := redistest.Monitor(t, rdb.Options().Addr, func(r redistest.Ran) { ran = append(ran, r) })
+	calls := redistest.ScriptCalls(t, rdb.Options().Addr)
+	require.NoError(t, rdb.Set(t.Context(), "key", odd, 0).Err())
+	for range 2 {
+		require.NoError(t, rdb.Eval(t.Context(), "redis.call('GET', KEYS[1]) return redis.call('DEL', KEYS[1])", []string{"key"}).Err())
+	}
+	end()
+	script := [][]string{{"get", "key"}, {"del", "key"}}
+	assert.Equal(t, [][][]string{script, script, nil}, calls())
+
+	var args [][]string
+	for _, r := range ran {
+		if r.Args[0] == "set" || r.InScript {
+			args = append(args, r.Args)
+		}
+		assert.WithinDuration(t, rdb.Time(t.Context()).Val(), r.At, 10*time.Second)
+	}
+	assert.Equal(t, [][]string{{"set", "key", odd}, {"get", "key"}, {"del", "key"}, {"get", "key"}, {"del", "key"}}, args)
 }

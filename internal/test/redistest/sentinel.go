@@ -94,7 +94,7 @@ func (s *Server) sentinelArgs(port, masterHost, masterPort string, downAfter tim
 	lines := []string{
 		"sentinel monitor " + masterName + " " + masterHost + " " + masterPort + " " + strconv.Itoa(quorum),
 		"sentinel down-after-milliseconds " + masterName + " " + strconv.FormatInt(downAfter.Milliseconds(), 10),
-		// Twice this passes before a vote that nobody won is held again.
+		// Twice this passes before a vote that had no winner is held again.
 		"sentinel failover-timeout " + masterName + " 3000",
 	}
 	if err := os.WriteFile(conf, []byte(strings.Join(lines, "\n")+"\n"), 0o600); err != nil {
@@ -110,8 +110,9 @@ func sentinelReady(ctx context.Context, rdb *redis.Client, replicas int) error {
 	if err != nil {
 		return err
 	}
-	fields := pairs(master)
-	if fields["num-slaves"] != strconv.Itoa(replicas) || fields["num-other-sentinels"] != strconv.Itoa(sentinels-1) || fields["flags"] != "master" {
+	fields, _ := master.(map[any]any)
+	if fields["flags"] != "master" ||
+		fields["num-slaves"] != strconv.Itoa(replicas) || fields["num-other-sentinels"] != strconv.Itoa(sentinels-1) {
 		return fmt.Errorf("it still knows: %v", fields)
 	}
 	all, err := rdb.Do(ctx, "SENTINEL", "REPLICAS", masterName).Slice()
@@ -119,27 +120,11 @@ func sentinelReady(ctx context.Context, rdb *redis.Client, replicas int) error {
 		return err
 	}
 	for _, replica := range all {
-		if fields := pairs(replica); fields["flags"] != "slave" || fields["master-link-status"] != "ok" {
+		if fields, _ := replica.(map[any]any); fields["flags"] != "slave" || fields["master-link-status"] != "ok" {
 			return fmt.Errorf("it still knows a replica as: %v", fields)
 		}
 	}
 	return nil
-}
-
-// pairs reads a map of RESP3 or the same in a row.
-func pairs(answer any) map[string]string {
-	fields := map[string]string{}
-	switch answer := answer.(type) {
-	case map[any]any:
-		for name, value := range answer {
-			fields[fmt.Sprint(name)] = fmt.Sprint(value)
-		}
-	case []any:
-		for i := 0; i+1 < len(answer); i += 2 {
-			fields[fmt.Sprint(answer[i])] = fmt.Sprint(answer[i+1])
-		}
-	}
-	return fields
 }
 
 func (s *Sentinel) kill() { killAll(append(s.watch, s.data...)) }
@@ -197,8 +182,8 @@ func (s *Sentinel) CutReplication(t testing.TB) {
 	must(t, master.ask(t.Context(), "CLIENT", "KILL", "TYPE", "replica").Err())
 }
 
-// Failover has a Sentinel replace the master at once, once all are in order, without its
-// consent, and returns the new one. What the old one was told last may be lost. It tries
+// Failover makes a Sentinel replace the master at once, once all are in order, without its
+// consent, and returns the new one. The last writes to the old one may be lost. It tries
 // again for as long as the Sentinels refuse.
 func (s *Sentinel) Failover(t testing.TB) *Server {
 	t.Helper()
@@ -207,7 +192,7 @@ func (s *Sentinel) Failover(t testing.TB) *Server {
 	old := s.AwaitOrder(t)
 	for {
 		must(t, poll(ctx, func() error { return s.watch[0].ask(ctx, "SENTINEL", "FAILOVER", masterName).Err() }))
-		// One that finds no replica ready is given up, and nobody told.
+		// One that finds no replica ready is given up without a word.
 		soon, cancel := context.WithTimeout(ctx, givenUpAfter)
 		_, err := s.master(soon, old)
 		cancel()
@@ -229,7 +214,7 @@ func (s *Sentinel) AwaitMaster(t testing.TB, old *Server) *Server {
 	return master
 }
 
-// AwaitOrder has all servers that answer follow the one that the Sentinels have for the
+// AwaitOrder makes all servers that answer follow the one that the Sentinels have for the
 // master, waits until they do and no failover is under way, and returns it. A failover that
 // begins before may choose a server that is no replica yet, or leave a Sentinel waiting
 // for one that has gone, as long as that stays away.
@@ -262,8 +247,9 @@ func (s *Sentinel) settled(ctx context.Context) (master *Server, err error) {
 		if err != nil {
 			return nil, err
 		}
-		fields := pairs(answer)
-		i := slices.IndexFunc(s.data, func(server *Server) bool { return server.addr == fields["ip"]+":"+fields["port"] })
+		fields, _ := answer.(map[any]any)
+		addr := fmt.Sprint(fields["ip"], ":", fields["port"])
+		i := slices.IndexFunc(s.data, func(server *Server) bool { return server.addr == addr })
 		if i < 0 || fields["flags"] != "master" || master != nil && master != s.data[i] {
 			return nil, fmt.Errorf("%s still has the master %v", w.addr, fields)
 		}

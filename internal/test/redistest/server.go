@@ -38,7 +38,7 @@ type Server struct {
 	frozen  atomic.Bool
 }
 
-// spec tells how a server is to be started.
+// spec says how to start a server.
 type spec struct {
 	args []string // further command line arguments
 	// busPort asks for a port that a cluster's node can have: the one 10,000
@@ -52,8 +52,8 @@ type spec struct {
 // Redis returns a client of the real server that all tests of this binary
 // share; keep to names that start with [Name]'s (their keys are removed when t
 // ends), and leave alone what belongs to all, such as the script cache and the
-// server's configuration. It skips the test under -short, and as [SkipOrFail] does where no redis-server is
-// installed.
+// server's configuration. It skips the test under -short, and
+// as [SkipOrFail] does if no redis-server is installed.
 func Redis(t testing.TB) *redis.Client {
 	t.Helper()
 	return Shared(t).Client(t, nil)
@@ -222,7 +222,7 @@ func (s *Server) Restart(t testing.TB) {
 	must(t, errors.Join(os.RemoveAll(s.socket), os.RemoveAll(s.file("pid"))))
 	ctx, cancel := context.WithTimeout(t.Context(), startTimeout)
 	defer cancel()
-	// A connection of somebody's may have the port for a moment.
+	// Another connection may have the port for a moment.
 	must(t, poll(ctx, func() error {
 		_, err := listenOnce(s.addr)
 		return err

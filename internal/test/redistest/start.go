@@ -21,8 +21,8 @@ import (
 // [StartRedis]. It goes with the program, or with Kill.
 func Start(v Version, args ...string) (*Server, error) { return start(v, spec{args: args}) }
 
-// start tries again with another port where the server does not come up:
-// somebody may take the port between the look for a free one and the start.
+// start tries again with another port if the server does not come up: the port may be
+// taken between the look for a free one and the start.
 func start(v Version, sp spec) (*Server, error) {
 	binary, err := v.binary()
 	if err != nil {
@@ -101,9 +101,8 @@ func (s *Server) commonArgs() []string {
 	return []string{"--bind", "127.0.0.1", "--unixsocket", s.socket, "--pidfile", s.file("pid"), "--dir", s.dir, "--daemonize", "no"}
 }
 
-// ping asks by the socket, which nobody else's server can have; a server that could not
-// bind the port does not open it. Any answer will do, save that it is still loading: one
-// with a password says NOAUTH.
+// ping asks by the socket, which no other server can have; a server that could not bind
+// the port does not open it. Any answer will do, NOAUTH too, unless it is still loading.
 func ping(ctx context.Context, socket string) error {
 	conn, err := new(net.Dialer).DialContext(ctx, "unix", socket)
 	if err != nil {
@@ -121,9 +120,7 @@ func ping(ctx context.Context, socket string) error {
 	return err
 }
 
-// freeAddr returns an address of the loopback interface whose port nobody
-// listens on at the moment, and if busPort is set, neither on the one 10,000
-// above.
+// freeAddr is FreeAddr; with busPort, the port 10,000 above is free too.
 func freeAddr(busPort bool) (addr, port string, err error) {
 	for range 100 {
 		addr, err := FreeAddr()
@@ -142,8 +139,7 @@ func freeAddr(busPort bool) (addr, port string, err error) {
 	return "", "", errors.New("redistest: no two free ports that are 10,000 apart")
 }
 
-// FreeAddr returns an address of the loopback interface whose port nobody listens on at
-// the moment.
+// FreeAddr returns an address of the loopback interface whose port is free at the moment.
 func FreeAddr() (string, error) { return listenOnce("127.0.0.1:0") }
 
 // listenOnce listens on an address, and at once no more. It returns the address.

@@ -170,7 +170,7 @@ func scan(ctx context.Context, node *redis.Client, pattern string) (keys []strin
 	return keys, it.Err()
 }
 
-// A Value is all that Redis holds under a key, but for its time to live.
+// A Value is all that Redis holds under a key, without its time to live.
 type Value struct {
 	Type    string
 	Text    string            // of a string
@@ -264,7 +264,7 @@ func startRing(n int, args []string) (*Ring, error) {
 }
 
 // Client returns a client of the ring, closed when t ends. The addresses in opt
-// are replaced; nil stands for the defaults, save that no shard is given up for
+// are replaced; nil stands for the defaults, except that no shard is given up for
 // being slow, which would send its keys to another.
 func (r *Ring) Client(t testing.TB, opt *redis.RingOptions) *redis.Ring {
 	t.Helper()

@@ -13,6 +13,7 @@ import (
 	"github.com/redis/go-redis/v9"
 
 	"github.com/rratelimiter/rratelimiter"
+	"github.com/rratelimiter/rratelimiter/internal/histogram"
 	"github.com/rratelimiter/rratelimiter/internal/redisson"
 )
 
@@ -173,7 +174,7 @@ func (b *bench) run(ctx context.Context, callers, limiters int, span time.Durati
 		stop     atomic.Bool
 		counts   atomic.Bool
 		refused  atomic.Int64
-		times    = make([]histogram, callers)
+		times    = make([]histogram.Histogram, callers)
 		warmUp   = min(span/5, maxWarmUp)
 		counting time.Time
 		end      time.Time
@@ -190,7 +191,7 @@ func (b *bench) run(ctx context.Context, callers, limiters int, span time.Durati
 					return err
 				}
 				if counts.Load() {
-					own.add(time.Since(start))
+					own.Add(time.Since(start))
 					if !granted {
 						refused.Add(1)
 					}
@@ -219,15 +220,15 @@ func (b *bench) run(ctx context.Context, callers, limiters int, span time.Durati
 	return resultOf(times, limiters, refused.Load(), end.Sub(counting)), nil
 }
 
-func resultOf(times []histogram, limiters int, refused int64, took time.Duration) Result {
-	var sum histogram
+func resultOf(times []histogram.Histogram, limiters int, refused int64, took time.Duration) Result {
+	var sum histogram.Histogram
 	for i := range times {
-		sum.merge(&times[i])
+		sum.Merge(&times[i])
 	}
 	return Result{
-		Callers: len(times), Limiters: limiters, Decisions: sum.count,
-		PerSecond: float64(sum.count) / took.Seconds(), Refused: refused,
-		P50Micros: micros(sum.quantile(0.5)), P99Micros: micros(sum.quantile(0.99)),
+		Callers: len(times), Limiters: limiters, Decisions: sum.Count(),
+		PerSecond: float64(sum.Count()) / took.Seconds(), Refused: refused,
+		P50Micros: micros(sum.Percentile(50)), P99Micros: micros(sum.Percentile(99)),
 	}
 }
 

@@ -113,8 +113,8 @@ func newHeld(t *testing.T, k Kind, permits int64) held {
 	return h
 }
 
-// hold has the next script call wait for its answer until the function returned
-// is called.
+// hold keeps back the answer to the next script call until the function returned is
+// called.
 func (h held) hold(t *testing.T) (letGo func()) {
 	t.Helper()
 	gate := make(chan struct{})
@@ -224,8 +224,7 @@ func testContextEnded(t *testing.T, k Kind) {
 	assert.Nil(t, giveBack)
 }
 
-// Whoever goes away returns at once, and what was granted to him meanwhile is
-// given back.
+// A caller who goes away returns at once, and gives back what was granted meanwhile.
 func testContextEndsInFlight(t *testing.T, k Kind) {
 	synctest.Test(t, func(t *testing.T) {
 		h := newHeld(t, k, 10)
@@ -243,8 +242,8 @@ func testContextEndsInFlight(t *testing.T, k Kind) {
 	})
 }
 
-// Whoever goes away before the flight that would take its request has nothing
-// taken, and others of the same call keep what is theirs.
+// A caller who goes away before its request leaves takes nothing, and others of the
+// same call keep what is theirs.
 func testContextEndsBehindABatch(t *testing.T, k Kind) {
 	synctest.Test(t, func(t *testing.T) {
 		h := newHeld(t, k, 10)
@@ -285,8 +284,8 @@ func testContextEndsBehindABatch(t *testing.T, k Kind) {
 	})
 }
 
-// A request whose answer is lost takes its permits once, or its caller is told
-// that nobody knows and nothing is repeated.
+// A request whose answer is lost takes its permits once, or it is not repeated and
+// its caller gets ErrUnknownOutcome.
 func testAnswerLost(t *testing.T, k Kind) {
 	for name, fault := range map[string]redistest.Action{
 		"connection closed": redistest.DropAnswer,

@@ -7,6 +7,7 @@ package limittest
 import (
 	"context"
 	"errors"
+	"fmt"
 	"math"
 	"net"
 	"strconv"
@@ -14,6 +15,7 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/alicebob/miniredis/v2"
 	"github.com/redis/go-redis/v9"
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
@@ -52,10 +54,12 @@ type Kind struct {
 	// Shortest are windows that are as short as they can be, and odd ones.
 	Shortest []time.Duration
 
-	// Longest is the longest window, Most are the most permits of a limit and of a
-	// call; 0 leaves out the test.
+	// Longest is the longest window, Most is the largest limit; 0 leaves out the test.
 	Longest time.Duration
 	Most    int64
+
+	// Limit and Window are what errors call them.
+	Limit, Window string
 
 	// AtEdge is how many permits of a limit of 10 pass around a window's edge.
 	AtEdge int
@@ -63,8 +67,8 @@ type Kind struct {
 	// Articles are the rules that share the keys, with that limit for an hour.
 	Articles func(rdb redis.Cmdable, key string, permits int64) []Rule
 
-	// Once tells that a request whose answer is lost is repeated, and takes its
-	// permits once. Else its caller gets limit.ErrUnknownOutcome.
+	// Once: a request whose answer is lost is repeated, and takes its permits once.
+	// Otherwise its caller gets limit.ErrUnknownOutcome.
 	Once bool
 }
 
@@ -112,6 +116,21 @@ func Run(t *testing.T, k Kind) {
 			t.Parallel()
 			test(t, k)
 		})
+	}
+}
+
+// ConnectExample returns a client of a Redis in this process, whose clock stands at noon
+// so that an example prints the same each time, and what stops both.
+func ConnectExample() (rdb *redis.Client, stop func()) {
+	server, err := miniredis.Run()
+	if err != nil {
+		panic(err)
+	}
+	server.SetTime(time.Date(2026, time.November, 21, 12, 0, 0, 0, time.UTC))
+	rdb = redis.NewClient(&redis.Options{Addr: server.Addr()})
+	return rdb, func() {
+		_ = rdb.Close()
+		server.Close()
 	}
 }
 
@@ -207,6 +226,18 @@ func testInput(t *testing.T, k Kind) {
 		RequireRefused(t, l, "orders", n, limit.ErrInvalidPermits, `orders"`, strconv.FormatInt(n, 10))
 	}
 	RequireRefused(t, l, "", 1, limit.ErrInvalidConfig, "key")
+	limits := []int64{0, -1, math.MinInt64}
+	if k.Most > 0 {
+		limits = append(limits, k.Most+1)
+	}
+	for _, n := range limits {
+		l := k.New(Unreachable(t), n, time.Minute)
+		RequireRefused(t, l, "orders", 1, limit.ErrInvalidConfig, fmt.Sprint(k.Limit, " ", n), `orders"`)
+	}
+	for _, window := range []time.Duration{0, -time.Second, time.Microsecond, time.Second + 500*time.Microsecond} {
+		l := k.New(Unreachable(t), 10, window)
+		RequireRefused(t, l, "orders", 1, limit.ErrInvalidConfig, fmt.Sprint(k.Window, " ", window), `orders"`)
+	}
 	for _, rdb := range []redis.UniversalClient{nil, (*redis.Client)(nil)} {
 		RequireRefused(t, k.New(rdb, 10, time.Minute), "orders", 1, limit.ErrInvalidConfig)
 	}

@@ -1,6 +1,7 @@
 package limittest
 
 import (
+	"errors"
 	"flag"
 	"fmt"
 	"math/rand/v2"
@@ -9,6 +10,7 @@ import (
 	"time"
 
 	"github.com/redis/go-redis/v9"
+	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
 	"github.com/rratelimiter/rratelimiter/internal/test/redistest"
@@ -25,12 +27,12 @@ type Turns struct {
 	Limiter string
 	Keys    func(key string) []string
 
-	// WholeSeconds tells that the histories start at one in virtual time.
+	// WholeSeconds: in virtual time, histories start at a whole second.
 	WholeSeconds bool
 
-	// Play plays a history. It returns how many requests it made, and which answer was
-	// not as it should, or "".
-	Play func(t *testing.T, h History) (requests int, mismatch string)
+	// Play begins a history. The function it returns makes a request, and says which
+	// answer was not as it should, or "".
+	Play func(t *testing.T, h History) func() (mismatch string)
 }
 
 // A History is what a limiter and articles' rules do with a new key.
@@ -68,6 +70,26 @@ func (h History) Either(take, eval Rule) Rule {
 	return take
 }
 
+// Theirs makes a request by an article's rule.
+func (h History) Theirs(t *testing.T, rule Rule, want int64) (mismatch string) {
+	t.Helper()
+	now := h.Passed()
+	if got, err := rule(t.Context()); err != nil || got != want {
+		return fmt.Sprintf("theirs after %v: got %d, %v, want %d", now, got, err, want)
+	}
+	return ""
+}
+
+// Ours makes a request by a limiter.
+func (h History) Ours(t *testing.T, l limit.Limiter, n int64, want limit.Decision, wantErr error) (mismatch string) {
+	t.Helper()
+	now := h.Passed()
+	if got, err := l.Take(t.Context(), h.Key, n); !errors.Is(err, wantErr) || err == nil && !h.Same(got, want) {
+		return fmt.Sprintf("ours after %v: got %+v, %v, want %+v, %v", now, got, err, want, wantErr)
+	}
+	return ""
+}
+
 // Take plays histories in virtual time, whose pauses count in milliseconds, and on
 // servers, where they count in minutes.
 func (turns Turns) Take(t *testing.T) {
@@ -97,15 +119,16 @@ func (turns Turns) play(t *testing.T, rdb redis.UniversalClient, unit time.Durat
 		first = rand.Uint64()
 	}
 	requests, mismatches := 0, 0
-	for i := uint64(0); requests < *atLeast; i++ {
+	for i := uint64(0); requests < *atLeast && mismatches < 3; i++ {
 		key := Key(t)
 		h := History{Clock: clock(key), Redis: rdb, Key: key, Draw: rand.New(rand.NewPCG(first, i)), unit: unit}
-		n, mismatch := turns.Play(t, h)
-		requests += n
-		if mismatch != "" {
-			mismatches++
-			if mismatches <= 3 {
+		request := turns.Play(t, h)
+		for n := 1; n <= 80; n++ {
+			requests++
+			if mismatch := request(); mismatch != "" {
+				mismatches++
 				t.Errorf("-turns-seed %d, history %d, request %d: %s", first, i, n, mismatch)
+				break
 			}
 		}
 	}
@@ -124,7 +147,7 @@ type Clock interface {
 	// Pause lets d pass.
 	Pause(d time.Duration)
 
-	// Same tells whether a decision is the one expected at this moment.
+	// Same reports whether a decision is the one expected at this moment.
 	Same(got, want limit.Decision) bool
 }
 
@@ -190,7 +213,136 @@ func (a *aged) Same(got, want limit.Decision) bool {
 		near(got.RetryAfter, want.RetryAfter) && near(got.ResetAfter, want.ResetAfter)
 }
 
-// Mismatch says what was answered and what should have been.
-func Mismatch(who string, passed time.Duration, got, want any) string {
-	return fmt.Sprintf("%s after %v: got %+v, want %+v", who, passed, got, want)
+// requireWithin checks that a decision and what is stored speak of no more than a
+// window.
+func requireWithin(t *testing.T, rdb redis.UniversalClient, d limit.Decision) {
+	t.Helper()
+	require.LessOrEqual(t, d.RetryAfter, window)
+	require.LessOrEqual(t, d.ResetAfter, window)
+	for _, key := range rdb.Keys(t.Context(), "*").Val() {
+		ttl := rdb.PTTL(t.Context(), key).Val()
+		require.Positive(t, ttl, "time to live of %s", key)
+		require.LessOrEqual(t, ttl, window, "time to live of %s", key)
+	}
+}
+
+// A clock that goes back takes nothing away and gives nothing: from the first
+// call on, refused or not, all is as by the clock that it is now.
+func testClockGoesBack(t *testing.T, k Kind) {
+	for _, back := range []time.Duration{1001 * time.Millisecond, 2 * time.Second, time.Hour, 1000 * time.Hour} {
+		for name, spent := range map[string]int64{"granted": 7, "refused": permits} {
+			t.Run(name+" "+back.String(), func(t *testing.T) {
+				t.Parallel()
+				redistest.Stepping(t, func(t *testing.T, rdb *redis.Client, step func(time.Duration)) {
+					l := k.New(rdb, permits, window)
+					require.True(t, Take(t, l, "orders", spent).Granted)
+					time.Sleep(time.Second)
+					step(-back)
+					d := Take(t, l, "orders", 1)
+					assert.Equal(t, spent < permits, d.Granted)
+					requireWithin(t, rdb, d)
+					assert.Equal(t, max(0, permits-spent-1), d.Remaining)
+
+					d = Take(t, l, "orders", permits)
+					assert.False(t, d.Granted)
+					requireWithin(t, rdb, d)
+					time.Sleep(d.RetryAfter - time.Millisecond)
+					assert.False(t, Take(t, l, "orders", permits).Granted)
+					time.Sleep(time.Millisecond)
+					d = Take(t, l, "orders", permits)
+					assert.True(t, d.Granted)
+					requireWithin(t, rdb, d)
+				})
+			})
+		}
+	}
+}
+
+// However often the clock goes back and forward again, the next moment that is
+// told is at most a window away, and right.
+func testClockGoesBackAndForth(t *testing.T, k Kind) {
+	redistest.Stepping(t, func(t *testing.T, rdb *redis.Client, step func(time.Duration)) {
+		l, draw := k.New(rdb, permits, window), rand.New(rand.NewPCG(6, 7))
+		refused := 0
+		for range 300 {
+			switch by := time.Duration(draw.Int64N(int64(time.Hour))).Truncate(time.Millisecond); draw.IntN(8) {
+			case 0:
+				step(-by)
+			case 1:
+				step(by)
+			case 2:
+				time.Sleep(time.Duration(draw.Int64N(int64(window))).Truncate(time.Millisecond))
+			}
+			n := 1 + draw.Int64N(permits)
+			d := Take(t, l, "orders", n)
+			requireWithin(t, rdb, d)
+			if !d.Granted && draw.IntN(3) == 0 {
+				refused++
+				time.Sleep(d.RetryAfter)
+				d = Take(t, l, "orders", n)
+				require.True(t, d.Granted)
+				requireWithin(t, rdb, d)
+			}
+		}
+		assert.Greater(t, refused, 20)
+	})
+}
+
+// What is given back by a clock that has gone back is what was taken, or nothing:
+// never what others have.
+func testGiveBackByAClockSetBack(t *testing.T, k Kind) {
+	for name, tc := range map[string]struct {
+		between     func(t *testing.T, rdb *redis.Client, l limit.Limiter, step func(time.Duration))
+		least, most int64 // free permits after
+		writes      bool  // what is given back
+	}{
+		"at once": {func(_ *testing.T, _ *redis.Client, _ limit.Limiter, step func(time.Duration)) { step(-time.Hour) }, 7, 7, true},
+		"others came by": {func(t *testing.T, _ *redis.Client, l limit.Limiter, step func(time.Duration)) {
+			step(-time.Hour)
+			require.True(t, Take(t, l, "orders", 2).Granted)
+		}, 1, 5, false},
+		"all is back": {func(t *testing.T, _ *redis.Client, l limit.Limiter, step func(time.Duration)) {
+			step(-time.Hour)
+			require.False(t, Take(t, l, "orders", permits).Granted)
+			time.Sleep(window)
+			require.True(t, Take(t, l, "orders", permits).Granted)
+		}, 0, 0, false},
+		"all was back before": {func(t *testing.T, _ *redis.Client, l limit.Limiter, step func(time.Duration)) {
+			time.Sleep(window)
+			require.True(t, Take(t, l, "orders", permits).Granted)
+			step(-time.Hour)
+		}, 0, 0, false},
+		"the same time comes again": {func(t *testing.T, rdb *redis.Client, l limit.Limiter, step func(time.Duration)) {
+			const past = window + time.Millisecond
+			all := rdb.Keys(t.Context(), "*").Val()
+			time.Sleep(past)
+			// A server drops what has run out when it meets it.
+			require.Zero(t, rdb.Exists(t.Context(), all...).Val())
+			step(-past)
+			require.True(t, Take(t, l, "orders", permits).Granted)
+		}, 0, 0, false},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			redistest.Stepping(t, func(t *testing.T, rdb *redis.Client, step func(time.Duration)) {
+				l := k.New(rdb, permits, window)
+				_, giveBack, err := l.TakeReturnable(t.Context(), "orders", 4)
+				require.NoError(t, err)
+				require.True(t, Take(t, l, "orders", 3).Granted)
+				tc.between(t, rdb, l, step)
+				require.NoError(t, giveBack(t.Context()))
+				if tc.writes {
+					requireWithin(t, rdb, limit.Decision{})
+				}
+				d := Take(t, l, "orders", permits)
+				require.False(t, d.Granted)
+				requireWithin(t, rdb, d)
+				assert.GreaterOrEqual(t, d.Remaining, tc.least)
+				assert.LessOrEqual(t, d.Remaining, tc.most)
+				time.Sleep(window)
+				assert.True(t, Take(t, l, "orders", permits).Granted)
+				assert.False(t, Take(t, l, "orders", 1).Granted)
+			})
+		})
+	}
 }

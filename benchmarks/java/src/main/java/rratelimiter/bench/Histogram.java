@@ -2,7 +2,7 @@ package rratelimiter.bench;
 
 import java.util.StringJoiner;
 
-/** Counts of nanoseconds; its buckets are those of load.Histogram in Go. */
+/** Counts of nanoseconds; its buckets are those of internal/histogram in Go. */
 final class Histogram {
 
     private static final int SUB_BITS = 7;

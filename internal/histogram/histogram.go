@@ -1,4 +1,5 @@
-package load
+// Package histogram counts durations, for measurements of many calls.
+package histogram
 
 import (
 	"fmt"
@@ -32,14 +33,18 @@ func (h *Histogram) Merge(other *Histogram) {
 	}
 }
 
+// Count returns how many were counted.
+func (h *Histogram) Count() (n int64) {
+	for _, c := range h.counts {
+		n += int64(c)
+	}
+	return n
+}
+
 // Percentile returns the duration that p of 100 counted ones do not exceed; 0
 // where nothing was counted.
 func (h *Histogram) Percentile(p float64) time.Duration {
-	var n uint64
-	for _, c := range h.counts {
-		n += uint64(c)
-	}
-	rank := p / 100 * float64(n)
+	rank := p / 100 * float64(h.Count())
 	var below float64
 	for i, c := range h.counts {
 		if c > 0 && below+float64(c) >= rank {
