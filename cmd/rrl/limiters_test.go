@@ -261,19 +261,6 @@ delete text --force  => deleted text
 `)
 }
 
-// What the library refuses as a rate is no limiter's to rrl either.
-func TestNumbersThatScriptsDoNotTake(t *testing.T) {
-	t.Parallel()
-	s := newServer(t)
-	for name, rate := range map[string]string{"large": "9007199254740992", "zeros": "05", "plus": "+5"} {
-		s.HSet(name, "rate", rate, "interval", "1000", "type", "0")
-		s.fails("corrupt state", "acquire", name)
-		assert.Contains(t, s.rrl("show %s", name).stdout, "not a whole number from 0 to 9007199254740991", name)
-		assert.Contains(t, s.rrl("ls").stdout, name+" is broken: field rate is \""+rate+"\", not a whole number")
-	}
-	assert.Contains(t, s.rrl("top --count 1").stdout, "3 limiters, 0 in use, 0 used up, 3 broken")
-}
-
 func TestParseRate(t *testing.T) {
 	t.Parallel()
 	for text, want := range map[string]struct {

@@ -38,7 +38,6 @@ const (
 type candidate struct {
 	name, setting string
 	make          func(rdb redis.UniversalClient, most, tokens int64) limit.Limiter
-	keys          func(key string) []string // that its state is in
 }
 
 var candidates = []candidate{
@@ -47,41 +46,32 @@ var candidates = []candidate{
 		make: func(rdb redis.UniversalClient, most, _ int64) limit.Limiter {
 			return rratelimiter.New(rdb).Keyed("", rratelimiter.PerMinute(most))
 		},
-		keys: func(key string) []string { return []string{key, "{" + key + "}:value", "{" + key + "}:permits"} },
 	},
 	{
 		name: "sliding log", setting: "60 a minute",
 		make: func(rdb redis.UniversalClient, most, _ int64) limit.Limiter {
 			return slidinglog.New(rdb, slidinglog.Config{Limit: most, Window: window})
 		},
-		keys: itself,
 	},
 	{
 		name: "fixed window, counter", setting: "60 a minute",
 		make: func(rdb redis.UniversalClient, most, _ int64) limit.Limiter {
 			return fixedwindow.New(rdb, fixedwindow.Config{Limit: most, Window: window})
 		},
-		keys: itself,
 	},
 	{
 		name: "token bucket", setting: "20 tokens, 1 more a second",
 		make: func(rdb redis.UniversalClient, _, tokens int64) limit.Limiter {
 			return tokenbucket.New(rdb, tokenbucket.Config{Capacity: tokens, Refill: 1, Interval: time.Second})
 		},
-		keys: withTime,
 	},
 	{
 		name: "token bucket that lends", setting: "the same, 10 tokens to borrow",
 		make: func(rdb redis.UniversalClient, _, tokens int64) limit.Limiter {
 			return tokenbucket.New(rdb, tokenbucket.Config{Capacity: tokens, Refill: 1, Interval: time.Second, Borrow: borrow})
 		},
-		keys: withTime,
 	},
 }
-
-func itself(key string) []string { return []string{key} }
-
-func withTime(key string) []string { return []string{key, key + "_time"} }
 
 // traceEnd is when the picture ends.
 const traceEnd = 4*time.Minute + 30*time.Second

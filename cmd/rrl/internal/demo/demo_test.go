@@ -4,7 +4,6 @@ import (
 	"bytes"
 	"encoding/json"
 	"slices"
-	"strconv"
 	"strings"
 	"testing"
 	"testing/synctest"
@@ -200,24 +199,49 @@ func TestDemoOwnsUpToABrokenLimit(t *testing.T) {
 	assert.NotContains(t, out.String(), "never")
 }
 
-// fits runs a demo on terminals of several widths, of which none may have to
-// break a line.
-func fits(t *testing.T, run func(*testing.T, *output.Printer)) {
+// fits runs a demo on terminals of several widths, of which none may have to break a
+// line, and returns what it prints where the width is not known.
+func fits(t *testing.T, run func(*testing.T, *output.Printer)) (widest string) {
 	t.Helper()
-	for _, width := range []int{40, 60, 80, 120} {
-		t.Run(strconv.Itoa(width), func(t *testing.T) {
-			t.Parallel()
-			var text bytes.Buffer
-			synctest.Test(t, func(t *testing.T) {
-				run(t, &output.Printer{Writer: &text, Color: true, Width: width})
-			})
-			require.NotEmpty(t, text.String())
-			for line := range strings.Lines(text.String()) {
-				line = strings.TrimSuffix(line, "\n")
-				assert.LessOrEqual(t, output.Columns(line), width, "%q", line)
-			}
-		})
+	for _, width := range []int{40, 60, 80, 120, 0} {
+		var text bytes.Buffer
+		synctest.Test(t, func(t *testing.T) { run(t, &output.Printer{Writer: &text, Color: width > 0, Width: width}) })
+		widest = text.String()
+		require.NotEmpty(t, widest)
+		for line := range strings.Lines(widest) {
+			line = strings.TrimSuffix(line, "\n")
+			assert.True(t, width == 0 || output.Columns(line) <= width, "%d columns: %q", width, line)
+		}
 	}
+	return widest
+}
+
+// drawn are lines of the scenarios on a terminal of any width.
+var drawn = map[string][]string{
+	"fixed-window": {
+		"fixed window, 100 permits every 1m",
+		" 0:20  |#######                                  | 20 of 20",
+		" 0:25  |.......                                  | 0 of 20",
+		" 1:55  99 calls before its end, 120 after",
+		"user1: 340 calls, 300 granted, 40 denied; most permits within any 1m: 199 (1:55 to 2:03)",
+		"never more than 100 in one window",
+	},
+	"sliding-log": {
+		" 0:10  |#. | 1 of 2    |# | 1 of 1    |  |\n",
+		" 1:50  HSET rate:limit:config limit:ann:/hello 6",
+		"bob: 24 calls, 12 granted, 12 denied; most permits within any 1m: 3 (0:00 to 0:20)",
+		"never over the limit in any minute",
+	},
+	"token-bucket": {
+		"10 tokens                        10 tokens, 5 to borrow\n",
+		" 0:01  |....       | 0 of 1, 3 left     |####       | 1 of 1, 4 left\n",
+		"never more than the bucket held",
+	},
+	"counter": {
+		" 0:25  |##########.......... | 10 of 20  |.................... | 0 of 20\n",
+		"500/30s by user: 700 calls, 600 granted, 100 denied; most permits within any 30s: 500",
+		"never more than the limit in one window",
+	},
 }
 
 func TestScenariosFitTheTerminal(t *testing.T) {
@@ -225,11 +249,16 @@ func TestScenariosFitTheTerminal(t *testing.T) {
 	for _, s := range Scenarios() {
 		t.Run(s.Name, func(t *testing.T) {
 			t.Parallel()
-			fits(t, func(t *testing.T, out *output.Printer) {
+			text := fits(t, func(t *testing.T, out *output.Printer) {
 				kept, err := s.Run(t.Context(), out)
 				require.NoError(t, err)
 				assert.True(t, kept)
 			})
+			require.NotEmpty(t, drawn[s.Name])
+			for _, line := range drawn[s.Name] {
+				assert.Contains(t, text, line)
+			}
+			assert.NotRegexp(t, `(?m) $`, text, "spaces at the end")
 		})
 	}
 }
