@@ -24,11 +24,6 @@ import (
 	"github.com/rratelimiter/rratelimiter/tokenbucket"
 )
 
-// inBubble runs a test in virtual time, as what is granted in a second counts.
-func inBubble(test func(*testing.T)) func(*testing.T) {
-	return func(t *testing.T) { synctest.Test(t, test) }
-}
-
 // names returns those of the rows, in their order.
 func names(list m) (all []any) {
 	for _, item := range list["limiters"].([]any) {
@@ -97,10 +92,12 @@ func testALimiter(t *testing.T) {
 	}
 }
 
+// What is granted in a second counts.
 func TestInVirtualTime(t *testing.T) {
 	t.Parallel()
-	t.Run("the list", inBubble(testTheList))
-	t.Run("a limiter", inBubble(testALimiter))
+	for name, test := range map[string]func(*testing.T){"the list": testTheList, "a limiter": testALimiter} {
+		t.Run(name, func(t *testing.T) { synctest.Test(t, test) })
+	}
 }
 
 func TestClientsWithPermitsOfTheirOwn(t *testing.T) {

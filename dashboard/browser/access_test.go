@@ -7,7 +7,6 @@ import (
 	"net"
 	"net/http"
 	"net/http/httptest"
-	"strconv"
 	"strings"
 	"testing"
 	"time"
@@ -165,9 +164,7 @@ func TestARedisThatGoesAway(t *testing.T) {
 	for _, view := range views[:2] {
 		t.Run(view.name, func(t *testing.T) {
 			t.Parallel()
-			s := newSite(t)
-			s.shop()
-			p := openLive(t, s.url+view.hash, look{})
+			s, p := inShop(t, view.hash)
 			p.provokes("status of 503")
 			p.until(view.shown)
 			p.fault(view.shown, s.server.Crash, func() {
@@ -218,47 +215,31 @@ func TestADashboardThatGoesAway(t *testing.T) {
 	})
 }
 
-// java is a Redisson in a JVM of its own, of the newest release that compat_test has.
-type java struct {
-	t   testing.TB
-	jvm *redissondriver.JVM
-}
-
-func startJava(t testing.TB, url string) java {
-	t.Helper()
-	jvm, err := redissondriver.Start("../../compat_test/java", "4.7.0")
-	if missing, ok := errors.AsType[*javadriver.MissingError](err); ok {
-		redistest.SkipOrFail(t, missing.Why)
-	}
-	require.NoError(t, err)
-	t.Cleanup(jvm.Close)
-	j := java{t, jvm}
-	_, err = jvm.Call(t.Context(), "open", "shop", url)
-	require.NoError(t, err)
-	return j
-}
-
-// call has Redisson call a method of the limiter.
-func (j java) call(method, limiter string, args ...any) string {
-	j.t.Helper()
-	ctx, cancel := context.WithTimeout(j.t.Context(), time.Minute)
-	defer cancel()
-	answer, err := j.jvm.Call(ctx, method, append([]any{"shop", limiter}, args...)...)
-	require.NoError(j.t, err, method)
-	return answer
-}
-
 // TestBesideRedisson: the page shows what a Redisson does, and it goes by what is
 // changed on the page.
 func TestBesideRedisson(t *testing.T) {
 	t.Parallel()
 	s := newSite(t, writable)
-	j := startJava(t, s.server.URL())
-	require.Equal(t, "true", j.call("trySetRate", "orders", "OVERALL", 100, 60_000, 0))
-	require.Equal(t, "true", j.call("tryAcquire", "orders", 30))
+	jvm, err := redissondriver.Start("../../compat_test/java", "4.7.0") // the newest release that compat_test has
+	if missing, ok := errors.AsType[*javadriver.MissingError](err); ok {
+		redistest.SkipOrFail(t, missing.Why)
+	}
+	require.NoError(t, err)
+	t.Cleanup(jvm.Close)
+	ctx, cancel := context.WithTimeout(t.Context(), 2*time.Minute)
+	defer cancel()
+	_, err = jvm.Call(ctx, "open", "shop", s.server.URL())
+	require.NoError(t, err)
+	call := func(method string, args ...any) string { // of the limiter
+		t.Helper()
+		answer, err := jvm.Call(ctx, method, append([]any{"shop", "orders"}, args...)...)
+		require.NoError(t, err, method)
+		return answer
+	}
+	require.Equal(t, "true", call("trySetRate", "OVERALL", 100, 60_000, 0))
+	require.Equal(t, "true", call("tryAcquire", 30))
 
-	p := openLive(t, s.url, look{})
-	p.unlock(token)
+	p := s.unlocked("")
 	p.until(one(cell("orders", "free")) + `?.innerText === '70'`)
 	p.goTo("#/limiter/" + id("orders"))
 	p.until(seen("#holders tbody tr"))
@@ -268,26 +249,24 @@ func TestBesideRedisson(t *testing.T) {
 	p.fill(field("rate"), "40")
 	p.review()
 	p.confirm()
-	assert.Equal(t, "10", j.call("availablePermits", "orders"))
-	assert.Equal(t, "false", j.call("tryAcquire", "orders", 11))
-	assert.Equal(t, "true", j.call("tryAcquire", "orders", 10))
+	assert.Equal(t, "10", call("availablePermits"))
+	assert.Equal(t, "false", call("tryAcquire", 11))
+	assert.Equal(t, "true", call("tryAcquire", 10))
 	p.until(one(`[data-fact="free"]`) + `.innerText === '0 of 40'`)
 
 	p.change("release")
 	p.fill(field("permits"), "25")
 	p.review()
 	p.confirm()
-	free, err := strconv.Atoi(j.call("availablePermits", "orders"))
-	require.NoError(t, err)
-	assert.Equal(t, 25, free)
+	assert.Equal(t, "25", call("availablePermits"))
 
 	p.changeRate("orders", "55")
-	assert.Equal(t, "40", j.call("availablePermits", "orders"))
-	j.call("setRate", "orders", "OVERALL", 12, 60_000, 0)
+	assert.Equal(t, "40", call("availablePermits"))
+	call("setRate", "OVERALL", 12, 60_000, 0)
 	p.until(one(`[data-fact="rate"]`) + `.innerText.includes('12')`)
 
 	p.change("delete")
 	p.review()
 	p.confirm()
-	assert.Equal(t, "false", j.call("isExists", "orders"))
+	assert.Equal(t, "false", call("isExists"))
 }

@@ -95,8 +95,7 @@ func takePictures(t *testing.T) {
 			shots = append(shots, shot{view, l.name, p})
 		}
 	}
-	p := openLive(t, s.url, look{})
-	p.unlock(token)
+	p := s.unlocked("")
 	for _, change := range [][2]string{{"shop:mail", "8"}, {"shop:search", "25"}, {"shop:report", "1200"}} {
 		p.changeRate(change[0], change[1])
 	}
@@ -206,9 +205,7 @@ const firstPaint = `(performance.getEntriesByName('first-contentful-paint')[0]?.
 // machine that does nothing else.
 func TestThePageIsLight(t *testing.T) {
 	t.Parallel()
-	s := newSite(t)
-	s.shop()
-	p := openLive(t, s.url, look{})
+	s, p := inShop(t, "")
 	p.until(seen(row("shop:orders")))
 	p.until(firstPaint + " > 0")
 	load := func() (bytes float64, requests int) {

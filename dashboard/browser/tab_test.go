@@ -220,7 +220,9 @@ func (p *tab) note(event any) {
 	switch e := event.(type) {
 	case *runtime.EventConsoleAPICalled:
 		if e.Type == runtime.ConsoleAPICalledTypeError || e.Type == runtime.ConsoleAPICalledTypeWarning {
-			complain("console: %s", spoken(e.Args))
+			for _, arg := range e.Args {
+				complain("console: %s%s", arg.Value, arg.Description)
+			}
 		}
 	case *runtime.EventExceptionThrown:
 		complain("exception: %v", chromedp.ExceptionError{ExceptionDetails: e.ExceptionDetails})
@@ -245,14 +247,6 @@ func (p *tab) note(event any) {
 			p.requests[i].bytes = e.EncodedDataLength
 		}
 	}
-}
-
-func spoken(args []*runtime.RemoteObject) string {
-	var all []string
-	for _, arg := range args {
-		all = append(all, string(arg.Value)+arg.Description)
-	}
-	return strings.Join(all, " ")
 }
 
 // provokes makes complaints that the pattern matches no failures.

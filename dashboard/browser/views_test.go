@@ -62,8 +62,7 @@ func TestViews(t *testing.T) {
 	s := newSite(t, writable, withOthers)
 	s.shop()
 	s.visitors()
-	p := openLive(t, s.url, look{})
-	p.unlock(token)
+	p := s.unlocked("")
 	p.changeRate("shop:mail", "7") // so that there is one to list
 	for _, view := range slices.Concat(views, dialogs) {
 		t.Run(view.name, func(t *testing.T) {
@@ -163,9 +162,7 @@ const boxes = `[...document.querySelectorAll('main [id], main th')].filter(e => 
 // TestTheListFindsAndSorts also holds what the list says of a limiter.
 func TestTheListFindsAndSorts(t *testing.T) {
 	t.Parallel()
-	s := newSite(t)
-	s.shop()
-	p := openLive(t, s.url, look{})
+	s, p := inShop(t, "")
 	p.until(seen(row("shop:orders")))
 	assert.Equal(t, "35", p.text(cell("shop:orders", "free")))
 	assert.Contains(t, p.text(cell("shop:orders", "rate")), "100")
@@ -201,9 +198,7 @@ func TestTheListFindsAndSorts(t *testing.T) {
 
 func TestALimitersOwnPage(t *testing.T) {
 	t.Parallel()
-	s := newSite(t)
-	s.shop()
-	p := openLive(t, s.url, look{})
+	s, p := inShop(t, "")
 	p.click(cell("shop:orders", "name") + " a")
 	p.until(seen("#holders tbody tr"))
 	assert.Equal(t, "#/limiter/"+id("shop:orders"), get[string](p, "location.hash"))
@@ -216,22 +211,16 @@ func TestALimitersOwnPage(t *testing.T) {
 	assert.Contains(t, holders, "checkout")
 	assert.Contains(t, holders, "mobile app")
 	assert.Contains(t, holders, "40")
-	assert.True(t, get[bool](p, seen("#returns")))
-	assert.True(t, get[bool](p, seen("#history")))
+	assert.True(t, get[bool](p, seen("#returns")+" && "+seen("#history")))
 
 	s.take(s.client.RateLimiter("shop:orders"), 5)
 	p.until(one(`[data-fact="free"]`) + `.innerText.includes('30')`)
 	_, err := s.client.RateLimiter("shop:orders").Delete(t.Context())
 	require.NoError(t, err)
 	p.until(seen("#limiter-gone"))
-}
 
-// TestWhatAddressesAnswers: no one is led astray by an address that is old, or made up.
-func TestAddressesThatThereAreNot(t *testing.T) {
-	t.Parallel()
-	s := newSite(t)
-	p := openLive(t, s.url+"#/nowhere", look{})
-	p.until(seen("#view-limiters"))
+	// Addresses that are old, or made up.
+	openLive(t, s.url+"#/nowhere", look{}).until(seen("#view-limiters"))
 	p.goTo("#/limiter/" + id("never was"))
 	p.until(seen("#limiter-gone"))
 	p.provokes("status of 4")
@@ -327,11 +316,9 @@ func TestTheFocusStays(t *testing.T) {
 	s.shop()
 	s.visitors()
 	sessions, _, _ := others(s.rdb)
-	p := openLive(t, s.url, look{})
-	p.unlock(token)
+	p := s.unlocked("")
 	p.changeRate("shop:mail", "7")
-	other := openLive(t, s.url, look{})
-	other.unlock(token)
+	other := s.unlocked("")
 	for _, c := range []struct {
 		hash, at string
 		change   func()
