@@ -30,13 +30,7 @@ var tryLine = regexp.MustCompile(`(?m)^ *(\d+\.\d{3})s  (?:client (\d) +)?(grant
 func TestDemo(t *testing.T) {
 	t.Parallel()
 	got := inBubble(t, "demo")
-	lines := tryLine.FindAllStringSubmatch(got.stdout, -1)
-	require.Len(t, lines, 30, "%+v", got)
-	for i, line := range lines[:4] {
-		assert.Equal(t, []string{"granted", "granted", "granted", "denied "}[i], line[3])
-		assert.Equal(t, []string{"2", "1", "0", "0"}[i], line[4])
-	}
-	assert.Equal(t, "100ms", lines[3][5])
+	require.Len(t, tryLine.FindAllString(got.stdout, -1), 30, "%+v", got) // the first of which docs/demo.svg shows
 	for _, want := range []string{
 		"3 permits every 1s", "30 tries, 9 granted, 21 denied in 2.", "never over the limit", "    1s |3",
 		"most granted within any 1s, by the server's record: 3 of 3",

@@ -247,10 +247,13 @@ func TestPasswordFile(t *testing.T) {
 
 func TestAReplicaAloneTakesNoChanges(t *testing.T) {
 	t.Parallel()
-	replica := redistest.StartSentinel(t, 1, 30*time.Second).Replicas(t)[0].Addr()
-	s := servers{t: t, flags: []string{"--redis", replica}}
+	master, replica := redistest.StartRedis(t), redistest.StartRedis(t)
+	replica.Follow(t, master)
+	rdb := master.Client(t, nil)
+	require.Eventually(t, func() bool { return rdb.Wait(t.Context(), 1, time.Second).Val() == 1 }, time.Minute, time.Millisecond)
+	s := servers{t: t, flags: []string{"--redis", replica.Addr()}}
 	for _, command := range []string{"set-rate", "try-set-rate"} {
-		s.fails(replica+" is a replica, which takes no changes (READONLY)", command, "orders", "5/1h")
+		s.fails(replica.Addr()+" is a replica, which takes no changes (READONLY)", command, "orders", "5/1h")
 	}
 }
 
