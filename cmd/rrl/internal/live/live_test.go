@@ -15,6 +15,7 @@ import (
 	"strings"
 	"sync"
 	"testing"
+	"testing/synctest"
 	"time"
 	"unicode"
 
@@ -108,8 +109,16 @@ func twoLimiters(t *testing.T, rdb redis.UniversalClient) (prefix string) {
 	return prefix
 }
 
-func TestTopOnATerminal(t *testing.T) {
+func TestInVirtualTime(t *testing.T) {
 	t.Parallel()
+	for name, test := range map[string]func(*testing.T){
+		"top": testTop, "watch": testWatch, "a pipe": testPiped, "Ctrl-C": testCtrlC, "a server that hangs": testHungServer, "nothing": testNothing,
+	} {
+		t.Run(name, func(t *testing.T) { synctest.Test(t, test) })
+	}
+}
+
+func testTop(t *testing.T) {
 	rdb, m := redistest.Mini(t)
 	prefix := twoLimiters(t, rdb)
 	term := newTerminal()
@@ -149,8 +158,7 @@ func TestTopOnATerminal(t *testing.T) {
 	require.NoError(t, <-ended)
 }
 
-func TestCtrlCEndsLiveCommands(t *testing.T) {
-	t.Parallel()
+func testCtrlC(t *testing.T) {
 	rdb, _ := redistest.Mini(t)
 	prefix := twoLimiters(t, rdb)
 	show := func(ctx context.Context, term *terminal) []chan error {
@@ -166,8 +174,7 @@ func TestCtrlCEndsLiveCommands(t *testing.T) {
 	}
 }
 
-func TestPipedSamplesHaveNoEscapes(t *testing.T) {
-	t.Parallel()
+func testPiped(t *testing.T) {
 	rdb, _ := redistest.Mini(t)
 	prefix := twoLimiters(t, rdb)
 	var text bytes.Buffer
@@ -225,8 +232,7 @@ func TestWatchSeesGrants(t *testing.T) {
 	})
 }
 
-func TestWatchOnATerminal(t *testing.T) {
-	t.Parallel()
+func testWatch(t *testing.T) {
 	rdb, m := redistest.Mini(t)
 	prefix := twoLimiters(t, rdb)
 	term := newTerminal()
@@ -253,8 +259,7 @@ func TestWatchOnATerminal(t *testing.T) {
 }
 
 // What is shown of a server that hangs is old long before go-redis gives up.
-func TestAHungServerIsSoonSaidToBeSilent(t *testing.T) {
-	t.Parallel()
+func testHungServer(t *testing.T) {
 	rdb, m := redistest.Mini(t)
 	prefix := twoLimiters(t, rdb)
 	proxy := redistest.MiniProxy(t, m)
@@ -276,8 +281,7 @@ func TestAHungServerIsSoonSaidToBeSilent(t *testing.T) {
 	}
 }
 
-func TestWatchOfNothing(t *testing.T) {
-	t.Parallel()
+func testNothing(t *testing.T) {
 	rdb, _ := redistest.Mini(t)
 	w := &Watch{Watcher: look.Watcher{Client: rdb, Name: "none"}, Interval: minTick}
 	require.ErrorIs(t, w.Print(t.Context(), &output.Printer{Writer: &bytes.Buffer{}}), ErrGone)
