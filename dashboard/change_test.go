@@ -120,9 +120,9 @@ func TestLifeAndDeath(t *testing.T) {
 	s.limiter("orders", rratelimiter.PerHour(10), 5)
 	id := idOf("orders")
 	s.refuses(http.StatusConflict, m{"action": "keep", "id": id}) // it does not expire
-	preview, _ := s.change(m{"action": "expire", "id": id, "ttl_ms": 60_000})
-	assert.Equal(t, []string{never, "1m"}, []string{facts(preview["before"])[factExpires], facts(preview["after"])[factExpires]})
-	assert.InDelta(t, 60_000, s.show("orders")["ttl_ms"], 60_000)
+	preview, _ := s.change(m{"action": "expire", "id": id, "ttl_ms": 3_600_000})
+	assert.Equal(t, []string{never, "1h"}, []string{facts(preview["before"])[factExpires], facts(preview["after"])[factExpires]})
+	assert.InDelta(t, 3_600_000, s.show("orders")["ttl_ms"], 60_000)
 	s.change(m{"action": "keep", "id": id})
 	has(t, m{"ttl_ms": nil}, s.show("orders"))
 	preview, _ = s.change(m{"action": "release", "id": id, "permits": 2})

@@ -5,6 +5,7 @@ import (
 	"bytes"
 	"context"
 	"encoding/json"
+	"io"
 	"log/slog"
 	"net/http"
 	"net/http/httptest"
@@ -243,28 +244,38 @@ func rows(t *testing.T, list map[string]any, field string) map[string]map[string
 	return all
 }
 
-// follow reads the events of a stream until stop says that it is enough.
-func follow(t *testing.T, url string, enough func(kind string, data map[string]any) bool) {
-	t.Helper()
-	ctx, cancel := context.WithCancel(t.Context())
+// piped is an answer that is read while it is written.
+type piped struct {
+	*httptest.ResponseRecorder
+
+	to io.Writer
+}
+
+func (p piped) Write(text []byte) (int, error) { return p.to.Write(text) }
+
+// follow reads the events of a stream until it is enough.
+func (s *site) follow(path string, enough func(kind string, data m) bool) {
+	s.t.Helper()
+	ctx, cancel := context.WithCancel(s.t.Context())
 	defer cancel()
-	r, err := http.NewRequestWithContext(ctx, http.MethodGet, url, http.NoBody)
-	require.NoError(t, err)
-	answer, err := http.DefaultClient.Do(r)
-	require.NoError(t, err)
-	defer func() { _ = answer.Body.Close() }()
-	require.Equal(t, "text/event-stream", answer.Header.Get("Content-Type"))
-	lines := bufio.NewScanner(answer.Body)
+	from, to := io.Pipe()
+	defer func() { _ = from.Close() }()
+	r := httptest.NewRequestWithContext(ctx, http.MethodGet, "http://localhost"+path, http.NoBody)
+	go func() {
+		s.h.ServeHTTP(piped{httptest.NewRecorder(), to}, r)
+		_ = to.Close()
+	}()
+	lines := bufio.NewScanner(from)
 	lines.Buffer(nil, 1<<20)
 	kind := ""
 	for lines.Scan() {
 		if rest, ok := strings.CutPrefix(lines.Text(), "event: "); ok {
 			kind = rest
 		}
-		if rest, ok := strings.CutPrefix(lines.Text(), "data: "); ok && enough(kind, object(t, []byte(rest))) {
+		if rest, ok := strings.CutPrefix(lines.Text(), "data: "); ok && enough(kind, object(s.t, []byte(rest))) {
 			return
 		}
 	}
-	require.NoError(t, lines.Err())
-	t.Error("the stream ended")
+	require.NoError(s.t, lines.Err())
+	s.t.Error("the stream ended")
 }

@@ -3,7 +3,6 @@ package dashboard
 import (
 	"fmt"
 	"net/http"
-	"net/http/httptest"
 	"os"
 	"runtime"
 	"strings"
@@ -23,11 +22,6 @@ import (
 	"github.com/rratelimiter/rratelimiter/slidinglog"
 	"github.com/rratelimiter/rratelimiter/tokenbucket"
 )
-
-// inBubble runs a test in virtual time, as what is granted in a second counts.
-func inBubble(test func(*testing.T)) func(*testing.T) {
-	return func(t *testing.T) { synctest.Test(t, test) }
-}
 
 // names returns those of the rows, in their order.
 func names(list m) (all []any) {
@@ -97,10 +91,15 @@ func testALimiter(t *testing.T) {
 	}
 }
 
+// What is granted in a second counts.
 func TestInVirtualTime(t *testing.T) {
 	t.Parallel()
-	t.Run("the list", inBubble(testTheList))
-	t.Run("a limiter", inBubble(testALimiter))
+	for name, test := range map[string]func(*testing.T){
+		"the list": testTheList, "a limiter": testALimiter, "one poller": testOnePoller,
+		"a Redis that goes away and comes back": testRedisThatGoesAway, "a Redis that hangs": testRedisThatHangs,
+	} {
+		t.Run(name, func(t *testing.T) { synctest.Test(t, test) })
+	}
 }
 
 func TestClientsWithPermitsOfTheirOwn(t *testing.T) {
@@ -210,54 +209,38 @@ func TestOtherKeys(t *testing.T) {
 }
 
 // One goroutine reads for all viewers, and none when they have gone.
-func TestOnePollerWhileSomebodyLooks(t *testing.T) {
-	t.Parallel()
+func testOnePoller(t *testing.T) {
 	s := newSite(t)
 	s.limiter("orders", rratelimiter.PerHour(10), 1)
-	server := httptest.NewServer(s.h)
-	defer server.Close()
 	pollers := func() (n int) {
+		synctest.Wait()
 		stacks := make([]byte, 1<<20)
 		stacks = stacks[:runtime.Stack(stacks, true)]
 		of := fmt.Sprintf("(*poller).loop(%p", s.h.(*handler).poller)
 		return strings.Count(string(stacks), of)
 	}
 	assert.Zero(t, pollers())
-	follow(t, server.URL+"/api/limiters/stream", func(kind string, data map[string]any) bool {
+	s.follow("/api/limiters/stream", func(kind string, list m) bool {
 		assert.Equal(t, listEvent, kind)
-		follow(t, server.URL+"/api/limiter/stream?id="+idOf("orders"), func(kind string, data map[string]any) bool {
+		s.follow("/api/limiter/stream?id="+idOf("orders"), func(kind string, one m) bool {
 			assert.Equal(t, limiterEvent, kind)
-			assert.Equal(t, "orders", data["name"])
+			has(t, m{"name": "orders"}, one)
 			assert.Equal(t, 1, pollers())
 			return true
 		})
-		return len(data["limiters"].([]any)) == 1
+		return len(list["limiters"].([]any)) == 1
 	})
-	require.Eventually(t, func() bool { return pollers() == 0 }, time.Minute, 10*time.Millisecond)
+	time.Sleep(time.Minute)
+	assert.Zero(t, pollers())
 	s.get("/api/limiters") // and again for whoever comes next
 }
 
-func TestTooManyViewers(t *testing.T) {
-	t.Parallel()
-	s := newSite(t)
-	p := s.h.(*handler).poller
-	for i := range maxViewers {
-		leave, err := p.join(&viewer{kind: listEvent, from: fmt.Sprint(i)})
-		require.NoError(t, err)
-		t.Cleanup(leave)
-	}
-	assert.Equal(t, http.StatusServiceUnavailable, s.read("/api/limiters").Code)
-}
-
-func TestRedisThatGoesAwayAndComesBack(t *testing.T) {
-	t.Parallel()
+func testRedisThatGoesAway(t *testing.T) {
 	rdb, mini := redistest.Mini(t)
 	s := siteOn(t, rdb)
 	s.limiter("orders", rratelimiter.PerHour(10), 1)
-	server := httptest.NewServer(s.h)
-	defer server.Close()
 	var seen []string
-	follow(t, server.URL+"/api/limiters/stream", func(kind string, _ map[string]any) bool {
+	s.follow("/api/limiters/stream", func(kind string, _ m) bool {
 		if len(seen) == 0 || seen[len(seen)-1] != kind {
 			seen = append(seen, kind)
 		}
@@ -270,18 +253,27 @@ func TestRedisThatGoesAwayAndComesBack(t *testing.T) {
 	assert.Equal(t, []string{listEvent, faultEvent, listEvent}, seen)
 }
 
-func TestRedisThatHangs(t *testing.T) {
-	t.Parallel()
+func testRedisThatHangs(t *testing.T) {
 	s := newSite(t)
 	p := s.h.(*handler).poller
 	p.running, p.stop = true, func() {} // and under way with a question
-	server := httptest.NewServer(s.h)
-	defer server.Close()
-	follow(t, server.URL+"/api/limiters/stream", func(kind string, data map[string]any) bool {
+	s.follow("/api/limiters/stream", func(kind string, data m) bool {
 		assert.Equal(t, faultEvent, kind)
 		assert.Contains(t, data["message"], "does not answer in time")
 		return true
 	})
+}
+
+func TestTooManyViewers(t *testing.T) {
+	t.Parallel()
+	s := newSite(t)
+	p := s.h.(*handler).poller
+	for i := range maxViewers {
+		leave, err := p.join(&viewer{kind: listEvent, from: fmt.Sprint(i)})
+		require.NoError(t, err)
+		t.Cleanup(leave)
+	}
+	assert.Equal(t, http.StatusServiceUnavailable, s.read("/api/limiters").Code)
 }
 
 // What is sent in a second is bounded, however many limiters there are.

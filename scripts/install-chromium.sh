@@ -5,7 +5,7 @@
 # is nothing to do.
 set -euo pipefail
 
-# The same names as in dashboard/browser/chromium_test.go.
+# The same names as in dashboard/browser/tab_test.go.
 for name in chromium-headless-shell chromium chromium-browser google-chrome; do
 	command -v "$name" >/dev/null && exit 0
 done

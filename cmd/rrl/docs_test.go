@@ -1,17 +1,23 @@
 package main
 
 import (
+	"flag"
+	"fmt"
+	"html"
 	"os"
 	"regexp"
 	"slices"
 	"strings"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/alicebob/miniredis/v2"
 	"github.com/spf13/pflag"
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
+
+	"github.com/rratelimiter/rratelimiter/cmd/rrl/internal/output"
 )
 
 // page returns docs/rrl.md.
@@ -57,4 +63,96 @@ func TestDocsNameEachCommandAndFlag(t *testing.T) {
 	root.PersistentFlags().VisitAll(func(f *pflag.Flag) {
 		assert.Contains(t, text, "`--"+f.Name, "docs/rrl.md says nothing of this flag")
 	})
+}
+
+const pictureFile = "../../docs/demo.svg"
+
+var update = flag.Bool("update", false, "record the demo in docs/demo.svg anew")
+
+// TestThePictureOfTheDemo holds README's picture against what the demo prints.
+// "go test ./cmd/rrl -run TestThePictureOfTheDemo -update" records it anew.
+func TestThePictureOfTheDemo(t *testing.T) {
+	t.Parallel()
+	args := []string{"demo", "--tries", "15"}
+	var lines []recordedLine
+	synctest.Test(t, func(t *testing.T) {
+		out := &recorder{start: time.Now()}
+		a := &app{out: output.Printer{Writer: out, Color: true, Width: 80}, stderr: out}
+		root := newRoot(a)
+		root.SetArgs(args)
+		require.NoError(t, root.ExecuteContext(t.Context()))
+		lines = out.lines
+	})
+	got := picture("rrl "+strings.Join(args, " "), lines)
+	if *update {
+		require.NoError(t, os.WriteFile(pictureFile, []byte(got), 0o644))
+	}
+	want, err := os.ReadFile(pictureFile)
+	require.NoError(t, err)
+	assert.Equal(t, string(want), got, "%s: run this test with -update", pictureFile)
+}
+
+// recordedLine is a line of output, with its colours, and when it came.
+type recordedLine struct {
+	text string
+	at   time.Duration
+}
+
+// recorder is a terminal that is written to by whole lines.
+type recorder struct {
+	start time.Time
+	lines []recordedLine
+}
+
+func (r *recorder) Write(p []byte) (int, error) {
+	for line := range strings.Lines(string(p)) {
+		r.lines = append(r.lines, recordedLine{strings.TrimSuffix(line, "\n"), time.Since(r.start)})
+	}
+	return len(p), nil
+}
+
+// pictureHead shows each line from its moment on, and all of them where no
+// movement is wanted.
+const pictureHead = `<svg xmlns="http://www.w3.org/2000/svg" xml:space="preserve" viewBox="0 0 672 %d" role="img" aria-labelledby="title">
+  <title id="title">%s</title>
+  <style>
+    text { font: 13px ui-monospace, Menlo, Consolas, monospace; fill: #e6edf3; white-space: pre; }
+    .bold { font-weight: 700; }
+    .granted { fill: #56d364; }
+    .denied { fill: #ff7b72; }
+    .faint { fill: #8c959f; }
+    @media (prefers-reduced-motion: no-preference) {
+      text { animation: appear 1ms both; }
+      @keyframes appear { from { opacity: 0; } to { opacity: 1; } }
+    }
+  </style>
+  <rect width="100%%" height="100%%" rx="8" fill="#0d1117"/>
+`
+
+var (
+	escape  = regexp.MustCompile("\x1b\\[(\\d+)m")
+	classes = map[string]string{"1": "bold", "31": "denied", "32": "granted", "2": "faint"}
+)
+
+// picture draws a terminal in which a command was typed and these lines came.
+func picture(command string, lines []recordedLine) string {
+	const lineHeight, margin = 18, 24
+	all := append([]recordedLine{{text: "$ " + command}}, lines...)
+	var s strings.Builder
+	fmt.Fprintf(&s, pictureHead, len(all)*lineHeight+margin, html.EscapeString("A terminal: "+command))
+	for i, line := range all {
+		if line.text == "" {
+			continue
+		}
+		text := escape.ReplaceAllStringFunc(html.EscapeString(line.text), func(code string) string {
+			if class, ok := classes[escape.FindStringSubmatch(code)[1]]; ok {
+				return `<tspan class="` + class + `">`
+			}
+			return `</tspan>`
+		})
+		fmt.Fprintf(&s, `  <text x="16" y="%d" style="animation-delay: %dms">%s</text>`+"\n",
+			(i+1)*lineHeight+margin/4, line.at.Milliseconds(), text)
+	}
+	s.WriteString("</svg>\n")
+	return s.String()
 }

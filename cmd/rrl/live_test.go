@@ -1,17 +1,22 @@
 package main
 
 import (
+	"bytes"
 	"fmt"
+	"strconv"
 	"strings"
 	"testing"
 	"time"
+	"unicode/utf8"
 
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
 	"github.com/rratelimiter/rratelimiter"
 	"github.com/rratelimiter/rratelimiter/codec"
+	"github.com/rratelimiter/rratelimiter/internal/look"
 	"github.com/rratelimiter/rratelimiter/internal/test/limitertest"
+	"github.com/rratelimiter/rratelimiter/internal/test/redistest"
 )
 
 func TestTopAndWatch(t *testing.T) {
@@ -98,41 +103,177 @@ func TestDoctorJudgesLimiters(t *testing.T) {
 	assert.Empty(t, got.stderr, "findings are no error of rrl's")
 	assert.Equal(t, "error", found["mixed_layouts"]["level"])
 	assert.Contains(t, found["old layouts"]["text"], "1 limiter with members of layout B")
-	assert.NotEmpty(t, s.rrl("doctor").stdout)
+
+	// It looks at all limiters while it has time, also at hashes that were meant for one.
+	require.NoError(t, s.rdb.HSet(t.Context(), "own", "rate", "ten").Err())
+	require.NoError(t, s.rdb.Set(t.Context(), "{none}:permits", "x", 0).Err())
+	written{hash: config(10, 60_000)}.put(t, s.rdb, "none")
+	for _, flags := range []string{"--time 1m", "--all"} {
+		got = s.rrl("doctor %s", flags)
+		assert.Equal(t, exitError, got.code)
+		assert.Contains(t, strings.Join(strings.Fields(got.stdout), " "), `bad_config: 1 limiter: own: field rate is "ten"`)
+		assert.Contains(t, got.stdout, "wrong_type: 1 limiter")
+		assert.Contains(t, got.stdout, "all 3 limiters looked at\n")
+	}
+	got = s.rrl("doctor --sample 1")
+	assert.Contains(t, got.stdout, "1 of about ")
+	assert.Contains(t, got.stdout, "--all looks at all of them")
 }
 
-// Doctor looks at all limiters while it has time, also at hashes that were meant for one.
-func TestDoctorFindsTheOneThatIsBroken(t *testing.T) {
+func TestListFindsLimitersAlone(t *testing.T) {
 	t.Parallel()
-	s := alone(t)
+	s := newServer(t)
+	s.HSet("user", "name", "ann", "type", "0")
+	s.HSet("car", "rate", "fast", "interval", "monthly", "type", "0")
+	require.NoError(t, s.Set("text", "rate interval type"))
+	assert.Equal(t, outcome{exitYes, "[]\n", ""}, s.rrl("ls --json"))
+	s.play(`
+ls                                      => no limiters
+set-rate api:orders 100/1s              => ...
+set-rate api:mail 5/1m --type per-client --keep-alive 1h => ...
+set-rate "jobs\n" 7/1h                  => ...
+acquire api:orders                      => ...
+`)
+	mail := listed{Name: "api:mail", Rate: 5, IntervalMS: 60_000, Type: "PER_CLIENT", KeepAliveMS: 3_600_000}
+	all := s.list("*")
+	all[0].TTLMS = nil // it has one, as it is deleted when unused
+	assert.Equal(t, []listed{
+		mail, {Name: "api:orders", Rate: 100, IntervalMS: 1000, Type: "OVERALL"}, {Name: "jobs\n", Rate: 7, IntervalMS: 3_600_000, Type: "OVERALL"},
+	}, all)
+	assert.Len(t, s.list("api:*"), 2)
+
+	s.SetTTL("jobs\n", time.Hour)
+	text := s.rrl("ls").stdout
+	assert.Regexp(t, `(?m)^NAME +RATE +TYPE +KEEP-ALIVE +EXPIRES IN$`, text)
+	assert.Regexp(t, `(?m)^api:mail +5/1m +PER_CLIENT +1h `, text)
+	assert.Regexp(t, `(?m)^api:orders +100/1s +OVERALL +- +-$`, text)
+	assert.Regexp(t, `(?m)^"jobs\\n" +7/1h +OVERALL +- +1h$`, text)
+}
+
+// One long name does not make each line as long, and wide letters keep the columns
+// straight; a terminal has room for all.
+func TestListStaysATable(t *testing.T) {
+	t.Parallel()
+	s := newServer(t)
+	long := strings.Repeat("x", 4096)
+	for _, name := range []string{"orders", "限流器", long} {
+		require.Zero(t, s.rrl("set-rate %s 100/1s", name).code)
+	}
+	assert.Equal(t, "NAME    RATE    TYPE     KEEP-ALIVE  EXPIRES IN\n"+
+		"orders  100/1s  OVERALL  -           -\n"+
+		long+"  100/1s  OVERALL  -           -\n"+
+		"限流器  100/1s  OVERALL  -           -\n", s.rrl("ls").stdout)
+	for line := range strings.SplitSeq(table([][]string{{"NAME", "RATE"}, {long, "100/1s"}, {"a", "1/1s"}}, 40), "\n") {
+		assert.LessOrEqual(t, utf8.RuneCountInString(line), 40)
+	}
+}
+
+func TestListWalksManyKeys(t *testing.T) {
+	t.Parallel()
+	s := shared(t)
+	prefix := redistest.Name(t)
 	pipe := s.rdb.Pipeline()
-	const limiters = 2000
-	for i := range limiters {
-		pipe.HSet(t.Context(), fmt.Sprint("limiter:", i), config(10, 60_000))
+	for i := range 3 * scanCount {
+		pipe.HSet(t.Context(), fmt.Sprintf("%s:%04d", prefix, i), "rate", i+1, "interval", 1000, "type", i%2)
 	}
 	_, err := pipe.Exec(t.Context())
 	require.NoError(t, err)
-	// A busy machine's round trips are slow, of which doctor warns: exitNo.
-	got := s.rrl("doctor --time 1m")
-	assert.NotEqual(t, exitError, got.code, "%+v", got)
-	assert.Contains(t, got.stdout, "all 2000 limiters looked at; nothing is wrong with what was looked at")
-	got = s.rrl("doctor --time 1m --sample 100")
-	assert.NotEqual(t, exitError, got.code, "%+v", got)
-	assert.Regexp(t, `note +limiters: 100 of about \d+ limiters looked at, about 500 of 2000 keys walked; nothing is wrong`, got.stdout)
-	assert.Contains(t, got.stdout, "--all looks at all of them")
+	all := s.list(look.EscapeGlob(prefix) + ":*")
+	require.Len(t, all, 3*scanCount)
+	for i, l := range all {
+		require.EqualValues(t, i+1, l.Rate)
+	}
+}
 
-	// SCAN shows this one last: a sample would not have it.
-	names, _, err := s.rdb.Scan(t.Context(), 0, "", 10*limiters).Result()
-	require.NoError(t, err)
-	last := names[limiters-1]
-	require.NoError(t, s.rdb.HSet(t.Context(), last, "rate", "ten").Err())
-	got = s.rrl("doctor --time 1m")
-	assert.Equal(t, exitError, got.code)
-	assert.Contains(t, strings.Join(strings.Fields(got.stdout), " "), "bad_config: 1 limiter: "+last+`: field rate is "ten"`)
-	assert.Contains(t, got.stdout, "all 2000 limiters looked at\n")
-	require.NoError(t, s.rdb.HSet(t.Context(), last, "rate", 10).Err())
-	require.NoError(t, s.rdb.Set(t.Context(), "{"+last+"}:permits", "x", 0).Err())
-	got = s.rrl("doctor --all")
-	assert.Equal(t, exitError, got.code)
-	assert.Contains(t, got.stdout, "wrong_type: 1 limiter")
+func TestProgressLeavesNoTrace(t *testing.T) {
+	t.Parallel()
+	w := newWalk(nil, "")
+	w.add([]listed{{Name: "a"}}, 1000, 500)
+	assert.Equal(t, "[###############               ]  50% of 1000 keys, 1 limiter", w.progress(80))
+	w.add([]listed{{Name: "b"}}, 0, 5000)
+	assert.Equal(t, "[######] 100% of 1000 keys, 2 limiters", w.progress(39))
+	assert.Equal(t, " 100% of 1000 keys", w.progress(19))
+	var to bytes.Buffer
+	shown := make(chan struct{}, 100)
+	stop := drawProgress(&to, func() string {
+		shown <- struct{}{}
+		return "half"
+	}, 0)
+	<-shown
+	stop()
+	assert.Contains(t, to.String(), "half")
+	assert.True(t, strings.HasSuffix(to.String(), "\r\x1b[K"))
+
+	stop = drawProgress(&to, func() string { return "never" }, time.Hour)
+	stop()
+	assert.NotContains(t, to.String(), "never")
+}
+
+// A limiter whose calls fail is broken in whatever shows it, and not unused.
+func TestBrokenLimitersAreShownAsSuch(t *testing.T) {
+	t.Parallel()
+	s := newServer(t)
+	s.play("set-rate fine 10/1h => ...\nset-rate set 10/1h => ...\n")
+	require.NoError(t, s.Set("{set}:permits", "x"))
+	s.HSet("user", "name", "ann", "type", "0")
+	require.NoError(t, s.Set("text", "x"))
+	broken := map[string]string{"set": "key {set}:permits is not a sorted set"}
+	for name, rate := range map[string]string{"word": "ten\x1b[31m", "large": "9007199254740992", "zeros": "05", "plus": "+5"} {
+		s.HSet(name, "rate", rate, "interval", "1000", "type", "0")
+		broken[name] = fmt.Sprintf("field rate is %q, not a whole number from 0 to 9007199254740991", rate)
+	}
+
+	list, top := s.rrl("ls"), s.rrl("top --count 1")
+	assert.NotContains(t, list.stdout+top.stdout, "user")
+	assert.Contains(t, top.stdout, "6 limiters, 0 in use, 0 used up, 5 broken")
+	assert.Regexp(t, `(?m)^fine +0% +10 `, top.stdout)
+	for name, why := range broken {
+		assert.Regexp(t, `(?m)^`+name+` +broken +`, list.stdout)
+		assert.Contains(t, list.stdout, name+" is broken: "+why+"\n")
+		assert.Regexp(t, `(?m)^`+name+` +broken: `, top.stdout)
+		watched := s.rrl("watch %s --count 1", name)
+		assert.Equal(t, exitYes, watched.code)
+		assert.Contains(t, watched.stdout, "  broken: "+why+"\n")
+		assert.Equal(t, why, object(t, s.rrl("watch %s --count 1 --json", name).stdout)["broken"])
+		s.fails("corrupt state", "acquire", name)
+	}
+	assert.Contains(t, s.rrl("watch text --count 1").stdout, "broken: key text is not a hash")
+	assert.Equal(t, exitNo, s.rrl("watch user").code)
+	broken["set"] = "key {set}:permits is a string, not a sorted set"
+	broken["text"] = "key text is a string, not a hash"
+	broken["user"] = "key user is a hash of something else\n    no limiter can have this name: choose another"
+	for name, why := range broken {
+		shown := s.rrl("show %s", name)
+		assert.Equal(t, exitNo, shown.code)
+		assert.Contains(t, shown.stdout, "\nbroken\n  - ")
+		assert.Contains(t, shown.stdout, why)
+	}
+	assert.Regexp(t, `in use +unknown\n`, s.rrl("show set").stdout)
+}
+
+// Names, and what keys hold, may be anything: a terminal shows them quoted.
+func TestHostileNames(t *testing.T) {
+	t.Parallel()
+	s := newServer(t)
+	show := []string{
+		"acquire NAME", "release NAME", "show NAME", "ls", "top --count 1", "watch NAME --count 1", "watch OTHER", "doctor",
+	}
+	for _, name := range []string{"a\nb\x1b[31m", "\u202egnp", strings.Repeat("\x1b]0;x\a", 700), "\xff\xfe"} {
+		quoted := strings.NewReplacer("NAME", strconv.Quote(name), "OTHER", strconv.Quote(name+"?"))
+		run := func(lines ...string) {
+			for _, line := range lines {
+				got := s.run(t.Context(), argsOf(quoted.Replace(line))...)
+				for _, bad := range []string{"\x1b", "a\nb", "\u202e", "\a", "\xff"} {
+					assert.NotContains(t, got.stdout+got.stderr, bad, line)
+				}
+			}
+		}
+		run("try-set-rate NAME 5/1s", "try-set-rate NAME 5/1s", "set-rate NAME 5/1s", "update-rate NAME 6/1s")
+		run(show...)
+		s.Del("{" + name + "}:permits")
+		require.NoError(t, s.Set("{"+name+"}:permits", "x"))
+		require.NoError(t, s.Set("{"+name+"}:value", "\x1b[31m"))
+		run(show...)
+		run("expire NAME 1h", "expire NAME --clear", "delete NAME", "delete NAME", "show NAME", "acquire NAME")
+	}
 }

@@ -124,8 +124,7 @@ var forms = []struct {
 func TestChanges(t *testing.T) {
 	t.Parallel()
 	s := newSite(t, writable)
-	p := openLive(t, s.url, look{})
-	p.unlock(token)
+	p := s.unlocked("")
 	for _, form := range forms {
 		t.Run(form.name, func(t *testing.T) {
 			p := p.in(t)
@@ -167,8 +166,7 @@ func TestThresholds(t *testing.T) {
 	s := newSite(t, writable, withOthers)
 	s.visitors()
 	sessions, _, _ := others(s.rdb)
-	p := openLive(t, s.url+"#/others", look{})
-	p.unlock(token)
+	p := s.unlocked("#/others")
 	p.click("#hashes a")
 	p.until(seen("#thresholds tbody tr"))
 	threshold := func() int64 {
@@ -210,8 +208,7 @@ func TestAClientsOwnPermits(t *testing.T) {
 	mine := s.limiter("search", cfg, 12)
 	theirs := s.named("mobile app").RateLimiter("search")
 	s.take(theirs, 5)
-	p := openLive(t, s.limiterPage("search"), look{})
-	p.unlock(token)
+	p := s.unlocked("#/limiter/" + id("search"))
 	p.until(`document.querySelectorAll('#states button[data-client]').length === 2`)
 	p.eval(`[...document.querySelectorAll('#states tbody tr')].find(e => e.innerText.includes('checkout')).id = 'mine'`)
 	p.dialog("#mine button")

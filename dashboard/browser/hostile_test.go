@@ -1,10 +1,10 @@
 package browser_test
 
 import (
+	"encoding/hex"
 	"encoding/json"
 	"fmt"
 	"math/rand/v2"
-	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -13,7 +13,9 @@ import (
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
+	"github.com/rratelimiter/rratelimiter/codec"
 	"github.com/rratelimiter/rratelimiter/internal/clients"
+	"github.com/rratelimiter/rratelimiter/internal/redisson"
 	"github.com/rratelimiter/rratelimiter/internal/words"
 )
 
@@ -21,10 +23,7 @@ import (
 // page took them for anything but text.
 func hostile() []string {
 	binary := make([]byte, 4096)
-	rnd := rand.New(rand.NewPCG(1, 2)) //nolint:gosec // the same bytes each time
-	for i := range binary {
-		binary[i] = byte(rnd.Uint32())
-	}
+	_, _ = rand.NewChaCha8([32]byte{}).Read(binary) // the same bytes each time
 	return []string{
 		`<img src=x onerror=alert(1)>`, `<img src=http://192.0.2.1/pic onerror=alert(1)>`, `<script>alert(1)</script>`,
 		`<script src=//192.0.2.1/x.js></script>`, `"><svg onload=alert(1)>`, `' onmouseover='alert(1)`,
@@ -82,34 +81,22 @@ func TestHostileNames(t *testing.T) {
 // holds a permit. This module would refuse some: others may write what they like.
 func (s *site) plant(names []string) {
 	s.t.Helper()
-	ctx := s.t.Context()
+	ctx, now := s.t.Context(), float64(time.Now().UnixMilli())
 	_, err := s.rdb.Pipelined(ctx, func(pipe redis.Pipeliner) error {
-		for _, name := range names {
-			pipe.HSet(ctx, name, "rate", 10, "interval", 60000, "type", 0)
+		for i, name := range names {
+			id := make([]byte, 16) // of a client, and the count of its attempts
+			id[0] = byte(i + 1)
+			member, err := codec.Append(nil, codec.LayoutD2, id, 1)
+			require.NoError(s.t, err)
+			holder, err := json.Marshal(clients.Client{Name: name, Mark: hex.EncodeToString(id[:8])})
+			require.NoError(s.t, err)
+			keys := redisson.KeysOf(name, "")
+			pipe.HSet(ctx, name, "rate", 10, "interval", 3_600_000, "type", 0)
+			pipe.Set(ctx, keys.Value, 9, 0)
+			pipe.ZAdd(ctx, keys.Permits, redis.Z{Score: now, Member: member})
+			pipe.ZAdd(ctx, clients.Key, redis.Z{Score: now + 3_600_000, Member: holder})
 		}
 		return nil
 	})
 	require.NoError(s.t, err)
-	for i, name := range names {
-		_, err := s.named(fmt.Sprintf("planted %d", i)).RateLimiter(name).TryAcquire(ctx, 1, 0)
-		require.NoError(s.t, err, "%q", name)
-	}
-	var known []redis.Z
-	require.Eventually(s.t, func() bool {
-		known, err = s.rdb.ZRangeWithScores(ctx, clients.Key, 0, -1).Result()
-		known = slices.DeleteFunc(known, func(z redis.Z) bool { return !strings.Contains(z.Member.(string), "planted ") })
-		return err == nil && len(known) == len(names)
-	}, patience, 10*time.Millisecond)
-	for _, entry := range known {
-		var client clients.Client
-		require.NoError(s.t, json.Unmarshal([]byte(entry.Member.(string)), &client))
-		var i int
-		_, err := fmt.Sscanf(client.Name, "planted %d", &i)
-		require.NoError(s.t, err)
-		client.Name = names[i]
-		text, err := json.Marshal(client)
-		require.NoError(s.t, err)
-		require.NoError(s.t, s.rdb.ZRem(ctx, clients.Key, entry.Member).Err())
-		require.NoError(s.t, s.rdb.ZAdd(ctx, clients.Key, redis.Z{Score: entry.Score, Member: text}).Err())
-	}
 }

@@ -156,6 +156,23 @@ func openLive(t testing.TB, address string, l look) *tab {
 	return p
 }
 
+// unlocked returns a tab that shows a view of a site that allows changes, and may make
+// them.
+func (s *site) unlocked(hash string) *tab {
+	s.t.Helper()
+	p := openLive(s.t, s.url+hash, look{})
+	p.unlock(token)
+	return p
+}
+
+// inShop returns a shop and a tab that shows a view of it.
+func inShop(t testing.TB, hash string, configure ...func(*dashboard.Config)) (*site, *tab) {
+	t.Helper()
+	s := newSite(t, configure...)
+	s.shop()
+	return s, openLive(t, s.url+hash, look{})
+}
+
 // unlock gives the page the token.
 func (p *tab) unlock(token string) {
 	p.t.Helper()

@@ -1,10 +1,15 @@
+// Package browser_test holds the tests of the dashboard in a real browser.
 package browser_test
 
 import (
 	"cmp"
 	"context"
+	_ "embed"
 	"encoding/json"
+	"flag"
 	"fmt"
+	"os"
+	"os/exec"
 	"regexp"
 	"slices"
 	"strings"
@@ -24,7 +29,69 @@ import (
 	"github.com/chromedp/chromedp"
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
+
+	"github.com/rratelimiter/rratelimiter/internal/test/redistest"
 )
+
+var update = flag.Bool("update", false, "write the pictures and the figures of docs/dashboard.md")
+
+// chromium is the browser that all tests share, by its context: each test has windows
+// of its own, which share neither storage nor connections.
+var chromium = sync.OnceValues(startChromium)
+
+// endChromium ends it, if it was started.
+var endChromium = func() {}
+
+func TestMain(m *testing.M) {
+	flag.Parse()
+	code := m.Run()
+	endChromium()
+	os.Exit(code)
+}
+
+// findChromium returns the path of a browser, or none. The names are those of
+// scripts/install-chromium.sh.
+func findChromium() string {
+	for _, name := range []string{"chromium-headless-shell", "chromium", "chromium-browser", "google-chrome"} {
+		if path, err := exec.LookPath(name); err == nil {
+			return path
+		}
+	}
+	return ""
+}
+
+func startChromium() (context.Context, error) {
+	options := append(chromedp.DefaultExecAllocatorOptions[:],
+		chromedp.ExecPath(findChromium()),
+		chromedp.DisableGPU,
+		// What is looked at and measured must not depend on the machine.
+		chromedp.Flag("force-device-scale-factor", "1"),
+		chromedp.Flag("hide-scrollbars", false),
+		chromedp.Flag("font-render-hinting", "none"),
+	)
+	if os.Getuid() == 0 {
+		options = append(options, chromedp.NoSandbox) // Chromium refuses to have one as root
+	}
+	process, end := chromedp.NewExecAllocator(context.Background(), options...)
+	ctx, closeAll := chromedp.NewContext(process)
+	endChromium = func() {
+		closeAll()
+		end()
+	}
+	return ctx, chromedp.Do(ctx)
+}
+
+// browser returns the context of the browser, which the first call starts.
+func browser(t testing.TB) context.Context {
+	t.Helper()
+	redistest.SkipShort(t, "a browser")
+	if findChromium() == "" {
+		redistest.SkipOrFail(t, "no chromium in PATH: scripts/install-chromium.sh")
+	}
+	ctx, err := chromium()
+	require.NoError(t, err)
+	return ctx
+}
 
 // patience is how long anything may take that a test waits for.
 const patience = 30 * time.Second
@@ -153,7 +220,9 @@ func (p *tab) note(event any) {
 	switch e := event.(type) {
 	case *runtime.EventConsoleAPICalled:
 		if e.Type == runtime.ConsoleAPICalledTypeError || e.Type == runtime.ConsoleAPICalledTypeWarning {
-			complain("console: %s", spoken(e.Args))
+			for _, arg := range e.Args {
+				complain("console: %s%s", arg.Value, arg.Description)
+			}
 		}
 	case *runtime.EventExceptionThrown:
 		complain("exception: %v", chromedp.ExceptionError{ExceptionDetails: e.ExceptionDetails})
@@ -178,14 +247,6 @@ func (p *tab) note(event any) {
 			p.requests[i].bytes = e.EncodedDataLength
 		}
 	}
-}
-
-func spoken(args []*runtime.RemoteObject) string {
-	var all []string
-	for _, arg := range args {
-		all = append(all, string(arg.Value)+arg.Description)
-	}
-	return strings.Join(all, " ")
 }
 
 // provokes makes complaints that the pattern matches no failures.
@@ -352,4 +413,72 @@ func (p *tab) choose(selector, value string) {
 func (p *tab) press(key string, modifiers ...chromedp.Modifier) {
 	p.t.Helper()
 	p.do(chromedp.KeyEvent(key, chromedp.KeyModifiers(modifiers...)))
+}
+
+// axe is version 4.14.1 of the npm package axe-core, whose licence is beside it.
+//
+//go:embed testdata/axe-core/axe.min.js
+var axe string
+
+// allRules are those that axe-core does not call experimental; colours alone differ
+// between light and dark.
+const (
+	allRules = `['wcag2a', 'wcag2aa', 'wcag21a', 'wcag21aa', 'wcag22aa', 'best-practice']`
+	colours  = `['color-contrast', 'link-in-text-block']`
+)
+
+const runAxe = `axe.run(document, {runOnly: %s, resultTypes: ['violations']}).then(r => r.violations.map(v =>
+  v.id + ' (' + v.impact + '): ' + v.help +
+  v.nodes.slice(0, 5).map(n => '\n\t' + n.target.join(' ') + '\n\t\t' + n.html.slice(0, 300) + '\n\t\t' + n.failureSummary).join('')))`
+
+// violations returns those that axe-core finds on what the tab shows, by its rules.
+func (p *tab) violations(rules string) []string {
+	p.t.Helper()
+	if !get[bool](p, "'axe' in window") {
+		p.eval(axe)
+	}
+	return get[[]string](p, fmt.Sprintf(runAxe, rules))
+}
+
+// accessible fails the test where axe-core finds anything, in light or in dark.
+func (p *tab) accessible() {
+	p.t.Helper()
+	found := p.violations(allRules)
+	p.dark(true)
+	found = append(found, p.violations(colours)...)
+	p.dark(false)
+	assert.Empty(p.t, found, "axe-core")
+}
+
+func TestTheTabSeesWhatMustNotHappen(t *testing.T) {
+	t.Parallel()
+	elsewhere := serve(t, "", "")
+	p := open(t, serve(t, "img-src 'none'; script-src-attr 'none'", `
+		<script>
+			fetch('missing')
+			fetch('`+elsewhere+`there', {mode: 'no-cors'})
+			console.error('oh')
+			alert('hello')
+			undefined.x
+		</script>
+		<img alt="" src="x"><p onclick="x()">`), look{})
+	p.until("broken.length === 2")
+	faults := strings.Join(p.faults(), "\n")
+	for _, fault := range []string{
+		"log: network: ", "request elsewhere: " + elsewhere + "there", `console: "oh"`, "dialog: hello",
+		"exception: ", "policy: img-src", "policy: script-src-attr",
+	} {
+		assert.Contains(t, faults, fault)
+	}
+	p.provokes("")
+	p.eval("broken.length = 0")
+}
+
+func TestAxeFindsViolations(t *testing.T) {
+	t.Parallel()
+	p := open(t, serve(t, "script-src 'none'", `<main><button></button><p style="color:#ccc">hardly to be read</p></main>`), look{})
+	found := strings.Join(p.violations(allRules), "\n")
+	for _, rule := range []string{"button-name", "color-contrast", "page-has-heading-one"} {
+		assert.Contains(t, found, rule+" (")
+	}
 }

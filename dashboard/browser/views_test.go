@@ -4,11 +4,17 @@ import (
 	"fmt"
 	"slices"
 	"testing"
+	"time"
 
+	"github.com/chromedp/chromedp"
+	"github.com/chromedp/chromedp/kb"
+	"github.com/redis/go-redis/v9"
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
 	"github.com/rratelimiter/rratelimiter"
+	"github.com/rratelimiter/rratelimiter/dashboard"
+	"github.com/rratelimiter/rratelimiter/internal/test/redistest"
 )
 
 // view is something that the page can show: where, and by what one sees that it does.
@@ -56,8 +62,7 @@ func TestViews(t *testing.T) {
 	s := newSite(t, writable, withOthers)
 	s.shop()
 	s.visitors()
-	p := openLive(t, s.url, look{})
-	p.unlock(token)
+	p := s.unlocked("")
 	p.changeRate("shop:mail", "7") // so that there is one to list
 	for _, view := range slices.Concat(views, dialogs) {
 		t.Run(view.name, func(t *testing.T) {
@@ -157,9 +162,7 @@ const boxes = `[...document.querySelectorAll('main [id], main th')].filter(e => 
 // TestTheListFindsAndSorts also holds what the list says of a limiter.
 func TestTheListFindsAndSorts(t *testing.T) {
 	t.Parallel()
-	s := newSite(t)
-	s.shop()
-	p := openLive(t, s.url, look{})
+	s, p := inShop(t, "")
 	p.until(seen(row("shop:orders")))
 	assert.Equal(t, "35", p.text(cell("shop:orders", "free")))
 	assert.Contains(t, p.text(cell("shop:orders", "rate")), "100")
@@ -195,9 +198,7 @@ func TestTheListFindsAndSorts(t *testing.T) {
 
 func TestALimitersOwnPage(t *testing.T) {
 	t.Parallel()
-	s := newSite(t)
-	s.shop()
-	p := openLive(t, s.url, look{})
+	s, p := inShop(t, "")
 	p.click(cell("shop:orders", "name") + " a")
 	p.until(seen("#holders tbody tr"))
 	assert.Equal(t, "#/limiter/"+id("shop:orders"), get[string](p, "location.hash"))
@@ -210,22 +211,16 @@ func TestALimitersOwnPage(t *testing.T) {
 	assert.Contains(t, holders, "checkout")
 	assert.Contains(t, holders, "mobile app")
 	assert.Contains(t, holders, "40")
-	assert.True(t, get[bool](p, seen("#returns")))
-	assert.True(t, get[bool](p, seen("#history")))
+	assert.True(t, get[bool](p, seen("#returns")+" && "+seen("#history")))
 
 	s.take(s.client.RateLimiter("shop:orders"), 5)
 	p.until(one(`[data-fact="free"]`) + `.innerText.includes('30')`)
 	_, err := s.client.RateLimiter("shop:orders").Delete(t.Context())
 	require.NoError(t, err)
 	p.until(seen("#limiter-gone"))
-}
 
-// TestWhatAddressesAnswers: no one is led astray by an address that is old, or made up.
-func TestAddressesThatThereAreNot(t *testing.T) {
-	t.Parallel()
-	s := newSite(t)
-	p := openLive(t, s.url+"#/nowhere", look{})
-	p.until(seen("#view-limiters"))
+	// Addresses that are old, or made up.
+	openLive(t, s.url+"#/nowhere", look{}).until(seen("#view-limiters"))
 	p.goTo("#/limiter/" + id("never was"))
 	p.until(seen("#limiter-gone"))
 	p.provokes("status of 4")
@@ -233,4 +228,217 @@ func TestAddressesThatThereAreNot(t *testing.T) {
 	p.update(0)
 	p.goTo("#/")
 	p.until(seen("#view-limiters"))
+}
+
+// focused is the element that has the focus, as a selector or by its text.
+const focused = `(e => e === document.body ? '' : e.id ? '#' + e.id : e.dataset.action ? 'action ' + e.dataset.action :
+  e.dataset.nav ? 'nav ' + e.dataset.nav : e.name ? e.name : e.nodeName + ' ' + e.innerText.trim())(document.activeElement)`
+
+// outlined is that one can see where the focus is.
+const outlined = `(e => {
+  const s = getComputedStyle(e)
+  return (s.outlineStyle !== 'none' && parseFloat(s.outlineWidth) >= 1) || s.boxShadow !== 'none'
+})(document.activeElement)`
+
+// tabTo moves the focus on until it is where the name says, and returns the way. All
+// on it can be seen to have the focus, and none twice.
+func (p *tab) tabTo(name string) (way []string) {
+	p.t.Helper()
+	for at := get[string](p, focused); at != name; way = append(way, at) {
+		p.press(kb.Tab)
+		at = get[string](p, focused)
+		require.NotContains(p.t, way, at, "the focus goes in circles and never gets to %s", name)
+		if at != "" { // the window itself comes after the last one
+			require.True(p.t, get[bool](p, outlined), "the focus on %s cannot be seen", at)
+		}
+	}
+	return way
+}
+
+// TestTheKeyboardAlone goes from the list to a limiter and through a change.
+func TestTheKeyboardAlone(t *testing.T) {
+	t.Parallel()
+	s := newSite(t, writable)
+	l := s.limiter("orders", rratelimiter.PerMinute(100), 40)
+	s.limiter("mail", rratelimiter.PerMinute(100), 0)
+	p := openLive(t, s.url, look{})
+	p.until(seen(row("orders")))
+
+	way := p.tabTo("#unlock")
+	assert.Contains(t, way, "nav limiters")
+	p.press(kb.Enter)
+	p.until(one("#token-dialog") + ".open")
+	require.Equal(t, "#token", get[string](p, focused))
+	p.press(kb.Escape)
+	p.until(closed)
+	require.Equal(t, "#unlock", get[string](p, focused), "the focus returns")
+	p.press(kb.Enter)
+	p.press(token)
+	p.press(kb.Enter)
+	p.until(closed)
+
+	p.eval("document.activeElement.blur()")
+	p.tabTo("#search")
+	p.press("orders")
+	p.until("!" + one(row("mail")))
+	p.tabTo("A orders")
+	p.update(2)
+	require.Equal(t, "A orders", get[string](p, focused), "numbers change, the focus stays")
+	p.press(kb.Enter)
+	p.until(seen("[data-action=rate]"))
+
+	p.tabTo("action rate")
+	p.press(kb.Enter)
+	p.until(seen("#change-form"))
+	require.True(t, get[bool](p, one("#change")+".contains(document.activeElement)"), "the focus is in the dialog")
+	p.press(kb.Escape)
+	p.until(closed)
+	require.Equal(t, "action rate", get[string](p, focused), "the focus returns")
+
+	p.press(kb.Enter)
+	p.until(seen("#change-form"))
+	p.tabTo("rate")
+	p.press("a", chromedp.ModifierCtrl)
+	p.press("80")
+	p.press(kb.Enter)
+	p.until(seen("#change-confirm"))
+	p.tabTo("#change-confirm")
+	p.press(kb.Enter)
+	p.until(closed)
+	assert.EqualValues(t, 80, s.outcome(l).config.Rate)
+	require.Equal(t, "action rate", get[string](p, focused), "the focus returns")
+}
+
+// TestTheFocusStays where it is while what is around it changes.
+func TestTheFocusStays(t *testing.T) {
+	t.Parallel()
+	s := newSite(t, writable, withOthers)
+	s.shop()
+	s.visitors()
+	sessions, _, _ := others(s.rdb)
+	p := s.unlocked("")
+	p.changeRate("shop:mail", "7")
+	other := s.unlocked("")
+	for _, c := range []struct {
+		hash, at string
+		change   func()
+		seen     string
+	}{
+		{
+			"#/thresholds/" + id("session-limits"), "[data-threshold=threshold]",
+			func() { require.NoError(t, sessions.SetThreshold(t.Context(), "session:carol", 77)) },
+			one("#thresholds") + ".innerText.includes('77')",
+		},
+		{
+			"#/key/" + id("shop:orders"), "#key-goes a",
+			func() { require.NoError(t, s.rdb.Expire(t.Context(), "shop:orders", time.Hour).Err()) },
+			one("#key-facts") + ".innerText.includes('59')",
+		},
+		{
+			"#/changes", "[data-undo]",
+			func() { other.changeRate("shop:report", "900") },
+			one("#audit") + ".innerText.includes('shop:report')",
+		},
+	} {
+		p.goTo(c.hash)
+		p.until(seen(c.at))
+		p.eval("window.kept = " + one(c.at) + "; kept.focus()")
+		c.change()
+		p.until(c.seen)
+		assert.True(t, get[bool](p, "kept.isConnected && document.activeElement === kept"), c.hash)
+	}
+}
+
+// crowd makes n limiters, crowd:000000 and so on, of each of which as many permits
+// are in use as its number has tens.
+func (s *site) crowd(n int) {
+	s.t.Helper()
+	ctx := s.t.Context()
+	for i := 0; i < n; i += 5000 {
+		_, err := s.rdb.Pipelined(ctx, func(pipe redis.Pipeliner) error {
+			for j := i; j < min(i+5000, n); j++ {
+				name := fmt.Sprintf("crowd:%06d", j)
+				pipe.HSet(ctx, name, "rate", 100, "interval", 60000, "type", 0)
+				pipe.Set(ctx, "{"+name+"}:value", 100, 0)
+			}
+			return nil
+		})
+		require.NoError(s.t, err)
+	}
+}
+
+// TestFiftyThousandLimiters: search, sort and pages go on, what the page holds stays
+// small, and it says what it costs the server.
+func TestFiftyThousandLimiters(t *testing.T) {
+	t.Parallel()
+	// As many reads as usual would take a minute to see all of them for the first time.
+	s := newSite(t, func(cfg *dashboard.Config) { cfg.Reads = 20_000 })
+	s.crowd(50_000)
+	p := openLive(t, s.url, look{})
+	p.until(`document.querySelectorAll('#limiters tbody tr[data-id]').length === 50`)
+	first := func(name string) {
+		t.Helper()
+		p.until(`document.querySelector('#limiters tbody tr [data-col="name"]').innerText.trim() === ` + quote(name))
+	}
+	p.until(`document.querySelector('#summary').innerText.replace(/\D/g, '').includes('50000')`)
+	p.choose("#sort", "name")
+	first("crowd:000000")
+	p.click("#reverse")
+	first("crowd:049999")
+	p.click("#next")
+	first("crowd:049949")
+	p.fill("#search", "43210")
+	first("crowd:043210")
+	assert.Less(t, get[int](p, `document.querySelectorAll('*').length`), 3000, "elements of the page")
+	assert.Regexp(t, `\d`, p.text("#cost"))
+}
+
+// TestTwoViewersShareOnePoller, which ends when nobody looks any more.
+func TestTwoViewersShareOnePoller(t *testing.T) {
+	t.Parallel()
+	var proxy *redistest.Proxy
+	s := newSite(t, func(cfg *dashboard.Config) {
+		proxy = redistest.StartProxy(t, cfg.Redis.(*redis.Client).Options().Addr)
+		cfg.Redis = proxy.Client(t, nil)
+	})
+	s.shop()
+	p := openLive(t, s.url, look{})
+	p.until(seen(row("shop:orders")))
+	p.update(2)
+	during := func() int {
+		before := proxy.Requests()
+		p.update(3)
+		return proxy.Requests() - before
+	}
+	alone := during()
+	second, third := openLive(t, s.url, look{}), openLive(t, s.url, look{})
+	for _, other := range []*tab{second, third} {
+		other.until(seen(row("shop:orders")))
+		other.update(1)
+	}
+	together := during()
+	t.Log("requests in three seconds with one viewer and with three:", alone, together)
+	assert.Positive(t, alone)
+	assert.LessOrEqual(t, float64(together), 1.5*float64(alone))
+
+	second.visit("about:blank")
+	third.visit("about:blank")
+	p.visible("hidden")
+	last := -1
+	require.Eventually(t, func() bool {
+		now := proxy.Requests()
+		defer func() { last = now }()
+		return now == last
+	}, patience, 2500*time.Millisecond, "nobody looks, and the server is asked on")
+	p.visible("visible")
+	p.until(isLive)
+	p.update(2)
+}
+
+// visible has the page find its window hidden, or visible again.
+func (p *tab) visible(state string) {
+	p.t.Helper()
+	p.eval(`Object.defineProperty(document, 'visibilityState', {value: ` + quote(state) + `, configurable: true})
+		Object.defineProperty(document, 'hidden', {value: document.visibilityState === 'hidden', configurable: true})
+		document.dispatchEvent(new Event('visibilitychange'))`)
 }

@@ -1,9 +1,7 @@
 package choosing_test
 
 import (
-	"context"
 	"fmt"
-	"maps"
 	"regexp"
 	"slices"
 	"strconv"
@@ -83,41 +81,32 @@ func measure(t *testing.T, rdb *redis.Client, c candidate, rounds int) costs {
 		}
 		take() // sets up what is not there
 		for _, n := range inUse {
-			before := stats(t, rdb)
-			first := granted
-			for granted < n {
-				take()
-			}
-			if granted == inUse[1] {
-				result.granting = before.until(stats(t, rdb), granted-first)
-				granting = append(granting, result.granting.micros)
+			one := ran(t, rdb, n-granted, take)
+			require.Equal(t, n, granted)
+			if n == inUse[1] {
+				result.granting, granting = one, append(granting, one.micros)
 			}
 			if round == 0 {
-				result.bytes = append(result.bytes, memory(t, rdb, c.keys(key)))
+				result.bytes = append(result.bytes, memory(t, rdb))
 			}
 		}
 		// A bucket is refilled every second: a series with a grant in it is not
 		// one of refusals, and is tried again.
 		for first := -1; first < granted; {
 			first = granted
-			before := stats(t, rdb)
-			const refusals = 20
-			for range refusals {
-				take()
-			}
-			result.asking = before.until(stats(t, rdb), refusals)
+			result.asking = ran(t, rdb, 20, take)
 		}
 		asking = append(asking, result.asking.micros)
-		require.NoError(t, rdb.Unlink(t.Context(), c.keys(key)...).Err())
+		require.NoError(t, rdb.FlushAll(t.Context()).Err())
 	}
 	result.granting.micros, result.asking.micros = slices.Min(granting), slices.Min(asking)
 	return result
 }
 
-// memory returns the bytes of keys, the server's own for them included.
-func memory(t *testing.T, rdb *redis.Client, keys []string) (bytes int64) {
+// memory returns the bytes of all keys, the server's own for them included.
+func memory(t *testing.T, rdb *redis.Client) (bytes int64) {
 	t.Helper()
-	for _, key := range keys {
+	for _, key := range redistest.Keys(t, rdb, "*") {
 		n, err := rdb.MemoryUsage(t.Context(), key, 0).Result()
 		require.NoError(t, err, key)
 		bytes += n
@@ -125,41 +114,27 @@ func memory(t *testing.T, rdb *redis.Client, keys []string) (bytes int64) {
 	return bytes
 }
 
-// counts are the calls of each command and the time spent in scripts.
-type counts struct {
-	calls  map[string]int
-	micros int
-}
-
-var statLine = regexp.MustCompile(`cmdstat_([^:]+):calls=(\d+),usec=(\d+)`)
-
-func stats(t *testing.T, rdb *redis.Client) counts {
+// ran makes so many calls of a limiter and returns what each of them came to.
+func ran(t *testing.T, rdb *redis.Client, calls int, take func()) (one call) {
 	t.Helper()
-	text, err := rdb.Info(context.WithoutCancel(t.Context()), "commandstats").Result()
-	require.NoError(t, err)
-	c := counts{calls: map[string]int{}}
-	for _, m := range statLine.FindAllStringSubmatch(text, -1) {
-		n, _ := strconv.Atoi(m[2])
-		switch name := strings.ToUpper(m[1]); name {
-		case "INFO", "EVAL":
-		case "EVALSHA":
-			c.micros, _ = strconv.Atoi(m[3])
-		default:
-			c.calls[name] = n
-		}
+	require.NoError(t, rdb.ConfigResetStat(t.Context()).Err())
+	for range calls {
+		take()
 	}
-	return c
-}
-
-// until returns what each of so many calls came to.
-func (c counts) until(later counts, calls int) call {
-	one := call{micros: float64(later.micros-c.micros) / float64(calls)}
-	for _, name := range slices.Sorted(maps.Keys(later.calls)) {
-		// What a few calls make is upkeep.
-		if later.calls[name]-c.calls[name] >= calls {
+	info, err := rdb.InfoMap(t.Context(), "commandstats").Result()
+	require.NoError(t, err)
+	for name, figures := range info["Commandstats"] {
+		var n, micros int
+		_, err := fmt.Sscanf(figures, "calls=%d,usec=%d", &n, &micros)
+		require.NoError(t, err, figures)
+		switch name := strings.ToUpper(strings.TrimPrefix(name, "cmdstat_")); {
+		case name == "EVALSHA":
+			one.micros = float64(micros) / float64(calls)
+		case name != "EVAL" && n >= calls: // what a few calls make is upkeep
 			one.commands = append(one.commands, name)
 		}
 	}
+	slices.Sort(one.commands)
 	return one
 }
 

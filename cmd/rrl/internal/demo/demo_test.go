@@ -3,8 +3,11 @@ package demo
 import (
 	"bytes"
 	"encoding/json"
+	"flag"
+	"maps"
+	"os"
+	"path/filepath"
 	"slices"
-	"strconv"
 	"strings"
 	"testing"
 	"testing/synctest"
@@ -17,91 +20,34 @@ import (
 	"github.com/rratelimiter/rratelimiter/limit"
 )
 
-// runAsJSON runs a scenario and returns its summary, which must say that each
-// limiter has kept to its rule.
-func runAsJSON(t *testing.T, name string) scenarioSummary {
-	t.Helper()
-	i := slices.IndexFunc(Scenarios(), func(s Scenario) bool { return s.Name == name })
-	var out bytes.Buffer
-	kept, err := scenarios[i].Run(t.Context(), &output.Printer{Writer: &out, JSON: true})
-	require.NoError(t, err)
-	assert.True(t, kept)
-	var s scenarioSummary
-	require.NoError(t, json.Unmarshal(out.Bytes(), &s))
-	assert.Equal(t, name, s.Demo)
-	assert.True(t, s.Kept)
-	for _, l := range s.Lanes {
-		assert.Len(t, l.Answers, l.Calls)
-		assert.Equal(t, l.Calls, l.Granted+l.Denied)
-		assert.True(t, l.Kept, l.Name)
-	}
-	return s
-}
-
-// grants requires so many grants of so many calls from a moment on, up to another.
-func (l laneSummary) grants(t *testing.T, from, to time.Duration, granted, calls int) {
-	t.Helper()
-	answers := slices.DeleteFunc(slices.Clone(l.Answers), func(a answerSummary) bool {
-		return a.AtMS < from.Milliseconds() || a.AtMS >= to.Milliseconds()
-	})
-	assert.Len(t, answers, calls)
-	assert.Len(t, slices.DeleteFunc(answers, func(a answerSummary) bool { return !a.Granted }), granted)
-}
-
-func TestDemoOfTheFixedWindow(t *testing.T) {
+// What a scenario says as JSON; each limiter has kept to its rule. What passed when is in
+// testdata.
+func TestScenariosAsJSON(t *testing.T) {
 	t.Parallel()
-	s := runAsJSON(t, "fixed-window")
-	require.Len(t, s.Lanes, 1)
-	s.Lanes[0].grants(t, 0, time.Minute, 100, 120)
-	assert.EqualValues(t, 199, s.Lanes[0].HighestInWindow, "the double burst")
-	assert.Less(t, s.Lanes[0].HighestToMS-s.Lanes[0].HighestFromMS, int64(10_000))
-}
-
-func TestDemoOfTheSlidingLog(t *testing.T) {
-	t.Parallel()
-	s := runAsJSON(t, "sliding-log")
-	require.Len(t, s.Lanes, 3)
-	for i, highest := range []int64{6, 3, 3} {
-		assert.Equal(t, highest, s.Lanes[i].HighestInWindow)
-	}
-	ann := s.Lanes[0]
-	ann.grants(t, 0, time.Minute, 3, 12)
-	for _, a := range ann.Answers {
-		want := int64(3)
-		if a.AtMS >= 110_000 {
-			want = 6
+	for _, s := range scenarios {
+		var out bytes.Buffer
+		kept, err := s.Run(t.Context(), &output.Printer{Writer: &out, JSON: true})
+		require.NoError(t, err)
+		assert.True(t, kept)
+		var said scenarioSummary
+		require.NoError(t, json.Unmarshal(out.Bytes(), &said))
+		assert.Equal(t, s.Name, said.Demo)
+		assert.True(t, said.Kept)
+		limits := map[int64]bool{}
+		for _, l := range said.Lanes {
+			assert.Len(t, l.Answers, l.Calls)
+			assert.Equal(t, l.Calls, l.Granted+l.Denied)
+			assert.True(t, l.Kept, l.Name)
+			granted := slices.DeleteFunc(slices.Clone(l.Answers), func(a answerSummary) bool { return !a.Granted })
+			assert.Len(t, granted, l.Granted)
+			for _, a := range l.Answers {
+				limits[a.Limit] = true
+			}
 		}
-		assert.Equal(t, want, a.Limit, "at %d ms", a.AtMS)
+		assert.Equal(t, map[string][]int64{
+			"fixed-window": {100}, "sliding-log": {3, 6}, "token-bucket": {10, 15}, "counter": {10, 500},
+		}[s.Name], slices.Sorted(maps.Keys(limits)))
 	}
-	assert.Zero(t, s.Lanes[2].Denied)
-	assert.Len(t, s.Notes, 2)
-}
-
-func TestDemoOfTheTokenBucket(t *testing.T) {
-	t.Parallel()
-	s := runAsJSON(t, "token-bucket")
-	require.Len(t, s.Lanes, 2)
-	strict, lender := s.Lanes[0], s.Lanes[1]
-	assert.Equal(t, strict.Calls, lender.Calls)
-	assert.Greater(t, lender.Granted, strict.Granted)
-	costs := map[int64]bool{}
-	for i, a := range strict.Answers {
-		costs[a.Permits] = true
-		assert.EqualValues(t, 10, a.Limit)
-		assert.EqualValues(t, 15, lender.Answers[i].Limit)
-	}
-	assert.Greater(t, len(costs), 3)
-}
-
-func TestDemoOfTheCounter(t *testing.T) {
-	t.Parallel()
-	s := runAsJSON(t, "counter")
-	require.Len(t, s.Lanes, 2)
-	for second := range 35 {
-		from := time.Duration(second) * time.Second
-		s.Lanes[0].grants(t, from, from+time.Second, 10, 20)
-	}
-	s.Lanes[1].grants(t, 0, 30*time.Second, 500, 600)
 }
 
 func TestScenariosOwnUpToABrokenRule(t *testing.T) {
@@ -200,24 +146,23 @@ func TestDemoOwnsUpToABrokenLimit(t *testing.T) {
 	assert.NotContains(t, out.String(), "never")
 }
 
-// fits runs a demo on terminals of several widths, of which none may have to
-// break a line.
-func fits(t *testing.T, run func(*testing.T, *output.Printer)) {
+var update = flag.Bool("update", false, "write testdata anew")
+
+// fits runs a demo on terminals of several widths, of which none may have to break a
+// line, and returns what it prints where the width is not known.
+func fits(t *testing.T, run func(*testing.T, *output.Printer)) (widest string) {
 	t.Helper()
-	for _, width := range []int{40, 60, 80, 120} {
-		t.Run(strconv.Itoa(width), func(t *testing.T) {
-			t.Parallel()
-			var text bytes.Buffer
-			synctest.Test(t, func(t *testing.T) {
-				run(t, &output.Printer{Writer: &text, Color: true, Width: width})
-			})
-			require.NotEmpty(t, text.String())
-			for line := range strings.Lines(text.String()) {
-				line = strings.TrimSuffix(line, "\n")
-				assert.LessOrEqual(t, output.Columns(line), width, "%q", line)
-			}
-		})
+	for _, width := range []int{40, 60, 80, 120, 0} {
+		var text bytes.Buffer
+		synctest.Test(t, func(t *testing.T) { run(t, &output.Printer{Writer: &text, Color: width > 0, Width: width}) })
+		widest = text.String()
+		require.NotEmpty(t, widest)
+		for line := range strings.Lines(widest) {
+			line = strings.TrimSuffix(line, "\n")
+			assert.True(t, width == 0 || output.Columns(line) <= width, "%d columns: %q", width, line)
+		}
 	}
+	return widest
 }
 
 func TestScenariosFitTheTerminal(t *testing.T) {
@@ -225,11 +170,19 @@ func TestScenariosFitTheTerminal(t *testing.T) {
 	for _, s := range Scenarios() {
 		t.Run(s.Name, func(t *testing.T) {
 			t.Parallel()
-			fits(t, func(t *testing.T, out *output.Printer) {
+			text := fits(t, func(t *testing.T, out *output.Printer) {
 				kept, err := s.Run(t.Context(), out)
 				require.NoError(t, err)
 				assert.True(t, kept)
 			})
+			path := filepath.Join("testdata", s.Name+".txt")
+			if *update {
+				require.NoError(t, os.WriteFile(path, []byte(text), 0o600))
+			}
+			want, err := os.ReadFile(path)
+			require.NoError(t, err)
+			assert.Equal(t, string(want), text)
+			assert.NotRegexp(t, `(?m) $`, text, "spaces at the end")
 		})
 	}
 }

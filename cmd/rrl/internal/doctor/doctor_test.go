@@ -148,10 +148,13 @@ func TestRights(t *testing.T) {
 
 func TestAReplicaAndItsMaster(t *testing.T) {
 	t.Parallel()
-	s := redistest.StartSentinel(t, 1, 30*time.Second)
-	r := examine(t, s.Client(t, nil), options())
+	master, replica := redistest.StartRedis(t), redistest.StartRedis(t)
+	replica.Follow(t, master)
+	rdb := master.Client(t, nil)
+	require.Eventually(t, func() bool { return rdb.Wait(t.Context(), 1, time.Second).Val() == 1 }, time.Minute, time.Millisecond)
+	r := examine(t, rdb, options())
 	says(t, r, "replication", doctor.Fine, "online")
-	r = examine(t, s.Replicas(t)[0].Client(t, nil), options())
+	r = examine(t, replica.Client(t, nil), options())
 	assert.Equal(t, doctor.Error, r.Worst)
 	says(t, r, "replication", doctor.Error, "this is a replica")
 }
