@@ -65,7 +65,7 @@ func TestRedissonsDefects(t *testing.T) {
 		"available":  {free(9)},
 		"KeepState":  {set(every(20, hour), keep), free(19)},
 	} {
-		all["PermitsLeakedByDuplicatesAreLostForGood/"+name] = scenario{cfg: every(10, hour), steps: with([]step{resent}, steps...)}
+		all["PermitsLeakedByDuplicatesAreLostForGood/"+name] = scenario{cfg: every(10, hour), steps: slices.Concat([]step{resent}, steps)}
 	}
 	for _, n := range []int64{-3, 0, 2, 10, 13} {
 		all[fmt.Sprint("ValueWithoutSetFailsForGood/", n)] = scenario{cfg: every(10, hour), steps: []step{putValue(n), decides(5, 5, 0)}}
@@ -190,11 +190,11 @@ func TestDefectLargeRatesBreakTheValue(t *testing.T) {
 	tooHigh := func(rate int64) step {
 		return fails(rratelimiter.ErrInvalidConfig, func(p *play) error { return p.l.SetRate(p.Context(), every(rate, hour)) })
 	}
-	scenario{cfg: every(most, hour), everywhere: true, steps: with(steps,
-		loseValue, free(most-3*permits), // rebuilt from the set
-		set(every(1, hour), keep), value(1-3*permits), set(every(most, hour), keep), free(most-3*permits),
-		release(most), free(most), tooHigh(most+1), tooHigh(math.MaxInt64),
-	)}.perform(t)
+	scenario{cfg: every(most, hour), everywhere: true, steps: slices.Concat(steps, []step{
+		loseValue, free(most - 3*permits), // rebuilt from the set
+		set(every(1, hour), keep), value(1 - 3*permits), set(every(most, hour), keep), free(most - 3*permits),
+		release(most), free(most), tooHigh(most + 1), tooHigh(math.MaxInt64),
+	})}.perform(t)
 }
 
 func TestDefectRenameMovesTheConfigAlone(t *testing.T) {

@@ -89,7 +89,7 @@ func TestReleaseFindsItsOwnBehindOthers(t *testing.T) {
 			take(3), wait(10 * minute), othersTake(6000), wait(10 * minute), release(3), own(0),
 		}},
 		"several, apart from each other": {steps: []step{
-			times(4, take(3), wait(minute), othersTake(1500), wait(minute)), release(10), own(2),
+			times(4, take(3), wait(minute), othersTake(1500), wait(2*minute)), release(10), own(2),
 		}},
 		"some new, some old":        {steps: []step{take(3), wait(minute), othersTake(1500), take(3), release(5), own(1)}},
 		"many":                      {steps: []step{times(300, take(1), othersTake(5)), othersTake(300), release(290), own(10)}},

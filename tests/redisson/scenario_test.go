@@ -398,9 +398,6 @@ func oldRefuses(permits int64) step {
 	return func(p *play) { require.False(p, limitertest.AsRedisson3123(p, p.rdb.(*redis.Client), p.l, permits)) }
 }
 
-// with returns the steps with others behind.
-func with(steps []step, more ...step) []step { return append(steps[:len(steps):len(steps)], more...) }
-
 // members returns the members of the permits set, in its order.
 func members(t testing.TB, rdb redis.UniversalClient, key string) []codec.Member {
 	t.Helper()

@@ -2,6 +2,7 @@ package redisson_test
 
 import (
 	"context"
+	"slices"
 	"testing"
 	"time"
 
@@ -50,7 +51,7 @@ var windows = map[string]scenario{
 	}},
 	// No time to live of the limiter moves the end of a window: its permits come back
 	// then.
-	"keeps its end":             {cfg: every(10, minute), version: windowed, steps: with(keepsItsEnd, keepsItsEndBesideAnEnd...)},
+	"keeps its end":             {cfg: every(10, minute), version: windowed, steps: slices.Concat(keepsItsEnd, keepsItsEndBesideAnEnd)},
 	"keeps its end, not told":   {cfg: every(10, minute), steps: keepsItsEnd},
 	"without an end gets one":   {cfg: every(10, minute), version: windowed, steps: []step{putValue(0), within(1, 2*minute, true)}},
 	"a release fills no window": {cfg: every(10, minute), steps: []step{oldTakes(7), take(1), release(1), free(3)}},
@@ -75,7 +76,7 @@ var windows = map[string]scenario{
 		wait(2 * second), free(10), wait(10 * minute), free(10),
 	}},
 	// The limiter's own end is not the window's.
-	"beside the limiter's end":       {cfg: every(10, minute), steps: with([]step{expire(hour)}, takesInAWindow...)},
+	"beside the limiter's end":       {cfg: every(10, minute), steps: slices.Concat([]step{expire(hour)}, takesInAWindow)},
 	"beside the limiter's keepAlive": {cfg: keepAlive(10, minute, 10*minute), steps: takesInAWindow},
 	// A value without an end gets one an interval away, not the limiter's.
 	"AvailablePermits makes no long one": {cfg: every(10, second), version: windowed, steps: []step{

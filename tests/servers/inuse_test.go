@@ -91,7 +91,7 @@ func gather(
 	for i := range all {
 		id := redistest.Name(t)
 		c := &party{manner: like, failed: map[string]int{}, goodAt: time.Now()}
-		opts := append(opts[:len(opts):len(opts)], rratelimiter.WithClientID(id), rratelimiter.WithObserver(&c.told))
+		opts := append(slices.Clip(opts), rratelimiter.WithClientID(id), rratelimiter.WithObserver(&c.told))
 		c.client = limitertest.NewClient(t, connect(), opts...)
 		c.limiter, c.keys = c.client.RateLimiter(name), redisson.KeysOf(name, id)
 		require.NoError(t, limitertest.Second(c.limiter.TrySetRate(t.Context(), cfg)))

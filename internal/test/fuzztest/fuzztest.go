@@ -135,14 +135,15 @@ func (r *run) goesOn(n int64) bool {
 // keep writes the input to where go test looks for those of the target, and returns its
 // path, or else what would have been written.
 func (r *run) keep(args []reflect.Value) string {
-	text := "go test fuzz v1\n"
+	lines := []string{"go test fuzz v1"}
 	for _, arg := range args {
-		format := "%s(%v)\n"
+		format := "%s(%v)"
 		if kind := arg.Kind(); kind == reflect.String || kind == reflect.Slice {
-			format = "%s(%q)\n"
+			format = "%s(%q)"
 		}
-		text += fmt.Sprintf(format, strings.Replace(arg.Type().String(), "[]uint8", "[]byte", 1), arg.Interface())
+		lines = append(lines, fmt.Sprintf(format, strings.Replace(arg.Type().String(), "[]uint8", "[]byte", 1), arg.Interface()))
 	}
+	text := strings.Join(lines, "\n") + "\n"
 	path := filepath.Join(r.dir, "random-"+strconv.FormatUint(rand.Uint64(), 36))
 	if errors.Join(os.MkdirAll(r.dir, 0o755), os.WriteFile(path, []byte(text), 0o600)) != nil {
 		return text
