@@ -66,12 +66,18 @@ func TestWithWait(t *testing.T) {
 
 func TestWithWaitRefusesWhereWaitingDoesNotHelp(t *testing.T) {
 	t.Parallel()
-	for _, limiter := range []limit.Limiter{
-		middlewaretest.Budget(0, 0), middlewaretest.Says(limit.Decision{}, limit.ErrPermitsExceedRate),
+	for name, limiter := range map[string]limit.Limiter{
+		"a limit of 0": middlewaretest.Budget(0, time.Minute),
+		"no time":      middlewaretest.Says(limit.Decision{Limit: 1}, nil),
+		"too costly":   middlewaretest.Says(limit.Decision{}, limit.ErrPermitsExceedRate),
 	} {
-		conn, _ := serve(t, nil, unaryClient(limiter, grpclimit.WithWait()))
-		retry, _ := refusalDetails(t, check(t.Context(), conn))
-		assert.Nil(t, retry)
+		synctest.Test(t, func(t *testing.T) {
+			conn, _ := serve(t, nil, unaryClient(limiter, grpclimit.WithWait()))
+			start := time.Now()
+			retry, _ := refusalDetails(t, check(t.Context(), conn))
+			assert.Nil(t, retry, name)
+			assert.Zero(t, time.Since(start), name)
+		})
 	}
 }
 

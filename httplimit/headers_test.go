@@ -51,18 +51,6 @@ func TestHeaderText(t *testing.T) {
 	}
 }
 
-// The limit may change from one request to the next, as thresholds do.
-func TestPolicyFollowsTheLimit(t *testing.T) {
-	t.Parallel()
-	limiter := &fake{}
-	handler := httplimit.New(limiter)(hello)
-	for _, most := range []int64{10, 10, 3, 10} {
-		limiter.Answer = says(limit.Decision{Granted: true, Limit: most}, nil).Answer
-		w := serve(handler, newRequest(t))
-		assert.Equal(t, most, members(t, w.Header(), "RateLimit-Policy")[0].Params["q"])
-	}
-}
-
 func TestWindowOfThePolicyComesFirst(t *testing.T) {
 	t.Parallel()
 	w := serve(httplimit.New(grants(), httplimit.WithPolicy(httplimit.Policy{

@@ -220,17 +220,6 @@ func TestWhileRedisIsDownThePolicyAnswers(t *testing.T) {
 	}
 }
 
-func TestWhatIsNoLimiterIsRefused(t *testing.T) {
-	t.Parallel()
-	virtual(t, plenty, limit.FailClosed(), func(t *testing.T, s *site, rdb *redis.Client, _ *redistest.Proxy) {
-		require.NoError(t, rdb.Set(t.Context(), "limit:eve:/hello", "x", 0).Err())
-		got := s.as("eve", "GET /hello", http.StatusServiceUnavailable)
-		assert.NotEmpty(t, got.Header.Get("Retry-After"))
-		assert.True(t, json.Valid([]byte(got.body)))
-		assert.Contains(t, s.logged.String(), "limit:eve:/hello")
-	})
-}
-
 func TestRunReportsWhatIsWrong(t *testing.T) {
 	t.Parallel()
 	for says, args := range map[string][]string{

@@ -16,24 +16,6 @@ import (
 	"github.com/rratelimiter/rratelimiter/limit"
 )
 
-// options returns those that opt makes.
-func options(t *testing.T, opts ...func(*ask.Options) error) *ask.Options {
-	t.Helper()
-	o := &ask.Options{Timeout: time.Second}
-	for _, opt := range opts {
-		require.NoError(t, opt(o))
-	}
-	return o
-}
-
-func failing(f limit.Failure) func(*ask.Options) error {
-	return func(o *ask.Options) error { return o.SetFailure(f) }
-}
-
-func observed(to limit.Observer) func(*ask.Options) error {
-	return func(o *ask.Options) error { return o.SetObserver(to) }
-}
-
 // decide asks one permit of a key, as middleware does.
 func decide(ctx context.Context, o *ask.Options, l *ask.Limit, key string, n int64) ask.Question {
 	q := l.Question(key)
@@ -101,7 +83,9 @@ func guarded(t *testing.T, f limit.Failure, s *server, test func(t *testing.T, s
 	t.Helper()
 	synctest.Test(t, func(t *testing.T) {
 		told := &limitertest.Recorder{}
-		o := options(t, failing(f), observed(told))
+		o := &ask.Options{Timeout: time.Second}
+		require.NoError(t, o.SetFailure(f))
+		require.NoError(t, o.SetObserver(told))
 		l, err := o.Limit("test", s, nil, window)
 		require.NoError(t, err)
 		test(t, func(ctx context.Context, key string, n int64) (ask.Question, time.Duration) {
@@ -305,10 +289,4 @@ func TestFailLocal(t *testing.T) {
 		assert.Equal(t, limit.FromLocal, all[len(all)-1].Source)
 		assert.Equal(t, limit.Refused, all[len(all)-1].Outcome)
 	})
-}
-
-func TestFailLocalNeedsAWindow(t *testing.T) {
-	t.Parallel()
-	_, err := options(t, failing(limit.FailLocal(1))).Limit("test", &server{}, nil, nil)
-	require.ErrorContains(t, err, "Windowed")
 }

@@ -9,7 +9,6 @@ import (
 
 	"github.com/redis/go-redis/v9"
 	"github.com/stretchr/testify/assert"
-	"github.com/stretchr/testify/require"
 
 	"github.com/rratelimiter/rratelimiter"
 	"github.com/rratelimiter/rratelimiter/fixedwindow"
@@ -85,14 +84,6 @@ func (k Kind[O, K]) testBuckets(t *testing.T) {
 			"tagged:{ann}", "tagged:{ann}_time", "tagged:{ann_time}", "tagged:{ann_time}_time", "tagged:{%}", "tagged:{%}_time",
 		}
 		assert.EqualValues(t, len(keys), rdb.Exists(t.Context(), keys...).Val())
-	})
-}
-
-func (k Kind[O, K]) testThresholdOfZero(t *testing.T) {
-	redistest.Virtual(t, func(t *testing.T, rdb *redis.Client) {
-		limiter := slidinglog.New(rdb, slidinglog.Config{Limit: 2, Window: time.Minute, Thresholds: "config"})
-		require.NoError(t, limiter.SetThreshold(t.Context(), k.Prefix+k.Parts, 0))
-		assert.Zero(t, k.rig(t, limiter).ask(Refused).RetryAfter, "no wait brings it")
 	})
 }
 
