@@ -317,7 +317,9 @@ func TestFairClient(t *testing.T) {
 		"held": redistest.Pass.When(held), "late": redistest.Late.When(held), "swallowed": redistest.Swallow,
 	} {
 		p.OnCommand(redistest.Nth(1, "ping", action))
+		start := time.Now()
 		assert.ErrorContains(t, rdb.Ping(t.Context()).Err(), "i/o timeout", what)
+		assert.Less(t, time.Since(start), time.Minute, what)
 	}
 	close(held)
 }

@@ -147,6 +147,9 @@ func TestStartRedis(t *testing.T) {
 	require.NoError(t, err)
 	assert.Equal(t, s.Addr(), opt.Addr)
 	assert.NotEqual(t, redistest.Shared(t).Addr(), s.Addr())
+
+	t.Run("goes with its test", func(t *testing.T) { s = redistest.StartRedis(t) })
+	assert.False(t, listens(s.Addr()))
 }
 
 func TestCrashAndRestart(t *testing.T) {

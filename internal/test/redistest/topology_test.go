@@ -96,23 +96,6 @@ func TestKeysGoWithTheirTest(t *testing.T) {
 	assert.Equal(t, []string{name}, redistest.Keys(t, rdb, "*"+t.Name()+"*"), "its own go later")
 }
 
-func TestRing(t *testing.T) {
-	t.Parallel()
-	r := redistest.StartRing(t, 3)
-	rdb := r.Client(t, nil)
-	for i := range 100 {
-		require.NoError(t, rdb.Set(t.Context(), strconv.Itoa(i), i, 0).Err())
-	}
-	sum := int64(0)
-	for _, s := range r.Servers {
-		n := s.Client(t, nil).DBSize(t.Context()).Val()
-		assert.Positive(t, n)
-		sum += n
-	}
-	assert.EqualValues(t, 100, sum)
-	assert.Len(t, redistest.Keys(t, rdb, "*"), 100)
-}
-
 func TestServerOfEachRelease(t *testing.T) {
 	t.Parallel()
 	for _, v := range redistest.Versions() {
@@ -126,27 +109,6 @@ func TestServerOfEachRelease(t *testing.T) {
 			assert.Contains(t, info, kind+"_version:"+release+".")
 			assert.Equal(t, "7340032", rdb.ConfigGet(t.Context(), "maxmemory").Val()["maxmemory"])
 		})
-	}
-}
-
-func TestTLS(t *testing.T) {
-	t.Parallel()
-	s := redistest.StartTLS(t)
-	require.NoError(t, s.Client(t, nil).Ping(t.Context()).Err())
-	opt, err := redis.ParseURL(s.URL())
-	require.NoError(t, err)
-	assert.NotNil(t, opt.TLSConfig)
-
-	for what, change := range map[string]func(*redis.Options){
-		"without TLS":             func(o *redis.Options) { o.TLSConfig = nil },
-		"no certificate":          func(o *redis.Options) { o.TLSConfig.Certificates = nil },
-		"the authority not known": func(o *redis.Options) { o.TLSConfig.RootCAs = nil },
-	} {
-		opt := &redis.Options{Addr: s.Addr(), TLSConfig: s.TLS(), MaxRetries: -1, DialerRetries: 1}
-		change(opt)
-		rdb := redis.NewClient(opt)
-		require.Error(t, rdb.Ping(t.Context()).Err(), what)
-		require.NoError(t, rdb.Close())
 	}
 }
 
