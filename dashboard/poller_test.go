@@ -172,10 +172,10 @@ func TestPlacesAreSharedByAddress(t *testing.T) {
 	}
 	// All places are taken by two. Each other address has one all the same, at the cost
 	// of the newest page of who has most.
-	ended := make(chan error)
+	ended := make(chan int64)
 	go func() {
-		_, err := io.Copy(io.Discard, last.body)
-		ended <- err
+		n, _ := io.Copy(io.Discard, last.body)
+		ended <- n
 	}()
 	for i := 3; i < 13; i++ {
 		require.Equal(t, http.StatusOK, from(t, url, fmt.Sprint("127.0.0.", i)).status, "%d", i)
