@@ -3,6 +3,7 @@ package notify_test
 import (
 	"errors"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -24,9 +25,9 @@ const (
 type host struct {
 	*notify.Notices
 
+	active atomic.Int32
+	closed atomic.Bool
 	mu     sync.Mutex
-	active int
-	closed bool
 	heard  []string
 }
 
@@ -36,19 +37,13 @@ func newHost(t *testing.T, rdb *redis.Client, id string) *host {
 	h.Notices = notify.New(rdb, timeout, notify.Host{
 		ID: []byte(id),
 		Begin: func() error {
-			h.mu.Lock()
-			defer h.mu.Unlock()
-			if h.closed {
+			if h.closed.Load() {
 				return errors.New("closed")
 			}
-			h.active++
+			h.active.Add(1)
 			return nil
 		},
-		End: func() {
-			h.mu.Lock()
-			defer h.mu.Unlock()
-			h.active--
-		},
+		End: func() { h.active.Add(-1) },
 		Heard: func(name string) {
 			h.mu.Lock()
 			defer h.mu.Unlock()
@@ -60,12 +55,12 @@ func newHost(t *testing.T, rdb *redis.Client, id string) *host {
 }
 
 // requireState compares what is under way, and what was heard, once nothing moves.
-func (h *host) requireState(t *testing.T, active int, heard ...string) {
+func (h *host) requireState(t *testing.T, active int32, heard ...string) {
 	t.Helper()
 	synctest.Wait()
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	assert.Equal(t, active, h.active)
+	assert.Equal(t, active, h.active.Load())
 	assert.Equal(t, heard, h.heard)
 }
 
@@ -138,7 +133,7 @@ func TestStop(t *testing.T) {
 		h.Stop()
 		assert.Empty(t, channels(t, rdb))
 		h.requireState(t, 0)
-		h.closed = true
+		h.closed.Store(true)
 		h.Listen(channel, "orders", time.Now().Add(time.Hour))
 		h.Announce(channel)
 		assert.Empty(t, channels(t, rdb))

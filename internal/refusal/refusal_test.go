@@ -114,46 +114,38 @@ func TestGrantsEndTheFigures(t *testing.T) {
 	assert.Equal(t, other.Now(), c.Now(), "handles of one limiter share its counts")
 }
 
-// Where the limiter's time to live is not known, or short, a refusal ends before it
+// If the limiter's time to live is not known, or short, a refusal ends before it
 // could keep those away who would start that time anew.
 func TestARefusalAndTheTimeToLive(t *testing.T) {
 	t.Parallel()
 	for name, row := range map[string]struct {
 		life  time.Duration
 		known bool
+		alive time.Duration // what the answer tells of a keep-alive time: then none is read
+		wait  time.Duration
 		lasts time.Duration
 	}{
-		"none":      {-1, true, time.Second},
-		"long":      {time.Hour, true, time.Second},
-		"short":     {time.Second, true, 500 * time.Millisecond},
-		"not known": {0, false, 100 * time.Millisecond},
+		"none":                     {life: -1, known: true, wait: time.Second, lasts: time.Second},
+		"long":                     {life: time.Hour, known: true, wait: time.Second, lasts: time.Second},
+		"short":                    {life: time.Second, known: true, wait: time.Second, lasts: 500 * time.Millisecond},
+		"not known":                {wait: time.Second, lasts: 100 * time.Millisecond},
+		"keep alive":               {alive: 500 * time.Millisecond, wait: time.Second, lasts: 500 * time.Millisecond},
+		"keep alive, a short wait": {alive: 25 * time.Millisecond, wait: 50 * time.Millisecond, lasts: 25 * time.Millisecond},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			synctest.Test(t, func(t *testing.T) {
-				c := (&refusal.Counts{}).NewCache("key")
-				note(c, 5, refused)
-				c.Confirm(func() (time.Duration, bool) { return row.life, row.known })
+				c, d, alive := (&refusal.Counts{}).NewCache("key"), refused, time.Time{}
+				if d.RetryAfter = row.wait; row.alive > 0 {
+					alive = time.Now().Add(row.alive)
+				}
+				c.Note(5, time.Now(), c.Now(), d, alive)
+				c.Confirm(func() (time.Duration, bool) {
+					assert.Zero(t, row.alive, "the time to live is read")
+					return row.life, row.known
+				})
 				lasts(t, c, row.lasts)
 			})
-		})
-	}
-}
-
-// An answer that tells of a keep-alive time needs no look at the time to live.
-func TestARefusalAndTheKeepAliveTime(t *testing.T) {
-	t.Parallel()
-	for _, wait := range []time.Duration{50 * time.Millisecond, time.Second} {
-		synctest.Test(t, func(t *testing.T) {
-			c := (&refusal.Counts{}).NewCache("key")
-			d := refused
-			d.RetryAfter = wait
-			c.Note(5, time.Now(), c.Now(), d, time.Now().Add(wait/2))
-			c.Confirm(func() (time.Duration, bool) {
-				t.Error("the time to live is read")
-				return 0, false
-			})
-			lasts(t, c, wait/2)
 		})
 	}
 }
