@@ -4,7 +4,8 @@
 // gives wrong ones.
 //
 // No Java runs here: the tests write what a release would have written. compat_test
-// runs the same promises beside the real ones. TestRedissonsOwn are Redisson's own
+// runs the same promises beside the real ones. Most tests are scenarios, steps in virtual
+// time: a line of a table each. TestRedissonsOwn are Redisson's own
 // tests of its limiter, under its order's numbers.
 //
 //	go test ./tests/redisson
