@@ -152,9 +152,8 @@ func watch(t *testing.T) *watched {
 
 // sight is what a query returned.
 type sight struct {
-	place  int
-	panel  string
-	result string
+	place         int
+	panel, result string
 }
 
 // phase checks queries and alerts while something is as it is: all at a time, each
@@ -231,19 +230,18 @@ func (w *watched) saw(place int, panel, result string) {
 // tell takes note of what a phase showed, panel by panel.
 func (w *watched) tell(phase string, load rates) {
 	slices.SortFunc(w.seen, func(a, b sight) int { return cmp.Or(a.place-b.place, strings.Compare(a.panel, b.panel)) })
-	add := func(panel, result string) {
-		w.t.Logf("%s | %s | %s", phase, panel, result)
-		w.results = append(w.results, []string{phase, panel, result})
-	}
-	add("the load", load.String())
-	for i := 0; i < len(w.seen); i++ {
-		one := w.seen[i]
-		for ; i+1 < len(w.seen) && w.seen[i+1].panel == one.panel; i++ {
-			one.result += ", " + w.seen[i+1].result
+	told := [][]string{{phase, "the load", load.String()}}
+	for _, one := range w.seen {
+		if last := told[len(told)-1]; last[1] == one.panel {
+			last[2] += ", " + one.result
+		} else {
+			told = append(told, []string{phase, one.panel, one.result})
 		}
-		add(one.panel, one.result)
 	}
-	w.seen = nil
+	for _, row := range told {
+		w.t.Log(strings.Join(row, " | "))
+	}
+	w.results, w.seen = append(w.results, told...), nil
 }
 
 func (w *watched) eventually(what string, check func() error) {
