@@ -31,7 +31,6 @@ func (r *run) alone(ctx context.Context, _ int) error {
 	if r.Short {
 		calls = 1500
 	}
-	calls /= r.Hurry
 	cancellable, cancel := context.WithCancel(ctx)
 	defer cancel()
 	// What cannot be cancelled is the background itself.

@@ -87,7 +87,6 @@ func (r *run) besideThese(ctx context.Context, round, callers int, pause time.Du
 	if r.Short {
 		turns, length = 2, 100*time.Millisecond
 	}
-	length /= time.Duration(r.Hurry)
 	waited := make([]histogram.Histogram, len(ways))
 	for turn := range turns {
 		for n := range ways {

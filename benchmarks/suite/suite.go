@@ -27,7 +27,6 @@ type Options struct {
 	Short    bool           // the aims only, by fewer and shorter measurements
 	Only     *regexp.Regexp // peers by name; nil for all
 	Sections []string       // what is measured; nil for all
-	Hurry    int            // loads take so small a part of their time; 0 for all of it
 	Many     int            // limiters of loads of many; 0 for 10,000
 	Piled    int            // members for Stalls; 0 for a million
 	Stalled  int            // limiters for Hung; 0 for 8,000
@@ -91,8 +90,7 @@ type opened struct {
 
 // Run measures and returns the results.
 func Run(ctx context.Context, o Options) (*report.Results, error) {
-	o.Hurry, o.Many = cmp.Or(o.Hurry, 1), cmp.Or(o.Many, 10_000)
-	o.Piled, o.Stalled = cmp.Or(o.Piled, 1_000_000), cmp.Or(o.Stalled, 8000)
+	o.Many, o.Piled, o.Stalled = cmp.Or(o.Many, 10_000), cmp.Or(o.Piled, 1_000_000), cmp.Or(o.Stalled, 8000)
 	redis, err := server.Start(ctx, o.Server)
 	if err != nil {
 		return nil, err

@@ -30,7 +30,6 @@ func TestRun(t *testing.T) {
 	r, err := suite.Run(t.Context(), suite.Options{
 		Rounds:  1,
 		Short:   true,
-		Hurry:   5,
 		Many:    many,
 		Piled:   20_000,
 		Stalled: 200,

@@ -171,7 +171,6 @@ func (r *run) put(ctx context.Context, p *opened, c cell, draw load.Draw) (*load
 	if r.Short {
 		l.Length = 150 * time.Millisecond
 	}
-	l.Warm, l.Length = l.Warm/time.Duration(r.Hurry), l.Length/time.Duration(r.Hurry)
 	result, cost, err := r.cost(ctx, p, l)
 	if err != nil {
 		return nil, err
