@@ -74,41 +74,23 @@ var update = flag.Bool("update", false, "record the demo in docs/demo.svg anew")
 func TestThePictureOfTheDemo(t *testing.T) {
 	t.Parallel()
 	args := []string{"demo", "--tries", "15"}
-	var lines []recordedLine
+	line := "rrl " + strings.Join(args, " ")
+	out := &drawing{}
 	synctest.Test(t, func(t *testing.T) {
-		out := &recorder{start: time.Now()}
+		out.start = time.Now()
+		fmt.Fprintln(out, "$ "+line)
 		a := &app{out: output.Printer{Writer: out, Color: true, Width: 80}, stderr: out}
 		root := newRoot(a)
 		root.SetArgs(args)
 		require.NoError(t, root.ExecuteContext(t.Context()))
-		lines = out.lines
 	})
-	got := picture("rrl "+strings.Join(args, " "), lines)
+	got := fmt.Sprintf(pictureHead, out.lines*lineHeight+margin, html.EscapeString("A terminal: "+line)) + out.svg.String() + "</svg>\n"
 	if *update {
 		require.NoError(t, os.WriteFile(pictureFile, []byte(got), 0o644))
 	}
 	want, err := os.ReadFile(pictureFile)
 	require.NoError(t, err)
 	assert.Equal(t, string(want), got, "%s: run this test with -update", pictureFile)
-}
-
-// recordedLine is a line of output, with its colours, and when it came.
-type recordedLine struct {
-	text string
-	at   time.Duration
-}
-
-// recorder is a terminal that is written to by whole lines.
-type recorder struct {
-	start time.Time
-	lines []recordedLine
-}
-
-func (r *recorder) Write(p []byte) (int, error) {
-	for line := range strings.Lines(string(p)) {
-		r.lines = append(r.lines, recordedLine{strings.TrimSuffix(line, "\n"), time.Since(r.start)})
-	}
-	return len(p), nil
 }
 
 // pictureHead shows each line from its moment on, and all of them where no
@@ -129,30 +111,26 @@ const pictureHead = `<svg xmlns="http://www.w3.org/2000/svg" xml:space="preserve
   <rect width="100%%" height="100%%" rx="8" fill="#0d1117"/>
 `
 
-var (
-	escape  = regexp.MustCompile("\x1b\\[(\\d+)m")
-	classes = map[string]string{"1": "bold", "31": "denied", "32": "granted", "2": "faint"}
-)
+// spans are what colours of a terminal are in the picture.
+var spans = strings.NewReplacer("\x1b[1m", `<tspan class="bold">`, "\x1b[31m", `<tspan class="denied">`,
+	"\x1b[32m", `<tspan class="granted">`, "\x1b[2m", `<tspan class="faint">`, "\x1b[0m", "</tspan>")
 
-// picture draws a terminal in which a command was typed and these lines came.
-func picture(command string, lines []recordedLine) string {
-	const lineHeight, margin = 18, 24
-	all := append([]recordedLine{{text: "$ " + command}}, lines...)
-	var s strings.Builder
-	fmt.Fprintf(&s, pictureHead, len(all)*lineHeight+margin, html.EscapeString("A terminal: "+command))
-	for i, line := range all {
-		if line.text == "" {
-			continue
+const lineHeight, margin = 18, 24
+
+// drawing is a terminal that is written to by whole lines, and draws them.
+type drawing struct {
+	start time.Time
+	lines int
+	svg   strings.Builder
+}
+
+func (d *drawing) Write(p []byte) (int, error) {
+	for line := range strings.Lines(string(p)) {
+		d.lines++
+		if text := spans.Replace(html.EscapeString(strings.TrimSuffix(line, "\n"))); text != "" {
+			fmt.Fprintf(&d.svg, `  <text x="16" y="%d" style="animation-delay: %dms">%s</text>`+"\n",
+				d.lines*lineHeight+margin/4, time.Since(d.start).Milliseconds(), text)
 		}
-		text := escape.ReplaceAllStringFunc(html.EscapeString(line.text), func(code string) string {
-			if class, ok := classes[escape.FindStringSubmatch(code)[1]]; ok {
-				return `<tspan class="` + class + `">`
-			}
-			return `</tspan>`
-		})
-		fmt.Fprintf(&s, `  <text x="16" y="%d" style="animation-delay: %dms">%s</text>`+"\n",
-			(i+1)*lineHeight+margin/4, line.at.Milliseconds(), text)
 	}
-	s.WriteString("</svg>\n")
-	return s.String()
+	return len(p), nil
 }

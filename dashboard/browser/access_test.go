@@ -244,19 +244,13 @@ func TestBesideRedisson(t *testing.T) {
 	p.until(seen("#holders tbody tr"))
 	assert.Contains(t, p.text("#holders"), "Redisson")
 
-	p.change("rate")
-	p.fill(field("rate"), "40")
-	p.review()
-	p.confirm()
+	p.make("rate", "rate", "40")
 	assert.Equal(t, "10", call("availablePermits"))
 	assert.Equal(t, "false", call("tryAcquire", 11))
 	assert.Equal(t, "true", call("tryAcquire", 10))
 	p.until(one(`[data-fact="free"]`) + `.innerText === '0 of 40'`)
 
-	p.change("release")
-	p.fill(field("permits"), "25")
-	p.review()
-	p.confirm()
+	p.make("release", "permits", "25")
 	assert.Equal(t, "25", call("availablePermits"))
 
 	p.changeRate("orders", "55")
@@ -264,8 +258,6 @@ func TestBesideRedisson(t *testing.T) {
 	call("setRate", "OVERALL", 12, 60_000, 0)
 	p.until(one(`[data-fact="rate"]`) + `.innerText.includes('12')`)
 
-	p.change("delete")
-	p.review()
-	p.confirm()
+	p.make("delete", "", "")
 	assert.Equal(t, "false", call("isExists"))
 }

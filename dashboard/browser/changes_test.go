@@ -59,14 +59,22 @@ func (p *tab) confirm() {
 	p.until(closed + " && " + one("#told") + ".innerText !== ''")
 }
 
+// make changes the limiter that is shown.
+func (p *tab) make(action, name, value string) {
+	p.t.Helper()
+	p.change(action)
+	if name != "" {
+		p.fill(field(name), value)
+	}
+	p.review()
+	p.confirm()
+}
+
 // changeRate gives a limiter another rate, on its page.
 func (p *tab) changeRate(name, rate string) {
 	p.t.Helper()
 	p.goTo("#/limiter/" + id(name))
-	p.change("rate")
-	p.fill(field("rate"), rate)
-	p.review()
-	p.confirm()
+	p.make("rate", "rate", rate)
 }
 
 // outcome is how a change leaves a limiter.

@@ -46,16 +46,6 @@ var dialogs = []view{
 	}},
 }
 
-// show has the tab show the view.
-func (p *tab) show(v view) {
-	p.t.Helper()
-	p.goTo(v.hash)
-	p.until(v.shown)
-	if v.act != nil {
-		v.act(p)
-	}
-}
-
 // TestViews looks at each view by itself.
 func TestViews(t *testing.T) {
 	t.Parallel()
@@ -67,7 +57,11 @@ func TestViews(t *testing.T) {
 	for _, view := range slices.Concat(views, dialogs) {
 		t.Run(view.name, func(t *testing.T) {
 			p := p.in(t)
-			p.show(view)
+			p.goTo(view.hash)
+			p.until(view.shown)
+			if view.act != nil {
+				view.act(p)
+			}
 			p.accessible()
 			p.fits()
 			if view.act != nil {
