@@ -28,26 +28,19 @@ var acquires = map[string]bool{
 
 func TestAContextThatHasEnded(t *testing.T) {
 	t.Parallel()
-	for name, call := range limitertest.Operations {
-		t.Run(name, func(t *testing.T) {
-			t.Parallel()
-			redistest.Virtual(t, func(t *testing.T, rdb *redis.Client) {
-				l := limitertest.NewLimiter(t, rdb, limitertest.Every(1, time.Second))
-				sent := limitertest.CountCommands(rdb)
-				ctx, cancel := context.WithCancel(t.Context())
-				cancel()
-				err := call(ctx, l)
-				require.ErrorIs(t, err, context.Canceled)
-				assert.NotErrorIs(t, err, rratelimiter.ErrUnknownOutcome, "nothing was sent")
+	virtual(t, limitertest.Operations, func(t *testing.T, rdb *redis.Client, call func(context.Context, *rratelimiter.RateLimiter) error) {
+		l := limitertest.NewLimiter(t, rdb, limitertest.Every(1, time.Second))
+		sent := limitertest.CountCommands(rdb)
+		err := call(endedContext(t), l)
+		require.ErrorIs(t, err, context.Canceled)
+		assert.NotErrorIs(t, err, rratelimiter.ErrUnknownOutcome, "nothing was sent")
 
-				ctx, cancel = context.WithDeadline(t.Context(), time.Now())
-				defer cancel()
-				require.ErrorIs(t, call(ctx, l), context.DeadlineExceeded)
-				synctest.Wait()
-				assert.Zero(t, sent.Total())
-			})
-		})
-	}
+		ctx, cancel := context.WithDeadline(t.Context(), time.Now())
+		defer cancel()
+		require.ErrorIs(t, call(ctx, l), context.DeadlineExceeded)
+		synctest.Wait()
+		assert.Zero(t, sent.Total())
+	})
 }
 
 func TestAContextThatEndsInFlight(t *testing.T) {
@@ -60,12 +53,12 @@ func TestAContextThatEndsInFlight(t *testing.T) {
 				limitertest.MustAcquire(t, s.Other, 1)
 				held := make(chan struct{})
 				s.Proxy.OnCommand(redistest.Nth(1, "evalsha", redistest.Pass.When(held)))
-				ctx, cancel := context.WithTimeout(t.Context(), 300*time.Millisecond)
+				ctx, cancel := context.WithTimeout(t.Context(), 300*ms)
 				defer cancel()
 				c := s.Go(func() (bool, error) { return false, call(ctx, s.RateLimiter) })
 				assert.Equal(t, "waits", c.Outcome())
-				s.Until(900 * time.Millisecond)
-				c.RequireEnd(t, context.DeadlineExceeded, 300*time.Millisecond)
+				s.Until(900 * ms)
+				c.RequireEnd(t, context.DeadlineExceeded, 300*ms)
 				end, _ := c.Ended()
 				unknown := !limitertest.Reads[name] && !acquires[name]
 				assert.Equal(t, unknown, errors.Is(end.Err, rratelimiter.ErrUnknownOutcome),
@@ -81,57 +74,27 @@ func TestAContextThatEndsInFlight(t *testing.T) {
 	}
 }
 
-func TestAContextThatEndsInLine(t *testing.T) {
+func TestDefectACancelledTryAcquireKeepsItsPermits(t *testing.T) {
 	t.Parallel()
-	synctest.Test(t, func(t *testing.T) {
-		s := limitertest.NewHeldScene(t, limitertest.Every(2, time.Second))
-		limitertest.MustAcquire(t, s.Other, 2)
-		ctx, cancel := context.WithCancel(t.Context())
-		first, gone, last := s.StartAcquire(t.Context(), 1), s.StartAcquire(ctx, 1), s.StartAcquire(t.Context(), 1)
-		s.Until(300 * time.Millisecond)
-		cancel()
-		s.Until(time.Minute)
-		gone.RequireEnd(t, context.Canceled, 300*time.Millisecond)
-		assert.Equal(t, "true at 1s", first.Outcome())
-		assert.Equal(t, "true at 1s", last.Outcome())
-		assert.LessOrEqual(t, s.Sent.Scripts(), 3)
-	})
-}
-
-func TestAContextThatEndsAtTheHeadOfTheLine(t *testing.T) {
-	t.Parallel()
-	synctest.Test(t, func(t *testing.T) {
-		s := limitertest.NewHeldScene(t, limitertest.Every(3, time.Minute))
-		limitertest.MustAcquire(t, s.Other, 1)
-		ctx, cancel := context.WithCancel(t.Context())
-		head := s.StartAcquire(ctx, 3)
-		second, third := s.StartAcquire(t.Context(), 1), s.StartAcquire(t.Context(), 1)
-		s.Until(300 * time.Millisecond)
-		assert.Equal(t, "waits", second.Outcome())
-		cancel()
-		s.Until(time.Second)
-		head.RequireEnd(t, context.Canceled, 300*time.Millisecond)
-		assert.Equal(t, "true at 300ms", second.Outcome())
-		assert.Equal(t, "true at 300ms", third.Outcome())
-		s.CheckInUse(t, 3, 3)
-	})
-}
-
-func TestADeadlineBeforeTheTimeout(t *testing.T) {
-	t.Parallel()
-	synctest.Test(t, func(t *testing.T) {
-		s := limitertest.NewHeldScene(t, limitertest.Every(1, time.Second))
-		limitertest.MustAcquire(t, s.Other, 1)
-		short, cancel := context.WithTimeout(t.Context(), 400*time.Millisecond)
-		defer cancel()
-		long, cancelLong := context.WithTimeout(t.Context(), time.Hour)
-		defer cancelLong()
-		a, b := s.StartTryAcquire(short, 1, 700*time.Millisecond), s.StartTryAcquire(long, 1, 700*time.Millisecond)
-		c := s.StartAcquire(long, 1)
-		s.Until(time.Minute)
-		a.RequireEnd(t, context.DeadlineExceeded, 400*time.Millisecond)
-		assert.Equal(t, "false at 700ms", b.Outcome())
-		assert.Equal(t, "true at 1s", c.Outcome())
+	limitertest.BothTypes(t, func(t *testing.T, kind rratelimiter.RateType) {
+		synctest.Test(t, func(t *testing.T) {
+			rdb, m := redistest.Mini(t)
+			proxy := redistest.MiniProxy(t, m)
+			l := limitertest.NewLimiter(t, proxy.Client(t, nil), rratelimiter.Config{Type: kind, Rate: 10, Interval: time.Hour})
+			limitertest.MustAcquire(t, l, 1)
+			answer := make(chan struct{})
+			proxy.OnCommand(redistest.Nth(1, "evalsha", redistest.Pass.When(answer)))
+			ctx, cancel := context.WithTimeout(t.Context(), ms)
+			defer cancel()
+			_, err := l.TryAcquire(ctx, 5, 0)
+			require.ErrorIs(t, err, context.DeadlineExceeded)
+			all := limitertest.LimiterKeys(t, rdb, l.Name())
+			value, _ := limitertest.StoredValue(t, rdb, all[len(all)-1])
+			require.EqualValues(t, 4, value, "the permits were taken")
+			close(answer)
+			synctest.Wait()
+			assert.EqualValues(t, 9, limitertest.Available(t, l))
+		})
 	})
 }
 
@@ -145,22 +108,22 @@ func TestAContextThatEndsBehindABatch(t *testing.T) {
 		lead := s.StartTryAcquire(t.Context(), 1, 0)
 		ctx, cancel := context.WithCancel(t.Context())
 		var gone []*limitertest.Caller
-		for _, timeout := range []time.Duration{0, limitertest.Forever} {
+		for _, timeout := range []time.Duration{0, forever} {
 			gone = append(gone, s.StartTryAcquire(ctx, 2, timeout))
 		}
 		kept := s.StartTryAcquire(t.Context(), 3, 0)
 		release := s.Go(func() (bool, error) { return false, s.Release(ctx, 1) })
-		s.Until(200 * time.Millisecond)
+		s.Until(200 * ms)
 		cancel()
 		synctest.Wait()
 		for _, c := range gone {
-			c.RequireEnd(t, context.Canceled, 200*time.Millisecond)
+			c.RequireEnd(t, context.Canceled, 200*ms)
 		}
-		release.RequireEnd(t, context.Canceled, 200*time.Millisecond)
+		release.RequireEnd(t, context.Canceled, 200*ms)
 		end, _ := release.Ended()
 		assert.NotErrorIs(t, end.Err, rratelimiter.ErrUnknownOutcome, "it had not been sent")
 
-		s.Until(300 * time.Millisecond)
+		s.Until(300 * ms)
 		letGo()
 		assert.Equal(t, "true at 300ms", lead.Outcome())
 		assert.Equal(t, "true at 300ms", kept.Outcome())
@@ -172,40 +135,36 @@ func TestAContextThatEndsBehindABatch(t *testing.T) {
 // Of a batch, the permits of those who went away come off its one member.
 func TestPartOfABatchIsGivenBack(t *testing.T) {
 	t.Parallel()
-	for name, timeout := range map[string]time.Duration{"tries": 0, "in line": limitertest.Forever} {
-		t.Run(name, func(t *testing.T) {
-			t.Parallel()
-			synctest.Test(t, func(t *testing.T) {
-				s := limitertest.NewHeldScene(t, limitertest.Every(20, time.Hour))
-				gate := s.Hold(t, lua.Acquire, 1)
-				lead := s.StartTryAcquire(t.Context(), 1, 0)
-				ctx, cancel := context.WithCancel(t.Context())
-				kept := []*limitertest.Caller{s.StartTryAcquire(t.Context(), 2, timeout)}
-				gone := []*limitertest.Caller{s.StartTryAcquire(ctx, 3, timeout)}
-				kept = append(kept, s.StartTryAcquire(t.Context(), 4, timeout))
-				gone = append(gone, s.StartTryAcquire(ctx, 5, timeout))
-				letGo := s.Hold(t, lua.Acquire, 1)
-				gate()
-				assert.Equal(t, "true at 0s", lead.Outcome())
-				s.CheckInUse(t, 20, 1+2+3+4+5)
-				s.Until(100 * time.Millisecond)
-				cancel()
-				synctest.Wait()
-				for _, c := range gone {
-					c.RequireEnd(t, context.Canceled, 100*time.Millisecond)
-				}
-				s.Until(200 * time.Millisecond)
-				letGo()
-				for _, c := range kept {
-					assert.Equal(t, "true at 200ms", c.Outcome())
-				}
-				s.CheckInUse(t, 20, 1+2+4)
-				members := s.Mini.ZRange(t.Context(), limitertest.KeysOf(s.RateLimiter).Permits, 0, -1).Val()
-				members = slices.DeleteFunc(members, func(member string) bool { return permitsIn(member) == 0 })
-				assert.Len(t, members, 2, "the first request's and the batch's")
-			})
-		})
-	}
+	bubbles(t, map[string]time.Duration{"tries": 0, "in line": forever}, func(t *testing.T, timeout time.Duration) {
+		s := limitertest.NewHeldScene(t, limitertest.Every(20, time.Hour))
+		gate := s.Hold(t, lua.Acquire, 1)
+		lead := s.StartTryAcquire(t.Context(), 1, 0)
+		ctx, cancel := context.WithCancel(t.Context())
+		var kept, gone []*limitertest.Caller
+		for permits := int64(2); permits <= 4; permits += 2 {
+			kept = append(kept, s.StartTryAcquire(t.Context(), permits, timeout))
+			gone = append(gone, s.StartTryAcquire(ctx, permits+1, timeout))
+		}
+		letGo := s.Hold(t, lua.Acquire, 1)
+		gate()
+		assert.Equal(t, "true at 0s", lead.Outcome())
+		s.CheckInUse(t, 20, 1+2+3+4+5)
+		s.Until(100 * ms)
+		cancel()
+		synctest.Wait()
+		for _, c := range gone {
+			c.RequireEnd(t, context.Canceled, 100*ms)
+		}
+		s.Until(200 * ms)
+		letGo()
+		for _, c := range kept {
+			assert.Equal(t, "true at 200ms", c.Outcome())
+		}
+		s.CheckInUse(t, 20, 1+2+4)
+		members := s.Mini.ZRange(t.Context(), limitertest.KeysOf(s.RateLimiter).Permits, 0, -1).Val()
+		members = slices.DeleteFunc(members, func(member string) bool { return permitsIn(member) == 0 })
+		assert.Len(t, members, 2, "the first request's and the batch's")
+	})
 }
 
 // What is given back goes to those who wait for it, at once.
@@ -216,12 +175,12 @@ func TestWhatIsGivenBackServesTheLine(t *testing.T) {
 		letGo := s.Hold(t, lua.Acquire, 1)
 		ctx, cancel := context.WithCancel(t.Context())
 		gone := s.StartTryAcquire(ctx, 3, 0)
-		waiting := s.StartTryAcquire(t.Context(), 2, limitertest.Forever)
-		s.Until(100 * time.Millisecond)
+		waiting := s.StartTryAcquire(t.Context(), 2, forever)
+		s.Until(100 * ms)
 		cancel()
 		synctest.Wait()
-		gone.RequireEnd(t, context.Canceled, 100*time.Millisecond)
-		s.Until(200 * time.Millisecond)
+		gone.RequireEnd(t, context.Canceled, 100*ms)
+		s.Until(200 * ms)
 		letGo()
 		assert.Equal(t, "true at 200ms", waiting.Outcome())
 		s.CheckInUse(t, 3, 2)
@@ -238,13 +197,13 @@ func TestAContextThatEndsWhileTheLineAsks(t *testing.T) {
 		letGo := s.Hold(t, lua.Acquire, 2)
 		ctx, cancel := context.WithCancel(t.Context())
 		gone, kept := s.StartAcquire(ctx, 1), s.StartAcquire(t.Context(), 1)
-		s.Until(1200 * time.Millisecond)
+		s.Until(1200 * ms)
 		assert.Equal(t, "waits", kept.Outcome(), "the answer is held")
 		cancel()
 		synctest.Wait()
-		gone.RequireEnd(t, context.Canceled, 1200*time.Millisecond)
+		gone.RequireEnd(t, context.Canceled, 1200*ms)
 		third := s.StartAcquire(t.Context(), 1)
-		s.Until(1300 * time.Millisecond)
+		s.Until(1300 * ms)
 		letGo()
 		assert.Equal(t, "true at 1.3s", kept.Outcome())
 		assert.Equal(t, "true at 1.3s", third.Outcome(), "with what the first left")
@@ -255,32 +214,26 @@ func TestAContextThatEndsWhileTheLineAsks(t *testing.T) {
 // All of a batch may go away; others behind it are served nevertheless.
 func TestEverybodyInABatchGoesAway(t *testing.T) {
 	t.Parallel()
-	for name, answer := range map[string]redistest.Action{
-		"answered": redistest.Pass,
-		"lost":     redistest.DropAnswer,
-	} {
-		t.Run(name, func(t *testing.T) {
-			t.Parallel()
-			synctest.Test(t, func(t *testing.T) {
-				s := limitertest.NewHeldScene(t, limitertest.Every(5, time.Hour))
-				held := make(chan struct{})
-				s.Proxy.OnCommand(redistest.Nth(1, lua.Acquire.SHA, answer.When(held)))
-				ctx, cancel := context.WithCancel(t.Context())
-				gone := s.StartTryAcquire(ctx, 4, limitertest.Forever)
-				behind := s.StartTryAcquire(t.Context(), 5, limitertest.Forever)
-				cancel()
-				synctest.Wait()
-				gone.RequireEnd(t, context.Canceled, 0)
-				close(held)
-				s.Until(time.Second)
-				end, done := behind.Ended()
-				require.True(t, done)
-				require.NoError(t, end.Err)
-				assert.True(t, end.Ok, "what those before it took was given back")
-				s.CheckInUse(t, 5, 5)
-			})
-		})
-	}
+	bubbles(t, map[string]redistest.Action{
+		"answered": redistest.Pass, "lost": redistest.DropAnswer,
+	}, func(t *testing.T, answer redistest.Action) {
+		s := limitertest.NewHeldScene(t, limitertest.Every(5, time.Hour))
+		held := make(chan struct{})
+		s.Proxy.OnCommand(redistest.Nth(1, lua.Acquire.SHA, answer.When(held)))
+		ctx, cancel := context.WithCancel(t.Context())
+		gone := s.StartTryAcquire(ctx, 4, forever)
+		behind := s.StartTryAcquire(t.Context(), 5, forever)
+		cancel()
+		synctest.Wait()
+		gone.RequireEnd(t, context.Canceled, 0)
+		close(held)
+		s.Until(time.Second)
+		end, done := behind.Ended()
+		require.True(t, done)
+		require.NoError(t, end.Err)
+		assert.True(t, end.Ok, "what those before it took was given back")
+		s.CheckInUse(t, 5, 5)
+	})
 }
 
 // The caller whose request makes others' go has no special part in them.
@@ -291,7 +244,7 @@ func TestTheFirstOfABatchGoesAway(t *testing.T) {
 		gate := s.Hold(t, lua.Acquire, 1)
 		ctx, cancel := context.WithCancel(t.Context())
 		lead := s.StartTryAcquire(ctx, 1, 0)
-		others := []*limitertest.Caller{s.StartTryAcquire(t.Context(), 1, 0), s.StartTryAcquire(t.Context(), 2, limitertest.Forever)}
+		others := []*limitertest.Caller{s.StartTryAcquire(t.Context(), 1, 0), s.StartTryAcquire(t.Context(), 2, forever)}
 		cancel()
 		synctest.Wait()
 		lead.RequireEnd(t, context.Canceled, 0)
@@ -316,7 +269,7 @@ func TestACallerIsNotKeptByOthers(t *testing.T) {
 		gate()
 		assert.Equal(t, "true at 0s", lead.Outcome())
 		assert.Equal(t, "waits", behind.Outcome(), "its answer is held")
-		s.Until(900 * time.Millisecond)
+		s.Until(900 * ms)
 		letGo()
 		assert.Equal(t, "true at 900ms", behind.Outcome())
 	})
@@ -326,34 +279,27 @@ func TestACallerIsNotKeptByOthers(t *testing.T) {
 // were not refused.
 func TestPatienceEndsBehindABatchThatIsStuck(t *testing.T) {
 	t.Parallel()
-
-	t.Run("one that was not sent", func(t *testing.T) {
-		t.Parallel()
-		synctest.Test(t, func(t *testing.T) {
-			s := limitertest.NewHeldScene(t, limitertest.Every(5, time.Hour))
-			letGo := s.Hold(t, lua.Acquire, 1)
-			s.StartTryAcquire(t.Context(), 1, 0)
-			c := s.StartTryAcquire(t.Context(), 1, 100*time.Millisecond)
-			s.Until(900 * time.Millisecond)
-			c.RequireEnd(t, rratelimiter.ErrUnavailable, 200*time.Millisecond)
-			letGo()
-			s.CheckInUse(t, 5, 1)
-		})
-	})
-
-	t.Run("behind one that waits", func(t *testing.T) {
-		t.Parallel()
-		synctest.Test(t, func(t *testing.T) {
-			s := limitertest.NewHeldScene(t, limitertest.Every(5, time.Hour))
-			letGo := s.Hold(t, lua.Acquire, 1)
-			s.StartTryAcquire(t.Context(), 1, limitertest.Forever)
-			a, b := s.StartTryAcquire(t.Context(), 1, 100*time.Millisecond), s.StartTryAcquire(t.Context(), 1, 200*time.Millisecond)
-			s.Until(900 * time.Millisecond)
-			a.RequireEnd(t, rratelimiter.ErrUnavailable, 200*time.Millisecond)
-			b.RequireEnd(t, rratelimiter.ErrUnavailable, 300*time.Millisecond)
-			letGo()
-			s.CheckInUse(t, 5, 1)
-		})
+	type row struct {
+		first  time.Duration // the patience of the one in the flight
+		behind []time.Duration
+	}
+	bubbles(t, map[string]row{
+		"behind one that tries": {0, []time.Duration{100 * ms}},
+		"behind one that waits": {forever, []time.Duration{100 * ms, 200 * ms}},
+	}, func(t *testing.T, row row) {
+		s := limitertest.NewHeldScene(t, limitertest.Every(5, time.Hour))
+		letGo := s.Hold(t, lua.Acquire, 1)
+		s.StartTryAcquire(t.Context(), 1, row.first)
+		var behind []*limitertest.Caller
+		for _, patience := range row.behind {
+			behind = append(behind, s.StartTryAcquire(t.Context(), 1, patience))
+		}
+		s.Until(900 * ms)
+		for i, c := range behind {
+			c.RequireEnd(t, rratelimiter.ErrUnavailable, row.behind[i]+100*ms)
+		}
+		letGo()
+		s.CheckInUse(t, 5, 1)
 	})
 }
 
@@ -370,7 +316,7 @@ func TestContextsThatEndAtTheMomentOfTheGrant(t *testing.T) {
 			wg.Go(func() {
 				for i := range 60 {
 					ctx, cancel := context.WithCancel(t.Context())
-					time.AfterFunc(rand.N(3*time.Millisecond), cancel)
+					time.AfterFunc(rand.N(3*ms), cancel)
 					permits := int64(1 + i%3)
 					ok, err := l.TryAcquire(ctx, permits, time.Duration(worker%2)*time.Hour)
 					if ok {
@@ -388,7 +334,15 @@ func TestContextsThatEndAtTheMomentOfTheGrant(t *testing.T) {
 		assert.Eventually(t, func() bool {
 			value, _ := limitertest.StoredValue(t, rdb, limitertest.KeysOf(l).Value)
 			return limitertest.InUse(t, rdb, limitertest.KeysOf(l).Permits) == held.Load() && value == rate-held.Load()
-		}, time.Minute, 5*time.Millisecond, "held: %d of %d", held.Load(), 8*60*2)
+		}, time.Minute, 5*ms, "held: %d of %d", held.Load(), 8*60*2)
+	})
+}
+
+// seesContext is a hook that looks at the context of each round trip.
+func seesContext(look func(ctx context.Context)) redis.Hook {
+	return around(func(ctx context.Context, _ []redis.Cmder, next func() error) error {
+		look(ctx)
+		return next()
 	})
 }
 
@@ -399,48 +353,20 @@ func TestHooksSeeTheCallersContext(t *testing.T) {
 	for name, call := range limitertest.Operations {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			for kind, with := range map[string]func(context.Context) context.Context{
-				"cancellable":     func(ctx context.Context) context.Context { return ctx },
-				"not cancellable": context.WithoutCancel,
-			} {
-				t.Run(kind, func(t *testing.T) {
-					t.Parallel()
-					redistest.Virtual(t, func(t *testing.T, rdb *redis.Client) {
-						l := limitertest.NewLimiter(t, rdb, limitertest.Every(2, time.Second))
-						ctx := context.WithValue(t.Context(), key{}, kind)
-						var calls, seen atomic.Int64
-						rdb.AddHook(contextHook(func(ctx context.Context) {
-							calls.Add(1)
-							if ctx.Value(key{}) == kind {
-								seen.Add(1)
-							}
-						}))
-						require.NoError(t, call(with(ctx), l))
-						assert.Positive(t, calls.Load())
-						assert.Equal(t, calls.Load(), seen.Load())
-					})
-				})
-			}
+			virtual(t, kindsOfContext, func(t *testing.T, rdb *redis.Client, with func(context.Context) context.Context) {
+				l := limitertest.NewLimiter(t, rdb, limitertest.Every(2, time.Second))
+				var calls, seen atomic.Int64
+				rdb.AddHook(seesContext(func(ctx context.Context) {
+					calls.Add(1)
+					if ctx.Value(key{}) == name {
+						seen.Add(1)
+					}
+				}))
+				require.NoError(t, call(with(context.WithValue(t.Context(), key{}, name)), l))
+				assert.Positive(t, calls.Load())
+				assert.Equal(t, calls.Load(), seen.Load())
+			})
 		})
-	}
-}
-
-// contextHook is told the context of each command.
-type contextHook func(ctx context.Context)
-
-func (h contextHook) DialHook(next redis.DialHook) redis.DialHook { return next }
-
-func (h contextHook) ProcessHook(next redis.ProcessHook) redis.ProcessHook {
-	return func(ctx context.Context, cmd redis.Cmder) error {
-		h(ctx)
-		return next(ctx, cmd)
-	}
-}
-
-func (h contextHook) ProcessPipelineHook(next redis.ProcessPipelineHook) redis.ProcessPipelineHook {
-	return func(ctx context.Context, cmds []redis.Cmder) error {
-		h(ctx)
-		return next(ctx, cmds)
 	}
 }
 
@@ -450,7 +376,7 @@ func TestACancelledContextDoesNotReachRedis(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		s := limitertest.NewHeldScene(t, limitertest.Every(5, time.Hour))
-		s.Redis.AddHook(contextHook(func(ctx context.Context) { assert.NoError(t, ctx.Err()) }))
+		s.Redis.AddHook(seesContext(func(ctx context.Context) { assert.NoError(t, ctx.Err()) }))
 		letGo := s.Hold(t, lua.Acquire, 1)
 		ctx, cancel := context.WithCancel(t.Context())
 		gone := s.StartTryAcquire(ctx, 2, 0)

@@ -3,6 +3,7 @@ package concurrency_test
 import (
 	"context"
 	"fmt"
+	"math/rand/v2"
 	"slices"
 	"sync"
 	"testing"
@@ -20,48 +21,24 @@ import (
 	"github.com/rratelimiter/rratelimiter/slidinglog"
 )
 
-// distance is how long each round trip of a client takes.
-type distance time.Duration
-
-func (distance) DialHook(next redis.DialHook) redis.DialHook { return next }
-
-func (d distance) ProcessHook(next redis.ProcessHook) redis.ProcessHook {
-	return func(ctx context.Context, cmd redis.Cmder) error {
-		defer time.Sleep(time.Duration(d))
-		return next(ctx, cmd)
-	}
-}
-
-func (d distance) ProcessPipelineHook(next redis.ProcessPipelineHook) redis.ProcessPipelineHook {
-	return func(ctx context.Context, cmds []redis.Cmder) error {
-		defer time.Sleep(time.Duration(d))
-		return next(ctx, cmds)
-	}
-}
-
-// farRedis returns a client of a miniredis at that distance, and one beside it.
+// farRedis returns a client of a miniredis that takes so long for each round trip, and one
+// beside it.
 func farRedis(t *testing.T, trip time.Duration) (far, near *redis.Client) {
 	t.Helper()
 	near, m := redistest.Mini(t)
 	far = redistest.MiniClient(t, m, &redis.Options{PoolSize: 20, MaxConcurrentDials: 1})
-	far.AddHook(distance(trip))
+	far.AddHook(around(func(_ context.Context, _ []redis.Cmder, next func() error) error {
+		defer time.Sleep(trip)
+		return next()
+	}))
 	return far, near
-}
-
-// together has each of so many callers do something at the same time.
-func together(callers int, do func(i int)) {
-	var wg sync.WaitGroup
-	for i := range callers {
-		wg.Go(func() { do(i) })
-	}
-	wg.Wait()
 }
 
 // What callers were granted who had gone is free again within the time of a call, however
 // many went at once.
 func TestHundredsOfCallersWhoLeave(t *testing.T) {
 	t.Parallel()
-	const callers, waves, trip, callTime = 600, 6, 100 * time.Millisecond, 1500 * time.Millisecond
+	const callers, waves, trip, callTime = 600, 6, 100 * ms, 1500 * ms
 	cfg := limitertest.Every(100_000, time.Hour)
 	cancelled := func(take func(ctx context.Context, i int)) {
 		for wave := range waves {
@@ -76,7 +53,7 @@ func TestHundredsOfCallersWhoLeave(t *testing.T) {
 			client := limitertest.NewClient(t, far, rratelimiter.WithRedissonVersion(beside), rratelimiter.WithCallTimeout(callTime))
 			all := make([]*rratelimiter.RateLimiter, limiters)
 			for i := range all {
-				all[i] = client.RateLimiter(fmt.Sprint("limiter", i), rratelimiter.WithDefault(cfg))
+				all[i] = byDefault(client, fmt.Sprint("limiter", i), cfg)
 			}
 			cancelled(func(ctx context.Context, i int) { _, _ = all[i%limiters].TryAcquire(ctx, 1, 0) })
 			time.Sleep(callTime)
@@ -86,7 +63,7 @@ func TestHundredsOfCallersWhoLeave(t *testing.T) {
 			return inUse
 		}
 	}
-	for name, leave := range map[string]func(t *testing.T, far, near *redis.Client) (inUse int64){
+	bubbles(t, map[string]func(t *testing.T, far, near *redis.Client) (inUse int64){
 		"one limiter":                     limiters("3.35.0", 1),
 		"as many limiters":                limiters("3.35.0", callers),
 		"one limiter beside old releases": limiters("3.15.5", 1),
@@ -99,15 +76,10 @@ func TestHundredsOfCallersWhoLeave(t *testing.T) {
 			}
 			return inUse
 		},
-	} {
-		t.Run(name, func(t *testing.T) {
-			t.Parallel()
-			synctest.Test(t, func(t *testing.T) {
-				far, near := farRedis(t, trip)
-				assert.Zero(t, leave(t, far, near), "permits in use that nobody has")
-			})
-		})
-	}
+	}, func(t *testing.T, leave func(t *testing.T, far, near *redis.Client) int64) {
+		far, near := farRedis(t, trip)
+		assert.Zero(t, leave(t, far, near), "permits in use that no caller has")
+	})
 }
 
 // Releases of hundreds of limiters at once all come through, and none waits for those of
@@ -116,11 +88,11 @@ func TestHundredsOfReleases(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		const releases = 400
-		far, near := farRedis(t, 100*time.Millisecond)
+		far, near := farRedis(t, 100*ms)
 		client := limitertest.NewClient(t, far)
 		all := make([]*rratelimiter.RateLimiter, releases)
 		together(releases, func(i int) {
-			all[i] = client.RateLimiter(fmt.Sprint("limiter", i), rratelimiter.WithDefault(limitertest.Every(10, time.Hour)))
+			all[i] = byDefault(client, fmt.Sprint("limiter", i), limitertest.Every(10, time.Hour))
 			assert.NoError(t, all[i].Acquire(t.Context(), 1))
 		})
 		together(releases, func(i int) { assert.NoError(t, all[i].Release(t.Context(), 1)) })
@@ -134,11 +106,11 @@ func TestHundredsOfReleases(t *testing.T) {
 func TestAReleaseBesideOthersGiveBacks(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		const trip, releases = 10 * time.Millisecond, 100
+		const trip, releases = 10 * ms, 100
 		far, _ := farRedis(t, trip)
 		client := limitertest.NewClient(t, far, rratelimiter.WithRedissonVersion("3.15.5"))
-		busy := client.RateLimiter("busy", rratelimiter.WithDefault(limitertest.Every(100_000, time.Hour)))
-		free := client.RateLimiter("free", rratelimiter.WithDefault(limitertest.Every(releases, time.Hour)))
+		busy := byDefault(client, "busy", limitertest.Every(100_000, time.Hour))
+		free := byDefault(client, "free", limitertest.Every(releases, time.Hour))
 		limitertest.MustAcquire(t, free, releases)
 		ctx, cancel := context.WithTimeout(t.Context(), trip/2)
 		defer cancel()
@@ -159,7 +131,7 @@ func TestAReleaseBesideOthersGiveBacks(t *testing.T) {
 func TestHundredsOfHandlesWithARate(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		far, _ := farRedis(t, 100*time.Millisecond)
+		far, _ := farRedis(t, 100*ms)
 		client := limitertest.NewClient(t, far, rratelimiter.WithCallTimeout(time.Second))
 		together(600, func(i int) {
 			l := client.RateLimiter(fmt.Sprint("limiter", i), rratelimiter.WithRate(limitertest.Every(10, time.Hour)))
@@ -168,4 +140,98 @@ func TestHundredsOfHandlesWithARate(t *testing.T) {
 			assert.True(t, granted)
 		})
 	})
+}
+
+// Whatever is in doubt at the same time, nothing waits for another that waits for
+// it: each call ends in time, and all that was granted and not given back is in use.
+func TestNothingInDoubtWaitsForAnother(t *testing.T) {
+	t.Parallel()
+	seeds := uint64(20)
+	if testing.Short() {
+		seeds = 3
+	}
+	for seed := range seeds {
+		t.Run(fmt.Sprint(seed), func(t *testing.T) {
+			t.Parallel()
+			synctest.Test(t, func(t *testing.T) {
+				_, m := redistest.Mini(t)
+				proxy := redistest.MiniProxy(t, m)
+				rdb := proxy.Client(t, &redis.Options{PoolSize: 256, ReadTimeout: 700 * ms})
+				c := limitertest.NewClient(t, rdb)
+				var all []*rratelimiter.RateLimiter
+				for _, name := range []string{"{a}1", "{a}2", "{a}3"} {
+					opts := []rratelimiter.LimiterOption{rratelimiter.WithDefault(limitertest.Every(100, time.Minute))}
+					if name == "{a}3" {
+						opts = append(opts, rratelimiter.WithLease(rratelimiter.Lease{Permits: 8, Life: time.Second}))
+					}
+					l := c.RateLimiter(name, opts...)
+					require.NoError(t, l.Acquire(t.Context(), 1))
+					all = append(all, l)
+				}
+				dice := rand.New(rand.NewPCG(seed, 0))
+				proxy.OnCommand(func(cmd redistest.Command) redistest.Action {
+					late := time.Duration(1+dice.IntN(20)) * ms
+					switch n := dice.IntN(12); {
+					case cmd.Name() != "evalsha":
+						return redistest.Pass
+					case n == 0:
+						return redistest.DropAnswer.After(late)
+					case n == 1:
+						return redistest.Cut.After(late)
+					case n == 2:
+						return redistest.Swallow
+					}
+					return redistest.Pass.After(late)
+				})
+				var wg sync.WaitGroup
+				for worker := range uint64(24) {
+					wg.Go(func() {
+						draw := rand.New(rand.NewPCG(seed, 1+worker))
+						for range 12 {
+							ctx, cancel := context.WithCancel(t.Context())
+							if draw.IntN(3) == 0 {
+								time.AfterFunc(time.Duration(draw.IntN(100))*ms, cancel)
+							}
+							l, bound := all[draw.IntN(3)], 3*time.Second
+							start := time.Now()
+							switch draw.IntN(9) {
+							case 0, 1:
+								_, _ = l.TryAcquire(ctx, 1+draw.Int64N(4), 0)
+							case 2:
+								_, _ = l.TryAcquire(ctx, 1+draw.Int64N(40), 300*ms)
+								bound = 400 * ms
+							case 3:
+								_, _ = l.Take(ctx, 1)
+								bound *= 2 // a second question may be what its figures take
+							case 4, 5:
+								_ = l.Release(ctx, 1+draw.Int64N(8))
+								bound *= 3 // in several calls, behind the end of a lease
+							case 6:
+								order := draw.Perm(3)
+								_, _ = c.TryAcquireAll(ctx, 1, time.Duration(draw.IntN(2))*200*ms, all[order[0]], all[order[1]])
+							case 7:
+								_ = l.SetRate(ctx, limitertest.Every(100, time.Minute), rratelimiter.KeepState())
+								bound *= 2 // behind the end of a lease
+							case 8:
+								_, _ = c.Migrate(ctx, l.Name())
+								bound *= 2
+							}
+							assert.LessOrEqual(t, time.Since(start), bound)
+							cancel()
+						}
+					})
+				}
+				wg.Wait()
+				proxy.OnCommand(func(redistest.Command) redistest.Action { return redistest.Pass })
+				time.Sleep(10 * time.Second)
+				for _, l := range all {
+					start := time.Now()
+					require.NoError(t, l.SetRate(t.Context(), limitertest.Every(100, time.Minute)))
+					limitertest.MustAcquire(t, l, 100)
+					require.NoError(t, l.Release(t.Context(), 100))
+					assert.Less(t, time.Since(start), 10*ms)
+				}
+			})
+		})
+	}
 }

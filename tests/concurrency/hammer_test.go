@@ -24,19 +24,6 @@ import (
 	"github.com/rratelimiter/rratelimiter/lua"
 )
 
-// trace has the server tell all that it executes. The returned function ends
-// that and returns what was told.
-func trace(t *testing.T, server *redistest.Server) (stop func() []redistest.Ran) {
-	t.Helper()
-	var all []redistest.Ran
-	end := redistest.Monitor(t, server.Addr(), func(ran redistest.Ran) { all = append(all, ran) })
-	return func() []redistest.Ran {
-		t.Helper()
-		end()
-		return all
-	}
-}
-
 // An entry is what one script call added to a permits set. permits falls when
 // they are released or given back, but not when the set drops the member.
 type entry struct {
@@ -231,86 +218,209 @@ func replay(t *testing.T, commands []redistest.Ran, cfg rratelimiter.Config) (le
 	return ledgers, unwanted
 }
 
-// Three Clients with eight callers each do all that callers do, and the server
-// tells what came of it.
+// A hammer is three Clients with eight callers each, which do all that callers do for a
+// while, and a server that tells what came of it.
+type hammer struct {
+	server    *redistest.Server
+	seed      uint64
+	commands  []redistest.Ran
+	stop      func()
+	cancelled atomic.Int64 // callers that went away
+	grants    atomic.Int64
+}
+
+func newHammer(t *testing.T) *hammer {
+	t.Helper()
+	h := &hammer{server: redistest.StartRedis(t), seed: rand.Uint64()}
+	for _, s := range lua.All() {
+		require.NoError(t, h.server.Client(t, nil).ScriptLoad(t.Context(), s.Source).Err())
+	}
+	h.stop = redistest.Monitor(t, h.server.Addr(), func(ran redistest.Ran) { h.commands = append(h.commands, ran) })
+	t.Logf("seed %d", h.seed)
+	return h
+}
+
+// strike goes on for that long at least, and until callers were granted permits and went
+// away. handle is called for each Client, and what it returns makes one random call.
+func (h *hammer) strike(t *testing.T, least time.Duration, handle func(c *rratelimiter.Client) func(draw *rand.Rand)) {
+	t.Helper()
+	var callers sync.WaitGroup
+	var clients []*rratelimiter.Client
+	start := time.Now()
+	for number := range uint64(3) {
+		client := rratelimiter.New(h.server.Client(t, nil))
+		clients = append(clients, client)
+		call := handle(client)
+		for worker := range uint64(8) {
+			draw := rand.New(rand.NewPCG(h.seed, number*8+worker))
+			callers.Go(func() {
+				for took := time.Duration(0); took < least || took < time.Minute && !h.enough() && !t.Failed(); took = time.Since(start) {
+					call(draw)
+				}
+			})
+		}
+	}
+	callers.Wait()
+	assert.True(t, h.enough(), "%d grants, and %d callers that went away", h.grants.Load(), h.cancelled.Load())
+	for _, client := range clients {
+		require.NoError(t, client.Close(t.Context()))
+	}
+	h.stop()
+}
+
+func (h *hammer) enough() bool { return h.grants.Load() > 100 && h.cancelled.Load() > 0 }
+
+// granted checks how a call ended, and reports whether it was granted.
+func (h *hammer) granted(t *testing.T, ok bool, err error) bool {
+	t.Helper()
+	if errors.Is(err, context.Canceled) || errors.Is(err, context.DeadlineExceeded) {
+		h.cancelled.Add(1)
+	} else {
+		assert.NoError(t, err)
+	}
+	if err != nil {
+		assert.False(t, ok)
+	}
+	if ok {
+		h.grants.Add(1)
+	}
+	return ok
+}
+
+// check replays what was done to the limiter of that name. Its permits were held by the
+// callers who were told of them, and in so many sets.
+func (h *hammer) check(t *testing.T, name string, cfg rratelimiter.Config, sets int, held int64) {
+	t.Helper()
+	ledgers, unwanted := replay(t, of(h.commands, name), cfg)
+	require.Len(t, ledgers, sets)
+	granted := int64(0)
+	for _, l := range ledgers {
+		granted += l.granted
+		assert.Positive(t, l.highest)
+		t.Logf("%s: %d script calls, %d permits granted; at most %d in an interval of %d", name, l.calls, l.granted, l.highest, cfg.Rate)
+	}
+	assert.Equal(t, held, granted-unwanted, "permits of %s that callers were told of", name)
+	t.Logf("%d grants; %d callers went away, from %d permits", h.grants.Load(), h.cancelled.Load(), unwanted)
+}
+
+// of returns what was done to the limiter of that name.
+func of(commands []redistest.Ran, name string) []redistest.Ran {
+	return slices.DeleteFunc(slices.Clone(commands), func(c redistest.Ran) bool {
+		if !c.InScript {
+			return !slices.Contains(c.Args, name)
+		}
+		return len(c.Args) > 1 && !strings.HasPrefix(c.Args[1]+":", name+":") && !strings.HasPrefix(c.Args[1], "{"+name+"}:")
+	})
+}
+
+func sets(kind rratelimiter.RateType) int {
+	if kind == rratelimiter.PerClient {
+		return 3
+	}
+	return 1
+}
+
 func TestHammer(t *testing.T) {
 	t.Parallel()
 	limitertest.BothTypes(t, func(t *testing.T, kind rratelimiter.RateType) {
-		server := redistest.StartRedis(t)
-		cfg := rratelimiter.Config{Type: kind, Rate: 500, Interval: 250 * time.Millisecond}
-		name := redistest.Name(t)
-		for _, s := range lua.All() {
-			require.NoError(t, server.Client(t, nil).ScriptLoad(t.Context(), s.Source).Err())
-		}
-		stop := trace(t, server)
-		seed := rand.Uint64()
-		t.Logf("seed %d", seed)
-		end := time.Now().Add(2 * time.Second)
-		var held, grants, cancelled atomic.Int64
-		var clients []*rratelimiter.Client
-		var wg sync.WaitGroup
-		for number := range uint64(3) {
-			client := rratelimiter.New(server.Client(t, nil))
-			clients = append(clients, client)
-			for worker := range uint64(8) {
-				l := client.RateLimiter(name, rratelimiter.WithDefault(cfg))
-				draw := rand.New(rand.NewPCG(seed, number*8+worker))
-				wg.Go(func() {
-					for time.Now().Before(end) {
-						permits, ok, err := hammerOnce(t.Context(), l, draw)
-						switch {
-						case errors.Is(err, context.Canceled) || errors.Is(err, context.DeadlineExceeded):
-							cancelled.Add(1)
-							assert.False(t, ok)
-						case !assert.NoError(t, err):
-							return
-						}
-						if !ok {
-							continue
-						}
-						held.Add(permits)
-						grants.Add(1)
-						if draw.IntN(3) == 0 {
-							assert.NoError(t, l.Release(t.Context(), 1+draw.Int64N(permits)))
-						}
-					}
-				})
-			}
-		}
-		if kind == rratelimiter.Overall {
-			l := clients[0].RateLimiter(name)
-			wg.Go(func() {
-				for rate := int64(300); time.Now().Before(end); rate = 800 - rate {
-					time.Sleep(150 * time.Millisecond)
+		h, name := newHammer(t), redistest.Name(t)
+		cfg := rratelimiter.Config{Type: kind, Rate: 500, Interval: 250 * ms}
+		var held atomic.Int64
+		h.strike(t, 2*time.Second, func(c *rratelimiter.Client) func(draw *rand.Rand) {
+			return func(draw *rand.Rand) {
+				l := byDefault(c, name, cfg)
+				permits, ok, err := hammerOnce(t.Context(), l, draw)
+				if !h.granted(t, ok, err) {
+					return
+				}
+				held.Add(permits)
+				if draw.IntN(3) == 0 {
+					assert.NoError(t, l.Release(t.Context(), 1+draw.Int64N(permits)))
+				}
+				if kind == rratelimiter.Overall && draw.IntN(100) == 0 {
+					rate := 300 + draw.Int64N(200)
 					changed, err := l.UpdateRate(t.Context(), limitertest.Every(rate, cfg.Interval), rratelimiter.KeepState())
 					assert.NoError(t, err)
 					assert.True(t, changed)
 				}
-			})
-		}
-		wg.Wait()
-		for _, client := range clients {
-			require.NoError(t, client.Close(t.Context()))
-		}
-
-		ledgers, unwanted := replay(t, stop(), cfg)
-		var granted, calls int64
-		for _, l := range ledgers {
-			granted += l.granted
-			calls += l.calls
-			assert.Positive(t, l.highest)
-		}
-		if kind == rratelimiter.Overall {
-			require.Len(t, ledgers, 1)
-		} else {
-			require.Len(t, ledgers, 3)
-		}
-		assert.Equal(t, held.Load(), granted-unwanted, "permits that callers were told of")
-		t.Logf("%d script calls; %d grants, %d permits; %d callers went away, from %d permits",
-			calls, grants.Load(), held.Load(), cancelled.Load(), unwanted)
-		assert.Greater(t, grants.Load(), int64(100))
-		assert.Positive(t, cancelled.Load())
+			}
+		})
+		h.check(t, name, cfg, sets(kind), held.Load())
 	})
+}
+
+// The callers have leases, and their handles remember refusals.
+func TestLeasesUnderTheHammer(t *testing.T) {
+	t.Parallel()
+	limitertest.BothTypes(t, func(t *testing.T, kind rratelimiter.RateType) {
+		h, name := newHammer(t), redistest.Name(t)
+		cfg := rratelimiter.Config{Type: kind, Rate: 500, Interval: 250 * ms}
+		var held atomic.Int64
+		h.strike(t, time.Second, func(c *rratelimiter.Client) func(draw *rand.Rand) {
+			l := c.RateLimiter(name, rratelimiter.WithDefault(cfg), limitertest.Ahead(0), noticed())
+			return func(draw *rand.Rand) {
+				permits := int64(1)
+				ok, err := l.TryAcquire(t.Context(), permits, 0)
+				if draw.IntN(2) == 0 {
+					if h.granted(t, ok, err) {
+						held.Add(permits)
+					}
+					permits, ok, err = hammerOnce(t.Context(), l, draw)
+				}
+				if !h.granted(t, ok, err) {
+					return
+				}
+				held.Add(permits)
+				if draw.IntN(10) == 0 {
+					assert.NoError(t, l.Release(t.Context(), 1+draw.Int64N(permits)))
+				}
+			}
+		})
+		h.check(t, name, cfg, sets(kind), held.Load())
+	})
+}
+
+// The callers ask for all of some limiters and for each of them.
+func TestHammerOfAll(t *testing.T) {
+	t.Parallel()
+	h, tag := newHammer(t), redistest.Name(t)
+	cfgs := []rratelimiter.Config{limitertest.Every(100, 50*ms), limitertest.Every(400, 250*ms), limitertest.Every(1000, 700*ms)}
+	var held [3]atomic.Int64
+	var all, single atomic.Int64
+	h.strike(t, 1500*ms, func(c *rratelimiter.Client) func(draw *rand.Rand) {
+		var limiters []*rratelimiter.RateLimiter
+		for i, cfg := range cfgs {
+			limiters = append(limiters, byDefault(c, fmt.Sprintf("%d{%s}", i, tag), cfg))
+		}
+		return func(draw *rand.Rand) {
+			var permits int64
+			var ok bool
+			var err error
+			first, last, count := 0, len(limiters)-1, &all
+			if one := draw.IntN(6); one < len(limiters) {
+				first, last, count = one, one, &single
+				permits, ok, err = hammerOnce(t.Context(), limiters[one], draw)
+			} else {
+				permits, ok, err = hammerAll(t.Context(), c, limiters, draw)
+			}
+			if permits > cfgs[first].Rate && errors.Is(err, rratelimiter.ErrPermitsExceedRate) || !h.granted(t, ok, err) {
+				assert.False(t, ok)
+				return
+			}
+			count.Add(1)
+			for i := first; i <= last; i++ {
+				held[i].Add(permits)
+				if draw.IntN(4) == 0 {
+					assert.NoError(t, limiters[i].Release(t.Context(), 1+draw.Int64N(permits)))
+				}
+			}
+		}
+	})
+	for i, cfg := range cfgs {
+		h.check(t, fmt.Sprintf("%d{%s}", i, tag), cfg, 1, held[i].Load())
+	}
+	assert.Positive(t, all.Load())
+	assert.Positive(t, single.Load())
 }
 
 // hammerOnce makes one random request.
@@ -322,29 +432,54 @@ func hammerOnce(ctx context.Context, l *rratelimiter.RateLimiter, draw *rand.Ran
 	switch draw.IntN(6) {
 	case 0:
 		d, err := l.Take(ctx, permits)
-		time.Sleep(time.Duration(draw.IntN(2)) * time.Millisecond)
+		time.Sleep(time.Duration(draw.IntN(2)) * ms)
 		return permits, d.Granted, err
 	case 1:
 		ok, err := l.TryAcquire(ctx, permits, 0)
-		time.Sleep(time.Duration(draw.IntN(2)) * time.Millisecond)
+		time.Sleep(time.Duration(draw.IntN(2)) * ms)
 		return permits, ok, err
 	case 2:
-		ctx, cancel := context.WithTimeout(ctx, time.Duration(draw.IntN(int(50*time.Millisecond))))
+		ctx, cancel := context.WithTimeout(ctx, time.Duration(draw.IntN(int(50*ms))))
 		defer cancel()
 		err := l.Acquire(ctx, permits)
 		return permits, err == nil, err
 	case 3:
-		ctx, cancel := context.WithTimeout(ctx, time.Duration(draw.IntN(int(time.Millisecond))))
+		ctx, cancel := context.WithTimeout(ctx, time.Duration(draw.IntN(int(ms))))
 		defer cancel()
 		ok, err := l.TryAcquire(ctx, permits, 0)
 		return permits, ok, err
 	case 4:
-		ok, err := l.TryAcquire(context.WithoutCancel(ctx), permits, time.Duration(draw.IntN(int(100*time.Millisecond))))
+		ok, err := l.TryAcquire(context.WithoutCancel(ctx), permits, time.Duration(draw.IntN(int(100*ms))))
 		return permits, ok, outOfTime(err)
 	default:
-		ok, err := l.TryAcquire(ctx, permits, time.Duration(draw.IntN(int(300*time.Millisecond))))
+		ok, err := l.TryAcquire(ctx, permits, time.Duration(draw.IntN(int(300*ms))))
 		return permits, ok, outOfTime(err)
 	}
+}
+
+// hammerAll makes one random request of all.
+func hammerAll(ctx context.Context, client *rratelimiter.Client, limiters []*rratelimiter.RateLimiter, draw *rand.Rand) (permits int64, ok bool, err error) {
+	permits = 1 + draw.Int64N(4)
+	if draw.IntN(10) == 0 {
+		permits = 1 + draw.Int64N(60)
+	}
+	timeout := time.Duration(0)
+	switch draw.IntN(4) {
+	case 0:
+		timeout = time.Duration(draw.IntN(int(200 * ms)))
+	case 1:
+		timeout = time.Second
+		var cancel context.CancelFunc
+		ctx, cancel = context.WithTimeout(ctx, time.Duration(draw.IntN(int(40*ms))))
+		defer cancel()
+	case 2:
+		var cancel context.CancelFunc
+		ctx, cancel = context.WithTimeout(ctx, time.Duration(draw.IntN(int(ms))))
+		defer cancel()
+	}
+	ok, err = client.TryAcquireAll(ctx, permits, timeout, limiters...)
+	time.Sleep(time.Duration(draw.IntN(2)) * ms)
+	return permits, ok, outOfTime(err)
 }
 
 // outOfTime is for callers whose timeout may end while a question is under way. On

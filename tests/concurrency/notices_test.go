@@ -74,62 +74,40 @@ func TestNoticesWithoutSubscribe(t *testing.T) {
 			require.ErrorIs(t, err, rratelimiter.ErrInvalidConfig, name)
 		}
 		assert.Zero(t, sent.Total())
-		require.NoError(t, client.RateLimiter(redistest.Name(t), rratelimiter.WithRefusalCache()).SetRate(t.Context(), limitertest.Every(1, time.Second)))
+		without := client.RateLimiter(redistest.Name(t), rratelimiter.WithRefusalCache())
+		require.NoError(t, without.SetRate(t.Context(), limitertest.Every(1, time.Second)))
 	})
 }
 
 func TestNoticesEndRefusals(t *testing.T) {
 	t.Parallel()
-	for name, change := range map[string]func(t *testing.T, s *noticeScene) error{
-		"Release": func(t *testing.T, s *noticeScene) error {
-			t.Helper()
-			return s.peer.Release(t.Context(), 1)
-		},
-		"SetRate": func(t *testing.T, s *noticeScene) error {
-			t.Helper()
-			return s.peer.SetRate(t.Context(), limitertest.Every(2, time.Hour))
-		},
-		"UpdateRate": func(t *testing.T, s *noticeScene) error {
-			t.Helper()
-			_, err := s.peer.UpdateRate(t.Context(), limitertest.Every(2, time.Hour), rratelimiter.KeepState())
-			return err
-		},
-		"Delete": func(t *testing.T, s *noticeScene) error {
-			t.Helper()
-			if _, err := s.peer.Delete(t.Context()); err != nil {
-				return err
-			}
-			synctest.Wait()
+	two := limitertest.Every(2, time.Hour)
+	bubbles(t, map[string]change{
+		"Release":           release(1),
+		"SetRate":           setRate(two),
+		"UpdateRate":        updateRate(two, rratelimiter.KeepState()),
+		"Delete":            deleteIt,
+		"Delete and set up": makeAnew(two),
+		"Rename":            replaceBy(two, noticed()),
+	}, func(t *testing.T, change change) {
+		s := newNoticeScene(t, limitertest.Every(1, time.Hour))
+		assert.False(t, s.asks(t, 1))
+		s.Until(time.Minute)
+		s.remembers(t, 1)
+		require.NoError(t, s.plain.Release(t.Context(), 0))
+		s.remembers(t, 1)
+		require.NoError(t, change(t.Context(), limitertest.NewClient(t, s.Mini), s.peer))
+		synctest.Wait()
+		exists, err := s.peer.Exists(t.Context())
+		require.NoError(t, err)
+		if !exists {
 			_, err := s.TryAcquire(t.Context(), 1, 0)
-			assert.ErrorIs(t, err, rratelimiter.ErrNotInitialized)
-			_, err = s.peer.TrySetRate(t.Context(), limitertest.Every(2, time.Hour))
-			return err
-		},
-		"Rename": func(t *testing.T, s *noticeScene) error {
-			t.Helper()
-			from := limitertest.NewClient(t, s.Mini).RateLimiter(limitertest.Besides(s.Name()), noticed())
-			if _, err := from.TrySetRate(t.Context(), limitertest.Every(2, time.Hour)); err != nil {
-				return err
-			}
-			return from.Rename(t.Context(), s.Name())
-		},
-	} {
-		t.Run(name, func(t *testing.T) {
-			t.Parallel()
-			synctest.Test(t, func(t *testing.T) {
-				s := newNoticeScene(t, limitertest.Every(1, time.Hour))
-				assert.False(t, s.asks(t, 1))
-				s.Until(time.Minute)
-				s.remembers(t, 1)
-				require.NoError(t, s.plain.Release(t.Context(), 0))
-				s.remembers(t, 1)
-				require.NoError(t, change(t, s))
-				synctest.Wait()
-				assert.True(t, s.asks(t, 1))
-				assert.Equal(t, time.Minute, s.Now())
-			})
-		})
-	}
+			require.ErrorIs(t, err, rratelimiter.ErrNotInitialized)
+			return
+		}
+		assert.True(t, s.asks(t, 1))
+		assert.Equal(t, time.Minute, s.Now())
+	})
 }
 
 // Handles that were not told to do not tell.
@@ -151,35 +129,30 @@ func TestNoNotices(t *testing.T) {
 // up again, with the next change.
 func TestNoticesThatAreMissed(t *testing.T) {
 	t.Parallel()
-	for name, fault := range map[string]redistest.Action{"cut": redistest.Cut, "silent": redistest.Swallow} {
-		t.Run(name, func(t *testing.T) {
-			t.Parallel()
-			synctest.Test(t, func(t *testing.T) {
-				s := newNoticeScene(t, limitertest.Every(1, 10*time.Minute))
-				s.Proxy.OnCommand(func(c redistest.Command) redistest.Action {
-					if c.Name() == "subscribe" || c.Name() == "ping" {
-						return fault
-					}
-					return redistest.Pass
-				})
-				assert.False(t, s.asks(t, 1))
-				synctest.Wait()
-				require.NoError(t, s.peer.Release(t.Context(), 1))
-				s.Until(10*time.Minute - time.Millisecond)
-				s.remembers(t, 1)
-				s.Until(10 * time.Minute)
-				assert.True(t, s.asks(t, 1))
-
-				assert.False(t, s.asks(t, 1))
-				s.Proxy.OnCommand(nil)
-				s.Until(s.Now() + 2*time.Minute)
-				s.remembers(t, 1)
-				require.NoError(t, s.peer.Release(t.Context(), 1))
-				synctest.Wait()
-				assert.True(t, s.asks(t, 1))
-			})
+	bubbles(t, map[string]redistest.Action{"cut": redistest.Cut, "silent": redistest.Swallow}, func(t *testing.T, fault redistest.Action) {
+		s := newNoticeScene(t, limitertest.Every(1, 10*time.Minute))
+		s.Proxy.OnCommand(func(c redistest.Command) redistest.Action {
+			if c.Name() == "subscribe" || c.Name() == "ping" {
+				return fault
+			}
+			return redistest.Pass
 		})
-	}
+		assert.False(t, s.asks(t, 1))
+		synctest.Wait()
+		require.NoError(t, s.peer.Release(t.Context(), 1))
+		s.Until(10*time.Minute - ms)
+		s.remembers(t, 1)
+		s.Until(10 * time.Minute)
+		assert.True(t, s.asks(t, 1))
+
+		assert.False(t, s.asks(t, 1))
+		s.Proxy.OnCommand(nil)
+		s.Until(s.Now() + 2*time.Minute)
+		s.remembers(t, 1)
+		require.NoError(t, s.peer.Release(t.Context(), 1))
+		synctest.Wait()
+		assert.True(t, s.asks(t, 1))
+	})
 }
 
 // A Client has one connection for all limiters, and only while one of them
@@ -200,45 +173,37 @@ func TestSubscriptionsEnd(t *testing.T) {
 		})
 		assert.Empty(t, s.channels(t))
 		for i := range 50 {
-			l := s.Client.RateLimiter(fmt.Sprintf("%s:%d", s.Name(), i), noticed(), rratelimiter.WithDefault(limitertest.Every(1, time.Duration(1+i%10)*time.Second)))
+			interval := time.Duration(1+i%10) * time.Second
+			name := fmt.Sprintf("%s:%d", s.Name(), i)
+			l := s.Client.RateLimiter(name, noticed(), rratelimiter.WithDefault(limitertest.Every(1, interval)))
 			limitertest.MustAcquire(t, l, 1)
 			limitertest.MustRefuse(t, l, 1)
 		}
 		assert.Len(t, s.channels(t), 50)
-		s.Until(8500 * time.Millisecond)
+		s.Until(8500 * ms)
 		assert.Len(t, s.channels(t), 20, "those of more than 6 seconds")
 		s.Until(13 * time.Second)
 		assert.Empty(t, s.channels(t))
 		assert.Len(t, conns, 1)
 
-		ended, cancel := context.WithCancel(t.Context())
-		cancel()
-		require.NoError(t, s.Client.Close(ended), "there is nothing to wait for")
+		require.NoError(t, s.Client.Close(endedContext(t)), "there is nothing to wait for")
 	})
 }
 
 func TestCloseEndsTheSubscription(t *testing.T) {
 	t.Parallel()
-	for name, fault := range map[string]redistest.Action{"up": redistest.Pass, "down": redistest.Cut, "silent": redistest.Swallow} {
-		t.Run(name, func(t *testing.T) {
-			t.Parallel()
-			synctest.Test(t, func(t *testing.T) {
-				s := newNoticeScene(t, limitertest.Every(1, time.Hour))
-				s.Proxy.OnCommand(func(c redistest.Command) redistest.Action {
-					if c.Name() == "subscribe" {
-						return fault
-					}
-					return redistest.Pass
-				})
-				assert.False(t, s.asks(t, 1))
-				synctest.Wait()
-				require.NoError(t, s.Client.Close(t.Context()))
-				assert.Zero(t, s.Now())
-				s.Proxy.OnCommand(nil)
-				assert.Empty(t, s.channels(t))
-			})
-		})
-	}
+	bubbles(t, map[string]redistest.Action{
+		"up": redistest.Pass, "down": redistest.Cut, "silent": redistest.Swallow,
+	}, func(t *testing.T, fault redistest.Action) {
+		s := newNoticeScene(t, limitertest.Every(1, time.Hour))
+		s.Proxy.OnCommand(with("subscribe", fault))
+		assert.False(t, s.asks(t, 1))
+		synctest.Wait()
+		require.NoError(t, s.Client.Close(t.Context()))
+		assert.Zero(t, s.Now())
+		s.Proxy.OnCommand(nil)
+		assert.Empty(t, s.channels(t))
+	})
 }
 
 // On every topology a change is noticed that nothing else would tell of within
@@ -255,7 +220,7 @@ func TestNoticesEverywhere(t *testing.T) {
 			// Until the subscription is up, the notice of a release is missed.
 			for !limitertest.Try(t, l, 1) {
 				require.NoError(t, peer.Release(t.Context(), 1))
-				time.Sleep(5 * time.Millisecond)
+				time.Sleep(5 * ms)
 			}
 			require.NoError(t, l.Release(t.Context(), 1))
 		}

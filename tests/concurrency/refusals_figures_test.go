@@ -14,6 +14,7 @@ import (
 	"github.com/rratelimiter/rratelimiter"
 	"github.com/rratelimiter/rratelimiter/internal/test/limitertest"
 	"github.com/rratelimiter/rratelimiter/internal/test/redistest"
+	"github.com/rratelimiter/rratelimiter/internal/test/redistest/limittest"
 	"github.com/rratelimiter/rratelimiter/limit"
 	"github.com/rratelimiter/rratelimiter/lua"
 )
@@ -32,163 +33,109 @@ func newFiguresScene(t *testing.T, kind rratelimiter.RateType) *refusalScene {
 	return s
 }
 
-// exact checks that Take is told what a handle without a memory is, which it
-// returns.
+// exact checks that Take returns what it returns by a handle without a memory.
 func (s *refusalScene) exact(t *testing.T, permits int64) limit.Decision {
 	t.Helper()
-	d, err := s.Take(t.Context(), permits)
-	require.NoError(t, err)
-	want, err := s.plain.Take(t.Context(), permits)
-	require.NoError(t, err)
-	require.Equal(t, want, d, "at %v", s.Now())
+	d := mustTake(t, s.RateLimiter, permits)
+	require.Equal(t, mustTake(t, s.plain, permits), d, "at %v", s.Now())
 	return d
 }
 
-// keyed returns the limiter of the scene as one of a Keyed's, and its key there.
-func (s *refusalScene) keyed() (l limit.Returner, key string) {
-	cfg := rratelimiter.Config{Rate: 10, Interval: 6 * time.Second}
-	return s.Client.Keyed(s.Name()[:1], cfg), s.Name()[1:]
+var grants = map[string]func(t *testing.T, s *refusalScene){
+	"TryAcquire":                    func(t *testing.T, s *refusalScene) { limitertest.MustAcquire(t, s.plain, 3) },
+	"TryAcquire of the same handle": func(t *testing.T, s *refusalScene) { limitertest.MustAcquire(t, s.RateLimiter, 3) },
+	"Acquire": func(t *testing.T, s *refusalScene) {
+		require.NoError(t, s.Client.RateLimiter(s.Name()).Acquire(t.Context(), 3))
+	},
+	"Take":          func(t *testing.T, s *refusalScene) { assert.True(t, mustTake(t, s.RateLimiter, 3).Granted) },
+	"TryAcquireAll": func(t *testing.T, s *refusalScene) { assert.True(t, s.also(t, 3)) },
+	"Keyed": func(t *testing.T, s *refusalScene) {
+		l := s.Client.Keyed(s.Name()[:1], limitertest.Every(10, 6*time.Second))
+		assert.True(t, limittest.Take(t, l, s.Name()[1:], 3).Granted)
+	},
+	"one in the line": func(t *testing.T, s *refusalScene) {
+		waits := s.Go(func() (bool, error) { return s.plain.TryAcquire(t.Context(), 6, time.Minute) })
+		s.Until(6 * time.Second)
+		synctest.Wait()
+		require.Equal(t, "true at 6s", waits.Outcome())
+		mustTake(t, s.RateLimiter, 5)
+	},
+	"one whose answer is lost": func(t *testing.T, s *refusalScene) {
+		s.Proxy.OnCommand(with(lua.Acquire.SHA, redistest.DropAnswer))
+		_, err := s.plain.TryAcquire(t.Context(), 3, 0)
+		s.Proxy.OnCommand(nil)
+		require.ErrorIs(t, err, rratelimiter.ErrUnknownOutcome)
+	},
 }
 
 // A grant leaves a refusal as it is, and corrects the figures that Take tells of
 // it.
 func TestTakeFromMemoryAfterAGrant(t *testing.T) {
 	t.Parallel()
-	for name, grant := range map[string]func(t *testing.T, s *refusalScene){
-		"TryAcquire": func(t *testing.T, s *refusalScene) { t.Helper(); limitertest.MustAcquire(t, s.plain, 3) },
-		"TryAcquire of the same handle": func(t *testing.T, s *refusalScene) {
-			t.Helper()
-			limitertest.MustAcquire(t, s.RateLimiter, 3)
-		},
-		"Acquire": func(t *testing.T, s *refusalScene) {
-			t.Helper()
-			require.NoError(t, s.Client.RateLimiter(s.Name()).Acquire(t.Context(), 3))
-		},
-		"Take": func(t *testing.T, s *refusalScene) {
-			t.Helper()
-			d, err := s.Take(t.Context(), 3)
-			require.NoError(t, err)
-			assert.True(t, d.Granted)
-		},
-		"TryAcquireAll": func(t *testing.T, s *refusalScene) {
-			t.Helper()
-			name := "{" + s.Name() + "}:also"
-			also := s.Client.RateLimiter(name, rratelimiter.WithDefault(limitertest.Every(10, time.Hour)))
-			ok, err := s.Client.TryAcquireAll(t.Context(), 3, 0, s.plain, also)
-			require.NoError(t, err)
-			assert.True(t, ok)
-		},
-		"Keyed": func(t *testing.T, s *refusalScene) {
-			t.Helper()
-			l, key := s.keyed()
-			d, err := l.Take(t.Context(), key, 3)
-			require.NoError(t, err)
-			assert.True(t, d.Granted)
-		},
-		"one in the line": func(t *testing.T, s *refusalScene) {
-			t.Helper()
-			waits := s.Go(func() (bool, error) { return s.plain.TryAcquire(t.Context(), 6, time.Minute) })
-			s.Until(6 * time.Second)
-			synctest.Wait()
-			require.Equal(t, "true at 6s", waits.Outcome())
-			_, err := s.Take(t.Context(), 5)
-			require.NoError(t, err)
-		},
-		"one whose answer is lost": func(t *testing.T, s *refusalScene) {
-			t.Helper()
-			s.Proxy.OnCommand(func(c redistest.Command) redistest.Action {
-				if c.Contains(lua.Acquire.SHA) {
-					return redistest.DropAnswer
-				}
-				return redistest.Pass
-			})
-			_, err := s.plain.TryAcquire(t.Context(), 3, 0)
-			s.Proxy.OnCommand(nil)
-			require.ErrorIs(t, err, rratelimiter.ErrUnknownOutcome)
-		},
-	} {
-		t.Run(name, func(t *testing.T) {
-			t.Parallel()
-			limitertest.BothTypes(t, func(t *testing.T, kind rratelimiter.RateType) {
-				t.Helper()
-				synctest.Test(t, func(t *testing.T) {
-					s := newFiguresScene(t, kind)
-					s.Until(4 * time.Second)
-					grant(t, s)
-					s.remembers(t, 5)
-					d := s.exact(t, 5)
-					assert.False(t, d.Granted)
-					assert.Less(t, d.Remaining, int64(3))
-					s.remembers(t, 5)
-					s.Until(s.Now() + 500*time.Millisecond)
-					before := s.Sent.Total()
-					_, err := s.Take(t.Context(), 5)
-					require.NoError(t, err)
-					assert.Equal(t, before, s.Sent.Total(), "the new figures are remembered")
-					s.exact(t, 5)
-					if s.asks(t, 1) {
-						s.exact(t, 5)
-					}
-				})
-			})
+	limitertest.BothTypes(t, func(t *testing.T, kind rratelimiter.RateType) {
+		bubbles(t, grants, func(t *testing.T, grant func(t *testing.T, s *refusalScene)) {
+			s := newFiguresScene(t, kind)
+			s.Until(4 * time.Second)
+			grant(t, s)
+			s.remembers(t, 5)
+			d := s.exact(t, 5)
+			assert.False(t, d.Granted)
+			assert.Less(t, d.Remaining, int64(3))
+			s.remembers(t, 5)
+			s.Until(s.Now() + 500*ms)
+			before := s.Sent.Total()
+			mustTake(t, s.RateLimiter, 5)
+			assert.Equal(t, before, s.Sent.Total(), "the new figures are remembered")
+			s.exact(t, 5)
+			if s.asks(t, 1) {
+				s.exact(t, 5)
+			}
 		})
-	}
+	})
+}
+
+// loses has a caller go while the script's answer is on its way.
+func (s *refusalScene) loses(t *testing.T, script *lua.Script, call func(ctx context.Context) (bool, error)) {
+	t.Helper()
+	ctx, cancel := context.WithCancel(t.Context())
+	letGo := s.Hold(t, script, 1)
+	gone := s.Go(func() (bool, error) { return call(ctx) })
+	cancel()
+	synctest.Wait()
+	gone.RequireEnd(t, context.Canceled, s.Now())
+	letGo()
 }
 
 // What is given back ends refusal and figures.
 func TestTakeFromMemoryAfterPermitsAreGivenBack(t *testing.T) {
 	t.Parallel()
-	for name, giveBack := range map[string]func(t *testing.T, s *refusalScene){
-		"Release": func(t *testing.T, s *refusalScene) {
-			t.Helper()
-			require.NoError(t, s.plain.Release(t.Context(), 2))
-		},
+	ways := map[string]func(t *testing.T, s *refusalScene){
+		"Release": func(t *testing.T, s *refusalScene) { require.NoError(t, s.plain.Release(t.Context(), 2)) },
 		"a caller that has gone": func(t *testing.T, s *refusalScene) {
-			t.Helper()
-			ctx, cancel := context.WithCancel(t.Context())
-			letGo := s.Hold(t, lua.Acquire, 1)
-			gone := s.Go(func() (bool, error) { return s.plain.TryAcquire(ctx, 2, 0) })
-			cancel()
-			synctest.Wait()
-			gone.RequireEnd(t, context.Canceled, s.Now())
-			letGo()
+			s.loses(t, lua.Acquire, func(ctx context.Context) (bool, error) { return s.plain.TryAcquire(ctx, 2, 0) })
 		},
 		"TryAcquireAll that has lost its caller": func(t *testing.T, s *refusalScene) {
-			t.Helper()
-			name := "{" + s.Name() + "}:also"
-			also := s.Client.RateLimiter(name, rratelimiter.WithDefault(limitertest.Every(10, time.Hour)))
-			ctx, cancel := context.WithCancel(t.Context())
-			letGo := s.Hold(t, lua.AcquireAll, 1)
-			gone := s.Go(func() (bool, error) { return s.Client.TryAcquireAll(ctx, 3, 0, s.plain, also) })
-			cancel()
-			synctest.Wait()
-			gone.RequireEnd(t, context.Canceled, s.Now())
-			letGo()
+			also := byDefault(s.Client, "{"+s.Name()+"}:also", limitertest.Every(10, time.Hour))
+			s.loses(t, lua.AcquireAll, func(ctx context.Context) (bool, error) { return s.Client.TryAcquireAll(ctx, 3, 0, s.plain, also) })
 		},
 		"a grant undone": func(t *testing.T, s *refusalScene) {
-			t.Helper()
-			l, key := s.keyed()
-			d, giveBack, err := l.TakeReturnable(t.Context(), key, 2)
+			l := s.Client.Keyed(s.Name()[:1], limitertest.Every(10, 6*time.Second))
+			d, giveBack, err := l.TakeReturnable(t.Context(), s.Name()[1:], 2)
 			require.NoError(t, err)
 			assert.True(t, d.Granted)
 			s.exact(t, 5)
 			require.NoError(t, giveBack(t.Context()))
 		},
-	} {
-		t.Run(name, func(t *testing.T) {
-			t.Parallel()
-			limitertest.BothTypes(t, func(t *testing.T, kind rratelimiter.RateType) {
-				t.Helper()
-				synctest.Test(t, func(t *testing.T) {
-					s := newFiguresScene(t, kind)
-					s.Until(4 * time.Second)
-					giveBack(t, s)
-					synctest.Wait()
-					s.exact(t, 6)
-				})
-			})
-		})
 	}
+	limitertest.BothTypes(t, func(t *testing.T, kind rratelimiter.RateType) {
+		bubbles(t, ways, func(t *testing.T, giveBack func(t *testing.T, s *refusalScene)) {
+			s := newFiguresScene(t, kind)
+			s.Until(4 * time.Second)
+			giveBack(t, s)
+			synctest.Wait()
+			s.exact(t, 6)
+		})
+	})
 }
 
 // What a lease holds is in use from the call that brings it to the one that gives
@@ -211,8 +158,7 @@ func TestTakeFromMemoryBesideLeases(t *testing.T) {
 		}
 		before := s.Sent.Total()
 		limitertest.MustAcquire(t, leasing, 1)
-		_, err := s.Take(t.Context(), 500)
-		require.NoError(t, err)
+		mustTake(t, s.RateLimiter, 500)
 		assert.Equal(t, before, s.Sent.Total())
 		s.exact(t, 500)
 		s.Until(8 * time.Second)
@@ -231,7 +177,7 @@ func TestTakeFromMemoryBesideCallersOfItsClient(t *testing.T) {
 			random := rand.New(rand.NewPCG(seed, 1))
 			spared := 0
 			for range 400 {
-				time.Sleep(time.Duration(random.IntN(800)) * time.Millisecond)
+				time.Sleep(time.Duration(random.IntN(800)) * ms)
 				for range random.IntN(4) {
 					handle, permits, gone := s.plain, 1+random.Int64N(6), random.IntN(3) == 0
 					if random.IntN(2) == 0 {
@@ -251,12 +197,10 @@ func TestTakeFromMemoryBesideCallersOfItsClient(t *testing.T) {
 				})
 				synctest.Wait()
 				before := s.Sent.Total()
-				d, err := s.Take(t.Context(), permits)
-				require.NoError(t, err)
+				d := mustTake(t, s.RateLimiter, permits)
 				if before == s.Sent.Total() {
 					spared++
-					want, err := s.plain.Take(t.Context(), permits)
-					require.NoError(t, err)
+					want := mustTake(t, s.plain, permits)
 					d.Remaining, want.Remaining = 0, 0 // which grows before all of them are free
 					if d.RetryAfter < want.RetryAfter {
 						d.RetryAfter = want.RetryAfter // fewer were refused
@@ -277,13 +221,10 @@ func TestTakeFromMemoryBesideOtherLimiters(t *testing.T) {
 		s := newFiguresScene(t, rratelimiter.Overall)
 		others := s.Client.Keyed("others:", limitertest.Every(1, time.Hour))
 		for i := range 3000 {
-			d, err := others.Take(t.Context(), fmt.Sprint(i), 1)
-			require.NoError(t, err)
-			require.True(t, d.Granted)
+			require.True(t, limittest.Take(t, others, fmt.Sprint(i), 1).Granted)
 		}
 		before := s.Sent.Total()
-		_, err := s.Take(t.Context(), 5)
-		require.NoError(t, err)
+		mustTake(t, s.RateLimiter, 5)
 		assert.Equal(t, before, s.Sent.Total())
 	})
 }
@@ -296,8 +237,7 @@ func TestTakeFromMemoryReadsTheTimeToLiveOnce(t *testing.T) {
 		for range 3 {
 			limitertest.MustAcquire(t, s.plain, 1)
 			before := s.Sent.Scripts()
-			_, err := s.Take(t.Context(), 5)
-			require.NoError(t, err)
+			mustTake(t, s.RateLimiter, 5)
 			assert.Equal(t, before+1, s.Sent.Scripts())
 		}
 		s.Until(6*time.Second - 1)

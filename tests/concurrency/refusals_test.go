@@ -4,6 +4,7 @@ import (
 	"context"
 	"math/rand/v2"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -54,20 +55,19 @@ func (s *refusalScene) asks(t *testing.T, permits int64) (granted bool) {
 func TestRefusalsAreRemembered(t *testing.T) {
 	t.Parallel()
 	limitertest.BothTypes(t, func(t *testing.T, kind rratelimiter.RateType) {
-		t.Helper()
 		synctest.Test(t, func(t *testing.T) {
 			s := newRefusalScene(t, rratelimiter.Config{Type: kind, Rate: 5, Interval: time.Second})
 			limitertest.MustAcquire(t, s.plain, 2)
-			s.Until(100 * time.Millisecond)
+			s.Until(100 * ms)
 			limitertest.MustAcquire(t, s.RateLimiter, 2)
-			s.Until(250 * time.Millisecond)
+			s.Until(250 * ms)
 			assert.False(t, s.asks(t, 3))
 			s.remembers(t, 3)
 			s.remembers(t, 4)
-			s.Until(600 * time.Millisecond)
+			s.Until(600 * ms)
 			s.remembers(t, 5)
 			assert.True(t, s.asks(t, 1), "fewer than were refused")
-			s.Until(time.Second - time.Millisecond)
+			s.Until(time.Second - ms)
 			s.remembers(t, 3)
 			assert.False(t, s.asks(t, 2), "and these are refused, too")
 			s.remembers(t, 2)
@@ -78,9 +78,7 @@ func TestRefusalsAreRemembered(t *testing.T) {
 			require.ErrorIs(t, err, rratelimiter.ErrPermitsExceedRate)
 			_, err = s.TryAcquire(t.Context(), 0, 0)
 			require.ErrorIs(t, err, rratelimiter.ErrInvalidPermits)
-			ended, cancel := context.WithCancel(t.Context())
-			cancel()
-			_, err = s.TryAcquire(ended, 4, 0)
+			_, err = s.TryAcquire(endedContext(t), 4, 0)
 			require.ErrorIs(t, err, context.Canceled)
 		})
 	})
@@ -114,7 +112,7 @@ func TestTakeFromMemory(t *testing.T) {
 			random := rand.New(rand.NewPCG(seed, 0))
 			spared := 0
 			for range 700 {
-				time.Sleep(time.Duration(random.IntN(500)) * time.Millisecond)
+				time.Sleep(time.Duration(random.IntN(500)) * ms)
 				if random.IntN(20) == 0 {
 					_, err := s.Other.TryAcquire(t.Context(), 1+random.Int64N(3), 0)
 					require.NoError(t, err)
@@ -130,14 +128,12 @@ func TestTakeFromMemory(t *testing.T) {
 					}
 					continue
 				}
-				mem, err := s.Take(t.Context(), permits)
-				require.NoError(t, err)
+				mem := mustTake(t, s.RateLimiter, permits)
 				if before < s.Sent.Total() {
 					continue
 				}
 				spared++
-				d, err := s.Other.Take(t.Context(), permits)
-				require.NoError(t, err)
+				d := mustTake(t, s.Other, permits)
 				require.False(t, d.Granted)
 				assert.LessOrEqual(t, mem.RetryAfter, d.RetryAfter)
 				assert.LessOrEqual(t, mem.ResetAfter, d.ResetAfter, "others have taken more")
@@ -156,23 +152,16 @@ func TestTakeFromMemoryIsExact(t *testing.T) {
 		s.Until(10 * time.Second)
 		limitertest.MustAcquire(t, s.Other, 1)
 		limitertest.MustRefuse(t, s.RateLimiter, 3)
-		s.Until(10*time.Second + 500*time.Millisecond)
-		_, err := s.Take(t.Context(), 3)
-		require.NoError(t, err)
+		s.Until(10*time.Second + 500*ms)
+		mustTake(t, s.RateLimiter, 3)
 		before := s.Sent.Total()
-		for _, at := range []time.Duration{11 * time.Second, 30 * time.Second, time.Minute - time.Millisecond} {
+		for _, at := range []time.Duration{11 * time.Second, 30 * time.Second, time.Minute - ms} {
 			s.Until(at)
-			d, err := s.Take(t.Context(), 3)
-			require.NoError(t, err)
-			want, err := s.Other.Take(t.Context(), 3)
-			require.NoError(t, err)
-			assert.Equal(t, want, d)
+			assert.Equal(t, mustTake(t, s.Other, 3), mustTake(t, s.RateLimiter, 3))
 		}
 		assert.Equal(t, before, s.Sent.Total())
 		s.Until(time.Minute)
-		d, err := s.Take(t.Context(), 3)
-		require.NoError(t, err)
-		assert.True(t, d.Granted)
+		assert.True(t, mustTake(t, s.RateLimiter, 3).Granted)
 	})
 }
 
@@ -186,8 +175,7 @@ func TestTakeBesideARefusalOfFewer(t *testing.T) {
 		s.Until(time.Second)
 		assert.False(t, s.asks(t, 10))
 		assert.False(t, s.asks(t, 3))
-		_, err := s.Take(t.Context(), 4)
-		require.NoError(t, err)
+		mustTake(t, s.RateLimiter, 4)
 		s.remembers(t, 3)
 		s.remembers(t, 10)
 	})
@@ -202,70 +190,43 @@ func TestTakeFromMemoryOfManyMembers(t *testing.T) {
 		s := newRefusalScene(t, limitertest.Every(2000, time.Hour))
 		for range 1000 {
 			limitertest.MustAcquire(t, s.Other, 2)
-			time.Sleep(100 * time.Millisecond)
+			time.Sleep(100 * ms)
 		}
 		at := s.Now()
 		limitertest.MustRefuse(t, s.RateLimiter, 1800)
-		d, err := s.Take(t.Context(), 1800)
-		require.NoError(t, err)
-		assert.Equal(t, time.Hour+90*time.Second-100*time.Millisecond-at, d.RetryAfter)
+		assert.Equal(t, time.Hour+90*time.Second-100*ms-at, mustTake(t, s.RateLimiter, 1800).RetryAfter)
 		before := s.Sent.Total()
 		s.Until(at + time.Minute)
-		d, err = s.Take(t.Context(), 1800)
-		require.NoError(t, err)
-		assert.Equal(t, time.Hour+30*time.Second-100*time.Millisecond-at, d.RetryAfter)
+		assert.Equal(t, time.Hour+30*time.Second-100*ms-at, mustTake(t, s.RateLimiter, 1800).RetryAfter)
 		assert.Equal(t, before, s.Sent.Total())
 	})
 }
 
 func TestRefusalsEndWithChangesOfTheirClient(t *testing.T) {
 	t.Parallel()
-	for name, change := range map[string]func(ctx context.Context, s *refusalScene) error{
-		"Release": func(ctx context.Context, s *refusalScene) error { return s.plain.Release(ctx, 1) },
-		"SetRate": func(ctx context.Context, s *refusalScene) error {
-			return s.plain.SetRate(ctx, limitertest.Every(5, time.Hour))
-		},
-		"SetRate, KeepState": func(ctx context.Context, s *refusalScene) error {
-			return s.plain.SetRate(ctx, limitertest.Every(8, time.Hour), rratelimiter.KeepState())
-		},
-		"UpdateRate": func(ctx context.Context, s *refusalScene) error {
-			_, err := s.plain.UpdateRate(ctx, limitertest.Every(5, time.Hour))
-			return err
-		},
-		"Delete": func(ctx context.Context, s *refusalScene) error {
-			if _, err := s.plain.Delete(ctx); err != nil {
-				return err
-			}
-			_, err := s.plain.TrySetRate(ctx, limitertest.Every(5, time.Hour))
-			return err
-		},
-		"Rename": func(ctx context.Context, s *refusalScene) error {
-			full := s.Client.RateLimiter(limitertest.Besides(s.Name()))
-			if _, err := full.TrySetRate(ctx, limitertest.Every(5, time.Hour)); err != nil {
-				return err
-			}
-			return full.Rename(ctx, s.Name())
-		},
-	} {
-		t.Run(name, func(t *testing.T) {
-			t.Parallel()
-			synctest.Test(t, func(t *testing.T) {
-				s := newRefusalScene(t, limitertest.Every(5, time.Hour))
-				limitertest.MustAcquire(t, s.plain, 5)
-				assert.False(t, s.asks(t, 1))
-				s.Until(time.Second)
-				s.remembers(t, 1)
-				require.NoError(t, change(t.Context(), s))
-				limitertest.MustAcquire(t, s.RateLimiter, 1)
-				for limitertest.Try(t, s.RateLimiter, 1) {
-					require.Less(t, s.Now(), time.Minute)
-					time.Sleep(time.Millisecond)
-				}
-				s.Until(2 * time.Second)
-				s.remembers(t, 1)
-			})
-		})
-	}
+	five := limitertest.Every(5, time.Hour)
+	bubbles(t, map[string]change{
+		"Release":            release(1),
+		"SetRate":            setRate(five),
+		"SetRate, KeepState": setRate(limitertest.Every(8, time.Hour), rratelimiter.KeepState()),
+		"UpdateRate":         updateRate(five),
+		"Delete":             makeAnew(five),
+		"Rename":             replaceBy(five),
+	}, func(t *testing.T, change change) {
+		s := newRefusalScene(t, five)
+		limitertest.MustAcquire(t, s.plain, 5)
+		assert.False(t, s.asks(t, 1))
+		s.Until(time.Second)
+		s.remembers(t, 1)
+		require.NoError(t, change(t.Context(), s.Client, s.plain))
+		limitertest.MustAcquire(t, s.RateLimiter, 1)
+		for limitertest.Try(t, s.RateLimiter, 1) {
+			require.Less(t, s.Now(), time.Minute)
+			time.Sleep(ms)
+		}
+		s.Until(2 * time.Second)
+		s.remembers(t, 1)
+	})
 }
 
 func TestRefusalsEndWithPermitsGivenBack(t *testing.T) {
@@ -286,55 +247,38 @@ func TestRefusalsEndWithPermitsGivenBack(t *testing.T) {
 	})
 }
 
+// also asks for permits of the scene's limiter and of another, by a handle without a
+// memory.
+func (s *refusalScene) also(t *testing.T, permits int64) bool {
+	t.Helper()
+	return tryAll(t, s.Client, permits, s.plain, byDefault(s.Client, "{"+s.Name()+"}:also", limitertest.Every(10, time.Hour)))
+}
+
 // What another handle of the Client finds lost, and mends, may have been what was
 // refused.
 func TestRefusalsEndWithRepairs(t *testing.T) {
 	t.Parallel()
-	for name, repair := range map[string]func(t *testing.T, s *refusalScene){
+	bubbles(t, map[string]func(t *testing.T, s *refusalScene){
 		"of a lost set": func(t *testing.T, s *refusalScene) {
-			t.Helper()
-			require.NoError(t, s.Redis.Del(t.Context(), "{"+s.Name()+"}:permits").Err())
+			damage(t, s.Redis, s.plain, "DEL permits")
 			limitertest.MustAcquire(t, s.plain, 1)
 		},
-		"of leaked permits": func(t *testing.T, s *refusalScene) {
-			t.Helper()
-			limitertest.MustRefuse(t, s.plain, 4)
-		},
-		"by AvailablePermits": func(t *testing.T, s *refusalScene) {
-			t.Helper()
-			assert.EqualValues(t, 3, limitertest.Available(t, s.plain))
-		},
-		"by TryAcquireAll": func(t *testing.T, s *refusalScene) {
-			t.Helper()
-			also := s.Client.RateLimiter("{"+s.Name()+"}:also", rratelimiter.WithDefault(limitertest.Every(10, time.Hour)))
-			ok, err := s.Client.TryAcquireAll(t.Context(), 1, 0, s.plain, also)
-			require.NoError(t, err)
-			assert.True(t, ok)
-		},
-		"by TryAcquireAll that is refused": func(t *testing.T, s *refusalScene) {
-			t.Helper()
-			also := s.Client.RateLimiter("{"+s.Name()+"}:also", rratelimiter.WithDefault(limitertest.Every(10, time.Hour)))
-			ok, err := s.Client.TryAcquireAll(t.Context(), 4, 0, s.plain, also)
-			require.NoError(t, err)
-			assert.False(t, ok)
-		},
-	} {
-		t.Run(name, func(t *testing.T) {
-			t.Parallel()
-			synctest.Test(t, func(t *testing.T) {
-				s := newRefusalScene(t, limitertest.Every(5, time.Hour))
-				limitertest.MustAcquire(t, s.Other, 2)
-				assert.False(t, s.asks(t, 4))
-				s.Until(time.Second)
-				require.NoError(t, s.Redis.DecrBy(t.Context(), "{"+s.Name()+"}:value", 3).Err())
-				assert.False(t, s.asks(t, 2))
-				s.Until(2 * time.Second)
-				s.remembers(t, 2)
-				repair(t, s)
-				assert.True(t, s.asks(t, 2))
-			})
-		})
-	}
+		"of leaked permits":                func(t *testing.T, s *refusalScene) { limitertest.MustRefuse(t, s.plain, 4) },
+		"by AvailablePermits":              func(t *testing.T, s *refusalScene) { assert.EqualValues(t, 3, limitertest.Available(t, s.plain)) },
+		"by TryAcquireAll":                 func(t *testing.T, s *refusalScene) { assert.True(t, s.also(t, 1)) },
+		"by TryAcquireAll that is refused": func(t *testing.T, s *refusalScene) { assert.False(t, s.also(t, 4)) },
+	}, func(t *testing.T, repair func(t *testing.T, s *refusalScene)) {
+		s := newRefusalScene(t, limitertest.Every(5, time.Hour))
+		limitertest.MustAcquire(t, s.Other, 2)
+		assert.False(t, s.asks(t, 4))
+		s.Until(time.Second)
+		damage(t, s.Redis, s.plain, "DECRBY value 3")
+		assert.False(t, s.asks(t, 2))
+		s.Until(2 * time.Second)
+		s.remembers(t, 2)
+		repair(t, s)
+		assert.True(t, s.asks(t, 2))
+	})
 }
 
 // A refusal that is on its way while permits come free is not remembered.
@@ -356,88 +300,69 @@ func TestRefusalThatIsOnItsWayDuringARelease(t *testing.T) {
 // What Java releases or sets is noticed at the moment that the server named.
 func TestRefusalsBesideJava(t *testing.T) {
 	t.Parallel()
-	for name, java := range map[string]func(t *testing.T, s *refusalScene){
-		"release": func(t *testing.T, s *refusalScene) {
-			t.Helper()
-			require.NoError(t, s.Mini.IncrBy(t.Context(), limitertest.KeysOf(s.RateLimiter).Value, 1).Err())
-		},
-		"setRate": func(t *testing.T, s *refusalScene) {
-			t.Helper()
-			k := limitertest.KeysOf(s.RateLimiter)
-			require.NoError(t, s.Mini.HSet(t.Context(), k.Config, "rate", 100).Err())
-			require.NoError(t, s.Mini.Del(t.Context(), k.Value, k.Permits).Err())
-		},
-	} {
-		t.Run(name, func(t *testing.T) {
-			t.Parallel()
-			synctest.Test(t, func(t *testing.T) {
-				s := newRefusalScene(t, limitertest.Every(1, time.Minute), rratelimiter.WithNotices())
-				limitertest.MustAcquire(t, s.plain, 1)
-				s.Until(time.Second)
-				assert.False(t, s.asks(t, 1))
-				java(t, s)
-				s.Until(time.Minute - 1)
-				s.remembers(t, 1)
-				s.Until(time.Minute)
-				assert.True(t, s.asks(t, 1))
-			})
-		})
-	}
+	bubbles(t, map[string]string{
+		"release": "INCRBY value 1",
+		"setRate": "HSET config rate 100; DEL value permits",
+	}, func(t *testing.T, java string) {
+		s := newRefusalScene(t, limitertest.Every(1, time.Minute), rratelimiter.WithNotices())
+		limitertest.MustAcquire(t, s.plain, 1)
+		s.Until(time.Second)
+		assert.False(t, s.asks(t, 1))
+		damage(t, s.Mini, s.plain, java)
+		s.Until(time.Minute - 1)
+		s.remembers(t, 1)
+		s.Until(time.Minute)
+		assert.True(t, s.asks(t, 1))
+	})
 }
 
 // A limiter that goes when nobody asks for it is asked for.
-func TestRefusalsAndTimesToLive(t *testing.T) {
+func TestRefusalsAndKeepAliveTimes(t *testing.T) {
 	t.Parallel()
-	for _, interval := range []time.Duration{20 * time.Millisecond, 100 * time.Millisecond, time.Second} {
-		t.Run("keep-alive time of "+interval.String(), func(t *testing.T) {
-			t.Parallel()
-			synctest.Test(t, func(t *testing.T) {
-				s := newRefusalScene(t, alive(rratelimiter.Overall, 1, interval))
-				limitertest.MustAcquire(t, s.plain, 1)
-				granted, before := 0, s.Sent.Scripts()
-				for range 1000 {
-					time.Sleep(interval / 100)
-					if limitertest.Try(t, s.RateLimiter, 1) {
-						granted++
-					}
-				}
-				assert.GreaterOrEqual(t, granted, 9)
-				assert.Less(t, s.Sent.Scripts()-before, 50)
-			})
-		})
-	}
-	t.Run("keep-alive time, now and then", func(t *testing.T) {
-		t.Parallel()
-		synctest.Test(t, func(t *testing.T) {
-			cfg := limitertest.Every(1, time.Second)
-			cfg.KeepAlive = time.Second
-			s := newRefusalScene(t, cfg)
-			s.Until(440 * time.Millisecond)
-			limitertest.MustAcquire(t, s.Other, 1)
-			s.Until(450 * time.Millisecond)
-			for range 10 {
-				_, err := s.TryAcquire(t.Context(), 1, 0)
-				require.NoError(t, err)
-				time.Sleep(450 * time.Millisecond)
+	bubbles(t, map[string]time.Duration{"20ms": 20 * ms, "100ms": 100 * ms, "1s": time.Second}, func(t *testing.T, interval time.Duration) {
+		s := newRefusalScene(t, alive(rratelimiter.Overall, 1, interval))
+		limitertest.MustAcquire(t, s.plain, 1)
+		before := s.Sent.Scripts()
+		granted := 0
+		for range 1000 {
+			time.Sleep(interval / 100)
+			if limitertest.Try(t, s.RateLimiter, 1) {
+				granted++
 			}
-		})
+		}
+		assert.GreaterOrEqual(t, granted, 9)
+		assert.Less(t, s.Sent.Scripts()-before, 50)
 	})
-	t.Run("expiry", func(t *testing.T) {
-		t.Parallel()
-		synctest.Test(t, func(t *testing.T) {
-			s := newRefusalScene(t, limitertest.Every(1, time.Hour))
-			limitertest.MustAcquire(t, s.plain, 1)
-			_, err := s.Other.Expire(t.Context(), 10*time.Second)
-			require.NoError(t, err)
-			assert.False(t, s.asks(t, 1))
-			s.Until(5*time.Second - 1)
-			s.remembers(t, 1)
-			s.Until(5 * time.Second)
-			assert.False(t, s.asks(t, 1))
-			s.Until(20 * time.Second)
-			_, err = s.TryAcquire(t.Context(), 1, 0)
-			require.ErrorIs(t, err, rratelimiter.ErrNotInitialized)
-		})
+}
+
+func TestRefusalsNowAndThenAndAKeepAliveTime(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		s := newRefusalScene(t, alive(rratelimiter.Overall, 1, time.Second))
+		s.Until(440 * ms)
+		limitertest.MustAcquire(t, s.Other, 1)
+		s.Until(450 * ms)
+		for range 10 {
+			limitertest.Try(t, s.RateLimiter, 1)
+			time.Sleep(450 * ms)
+		}
+	})
+}
+
+func TestRefusalsAndAnExpiry(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		s := newRefusalScene(t, limitertest.Every(1, time.Hour))
+		limitertest.MustAcquire(t, s.plain, 1)
+		require.NoError(t, limitertest.Second(s.Other.Expire(t.Context(), 10*time.Second)))
+		assert.False(t, s.asks(t, 1))
+		s.Until(5*time.Second - 1)
+		s.remembers(t, 1)
+		s.Until(5 * time.Second)
+		assert.False(t, s.asks(t, 1))
+		s.Until(20 * time.Second)
+		_, err := s.TryAcquire(t.Context(), 1, 0)
+		require.ErrorIs(t, err, rratelimiter.ErrNotInitialized)
 	})
 }
 
@@ -447,19 +372,14 @@ func TestRefusalOfUnknownTimeToLive(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := newRefusalScene(t, limitertest.Every(1, time.Hour))
 		limitertest.MustAcquire(t, s.plain, 1)
-		s.Proxy.OnCommand(func(c redistest.Command) redistest.Action {
-			if c.Contains(lua.TTL.SHA) {
-				return redistest.Cut
-			}
-			return redistest.Pass
-		})
-		ctx, cancel := context.WithTimeout(t.Context(), 10*time.Millisecond)
+		s.Proxy.OnCommand(with(lua.TTL.SHA, redistest.Cut))
+		ctx, cancel := context.WithTimeout(t.Context(), 10*ms)
 		defer cancel()
 		ok, err := s.TryAcquire(ctx, 1, 0)
 		require.NoError(t, err)
 		assert.False(t, ok)
 		s.remembers(t, 1)
-		s.Until(100 * time.Millisecond)
+		s.Until(100 * ms)
 		s.Proxy.OnCommand(nil)
 		assert.False(t, s.asks(t, 1))
 		s.Until(time.Minute)
@@ -473,10 +393,9 @@ func TestRefusalsEndWithTheirClient(t *testing.T) {
 		s := newRefusalScene(t, limitertest.Every(1, time.Hour))
 		limitertest.MustAcquire(t, s.plain, 1)
 		assert.False(t, s.asks(t, 1))
-		_, err := s.Take(t.Context(), 1)
-		require.NoError(t, err)
+		mustTake(t, s.RateLimiter, 1)
 		require.NoError(t, s.Client.Close(t.Context()))
-		_, err = s.TryAcquire(t.Context(), 1, 0)
+		_, err := s.TryAcquire(t.Context(), 1, 0)
 		require.ErrorIs(t, err, rratelimiter.ErrClosed)
 		_, err = s.Take(t.Context(), 1)
 		require.ErrorIs(t, err, rratelimiter.ErrClosed)
@@ -492,44 +411,20 @@ func TestRefusalsBesideLeases(t *testing.T) {
 			rratelimiter.WithDefault(limitertest.Every(1000, time.Hour)))
 		sent := limitertest.CountCommands(rdb)
 		var callers sync.WaitGroup
-		var mu sync.Mutex
-		granted := 0
+		var granted atomic.Int64
 		for range 8 {
 			callers.Go(func() {
 				for range 1000 {
 					ok, err := l.TryAcquire(t.Context(), 1, 0)
 					assert.NoError(t, err)
-					mu.Lock()
 					if ok {
-						granted++
+						granted.Add(1)
 					}
-					mu.Unlock()
 				}
 			})
 		}
 		callers.Wait()
-		assert.Equal(t, 1000, granted)
+		assert.EqualValues(t, 1000, granted.Load())
 		assert.Less(t, sent.Scripts(), 500)
 	})
-}
-
-// BenchmarkRefusal measures callers that are refused from memory.
-//
-//	go test -run '^$' -bench Refusal -cpu 2 ./tests/concurrency
-func BenchmarkRefusal(b *testing.B) {
-	rdb := redistest.Redis(b)
-	limiter := limitertest.NewHandle(b, rdb, rratelimiter.WithDefault(limitertest.Every(1, time.Hour)), rratelimiter.WithRefusalCache())
-	ctx := b.Context()
-	limitertest.MustAcquire(b, limiter, 1)
-	b.SetParallelism(4) // 8 callers on 2 processors
-	b.ReportAllocs()
-	b.RunParallel(func(pb *testing.PB) {
-		for pb.Next() {
-			if ok, err := limiter.TryAcquire(ctx, 1, 0); ok || err != nil {
-				b.Error(ok, err)
-				return
-			}
-		}
-	})
-	b.ReportMetric(float64(b.N)/b.Elapsed().Seconds(), "decisions/s")
 }

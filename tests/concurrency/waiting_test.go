@@ -4,148 +4,190 @@ import (
 	"context"
 	"fmt"
 	"math"
+	"slices"
 	"testing"
 	"testing/synctest"
 	"time"
 
+	"github.com/redis/go-redis/v9"
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
 	"github.com/rratelimiter/rratelimiter"
 	"github.com/rratelimiter/rratelimiter/internal/test/limitertest"
 	"github.com/rratelimiter/rratelimiter/internal/test/redistest"
+	"github.com/rratelimiter/rratelimiter/lua"
 )
+
+// waits are the ways to wait for the second limiter of a family.
+var waits = map[string]func(ctx context.Context, f *limitertest.Family, permits int64, timeout time.Duration) (bool, error){
+	"alone": func(ctx context.Context, f *limitertest.Family, permits int64, timeout time.Duration) (bool, error) {
+		return f.Limiters[1].TryAcquire(ctx, permits, timeout)
+	},
+	"for all": func(ctx context.Context, f *limitertest.Family, permits int64, timeout time.Duration) (bool, error) {
+		return f.Client.TryAcquireAll(ctx, permits, timeout, f.Limiters...)
+	},
+	"for all, in the other order": func(ctx context.Context, f *limitertest.Family, permits int64, timeout time.Duration) (bool, error) {
+		limiters := slices.Clone(f.Limiters)
+		slices.Reverse(limiters)
+		return f.Client.TryAcquireAll(ctx, permits, timeout, limiters...)
+	},
+}
 
 func TestTryAcquireWaitsUpToItsTimeout(t *testing.T) {
 	t.Parallel()
-	for _, tt := range []struct {
-		timeout time.Duration
-		want    string
-	}{
-		{math.MinInt64, "false at 250ms"},
-		{-1, "false at 250ms"},
-		{0, "false at 250ms"},
-		{1, "false at 250.000001ms"},
-		{400 * time.Millisecond, "false at 650ms"},
-		{749 * time.Millisecond, "false at 999ms"},
-		{750*time.Millisecond - 1, "false at 999.999999ms"},
-		{750 * time.Millisecond, "true at 1s"},
-		{750*time.Millisecond + 1, "true at 1s"},
-		{5 * time.Second, "true at 1s"},
-		{math.MaxInt64, "true at 1s"},
+	for timeout, want := range map[time.Duration]string{
+		math.MinInt64:   "false at 250ms",
+		-1:              "false at 250ms",
+		0:               "false at 250ms",
+		1:               "false at 250.000001ms",
+		400 * ms:        "false at 650ms",
+		749 * ms:        "false at 999ms",
+		1750*ms - 1:     "false at 1.999999999s",
+		1750 * ms:       "true at 2s",
+		1750*ms + 1:     "true at 2s",
+		5 * time.Second: "true at 2s",
+		math.MaxInt64:   "true at 2s",
 	} {
-		t.Run(tt.timeout.String(), func(t *testing.T) {
-			t.Parallel()
-			for name, context := range map[string]func(context.Context) context.Context{
-				"cancellable":     func(ctx context.Context) context.Context { return ctx },
-				"not cancellable": context.WithoutCancel,
-			} {
-				t.Run(name, func(t *testing.T) {
+		for kind, context := range kindsOfContext {
+			for name, wait := range waits {
+				t.Run(fmt.Sprint(timeout, " ", name, ", ", kind), func(t *testing.T) {
 					t.Parallel()
 					synctest.Test(t, func(t *testing.T) {
-						s := limitertest.NewScene(t, limitertest.Every(2, time.Second))
-						limitertest.MustAcquire(t, s.Other, 2)
-						s.Until(250 * time.Millisecond)
-						c := s.StartTryAcquire(context(t.Context()), 1, tt.timeout)
-						s.Until(limitertest.Forever)
-						assert.Equal(t, tt.want, c.Outcome())
+						// The first could grant at 1s, the second at 2s, the third at once.
+						s, f := limitertest.NewFamilyScene(t,
+							limitertest.Every(2, time.Second), limitertest.Every(1, 2*time.Second), limitertest.Every(9, time.Hour))
+						require.True(t, f.SeenBy(s.Rival).Try(t, 1))
+						limitertest.MustAcquire(t, s.Rival.RateLimiter(f.Limiters[0].Name()), 1)
+						s.Until(250 * ms)
+						c := s.Go(func() (bool, error) { return wait(context(t.Context()), f, 1, timeout) })
+						s.Until(forever)
+						assert.Equal(t, want, c.Outcome())
 						assert.LessOrEqual(t, s.Sent.Scripts(), 2, "it asks at first and when the server said")
 					})
 				})
 			}
-		})
+		}
 	}
 }
 
-func TestTryAcquireWaitsForAllOfItsPermits(t *testing.T) {
+// The wait is the time until enough members have run out, whenever it is asked
+// for.
+func TestCallersWaitForAllOfTheirPermits(t *testing.T) {
 	t.Parallel()
-	synctest.Test(t, func(t *testing.T) {
-		s := limitertest.NewScene(t, limitertest.Every(3, time.Second))
-		for range 3 {
-			limitertest.MustAcquire(t, s.Other, 1)
-			s.Until(s.Now() + 200*time.Millisecond)
-		}
-		two, three := s.StartTryAcquire(t.Context(), 2, 600*time.Millisecond), s.StartTryAcquire(t.Context(), 3, limitertest.Forever)
-		s.Until(limitertest.Forever)
-		assert.Equal(t, "true at 1.2s", two.Outcome())
-		assert.Equal(t, "true at 2.2s", three.Outcome(), "all are free an interval after the two")
-	})
-}
-
-func TestWaitersAreWokenByTheirOwnClient(t *testing.T) {
-	t.Parallel()
-	for name, tt := range map[string]struct {
-		wake func(t *testing.T, l *rratelimiter.RateLimiter) error
-		want string // "": the limiter is gone at once
-	}{
-		"Release": {func(t *testing.T, l *rratelimiter.RateLimiter) error {
-			return l.Release(t.Context(), 1)
-		}, "true at 300ms"},
-		"SetRate": {func(t *testing.T, l *rratelimiter.RateLimiter) error {
-			return l.SetRate(t.Context(), limitertest.Every(5, time.Second))
-		}, "true at 300ms"},
-		"SetRate of another type": {func(t *testing.T, l *rratelimiter.RateLimiter) error {
-			return l.SetRate(t.Context(), limitertest.PerClient(1, time.Second))
-		}, "true at 300ms"},
-		"SetRate with the state kept": {func(t *testing.T, l *rratelimiter.RateLimiter) error {
-			return l.SetRate(t.Context(), limitertest.Every(3, time.Second), rratelimiter.KeepState())
-		}, "true at 300ms"},
-		"UpdateRate": {func(t *testing.T, l *rratelimiter.RateLimiter) error {
-			_, err := l.UpdateRate(t.Context(), limitertest.Every(5, time.Second))
-			return err
-		}, "true at 300ms"},
-		"a shorter interval": {func(t *testing.T, l *rratelimiter.RateLimiter) error {
-			_, err := l.UpdateRate(t.Context(), limitertest.Every(2, 500*time.Millisecond), rratelimiter.KeepState())
-			return err
-		}, "true at 500ms"},
-		"a longer interval": {func(t *testing.T, l *rratelimiter.RateLimiter) error {
-			_, err := l.UpdateRate(t.Context(), limitertest.Every(2, 2*time.Second), rratelimiter.KeepState())
-			return err
-		}, "true at 2s"},
-		"Delete": {func(t *testing.T, l *rratelimiter.RateLimiter) error {
-			_, err := l.Delete(t.Context())
-			return err
-		}, ""},
-		"Rename away": {func(t *testing.T, l *rratelimiter.RateLimiter) error {
-			return l.Rename(t.Context(), l.Name()+":new")
-		}, ""},
-		"ExpireAt a moment that has passed": {func(t *testing.T, l *rratelimiter.RateLimiter) error {
-			_, err := l.ExpireAt(t.Context(), time.Now().Add(-time.Hour))
-			return err
-		}, ""},
-	} {
+	for name, wait := range waits {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			synctest.Test(t, func(t *testing.T) {
-				s := limitertest.NewScene(t, limitertest.Every(2, time.Second))
-				limitertest.MustAcquire(t, s.Other, 2)
-				c := s.StartTryAcquire(t.Context(), 1, limitertest.Forever)
-				s.Until(300 * time.Millisecond)
-				another := s.Client.RateLimiter(s.Name())
-				require.NoError(t, tt.wake(t, another))
-				s.Until(limitertest.Forever)
-				if tt.want == "" {
-					c.RequireEnd(t, rratelimiter.ErrNotInitialized, 300*time.Millisecond)
-					return
+				s, f := limitertest.NewFamilyScene(t, limitertest.Every(9, time.Hour), limitertest.Every(3, time.Second))
+				for range 3 {
+					limitertest.MustAcquire(t, s.Rival.RateLimiter(f.Limiters[1].Name()), 1)
+					s.Until(s.Now() + 200*ms)
 				}
-				assert.Equal(t, tt.want, c.Outcome())
+				assert.False(t, f.Try(t, 1))
+				two := s.Go(func() (bool, error) { return wait(t.Context(), f, 2, 600*ms) })
+				three := s.Go(func() (bool, error) { return wait(t.Context(), f, 3, forever) })
+				s.Until(forever)
+				assert.Equal(t, "true at 1.2s", two.Outcome())
+				assert.Equal(t, "true at 2.2s", three.Outcome(), "all are free an interval after the two")
 			})
 		})
 	}
 }
 
-func TestWaitersAreWokenByALimiterRenamedToTheirs(t *testing.T) {
+func TestWaitersAreWokenByTheirOwnClient(t *testing.T) {
 	t.Parallel()
-	synctest.Test(t, func(t *testing.T) {
-		s := limitertest.NewScene(t, limitertest.Every(2, time.Second))
-		limitertest.MustAcquire(t, s.Other, 2)
-		free := s.Client.RateLimiter(s.Name() + ":free")
-		limitertest.MustTrySetRate(t, free, limitertest.Every(1, time.Second))
-		c := s.StartAcquire(t.Context(), 1)
-		s.Until(300 * time.Millisecond)
-		require.NoError(t, free.Rename(t.Context(), s.Name()))
-		s.Until(time.Minute)
-		assert.Equal(t, "true at 300ms", c.Outcome())
+	for name, tt := range map[string]struct {
+		wake change
+		want string // "": the limiter is gone at once
+	}{
+		"Release":                     {release(1), "true at 300ms"},
+		"SetRate":                     {setRate(limitertest.Every(5, time.Second)), "true at 300ms"},
+		"SetRate of another type":     {setRate(limitertest.PerClient(1, time.Second)), "true at 300ms"},
+		"SetRate with the state kept": {setRate(limitertest.Every(3, time.Second), rratelimiter.KeepState()), "true at 300ms"},
+		"UpdateRate":                  {updateRate(limitertest.Every(5, time.Second)), "true at 300ms"},
+		"a higher rate":               {updateRate(limitertest.Every(3, time.Second), rratelimiter.KeepState()), "true at 300ms"},
+		"a shorter interval":          {updateRate(limitertest.Every(2, 500*ms), rratelimiter.KeepState()), "true at 500ms"},
+		"a longer interval":           {updateRate(limitertest.Every(2, 2*time.Second), rratelimiter.KeepState()), "true at 2s"},
+		"Rename to it":                {replaceBy(limitertest.Every(1, time.Second)), "true at 300ms"},
+		"Rename away":                 {renameIt, ""},
+		"Delete":                      {deleteIt, ""},
+		"ExpireAt a moment that has passed": {func(ctx context.Context, _ *rratelimiter.Client, l *rratelimiter.RateLimiter) error {
+			return limitertest.Second(l.ExpireAt(ctx, time.Now().Add(-time.Hour)))
+		}, ""},
+	} {
+		for way, wait := range waits {
+			t.Run(name+", "+way, func(t *testing.T) {
+				t.Parallel()
+				synctest.Test(t, func(t *testing.T) {
+					s, f := limitertest.NewFamilyScene(t, limitertest.Every(2, time.Second), limitertest.Every(2, time.Second))
+					limitertest.MustAcquire(t, s.Rival.RateLimiter(f.Limiters[1].Name()), 2)
+					c := s.Go(func() (bool, error) { return wait(t.Context(), f, 1, forever) })
+					s.Until(300 * ms)
+					require.NoError(t, tt.wake(t.Context(), s.Client, s.Client.RateLimiter(f.Limiters[1].Name())))
+					s.Until(forever)
+					if tt.want == "" {
+						c.RequireEnd(t, rratelimiter.ErrNotInitialized, 300*ms)
+						return
+					}
+					assert.Equal(t, tt.want, c.Outcome())
+				})
+			})
+		}
+	}
+}
+
+// A decision that takes several calls may take longer than one: each has the call
+// timeout, since the server answers. Here a value was lost beside many members.
+func TestADecisionOfManyCalls(t *testing.T) {
+	t.Parallel()
+	const rate = 10_000
+	for name, ask := range waits {
+		for _, timeout := range []time.Duration{0, time.Minute} {
+			t.Run(fmt.Sprint(name, timeout), func(t *testing.T) {
+				t.Parallel()
+				synctest.Test(t, func(t *testing.T) {
+					rdb, m := redistest.Mini(t)
+					f := limitertest.NewFamilyOf(t, limitertest.NewClient(t, rdb), limitertest.Every(1, time.Hour), limitertest.Every(rate, time.Hour))
+					limitertest.AddGrants(t, rdb, limitertest.KeysOf(f.Limiters[1]).Permits, time.Minute, rate/2, 1)
+					proxy := redistest.MiniProxy(t, m)
+					proxy.OnCommand(with("eval", redistest.Pass.After(900*ms)))
+					start := time.Now()
+					c := limitertest.NewClient(t, proxy.Client(t, &redis.Options{ReadTimeout: time.Minute}))
+					granted, err := ask(t.Context(), f.SeenBy(c), 1, timeout)
+					require.NoError(t, err)
+					assert.True(t, granted)
+					assert.Greater(t, time.Since(start), 4*time.Second)
+				})
+			})
+		}
+	}
+}
+
+func TestDefectTheWaitIsThatForOnePermit(t *testing.T) {
+	t.Parallel()
+	redistest.Virtual(t, func(t *testing.T, rdb *redis.Client) {
+		l := limitertest.NewLimiter(t, rdb, limitertest.Every(5, 10*time.Second))
+		for range 5 {
+			limitertest.MustAcquire(t, l, 1)
+			time.Sleep(time.Second)
+		}
+		for permits := int64(1); permits <= 5; permits++ {
+			assert.Equal(t, time.Duration(4+permits)*time.Second, mustTake(t, l, permits).RetryAfter)
+		}
+		sent, start := limitertest.CountCommands(rdb), time.Now()
+		require.NoError(t, l.Acquire(t.Context(), 5))
+		assert.Equal(t, 9*time.Second, time.Since(start))
+		assert.LessOrEqual(t, sent.Scripts(), 2, "no question for each permit")
+	})
+}
+
+func TestDefectOneMemberForEachPermit(t *testing.T) {
+	t.Parallel()
+	redistest.Virtual(t, func(t *testing.T, rdb *redis.Client) {
+		l := limitertest.NewLimiter(t, rdb, limitertest.Every(2_000_000, time.Hour))
+		limitertest.MustAcquire(t, l, 1_000_000)
+		assert.EqualValues(t, 1, rdb.ZCard(t.Context(), limitertest.KeysOf(l).Permits).Val())
 	})
 }
 
@@ -155,40 +197,14 @@ func TestWaitersWithADefaultOutliveADelete(t *testing.T) {
 		s := limitertest.NewScene(t, limitertest.Every(2, time.Hour), rratelimiter.WithDefault(limitertest.Every(3, time.Minute)))
 		limitertest.MustAcquire(t, s.Other, 2)
 		c := s.StartAcquire(t.Context(), 1)
-		s.Until(300 * time.Millisecond)
+		s.Until(300 * ms)
 		deleted, err := s.Delete(t.Context())
 		require.NoError(t, err)
 		assert.True(t, deleted)
 		synctest.Wait()
 		assert.Equal(t, "true at 300ms", c.Outcome())
-		cfg, err := s.Config(t.Context())
-		require.NoError(t, err)
-		assert.Equal(t, limitertest.Every(3, time.Minute), cfg)
+		assert.Equal(t, limitertest.Every(3, time.Minute), configOf(t, s.RateLimiter))
 	})
-}
-
-func TestWhatAnotherClientDoesIsSeenWhenTheServerSaid(t *testing.T) {
-	t.Parallel()
-	for name, free := range map[string]func(t *testing.T, l *rratelimiter.RateLimiter) error{
-		"nothing": func(*testing.T, *rratelimiter.RateLimiter) error { return nil },
-		"Release": func(t *testing.T, l *rratelimiter.RateLimiter) error { return l.Release(t.Context(), 2) },
-		"SetRate": func(t *testing.T, l *rratelimiter.RateLimiter) error {
-			return l.SetRate(t.Context(), limitertest.Every(9, time.Hour))
-		},
-	} {
-		t.Run(name, func(t *testing.T) {
-			t.Parallel()
-			synctest.Test(t, func(t *testing.T) {
-				s := limitertest.NewScene(t, limitertest.Every(2, time.Second))
-				limitertest.MustAcquire(t, s.Other, 2)
-				c := s.StartAcquire(t.Context(), 1)
-				s.Until(300 * time.Millisecond)
-				require.NoError(t, free(t, s.Other))
-				s.Until(time.Minute)
-				assert.Equal(t, "true at 1s", c.Outcome())
-			})
-		})
-	}
 }
 
 func TestAWaiterAsksAgainUntilItIsServed(t *testing.T) {
@@ -197,20 +213,19 @@ func TestAWaiterAsksAgainUntilItIsServed(t *testing.T) {
 		s := limitertest.NewScene(t, limitertest.Every(1, time.Second))
 		limitertest.MustAcquire(t, s.Other, 1)
 		// The other Client is there first, three times over.
-		rivals := []*limitertest.Caller{}
+		var all []*limitertest.Caller
 		for range 3 {
-			rivals = append(rivals, s.Go(func() (bool, error) { return s.Other.TryAcquire(t.Context(), 1, limitertest.Forever) }))
+			all = append(all, s.Go(func() (bool, error) { return s.Other.TryAcquire(t.Context(), 1, forever) }))
 		}
-		served, gaveUp := s.StartAcquire(t.Context(), 1), s.StartTryAcquire(t.Context(), 1, 1700*time.Millisecond)
+		all = append(all, s.StartAcquire(t.Context(), 1))
+		gaveUp := s.StartTryAcquire(t.Context(), 1, 1700*ms)
 		s.Until(time.Minute)
 		assert.Equal(t, "false at 1.7s", gaveUp.Outcome())
-		var ends []time.Duration
-		for _, c := range append(rivals, served) {
-			end, _ := c.Ended()
-			assert.True(t, end.Ok)
-			ends = append(ends, end.At)
+		var ends []string
+		for _, c := range all {
+			ends = append(ends, c.Outcome())
 		}
-		assert.ElementsMatch(t, []time.Duration{time.Second, 2 * time.Second, 3 * time.Second, 4 * time.Second}, ends)
+		assert.ElementsMatch(t, []string{"true at 1s", "true at 2s", "true at 3s", "true at 4s"}, ends)
 		assert.LessOrEqual(t, s.Sent.Scripts(), 10)
 	})
 }
@@ -219,81 +234,21 @@ func TestWaitersWithDifferentDefaults(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		s := limitertest.NewScene(t, rratelimiter.Config{}, rratelimiter.WithDefault(limitertest.Every(2, time.Second)))
-		first := s.StartTryAcquire(t.Context(), 2, limitertest.Forever)
+		first := s.StartTryAcquire(t.Context(), 2, forever)
 		assert.Equal(t, "true at 0s", first.Outcome(), "its default is the limiter's rate")
 
-		larger := s.Client.RateLimiter(s.Name(), rratelimiter.WithDefault(limitertest.Every(10, time.Second)))
-		none := s.Client.RateLimiter(s.Name())
+		larger := byDefault(s.Client, s.Name(), limitertest.Every(10, time.Second))
 		var line []*limitertest.Caller
-		for _, l := range []*rratelimiter.RateLimiter{larger, none, s.RateLimiter, larger} {
-			line = append(line, s.Go(func() (bool, error) { return l.TryAcquire(t.Context(), 1, limitertest.Forever) }))
+		for _, l := range []*rratelimiter.RateLimiter{larger, s.Client.RateLimiter(s.Name()), s.RateLimiter, larger} {
+			line = append(line, s.Go(func() (bool, error) { return l.TryAcquire(t.Context(), 1, forever) }))
 		}
-		tooMany := s.Go(func() (bool, error) { return larger.TryAcquire(t.Context(), 3, limitertest.Forever) })
+		tooMany := s.Go(func() (bool, error) { return larger.TryAcquire(t.Context(), 3, forever) })
 		s.Until(time.Minute)
-		assert.Equal(t, "true at 1s", line[0].Outcome())
-		assert.Equal(t, "true at 1s", line[1].Outcome())
-		assert.Equal(t, "true at 2s", line[2].Outcome())
-		assert.Equal(t, "true at 2s", line[3].Outcome())
+		for i, want := range []string{"true at 1s", "true at 1s", "true at 2s", "true at 2s"} {
+			assert.Equal(t, want, line[i].Outcome())
+		}
 		end, _ := tooMany.Ended()
 		assert.ErrorIs(t, end.Err, rratelimiter.ErrPermitsExceedRate, "a default replaces no rate")
-	})
-}
-
-func TestARateLoweredBelowWhatAWaiterWants(t *testing.T) {
-	t.Parallel()
-	synctest.Test(t, func(t *testing.T) {
-		s := limitertest.NewScene(t, limitertest.Every(10, time.Second))
-		limitertest.MustAcquire(t, s.Other, 10)
-		first := s.StartTryAcquire(t.Context(), 3, limitertest.Forever)
-		tooMany := s.StartTryAcquire(t.Context(), 8, limitertest.Forever)
-		second := s.StartTryAcquire(t.Context(), 3, limitertest.Forever)
-		s.Until(300 * time.Millisecond)
-		require.NoError(t, s.SetRate(t.Context(), limitertest.Every(5, time.Second), rratelimiter.KeepState()))
-		s.Until(time.Minute)
-		tooMany.RequireEnd(t, rratelimiter.ErrPermitsExceedRate, 300*time.Millisecond)
-		assert.Equal(t, "true at 1s", first.Outcome())
-		assert.Equal(t, "true at 2s", second.Outcome())
-	})
-}
-
-func TestARateLoweredBelowWhatTheHeadWants(t *testing.T) {
-	t.Parallel()
-	synctest.Test(t, func(t *testing.T) {
-		s := limitertest.NewScene(t, limitertest.Every(10, time.Second))
-		limitertest.MustAcquire(t, s.Other, 5)
-		head := s.StartTryAcquire(t.Context(), 8, limitertest.Forever)
-		behind := s.StartTryAcquire(t.Context(), 1, limitertest.Forever)
-		s.Until(300 * time.Millisecond)
-		require.NoError(t, s.SetRate(t.Context(), limitertest.Every(6, time.Second), rratelimiter.KeepState()))
-		s.Until(time.Minute)
-		head.RequireEnd(t, rratelimiter.ErrPermitsExceedRate, 300*time.Millisecond)
-		assert.Equal(t, "true at 300ms", behind.Outcome())
-	})
-}
-
-func TestAcquireWaitsWithoutEnd(t *testing.T) {
-	t.Parallel()
-	synctest.Test(t, func(t *testing.T) {
-		s := limitertest.NewScene(t, limitertest.Every(1, 24*time.Hour))
-		limitertest.MustAcquire(t, s.Other, 1)
-		a, b := s.StartAcquire(t.Context(), 1), s.StartAcquire(context.WithoutCancel(t.Context()), 1)
-		s.Until(100 * time.Hour)
-		assert.Equal(t, "true at 24h0m0s", a.Outcome())
-		assert.Equal(t, "true at 48h0m0s", b.Outcome())
-		assert.LessOrEqual(t, s.Sent.Scripts(), 6)
-	})
-}
-
-func TestAcquireGrantsAtOnceWhatIsFree(t *testing.T) {
-	t.Parallel()
-	synctest.Test(t, func(t *testing.T) {
-		s := limitertest.NewScene(t, limitertest.Every(10, time.Second))
-		require.NoError(t, s.Acquire(t.Context(), 4))
-		ok, err := s.TryAcquire(t.Context(), 6, time.Hour)
-		require.NoError(t, err)
-		assert.True(t, ok)
-		assert.Zero(t, s.Now())
-		assert.Equal(t, 2, s.Sent.Scripts())
 	})
 }
 
@@ -303,8 +258,8 @@ func TestWaitersOfDifferentLimitersDoNotMeet(t *testing.T) {
 		s := limitertest.NewScene(t, limitertest.Every(1, time.Hour))
 		limitertest.MustAcquire(t, s.Other, 1)
 		waiting := s.StartAcquire(t.Context(), 1)
-		free := s.Client.RateLimiter(s.Name()+":free", rratelimiter.WithDefault(limitertest.Every(1, time.Hour)))
-		assert.Equal(t, "true at 0s", s.Go(func() (bool, error) { return free.TryAcquire(t.Context(), 1, limitertest.Forever) }).Outcome())
+		free := byDefault(s.Client, s.Name()+":free", limitertest.Every(1, time.Hour))
+		assert.Equal(t, "true at 0s", s.Go(func() (bool, error) { return free.TryAcquire(t.Context(), 1, forever) }).Outcome())
 		assert.Equal(t, "waits", waiting.Outcome())
 		s.Until(2 * time.Hour)
 		assert.Equal(t, "true at 1h0m0s", waiting.Outcome())
@@ -317,15 +272,13 @@ func TestNamesOfOneLimiterShareTheLine(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		rdb, _ := redistest.Mini(t)
 		client := limitertest.NewClient(t, rdb, rratelimiter.WithNameMapper(func(string) string { return "one" }))
-		a, b := client.RateLimiter("a"), client.RateLimiter("b")
-		limitertest.MustTrySetRate(t, a, limitertest.Every(1, time.Second))
-		limitertest.MustAcquire(t, b, 1)
-		s := &limitertest.Scene{RateLimiter: a, Client: client, Redis: rdb, Sent: limitertest.CountCommands(rdb), Start: time.Now()}
+		names := []*rratelimiter.RateLimiter{client.RateLimiter("a"), client.RateLimiter("b")}
+		limitertest.MustTrySetRate(t, names[0], limitertest.Every(1, time.Second))
+		limitertest.MustAcquire(t, names[1], 1)
+		s := &limitertest.Scene{Client: client, Redis: rdb, Sent: limitertest.CountCommands(rdb), Start: time.Now()}
 		var line []*limitertest.Caller
 		for i := range 10 {
-			s.RateLimiter = []*rratelimiter.RateLimiter{a, b}[i%2]
-			l := s.RateLimiter
-			line = append(line, s.Go(func() (bool, error) { return l.TryAcquire(t.Context(), 1, limitertest.Forever) }))
+			line = append(line, s.Go(func() (bool, error) { return names[i%2].TryAcquire(t.Context(), 1, forever) }))
 		}
 		assert.Equal(t, 1, s.Sent.Scripts())
 		s.Until(time.Minute)
@@ -335,31 +288,30 @@ func TestNamesOfOneLimiterShareTheLine(t *testing.T) {
 	})
 }
 
-func TestWaitersOfAPerClientLimiter(t *testing.T) {
+// One who is the last to be asked for in a round may leave before that: then the
+// round is over, and the line must not look for someone to ask without end.
+func TestTheLastOfARoundLeaves(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		s := limitertest.NewScene(t, limitertest.PerClient(2, time.Second))
-		limitertest.MustAcquire(t, s.RateLimiter, 2)
-		limitertest.MustAcquire(t, s.Other, 2)
-		s.Until(500 * time.Millisecond)
-		limitertest.MustRefuse(t, s.Other, 1)
-		c := s.StartTryAcquire(t.Context(), 2, limitertest.Forever)
-		s.Until(time.Minute)
-		assert.Equal(t, "true at 1s", c.Outcome())
-	})
-}
-
-// Redis may lose the limiter while callers wait for it.
-func TestWaitersAreToldWhenTheLimiterIsGone(t *testing.T) {
-	t.Parallel()
-	synctest.Test(t, func(t *testing.T) {
-		s := limitertest.NewScene(t, limitertest.Every(1, time.Second))
+		s := limitertest.NewHeldScene(t, limitertest.Every(10, time.Minute))
+		limitertest.MustAcquire(t, s.Other, 5)
+		head := s.StartAcquire(t.Context(), 10)
+		s.Until(30 * time.Second)
 		limitertest.MustAcquire(t, s.Other, 1)
-		a, b := s.StartAcquire(t.Context(), 1), s.StartAcquire(t.Context(), 1)
-		s.Until(500 * time.Millisecond)
-		require.NoError(t, s.Redis.FlushAll(t.Context()).Err())
-		s.Until(time.Minute)
-		a.RequireEnd(t, rratelimiter.ErrNotInitialized, time.Second)
-		b.RequireEnd(t, rratelimiter.ErrNotInitialized, time.Second)
+		round := s.Hold(t, lua.Acquire, 1)
+		s.Until(60500 * ms)
+		ctx, cancel := context.WithCancel(t.Context())
+		last := s.StartAcquire(ctx, 10)
+		release := s.Go(func() (bool, error) { return true, s.Release(t.Context(), 1) })
+		released := s.Hold(t, lua.Release, 1)
+		round()
+		assert.Equal(t, "waits", head.Outcome(), "it was refused")
+		cancel()
+		synctest.Wait()
+		last.RequireEnd(t, context.Canceled, 60500*ms)
+		released()
+		assert.Equal(t, "true at 1m0.5s", release.Outcome())
+		s.Until(2 * time.Minute)
+		assert.Equal(t, "true at 1m0.5s", head.Outcome())
 	})
 }

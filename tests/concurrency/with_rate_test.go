@@ -4,6 +4,9 @@ import (
 	"bytes"
 	"context"
 	"log/slog"
+	"net/http"
+	"net/http/httptest"
+	"strings"
 	"sync"
 	"testing"
 	"testing/synctest"
@@ -14,18 +17,13 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/rratelimiter/rratelimiter"
+	"github.com/rratelimiter/rratelimiter/httplimit"
 	"github.com/rratelimiter/rratelimiter/internal/test/limitertest"
 	"github.com/rratelimiter/rratelimiter/internal/test/redistest"
+	"github.com/rratelimiter/rratelimiter/internal/test/redistest/limittest"
 	"github.com/rratelimiter/rratelimiter/limit"
 	"github.com/rratelimiter/rratelimiter/lua"
 )
-
-func configOf(t *testing.T, l *rratelimiter.RateLimiter) rratelimiter.Config {
-	t.Helper()
-	cfg, err := l.Config(t.Context())
-	require.NoError(t, err)
-	return cfg
-}
 
 func TestWithRateSetsTheRateAndKeepsPermitsInUse(t *testing.T) {
 	t.Parallel()
@@ -37,8 +35,7 @@ func TestWithRateSetsTheRateAndKeepsPermitsInUse(t *testing.T) {
 
 		want := rratelimiter.Config{Rate: 6, Interval: 2 * time.Hour, KeepAlive: 3 * time.Hour}
 		coded := client.RateLimiter(l.Name(), rratelimiter.WithRate(want))
-		d, err := coded.Take(t.Context(), 1)
-		require.NoError(t, err)
+		d := mustTake(t, coded, 1)
 		assert.True(t, d.Granted)
 		assert.EqualValues(t, 6, d.Limit)
 		assert.EqualValues(t, 1, d.Remaining)
@@ -48,23 +45,8 @@ func TestWithRateSetsTheRateAndKeepsPermitsInUse(t *testing.T) {
 
 func TestWithRateByEachCall(t *testing.T) {
 	t.Parallel()
-	for name, call := range map[string]func(ctx context.Context, c *rratelimiter.Client, l *rratelimiter.RateLimiter) error{
-		"TryAcquire": func(ctx context.Context, _ *rratelimiter.Client, l *rratelimiter.RateLimiter) error {
-			return limitertest.Second(l.TryAcquire(ctx, 1, 0))
-		},
-		"TryAcquire, waiting": func(ctx context.Context, _ *rratelimiter.Client, l *rratelimiter.RateLimiter) error {
-			return limitertest.Second(l.TryAcquire(ctx, 1, time.Second))
-		},
-		"Acquire": func(ctx context.Context, _ *rratelimiter.Client, l *rratelimiter.RateLimiter) error {
-			return l.Acquire(ctx, 1)
-		},
-		"Take": func(ctx context.Context, _ *rratelimiter.Client, l *rratelimiter.RateLimiter) error {
-			return limitertest.Second(l.Take(ctx, 1))
-		},
-		"TakeUpTo": func(ctx context.Context, _ *rratelimiter.Client, l *rratelimiter.RateLimiter) error {
-			_, _, err := l.TakeUpTo(ctx, 1)
-			return err
-		},
+	own := limitertest.Every(5, time.Hour)
+	calls := map[string]change{
 		"TryAcquireAll of one": func(ctx context.Context, c *rratelimiter.Client, l *rratelimiter.RateLimiter) error {
 			return limitertest.Second(c.TryAcquireAll(ctx, 1, 0, l))
 		},
@@ -72,32 +54,33 @@ func TestWithRateByEachCall(t *testing.T) {
 			other := c.RateLimiter("{"+l.Name()+"}other", rratelimiter.WithRate(limitertest.Every(2, time.Hour)))
 			return limitertest.Second(c.TryAcquireAll(ctx, 1, time.Second, l, other))
 		},
-	} {
-		for _, before := range []string{"none", "another", "its own"} {
-			t.Run(name+", "+before, func(t *testing.T) {
-				t.Parallel()
-				redistest.Virtual(t, func(t *testing.T, rdb *redis.Client) {
-					client := limitertest.NewClient(t, rdb)
-					own := limitertest.Every(5, time.Hour)
-					plain := client.RateLimiter("a")
-					switch before {
-					case "another":
-						limitertest.MustTrySetRate(t, plain, limitertest.Every(50, time.Hour))
-					case "its own":
-						limitertest.MustTrySetRate(t, plain, own)
-					}
-					l := client.RateLimiter("a", rratelimiter.WithRate(own))
-					require.NoError(t, call(t.Context(), client, l))
-					assert.Equal(t, own, configOf(t, plain))
-					assert.EqualValues(t, 4, limitertest.Available(t, plain))
-
-					_, err := plain.Delete(t.Context())
-					require.NoError(t, err)
-					require.NoError(t, call(t.Context(), client, l), "a limiter that has gone")
-					assert.Equal(t, own, configOf(t, plain))
-				})
-			})
+	}
+	for name := range acquires {
+		calls[name] = func(ctx context.Context, _ *rratelimiter.Client, l *rratelimiter.RateLimiter) error {
+			return limitertest.Operations[name](ctx, l)
 		}
+	}
+	for name, call := range calls {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			virtual(t, map[string]rratelimiter.Config{
+				"no rate before": {}, "another": limitertest.Every(50, time.Hour), "its own": own,
+			}, func(t *testing.T, rdb *redis.Client, before rratelimiter.Config) {
+				client := limitertest.NewClient(t, rdb)
+				plain := client.RateLimiter("a")
+				if before.Rate > 0 {
+					limitertest.MustTrySetRate(t, plain, before)
+				}
+				l := client.RateLimiter("a", rratelimiter.WithRate(own))
+				require.NoError(t, call(t.Context(), client, l))
+				assert.Equal(t, own, configOf(t, plain))
+				assert.EqualValues(t, 4, limitertest.Available(t, plain))
+
+				require.NoError(t, limitertest.Second(plain.Delete(t.Context())))
+				require.NoError(t, call(t.Context(), client, l), "a limiter that has gone")
+				assert.Equal(t, own, configOf(t, plain))
+			})
+		})
 	}
 }
 
@@ -152,15 +135,14 @@ func TestWithRateTellsOfProgramsThatDisagree(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		rdb, _ := redistest.Mini(t)
 		told, log := &limitertest.Recorder{}, &bytes.Buffer{}
-		client := limitertest.NewClient(t, rdb, rratelimiter.WithObserver(told), rratelimiter.WithLogger(slog.New(slog.NewTextHandler(log, nil))))
+		client := limitertest.NewClient(t, rdb, rratelimiter.WithObserver(told), logTo(log))
 		other := limitertest.NewClient(t, rdb)
 		ours, theirs := limitertest.Every(20, time.Minute), rratelimiter.Config{Rate: 30, Interval: time.Hour, KeepAlive: 2 * time.Hour}
 		a := client.RateLimiter("a", rratelimiter.WithRate(ours))
 		b := other.RateLimiter("a", rratelimiter.WithRate(theirs))
 		require.NoError(t, b.Acquire(t.Context(), 1))
 		for range 3 {
-			_, err := a.Take(t.Context(), 1)
-			require.NoError(t, err)
+			mustTake(t, a, 1)
 		}
 		synctest.Wait()
 		replaced := limit.Event{
@@ -173,8 +155,7 @@ func TestWithRateTellsOfProgramsThatDisagree(t *testing.T) {
 
 		require.NoError(t, other.RateLimiter("a").SetRate(t.Context(), theirs))
 		for range 3 {
-			_, err := a.Take(t.Context(), 1)
-			require.NoError(t, err)
+			mustTake(t, a, 1)
 		}
 		synctest.Wait()
 		differs := limit.Event{
@@ -212,9 +193,7 @@ func TestWithRateGoesByThePolicyForOutages(t *testing.T) {
 		client := limitertest.NewClient(t, rdb, rratelimiter.WithFailure(limit.FailLocal(0.5)))
 		l := client.RateLimiter("a", rratelimiter.WithRate(limitertest.Every(20, time.Hour)))
 		m.SetError("LOADING Redis is loading the dataset in memory")
-		d, err := l.Take(t.Context(), 1)
-		require.NoError(t, err)
-		assert.Equal(t, int64(10), d.Limit)
+		assert.EqualValues(t, 10, mustTake(t, l, 1).Limit)
 		m.SetError("")
 	})
 }
@@ -224,17 +203,105 @@ func TestWithRateKeepsToTheCallersTime(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		rdb, _ := redistest.Mini(t)
 		client := limitertest.NewClient(t, rdb)
-		rdb.AddHook(limitertest.Slow(500 * time.Millisecond))
+		rdb.AddHook(limitertest.Slow(500 * ms))
 		l := client.RateLimiter("a", rratelimiter.WithRate(limitertest.Every(1, time.Hour)))
 		start := time.Now()
-		_, err := l.TryAcquire(t.Context(), 1, 100*time.Millisecond)
+		_, err := l.TryAcquire(t.Context(), 1, 100*ms)
 		require.ErrorIs(t, err, rratelimiter.ErrUnavailable)
-		assert.Equal(t, 200*time.Millisecond, time.Since(start))
+		assert.Equal(t, 200*ms, time.Since(start))
 
-		ctx, cancel := context.WithTimeout(t.Context(), 50*time.Millisecond)
+		ctx, cancel := context.WithTimeout(t.Context(), 50*ms)
 		defer cancel()
 		require.ErrorIs(t, l.Acquire(ctx, 1), context.DeadlineExceeded)
 		time.Sleep(time.Minute)
 		limitertest.MustAcquire(t, l, 1)
+	})
+}
+
+// Limiters of keys of one Client that may share keys, or that give the same keys two
+// rates, are told of in the log, once; those that share a rate on purpose are not.
+func TestPrefixesOfOneClient(t *testing.T) {
+	t.Parallel()
+	minute := rratelimiter.PerMinute
+	keyed := func(prefix string, rate int64) func(t *testing.T, c *rratelimiter.Client) {
+		return func(t *testing.T, c *rratelimiter.Client) {
+			limittest.Take(t, c.Keyed(prefix, minute(rate)), "x", 1)
+		}
+	}
+	handler := func(rate int64, opts ...httplimit.Option) func(t *testing.T, c *rratelimiter.Client) {
+		return func(t *testing.T, c *rratelimiter.Client) {
+			h := httplimit.New(c.Keyed("", minute(rate)), opts...)(http.NotFoundHandler())
+			h.ServeHTTP(httptest.NewRecorder(), httptest.NewRequestWithContext(t.Context(), http.MethodGet, "/", nil))
+		}
+	}
+	api, apiIP := httplimit.WithPrefix("api:"), httplimit.WithPrefix("api:ip:")
+	type row struct {
+		first, second func(t *testing.T, c *rratelimiter.Client)
+		kind          limit.EventKind
+		says          string
+	}
+	bubbles(t, map[string]row{
+		"another rate":             {keyed("api", 10), keyed("api", 5), limit.RateDiffers, `limiter=api found="10 in 1m0s`},
+		"a prefix that goes on":    {keyed("api", 5), keyed("api2", 5), limit.PrefixesMeet, `neither continues`},
+		"the longer one first":     {keyed("api2", 5), keyed("api", 5), limit.PrefixesMeet, `neither continues`},
+		"the same twice":           {keyed("api", 5), keyed("api", 5), "", ""},
+		"prefixes that part":       {keyed("api:", 5), keyed("api2:", 7), "", ""},
+		"middleware, another rate": {handler(10), handler(5), limit.RateDiffers, `limiter=http: found="10 in 1m0s`},
+		"middleware, the same":     {handler(5), handler(5), "", ""},
+		"middleware, apart":        {handler(10, api), handler(5), "", ""},
+		"middleware, continued":    {handler(10, api), handler(5, apiIP), limit.PrefixesMeet, `api:ip:`},
+		"middleware, hash tags":    {handler(10, api, httplimit.WithHashTag()), handler(5, apiIP, httplimit.WithHashTag()), "", ""},
+		"middleware, and without":  {handler(10, api), keyed("", 10), limit.PrefixesMeet, `neither continues`},
+	}, func(t *testing.T, row row) {
+		rdb, _ := redistest.Mini(t)
+		told, log := &limitertest.Recorder{}, &bytes.Buffer{}
+		client := limitertest.NewClient(t, rdb, rratelimiter.WithObserver(told), logTo(log))
+		for range 3 { // as where they are made for each request
+			row.first(t, client)
+			row.second(t, client)
+		}
+		synctest.Wait()
+		var kinds []limit.EventKind
+		for _, e := range told.Events() {
+			kinds = append(kinds, e.Kind)
+		}
+		if row.kind == "" {
+			assert.Empty(t, kinds)
+			assert.Empty(t, log.String())
+			return
+		}
+		assert.Contains(t, kinds, row.kind)
+		assert.Contains(t, log.String(), row.says)
+		assert.LessOrEqual(t, strings.Count(log.String(), "\n"), 2)
+	})
+}
+
+// Of two rates under one prefix the first that a key was asked for by stays.
+func TestTwoRatesOfOnePrefix(t *testing.T) {
+	t.Parallel()
+	rdb, _ := redistest.Mini(t)
+	client := limitertest.NewClient(t, rdb)
+	first, second := client.Keyed("api", rratelimiter.PerMinute(10)), client.Keyed("api", rratelimiter.PerMinute(5))
+	for range 3 {
+		for _, k := range []*rratelimiter.KeyedLimiter{first, second} {
+			assert.EqualValues(t, 10, limittest.Take(t, k, "ann", 1).Limit)
+		}
+	}
+}
+
+// Without a log of its own the Client tells slog's.
+func TestPrefixesWithoutALogger(t *testing.T) { //nolint:paralleltest // the log is the process's
+	log := &bytes.Buffer{}
+	before := slog.Default()
+	slog.SetDefault(slog.New(slog.NewTextHandler(log, nil)))
+	defer slog.SetDefault(before)
+	synctest.Test(t, func(t *testing.T) {
+		rdb, _ := redistest.Mini(t)
+		client := limitertest.NewClient(t, rdb)
+		for _, rate := range []int64{10, 5} {
+			limittest.Take(t, client.Keyed("api", rratelimiter.PerMinute(rate)), "ann", 1)
+		}
+		synctest.Wait()
+		assert.Contains(t, log.String(), `rate differs" limiter=api`)
 	})
 }

@@ -1,0 +1,173 @@
+package concurrency_test
+
+import (
+	"context"
+	"io"
+	"log/slog"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+	"github.com/stretchr/testify/require"
+
+	"github.com/rratelimiter/rratelimiter"
+	"github.com/rratelimiter/rratelimiter/internal/test/limitertest"
+	"github.com/rratelimiter/rratelimiter/internal/test/redistest"
+	"github.com/rratelimiter/rratelimiter/limit"
+)
+
+const ms = time.Millisecond
+
+// bubbles runs test for each row, as a parallel subtest in a bubble of its own.
+func bubbles[R any](t *testing.T, rows map[string]R, test func(t *testing.T, row R)) {
+	t.Helper()
+	for name, row := range rows {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			synctest.Test(t, func(t *testing.T) { test(t, row) })
+		})
+	}
+}
+
+// virtual is bubbles with a server by [redistest.Virtual] for each row.
+func virtual[R any](t *testing.T, rows map[string]R, test func(t *testing.T, rdb *redis.Client, row R)) {
+	t.Helper()
+	for name, row := range rows {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			redistest.Virtual(t, func(t *testing.T, rdb *redis.Client) { test(t, rdb, row) })
+		})
+	}
+}
+
+// kindsOfContext are contexts that can end and those that can't, for which calls have code
+// of their own.
+var kindsOfContext = map[string]func(context.Context) context.Context{
+	"cancellable":     func(ctx context.Context) context.Context { return ctx },
+	"not cancellable": context.WithoutCancel,
+}
+
+// endedContext returns a context that has been cancelled.
+func endedContext(t *testing.T) context.Context {
+	ctx, cancel := context.WithCancel(t.Context())
+	cancel()
+	return ctx
+}
+
+// around is a hook that runs a function around each round trip of a client.
+type around func(ctx context.Context, cmds []redis.Cmder, next func() error) error
+
+func (around) DialHook(next redis.DialHook) redis.DialHook { return next }
+
+func (a around) ProcessHook(next redis.ProcessHook) redis.ProcessHook {
+	return func(ctx context.Context, cmd redis.Cmder) error {
+		return a(ctx, []redis.Cmder{cmd}, func() error { return next(ctx, cmd) })
+	}
+}
+
+func (a around) ProcessPipelineHook(next redis.ProcessPipelineHook) redis.ProcessPipelineHook {
+	return func(ctx context.Context, cmds []redis.Cmder) error {
+		return a(ctx, cmds, func() error { return next(ctx, cmds) })
+	}
+}
+
+// with returns a function for a proxy that does something to all commands that contain
+// text.
+func with(text string, do redistest.Action) func(redistest.Command) redistest.Action {
+	return func(c redistest.Command) redistest.Action {
+		if c.Contains(text) {
+			return do
+		}
+		return redistest.Pass
+	}
+}
+
+// mustTake is Take of a call that does not fail.
+func mustTake(t testing.TB, l *rratelimiter.RateLimiter, permits int64) limit.Decision {
+	t.Helper()
+	d, err := l.Take(t.Context(), permits)
+	require.NoError(t, err)
+	return d
+}
+
+// tryAll asks once for permits of all limiters.
+func tryAll(t testing.TB, c *rratelimiter.Client, permits int64, limiters ...*rratelimiter.RateLimiter) bool {
+	t.Helper()
+	ok, err := c.TryAcquireAll(t.Context(), permits, 0, limiters...)
+	require.NoError(t, err)
+	return ok
+}
+
+// logTo is the option of a Client that writes its log to w.
+func logTo(w io.Writer) rratelimiter.Option {
+	return rratelimiter.WithLogger(slog.New(slog.NewTextHandler(w, nil)))
+}
+
+// byDefault returns a Client's handle whose default is cfg.
+func byDefault(c *rratelimiter.Client, name string, cfg rratelimiter.Config) *rratelimiter.RateLimiter {
+	return c.RateLimiter(name, rratelimiter.WithDefault(cfg))
+}
+
+func configOf(t *testing.T, l *rratelimiter.RateLimiter) rratelimiter.Config {
+	t.Helper()
+	cfg, err := l.Config(t.Context())
+	require.NoError(t, err)
+	return cfg
+}
+
+// A change is what a program may do to a limiter beside taking permits.
+type change func(ctx context.Context, c *rratelimiter.Client, l *rratelimiter.RateLimiter) error
+
+func release(permits int64) change {
+	return func(ctx context.Context, _ *rratelimiter.Client, l *rratelimiter.RateLimiter) error {
+		return l.Release(ctx, permits)
+	}
+}
+
+func setRate(cfg rratelimiter.Config, opts ...rratelimiter.RateOption) change {
+	return func(ctx context.Context, _ *rratelimiter.Client, l *rratelimiter.RateLimiter) error {
+		return l.SetRate(ctx, cfg, opts...)
+	}
+}
+
+func updateRate(cfg rratelimiter.Config, opts ...rratelimiter.RateOption) change {
+	return func(ctx context.Context, _ *rratelimiter.Client, l *rratelimiter.RateLimiter) error {
+		return limitertest.Second(l.UpdateRate(ctx, cfg, opts...))
+	}
+}
+
+func deleteIt(ctx context.Context, _ *rratelimiter.Client, l *rratelimiter.RateLimiter) error {
+	return limitertest.Second(l.Delete(ctx))
+}
+
+func expireIt(in time.Duration) change {
+	return func(ctx context.Context, _ *rratelimiter.Client, l *rratelimiter.RateLimiter) error {
+		return limitertest.Second(l.Expire(ctx, in))
+	}
+}
+
+func renameIt(ctx context.Context, _ *rratelimiter.Client, l *rratelimiter.RateLimiter) error {
+	return l.Rename(ctx, limitertest.Besides(l.Name()))
+}
+
+// replaceBy renames a limiter of that rate to the name of the one it changes.
+func replaceBy(cfg rratelimiter.Config, opts ...rratelimiter.LimiterOption) change {
+	return func(ctx context.Context, c *rratelimiter.Client, l *rratelimiter.RateLimiter) error {
+		other := c.RateLimiter(limitertest.Besides(l.Name()), opts...)
+		if _, err := other.TrySetRate(ctx, cfg); err != nil {
+			return err
+		}
+		return other.Rename(ctx, l.Name())
+	}
+}
+
+// makeAnew deletes a limiter and gives it that rate.
+func makeAnew(cfg rratelimiter.Config) change {
+	return func(ctx context.Context, _ *rratelimiter.Client, l *rratelimiter.RateLimiter) error {
+		if _, err := l.Delete(ctx); err != nil {
+			return err
+		}
+		return limitertest.Second(l.TrySetRate(ctx, cfg))
+	}
+}
