@@ -159,10 +159,9 @@ func TestTryAcquireAllInEachLayout(t *testing.T) {
 	})
 }
 
-// For Redissons that must not find many, nothing that has run out stays.
-func TestTryAcquireAllSweepsForOldRedissons(t *testing.T) {
-	t.Parallel()
-	redistest.Virtual(t, func(t *testing.T, rdb *redis.Client) {
+var allInTime = tests[*redis.Client]{
+	// For Redissons that must not find many, nothing that has run out stays.
+	"sweeps for old Redissons": func(t *testing.T, rdb *redis.Client) {
 		f := limitertest.NewFamilyOf(t, limitertest.NewClient(t, rdb, rratelimiter.WithRedissonVersion("3.15.5")),
 			limitertest.Every(1000, time.Minute), limitertest.Every(1000, time.Hour))
 		for range 40 {
@@ -174,13 +173,9 @@ func TestTryAcquireAllSweepsForOldRedissons(t *testing.T) {
 		require.True(t, f.Try(t, 1))
 		assert.EqualValues(t, 2, rdb.ZCard(t.Context(), limitertest.KeysOf(f.Limiters[0]).Permits).Val())
 		assert.EqualValues(t, 42, rdb.ZCard(t.Context(), limitertest.KeysOf(f.Limiters[1]).Permits).Val())
-	})
-}
-
-// Members that have run out stay few though there is always enough.
-func TestTryAcquireAllLeavesFewThatHaveRunOut(t *testing.T) {
-	t.Parallel()
-	redistest.Virtual(t, func(t *testing.T, rdb *redis.Client) {
+	},
+	// Members that have run out stay few though there is always enough.
+	"leaves few that have run out": func(t *testing.T, rdb *redis.Client) {
 		f := newFamily(t, rdb, limitertest.Every(1000, time.Second), limitertest.Every(100000, time.Hour))
 		for range 200 {
 			require.True(t, f.Try(t, 1))
@@ -188,14 +183,10 @@ func TestTryAcquireAllLeavesFewThatHaveRunOut(t *testing.T) {
 		}
 		assert.LessOrEqual(t, rdb.ZCard(t.Context(), limitertest.KeysOf(f.Limiters[0]).Permits).Val(), int64(100+32))
 		f.CheckSums(t, rdb, 1000, 100000)
-	})
-}
-
-// A window of Redisson before 3.13.3 is left as it is: no call fills it or moves
-// its end.
-func TestTryAcquireAllBesideAWindow(t *testing.T) {
-	t.Parallel()
-	redistest.Virtual(t, func(t *testing.T, rdb *redis.Client) {
+	},
+	// A window of Redisson before 3.13.3 is left as it is: no call fills it or moves
+	// its end.
+	"beside a window": func(t *testing.T, rdb *redis.Client) {
 		f := newFamily(t, rdb, limitertest.Every(10, time.Minute), limitertest.Every(100, time.Hour))
 		require.True(t, limitertest.AsRedisson3123(t, rdb, f.Limiters[0], 7))
 		time.Sleep(20 * time.Second)
@@ -207,12 +198,8 @@ func TestTryAcquireAllBesideAWindow(t *testing.T) {
 		require.NoError(t, err)
 		assert.True(t, ok)
 		assert.InDelta(t, 40*time.Second, time.Since(start), float64(2*time.Millisecond))
-	})
-}
-
-func TestTryAcquireAllKeepsTimesToLive(t *testing.T) {
-	t.Parallel()
-	redistest.Virtual(t, func(t *testing.T, rdb *redis.Client) {
+	},
+	"keeps times to live": func(t *testing.T, rdb *redis.Client) {
 		f := newFamily(t, rdb, limitertest.Every(10, time.Minute),
 			rratelimiter.Config{Rate: 1, Interval: time.Minute, KeepAlive: 10 * time.Minute}, limitertest.PerClient(10, time.Minute))
 		_, err := f.Limiters[0].Expire(t.Context(), time.Hour)
@@ -234,13 +221,9 @@ func TestTryAcquireAllKeepsTimesToLive(t *testing.T) {
 			_, err = f.Limiters[0].Expire(t.Context(), time.Hour)
 			require.NoError(t, err)
 		}
-	})
-}
-
-// Notes of attempts that nobody needs any more go, as by TryAcquire.
-func TestTryAcquireAllForgetsOldNotes(t *testing.T) {
-	t.Parallel()
-	redistest.Virtual(t, func(t *testing.T, rdb *redis.Client) {
+	},
+	// Notes of attempts that nobody needs any more go, as by TryAcquire.
+	"forgets old notes": func(t *testing.T, rdb *redis.Client) {
 		f := newFamily(t, rdb, limitertest.Every(10, time.Hour), limitertest.Every(10, time.Hour))
 		note := fmt.Sprintf("%d:00;", time.Now().UnixMilli())
 		for _, l := range f.Limiters {
@@ -255,7 +238,12 @@ func TestTryAcquireAllForgetsOldNotes(t *testing.T) {
 			}
 			time.Sleep(2 * time.Minute)
 		}
-	})
+	},
+}
+
+func TestTryAcquireAllInTime(t *testing.T) {
+	t.Parallel()
+	onVirtual(t, allInTime)
 }
 
 // What is taken between the calls of one decision is missing in it.

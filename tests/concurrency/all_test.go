@@ -24,9 +24,8 @@ func newFamily(t testing.TB, rdb rratelimiter.Redis, cfgs ...rratelimiter.Config
 	return limitertest.NewFamilyOf(t, limitertest.NewClient(t, rdb), cfgs...)
 }
 
-func TestTryAcquireAll(t *testing.T) {
-	t.Parallel()
-	redistest.Everywhere(t, func(t *testing.T, rdb redis.UniversalClient) {
+var allTests = tests[redis.UniversalClient]{
+	"takes from each": func(t *testing.T, rdb redis.UniversalClient) {
 		f := newFamily(t, rdb, limitertest.Every(10, time.Hour), limitertest.Every(5, time.Hour), limitertest.PerClient(7, time.Hour))
 		assert.True(t, f.Try(t, 2))
 		assert.Equal(t, []int64{8, 3, 5}, f.Free(t))
@@ -41,13 +40,9 @@ func TestTryAcquireAll(t *testing.T) {
 		assert.True(t, f.Try(t, 2))
 		assert.Equal(t, []int64{3, 1, 0}, f.Free(t))
 		f.CheckSums(t, rdb, 10, 5, 7)
-	})
-}
-
-// Whichever refuses, the others are as they were.
-func TestARefusalOfOneTakesFromNone(t *testing.T) {
-	t.Parallel()
-	redistest.Everywhere(t, func(t *testing.T, rdb redis.UniversalClient) {
+	},
+	// Whichever refuses, the others are as they were.
+	"a refusal of one takes from none": func(t *testing.T, rdb redis.UniversalClient) {
 		for refuses := range 4 {
 			f := newFamily(t, rdb,
 				limitertest.Every(10, time.Hour), limitertest.Every(1000, time.Hour), limitertest.PerClient(10, time.Hour),
@@ -60,7 +55,43 @@ func TestARefusalOfOneTakesFromNone(t *testing.T) {
 			assert.Equal(t, before, f.State(t, rdb))
 			assert.True(t, f.Try(t, 1))
 		}
-	})
+	},
+	// Names that share a tag with a name that has none are in its slot.
+	"a name is its own tag": func(t *testing.T, rdb redis.UniversalClient) {
+		client, name := limitertest.NewClient(t, rdb), redistest.Name(t)
+		both := named(client, name, "{"+name+"}:day")
+		assert.True(t, tryAll(t, client, 2, both...))
+		assert.EqualValues(t, 8, limitertest.Available(t, both[0]))
+		assert.EqualValues(t, 8, limitertest.Available(t, both[1]))
+	},
+	"TryAcquireAll sets up defaults": func(t *testing.T, rdb redis.UniversalClient) {
+		client := limitertest.NewClient(t, rdb)
+		f := limitertest.NewFamilyOf(t, client, limitertest.Every(10, time.Hour))
+		want := []rratelimiter.Config{
+			limitertest.Every(10, time.Hour), {Rate: 4, Interval: time.Minute, KeepAlive: time.Hour}, limitertest.PerClient(3, time.Minute),
+		}
+		f.Limiters = append(f.Limiters, byDefault(client, f.Tag+":keep", want[1]), byDefault(client, f.Tag+":own", want[2]))
+		sent := limitertest.CountCommands(rdb)
+		assert.True(t, f.Try(t, 2))
+		assert.LessOrEqual(t, sent.Scripts(), 2, "one call; another if the server did not know the script")
+		for i, l := range f.Limiters {
+			assert.Equal(t, want[i], configOf(t, l))
+		}
+		assert.Equal(t, []int64{8, 2, 1}, f.Free(t))
+		for key, ttl := range limitertest.TTLs(t, rdb, f.Limiters[1].Name()) {
+			assert.InDelta(t, time.Hour, ttl, float64(10*time.Second), key)
+		}
+
+		late := byDefault(client, f.Tag+":late", limitertest.Every(4, time.Minute))
+		f.Limiters = append(f.Limiters, late)
+		assert.False(t, f.Try(t, 2), "the PerClient one has 1")
+		assert.Equal(t, limitertest.Every(4, time.Minute), configOf(t, late), "a refusal is an answer")
+	},
+}
+
+func TestTryAcquireAll(t *testing.T) {
+	t.Parallel()
+	everywhere(t, allTests)
 }
 
 func TestTryAcquireAllOfOneIsTryAcquire(t *testing.T) {
@@ -151,18 +182,6 @@ func TestTryAcquireAllRefusesBadArguments(t *testing.T) {
 	})
 }
 
-// Names that share a tag with a name that has none are in its slot.
-func TestANameIsItsOwnTag(t *testing.T) {
-	t.Parallel()
-	redistest.Everywhere(t, func(t *testing.T, rdb redis.UniversalClient) {
-		client, name := limitertest.NewClient(t, rdb), redistest.Name(t)
-		both := named(client, name, "{"+name+"}:day")
-		assert.True(t, tryAll(t, client, 2, both...))
-		assert.EqualValues(t, 8, limitertest.Available(t, both[0]))
-		assert.EqualValues(t, 8, limitertest.Available(t, both[1]))
-	})
-}
-
 func TestTryAcquireAllOnSeveralServers(t *testing.T) {
 	t.Parallel()
 	for name, connect := range map[string]func(t *testing.T) redis.UniversalClient{
@@ -186,33 +205,6 @@ func TestTryAcquireAllOnSeveralServers(t *testing.T) {
 			}
 		})
 	}
-}
-
-func TestTryAcquireAllSetsUpDefaults(t *testing.T) {
-	t.Parallel()
-	redistest.Everywhere(t, func(t *testing.T, rdb redis.UniversalClient) {
-		client := limitertest.NewClient(t, rdb)
-		f := limitertest.NewFamilyOf(t, client, limitertest.Every(10, time.Hour))
-		want := []rratelimiter.Config{
-			limitertest.Every(10, time.Hour), {Rate: 4, Interval: time.Minute, KeepAlive: time.Hour}, limitertest.PerClient(3, time.Minute),
-		}
-		f.Limiters = append(f.Limiters, byDefault(client, f.Tag+":keep", want[1]), byDefault(client, f.Tag+":own", want[2]))
-		sent := limitertest.CountCommands(rdb)
-		assert.True(t, f.Try(t, 2))
-		assert.LessOrEqual(t, sent.Scripts(), 2, "one call; another if the server did not know the script")
-		for i, l := range f.Limiters {
-			assert.Equal(t, want[i], configOf(t, l))
-		}
-		assert.Equal(t, []int64{8, 2, 1}, f.Free(t))
-		for key, ttl := range limitertest.TTLs(t, rdb, f.Limiters[1].Name()) {
-			assert.InDelta(t, time.Hour, ttl, float64(10*time.Second), key)
-		}
-
-		late := byDefault(client, f.Tag+":late", limitertest.Every(4, time.Minute))
-		f.Limiters = append(f.Limiters, late)
-		assert.False(t, f.Try(t, 2), "the PerClient one has 1")
-		assert.Equal(t, limitertest.Every(4, time.Minute), configOf(t, late), "a refusal is an answer")
-	})
 }
 
 // What a lost limiter of that name left behind does not go before its time.

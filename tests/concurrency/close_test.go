@@ -55,10 +55,8 @@ func TestCloseOfAnIdleClient(t *testing.T) {
 	})
 }
 
-func TestCloseFailsThoseThatWait(t *testing.T) {
-	t.Parallel()
-	synctest.Test(t, func(t *testing.T) {
-		s := limitertest.NewHeldScene(t, limitertest.Every(1, time.Second))
+var closeTests = map[string]heldTest{
+	"Close fails those that wait": {limitertest.Every(1, time.Second), func(t *testing.T, s *limitertest.HeldScene) {
 		another := byDefault(s.Client, s.Name()+":2", limitertest.Every(1, time.Hour))
 		limitertest.MustAcquire(t, s.RateLimiter, 1)
 		limitertest.MustAcquire(t, another, 1)
@@ -81,13 +79,8 @@ func TestCloseFailsThoseThatWait(t *testing.T) {
 		s.Until(time.Hour)
 		assert.Equal(t, before, s.Sent.Total(), "nobody asks any more")
 		s.CheckInUse(t, 1, 1)
-	})
-}
-
-func TestCloseWaitsForWhatIsInFlight(t *testing.T) {
-	t.Parallel()
-	synctest.Test(t, func(t *testing.T) {
-		s := limitertest.NewHeldScene(t, limitertest.Every(5, time.Hour))
+	}},
+	"Close waits for what is in flight": {limitertest.Every(5, time.Hour), func(t *testing.T, s *limitertest.HeldScene) {
 		letGo := s.Hold(t, lua.Acquire, 1)
 		inFlight := s.StartTryAcquire(t.Context(), 2, 0)
 		behind := s.StartTryAcquire(t.Context(), 1, 0)
@@ -112,15 +105,10 @@ func TestCloseWaitsForWhatIsInFlight(t *testing.T) {
 		assert.Equal(t, "true at 900ms", second.Outcome())
 		require.NoError(t, s.Client.Close(t.Context()))
 		s.CheckInUse(t, 5, 2)
-	})
-}
-
-// Who waits and is refused while the Client is being closed is not asked for
-// again.
-func TestCloseWhileTheLineAsks(t *testing.T) {
-	t.Parallel()
-	synctest.Test(t, func(t *testing.T) {
-		s := limitertest.NewHeldScene(t, limitertest.Every(3, time.Second))
+	}},
+	// Who waits and is refused while the Client is being closed is not asked for
+	// again.
+	"Close while the line asks": {limitertest.Every(3, time.Second), func(t *testing.T, s *limitertest.HeldScene) {
 		limitertest.MustAcquire(t, s.Other, 1)
 		letGo := s.Hold(t, lua.Acquire, 1)
 		lead := s.StartTryAcquire(t.Context(), 2, forever)
@@ -136,32 +124,9 @@ func TestCloseWhileTheLineAsks(t *testing.T) {
 		b.RequireEnd(t, rratelimiter.ErrClosed, 100*ms)
 		assert.Equal(t, "true at 100ms", closed.Outcome())
 		s.CheckInUse(t, 3, 3)
-	})
-}
-
-func TestCloseWaitsForWritesAndReads(t *testing.T) {
-	t.Parallel()
-	bubbles(t, limitertest.Operations, func(t *testing.T, call func(context.Context, *rratelimiter.RateLimiter) error) {
-		s := limitertest.NewHeldScene(t, limitertest.Every(5, time.Hour))
-		held := make(chan struct{})
-		s.Proxy.OnCommand(redistest.Nth(1, "evalsha", redistest.Pass.When(held)))
-		c := s.Go(func() (bool, error) { return true, call(t.Context(), s.RateLimiter) })
-		closed := s.Close(t.Context())
-		s.Until(100 * ms)
-		assert.Equal(t, "waits", c.Outcome())
-		assert.Equal(t, "waits", closed.Outcome())
-		close(held)
-		synctest.Wait()
-		assert.Equal(t, "true at 100ms", c.Outcome())
-		assert.Equal(t, "true at 100ms", closed.Outcome())
-	})
-}
-
-// Callers that went away may have permits that are still to be given back.
-func TestCloseWaitsForGiveBacks(t *testing.T) {
-	t.Parallel()
-	synctest.Test(t, func(t *testing.T) {
-		s := limitertest.NewHeldScene(t, limitertest.Every(5, time.Hour))
+	}},
+	// Callers that went away may have permits that are still to be given back.
+	"Close waits for give backs": {limitertest.Every(5, time.Hour), func(t *testing.T, s *limitertest.HeldScene) {
 		acquired, givenBack := make(chan struct{}), make(chan struct{})
 		s.Proxy.OnCommand(func(c redistest.Command) redistest.Action {
 			switch {
@@ -187,14 +152,9 @@ func TestCloseWaitsForGiveBacks(t *testing.T) {
 		synctest.Wait()
 		assert.Equal(t, "true at 200ms", closed.Outcome())
 		s.CheckInUse(t, 5, 0)
-	})
-}
-
-// A Release that waits for its turn is carried out, or failed without it.
-func TestCloseWithAReleaseThatWaits(t *testing.T) {
-	t.Parallel()
-	synctest.Test(t, func(t *testing.T) {
-		s := limitertest.NewHeldScene(t, limitertest.Every(5, time.Hour))
+	}},
+	// A Release that waits for its turn is carried out, or failed without it.
+	"Close with a Release that waits": {limitertest.Every(5, time.Hour), func(t *testing.T, s *limitertest.HeldScene) {
 		limitertest.MustAcquire(t, s.Other, 3)
 		letGo := s.Hold(t, lua.Acquire, 1)
 		inFlight := s.StartTryAcquire(t.Context(), 1, 0)
@@ -213,6 +173,29 @@ func TestCloseWithAReleaseThatWaits(t *testing.T) {
 			assert.NotErrorIs(t, end.Err, rratelimiter.ErrUnknownOutcome)
 			s.CheckInUse(t, 5, 4)
 		}
+	}},
+}
+
+func TestClose(t *testing.T) {
+	t.Parallel()
+	onHeldScenes(t, closeTests)
+}
+
+func TestCloseWaitsForWritesAndReads(t *testing.T) {
+	t.Parallel()
+	bubbles(t, limitertest.Operations, func(t *testing.T, call func(context.Context, *rratelimiter.RateLimiter) error) {
+		s := limitertest.NewHeldScene(t, limitertest.Every(5, time.Hour))
+		held := make(chan struct{})
+		s.Proxy.OnCommand(redistest.Nth(1, "evalsha", redistest.Pass.When(held)))
+		c := s.Go(func() (bool, error) { return true, call(t.Context(), s.RateLimiter) })
+		closed := s.Close(t.Context())
+		s.Until(100 * ms)
+		assert.Equal(t, "waits", c.Outcome())
+		assert.Equal(t, "waits", closed.Outcome())
+		close(held)
+		synctest.Wait()
+		assert.Equal(t, "true at 100ms", c.Outcome())
+		assert.Equal(t, "true at 100ms", closed.Outcome())
 	})
 }
 

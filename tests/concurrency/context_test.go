@@ -98,12 +98,10 @@ func TestDefectACancelledTryAcquireKeepsItsPermits(t *testing.T) {
 	})
 }
 
-// Those who wait for a batch on its way were not sent, so that nothing of theirs
-// is to be given back.
-func TestAContextThatEndsBehindABatch(t *testing.T) {
-	t.Parallel()
-	synctest.Test(t, func(t *testing.T) {
-		s := limitertest.NewHeldScene(t, limitertest.Every(10, time.Hour))
+var contextTests = map[string]heldTest{
+	// Those who wait for a batch on its way were not sent, so that nothing of theirs
+	// is to be given back.
+	"a context that ends behind a batch": {limitertest.Every(10, time.Hour), func(t *testing.T, s *limitertest.HeldScene) {
 		letGo := s.Hold(t, lua.Acquire, 1)
 		lead := s.StartTryAcquire(t.Context(), 1, 0)
 		ctx, cancel := context.WithCancel(t.Context())
@@ -129,7 +127,88 @@ func TestAContextThatEndsBehindABatch(t *testing.T) {
 		assert.Equal(t, "true at 300ms", kept.Outcome())
 		s.CheckInUse(t, 10, 4)
 		assert.Equal(t, 2, s.Sent.Scripts())
-	})
+	}},
+	// What is given back goes to those who wait for it, at once.
+	"what is given back serves the line": {limitertest.Every(3, time.Hour), func(t *testing.T, s *limitertest.HeldScene) {
+		letGo := s.Hold(t, lua.Acquire, 1)
+		ctx, cancel := context.WithCancel(t.Context())
+		gone := s.StartTryAcquire(ctx, 3, 0)
+		waiting := s.StartTryAcquire(t.Context(), 2, forever)
+		s.Until(100 * ms)
+		cancel()
+		synctest.Wait()
+		gone.RequireEnd(t, context.Canceled, 100*ms)
+		s.Until(200 * ms)
+		letGo()
+		assert.Equal(t, "true at 200ms", waiting.Outcome())
+		s.CheckInUse(t, 3, 2)
+	}},
+	// One who waits is asked for again by the line's own timer; its context may end
+	// then, too.
+	"a context that ends while the line asks": {limitertest.Every(2, time.Second), func(t *testing.T, s *limitertest.HeldScene) {
+		limitertest.MustAcquire(t, s.Other, 2)
+		letGo := s.Hold(t, lua.Acquire, 2)
+		ctx, cancel := context.WithCancel(t.Context())
+		gone, kept := s.StartAcquire(ctx, 1), s.StartAcquire(t.Context(), 1)
+		s.Until(1200 * ms)
+		assert.Equal(t, "waits", kept.Outcome(), "the answer is held")
+		cancel()
+		synctest.Wait()
+		gone.RequireEnd(t, context.Canceled, 1200*ms)
+		third := s.StartAcquire(t.Context(), 1)
+		s.Until(1300 * ms)
+		letGo()
+		assert.Equal(t, "true at 1.3s", kept.Outcome())
+		assert.Equal(t, "true at 1.3s", third.Outcome(), "with what the first left")
+		s.CheckInUse(t, 2, 2)
+	}},
+	// The caller whose request makes others' go has no special part in them.
+	"the first of a batch goes away": {limitertest.Every(5, time.Hour), func(t *testing.T, s *limitertest.HeldScene) {
+		gate := s.Hold(t, lua.Acquire, 1)
+		ctx, cancel := context.WithCancel(t.Context())
+		lead := s.StartTryAcquire(ctx, 1, 0)
+		others := []*limitertest.Caller{s.StartTryAcquire(t.Context(), 1, 0), s.StartTryAcquire(t.Context(), 2, forever)}
+		cancel()
+		synctest.Wait()
+		lead.RequireEnd(t, context.Canceled, 0)
+		gate()
+		for _, c := range others {
+			assert.Equal(t, "true at 0s", c.Outcome())
+		}
+		s.CheckInUse(t, 5, 3)
+	}},
+	// A caller without a deadline does its batch's work itself. It must not do that
+	// of others for longer.
+	"a caller is not kept by others": {limitertest.Every(5, time.Hour), func(t *testing.T, s *limitertest.HeldScene) {
+		gate := s.Hold(t, lua.Acquire, 1)
+		lead := s.StartTryAcquire(context.WithoutCancel(t.Context()), 1, 0)
+		behind := s.StartTryAcquire(t.Context(), 1, 0)
+		letGo := s.Hold(t, lua.Acquire, 1)
+		gate()
+		assert.Equal(t, "true at 0s", lead.Outcome())
+		assert.Equal(t, "waits", behind.Outcome(), "its answer is held")
+		s.Until(900 * ms)
+		letGo()
+		assert.Equal(t, "true at 900ms", behind.Outcome())
+	}},
+	// A caller's cancelled context has no say in what others of its batch get, nor
+	// in what is given back for it.
+	"a cancelled context does not reach Redis": {limitertest.Every(5, time.Hour), func(t *testing.T, s *limitertest.HeldScene) {
+		s.Redis.AddHook(seesContext(func(ctx context.Context) { assert.NoError(t, ctx.Err()) }))
+		letGo := s.Hold(t, lua.Acquire, 1)
+		ctx, cancel := context.WithCancel(t.Context())
+		gone := s.StartTryAcquire(ctx, 2, 0)
+		cancel()
+		synctest.Wait()
+		gone.RequireEnd(t, context.Canceled, 0)
+		letGo()
+		s.CheckInUse(t, 5, 0)
+	}},
+}
+
+func TestContextsThatEnd(t *testing.T) {
+	t.Parallel()
+	onHeldScenes(t, contextTests)
 }
 
 // Of a batch, the permits of those who went away come off its one member.
@@ -167,50 +246,6 @@ func TestPartOfABatchIsGivenBack(t *testing.T) {
 	})
 }
 
-// What is given back goes to those who wait for it, at once.
-func TestWhatIsGivenBackServesTheLine(t *testing.T) {
-	t.Parallel()
-	synctest.Test(t, func(t *testing.T) {
-		s := limitertest.NewHeldScene(t, limitertest.Every(3, time.Hour))
-		letGo := s.Hold(t, lua.Acquire, 1)
-		ctx, cancel := context.WithCancel(t.Context())
-		gone := s.StartTryAcquire(ctx, 3, 0)
-		waiting := s.StartTryAcquire(t.Context(), 2, forever)
-		s.Until(100 * ms)
-		cancel()
-		synctest.Wait()
-		gone.RequireEnd(t, context.Canceled, 100*ms)
-		s.Until(200 * ms)
-		letGo()
-		assert.Equal(t, "true at 200ms", waiting.Outcome())
-		s.CheckInUse(t, 3, 2)
-	})
-}
-
-// One who waits is asked for again by the line's own timer; its context may end
-// then, too.
-func TestAContextThatEndsWhileTheLineAsks(t *testing.T) {
-	t.Parallel()
-	synctest.Test(t, func(t *testing.T) {
-		s := limitertest.NewHeldScene(t, limitertest.Every(2, time.Second))
-		limitertest.MustAcquire(t, s.Other, 2)
-		letGo := s.Hold(t, lua.Acquire, 2)
-		ctx, cancel := context.WithCancel(t.Context())
-		gone, kept := s.StartAcquire(ctx, 1), s.StartAcquire(t.Context(), 1)
-		s.Until(1200 * ms)
-		assert.Equal(t, "waits", kept.Outcome(), "the answer is held")
-		cancel()
-		synctest.Wait()
-		gone.RequireEnd(t, context.Canceled, 1200*ms)
-		third := s.StartAcquire(t.Context(), 1)
-		s.Until(1300 * ms)
-		letGo()
-		assert.Equal(t, "true at 1.3s", kept.Outcome())
-		assert.Equal(t, "true at 1.3s", third.Outcome(), "with what the first left")
-		s.CheckInUse(t, 2, 2)
-	})
-}
-
 // All of a batch may go away; others behind it are served nevertheless.
 func TestEverybodyInABatchGoesAway(t *testing.T) {
 	t.Parallel()
@@ -233,45 +268,6 @@ func TestEverybodyInABatchGoesAway(t *testing.T) {
 		require.NoError(t, end.Err)
 		assert.True(t, end.Ok, "what those before it took was given back")
 		s.CheckInUse(t, 5, 5)
-	})
-}
-
-// The caller whose request makes others' go has no special part in them.
-func TestTheFirstOfABatchGoesAway(t *testing.T) {
-	t.Parallel()
-	synctest.Test(t, func(t *testing.T) {
-		s := limitertest.NewHeldScene(t, limitertest.Every(5, time.Hour))
-		gate := s.Hold(t, lua.Acquire, 1)
-		ctx, cancel := context.WithCancel(t.Context())
-		lead := s.StartTryAcquire(ctx, 1, 0)
-		others := []*limitertest.Caller{s.StartTryAcquire(t.Context(), 1, 0), s.StartTryAcquire(t.Context(), 2, forever)}
-		cancel()
-		synctest.Wait()
-		lead.RequireEnd(t, context.Canceled, 0)
-		gate()
-		for _, c := range others {
-			assert.Equal(t, "true at 0s", c.Outcome())
-		}
-		s.CheckInUse(t, 5, 3)
-	})
-}
-
-// A caller without a deadline does its batch's work itself. It must not do that
-// of others for longer.
-func TestACallerIsNotKeptByOthers(t *testing.T) {
-	t.Parallel()
-	synctest.Test(t, func(t *testing.T) {
-		s := limitertest.NewHeldScene(t, limitertest.Every(5, time.Hour))
-		gate := s.Hold(t, lua.Acquire, 1)
-		lead := s.StartTryAcquire(context.WithoutCancel(t.Context()), 1, 0)
-		behind := s.StartTryAcquire(t.Context(), 1, 0)
-		letGo := s.Hold(t, lua.Acquire, 1)
-		gate()
-		assert.Equal(t, "true at 0s", lead.Outcome())
-		assert.Equal(t, "waits", behind.Outcome(), "its answer is held")
-		s.Until(900 * ms)
-		letGo()
-		assert.Equal(t, "true at 900ms", behind.Outcome())
 	})
 }
 
@@ -368,22 +364,4 @@ func TestHooksSeeTheCallersContext(t *testing.T) {
 			})
 		})
 	}
-}
-
-// A caller's cancelled context has no say in what others of its batch get, nor
-// in what is given back for it.
-func TestACancelledContextDoesNotReachRedis(t *testing.T) {
-	t.Parallel()
-	synctest.Test(t, func(t *testing.T) {
-		s := limitertest.NewHeldScene(t, limitertest.Every(5, time.Hour))
-		s.Redis.AddHook(seesContext(func(ctx context.Context) { assert.NoError(t, ctx.Err()) }))
-		letGo := s.Hold(t, lua.Acquire, 1)
-		ctx, cancel := context.WithCancel(t.Context())
-		gone := s.StartTryAcquire(ctx, 2, 0)
-		cancel()
-		synctest.Wait()
-		gone.RequireEnd(t, context.Canceled, 0)
-		letGo()
-		s.CheckInUse(t, 5, 0)
-	})
 }

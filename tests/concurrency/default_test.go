@@ -187,12 +187,10 @@ func TestRateSetOnPurposeStays(t *testing.T) {
 	}
 }
 
-// During a roll-out the default of the program that began last holds, however often the
-// others ask by new handles; each tells the log once.
-func TestProgramsWithOtherDefaultsDoNotFight(t *testing.T) {
-	t.Parallel()
-	synctest.Test(t, func(t *testing.T) {
-		rdb, _ := redistest.Mini(t)
+var defaultTests = tests[*redis.Client]{
+	// During a roll-out the default of the program that began last holds, however often the
+	// others ask by new handles; each tells the log once.
+	"programs with other defaults do not fight": func(t *testing.T, rdb *redis.Client) {
 		changes := 0
 		rdb.AddHook(limitertest.BeforeScript{Script: lua.SetRate, Do: func() { changes++ }})
 		var logs [2]bytes.Buffer
@@ -229,15 +227,10 @@ func TestProgramsWithOtherDefaultsDoNotFight(t *testing.T) {
 		clients[0] = limitertest.NewClient(t, rdb)
 		ask(0, before, "ann")
 		assert.EqualValues(t, 1000, configOf(t, clients[0].RateLimiter("user:ann")).Rate)
-	})
-}
-
-// A limiter that a program with an older default makes anew, while a handle of the newer
-// one knows it, has the newer default within a minute of use.
-func TestDefaultOfALimiterMadeAnew(t *testing.T) {
-	t.Parallel()
-	synctest.Test(t, func(t *testing.T) {
-		rdb, _ := redistest.Mini(t)
+	},
+	// A limiter that a program with an older default makes anew, while a handle of the newer
+	// one knows it, has the newer default within a minute of use.
+	"default of a limiter made anew": func(t *testing.T, rdb *redis.Client) {
 		old := limitertest.NewClient(t, rdb).Keyed("user:", rratelimiter.PerMinute(1000))
 		client := limitertest.NewClient(t, rdb)
 		users := client.Keyed("user:", rratelimiter.PerMinute(2))
@@ -256,14 +249,9 @@ func TestDefaultOfALimiterMadeAnew(t *testing.T) {
 		take(users)
 		time.Sleep(2 * time.Second)
 		assert.EqualValues(t, 2, take(users).Limit)
-	})
-}
-
-// What a program remembers of the rate before ends with the change.
-func TestChangedDefaultEndsWhatIsRemembered(t *testing.T) {
-	t.Parallel()
-	synctest.Test(t, func(t *testing.T) {
-		rdb, _ := redistest.Mini(t)
+	},
+	// What a program remembers of the rate before ends with the change.
+	"changed default ends what is remembered": func(t *testing.T, rdb *redis.Client) {
 		limitertest.MustAcquire(t, byDefault(limitertest.NewClient(t, rdb), "{a}", rratelimiter.PerHour(3)), 3)
 		client := limitertest.NewClient(t, rdb)
 		seen := client.RateLimiter("{a}", rratelimiter.WithRefusalCache())
@@ -277,14 +265,9 @@ func TestChangedDefaultEndsWhatIsRemembered(t *testing.T) {
 		require.NoError(t, <-waiting)
 		limitertest.MustAcquire(t, seen, 95)
 		limitertest.MustRefuse(t, seen, 1)
-	})
-}
-
-// A change of the default ends the leases of the program that makes it.
-func TestChangedDefaultAndLeases(t *testing.T) {
-	t.Parallel()
-	synctest.Test(t, func(t *testing.T) {
-		rdb, _ := redistest.Mini(t)
+	},
+	// A change of the default ends the leases of the program that makes it.
+	"changed default and leases": func(t *testing.T, rdb *redis.Client) {
 		limitertest.MustAcquire(t, byDefault(limitertest.NewClient(t, rdb), "a", rratelimiter.PerMinute(100_000)), 1)
 		l := limitertest.NewClient(t, rdb).RateLimiter("a", rratelimiter.WithDefault(rratelimiter.PerMinute(100)), limitertest.Ahead(0))
 		granted := 1
@@ -298,7 +281,12 @@ func TestChangedDefaultAndLeases(t *testing.T) {
 		assert.Greater(t, granted, 80)
 		time.Sleep(2 * time.Minute)
 		assert.EqualValues(t, 100, limitertest.Available(t, l))
-	})
+	},
+}
+
+func TestDefaults(t *testing.T) {
+	t.Parallel()
+	onMini(t, defaultTests)
 }
 
 // Peek and what else only reads tell what there is, and change nothing.

@@ -313,7 +313,7 @@ func of(commands []redistest.Ran, name string) []redistest.Ran {
 	})
 }
 
-func sets(kind rratelimiter.RateType) int {
+func setsOf(kind rratelimiter.RateType) int {
 	if kind == rratelimiter.PerClient {
 		return 3
 	}
@@ -345,7 +345,7 @@ func TestHammer(t *testing.T) {
 				}
 			}
 		})
-		h.check(t, name, cfg, sets(kind), held.Load())
+		h.check(t, name, cfg, setsOf(kind), held.Load())
 	})
 }
 
@@ -376,7 +376,7 @@ func TestLeasesUnderTheHammer(t *testing.T) {
 				}
 			}
 		})
-		h.check(t, name, cfg, sets(kind), held.Load())
+		h.check(t, name, cfg, setsOf(kind), held.Load())
 	})
 }
 

@@ -34,6 +34,18 @@ func newLeaseScene(t *testing.T, cfg rratelimiter.Config, life time.Duration) *l
 	return s
 }
 
+// A leaseTest is a test of a leaseScene of that rate, and of leases that live so long.
+type leaseTest struct {
+	cfg  rratelimiter.Config
+	life time.Duration
+	run  func(t *testing.T, s *leaseScene)
+}
+
+func onLeaseScenes(t *testing.T, all map[string]leaseTest) {
+	t.Helper()
+	bubbles(t, all, func(t *testing.T, test leaseTest) { test.run(t, newLeaseScene(t, test.cfg, test.life)) })
+}
+
 // asks takes a permit and reports whether Redis was asked for it.
 func (s *leaseScene) asks(t *testing.T) bool {
 	t.Helper()
@@ -192,11 +204,9 @@ func TestLeaseIsOverAtItsEnd(t *testing.T) {
 	}
 }
 
-// What others change is noticed when the lease ends.
-func TestLeaseBesideChangesOfOthers(t *testing.T) {
-	t.Parallel()
-	synctest.Test(t, func(t *testing.T) {
-		s := newLeaseScene(t, limitertest.Every(1000, time.Minute), 0)
+var leaseTests = map[string]leaseTest{
+	// What others change is noticed when the lease ends.
+	"lease beside changes of others": {limitertest.Every(1000, time.Minute), 0, func(t *testing.T, s *leaseScene) {
 		s.takeMore(t, 20)
 		s.Until(time.Second)
 		require.NoError(t, s.Other.SetRate(t.Context(), limitertest.Every(1, time.Minute)))
@@ -207,14 +217,9 @@ func TestLeaseBesideChangesOfOthers(t *testing.T) {
 		assert.EqualValues(t, 1, limitertest.Available(t, s.Other), "nothing came back of what is no more")
 		limitertest.MustAcquire(t, s.RateLimiter, 1)
 		limitertest.MustRefuse(t, s.RateLimiter, 1)
-	})
-}
-
-// A lease's life begins when it was asked for: its last permit is used before its end.
-func TestLeaseLivesFromWhenItWasAskedFor(t *testing.T) {
-	t.Parallel()
-	synctest.Test(t, func(t *testing.T) {
-		s := newLeaseScene(t, limitertest.Every(1000, time.Second), 100*ms)
+	}},
+	// A lease's life begins when it was asked for: its last permit is used before its end.
+	"lease lives from when it was asked for": {limitertest.Every(1000, time.Second), 100 * ms, func(t *testing.T, s *leaseScene) {
 		taken := s.drain(t, 4)
 		letGo := s.Hold(t, lua.Acquire, 1)
 		asked := s.StartTryAcquire(t.Context(), 1, 0)
@@ -224,7 +229,51 @@ func TestLeaseLivesFromWhenItWasAskedFor(t *testing.T) {
 		assert.False(t, s.asks(t), "there is a lease")
 		s.Until(100 * ms)
 		s.CheckInUse(t, 1000, taken+2)
-	})
+	}},
+	// A lease that is on its way while the limiter is changed is none.
+	"lease that is on its way while the rate is set": {limitertest.Every(1000, time.Minute), 0, func(t *testing.T, s *leaseScene) {
+		taken := s.drain(t, 8)
+		letGo := s.Hold(t, lua.Acquire, 1)
+		asked := s.StartTryAcquire(t.Context(), 1, 0)
+		require.NoError(t, s.SetRate(t.Context(), limitertest.Every(5, time.Minute), rratelimiter.KeepState()))
+		letGo()
+		assert.Equal(t, "true at 0s", asked.Outcome())
+		limitertest.MustRefuse(t, s.RateLimiter, 1)
+		synctest.Wait()
+		assert.Equal(t, taken+1, s.inUse(t), "its permits went back")
+	}},
+	// One that was taken while the limiter was being changed ends as well.
+	"lease that is taken while the rate is set": {limitertest.Every(1000, time.Minute), 0, func(t *testing.T, s *leaseScene) {
+		letGo := s.Hold(t, lua.SetRate, 1)
+		set := s.Go(func() (bool, error) { return true, s.SetRate(t.Context(), limitertest.Every(5000, time.Minute)) })
+		taken := s.takeMore(t, 20)
+		letGo()
+		assert.Equal(t, "true at 0s", set.Outcome())
+		s.CheckInUse(t, 5000, taken)
+		assert.True(t, s.asks(t))
+	}},
+	// Other callers may bring a new lease while a Release waits for its turn.
+	"Release meets a later lease": {limitertest.Every(10_000, time.Minute), 0, func(t *testing.T, s *leaseScene) {
+		taken := s.takeMore(t, 100)
+		letGo := s.Hold(t, lua.GiveBack, 1)
+		released := s.Go(func() (bool, error) { return true, s.plain.Release(t.Context(), 50) })
+		require.Equal(t, "waits", released.Outcome())
+		for range 50 {
+			taken++
+			if !s.asks(t) {
+				break
+			}
+		}
+		letGo()
+		synctest.Wait()
+		s.Until(s.Now() + 4*time.Second)
+		s.CheckInUse(t, 10_000, taken-50)
+	}},
+}
+
+func TestLeases(t *testing.T) {
+	t.Parallel()
+	onLeaseScenes(t, leaseTests)
 }
 
 func TestLeaseThatComesTooLate(t *testing.T) {
@@ -306,58 +355,4 @@ func TestLeaseIsEndedByChangesOfItsClient(t *testing.T) {
 			})
 		})
 	}
-}
-
-// A lease that is on its way while the limiter is changed is none.
-func TestLeaseThatIsOnItsWayWhileTheRateIsSet(t *testing.T) {
-	t.Parallel()
-	synctest.Test(t, func(t *testing.T) {
-		s := newLeaseScene(t, limitertest.Every(1000, time.Minute), 0)
-		taken := s.drain(t, 8)
-		letGo := s.Hold(t, lua.Acquire, 1)
-		asked := s.StartTryAcquire(t.Context(), 1, 0)
-		require.NoError(t, s.SetRate(t.Context(), limitertest.Every(5, time.Minute), rratelimiter.KeepState()))
-		letGo()
-		assert.Equal(t, "true at 0s", asked.Outcome())
-		limitertest.MustRefuse(t, s.RateLimiter, 1)
-		synctest.Wait()
-		assert.Equal(t, taken+1, s.inUse(t), "its permits went back")
-	})
-}
-
-// One that was taken while the limiter was being changed ends as well.
-func TestLeaseThatIsTakenWhileTheRateIsSet(t *testing.T) {
-	t.Parallel()
-	synctest.Test(t, func(t *testing.T) {
-		s := newLeaseScene(t, limitertest.Every(1000, time.Minute), 0)
-		letGo := s.Hold(t, lua.SetRate, 1)
-		set := s.Go(func() (bool, error) { return true, s.SetRate(t.Context(), limitertest.Every(5000, time.Minute)) })
-		taken := s.takeMore(t, 20)
-		letGo()
-		assert.Equal(t, "true at 0s", set.Outcome())
-		s.CheckInUse(t, 5000, taken)
-		assert.True(t, s.asks(t))
-	})
-}
-
-// Other callers may bring a new lease while a Release waits for its turn.
-func TestReleaseMeetsALaterLease(t *testing.T) {
-	t.Parallel()
-	synctest.Test(t, func(t *testing.T) {
-		s := newLeaseScene(t, limitertest.Every(10_000, time.Minute), 0)
-		taken := s.takeMore(t, 100)
-		letGo := s.Hold(t, lua.GiveBack, 1)
-		released := s.Go(func() (bool, error) { return true, s.plain.Release(t.Context(), 50) })
-		require.Equal(t, "waits", released.Outcome())
-		for range 50 {
-			taken++
-			if !s.asks(t) {
-				break
-			}
-		}
-		letGo()
-		synctest.Wait()
-		s.Until(s.Now() + 4*time.Second)
-		s.CheckInUse(t, 10_000, taken-50)
-	})
 }

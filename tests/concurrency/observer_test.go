@@ -25,14 +25,13 @@ import (
 	"github.com/rratelimiter/rratelimiter/tokenbucket"
 )
 
-// observed runs test in a bubble, with a Client that tells a Recorder.
-func observed(t *testing.T, test func(t *testing.T, client *rratelimiter.Client, told *limitertest.Recorder, rdb *redis.Client)) {
-	t.Helper()
-	synctest.Test(t, func(t *testing.T) {
-		rdb, _ := redistest.Mini(t)
-		told := &limitertest.Recorder{}
-		test(t, limitertest.NewClient(t, rdb, rratelimiter.WithObserver(told)), told, rdb)
-	})
+type observerTest func(t *testing.T, client *rratelimiter.Client, r *limitertest.Recorder, rdb *redis.Client)
+
+// observe runs a test, in a bubble, with a Client that a Recorder observes.
+func observe(t *testing.T, test observerTest) {
+	rdb, _ := redistest.Mini(t)
+	r := &limitertest.Recorder{}
+	test(t, limitertest.NewClient(t, rdb, rratelimiter.WithObserver(r)), r, rdb)
 }
 
 // told is what matters of a decision.
@@ -53,53 +52,37 @@ func decisions(r *limitertest.Recorder) []told {
 	return all
 }
 
-func TestObserverIsToldOfDecisions(t *testing.T) {
-	t.Parallel()
-	observed(t, func(t *testing.T, client *rratelimiter.Client, r *limitertest.Recorder, _ *redis.Client) {
-		ctx := t.Context()
-		l := byDefault(client, "orders", limitertest.Every(3, time.Minute))
-		keyed := client.Keyed("users:", limitertest.Every(1, time.Minute))
-		all := byDefault(client, "{shop}a", limitertest.Every(3, time.Minute))
-		both := byDefault(client, "{shop}b", limitertest.Every(3, time.Minute))
-		for _, step := range []struct {
-			name string
-			do   func() error
-			want []told
-		}{
-			{"granted", func() error { _, err := l.TryAcquire(ctx, 2, 0); return err },
-				[]told{{"orders", "TryAcquire", 2, limit.Granted, "", limit.FromRedis, 0}}},
-			{"refused", func() error { _, err := l.Take(ctx, 2); return err },
-				[]told{{"orders", "Take", 2, limit.Refused, "", limit.FromRedis, 0}}},
-			{"granted after a wait", func() error { return l.Acquire(ctx, 3) },
-				[]told{{"orders", "Acquire", 3, limit.Granted, "", limit.FromRedis, time.Minute}}},
-			{"refused after a wait", func() error { _, err := l.TryAcquire(ctx, 3, time.Second); return err },
-				[]told{{"orders", "TryAcquire", 3, limit.Refused, "", limit.FromRedis, time.Second}}},
-			{"more than there are", func() error { _, err := l.Take(ctx, 4); return err },
-				[]told{{"orders", "Take", 4, limit.Failed, limit.KindExceeds, limit.FromRedis, 0}}},
-			{"a mistake", func() error { _, err := l.Take(ctx, 0); return err },
-				[]told{{"orders", "Take", 0, limit.Failed, limit.KindInvalid, "", 0}}},
-			{"a caller who has gone", func() error { return l.Acquire(endedContext(t), 1) },
-				[]told{{"orders", "Acquire", 1, limit.Failed, limit.KindCanceled, "", 0}}},
-			{"no rate", func() error { _, err := client.RateLimiter("none").Take(ctx, 1); return err },
-				[]told{{"none", "Take", 1, limit.Failed, limit.KindNotInitialized, limit.FromRedis, 0}}},
-			{"a key", func() error { _, err := keyed.Take(ctx, "ann", 1); return err },
-				[]told{{"users:", "Take", 1, limit.Granted, "", limit.FromRedis, 0}}},
-			{"several", func() error { _, err := client.TryAcquireAll(ctx, 1, 0, all, both); return err }, []told{
-				{"{shop}a", "TryAcquireAll", 1, limit.Granted, "", limit.FromRedis, 0},
-				{"{shop}b", "TryAcquireAll", 1, limit.Granted, "", limit.FromRedis, 0},
-			}},
-			{"several, of which there is one", func() error { _, err := client.TryAcquireAll(ctx, 1, 0, all); return err },
-				[]told{{"{shop}a", "TryAcquireAll", 1, limit.Granted, "", limit.FromRedis, 0}}},
-		} {
-			_ = step.do()
-			assert.Equal(t, step.want, decisions(r), step.name)
-		}
-	})
-}
-
-func TestObserverIsToldWhatComesFromMemory(t *testing.T) {
-	t.Parallel()
-	observed(t, func(t *testing.T, client *rratelimiter.Client, r *limitertest.Recorder, _ *redis.Client) {
+var observerTests = map[string]observerTest{
+	"decisions": func(t *testing.T, client *rratelimiter.Client, r *limitertest.Recorder, _ *redis.Client) {
+		ctx, three := t.Context(), limitertest.Every(3, time.Minute)
+		l, all, both := byDefault(client, "orders", three), byDefault(client, "{shop}a", three), byDefault(client, "{shop}b", three)
+		_, _ = l.TryAcquire(ctx, 2, 0)
+		_, _ = l.Take(ctx, 2)
+		_ = l.Acquire(ctx, 3)
+		_, _ = l.TryAcquire(ctx, 3, time.Second)
+		_, _ = l.Take(ctx, 4)
+		_, _ = l.Take(ctx, 0)
+		_ = l.Acquire(endedContext(t), 1)
+		_, _ = client.RateLimiter("none").Take(ctx, 1)
+		_, _ = client.Keyed("users:", limitertest.Every(1, time.Minute)).Take(ctx, "ann", 1)
+		_, _ = client.TryAcquireAll(ctx, 1, 0, all, both)
+		_, _ = client.TryAcquireAll(ctx, 1, 0, all)
+		assert.Equal(t, []told{
+			{"orders", "TryAcquire", 2, limit.Granted, "", limit.FromRedis, 0},
+			{"orders", "Take", 2, limit.Refused, "", limit.FromRedis, 0},
+			{"orders", "Acquire", 3, limit.Granted, "", limit.FromRedis, time.Minute},
+			{"orders", "TryAcquire", 3, limit.Refused, "", limit.FromRedis, time.Second},
+			{"orders", "Take", 4, limit.Failed, limit.KindExceeds, limit.FromRedis, 0},
+			{"orders", "Take", 0, limit.Failed, limit.KindInvalid, "", 0},
+			{"orders", "Acquire", 1, limit.Failed, limit.KindCanceled, "", 0},
+			{"none", "Take", 1, limit.Failed, limit.KindNotInitialized, limit.FromRedis, 0},
+			{"users:", "Take", 1, limit.Granted, "", limit.FromRedis, 0},
+			{"{shop}a", "TryAcquireAll", 1, limit.Granted, "", limit.FromRedis, 0},
+			{"{shop}b", "TryAcquireAll", 1, limit.Granted, "", limit.FromRedis, 0},
+			{"{shop}a", "TryAcquireAll", 1, limit.Granted, "", limit.FromRedis, 0},
+		}, decisions(r))
+	},
+	"what comes from memory": func(t *testing.T, client *rratelimiter.Client, r *limitertest.Recorder, rdb *redis.Client) {
 		l := client.RateLimiter("a", rratelimiter.WithDefault(limitertest.Every(1, time.Minute)), rratelimiter.WithRefusalCache())
 		for range 3 {
 			limitertest.Try(t, l, 1)
@@ -110,12 +93,8 @@ func TestObserverIsToldWhatComesFromMemory(t *testing.T) {
 			sources = append(sources, d.Source)
 		}
 		assert.Equal(t, []limit.Source{limit.FromRedis, limit.FromRedis, limit.FromMemory, limit.FromMemory}, sources)
-	})
-}
-
-func TestObserverIsToldWhoWaits(t *testing.T) {
-	t.Parallel()
-	observed(t, func(t *testing.T, client *rratelimiter.Client, r *limitertest.Recorder, _ *redis.Client) {
+	},
+	"how many wait": func(t *testing.T, client *rratelimiter.Client, r *limitertest.Recorder, rdb *redis.Client) {
 		l := byDefault(client, "orders", limitertest.Every(1, time.Minute))
 		limitertest.MustAcquire(t, l, 1)
 		var callers sync.WaitGroup
@@ -129,13 +108,9 @@ func TestObserverIsToldWhoWaits(t *testing.T) {
 		counts := r.Callers("orders")
 		assert.Equal(t, 0, counts[len(counts)-1])
 		assert.Len(t, r.Callers("orders"), 6, "each change is told: they are a minute apart")
-	})
-}
-
-// Each request is in one flight, and no flight is told of that has none.
-func TestObserverIsToldOfFlights(t *testing.T) {
-	t.Parallel()
-	observed(t, func(t *testing.T, client *rratelimiter.Client, r *limitertest.Recorder, rdb *redis.Client) {
+	},
+	// Each request is in one flight, and no flight is told of that has none.
+	"flights": func(t *testing.T, client *rratelimiter.Client, r *limitertest.Recorder, rdb *redis.Client) {
 		limitertest.MustAcquire(t, byDefault(client, "a", limitertest.Every(1000, time.Minute)), 1)
 		synctest.Wait()
 		require.Equal(t, []limit.Flight{{Requests: 1, Calls: 1}, {Requests: 1, Calls: 1, Repeats: 1}}, r.Flights(),
@@ -157,12 +132,8 @@ func TestObserverIsToldOfFlights(t *testing.T) {
 		assert.Equal(t, 200, requests)
 		assert.Less(t, calls, 100)
 		assert.GreaterOrEqual(t, calls, 3)
-	})
-}
-
-func TestObserverIsToldOfLeases(t *testing.T) {
-	t.Parallel()
-	observed(t, func(t *testing.T, client *rratelimiter.Client, r *limitertest.Recorder, _ *redis.Client) {
+	},
+	"leases": func(t *testing.T, client *rratelimiter.Client, r *limitertest.Recorder, rdb *redis.Client) {
 		l := client.RateLimiter("orders", rratelimiter.WithDefault(limitertest.Every(100_000, time.Minute)),
 			rratelimiter.WithLease(rratelimiter.Lease{Permits: 100, Life: 3 * time.Second}))
 		for range 1000 {
@@ -193,7 +164,46 @@ func TestObserverIsToldOfLeases(t *testing.T) {
 		}
 		assert.Equal(t, int64(1000), redisSaid+memorySaid)
 		assert.Equal(t, memorySaid, taken-unused)
-	})
+	},
+	// A limiter in shadow charges what it grants, tells what it would refuse, and lets all
+	// through at once.
+	"a limiter in shadow": func(t *testing.T, client *rratelimiter.Client, r *limitertest.Recorder, rdb *redis.Client) {
+		l := client.RateLimiter("orders", rratelimiter.WithDefault(limitertest.Every(5, time.Hour)), rratelimiter.WithShadow())
+		start := time.Now()
+		limitertest.MustAcquire(t, l, 4)
+		limitertest.MustAcquire(t, l, 2)
+		require.NoError(t, l.Acquire(t.Context(), 3))
+		granted, err := l.TryAcquire(t.Context(), 1000, time.Minute)
+		require.NoError(t, err)
+		assert.True(t, granted)
+		d := mustTake(t, l, 2)
+		assert.True(t, d.Granted)
+		assert.Zero(t, d.RetryAfter)
+		assert.Zero(t, time.Since(start))
+		var outcomes []limit.Outcome
+		for _, d := range r.Decisions() {
+			assert.True(t, d.Shadow)
+			outcomes = append(outcomes, d.Outcome)
+		}
+		assert.Equal(t, []limit.Outcome{limit.Granted, limit.Refused, limit.Refused, limit.Failed, limit.Refused}, outcomes)
+
+		plain := client.RateLimiter("orders")
+		assert.Equal(t, int64(1), limitertest.Available(t, plain), "what was granted is charged")
+		require.NoError(t, l.Release(t.Context(), 1007))
+		assert.Equal(t, int64(1), limitertest.Available(t, plain), "what was let through is not")
+		require.NoError(t, l.Release(t.Context(), 1))
+		assert.Equal(t, int64(2), limitertest.Available(t, plain))
+
+		_, err = l.TryAcquire(t.Context(), 0, 0)
+		require.ErrorIs(t, err, rratelimiter.ErrInvalidPermits)
+		require.ErrorIs(t, l.Acquire(endedContext(t), 1), context.Canceled)
+		limitertest.MustAcquire(t, client.RateLimiter("none", rratelimiter.WithShadow()), 1)
+	},
+}
+
+func TestObserver(t *testing.T) {
+	t.Parallel()
+	bubbles(t, observerTests, observe)
 }
 
 // A hostile observer panics, or uses the limiter, in each of its methods.
@@ -321,48 +331,8 @@ func TestObserverThatFellBehind(t *testing.T) {
 	})
 }
 
-// A limiter in shadow charges what it grants, tells what it would refuse, and lets all
-// through at once.
-func TestShadow(t *testing.T) {
-	t.Parallel()
-	observed(t, func(t *testing.T, client *rratelimiter.Client, r *limitertest.Recorder, rdb *redis.Client) {
-		l := client.RateLimiter("orders", rratelimiter.WithDefault(limitertest.Every(5, time.Hour)), rratelimiter.WithShadow())
-		start := time.Now()
-		limitertest.MustAcquire(t, l, 4)
-		limitertest.MustAcquire(t, l, 2)
-		require.NoError(t, l.Acquire(t.Context(), 3))
-		granted, err := l.TryAcquire(t.Context(), 1000, time.Minute)
-		require.NoError(t, err)
-		assert.True(t, granted)
-		d := mustTake(t, l, 2)
-		assert.True(t, d.Granted)
-		assert.Zero(t, d.RetryAfter)
-		assert.Zero(t, time.Since(start))
-		var outcomes []limit.Outcome
-		for _, d := range r.Decisions() {
-			assert.True(t, d.Shadow)
-			outcomes = append(outcomes, d.Outcome)
-		}
-		assert.Equal(t, []limit.Outcome{limit.Granted, limit.Refused, limit.Refused, limit.Failed, limit.Refused}, outcomes)
-
-		plain := client.RateLimiter("orders")
-		assert.Equal(t, int64(1), limitertest.Available(t, plain), "what was granted is charged")
-		require.NoError(t, l.Release(t.Context(), 1007))
-		assert.Equal(t, int64(1), limitertest.Available(t, plain), "what was let through is not")
-		require.NoError(t, l.Release(t.Context(), 1))
-		assert.Equal(t, int64(2), limitertest.Available(t, plain))
-
-		_, err = l.TryAcquire(t.Context(), 0, 0)
-		require.ErrorIs(t, err, rratelimiter.ErrInvalidPermits)
-		require.ErrorIs(t, l.Acquire(endedContext(t), 1), context.Canceled)
-		limitertest.MustAcquire(t, client.RateLimiter("none", rratelimiter.WithShadow()), 1)
-	})
-}
-
-func TestShadowOfAClient(t *testing.T) {
-	t.Parallel()
-	synctest.Test(t, func(t *testing.T) {
-		rdb, _ := redistest.Mini(t)
+var shadowTests = tests[*redis.Client]{
+	"shadow of a Client": func(t *testing.T, rdb *redis.Client) {
 		client := limitertest.NewClient(t, rdb, rratelimiter.WithShadow())
 		one := client.RateLimiter("{shop}a", rratelimiter.WithDefault(limitertest.Every(1, time.Hour)), rratelimiter.WithRefusalCache())
 		two := byDefault(client, "{shop}b", limitertest.Every(9, time.Hour))
@@ -376,13 +346,8 @@ func TestShadowOfAClient(t *testing.T) {
 		_, back, err := client.Keyed("users:", limitertest.Every(1, time.Hour)).TakeReturnable(t.Context(), "ann", 7)
 		require.NoError(t, err)
 		require.NoError(t, back(t.Context()))
-	})
-}
-
-func TestShadowOfALimiterOfKeys(t *testing.T) {
-	t.Parallel()
-	synctest.Test(t, func(t *testing.T) {
-		rdb, _ := redistest.Mini(t)
+	},
+	"shadow of a limiter of keys": func(t *testing.T, rdb *redis.Client) {
 		r := &limitertest.Recorder{}
 		cfg := fixedwindow.Config{Limit: 2, Window: time.Hour}
 		l := fixedwindow.New(rdb, cfg, limit.WithShadow(), limit.WithObserver(r))
@@ -402,14 +367,9 @@ func TestShadowOfALimiterOfKeys(t *testing.T) {
 		}
 		assert.Equal(t, 6, refused, "two a round, once two are taken")
 		assert.False(t, limittest.Take(t, fixedwindow.New(rdb, cfg), "ann", 1).Granted)
-	})
-}
-
-// What is undone of what was let through is not taken off what is released later.
-func TestShadowUndone(t *testing.T) {
-	t.Parallel()
-	synctest.Test(t, func(t *testing.T) {
-		rdb, _ := redistest.Mini(t)
+	},
+	// What is undone of what was let through is not taken off what is released later.
+	"shadow undone": func(t *testing.T, rdb *redis.Client) {
 		client := limitertest.NewClient(t, rdb, rratelimiter.WithShadow())
 		keyed := client.Keyed("users:", limitertest.Every(5, time.Hour))
 		_, _, err := keyed.TakeReturnable(t.Context(), "ann", 5)
@@ -419,13 +379,8 @@ func TestShadowUndone(t *testing.T) {
 		require.NoError(t, back(t.Context()))
 		require.NoError(t, keyed.Release(t.Context(), "ann", 3))
 		assert.Equal(t, int64(3), limitertest.Available(t, keyed.Limiter("ann")))
-	})
-}
-
-func TestShadowTakesAll(t *testing.T) {
-	t.Parallel()
-	synctest.Test(t, func(t *testing.T) {
-		rdb, _ := redistest.Mini(t)
+	},
+	"shadow takes all": func(t *testing.T, rdb *redis.Client) {
 		client := limitertest.NewClient(t, rdb, rratelimiter.WithShadow())
 		l := byDefault(client, "orders", limitertest.Every(5, time.Hour))
 		keys := fixedwindow.New(rdb, fixedwindow.Config{Limit: 5, Window: time.Hour}, limit.WithShadow())
@@ -444,7 +399,12 @@ func TestShadowTakesAll(t *testing.T) {
 
 		_, err := client.TryAcquireAll(t.Context(), 1, 0, client.RateLimiter("a"), client.RateLimiter("b"))
 		assert.ErrorIs(t, err, rratelimiter.ErrUnsupported, "a mistake of the program's")
-	})
+	},
+}
+
+func TestShadowOf(t *testing.T) {
+	t.Parallel()
+	onMini(t, shadowTests)
 }
 
 // A limiter that only watches refuses nobody because Redis hangs, whatever the Redis

@@ -35,6 +35,12 @@ func newRefusalScene(t *testing.T, cfg rratelimiter.Config, opts ...rratelimiter
 	return s
 }
 
+// A refusalTest is a test of a refusalScene of that rate.
+type refusalTest struct {
+	cfg rratelimiter.Config
+	run func(t *testing.T, s *refusalScene)
+}
+
 // remembers checks that requests are refused without a word to Redis.
 func (s *refusalScene) remembers(t *testing.T, permits int64) {
 	t.Helper()
@@ -84,12 +90,10 @@ func TestRefusalsAreRemembered(t *testing.T) {
 	})
 }
 
-// Refusals are not remembered for callers that wait, nor by handles that were not
-// told to.
-func TestRefusalsThatAreNotRemembered(t *testing.T) {
-	t.Parallel()
-	synctest.Test(t, func(t *testing.T) {
-		s := newRefusalScene(t, limitertest.Every(1, time.Second))
+var refusalTests = map[string]refusalTest{
+	// Refusals are not remembered for callers that wait, nor by handles that were not
+	// told to.
+	"refusals that are not remembered": {limitertest.Every(1, time.Second), func(t *testing.T, s *refusalScene) {
 		limitertest.MustAcquire(t, s.plain, 1)
 		assert.False(t, s.asks(t, 1))
 		waits := s.StartTryAcquire(t.Context(), 1, 10*time.Second)
@@ -98,7 +102,110 @@ func TestRefusalsThatAreNotRemembered(t *testing.T) {
 		assert.Greater(t, s.Sent.Total(), before)
 		s.Until(2 * time.Second)
 		assert.Equal(t, "true at 1s", waits.Outcome())
-	})
+	}},
+	"Take from memory is exact": {limitertest.Every(5, time.Minute), func(t *testing.T, s *refusalScene) {
+		limitertest.MustAcquire(t, s.Other, 3)
+		s.Until(10 * time.Second)
+		limitertest.MustAcquire(t, s.Other, 1)
+		limitertest.MustRefuse(t, s.RateLimiter, 3)
+		s.Until(10*time.Second + 500*ms)
+		mustTake(t, s.RateLimiter, 3)
+		before := s.Sent.Total()
+		for _, at := range []time.Duration{11 * time.Second, 30 * time.Second, time.Minute - ms} {
+			s.Until(at)
+			assert.Equal(t, mustTake(t, s.Other, 3), mustTake(t, s.RateLimiter, 3))
+		}
+		assert.Equal(t, before, s.Sent.Total())
+		s.Until(time.Minute)
+		assert.True(t, mustTake(t, s.RateLimiter, 3).Granted)
+	}},
+	// What Take brings of more permits does not make the handle forget that fewer were
+	// refused.
+	"Take beside a refusal of fewer": {limitertest.Every(10, time.Minute), func(t *testing.T, s *refusalScene) {
+		limitertest.MustAcquire(t, s.Other, 8)
+		s.Until(time.Second)
+		assert.False(t, s.asks(t, 10))
+		assert.False(t, s.asks(t, 3))
+		mustTake(t, s.RateLimiter, 4)
+		s.remembers(t, 3)
+		s.remembers(t, 10)
+	}},
+	"refusals end with permits given back": {limitertest.Every(5, time.Hour), func(t *testing.T, s *refusalScene) {
+		limitertest.MustAcquire(t, s.plain, 4)
+		assert.False(t, s.asks(t, 2))
+		letGo := s.Hold(t, lua.Acquire, 1)
+		ctx, cancel := context.WithCancel(t.Context())
+		gone := s.Go(func() (bool, error) { return s.plain.TryAcquire(ctx, 1, 0) })
+		s.remembers(t, 2)
+		cancel()
+		synctest.Wait()
+		gone.RequireEnd(t, context.Canceled, 0)
+		letGo()
+		assert.False(t, s.asks(t, 2))
+	}},
+	// A refusal that is on its way while permits come free is not remembered.
+	"refusal that is on its way during a Release": {limitertest.Every(1, time.Hour), func(t *testing.T, s *refusalScene) {
+		limitertest.MustAcquire(t, s.plain, 1)
+		letGo := s.Hold(t, lua.Acquire, 1)
+		refused := s.StartTryAcquire(t.Context(), 1, 0)
+		release := s.Go(func() (bool, error) { return true, s.plain.Release(t.Context(), 1) })
+		letGo()
+		assert.Equal(t, "false at 0s", refused.Outcome())
+		assert.Equal(t, "true at 0s", release.Outcome())
+		limitertest.MustAcquire(t, s.RateLimiter, 1)
+	}},
+	"refusals now and then and a keep alive time": {alive(rratelimiter.Overall, 1, time.Second), func(t *testing.T, s *refusalScene) {
+		s.Until(440 * ms)
+		limitertest.MustAcquire(t, s.Other, 1)
+		s.Until(450 * ms)
+		for range 10 {
+			limitertest.Try(t, s.RateLimiter, 1)
+			time.Sleep(450 * ms)
+		}
+	}},
+	"refusals and an expiry": {limitertest.Every(1, time.Hour), func(t *testing.T, s *refusalScene) {
+		limitertest.MustAcquire(t, s.plain, 1)
+		require.NoError(t, limitertest.Second(s.Other.Expire(t.Context(), 10*time.Second)))
+		assert.False(t, s.asks(t, 1))
+		s.Until(5*time.Second - 1)
+		s.remembers(t, 1)
+		s.Until(5 * time.Second)
+		assert.False(t, s.asks(t, 1))
+		s.Until(20 * time.Second)
+		_, err := s.TryAcquire(t.Context(), 1, 0)
+		require.ErrorIs(t, err, rratelimiter.ErrNotInitialized)
+	}},
+	// The time to live can't be read: the refusal ends soon.
+	"refusal of unknown time to live": {limitertest.Every(1, time.Hour), func(t *testing.T, s *refusalScene) {
+		limitertest.MustAcquire(t, s.plain, 1)
+		s.Proxy.OnCommand(with(lua.TTL.SHA, redistest.Cut))
+		ctx, cancel := context.WithTimeout(t.Context(), 10*ms)
+		defer cancel()
+		ok, err := s.TryAcquire(ctx, 1, 0)
+		require.NoError(t, err)
+		assert.False(t, ok)
+		s.remembers(t, 1)
+		s.Until(100 * ms)
+		s.Proxy.OnCommand(nil)
+		assert.False(t, s.asks(t, 1))
+		s.Until(time.Minute)
+		s.remembers(t, 1)
+	}},
+	"refusals end with their Client": {limitertest.Every(1, time.Hour), func(t *testing.T, s *refusalScene) {
+		limitertest.MustAcquire(t, s.plain, 1)
+		assert.False(t, s.asks(t, 1))
+		mustTake(t, s.RateLimiter, 1)
+		require.NoError(t, s.Client.Close(t.Context()))
+		_, err := s.TryAcquire(t.Context(), 1, 0)
+		require.ErrorIs(t, err, rratelimiter.ErrClosed)
+		_, err = s.Take(t.Context(), 1)
+		require.ErrorIs(t, err, rratelimiter.ErrClosed)
+	}},
+}
+
+func TestRefusals(t *testing.T) {
+	t.Parallel()
+	bubbles(t, refusalTests, func(t *testing.T, test refusalTest) { test.run(t, newRefusalScene(t, test.cfg)) })
 }
 
 // What Take says from memory is what Redis would say.
@@ -142,43 +249,6 @@ func TestTakeFromMemory(t *testing.T) {
 			assert.Greater(t, spared, 100)
 		})
 	}
-}
-
-func TestTakeFromMemoryIsExact(t *testing.T) {
-	t.Parallel()
-	synctest.Test(t, func(t *testing.T) {
-		s := newRefusalScene(t, limitertest.Every(5, time.Minute))
-		limitertest.MustAcquire(t, s.Other, 3)
-		s.Until(10 * time.Second)
-		limitertest.MustAcquire(t, s.Other, 1)
-		limitertest.MustRefuse(t, s.RateLimiter, 3)
-		s.Until(10*time.Second + 500*ms)
-		mustTake(t, s.RateLimiter, 3)
-		before := s.Sent.Total()
-		for _, at := range []time.Duration{11 * time.Second, 30 * time.Second, time.Minute - ms} {
-			s.Until(at)
-			assert.Equal(t, mustTake(t, s.Other, 3), mustTake(t, s.RateLimiter, 3))
-		}
-		assert.Equal(t, before, s.Sent.Total())
-		s.Until(time.Minute)
-		assert.True(t, mustTake(t, s.RateLimiter, 3).Granted)
-	})
-}
-
-// What Take brings of more permits does not make the handle forget that fewer were
-// refused.
-func TestTakeBesideARefusalOfFewer(t *testing.T) {
-	t.Parallel()
-	synctest.Test(t, func(t *testing.T) {
-		s := newRefusalScene(t, limitertest.Every(10, time.Minute))
-		limitertest.MustAcquire(t, s.Other, 8)
-		s.Until(time.Second)
-		assert.False(t, s.asks(t, 10))
-		assert.False(t, s.asks(t, 3))
-		mustTake(t, s.RateLimiter, 4)
-		s.remembers(t, 3)
-		s.remembers(t, 10)
-	})
 }
 
 // The wait for many permits beyond a page of members is a lower bound; Take looks
@@ -229,24 +299,6 @@ func TestRefusalsEndWithChangesOfTheirClient(t *testing.T) {
 	})
 }
 
-func TestRefusalsEndWithPermitsGivenBack(t *testing.T) {
-	t.Parallel()
-	synctest.Test(t, func(t *testing.T) {
-		s := newRefusalScene(t, limitertest.Every(5, time.Hour))
-		limitertest.MustAcquire(t, s.plain, 4)
-		assert.False(t, s.asks(t, 2))
-		letGo := s.Hold(t, lua.Acquire, 1)
-		ctx, cancel := context.WithCancel(t.Context())
-		gone := s.Go(func() (bool, error) { return s.plain.TryAcquire(ctx, 1, 0) })
-		s.remembers(t, 2)
-		cancel()
-		synctest.Wait()
-		gone.RequireEnd(t, context.Canceled, 0)
-		letGo()
-		assert.False(t, s.asks(t, 2))
-	})
-}
-
 // also asks for permits of the scene's limiter and of another, by a handle without a
 // memory.
 func (s *refusalScene) also(t *testing.T, permits int64) bool {
@@ -278,22 +330,6 @@ func TestRefusalsEndWithRepairs(t *testing.T) {
 		s.remembers(t, 2)
 		repair(t, s)
 		assert.True(t, s.asks(t, 2))
-	})
-}
-
-// A refusal that is on its way while permits come free is not remembered.
-func TestRefusalThatIsOnItsWayDuringARelease(t *testing.T) {
-	t.Parallel()
-	synctest.Test(t, func(t *testing.T) {
-		s := newRefusalScene(t, limitertest.Every(1, time.Hour))
-		limitertest.MustAcquire(t, s.plain, 1)
-		letGo := s.Hold(t, lua.Acquire, 1)
-		refused := s.StartTryAcquire(t.Context(), 1, 0)
-		release := s.Go(func() (bool, error) { return true, s.plain.Release(t.Context(), 1) })
-		letGo()
-		assert.Equal(t, "false at 0s", refused.Outcome())
-		assert.Equal(t, "true at 0s", release.Outcome())
-		limitertest.MustAcquire(t, s.RateLimiter, 1)
 	})
 }
 
@@ -332,73 +368,6 @@ func TestRefusalsAndKeepAliveTimes(t *testing.T) {
 		}
 		assert.GreaterOrEqual(t, granted, 9)
 		assert.Less(t, s.Sent.Scripts()-before, 50)
-	})
-}
-
-func TestRefusalsNowAndThenAndAKeepAliveTime(t *testing.T) {
-	t.Parallel()
-	synctest.Test(t, func(t *testing.T) {
-		s := newRefusalScene(t, alive(rratelimiter.Overall, 1, time.Second))
-		s.Until(440 * ms)
-		limitertest.MustAcquire(t, s.Other, 1)
-		s.Until(450 * ms)
-		for range 10 {
-			limitertest.Try(t, s.RateLimiter, 1)
-			time.Sleep(450 * ms)
-		}
-	})
-}
-
-func TestRefusalsAndAnExpiry(t *testing.T) {
-	t.Parallel()
-	synctest.Test(t, func(t *testing.T) {
-		s := newRefusalScene(t, limitertest.Every(1, time.Hour))
-		limitertest.MustAcquire(t, s.plain, 1)
-		require.NoError(t, limitertest.Second(s.Other.Expire(t.Context(), 10*time.Second)))
-		assert.False(t, s.asks(t, 1))
-		s.Until(5*time.Second - 1)
-		s.remembers(t, 1)
-		s.Until(5 * time.Second)
-		assert.False(t, s.asks(t, 1))
-		s.Until(20 * time.Second)
-		_, err := s.TryAcquire(t.Context(), 1, 0)
-		require.ErrorIs(t, err, rratelimiter.ErrNotInitialized)
-	})
-}
-
-// The time to live can't be read: the refusal ends soon.
-func TestRefusalOfUnknownTimeToLive(t *testing.T) {
-	t.Parallel()
-	synctest.Test(t, func(t *testing.T) {
-		s := newRefusalScene(t, limitertest.Every(1, time.Hour))
-		limitertest.MustAcquire(t, s.plain, 1)
-		s.Proxy.OnCommand(with(lua.TTL.SHA, redistest.Cut))
-		ctx, cancel := context.WithTimeout(t.Context(), 10*ms)
-		defer cancel()
-		ok, err := s.TryAcquire(ctx, 1, 0)
-		require.NoError(t, err)
-		assert.False(t, ok)
-		s.remembers(t, 1)
-		s.Until(100 * ms)
-		s.Proxy.OnCommand(nil)
-		assert.False(t, s.asks(t, 1))
-		s.Until(time.Minute)
-		s.remembers(t, 1)
-	})
-}
-
-func TestRefusalsEndWithTheirClient(t *testing.T) {
-	t.Parallel()
-	synctest.Test(t, func(t *testing.T) {
-		s := newRefusalScene(t, limitertest.Every(1, time.Hour))
-		limitertest.MustAcquire(t, s.plain, 1)
-		assert.False(t, s.asks(t, 1))
-		mustTake(t, s.RateLimiter, 1)
-		require.NoError(t, s.Client.Close(t.Context()))
-		_, err := s.TryAcquire(t.Context(), 1, 0)
-		require.ErrorIs(t, err, rratelimiter.ErrClosed)
-		_, err = s.Take(t.Context(), 1)
-		require.ErrorIs(t, err, rratelimiter.ErrClosed)
 	})
 }
 

@@ -19,26 +19,31 @@ import (
 
 const ms = time.Millisecond
 
-// bubbles runs test for each row, as a parallel subtest in a bubble of its own.
-func bubbles[R any](t *testing.T, rows map[string]R, test func(t *testing.T, row R)) {
+// each runs test for each row, as a parallel subtest.
+func each[R any](t *testing.T, rows map[string]R, test func(t *testing.T, row R)) {
 	t.Helper()
 	for name, row := range rows {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			synctest.Test(t, func(t *testing.T) { test(t, row) })
+			test(t, row)
 		})
 	}
 }
 
-// virtual is bubbles with a server by [redistest.Virtual] for each row.
+// bubbles is each with a bubble for each row.
+func bubbles[R any](t *testing.T, rows map[string]R, test func(t *testing.T, row R)) {
+	t.Helper()
+	each(t, rows, func(t *testing.T, row R) {
+		synctest.Test(t, func(t *testing.T) { test(t, row) })
+	})
+}
+
+// virtual is each with a server by [redistest.Virtual] for each row.
 func virtual[R any](t *testing.T, rows map[string]R, test func(t *testing.T, rdb *redis.Client, row R)) {
 	t.Helper()
-	for name, row := range rows {
-		t.Run(name, func(t *testing.T) {
-			t.Parallel()
-			redistest.Virtual(t, func(t *testing.T, rdb *redis.Client) { test(t, rdb, row) })
-		})
-	}
+	each(t, rows, func(t *testing.T, row R) {
+		redistest.Virtual(t, func(t *testing.T, rdb *redis.Client) { test(t, rdb, row) })
+	})
 }
 
 // kindsOfContext are contexts that can end and those that can't, for which calls have code
@@ -170,4 +175,50 @@ func makeAnew(cfg rratelimiter.Config) change {
 		}
 		return limitertest.Second(l.TrySetRate(ctx, cfg))
 	}
+}
+
+// tests are bodies of tests of the same kind, each of which gets a subject of its own.
+type tests[S any] map[string]func(t *testing.T, subject S)
+
+// onMini runs them in bubbles, each on a miniredis.
+func onMini(t *testing.T, all tests[*redis.Client]) {
+	t.Helper()
+	bubbles(t, all, func(t *testing.T, test func(t *testing.T, rdb *redis.Client)) {
+		rdb, _ := redistest.Mini(t)
+		test(t, rdb)
+	})
+}
+
+// onVirtual runs them by [redistest.Virtual].
+func onVirtual(t *testing.T, all tests[*redis.Client]) {
+	t.Helper()
+	virtual(t, all, func(t *testing.T, rdb *redis.Client, test func(t *testing.T, rdb *redis.Client)) { test(t, rdb) })
+}
+
+// everywhere runs them by [redistest.Everywhere].
+func everywhere(t *testing.T, all tests[redis.UniversalClient]) {
+	t.Helper()
+	each(t, all, func(t *testing.T, test func(t *testing.T, rdb redis.UniversalClient)) { redistest.Everywhere(t, test) })
+}
+
+// A heldTest is a test of a [limitertest.HeldScene] of that rate.
+type heldTest struct {
+	cfg rratelimiter.Config
+	run func(t *testing.T, s *limitertest.HeldScene)
+}
+
+func onHeldScenes(t *testing.T, all map[string]heldTest) {
+	t.Helper()
+	bubbles(t, all, func(t *testing.T, test heldTest) { test.run(t, limitertest.NewHeldScene(t, test.cfg)) })
+}
+
+// A sceneTest is a test of a [limitertest.Scene] of that rate.
+type sceneTest struct {
+	cfg rratelimiter.Config
+	run func(t *testing.T, s *limitertest.Scene)
+}
+
+func onScenes(t *testing.T, all map[string]sceneTest) {
+	t.Helper()
+	bubbles(t, all, func(t *testing.T, test sceneTest) { test.run(t, limitertest.NewScene(t, test.cfg)) })
 }

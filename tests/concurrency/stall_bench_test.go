@@ -3,7 +3,9 @@ package concurrency_test
 import (
 	"context"
 	"encoding/binary"
+	"errors"
 	"slices"
+	"strings"
 	"testing"
 	"time"
 
@@ -45,11 +47,13 @@ var (
 	pileMixed = pile{name: "mixed", layouts: []codec.Layout{codec.LayoutB, codec.LayoutC, codec.LayoutD1, codec.LayoutD2}}
 )
 
+// idSizes are how long the ids of the layouts are.
+var idSizes = map[codec.Layout]int{codec.LayoutB: 4, codec.LayoutC: 8, codec.LayoutD1: 8, codec.LayoutD2: 16}
+
 // add writes the pile to a key.
 func (p pile) add(b *testing.B, rdb *redis.Client, key string) {
 	b.Helper()
 	const half, page = pileSize / 2, 1000
-	sizes := map[codec.Layout]int{codec.LayoutB: 4, codec.LayoutC: 8, codec.LayoutD1: 8, codec.LayoutD2: 16}
 	first := limitertest.ServerNow(b, rdb) - (3 * time.Hour).Milliseconds()
 	second := first + (2 * time.Hour).Milliseconds()
 	if p.ahead {
@@ -64,7 +68,7 @@ func (p pile) add(b *testing.B, rdb *redis.Client, key string) {
 				var id [16]byte
 				binary.LittleEndian.PutUint32(id[:], uint32(done)*2654435761)
 				layout := p.layouts[done%len(p.layouts)]
-				member, err := codec.Append(nil, layout, id[:sizes[layout]], 1)
+				member, err := codec.Append(nil, layout, id[:idSizes[layout]], 1)
 				require.NoError(b, err)
 				begin := first
 				if done >= half {
@@ -93,13 +97,17 @@ type stall struct {
 	rate   int64
 }
 
+// An operation on a pile; what it returns is checked.
+type operation func(ctx context.Context, s stall) (any, error)
+
 // stallCase is an operation on a pile and the state around it.
 type stallCase struct {
 	name     string
 	pile     pile
 	interval time.Duration
 	state    stallState
-	use      func(b *testing.B, s stall)
+	use      operation
+	want     any
 }
 
 // stallState is what is beside the pile; the zero value is as it should be.
@@ -112,66 +120,80 @@ type stallState struct {
 	shares     string // the oldest Redisson that shares the limiter
 	keepAlive  time.Duration
 	noScripts  bool // the server has not seen them yet
-	alsoTarget bool // there is as large a limiter under the name "target"
+	alsoTarget bool // there is as large a limiter by the name that Rename gives
 }
 
-func stallCases() []stallCase {
-	const half = pileSize / 2
-	spare := stallState{rate: 2 * pileSize, value: pileSize}
-	lost, low, high := stallState{noValue: true}, stallState{rate: 2 * pileSize, value: 5}, stallState{value: half}
-	keepAlive, own := stallState{keepAlive: 5 * time.Hour}, stallState{perClient: true}
-	var cases []stallCase
-	add := func(name string, p pile, interval time.Duration, state stallState, use func(b *testing.B, s stall)) {
-		cases = append(cases, stallCase{name, p, interval, state, use})
-	}
-	// free is for AvailablePermits: what it says is what a plain count says.
-	free := func(want int64) func(*testing.B, stall) {
-		return func(b *testing.B, s stall) {
-			b.Helper()
-			require.Equal(b, want, limitertest.Available(b, s.RateLimiter))
-		}
-	}
-	acquire := func(permits int64, granted bool) func(*testing.B, stall) {
-		return func(b *testing.B, s stall) {
-			b.Helper()
-			require.Equal(b, granted, limitertest.Try(b, s.RateLimiter, permits))
-		}
-	}
-	take := func(permits int64, granted bool) func(*testing.B, stall) {
-		return func(b *testing.B, s stall) {
-			b.Helper()
-			d, err := s.Take(b.Context(), permits)
-			require.NoError(b, err)
-			require.Equal(b, granted, d.Granted)
-		}
-	}
-	release := func(permits int64) func(*testing.B, stall) {
-		return func(b *testing.B, s stall) {
-			b.Helper()
-			require.NoError(b, s.Release(b.Context(), permits))
-		}
-	}
-	keepState := func(interval time.Duration) func(*testing.B, stall) {
-		return func(b *testing.B, s stall) {
-			b.Helper()
-			require.NoError(b, s.SetRate(b.Context(), limitertest.Every(s.rate+70, interval), rratelimiter.KeepState()))
-		}
-	}
-	migrate := func(want int64) func(*testing.B, stall) {
-		return func(b *testing.B, s stall) {
-			b.Helper()
-			written, err := s.client.Migrate(b.Context(), s.Name())
-			require.NoError(b, err)
-			require.Equal(b, want, written)
-		}
-	}
-	ok := func(op func(ctx context.Context, s stall) error) func(*testing.B, stall) {
-		return func(b *testing.B, s stall) {
-			b.Helper()
-			require.NoError(b, op(b.Context(), s))
-		}
-	}
+// free says what AvailablePermits does, which is what a plain count says.
+func free(ctx context.Context, s stall) (any, error) { return s.AvailablePermits(ctx) }
 
+// calls makes some of [limitertest.Operations].
+func calls(names ...string) operation {
+	return func(ctx context.Context, s stall) (_ any, err error) {
+		for _, name := range names {
+			err = errors.Join(err, limitertest.Operations[name](ctx, s.RateLimiter))
+		}
+		return nil, err
+	}
+}
+
+func migrate(ctx context.Context, s stall) (any, error) { return s.client.Migrate(ctx, s.Name()) }
+
+func acquire(permits int64) operation {
+	return func(ctx context.Context, s stall) (any, error) { return s.TryAcquire(ctx, permits, 0) }
+}
+
+func takes(permits int64) operation {
+	return func(ctx context.Context, s stall) (any, error) {
+		d, err := s.Take(ctx, permits)
+		return d.Granted, err
+	}
+}
+
+func releases(permits int64) operation {
+	return func(ctx context.Context, s stall) (any, error) { return nil, s.Release(ctx, permits) }
+}
+
+// sets sets the rate that the limiter has, or that and so much more.
+func sets(kind rratelimiter.RateType, more int64, interval time.Duration, opts ...rratelimiter.RateOption) operation {
+	return func(ctx context.Context, s stall) (any, error) {
+		return nil, s.SetRate(ctx, rratelimiter.Config{Type: kind, Rate: s.rate + more, Interval: interval}, opts...)
+	}
+}
+
+func keepState(interval time.Duration) operation {
+	return sets(rratelimiter.Overall, 70, interval, rratelimiter.KeepState())
+}
+
+// runs calls a script as often as it asks for it; the token goes to the argument of that
+// place.
+func runs(script *lua.Script, tokenAt int, args ...any) operation {
+	return func(ctx context.Context, s stall) (any, error) {
+		args := slices.Clone(args)
+		for {
+			reply, err := s.rdb.EvalSha(ctx, script.SHA, s.keys.List(), args...).Result()
+			values, _ := reply.([]any)
+			if err != nil || len(values) < 2 || values[0] != "again" {
+				return nil, err
+			}
+			args[tokenAt] = values[1]
+		}
+	}
+}
+
+// batch is one call for 4096 callers of 128 sizes.
+func batch(b *testing.B, smallest int, letters, age string) operation {
+	sum := 32 * 128 * (2*smallest + 127) / 2
+	args := []any{limitertest.NewMember(b, codec.LayoutD2, uint32(sum)), sum, "", letters, age, "", 0}
+	for i := range 128 {
+		args = append(args, smallest+i, 32)
+	}
+	return runs(lua.Acquire, 5, args...)
+}
+
+// pileCases are what calls do on piles that have run out to some part.
+func pileCases() (cases []stallCase) {
+	const half = pileSize / 2
+	lost, own, keepAlive := stallState{noValue: true}, stallState{perClient: true}, stallState{keepAlive: 5 * time.Hour}
 	for _, c := range []struct {
 		name     string
 		pile     pile
@@ -184,18 +206,43 @@ func stallCases() []stallCase {
 		{"half out, half ahead", pileAhead, halfOut, half},
 		{"half in use, half ahead", pileAhead, allInUse, 0},
 	} {
-		add("AvailablePermits/"+c.name, c.pile, c.interval, stallState{}, free(c.free))
-		add("TryAcquire 1/"+c.name, c.pile, c.interval, stallState{}, acquire(1, c.free > 0))
-		add("TryAcquire half/"+c.name, c.pile, c.interval, stallState{}, acquire(half, c.free > 0))
-		add("Take 1/"+c.name, c.pile, c.interval, stallState{}, take(1, c.free > 0))
-		add("Take all/"+c.name, c.pile, c.interval, stallState{}, take(pileSize, c.free == pileSize))
-		add("Release 1/"+c.name, c.pile, c.interval, stallState{}, release(1))
-		add("Release all/"+c.name, c.pile, c.interval, stallState{}, release(pileSize))
-		add("KeepState/"+c.name, c.pile, c.interval, stallState{}, keepState(c.interval))
-		add("KeepState no value/"+c.name, c.pile, c.interval, lost, keepState(c.interval))
-		add("AvailablePermits no value/"+c.name, c.pile, c.interval, lost, free(c.free))
-		add("Migrate none/"+c.name, c.pile, c.interval, stallState{}, migrate(0))
+		some, all := c.free > 0, c.free == pileSize
+		cases = append(cases,
+			stallCase{"AvailablePermits/" + c.name, c.pile, c.interval, stallState{}, free, c.free},
+			stallCase{"AvailablePermits no value/" + c.name, c.pile, c.interval, lost, free, c.free},
+			stallCase{"TryAcquire 1/" + c.name, c.pile, c.interval, stallState{}, acquire(1), some},
+			stallCase{"TryAcquire half/" + c.name, c.pile, c.interval, stallState{}, acquire(half), some},
+			stallCase{"Take 1/" + c.name, c.pile, c.interval, stallState{}, takes(1), some},
+			stallCase{"Take all/" + c.name, c.pile, c.interval, stallState{}, takes(pileSize), all},
+			stallCase{"Release 1/" + c.name, c.pile, c.interval, stallState{}, releases(1), nil},
+			stallCase{"Release all/" + c.name, c.pile, c.interval, stallState{}, releases(pileSize), nil},
+			stallCase{"KeepState/" + c.name, c.pile, c.interval, stallState{}, keepState(c.interval), nil},
+			stallCase{"KeepState no value/" + c.name, c.pile, c.interval, lost, keepState(c.interval), nil},
+			stallCase{"Migrate none/" + c.name, c.pile, c.interval, stallState{}, migrate, int64(0)},
+		)
+		if c.pile.ahead {
+			continue
+		}
+		window, noWindow := stallState{shares: "3.12.3", value: 1}, stallState{shares: "3.12.3", noValue: true}
+		cases = append(cases,
+			stallCase{"own/AvailablePermits/" + c.name, pileD2, c.interval, own, free, c.free},
+			stallCase{"own/TryAcquire 1/" + c.name, pileD2, c.interval, own, acquire(1), some},
+			stallCase{"own/Release all/" + c.name, pileD2, c.interval, own, releases(pileSize), nil},
+			stallCase{"keep-alive/TryAcquire 1/" + c.name, pileD2, c.interval, keepAlive, acquire(1), some},
+			stallCase{"window/TryAcquire 1/" + c.name, pileD2, c.interval, window, acquire(1), true},
+			stallCase{"window/AvailablePermits/" + c.name, pileD2, c.interval, noWindow, calls("AvailablePermits"), nil},
+			stallCase{"value low/AvailablePermits/" + c.name, pileD2, c.interval, stallState{rate: 2 * pileSize, value: 5}, calls("AvailablePermits"), nil},
+			stallCase{"value high/AvailablePermits/" + c.name, pileD2, c.interval, stallState{value: half}, calls("AvailablePermits"), nil},
+		)
 	}
+	return cases
+}
+
+// spare is beside a pile in use of which as much is free.
+var spare = stallState{rate: 2 * pileSize, value: pileSize}
+
+// oldCases are what calls do on piles of older layouts.
+func oldCases(b *testing.B) (cases []stallCase) {
 	for _, c := range []struct {
 		name    string
 		pile    pile
@@ -205,158 +252,103 @@ func stallCases() []stallCase {
 		{"B", pileB, "3.15.5", pileSize}, {"C", pileC, "3.16.8", pileSize}, {"D1", pileD1, "3.20.1", pileSize},
 		{"D2", pileD2, "3.27.2", 0}, {"mixed", pileMixed, "", pileSize * 3 / 4},
 	} {
-		old := stallState{shares: c.shares}
-		add("old/AvailablePermits half out/"+c.name, c.pile, halfOut, old, free(half))
-		add("old/AvailablePermits all out/"+c.name, c.pile, allOut, old, free(pileSize))
-		add("old/AvailablePermits no value/"+c.name, c.pile, halfOut, stallState{shares: c.shares, noValue: true}, free(half))
-		add("old/TryAcquire 1 half out/"+c.name, c.pile, halfOut, old, acquire(1, true))
-		add("old/Release all/"+c.name, c.pile, allInUse, old, release(pileSize))
-		add("old/Migrate in use/"+c.name, c.pile, allInUse, stallState{}, migrate(c.migrate))
+		old, lost := stallState{shares: c.shares}, stallState{shares: c.shares, noValue: true}
+		cases = append(cases,
+			stallCase{"old/AvailablePermits half out/" + c.name, c.pile, halfOut, old, free, int64(pileSize / 2)},
+			stallCase{"old/AvailablePermits all out/" + c.name, c.pile, allOut, old, free, int64(pileSize)},
+			stallCase{"old/AvailablePermits no value/" + c.name, c.pile, halfOut, lost, free, int64(pileSize / 2)},
+			stallCase{"old/TryAcquire 1 half out/" + c.name, c.pile, halfOut, old, acquire(1), true},
+			stallCase{"old/Release all/" + c.name, c.pile, allInUse, old, releases(pileSize), nil},
+			stallCase{"old/Migrate in use/" + c.name, c.pile, allInUse, stallState{}, migrate, c.migrate},
+		)
 		if c.pile.name == "mixed" {
 			continue
 		}
 		// 128 requests, each with a member of its own; then a repeat of them.
-		many := func(age string) func(*testing.B, stall) {
-			return func(b *testing.B, s stall) {
-				b.Helper()
-				id := make([]byte, map[codec.Layout]int{codec.LayoutB: 4, codec.LayoutC: 8, codec.LayoutD1: 8, codec.LayoutD2: 16}[c.pile.layouts[0]])
-				member, err := codec.Append(nil, c.pile.layouts[0], id, 128)
-				require.NoError(b, err)
-				runScript(b, s, lua.Acquire, 5, member, 128, "", "s", age, "", 0, 1, 128)
-			}
+		many := func(age string) operation {
+			member, err := codec.Append(nil, c.pile.layouts[0], make([]byte, idSizes[c.pile.layouts[0]]), 128)
+			require.NoError(b, err)
+			return runs(lua.Acquire, 5, member, 128, "", "s", age, "", 0, 1, 128)
 		}
-		add("old/128 requests half out/"+c.name, c.pile, halfOut, old, many(""))
-		add("old/128 requests in use/"+c.name, c.pile, allInUse, spare, many(""))
-		add("old/128 requests, repeated/"+c.name, c.pile, allInUse, spare, many("18000000"))
+		cases = append(cases,
+			stallCase{"old/128 requests half out/" + c.name, c.pile, halfOut, old, many(""), nil},
+			stallCase{"old/128 requests in use/" + c.name, c.pile, allInUse, spare, many(""), nil},
+			stallCase{"old/128 requests, repeated/" + c.name, c.pile, allInUse, spare, many("18000000"), nil},
+		)
 	}
-	for _, c := range []struct {
-		name     string
-		interval time.Duration
-		free     int64
-	}{{"all out", allOut, pileSize}, {"half out", halfOut, half}, {"in use", allInUse, 0}} {
-		add("own/AvailablePermits/"+c.name, pileD2, c.interval, own, free(c.free))
-		add("own/TryAcquire 1/"+c.name, pileD2, c.interval, own, acquire(1, c.free > 0))
-		add("own/Release all/"+c.name, pileD2, c.interval, own, release(pileSize))
-		add("keep-alive/TryAcquire 1/"+c.name, pileD2, c.interval, keepAlive, acquire(1, c.free > 0))
-		add("window/TryAcquire 1/"+c.name, pileD2, c.interval, stallState{shares: "3.12.3", value: 1}, acquire(1, true))
-		ask := ok(func(ctx context.Context, s stall) error { _, err := s.AvailablePermits(ctx); return err })
-		add("window/AvailablePermits/"+c.name, pileD2, c.interval, stallState{shares: "3.12.3", noValue: true}, ask)
-		add("value low/AvailablePermits/"+c.name, pileD2, c.interval, low, ask)
-		add("value high/AvailablePermits/"+c.name, pileD2, c.interval, high, ask)
-	}
-	add("own/KeepState/half out", pileD2, halfOut, own, func(b *testing.B, s stall) {
-		b.Helper()
-		require.NoError(b, s.SetRate(b.Context(), limitertest.PerClient(s.rate+70, halfOut), rratelimiter.KeepState()))
-	})
-	add("own/Migrate/C", pileC, allInUse, own, migrate(pileSize))
-	add("KeepState/shorter: all out", pileD2, allInUse, stallState{}, keepState(allOut))
-	add("KeepState/shorter: half out", pileD2, allInUse, stallState{}, keepState(halfOut))
-	add("SetRate/in use", pileD2, allInUse, stallState{}, ok(func(ctx context.Context, s stall) error {
-		return s.SetRate(ctx, limitertest.Every(s.rate, allInUse))
-	}))
-	add("SetRate/another type", pileD2, allInUse, stallState{}, ok(func(ctx context.Context, s stall) error {
-		return s.SetRate(ctx, limitertest.PerClient(s.rate, allInUse), rratelimiter.KeepState())
-	}))
-	add("TrySetRate/lost config", pileD2, allInUse, stallState{noConfig: true}, ok(func(ctx context.Context, s stall) error {
-		_, err := s.TrySetRate(ctx, limitertest.Every(s.rate, allInUse))
-		return err
-	}))
-	add("WithDefault/lost config, half out", pileD2, halfOut, stallState{noConfig: true, noValue: true}, ok(func(ctx context.Context, s stall) error {
-		_, err := s.client.RateLimiter(s.Name(), rratelimiter.WithDefault(limitertest.Every(s.rate, halfOut))).TryAcquire(ctx, 1, 0)
-		return err
-	}))
-	add("Delete/in use", pileD2, allInUse, stallState{}, ok(func(ctx context.Context, s stall) error {
-		_, err := s.Delete(ctx)
-		return err
-	}))
-	add("Rename/over another", pileD2, allInUse, stallState{alsoTarget: true}, ok(func(ctx context.Context, s stall) error {
-		return s.Rename(ctx, "target")
-	}))
-	add("Expire, TTL, Exists, Config, ClearExpire/in use", pileD2, allInUse, stallState{}, ok(func(ctx context.Context, s stall) error {
-		_, err := s.Expire(ctx, time.Hour)
-		_, _, ttlErr := s.TTL(ctx)
-		_, existsErr := s.Exists(ctx)
-		_, configErr := s.Config(ctx)
-		_, clearErr := s.ClearExpire(ctx)
-		for _, e := range []error{ttlErr, existsErr, configErr, clearErr} {
-			if e != nil {
-				return e
-			}
-		}
-		return err
-	}))
-	add("ExpireAt/past", pileD2, allInUse, stallState{}, ok(func(ctx context.Context, s stall) error {
-		_, err := s.ExpireAt(ctx, time.Now().Add(-time.Hour))
-		return err
-	}))
-	add("first call/half out", pileD2, halfOut, stallState{noScripts: true}, acquire(1, true))
-	// What the machine adds by itself to calls of a quarter of a millisecond.
-	add("noise/in use", pileD2, allInUse, stallState{}, func(b *testing.B, s stall) {
-		b.Helper()
-		for range pileSize / 256 {
-			require.NoError(b, s.rdb.Eval(b.Context(), "for i = 1, 6 do redis.call('ZRANGE', KEYS[1], 0, 255) end return 1", []string{s.keys.Permits}).Err())
-		}
-	})
-	// 4096 callers of 128 sizes.
-	batch := func(smallest int, letters, age string) func(*testing.B, stall) {
-		return func(b *testing.B, s stall) {
-			b.Helper()
-			sum := 32 * 128 * (2*smallest + 127) / 2
-			args := []any{limitertest.NewMember(b, codec.LayoutD2, uint32(sum)), sum, "", letters, age, "", 0}
-			for i := range 128 {
-				args = append(args, smallest+i, 32)
-			}
-			runScript(b, s, lua.Acquire, 5, args...)
-		}
-	}
-	add("4096 requests/half out", pileD2, halfOut, stallState{}, batch(1, "", ""))
-	add("4096 requests/half out, with figures", pileD2, halfOut, stallState{}, batch(1, "f", ""))
-	add("4096 requests/in use", pileD2, allInUse, stallState{}, batch(1, "fa", ""))
-	add("4096 requests/in use, large", pileD2, allInUse, stallState{}, batch(300, "", ""))
-	add("4096 requests/in use, repeated", pileD2, allInUse, stallState{}, batch(1, "fa", "18000000"))
-	add("repeat/not found among a million", pileD2, allInUse, spare, func(b *testing.B, s stall) {
-		b.Helper()
-		runScript(b, s, lua.Acquire, 5, limitertest.NewMember(b, codec.LayoutD2, 1), 1, "", "", "18000000", "")
-	})
-	add("give back/not found among a million", pileD2, allInUse, spare, func(b *testing.B, s stall) {
-		b.Helper()
-		runScript(b, s, lua.GiveBack, 4, limitertest.NewMember(b, codec.LayoutD2, 1), 1, "", "18000000", "", "0123456789abcdef")
-	})
-	add("give back/of a caller that left", pileD2, allInUse, spare, func(b *testing.B, s stall) {
-		b.Helper()
-		proxy := redistest.StartProxy(b, s.server.Addr())
-		client := limitertest.NewClient(b, proxy.Client(b, nil), rratelimiter.WithClientID("the-client"))
-		ctx, cancel := context.WithCancel(b.Context())
-		gone := make(chan struct{})
-		proxy.OnCommand(redistest.Nth(1, lua.Acquire.SHA, redistest.Pass.When(gone)))
-		before := s.rdb.ZCard(ctx, s.keys.Permits).Val()
-		result := make(chan error, 1)
-		go func() { _, err := client.RateLimiter(s.Name()).TryAcquire(ctx, 1, 0); result <- err }()
-		for s.rdb.ZCard(b.Context(), s.keys.Permits).Val() == before {
-			time.Sleep(time.Millisecond)
-		}
-		cancel()
-		require.ErrorIs(b, <-result, context.Canceled)
-		close(gone)
-		require.NoError(b, client.Close(b.Context()))
-		require.Equal(b, before, s.rdb.ZCard(b.Context(), s.keys.Permits).Val())
-	})
 	return cases
 }
 
-// runScript calls a script as often as it asks for it; the token goes to the
-// argument of that place.
-func runScript(b *testing.B, s stall, script *lua.Script, tokenAt int, args ...any) {
-	b.Helper()
-	for {
-		reply, err := s.rdb.EvalSha(b.Context(), script.SHA, s.keys.List(), args...).Result()
-		require.NoError(b, err)
-		values, _ := reply.([]any)
-		if len(values) < 2 || values[0] != "again" {
-			return
-		}
-		args[tokenAt] = values[1]
+// singleCases are one of a kind.
+func singleCases(b *testing.B) []stallCase {
+	perClient, keep := rratelimiter.PerClient, rratelimiter.KeepState()
+	member := limitertest.NewMember(b, codec.LayoutD2, 1)
+	repeat := runs(lua.Acquire, 5, member, 1, "", "", "18000000", "")
+	giveBack := runs(lua.GiveBack, 4, member, 1, "", "18000000", "", "0123456789abcdef")
+	lost := stallState{noConfig: true, noValue: true}
+	return []stallCase{
+		{"own/KeepState/half out", pileD2, halfOut, stallState{perClient: true}, sets(perClient, 70, halfOut, keep), nil},
+		{"own/Migrate/C", pileC, allInUse, stallState{perClient: true}, migrate, int64(pileSize)},
+		{"KeepState/shorter: all out", pileD2, allInUse, stallState{}, keepState(allOut), nil},
+		{"KeepState/shorter: half out", pileD2, allInUse, stallState{}, keepState(halfOut), nil},
+		{"SetRate/in use", pileD2, allInUse, stallState{}, sets(rratelimiter.Overall, 0, allInUse), nil},
+		{"SetRate/another type", pileD2, allInUse, stallState{}, sets(perClient, 0, allInUse, keep), nil},
+		{"TrySetRate/lost config", pileD2, allInUse, stallState{noConfig: true}, func(ctx context.Context, s stall) (any, error) {
+			return nil, limitertest.Second(s.TrySetRate(ctx, limitertest.Every(s.rate, allInUse)))
+		}, nil},
+		{"WithDefault/lost config, half out", pileD2, halfOut, lost, func(ctx context.Context, s stall) (any, error) {
+			return nil, limitertest.Second(byDefault(s.client, s.Name(), limitertest.Every(s.rate, halfOut)).TryAcquire(ctx, 1, 0))
+		}, nil},
+		{"Delete/in use", pileD2, allInUse, stallState{}, calls("Delete"), nil},
+		{"Rename/over another", pileD2, allInUse, stallState{alsoTarget: true}, calls("Rename"), nil},
+		{"Expire, TTL and others/in use", pileD2, allInUse, stallState{}, calls("Expire", "TTL", "Exists", "Config", "ClearExpire"), nil},
+		{"ExpireAt/past", pileD2, allInUse, stallState{}, func(ctx context.Context, s stall) (any, error) {
+			return nil, limitertest.Second(s.ExpireAt(ctx, time.Now().Add(-time.Hour)))
+		}, nil},
+		{"first call/half out", pileD2, halfOut, stallState{noScripts: true}, acquire(1), true},
+		{"noise/in use", pileD2, allInUse, stallState{}, noise, nil},
+		{"4096 requests/half out", pileD2, halfOut, stallState{}, batch(b, 1, "", ""), nil},
+		{"4096 requests/half out, with figures", pileD2, halfOut, stallState{}, batch(b, 1, "f", ""), nil},
+		{"4096 requests/in use", pileD2, allInUse, stallState{}, batch(b, 1, "fa", ""), nil},
+		{"4096 requests/in use, large", pileD2, allInUse, stallState{}, batch(b, 300, "", ""), nil},
+		{"4096 requests/in use, repeated", pileD2, allInUse, stallState{}, batch(b, 1, "fa", "18000000"), nil},
+		{"repeat/not found among a million", pileD2, allInUse, spare, repeat, nil},
+		{"give back/not found among a million", pileD2, allInUse, spare, giveBack, nil},
+		{"give back/of a caller that left", pileD2, allInUse, spare, leaves(b), true},
 	}
+}
+
+// leaves has a caller leave whose permit is then given back, and reports whether it was.
+func leaves(b *testing.B) operation {
+	return func(ctx context.Context, s stall) (any, error) {
+		proxy := redistest.StartProxy(b, s.server.Addr())
+		client := limitertest.NewClient(b, proxy.Client(b, nil), rratelimiter.WithClientID("the-client"))
+		left, leave := context.WithCancel(ctx)
+		answered := make(chan struct{})
+		proxy.OnCommand(redistest.Nth(1, lua.Acquire.SHA, redistest.Pass.When(answered)))
+		before := s.rdb.ZCard(ctx, s.keys.Permits).Val()
+		result := make(chan error, 1)
+		go func() { result <- limitertest.Second(client.RateLimiter(s.Name()).TryAcquire(left, 1, 0)) }()
+		for s.rdb.ZCard(ctx, s.keys.Permits).Val() == before {
+			time.Sleep(time.Millisecond)
+		}
+		leave()
+		require.ErrorIs(b, <-result, context.Canceled)
+		close(answered)
+		err := client.Close(ctx)
+		return s.rdb.ZCard(ctx, s.keys.Permits).Val() == before, err
+	}
+}
+
+// noise is what the machine adds by itself to calls of a quarter of a millisecond.
+func noise(ctx context.Context, s stall) (any, error) {
+	for range pileSize / 256 {
+		script := "for i = 1, 6 do redis.call('ZRANGE', KEYS[1], 0, 255) end return 1"
+		if err := s.rdb.Eval(ctx, script, []string{s.keys.Permits}).Err(); err != nil {
+			return nil, err
+		}
+	}
+	return nil, nil
 }
 
 // BenchmarkStall measures how long the longest script call of each operation
@@ -377,8 +369,8 @@ func BenchmarkStall(b *testing.B) {
 	rdb := server.Client(b, &redis.Options{ReadTimeout: time.Minute})
 	loadScripts(b, rdb)
 	last := ""
-	cases := stallCases()
-	slices.SortStableFunc(cases, func(x, y stallCase) int { return slices.Compare([]byte(x.pile.name), []byte(y.pile.name)) })
+	cases := slices.Concat(pileCases(), oldCases(b), singleCases(b))
+	slices.SortStableFunc(cases, func(x, y stallCase) int { return strings.Compare(x.pile.name, y.pile.name) })
 	for _, c := range cases {
 		b.Run(c.name, func(b *testing.B) {
 			if last != c.pile.name {
@@ -390,7 +382,9 @@ func BenchmarkStall(b *testing.B) {
 			var longest []time.Duration
 			for b.Loop() {
 				s := c.prepare(b, rdb, server)
-				c.use(b, s)
+				got, err := c.use(b.Context(), s)
+				require.NoError(b, err)
+				require.Equal(b, c.want, got)
 				run := scriptTimes(b, rdb)
 				runs = append(runs, run)
 				longest = append(longest, slices.Max(run))
@@ -440,14 +434,15 @@ func (c stallCase) prepare(b *testing.B, rdb *redis.Client, server *redistest.Se
 		cfg.Type = rratelimiter.PerClient
 		value, permits = s.keys.ClientValue, s.keys.ClientPermits
 	}
+	target := redisson.KeysOf(limitertest.Besides("stall"), "the-client")
 	// What the run before has left.
-	require.NoError(b, rdb.Unlink(ctx, append(s.keys.List(), redisson.KeysOf("target", "the-client").List()...)...).Err())
+	require.NoError(b, rdb.Unlink(ctx, append(s.keys.List(), target.List()...)...).Err())
 	if !c.state.noConfig {
 		limitertest.MustTrySetRate(b, s.RateLimiter, cfg)
 	}
 	require.NoError(b, rdb.Copy(ctx, "pile", permits, 0, true).Err())
 	if c.state.alsoTarget {
-		require.NoError(b, rdb.Copy(ctx, "pile", redisson.KeysOf("target", "").Permits, 0, true).Err())
+		require.NoError(b, rdb.Copy(ctx, "pile", target.Permits, 0, true).Err())
 	}
 	if !c.state.noValue {
 		require.NoError(b, rdb.Set(ctx, value, c.state.value, 0).Err())

@@ -130,10 +130,8 @@ func TestWithRatePeekWritesNothing(t *testing.T) {
 	})
 }
 
-func TestWithRateTellsOfProgramsThatDisagree(t *testing.T) {
-	t.Parallel()
-	synctest.Test(t, func(t *testing.T) {
-		rdb, _ := redistest.Mini(t)
+var withRateTests = tests[*redis.Client]{
+	"WithRate tells of programs that disagree": func(t *testing.T, rdb *redis.Client) {
 		told, log := &limitertest.Recorder{}, &bytes.Buffer{}
 		client := limitertest.NewClient(t, rdb, rratelimiter.WithObserver(told), logTo(log))
 		other := limitertest.NewClient(t, rdb)
@@ -165,7 +163,27 @@ func TestWithRateTellsOfProgramsThatDisagree(t *testing.T) {
 		assert.Equal(t, []limit.Event{replaced, differs}, told.Events(), "once")
 		assert.Equal(t, theirs, configOf(t, b), "they do not fight")
 		assert.Contains(t, log.String(), `rate differs`)
-	})
+	},
+	"WithRate keeps to the callers time": func(t *testing.T, rdb *redis.Client) {
+		client := limitertest.NewClient(t, rdb)
+		rdb.AddHook(limitertest.Slow(500 * ms))
+		l := client.RateLimiter("a", rratelimiter.WithRate(limitertest.Every(1, time.Hour)))
+		start := time.Now()
+		_, err := l.TryAcquire(t.Context(), 1, 100*ms)
+		require.ErrorIs(t, err, rratelimiter.ErrUnavailable)
+		assert.Equal(t, 200*ms, time.Since(start))
+
+		ctx, cancel := context.WithTimeout(t.Context(), 50*ms)
+		defer cancel()
+		require.ErrorIs(t, l.Acquire(ctx, 1), context.DeadlineExceeded)
+		time.Sleep(time.Minute)
+		limitertest.MustAcquire(t, l, 1)
+	},
+}
+
+func TestWithRate(t *testing.T) {
+	t.Parallel()
+	onMini(t, withRateTests)
 }
 
 func TestWithRateTriesAgainAfterAFailure(t *testing.T) {
@@ -195,26 +213,6 @@ func TestWithRateGoesByThePolicyForOutages(t *testing.T) {
 		m.SetError("LOADING Redis is loading the dataset in memory")
 		assert.EqualValues(t, 10, mustTake(t, l, 1).Limit)
 		m.SetError("")
-	})
-}
-
-func TestWithRateKeepsToTheCallersTime(t *testing.T) {
-	t.Parallel()
-	synctest.Test(t, func(t *testing.T) {
-		rdb, _ := redistest.Mini(t)
-		client := limitertest.NewClient(t, rdb)
-		rdb.AddHook(limitertest.Slow(500 * ms))
-		l := client.RateLimiter("a", rratelimiter.WithRate(limitertest.Every(1, time.Hour)))
-		start := time.Now()
-		_, err := l.TryAcquire(t.Context(), 1, 100*ms)
-		require.ErrorIs(t, err, rratelimiter.ErrUnavailable)
-		assert.Equal(t, 200*ms, time.Since(start))
-
-		ctx, cancel := context.WithTimeout(t.Context(), 50*ms)
-		defer cancel()
-		require.ErrorIs(t, l.Acquire(ctx, 1), context.DeadlineExceeded)
-		time.Sleep(time.Minute)
-		limitertest.MustAcquire(t, l, 1)
 	})
 }
 
