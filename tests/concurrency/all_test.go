@@ -266,29 +266,6 @@ func TestAContextThatEndsWhileAllAreAsked(t *testing.T) {
 	})
 }
 
-func TestCloseEndsTheWaitForAll(t *testing.T) {
-	t.Parallel()
-	synctest.Test(t, func(t *testing.T) {
-		s, f := limitertest.NewFamilyScene(t, limitertest.Every(1, time.Second), limitertest.Every(1, time.Hour))
-		require.True(t, f.SeenBy(s.Rival).Try(t, 1))
-		var waiting []*limitertest.Caller
-		for _, with := range kindsOfContext {
-			waiting = append(waiting, s.TryAll(with(t.Context()), f, 1, forever))
-		}
-		s.Until(300 * ms)
-		before := s.Sent.Total()
-		require.NoError(t, s.Client.Close(t.Context()))
-		synctest.Wait()
-		for _, c := range waiting {
-			c.RequireEnd(t, rratelimiter.ErrClosed, 300*ms)
-		}
-		_, err := s.Client.TryAcquireAll(t.Context(), 1, 0, f.Limiters...)
-		require.ErrorIs(t, err, rratelimiter.ErrClosed)
-		s.Until(forever)
-		assert.Equal(t, before, s.Sent.Total())
-	})
-}
-
 func TestCloseWaitsForWhatAllAreAsked(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {

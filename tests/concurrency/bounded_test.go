@@ -14,7 +14,6 @@ import (
 
 	"github.com/rratelimiter/rratelimiter"
 	"github.com/rratelimiter/rratelimiter/codec"
-	"github.com/rratelimiter/rratelimiter/internal/redisson"
 	"github.com/rratelimiter/rratelimiter/internal/test/limitertest"
 	"github.com/rratelimiter/rratelimiter/internal/test/redistest"
 )
@@ -38,224 +37,189 @@ type crowd struct {
 	rdb redis.UniversalClient
 }
 
-func (c crowd) free(t *testing.T) int64 {
-	t.Helper()
-	return limitertest.Available(t, c.RateLimiter)
-}
-
-func (c crowd) takes(t *testing.T, permits int64, want bool) {
-	t.Helper()
-	require.Equal(t, want, limitertest.Try(t, c.RateLimiter, permits), "%d permits", permits)
-}
-
-// refused checks what Take says of permits that come back in half an hour.
-func (c crowd) refused(t *testing.T, permits int64) {
-	t.Helper()
-	d := mustTake(t, c.RateLimiter, permits)
-	assert.False(t, d.Granted)
-	assert.InDelta(t, hour/2, d.RetryAfter, float64(time.Minute))
-	assert.InDelta(t, hour/2, d.ResetAfter, float64(time.Minute))
-}
-
-func (c crowd) keepRate(t *testing.T, rate int64, interval time.Duration) {
-	t.Helper()
-	require.NoError(t, c.SetRate(t.Context(), limitertest.Every(rate, interval), rratelimiter.KeepState()))
-}
-
 const (
 	crowdSize = 100_000
 	hour      = time.Hour
 )
 
+// A step is a call on a crowd, which checks what it answers.
+type step func(t *testing.T, c crowd)
+
+func isFree(permits int64) step {
+	return func(t *testing.T, c crowd) { assert.Equal(t, permits, limitertest.Available(t, c.RateLimiter)) }
+}
+
+func takes(permits int64, want bool) step {
+	return func(t *testing.T, c crowd) {
+		require.Equal(t, want, limitertest.Try(t, c.RateLimiter, permits), "%d permits", permits)
+	}
+}
+
+func areGranted(permits, tries int) step {
+	return func(t *testing.T, c crowd) { assert.Equal(t, permits, limitertest.Grants(t, c.RateLimiter, tries)) }
+}
+
+func releases(permits int64) step {
+	return func(t *testing.T, c crowd) { require.NoError(t, c.Release(t.Context(), permits)) }
+}
+
+func keepsState(rate int64, interval time.Duration) step {
+	return func(t *testing.T, c crowd) {
+		require.NoError(t, c.SetRate(t.Context(), limitertest.Every(rate, interval), rratelimiter.KeepState()))
+	}
+}
+
+func loses(commands string) step {
+	return func(t *testing.T, c crowd) { damage(t, c.rdb, c.RateLimiter, commands) }
+}
+
+func holds(inUse int64) step {
+	return func(t *testing.T, c crowd) {
+		assert.Equal(t, inUse, limitertest.InUse(t, c.rdb, limitertest.KeysOf(c.RateLimiter).Permits))
+	}
+}
+
+func hasRows(rows int64) step {
+	return func(t *testing.T, c crowd) {
+		assert.Equal(t, rows, c.rdb.ZCard(t.Context(), limitertest.KeysOf(c.RateLimiter).Permits).Val())
+	}
+}
+
+// takeIsRefused checks what Take says of permits that come back after so long.
+func takeIsRefused(permits int64, wait time.Duration) step {
+	return func(t *testing.T, c crowd) {
+		d := mustTake(t, c.RateLimiter, permits)
+		assert.False(t, d.Granted)
+		assert.Greater(t, d.RetryAfter, wait-time.Minute)
+		assert.LessOrEqual(t, d.RetryAfter, wait)
+		assert.Greater(t, d.ResetAfter, wait-time.Minute)
+		assert.LessOrEqual(t, d.ResetAfter, wait)
+	}
+}
+
 type boundedTest struct {
 	members map[time.Duration]int // by age
 	rate    int64
 	value   int64 // below 0: missing
-	use     func(t *testing.T, c crowd)
+	steps   []step
 }
 
 var (
 	runOut = map[time.Duration]int{2 * hour: crowdSize}
 	inUse  = map[time.Duration]int{hour / 2: crowdSize}
 	halves = map[time.Duration]int{2 * hour: crowdSize / 2, hour / 2: crowdSize / 2}
+	ahead  = map[time.Duration]int{-2 * hour: crowdSize}
+	apart  = map[time.Duration]int{2 * hour: crowdSize / 2, -hour: crowdSize / 2}
 )
 
+const half = crowdSize / 2
+
 var boundedTests = map[string]boundedTest{
-	"all has run out": {runOut, crowdSize, 0, func(t *testing.T, c crowd) {
-		c.takes(t, 1, true)
-		assert.EqualValues(t, crowdSize-1, c.free(t))
-		assert.EqualValues(t, 1, c.rdb.ZCard(t.Context(), limitertest.KeysOf(c.RateLimiter).Permits).Val())
-	}},
-	"all has run out, and there is value enough": {runOut, 2 * crowdSize, crowdSize, func(t *testing.T, c crowd) {
-		assert.Equal(t, 300, limitertest.Grants(t, c.RateLimiter, 300))
-		assert.EqualValues(t, 2*crowdSize-300, c.free(t))
-	}},
-	"all in use": {inUse, crowdSize, 0, func(t *testing.T, c crowd) {
-		c.refused(t, 1)
-		c.refused(t, 100)
-		assert.Zero(t, c.free(t))
-	}},
-	"more is asked for than a few hundred rows hold": {inUse, crowdSize, 0, func(t *testing.T, c crowd) {
-		c.refused(t, crowdSize/2)
-	}},
-	"release of all": {inUse, crowdSize, 0, func(t *testing.T, c crowd) {
-		require.NoError(t, c.Release(t.Context(), crowdSize))
-		assert.EqualValues(t, crowdSize, c.free(t))
-		assert.Empty(t, c.rdb.ZCard(t.Context(), limitertest.KeysOf(c.RateLimiter).Permits).Val())
-	}},
-	"release of some": {inUse, crowdSize, 0, func(t *testing.T, c crowd) {
-		require.NoError(t, c.Release(t.Context(), 1000))
-		assert.EqualValues(t, 1000, c.free(t))
-		assert.EqualValues(t, crowdSize-1000, limitertest.InUse(t, c.rdb, limitertest.KeysOf(c.RateLimiter).Permits))
-	}},
-	"half has run out": {halves, crowdSize, 0, func(t *testing.T, c crowd) {
-		c.takes(t, 1, true)
-		assert.EqualValues(t, crowdSize/2-1, c.free(t))
-		c.takes(t, crowdSize/2, false)
-		c.takes(t, crowdSize/2-1, true)
-	}},
-	"a request for all that has run out": {halves, crowdSize, 0, func(t *testing.T, c crowd) {
-		c.takes(t, crowdSize/2, true)
-		c.takes(t, 1, false)
-	}},
-	"figures of half that has run out": {halves, crowdSize, 0, func(t *testing.T, c crowd) {
+	"all has run out": {runOut, crowdSize, 0, []step{takes(1, true), isFree(crowdSize - 1), hasRows(1)}},
+	"all has run out, and there is value enough": {runOut, 2 * crowdSize, crowdSize, []step{areGranted(300, 300), isFree(2*crowdSize - 300)}},
+	"all in use":              {inUse, crowdSize, 0, []step{takeIsRefused(1, hour/2), takeIsRefused(100, hour/2), isFree(0)}},
+	"more than a page holds":  {inUse, crowdSize, 0, []step{takeIsRefused(half, hour/2)}},
+	"release of all":          {inUse, crowdSize, 0, []step{releases(crowdSize), isFree(crowdSize), hasRows(0)}},
+	"release of some":         {inUse, crowdSize, 0, []step{releases(1000), isFree(1000), holds(crowdSize - 1000)}},
+	"half has run out":        {halves, crowdSize, 0, []step{takes(1, true), isFree(half - 1), takes(half, false), takes(half-1, true)}},
+	"all that has run out":    {halves, crowdSize, 0, []step{takes(half, true), takes(1, false)}},
+	"release, half run out":   {halves, crowdSize, 0, []step{releases(1000), isFree(half + 1000)}},
+	"no value":                {inUse, crowdSize + 50, -1, []step{areGranted(50, 52), isFree(0)}},
+	"no value, half run out":  {halves, crowdSize, -1, []step{isFree(half)}},
+	"release without a value": {inUse, crowdSize, -1, []step{releases(1000), isFree(1000)}},
+	"dated in the future":     {ahead, crowdSize, 0, []step{takeIsRefused(1, hour), isFree(0)}},
+	"half of each":            {apart, crowdSize, 0, []step{isFree(half), takes(half+1, false)}},
+	"figures of half that has run out": {halves, crowdSize, 0, []step{func(t *testing.T, c crowd) {
 		d := mustTake(t, c.RateLimiter, 1)
 		assert.True(t, d.Granted)
-		assert.EqualValues(t, crowdSize/2-1, d.Remaining)
-	}},
-	"release while half has run out": {halves, crowdSize, 0, func(t *testing.T, c crowd) {
-		require.NoError(t, c.Release(t.Context(), 1000))
-		assert.EqualValues(t, crowdSize/2+1000, c.free(t))
-	}},
-	"no value": {inUse, crowdSize + 50, -1, func(t *testing.T, c crowd) {
-		assert.Equal(t, 50, limitertest.Grants(t, c.RateLimiter, 52))
-		assert.Zero(t, c.free(t))
-	}},
-	"no value, and half has run out": {halves, crowdSize, -1, func(t *testing.T, c crowd) {
-		assert.EqualValues(t, crowdSize/2, c.free(t))
-	}},
-	"release without a value": {inUse, crowdSize, -1, func(t *testing.T, c crowd) {
-		require.NoError(t, c.Release(t.Context(), 1000))
-		assert.EqualValues(t, 1000, c.free(t))
-	}},
-	"dated in the future": {map[time.Duration]int{-2 * hour: crowdSize}, crowdSize, 0, func(t *testing.T, c crowd) {
-		d := mustTake(t, c.RateLimiter, 1)
-		assert.False(t, d.Granted)
-		assert.Greater(t, d.RetryAfter, 59*time.Minute)
-		assert.LessOrEqual(t, d.RetryAfter, hour)
-		assert.LessOrEqual(t, d.ResetAfter, hour)
-		assert.Zero(t, c.free(t))
-	}},
-	"half dated in the future, half run out": {
-		map[time.Duration]int{2 * hour: crowdSize / 2, -hour: crowdSize / 2}, crowdSize, 0, func(t *testing.T, c crowd) {
-			assert.EqualValues(t, crowdSize/2, c.free(t))
-			c.takes(t, crowdSize/2+1, false)
+		assert.EqualValues(t, half-1, d.Remaining)
+	}}},
+	"a rate kept with its state": {inUse, crowdSize, 0, []step{
+		keepsState(crowdSize+70, hour), isFree(70),
+		keepsState(crowdSize-70, hour), func(t *testing.T, c crowd) {
+			value, _ := limitertest.StoredValue(t, c.rdb, limitertest.KeysOf(c.RateLimiter).Value)
+			assert.EqualValues(t, -70, value)
 		},
-	},
-	"a rate kept with its state": {inUse, crowdSize, 0, func(t *testing.T, c crowd) {
-		c.keepRate(t, crowdSize+70, hour)
-		assert.EqualValues(t, 70, c.free(t))
-		c.keepRate(t, crowdSize-70, hour)
-		value, _ := limitertest.StoredValue(t, c.rdb, limitertest.KeysOf(c.RateLimiter).Value)
-		assert.EqualValues(t, -70, value)
-		c.keepRate(t, crowdSize, hour/4)
-		assert.EqualValues(t, crowdSize, c.free(t), "all has run out by the shorter interval")
+		keepsState(crowdSize, hour/4), isFree(crowdSize), // all has run out by the shorter interval
 	}},
-	"a rate kept without a value": {halves, crowdSize, -1, func(t *testing.T, c crowd) {
-		c.keepRate(t, crowdSize+70, hour)
-		assert.EqualValues(t, crowdSize/2+70, c.free(t))
-	}},
-	"a rate set where it was lost": {halves, crowdSize, 0, func(t *testing.T, c crowd) {
-		damage(t, c.rdb, c.RateLimiter, "DEL config")
-		limitertest.MustTrySetRate(t, c.RateLimiter, limitertest.Every(crowdSize/2+70, hour))
-		assert.EqualValues(t, 70, c.free(t))
-	}},
-	"a rate kept where it was lost": {halves, crowdSize, 0, func(t *testing.T, c crowd) {
-		damage(t, c.rdb, c.RateLimiter, "DEL config")
-		c.keepRate(t, crowdSize/2+70, hour)
-		assert.EqualValues(t, 70, c.free(t))
-	}},
-	"a default where the rate was lost": {halves, crowdSize, crowdSize, func(t *testing.T, c crowd) {
-		damage(t, c.rdb, c.RateLimiter, "DEL config")
-		l := byDefault(limitertest.NewClient(t, c.rdb), c.Name(), limitertest.Every(crowdSize/2+70, hour))
+	"a rate kept without a value":   {halves, crowdSize, -1, []step{keepsState(crowdSize+70, hour), isFree(half + 70)}},
+	"a rate kept where it was lost": {halves, crowdSize, 0, []step{loses("DEL config"), keepsState(half+70, hour), isFree(70)}},
+	"a rate set where it was lost": {halves, crowdSize, 0, []step{loses("DEL config"), func(t *testing.T, c crowd) {
+		limitertest.MustTrySetRate(t, c.RateLimiter, limitertest.Every(half+70, hour))
+	}, isFree(70)}},
+	"a default where the rate was lost": {halves, crowdSize, crowdSize, []step{loses("DEL config"), func(t *testing.T, c crowd) {
+		l := byDefault(limitertest.NewClient(t, c.rdb), c.Name(), limitertest.Every(half+70, hour))
 		limitertest.MustRefuse(t, l, 71)
 		limitertest.MustAcquire(t, l, 70)
-	}},
-	"defaults of two where the rates were lost": {halves, crowdSize, crowdSize, func(t *testing.T, c crowd) {
-		name := limitertest.Besides(c.Name())
-		other := redisson.KeysOf(name, "").Permits
-		limitertest.AddGrants(t, c.rdb, other, 2*hour, crowdSize/4, 1)
-		limitertest.AddGrants(t, c.rdb, other, hour/2, crowdSize/2, 1)
-		damage(t, c.rdb, c.RateLimiter, "DEL config")
-		client := limitertest.NewClient(t, c.rdb)
+	}}},
+	"defaults of two where the rates were lost": {halves, crowdSize, crowdSize, []step{loses("DEL config"), func(t *testing.T, c crowd) {
+		client, name := limitertest.NewClient(t, c.rdb), limitertest.Besides(c.Name())
 		both := []*rratelimiter.RateLimiter{
-			byDefault(client, c.Name(), limitertest.Every(crowdSize, hour)), byDefault(client, name, limitertest.Every(crowdSize/2+70, hour)),
+			byDefault(client, c.Name(), limitertest.Every(crowdSize, hour)), byDefault(client, name, limitertest.Every(half+70, hour)),
 		}
+		pileUp(t, c.rdb, both[1], map[time.Duration]int{2 * hour: half / 2, hour / 2: half}, -1)
 		assert.False(t, tryAll(t, client, 71, both...))
 		assert.True(t, tryAll(t, client, 70, both...))
-	}},
-	"set, renamed and deleted": {inUse, crowdSize, 0, func(t *testing.T, c crowd) {
+	}}},
+	"set, renamed and deleted": {inUse, crowdSize, 0, []step{func(t *testing.T, c crowd) {
 		require.NoError(t, c.Rename(t.Context(), "elsewhere"))
 		require.NoError(t, c.SetRate(t.Context(), limitertest.Every(1, hour)))
 		require.NoError(t, c.Rename(t.Context(), "elsewhere"))
 		require.NoError(t, limitertest.Second(c.Delete(t.Context())))
-	}},
+	}}},
 }
 
 func TestBoundedWork(t *testing.T) {
 	t.Parallel()
-	for name, tt := range boundedTests {
-		t.Run(name, func(t *testing.T) {
-			t.Parallel()
-			server := redistest.StartRedis(t)
-			c := crowd{rdb: server.Client(t, nil)}
-			c.RateLimiter = limitertest.NewLimiter(t, c.rdb, limitertest.Every(tt.rate, hour))
-			pileUp(t, c.rdb, c.RateLimiter, tt.members, tt.value)
-			watch := monitor(t, server.Addr())
-			tt.use(t, c)
-			watch(t)
-		})
-	}
+	each(t, boundedTests, func(t *testing.T, tt boundedTest) {
+		server := redistest.StartRedis(t)
+		c := crowd{rdb: server.Client(t, nil)}
+		c.RateLimiter = limitertest.NewLimiter(t, c.rdb, limitertest.Every(tt.rate, hour))
+		pileUp(t, c.rdb, c.RateLimiter, tt.members, tt.value)
+		watch := monitor(t, server.Addr())
+		for _, step := range tt.steps {
+			step(t, c)
+		}
+		watch(t)
+	})
 }
 
 // Much that has run out, in many limiters, is a bounded piece of work a call.
 func TestTryAcquireAllDoesBoundedWork(t *testing.T) {
 	t.Parallel()
 	const limiters, crowd = 16, 2000
-	halves := map[time.Duration]int{2 * hour: crowd / 2, hour / 2: crowd / 2}
-	for name, tt := range map[string]struct {
+	type row struct {
 		members map[time.Duration]int
 		value   int64
 		version string
 		permits int64
 		want    bool
-	}{
+	}
+	halves, inUse := map[time.Duration]int{2 * hour: crowd / 2, hour / 2: crowd / 2}, map[time.Duration]int{hour / 2: crowd}
+	each(t, map[string]row{
 		"half has run out":                        {halves, 0, "4.7.0", 900, true},
 		"half has run out, beside an old release": {halves, 10, "3.15.5", 5, true},
-		"all in use":                              {map[time.Duration]int{hour / 2: crowd}, 0, "4.7.0", 100, false},
-		"all in use, no value":                    {map[time.Duration]int{hour / 2: crowd}, -1, "4.7.0", 10, false},
+		"all in use":                              {inUse, 0, "4.7.0", 100, false},
+		"all in use, no value":                    {inUse, -1, "4.7.0", 10, false},
 		"dated in the future":                     {map[time.Duration]int{-hour: crowd}, 0, "4.7.0", 1, false},
-	} {
-		t.Run(name, func(t *testing.T) {
-			t.Parallel()
-			server := redistest.StartRedis(t)
-			rdb := server.Client(t, nil)
-			client := limitertest.NewClient(t, rdb, rratelimiter.WithRedissonVersion(tt.version))
-			f := limitertest.NewFamilyOf(t, client, slices.Repeat([]rratelimiter.Config{limitertest.Every(crowd, hour)}, limiters)...)
-			for _, l := range f.Limiters {
-				pileUp(t, rdb, l, tt.members, tt.value)
-			}
-			watch := monitor(t, server.Addr())
-			assert.Equal(t, tt.want, f.Try(t, tt.permits))
-			watch(t)
-			if !tt.want {
-				return
-			}
-			for _, l := range f.Limiters {
-				assert.Equal(t, crowd/2-tt.permits, limitertest.Available(t, l)-tt.value)
-			}
-		})
-	}
+	}, func(t *testing.T, row row) {
+		server := redistest.StartRedis(t)
+		rdb := server.Client(t, nil)
+		client := limitertest.NewClient(t, rdb, rratelimiter.WithRedissonVersion(row.version))
+		f := limitertest.NewFamilyOf(t, client, slices.Repeat([]rratelimiter.Config{limitertest.Every(crowd, hour)}, limiters)...)
+		for _, l := range f.Limiters {
+			pileUp(t, rdb, l, row.members, row.value)
+		}
+		watch := monitor(t, server.Addr())
+		assert.Equal(t, row.want, f.Try(t, row.permits))
+		watch(t)
+		if !row.want {
+			return
+		}
+		for _, l := range f.Limiters {
+			assert.Equal(t, crowd/2-row.permits, limitertest.Available(t, l)-row.value)
+		}
+	})
 }
 
 // monitor notes all that a server does. The function it returns checks that no
@@ -312,17 +276,17 @@ func TestBoundedWrites(t *testing.T) {
 	t.Parallel()
 	const count = 3000
 	older := []codec.Layout{codec.LayoutB, codec.LayoutC, codec.LayoutD1}
-	type use func(ctx context.Context, client *rratelimiter.Client, l *rratelimiter.RateLimiter) (int64, error)
+	type row struct {
+		layouts []codec.Layout
+		age     time.Duration
+		use     func(ctx context.Context, client *rratelimiter.Client, l *rratelimiter.RateLimiter) (int64, error)
+		want    int64
+		free    int64
+	}
 	migrate := func(ctx context.Context, client *rratelimiter.Client, l *rratelimiter.RateLimiter) (int64, error) {
 		return client.Migrate(ctx, l.Name())
 	}
-	for name, tc := range map[string]struct {
-		layouts []codec.Layout
-		age     time.Duration
-		use     use
-		want    int64
-		free    int64
-	}{
+	each(t, map[string]row{
 		"older layouts": {older, hour / 2, migrate, count, 0},
 		"an older layout now and then": {
 			[]codec.Layout{codec.LayoutD2, codec.LayoutD2, codec.LayoutD2, codec.LayoutC}, hour / 2, migrate, count / 4, 0,
@@ -333,34 +297,31 @@ func TestBoundedWrites(t *testing.T) {
 		"released": {older, hour / 2, func(ctx context.Context, _ *rratelimiter.Client, l *rratelimiter.RateLimiter) (int64, error) {
 			return 0, l.Release(ctx, count-1)
 		}, 0, count - 1},
-	} {
-		t.Run(name, func(t *testing.T) {
-			t.Parallel()
-			server := redistest.StartRedis(t)
-			rdb := server.Client(t, nil)
-			client := limitertest.NewClient(t, rdb)
-			l := client.RateLimiter(redistest.Name(t))
-			limitertest.MustTrySetRate(t, l, limitertest.Every(count, hour))
-			pileUp(t, rdb, l, nil, 0)
-			now := limitertest.ServerNow(t, rdb)
-			rows := make([]redis.Z, count)
-			for i := range rows {
-				score := now - tc.age.Milliseconds() + int64(i/10)
-				rows[i] = redis.Z{Score: float64(score), Member: limitertest.NewMember(t, tc.layouts[i%len(tc.layouts)], 1)}
-			}
-			require.NoError(t, rdb.ZAdd(t.Context(), limitertest.KeysOf(l).Permits, rows...).Err())
+	}, func(t *testing.T, row row) {
+		server := redistest.StartRedis(t)
+		rdb := server.Client(t, nil)
+		client := limitertest.NewClient(t, rdb)
+		l := client.RateLimiter(redistest.Name(t))
+		limitertest.MustTrySetRate(t, l, limitertest.Every(count, hour))
+		pileUp(t, rdb, l, nil, 0)
+		now := limitertest.ServerNow(t, rdb)
+		rows := make([]redis.Z, count)
+		for i := range rows {
+			score := now - row.age.Milliseconds() + int64(i/10)
+			rows[i] = redis.Z{Score: float64(score), Member: limitertest.NewMember(t, row.layouts[i%len(row.layouts)], 1)}
+		}
+		require.NoError(t, rdb.ZAdd(t.Context(), limitertest.KeysOf(l).Permits, rows...).Err())
 
-			calls := redistest.ScriptCalls(t, server.Addr())
-			got, err := tc.use(t.Context(), client, l)
-			require.NoError(t, err)
-			assert.Equal(t, tc.want, got)
-			for _, commands := range calls() {
-				require.LessOrEqual(t, written(commands), 130, "rows that one script call wrote")
-			}
-			assert.Equal(t, tc.free, limitertest.Available(t, l))
-			assert.Equal(t, count-tc.free, limitertest.InUse(t, rdb, limitertest.KeysOf(l).Permits))
-		})
-	}
+		calls := redistest.ScriptCalls(t, server.Addr())
+		got, err := row.use(t.Context(), client, l)
+		require.NoError(t, err)
+		assert.Equal(t, row.want, got)
+		for _, commands := range calls() {
+			require.LessOrEqual(t, written(commands), 130, "rows that one script call wrote")
+		}
+		assert.Equal(t, row.free, limitertest.Available(t, l))
+		assert.Equal(t, count-row.free, limitertest.InUse(t, rdb, limitertest.KeysOf(l).Permits))
+	})
 }
 
 // written returns how many rows of sorted sets commands write.

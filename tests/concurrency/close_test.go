@@ -57,17 +57,21 @@ func TestCloseOfAnIdleClient(t *testing.T) {
 
 var closeTests = map[string]heldTest{
 	"Close fails those that wait": {limitertest.Every(1, time.Second), func(t *testing.T, s *limitertest.HeldScene) {
-		another := byDefault(s.Client, s.Name()+":2", limitertest.Every(1, time.Hour))
+		another := byDefault(s.Client, limitertest.Besides(s.Name()), limitertest.Every(1, time.Hour))
 		limitertest.MustAcquire(t, s.RateLimiter, 1)
 		limitertest.MustAcquire(t, another, 1)
 		var waiting []*limitertest.Caller
 		for range 10 {
-			waiting = append(waiting,
-				s.StartAcquire(t.Context(), 1),
-				s.StartAcquire(context.WithoutCancel(t.Context()), 1),
-				s.StartTryAcquire(t.Context(), 1, forever),
-				s.Go(func() (bool, error) { return another.TryAcquire(t.Context(), 1, forever) }),
-			)
+			for _, with := range kindsOfContext {
+				waiting = append(waiting,
+					s.StartAcquire(with(t.Context()), 1),
+					s.StartTryAcquire(with(t.Context()), 1, forever),
+					s.Go(func() (bool, error) { return another.TryAcquire(with(t.Context()), 1, forever) }),
+					s.Go(func() (bool, error) {
+						return s.Client.TryAcquireAll(with(t.Context()), 1, forever, s.RateLimiter, another)
+					}),
+				)
+			}
 		}
 		s.Until(400 * ms)
 		require.NoError(t, s.Client.Close(t.Context()))
@@ -76,8 +80,10 @@ var closeTests = map[string]heldTest{
 			c.RequireEnd(t, rratelimiter.ErrClosed, 400*ms)
 		}
 		before := s.Sent.Total()
+		_, err := s.Client.TryAcquireAll(t.Context(), 1, 0, s.RateLimiter, another)
+		require.ErrorIs(t, err, rratelimiter.ErrClosed)
 		s.Until(time.Hour)
-		assert.Equal(t, before, s.Sent.Total(), "nobody asks any more")
+		assert.Equal(t, before, s.Sent.Total(), "nothing is asked for any more")
 		s.CheckInUse(t, 1, 1)
 	}},
 	"Close waits for what is in flight": {limitertest.Every(5, time.Hour), func(t *testing.T, s *limitertest.HeldScene) {

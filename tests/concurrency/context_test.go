@@ -48,9 +48,11 @@ func TestAContextThatEndsInFlight(t *testing.T) {
 	for name, call := range limitertest.Operations {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			synctest.Test(t, func(t *testing.T) {
-				s := limitertest.NewHeldScene(t, limitertest.Every(3, time.Hour))
-				limitertest.MustAcquire(t, s.Other, 1)
+			bubbles(t, map[string]rratelimiter.RateType{
+				"Overall": rratelimiter.Overall, "PerClient": rratelimiter.PerClient,
+			}, func(t *testing.T, kind rratelimiter.RateType) {
+				s := limitertest.NewHeldScene(t, rratelimiter.Config{Type: kind, Rate: 3, Interval: time.Hour})
+				limitertest.MustAcquire(t, s.RateLimiter, 1)
 				held := make(chan struct{})
 				s.Proxy.OnCommand(redistest.Nth(1, "evalsha", redistest.Pass.When(held)))
 				ctx, cancel := context.WithTimeout(t.Context(), 300*ms)
@@ -63,39 +65,25 @@ func TestAContextThatEndsInFlight(t *testing.T) {
 				unknown := !limitertest.Reads[name] && !acquires[name]
 				assert.Equal(t, unknown, errors.Is(end.Err, rratelimiter.ErrUnknownOutcome),
 					"a write that was sent may have run: %v", end.Err)
-				close(held)
-				synctest.Wait()
+				checkPair := func(inUse int64) {
+					synctest.Wait()
+					keys := limitertest.LimiterKeys(t, s.Mini, s.Name())
+					pair := keys[len(keys)-2:] // the client's own, or all clients'
+					value, _ := limitertest.StoredValue(t, s.Mini, pair[1])
+					assert.Equal(t, inUse, limitertest.InUse(t, s.Mini, pair[0]))
+					assert.Equal(t, 3-inUse, value)
+				}
 				if acquires[name] {
-					s.CheckInUse(t, 3, 1)
+					checkPair(2)
+				}
+				close(held)
+				if acquires[name] {
+					checkPair(1)
 				}
 				require.NoError(t, s.Client.Close(t.Context()))
 			})
 		})
 	}
-}
-
-func TestDefectACancelledTryAcquireKeepsItsPermits(t *testing.T) {
-	t.Parallel()
-	limitertest.BothTypes(t, func(t *testing.T, kind rratelimiter.RateType) {
-		synctest.Test(t, func(t *testing.T) {
-			rdb, m := redistest.Mini(t)
-			proxy := redistest.MiniProxy(t, m)
-			l := limitertest.NewLimiter(t, proxy.Client(t, nil), rratelimiter.Config{Type: kind, Rate: 10, Interval: time.Hour})
-			limitertest.MustAcquire(t, l, 1)
-			answer := make(chan struct{})
-			proxy.OnCommand(redistest.Nth(1, "evalsha", redistest.Pass.When(answer)))
-			ctx, cancel := context.WithTimeout(t.Context(), ms)
-			defer cancel()
-			_, err := l.TryAcquire(ctx, 5, 0)
-			require.ErrorIs(t, err, context.DeadlineExceeded)
-			all := limitertest.LimiterKeys(t, rdb, l.Name())
-			value, _ := limitertest.StoredValue(t, rdb, all[len(all)-1])
-			require.EqualValues(t, 4, value, "the permits were taken")
-			close(answer)
-			synctest.Wait()
-			assert.EqualValues(t, 9, limitertest.Available(t, l))
-		})
-	})
 }
 
 var contextTests = map[string]heldTest{

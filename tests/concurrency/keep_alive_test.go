@@ -24,25 +24,22 @@ func alive(kind rratelimiter.RateType, rate int64, interval time.Duration) rrate
 
 func TestDefectAWaitingCallerLosesItsLimiter(t *testing.T) {
 	t.Parallel()
-	for name, patience := range map[string]time.Duration{"Acquire": endless, "TryAcquire": forever} {
-		t.Run(name, func(t *testing.T) {
-			t.Parallel()
-			limitertest.BothTypes(t, func(t *testing.T, kind rratelimiter.RateType) {
-				redistest.Virtual(t, func(t *testing.T, rdb *redis.Client) {
-					l := limitertest.NewLimiter(t, rdb, alive(kind, 1, time.Second))
-					limitertest.MustAcquire(t, l, 1)
-					s := &limitertest.Scene{RateLimiter: l, Sent: limitertest.CountCommands(rdb), Start: time.Now()}
-					for i := range 5 {
-						at := time.Duration(i+1) * time.Second
-						c := caller{permits: 1, patience: patience}.start(t.Context(), t, s)
-						s.Until(at)
-						assert.Equal(t, fmt.Sprint("true at ", at), c.Outcome())
-					}
-					assert.LessOrEqual(t, s.Sent.Scripts(), 5*3, "two questions for each permit, and the first")
-				})
-			})
+	limitertest.BothTypes(t, func(t *testing.T, kind rratelimiter.RateType) {
+		virtual(t, map[string]time.Duration{
+			"Acquire": endless, "TryAcquire": forever,
+		}, func(t *testing.T, rdb *redis.Client, patience time.Duration) {
+			l := limitertest.NewLimiter(t, rdb, alive(kind, 1, time.Second))
+			limitertest.MustAcquire(t, l, 1)
+			s := &limitertest.Scene{RateLimiter: l, Sent: limitertest.CountCommands(rdb), Start: time.Now()}
+			for i := range 5 {
+				at := time.Duration(i+1) * time.Second
+				c := caller{permits: 1, patience: patience}.start(t.Context(), t, s)
+				s.Until(at)
+				assert.Equal(t, fmt.Sprint("true at ", at), c.Outcome())
+			}
+			assert.LessOrEqual(t, s.Sent.Scripts(), 5*3, "two questions for each permit, and the first")
 		})
-	}
+	})
 }
 
 func TestALineKeepsItsLimiterAlive(t *testing.T) {
@@ -208,14 +205,16 @@ func TestWaitersWithADefaultMakeTheirLimiterAnew(t *testing.T) {
 	type row struct {
 		defaults [2]bool // of the first in line, and the second
 		want     [2]string
+		own      bool // their Client deletes it
 	}
 	bubbles(t, map[string]row{
-		"both":       {[2]bool{true, true}, [2]string{"true at 5s", "true at 15s"}},
-		"the first":  {[2]bool{true, false}, [2]string{"true at 5s", "true at 15s"}},
-		"the second": {[2]bool{false, true}, [2]string{"", "true at 5s"}},
+		"both":            {[2]bool{true, true}, [2]string{"true at 5s", "true at 15s"}, false},
+		"the first":       {[2]bool{true, false}, [2]string{"true at 5s", "true at 15s"}, false},
+		"the second":      {[2]bool{false, true}, [2]string{"", "true at 5s"}, false},
+		"by their Client": {[2]bool{true, true}, [2]string{"true at 1s", "true at 11s"}, true},
 	}, func(t *testing.T, row row) {
-		s := limitertest.NewScene(t, cfg)
-		limitertest.MustAcquire(t, s.RateLimiter, 1)
+		s := limitertest.NewScene(t, alive(rratelimiter.Overall, 2, 10*time.Second))
+		limitertest.MustAcquire(t, s.RateLimiter, 2)
 		var all []*limitertest.Caller
 		plain := s.RateLimiter
 		for _, has := range row.defaults {
@@ -226,7 +225,15 @@ func TestWaitersWithADefaultMakeTheirLimiterAnew(t *testing.T) {
 			all = append(all, caller{permits: 1, patience: endless}.start(t.Context(), t, s))
 		}
 		s.Until(time.Second)
-		require.NoError(t, limitertest.Second(s.Other.Delete(t.Context())))
+		l := s.Other
+		if row.own {
+			l = plain
+		}
+		deleted, err := l.Delete(t.Context())
+		require.NoError(t, err)
+		assert.True(t, deleted)
+		s.Until(14 * time.Second)
+		assert.Equal(t, cfg, configOf(t, plain))
 		s.Until(20 * time.Second)
 		for i, c := range all {
 			if row.want[i] == "" {

@@ -126,8 +126,8 @@ type stallState struct {
 // free says what AvailablePermits does, which is what a plain count says.
 func free(ctx context.Context, s stall) (any, error) { return s.AvailablePermits(ctx) }
 
-// calls makes some of [limitertest.Operations].
-func calls(names ...string) operation {
+// calling makes some of [limitertest.Operations].
+func calling(names ...string) operation {
 	return func(ctx context.Context, s stall) (_ any, err error) {
 		for _, name := range names {
 			err = errors.Join(err, limitertest.Operations[name](ctx, s.RateLimiter))
@@ -138,35 +138,35 @@ func calls(names ...string) operation {
 
 func migrate(ctx context.Context, s stall) (any, error) { return s.client.Migrate(ctx, s.Name()) }
 
-func acquire(permits int64) operation {
+func acquiring(permits int64) operation {
 	return func(ctx context.Context, s stall) (any, error) { return s.TryAcquire(ctx, permits, 0) }
 }
 
-func takes(permits int64) operation {
+func taking(permits int64) operation {
 	return func(ctx context.Context, s stall) (any, error) {
 		d, err := s.Take(ctx, permits)
 		return d.Granted, err
 	}
 }
 
-func releases(permits int64) operation {
+func releasing(permits int64) operation {
 	return func(ctx context.Context, s stall) (any, error) { return nil, s.Release(ctx, permits) }
 }
 
-// sets sets the rate that the limiter has, or that and so much more.
-func sets(kind rratelimiter.RateType, more int64, interval time.Duration, opts ...rratelimiter.RateOption) operation {
+// setting sets the rate that the limiter has, or that and so much more.
+func setting(kind rratelimiter.RateType, more int64, interval time.Duration, opts ...rratelimiter.RateOption) operation {
 	return func(ctx context.Context, s stall) (any, error) {
 		return nil, s.SetRate(ctx, rratelimiter.Config{Type: kind, Rate: s.rate + more, Interval: interval}, opts...)
 	}
 }
 
-func keepState(interval time.Duration) operation {
-	return sets(rratelimiter.Overall, 70, interval, rratelimiter.KeepState())
+func keepingState(interval time.Duration) operation {
+	return setting(rratelimiter.Overall, 70, interval, rratelimiter.KeepState())
 }
 
-// runs calls a script as often as it asks for it; the token goes to the argument of that
+// running calls a script as often as it asks for it; the token goes to the argument of that
 // place.
-func runs(script *lua.Script, tokenAt int, args ...any) operation {
+func running(script *lua.Script, tokenAt int, args ...any) operation {
 	return func(ctx context.Context, s stall) (any, error) {
 		args := slices.Clone(args)
 		for {
@@ -180,14 +180,14 @@ func runs(script *lua.Script, tokenAt int, args ...any) operation {
 	}
 }
 
-// batch is one call for 4096 callers of 128 sizes.
-func batch(b *testing.B, smallest int, letters, age string) operation {
+// batching is one call for 4096 callers of 128 sizes.
+func batching(b *testing.B, smallest int, letters, age string) operation {
 	sum := 32 * 128 * (2*smallest + 127) / 2
 	args := []any{limitertest.NewMember(b, codec.LayoutD2, uint32(sum)), sum, "", letters, age, "", 0}
 	for i := range 128 {
 		args = append(args, smallest+i, 32)
 	}
-	return runs(lua.Acquire, 5, args...)
+	return running(lua.Acquire, 5, args...)
 }
 
 // pileCases are what calls do on piles that have run out to some part.
@@ -210,14 +210,14 @@ func pileCases() (cases []stallCase) {
 		cases = append(cases,
 			stallCase{"AvailablePermits/" + c.name, c.pile, c.interval, stallState{}, free, c.free},
 			stallCase{"AvailablePermits no value/" + c.name, c.pile, c.interval, lost, free, c.free},
-			stallCase{"TryAcquire 1/" + c.name, c.pile, c.interval, stallState{}, acquire(1), some},
-			stallCase{"TryAcquire half/" + c.name, c.pile, c.interval, stallState{}, acquire(half), some},
-			stallCase{"Take 1/" + c.name, c.pile, c.interval, stallState{}, takes(1), some},
-			stallCase{"Take all/" + c.name, c.pile, c.interval, stallState{}, takes(pileSize), all},
-			stallCase{"Release 1/" + c.name, c.pile, c.interval, stallState{}, releases(1), nil},
-			stallCase{"Release all/" + c.name, c.pile, c.interval, stallState{}, releases(pileSize), nil},
-			stallCase{"KeepState/" + c.name, c.pile, c.interval, stallState{}, keepState(c.interval), nil},
-			stallCase{"KeepState no value/" + c.name, c.pile, c.interval, lost, keepState(c.interval), nil},
+			stallCase{"TryAcquire 1/" + c.name, c.pile, c.interval, stallState{}, acquiring(1), some},
+			stallCase{"TryAcquire half/" + c.name, c.pile, c.interval, stallState{}, acquiring(half), some},
+			stallCase{"Take 1/" + c.name, c.pile, c.interval, stallState{}, taking(1), some},
+			stallCase{"Take all/" + c.name, c.pile, c.interval, stallState{}, taking(pileSize), all},
+			stallCase{"Release 1/" + c.name, c.pile, c.interval, stallState{}, releasing(1), nil},
+			stallCase{"Release all/" + c.name, c.pile, c.interval, stallState{}, releasing(pileSize), nil},
+			stallCase{"KeepState/" + c.name, c.pile, c.interval, stallState{}, keepingState(c.interval), nil},
+			stallCase{"KeepState no value/" + c.name, c.pile, c.interval, lost, keepingState(c.interval), nil},
 			stallCase{"Migrate none/" + c.name, c.pile, c.interval, stallState{}, migrate, int64(0)},
 		)
 		if c.pile.ahead {
@@ -226,13 +226,13 @@ func pileCases() (cases []stallCase) {
 		window, noWindow := stallState{shares: "3.12.3", value: 1}, stallState{shares: "3.12.3", noValue: true}
 		cases = append(cases,
 			stallCase{"own/AvailablePermits/" + c.name, pileD2, c.interval, own, free, c.free},
-			stallCase{"own/TryAcquire 1/" + c.name, pileD2, c.interval, own, acquire(1), some},
-			stallCase{"own/Release all/" + c.name, pileD2, c.interval, own, releases(pileSize), nil},
-			stallCase{"keep-alive/TryAcquire 1/" + c.name, pileD2, c.interval, keepAlive, acquire(1), some},
-			stallCase{"window/TryAcquire 1/" + c.name, pileD2, c.interval, window, acquire(1), true},
-			stallCase{"window/AvailablePermits/" + c.name, pileD2, c.interval, noWindow, calls("AvailablePermits"), nil},
-			stallCase{"value low/AvailablePermits/" + c.name, pileD2, c.interval, stallState{rate: 2 * pileSize, value: 5}, calls("AvailablePermits"), nil},
-			stallCase{"value high/AvailablePermits/" + c.name, pileD2, c.interval, stallState{value: half}, calls("AvailablePermits"), nil},
+			stallCase{"own/TryAcquire 1/" + c.name, pileD2, c.interval, own, acquiring(1), some},
+			stallCase{"own/Release all/" + c.name, pileD2, c.interval, own, releasing(pileSize), nil},
+			stallCase{"keep-alive/TryAcquire 1/" + c.name, pileD2, c.interval, keepAlive, acquiring(1), some},
+			stallCase{"window/TryAcquire 1/" + c.name, pileD2, c.interval, window, acquiring(1), true},
+			stallCase{"window/AvailablePermits/" + c.name, pileD2, c.interval, noWindow, calling("AvailablePermits"), nil},
+			stallCase{"value low/AvailablePermits/" + c.name, pileD2, c.interval, stallState{rate: 2 * pileSize, value: 5}, calling("AvailablePermits"), nil},
+			stallCase{"value high/AvailablePermits/" + c.name, pileD2, c.interval, stallState{value: half}, calling("AvailablePermits"), nil},
 		)
 	}
 	return cases
@@ -257,8 +257,8 @@ func oldCases(b *testing.B) (cases []stallCase) {
 			stallCase{"old/AvailablePermits half out/" + c.name, c.pile, halfOut, old, free, int64(pileSize / 2)},
 			stallCase{"old/AvailablePermits all out/" + c.name, c.pile, allOut, old, free, int64(pileSize)},
 			stallCase{"old/AvailablePermits no value/" + c.name, c.pile, halfOut, lost, free, int64(pileSize / 2)},
-			stallCase{"old/TryAcquire 1 half out/" + c.name, c.pile, halfOut, old, acquire(1), true},
-			stallCase{"old/Release all/" + c.name, c.pile, allInUse, old, releases(pileSize), nil},
+			stallCase{"old/TryAcquire 1 half out/" + c.name, c.pile, halfOut, old, acquiring(1), true},
+			stallCase{"old/Release all/" + c.name, c.pile, allInUse, old, releasing(pileSize), nil},
 			stallCase{"old/Migrate in use/" + c.name, c.pile, allInUse, stallState{}, migrate, c.migrate},
 		)
 		if c.pile.name == "mixed" {
@@ -268,7 +268,7 @@ func oldCases(b *testing.B) (cases []stallCase) {
 		many := func(age string) operation {
 			member, err := codec.Append(nil, c.pile.layouts[0], make([]byte, idSizes[c.pile.layouts[0]]), 128)
 			require.NoError(b, err)
-			return runs(lua.Acquire, 5, member, 128, "", "s", age, "", 0, 1, 128)
+			return running(lua.Acquire, 5, member, 128, "", "s", age, "", 0, 1, 128)
 		}
 		cases = append(cases,
 			stallCase{"old/128 requests half out/" + c.name, c.pile, halfOut, old, many(""), nil},
@@ -283,60 +283,43 @@ func oldCases(b *testing.B) (cases []stallCase) {
 func singleCases(b *testing.B) []stallCase {
 	perClient, keep := rratelimiter.PerClient, rratelimiter.KeepState()
 	member := limitertest.NewMember(b, codec.LayoutD2, 1)
-	repeat := runs(lua.Acquire, 5, member, 1, "", "", "18000000", "")
-	giveBack := runs(lua.GiveBack, 4, member, 1, "", "18000000", "", "0123456789abcdef")
+	ask := running(lua.Acquire, 5, member, 1, "", "", "", "")
+	repeat := running(lua.Acquire, 5, member, 1, "", "", "18000000", "")
+	giveBack := running(lua.GiveBack, 4, member, 1, "", "18000000", "", "0123456789abcdef")
 	lost := stallState{noConfig: true, noValue: true}
 	return []stallCase{
-		{"own/KeepState/half out", pileD2, halfOut, stallState{perClient: true}, sets(perClient, 70, halfOut, keep), nil},
+		{"own/KeepState/half out", pileD2, halfOut, stallState{perClient: true}, setting(perClient, 70, halfOut, keep), nil},
 		{"own/Migrate/C", pileC, allInUse, stallState{perClient: true}, migrate, int64(pileSize)},
-		{"KeepState/shorter: all out", pileD2, allInUse, stallState{}, keepState(allOut), nil},
-		{"KeepState/shorter: half out", pileD2, allInUse, stallState{}, keepState(halfOut), nil},
-		{"SetRate/in use", pileD2, allInUse, stallState{}, sets(rratelimiter.Overall, 0, allInUse), nil},
-		{"SetRate/another type", pileD2, allInUse, stallState{}, sets(perClient, 0, allInUse, keep), nil},
+		{"KeepState/shorter: all out", pileD2, allInUse, stallState{}, keepingState(allOut), nil},
+		{"KeepState/shorter: half out", pileD2, allInUse, stallState{}, keepingState(halfOut), nil},
+		{"SetRate/in use", pileD2, allInUse, stallState{}, setting(rratelimiter.Overall, 0, allInUse), nil},
+		{"SetRate/another type", pileD2, allInUse, stallState{}, setting(perClient, 0, allInUse, keep), nil},
 		{"TrySetRate/lost config", pileD2, allInUse, stallState{noConfig: true}, func(ctx context.Context, s stall) (any, error) {
 			return nil, limitertest.Second(s.TrySetRate(ctx, limitertest.Every(s.rate, allInUse)))
 		}, nil},
 		{"WithDefault/lost config, half out", pileD2, halfOut, lost, func(ctx context.Context, s stall) (any, error) {
 			return nil, limitertest.Second(byDefault(s.client, s.Name(), limitertest.Every(s.rate, halfOut)).TryAcquire(ctx, 1, 0))
 		}, nil},
-		{"Delete/in use", pileD2, allInUse, stallState{}, calls("Delete"), nil},
-		{"Rename/over another", pileD2, allInUse, stallState{alsoTarget: true}, calls("Rename"), nil},
-		{"Expire, TTL and others/in use", pileD2, allInUse, stallState{}, calls("Expire", "TTL", "Exists", "Config", "ClearExpire"), nil},
+		{"Delete/in use", pileD2, allInUse, stallState{}, calling("Delete"), nil},
+		{"Rename/over another", pileD2, allInUse, stallState{alsoTarget: true}, calling("Rename"), nil},
+		{"Expire, TTL and others/in use", pileD2, allInUse, stallState{}, calling("Expire", "TTL", "Exists", "Config", "ClearExpire"), nil},
 		{"ExpireAt/past", pileD2, allInUse, stallState{}, func(ctx context.Context, s stall) (any, error) {
 			return nil, limitertest.Second(s.ExpireAt(ctx, time.Now().Add(-time.Hour)))
 		}, nil},
-		{"first call/half out", pileD2, halfOut, stallState{noScripts: true}, acquire(1), true},
+		{"first call/half out", pileD2, halfOut, stallState{noScripts: true}, acquiring(1), true},
 		{"noise/in use", pileD2, allInUse, stallState{}, noise, nil},
-		{"4096 requests/half out", pileD2, halfOut, stallState{}, batch(b, 1, "", ""), nil},
-		{"4096 requests/half out, with figures", pileD2, halfOut, stallState{}, batch(b, 1, "f", ""), nil},
-		{"4096 requests/in use", pileD2, allInUse, stallState{}, batch(b, 1, "fa", ""), nil},
-		{"4096 requests/in use, large", pileD2, allInUse, stallState{}, batch(b, 300, "", ""), nil},
-		{"4096 requests/in use, repeated", pileD2, allInUse, stallState{}, batch(b, 1, "fa", "18000000"), nil},
+		{"4096 requests/half out", pileD2, halfOut, stallState{}, batching(b, 1, "", ""), nil},
+		{"4096 requests/half out, with figures", pileD2, halfOut, stallState{}, batching(b, 1, "f", ""), nil},
+		{"4096 requests/in use", pileD2, allInUse, stallState{}, batching(b, 1, "fa", ""), nil},
+		{"4096 requests/in use, large", pileD2, allInUse, stallState{}, batching(b, 300, "", ""), nil},
+		{"4096 requests/in use, repeated", pileD2, allInUse, stallState{}, batching(b, 1, "fa", "18000000"), nil},
 		{"repeat/not found among a million", pileD2, allInUse, spare, repeat, nil},
 		{"give back/not found among a million", pileD2, allInUse, spare, giveBack, nil},
-		{"give back/of a caller that left", pileD2, allInUse, spare, leaves(b), true},
-	}
-}
-
-// leaves has a caller leave whose permit is then given back, and reports whether it was.
-func leaves(b *testing.B) operation {
-	return func(ctx context.Context, s stall) (any, error) {
-		proxy := redistest.StartProxy(b, s.server.Addr())
-		client := limitertest.NewClient(b, proxy.Client(b, nil), rratelimiter.WithClientID("the-client"))
-		left, leave := context.WithCancel(ctx)
-		answered := make(chan struct{})
-		proxy.OnCommand(redistest.Nth(1, lua.Acquire.SHA, redistest.Pass.When(answered)))
-		before := s.rdb.ZCard(ctx, s.keys.Permits).Val()
-		result := make(chan error, 1)
-		go func() { result <- limitertest.Second(client.RateLimiter(s.Name()).TryAcquire(left, 1, 0)) }()
-		for s.rdb.ZCard(ctx, s.keys.Permits).Val() == before {
-			time.Sleep(time.Millisecond)
-		}
-		leave()
-		require.ErrorIs(b, <-result, context.Canceled)
-		close(answered)
-		err := client.Close(ctx)
-		return s.rdb.ZCard(ctx, s.keys.Permits).Val() == before, err
+		{"give back/found", pileD2, allInUse, spare, func(ctx context.Context, s stall) (any, error) {
+			_, err := ask(ctx, s)
+			_, backErr := giveBack(ctx, s)
+			return s.rdb.ZCard(ctx, s.keys.Permits).Val(), errors.Join(err, backErr)
+		}, int64(pileSize)},
 	}
 }
 
@@ -447,14 +430,8 @@ func (c stallCase) prepare(b *testing.B, rdb *redis.Client, server *redistest.Se
 	if !c.state.noValue {
 		require.NoError(b, rdb.Set(ctx, value, c.state.value, 0).Err())
 	}
-	for {
-		info, err := rdb.InfoMap(ctx, "memory").Result()
-		require.NoError(b, err)
-		if info["Memory"]["lazyfree_pending_objects"] == "0" {
-			break
-		}
-		time.Sleep(10 * time.Millisecond)
-	}
+	freed := func() bool { return rdb.InfoMap(ctx, "memory").Item("Memory", "lazyfree_pending_objects") == "0" }
+	require.Eventually(b, freed, time.Minute, 10*time.Millisecond)
 	if c.state.noScripts {
 		require.NoError(b, rdb.ScriptFlush(ctx).Err())
 		b.Cleanup(func() { loadScripts(b, rdb) })

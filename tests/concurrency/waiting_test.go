@@ -20,7 +20,7 @@ import (
 )
 
 // waits are the ways to wait for the second limiter of a family.
-var waits = map[string]func(ctx context.Context, f *limitertest.Family, permits int64, timeout time.Duration) (bool, error){
+var waits = map[string]wait{
 	"alone": func(ctx context.Context, f *limitertest.Family, permits int64, timeout time.Duration) (bool, error) {
 		return f.Limiters[1].TryAcquire(ctx, permits, timeout)
 	},
@@ -34,107 +34,103 @@ var waits = map[string]func(ctx context.Context, f *limitertest.Family, permits 
 	},
 }
 
+// A wait is one of waits.
+type wait = func(ctx context.Context, f *limitertest.Family, permits int64, timeout time.Duration) (bool, error)
+
 func TestTryAcquireWaitsUpToItsTimeout(t *testing.T) {
 	t.Parallel()
-	for timeout, want := range map[time.Duration]string{
-		math.MinInt64:   "false at 250ms",
-		-1:              "false at 250ms",
-		0:               "false at 250ms",
-		1:               "false at 250.000001ms",
-		400 * ms:        "false at 650ms",
-		749 * ms:        "false at 999ms",
-		1750*ms - 1:     "false at 1.999999999s",
-		1750 * ms:       "true at 2s",
-		1750*ms + 1:     "true at 2s",
-		5 * time.Second: "true at 2s",
-		math.MaxInt64:   "true at 2s",
-	} {
-		for kind, context := range kindsOfContext {
-			for name, wait := range waits {
-				t.Run(fmt.Sprint(timeout, " ", name, ", ", kind), func(t *testing.T) {
-					t.Parallel()
-					synctest.Test(t, func(t *testing.T) {
-						// The first could grant at 1s, the second at 2s, the third at once.
-						s, f := limitertest.NewFamilyScene(t,
-							limitertest.Every(2, time.Second), limitertest.Every(1, 2*time.Second), limitertest.Every(9, time.Hour))
-						require.True(t, f.SeenBy(s.Rival).Try(t, 1))
-						limitertest.MustAcquire(t, s.Rival.RateLimiter(f.Limiters[0].Name()), 1)
-						s.Until(250 * ms)
-						c := s.Go(func() (bool, error) { return wait(context(t.Context()), f, 1, timeout) })
-						s.Until(forever)
-						assert.Equal(t, want, c.Outcome())
-						assert.LessOrEqual(t, s.Sent.Scripts(), 2, "it asks at first and when the server said")
-					})
-				})
-			}
-		}
+	type row struct {
+		timeout time.Duration
+		want    string
 	}
-}
-
-// The wait is the time until enough members have run out, whenever it is asked
-// for.
-func TestCallersWaitForAllOfTheirPermits(t *testing.T) {
-	t.Parallel()
-	for name, wait := range waits {
-		t.Run(name, func(t *testing.T) {
+	for _, row := range []row{
+		{math.MinInt64, "false at 250ms"},
+		{-1, "false at 250ms"},
+		{0, "false at 250ms"},
+		{1, "false at 250.000001ms"},
+		{400 * ms, "false at 650ms"},
+		{749 * ms, "false at 999ms"},
+		{1750*ms - 1, "false at 1.999999999s"},
+		{1750 * ms, "true at 2s"},
+		{1750*ms + 1, "true at 2s"},
+		{5 * time.Second, "true at 2s"},
+		{math.MaxInt64, "true at 2s"},
+	} {
+		t.Run(row.timeout.String(), func(t *testing.T) {
 			t.Parallel()
-			synctest.Test(t, func(t *testing.T) {
-				s, f := limitertest.NewFamilyScene(t, limitertest.Every(9, time.Hour), limitertest.Every(3, time.Second))
-				for range 3 {
-					limitertest.MustAcquire(t, s.Rival.RateLimiter(f.Limiters[1].Name()), 1)
-					s.Until(s.Now() + 200*ms)
-				}
-				assert.False(t, f.Try(t, 1))
-				two := s.Go(func() (bool, error) { return wait(t.Context(), f, 2, 600*ms) })
-				three := s.Go(func() (bool, error) { return wait(t.Context(), f, 3, forever) })
-				s.Until(forever)
-				assert.Equal(t, "true at 1.2s", two.Outcome())
-				assert.Equal(t, "true at 2.2s", three.Outcome(), "all are free an interval after the two")
+			each(t, kindsOfContext, func(t *testing.T, context func(context.Context) context.Context) {
+				bubbles(t, waits, func(t *testing.T, wait wait) {
+					// The first could grant at 1s, the second at 2s, the third at once.
+					s, f := limitertest.NewFamilyScene(t,
+						limitertest.Every(2, time.Second), limitertest.Every(1, 2*time.Second), limitertest.Every(9, time.Hour))
+					require.True(t, f.SeenBy(s.Rival).Try(t, 1))
+					limitertest.MustAcquire(t, s.Rival.RateLimiter(f.Limiters[0].Name()), 1)
+					s.Until(250 * ms)
+					c := s.Go(func() (bool, error) { return wait(context(t.Context()), f, 1, row.timeout) })
+					s.Until(forever)
+					assert.Equal(t, row.want, c.Outcome())
+					assert.LessOrEqual(t, s.Sent.Scripts(), 2, "it asks at first and when the server said")
+				})
 			})
 		})
 	}
 }
 
+// The wait is the time until enough members have run out, whenever it is asked for.
+func TestCallersWaitForAllOfTheirPermits(t *testing.T) {
+	t.Parallel()
+	bubbles(t, waits, func(t *testing.T, wait wait) {
+		s, f := limitertest.NewFamilyScene(t, limitertest.Every(9, time.Hour), limitertest.Every(3, time.Second))
+		for range 3 {
+			limitertest.MustAcquire(t, s.Rival.RateLimiter(f.Limiters[1].Name()), 1)
+			s.Until(s.Now() + 200*ms)
+		}
+		assert.False(t, f.Try(t, 1))
+		two := s.Go(func() (bool, error) { return wait(t.Context(), f, 2, 600*ms) })
+		three := s.Go(func() (bool, error) { return wait(t.Context(), f, 3, forever) })
+		s.Until(forever)
+		assert.Equal(t, "true at 1.2s", two.Outcome())
+		assert.Equal(t, "true at 2.2s", three.Outcome(), "all are free an interval after the two")
+	})
+}
+
 func TestWaitersAreWokenByTheirOwnClient(t *testing.T) {
 	t.Parallel()
-	for name, tt := range map[string]struct {
+	type row struct {
 		wake change
 		want string // "": the limiter is gone at once
-	}{
-		"Release":                     {release(1), "true at 300ms"},
-		"SetRate":                     {setRate(limitertest.Every(5, time.Second)), "true at 300ms"},
-		"SetRate of another type":     {setRate(limitertest.PerClient(1, time.Second)), "true at 300ms"},
-		"SetRate with the state kept": {setRate(limitertest.Every(3, time.Second), rratelimiter.KeepState()), "true at 300ms"},
-		"UpdateRate":                  {updateRate(limitertest.Every(5, time.Second)), "true at 300ms"},
-		"a higher rate":               {updateRate(limitertest.Every(3, time.Second), rratelimiter.KeepState()), "true at 300ms"},
-		"a shorter interval":          {updateRate(limitertest.Every(2, 500*ms), rratelimiter.KeepState()), "true at 500ms"},
-		"a longer interval":           {updateRate(limitertest.Every(2, 2*time.Second), rratelimiter.KeepState()), "true at 2s"},
-		"Rename to it":                {replaceBy(limitertest.Every(1, time.Second)), "true at 300ms"},
-		"Rename away":                 {renameIt, ""},
-		"Delete":                      {deleteIt, ""},
+	}
+	keep := rratelimiter.KeepState()
+	each(t, map[string]row{
+		"Release":                 {release(1), "true at 300ms"},
+		"SetRate":                 {setRate(limitertest.Every(5, time.Second)), "true at 300ms"},
+		"SetRate of another type": {setRate(limitertest.PerClient(1, time.Second)), "true at 300ms"},
+		"SetRate, KeepState":      {setRate(limitertest.Every(3, time.Second), keep), "true at 300ms"},
+		"UpdateRate":              {updateRate(limitertest.Every(5, time.Second)), "true at 300ms"},
+		"a higher rate":           {updateRate(limitertest.Every(3, time.Second), keep), "true at 300ms"},
+		"a shorter interval":      {updateRate(limitertest.Every(2, 500*ms), keep), "true at 500ms"},
+		"a longer interval":       {updateRate(limitertest.Every(2, 2*time.Second), keep), "true at 2s"},
+		"Rename to it":            {replaceBy(limitertest.Every(1, time.Second)), "true at 300ms"},
+		"Rename away":             {renameIt, ""},
+		"Delete":                  {deleteIt, ""},
 		"ExpireAt a moment that has passed": {func(ctx context.Context, _ *rratelimiter.Client, l *rratelimiter.RateLimiter) error {
 			return limitertest.Second(l.ExpireAt(ctx, time.Now().Add(-time.Hour)))
 		}, ""},
-	} {
-		for way, wait := range waits {
-			t.Run(name+", "+way, func(t *testing.T) {
-				t.Parallel()
-				synctest.Test(t, func(t *testing.T) {
-					s, f := limitertest.NewFamilyScene(t, limitertest.Every(2, time.Second), limitertest.Every(2, time.Second))
-					limitertest.MustAcquire(t, s.Rival.RateLimiter(f.Limiters[1].Name()), 2)
-					c := s.Go(func() (bool, error) { return wait(t.Context(), f, 1, forever) })
-					s.Until(300 * ms)
-					require.NoError(t, tt.wake(t.Context(), s.Client, s.Client.RateLimiter(f.Limiters[1].Name())))
-					s.Until(forever)
-					if tt.want == "" {
-						c.RequireEnd(t, rratelimiter.ErrNotInitialized, 300*ms)
-						return
-					}
-					assert.Equal(t, tt.want, c.Outcome())
-				})
-			})
-		}
-	}
+	}, func(t *testing.T, row row) {
+		bubbles(t, waits, func(t *testing.T, wait wait) {
+			s, f := limitertest.NewFamilyScene(t, limitertest.Every(2, time.Second), limitertest.Every(2, time.Second))
+			limitertest.MustAcquire(t, s.Rival.RateLimiter(f.Limiters[1].Name()), 2)
+			c := s.Go(func() (bool, error) { return wait(t.Context(), f, 1, forever) })
+			s.Until(300 * ms)
+			require.NoError(t, row.wake(t.Context(), s.Client, s.Client.RateLimiter(f.Limiters[1].Name())))
+			s.Until(forever)
+			if row.want == "" {
+				c.RequireEnd(t, rratelimiter.ErrNotInitialized, 300*ms)
+				return
+			}
+			assert.Equal(t, row.want, c.Outcome())
+		})
+	})
 }
 
 // A decision that takes several calls may take longer than one: each has the call
@@ -142,26 +138,21 @@ func TestWaitersAreWokenByTheirOwnClient(t *testing.T) {
 func TestADecisionOfManyCalls(t *testing.T) {
 	t.Parallel()
 	const rate = 10_000
-	for name, ask := range waits {
-		for _, timeout := range []time.Duration{0, time.Minute} {
-			t.Run(fmt.Sprint(name, timeout), func(t *testing.T) {
-				t.Parallel()
-				synctest.Test(t, func(t *testing.T) {
-					rdb, m := redistest.Mini(t)
-					f := limitertest.NewFamilyOf(t, limitertest.NewClient(t, rdb), limitertest.Every(1, time.Hour), limitertest.Every(rate, time.Hour))
-					limitertest.AddGrants(t, rdb, limitertest.KeysOf(f.Limiters[1]).Permits, time.Minute, rate/2, 1)
-					proxy := redistest.MiniProxy(t, m)
-					proxy.OnCommand(with("eval", redistest.Pass.After(900*ms)))
-					start := time.Now()
-					c := limitertest.NewClient(t, proxy.Client(t, &redis.Options{ReadTimeout: time.Minute}))
-					granted, err := ask(t.Context(), f.SeenBy(c), 1, timeout)
-					require.NoError(t, err)
-					assert.True(t, granted)
-					assert.Greater(t, time.Since(start), 4*time.Second)
-				})
-			})
-		}
-	}
+	each(t, map[string]time.Duration{"once": 0, "waiting": time.Minute}, func(t *testing.T, timeout time.Duration) {
+		bubbles(t, waits, func(t *testing.T, ask wait) {
+			rdb, m := redistest.Mini(t)
+			f := limitertest.NewFamilyOf(t, limitertest.NewClient(t, rdb), limitertest.Every(1, time.Hour), limitertest.Every(rate, time.Hour))
+			pileUp(t, rdb, f.Limiters[1], map[time.Duration]int{time.Minute: rate / 2}, -1)
+			proxy := redistest.MiniProxy(t, m)
+			proxy.OnCommand(with("eval", redistest.Pass.After(900*ms)))
+			start := time.Now()
+			c := limitertest.NewClient(t, proxy.Client(t, &redis.Options{ReadTimeout: time.Minute}))
+			granted, err := ask(t.Context(), f.SeenBy(c), 1, timeout)
+			require.NoError(t, err)
+			assert.True(t, granted)
+			assert.Greater(t, time.Since(start), 4*time.Second)
+		})
+	})
 }
 
 func TestDefectTheWaitIsThatForOnePermit(t *testing.T) {
@@ -188,22 +179,6 @@ func TestDefectOneMemberForEachPermit(t *testing.T) {
 		l := limitertest.NewLimiter(t, rdb, limitertest.Every(2_000_000, time.Hour))
 		limitertest.MustAcquire(t, l, 1_000_000)
 		assert.EqualValues(t, 1, rdb.ZCard(t.Context(), limitertest.KeysOf(l).Permits).Val())
-	})
-}
-
-func TestWaitersWithADefaultOutliveADelete(t *testing.T) {
-	t.Parallel()
-	synctest.Test(t, func(t *testing.T) {
-		s := limitertest.NewScene(t, limitertest.Every(2, time.Hour), rratelimiter.WithDefault(limitertest.Every(3, time.Minute)))
-		limitertest.MustAcquire(t, s.Other, 2)
-		c := s.StartAcquire(t.Context(), 1)
-		s.Until(300 * ms)
-		deleted, err := s.Delete(t.Context())
-		require.NoError(t, err)
-		assert.True(t, deleted)
-		synctest.Wait()
-		assert.Equal(t, "true at 300ms", c.Outcome())
-		assert.Equal(t, limitertest.Every(3, time.Minute), configOf(t, s.RateLimiter))
 	})
 }
 
