@@ -2,6 +2,8 @@ package concurrency_test
 
 import (
 	"bytes"
+	"context"
+	"errors"
 	"fmt"
 	"strings"
 	"testing"
@@ -21,40 +23,38 @@ import (
 )
 
 // A taker takes a permit of the limiter "user:ann", whose rate is cfg by default.
-type taker func(t *testing.T, c *rratelimiter.Client, cfg rratelimiter.Config) (take func() bool)
+type taker func(ctx context.Context, c *rratelimiter.Client, cfg rratelimiter.Config) (take func() (bool, error))
 
 // takers are the ways in which a program takes permits of a limiter by default.
 var takers = map[string]taker{
-	"Keyed": func(t *testing.T, c *rratelimiter.Client, cfg rratelimiter.Config) func() bool {
+	"Keyed": func(ctx context.Context, c *rratelimiter.Client, cfg rratelimiter.Config) func() (bool, error) {
 		users := c.Keyed("user:", cfg)
-		return func() bool {
-			ok, err := users.TryAcquire(t.Context(), "ann", 1, 0)
-			require.NoError(t, err)
-			return ok
+		return func() (bool, error) { return users.TryAcquire(ctx, "ann", 1, 0) }
+	},
+	"Keyed, figures": func(ctx context.Context, c *rratelimiter.Client, cfg rratelimiter.Config) func() (bool, error) {
+		users := c.Keyed("user:", cfg)
+		return func() (bool, error) {
+			d, err := users.Take(ctx, "ann", 1)
+			return d.Granted, err
 		}
 	},
-	"Keyed, figures": func(t *testing.T, c *rratelimiter.Client, cfg rratelimiter.Config) func() bool {
+	"Keyed, up to": func(ctx context.Context, c *rratelimiter.Client, cfg rratelimiter.Config) func() (bool, error) {
 		users := c.Keyed("user:", cfg)
-		return func() bool { return limittest.Take(t, users, "ann", 1).Granted }
-	},
-	"Keyed, up to": func(t *testing.T, c *rratelimiter.Client, cfg rratelimiter.Config) func() bool {
-		users := c.Keyed("user:", cfg)
-		return func() bool {
-			_, d, err := users.TakeUpTo(t.Context(), "ann", 1)
-			require.NoError(t, err)
-			return d.Granted
+		return func() (bool, error) {
+			_, d, err := users.TakeUpTo(ctx, "ann", 1)
+			return d.Granted, err
 		}
 	},
-	"WithDefault": func(t *testing.T, c *rratelimiter.Client, cfg rratelimiter.Config) func() bool {
+	"WithDefault": func(ctx context.Context, c *rratelimiter.Client, cfg rratelimiter.Config) func() (bool, error) {
 		l := byDefault(c, "user:ann", cfg)
-		return func() bool { return limitertest.Try(t, l, 1) }
+		return func() (bool, error) { return l.TryAcquire(ctx, 1, 0) }
 	},
-	"a handle for each call": func(t *testing.T, c *rratelimiter.Client, cfg rratelimiter.Config) func() bool {
-		return func() bool { return limitertest.Try(t, byDefault(c, "user:ann", cfg), 1) }
+	"a handle for each call": func(ctx context.Context, c *rratelimiter.Client, cfg rratelimiter.Config) func() (bool, error) {
+		return func() (bool, error) { return byDefault(c, "user:ann", cfg).TryAcquire(ctx, 1, 0) }
 	},
-	"TryAcquireAll": func(t *testing.T, c *rratelimiter.Client, cfg rratelimiter.Config) func() bool {
+	"TryAcquireAll": func(ctx context.Context, c *rratelimiter.Client, cfg rratelimiter.Config) func() (bool, error) {
 		l, other := byDefault(c, "user:ann", cfg), byDefault(c, "{user:ann}other", limitertest.Every(1_000_000, time.Hour))
-		return func() bool { return tryAll(t, c, 1, other, l) }
+		return func() (bool, error) { return c.TryAcquireAll(ctx, 1, 0, other, l) }
 	},
 }
 
@@ -88,17 +88,25 @@ func TestChangedDefaultReachesBusyKeys(t *testing.T) {
 
 func changeDefault(t *testing.T, taker taker, kind rratelimiter.RateType, beside string) {
 	redistest.Virtual(t, func(t *testing.T, rdb *redis.Client) {
-		opts := []rratelimiter.Option{rratelimiter.WithClientID("shop"), rratelimiter.WithRedissonVersion(beside)}
-		before, after := rratelimiter.PerMinute(1000), rratelimiter.PerMinute(2)
-		before.Type, after.Type = kind, kind
-		old := taker(t, limitertest.NewClient(t, rdb, opts...), before)
+		newClient := func() *rratelimiter.Client {
+			return limitertest.NewClient(t, rdb, rratelimiter.WithClientID("shop"), rratelimiter.WithRedissonVersion(beside))
+		}
+		by := func(client *rratelimiter.Client, rate int64) func() bool {
+			take := taker(t.Context(), client, rratelimiter.Config{Type: kind, Rate: rate, Interval: time.Minute})
+			return func() bool {
+				ok, err := take()
+				require.NoError(t, err)
+				return ok
+			}
+		}
+		old := by(newClient(), 1000)
 		assert.Equal(t, 15, grantsOf(5, old))
 		time.Sleep(59 * time.Second)
 		require.True(t, old())
 		time.Sleep(59 * time.Second)
 		require.True(t, old())
-		client := limitertest.NewClient(t, rdb, opts...)
-		take := taker(t, client, after)
+		client := newClient()
+		take := by(client, 2)
 		if beside == "3.12.0" {
 			assert.True(t, take(), "the window began just now")
 		}
@@ -124,38 +132,30 @@ func TestClientsOfOneMomentKeepTheirOrder(t *testing.T) {
 }
 
 // setters set the rate of one limiter on purpose.
-var setters = map[string]func(t *testing.T, rdb *redis.Client, l *rratelimiter.RateLimiter, cfg rratelimiter.Config){
-	"SetRate": func(t *testing.T, _ *redis.Client, l *rratelimiter.RateLimiter, cfg rratelimiter.Config) {
-		require.NoError(t, l.SetRate(t.Context(), cfg))
-	},
-	"KeepState": func(t *testing.T, _ *redis.Client, l *rratelimiter.RateLimiter, cfg rratelimiter.Config) {
-		require.NoError(t, l.SetRate(t.Context(), cfg, rratelimiter.KeepState()))
-	},
-	"UpdateRate": func(t *testing.T, _ *redis.Client, l *rratelimiter.RateLimiter, cfg rratelimiter.Config) {
-		set, err := l.UpdateRate(t.Context(), cfg)
-		require.NoError(t, err)
-		require.True(t, set)
-	},
-	"TrySetRate": func(t *testing.T, _ *redis.Client, l *rratelimiter.RateLimiter, cfg rratelimiter.Config) {
-		require.NoError(t, makeAnew(cfg)(t.Context(), nil, l))
-	},
-	"WithRate": func(t *testing.T, rdb *redis.Client, l *rratelimiter.RateLimiter, cfg rratelimiter.Config) {
-		limitertest.MustAcquire(t, limitertest.NewClient(t, rdb).RateLimiter(l.Name(), rratelimiter.WithRate(cfg)), 1)
-	},
-	"WithRate, made anew": func(t *testing.T, rdb *redis.Client, l *rratelimiter.RateLimiter, cfg rratelimiter.Config) {
-		other := limitertest.NewClient(t, rdb).RateLimiter(l.Name(), rratelimiter.WithRate(cfg))
-		limitertest.MustAcquire(t, other, 1)
-		require.NoError(t, limitertest.Second(l.Delete(t.Context())))
-		limitertest.MustAcquire(t, other, 1)
-	},
-	// As Redisson does, and what an earlier program of this package left.
-	"Redisson's setRate": func(t *testing.T, rdb *redis.Client, l *rratelimiter.RateLimiter, cfg rratelimiter.Config) {
-		damage(t, rdb, l, fmt.Sprintf("HSET config rate %d interval %d type 0; DEL value permits", cfg.Rate, cfg.Interval.Milliseconds()))
-	},
-	"unknown": func(t *testing.T, rdb *redis.Client, l *rratelimiter.RateLimiter, cfg rratelimiter.Config) {
-		fields := fmt.Sprintf("rate %d interval %d type 0 keepAliveTime 0", cfg.Rate, cfg.Interval.Milliseconds())
-		damage(t, rdb, l, "DEL config; HSET config "+fields)
-	},
+func setters(t *testing.T, rdb *redis.Client, cfg rratelimiter.Config) map[string]change {
+	fields := fmt.Sprintf("HSET config rate %d interval %d type 0", cfg.Rate, cfg.Interval.Milliseconds())
+	takes := func(ctx context.Context, c *rratelimiter.Client, l *rratelimiter.RateLimiter) error {
+		return c.RateLimiter(l.Name(), rratelimiter.WithRate(cfg)).Acquire(ctx, 1)
+	}
+	return map[string]change{
+		"SetRate":    setRate(cfg),
+		"KeepState":  setRate(cfg, rratelimiter.KeepState()),
+		"UpdateRate": updateRate(cfg),
+		"TrySetRate": makeAnew(cfg),
+		"WithRate":   takes,
+		"WithRate, made anew": func(ctx context.Context, c *rratelimiter.Client, l *rratelimiter.RateLimiter) error {
+			return errors.Join(takes(ctx, c, l), deleteIt(ctx, c, l), takes(ctx, c, l))
+		},
+		// As Redisson does, and what an earlier program of this package left.
+		"Redisson's setRate": func(_ context.Context, _ *rratelimiter.Client, l *rratelimiter.RateLimiter) error {
+			damage(t, rdb, l, fields+"; DEL value permits")
+			return nil
+		},
+		"unknown": func(_ context.Context, _ *rratelimiter.Client, l *rratelimiter.RateLimiter) error {
+			damage(t, rdb, l, "DEL config; "+fields+" keepAliveTime 0")
+			return nil
+		},
+	}
 }
 
 // A rate that was set for one limiter stays, also if it is the default of the program
@@ -163,28 +163,27 @@ var setters = map[string]func(t *testing.T, rdb *redis.Client, l *rratelimiter.R
 func TestRateSetOnPurposeStays(t *testing.T) {
 	t.Parallel()
 	first, second := rratelimiter.PerMinute(1000), rratelimiter.PerMinute(2)
-	for name, set := range setters {
-		for _, cfg := range []rratelimiter.Config{rratelimiter.PerMinute(50), first} {
-			if cfg == first && (name == "Redisson's setRate" || name == "WithRate") {
-				continue // there is no difference: what was set is what was there
+	each(t, map[string]rratelimiter.Config{"another": rratelimiter.PerMinute(50), "the first": first}, func(t *testing.T, cfg rratelimiter.Config) {
+		redistest.Engines(t, func(t *testing.T, rdb *redis.Client) {
+			setters := setters(t, rdb, cfg)
+			if cfg == first { // There is no difference: what was set is what was there.
+				delete(setters, "Redisson's setRate")
+				delete(setters, "WithRate")
 			}
-			t.Run(fmt.Sprint(name, " ", cfg.Rate), func(t *testing.T) {
-				t.Parallel()
-				redistest.Engines(t, func(t *testing.T, rdb *redis.Client) {
-					l := byDefault(limitertest.NewClient(t, rdb), redistest.Name(t), first)
-					limitertest.MustAcquire(t, l, 1)
-					set(t, rdb, l, cfg)
-					for range 3 {
-						program := limitertest.NewClient(t, rdb)
-						later := byDefault(program, l.Name(), second)
-						limitertest.MustAcquire(t, later, 1)
-						tryAll(t, program, 1, later, byDefault(program, limitertest.Besides(l.Name()), second))
-						assert.Equal(t, cfg.Rate, configOf(t, later).Rate)
-					}
-				})
+			each(t, setters, func(t *testing.T, set change) {
+				l := byDefault(limitertest.NewClient(t, rdb), redistest.Name(t), first)
+				limitertest.MustAcquire(t, l, 1)
+				require.NoError(t, set(t.Context(), limitertest.NewClient(t, rdb), l))
+				for range 3 {
+					program := limitertest.NewClient(t, rdb)
+					later := byDefault(program, l.Name(), second)
+					limitertest.MustAcquire(t, later, 1)
+					tryAll(t, program, 1, later, byDefault(program, limitertest.Besides(l.Name()), second))
+					assert.Equal(t, cfg.Rate, configOf(t, later).Rate)
+				}
 			})
-		}
-	}
+		})
+	})
 }
 
 var defaultTests = tests[*redis.Client]{
@@ -289,22 +288,30 @@ func TestDefaults(t *testing.T) {
 	onMini(t, defaultTests)
 }
 
-// Peek and what else only reads tell what there is, and change nothing.
-func TestChangedDefaultAndReads(t *testing.T) {
+// Peek and what else only reads say what there is, and change nothing.
+func TestChangedRatesAndReads(t *testing.T) {
 	t.Parallel()
-	redistest.Engines(t, func(t *testing.T, rdb *redis.Client) {
-		name := redistest.Name(t)
-		limitertest.MustAcquire(t, byDefault(limitertest.NewClient(t, rdb), name, rratelimiter.PerHour(1000)), 1)
-		l := byDefault(limitertest.NewClient(t, rdb), name, rratelimiter.PerHour(2))
-		limitertest.RequireUntouched(t, rdb, name, func() {
-			d, err := l.Peek(t.Context(), 1)
-			require.NoError(t, err)
-			assert.EqualValues(t, 1000, d.Limit)
-			assert.EqualValues(t, 999, limitertest.Available(t, l))
-			assert.EqualValues(t, 1000, configOf(t, l).Rate)
+	each(t, map[string]rratelimiter.LimiterOption{
+		"default": rratelimiter.WithDefault(rratelimiter.PerHour(2)), "rate": rratelimiter.WithRate(rratelimiter.PerHour(2)),
+	}, func(t *testing.T, opt rratelimiter.LimiterOption) {
+		redistest.Engines(t, func(t *testing.T, rdb *redis.Client) {
+			name := redistest.Name(t)
+			limitertest.MustAcquire(t, byDefault(limitertest.NewClient(t, rdb), name, rratelimiter.PerHour(1000)), 1)
+			l := limitertest.NewClient(t, rdb).RateLimiter(name, opt)
+			peek := func() int64 {
+				d, err := l.Peek(t.Context(), 1)
+				require.NoError(t, err)
+				return d.Limit
+			}
+			limitertest.RequireUntouched(t, rdb, name, func() {
+				assert.EqualValues(t, 1000, peek())
+				assert.EqualValues(t, 999, limitertest.Available(t, l))
+				assert.EqualValues(t, 1000, configOf(t, l).Rate)
+			})
+			limitertest.MustAcquire(t, l, 1)
+			assert.EqualValues(t, 2, configOf(t, l).Rate)
+			assert.EqualValues(t, 2, peek())
 		})
-		limitertest.MustAcquire(t, l, 1)
-		assert.EqualValues(t, 2, configOf(t, l).Rate)
 	})
 }
 

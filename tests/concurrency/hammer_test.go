@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"math/rand/v2"
 	"slices"
 	"strconv"
@@ -24,14 +25,6 @@ import (
 	"github.com/rratelimiter/rratelimiter/lua"
 )
 
-// An entry is what one script call added to a permits set. permits falls when
-// they are released or given back, but not when the set drops the member.
-type entry struct {
-	identity string
-	score    int64
-	permits  int64
-}
-
 // A ledger replays what scripts did to one value and its permits set.
 type ledger struct {
 	rate, interval int64
@@ -39,10 +32,10 @@ type ledger struct {
 	stored         bool             // there is a value
 	ends           int64            // when both expire; 0: never
 	members        map[string]int64 // scores
-	grants         []*entry         // those that an interval may still hold
-	inWindow       int64            // their permits
+	dropped        []int64          // the scores of members that the set dropped since the last grant
 	granted, calls int64
-	highest        int64 // the most that an interval held
+	grants         bool  // the call under way does
+	highest        int64 // the most that was in use
 }
 
 // expire drops what has expired by then: a PerClient pair that nobody used for an
@@ -51,8 +44,16 @@ func (l *ledger) expire(now int64) {
 	if l.ends == 0 || now < l.ends {
 		return
 	}
-	clear(l.members)
+	l.drop(slices.Collect(maps.Keys(l.members)))
 	l.stored, l.ends = false, 0
+}
+
+// drop is for members that have run out; those released or given back no interval holds.
+func (l *ledger) drop(members []string) {
+	for _, member := range members {
+		l.dropped = append(l.dropped, l.members[member])
+		delete(l.members, member)
+	}
 }
 
 func permitsIn(member string) int64 {
@@ -107,23 +108,17 @@ func (l *ledger) apply(script string, args []string, now int64) error {
 		l.members[args[3]] = number(2) // a member shrinks
 	case "ZREM":
 		for _, member := range args[2:] {
-			l.giveBack(member)
-		}
-	case "ZREMRANGEBYRANK":
-		var members []string
-		for member := range l.members {
-			members = append(members, member)
-		}
-		slices.SortFunc(members, func(a, b string) int {
-			return cmp.Or(cmp.Compare(l.members[a], l.members[b]), strings.Compare(a, b))
-		})
-		for _, member := range members[number(2) : number(3)+1] {
 			delete(l.members, member)
 		}
+	case "ZREMRANGEBYRANK":
+		members := slices.SortedFunc(maps.Keys(l.members), func(a, b string) int {
+			return cmp.Or(cmp.Compare(l.members[a], l.members[b]), strings.Compare(a, b))
+		})
+		l.drop(members[number(2) : number(3)+1])
 	case "PEXPIRE":
 		l.ends = now + number(2)
 	case "UNLINK":
-		clear(l.members)
+		l.drop(slices.Collect(maps.Keys(l.members)))
 	}
 	return nil
 }
@@ -132,44 +127,17 @@ func (l *ledger) grant(member string, score int64) error {
 	if _, there := l.members[member]; there {
 		return fmt.Errorf("a second grant of member %x", member)
 	}
-	permits := permitsIn(member)
 	l.members[member] = score
-	if permits == 0 {
-		return nil
+	l.granted += permitsIn(member)
+	if slices.ContainsFunc(l.dropped, func(dropped int64) bool { return dropped > score-l.interval }) {
+		return fmt.Errorf("the interval up to %d holds more than what is in use", score)
 	}
-	l.grants = append(l.grants, &entry{member[:len(member)-4], score, permits})
-	l.granted += permits
-	l.inWindow += permits
-	for l.grants[0].score <= score-l.interval {
-		l.inWindow -= l.grants[0].permits
-		l.grants = l.grants[1:]
-	}
-	l.highest = max(l.highest, l.inWindow)
-	if l.inWindow > l.rate {
-		return fmt.Errorf("%d permits of %d in the interval up to %d", l.inWindow, l.rate, score)
-	}
+	l.dropped, l.grants = nil, true
 	return nil
 }
 
-// giveBack takes a member out, save for what a shrunk one keeps of it.
-func (l *ledger) giveBack(member string) {
-	delete(l.members, member)
-	identity, rest := member[:len(member)-4], int64(0)
-	for other := range l.members {
-		if strings.HasPrefix(other, identity) {
-			rest = permitsIn(other)
-		}
-	}
-	for _, g := range l.grants {
-		if g.identity == identity {
-			l.inWindow -= g.permits - rest
-			g.permits = rest
-		}
-	}
-}
-
 // replay checks, after each script call, that what is free and what is in use
-// make up the rate, and that no interval held more than that. It returns the
+// make up the rate, and that no interval held more than what is in use. It returns the
 // ledgers by their permits key, and the permits that were to be given back.
 func replay(t *testing.T, commands []redistest.Ran, cfg rratelimiter.Config) (ledgers map[string]*ledger, unwanted int64) {
 	t.Helper()
@@ -180,7 +148,11 @@ func replay(t *testing.T, commands []redistest.Ran, cfg rratelimiter.Config) (le
 		if !c.InScript {
 			if touched != nil {
 				touched.calls++
-				require.Equal(t, touched.rate, touched.free()+touched.inUse(), "free and in use after call %d, of %s", touched.calls, script)
+				inUse := touched.inUse()
+				touched.highest = max(touched.highest, inUse)
+				require.False(t, touched.grants && touched.free() < 0, "call %d, of %s, granted more than was free", touched.calls, script)
+				touched.grants = false
+				require.Equal(t, touched.rate, touched.free()+inUse, "free and in use after call %d, of %s", touched.calls, script)
 			}
 			touched, began = nil, c.At.UnixMilli()
 			if name := c.Args[0]; name == "evalsha" || name == "eval" {
@@ -297,7 +269,7 @@ func (h *hammer) check(t *testing.T, name string, cfg rratelimiter.Config, sets 
 	for _, l := range ledgers {
 		granted += l.granted
 		assert.Positive(t, l.highest)
-		t.Logf("%s: %d script calls, %d permits granted; at most %d in an interval of %d", name, l.calls, l.granted, l.highest, cfg.Rate)
+		t.Logf("%s: %d script calls, %d permits granted; at most %d of %d in use", name, l.calls, l.granted, l.highest, cfg.Rate)
 	}
 	assert.Equal(t, held, granted-unwanted, "permits of %s that callers were told of", name)
 	t.Logf("%d grants; %d callers went away, from %d permits", h.grants.Load(), h.cancelled.Load(), unwanted)

@@ -112,24 +112,6 @@ func TestWithRateComparesOnce(t *testing.T) {
 	})
 }
 
-func TestWithRatePeekWritesNothing(t *testing.T) {
-	t.Parallel()
-	redistest.Virtual(t, func(t *testing.T, rdb *redis.Client) {
-		client := limitertest.NewClient(t, rdb)
-		limitertest.MustTrySetRate(t, client.RateLimiter("a"), limitertest.Every(50, time.Hour))
-		l := client.RateLimiter("a", rratelimiter.WithRate(limitertest.Every(20, time.Hour)))
-		limitertest.RequireUntouched(t, rdb, "a", func() {
-			d, err := l.Peek(t.Context(), 1)
-			require.NoError(t, err)
-			assert.EqualValues(t, 50, d.Limit)
-		})
-		limitertest.MustAcquire(t, l, 1)
-		d, err := l.Peek(t.Context(), 1)
-		require.NoError(t, err)
-		assert.EqualValues(t, 20, d.Limit)
-	})
-}
-
 var withRateTests = tests[*redis.Client]{
 	"WithRate tells of programs that disagree": func(t *testing.T, rdb *redis.Client) {
 		told, log := &limitertest.Recorder{}, &bytes.Buffer{}
