@@ -174,7 +174,7 @@ func TestLeaseEndsAndGivesBack(t *testing.T) {
 func TestLeaseIsOverAtItsEnd(t *testing.T) {
 	t.Parallel()
 	redistest.SkipShort(t, "long")
-	for range 20 {
+	for range 2 * *rounds {
 		synctest.Test(t, func(t *testing.T) {
 			s := newLeaseScene(t, limitertest.Every(2000, time.Second), 0)
 			taken := s.takeMore(t, 60)

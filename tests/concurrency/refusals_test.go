@@ -2,7 +2,6 @@ package concurrency_test
 
 import (
 	"context"
-	"math/rand/v2"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -206,49 +205,6 @@ var refusalTests = map[string]refusalTest{
 func TestRefusals(t *testing.T) {
 	t.Parallel()
 	bubbles(t, refusalTests, func(t *testing.T, test refusalTest) { test.run(t, newRefusalScene(t, test.cfg)) })
-}
-
-// What Take says from memory is what Redis would say.
-func TestTakeFromMemory(t *testing.T) {
-	t.Parallel()
-	redistest.SkipShort(t, "long")
-	for seed := range uint64(3) {
-		synctest.Test(t, func(t *testing.T) {
-			const rate = 20
-			s := newRefusalScene(t, limitertest.Every(rate, time.Minute))
-			random := rand.New(rand.NewPCG(seed, 0))
-			spared := 0
-			for range 700 {
-				time.Sleep(time.Duration(random.IntN(500)) * ms)
-				if random.IntN(20) == 0 {
-					_, err := s.Other.TryAcquire(t.Context(), 1+random.Int64N(3), 0)
-					require.NoError(t, err)
-				}
-				permits := 1 + random.Int64N(4)
-				before := s.Sent.Total()
-				if random.IntN(2) == 0 {
-					mem := limitertest.Try(t, s.RateLimiter, permits)
-					if before == s.Sent.Total() {
-						require.False(t, mem)
-						limitertest.MustRefuse(t, s.Other, permits)
-						spared++
-					}
-					continue
-				}
-				mem := mustTake(t, s.RateLimiter, permits)
-				if before < s.Sent.Total() {
-					continue
-				}
-				spared++
-				d := mustTake(t, s.Other, permits)
-				require.False(t, d.Granted)
-				assert.LessOrEqual(t, mem.RetryAfter, d.RetryAfter)
-				assert.LessOrEqual(t, mem.ResetAfter, d.ResetAfter, "others have taken more")
-				assert.Equal(t, d.Limit, mem.Limit)
-			}
-			assert.Greater(t, spared, 100)
-		})
-	}
 }
 
 // The wait for many permits beyond a page of members is a lower bound; Take looks

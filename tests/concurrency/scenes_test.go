@@ -2,6 +2,7 @@ package concurrency_test
 
 import (
 	"context"
+	"flag"
 	"io"
 	"log/slog"
 	"testing"
@@ -18,6 +19,8 @@ import (
 )
 
 const ms = time.Millisecond
+
+var rounds = flag.Uint64("rounds", 2, "how many seeds, from 0, random walks have, and by how many times as much tests of races repeat")
 
 // each runs test for each row, as a parallel subtest.
 func each[R any](t *testing.T, rows map[string]R, test func(t *testing.T, row R)) {
