@@ -89,33 +89,119 @@ var allTests = tests[redis.UniversalClient]{
 		assert.False(t, f.Try(t, 2), "the PerClient one has 1")
 		assert.Equal(t, limitertest.Every(4, time.Minute), configOf(t, late), "a refusal is an answer")
 	},
+	// Each layout is written as TryAcquire writes it, and read whatever it is.
+	"each layout": func(t *testing.T, rdb redis.UniversalClient) {
+		var members []codec.Layout
+		f := newFamily(t, rdb, limitertest.Every(100, time.Hour), limitertest.Every(50, time.Hour))
+		for name, layout := range map[string]codec.Layout{
+			"D2 merged": codec.LayoutD2, "D2": codec.LayoutD2, "D1": codec.LayoutD1, "C": codec.LayoutC, "B": codec.LayoutB,
+		} {
+			old := f.SeenBy(limitertest.NewClient(t, rdb, rratelimiter.WithRedissonVersion(limitertest.MembersOf[name])))
+			assert.True(t, old.Try(t, 3), name)
+			assert.True(t, old.Try(t, 4), name)
+			members = append(members, layout, layout)
+		}
+		for _, l := range f.Limiters {
+			var found []codec.Layout
+			for _, text := range rdb.ZRange(t.Context(), limitertest.KeysOf(l).Permits, 0, -1).Val() {
+				member, err := codec.Parse(text)
+				require.NoError(t, err)
+				found = append(found, member.Layout)
+			}
+			assert.ElementsMatch(t, members, found)
+		}
+		assert.Equal(t, []int64{65, 15}, f.Free(t))
+		for name := range limitertest.MembersOf {
+			old := f.SeenBy(limitertest.NewClient(t, rdb, rratelimiter.WithRedissonVersion(limitertest.MembersOf[name])))
+			assert.False(t, old.Try(t, 16), name)
+			assert.True(t, old.Try(t, 3), name)
+		}
+		assert.False(t, f.Try(t, 1))
+		f.CheckSums(t, rdb, 100, 50)
+	},
+	// An error names the limiter that is wrong; nothing is taken from any, nor set up.
+	"names the limiter at fault": func(t *testing.T, rdb redis.UniversalClient) {
+		for name, tt := range map[string]struct {
+			damage string
+			want   error
+			says   string
+		}{
+			"no rate":              {"DEL config", rratelimiter.ErrNotInitialized, "TrySetRate"},
+			"a lower rate":         {"HSET config rate 2; DEL value permits", rratelimiter.ErrPermitsExceedRate, "3 permits of 2"},
+			"half a config":        {"HDEL config interval", rratelimiter.ErrCorrupt, "interval"},
+			"a rate that is none":  {"HSET config rate many", rratelimiter.ErrCorrupt, "rate"},
+			"a value that is none": {"SET value few", rratelimiter.ErrCorrupt, ":value"},
+			"a member of none":     {"DEL value permits; ZADD permits now x", rratelimiter.ErrCorrupt, ":permits"},
+			"a list for a hash":    {"DEL config; LPUSH config x", rratelimiter.ErrCorrupt, "list"},
+			"a string for a set":   {"DEL value permits; SET permits x", rratelimiter.ErrCorrupt, ":permits"},
+		} {
+			for place := range 3 {
+				f := newFamily(t, rdb, slices.Repeat([]rratelimiter.Config{limitertest.Every(10, time.Hour)}, 3)...)
+				require.True(t, f.Try(t, 1))
+				at := f.Limiters[place]
+				damage(t, rdb, at, tt.damage)
+				fresh := byDefault(f.Client, f.Tag+":fresh", limitertest.Every(10, time.Hour))
+				before := f.State(t, rdb)
+				for _, timeout := range []time.Duration{0, time.Hour} {
+					ok, err := f.Client.TryAcquireAll(t.Context(), 3, timeout, append([]*rratelimiter.RateLimiter{fresh}, f.Limiters...)...)
+					require.ErrorIs(t, err, tt.want, "%s, limiter %d", name, place)
+					assert.False(t, ok)
+					assert.ErrorContains(t, err, fmt.Sprintf("TryAcquireAll %q", at.Name()), name)
+					assert.ErrorContains(t, err, tt.says, name)
+				}
+				assert.Equal(t, before, f.State(t, rdb), name)
+				assert.Empty(t, limitertest.ReadState(t, rdb, fresh.Name()), name)
+			}
+		}
+	},
+	"repairs what was lost": func(t *testing.T, rdb redis.UniversalClient) {
+		for name, tt := range map[string]struct {
+			damage string
+			older  time.Duration // all that is in use is dated back so far
+			free   int64         // of 10, 6 of which were taken
+		}{
+			"value lost":           {damage: "DEL value", free: 4},
+			"set lost":             {damage: "DEL permits", free: 10},
+			"both lost":            {damage: "DEL value permits", free: 10},
+			"permits leaked":       {damage: "DECRBY value 4", free: 4},
+			"value above the rate": {damage: "INCRBY value 50", free: 10},
+			"all has run out":      {older: 2 * time.Hour, free: 10},
+			"dated in the future":  {older: -2 * time.Hour, free: 4},
+		} {
+			for place := range 2 {
+				f := newFamily(t, rdb, limitertest.Every(10, time.Hour), limitertest.Every(10, time.Hour))
+				require.True(t, f.Try(t, 6))
+				require.NoError(t, f.Limiters[1-place].Release(t.Context(), 6))
+				k := limitertest.KeysOf(f.Limiters[place])
+				for _, member := range rdb.ZRange(t.Context(), k.Permits, 0, -1).Val() {
+					require.NoError(t, rdb.ZIncrBy(t.Context(), k.Permits, -float64(tt.older.Milliseconds()), member).Err())
+				}
+				if tt.damage != "" {
+					damage(t, rdb, f.Limiters[place], tt.damage)
+				}
+				got := int64(0)
+				if name == "set lost" {
+					require.True(t, f.Try(t, 1))
+					f.CheckSums(t, rdb, 10, 10)
+					got++
+				}
+				for range 11 {
+					if f.Try(t, 1) {
+						got++
+					}
+				}
+				assert.Equal(t, tt.free, got, name)
+				value, _ := limitertest.StoredValue(t, rdb, k.Value)
+				assert.Zero(t, value, name)
+				assert.Equal(t, got, limitertest.InUse(t, rdb, limitertest.KeysOf(f.Limiters[1-place]).Permits), name)
+			}
+		}
+	},
 }
 
 func TestTryAcquireAll(t *testing.T) {
 	t.Parallel()
 	everywhere(t, allTests)
-}
-
-func TestTryAcquireAllOfOneIsTryAcquire(t *testing.T) {
-	t.Parallel()
-	redistest.Virtual(t, func(t *testing.T, rdb *redis.Client) {
-		client := limitertest.NewClient(t, rdb)
-		for _, name := range []string{"orders", "a{b}c", "foo}bar"} {
-			l := byDefault(client, name, limitertest.Every(3, time.Second))
-			for i := range 5 {
-				assert.Equal(t, i < 3, tryAll(t, client, 1, l), name)
-			}
-			start := time.Now()
-			ok, err := client.TryAcquireAll(t.Context(), 2, 2*time.Second, l)
-			require.NoError(t, err)
-			assert.True(t, ok)
-			assert.Equal(t, time.Second, time.Since(start))
-			_, err = client.TryAcquireAll(t.Context(), 4, 0, l)
-			require.ErrorIs(t, err, rratelimiter.ErrPermitsExceedRate)
-			assert.ErrorContains(t, err, "TryAcquireAll \""+name+"\"")
-			assert.NotContains(t, err.Error(), "TryAcquire \"")
-		}
-	})
 }
 
 // named returns a Client's limiters of those names, which have a default.
@@ -209,23 +295,6 @@ func TestTryAcquireAllOnSeveralServers(t *testing.T) {
 	}
 }
 
-// What a lost limiter of that name left behind does not go before its time.
-func TestTryAcquireAllSetsUpBesideWhatIsLeft(t *testing.T) {
-	t.Parallel()
-	redistest.Virtual(t, func(t *testing.T, rdb *redis.Client) {
-		f := newFamily(t, rdb, limitertest.Every(100, time.Hour), limitertest.Every(10, time.Hour))
-		require.NoError(t, limitertest.Second(f.Limiters[1].Expire(t.Context(), time.Minute)))
-		require.True(t, f.Try(t, 4))
-		require.NoError(t, rdb.Del(t.Context(), f.Limiters[1].Name()).Err())
-		f = f.SeenBy(f.Client, rratelimiter.WithDefault(limitertest.Every(10, time.Hour)))
-		assert.True(t, f.Try(t, 4))
-		time.Sleep(2 * time.Minute)
-		assert.False(t, f.Try(t, 3))
-		assert.True(t, f.Try(t, 2))
-		assert.EqualValues(t, -1, rdb.PTTL(t.Context(), limitertest.KeysOf(f.Limiters[1]).Permits).Val())
-	})
-}
-
 func TestAContextThatEndsWhileItWaitsForAll(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -246,8 +315,7 @@ func TestAContextThatEndsWhileItWaitsForAll(t *testing.T) {
 	})
 }
 
-// What is granted to a caller that has gone goes back to every limiter, and
-// serves those that wait for any of them.
+// What a caller that has gone was granted goes back to all limiters and serves waiters of any.
 func TestAContextThatEndsWhileAllAreAsked(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -262,8 +330,7 @@ func TestAContextThatEndsWhileAllAreAsked(t *testing.T) {
 		s.Until(500 * ms)
 		gone.RequireEnd(t, context.DeadlineExceeded, 200*ms)
 		letGo()
-		assert.Equal(t, "true at 500ms", one.Outcome())
-		assert.Equal(t, "true at 500ms", both.Outcome())
+		ended(t, "true at 500ms", one, both)
 		s.CheckAll(t, f, []int64{3, 9, 5}, []int64{3, 2, 0})
 	})
 }
@@ -313,127 +380,6 @@ func damage(t *testing.T, rdb redis.UniversalClient, l *rratelimiter.RateLimiter
 	}
 }
 
-// What is wrong with one limiter is an error that names it, and nothing is
-// taken from any, nor set up.
-func TestTryAcquireAllNamesTheLimiterAtFault(t *testing.T) {
-	t.Parallel()
-	redistest.Everywhere(t, func(t *testing.T, rdb redis.UniversalClient) {
-		for name, tt := range map[string]struct {
-			damage string
-			want   error
-			says   string
-		}{
-			"no rate":              {"DEL config", rratelimiter.ErrNotInitialized, "TrySetRate"},
-			"a lower rate":         {"HSET config rate 2; DEL value permits", rratelimiter.ErrPermitsExceedRate, "3 permits of 2"},
-			"half a config":        {"HDEL config interval", rratelimiter.ErrCorrupt, "interval"},
-			"a rate that is none":  {"HSET config rate many", rratelimiter.ErrCorrupt, "rate"},
-			"a value that is none": {"SET value few", rratelimiter.ErrCorrupt, ":value"},
-			"a member of none":     {"DEL value permits; ZADD permits now x", rratelimiter.ErrCorrupt, ":permits"},
-			"a list for a hash":    {"DEL config; LPUSH config x", rratelimiter.ErrCorrupt, "list"},
-			"a string for a set":   {"DEL value permits; SET permits x", rratelimiter.ErrCorrupt, ":permits"},
-		} {
-			for place := range 3 {
-				f := newFamily(t, rdb, slices.Repeat([]rratelimiter.Config{limitertest.Every(10, time.Hour)}, 3)...)
-				require.True(t, f.Try(t, 1))
-				at := f.Limiters[place]
-				damage(t, rdb, at, tt.damage)
-				fresh := byDefault(f.Client, f.Tag+":fresh", limitertest.Every(10, time.Hour))
-				before := f.State(t, rdb)
-				for _, timeout := range []time.Duration{0, time.Hour} {
-					ok, err := f.Client.TryAcquireAll(t.Context(), 3, timeout, append([]*rratelimiter.RateLimiter{fresh}, f.Limiters...)...)
-					require.ErrorIs(t, err, tt.want, "%s, limiter %d", name, place)
-					assert.False(t, ok)
-					assert.ErrorContains(t, err, fmt.Sprintf("TryAcquireAll %q", at.Name()), name)
-					assert.ErrorContains(t, err, tt.says, name)
-				}
-				assert.Equal(t, before, f.State(t, rdb), name)
-				assert.Empty(t, limitertest.ReadState(t, rdb, fresh.Name()), name)
-			}
-		}
-	})
-}
-
-func TestTryAcquireAllRepairsWhatWasLost(t *testing.T) {
-	t.Parallel()
-	redistest.Everywhere(t, func(t *testing.T, rdb redis.UniversalClient) {
-		for name, tt := range map[string]struct {
-			damage string
-			older  time.Duration // all that is in use is dated back so far
-			free   int64         // of 10, 6 of which were taken
-		}{
-			"value lost":           {damage: "DEL value", free: 4},
-			"set lost":             {damage: "DEL permits", free: 10},
-			"both lost":            {damage: "DEL value permits", free: 10},
-			"permits leaked":       {damage: "DECRBY value 4", free: 4},
-			"value above the rate": {damage: "INCRBY value 50", free: 10},
-			"all has run out":      {older: 2 * time.Hour, free: 10},
-			"dated in the future":  {older: -2 * time.Hour, free: 4},
-		} {
-			for place := range 2 {
-				f := newFamily(t, rdb, limitertest.Every(10, time.Hour), limitertest.Every(10, time.Hour))
-				require.True(t, f.Try(t, 6))
-				require.NoError(t, f.Limiters[1-place].Release(t.Context(), 6))
-				k := limitertest.KeysOf(f.Limiters[place])
-				for _, member := range rdb.ZRange(t.Context(), k.Permits, 0, -1).Val() {
-					require.NoError(t, rdb.ZIncrBy(t.Context(), k.Permits, -float64(tt.older.Milliseconds()), member).Err())
-				}
-				if tt.damage != "" {
-					damage(t, rdb, f.Limiters[place], tt.damage)
-				}
-				got := int64(0)
-				if name == "set lost" {
-					require.True(t, f.Try(t, 1))
-					f.CheckSums(t, rdb, 10, 10)
-					got++
-				}
-				for range 11 {
-					if f.Try(t, 1) {
-						got++
-					}
-				}
-				assert.Equal(t, tt.free, got, name)
-				value, _ := limitertest.StoredValue(t, rdb, k.Value)
-				assert.Zero(t, value, name)
-				assert.Equal(t, got, limitertest.InUse(t, rdb, limitertest.KeysOf(f.Limiters[1-place]).Permits), name)
-			}
-		}
-	})
-}
-
-// Each layout is written as TryAcquire writes it, and read whatever it is.
-func TestTryAcquireAllInEachLayout(t *testing.T) {
-	t.Parallel()
-	redistest.Everywhere(t, func(t *testing.T, rdb redis.UniversalClient) {
-		var members []codec.Layout
-		f := newFamily(t, rdb, limitertest.Every(100, time.Hour), limitertest.Every(50, time.Hour))
-		for name, layout := range map[string]codec.Layout{
-			"D2 merged": codec.LayoutD2, "D2": codec.LayoutD2, "D1": codec.LayoutD1, "C": codec.LayoutC, "B": codec.LayoutB,
-		} {
-			old := f.SeenBy(limitertest.NewClient(t, rdb, rratelimiter.WithRedissonVersion(limitertest.MembersOf[name])))
-			assert.True(t, old.Try(t, 3), name)
-			assert.True(t, old.Try(t, 4), name)
-			members = append(members, layout, layout)
-		}
-		for _, l := range f.Limiters {
-			var found []codec.Layout
-			for _, text := range rdb.ZRange(t.Context(), limitertest.KeysOf(l).Permits, 0, -1).Val() {
-				member, err := codec.Parse(text)
-				require.NoError(t, err)
-				found = append(found, member.Layout)
-			}
-			assert.ElementsMatch(t, members, found)
-		}
-		assert.Equal(t, []int64{65, 15}, f.Free(t))
-		for name := range limitertest.MembersOf {
-			old := f.SeenBy(limitertest.NewClient(t, rdb, rratelimiter.WithRedissonVersion(limitertest.MembersOf[name])))
-			assert.False(t, old.Try(t, 16), name)
-			assert.True(t, old.Try(t, 3), name)
-		}
-		assert.False(t, f.Try(t, 1))
-		f.CheckSums(t, rdb, 100, 50)
-	})
-}
-
 var allInTime = tests[*redis.Client]{
 	// For Redissons that must not find many, nothing that has run out stays.
 	"sweeps for old Redissons": func(t *testing.T, rdb *redis.Client) {
@@ -459,8 +405,7 @@ var allInTime = tests[*redis.Client]{
 		assert.LessOrEqual(t, rdb.ZCard(t.Context(), limitertest.KeysOf(f.Limiters[0]).Permits).Val(), int64(100+32))
 		f.CheckSums(t, rdb, 1000, 100000)
 	},
-	// A window of Redisson before 3.13.3 is left as it is: no call fills it or moves
-	// its end.
+	// No call fills a window of Redisson before 3.13.3 or moves its end.
 	"beside a window": func(t *testing.T, rdb *redis.Client) {
 		f := newFamily(t, rdb, limitertest.Every(10, time.Minute), limitertest.Every(100, time.Hour))
 		require.True(t, limitertest.AsRedisson3123(t, rdb, f.Limiters[0], 7))
@@ -513,6 +458,37 @@ var allInTime = tests[*redis.Client]{
 			}
 			time.Sleep(2 * time.Minute)
 		}
+	},
+	"of one is TryAcquire": func(t *testing.T, rdb *redis.Client) {
+		client := limitertest.NewClient(t, rdb)
+		for _, name := range []string{"orders", "a{b}c", "foo}bar"} {
+			l := byDefault(client, name, limitertest.Every(3, time.Second))
+			for i := range 5 {
+				assert.Equal(t, i < 3, tryAll(t, client, 1, l), name)
+			}
+			start := time.Now()
+			ok, err := client.TryAcquireAll(t.Context(), 2, 2*time.Second, l)
+			require.NoError(t, err)
+			assert.True(t, ok)
+			assert.Equal(t, time.Second, time.Since(start))
+			_, err = client.TryAcquireAll(t.Context(), 4, 0, l)
+			require.ErrorIs(t, err, rratelimiter.ErrPermitsExceedRate)
+			assert.ErrorContains(t, err, "TryAcquireAll \""+name+"\"")
+			assert.NotContains(t, err.Error(), "TryAcquire \"")
+		}
+	},
+	// What a lost limiter of that name left behind does not go before its time.
+	"sets up beside what is left": func(t *testing.T, rdb *redis.Client) {
+		f := newFamily(t, rdb, limitertest.Every(100, time.Hour), limitertest.Every(10, time.Hour))
+		require.NoError(t, limitertest.Second(f.Limiters[1].Expire(t.Context(), time.Minute)))
+		require.True(t, f.Try(t, 4))
+		require.NoError(t, rdb.Del(t.Context(), f.Limiters[1].Name()).Err())
+		f = f.SeenBy(f.Client, rratelimiter.WithDefault(limitertest.Every(10, time.Hour)))
+		assert.True(t, f.Try(t, 4))
+		time.Sleep(2 * time.Minute)
+		assert.False(t, f.Try(t, 3))
+		assert.True(t, f.Try(t, 2))
+		assert.EqualValues(t, -1, rdb.PTTL(t.Context(), limitertest.KeysOf(f.Limiters[1]).Permits).Val())
 	},
 }
 

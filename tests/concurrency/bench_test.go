@@ -115,8 +115,7 @@ func BenchmarkClientName(b *testing.B) {
 	}
 }
 
-// BenchmarkObserver measures what an observer costs calls that are answered from memory,
-// which take the least themselves.
+// BenchmarkObserver measures what an observer costs the cheapest calls, those from memory.
 func BenchmarkObserver(b *testing.B) {
 	for name, opts := range map[string][]rratelimiter.Option{
 		"absent":  nil,
@@ -344,8 +343,7 @@ func keepingState(interval time.Duration) operation {
 	return setting(rratelimiter.Overall, 70, interval, rratelimiter.KeepState())
 }
 
-// running calls a script as often as it asks for it; the token goes to the argument of that
-// place.
+// running calls a script until it is done; its token becomes the argument at tokenAt.
 func running(script *lua.Script, tokenAt int, args ...any) operation {
 	return func(ctx context.Context, s stall) (any, error) {
 		args := slices.Clone(args)
@@ -525,8 +523,7 @@ func noise(ctx context.Context, s stall) (any, error) {
 // each call took in any run, and of those the longest. RRL_REDIS_SERVER names
 // the server.
 func BenchmarkStall(b *testing.B) {
-	// Logging takes time itself, and the commands of a script are logged like the
-	// call: so no more than what takes 25 us.
+	// Logging takes time itself, and a script's commands are logged too: log from 25 us.
 	server := redistest.StartServer(b, redistest.Default,
 		"--slowlog-log-slower-than", "25", "--slowlog-max-len", "1000000")
 	rdb := server.Client(b, &redis.Options{ReadTimeout: time.Minute})
@@ -563,8 +560,7 @@ func BenchmarkStall(b *testing.B) {
 	}
 }
 
-// work returns the longest of the calls, each by the shortest time that it took
-// in any run.
+// work returns the longest of the calls, each by its shortest time in any run.
 func work(runs [][]time.Duration) time.Duration {
 	shortest := slices.Clone(runs[0])
 	for _, run := range runs[1:] {
@@ -575,8 +571,7 @@ func work(runs [][]time.Duration) time.Duration {
 	return slices.Max(shortest)
 }
 
-// prepare copies the pile and puts the state beside it. What is freed by then is
-// freed, and the server has forgotten what took how long.
+// prepare copies the pile, puts the state beside it, and resets the slow log once all is freed.
 func (c stallCase) prepare(b *testing.B, rdb *redis.Client, server *redistest.Server) stall {
 	b.Helper()
 	ctx := b.Context()
@@ -628,8 +623,7 @@ func loadScripts(b *testing.B, rdb *redis.Client) {
 	}
 }
 
-// scriptTimes returns how long each script call took since the slow log was
-// reset, in their order.
+// scriptTimes returns how long each script call took since the slow log was reset, in order.
 func scriptTimes(b *testing.B, rdb *redis.Client) []time.Duration {
 	b.Helper()
 	logged, err := rdb.SlowLogGet(b.Context(), 1_000_000).Result()

@@ -18,8 +18,7 @@ import (
 	"github.com/rratelimiter/rratelimiter/internal/test/redistest"
 )
 
-// pileUp adds members of one permit each, so many of each age, as Redisson leaves them, and
-// sets the value; one below 0 is missing.
+// pileUp adds members of one permit, so many of each age, and sets the value unless it is below 0.
 func pileUp(t testing.TB, rdb redis.UniversalClient, l *rratelimiter.RateLimiter, members map[time.Duration]int, value int64) {
 	t.Helper()
 	for age, count := range members {
@@ -222,8 +221,7 @@ func TestTryAcquireAllDoesBoundedWork(t *testing.T) {
 	})
 }
 
-// monitor notes all that a server does. The function it returns checks that no
-// script call did more than a bounded piece of work.
+// monitor records what a server does; its result checks that each script call did bounded work.
 func monitor(t *testing.T, addr string) func(t *testing.T) {
 	t.Helper()
 	calls := redistest.ScriptCalls(t, addr)
@@ -270,8 +268,7 @@ func span(args []string) int {
 	return 0
 }
 
-// TestBoundedWrites: to write a row takes a server several times as long as to
-// read one, so a script call writes fewer than it may read.
+// Writing a row takes several times as long as reading one, so a script call writes fewer.
 func TestBoundedWrites(t *testing.T) {
 	t.Parallel()
 	const count = 3000
@@ -337,8 +334,7 @@ func written(commands [][]string) (rows int) {
 	return rows
 }
 
-// A key whose end has passed when it is set would be freed at once, a large set
-// for as long as that takes.
+// PEXPIREAT in the past would free a large set in the foreground.
 func TestExpireAtAMomentThatHasPassedFreesInTheBackground(t *testing.T) {
 	t.Parallel()
 	server := redistest.StartRedis(t)

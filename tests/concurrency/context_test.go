@@ -88,8 +88,7 @@ func TestAContextThatEndsInFlight(t *testing.T) {
 }
 
 var contextTests = map[string]heldTest{
-	// Those who wait for a batch on its way were not sent, so that nothing of theirs
-	// is to be given back.
+	// Requests behind a batch on its way were not sent: nothing of theirs is given back.
 	"a context that ends behind a batch": {limitertest.Every(10, time.Hour), func(t *testing.T, s *limitertest.HeldScene) {
 		letGo := s.Hold(t, lua.Acquire, 1)
 		lead := s.StartTryAcquire(t.Context(), 1, 0)
@@ -103,17 +102,14 @@ var contextTests = map[string]heldTest{
 		s.Until(200 * ms)
 		cancel()
 		synctest.Wait()
-		for _, c := range gone {
-			c.RequireEnd(t, context.Canceled, 200*ms)
-		}
+		failed(t, context.Canceled, 200*ms, gone...)
 		release.RequireEnd(t, context.Canceled, 200*ms)
 		end, _ := release.Ended()
 		assert.NotErrorIs(t, end.Err, rratelimiter.ErrUnknownOutcome, "it had not been sent")
 
 		s.Until(300 * ms)
 		letGo()
-		assert.Equal(t, "true at 300ms", lead.Outcome())
-		assert.Equal(t, "true at 300ms", kept.Outcome())
+		ended(t, "true at 300ms", lead, kept)
 		s.CheckInUse(t, 10, 4)
 		assert.Equal(t, 2, s.Sent.Scripts())
 	}},
@@ -132,8 +128,7 @@ var contextTests = map[string]heldTest{
 		assert.Equal(t, "true at 200ms", waiting.Outcome())
 		s.CheckInUse(t, 3, 2)
 	}},
-	// One who waits is asked for again by the line's own timer; its context may end
-	// then, too.
+	// The line's own timer asks again for a waiter, whose context may end then.
 	"a context that ends while the line asks": {limitertest.Every(2, time.Second), func(t *testing.T, s *limitertest.HeldScene) {
 		limitertest.MustAcquire(t, s.Other, 2)
 		letGo := s.Hold(t, lua.Acquire, 2)
@@ -161,13 +156,10 @@ var contextTests = map[string]heldTest{
 		synctest.Wait()
 		lead.RequireEnd(t, context.Canceled, 0)
 		gate()
-		for _, c := range others {
-			assert.Equal(t, "true at 0s", c.Outcome())
-		}
+		ended(t, "true at 0s", others...)
 		s.CheckInUse(t, 5, 3)
 	}},
-	// A caller without a deadline does its batch's work itself. It must not do that
-	// of others for longer.
+	// A caller without a deadline does its batch's work itself, but not that of later batches.
 	"a caller is not kept by others": {limitertest.Every(5, time.Hour), func(t *testing.T, s *limitertest.HeldScene) {
 		gate := s.Hold(t, lua.Acquire, 1)
 		lead := s.StartTryAcquire(context.WithoutCancel(t.Context()), 1, 0)
@@ -180,8 +172,7 @@ var contextTests = map[string]heldTest{
 		letGo()
 		assert.Equal(t, "true at 900ms", behind.Outcome())
 	}},
-	// A caller's cancelled context has no say in what others of its batch get, nor
-	// in what is given back for it.
+	// A cancelled context changes nothing for others of its batch, nor for the give-back.
 	"a cancelled context does not reach Redis": {limitertest.Every(5, time.Hour), func(t *testing.T, s *limitertest.HeldScene) {
 		s.Redis.AddHook(seesContext(func(ctx context.Context) { assert.NoError(t, ctx.Err()) }))
 		letGo := s.Hold(t, lua.Acquire, 1)
@@ -220,14 +211,10 @@ func TestPartOfABatchIsGivenBack(t *testing.T) {
 		s.Until(100 * ms)
 		cancel()
 		synctest.Wait()
-		for _, c := range gone {
-			c.RequireEnd(t, context.Canceled, 100*ms)
-		}
+		failed(t, context.Canceled, 100*ms, gone...)
 		s.Until(200 * ms)
 		letGo()
-		for _, c := range kept {
-			assert.Equal(t, "true at 200ms", c.Outcome())
-		}
+		ended(t, "true at 200ms", kept...)
 		s.CheckInUse(t, 20, 1+2+4)
 		members := s.Mini.ZRange(t.Context(), limitertest.KeysOf(s.RateLimiter).Permits, 0, -1).Val()
 		members = slices.DeleteFunc(members, func(member string) bool { return permitsIn(member) == 0 })
@@ -260,8 +247,7 @@ func TestEverybodyInABatchGoesAway(t *testing.T) {
 	})
 }
 
-// Patience ends on time though a flight is stuck, for those who are not in it. They
-// were not refused.
+// Patience ends on time behind a flight that is stuck. That is no refusal.
 func TestPatienceEndsBehindABatchThatIsStuck(t *testing.T) {
 	t.Parallel()
 	type row struct {
@@ -288,13 +274,13 @@ func TestPatienceEndsBehindABatchThatIsStuck(t *testing.T) {
 	})
 }
 
-// Contexts end at the very moment of the grant, in any order: who is told that
-// it was granted holds its permits, and nobody else does.
+// Contexts end at the moment of the grant: callers hold just what they were told they were granted.
 func TestContextsThatEndAtTheMomentOfTheGrant(t *testing.T) {
 	t.Parallel()
 	redistest.Everywhere(t, func(t *testing.T, rdb redis.UniversalClient) {
 		const rate = 1_000_000
-		l := limitertest.NewLimiter(t, rdb, limitertest.Every(rate, time.Hour))
+		l := limitertest.NewClient(t, rdb, patient).RateLimiter(redistest.Name(t))
+		limitertest.MustTrySetRate(t, l, limitertest.Every(rate, time.Hour))
 		var held atomic.Int64
 		var wg sync.WaitGroup
 		for worker := range 8 {
@@ -412,9 +398,7 @@ var closeTests = map[string]heldTest{
 		s.Until(400 * ms)
 		require.NoError(t, s.Client.Close(t.Context()))
 		synctest.Wait()
-		for _, c := range waiting {
-			c.RequireEnd(t, rratelimiter.ErrClosed, 400*ms)
-		}
+		failed(t, rratelimiter.ErrClosed, 400*ms, waiting...)
 		before := s.Sent.Total()
 		_, err := s.Client.TryAcquireAll(t.Context(), 1, 0, s.RateLimiter, another)
 		require.ErrorIs(t, err, rratelimiter.ErrClosed)
@@ -433,8 +417,7 @@ var closeTests = map[string]heldTest{
 		defer cancel()
 		first := s.Close(short)
 		second := s.Close(t.Context())
-		behind.RequireEnd(t, rratelimiter.ErrClosed, 100*ms)
-		inLine.RequireEnd(t, rratelimiter.ErrClosed, 100*ms)
+		failed(t, rratelimiter.ErrClosed, 100*ms, behind, inLine)
 		assert.Equal(t, "waits", inFlight.Outcome())
 		_, err := s.TryAcquire(t.Context(), 1, 0)
 		require.ErrorIs(t, err, rratelimiter.ErrClosed)
@@ -443,13 +426,11 @@ var closeTests = map[string]heldTest{
 		first.RequireEnd(t, context.DeadlineExceeded, 300*ms)
 		assert.Equal(t, "waits", second.Outcome())
 		letGo()
-		assert.Equal(t, "true at 900ms", inFlight.Outcome())
-		assert.Equal(t, "true at 900ms", second.Outcome())
+		ended(t, "true at 900ms", inFlight, second)
 		require.NoError(t, s.Client.Close(t.Context()))
 		s.CheckInUse(t, 5, 2)
 	}},
-	// Who waits and is refused while the Client is being closed is not asked for
-	// again.
+	// A waiter that is refused while its Client is being closed is not asked for again.
 	"Close while the line asks": {limitertest.Every(3, time.Second), func(t *testing.T, s *limitertest.HeldScene) {
 		limitertest.MustAcquire(t, s.Other, 1)
 		letGo := s.Hold(t, lua.Acquire, 1)
@@ -462,8 +443,7 @@ var closeTests = map[string]heldTest{
 		s.Until(100 * ms)
 		assert.Equal(t, "waits", closed.Outcome())
 		answer()
-		a.RequireEnd(t, rratelimiter.ErrClosed, 100*ms)
-		b.RequireEnd(t, rratelimiter.ErrClosed, 100*ms)
+		failed(t, rratelimiter.ErrClosed, 100*ms, a, b)
 		assert.Equal(t, "true at 100ms", closed.Outcome())
 		s.CheckInUse(t, 3, 3)
 	}},
@@ -504,8 +484,7 @@ var closeTests = map[string]heldTest{
 		closed := s.Close(t.Context())
 		s.Until(100 * ms)
 		letGo()
-		assert.Equal(t, "true at 100ms", inFlight.Outcome())
-		assert.Equal(t, "true at 100ms", closed.Outcome())
+		ended(t, "true at 100ms", inFlight, closed)
 		end, done := release.Ended()
 		require.True(t, done)
 		if end.Err == nil {
@@ -532,37 +511,19 @@ func TestCloseWaitsForWritesAndReads(t *testing.T) {
 		c := s.Go(func() (bool, error) { return true, call(t.Context(), s.RateLimiter) })
 		closed := s.Close(t.Context())
 		s.Until(100 * ms)
-		assert.Equal(t, "waits", c.Outcome())
-		assert.Equal(t, "waits", closed.Outcome())
+		ended(t, "waits", c, closed)
 		close(held)
 		synctest.Wait()
-		assert.Equal(t, "true at 100ms", c.Outcome())
-		assert.Equal(t, "true at 100ms", closed.Outcome())
+		ended(t, "true at 100ms", c, closed)
 	})
 }
 
-// Two Clients on one Redis are closed one by one.
-func TestCloseOfOneClientLeavesTheOther(t *testing.T) {
-	t.Parallel()
-	synctest.Test(t, func(t *testing.T) {
-		s := limitertest.NewScene(t, limitertest.Every(1, time.Second))
-		limitertest.MustAcquire(t, s.Other, 1)
-		waits := s.Go(func() (bool, error) { return s.Other.TryAcquire(t.Context(), 1, forever) })
-		fails := s.StartAcquire(t.Context(), 1)
-		require.NoError(t, s.Client.Close(t.Context()))
-		s.Until(time.Minute)
-		fails.RequireEnd(t, rratelimiter.ErrClosed, 0)
-		assert.Equal(t, "true at 1s", waits.Outcome())
-	})
-}
-
-// Many callers, with and without patience, and several Closes at any moment:
-// each call gets an answer, and it is true.
+// Many callers and several Closes at any moment: each call gets an answer, and it is true.
 func TestCloseUnderLoad(t *testing.T) {
 	t.Parallel()
 	redistest.Everywhere(t, func(t *testing.T, rdb redis.UniversalClient) {
 		for round := range 10 {
-			client := rratelimiter.New(rdb)
+			client := rratelimiter.New(rdb, patient)
 			l := byDefault(client, redistest.Name(t), limitertest.Every(100, time.Hour))
 			var held atomic.Int64
 			var callers, closers sync.WaitGroup

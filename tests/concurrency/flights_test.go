@@ -160,8 +160,7 @@ func (j *joint) hook() redis.Hook {
 	})
 }
 
-// crowdOn has many callers ask limiters of so many permits an hour, until all
-// have been refused often. It returns how many permits each granted.
+// crowdOn has callers ask limiters at random. It returns how many permits each granted.
 func crowdOn(t *testing.T, limiters []*rratelimiter.RateLimiter, callers, tries int) []int64 {
 	t.Helper()
 	granted := make([]int64, len(limiters))
@@ -181,7 +180,7 @@ func crowdOn(t *testing.T, limiters []*rratelimiter.RateLimiter, callers, tries 
 
 func limitersOf(t *testing.T, rdb redis.UniversalClient, n int, cfg rratelimiter.Config) []*rratelimiter.RateLimiter {
 	t.Helper()
-	client := limitertest.NewClient(t, rdb)
+	client := limitertest.NewClient(t, rdb, patient)
 	limiters := make([]*rratelimiter.RateLimiter, n)
 	for i := range limiters {
 		limiters[i] = byDefault(client, redistest.Name(t), cfg)
@@ -189,8 +188,7 @@ func limitersOf(t *testing.T, rdb redis.UniversalClient, n int, cfg rratelimiter
 	return limiters
 }
 
-// Callers of different limiters are decided about in one script call, and each
-// limiter grants just what it would have granted to them one after another.
+// Callers of several limiters share script calls, and are granted what they would be one by one.
 func TestCallersOfManyLimitersShareCalls(t *testing.T) {
 	t.Parallel()
 	redistest.SkipShort(t, "long")
@@ -215,8 +213,7 @@ func TestCallersOfManyLimitersShareCalls(t *testing.T) {
 	})
 }
 
-// Answers that are lost, calls that never arrive and connections that break
-// leave no caller with a wrong answer, and no permits lost.
+// Lost answers, lost calls and broken connections leave no wrong answer, and no permits lost.
 func TestCallersOfManyLimitersShareABadLine(t *testing.T) {
 	t.Parallel()
 	server := redistest.StartRedis(t)
@@ -250,8 +247,7 @@ func TestCallersOfManyLimitersShareABadLine(t *testing.T) {
 	assert.Positive(t, j.calls.Load())
 }
 
-// What is wrong with one limiter is told to its own callers, and does not put
-// others in doubt.
+// A damaged limiter fails its own callers, and puts no others in doubt.
 func TestADamagedLimiterAmongOthers(t *testing.T) {
 	t.Parallel()
 	redistest.Everywhere(t, func(t *testing.T, rdb redis.UniversalClient) {
@@ -276,8 +272,7 @@ func TestADamagedLimiterAmongOthers(t *testing.T) {
 	})
 }
 
-// A hook of the application's that panics on a goroutine of ours is an error for
-// the callers of that flight, and nothing to others.
+// A hook that panics on a goroutine of ours is an error for the callers of that flight only.
 func TestAHookThatPanics(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -320,8 +315,7 @@ func newFarScene(t *testing.T, cfg rratelimiter.Config) *limitertest.HeldScene {
 	return limitertest.NewHeldSceneOf(t, cfg, &redis.Options{ReadTimeout: time.Minute, PoolSize: 256})
 }
 
-// Releases of a limiter that wait for what is in doubt go as one call, and hold
-// back what gathers behind them.
+// Releases that wait for what is in doubt go as one call, and hold back what is behind them.
 func TestReleasesThatGatherGoAsOneCall(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -340,9 +334,7 @@ func TestReleasesThatGatherGoAsOneCall(t *testing.T) {
 		assert.Equal(t, 1, s.Sent.Scripts()-before)
 		letGo()
 		assert.Equal(t, "true at 500ms", held.Outcome())
-		for _, c := range all {
-			assert.Equal(t, "true at 500ms", c.Outcome())
-		}
+		ended(t, "true at 500ms", all...)
 		assert.Equal(t, "true at 500ms", behind.Outcome())
 		assert.Equal(t, 3, s.Sent.Scripts()-before, "the request, the releases and what was behind them")
 		s.CheckInUse(t, 100, 50+1-21+2)
@@ -369,14 +361,12 @@ func TestAReleaseWaitsForItsLimiterOnly(t *testing.T) {
 		assert.Equal(t, 100*ms, s.Now())
 		assert.Equal(t, "waits", release.Outcome())
 		letGo()
-		assert.Equal(t, "true at 100ms", held.Outcome())
-		assert.Equal(t, "true at 100ms", release.Outcome())
+		ended(t, "true at 100ms", held, release)
 		s.CheckInUse(t, 100, 10)
 	})
 }
 
-// farRedis returns a client of a miniredis that takes so long for each round trip, and one
-// beside it.
+// farRedis returns a client of a miniredis with such round trips, and one without.
 func farRedis(t *testing.T, trip time.Duration) (far, near *redis.Client) {
 	t.Helper()
 	near, m := redistest.Mini(t)
@@ -388,8 +378,7 @@ func farRedis(t *testing.T, trip time.Duration) (far, near *redis.Client) {
 	return far, near
 }
 
-// What callers were granted who had gone is free again within the time of a call, however
-// many went at once.
+// Permits of callers that have gone are free within the time of a call, however many went.
 func TestHundredsOfCallersWhoLeave(t *testing.T) {
 	t.Parallel()
 	const callers, waves, trip, callTime = 600, 6, 100 * ms, 1500 * ms

@@ -38,8 +38,7 @@ type ledger struct {
 	highest        int64 // the most that was in use
 }
 
-// expire drops what has expired by then: a PerClient pair that nobody used for an
-// interval.
+// expire drops what has expired: a PerClient pair that was not used for an interval.
 func (l *ledger) expire(now int64) {
 	if l.ends == 0 || now < l.ends {
 		return
@@ -190,8 +189,7 @@ func replay(t *testing.T, commands []redistest.Ran, cfg rratelimiter.Config) (le
 	return ledgers, unwanted
 }
 
-// A hammer is three Clients with eight callers each, which do all that callers do for a
-// while, and a server that tells what came of it.
+// A hammer is three Clients with eight callers each, and a server that tells what it did.
 type hammer struct {
 	server    *redistest.Server
 	seed      uint64
@@ -212,15 +210,15 @@ func newHammer(t *testing.T) *hammer {
 	return h
 }
 
-// strike goes on for that long at least, and until callers were granted permits and went
-// away. handle is called for each Client, and what it returns makes one random call.
+// strike makes calls for so long at least, and until it has seen enough. handle, called for each
+// Client, returns what makes one random call.
 func (h *hammer) strike(t *testing.T, least time.Duration, handle func(c *rratelimiter.Client) func(draw *rand.Rand)) {
 	t.Helper()
 	var callers sync.WaitGroup
 	var clients []*rratelimiter.Client
 	start := time.Now()
 	for number := range uint64(3) {
-		client := rratelimiter.New(h.server.Client(t, nil))
+		client := rratelimiter.New(h.server.Client(t, nil), patient)
 		clients = append(clients, client)
 		call := handle(client)
 		for worker := range uint64(8) {
@@ -259,8 +257,7 @@ func (h *hammer) granted(t *testing.T, ok bool, err error) bool {
 	return ok
 }
 
-// check replays what was done to the limiter of that name. Its permits were held by the
-// callers who were told of them, and in so many sets.
+// check replays what was done to a limiter whose callers were told of so many permits.
 func (h *hammer) check(t *testing.T, name string, cfg rratelimiter.Config, sets int, held int64) {
 	t.Helper()
 	ledgers, unwanted := replay(t, of(h.commands, name), cfg)

@@ -62,7 +62,7 @@ func (l braced) Reset(ctx context.Context, key string) error {
 // newKeyed returns a limiter of keys, and the prefix of their limiters' names.
 func newKeyed(t *testing.T, rdb rratelimiter.Redis, cfg rratelimiter.Config) (*rratelimiter.Client, limit.Returner, string) {
 	t.Helper()
-	client, prefix := limitertest.NewClient(t, rdb), redistest.Name(t)+":"
+	client, prefix := limitertest.NewClient(t, rdb, patient), redistest.Name(t)+":"
 	return client, client.Keyed(prefix, cfg), prefix
 }
 
@@ -104,8 +104,7 @@ func TestKeyedRateOfItsOwn(t *testing.T) {
 	})
 }
 
-// A key that nobody asks for leaves nothing behind; how long it stays can be
-// chosen.
+// A key that is not used leaves nothing behind; how long it stays is configurable.
 func TestKeyedKeepAlive(t *testing.T) {
 	t.Parallel()
 	for name, tc := range map[string]struct{ given, want time.Duration }{
@@ -198,8 +197,7 @@ var mappers = map[string]func(string) string{
 	"lower":    strings.ToLower,
 }
 
-// A key that Redis keys of another would be used for is refused, and leaves the
-// other alone.
+// A key whose Redis keys are another's is refused, and leaves the other alone.
 func TestKeyedKeyOfAnother(t *testing.T) {
 	t.Parallel()
 	for name, tt := range map[string]struct{ prefix, key, other, mapper string }{
@@ -251,8 +249,7 @@ func TestKeyedKeysLikeThoseOfOthers(t *testing.T) {
 	}
 }
 
-// Whatever keys are chosen, those that are not refused have their permits each,
-// and state that is sound.
+// Whatever the keys, each that is not refused has permits of its own, and sound state.
 func TestKeyedKeysAreApart(t *testing.T) {
 	t.Parallel()
 	rdb, _ := redistest.Mini(t)

@@ -124,8 +124,7 @@ func TestLeasesObeyTheLimit(t *testing.T) {
 // A use is a permit that a caller was granted at some moment between two.
 type use struct{ after, before time.Duration }
 
-// The same in real time. When a permit is used can't be told to the moment: those
-// are counted that were used within a span for certain.
+// The same in real time: counts the permits that were used within a span for certain.
 func TestLeasesObeyTheLimitInRealTime(t *testing.T) {
 	t.Parallel()
 	redistest.SkipShort(t, "long")
@@ -177,8 +176,7 @@ func TestLeasesObeyTheLimitInRealTime(t *testing.T) {
 	})
 }
 
-// Clients with leases and the same demand on a limiter that has too little for
-// all get about the same, and one without leases is not shut out.
+// Clients with the same demand get about the same of what is scarce, with leases or without.
 func TestScarcePermitsAreShared(t *testing.T) {
 	t.Parallel()
 	redistest.SkipShort(t, "long")
@@ -225,6 +223,8 @@ func TestScarcePermitsAreShared(t *testing.T) {
 	})
 }
 
+var keptAlive = rratelimiter.Config{Rate: 1000, Interval: time.Second, KeepAlive: 2 * time.Second}
+
 var leaseCallerTests = map[string]leaseTest{
 	"lease of larger requests": {limitertest.Every(1000, time.Minute), 0, func(t *testing.T, s *leaseScene) {
 		taken := s.takeMore(t, 50)
@@ -266,8 +266,7 @@ var leaseCallerTests = map[string]leaseTest{
 			require.NoError(t, s.plain.Release(t.Context(), 1))
 			synctest.Wait()
 		}
-		assert.Equal(t, "waits", first.Outcome())
-		assert.Equal(t, "waits", second.Outcome())
+		ended(t, "waits", first, second)
 		s.Until(2 * time.Minute)
 		assert.NotEqual(t, "waits", first.Outcome())
 		assert.NotEqual(t, "waits", second.Outcome())
@@ -306,9 +305,7 @@ var leaseCallerTests = map[string]leaseTest{
 		}
 		before := s.Sent.Total()
 		letGo()
-		for _, c := range callers {
-			assert.Equal(t, "true at 0s", c.Outcome())
-		}
+		ended(t, "true at 0s", callers...)
 		assert.Equal(t, before, s.Sent.Total(), "one call was enough for all")
 	}},
 	"lease of callers that went away": {limitertest.Every(10_000, time.Minute), 0, func(t *testing.T, s *leaseScene) {
@@ -331,8 +328,7 @@ var leaseCallerTests = map[string]leaseTest{
 		s.Until(3*time.Second + 100*ms)
 		s.CheckInUse(t, 10_000, taken+1)
 	}},
-	// A lease is as large as what is used of it: what is left over makes the next
-	// smaller.
+	// What is left over of a lease makes the next smaller.
 	"lease follows demand": {limitertest.Every(100_000, time.Second), 0, func(t *testing.T, s *leaseScene) {
 		s.takeMore(t, 1000)
 		s.Until(time.Second)
@@ -348,8 +344,7 @@ var leaseCallerTests = map[string]leaseTest{
 		calls := s.Sent.Scripts() - before
 		assert.Less(t, calls, 120, "for 20 lives of leases and 2000 permits")
 	}},
-	// A Client that is closed gives back what it took ahead, and leaves nothing; the
-	// bubble sees to goroutines.
+	// Close gives back what was taken ahead. That no goroutine is left, the bubble sees to.
 	"Close gives leases back": {limitertest.Every(10_000, time.Hour), 0, func(t *testing.T, s *leaseScene) {
 		taken := s.takeMore(t, 100)
 		held := make(chan struct{})
@@ -370,9 +365,20 @@ var leaseCallerTests = map[string]leaseTest{
 		asked := s.StartTryAcquire(t.Context(), 1, 0)
 		closed := s.Close(t.Context())
 		letGo()
-		assert.Equal(t, "true at 0s", asked.Outcome())
-		assert.Equal(t, "true at 0s", closed.Outcome())
+		ended(t, "true at 0s", asked, closed)
 		s.CheckInUse(t, 10_000, taken+1)
+	}},
+	"a lease keeps the limiter alive": {keptAlive, 0, func(t *testing.T, s *leaseScene) {
+		for range 500 {
+			limitertest.MustAcquire(t, s.RateLimiter, 1)
+			time.Sleep(10 * ms)
+		}
+		time.Sleep(1900 * ms)
+		limitertest.MustAcquire(t, s.RateLimiter, 1)
+		time.Sleep(2100 * ms)
+		exists, err := s.Exists(t.Context())
+		require.NoError(t, err)
+		assert.False(t, exists)
 	}},
 }
 
@@ -417,8 +423,7 @@ func TestLeaseDoesNotOvertakeTheLine(t *testing.T) {
 	})
 }
 
-// A caller now and then has nothing taken ahead, nor has one whose server is as
-// far away as a lease lives.
+// Nothing is taken ahead for a caller now and then, nor at a distance of a lease's life.
 func TestNoLeaseWithoutDemand(t *testing.T) {
 	t.Parallel()
 	type row struct{ pause, delay time.Duration }
@@ -431,25 +436,6 @@ func TestNoLeaseWithoutDemand(t *testing.T) {
 			time.Sleep(row.pause)
 		}
 		assert.LessOrEqual(t, s.Sent.Scripts()-before, 52, "a call each")
-	})
-}
-
-func TestLeaseKeepsTheLimiterAlive(t *testing.T) {
-	t.Parallel()
-	synctest.Test(t, func(t *testing.T) {
-		cfg := limitertest.Every(1000, time.Second)
-		cfg.KeepAlive = 2 * time.Second
-		s := newLeaseScene(t, cfg, 0)
-		for range 500 {
-			limitertest.MustAcquire(t, s.RateLimiter, 1)
-			time.Sleep(10 * ms)
-		}
-		time.Sleep(1900 * ms)
-		limitertest.MustAcquire(t, s.RateLimiter, 1)
-		time.Sleep(2100 * ms)
-		exists, err := s.Exists(t.Context())
-		require.NoError(t, err)
-		assert.False(t, exists)
 	})
 }
 
@@ -483,7 +469,7 @@ func TestLeasesOfManyLimitersAtOnce(t *testing.T) {
 	redistest.SkipShort(t, "long")
 	redistest.Everywhere(t, func(t *testing.T, rdb redis.UniversalClient) {
 		const limiters, callers, each = 40, 3, 100
-		client := limitertest.NewClient(t, rdb)
+		client := limitertest.NewClient(t, rdb, patient)
 		prefix := redistest.Name(t)
 		name := func(i int) string { return fmt.Sprintf("%s:%d", prefix, i) }
 		var all sync.WaitGroup

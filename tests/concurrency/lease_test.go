@@ -125,7 +125,7 @@ func TestLeaseSparesRoundTrips(t *testing.T) {
 		redistest.Everywhere(t, func(t *testing.T, rdb redis.UniversalClient) {
 			sent := limitertest.CountCommands(rdb)
 			id := rratelimiter.WithClientID("one")
-			client := limitertest.NewClient(t, rdb, id)
+			client := limitertest.NewClient(t, rdb, id, patient)
 			l := client.RateLimiter(redistest.Name(t), limitertest.Ahead(0),
 				rratelimiter.WithDefault(rratelimiter.Config{Type: kind, Rate: 100_000, Interval: time.Hour}))
 			for i := range 5000 {
@@ -169,8 +169,7 @@ func TestLeaseEndsAndGivesBack(t *testing.T) {
 	})
 }
 
-// Callers that come at the moment at which a lease ends are not served from it,
-// whether its timer has run or not.
+// Callers that come when a lease ends are not served from it, whether its timer has run or not.
 func TestLeaseIsOverAtItsEnd(t *testing.T) {
 	t.Parallel()
 	redistest.SkipShort(t, "long")
@@ -291,8 +290,7 @@ func TestLeaseThatComesTooLate(t *testing.T) {
 	})
 }
 
-// Answers are lost of the call that takes a lease, and of the one that gives its
-// rest back.
+// The answer is lost of the call that takes a lease, or of the one that gives its rest back.
 func TestLeaseWithLostAnswers(t *testing.T) {
 	t.Parallel()
 	faults := map[string]redistest.Action{"lost": redistest.DropAnswer, "cut": redistest.Cut, "twice": redistest.Duplicate}

@@ -228,8 +228,7 @@ func TestEqualOnesAreServedInTheirOrder(t *testing.T) {
 	synctest.Test(t, lt.run)
 }
 
-// A permit that comes back at the moment at which patience ends is in time for all whom it
-// serves.
+// A permit that comes back at the moment at which patience ends is in time.
 func TestPermitsAtTheEndOfPatienceAreInTime(t *testing.T) {
 	t.Parallel()
 	for round := range 10 { // several timers end at once, in any order
@@ -270,9 +269,8 @@ func TestAContextThatEndsInLine(t *testing.T) {
 	}, func(t *testing.T, lt lineTest) { lt.run(t) })
 }
 
-// The head asks for what can't be had while the other Client goes on; those
-// behind it wait for it one interval, counted from when the head began, and no
-// longer.
+// The head asks for what can't be had while the other Client goes on. Those behind it wait one
+// interval at most, from when the head began.
 func TestWhatCannotBeServedHoldsNobodyUpLongerThanAnInterval(t *testing.T) {
 	t.Parallel()
 	const billion = 1_000_000_000
@@ -375,12 +373,9 @@ func TestDefectEveryWaiterPollsByItself(t *testing.T) {
 	})
 }
 
-// A line that is overdue was refused what its newest members want as well, so
-// they need not ask.
-func TestArrivingWaitersDoNotAskWhatWasRefused(t *testing.T) {
-	t.Parallel()
-	synctest.Test(t, func(t *testing.T) {
-		s := limitertest.NewScene(t, limitertest.Every(10, time.Second))
+var lineScenes = map[string]sceneTest{
+	// A line that is overdue was refused what its newest members want too: they need not ask.
+	"arriving waiters do not ask what was refused": {limitertest.Every(10, time.Second), func(t *testing.T, s *limitertest.Scene) {
 		defer s.KeepInUse(t, 4)()
 		s.Until(50 * ms)
 		s.StartTryAcquire(t.Context(), 8, 5*time.Second)
@@ -393,13 +388,8 @@ func TestArrivingWaitersDoNotAskWhatWasRefused(t *testing.T) {
 		assert.Equal(t, before, s.Sent.Scripts())
 		assert.Equal(t, "true at 1.2s", s.StartTryAcquire(t.Context(), 2, forever).Outcome(), "less is worth a call")
 		s.Until(10 * time.Second)
-	})
-}
-
-func TestOneTryOvertakesTheLine(t *testing.T) {
-	t.Parallel()
-	synctest.Test(t, func(t *testing.T) {
-		s := limitertest.NewScene(t, limitertest.Every(5, time.Second))
+	}},
+	"one try overtakes the line": {limitertest.Every(5, time.Second), func(t *testing.T, s *limitertest.Scene) {
 		limitertest.MustAcquire(t, s.Other, 2)
 		head := s.StartTryAcquire(t.Context(), 4, forever)
 		behind := s.StartTryAcquire(t.Context(), 1, forever)
@@ -420,7 +410,49 @@ func TestOneTryOvertakesTheLine(t *testing.T) {
 		s.Until(time.Minute)
 		assert.Equal(t, "true at 1.1s", head.Outcome())
 		assert.Equal(t, "true at 1s", behind.Outcome(), "the head had its interval")
-	})
+	}},
+	"a waiter asks again until it is served": {limitertest.Every(1, time.Second), func(t *testing.T, s *limitertest.Scene) {
+		limitertest.MustAcquire(t, s.Other, 1)
+		// The other Client is there first, three times over.
+		var all []*limitertest.Caller
+		for range 3 {
+			all = append(all, s.Go(func() (bool, error) { return s.Other.TryAcquire(t.Context(), 1, forever) }))
+		}
+		all = append(all, s.StartAcquire(t.Context(), 1))
+		gaveUp := s.StartTryAcquire(t.Context(), 1, 1700*ms)
+		s.Until(time.Minute)
+		assert.Equal(t, "false at 1.7s", gaveUp.Outcome())
+		var ends []string
+		for _, c := range all {
+			ends = append(ends, c.Outcome())
+		}
+		assert.ElementsMatch(t, []string{"true at 1s", "true at 2s", "true at 3s", "true at 4s"}, ends)
+		assert.LessOrEqual(t, s.Sent.Scripts(), 10)
+	}},
+	"waiters of different limiters do not meet": {limitertest.Every(1, time.Hour), func(t *testing.T, s *limitertest.Scene) {
+		limitertest.MustAcquire(t, s.Other, 1)
+		waiting := s.StartAcquire(t.Context(), 1)
+		free := byDefault(s.Client, s.Name()+":free", limitertest.Every(1, time.Hour))
+		assert.Equal(t, "true at 0s", s.Go(func() (bool, error) { return free.TryAcquire(t.Context(), 1, forever) }).Outcome())
+		assert.Equal(t, "waits", waiting.Outcome())
+		s.Until(2 * time.Hour)
+		assert.Equal(t, "true at 1h0m0s", waiting.Outcome())
+	}},
+	// Two Clients on one Redis are closed one by one.
+	"Close of one Client leaves the other": {limitertest.Every(1, time.Second), func(t *testing.T, s *limitertest.Scene) {
+		limitertest.MustAcquire(t, s.Other, 1)
+		waits := s.Go(func() (bool, error) { return s.Other.TryAcquire(t.Context(), 1, forever) })
+		fails := s.StartAcquire(t.Context(), 1)
+		require.NoError(t, s.Client.Close(t.Context()))
+		s.Until(time.Minute)
+		fails.RequireEnd(t, rratelimiter.ErrClosed, 0)
+		assert.Equal(t, "true at 1s", waits.Outcome())
+	}},
+}
+
+func TestLineScenes(t *testing.T) {
+	t.Parallel()
+	onScenes(t, lineScenes)
 }
 
 func TestDefectALargeRequestStarvesBehindSmallOnes(t *testing.T) {

@@ -21,8 +21,8 @@ import (
 	"github.com/rratelimiter/rratelimiter/lua"
 )
 
-// newFiguresScene returns a scene at 3 s in which Take(5) of 10 permits every 6 s
-// was refused, for 4 were taken at 0 s and 3 at 2 s.
+// newFiguresScene returns a scene at 3 s: of 10 permits every 6 s, 4 were taken at 0 s and 3 at
+// 2 s, and Take(5) was refused.
 func newFiguresScene(t *testing.T, kind rratelimiter.RateType) *refusalScene {
 	t.Helper()
 	s := newRefusalScene(t, rratelimiter.Config{Type: kind, Rate: 10, Interval: 6 * time.Second})
@@ -70,8 +70,7 @@ var grants = map[string]func(t *testing.T, s *refusalScene){
 	},
 }
 
-// A grant leaves a refusal as it is, and corrects the figures that Take tells of
-// it.
+// A grant leaves a refusal as it is, and corrects the figures of it that Take returns.
 func TestTakeFromMemoryAfterAGrant(t *testing.T) {
 	t.Parallel()
 	limitertest.BothTypes(t, func(t *testing.T, kind rratelimiter.RateType) {
@@ -140,8 +139,7 @@ func TestTakeFromMemoryAfterPermitsAreGivenBack(t *testing.T) {
 	})
 }
 
-// What a lease holds is in use from the call that brings it to the one that gives
-// its rest back; what is handed out of it changes no figures.
+// A lease is in use as a whole until its rest is given back: handing out of it changes no figures.
 func TestTakeFromMemoryBesideLeases(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -168,8 +166,7 @@ func TestTakeFromMemoryBesideLeases(t *testing.T) {
 	})
 }
 
-// walk makes random steps on scenes of 20 permits a minute; at least so many of them are to
-// be spared a call.
+// walk makes random steps, of which more than least must be spared a call, on 20 permits a minute.
 func walk(t *testing.T, steps, least int, step func(t *testing.T, s *refusalScene, random *rand.Rand) (spared bool)) {
 	t.Helper()
 	redistest.SkipShort(t, "long")
@@ -220,8 +217,7 @@ func TestTakeFromMemory(t *testing.T) {
 	})
 }
 
-// Whatever the callers of one Client do, in bursts, Take from memory says what
-// Redis does.
+// Whatever callers of the same Client do, Take from memory returns what Redis would.
 func TestTakeFromMemoryBesideCallersOfItsClient(t *testing.T) {
 	t.Parallel()
 	walk(t, 400, 20, func(t *testing.T, s *refusalScene, random *rand.Rand) (spared bool) {
@@ -289,8 +285,7 @@ func noticed() rratelimiter.LimiterOption {
 	return rratelimiter.WithRefusalCache(rratelimiter.WithNotices())
 }
 
-// A noticeScene is a refusalScene whose limiter is told by the handle peer, of
-// another Client, what that changes.
+// A noticeScene is a refusalScene with a handle of another Client, peer, that sends notices.
 type noticeScene struct {
 	*refusalScene
 
@@ -301,8 +296,7 @@ type noticeScene struct {
 func newNoticeScene(t *testing.T, cfg rratelimiter.Config) *noticeScene {
 	t.Helper()
 	held := limitertest.NewHeldScene(t, cfg)
-	// The proxy pairs requests and answers, and what answers SUBSCRIBE is no answer
-	// in RESP3.
+	// The proxy pairs requests and answers, which SUBSCRIBE has not in RESP3.
 	held.Redis = held.Proxy.Client(t, &redis.Options{Protocol: 2, ReadTimeout: time.Minute})
 	held.Client = limitertest.NewClient(t, held.Redis)
 	held.Sent = limitertest.CountCommands(held.Redis)
@@ -392,8 +386,7 @@ func TestNoNotices(t *testing.T) {
 	})
 }
 
-// While the subscription is down, a refusal ends at the moment named; when it is
-// up again, with the next change.
+// While the subscription is down, a refusal ends when the server said; then with changes again.
 func TestNoticesThatAreMissed(t *testing.T) {
 	t.Parallel()
 	bubbles(t, map[string]redistest.Action{"cut": redistest.Cut, "silent": redistest.Swallow}, func(t *testing.T, fault redistest.Action) {
@@ -422,8 +415,7 @@ func TestNoticesThatAreMissed(t *testing.T) {
 	})
 }
 
-// A Client has one connection for all limiters, and only while one of them
-// remembers a refusal.
+// A Client has one connection for all limiters, while one of them remembers a refusal.
 func TestSubscriptionsEnd(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -473,8 +465,7 @@ func TestCloseEndsTheSubscription(t *testing.T) {
 	})
 }
 
-// On every topology a change is noticed that nothing else would tell of within
-// the hour.
+// On every topology a change is noticed that the server would not tell of for an hour.
 func TestNoticesEverywhere(t *testing.T) {
 	t.Parallel()
 	redistest.Everywhere(t, func(t *testing.T, rdb redis.UniversalClient) {

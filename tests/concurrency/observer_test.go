@@ -165,8 +165,7 @@ var observerTests = map[string]observerTest{
 		assert.Equal(t, int64(1000), redisSaid+memorySaid)
 		assert.Equal(t, memorySaid, taken-unused)
 	},
-	// A limiter in shadow charges what it grants, tells what it would refuse, and lets all
-	// through at once.
+	// A limiter in shadow charges what it grants, reports what it would refuse, and lets all pass.
 	"a limiter in shadow": func(t *testing.T, client *rratelimiter.Client, r *limitertest.Recorder, rdb *redis.Client) {
 		l := client.RateLimiter("orders", rratelimiter.WithDefault(limitertest.Every(5, time.Hour)), rratelimiter.WithShadow())
 		start := time.Now()
@@ -252,34 +251,6 @@ func TestObserverThatPanicsOrCallsBack(t *testing.T) {
 	})
 }
 
-func TestObserverOfLimitersOfKeys(t *testing.T) {
-	t.Parallel()
-	synctest.Test(t, func(t *testing.T) {
-		rdb, _ := redistest.Mini(t)
-		r := &limitertest.Recorder{}
-		observer := limit.WithObserver(r)
-		for _, l := range []limit.Limiter{
-			fixedwindow.New(rdb, fixedwindow.Config{Limit: 1, Window: time.Minute}, observer),
-			slidinglog.New(rdb, slidinglog.Config{Limit: 1, Window: time.Minute}, observer, limit.WithName("logins")),
-			tokenbucket.New(rdb, tokenbucket.Config{Capacity: 1, Refill: 1, Interval: time.Minute}, observer),
-		} {
-			key := redistest.Name(t)
-			for range 2 {
-				_, err := l.Take(t.Context(), key, 1)
-				require.NoError(t, err)
-			}
-		}
-		var want []told
-		for _, name := range []string{"fixedwindow", "logins", "tokenbucket"} {
-			want = append(want,
-				told{name, "Take", 1, limit.Granted, "", limit.FromRedis, 0}, told{name, "Take", 1, limit.Refused, "", limit.FromRedis, 0})
-		}
-		assert.Equal(t, want, decisions(r))
-		synctest.Wait()
-		assert.Len(t, r.Flights(), 9, "the server did not know the scripts")
-	})
-}
-
 func TestObserverOptions(t *testing.T) {
 	t.Parallel()
 	for name, opt := range map[string]rratelimiter.Option{
@@ -307,29 +278,6 @@ type late struct {
 }
 
 func (l *late) Landed(limit.Flight) { <-l.gate }
-
-// One that has caught up is told again how many wait.
-func TestObserverThatFellBehind(t *testing.T) {
-	t.Parallel()
-	synctest.Test(t, func(t *testing.T) {
-		rdb, _ := redistest.Mini(t)
-		r := &late{gate: make(chan struct{})}
-		client := limitertest.NewClient(t, rdb, rratelimiter.WithObserver(r))
-		l := client.RateLimiter("orders", rratelimiter.WithDefault(limitertest.Every(1, time.Minute)),
-			rratelimiter.WithRefusalCache())
-		for range 10_100 {
-			limitertest.Try(t, l, 1)
-		}
-		require.NoError(t, l.Acquire(t.Context(), 1))
-		close(r.gate)
-		synctest.Wait()
-		require.NoError(t, l.Acquire(t.Context(), 1))
-		synctest.Wait()
-		counts := r.Callers("orders")
-		require.NotEmpty(t, counts)
-		assert.Zero(t, counts[len(counts)-1])
-	})
-}
 
 var shadowTests = tests[*redis.Client]{
 	"shadow of a Client": func(t *testing.T, rdb *redis.Client) {
@@ -400,6 +348,47 @@ var shadowTests = tests[*redis.Client]{
 		_, err := client.TryAcquireAll(t.Context(), 1, 0, client.RateLimiter("a"), client.RateLimiter("b"))
 		assert.ErrorIs(t, err, rratelimiter.ErrUnsupported, "a mistake of the program's")
 	},
+	"observer of limiters of keys": func(t *testing.T, rdb *redis.Client) {
+		r := &limitertest.Recorder{}
+		observer := limit.WithObserver(r)
+		for _, l := range []limit.Limiter{
+			fixedwindow.New(rdb, fixedwindow.Config{Limit: 1, Window: time.Minute}, observer),
+			slidinglog.New(rdb, slidinglog.Config{Limit: 1, Window: time.Minute}, observer, limit.WithName("logins")),
+			tokenbucket.New(rdb, tokenbucket.Config{Capacity: 1, Refill: 1, Interval: time.Minute}, observer),
+		} {
+			key := redistest.Name(t)
+			for range 2 {
+				_, err := l.Take(t.Context(), key, 1)
+				require.NoError(t, err)
+			}
+		}
+		var want []told
+		for _, name := range []string{"fixedwindow", "logins", "tokenbucket"} {
+			want = append(want,
+				told{name, "Take", 1, limit.Granted, "", limit.FromRedis, 0}, told{name, "Take", 1, limit.Refused, "", limit.FromRedis, 0})
+		}
+		assert.Equal(t, want, decisions(r))
+		synctest.Wait()
+		assert.Len(t, r.Flights(), 9, "the server did not know the scripts")
+	},
+	// One that has caught up is told again how many wait.
+	"observer that fell behind": func(t *testing.T, rdb *redis.Client) {
+		r := &late{gate: make(chan struct{})}
+		client := limitertest.NewClient(t, rdb, rratelimiter.WithObserver(r))
+		l := client.RateLimiter("orders", rratelimiter.WithDefault(limitertest.Every(1, time.Minute)),
+			rratelimiter.WithRefusalCache())
+		for range 10_100 {
+			limitertest.Try(t, l, 1)
+		}
+		require.NoError(t, l.Acquire(t.Context(), 1))
+		close(r.gate)
+		synctest.Wait()
+		require.NoError(t, l.Acquire(t.Context(), 1))
+		synctest.Wait()
+		counts := r.Callers("orders")
+		require.NotEmpty(t, counts)
+		assert.Zero(t, counts[len(counts)-1])
+	},
 }
 
 func TestShadowOf(t *testing.T) {
@@ -407,8 +396,7 @@ func TestShadowOf(t *testing.T) {
 	onMini(t, shadowTests)
 }
 
-// A limiter that only watches refuses nobody because Redis hangs, whatever the Redis
-// client makes of an attempt's time.
+// A limiter in shadow refuses nothing because Redis hangs, however its client times attempts.
 func TestShadowWhileRedisHangs(t *testing.T) {
 	t.Parallel()
 	for _, inline := range []bool{false, true} {

@@ -163,8 +163,7 @@ func setters(t *testing.T, rdb *redis.Client, cfg rratelimiter.Config) map[strin
 	}
 }
 
-// A rate that was set for one limiter stays, also if it is the default of the program
-// before.
+// A rate that was set for one limiter stays, also if it is the default of the program before.
 func TestRateSetOnPurposeStays(t *testing.T) {
 	t.Parallel()
 	first, second := rratelimiter.PerMinute(1000), rratelimiter.PerMinute(2)
@@ -192,8 +191,7 @@ func TestRateSetOnPurposeStays(t *testing.T) {
 }
 
 var defaultTests = tests[*redis.Client]{
-	// During a roll-out the default of the program that began last holds, however often the
-	// others ask by new handles; each tells the log once.
+	// During a roll-out the default of the newest program holds; each program logs it once.
 	"programs with other defaults do not fight": func(t *testing.T, rdb *redis.Client) {
 		changes := 0
 		rdb.AddHook(limitertest.BeforeScript{Script: lua.SetRate, Do: func() { changes++ }})
@@ -232,8 +230,7 @@ var defaultTests = tests[*redis.Client]{
 		ask(0, before, "ann")
 		assert.EqualValues(t, 1000, configOf(t, clients[0].RateLimiter("user:ann")).Rate)
 	},
-	// A limiter that a program with an older default makes anew, while a handle of the newer
-	// one knows it, has the newer default within a minute of use.
+	// A limiter that an older program makes anew has the newer default within a minute of use.
 	"default of a limiter made anew": func(t *testing.T, rdb *redis.Client) {
 		old := limitertest.NewClient(t, rdb).Keyed("user:", rratelimiter.PerMinute(1000))
 		client := limitertest.NewClient(t, rdb)
@@ -521,8 +518,7 @@ func TestWithRateGoesByThePolicyForOutages(t *testing.T) {
 	})
 }
 
-// Limiters of keys of one Client that may share keys, or that give the same keys two
-// rates, are told of in the log, once; those that share a rate on purpose are not.
+// The log is told once of prefixes of one Client that may share keys, or that have two rates.
 func TestPrefixesOfOneClient(t *testing.T) {
 	t.Parallel()
 	minute := rratelimiter.PerMinute

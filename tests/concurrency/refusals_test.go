@@ -90,8 +90,7 @@ func TestRefusalsAreRemembered(t *testing.T) {
 }
 
 var refusalTests = map[string]refusalTest{
-	// Refusals are not remembered for callers that wait, nor by handles that were not
-	// told to.
+	// Refusals are not remembered for callers that wait, nor by other handles.
 	"refusals that are not remembered": {limitertest.Every(1, time.Second), func(t *testing.T, s *refusalScene) {
 		limitertest.MustAcquire(t, s.plain, 1)
 		assert.False(t, s.asks(t, 1))
@@ -118,8 +117,7 @@ var refusalTests = map[string]refusalTest{
 		s.Until(time.Minute)
 		assert.True(t, mustTake(t, s.RateLimiter, 3).Granted)
 	}},
-	// What Take brings of more permits does not make the handle forget that fewer were
-	// refused.
+	// A Take of more permits does not make the handle forget that fewer were refused.
 	"Take beside a refusal of fewer": {limitertest.Every(10, time.Minute), func(t *testing.T, s *refusalScene) {
 		limitertest.MustAcquire(t, s.Other, 8)
 		s.Until(time.Second)
@@ -207,8 +205,7 @@ func TestRefusals(t *testing.T) {
 	bubbles(t, refusalTests, func(t *testing.T, test refusalTest) { test.run(t, newRefusalScene(t, test.cfg)) })
 }
 
-// The wait for many permits beyond a page of members is a lower bound; Take looks
-// on and remembers what it found.
+// Beyond a page of members the wait is a lower bound; Take looks on and remembers what it found.
 func TestTakeFromMemoryOfManyMembers(t *testing.T) {
 	t.Parallel()
 	redistest.SkipShort(t, "long")
@@ -255,15 +252,13 @@ func TestRefusalsEndWithChangesOfTheirClient(t *testing.T) {
 	})
 }
 
-// also asks for permits of the scene's limiter and of another, by a handle without a
-// memory.
+// also asks for permits of the scene's limiter and of another at once.
 func (s *refusalScene) also(t *testing.T, permits int64) bool {
 	t.Helper()
 	return tryAll(t, s.Client, permits, s.plain, byDefault(s.Client, "{"+s.Name()+"}:also", limitertest.Every(10, time.Hour)))
 }
 
-// What another handle of the Client finds lost, and mends, may have been what was
-// refused.
+// What another handle of the Client repairs may have been what was refused.
 func TestRefusalsEndWithRepairs(t *testing.T) {
 	t.Parallel()
 	bubbles(t, map[string]func(t *testing.T, s *refusalScene){
@@ -331,7 +326,7 @@ func TestRefusalsAndKeepAliveTimes(t *testing.T) {
 func TestRefusalsBesideLeases(t *testing.T) {
 	t.Parallel()
 	redistest.Everywhere(t, func(t *testing.T, rdb redis.UniversalClient) {
-		client := limitertest.NewClient(t, rdb)
+		client := limitertest.NewClient(t, rdb, patient)
 		l := client.RateLimiter(redistest.Name(t), limitertest.Ahead(0), rratelimiter.WithRefusalCache(),
 			rratelimiter.WithDefault(limitertest.Every(1000, time.Hour)))
 		sent := limitertest.CountCommands(rdb)

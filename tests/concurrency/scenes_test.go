@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/redis/go-redis/v9"
+	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
 	"github.com/rratelimiter/rratelimiter"
@@ -49,8 +50,7 @@ func virtual[R any](t *testing.T, rows map[string]R, test func(t *testing.T, rdb
 	})
 }
 
-// kindsOfContext are contexts that can end and those that can't, for which calls have code
-// of their own.
+// kindsOfContext: calls have code of their own for contexts that can't end.
 var kindsOfContext = map[string]func(context.Context) context.Context{
 	"cancellable":     func(ctx context.Context) context.Context { return ctx },
 	"not cancellable": context.WithoutCancel,
@@ -80,14 +80,29 @@ func (a around) ProcessPipelineHook(next redis.ProcessPipelineHook) redis.Proces
 	}
 }
 
-// with returns a function for a proxy that does something to all commands that contain
-// text.
+// with returns a function for a proxy that does something to commands that contain text.
 func with(text string, do redistest.Action) func(redistest.Command) redistest.Action {
 	return func(c redistest.Command) redistest.Action {
 		if c.Contains(text) {
 			return do
 		}
 		return redistest.Pass
+	}
+}
+
+// ended checks how calls ended, and when.
+func ended(t *testing.T, want string, callers ...*limitertest.Caller) {
+	t.Helper()
+	for i, c := range callers {
+		assert.Equal(t, want, c.Outcome(), "number %d", i)
+	}
+}
+
+// failed checks with what calls failed, and when.
+func failed(t *testing.T, target error, at time.Duration, callers ...*limitertest.Caller) {
+	t.Helper()
+	for _, c := range callers {
+		c.RequireEnd(t, target, at)
 	}
 }
 
@@ -111,6 +126,10 @@ func tryAll(t testing.TB, c *rratelimiter.Client, permits int64, limiters ...*rr
 func logTo(w io.Writer) rratelimiter.Option {
 	return rratelimiter.WithLogger(slog.New(slog.NewTextHandler(w, nil)))
 }
+
+// patient is the option of a Client whose callers are many and in real time: a machine may be
+// as slow as it likes.
+var patient = rratelimiter.WithCallTimeout(time.Minute)
 
 // byDefault returns a Client's handle whose default is cfg.
 func byDefault(c *rratelimiter.Client, name string, cfg rratelimiter.Config) *rratelimiter.RateLimiter {

@@ -183,29 +183,6 @@ func TestDefectOneMemberForEachPermit(t *testing.T) {
 	})
 }
 
-func TestAWaiterAsksAgainUntilItIsServed(t *testing.T) {
-	t.Parallel()
-	synctest.Test(t, func(t *testing.T) {
-		s := limitertest.NewScene(t, limitertest.Every(1, time.Second))
-		limitertest.MustAcquire(t, s.Other, 1)
-		// The other Client is there first, three times over.
-		var all []*limitertest.Caller
-		for range 3 {
-			all = append(all, s.Go(func() (bool, error) { return s.Other.TryAcquire(t.Context(), 1, forever) }))
-		}
-		all = append(all, s.StartAcquire(t.Context(), 1))
-		gaveUp := s.StartTryAcquire(t.Context(), 1, 1700*ms)
-		s.Until(time.Minute)
-		assert.Equal(t, "false at 1.7s", gaveUp.Outcome())
-		var ends []string
-		for _, c := range all {
-			ends = append(ends, c.Outcome())
-		}
-		assert.ElementsMatch(t, []string{"true at 1s", "true at 2s", "true at 3s", "true at 4s"}, ends)
-		assert.LessOrEqual(t, s.Sent.Scripts(), 10)
-	})
-}
-
 func TestWaitersWithDifferentDefaults(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -225,20 +202,6 @@ func TestWaitersWithDifferentDefaults(t *testing.T) {
 		}
 		end, _ := tooMany.Ended()
 		assert.ErrorIs(t, end.Err, rratelimiter.ErrPermitsExceedRate, "a default replaces no rate")
-	})
-}
-
-func TestWaitersOfDifferentLimitersDoNotMeet(t *testing.T) {
-	t.Parallel()
-	synctest.Test(t, func(t *testing.T) {
-		s := limitertest.NewScene(t, limitertest.Every(1, time.Hour))
-		limitertest.MustAcquire(t, s.Other, 1)
-		waiting := s.StartAcquire(t.Context(), 1)
-		free := byDefault(s.Client, s.Name()+":free", limitertest.Every(1, time.Hour))
-		assert.Equal(t, "true at 0s", s.Go(func() (bool, error) { return free.TryAcquire(t.Context(), 1, forever) }).Outcome())
-		assert.Equal(t, "waits", waiting.Outcome())
-		s.Until(2 * time.Hour)
-		assert.Equal(t, "true at 1h0m0s", waiting.Outcome())
 	})
 }
 
@@ -264,8 +227,7 @@ func TestNamesOfOneLimiterShareTheLine(t *testing.T) {
 	})
 }
 
-// One who is the last to be asked for in a round may leave before that: then the
-// round is over, and the line must not look for someone to ask without end.
+// If the last to be asked for in a round leaves, the line must not look for another without end.
 func TestTheLastOfARoundLeaves(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -374,8 +336,7 @@ func TestAKeepAliveTimeBelowTheInterval(t *testing.T) {
 	})
 }
 
-// slowAndBrief returns a limiter whose permits come back after so long, all of which are
-// taken, and one in its slot that lives a second after each question.
+// slowAndBrief returns a limiter without free permits, and one that lives a second after each call.
 func slowAndBrief(t *testing.T, client *rratelimiter.Client, permits int, every time.Duration) (slow, brief *rratelimiter.RateLimiter) {
 	t.Helper()
 	name := redistest.Name(t)
@@ -407,8 +368,7 @@ func TestThoseThatWaitForAllKeepThemAlive(t *testing.T) {
 	})
 }
 
-// The question that is to keep a limiter alive does not get there: another
-// caller's does.
+// The call that is to keep a limiter alive is stuck: another caller's does.
 func TestASecondTryKeepsThemAlive(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -467,9 +427,7 @@ func TestWaitersLearnThatTheirLimiterIsGone(t *testing.T) {
 		}
 		require.NoError(t, row.remove(t.Context(), s.Client, l))
 		s.Until(20 * time.Second)
-		for _, c := range all {
-			c.RequireEnd(t, rratelimiter.ErrNotInitialized, row.at)
-		}
+		failed(t, rratelimiter.ErrNotInitialized, row.at, all...)
 		assert.LessOrEqual(t, s.Sent.Scripts()-before, 8, "no polling")
 	})
 }
