@@ -1,6 +1,7 @@
 package concurrency_test
 
 import (
+	"cmp"
 	"context"
 	"encoding/binary"
 	"errors"
@@ -53,8 +54,8 @@ func benchmarked(b *testing.B, cfg rratelimiter.Config, client []rratelimiter.Op
 	return l
 }
 
-// BenchmarkTryAcquire measures one caller, granted and refused, against the
-// floor: a script of the same arguments that does nothing.
+// BenchmarkTryAcquire measures one caller, granted and refused, also of a Client with a name,
+// against the floor: a script of the same arguments that does nothing.
 //
 //	go test -run '^$' -bench TryAcquire -count 5 ./tests/concurrency
 func BenchmarkTryAcquire(b *testing.B) {
@@ -65,8 +66,11 @@ func BenchmarkTryAcquire(b *testing.B) {
 	measure(b, "floor", func() error {
 		return floor.EvalSha(ctx, rdb, keys, "012345678901234567890", "1").Err()
 	})
-	for name, cfg := range map[string]rratelimiter.Config{"granted": granting, "refused": refusing} {
-		l := benchmarked(b, cfg, nil)
+	named := rratelimiter.WithClientName("orders-7f9c")
+	for name, l := range map[string]*rratelimiter.RateLimiter{
+		"granted": benchmarked(b, granting, nil), "refused": benchmarked(b, refusing, nil),
+		"granted/named": benchmarked(b, granting, []rratelimiter.Option{named}),
+	} {
 		measure(b, name, func() error { return limitertest.Second(l.TryAcquire(ctx, 1, 0)) })
 		measure(b, name+"/cancellable", func() error { return limitertest.Second(l.TryAcquire(b.Context(), 1, 0)) })
 	}
@@ -101,17 +105,6 @@ func BenchmarkTogether(b *testing.B) {
 			})
 			b.ReportMetric(float64(b.N)/b.Elapsed().Seconds(), "decisions/s")
 		})
-	}
-}
-
-// BenchmarkClientName measures what a name costs calls that ask Redis.
-func BenchmarkClientName(b *testing.B) {
-	for name, opts := range map[string][]rratelimiter.Option{
-		"without": nil,
-		"with":    {rratelimiter.WithClientName("orders-7f9c")},
-	} {
-		l := benchmarked(b, granting, opts)
-		measure(b, name, func() error { return limitertest.Second(l.TryAcquire(context.Background(), 1, 0)) })
 	}
 }
 
@@ -271,7 +264,6 @@ type stall struct {
 
 	client *rratelimiter.Client
 	rdb    *redis.Client
-	server *redistest.Server
 	keys   redisson.Keys // Value and Permits are those in use
 	rate   int64
 }
@@ -485,7 +477,6 @@ func singleCases(b *testing.B) []stallCase {
 			return nil, limitertest.Second(s.ExpireAt(ctx, time.Now().Add(-time.Hour)))
 		}, nil},
 		{"first call/half out", pileD2, halfOut, stallState{noScripts: true}, acquiring(1), true},
-		{"noise/in use", pileD2, allInUse, stallState{}, noise, nil},
 		{"4096 requests/half out", pileD2, halfOut, stallState{}, batching(b, 1, "", ""), nil},
 		{"4096 requests/half out, with figures", pileD2, halfOut, stallState{}, batching(b, 1, "f", ""), nil},
 		{"4096 requests/in use", pileD2, allInUse, stallState{}, batching(b, 1, "fa", ""), nil},
@@ -499,17 +490,6 @@ func singleCases(b *testing.B) []stallCase {
 			return s.rdb.ZCard(ctx, s.keys.Permits).Val(), errors.Join(err, backErr)
 		}, int64(pileSize)},
 	}
-}
-
-// noise is what the machine adds by itself to calls of a quarter of a millisecond.
-func noise(ctx context.Context, s stall) (any, error) {
-	for range pileSize / 256 {
-		script := "for i = 1, 6 do redis.call('ZRANGE', KEYS[1], 0, 255) end return 1"
-		if err := s.rdb.Eval(ctx, script, []string{s.keys.Permits}).Err(); err != nil {
-			return nil, err
-		}
-	}
-	return nil, nil
 }
 
 // BenchmarkStall measures how long the longest script call of each operation
@@ -541,7 +521,7 @@ func BenchmarkStall(b *testing.B) {
 			var runs [][]time.Duration
 			var longest []time.Duration
 			for b.Loop() {
-				s := c.prepare(b, rdb, server)
+				s := c.prepare(b, rdb)
 				got, err := c.use(b.Context(), s)
 				require.NoError(b, err)
 				require.Equal(b, c.want, got)
@@ -572,18 +552,12 @@ func work(runs [][]time.Duration) time.Duration {
 }
 
 // prepare copies the pile, puts the state beside it, and resets the slow log once all is freed.
-func (c stallCase) prepare(b *testing.B, rdb *redis.Client, server *redistest.Server) stall {
+func (c stallCase) prepare(b *testing.B, rdb *redis.Client) stall {
 	b.Helper()
 	ctx := b.Context()
-	s := stall{rdb: rdb, server: server, rate: c.state.rate}
-	if s.rate == 0 {
-		s.rate = pileSize
-	}
-	opts := []rratelimiter.Option{rratelimiter.WithClientID("the-client")}
-	if c.state.shares != "" {
-		opts = append(opts, rratelimiter.WithRedissonVersion(c.state.shares))
-	}
-	s.client = limitertest.NewClient(b, rdb, opts...)
+	s := stall{rdb: rdb, rate: cmp.Or(c.state.rate, pileSize)}
+	shares := rratelimiter.WithRedissonVersion(cmp.Or(c.state.shares, "4.7.0"))
+	s.client = limitertest.NewClient(b, rdb, rratelimiter.WithClientID("the-client"), shares)
 	s.RateLimiter = s.client.RateLimiter("stall")
 	s.keys = redisson.KeysOf(s.Name(), "the-client")
 	cfg := rratelimiter.Config{Rate: s.rate, Interval: c.interval, KeepAlive: c.state.keepAlive}

@@ -184,6 +184,28 @@ var contextTests = map[string]heldTest{
 		letGo()
 		s.CheckInUse(t, 5, 0)
 	}},
+	// If the last to be asked for in a round leaves, the line must not look for another without end.
+	"the last of a round leaves": {limitertest.Every(10, time.Minute), func(t *testing.T, s *limitertest.HeldScene) {
+		limitertest.MustAcquire(t, s.Other, 5)
+		head := s.StartAcquire(t.Context(), 10)
+		s.Until(30 * time.Second)
+		limitertest.MustAcquire(t, s.Other, 1)
+		round := s.Hold(t, lua.Acquire, 1)
+		s.Until(60500 * ms)
+		ctx, cancel := context.WithCancel(t.Context())
+		last := s.StartAcquire(ctx, 10)
+		release := s.Go(func() (bool, error) { return true, s.Release(t.Context(), 1) })
+		released := s.Hold(t, lua.Release, 1)
+		round()
+		assert.Equal(t, "waits", head.Outcome(), "it was refused")
+		cancel()
+		synctest.Wait()
+		last.RequireEnd(t, context.Canceled, 60500*ms)
+		released()
+		assert.Equal(t, "true at 1m0.5s", release.Outcome())
+		s.Until(2 * time.Minute)
+		assert.Equal(t, "true at 1m0.5s", head.Outcome())
+	}},
 }
 
 func TestContextsThatEnd(t *testing.T) {

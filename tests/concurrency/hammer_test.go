@@ -298,7 +298,7 @@ func TestHammer(t *testing.T) {
 		h.strike(t, 2*time.Second, func(c *rratelimiter.Client) func(draw *rand.Rand) {
 			return func(draw *rand.Rand) {
 				l := byDefault(c, name, cfg)
-				permits, ok, err := hammerOnce(t.Context(), l, draw)
+				permits, ok, err := hammerOnce(t.Context(), draw, 250, asksFor(l, draw))
 				if !h.granted(t, ok, err) {
 					return
 				}
@@ -334,7 +334,7 @@ func TestLeasesUnderTheHammer(t *testing.T) {
 					if h.granted(t, ok, err) {
 						held.Add(permits)
 					}
-					permits, ok, err = hammerOnce(t.Context(), l, draw)
+					permits, ok, err = hammerOnce(t.Context(), draw, 250, asksFor(l, draw))
 				}
 				if !h.granted(t, ok, err) {
 					return
@@ -368,9 +368,11 @@ func TestHammerOfAll(t *testing.T) {
 			first, last, count := 0, len(limiters)-1, &all
 			if one := draw.IntN(6); one < len(limiters) {
 				first, last, count = one, one, &single
-				permits, ok, err = hammerOnce(t.Context(), limiters[one], draw)
+				permits, ok, err = hammerOnce(t.Context(), draw, 250, asksFor(limiters[one], draw))
 			} else {
-				permits, ok, err = hammerAll(t.Context(), c, limiters, draw)
+				permits, ok, err = hammerOnce(t.Context(), draw, 60, func(ctx context.Context, permits int64, timeout time.Duration) (bool, error) {
+					return c.TryAcquireAll(ctx, permits, timeout, limiters...)
+				})
 			}
 			if permits > cfgs[first].Rate && errors.Is(err, rratelimiter.ErrPermitsExceedRate) || !h.granted(t, ok, err) {
 				assert.False(t, ok)
@@ -392,63 +394,49 @@ func TestHammerOfAll(t *testing.T) {
 	assert.Positive(t, single.Load())
 }
 
-// hammerOnce makes one random request.
-func hammerOnce(ctx context.Context, l *rratelimiter.RateLimiter, draw *rand.Rand) (permits int64, ok bool, err error) {
+// An asker asks for permits, once or until a timeout.
+type asker func(ctx context.Context, permits int64, timeout time.Duration) (bool, error)
+
+// hammerOnce makes one random request, now and then for up to that many permits.
+func hammerOnce(ctx context.Context, draw *rand.Rand, most int64, ask asker) (permits int64, ok bool, err error) {
 	permits = 1 + draw.Int64N(4)
 	if draw.IntN(10) == 0 {
-		permits = 1 + draw.Int64N(250)
+		permits = 1 + draw.Int64N(most)
 	}
+	timeout, left := time.Duration(0), time.Hour // of its context
 	switch draw.IntN(6) {
-	case 0:
-		d, err := l.Take(ctx, permits)
-		time.Sleep(time.Duration(draw.IntN(2)) * ms)
-		return permits, d.Granted, err
-	case 1:
-		ok, err := l.TryAcquire(ctx, permits, 0)
-		time.Sleep(time.Duration(draw.IntN(2)) * ms)
-		return permits, ok, err
+	case 0, 1:
+		defer time.Sleep(time.Duration(draw.IntN(2)) * ms)
 	case 2:
-		ctx, cancel := context.WithTimeout(ctx, time.Duration(draw.IntN(int(50*ms))))
-		defer cancel()
-		err := l.Acquire(ctx, permits)
-		return permits, err == nil, err
+		timeout, left = time.Hour, time.Duration(draw.IntN(int(50*ms)))
 	case 3:
-		ctx, cancel := context.WithTimeout(ctx, time.Duration(draw.IntN(int(ms))))
-		defer cancel()
-		ok, err := l.TryAcquire(ctx, permits, 0)
-		return permits, ok, err
+		left = time.Duration(draw.IntN(int(ms)))
 	case 4:
-		ok, err := l.TryAcquire(context.WithoutCancel(ctx), permits, time.Duration(draw.IntN(int(100*ms))))
+		ctx, timeout = context.WithoutCancel(ctx), time.Duration(draw.IntN(int(100*ms)))
+		ok, err = ask(ctx, permits, timeout)
 		return permits, ok, outOfTime(err)
 	default:
-		ok, err := l.TryAcquire(ctx, permits, time.Duration(draw.IntN(int(300*ms))))
-		return permits, ok, outOfTime(err)
+		timeout = time.Duration(draw.IntN(int(300 * ms)))
 	}
+	ctx, cancel := context.WithTimeout(ctx, left)
+	defer cancel()
+	ok, err = ask(ctx, permits, timeout)
+	return permits, ok, outOfTime(err)
 }
 
-// hammerAll makes one random request of all.
-func hammerAll(ctx context.Context, client *rratelimiter.Client, limiters []*rratelimiter.RateLimiter, draw *rand.Rand) (permits int64, ok bool, err error) {
-	permits = 1 + draw.Int64N(4)
-	if draw.IntN(10) == 0 {
-		permits = 1 + draw.Int64N(60)
+// asksFor asks a limiter by one call or another.
+func asksFor(l *rratelimiter.RateLimiter, draw *rand.Rand) asker {
+	return func(ctx context.Context, permits int64, timeout time.Duration) (bool, error) {
+		switch {
+		case timeout == time.Hour:
+			err := l.Acquire(ctx, permits)
+			return err == nil, err
+		case timeout == 0 && draw.IntN(2) == 0:
+			d, err := l.Take(ctx, permits)
+			return d.Granted, err
+		}
+		return l.TryAcquire(ctx, permits, timeout)
 	}
-	timeout := time.Duration(0)
-	switch draw.IntN(4) {
-	case 0:
-		timeout = time.Duration(draw.IntN(int(200 * ms)))
-	case 1:
-		timeout = time.Second
-		var cancel context.CancelFunc
-		ctx, cancel = context.WithTimeout(ctx, time.Duration(draw.IntN(int(40*ms))))
-		defer cancel()
-	case 2:
-		var cancel context.CancelFunc
-		ctx, cancel = context.WithTimeout(ctx, time.Duration(draw.IntN(int(ms))))
-		defer cancel()
-	}
-	ok, err = client.TryAcquireAll(ctx, permits, timeout, limiters...)
-	time.Sleep(time.Duration(draw.IntN(2)) * ms)
-	return permits, ok, outOfTime(err)
 }
 
 // outOfTime is for callers whose timeout may end while a question is under way. On

@@ -24,31 +24,38 @@ import (
 	"github.com/rratelimiter/rratelimiter/lua"
 )
 
-// usage is the moments at which permits were used, since the first.
+// A use is a permit that a caller was granted at some moment between two.
+type use struct{ after, before time.Duration }
+
+// usage is all uses of a limiter.
 type usage struct {
 	mu    sync.Mutex
 	start time.Time
-	at    []time.Duration
+	uses  []use
 }
 
-func (u *usage) add(permits int64) {
+func (u *usage) add(after time.Duration, permits int64) {
 	now := time.Since(u.start)
 	u.mu.Lock()
 	defer u.mu.Unlock()
-	for range permits {
-		u.at = append(u.at, now)
-	}
+	u.uses = append(u.uses, slices.Repeat([]use{{after, now}}, int(permits))...)
 }
 
-// most returns the most permits that any span of that length has seen.
+// most returns the most permits that were used, for certain, within a span of that length.
 func (u *usage) most(span time.Duration) int {
-	slices.Sort(u.at)
-	most, from := 0, 0
-	for i, at := range u.at {
-		for u.at[from] <= at-span {
-			from++
+	slices.SortFunc(u.uses, func(a, b use) int { return cmp.Compare(a.after, b.after) })
+	most := 0
+	for i, first := range u.uses {
+		within := 0
+		for _, u := range u.uses[i:] {
+			if u.after > first.after+span {
+				break
+			}
+			if u.before <= first.after+span {
+				within++
+			}
 		}
-		most = max(most, i-from+1)
+		most = max(most, within)
 	}
 	return most
 }
@@ -64,7 +71,7 @@ func (u *usage) burst(ctx context.Context, l *rratelimiter.RateLimiter, random *
 			timeout := time.Duration(random.IntN(2)) * 10 * ms
 			ok, err := l.TryAcquire(context.WithoutCancel(ctx), permits, timeout)
 			if err == nil && ok {
-				u.add(permits)
+				u.add(time.Since(u.start), permits)
 			}
 			time.Sleep(time.Duration(random.IntN(1000)) * time.Microsecond)
 		}
@@ -114,15 +121,12 @@ func TestLeasesObeyTheLimit(t *testing.T) {
 		for _, c := range clients {
 			require.NoError(t, c.Close(t.Context()))
 		}
-		assert.LessOrEqual(t, used.most(interval-life), rate)
-		assert.Greater(t, len(used.at), rate, "most permits are used")
+		assert.LessOrEqual(t, used.most(interval-life-1), rate)
+		assert.Greater(t, len(used.uses), rate, "most permits are used")
 		time.Sleep(2 * interval)
 		assert.EqualValues(t, rate, limitertest.Available(t, limitertest.NewClient(t, rdb).RateLimiter(name)))
 	})
 }
-
-// A use is a permit that a caller was granted at some moment between two.
-type use struct{ after, before time.Duration }
 
 // The same in real time: counts the permits that were used within a span for certain.
 func TestLeasesObeyTheLimitInRealTime(t *testing.T) {
@@ -131,48 +135,29 @@ func TestLeasesObeyTheLimitInRealTime(t *testing.T) {
 	redistest.Everywhere(t, func(t *testing.T, rdb redis.UniversalClient) {
 		const rate, interval, life = 1000, 300 * ms, 30 * ms
 		name := redistest.Name(t)
-		all := make([][]use, 9)
+		used := &usage{start: time.Now()}
 		var callers sync.WaitGroup
-		start := time.Now()
-		for i := range 3 {
+		for range 3 {
 			l := limitertest.NewClient(t, rdb).RateLimiter(name, limitertest.Ahead(life), rratelimiter.WithDefault(limitertest.Every(rate, interval)))
-			for j := range 3 {
+			for range 3 {
 				callers.Go(func() {
-					for now := time.Since(start); now < 1200*ms; {
+					for now := time.Duration(0); now < 1200*ms; now = time.Since(used.start) {
 						ok, err := l.TryAcquire(t.Context(), 1, 20*ms)
 						if err != nil && !assert.ErrorIs(t, err, rratelimiter.ErrUnavailable) { // a busy machine
 							return
 						}
-						then := time.Since(start)
 						if ok {
-							all[3*i+j] = append(all[3*i+j], use{now, then})
+							used.add(now, 1)
 						}
-						now = then
 					}
 				})
 			}
 		}
 		callers.Wait()
-		uses := slices.Concat(all...)
-		slices.SortFunc(uses, func(a, b use) int { return cmp.Compare(a.after, b.after) })
-		// Redis counts whole milliseconds.
-		const span = interval - life - ms
-		most := 0
-		for i, first := range uses {
-			within := 0
-			for _, u := range uses[i:] {
-				if u.after > first.after+span {
-					break
-				}
-				if u.before <= first.after+span {
-					within++
-				}
-			}
-			most = max(most, within)
-		}
-		t.Logf("%d uses, at most %d in %v", len(uses), most, span)
+		most := used.most(interval - life - ms) // Redis counts whole milliseconds.
+		t.Logf("%d uses, at most %d", len(used.uses), most)
 		assert.LessOrEqual(t, most, rate)
-		assert.NotEmpty(t, uses)
+		assert.NotEmpty(t, used.uses)
 	})
 }
 

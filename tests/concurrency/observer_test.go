@@ -389,6 +389,19 @@ var shadowTests = tests[*redis.Client]{
 		require.NotEmpty(t, counts)
 		assert.Zero(t, counts[len(counts)-1])
 	},
+	// TryAcquireAll refuses as its Client says, and so the observer is told.
+	"one of all": func(t *testing.T, rdb *redis.Client) {
+		told := &limitertest.Recorder{}
+		client := limitertest.NewClient(t, rdb, rratelimiter.WithObserver(told))
+		watched := client.RateLimiter("{s}a", rratelimiter.WithDefault(limitertest.Every(1, time.Hour)), rratelimiter.WithShadow())
+		other := byDefault(client, "{s}b", limitertest.Every(1, time.Hour))
+		for _, want := range []bool{true, false} {
+			assert.Equal(t, want, tryAll(t, client, 1, watched, other))
+		}
+		for _, d := range told.Decisions() {
+			assert.False(t, d.Shadow, d.Limiter)
+		}
+	},
 }
 
 func TestShadowOf(t *testing.T) {
@@ -419,21 +432,5 @@ func TestShadowWhileRedisHangs(t *testing.T) {
 			defer cancel()
 			require.Error(t, limitertest.Second(plain.TryAcquire(ctx, 1, 0)), "nobody waits for the answer any more")
 		})
-	}
-}
-
-// TryAcquireAll refuses as its Client says, and so the observer is told.
-func TestShadowOfOneOfAll(t *testing.T) {
-	t.Parallel()
-	rdb, _ := redistest.Mini(t)
-	told := &limitertest.Recorder{}
-	client := limitertest.NewClient(t, rdb, rratelimiter.WithObserver(told))
-	watched := client.RateLimiter("{s}a", rratelimiter.WithDefault(limitertest.Every(1, time.Hour)), rratelimiter.WithShadow())
-	other := byDefault(client, "{s}b", limitertest.Every(1, time.Hour))
-	for _, want := range []bool{true, false} {
-		assert.Equal(t, want, tryAll(t, client, 1, watched, other))
-	}
-	for _, d := range told.Decisions() {
-		assert.False(t, d.Shadow, d.Limiter)
 	}
 }

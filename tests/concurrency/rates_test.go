@@ -14,6 +14,7 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/alicebob/miniredis/v2"
 	"github.com/redis/go-redis/v9"
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
@@ -283,6 +284,16 @@ var defaultTests = tests[*redis.Client]{
 		time.Sleep(2 * time.Minute)
 		assert.EqualValues(t, 100, limitertest.Available(t, l))
 	},
+	// Of two rates under one prefix the first that a key was asked for by stays.
+	"two rates of one prefix": func(t *testing.T, rdb *redis.Client) {
+		client := limitertest.NewClient(t, rdb)
+		first, second := client.Keyed("api", rratelimiter.PerMinute(10)), client.Keyed("api", rratelimiter.PerMinute(5))
+		for range 3 {
+			for _, k := range []*rratelimiter.KeyedLimiter{first, second} {
+				assert.EqualValues(t, 10, limittest.Take(t, k, "ann", 1).Limit)
+			}
+		}
+	},
 }
 
 func TestDefaults(t *testing.T) {
@@ -432,8 +443,8 @@ func TestWithRateComparesOnce(t *testing.T) {
 	})
 }
 
-var withRateTests = tests[*redis.Client]{
-	"WithRate tells of programs that disagree": func(t *testing.T, rdb *redis.Client) {
+var withRateTests = map[string]func(t *testing.T, rdb *redis.Client, m *miniredis.Miniredis){
+	"WithRate tells of programs that disagree": func(t *testing.T, rdb *redis.Client, m *miniredis.Miniredis) {
 		told, log := &limitertest.Recorder{}, &bytes.Buffer{}
 		client := limitertest.NewClient(t, rdb, rratelimiter.WithObserver(told), logTo(log))
 		other := limitertest.NewClient(t, rdb)
@@ -466,7 +477,7 @@ var withRateTests = tests[*redis.Client]{
 		assert.Equal(t, theirs, configOf(t, b), "they do not fight")
 		assert.Contains(t, log.String(), `rate differs`)
 	},
-	"WithRate keeps to the callers time": func(t *testing.T, rdb *redis.Client) {
+	"WithRate keeps to the callers time": func(t *testing.T, rdb *redis.Client, m *miniredis.Miniredis) {
 		client := limitertest.NewClient(t, rdb)
 		rdb.AddHook(limitertest.Slow(500 * ms))
 		l := client.RateLimiter("a", rratelimiter.WithRate(limitertest.Every(1, time.Hour)))
@@ -481,17 +492,7 @@ var withRateTests = tests[*redis.Client]{
 		time.Sleep(time.Minute)
 		limitertest.MustAcquire(t, l, 1)
 	},
-}
-
-func TestWithRate(t *testing.T) {
-	t.Parallel()
-	onMini(t, withRateTests)
-}
-
-func TestWithRateTriesAgainAfterAFailure(t *testing.T) {
-	t.Parallel()
-	synctest.Test(t, func(t *testing.T) {
-		rdb, m := redistest.Mini(t)
+	"WithRate tries again after a failure": func(t *testing.T, rdb *redis.Client, m *miniredis.Miniredis) {
 		client := limitertest.NewClient(t, rdb)
 		limitertest.MustTrySetRate(t, client.RateLimiter("a"), limitertest.Every(50, time.Hour))
 		l := client.RateLimiter("a", rratelimiter.WithRate(limitertest.Every(20, time.Hour)))
@@ -503,18 +504,21 @@ func TestWithRateTriesAgainAfterAFailure(t *testing.T) {
 		m.SetError("")
 		limitertest.MustAcquire(t, l, 1)
 		assert.EqualValues(t, 20, configOf(t, l).Rate)
-	})
-}
-
-func TestWithRateGoesByThePolicyForOutages(t *testing.T) {
-	t.Parallel()
-	synctest.Test(t, func(t *testing.T) {
-		rdb, m := redistest.Mini(t)
+	},
+	"WithRate goes by the policy for outages": func(t *testing.T, rdb *redis.Client, m *miniredis.Miniredis) {
 		client := limitertest.NewClient(t, rdb, rratelimiter.WithFailure(limit.FailLocal(0.5)))
 		l := client.RateLimiter("a", rratelimiter.WithRate(limitertest.Every(20, time.Hour)))
 		m.SetError("LOADING Redis is loading the dataset in memory")
+		defer m.SetError("")
 		assert.EqualValues(t, 10, mustTake(t, l, 1).Limit)
-		m.SetError("")
+	},
+}
+
+func TestWithRate(t *testing.T) {
+	t.Parallel()
+	bubbles(t, withRateTests, func(t *testing.T, test func(t *testing.T, rdb *redis.Client, m *miniredis.Miniredis)) {
+		rdb, m := redistest.Mini(t)
+		test(t, rdb, m)
 	})
 }
 
@@ -573,19 +577,6 @@ func TestPrefixesOfOneClient(t *testing.T) {
 		assert.Contains(t, log.String(), row.says)
 		assert.LessOrEqual(t, strings.Count(log.String(), "\n"), 2)
 	})
-}
-
-// Of two rates under one prefix the first that a key was asked for by stays.
-func TestTwoRatesOfOnePrefix(t *testing.T) {
-	t.Parallel()
-	rdb, _ := redistest.Mini(t)
-	client := limitertest.NewClient(t, rdb)
-	first, second := client.Keyed("api", rratelimiter.PerMinute(10)), client.Keyed("api", rratelimiter.PerMinute(5))
-	for range 3 {
-		for _, k := range []*rratelimiter.KeyedLimiter{first, second} {
-			assert.EqualValues(t, 10, limittest.Take(t, k, "ann", 1).Limit)
-		}
-	}
 }
 
 // Without a log of its own the Client tells slog's.

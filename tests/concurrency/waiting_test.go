@@ -227,33 +227,6 @@ func TestNamesOfOneLimiterShareTheLine(t *testing.T) {
 	})
 }
 
-// If the last to be asked for in a round leaves, the line must not look for another without end.
-func TestTheLastOfARoundLeaves(t *testing.T) {
-	t.Parallel()
-	synctest.Test(t, func(t *testing.T) {
-		s := limitertest.NewHeldScene(t, limitertest.Every(10, time.Minute))
-		limitertest.MustAcquire(t, s.Other, 5)
-		head := s.StartAcquire(t.Context(), 10)
-		s.Until(30 * time.Second)
-		limitertest.MustAcquire(t, s.Other, 1)
-		round := s.Hold(t, lua.Acquire, 1)
-		s.Until(60500 * ms)
-		ctx, cancel := context.WithCancel(t.Context())
-		last := s.StartAcquire(ctx, 10)
-		release := s.Go(func() (bool, error) { return true, s.Release(t.Context(), 1) })
-		released := s.Hold(t, lua.Release, 1)
-		round()
-		assert.Equal(t, "waits", head.Outcome(), "it was refused")
-		cancel()
-		synctest.Wait()
-		last.RequireEnd(t, context.Canceled, 60500*ms)
-		released()
-		assert.Equal(t, "true at 1m0.5s", release.Outcome())
-		s.Until(2 * time.Minute)
-		assert.Equal(t, "true at 1m0.5s", head.Outcome())
-	})
-}
-
 // alive returns a Config of which nobody who waits for it may stop asking.
 func alive(kind rratelimiter.RateType, rate int64, interval time.Duration) rratelimiter.Config {
 	return rratelimiter.Config{Type: kind, Rate: rate, Interval: interval, KeepAlive: interval}
