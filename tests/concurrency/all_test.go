@@ -272,27 +272,25 @@ func TestTryAcquireAllRefusesBadArguments(t *testing.T) {
 
 func TestTryAcquireAllOnSeveralServers(t *testing.T) {
 	t.Parallel()
-	for name, connect := range map[string]func(t *testing.T) redis.UniversalClient{
+	servers := map[string]func(t *testing.T) redis.UniversalClient{
 		"cluster": func(t *testing.T) redis.UniversalClient { return redistest.StartCluster(t, 3, 0).Client(t, nil) },
 		"ring":    func(t *testing.T) redis.UniversalClient { return redistest.StartRing(t, 3).Client(t, nil) },
-	} {
-		t.Run(name, func(t *testing.T) {
-			t.Parallel()
-			client := limitertest.NewClient(t, connect(t))
-			for range 20 {
-				f := limitertest.NewFamilyOf(t, client, limitertest.Every(10, time.Hour), limitertest.Every(2, time.Hour), limitertest.Every(5, time.Hour))
-				assert.True(t, f.Try(t, 2))
-				assert.False(t, f.Try(t, 1))
-				assert.Equal(t, []int64{8, 0, 3}, f.Free(t))
-				ctx, cancel := context.WithTimeout(t.Context(), 10*ms)
-				_, err := client.TryAcquireAll(ctx, 2, time.Hour, f.Limiters...)
-				cancel()
-				require.ErrorIs(t, err, context.DeadlineExceeded)
-				_, err = client.TryAcquireAll(t.Context(), 1, 0, f.Limiters[0], client.RateLimiter("elsewhere"))
-				require.ErrorIs(t, err, rratelimiter.ErrUnsupported)
-			}
-		})
 	}
+	each(t, servers, func(t *testing.T, connect func(t *testing.T) redis.UniversalClient) {
+		client := limitertest.NewClient(t, connect(t))
+		for range 20 {
+			f := limitertest.NewFamilyOf(t, client, limitertest.Every(10, time.Hour), limitertest.Every(2, time.Hour), limitertest.Every(5, time.Hour))
+			assert.True(t, f.Try(t, 2))
+			assert.False(t, f.Try(t, 1))
+			assert.Equal(t, []int64{8, 0, 3}, f.Free(t))
+			ctx, cancel := context.WithTimeout(t.Context(), 10*ms)
+			_, err := client.TryAcquireAll(ctx, 2, time.Hour, f.Limiters...)
+			cancel()
+			require.ErrorIs(t, err, context.DeadlineExceeded)
+			_, err = client.TryAcquireAll(t.Context(), 1, 0, f.Limiters[0], client.RateLimiter("elsewhere"))
+			require.ErrorIs(t, err, rratelimiter.ErrUnsupported)
+		}
+	})
 }
 
 func TestAContextThatEndsWhileItWaitsForAll(t *testing.T) {

@@ -87,7 +87,7 @@ func TestAContextThatEndsInFlight(t *testing.T) {
 	}
 }
 
-var contextTests = map[string]heldTest{
+var contextTests = map[string]sceneTest[*limitertest.HeldScene]{
 	// Requests behind a batch on its way were not sent: nothing of theirs is given back.
 	"a context that ends behind a batch": {limitertest.Every(10, time.Hour), func(t *testing.T, s *limitertest.HeldScene) {
 		letGo := s.Hold(t, lua.Acquire, 1)
@@ -210,7 +210,7 @@ var contextTests = map[string]heldTest{
 
 func TestContextsThatEnd(t *testing.T) {
 	t.Parallel()
-	onHeldScenes(t, contextTests)
+	onScenes(t, contextTests, limitertest.NewHeldScene)
 }
 
 // Of a batch, the permits of those who went away come off its one member.
@@ -304,26 +304,22 @@ func TestContextsThatEndAtTheMomentOfTheGrant(t *testing.T) {
 		l := limitertest.NewClient(t, rdb, patient).RateLimiter(redistest.Name(t))
 		limitertest.MustTrySetRate(t, l, limitertest.Every(rate, time.Hour))
 		var held atomic.Int64
-		var wg sync.WaitGroup
-		for worker := range 8 {
-			wg.Go(func() {
-				for i := range 60 {
-					ctx, cancel := context.WithCancel(t.Context())
-					time.AfterFunc(rand.N(3*ms), cancel)
-					permits := int64(1 + i%3)
-					ok, err := l.TryAcquire(ctx, permits, time.Duration(worker%2)*time.Hour)
-					if ok {
-						held.Add(permits)
-					}
-					if err != nil {
-						assert.ErrorIs(t, err, context.Canceled)
-						assert.False(t, ok)
-					}
-					cancel()
+		together(8, func(worker int) {
+			for i := range 60 {
+				ctx, cancel := context.WithCancel(t.Context())
+				time.AfterFunc(rand.N(3*ms), cancel)
+				permits := int64(1 + i%3)
+				ok, err := l.TryAcquire(ctx, permits, time.Duration(worker%2)*time.Hour)
+				if ok {
+					held.Add(permits)
 				}
-			})
-		}
-		wg.Wait()
+				if err != nil {
+					assert.ErrorIs(t, err, context.Canceled)
+					assert.False(t, ok)
+				}
+				cancel()
+			}
+		})
 		assert.Eventually(t, func() bool {
 			value, _ := limitertest.StoredValue(t, rdb, limitertest.KeysOf(l).Value)
 			return limitertest.InUse(t, rdb, limitertest.KeysOf(l).Permits) == held.Load() && value == rate-held.Load()
@@ -399,7 +395,7 @@ func TestCloseOfAnIdleClient(t *testing.T) {
 	})
 }
 
-var closeTests = map[string]heldTest{
+var closeTests = map[string]sceneTest[*limitertest.HeldScene]{
 	"Close fails those that wait": {limitertest.Every(1, time.Second), func(t *testing.T, s *limitertest.HeldScene) {
 		another := byDefault(s.Client, limitertest.Besides(s.Name()), limitertest.Every(1, time.Hour))
 		limitertest.MustAcquire(t, s.RateLimiter, 1)
@@ -521,7 +517,7 @@ var closeTests = map[string]heldTest{
 
 func TestClose(t *testing.T) {
 	t.Parallel()
-	onHeldScenes(t, closeTests)
+	onScenes(t, closeTests, limitertest.NewHeldScene)
 }
 
 func TestCloseWaitsForWritesAndReads(t *testing.T) {

@@ -28,11 +28,7 @@ import (
 
 // together has each of so many callers do something at the same time.
 func together(callers int, do func(i int)) {
-	var wg sync.WaitGroup
-	for i := range callers {
-		wg.Go(func() { do(i) })
-	}
-	wg.Wait()
+	together(callers, func(i int) { do(i) })
 }
 
 // Requests beyond one batch's bounds go in the next, and all are answered.
@@ -309,17 +305,9 @@ func TestAHookThatPanics(t *testing.T) {
 	})
 }
 
-// newFarScene is limitertest.NewHeldScene, where several flights may be under way.
-func newFarScene(t *testing.T, cfg rratelimiter.Config) *limitertest.HeldScene {
-	t.Helper()
-	return limitertest.NewHeldSceneOf(t, cfg, &redis.Options{ReadTimeout: time.Minute, PoolSize: 256})
-}
-
-// Releases that wait for what is in doubt go as one call, and hold back what is behind them.
-func TestReleasesThatGatherGoAsOneCall(t *testing.T) {
-	t.Parallel()
-	synctest.Test(t, func(t *testing.T) {
-		s := newFarScene(t, limitertest.Every(100, time.Hour))
+var releaseTests = map[string]sceneTest[*limitertest.HeldScene]{
+	// Releases that wait for what is in doubt go as one call, and hold back what is behind them.
+	"releases that gather go as one call": {limitertest.Every(100, time.Hour), func(t *testing.T, s *limitertest.HeldScene) {
 		limitertest.MustAcquire(t, s.RateLimiter, 50)
 		letGo := s.Hold(t, lua.Acquire, 1)
 		before := s.Sent.Scripts()
@@ -338,14 +326,9 @@ func TestReleasesThatGatherGoAsOneCall(t *testing.T) {
 		assert.Equal(t, "true at 500ms", behind.Outcome())
 		assert.Equal(t, 3, s.Sent.Scripts()-before, "the request, the releases and what was behind them")
 		s.CheckInUse(t, 100, 50+1-21+2)
-	})
-}
-
-// A Release waits for its own limiter's flights, and holds up nobody else.
-func TestAReleaseWaitsForItsLimiterOnly(t *testing.T) {
-	t.Parallel()
-	synctest.Test(t, func(t *testing.T) {
-		s := newFarScene(t, limitertest.Every(100, time.Hour))
+	}},
+	// A Release waits for its own limiter's flights, and holds up nobody else.
+	"a release waits for its limiter only": {limitertest.Every(100, time.Hour), func(t *testing.T, s *limitertest.HeldScene) {
 		other := s.Client.RateLimiter("another", rratelimiter.WithDefault(limitertest.Every(100, time.Hour)))
 		limitertest.MustAcquire(t, s.RateLimiter, 10)
 		limitertest.MustAcquire(t, other, 10)
@@ -363,6 +346,14 @@ func TestAReleaseWaitsForItsLimiterOnly(t *testing.T) {
 		letGo()
 		ended(t, "true at 100ms", held, release)
 		s.CheckInUse(t, 100, 10)
+	}},
+}
+
+func TestReleases(t *testing.T) {
+	t.Parallel()
+	// Several flights may be under way.
+	onScenes(t, releaseTests, func(t *testing.T, cfg rratelimiter.Config) *limitertest.HeldScene {
+		return limitertest.NewHeldSceneOf(t, cfg, &redis.Options{ReadTimeout: time.Minute, PoolSize: 256})
 	})
 }
 
@@ -520,46 +511,41 @@ func callAny(ctx context.Context, draw *rand.Rand, f *limitertest.Family) (bound
 // it: each call ends in time, and all that was granted and not given back is in use.
 func TestNothingInDoubtWaitsForAnother(t *testing.T) {
 	t.Parallel()
-	seeds := uint64(20)
+	count := uint64(20)
 	if testing.Short() {
-		seeds = 3
+		count = 3
 	}
-	for seed := range seeds {
-		t.Run(fmt.Sprint(seed), func(t *testing.T) {
-			t.Parallel()
-			synctest.Test(t, func(t *testing.T) {
-				_, m := redistest.Mini(t)
-				proxy := redistest.MiniProxy(t, m)
-				c := limitertest.NewClient(t, proxy.Client(t, &redis.Options{PoolSize: 256, ReadTimeout: 700 * ms}))
-				hundred := limitertest.Every(100, time.Minute)
-				f := limitertest.NewFamilyOf(t, c, hundred, hundred, hundred)
-				f.Limiters[2] = c.RateLimiter(f.Limiters[2].Name(), rratelimiter.WithLease(rratelimiter.Lease{Permits: 8, Life: time.Second}))
-				require.True(t, f.Try(t, 1))
-				dice := rand.New(rand.NewPCG(seed, 0))
-				proxy.OnCommand(func(cmd redistest.Command) redistest.Action { return doubt(dice, cmd) })
-				together(24, func(worker int) {
-					draw := rand.New(rand.NewPCG(seed, 1+uint64(worker)))
-					for range 12 {
-						ctx, cancel := context.WithCancel(t.Context())
-						if draw.IntN(3) == 0 {
-							time.AfterFunc(time.Duration(draw.IntN(100))*ms, cancel)
-						}
-						start := time.Now()
-						bound := callAny(ctx, draw, f)
-						assert.LessOrEqual(t, time.Since(start), bound)
-						cancel()
-					}
-				})
-				proxy.OnCommand(nil)
-				time.Sleep(10 * time.Second)
-				for _, l := range f.Limiters {
-					start := time.Now()
-					require.NoError(t, l.SetRate(t.Context(), hundred))
-					limitertest.MustAcquire(t, l, 100)
-					require.NoError(t, l.Release(t.Context(), 100))
-					assert.Less(t, time.Since(start), 10*ms)
+	bubbles(t, seeds(count), func(t *testing.T, seed uint64) {
+		_, m := redistest.Mini(t)
+		proxy := redistest.MiniProxy(t, m)
+		c := limitertest.NewClient(t, proxy.Client(t, &redis.Options{PoolSize: 256, ReadTimeout: 700 * ms}))
+		hundred := limitertest.Every(100, time.Minute)
+		f := limitertest.NewFamilyOf(t, c, hundred, hundred, hundred)
+		f.Limiters[2] = c.RateLimiter(f.Limiters[2].Name(), rratelimiter.WithLease(rratelimiter.Lease{Permits: 8, Life: time.Second}))
+		require.True(t, f.Try(t, 1))
+		dice := rand.New(rand.NewPCG(seed, 0))
+		proxy.OnCommand(func(cmd redistest.Command) redistest.Action { return doubt(dice, cmd) })
+		together(24, func(worker int) {
+			draw := rand.New(rand.NewPCG(seed, 1+uint64(worker)))
+			for range 12 {
+				ctx, cancel := context.WithCancel(t.Context())
+				if draw.IntN(3) == 0 {
+					time.AfterFunc(time.Duration(draw.IntN(100))*ms, cancel)
 				}
-			})
+				start := time.Now()
+				bound := callAny(ctx, draw, f)
+				assert.LessOrEqual(t, time.Since(start), bound)
+				cancel()
+			}
 		})
-	}
+		proxy.OnCommand(nil)
+		time.Sleep(10 * time.Second)
+		for _, l := range f.Limiters {
+			start := time.Now()
+			require.NoError(t, l.SetRate(t.Context(), hundred))
+			limitertest.MustAcquire(t, l, 100)
+			require.NoError(t, l.Release(t.Context(), 100))
+			assert.Less(t, time.Since(start), 10*ms)
+		}
+	})
 }

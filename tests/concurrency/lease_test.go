@@ -3,7 +3,6 @@ package concurrency_test
 import (
 	"context"
 	"errors"
-	"sync"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -173,34 +172,28 @@ func TestLeaseEndsAndGivesBack(t *testing.T) {
 func TestLeaseIsOverAtItsEnd(t *testing.T) {
 	t.Parallel()
 	redistest.SkipShort(t, "long")
-	for range 2 * *rounds {
-		synctest.Test(t, func(t *testing.T) {
-			s := newLeaseScene(t, limitertest.Every(2000, time.Second), 0)
-			taken := s.takeMore(t, 60)
-			var callers sync.WaitGroup
-			for range 50 {
-				callers.Go(func() {
-					time.Sleep(50*time.Millisecond - s.Now())
-					ok, err := s.TryAcquire(t.Context(), 1, 0)
-					assert.NoError(t, err)
-					assert.True(t, ok)
-				})
-			}
-			callers.Wait()
-			synctest.Wait()
-			members, err := s.Mini.ZRangeWithScores(t.Context(), limitertest.KeysOf(s.RateLimiter).Permits, 0, -1).Result()
-			require.NoError(t, err)
-			before := int64(0)
-			for _, m := range members {
-				if m.Score < float64(time.Now().UnixMilli()) {
-					before += permitsIn(m.Member.(string))
-				}
-			}
-			assert.Equal(t, taken, before, "charged before and used")
-			s.Until(200 * time.Millisecond)
-			s.CheckInUse(t, 2000, taken+50)
+	bubbles(t, seeds(2**rounds), func(t *testing.T, _ uint64) {
+		s := newLeaseScene(t, limitertest.Every(2000, time.Second), 0)
+		taken := s.takeMore(t, 60)
+		together(50, func(int) {
+			time.Sleep(50*time.Millisecond - s.Now())
+			ok, err := s.TryAcquire(t.Context(), 1, 0)
+			assert.NoError(t, err)
+			assert.True(t, ok)
 		})
-	}
+		synctest.Wait()
+		members, err := s.Mini.ZRangeWithScores(t.Context(), limitertest.KeysOf(s.RateLimiter).Permits, 0, -1).Result()
+		require.NoError(t, err)
+		before := int64(0)
+		for _, m := range members {
+			if m.Score < float64(time.Now().UnixMilli()) {
+				before += permitsIn(m.Member.(string))
+			}
+		}
+		assert.Equal(t, taken, before, "charged before and used")
+		s.Until(200 * time.Millisecond)
+		s.CheckInUse(t, 2000, taken+50)
+	})
 }
 
 var leaseTests = map[string]leaseTest{
@@ -294,23 +287,20 @@ func TestLeaseThatComesTooLate(t *testing.T) {
 func TestLeaseWithLostAnswers(t *testing.T) {
 	t.Parallel()
 	faults := map[string]redistest.Action{"lost": redistest.DropAnswer, "cut": redistest.Cut, "twice": redistest.Duplicate}
-	for name, script := range map[string]*lua.Script{"acquire": lua.Acquire, "give back": lua.GiveBack} {
-		t.Run(name, func(t *testing.T) {
-			t.Parallel()
-			bubbles(t, faults, func(t *testing.T, fault redistest.Action) {
-				s := newLeaseScene(t, limitertest.Every(10_000, time.Minute), 0)
-				s.Proxy.OnCommand(redistest.Nth(3, script.SHA, fault))
-				taken := s.takeMore(t, 100)
-				for range 3 {
-					s.Until(s.Now() + 3*time.Second)
-					s.CheckInUse(t, 10_000, taken)
-					taken += s.takeMore(t, 10)
-				}
+	each(t, map[string]*lua.Script{"acquire": lua.Acquire, "give back": lua.GiveBack}, func(t *testing.T, script *lua.Script) {
+		bubbles(t, faults, func(t *testing.T, fault redistest.Action) {
+			s := newLeaseScene(t, limitertest.Every(10_000, time.Minute), 0)
+			s.Proxy.OnCommand(redistest.Nth(3, script.SHA, fault))
+			taken := s.takeMore(t, 100)
+			for range 3 {
 				s.Until(s.Now() + 3*time.Second)
 				s.CheckInUse(t, 10_000, taken)
-			})
+				taken += s.takeMore(t, 10)
+			}
+			s.Until(s.Now() + 3*time.Second)
+			s.CheckInUse(t, 10_000, taken)
 		})
-	}
+	})
 }
 
 func TestLeaseIsEndedByChangesOfItsClient(t *testing.T) {
@@ -320,37 +310,34 @@ func TestLeaseIsEndedByChangesOfItsClient(t *testing.T) {
 		keeps  bool  // what was used is in use still; else there is no value
 		less   int64 // but for so many
 		gone   bool  // the limiter is
+		to     bool  // another name
 	}
 	kept := limitertest.Every(1000, time.Minute)
-	for name, row := range map[string]row{
+	rows := map[string]row{
 		"Release":            {change: release(2), keeps: true, less: 2},
 		"SetRate":            {change: setRate(kept)},
 		"SetRate, KeepState": {change: setRate(kept, rratelimiter.KeepState()), keeps: true},
 		"UpdateRate":         {change: updateRate(kept, rratelimiter.KeepState()), keeps: true},
 		"Delete":             {change: deleteIt, gone: true},
 		"Expire":             {change: expireIt(time.Hour), keeps: true},
-		"Rename":             {change: renameIt, gone: true},
-	} {
-		t.Run(name, func(t *testing.T) {
-			t.Parallel()
-			synctest.Test(t, func(t *testing.T) {
-				s := newLeaseScene(t, kept, 0)
-				taken := s.takeMore(t, 20)
-				require.NoError(t, row.change(t.Context(), s.Client, s.plain))
-				if row.keeps {
-					s.CheckInUse(t, 1000, taken-row.less)
-				} else {
-					assert.Zero(t, s.inUse(t))
-				}
-				before := s.Sent.Total()
-				_, err := s.TryAcquire(t.Context(), 1, 0)
-				assert.Equal(t, row.gone, errors.Is(err, rratelimiter.ErrNotInitialized), err)
-				assert.Greater(t, s.Sent.Total(), before, "the lease has ended")
-				if name == "Rename" {
-					renamed := s.Client.RateLimiter(limitertest.Besides(s.Name()))
-					assert.Equal(t, 1000-taken, limitertest.Available(t, renamed), "the rest went back before")
-				}
-			})
-		})
+		"Rename":             {change: renameIt, gone: true, to: true},
 	}
+	bubbles(t, rows, func(t *testing.T, row row) {
+		s := newLeaseScene(t, kept, 0)
+		taken := s.takeMore(t, 20)
+		require.NoError(t, row.change(t.Context(), s.Client, s.plain))
+		if row.keeps {
+			s.CheckInUse(t, 1000, taken-row.less)
+		} else {
+			assert.Zero(t, s.inUse(t))
+		}
+		before := s.Sent.Total()
+		_, err := s.TryAcquire(t.Context(), 1, 0)
+		assert.Equal(t, row.gone, errors.Is(err, rratelimiter.ErrNotInitialized), err)
+		assert.Greater(t, s.Sent.Total(), before, "the lease has ended")
+		if row.to {
+			renamed := s.Client.RateLimiter(limitertest.Besides(s.Name()))
+			assert.Equal(t, 1000-taken, limitertest.Available(t, renamed), "the rest went back before")
+		}
+	})
 }

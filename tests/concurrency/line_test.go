@@ -3,7 +3,6 @@ package concurrency_test
 import (
 	"context"
 	"fmt"
-	"strconv"
 	"sync"
 	"testing"
 	"testing/synctest"
@@ -231,18 +230,15 @@ func TestEqualOnesAreServedInTheirOrder(t *testing.T) {
 // A permit that comes back at the moment at which patience ends is in time.
 func TestPermitsAtTheEndOfPatienceAreInTime(t *testing.T) {
 	t.Parallel()
-	for round := range 10 { // several timers end at once, in any order
-		t.Run(strconv.Itoa(round), func(t *testing.T) {
-			t.Parallel()
-			synctest.Test(t, lineTest{cfg: limitertest.Every(3, time.Second), callers: []caller{
-				taken(0, 3),
-				asks(0, 1, time.Second, "true at 1s"),
-				asks(0, 1, time.Second, "true at 1s"),
-				asks(0, 1, time.Second, "true at 1s"),
-				asks(0, 1, time.Second, "false at 1s"),
-			}}.run)
-		})
-	}
+	lt := lineTest{cfg: limitertest.Every(3, time.Second), callers: []caller{
+		taken(0, 3),
+		asks(0, 1, time.Second, "true at 1s"),
+		asks(0, 1, time.Second, "true at 1s"),
+		asks(0, 1, time.Second, "true at 1s"),
+		asks(0, 1, time.Second, "false at 1s"),
+	}}
+	// Several timers end at once, in any order.
+	bubbles(t, seeds(10), func(t *testing.T, _ uint64) { lt.run(t) })
 }
 
 func TestAContextThatEndsInLine(t *testing.T) {
@@ -364,16 +360,12 @@ func TestDefectEveryWaiterPollsByItself(t *testing.T) {
 	redistest.Virtual(t, func(t *testing.T, rdb *redis.Client) {
 		l := limitertest.NewLimiter(t, rdb, limitertest.Every(1, time.Second))
 		sent := limitertest.CountCommands(rdb)
-		var wg sync.WaitGroup
-		for range 100 {
-			wg.Go(func() { assert.NoError(t, l.Acquire(t.Context(), 1)) })
-		}
-		wg.Wait()
+		together(100, func(int) { assert.NoError(t, l.Acquire(t.Context(), 1)) })
 		assert.Less(t, sent.Scripts(), 3*100, "one poll for each permit that comes free, and a few more")
 	})
 }
 
-var lineScenes = map[string]sceneTest{
+var lineScenes = map[string]sceneTest[*limitertest.Scene]{
 	// A line that is overdue was refused what its newest members want too: they need not ask.
 	"arriving waiters do not ask what was refused": {limitertest.Every(10, time.Second), func(t *testing.T, s *limitertest.Scene) {
 		defer s.KeepInUse(t, 4)()
@@ -452,7 +444,7 @@ var lineScenes = map[string]sceneTest{
 
 func TestLineScenes(t *testing.T) {
 	t.Parallel()
-	onScenes(t, lineScenes)
+	onScenes(t, lineScenes, newScene)
 }
 
 func TestDefectALargeRequestStarvesBehindSmallOnes(t *testing.T) {

@@ -139,51 +139,19 @@ func TestTakeFromMemoryAfterPermitsAreGivenBack(t *testing.T) {
 	})
 }
 
-// A lease is in use as a whole until its rest is given back: handing out of it changes no figures.
-func TestTakeFromMemoryBesideLeases(t *testing.T) {
-	t.Parallel()
-	synctest.Test(t, func(t *testing.T) {
-		s := newRefusalScene(t, limitertest.Every(1000, time.Minute))
-		leasing := s.Client.RateLimiter(s.Name(), limitertest.Ahead(5*time.Second))
-		limitertest.MustAcquire(t, s.plain, 400)
-		s.Until(2 * time.Second)
-		limitertest.MustAcquire(t, s.plain, 300)
-		s.exact(t, 500)
-		for want := int64(299); ; {
-			limitertest.MustAcquire(t, leasing, 1)
-			if d := s.exact(t, 500); d.Remaining < want {
-				break // a lease has come
-			}
-			want--
-		}
-		before := s.Sent.Total()
-		limitertest.MustAcquire(t, leasing, 1)
-		mustTake(t, s.RateLimiter, 500)
-		assert.Equal(t, before, s.Sent.Total())
-		s.exact(t, 500)
-		s.Until(8 * time.Second)
-		s.exact(t, 500)
-	})
-}
-
 // walk makes random steps, of which more than least must be spared a call, on 20 permits a minute.
 func walk(t *testing.T, steps, least int, step func(t *testing.T, s *refusalScene, random *rand.Rand) (spared bool)) {
 	t.Helper()
 	redistest.SkipShort(t, "long")
-	for seed := range *rounds {
-		t.Run(fmt.Sprint("seed ", seed), func(t *testing.T) {
-			t.Parallel()
-			synctest.Test(t, func(t *testing.T) {
-				s, random, spared := newRefusalScene(t, limitertest.Every(20, time.Minute)), rand.New(rand.NewPCG(seed, 0)), 0
-				for range steps {
-					if step(t, s, random) {
-						spared++
-					}
-				}
-				assert.Greater(t, spared, least)
-			})
-		})
-	}
+	bubbles(t, seeds(*rounds), func(t *testing.T, seed uint64) {
+		s, random, spared := newRefusalScene(t, limitertest.Every(20, time.Minute)), rand.New(rand.NewPCG(seed, 0)), 0
+		for range steps {
+			if step(t, s, random) {
+				spared++
+			}
+		}
+		assert.Greater(t, spared, least)
+	})
 }
 
 // What Take says from memory is what Redis would say.

@@ -3,7 +3,6 @@ package concurrency_test
 import (
 	"bytes"
 	"context"
-	"fmt"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -239,11 +238,7 @@ func TestObserverThatPanicsOrCallsBack(t *testing.T) {
 		l := client.RateLimiter("orders", rratelimiter.WithDefault(limitertest.Every(5000, time.Minute)),
 			rratelimiter.WithLease(rratelimiter.Lease{Permits: 50, Life: time.Second}))
 		h.do = func() { do(l) }
-		var callers sync.WaitGroup
-		for range 30 {
-			callers.Go(func() { assert.NoError(t, l.Acquire(t.Context(), 170)) })
-		}
-		callers.Wait()
+		together(30, func(int) { assert.NoError(t, l.Acquire(t.Context(), 170)) })
 		require.NoError(t, client.Close(t.Context()))
 		synctest.Wait()
 		assert.Greater(t, h.calls.Load(), int64(30))
@@ -412,25 +407,22 @@ func TestShadowOf(t *testing.T) {
 // A limiter in shadow refuses nothing because Redis hangs, however its client times attempts.
 func TestShadowWhileRedisHangs(t *testing.T) {
 	t.Parallel()
-	for _, inline := range []bool{false, true} {
-		t.Run(fmt.Sprint(inline), func(t *testing.T) {
-			t.Parallel()
-			p := redistest.StartProxy(t, redistest.Shared(t).Addr())
-			rdb := p.Client(t, &redis.Options{ContextTimeoutEnabled: inline})
-			client := limitertest.NewClient(t, rdb, rratelimiter.WithShadow(), rratelimiter.WithCallTimeout(200*ms))
-			window := fixedwindow.New(rdb, fixedwindow.Config{Limit: 5, Window: time.Hour}, limit.WithShadow(), limit.WithCallTimeout(200*ms))
-			p.OnCommand(func(redistest.Command) redistest.Action { return redistest.DropAnswer })
-			name := redistest.Name(t)
-			plain := byDefault(client, name, rratelimiter.PerHour(5))
-			rated := client.RateLimiter(name+"rate", rratelimiter.WithRate(rratelimiter.PerHour(5)))
-			for range 3 {
-				limitertest.MustAcquire(t, plain, 1)
-				limitertest.MustAcquire(t, rated, 1)
-				assert.True(t, limittest.Take(t, window, name, 1).Granted)
-			}
-			ctx, cancel := context.WithTimeout(t.Context(), 20*ms)
-			defer cancel()
-			require.Error(t, limitertest.Second(plain.TryAcquire(ctx, 1, 0)), "nobody waits for the answer any more")
-		})
-	}
+	each(t, map[string]bool{"inline": true, "beside": false}, func(t *testing.T, inline bool) {
+		p := redistest.StartProxy(t, redistest.Shared(t).Addr())
+		rdb := p.Client(t, &redis.Options{ContextTimeoutEnabled: inline})
+		client := limitertest.NewClient(t, rdb, rratelimiter.WithShadow(), rratelimiter.WithCallTimeout(200*ms))
+		window := fixedwindow.New(rdb, fixedwindow.Config{Limit: 5, Window: time.Hour}, limit.WithShadow(), limit.WithCallTimeout(200*ms))
+		p.OnCommand(func(redistest.Command) redistest.Action { return redistest.DropAnswer })
+		name := redistest.Name(t)
+		plain := byDefault(client, name, rratelimiter.PerHour(5))
+		rated := client.RateLimiter(name+"rate", rratelimiter.WithRate(rratelimiter.PerHour(5)))
+		for range 3 {
+			limitertest.MustAcquire(t, plain, 1)
+			limitertest.MustAcquire(t, rated, 1)
+			assert.True(t, limittest.Take(t, window, name, 1).Granted)
+		}
+		ctx, cancel := context.WithTimeout(t.Context(), 20*ms)
+		defer cancel()
+		require.Error(t, limitertest.Second(plain.TryAcquire(ctx, 1, 0)), "nobody waits for the answer any more")
+	})
 }

@@ -9,7 +9,6 @@ import (
 	"net/http"
 	"net/http/httptest"
 	"strings"
-	"sync"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -391,28 +390,25 @@ func TestWithRateByEachCall(t *testing.T) {
 			return limitertest.Operations[name](ctx, l)
 		}
 	}
-	for name, call := range calls {
-		t.Run(name, func(t *testing.T) {
-			t.Parallel()
-			virtual(t, map[string]rratelimiter.Config{
-				"no rate before": {}, "another": limitertest.Every(50, time.Hour), "its own": own,
-			}, func(t *testing.T, rdb *redis.Client, before rratelimiter.Config) {
-				client := limitertest.NewClient(t, rdb)
-				plain := client.RateLimiter("a")
-				if before.Rate > 0 {
-					limitertest.MustTrySetRate(t, plain, before)
-				}
-				l := client.RateLimiter("a", rratelimiter.WithRate(own))
-				require.NoError(t, call(t.Context(), client, l))
-				assert.Equal(t, own, configOf(t, plain))
-				assert.EqualValues(t, 4, limitertest.Available(t, plain))
+	each(t, calls, func(t *testing.T, call change) {
+		virtual(t, map[string]rratelimiter.Config{
+			"no rate before": {}, "another": limitertest.Every(50, time.Hour), "its own": own,
+		}, func(t *testing.T, rdb *redis.Client, before rratelimiter.Config) {
+			client := limitertest.NewClient(t, rdb)
+			plain := client.RateLimiter("a")
+			if before.Rate > 0 {
+				limitertest.MustTrySetRate(t, plain, before)
+			}
+			l := client.RateLimiter("a", rratelimiter.WithRate(own))
+			require.NoError(t, call(t.Context(), client, l))
+			assert.Equal(t, own, configOf(t, plain))
+			assert.EqualValues(t, 4, limitertest.Available(t, plain))
 
-				require.NoError(t, limitertest.Second(plain.Delete(t.Context())))
-				require.NoError(t, call(t.Context(), client, l), "a limiter that has gone")
-				assert.Equal(t, own, configOf(t, plain))
-			})
+			require.NoError(t, limitertest.Second(plain.Delete(t.Context())))
+			require.NoError(t, call(t.Context(), client, l), "a limiter that has gone")
+			assert.Equal(t, own, configOf(t, plain))
 		})
-	}
+	})
 }
 
 func TestWithRateComparesOnce(t *testing.T) {
@@ -428,11 +424,7 @@ func TestWithRateComparesOnce(t *testing.T) {
 			rdb.AddHook(limitertest.BeforeScript{Script: s, Do: func() { calls++ }})
 		}
 		l := client.RateLimiter("a", rratelimiter.WithRate(limitertest.Every(20, time.Hour)))
-		var callers sync.WaitGroup
-		for range 10 {
-			callers.Go(func() { assert.True(t, limitertest.Try(t, l, 1)) })
-		}
-		callers.Wait()
+		together(10, func(int) { assert.True(t, limitertest.Try(t, l, 1)) })
 		require.NoError(t, plain.SetRate(t.Context(), limitertest.Every(30, time.Hour), rratelimiter.KeepState()))
 		*scripts[lua.SetRate.Name]-- // it goes by EVALSHA too
 		limitertest.MustAcquire(t, l, 1)

@@ -2,7 +2,6 @@ package concurrency_test
 
 import (
 	"context"
-	"sync"
 	"sync/atomic"
 	"testing"
 	"testing/synctest"
@@ -32,12 +31,6 @@ func newRefusalScene(t *testing.T, cfg rratelimiter.Config, opts ...rratelimiter
 	s.plain = s.RateLimiter
 	s.RateLimiter = s.Client.RateLimiter(s.Name(), rratelimiter.WithRefusalCache(opts...))
 	return s
-}
-
-// A refusalTest is a test of a refusalScene of that rate.
-type refusalTest struct {
-	cfg rratelimiter.Config
-	run func(t *testing.T, s *refusalScene)
 }
 
 // remembers checks that requests are refused without a word to Redis.
@@ -89,7 +82,7 @@ func TestRefusalsAreRemembered(t *testing.T) {
 	})
 }
 
-var refusalTests = map[string]refusalTest{
+var refusalTests = map[string]sceneTest[*refusalScene]{
 	// Refusals are not remembered for callers that wait, nor by other handles.
 	"refusals that are not remembered": {limitertest.Every(1, time.Second), func(t *testing.T, s *refusalScene) {
 		limitertest.MustAcquire(t, s.plain, 1)
@@ -198,19 +191,9 @@ var refusalTests = map[string]refusalTest{
 		_, err = s.Take(t.Context(), 1)
 		require.ErrorIs(t, err, rratelimiter.ErrClosed)
 	}},
-}
-
-func TestRefusals(t *testing.T) {
-	t.Parallel()
-	bubbles(t, refusalTests, func(t *testing.T, test refusalTest) { test.run(t, newRefusalScene(t, test.cfg)) })
-}
-
-// Beyond a page of members the wait is a lower bound; Take looks on and remembers what it found.
-func TestTakeFromMemoryOfManyMembers(t *testing.T) {
-	t.Parallel()
-	redistest.SkipShort(t, "long")
-	synctest.Test(t, func(t *testing.T) {
-		s := newRefusalScene(t, limitertest.Every(2000, time.Hour))
+	// Beyond a page of members the wait is a lower bound; Take looks on and remembers what it found.
+	"Take from memory of many members": {limitertest.Every(2000, time.Hour), func(t *testing.T, s *refusalScene) {
+		redistest.SkipShort(t, "long")
 		for range 1000 {
 			limitertest.MustAcquire(t, s.Other, 2)
 			time.Sleep(100 * ms)
@@ -222,7 +205,34 @@ func TestTakeFromMemoryOfManyMembers(t *testing.T) {
 		s.Until(at + time.Minute)
 		assert.Equal(t, time.Hour+30*time.Second-100*ms-at, mustTake(t, s.RateLimiter, 1800).RetryAfter)
 		assert.Equal(t, before, s.Sent.Total())
-	})
+	}},
+	// A lease is in use as a whole until its rest is given back: handing out of it changes no figures.
+	"Take from memory beside leases": {limitertest.Every(1000, time.Minute), func(t *testing.T, s *refusalScene) {
+		leasing := s.Client.RateLimiter(s.Name(), limitertest.Ahead(5*time.Second))
+		limitertest.MustAcquire(t, s.plain, 400)
+		s.Until(2 * time.Second)
+		limitertest.MustAcquire(t, s.plain, 300)
+		s.exact(t, 500)
+		for want := int64(299); ; {
+			limitertest.MustAcquire(t, leasing, 1)
+			if d := s.exact(t, 500); d.Remaining < want {
+				break // a lease has come
+			}
+			want--
+		}
+		before := s.Sent.Total()
+		limitertest.MustAcquire(t, leasing, 1)
+		mustTake(t, s.RateLimiter, 500)
+		assert.Equal(t, before, s.Sent.Total())
+		s.exact(t, 500)
+		s.Until(8 * time.Second)
+		s.exact(t, 500)
+	}},
+}
+
+func TestRefusals(t *testing.T) {
+	t.Parallel()
+	onScenes(t, refusalTests, func(t *testing.T, cfg rratelimiter.Config) *refusalScene { return newRefusalScene(t, cfg) })
 }
 
 func TestRefusalsEndWithChangesOfTheirClient(t *testing.T) {
@@ -330,20 +340,16 @@ func TestRefusalsBesideLeases(t *testing.T) {
 		l := client.RateLimiter(redistest.Name(t), limitertest.Ahead(0), rratelimiter.WithRefusalCache(),
 			rratelimiter.WithDefault(limitertest.Every(1000, time.Hour)))
 		sent := limitertest.CountCommands(rdb)
-		var callers sync.WaitGroup
 		var granted atomic.Int64
-		for range 8 {
-			callers.Go(func() {
-				for range 1000 {
-					ok, err := l.TryAcquire(t.Context(), 1, 0)
-					assert.NoError(t, err)
-					if ok {
-						granted.Add(1)
-					}
+		together(8, func(int) {
+			for range 1000 {
+				ok, err := l.TryAcquire(t.Context(), 1, 0)
+				assert.NoError(t, err)
+				if ok {
+					granted.Add(1)
 				}
-			})
-		}
-		callers.Wait()
+			}
+		})
 		assert.EqualValues(t, 1000, granted.Load())
 		assert.Less(t, sent.Scripts(), 500)
 	})

@@ -3,6 +3,7 @@ package concurrency_test
 import (
 	"context"
 	"flag"
+	"fmt"
 	"io"
 	"log/slog"
 	"testing"
@@ -54,6 +55,15 @@ func virtual[R any](t *testing.T, rows map[string]R, test func(t *testing.T, rdb
 var kindsOfContext = map[string]func(context.Context) context.Context{
 	"cancellable":     func(ctx context.Context) context.Context { return ctx },
 	"not cancellable": context.WithoutCancel,
+}
+
+// seeds are so many rows, numbered from 0.
+func seeds(n uint64) map[string]uint64 {
+	all := make(map[string]uint64, n)
+	for seed := range n {
+		all[fmt.Sprint("seed ", seed)] = seed
+	}
+	return all
 }
 
 // endedContext returns a context that has been cancelled.
@@ -223,24 +233,18 @@ func everywhere(t *testing.T, all tests[redis.UniversalClient]) {
 	each(t, all, func(t *testing.T, test func(t *testing.T, rdb redis.UniversalClient)) { redistest.Everywhere(t, test) })
 }
 
-// A heldTest is a test of a [limitertest.HeldScene] of that rate.
-type heldTest struct {
+// A sceneTest is a test of a scene of that rate.
+type sceneTest[S any] struct {
 	cfg rratelimiter.Config
-	run func(t *testing.T, s *limitertest.HeldScene)
+	run func(t *testing.T, s S)
 }
 
-func onHeldScenes(t *testing.T, all map[string]heldTest) {
+// onScenes runs them in bubbles.
+func onScenes[S any](t *testing.T, all map[string]sceneTest[S], newScene func(t *testing.T, cfg rratelimiter.Config) S) {
 	t.Helper()
-	bubbles(t, all, func(t *testing.T, test heldTest) { test.run(t, limitertest.NewHeldScene(t, test.cfg)) })
+	bubbles(t, all, func(t *testing.T, test sceneTest[S]) { test.run(t, newScene(t, test.cfg)) })
 }
 
-// A sceneTest is a test of a [limitertest.Scene] of that rate.
-type sceneTest struct {
-	cfg rratelimiter.Config
-	run func(t *testing.T, s *limitertest.Scene)
-}
-
-func onScenes(t *testing.T, all map[string]sceneTest) {
-	t.Helper()
-	bubbles(t, all, func(t *testing.T, test sceneTest) { test.run(t, limitertest.NewScene(t, test.cfg)) })
+func newScene(t *testing.T, cfg rratelimiter.Config) *limitertest.Scene {
+	return limitertest.NewScene(t, cfg)
 }

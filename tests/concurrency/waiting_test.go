@@ -275,11 +275,7 @@ func TestALineKeepsItsLimiterAlive(t *testing.T) {
 		limitertest.MustTrySetRate(t, l, row.cfg)
 		limitertest.MustAcquire(t, l, 2)
 		sent, start := limitertest.CountCommands(rdb), time.Now()
-		var wg sync.WaitGroup
-		for range 20 {
-			wg.Go(func() { assert.NoError(t, l.Acquire(t.Context(), 1)) })
-		}
-		wg.Wait()
+		together(20, func(int) { assert.NoError(t, l.Acquire(t.Context(), 1)) })
 		// A server keeps the value of a window to the end of its last millisecond.
 		assert.InDelta(t, 10*time.Second, time.Since(start), float64(10*ms))
 		assert.LessOrEqual(t, sent.Scripts(), 10*5)
@@ -326,16 +322,12 @@ func TestThoseThatWaitForAllKeepThemAlive(t *testing.T) {
 		client := limitertest.NewClient(t, rdb)
 		slow, brief := slowAndBrief(t, client, callers, time.Minute)
 		sent, start := limitertest.CountCommands(rdb), time.Now()
-		var wg sync.WaitGroup
-		for range callers {
-			wg.Go(func() {
-				ok, err := client.TryAcquireAll(t.Context(), 1, forever, brief, slow)
-				assert.NoError(t, err)
-				assert.True(t, ok)
-				assert.Equal(t, time.Minute, time.Since(start))
-			})
-		}
-		wg.Wait()
+		together(callers, func(int) {
+			ok, err := client.TryAcquireAll(t.Context(), 1, forever, brief, slow)
+			assert.NoError(t, err)
+			assert.True(t, ok)
+			assert.Equal(t, time.Minute, time.Since(start))
+		})
 		// Each asks at first and at last, and some of those who wake at once both ask.
 		assert.LessOrEqual(t, sent.Scripts(), 3*callers+2*60+10, "one asks for all")
 	})
