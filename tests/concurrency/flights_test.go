@@ -26,11 +26,6 @@ import (
 	"github.com/rratelimiter/rratelimiter/slidinglog"
 )
 
-// together has each of so many callers do something at the same time.
-func together(callers int, do func(i int)) {
-	together(callers, func(i int) { do(i) })
-}
-
 // Requests beyond one batch's bounds go in the next, and all are answered.
 func TestMoreThanABatchHolds(t *testing.T) {
 	t.Parallel()

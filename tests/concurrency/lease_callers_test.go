@@ -261,8 +261,7 @@ var leaseCallerTests = map[string]leaseTest{
 		s.takeMore(t, 10)
 		limitertest.MustAcquire(t, s.RateLimiter, limitertest.Available(t, s.Other))
 		for range 50 {
-			_, err := s.TryAcquire(t.Context(), 1, 0)
-			require.NoError(t, err)
+			require.NoError(t, limitertest.Second(s.TryAcquire(t.Context(), 1, 0)))
 		}
 		var asked []string
 		s.Proxy.OnCommand(func(c redistest.Command) redistest.Action {
@@ -296,20 +295,15 @@ var leaseCallerTests = map[string]leaseTest{
 	"lease of callers that went away": {limitertest.Every(10_000, time.Minute), 0, func(t *testing.T, s *leaseScene) {
 		taken := s.drain(t, 100)
 		letGo := s.Hold(t, lua.Acquire, 1)
-		ctx, cancel := context.WithCancel(t.Context())
-		gone := s.StartTryAcquire(ctx, 1, 0)
-		cancel()
-		synctest.Wait()
+		leave := leaver(t, s.Scene, func(ctx context.Context) (bool, error) { return s.TryAcquire(ctx, 1, 0) })
+		leave()
 		letGo()
-		gone.RequireEnd(t, context.Canceled, 0)
 		s.Proxy.OnCommand(redistest.Nth(1, lua.GiveBack.SHA, redistest.Cut))
 		assert.Equal(t, taken, s.inUse(t), "what was taken ahead has gone back with the caller's")
 		limitertest.MustAcquire(t, s.RateLimiter, 1)
-		_, err := s.TryAcquire(ctx, 1, 0)
-		require.ErrorIs(t, err, context.Canceled, "also where a lease has permits")
-		require.ErrorIs(t, s.Acquire(ctx, 1), context.Canceled)
-		_, err = s.TryAcquire(t.Context(), 0, 0)
-		require.ErrorIs(t, err, rratelimiter.ErrInvalidPermits)
+		require.ErrorIs(t, limitertest.Second(s.TryAcquire(endedContext(t), 1, 0)), context.Canceled, "also where a lease has permits")
+		require.ErrorIs(t, s.Acquire(endedContext(t), 1), context.Canceled)
+		require.ErrorIs(t, limitertest.Second(s.TryAcquire(t.Context(), 0, 0)), rratelimiter.ErrInvalidPermits)
 		s.Until(3*time.Second + 100*ms)
 		s.CheckInUse(t, 10_000, taken+1)
 	}},
@@ -337,8 +331,7 @@ var leaseCallerTests = map[string]leaseTest{
 		closed := s.Close(t.Context())
 		s.Until(500 * ms)
 		assert.Equal(t, "waits", closed.Outcome())
-		_, err := s.TryAcquire(t.Context(), 1, 0)
-		require.ErrorIs(t, err, rratelimiter.ErrClosed)
+		require.ErrorIs(t, limitertest.Second(s.TryAcquire(t.Context(), 1, 0)), rratelimiter.ErrClosed)
 		close(held)
 		synctest.Wait()
 		assert.Equal(t, "true at 500ms", closed.Outcome())

@@ -98,12 +98,8 @@ func TestTakeFromMemoryAfterAGrant(t *testing.T) {
 // loses has a caller go while the script's answer is on its way.
 func (s *refusalScene) loses(t *testing.T, script *lua.Script, call func(ctx context.Context) (bool, error)) {
 	t.Helper()
-	ctx, cancel := context.WithCancel(t.Context())
 	letGo := s.Hold(t, script, 1)
-	gone := s.Go(func() (bool, error) { return call(ctx) })
-	cancel()
-	synctest.Wait()
-	gone.RequireEnd(t, context.Canceled, s.Now())
+	leaver(t, s.Scene, call)()
 	letGo()
 }
 
@@ -330,8 +326,7 @@ func TestNoticesEndRefusals(t *testing.T) {
 		exists, err := s.peer.Exists(t.Context())
 		require.NoError(t, err)
 		if !exists {
-			_, err := s.TryAcquire(t.Context(), 1, 0)
-			require.ErrorIs(t, err, rratelimiter.ErrNotInitialized)
+			require.ErrorIs(t, limitertest.Second(s.TryAcquire(t.Context(), 1, 0)), rratelimiter.ErrNotInitialized)
 			return
 		}
 		assert.True(t, s.asks(t, 1))

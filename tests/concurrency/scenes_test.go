@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"io"
 	"log/slog"
+	"sync"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -73,6 +74,15 @@ func endedContext(t *testing.T) context.Context {
 	return ctx
 }
 
+// together has each of so many callers do something at the same time.
+func together(callers int, do func(i int)) {
+	var wg sync.WaitGroup
+	for i := range callers {
+		wg.Go(func() { do(i) })
+	}
+	wg.Wait()
+}
+
 // around is a hook that runs a function around each round trip of a client.
 type around func(ctx context.Context, cmds []redis.Cmder, next func() error) error
 
@@ -113,6 +123,18 @@ func failed(t *testing.T, target error, at time.Duration, callers ...*limitertes
 	t.Helper()
 	for _, c := range callers {
 		c.RequireEnd(t, target, at)
+	}
+}
+
+// leaver starts a call whose caller leaves when leave is called.
+func leaver(t *testing.T, s *limitertest.Scene, call func(ctx context.Context) (bool, error)) (leave func()) {
+	ctx, cancel := context.WithCancel(t.Context())
+	c := s.Go(func() (bool, error) { return call(ctx) })
+	return func() {
+		t.Helper()
+		cancel()
+		synctest.Wait()
+		c.RequireEnd(t, context.Canceled, s.Now())
 	}
 }
 
