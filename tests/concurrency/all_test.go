@@ -3,8 +3,10 @@ package concurrency_test
 import (
 	"context"
 	"fmt"
+	"slices"
 	"strings"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/redis/go-redis/v9"
@@ -15,6 +17,7 @@ import (
 	"github.com/rratelimiter/rratelimiter/codec"
 	"github.com/rratelimiter/rratelimiter/internal/test/limitertest"
 	"github.com/rratelimiter/rratelimiter/internal/test/redistest"
+	"github.com/rratelimiter/rratelimiter/lua"
 )
 
 // newFamily returns limiters of these rates; those of the zero Config have none.
@@ -23,9 +26,8 @@ func newFamily(t testing.TB, rdb rratelimiter.Redis, cfgs ...rratelimiter.Config
 	return limitertest.NewFamilyOf(t, limitertest.NewClient(t, rdb), cfgs...)
 }
 
-func TestTryAcquireAll(t *testing.T) {
-	t.Parallel()
-	redistest.Everywhere(t, func(t *testing.T, rdb redis.UniversalClient) {
+var allTests = tests[redis.UniversalClient]{
+	"takes from each": func(t *testing.T, rdb redis.UniversalClient) {
 		f := newFamily(t, rdb, limitertest.Every(10, time.Hour), limitertest.Every(5, time.Hour), limitertest.PerClient(7, time.Hour))
 		assert.True(t, f.Try(t, 2))
 		assert.Equal(t, []int64{8, 3, 5}, f.Free(t))
@@ -40,15 +42,13 @@ func TestTryAcquireAll(t *testing.T) {
 		assert.True(t, f.Try(t, 2))
 		assert.Equal(t, []int64{3, 1, 0}, f.Free(t))
 		f.CheckSums(t, rdb, 10, 5, 7)
-	})
-}
-
-// Whichever refuses, the others are as they were.
-func TestARefusalOfOneTakesFromNone(t *testing.T) {
-	t.Parallel()
-	redistest.Everywhere(t, func(t *testing.T, rdb redis.UniversalClient) {
+	},
+	// Whichever refuses, the others are as they were.
+	"a refusal of one takes from none": func(t *testing.T, rdb redis.UniversalClient) {
 		for refuses := range 4 {
-			f := newFamily(t, rdb, limitertest.Every(10, time.Hour), limitertest.Every(1000, time.Hour), limitertest.PerClient(10, time.Hour), limitertest.Every(10, time.Hour))
+			f := newFamily(t, rdb,
+				limitertest.Every(10, time.Hour), limitertest.Every(1000, time.Hour), limitertest.PerClient(10, time.Hour),
+				limitertest.Every(10, time.Hour))
 			require.True(t, f.Try(t, 3))
 			l := f.Limiters[refuses]
 			limitertest.MustAcquire(t, l, limitertest.Available(t, l)-1)
@@ -57,254 +57,40 @@ func TestARefusalOfOneTakesFromNone(t *testing.T) {
 			assert.Equal(t, before, f.State(t, rdb))
 			assert.True(t, f.Try(t, 1))
 		}
-	})
-}
-
-func TestTryAcquireAllOfOneIsTryAcquire(t *testing.T) {
-	t.Parallel()
-	redistest.Virtual(t, func(t *testing.T, rdb *redis.Client) {
-		client := limitertest.NewClient(t, rdb)
-		for _, name := range []string{"orders", "a{b}c", "foo}bar"} {
-			l := client.RateLimiter(name, rratelimiter.WithDefault(limitertest.Every(3, time.Second)))
-			for i := range 5 {
-				ok, err := client.TryAcquireAll(t.Context(), 1, 0, l)
-				require.NoError(t, err, name)
-				assert.Equal(t, i < 3, ok)
-			}
-			start := time.Now()
-			ok, err := client.TryAcquireAll(t.Context(), 2, 2*time.Second, l)
-			require.NoError(t, err)
-			assert.True(t, ok)
-			assert.Equal(t, time.Second, time.Since(start))
-			_, err = client.TryAcquireAll(t.Context(), 4, 0, l)
-			require.ErrorIs(t, err, rratelimiter.ErrPermitsExceedRate)
-			assert.ErrorContains(t, err, "TryAcquireAll \""+name+"\"")
-			assert.NotContains(t, err.Error(), "TryAcquire \"")
-		}
-	})
-}
-
-func TestTryAcquireAllRefusesBadArguments(t *testing.T) {
-	t.Parallel()
-	redistest.Virtual(t, func(t *testing.T, rdb *redis.Client) {
-		upper := rratelimiter.WithNameMapper(strings.ToUpper)
-		client, mapped := limitertest.NewClient(t, rdb), limitertest.NewClient(t, rdb, upper)
-		other, old := limitertest.NewClient(t, rdb), limitertest.NewClient(t, rdb, rratelimiter.WithRedissonVersion("3.13.2"))
-		bad := rratelimiter.New(rdb, rratelimiter.WithClientID(""))
-		of := func(c *rratelimiter.Client, names ...string) []*rratelimiter.RateLimiter {
-			var all []*rratelimiter.RateLimiter
-			for _, name := range names {
-				all = append(all, c.RateLimiter(name, rratelimiter.WithDefault(limitertest.Every(10, time.Second))))
-			}
-			return all
-		}
-		many := make([]string, rratelimiter.MaxLimiters+1)
-		for i := range many {
-			many[i] = fmt.Sprintf("{x}%d", i)
-		}
-		for name, tt := range map[string]struct {
-			client   *rratelimiter.Client
-			permits  int64
-			limiters []*rratelimiter.RateLimiter
-			want     error
-			says     []string
-		}{
-			"none":               {client, 1, nil, rratelimiter.ErrInvalidConfig, []string{"0 limiters"}},
-			"too many":           {client, 1, of(client, many...), rratelimiter.ErrInvalidConfig, []string{"33 limiters", "32"}},
-			"nil":                {client, 1, append(of(client, "{x}a"), nil), rratelimiter.ErrInvalidConfig, []string{"limiter 2 of 2 is nil"}},
-			"only nil":           {client, 1, []*rratelimiter.RateLimiter{nil}, rratelimiter.ErrInvalidConfig, []string{"limiter 1 of 1 is nil"}},
-			"another Client's":   {client, 1, append(of(client, "{x}a"), of(other, "{x}b")...), rratelimiter.ErrInvalidConfig, []string{`"{x}b"`, "another Client"}},
-			"nobody's":           {client, 1, []*rratelimiter.RateLimiter{{}}, rratelimiter.ErrInvalidConfig, []string{"another Client"}},
-			"twice":              {client, 1, of(client, "{x}a", "{x}b", "{x}a"), rratelimiter.ErrInvalidConfig, []string{`"{x}a"`, "twice"}},
-			"twice by the map":   {mapped, 1, of(mapped, "{x}a", "{x}A"), rratelimiter.ErrInvalidConfig, []string{`"{x}A"`, "twice"}},
-			"a key of another's": {client, 1, of(client, "{x}a", "{x}a:value"), rratelimiter.ErrInvalidConfig, []string{`"{x}a"`, `"{x}a:value"`}},
-			"no tag":             {client, 1, of(client, "second", "hour"), rratelimiter.ErrUnsupported, []string{`"second"`, `"hour"`, `"{shop}:second"`}},
-			"other tags":         {client, 1, of(client, "{x}a", "{x}b", "{y}c"), rratelimiter.ErrUnsupported, []string{`"{x}a"`, `"{y}c"`, "hash tag"}},
-			"mapped apart":       {mapped, 1, of(mapped, "{x}a", "b"), rratelimiter.ErrUnsupported, []string{`"{X}A"`, `"B"`}},
-			"keys apart":         {client, 1, of(client, "a{b", "{b}c"), rratelimiter.ErrUnsupported, []string{`"a{b"`, "hash tag"}},
-			"no permits":         {client, 0, of(client, "{x}a", "{x}b"), rratelimiter.ErrInvalidPermits, []string{"0 is not between"}},
-			"fewer":              {client, -1, of(client, "{x}a", "{x}b"), rratelimiter.ErrInvalidPermits, nil},
-			"too many permits":   {client, rratelimiter.MaxPermits + 1, of(client, "{x}a", "{x}b"), rratelimiter.ErrInvalidPermits, nil},
-			"bad Client":         {bad, 1, of(bad, "{x}a", "{x}b"), rratelimiter.ErrInvalidConfig, []string{"WithClientID"}},
-			"bad default": {
-				client, 1,
-				append(of(client, "{x}a"), client.RateLimiter("{x}b", rratelimiter.WithDefault(rratelimiter.PerHour(0)))),
-				rratelimiter.ErrInvalidConfig,
-				[]string{`"{x}b"`, "WithDefault"},
-			},
-			"no name":     {client, 1, append(of(client, "{x}a"), client.RateLimiter("")), rratelimiter.ErrInvalidConfig, []string{"empty"}},
-			"old windows": {old, 1, of(old, "{x}a", "{x}b"), rratelimiter.ErrUnsupported, []string{"record of each grant", "3.13.2"}},
-		} {
-			sent := limitertest.CountCommands(rdb)
-			for _, timeout := range []time.Duration{0, time.Hour} {
-				ok, err := tt.client.TryAcquireAll(t.Context(), tt.permits, timeout, tt.limiters...)
-				require.ErrorIs(t, err, tt.want, name)
-				assert.False(t, ok)
-				for _, text := range append(tt.says, "TryAcquireAll") {
-					assert.ErrorContains(t, err, text, name)
-				}
-			}
-			assert.Zero(t, sent.Total(), name)
-		}
-	})
-}
-
-// Names that share a tag with a name that has none are in its slot.
-func TestANameIsItsOwnTag(t *testing.T) {
-	t.Parallel()
-	redistest.Everywhere(t, func(t *testing.T, rdb redis.UniversalClient) {
+	},
+	// Names that share a tag with a name that has none are in its slot.
+	"a name is its own tag": func(t *testing.T, rdb redis.UniversalClient) {
 		client, name := limitertest.NewClient(t, rdb), redistest.Name(t)
-		hourly := rratelimiter.WithDefault(limitertest.Every(5, time.Hour))
-		a, b := client.RateLimiter(name, hourly), client.RateLimiter("{"+name+"}:day", hourly)
-		ok, err := client.TryAcquireAll(t.Context(), 2, 0, a, b)
-		require.NoError(t, err)
-		assert.True(t, ok)
-		assert.EqualValues(t, 3, limitertest.Available(t, a))
-		assert.EqualValues(t, 3, limitertest.Available(t, b))
-	})
-}
-
-func TestTryAcquireAllOnSeveralServers(t *testing.T) {
-	t.Parallel()
-	for name, connect := range map[string]func(t *testing.T) redis.UniversalClient{
-		"cluster": func(t *testing.T) redis.UniversalClient { return redistest.StartCluster(t, 3, 0).Client(t, nil) },
-		"ring":    func(t *testing.T) redis.UniversalClient { return redistest.StartRing(t, 3).Client(t, nil) },
-	} {
-		t.Run(name, func(t *testing.T) {
-			t.Parallel()
-			rdb := connect(t)
-			client := limitertest.NewClient(t, rdb)
-			for range 20 {
-				f := limitertest.NewFamilyOf(t, client, limitertest.Every(10, time.Hour), limitertest.Every(2, time.Hour), limitertest.Every(5, time.Hour))
-				assert.True(t, f.Try(t, 2))
-				assert.False(t, f.Try(t, 1))
-				assert.Equal(t, []int64{8, 0, 3}, f.Free(t))
-				ctx, cancel := context.WithTimeout(t.Context(), 10*time.Millisecond)
-				_, err := client.TryAcquireAll(ctx, 2, time.Hour, f.Limiters...)
-				cancel()
-				require.ErrorIs(t, err, context.DeadlineExceeded)
-				_, err = client.TryAcquireAll(t.Context(), 1, 0, f.Limiters[0], client.RateLimiter("elsewhere"))
-				require.ErrorIs(t, err, rratelimiter.ErrUnsupported)
-			}
-		})
-	}
-}
-
-// What is wrong with one limiter is an error that names it, and nothing is
-// taken from any, nor set up.
-func TestTryAcquireAllNamesTheLimiterAtFault(t *testing.T) {
-	t.Parallel()
-	redistest.Everywhere(t, func(t *testing.T, rdb redis.UniversalClient) {
-		for name, tt := range map[string]struct {
-			spoil func(t *testing.T, l *rratelimiter.RateLimiter) error
-			want  error
-			says  string
-		}{
-			"no rate": {func(t *testing.T, l *rratelimiter.RateLimiter) error {
-				return rdb.Del(t.Context(), l.Name()).Err()
-			}, rratelimiter.ErrNotInitialized, "TrySetRate"},
-			"a lower rate": {func(t *testing.T, l *rratelimiter.RateLimiter) error {
-				return l.SetRate(t.Context(), limitertest.Every(2, time.Hour))
-			}, rratelimiter.ErrPermitsExceedRate, "3 permits of 2"},
-			"half a config": {func(t *testing.T, l *rratelimiter.RateLimiter) error {
-				return rdb.HDel(t.Context(), l.Name(), "interval").Err()
-			}, rratelimiter.ErrCorrupt, "interval"},
-			"a rate that is none": {func(t *testing.T, l *rratelimiter.RateLimiter) error {
-				return rdb.HSet(t.Context(), l.Name(), "rate", "many").Err()
-			}, rratelimiter.ErrCorrupt, "rate"},
-			"a value that is none": {func(t *testing.T, l *rratelimiter.RateLimiter) error {
-				return rdb.Set(t.Context(), limitertest.KeysOf(l).Value, "few", 0).Err()
-			}, rratelimiter.ErrCorrupt, ":value"},
-			"a member of none": {func(t *testing.T, l *rratelimiter.RateLimiter) error {
-				if err := rdb.Del(t.Context(), limitertest.KeysOf(l).Value, limitertest.KeysOf(l).Permits).Err(); err != nil {
-					return err
-				}
-				return rdb.ZAdd(t.Context(), limitertest.KeysOf(l).Permits, redis.Z{Score: float64(limitertest.ServerNow(t, rdb)), Member: "x"}).Err()
-			}, rratelimiter.ErrCorrupt, ":permits"},
-			"a list for a hash": {func(t *testing.T, l *rratelimiter.RateLimiter) error {
-				rdb.Del(t.Context(), l.Name())
-				return rdb.LPush(t.Context(), l.Name(), "x").Err()
-			}, rratelimiter.ErrCorrupt, "list"},
-			"a string for a set": {func(t *testing.T, l *rratelimiter.RateLimiter) error {
-				rdb.Del(t.Context(), limitertest.KeysOf(l).Value)
-				return rdb.Set(t.Context(), limitertest.KeysOf(l).Permits, "x", 0).Err()
-			}, rratelimiter.ErrCorrupt, ":permits"},
-		} {
-			for place := range 3 {
-				f := newFamily(t, rdb, limitertest.Every(10, time.Hour), limitertest.Every(10, time.Hour), limitertest.Every(10, time.Hour))
-				require.True(t, f.Try(t, 1))
-				at := f.Limiters[place]
-				require.NoError(t, tt.spoil(t, at), name)
-				fresh := f.Client.RateLimiter(f.Tag+":fresh", rratelimiter.WithDefault(limitertest.Every(10, time.Hour)))
-				before := f.State(t, rdb)
-				for _, timeout := range []time.Duration{0, time.Hour} {
-					ok, err := f.Client.TryAcquireAll(t.Context(), 3, timeout, append([]*rratelimiter.RateLimiter{fresh}, f.Limiters...)...)
-					require.ErrorIs(t, err, tt.want, "%s, limiter %d", name, place)
-					assert.False(t, ok)
-					assert.ErrorContains(t, err, fmt.Sprintf("TryAcquireAll %q", at.Name()), name)
-					assert.ErrorContains(t, err, tt.says, name)
-				}
-				assert.Equal(t, before, f.State(t, rdb), name)
-				assert.Empty(t, limitertest.ReadState(t, rdb, fresh.Name()), name)
-			}
-		}
-	})
-}
-
-func TestTryAcquireAllSetsUpDefaults(t *testing.T) {
-	t.Parallel()
-	redistest.Everywhere(t, func(t *testing.T, rdb redis.UniversalClient) {
+		both := named(client, name, "{"+name+"}:day")
+		assert.True(t, tryAll(t, client, 2, both...))
+		assert.EqualValues(t, 8, limitertest.Available(t, both[0]))
+		assert.EqualValues(t, 8, limitertest.Available(t, both[1]))
+	},
+	"TryAcquireAll sets up defaults": func(t *testing.T, rdb redis.UniversalClient) {
 		client := limitertest.NewClient(t, rdb)
 		f := limitertest.NewFamilyOf(t, client, limitertest.Every(10, time.Hour))
-		kept := rratelimiter.Config{Rate: 4, Interval: time.Minute, KeepAlive: time.Hour}
-		own := limitertest.PerClient(3, time.Minute)
-		keep := client.RateLimiter(f.Tag+":keep", rratelimiter.WithDefault(kept))
-		mine := client.RateLimiter(f.Tag+":own", rratelimiter.WithDefault(own))
-		f.Limiters = append(f.Limiters, keep, mine)
+		want := []rratelimiter.Config{
+			limitertest.Every(10, time.Hour), {Rate: 4, Interval: time.Minute, KeepAlive: time.Hour}, limitertest.PerClient(3, time.Minute),
+		}
+		f.Limiters = append(f.Limiters, byDefault(client, f.Tag+":keep", want[1]), byDefault(client, f.Tag+":own", want[2]))
 		sent := limitertest.CountCommands(rdb)
 		assert.True(t, f.Try(t, 2))
-		assert.LessOrEqual(t, sent.Scripts(), 2, "one call; another where the server did not know the script")
-		for l, want := range map[*rratelimiter.RateLimiter]rratelimiter.Config{f.Limiters[0]: limitertest.Every(10, time.Hour), keep: kept, mine: own} {
-			cfg, err := l.Config(t.Context())
-			require.NoError(t, err)
-			assert.Equal(t, want, cfg)
+		assert.LessOrEqual(t, sent.Scripts(), 2, "one call; another if the server did not know the script")
+		for i, l := range f.Limiters {
+			assert.Equal(t, want[i], configOf(t, l))
 		}
 		assert.Equal(t, []int64{8, 2, 1}, f.Free(t))
-		for key, ttl := range limitertest.TTLs(t, rdb, keep.Name()) {
+		for key, ttl := range limitertest.TTLs(t, rdb, f.Limiters[1].Name()) {
 			assert.InDelta(t, time.Hour, ttl, float64(10*time.Second), key)
 		}
 
-		late := client.RateLimiter(f.Tag+":late", rratelimiter.WithDefault(limitertest.Every(4, time.Minute)))
+		late := byDefault(client, f.Tag+":late", limitertest.Every(4, time.Minute))
 		f.Limiters = append(f.Limiters, late)
 		assert.False(t, f.Try(t, 2), "the PerClient one has 1")
-		cfg, err := late.Config(t.Context())
-		require.NoError(t, err, "a refusal is an answer")
-		assert.Equal(t, limitertest.Every(4, time.Minute), cfg)
-	})
-}
-
-// What a lost limiter of that name left behind does not go before its time.
-func TestTryAcquireAllSetsUpBesideWhatIsLeft(t *testing.T) {
-	t.Parallel()
-	redistest.Virtual(t, func(t *testing.T, rdb *redis.Client) {
-		f := newFamily(t, rdb, limitertest.Every(100, time.Hour), limitertest.Every(10, time.Hour))
-		_, err := f.Limiters[1].Expire(t.Context(), time.Minute)
-		require.NoError(t, err)
-		require.True(t, f.Try(t, 4))
-		require.NoError(t, rdb.Del(t.Context(), f.Limiters[1].Name()).Err())
-		f = f.SeenBy(f.Client, rratelimiter.WithDefault(limitertest.Every(10, time.Hour)))
-		assert.True(t, f.Try(t, 4))
-		time.Sleep(2 * time.Minute)
-		assert.False(t, f.Try(t, 3))
-		assert.True(t, f.Try(t, 2))
-		assert.EqualValues(t, -1, rdb.PTTL(t.Context(), limitertest.KeysOf(f.Limiters[1]).Permits).Val())
-	})
-}
-
-// Each layout is written as TryAcquire writes it, and read whatever it is.
-func TestTryAcquireAllInEachLayout(t *testing.T) {
-	t.Parallel()
-	redistest.Everywhere(t, func(t *testing.T, rdb redis.UniversalClient) {
+		assert.Equal(t, limitertest.Every(4, time.Minute), configOf(t, late), "a refusal is an answer")
+	},
+	// Each layout is written as TryAcquire writes it, and read whatever it is.
+	"each layout": func(t *testing.T, rdb redis.UniversalClient) {
 		var members []codec.Layout
 		f := newFamily(t, rdb, limitertest.Every(100, time.Hour), limitertest.Every(50, time.Hour))
 		for name, layout := range map[string]codec.Layout{
@@ -332,14 +118,269 @@ func TestTryAcquireAllInEachLayout(t *testing.T) {
 		}
 		assert.False(t, f.Try(t, 1))
 		f.CheckSums(t, rdb, 100, 50)
+	},
+	// An error names the limiter that is wrong; nothing is taken from any, nor set up.
+	"names the limiter at fault": func(t *testing.T, rdb redis.UniversalClient) {
+		for name, tt := range map[string]struct {
+			damage string
+			want   error
+			says   string
+		}{
+			"no rate":              {"DEL config", rratelimiter.ErrNotInitialized, "TrySetRate"},
+			"a lower rate":         {"HSET config rate 2; DEL value permits", rratelimiter.ErrPermitsExceedRate, "3 permits of 2"},
+			"half a config":        {"HDEL config interval", rratelimiter.ErrCorrupt, "interval"},
+			"a rate that is none":  {"HSET config rate many", rratelimiter.ErrCorrupt, "rate"},
+			"a value that is none": {"SET value few", rratelimiter.ErrCorrupt, ":value"},
+			"a member of none":     {"DEL value permits; ZADD permits now x", rratelimiter.ErrCorrupt, ":permits"},
+			"a list for a hash":    {"DEL config; LPUSH config x", rratelimiter.ErrCorrupt, "list"},
+			"a string for a set":   {"DEL value permits; SET permits x", rratelimiter.ErrCorrupt, ":permits"},
+		} {
+			for place := range 3 {
+				f := newFamily(t, rdb, slices.Repeat([]rratelimiter.Config{limitertest.Every(10, time.Hour)}, 3)...)
+				require.True(t, f.Try(t, 1))
+				at := f.Limiters[place]
+				damage(t, rdb, at, tt.damage)
+				fresh := byDefault(f.Client, f.Tag+":fresh", limitertest.Every(10, time.Hour))
+				before := f.State(t, rdb)
+				for _, timeout := range []time.Duration{0, time.Hour} {
+					ok, err := f.Client.TryAcquireAll(t.Context(), 3, timeout, append([]*rratelimiter.RateLimiter{fresh}, f.Limiters...)...)
+					require.ErrorIs(t, err, tt.want, "%s, limiter %d", name, place)
+					assert.False(t, ok)
+					assert.ErrorContains(t, err, fmt.Sprintf("TryAcquireAll %q", at.Name()), name)
+					assert.ErrorContains(t, err, tt.says, name)
+				}
+				assert.Equal(t, before, f.State(t, rdb), name)
+				assert.Empty(t, limitertest.ReadState(t, rdb, fresh.Name()), name)
+			}
+		}
+	},
+	"repairs what was lost": func(t *testing.T, rdb redis.UniversalClient) {
+		for name, tt := range map[string]struct {
+			damage string
+			older  time.Duration // all that is in use is dated back so far
+			free   int64         // of 10, 6 of which were taken
+		}{
+			"value lost":           {damage: "DEL value", free: 4},
+			"set lost":             {damage: "DEL permits", free: 10},
+			"both lost":            {damage: "DEL value permits", free: 10},
+			"permits leaked":       {damage: "DECRBY value 4", free: 4},
+			"value above the rate": {damage: "INCRBY value 50", free: 10},
+			"all has run out":      {older: 2 * time.Hour, free: 10},
+			"dated in the future":  {older: -2 * time.Hour, free: 4},
+		} {
+			for place := range 2 {
+				f := newFamily(t, rdb, limitertest.Every(10, time.Hour), limitertest.Every(10, time.Hour))
+				require.True(t, f.Try(t, 6))
+				require.NoError(t, f.Limiters[1-place].Release(t.Context(), 6))
+				k := limitertest.KeysOf(f.Limiters[place])
+				for _, member := range rdb.ZRange(t.Context(), k.Permits, 0, -1).Val() {
+					require.NoError(t, rdb.ZIncrBy(t.Context(), k.Permits, -float64(tt.older.Milliseconds()), member).Err())
+				}
+				if tt.damage != "" {
+					damage(t, rdb, f.Limiters[place], tt.damage)
+				}
+				got := int64(0)
+				if name == "set lost" {
+					require.True(t, f.Try(t, 1))
+					f.CheckSums(t, rdb, 10, 10)
+					got++
+				}
+				for range 11 {
+					if f.Try(t, 1) {
+						got++
+					}
+				}
+				assert.Equal(t, tt.free, got, name)
+				value, _ := limitertest.StoredValue(t, rdb, k.Value)
+				assert.Zero(t, value, name)
+				assert.Equal(t, got, limitertest.InUse(t, rdb, limitertest.KeysOf(f.Limiters[1-place]).Permits), name)
+			}
+		}
+	},
+}
+
+func TestTryAcquireAll(t *testing.T) {
+	t.Parallel()
+	everywhere(t, allTests)
+}
+
+// named returns a Client's limiters of those names, which have a default.
+func named(c *rratelimiter.Client, names ...string) (all []*rratelimiter.RateLimiter) {
+	for _, name := range names {
+		all = append(all, byDefault(c, name, limitertest.Every(10, time.Second)))
+	}
+	return all
+}
+
+func TestTryAcquireAllRefusesBadArguments(t *testing.T) {
+	t.Parallel()
+	redistest.Virtual(t, func(t *testing.T, rdb *redis.Client) {
+		invalid, unsupported, badPermits := rratelimiter.ErrInvalidConfig, rratelimiter.ErrUnsupported, rratelimiter.ErrInvalidPermits
+		client, other := limitertest.NewClient(t, rdb), limitertest.NewClient(t, rdb)
+		mapped := limitertest.NewClient(t, rdb, rratelimiter.WithNameMapper(strings.ToUpper))
+		old := limitertest.NewClient(t, rdb, rratelimiter.WithRedissonVersion("3.13.2"))
+		bad := rratelimiter.New(rdb, rratelimiter.WithClientID(""))
+		var many []string
+		for i := range rratelimiter.MaxLimiters + 1 {
+			many = append(many, fmt.Sprintf("{x}%d", i))
+		}
+		a := named(client, "{x}a")
+		ab := named(client, "{x}a", "{x}b")
+		noRate := byDefault(client, "{x}b", rratelimiter.PerHour(0))
+		type limiters = []*rratelimiter.RateLimiter
+		for name, tt := range map[string]struct {
+			client   *rratelimiter.Client
+			permits  int64
+			limiters limiters
+			want     error
+			says     []string
+		}{
+			"none":               {client, 1, nil, invalid, []string{"0 limiters"}},
+			"too many":           {client, 1, named(client, many...), invalid, []string{"33 limiters", "32"}},
+			"nil":                {client, 1, append(a, nil), invalid, []string{"limiter 2 of 2 is nil"}},
+			"only nil":           {client, 1, limiters{nil}, invalid, []string{"limiter 1 of 1 is nil"}},
+			"another Client's":   {client, 1, append(a, named(other, "{x}b")...), invalid, []string{`"{x}b"`, "another Client"}},
+			"no Client's":        {client, 1, limiters{{}}, invalid, []string{"another Client"}},
+			"twice":              {client, 1, append(ab, a...), invalid, []string{`"{x}a"`, "twice"}},
+			"twice by the map":   {mapped, 1, named(mapped, "{x}a", "{x}A"), invalid, []string{`"{x}A"`, "twice"}},
+			"a key of another's": {client, 1, named(client, "{x}a", "{x}a:value"), invalid, []string{`"{x}a"`, `"{x}a:value"`}},
+			"no tag":             {client, 1, named(client, "second", "hour"), unsupported, []string{`"second"`, `"hour"`, `"{shop}:second"`}},
+			"other tags":         {client, 1, append(ab, named(client, "{y}c")...), unsupported, []string{`"{x}a"`, `"{y}c"`, "hash tag"}},
+			"mapped apart":       {mapped, 1, named(mapped, "{x}a", "b"), unsupported, []string{`"{X}A"`, `"B"`}},
+			"keys apart":         {client, 1, named(client, "a{b", "{b}c"), unsupported, []string{`"a{b"`, "hash tag"}},
+			"no permits":         {client, 0, ab, badPermits, []string{"0 is not between"}},
+			"fewer":              {client, -1, ab, badPermits, nil},
+			"too many permits":   {client, rratelimiter.MaxPermits + 1, ab, badPermits, nil},
+			"bad Client":         {bad, 1, named(bad, "{x}a", "{x}b"), invalid, []string{"WithClientID"}},
+			"bad default":        {client, 1, append(a, noRate), invalid, []string{`"{x}b"`, "WithDefault"}},
+			"no name":            {client, 1, append(a, client.RateLimiter("")), invalid, []string{"empty"}},
+			"old windows":        {old, 1, named(old, "{x}a", "{x}b"), unsupported, []string{"record of each grant", "3.13.2"}},
+		} {
+			sent := limitertest.CountCommands(rdb)
+			for _, timeout := range []time.Duration{0, time.Hour} {
+				ok, err := tt.client.TryAcquireAll(t.Context(), tt.permits, timeout, tt.limiters...)
+				require.ErrorIs(t, err, tt.want, name)
+				assert.False(t, ok)
+				for _, text := range append(tt.says, "TryAcquireAll") {
+					assert.ErrorContains(t, err, text, name)
+				}
+			}
+			assert.Zero(t, sent.Total(), name)
+		}
 	})
 }
 
-// For Redissons that must not find many, nothing that has run out stays.
-func TestTryAcquireAllSweepsForOldRedissons(t *testing.T) {
+func TestTryAcquireAllOnSeveralServers(t *testing.T) {
 	t.Parallel()
-	redistest.Virtual(t, func(t *testing.T, rdb *redis.Client) {
-		f := limitertest.NewFamilyOf(t, limitertest.NewClient(t, rdb, rratelimiter.WithRedissonVersion("3.15.5")), limitertest.Every(1000, time.Minute), limitertest.Every(1000, time.Hour))
+	servers := map[string]func(t *testing.T) redis.UniversalClient{
+		"cluster": func(t *testing.T) redis.UniversalClient { return redistest.StartCluster(t, 3, 0).Client(t, nil) },
+		"ring":    func(t *testing.T) redis.UniversalClient { return redistest.StartRing(t, 3).Client(t, nil) },
+	}
+	each(t, servers, func(t *testing.T, connect func(t *testing.T) redis.UniversalClient) {
+		client := limitertest.NewClient(t, connect(t))
+		for range 20 {
+			f := limitertest.NewFamilyOf(t, client, limitertest.Every(10, time.Hour), limitertest.Every(2, time.Hour), limitertest.Every(5, time.Hour))
+			assert.True(t, f.Try(t, 2))
+			assert.False(t, f.Try(t, 1))
+			assert.Equal(t, []int64{8, 0, 3}, f.Free(t))
+			ctx, cancel := context.WithTimeout(t.Context(), 10*ms)
+			_, err := client.TryAcquireAll(ctx, 2, time.Hour, f.Limiters...)
+			cancel()
+			require.ErrorIs(t, err, context.DeadlineExceeded)
+			require.ErrorIs(t, limitertest.Second(client.TryAcquireAll(t.Context(), 1, 0, f.Limiters[0], client.RateLimiter("elsewhere"))), rratelimiter.ErrUnsupported)
+		}
+	})
+}
+
+func TestAContextThatEndsWhileItWaitsForAll(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		s, f := limitertest.NewFamilyScene(t, limitertest.Every(2, time.Second), limitertest.Every(1, time.Hour))
+		require.True(t, f.SeenBy(s.Rival).Try(t, 1))
+		ended, cancel := context.WithCancel(t.Context())
+		waits := s.TryAll(ended, f, 1, forever)
+		s.Until(300 * ms)
+		cancel()
+		synctest.Wait()
+		waits.RequireEnd(t, context.Canceled, 300*ms)
+		before := s.Sent.Total()
+		require.ErrorIs(t, limitertest.Second(s.Client.TryAcquireAll(ended, 1, 0, f.Limiters...)), context.Canceled)
+		s.Until(forever)
+		assert.Equal(t, before, s.Sent.Total())
+		s.CheckAll(t, f, []int64{2, 1}, []int64{1, 1})
+	})
+}
+
+// What a caller that has gone was granted goes back to all limiters and serves waiters of any.
+func TestAContextThatEndsWhileAllAreAsked(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		s, f := limitertest.NewFamilyScene(t, limitertest.Every(3, time.Hour), limitertest.Every(9, time.Hour), limitertest.Every(5, time.Hour))
+		letGo := s.Hold(t, lua.AcquireAll, 1)
+		ctx, cancel := context.WithTimeout(t.Context(), 200*ms)
+		defer cancel()
+		gone := s.TryAll(ctx, f, 3, forever)
+		s.CheckAll(t, f, []int64{3, 9, 5}, []int64{3, 3, 3})
+		one := s.Go(func() (bool, error) { return f.Limiters[0].TryAcquire(t.Context(), 1, forever) })
+		both := s.TryAll(t.Context(), &limitertest.Family{Client: f.Client, Limiters: f.Limiters[:2]}, 2, forever)
+		s.Until(500 * ms)
+		gone.RequireEnd(t, context.DeadlineExceeded, 200*ms)
+		letGo()
+		ended(t, "true at 500ms", one, both)
+		s.CheckAll(t, f, []int64{3, 9, 5}, []int64{3, 2, 0})
+	})
+}
+
+func TestCloseWaitsForWhatAllAreAsked(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		s, f := limitertest.NewFamilyScene(t, limitertest.Every(5, time.Hour), limitertest.Every(9, time.Hour))
+		held := make(chan struct{})
+		s.Proxy.OnCommand(with(lua.AcquireAll.SHA, redistest.Pass.When(held)))
+		ctx, cancel := context.WithCancel(t.Context())
+		kept := s.TryAll(t.Context(), f, 2, 0)
+		gone := s.TryAll(ctx, f, 1, 0)
+		refused := s.TryAll(t.Context(), f, 4, forever)
+		s.Until(100 * ms)
+		closed := s.Close(t.Context())
+		cancel()
+		s.Until(200 * ms)
+		assert.Equal(t, "waits", closed.Outcome())
+		close(held)
+		synctest.Wait()
+		assert.Equal(t, "true at 200ms", kept.Outcome())
+		gone.RequireEnd(t, context.Canceled, 100*ms)
+		refused.RequireEnd(t, rratelimiter.ErrClosed, 200*ms)
+		assert.Equal(t, "true at 200ms", closed.Outcome())
+		s.CheckAll(t, f, []int64{5, 9}, []int64{2, 2})
+	})
+}
+
+// damage runs commands, parted by semicolons, on what Redis holds of a limiter. config, value
+// and permits stand for its keys, and now for the server's time.
+func damage(t *testing.T, rdb redis.UniversalClient, l *rratelimiter.RateLimiter, commands string) {
+	t.Helper()
+	k := limitertest.KeysOf(l)
+	words := map[string]string{
+		"config": k.Config, "value": k.Value, "permits": k.Permits, "now": fmt.Sprint(limitertest.ServerNow(t, rdb)),
+	}
+	for command := range strings.SplitSeq(commands, ";") {
+		var args []any
+		for _, word := range strings.Fields(command) {
+			if meaning, ok := words[word]; ok {
+				word = meaning
+			}
+			args = append(args, word)
+		}
+		require.NoError(t, rdb.Do(t.Context(), args...).Err(), command)
+	}
+}
+
+var allInTime = tests[*redis.Client]{
+	// For Redissons that must not find many, nothing that has run out stays.
+	"sweeps for old Redissons": func(t *testing.T, rdb *redis.Client) {
+		f := limitertest.NewFamilyOf(t, limitertest.NewClient(t, rdb, rratelimiter.WithRedissonVersion("3.15.5")),
+			limitertest.Every(1000, time.Minute), limitertest.Every(1000, time.Hour))
 		for range 40 {
 			require.True(t, f.Try(t, 1))
 		}
@@ -349,13 +390,9 @@ func TestTryAcquireAllSweepsForOldRedissons(t *testing.T) {
 		require.True(t, f.Try(t, 1))
 		assert.EqualValues(t, 2, rdb.ZCard(t.Context(), limitertest.KeysOf(f.Limiters[0]).Permits).Val())
 		assert.EqualValues(t, 42, rdb.ZCard(t.Context(), limitertest.KeysOf(f.Limiters[1]).Permits).Val())
-	})
-}
-
-// Members that have run out stay few though there is always enough.
-func TestTryAcquireAllLeavesFewThatHaveRunOut(t *testing.T) {
-	t.Parallel()
-	redistest.Virtual(t, func(t *testing.T, rdb *redis.Client) {
+	},
+	// Members that have run out stay few though there is always enough.
+	"leaves few that have run out": func(t *testing.T, rdb *redis.Client) {
 		f := newFamily(t, rdb, limitertest.Every(1000, time.Second), limitertest.Every(100000, time.Hour))
 		for range 200 {
 			require.True(t, f.Try(t, 1))
@@ -363,5 +400,134 @@ func TestTryAcquireAllLeavesFewThatHaveRunOut(t *testing.T) {
 		}
 		assert.LessOrEqual(t, rdb.ZCard(t.Context(), limitertest.KeysOf(f.Limiters[0]).Permits).Val(), int64(100+32))
 		f.CheckSums(t, rdb, 1000, 100000)
+	},
+	// No call fills a window of Redisson before 3.13.3 or moves its end.
+	"beside a window": func(t *testing.T, rdb *redis.Client) {
+		f := newFamily(t, rdb, limitertest.Every(10, time.Minute), limitertest.Every(100, time.Hour))
+		require.True(t, limitertest.AsRedisson3123(t, rdb, f.Limiters[0], 7))
+		time.Sleep(20 * time.Second)
+		assert.True(t, f.Try(t, 2))
+		assert.False(t, f.Try(t, 2))
+		assert.Equal(t, 40*time.Second, rdb.PTTL(t.Context(), limitertest.KeysOf(f.Limiters[0]).Value).Val())
+		start := time.Now()
+		ok, err := f.Client.TryAcquireAll(t.Context(), 2, time.Hour, f.Limiters...)
+		require.NoError(t, err)
+		assert.True(t, ok)
+		assert.InDelta(t, 40*time.Second, time.Since(start), float64(2*time.Millisecond))
+	},
+	"keeps times to live": func(t *testing.T, rdb *redis.Client) {
+		f := newFamily(t, rdb, limitertest.Every(10, time.Minute),
+			rratelimiter.Config{Rate: 1, Interval: time.Minute, KeepAlive: 10 * time.Minute}, limitertest.PerClient(10, time.Minute))
+		require.NoError(t, limitertest.Second(f.Limiters[0].Expire(t.Context(), time.Hour)))
+		for _, granted := range []bool{true, false} {
+			assert.Equal(t, granted, f.Try(t, 1))
+			for i, want := range []time.Duration{time.Hour, 10 * time.Minute, time.Minute} {
+				for key, ttl := range limitertest.TTLs(t, rdb, f.Limiters[i].Name()) {
+					if i == 2 && key == f.Limiters[i].Name() {
+						want = -1
+					}
+					assert.Equal(t, want, ttl, "%s, granted %v", key, granted)
+					want = []time.Duration{time.Hour, 10 * time.Minute, time.Minute}[i]
+				}
+			}
+			require.NoError(t, limitertest.Second(f.Limiters[0].Expire(t.Context(), time.Hour)))
+			time.Sleep(time.Second)
+			require.NoError(t, limitertest.Second(f.Limiters[0].Expire(t.Context(), time.Hour)))
+		}
+	},
+	// Notes of attempts that nobody needs any more go, as by TryAcquire.
+	"forgets old notes": func(t *testing.T, rdb *redis.Client) {
+		f := newFamily(t, rdb, limitertest.Every(10, time.Hour), limitertest.Every(10, time.Hour))
+		note := fmt.Sprintf("%d:00;", time.Now().UnixMilli())
+		for _, l := range f.Limiters {
+			require.NoError(t, rdb.HSet(t.Context(), l.Name(), "answered", note).Err())
+		}
+		for _, noted := range []bool{true, false} {
+			assert.True(t, f.Try(t, 1))
+			for _, l := range f.Limiters {
+				exists, err := rdb.HExists(t.Context(), l.Name(), "answered").Result()
+				require.NoError(t, err)
+				assert.Equal(t, noted, exists)
+			}
+			time.Sleep(2 * time.Minute)
+		}
+	},
+	"of one is TryAcquire": func(t *testing.T, rdb *redis.Client) {
+		client := limitertest.NewClient(t, rdb)
+		for _, name := range []string{"orders", "a{b}c", "foo}bar"} {
+			l := byDefault(client, name, limitertest.Every(3, time.Second))
+			for i := range 5 {
+				assert.Equal(t, i < 3, tryAll(t, client, 1, l), name)
+			}
+			start := time.Now()
+			ok, err := client.TryAcquireAll(t.Context(), 2, 2*time.Second, l)
+			require.NoError(t, err)
+			assert.True(t, ok)
+			assert.Equal(t, time.Second, time.Since(start))
+			_, err = client.TryAcquireAll(t.Context(), 4, 0, l)
+			require.ErrorIs(t, err, rratelimiter.ErrPermitsExceedRate)
+			assert.ErrorContains(t, err, "TryAcquireAll \""+name+"\"")
+			assert.NotContains(t, err.Error(), "TryAcquire \"")
+		}
+	},
+	// What a lost limiter of that name left behind does not go before its time.
+	"sets up beside what is left": func(t *testing.T, rdb *redis.Client) {
+		f := newFamily(t, rdb, limitertest.Every(100, time.Hour), limitertest.Every(10, time.Hour))
+		require.NoError(t, limitertest.Second(f.Limiters[1].Expire(t.Context(), time.Minute)))
+		require.True(t, f.Try(t, 4))
+		require.NoError(t, rdb.Del(t.Context(), f.Limiters[1].Name()).Err())
+		f = f.SeenBy(f.Client, rratelimiter.WithDefault(limitertest.Every(10, time.Hour)))
+		assert.True(t, f.Try(t, 4))
+		time.Sleep(2 * time.Minute)
+		assert.False(t, f.Try(t, 3))
+		assert.True(t, f.Try(t, 2))
+		assert.EqualValues(t, -1, rdb.PTTL(t.Context(), limitertest.KeysOf(f.Limiters[1]).Permits).Val())
+	},
+}
+
+func TestTryAcquireAllInTime(t *testing.T) {
+	t.Parallel()
+	onVirtual(t, allInTime)
+}
+
+// What is taken between the calls of one decision is missing in it.
+func TestTryAcquireAllSeesWhatIsTakenMeanwhile(t *testing.T) {
+	t.Parallel()
+	// Taken of the first of 1000, from which 600 are wanted.
+	virtual(t, map[string]int64{"too many": 401, "as many as it can bear": 400}, func(t *testing.T, rdb *redis.Client, taken int64) {
+		f := newFamily(t, rdb, limitertest.Every(1000, time.Hour), limitertest.Every(1000, time.Hour))
+		others := f.SeenBy(limitertest.NewClient(t, rdb))
+		pileUp(t, rdb, f.Limiters[1], map[time.Duration]int{2 * time.Hour: 800, time.Minute: 200}, 0)
+		require.NoError(t, rdb.ScriptLoad(t.Context(), lua.AcquireAll.Source).Err())
+		calls := 0
+		rdb.AddHook(limitertest.BeforeScript(lua.AcquireAll, func() {
+			if calls++; calls == 2 {
+				limitertest.MustAcquire(t, others.Limiters[0], taken)
+			}
+		}))
+		assert.Equal(t, taken == 400, f.Try(t, 600))
+		assert.GreaterOrEqual(t, calls, 2)
+		f.CheckSums(t, rdb, 1000, 1000)
+		free := []int64{1000 - taken, 800}
+		if taken == 400 {
+			free = []int64{0, 200}
+		}
+		assert.Equal(t, free, f.Free(t))
 	})
+}
+
+// One limiter is brought up to date before another turns out to be damaged.
+func TestAValueMadeBesideAnErrorEndsToo(t *testing.T) {
+	t.Parallel()
+	rdb := redistest.Shared(t).Client(t, nil)
+	f := newFamily(t, rdb, limitertest.Every(10, time.Hour), limitertest.Every(10, time.Hour))
+	require.True(t, f.Try(t, 1))
+	value := limitertest.KeysOf(f.Limiters[0]).Value
+	require.NoError(t, limitertest.Second(f.Limiters[0].Expire(t.Context(), time.Minute)))
+	damage(t, rdb, f.Limiters[0], "DEL value")
+	damage(t, rdb, f.Limiters[1], "ZADD permits 1 junk")
+	require.ErrorIs(t, limitertest.Second(f.Client.TryAcquireAll(t.Context(), 10, 0, f.Limiters...)), rratelimiter.ErrCorrupt)
+	if rdb.Exists(t.Context(), value).Val() == 1 {
+		assert.Positive(t, rdb.PTTL(t.Context(), value).Val())
+	}
 }

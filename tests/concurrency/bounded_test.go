@@ -1,6 +1,8 @@
 package concurrency_test
 
 import (
+	"context"
+	"slices"
 	"strconv"
 	"strings"
 	"testing"
@@ -11,184 +13,215 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/rratelimiter/rratelimiter"
-	"github.com/rratelimiter/rratelimiter/internal/redisson"
+	"github.com/rratelimiter/rratelimiter/codec"
 	"github.com/rratelimiter/rratelimiter/internal/test/limitertest"
 	"github.com/rratelimiter/rratelimiter/internal/test/redistest"
 )
 
-// crowd is a limiter on a server of its own whose set holds 100,000 members of
-// one permit each, as Redisson leaves them.
-type crowd struct {
-	rdb     redis.UniversalClient
-	limiter *rratelimiter.RateLimiter
-}
-
-const crowdSize = 100_000
-
-func TestBoundedWork(t *testing.T) {
-	t.Parallel()
-	const hour = time.Hour
-	in := func(age time.Duration, count int) map[time.Duration]int { return map[time.Duration]int{age: count} }
-	halves := map[time.Duration]int{2 * hour: crowdSize / 2, hour / 2: crowdSize / 2}
-	for name, tc := range map[string]struct {
-		members map[time.Duration]int // by age
-		rate    int64
-		value   int64 // below 0: missing
-		use     func(t *testing.T, c crowd)
-	}{
-		"all has run out": {in(2*hour, crowdSize), crowdSize, 0, func(t *testing.T, c crowd) {
-			limitertest.MustAcquire(t, c.limiter, 1)
-			assert.EqualValues(t, crowdSize-1, limitertest.Available(t, c.limiter))
-			assert.EqualValues(t, 1, c.rdb.ZCard(t.Context(), limitertest.KeysOf(c.limiter).Permits).Val())
-		}},
-		"all has run out, and there is value enough": {in(2*hour, crowdSize), 2 * crowdSize, crowdSize, func(t *testing.T, c crowd) {
-			assert.Equal(t, 300, limitertest.Grants(t, c.limiter, 300))
-			assert.EqualValues(t, 2*crowdSize-300, limitertest.Available(t, c.limiter))
-		}},
-		"all in use": {in(hour/2, crowdSize), crowdSize, 0, func(t *testing.T, c crowd) {
-			for _, permits := range []int64{1, 100} {
-				d, err := c.limiter.Take(t.Context(), permits)
-				require.NoError(t, err)
-				assert.False(t, d.Granted)
-				assert.InDelta(t, hour/2, d.RetryAfter, float64(time.Minute))
-				assert.InDelta(t, hour/2, d.ResetAfter, float64(time.Minute))
-			}
-			assert.Zero(t, limitertest.Available(t, c.limiter))
-		}},
-		"more is asked for than a few hundred rows hold": {in(hour/2, crowdSize), crowdSize, 0, func(t *testing.T, c crowd) {
-			d, err := c.limiter.Take(t.Context(), crowdSize/2)
-			require.NoError(t, err)
-			assert.False(t, d.Granted)
-			assert.InDelta(t, hour/2, d.RetryAfter, float64(time.Minute))
-		}},
-		"release of all": {in(hour/2, crowdSize), crowdSize, 0, func(t *testing.T, c crowd) {
-			require.NoError(t, c.limiter.Release(t.Context(), crowdSize))
-			assert.EqualValues(t, crowdSize, limitertest.Available(t, c.limiter))
-			assert.Empty(t, c.rdb.ZCard(t.Context(), limitertest.KeysOf(c.limiter).Permits).Val())
-		}},
-		"release of some": {in(hour/2, crowdSize), crowdSize, 0, func(t *testing.T, c crowd) {
-			require.NoError(t, c.limiter.Release(t.Context(), 1000))
-			assert.EqualValues(t, 1000, limitertest.Available(t, c.limiter))
-			assert.EqualValues(t, crowdSize-1000, limitertest.InUse(t, c.rdb, limitertest.KeysOf(c.limiter).Permits))
-		}},
-		"half has run out": {halves, crowdSize, 0, func(t *testing.T, c crowd) {
-			limitertest.MustAcquire(t, c.limiter, 1)
-			assert.EqualValues(t, crowdSize/2-1, limitertest.Available(t, c.limiter))
-			limitertest.MustRefuse(t, c.limiter, crowdSize/2)
-			limitertest.MustAcquire(t, c.limiter, crowdSize/2-1)
-		}},
-		"a request for all that has run out": {halves, crowdSize, 0, func(t *testing.T, c crowd) {
-			limitertest.MustAcquire(t, c.limiter, crowdSize/2)
-			limitertest.MustRefuse(t, c.limiter, 1)
-		}},
-		"figures of half that has run out": {halves, crowdSize, 0, func(t *testing.T, c crowd) {
-			d, err := c.limiter.Take(t.Context(), 1)
-			require.NoError(t, err)
-			assert.True(t, d.Granted)
-			assert.EqualValues(t, crowdSize/2-1, d.Remaining)
-		}},
-		"release while half has run out": {halves, crowdSize, 0, func(t *testing.T, c crowd) {
-			require.NoError(t, c.limiter.Release(t.Context(), 1000))
-			assert.EqualValues(t, crowdSize/2+1000, limitertest.Available(t, c.limiter))
-		}},
-		"no value": {in(hour/2, crowdSize), crowdSize + 50, -1, func(t *testing.T, c crowd) {
-			assert.Equal(t, 50, limitertest.Grants(t, c.limiter, 52))
-			assert.Zero(t, limitertest.Available(t, c.limiter))
-		}},
-		"no value, and half has run out": {halves, crowdSize, -1, func(t *testing.T, c crowd) {
-			assert.EqualValues(t, crowdSize/2, limitertest.Available(t, c.limiter))
-		}},
-		"release without a value": {in(hour/2, crowdSize), crowdSize, -1, func(t *testing.T, c crowd) {
-			require.NoError(t, c.limiter.Release(t.Context(), 1000))
-			assert.EqualValues(t, 1000, limitertest.Available(t, c.limiter))
-		}},
-		"dated in the future": {in(-2*hour, crowdSize), crowdSize, 0, func(t *testing.T, c crowd) {
-			d, err := c.limiter.Take(t.Context(), 1)
-			require.NoError(t, err)
-			assert.False(t, d.Granted)
-			assert.Greater(t, d.RetryAfter, 59*time.Minute)
-			assert.LessOrEqual(t, d.RetryAfter, hour)
-			assert.LessOrEqual(t, d.ResetAfter, hour)
-			assert.Zero(t, limitertest.Available(t, c.limiter))
-		}},
-		"half dated in the future, half run out": {map[time.Duration]int{2 * hour: crowdSize / 2, -hour: crowdSize / 2}, crowdSize, 0,
-			func(t *testing.T, c crowd) {
-				assert.EqualValues(t, crowdSize/2, limitertest.Available(t, c.limiter))
-				limitertest.MustRefuse(t, c.limiter, crowdSize/2+1)
-			}},
-		"a rate kept with its state": {in(hour/2, crowdSize), crowdSize, 0, func(t *testing.T, c crowd) {
-			require.NoError(t, c.limiter.SetRate(t.Context(), limitertest.Every(crowdSize+70, hour), rratelimiter.KeepState()))
-			assert.EqualValues(t, 70, limitertest.Available(t, c.limiter))
-			require.NoError(t, c.limiter.SetRate(t.Context(), limitertest.Every(crowdSize-70, hour), rratelimiter.KeepState()))
-			value, _ := limitertest.StoredValue(t, c.rdb, limitertest.KeysOf(c.limiter).Value)
-			assert.EqualValues(t, -70, value)
-			require.NoError(t, c.limiter.SetRate(t.Context(), limitertest.Every(crowdSize, hour/4), rratelimiter.KeepState()))
-			assert.EqualValues(t, crowdSize, limitertest.Available(t, c.limiter), "all has run out by the shorter interval")
-		}},
-		"a rate kept without a value": {halves, crowdSize, -1, func(t *testing.T, c crowd) {
-			require.NoError(t, c.limiter.SetRate(t.Context(), limitertest.Every(crowdSize+70, hour), rratelimiter.KeepState()))
-			assert.EqualValues(t, crowdSize/2+70, limitertest.Available(t, c.limiter))
-		}},
-		"a rate set where it was lost": {halves, crowdSize, 0, func(t *testing.T, c crowd) {
-			require.NoError(t, c.rdb.Del(t.Context(), c.limiter.Name()).Err())
-			limitertest.MustTrySetRate(t, c.limiter, limitertest.Every(crowdSize/2+70, hour))
-			assert.EqualValues(t, 70, limitertest.Available(t, c.limiter))
-		}},
-		"a rate kept where it was lost": {halves, crowdSize, 0, func(t *testing.T, c crowd) {
-			require.NoError(t, c.rdb.Del(t.Context(), c.limiter.Name()).Err())
-			require.NoError(t, c.limiter.SetRate(t.Context(), limitertest.Every(crowdSize/2+70, hour), rratelimiter.KeepState()))
-			assert.EqualValues(t, 70, limitertest.Available(t, c.limiter))
-		}},
-		"a default where the rate was lost": {halves, crowdSize, crowdSize, func(t *testing.T, c crowd) {
-			require.NoError(t, c.rdb.Del(t.Context(), c.limiter.Name()).Err())
-			byDefault := limitertest.NewClient(t, c.rdb).RateLimiter(c.limiter.Name(), rratelimiter.WithDefault(limitertest.Every(crowdSize/2+70, hour)))
-			limitertest.MustRefuse(t, byDefault, 71)
-			limitertest.MustAcquire(t, byDefault, 70)
-		}},
-		"defaults of two where the rates were lost": {halves, crowdSize, crowdSize, func(t *testing.T, c crowd) {
-			other := redisson.KeysOf(limitertest.Besides(c.limiter.Name()), "").Permits
-			limitertest.AddGrants(t, c.rdb, other, 2*hour, crowdSize/4, 1)
-			limitertest.AddGrants(t, c.rdb, other, hour/2, crowdSize/2, 1)
-			require.NoError(t, c.rdb.Del(t.Context(), c.limiter.Name()).Err())
-			client := limitertest.NewClient(t, c.rdb)
-			set := []*rratelimiter.RateLimiter{
-				client.RateLimiter(c.limiter.Name(), rratelimiter.WithDefault(limitertest.Every(crowdSize, hour))),
-				client.RateLimiter(limitertest.Besides(c.limiter.Name()), rratelimiter.WithDefault(limitertest.Every(crowdSize/2+70, hour))),
-			}
-			for _, permits := range []int64{71, 70} {
-				granted, err := client.TryAcquireAll(t.Context(), permits, 0, set...)
-				require.NoError(t, err)
-				assert.Equal(t, permits == 70, granted)
-			}
-		}},
-		"set, renamed and deleted": {in(hour/2, crowdSize), crowdSize, 0, func(t *testing.T, c crowd) {
-			require.NoError(t, c.limiter.Rename(t.Context(), "elsewhere"))
-			require.NoError(t, c.limiter.SetRate(t.Context(), limitertest.Every(1, hour)))
-			require.NoError(t, c.limiter.Rename(t.Context(), "elsewhere"))
-			_, err := c.limiter.Delete(t.Context())
-			require.NoError(t, err)
-		}},
-	} {
-		t.Run(name, func(t *testing.T) {
-			t.Parallel()
-			server := redistest.StartRedis(t)
-			c := crowd{rdb: server.Client(t, nil)}
-			c.limiter = limitertest.NewLimiter(t, c.rdb, limitertest.Every(tc.rate, hour))
-			for age, count := range tc.members {
-				limitertest.AddGrants(t, c.rdb, limitertest.KeysOf(c.limiter).Permits, age, count, 1)
-			}
-			if tc.value >= 0 {
-				require.NoError(t, c.rdb.Set(t.Context(), limitertest.KeysOf(c.limiter).Value, tc.value, 0).Err())
-			}
-			watch := monitor(t, server.Addr())
-			tc.use(t, c)
-			watch(t)
-		})
+// pileUp adds members of one permit, so many of each age, and sets the value unless it is below 0.
+func pileUp(t testing.TB, rdb redis.UniversalClient, l *rratelimiter.RateLimiter, members map[time.Duration]int, value int64) {
+	t.Helper()
+	for age, count := range members {
+		limitertest.AddGrants(t, rdb, limitertest.KeysOf(l).Permits, age, count, 1)
+	}
+	if value >= 0 {
+		require.NoError(t, rdb.Set(t.Context(), limitertest.KeysOf(l).Value, value, 0).Err())
 	}
 }
 
-// monitor notes all that a server does. The function it returns checks that no
-// script call did more than a bounded piece of work.
+// crowd is a limiter on a server of its own whose set holds 100,000 members.
+type crowd struct {
+	*rratelimiter.RateLimiter
+
+	rdb redis.UniversalClient
+}
+
+const (
+	crowdSize = 100_000
+	hour      = time.Hour
+)
+
+// A step is a call on a crowd, which checks what it answers.
+type step func(t *testing.T, c crowd)
+
+func isFree(permits int64) step {
+	return func(t *testing.T, c crowd) { assert.Equal(t, permits, limitertest.Available(t, c.RateLimiter)) }
+}
+
+func takes(permits int64, want bool) step {
+	return func(t *testing.T, c crowd) {
+		require.Equal(t, want, limitertest.Try(t, c.RateLimiter, permits), "%d permits", permits)
+	}
+}
+
+func areGranted(permits, tries int) step {
+	return func(t *testing.T, c crowd) { assert.Equal(t, permits, limitertest.Grants(t, c.RateLimiter, tries)) }
+}
+
+func releases(permits int64) step {
+	return func(t *testing.T, c crowd) { require.NoError(t, c.Release(t.Context(), permits)) }
+}
+
+func keepsState(rate int64, interval time.Duration) step {
+	return func(t *testing.T, c crowd) {
+		require.NoError(t, c.SetRate(t.Context(), limitertest.Every(rate, interval), rratelimiter.KeepState()))
+	}
+}
+
+func loses(commands string) step {
+	return func(t *testing.T, c crowd) { damage(t, c.rdb, c.RateLimiter, commands) }
+}
+
+func holds(inUse int64) step {
+	return func(t *testing.T, c crowd) {
+		assert.Equal(t, inUse, limitertest.InUse(t, c.rdb, limitertest.KeysOf(c.RateLimiter).Permits))
+	}
+}
+
+func hasRows(rows int64) step {
+	return func(t *testing.T, c crowd) {
+		assert.Equal(t, rows, c.rdb.ZCard(t.Context(), limitertest.KeysOf(c.RateLimiter).Permits).Val())
+	}
+}
+
+// takeIsRefused checks what Take says of permits that come back after so long.
+func takeIsRefused(permits int64, wait time.Duration) step {
+	return func(t *testing.T, c crowd) {
+		d := mustTake(t, c.RateLimiter, permits)
+		assert.False(t, d.Granted)
+		assert.Greater(t, d.RetryAfter, wait-time.Minute)
+		assert.LessOrEqual(t, d.RetryAfter, wait)
+		assert.Greater(t, d.ResetAfter, wait-time.Minute)
+		assert.LessOrEqual(t, d.ResetAfter, wait)
+	}
+}
+
+type boundedTest struct {
+	members map[time.Duration]int // by age
+	rate    int64
+	value   int64 // below 0: missing
+	steps   []step
+}
+
+var (
+	runOut = map[time.Duration]int{2 * hour: crowdSize}
+	inUse  = map[time.Duration]int{hour / 2: crowdSize}
+	halves = map[time.Duration]int{2 * hour: crowdSize / 2, hour / 2: crowdSize / 2}
+	ahead  = map[time.Duration]int{-2 * hour: crowdSize}
+	apart  = map[time.Duration]int{2 * hour: crowdSize / 2, -hour: crowdSize / 2}
+)
+
+const half = crowdSize / 2
+
+var boundedTests = map[string]boundedTest{
+	"all has run out": {runOut, crowdSize, 0, []step{takes(1, true), isFree(crowdSize - 1), hasRows(1)}},
+	"all has run out, and there is value enough": {runOut, 2 * crowdSize, crowdSize, []step{areGranted(300, 300), isFree(2*crowdSize - 300)}},
+	"all in use":              {inUse, crowdSize, 0, []step{takeIsRefused(1, hour/2), takeIsRefused(100, hour/2), isFree(0)}},
+	"more than a page holds":  {inUse, crowdSize, 0, []step{takeIsRefused(half, hour/2)}},
+	"release of all":          {inUse, crowdSize, 0, []step{releases(crowdSize), isFree(crowdSize), hasRows(0)}},
+	"release of some":         {inUse, crowdSize, 0, []step{releases(1000), isFree(1000), holds(crowdSize - 1000)}},
+	"half has run out":        {halves, crowdSize, 0, []step{takes(1, true), isFree(half - 1), takes(half, false), takes(half-1, true)}},
+	"all that has run out":    {halves, crowdSize, 0, []step{takes(half, true), takes(1, false)}},
+	"release, half run out":   {halves, crowdSize, 0, []step{releases(1000), isFree(half + 1000)}},
+	"no value":                {inUse, crowdSize + 50, -1, []step{areGranted(50, 52), isFree(0)}},
+	"no value, half run out":  {halves, crowdSize, -1, []step{isFree(half)}},
+	"release without a value": {inUse, crowdSize, -1, []step{releases(1000), isFree(1000)}},
+	"dated in the future":     {ahead, crowdSize, 0, []step{takeIsRefused(1, hour), isFree(0)}},
+	"half of each":            {apart, crowdSize, 0, []step{isFree(half), takes(half+1, false)}},
+	"figures of half that has run out": {halves, crowdSize, 0, []step{func(t *testing.T, c crowd) {
+		d := mustTake(t, c.RateLimiter, 1)
+		assert.True(t, d.Granted)
+		assert.EqualValues(t, half-1, d.Remaining)
+	}}},
+	"a rate kept with its state": {inUse, crowdSize, 0, []step{
+		keepsState(crowdSize+70, hour), isFree(70),
+		keepsState(crowdSize-70, hour), func(t *testing.T, c crowd) {
+			value, _ := limitertest.StoredValue(t, c.rdb, limitertest.KeysOf(c.RateLimiter).Value)
+			assert.EqualValues(t, -70, value)
+		},
+		keepsState(crowdSize, hour/4), isFree(crowdSize), // all has run out by the shorter interval
+	}},
+	"a rate kept without a value":   {halves, crowdSize, -1, []step{keepsState(crowdSize+70, hour), isFree(half + 70)}},
+	"a rate kept where it was lost": {halves, crowdSize, 0, []step{loses("DEL config"), keepsState(half+70, hour), isFree(70)}},
+	"a rate set where it was lost": {halves, crowdSize, 0, []step{loses("DEL config"), func(t *testing.T, c crowd) {
+		limitertest.MustTrySetRate(t, c.RateLimiter, limitertest.Every(half+70, hour))
+	}, isFree(70)}},
+	"a default where the rate was lost": {halves, crowdSize, crowdSize, []step{loses("DEL config"), func(t *testing.T, c crowd) {
+		l := byDefault(limitertest.NewClient(t, c.rdb), c.Name(), limitertest.Every(half+70, hour))
+		limitertest.MustRefuse(t, l, 71)
+		limitertest.MustAcquire(t, l, 70)
+	}}},
+	"defaults of two where the rates were lost": {halves, crowdSize, crowdSize, []step{loses("DEL config"), func(t *testing.T, c crowd) {
+		client, name := limitertest.NewClient(t, c.rdb), limitertest.Besides(c.Name())
+		both := []*rratelimiter.RateLimiter{
+			byDefault(client, c.Name(), limitertest.Every(crowdSize, hour)), byDefault(client, name, limitertest.Every(half+70, hour)),
+		}
+		pileUp(t, c.rdb, both[1], map[time.Duration]int{2 * hour: half / 2, hour / 2: half}, -1)
+		assert.False(t, tryAll(t, client, 71, both...))
+		assert.True(t, tryAll(t, client, 70, both...))
+	}}},
+	"set, renamed and deleted": {inUse, crowdSize, 0, []step{func(t *testing.T, c crowd) {
+		require.NoError(t, c.Rename(t.Context(), "elsewhere"))
+		require.NoError(t, c.SetRate(t.Context(), limitertest.Every(1, hour)))
+		require.NoError(t, c.Rename(t.Context(), "elsewhere"))
+		require.NoError(t, limitertest.Second(c.Delete(t.Context())))
+	}}},
+}
+
+func TestBoundedWork(t *testing.T) {
+	t.Parallel()
+	each(t, boundedTests, func(t *testing.T, tt boundedTest) {
+		server := redistest.StartRedis(t)
+		c := crowd{rdb: server.Client(t, nil)}
+		c.RateLimiter = limitertest.NewLimiter(t, c.rdb, limitertest.Every(tt.rate, hour))
+		pileUp(t, c.rdb, c.RateLimiter, tt.members, tt.value)
+		watch := monitor(t, server.Addr())
+		for _, step := range tt.steps {
+			step(t, c)
+		}
+		watch(t)
+	})
+}
+
+// Much that has run out, in many limiters, is a bounded piece of work a call.
+func TestTryAcquireAllDoesBoundedWork(t *testing.T) {
+	t.Parallel()
+	const limiters, crowd = 16, 2000
+	type row struct {
+		members map[time.Duration]int
+		value   int64
+		version string
+		permits int64
+		want    bool
+	}
+	halves, inUse := map[time.Duration]int{2 * hour: crowd / 2, hour / 2: crowd / 2}, map[time.Duration]int{hour / 2: crowd}
+	each(t, map[string]row{
+		"half has run out":                        {halves, 0, "4.7.0", 900, true},
+		"half has run out, beside an old release": {halves, 10, "3.15.5", 5, true},
+		"all in use":                              {inUse, 0, "4.7.0", 100, false},
+		"all in use, no value":                    {inUse, -1, "4.7.0", 10, false},
+		"dated in the future":                     {map[time.Duration]int{-hour: crowd}, 0, "4.7.0", 1, false},
+	}, func(t *testing.T, row row) {
+		server := redistest.StartRedis(t)
+		rdb := server.Client(t, nil)
+		client := limitertest.NewClient(t, rdb, rratelimiter.WithRedissonVersion(row.version))
+		f := limitertest.NewFamilyOf(t, client, slices.Repeat([]rratelimiter.Config{limitertest.Every(crowd, hour)}, limiters)...)
+		for _, l := range f.Limiters {
+			pileUp(t, rdb, l, row.members, row.value)
+		}
+		watch := monitor(t, server.Addr())
+		assert.Equal(t, row.want, f.Try(t, row.permits))
+		watch(t)
+		if !row.want {
+			return
+		}
+		for _, l := range f.Limiters {
+			assert.Equal(t, crowd/2-row.permits, limitertest.Available(t, l)-row.value)
+		}
+	})
+}
+
+// monitor records what a server does; its result checks that each script call did bounded work.
 func monitor(t *testing.T, addr string) func(t *testing.T) {
 	t.Helper()
 	calls := redistest.ScriptCalls(t, addr)
@@ -233,4 +266,95 @@ func span(args []string) int {
 		return crowdSize
 	}
 	return 0
+}
+
+// Writing a row takes several times as long as reading one, so a script call writes fewer.
+func TestBoundedWrites(t *testing.T) {
+	t.Parallel()
+	const count = 3000
+	older := []codec.Layout{codec.LayoutB, codec.LayoutC, codec.LayoutD1}
+	type row struct {
+		layouts []codec.Layout
+		age     time.Duration
+		use     func(ctx context.Context, client *rratelimiter.Client, l *rratelimiter.RateLimiter) (int64, error)
+		want    int64
+		free    int64
+	}
+	migrate := func(ctx context.Context, client *rratelimiter.Client, l *rratelimiter.RateLimiter) (int64, error) {
+		return client.Migrate(ctx, l.Name())
+	}
+	each(t, map[string]row{
+		"older layouts": {older, hour / 2, migrate, count, 0},
+		"an older layout now and then": {
+			[]codec.Layout{codec.LayoutD2, codec.LayoutD2, codec.LayoutD2, codec.LayoutC}, hour / 2, migrate, count / 4, 0,
+		},
+		"dated in the future": {older, -hour, func(ctx context.Context, _ *rratelimiter.Client, l *rratelimiter.RateLimiter) (int64, error) {
+			return l.AvailablePermits(ctx)
+		}, 0, 0},
+		"released": {older, hour / 2, func(ctx context.Context, _ *rratelimiter.Client, l *rratelimiter.RateLimiter) (int64, error) {
+			return 0, l.Release(ctx, count-1)
+		}, 0, count - 1},
+	}, func(t *testing.T, row row) {
+		server := redistest.StartRedis(t)
+		rdb := server.Client(t, nil)
+		client := limitertest.NewClient(t, rdb)
+		l := client.RateLimiter(redistest.Name(t))
+		limitertest.MustTrySetRate(t, l, limitertest.Every(count, hour))
+		pileUp(t, rdb, l, nil, 0)
+		now := limitertest.ServerNow(t, rdb)
+		rows := make([]redis.Z, count)
+		for i := range rows {
+			score := now - row.age.Milliseconds() + int64(i/10)
+			rows[i] = redis.Z{Score: float64(score), Member: limitertest.NewMember(t, row.layouts[i%len(row.layouts)], 1)}
+		}
+		require.NoError(t, rdb.ZAdd(t.Context(), limitertest.KeysOf(l).Permits, rows...).Err())
+
+		calls := redistest.ScriptCalls(t, server.Addr())
+		got, err := row.use(t.Context(), client, l)
+		require.NoError(t, err)
+		assert.Equal(t, row.want, got)
+		for _, commands := range calls() {
+			require.LessOrEqual(t, written(commands), 130, "rows that one script call wrote")
+		}
+		assert.Equal(t, row.free, limitertest.Available(t, l))
+		assert.Equal(t, count-row.free, limitertest.InUse(t, rdb, limitertest.KeysOf(l).Permits))
+	})
+}
+
+// written returns how many rows of sorted sets commands write.
+func written(commands [][]string) (rows int) {
+	for _, args := range commands {
+		switch args[0] {
+		case "zadd":
+			rows += (len(args) - 2) / 2
+		case "zrem":
+			rows += len(args) - 2
+		}
+	}
+	return rows
+}
+
+// PEXPIREAT in the past would free a large set in the foreground.
+func TestExpireAtAMomentThatHasPassedFreesInTheBackground(t *testing.T) {
+	t.Parallel()
+	server := redistest.StartRedis(t)
+	rdb := server.Client(t, nil)
+	limitertest.BothTypes(t, func(t *testing.T, kind rratelimiter.RateType) {
+		l := limitertest.NewLimiter(t, rdb, rratelimiter.Config{Type: kind, Rate: 10, Interval: time.Hour})
+		limitertest.MustAcquire(t, l, 1)
+		calls := redistest.ScriptCalls(t, server.Addr())
+		there, err := l.ExpireAt(t.Context(), time.Now().Add(-time.Minute))
+		require.NoError(t, err)
+		assert.True(t, there)
+		assert.Empty(t, limitertest.LimiterKeys(t, rdb, l.Name()))
+		there, err = l.ExpireAt(t.Context(), time.Now().Add(-time.Minute))
+		require.NoError(t, err)
+		assert.False(t, there)
+		for _, commands := range calls() {
+			for _, args := range commands {
+				of := len(args) > 1 && strings.Contains(args[1], l.Name())
+				assert.False(t, of && args[0] == "pexpireat", args)
+			}
+		}
+	})
 }

@@ -3,6 +3,7 @@ package concurrency_test
 import (
 	"context"
 	"errors"
+	"maps"
 	"math/rand/v2"
 	"slices"
 	"sync"
@@ -28,26 +29,19 @@ var acquires = map[string]bool{
 
 func TestAContextThatHasEnded(t *testing.T) {
 	t.Parallel()
-	for name, call := range limitertest.Operations {
-		t.Run(name, func(t *testing.T) {
-			t.Parallel()
-			redistest.Virtual(t, func(t *testing.T, rdb *redis.Client) {
-				l := limitertest.NewLimiter(t, rdb, limitertest.Every(1, time.Second))
-				sent := limitertest.CountCommands(rdb)
-				ctx, cancel := context.WithCancel(t.Context())
-				cancel()
-				err := call(ctx, l)
-				require.ErrorIs(t, err, context.Canceled)
-				assert.NotErrorIs(t, err, rratelimiter.ErrUnknownOutcome, "nothing was sent")
+	virtual(t, limitertest.Operations, func(t *testing.T, rdb *redis.Client, call func(context.Context, *rratelimiter.RateLimiter) error) {
+		l := limitertest.NewLimiter(t, rdb, limitertest.Every(1, time.Second))
+		sent := limitertest.CountCommands(rdb)
+		err := call(endedContext(t), l)
+		require.ErrorIs(t, err, context.Canceled)
+		assert.NotErrorIs(t, err, rratelimiter.ErrUnknownOutcome, "nothing was sent")
 
-				ctx, cancel = context.WithDeadline(t.Context(), time.Now())
-				defer cancel()
-				require.ErrorIs(t, call(ctx, l), context.DeadlineExceeded)
-				synctest.Wait()
-				assert.Zero(t, sent.Total())
-			})
-		})
-	}
+		ctx, cancel := context.WithDeadline(t.Context(), time.Now())
+		defer cancel()
+		require.ErrorIs(t, call(ctx, l), context.DeadlineExceeded)
+		synctest.Wait()
+		assert.Zero(t, sent.Total())
+	})
 }
 
 func TestAContextThatEndsInFlight(t *testing.T) {
@@ -55,25 +49,37 @@ func TestAContextThatEndsInFlight(t *testing.T) {
 	for name, call := range limitertest.Operations {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			synctest.Test(t, func(t *testing.T) {
-				s := limitertest.NewHeldScene(t, limitertest.Every(3, time.Hour))
-				limitertest.MustAcquire(t, s.Other, 1)
+			bubbles(t, map[string]rratelimiter.RateType{
+				"Overall": rratelimiter.Overall, "PerClient": rratelimiter.PerClient,
+			}, func(t *testing.T, kind rratelimiter.RateType) {
+				s := limitertest.NewHeldScene(t, rratelimiter.Config{Type: kind, Rate: 3, Interval: time.Hour})
+				limitertest.MustAcquire(t, s.RateLimiter, 1)
 				held := make(chan struct{})
 				s.Proxy.OnCommand(redistest.Nth(1, "evalsha", redistest.Pass.When(held)))
-				ctx, cancel := context.WithTimeout(t.Context(), 300*time.Millisecond)
+				ctx, cancel := context.WithTimeout(t.Context(), 300*ms)
 				defer cancel()
 				c := s.Go(func() (bool, error) { return false, call(ctx, s.RateLimiter) })
 				assert.Equal(t, "waits", c.Outcome())
-				s.Until(900 * time.Millisecond)
-				c.RequireEnd(t, context.DeadlineExceeded, 300*time.Millisecond)
+				s.Until(900 * ms)
+				c.RequireEnd(t, context.DeadlineExceeded, 300*ms)
 				end, _ := c.Ended()
 				unknown := !limitertest.Reads[name] && !acquires[name]
 				assert.Equal(t, unknown, errors.Is(end.Err, rratelimiter.ErrUnknownOutcome),
 					"a write that was sent may have run: %v", end.Err)
-				close(held)
-				synctest.Wait()
+				checkPair := func(inUse int64) {
+					synctest.Wait()
+					keys := limitertest.LimiterKeys(t, s.Mini, s.Name())
+					pair := keys[len(keys)-2:] // the client's own, or all clients'
+					value, _ := limitertest.StoredValue(t, s.Mini, pair[1])
+					assert.Equal(t, inUse, limitertest.InUse(t, s.Mini, pair[0]))
+					assert.Equal(t, 3-inUse, value)
+				}
 				if acquires[name] {
-					s.CheckInUse(t, 3, 1)
+					checkPair(2)
+				}
+				close(held)
+				if acquires[name] {
+					checkPair(1)
 				}
 				require.NoError(t, s.Client.Close(t.Context()))
 			})
@@ -81,234 +87,74 @@ func TestAContextThatEndsInFlight(t *testing.T) {
 	}
 }
 
-func TestAContextThatEndsInLine(t *testing.T) {
-	t.Parallel()
-	synctest.Test(t, func(t *testing.T) {
-		s := limitertest.NewHeldScene(t, limitertest.Every(2, time.Second))
-		limitertest.MustAcquire(t, s.Other, 2)
-		ctx, cancel := context.WithCancel(t.Context())
-		first, gone, last := s.StartAcquire(t.Context(), 1), s.StartAcquire(ctx, 1), s.StartAcquire(t.Context(), 1)
-		s.Until(300 * time.Millisecond)
-		cancel()
-		s.Until(time.Minute)
-		gone.RequireEnd(t, context.Canceled, 300*time.Millisecond)
-		assert.Equal(t, "true at 1s", first.Outcome())
-		assert.Equal(t, "true at 1s", last.Outcome())
-		assert.LessOrEqual(t, s.Sent.Scripts(), 3)
-	})
-}
-
-func TestAContextThatEndsAtTheHeadOfTheLine(t *testing.T) {
-	t.Parallel()
-	synctest.Test(t, func(t *testing.T) {
-		s := limitertest.NewHeldScene(t, limitertest.Every(3, time.Minute))
-		limitertest.MustAcquire(t, s.Other, 1)
-		ctx, cancel := context.WithCancel(t.Context())
-		head := s.StartAcquire(ctx, 3)
-		second, third := s.StartAcquire(t.Context(), 1), s.StartAcquire(t.Context(), 1)
-		s.Until(300 * time.Millisecond)
-		assert.Equal(t, "waits", second.Outcome())
-		cancel()
-		s.Until(time.Second)
-		head.RequireEnd(t, context.Canceled, 300*time.Millisecond)
-		assert.Equal(t, "true at 300ms", second.Outcome())
-		assert.Equal(t, "true at 300ms", third.Outcome())
-		s.CheckInUse(t, 3, 3)
-	})
-}
-
-func TestADeadlineBeforeTheTimeout(t *testing.T) {
-	t.Parallel()
-	synctest.Test(t, func(t *testing.T) {
-		s := limitertest.NewHeldScene(t, limitertest.Every(1, time.Second))
-		limitertest.MustAcquire(t, s.Other, 1)
-		short, cancel := context.WithTimeout(t.Context(), 400*time.Millisecond)
-		defer cancel()
-		long, cancelLong := context.WithTimeout(t.Context(), time.Hour)
-		defer cancelLong()
-		a, b := s.StartTryAcquire(short, 1, 700*time.Millisecond), s.StartTryAcquire(long, 1, 700*time.Millisecond)
-		c := s.StartAcquire(long, 1)
-		s.Until(time.Minute)
-		a.RequireEnd(t, context.DeadlineExceeded, 400*time.Millisecond)
-		assert.Equal(t, "false at 700ms", b.Outcome())
-		assert.Equal(t, "true at 1s", c.Outcome())
-	})
-}
-
-// Those who wait for a batch on its way were not sent, so that nothing of theirs
-// is to be given back.
-func TestAContextThatEndsBehindABatch(t *testing.T) {
-	t.Parallel()
-	synctest.Test(t, func(t *testing.T) {
-		s := limitertest.NewHeldScene(t, limitertest.Every(10, time.Hour))
+var contextTests = map[string]sceneTest[*limitertest.HeldScene]{
+	// Requests behind a batch on its way were not sent: nothing of theirs is given back.
+	"a context that ends behind a batch": {limitertest.Every(10, time.Hour), func(t *testing.T, s *limitertest.HeldScene) {
 		letGo := s.Hold(t, lua.Acquire, 1)
 		lead := s.StartTryAcquire(t.Context(), 1, 0)
 		ctx, cancel := context.WithCancel(t.Context())
 		var gone []*limitertest.Caller
-		for _, timeout := range []time.Duration{0, limitertest.Forever} {
+		for _, timeout := range []time.Duration{0, forever} {
 			gone = append(gone, s.StartTryAcquire(ctx, 2, timeout))
 		}
 		kept := s.StartTryAcquire(t.Context(), 3, 0)
 		release := s.Go(func() (bool, error) { return false, s.Release(ctx, 1) })
-		s.Until(200 * time.Millisecond)
+		s.Until(200 * ms)
 		cancel()
 		synctest.Wait()
-		for _, c := range gone {
-			c.RequireEnd(t, context.Canceled, 200*time.Millisecond)
-		}
-		release.RequireEnd(t, context.Canceled, 200*time.Millisecond)
+		failed(t, context.Canceled, 200*ms, gone...)
+		release.RequireEnd(t, context.Canceled, 200*ms)
 		end, _ := release.Ended()
 		assert.NotErrorIs(t, end.Err, rratelimiter.ErrUnknownOutcome, "it had not been sent")
 
-		s.Until(300 * time.Millisecond)
+		s.Until(300 * ms)
 		letGo()
-		assert.Equal(t, "true at 300ms", lead.Outcome())
-		assert.Equal(t, "true at 300ms", kept.Outcome())
+		ended(t, "true at 300ms", lead, kept)
 		s.CheckInUse(t, 10, 4)
 		assert.Equal(t, 2, s.Sent.Scripts())
-	})
-}
-
-// Of a batch, the permits of those who went away come off its one member.
-func TestPartOfABatchIsGivenBack(t *testing.T) {
-	t.Parallel()
-	for name, timeout := range map[string]time.Duration{"tries": 0, "in line": limitertest.Forever} {
-		t.Run(name, func(t *testing.T) {
-			t.Parallel()
-			synctest.Test(t, func(t *testing.T) {
-				s := limitertest.NewHeldScene(t, limitertest.Every(20, time.Hour))
-				gate := s.Hold(t, lua.Acquire, 1)
-				lead := s.StartTryAcquire(t.Context(), 1, 0)
-				ctx, cancel := context.WithCancel(t.Context())
-				kept := []*limitertest.Caller{s.StartTryAcquire(t.Context(), 2, timeout)}
-				gone := []*limitertest.Caller{s.StartTryAcquire(ctx, 3, timeout)}
-				kept = append(kept, s.StartTryAcquire(t.Context(), 4, timeout))
-				gone = append(gone, s.StartTryAcquire(ctx, 5, timeout))
-				letGo := s.Hold(t, lua.Acquire, 1)
-				gate()
-				assert.Equal(t, "true at 0s", lead.Outcome())
-				s.CheckInUse(t, 20, 1+2+3+4+5)
-				s.Until(100 * time.Millisecond)
-				cancel()
-				synctest.Wait()
-				for _, c := range gone {
-					c.RequireEnd(t, context.Canceled, 100*time.Millisecond)
-				}
-				s.Until(200 * time.Millisecond)
-				letGo()
-				for _, c := range kept {
-					assert.Equal(t, "true at 200ms", c.Outcome())
-				}
-				s.CheckInUse(t, 20, 1+2+4)
-				members := s.Mini.ZRange(t.Context(), limitertest.KeysOf(s.RateLimiter).Permits, 0, -1).Val()
-				members = slices.DeleteFunc(members, func(member string) bool { return permitsIn(member) == 0 })
-				assert.Len(t, members, 2, "the first request's and the batch's")
-			})
-		})
-	}
-}
-
-// What is given back goes to those who wait for it, at once.
-func TestWhatIsGivenBackServesTheLine(t *testing.T) {
-	t.Parallel()
-	synctest.Test(t, func(t *testing.T) {
-		s := limitertest.NewHeldScene(t, limitertest.Every(3, time.Hour))
+	}},
+	// What is given back goes to those who wait for it, at once.
+	"what is given back serves the line": {limitertest.Every(3, time.Hour), func(t *testing.T, s *limitertest.HeldScene) {
 		letGo := s.Hold(t, lua.Acquire, 1)
-		ctx, cancel := context.WithCancel(t.Context())
-		gone := s.StartTryAcquire(ctx, 3, 0)
-		waiting := s.StartTryAcquire(t.Context(), 2, limitertest.Forever)
-		s.Until(100 * time.Millisecond)
-		cancel()
-		synctest.Wait()
-		gone.RequireEnd(t, context.Canceled, 100*time.Millisecond)
-		s.Until(200 * time.Millisecond)
+		leave := leaver(t, s.Scene, func(ctx context.Context) (bool, error) { return s.TryAcquire(ctx, 3, 0) })
+		waiting := s.StartTryAcquire(t.Context(), 2, forever)
+		s.Until(100 * ms)
+		leave()
+		s.Until(200 * ms)
 		letGo()
 		assert.Equal(t, "true at 200ms", waiting.Outcome())
 		s.CheckInUse(t, 3, 2)
-	})
-}
-
-// One who waits is asked for again by the line's own timer; its context may end
-// then, too.
-func TestAContextThatEndsWhileTheLineAsks(t *testing.T) {
-	t.Parallel()
-	synctest.Test(t, func(t *testing.T) {
-		s := limitertest.NewHeldScene(t, limitertest.Every(2, time.Second))
+	}},
+	// The line's own timer asks again for a waiter, whose context may end then.
+	"a context that ends while the line asks": {limitertest.Every(2, time.Second), func(t *testing.T, s *limitertest.HeldScene) {
 		limitertest.MustAcquire(t, s.Other, 2)
 		letGo := s.Hold(t, lua.Acquire, 2)
 		ctx, cancel := context.WithCancel(t.Context())
 		gone, kept := s.StartAcquire(ctx, 1), s.StartAcquire(t.Context(), 1)
-		s.Until(1200 * time.Millisecond)
+		s.Until(1200 * ms)
 		assert.Equal(t, "waits", kept.Outcome(), "the answer is held")
 		cancel()
 		synctest.Wait()
-		gone.RequireEnd(t, context.Canceled, 1200*time.Millisecond)
+		gone.RequireEnd(t, context.Canceled, 1200*ms)
 		third := s.StartAcquire(t.Context(), 1)
-		s.Until(1300 * time.Millisecond)
+		s.Until(1300 * ms)
 		letGo()
 		assert.Equal(t, "true at 1.3s", kept.Outcome())
 		assert.Equal(t, "true at 1.3s", third.Outcome(), "with what the first left")
 		s.CheckInUse(t, 2, 2)
-	})
-}
-
-// All of a batch may go away; others behind it are served nevertheless.
-func TestEverybodyInABatchGoesAway(t *testing.T) {
-	t.Parallel()
-	for name, answer := range map[string]redistest.Action{
-		"answered": redistest.Pass,
-		"lost":     redistest.DropAnswer,
-	} {
-		t.Run(name, func(t *testing.T) {
-			t.Parallel()
-			synctest.Test(t, func(t *testing.T) {
-				s := limitertest.NewHeldScene(t, limitertest.Every(5, time.Hour))
-				held := make(chan struct{})
-				s.Proxy.OnCommand(redistest.Nth(1, lua.Acquire.SHA, answer.When(held)))
-				ctx, cancel := context.WithCancel(t.Context())
-				gone := s.StartTryAcquire(ctx, 4, limitertest.Forever)
-				behind := s.StartTryAcquire(t.Context(), 5, limitertest.Forever)
-				cancel()
-				synctest.Wait()
-				gone.RequireEnd(t, context.Canceled, 0)
-				close(held)
-				s.Until(time.Second)
-				end, done := behind.Ended()
-				require.True(t, done)
-				require.NoError(t, end.Err)
-				assert.True(t, end.Ok, "what those before it took was given back")
-				s.CheckInUse(t, 5, 5)
-			})
-		})
-	}
-}
-
-// The caller whose request makes others' go has no special part in them.
-func TestTheFirstOfABatchGoesAway(t *testing.T) {
-	t.Parallel()
-	synctest.Test(t, func(t *testing.T) {
-		s := limitertest.NewHeldScene(t, limitertest.Every(5, time.Hour))
+	}},
+	// The caller whose request makes others' go has no special part in them.
+	"the first of a batch goes away": {limitertest.Every(5, time.Hour), func(t *testing.T, s *limitertest.HeldScene) {
 		gate := s.Hold(t, lua.Acquire, 1)
-		ctx, cancel := context.WithCancel(t.Context())
-		lead := s.StartTryAcquire(ctx, 1, 0)
-		others := []*limitertest.Caller{s.StartTryAcquire(t.Context(), 1, 0), s.StartTryAcquire(t.Context(), 2, limitertest.Forever)}
-		cancel()
-		synctest.Wait()
-		lead.RequireEnd(t, context.Canceled, 0)
+		leave := leaver(t, s.Scene, func(ctx context.Context) (bool, error) { return s.TryAcquire(ctx, 1, 0) })
+		others := []*limitertest.Caller{s.StartTryAcquire(t.Context(), 1, 0), s.StartTryAcquire(t.Context(), 2, forever)}
+		leave()
 		gate()
-		for _, c := range others {
-			assert.Equal(t, "true at 0s", c.Outcome())
-		}
+		ended(t, "true at 0s", others...)
 		s.CheckInUse(t, 5, 3)
-	})
-}
-
-// A caller without a deadline does its batch's work itself. It must not do that
-// of others for longer.
-func TestACallerIsNotKeptByOthers(t *testing.T) {
-	t.Parallel()
-	synctest.Test(t, func(t *testing.T) {
-		s := limitertest.NewHeldScene(t, limitertest.Every(5, time.Hour))
+	}},
+	// A caller without a deadline does its batch's work itself, but not that of later batches.
+	"a caller is not kept by others": {limitertest.Every(5, time.Hour), func(t *testing.T, s *limitertest.HeldScene) {
 		gate := s.Hold(t, lua.Acquire, 1)
 		lead := s.StartTryAcquire(context.WithoutCancel(t.Context()), 1, 0)
 		behind := s.StartTryAcquire(t.Context(), 1, 0)
@@ -316,79 +162,164 @@ func TestACallerIsNotKeptByOthers(t *testing.T) {
 		gate()
 		assert.Equal(t, "true at 0s", lead.Outcome())
 		assert.Equal(t, "waits", behind.Outcome(), "its answer is held")
-		s.Until(900 * time.Millisecond)
+		s.Until(900 * ms)
 		letGo()
 		assert.Equal(t, "true at 900ms", behind.Outcome())
+	}},
+	// A cancelled context changes nothing for others of its batch, nor for the give-back.
+	"a cancelled context does not reach Redis": {limitertest.Every(5, time.Hour), func(t *testing.T, s *limitertest.HeldScene) {
+		s.Redis.AddHook(seesContext(func(ctx context.Context) { assert.NoError(t, ctx.Err()) }))
+		letGo := s.Hold(t, lua.Acquire, 1)
+		leave := leaver(t, s.Scene, func(ctx context.Context) (bool, error) { return s.TryAcquire(ctx, 2, 0) })
+		leave()
+		letGo()
+		s.CheckInUse(t, 5, 0)
+	}},
+	// If the last to be asked for in a round leaves, the line must not look for another without end.
+	"the last of a round leaves": {limitertest.Every(10, time.Minute), func(t *testing.T, s *limitertest.HeldScene) {
+		limitertest.MustAcquire(t, s.Other, 5)
+		head := s.StartAcquire(t.Context(), 10)
+		s.Until(30 * time.Second)
+		limitertest.MustAcquire(t, s.Other, 1)
+		round := s.Hold(t, lua.Acquire, 1)
+		s.Until(60500 * ms)
+		ctx, cancel := context.WithCancel(t.Context())
+		last := s.StartAcquire(ctx, 10)
+		release := s.Go(func() (bool, error) { return true, s.Release(t.Context(), 1) })
+		released := s.Hold(t, lua.Release, 1)
+		round()
+		assert.Equal(t, "waits", head.Outcome(), "it was refused")
+		cancel()
+		synctest.Wait()
+		last.RequireEnd(t, context.Canceled, 60500*ms)
+		released()
+		assert.Equal(t, "true at 1m0.5s", release.Outcome())
+		s.Until(2 * time.Minute)
+		assert.Equal(t, "true at 1m0.5s", head.Outcome())
+	}},
+}
+
+func TestContextsThatEnd(t *testing.T) {
+	t.Parallel()
+	onScenes(t, contextTests, limitertest.NewHeldScene)
+}
+
+// Of a batch, the permits of those who went away come off its one member.
+func TestPartOfABatchIsGivenBack(t *testing.T) {
+	t.Parallel()
+	bubbles(t, map[string]time.Duration{"tries": 0, "in line": forever}, func(t *testing.T, timeout time.Duration) {
+		s := limitertest.NewHeldScene(t, limitertest.Every(20, time.Hour))
+		gate := s.Hold(t, lua.Acquire, 1)
+		lead := s.StartTryAcquire(t.Context(), 1, 0)
+		ctx, cancel := context.WithCancel(t.Context())
+		var kept, gone []*limitertest.Caller
+		for permits := int64(2); permits <= 4; permits += 2 {
+			kept = append(kept, s.StartTryAcquire(t.Context(), permits, timeout))
+			gone = append(gone, s.StartTryAcquire(ctx, permits+1, timeout))
+		}
+		letGo := s.Hold(t, lua.Acquire, 1)
+		gate()
+		assert.Equal(t, "true at 0s", lead.Outcome())
+		s.CheckInUse(t, 20, 1+2+3+4+5)
+		s.Until(100 * ms)
+		cancel()
+		synctest.Wait()
+		failed(t, context.Canceled, 100*ms, gone...)
+		s.Until(200 * ms)
+		letGo()
+		ended(t, "true at 200ms", kept...)
+		s.CheckInUse(t, 20, 1+2+4)
+		members := s.Mini.ZRange(t.Context(), limitertest.KeysOf(s.RateLimiter).Permits, 0, -1).Val()
+		members = slices.DeleteFunc(members, func(member string) bool { return permitsIn(member) == 0 })
+		assert.Len(t, members, 2, "the first request's and the batch's")
 	})
 }
 
-// Patience ends on time though a flight is stuck, for those who are not in it. They
-// were not refused.
+// All of a batch may go away; others behind it are served nevertheless.
+func TestEverybodyInABatchGoesAway(t *testing.T) {
+	t.Parallel()
+	bubbles(t, map[string]redistest.Action{
+		"answered": redistest.Pass, "lost": redistest.DropAnswer,
+	}, func(t *testing.T, answer redistest.Action) {
+		s := limitertest.NewHeldScene(t, limitertest.Every(5, time.Hour))
+		held := make(chan struct{})
+		s.Proxy.OnCommand(redistest.Nth(1, lua.Acquire.SHA, answer.When(held)))
+		leave := leaver(t, s.Scene, func(ctx context.Context) (bool, error) { return s.TryAcquire(ctx, 4, forever) })
+		behind := s.StartTryAcquire(t.Context(), 5, forever)
+		leave()
+		close(held)
+		s.Until(time.Second)
+		end, done := behind.Ended()
+		require.True(t, done)
+		require.NoError(t, end.Err)
+		assert.True(t, end.Ok, "what those before it took was given back")
+		s.CheckInUse(t, 5, 5)
+	})
+}
+
+// Patience ends on time behind a flight that is stuck. That is no refusal.
 func TestPatienceEndsBehindABatchThatIsStuck(t *testing.T) {
 	t.Parallel()
-
-	t.Run("one that was not sent", func(t *testing.T) {
-		t.Parallel()
-		synctest.Test(t, func(t *testing.T) {
-			s := limitertest.NewHeldScene(t, limitertest.Every(5, time.Hour))
-			letGo := s.Hold(t, lua.Acquire, 1)
-			s.StartTryAcquire(t.Context(), 1, 0)
-			c := s.StartTryAcquire(t.Context(), 1, 100*time.Millisecond)
-			s.Until(900 * time.Millisecond)
-			c.RequireEnd(t, rratelimiter.ErrUnavailable, 200*time.Millisecond)
-			letGo()
-			s.CheckInUse(t, 5, 1)
-		})
-	})
-
-	t.Run("behind one that waits", func(t *testing.T) {
-		t.Parallel()
-		synctest.Test(t, func(t *testing.T) {
-			s := limitertest.NewHeldScene(t, limitertest.Every(5, time.Hour))
-			letGo := s.Hold(t, lua.Acquire, 1)
-			s.StartTryAcquire(t.Context(), 1, limitertest.Forever)
-			a, b := s.StartTryAcquire(t.Context(), 1, 100*time.Millisecond), s.StartTryAcquire(t.Context(), 1, 200*time.Millisecond)
-			s.Until(900 * time.Millisecond)
-			a.RequireEnd(t, rratelimiter.ErrUnavailable, 200*time.Millisecond)
-			b.RequireEnd(t, rratelimiter.ErrUnavailable, 300*time.Millisecond)
-			letGo()
-			s.CheckInUse(t, 5, 1)
-		})
+	type row struct {
+		first  time.Duration // the patience of the one in the flight
+		behind []time.Duration
+	}
+	bubbles(t, map[string]row{
+		"behind one that tries": {0, []time.Duration{100 * ms}},
+		"behind one that waits": {forever, []time.Duration{100 * ms, 200 * ms}},
+	}, func(t *testing.T, row row) {
+		s := limitertest.NewHeldScene(t, limitertest.Every(5, time.Hour))
+		letGo := s.Hold(t, lua.Acquire, 1)
+		s.StartTryAcquire(t.Context(), 1, row.first)
+		var behind []*limitertest.Caller
+		for _, patience := range row.behind {
+			behind = append(behind, s.StartTryAcquire(t.Context(), 1, patience))
+		}
+		s.Until(900 * ms)
+		for i, c := range behind {
+			c.RequireEnd(t, rratelimiter.ErrUnavailable, row.behind[i]+100*ms)
+		}
+		letGo()
+		s.CheckInUse(t, 5, 1)
 	})
 }
 
-// Contexts end at the very moment of the grant, in any order: who is told that
-// it was granted holds its permits, and nobody else does.
+// Contexts end at the moment of the grant: callers hold just what they were told they were granted.
 func TestContextsThatEndAtTheMomentOfTheGrant(t *testing.T) {
 	t.Parallel()
 	redistest.Everywhere(t, func(t *testing.T, rdb redis.UniversalClient) {
 		const rate = 1_000_000
-		l := limitertest.NewLimiter(t, rdb, limitertest.Every(rate, time.Hour))
+		l := limitertest.NewClient(t, rdb, patient).RateLimiter(redistest.Name(t))
+		limitertest.MustTrySetRate(t, l, limitertest.Every(rate, time.Hour))
 		var held atomic.Int64
-		var wg sync.WaitGroup
-		for worker := range 8 {
-			wg.Go(func() {
-				for i := range 60 {
-					ctx, cancel := context.WithCancel(t.Context())
-					time.AfterFunc(rand.N(3*time.Millisecond), cancel)
-					permits := int64(1 + i%3)
-					ok, err := l.TryAcquire(ctx, permits, time.Duration(worker%2)*time.Hour)
-					if ok {
-						held.Add(permits)
-					}
-					if err != nil {
-						assert.ErrorIs(t, err, context.Canceled)
-						assert.False(t, ok)
-					}
-					cancel()
+		together(8, func(worker int) {
+			for i := range 60 {
+				ctx, cancel := context.WithCancel(t.Context())
+				time.AfterFunc(rand.N(3*ms), cancel)
+				permits := int64(1 + i%3)
+				ok, err := l.TryAcquire(ctx, permits, time.Duration(worker%2)*time.Hour)
+				if ok {
+					held.Add(permits)
 				}
-			})
-		}
-		wg.Wait()
+				if err != nil {
+					assert.ErrorIs(t, err, context.Canceled)
+					assert.False(t, ok)
+				}
+				cancel()
+			}
+		})
 		assert.Eventually(t, func() bool {
 			value, _ := limitertest.StoredValue(t, rdb, limitertest.KeysOf(l).Value)
 			return limitertest.InUse(t, rdb, limitertest.KeysOf(l).Permits) == held.Load() && value == rate-held.Load()
-		}, time.Minute, 5*time.Millisecond, "held: %d of %d", held.Load(), 8*60*2)
+		}, time.Minute, 5*ms, "held: %d of %d", held.Load(), 8*60*2)
+	})
+}
+
+// seesContext is a hook that looks at the context of each round trip.
+func seesContext(look func(ctx context.Context)) redis.Hook {
+	return around(func(ctx context.Context, _ []redis.Cmder, next func() error) error {
+		look(ctx)
+		return next()
 	})
 }
 
@@ -399,65 +330,230 @@ func TestHooksSeeTheCallersContext(t *testing.T) {
 	for name, call := range limitertest.Operations {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			for kind, with := range map[string]func(context.Context) context.Context{
-				"cancellable":     func(ctx context.Context) context.Context { return ctx },
-				"not cancellable": context.WithoutCancel,
-			} {
-				t.Run(kind, func(t *testing.T) {
-					t.Parallel()
-					redistest.Virtual(t, func(t *testing.T, rdb *redis.Client) {
-						l := limitertest.NewLimiter(t, rdb, limitertest.Every(2, time.Second))
-						ctx := context.WithValue(t.Context(), key{}, kind)
-						var calls, seen atomic.Int64
-						rdb.AddHook(contextHook(func(ctx context.Context) {
-							calls.Add(1)
-							if ctx.Value(key{}) == kind {
-								seen.Add(1)
-							}
-						}))
-						require.NoError(t, call(with(ctx), l))
-						assert.Positive(t, calls.Load())
-						assert.Equal(t, calls.Load(), seen.Load())
-					})
-				})
-			}
+			virtual(t, kindsOfContext, func(t *testing.T, rdb *redis.Client, with func(context.Context) context.Context) {
+				l := limitertest.NewLimiter(t, rdb, limitertest.Every(2, time.Second))
+				var calls, seen atomic.Int64
+				rdb.AddHook(seesContext(func(ctx context.Context) {
+					calls.Add(1)
+					if ctx.Value(key{}) == name {
+						seen.Add(1)
+					}
+				}))
+				require.NoError(t, call(with(context.WithValue(t.Context(), key{}, name)), l))
+				assert.Positive(t, calls.Load())
+				assert.Equal(t, calls.Load(), seen.Load())
+			})
 		})
 	}
 }
 
-// contextHook is told the context of each command.
-type contextHook func(ctx context.Context)
-
-func (h contextHook) DialHook(next redis.DialHook) redis.DialHook { return next }
-
-func (h contextHook) ProcessHook(next redis.ProcessHook) redis.ProcessHook {
-	return func(ctx context.Context, cmd redis.Cmder) error {
-		h(ctx)
-		return next(ctx, cmd)
-	}
-}
-
-func (h contextHook) ProcessPipelineHook(next redis.ProcessPipelineHook) redis.ProcessPipelineHook {
-	return func(ctx context.Context, cmds []redis.Cmder) error {
-		h(ctx)
-		return next(ctx, cmds)
-	}
-}
-
-// A caller's cancelled context has no say in what others of its batch get, nor
-// in what is given back for it.
-func TestACancelledContextDoesNotReachRedis(t *testing.T) {
+func TestCallsAfterClose(t *testing.T) {
 	t.Parallel()
-	synctest.Test(t, func(t *testing.T) {
-		s := limitertest.NewHeldScene(t, limitertest.Every(5, time.Hour))
-		s.Redis.AddHook(contextHook(func(ctx context.Context) { assert.NoError(t, ctx.Err()) }))
-		letGo := s.Hold(t, lua.Acquire, 1)
-		ctx, cancel := context.WithCancel(t.Context())
-		gone := s.StartTryAcquire(ctx, 2, 0)
-		cancel()
+	calls := maps.Clone(limitertest.Operations)
+	calls["Release of nothing"] = func(ctx context.Context, l *rratelimiter.RateLimiter) error { return l.Release(ctx, 0) }
+	virtual(t, calls, func(t *testing.T, rdb *redis.Client, call func(context.Context, *rratelimiter.RateLimiter) error) {
+		client := rratelimiter.New(rdb)
+		before := client.RateLimiter(redistest.Name(t))
+		limitertest.MustTrySetRate(t, before, limitertest.Every(1, time.Second))
+		require.NoError(t, client.Close(t.Context()))
+		sent := limitertest.CountCommands(rdb)
+		require.ErrorIs(t, call(t.Context(), before), rratelimiter.ErrClosed)
+		require.ErrorIs(t, call(context.WithoutCancel(t.Context()), client.RateLimiter(before.Name())), rratelimiter.ErrClosed)
+		assert.Zero(t, sent.Total())
+		require.NoError(t, rdb.Ping(t.Context()).Err(), "the Redis client stays open")
+	})
+}
+
+func TestCloseOfAnIdleClient(t *testing.T) {
+	t.Parallel()
+	redistest.Virtual(t, func(t *testing.T, rdb *redis.Client) {
+		ended := endedContext(t)
+		unused := rratelimiter.New(rdb)
+		require.NoError(t, unused.Close(ended), "there is nothing to wait for")
+		require.NoError(t, unused.Close(t.Context()))
+
+		client := rratelimiter.New(rdb)
+		l := byDefault(client, redistest.Name(t), limitertest.Every(1, time.Second))
+		limitertest.MustAcquire(t, l, 1)
+		require.NoError(t, limitertest.Second(l.TryAcquire(t.Context(), 1, 10*ms)))
 		synctest.Wait()
-		gone.RequireEnd(t, context.Canceled, 0)
+		require.NoError(t, client.Close(ended))
+		require.NoError(t, client.Close(ended))
+	})
+}
+
+var closeTests = map[string]sceneTest[*limitertest.HeldScene]{
+	"Close fails those that wait": {limitertest.Every(1, time.Second), func(t *testing.T, s *limitertest.HeldScene) {
+		another := byDefault(s.Client, limitertest.Besides(s.Name()), limitertest.Every(1, time.Hour))
+		limitertest.MustAcquire(t, s.RateLimiter, 1)
+		limitertest.MustAcquire(t, another, 1)
+		var waiting []*limitertest.Caller
+		for range 10 {
+			for _, with := range kindsOfContext {
+				waiting = append(waiting,
+					s.StartAcquire(with(t.Context()), 1),
+					s.StartTryAcquire(with(t.Context()), 1, forever),
+					s.Go(func() (bool, error) { return another.TryAcquire(with(t.Context()), 1, forever) }),
+					s.Go(func() (bool, error) {
+						return s.Client.TryAcquireAll(with(t.Context()), 1, forever, s.RateLimiter, another)
+					}),
+				)
+			}
+		}
+		s.Until(400 * ms)
+		require.NoError(t, s.Client.Close(t.Context()))
+		synctest.Wait()
+		failed(t, rratelimiter.ErrClosed, 400*ms, waiting...)
+		before := s.Sent.Total()
+		require.ErrorIs(t, limitertest.Second(s.Client.TryAcquireAll(t.Context(), 1, 0, s.RateLimiter, another)), rratelimiter.ErrClosed)
+		s.Until(time.Hour)
+		assert.Equal(t, before, s.Sent.Total(), "nothing is asked for any more")
+		s.CheckInUse(t, 1, 1)
+	}},
+	"Close waits for what is in flight": {limitertest.Every(5, time.Hour), func(t *testing.T, s *limitertest.HeldScene) {
+		letGo := s.Hold(t, lua.Acquire, 1)
+		inFlight := s.StartTryAcquire(t.Context(), 2, 0)
+		behind := s.StartTryAcquire(t.Context(), 1, 0)
+		inLine := s.StartAcquire(t.Context(), 1)
+		s.Until(100 * ms)
+
+		short, cancel := context.WithTimeout(t.Context(), 200*ms)
+		defer cancel()
+		first := s.Close(short)
+		second := s.Close(t.Context())
+		failed(t, rratelimiter.ErrClosed, 100*ms, behind, inLine)
+		assert.Equal(t, "waits", inFlight.Outcome())
+		require.ErrorIs(t, limitertest.Second(s.TryAcquire(t.Context(), 1, 0)), rratelimiter.ErrClosed)
+
+		s.Until(900 * ms)
+		first.RequireEnd(t, context.DeadlineExceeded, 300*ms)
+		assert.Equal(t, "waits", second.Outcome())
 		letGo()
+		ended(t, "true at 900ms", inFlight, second)
+		require.NoError(t, s.Client.Close(t.Context()))
+		s.CheckInUse(t, 5, 2)
+	}},
+	// A waiter that is refused while its Client is being closed is not asked for again.
+	"Close while the line asks": {limitertest.Every(3, time.Second), func(t *testing.T, s *limitertest.HeldScene) {
+		limitertest.MustAcquire(t, s.Other, 1)
+		letGo := s.Hold(t, lua.Acquire, 1)
+		lead := s.StartTryAcquire(t.Context(), 2, forever)
+		answer := s.Hold(t, lua.Acquire, 1)
+		a, b := s.StartTryAcquire(t.Context(), 3, forever), s.StartTryAcquire(t.Context(), 1, forever)
+		letGo()
+		assert.Equal(t, "true at 0s", lead.Outcome())
+		closed := s.Close(t.Context())
+		s.Until(100 * ms)
+		assert.Equal(t, "waits", closed.Outcome())
+		answer()
+		failed(t, rratelimiter.ErrClosed, 100*ms, a, b)
+		assert.Equal(t, "true at 100ms", closed.Outcome())
+		s.CheckInUse(t, 3, 3)
+	}},
+	// Callers that went away may have permits that are still to be given back.
+	"Close waits for give backs": {limitertest.Every(5, time.Hour), func(t *testing.T, s *limitertest.HeldScene) {
+		acquired, givenBack := make(chan struct{}), make(chan struct{})
+		s.Proxy.OnCommand(func(c redistest.Command) redistest.Action {
+			switch {
+			case c.Contains(lua.Acquire.SHA):
+				return redistest.Pass.When(acquired)
+			case c.Contains(lua.GiveBack.SHA):
+				return redistest.Late.When(givenBack)
+			}
+			return redistest.Pass
+		})
+		leave := leaver(t, s.Scene, func(ctx context.Context) (bool, error) { return s.TryAcquire(ctx, 2, 0) })
+		leave()
+		closed := s.Close(t.Context())
+		assert.Equal(t, "waits", closed.Outcome())
+		s.Until(100 * ms)
+		close(acquired)
+		s.Until(200 * ms)
+		assert.Equal(t, "waits", closed.Outcome())
+		close(givenBack)
+		synctest.Wait()
+		assert.Equal(t, "true at 200ms", closed.Outcome())
 		s.CheckInUse(t, 5, 0)
+	}},
+	// A Release that waits for its turn is carried out, or failed without it.
+	"Close with a Release that waits": {limitertest.Every(5, time.Hour), func(t *testing.T, s *limitertest.HeldScene) {
+		limitertest.MustAcquire(t, s.Other, 3)
+		letGo := s.Hold(t, lua.Acquire, 1)
+		inFlight := s.StartTryAcquire(t.Context(), 1, 0)
+		release := s.Go(func() (bool, error) { return true, s.Release(t.Context(), 2) })
+		closed := s.Close(t.Context())
+		s.Until(100 * ms)
+		letGo()
+		ended(t, "true at 100ms", inFlight, closed)
+		end, done := release.Ended()
+		require.True(t, done)
+		if end.Err == nil {
+			s.CheckInUse(t, 5, 2)
+		} else {
+			require.ErrorIs(t, end.Err, rratelimiter.ErrClosed)
+			assert.NotErrorIs(t, end.Err, rratelimiter.ErrUnknownOutcome)
+			s.CheckInUse(t, 5, 4)
+		}
+	}},
+}
+
+func TestClose(t *testing.T) {
+	t.Parallel()
+	onScenes(t, closeTests, limitertest.NewHeldScene)
+}
+
+func TestCloseWaitsForWritesAndReads(t *testing.T) {
+	t.Parallel()
+	bubbles(t, limitertest.Operations, func(t *testing.T, call func(context.Context, *rratelimiter.RateLimiter) error) {
+		s := limitertest.NewHeldScene(t, limitertest.Every(5, time.Hour))
+		held := make(chan struct{})
+		s.Proxy.OnCommand(redistest.Nth(1, "evalsha", redistest.Pass.When(held)))
+		c := s.Go(func() (bool, error) { return true, call(t.Context(), s.RateLimiter) })
+		closed := s.Close(t.Context())
+		s.Until(100 * ms)
+		ended(t, "waits", c, closed)
+		close(held)
+		synctest.Wait()
+		ended(t, "true at 100ms", c, closed)
+	})
+}
+
+// Many callers and several Closes at any moment: each call gets an answer, and it is true.
+func TestCloseUnderLoad(t *testing.T) {
+	t.Parallel()
+	redistest.Everywhere(t, func(t *testing.T, rdb redis.UniversalClient) {
+		for round := range 10 {
+			client := rratelimiter.New(rdb, patient)
+			l := byDefault(client, redistest.Name(t), limitertest.Every(100, time.Hour))
+			var held atomic.Int64
+			var callers, closers sync.WaitGroup
+			for i := range 40 {
+				callers.Go(func() {
+					ctx := t.Context()
+					if i%2 == 0 {
+						ctx = context.WithoutCancel(ctx)
+					}
+					permits := int64(1 + i%3)
+					var err error
+					for err == nil {
+						var ok bool
+						ok, err = l.TryAcquire(ctx, permits, time.Duration(i%3)*time.Hour)
+						if ok {
+							held.Add(permits)
+						}
+						assert.False(t, ok && err != nil)
+					}
+					assert.ErrorIs(t, err, rratelimiter.ErrClosed)
+				})
+			}
+			time.Sleep(time.Duration(round) * 200 * time.Microsecond)
+			for range 3 {
+				closers.Go(func() { assert.NoError(t, client.Close(t.Context())) })
+			}
+			closers.Wait()
+			inUse := limitertest.InUse(t, rdb, limitertest.KeysOf(l).Permits)
+			callers.Wait()
+			assert.Equal(t, held.Load(), inUse, "when Close returns, all is settled")
+		}
 	})
 }

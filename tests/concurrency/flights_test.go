@@ -4,7 +4,10 @@ import (
 	"context"
 	"fmt"
 	"math/rand/v2"
+	"slices"
+	"strconv"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -14,23 +17,292 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/rratelimiter/rratelimiter"
+	"github.com/rratelimiter/rratelimiter/internal/engine"
+	"github.com/rratelimiter/rratelimiter/internal/lane"
 	"github.com/rratelimiter/rratelimiter/internal/test/limitertest"
 	"github.com/rratelimiter/rratelimiter/internal/test/redistest"
+	"github.com/rratelimiter/rratelimiter/limit"
 	"github.com/rratelimiter/rratelimiter/lua"
+	"github.com/rratelimiter/rratelimiter/slidinglog"
 )
 
-// newFarScene is limitertest.NewHeldScene, where several flights may be under way.
-func newFarScene(t *testing.T, cfg rratelimiter.Config) *limitertest.HeldScene {
-	t.Helper()
-	return limitertest.NewHeldSceneOf(t, cfg, &redis.Options{ReadTimeout: time.Minute, PoolSize: 256})
+// Requests beyond one batch's bounds go in the next, and all are answered.
+func TestMoreThanABatchHolds(t *testing.T) {
+	t.Parallel()
+	type row struct {
+		count   int
+		permits func(i int) int64
+	}
+	bubbles(t, map[string]row{
+		"requests": {lane.MaxRequests + 10, func(int) int64 { return 1 }},
+		"runs":     {300, func(i int) int64 { return int64(i%2 + 1) }},
+		"permits":  {300, func(int) int64 { return 1 << 30 }},
+	}, func(t *testing.T, row row) {
+		rdb, m := redistest.Mini(t)
+		proxy := redistest.MiniProxy(t, m)
+		c := rratelimiter.New(proxy.Client(t, nil))
+		l := byDefault(c, redistest.Name(t), rratelimiter.PerHour(1<<40))
+		gate := make(chan struct{})
+		proxy.OnCommand(redistest.Nth(1, l.Name(), redistest.Pass.When(gate)))
+		go func() {
+			synctest.Wait()
+			close(gate)
+		}()
+		together(row.count, func(i int) { limitertest.MustAcquire(t, l, row.permits(i)) })
+		sum := int64(0)
+		for i := range row.count {
+			sum += row.permits(i)
+		}
+		require.NoError(t, c.Close(t.Context()))
+		value, _ := limitertest.StoredValue(t, rdb, limitertest.KeysOf(l).Value)
+		assert.Equal(t, int64(1<<40)-sum, value)
+		assert.Equal(t, sum, limitertest.InUse(t, rdb, limitertest.KeysOf(l).Permits), "the members hold what was granted")
+	})
 }
 
-// Releases of a limiter that wait for what is in doubt go as one call, and hold
-// back what gathers behind them.
-func TestReleasesThatGatherGoAsOneCall(t *testing.T) {
+// answering is a Redis that knows no limiter and answers every script at once.
+type answering struct{}
+
+func (answering) Pipeline() redis.Pipeliner { panic("no pipeline is wanted") }
+
+func (answering) Process(_ context.Context, cmd redis.Cmder) error {
+	reply := any(int64(0))
+	if cmd.Args()[1] == lua.Acquire.SHA {
+		taken := int64(0)
+		// The sum stands behind the five keys and the member, but for one permit.
+		if args := cmd.Args(); len(args) == 9 || args[9] == "1" {
+			taken = 1
+		}
+		reply = []any{int64(9), int64(1), taken, int64(1000), int64(1000), int64(0), int64(50)}
+	}
+	cmd.(interface{ SetVal(val any) }).SetVal(reply)
+	return nil
+}
+
+func TestNamesUsedOnceAreForgotten(t *testing.T) {
+	t.Parallel()
+	redistest.SkipShort(t, "long")
+	synctest.Test(t, func(t *testing.T) {
+		c := rratelimiter.New(answering{})
+		plain, cancellable := context.WithoutCancel(t.Context()), t.Context()
+		for i := range 1000 {
+			l := c.RateLimiter("name" + strconv.Itoa(i))
+			ctx := cancellable
+			if i%2 == 0 {
+				ctx = plain
+			}
+			ok, err := l.TryAcquire(ctx, 1, 0)
+			require.NoError(t, err)
+			require.True(t, ok)
+			if i%10 > 2 {
+				continue
+			}
+			ok, err = l.TryAcquire(ctx, 2, time.Duration(i%3)*40*ms)
+			require.NoError(t, err)
+			require.False(t, ok)
+			require.NoError(t, l.Release(ctx, 1))
+			require.NoError(t, l.SetRate(ctx, rratelimiter.PerHour(1)))
+			require.NoError(t, limitertest.Second(l.AvailablePermits(ctx)))
+
+			ended, cancel := context.WithTimeout(ctx, ms)
+			require.ErrorIs(t, l.Acquire(ended, 2), context.DeadlineExceeded)
+			cancel()
+		}
+		// A last worker may still be on its way out; it needs no time for that.
+		synctest.Wait()
+		assert.Zero(t, engine.Of(c).Groups())
+		assert.Zero(t, engine.Of(c).Active())
+	})
+}
+
+// What a call allocates of its own: a closure that comes to need the heap shows
+// here. The race detector adds one or two.
+//
+//nolint:paralleltest // others' allocations would count
+func TestAllocationsOfACallAlone(t *testing.T) {
+	l := rratelimiter.New(answering{}).RateLimiter("orders")
+	for _, tc := range []struct {
+		ctx  context.Context
+		most float64
+	}{{context.WithoutCancel(t.Context()), 15}, {t.Context(), 15}} {
+		allocations := testing.AllocsPerRun(200, func() {
+			if ok, err := l.TryAcquire(tc.ctx, 1, 0); err != nil || !ok {
+				t.Error(ok, err)
+			}
+		})
+		assert.LessOrEqual(t, allocations, tc.most)
+	}
+}
+
+// joint counts the calls that decide about several limiters, and the limiters.
+type joint struct{ calls, limiters atomic.Int64 }
+
+func (j *joint) hook() redis.Hook {
+	return around(func(_ context.Context, cmds []redis.Cmder, next func() error) error {
+		for _, cmd := range cmds {
+			args := cmd.Args()
+			if len(args) > 2 && (args[1] == lua.AcquireMany.SHA || args[1] == lua.AcquireMany.Source) {
+				j.calls.Add(1)
+				n, _ := args[2].(int)
+				j.limiters.Add(int64(n / 3))
+			}
+		}
+		return next()
+	})
+}
+
+// crowdOn has callers ask limiters at random. It returns how many permits each granted.
+func crowdOn(t *testing.T, limiters []*rratelimiter.RateLimiter, callers, tries int) []int64 {
+	t.Helper()
+	granted := make([]int64, len(limiters))
+	together(callers, func(int) {
+		for range tries {
+			i := rand.IntN(len(limiters))
+			permits := 1 + rand.Int64N(3)
+			ok, err := limiters[i].TryAcquire(context.Background(), permits, 0)
+			assert.NoError(t, err)
+			if ok {
+				atomic.AddInt64(&granted[i], permits)
+			}
+		}
+	})
+	return granted
+}
+
+func limitersOf(t *testing.T, rdb redis.UniversalClient, n int, cfg rratelimiter.Config) []*rratelimiter.RateLimiter {
+	t.Helper()
+	client := limitertest.NewClient(t, rdb, patient)
+	limiters := make([]*rratelimiter.RateLimiter, n)
+	for i := range limiters {
+		limiters[i] = byDefault(client, redistest.Name(t), cfg)
+	}
+	return limiters
+}
+
+// Callers of several limiters share script calls, and are granted what they would be one by one.
+func TestCallersOfManyLimitersShareCalls(t *testing.T) {
+	t.Parallel()
+	redistest.SkipShort(t, "long")
+	redistest.Everywhere(t, func(t *testing.T, rdb redis.UniversalClient) {
+		j := &joint{}
+		rdb.AddHook(j.hook())
+		const rate = 100
+		limiters := limitersOf(t, rdb, 10, limitertest.Every(rate, time.Hour))
+		for i, granted := range crowdOn(t, limiters, 32, 60) {
+			keys := limitertest.KeysOf(limiters[i])
+			assert.LessOrEqual(t, granted, int64(rate))
+			assert.Greater(t, granted, int64(rate-3), "what fits is granted")
+			assert.Equal(t, granted, limitertest.InUse(t, rdb, keys.Permits))
+			assert.Equal(t, fmt.Sprint(rate-granted), rdb.Get(t.Context(), keys.Value).Val())
+		}
+		if _, isCluster := rdb.(*redis.ClusterClient); isCluster {
+			assert.Zero(t, j.calls.Load(), "keys of different slots can't share a call")
+		} else {
+			assert.Positive(t, j.calls.Load())
+			assert.Greater(t, j.limiters.Load(), j.calls.Load())
+		}
+	})
+}
+
+// Lost answers, lost calls and broken connections leave no wrong answer, and no permits lost.
+func TestCallersOfManyLimitersShareABadLine(t *testing.T) {
+	t.Parallel()
+	server := redistest.StartRedis(t)
+	proxy := redistest.StartProxy(t, server.Addr())
+	var calls atomic.Int64
+	proxy.OnCommand(func(c redistest.Command) redistest.Action {
+		if c.Name() != "evalsha" {
+			return redistest.Pass
+		}
+		switch n := calls.Add(1); {
+		case n > 200 && n%149 == 7:
+			return redistest.DropAnswer
+		case n > 200 && n%149 == 80:
+			return redistest.Cut
+		}
+		return redistest.Pass.After(200 * time.Microsecond)
+	})
+	j := &joint{}
+	rdb := proxy.FairClient(t, &redis.Options{ReadTimeout: 300 * ms})
+	rdb.AddHook(j.hook())
+	const rate = 150
+	limiters := limitersOf(t, rdb, 12, limitertest.Every(rate, time.Hour))
+	granted := crowdOn(t, limiters, 32, 40)
+	proxy.Settle(t)
+	direct := server.Client(t, nil)
+	for i := range limiters {
+		keys := limitertest.KeysOf(limiters[i])
+		assert.Equal(t, granted[i], limitertest.InUse(t, direct, keys.Permits), "granted and in use")
+		assert.Equal(t, fmt.Sprint(rate-granted[i]), direct.Get(t.Context(), keys.Value).Val())
+	}
+	assert.Positive(t, j.calls.Load())
+}
+
+// A damaged limiter fails its own callers, and puts no others in doubt.
+func TestADamagedLimiterAmongOthers(t *testing.T) {
+	t.Parallel()
+	redistest.Everywhere(t, func(t *testing.T, rdb redis.UniversalClient) {
+		limiters := limitersOf(t, rdb, 8, limitertest.Every(10_000, time.Hour))
+		crowdOn(t, limiters, 8, 10)
+		damaged := limiters[3]
+		damage(t, rdb, damaged, "SET permits text")
+		together(32, func(int) {
+			for range 20 {
+				l := limiters[rand.IntN(len(limiters))]
+				_, err := l.TryAcquire(context.Background(), 1, 0)
+				if l == damaged {
+					assert.ErrorIs(t, err, rratelimiter.ErrCorrupt)
+				} else {
+					assert.NoError(t, err)
+				}
+			}
+		})
+		for _, l := range limiters {
+			assert.False(t, rdb.HExists(t.Context(), limitertest.KeysOf(l).Config, "answered").Val(), "no attempt was in doubt")
+		}
+	})
+}
+
+// A hook that panics on a goroutine of ours is an error for the callers of that flight only.
+func TestAHookThatPanics(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		s := newFarScene(t, limitertest.Every(100, time.Hour))
+		rdb, _ := redistest.Mini(t)
+		limiters := limitersOf(t, rdb, 6, limitertest.Every(100, time.Hour))
+		var calm atomic.Bool
+		hold := make(chan struct{})
+		rdb.AddHook(around(func(_ context.Context, cmds []redis.Cmder, next func() error) error {
+			if len(cmds) == 1 {
+				<-hold
+			} else if !calm.Load() {
+				panic("a hook that panics")
+			}
+			return next()
+		}))
+		var callers sync.WaitGroup
+		var unknown atomic.Int64
+		for _, l := range limiters {
+			callers.Go(func() {
+				if _, err := l.TryAcquire(context.Background(), 1, 0); err != nil {
+					assert.ErrorIs(t, err, rratelimiter.ErrUnknownOutcome)
+					unknown.Add(1)
+				}
+			})
+			synctest.Wait()
+		}
+		close(hold)
+		callers.Wait()
+		assert.Positive(t, unknown.Load())
+		calm.Store(true)
+		for _, l := range limiters {
+			limitertest.MustAcquire(t, l, 1)
+		}
+	})
+}
+
+var releaseTests = map[string]sceneTest[*limitertest.HeldScene]{
+	// Releases that wait for what is in doubt go as one call, and hold back what is behind them.
+	"releases that gather go as one call": {limitertest.Every(100, time.Hour), func(t *testing.T, s *limitertest.HeldScene) {
 		limitertest.MustAcquire(t, s.RateLimiter, 50)
 		letGo := s.Hold(t, lua.Acquire, 1)
 		before := s.Sent.Scripts()
@@ -41,135 +313,234 @@ func TestReleasesThatGatherGoAsOneCall(t *testing.T) {
 		}
 		behind := s.StartTryAcquire(t.Context(), 2, 0)
 		assert.Equal(t, "waits", behind.Outcome())
-		s.Until(500 * time.Millisecond)
+		s.Until(500 * ms)
 		assert.Equal(t, 1, s.Sent.Scripts()-before)
 		letGo()
 		assert.Equal(t, "true at 500ms", held.Outcome())
-		for _, c := range all {
-			assert.Equal(t, "true at 500ms", c.Outcome())
-		}
+		ended(t, "true at 500ms", all...)
 		assert.Equal(t, "true at 500ms", behind.Outcome())
 		assert.Equal(t, 3, s.Sent.Scripts()-before, "the request, the releases and what was behind them")
 		s.CheckInUse(t, 100, 50+1-21+2)
-	})
-}
-
-// A Release waits for its own limiter's flights, and holds up nobody else.
-func TestAReleaseWaitsForItsLimiterOnly(t *testing.T) {
-	t.Parallel()
-	synctest.Test(t, func(t *testing.T) {
-		s := newFarScene(t, limitertest.Every(100, time.Hour))
+	}},
+	// A Release waits for its own limiter's flights, and holds up nobody else.
+	"a release waits for its limiter only": {limitertest.Every(100, time.Hour), func(t *testing.T, s *limitertest.HeldScene) {
 		other := s.Client.RateLimiter("another", rratelimiter.WithDefault(limitertest.Every(100, time.Hour)))
 		limitertest.MustAcquire(t, s.RateLimiter, 10)
 		limitertest.MustAcquire(t, other, 10)
 		letGo := s.Hold(t, lua.Acquire, 1)
 		held := s.StartTryAcquire(t.Context(), 1, 0)
 		release := s.Go(func() (bool, error) { return true, s.Release(t.Context(), 1) })
-		s.Until(100 * time.Millisecond)
+		s.Until(100 * ms)
 		require.NoError(t, other.Release(t.Context(), 3))
 		limitertest.MustAcquire(t, other, 1)
 		ok, err := s.Client.TryAcquireAll(t.Context(), 1, 0, other)
 		require.NoError(t, err)
 		assert.True(t, ok)
-		assert.Equal(t, 100*time.Millisecond, s.Now())
+		assert.Equal(t, 100*ms, s.Now())
 		assert.Equal(t, "waits", release.Outcome())
 		letGo()
-		assert.Equal(t, "true at 100ms", held.Outcome())
-		assert.Equal(t, "true at 100ms", release.Outcome())
+		ended(t, "true at 100ms", held, release)
 		s.CheckInUse(t, 100, 10)
+	}},
+}
+
+func TestReleases(t *testing.T) {
+	t.Parallel()
+	// Several flights may be under way.
+	onScenes(t, releaseTests, func(t *testing.T, cfg rratelimiter.Config) *limitertest.HeldScene {
+		return limitertest.NewHeldSceneOf(t, cfg, &redis.Options{ReadTimeout: time.Minute, PoolSize: 256})
 	})
+}
+
+// farRedis returns a client of a miniredis with such round trips, and one without.
+func farRedis(t *testing.T, trip time.Duration) (far, near *redis.Client) {
+	t.Helper()
+	near, m := redistest.Mini(t)
+	far = redistest.MiniClient(t, m, &redis.Options{PoolSize: 20, MaxConcurrentDials: 1})
+	far.AddHook(around(func(_ context.Context, _ []redis.Cmder, next func() error) error {
+		defer time.Sleep(trip)
+		return next()
+	}))
+	return far, near
+}
+
+// Permits of callers that have gone are free within the time of a call, however many went.
+func TestHundredsOfCallersWhoLeave(t *testing.T) {
+	t.Parallel()
+	const callers, waves, trip, callTime = 600, 6, 100 * ms, 1500 * ms
+	cfg := limitertest.Every(100_000, time.Hour)
+	cancelled := func(take func(ctx context.Context, i int)) {
+		for wave := range waves {
+			ctx, cancel := context.WithTimeout(context.Background(), trip/2)
+			together(callers/waves, func(i int) { take(ctx, wave*callers/waves+i) })
+			cancel()
+			time.Sleep(trip / 2)
+		}
+	}
+	limiters := func(beside string, limiters int) func(*testing.T, *redis.Client, *redis.Client) int64 {
+		return func(t *testing.T, far, near *redis.Client) (inUse int64) {
+			client := limitertest.NewClient(t, far, rratelimiter.WithRedissonVersion(beside), rratelimiter.WithCallTimeout(callTime))
+			all := make([]*rratelimiter.RateLimiter, limiters)
+			for i := range all {
+				all[i] = byDefault(client, fmt.Sprint("limiter", i), cfg)
+			}
+			cancelled(func(ctx context.Context, i int) { _, _ = all[i%limiters].TryAcquire(ctx, 1, 0) })
+			time.Sleep(callTime)
+			for _, l := range all {
+				inUse += limitertest.InUse(t, near, limitertest.KeysOf(l).Permits)
+			}
+			return inUse
+		}
+	}
+	bubbles(t, map[string]func(t *testing.T, far, near *redis.Client) (inUse int64){
+		"one limiter":                     limiters("3.35.0", 1),
+		"as many limiters":                limiters("3.35.0", callers),
+		"one limiter beside old releases": limiters("3.15.5", 1),
+		"keys of a sliding log": func(_ *testing.T, far, near *redis.Client) (inUse int64) {
+			l := slidinglog.New(far, slidinglog.Config{Limit: 10, Window: time.Hour}, limit.WithCallTimeout(callTime))
+			cancelled(func(ctx context.Context, i int) { _, _ = l.Take(ctx, fmt.Sprint("log", i), 1) })
+			time.Sleep(callTime)
+			for i := range callers {
+				inUse += near.ZCard(context.Background(), fmt.Sprint("log", i)).Val()
+			}
+			return inUse
+		},
+	}, func(t *testing.T, leave func(t *testing.T, far, near *redis.Client) int64) {
+		far, near := farRedis(t, trip)
+		assert.Zero(t, leave(t, far, near), "permits in use that no caller has")
+	})
+}
+
+// A Release takes some round trips, whatever goes back for others meanwhile.
+func TestAReleaseBesideOthersGiveBacks(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		const trip, releases = 10 * ms, 100
+		far, _ := farRedis(t, trip)
+		client := limitertest.NewClient(t, far, rratelimiter.WithRedissonVersion("3.15.5"))
+		busy := byDefault(client, "busy", limitertest.Every(100_000, time.Hour))
+		free := byDefault(client, "free", limitertest.Every(releases, time.Hour))
+		limitertest.MustAcquire(t, free, releases)
+		ctx, cancel := context.WithTimeout(t.Context(), trip/2)
+		defer cancel()
+		together(2000, func(int) { _, _ = busy.TryAcquire(ctx, 1, 0) })
+		var took []time.Duration
+		for range releases {
+			start := time.Now()
+			require.NoError(t, free.Release(t.Context(), 1))
+			took = append(took, time.Since(start))
+		}
+		slices.Sort(took)
+		assert.LessOrEqual(t, took[releases/2], 3*trip)
+		assert.LessOrEqual(t, took[releases-1], 10*trip)
+	})
+}
+
+// First calls of hundreds of handles that set a rate come through, and so do their releases.
+func TestHundredsOfHandlesWithARate(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		const handles = 600
+		far, near := farRedis(t, 100*ms)
+		client := limitertest.NewClient(t, far, rratelimiter.WithCallTimeout(time.Second))
+		all := make([]*rratelimiter.RateLimiter, handles)
+		together(handles, func(i int) {
+			all[i] = client.RateLimiter(fmt.Sprint("limiter", i), rratelimiter.WithRate(limitertest.Every(10, time.Hour)))
+			granted, err := all[i].TryAcquire(t.Context(), 1, 0)
+			assert.NoError(t, err)
+			assert.True(t, granted)
+		})
+		together(handles, func(i int) { assert.NoError(t, all[i].Release(t.Context(), 1)) })
+		for _, l := range all {
+			require.Zero(t, limitertest.InUse(t, near, limitertest.KeysOf(l).Permits))
+		}
+	})
+}
+
+// doubt draws what becomes of a call.
+func doubt(dice *rand.Rand, cmd redistest.Command) redistest.Action {
+	late := time.Duration(1+dice.IntN(20)) * ms
+	switch n := dice.IntN(12); {
+	case cmd.Name() != "evalsha":
+		return redistest.Pass
+	case n == 0:
+		return redistest.DropAnswer.After(late)
+	case n == 1:
+		return redistest.Cut.After(late)
+	case n == 2:
+		return redistest.Swallow
+	}
+	return redistest.Pass.After(late)
+}
+
+// callAny makes a random call, and returns how long it may take.
+func callAny(ctx context.Context, draw *rand.Rand, f *limitertest.Family) (bound time.Duration) {
+	l, call := f.Limiters[draw.IntN(3)], 3*time.Second
+	switch draw.IntN(9) {
+	case 0, 1:
+		_, _ = l.TryAcquire(ctx, 1+draw.Int64N(4), 0)
+	case 2:
+		_, _ = l.TryAcquire(ctx, 1+draw.Int64N(40), 300*ms)
+		return 400 * ms
+	case 3:
+		_, _ = l.Take(ctx, 1)
+		return 2 * call // a second question may be what its figures take
+	case 4, 5:
+		_ = l.Release(ctx, 1+draw.Int64N(8))
+		return 3 * call // in several calls, behind the end of a lease
+	case 6:
+		order := draw.Perm(3)
+		timeout := time.Duration(draw.IntN(2)) * 200 * ms
+		_, _ = f.Client.TryAcquireAll(ctx, 1, timeout, f.Limiters[order[0]], f.Limiters[order[1]])
+	case 7:
+		_ = l.SetRate(ctx, limitertest.Every(100, time.Minute), rratelimiter.KeepState())
+		return 2 * call // behind the end of a lease
+	case 8:
+		_, _ = f.Client.Migrate(ctx, l.Name())
+		return 2 * call
+	}
+	return call
 }
 
 // Whatever is in doubt at the same time, nothing waits for another that waits for
 // it: each call ends in time, and all that was granted and not given back is in use.
 func TestNothingInDoubtWaitsForAnother(t *testing.T) {
 	t.Parallel()
-	seeds := uint64(20)
+	count := uint64(20)
 	if testing.Short() {
-		seeds = 3
+		count = 3
 	}
-	for seed := range seeds {
-		t.Run(fmt.Sprint(seed), func(t *testing.T) {
-			t.Parallel()
-			synctest.Test(t, func(t *testing.T) {
-				_, m := redistest.Mini(t)
-				proxy := redistest.MiniProxy(t, m)
-				rdb := proxy.Client(t, &redis.Options{PoolSize: 256, ReadTimeout: 700 * time.Millisecond})
-				c := limitertest.NewClient(t, rdb)
-				var all []*rratelimiter.RateLimiter
-				for _, name := range []string{"{a}1", "{a}2", "{a}3"} {
-					opts := []rratelimiter.LimiterOption{rratelimiter.WithDefault(limitertest.Every(100, time.Minute))}
-					if name == "{a}3" {
-						opts = append(opts, rratelimiter.WithLease(rratelimiter.Lease{Permits: 8, Life: time.Second}))
-					}
-					l := c.RateLimiter(name, opts...)
-					require.NoError(t, l.Acquire(t.Context(), 1))
-					all = append(all, l)
+	bubbles(t, seeds(count), func(t *testing.T, seed uint64) {
+		_, m := redistest.Mini(t)
+		proxy := redistest.MiniProxy(t, m)
+		c := limitertest.NewClient(t, proxy.Client(t, &redis.Options{PoolSize: 256, ReadTimeout: 700 * ms}))
+		hundred := limitertest.Every(100, time.Minute)
+		f := limitertest.NewFamilyOf(t, c, hundred, hundred, hundred)
+		f.Limiters[2] = c.RateLimiter(f.Limiters[2].Name(), rratelimiter.WithLease(rratelimiter.Lease{Permits: 8, Life: time.Second}))
+		require.True(t, f.Try(t, 1))
+		dice := rand.New(rand.NewPCG(seed, 0))
+		proxy.OnCommand(func(cmd redistest.Command) redistest.Action { return doubt(dice, cmd) })
+		together(24, func(worker int) {
+			draw := rand.New(rand.NewPCG(seed, 1+uint64(worker)))
+			for range 12 {
+				ctx, cancel := context.WithCancel(t.Context())
+				if draw.IntN(3) == 0 {
+					time.AfterFunc(time.Duration(draw.IntN(100))*ms, cancel)
 				}
-				dice := rand.New(rand.NewPCG(seed, 0))
-				proxy.OnCommand(func(cmd redistest.Command) redistest.Action {
-					late := time.Duration(1+dice.IntN(20)) * time.Millisecond
-					switch n := dice.IntN(12); {
-					case cmd.Name() != "evalsha":
-						return redistest.Pass
-					case n == 0:
-						return redistest.DropAnswer.After(late)
-					case n == 1:
-						return redistest.Cut.After(late)
-					case n == 2:
-						return redistest.Swallow
-					}
-					return redistest.Pass.After(late)
-				})
-				var wg sync.WaitGroup
-				for worker := range uint64(24) {
-					wg.Go(func() {
-						draw := rand.New(rand.NewPCG(seed, 1+worker))
-						for range 12 {
-							ctx, cancel := context.WithCancel(t.Context())
-							if draw.IntN(3) == 0 {
-								time.AfterFunc(time.Duration(draw.IntN(100))*time.Millisecond, cancel)
-							}
-							l, bound := all[draw.IntN(3)], 3*time.Second
-							start := time.Now()
-							switch draw.IntN(9) {
-							case 0, 1:
-								_, _ = l.TryAcquire(ctx, 1+draw.Int64N(4), 0)
-							case 2:
-								_, _ = l.TryAcquire(ctx, 1+draw.Int64N(40), 300*time.Millisecond)
-								bound = 400 * time.Millisecond
-							case 3:
-								_, _ = l.Take(ctx, 1)
-								bound *= 2 // a second question may be what its figures take
-							case 4, 5:
-								_ = l.Release(ctx, 1+draw.Int64N(8))
-								bound *= 3 // in several calls, behind the end of a lease
-							case 6:
-								order := draw.Perm(3)
-								_, _ = c.TryAcquireAll(ctx, 1, time.Duration(draw.IntN(2))*200*time.Millisecond, all[order[0]], all[order[1]])
-							case 7:
-								_ = l.SetRate(ctx, limitertest.Every(100, time.Minute), rratelimiter.KeepState())
-								bound *= 2 // behind the end of a lease
-							case 8:
-								_, _ = c.Migrate(ctx, l.Name())
-								bound *= 2
-							}
-							assert.LessOrEqual(t, time.Since(start), bound)
-							cancel()
-						}
-					})
-				}
-				wg.Wait()
-				proxy.OnCommand(func(redistest.Command) redistest.Action { return redistest.Pass })
-				time.Sleep(10 * time.Second)
-				for _, l := range all {
-					start := time.Now()
-					require.NoError(t, l.SetRate(t.Context(), limitertest.Every(100, time.Minute)))
-					limitertest.MustAcquire(t, l, 100)
-					require.NoError(t, l.Release(t.Context(), 100))
-					assert.Less(t, time.Since(start), 10*time.Millisecond)
-				}
-			})
+				start := time.Now()
+				bound := callAny(ctx, draw, f)
+				assert.LessOrEqual(t, time.Since(start), bound)
+				cancel()
+			}
 		})
-	}
+		proxy.OnCommand(nil)
+		time.Sleep(10 * time.Second)
+		for _, l := range f.Limiters {
+			start := time.Now()
+			require.NoError(t, l.SetRate(t.Context(), hundred))
+			limitertest.MustAcquire(t, l, 100)
+			require.NoError(t, l.Release(t.Context(), 100))
+			assert.Less(t, time.Since(start), 10*ms)
+		}
+	})
 }

@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"math/rand/v2"
 	"slices"
 	"strconv"
@@ -24,27 +25,6 @@ import (
 	"github.com/rratelimiter/rratelimiter/lua"
 )
 
-// trace has the server tell all that it executes. The returned function ends
-// that and returns what was told.
-func trace(t *testing.T, server *redistest.Server) (stop func() []redistest.Ran) {
-	t.Helper()
-	var all []redistest.Ran
-	end := redistest.Monitor(t, server.Addr(), func(ran redistest.Ran) { all = append(all, ran) })
-	return func() []redistest.Ran {
-		t.Helper()
-		end()
-		return all
-	}
-}
-
-// An entry is what one script call added to a permits set. permits falls when
-// they are released or given back, but not when the set drops the member.
-type entry struct {
-	identity string
-	score    int64
-	permits  int64
-}
-
 // A ledger replays what scripts did to one value and its permits set.
 type ledger struct {
 	rate, interval int64
@@ -52,20 +32,27 @@ type ledger struct {
 	stored         bool             // there is a value
 	ends           int64            // when both expire; 0: never
 	members        map[string]int64 // scores
-	grants         []*entry         // those that an interval may still hold
-	inWindow       int64            // their permits
+	dropped        []int64          // the scores of members that the set dropped since the last grant
 	granted, calls int64
-	highest        int64 // the most that an interval held
+	grants         bool  // the call under way does
+	highest        int64 // the most that was in use
 }
 
-// expire drops what has expired by then: a PerClient pair that nobody used for an
-// interval.
+// expire drops what has expired: a PerClient pair that was not used for an interval.
 func (l *ledger) expire(now int64) {
 	if l.ends == 0 || now < l.ends {
 		return
 	}
-	clear(l.members)
+	l.drop(slices.Collect(maps.Keys(l.members)))
 	l.stored, l.ends = false, 0
+}
+
+// drop is for members that have run out; those released or given back no interval holds.
+func (l *ledger) drop(members []string) {
+	for _, member := range members {
+		l.dropped = append(l.dropped, l.members[member])
+		delete(l.members, member)
+	}
 }
 
 func permitsIn(member string) int64 {
@@ -120,23 +107,17 @@ func (l *ledger) apply(script string, args []string, now int64) error {
 		l.members[args[3]] = number(2) // a member shrinks
 	case "ZREM":
 		for _, member := range args[2:] {
-			l.giveBack(member)
-		}
-	case "ZREMRANGEBYRANK":
-		var members []string
-		for member := range l.members {
-			members = append(members, member)
-		}
-		slices.SortFunc(members, func(a, b string) int {
-			return cmp.Or(cmp.Compare(l.members[a], l.members[b]), strings.Compare(a, b))
-		})
-		for _, member := range members[number(2) : number(3)+1] {
 			delete(l.members, member)
 		}
+	case "ZREMRANGEBYRANK":
+		members := slices.SortedFunc(maps.Keys(l.members), func(a, b string) int {
+			return cmp.Or(cmp.Compare(l.members[a], l.members[b]), strings.Compare(a, b))
+		})
+		l.drop(members[number(2) : number(3)+1])
 	case "PEXPIRE":
 		l.ends = now + number(2)
 	case "UNLINK":
-		clear(l.members)
+		l.drop(slices.Collect(maps.Keys(l.members)))
 	}
 	return nil
 }
@@ -145,44 +126,17 @@ func (l *ledger) grant(member string, score int64) error {
 	if _, there := l.members[member]; there {
 		return fmt.Errorf("a second grant of member %x", member)
 	}
-	permits := permitsIn(member)
 	l.members[member] = score
-	if permits == 0 {
-		return nil
+	l.granted += permitsIn(member)
+	if slices.ContainsFunc(l.dropped, func(dropped int64) bool { return dropped > score-l.interval }) {
+		return fmt.Errorf("the interval up to %d holds more than what is in use", score)
 	}
-	l.grants = append(l.grants, &entry{member[:len(member)-4], score, permits})
-	l.granted += permits
-	l.inWindow += permits
-	for l.grants[0].score <= score-l.interval {
-		l.inWindow -= l.grants[0].permits
-		l.grants = l.grants[1:]
-	}
-	l.highest = max(l.highest, l.inWindow)
-	if l.inWindow > l.rate {
-		return fmt.Errorf("%d permits of %d in the interval up to %d", l.inWindow, l.rate, score)
-	}
+	l.dropped, l.grants = nil, true
 	return nil
 }
 
-// giveBack takes a member out, save for what a shrunk one keeps of it.
-func (l *ledger) giveBack(member string) {
-	delete(l.members, member)
-	identity, rest := member[:len(member)-4], int64(0)
-	for other := range l.members {
-		if strings.HasPrefix(other, identity) {
-			rest = permitsIn(other)
-		}
-	}
-	for _, g := range l.grants {
-		if g.identity == identity {
-			l.inWindow -= g.permits - rest
-			g.permits = rest
-		}
-	}
-}
-
 // replay checks, after each script call, that what is free and what is in use
-// make up the rate, and that no interval held more than that. It returns the
+// make up the rate, and that no interval held more than what is in use. It returns the
 // ledgers by their permits key, and the permits that were to be given back.
 func replay(t *testing.T, commands []redistest.Ran, cfg rratelimiter.Config) (ledgers map[string]*ledger, unwanted int64) {
 	t.Helper()
@@ -193,7 +147,11 @@ func replay(t *testing.T, commands []redistest.Ran, cfg rratelimiter.Config) (le
 		if !c.InScript {
 			if touched != nil {
 				touched.calls++
-				require.Equal(t, touched.rate, touched.free()+touched.inUse(), "free and in use after call %d, of %s", touched.calls, script)
+				inUse := touched.inUse()
+				touched.highest = max(touched.highest, inUse)
+				require.False(t, touched.grants && touched.free() < 0, "call %d, of %s, granted more than was free", touched.calls, script)
+				touched.grants = false
+				require.Equal(t, touched.rate, touched.free()+inUse, "free and in use after call %d, of %s", touched.calls, script)
 			}
 			touched, began = nil, c.At.UnixMilli()
 			if name := c.Args[0]; name == "evalsha" || name == "eval" {
@@ -231,119 +189,253 @@ func replay(t *testing.T, commands []redistest.Ran, cfg rratelimiter.Config) (le
 	return ledgers, unwanted
 }
 
-// Three Clients with eight callers each do all that callers do, and the server
-// tells what came of it.
+// A hammer is three Clients with eight callers each, and a server that tells what it did.
+type hammer struct {
+	server    *redistest.Server
+	seed      uint64
+	commands  []redistest.Ran
+	stop      func()
+	cancelled atomic.Int64 // callers that went away
+	grants    atomic.Int64
+}
+
+func newHammer(t *testing.T) *hammer {
+	t.Helper()
+	h := &hammer{server: redistest.StartRedis(t), seed: rand.Uint64()}
+	for _, s := range lua.All() {
+		require.NoError(t, h.server.Client(t, nil).ScriptLoad(t.Context(), s.Source).Err())
+	}
+	h.stop = redistest.Monitor(t, h.server.Addr(), func(ran redistest.Ran) { h.commands = append(h.commands, ran) })
+	t.Logf("seed %d", h.seed)
+	return h
+}
+
+// strike makes calls for so long at least, and until it has seen enough. handle, called for each
+// Client, returns what makes one random call.
+func (h *hammer) strike(t *testing.T, least time.Duration, handle func(c *rratelimiter.Client) func(draw *rand.Rand)) {
+	t.Helper()
+	var callers sync.WaitGroup
+	var clients []*rratelimiter.Client
+	start := time.Now()
+	for number := range uint64(3) {
+		client := rratelimiter.New(h.server.Client(t, nil), patient)
+		clients = append(clients, client)
+		call := handle(client)
+		for worker := range uint64(8) {
+			draw := rand.New(rand.NewPCG(h.seed, number*8+worker))
+			callers.Go(func() {
+				for took := time.Duration(0); took < least || took < time.Minute && !h.enough() && !t.Failed(); took = time.Since(start) {
+					call(draw)
+				}
+			})
+		}
+	}
+	callers.Wait()
+	assert.True(t, h.enough(), "%d grants, and %d callers that went away", h.grants.Load(), h.cancelled.Load())
+	for _, client := range clients {
+		require.NoError(t, client.Close(t.Context()))
+	}
+	h.stop()
+}
+
+func (h *hammer) enough() bool { return h.grants.Load() > 100 && h.cancelled.Load() > 0 }
+
+// granted checks how a call ended, and reports whether it was granted.
+func (h *hammer) granted(t *testing.T, ok bool, err error) bool {
+	t.Helper()
+	if errors.Is(err, context.Canceled) || errors.Is(err, context.DeadlineExceeded) {
+		h.cancelled.Add(1)
+	} else {
+		assert.NoError(t, err)
+	}
+	if err != nil {
+		assert.False(t, ok)
+	}
+	if ok {
+		h.grants.Add(1)
+	}
+	return ok
+}
+
+// check replays what was done to a limiter whose callers were told of so many permits.
+func (h *hammer) check(t *testing.T, name string, cfg rratelimiter.Config, sets int, held int64) {
+	t.Helper()
+	ledgers, unwanted := replay(t, of(h.commands, name), cfg)
+	require.Len(t, ledgers, sets)
+	granted := int64(0)
+	for _, l := range ledgers {
+		granted += l.granted
+		assert.Positive(t, l.highest)
+		t.Logf("%s: %d script calls, %d permits granted; at most %d of %d in use", name, l.calls, l.granted, l.highest, cfg.Rate)
+	}
+	assert.Equal(t, held, granted-unwanted, "permits of %s that callers were told of", name)
+	t.Logf("%d grants; %d callers went away, from %d permits", h.grants.Load(), h.cancelled.Load(), unwanted)
+}
+
+// of returns what was done to the limiter of that name.
+func of(commands []redistest.Ran, name string) []redistest.Ran {
+	return slices.DeleteFunc(slices.Clone(commands), func(c redistest.Ran) bool {
+		if !c.InScript {
+			return !slices.Contains(c.Args, name)
+		}
+		return len(c.Args) > 1 && !strings.HasPrefix(c.Args[1]+":", name+":") && !strings.HasPrefix(c.Args[1], "{"+name+"}:")
+	})
+}
+
+func setsOf(kind rratelimiter.RateType) int {
+	if kind == rratelimiter.PerClient {
+		return 3
+	}
+	return 1
+}
+
 func TestHammer(t *testing.T) {
 	t.Parallel()
 	limitertest.BothTypes(t, func(t *testing.T, kind rratelimiter.RateType) {
-		server := redistest.StartRedis(t)
-		cfg := rratelimiter.Config{Type: kind, Rate: 500, Interval: 250 * time.Millisecond}
-		name := redistest.Name(t)
-		for _, s := range lua.All() {
-			require.NoError(t, server.Client(t, nil).ScriptLoad(t.Context(), s.Source).Err())
-		}
-		stop := trace(t, server)
-		seed := rand.Uint64()
-		t.Logf("seed %d", seed)
-		end := time.Now().Add(2 * time.Second)
-		var held, grants, cancelled atomic.Int64
-		var clients []*rratelimiter.Client
-		var wg sync.WaitGroup
-		for number := range uint64(3) {
-			client := rratelimiter.New(server.Client(t, nil))
-			clients = append(clients, client)
-			for worker := range uint64(8) {
-				l := client.RateLimiter(name, rratelimiter.WithDefault(cfg))
-				draw := rand.New(rand.NewPCG(seed, number*8+worker))
-				wg.Go(func() {
-					for time.Now().Before(end) {
-						permits, ok, err := hammerOnce(t.Context(), l, draw)
-						switch {
-						case errors.Is(err, context.Canceled) || errors.Is(err, context.DeadlineExceeded):
-							cancelled.Add(1)
-							assert.False(t, ok)
-						case !assert.NoError(t, err):
-							return
-						}
-						if !ok {
-							continue
-						}
-						held.Add(permits)
-						grants.Add(1)
-						if draw.IntN(3) == 0 {
-							assert.NoError(t, l.Release(t.Context(), 1+draw.Int64N(permits)))
-						}
-					}
-				})
-			}
-		}
-		if kind == rratelimiter.Overall {
-			l := clients[0].RateLimiter(name)
-			wg.Go(func() {
-				for rate := int64(300); time.Now().Before(end); rate = 800 - rate {
-					time.Sleep(150 * time.Millisecond)
+		h, name := newHammer(t), redistest.Name(t)
+		cfg := rratelimiter.Config{Type: kind, Rate: 500, Interval: 250 * ms}
+		var held atomic.Int64
+		h.strike(t, 2*time.Second, func(c *rratelimiter.Client) func(draw *rand.Rand) {
+			return func(draw *rand.Rand) {
+				l := byDefault(c, name, cfg)
+				permits, ok, err := hammerOnce(t.Context(), draw, 250, asksFor(l, draw))
+				if !h.granted(t, ok, err) {
+					return
+				}
+				held.Add(permits)
+				if draw.IntN(3) == 0 {
+					assert.NoError(t, l.Release(t.Context(), 1+draw.Int64N(permits)))
+				}
+				if kind == rratelimiter.Overall && draw.IntN(100) == 0 {
+					rate := 300 + draw.Int64N(200)
 					changed, err := l.UpdateRate(t.Context(), limitertest.Every(rate, cfg.Interval), rratelimiter.KeepState())
 					assert.NoError(t, err)
 					assert.True(t, changed)
 				}
-			})
-		}
-		wg.Wait()
-		for _, client := range clients {
-			require.NoError(t, client.Close(t.Context()))
-		}
-
-		ledgers, unwanted := replay(t, stop(), cfg)
-		var granted, calls int64
-		for _, l := range ledgers {
-			granted += l.granted
-			calls += l.calls
-			assert.Positive(t, l.highest)
-		}
-		if kind == rratelimiter.Overall {
-			require.Len(t, ledgers, 1)
-		} else {
-			require.Len(t, ledgers, 3)
-		}
-		assert.Equal(t, held.Load(), granted-unwanted, "permits that callers were told of")
-		t.Logf("%d script calls; %d grants, %d permits; %d callers went away, from %d permits",
-			calls, grants.Load(), held.Load(), cancelled.Load(), unwanted)
-		assert.Greater(t, grants.Load(), int64(100))
-		assert.Positive(t, cancelled.Load())
+			}
+		})
+		h.check(t, name, cfg, setsOf(kind), held.Load())
 	})
 }
 
-// hammerOnce makes one random request.
-func hammerOnce(ctx context.Context, l *rratelimiter.RateLimiter, draw *rand.Rand) (permits int64, ok bool, err error) {
+// The callers have leases, and their handles remember refusals.
+func TestLeasesUnderTheHammer(t *testing.T) {
+	t.Parallel()
+	limitertest.BothTypes(t, func(t *testing.T, kind rratelimiter.RateType) {
+		h, name := newHammer(t), redistest.Name(t)
+		cfg := rratelimiter.Config{Type: kind, Rate: 500, Interval: 250 * ms}
+		var held atomic.Int64
+		h.strike(t, time.Second, func(c *rratelimiter.Client) func(draw *rand.Rand) {
+			l := c.RateLimiter(name, rratelimiter.WithDefault(cfg), limitertest.Ahead(0), noticed())
+			return func(draw *rand.Rand) {
+				permits := int64(1)
+				ok, err := l.TryAcquire(t.Context(), permits, 0)
+				if draw.IntN(2) == 0 {
+					if h.granted(t, ok, err) {
+						held.Add(permits)
+					}
+					permits, ok, err = hammerOnce(t.Context(), draw, 250, asksFor(l, draw))
+				}
+				if !h.granted(t, ok, err) {
+					return
+				}
+				held.Add(permits)
+				if draw.IntN(10) == 0 {
+					assert.NoError(t, l.Release(t.Context(), 1+draw.Int64N(permits)))
+				}
+			}
+		})
+		h.check(t, name, cfg, setsOf(kind), held.Load())
+	})
+}
+
+// The callers ask for all of some limiters and for each of them.
+func TestHammerOfAll(t *testing.T) {
+	t.Parallel()
+	h, tag := newHammer(t), redistest.Name(t)
+	cfgs := []rratelimiter.Config{limitertest.Every(100, 50*ms), limitertest.Every(400, 250*ms), limitertest.Every(1000, 700*ms)}
+	var held [3]atomic.Int64
+	var all, single atomic.Int64
+	h.strike(t, 1500*ms, func(c *rratelimiter.Client) func(draw *rand.Rand) {
+		var limiters []*rratelimiter.RateLimiter
+		for i, cfg := range cfgs {
+			limiters = append(limiters, byDefault(c, fmt.Sprintf("%d{%s}", i, tag), cfg))
+		}
+		return func(draw *rand.Rand) {
+			var permits int64
+			var ok bool
+			var err error
+			first, last, count := 0, len(limiters)-1, &all
+			if one := draw.IntN(6); one < len(limiters) {
+				first, last, count = one, one, &single
+				permits, ok, err = hammerOnce(t.Context(), draw, 250, asksFor(limiters[one], draw))
+			} else {
+				permits, ok, err = hammerOnce(t.Context(), draw, 60, func(ctx context.Context, permits int64, timeout time.Duration) (bool, error) {
+					return c.TryAcquireAll(ctx, permits, timeout, limiters...)
+				})
+			}
+			if permits > cfgs[first].Rate && errors.Is(err, rratelimiter.ErrPermitsExceedRate) || !h.granted(t, ok, err) {
+				assert.False(t, ok)
+				return
+			}
+			count.Add(1)
+			for i := first; i <= last; i++ {
+				held[i].Add(permits)
+				if draw.IntN(4) == 0 {
+					assert.NoError(t, limiters[i].Release(t.Context(), 1+draw.Int64N(permits)))
+				}
+			}
+		}
+	})
+	for i, cfg := range cfgs {
+		h.check(t, fmt.Sprintf("%d{%s}", i, tag), cfg, 1, held[i].Load())
+	}
+	assert.Positive(t, all.Load())
+	assert.Positive(t, single.Load())
+}
+
+// An asker asks for permits, once or until a timeout.
+type asker func(ctx context.Context, permits int64, timeout time.Duration) (bool, error)
+
+// hammerOnce makes one random request, now and then for up to that many permits.
+func hammerOnce(ctx context.Context, draw *rand.Rand, most int64, ask asker) (permits int64, ok bool, err error) {
 	permits = 1 + draw.Int64N(4)
 	if draw.IntN(10) == 0 {
-		permits = 1 + draw.Int64N(250)
+		permits = 1 + draw.Int64N(most)
 	}
+	timeout, left := time.Duration(0), time.Hour // of its context
 	switch draw.IntN(6) {
-	case 0:
-		d, err := l.Take(ctx, permits)
-		time.Sleep(time.Duration(draw.IntN(2)) * time.Millisecond)
-		return permits, d.Granted, err
-	case 1:
-		ok, err := l.TryAcquire(ctx, permits, 0)
-		time.Sleep(time.Duration(draw.IntN(2)) * time.Millisecond)
-		return permits, ok, err
+	case 0, 1:
+		defer time.Sleep(time.Duration(draw.IntN(2)) * ms)
 	case 2:
-		ctx, cancel := context.WithTimeout(ctx, time.Duration(draw.IntN(int(50*time.Millisecond))))
-		defer cancel()
-		err := l.Acquire(ctx, permits)
-		return permits, err == nil, err
+		timeout, left = time.Hour, time.Duration(draw.IntN(int(50*ms)))
 	case 3:
-		ctx, cancel := context.WithTimeout(ctx, time.Duration(draw.IntN(int(time.Millisecond))))
-		defer cancel()
-		ok, err := l.TryAcquire(ctx, permits, 0)
-		return permits, ok, err
+		left = time.Duration(draw.IntN(int(ms)))
 	case 4:
-		ok, err := l.TryAcquire(context.WithoutCancel(ctx), permits, time.Duration(draw.IntN(int(100*time.Millisecond))))
+		ctx, timeout = context.WithoutCancel(ctx), time.Duration(draw.IntN(int(100*ms)))
+		ok, err = ask(ctx, permits, timeout)
 		return permits, ok, outOfTime(err)
 	default:
-		ok, err := l.TryAcquire(ctx, permits, time.Duration(draw.IntN(int(300*time.Millisecond))))
-		return permits, ok, outOfTime(err)
+		timeout = time.Duration(draw.IntN(int(300 * ms)))
+	}
+	ctx, cancel := context.WithTimeout(ctx, left)
+	defer cancel()
+	ok, err = ask(ctx, permits, timeout)
+	return permits, ok, outOfTime(err)
+}
+
+// asksFor asks a limiter by one call or another.
+func asksFor(l *rratelimiter.RateLimiter, draw *rand.Rand) asker {
+	return func(ctx context.Context, permits int64, timeout time.Duration) (bool, error) {
+		switch {
+		case timeout == time.Hour:
+			err := l.Acquire(ctx, permits)
+			return err == nil, err
+		case timeout == 0 && draw.IntN(2) == 0:
+			d, err := l.Take(ctx, permits)
+			return d.Granted, err
+		}
+		return l.TryAcquire(ctx, permits, timeout)
 	}
 }
 

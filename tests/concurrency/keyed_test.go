@@ -7,7 +7,6 @@ import (
 	"slices"
 	"strconv"
 	"strings"
-	"sync"
 	"sync/atomic"
 	"testing"
 	"time"
@@ -63,7 +62,7 @@ func (l braced) Reset(ctx context.Context, key string) error {
 // newKeyed returns a limiter of keys, and the prefix of their limiters' names.
 func newKeyed(t *testing.T, rdb rratelimiter.Redis, cfg rratelimiter.Config) (*rratelimiter.Client, limit.Returner, string) {
 	t.Helper()
-	client, prefix := limitertest.NewClient(t, rdb), redistest.Name(t)+":"
+	client, prefix := limitertest.NewClient(t, rdb, patient), redistest.Name(t)+":"
 	return client, client.Keyed(prefix, cfg), prefix
 }
 
@@ -105,27 +104,22 @@ func TestKeyedRateOfItsOwn(t *testing.T) {
 	})
 }
 
-// A key that nobody asks for leaves nothing behind; how long it stays can be
-// chosen.
+// A key that is not used leaves nothing behind; how long it stays is configurable.
 func TestKeyedKeepAlive(t *testing.T) {
 	t.Parallel()
-	for name, tc := range map[string]struct{ given, want time.Duration }{
+	type row struct{ given, want time.Duration }
+	virtual(t, map[string]row{
 		"the interval, by default": {0, time.Minute},
 		"longer":                   {time.Hour, time.Hour},
-	} {
-		t.Run(name, func(t *testing.T) {
-			t.Parallel()
-			redistest.Virtual(t, func(t *testing.T, rdb *redis.Client) {
-				_, l, prefix := newKeyed(t, rdb, rratelimiter.Config{Rate: 5, Interval: time.Minute, KeepAlive: tc.given})
-				limittest.Take(t, l, "ann", 1)
-				time.Sleep(tc.want - time.Millisecond)
-				assert.NotEmpty(t, limitertest.ReadState(t, rdb, prefix+"ann"))
-				time.Sleep(2 * time.Millisecond)
-				assert.Empty(t, limitertest.ReadState(t, rdb, prefix+"ann"))
-				assert.Equal(t, 5, limittest.Grants(t, l, "ann", 7))
-			})
-		})
-	}
+	}, func(t *testing.T, rdb *redis.Client, row row) {
+		_, l, prefix := newKeyed(t, rdb, rratelimiter.Config{Rate: 5, Interval: time.Minute, KeepAlive: row.given})
+		limittest.Take(t, l, "ann", 1)
+		time.Sleep(row.want - ms)
+		assert.NotEmpty(t, limitertest.ReadState(t, rdb, prefix+"ann"))
+		time.Sleep(2 * ms)
+		assert.Empty(t, limitertest.ReadState(t, rdb, prefix+"ann"))
+		assert.Equal(t, 5, limittest.Grants(t, l, "ann", 7))
+	})
 }
 
 // More keys than there is room for handles are limited all the same.
@@ -135,18 +129,14 @@ func TestKeyedManyKeys(t *testing.T) {
 	grants := func(keys int) int64 {
 		const callers = 64
 		var granted atomic.Int64
-		var wg sync.WaitGroup
-		for c := range callers {
-			wg.Go(func() {
-				for i := c; i < keys; i += callers {
-					d, err := l.Take(t.Context(), strconv.Itoa(i), 1)
-					if assert.NoError(t, err) && d.Granted {
-						granted.Add(1)
-					}
+		together(callers, func(c int) {
+			for i := c; i < keys; i += callers {
+				d, err := l.Take(t.Context(), strconv.Itoa(i), 1)
+				if assert.NoError(t, err) && d.Granted {
+					granted.Add(1)
 				}
-			})
-		}
-		wg.Wait()
+			}
+		})
 		return granted.Load()
 	}
 	assert.EqualValues(t, 11_000, grants(11_000))
@@ -199,11 +189,11 @@ var mappers = map[string]func(string) string{
 	"lower":    strings.ToLower,
 }
 
-// A key that Redis keys of another would be used for is refused, and leaves the
-// other alone.
+// A key whose Redis keys are another's is refused, and leaves the other alone.
 func TestKeyedKeyOfAnother(t *testing.T) {
 	t.Parallel()
-	for name, tt := range map[string]struct{ prefix, key, other, mapper string }{
+	type row struct{ prefix, key, other, mapper string }
+	bubbles(t, map[string]row{
 		"braces in the key":      {"p:", "{ann}:value", "{ann}", "none"},
 		"permits":                {"p:", "{ann}:permits", "{ann}", "none"},
 		"a client's":             {"p:", "{ann}:value:2f1c9d0e-5f0b-4f6e-9a39-0c8d7b6a5e4f", "{ann}", "none"},
@@ -217,20 +207,17 @@ func TestKeyedKeyOfAnother(t *testing.T) {
 		"a mapper's lower case":  {"P:", "{ANN}:VALUE", "{ann}", "lower"},
 		"a mapper's suffix":      {"p:", "{ann}:v2:value:x", "{ann}", "suffix"},
 		"a mapper of some slots": {"p:", "ann:value:abc", "ann", "slots"},
-	} {
-		t.Run(name, func(t *testing.T) {
-			t.Parallel()
-			rdb, _ := redistest.Mini(t)
-			client := limitertest.NewClient(t, rdb, rratelimiter.WithNameMapper(mappers[tt.mapper]))
-			l := client.Keyed(tt.prefix, limitertest.Every(2, time.Hour))
-			_, err := l.Take(t.Context(), tt.key, 1)
-			require.ErrorIs(t, err, rratelimiter.ErrInvalidConfig)
-			for _, text := range []string{strconv.Quote(tt.prefix), strconv.Quote(tt.key), "escape"} {
-				require.ErrorContains(t, err, text)
-			}
-			assert.Equal(t, 2, limittest.Grants(t, l, tt.other, 3))
-		})
-	}
+	}, func(t *testing.T, row row) {
+		rdb, _ := redistest.Mini(t)
+		client := limitertest.NewClient(t, rdb, rratelimiter.WithNameMapper(mappers[row.mapper]))
+		l := client.Keyed(row.prefix, limitertest.Every(2, time.Hour))
+		_, err := l.Take(t.Context(), row.key, 1)
+		require.ErrorIs(t, err, rratelimiter.ErrInvalidConfig)
+		for _, text := range []string{strconv.Quote(row.prefix), strconv.Quote(row.key), "escape"} {
+			require.ErrorContains(t, err, text)
+		}
+		assert.Equal(t, 2, limittest.Grants(t, l, row.other, 3))
+	})
 }
 
 // Keys that only look so are what they were.
@@ -252,8 +239,7 @@ func TestKeyedKeysLikeThoseOfOthers(t *testing.T) {
 	}
 }
 
-// Whatever keys are chosen, those that are not refused have their permits each,
-// and state that is sound.
+// Whatever the keys, each that is not refused has permits of its own, and sound state.
 func TestKeyedKeysAreApart(t *testing.T) {
 	t.Parallel()
 	rdb, _ := redistest.Mini(t)

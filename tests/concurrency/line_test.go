@@ -1,321 +1,475 @@
 package concurrency_test
 
 import (
+	"context"
 	"fmt"
-	"strconv"
+	"sync"
 	"testing"
 	"testing/synctest"
 	"time"
 
+	"github.com/redis/go-redis/v9"
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
 	"github.com/rratelimiter/rratelimiter"
 	"github.com/rratelimiter/rratelimiter/internal/test/limitertest"
+	"github.com/rratelimiter/rratelimiter/internal/test/redistest"
 )
 
-func TestALargeRequestIsServedAheadOfLaterSmallOnes(t *testing.T) {
-	t.Parallel()
-	synctest.Test(t, func(t *testing.T) {
-		s := limitertest.NewScene(t, limitertest.Every(10, time.Second))
-		for i := range 10 {
-			s.Until(time.Duration(i) * 50 * time.Millisecond)
-			limitertest.MustAcquire(t, s.Other, 1)
-		}
-		s.Until(500 * time.Millisecond)
-		large := s.StartTryAcquire(t.Context(), 5, limitertest.Forever)
-		var small []*limitertest.Caller
-		for i := range 5 {
-			s.Until(500*time.Millisecond + time.Duration(i+1)*time.Millisecond)
-			small = append(small, s.StartTryAcquire(t.Context(), 1, limitertest.Forever))
-		}
-		s.Until(time.Minute)
-		assert.Equal(t, "true at 1.2s", large.Outcome())
-		for i, c := range small {
-			assert.Equal(t, fmt.Sprintf("true at %v", 1250*time.Millisecond+time.Duration(i)*50*time.Millisecond), c.Outcome())
-		}
-	})
+const (
+	forever = limitertest.Forever
+	endless = -forever // the patience of Acquire
+)
+
+// A caller asks for permits of a line's limiter at a moment of its own.
+type caller struct {
+	at       time.Duration
+	permits  int64
+	patience time.Duration
+	want     string // how the call ends, and when
+	err      error
+	other    bool          // of the other Client
+	plain    bool          // its context can't end
+	gone     time.Duration // when its context is cancelled; 0: never
+	deadline time.Duration // of its context; 0: none
 }
 
-// The head asks for what can't be had while the other Client goes on; those
-// behind it wait for it one interval, counted from when the head began, and no
-// longer.
-func TestWhatCannotBeServedHoldsNobodyUpLongerThanAnInterval(t *testing.T) {
-	t.Parallel()
+func asks(at time.Duration, permits int64, patience time.Duration, want string) caller {
+	return caller{at: at, permits: permits, patience: patience, want: want}
+}
 
-	t.Run("behind it from the start", func(t *testing.T) {
-		t.Parallel()
-		synctest.Test(t, func(t *testing.T) {
-			s := limitertest.NewScene(t, limitertest.Every(10, time.Second))
-			stop := s.KeepInUse(t, 1)
-			s.Until(50 * time.Millisecond)
-			head := s.StartTryAcquire(t.Context(), 10, limitertest.Forever)
-			s.Until(100 * time.Millisecond)
-			a, b := s.StartTryAcquire(t.Context(), 2, limitertest.Forever), s.StartTryAcquire(t.Context(), 3, 960*time.Millisecond)
-			s.Until(1500 * time.Millisecond)
-			assert.Equal(t, "true at 1.05s", a.Outcome())
-			assert.Equal(t, "true at 1.05s", b.Outcome())
+// taken are permits that the other Client takes at once.
+func taken(at time.Duration, permits int64) caller {
+	return caller{at: at, permits: permits, want: fmt.Sprint("true at ", at), other: true}
+}
 
-			// From now on new ones are tried at once.
-			c := s.StartTryAcquire(t.Context(), 1, limitertest.Forever)
-			assert.Equal(t, "true at 1.5s", c.Outcome())
-			assert.Equal(t, "waits", head.Outcome())
+// paced are single permits that the other Client takes, one after another.
+func paced(permits int, pace time.Duration) (all []caller) {
+	for i := range permits {
+		all = append(all, taken(time.Duration(i)*pace, 1))
+	}
+	return all
+}
 
-			s.Until(2 * time.Second)
-			stop()
-			s.Until(time.Minute)
-			assert.Equal(t, "true at 2.8s", head.Outcome(), "the head is first in line still")
-			assert.LessOrEqual(t, s.Sent.Scripts(), 12)
+func (c caller) start(ctx context.Context, t *testing.T, s *limitertest.Scene) *limitertest.Caller {
+	if c.plain {
+		ctx = context.WithoutCancel(ctx)
+	}
+	if c.gone > 0 {
+		gone, cancel := context.WithCancel(ctx)
+		time.AfterFunc(c.gone-s.Now(), cancel)
+		ctx = gone
+	}
+	if c.deadline > 0 {
+		until, cancel := context.WithDeadline(ctx, s.Start.Add(c.deadline))
+		t.Cleanup(cancel)
+		ctx = until
+	}
+	l := s.RateLimiter
+	if c.other {
+		l = s.Other
+	}
+	if c.patience == endless {
+		return s.Go(func() (bool, error) {
+			err := l.Acquire(ctx, c.permits)
+			return err == nil, err
 		})
-	})
+	}
+	return s.Go(func() (bool, error) { return l.TryAcquire(ctx, c.permits, c.patience) })
+}
 
-	// The head was alone when the server told it a moment beyond its interval.
-	t.Run("behind it only later", func(t *testing.T) {
-		t.Parallel()
-		synctest.Test(t, func(t *testing.T) {
-			s := limitertest.NewScene(t, limitertest.Every(10, time.Second))
-			limitertest.MustAcquire(t, s.Other, 5)
-			s.Until(100 * time.Millisecond)
-			head := s.StartTryAcquire(t.Context(), 10, limitertest.Forever)
-			s.Until(600 * time.Millisecond)
-			limitertest.MustAcquire(t, s.Other, 4)
-			s.Until(1050 * time.Millisecond)
-			assert.Equal(t, "waits", head.Outcome(), "it was told 1.6s")
-			behind := s.StartTryAcquire(t.Context(), 1, 300*time.Millisecond)
-			s.Until(time.Minute)
-			assert.Equal(t, "true at 1.1s", behind.Outcome(), "6 are free, and the head began at 0.1s")
-		})
-	})
+// A lineTest is some callers of one limiter, and what becomes of them.
+type lineTest struct {
+	cfg     rratelimiter.Config
+	callers []caller
+	kept    int64         // permits that the other Client keeps in use
+	keptFor time.Duration // 0: without end
+	at      time.Duration // of change
+	change  func(ctx context.Context, s *limitertest.Scene) error
+	scripts int   // at most that many calls; 0: any number
+	inUse   int64 // in the end, all else being free; 0: not looked at
+}
 
-	// One batch has one configuration.
-	t.Run("with another default", func(t *testing.T) {
-		t.Parallel()
-		for name, opts := range map[string][]rratelimiter.LimiterOption{
-			"none":  nil,
-			"other": {rratelimiter.WithDefault(limitertest.Every(20, time.Second))},
-		} {
-			t.Run(name, func(t *testing.T) {
-				t.Parallel()
-				synctest.Test(t, func(t *testing.T) {
-					s := limitertest.NewScene(t, limitertest.Every(10, time.Second), rratelimiter.WithDefault(limitertest.Every(30, time.Second)))
-					defer s.KeepInUse(t, 1)()
-					s.Until(50 * time.Millisecond)
-					head := s.StartTryAcquire(t.Context(), 10, 5*time.Second)
-					behind := s.Client.RateLimiter(s.Name(), opts...)
-					s.Until(100 * time.Millisecond)
-					a := s.Go(func() (bool, error) { return behind.TryAcquire(t.Context(), 1, 3*time.Second) })
-					s.Until(1500 * time.Millisecond)
-					b := s.Go(func() (bool, error) { return behind.TryAcquire(t.Context(), 1, 0) })
-					s.Until(10 * time.Second)
-					assert.Equal(t, "false at 5.05s", head.Outcome())
-					assert.Equal(t, "true at 1.05s", a.Outcome())
-					assert.Equal(t, "true at 1.5s", b.Outcome(), "one try overtakes")
-				})
-			})
+func (lt lineTest) run(t *testing.T) {
+	s := limitertest.NewScene(t, lt.cfg)
+	end := forever
+	if lt.kept > 0 {
+		end = time.Minute
+		stop := sync.OnceFunc(s.KeepInUse(t, lt.kept))
+		defer stop()
+		if lt.keptFor > 0 {
+			time.AfterFunc(lt.keptFor, stop)
 		}
-	})
+	}
+	var started []*limitertest.Caller
+	for _, c := range lt.callers {
+		s.Until(c.at)
+		started = append(started, c.start(t.Context(), t, s))
+	}
+	if lt.change != nil {
+		s.Until(lt.at)
+		require.NoError(t, lt.change(t.Context(), s))
+	}
+	s.Until(end)
+	for i, c := range lt.callers {
+		ending, done := started[i].Ended()
+		require.True(t, done, "number %d waits", i)
+		require.ErrorIs(t, ending.Err, c.err, "number %d", i)
+		assert.Equal(t, c.want, fmt.Sprintf("%v at %v", ending.Ok, ending.At), "number %d", i)
+	}
+	if lt.scripts > 0 {
+		assert.LessOrEqual(t, s.Sent.Scripts(), lt.scripts)
+	}
+	if lt.inUse > 0 {
+		value, _ := limitertest.StoredValue(t, s.Redis, limitertest.KeysOf(s.RateLimiter).Value)
+		assert.Equal(t, lt.inUse, limitertest.InUse(t, s.Redis, limitertest.KeysOf(s.RateLimiter).Permits))
+		assert.Equal(t, lt.cfg.Rate-lt.inUse, value)
+	}
+}
 
-	// One batch is for no more permits than a member holds.
-	t.Run("with permits beyond a batch", func(t *testing.T) {
-		t.Parallel()
-		synctest.Test(t, func(t *testing.T) {
-			const billion = 1_000_000_000
-			s := limitertest.NewScene(t, limitertest.Every(6*billion, time.Second))
-			defer s.KeepInUse(t, 2*billion+1)()
-			s.Until(50 * time.Millisecond)
-			head := s.StartTryAcquire(t.Context(), 4*billion, 5*time.Second)
-			s.Until(100 * time.Millisecond)
-			behind := s.StartTryAcquire(t.Context(), billion, 3*time.Second)
-			try := s.StartTryAcquire(t.Context(), billion/2, 0)
-			s.Until(10 * time.Second)
-			assert.Equal(t, "false at 5.05s", head.Outcome())
-			assert.Equal(t, "true at 1.05s", behind.Outcome())
-			assert.Equal(t, "true at 100ms", try.Outcome())
-		})
-	})
+func keepRate(cfg rratelimiter.Config) func(ctx context.Context, s *limitertest.Scene) error {
+	return func(ctx context.Context, s *limitertest.Scene) error {
+		return s.SetRate(ctx, cfg, rratelimiter.KeepState())
+	}
+}
 
-	t.Run("where many others can't be served either", func(t *testing.T) {
-		t.Parallel()
-		synctest.Test(t, func(t *testing.T) {
-			s := limitertest.NewScene(t, limitertest.Every(1000, time.Second))
-			defer s.KeepInUse(t, 499)()
-			s.Until(50 * time.Millisecond)
-			for i := range 300 {
-				s.Go(func() (bool, error) { return s.TryAcquire(t.Context(), int64(502+i%2), 5*time.Second) })
-			}
-			s.Until(100 * time.Millisecond)
-			behind := s.StartTryAcquire(t.Context(), 1, 3*time.Second)
-			s.Until(10 * time.Second)
-			assert.Equal(t, "true at 1.05s", behind.Outcome())
-		})
-	})
+var lineTests = map[string]lineTest{
+	"what is free is granted at once": {cfg: limitertest.Every(10, time.Second), scripts: 2, callers: []caller{
+		asks(0, 4, endless, "true at 0s"),
+		asks(0, 6, time.Hour, "true at 0s"),
+	}},
+	"a large request goes ahead of later small ones": {cfg: limitertest.Every(10, time.Second), callers: append(paced(10, 50*ms),
+		asks(500*ms, 5, forever, "true at 1.2s"),
+		asks(501*ms, 1, forever, "true at 1.25s"),
+		asks(502*ms, 1, forever, "true at 1.3s"),
+		asks(503*ms, 1, forever, "true at 1.35s"),
+		asks(504*ms, 1, forever, "true at 1.4s"),
+		asks(505*ms, 1, forever, "true at 1.45s"),
+	)},
+	"the next is served when the head gives up": {cfg: limitertest.Every(2, time.Minute), callers: []caller{
+		taken(0, 1),
+		asks(0, 2, 300*ms, "false at 300ms"),
+		asks(0, 2, 400*ms, "false at 400ms"),
+		asks(0, 1, forever, "true at 400ms"),
+	}},
+	"one in the middle gives up alone": {cfg: limitertest.Every(2, time.Second), scripts: 3, callers: []caller{
+		taken(0, 2),
+		asks(0, 1, forever, "true at 1s"),
+		asks(0, 1, 600*ms, "false at 600ms"),
+		asks(0, 1, forever, "true at 1s"),
+	}},
+	"Acquire waits without end": {cfg: limitertest.Every(1, 24*time.Hour), scripts: 6, callers: []caller{
+		taken(0, 1),
+		asks(0, 1, endless, "true at 24h0m0s"),
+		{permits: 1, patience: endless, plain: true, want: "true at 48h0m0s"},
+	}},
+	"each client has its own of a PerClient limiter": {cfg: limitertest.PerClient(2, time.Second), callers: []caller{
+		asks(0, 2, 0, "true at 0s"),
+		taken(0, 2),
+		{at: 500 * ms, permits: 1, other: true, want: "false at 500ms"},
+		asks(500*ms, 2, forever, "true at 1s"),
+	}},
+	"a rate lowered below what one wants": {
+		cfg: limitertest.Every(10, time.Second), at: 300 * ms, change: keepRate(limitertest.Every(5, time.Second)),
+		callers: []caller{
+			taken(0, 10),
+			asks(0, 3, forever, "true at 1s"),
+			{permits: 8, patience: forever, want: "false at 300ms", err: rratelimiter.ErrPermitsExceedRate},
+			asks(0, 3, forever, "true at 2s"),
+		},
+	},
+	"a rate lowered below what the head wants": {
+		cfg: limitertest.Every(10, time.Second), at: 300 * ms, change: keepRate(limitertest.Every(6, time.Second)),
+		callers: []caller{
+			taken(0, 5),
+			{permits: 8, patience: forever, want: "false at 300ms", err: rratelimiter.ErrPermitsExceedRate},
+			asks(0, 1, forever, "true at 300ms"),
+		},
+	},
+	"Redis loses the limiter": {
+		cfg: limitertest.Every(1, time.Second), at: 500 * ms,
+		change: func(ctx context.Context, s *limitertest.Scene) error { return s.Redis.FlushAll(ctx).Err() },
+		callers: []caller{
+			taken(0, 1),
+			{permits: 1, patience: endless, want: "false at 1s", err: rratelimiter.ErrNotInitialized},
+			{permits: 1, patience: endless, want: "false at 1s", err: rratelimiter.ErrNotInitialized},
+		},
+	},
+	// What another Client does is seen when the server said.
+	"another Client does nothing": {
+		cfg: limitertest.Every(2, time.Second), callers: []caller{taken(0, 2), asks(0, 1, endless, "true at 1s")},
+	},
+	"another Client releases": {
+		cfg: limitertest.Every(2, time.Second), callers: []caller{taken(0, 2), asks(0, 1, endless, "true at 1s")},
+		at: 300 * ms, change: func(ctx context.Context, s *limitertest.Scene) error { return s.Other.Release(ctx, 2) },
+	},
+	"another Client sets a rate": {
+		cfg: limitertest.Every(2, time.Second), callers: []caller{taken(0, 2), asks(0, 1, endless, "true at 1s")},
+		at: 300 * ms, change: func(ctx context.Context, s *limitertest.Scene) error {
+			return s.Other.SetRate(ctx, limitertest.Every(9, time.Hour))
+		},
+	},
+}
+
+func TestTheLine(t *testing.T) {
+	t.Parallel()
+	bubbles(t, lineTests, func(t *testing.T, lt lineTest) { lt.run(t) })
 }
 
 func TestEqualOnesAreServedInTheirOrder(t *testing.T) {
 	t.Parallel()
-	synctest.Test(t, func(t *testing.T) {
-		s := limitertest.NewScene(t, limitertest.Every(2, time.Second))
-		limitertest.MustAcquire(t, s.Other, 2)
-		var line []*limitertest.Caller
-		for i := range 40 {
-			s.Until(time.Duration(i) * 25 * time.Millisecond)
-			line = append(line, s.StartTryAcquire(t.Context(), 1, limitertest.Forever))
-		}
-		s.Until(time.Hour)
-		for i, c := range line {
-			assert.Equal(t, fmt.Sprintf("true at %v", time.Duration(i/2+1)*time.Second), c.Outcome(), "number %d in line", i)
-		}
+	lt := lineTest{cfg: limitertest.Every(2, time.Second), callers: []caller{taken(0, 2)}}
+	for i := range 40 {
+		want := fmt.Sprintf("true at %v", time.Duration(i/2+1)*time.Second)
+		lt.callers = append(lt.callers, asks(time.Duration(i)*25*ms, 1, forever, want))
+	}
+	synctest.Test(t, lt.run)
+}
+
+// A permit that comes back at the moment at which patience ends is in time.
+func TestPermitsAtTheEndOfPatienceAreInTime(t *testing.T) {
+	t.Parallel()
+	lt := lineTest{cfg: limitertest.Every(3, time.Second), callers: []caller{
+		taken(0, 3),
+		asks(0, 1, time.Second, "true at 1s"),
+		asks(0, 1, time.Second, "true at 1s"),
+		asks(0, 1, time.Second, "true at 1s"),
+		asks(0, 1, time.Second, "false at 1s"),
+	}}
+	// Several timers end at once, in any order.
+	bubbles(t, seeds(10), func(t *testing.T, _ uint64) { lt.run(t) })
+}
+
+func TestAContextThatEndsInLine(t *testing.T) {
+	t.Parallel()
+	bubbles(t, map[string]lineTest{
+		"in the middle": {cfg: limitertest.Every(2, time.Second), scripts: 3, callers: []caller{
+			taken(0, 2),
+			asks(0, 1, endless, "true at 1s"),
+			{permits: 1, patience: endless, gone: 300 * ms, want: "false at 300ms", err: context.Canceled},
+			asks(0, 1, endless, "true at 1s"),
+		}},
+		"at the head": {cfg: limitertest.Every(3, time.Minute), inUse: 3, callers: []caller{
+			taken(0, 1),
+			{permits: 3, patience: endless, gone: 300 * ms, want: "false at 300ms", err: context.Canceled},
+			asks(0, 1, endless, "true at 300ms"),
+			asks(0, 1, endless, "true at 300ms"),
+		}},
+		"a deadline before the timeout": {cfg: limitertest.Every(1, time.Second), callers: []caller{
+			taken(0, 1),
+			{permits: 1, patience: 700 * ms, deadline: 400 * ms, want: "false at 400ms", err: context.DeadlineExceeded},
+			{permits: 1, patience: 700 * ms, deadline: time.Hour, want: "false at 700ms"},
+			{permits: 1, patience: endless, deadline: time.Hour, want: "true at 1s"},
+		}},
+	}, func(t *testing.T, lt lineTest) { lt.run(t) })
+}
+
+// The head asks for what can't be had while the other Client goes on. Those behind it wait one
+// interval at most, from when the head began.
+func TestWhatCannotBeServedHoldsNobodyUpLongerThanAnInterval(t *testing.T) {
+	t.Parallel()
+	const billion = 1_000_000_000
+	many := lineTest{cfg: limitertest.Every(1000, time.Second), kept: 499}
+	for i := range 300 {
+		many.callers = append(many.callers, asks(50*ms, int64(502+i%2), 5*time.Second, "false at 5.05s"))
+	}
+	many.callers = append(many.callers, asks(100*ms, 1, 3*time.Second, "true at 1.05s"))
+	bubbles(t, map[string]lineTest{
+		"many that can't be served": many,
+		"behind it from the start": {
+			cfg: limitertest.Every(10, time.Second), kept: 1, keptFor: 2 * time.Second, scripts: 12,
+			callers: []caller{
+				asks(50*ms, 10, forever, "true at 2.8s"), // first in line still
+				asks(100*ms, 2, forever, "true at 1.05s"),
+				asks(100*ms, 3, 960*ms, "true at 1.05s"),
+				asks(1500*ms, 1, forever, "true at 1.5s"), // from then on new ones are tried at once
+			},
+		},
+		// The head was alone when the server told it 1.6s, a moment beyond its interval.
+		"behind it only later": {cfg: limitertest.Every(10, time.Second), callers: []caller{
+			taken(0, 5),
+			asks(100*ms, 10, forever, "true at 2.1s"),
+			taken(600*ms, 4),
+			asks(1050*ms, 1, 300*ms, "true at 1.1s"),
+		}},
+		// One batch is for no more permits than a member holds.
+		"permits beyond a batch": {cfg: limitertest.Every(6*billion, time.Second), kept: 2*billion + 1, callers: []caller{
+			asks(50*ms, 4*billion, 5*time.Second, "false at 5.05s"),
+			asks(100*ms, billion, 3*time.Second, "true at 1.05s"),
+			asks(100*ms, billion/2, 0, "true at 100ms"),
+		}},
+	}, func(t *testing.T, lt lineTest) { lt.run(t) })
+}
+
+// One batch has one configuration.
+func TestWhatCannotBeServedBesideAnotherDefault(t *testing.T) {
+	t.Parallel()
+	bubbles(t, map[string][]rratelimiter.LimiterOption{
+		"none":  nil,
+		"other": {rratelimiter.WithDefault(limitertest.Every(20, time.Second))},
+	}, func(t *testing.T, opts []rratelimiter.LimiterOption) {
+		s := limitertest.NewScene(t, limitertest.Every(10, time.Second), rratelimiter.WithDefault(limitertest.Every(30, time.Second)))
+		defer s.KeepInUse(t, 1)()
+		s.Until(50 * ms)
+		head := s.StartTryAcquire(t.Context(), 10, 5*time.Second)
+		behind := s.Client.RateLimiter(s.Name(), opts...)
+		s.Until(100 * ms)
+		a := s.Go(func() (bool, error) { return behind.TryAcquire(t.Context(), 1, 3*time.Second) })
+		s.Until(1500 * ms)
+		b := s.Go(func() (bool, error) { return behind.TryAcquire(t.Context(), 1, 0) })
+		s.Until(10 * time.Second)
+		assert.Equal(t, "false at 5.05s", head.Outcome())
+		assert.Equal(t, "true at 1.05s", a.Outcome())
+		assert.Equal(t, "true at 1.5s", b.Outcome(), "one try overtakes")
 	})
 }
 
 func TestAThousandWaitersAskAsOne(t *testing.T) {
 	t.Parallel()
-	for name, arrive := range map[string]func(s *limitertest.Scene, call func()){
-		"at once": func(_ *limitertest.Scene, call func()) {
-			for range 1000 {
-				go call()
-			}
-		},
-		"one by one": func(s *limitertest.Scene, call func()) {
-			for i := range 1000 {
-				go call()
-				if i%10 == 0 {
-					s.Until(s.Now() + time.Millisecond)
+	// So many come in a millisecond, or all at once.
+	bubbles(t, map[string]int{"at once": 1000, "one by one": 10}, func(t *testing.T, pace int) {
+		s := limitertest.NewScene(t, limitertest.Every(100, time.Second))
+		limitertest.MustAcquire(t, s.Other, 100)
+		s.Until(500 * ms)
+		handles := []*rratelimiter.RateLimiter{s.RateLimiter, s.Client.RateLimiter(s.Name()), s.Client.RateLimiter(s.Name())}
+		served := make(chan struct{}, 1000)
+		for i := range 1000 {
+			go func() {
+				if assert.NoError(t, handles[i%len(handles)].Acquire(t.Context(), 1)) {
+					served <- struct{}{}
 				}
+			}()
+			if (i+1)%pace == 0 {
+				s.Until(s.Now() + ms)
 			}
-		},
-	} {
-		t.Run(name, func(t *testing.T) {
-			t.Parallel()
-			synctest.Test(t, func(t *testing.T) {
-				s := limitertest.NewScene(t, limitertest.Every(100, time.Second))
-				limitertest.MustAcquire(t, s.Other, 100)
-				s.Until(500 * time.Millisecond)
-				handles := []*rratelimiter.RateLimiter{s.RateLimiter, s.Client.RateLimiter(s.Name()), s.Client.RateLimiter(s.Name())}
-				results := make(chan time.Duration, 1000)
-				next := make(chan int, 1000)
-				for i := range 1000 {
-					next <- i
-				}
-				arrive(s, func() {
-					if assert.NoError(t, handles[<-next%len(handles)].Acquire(t.Context(), 1)) {
-						results <- s.Now()
-					}
-				})
-				s.Until(900 * time.Millisecond)
-				assert.LessOrEqual(t, s.Sent.Scripts(), 4, "the first flights have asked for all")
+		}
+		s.Until(900 * ms)
+		assert.LessOrEqual(t, s.Sent.Scripts(), 4, "the first flights have asked for all")
 
-				s.Until(9999 * time.Millisecond)
-				assert.Len(t, results, 900)
-				s.Until(10 * time.Second)
-				assert.Len(t, results, 1000, "as fast as the rate allows")
-				assert.LessOrEqual(t, s.Sent.Scripts(), 30, "a few calls for each interval")
-			})
-		})
-	}
+		s.Until(9999 * ms)
+		assert.Len(t, served, 900)
+		s.Until(10 * time.Second)
+		assert.Len(t, served, 1000, "as fast as the rate allows")
+		assert.LessOrEqual(t, s.Sent.Scripts(), 30, "a few calls for each interval")
+	})
 }
 
-// A line that is overdue was refused what its newest members want as well, so
-// they need not ask.
-func TestArrivingWaitersDoNotAskWhatWasRefused(t *testing.T) {
+func TestDefectEveryWaiterPollsByItself(t *testing.T) {
 	t.Parallel()
-	synctest.Test(t, func(t *testing.T) {
-		s := limitertest.NewScene(t, limitertest.Every(10, time.Second))
+	redistest.Virtual(t, func(t *testing.T, rdb *redis.Client) {
+		l := limitertest.NewLimiter(t, rdb, limitertest.Every(1, time.Second))
+		sent := limitertest.CountCommands(rdb)
+		together(100, func(int) { assert.NoError(t, l.Acquire(t.Context(), 1)) })
+		assert.Less(t, sent.Scripts(), 3*100, "one poll for each permit that comes free, and a few more")
+	})
+}
+
+var lineScenes = map[string]sceneTest[*limitertest.Scene]{
+	// A line that is overdue was refused what its newest members want too: they need not ask.
+	"arriving waiters do not ask what was refused": {limitertest.Every(10, time.Second), func(t *testing.T, s *limitertest.Scene) {
 		defer s.KeepInUse(t, 4)()
-		s.Until(50 * time.Millisecond)
+		s.Until(50 * ms)
 		s.StartTryAcquire(t.Context(), 8, 5*time.Second)
 		s.StartTryAcquire(t.Context(), 7, 5*time.Second)
-		s.Until(1200 * time.Millisecond)
+		s.Until(1200 * ms)
 		before := s.Sent.Scripts()
 		for range 100 {
-			s.StartTryAcquire(t.Context(), 7, 500*time.Millisecond)
+			s.StartTryAcquire(t.Context(), 7, 500*ms)
 		}
 		assert.Equal(t, before, s.Sent.Scripts())
-		assert.Equal(t, "true at 1.2s", s.StartTryAcquire(t.Context(), 2, limitertest.Forever).Outcome(), "less is worth a call")
+		assert.Equal(t, "true at 1.2s", s.StartTryAcquire(t.Context(), 2, forever).Outcome(), "less is worth a call")
 		s.Until(10 * time.Second)
-	})
-}
-
-func TestTheNextIsServedWhenTheHeadGivesUp(t *testing.T) {
-	t.Parallel()
-	synctest.Test(t, func(t *testing.T) {
-		s := limitertest.NewScene(t, limitertest.Every(2, time.Minute))
-		limitertest.MustAcquire(t, s.Other, 1)
-		head := s.StartTryAcquire(t.Context(), 2, 300*time.Millisecond)
-		second := s.StartTryAcquire(t.Context(), 2, 400*time.Millisecond)
-		third := s.StartTryAcquire(t.Context(), 1, limitertest.Forever)
-		s.Until(time.Second)
-		assert.Equal(t, "false at 300ms", head.Outcome())
-		assert.Equal(t, "false at 400ms", second.Outcome())
-		assert.Equal(t, "true at 400ms", third.Outcome())
-	})
-}
-
-func TestOneInTheMiddleGivesUpAlone(t *testing.T) {
-	t.Parallel()
-	synctest.Test(t, func(t *testing.T) {
-		s := limitertest.NewScene(t, limitertest.Every(2, time.Second))
+	}},
+	"one try overtakes the line": {limitertest.Every(5, time.Second), func(t *testing.T, s *limitertest.Scene) {
 		limitertest.MustAcquire(t, s.Other, 2)
-		head := s.StartTryAcquire(t.Context(), 1, limitertest.Forever)
-		middle := s.StartTryAcquire(t.Context(), 1, 600*time.Millisecond)
-		last := s.StartTryAcquire(t.Context(), 1, limitertest.Forever)
-		s.Until(time.Minute)
-		assert.Equal(t, "true at 1s", head.Outcome())
-		assert.Equal(t, "false at 600ms", middle.Outcome())
-		assert.Equal(t, "true at 1s", last.Outcome())
-		assert.LessOrEqual(t, s.Sent.Scripts(), 3)
-	})
-}
+		head := s.StartTryAcquire(t.Context(), 4, forever)
+		behind := s.StartTryAcquire(t.Context(), 1, forever)
 
-// A permit that comes back at the moment at which patience ends is in time, for
-// everybody in line whom it serves.
-func TestPermitsAtTheEndOfPatienceAreInTime(t *testing.T) {
-	t.Parallel()
-	for round := range 10 { // several timers end at once, in any order
-		t.Run(strconv.Itoa(round), func(t *testing.T) {
-			t.Parallel()
-			synctest.Test(t, func(t *testing.T) {
-				s := limitertest.NewScene(t, limitertest.Every(3, time.Second))
-				limitertest.MustAcquire(t, s.Other, 3)
-				var line []*limitertest.Caller
-				for range 4 {
-					line = append(line, s.StartTryAcquire(t.Context(), 1, time.Second))
-				}
-				s.Until(time.Minute)
-				assert.Equal(t, "true at 1s", line[0].Outcome())
-				assert.Equal(t, "true at 1s", line[1].Outcome())
-				assert.Equal(t, "true at 1s", line[2].Outcome())
-				assert.Equal(t, "false at 1s", line[3].Outcome())
-			})
-		})
-	}
-}
-
-func TestOneTryOvertakesTheLine(t *testing.T) {
-	t.Parallel()
-	synctest.Test(t, func(t *testing.T) {
-		s := limitertest.NewScene(t, limitertest.Every(5, time.Second))
-		limitertest.MustAcquire(t, s.Other, 2)
-		head := s.StartTryAcquire(t.Context(), 4, limitertest.Forever)
-		behind := s.StartTryAcquire(t.Context(), 1, limitertest.Forever)
-
-		s.Until(100 * time.Millisecond)
+		s.Until(100 * ms)
 		assert.Equal(t, "true at 100ms", s.StartTryAcquire(t.Context(), 1, 0).Outcome())
 		assert.Equal(t, "true at 100ms", s.StartTryAcquire(t.Context(), 1, -time.Second).Outcome())
-		d, err := s.Take(t.Context(), 1)
-		require.NoError(t, err)
+		d := mustTake(t, s.RateLimiter, 1)
 		assert.True(t, d.Granted)
 		assert.Zero(t, d.Remaining)
 		assert.Equal(t, "false at 100ms", s.StartTryAcquire(t.Context(), 1, 0).Outcome())
-		d, err = s.Take(t.Context(), 1)
-		require.NoError(t, err)
+		d = mustTake(t, s.RateLimiter, 1)
 		assert.False(t, d.Granted)
-		assert.Equal(t, 900*time.Millisecond, d.RetryAfter)
-		assert.Equal(t, 100*time.Millisecond, s.Now(), "none of them waited")
+		assert.Equal(t, 900*ms, d.RetryAfter)
+		assert.Equal(t, 100*ms, s.Now(), "none of them waited")
 		assert.Equal(t, "waits", head.Outcome())
 
 		s.Until(time.Minute)
 		assert.Equal(t, "true at 1.1s", head.Outcome())
 		assert.Equal(t, "true at 1s", behind.Outcome(), "the head had its interval")
+	}},
+	"a waiter asks again until it is served": {limitertest.Every(1, time.Second), func(t *testing.T, s *limitertest.Scene) {
+		limitertest.MustAcquire(t, s.Other, 1)
+		// The other Client is there first, three times over.
+		var all []*limitertest.Caller
+		for range 3 {
+			all = append(all, s.Go(func() (bool, error) { return s.Other.TryAcquire(t.Context(), 1, forever) }))
+		}
+		all = append(all, s.StartAcquire(t.Context(), 1))
+		gaveUp := s.StartTryAcquire(t.Context(), 1, 1700*ms)
+		s.Until(time.Minute)
+		assert.Equal(t, "false at 1.7s", gaveUp.Outcome())
+		var ends []string
+		for _, c := range all {
+			ends = append(ends, c.Outcome())
+		}
+		assert.ElementsMatch(t, []string{"true at 1s", "true at 2s", "true at 3s", "true at 4s"}, ends)
+		assert.LessOrEqual(t, s.Sent.Scripts(), 10)
+	}},
+	"waiters of different limiters do not meet": {limitertest.Every(1, time.Hour), func(t *testing.T, s *limitertest.Scene) {
+		limitertest.MustAcquire(t, s.Other, 1)
+		waiting := s.StartAcquire(t.Context(), 1)
+		free := byDefault(s.Client, s.Name()+":free", limitertest.Every(1, time.Hour))
+		assert.Equal(t, "true at 0s", s.Go(func() (bool, error) { return free.TryAcquire(t.Context(), 1, forever) }).Outcome())
+		assert.Equal(t, "waits", waiting.Outcome())
+		s.Until(2 * time.Hour)
+		assert.Equal(t, "true at 1h0m0s", waiting.Outcome())
+	}},
+	// Two Clients on one Redis are closed one by one.
+	"Close of one Client leaves the other": {limitertest.Every(1, time.Second), func(t *testing.T, s *limitertest.Scene) {
+		limitertest.MustAcquire(t, s.Other, 1)
+		waits := s.Go(func() (bool, error) { return s.Other.TryAcquire(t.Context(), 1, forever) })
+		fails := s.StartAcquire(t.Context(), 1)
+		require.NoError(t, s.Client.Close(t.Context()))
+		s.Until(time.Minute)
+		fails.RequireEnd(t, rratelimiter.ErrClosed, 0)
+		assert.Equal(t, "true at 1s", waits.Outcome())
+	}},
+}
+
+func TestLineScenes(t *testing.T) {
+	t.Parallel()
+	onScenes(t, lineScenes, newScene)
+}
+
+func TestDefectALargeRequestStarvesBehindSmallOnes(t *testing.T) {
+	t.Parallel()
+	redistest.Virtual(t, func(t *testing.T, rdb *redis.Client) {
+		l := limitertest.NewLimiter(t, rdb, limitertest.Every(5, time.Second))
+		limitertest.MustAcquire(t, l, 2)
+		time.Sleep(500 * ms)
+		limitertest.MustAcquire(t, l, 3)
+		start := time.Now()
+		ctx, cancel := context.WithCancel(t.Context())
+		var wg sync.WaitGroup
+		wg.Go(func() {
+			assert.NoError(t, l.Acquire(t.Context(), 5))
+			assert.Equal(t, time.Second, time.Since(start))
+			cancel()
+		})
+		synctest.Wait()
+		for range 8 {
+			wg.Go(func() {
+				for ctx.Err() == nil {
+					_ = l.Acquire(ctx, 1)
+				}
+			})
+		}
+		wg.Wait()
 	})
 }

@@ -3,7 +3,7 @@ package concurrency_test
 import (
 	"bytes"
 	"context"
-	"log/slog"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -18,19 +18,19 @@ import (
 	"github.com/rratelimiter/rratelimiter/fixedwindow"
 	"github.com/rratelimiter/rratelimiter/internal/test/limitertest"
 	"github.com/rratelimiter/rratelimiter/internal/test/redistest"
+	"github.com/rratelimiter/rratelimiter/internal/test/redistest/limittest"
 	"github.com/rratelimiter/rratelimiter/limit"
 	"github.com/rratelimiter/rratelimiter/slidinglog"
 	"github.com/rratelimiter/rratelimiter/tokenbucket"
 )
 
-// observed runs test in a bubble, with a Client that tells a Recorder.
-func observed(t *testing.T, test func(t *testing.T, client *rratelimiter.Client, told *limitertest.Recorder, rdb *redis.Client)) {
-	t.Helper()
-	synctest.Test(t, func(t *testing.T) {
-		rdb, _ := redistest.Mini(t)
-		told := &limitertest.Recorder{}
-		test(t, limitertest.NewClient(t, rdb, rratelimiter.WithObserver(told)), told, rdb)
-	})
+type observerTest func(t *testing.T, client *rratelimiter.Client, r *limitertest.Recorder, rdb *redis.Client)
+
+// observe runs a test, in a bubble, with a Client that a Recorder observes.
+func observe(t *testing.T, test observerTest) {
+	rdb, _ := redistest.Mini(t)
+	r := &limitertest.Recorder{}
+	test(t, limitertest.NewClient(t, rdb, rratelimiter.WithObserver(r)), r, rdb)
 }
 
 // told is what matters of a decision.
@@ -51,75 +51,50 @@ func decisions(r *limitertest.Recorder) []told {
 	return all
 }
 
-func TestObserverIsToldOfDecisions(t *testing.T) {
-	t.Parallel()
-	observed(t, func(t *testing.T, client *rratelimiter.Client, r *limitertest.Recorder, _ *redis.Client) {
-		ctx := t.Context()
-		ended, end := context.WithCancel(ctx)
-		end()
-		l := client.RateLimiter("orders", rratelimiter.WithDefault(limitertest.Every(3, time.Minute)))
-		keyed := client.Keyed("users:", limitertest.Every(1, time.Minute))
-		all := client.RateLimiter("{shop}a", rratelimiter.WithDefault(limitertest.Every(3, time.Minute)))
-		both := client.RateLimiter("{shop}b", rratelimiter.WithDefault(limitertest.Every(3, time.Minute)))
-		for _, step := range []struct {
-			name string
-			do   func() error
-			want []told
-		}{
-			{"granted", func() error { _, err := l.TryAcquire(ctx, 2, 0); return err },
-				[]told{{"orders", "TryAcquire", 2, limit.Granted, "", limit.FromRedis, 0}}},
-			{"refused", func() error { _, err := l.Take(ctx, 2); return err },
-				[]told{{"orders", "Take", 2, limit.Refused, "", limit.FromRedis, 0}}},
-			{"granted after a wait", func() error { return l.Acquire(ctx, 3) },
-				[]told{{"orders", "Acquire", 3, limit.Granted, "", limit.FromRedis, time.Minute}}},
-			{"refused after a wait", func() error { _, err := l.TryAcquire(ctx, 3, time.Second); return err },
-				[]told{{"orders", "TryAcquire", 3, limit.Refused, "", limit.FromRedis, time.Second}}},
-			{"more than there are", func() error { _, err := l.Take(ctx, 4); return err },
-				[]told{{"orders", "Take", 4, limit.Failed, limit.KindExceeds, limit.FromRedis, 0}}},
-			{"a mistake", func() error { _, err := l.Take(ctx, 0); return err },
-				[]told{{"orders", "Take", 0, limit.Failed, limit.KindInvalid, "", 0}}},
-			{"a caller who has gone", func() error { return l.Acquire(ended, 1) },
-				[]told{{"orders", "Acquire", 1, limit.Failed, limit.KindCanceled, "", 0}}},
-			{"no rate", func() error { _, err := client.RateLimiter("none").Take(ctx, 1); return err },
-				[]told{{"none", "Take", 1, limit.Failed, limit.KindNotInitialized, limit.FromRedis, 0}}},
-			{"a key", func() error { _, err := keyed.Take(ctx, "ann", 1); return err },
-				[]told{{"users:", "Take", 1, limit.Granted, "", limit.FromRedis, 0}}},
-			{"several", func() error { _, err := client.TryAcquireAll(ctx, 1, 0, all, both); return err }, []told{
-				{"{shop}a", "TryAcquireAll", 1, limit.Granted, "", limit.FromRedis, 0},
-				{"{shop}b", "TryAcquireAll", 1, limit.Granted, "", limit.FromRedis, 0},
-			}},
-			{"several, of which there is one", func() error { _, err := client.TryAcquireAll(ctx, 1, 0, all); return err },
-				[]told{{"{shop}a", "TryAcquireAll", 1, limit.Granted, "", limit.FromRedis, 0}}},
-		} {
-			_ = step.do()
-			assert.Equal(t, step.want, decisions(r), step.name)
-		}
-	})
-}
-
-func TestObserverIsToldWhatComesFromMemory(t *testing.T) {
-	t.Parallel()
-	observed(t, func(t *testing.T, client *rratelimiter.Client, r *limitertest.Recorder, _ *redis.Client) {
-		ctx := t.Context()
+var observerTests = map[string]observerTest{
+	"decisions": func(t *testing.T, client *rratelimiter.Client, r *limitertest.Recorder, _ *redis.Client) {
+		ctx, three := t.Context(), limitertest.Every(3, time.Minute)
+		l, all, both := byDefault(client, "orders", three), byDefault(client, "{shop}a", three), byDefault(client, "{shop}b", three)
+		_, _ = l.TryAcquire(ctx, 2, 0)
+		_, _ = l.Take(ctx, 2)
+		_ = l.Acquire(ctx, 3)
+		_, _ = l.TryAcquire(ctx, 3, time.Second)
+		_, _ = l.Take(ctx, 4)
+		_, _ = l.Take(ctx, 0)
+		_ = l.Acquire(endedContext(t), 1)
+		_, _ = client.RateLimiter("none").Take(ctx, 1)
+		_, _ = client.Keyed("users:", limitertest.Every(1, time.Minute)).Take(ctx, "ann", 1)
+		_, _ = client.TryAcquireAll(ctx, 1, 0, all, both)
+		_, _ = client.TryAcquireAll(ctx, 1, 0, all)
+		assert.Equal(t, []told{
+			{"orders", "TryAcquire", 2, limit.Granted, "", limit.FromRedis, 0},
+			{"orders", "Take", 2, limit.Refused, "", limit.FromRedis, 0},
+			{"orders", "Acquire", 3, limit.Granted, "", limit.FromRedis, time.Minute},
+			{"orders", "TryAcquire", 3, limit.Refused, "", limit.FromRedis, time.Second},
+			{"orders", "Take", 4, limit.Failed, limit.KindExceeds, limit.FromRedis, 0},
+			{"orders", "Take", 0, limit.Failed, limit.KindInvalid, "", 0},
+			{"orders", "Acquire", 1, limit.Failed, limit.KindCanceled, "", 0},
+			{"none", "Take", 1, limit.Failed, limit.KindNotInitialized, limit.FromRedis, 0},
+			{"users:", "Take", 1, limit.Granted, "", limit.FromRedis, 0},
+			{"{shop}a", "TryAcquireAll", 1, limit.Granted, "", limit.FromRedis, 0},
+			{"{shop}b", "TryAcquireAll", 1, limit.Granted, "", limit.FromRedis, 0},
+			{"{shop}a", "TryAcquireAll", 1, limit.Granted, "", limit.FromRedis, 0},
+		}, decisions(r))
+	},
+	"what comes from memory": func(t *testing.T, client *rratelimiter.Client, r *limitertest.Recorder, rdb *redis.Client) {
 		l := client.RateLimiter("a", rratelimiter.WithDefault(limitertest.Every(1, time.Minute)), rratelimiter.WithRefusalCache())
 		for range 3 {
-			_, err := l.TryAcquire(ctx, 1, 0)
-			require.NoError(t, err)
+			limitertest.Try(t, l, 1)
 		}
-		_, err := l.Take(ctx, 1)
-		require.NoError(t, err)
+		mustTake(t, l, 1)
 		var sources []limit.Source
 		for _, d := range r.Decisions() {
 			sources = append(sources, d.Source)
 		}
 		assert.Equal(t, []limit.Source{limit.FromRedis, limit.FromRedis, limit.FromMemory, limit.FromMemory}, sources)
-	})
-}
-
-func TestObserverIsToldWhoWaits(t *testing.T) {
-	t.Parallel()
-	observed(t, func(t *testing.T, client *rratelimiter.Client, r *limitertest.Recorder, _ *redis.Client) {
-		l := client.RateLimiter("orders", rratelimiter.WithDefault(limitertest.Every(1, time.Minute)))
+	},
+	"how many wait": func(t *testing.T, client *rratelimiter.Client, r *limitertest.Recorder, rdb *redis.Client) {
+		l := byDefault(client, "orders", limitertest.Every(1, time.Minute))
 		limitertest.MustAcquire(t, l, 1)
 		var callers sync.WaitGroup
 		for i := range 3 {
@@ -132,21 +107,17 @@ func TestObserverIsToldWhoWaits(t *testing.T) {
 		counts := r.Callers("orders")
 		assert.Equal(t, 0, counts[len(counts)-1])
 		assert.Len(t, r.Callers("orders"), 6, "each change is told: they are a minute apart")
-	})
-}
-
-// Each request is in one flight, and no flight is told of that has none.
-func TestObserverIsToldOfFlights(t *testing.T) {
-	t.Parallel()
-	observed(t, func(t *testing.T, client *rratelimiter.Client, r *limitertest.Recorder, rdb *redis.Client) {
-		limitertest.MustAcquire(t, client.RateLimiter("a", rratelimiter.WithDefault(limitertest.Every(1000, time.Minute))), 1)
+	},
+	// Each request is in one flight, and no flight is told of that has none.
+	"flights": func(t *testing.T, client *rratelimiter.Client, r *limitertest.Recorder, rdb *redis.Client) {
+		limitertest.MustAcquire(t, byDefault(client, "a", limitertest.Every(1000, time.Minute)), 1)
 		synctest.Wait()
 		require.Equal(t, []limit.Flight{{Requests: 1, Calls: 1}, {Requests: 1, Calls: 1, Repeats: 1}}, r.Flights(),
 			"the server did not know the script at first")
-		rdb.AddHook(limitertest.Slow(time.Millisecond))
+		rdb.AddHook(limitertest.Slow(ms))
 		var callers sync.WaitGroup
 		for i := range 200 {
-			l := client.RateLimiter([]string{"a", "b", "c"}[i%3], rratelimiter.WithDefault(limitertest.Every(1000, time.Minute)))
+			l := byDefault(client, []string{"a", "b", "c"}[i%3], limitertest.Every(1000, time.Minute))
 			callers.Go(func() { limitertest.MustAcquire(t, l, 1) })
 		}
 		callers.Wait()
@@ -160,17 +131,13 @@ func TestObserverIsToldOfFlights(t *testing.T) {
 		assert.Equal(t, 200, requests)
 		assert.Less(t, calls, 100)
 		assert.GreaterOrEqual(t, calls, 3)
-	})
-}
-
-func TestObserverIsToldOfLeases(t *testing.T) {
-	t.Parallel()
-	observed(t, func(t *testing.T, client *rratelimiter.Client, r *limitertest.Recorder, _ *redis.Client) {
+	},
+	"leases": func(t *testing.T, client *rratelimiter.Client, r *limitertest.Recorder, rdb *redis.Client) {
 		l := client.RateLimiter("orders", rratelimiter.WithDefault(limitertest.Every(100_000, time.Minute)),
 			rratelimiter.WithLease(rratelimiter.Lease{Permits: 100, Life: 3 * time.Second}))
 		for range 1000 {
 			limitertest.MustAcquire(t, l, 1)
-			time.Sleep(10 * time.Millisecond)
+			time.Sleep(10 * ms)
 		}
 		require.NoError(t, client.Close(t.Context()))
 		synctest.Wait()
@@ -196,7 +163,44 @@ func TestObserverIsToldOfLeases(t *testing.T) {
 		}
 		assert.Equal(t, int64(1000), redisSaid+memorySaid)
 		assert.Equal(t, memorySaid, taken-unused)
-	})
+	},
+	// A limiter in shadow charges what it grants, reports what it would refuse, and lets all pass.
+	"a limiter in shadow": func(t *testing.T, client *rratelimiter.Client, r *limitertest.Recorder, rdb *redis.Client) {
+		l := client.RateLimiter("orders", rratelimiter.WithDefault(limitertest.Every(5, time.Hour)), rratelimiter.WithShadow())
+		start := time.Now()
+		limitertest.MustAcquire(t, l, 4)
+		limitertest.MustAcquire(t, l, 2)
+		require.NoError(t, l.Acquire(t.Context(), 3))
+		granted, err := l.TryAcquire(t.Context(), 1000, time.Minute)
+		require.NoError(t, err)
+		assert.True(t, granted)
+		d := mustTake(t, l, 2)
+		assert.True(t, d.Granted)
+		assert.Zero(t, d.RetryAfter)
+		assert.Zero(t, time.Since(start))
+		var outcomes []limit.Outcome
+		for _, d := range r.Decisions() {
+			assert.True(t, d.Shadow)
+			outcomes = append(outcomes, d.Outcome)
+		}
+		assert.Equal(t, []limit.Outcome{limit.Granted, limit.Refused, limit.Refused, limit.Failed, limit.Refused}, outcomes)
+
+		plain := client.RateLimiter("orders")
+		assert.Equal(t, int64(1), limitertest.Available(t, plain), "what was granted is charged")
+		require.NoError(t, l.Release(t.Context(), 1007))
+		assert.Equal(t, int64(1), limitertest.Available(t, plain), "what was let through is not")
+		require.NoError(t, l.Release(t.Context(), 1))
+		assert.Equal(t, int64(2), limitertest.Available(t, plain))
+
+		require.ErrorIs(t, limitertest.Second(l.TryAcquire(t.Context(), 0, 0)), rratelimiter.ErrInvalidPermits)
+		require.ErrorIs(t, l.Acquire(endedContext(t), 1), context.Canceled)
+		limitertest.MustAcquire(t, client.RateLimiter("none", rratelimiter.WithShadow()), 1)
+	},
+}
+
+func TestObserver(t *testing.T) {
+	t.Parallel()
+	bubbles(t, observerTests, observe)
 }
 
 // A hostile observer panics, or uses the limiter, in each of its methods.
@@ -219,63 +223,25 @@ func (h *hostile) Happened(limit.Event)                   { h.act() }
 
 func TestObserverThatPanicsOrCallsBack(t *testing.T) {
 	t.Parallel()
-	for name, do := range map[string]func(l *rratelimiter.RateLimiter){
+	type act func(l *rratelimiter.RateLimiter)
+	bubbles(t, map[string]act{
 		"panics":         func(*rratelimiter.RateLimiter) { panic("observer") },
 		"takes a permit": func(l *rratelimiter.RateLimiter) { _, _ = l.TryAcquire(context.Background(), 1, 0) },
 		"waits in vain":  func(l *rratelimiter.RateLimiter) { _, _ = l.TryAcquire(context.Background(), 5000, time.Second) },
 		"makes a change": func(l *rratelimiter.RateLimiter) { _ = l.Release(context.Background(), 1) },
-	} {
-		t.Run(name, func(t *testing.T) {
-			t.Parallel()
-			synctest.Test(t, func(t *testing.T) {
-				rdb, _ := redistest.Mini(t)
-				var said bytes.Buffer
-				h := &hostile{}
-				client := limitertest.NewClient(t, rdb, rratelimiter.WithObserver(h), rratelimiter.WithLogger(slog.New(slog.NewTextHandler(&said, nil))))
-				l := client.RateLimiter("orders", rratelimiter.WithDefault(limitertest.Every(5000, time.Minute)),
-					rratelimiter.WithLease(rratelimiter.Lease{Permits: 50, Life: time.Second}))
-				h.do = func() { do(l) }
-				var callers sync.WaitGroup
-				for range 30 {
-					callers.Go(func() { assert.NoError(t, l.Acquire(t.Context(), 170)) })
-				}
-				callers.Wait()
-				require.NoError(t, client.Close(t.Context()))
-				synctest.Wait()
-				assert.Greater(t, h.calls.Load(), int64(30))
-				if name == "panics" {
-					assert.Contains(t, said.String(), "an observer panicked")
-				}
-			})
-		})
-	}
-}
-
-func TestObserverOfLimitersOfKeys(t *testing.T) {
-	t.Parallel()
-	synctest.Test(t, func(t *testing.T) {
+	}, func(t *testing.T, do act) {
 		rdb, _ := redistest.Mini(t)
-		r := &limitertest.Recorder{}
-		observer := limit.WithObserver(r)
-		for _, l := range []limit.Limiter{
-			fixedwindow.New(rdb, fixedwindow.Config{Limit: 1, Window: time.Minute}, observer),
-			slidinglog.New(rdb, slidinglog.Config{Limit: 1, Window: time.Minute}, observer, limit.WithName("logins")),
-			tokenbucket.New(rdb, tokenbucket.Config{Capacity: 1, Refill: 1, Interval: time.Minute}, observer),
-		} {
-			key := redistest.Name(t)
-			for range 2 {
-				_, err := l.Take(t.Context(), key, 1)
-				require.NoError(t, err)
-			}
-		}
-		var want []told
-		for _, name := range []string{"fixedwindow", "logins", "tokenbucket"} {
-			want = append(want,
-				told{name, "Take", 1, limit.Granted, "", limit.FromRedis, 0}, told{name, "Take", 1, limit.Refused, "", limit.FromRedis, 0})
-		}
-		assert.Equal(t, want, decisions(r))
+		var said bytes.Buffer
+		h := &hostile{}
+		client := limitertest.NewClient(t, rdb, rratelimiter.WithObserver(h), logTo(&said))
+		l := client.RateLimiter("orders", rratelimiter.WithDefault(limitertest.Every(5000, time.Minute)),
+			rratelimiter.WithLease(rratelimiter.Lease{Permits: 50, Life: time.Second}))
+		h.do = func() { do(l) }
+		together(30, func(int) { assert.NoError(t, l.Acquire(t.Context(), 170)) })
+		require.NoError(t, client.Close(t.Context()))
 		synctest.Wait()
-		assert.Len(t, r.Flights(), 9, "the server did not know the scripts")
+		assert.Greater(t, h.calls.Load(), int64(30))
+		assert.Equal(t, strings.HasSuffix(t.Name(), "/panics"), strings.Contains(said.String(), "an observer panicked"), said.String())
 	})
 }
 
@@ -300,29 +266,111 @@ func TestObserverOptions(t *testing.T) {
 
 // late is an observer that falls far behind.
 type late struct {
-	limit.NoObserver
 	limitertest.Recorder
+
 	gate chan struct{}
 }
 
-func (l *late) Decided(context.Context, limit.Decided) {}
-func (l *late) Landed(limit.Flight)                    { <-l.gate }
-func (l *late) Leased(limit.Lease)                     {}
-func (l *late) Happened(limit.Event)                   {}
-func (l *late) Waiting(limiter string, callers int)    { l.Recorder.Waiting(limiter, callers) }
+func (l *late) Landed(limit.Flight) { <-l.gate }
 
-// One that has caught up is told again how many wait.
-func TestObserverThatFellBehind(t *testing.T) {
-	t.Parallel()
-	synctest.Test(t, func(t *testing.T) {
-		rdb, _ := redistest.Mini(t)
+var shadowTests = tests[*redis.Client]{
+	"shadow of a Client": func(t *testing.T, rdb *redis.Client) {
+		client := limitertest.NewClient(t, rdb, rratelimiter.WithShadow())
+		one := client.RateLimiter("{shop}a", rratelimiter.WithDefault(limitertest.Every(1, time.Hour)), rratelimiter.WithRefusalCache())
+		two := byDefault(client, "{shop}b", limitertest.Every(9, time.Hour))
+		for range 5 {
+			granted, err := client.TryAcquireAll(t.Context(), 1, time.Minute, one, two)
+			require.NoError(t, err)
+			assert.True(t, granted)
+			limitertest.MustAcquire(t, one, 1)
+		}
+		assert.Equal(t, int64(8), limitertest.Available(t, two), "the one that they were granted together")
+		_, back, err := client.Keyed("users:", limitertest.Every(1, time.Hour)).TakeReturnable(t.Context(), "ann", 7)
+		require.NoError(t, err)
+		require.NoError(t, back(t.Context()))
+	},
+	"shadow of a limiter of keys": func(t *testing.T, rdb *redis.Client) {
+		r := &limitertest.Recorder{}
+		cfg := fixedwindow.Config{Limit: 2, Window: time.Hour}
+		l := fixedwindow.New(rdb, cfg, limit.WithShadow(), limit.WithObserver(r))
+		for range 5 {
+			d, back, err := l.TakeReturnable(t.Context(), "ann", 1)
+			require.NoError(t, err)
+			assert.True(t, d.Granted)
+			require.NotNil(t, back)
+			require.NoError(t, back(t.Context()))
+			assert.True(t, limittest.Take(t, l, "ann", 1).Granted)
+		}
+		refused := 0
+		for _, d := range r.Decisions() {
+			if assert.True(t, d.Shadow) && d.Outcome == limit.Refused {
+				refused++
+			}
+		}
+		assert.Equal(t, 6, refused, "two a round, once two are taken")
+		assert.False(t, limittest.Take(t, fixedwindow.New(rdb, cfg), "ann", 1).Granted)
+	},
+	// What is undone of what was let through is not taken off what is released later.
+	"shadow undone": func(t *testing.T, rdb *redis.Client) {
+		client := limitertest.NewClient(t, rdb, rratelimiter.WithShadow())
+		keyed := client.Keyed("users:", limitertest.Every(5, time.Hour))
+		_, _, err := keyed.TakeReturnable(t.Context(), "ann", 5)
+		require.NoError(t, err)
+		_, back, err := keyed.TakeReturnable(t.Context(), "ann", 3)
+		require.NoError(t, err)
+		require.NoError(t, back(t.Context()))
+		require.NoError(t, keyed.Release(t.Context(), "ann", 3))
+		assert.Equal(t, int64(3), limitertest.Available(t, keyed.Limiter("ann")))
+	},
+	"shadow takes all": func(t *testing.T, rdb *redis.Client) {
+		client := limitertest.NewClient(t, rdb, rratelimiter.WithShadow())
+		l := byDefault(client, "orders", limitertest.Every(5, time.Hour))
+		keys := fixedwindow.New(rdb, fixedwindow.Config{Limit: 5, Window: time.Hour}, limit.WithShadow())
+		for range 3 {
+			n, _, err := l.TakeUpTo(t.Context(), 4)
+			require.NoError(t, err)
+			assert.Equal(t, int64(4), n)
+			n, _, err = keys.TakeUpTo(t.Context(), "ann", 4)
+			require.NoError(t, err)
+			assert.Equal(t, int64(4), n)
+		}
+		require.NoError(t, l.Release(t.Context(), 7))
+		assert.Zero(t, limitertest.Available(t, l), "these were let through")
+		require.NoError(t, l.Release(t.Context(), 5))
+		assert.Equal(t, int64(5), limitertest.Available(t, l))
+
+		assert.ErrorIs(t, limitertest.Second(client.TryAcquireAll(t.Context(), 1, 0, client.RateLimiter("a"), client.RateLimiter("b"))), rratelimiter.ErrUnsupported, "a mistake of the program's")
+	},
+	"observer of limiters of keys": func(t *testing.T, rdb *redis.Client) {
+		r := &limitertest.Recorder{}
+		observer := limit.WithObserver(r)
+		for _, l := range []limit.Limiter{
+			fixedwindow.New(rdb, fixedwindow.Config{Limit: 1, Window: time.Minute}, observer),
+			slidinglog.New(rdb, slidinglog.Config{Limit: 1, Window: time.Minute}, observer, limit.WithName("logins")),
+			tokenbucket.New(rdb, tokenbucket.Config{Capacity: 1, Refill: 1, Interval: time.Minute}, observer),
+		} {
+			key := redistest.Name(t)
+			for range 2 {
+				require.NoError(t, limitertest.Second(l.Take(t.Context(), key, 1)))
+			}
+		}
+		var want []told
+		for _, name := range []string{"fixedwindow", "logins", "tokenbucket"} {
+			want = append(want,
+				told{name, "Take", 1, limit.Granted, "", limit.FromRedis, 0}, told{name, "Take", 1, limit.Refused, "", limit.FromRedis, 0})
+		}
+		assert.Equal(t, want, decisions(r))
+		synctest.Wait()
+		assert.Len(t, r.Flights(), 9, "the server did not know the scripts")
+	},
+	// One that has caught up is told again how many wait.
+	"observer that fell behind": func(t *testing.T, rdb *redis.Client) {
 		r := &late{gate: make(chan struct{})}
 		client := limitertest.NewClient(t, rdb, rratelimiter.WithObserver(r))
 		l := client.RateLimiter("orders", rratelimiter.WithDefault(limitertest.Every(1, time.Minute)),
 			rratelimiter.WithRefusalCache())
 		for range 10_100 {
-			_, err := l.TryAcquire(t.Context(), 1, 0)
-			require.NoError(t, err)
+			limitertest.Try(t, l, 1)
 		}
 		require.NoError(t, l.Acquire(t.Context(), 1))
 		close(r.gate)
@@ -332,5 +380,46 @@ func TestObserverThatFellBehind(t *testing.T) {
 		counts := r.Callers("orders")
 		require.NotEmpty(t, counts)
 		assert.Zero(t, counts[len(counts)-1])
+	},
+	// TryAcquireAll refuses as its Client says, and so the observer is told.
+	"one of all": func(t *testing.T, rdb *redis.Client) {
+		told := &limitertest.Recorder{}
+		client := limitertest.NewClient(t, rdb, rratelimiter.WithObserver(told))
+		watched := client.RateLimiter("{s}a", rratelimiter.WithDefault(limitertest.Every(1, time.Hour)), rratelimiter.WithShadow())
+		other := byDefault(client, "{s}b", limitertest.Every(1, time.Hour))
+		for _, want := range []bool{true, false} {
+			assert.Equal(t, want, tryAll(t, client, 1, watched, other))
+		}
+		for _, d := range told.Decisions() {
+			assert.False(t, d.Shadow, d.Limiter)
+		}
+	},
+}
+
+func TestShadowOf(t *testing.T) {
+	t.Parallel()
+	onMini(t, shadowTests)
+}
+
+// A limiter in shadow refuses nothing because Redis hangs, however its client times attempts.
+func TestShadowWhileRedisHangs(t *testing.T) {
+	t.Parallel()
+	each(t, map[string]bool{"inline": true, "beside": false}, func(t *testing.T, inline bool) {
+		p := redistest.StartProxy(t, redistest.Shared(t).Addr())
+		rdb := p.Client(t, &redis.Options{ContextTimeoutEnabled: inline})
+		client := limitertest.NewClient(t, rdb, rratelimiter.WithShadow(), rratelimiter.WithCallTimeout(200*ms))
+		window := fixedwindow.New(rdb, fixedwindow.Config{Limit: 5, Window: time.Hour}, limit.WithShadow(), limit.WithCallTimeout(200*ms))
+		p.OnCommand(func(redistest.Command) redistest.Action { return redistest.DropAnswer })
+		name := redistest.Name(t)
+		plain := byDefault(client, name, rratelimiter.PerHour(5))
+		rated := client.RateLimiter(name+"rate", rratelimiter.WithRate(rratelimiter.PerHour(5)))
+		for range 3 {
+			limitertest.MustAcquire(t, plain, 1)
+			limitertest.MustAcquire(t, rated, 1)
+			assert.True(t, limittest.Take(t, window, name, 1).Granted)
+		}
+		ctx, cancel := context.WithTimeout(t.Context(), 20*ms)
+		defer cancel()
+		require.Error(t, limitertest.Second(plain.TryAcquire(ctx, 1, 0)), "nobody waits for the answer any more")
 	})
 }

@@ -2,8 +2,7 @@ package concurrency_test
 
 import (
 	"context"
-	"math/rand/v2"
-	"sync"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -54,44 +53,35 @@ func (s *refusalScene) asks(t *testing.T, permits int64) (granted bool) {
 func TestRefusalsAreRemembered(t *testing.T) {
 	t.Parallel()
 	limitertest.BothTypes(t, func(t *testing.T, kind rratelimiter.RateType) {
-		t.Helper()
 		synctest.Test(t, func(t *testing.T) {
 			s := newRefusalScene(t, rratelimiter.Config{Type: kind, Rate: 5, Interval: time.Second})
 			limitertest.MustAcquire(t, s.plain, 2)
-			s.Until(100 * time.Millisecond)
+			s.Until(100 * ms)
 			limitertest.MustAcquire(t, s.RateLimiter, 2)
-			s.Until(250 * time.Millisecond)
+			s.Until(250 * ms)
 			assert.False(t, s.asks(t, 3))
 			s.remembers(t, 3)
 			s.remembers(t, 4)
-			s.Until(600 * time.Millisecond)
+			s.Until(600 * ms)
 			s.remembers(t, 5)
 			assert.True(t, s.asks(t, 1), "fewer than were refused")
-			s.Until(time.Second - time.Millisecond)
+			s.Until(time.Second - ms)
 			s.remembers(t, 3)
 			assert.False(t, s.asks(t, 2), "and these are refused, too")
 			s.remembers(t, 2)
 			s.Until(time.Second)
 			assert.True(t, s.asks(t, 2))
 			assert.False(t, s.asks(t, 4))
-			_, err := s.TryAcquire(t.Context(), 6, 0)
-			require.ErrorIs(t, err, rratelimiter.ErrPermitsExceedRate)
-			_, err = s.TryAcquire(t.Context(), 0, 0)
-			require.ErrorIs(t, err, rratelimiter.ErrInvalidPermits)
-			ended, cancel := context.WithCancel(t.Context())
-			cancel()
-			_, err = s.TryAcquire(ended, 4, 0)
-			require.ErrorIs(t, err, context.Canceled)
+			require.ErrorIs(t, limitertest.Second(s.TryAcquire(t.Context(), 6, 0)), rratelimiter.ErrPermitsExceedRate)
+			require.ErrorIs(t, limitertest.Second(s.TryAcquire(t.Context(), 0, 0)), rratelimiter.ErrInvalidPermits)
+			require.ErrorIs(t, limitertest.Second(s.TryAcquire(endedContext(t), 4, 0)), context.Canceled)
 		})
 	})
 }
 
-// Refusals are not remembered for callers that wait, nor by handles that were not
-// told to.
-func TestRefusalsThatAreNotRemembered(t *testing.T) {
-	t.Parallel()
-	synctest.Test(t, func(t *testing.T) {
-		s := newRefusalScene(t, limitertest.Every(1, time.Second))
+var refusalTests = map[string]sceneTest[*refusalScene]{
+	// Refusals are not remembered for callers that wait, nor by other handles.
+	"refusals that are not remembered": {limitertest.Every(1, time.Second), func(t *testing.T, s *refusalScene) {
 		limitertest.MustAcquire(t, s.plain, 1)
 		assert.False(t, s.asks(t, 1))
 		waits := s.StartTryAcquire(t.Context(), 1, 10*time.Second)
@@ -100,248 +90,45 @@ func TestRefusalsThatAreNotRemembered(t *testing.T) {
 		assert.Greater(t, s.Sent.Total(), before)
 		s.Until(2 * time.Second)
 		assert.Equal(t, "true at 1s", waits.Outcome())
-	})
-}
-
-// What Take says from memory is what Redis would say.
-func TestTakeFromMemory(t *testing.T) {
-	t.Parallel()
-	redistest.SkipShort(t, "long")
-	for seed := range uint64(3) {
-		synctest.Test(t, func(t *testing.T) {
-			const rate = 20
-			s := newRefusalScene(t, limitertest.Every(rate, time.Minute))
-			random := rand.New(rand.NewPCG(seed, 0))
-			spared := 0
-			for range 700 {
-				time.Sleep(time.Duration(random.IntN(500)) * time.Millisecond)
-				if random.IntN(20) == 0 {
-					_, err := s.Other.TryAcquire(t.Context(), 1+random.Int64N(3), 0)
-					require.NoError(t, err)
-				}
-				permits := 1 + random.Int64N(4)
-				before := s.Sent.Total()
-				if random.IntN(2) == 0 {
-					mem := limitertest.Try(t, s.RateLimiter, permits)
-					if before == s.Sent.Total() {
-						require.False(t, mem)
-						limitertest.MustRefuse(t, s.Other, permits)
-						spared++
-					}
-					continue
-				}
-				mem, err := s.Take(t.Context(), permits)
-				require.NoError(t, err)
-				if before < s.Sent.Total() {
-					continue
-				}
-				spared++
-				d, err := s.Other.Take(t.Context(), permits)
-				require.NoError(t, err)
-				require.False(t, d.Granted)
-				assert.LessOrEqual(t, mem.RetryAfter, d.RetryAfter)
-				assert.LessOrEqual(t, mem.ResetAfter, d.ResetAfter, "others have taken more")
-				assert.Equal(t, d.Limit, mem.Limit)
-			}
-			assert.Greater(t, spared, 100)
-		})
-	}
-}
-
-func TestTakeFromMemoryIsExact(t *testing.T) {
-	t.Parallel()
-	synctest.Test(t, func(t *testing.T) {
-		s := newRefusalScene(t, limitertest.Every(5, time.Minute))
+	}},
+	"Take from memory is exact": {limitertest.Every(5, time.Minute), func(t *testing.T, s *refusalScene) {
 		limitertest.MustAcquire(t, s.Other, 3)
 		s.Until(10 * time.Second)
 		limitertest.MustAcquire(t, s.Other, 1)
 		limitertest.MustRefuse(t, s.RateLimiter, 3)
-		s.Until(10*time.Second + 500*time.Millisecond)
-		_, err := s.Take(t.Context(), 3)
-		require.NoError(t, err)
+		s.Until(10*time.Second + 500*ms)
+		mustTake(t, s.RateLimiter, 3)
 		before := s.Sent.Total()
-		for _, at := range []time.Duration{11 * time.Second, 30 * time.Second, time.Minute - time.Millisecond} {
+		for _, at := range []time.Duration{11 * time.Second, 30 * time.Second, time.Minute - ms} {
 			s.Until(at)
-			d, err := s.Take(t.Context(), 3)
-			require.NoError(t, err)
-			want, err := s.Other.Take(t.Context(), 3)
-			require.NoError(t, err)
-			assert.Equal(t, want, d)
+			assert.Equal(t, mustTake(t, s.Other, 3), mustTake(t, s.RateLimiter, 3))
 		}
 		assert.Equal(t, before, s.Sent.Total())
 		s.Until(time.Minute)
-		d, err := s.Take(t.Context(), 3)
-		require.NoError(t, err)
-		assert.True(t, d.Granted)
-	})
-}
-
-// What Take brings of more permits does not make the handle forget that fewer were
-// refused.
-func TestTakeBesideARefusalOfFewer(t *testing.T) {
-	t.Parallel()
-	synctest.Test(t, func(t *testing.T) {
-		s := newRefusalScene(t, limitertest.Every(10, time.Minute))
+		assert.True(t, mustTake(t, s.RateLimiter, 3).Granted)
+	}},
+	// A Take of more permits does not make the handle forget that fewer were refused.
+	"Take beside a refusal of fewer": {limitertest.Every(10, time.Minute), func(t *testing.T, s *refusalScene) {
 		limitertest.MustAcquire(t, s.Other, 8)
 		s.Until(time.Second)
 		assert.False(t, s.asks(t, 10))
 		assert.False(t, s.asks(t, 3))
-		_, err := s.Take(t.Context(), 4)
-		require.NoError(t, err)
+		mustTake(t, s.RateLimiter, 4)
 		s.remembers(t, 3)
 		s.remembers(t, 10)
-	})
-}
-
-// The wait for many permits beyond a page of members is a lower bound; Take looks
-// on and remembers what it found.
-func TestTakeFromMemoryOfManyMembers(t *testing.T) {
-	t.Parallel()
-	redistest.SkipShort(t, "long")
-	synctest.Test(t, func(t *testing.T) {
-		s := newRefusalScene(t, limitertest.Every(2000, time.Hour))
-		for range 1000 {
-			limitertest.MustAcquire(t, s.Other, 2)
-			time.Sleep(100 * time.Millisecond)
-		}
-		at := s.Now()
-		limitertest.MustRefuse(t, s.RateLimiter, 1800)
-		d, err := s.Take(t.Context(), 1800)
-		require.NoError(t, err)
-		assert.Equal(t, time.Hour+90*time.Second-100*time.Millisecond-at, d.RetryAfter)
-		before := s.Sent.Total()
-		s.Until(at + time.Minute)
-		d, err = s.Take(t.Context(), 1800)
-		require.NoError(t, err)
-		assert.Equal(t, time.Hour+30*time.Second-100*time.Millisecond-at, d.RetryAfter)
-		assert.Equal(t, before, s.Sent.Total())
-	})
-}
-
-func TestRefusalsEndWithChangesOfTheirClient(t *testing.T) {
-	t.Parallel()
-	for name, change := range map[string]func(ctx context.Context, s *refusalScene) error{
-		"Release": func(ctx context.Context, s *refusalScene) error { return s.plain.Release(ctx, 1) },
-		"SetRate": func(ctx context.Context, s *refusalScene) error {
-			return s.plain.SetRate(ctx, limitertest.Every(5, time.Hour))
-		},
-		"SetRate, KeepState": func(ctx context.Context, s *refusalScene) error {
-			return s.plain.SetRate(ctx, limitertest.Every(8, time.Hour), rratelimiter.KeepState())
-		},
-		"UpdateRate": func(ctx context.Context, s *refusalScene) error {
-			_, err := s.plain.UpdateRate(ctx, limitertest.Every(5, time.Hour))
-			return err
-		},
-		"Delete": func(ctx context.Context, s *refusalScene) error {
-			if _, err := s.plain.Delete(ctx); err != nil {
-				return err
-			}
-			_, err := s.plain.TrySetRate(ctx, limitertest.Every(5, time.Hour))
-			return err
-		},
-		"Rename": func(ctx context.Context, s *refusalScene) error {
-			full := s.Client.RateLimiter(limitertest.Besides(s.Name()))
-			if _, err := full.TrySetRate(ctx, limitertest.Every(5, time.Hour)); err != nil {
-				return err
-			}
-			return full.Rename(ctx, s.Name())
-		},
-	} {
-		t.Run(name, func(t *testing.T) {
-			t.Parallel()
-			synctest.Test(t, func(t *testing.T) {
-				s := newRefusalScene(t, limitertest.Every(5, time.Hour))
-				limitertest.MustAcquire(t, s.plain, 5)
-				assert.False(t, s.asks(t, 1))
-				s.Until(time.Second)
-				s.remembers(t, 1)
-				require.NoError(t, change(t.Context(), s))
-				limitertest.MustAcquire(t, s.RateLimiter, 1)
-				for limitertest.Try(t, s.RateLimiter, 1) {
-					require.Less(t, s.Now(), time.Minute)
-					time.Sleep(time.Millisecond)
-				}
-				s.Until(2 * time.Second)
-				s.remembers(t, 1)
-			})
-		})
-	}
-}
-
-func TestRefusalsEndWithPermitsGivenBack(t *testing.T) {
-	t.Parallel()
-	synctest.Test(t, func(t *testing.T) {
-		s := newRefusalScene(t, limitertest.Every(5, time.Hour))
+	}},
+	"refusals end with permits given back": {limitertest.Every(5, time.Hour), func(t *testing.T, s *refusalScene) {
 		limitertest.MustAcquire(t, s.plain, 4)
 		assert.False(t, s.asks(t, 2))
 		letGo := s.Hold(t, lua.Acquire, 1)
-		ctx, cancel := context.WithCancel(t.Context())
-		gone := s.Go(func() (bool, error) { return s.plain.TryAcquire(ctx, 1, 0) })
+		leave := leaver(t, s.Scene, func(ctx context.Context) (bool, error) { return s.plain.TryAcquire(ctx, 1, 0) })
 		s.remembers(t, 2)
-		cancel()
-		synctest.Wait()
-		gone.RequireEnd(t, context.Canceled, 0)
+		leave()
 		letGo()
 		assert.False(t, s.asks(t, 2))
-	})
-}
-
-// What another handle of the Client finds lost, and mends, may have been what was
-// refused.
-func TestRefusalsEndWithRepairs(t *testing.T) {
-	t.Parallel()
-	for name, repair := range map[string]func(t *testing.T, s *refusalScene){
-		"of a lost set": func(t *testing.T, s *refusalScene) {
-			t.Helper()
-			require.NoError(t, s.Redis.Del(t.Context(), "{"+s.Name()+"}:permits").Err())
-			limitertest.MustAcquire(t, s.plain, 1)
-		},
-		"of leaked permits": func(t *testing.T, s *refusalScene) {
-			t.Helper()
-			limitertest.MustRefuse(t, s.plain, 4)
-		},
-		"by AvailablePermits": func(t *testing.T, s *refusalScene) {
-			t.Helper()
-			assert.EqualValues(t, 3, limitertest.Available(t, s.plain))
-		},
-		"by TryAcquireAll": func(t *testing.T, s *refusalScene) {
-			t.Helper()
-			also := s.Client.RateLimiter("{"+s.Name()+"}:also", rratelimiter.WithDefault(limitertest.Every(10, time.Hour)))
-			ok, err := s.Client.TryAcquireAll(t.Context(), 1, 0, s.plain, also)
-			require.NoError(t, err)
-			assert.True(t, ok)
-		},
-		"by TryAcquireAll that is refused": func(t *testing.T, s *refusalScene) {
-			t.Helper()
-			also := s.Client.RateLimiter("{"+s.Name()+"}:also", rratelimiter.WithDefault(limitertest.Every(10, time.Hour)))
-			ok, err := s.Client.TryAcquireAll(t.Context(), 4, 0, s.plain, also)
-			require.NoError(t, err)
-			assert.False(t, ok)
-		},
-	} {
-		t.Run(name, func(t *testing.T) {
-			t.Parallel()
-			synctest.Test(t, func(t *testing.T) {
-				s := newRefusalScene(t, limitertest.Every(5, time.Hour))
-				limitertest.MustAcquire(t, s.Other, 2)
-				assert.False(t, s.asks(t, 4))
-				s.Until(time.Second)
-				require.NoError(t, s.Redis.DecrBy(t.Context(), "{"+s.Name()+"}:value", 3).Err())
-				assert.False(t, s.asks(t, 2))
-				s.Until(2 * time.Second)
-				s.remembers(t, 2)
-				repair(t, s)
-				assert.True(t, s.asks(t, 2))
-			})
-		})
-	}
-}
-
-// A refusal that is on its way while permits come free is not remembered.
-func TestRefusalThatIsOnItsWayDuringARelease(t *testing.T) {
-	t.Parallel()
-	synctest.Test(t, func(t *testing.T) {
-		s := newRefusalScene(t, limitertest.Every(1, time.Hour))
+	}},
+	// A refusal that is on its way while permits come free is not remembered.
+	"refusal that is on its way during a Release": {limitertest.Every(1, time.Hour), func(t *testing.T, s *refusalScene) {
 		limitertest.MustAcquire(t, s.plain, 1)
 		letGo := s.Hold(t, lua.Acquire, 1)
 		refused := s.StartTryAcquire(t.Context(), 1, 0)
@@ -350,136 +137,189 @@ func TestRefusalThatIsOnItsWayDuringARelease(t *testing.T) {
 		assert.Equal(t, "false at 0s", refused.Outcome())
 		assert.Equal(t, "true at 0s", release.Outcome())
 		limitertest.MustAcquire(t, s.RateLimiter, 1)
+	}},
+	"refusals now and then and a keep alive time": {alive(rratelimiter.Overall, 1, time.Second), func(t *testing.T, s *refusalScene) {
+		s.Until(440 * ms)
+		limitertest.MustAcquire(t, s.Other, 1)
+		s.Until(450 * ms)
+		for range 10 {
+			limitertest.Try(t, s.RateLimiter, 1)
+			time.Sleep(450 * ms)
+		}
+	}},
+	"refusals and an expiry": {limitertest.Every(1, time.Hour), func(t *testing.T, s *refusalScene) {
+		limitertest.MustAcquire(t, s.plain, 1)
+		require.NoError(t, limitertest.Second(s.Other.Expire(t.Context(), 10*time.Second)))
+		assert.False(t, s.asks(t, 1))
+		s.Until(5*time.Second - 1)
+		s.remembers(t, 1)
+		s.Until(5 * time.Second)
+		assert.False(t, s.asks(t, 1))
+		s.Until(20 * time.Second)
+		require.ErrorIs(t, limitertest.Second(s.TryAcquire(t.Context(), 1, 0)), rratelimiter.ErrNotInitialized)
+	}},
+	// The time to live can't be read: the refusal ends soon.
+	"refusal of unknown time to live": {limitertest.Every(1, time.Hour), func(t *testing.T, s *refusalScene) {
+		limitertest.MustAcquire(t, s.plain, 1)
+		s.Proxy.OnCommand(with(lua.TTL.SHA, redistest.Cut))
+		ctx, cancel := context.WithTimeout(t.Context(), 10*ms)
+		defer cancel()
+		ok, err := s.TryAcquire(ctx, 1, 0)
+		require.NoError(t, err)
+		assert.False(t, ok)
+		s.remembers(t, 1)
+		s.Until(100 * ms)
+		s.Proxy.OnCommand(nil)
+		assert.False(t, s.asks(t, 1))
+		s.Until(time.Minute)
+		s.remembers(t, 1)
+	}},
+	"refusals end with their Client": {limitertest.Every(1, time.Hour), func(t *testing.T, s *refusalScene) {
+		limitertest.MustAcquire(t, s.plain, 1)
+		assert.False(t, s.asks(t, 1))
+		mustTake(t, s.RateLimiter, 1)
+		require.NoError(t, s.Client.Close(t.Context()))
+		require.ErrorIs(t, limitertest.Second(s.TryAcquire(t.Context(), 1, 0)), rratelimiter.ErrClosed)
+		require.ErrorIs(t, limitertest.Second(s.Take(t.Context(), 1)), rratelimiter.ErrClosed)
+	}},
+	// Beyond a page of members the wait is a lower bound; Take looks on and remembers what it found.
+	"Take from memory of many members": {limitertest.Every(2000, time.Hour), func(t *testing.T, s *refusalScene) {
+		redistest.SkipShort(t, "long")
+		for range 1000 {
+			limitertest.MustAcquire(t, s.Other, 2)
+			time.Sleep(100 * ms)
+		}
+		at := s.Now()
+		limitertest.MustRefuse(t, s.RateLimiter, 1800)
+		assert.Equal(t, time.Hour+90*time.Second-100*ms-at, mustTake(t, s.RateLimiter, 1800).RetryAfter)
+		before := s.Sent.Total()
+		s.Until(at + time.Minute)
+		assert.Equal(t, time.Hour+30*time.Second-100*ms-at, mustTake(t, s.RateLimiter, 1800).RetryAfter)
+		assert.Equal(t, before, s.Sent.Total())
+	}},
+	// A lease is in use as a whole until its rest is given back: handing out of it changes no figures.
+	"Take from memory beside leases": {limitertest.Every(1000, time.Minute), func(t *testing.T, s *refusalScene) {
+		leasing := s.Client.RateLimiter(s.Name(), limitertest.Ahead(5*time.Second))
+		limitertest.MustAcquire(t, s.plain, 400)
+		s.Until(2 * time.Second)
+		limitertest.MustAcquire(t, s.plain, 300)
+		s.exact(t, 500)
+		for want := int64(299); ; {
+			limitertest.MustAcquire(t, leasing, 1)
+			if d := s.exact(t, 500); d.Remaining < want {
+				break // a lease has come
+			}
+			want--
+		}
+		before := s.Sent.Total()
+		limitertest.MustAcquire(t, leasing, 1)
+		mustTake(t, s.RateLimiter, 500)
+		assert.Equal(t, before, s.Sent.Total())
+		s.exact(t, 500)
+		s.Until(8 * time.Second)
+		s.exact(t, 500)
+	}},
+}
+
+func TestRefusals(t *testing.T) {
+	t.Parallel()
+	onScenes(t, refusalTests, func(t *testing.T, cfg rratelimiter.Config) *refusalScene { return newRefusalScene(t, cfg) })
+}
+
+func TestRefusalsEndWithChangesOfTheirClient(t *testing.T) {
+	t.Parallel()
+	five := limitertest.Every(5, time.Hour)
+	bubbles(t, map[string]change{
+		"Release":            release(1),
+		"SetRate":            setRate(five),
+		"SetRate, KeepState": setRate(limitertest.Every(8, time.Hour), rratelimiter.KeepState()),
+		"UpdateRate":         updateRate(five),
+		"Delete":             makeAnew(five),
+		"Rename":             replaceBy(five),
+	}, func(t *testing.T, change change) {
+		s := newRefusalScene(t, five)
+		limitertest.MustAcquire(t, s.plain, 5)
+		assert.False(t, s.asks(t, 1))
+		s.Until(time.Second)
+		s.remembers(t, 1)
+		require.NoError(t, change(t.Context(), s.Client, s.plain))
+		limitertest.MustAcquire(t, s.RateLimiter, 1)
+		for limitertest.Try(t, s.RateLimiter, 1) {
+			require.Less(t, s.Now(), time.Minute)
+			time.Sleep(ms)
+		}
+		s.Until(2 * time.Second)
+		s.remembers(t, 1)
+	})
+}
+
+// also asks for permits of the scene's limiter and of another at once.
+func (s *refusalScene) also(t *testing.T, permits int64) bool {
+	t.Helper()
+	return tryAll(t, s.Client, permits, s.plain, byDefault(s.Client, "{"+s.Name()+"}:also", limitertest.Every(10, time.Hour)))
+}
+
+// What another handle of the Client repairs may have been what was refused.
+func TestRefusalsEndWithRepairs(t *testing.T) {
+	t.Parallel()
+	bubbles(t, map[string]func(t *testing.T, s *refusalScene){
+		"of a lost set": func(t *testing.T, s *refusalScene) {
+			damage(t, s.Redis, s.plain, "DEL permits")
+			limitertest.MustAcquire(t, s.plain, 1)
+		},
+		"of leaked permits":                func(t *testing.T, s *refusalScene) { limitertest.MustRefuse(t, s.plain, 4) },
+		"by AvailablePermits":              func(t *testing.T, s *refusalScene) { assert.EqualValues(t, 3, limitertest.Available(t, s.plain)) },
+		"by TryAcquireAll":                 func(t *testing.T, s *refusalScene) { assert.True(t, s.also(t, 1)) },
+		"by TryAcquireAll that is refused": func(t *testing.T, s *refusalScene) { assert.False(t, s.also(t, 4)) },
+	}, func(t *testing.T, repair func(t *testing.T, s *refusalScene)) {
+		s := newRefusalScene(t, limitertest.Every(5, time.Hour))
+		limitertest.MustAcquire(t, s.Other, 2)
+		assert.False(t, s.asks(t, 4))
+		s.Until(time.Second)
+		damage(t, s.Redis, s.plain, "DECRBY value 3")
+		assert.False(t, s.asks(t, 2))
+		s.Until(2 * time.Second)
+		s.remembers(t, 2)
+		repair(t, s)
+		assert.True(t, s.asks(t, 2))
 	})
 }
 
 // What Java releases or sets is noticed at the moment that the server named.
 func TestRefusalsBesideJava(t *testing.T) {
 	t.Parallel()
-	for name, java := range map[string]func(t *testing.T, s *refusalScene){
-		"release": func(t *testing.T, s *refusalScene) {
-			t.Helper()
-			require.NoError(t, s.Mini.IncrBy(t.Context(), limitertest.KeysOf(s.RateLimiter).Value, 1).Err())
-		},
-		"setRate": func(t *testing.T, s *refusalScene) {
-			t.Helper()
-			k := limitertest.KeysOf(s.RateLimiter)
-			require.NoError(t, s.Mini.HSet(t.Context(), k.Config, "rate", 100).Err())
-			require.NoError(t, s.Mini.Del(t.Context(), k.Value, k.Permits).Err())
-		},
-	} {
-		t.Run(name, func(t *testing.T) {
-			t.Parallel()
-			synctest.Test(t, func(t *testing.T) {
-				s := newRefusalScene(t, limitertest.Every(1, time.Minute), rratelimiter.WithNotices())
-				limitertest.MustAcquire(t, s.plain, 1)
-				s.Until(time.Second)
-				assert.False(t, s.asks(t, 1))
-				java(t, s)
-				s.Until(time.Minute - 1)
-				s.remembers(t, 1)
-				s.Until(time.Minute)
-				assert.True(t, s.asks(t, 1))
-			})
-		})
-	}
+	bubbles(t, map[string]string{
+		"release": "INCRBY value 1",
+		"setRate": "HSET config rate 100; DEL value permits",
+	}, func(t *testing.T, java string) {
+		s := newRefusalScene(t, limitertest.Every(1, time.Minute), rratelimiter.WithNotices())
+		limitertest.MustAcquire(t, s.plain, 1)
+		s.Until(time.Second)
+		assert.False(t, s.asks(t, 1))
+		damage(t, s.Mini, s.plain, java)
+		s.Until(time.Minute - 1)
+		s.remembers(t, 1)
+		s.Until(time.Minute)
+		assert.True(t, s.asks(t, 1))
+	})
 }
 
 // A limiter that goes when nobody asks for it is asked for.
-func TestRefusalsAndTimesToLive(t *testing.T) {
+func TestRefusalsAndKeepAliveTimes(t *testing.T) {
 	t.Parallel()
-	for _, interval := range []time.Duration{20 * time.Millisecond, 100 * time.Millisecond, time.Second} {
-		t.Run("keep-alive time of "+interval.String(), func(t *testing.T) {
-			t.Parallel()
-			synctest.Test(t, func(t *testing.T) {
-				s := newRefusalScene(t, alive(rratelimiter.Overall, 1, interval))
-				limitertest.MustAcquire(t, s.plain, 1)
-				granted, before := 0, s.Sent.Scripts()
-				for range 1000 {
-					time.Sleep(interval / 100)
-					if limitertest.Try(t, s.RateLimiter, 1) {
-						granted++
-					}
-				}
-				assert.GreaterOrEqual(t, granted, 9)
-				assert.Less(t, s.Sent.Scripts()-before, 50)
-			})
-		})
-	}
-	t.Run("keep-alive time, now and then", func(t *testing.T) {
-		t.Parallel()
-		synctest.Test(t, func(t *testing.T) {
-			cfg := limitertest.Every(1, time.Second)
-			cfg.KeepAlive = time.Second
-			s := newRefusalScene(t, cfg)
-			s.Until(440 * time.Millisecond)
-			limitertest.MustAcquire(t, s.Other, 1)
-			s.Until(450 * time.Millisecond)
-			for range 10 {
-				_, err := s.TryAcquire(t.Context(), 1, 0)
-				require.NoError(t, err)
-				time.Sleep(450 * time.Millisecond)
-			}
-		})
-	})
-	t.Run("expiry", func(t *testing.T) {
-		t.Parallel()
-		synctest.Test(t, func(t *testing.T) {
-			s := newRefusalScene(t, limitertest.Every(1, time.Hour))
-			limitertest.MustAcquire(t, s.plain, 1)
-			_, err := s.Other.Expire(t.Context(), 10*time.Second)
-			require.NoError(t, err)
-			assert.False(t, s.asks(t, 1))
-			s.Until(5*time.Second - 1)
-			s.remembers(t, 1)
-			s.Until(5 * time.Second)
-			assert.False(t, s.asks(t, 1))
-			s.Until(20 * time.Second)
-			_, err = s.TryAcquire(t.Context(), 1, 0)
-			require.ErrorIs(t, err, rratelimiter.ErrNotInitialized)
-		})
-	})
-}
-
-// The time to live can't be read: the refusal ends soon.
-func TestRefusalOfUnknownTimeToLive(t *testing.T) {
-	t.Parallel()
-	synctest.Test(t, func(t *testing.T) {
-		s := newRefusalScene(t, limitertest.Every(1, time.Hour))
+	bubbles(t, map[string]time.Duration{"20ms": 20 * ms, "100ms": 100 * ms, "1s": time.Second}, func(t *testing.T, interval time.Duration) {
+		s := newRefusalScene(t, alive(rratelimiter.Overall, 1, interval))
 		limitertest.MustAcquire(t, s.plain, 1)
-		s.Proxy.OnCommand(func(c redistest.Command) redistest.Action {
-			if c.Contains(lua.TTL.SHA) {
-				return redistest.Cut
+		before := s.Sent.Scripts()
+		granted := 0
+		for range 1000 {
+			time.Sleep(interval / 100)
+			if limitertest.Try(t, s.RateLimiter, 1) {
+				granted++
 			}
-			return redistest.Pass
-		})
-		ctx, cancel := context.WithTimeout(t.Context(), 10*time.Millisecond)
-		defer cancel()
-		ok, err := s.TryAcquire(ctx, 1, 0)
-		require.NoError(t, err)
-		assert.False(t, ok)
-		s.remembers(t, 1)
-		s.Until(100 * time.Millisecond)
-		s.Proxy.OnCommand(nil)
-		assert.False(t, s.asks(t, 1))
-		s.Until(time.Minute)
-		s.remembers(t, 1)
-	})
-}
-
-func TestRefusalsEndWithTheirClient(t *testing.T) {
-	t.Parallel()
-	synctest.Test(t, func(t *testing.T) {
-		s := newRefusalScene(t, limitertest.Every(1, time.Hour))
-		limitertest.MustAcquire(t, s.plain, 1)
-		assert.False(t, s.asks(t, 1))
-		_, err := s.Take(t.Context(), 1)
-		require.NoError(t, err)
-		require.NoError(t, s.Client.Close(t.Context()))
-		_, err = s.TryAcquire(t.Context(), 1, 0)
-		require.ErrorIs(t, err, rratelimiter.ErrClosed)
-		_, err = s.Take(t.Context(), 1)
-		require.ErrorIs(t, err, rratelimiter.ErrClosed)
+		}
+		assert.GreaterOrEqual(t, granted, 9)
+		assert.Less(t, s.Sent.Scripts()-before, 50)
 	})
 }
 
@@ -487,49 +327,21 @@ func TestRefusalsEndWithTheirClient(t *testing.T) {
 func TestRefusalsBesideLeases(t *testing.T) {
 	t.Parallel()
 	redistest.Everywhere(t, func(t *testing.T, rdb redis.UniversalClient) {
-		client := limitertest.NewClient(t, rdb)
+		client := limitertest.NewClient(t, rdb, patient)
 		l := client.RateLimiter(redistest.Name(t), limitertest.Ahead(0), rratelimiter.WithRefusalCache(),
 			rratelimiter.WithDefault(limitertest.Every(1000, time.Hour)))
 		sent := limitertest.CountCommands(rdb)
-		var callers sync.WaitGroup
-		var mu sync.Mutex
-		granted := 0
-		for range 8 {
-			callers.Go(func() {
-				for range 1000 {
-					ok, err := l.TryAcquire(t.Context(), 1, 0)
-					assert.NoError(t, err)
-					mu.Lock()
-					if ok {
-						granted++
-					}
-					mu.Unlock()
+		var granted atomic.Int64
+		together(8, func(int) {
+			for range 1000 {
+				ok, err := l.TryAcquire(t.Context(), 1, 0)
+				assert.NoError(t, err)
+				if ok {
+					granted.Add(1)
 				}
-			})
-		}
-		callers.Wait()
-		assert.Equal(t, 1000, granted)
+			}
+		})
+		assert.EqualValues(t, 1000, granted.Load())
 		assert.Less(t, sent.Scripts(), 500)
 	})
-}
-
-// BenchmarkRefusal measures callers that are refused from memory.
-//
-//	go test -run '^$' -bench Refusal -cpu 2 ./tests/concurrency
-func BenchmarkRefusal(b *testing.B) {
-	rdb := redistest.Redis(b)
-	limiter := limitertest.NewHandle(b, rdb, rratelimiter.WithDefault(limitertest.Every(1, time.Hour)), rratelimiter.WithRefusalCache())
-	ctx := b.Context()
-	limitertest.MustAcquire(b, limiter, 1)
-	b.SetParallelism(4) // 8 callers on 2 processors
-	b.ReportAllocs()
-	b.RunParallel(func(pb *testing.PB) {
-		for pb.Next() {
-			if ok, err := limiter.TryAcquire(ctx, 1, 0); ok || err != nil {
-				b.Error(ok, err)
-				return
-			}
-		}
-	})
-	b.ReportMetric(float64(b.N)/b.Elapsed().Seconds(), "decisions/s")
 }

@@ -4,69 +4,92 @@ import (
 	"context"
 	"fmt"
 	"math"
+	"slices"
+	"sync"
 	"testing"
 	"testing/synctest"
 	"time"
 
+	"github.com/redis/go-redis/v9"
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
 	"github.com/rratelimiter/rratelimiter"
 	"github.com/rratelimiter/rratelimiter/internal/test/limitertest"
 	"github.com/rratelimiter/rratelimiter/internal/test/redistest"
+	"github.com/rratelimiter/rratelimiter/lua"
 )
+
+// waits are the ways to wait for the second limiter of a family.
+var waits = map[string]wait{
+	"alone": func(ctx context.Context, f *limitertest.Family, permits int64, timeout time.Duration) (bool, error) {
+		return f.Limiters[1].TryAcquire(ctx, permits, timeout)
+	},
+	"for all": func(ctx context.Context, f *limitertest.Family, permits int64, timeout time.Duration) (bool, error) {
+		return f.Client.TryAcquireAll(ctx, permits, timeout, f.Limiters...)
+	},
+	"for all, in the other order": func(ctx context.Context, f *limitertest.Family, permits int64, timeout time.Duration) (bool, error) {
+		limiters := slices.Clone(f.Limiters)
+		slices.Reverse(limiters)
+		return f.Client.TryAcquireAll(ctx, permits, timeout, limiters...)
+	},
+}
+
+// A wait is one of waits.
+type wait = func(ctx context.Context, f *limitertest.Family, permits int64, timeout time.Duration) (bool, error)
 
 func TestTryAcquireWaitsUpToItsTimeout(t *testing.T) {
 	t.Parallel()
-	for _, tt := range []struct {
+	type row struct {
 		timeout time.Duration
 		want    string
-	}{
+	}
+	for _, row := range []row{
 		{math.MinInt64, "false at 250ms"},
 		{-1, "false at 250ms"},
 		{0, "false at 250ms"},
 		{1, "false at 250.000001ms"},
-		{400 * time.Millisecond, "false at 650ms"},
-		{749 * time.Millisecond, "false at 999ms"},
-		{750*time.Millisecond - 1, "false at 999.999999ms"},
-		{750 * time.Millisecond, "true at 1s"},
-		{750*time.Millisecond + 1, "true at 1s"},
-		{5 * time.Second, "true at 1s"},
-		{math.MaxInt64, "true at 1s"},
+		{400 * ms, "false at 650ms"},
+		{749 * ms, "false at 999ms"},
+		{1750*ms - 1, "false at 1.999999999s"},
+		{1750 * ms, "true at 2s"},
+		{1750*ms + 1, "true at 2s"},
+		{5 * time.Second, "true at 2s"},
+		{math.MaxInt64, "true at 2s"},
 	} {
-		t.Run(tt.timeout.String(), func(t *testing.T) {
+		t.Run(row.timeout.String(), func(t *testing.T) {
 			t.Parallel()
-			for name, context := range map[string]func(context.Context) context.Context{
-				"cancellable":     func(ctx context.Context) context.Context { return ctx },
-				"not cancellable": context.WithoutCancel,
-			} {
-				t.Run(name, func(t *testing.T) {
-					t.Parallel()
-					synctest.Test(t, func(t *testing.T) {
-						s := limitertest.NewScene(t, limitertest.Every(2, time.Second))
-						limitertest.MustAcquire(t, s.Other, 2)
-						s.Until(250 * time.Millisecond)
-						c := s.StartTryAcquire(context(t.Context()), 1, tt.timeout)
-						s.Until(limitertest.Forever)
-						assert.Equal(t, tt.want, c.Outcome())
-						assert.LessOrEqual(t, s.Sent.Scripts(), 2, "it asks at first and when the server said")
-					})
+			each(t, kindsOfContext, func(t *testing.T, context func(context.Context) context.Context) {
+				bubbles(t, waits, func(t *testing.T, wait wait) {
+					// The first could grant at 1s, the second at 2s, the third at once.
+					s, f := limitertest.NewFamilyScene(t,
+						limitertest.Every(2, time.Second), limitertest.Every(1, 2*time.Second), limitertest.Every(9, time.Hour))
+					require.True(t, f.SeenBy(s.Rival).Try(t, 1))
+					limitertest.MustAcquire(t, s.Rival.RateLimiter(f.Limiters[0].Name()), 1)
+					s.Until(250 * ms)
+					c := s.Go(func() (bool, error) { return wait(context(t.Context()), f, 1, row.timeout) })
+					s.Until(forever)
+					assert.Equal(t, row.want, c.Outcome())
+					assert.LessOrEqual(t, s.Sent.Scripts(), 2, "it asks at first and when the server said")
 				})
-			}
+			})
 		})
 	}
 }
 
-func TestTryAcquireWaitsForAllOfItsPermits(t *testing.T) {
+// The wait is the time until enough members have run out, whenever it is asked for.
+func TestCallersWaitForAllOfTheirPermits(t *testing.T) {
 	t.Parallel()
-	synctest.Test(t, func(t *testing.T) {
-		s := limitertest.NewScene(t, limitertest.Every(3, time.Second))
+	bubbles(t, waits, func(t *testing.T, wait wait) {
+		s, f := limitertest.NewFamilyScene(t, limitertest.Every(9, time.Hour), limitertest.Every(3, time.Second))
 		for range 3 {
-			limitertest.MustAcquire(t, s.Other, 1)
-			s.Until(s.Now() + 200*time.Millisecond)
+			limitertest.MustAcquire(t, s.Rival.RateLimiter(f.Limiters[1].Name()), 1)
+			s.Until(s.Now() + 200*ms)
 		}
-		two, three := s.StartTryAcquire(t.Context(), 2, 600*time.Millisecond), s.StartTryAcquire(t.Context(), 3, limitertest.Forever)
-		s.Until(limitertest.Forever)
+		assert.False(t, f.Try(t, 1))
+		two := s.Go(func() (bool, error) { return wait(t.Context(), f, 2, 600*ms) })
+		three := s.Go(func() (bool, error) { return wait(t.Context(), f, 3, forever) })
+		s.Until(forever)
 		assert.Equal(t, "true at 1.2s", two.Outcome())
 		assert.Equal(t, "true at 2.2s", three.Outcome(), "all are free an interval after the two")
 	})
@@ -74,144 +97,89 @@ func TestTryAcquireWaitsForAllOfItsPermits(t *testing.T) {
 
 func TestWaitersAreWokenByTheirOwnClient(t *testing.T) {
 	t.Parallel()
-	for name, tt := range map[string]struct {
-		wake func(t *testing.T, l *rratelimiter.RateLimiter) error
+	type row struct {
+		wake change
 		want string // "": the limiter is gone at once
-	}{
-		"Release": {func(t *testing.T, l *rratelimiter.RateLimiter) error {
-			return l.Release(t.Context(), 1)
-		}, "true at 300ms"},
-		"SetRate": {func(t *testing.T, l *rratelimiter.RateLimiter) error {
-			return l.SetRate(t.Context(), limitertest.Every(5, time.Second))
-		}, "true at 300ms"},
-		"SetRate of another type": {func(t *testing.T, l *rratelimiter.RateLimiter) error {
-			return l.SetRate(t.Context(), limitertest.PerClient(1, time.Second))
-		}, "true at 300ms"},
-		"SetRate with the state kept": {func(t *testing.T, l *rratelimiter.RateLimiter) error {
-			return l.SetRate(t.Context(), limitertest.Every(3, time.Second), rratelimiter.KeepState())
-		}, "true at 300ms"},
-		"UpdateRate": {func(t *testing.T, l *rratelimiter.RateLimiter) error {
-			_, err := l.UpdateRate(t.Context(), limitertest.Every(5, time.Second))
-			return err
-		}, "true at 300ms"},
-		"a shorter interval": {func(t *testing.T, l *rratelimiter.RateLimiter) error {
-			_, err := l.UpdateRate(t.Context(), limitertest.Every(2, 500*time.Millisecond), rratelimiter.KeepState())
-			return err
-		}, "true at 500ms"},
-		"a longer interval": {func(t *testing.T, l *rratelimiter.RateLimiter) error {
-			_, err := l.UpdateRate(t.Context(), limitertest.Every(2, 2*time.Second), rratelimiter.KeepState())
-			return err
-		}, "true at 2s"},
-		"Delete": {func(t *testing.T, l *rratelimiter.RateLimiter) error {
-			_, err := l.Delete(t.Context())
-			return err
-		}, ""},
-		"Rename away": {func(t *testing.T, l *rratelimiter.RateLimiter) error {
-			return l.Rename(t.Context(), l.Name()+":new")
-		}, ""},
-		"ExpireAt a moment that has passed": {func(t *testing.T, l *rratelimiter.RateLimiter) error {
-			_, err := l.ExpireAt(t.Context(), time.Now().Add(-time.Hour))
-			return err
-		}, ""},
-	} {
-		t.Run(name, func(t *testing.T) {
-			t.Parallel()
-			synctest.Test(t, func(t *testing.T) {
-				s := limitertest.NewScene(t, limitertest.Every(2, time.Second))
-				limitertest.MustAcquire(t, s.Other, 2)
-				c := s.StartTryAcquire(t.Context(), 1, limitertest.Forever)
-				s.Until(300 * time.Millisecond)
-				another := s.Client.RateLimiter(s.Name())
-				require.NoError(t, tt.wake(t, another))
-				s.Until(limitertest.Forever)
-				if tt.want == "" {
-					c.RequireEnd(t, rratelimiter.ErrNotInitialized, 300*time.Millisecond)
-					return
-				}
-				assert.Equal(t, tt.want, c.Outcome())
-			})
-		})
 	}
-}
-
-func TestWaitersAreWokenByALimiterRenamedToTheirs(t *testing.T) {
-	t.Parallel()
-	synctest.Test(t, func(t *testing.T) {
-		s := limitertest.NewScene(t, limitertest.Every(2, time.Second))
-		limitertest.MustAcquire(t, s.Other, 2)
-		free := s.Client.RateLimiter(s.Name() + ":free")
-		limitertest.MustTrySetRate(t, free, limitertest.Every(1, time.Second))
-		c := s.StartAcquire(t.Context(), 1)
-		s.Until(300 * time.Millisecond)
-		require.NoError(t, free.Rename(t.Context(), s.Name()))
-		s.Until(time.Minute)
-		assert.Equal(t, "true at 300ms", c.Outcome())
+	keep := rratelimiter.KeepState()
+	each(t, map[string]row{
+		"Release":                 {release(1), "true at 300ms"},
+		"SetRate":                 {setRate(limitertest.Every(5, time.Second)), "true at 300ms"},
+		"SetRate of another type": {setRate(limitertest.PerClient(1, time.Second)), "true at 300ms"},
+		"SetRate, KeepState":      {setRate(limitertest.Every(3, time.Second), keep), "true at 300ms"},
+		"UpdateRate":              {updateRate(limitertest.Every(5, time.Second)), "true at 300ms"},
+		"a higher rate":           {updateRate(limitertest.Every(3, time.Second), keep), "true at 300ms"},
+		"a shorter interval":      {updateRate(limitertest.Every(2, 500*ms), keep), "true at 500ms"},
+		"a longer interval":       {updateRate(limitertest.Every(2, 2*time.Second), keep), "true at 2s"},
+		"Rename to it":            {replaceBy(limitertest.Every(1, time.Second)), "true at 300ms"},
+		"Rename away":             {renameIt, ""},
+		"Delete":                  {deleteIt, ""},
+		"ExpireAt a moment that has passed": {func(ctx context.Context, _ *rratelimiter.Client, l *rratelimiter.RateLimiter) error {
+			return limitertest.Second(l.ExpireAt(ctx, time.Now().Add(-time.Hour)))
+		}, ""},
+	}, func(t *testing.T, row row) {
+		bubbles(t, waits, func(t *testing.T, wait wait) {
+			s, f := limitertest.NewFamilyScene(t, limitertest.Every(2, time.Second), limitertest.Every(2, time.Second))
+			limitertest.MustAcquire(t, s.Rival.RateLimiter(f.Limiters[1].Name()), 2)
+			c := s.Go(func() (bool, error) { return wait(t.Context(), f, 1, forever) })
+			s.Until(300 * ms)
+			require.NoError(t, row.wake(t.Context(), s.Client, s.Client.RateLimiter(f.Limiters[1].Name())))
+			s.Until(forever)
+			if row.want == "" {
+				c.RequireEnd(t, rratelimiter.ErrNotInitialized, 300*ms)
+				return
+			}
+			assert.Equal(t, row.want, c.Outcome())
+		})
 	})
 }
 
-func TestWaitersWithADefaultOutliveADelete(t *testing.T) {
+// A decision that takes several calls may take longer than one: each has the call
+// timeout, since the server answers. Here a value was lost beside many members.
+func TestADecisionOfManyCalls(t *testing.T) {
 	t.Parallel()
-	synctest.Test(t, func(t *testing.T) {
-		s := limitertest.NewScene(t, limitertest.Every(2, time.Hour), rratelimiter.WithDefault(limitertest.Every(3, time.Minute)))
-		limitertest.MustAcquire(t, s.Other, 2)
-		c := s.StartAcquire(t.Context(), 1)
-		s.Until(300 * time.Millisecond)
-		deleted, err := s.Delete(t.Context())
-		require.NoError(t, err)
-		assert.True(t, deleted)
-		synctest.Wait()
-		assert.Equal(t, "true at 300ms", c.Outcome())
-		cfg, err := s.Config(t.Context())
-		require.NoError(t, err)
-		assert.Equal(t, limitertest.Every(3, time.Minute), cfg)
+	const rate = 10_000
+	each(t, map[string]time.Duration{"once": 0, "waiting": time.Minute}, func(t *testing.T, timeout time.Duration) {
+		bubbles(t, waits, func(t *testing.T, ask wait) {
+			rdb, m := redistest.Mini(t)
+			f := limitertest.NewFamilyOf(t, limitertest.NewClient(t, rdb), limitertest.Every(1, time.Hour), limitertest.Every(rate, time.Hour))
+			pileUp(t, rdb, f.Limiters[1], map[time.Duration]int{time.Minute: rate / 2}, -1)
+			proxy := redistest.MiniProxy(t, m)
+			proxy.OnCommand(with("eval", redistest.Pass.After(900*ms)))
+			start := time.Now()
+			c := limitertest.NewClient(t, proxy.Client(t, &redis.Options{ReadTimeout: time.Minute}))
+			granted, err := ask(t.Context(), f.SeenBy(c), 1, timeout)
+			require.NoError(t, err)
+			assert.True(t, granted)
+			assert.Greater(t, time.Since(start), 4*time.Second)
+		})
 	})
 }
 
-func TestWhatAnotherClientDoesIsSeenWhenTheServerSaid(t *testing.T) {
+func TestDefectTheWaitIsThatForOnePermit(t *testing.T) {
 	t.Parallel()
-	for name, free := range map[string]func(t *testing.T, l *rratelimiter.RateLimiter) error{
-		"nothing": func(*testing.T, *rratelimiter.RateLimiter) error { return nil },
-		"Release": func(t *testing.T, l *rratelimiter.RateLimiter) error { return l.Release(t.Context(), 2) },
-		"SetRate": func(t *testing.T, l *rratelimiter.RateLimiter) error {
-			return l.SetRate(t.Context(), limitertest.Every(9, time.Hour))
-		},
-	} {
-		t.Run(name, func(t *testing.T) {
-			t.Parallel()
-			synctest.Test(t, func(t *testing.T) {
-				s := limitertest.NewScene(t, limitertest.Every(2, time.Second))
-				limitertest.MustAcquire(t, s.Other, 2)
-				c := s.StartAcquire(t.Context(), 1)
-				s.Until(300 * time.Millisecond)
-				require.NoError(t, free(t, s.Other))
-				s.Until(time.Minute)
-				assert.Equal(t, "true at 1s", c.Outcome())
-			})
-		})
-	}
+	redistest.Virtual(t, func(t *testing.T, rdb *redis.Client) {
+		l := limitertest.NewLimiter(t, rdb, limitertest.Every(5, 10*time.Second))
+		for range 5 {
+			limitertest.MustAcquire(t, l, 1)
+			time.Sleep(time.Second)
+		}
+		for permits := int64(1); permits <= 5; permits++ {
+			assert.Equal(t, time.Duration(4+permits)*time.Second, mustTake(t, l, permits).RetryAfter)
+		}
+		sent, start := limitertest.CountCommands(rdb), time.Now()
+		require.NoError(t, l.Acquire(t.Context(), 5))
+		assert.Equal(t, 9*time.Second, time.Since(start))
+		assert.LessOrEqual(t, sent.Scripts(), 2, "no question for each permit")
+	})
 }
 
-func TestAWaiterAsksAgainUntilItIsServed(t *testing.T) {
+func TestDefectOneMemberForEachPermit(t *testing.T) {
 	t.Parallel()
-	synctest.Test(t, func(t *testing.T) {
-		s := limitertest.NewScene(t, limitertest.Every(1, time.Second))
-		limitertest.MustAcquire(t, s.Other, 1)
-		// The other Client is there first, three times over.
-		rivals := []*limitertest.Caller{}
-		for range 3 {
-			rivals = append(rivals, s.Go(func() (bool, error) { return s.Other.TryAcquire(t.Context(), 1, limitertest.Forever) }))
-		}
-		served, gaveUp := s.StartAcquire(t.Context(), 1), s.StartTryAcquire(t.Context(), 1, 1700*time.Millisecond)
-		s.Until(time.Minute)
-		assert.Equal(t, "false at 1.7s", gaveUp.Outcome())
-		var ends []time.Duration
-		for _, c := range append(rivals, served) {
-			end, _ := c.Ended()
-			assert.True(t, end.Ok)
-			ends = append(ends, end.At)
-		}
-		assert.ElementsMatch(t, []time.Duration{time.Second, 2 * time.Second, 3 * time.Second, 4 * time.Second}, ends)
-		assert.LessOrEqual(t, s.Sent.Scripts(), 10)
+	redistest.Virtual(t, func(t *testing.T, rdb *redis.Client) {
+		l := limitertest.NewLimiter(t, rdb, limitertest.Every(2_000_000, time.Hour))
+		limitertest.MustAcquire(t, l, 1_000_000)
+		assert.EqualValues(t, 1, rdb.ZCard(t.Context(), limitertest.KeysOf(l).Permits).Val())
 	})
 }
 
@@ -219,95 +187,21 @@ func TestWaitersWithDifferentDefaults(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		s := limitertest.NewScene(t, rratelimiter.Config{}, rratelimiter.WithDefault(limitertest.Every(2, time.Second)))
-		first := s.StartTryAcquire(t.Context(), 2, limitertest.Forever)
+		first := s.StartTryAcquire(t.Context(), 2, forever)
 		assert.Equal(t, "true at 0s", first.Outcome(), "its default is the limiter's rate")
 
-		larger := s.Client.RateLimiter(s.Name(), rratelimiter.WithDefault(limitertest.Every(10, time.Second)))
-		none := s.Client.RateLimiter(s.Name())
+		larger := byDefault(s.Client, s.Name(), limitertest.Every(10, time.Second))
 		var line []*limitertest.Caller
-		for _, l := range []*rratelimiter.RateLimiter{larger, none, s.RateLimiter, larger} {
-			line = append(line, s.Go(func() (bool, error) { return l.TryAcquire(t.Context(), 1, limitertest.Forever) }))
+		for _, l := range []*rratelimiter.RateLimiter{larger, s.Client.RateLimiter(s.Name()), s.RateLimiter, larger} {
+			line = append(line, s.Go(func() (bool, error) { return l.TryAcquire(t.Context(), 1, forever) }))
 		}
-		tooMany := s.Go(func() (bool, error) { return larger.TryAcquire(t.Context(), 3, limitertest.Forever) })
+		tooMany := s.Go(func() (bool, error) { return larger.TryAcquire(t.Context(), 3, forever) })
 		s.Until(time.Minute)
-		assert.Equal(t, "true at 1s", line[0].Outcome())
-		assert.Equal(t, "true at 1s", line[1].Outcome())
-		assert.Equal(t, "true at 2s", line[2].Outcome())
-		assert.Equal(t, "true at 2s", line[3].Outcome())
+		for i, want := range []string{"true at 1s", "true at 1s", "true at 2s", "true at 2s"} {
+			assert.Equal(t, want, line[i].Outcome())
+		}
 		end, _ := tooMany.Ended()
 		assert.ErrorIs(t, end.Err, rratelimiter.ErrPermitsExceedRate, "a default replaces no rate")
-	})
-}
-
-func TestARateLoweredBelowWhatAWaiterWants(t *testing.T) {
-	t.Parallel()
-	synctest.Test(t, func(t *testing.T) {
-		s := limitertest.NewScene(t, limitertest.Every(10, time.Second))
-		limitertest.MustAcquire(t, s.Other, 10)
-		first := s.StartTryAcquire(t.Context(), 3, limitertest.Forever)
-		tooMany := s.StartTryAcquire(t.Context(), 8, limitertest.Forever)
-		second := s.StartTryAcquire(t.Context(), 3, limitertest.Forever)
-		s.Until(300 * time.Millisecond)
-		require.NoError(t, s.SetRate(t.Context(), limitertest.Every(5, time.Second), rratelimiter.KeepState()))
-		s.Until(time.Minute)
-		tooMany.RequireEnd(t, rratelimiter.ErrPermitsExceedRate, 300*time.Millisecond)
-		assert.Equal(t, "true at 1s", first.Outcome())
-		assert.Equal(t, "true at 2s", second.Outcome())
-	})
-}
-
-func TestARateLoweredBelowWhatTheHeadWants(t *testing.T) {
-	t.Parallel()
-	synctest.Test(t, func(t *testing.T) {
-		s := limitertest.NewScene(t, limitertest.Every(10, time.Second))
-		limitertest.MustAcquire(t, s.Other, 5)
-		head := s.StartTryAcquire(t.Context(), 8, limitertest.Forever)
-		behind := s.StartTryAcquire(t.Context(), 1, limitertest.Forever)
-		s.Until(300 * time.Millisecond)
-		require.NoError(t, s.SetRate(t.Context(), limitertest.Every(6, time.Second), rratelimiter.KeepState()))
-		s.Until(time.Minute)
-		head.RequireEnd(t, rratelimiter.ErrPermitsExceedRate, 300*time.Millisecond)
-		assert.Equal(t, "true at 300ms", behind.Outcome())
-	})
-}
-
-func TestAcquireWaitsWithoutEnd(t *testing.T) {
-	t.Parallel()
-	synctest.Test(t, func(t *testing.T) {
-		s := limitertest.NewScene(t, limitertest.Every(1, 24*time.Hour))
-		limitertest.MustAcquire(t, s.Other, 1)
-		a, b := s.StartAcquire(t.Context(), 1), s.StartAcquire(context.WithoutCancel(t.Context()), 1)
-		s.Until(100 * time.Hour)
-		assert.Equal(t, "true at 24h0m0s", a.Outcome())
-		assert.Equal(t, "true at 48h0m0s", b.Outcome())
-		assert.LessOrEqual(t, s.Sent.Scripts(), 6)
-	})
-}
-
-func TestAcquireGrantsAtOnceWhatIsFree(t *testing.T) {
-	t.Parallel()
-	synctest.Test(t, func(t *testing.T) {
-		s := limitertest.NewScene(t, limitertest.Every(10, time.Second))
-		require.NoError(t, s.Acquire(t.Context(), 4))
-		ok, err := s.TryAcquire(t.Context(), 6, time.Hour)
-		require.NoError(t, err)
-		assert.True(t, ok)
-		assert.Zero(t, s.Now())
-		assert.Equal(t, 2, s.Sent.Scripts())
-	})
-}
-
-func TestWaitersOfDifferentLimitersDoNotMeet(t *testing.T) {
-	t.Parallel()
-	synctest.Test(t, func(t *testing.T) {
-		s := limitertest.NewScene(t, limitertest.Every(1, time.Hour))
-		limitertest.MustAcquire(t, s.Other, 1)
-		waiting := s.StartAcquire(t.Context(), 1)
-		free := s.Client.RateLimiter(s.Name()+":free", rratelimiter.WithDefault(limitertest.Every(1, time.Hour)))
-		assert.Equal(t, "true at 0s", s.Go(func() (bool, error) { return free.TryAcquire(t.Context(), 1, limitertest.Forever) }).Outcome())
-		assert.Equal(t, "waits", waiting.Outcome())
-		s.Until(2 * time.Hour)
-		assert.Equal(t, "true at 1h0m0s", waiting.Outcome())
 	})
 }
 
@@ -317,15 +211,13 @@ func TestNamesOfOneLimiterShareTheLine(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		rdb, _ := redistest.Mini(t)
 		client := limitertest.NewClient(t, rdb, rratelimiter.WithNameMapper(func(string) string { return "one" }))
-		a, b := client.RateLimiter("a"), client.RateLimiter("b")
-		limitertest.MustTrySetRate(t, a, limitertest.Every(1, time.Second))
-		limitertest.MustAcquire(t, b, 1)
-		s := &limitertest.Scene{RateLimiter: a, Client: client, Redis: rdb, Sent: limitertest.CountCommands(rdb), Start: time.Now()}
+		names := []*rratelimiter.RateLimiter{client.RateLimiter("a"), client.RateLimiter("b")}
+		limitertest.MustTrySetRate(t, names[0], limitertest.Every(1, time.Second))
+		limitertest.MustAcquire(t, names[1], 1)
+		s := &limitertest.Scene{Client: client, Redis: rdb, Sent: limitertest.CountCommands(rdb), Start: time.Now()}
 		var line []*limitertest.Caller
 		for i := range 10 {
-			s.RateLimiter = []*rratelimiter.RateLimiter{a, b}[i%2]
-			l := s.RateLimiter
-			line = append(line, s.Go(func() (bool, error) { return l.TryAcquire(t.Context(), 1, limitertest.Forever) }))
+			line = append(line, s.Go(func() (bool, error) { return names[i%2].TryAcquire(t.Context(), 1, forever) }))
 		}
 		assert.Equal(t, 1, s.Sent.Scripts())
 		s.Until(time.Minute)
@@ -335,31 +227,261 @@ func TestNamesOfOneLimiterShareTheLine(t *testing.T) {
 	})
 }
 
-func TestWaitersOfAPerClientLimiter(t *testing.T) {
+// alive returns a Config of which nobody who waits for it may stop asking.
+func alive(kind rratelimiter.RateType, rate int64, interval time.Duration) rratelimiter.Config {
+	return rratelimiter.Config{Type: kind, Rate: rate, Interval: interval, KeepAlive: interval}
+}
+
+func TestDefectAWaitingCallerLosesItsLimiter(t *testing.T) {
 	t.Parallel()
-	synctest.Test(t, func(t *testing.T) {
-		s := limitertest.NewScene(t, limitertest.PerClient(2, time.Second))
-		limitertest.MustAcquire(t, s.RateLimiter, 2)
-		limitertest.MustAcquire(t, s.Other, 2)
-		s.Until(500 * time.Millisecond)
-		limitertest.MustRefuse(t, s.Other, 1)
-		c := s.StartTryAcquire(t.Context(), 2, limitertest.Forever)
-		s.Until(time.Minute)
-		assert.Equal(t, "true at 1s", c.Outcome())
+	limitertest.BothTypes(t, func(t *testing.T, kind rratelimiter.RateType) {
+		virtual(t, map[string]time.Duration{
+			"Acquire": endless, "TryAcquire": forever,
+		}, func(t *testing.T, rdb *redis.Client, patience time.Duration) {
+			l := limitertest.NewLimiter(t, rdb, alive(kind, 1, time.Second))
+			limitertest.MustAcquire(t, l, 1)
+			s := &limitertest.Scene{RateLimiter: l, Sent: limitertest.CountCommands(rdb), Start: time.Now()}
+			for i := range 5 {
+				at := time.Duration(i+1) * time.Second
+				c := caller{permits: 1, patience: patience}.start(t.Context(), t, s)
+				s.Until(at)
+				assert.Equal(t, fmt.Sprint("true at ", at), c.Outcome())
+			}
+			assert.LessOrEqual(t, s.Sent.Scripts(), 5*3, "two questions for each permit, and the first")
+		})
 	})
 }
 
-// Redis may lose the limiter while callers wait for it.
-func TestWaitersAreToldWhenTheLimiterIsGone(t *testing.T) {
+func TestALineKeepsItsLimiterAlive(t *testing.T) {
+	t.Parallel()
+	type row struct {
+		version string
+		cfg     rratelimiter.Config
+		opt     rratelimiter.LimiterOption
+	}
+	keeping := alive(rratelimiter.Overall, 2, time.Second)
+	virtual(t, map[string]row{
+		"newest":              {version: "4.7.0", cfg: keeping},
+		"windows":             {version: "3.12.0", cfg: keeping},
+		"lease":               {"4.7.0", keeping, rratelimiter.WithLease(rratelimiter.Lease{Permits: 10})},
+		"refusals remembered": {"4.7.0", keeping, rratelimiter.WithRefusalCache()},
+		"a client's pair":     {version: "4.7.0", cfg: limitertest.PerClient(2, time.Second)},
+	}, func(t *testing.T, rdb *redis.Client, row row) {
+		client := limitertest.NewClient(t, rdb, rratelimiter.WithRedissonVersion(row.version))
+		l := client.RateLimiter(redistest.Name(t))
+		if row.opt != nil {
+			l = client.RateLimiter(l.Name(), row.opt)
+		}
+		limitertest.MustTrySetRate(t, l, row.cfg)
+		limitertest.MustAcquire(t, l, 2)
+		sent, start := limitertest.CountCommands(rdb), time.Now()
+		together(20, func(int) { assert.NoError(t, l.Acquire(t.Context(), 1)) })
+		// A server keeps the value of a window to the end of its last millisecond.
+		assert.InDelta(t, 10*time.Second, time.Since(start), float64(10*ms))
+		assert.LessOrEqual(t, sent.Scripts(), 10*5)
+	})
+}
+
+func TestWaitersKeepTheirLimiterAliveOnAServer(t *testing.T) {
+	t.Parallel()
+	redistest.Everywhere(t, func(t *testing.T, rdb redis.UniversalClient) {
+		l := limitertest.NewLimiter(t, rdb, alive(rratelimiter.Overall, 1, 2*time.Second))
+		limitertest.MustAcquire(t, l, 1)
+		require.NoError(t, l.Acquire(t.Context(), 1))
+	})
+}
+
+// Redisson sets any keep-alive time.
+func TestAKeepAliveTimeBelowTheInterval(t *testing.T) {
+	t.Parallel()
+	redistest.Virtual(t, func(t *testing.T, rdb *redis.Client) {
+		l := limitertest.NewLimiter(t, rdb, limitertest.Every(1, 10*time.Second))
+		require.NoError(t, rdb.HSet(t.Context(), limitertest.KeysOf(l).Config, "keepAliveTime", 1000).Err())
+		limitertest.MustAcquire(t, l, 1)
+		sent, start := limitertest.CountCommands(rdb), time.Now()
+		require.NoError(t, l.Acquire(t.Context(), 1))
+		assert.Equal(t, 10*time.Second, time.Since(start))
+		assert.LessOrEqual(t, sent.Scripts(), 2*10+2)
+	})
+}
+
+// slowAndBrief returns a limiter without free permits, and one that lives a second after each call.
+func slowAndBrief(t *testing.T, client *rratelimiter.Client, permits int, every time.Duration) (slow, brief *rratelimiter.RateLimiter) {
+	t.Helper()
+	name := redistest.Name(t)
+	slow, brief = client.RateLimiter(name), client.RateLimiter(limitertest.Besides(name))
+	limitertest.MustTrySetRate(t, slow, limitertest.Every(int64(permits), every))
+	limitertest.MustTrySetRate(t, brief, alive(rratelimiter.Overall, 1000, time.Second))
+	limitertest.MustAcquire(t, slow, int64(permits))
+	return slow, brief
+}
+
+func TestThoseThatWaitForAllKeepThemAlive(t *testing.T) {
+	t.Parallel()
+	virtual(t, map[string]int{"one": 1, "many": 50}, func(t *testing.T, rdb *redis.Client, callers int) {
+		client := limitertest.NewClient(t, rdb)
+		slow, brief := slowAndBrief(t, client, callers, time.Minute)
+		sent, start := limitertest.CountCommands(rdb), time.Now()
+		together(callers, func(int) {
+			ok, err := client.TryAcquireAll(t.Context(), 1, forever, brief, slow)
+			assert.NoError(t, err)
+			assert.True(t, ok)
+			assert.Equal(t, time.Minute, time.Since(start))
+		})
+		// Each asks at first and at last, and some of those who wake at once both ask.
+		assert.LessOrEqual(t, sent.Scripts(), 3*callers+2*60+10, "one asks for all")
+	})
+}
+
+// The call that is to keep a limiter alive is stuck: another caller's does.
+func TestASecondTryKeepsThemAlive(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		s := limitertest.NewScene(t, limitertest.Every(1, time.Second))
-		limitertest.MustAcquire(t, s.Other, 1)
-		a, b := s.StartAcquire(t.Context(), 1), s.StartAcquire(t.Context(), 1)
-		s.Until(500 * time.Millisecond)
-		require.NoError(t, s.Redis.FlushAll(t.Context()).Err())
-		s.Until(time.Minute)
-		a.RequireEnd(t, rratelimiter.ErrNotInitialized, time.Second)
-		b.RequireEnd(t, rratelimiter.ErrNotInitialized, time.Second)
+		rdb, m := redistest.Mini(t)
+		require.NoError(t, rdb.ScriptLoad(t.Context(), lua.AcquireAll.Source).Err())
+		proxy := redistest.MiniProxy(t, m)
+		stuck := make(chan struct{})
+		client := limitertest.NewClient(t, proxy.Client(t, nil))
+		slow, brief := slowAndBrief(t, client, 2, 3*time.Second)
+		proxy.OnCommand(redistest.Nth(3, lua.AcquireAll.SHA, redistest.Late.When(stuck)))
+		start := time.Now()
+		var wg sync.WaitGroup
+		for range 2 {
+			wg.Go(func() {
+				ok, err := client.TryAcquireAll(t.Context(), 1, forever, brief, slow)
+				assert.NoError(t, err)
+				assert.True(t, ok)
+			})
+		}
+		time.Sleep(2 * time.Second)
+		ttl, _, err := brief.TTL(t.Context())
+		require.NoError(t, err)
+		assert.Positive(t, ttl, "the other caller asks")
+		close(stuck)
+		wg.Wait()
+		assert.Less(t, time.Since(start), 4*time.Second)
+	})
+}
+
+func TestWaitersLearnThatTheirLimiterIsGone(t *testing.T) {
+	t.Parallel()
+	type row struct {
+		cfg    rratelimiter.Config
+		other  bool // another program does it
+		remove change
+		at     time.Duration
+	}
+	bubbles(t, map[string]row{
+		"deleted by its Client":           {alive(rratelimiter.Overall, 1, 10*time.Second), false, deleteIt, time.Second},
+		"deleted by another program":      {alive(rratelimiter.Overall, 1, 10*time.Second), true, deleteIt, 5 * time.Second},
+		"given an end by another program": {limitertest.Every(1, 10*time.Second), true, expireIt(2 * time.Second), 10 * time.Second},
+	}, func(t *testing.T, row row) {
+		s := limitertest.NewScene(t, row.cfg)
+		beside := s.Client.RateLimiter(limitertest.Besides(s.Name()))
+		limitertest.MustTrySetRate(t, beside, limitertest.Every(1, time.Hour))
+		limitertest.MustAcquire(t, s.RateLimiter, 1)
+		before := s.Sent.Scripts()
+		all := []*limitertest.Caller{s.StartAcquire(t.Context(), 1), s.StartAcquire(t.Context(), 1)}
+		all = append(all, s.Go(func() (bool, error) {
+			return s.Client.TryAcquireAll(t.Context(), 1, forever, beside, s.RateLimiter)
+		}))
+		s.Until(time.Second)
+		l := s.RateLimiter
+		if row.other {
+			l = s.Other
+		}
+		require.NoError(t, row.remove(t.Context(), s.Client, l))
+		s.Until(20 * time.Second)
+		failed(t, rratelimiter.ErrNotInitialized, row.at, all...)
+		assert.LessOrEqual(t, s.Sent.Scripts()-before, 8, "no polling")
+	})
+}
+
+func TestWaitersWithADefaultMakeTheirLimiterAnew(t *testing.T) {
+	t.Parallel()
+	cfg := alive(rratelimiter.Overall, 1, 10*time.Second)
+	type row struct {
+		defaults [2]bool // of the first in line, and the second
+		want     [2]string
+		own      bool // their Client deletes it
+	}
+	bubbles(t, map[string]row{
+		"both":            {[2]bool{true, true}, [2]string{"true at 5s", "true at 15s"}, false},
+		"the first":       {[2]bool{true, false}, [2]string{"true at 5s", "true at 15s"}, false},
+		"the second":      {[2]bool{false, true}, [2]string{"", "true at 5s"}, false},
+		"by their Client": {[2]bool{true, true}, [2]string{"true at 1s", "true at 11s"}, true},
+	}, func(t *testing.T, row row) {
+		s := limitertest.NewScene(t, alive(rratelimiter.Overall, 2, 10*time.Second))
+		limitertest.MustAcquire(t, s.RateLimiter, 2)
+		var all []*limitertest.Caller
+		plain := s.RateLimiter
+		for _, has := range row.defaults {
+			s.RateLimiter = plain
+			if has {
+				s.RateLimiter = byDefault(s.Client, s.Name(), cfg)
+			}
+			all = append(all, caller{permits: 1, patience: endless}.start(t.Context(), t, s))
+		}
+		s.Until(time.Second)
+		l := s.Other
+		if row.own {
+			l = plain
+		}
+		deleted, err := l.Delete(t.Context())
+		require.NoError(t, err)
+		assert.True(t, deleted)
+		s.Until(14 * time.Second)
+		assert.Equal(t, cfg, configOf(t, plain))
+		s.Until(20 * time.Second)
+		for i, c := range all {
+			if row.want[i] == "" {
+				c.RequireEnd(t, rratelimiter.ErrNotInitialized, 5*time.Second)
+				continue
+			}
+			assert.Equal(t, row.want[i], c.Outcome())
+		}
+	})
+}
+
+func TestThoseThatWaitForAllMakeALimiterAnew(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		cfg := alive(rratelimiter.Overall, 1, 10*time.Second)
+		s := limitertest.NewScene(t, cfg, rratelimiter.WithDefault(cfg))
+		slow := s.Client.RateLimiter(limitertest.Besides(s.Name()))
+		limitertest.MustTrySetRate(t, slow, limitertest.Every(1, 20*time.Second))
+		limitertest.MustAcquire(t, slow, 1)
+		c := s.Go(func() (bool, error) {
+			return s.Client.TryAcquireAll(t.Context(), 1, forever, s.RateLimiter, slow)
+		})
+		s.Until(time.Second)
+		require.NoError(t, limitertest.Second(s.Other.Delete(t.Context())))
+		s.Until(5 * time.Second)
+		assert.Len(t, limitertest.LimiterKeys(t, s.Redis, s.Name()), 1, "the configuration")
+		s.Until(30 * time.Second)
+		assert.Equal(t, "true at 20s", c.Outcome())
+	})
+}
+
+// Take asks a second time how long to wait if the oldest members don't say.
+func TestTakeOfALimiterThatGoesBetweenItsQuestions(t *testing.T) {
+	t.Parallel()
+	type row struct {
+		opts []rratelimiter.LimiterOption
+		want error
+	}
+	bubbles(t, map[string]row{
+		"with a default":    {opts: []rratelimiter.LimiterOption{rratelimiter.WithDefault(limitertest.Every(300, time.Hour))}},
+		"without a default": {want: rratelimiter.ErrNotInitialized},
+	}, func(t *testing.T, row row) {
+		s := limitertest.NewScene(t, limitertest.Every(300, time.Hour), row.opts...)
+		limitertest.AddGrants(t, s.Redis, limitertest.KeysOf(s.RateLimiter).Permits, time.Minute, 300, 1)
+		require.NoError(t, s.Redis.Set(t.Context(), limitertest.KeysOf(s.RateLimiter).Value, 0, 0).Err())
+		s.Redis.AddHook(limitertest.BeforeScript(lua.Wait, func() {
+			assert.NoError(t, limitertest.Second(s.Other.Delete(t.Context())))
+		}))
+		d, err := s.Take(t.Context(), 290)
+		require.ErrorIs(t, err, row.want)
+		assert.False(t, d.Granted)
 	})
 }

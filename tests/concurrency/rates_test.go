@@ -1,0 +1,587 @@
+package concurrency_test
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net/http"
+	"net/http/httptest"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/alicebob/miniredis/v2"
+	"github.com/redis/go-redis/v9"
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"github.com/rratelimiter/rratelimiter"
+	"github.com/rratelimiter/rratelimiter/httplimit"
+	"github.com/rratelimiter/rratelimiter/internal/test/limitertest"
+	"github.com/rratelimiter/rratelimiter/internal/test/redistest"
+	"github.com/rratelimiter/rratelimiter/internal/test/redistest/limittest"
+	"github.com/rratelimiter/rratelimiter/limit"
+	"github.com/rratelimiter/rratelimiter/lua"
+)
+
+// A taker takes a permit of the limiter "user:ann", whose rate is cfg by default.
+type taker func(ctx context.Context, c *rratelimiter.Client, cfg rratelimiter.Config) (take func() (bool, error))
+
+// takers are the ways in which a program takes permits of a limiter by default.
+var takers = map[string]taker{
+	"Keyed": func(ctx context.Context, c *rratelimiter.Client, cfg rratelimiter.Config) func() (bool, error) {
+		users := c.Keyed("user:", cfg)
+		return func() (bool, error) { return users.TryAcquire(ctx, "ann", 1, 0) }
+	},
+	"Keyed, figures": func(ctx context.Context, c *rratelimiter.Client, cfg rratelimiter.Config) func() (bool, error) {
+		users := c.Keyed("user:", cfg)
+		return func() (bool, error) {
+			d, err := users.Take(ctx, "ann", 1)
+			return d.Granted, err
+		}
+	},
+	"Keyed, up to": func(ctx context.Context, c *rratelimiter.Client, cfg rratelimiter.Config) func() (bool, error) {
+		users := c.Keyed("user:", cfg)
+		return func() (bool, error) {
+			_, d, err := users.TakeUpTo(ctx, "ann", 1)
+			return d.Granted, err
+		}
+	},
+	"WithDefault": func(ctx context.Context, c *rratelimiter.Client, cfg rratelimiter.Config) func() (bool, error) {
+		l := byDefault(c, "user:ann", cfg)
+		return func() (bool, error) { return l.TryAcquire(ctx, 1, 0) }
+	},
+	"a handle for each call": func(ctx context.Context, c *rratelimiter.Client, cfg rratelimiter.Config) func() (bool, error) {
+		return func() (bool, error) { return byDefault(c, "user:ann", cfg).TryAcquire(ctx, 1, 0) }
+	},
+	"TryAcquireAll": func(ctx context.Context, c *rratelimiter.Client, cfg rratelimiter.Config) func() (bool, error) {
+		l, other := byDefault(c, "user:ann", cfg), byDefault(c, "{user:ann}other", limitertest.Every(1_000_000, time.Hour))
+		return func() (bool, error) { return c.TryAcquireAll(ctx, 1, 0, other, l) }
+	},
+}
+
+// grantsOf returns how many calls are granted of three at a time, every 59 seconds.
+func grantsOf(times int, take func() bool) (granted int) {
+	for range times {
+		time.Sleep(59 * time.Second)
+		for range 3 {
+			if take() {
+				granted++
+			}
+		}
+	}
+	return granted
+}
+
+func TestChangedDefaultReachesBusyKeys(t *testing.T) {
+	t.Parallel()
+	for _, beside := range []string{"4.7.0", "3.17.0", "3.12.0"} {
+		for name, taker := range takers {
+			if beside == "3.12.0" && name == "TryAcquireAll" {
+				continue // is ErrUnsupported
+			}
+			t.Run(name+", "+beside, func(t *testing.T) {
+				t.Parallel()
+				limitertest.BothTypes(t, func(t *testing.T, kind rratelimiter.RateType) { changeDefault(t, taker, kind, beside) })
+			})
+		}
+	}
+}
+
+func changeDefault(t *testing.T, taker taker, kind rratelimiter.RateType, beside string) {
+	redistest.Virtual(t, func(t *testing.T, rdb *redis.Client) {
+		newClient := func() *rratelimiter.Client {
+			return limitertest.NewClient(t, rdb, rratelimiter.WithClientID("shop"), rratelimiter.WithRedissonVersion(beside))
+		}
+		by := func(client *rratelimiter.Client, rate int64) func() bool {
+			take := taker(t.Context(), client, rratelimiter.Config{Type: kind, Rate: rate, Interval: time.Minute})
+			return func() bool {
+				ok, err := take()
+				require.NoError(t, err)
+				return ok
+			}
+		}
+		old := by(newClient(), 1000)
+		assert.Equal(t, 15, grantsOf(5, old))
+		time.Sleep(59 * time.Second)
+		require.True(t, old())
+		time.Sleep(59 * time.Second)
+		require.True(t, old())
+		client := newClient()
+		take := by(client, 2)
+		if beside == "3.12.0" {
+			assert.True(t, take(), "the window began just now")
+		}
+		assert.False(t, take(), "permits in use stay so")
+		assert.LessOrEqual(t, grantsOf(20, take), 41, "two in each minute; by the old rate it would be 60")
+		assert.EqualValues(t, 2, configOf(t, client.RateLimiter("user:ann")).Rate)
+	})
+}
+
+// Of all Clients made in one moment, the last is the newest program.
+func TestClientsOfOneMomentKeepTheirOrder(t *testing.T) {
+	t.Parallel()
+	redistest.Virtual(t, func(t *testing.T, rdb *redis.Client) {
+		name, after := redistest.Name(t), rratelimiter.PerMinute(2)
+		limitertest.MustAcquire(t, byDefault(limitertest.NewClient(t, rdb), name, rratelimiter.PerMinute(1000)), 1)
+		for range 999 {
+			limitertest.NewClient(t, rdb)
+		}
+		l := byDefault(limitertest.NewClient(t, rdb), name, after)
+		limitertest.MustAcquire(t, l, 1)
+		assert.Equal(t, after.Rate, configOf(t, l).Rate)
+	})
+}
+
+// setters set the rate of one limiter on purpose.
+func setters(t *testing.T, rdb *redis.Client, cfg rratelimiter.Config) map[string]change {
+	fields := fmt.Sprintf("HSET config rate %d interval %d type 0", cfg.Rate, cfg.Interval.Milliseconds())
+	takes := func(ctx context.Context, c *rratelimiter.Client, l *rratelimiter.RateLimiter) error {
+		return c.RateLimiter(l.Name(), rratelimiter.WithRate(cfg)).Acquire(ctx, 1)
+	}
+	return map[string]change{
+		"SetRate":    setRate(cfg),
+		"KeepState":  setRate(cfg, rratelimiter.KeepState()),
+		"UpdateRate": updateRate(cfg),
+		"TrySetRate": makeAnew(cfg),
+		"WithRate":   takes,
+		"WithRate, made anew": func(ctx context.Context, c *rratelimiter.Client, l *rratelimiter.RateLimiter) error {
+			return errors.Join(takes(ctx, c, l), deleteIt(ctx, c, l), takes(ctx, c, l))
+		},
+		// As Redisson does, and what an earlier program of this package left.
+		"Redisson's setRate": func(_ context.Context, _ *rratelimiter.Client, l *rratelimiter.RateLimiter) error {
+			damage(t, rdb, l, fields+"; DEL value permits")
+			return nil
+		},
+		"unknown": func(_ context.Context, _ *rratelimiter.Client, l *rratelimiter.RateLimiter) error {
+			damage(t, rdb, l, "DEL config; "+fields+" keepAliveTime 0")
+			return nil
+		},
+	}
+}
+
+// A rate that was set for one limiter stays, also if it is the default of the program before.
+func TestRateSetOnPurposeStays(t *testing.T) {
+	t.Parallel()
+	first, second := rratelimiter.PerMinute(1000), rratelimiter.PerMinute(2)
+	each(t, map[string]rratelimiter.Config{"another": rratelimiter.PerMinute(50), "the first": first}, func(t *testing.T, cfg rratelimiter.Config) {
+		redistest.Engines(t, func(t *testing.T, rdb *redis.Client) {
+			setters := setters(t, rdb, cfg)
+			if cfg == first { // There is no difference: what was set is what was there.
+				delete(setters, "Redisson's setRate")
+				delete(setters, "WithRate")
+			}
+			each(t, setters, func(t *testing.T, set change) {
+				l := byDefault(limitertest.NewClient(t, rdb), redistest.Name(t), first)
+				limitertest.MustAcquire(t, l, 1)
+				require.NoError(t, set(t.Context(), limitertest.NewClient(t, rdb), l))
+				for range 3 {
+					program := limitertest.NewClient(t, rdb)
+					later := byDefault(program, l.Name(), second)
+					limitertest.MustAcquire(t, later, 1)
+					tryAll(t, program, 1, later, byDefault(program, limitertest.Besides(l.Name()), second))
+					assert.Equal(t, cfg.Rate, configOf(t, later).Rate)
+				}
+			})
+		})
+	})
+}
+
+var defaultTests = tests[*redis.Client]{
+	// During a roll-out the default of the newest program holds; each program logs it once.
+	"programs with other defaults do not fight": func(t *testing.T, rdb *redis.Client) {
+		changes := 0
+		rdb.AddHook(limitertest.BeforeScript(lua.SetRate, func() { changes++ }))
+		var logs [2]bytes.Buffer
+		var clients [2]*rratelimiter.Client
+		for i := range clients {
+			clients[i] = limitertest.NewClient(t, rdb, logTo(&logs[i]))
+		}
+		before, after := rratelimiter.PerMinute(1000), rratelimiter.PerMinute(2)
+		ask := func(i int, cfg rratelimiter.Config, key string) {
+			limittest.Take(t, clients[i].Keyed("user:", cfg), key, 1)
+		}
+		keys := []string{"ann", "bob", "eve"}
+		for _, key := range keys {
+			ask(0, before, key)
+		}
+		for range 60 {
+			for _, key := range keys {
+				ask(1, after, key)
+				ask(0, before, key)
+			}
+			time.Sleep(7 * time.Second)
+		}
+		synctest.Wait()
+		assert.Equal(t, len(keys), changes, "one for each key")
+		for _, key := range keys {
+			assert.EqualValues(t, 2, configOf(t, clients[0].RateLimiter("user:"+key)).Rate)
+		}
+		assert.Equal(t, 1, strings.Count(logs[1].String(), "\n"), logs[1].String())
+		assert.Contains(t, logs[1].String(), `rate replaced" limiter=user: found="1000 in 1m0s, kept alive for 1m0s" want="2 in 1m0s, kept alive for 1m0s"`)
+		assert.Equal(t, 1, strings.Count(logs[0].String(), "\n"), logs[0].String())
+		assert.Contains(t, logs[0].String(), `rate differs" limiter=user: found="2 in 1m0s" want="1000 in 1m0s"`)
+
+		// The program before, begun again, is the one that began last.
+		clients[0] = limitertest.NewClient(t, rdb)
+		ask(0, before, "ann")
+		assert.EqualValues(t, 1000, configOf(t, clients[0].RateLimiter("user:ann")).Rate)
+	},
+	// A limiter that an older program makes anew has the newer default within a minute of use.
+	"default of a limiter made anew": func(t *testing.T, rdb *redis.Client) {
+		old := limitertest.NewClient(t, rdb).Keyed("user:", rratelimiter.PerMinute(1000))
+		client := limitertest.NewClient(t, rdb)
+		users := client.Keyed("user:", rratelimiter.PerMinute(2))
+		take := func(k *rratelimiter.KeyedLimiter) limit.Decision { return limittest.Take(t, k, "ann", 1) }
+		assert.EqualValues(t, 2, take(users).Limit)
+		time.Sleep(61 * time.Second) // the limiter has gone
+		assert.EqualValues(t, 1000, take(old).Limit)
+		assert.EqualValues(t, 2, take(users).Limit)
+
+		time.Sleep(61 * time.Second)
+		assert.EqualValues(t, 2, take(users).Limit)
+		require.NoError(t, limitertest.Second(users.Limiter("ann").Delete(t.Context())))
+		assert.EqualValues(t, 1000, take(old).Limit)
+		time.Sleep(59 * time.Second)
+		take(users)
+		time.Sleep(2 * time.Second)
+		assert.EqualValues(t, 2, take(users).Limit)
+	},
+	// What a program remembers of the rate before ends with the change.
+	"changed default ends what is remembered": func(t *testing.T, rdb *redis.Client) {
+		limitertest.MustAcquire(t, byDefault(limitertest.NewClient(t, rdb), "{a}", rratelimiter.PerHour(3)), 3)
+		client := limitertest.NewClient(t, rdb)
+		seen := client.RateLimiter("{a}", rratelimiter.WithRefusalCache())
+		limitertest.MustRefuse(t, seen, 1)
+		waiting := make(chan error, 1)
+		go func() { waiting <- client.RateLimiter("{a}").Acquire(t.Context(), 1) }()
+		synctest.Wait()
+		limitertest.MustAcquire(t, byDefault(client, "{a}", rratelimiter.PerHour(100)), 1)
+		synctest.Wait()
+		require.Len(t, waiting, 1, "who waits asks anew")
+		require.NoError(t, <-waiting)
+		limitertest.MustAcquire(t, seen, 95)
+		limitertest.MustRefuse(t, seen, 1)
+	},
+	// A change of the default ends the leases of the program that makes it.
+	"changed default and leases": func(t *testing.T, rdb *redis.Client) {
+		limitertest.MustAcquire(t, byDefault(limitertest.NewClient(t, rdb), "a", rratelimiter.PerMinute(100_000)), 1)
+		l := limitertest.NewClient(t, rdb).RateLimiter("a", rratelimiter.WithDefault(rratelimiter.PerMinute(100)), limitertest.Ahead(0))
+		granted := 1
+		for range 1000 {
+			if limitertest.Try(t, l, 1) {
+				granted++
+			}
+			time.Sleep(10 * ms)
+		}
+		assert.LessOrEqual(t, granted, 100)
+		assert.Greater(t, granted, 80)
+		time.Sleep(2 * time.Minute)
+		assert.EqualValues(t, 100, limitertest.Available(t, l))
+	},
+	// Of two rates under one prefix the first that a key was asked for by stays.
+	"two rates of one prefix": func(t *testing.T, rdb *redis.Client) {
+		client := limitertest.NewClient(t, rdb)
+		first, second := client.Keyed("api", rratelimiter.PerMinute(10)), client.Keyed("api", rratelimiter.PerMinute(5))
+		for range 3 {
+			for _, k := range []*rratelimiter.KeyedLimiter{first, second} {
+				assert.EqualValues(t, 10, limittest.Take(t, k, "ann", 1).Limit)
+			}
+		}
+	},
+}
+
+func TestDefaults(t *testing.T) {
+	t.Parallel()
+	onMini(t, defaultTests)
+}
+
+// Peek and what else only reads say what there is, and change nothing.
+func TestChangedRatesAndReads(t *testing.T) {
+	t.Parallel()
+	each(t, map[string]rratelimiter.LimiterOption{
+		"default": rratelimiter.WithDefault(rratelimiter.PerHour(2)), "rate": rratelimiter.WithRate(rratelimiter.PerHour(2)),
+	}, func(t *testing.T, opt rratelimiter.LimiterOption) {
+		redistest.Engines(t, func(t *testing.T, rdb *redis.Client) {
+			name := redistest.Name(t)
+			limitertest.MustAcquire(t, byDefault(limitertest.NewClient(t, rdb), name, rratelimiter.PerHour(1000)), 1)
+			l := limitertest.NewClient(t, rdb).RateLimiter(name, opt)
+			peek := func() int64 {
+				d, err := l.Peek(t.Context(), 1)
+				require.NoError(t, err)
+				return d.Limit
+			}
+			limitertest.RequireUntouched(t, rdb, name, func() {
+				assert.EqualValues(t, 1000, peek())
+				assert.EqualValues(t, 999, limitertest.Available(t, l))
+				assert.EqualValues(t, 1000, configOf(t, l).Rate)
+			})
+			limitertest.MustAcquire(t, l, 1)
+			assert.EqualValues(t, 2, configOf(t, l).Rate)
+			assert.EqualValues(t, 2, peek())
+		})
+	})
+}
+
+// A decision is one script call, as ever: the first of a handle, and of a program that
+// finds what it wants or what was set on purpose. Only a change takes two more.
+func TestDefaultCostsNoCall(t *testing.T) {
+	t.Parallel()
+	bubbles(t, map[string]time.Duration{"for ever": 0, "kept alive": time.Hour}, func(t *testing.T, keepAlive time.Duration) {
+		rdb, _ := redistest.Mini(t)
+		cfg := rratelimiter.Config{Rate: 1000, Interval: time.Minute, KeepAlive: keepAlive}
+		limitertest.MustAcquire(t, byDefault(limitertest.NewClient(t, rdb), "a", cfg), 1)
+		require.NoError(t, limitertest.NewClient(t, rdb).RateLimiter("other").SetRate(t.Context(), cfg), "the server knows the script from here on")
+		sent := limitertest.CountCommands(rdb)
+		calls := func(rate int64) (each []int) {
+			cfg.Rate = rate
+			l := byDefault(limitertest.NewClient(t, rdb), "a", cfg)
+			before := sent.Scripts()
+			for range 3 {
+				limitertest.MustAcquire(t, l, 1)
+				each = append(each, sent.Scripts()-before)
+			}
+			return each
+		}
+		assert.Equal(t, []int{1, 2, 3}, calls(1000))
+		assert.Equal(t, []int{3, 4, 5}, calls(2000))
+		cfg.Rate = 3000
+		require.NoError(t, limitertest.NewClient(t, rdb).RateLimiter("a").SetRate(t.Context(), cfg))
+		assert.Equal(t, []int{1, 2, 3}, calls(4000))
+	})
+}
+
+func TestWithRateSetsTheRateAndKeepsPermitsInUse(t *testing.T) {
+	t.Parallel()
+	redistest.Everywhere(t, func(t *testing.T, rdb redis.UniversalClient) {
+		client := limitertest.NewClient(t, rdb)
+		l := client.RateLimiter(redistest.Name(t))
+		limitertest.MustTrySetRate(t, l, limitertest.Every(10, time.Hour))
+		limitertest.MustAcquire(t, l, 4)
+
+		want := rratelimiter.Config{Rate: 6, Interval: 2 * time.Hour, KeepAlive: 3 * time.Hour}
+		coded := client.RateLimiter(l.Name(), rratelimiter.WithRate(want))
+		d := mustTake(t, coded, 1)
+		assert.True(t, d.Granted)
+		assert.EqualValues(t, 6, d.Limit)
+		assert.EqualValues(t, 1, d.Remaining)
+		assert.Equal(t, want, configOf(t, l))
+	})
+}
+
+func TestWithRateByEachCall(t *testing.T) {
+	t.Parallel()
+	own := limitertest.Every(5, time.Hour)
+	calls := map[string]change{
+		"TryAcquireAll of one": func(ctx context.Context, c *rratelimiter.Client, l *rratelimiter.RateLimiter) error {
+			return limitertest.Second(c.TryAcquireAll(ctx, 1, 0, l))
+		},
+		"TryAcquireAll of two": func(ctx context.Context, c *rratelimiter.Client, l *rratelimiter.RateLimiter) error {
+			other := c.RateLimiter("{"+l.Name()+"}other", rratelimiter.WithRate(limitertest.Every(2, time.Hour)))
+			return limitertest.Second(c.TryAcquireAll(ctx, 1, time.Second, l, other))
+		},
+	}
+	for name := range acquires {
+		calls[name] = func(ctx context.Context, _ *rratelimiter.Client, l *rratelimiter.RateLimiter) error {
+			return limitertest.Operations[name](ctx, l)
+		}
+	}
+	each(t, calls, func(t *testing.T, call change) {
+		virtual(t, map[string]rratelimiter.Config{
+			"no rate before": {}, "another": limitertest.Every(50, time.Hour), "its own": own,
+		}, func(t *testing.T, rdb *redis.Client, before rratelimiter.Config) {
+			client := limitertest.NewClient(t, rdb)
+			plain := client.RateLimiter("a")
+			if before.Rate > 0 {
+				limitertest.MustTrySetRate(t, plain, before)
+			}
+			l := client.RateLimiter("a", rratelimiter.WithRate(own))
+			require.NoError(t, call(t.Context(), client, l))
+			assert.Equal(t, own, configOf(t, plain))
+			assert.EqualValues(t, 4, limitertest.Available(t, plain))
+
+			require.NoError(t, limitertest.Second(plain.Delete(t.Context())))
+			require.NoError(t, call(t.Context(), client, l), "a limiter that has gone")
+			assert.Equal(t, own, configOf(t, plain))
+		})
+	})
+}
+
+func TestWithRateComparesOnce(t *testing.T) {
+	t.Parallel()
+	redistest.Virtual(t, func(t *testing.T, rdb *redis.Client) {
+		client := limitertest.NewClient(t, rdb)
+		plain := client.RateLimiter("a")
+		limitertest.MustTrySetRate(t, plain, limitertest.Every(50, time.Hour))
+		scripts := map[string]*int{}
+		for _, s := range []*lua.Script{lua.Config, lua.SetRate, lua.TrySetRate} {
+			calls := 0
+			scripts[s.Name] = &calls
+			rdb.AddHook(limitertest.BeforeScript(s, func() { calls++ }))
+		}
+		l := client.RateLimiter("a", rratelimiter.WithRate(limitertest.Every(20, time.Hour)))
+		together(10, func(int) { assert.True(t, limitertest.Try(t, l, 1)) })
+		require.NoError(t, plain.SetRate(t.Context(), limitertest.Every(30, time.Hour), rratelimiter.KeepState()))
+		*scripts[lua.SetRate.Name]-- // it goes by EVALSHA too
+		limitertest.MustAcquire(t, l, 1)
+		assert.Equal(t, 1, *scripts[lua.Config.Name])
+		assert.Equal(t, 1, *scripts[lua.SetRate.Name])
+		assert.Equal(t, 0, *scripts[lua.TrySetRate.Name])
+		assert.EqualValues(t, 30, configOf(t, plain).Rate, "the rate that was set last holds")
+	})
+}
+
+var withRateTests = map[string]func(t *testing.T, rdb *redis.Client, m *miniredis.Miniredis){
+	"WithRate tells of programs that disagree": func(t *testing.T, rdb *redis.Client, m *miniredis.Miniredis) {
+		told, log := &limitertest.Recorder{}, &bytes.Buffer{}
+		client := limitertest.NewClient(t, rdb, rratelimiter.WithObserver(told), logTo(log))
+		other := limitertest.NewClient(t, rdb)
+		ours, theirs := limitertest.Every(20, time.Minute), rratelimiter.Config{Rate: 30, Interval: time.Hour, KeepAlive: 2 * time.Hour}
+		a := client.RateLimiter("a", rratelimiter.WithRate(ours))
+		b := other.RateLimiter("a", rratelimiter.WithRate(theirs))
+		require.NoError(t, b.Acquire(t.Context(), 1))
+		for range 3 {
+			mustTake(t, a, 1)
+		}
+		synctest.Wait()
+		replaced := limit.Event{
+			Kind: limit.RateReplaced, Limiter: "a",
+			Found: limit.Rate{Permits: 30, Interval: time.Hour, KeepAlive: 2 * time.Hour},
+			Want:  limit.Rate{Permits: 20, Interval: time.Minute},
+		}
+		assert.Equal(t, []limit.Event{replaced}, told.Events())
+		assert.Contains(t, log.String(), `msg="rratelimiter: rate replaced" limiter=a found="30 in 1h0m0s, kept alive for 2h0m0s" want="20 in 1m0s"`)
+
+		require.NoError(t, other.RateLimiter("a").SetRate(t.Context(), theirs))
+		for range 3 {
+			mustTake(t, a, 1)
+		}
+		synctest.Wait()
+		differs := limit.Event{
+			Kind: limit.RateDiffers, Limiter: "a",
+			Found: limit.Rate{Permits: 30, Interval: time.Hour}, Want: limit.Rate{Permits: 20, Interval: time.Minute},
+		}
+		assert.Equal(t, []limit.Event{replaced, differs}, told.Events(), "once")
+		assert.Equal(t, theirs, configOf(t, b), "they do not fight")
+		assert.Contains(t, log.String(), `rate differs`)
+	},
+	"WithRate keeps to the callers time": func(t *testing.T, rdb *redis.Client, m *miniredis.Miniredis) {
+		client := limitertest.NewClient(t, rdb)
+		rdb.AddHook(limitertest.Slow(500 * ms))
+		l := client.RateLimiter("a", rratelimiter.WithRate(limitertest.Every(1, time.Hour)))
+		start := time.Now()
+		require.ErrorIs(t, limitertest.Second(l.TryAcquire(t.Context(), 1, 100*ms)), rratelimiter.ErrUnavailable)
+		assert.Equal(t, 200*ms, time.Since(start))
+
+		ctx, cancel := context.WithTimeout(t.Context(), 50*ms)
+		defer cancel()
+		require.ErrorIs(t, l.Acquire(ctx, 1), context.DeadlineExceeded)
+		time.Sleep(time.Minute)
+		limitertest.MustAcquire(t, l, 1)
+	},
+	"WithRate tries again after a failure": func(t *testing.T, rdb *redis.Client, m *miniredis.Miniredis) {
+		client := limitertest.NewClient(t, rdb)
+		limitertest.MustTrySetRate(t, client.RateLimiter("a"), limitertest.Every(50, time.Hour))
+		l := client.RateLimiter("a", rratelimiter.WithRate(limitertest.Every(20, time.Hour)))
+		m.SetError("LOADING Redis is loading the dataset in memory")
+		_, err := l.TryAcquire(t.Context(), 1, 0)
+		require.ErrorIs(t, err, rratelimiter.ErrUnavailable)
+		require.ErrorContains(t, err, "WithRate")
+		require.NotErrorIs(t, err, rratelimiter.ErrUnknownOutcome)
+		m.SetError("")
+		limitertest.MustAcquire(t, l, 1)
+		assert.EqualValues(t, 20, configOf(t, l).Rate)
+	},
+	"WithRate goes by the policy for outages": func(t *testing.T, rdb *redis.Client, m *miniredis.Miniredis) {
+		client := limitertest.NewClient(t, rdb, rratelimiter.WithFailure(limit.FailLocal(0.5)))
+		l := client.RateLimiter("a", rratelimiter.WithRate(limitertest.Every(20, time.Hour)))
+		m.SetError("LOADING Redis is loading the dataset in memory")
+		defer m.SetError("")
+		assert.EqualValues(t, 10, mustTake(t, l, 1).Limit)
+	},
+}
+
+func TestWithRate(t *testing.T) {
+	t.Parallel()
+	bubbles(t, withRateTests, func(t *testing.T, test func(t *testing.T, rdb *redis.Client, m *miniredis.Miniredis)) {
+		rdb, m := redistest.Mini(t)
+		test(t, rdb, m)
+	})
+}
+
+// The log is told once of prefixes of one Client that may share keys, or that have two rates.
+func TestPrefixesOfOneClient(t *testing.T) {
+	t.Parallel()
+	minute := rratelimiter.PerMinute
+	keyed := func(prefix string, rate int64) func(t *testing.T, c *rratelimiter.Client) {
+		return func(t *testing.T, c *rratelimiter.Client) {
+			limittest.Take(t, c.Keyed(prefix, minute(rate)), "x", 1)
+		}
+	}
+	handler := func(rate int64, opts ...httplimit.Option) func(t *testing.T, c *rratelimiter.Client) {
+		return func(t *testing.T, c *rratelimiter.Client) {
+			h := httplimit.New(c.Keyed("", minute(rate)), opts...)(http.NotFoundHandler())
+			h.ServeHTTP(httptest.NewRecorder(), httptest.NewRequestWithContext(t.Context(), http.MethodGet, "/", nil))
+		}
+	}
+	api, apiIP := httplimit.WithPrefix("api:"), httplimit.WithPrefix("api:ip:")
+	type row struct {
+		first, second func(t *testing.T, c *rratelimiter.Client)
+		kind          limit.EventKind
+		says          string
+	}
+	bubbles(t, map[string]row{
+		"another rate":             {keyed("api", 10), keyed("api", 5), limit.RateDiffers, `limiter=api found="10 in 1m0s`},
+		"a prefix that goes on":    {keyed("api", 5), keyed("api2", 5), limit.PrefixesMeet, `neither continues`},
+		"the longer one first":     {keyed("api2", 5), keyed("api", 5), limit.PrefixesMeet, `neither continues`},
+		"the same twice":           {keyed("api", 5), keyed("api", 5), "", ""},
+		"prefixes that part":       {keyed("api:", 5), keyed("api2:", 7), "", ""},
+		"middleware, another rate": {handler(10), handler(5), limit.RateDiffers, `limiter=http: found="10 in 1m0s`},
+		"middleware, the same":     {handler(5), handler(5), "", ""},
+		"middleware, apart":        {handler(10, api), handler(5), "", ""},
+		"middleware, continued":    {handler(10, api), handler(5, apiIP), limit.PrefixesMeet, `api:ip:`},
+		"middleware, hash tags":    {handler(10, api, httplimit.WithHashTag()), handler(5, apiIP, httplimit.WithHashTag()), "", ""},
+		"middleware, and without":  {handler(10, api), keyed("", 10), limit.PrefixesMeet, `neither continues`},
+	}, func(t *testing.T, row row) {
+		rdb, _ := redistest.Mini(t)
+		told, log := &limitertest.Recorder{}, &bytes.Buffer{}
+		client := limitertest.NewClient(t, rdb, rratelimiter.WithObserver(told), logTo(log))
+		for range 3 { // as where they are made for each request
+			row.first(t, client)
+			row.second(t, client)
+		}
+		synctest.Wait()
+		var kinds []limit.EventKind
+		for _, e := range told.Events() {
+			kinds = append(kinds, e.Kind)
+		}
+		if row.kind == "" {
+			assert.Empty(t, kinds)
+			assert.Empty(t, log.String())
+			return
+		}
+		assert.Contains(t, kinds, row.kind)
+		assert.Contains(t, log.String(), row.says)
+		assert.LessOrEqual(t, strings.Count(log.String(), "\n"), 2)
+	})
+}
+
+// Without a log of its own the Client tells slog's.
+func TestPrefixesWithoutALogger(t *testing.T) { //nolint:paralleltest // the log is the process's
+	log := &bytes.Buffer{}
+	before := slog.Default()
+	slog.SetDefault(slog.New(slog.NewTextHandler(log, nil)))
+	defer slog.SetDefault(before)
+	synctest.Test(t, func(t *testing.T) {
+		rdb, _ := redistest.Mini(t)
+		client := limitertest.NewClient(t, rdb)
+		for _, rate := range []int64{10, 5} {
+			limittest.Take(t, client.Keyed("api", rratelimiter.PerMinute(rate)), "ann", 1)
+		}
+		synctest.Wait()
+		assert.Contains(t, log.String(), `rate differs" limiter=api`)
+	})
+}
