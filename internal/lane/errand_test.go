@@ -26,50 +26,31 @@ func errandOf(i int) *script.Call {
 	return &script.Call{Script: incr, Keys: script.KeysOf(keyOf(i)), Args: script.Constant{}}
 }
 
-// What comes by the thousands at a distance is done within the time of a call, by flights
-// of a bounded size.
+// What comes by the thousands at a distance is done by flights of a bounded size, and
+// does not keep decisions waiting behind all of it.
 func TestErrandsGoTogether(t *testing.T) {
 	t.Parallel()
-	synctest.Test(t, func(t *testing.T) {
-		f := &flights{trip: 10 * time.Millisecond}
-		lanes, direct := lanesOn(t, f, 20)
-		l := lanes.Of(t.Context(), "key")
-		var wg sync.WaitGroup
+	onRig(t, &flights{trip: 10 * time.Millisecond}, 20, func(t *testing.T, r *rig) {
 		const errands = 3000
 		for i := range errands {
-			wg.Add(1)
-			l.Start(t.Context(), errandOf(i), func(_ any, err error) {
+			r.Add(1)
+			r.lane.Start(t.Context(), errandOf(i), func(_ any, err error) {
 				assert.NoError(t, err)
-				wg.Done()
+				r.Done()
 			})
 		}
-		wg.Wait()
+		start := time.Now()
+		r.mustAsk(t, errands)
+		assert.LessOrEqual(t, time.Since(start), 3*r.trip, "not behind all of them")
+		r.Wait()
 		ran := 0
-		for _, size := range f.sizes() {
+		for _, size := range r.sizes() {
 			assert.LessOrEqual(t, size, 128)
 			ran += size
 		}
-		assert.Equal(t, errands, ran)
-		assert.LessOrEqual(t, f.most(), 10+1)
-		assert.Equal(t, "1", direct.Get(t.Context(), keyOf(errands-1)).Val())
-	})
-}
-
-// Errands do not keep decisions waiting behind all of them.
-func TestDecisionsGoBesideErrands(t *testing.T) {
-	t.Parallel()
-	synctest.Test(t, func(t *testing.T) {
-		f := &flights{trip: 10 * time.Millisecond}
-		lanes, _ := lanesOn(t, f, 2)
-		l := lanes.Of(t.Context(), "key")
-		for i := range 3000 {
-			l.Start(t.Context(), errandOf(i), func(any, error) {})
-		}
-		start := time.Now()
-		_, err := newAsk("key", script.Call{}).by(l)
-		require.NoError(t, err)
-		assert.LessOrEqual(t, time.Since(start), 3*f.trip, "not behind all of them")
-		time.Sleep(time.Minute)
+		assert.Equal(t, errands+1, ran)
+		assert.LessOrEqual(t, r.most(), 10+1)
+		assert.Equal(t, "1", r.direct.Get(t.Context(), keyOf(errands-1)).Val())
 	})
 }
 
@@ -77,29 +58,21 @@ func TestDecisionsGoBesideErrands(t *testing.T) {
 // it are repeated after a third of that nevertheless.
 func TestDecisionsBesideChangesAreRepeatedInTime(t *testing.T) {
 	t.Parallel()
-	synctest.Test(t, func(t *testing.T) {
-		f := &flights{hold: make(chan struct{})}
-		lanes, _ := lanesOn(t, f, 64)
-		l := lanes.Of(t.Context(), "key")
-		var wg sync.WaitGroup
+	onRig(t, &flights{held: true}, 64, func(t *testing.T, r *rig) {
 		ask := func(i int) {
-			wg.Go(func() {
-				_, err := newAsk(keyOf(i), script.Call{Repeat: true}).by(l)
-				assert.NoError(t, err)
-			})
-			synctest.Wait()
+			_, err := r.ask(i, script.Call{Repeat: true})
+			assert.NoError(t, err)
 		}
-		ask(0) // and while it is under way
+		r.start(1, ask) // and while it is under way
 		for i := range 10 {
-			l.Start(t.Context(), errandOf(100+i), func(any, error) {})
-			ask(1 + i)
+			r.lane.Start(t.Context(), errandOf(100+i), func(any, error) {})
+			r.start(1, func(int) { ask(1 + i) })
 		}
-		f.hang(true)
-		close(f.hold)
+		r.hang(true)
+		close(r.hold)
 		time.Sleep(script.DefaultTimeout / 2)
-		f.hang(false)
-		wg.Wait()
-		time.Sleep(time.Minute)
+		r.hang(false)
+		r.Wait()
 	})
 }
 
@@ -107,16 +80,13 @@ func TestDecisionsBesideChangesAreRepeatedInTime(t *testing.T) {
 // none goes unanswered for longer than a call's time.
 func TestErrandsOfASilentServerEndInTime(t *testing.T) {
 	t.Parallel()
-	synctest.Test(t, func(t *testing.T) {
-		f := &flights{stuck: true}
-		lanes, _ := lanesOn(t, f, 1024)
-		l := lanes.Of(t.Context(), "key")
+	onRig(t, &flights{stuck: true}, 1024, func(t *testing.T, r *rig) {
 		start, before := time.Now(), runtime.NumGoroutine()
 		var mu sync.Mutex
 		told := 0
 		const errands = 5000
 		for i := range errands {
-			l.Start(t.Context(), errandOf(i), func(_ any, err error) {
+			r.lane.Start(t.Context(), errandOf(i), func(_ any, err error) {
 				mu.Lock()
 				defer mu.Unlock()
 				told++
@@ -131,24 +101,20 @@ func TestErrandsOfASilentServerEndInTime(t *testing.T) {
 		mu.Lock()
 		assert.Equal(t, errands, told)
 		mu.Unlock()
-		assert.LessOrEqual(t, f.most(), 2*64)
-		time.Sleep(time.Minute)
+		assert.LessOrEqual(t, r.most(), 2*64)
 	})
 }
 
 // What is over is forgotten also while a server sends no answers and takes nothing more.
 func TestErrandsThatAreOverAreForgotten(t *testing.T) {
 	t.Parallel()
-	synctest.Test(t, func(t *testing.T) {
-		f := &flights{hold: make(chan struct{})}
-		lanes, _ := lanesOn(t, f, 2)
-		l := lanes.Of(t.Context(), "key")
+	onRig(t, &flights{held: true}, 2, func(t *testing.T, r *rig) {
 		var kept []weak.Pointer[script.Keys]
 		for i := range 60 {
 			for j := range 100 {
 				c := errandOf(100*i + j)
 				kept = append(kept, weak.Make(c.Keys))
-				l.Start(t.Context(), c, func(_ any, err error) { assert.ErrorIs(t, script.Outage(err), limit.ErrUnavailable) })
+				r.lane.Start(t.Context(), c, func(_ any, err error) { assert.ErrorIs(t, script.Outage(err), limit.ErrUnavailable) })
 			}
 			time.Sleep(script.DefaultTimeout)
 		}
@@ -156,8 +122,7 @@ func TestErrandsThatAreOverAreForgotten(t *testing.T) {
 		runtime.GC()
 		kept = slices.DeleteFunc(kept, func(p weak.Pointer[script.Keys]) bool { return p.Value() == nil })
 		assert.LessOrEqual(t, len(kept), 200, "beside what is under way")
-		close(f.hold)
-		time.Sleep(time.Minute)
+		close(r.hold)
 	})
 }
 
@@ -165,46 +130,34 @@ func TestErrandsThatAreOverAreForgotten(t *testing.T) {
 // may have run.
 func TestErrandsWhoseCallersLeave(t *testing.T) {
 	t.Parallel()
-	synctest.Test(t, func(t *testing.T) {
-		f := &flights{hold: make(chan struct{})}
-		lanes, direct := lanesOn(t, f, 2)
-		var wg sync.WaitGroup
+	onRig(t, &flights{held: true}, 2, func(t *testing.T, r *rig) {
 		ctx, cancel := context.WithCancel(t.Context())
-		failed := make([]error, 3)
-		for i := range failed {
-			wg.Go(func() { _, failed[i] = lanes.Run(ctx, errandOf(i)) })
-			synctest.Wait()
-		}
-		cancel()
-		wg.Wait()
-		for i, err := range failed {
+		r.start(3, func(i int) {
+			_, err := r.lanes.Run(ctx, errandOf(i))
 			assert.ErrorIs(t, err, context.Canceled)
 			assert.Equal(t, i < 2, errors.Is(err, script.ErrLost), "two flights were under way")
-		}
-		close(f.hold)
+		})
+		cancel()
+		r.Wait()
+		close(r.hold)
 		time.Sleep(time.Second)
-		assert.Equal(t, []any{"1", "1", nil}, direct.MGet(t.Context(), keyOf(0), keyOf(1), keyOf(2)).Val())
+		assert.Equal(t, []any{"1", "1", nil}, r.direct.MGet(t.Context(), keyOf(0), keyOf(1), keyOf(2)).Val())
 	})
 }
 
 // A call that nobody wants any more when its turn comes is not sent.
 func TestUnwantedErrands(t *testing.T) {
 	t.Parallel()
-	synctest.Test(t, func(t *testing.T) {
-		lanes, direct := lanesOn(t, &flights{}, 2)
-		for i, wanted := range []bool{true, false} {
+	onRig(t, &flights{}, 2, func(t *testing.T, r *rig) {
+		for i, want := range []error{nil, script.ErrUnwanted} {
 			c := errandOf(i)
 			asked := 0
-			c.Wanted = func() bool { asked++; return wanted }
-			_, err := lanes.Run(t.Context(), c)
-			if wanted {
-				assert.NoError(t, err)
-			} else {
-				assert.ErrorIs(t, err, script.ErrUnwanted)
-			}
+			c.Wanted = func() bool { asked++; return want == nil }
+			_, err := r.lanes.Run(t.Context(), c)
+			assert.ErrorIs(t, err, want)
 			assert.Equal(t, 1, asked)
 		}
-		assert.Equal(t, []any{"1", nil}, direct.MGet(t.Context(), keyOf(0), keyOf(1)).Val())
+		assert.Equal(t, []any{"1", nil}, r.direct.MGet(t.Context(), keyOf(0), keyOf(1)).Val())
 	})
 }
 

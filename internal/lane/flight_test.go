@@ -2,7 +2,6 @@ package lane_test
 
 import (
 	"fmt"
-	"sync"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -26,26 +25,23 @@ var echo = newScript("return {ARGV[1]}")
 
 // joined makes calls while two are under way: those two go alone, and the others
 // together.
-func joined(t *testing.T, calls []*script.Joint) (replies []any, failed []error, f *flights) {
+func joined(t *testing.T, calls []*script.Joint, check func(replies []any, r *rig)) {
 	t.Helper()
-	f = &flights{hold: make(chan struct{})}
-	lanes, direct := lanesOn(t, f, 1024)
-	require.NoError(t, direct.ScriptLoad(t.Context(), echo.Source).Err())
-	l := lanes.Of(t.Context(), "key")
-	replies, failed = make([]any, len(calls)), make([]error, len(calls))
-	var wg sync.WaitGroup
-	for i, joint := range calls {
-		wg.Go(func() {
-			replies[i], failed[i] = newAsk(keyOf(i), script.Call{
-				Script: echo, Repeat: true, Joint: joint,
+	onRig(t, &flights{held: true}, 1024, func(t *testing.T, r *rig) {
+		require.NoError(t, r.direct.ScriptLoad(t.Context(), echo.Source).Err())
+		replies := make([]any, len(calls))
+		r.start(len(calls), func(i int) {
+			var err error
+			replies[i], err = r.ask(i, script.Call{
+				Script: echo, Repeat: true, Joint: calls[i],
 				Args: script.ArgumentsFunc(func(all []any, a script.Attempt) []any { return append(all, fmt.Sprint(i, a.Age >= 0)) }),
-			}).by(l)
+			})
+			assert.NoError(t, err)
 		})
-		synctest.Wait()
-	}
-	close(f.hold)
-	wg.Wait()
-	return replies, failed, f
+		close(r.hold)
+		r.Wait()
+		check(replies, r)
+	})
 }
 
 func TestJointCalls(t *testing.T) {
@@ -70,24 +66,22 @@ func TestJointCalls(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			synctest.Test(t, func(t *testing.T) {
-				var calls []*script.Joint
-				for i := range 80 {
-					second := any(100 + i)
-					if i == 5 {
-						second = 0
-					}
-					if tc.last == "fail" {
-						second = "fail"
-					}
-					calls = append(calls, &script.Joint{Script: many, Args: [2]any{tc.word, second}, Early: true})
+			var calls []*script.Joint
+			for i := range 80 {
+				second := any(100 + i)
+				if i == 5 {
+					second = 0
 				}
-				replies, failed, f := joined(t, calls)
-				for i := range calls {
-					require.NoError(t, failed[i])
-					assert.Equal(t, tc.want(i), replies[i], i)
+				if tc.last == "fail" {
+					second = "fail"
 				}
-				assert.Equal(t, []int{1, 1, 2}, f.sizes()[:3], "78 calls as two")
+				calls = append(calls, &script.Joint{Script: many, Args: [2]any{tc.word, second}, Early: true})
+			}
+			joined(t, calls, func(replies []any, r *rig) {
+				for i, reply := range replies {
+					assert.Equal(t, tc.want(i), reply, i)
+				}
+				assert.Equal(t, []int{1, 1, 2}, r.sizes()[:3], "78 calls as two")
 			})
 		})
 	}
@@ -95,22 +89,18 @@ func TestJointCalls(t *testing.T) {
 
 func TestEarlyJointCallsComeFirst(t *testing.T) {
 	t.Parallel()
-	synctest.Test(t, func(t *testing.T) {
-		order := newScript(`local all = {}
-			for i = 1, (#ARGV - 1) / 2 do
-				all[i] = (i <= ARGV[1] + 0) == (ARGV[2 * i] % 2 == 1) and 1000 + ARGV[2 * i] or 0
-			end
-			return all`)
-		var calls []*script.Joint
-		for i := range 10 {
-			calls = append(calls, &script.Joint{Script: order, Args: [2]any{i, ""}, Early: i%2 == 1})
-		}
-		replies, failed, _ := joined(t, calls)
-		for i := range calls {
-			require.NoError(t, failed[i])
-			if i > 1 {
-				assert.EqualValues(t, 1000+i, replies[i])
-			}
+	order := newScript(`local all = {}
+		for i = 1, (#ARGV - 1) / 2 do
+			all[i] = (i <= ARGV[1] + 0) == (ARGV[2 * i] % 2 == 1) and 1000 + ARGV[2 * i] or 0
+		end
+		return all`)
+	var calls []*script.Joint
+	for i := range 10 {
+		calls = append(calls, &script.Joint{Script: order, Args: [2]any{i, ""}, Early: i%2 == 1})
+	}
+	joined(t, calls, func(replies []any, _ *rig) {
+		for i := 2; i < len(calls); i++ {
+			assert.EqualValues(t, 1000+i, replies[i])
 		}
 	})
 }
@@ -119,37 +109,29 @@ func TestEarlyJointCallsComeFirst(t *testing.T) {
 // went ahead.
 func TestAFlightOfAllKinds(t *testing.T) {
 	t.Parallel()
-	synctest.Test(t, func(t *testing.T) {
-		f := &flights{hold: make(chan struct{})}
-		lanes, direct := lanesOn(t, f, 1024)
-		require.NoError(t, direct.HSet(t.Context(), "hash", "field", "7").Err())
-		l := lanes.Of(t.Context(), "key")
-		var wg sync.WaitGroup
-		for i := range 20 {
-			wg.Go(func() {
-				call := script.Call{}
-				want := any(int64(1))
-				switch i % 3 {
-				case 0:
-					call.Joint = &script.Joint{Script: many, Args: [2]any{"", 100 + i}}
-					if i > 1 {
-						want = int64(100 + i)
-					}
-				case 1:
-					call.Ahead = []any{"hget", "hash", "field"}
+	onRig(t, &flights{held: true}, 1024, func(t *testing.T, r *rig) {
+		require.NoError(t, r.direct.HSet(t.Context(), "hash", "field", "7").Err())
+		r.start(20, func(i int) {
+			call, want := script.Call{}, any(int64(1))
+			switch i % 3 {
+			case 0:
+				call.Joint = &script.Joint{Script: many, Args: [2]any{"", 100 + i}}
+				if i > 1 {
+					want = int64(100 + i)
 				}
-				a := newAsk(keyOf(i), call)
-				reply, err := a.by(l)
-				assert.NoError(t, err)
-				assert.Equal(t, want, reply, i)
-				if call.Ahead != nil {
-					assert.Equal(t, "7", a.call.AheadAnswer().Val())
-				}
-			})
-			synctest.Wait()
-		}
-		close(f.hold)
-		wg.Wait()
+			case 1:
+				call.Ahead = []any{"hget", "hash", "field"}
+			}
+			a := newAsk(keyOf(i), call)
+			reply, err := a.by(r.lane)
+			assert.NoError(t, err)
+			assert.Equal(t, want, reply, i)
+			if call.Ahead != nil {
+				assert.Equal(t, "7", a.call.AheadAnswer().Val())
+			}
+		})
+		close(r.hold)
+		r.Wait()
 	})
 }
 
@@ -157,19 +139,25 @@ func TestAFlightOfAllKinds(t *testing.T) {
 // alone. The callers of a flight get an error, those of no other.
 func TestAPanicReachesItsFlightOnly(t *testing.T) {
 	t.Parallel()
-	synctest.Test(t, func(t *testing.T) {
-		f := &flights{trip: 100 * time.Millisecond}
-		f.panics = func(scripts int) any {
-			if scripts == 3 {
-				return "a hook"
-			}
-			return nil
+	panics := func(scripts int) error {
+		if scripts == 3 {
+			panic("a hook")
 		}
-		lanes, _ := lanesOn(t, f, 4) // two are under way at most
-		l := lanes.Of(t.Context(), "key")
-		var wg sync.WaitGroup
-		failed := make([]error, 9)
-		ask := func(i int) { wg.Go(func() { _, failed[i] = newAsk(keyOf(i), script.Call{}).by(l) }) }
+		return nil
+	}
+	// Two are under way at most, of 100 ms each.
+	onRig(t, &flights{trip: 100 * time.Millisecond, fails: panics}, 4, func(t *testing.T, r *rig) {
+		ask := func(i int) {
+			r.Go(func() {
+				_, err := r.ask(i, script.Call{})
+				if i >= 2 && i < 5 {
+					assert.ErrorIs(t, err, script.ErrLost, i)
+					assert.ErrorContains(t, err, "a hook")
+				} else {
+					assert.NoError(t, err, i)
+				}
+			})
+		}
 		ask(0)
 		time.Sleep(50 * time.Millisecond)
 		ask(1)
@@ -181,24 +169,15 @@ func TestAPanicReachesItsFlightOnly(t *testing.T) {
 		for i := 5; i < 9; i++ { // fly with the second one's
 			ask(i)
 		}
-		wg.Wait()
-		for i, err := range failed {
-			if i >= 2 && i < 5 {
-				require.ErrorIs(t, err, script.ErrLost, i)
-				assert.ErrorContains(t, err, "a hook")
-			} else {
-				assert.NoError(t, err, i)
-			}
-		}
+		r.Wait()
 
-		f.panics = func(int) any { return "alone" }
-		_, err := newAsk("key", script.Call{}).by(l)
+		r.fails = func(int) error { panic("alone") }
+		_, err := r.ask(0, script.Call{})
 		require.ErrorIs(t, err, script.ErrLost)
 		require.ErrorContains(t, err, "alone")
-		f.panics = nil
+		r.fails = nil
 		for range 70 { // nothing is left of the flights
-			_, err := newAsk("key", script.Call{}).by(l)
-			require.NoError(t, err)
+			r.mustAsk(t, 0)
 		}
 	})
 }

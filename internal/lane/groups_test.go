@@ -7,7 +7,6 @@ import (
 	"slices"
 	"sync"
 	"testing"
-	"testing/synctest"
 	"time"
 
 	"github.com/stretchr/testify/assert"
@@ -33,13 +32,10 @@ end
 redis.call('SET', KEYS[1], free)
 return {10, before, taken, 0, 0}`)
 
-const perKey = 10
-
 // desk is a limiter whose calls take a second.
 type desk struct {
 	*lane.Groups
-
-	flights *flights
+	*rig
 
 	mu      sync.Mutex
 	batches []string // key and permits of each
@@ -47,36 +43,54 @@ type desk struct {
 	fail    error
 }
 
-// newDesk returns a desk that has so many flights under way at most.
-func newDesk(t *testing.T, most int) *desk {
+// atDesk runs test in a bubble, with a desk that has so many flights under way at most.
+func atDesk(t *testing.T, most int, test func(t *testing.T, d *desk)) {
 	t.Helper()
-	d := &desk{flights: &flights{trip: 900 * time.Millisecond}}
-	lanes, direct := lanesOn(t, d.flights, 2*most)
-	require.NoError(t, direct.ScriptLoad(t.Context(), decide.Source).Err())
-	d.Groups = lane.NewGroups(lanes, lane.Rule{Most: 100, Ask: func(key string, b *lane.Batch) (*lane.Question, error) {
-		d.mu.Lock()
-		defer d.mu.Unlock()
-		d.batches = append(d.batches, fmt.Sprint(key, " ", b.Count, " for ", b.Sum))
-		if d.fail != nil {
-			return nil, d.fail
+	onRig(t, &flights{trip: 900 * time.Millisecond}, 2*most, func(t *testing.T, r *rig) {
+		require.NoError(t, r.direct.ScriptLoad(t.Context(), decide.Source).Err())
+		d := &desk{rig: r}
+		d.Groups = lane.NewGroups(r.lanes, lane.Rule{Most: 100, Ask: d.question})
+		test(t, d)
+	})
+}
+
+func (d *desk) question(key string, b *lane.Batch) (*lane.Question, error) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	d.batches = append(d.batches, fmt.Sprint(key, " ", b.Count, " for ", b.Sum))
+	if d.fail != nil {
+		return nil, d.fail
+	}
+	q := &lane.Question{Read: func(reply any, err error) (lane.Verdict, error) {
+		if err != nil {
+			return lane.Verdict{}, script.Outage(err)
 		}
-		q := &lane.Question{Read: func(reply any, err error) (lane.Verdict, error) {
-			if err != nil {
-				return lane.Verdict{}, script.Outage(err)
-			}
-			v, _, err := lane.ParseVerdict(reply)
-			v.GiveBack = func(_ context.Context, permits int64) error {
-				d.mu.Lock()
-				defer d.mu.Unlock()
-				d.back += permits
-				return direct.IncrBy(context.Background(), key, permits).Err()
-			}
-			return v, err
-		}}
-		q.Script, q.Keys, q.Args = decide, script.KeysOf(key), script.Constant(b.Args(nil))
-		return q, nil
-	}})
-	return d
+		v, _, err := lane.ParseVerdict(reply)
+		v.GiveBack = func(ctx context.Context, permits int64) error {
+			d.mu.Lock()
+			defer d.mu.Unlock()
+			d.back += permits
+			return d.direct.IncrBy(context.WithoutCancel(ctx), key, permits).Err()
+		}
+		return v, err
+	}}
+	q.Script, q.Keys, q.Args = decide, script.KeysOf(key), script.Constant(b.Args(nil))
+	return q, nil
+}
+
+// take is Take of a key.
+func (d *desk) take(ctx context.Context, key string, permits int64) (limit.Decision, error) {
+	decision, _, err := d.Take(ctx, "Take", key, permits)
+	return decision, err
+}
+
+// mustTake takes permits that must be free, and returns how many are left.
+func (d *desk) mustTake(t *testing.T, key string, permits int64) (left int64) {
+	t.Helper()
+	decision, err := d.take(t.Context(), key, permits)
+	assert.NoError(t, err)
+	assert.True(t, decision.Granted)
+	return decision.Remaining
 }
 
 // asked returns the batches: key and permits of each.
@@ -95,25 +109,17 @@ func (d *desk) returned() int64 {
 
 func TestThoseWhoAskMeanwhileGoTogether(t *testing.T) {
 	t.Parallel()
-	synctest.Test(t, func(t *testing.T) {
-		d := newDesk(t, 1)
+	atDesk(t, 1, func(t *testing.T, d *desk) {
 		granted := make([]bool, 8)
-		var wg sync.WaitGroup
-		for i := range granted {
-			wg.Go(func() {
-				decision, _, err := d.Take(t.Context(), "Take", "a", 2)
-				assert.NoError(t, err)
-				granted[i] = decision.Granted
-			})
-			synctest.Wait()
-		}
-		wg.Go(func() {
-			_, _, err := d.Take(context.Background(), "Take", "b", 1)
+		d.start(8, func(i int) {
+			decision, err := d.take(t.Context(), "a", 2)
 			assert.NoError(t, err)
+			granted[i] = decision.Granted
 		})
-		wg.Wait()
+		d.start(1, func(int) { d.mustTake(t, "b", 1) })
+		d.Wait()
 		assert.Equal(t, []string{"a 1 for 2", "a 7 for 14", "b 1 for 1"}, d.asked())
-		assert.Equal(t, []int{1, 2}, d.flights.sizes(), "both keys in one flight")
+		assert.Equal(t, []int{1, 2}, d.sizes(), "both keys in one flight")
 		assert.Equal(t, []bool{true, true, true, true, true, false, false, false}, granted, "in the order in which they came")
 	})
 }
@@ -121,115 +127,84 @@ func TestThoseWhoAskMeanwhileGoTogether(t *testing.T) {
 // A caller alone goes at once, and the next does not wait for its return.
 func TestTheNextDoesNotWaitForTheReturn(t *testing.T) {
 	t.Parallel()
-	for _, key := range []string{"a", "b"} {
-		synctest.Test(t, func(t *testing.T) {
-			d := newDesk(t, 2)
+	for _, keys := range [][]string{{"a", "a"}, {"a", "b"}} {
+		atDesk(t, 2, func(t *testing.T, d *desk) {
 			start := time.Now()
-			var wg sync.WaitGroup
-			for _, key := range []string{"a", key} {
-				wg.Go(func() {
-					_, _, err := d.Take(t.Context(), "Take", key, 1)
-					assert.NoError(t, err)
-					assert.Equal(t, 900*time.Millisecond, time.Since(start))
-				})
-				synctest.Wait()
-			}
-			assert.Equal(t, []int{1, 1}, d.flights.sizes())
-			wg.Wait()
+			d.start(2, func(i int) {
+				d.mustTake(t, keys[i], 1)
+				assert.Equal(t, 900*time.Millisecond, time.Since(start))
+			})
+			assert.Equal(t, []int{1, 1}, d.sizes())
+			d.Wait()
 		})
 	}
 }
 
 func TestABatchHasABound(t *testing.T) {
 	t.Parallel()
-	synctest.Test(t, func(t *testing.T) {
-		d := newDesk(t, 1)
-		var wg sync.WaitGroup
-		for range 4 {
-			wg.Go(func() { _, _, _ = d.Take(t.Context(), "Take", "a", 40) })
-			synctest.Wait()
-		}
-		wg.Wait()
+	atDesk(t, 1, func(t *testing.T, d *desk) {
+		d.start(4, func(int) { _, _ = d.take(t.Context(), "a", 40) })
+		d.Wait()
 		assert.Equal(t, []string{"a 1 for 40", "a 2 for 80", "a 1 for 40"}, d.asked())
 	})
 }
 
 func TestCallersThatGo(t *testing.T) {
 	t.Parallel()
-	synctest.Test(t, func(t *testing.T) {
-		d := newDesk(t, 1)
-		var wg sync.WaitGroup
+	atDesk(t, 1, func(t *testing.T, d *desk) {
 		leave := func(key string, permits int64, after time.Duration) {
-			wg.Go(func() {
+			d.start(1, func(int) {
 				start := time.Now()
 				ctx, cancel := context.WithTimeout(t.Context(), after)
 				defer cancel()
-				_, _, err := d.Take(ctx, "Take", key, permits)
+				_, err := d.take(ctx, key, permits)
 				assert.ErrorIs(t, err, context.DeadlineExceeded)
 				assert.Equal(t, after, time.Since(start))
 			})
-			synctest.Wait()
 		}
-		wg.Go(func() {
-			_, _, err := d.Take(t.Context(), "Take", "b", 1)
-			assert.NoError(t, err)
-		})
-		synctest.Wait()
+		d.start(1, func(int) { d.mustTake(t, "b", 1) })
 		leave("a", 3, 1200*time.Millisecond) // on its way
 		leave("a", 4, 300*time.Millisecond)  // gathered
-		wg.Wait()
+		d.Wait()
 		time.Sleep(time.Minute)
 		assert.Equal(t, []string{"b 1 for 1", "a 1 for 3"}, d.asked(), "one that has gone is not asked for")
 		assert.EqualValues(t, 3, d.returned(), "what it was granted has been given back")
 
 		ended, cancel := context.WithCancel(t.Context())
 		cancel()
-		_, _, err := d.Take(ended, "Take", "a", 1)
+		_, err := d.take(ended, "a", 1)
 		require.ErrorIs(t, err, context.Canceled)
 		assert.Len(t, d.asked(), 2)
 	})
 }
 
-// Where all who have gathered have gone, nothing is sent.
+// If all who have gathered have gone, nothing is sent.
 func TestAllHaveGone(t *testing.T) {
 	t.Parallel()
-	synctest.Test(t, func(t *testing.T) {
-		d := newDesk(t, 1)
-		var wg sync.WaitGroup
-		wg.Go(func() { _, _, _ = d.Take(t.Context(), "Take", "a", 1) })
-		synctest.Wait()
+	atDesk(t, 1, func(t *testing.T, d *desk) {
+		d.start(1, func(int) { d.mustTake(t, "a", 1) })
 		gone, cancel := context.WithCancel(t.Context())
-		for _, key := range []string{"a", "a", "b"} {
-			wg.Go(func() {
-				_, _, err := d.Take(gone, "Take", key, 1)
-				assert.ErrorIs(t, err, context.Canceled)
-			})
-		}
-		synctest.Wait()
+		d.start(3, func(i int) {
+			_, err := d.take(gone, []string{"a", "a", "b"}[i], 1)
+			assert.ErrorIs(t, err, context.Canceled)
+		})
 		cancel()
-		wg.Wait()
-		assert.Equal(t, []int{1}, d.flights.sizes())
-		decision, _, err := d.Take(t.Context(), "Take", "a", 1)
-		require.NoError(t, err)
-		assert.EqualValues(t, perKey-2, decision.Remaining)
+		d.Wait()
+		assert.Equal(t, []int{1}, d.sizes())
+		assert.EqualValues(t, 10-2, d.mustTake(t, "a", 1))
 	})
 }
 
 func TestAGrantIsGivenBackByItsOwnPermits(t *testing.T) {
 	t.Parallel()
-	synctest.Test(t, func(t *testing.T) {
-		d := newDesk(t, 1)
-		var wg sync.WaitGroup
-		for n := range int64(4) {
-			wg.Go(func() {
-				decision, giveBack, err := d.Take(t.Context(), "Take", "a", n+1)
-				assert.NoError(t, err)
-				assert.True(t, decision.Granted)
-				assert.NoError(t, giveBack(t.Context()))
-			})
-			synctest.Wait()
-		}
-		wg.Wait()
+	atDesk(t, 1, func(t *testing.T, d *desk) {
+		d.start(4, func(i int) {
+			decision, giveBack, err := d.Take(t.Context(), "Take", "a", int64(i)+1)
+			assert.NoError(t, err)
+			assert.True(t, decision.Granted)
+			assert.NoError(t, giveBack(t.Context()))
+		})
+		d.Wait()
 		assert.EqualValues(t, 10, d.returned())
 		decision, giveBack, err := d.Take(t.Context(), "Take", "a", 11)
 		require.ErrorIs(t, err, limit.ErrPermitsExceedRate)
@@ -238,76 +213,53 @@ func TestAGrantIsGivenBackByItsOwnPermits(t *testing.T) {
 	})
 }
 
+// What is wrong with a batch, or what a hook of the Redis client's panics with, is an error
+// for all its callers. None hangs, and later ones find all in order.
 func TestAllOfABatchGetItsError(t *testing.T) {
 	t.Parallel()
-	synctest.Test(t, func(t *testing.T) {
-		d := newDesk(t, 1)
-		d.fail = errors.New("no question")
-		var wg sync.WaitGroup
-		for range 5 {
-			wg.Go(func() {
-				_, giveBack, err := d.Take(t.Context(), "Take", "a", 1)
-				assert.ErrorIs(t, err, d.fail)
-				assert.Nil(t, giveBack)
+	fail := errors.New("no question")
+	for name, tt := range map[string]struct {
+		set  func(d *desk, on bool)
+		want error
+		text string
+	}{
+		"no question": {func(d *desk, on bool) { d.fail = map[bool]error{true: fail}[on] }, fail, ""},
+		"a panic": {func(d *desk, on bool) {
+			d.fails = map[bool]func(int) error{true: func(int) error { panic("a hook") }}[on]
+		}, limit.ErrUnknownOutcome, "a hook"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			atDesk(t, 1, func(t *testing.T, d *desk) {
+				tt.set(d, true)
+				d.start(5, func(int) {
+					_, giveBack, err := d.Take(context.Background(), "Take", "a", 1)
+					assert.ErrorIs(t, err, tt.want)
+					assert.ErrorContains(t, err, tt.text)
+					assert.Nil(t, giveBack)
+				})
+				d.Wait()
+				tt.set(d, false)
+				assert.EqualValues(t, 9, d.mustTake(t, "a", 1))
 			})
-		}
-		wg.Wait()
-		d.fail = nil
-		decision, _, err := d.Take(t.Context(), "Take", "a", 1)
-		require.NoError(t, err)
-		assert.EqualValues(t, 9, decision.Remaining)
-	})
-}
-
-// A hook of the Redis client's may panic. On a goroutine of ours that is an error
-// for its callers, and nobody hangs.
-func TestAPanicHangsNobody(t *testing.T) {
-	t.Parallel()
-	synctest.Test(t, func(t *testing.T) {
-		d := newDesk(t, 1)
-		d.flights.panics = func(int) any { return "a hook" }
-		var wg sync.WaitGroup
-		wg.Go(func() {
-			_, _, err := d.Take(context.Background(), "Take", "a", 1)
-			assert.ErrorIs(t, err, limit.ErrUnknownOutcome)
-			assert.ErrorContains(t, err, "a hook")
 		})
-		synctest.Wait()
-		for range 3 {
-			wg.Go(func() {
-				_, _, err := d.Take(t.Context(), "Take", "a", 1)
-				assert.ErrorIs(t, err, limit.ErrUnknownOutcome)
-				assert.ErrorContains(t, err, "a hook")
-			})
-		}
-		wg.Wait()
-		d.flights.panics = nil
-		decision, _, err := d.Take(t.Context(), "Take", "a", 1)
-		require.NoError(t, err)
-		assert.True(t, decision.Granted)
-	})
+	}
 }
 
 // A request that could not be sent in time fails, and says that it was not.
 func TestNobodyWaitsForeverForASilentServer(t *testing.T) {
 	t.Parallel()
-	synctest.Test(t, func(t *testing.T) {
-		d := newDesk(t, 1)
-		d.flights.hang(true)
+	atDesk(t, 1, func(t *testing.T, d *desk) {
+		d.hang(true)
 		start := time.Now()
-		var wg sync.WaitGroup
-		for i := range 10 {
-			wg.Go(func() {
-				_, _, err := d.Take(t.Context(), "Take", keyOf(i), 1)
-				assert.ErrorIs(t, err, limit.ErrUnavailable)
-				assert.LessOrEqual(t, time.Since(start), script.DefaultTimeout)
-			})
-			synctest.Wait()
-		}
-		wg.Wait()
+		d.start(10, func(i int) {
+			_, err := d.take(t.Context(), keyOf(i), 1)
+			assert.ErrorIs(t, err, limit.ErrUnavailable)
+			assert.LessOrEqual(t, time.Since(start), script.DefaultTimeout)
+		})
+		d.Wait()
 		time.Sleep(time.Minute)
-		d.flights.hang(false)
-		_, _, err := d.Take(t.Context(), "Take", "a", 1)
-		require.NoError(t, err)
+		d.hang(false)
+		d.mustTake(t, "a", 1)
 	})
 }

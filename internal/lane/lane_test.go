@@ -19,40 +19,19 @@ import (
 
 func TestWhatGathersGoesTogether(t *testing.T) {
 	t.Parallel()
-	synctest.Test(t, func(t *testing.T) {
-		f := &flights{hold: make(chan struct{})}
-		lanes, _ := lanesOn(t, f, 1024)
-		l := lanes.Of(t.Context(), "key")
-		var wg sync.WaitGroup
-		for i := range 1000 {
-			wg.Go(func() {
-				reply, err := newAsk(keyOf(i), script.Call{}).by(l)
-				assert.NoError(t, err)
-				assert.EqualValues(t, 1, reply)
-			})
-			synctest.Wait()
-		}
-		assert.Equal(t, []int{1, 1}, f.sizes(), "who finds the way free goes at once")
-		close(f.hold)
-		wg.Wait()
-		sizes := f.sizes()
+	onRig(t, &flights{held: true}, 1024, func(t *testing.T, r *rig) {
+		r.start(1000, func(i int) {
+			reply, err := r.ask(i, script.Call{})
+			assert.NoError(t, err)
+			assert.EqualValues(t, 1, reply)
+		})
+		assert.Equal(t, []int{1, 1}, r.sizes(), "who finds the way free goes at once")
+		close(r.hold)
+		r.Wait()
+		sizes := r.sizes()
 		assert.Len(t, sizes, 4)
 		assert.Equal(t, 1000, sizes[0]+sizes[1]+sizes[2]+sizes[3])
 		assert.LessOrEqual(t, max(sizes[2], sizes[3]), 512)
-	})
-}
-
-func TestOneAfterTheOtherGoAlone(t *testing.T) {
-	t.Parallel()
-	synctest.Test(t, func(t *testing.T) {
-		f := &flights{}
-		lanes, _ := lanesOn(t, f, 1024)
-		for i := range int64(5) {
-			reply, err := newAsk("key", script.Call{}).by(lanes.Of(t.Context(), "key"))
-			require.NoError(t, err)
-			assert.Equal(t, i+1, reply)
-		}
-		assert.Equal(t, []int{1, 1, 1, 1, 1}, f.sizes())
 	})
 }
 
@@ -60,27 +39,25 @@ func TestOneAfterTheOtherGoAlone(t *testing.T) {
 // command without an error.
 func TestAPipelineThatFailsByItself(t *testing.T) {
 	t.Parallel()
-	synctest.Test(t, func(t *testing.T) {
-		f := &flights{hold: make(chan struct{}), fails: errors.New("not today")}
-		lanes, _ := lanesOn(t, f, 1024)
-		l := lanes.Of(t.Context(), "key")
-		var wg sync.WaitGroup
-		failed := make([]error, 10)
-		for i := range failed {
-			wg.Go(func() { _, failed[i] = newAsk(keyOf(i), script.Call{}).by(l) })
-			synctest.Wait()
+	fails := func(scripts int) error {
+		if scripts == 1 {
+			return nil
 		}
-		close(f.hold)
-		wg.Wait()
-		assert.Equal(t, []int{1, 1, 8}, f.sizes())
-		for i, err := range failed {
+		return errors.New("not today")
+	}
+	onRig(t, &flights{held: true, fails: fails}, 1024, func(t *testing.T, r *rig) {
+		r.start(10, func(i int) {
+			_, err := r.ask(i, script.Call{})
 			if i < 2 {
 				assert.NoError(t, err)
-				continue
+				return
 			}
-			require.ErrorIs(t, err, script.ErrLost)
+			assert.ErrorIs(t, err, script.ErrLost)
 			assert.ErrorContains(t, err, "not today")
-		}
+		})
+		close(r.hold)
+		r.Wait()
+		assert.Equal(t, []int{1, 1, 8}, r.sizes())
 	})
 }
 
@@ -157,30 +134,24 @@ func TestHowManyFlightsAreUnderWay(t *testing.T) {
 	} {
 		t.Run(fmt.Sprint(tc.trip, " ", tc.pool), func(t *testing.T) {
 			t.Parallel()
-			synctest.Test(t, func(t *testing.T) {
-				f := &flights{trip: tc.trip}
-				lanes, _ := lanesOn(t, f, tc.pool)
-				l := lanes.Of(t.Context(), "key")
-				_, err := newAsk("key", script.Call{}).by(l)
-				require.NoError(t, err)
-				f.forget()
-				var wg sync.WaitGroup
+			onRig(t, &flights{trip: tc.trip}, tc.pool, func(t *testing.T, r *rig) {
+				r.mustAsk(t, 0)
+				r.forget()
 				for i := range 300 {
-					wg.Go(func() {
+					r.Go(func() {
 						for range 3 {
-							_, err := newAsk(keyOf(i), script.Call{}).by(l)
-							assert.NoError(t, err)
+							r.mustAsk(t, i)
 						}
 					})
 					if tc.trip > 0 {
 						synctest.Wait() // each finds those before it under way
 					}
 				}
-				wg.Wait()
+				r.Wait()
 				if tc.trip == 0 {
-					assert.LessOrEqual(t, f.most(), tc.want)
+					assert.LessOrEqual(t, r.most(), tc.want)
 				} else {
-					assert.Equal(t, tc.want, f.most())
+					assert.Equal(t, tc.want, r.most())
 				}
 			})
 		})
@@ -191,28 +162,17 @@ func TestHowManyFlightsAreUnderWay(t *testing.T) {
 // how long the wire is. When the wire grows that shows a second or two later.
 func TestTheShortestTripCounts(t *testing.T) {
 	t.Parallel()
-	synctest.Test(t, func(t *testing.T) {
-		f := &flights{}
-		lanes, _ := lanesOn(t, f, 1024)
-		l := lanes.Of(t.Context(), "key")
+	onRig(t, &flights{}, 1024, func(t *testing.T, r *rig) {
 		one := func(trip time.Duration) {
-			f.takes(trip)
-			_, err := newAsk("key", script.Call{}).by(l)
-			require.NoError(t, err)
+			r.takes(trip)
+			r.mustAsk(t, 0)
 		}
 		most := func(callers int) int {
-			f.takes(10 * time.Millisecond)
-			f.forget()
-			var wg sync.WaitGroup
-			for i := range callers {
-				wg.Go(func() {
-					_, err := newAsk(keyOf(i), script.Call{}).by(l)
-					assert.NoError(t, err)
-				})
-				synctest.Wait() // each finds those before it under way
-			}
-			wg.Wait()
-			return f.most()
+			r.takes(10 * time.Millisecond)
+			r.forget()
+			r.start(callers, func(i int) { r.mustAsk(t, i) })
+			r.Wait()
+			return r.most()
 		}
 		for range 30 {
 			one(200 * time.Microsecond)
@@ -229,54 +189,37 @@ func TestTheShortestTripCounts(t *testing.T) {
 // A server that answers nobody is asked by one call at a time, until it answers.
 func TestASilentServerIsProbed(t *testing.T) {
 	t.Parallel()
-	synctest.Test(t, func(t *testing.T) {
-		f := &flights{trip: 10 * time.Millisecond}
-		lanes, _ := lanesOn(t, f, 1024)
-		l := lanes.Of(t.Context(), "key")
-		_, err := newAsk("key", script.Call{}).by(l)
-		require.NoError(t, err)
-		f.hang(true)
-		var wg sync.WaitGroup
-		ask := func(n int) {
-			for i := range n {
-				wg.Go(func() {
-					// Those that were not sent are told nothing: that is for whoever waits.
-					if _, err := newAsk(keyOf(i), script.Call{Repeat: true}).by(l); err != nil {
-						assert.ErrorIs(t, err, script.ErrLost)
-						assert.True(t, script.Silent(err))
-					}
-				})
-				synctest.Wait() // each comes by itself
+	onRig(t, &flights{trip: 10 * time.Millisecond}, 1024, func(t *testing.T, r *rig) {
+		r.mustAsk(t, 0)
+		r.hang(true)
+		ask := func(i int) {
+			// Those that were not sent are told nothing: that is for whoever waits.
+			if _, err := r.ask(i, script.Call{Repeat: true}); err != nil {
+				assert.ErrorIs(t, err, script.ErrLost)
+				assert.True(t, script.Silent(err))
 			}
 		}
-		ask(200)
+		r.start(200, ask)
 		time.Sleep(script.DefaultTimeout/3 + time.Millisecond)
-		assert.LessOrEqual(t, f.most(), 64+3, "and those that show whether it answers")
-		f.forget()
-		ask(100)
+		assert.LessOrEqual(t, r.most(), 64+3, "and those that show whether it answers")
+		r.forget()
+		r.start(100, ask)
 		time.Sleep(10 * script.DefaultTimeout / 3)
-		assert.GreaterOrEqual(t, len(f.sizes()), 25)
-		assert.LessOrEqual(t, len(f.sizes()), 31, "one each ninth of a call's time")
-		for _, size := range f.sizes() {
+		assert.GreaterOrEqual(t, len(r.sizes()), 25)
+		assert.LessOrEqual(t, len(r.sizes()), 31, "one each ninth of a call's time")
+		for _, size := range r.sizes() {
 			assert.Equal(t, 1, size)
 		}
-		f.hang(false)
-		wg.Go(func() {
-			_, err := newAsk("key", script.Call{Repeat: true}).by(l)
+		r.hang(false)
+		r.Go(func() {
+			_, err := r.ask(0, script.Call{Repeat: true})
 			assert.NoError(t, err)
 		})
-		wg.Wait()
-		f.forget()
-		for i := range 100 {
-			wg.Go(func() {
-				_, err := newAsk(keyOf(i), script.Call{}).by(l)
-				assert.NoError(t, err)
-			})
-			synctest.Wait()
-		}
-		wg.Wait()
-		assert.Greater(t, f.most(), 2)
-		time.Sleep(time.Minute)
+		r.Wait()
+		r.forget()
+		r.start(100, func(i int) { r.mustAsk(t, i) })
+		r.Wait()
+		assert.Greater(t, r.most(), 2)
 	})
 }
 
@@ -284,22 +227,45 @@ func TestASilentServerIsProbed(t *testing.T) {
 // attempts of others hold it up.
 func TestOverdueCallsAreGivenUp(t *testing.T) {
 	t.Parallel()
-	synctest.Test(t, func(t *testing.T) {
-		f := &flights{stuck: true}
-		lanes, _ := lanesOn(t, f, 1024)
-		l := lanes.Of(t.Context(), "key")
+	onRig(t, &flights{stuck: true}, 1024, func(t *testing.T, r *rig) {
 		start := time.Now()
-		var wg sync.WaitGroup
 		for i := range 2 {
-			wg.Go(func() {
-				_, err := newAsk(keyOf(i), script.Call{Repeat: true, Until: start.Add(1500 * time.Millisecond)}).by(l)
+			r.Go(func() {
+				_, err := r.ask(i, script.Call{Repeat: true, Until: start.Add(1500 * time.Millisecond)})
 				assert.ErrorIs(t, err, script.ErrLost)
 				assert.True(t, script.Silent(err))
 				assert.LessOrEqual(t, time.Since(start), 2*time.Second)
 			})
 		}
-		wg.Wait()
-		assert.LessOrEqual(t, len(f.sizes()), 4)
-		time.Sleep(time.Minute)
+		r.Wait()
+		assert.LessOrEqual(t, len(r.sizes()), 4)
+	})
+}
+
+type expiry struct{ at time.Time }
+
+func (e *expiry) Expire(now time.Time) { e.at = now }
+
+// A request that comes to the Watch late, since it has waited elsewhere, ends when its
+// own time is over, not with those that the Watch knew before.
+func TestWatchEndsEachRequestInItsTime(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		const timeout = time.Second
+		var mu sync.Mutex
+		w := lane.NewWatch(&mu, timeout)
+		began := time.Now()
+		since := []time.Duration{0, -900 * time.Millisecond, -300 * time.Millisecond, -2 * time.Second}
+		expired := make([]expiry, len(since))
+		mu.Lock()
+		for i := range since {
+			w.Add(&lane.Pending{}, &expired[i], began.Add(since[i]))
+		}
+		mu.Unlock()
+		time.Sleep(2 * timeout)
+		synctest.Wait()
+		for i := range since {
+			assert.Equal(t, max(0, since[i]+timeout), expired[i].at.Sub(began), "since %v", since[i])
+		}
 	})
 }
