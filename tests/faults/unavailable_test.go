@@ -1,7 +1,6 @@
 package faults_test
 
 import (
-	"context"
 	"errors"
 	"fmt"
 	"io"
@@ -28,33 +27,6 @@ type answered string
 func (a answered) Error() string { return string(a) }
 
 func (answered) RedisError() {}
-
-// failing is a hook by which all commands fail while an error is set.
-type failing struct{ err atomic.Pointer[error] }
-
-func (*failing) DialHook(next redis.DialHook) redis.DialHook { return next }
-
-func (f *failing) ProcessHook(next redis.ProcessHook) redis.ProcessHook {
-	return func(ctx context.Context, cmd redis.Cmder) error {
-		if err := f.err.Load(); err != nil {
-			cmd.SetErr(*err)
-			return *err
-		}
-		return next(ctx, cmd)
-	}
-}
-
-func (f *failing) ProcessPipelineHook(next redis.ProcessPipelineHook) redis.ProcessPipelineHook {
-	return func(ctx context.Context, cmds []redis.Cmder) error {
-		if err := f.err.Load(); err != nil {
-			for _, cmd := range cmds {
-				cmd.SetErr(*err)
-			}
-			return *err
-		}
-		return next(ctx, cmds)
-	}
-}
 
 // outages are errors that say that Redis did not decide, by whether it may have done
 // what it was asked.
@@ -108,38 +80,39 @@ var mistakes = []error{
 
 func TestWhatIsAnOutage(t *testing.T) {
 	t.Parallel()
-	for name := range questions(rratelimiter.New(nil), nil, "") {
-		t.Run(name, func(t *testing.T) {
-			t.Parallel()
-			hook := &failing{}
-			askBehind(t, name, nil, hook, func(t *testing.T, c *rratelimiter.Client, ask question) {
-				require.NoError(t, c.RateLimiter("{key}", rratelimiter.WithDefault(limitertest.Every(1000, time.Hour))).Acquire(t.Context(), 1))
-				require.NoError(t, ask(t.Context(), "{key}"))
-				fails := func(err error) error {
-					hook.err.Store(&err)
-					defer hook.err.Store(nil)
-					start := time.Now()
-					err = ask(t.Context(), "{key}")
-					require.LessOrEqual(t, time.Since(start), 3*time.Second)
-					return err
-				}
-				for ran, errs := range outages {
-					for _, cause := range errs {
-						err := fails(cause)
-						require.ErrorIs(t, err, rratelimiter.ErrUnavailable)
-						assert.Equal(t, ran && !isRead(name), errors.Is(err, rratelimiter.ErrUnknownOutcome), "%v", err)
-						assert.ErrorIs(t, err, cause)
-					}
-				}
-				for _, cause := range mistakes {
-					err := fails(cause)
-					require.Error(t, err)
-					require.NotErrorIs(t, err, rratelimiter.ErrUnavailable)
-					assert.NotErrorIs(t, err, rratelimiter.ErrUnknownOutcome)
-				}
-			})
-		})
-	}
+	eachQuestion(t, nil, func(t *testing.T, q *question) {
+		var fault atomic.Pointer[error] // by which all commands fail
+		q.rdb.AddHook(redistest.Hook(func(cmds []redis.Cmder, next func() error) error {
+			if err := fault.Load(); err != nil {
+				return redistest.Fail(cmds, *err)
+			}
+			return next()
+		}))
+		limitertest.MustAcquire(t, q.limiter("{key}"), 1)
+		require.NoError(t, q.ask(t.Context(), "{key}"))
+		fails := func(err error) error {
+			fault.Store(&err)
+			defer fault.Store(nil)
+			start := time.Now()
+			err = q.ask(t.Context(), "{key}")
+			require.LessOrEqual(t, time.Since(start), 3*time.Second)
+			return err
+		}
+		for ran, errs := range outages {
+			for _, cause := range errs {
+				err := fails(cause)
+				require.ErrorIs(t, err, rratelimiter.ErrUnavailable)
+				assert.Equal(t, ran && !isRead(q.name), errors.Is(err, rratelimiter.ErrUnknownOutcome), "%v", err)
+				assert.ErrorIs(t, err, cause)
+			}
+		}
+		for _, cause := range mistakes {
+			err := fails(cause)
+			require.Error(t, err)
+			require.NotErrorIs(t, err, rratelimiter.ErrUnavailable)
+			assert.NotErrorIs(t, err, rratelimiter.ErrUnknownOutcome)
+		}
+	})
 }
 
 func isRead(name string) bool {
