@@ -13,23 +13,42 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/rratelimiter/rratelimiter/internal/test/redistest"
-	"github.com/rratelimiter/rratelimiter/limit"
 )
 
-// far is a hook of a wire on which a round trip takes long, and which panics in
-// flights of more than one script where that is wanted.
+// far is an Engine at the end of a long wire.
 type far struct {
-	trip   time.Duration
-	panics bool
+	*Engine
+	sync.WaitGroup // of callers
 
 	mu    sync.Mutex
-	trips []int // scripts in each
-	loses int   // so many answers get lost, each after half a second
+	trip  time.Duration // how long round trips take
+	trips []int         // scripts in each
+	loses int           // so many answers get lost, each after half a second
 }
 
-func (f *far) DialHook(next redis.DialHook) redis.DialHook { return next }
+// onFar runs test in a bubble, with an Engine that has so many flights under way at
+// most, to a server that knows the scripts.
+func onFar(t *testing.T, most int, trip time.Duration, test func(t *testing.T, e *far)) {
+	t.Helper()
+	synctest.Test(t, func(t *testing.T) {
+		_, m := redistest.Mini(t)
+		rdb := redistest.MiniClient(t, m, &redis.Options{PoolSize: 2 * most, MaxConcurrentDials: 1})
+		e := &far{Engine: newTestEngine(rdb)}
+		rdb.AddHook(redistest.Hook(e.send))
+		for range 2 { // in full, then as one that is known to be shared
+			e.take(t, testLimiter("warm", hourly), 1)
+		}
+		e.trip, e.trips = trip, nil
+		test(t, e)
+		time.Sleep(time.Hour) // what is under way ends
+		assert.Zero(t, e.Active())
+		assert.Zero(t, e.Groups())
+	})
+}
 
-func (f *far) send(cmds ...redis.Cmder) {
+const hourly = "100 3600000 0 0"
+
+func (e *far) send(cmds []redis.Cmder, next func() error) error {
 	n := 0
 	for _, cmd := range cmds {
 		if strings.HasPrefix(cmd.Name(), "eval") {
@@ -37,176 +56,87 @@ func (f *far) send(cmds ...redis.Cmder) {
 		}
 	}
 	if n == 0 {
-		return
+		return next()
 	}
-	f.mu.Lock()
-	f.trips = append(f.trips, n)
-	trip := f.trip
-	f.mu.Unlock()
+	e.mu.Lock()
+	e.trips = append(e.trips, n)
+	trip := e.trip
+	e.mu.Unlock()
 	time.Sleep(trip)
-	if f.panics && n > 1 {
-		panic("a hook")
+	if err := next(); err != nil || !e.lost() {
+		return err
 	}
+	return redistest.Fail(cmds, context.DeadlineExceeded)
 }
 
-func (f *far) ProcessHook(next redis.ProcessHook) redis.ProcessHook {
-	return func(ctx context.Context, cmd redis.Cmder) error {
-		f.send(cmd)
-		if err := next(ctx, cmd); err != nil || !f.lost() {
-			return err
-		}
-		cmd.SetErr(context.DeadlineExceeded)
-		return context.DeadlineExceeded
-	}
-}
-
-func (f *far) ProcessPipelineHook(next redis.ProcessPipelineHook) redis.ProcessPipelineHook {
-	return func(ctx context.Context, cmds []redis.Cmder) error {
-		f.send(cmds...)
-		return next(ctx, cmds)
-	}
-}
-
-func (f *far) lost() bool {
-	f.mu.Lock()
-	lost := f.loses > 0
+func (e *far) lost() bool {
+	e.mu.Lock()
+	lost := e.loses > 0
 	if lost {
-		f.loses--
+		e.loses--
 	}
-	f.mu.Unlock()
+	e.mu.Unlock()
 	if lost {
 		time.Sleep(500 * time.Millisecond)
 	}
 	return lost
 }
 
-// takes has round trips take that long.
-func (f *far) takes(trip time.Duration) {
-	f.mu.Lock()
-	defer f.mu.Unlock()
-	f.trip = trip
+// takes sets how long round trips take.
+func (e *far) takes(trip time.Duration) {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	e.trip = trip
 }
 
-// farEngine returns an Engine that has so many flights under way at most, to a
-// server that knows the scripts.
-func farEngine(t *testing.T, most int) (*Engine, *far) {
+// take takes permits that must be free.
+func (e *far) take(t *testing.T, l *Limiter, permits int64) {
 	t.Helper()
-	_, m := redistest.Mini(t)
-	rdb := redistest.MiniClient(t, m, &redis.Options{PoolSize: 2 * most, MaxConcurrentDials: 1})
-	f := &far{}
-	rdb.AddHook(f)
-	e := newTestEngine(rdb)
-	l := testLimiter("warm", hourly)
-	for range 2 { // in full, then as one that is known to be shared
-		_, _, err := e.Acquire(t.Context(), l, Wish{Permits: 1})
-		require.NoError(t, err)
-	}
-	f.trip, f.trips = 900*time.Millisecond, nil
-	return e, f
+	a, _, err := e.Acquire(t.Context(), l, Wish{Permits: permits})
+	assert.NoError(t, err)
+	assert.True(t, a.Granted, l.Name)
 }
-
-const hourly = "100 3600000 0 0"
 
 func TestACallerAloneGoesAtOnce(t *testing.T) {
 	t.Parallel()
-	synctest.Test(t, func(t *testing.T) {
-		e, f := farEngine(t, 2)
+	onFar(t, 2, 900*time.Millisecond, func(t *testing.T, e *far) {
 		l := testLimiter("a", hourly)
 		start := time.Now()
-		var wg sync.WaitGroup
-		for range 2 { // the second does not wait for the first one's return
-			wg.Go(func() {
-				a, _, err := e.Acquire(t.Context(), l, Wish{Permits: 1})
-				assert.NoError(t, err)
-				assert.True(t, a.Granted)
-				assert.Equal(t, 900*time.Millisecond, time.Since(start))
+		for i := range 5 {
+			e.Go(func() {
+				e.take(t, l, 1)
+				if i < 2 { // the second does not wait for the first one's return
+					assert.Equal(t, 900*time.Millisecond, time.Since(start))
+				}
 			})
 			synctest.Wait()
 		}
-		for range 3 { // go together once one is back
-			wg.Go(func() {
-				a, _, err := e.Acquire(t.Context(), l, Wish{Permits: 1})
-				assert.NoError(t, err)
-				assert.True(t, a.Granted)
-			})
-			synctest.Wait()
-		}
-		assert.Equal(t, 3, e.Waiting(l.Config))
-		wg.Wait()
-		assert.Equal(t, []int{1, 1, 1}, f.trips)
-		assert.Zero(t, e.Groups())
-		assert.Zero(t, e.Active())
+		assert.Equal(t, 3, e.Waiting(l.Config)) // go together once one is back
+		e.Wait()
+		assert.Equal(t, []int{1, 1, 1}, e.trips)
 	})
 }
 
+// If all who have gathered have gone, nothing is sent for them.
 func TestOneWhoLeavesWhileGatheredIsNotSent(t *testing.T) {
 	t.Parallel()
-	synctest.Test(t, func(t *testing.T) {
-		e, f := farEngine(t, 1)
-		l, other := testLimiter("a", hourly), testLimiter("b", hourly)
-		var wg sync.WaitGroup
-		wg.Go(func() {
-			_, _, err := e.Acquire(t.Context(), other, Wish{Permits: 1})
-			assert.NoError(t, err)
-		})
+	onFar(t, 1, 900*time.Millisecond, func(t *testing.T, e *far) {
+		l := testLimiter("a", hourly)
+		e.Go(func() { e.take(t, testLimiter("b", hourly), 1) })
 		synctest.Wait()
 		gone, cancel := context.WithCancel(t.Context())
 		for range 3 {
-			wg.Go(func() {
-				start := time.Now()
+			e.Go(func() {
 				_, _, err := e.Acquire(gone, l, Wish{Permits: 5})
 				assert.ErrorIs(t, err, context.Canceled)
-				assert.Zero(t, time.Since(start))
 			})
 		}
 		synctest.Wait()
 		cancel()
-		wg.Wait()
-		synctest.Wait()
-		assert.Equal(t, []int{1}, f.trips)
+		e.Wait()
+		assert.Equal(t, []int{1}, e.trips)
 		a, _, err := e.Acquire(t.Context(), l, Wish{Permits: 1, Figures: true})
 		require.NoError(t, err)
 		assert.EqualValues(t, 99, a.Remaining)
-		assert.Zero(t, e.Active())
-	})
-}
-
-// The callers of a flight in which a hook panics get an error; those of others get
-// their answers.
-func TestAPanicReachesTheCallersOfItsFlight(t *testing.T) {
-	t.Parallel()
-	synctest.Test(t, func(t *testing.T) {
-		e, f := farEngine(t, 1)
-		f.panics = true
-		var wg sync.WaitGroup
-		wg.Go(func() {
-			_, _, err := e.Acquire(t.Context(), testLimiter("first", hourly), Wish{Permits: 1})
-			assert.NoError(t, err)
-		})
-		synctest.Wait()
-		for _, name := range []string{"a", "a", "b", "c"} {
-			wg.Go(func() {
-				_, _, err := e.Acquire(context.Background(), testLimiter(name, hourly), Wish{Permits: 1, Waits: true})
-				assert.ErrorIs(t, err, limit.ErrUnknownOutcome)
-				assert.ErrorContains(t, err, "a hook")
-			})
-		}
-		synctest.Wait()
-		time.Sleep(time.Second)
-		wg.Go(func() {
-			_, _, err := e.Acquire(t.Context(), testLimiter("last", hourly), Wish{Permits: 1})
-			assert.NoError(t, err)
-		})
-		wg.Wait()
-		f.panics = false
-		for _, name := range []string{"a", "b", "c"} {
-			l := testLimiter(name, hourly)
-			a, _, err := e.Acquire(t.Context(), l, Wish{Permits: 1})
-			require.NoError(t, err)
-			assert.True(t, a.Granted)
-			require.NoError(t, e.Release(t.Context(), l, 1))
-		}
-		synctest.Wait()
-		assert.Zero(t, e.Active())
 	})
 }
