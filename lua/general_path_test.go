@@ -147,59 +147,21 @@ func (w *twins) member(t *testing.T, permits int64) string {
 // disturb lets something happen to the first of the limiters.
 func (w *twins) disturb(t *testing.T) {
 	t.Helper()
-	ctx := t.Context()
-	config, value, permits := w.keys[0][0], w.keys[0][1], w.keys[0][3]
-	anyKey := []string{config, value, permits}[w.random.IntN(3)]
-	wait := time.Duration(w.random.Int64N(w.interval.Milliseconds()*3/2)) * time.Millisecond
-	do := func(what string, err error) {
-		w.note("%s: %v", what, err)
-	}
-	switch w.random.IntN(40) {
-	case 0, 1, 2, 3, 4:
+	wait := w.wait()
+	switch n := w.random.IntN(40); {
+	case n < 5:
 		w.note("%s pass", wait)
 		time.Sleep(wait)
-	case 5, 6, 7, 8:
+	case n < 9:
 		wait = (wait / 8).Truncate(time.Millisecond)
 		w.note("%s pass", wait)
 		time.Sleep(wait)
-	case 9, 10, 11:
+	case n < 12:
 		n := 1 + w.random.Int64N(w.rate)
-		do(fmt.Sprintf("%d released", n), w.rdb.Eval(ctx, lua.Release.Source, w.keys[0], n, "00000000", "", "").Err())
-	case 12:
-		do("no value", w.rdb.Del(ctx, value).Err())
-	case 13:
-		do("no set", w.rdb.Del(ctx, permits).Err())
-	case 14:
-		do("the oldest member is lost", w.rdb.ZPopMin(ctx, permits).Err())
-	case 15:
-		do("the value has grown", w.rdb.IncrBy(ctx, value, 1+w.random.Int64N(w.rate)).Err())
-	case 16:
-		do("the value has shrunk", w.rdb.DecrBy(ctx, value, 1+w.random.Int64N(w.rate)).Err())
-	case 17:
-		do("a member of the future", w.rdb.ZAdd(ctx, permits,
-			redis.Z{Score: float64(time.Now().Add(wait).UnixMilli()), Member: w.member(t, 1)}).Err())
-	case 18:
-		do("a value of old", w.rdb.Set(ctx, value, w.random.Int64N(w.rate+2), w.interval-wait/2).Err())
-	case 19, 20:
-		do(fmt.Sprintf("%s expires in %s", anyKey, wait), w.rdb.PExpire(ctx, anyKey, wait+1).Err())
-	case 21:
-		do("expires", w.rdb.Eval(ctx, lua.Expire.Source, w.keys[0], "PEXPIRE", (2*w.interval).Milliseconds()).Err())
-	case 22:
-		do(anyKey+" persists", w.rdb.Persist(ctx, anyKey).Err())
-	case 23:
-		do("another rate", w.rdb.HSet(ctx, config, "rate", 1+w.random.Int64N(2*w.rate)).Err())
-	case 24:
-		field := []string{"rate", "interval", "type", "keepAliveTime"}[w.random.IntN(4)]
-		text := []string{"", "x", "01", "-1", "1e3", "0", "99999999999999999999"}[w.random.IntN(7)]
-		do(field+" is "+text, w.rdb.HSet(ctx, config, field, text).Err())
-		fallthrough
-	case 25:
-		text := []string{"", "x", "01", "-1", "1.5", "9007199254740993"}[w.random.IntN(6)]
-		do("the value is "+text, w.rdb.Set(ctx, value, text, 0).Err())
-	case 26:
-		require.NoError(t, w.rdb.Del(ctx, anyKey).Err())
-		do(anyKey+" is a list", w.rdb.RPush(ctx, anyKey, "x").Err())
-	case 27, 28:
+		w.did(fmt.Sprintf("%d released", n), w.rdb.Eval(t.Context(), lua.Release.Source, w.keys[0], n, "00000000", "", "").Err())
+	case n < 27:
+		w.damage(t)
+	case n < 29:
 		w.setUp(t)
 	}
 	// What is damaged is not left so for long.
@@ -208,7 +170,58 @@ func (w *twins) disturb(t *testing.T) {
 	}
 }
 
-// inOrder tells whether acquire can decide at all.
+// wait draws a time of the interval's order.
+func (w *twins) wait() time.Duration {
+	return time.Duration(w.random.Int64N(w.interval.Milliseconds()*3/2)) * time.Millisecond
+}
+
+func (w *twins) did(what string, err error) { w.note("%s: %v", what, err) }
+
+// damage changes the first of the limiters as no request would.
+func (w *twins) damage(t *testing.T) {
+	t.Helper()
+	ctx, wait := t.Context(), w.wait()
+	config, value, permits := w.keys[0][0], w.keys[0][1], w.keys[0][3]
+	anyKey := []string{config, value, permits}[w.random.IntN(3)]
+	switch w.random.IntN(15) {
+	case 0:
+		w.did("no value", w.rdb.Del(ctx, value).Err())
+	case 1:
+		w.did("no set", w.rdb.Del(ctx, permits).Err())
+	case 2:
+		w.did("the oldest member is lost", w.rdb.ZPopMin(ctx, permits).Err())
+	case 3:
+		w.did("the value has grown", w.rdb.IncrBy(ctx, value, 1+w.random.Int64N(w.rate)).Err())
+	case 4:
+		w.did("the value has shrunk", w.rdb.DecrBy(ctx, value, 1+w.random.Int64N(w.rate)).Err())
+	case 5:
+		w.did("a member of the future", w.rdb.ZAdd(ctx, permits,
+			redis.Z{Score: float64(time.Now().Add(wait).UnixMilli()), Member: w.member(t, 1)}).Err())
+	case 6:
+		w.did("a value of old", w.rdb.Set(ctx, value, w.random.Int64N(w.rate+2), w.interval-wait/2).Err())
+	case 7, 8:
+		w.did(fmt.Sprintf("%s expires in %s", anyKey, wait), w.rdb.PExpire(ctx, anyKey, wait+1).Err())
+	case 9:
+		w.did("expires", w.rdb.Eval(ctx, lua.Expire.Source, w.keys[0], "PEXPIRE", (2*w.interval).Milliseconds()).Err())
+	case 10:
+		w.did(anyKey+" persists", w.rdb.Persist(ctx, anyKey).Err())
+	case 11:
+		w.did("another rate", w.rdb.HSet(ctx, config, "rate", 1+w.random.Int64N(2*w.rate)).Err())
+	case 12:
+		field := []string{"rate", "interval", "type", "keepAliveTime"}[w.random.IntN(4)]
+		text := []string{"", "x", "01", "-1", "1e3", "0", "99999999999999999999"}[w.random.IntN(7)]
+		w.did(field+" is "+text, w.rdb.HSet(ctx, config, field, text).Err())
+		fallthrough
+	case 13:
+		text := []string{"", "x", "01", "-1", "1.5", "9007199254740993"}[w.random.IntN(6)]
+		w.did("the value is "+text, w.rdb.Set(ctx, value, text, 0).Err())
+	case 14:
+		require.NoError(t, w.rdb.Del(ctx, anyKey).Err())
+		w.did(anyKey+" is a list", w.rdb.RPush(ctx, anyKey, "x").Err())
+	}
+}
+
+// inOrder reports whether acquire can decide at all.
 func (w *twins) inOrder(t *testing.T) bool {
 	t.Helper()
 	return w.rdb.Eval(t.Context(), lua.Available.Source, w.keys[0], "").Err() == nil
