@@ -131,6 +131,20 @@ func TestAGrantGivesAllKeysOneTimeToLive(t *testing.T) {
 	}
 }
 
+// So does a grant of a full value with an end of its own: it counts no window, of which
+// nothing was in use.
+func TestAGrantOfAFullValueGivesItATimeToLive(t *testing.T) {
+	t.Parallel()
+	eachFastPathCall(t, 0, 0, func(t *testing.T, rdb *redis.Client, keys redisson.Keys, call func(string) (any, error)) {
+		require.NoError(t, rdb.PExpire(t.Context(), keys.Config, 2*time.Hour).Err())
+		require.NoError(t, rdb.PExpire(t.Context(), keys.Value, 40*time.Minute).Err())
+		got, err := call(other(1))
+		require.NoError(t, err)
+		require.EqualValues(t, 1, got)
+		assert.InDelta(t, 2*time.Hour, rdb.PTTL(t.Context(), keys.Value).Val(), float64(time.Minute))
+	})
+}
+
 // If all have one time to live, a grant writes none.
 func TestAGrantWritesNoTimeToLiveThatIsThere(t *testing.T) {
 	t.Parallel()
