@@ -3,6 +3,7 @@ package lane_test
 import (
 	"context"
 	"errors"
+	"fmt"
 	"runtime"
 	"slices"
 	"sync"
@@ -182,4 +183,251 @@ func TestErrandsWaitForNoReplicas(t *testing.T) {
 	assert.Equal(t, "1", direct.Get(t.Context(), keyOf(100)).Val())
 	require.NoError(t, direct.Do(t.Context(), "client", "kill", "type", "normal", "skipme", "yes").Err())
 	wg.Wait()
+}
+
+// decide grants of ten permits a key, each batch as its requests one by one.
+var decide = newScript(`local free = tonumber(redis.call('GET', KEYS[1]) or '10')
+local before, taken = free, 0
+for i = 1, #ARGV, 2 do
+	local permits = tonumber(ARGV[i])
+	for _ = 1, tonumber(ARGV[i + 1]) do
+		if permits <= free then
+			free = free - permits
+			taken = taken + permits
+		end
+	end
+end
+redis.call('SET', KEYS[1], free)
+return {10, before, taken, 0, 0}`)
+
+// desk is a limiter whose calls take a second.
+type desk struct {
+	*lane.Groups
+	*rig
+
+	mu      sync.Mutex
+	batches []string // key and permits of each
+	back    int64    // permits given back
+	fail    error
+}
+
+// atDesk runs test in a bubble, with a desk that has so many flights under way at most.
+func atDesk(t *testing.T, most int, test func(t *testing.T, d *desk)) {
+	t.Helper()
+	onRig(t, &flights{trip: 900 * time.Millisecond}, 2*most, func(t *testing.T, r *rig) {
+		require.NoError(t, r.direct.ScriptLoad(t.Context(), decide.Source).Err())
+		d := &desk{rig: r}
+		d.Groups = lane.NewGroups(r.lanes, lane.Rule{Most: 100, Ask: d.question})
+		test(t, d)
+	})
+}
+
+func (d *desk) question(key string, b *lane.Batch) (*lane.Question, error) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	d.batches = append(d.batches, fmt.Sprint(key, " ", b.Count, " for ", b.Sum))
+	if d.fail != nil {
+		return nil, d.fail
+	}
+	q := &lane.Question{Read: func(reply any, err error) (lane.Verdict, error) {
+		if err != nil {
+			return lane.Verdict{}, script.Outage(err)
+		}
+		v, _, err := lane.ParseVerdict(reply)
+		v.GiveBack = func(ctx context.Context, permits int64) error {
+			d.mu.Lock()
+			defer d.mu.Unlock()
+			d.back += permits
+			return d.direct.IncrBy(context.WithoutCancel(ctx), key, permits).Err()
+		}
+		return v, err
+	}}
+	q.Script, q.Keys, q.Args = decide, script.KeysOf(key), script.Constant(b.Args(nil))
+	return q, nil
+}
+
+// take is Take of a key.
+func (d *desk) take(ctx context.Context, key string, permits int64) (limit.Decision, error) {
+	decision, _, err := d.Take(ctx, "Take", key, permits)
+	return decision, err
+}
+
+// mustTake takes permits that must be free, and returns how many are left.
+func (d *desk) mustTake(t *testing.T, key string, permits int64) (left int64) {
+	t.Helper()
+	decision, err := d.take(t.Context(), key, permits)
+	assert.NoError(t, err)
+	assert.True(t, decision.Granted)
+	return decision.Remaining
+}
+
+// asked returns the batches: key and permits of each.
+func (d *desk) asked() []string {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	return slices.Clone(d.batches)
+}
+
+// returned returns how many permits were given back.
+func (d *desk) returned() int64 {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	return d.back
+}
+
+func TestThoseWhoAskMeanwhileGoTogether(t *testing.T) {
+	t.Parallel()
+	atDesk(t, 1, func(t *testing.T, d *desk) {
+		granted := make([]bool, 8)
+		d.start(8, func(i int) {
+			decision, err := d.take(t.Context(), "a", 2)
+			assert.NoError(t, err)
+			granted[i] = decision.Granted
+		})
+		d.start(1, func(int) { d.mustTake(t, "b", 1) })
+		d.Wait()
+		assert.Equal(t, []string{"a 1 for 2", "a 7 for 14", "b 1 for 1"}, d.asked())
+		assert.Equal(t, []int{1, 2}, d.sizes(), "both keys in one flight")
+		assert.Equal(t, []bool{true, true, true, true, true, false, false, false}, granted, "in the order in which they came")
+	})
+}
+
+// A caller alone goes at once, and the next does not wait for its return.
+func TestTheNextDoesNotWaitForTheReturn(t *testing.T) {
+	t.Parallel()
+	for _, keys := range [][]string{{"a", "a"}, {"a", "b"}} {
+		atDesk(t, 2, func(t *testing.T, d *desk) {
+			start := time.Now()
+			d.start(2, func(i int) {
+				d.mustTake(t, keys[i], 1)
+				assert.Equal(t, 900*time.Millisecond, time.Since(start))
+			})
+			assert.Equal(t, []int{1, 1}, d.sizes())
+			d.Wait()
+		})
+	}
+}
+
+func TestABatchHasABound(t *testing.T) {
+	t.Parallel()
+	atDesk(t, 1, func(t *testing.T, d *desk) {
+		d.start(4, func(int) { _, _ = d.take(t.Context(), "a", 40) })
+		d.Wait()
+		assert.Equal(t, []string{"a 1 for 40", "a 2 for 80", "a 1 for 40"}, d.asked())
+	})
+}
+
+func TestCallersThatGo(t *testing.T) {
+	t.Parallel()
+	atDesk(t, 1, func(t *testing.T, d *desk) {
+		leave := func(key string, permits int64, after time.Duration) {
+			d.start(1, func(int) {
+				start := time.Now()
+				ctx, cancel := context.WithTimeout(t.Context(), after)
+				defer cancel()
+				_, err := d.take(ctx, key, permits)
+				assert.ErrorIs(t, err, context.DeadlineExceeded)
+				assert.Equal(t, after, time.Since(start))
+			})
+		}
+		d.start(1, func(int) { d.mustTake(t, "b", 1) })
+		leave("a", 3, 1200*time.Millisecond) // on its way
+		leave("a", 4, 300*time.Millisecond)  // gathered
+		d.Wait()
+		time.Sleep(time.Minute)
+		assert.Equal(t, []string{"b 1 for 1", "a 1 for 3"}, d.asked(), "one that has gone is not asked for")
+		assert.EqualValues(t, 3, d.returned(), "what it was granted has been given back")
+
+		ended, cancel := context.WithCancel(t.Context())
+		cancel()
+		_, err := d.take(ended, "a", 1)
+		require.ErrorIs(t, err, context.Canceled)
+		assert.Len(t, d.asked(), 2)
+	})
+}
+
+// If all who have gathered have gone, nothing is sent.
+func TestAllHaveGone(t *testing.T) {
+	t.Parallel()
+	atDesk(t, 1, func(t *testing.T, d *desk) {
+		d.start(1, func(int) { d.mustTake(t, "a", 1) })
+		gone, cancel := context.WithCancel(t.Context())
+		d.start(3, func(i int) {
+			_, err := d.take(gone, []string{"a", "a", "b"}[i], 1)
+			assert.ErrorIs(t, err, context.Canceled)
+		})
+		cancel()
+		d.Wait()
+		assert.Equal(t, []int{1}, d.sizes())
+		assert.EqualValues(t, 10-2, d.mustTake(t, "a", 1))
+	})
+}
+
+func TestAGrantIsGivenBackByItsOwnPermits(t *testing.T) {
+	t.Parallel()
+	atDesk(t, 1, func(t *testing.T, d *desk) {
+		d.start(4, func(i int) {
+			decision, giveBack, err := d.Take(t.Context(), "Take", "a", int64(i)+1)
+			assert.NoError(t, err)
+			assert.True(t, decision.Granted)
+			assert.NoError(t, giveBack(t.Context()))
+		})
+		d.Wait()
+		assert.EqualValues(t, 10, d.returned())
+		decision, giveBack, err := d.Take(t.Context(), "Take", "a", 11)
+		require.ErrorIs(t, err, limit.ErrPermitsExceedRate)
+		assert.Nil(t, giveBack)
+		assert.EqualValues(t, 10, decision.Limit)
+	})
+}
+
+// What is wrong with a batch, or what a hook of the Redis client's panics with, is an error
+// for all its callers. None hangs, and later ones find all in order.
+func TestAllOfABatchGetItsError(t *testing.T) {
+	t.Parallel()
+	fail := errors.New("no question")
+	for name, tt := range map[string]struct {
+		set  func(d *desk, on bool)
+		want error
+		text string
+	}{
+		"no question": {func(d *desk, on bool) { d.fail = map[bool]error{true: fail}[on] }, fail, ""},
+		"a panic": {func(d *desk, on bool) {
+			d.fails = map[bool]func(int) error{true: func(int) error { panic("a hook") }}[on]
+		}, limit.ErrUnknownOutcome, "a hook"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			atDesk(t, 1, func(t *testing.T, d *desk) {
+				tt.set(d, true)
+				d.start(5, func(int) {
+					_, giveBack, err := d.Take(context.Background(), "Take", "a", 1)
+					assert.ErrorIs(t, err, tt.want)
+					assert.ErrorContains(t, err, tt.text)
+					assert.Nil(t, giveBack)
+				})
+				d.Wait()
+				tt.set(d, false)
+				assert.EqualValues(t, 9, d.mustTake(t, "a", 1))
+			})
+		})
+	}
+}
+
+// A request that could not be sent in time fails, and says that it was not.
+func TestNobodyWaitsForeverForASilentServer(t *testing.T) {
+	t.Parallel()
+	atDesk(t, 1, func(t *testing.T, d *desk) {
+		d.hang(true)
+		start := time.Now()
+		d.start(10, func(i int) {
+			_, err := d.take(t.Context(), keyOf(i), 1)
+			assert.ErrorIs(t, err, limit.ErrUnavailable)
+			assert.LessOrEqual(t, time.Since(start), script.DefaultTimeout)
+		})
+		d.Wait()
+		time.Sleep(time.Minute)
+		d.hang(false)
+		d.mustTake(t, "a", 1)
+	})
 }

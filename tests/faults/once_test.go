@@ -3,10 +3,12 @@ package faults_test
 import (
 	"context"
 	"slices"
+	"sync"
 	"testing"
 	"time"
 
 	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
 
 	"github.com/rratelimiter/rratelimiter"
 	"github.com/rratelimiter/rratelimiter/internal/test/limitertest"
@@ -171,4 +173,235 @@ func giveBackAll(t *testing.T, fault, version string) {
 	assert.ErrorIs(t, err, context.Canceled)
 	w.LetGo()
 	w.checkAll(t, three{2, 0, 1}, "all")
+}
+
+// What happens to a limiter between an attempt whose request is late and the
+// late request itself must not let that take permits for nobody.
+func TestARequestThatIsLateTakesNothing(t *testing.T) {
+	t.Parallel()
+	for name, tt := range map[string]struct {
+		inUse      int64 // by another Client
+		wishes     []limitertest.Wish
+		own, other int64 // released since
+		given      int64 // back by that
+	}{
+		"one, refused, permits released since":              {10, try(3), 0, 8, 8},
+		"batch, refused, permits released since":            {10, try(3, 2), 0, 8, 8},
+		"one, granted, some released since":                 {2, try(5), 2, 0, 2},
+		"one, granted, all released since":                  {2, try(5), 5, 0, 5},
+		"one, granted, everything released since":           {2, try(5), 100, 0, 7},
+		"batch, granted, few are free":                      {0, try(3, 3), 0, 0, 0},
+		"batch, granted, some released since":               {2, try(3, 2), 2, 0, 2},
+		"batch, granted, all released since":                {2, try(3, 2), 5, 0, 5},
+		"batch, granted in part, some released since":       {4, try(3, 4, 2), 1, 0, 1},
+		"batch, granted in part, all released since":        {4, try(3, 4, 2), 5, 0, 5},
+		"batch, granted in part, everything released since": {4, try(3, 4, 2), 100, 0, 9},
+		"Take, refused, permits released since":             {10, []limitertest.Wish{limitertest.TakeFor(3)}, 0, 8, 8},
+	} {
+		eachLayout(t, name, func(t *testing.T, version string) {
+			w := newWireInUse(t, 10, tt.inUse, version)
+			w.On(lua.Acquire, redistest.Late.When(w.Held))
+			held := tt.inUse + limitertest.Sum(w.Ask(t, tt.wishes...))
+			w.CheckHeldSoon(t, held, "before")
+			release(t, []*rratelimiter.RateLimiter{w.RateLimiter, w.Other}, three{tt.own, tt.other})
+			w.CheckHeldSoon(t, held-tt.given, "released")
+			w.LetGo()
+			w.CheckHeld(t, held-tt.given, "the request arrived")
+		})
+	}
+}
+
+func TestARequestForAllThatIsLateTakesNothing(t *testing.T) {
+	t.Parallel()
+	for name, tt := range map[string]struct {
+		inUse three // by another Client
+		then  func(t *testing.T, w *bundle)
+		given three // back by that
+	}{
+		"refused, released since": {three{2, 9, 0}, func(t *testing.T, w *bundle) {
+			release(t, w.others, three{0, 8, 0})
+		}, three{0, 8, 0}},
+		"granted, some released of one": {three{2, 0, 1}, func(t *testing.T, w *bundle) {
+			release(t, w.own, three{2, 0, 0})
+		}, three{2, 0, 0}},
+		"granted, all released": {three{2, 0, 1}, func(t *testing.T, w *bundle) {
+			release(t, w.own, three{3, 3, 3})
+		}, three{3, 3, 3}},
+		"granted, one deleted": {three{}, func(t *testing.T, w *bundle) {
+			require.NoError(t, w.others[2].SetRate(t.Context(), limitertest.Hourly(10)))
+		}, three{0, 0, 3}},
+		"granted, all released, one forgotten": {three{}, func(t *testing.T, w *bundle) {
+			release(t, w.own, three{3, 3, 3})
+			require.NoError(t, w.Redis.HDel(t.Context(), w.own[0].Name(), "answered").Err())
+			require.NoError(t, w.Redis.HDel(t.Context(), w.own[2].Name(), "answered").Err())
+		}, three{3, 3, 3}},
+	} {
+		eachLayout(t, name, func(t *testing.T, version string) {
+			for _, fault := range []string{"late", "drop late"} { // the attempt, or its repeat
+				w := newBundleInUse(t, tt.inUse, version)
+				w.On(lua.AcquireAll, actions(fault, w.Held)...)
+				got, err := w.tryAll(t.Context(), 3, 0)
+				require.NoError(t, err)
+				tt.then(t, w)
+				w.LetGo()
+				w.checkAll(t, tt.inUse.plus(got).minus(tt.given), fault)
+			}
+		})
+	}
+}
+
+// A repeat that was answered that its permits exceed the rate counts as answered
+// too: with a higher rate the late request must not take permits for nobody.
+func TestARequestAboveTheRateThatIsLateTakesNothing(t *testing.T) {
+	t.Parallel()
+	eachLayout(t, "late", func(t *testing.T, version string) {
+		w := newWireInUse(t, 4, 0, version)
+		w.On(lua.Acquire, redistest.Late.When(w.Held))
+		_, err := w.TryAcquire(t.Context(), 5, 0)
+		require.ErrorIs(t, err, rratelimiter.ErrPermitsExceedRate)
+		w.Rate = 9
+		_, err = w.Other.UpdateRate(t.Context(), limitertest.Hourly(9), rratelimiter.KeepState())
+		require.NoError(t, err)
+		w.LetGo()
+		w.CheckHeld(t, 0, "the request arrived")
+	})
+}
+
+// The same for a change between an attempt whose answer was lost and its repeat, by
+// another Client.
+func TestAcquireHappensOnceThoughOthersInterfere(t *testing.T) {
+	t.Parallel()
+	released := func(permits int64) func(*testing.T, *limitertest.Wire) error {
+		return func(t *testing.T, w *limitertest.Wire) error { return w.Other.Release(t.Context(), permits) }
+	}
+	rate := func(rate int64, opts ...rratelimiter.RateOption) func(*testing.T, *limitertest.Wire) error {
+		return func(t *testing.T, w *limitertest.Wire) error {
+			return w.Other.SetRate(t.Context(), limitertest.Hourly(rate), opts...)
+		}
+	}
+	for name, tt := range map[string]struct {
+		wishes []limitertest.Wish
+		change func(t *testing.T, w *limitertest.Wire) error
+		given  int64 // back by the change
+		others int64 // taken by it
+		rate   int64 // after it
+	}{
+		"one, Release of some":                   {try(5), released(2), 2, 0, 10},
+		"one, Release of all":                    {try(5), released(5), 5, 0, 10},
+		"batch, Release of some":                 {try(2, 3), released(2), 2, 0, 10},
+		"batch granted in part, Release of some": {try(4, 7, 4), released(1), 1, 0, 10},
+		"one, a lower rate":                      {try(5), rate(3, rratelimiter.KeepState()), 0, 0, 3},
+		"batch, a lower rate":                    {try(2, 4, 1), rate(3, rratelimiter.KeepState()), 0, 0, 3},
+		"one, a higher rate":                     {try(5), rate(30, rratelimiter.KeepState()), 0, 0, 30},
+		"batch granted in part, a higher rate":   {try(4, 7, 4), rate(30, rratelimiter.KeepState()), 0, 0, 30},
+		"one, a new start":                       {try(5), rate(10), 0, 0, 10},
+		"batch, a new start":                     {try(4, 7, 4), rate(10), 0, 0, 10},
+		"one, the value is lost": {try(5), func(t *testing.T, w *limitertest.Wire) error {
+			return w.Redis.Del(t.Context(), w.Keys.Value).Err()
+		}, 0, 0, 10},
+		"batch granted in part, others take the rest": {try(4, 9, 4), func(t *testing.T, w *limitertest.Wire) error {
+			limitertest.MustAcquire(t, w.Other, 2)
+			return nil
+		}, 0, 2, 10},
+	} {
+		eachLayout(t, name, func(t *testing.T, version string) {
+			w := newWireInUse(t, 10, 0, version)
+			w.OnScript(func(s *lua.Script, n int) redistest.Action {
+				if s == lua.Acquire && n == 2 {
+					w.Rate = tt.rate
+					assert.NoError(t, tt.change(t, w))
+				}
+				if s == lua.Acquire && n == 1 {
+					return redistest.DropAnswer
+				}
+				return redistest.Pass
+			})
+			checkInterfered(t, w, tt.wishes, tt.given, tt.others)
+		})
+	}
+}
+
+// Who is told that it was granted holds its permits, less those that another gave back if
+// it was granted before; who was not holds none. Of a batch nobody can say whose were
+// given back.
+func checkInterfered(t *testing.T, w *limitertest.Wire, wishes []limitertest.Wish, given, others int64) {
+	t.Helper()
+	var granted int64
+	if len(wishes) > 1 {
+		granted = limitertest.Sum(w.AskAny(t, wishes...))
+	} else {
+		granted, _ = wishes[0](w) // its permits may exceed the rate now
+	}
+	w.Proxy.Settle(t)
+	inUse := limitertest.InUse(t, w.Redis, w.Keys.Permits)
+	held := granted + others
+	if len(wishes) > 1 && given > 0 {
+		assert.GreaterOrEqual(t, inUse, held-given, "permits in use, %d granted", granted)
+		assert.LessOrEqual(t, inUse, held, "permits in use, %d granted", granted)
+	} else {
+		assert.Contains(t, []int64{held, held - given}, inUse, "permits in use, %d granted", granted)
+	}
+	free, _ := limitertest.StoredValue(t, w.Redis, w.Keys.Value)
+	assert.Equal(t, w.Rate-inUse, free)
+}
+
+// A member in one limiter shows that all were charged.
+func TestAllHappensOnceThoughOthersInterfere(t *testing.T) {
+	t.Parallel()
+	released := func(permits three) func(*testing.T, *bundle) {
+		return func(t *testing.T, w *bundle) { release(t, w.others, permits) }
+	}
+	for name, tt := range map[string]struct {
+		change func(t *testing.T, w *bundle)
+		given  three
+	}{
+		"some of each released":    {released(three{2, 2, 2}), three{2, 2, 2}},
+		"all of two released":      {released(three{5, 5, 0}), three{5, 5, 0}},
+		"all of the last released": {released(three{0, 0, 5}), three{0, 0, 5}},
+		"a new start of the first": {func(t *testing.T, w *bundle) {
+			assert.NoError(t, w.others[0].SetRate(t.Context(), limitertest.Hourly(10)))
+		}, three{5, 0, 0}},
+		"others take the rest": {func(t *testing.T, w *bundle) {
+			limitertest.MustAcquire(t, w.others[0], 5)
+			limitertest.MustAcquire(t, w.others[2], 4)
+		}, three{-5, 0, -4}},
+		"the values are lost": {func(t *testing.T, w *bundle) {
+			assert.NoError(t, w.Redis.Del(t.Context(), w.each[0].Keys.Value, w.each[1].Keys.Value).Err())
+		}, three{}},
+		"a lower rate of the second": {func(t *testing.T, w *bundle) {
+			w.each[1].Rate = 2
+			assert.NoError(t, w.others[1].SetRate(t.Context(), limitertest.PerClient(2, time.Hour), rratelimiter.KeepState()))
+		}, three{}},
+		"the first is gone": {func(t *testing.T, w *bundle) {
+			assert.NoError(t, limitertest.Second(w.others[0].Delete(t.Context())))
+		}, three{5, 0, 0}},
+		"many newer members": {func(t *testing.T, w *bundle) {
+			for _, each := range w.each {
+				each.Rate += 600
+				each.ManyRows(t, -time.Millisecond, 600)
+				assert.NoError(t, w.Redis.HSet(t.Context(), each.Name(), "rate", each.Rate).Err())
+				assert.NoError(t, w.Redis.IncrBy(t.Context(), each.Keys.Value, 600).Err())
+			}
+			release(t, w.others, three{600, 600, 601})
+		}, three{0, 0, 1}},
+	} {
+		eachLayout(t, name, func(t *testing.T, version string) {
+			w := newBundle(t, 10, version)
+			var changed sync.Once
+			w.OnScript(func(s *lua.Script, n int) redistest.Action {
+				switch {
+				case s == lua.AcquireAll && n == 1:
+					return redistest.DropAnswer
+				case s == lua.AcquireAll:
+					changed.Do(func() { tt.change(t, w) })
+				}
+				return redistest.Pass
+			})
+			w.mustTryAll(t, 5)
+			for _, l := range w.others {
+				_, _ = l.AvailablePermits(t.Context()) // makes the value that was lost
+			}
+			w.checkAll(t, three{5, 5, 5}.minus(tt.given), "repeated")
+		})
+	}
 }

@@ -1,9 +1,13 @@
 package faults_test
 
 import (
+	"context"
 	"errors"
 	"fmt"
+	"math/rand/v2"
+	"sync"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/redis/go-redis/v9"
@@ -206,4 +210,231 @@ func TestAllOfAnIdThatIsAnothers(t *testing.T) {
 			w.checkAll(t, held, name)
 		}
 	}
+}
+
+// A Release of the same Client waits for the repeat: until then nobody knows
+// what there is to release.
+func TestReleaseWaitsForWhatIsInDoubt(t *testing.T) {
+	t.Parallel()
+	for name, tt := range map[string]struct {
+		script   *lua.Script
+		take     func(w *bundle, permits int64) (int64, error)
+		limiters int
+	}{
+		"TryAcquire":    {lua.Acquire, func(w *bundle, permits int64) (int64, error) { return limitertest.TryFor(permits)(w.Wire) }, 1},
+		"TryAcquireAll": {lua.AcquireAll, func(w *bundle, permits int64) (int64, error) { return w.tryAll(context.Background(), permits, 0) }, 3},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			w := newBundle(t, 10, "4.7.0")
+			take := func(permits int64) {
+				got, err := tt.take(w, permits)
+				require.NoError(t, err)
+				require.Equal(t, permits, got)
+			}
+			take(4)
+			var released sync.WaitGroup
+			w.OnScript(func(s *lua.Script, n int) redistest.Action {
+				switch {
+				case s == tt.script && n == 1:
+					for _, l := range w.own[:tt.limiters] {
+						released.Go(func() { assert.NoError(t, l.Release(context.Background(), 4)) })
+					}
+					return redistest.DropAnswer
+				case s == tt.script && n == 2:
+					assert.Zero(t, w.Sent(lua.Release))
+				}
+				return redistest.Pass
+			})
+			take(5)
+			released.Wait()
+			assert.Equal(t, tt.limiters, w.Sent(lua.Release))
+			for i, each := range w.each[:tt.limiters] {
+				each.CheckHeld(t, 5, w.own[i].Name())
+			}
+		})
+	}
+}
+
+func TestThoseThatWaitForAllAreWokenByARelease(t *testing.T) {
+	t.Parallel()
+	for place := range 2 {
+		synctest.Test(t, func(t *testing.T) {
+			s, f := limitertest.NewFamilyScene(t, limitertest.Every(2, time.Second), limitertest.Every(2, time.Second))
+			limitertest.MustAcquire(t, s.Rival.RateLimiter(f.Limiters[place].Name()), 2)
+			c := s.TryAll(t.Context(), f, 1, limitertest.Forever)
+			s.Until(300 * time.Millisecond)
+			require.NoError(t, f.Limiters[place].Release(t.Context(), 1))
+			s.Until(limitertest.Forever)
+			assert.Equal(t, "true at 300ms", c.Outcome())
+		})
+	}
+}
+
+// An attempt waits for the Release that came before it, but for none whose caller has
+// gone.
+func TestAnAttemptForAllBehindAReleaseThatIsWithdrawn(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		s, f := limitertest.NewFamilyScene(t, limitertest.Every(9, time.Hour), limitertest.Every(9, time.Hour))
+		require.NoError(t, s.Mini.ScriptLoad(t.Context(), lua.AcquireAll.Source).Err())
+		letGo := s.Hold(t, lua.AcquireAll, 1)
+		first := s.TryAll(t.Context(), f, 1, 0)
+		ctx, cancel := context.WithCancel(t.Context())
+		release := s.Go(func() (bool, error) { return false, f.Limiters[1].Release(ctx, 1) })
+		second := s.TryAll(t.Context(), f, 2, 0)
+		s.Until(100 * time.Millisecond)
+		assert.Equal(t, "waits", release.Outcome())
+		assert.Equal(t, "waits", second.Outcome())
+		cancel()
+		synctest.Wait()
+		release.RequireEnd(t, context.Canceled, 100*time.Millisecond)
+		assert.Equal(t, "true at 100ms", second.Outcome())
+		s.Until(200 * time.Millisecond)
+		letGo()
+		assert.Equal(t, "true at 200ms", first.Outcome())
+		s.CheckAll(t, f, []int64{9, 9}, []int64{3, 3})
+	})
+}
+
+// Releases without pause, and attempts without pause: neither holds up the other
+// for good, nor do callers who go away.
+func TestReleasesAndAttemptsForAllTakeTurns(t *testing.T) {
+	t.Parallel()
+	w := newBundle(t, 10, "4.7.0")
+	ctx, stop := context.WithCancel(t.Context())
+	defer stop()
+	var others sync.WaitGroup
+	again := func(call func(ctx context.Context)) {
+		others.Go(func() {
+			for ctx.Err() == nil {
+				short, cancel := context.WithTimeout(ctx, time.Duration(rand.IntN(2000))*time.Microsecond)
+				call(short)
+				cancel()
+			}
+		})
+	}
+	for i := range 4 {
+		again(func(ctx context.Context) { _ = w.own[i%3].Release(ctx, 1) })
+		again(func(ctx context.Context) { _, _ = w.tryAll(ctx, 1, 0) })
+	}
+	for range 50 {
+		_, err := w.tryAll(t.Context(), 1, 0)
+		require.NoError(t, err)
+		require.NoError(t, w.own[1].Release(t.Context(), 1))
+	}
+	stop()
+	others.Wait()
+	require.NoError(t, w.Client.Close(t.Context()))
+	w.Proxy.Settle(t)
+	for _, each := range w.each {
+		value, _ := limitertest.StoredValue(t, w.Redis, each.Keys.Value)
+		assert.EqualValues(t, 10, value+limitertest.InUse(t, w.Redis, each.Keys.Permits))
+	}
+}
+
+// What is given back is found by its id where others have shrunk it, however many
+// newer members come and go meanwhile.
+func TestGiveBackFindsItsMember(t *testing.T) {
+	t.Parallel()
+	for name, come := range map[string]map[int]int{ // so many members before each call; fewer than 0 go
+		"behind few":           {1: 100},
+		"behind many":          {1: 1000},
+		"behind many that go":  {1: 1000, 2: -900},
+		"behind more and more": {1: 300, 2: 300, 3: 300},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			w := newWire(t, 2000)
+			ctx, cancel := context.WithCancel(t.Context())
+			gone := make(chan struct{})
+			others := 0
+			w.OnScript(func(s *lua.Script, n int) redistest.Action {
+				switch s {
+				case lua.Acquire:
+					cancel()
+					<-gone
+				case lua.GiveBack:
+					if n == 1 {
+						assert.NoError(t, w.Other.Release(t.Context(), 2))
+					}
+					if come[n] < 0 {
+						w.NewestGo(t, int64(-come[n]))
+					} else if come[n] > 0 {
+						w.ManyRows(t, -time.Millisecond, come[n])
+					}
+					others += come[n]
+				}
+				return redistest.Pass
+			})
+			_, err := w.TryAcquire(ctx, 5, 0)
+			require.ErrorIs(t, err, context.Canceled)
+			close(gone)
+			require.NoError(t, w.Client.Close(t.Context()))
+			w.CheckHeld(t, int64(others), "given back")
+		})
+	}
+}
+
+// A Release that comes after a give-back whose answer was lost does not meet it
+// half way.
+func TestReleaseAfterAGiveBackInDoubt(t *testing.T) {
+	t.Parallel()
+	w := newWireInUse(t, 10, 2, "4.7.0")
+	got := w.CancelledInFlight(t, []int64{3, 4}, []bool{true, false}, redistest.DropAnswer, redistest.DropAnswer)
+	assert.EqualValues(t, 4, limitertest.Sum(got))
+	require.NoError(t, w.Release(t.Context(), 4))
+	w.CheckHeld(t, 2, "released")
+}
+
+// An undo whose first request was lost gives back what others have left of the grant.
+func TestUndoRepeatedAfterAReleaseOfSome(t *testing.T) {
+	t.Parallel()
+	for _, fault := range []string{"cut", "drop"} {
+		t.Run(fault, func(t *testing.T) {
+			t.Parallel()
+			w := newWire(t, 10)
+			_, undo, err := w.Client.Keyed("", limitertest.Hourly(10)).TakeReturnable(t.Context(), w.Name(), 3)
+			require.NoError(t, err)
+			require.NoError(t, w.Other.Release(t.Context(), 1))
+			w.On(lua.GiveBack, actions(fault, nil)...)
+			require.NoError(t, undo(t.Context()))
+			assert.Equal(t, 2, w.Sent(lua.GiveBack))
+			w.CheckHeld(t, 0, "undone")
+		})
+	}
+}
+
+// Grants of one call share a member. An undo whose request was lost is not mistaken for one
+// that has run because another has shrunk the member meanwhile.
+func TestUndosOfOneCall(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		const callers = 10
+		s := limitertest.NewHeldScene(t, limitertest.Every(100, time.Hour))
+		keyed := s.Client.Keyed("", limitertest.Every(100, time.Hour))
+		letGo := s.Hold(t, lua.Acquire, 1)
+		first := s.StartTryAcquire(t.Context(), 1, 0)
+		undo := make([]func(context.Context) error, callers)
+		var wg sync.WaitGroup
+		for i := range callers {
+			wg.Go(func() {
+				var err error
+				_, undo[i], err = keyed.TakeReturnable(t.Context(), s.Name(), 1)
+				assert.NoError(t, err)
+			})
+		}
+		synctest.Wait()
+		letGo()
+		wg.Wait()
+		require.Equal(t, "true at 0s", first.Outcome())
+		require.EqualValues(t, 2, s.Mini.ZCard(t.Context(), limitertest.KeysOf(s.RateLimiter).Permits).Val(), "the first, and all others as one")
+
+		s.Proxy.OnCommand(redistest.Nth(1, lua.GiveBack.SHA, redistest.Cut))
+		for i := range 4 {
+			wg.Go(func() { assert.NoError(t, undo[i](t.Context())) })
+		}
+		wg.Wait()
+		s.CheckInUse(t, 100, 1+callers-4)
+	})
 }
