@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/redis/go-redis/v9"
+	"github.com/redis/go-redis/v9/logging"
 	"github.com/stretchr/testify/require"
 
 	"github.com/rratelimiter/rratelimiter"
@@ -57,10 +58,15 @@ func (h *hung) ofOne(b *testing.B, timeout time.Duration) {
 // ofMany lets so many of 8000 limiters try again and again, and the others wait.
 func (h *hung) ofMany(b *testing.B, trying int) {
 	b.Helper()
-	all := h.limiters(b, 8000)
+	all := make([]*rratelimiter.RateLimiter, 8000)
+	var wg sync.WaitGroup
+	for i := range all {
+		all[i] = h.client.RateLimiter(fmt.Sprint("l", i), rratelimiter.WithDefault(limitertest.Every(1000, time.Hour)))
+		wg.Go(func() { _, _ = all[i].TryAcquire(context.Background(), 1, time.Second) })
+	}
+	wg.Wait()
 	h.freeze(b)
 	end := time.Now().Add(5 * time.Second)
-	var wg sync.WaitGroup
 	for i, l := range all {
 		h.alive.Add(1)
 		wg.Go(func() {
@@ -107,8 +113,10 @@ type hung struct {
 
 	alive   atomic.Int64 // callers
 	callers sync.WaitGroup
-	slowest atomic.Int64
 	granted atomic.Int64
+
+	mu      sync.Mutex
+	slowest time.Duration
 
 	stop    chan struct{}
 	stopped chan int // the most goroutines beside callers
@@ -116,19 +124,14 @@ type hung struct {
 
 func newHung(b *testing.B, opt *redis.Options) *hung {
 	b.Helper()
-	redis.SetLogger(quiet{})
+	logging.Disable()
 	h := &hung{server: redistest.StartRedis(b), stop: make(chan struct{}), stopped: make(chan int)}
 	h.rdb = h.server.Client(b, opt)
 	h.client = rratelimiter.New(h.rdb)
 	return h
 }
 
-// quiet is a log for nobody.
-type quiet struct{}
-
-func (quiet) Printf(context.Context, string, ...any) {}
-
-// end has all that the server holds up end, so that the next begins at rest.
+// end lets all that the server holds up end, so that the next begins at rest.
 func (h *hung) end(b *testing.B) {
 	b.Helper()
 	h.server.Thaw(b)
@@ -136,18 +139,6 @@ func (h *hung) end(b *testing.B) {
 	require.NoError(b, h.rdb.Close())
 	h.server.Stop()
 	time.Sleep(4 * time.Second)
-}
-
-func (h *hung) limiters(b *testing.B, n int) []*rratelimiter.RateLimiter {
-	b.Helper()
-	all := make([]*rratelimiter.RateLimiter, n)
-	var wg sync.WaitGroup
-	for i := range all {
-		all[i] = h.client.RateLimiter(fmt.Sprint("l", i), rratelimiter.WithDefault(limitertest.Every(1000, time.Hour)))
-		wg.Go(func() { _, _ = all[i].TryAcquire(context.Background(), 1, time.Second) })
-	}
-	wg.Wait()
-	return all
 }
 
 func (h *hung) freeze(b *testing.B) {
@@ -179,17 +170,12 @@ func (h *hung) call(f func(ctx context.Context) error) {
 
 func (h *hung) time(f func() error) {
 	start := time.Now()
-	err := f()
-	took := int64(time.Since(start))
-	for {
-		old := h.slowest.Load()
-		if took <= old || h.slowest.CompareAndSwap(old, took) {
-			break
-		}
-	}
-	if err == nil {
+	if f() == nil {
 		h.granted.Add(1)
 	}
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	h.slowest = max(h.slowest, time.Since(start))
 }
 
 func (h *hung) report(b *testing.B) {
@@ -202,5 +188,5 @@ func (h *hung) report(b *testing.B) {
 	b.ReportMetric(0, "ns/op")
 	b.ReportMetric(float64(most), "goroutines-most")
 	b.ReportMetric(float64(after), "goroutines-after")
-	b.ReportMetric(time.Duration(h.slowest.Load()).Seconds(), "slowest-s")
+	b.ReportMetric(h.slowest.Seconds(), "slowest-s")
 }

@@ -27,10 +27,8 @@ func TestDeadlinesOpenTheBreaker(t *testing.T) {
 		limitertest.MustAcquire(t, l, 5)
 		s.hook.hang(true)
 		for range 7 { // the fifth ends after 50 ms of silence
-			ctx, cancel := context.WithTimeout(t.Context(), 10*time.Millisecond)
-			_, err := l.TryAcquire(ctx, 1, 0)
+			_, err := within(t, 10*time.Millisecond, func(ctx context.Context) (bool, error) { return l.TryAcquire(ctx, 1, 0) })
 			require.ErrorIs(t, err, context.DeadlineExceeded)
-			cancel()
 		}
 		assert.True(t, atOnce(t, func() (bool, error) { return l.TryAcquire(t.Context(), 1, 0) }))
 	})
@@ -56,16 +54,28 @@ func TestWhatIsNoOutage(t *testing.T) {
 		}
 		limitertest.MustRefuse(t, l, 1)
 		for range 4 {
-			ctx, cancel := context.WithTimeout(t.Context(), time.Second)
-			require.ErrorIs(t, l.Acquire(ctx, 1), context.DeadlineExceeded)
-			cancel()
-			ctx, cancel = context.WithTimeout(t.Context(), time.Second)
-			_, err := s.client.TryAcquireAll(ctx, 1, time.Minute, l, other)
+			_, err := within(t, time.Second, func(ctx context.Context) (any, error) { return nil, l.Acquire(ctx, 1) })
 			require.ErrorIs(t, err, context.DeadlineExceeded)
-			cancel()
+			_, err = within(t, time.Second, func(ctx context.Context) (any, error) {
+				return s.client.TryAcquireAll(ctx, 1, time.Minute, l, other)
+			})
+			require.ErrorIs(t, err, context.DeadlineExceeded)
 		}
 		limitertest.MustRefuse(t, l, 1)
 	})
+}
+
+// within makes a call with a deadline.
+func within[T any](t testing.TB, d time.Duration, call func(ctx context.Context) (T, error)) (T, error) {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(t.Context(), d)
+	defer cancel()
+	return call(ctx)
+}
+
+func takeWithin(t testing.TB, l limit.Limiter, key string, d time.Duration) (limit.Decision, error) {
+	t.Helper()
+	return within(t, d, func(ctx context.Context) (limit.Decision, error) { return l.Take(ctx, key, 1) })
 }
 
 // far makes each round trip take so long.
@@ -85,9 +95,7 @@ func TestShortDeadlinesOpenNoBreaker(t *testing.T) {
 		granted := 0
 		for range 20 {
 			for range 30 {
-				ctx, cancel := context.WithTimeout(t.Context(), 2*time.Millisecond)
-				_, _ = l.Take(ctx, "hasty", 1)
-				cancel()
+				_, _ = takeWithin(t, l, "hasty", 2*time.Millisecond)
 			}
 			d, err := l.Take(t.Context(), "patient", 1)
 			assert.NoError(t, err)
@@ -104,22 +112,17 @@ func TestShortDeadlinesAtADistanceOpenNoBreaker(t *testing.T) {
 	t.Parallel()
 	eachOfKeys(t, 3, limit.FailOpen(), func(t *testing.T, s *outageScene, l limit.Returner) {
 		s.rdb.AddHook(far(120 * time.Millisecond))
-		take := func(key string, within time.Duration) (limit.Decision, error) {
-			ctx, cancel := context.WithTimeout(t.Context(), within)
-			defer cancel()
-			return l.Take(ctx, key, 1)
-		}
 		var wg sync.WaitGroup
 		for range 2 {
 			wg.Go(func() {
 				for start := time.Now(); time.Since(start) < 30*time.Second; time.Sleep(100 * time.Millisecond) {
-					_, _ = take("hasty", 60*time.Millisecond)
+					_, _ = takeWithin(t, l, "hasty", 60*time.Millisecond)
 				}
 			})
 		}
 		granted := 0
 		for start := time.Now(); time.Since(start) < 30*time.Second; time.Sleep(500 * time.Millisecond) {
-			d, err := take("patient", time.Second)
+			d, err := takeWithin(t, l, "patient", time.Second)
 			assert.NoError(t, err)
 			if d.Granted {
 				granted++
