@@ -69,10 +69,10 @@ func TestDecisionsBesideChangesAreRepeatedInTime(t *testing.T) {
 			r.lane.Start(t.Context(), errandOf(100+i), func(any, error) {})
 			r.start(1, func(int) { ask(1 + i) })
 		}
-		r.hang(true)
+		r.stuck.Store(true)
 		close(r.hold)
 		time.Sleep(script.DefaultTimeout / 2)
-		r.hang(false)
+		r.stuck.Store(false)
 		r.Wait()
 	})
 }
@@ -81,7 +81,8 @@ func TestDecisionsBesideChangesAreRepeatedInTime(t *testing.T) {
 // none goes unanswered for longer than a call's time.
 func TestErrandsOfASilentServerEndInTime(t *testing.T) {
 	t.Parallel()
-	onRig(t, &flights{stuck: true}, 1024, func(t *testing.T, r *rig) {
+	onRig(t, &flights{}, 1024, func(t *testing.T, r *rig) {
+		r.stuck.Store(true)
 		start, before := time.Now(), runtime.NumGoroutine()
 		var mu sync.Mutex
 		told := 0
@@ -207,7 +208,6 @@ type desk struct {
 
 	mu      sync.Mutex
 	batches []string // key and permits of each
-	back    int64    // permits given back
 	fail    error
 }
 
@@ -234,12 +234,6 @@ func (d *desk) question(key string, b *lane.Batch) (*lane.Question, error) {
 			return lane.Verdict{}, script.Outage(err)
 		}
 		v, _, err := lane.ParseVerdict(reply)
-		v.GiveBack = func(ctx context.Context, permits int64) error {
-			d.mu.Lock()
-			defer d.mu.Unlock()
-			d.back += permits
-			return d.direct.IncrBy(context.WithoutCancel(ctx), key, permits).Err()
-		}
 		return v, err
 	}}
 	q.Script, q.Keys, q.Args = decide, script.KeysOf(key), script.Constant(b.Args(nil))
@@ -266,13 +260,6 @@ func (d *desk) asked() []string {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	return slices.Clone(d.batches)
-}
-
-// returned returns how many permits were given back.
-func (d *desk) returned() int64 {
-	d.mu.Lock()
-	defer d.mu.Unlock()
-	return d.back
 }
 
 func TestThoseWhoAskMeanwhileGoTogether(t *testing.T) {
@@ -317,70 +304,6 @@ func TestABatchHasABound(t *testing.T) {
 	})
 }
 
-func TestCallersThatGo(t *testing.T) {
-	t.Parallel()
-	atDesk(t, 1, func(t *testing.T, d *desk) {
-		leave := func(key string, permits int64, after time.Duration) {
-			d.start(1, func(int) {
-				start := time.Now()
-				ctx, cancel := context.WithTimeout(t.Context(), after)
-				defer cancel()
-				_, err := d.take(ctx, key, permits)
-				assert.ErrorIs(t, err, context.DeadlineExceeded)
-				assert.Equal(t, after, time.Since(start))
-			})
-		}
-		d.start(1, func(int) { d.mustTake(t, "b", 1) })
-		leave("a", 3, 1200*time.Millisecond) // on its way
-		leave("a", 4, 300*time.Millisecond)  // gathered
-		d.Wait()
-		time.Sleep(time.Minute)
-		assert.Equal(t, []string{"b 1 for 1", "a 1 for 3"}, d.asked(), "one that has gone is not asked for")
-		assert.EqualValues(t, 3, d.returned(), "what it was granted has been given back")
-
-		ended, cancel := context.WithCancel(t.Context())
-		cancel()
-		_, err := d.take(ended, "a", 1)
-		require.ErrorIs(t, err, context.Canceled)
-		assert.Len(t, d.asked(), 2)
-	})
-}
-
-// If all who have gathered have gone, nothing is sent.
-func TestAllHaveGone(t *testing.T) {
-	t.Parallel()
-	atDesk(t, 1, func(t *testing.T, d *desk) {
-		d.start(1, func(int) { d.mustTake(t, "a", 1) })
-		gone, cancel := context.WithCancel(t.Context())
-		d.start(3, func(i int) {
-			_, err := d.take(gone, []string{"a", "a", "b"}[i], 1)
-			assert.ErrorIs(t, err, context.Canceled)
-		})
-		cancel()
-		d.Wait()
-		assert.Equal(t, []int{1}, d.sizes())
-		assert.EqualValues(t, 10-2, d.mustTake(t, "a", 1))
-	})
-}
-
-func TestAGrantIsGivenBackByItsOwnPermits(t *testing.T) {
-	t.Parallel()
-	atDesk(t, 1, func(t *testing.T, d *desk) {
-		d.start(4, func(i int) {
-			decision, giveBack, err := d.Take(t.Context(), "Take", "a", int64(i)+1)
-			assert.NoError(t, err)
-			assert.True(t, decision.Granted)
-			assert.NoError(t, giveBack(t.Context()))
-		})
-		d.Wait()
-		assert.EqualValues(t, 10, d.returned())
-		decision, giveBack, err := d.Take(t.Context(), "Take", "a", 11)
-		require.ErrorIs(t, err, limit.ErrPermitsExceedRate)
-		assert.Nil(t, giveBack)
-		assert.EqualValues(t, 10, decision.Limit)
-	})
-}
-
 // What is wrong with a batch, or what a hook of the Redis client's panics with, is an error
 // for all its callers. None hangs, and later ones find all in order.
 func TestAllOfABatchGetItsError(t *testing.T) {
@@ -418,7 +341,7 @@ func TestAllOfABatchGetItsError(t *testing.T) {
 func TestNobodyWaitsForeverForASilentServer(t *testing.T) {
 	t.Parallel()
 	atDesk(t, 1, func(t *testing.T, d *desk) {
-		d.hang(true)
+		d.stuck.Store(true)
 		start := time.Now()
 		d.start(10, func(i int) {
 			_, err := d.take(t.Context(), keyOf(i), 1)
@@ -427,7 +350,7 @@ func TestNobodyWaitsForeverForASilentServer(t *testing.T) {
 		})
 		d.Wait()
 		time.Sleep(time.Minute)
-		d.hang(false)
+		d.stuck.Store(false)
 		d.mustTake(t, "a", 1)
 	})
 }

@@ -6,6 +6,7 @@ import (
 	"slices"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -35,11 +36,12 @@ type flights struct {
 	hold  chan struct{}
 	fails func(scripts int) error // instead of the round trip, or panics; nil for never
 
-	mu    sync.Mutex
-	went  []int // the scripts of each
-	now   int   // under way
-	peak  int   // the most that were under way
-	stuck bool  // no answer comes
+	stuck atomic.Bool // no answer comes
+
+	mu   sync.Mutex
+	went []int // the scripts of each
+	now  int   // under way
+	peak int   // the most that were under way
 }
 
 func (f *flights) send(cmds []redis.Cmder, next func() error) error {
@@ -56,14 +58,14 @@ func (f *flights) send(cmds []redis.Cmder, next func() error) error {
 	f.went = append(f.went, n)
 	f.now++
 	f.peak = max(f.peak, f.now)
-	stuck, trip := f.stuck, f.trip
+	trip := f.trip
 	f.mu.Unlock()
 	defer func() {
 		f.mu.Lock()
 		defer f.mu.Unlock()
 		f.now--
 	}()
-	if stuck {
+	if f.stuck.Load() {
 		time.Sleep(3 * time.Second) // as long as go-redis waits by default
 		return redistest.Fail(cmds, context.DeadlineExceeded)
 	}
@@ -105,12 +107,6 @@ func (f *flights) takes(trip time.Duration) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	f.trip = trip
-}
-
-func (f *flights) hang(stuck bool) {
-	f.mu.Lock()
-	defer f.mu.Unlock()
-	f.stuck = stuck
 }
 
 // A rig is a lane to a miniredis that knows incr.
