@@ -10,6 +10,7 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -38,35 +39,27 @@ func TestTheFastPathDecidesAsTheGeneralPath(t *testing.T) {
 	if seed == 0 {
 		seed = rand.Uint64()
 	}
-	decided := make(chan [2]int, *histories)
+	var grants, refusals atomic.Int64 // of the fast path
 	t.Run("histories", func(t *testing.T) {
 		for i := range *histories {
 			t.Run(strconv.Itoa(i), func(t *testing.T) {
 				t.Parallel()
 				redistest.Virtual(t, func(t *testing.T, rdb *redis.Client) {
+					t.Logf("-seed %d", seed)
 					w := newTwins(t, rdb, rand.New(rand.NewPCG(seed, uint64(i))))
-					defer func() {
-						if t.Failed() {
-							t.Logf("-seed %d, history %d:\n%s", seed, i, strings.Join(w.log, "\n"))
-						}
-						decided <- [2]int{w.grants, w.refusals}
-					}()
 					for range 40 {
 						w.disturb(t)
 						w.acquire(t)
 					}
+					grants.Add(w.grants)
+					refusals.Add(w.refusals)
 				})
 			})
 		}
 	})
-	close(decided)
-	var grants, refusals int
-	for n := range decided {
-		grants, refusals = grants+n[0], refusals+n[1]
-	}
-	if *histories >= 12 && !t.Failed() && !t.Skipped() && grants+refusals > 0 {
-		assert.Positive(t, grants, "seed %d", seed)
-		assert.Positive(t, refusals, "seed %d", seed)
+	if *histories >= 12 && !t.Failed() && !t.Skipped() && grants.Load()+refusals.Load() > 0 {
+		assert.Positive(t, grants.Load(), "seed %d", seed)
+		assert.Positive(t, refusals.Load(), "seed %d", seed)
 	}
 }
 
@@ -94,8 +87,7 @@ type twins struct {
 	interval         time.Duration
 	members          int
 	last             []any // the arguments of the last call
-	grants, refusals int   // of the fast path
-	log              []string
+	grants, refusals int64 // of the fast path
 }
 
 func newTwins(t *testing.T, rdb *redis.Client, random *rand.Rand) *twins {
@@ -108,8 +100,6 @@ func newTwins(t *testing.T, rdb *redis.Client, random *rand.Rand) *twins {
 	w.setUp(t)
 	return w
 }
-
-func (w *twins) note(format string, args ...any) { w.log = append(w.log, fmt.Sprintf(format, args...)) }
 
 func (w *twins) oneIn(n int) bool { return w.random.IntN(n) == 0 }
 
@@ -126,7 +116,7 @@ func (w *twins) setUp(t *testing.T) {
 	if w.oneIn(8) {
 		keep = 5000
 	}
-	w.note("rate %d, interval %s, type %d, keep %d", w.rate, w.interval, kind, keep)
+	t.Logf("rate %d, interval %s, type %d, keep %d", w.rate, w.interval, kind, keep)
 	require.NoError(t, w.rdb.HSet(t.Context(), w.keys[0][0],
 		"rate", w.rate, "interval", w.interval.Milliseconds(), "type", kind, "keepAliveTime", keep).Err())
 }
@@ -147,59 +137,21 @@ func (w *twins) member(t *testing.T, permits int64) string {
 // disturb lets something happen to the first of the limiters.
 func (w *twins) disturb(t *testing.T) {
 	t.Helper()
-	ctx := t.Context()
-	config, value, permits := w.keys[0][0], w.keys[0][1], w.keys[0][3]
-	anyKey := []string{config, value, permits}[w.random.IntN(3)]
-	wait := time.Duration(w.random.Int64N(w.interval.Milliseconds()*3/2)) * time.Millisecond
-	do := func(what string, err error) {
-		w.note("%s: %v", what, err)
-	}
-	switch w.random.IntN(40) {
-	case 0, 1, 2, 3, 4:
-		w.note("%s pass", wait)
+	wait := w.wait()
+	switch n := w.random.IntN(40); {
+	case n < 5:
+		t.Logf("%s pass", wait)
 		time.Sleep(wait)
-	case 5, 6, 7, 8:
+	case n < 9:
 		wait = (wait / 8).Truncate(time.Millisecond)
-		w.note("%s pass", wait)
+		t.Logf("%s pass", wait)
 		time.Sleep(wait)
-	case 9, 10, 11:
+	case n < 12:
 		n := 1 + w.random.Int64N(w.rate)
-		do(fmt.Sprintf("%d released", n), w.rdb.Eval(ctx, lua.Release.Source, w.keys[0], n, "00000000", "", "").Err())
-	case 12:
-		do("no value", w.rdb.Del(ctx, value).Err())
-	case 13:
-		do("no set", w.rdb.Del(ctx, permits).Err())
-	case 14:
-		do("the oldest member is lost", w.rdb.ZPopMin(ctx, permits).Err())
-	case 15:
-		do("the value has grown", w.rdb.IncrBy(ctx, value, 1+w.random.Int64N(w.rate)).Err())
-	case 16:
-		do("the value has shrunk", w.rdb.DecrBy(ctx, value, 1+w.random.Int64N(w.rate)).Err())
-	case 17:
-		do("a member of the future", w.rdb.ZAdd(ctx, permits,
-			redis.Z{Score: float64(time.Now().Add(wait).UnixMilli()), Member: w.member(t, 1)}).Err())
-	case 18:
-		do("a value of old", w.rdb.Set(ctx, value, w.random.Int64N(w.rate+2), w.interval-wait/2).Err())
-	case 19, 20:
-		do(fmt.Sprintf("%s expires in %s", anyKey, wait), w.rdb.PExpire(ctx, anyKey, wait+1).Err())
-	case 21:
-		do("expires", w.rdb.Eval(ctx, lua.Expire.Source, w.keys[0], "PEXPIRE", (2*w.interval).Milliseconds()).Err())
-	case 22:
-		do(anyKey+" persists", w.rdb.Persist(ctx, anyKey).Err())
-	case 23:
-		do("another rate", w.rdb.HSet(ctx, config, "rate", 1+w.random.Int64N(2*w.rate)).Err())
-	case 24:
-		field := []string{"rate", "interval", "type", "keepAliveTime"}[w.random.IntN(4)]
-		text := []string{"", "x", "01", "-1", "1e3", "0", "99999999999999999999"}[w.random.IntN(7)]
-		do(field+" is "+text, w.rdb.HSet(ctx, config, field, text).Err())
-		fallthrough
-	case 25:
-		text := []string{"", "x", "01", "-1", "1.5", "9007199254740993"}[w.random.IntN(6)]
-		do("the value is "+text, w.rdb.Set(ctx, value, text, 0).Err())
-	case 26:
-		require.NoError(t, w.rdb.Del(ctx, anyKey).Err())
-		do(anyKey+" is a list", w.rdb.RPush(ctx, anyKey, "x").Err())
-	case 27, 28:
+		note(t, fmt.Sprintf("%d released", n), w.rdb.Eval(t.Context(), lua.Release.Source, w.keys[0], n, "00000000", "", "").Err())
+	case n < 27:
+		w.damage(t)
+	case n < 29:
 		w.setUp(t)
 	}
 	// What is damaged is not left so for long.
@@ -208,7 +160,61 @@ func (w *twins) disturb(t *testing.T) {
 	}
 }
 
-// inOrder tells whether acquire can decide at all.
+func note(t *testing.T, what string, err error) {
+	t.Helper()
+	t.Logf("%s: %v", what, err)
+}
+
+// wait draws a time of the interval's order.
+func (w *twins) wait() time.Duration {
+	return time.Duration(w.random.Int64N(w.interval.Milliseconds()*3/2)) * time.Millisecond
+}
+
+// damage changes the first of the limiters as no request would.
+func (w *twins) damage(t *testing.T) {
+	t.Helper()
+	ctx, wait := t.Context(), w.wait()
+	config, value, permits := w.keys[0][0], w.keys[0][1], w.keys[0][3]
+	anyKey := []string{config, value, permits}[w.random.IntN(3)]
+	switch w.random.IntN(15) {
+	case 0:
+		note(t, "no value", w.rdb.Del(ctx, value).Err())
+	case 1:
+		note(t, "no set", w.rdb.Del(ctx, permits).Err())
+	case 2:
+		note(t, "the oldest member is lost", w.rdb.ZPopMin(ctx, permits).Err())
+	case 3:
+		note(t, "the value has grown", w.rdb.IncrBy(ctx, value, 1+w.random.Int64N(w.rate)).Err())
+	case 4:
+		note(t, "the value has shrunk", w.rdb.DecrBy(ctx, value, 1+w.random.Int64N(w.rate)).Err())
+	case 5:
+		note(t, "a member of the future", w.rdb.ZAdd(ctx, permits,
+			redis.Z{Score: float64(time.Now().Add(wait).UnixMilli()), Member: w.member(t, 1)}).Err())
+	case 6:
+		note(t, "a value of old", w.rdb.Set(ctx, value, w.random.Int64N(w.rate+2), w.interval-wait/2).Err())
+	case 7, 8:
+		note(t, fmt.Sprintf("%s expires in %s", anyKey, wait), w.rdb.PExpire(ctx, anyKey, wait+1).Err())
+	case 9:
+		note(t, "expires", w.rdb.Eval(ctx, lua.Expire.Source, w.keys[0], "PEXPIRE", (2*w.interval).Milliseconds()).Err())
+	case 10:
+		note(t, anyKey+" persists", w.rdb.Persist(ctx, anyKey).Err())
+	case 11:
+		note(t, "another rate", w.rdb.HSet(ctx, config, "rate", 1+w.random.Int64N(2*w.rate)).Err())
+	case 12:
+		field := []string{"rate", "interval", "type", "keepAliveTime"}[w.random.IntN(4)]
+		text := []string{"", "x", "01", "-1", "1e3", "0", "99999999999999999999"}[w.random.IntN(7)]
+		note(t, field+" is "+text, w.rdb.HSet(ctx, config, field, text).Err())
+		fallthrough
+	case 13:
+		text := []string{"", "x", "01", "-1", "1.5", "9007199254740993"}[w.random.IntN(6)]
+		note(t, "the value is "+text, w.rdb.Set(ctx, value, text, 0).Err())
+	case 14:
+		require.NoError(t, w.rdb.Del(ctx, anyKey).Err())
+		note(t, anyKey+" is a list", w.rdb.RPush(ctx, anyKey, "x").Err())
+	}
+}
+
+// inOrder reports whether acquire can decide at all.
 func (w *twins) inOrder(t *testing.T) bool {
 	t.Helper()
 	return w.rdb.Eval(t.Context(), lua.Available.Source, w.keys[0], "").Err() == nil
@@ -258,7 +264,7 @@ func (w *twins) acquire(t *testing.T) {
 		answer, err := w.rdb.Eval(t.Context(), w.script[i], keyed[i], w.last...).Result()
 		answers[i], errs[i] = answer, said(err)
 	}
-	w.note("%q of %d keys: %v %s, %v %s", w.last, len(keyed[0]), answers[0], errs[0], answers[1], errs[1])
+	t.Logf("%q of %d keys: %v %s, %v %s", w.last, len(keyed[0]), answers[0], errs[0], answers[1], errs[1])
 	fast, general := w.look(t, 0), w.look(t, 1)
 	granted, ok := answers[0].(int64)
 	if text, repaired := answers[0].(string); repaired {

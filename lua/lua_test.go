@@ -1,6 +1,7 @@
 package lua
 
 import (
+	"encoding/binary"
 	"fmt"
 	"io/fs"
 	"regexp"
@@ -28,13 +29,9 @@ func TestLoad(t *testing.T) {
 	}{
 		"no includes":       {map[string]string{"a.lua": "return 1\n"}, "return 1\n"},
 		"no newline at end": {map[string]string{"a.lua": "return 1"}, "return 1"},
-		"in its place": {
-			map[string]string{"a.lua": "one\n--- @include \"b\"\nthree\n", "include/b.lua": "two\n"},
-			"one\ntwo\nthree\n",
-		},
+		"in its place":      {map[string]string{"a.lua": "one\n--- @include \"b\"\nthree\n", "include/b.lua": "two\n"}, "one\ntwo\nthree\n"},
 		"once": {
-			map[string]string{"a.lua": "--- @include \"b\"\none\n--- @include \"b\"\ntwo\n", "include/b.lua": "b\n"},
-			"b\none\ntwo\n",
+			map[string]string{"a.lua": "--- @include \"b\"\none\n--- @include \"b\"\ntwo\n", "include/b.lua": "b\n"}, "b\none\ntwo\n",
 		},
 		"nested, before what asks for them": {
 			map[string]string{
@@ -51,10 +48,7 @@ func TestLoad(t *testing.T) {
 			map[string]string{"a.lua": "-- @include \"b\"\n--- @included\n --- @include \"b\"\n"},
 			"-- @include \"b\"\n--- @included\n --- @include \"b\"\n",
 		},
-		"with a carriage return": {
-			map[string]string{"a.lua": "--- @include \"b\"\r\na\n", "include/b.lua": "b\n"},
-			"b\na\n",
-		},
+		"with a carriage return": {map[string]string{"a.lua": "--- @include \"b\"\r\na\n", "include/b.lua": "b\n"}, "b\na\n"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
@@ -129,17 +123,6 @@ func TestEachIncludeIsUsed(t *testing.T) {
 		last := strings.Join(lines[len(lines)-2:], "\n")
 		assert.True(t, slices.ContainsFunc(All(), func(s *Script) bool { return strings.Contains(s.Source, last) }), path)
 	}
-}
-
-func TestSHA(t *testing.T) {
-	t.Parallel()
-	redistest.Engines(t, func(t *testing.T, rdb *redis.Client) {
-		for _, script := range All() {
-			sha, err := rdb.ScriptLoad(t.Context(), script.Source).Result()
-			require.NoError(t, err)
-			assert.Equal(t, sha, script.SHA, script.Name)
-		}
-	})
 }
 
 // ofSeveral tells whether a script takes the keys of any number of limiters.
@@ -280,6 +263,50 @@ func member(permits byte) string {
 	return "\x10" + strings.Repeat("i", 16) + string([]byte{permits, 0, 0, 0})
 }
 
+// The calls are made in this order, on the same keys. An answer is what the numbers match.
+func TestOtherScriptsRun(t *testing.T) {
+	t.Parallel()
+	const hour = 3600000
+	runs := []struct {
+		script *Script
+		keys   string
+		args   []any
+		answer string
+	}{
+		{FixedWindow, "count", []any{10, hour, 4, 2, 3, 1}, `10 10 8 \S+ 3600000 3600000`},
+		{FixedWindowPeek, "count", []any{10, hour, 3, 1}, `10 2 0 \S+ \S+ \S+`},
+		{FixedWindowGiveBack, "count", []any{3, 1, 1000}, `0`},
+		{SlidingLog, "log", []any{10, hour, "", "id", "", 4, 2, 3, 1}, `10 10 8 0 3600000 3600000`},
+		{SlidingLog, "log", []any{10, hour, "", "id", "1", 4, 2, 3, 1}, `10 10 8 \S+ \S+ \S+`},
+		{SlidingLogPeek, "log", []any{10, hour, 2}, `10 2 2 0 3600000`},
+		{SlidingLogGiveBack, "log", []any{"id", 4, 4, hour}, `4`},
+		{SlidingLog, "log thresholds", []any{4, hour, "log", "id2", "", 1, 1}, `4 0 0 .*`},
+		{TokenBucket, "tokens time", []any{10, 2, 5, 1, 30000, 4, 2, 4, 1}, `11 11 8 \S+ \S+ [1-9]\d*`},
+		{TokenBucketPeek, "tokens time", []any{10, 2, 5, 1, 30000, 3, 1}, `11 3 3 \S+ \S+`},
+		{TokenBucketGiveBack, "tokens time", []any{1000, 2, 1, 4, 2, time.Now().Unix(), 0, 30000}, `4`},
+	}
+	redistest.Engines(t, func(t *testing.T, rdb *redis.Client) {
+		prefix := redistest.Name(t)
+		for _, run := range runs {
+			var all []string
+			for _, key := range strings.Fields(run.keys) {
+				all = append(all, prefix+key)
+			}
+			got, err := rdb.Eval(t.Context(), run.script.Source, all, run.args...).Result()
+			require.NoError(t, err, run.script.Name)
+			assert.Regexp(t, `^\[?`+run.answer+`\]?$`, fmt.Sprint(got), run.script.Name)
+		}
+		require.NoError(t, rdb.Del(t.Context(), prefix+"count", prefix+"log", prefix+"tokens", prefix+"time").Err())
+	})
+	tested := map[*Script]bool{}
+	for _, run := range runs {
+		tested[run.script] = true
+	}
+	for _, script := range others {
+		assert.True(t, tested[script], script.Name)
+	}
+}
+
 // run is a call of a script, and its answer.
 type run struct {
 	script *Script
@@ -288,82 +315,6 @@ type run struct {
 	want   any    // on a limiter of 10 permits an hour
 	unset  any    // where there is none
 	fails  string // the code of the error where there is none
-}
-
-// The calls are made in this order, on the same keys.
-func TestOtherScriptsRun(t *testing.T) {
-	t.Parallel()
-	hour := int64(3600000)
-	type call struct {
-		script *Script
-		keys   []string
-		args   []any
-		check  func(t *testing.T, answer []int64)
-	}
-	runs := []call{
-		{FixedWindow, []string{"count"}, []any{10, hour, 4, 2, 3, 1}, func(t *testing.T, got []int64) {
-			assert.Equal(t, []int64{10, 10, 8}, got[:3])
-			assert.Equal(t, []int64{hour, hour}, got[4:])
-		}},
-		{FixedWindowPeek, []string{"count"}, []any{10, hour, 3, 1}, func(t *testing.T, got []int64) {
-			assert.Equal(t, []int64{10, 2, 0}, got[:3])
-			assert.Len(t, got, 6)
-		}},
-		{FixedWindowGiveBack, []string{"count"}, []any{3, 1, 1000}, func(t *testing.T, got []int64) { assert.Equal(t, []int64{0}, got) }},
-		{SlidingLog, []string{"log"}, []any{10, hour, "", "id", "", 4, 2, 3, 1}, func(t *testing.T, got []int64) {
-			assert.Equal(t, []int64{10, 10, 8, 0, hour, hour}, got)
-		}},
-		{SlidingLog, []string{"log"}, []any{10, hour, "", "id", "1", 4, 2, 3, 1}, func(t *testing.T, got []int64) {
-			assert.Equal(t, []int64{10, 10, 8}, got[:3])
-			assert.Len(t, got, 6)
-		}},
-		{SlidingLogPeek, []string{"log"}, []any{10, hour, 2}, func(t *testing.T, got []int64) {
-			assert.Equal(t, []int64{10, 2, 2, 0, hour}, got)
-		}},
-		{SlidingLogGiveBack, []string{"log"}, []any{"id", 4, 4, hour}, func(t *testing.T, got []int64) { assert.Equal(t, []int64{4}, got) }},
-		{SlidingLog, []string{"log", "thresholds"}, []any{4, hour, "log", "id2", "", 1, 1}, func(t *testing.T, got []int64) {
-			assert.Equal(t, []int64{4, 0, 0}, got[:3])
-		}},
-		{TokenBucket, []string{"tokens", "time"}, []any{10, 2, 5, 1, 30000, 4, 2, 4, 1}, func(t *testing.T, got []int64) {
-			assert.Equal(t, []int64{11, 11, 8}, got[:3])
-			assert.Len(t, got, 6)
-			assert.Positive(t, got[5])
-		}},
-		{TokenBucketPeek, []string{"tokens", "time"}, []any{10, 2, 5, 1, 30000, 3, 1}, func(t *testing.T, got []int64) {
-			assert.Equal(t, []int64{11, 3, 3}, got[:3])
-			assert.Len(t, got, 5)
-		}},
-		{TokenBucketGiveBack, []string{"tokens", "time"}, []any{1000, 2, 1, 4, 2, time.Now().Unix(), 0, 30000}, func(t *testing.T, got []int64) {
-			assert.Equal(t, []int64{4}, got)
-		}},
-	}
-	for _, script := range others {
-		assert.True(t, slices.ContainsFunc(runs, func(c call) bool { return c.script == script }), script.Name)
-	}
-	redistest.Engines(t, func(t *testing.T, rdb *redis.Client) {
-		prefix := redistest.Name(t)
-		for _, run := range runs {
-			var all []string
-			for _, key := range run.keys {
-				all = append(all, prefix+key)
-			}
-			got, err := rdb.Eval(t.Context(), run.script.Source, all, run.args...).Result()
-			require.NoError(t, err, run.script.Name)
-			var numbers []int64
-			switch got := got.(type) {
-			case int64:
-				numbers = []int64{got}
-			case []any:
-				for _, value := range got {
-					numbers = append(numbers, value.(int64))
-				}
-			}
-			run.check(t, numbers)
-		}
-		for _, key := range []string{"count", "log", "tokens", "time"} {
-			require.NoError(t, rdb.Del(t.Context(), prefix+key).Err())
-		}
-	})
 }
 
 func TestEachScriptRuns(t *testing.T) {
@@ -416,9 +367,6 @@ func TestEachScriptRuns(t *testing.T) {
 			require.NoError(t, rdb.Del(t.Context(), name).Err())
 			require.NoError(t, rdb.HSet(t.Context(), name, "rate", 10, "interval", 3600000, "type", 0).Err())
 			got, err = rdb.EvalSha(t.Context(), run.script.SHA, all, run.args...).Result()
-			if redis.HasErrorPrefix(err, "NOSCRIPT") {
-				got, err = rdb.Eval(t.Context(), run.script.Source, all, run.args...).Result()
-			}
 			require.NoError(t, err, run.script.Name)
 			assert.Equal(t, run.want, got, run.script.Name)
 			require.NoError(t, rdb.Del(t.Context(), append(all, name+"2")...).Err())
@@ -434,120 +382,87 @@ func include(t *testing.T, name, body string) string {
 	return source + body
 }
 
-func TestInteger(t *testing.T) {
-	t.Parallel()
-	numbers := []string{
+// An includeRow is a body behind an include, and what it answers.
+type includeRow struct {
+	include, body string
+	args          []any
+	want          string
+}
+
+// numberRows are those of integer, digits and with_permits.
+func numberRows() (rows []includeRow) {
+	const integer = "local n = integer(ARGV[1]) return n and string.format('%.0f', n) or 'nil'"
+	for _, text := range []string{
 		"0", "1", "9", "10", "-1", "-10", "100000000000000", "999999999999999", "1000000000000000",
 		"9007199254740990", "9007199254740991", "-9007199254740991",
+	} {
+		rows = append(rows, includeRow{"integer", integer, []any{text}, text})
 	}
-	others := []string{
+	for _, text := range []string{
 		"", " ", "-", "-0", "+1", "00", "01", "-01", "1 ", " 1", "1\n", "1.0", "1.", ".5", "1e3", "1E3", "0x10", "0x", "nan", "inf",
 		"-inf", "abc", "1a", "1_000", "1,000", "--1", "1-", "٣", "9007199254740992", "-9007199254740992", "9223372036854775807",
 		"99999999999999999999999", "1\x00", "\x001",
+	} {
+		rows = append(rows, includeRow{"integer", integer, []any{text}, "nil"})
 	}
-	redistest.Engines(t, func(t *testing.T, rdb *redis.Client) {
-		script := include(t, "integer", "local n = integer(ARGV[1]) return n and string.format('%.0f', n) or 'nil'")
-		for _, text := range numbers {
-			got, err := rdb.Eval(t.Context(), script, nil, text).Text()
-			require.NoError(t, err)
-			assert.Equal(t, text, got)
-		}
-		for _, text := range others {
-			got, err := rdb.Eval(t.Context(), script, nil, text).Text()
-			require.NoError(t, err)
-			assert.Equal(t, "nil", got, "%q", text)
-		}
-		missing := include(t, "integer", "return {integer(nil) == nil and 1 or 0, integer(redis.call('GET', KEYS[1])) == nil and 1 or 0}")
-		got, err := rdb.Eval(t.Context(), missing, []string{redistest.Name(t)}).Int64Slice()
-		require.NoError(t, err)
-		assert.Equal(t, []int64{1, 1}, got)
-	})
+	rows = append(rows,
+		includeRow{"integer", "return integer(nil) == nil and 1 or 0", nil, "1"},
+		includeRow{"integer", "return integer(redis.call('GET', 'none')) == nil and 1 or 0", nil, "1"})
+	for _, text := range []string{"0", "7", "-7", "99999999999999", "100000000000000", "9007199254740991", "-9007199254740991"} {
+		rows = append(rows, includeRow{"digits", "return digits(tonumber(ARGV[1]))", []any{text}, text})
+	}
+	const withPermits = "return with_permits(ARGV[1], tonumber(ARGV[2]))"
+	for permits, want := range map[uint32]string{
+		0: "\x00\x00\x00\x00", 1: "\x01\x00\x00\x00", 255: "\xff\x00\x00\x00", 256: "\x00\x01\x00\x00", 65536: "\x00\x00\x01\x00",
+		0x01020304: "\x04\x03\x02\x01", 1<<32 - 1: "\xff\xff\xff\xff",
+	} {
+		rows = append(rows, includeRow{"member", withPermits, []any{member(7), permits}, member(0)[:17] + want})
+	}
+	return rows
 }
 
-func TestPermitsOf(t *testing.T) {
-	t.Parallel()
+// memberRows are those of permits_of, sum_of and corrupt.
+func memberRows() (rows []includeRow) {
+	const permitsOf = "local n = permits_of(ARGV[1]) return n and string.format('%.0f', n) or 'nil'"
 	const id8, id16 = "01234567", "0123456789abcdef"
-	known := map[string]string{
-		"B": "\x00\x00\x80\x3f", "B that begins like D": "\x03abc", "C": "\x08\x00\x00\x00\x00\x00\x00\x00" + id8,
-		"D1": "\x08" + id8, "D2": "\x10" + id16, "D without an id": "\x00", "D of the longest id": "\xff" + strings.Repeat("x", 255),
+	for _, head := range []string{
+		"\x00\x00\x80\x3f", "\x03abc", "\x08\x00\x00\x00\x00\x00\x00\x00" + id8, // B, one that begins like D, C
+		"\x08" + id8, "\x10" + id16, "\x00", "\xff" + strings.Repeat("x", 255), // D1, D2, without an id, with the longest
+	} {
+		for _, n := range []uint32{0, 1, 255, 256, 65535, 65536, 16777216, 1<<31 - 1, 1 << 31, 1<<32 - 1} {
+			text := string(binary.LittleEndian.AppendUint32([]byte(head), n))
+			rows = append(rows, includeRow{"member", permitsOf, []any{text}, fmt.Sprint(n)})
+		}
 	}
-	unknown := []string{
+	for _, text := range []string{
 		"", "a", "1234", "12345", "1234567", "123456789", "\x07" + id8 + "\x01\x00\x00\x00", "\x09" + id8 + "\x01\x00\x00\x00",
 		"\x10" + id16 + "\x01\x00\x00", "\x10" + id16 + "\x01\x00\x00\x00\x00", "\x09\x00\x00\x00\x00\x00\x00\x00" + id8 + "\x01\x00\x00\x00",
 		"\x08\x00\x00\x00\x00\x00\x00\x01" + id8 + "\x01\x00\x00\x00", "3f2b8f4e-8c1b-4c6e-9f4e-3b1d6a0c9f11", strings.Repeat("x", 10_000),
+	} {
+		rows = append(rows, includeRow{"member", permitsOf, []any{text}, "nil"})
 	}
-	numbers := []uint32{0, 1, 255, 256, 65535, 65536, 16777216, 1<<31 - 1, 1 << 31, 1<<32 - 1}
+	const sumOf = "local sum, problem = sum_of(ARGV, 4) return problem or sum"
+	const corrupt = "return corrupt(2, 'value', 'is no integer: ' .. ARGV[1])"
+	return append(rows,
+		includeRow{"member", sumOf, []any{member(3), member(4), "\x08\x00\x00\x00\x00\x00\x00\x00" + id8 + "\xff\x00\x00\x00"}, "262"},
+		includeRow{"member", sumOf, nil, "0"},
+		includeRow{"member", sumOf, []any{member(3), "\x00text\n\xff" + strings.Repeat("x", 100)},
+			"CORRUPT 4 member has no known layout: 00746578740aff" + strings.Repeat("78", 18)},
+		// One line of ASCII, and not a long one.
+		includeRow{"corrupt", corrupt, []any{"a\r\nb\x00\xffc%d"}, "CORRUPT 2 value is no integer: a??b??c%d"},
+		includeRow{"corrupt", corrupt, []any{strings.Repeat("x", 10_000)}, "CORRUPT 2 value is no integer: " + strings.Repeat("x", 65)})
+}
+
+func TestIncludes(t *testing.T) {
+	t.Parallel()
 	redistest.Engines(t, func(t *testing.T, rdb *redis.Client) {
-		script := include(t, "member", "local n = permits_of(ARGV[1]) return n and string.format('%.0f', n) or 'nil'")
-		for layout, head := range known {
-			for _, permits := range numbers {
-				text := head + string([]byte{byte(permits), byte(permits >> 8), byte(permits >> 16), byte(permits >> 24)})
-				got, err := rdb.Eval(t.Context(), script, nil, text).Text()
-				require.NoError(t, err)
-				assert.Equal(t, fmt.Sprint(permits), got, "layout %s", layout)
+		for _, r := range append(numberRows(), memberRows()...) {
+			got, err := rdb.Eval(t.Context(), include(t, r.include, r.body), nil, r.args...).Result()
+			if err != nil {
+				got = err
 			}
+			assert.Equal(t, r.want, fmt.Sprint(got), "%s: %.60q", r.body, r.args)
 		}
-		for _, text := range unknown {
-			got, err := rdb.Eval(t.Context(), script, nil, text).Text()
-			require.NoError(t, err, "%d bytes", len(text))
-			assert.Equal(t, "nil", got, "%q", text)
-		}
-	})
-}
-
-func TestWithPermits(t *testing.T) {
-	t.Parallel()
-	redistest.Engines(t, func(t *testing.T, rdb *redis.Client) {
-		script := include(t, "member", "return with_permits(ARGV[1], tonumber(ARGV[2]))")
-		for permits, want := range map[uint32]string{
-			0: "\x00\x00\x00\x00", 1: "\x01\x00\x00\x00", 255: "\xff\x00\x00\x00", 256: "\x00\x01\x00\x00", 65536: "\x00\x00\x01\x00",
-			0x01020304: "\x04\x03\x02\x01", 1<<32 - 1: "\xff\xff\xff\xff",
-		} {
-			got, err := rdb.Eval(t.Context(), script, nil, member(7), permits).Text()
-			require.NoError(t, err)
-			assert.Equal(t, member(0)[:17]+want, got)
-		}
-	})
-}
-
-func TestSumOf(t *testing.T) {
-	t.Parallel()
-	redistest.Engines(t, func(t *testing.T, rdb *redis.Client) {
-		script := include(t, "member", `
-			local sum, problem = sum_of(ARGV, 4)
-			return problem or sum`)
-		sum, err := rdb.Eval(t.Context(), script, nil, member(3), member(4), "\x08\x00\x00\x00\x00\x00\x00\x0001234567\xff\x00\x00\x00").Int()
-		require.NoError(t, err)
-		assert.Equal(t, 3+4+255, sum)
-		sum, err = rdb.Eval(t.Context(), script, nil).Int()
-		require.NoError(t, err)
-		assert.Zero(t, sum)
-		err = rdb.Eval(t.Context(), script, nil, member(3), "\x00text\n\xff"+strings.Repeat("x", 100)).Err()
-		require.EqualError(t, err, "CORRUPT 4 member has no known layout: 00746578740aff"+strings.Repeat("78", 18))
-	})
-}
-
-func TestDigits(t *testing.T) {
-	t.Parallel()
-	redistest.Engines(t, func(t *testing.T, rdb *redis.Client) {
-		script := include(t, "digits", "return digits(tonumber(ARGV[1]))")
-		for _, text := range []string{"0", "7", "-7", "99999999999999", "100000000000000", "9007199254740991", "-9007199254740991"} {
-			got, err := rdb.Eval(t.Context(), script, nil, text).Text()
-			require.NoError(t, err)
-			assert.Equal(t, text, got)
-		}
-	})
-}
-
-func TestCorruptIsOneLineOfASCII(t *testing.T) {
-	t.Parallel()
-	redistest.Engines(t, func(t *testing.T, rdb *redis.Client) {
-		script := include(t, "corrupt", "return corrupt(2, 'value', 'is no integer: ' .. ARGV[1])")
-		err := rdb.Eval(t.Context(), script, nil, "a\r\nb\x00\xffc%d").Err()
-		require.EqualError(t, err, "CORRUPT 2 value is no integer: a??b??c%d")
-		err = rdb.Eval(t.Context(), script, nil, strings.Repeat("x", 10_000)).Err()
-		require.Error(t, err)
-		assert.Less(t, len(err.Error()), 120)
 	})
 }
 

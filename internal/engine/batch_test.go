@@ -30,25 +30,19 @@ func newTestBatch() *batch { return &batch{rules: redisson.NewestRules} }
 
 func newTestRequest(permits int64) *request { return &request{Wish: Wish{Permits: permits}} }
 
-func requestWithFallback(permits int64, fallback string) *request {
-	return &request{Wish: Wish{Permits: permits}, limiter: &Limiter{Fallback: fallback}}
-}
-
 // wish is one request of a drawn batch.
 type wish struct {
 	permits int64
 	inLine  bool
 }
 
-func drawWishes(t *rapid.T, highest int64) []wish {
-	line := rapid.SliceOfN(rapid.Int64Range(1, highest), 0, 12).Draw(t, "line")
-	tries := rapid.SliceOfN(rapid.Int64Range(1, highest), 0, 12).Draw(t, "tries")
-	var wishes []wish
-	for _, permits := range line {
-		wishes = append(wishes, wish{permits, true})
+func drawWishes(t *rapid.T) (wishes []wish) {
+	permits := rapid.SliceOfN(rapid.Int64Range(1, 14), 0, 12)
+	for _, n := range permits.Draw(t, "line") {
+		wishes = append(wishes, wish{n, true})
 	}
-	for _, permits := range tries {
-		wishes = append(wishes, wish{permits, false})
+	for _, n := range permits.Draw(t, "tries") {
+		wishes = append(wishes, wish{n, false})
 	}
 	if len(wishes) == 0 {
 		wishes = append(wishes, wish{1, false})
@@ -124,7 +118,7 @@ func TestAnswersAreThoseOfRequestsTakenOneByOne(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		rate := rapid.Int64Range(1, 12).Draw(t, "rate")
 		free := rapid.Int64Range(-5, rate).Draw(t, "free")
-		wishes := drawWishes(t, 14)
+		wishes := drawWishes(t)
 		want, taken := serveOneByOne(wishes, rate, free)
 		for i := range want {
 			want[i].unasked = false // one in a run with the refused one is answered like it
@@ -183,7 +177,7 @@ func TestAnswersWalkAsTheScriptDoes(t *testing.T) {
 		round++
 		rate := rapid.Int64Range(1, 12).Draw(t, "rate")
 		inUse := rapid.Int64Range(0, rate).Draw(t, "in use")
-		wishes := drawWishes(t, 14)
+		wishes := drawWishes(t)
 		l := testLimiter("walk"+strconv.Itoa(round), fmt.Sprintf("%d 3600000 0 0", rate))
 		if inUse > 0 {
 			if a, _, err := e.Acquire(ctx, l, Wish{Permits: inUse}); err != nil || !a.Granted {
@@ -238,71 +232,84 @@ func TestAnswersWalkAsTheScriptDoes(t *testing.T) {
 
 func TestBatchLimits(t *testing.T) {
 	t.Parallel()
+	type adding struct {
+		permits  int64
+		times    int
+		fits     bool
+		inLine   bool
+		fallback string
+	}
+	for name, tt := range map[string]struct {
+		adding []adding
+		runs   []lane.Run
+	}{
+		"permits fit in a member": {
+			[]adding{{maxPermits - 1, 1, true, false, ""}, {2, 1, false, false, ""}, {1, 1, true, false, ""}, {1, 1, false, false, ""}},
+			[]lane.Run{{Permits: maxPermits - 1, Count: 1}, {Permits: 1, Count: 1}},
+		},
+		"requests": {
+			[]adding{{1, lane.MaxRequests, true, false, ""}, {1, 1, false, false, ""}},
+			[]lane.Run{{Permits: 1, Count: lane.MaxRequests}},
+		},
+		"one configuration": {
+			[]adding{{1, 1, true, false, "1 1 0 0"}, {1, 1, false, false, "2 1 0 0"}, {1, 1, false, false, ""}, {1, 1, true, false, "1 1 0 0"}},
+			[]lane.Run{{Permits: 1, Count: 2}},
+		},
+		"the line's requests are runs of their own": {
+			[]adding{{1, 2, true, true, ""}, {1, 1, true, false, ""}},
+			[]lane.Run{{Permits: 1, Count: 2, InLine: true}, {Permits: 1, Count: 1}},
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			b := newTestBatch()
+			requests, line, sum := 0, 0, int64(0)
+			for i, a := range tt.adding {
+				for range a.times {
+					r := newTestRequest(a.permits)
+					if a.fallback != "" {
+						r.limiter = &Limiter{Fallback: a.fallback}
+					}
+					require.Equal(t, a.fits, b.add(r, a.inLine), "adding %d", i)
+					if a.fits {
+						requests++
+						sum += a.permits
+					}
+					if a.inLine {
+						line++
+					}
+				}
+			}
+			assert.Equal(t, tt.runs, b.Runs())
+			assert.Len(t, b.requests, requests)
+			assert.Equal(t, line, b.Line)
+			assert.Equal(t, sum, b.Sum)
+		})
+	}
+}
 
-	t.Run("permits fit in a member", func(t *testing.T) {
-		t.Parallel()
-		b := newTestBatch()
-		require.True(t, b.add(newTestRequest(maxPermits-1), false))
-		assert.False(t, b.add(newTestRequest(2), false))
-		assert.True(t, b.add(newTestRequest(1), false))
-		assert.False(t, b.add(newTestRequest(1), false))
-		assert.Equal(t, int64(maxPermits), b.Sum)
-		assert.Len(t, b.requests, 2)
-	})
+func TestRunsOfABatch(t *testing.T) {
+	t.Parallel()
+	b := newTestBatch()
+	for i := range lane.MaxRuns {
+		require.True(t, b.add(newTestRequest(int64(i%2+1)), false))
+	}
+	assert.False(t, b.add(newTestRequest(1), false), "a run too many")
+	assert.True(t, b.add(newTestRequest(2), false), "one more of the last run")
+	assert.Len(t, b.Runs(), lane.MaxRuns)
+	assert.Len(t, b.requests, lane.MaxRuns+1)
+	assert.LessOrEqual(t, len(b.Append(nil, script.Attempt{Age: -1})), 7+2*lane.MaxRuns)
+}
 
-	t.Run("runs", func(t *testing.T) {
-		t.Parallel()
-		b := newTestBatch()
-		for i := range lane.MaxRuns {
-			require.True(t, b.add(newTestRequest(int64(i%2+1)), false))
-		}
-		assert.False(t, b.add(newTestRequest(1), false), "a run too many")
-		assert.True(t, b.add(newTestRequest(2), false), "one more of the last run")
-		assert.Len(t, b.Runs(), lane.MaxRuns)
-		assert.Len(t, b.requests, lane.MaxRuns+1)
-		assert.LessOrEqual(t, len(b.Append(nil, script.Attempt{Age: -1})), 7+2*lane.MaxRuns)
-	})
-
-	t.Run("arguments", func(t *testing.T) {
-		t.Parallel()
-		first := script.Attempt{Age: -1}
-		b := newTestBatch()
-		require.True(t, b.add(newTestRequest(1), false))
-		assert.Len(t, b.Append(nil, first), 1, "one permit goes without saying")
-		b.fallback = "10 1000 0 0"
-		assert.Equal(t, []any{"1", "10 1000 0 0"}, b.Append(nil, first)[1:], "but before what else there is")
-		b = newTestBatch()
-		require.True(t, b.add(newTestRequest(2), false))
-		assert.Equal(t, []any{"2"}, b.Append(nil, first)[1:])
-	})
-
-	t.Run("requests", func(t *testing.T) {
-		t.Parallel()
-		b := newTestBatch()
-		for range lane.MaxRequests {
-			require.True(t, b.add(newTestRequest(1), false))
-		}
-		assert.False(t, b.add(newTestRequest(1), false))
-		assert.Len(t, b.Runs(), 1)
-		assert.Equal(t, lane.Run{Permits: 1, Count: lane.MaxRequests}, b.Runs()[0])
-	})
-
-	t.Run("one configuration", func(t *testing.T) {
-		t.Parallel()
-		b := newTestBatch()
-		require.True(t, b.add(requestWithFallback(1, "1 1 0 0"), false))
-		assert.False(t, b.add(requestWithFallback(1, "2 1 0 0"), false))
-		assert.False(t, b.add(newTestRequest(1), false))
-		assert.True(t, b.add(requestWithFallback(1, "1 1 0 0"), false))
-	})
-
-	t.Run("the line's requests are runs of their own", func(t *testing.T) {
-		t.Parallel()
-		b := newTestBatch()
-		require.True(t, b.add(newTestRequest(1), true))
-		require.True(t, b.add(newTestRequest(1), true))
-		require.True(t, b.add(newTestRequest(1), false))
-		assert.Equal(t, []lane.Run{{Permits: 1, Count: 2, InLine: true}, {Permits: 1, Count: 1}}, b.Runs())
-		assert.Equal(t, 2, b.Line)
-	})
+func TestArgumentsOfABatch(t *testing.T) {
+	t.Parallel()
+	first := script.Attempt{Age: -1}
+	b := newTestBatch()
+	require.True(t, b.add(newTestRequest(1), false))
+	assert.Len(t, b.Append(nil, first), 1, "one permit goes without saying")
+	b.fallback = "10 1000 0 0"
+	assert.Equal(t, []any{"1", "10 1000 0 0"}, b.Append(nil, first)[1:], "but before what else there is")
+	b = newTestBatch()
+	require.True(t, b.add(newTestRequest(2), false))
+	assert.Equal(t, []any{"2"}, b.Append(nil, first)[1:])
 }

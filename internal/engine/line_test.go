@@ -2,57 +2,233 @@ package engine
 
 import (
 	"context"
+	"fmt"
+	"math/rand/v2"
+	"slices"
+	"strings"
 	"sync"
 	"testing"
 	"testing/synctest"
 	"time"
 
+	"github.com/redis/go-redis/v9"
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
 	"github.com/rratelimiter/rratelimiter/internal/script"
+	"github.com/rratelimiter/rratelimiter/internal/test/redistest"
 	"github.com/rratelimiter/rratelimiter/limit"
 )
 
-// A round of the line that takes two batches ends where those of the second have
+// far is an Engine at the end of a long wire.
+type far struct {
+	*Engine
+	sync.WaitGroup // of callers
+
+	mu    sync.Mutex
+	trip  time.Duration // how long round trips take
+	trips []int         // scripts in each
+	loses int           // so many answers get lost, each after half a second
+}
+
+// onFar runs test in a bubble, with an Engine that has so many flights under way at
+// most, to a server that knows the scripts.
+func onFar(t *testing.T, most int, trip time.Duration, test func(t *testing.T, e *far)) {
+	t.Helper()
+	synctest.Test(t, func(t *testing.T) {
+		_, m := redistest.Mini(t)
+		rdb := redistest.MiniClient(t, m, &redis.Options{PoolSize: 2 * most, MaxConcurrentDials: 1})
+		e := &far{Engine: newTestEngine(rdb)}
+		rdb.AddHook(redistest.Hook(e.send))
+		for range 2 { // in full, then as one that is known to be shared
+			e.take(t, testLimiter("warm", hourly), 1)
+		}
+		e.trip, e.trips = trip, nil
+		test(t, e)
+		time.Sleep(time.Hour) // what is under way ends
+		assert.Zero(t, e.Active())
+		assert.Zero(t, e.Groups())
+	})
+}
+
+const hourly = "100 3600000 0 0"
+
+func (e *far) send(_ context.Context, cmds []redis.Cmder, next func() error) error {
+	n := 0
+	for _, cmd := range cmds {
+		if strings.HasPrefix(cmd.Name(), "eval") {
+			n++
+		}
+	}
+	if n == 0 {
+		return next()
+	}
+	e.mu.Lock()
+	e.trips = append(e.trips, n)
+	trip := e.trip
+	e.mu.Unlock()
+	time.Sleep(trip)
+	if err := next(); err != nil || !e.lost() {
+		return err
+	}
+	return redistest.Fail(cmds, context.DeadlineExceeded)
+}
+
+func (e *far) lost() bool {
+	e.mu.Lock()
+	lost := e.loses > 0
+	if lost {
+		e.loses--
+	}
+	e.mu.Unlock()
+	if lost {
+		time.Sleep(500 * time.Millisecond)
+	}
+	return lost
+}
+
+// takes sets how long round trips take.
+func (e *far) takes(trip time.Duration) {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	e.trip = trip
+}
+
+// take takes permits that must be free.
+func (e *far) take(t *testing.T, l *Limiter, permits int64) {
+	t.Helper()
+	a, _, err := e.Acquire(t.Context(), l, Wish{Permits: permits})
+	assert.NoError(t, err)
+	assert.True(t, a.Granted, l.Name)
+}
+
+func TestACallerAloneGoesAtOnce(t *testing.T) {
+	t.Parallel()
+	onFar(t, 2, 900*time.Millisecond, func(t *testing.T, e *far) {
+		l := testLimiter("a", hourly)
+		start := time.Now()
+		for i := range 5 {
+			e.Go(func() {
+				e.take(t, l, 1)
+				if i < 2 { // the second does not wait for the first one's return
+					assert.Equal(t, 900*time.Millisecond, time.Since(start))
+				}
+			})
+			synctest.Wait()
+		}
+		assert.Equal(t, 3, e.Waiting(l.Config)) // go together once one is back
+		e.Wait()
+		assert.Equal(t, []int{1, 1, 1}, e.trips)
+	})
+}
+
+// If all who have gathered have gone, nothing is sent for them.
+func TestOneWhoLeavesWhileGatheredIsNotSent(t *testing.T) {
+	t.Parallel()
+	onFar(t, 1, 900*time.Millisecond, func(t *testing.T, e *far) {
+		l := testLimiter("a", hourly)
+		e.Go(func() { e.take(t, testLimiter("b", hourly), 1) })
+		synctest.Wait()
+		gone, cancel := context.WithCancel(t.Context())
+		for range 3 {
+			e.Go(func() {
+				_, _, err := e.Acquire(gone, l, Wish{Permits: 5})
+				assert.ErrorIs(t, err, context.Canceled)
+			})
+		}
+		synctest.Wait()
+		cancel()
+		e.Wait()
+		assert.Equal(t, []int{1}, e.trips)
+		a, _, err := e.Acquire(t.Context(), l, Wish{Permits: 1, Figures: true})
+		require.NoError(t, err)
+		assert.EqualValues(t, 99, a.Remaining)
+	})
+}
+
+// since returns when requests came, in their order.
+func since(requests []*request) (all []time.Time) {
+	for _, r := range requests {
+		all = append(all, r.since)
+	}
+	return all
+}
+
+// Requests stand in line in the order in which they came, whenever they were refused
+// and whoever has left meanwhile.
+func TestTheLineIsInTheOrderOfComing(t *testing.T) {
+	t.Parallel()
+	start := time.Now()
+	for seed := range uint64(50) {
+		random := rand.New(rand.NewPCG(seed, 0))
+		var l line
+		var in []*request
+		for range 400 {
+			if len(in) > 0 && random.IntN(3) == 0 {
+				i := random.IntN(len(in))
+				l.drop(in[i])
+				in = slices.Delete(in, i, i+1)
+				continue
+			}
+			r := &request{since: start.Add(time.Duration(random.IntN(100)))}
+			l.insert(r)
+			in = append(in, r)
+		}
+		slices.SortStableFunc(in, func(a, b *request) int { return a.since.Compare(b.since) })
+		require.Equal(t, since(in), since(slices.Collect(l.all())), "seed %d", seed)
+		require.Equal(t, len(in), l.count)
+	}
+}
+
+// A batch that is refused late is put before all who came since without going
+// past these for each of its requests: that would take several minutes.
+func TestALateBatchIsPutInLineAtOnce(t *testing.T) {
+	t.Parallel()
+	const crowd = 300_000
+	start := time.Now()
+	var l line
+	for i := range crowd {
+		l.insert(&request{since: start.Add(time.Hour + time.Duration(i))})
+	}
+	for i := range crowd {
+		l.insert(&request{since: start.Add(time.Duration(i))})
+		require.Less(t, time.Since(start), time.Minute)
+	}
+	assert.True(t, slices.IsSortedFunc(since(slices.Collect(l.all())), time.Time.Compare))
+}
+
+// A round of the line that takes two batches ends if those of the second have
 // gone before it left.
 func TestARoundWhoseLastHaveGoneEnds(t *testing.T) {
 	t.Parallel()
-	synctest.Test(t, func(t *testing.T) {
-		e, f := farEngine(t, 2)
-		f.takes(0)
-		const cfg = "2 10000 0 0"
-		first, second := testLimiter("a", cfg), testLimiter("a", "3 10000 0 0")
-		_, _, err := e.Acquire(t.Context(), first, Wish{Permits: 1})
-		require.NoError(t, err)
+	onFar(t, 2, 0, func(t *testing.T, e *far) {
+		first, second := testLimiter("a", "2 10000 0 0"), testLimiter("a", "3 10000 0 0")
+		e.take(t, first, 1)
 		ctx, cancel := context.WithCancel(t.Context())
 		start := time.Now()
-		var wg sync.WaitGroup
-		wg.Go(func() {
+		e.Go(func() {
 			a, _, err := e.Acquire(t.Context(), first, Wish{Permits: 2, Waits: true})
 			assert.NoError(t, err)
 			assert.True(t, a.Granted)
 			assert.Less(t, time.Since(start), 16*time.Second)
 		})
 		synctest.Wait()
-		wg.Go(func() { // in a batch of its own, for its default
+		e.Go(func() { // in a batch of its own, for its default
 			_, _, err := e.Acquire(ctx, second, Wish{Permits: 2, Waits: true})
 			assert.ErrorIs(t, err, context.Canceled)
 		})
 		time.Sleep(5 * time.Second)
-		_, _, err = e.Acquire(t.Context(), first, Wish{Permits: 1})
-		require.NoError(t, err)
+		e.take(t, first, 1)
 
 		// The first has asked for an interval at 10 s: a round asks for both.
-		f.takes(900 * time.Millisecond)
+		e.takes(900 * time.Millisecond)
 		time.Sleep(5*time.Second + 100*time.Millisecond)
 		assert.NoError(t, e.takeTurn(t.Context(), first, &turn{run: func(context.Context, *turn) error {
 			cancel() // the first batch has landed
 			synctest.Wait()
 			return nil
 		}}))
-		wg.Wait()
-		assert.Zero(t, e.Active())
+		e.Wait()
 	})
 }
 
@@ -61,32 +237,87 @@ func TestARoundWhoseLastHaveGoneEnds(t *testing.T) {
 func TestALostGrantOfOneWhoHasGoneGoesBack(t *testing.T) {
 	t.Parallel()
 	impatient := Wish{Permits: 4, Waits: true, Timeout: 100 * time.Millisecond}
-	for name, ask := range map[string]func(ctx context.Context, e *Engine, a, b *Limiter) error{
-		"one": func(ctx context.Context, e *Engine, a, _ *Limiter) error {
+	a, b := testLimiter("{a}1", hourly), testLimiter("{a}2", hourly)
+	for name, ask := range map[string]func(ctx context.Context, e *far) error{
+		"one": func(ctx context.Context, e *far) error {
 			_, _, err := e.Acquire(ctx, a, impatient)
 			return err
 		},
-		"several": func(ctx context.Context, e *Engine, a, b *Limiter) error {
+		"several": func(ctx context.Context, e *far) error {
 			_, err := e.AcquireAll(ctx, []*Limiter{a, b}, impatient.Permits, impatient.Timeout)
 			return err
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			synctest.Test(t, func(t *testing.T) {
-				e, f := farEngine(t, 2)
-				f.takes(0)
-				f.loses = 1
-				a, b := testLimiter("{a}1", hourly), testLimiter("{a}2", hourly)
-				err := ask(t.Context(), e, a, b)
-				require.ErrorIs(t, err, limit.ErrUnknownOutcome)
+			onFar(t, 2, 0, func(t *testing.T, e *far) {
+				e.loses = 1
+				require.ErrorIs(t, ask(t.Context(), e), limit.ErrUnknownOutcome)
 				time.Sleep(script.DefaultTimeout)
 				assert.Zero(t, e.Active())
-				for _, l := range []*Limiter{a, b} {
-					answer, _, err := e.Acquire(t.Context(), l, Wish{Permits: 100})
-					require.NoError(t, err)
-					assert.True(t, answer.Granted, l.Name)
+				e.take(t, a, 100)
+				e.take(t, b, 100)
+			})
+		})
+	}
+}
+
+// Callers who wait for permits of a server that answers nobody any more learn that in
+// time, however many limiters have somebody in line.
+func TestLinesOnASilentServerEndInTime(t *testing.T) {
+	t.Parallel()
+	onFar(t, 2, 0, func(t *testing.T, e *far) {
+		const interval = 30 * time.Second
+		for i := range 100 {
+			l := testLimiter(fmt.Sprint("limiter", i), "1 30000 0 0")
+			start := time.Now()
+			e.take(t, l, 1)
+			for range 3 {
+				e.Go(func() {
+					_, _, err := e.Acquire(t.Context(), l, Wish{Permits: 1, Waits: true})
+					assert.ErrorIs(t, err, limit.ErrUnavailable)
+					assert.LessOrEqual(t, time.Since(start), interval+script.DefaultTimeout, i)
+				})
+				synctest.Wait()
+			}
+			time.Sleep(100 * time.Millisecond)
+		}
+		e.takes(time.Minute)
+		e.Wait()
+	})
+}
+
+// Releases that go together have the time of a call each, from when they came.
+func TestReleasesThatGoTogetherHaveTheirOwnTime(t *testing.T) {
+	t.Parallel()
+	for name, tt := range map[string]struct {
+		trip time.Duration // of the answer to the two
+		last error
+	}{
+		"the answer comes late": {400 * time.Millisecond, nil},
+		"no answer comes":       {time.Minute, limit.ErrUnknownOutcome},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			onFar(t, 8, 0, func(t *testing.T, e *far) {
+				l := testLimiter("a", hourly)
+				e.take(t, l, 30)
+				assert.NoError(t, e.Release(t.Context(), l, 1)) // the server knows the script
+				release := func(want error) {
+					e.Go(func() {
+						start := time.Now()
+						assert.ErrorIs(t, e.Release(t.Context(), l, 1), want)
+						assert.LessOrEqual(t, time.Since(start), script.DefaultTimeout)
+					})
 				}
+				e.takes(2800 * time.Millisecond)
+				release(nil) // what comes next waits for it
+				time.Sleep(100 * time.Millisecond)
+				e.takes(tt.trip)
+				release(limit.ErrUnknownOutcome) // its time ends while the two are under way
+				time.Sleep(2600 * time.Millisecond)
+				release(tt.last)
+				e.Wait()
 			})
 		})
 	}

@@ -3,6 +3,7 @@ package lane_test
 import (
 	"context"
 	"errors"
+	"fmt"
 	"runtime"
 	"slices"
 	"sync"
@@ -26,50 +27,31 @@ func errandOf(i int) *script.Call {
 	return &script.Call{Script: incr, Keys: script.KeysOf(keyOf(i)), Args: script.Constant{}}
 }
 
-// What comes by the thousands at a distance is done within the time of a call, by flights
-// of a bounded size.
+// What comes by the thousands at a distance is done by flights of a bounded size, and
+// does not keep decisions waiting behind all of it.
 func TestErrandsGoTogether(t *testing.T) {
 	t.Parallel()
-	synctest.Test(t, func(t *testing.T) {
-		f := &flights{trip: 10 * time.Millisecond}
-		lanes, direct := lanesOn(t, f, 20)
-		l := lanes.Of(t.Context(), "key")
-		var wg sync.WaitGroup
+	onRig(t, &flights{trip: 10 * time.Millisecond}, 20, func(t *testing.T, r *rig) {
 		const errands = 3000
 		for i := range errands {
-			wg.Add(1)
-			l.Start(t.Context(), errandOf(i), func(_ any, err error) {
+			r.Add(1)
+			r.lane.Start(t.Context(), errandOf(i), func(_ any, err error) {
 				assert.NoError(t, err)
-				wg.Done()
+				r.Done()
 			})
 		}
-		wg.Wait()
+		start := time.Now()
+		r.mustAsk(t, errands)
+		assert.LessOrEqual(t, time.Since(start), 3*r.trip, "not behind all of them")
+		r.Wait()
 		ran := 0
-		for _, size := range f.sizes() {
+		for _, size := range r.sizes() {
 			assert.LessOrEqual(t, size, 128)
 			ran += size
 		}
-		assert.Equal(t, errands, ran)
-		assert.LessOrEqual(t, f.most(), 10+1)
-		assert.Equal(t, "1", direct.Get(t.Context(), keyOf(errands-1)).Val())
-	})
-}
-
-// Errands do not keep decisions waiting behind all of them.
-func TestDecisionsGoBesideErrands(t *testing.T) {
-	t.Parallel()
-	synctest.Test(t, func(t *testing.T) {
-		f := &flights{trip: 10 * time.Millisecond}
-		lanes, _ := lanesOn(t, f, 2)
-		l := lanes.Of(t.Context(), "key")
-		for i := range 3000 {
-			l.Start(t.Context(), errandOf(i), func(any, error) {})
-		}
-		start := time.Now()
-		_, err := newAsk("key", script.Call{}).by(l)
-		require.NoError(t, err)
-		assert.LessOrEqual(t, time.Since(start), 3*f.trip, "not behind all of them")
-		time.Sleep(time.Minute)
+		assert.Equal(t, errands+1, ran)
+		assert.LessOrEqual(t, r.most(), 10+1)
+		assert.Equal(t, "1", r.direct.Get(t.Context(), keyOf(errands-1)).Val())
 	})
 }
 
@@ -77,29 +59,21 @@ func TestDecisionsGoBesideErrands(t *testing.T) {
 // it are repeated after a third of that nevertheless.
 func TestDecisionsBesideChangesAreRepeatedInTime(t *testing.T) {
 	t.Parallel()
-	synctest.Test(t, func(t *testing.T) {
-		f := &flights{hold: make(chan struct{})}
-		lanes, _ := lanesOn(t, f, 64)
-		l := lanes.Of(t.Context(), "key")
-		var wg sync.WaitGroup
+	onRig(t, &flights{held: true}, 64, func(t *testing.T, r *rig) {
 		ask := func(i int) {
-			wg.Go(func() {
-				_, err := newAsk(keyOf(i), script.Call{Repeat: true}).by(l)
-				assert.NoError(t, err)
-			})
-			synctest.Wait()
+			_, err := r.ask(i, script.Call{Repeat: true})
+			assert.NoError(t, err)
 		}
-		ask(0) // and while it is under way
+		r.start(1, ask) // and while it is under way
 		for i := range 10 {
-			l.Start(t.Context(), errandOf(100+i), func(any, error) {})
-			ask(1 + i)
+			r.lane.Start(t.Context(), errandOf(100+i), func(any, error) {})
+			r.start(1, func(int) { ask(1 + i) })
 		}
-		f.hang(true)
-		close(f.hold)
+		r.stuck.Store(true)
+		close(r.hold)
 		time.Sleep(script.DefaultTimeout / 2)
-		f.hang(false)
-		wg.Wait()
-		time.Sleep(time.Minute)
+		r.stuck.Store(false)
+		r.Wait()
 	})
 }
 
@@ -107,16 +81,14 @@ func TestDecisionsBesideChangesAreRepeatedInTime(t *testing.T) {
 // none goes unanswered for longer than a call's time.
 func TestErrandsOfASilentServerEndInTime(t *testing.T) {
 	t.Parallel()
-	synctest.Test(t, func(t *testing.T) {
-		f := &flights{stuck: true}
-		lanes, _ := lanesOn(t, f, 1024)
-		l := lanes.Of(t.Context(), "key")
+	onRig(t, &flights{}, 1024, func(t *testing.T, r *rig) {
+		r.stuck.Store(true)
 		start, before := time.Now(), runtime.NumGoroutine()
 		var mu sync.Mutex
 		told := 0
 		const errands = 5000
 		for i := range errands {
-			l.Start(t.Context(), errandOf(i), func(_ any, err error) {
+			r.lane.Start(t.Context(), errandOf(i), func(_ any, err error) {
 				mu.Lock()
 				defer mu.Unlock()
 				told++
@@ -131,24 +103,20 @@ func TestErrandsOfASilentServerEndInTime(t *testing.T) {
 		mu.Lock()
 		assert.Equal(t, errands, told)
 		mu.Unlock()
-		assert.LessOrEqual(t, f.most(), 2*64)
-		time.Sleep(time.Minute)
+		assert.LessOrEqual(t, r.most(), 2*64)
 	})
 }
 
 // What is over is forgotten also while a server sends no answers and takes nothing more.
 func TestErrandsThatAreOverAreForgotten(t *testing.T) {
 	t.Parallel()
-	synctest.Test(t, func(t *testing.T) {
-		f := &flights{hold: make(chan struct{})}
-		lanes, _ := lanesOn(t, f, 2)
-		l := lanes.Of(t.Context(), "key")
+	onRig(t, &flights{held: true}, 2, func(t *testing.T, r *rig) {
 		var kept []weak.Pointer[script.Keys]
 		for i := range 60 {
 			for j := range 100 {
 				c := errandOf(100*i + j)
 				kept = append(kept, weak.Make(c.Keys))
-				l.Start(t.Context(), c, func(_ any, err error) { assert.ErrorIs(t, script.Outage(err), limit.ErrUnavailable) })
+				r.lane.Start(t.Context(), c, func(_ any, err error) { assert.ErrorIs(t, script.Outage(err), limit.ErrUnavailable) })
 			}
 			time.Sleep(script.DefaultTimeout)
 		}
@@ -156,8 +124,7 @@ func TestErrandsThatAreOverAreForgotten(t *testing.T) {
 		runtime.GC()
 		kept = slices.DeleteFunc(kept, func(p weak.Pointer[script.Keys]) bool { return p.Value() == nil })
 		assert.LessOrEqual(t, len(kept), 200, "beside what is under way")
-		close(f.hold)
-		time.Sleep(time.Minute)
+		close(r.hold)
 	})
 }
 
@@ -165,46 +132,34 @@ func TestErrandsThatAreOverAreForgotten(t *testing.T) {
 // may have run.
 func TestErrandsWhoseCallersLeave(t *testing.T) {
 	t.Parallel()
-	synctest.Test(t, func(t *testing.T) {
-		f := &flights{hold: make(chan struct{})}
-		lanes, direct := lanesOn(t, f, 2)
-		var wg sync.WaitGroup
+	onRig(t, &flights{held: true}, 2, func(t *testing.T, r *rig) {
 		ctx, cancel := context.WithCancel(t.Context())
-		failed := make([]error, 3)
-		for i := range failed {
-			wg.Go(func() { _, failed[i] = lanes.Run(ctx, errandOf(i)) })
-			synctest.Wait()
-		}
-		cancel()
-		wg.Wait()
-		for i, err := range failed {
+		r.start(3, func(i int) {
+			_, err := r.lanes.Run(ctx, errandOf(i))
 			assert.ErrorIs(t, err, context.Canceled)
 			assert.Equal(t, i < 2, errors.Is(err, script.ErrLost), "two flights were under way")
-		}
-		close(f.hold)
+		})
+		cancel()
+		r.Wait()
+		close(r.hold)
 		time.Sleep(time.Second)
-		assert.Equal(t, []any{"1", "1", nil}, direct.MGet(t.Context(), keyOf(0), keyOf(1), keyOf(2)).Val())
+		assert.Equal(t, []any{"1", "1", nil}, r.direct.MGet(t.Context(), keyOf(0), keyOf(1), keyOf(2)).Val())
 	})
 }
 
 // A call that nobody wants any more when its turn comes is not sent.
 func TestUnwantedErrands(t *testing.T) {
 	t.Parallel()
-	synctest.Test(t, func(t *testing.T) {
-		lanes, direct := lanesOn(t, &flights{}, 2)
-		for i, wanted := range []bool{true, false} {
+	onRig(t, &flights{}, 2, func(t *testing.T, r *rig) {
+		for i, want := range []error{nil, script.ErrUnwanted} {
 			c := errandOf(i)
 			asked := 0
-			c.Wanted = func() bool { asked++; return wanted }
-			_, err := lanes.Run(t.Context(), c)
-			if wanted {
-				assert.NoError(t, err)
-			} else {
-				assert.ErrorIs(t, err, script.ErrUnwanted)
-			}
+			c.Wanted = func() bool { asked++; return want == nil }
+			_, err := r.lanes.Run(t.Context(), c)
+			assert.ErrorIs(t, err, want)
 			assert.Equal(t, 1, asked)
 		}
-		assert.Equal(t, []any{"1", nil}, direct.MGet(t.Context(), keyOf(0), keyOf(1)).Val())
+		assert.Equal(t, []any{"1", nil}, r.direct.MGet(t.Context(), keyOf(0), keyOf(1)).Val())
 	})
 }
 
@@ -229,4 +184,173 @@ func TestErrandsWaitForNoReplicas(t *testing.T) {
 	assert.Equal(t, "1", direct.Get(t.Context(), keyOf(100)).Val())
 	require.NoError(t, direct.Do(t.Context(), "client", "kill", "type", "normal", "skipme", "yes").Err())
 	wg.Wait()
+}
+
+// decide grants of ten permits a key, each batch as its requests one by one.
+var decide = newScript(`local free = tonumber(redis.call('GET', KEYS[1]) or '10')
+local before, taken = free, 0
+for i = 1, #ARGV, 2 do
+	local permits = tonumber(ARGV[i])
+	for _ = 1, tonumber(ARGV[i + 1]) do
+		if permits <= free then
+			free = free - permits
+			taken = taken + permits
+		end
+	end
+end
+redis.call('SET', KEYS[1], free)
+return {10, before, taken, 0, 0}`)
+
+// desk is a limiter whose calls take a second.
+type desk struct {
+	*lane.Groups
+	*rig
+
+	mu      sync.Mutex
+	batches []string // key and permits of each
+	fail    error
+}
+
+// atDesk runs test in a bubble, with a desk that has so many flights under way at most.
+func atDesk(t *testing.T, most int, test func(t *testing.T, d *desk)) {
+	t.Helper()
+	onRig(t, &flights{trip: 900 * time.Millisecond}, 2*most, func(t *testing.T, r *rig) {
+		require.NoError(t, r.direct.ScriptLoad(t.Context(), decide.Source).Err())
+		d := &desk{rig: r}
+		d.Groups = lane.NewGroups(r.lanes, lane.Rule{Most: 100, Ask: d.question})
+		test(t, d)
+	})
+}
+
+func (d *desk) question(key string, b *lane.Batch) (*lane.Question, error) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	d.batches = append(d.batches, fmt.Sprint(key, " ", b.Count, " for ", b.Sum))
+	if d.fail != nil {
+		return nil, d.fail
+	}
+	q := &lane.Question{Read: func(reply any, err error) (lane.Verdict, error) {
+		if err != nil {
+			return lane.Verdict{}, script.Outage(err)
+		}
+		v, _, err := lane.ParseVerdict(reply)
+		return v, err
+	}}
+	q.Script, q.Keys, q.Args = decide, script.KeysOf(key), script.Constant(b.Args(nil))
+	return q, nil
+}
+
+// take is Take of a key.
+func (d *desk) take(ctx context.Context, key string, permits int64) (limit.Decision, error) {
+	decision, _, err := d.Take(ctx, "Take", key, permits)
+	return decision, err
+}
+
+// mustTake takes permits that must be free, and returns how many are left.
+func (d *desk) mustTake(t *testing.T, key string, permits int64) (left int64) {
+	t.Helper()
+	decision, err := d.take(t.Context(), key, permits)
+	assert.NoError(t, err)
+	assert.True(t, decision.Granted)
+	return decision.Remaining
+}
+
+// asked returns the batches: key and permits of each.
+func (d *desk) asked() []string {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	return slices.Clone(d.batches)
+}
+
+func TestThoseWhoAskMeanwhileGoTogether(t *testing.T) {
+	t.Parallel()
+	atDesk(t, 1, func(t *testing.T, d *desk) {
+		granted := make([]bool, 8)
+		d.start(8, func(i int) {
+			decision, err := d.take(t.Context(), "a", 2)
+			assert.NoError(t, err)
+			granted[i] = decision.Granted
+		})
+		d.start(1, func(int) { d.mustTake(t, "b", 1) })
+		d.Wait()
+		assert.Equal(t, []string{"a 1 for 2", "a 7 for 14", "b 1 for 1"}, d.asked())
+		assert.Equal(t, []int{1, 2}, d.sizes(), "both keys in one flight")
+		assert.Equal(t, []bool{true, true, true, true, true, false, false, false}, granted, "in the order in which they came")
+	})
+}
+
+// A caller alone goes at once, and the next does not wait for its return.
+func TestTheNextDoesNotWaitForTheReturn(t *testing.T) {
+	t.Parallel()
+	for _, keys := range [][]string{{"a", "a"}, {"a", "b"}} {
+		atDesk(t, 2, func(t *testing.T, d *desk) {
+			start := time.Now()
+			d.start(2, func(i int) {
+				d.mustTake(t, keys[i], 1)
+				assert.Equal(t, 900*time.Millisecond, time.Since(start))
+			})
+			assert.Equal(t, []int{1, 1}, d.sizes())
+			d.Wait()
+		})
+	}
+}
+
+func TestABatchHasABound(t *testing.T) {
+	t.Parallel()
+	atDesk(t, 1, func(t *testing.T, d *desk) {
+		d.start(4, func(int) { _, _ = d.take(t.Context(), "a", 40) })
+		d.Wait()
+		assert.Equal(t, []string{"a 1 for 40", "a 2 for 80", "a 1 for 40"}, d.asked())
+	})
+}
+
+// What is wrong with a batch, or what a hook of the Redis client's panics with, is an error
+// for all its callers. None hangs, and later ones find all in order.
+func TestAllOfABatchGetItsError(t *testing.T) {
+	t.Parallel()
+	fail := errors.New("no question")
+	for name, tt := range map[string]struct {
+		set  func(d *desk, on bool)
+		want error
+		text string
+	}{
+		"no question": {func(d *desk, on bool) { d.fail = map[bool]error{true: fail}[on] }, fail, ""},
+		"a panic": {func(d *desk, on bool) {
+			d.fails = map[bool]func(int) error{true: func(int) error { panic("a hook") }}[on]
+		}, limit.ErrUnknownOutcome, "a hook"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			atDesk(t, 1, func(t *testing.T, d *desk) {
+				tt.set(d, true)
+				d.start(5, func(int) {
+					_, giveBack, err := d.Take(context.Background(), "Take", "a", 1)
+					assert.ErrorIs(t, err, tt.want)
+					assert.ErrorContains(t, err, tt.text)
+					assert.Nil(t, giveBack)
+				})
+				d.Wait()
+				tt.set(d, false)
+				assert.EqualValues(t, 9, d.mustTake(t, "a", 1))
+			})
+		})
+	}
+}
+
+// A request that could not be sent in time fails, and says that it was not.
+func TestNobodyWaitsForeverForASilentServer(t *testing.T) {
+	t.Parallel()
+	atDesk(t, 1, func(t *testing.T, d *desk) {
+		d.stuck.Store(true)
+		start := time.Now()
+		d.start(10, func(i int) {
+			_, err := d.take(t.Context(), keyOf(i), 1)
+			assert.ErrorIs(t, err, limit.ErrUnavailable)
+			assert.LessOrEqual(t, time.Since(start), script.DefaultTimeout)
+		})
+		d.Wait()
+		time.Sleep(time.Minute)
+		d.stuck.Store(false)
+		d.mustTake(t, "a", 1)
+	})
 }

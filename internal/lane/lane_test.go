@@ -1,7 +1,6 @@
 package lane_test
 
 import (
-	"context"
 	"errors"
 	"fmt"
 	"sync"
@@ -14,45 +13,23 @@ import (
 
 	"github.com/rratelimiter/rratelimiter/internal/lane"
 	"github.com/rratelimiter/rratelimiter/internal/script"
-	"github.com/rratelimiter/rratelimiter/internal/test/redistest"
 )
 
 func TestWhatGathersGoesTogether(t *testing.T) {
 	t.Parallel()
-	synctest.Test(t, func(t *testing.T) {
-		f := &flights{hold: make(chan struct{})}
-		lanes, _ := lanesOn(t, f, 1024)
-		l := lanes.Of(t.Context(), "key")
-		var wg sync.WaitGroup
-		for i := range 1000 {
-			wg.Go(func() {
-				reply, err := newAsk(keyOf(i), script.Call{}).by(l)
-				assert.NoError(t, err)
-				assert.EqualValues(t, 1, reply)
-			})
-			synctest.Wait()
-		}
-		assert.Equal(t, []int{1, 1}, f.sizes(), "who finds the way free goes at once")
-		close(f.hold)
-		wg.Wait()
-		sizes := f.sizes()
+	onRig(t, &flights{held: true}, 1024, func(t *testing.T, r *rig) {
+		r.start(1000, func(i int) {
+			reply, err := r.ask(i, script.Call{})
+			assert.NoError(t, err)
+			assert.EqualValues(t, 1, reply)
+		})
+		assert.Equal(t, []int{1, 1}, r.sizes(), "who finds the way free goes at once")
+		close(r.hold)
+		r.Wait()
+		sizes := r.sizes()
 		assert.Len(t, sizes, 4)
 		assert.Equal(t, 1000, sizes[0]+sizes[1]+sizes[2]+sizes[3])
 		assert.LessOrEqual(t, max(sizes[2], sizes[3]), 512)
-	})
-}
-
-func TestOneAfterTheOtherGoAlone(t *testing.T) {
-	t.Parallel()
-	synctest.Test(t, func(t *testing.T) {
-		f := &flights{}
-		lanes, _ := lanesOn(t, f, 1024)
-		for i := range int64(5) {
-			reply, err := newAsk("key", script.Call{}).by(lanes.Of(t.Context(), "key"))
-			require.NoError(t, err)
-			assert.Equal(t, i+1, reply)
-		}
-		assert.Equal(t, []int{1, 1, 1, 1, 1}, f.sizes())
 	})
 }
 
@@ -60,79 +37,26 @@ func TestOneAfterTheOtherGoAlone(t *testing.T) {
 // command without an error.
 func TestAPipelineThatFailsByItself(t *testing.T) {
 	t.Parallel()
-	synctest.Test(t, func(t *testing.T) {
-		f := &flights{hold: make(chan struct{}), fails: errors.New("not today")}
-		lanes, _ := lanesOn(t, f, 1024)
-		l := lanes.Of(t.Context(), "key")
-		var wg sync.WaitGroup
-		failed := make([]error, 10)
-		for i := range failed {
-			wg.Go(func() { _, failed[i] = newAsk(keyOf(i), script.Call{}).by(l) })
-			synctest.Wait()
+	fails := func(scripts int) error {
+		if scripts == 1 {
+			return nil
 		}
-		close(f.hold)
-		wg.Wait()
-		assert.Equal(t, []int{1, 1, 8}, f.sizes())
-		for i, err := range failed {
+		return errors.New("not today")
+	}
+	onRig(t, &flights{held: true, fails: fails}, 1024, func(t *testing.T, r *rig) {
+		r.start(10, func(i int) {
+			_, err := r.ask(i, script.Call{})
 			if i < 2 {
 				assert.NoError(t, err)
-				continue
+				return
 			}
-			require.ErrorIs(t, err, script.ErrLost)
+			assert.ErrorIs(t, err, script.ErrLost)
 			assert.ErrorContains(t, err, "not today")
-		}
-	})
-}
-
-// Of a pipeline whose answers were lost nothing runs twice.
-func TestAPipelineIsNotRepeated(t *testing.T) {
-	t.Parallel()
-	server := redistest.StartRedis(t)
-	direct := server.Client(t, nil)
-	require.NoError(t, direct.ScriptLoad(t.Context(), incr.Source).Err())
-	proxy := redistest.StartProxy(t, server.Addr())
-	calls := 0
-	proxy.OnCommand(func(c redistest.Command) redistest.Action {
-		if c.Name() != "evalsha" {
-			return redistest.Pass
-		}
-		calls++
-		switch calls % 7 {
-		case 3:
-			return redistest.DropAnswer
-		case 5:
-			return redistest.Cut
-		}
-		return redistest.Pass.After(200 * time.Microsecond)
-	})
-	lanes := lane.New(script.NewConn(proxy.Client(t, nil), script.DefaultTimeout), nil)
-	var wg sync.WaitGroup
-	var mu sync.Mutex
-	answered, lost := map[int64]bool{}, int64(0)
-	for range 32 {
-		wg.Go(func() {
-			for range 20 {
-				reply, err := newAsk("key", script.Call{}).by(lanes.Of(context.Background(), "key"))
-				mu.Lock()
-				if err == nil {
-					n, _ := reply.(int64)
-					assert.False(t, answered[n], "answered twice")
-					answered[n] = true
-				} else {
-					assert.ErrorIs(t, err, script.ErrLost)
-					lost++
-				}
-				mu.Unlock()
-			}
 		})
-	}
-	wg.Wait()
-	proxy.Settle(t)
-	ran, err := direct.Get(t.Context(), "key").Int64()
-	require.NoError(t, err)
-	assert.EqualValues(t, 640, int64(len(answered))+lost)
-	assert.GreaterOrEqual(t, ran, int64(len(answered)))
-	assert.LessOrEqual(t, ran, int64(640), "each ran once at most")
+		close(r.hold)
+		r.Wait()
+		assert.Equal(t, []int{1, 1, 8}, r.sizes())
+	})
 }
 
 // As many flights are under way as the wire is long, and never more than half of
@@ -157,30 +81,24 @@ func TestHowManyFlightsAreUnderWay(t *testing.T) {
 	} {
 		t.Run(fmt.Sprint(tc.trip, " ", tc.pool), func(t *testing.T) {
 			t.Parallel()
-			synctest.Test(t, func(t *testing.T) {
-				f := &flights{trip: tc.trip}
-				lanes, _ := lanesOn(t, f, tc.pool)
-				l := lanes.Of(t.Context(), "key")
-				_, err := newAsk("key", script.Call{}).by(l)
-				require.NoError(t, err)
-				f.forget()
-				var wg sync.WaitGroup
+			onRig(t, &flights{trip: tc.trip}, tc.pool, func(t *testing.T, r *rig) {
+				r.mustAsk(t, 0)
+				r.forget()
 				for i := range 300 {
-					wg.Go(func() {
+					r.Go(func() {
 						for range 3 {
-							_, err := newAsk(keyOf(i), script.Call{}).by(l)
-							assert.NoError(t, err)
+							r.mustAsk(t, i)
 						}
 					})
 					if tc.trip > 0 {
 						synctest.Wait() // each finds those before it under way
 					}
 				}
-				wg.Wait()
+				r.Wait()
 				if tc.trip == 0 {
-					assert.LessOrEqual(t, f.most(), tc.want)
+					assert.LessOrEqual(t, r.most(), tc.want)
 				} else {
-					assert.Equal(t, tc.want, f.most())
+					assert.Equal(t, tc.want, r.most())
 				}
 			})
 		})
@@ -191,28 +109,17 @@ func TestHowManyFlightsAreUnderWay(t *testing.T) {
 // how long the wire is. When the wire grows that shows a second or two later.
 func TestTheShortestTripCounts(t *testing.T) {
 	t.Parallel()
-	synctest.Test(t, func(t *testing.T) {
-		f := &flights{}
-		lanes, _ := lanesOn(t, f, 1024)
-		l := lanes.Of(t.Context(), "key")
+	onRig(t, &flights{}, 1024, func(t *testing.T, r *rig) {
 		one := func(trip time.Duration) {
-			f.takes(trip)
-			_, err := newAsk("key", script.Call{}).by(l)
-			require.NoError(t, err)
+			r.takes(trip)
+			r.mustAsk(t, 0)
 		}
 		most := func(callers int) int {
-			f.takes(10 * time.Millisecond)
-			f.forget()
-			var wg sync.WaitGroup
-			for i := range callers {
-				wg.Go(func() {
-					_, err := newAsk(keyOf(i), script.Call{}).by(l)
-					assert.NoError(t, err)
-				})
-				synctest.Wait() // each finds those before it under way
-			}
-			wg.Wait()
-			return f.most()
+			r.takes(10 * time.Millisecond)
+			r.forget()
+			r.start(callers, func(i int) { r.mustAsk(t, i) })
+			r.Wait()
+			return r.most()
 		}
 		for range 30 {
 			one(200 * time.Microsecond)
@@ -229,77 +136,234 @@ func TestTheShortestTripCounts(t *testing.T) {
 // A server that answers nobody is asked by one call at a time, until it answers.
 func TestASilentServerIsProbed(t *testing.T) {
 	t.Parallel()
-	synctest.Test(t, func(t *testing.T) {
-		f := &flights{trip: 10 * time.Millisecond}
-		lanes, _ := lanesOn(t, f, 1024)
-		l := lanes.Of(t.Context(), "key")
-		_, err := newAsk("key", script.Call{}).by(l)
-		require.NoError(t, err)
-		f.hang(true)
-		var wg sync.WaitGroup
-		ask := func(n int) {
-			for i := range n {
-				wg.Go(func() {
-					// Those that were not sent are told nothing: that is for whoever waits.
-					if _, err := newAsk(keyOf(i), script.Call{Repeat: true}).by(l); err != nil {
-						assert.ErrorIs(t, err, script.ErrLost)
-						assert.True(t, script.Silent(err))
-					}
-				})
-				synctest.Wait() // each comes by itself
+	onRig(t, &flights{trip: 10 * time.Millisecond}, 1024, func(t *testing.T, r *rig) {
+		r.mustAsk(t, 0)
+		r.stuck.Store(true)
+		ask := func(i int) {
+			// Those that were not sent are told nothing: that is for whoever waits.
+			if _, err := r.ask(i, script.Call{Repeat: true}); err != nil {
+				assert.ErrorIs(t, err, script.ErrLost)
+				assert.True(t, script.Silent(err))
 			}
 		}
-		ask(200)
+		r.start(200, ask)
 		time.Sleep(script.DefaultTimeout/3 + time.Millisecond)
-		assert.LessOrEqual(t, f.most(), 64+3, "and those that show whether it answers")
-		f.forget()
-		ask(100)
+		assert.LessOrEqual(t, r.most(), 64+3, "and those that show whether it answers")
+		r.forget()
+		r.start(100, ask)
 		time.Sleep(10 * script.DefaultTimeout / 3)
-		assert.GreaterOrEqual(t, len(f.sizes()), 25)
-		assert.LessOrEqual(t, len(f.sizes()), 31, "one each ninth of a call's time")
-		for _, size := range f.sizes() {
+		assert.GreaterOrEqual(t, len(r.sizes()), 25)
+		assert.LessOrEqual(t, len(r.sizes()), 31, "one each ninth of a call's time")
+		for _, size := range r.sizes() {
 			assert.Equal(t, 1, size)
 		}
-		f.hang(false)
-		wg.Go(func() {
-			_, err := newAsk("key", script.Call{Repeat: true}).by(l)
+		r.stuck.Store(false)
+		r.Go(func() {
+			_, err := r.ask(0, script.Call{Repeat: true})
 			assert.NoError(t, err)
 		})
-		wg.Wait()
-		f.forget()
-		for i := range 100 {
-			wg.Go(func() {
-				_, err := newAsk(keyOf(i), script.Call{}).by(l)
-				assert.NoError(t, err)
-			})
-			synctest.Wait()
-		}
-		wg.Wait()
-		assert.Greater(t, f.most(), 2)
-		time.Sleep(time.Minute)
+		r.Wait()
+		r.forget()
+		r.start(100, func(i int) { r.mustAsk(t, i) })
+		r.Wait()
+		assert.Greater(t, r.most(), 2)
 	})
 }
 
-// A call whose answer does not come is given up when its time is over, though the
-// attempts of others hold it up.
-func TestOverdueCallsAreGivenUp(t *testing.T) {
+type expiry struct{ at time.Time }
+
+func (e *expiry) Expire(now time.Time) { e.at = now }
+
+// A request that comes to the Watch late, since it has waited elsewhere, ends when its
+// own time is over, not with those that the Watch knew before.
+func TestWatchEndsEachRequestInItsTime(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		f := &flights{stuck: true}
-		lanes, _ := lanesOn(t, f, 1024)
-		l := lanes.Of(t.Context(), "key")
-		start := time.Now()
-		var wg sync.WaitGroup
-		for i := range 2 {
-			wg.Go(func() {
-				_, err := newAsk(keyOf(i), script.Call{Repeat: true, Until: start.Add(1500 * time.Millisecond)}).by(l)
-				assert.ErrorIs(t, err, script.ErrLost)
-				assert.True(t, script.Silent(err))
-				assert.LessOrEqual(t, time.Since(start), 2*time.Second)
+		const timeout = time.Second
+		var mu sync.Mutex
+		w := lane.NewWatch(&mu, timeout)
+		began := time.Now()
+		since := []time.Duration{0, -900 * time.Millisecond, -300 * time.Millisecond, -2 * time.Second}
+		expired := make([]expiry, len(since))
+		mu.Lock()
+		for i := range since {
+			w.Add(&lane.Pending{}, &expired[i], began.Add(since[i]))
+		}
+		mu.Unlock()
+		time.Sleep(2 * timeout)
+		synctest.Wait()
+		for i := range since {
+			assert.Equal(t, max(0, since[i]+timeout), expired[i].at.Sub(began), "since %v", since[i])
+		}
+	})
+}
+
+// many answers each part of a joint call with its number, 0 for those that are
+// told to wait, or fails as a whole.
+var many = newScript(`
+if ARGV[3] == 'fail' then return redis.error_reply(ARGV[2] .. " told") end
+local answers = {}
+for i = 1, (#ARGV - 1) / 2 do answers[i] = tonumber(ARGV[2 * i + 1]) end
+return answers`)
+
+// echo is what many stands for.
+var echo = newScript("return {ARGV[1]}")
+
+// joined makes calls while two are under way: those two go alone, and the others
+// together.
+func joined(t *testing.T, calls []*script.Joint, check func(replies []any, r *rig)) {
+	t.Helper()
+	onRig(t, &flights{held: true}, 1024, func(t *testing.T, r *rig) {
+		require.NoError(t, r.direct.ScriptLoad(t.Context(), echo.Source).Err())
+		replies := make([]any, len(calls))
+		r.start(len(calls), func(i int) {
+			var err error
+			replies[i], err = r.ask(i, script.Call{
+				Script: echo, Repeat: true, Joint: calls[i],
+				Args: script.ArgumentsFunc(func(all []any, a script.Attempt) []any { return append(all, fmt.Sprint(i, a.Age >= 0)) }),
+			})
+			assert.NoError(t, err)
+		})
+		close(r.hold)
+		r.Wait()
+		check(replies, r)
+	})
+}
+
+func TestJointCalls(t *testing.T) {
+	t.Parallel()
+	for name, tc := range map[string]struct {
+		word string // the first argument of each call
+		last any    // the second of the last
+		want func(i int) any
+	}{
+		"answered": {"", 100, func(i int) any {
+			switch {
+			case i < 2:
+				return []any{fmt.Sprint(i, false)} // went alone
+			case i == 5:
+				return []any{"5 false"} // undecided, and made by itself
+			}
+			return int64(100 + i)
+		}},
+		"keys in different slots": {"CROSSSLOT", "fail", func(i int) any { return []any{fmt.Sprint(i, false)} }},
+		"refused unrun":           {"LOADING", "fail", func(i int) any { return []any{fmt.Sprint(i, false)} }},
+		"an error from within":    {"OOM", "fail", func(i int) any { return []any{fmt.Sprint(i, i >= 2)} }},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			var calls []*script.Joint
+			for i := range 80 {
+				second := any(100 + i)
+				if i == 5 {
+					second = 0
+				}
+				if tc.last == "fail" {
+					second = "fail"
+				}
+				calls = append(calls, &script.Joint{Script: many, Args: [2]any{tc.word, second}, Early: true})
+			}
+			joined(t, calls, func(replies []any, r *rig) {
+				for i, reply := range replies {
+					assert.Equal(t, tc.want(i), reply, i)
+				}
+				assert.Equal(t, []int{1, 1, 2}, r.sizes()[:3], "78 calls as two")
+			})
+		})
+	}
+}
+
+func TestEarlyJointCallsComeFirst(t *testing.T) {
+	t.Parallel()
+	order := newScript(`local all = {}
+		for i = 1, (#ARGV - 1) / 2 do
+			all[i] = (i <= ARGV[1] + 0) == (ARGV[2 * i] % 2 == 1) and 1000 + ARGV[2 * i] or 0
+		end
+		return all`)
+	var calls []*script.Joint
+	for i := range 10 {
+		calls = append(calls, &script.Joint{Script: order, Args: [2]any{i, ""}, Early: i%2 == 1})
+	}
+	joined(t, calls, func(replies []any, _ *rig) {
+		for i := 2; i < len(calls); i++ {
+			assert.EqualValues(t, 1000+i, replies[i])
+		}
+	})
+}
+
+// Joint and other calls share a flight, and each gets its own answer, with what
+// went ahead.
+func TestAFlightOfAllKinds(t *testing.T) {
+	t.Parallel()
+	onRig(t, &flights{held: true}, 1024, func(t *testing.T, r *rig) {
+		require.NoError(t, r.direct.HSet(t.Context(), "hash", "field", "7").Err())
+		r.start(20, func(i int) {
+			call, want := script.Call{}, any(int64(1))
+			switch i % 3 {
+			case 0:
+				call.Joint = &script.Joint{Script: many, Args: [2]any{"", 100 + i}}
+				if i > 1 {
+					want = int64(100 + i)
+				}
+			case 1:
+				call.Ahead = []any{"hget", "hash", "field"}
+			}
+			a := newAsk(keyOf(i), call)
+			reply, err := a.by(r.lane)
+			assert.NoError(t, err)
+			assert.Equal(t, want, reply, i)
+			if call.Ahead != nil {
+				assert.Equal(t, "7", a.call.AheadAnswer().Val())
+			}
+		})
+		close(r.hold)
+		r.Wait()
+	})
+}
+
+// A hook of the Redis client's that panics reaches the caller of a call that goes
+// alone. The callers of a flight get an error, those of no other.
+func TestAPanicReachesItsFlightOnly(t *testing.T) {
+	t.Parallel()
+	panics := func(scripts int) error {
+		if scripts == 3 {
+			panic("a hook")
+		}
+		return nil
+	}
+	// Two are under way at most, of 100 ms each.
+	onRig(t, &flights{trip: 100 * time.Millisecond, fails: panics}, 4, func(t *testing.T, r *rig) {
+		ask := func(i int) {
+			r.Go(func() {
+				_, err := r.ask(i, script.Call{})
+				if i >= 2 && i < 5 {
+					assert.ErrorIs(t, err, script.ErrLost, i)
+					assert.ErrorContains(t, err, "a hook")
+				} else {
+					assert.NoError(t, err, i)
+				}
 			})
 		}
-		wg.Wait()
-		assert.LessOrEqual(t, len(f.sizes()), 4)
-		time.Sleep(time.Minute)
+		ask(0)
+		time.Sleep(50 * time.Millisecond)
+		ask(1)
+		synctest.Wait()
+		for i := 2; i < 5; i++ { // fly with the first one's return
+			ask(i)
+		}
+		time.Sleep(60 * time.Millisecond)
+		for i := 5; i < 9; i++ { // fly with the second one's
+			ask(i)
+		}
+		r.Wait()
+
+		r.fails = func(int) error { panic("alone") }
+		_, err := r.ask(0, script.Call{})
+		require.ErrorIs(t, err, script.ErrLost)
+		require.ErrorContains(t, err, "alone")
+		r.fails = nil
+		for range 70 { // nothing is left of the flights
+			r.mustAsk(t, 0)
+		}
 	})
 }

@@ -6,10 +6,13 @@ import (
 	"slices"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/redis/go-redis/v9"
+	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
 	"github.com/rratelimiter/rratelimiter/internal/lane"
@@ -28,21 +31,20 @@ var incr = newScript("return redis.call('INCR', KEYS[1])")
 // flights counts the scripts of each round trip, and does to it what the fields
 // say.
 type flights struct {
-	trip   time.Duration
-	hold   chan struct{}         // closed to let go; nil for none
-	fails  error                 // of the pipeline itself
-	panics func(scripts int) any // nil for no panic
+	trip  time.Duration
+	held  bool // each waits until hold is closed
+	hold  chan struct{}
+	fails func(scripts int) error // instead of the round trip, or panics; nil for never
 
-	mu    sync.Mutex
-	went  []int // the scripts of each
-	now   int   // under way
-	peak  int   // the most that were under way
-	stuck bool  // no answer comes
+	stuck atomic.Bool // no answer comes
+
+	mu   sync.Mutex
+	went []int // the scripts of each
+	now  int   // under way
+	peak int   // the most that were under way
 }
 
-func (f *flights) DialHook(next redis.DialHook) redis.DialHook { return next }
-
-func (f *flights) send(cmds []redis.Cmder, next func() error) error {
+func (f *flights) send(_ context.Context, cmds []redis.Cmder, next func() error) error {
 	n := 0
 	for _, cmd := range cmds {
 		if strings.HasPrefix(cmd.Name(), "eval") {
@@ -56,49 +58,27 @@ func (f *flights) send(cmds []redis.Cmder, next func() error) error {
 	f.went = append(f.went, n)
 	f.now++
 	f.peak = max(f.peak, f.now)
-	stuck, trip := f.stuck, f.trip
+	trip := f.trip
 	f.mu.Unlock()
 	defer func() {
 		f.mu.Lock()
 		defer f.mu.Unlock()
 		f.now--
 	}()
-	if panics := f.panics; panics != nil {
-		time.Sleep(trip)
-		if value := panics(n); value != nil {
-			panic(value)
-		}
-		return next()
-	}
-	switch {
-	case stuck:
+	if f.stuck.Load() {
 		time.Sleep(3 * time.Second) // as long as go-redis waits by default
-		for _, cmd := range cmds {
-			cmd.SetErr(context.DeadlineExceeded)
-		}
-		return context.DeadlineExceeded
-	case f.hold != nil:
+		return redistest.Fail(cmds, context.DeadlineExceeded)
+	}
+	if f.held {
 		<-f.hold
 	}
 	time.Sleep(trip)
+	if f.fails != nil {
+		if err := f.fails(n); err != nil {
+			return err
+		}
+	}
 	return next()
-}
-
-func (f *flights) ProcessHook(next redis.ProcessHook) redis.ProcessHook {
-	return func(ctx context.Context, cmd redis.Cmder) error {
-		return f.send([]redis.Cmder{cmd}, func() error { return next(ctx, cmd) })
-	}
-}
-
-func (f *flights) ProcessPipelineHook(next redis.ProcessPipelineHook) redis.ProcessPipelineHook {
-	return func(ctx context.Context, cmds []redis.Cmder) error {
-		return f.send(cmds, func() error {
-			if f.fails != nil {
-				return f.fails
-			}
-			return next(ctx, cmds)
-		})
-	}
 }
 
 // forget begins the counting anew.
@@ -122,30 +102,61 @@ func (f *flights) most() int {
 	return f.peak
 }
 
-// takes has round trips take that long.
+// takes sets how long round trips take.
 func (f *flights) takes(trip time.Duration) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	f.trip = trip
 }
 
-func (f *flights) hang(stuck bool) {
-	f.mu.Lock()
-	defer f.mu.Unlock()
-	f.stuck = stuck
+// A rig is a lane to a miniredis that knows incr.
+type rig struct {
+	*flights
+	sync.WaitGroup // of callers
+
+	lanes  *lane.Lanes
+	lane   *lane.Lane
+	direct *redis.Client
 }
 
-// lanesOn returns the Lanes to a miniredis that knows incr, by a pool of that
-// size.
-func lanesOn(t *testing.T, f *flights, pool int) (*lane.Lanes, *redis.Client) {
+// newRig must be called in a bubble.
+func newRig(t *testing.T, f *flights, pool int) *rig {
 	t.Helper()
+	f.hold = make(chan struct{}) // of the bubble
 	direct, m := redistest.Mini(t)
 	require.NoError(t, direct.ScriptLoad(t.Context(), incr.Source).Err())
 	rdb := redistest.MiniClient(t, m, &redis.Options{PoolSize: pool, MaxConcurrentDials: 1})
-	rdb.AddHook(f)
+	rdb.AddHook(redistest.Hook(f.send))
 	lanes := lane.New(script.NewConn(rdb, script.DefaultTimeout), nil)
 	t.Cleanup(lanes.Close)
-	return lanes, direct
+	return &rig{flights: f, lanes: lanes, lane: lanes.Of(t.Context(), "key"), direct: direct}
+}
+
+// onRig runs test in a bubble, with a pool of that size.
+func onRig(t *testing.T, f *flights, pool int, test func(t *testing.T, r *rig)) {
+	t.Helper()
+	synctest.Test(t, func(t *testing.T) {
+		test(t, newRig(t, f, pool))
+		time.Sleep(time.Minute) // what is under way ends
+	})
+}
+
+// start starts callers, one after another: each finds those before it under way.
+func (r *rig) start(callers int, call func(i int)) {
+	for i := range callers {
+		r.Go(func() { call(i) })
+		synctest.Wait()
+	}
+}
+
+// ask makes the call of a key.
+func (r *rig) ask(i int, call script.Call) (any, error) { return newAsk(keyOf(i), call).by(r.lane) }
+
+// mustAsk makes a call of incr, of a key, which must be answered.
+func (r *rig) mustAsk(t *testing.T, i int) {
+	t.Helper()
+	_, err := r.ask(i, script.Call{})
+	assert.NoError(t, err)
 }
 
 // ask is a call and whoever waits for it.

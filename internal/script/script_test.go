@@ -42,34 +42,26 @@ type wire struct {
 	fault func(attempt int) error
 }
 
-func (w *wire) DialHook(next redis.DialHook) redis.DialHook { return next }
-
-func (w *wire) ProcessHook(next redis.ProcessHook) redis.ProcessHook {
-	return func(ctx context.Context, cmd redis.Cmder) error {
-		if !strings.HasPrefix(cmd.Name(), "eval") {
-			return next(ctx, cmd)
-		}
-		w.mu.Lock()
-		w.verbs = append(w.verbs, cmd.Name())
-		attempt := len(w.verbs)
-		w.mu.Unlock()
-		if w.fault != nil {
-			err := w.fault(attempt)
-			if errors.Is(err, errHangs) {
-				time.Sleep(3 * time.Second) // as long as go-redis waits by default
-				err = context.DeadlineExceeded
-			}
-			if err != nil {
-				cmd.SetErr(err)
-				return err
-			}
-		}
-		return next(ctx, cmd)
+func (w *wire) do(_ context.Context, cmds []redis.Cmder, next func() error) error {
+	if !strings.HasPrefix(cmds[0].Name(), "eval") {
+		return next()
 	}
-}
-
-func (w *wire) ProcessPipelineHook(next redis.ProcessPipelineHook) redis.ProcessPipelineHook {
-	return next
+	w.mu.Lock()
+	w.verbs = append(w.verbs, cmds[0].Name())
+	attempt := len(w.verbs)
+	w.mu.Unlock()
+	if w.fault == nil {
+		return next()
+	}
+	err := w.fault(attempt)
+	if errors.Is(err, errHangs) {
+		time.Sleep(3 * time.Second) // as long as go-redis waits by default
+		err = context.DeadlineExceeded
+	}
+	if err != nil {
+		return redistest.Fail(cmds, err)
+	}
+	return next()
 }
 
 func (w *wire) sent() []string {
@@ -78,16 +70,54 @@ func (w *wire) sent() []string {
 	return w.verbs
 }
 
-// virtual runs test in a bubble, with a client whose scripts meet faults.
-func virtual(t *testing.T, fault func(attempt int) error, test func(t *testing.T, rdb *redis.Client, w *wire)) {
+// scene is a client whose scripts meet faults.
+type scene struct {
+	*wire
+
+	rdb *redis.Client
+}
+
+// virtual runs test in a bubble.
+func virtual(t *testing.T, fault func(attempt int) error, test func(t *testing.T, s *scene)) {
 	t.Helper()
 	synctest.Test(t, func(t *testing.T) {
 		rdb, _ := redistest.Mini(t)
-		w := &wire{fault: fault}
-		rdb.AddHook(w)
+		s := &scene{&wire{fault: fault}, rdb}
+		rdb.AddHook(redistest.Hook(s.do))
 		defer time.Sleep(time.Minute) // for what hangs
-		test(t, rdb, w)
+		test(t, s)
 	})
+}
+
+// meets returns faults of one attempt after the other, of which the last goes on.
+func meets(faults ...error) func(attempt int) error {
+	return func(attempt int) error { return faults[min(attempt, len(faults))-1] }
+}
+
+// calls are the ways to call incr: what may run once only, what may be repeated, and
+// what reads.
+var calls = map[string]func(ctx context.Context, on script.Runner) (any, error){
+	"once": func(ctx context.Context, on script.Runner) (any, error) {
+		return script.Once(ctx, on, incr, script.KeysOf("key"))
+	},
+	"repeat": func(ctx context.Context, on script.Runner) (any, error) {
+		return repeatOn(ctx, on, time.Time{}, func(all []any, _ script.Attempt) []any { return all })
+	},
+	"read": func(ctx context.Context, on script.Runner) (any, error) {
+		return script.Read(ctx, on, incr, script.KeysOf("key"))
+	},
+}
+
+func newConn(rdb script.Redis) script.Runner { return runner(rdb, script.DefaultTimeout) }
+
+func runner(rdb script.Redis, timeout time.Duration) script.Runner {
+	return lane.New(script.NewConn(rdb, timeout), nil)
+}
+
+// repeatOn runs a script that may be repeated.
+func repeatOn(ctx context.Context, to script.Runner, until time.Time, args script.ArgumentsFunc) (any, error) {
+	call := script.Call{Script: incr, Keys: script.KeysOf("key"), Repeat: true, Args: args, Until: until}
+	return to.Run(ctx, &call)
 }
 
 func TestNoScript(t *testing.T) {
@@ -97,7 +127,7 @@ func TestNoScript(t *testing.T) {
 		key := redistest.Name(t)
 		own := newScript("return {'" + key + "', redis.call('INCR', KEYS[1]), ARGV[1]}")
 		w := &wire{}
-		rdb.AddHook(w)
+		rdb.AddHook(redistest.Hook(w.do))
 		for i := int64(1); i <= 3; i++ {
 			reply, err := script.Once(t.Context(), newConn(rdb), own, script.KeysOf(key), "a\x00\xff")
 			require.NoError(t, err)
@@ -119,26 +149,18 @@ func TestScriptFlush(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			rdb := engine(t)
-			calls := []func() (any, error){
-				func() (any, error) {
-					return script.Once(t.Context(), newConn(rdb), incr, script.KeysOf("key"))
-				},
-				func() (any, error) {
-					return script.Read(t.Context(), newConn(rdb), incr, script.KeysOf("key"))
-				},
-				func() (any, error) {
-					return repeat(t.Context(), rdb, func(all []any, a script.Attempt) []any {
-						assert.Negative(t, a.Age, "an unknown script has not run")
-						return all
-					})
-				},
-			}
-			for i := range int64(6) {
-				reply, err := calls[i%3]()
+			for i, kind := range []string{"once", "read", "repeat", "once", "read"} {
+				reply, err := calls[kind](t.Context(), newConn(rdb))
 				require.NoError(t, err)
-				assert.Equal(t, i+1, reply)
+				assert.Equal(t, int64(i+1), reply)
 				require.NoError(t, rdb.ScriptFlush(t.Context()).Err())
 			}
+			reply, err := repeatOn(t.Context(), newConn(rdb), time.Time{}, func(all []any, a script.Attempt) []any {
+				assert.Negative(t, a.Age, "an unknown script has not run")
+				return all
+			})
+			require.NoError(t, err)
+			assert.Equal(t, int64(6), reply)
 		})
 	}
 }
@@ -150,24 +172,23 @@ func TestGoRedisRepeatsNothing(t *testing.T) {
 	server := redistest.StartRedis(t)
 	plain := server.Client(t, nil)
 	require.NoError(t, plain.ScriptLoad(t.Context(), incr.Source).Err())
-	for name, send := range map[string]func(ctx context.Context, rdb redis.UniversalClient, key string) error{
-		"alone": func(ctx context.Context, rdb redis.UniversalClient, key string) error {
-			_, err := script.Once(ctx, newConn(rdb), incr, script.KeysOf(key))
-			return err
-		},
-		"in a pipeline": func(ctx context.Context, rdb redis.UniversalClient, key string) error {
+	pipelined := func(others ...string) func(rdb redis.UniversalClient, key string) error {
+		return func(rdb redis.UniversalClient, key string) error {
 			pipe := rdb.Pipeline()
-			require.NoError(t, pipe.Process(ctx, once(ctx, key)))
-			_, err := pipe.Exec(ctx)
+			for _, other := range append(others, "") {
+				require.NoError(t, pipe.Process(t.Context(), once(t.Context(), key+other)))
+			}
+			_, err := pipe.Exec(t.Context())
+			return err
+		}
+	}
+	for name, send := range map[string]func(rdb redis.UniversalClient, key string) error{
+		"alone": func(rdb redis.UniversalClient, key string) error {
+			_, err := script.Once(t.Context(), newConn(rdb), incr, script.KeysOf(key))
 			return err
 		},
-		"in a pipeline of others": func(ctx context.Context, rdb redis.UniversalClient, key string) error {
-			pipe := rdb.Pipeline()
-			require.NoError(t, pipe.Process(ctx, once(ctx, key+":other")))
-			require.NoError(t, pipe.Process(ctx, once(ctx, key)))
-			_, err := pipe.Exec(ctx)
-			return err
-		},
+		"in a pipeline":           pipelined(),
+		"in a pipeline of others": pipelined(":other"),
 	} {
 		for kind, dial := range map[string]func(*testing.T, *redistest.Proxy) redis.UniversalClient{
 			"Client": func(t *testing.T, p *redistest.Proxy) redis.UniversalClient {
@@ -205,7 +226,7 @@ func TestGoRedisRepeatsNothing(t *testing.T) {
 					arrived++
 					return redistest.DropAnswer
 				})
-				require.Error(t, send(t.Context(), rdb, key))
+				require.Error(t, send(rdb, key))
 				proxy.Settle(t)
 				mu.Lock()
 				defer mu.Unlock()
@@ -242,7 +263,8 @@ func TestGoRedisRepeatsByItself(t *testing.T) {
 type answered string
 
 func (a answered) Error() string { return string(a) }
-func (answered) RedisError()     {}
+
+func (answered) RedisError() {}
 
 func TestRefusedUnrunIsRepeated(t *testing.T) {
 	t.Parallel()
@@ -260,23 +282,18 @@ func TestRefusedUnrunIsRepeated(t *testing.T) {
 	} {
 		t.Run(refusal.Error(), func(t *testing.T) {
 			t.Parallel()
-			virtual(t, func(attempt int) error {
-				if attempt <= 3 {
-					return refusal
-				}
-				return nil
-			}, func(t *testing.T, rdb *redis.Client, w *wire) {
+			virtual(t, meets(refusal, refusal, refusal, nil), func(t *testing.T, s *scene) {
 				start := time.Now()
-				reply, err := script.Once(t.Context(), newConn(rdb), incr, script.KeysOf("key"))
+				reply, err := calls["once"](t.Context(), newConn(s.rdb))
 				require.NoError(t, err)
 				assert.Equal(t, int64(1), reply)
-				assert.Len(t, w.sent(), 5, "three refusals, an unknown script and its run")
+				assert.Len(t, s.sent(), 5, "three refusals, an unknown script and its run")
 				assert.Positive(t, time.Since(start), "it waits between")
 				assert.Less(t, time.Since(start), 2*time.Second)
 			})
-			virtual(t, func(int) error { return refusal }, func(t *testing.T, rdb *redis.Client, w *wire) {
+			virtual(t, meets(refusal), func(t *testing.T, s *scene) {
 				start := time.Now()
-				_, err := repeat(t.Context(), rdb, func(all []any, a script.Attempt) []any {
+				_, err := repeatOn(t.Context(), newConn(s.rdb), time.Time{}, func(all []any, a script.Attempt) []any {
 					assert.Negative(t, a.Age)
 					return all
 				})
@@ -286,9 +303,9 @@ func TestRefusedUnrunIsRepeated(t *testing.T) {
 				case "LOADING", "READONLY", "CLUSTERDOWN", "TRYAGAIN", "MASTERDOWN":
 					assert.Greater(t, took, callTime-patientBackoff, "servers take their time to change places")
 					assert.LessOrEqual(t, took, callTime)
-					assert.Less(t, len(w.sent()), 100)
+					assert.Less(t, len(s.sent()), 100)
 				default:
-					assert.Len(t, w.sent(), 5, "it gives up")
+					assert.Len(t, s.sent(), 5, "it gives up")
 				}
 			})
 		})
@@ -315,20 +332,6 @@ func TestACallThatExpiresSaysWhy(t *testing.T) {
 	require.Equal(t, refusal, err)
 }
 
-func TestRefusedByTheServer(t *testing.T) {
-	t.Parallel()
-	synctest.Test(t, func(t *testing.T) {
-		rdb, m := redistest.Mini(t)
-		m.SetError("LOADING Redis is loading the dataset in memory")
-		time.AfterFunc(10*time.Millisecond, func() { m.SetError("") })
-		client := redistest.MiniClient(t, m, &redis.Options{MaxRetries: -1, Protocol: 2})
-		reply, err := script.Once(t.Context(), newConn(client), incr, script.KeysOf("key"))
-		require.NoError(t, err)
-		assert.Equal(t, int64(1), reply)
-		assert.Equal(t, "1", rdb.Get(t.Context(), "key").Val())
-	})
-}
-
 func TestAnswersAreNotRepeated(t *testing.T) {
 	t.Parallel()
 	for _, text := range []string{
@@ -338,76 +341,63 @@ func TestAnswersAreNotRepeated(t *testing.T) {
 	} {
 		t.Run(text, func(t *testing.T) {
 			t.Parallel()
-			virtual(t, func(int) error { return answered(text) }, func(t *testing.T, rdb *redis.Client, w *wire) {
-				_, err := script.Read(t.Context(), newConn(rdb), incr, script.KeysOf("key"))
+			virtual(t, meets(answered(text)), func(t *testing.T, s *scene) {
+				_, err := calls["read"](t.Context(), newConn(s.rdb))
 				require.EqualError(t, err, text)
 				require.NotErrorIs(t, err, script.ErrLost)
-				assert.Len(t, w.sent(), 1)
+				assert.Len(t, s.sent(), 1)
 			})
 		})
 	}
 }
 
-// A read whose answer was lost is repeated, and answered with an error.
-func TestALostReadMeetsAnError(t *testing.T) {
+// What comes of answers that are lost, and of those that say that the script did not run.
+func TestFaults(t *testing.T) {
 	t.Parallel()
-	for text, outage := range map[string]bool{
-		"LOADING Redis is loading the dataset in memory":                   true,
-		"NOPERM this user has no permissions to run the 'evalsha' command": false,
+	type errs []error
+	type row struct {
+		call        string
+		faults      errs // of one attempt after the other; the last goes on
+		want, never errs // what the error is and is not; without want the script is answered
+		least, most int  // attempts
+	}
+	refused, noPermission := answered("READONLY You can't write against a read only replica."), answered("NOPERM no permissions")
+	rows := map[string]row{
+		"once, EVAL is lost": {"once", errs{nil, io.EOF}, errs{script.ErrLost, io.EOF}, nil, 2, 2},
+		// Once an attempt may have run, a refusal of the next says nothing of it.
+		"repeat, lost and refused": {"repeat", errs{io.EOF, refused}, errs{script.ErrLost, refused}, nil, 6, 100},
+		"read, lost and refused":   {"read", errs{io.EOF, refused}, errs{refused, limit.ErrUnavailable}, errs{limit.ErrUnknownOutcome}, 6, 100},
+		"read, lost and an error": {
+			"read", errs{io.EOF, noPermission}, errs{noPermission}, errs{limit.ErrUnavailable, limit.ErrUnknownOutcome}, 2, 2,
+		},
+	}
+	for _, fault := range []error{
+		io.EOF, &net.OpError{Op: "read", Err: io.ErrUnexpectedEOF}, context.DeadlineExceeded, &net.OpError{Op: "write", Err: io.ErrClosedPipe},
 	} {
-		t.Run(text, func(t *testing.T) {
-			t.Parallel()
-			virtual(t, func(attempt int) error {
-				if attempt == 1 {
-					return io.EOF
-				}
-				return answered(text)
-			}, func(t *testing.T, rdb *redis.Client, _ *wire) {
-				_, err := script.Read(t.Context(), newConn(rdb), incr, script.KeysOf("key"))
-				require.ErrorIs(t, err, answered(text))
-				err = script.Outage(err)
-				assert.Equal(t, outage, errors.Is(err, limit.ErrUnavailable))
-				assert.NotErrorIs(t, err, limit.ErrUnknownOutcome)
-			})
-		})
+		text := fault.Error()
+		rows["once, "+text] = row{"once", errs{fault}, errs{script.ErrLost, fault}, nil, 1, 1}
+		rows["repeat, "+text] = row{"repeat", errs{fault}, errs{script.ErrLost, fault}, nil, 5, 5}
+		// It makes no difference whether a read has run.
+		rows["read, "+text] = row{"read", errs{fault}, errs{fault, limit.ErrUnavailable}, errs{script.ErrLost, limit.ErrUnknownOutcome}, 5, 5}
+		rows["read, twice "+text] = row{"read", errs{fault, fault, nil}, nil, nil, 4, 4}
 	}
-}
-
-func TestLostAnswers(t *testing.T) {
-	t.Parallel()
-	lost := &net.OpError{Op: "read", Err: io.ErrUnexpectedEOF}
-	for _, fault := range []error{io.EOF, lost, context.DeadlineExceeded, &net.OpError{Op: "write", Err: io.ErrClosedPipe}} {
-		t.Run(fault.Error(), func(t *testing.T) {
+	for name, tt := range rows {
+		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			virtual(t, func(int) error { return fault }, func(t *testing.T, rdb *redis.Client, w *wire) {
-				_, err := script.Once(t.Context(), newConn(rdb), incr, script.KeysOf("key"))
-				require.ErrorIs(t, err, script.ErrLost)
-				require.ErrorIs(t, err, fault)
-				assert.Len(t, w.sent(), 1, "it may have run")
-			})
-			virtual(t, func(int) error { return fault }, func(t *testing.T, rdb *redis.Client, w *wire) {
-				_, err := repeat(t.Context(), rdb, nothing)
-				require.ErrorIs(t, err, script.ErrLost)
-				require.ErrorIs(t, err, fault)
-				assert.Len(t, w.sent(), 5)
-			})
-			virtual(t, func(int) error { return fault }, func(t *testing.T, rdb *redis.Client, w *wire) {
-				_, err := script.Read(t.Context(), newConn(rdb), incr, script.KeysOf("key"))
-				require.NotErrorIs(t, err, script.ErrLost, "it makes no difference whether a read has run")
-				require.ErrorIs(t, err, fault)
-				require.ErrorIs(t, script.Outage(err), limit.ErrUnavailable)
-				require.NotErrorIs(t, script.Outage(err), limit.ErrUnknownOutcome)
-				assert.Len(t, w.sent(), 5)
-			})
-			virtual(t, func(attempt int) error {
-				if attempt <= 2 {
-					return fault
+			virtual(t, meets(tt.faults...), func(t *testing.T, s *scene) {
+				reply, err := calls[tt.call](t.Context(), newConn(s.rdb))
+				if tt.want == nil {
+					require.NoError(t, err)
+					assert.Equal(t, int64(1), reply)
 				}
-				return nil
-			}, func(t *testing.T, rdb *redis.Client, _ *wire) {
-				reply, err := script.Read(t.Context(), newConn(rdb), incr, script.KeysOf("key"))
-				require.NoError(t, err)
-				assert.Equal(t, int64(1), reply)
+				for _, want := range tt.want {
+					require.ErrorIs(t, errors.Join(err, script.Outage(err)), want)
+				}
+				for _, never := range tt.never {
+					require.NotErrorIs(t, errors.Join(err, script.Outage(err)), never)
+				}
+				assert.GreaterOrEqual(t, len(s.sent()), tt.least)
+				assert.LessOrEqual(t, len(s.sent()), tt.most)
 			})
 		})
 	}
@@ -416,18 +406,15 @@ func TestLostAnswers(t *testing.T) {
 func TestRepeatTellsTheAge(t *testing.T) {
 	t.Parallel()
 	refused := answered("BUSY Redis is busy running a script.")
-	faults := []error{refused, io.EOF, refused, io.EOF}
+	fault := meets(refused, io.EOF, refused, io.EOF, nil)
 	const step = 400 * time.Millisecond
 	virtual(t, func(attempt int) error {
 		time.Sleep(step)
-		if attempt <= len(faults) {
-			return faults[attempt-1]
-		}
-		return nil
-	}, func(t *testing.T, rdb *redis.Client, _ *wire) {
-		require.NoError(t, rdb.ScriptLoad(t.Context(), incr.Source).Err())
+		return fault(attempt)
+	}, func(t *testing.T, s *scene) {
+		require.NoError(t, s.rdb.ScriptLoad(t.Context(), incr.Source).Err())
 		var ages []time.Duration
-		reply, err := repeat(t.Context(), rdb, func(all []any, a script.Attempt) []any {
+		reply, err := repeatOn(t.Context(), newConn(s.rdb), time.Time{}, func(all []any, a script.Attempt) []any {
 			ages = append(ages, a.Age)
 			return append(all, len(ages))
 		})
@@ -443,38 +430,6 @@ func TestRepeatTellsTheAge(t *testing.T) {
 	})
 }
 
-// Once an attempt may have run, a refusal of the next says nothing of it.
-func TestLostThenRefused(t *testing.T) {
-	t.Parallel()
-	refused := answered("READONLY You can't write against a read only replica.")
-	virtual(t, func(attempt int) error {
-		if attempt == 1 {
-			return io.EOF
-		}
-		return refused
-	}, func(t *testing.T, rdb *redis.Client, w *wire) {
-		_, err := repeat(t.Context(), rdb, nothing)
-		require.ErrorIs(t, err, script.ErrLost)
-		require.ErrorIs(t, err, refused)
-		assert.Greater(t, len(w.sent()), 5)
-	})
-}
-
-// An unknown script that is sent whole, and no answer comes.
-func TestLostAnswerOfEval(t *testing.T) {
-	t.Parallel()
-	virtual(t, func(attempt int) error {
-		if attempt == 2 {
-			return io.EOF
-		}
-		return nil
-	}, func(t *testing.T, rdb *redis.Client, w *wire) {
-		_, err := script.Once(t.Context(), newConn(rdb), incr, script.KeysOf("key"))
-		require.ErrorIs(t, err, script.ErrLost)
-		assert.Equal(t, []string{"evalsha", "eval"}, w.sent())
-	})
-}
-
 func TestContextEndsTheRepeating(t *testing.T) {
 	t.Parallel()
 	refused := answered("LOADING Redis is loading the dataset in memory")
@@ -483,14 +438,14 @@ func TestContextEndsTheRepeating(t *testing.T) {
 		virtual(t, func(int) error {
 			time.AfterFunc(time.Millisecond, end)
 			return fault
-		}, func(t *testing.T, rdb *redis.Client, w *wire) {
+		}, func(t *testing.T, s *scene) {
 			ctx, cancel := context.WithCancel(t.Context())
 			end = cancel
 			start := time.Now()
-			_, err := repeat(ctx, rdb, nothing)
+			_, err := calls["repeat"](ctx, newConn(s.rdb))
 			require.ErrorIs(t, err, context.Canceled)
 			assert.Equal(t, errors.Is(fault, io.EOF), errors.Is(err, script.ErrLost))
-			assert.Len(t, w.sent(), 1)
+			assert.Len(t, s.sent(), 1)
 			assert.Equal(t, time.Millisecond, time.Since(start))
 		})
 	}
@@ -515,7 +470,7 @@ func TestServerThatIsNotThere(t *testing.T) {
 		Network: "unix", Addr: filepath.Join(t.TempDir(), "none"), MaxRetries: -1, DialerRetries: 1,
 	})
 	t.Cleanup(func() { assert.NoError(t, rdb.Close()) })
-	_, err := script.Once(t.Context(), newConn(rdb), incr, script.KeysOf("key"))
+	_, err := calls["once"](t.Context(), newConn(rdb))
 	require.Error(t, err)
 	require.NotErrorIs(t, err, script.ErrLost)
 	var op *net.OpError
@@ -572,21 +527,3 @@ func TestCodeWithoutMemory(t *testing.T) {
 	assert.Equal(t, "OOM", script.Code(err), err.Error())
 	require.NotErrorIs(t, err, script.ErrLost)
 }
-
-func newConn(rdb script.Redis) script.Runner { return runner(rdb, script.DefaultTimeout) }
-
-func runner(rdb script.Redis, timeout time.Duration) script.Runner {
-	return lane.New(script.NewConn(rdb, timeout), nil)
-}
-
-// repeat runs a script that may be repeated.
-func repeat(ctx context.Context, rdb *redis.Client, args script.ArgumentsFunc) (any, error) {
-	return repeatOn(ctx, newConn(rdb), time.Time{}, args)
-}
-
-func repeatOn(ctx context.Context, to script.Runner, until time.Time, args script.ArgumentsFunc) (any, error) {
-	call := script.Call{Script: incr, Keys: script.KeysOf("key"), Repeat: true, Args: args, Until: until}
-	return to.Run(ctx, &call)
-}
-
-func nothing(all []any, _ script.Attempt) []any { return all }

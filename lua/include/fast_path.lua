@@ -58,7 +58,9 @@ if fields[3] == '0' and (not fields[4] or fields[4] == '0') and not fields[5] an
       local ttl = call('PTTL', config_key)
       if ttl >= 0 then
         local left, permits = call('PTTL', value_key), call('PTTL', permits_key)
-        local window = left >= 0 and left <= interval_text + 0 and ttl > left + 1000 and (permits < 0 or permits > left + 1000)
+        -- A full value of which nothing was in use counts no window.
+        local window = left >= 0 and left <= interval_text + 0 and ttl > left + 1000 and (permits < 0 or permits > left + 1000) and
+          (value < rate or call('ZCARD', permits_key) > 1)
         -- Others may have set an end later than Redis can count by PEXPIRE.
         local text = string.format('%.0f', math.max(1, math.min(ttl, 9223372036854)))
         if not window and left ~= ttl then

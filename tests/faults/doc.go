@@ -3,10 +3,11 @@
 // where a hook of the Redis client panics; what callers with a policy for outages are
 // answered then; and that an observer is told of it.
 //
-// A proxy between a Client and its server cuts, drops, delays and doubles what it is
-// told to; each case checks that the permits in use are those that callers hold. The
-// storms draw faults at random for some seconds, and print the seed. The tests of a
-// hung server bound every answer by the call timeout.
+// A proxy between a Client and its server cuts, drops, delays and doubles requests and
+// answers; each case checks that the permits in use are those that callers hold. The
+// calls meet the same faults with each layout of members: see underFaults. The storms
+// draw faults at random for some seconds, and print the seed; more rounds of them find
+// more. The tests of a hung server bound every answer by the call timeout.
 //
 //	go test ./tests/faults
 //	go test ./tests/faults -run TestStorm -count 20

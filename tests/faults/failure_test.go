@@ -1,7 +1,6 @@
 package faults_test
 
 import (
-	"context"
 	"math"
 	"testing"
 	"testing/synctest"
@@ -34,17 +33,17 @@ func duringOutages(t *testing.T, how limit.Failure, test func(t *testing.T, s *o
 	t.Helper()
 	synctest.Test(t, func(t *testing.T) {
 		rdb, m := redistest.Mini(t)
-		s := &outageScene{hook: &hanging{}, rdb: rdb, told: &limitertest.Recorder{}}
+		s := &outageScene{rdb: rdb, told: &limitertest.Recorder{}}
 		s.client = limitertest.NewClient(t, rdb, rratelimiter.WithFailure(how), rratelimiter.WithObserver(s.told))
 		s.other = limitertest.NewClient(t, redistest.MiniClient(t, m, nil))
-		rdb.AddHook(s.hook)
+		s.hook = newHanging(rdb)
 		test(t, s)
 		s.hook.hang(false)
 		time.Sleep(time.Minute) // go-redis comes back from what hung
 	})
 }
 
-// failing makes calls until the policy answers at once.
+// fail makes calls until the policy answers at once.
 func (s *outageScene) fail(t *testing.T, l *rratelimiter.RateLimiter) {
 	t.Helper()
 	s.hook.hang(true)
@@ -55,7 +54,7 @@ func (s *outageScene) fail(t *testing.T, l *rratelimiter.RateLimiter) {
 	}
 }
 
-// recover has the server answer again.
+// recover lets the server answer again.
 func (s *outageScene) recover() {
 	s.hook.hang(false)
 	time.Sleep(5 * time.Second) // what was sent before has come back
@@ -87,8 +86,17 @@ func TestFailOpen(t *testing.T) {
 		_, err := l.TryAcquire(t.Context(), 0, 0)
 		require.ErrorIs(t, err, rratelimiter.ErrInvalidPermits, "a mistake is no outage")
 
-		s.recover()
-		limitertest.MustRefuse(t, l, 1)
+		open := 3 + 1000 + 1
+		for range 300 {
+			limitertest.MustAcquire(t, l, 1)
+			open++
+			time.Sleep(100 * time.Millisecond)
+		}
+		s.hook.hang(false) // it is asked again within a second or two
+		for back := time.Now(); limitertest.Try(t, l, 1); time.Sleep(100 * time.Millisecond) {
+			require.Less(t, time.Since(back), 5*time.Second)
+			open++
+		}
 		synctest.Wait()
 		var kinds []limit.EventKind
 		for _, e := range s.told.Events() {
@@ -101,64 +109,7 @@ func TestFailOpen(t *testing.T) {
 		for _, d := range s.told.Decisions() {
 			sources[d.Source]++
 		}
-		assert.Equal(t, 1004, sources[limit.FromOpen])
-	})
-}
-
-// A server that is back is asked again within a second or two.
-func TestTheEndOfAnOutage(t *testing.T) {
-	t.Parallel()
-	duringOutages(t, limit.FailOpen(), func(t *testing.T, s *outageScene) {
-		l := s.client.RateLimiter("orders", rratelimiter.WithDefault(limitertest.Every(1, time.Hour)))
-		limitertest.MustAcquire(t, l, 1)
-		s.fail(t, l)
-		for range 300 {
-			limitertest.MustAcquire(t, l, 1)
-			time.Sleep(100 * time.Millisecond)
-		}
-		s.hook.hang(false)
-		back := time.Now()
-		for limitertest.Try(t, l, 1) {
-			time.Sleep(100 * time.Millisecond)
-			require.Less(t, time.Since(back), 5*time.Second)
-		}
-	})
-}
-
-// Callers whose deadlines end before an answer have the policy answer those after them.
-func TestDeadlinesOpenTheBreaker(t *testing.T) {
-	t.Parallel()
-	duringOutages(t, limit.FailOpen(), func(t *testing.T, s *outageScene) {
-		l := s.client.RateLimiter("orders", rratelimiter.WithDefault(limitertest.Every(5, time.Hour)))
-		limitertest.MustAcquire(t, l, 5)
-		s.hook.hang(true)
-		for range 7 { // the fifth ends after 50 ms of silence
-			ctx, cancel := context.WithTimeout(t.Context(), 10*time.Millisecond)
-			_, err := l.TryAcquire(ctx, 1, 0)
-			require.ErrorIs(t, err, context.DeadlineExceeded)
-			cancel()
-		}
-		assert.True(t, atOnce(t, func() (bool, error) { return l.TryAcquire(t.Context(), 1, 0) }))
-	})
-}
-
-// Refusals, callers who go and limiters without a rate are no outage.
-func TestWhatIsNoOutage(t *testing.T) {
-	t.Parallel()
-	duringOutages(t, limit.FailOpen(), func(t *testing.T, s *outageScene) {
-		l := s.client.RateLimiter("orders", rratelimiter.WithDefault(limitertest.Every(1, time.Hour)))
-		limitertest.MustAcquire(t, l, 1)
-		for range 10 {
-			limitertest.MustRefuse(t, l, 1)
-			_, err := l.TryAcquire(t.Context(), 2, 0)
-			require.ErrorIs(t, err, rratelimiter.ErrPermitsExceedRate)
-			_, err = s.client.RateLimiter("none").TryAcquire(t.Context(), 1, 0)
-			require.ErrorIs(t, err, rratelimiter.ErrNotInitialized)
-			ctx, cancel := context.WithCancel(t.Context())
-			time.AfterFunc(time.Second, cancel)
-			require.ErrorIs(t, l.Acquire(ctx, 1), context.Canceled)
-		}
-		limitertest.MustRefuse(t, l, 1)
+		assert.Equal(t, open, sources[limit.FromOpen])
 	})
 }
 
@@ -242,24 +193,67 @@ func TestFailLocalKnowsTheRate(t *testing.T) {
 	})
 }
 
-// What Redis was not charged for is not given back there: it would be others' permits.
-func TestReleaseAfterAnOutage(t *testing.T) {
+// A local limiter follows what others have set, the interval too.
+func TestFailLocalFollowsTheRate(t *testing.T) {
 	t.Parallel()
-	duringOutages(t, limit.FailOpen(), func(t *testing.T, s *outageScene) {
-		l, other := s.client.RateLimiter("orders"), s.other.RateLimiter("orders")
-		limitertest.MustTrySetRate(t, other, limitertest.Every(20, 10*time.Hour))
-		limitertest.MustAcquire(t, other, 5)
-		limitertest.MustAcquire(t, l, 2)
-		s.fail(t, l)
-		limitertest.MustAcquire(t, l, 4)
-		s.recover()
-		time.Sleep(time.Minute)
-		before := limitertest.Available(t, other)
-		require.NoError(t, l.Release(t.Context(), 7))
-		assert.Equal(t, before, limitertest.Available(t, other), "none of these was charged")
-		require.NoError(t, l.Release(t.Context(), 2))
-		assert.Equal(t, before+2, limitertest.Available(t, other))
-	})
+	take := func(t *testing.T, l *rratelimiter.RateLimiter) {
+		_, err := l.Take(t.Context(), 1)
+		require.NoError(t, err)
+	}
+	try := func(t *testing.T, l *rratelimiter.RateLimiter) { limitertest.MustAcquire(t, l, 1) }
+	for name, test := range map[string]struct {
+		before, after time.Duration
+		call          func(*testing.T, *rratelimiter.RateLimiter)
+		pause         time.Duration // until the call that tells of the change
+	}{
+		"a longer interval":                       {time.Minute, time.Hour, take, 0},
+		"a shorter interval, by and by":           {time.Hour, time.Minute, take, time.Minute},
+		"a longer interval, by calls of no words": {time.Minute, time.Hour, try, time.Minute},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			duringOutages(t, limit.FailLocal(1), func(t *testing.T, s *outageScene) {
+				admin := s.other.RateLimiter("orders")
+				limitertest.MustTrySetRate(t, admin, limitertest.Every(20, test.before))
+				l := s.client.RateLimiter("orders")
+				test.call(t, l)
+				synctest.Wait()
+				require.NoError(t, admin.SetRate(t.Context(), limitertest.Every(20, test.after)))
+				time.Sleep(test.pause)
+				test.call(t, l)
+				synctest.Wait()
+				s.fail(t, l)
+				limitertest.MustAcquire(t, l, 17)
+				limitertest.MustRefuse(t, l, 1)
+				time.Sleep(test.after - 5*time.Second) // the first three took some
+				limitertest.MustRefuse(t, l, 18)
+				time.Sleep(10 * time.Second)
+				limitertest.MustAcquire(t, l, 20)
+			})
+		})
+	}
+}
+
+// The rate is asked for once, and now and then, not with each call.
+func TestFailLocalAsksForTheRateNowAndThen(t *testing.T) {
+	t.Parallel()
+	for name, opts := range map[string][]rratelimiter.LimiterOption{
+		"known": {rratelimiter.WithDefault(limitertest.Every(1000, time.Hour))}, "unknown": nil,
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			duringOutages(t, limit.FailLocal(1), func(t *testing.T, s *outageScene) {
+				limitertest.MustTrySetRate(t, s.other.RateLimiter("orders"), limitertest.Every(1000, time.Hour))
+				l := s.client.RateLimiter("orders", opts...)
+				counted := limitertest.CountCommands(s.rdb)
+				for range 100 {
+					limitertest.MustAcquire(t, l, 1)
+					synctest.Wait()
+				}
+				assert.LessOrEqual(t, counted.Scripts(), 104, "with NOSCRIPT")
+			})
+		})
+	}
 }
 
 func TestTryAcquireAllDuringAnOutage(t *testing.T) {
@@ -282,54 +276,162 @@ func TestTryAcquireAllDuringAnOutage(t *testing.T) {
 	})
 }
 
+// The rate is known by TryAcquireAll too, which tells who decided.
+func TestTryAcquireAllKnowsTheRate(t *testing.T) {
+	t.Parallel()
+	duringOutages(t, limit.FailLocal(1), func(t *testing.T, s *outageScene) {
+		var limiters []*rratelimiter.RateLimiter
+		for _, name := range []string{"{s}a", "{s}b"} {
+			limitertest.MustTrySetRate(t, s.other.RateLimiter(name), limitertest.Every(7, time.Hour))
+			limiters = append(limiters, s.client.RateLimiter(name))
+		}
+		granted, err := s.client.TryAcquireAll(t.Context(), 1, 0, limiters...)
+		require.NoError(t, err)
+		require.True(t, granted)
+		synctest.Wait()
+		s.told.Decisions()
+		s.hook.hang(true)
+		for range 4 {
+			granted, err := s.client.TryAcquireAll(t.Context(), 1, 0, limiters...)
+			require.NoError(t, err)
+			assert.True(t, granted)
+		}
+		for _, d := range s.told.Decisions() {
+			assert.Equal(t, limit.FromLocal, d.Source)
+		}
+		start := time.Now()
+		granted, err = s.client.TryAcquireAll(t.Context(), 8, 2*time.Second, limiters...)
+		require.NoError(t, err)
+		assert.False(t, granted, "more than there ever are")
+		assert.Equal(t, 2*time.Second, time.Since(start))
+	})
+}
+
+// TryAcquireAll goes by the Client's policy, of one limiter too.
+func TestTryAcquireAllOfOneGoesByTheClientsPolicy(t *testing.T) {
+	t.Parallel()
+	duringOutages(t, limit.FailOpen(), func(t *testing.T, s *outageScene) {
+		strict := s.client.RateLimiter("orders", rratelimiter.WithDefault(limitertest.Every(5, time.Hour)),
+			rratelimiter.WithFailure(limit.FailClosed()))
+		all := func() (bool, error) { return s.client.TryAcquireAll(t.Context(), 1, 0, strict) }
+		granted, err := all()
+		assert.NoError(t, err)
+		assert.True(t, granted)
+		s.fail(t, s.client.RateLimiter("orders"))
+		assert.True(t, atOnce(t, all))
+	})
+}
+
+// limitersOfKeys are limiters of so many permits an hour for each key.
+var limitersOfKeys = map[string]func(s *outageScene, rate int64, how limit.Option) limit.Returner{
+	"Keyed": func(s *outageScene, rate int64, _ limit.Option) limit.Returner {
+		return s.client.Keyed("k:", rratelimiter.PerHour(rate))
+	},
+	"fixedwindow": func(s *outageScene, rate int64, how limit.Option) limit.Returner {
+		return fixedwindow.New(s.rdb, fixedwindow.Config{Limit: rate, Window: time.Hour}, how)
+	},
+	"slidinglog": func(s *outageScene, rate int64, how limit.Option) limit.Returner {
+		return slidinglog.New(s.rdb, slidinglog.Config{Limit: rate, Window: time.Hour}, how)
+	},
+	"tokenbucket": func(s *outageScene, rate int64, how limit.Option) limit.Returner {
+		return tokenbucket.New(s.rdb, tokenbucket.Config{Capacity: rate, Refill: rate, Interval: time.Hour}, how)
+	},
+}
+
+// eachOfKeys runs test with each of limitersOfKeys, by that policy.
+func eachOfKeys(t *testing.T, rate int64, how limit.Failure, test func(t *testing.T, s *outageScene, l limit.Returner)) {
+	t.Helper()
+	for name, open := range limitersOfKeys {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			duringOutages(t, how, func(t *testing.T, s *outageScene) { test(t, s, open(s, rate, limit.WithFailure(how))) })
+		})
+	}
+}
+
 func TestLimitersOfKeysDuringAnOutage(t *testing.T) {
 	t.Parallel()
-	type maker func(rdb *redis.Client, opts ...limit.Option) limit.Returner
-	for name, open := range map[string]maker{
-		"fixedwindow": func(rdb *redis.Client, opts ...limit.Option) limit.Returner {
-			return fixedwindow.New(rdb, fixedwindow.Config{Limit: 8, Window: time.Hour}, opts...)
-		},
-		"slidinglog": func(rdb *redis.Client, opts ...limit.Option) limit.Returner {
-			return slidinglog.New(rdb, slidinglog.Config{Limit: 8, Window: time.Hour}, opts...)
-		},
-		"tokenbucket": func(rdb *redis.Client, opts ...limit.Option) limit.Returner {
-			return tokenbucket.New(rdb, tokenbucket.Config{Capacity: 8, Refill: 8, Interval: time.Hour}, opts...)
-		},
-	} {
-		for policy, how := range map[string]limit.Failure{"open": limit.FailOpen(), "local": limit.FailLocal(0.5)} {
-			t.Run(name+", "+policy, func(t *testing.T) {
-				t.Parallel()
-				synctest.Test(t, func(t *testing.T) {
-					rdb, _ := redistest.Mini(t)
-					hook := &hanging{}
-					rdb.AddHook(hook)
-					l := open(rdb, limit.WithFailure(how))
-					hook.hang(true)
-					for range 3 {
-						d, back, err := l.TakeReturnable(t.Context(), "ann", 1)
-						require.NoError(t, err)
-						require.True(t, d.Granted)
-						require.NoError(t, back(t.Context()))
-					}
-					granted := 0
-					for range 20 {
-						if atOnce(t, func() (bool, error) {
-							d, err := l.Take(t.Context(), "ann", 1)
-							return d.Granted, err
-						}) {
-							granted++
-						}
-					}
-					assert.Equal(t, map[string]int{"open": 20, "local": 4}[policy], granted)
-					hook.hang(false)
-					time.Sleep(5 * time.Second)
-					d, err := l.Take(t.Context(), "ann", 1)
+	for policy, test := range map[string]struct {
+		how     limit.Failure
+		granted int
+	}{"open": {limit.FailOpen(), 20}, "local": {limit.FailLocal(0.5), 4}} {
+		t.Run(policy, func(t *testing.T) {
+			t.Parallel()
+			eachOfKeys(t, 8, test.how, func(t *testing.T, s *outageScene, l limit.Returner) {
+				s.hook.hang(true)
+				for range 3 {
+					d, back, err := l.TakeReturnable(t.Context(), "ann", 1)
 					require.NoError(t, err)
-					assert.Equal(t, int64(8), d.Limit)
-				})
+					require.True(t, d.Granted)
+					require.NoError(t, back(t.Context()))
+				}
+				granted := 0
+				for range 20 {
+					if atOnce(t, func() (bool, error) {
+						d, err := l.Take(t.Context(), "ann", 1)
+						return d.Granted, err
+					}) {
+						granted++
+					}
+				}
+				assert.Equal(t, test.granted, granted)
+				s.recover()
+				d, err := l.Take(t.Context(), "ann", 1)
+				require.NoError(t, err)
+				assert.Equal(t, int64(8), d.Limit)
 			})
-		}
+		})
 	}
+}
+
+func TestTakeUpToDuringAnOutage(t *testing.T) {
+	t.Parallel()
+	for name, test := range map[string]struct {
+		how  limit.Failure
+		want []int64
+	}{
+		"open":  {limit.FailOpen(), []int64{3, 3, 3, 3, 3}},
+		"local": {limit.FailLocal(0.5), []int64{3, 1, 0, 0, 0}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			duringOutages(t, test.how, func(t *testing.T, s *outageScene) {
+				l := s.client.RateLimiter("orders", rratelimiter.WithDefault(limitertest.Every(8, time.Hour)))
+				keys := fixedwindow.New(s.rdb, fixedwindow.Config{Limit: 8, Window: time.Hour}, limit.WithFailure(test.how))
+				s.hook.hang(true)
+				for i, want := range test.want {
+					n, d, err := l.TakeUpTo(t.Context(), 3)
+					require.NoError(t, err)
+					assert.Equal(t, want, n, "call %d", i)
+					assert.Equal(t, want > 0, d.Granted)
+					n, d, err = keys.TakeUpTo(t.Context(), "ann", 3)
+					require.NoError(t, err)
+					assert.Equal(t, want, n, "call %d of a key", i)
+					assert.Equal(t, want > 0, d.Granted)
+				}
+			})
+		})
+	}
+}
+
+// Where nothing is free, TakeUpTo tells when one permit is, however many were wanted.
+func TestTakeUpToTellsWhenTheNextPermitIsFreeDuringAnOutage(t *testing.T) {
+	t.Parallel()
+	duringOutages(t, limit.FailLocal(1), func(t *testing.T, s *outageScene) {
+		l := s.client.RateLimiter("orders", rratelimiter.WithDefault(limitertest.Every(4, time.Minute)))
+		limitertest.MustTrySetRate(t, l, limitertest.Every(4, time.Minute))
+		s.fail(t, l) // three permits
+		time.Sleep(20 * time.Second)
+		limitertest.MustAcquire(t, l, 1)
+		for _, permits := range []int64{1, 4} {
+			taken, d, err := l.TakeUpTo(t.Context(), permits)
+			require.NoError(t, err)
+			assert.Zero(t, taken)
+			one, err := l.Take(t.Context(), 1)
+			require.NoError(t, err)
+			assert.Equal(t, one.RetryAfter, d.RetryAfter)
+		}
+	})
 }
 
 func TestFailureOptions(t *testing.T) {

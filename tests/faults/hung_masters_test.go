@@ -3,6 +3,7 @@ package faults_test
 import (
 	"context"
 	"fmt"
+	"net"
 	"strings"
 	"sync"
 	"testing"
@@ -16,6 +17,7 @@ import (
 	"github.com/rratelimiter/rratelimiter"
 	"github.com/rratelimiter/rratelimiter/internal/test/limitertest"
 	"github.com/rratelimiter/rratelimiter/internal/test/redistest"
+	"github.com/rratelimiter/rratelimiter/limit"
 )
 
 // What is asked of a master that hangs delays nobody who asks another, whatever
@@ -33,34 +35,19 @@ func TestAMasterThatHangsDelaysNobodyElse(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			synctest.Test(t, func(t *testing.T) {
-				hook := &hanging{}
+				var hook *hanging
 				ring := miniRing(t, func(shard string, rdb *redis.Client) {
 					if shard == "hangs" {
-						rdb.AddHook(hook)
+						hook = newHanging(rdb)
 					}
 				})
 				c := limitertest.NewClient(t, ring)
-				hangs := func(key string) bool {
-					shard, err := ring.GetShardClientForKey(key)
-					require.NoError(t, err)
-					return shard.Options().Addr == "hangs"
-				}
-				thresholds := "thresholds"
-				for hangs(thresholds) {
-					thresholds += "+"
-				}
-				ask := questions(c, ring, thresholds)[name]
-				var bad, good []string
-				for i := 0; len(bad) < waiters || len(good) < 10; i++ {
-					key := fmt.Sprintf("{key%d}", i)
-					if hangs(key) {
-						bad = append(bad, key)
-						continue
-					}
-					good = append(good, key)
+				bad, good, thresholds := keysByShard(t, ring, waiters, 10)
+				for _, key := range good {
 					l := c.RateLimiter(key, rratelimiter.WithDefault(limitertest.Every(1000, time.Hour)))
 					require.NoError(t, l.Acquire(t.Context(), 1))
 				}
+				ask := questions(c, ring, thresholds)[name]
 				require.NoError(t, ask(t.Context(), good[0]))
 				hook.hang(true)
 				var wg sync.WaitGroup
@@ -70,7 +57,7 @@ func TestAMasterThatHangsDelaysNobodyElse(t *testing.T) {
 					wg.Wait()
 					time.Sleep(time.Minute) // what was sent ends
 				}()
-				for _, key := range bad[:waiters] {
+				for _, key := range bad {
 					wg.Go(func() {
 						for ctx.Err() == nil {
 							_ = ask(ctx, key)
@@ -87,6 +74,28 @@ func TestAMasterThatHangsDelaysNobodyElse(t *testing.T) {
 			})
 		})
 	}
+}
+
+// keysByShard returns so many keys of the shard that hangs and of the other one, and a
+// key of the latter for thresholds.
+func keysByShard(t *testing.T, ring *redis.Ring, ofBad, ofGood int) (bad, good []string, thresholds string) {
+	t.Helper()
+	hangs := func(key string) bool {
+		shard, err := ring.GetShardClientForKey(key)
+		require.NoError(t, err)
+		return shard.Options().Addr == "hangs"
+	}
+	for thresholds = "thresholds"; hangs(thresholds); thresholds += "+" {
+	}
+	for i := 0; len(bad) < ofBad || len(good) < ofGood; i++ {
+		key := fmt.Sprintf("{key%d}", i)
+		if hangs(key) {
+			bad = append(bad, key)
+		} else {
+			good = append(good, key)
+		}
+	}
+	return bad[:ofBad], good[:ofGood], thresholds
 }
 
 // miniRing returns a ring of two shards in memory, "hangs" and "works".
@@ -116,10 +125,8 @@ func TestAMasterOfAClusterHangs(t *testing.T) {
 	t.Parallel()
 	redistest.SkipShort(t, "long")
 	cluster := redistest.StartCluster(t, 3, 0, "--cluster-require-full-coverage", "no")
-	for name, opt := range map[string]*redis.ClusterOptions{
-		"by default":            {},
-		"ContextTimeoutEnabled": {ContextTimeoutEnabled: true},
-	} {
+	for _, punctual := range []bool{false, true} {
+		opt := &redis.ClusterOptions{ContextTimeoutEnabled: punctual}
 		rdb := cluster.Client(t, opt)
 		client := limitertest.NewClient(t, rdb)
 		var bad, good []*rratelimiter.RateLimiter
@@ -144,35 +151,80 @@ func TestAMasterOfAClusterHangs(t *testing.T) {
 			})
 		}
 		time.Sleep(500 * time.Millisecond)
-		slowest := time.Duration(0)
 		for _, l := range good {
-			start := time.Now()
-			ok, err := l.TryAcquire(t.Context(), 1, 0)
-			require.NoError(t, err)
-			assert.True(t, ok)
-			slowest = max(slowest, time.Since(start))
-			_, err = l.AvailablePermits(t.Context())
-			require.NoError(t, err)
+			limitertest.MustAcquire(t, l, 1)
+			limitertest.Available(t, l)
 			require.NoError(t, l.Release(t.Context(), 1))
 		}
 		wg.Wait()
-		fresh := limitertest.NewClient(t, cluster.Client(t, opt))
-		for _, l := range []*rratelimiter.RateLimiter{bad[0], good[0]} {
-			for range 20 {
-				wg.Go(func() {
-					start := time.Now()
-					ok, err := fresh.RateLimiter(l.Name()).TryAcquire(t.Context(), 1, 200*time.Millisecond)
-					assert.Less(t, time.Since(start), 3*time.Second)
-					assert.Equal(t, ok, err == nil)
-					if err != nil {
-						assert.ErrorIs(t, err, rratelimiter.ErrUnavailable)
-					}
-				})
-			}
-		}
-		wg.Wait()
-		t.Logf("%s: slowest %v", name, slowest)
+		checkFresh(t, limitertest.NewClient(t, cluster.Client(t, opt)), bad[0].Name(), good[0].Name())
 		hangs.Thaw(t)
-		time.Sleep(3 * time.Second)
+		answers := func() bool { return limitertest.Second(bad[0].Exists(t.Context())) == nil }
+		require.Eventually(t, answers, time.Minute, 10*time.Millisecond)
 	}
+}
+
+// checkFresh checks that calls of a client that does not know the cluster yet end in time.
+func checkFresh(t *testing.T, fresh *rratelimiter.Client, names ...string) {
+	t.Helper()
+	var wg sync.WaitGroup
+	for _, name := range names {
+		for range 20 {
+			wg.Go(func() {
+				start := time.Now()
+				ok, err := fresh.RateLimiter(name).TryAcquire(t.Context(), 1, 200*time.Millisecond)
+				assert.Less(t, time.Since(start), 3*time.Second)
+				assert.Equal(t, ok, err == nil)
+				if err != nil {
+					assert.ErrorIs(t, err, rratelimiter.ErrUnavailable)
+				}
+			})
+		}
+	}
+	wg.Wait()
+}
+
+// A cluster that is down costs a caller no more than the time of a call, what its client
+// needs to learn of that included. Once the policy decides, nobody waits.
+func TestAClusterIsDown(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		rdb := redis.NewClusterClient(&redis.ClusterOptions{
+			Addrs: []string{"10.0.0.1:7000", "10.0.0.2:7000"}, PoolSize: 256,
+			Dialer: func(ctx context.Context, _, _ string) (net.Conn, error) {
+				<-ctx.Done() // no packet comes back
+				return nil, ctx.Err()
+			},
+		})
+		defer func() {
+			assert.NoError(t, rdb.Close())
+			time.Sleep(time.Minute)
+		}()
+		const callTime = 500 * time.Millisecond
+		client := limitertest.NewClient(t, rdb, rratelimiter.WithCallTimeout(callTime))
+		slowest := func(calls int, ask func() error) (slowest time.Duration) {
+			for range calls {
+				start := time.Now()
+				assert.NoError(t, ask())
+				slowest = max(slowest, time.Since(start))
+				time.Sleep(10 * time.Millisecond)
+			}
+			return slowest
+		}
+		plain := client.RateLimiter("plain", rratelimiter.WithDefault(limitertest.Every(10, time.Hour)))
+		assert.LessOrEqual(t, slowest(5, func() error {
+			_, err := plain.TryAcquire(t.Context(), 1, 0)
+			assert.ErrorIs(t, err, rratelimiter.ErrUnavailable)
+			_, err = plain.Config(t.Context())
+			assert.ErrorIs(t, err, rratelimiter.ErrUnavailable)
+			return nil
+		}), 2*callTime, "two calls")
+		guarded := client.RateLimiter("guarded", rratelimiter.WithFailure(limit.FailOpen()))
+		ask := func() error {
+			_, err := guarded.TryAcquire(t.Context(), 1, 0)
+			return err
+		}
+		assert.LessOrEqual(t, slowest(5, ask), callTime)
+		assert.LessOrEqual(t, slowest(200, ask), 5*time.Millisecond, "a probe's begin at most")
+	})
 }

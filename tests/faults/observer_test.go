@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"context"
 	"log/slog"
+	"slices"
 	"strings"
 	"sync"
 	"testing"
@@ -15,30 +16,71 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/rratelimiter/rratelimiter"
+	"github.com/rratelimiter/rratelimiter/fixedwindow"
 	"github.com/rratelimiter/rratelimiter/internal/test/limitertest"
 	"github.com/rratelimiter/rratelimiter/internal/test/redistest"
 	"github.com/rratelimiter/rratelimiter/limit"
 )
 
+// A watchedScene is a Client with an observer.
+type watchedScene struct {
+	rdb    *redis.Client
+	client *rratelimiter.Client
+	told   *limitertest.Recorder
+}
+
+// watched runs test in a bubble.
+func watched(t *testing.T, test func(t *testing.T, s *watchedScene), opts ...rratelimiter.Option) {
+	t.Helper()
+	synctest.Test(t, func(t *testing.T) {
+		rdb, _ := redistest.Mini(t)
+		s := &watchedScene{rdb: rdb, told: &limitertest.Recorder{}}
+		s.client = limitertest.NewClient(t, rdb, append(opts, rratelimiter.WithObserver(s.told))...)
+		test(t, s)
+	})
+}
+
+func (s *watchedScene) limiter(name string) *rratelimiter.RateLimiter {
+	return s.client.RateLimiter(name, rratelimiter.WithDefault(limitertest.Every(100, time.Hour)))
+}
+
+// events returns the events of a kind, once those under way have come.
+func (s *watchedScene) events(kind limit.EventKind) (told []limit.Event) {
+	synctest.Wait()
+	for _, e := range s.told.Events() {
+		if e.Kind == kind {
+			told = append(told, e)
+		}
+	}
+	return told
+}
+
+// checkTold checks that an event of that kind came once, or never.
+func (s *watchedScene) checkTold(t *testing.T, kind limit.EventKind, limiter string, once bool) {
+	t.Helper()
+	var want []limit.Event
+	if once {
+		want = []limit.Event{{Kind: kind, Limiter: limiter}}
+	}
+	assert.Equal(t, want, s.events(kind))
+}
+
 // A server that hangs is told of once, and that it answers again.
 func TestObserverIsToldOfAHang(t *testing.T) {
 	t.Parallel()
-	synctest.Test(t, func(t *testing.T) {
-		rdb, _ := redistest.Mini(t)
-		hook := &hanging{}
-		rdb.AddHook(hook)
-		r, said := &limitertest.Recorder{}, &bytes.Buffer{}
-		client := limitertest.NewClient(t, rdb, rratelimiter.WithObserver(r), rratelimiter.WithLogger(slog.New(slog.NewTextHandler(said, nil))))
-		l := client.RateLimiter("orders", rratelimiter.WithDefault(limitertest.Every(1000, time.Hour)))
+	said := &bytes.Buffer{}
+	watched(t, func(t *testing.T, s *watchedScene) {
+		hook := newHanging(s.rdb)
+		l := s.limiter("orders")
 		limitertest.MustAcquire(t, l, 1)
-		r.Decisions()
+		s.told.Decisions()
 
 		hook.hang(true)
 		for range 3 {
 			_, err := l.TryAcquire(t.Context(), 1, 0)
 			require.ErrorIs(t, err, rratelimiter.ErrUnavailable)
 		}
-		for _, d := range r.Decisions() {
+		for _, d := range s.told.Decisions() {
 			assert.Equal(t, limit.Failed, d.Outcome)
 			assert.Equal(t, limit.KindUnknownOutcome, d.Kind)
 			assert.LessOrEqual(t, d.Waited, 3*time.Second)
@@ -48,47 +90,41 @@ func TestObserverIsToldOfAHang(t *testing.T) {
 		limitertest.MustAcquire(t, l, 1)
 		synctest.Wait()
 
-		failed := 0
-		for _, f := range r.Flights() {
-			if f.Err != nil {
-				failed++
-			}
-		}
-		assert.Positive(t, failed)
-		assert.Equal(t, []limit.Event{{Kind: limit.ServerSilent}, {Kind: limit.ServerAnswers}}, r.Events())
+		failed := func(f limit.Flight) bool { return f.Err != nil }
+		assert.True(t, slices.ContainsFunc(s.told.Flights(), failed))
+		assert.Equal(t, []limit.Event{{Kind: limit.ServerSilent}, {Kind: limit.ServerAnswers}}, s.told.Events())
 		lines := strings.Split(strings.TrimSpace(said.String()), "\n")
 		require.Len(t, lines, 2)
 		assert.Contains(t, lines[0], `level=WARN msg="rratelimiter: server silent"`)
 		assert.Contains(t, lines[1], `level=INFO msg="rratelimiter: server answers"`)
-	})
+	}, rratelimiter.WithLogger(slog.New(slog.NewTextHandler(said, nil))))
 }
 
 // Permits that can't be given back, since their server answers nobody, are told of.
 func TestObserverIsToldOfPermitsGivenUp(t *testing.T) {
 	t.Parallel()
-	synctest.Test(t, func(t *testing.T) {
-		rdb, _ := redistest.Mini(t)
-		hook := &hanging{}
-		r := &limitertest.Recorder{}
-		client := limitertest.NewClient(t, rdb, rratelimiter.WithObserver(r))
-		l := client.RateLimiter("orders", rratelimiter.WithDefault(limitertest.Every(1000, time.Hour)))
+	watched(t, func(t *testing.T, s *watchedScene) {
+		l := s.limiter("orders")
 		limitertest.MustAcquire(t, l, 1)
+		synctest.Wait() // its flight is over
 
 		// The answer is a grant, and comes when its caller has gone and the server hangs.
-		rdb.AddHook(&lateAnswer{then: hook})
-		rdb.AddHook(hook)
+		var hook *hanging
+		var once sync.Once
+		s.rdb.AddHook(redistest.Hook(func(_ context.Context, _ []redis.Cmder, next func() error) error {
+			err := next()
+			once.Do(func() {
+				hook.hang(true)
+				time.Sleep(700 * time.Millisecond) // the attempt has a second
+			})
+			return err
+		}))
+		hook = newHanging(s.rdb)
 		ctx, cancel := context.WithTimeout(t.Context(), time.Second/2)
 		defer cancel()
-		synctest.Wait() // the flight of the first call is over
 		require.ErrorIs(t, l.Acquire(ctx, 7), context.DeadlineExceeded)
 		time.Sleep(time.Minute)
-		synctest.Wait()
-		var given []limit.Event
-		for _, e := range r.Events() {
-			if e.Kind == limit.PermitsGivenUp {
-				given = append(given, e)
-			}
-		}
+		given := s.events(limit.PermitsGivenUp)
 		require.Len(t, given, 1)
 		assert.Equal(t, "orders", given[0].Limiter)
 		assert.Equal(t, int64(7), given[0].Permits)
@@ -96,21 +132,175 @@ func TestObserverIsToldOfPermitsGivenUp(t *testing.T) {
 	})
 }
 
-// lateAnswer is a hook that keeps the first answer back, and has the server hang
-// meanwhile.
-type lateAnswer struct {
-	redistest.Hook
-	once sync.Once
-	then *hanging
+// What a request for permits finds damaged, and mends, is told of.
+func TestObserverIsToldOfRepairs(t *testing.T) {
+	t.Parallel()
+	lose := func(keys ...string) func(*testing.T, *redis.Client) {
+		return func(t *testing.T, rdb *redis.Client) { require.NoError(t, rdb.Del(t.Context(), keys...).Err()) }
+	}
+	const value, set = "{orders}:value", "{orders}:permits"
+	later := func(ms float64) func(*testing.T, *redis.Client) {
+		return func(t *testing.T, rdb *redis.Client) {
+			row := rdb.ZRange(t.Context(), set, 0, 0).Val()[0]
+			require.NoError(t, rdb.ZIncrBy(t.Context(), set, ms, row).Err())
+		}
+	}
+	for name, test := range map[string]struct {
+		damage  func(*testing.T, *redis.Client)
+		permits int64
+		told    bool
+	}{
+		"none":                    {lose("another"), 1, false},
+		"none, and refused":       {lose("another"), 97, false},
+		"a lost value":            {lose(value), 1, true},
+		"a lost set":              {lose(set), 1, true},
+		"a lost set, and refused": {lose(set), 97, true},
+		"both are lost":           {lose(value, set), 1, false},
+		"leaked permits": {func(t *testing.T, rdb *redis.Client) {
+			require.NoError(t, rdb.DecrBy(t.Context(), value, 9).Err())
+		}, 90, true},
+		"a grant of the future":       {later(10_000), 97, true},
+		"clocks that differ a little": {later(500), 97, false},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			watched(t, func(t *testing.T, s *watchedScene) {
+				l := s.limiter("orders")
+				limitertest.MustAcquire(t, l, 4)
+				for range 2 {
+					test.damage(t, s.rdb)
+					_, err := l.TryAcquire(t.Context(), test.permits, 0)
+					require.NoError(t, err)
+				}
+				s.checkTold(t, limit.StateRepaired, "orders", test.told) // the second comes too soon
+			})
+		})
+	}
 }
 
-func (h *lateAnswer) ProcessHook(next redis.ProcessHook) redis.ProcessHook {
-	return func(ctx context.Context, cmd redis.Cmder) error {
-		err := next(ctx, cmd)
-		h.once.Do(func() {
-			h.then.hang(true)
-			time.Sleep(700 * time.Millisecond) // the attempt has a second
+// So is what AvailablePermits and TryAcquireAll find damaged, by the limiter's name.
+func TestObserverIsToldOfRepairsByOtherCalls(t *testing.T) {
+	t.Parallel()
+	tryAll := func(permits int64) func(*testing.T, *watchedScene, *rratelimiter.RateLimiter) {
+		return func(t *testing.T, s *watchedScene, l *rratelimiter.RateLimiter) {
+			_, err := s.client.TryAcquireAll(t.Context(), permits, 0, s.limiter("{orders}:whole"), l)
+			require.NoError(t, err)
+		}
+	}
+	for name, ask := range map[string]func(*testing.T, *watchedScene, *rratelimiter.RateLimiter){
+		"AvailablePermits": func(t *testing.T, _ *watchedScene, l *rratelimiter.RateLimiter) {
+			limitertest.Available(t, l)
+		},
+		"TryAcquireAll of few":               tryAll(1),
+		"TryAcquireAll of more than is left": tryAll(98),
+	} {
+		for lost, told := range map[string]bool{"{orders}:value": true, "{orders}:permits": true, "nothing": false} {
+			t.Run(name+", "+lost, func(t *testing.T) {
+				t.Parallel()
+				watched(t, func(t *testing.T, s *watchedScene) {
+					l := s.limiter("{orders}")
+					limitertest.MustAcquire(t, l, 4)
+					require.NoError(t, s.rdb.Del(t.Context(), lost).Err())
+					ask(t, s, l)
+					s.checkTold(t, limit.StateRepaired, "{orders}", told)
+				})
+			})
+		}
+	}
+}
+
+// Of damage that lasts the observer is told once a minute, and of each limiter of those
+// that are asked for together.
+func TestObserverIsToldOfRepairsNowAndThen(t *testing.T) {
+	t.Parallel()
+	watched(t, func(t *testing.T, s *watchedScene) {
+		var all []*rratelimiter.RateLimiter
+		for _, name := range "abcdefgh" {
+			all = append(all, s.limiter(string(name)))
+		}
+		for range 3 {
+			for range 3 {
+				for _, l := range all {
+					require.NoError(t, s.rdb.Del(t.Context(), limitertest.KeysOf(l).Permits).Err())
+				}
+				var together sync.WaitGroup
+				for _, l := range all {
+					together.Go(func() { limitertest.MustAcquire(t, l, 1) })
+				}
+				together.Wait()
+			}
+			time.Sleep(time.Minute)
+		}
+		assert.Len(t, s.events(limit.StateRepaired), 3*len(all))
+	})
+}
+
+func TestObserverIsToldOfLayoutsThatExclude(t *testing.T) {
+	t.Parallel()
+	for name, test := range map[string]struct {
+		ours, theirs string
+		told         bool
+	}{
+		"the same":                  {"4.7.0", "4.7.0", false},
+		"ids of 8 bytes and of 16":  {"4.7.0", "3.20.1", false},
+		"ids of 16 bytes and of 8":  {"3.20.1", "4.7.0", false},
+		"one of 3.16.8":             {"4.7.0", "3.16.8", true},
+		"one of 3.15.5":             {"4.7.0", "3.15.5", true},
+		"a fixed window":            {"4.7.0", "3.12.3", true},
+		"ours are fixed windows":    {"3.12.3", "4.7.0", true},
+		"layouts of the old ones":   {"3.16.8", "3.15.5", true},
+		"ours are old, theirs also": {"3.16.8", "3.16.8", false},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			watched(t, func(t *testing.T, s *watchedScene) {
+				other := limitertest.NewClient(t, s.rdb, rratelimiter.WithRedissonVersion(test.theirs)).RateLimiter("orders")
+				limitertest.MustTrySetRate(t, other, limitertest.Every(100, time.Hour))
+				limitertest.MustAcquire(t, other, 4)
+				l := s.client.RateLimiter("orders")
+				for range 3 {
+					_, err := l.Take(t.Context(), 1)
+					require.NoError(t, err)
+				}
+				s.checkTold(t, limit.LayoutsExclude, "orders", test.told)
+			}, rratelimiter.WithRedissonVersion(test.ours))
 		})
-		return err
+	}
+}
+
+// If it is unknown whether the permits of callers who have gone were taken, that is told of.
+func TestObserverIsToldOfPermitsInDoubt(t *testing.T) {
+	t.Parallel()
+	for name, call := range map[string]func(ctx context.Context, s *watchedScene, window *fixedwindow.Limiter) error{
+		"orders": func(ctx context.Context, s *watchedScene, _ *fixedwindow.Limiter) error {
+			return s.limiter("orders").Acquire(ctx, 7)
+		},
+		"{s}a": func(ctx context.Context, s *watchedScene, _ *fixedwindow.Limiter) error {
+			return limitertest.Second(s.client.TryAcquireAll(ctx, 7, 0, s.limiter("{s}a"), s.limiter("{s}b")))
+		},
+		"keys": func(ctx context.Context, _ *watchedScene, window *fixedwindow.Limiter) error {
+			return limitertest.Second(window.Take(ctx, "ann", 7))
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			watched(t, func(t *testing.T, s *watchedScene) {
+				window := fixedwindow.New(s.rdb, fixedwindow.Config{Limit: 100, Window: time.Hour}, limit.WithObserver(s.told), limit.WithName("keys"))
+				hook := newHanging(s.rdb)
+				hook.hang(true)
+				ctx, cancel := context.WithTimeout(t.Context(), time.Second/2)
+				defer cancel()
+				require.ErrorIs(t, call(ctx, s, window), context.DeadlineExceeded)
+				time.Sleep(time.Minute)
+				hook.hang(false)
+				time.Sleep(time.Minute)
+				found := map[string]int64{}
+				for _, e := range s.events(limit.PermitsGivenUp) {
+					assert.ErrorIs(t, e.Err, limit.ErrUnknownOutcome)
+					found[e.Limiter] += e.Permits
+				}
+				assert.Equal(t, int64(7), found[name], "%v", found)
+			})
+		})
 	}
 }

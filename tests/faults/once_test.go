@@ -2,6 +2,7 @@ package faults_test
 
 import (
 	"context"
+	"slices"
 	"sync"
 	"testing"
 	"time"
@@ -15,135 +16,163 @@ import (
 	"github.com/rratelimiter/rratelimiter/lua"
 )
 
-// faults are what the attempts of an acquire meet, in turn; held is closed when
-// all callers have their answers.
-type faults func(held <-chan struct{}) []redistest.Action
-
-func meet(actions ...redistest.Action) faults {
-	return func(<-chan struct{}) []redistest.Action { return actions }
+// onceCase is what is asked of a limiter of rate 10, with so many permits in use by
+// another Client, and what is granted.
+type onceCase struct {
+	inUse     int64
+	wishes    []limitertest.Wish
+	want      []int64
+	kind      rratelimiter.RateType
+	byDefault bool
 }
 
-// Faults under which a request reaches Redis at most once for each attempt, and
-// before the next.
-var lossy = map[string]faults{
-	"no fault":                     meet(),
-	"answer dropped":               meet(redistest.DropAnswer),
-	"answers dropped":              meet(redistest.DropAnswer, redistest.DropAnswer, redistest.DropAnswer),
-	"answer swallowed":             meet(redistest.Swallow),
-	"answer swallowed and dropped": meet(redistest.Swallow, redistest.DropAnswer),
-	"request cut":                  meet(redistest.Cut),
-	"request cut, answer dropped":  meet(redistest.Cut, redistest.DropAnswer),
-	"answer dropped, request cut":  meet(redistest.DropAnswer, redistest.Cut),
-	"answer held": func(held <-chan struct{}) []redistest.Action {
-		return []redistest.Action{redistest.Pass.When(held)}
+var onceCases = map[string]onceCase{
+	"one granted":              {inUse: 2, wishes: try(3), want: []int64{3}},
+	"one granted all":          {inUse: 0, wishes: try(10), want: []int64{10}},
+	"one refused":              {inUse: 9, wishes: try(3), want: []int64{0}},
+	"Take granted":             {inUse: 2, wishes: []limitertest.Wish{limitertest.TakeFor(3)}, want: []int64{3}},
+	"Take refused":             {inUse: 9, wishes: []limitertest.Wish{limitertest.TakeFor(3)}, want: []int64{0}},
+	"all that are free":        {inUse: 2, wishes: []limitertest.Wish{limitertest.UpToFor(20)}, want: []int64{8}},
+	"fewer than are free":      {inUse: 2, wishes: []limitertest.Wish{limitertest.UpToFor(3)}, want: []int64{3}},
+	"as many as none":          {inUse: 10, wishes: []limitertest.Wish{limitertest.UpToFor(3)}, want: []int64{0}},
+	"batch granted":            {inUse: 0, wishes: try(1, 1, 2, 3), want: []int64{1, 1, 2, 3}},
+	"batch granted, all used":  {inUse: 3, wishes: try(1, 1, 2, 3), want: []int64{1, 1, 2, 3}},
+	"batch granted in part":    {inUse: 4, wishes: try(3, 1, 5, 2), want: []int64{3, 1, 0, 2}},
+	"batch granted in part, 1": {inUse: 4, wishes: try(3, 5, 2), want: []int64{3, 0, 2}},
+	"batch refused":            {inUse: 9, wishes: try(3, 2), want: []int64{0, 0}},
+	"batch with Take": {
+		inUse:  4,
+		wishes: []limitertest.Wish{limitertest.TryFor(3), limitertest.TakeFor(1), limitertest.TakeFor(5), limitertest.TryFor(2)},
+		want:   []int64{3, 1, 0, 2},
 	},
-	"answers held": func(held <-chan struct{}) []redistest.Action {
-		return []redistest.Action{redistest.Pass.When(held), redistest.Pass.When(held)}
-	},
+	"batch beyond the rate":               {inUse: 4, wishes: try(1, 2, 9), want: []int64{1, 2, 0}},
+	"PER_CLIENT, one granted":             {inUse: 2, wishes: try(3), want: []int64{3}, kind: rratelimiter.PerClient},
+	"PER_CLIENT, batch granted in part":   {inUse: 4, wishes: try(3, 1, 5, 2), want: []int64{3, 1, 0, 2}, kind: rratelimiter.PerClient},
+	"set up by it, one granted":           {wishes: try(3), want: []int64{3}, byDefault: true},
+	"set up by it, batch granted in part": {wishes: try(3, 1, 5, 2), want: []int64{3, 1, 5, 0}, byDefault: true},
 }
 
-// Faults under which a request reaches Redis after it was repeated, or twice.
-var tardy = map[string]faults{
-	"request late": func(held <-chan struct{}) []redistest.Action {
-		return []redistest.Action{redistest.Late.When(held)}
-	},
-	"requests late": func(held <-chan struct{}) []redistest.Action {
-		return []redistest.Action{redistest.Late.When(held), redistest.Late.When(held)}
-	},
-	"request late, answer dropped": func(held <-chan struct{}) []redistest.Action {
-		return []redistest.Action{redistest.Late.When(held), redistest.DropAnswer}
-	},
-	"answer dropped, repeat late": func(held <-chan struct{}) []redistest.Action {
-		return []redistest.Action{redistest.DropAnswer, redistest.Late.When(held)}
-	},
-}
-
-// What is asked of limiters of rate 10, with so many permits in use by another
-// Client, and what is to come of it.
-var onceCases = map[string]struct {
-	inUse  int64
-	wishes []limitertest.Wish
-	want   []int64
-}{
-	"one granted":              {2, []limitertest.Wish{limitertest.TryFor(3)}, []int64{3}},
-	"one granted all":          {0, []limitertest.Wish{limitertest.TryFor(10)}, []int64{10}},
-	"one refused":              {9, []limitertest.Wish{limitertest.TryFor(3)}, []int64{0}},
-	"Take granted":             {2, []limitertest.Wish{limitertest.TakeFor(3)}, []int64{3}},
-	"Take refused":             {9, []limitertest.Wish{limitertest.TakeFor(3)}, []int64{0}},
-	"all that are free":        {2, []limitertest.Wish{limitertest.UpToFor(20)}, []int64{8}},
-	"fewer than are free":      {2, []limitertest.Wish{limitertest.UpToFor(3)}, []int64{3}},
-	"as many as none":          {10, []limitertest.Wish{limitertest.UpToFor(3)}, []int64{0}},
-	"one that waits":           {9, []limitertest.Wish{limitertest.WaitFor(3, limitertest.Outlasts)}, []int64{0}},
-	"batch granted":            {0, []limitertest.Wish{limitertest.TryFor(1), limitertest.TryFor(1), limitertest.TryFor(2), limitertest.TryFor(3)}, []int64{1, 1, 2, 3}},
-	"batch granted, all used":  {3, []limitertest.Wish{limitertest.TryFor(1), limitertest.TryFor(1), limitertest.TryFor(2), limitertest.TryFor(3)}, []int64{1, 1, 2, 3}},
-	"batch granted in part":    {4, []limitertest.Wish{limitertest.TryFor(3), limitertest.TryFor(1), limitertest.TryFor(5), limitertest.TryFor(2)}, []int64{3, 1, 0, 2}},
-	"batch granted in part, 1": {4, []limitertest.Wish{limitertest.TryFor(3), limitertest.TryFor(5), limitertest.TryFor(2)}, []int64{3, 0, 2}},
-	"batch refused":            {9, []limitertest.Wish{limitertest.TryFor(3), limitertest.TryFor(2)}, []int64{0, 0}},
-	"batch with Take":          {4, []limitertest.Wish{limitertest.TryFor(3), limitertest.TakeFor(1), limitertest.TakeFor(5), limitertest.TryFor(2)}, []int64{3, 1, 0, 2}},
+var waitingCases = map[string]onceCase{
+	"one that waits": {inUse: 9, wishes: []limitertest.Wish{limitertest.WaitFor(3, limitertest.Outlasts)}, want: []int64{0}},
 	"batch with the line": {
-		4,
-		[]limitertest.Wish{limitertest.WaitFor(3, time.Minute), limitertest.WaitFor(4, limitertest.Outlasts), limitertest.TryFor(2), limitertest.TakeFor(2)},
-		[]int64{3, 0, 2, 0},
+		inUse: 4,
+		wishes: []limitertest.Wish{
+			limitertest.WaitFor(3, time.Minute), limitertest.WaitFor(4, limitertest.Outlasts), limitertest.TryFor(2), limitertest.TakeFor(2),
+		},
+		want: []int64{3, 0, 2, 0},
 	},
-	"batch beyond the rate": {4, []limitertest.Wish{limitertest.TryFor(1), limitertest.TryFor(2), limitertest.TryFor(9)}, []int64{1, 2, 0}},
 }
 
-// checkOnce runs all cases, each on limiters of both types and one set up by
-// default, and checks that permits in use are those which callers hold.
-func checkOnce(t *testing.T, version string, faults faults) {
-	t.Parallel()
-	server := redistest.Shared(t)
-	var wg sync.WaitGroup
-	for name, c := range onceCases {
-		for kind, cfg := range map[string]rratelimiter.Config{
-			"shared":     limitertest.Hourly(10),
-			"PER_CLIENT": limitertest.PerClient(10, time.Hour),
-			"default":    limitertest.Hourly(10),
-		} {
-			if kind != "shared" && name != "one granted" && name != "batch granted in part" {
-				continue
-			}
-			wg.Go(func() {
-				byDefault := kind == "default"
-				w := limitertest.NewWire(t, server, cfg, byDefault, rratelimiter.WithRedissonVersion(version))
-				inUse, want := c.inUse, c.want
-				switch {
-				case !byDefault && inUse > 0:
-					limitertest.MustAcquire(t, w.Other, inUse)
-				case byDefault && inUse > 0:
-					inUse, want = 0, nil // nobody can have used it before
-				}
-				w.On(lua.Acquire, faults(w.Held)...)
-				got := w.Ask(t, c.wishes...)
-				what := name + ", " + kind
-				if want != nil {
-					assert.Equal(t, want, got, "%s: granted", what)
-				}
-				w.CheckHeldSoon(t, inUse+limitertest.Sum(got), what)
-				w.LetGo()
-				w.CheckHeld(t, inUse+limitertest.Sum(got), what+", when all had arrived")
-			})
-		}
-	}
-	wg.Wait()
-}
-
+// Whatever answers are lost and requests late, permits in use are those that callers hold.
 func TestAcquireHappensOnce(t *testing.T) {
 	t.Parallel()
-	for name, faults := range lossy {
-		for layout, version := range limitertest.MembersOf {
-			t.Run(name+", "+layout, func(t *testing.T) { checkOnce(t, version, faults) })
+	underFaults(t, slices.Concat(lossy, tardy), onceCases, waitingCases, func(t *testing.T, c onceCase, what, fault, version string) {
+		cfg := rratelimiter.Config{Type: c.kind, Rate: 10, Interval: time.Hour}
+		w := limitertest.NewWire(t, redistest.Shared(t), cfg, c.byDefault, rratelimiter.WithRedissonVersion(version))
+		if c.inUse > 0 {
+			limitertest.MustAcquire(t, w.Other, c.inUse)
 		}
-	}
+		w.On(lua.Acquire, actions(fault, w.Held)...)
+		got := w.Ask(t, c.wishes...)
+		assert.Equal(t, c.want, got, "%s: granted", what)
+		w.CheckHeldSoon(t, c.inUse+limitertest.Sum(got), what)
+		w.LetGo()
+		w.CheckHeld(t, c.inUse+limitertest.Sum(got), what+", when all had arrived")
+	})
 }
 
-func TestAcquireHappensOnceThoughItArrivesLateOrTwice(t *testing.T) {
+// allCase is what is asked of a bundle of rate 10.
+type allCase struct {
+	inUse   three
+	permits int64
+	timeout time.Duration
+	want    int64
+}
+
+// All limiters or none have been charged, once.
+func TestAllHappensOnce(t *testing.T) {
 	t.Parallel()
-	for name, faults := range tardy {
-		for layout, version := range limitertest.MembersOf {
-			t.Run(name+", "+layout, func(t *testing.T) { checkOnce(t, version, faults) })
-		}
+	cases := map[string]allCase{
+		"granted":               {three{2, 0, 0}, 3, 0, 3},
+		"granted all":           {three{}, 10, 0, 10},
+		"refused by the first":  {three{9, 1, 0}, 3, 0, 0},
+		"refused by the second": {three{0, 9, 3}, 3, 0, 0},
+		"refused by the last":   {three{1, 2, 9}, 3, 0, 0},
+		"refused by all":        {three{9, 9, 9}, 3, 0, 0},
 	}
+	waiting := map[string]allCase{"waiting": {three{9, 1, 2}, 3, limitertest.Outlasts, 0}}
+	faults := append(slices.Concat(lossy, tardy), "double")
+	underFaults(t, faults, cases, waiting, func(t *testing.T, c allCase, what, fault, version string) {
+		if fault == "double" && version != limitertest.MembersOf["D2"] && version != limitertest.MembersOf["D2 merged"] {
+			return // the copy is told that the id is another's, and nobody listens
+		}
+		w := newBundleInUse(t, c.inUse, version)
+		w.On(lua.AcquireAll, actions(fault, w.Held)...)
+		got, err := w.tryAll(context.Background(), c.permits, c.timeout)
+		assert.NoError(t, err, what)
+		assert.Equal(t, c.want, got, what)
+		w.LetGo()
+		w.checkAll(t, c.inUse.plus(got), what)
+	})
+}
+
+// goneCase is a batch of requests some of whose callers go away.
+type goneCase struct {
+	permits []int64 // none for a TryAcquireAll
+	goes    []bool
+	held    int64
+}
+
+// What is given back for callers that went away is given back once, and of each limiter.
+func TestGiveBackHappensOnce(t *testing.T) {
+	t.Parallel()
+	cases := map[string]goneCase{
+		"one":                     {[]int64{3}, []bool{true}, 0},
+		"half of a batch":         {[]int64{1, 2, 1, 3}, []bool{true, false, false, true}, 3},
+		"a third of a batch":      {[]int64{1, 1, 1}, []bool{true, false, false}, 2},
+		"a batch":                 {[]int64{1, 2}, []bool{true, true}, 0},
+		"a batch granted in part": {[]int64{3, 7, 2, 1}, []bool{true, false, false, true}, 2},
+		"those that were refused": {[]int64{3, 7, 2}, []bool{false, true, false}, 5},
+		"all":                     {},
+	}
+	faults := []string{"", "drop", "drop drop drop", "swallow", "hold", "cut", "drop cut", "late", "late drop", "drop late"}
+	underFaults(t, faults, cases, nil, func(t *testing.T, c goneCase, what, fault, version string) {
+		if c.permits == nil {
+			giveBackAll(t, fault, version)
+			return
+		}
+		w := newWireInUse(t, 10, 2, version)
+		got := w.CancelledInFlight(t, c.permits, c.goes, actions(fault, w.Held)...)
+		assert.Equal(t, c.held, limitertest.Sum(got), what)
+		assert.Eventually(t, func() bool {
+			return limitertest.InUse(t, w.Redis, w.Keys.Permits) <= 2+c.held
+		}, time.Minute, time.Millisecond, what)
+		w.LetGo()
+		w.CheckHeld(t, 2+c.held, what)
+	})
+}
+
+func giveBackAll(t *testing.T, fault, version string) {
+	t.Helper()
+	w := newBundleInUse(t, three{2, 0, 1}, version)
+	ctx, cancel := context.WithCancel(t.Context())
+	gone := make(chan struct{})
+	met := actions(fault, w.Held)
+	w.OnScript(func(s *lua.Script, n int) redistest.Action {
+		switch {
+		case s == lua.AcquireAll && n == 1:
+			cancel()
+			<-gone
+		case s == lua.GiveBack && n <= len(met):
+			return met[n-1]
+		}
+		return redistest.Pass
+	})
+	_, err := w.tryAll(ctx, 4, 0)
+	close(gone)
+	assert.ErrorIs(t, err, context.Canceled)
+	w.LetGo()
+	w.checkAll(t, three{2, 0, 1}, "all")
 }
 
 // What happens to a limiter between an attempt whose request is late and the
@@ -151,80 +180,105 @@ func TestAcquireHappensOnceThoughItArrivesLateOrTwice(t *testing.T) {
 func TestARequestThatIsLateTakesNothing(t *testing.T) {
 	t.Parallel()
 	for name, tt := range map[string]struct {
-		inUse  int64
-		wishes []limitertest.Wish
-		then   func(t *testing.T, w *limitertest.Wire) (given int64) // back, of all that are in use
+		inUse      int64 // by another Client
+		wishes     []limitertest.Wish
+		own, other int64 // released since
+		given      int64 // back by that
 	}{
-		"one, refused, permits released since": {10, []limitertest.Wish{limitertest.TryFor(3)}, func(t *testing.T, w *limitertest.Wire) int64 {
-			require.NoError(t, w.Other.Release(t.Context(), 8))
-			return 8
-		}},
-		"batch, refused, permits released since": {10, []limitertest.Wish{limitertest.TryFor(3), limitertest.TryFor(2)}, func(t *testing.T, w *limitertest.Wire) int64 {
-			require.NoError(t, w.Other.Release(t.Context(), 8))
-			return 8
-		}},
-		"one, granted, some released since": {2, []limitertest.Wish{limitertest.TryFor(5)}, func(t *testing.T, w *limitertest.Wire) int64 {
-			require.NoError(t, w.Release(t.Context(), 2))
-			return 2
-		}},
-		"one, granted, all released since": {2, []limitertest.Wish{limitertest.TryFor(5)}, func(t *testing.T, w *limitertest.Wire) int64 {
-			require.NoError(t, w.Release(t.Context(), 5))
-			return 5
-		}},
-		"one, granted, everything released since": {2, []limitertest.Wish{limitertest.TryFor(5)}, func(t *testing.T, w *limitertest.Wire) int64 {
-			require.NoError(t, w.Release(t.Context(), 100))
-			return 7
-		}},
-		"batch, granted, few are free": {0, []limitertest.Wish{limitertest.TryFor(3), limitertest.TryFor(3)}, func(*testing.T, *limitertest.Wire) int64 { return 0 }},
-		"batch, granted, some released since": {2, []limitertest.Wish{limitertest.TryFor(3), limitertest.TryFor(2)}, func(t *testing.T, w *limitertest.Wire) int64 {
-			require.NoError(t, w.Release(t.Context(), 2))
-			return 2
-		}},
-		"batch, granted, all released since": {2, []limitertest.Wish{limitertest.TryFor(3), limitertest.TryFor(2)}, func(t *testing.T, w *limitertest.Wire) int64 {
-			require.NoError(t, w.Release(t.Context(), 5))
-			return 5
-		}},
-		"batch, granted in part, some released since": {4, []limitertest.Wish{limitertest.TryFor(3), limitertest.TryFor(4), limitertest.TryFor(2)}, func(t *testing.T, w *limitertest.Wire) int64 {
-			require.NoError(t, w.Release(t.Context(), 1))
-			return 1
-		}},
-		"batch, granted in part, all released since": {4, []limitertest.Wish{limitertest.TryFor(3), limitertest.TryFor(4), limitertest.TryFor(2)}, func(t *testing.T, w *limitertest.Wire) int64 {
-			require.NoError(t, w.Release(t.Context(), 5))
-			return 5
-		}},
-		"batch, granted in part, everything released since": {4, []limitertest.Wish{limitertest.TryFor(3), limitertest.TryFor(4), limitertest.TryFor(2)}, func(t *testing.T, w *limitertest.Wire) int64 {
-			require.NoError(t, w.Release(t.Context(), 100))
-			return 9
-		}},
-		"Take, refused, permits released since": {10, []limitertest.Wish{limitertest.TakeFor(3)}, func(t *testing.T, w *limitertest.Wire) int64 {
-			require.NoError(t, w.Other.Release(t.Context(), 8))
-			return 8
-		}},
+		"one, refused, permits released since":              {10, try(3), 0, 8, 8},
+		"batch, refused, permits released since":            {10, try(3, 2), 0, 8, 8},
+		"one, granted, some released since":                 {2, try(5), 2, 0, 2},
+		"one, granted, all released since":                  {2, try(5), 5, 0, 5},
+		"one, granted, everything released since":           {2, try(5), 100, 0, 7},
+		"batch, granted, few are free":                      {0, try(3, 3), 0, 0, 0},
+		"batch, granted, some released since":               {2, try(3, 2), 2, 0, 2},
+		"batch, granted, all released since":                {2, try(3, 2), 5, 0, 5},
+		"batch, granted in part, some released since":       {4, try(3, 4, 2), 1, 0, 1},
+		"batch, granted in part, all released since":        {4, try(3, 4, 2), 5, 0, 5},
+		"batch, granted in part, everything released since": {4, try(3, 4, 2), 100, 0, 9},
+		"Take, refused, permits released since":             {10, []limitertest.Wish{limitertest.TakeFor(3)}, 0, 8, 8},
 	} {
-		for layout, version := range limitertest.MembersOf {
-			t.Run(name+", "+layout, func(t *testing.T) {
-				t.Parallel()
-				w := limitertest.NewWire(t, redistest.Shared(t), limitertest.Hourly(10), false, rratelimiter.WithRedissonVersion(version))
-				if tt.inUse > 0 {
-					limitertest.MustAcquire(t, w.Other, tt.inUse)
-				}
-				w.On(lua.Acquire, redistest.Late.When(w.Held))
-				got := w.Ask(t, tt.wishes...)
-				held := tt.inUse + limitertest.Sum(got)
-				w.CheckHeldSoon(t, held, "before")
-				held -= tt.then(t, w)
-				w.CheckHeldSoon(t, held, "released")
-				w.LetGo()
-				w.CheckHeld(t, held, "the request arrived")
-			})
-		}
+		eachLayout(t, name, func(t *testing.T, version string) {
+			w := newWireInUse(t, 10, tt.inUse, version)
+			w.On(lua.Acquire, redistest.Late.When(w.Held))
+			held := tt.inUse + limitertest.Sum(w.Ask(t, tt.wishes...))
+			w.CheckHeldSoon(t, held, "before")
+			release(t, []*rratelimiter.RateLimiter{w.RateLimiter, w.Other}, three{tt.own, tt.other})
+			w.CheckHeldSoon(t, held-tt.given, "released")
+			w.LetGo()
+			w.CheckHeld(t, held-tt.given, "the request arrived")
+		})
 	}
 }
 
-// Between an attempt whose answer was lost and its repeat, another Client may
-// change what the attempt left behind.
+func TestARequestForAllThatIsLateTakesNothing(t *testing.T) {
+	t.Parallel()
+	for name, tt := range map[string]struct {
+		inUse three // by another Client
+		then  func(t *testing.T, w *bundle)
+		given three // back by that
+	}{
+		"refused, released since": {three{2, 9, 0}, func(t *testing.T, w *bundle) {
+			release(t, w.others, three{0, 8, 0})
+		}, three{0, 8, 0}},
+		"granted, some released of one": {three{2, 0, 1}, func(t *testing.T, w *bundle) {
+			release(t, w.own, three{2, 0, 0})
+		}, three{2, 0, 0}},
+		"granted, all released": {three{2, 0, 1}, func(t *testing.T, w *bundle) {
+			release(t, w.own, three{3, 3, 3})
+		}, three{3, 3, 3}},
+		"granted, one deleted": {three{}, func(t *testing.T, w *bundle) {
+			require.NoError(t, w.others[2].SetRate(t.Context(), limitertest.Hourly(10)))
+		}, three{0, 0, 3}},
+		"granted, all released, one forgotten": {three{}, func(t *testing.T, w *bundle) {
+			release(t, w.own, three{3, 3, 3})
+			require.NoError(t, w.Redis.HDel(t.Context(), w.own[0].Name(), "answered").Err())
+			require.NoError(t, w.Redis.HDel(t.Context(), w.own[2].Name(), "answered").Err())
+		}, three{3, 3, 3}},
+	} {
+		eachLayout(t, name, func(t *testing.T, version string) {
+			for _, fault := range []string{"late", "drop late"} { // the attempt, or its repeat
+				w := newBundleInUse(t, tt.inUse, version)
+				w.On(lua.AcquireAll, actions(fault, w.Held)...)
+				got, err := w.tryAll(t.Context(), 3, 0)
+				require.NoError(t, err)
+				tt.then(t, w)
+				w.LetGo()
+				w.checkAll(t, tt.inUse.plus(got).minus(tt.given), fault)
+			}
+		})
+	}
+}
+
+// A repeat that was answered that its permits exceed the rate counts as answered
+// too: with a higher rate the late request must not take permits for nobody.
+func TestARequestAboveTheRateThatIsLateTakesNothing(t *testing.T) {
+	t.Parallel()
+	eachLayout(t, "late", func(t *testing.T, version string) {
+		w := newWireInUse(t, 4, 0, version)
+		w.On(lua.Acquire, redistest.Late.When(w.Held))
+		_, err := w.TryAcquire(t.Context(), 5, 0)
+		require.ErrorIs(t, err, rratelimiter.ErrPermitsExceedRate)
+		w.Rate = 9
+		_, err = w.Other.UpdateRate(t.Context(), limitertest.Hourly(9), rratelimiter.KeepState())
+		require.NoError(t, err)
+		w.LetGo()
+		w.CheckHeld(t, 0, "the request arrived")
+	})
+}
+
+// The same for a change between an attempt whose answer was lost and its repeat, by
+// another Client.
 func TestAcquireHappensOnceThoughOthersInterfere(t *testing.T) {
 	t.Parallel()
+	released := func(permits int64) func(*testing.T, *limitertest.Wire) error {
+		return func(t *testing.T, w *limitertest.Wire) error { return w.Other.Release(t.Context(), permits) }
+	}
+	rate := func(rate int64, opts ...rratelimiter.RateOption) func(*testing.T, *limitertest.Wire) error {
+		return func(t *testing.T, w *limitertest.Wire) error {
+			return w.Other.SetRate(t.Context(), limitertest.Hourly(rate), opts...)
+		}
+	}
 	for name, tt := range map[string]struct {
 		wishes []limitertest.Wish
 		change func(t *testing.T, w *limitertest.Wire) error
@@ -232,148 +286,122 @@ func TestAcquireHappensOnceThoughOthersInterfere(t *testing.T) {
 		others int64 // taken by it
 		rate   int64 // after it
 	}{
-		"one, Release of some": {
-			[]limitertest.Wish{limitertest.TryFor(5)},
-			func(t *testing.T, w *limitertest.Wire) error { return w.Other.Release(t.Context(), 2) }, 2, 0, 10,
-		},
-		"one, Release of all": {
-			[]limitertest.Wish{limitertest.TryFor(5)},
-			func(t *testing.T, w *limitertest.Wire) error { return w.Other.Release(t.Context(), 5) }, 5, 0, 10,
-		},
-		"batch, Release of some": {
-			[]limitertest.Wish{limitertest.TryFor(2), limitertest.TryFor(3)},
-			func(t *testing.T, w *limitertest.Wire) error { return w.Other.Release(t.Context(), 2) }, 2, 0, 10,
-		},
-		"batch granted in part, Release of some": {
-			[]limitertest.Wish{limitertest.TryFor(4), limitertest.TryFor(7), limitertest.TryFor(4)},
-			func(t *testing.T, w *limitertest.Wire) error { return w.Other.Release(t.Context(), 1) }, 1, 0, 10,
-		},
-		"one, a lower rate": {
-			[]limitertest.Wish{limitertest.TryFor(5)},
-			func(t *testing.T, w *limitertest.Wire) error {
-				return w.Other.SetRate(t.Context(), limitertest.Hourly(3), rratelimiter.KeepState())
-			}, 0, 0, 3,
-		},
-		"batch, a lower rate": {
-			[]limitertest.Wish{limitertest.TryFor(2), limitertest.TryFor(4), limitertest.TryFor(1)},
-			func(t *testing.T, w *limitertest.Wire) error {
-				return w.Other.SetRate(t.Context(), limitertest.Hourly(3), rratelimiter.KeepState())
-			}, 0, 0, 3,
-		},
-		"one, a higher rate": {
-			[]limitertest.Wish{limitertest.TryFor(5)},
-			func(t *testing.T, w *limitertest.Wire) error {
-				return w.Other.SetRate(t.Context(), limitertest.Hourly(30), rratelimiter.KeepState())
-			}, 0, 0, 30,
-		},
-		"batch granted in part, a higher rate": {
-			[]limitertest.Wish{limitertest.TryFor(4), limitertest.TryFor(7), limitertest.TryFor(4)},
-			func(t *testing.T, w *limitertest.Wire) error {
-				return w.Other.SetRate(t.Context(), limitertest.Hourly(30), rratelimiter.KeepState())
-			}, 0, 0, 30,
-		},
-		"one, a new start": {
-			[]limitertest.Wish{limitertest.TryFor(5)},
-			func(t *testing.T, w *limitertest.Wire) error {
-				return w.Other.SetRate(t.Context(), limitertest.Hourly(10))
-			}, 0, 0, 10,
-		},
-		"batch, a new start": {
-			[]limitertest.Wish{limitertest.TryFor(4), limitertest.TryFor(7), limitertest.TryFor(4)},
-			func(t *testing.T, w *limitertest.Wire) error {
-				return w.Other.SetRate(t.Context(), limitertest.Hourly(10))
-			}, 0, 0, 10,
-		},
-		"one, the value is lost": {
-			[]limitertest.Wish{limitertest.TryFor(5)},
-			func(t *testing.T, w *limitertest.Wire) error { return w.Redis.Del(t.Context(), w.Keys.Value).Err() }, 0, 0, 10,
-		},
-		"batch granted in part, others take the rest": {
-			[]limitertest.Wish{limitertest.TryFor(4), limitertest.TryFor(9), limitertest.TryFor(4)},
-			func(t *testing.T, w *limitertest.Wire) error {
-				limitertest.MustAcquire(t, w.Other, 2)
-				return nil
-			}, 0, 2, 10,
-		},
+		"one, Release of some":                   {try(5), released(2), 2, 0, 10},
+		"one, Release of all":                    {try(5), released(5), 5, 0, 10},
+		"batch, Release of some":                 {try(2, 3), released(2), 2, 0, 10},
+		"batch granted in part, Release of some": {try(4, 7, 4), released(1), 1, 0, 10},
+		"one, a lower rate":                      {try(5), rate(3, rratelimiter.KeepState()), 0, 0, 3},
+		"batch, a lower rate":                    {try(2, 4, 1), rate(3, rratelimiter.KeepState()), 0, 0, 3},
+		"one, a higher rate":                     {try(5), rate(30, rratelimiter.KeepState()), 0, 0, 30},
+		"batch granted in part, a higher rate":   {try(4, 7, 4), rate(30, rratelimiter.KeepState()), 0, 0, 30},
+		"one, a new start":                       {try(5), rate(10), 0, 0, 10},
+		"batch, a new start":                     {try(4, 7, 4), rate(10), 0, 0, 10},
+		"one, the value is lost": {try(5), func(t *testing.T, w *limitertest.Wire) error {
+			return w.Redis.Del(t.Context(), w.Keys.Value).Err()
+		}, 0, 0, 10},
+		"batch granted in part, others take the rest": {try(4, 9, 4), func(t *testing.T, w *limitertest.Wire) error {
+			limitertest.MustAcquire(t, w.Other, 2)
+			return nil
+		}, 0, 2, 10},
 	} {
-		for layout, version := range limitertest.MembersOf {
-			t.Run(name+", "+layout, func(t *testing.T) {
-				t.Parallel()
-				w := limitertest.NewWire(t, redistest.Shared(t), limitertest.Hourly(10), false, rratelimiter.WithRedissonVersion(version))
-				w.OnScript(func(s *lua.Script, n int) redistest.Action {
-					if s == lua.Acquire && n == 2 {
-						w.Rate = tt.rate
-						assert.NoError(t, tt.change(t, w))
-					}
-					if s == lua.Acquire && n == 1 {
-						return redistest.DropAnswer
-					}
-					return redistest.Pass
-				})
-				var granted int64
-				if len(tt.wishes) > 1 {
-					granted = limitertest.Sum(w.AskAny(t, tt.wishes...))
-				} else {
-					granted, _ = tt.wishes[0](w) // its permits may exceed the rate now
+		eachLayout(t, name, func(t *testing.T, version string) {
+			w := newWireInUse(t, 10, 0, version)
+			w.OnScript(func(s *lua.Script, n int) redistest.Action {
+				if s == lua.Acquire && n == 2 {
+					w.Rate = tt.rate
+					assert.NoError(t, tt.change(t, w))
 				}
-				w.Proxy.Settle(t)
-				inUse := limitertest.InUse(t, w.Redis, w.Keys.Permits)
-				// Who is told that it was granted holds its permits, less those that
-				// another gave back if it was granted before; who was not holds none.
-				// Of a batch nobody can say whose were given back.
-				held := granted + tt.others
-				if len(tt.wishes) > 1 && tt.given > 0 {
-					assert.GreaterOrEqual(t, inUse, held-tt.given, "permits in use, %d granted", granted)
-					assert.LessOrEqual(t, inUse, held, "permits in use, %d granted", granted)
-				} else {
-					assert.Contains(t, []int64{held, held - tt.given}, inUse, "permits in use, %d granted", granted)
+				if s == lua.Acquire && n == 1 {
+					return redistest.DropAnswer
 				}
-				free, _ := limitertest.StoredValue(t, w.Redis, w.Keys.Value)
-				assert.Equal(t, w.Rate-inUse, free)
+				return redistest.Pass
 			})
-		}
+			checkInterfered(t, w, tt.wishes, tt.given, tt.others)
+		})
 	}
 }
 
-// A Release of the same Client waits for the repeat: until then nobody knows
-// what there is to release.
-func TestReleaseWaitsForWhatIsInDoubt(t *testing.T) {
-	t.Parallel()
-	w := limitertest.NewWire(t, redistest.Shared(t), limitertest.Hourly(10), false)
-	limitertest.MustAcquire(t, w.RateLimiter, 4)
-	var released sync.WaitGroup
-	w.OnScript(func(s *lua.Script, n int) redistest.Action {
-		if s == lua.Acquire && n == 1 {
-			released.Go(func() { assert.NoError(t, w.Release(context.Background(), 4)) })
-			return redistest.DropAnswer
-		}
-		if s == lua.Acquire && n == 2 {
-			assert.Zero(t, w.Sent(lua.Release))
-		}
-		return redistest.Pass
-	})
-	assert.Equal(t, []int64{5}, w.Ask(t, limitertest.TryFor(5)))
-	released.Wait()
-	assert.Equal(t, 1, w.Sent(lua.Release))
-	w.CheckHeld(t, 5, "released")
+// Who is told that it was granted holds its permits, less those that another gave back if
+// it was granted before; who was not holds none. Of a batch nobody can say whose were
+// given back.
+func checkInterfered(t *testing.T, w *limitertest.Wire, wishes []limitertest.Wish, given, others int64) {
+	t.Helper()
+	var granted int64
+	if len(wishes) > 1 {
+		granted = limitertest.Sum(w.AskAny(t, wishes...))
+	} else {
+		granted, _ = wishes[0](w) // its permits may exceed the rate now
+	}
+	w.Proxy.Settle(t)
+	inUse := limitertest.InUse(t, w.Redis, w.Keys.Permits)
+	held := granted + others
+	if len(wishes) > 1 && given > 0 {
+		assert.GreaterOrEqual(t, inUse, held-given, "permits in use, %d granted", granted)
+		assert.LessOrEqual(t, inUse, held, "permits in use, %d granted", granted)
+	} else {
+		assert.Contains(t, []int64{held, held - given}, inUse, "permits in use, %d granted", granted)
+	}
+	free, _ := limitertest.StoredValue(t, w.Redis, w.Keys.Value)
+	assert.Equal(t, w.Rate-inUse, free)
 }
 
-// A repeat that was answered that its permits exceed the rate counts as answered
-// too: with a higher rate the late request must not take permits for nobody.
-func TestARequestAboveTheRateThatIsLateTakesNothing(t *testing.T) {
+// A member in one limiter shows that all were charged.
+func TestAllHappensOnceThoughOthersInterfere(t *testing.T) {
 	t.Parallel()
-	for layout, version := range limitertest.MembersOf {
-		t.Run(layout, func(t *testing.T) {
-			t.Parallel()
-			w := limitertest.NewWire(t, redistest.Shared(t), limitertest.Hourly(4), false, rratelimiter.WithRedissonVersion(version))
-			w.On(lua.Acquire, redistest.Late.When(w.Held))
-			_, err := w.TryAcquire(t.Context(), 5, 0)
-			require.ErrorIs(t, err, rratelimiter.ErrPermitsExceedRate)
-			w.Rate = 9
-			_, err = w.Other.UpdateRate(t.Context(), limitertest.Hourly(9), rratelimiter.KeepState())
-			require.NoError(t, err)
-			w.LetGo()
-			w.CheckHeld(t, 0, "the request arrived")
+	released := func(permits three) func(*testing.T, *bundle) {
+		return func(t *testing.T, w *bundle) { release(t, w.others, permits) }
+	}
+	for name, tt := range map[string]struct {
+		change func(t *testing.T, w *bundle)
+		given  three
+	}{
+		"some of each released":    {released(three{2, 2, 2}), three{2, 2, 2}},
+		"all of two released":      {released(three{5, 5, 0}), three{5, 5, 0}},
+		"all of the last released": {released(three{0, 0, 5}), three{0, 0, 5}},
+		"a new start of the first": {func(t *testing.T, w *bundle) {
+			assert.NoError(t, w.others[0].SetRate(t.Context(), limitertest.Hourly(10)))
+		}, three{5, 0, 0}},
+		"others take the rest": {func(t *testing.T, w *bundle) {
+			limitertest.MustAcquire(t, w.others[0], 5)
+			limitertest.MustAcquire(t, w.others[2], 4)
+		}, three{-5, 0, -4}},
+		"the values are lost": {func(t *testing.T, w *bundle) {
+			assert.NoError(t, w.Redis.Del(t.Context(), w.each[0].Keys.Value, w.each[1].Keys.Value).Err())
+		}, three{}},
+		"a lower rate of the second": {func(t *testing.T, w *bundle) {
+			w.each[1].Rate = 2
+			assert.NoError(t, w.others[1].SetRate(t.Context(), limitertest.PerClient(2, time.Hour), rratelimiter.KeepState()))
+		}, three{}},
+		"the first is gone": {func(t *testing.T, w *bundle) {
+			assert.NoError(t, limitertest.Second(w.others[0].Delete(t.Context())))
+		}, three{5, 0, 0}},
+		"many newer members": {func(t *testing.T, w *bundle) {
+			for _, each := range w.each {
+				each.Rate += 600
+				each.ManyRows(t, -time.Millisecond, 600)
+				assert.NoError(t, w.Redis.HSet(t.Context(), each.Name(), "rate", each.Rate).Err())
+				assert.NoError(t, w.Redis.IncrBy(t.Context(), each.Keys.Value, 600).Err())
+			}
+			release(t, w.others, three{600, 600, 601})
+		}, three{0, 0, 1}},
+	} {
+		eachLayout(t, name, func(t *testing.T, version string) {
+			w := newBundle(t, 10, version)
+			var changed sync.Once
+			w.OnScript(func(s *lua.Script, n int) redistest.Action {
+				switch {
+				case s == lua.AcquireAll && n == 1:
+					return redistest.DropAnswer
+				case s == lua.AcquireAll:
+					changed.Do(func() { tt.change(t, w) })
+				}
+				return redistest.Pass
+			})
+			w.mustTryAll(t, 5)
+			for _, l := range w.others {
+				_, _ = l.AvailablePermits(t.Context()) // makes the value that was lost
+			}
+			w.checkAll(t, three{5, 5, 5}.minus(tt.given), "repeated")
 		})
 	}
 }

@@ -2,10 +2,15 @@ package faults_test
 
 import (
 	"context"
+	"errors"
+	"fmt"
+	"math/rand/v2"
 	"sync"
 	"testing"
+	"testing/synctest"
 	"time"
 
+	"github.com/redis/go-redis/v9"
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
@@ -18,305 +23,418 @@ import (
 // A repeat may take several script calls, before it finds the attempt and after.
 func TestARepeatOfSeveralCalls(t *testing.T) {
 	t.Parallel()
-	inPart := []limitertest.Wish{limitertest.TryFor(300), limitertest.TakeFor(900), limitertest.TryFor(200)}
-
-	t.Run("for newer members", func(t *testing.T) {
-		t.Parallel()
-		w := limitertest.NewWire(t, redistest.Shared(t), limitertest.Hourly(2500), false)
-		limitertest.MustAcquire(t, w.Other, 1400)
-		w.OnScript(func(s *lua.Script, n int) redistest.Action {
-			switch {
-			case s == lua.Acquire && n == 1:
-				return redistest.DropAnswer
-			case s == lua.Acquire && n == 2:
-				w.ManyRows(t, -time.Millisecond, 600)
-			}
-			return redistest.Pass
-		})
-		got := w.Ask(t, inPart...)
-		assert.Equal(t, []int64{300, 0, 200}, got)
-		w.CheckHeld(t, 1400+600+500, "repeated")
-	})
-
-	// Those that have been looked at are released, so that the attempt stands
-	// where the search has been.
-	t.Run("for newer members that go", func(t *testing.T) {
-		t.Parallel()
-		w := limitertest.NewWire(t, redistest.Shared(t), limitertest.Hourly(2500), false)
-		limitertest.MustAcquire(t, w.Other, 1400)
-		w.OnScript(func(s *lua.Script, n int) redistest.Action {
-			switch {
-			case s == lua.Acquire && n == 1:
-				return redistest.DropAnswer
-			case s == lua.Acquire && n == 2:
-				w.ManyRows(t, -time.Millisecond, 600)
-			case s == lua.Acquire && n == 3:
+	for name, tt := range map[string]struct {
+		inUse   int64
+		refused int64 // of the three requests the one that is too large
+		before  func(t *testing.T, w *limitertest.Wire)
+		during  map[int]func(t *testing.T, w *limitertest.Wire) // before that call
+		others  int64                                           // in use in the end, by others
+	}{
+		"for newer members": {1400, 900, nil, map[int]func(*testing.T, *limitertest.Wire){
+			2: func(t *testing.T, w *limitertest.Wire) { w.ManyRows(t, -time.Millisecond, 600) },
+		}, 1400 + 600},
+		// Those that have been looked at are released, so that the attempt stands
+		// where the search has been.
+		"for newer members that go": {1400, 900, nil, map[int]func(*testing.T, *limitertest.Wire){
+			2: func(t *testing.T, w *limitertest.Wire) { w.ManyRows(t, -time.Millisecond, 600) },
+			3: func(t *testing.T, w *limitertest.Wire) {
 				w.NewestGo(t, 500)
 				assert.NoError(t, w.Other.Release(t.Context(), 1000))
-			}
-			return redistest.Pass
-		})
-		got := w.Ask(t, inPart...)
-		assert.Equal(t, []int64{300, 0, 200}, got)
-		w.CheckHeld(t, 400+100+500, "repeated")
-	})
-
-	t.Run("for members that ran out", func(t *testing.T) {
-		t.Parallel()
-		w := limitertest.NewWire(t, redistest.Shared(t), limitertest.Every(2500, 3*time.Second), false)
-		limitertest.MustAcquire(t, w.Other, 800)
-		w.ManyRows(t, 2500*time.Millisecond, 600)
-		runOut := time.Now().Add(505 * time.Millisecond)
-		w.OnScript(func(s *lua.Script, n int) redistest.Action {
-			switch {
-			case s == lua.Acquire && n == 1:
-				return redistest.DropAnswer
-			case s == lua.Acquire && n == 2:
-				time.Sleep(time.Until(runOut))
-			}
-			return redistest.Pass
-		})
-		got := w.Ask(t, limitertest.TryFor(300), limitertest.TakeFor(850), limitertest.TryFor(200))
-		assert.Equal(t, []int64{300, 0, 200}, got)
-		w.CheckHeld(t, 800+500, "repeated")
-	})
-
-	t.Run("for a value that was lost", func(t *testing.T) {
-		t.Parallel()
-		w := limitertest.NewWire(t, redistest.Shared(t), limitertest.Hourly(2500), false)
-		limitertest.MustAcquire(t, w.Other, 1300)
-		w.ManyRows(t, time.Minute, 600)
-		w.OnScript(func(s *lua.Script, n int) redistest.Action {
-			switch {
-			case s == lua.Acquire && n == 1:
-				return redistest.DropAnswer
-			case s == lua.Acquire && n == 2:
+			},
+		}, 400 + 100},
+		"for members that ran out": {800, 850, func(t *testing.T, w *limitertest.Wire) {
+			w.ManyRows(t, time.Hour-500*time.Millisecond, 600)
+		}, map[int]func(*testing.T, *limitertest.Wire){
+			2: func(*testing.T, *limitertest.Wire) { time.Sleep(505 * time.Millisecond) },
+		}, 800},
+		"for a value that was lost": {1300, 900, func(t *testing.T, w *limitertest.Wire) {
+			w.ManyRows(t, time.Minute, 600)
+		}, map[int]func(*testing.T, *limitertest.Wire){
+			2: func(t *testing.T, w *limitertest.Wire) {
 				assert.NoError(t, w.Redis.Del(t.Context(), w.Keys.Value).Err())
-			}
-			return redistest.Pass
-		})
-		got := w.Ask(t, inPart...)
-		assert.Equal(t, []int64{300, 0, 200}, got)
-		w.CheckHeld(t, 1300+600+500, "repeated")
-	})
-}
-
-func TestAcquireWithoutAnyAnswer(t *testing.T) {
-	t.Parallel()
-	for name, action := range map[string]redistest.Action{
-		"dropped": redistest.DropAnswer,
-		"cut":     redistest.Cut,
+			},
+		}, 1300 + 600},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			w := limitertest.NewWire(t, redistest.Shared(t), limitertest.Hourly(10), false)
-			w.OnScript(func(s *lua.Script, _ int) redistest.Action {
-				if s == lua.Acquire {
-					return action
+			w := newWire(t, 2500)
+			limitertest.MustAcquire(t, w.Other, tt.inUse)
+			if tt.before != nil {
+				tt.before(t, w)
+			}
+			w.OnScript(func(s *lua.Script, n int) redistest.Action {
+				switch during := tt.during[n]; {
+				case s == lua.Acquire && n == 1:
+					return redistest.DropAnswer
+				case s == lua.Acquire && during != nil:
+					during(t, w)
 				}
 				return redistest.Pass
 			})
-			ok, err := w.TryAcquire(t.Context(), 3, 0)
-			require.ErrorIs(t, err, rratelimiter.ErrUnknownOutcome)
-			assert.False(t, ok)
-			_, err = w.Take(t.Context(), 2)
-			require.ErrorIs(t, err, rratelimiter.ErrUnknownOutcome)
-			require.ErrorIs(t, w.Acquire(t.Context(), 2), rratelimiter.ErrUnknownOutcome)
-			assert.LessOrEqual(t, w.Sent(lua.Acquire), 3*5)
-			if action == redistest.Cut {
-				w.CheckHeld(t, 0, "none arrived")
-			} else {
-				w.CheckHeld(t, 3+2+2, "each arrived, and counts once")
-			}
-
-			w.OnScript(func(*lua.Script, int) redistest.Action { return redistest.Pass })
-			limitertest.MustAcquire(t, w.RateLimiter, 1)
+			got := w.Ask(t, limitertest.TryFor(300), limitertest.TakeFor(tt.refused), limitertest.TryFor(200))
+			assert.Equal(t, []int64{300, 0, 200}, got)
+			w.CheckHeld(t, tt.others+500, "repeated")
 		})
 	}
 }
 
-// A write is not repeated once it may have run.
-func TestWritesRunAtMostOnce(t *testing.T) {
+// A repeat that takes several calls finds an attempt that arrives between them.
+func TestAnAttemptForAllThatArrivesDuringItsRepeat(t *testing.T) {
 	t.Parallel()
-	for name, tt := range map[string]struct {
-		script *lua.Script
-		write  func(ctx context.Context, w *limitertest.Wire) error
-		ran    func(t *testing.T, w *limitertest.Wire) bool
-	}{
-		"Release": {
-			lua.Release,
-			func(ctx context.Context, w *limitertest.Wire) error { return w.Release(ctx, 2) },
-			func(t *testing.T, w *limitertest.Wire) bool {
-				return limitertest.InUse(t, w.Redis, w.Keys.Permits) == 4
-			},
-		},
-		"TrySetRate": {
-			lua.TrySetRate,
-			func(ctx context.Context, w *limitertest.Wire) error {
-				_, err := w.Client.RateLimiter(w.Name()+":new").TrySetRate(ctx, limitertest.Hourly(5))
-				return err
-			},
-			func(t *testing.T, w *limitertest.Wire) bool {
-				return w.Redis.Exists(t.Context(), w.Name()+":new").Val() == 1
-			},
-		},
-		"SetRate": {
-			lua.SetRate,
-			func(ctx context.Context, w *limitertest.Wire) error { return w.SetRate(ctx, limitertest.Hourly(20)) },
-			func(t *testing.T, w *limitertest.Wire) bool {
-				return w.Redis.HGet(t.Context(), w.Name(), "rate").Val() == "20"
-			},
-		},
-		"UpdateRate": {
-			lua.SetRate,
-			func(ctx context.Context, w *limitertest.Wire) error {
-				_, err := w.UpdateRate(ctx, limitertest.Hourly(20), rratelimiter.KeepState())
-				return err
-			},
-			func(t *testing.T, w *limitertest.Wire) bool {
-				return w.Redis.HGet(t.Context(), w.Name(), "rate").Val() == "20"
-			},
-		},
-		"Delete": {
-			lua.Delete,
-			func(ctx context.Context, w *limitertest.Wire) error {
-				_, err := w.Delete(ctx)
-				return err
-			},
-			func(t *testing.T, w *limitertest.Wire) bool { return w.Redis.Exists(t.Context(), w.Name()).Val() == 0 },
-		},
-		"Rename": {
-			lua.Rename,
-			func(ctx context.Context, w *limitertest.Wire) error { return w.Rename(ctx, w.Name()+":new") },
-			func(t *testing.T, w *limitertest.Wire) bool { return w.Redis.Exists(t.Context(), w.Name()).Val() == 0 },
-		},
-		"Expire": {
-			lua.Expire,
-			func(ctx context.Context, w *limitertest.Wire) error {
-				_, err := w.Expire(ctx, time.Hour)
-				return err
-			},
-			func(t *testing.T, w *limitertest.Wire) bool { return w.Redis.TTL(t.Context(), w.Name()).Val() > 0 },
-		},
-		"ExpireAt": {
-			lua.Expire,
-			func(ctx context.Context, w *limitertest.Wire) error {
-				_, err := w.ExpireAt(ctx, time.Now().Add(time.Hour))
-				return err
-			},
-			func(t *testing.T, w *limitertest.Wire) bool { return w.Redis.TTL(t.Context(), w.Name()).Val() > 0 },
-		},
-		"ClearExpire": {
-			lua.ClearExpire,
-			func(ctx context.Context, w *limitertest.Wire) error {
-				if err := w.Redis.Expire(ctx, w.Name(), time.Hour).Err(); err != nil {
+	for arrives := 1; arrives <= 4; arrives++ {
+		eachLayout(t, fmt.Sprint("after call ", arrives-1), func(t *testing.T, version string) {
+			w := newBundle(t, 1000, version)
+			for i, each := range w.each {
+				limitertest.MustAcquire(t, w.others[i], 1)
+				limitertest.AddGrants(t, w.Redis, each.Keys.Permits, 0, 400, 1)
+				require.NoError(t, w.Redis.DecrBy(t.Context(), each.Keys.Value, 400).Err())
+			}
+			arrived := arrives == 1
+			w.OnScript(func(s *lua.Script, n int) redistest.Action {
+				switch {
+				case s != lua.AcquireAll:
+				case n == 1 && arrives == 1:
+					return redistest.Cut // it never does
+				case n == 1:
+					return redistest.Late.When(w.Held)
+				case arrives > 1 && n == arrives+1:
+					arrived = w.lateArrives(t, 1+400)
+				}
+				return redistest.Pass
+			})
+			w.mustTryAll(t, 3)
+			assert.True(t, arrived)
+			w.checkAll(t, three{404, 404, 404}, "repeated")
+		})
+	}
+}
+
+// The same while the repeat reclaims what has run out: the attempt may find that
+// so little is left of it that one call is enough.
+func TestAnAttemptForAllThatArrivesWhileItsRepeatReclaims(t *testing.T) {
+	t.Parallel()
+	eachLayout(t, "late", func(t *testing.T, version string) {
+		w := newBundle(t, 2000, version)
+		for _, l := range w.others {
+			limitertest.MustAcquire(t, l, 1)
+		}
+		last := w.each[2].Keys
+		limitertest.AddGrants(t, w.Redis, last.Permits, 2*time.Hour, 1500, 1)
+		require.NoError(t, w.Redis.Set(t.Context(), last.Value, 499, 0).Err())
+		arrived := false
+		w.OnScript(func(s *lua.Script, n int) redistest.Action {
+			if s != lua.AcquireAll {
+				return redistest.Pass
+			}
+			if n == 1 {
+				return redistest.Late.When(w.Held)
+			}
+			left := w.Redis.ZCount(t.Context(), last.Permits, "-inf", fmt.Sprint(limitertest.ServerNow(t, w.Redis)-time.Hour.Milliseconds())).Val()
+			if !arrived && left < 256 {
+				arrived = w.lateArrives(t, 1)
+			}
+			return redistest.Pass
+		})
+		w.mustTryAll(t, 1900)
+		assert.True(t, arrived)
+		w.checkAll(t, three{1901, 1901, 1901}, "repeated")
+	})
+}
+
+// lateArrives lets the late attempt go and waits until it has charged the first limiter,
+// of which so many permits were in use.
+func (w *bundle) lateArrives(t *testing.T, inUse int64) bool {
+	t.Helper()
+	w.LetGo()
+	return assert.Eventually(t, func() bool {
+		return limitertest.InUse(t, w.Redis, w.each[0].Keys.Permits) > inUse
+	}, time.Minute, time.Millisecond)
+}
+
+// A short interval's member has run out and gone before the repeat: the others
+// tell that it was there.
+func TestARepeatForAllKnowsWhatHasRunOut(t *testing.T) {
+	t.Parallel()
+	eachLayout(t, "run out", func(t *testing.T, version string) {
+		redistest.Virtual(t, func(t *testing.T, rdb *redis.Client) {
+			client := limitertest.NewClient(t, rdb, rratelimiter.WithRedissonVersion(version))
+			f := limitertest.NewFamilyOf(t, client, limitertest.Every(2, time.Millisecond), limitertest.Every(10, time.Hour))
+			others := f.SeenBy(limitertest.NewClient(t, rdb))
+			lost := false
+			rdb.AddHook(redistest.Hook(func(_ context.Context, cmds []redis.Cmder, next func() error) error {
+				err := next()
+				if lost || !redistest.Calls(cmds[0], lua.AcquireAll.SHA) {
 					return err
 				}
-				_, err := w.ClearExpire(ctx)
-				return err
-			},
-			func(t *testing.T, w *limitertest.Wire) bool { return w.Redis.TTL(t.Context(), w.Name()).Val() == -1 },
-		},
+				lost = true
+				time.Sleep(2 * time.Millisecond)
+				limitertest.MustAcquire(t, others.Limiters[0], 1)
+				return redistest.Fail(cmds, errors.New("the line is dead"))
+			}))
+			require.NoError(t, rdb.ScriptLoad(t.Context(), lua.AcquireAll.Source).Err())
+			assert.True(t, f.Try(t, 2))
+			assert.EqualValues(t, 8, limitertest.Available(t, f.Limiters[1]))
+			assert.EqualValues(t, 2, limitertest.InUse(t, rdb, limitertest.KeysOf(f.Limiters[1]).Permits))
+		})
+	})
+}
+
+// Short ids of two Clients may meet, in one limiter of several: in a member, or
+// in the note of an attempt that was decided.
+func TestAllOfAnIdThatIsAnothers(t *testing.T) {
+	t.Parallel()
+	for name, tt := range map[string]struct {
+		meet func(t *testing.T, w *bundle, each *limitertest.Wire, id string)
+		more int64 // in use of that limiter
+	}{
+		"a member": {func(t *testing.T, w *bundle, each *limitertest.Wire, id string) {
+			member := redis.Z{Score: float64(limitertest.ServerNow(t, w.Redis)), Member: id + "\x03\x00\x00\x00"}
+			require.NoError(t, w.Redis.ZAdd(t.Context(), each.Keys.Permits, member).Err())
+			require.NoError(t, w.Redis.DecrBy(t.Context(), each.Keys.Value, 3).Err())
+		}, 3},
+		"a note": {func(t *testing.T, w *bundle, each *limitertest.Wire, id string) {
+			note := fmt.Sprintf("%d:%x;", limitertest.ServerNow(t, w.Redis), id)
+			require.NoError(t, w.Redis.HSet(t.Context(), each.Name(), "answered", note).Err())
+		}, 0},
+	} {
+		for place := range 3 {
+			w := newBundle(t, 100, "3.15.5")
+			w.mustTryAll(t, 3)
+			id := []byte(w.Redis.ZRange(t.Context(), w.each[place].Keys.Permits, 0, 0).Val()[0][:4])
+			next := 1 + int(id[1]) + int(id[2])<<8 + int(id[3])<<16
+			id[1], id[2], id[3] = byte(next), byte(next>>8), byte(next>>16)
+			tt.meet(t, w, w.each[place], string(id))
+			w.mustTryAll(t, 3)
+			held := three{6, 6, 6}
+			held[place] += tt.more
+			w.checkAll(t, held, name)
+		}
+	}
+}
+
+// A Release of the same Client waits for the repeat: until then nobody knows
+// what there is to release.
+func TestReleaseWaitsForWhatIsInDoubt(t *testing.T) {
+	t.Parallel()
+	for name, tt := range map[string]struct {
+		script   *lua.Script
+		take     func(w *bundle, permits int64) (int64, error)
+		limiters int
+	}{
+		"TryAcquire":    {lua.Acquire, func(w *bundle, permits int64) (int64, error) { return limitertest.TryFor(permits)(w.Wire) }, 1},
+		"TryAcquireAll": {lua.AcquireAll, func(w *bundle, permits int64) (int64, error) { return w.tryAll(context.Background(), permits, 0) }, 3},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			var wg sync.WaitGroup
-			for fault, action := range map[string]func(w *limitertest.Wire) redistest.Action{
-				"answer dropped":   func(*limitertest.Wire) redistest.Action { return redistest.DropAnswer },
-				"answer swallowed": func(*limitertest.Wire) redistest.Action { return redistest.Swallow },
-				"answer held":      func(w *limitertest.Wire) redistest.Action { return redistest.Pass.When(w.Held) },
-				"request cut":      func(*limitertest.Wire) redistest.Action { return redistest.Cut },
-				"request late":     func(w *limitertest.Wire) redistest.Action { return redistest.Late.When(w.Held) },
-			} {
-				wg.Go(func() {
-					w := limitertest.NewWire(t, redistest.Shared(t), limitertest.Hourly(10), false)
-					limitertest.MustAcquire(t, w.RateLimiter, 6)
-					w.On(tt.script, action(w))
-					err := tt.write(context.Background(), w)
-					assert.ErrorIs(t, err, rratelimiter.ErrUnknownOutcome, fault)
-					assert.ErrorContains(t, err, w.Name(), fault)
-					w.LetGo()
-					w.Proxy.Settle(t)
-					assert.Equal(t, 1, w.Sent(tt.script), "%s: it is not repeated", fault)
-					assert.Equal(t, fault != "request cut", tt.ran(t, w), "%s: it ran", fault)
-				})
+			w := newBundle(t, 10, "4.7.0")
+			take := func(permits int64) {
+				got, err := tt.take(w, permits)
+				require.NoError(t, err)
+				require.Equal(t, permits, got)
 			}
-			wg.Wait()
+			take(4)
+			var released sync.WaitGroup
+			w.OnScript(func(s *lua.Script, n int) redistest.Action {
+				switch {
+				case s == tt.script && n == 1:
+					for _, l := range w.own[:tt.limiters] {
+						released.Go(func() { assert.NoError(t, l.Release(context.Background(), 4)) })
+					}
+					return redistest.DropAnswer
+				case s == tt.script && n == 2:
+					assert.Zero(t, w.Sent(lua.Release))
+				}
+				return redistest.Pass
+			})
+			take(5)
+			released.Wait()
+			assert.Equal(t, tt.limiters, w.Sent(lua.Release))
+			for i, each := range w.each[:tt.limiters] {
+				each.CheckHeld(t, 5, w.own[i].Name())
+			}
 		})
 	}
 }
 
-// Reads are repeated.
-func TestReadsOutliveLostAnswers(t *testing.T) {
+func TestThoseThatWaitForAllAreWokenByARelease(t *testing.T) {
 	t.Parallel()
-	for name, tt := range map[string]struct {
-		script *lua.Script
-		read   func(ctx context.Context, w *limitertest.Wire) (any, error)
-		want   any
-	}{
-		"Config":           {lua.Config, func(ctx context.Context, w *limitertest.Wire) (any, error) { return w.Config(ctx) }, limitertest.Hourly(10)},
-		"AvailablePermits": {lua.Available, func(ctx context.Context, w *limitertest.Wire) (any, error) { return w.AvailablePermits(ctx) }, int64(4)},
-		"TTL": {lua.TTL, func(ctx context.Context, w *limitertest.Wire) (any, error) {
-			_, expires, err := w.TTL(ctx)
-			return expires, err
-		}, false},
-		"Exists": {lua.TTL, func(ctx context.Context, w *limitertest.Wire) (any, error) { return w.Exists(ctx) }, true},
+	for place := range 2 {
+		synctest.Test(t, func(t *testing.T) {
+			s, f := limitertest.NewFamilyScene(t, limitertest.Every(2, time.Second), limitertest.Every(2, time.Second))
+			limitertest.MustAcquire(t, s.Rival.RateLimiter(f.Limiters[place].Name()), 2)
+			c := s.TryAll(t.Context(), f, 1, limitertest.Forever)
+			s.Until(300 * time.Millisecond)
+			require.NoError(t, f.Limiters[place].Release(t.Context(), 1))
+			s.Until(limitertest.Forever)
+			assert.Equal(t, "true at 300ms", c.Outcome())
+		})
+	}
+}
+
+// An attempt waits for the Release that came before it, but for none whose caller has
+// gone.
+func TestAnAttemptForAllBehindAReleaseThatIsWithdrawn(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		s, f := limitertest.NewFamilyScene(t, limitertest.Every(9, time.Hour), limitertest.Every(9, time.Hour))
+		require.NoError(t, s.Mini.ScriptLoad(t.Context(), lua.AcquireAll.Source).Err())
+		letGo := s.Hold(t, lua.AcquireAll, 1)
+		first := s.TryAll(t.Context(), f, 1, 0)
+		ctx, cancel := context.WithCancel(t.Context())
+		release := s.Go(func() (bool, error) { return false, f.Limiters[1].Release(ctx, 1) })
+		second := s.TryAll(t.Context(), f, 2, 0)
+		s.Until(100 * time.Millisecond)
+		assert.Equal(t, "waits", release.Outcome())
+		assert.Equal(t, "waits", second.Outcome())
+		cancel()
+		synctest.Wait()
+		release.RequireEnd(t, context.Canceled, 100*time.Millisecond)
+		assert.Equal(t, "true at 100ms", second.Outcome())
+		s.Until(200 * time.Millisecond)
+		letGo()
+		assert.Equal(t, "true at 200ms", first.Outcome())
+		s.CheckAll(t, f, []int64{9, 9}, []int64{3, 3})
+	})
+}
+
+// Releases without pause, and attempts without pause: neither holds up the other
+// for good, nor do callers who go away.
+func TestReleasesAndAttemptsForAllTakeTurns(t *testing.T) {
+	t.Parallel()
+	w := newBundle(t, 10, "4.7.0")
+	ctx, stop := context.WithCancel(t.Context())
+	defer stop()
+	var others sync.WaitGroup
+	again := func(call func(ctx context.Context)) {
+		others.Go(func() {
+			for ctx.Err() == nil {
+				short, cancel := context.WithTimeout(ctx, time.Duration(rand.IntN(2000))*time.Microsecond)
+				call(short)
+				cancel()
+			}
+		})
+	}
+	for i := range 4 {
+		again(func(ctx context.Context) { _ = w.own[i%3].Release(ctx, 1) })
+		again(func(ctx context.Context) { _, _ = w.tryAll(ctx, 1, 0) })
+	}
+	for range 50 {
+		_, err := w.tryAll(t.Context(), 1, 0)
+		require.NoError(t, err)
+		require.NoError(t, w.own[1].Release(t.Context(), 1))
+	}
+	stop()
+	others.Wait()
+	require.NoError(t, w.Client.Close(t.Context()))
+	w.Proxy.Settle(t)
+	for _, each := range w.each {
+		value, _ := limitertest.StoredValue(t, w.Redis, each.Keys.Value)
+		assert.EqualValues(t, 10, value+limitertest.InUse(t, w.Redis, each.Keys.Permits))
+	}
+}
+
+// What is given back is found by its id where others have shrunk it, however many
+// newer members come and go meanwhile.
+func TestGiveBackFindsItsMember(t *testing.T) {
+	t.Parallel()
+	for name, come := range map[string]map[int]int{ // so many members before each call; fewer than 0 go
+		"behind few":           {1: 100},
+		"behind many":          {1: 1000},
+		"behind many that go":  {1: 1000, 2: -900},
+		"behind more and more": {1: 300, 2: 300, 3: 300},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			w := limitertest.NewWire(t, redistest.Shared(t), limitertest.Hourly(10), false)
-			limitertest.MustAcquire(t, w.RateLimiter, 6)
-			w.On(tt.script, redistest.DropAnswer, redistest.Swallow, redistest.Cut)
-			got, err := tt.read(t.Context(), w)
+			w := newWire(t, 2000)
+			ctx, cancel := context.WithCancel(t.Context())
+			gone := make(chan struct{})
+			others := 0
+			w.OnScript(func(s *lua.Script, n int) redistest.Action {
+				switch s {
+				case lua.Acquire:
+					cancel()
+					<-gone
+				case lua.GiveBack:
+					if n == 1 {
+						assert.NoError(t, w.Other.Release(t.Context(), 2))
+					}
+					if come[n] < 0 {
+						w.NewestGo(t, int64(-come[n]))
+					} else if come[n] > 0 {
+						w.ManyRows(t, -time.Millisecond, come[n])
+					}
+					others += come[n]
+				}
+				return redistest.Pass
+			})
+			_, err := w.TryAcquire(ctx, 5, 0)
+			require.ErrorIs(t, err, context.Canceled)
+			close(gone)
+			require.NoError(t, w.Client.Close(t.Context()))
+			w.CheckHeld(t, int64(others), "given back")
+		})
+	}
+}
+
+// A Release that comes after a give-back whose answer was lost does not meet it
+// half way.
+func TestReleaseAfterAGiveBackInDoubt(t *testing.T) {
+	t.Parallel()
+	w := newWireInUse(t, 10, 2, "4.7.0")
+	got := w.CancelledInFlight(t, []int64{3, 4}, []bool{true, false}, redistest.DropAnswer, redistest.DropAnswer)
+	assert.EqualValues(t, 4, limitertest.Sum(got))
+	require.NoError(t, w.Release(t.Context(), 4))
+	w.CheckHeld(t, 2, "released")
+}
+
+// An undo whose first request was lost gives back what others have left of the grant.
+func TestUndoRepeatedAfterAReleaseOfSome(t *testing.T) {
+	t.Parallel()
+	for _, fault := range []string{"cut", "drop"} {
+		t.Run(fault, func(t *testing.T) {
+			t.Parallel()
+			w := newWire(t, 10)
+			_, undo, err := w.Client.Keyed("", limitertest.Hourly(10)).TakeReturnable(t.Context(), w.Name(), 3)
 			require.NoError(t, err)
-			assert.Equal(t, tt.want, got)
-			w.CheckHeld(t, 6, "read")
+			require.NoError(t, w.Other.Release(t.Context(), 1))
+			w.On(lua.GiveBack, actions(fault, nil)...)
+			require.NoError(t, undo(t.Context()))
+			assert.Equal(t, 2, w.Sent(lua.GiveBack))
+			w.CheckHeld(t, 0, "undone")
 		})
 	}
 }
 
-func TestScriptsThatTheServerForgot(t *testing.T) {
+// Grants of one call share a member. An undo whose request was lost is not mistaken for one
+// that has run because another has shrunk the member meanwhile.
+func TestUndosOfOneCall(t *testing.T) {
 	t.Parallel()
-	server := redistest.StartRedis(t)
-	for name, tt := range map[string]struct {
-		actions []redistest.Action // EVALSHA, EVAL, EVALSHA ...
-		forget  int                // before that call, too
-	}{
-		"no fault":             {nil, 0},
-		"answer dropped":       {[]redistest.Action{redistest.Pass, redistest.DropAnswer}, 0},
-		"NOSCRIPT dropped":     {[]redistest.Action{redistest.DropAnswer}, 0},
-		"cut":                  {[]redistest.Action{redistest.Pass, redistest.Cut, redistest.Pass, redistest.DropAnswer}, 0},
-		"forgotten meanwhile":  {[]redistest.Action{redistest.Pass, redistest.DropAnswer}, 3},
-		"forgotten, then lost": {[]redistest.Action{redistest.Pass, redistest.DropAnswer, redistest.Pass, redistest.DropAnswer}, 3},
-	} {
-		t.Run(name, func(t *testing.T) {
-			w := limitertest.NewWire(t, server, limitertest.Hourly(10), false)
-			limitertest.MustAcquire(t, w.Other, 3)
-			for _, wishes := range [][]limitertest.Wish{{limitertest.TryFor(2)}, {limitertest.TryFor(1), limitertest.TryFor(9), limitertest.TakeFor(1)}} {
-				require.NoError(t, w.Redis.ScriptFlush(t.Context()).Err())
-				w.OnScript(func(s *lua.Script, n int) redistest.Action {
-					switch {
-					case s != lua.Acquire:
-						return redistest.Pass
-					case n == tt.forget:
-						assert.NoError(t, w.Redis.ScriptFlush(t.Context()).Err())
-					}
-					if n <= len(tt.actions) {
-						return tt.actions[n-1]
-					}
-					return redistest.Pass
-				})
-				assert.EqualValues(t, 2, limitertest.Sum(w.Ask(t, wishes...)))
-			}
-			w.CheckHeld(t, 7, "acquired")
+	synctest.Test(t, func(t *testing.T) {
+		const callers = 10
+		s := limitertest.NewHeldScene(t, limitertest.Every(100, time.Hour))
+		keyed := s.Client.Keyed("", limitertest.Every(100, time.Hour))
+		letGo := s.Hold(t, lua.Acquire, 1)
+		first := s.StartTryAcquire(t.Context(), 1, 0)
+		undo := make([]func(context.Context) error, callers)
+		var wg sync.WaitGroup
+		for i := range callers {
+			wg.Go(func() {
+				var err error
+				_, undo[i], err = keyed.TakeReturnable(t.Context(), s.Name(), 1)
+				assert.NoError(t, err)
+			})
+		}
+		synctest.Wait()
+		letGo()
+		wg.Wait()
+		require.Equal(t, "true at 0s", first.Outcome())
+		require.EqualValues(t, 2, s.Mini.ZCard(t.Context(), limitertest.KeysOf(s.RateLimiter).Permits).Val(), "the first, and all others as one")
 
-			require.NoError(t, w.Redis.ScriptFlush(t.Context()).Err())
-			require.NoError(t, w.Release(t.Context(), 3), "NOSCRIPT says that it did not run")
-			w.CheckHeld(t, 4, "released")
-			require.NoError(t, w.Redis.ScriptFlush(t.Context()).Err())
-			w.On(lua.Release, redistest.Pass, redistest.DropAnswer)
-			require.ErrorIs(t, w.Release(t.Context(), 1), rratelimiter.ErrUnknownOutcome)
-			w.CheckHeld(t, 3, "released once")
-		})
-	}
+		s.Proxy.OnCommand(redistest.Nth(1, lua.GiveBack.SHA, redistest.Cut))
+		for i := range 4 {
+			wg.Go(func() { assert.NoError(t, undo[i](t.Context())) })
+		}
+		wg.Wait()
+		s.CheckInUse(t, 100, 1+callers-4)
+	})
 }

@@ -8,9 +8,11 @@ import (
 	"net"
 	"os"
 	"strings"
+	"sync"
 	"sync/atomic"
 	"syscall"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/redis/go-redis/v9"
@@ -18,8 +20,10 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/rratelimiter/rratelimiter"
+	"github.com/rratelimiter/rratelimiter/internal/engine"
 	"github.com/rratelimiter/rratelimiter/internal/test/limitertest"
 	"github.com/rratelimiter/rratelimiter/internal/test/redistest"
+	"github.com/rratelimiter/rratelimiter/lua"
 )
 
 // answered is an error that Redis answered.
@@ -28,33 +32,6 @@ type answered string
 func (a answered) Error() string { return string(a) }
 
 func (answered) RedisError() {}
-
-// failing is a hook by which all commands fail while an error is set.
-type failing struct{ err atomic.Pointer[error] }
-
-func (*failing) DialHook(next redis.DialHook) redis.DialHook { return next }
-
-func (f *failing) ProcessHook(next redis.ProcessHook) redis.ProcessHook {
-	return func(ctx context.Context, cmd redis.Cmder) error {
-		if err := f.err.Load(); err != nil {
-			cmd.SetErr(*err)
-			return *err
-		}
-		return next(ctx, cmd)
-	}
-}
-
-func (f *failing) ProcessPipelineHook(next redis.ProcessPipelineHook) redis.ProcessPipelineHook {
-	return func(ctx context.Context, cmds []redis.Cmder) error {
-		if err := f.err.Load(); err != nil {
-			for _, cmd := range cmds {
-				cmd.SetErr(*err)
-			}
-			return *err
-		}
-		return next(ctx, cmds)
-	}
-}
 
 // outages are errors that say that Redis did not decide, by whether it may have done
 // what it was asked.
@@ -108,38 +85,39 @@ var mistakes = []error{
 
 func TestWhatIsAnOutage(t *testing.T) {
 	t.Parallel()
-	for name := range questions(rratelimiter.New(nil), nil, "") {
-		t.Run(name, func(t *testing.T) {
-			t.Parallel()
-			hook := &failing{}
-			askBehind(t, name, nil, hook, func(t *testing.T, c *rratelimiter.Client, ask question) {
-				require.NoError(t, c.RateLimiter("{key}", rratelimiter.WithDefault(limitertest.Every(1000, time.Hour))).Acquire(t.Context(), 1))
-				require.NoError(t, ask(t.Context(), "{key}"))
-				fails := func(err error) error {
-					hook.err.Store(&err)
-					defer hook.err.Store(nil)
-					start := time.Now()
-					err = ask(t.Context(), "{key}")
-					require.LessOrEqual(t, time.Since(start), 3*time.Second)
-					return err
-				}
-				for ran, errs := range outages {
-					for _, cause := range errs {
-						err := fails(cause)
-						require.ErrorIs(t, err, rratelimiter.ErrUnavailable)
-						assert.Equal(t, ran && !isRead(name), errors.Is(err, rratelimiter.ErrUnknownOutcome), "%v", err)
-						assert.ErrorIs(t, err, cause)
-					}
-				}
-				for _, cause := range mistakes {
-					err := fails(cause)
-					require.Error(t, err)
-					require.NotErrorIs(t, err, rratelimiter.ErrUnavailable)
-					assert.NotErrorIs(t, err, rratelimiter.ErrUnknownOutcome)
-				}
-			})
-		})
-	}
+	eachQuestion(t, nil, func(t *testing.T, q *question) {
+		var fault atomic.Pointer[error] // by which all commands fail
+		q.rdb.AddHook(redistest.Hook(func(_ context.Context, cmds []redis.Cmder, next func() error) error {
+			if err := fault.Load(); err != nil {
+				return redistest.Fail(cmds, *err)
+			}
+			return next()
+		}))
+		limitertest.MustAcquire(t, q.limiter("{key}"), 1)
+		require.NoError(t, q.ask(t.Context(), "{key}"))
+		fails := func(err error) error {
+			fault.Store(&err)
+			defer fault.Store(nil)
+			start := time.Now()
+			err = q.ask(t.Context(), "{key}")
+			require.LessOrEqual(t, time.Since(start), 3*time.Second)
+			return err
+		}
+		for ran, errs := range outages {
+			for _, cause := range errs {
+				err := fails(cause)
+				require.ErrorIs(t, err, rratelimiter.ErrUnavailable)
+				assert.Equal(t, ran && !isRead(q.name), errors.Is(err, rratelimiter.ErrUnknownOutcome), "%v", err)
+				assert.ErrorIs(t, err, cause)
+			}
+		}
+		for _, cause := range mistakes {
+			err := fails(cause)
+			require.Error(t, err)
+			require.NotErrorIs(t, err, rratelimiter.ErrUnavailable)
+			assert.NotErrorIs(t, err, rratelimiter.ErrUnknownOutcome)
+		}
+	})
 }
 
 func isRead(name string) bool {
@@ -163,4 +141,217 @@ func TestMistakesAreNoOutages(t *testing.T) {
 			require.NotErrorIs(t, err, rratelimiter.ErrUnavailable)
 		}
 	})
+}
+
+// panicsOn is a hook that panics on commands with a word; "" is in each.
+type panicsOn struct {
+	redistest.Hook
+
+	word atomic.Pointer[string]
+}
+
+func newPanicsOn(rdb *redis.Client) *panicsOn {
+	p := &panicsOn{}
+	p.Hook = func(_ context.Context, cmds []redis.Cmder, next func() error) error {
+		word := p.word.Load()
+		for _, cmd := range cmds {
+			for _, arg := range cmd.Args() {
+				if text, ok := arg.(string); ok && word != nil && strings.Contains(text, *word) {
+					panic("a hook")
+				}
+			}
+		}
+		return next()
+	}
+	rdb.AddHook(p)
+	return p
+}
+
+// on sets the word.
+func (p *panicsOn) on(word string) { p.word.Store(&word) }
+
+// off ends the panics.
+func (p *panicsOn) off() { p.word.Store(nil) }
+
+func (p *panicsOn) DialHook(next redis.DialHook) redis.DialHook {
+	return func(ctx context.Context, network, addr string) (net.Conn, error) {
+		if word := p.word.Load(); word != nil && *word == "dial" {
+			panic("a hook")
+		}
+		return next(ctx, network, addr)
+	}
+}
+
+// recovered runs f, and tells what it panicked with.
+func recovered(f func() error) (panicked any, err error) {
+	defer func() { panicked = recover() }()
+	return nil, f()
+}
+
+// Whatever the call and its context, a hook that panics reaches its caller, by the
+// panic or as an error, and leaves nothing behind that later calls would wait for.
+func TestAPanicLeavesNothingBehind(t *testing.T) {
+	t.Parallel()
+	for kind, with := range map[string]func(context.Context) (context.Context, context.CancelFunc){
+		"background": func(ctx context.Context) (context.Context, context.CancelFunc) {
+			return context.WithoutCancel(ctx), func() {}
+		},
+		"cancellable": context.WithCancel,
+		"deadline": func(ctx context.Context) (context.Context, context.CancelFunc) {
+			return context.WithTimeout(ctx, 10*time.Second)
+		},
+	} {
+		t.Run(kind, func(t *testing.T) {
+			t.Parallel()
+			eachQuestion(t, nil, func(t *testing.T, q *question) {
+				hook, l := newPanicsOn(q.rdb), q.limiter("{a}")
+				limitertest.MustAcquire(t, l, 5)
+				ctx, cancel := with(t.Context())
+				defer cancel()
+				start := time.Now()
+				for range 5 {
+					hook.on("")
+					panicked, err := recovered(func() error { return q.ask(ctx, "{a}") })
+					if panicked == nil {
+						require.ErrorIs(t, err, rratelimiter.ErrUnavailable)
+						assert.Equal(t, !isRead(q.name), errors.Is(err, rratelimiter.ErrUnknownOutcome), "%v", err)
+						require.ErrorContains(t, err, "a hook")
+					} else {
+						assert.Equal(t, "a hook", panicked)
+					}
+					hook.off()
+					if err := q.ask(ctx, "{a}"); !errors.Is(err, rratelimiter.ErrNotInitialized) {
+						require.NoError(t, err)
+					}
+					require.NoError(t, l.Acquire(ctx, 1))
+					require.NoError(t, l.Release(ctx, 1))
+				}
+				assert.Less(t, time.Since(start), 5*time.Second)
+				synctest.Wait()
+				assert.Zero(t, engine.Of(q.client).Groups())
+				require.NoError(t, q.client.Close(t.Context()))
+				assert.EqualValues(t, 1, q.rdb.Exists(t.Context(), "{a}").Val())
+			})
+		})
+	}
+}
+
+// A panic reaches those in whose flight it happens, beside whomever they ask and
+// wherever it is recovered, and later calls find all in order.
+func TestAPanicBesideOthers(t *testing.T) {
+	t.Parallel()
+	for kind, opt := range map[string]redis.Options{"by default": {}, "ContextTimeoutEnabled": {ContextTimeoutEnabled: true}} {
+		t.Run(kind, func(t *testing.T) {
+			t.Parallel()
+			eachQuestion(t, &opt, func(t *testing.T, q *question) {
+				q.rdb.AddHook(limitertest.Slow(time.Millisecond))
+				hook := newPanicsOn(q.rdb)
+				if strings.HasSuffix(q.name, "Threshold") {
+					q.ask = questions(q.client, q.rdb, "{bad}")[q.name]
+				}
+				for _, key := range []string{"{bad}", "{good}"} {
+					require.NoError(t, q.limiter(key).Acquire(t.Context(), 1))
+					require.NoError(t, q.ask(t.Context(), key))
+				}
+				require.NoError(t, q.limiter("{bad}").Acquire(t.Context(), 1))
+				hook.on("{bad}")
+				var wg sync.WaitGroup
+				for i := range 40 {
+					wg.Go(func() { q.askBesideAPanic(t, i) })
+				}
+				wg.Wait()
+				hook.off()
+				time.Sleep(5 * time.Second)
+				start := time.Now()
+				for _, key := range []string{"{bad}", "{good}"} {
+					require.NoError(t, q.limiter(key).Acquire(t.Context(), 1))
+					require.NoError(t, q.limiter(key).Release(t.Context(), 1))
+					require.NoError(t, q.ask(t.Context(), key))
+				}
+				assert.Less(t, time.Since(start), 100*time.Millisecond)
+			})
+		})
+	}
+}
+
+// askBesideAPanic asks as the i-th caller: of one of three keys, with one of four contexts.
+func (q *question) askBesideAPanic(t *testing.T, i int) {
+	key := []string{"{bad}", "{good}", "{other}"}[i%3]
+	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+	defer cancel()
+	switch i % 4 {
+	case 0:
+		ctx = context.WithoutCancel(ctx)
+	case 1:
+		ctx, cancel = context.WithCancel(ctx)
+		defer cancel()
+	}
+	time.Sleep(time.Duration(i/8) * time.Millisecond)
+	start := time.Now()
+	panicked, err := recovered(func() error {
+		if i%3 < 2 {
+			return q.ask(ctx, key)
+		}
+		return limitertest.Second(q.limiter("{other}").TryAcquire(ctx, 1, 0))
+	})
+	assert.LessOrEqual(t, time.Since(start), 3*time.Second)
+	switch {
+	case panicked != nil:
+		assert.Equal(t, "a hook", panicked)
+	case err != nil && !errors.Is(err, rratelimiter.ErrNotInitialized):
+		assert.ErrorIs(t, err, rratelimiter.ErrUnavailable)
+		assert.ErrorContains(t, err, "a hook")
+	default:
+		assert.False(t, key == "{bad}" && err == nil)
+	}
+}
+
+// go-redis turns what a dial hook panics with into an error.
+func TestADialHookThatPanics(t *testing.T) {
+	t.Parallel()
+	eachQuestion(t, nil, func(t *testing.T, q *question) {
+		hook := newPanicsOn(q.rdb)
+		hook.on("dial")
+		panicked, _ := recovered(func() error { return q.ask(t.Context(), "{key}") })
+		assert.Nil(t, panicked)
+		hook.off()
+		require.NoError(t, q.limiter("{key}").Acquire(t.Context(), 1))
+		require.NoError(t, q.ask(t.Context(), "{key}"))
+	})
+}
+
+// The question what is wrong with a limiter may meet a hook that panics too, on
+// whichever goroutine it is asked.
+func TestAPanicWhileAnErrorIsExplained(t *testing.T) {
+	t.Parallel()
+	for kind, opt := range map[string]redis.Options{"by default": {}, "ContextTimeoutEnabled": {ContextTimeoutEnabled: true}} {
+		t.Run(kind, func(t *testing.T) {
+			t.Parallel()
+			synctest.Test(t, func(t *testing.T) {
+				direct, m := redistest.Mini(t)
+				rdb := redistest.MiniClient(t, m, &opt)
+				rdb.AddHook(limitertest.Slow(time.Millisecond))
+				newPanicsOn(rdb).on(lua.Types.SHA)
+				c := limitertest.NewClient(t, rdb)
+				l := c.RateLimiter("{wrong}")
+				require.NoError(t, direct.Set(t.Context(), "{wrong}", "text", 0).Err())
+				var wg sync.WaitGroup
+				for range 20 {
+					wg.Go(func() {
+						panicked, err := recovered(func() error { _, err := l.TryAcquire(t.Context(), 1, 0); return err })
+						if panicked == nil && !errors.Is(err, rratelimiter.ErrUnknownOutcome) { // it may go with another's question
+							assert.ErrorIs(t, err, rratelimiter.ErrCorrupt)
+						}
+						panicked, _ = recovered(func() error {
+							other := c.RateLimiter("{wrong}2", rratelimiter.WithDefault(limitertest.Every(10, time.Hour)))
+							return limitertest.Second(c.TryAcquireAll(t.Context(), 1, 0, l, other))
+						})
+						assert.Nil(t, panicked)
+						_, _ = recovered(func() error { return l.Release(t.Context(), 1) })
+					})
+				}
+				wg.Wait()
+			})
+		})
+	}
 }

@@ -40,3 +40,16 @@ func (h Hook) ProcessPipelineHook(next redis.ProcessPipelineHook) redis.ProcessP
 		return h(ctx, cmds, func() error { return next(ctx, cmds) })
 	}
 }
+
+// Fail sets the error of all commands and returns it.
+func Fail(cmds []redis.Cmder, err error) error {
+	for _, cmd := range cmds {
+		cmd.SetErr(err)
+	}
+	return err
+}
+
+// Calls reports whether cmd calls the script with that SHA1.
+func Calls(cmd redis.Cmder, sha string) bool {
+	return cmd.Name() == "evalsha" && cmd.Args()[1] == sha
+}

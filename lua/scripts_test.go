@@ -2,6 +2,7 @@ package lua
 
 import (
 	"encoding/hex"
+	"fmt"
 	"strconv"
 	"strings"
 	"testing"
@@ -11,6 +12,7 @@ import (
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
+	"github.com/rratelimiter/rratelimiter/codec"
 	"github.com/rratelimiter/rratelimiter/internal/redisson"
 	"github.com/rratelimiter/rratelimiter/internal/test/redistest"
 )
@@ -129,7 +131,21 @@ func TestAGrantGivesAllKeysOneTimeToLive(t *testing.T) {
 	}
 }
 
-// Where all have one time to live, a grant writes none.
+// So does a grant of a full value with an end of its own: it counts no window, of which
+// nothing was in use.
+func TestAGrantOfAFullValueGivesItATimeToLive(t *testing.T) {
+	t.Parallel()
+	eachFastPathCall(t, 0, 0, func(t *testing.T, rdb *redis.Client, keys redisson.Keys, call func(string) (any, error)) {
+		require.NoError(t, rdb.PExpire(t.Context(), keys.Config, 2*time.Hour).Err())
+		require.NoError(t, rdb.PExpire(t.Context(), keys.Value, 40*time.Minute).Err())
+		got, err := call(other(1))
+		require.NoError(t, err)
+		require.EqualValues(t, 1, got)
+		assert.InDelta(t, 2*time.Hour, rdb.PTTL(t.Context(), keys.Value).Val(), float64(time.Minute))
+	})
+}
+
+// If all have one time to live, a grant writes none.
 func TestAGrantWritesNoTimeToLiveThatIsThere(t *testing.T) {
 	t.Parallel()
 	s := redistest.StartRedis(t)
@@ -162,5 +178,101 @@ func TestAStrangeSharedValueBesideAClientsOwn(t *testing.T) {
 		require.NoError(t, err)
 		assert.EqualValues(t, 1, got[2])
 		require.NoError(t, rdb.Del(t.Context(), keys.List()...).Err())
+	})
+}
+
+// The list holds the attempts that a repeat decided last, each of them whole:
+// their late copies take nothing.
+func TestTheLastThirtyOneAttemptsAreNoted(t *testing.T) {
+	t.Parallel()
+	redistest.Engines(t, func(t *testing.T, rdb *redis.Client) {
+		for layout, noted := range map[codec.Layout]int{codec.LayoutD2: 31, codec.LayoutD1: 46, codec.LayoutC: 32, codec.LayoutB: 66} {
+			name := redistest.Name(t)
+			all := redisson.KeysOf(name, "id").List()
+			require.NoError(t, rdb.HSet(t.Context(), name, "rate", 1000, "interval", 3600000, "type", 0).Err())
+			const attempts = 70
+			ids := make([]string, attempts)
+			for i := range ids {
+				ids[i] = memberOf(t, layout, i)
+				require.NoError(t, rdb.Eval(t.Context(), Acquire.Source, all, ids[i], 1, "", "", 0).Err())
+			}
+			list, err := rdb.HGet(t.Context(), name, "answered").Result()
+			require.NoError(t, err)
+			assert.Equal(t, noted, strings.Count(list, ":"), "layout %v", layout)
+			assert.Regexp(t, `^(\d{13}:([0-9a-f]{2})+;)+$`, list, "layout %v", layout)
+			require.NoError(t, rdb.Del(t.Context(), all[1:]...).Err(), "so that late copies could be granted")
+			for i, id := range ids {
+				err := rdb.Eval(t.Context(), Acquire.Source, all, id, 1).Err()
+				assert.Equal(t, i >= attempts-noted, redis.HasErrorPrefix(err, "LATE"), "layout %v, attempt %d: %v", layout, i, err)
+			}
+		}
+	})
+}
+
+// memberOf returns a member for one permit, with an id of its own.
+func memberOf(t *testing.T, layout codec.Layout, n int) string {
+	t.Helper()
+	sizes := map[codec.Layout]int{codec.LayoutB: 4, codec.LayoutC: 8, codec.LayoutD1: 8, codec.LayoutD2: 16}
+	id := []byte(fmt.Sprintf("%0*d", sizes[layout], n))
+	m, err := codec.Append(nil, layout, id, 1)
+	require.NoError(t, err)
+	return string(m)
+}
+
+// ofClients are the scripts that have nothing to do with limiters.
+var ofClients = []*Script{Clients, NoteClient}
+
+func TestWhatIsNotedOfClients(t *testing.T) {
+	t.Parallel()
+	redistest.Engines(t, func(t *testing.T, rdb *redis.Client) {
+		key := redistest.Name(t)
+		eval := func(script *Script, args ...any) any {
+			got, err := rdb.Eval(t.Context(), script.Source, []string{key}, args...).Result()
+			require.NoError(t, err)
+			return got
+		}
+		assert.Equal(t, []any{"end", ""}, eval(Clients, ""))
+		past := float64(time.Now().Add(-time.Hour).UnixMilli())
+		for i := range 300 {
+			require.NoError(t, rdb.ZAdd(t.Context(), key, redis.Z{Score: past, Member: fmt.Sprint("old ", i)}).Err())
+		}
+		assert.Equal(t, []any{"end", ""}, eval(Clients, ""), "they are no longer known")
+		assert.EqualValues(t, 1, eval(NoteClient, "first", 3_600_000))
+		assert.EqualValues(t, 300+1-256, rdb.ZCard(t.Context(), key).Val(), "so many are forgotten a call")
+		assert.EqualValues(t, 1, eval(NoteClient, "second", 3_600_001))
+		assert.EqualValues(t, 2, rdb.ZCard(t.Context(), key).Val())
+		assert.Equal(t, []any{"end", "", "first", "second"}, eval(Clients, ""))
+		assert.InDelta(t, time.Hour, rdb.PTTL(t.Context(), key).Val(), float64(time.Minute))
+
+		seen := map[any]int{}
+		for i := range 1200 {
+			eval(NoteClient, fmt.Sprint("client ", i), 3_600_000+i)
+		}
+		token, pages := any(""), 0
+		for more := true; more; pages++ {
+			page, _ := eval(Clients, token).([]any)
+			require.LessOrEqual(t, len(page), 2+512)
+			more, token = page[0] == "again", page[1]
+			for _, one := range page[2:] {
+				seen[one]++
+			}
+			eval(NoteClient, "first", 3_700_000) // others take its place
+			eval(NoteClient, "client 600", 3_700_000)
+		}
+		assert.Equal(t, 3, pages)
+		assert.True(t, len(seen) == 1202, "%d are told", len(seen)) //nolint:testifylint // Len would print them all
+
+		require.NoError(t, rdb.Del(t.Context(), key).Err())
+		at := float64(time.Now().Add(time.Hour).UnixMilli())
+		for i := range 600 {
+			require.NoError(t, rdb.ZAdd(t.Context(), key, redis.Z{Score: at, Member: fmt.Sprint("tied ", i)}).Err())
+		}
+		token = ""
+		for pages = 0; token != "" || pages == 0; pages++ {
+			page, _ := eval(Clients, token).([]any)
+			token = page[1]
+		}
+		assert.Equal(t, 3, pages, "those that share a millisecond end too")
+		require.NoError(t, rdb.Del(t.Context(), key).Err())
 	})
 }

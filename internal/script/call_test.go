@@ -1,0 +1,319 @@
+package script_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"github.com/rratelimiter/rratelimiter/internal/script"
+	"github.com/rratelimiter/rratelimiter/internal/test/redistest"
+)
+
+// callTime is how long a call may take: its caller, who waits no longer than the
+// question's time, then learns how it ended.
+const callTime = script.DefaultTimeout - script.DefaultTimeout/32
+
+// patientBackoff is the longest time between attempts that are refused by servers
+// that change places, or are few.
+const patientBackoff = 128 * time.Millisecond
+
+// A server that hangs for an attempt's time leaves time for those that follow, as
+// if it is replaced meanwhile.
+func TestAnAttemptThatHangsLeavesTimeForOthers(t *testing.T) {
+	t.Parallel()
+	refused := answered("READONLY You can't write against a read only replica.")
+	for _, of := range []time.Duration{script.DefaultTimeout, 300 * time.Millisecond} {
+		virtual(t, meets(errHangs, refused, refused, nil), func(t *testing.T, s *scene) {
+			start := time.Now()
+			_, err := calls["repeat"](t.Context(), runner(s.rdb, of))
+			require.NoError(t, err)
+			assert.Len(t, s.sent(), 5)
+			assert.GreaterOrEqual(t, time.Since(start), of/3)
+			assert.Less(t, time.Since(start), of)
+		})
+	}
+}
+
+// No call goes unanswered for longer than its time, whatever the server does, and
+// though the client of go-redis is one that can't interrupt a read.
+func TestACallEndsInTime(t *testing.T) {
+	t.Parallel()
+	refused := answered("LOADING Redis is loading the dataset in memory")
+	for name, wrap := range map[string]func(redis.UniversalClient) script.Redis{
+		"Client":  func(rdb redis.UniversalClient) script.Redis { return rdb },
+		"wrapped": func(rdb redis.UniversalClient) script.Redis { return struct{ script.Redis }{rdb} },
+	} {
+		for _, fault := range []error{errHangs, refused} {
+			for within, until := range map[time.Duration]time.Duration{
+				callTime: 0, time.Second: time.Second, 200 * time.Millisecond: 200 * time.Millisecond,
+			} {
+				t.Run(fmt.Sprint(name, " ", fault, " ", within), func(t *testing.T) {
+					t.Parallel()
+					virtual(t, meets(fault), func(t *testing.T, s *scene) {
+						start := time.Now()
+						end := time.Time{}
+						if until > 0 {
+							end = start.Add(until)
+						}
+						_, err := repeatOn(t.Context(), newConn(wrap(s.rdb)), end, func(all []any, _ script.Attempt) []any { return all })
+						require.Error(t, err)
+						hangs := errors.Is(fault, errHangs)
+						assert.Equal(t, hangs, errors.Is(err, script.ErrLost))
+						assert.LessOrEqual(t, time.Since(start), within)
+						assert.Greater(t, time.Since(start), within-patientBackoff)
+						if hangs {
+							assert.LessOrEqual(t, len(s.sent()), 3, "an attempt has a third of the time")
+						}
+					})
+				})
+			}
+		}
+	}
+}
+
+// What a hook panics with, on a goroutine of ours, becomes the error of a call that
+// may have run.
+func TestAHookThatPanics(t *testing.T) {
+	t.Parallel()
+	fault := func(int) error { panic("a hook") }
+	virtual(t, fault, func(t *testing.T, s *scene) {
+		_, err := calls["once"](t.Context(), newConn(s.rdb))
+		require.ErrorIs(t, err, script.ErrLost)
+		require.ErrorContains(t, err, "a hook")
+		err = script.Guard(func() error {
+			_, err := calls["once"](t.Context(), newConn(s.rdb))
+			return err
+		})
+		require.ErrorIs(t, err, script.ErrLost)
+		require.ErrorContains(t, err, "a hook")
+	})
+}
+
+// A script that is to be called once more has its time from then on, and its
+// token in each attempt.
+func TestCalledOnceMore(t *testing.T) {
+	t.Parallel()
+	pages := newScript(`local n = redis.call('INCR', KEYS[1])
+if n == 6 then return {ARGV[1], ARGV[2]} end
+return {'again', 'token' .. n, n}`)
+	virtual(t, func(attempt int) error {
+		if attempt > 2 { // not for the first, nor for its EVAL
+			time.Sleep(900 * time.Millisecond)
+		}
+		return nil
+	}, func(t *testing.T, s *scene) {
+		var rest []any
+		call := script.Call{
+			Script: pages, Keys: script.KeysOf("key"), Args: script.Paged{"first"},
+			Continued: func(all []any) error { rest = append(rest, all...); return nil },
+		}
+		reply, err := newConn(s.rdb).Run(t.Context(), &call)
+		require.NoError(t, err)
+		assert.Equal(t, []any{"first", "token5"}, reply)
+		assert.Equal(t, []any{int64(1), int64(2), int64(3), int64(4), int64(5)}, rest)
+	})
+	virtual(t, nil, func(t *testing.T, s *scene) {
+		enough := errors.New("enough")
+		call := script.Call{
+			Script: pages, Keys: script.KeysOf("key"), Args: script.Paged{"first"},
+			Continued: func([]any) error { return enough },
+		}
+		_, err := newConn(s.rdb).Run(t.Context(), &call)
+		require.ErrorIs(t, err, enough)
+		assert.Len(t, s.sent(), 2)
+	})
+}
+
+// The token says which attempt it was that may have run.
+func TestARepeatedTokenIsTold(t *testing.T) {
+	t.Parallel()
+	pages := newScript(`if redis.call('INCR', KEYS[1]) == 1 then return {'again', 'more'} end
+return 'done'`)
+	var tokens []string
+	var repeated []bool
+	virtual(t, meets(io.EOF, nil, io.EOF, nil), func(t *testing.T, s *scene) {
+		require.NoError(t, s.rdb.ScriptLoad(t.Context(), pages.Source).Err())
+		call := script.Call{Script: pages, Keys: script.KeysOf("key"), Repeat: true}
+		call.Args = script.ArgumentsFunc(func(all []any, a script.Attempt) []any {
+			tokens, repeated = append(tokens, a.Token), append(repeated, a.Repeated)
+			return all
+		})
+		reply, err := newConn(s.rdb).Run(t.Context(), &call)
+		require.NoError(t, err)
+		assert.Equal(t, "done", reply)
+		assert.Equal(t, []string{"", "", "more", "more"}, tokens)
+		assert.Equal(t, []bool{false, true, false, true}, repeated)
+	})
+}
+
+func TestWhatGoesAhead(t *testing.T) {
+	t.Parallel()
+	redistest.Everywhere(t, func(t *testing.T, rdb redis.UniversalClient) {
+		name := redistest.Name(t)
+		hash, counter := name+":{a}", name+":{b}" // in two slots
+		own := newScript("return redis.call('INCRBY', KEYS[1], 1) -- " + name)
+		conn := newConn(rdb)
+		run := func(ahead ...any) (any, *redis.Cmd, error) {
+			call := script.Call{Script: own, Keys: script.KeysOf(counter), Ahead: ahead, Args: script.Constant{}}
+			reply, err := conn.Run(t.Context(), &call)
+			return reply, call.AheadAnswer(), err
+		}
+
+		reply, ahead, err := run("hget", hash, "field")
+		require.NoError(t, err)
+		assert.Equal(t, int64(1), reply, "run once, though the server did not know it")
+		require.ErrorIs(t, ahead.Err(), redis.Nil)
+
+		require.NoError(t, rdb.HSet(t.Context(), hash, "field", "7").Err())
+		var wg sync.WaitGroup
+		for range 20 {
+			wg.Go(func() {
+				_, ahead, err := run("hget", hash, "field")
+				assert.NoError(t, err)
+				text, err := ahead.Text()
+				assert.NoError(t, err)
+				assert.Equal(t, "7", text)
+			})
+		}
+		wg.Wait()
+		assert.Equal(t, "21", rdb.Get(t.Context(), counter).Val())
+
+		reply, ahead, err = run("hget", counter, "field")
+		require.NoError(t, err, "what goes ahead has an error of its own")
+		assert.Equal(t, int64(22), reply)
+		assert.True(t, redis.HasErrorPrefix(ahead.Err(), "WRONGTYPE"), ahead.Err())
+	})
+}
+
+func TestTogether(t *testing.T) {
+	t.Parallel()
+	single := script.NewConn(redis.NewClient(&redis.Options{Addr: "127.0.0.1:0"}), script.DefaultTimeout)
+	cluster := script.NewConn(redis.NewClusterClient(&redis.ClusterOptions{Addrs: []string{"127.0.0.1:0"}}), script.DefaultTimeout)
+	for _, tc := range []struct {
+		a, b string
+		tag  bool // they have the same hash tag, or are the same
+	}{
+		{"a", "b", false},
+		{"a", "a", true},
+		{"{t}a", "b{t}", true},
+		{"{t}a{u}", "{t}b", true},
+		{"{}a", "{}b", false},
+		{"{a", "{b", false},
+		{"a}", "b}", false},
+		{"{{a}}x", "{{a}}y", true},
+	} {
+		assert.True(t, single.Together(tc.a, tc.b))
+		assert.Equal(t, tc.tag, cluster.Together(tc.a, tc.b), "%s %s", tc.a, tc.b)
+	}
+}
+
+// slow holds commands of a name back, and may lose their answers.
+type slow struct {
+	name string
+
+	mu   sync.Mutex
+	hold time.Duration
+	lose bool
+	seen int
+}
+
+func (s *slow) do(_ context.Context, cmds []redis.Cmder, next func() error) error {
+	err := next()
+	if cmds[0].Name() != s.name {
+		return err
+	}
+	s.mu.Lock()
+	s.seen++
+	hold, lose := s.hold, s.lose
+	s.mu.Unlock()
+	time.Sleep(hold)
+	if lose {
+		return redistest.Fail(cmds, context.DeadlineExceeded)
+	}
+	return err
+}
+
+func (s *slow) set(hold time.Duration, lose bool) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.hold, s.lose, s.seen = hold, lose, 0
+}
+
+func TestDo(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		rdb, _ := redistest.Mini(t)
+		s := &slow{name: "incr"}
+		rdb.AddHook(redistest.Hook(s.do))
+		conn := newConn(rdb)
+		incr := func(ctx context.Context, reads bool) (*redis.Cmd, error) {
+			return script.Do(ctx, conn, reads, "incr", "n")
+		}
+
+		cmd, err := incr(t.Context(), false)
+		require.NoError(t, err)
+		assert.Equal(t, int64(1), cmd.Val())
+		_, err = script.Do(t.Context(), conn, true, "get", "nothing")
+		require.ErrorIs(t, err, redis.Nil)
+		require.NotErrorIs(t, err, script.ErrLost)
+		_, err = script.Do(t.Context(), conn, false, "hset", "n", "field", 1)
+		require.True(t, redis.HasErrorPrefix(err, "WRONGTYPE"), err)
+
+		ended, cancel := context.WithCancel(t.Context())
+		cancel()
+		_, err = incr(ended, false)
+		require.ErrorIs(t, err, context.Canceled)
+		require.NotErrorIs(t, err, script.ErrLost, "it was not sent")
+		assert.Equal(t, 1, s.seen)
+
+		s.set(time.Minute, false)
+		for _, reads := range []bool{false, true} {
+			start := time.Now()
+			soon, cancel := context.WithTimeout(t.Context(), time.Second)
+			_, err = incr(soon, reads)
+			cancel()
+			require.ErrorIs(t, err, context.DeadlineExceeded)
+			assert.Equal(t, time.Second, time.Since(start))
+			assert.Equal(t, !reads, errors.Is(err, script.ErrLost))
+		}
+		time.Sleep(time.Hour)
+
+		s.set(0, true)
+		_, err = incr(t.Context(), false)
+		require.ErrorIs(t, err, script.ErrLost)
+		assert.Equal(t, 1, s.seen, "a command that writes is not repeated")
+	})
+}
+
+// hungCluster never finds out which master has a key.
+type hungCluster struct{ script.Redis }
+
+func (hungCluster) MasterForKey(context.Context, string) (*redis.Client, error) {
+	time.Sleep(time.Hour)
+	return nil, redis.ErrClosed
+}
+
+// Callers with little time each wait together as long as one who has time.
+func TestLearningHoldsUpCallersWithLittleTime(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		conn := script.NewConn(hungCluster{}, script.DefaultTimeout)
+		start := time.Now()
+		for range 100 {
+			ctx, cancel := context.WithTimeout(t.Context(), 20*time.Millisecond)
+			assert.Nil(t, conn.Master(ctx, "key"))
+			cancel()
+		}
+		assert.LessOrEqual(t, time.Since(start), 200*time.Millisecond)
+		time.Sleep(time.Hour)
+	})
+}

@@ -1,0 +1,346 @@
+package faults_test
+
+import (
+	"context"
+	"slices"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"github.com/rratelimiter/rratelimiter"
+	"github.com/rratelimiter/rratelimiter/internal/test/limitertest"
+	"github.com/rratelimiter/rratelimiter/internal/test/redistest"
+	"github.com/rratelimiter/rratelimiter/limit"
+	"github.com/rratelimiter/rratelimiter/lua"
+)
+
+// Callers whose deadlines end before an answer have the policy answer those after them.
+func TestDeadlinesOpenTheBreaker(t *testing.T) {
+	t.Parallel()
+	duringOutages(t, limit.FailOpen(), func(t *testing.T, s *outageScene) {
+		l := s.client.RateLimiter("orders", rratelimiter.WithDefault(limitertest.Every(5, time.Hour)))
+		limitertest.MustAcquire(t, l, 5)
+		s.hook.hang(true)
+		for range 7 { // the fifth ends after 50 ms of silence
+			_, err := within(t, 10*time.Millisecond, func(ctx context.Context) (bool, error) { return l.TryAcquire(ctx, 1, 0) })
+			require.ErrorIs(t, err, context.DeadlineExceeded)
+		}
+		assert.True(t, atOnce(t, func() (bool, error) { return l.TryAcquire(t.Context(), 1, 0) }))
+	})
+}
+
+// Refusals, callers who go, limiters without a rate, and deadlines that end while a caller
+// waits for permits are no outage.
+func TestWhatIsNoOutage(t *testing.T) {
+	t.Parallel()
+	duringOutages(t, limit.FailOpen(), func(t *testing.T, s *outageScene) {
+		l := s.client.RateLimiter("{s}a", rratelimiter.WithDefault(limitertest.Every(1, time.Hour)))
+		other := s.client.RateLimiter("{s}b", rratelimiter.WithDefault(limitertest.Every(9, time.Hour)))
+		limitertest.MustAcquire(t, l, 1)
+		for range 10 {
+			limitertest.MustRefuse(t, l, 1)
+			_, err := l.TryAcquire(t.Context(), 2, 0)
+			require.ErrorIs(t, err, rratelimiter.ErrPermitsExceedRate)
+			_, err = s.client.RateLimiter("none").TryAcquire(t.Context(), 1, 0)
+			require.ErrorIs(t, err, rratelimiter.ErrNotInitialized)
+			ctx, cancel := context.WithCancel(t.Context())
+			time.AfterFunc(time.Second, cancel)
+			require.ErrorIs(t, l.Acquire(ctx, 1), context.Canceled)
+		}
+		limitertest.MustRefuse(t, l, 1)
+		for range 4 {
+			_, err := within(t, time.Second, func(ctx context.Context) (any, error) { return nil, l.Acquire(ctx, 1) })
+			require.ErrorIs(t, err, context.DeadlineExceeded)
+			_, err = within(t, time.Second, func(ctx context.Context) (any, error) {
+				return s.client.TryAcquireAll(ctx, 1, time.Minute, l, other)
+			})
+			require.ErrorIs(t, err, context.DeadlineExceeded)
+		}
+		limitertest.MustRefuse(t, l, 1)
+	})
+}
+
+// within makes a call with a deadline.
+func within[T any](t testing.TB, d time.Duration, call func(ctx context.Context) (T, error)) (T, error) {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(t.Context(), d)
+	defer cancel()
+	return call(ctx)
+}
+
+func takeWithin(t testing.TB, l limit.Limiter, key string, d time.Duration) (limit.Decision, error) {
+	t.Helper()
+	return within(t, d, func(ctx context.Context) (limit.Decision, error) { return l.Take(ctx, key, 1) })
+}
+
+// far makes each round trip take so long.
+func far(trip time.Duration) redistest.Hook {
+	return func(_ context.Context, _ []redis.Cmder, next func() error) error {
+		time.Sleep(trip)
+		return next()
+	}
+}
+
+// Callers with deadlines shorter than a round trip must not switch a limit off for
+// others: the server works.
+func TestShortDeadlinesOpenNoBreaker(t *testing.T) {
+	t.Parallel()
+	eachOfKeys(t, 3, limit.FailOpen(), func(t *testing.T, s *outageScene, l limit.Returner) {
+		s.rdb.AddHook(far(10 * time.Millisecond))
+		granted := 0
+		for range 20 {
+			for range 30 {
+				_, _ = takeWithin(t, l, "hasty", 2*time.Millisecond)
+			}
+			d, err := l.Take(t.Context(), "patient", 1)
+			assert.NoError(t, err)
+			if d.Granted {
+				granted++
+			}
+		}
+		assert.Equal(t, 3, granted)
+	})
+}
+
+// So with a server that is far away, from the first calls on.
+func TestShortDeadlinesAtADistanceOpenNoBreaker(t *testing.T) {
+	t.Parallel()
+	eachOfKeys(t, 3, limit.FailOpen(), func(t *testing.T, s *outageScene, l limit.Returner) {
+		s.rdb.AddHook(far(120 * time.Millisecond))
+		var wg sync.WaitGroup
+		for range 2 {
+			wg.Go(func() {
+				for start := time.Now(); time.Since(start) < 30*time.Second; time.Sleep(100 * time.Millisecond) {
+					_, _ = takeWithin(t, l, "hasty", 60*time.Millisecond)
+				}
+			})
+		}
+		granted := 0
+		for start := time.Now(); time.Since(start) < 30*time.Second; time.Sleep(500 * time.Millisecond) {
+			d, err := takeWithin(t, l, "patient", time.Second)
+			assert.NoError(t, err)
+			if d.Granted {
+				granted++
+			}
+		}
+		wg.Wait()
+		assert.Equal(t, 3, granted)
+	})
+}
+
+// refuse answers some scripts with an error.
+func (s *outageScene) refuse(text string, of func(sha any) bool) {
+	s.rdb.AddHook(redistest.Hook(func(_ context.Context, cmds []redis.Cmder, next func() error) error {
+		if len(cmds) == 1 && cmds[0].Name() == "evalsha" && of(cmds[0].Args()[1]) {
+			return redistest.Fail(cmds, answered(text))
+		}
+		return next()
+	}))
+}
+
+// writes reports whether a script writes: a server that refuses writes answers the others.
+func writes(sha any) bool { return sha == lua.Acquire.SHA || sha == lua.Probe.SHA }
+
+// waits returns the share of its time that a caller waits who asks every 10 ms.
+func waits(t *testing.T, l *rratelimiter.RateLimiter, lasting time.Duration) float64 {
+	t.Helper()
+	waited, start := time.Duration(0), time.Now()
+	for time.Since(start) < lasting {
+		before := time.Now()
+		limitertest.MustAcquire(t, l, 1)
+		waited += time.Since(before)
+		time.Sleep(10 * time.Millisecond)
+	}
+	return float64(waited) / float64(time.Since(start))
+}
+
+// After the first calls, callers of a server that refuses to write wait for no answer.
+func TestAServerThatRefusesToWriteIsNotAsked(t *testing.T) {
+	t.Parallel()
+	for _, code := range []string{"READONLY", "NOREPLICAS", "OOM", "MISCONF"} {
+		t.Run(code, func(t *testing.T) {
+			t.Parallel()
+			duringOutages(t, limit.FailOpen(), func(t *testing.T, s *outageScene) {
+				l := s.client.RateLimiter("orders", rratelimiter.WithDefault(limitertest.Every(7, time.Hour)))
+				limitertest.MustAcquire(t, l, 1)
+				s.refuse(code+" no", writes)
+				for range 3 {
+					limitertest.MustAcquire(t, l, 1)
+				}
+				share := waits(t, l, time.Minute)
+				t.Logf("%s: callers wait %.1f %% of the time", code, 100*share)
+				assert.Less(t, share, 0.03, "only who begins a probe waits, for 5 ms")
+			})
+		})
+	}
+}
+
+// Calls go to a server that answers probes and decides nothing ever more rarely, and soon
+// again once it has decided one.
+func TestReturnsThatFailAreEverFurtherApart(t *testing.T) {
+	t.Parallel()
+	duringOutages(t, limit.FailOpen(), func(t *testing.T, s *outageScene) {
+		l := s.client.RateLimiter("orders", rratelimiter.WithDefault(limitertest.Every(1, time.Hour)))
+		limitertest.MustAcquire(t, l, 1)
+		down := true
+		s.refuse("READONLY no", func(sha any) bool { return down && sha == lua.Acquire.SHA })
+		waits(t, l, 10*time.Second)
+		synctest.Wait()
+		assert.Less(t, len(s.told.Events()), 30)
+		share := waits(t, l, 10*time.Minute)
+		t.Logf("callers wait %.1f %% of the time", 100*share)
+		assert.Less(t, share, 0.12)
+
+		down = false
+		for back := time.Now(); limitertest.Try(t, l, 1); time.Sleep(10 * time.Millisecond) {
+			require.Less(t, time.Since(back), 31*time.Second)
+		}
+		down = true
+		for range 3 {
+			limitertest.MustAcquire(t, l, 1)
+		}
+		down = false
+		time.Sleep(200 * time.Millisecond)
+		limitertest.MustRefuse(t, l, 1)
+	})
+}
+
+// What Redis was not charged for is not given back there: it would be others' permits.
+func TestReleaseAfterAnOutage(t *testing.T) {
+	t.Parallel()
+	duringOutages(t, limit.FailOpen(), func(t *testing.T, s *outageScene) {
+		l, other := s.client.RateLimiter("orders"), s.other.RateLimiter("orders")
+		limitertest.MustTrySetRate(t, other, limitertest.Every(20, 10*time.Hour))
+		limitertest.MustAcquire(t, other, 5)
+		limitertest.MustAcquire(t, l, 2)
+		s.fail(t, l) // three that are not charged, as these:
+		limitertest.MustAcquire(t, l, 4)
+		require.Error(t, l.Release(t.Context(), 9))
+		s.recover()
+		time.Sleep(time.Minute)
+		before := limitertest.Available(t, other)
+		require.NoError(t, l.Release(t.Context(), 7))
+		assert.Equal(t, before, limitertest.Available(t, other), "none of these was charged")
+		require.NoError(t, l.Release(t.Context(), 2))
+		assert.Equal(t, before+2, limitertest.Available(t, other))
+	})
+}
+
+// What one handle lets through, another one with other options does not release: its
+// callers hold permits that were charged.
+func TestReleaseBesideAHandleThatLetsThrough(t *testing.T) {
+	t.Parallel()
+	duringOutages(t, limit.FailClosed(), func(t *testing.T, s *outageScene) {
+		rate := rratelimiter.WithDefault(limitertest.Every(6, time.Hour))
+		handle := func(opts ...rratelimiter.LimiterOption) *rratelimiter.RateLimiter {
+			return s.client.RateLimiter("orders", append(opts, rate)...)
+		}
+		plain := handle()
+		limitertest.MustAcquire(t, plain, 3)
+		limitertest.MustAcquire(t, plain, 3)
+		limitertest.MustAcquire(t, handle(rratelimiter.WithShadow()), 3)
+		s.fail(t, handle(rratelimiter.WithFailure(limit.FailOpen()))) // three more
+		s.recover()
+
+		require.NoError(t, plain.Release(t.Context(), 3))
+		assert.Equal(t, int64(3), limitertest.Available(t, plain))
+		for _, other := range []rratelimiter.SharedOption{rratelimiter.WithShadow(), rratelimiter.WithFailure(limit.FailOpen())} {
+			require.NoError(t, handle(other).Release(t.Context(), 3), "by a handle made anew")
+			assert.Equal(t, int64(3), limitertest.Available(t, plain), "not charged")
+		}
+		require.NoError(t, handle(rratelimiter.WithShadow()).Release(t.Context(), 3))
+		assert.Equal(t, int64(6), limitertest.Available(t, plain))
+	})
+}
+
+// So with what was let through to TryAcquireAll. What a Keyed undoes is not released again.
+func TestReleaseBesideAClientInShadow(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		rdb, _ := redistest.Mini(t)
+		client := limitertest.NewClient(t, rdb, rratelimiter.WithShadow())
+		rate := rratelimiter.WithDefault(limitertest.Every(4, time.Hour))
+		watched := client.RateLimiter("{s}a", rate)
+		other := client.RateLimiter("{s}a", rate, rratelimiter.WithFailure(limit.FailOpen()))
+		limitertest.MustAcquire(t, other, 4)
+		ok, err := client.TryAcquireAll(t.Context(), 2, 0, watched)
+		require.NoError(t, err)
+		require.True(t, ok)
+		_, back, err := client.Keyed("{s}", limitertest.Every(4, time.Hour)).TakeReturnable(t.Context(), "a", 1)
+		require.NoError(t, err)
+		require.NoError(t, back(t.Context()))
+		require.NoError(t, watched.Release(t.Context(), 2))
+		assert.Zero(t, limitertest.Available(t, other))
+		require.NoError(t, other.Release(t.Context(), 4))
+		assert.Equal(t, int64(4), limitertest.Available(t, other))
+	})
+}
+
+// Close fails those who wait for a local limiter, and returns when they are done. What a
+// policy granted is not released after it.
+func TestCloseDuringAnOutage(t *testing.T) {
+	t.Parallel()
+	duringOutages(t, limit.FailLocal(0.5), func(t *testing.T, s *outageScene) {
+		rate := rratelimiter.WithDefault(limitertest.Every(6, time.Hour))
+		l, other := s.client.RateLimiter("{s}a", rate), s.client.RateLimiter("{s}b", rate)
+		s.fail(t, l)
+		var mu sync.Mutex
+		var ended []error
+		calls := []func() error{
+			func() error { return l.Acquire(t.Context(), 1) },
+			func() error { return limitertest.Second(l.TryAcquire(t.Context(), 1, time.Minute)) },
+			func() error { return limitertest.Second(s.client.TryAcquireAll(t.Context(), 1, time.Minute, l, other)) },
+		}
+		for _, call := range calls {
+			go func() {
+				err := call()
+				mu.Lock()
+				defer mu.Unlock()
+				ended = append(ended, err)
+			}()
+		}
+		time.Sleep(10 * time.Millisecond)
+		closed := time.Now()
+		require.NoError(t, s.client.Close(t.Context()))
+		assert.Less(t, time.Since(closed), 5*time.Second, "a probe may be under way")
+		synctest.Wait()
+		mu.Lock()
+		errs := slices.Clone(ended)
+		mu.Unlock()
+		assert.Len(t, errs, len(calls))
+		for _, err := range errs {
+			require.ErrorIs(t, err, rratelimiter.ErrClosed)
+		}
+		require.ErrorIs(t, l.Release(t.Context(), 1), rratelimiter.ErrClosed)
+	})
+}
+
+// A hook of the Redis client's that panics ends no program, whoever makes the call.
+func TestHooksThatPanicDuringAnOutage(t *testing.T) {
+	t.Parallel()
+	for _, inline := range []bool{false, true} {
+		synctest.Test(t, func(t *testing.T) {
+			_, m := redistest.Mini(t)
+			rdb := redistest.MiniClient(t, m, &redis.Options{ContextTimeoutEnabled: inline})
+			hook := newHanging(rdb)
+			client := limitertest.NewClient(t, rdb, rratelimiter.WithFailure(limit.FailLocal(1)))
+			l := client.RateLimiter("orders", rratelimiter.WithDefault(limitertest.Every(50, time.Hour)))
+			hook.hang(true)
+			for range 3 {
+				limitertest.MustAcquire(t, l, 1)
+			}
+			hook.hang(false)
+			for _, script := range []*lua.Script{lua.Probe, lua.Config} {
+				rdb.AddHook(limitertest.BeforeScript(script, func() { panic("a hook") }))
+			}
+			time.Sleep(5 * time.Second)
+			limitertest.MustAcquire(t, l, 1)
+			time.Sleep(time.Minute)
+		})
+	}
+}

@@ -1,0 +1,258 @@
+package faults_test
+
+import (
+	"context"
+	"fmt"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"github.com/rratelimiter/rratelimiter"
+	"github.com/rratelimiter/rratelimiter/internal/test/limitertest"
+	"github.com/rratelimiter/rratelimiter/internal/test/redistest"
+	"github.com/rratelimiter/rratelimiter/lua"
+)
+
+func TestAcquireWithoutAnyAnswer(t *testing.T) {
+	t.Parallel()
+	for name, tt := range map[string]struct {
+		action redistest.Action
+		held   three // each attempt that arrives counts once
+	}{
+		"dropped": {redistest.DropAnswer, three{3 + 2 + 2 + 4, 4, 4}},
+		"cut":     {redistest.Cut, three{}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			w := newBundle(t, 20, "4.7.0")
+			w.OnScript(func(s *lua.Script, _ int) redistest.Action {
+				if s == lua.Acquire || s == lua.AcquireAll {
+					return tt.action
+				}
+				return redistest.Pass
+			})
+			ok, err := w.TryAcquire(t.Context(), 3, 0)
+			require.ErrorIs(t, err, rratelimiter.ErrUnknownOutcome)
+			assert.False(t, ok)
+			_, err = w.Take(t.Context(), 2)
+			require.ErrorIs(t, err, rratelimiter.ErrUnknownOutcome)
+			require.ErrorIs(t, w.Acquire(t.Context(), 2), rratelimiter.ErrUnknownOutcome)
+			assert.LessOrEqual(t, w.Sent(lua.Acquire), 3*5)
+			_, err = w.tryAll(t.Context(), 4, 0)
+			require.ErrorIs(t, err, rratelimiter.ErrUnknownOutcome)
+			assert.LessOrEqual(t, w.Sent(lua.AcquireAll), 5)
+			w.checkAll(t, tt.held, "without an answer")
+
+			w.On(nil)
+			limitertest.MustAcquire(t, w.RateLimiter, 1)
+		})
+	}
+}
+
+// runOnce are calls that write, and how to see whether one has run, on a limiter of 10
+// permits an hour of which 6 are in use.
+var runOnce = map[string]struct {
+	script *lua.Script
+	ran    func(ctx context.Context, t *testing.T, w *limitertest.Wire) bool
+}{
+	"Release": {lua.Release, func(_ context.Context, t *testing.T, w *limitertest.Wire) bool {
+		return limitertest.InUse(t, w.Redis, w.Keys.Permits) == 5
+	}},
+	"TrySetRate":  {lua.TrySetRate, hasNewRate},
+	"SetRate":     {lua.SetRate, hasNewRate},
+	"UpdateRate":  {lua.SetRate, hasNewRate},
+	"Delete":      {lua.Delete, isGone},
+	"Rename":      {lua.Rename, isGone},
+	"Expire":      {lua.Expire, expires},
+	"ExpireAt":    {lua.Expire, expires},
+	"ClearExpire": {lua.ClearExpire, func(ctx context.Context, t *testing.T, w *limitertest.Wire) bool { return !expires(ctx, t, w) }},
+}
+
+func hasNewRate(ctx context.Context, _ *testing.T, w *limitertest.Wire) bool {
+	return w.Redis.HGet(ctx, w.Name(), "rate").Val() == "7"
+}
+
+func isGone(ctx context.Context, _ *testing.T, w *limitertest.Wire) bool {
+	return w.Redis.Exists(ctx, w.Name()).Val() == 0
+}
+
+func expires(ctx context.Context, _ *testing.T, w *limitertest.Wire) bool {
+	return w.Redis.TTL(ctx, w.Name()).Val() > 0
+}
+
+// A write is not repeated once it may have run.
+func TestWritesRunAtMostOnce(t *testing.T) {
+	t.Parallel()
+	for name, tt := range runOnce {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			var wg sync.WaitGroup
+			for _, fault := range []string{"drop", "swallow", "hold", "cut", "late"} {
+				wg.Go(func() {
+					w := newWire(t, 10)
+					limitertest.MustAcquire(t, w.RateLimiter, 6)
+					switch name {
+					case "TrySetRate":
+						assert.NoError(t, limitertest.Second(w.Other.Delete(t.Context())))
+					case "ClearExpire":
+						assert.NoError(t, w.Redis.Expire(t.Context(), w.Name(), time.Hour).Err())
+					}
+					w.On(tt.script, actions(fault, w.Held)...)
+					err := limitertest.Operations[name](context.Background(), w.RateLimiter)
+					assert.ErrorIs(t, err, rratelimiter.ErrUnknownOutcome, fault)
+					assert.ErrorContains(t, err, w.Name(), fault)
+					w.LetGo()
+					w.Proxy.Settle(t)
+					assert.Equal(t, 1, w.Sent(tt.script), "%s: it is not repeated", fault)
+					assert.Equal(t, fault != "cut", tt.ran(t.Context(), t, w), "%s: it ran", fault)
+				})
+			}
+			wg.Wait()
+		})
+	}
+}
+
+// Reads are repeated.
+func TestReadsOutliveLostAnswers(t *testing.T) {
+	t.Parallel()
+	for name, tt := range map[string]struct {
+		script *lua.Script
+		read   func(w *limitertest.Wire) (any, error)
+		want   any
+	}{
+		"Config":           {lua.Config, func(w *limitertest.Wire) (any, error) { return w.Config(t.Context()) }, limitertest.Hourly(10)},
+		"AvailablePermits": {lua.Available, func(w *limitertest.Wire) (any, error) { return w.AvailablePermits(t.Context()) }, int64(4)},
+		"TTL": {lua.TTL, func(w *limitertest.Wire) (any, error) {
+			_, expires, err := w.TTL(t.Context())
+			return expires, err
+		}, false},
+		"Exists": {lua.TTL, func(w *limitertest.Wire) (any, error) { return w.Exists(t.Context()) }, true},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			w := newWire(t, 10)
+			limitertest.MustAcquire(t, w.RateLimiter, 6)
+			w.On(tt.script, redistest.DropAnswer, redistest.Swallow, redistest.Cut)
+			got, err := tt.read(w)
+			require.NoError(t, err)
+			assert.Equal(t, tt.want, got)
+			w.CheckHeld(t, 6, "read")
+		})
+	}
+}
+
+func TestScriptsThatTheServerForgot(t *testing.T) {
+	t.Parallel()
+	server := redistest.StartRedis(t)
+	for name, tt := range map[string]struct {
+		fault  string // EVALSHA, EVAL, EVALSHA ...
+		forget int    // before that call, too
+	}{
+		"no fault":             {"", 0},
+		"answer dropped":       {"pass drop", 0},
+		"NOSCRIPT dropped":     {"drop", 0},
+		"cut":                  {"pass cut pass drop", 0},
+		"forgotten meanwhile":  {"pass drop", 3},
+		"forgotten, then lost": {"pass drop pass drop", 3},
+	} {
+		t.Run(name, func(t *testing.T) {
+			w := limitertest.NewWire(t, server, limitertest.Hourly(10), false)
+			limitertest.MustAcquire(t, w.Other, 3)
+			forget := func() { assert.NoError(t, w.Redis.ScriptFlush(t.Context()).Err()) }
+			met := actions(tt.fault, nil)
+			for _, wishes := range [][]limitertest.Wish{try(2), {limitertest.TryFor(1), limitertest.TryFor(9), limitertest.TakeFor(1)}} {
+				forget()
+				w.OnScript(func(s *lua.Script, n int) redistest.Action {
+					if s != lua.Acquire {
+						return redistest.Pass
+					}
+					if n == tt.forget {
+						forget()
+					}
+					if n <= len(met) {
+						return met[n-1]
+					}
+					return redistest.Pass
+				})
+				assert.EqualValues(t, 2, limitertest.Sum(w.Ask(t, wishes...)))
+			}
+			w.CheckHeld(t, 7, "acquired")
+
+			forget()
+			require.NoError(t, w.Release(t.Context(), 3), "NOSCRIPT says that it did not run")
+			w.CheckHeld(t, 4, "released")
+			forget()
+			w.On(lua.Release, redistest.Pass, redistest.DropAnswer)
+			require.ErrorIs(t, w.Release(t.Context(), 1), rratelimiter.ErrUnknownOutcome)
+			w.CheckHeld(t, 3, "released once")
+		})
+	}
+}
+
+// A lost answer to a joint call that carries its script, because the server did not
+// know it, costs its callers one attempt, and those who flew with it nothing.
+func TestAJointCallThatIsLostWithItsScript(t *testing.T) {
+	t.Parallel()
+	for name, lost := range map[string]redistest.Action{"no answer": redistest.Swallow, "a broken connection": redistest.DropAnswer} {
+		for _, punctual := range []bool{false, true} {
+			t.Run(fmt.Sprintf("%s, ContextTimeoutEnabled %v", name, punctual), func(t *testing.T) {
+				t.Parallel()
+				synctest.Test(t, func(t *testing.T) { loseJointCall(t, lost, punctual) })
+			})
+		}
+	}
+}
+
+func loseJointCall(t *testing.T, lost redistest.Action, punctual bool) {
+	t.Helper()
+	direct, m := redistest.Mini(t)
+	proxy := redistest.MiniProxy(t, m)
+	c := limitertest.NewClient(t, proxy.Client(t, &redis.Options{ContextTimeoutEnabled: punctual}))
+	const rate, callers = 10, 40
+	limiters := make([]*rratelimiter.RateLimiter, callers)
+	for i := range limiters {
+		limiters[i] = c.RateLimiter(fmt.Sprint("limiter", i), rratelimiter.WithDefault(limitertest.Every(rate, time.Hour)))
+		limitertest.MustAcquire(t, limiters[i], 1)
+		limitertest.MustAcquire(t, limiters[i], 1) // its short answer says that the limiter is shared
+	}
+	var sent, losses atomic.Int32
+	proxy.OnCommand(func(c redistest.Command) redistest.Action {
+		switch {
+		case sent.Add(1) <= 2: // while these two are under way the others gather
+			return redistest.Pass.After(10 * time.Millisecond)
+		case c.Name() == "eval" && c.Args[1] == lua.AcquireMany.Source && losses.Add(1) == 1:
+			return lost
+		}
+		return redistest.Pass
+	})
+	var wg sync.WaitGroup
+	start := time.Now()
+	for i, l := range limiters {
+		wg.Go(func() {
+			if i%10 == 9 { // figures are not asked for together
+				d, err := l.Take(t.Context(), 1)
+				assert.NoError(t, err)
+				assert.True(t, d.Granted)
+				assert.Less(t, time.Since(start), 100*time.Millisecond)
+				return
+			}
+			ok, err := l.TryAcquire(t.Context(), 1, 0)
+			assert.NoError(t, err)
+			assert.True(t, ok)
+			assert.Less(t, time.Since(start), 1500*time.Millisecond)
+		})
+		synctest.Wait()
+	}
+	wg.Wait()
+	require.Positive(t, losses.Load())
+	for _, l := range limiters {
+		assert.EqualValues(t, 3, limitertest.InUse(t, direct, limitertest.KeysOf(l).Permits))
+		assert.EqualValues(t, rate-3, limitertest.Available(t, l))
+	}
+}
