@@ -2,8 +2,8 @@ package model
 
 import "strconv"
 
-// May returns what an operation does, defects included.
-func (r *Release) May(op Op) []Possible {
+// may returns what an operation does, defects included.
+func (r *Release) may(op Op) []Possible {
 	n, rate := op.Permits, op.Rate
 	switch op.Do {
 	case "tryAcquire", "tryAcquireTimeout":

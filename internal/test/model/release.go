@@ -77,6 +77,8 @@ func (r *Release) CountsRows() bool { return r.Clamps && !r.SumsUp }
 // Lacks reports whether the release has no such operation.
 func (r *Release) Lacks(operation string) bool {
 	switch operation {
+	case "acquireAll", "wait":
+		return true
 	case "release":
 		return !r.releases
 	case "setRate":
