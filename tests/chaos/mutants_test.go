@@ -3,7 +3,6 @@ package chaos_test
 import (
 	"context"
 	"slices"
-	"sync/atomic"
 	"testing"
 	"time"
 
@@ -144,32 +143,10 @@ func (m mutant) hook(mutation limitertest.Mutation, w *goCrew) redis.Hook {
 	if !m.closing {
 		return mutation
 	}
-	return closingHook{mutation, &w.closing}
-}
-
-// closingHook is a mutation while a Client is being closed.
-type closingHook struct {
-	limitertest.Mutation
-
-	closing *atomic.Bool
-}
-
-func (h closingHook) ProcessHook(next redis.ProcessHook) redis.ProcessHook {
-	mutated := h.Mutation.ProcessHook(next)
-	return func(ctx context.Context, cmd redis.Cmder) error {
-		if h.closing.Load() {
-			return mutated(ctx, cmd)
+	return redistest.Hook(func(ctx context.Context, cmds []redis.Cmder, next func() error) error {
+		if !w.closing.Load() { // it is there only while a Client is closed
+			return next()
 		}
-		return next(ctx, cmd)
-	}
-}
-
-func (h closingHook) ProcessPipelineHook(next redis.ProcessPipelineHook) redis.ProcessPipelineHook {
-	mutated := h.Mutation.ProcessPipelineHook(next)
-	return func(ctx context.Context, cmds []redis.Cmder) error {
-		if h.closing.Load() {
-			return mutated(ctx, cmds)
-		}
-		return next(ctx, cmds)
-	}
+		return mutation.Hook(ctx, cmds, next)
+	})
 }
