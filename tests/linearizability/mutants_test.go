@@ -149,7 +149,7 @@ func TestMutants(t *testing.T) {
 			for i := range enoughHistories {
 				for _, h := range happen(rand.New(rand.NewPCG(seed, uint64(i)))) {
 					// One that takes long to tell is left for another that does not.
-					if h.Check(time.Second) == porcupine.Illegal {
+					if result, _ := h.Check(time.Second); result == porcupine.Illegal {
 						if testing.Verbose() {
 							t.Logf("told by history %d: %v", i+1, h.Shrunk())
 						}
