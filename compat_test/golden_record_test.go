@@ -1,11 +1,9 @@
 package compat_test
 
 import (
-	"encoding/json"
 	"hash/fnv"
 	"math/rand/v2"
 	"slices"
-	"strings"
 	"testing"
 
 	"github.com/stretchr/testify/require"
@@ -35,14 +33,11 @@ type recorder struct {
 // tally is how many operations were compared with the model.
 type tally struct{ compared, mismatches int }
 
-// newRecorder returns one of the services, of which Java has these clients.
-func newRecorder(t *testing.T, c cast, oldest string, draw *rand.Rand, javas ...*javaClient) *recorder {
+// newRecorder returns one of the services on a stage.
+func newRecorder(t *testing.T, st *stage, draw drawer) *recorder {
 	t.Helper()
-	h := newHistory(c)
-	return &recorder{
-		stage: newStage(t, c, oldest, redistest.Redis(t), javas...), drawer: drawer{draw},
-		t: t, h: h, cover: newCoverage(h), counts: make(map[string]*tally),
-	}
+	h := newHistory(st.cast)
+	return &recorder{stage: st, drawer: draw, t: t, h: h, cover: newCoverage(h), counts: make(map[string]*tally)}
 }
 
 // recordTrace plays a history beside a release of Redisson.
@@ -55,11 +50,12 @@ func recordTrace(t *testing.T, version string) []step {
 	h := fnv.New64a()
 	_, _ = h.Write([]byte(version))
 	draw := rand.New(rand.NewPCG(1, h.Sum64()))
-	r := newRecorder(t, traceCast(version), version, draw, driver.open(t, url), driver.open(t, url))
+	st := newStage(t, traceCast(version), version, redistest.Redis(t), driver.open(t, url), driver.open(t, url))
+	r := newRecorder(t, st, drawer{Rand: draw, tick: goldenTick})
 	r.begin()
 	for len(r.steps) < leastSteps || len(r.cover.missing()) > 0 {
 		require.Less(t, len(r.steps), mostSteps, "steps, and still %v", r.cover.missing())
-		if n := r.IntN(100); n < 24 || len(r.steps) <= leastSteps {
+		if n := r.IntN(100); n < 26 || len(r.steps) <= leastSteps {
 			r.turn(n)
 		} else {
 			r.makeUp(pick(r.drawer, limiterNames))
@@ -84,12 +80,12 @@ func (r *recorder) begin() {
 // turn lets something happen to one of the limiters; n, of a hundred, says what.
 func (r *recorder) turn(n int) {
 	on := pick(r.drawer, limiterNames)
-	interval := max(r.h.states[on].Interval(), 20*second)
+	interval := max(r.h.states[on].Interval(), 4*r.tick)
 	switch {
 	case n < 5:
 		r.pass(on, interval/6)
 	case n < 8:
-		r.pass(on, interval+goldenTick)
+		r.pass(on, interval+r.tick)
 		r.ask(on, ranOut)
 	case n < 16:
 		r.runOut(on)
@@ -97,7 +93,10 @@ func (r *recorder) turn(n int) {
 		r.take(on)
 		r.lose(on)
 		r.ask(on, ranOut)
-	case n < 24:
+	case n < 22:
+		r.meddle(on)
+		r.ask(on, ranOut)
+	case n < 26:
 		r.take(on)
 		r.hasten(on)
 		r.ask(on, inFuture)
@@ -109,7 +108,11 @@ func (r *recorder) turn(n int) {
 
 // draw has an operation done that is called with what is drawn.
 func (r *recorder) draw(who *actor, on, do string) {
-	r.operate(who, on, r.op(who, r.h.states[on], do))
+	op := r.op(who, r.h.states[on], do)
+	if op.To == on && do != "rename" {
+		op.To = "" // a limiter can't be given twice
+	}
+	r.operate(who, on, op)
 }
 
 // makeUp has done what has been done least, by either side.
@@ -130,7 +133,7 @@ func (r *recorder) runOut(on string) {
 	half := r.h.states[on].Interval() / 2
 	r.pass(on, half)
 	r.take(on)
-	r.pass(on, half+goldenTick)
+	r.pass(on, half+r.tick)
 	r.ask(on, ranOut)
 	r.ask(on, ranOut)
 }
@@ -197,22 +200,12 @@ func (r *recorder) operate(who *actor, on string, op model.Op) {
 	r.compared++
 	if err := s.check(r.h); err != nil {
 		r.counts[key].mismatches++
-		r.t.Errorf("after %d steps: %v\nwhat came before:\n%s", len(r.steps), err, r.last())
+		r.t.Errorf("after %d steps: %v", len(r.steps), err)
 		if r.mismatches++; r.mismatches == maxMismatches {
 			r.t.FailNow()
 		}
 	}
 	r.add(s)
-}
-
-// last returns the last steps, a line each.
-func (r *recorder) last() string {
-	var text strings.Builder
-	encoder := json.NewEncoder(&text)
-	for _, s := range r.steps[max(0, len(r.steps)-20):] {
-		require.NoError(r.t, encoder.Encode(s))
-	}
-	return text.String()
 }
 
 func (r *recorder) add(s step) {
@@ -230,20 +223,23 @@ func (r *recorder) happen(s step) {
 }
 
 func (r *recorder) pass(on string, ms int64) {
-	ms = (ms + goldenTick - 1) / goldenTick * goldenTick
+	ms = (ms + r.tick - 1) / r.tick * r.tick
 	r.happen(step{On: on, Op: model.Op{Do: "pass"}, MS: ms})
 }
 
 // stepAside lets time pass until nothing ends at the moment of the step, and
 // nothing that it may date to now is as old as something else.
 func (r *recorder) stepAside(s step) {
+	if r.drawer.still {
+		return
+	}
 	for _, on := range s.involved() {
 		intervals := []int64{r.h.states[on].Interval()}
 		if s.Rate != nil {
 			intervals = append(intervals, s.Rate.Interval)
 		}
 		for r.h.states[on].OnEdge(0, intervals...) {
-			r.pass(on, goldenTick)
+			r.pass(on, r.tick)
 		}
 	}
 }
@@ -270,7 +266,24 @@ func (r *recorder) lose(on string) {
 	}
 }
 
-// hasten dates a row in the future, as a peer with a fast clock does.
+// meddle has a strange hand change a number of a limiter.
+func (r *recorder) meddle(on string) {
+	state, id := r.h.states[on], r.pairID(on)
+	s := step{On: on, Client: id, MS: pick(r.drawer, []int64{-3, -1, 1, 4})}
+	switch p := state.Pairs[id]; {
+	case state.Config != nil && r.IntN(3) == 0:
+		s.Do, s.MS = "set another rate", 1+r.Int64N(12)
+	case p.HasValue && r.IntN(2) == 0:
+		s.Do, s.MS = "take the value's end away", 0
+	case p.HasValue:
+		s.Do = "raise the value"
+	default:
+		return
+	}
+	r.happen(s)
+}
+
+// hasten dates a row in the future, as a peer with a fast clock does, or in the past.
 func (r *recorder) hasten(on string) {
 	var ids []string
 	for _, id := range append([]string{""}, r.clients()...) {
@@ -285,7 +298,11 @@ func (r *recorder) hasten(on string) {
 	if own := r.pairID(on); slices.Contains(ids, own) {
 		id = own
 	}
-	r.happen(step{On: on, Op: model.Op{Do: "hasten the newest row"}, Client: id, MS: 6 * goldenTick})
+	ticks := int64(6)
+	if r.drawer.still && r.IntN(4) == 0 {
+		ticks = -1
+	}
+	r.happen(step{On: on, Op: model.Op{Do: "hasten the newest row"}, Client: id, MS: ticks * r.tick})
 }
 
 // pairID returns the id of the pair that a limiter's peers have.
@@ -308,7 +325,7 @@ func (r *recorder) miscount(kind string, lost bool) {
 	do := func(who *actor, do string, n, rate int64) {
 		op := model.Op{Do: do, Permits: n}
 		if rate > 0 {
-			op.Rate = &model.Rate{Type: kind, Rate: rate, Interval: 60 * second}
+			op.Rate = &model.Rate{Type: kind, Rate: rate, Interval: 12 * r.tick}
 		}
 		r.operate(who, on, op)
 	}
@@ -316,11 +333,11 @@ func (r *recorder) miscount(kind string, lost bool) {
 	do(java, "delete", 0, 0)
 	do(java, "unlink", 0, 0)
 	if p := r.h.states[on].Pairs[""]; p.HasValue || len(p.Rows) > 0 {
-		r.pass(on, 65*second) // 3.12 leaves the value behind
+		r.pass(on, 13*r.tick) // 3.12 leaves the value behind
 	}
 	do(java, "trySetRate", 0, rate)
 	do(peer(), "tryAcquire", 1, 0)
-	r.pass(on, 30*second)
+	r.pass(on, 6*r.tick)
 	if lost {
 		do(peer(), "tryAcquire", rate-1, 0)
 		r.happen(step{On: on, Op: model.Op{Do: "lose the value"}, Client: r.pairID(on)})
@@ -330,7 +347,7 @@ func (r *recorder) miscount(kind string, lost bool) {
 		do(java, "unlink", 0, 0)
 		do(java, "trySetRate", 0, rate/2)
 	}
-	r.pass(on, 35*second)
+	r.pass(on, 7*r.tick)
 	do(java, "tryAcquire", 1, 0)
 	do(peer(), "tryAcquire", rate/4, 0)
 	do(peer(), "availablePermits", 0, 0)
@@ -344,10 +361,10 @@ func (r *recorder) giveBack() {
 			r.operate(r.named(name), on, model.Op{Do: do, Permits: permits})
 		}
 	}
-	rate := &model.Rate{Type: "0", Rate: 20, Interval: 60 * second}
+	rate := &model.Rate{Type: "0", Rate: 20, Interval: 12 * r.tick}
 	r.operate(r.named("go1"), on, model.Op{Do: "setRate", Rate: rate})
 	each("tryAcquire", 4, "java1", "go1", "go2", "java2")
-	r.pass(on, 10*second)
+	r.pass(on, 2*r.tick)
 	each("release", 3, "go1", "go2", "go1", "go1")
 	each("tryAcquire", 3, "java1", "go1", "java1", "java2")
 	r.pass(on, rate.Interval)

@@ -4,6 +4,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"slices"
+	"strconv"
 	"strings"
 
 	"github.com/rratelimiter/rratelimiter/internal/test/model"
@@ -55,26 +56,26 @@ func (s step) involved() []string {
 
 // models returns what the step may come to by the model of who does it.
 func (s step) models(h *history) (outcomes []outcome) {
-	who := h.named(s.Who)
-	for _, may := range who.may(s.Op) {
-		out := outcome{State: h.states[s.On].Clone()}
-		call := &model.Call{State: out.State, To: out.State, Who: who.Client}
-		if len(s.involved()) > 1 {
-			out.Target = h.states[s.To].Clone()
-			call.To = out.Target
+	who, call := h.named(s.Who), &model.Call{State: h.states[s.On]}
+	if len(s.involved()) > 1 {
+		call.To = h.states[s.To]
+	}
+	for _, o := range who.outcomes(call, s.Op) {
+		out := outcome{Answer: o.Text, Times: o.Times, State: o.State, miscounted: o.Miscounted}
+		if s.Do == "wait" {
+			out.Times = []int64{o.After}
 		}
-		answer, given := may(call)
-		if !given {
-			continue
+		if out.Target = o.To; o.To == o.State {
+			out.Target = nil
 		}
-		out.Answer, out.Times, out.miscounted = answer.Text, answer.Times, call.Miscounted
-		for _, p := range out.State.Pairs {
-			for i, r := range p.Rows {
+		for _, state := range slices.Compact([]*model.State{o.State, o.To}) {
+			for _, r := range rows(state) {
 				if r.Member == "" {
-					p.Rows[i].Member = who.newMember(h.last+1, r.Permits)
+					r.Member = who.newMember(h.last+1, r.Permits)
 				}
 			}
-			model.SortRows(p.Rows)
+			state.Pass(o.After, 0)
+			state.Sort()
 		}
 		outcomes = append(outcomes, out)
 	}
@@ -88,7 +89,8 @@ func (s step) sound(h *history) string {
 	if who.module == nil || !looks || strings.HasPrefix(s.Answer, "error") {
 		return ""
 	}
-	return who.module.Sound(&model.Call{State: s.State, Who: who.Client})
+	before := &model.Call{State: h.states[s.On], Who: who.Client}
+	return who.module.Sound(s.Op, before, &model.Call{State: s.State, Who: who.Client})
 }
 
 // check tells how the step differs from all that the model of who does it
@@ -105,7 +107,8 @@ func (s step) check(h *history) error {
 	for _, out := range s.models(h) {
 		wanted = append(wanted, out.text())
 	}
-	if !slices.Contains(wanted, s.text()) {
+	slices.Sort(wanted)
+	if wanted = slices.Compact(wanted); !slices.Contains(wanted, s.text()) {
 		return fmt.Errorf("the model of what %s does differs\n%s", s.Who, s.differs(h, strings.Join(wanted, "\nor     "), "by the model"))
 	}
 	if why := s.sound(h); why != "" {
@@ -149,6 +152,13 @@ func (s step) happen(h *history) (*model.State, error) {
 		delete(state.Config, "keepAliveTime")
 	case "hasten the newest row":
 		p.Rows[len(p.Rows)-1].At = s.MS
+		state.Sort()
+	case "raise the value":
+		p.Value += s.MS
+	case "take the value's end away":
+		p.ValueEnd = 0
+	case "set another rate":
+		state.Config["rate"] = strconv.FormatInt(s.MS, 10)
 	default:
 		return nil, fmt.Errorf("%q is unknown", s.Do)
 	}
@@ -181,7 +191,7 @@ func (h *history) add(s step) {
 		all = append(all, rows(s.Target)...)
 	}
 	for _, r := range all {
-		if n := numberOf(r); n > h.last {
+		if n := numberOf(*r); n > h.last {
 			h.last = n
 			h.wrote[n] = s.Who
 		}
@@ -189,9 +199,11 @@ func (h *history) add(s step) {
 }
 
 // rows returns those of all pairs.
-func rows(s *model.State) (all []model.Row) {
+func rows(s *model.State) (all []*model.Row) {
 	for _, p := range s.Pairs {
-		all = append(all, p.Rows...)
+		for i := range p.Rows {
+			all = append(all, &p.Rows[i])
+		}
 	}
 	return all
 }

@@ -32,13 +32,16 @@ var kinds = []struct {
 	{"ttl", 3},
 	{"exists", 2},
 	{"delete", 1},
-	{"rename", 1}, // in Java unlink
+	{"rename", 1},     // in Java unlink
+	{"acquireAll", 5}, // in Go
+	{"wait", 8},       // in Go, if the clock stands but for that
 }
 
 // operations returns those that the service has.
 func (a *actor) operations() (all []string) {
 	for _, k := range kinds {
 		switch {
+		case k.do == "wait":
 		case a.release == nil && k.do == "tryAcquireTimeout":
 			all = append(all, "take", "withDefault")
 		case a.release == nil:
@@ -53,7 +56,12 @@ func (a *actor) operations() (all []string) {
 }
 
 // drawer draws what happens.
-type drawer struct{ *rand.Rand }
+type drawer struct {
+	*rand.Rand
+
+	tick  int64 // ms, what all times are multiples of
+	still bool  // the clock stands while a step is played
+}
 
 func pick[E any](d drawer, all []E) E { return all[d.IntN(len(all))] }
 
@@ -70,6 +78,7 @@ func (d drawer) operation(who *actor, s *model.State) string {
 	for {
 		do := d.anyKind()
 		switch {
+		case do == "wait" && !d.still:
 		case who.release == nil:
 			return d.inGo(who, do)
 		case do == "rename":
@@ -117,17 +126,25 @@ func (d drawer) op(who *actor, s *model.State, do string) model.Op {
 	case "setRateArgs", "updateRate":
 		op.Rate, op.Keep = d.rate(), d.IntN(4) > 0
 	case "expire":
-		op.TTL = pick(d, []int64{25, 50, 200}) * second
+		op.TTL = pick(d, []int64{5, 10, 40}) * d.tick
 	case "expireAt":
-		op.At = pick(d, []int64{25, 50, 200, 25, 50, -10}) * second // once in a while in the past
+		op.At = pick(d, []int64{5, 10, 40, 5, 10, -2}) * d.tick // once in a while in the past
 	case "rename":
 		op.To = pick(d, limiterNames)
+	case "wait":
+		op.Permits, op.TTL = d.permits(s), (1+d.Int64N(15))*d.tick
+		op.To = pick(d, []string{"", "", "a", "b"})
+	case "acquireAll":
+		op.Permits, op.To = d.permits(s), pick(d, []string{"", "a", "b", "a", "b"})
+		if d.IntN(4) == 0 {
+			op.Rate = d.rate()
+		}
 	}
 	return op
 }
 
 func (d drawer) rate() *model.Rate {
-	r := &model.Rate{Type: "0", Rate: 1 + d.Int64N(12), Interval: pick(d, []int64{20, 30, 60}) * second}
+	r := &model.Rate{Type: "0", Rate: 1 + d.Int64N(12), Interval: pick(d, []int64{4, 6, 12}) * d.tick}
 	switch d.IntN(20) {
 	case 0:
 		r.Rate = 5000
@@ -138,7 +155,7 @@ func (d drawer) rate() *model.Rate {
 		r.Type = "1"
 	}
 	if d.IntN(3) == 0 {
-		r.KeepAlive = pick(d, []int64{r.Interval, 2 * r.Interval, 300 * second})
+		r.KeepAlive = pick(d, []int64{r.Interval, 2 * r.Interval, 60 * d.tick})
 	}
 	return r
 }

@@ -1,6 +1,7 @@
 package compat_test
 
 import (
+	"flag"
 	"fmt"
 	"maps"
 	"math/rand/v2"
@@ -58,11 +59,8 @@ func playTurns(t *testing.T, f fleet) {
 		javas = append(javas, peer.driver.open(t, redistest.Shared(t).URL()))
 		released = append(released, peer.release)
 	}
-	c := newCast(f.oldest, released...)
-	goes := c.named("go1")
-	c.add(&actor{name: "go3", module: goes.module}, goes.ID, goes.Layout)
-	c.add(&actor{name: "go4", module: goes.module}, "", goes.Layout)
-	r := newRecorder(t, c, f.oldest, rand.New(rand.NewPCG(seed, 0)), javas...)
+	st := newStage(t, newCast(f.oldest, released...).withMore(), f.oldest, redistest.Redis(t), javas...)
+	r := newRecorder(t, st, drawer{Rand: rand.New(rand.NewPCG(seed, 0)), tick: goldenTick})
 	compared := func() (all []string) {
 		for _, key := range slices.Sorted(maps.Keys(r.counts)) {
 			all = append(all, fmt.Sprintf("%s %d", key, r.counts[key].compared))
@@ -74,19 +72,49 @@ func playTurns(t *testing.T, f fleet) {
 			record(t, f, key, n.compared, n.mismatches)
 		}
 	}()
-	r.begin()
-	for r.compared < *operations {
-		if r.IntN(200) == 0 {
-			r.miscount(pick(r.drawer, []string{"0", "1"}), r.IntN(2) == 0)
-		}
-		r.turn(r.IntN(100))
-	}
-	r.requireNoOtherKeys(t)
+	r.takeTurns(*operations)
 	miscounted := r.cover.counts["rows taken for permits"]
 	miscounting := slices.ContainsFunc(f.javas, func(peer javaPeer) bool { return peer.release.CountsRows() })
 	require.Equal(t, miscounting, miscounted > 0, "rows taken for permits, %d times", miscounted)
 	t.Logf("-seed %d -ops %d: %d operations in %v, %d mismatches, rows taken for permits %d times; %s",
 		seed, *operations, r.compared, time.Since(begin).Round(time.Millisecond), r.mismatches, miscounted, strings.Join(compared(), ", "))
+}
+
+// takeTurns takes so many turns.
+func (r *recorder) takeTurns(operations int) {
+	r.begin()
+	for r.compared < operations {
+		if r.IntN(200) == 0 {
+			r.miscount(pick(r.drawer, []string{"0", "1"}), r.IntN(2) == 0)
+		}
+		r.turn(r.IntN(100))
+	}
+	r.requireNoOtherKeys(r.t)
+}
+
+var histories = flag.Int("histories", 25, "histories of TestHistories")
+
+// TestHistories has Go services take turns, and Redissons of any release that do what the
+// model says of them, on a clock that stands: to the millisecond, with calls that wait.
+func TestHistories(t *testing.T) {
+	t.Parallel()
+	for n := range *histories {
+		first := *seed
+		if first == 0 {
+			first = rand.Uint64()
+		}
+		t.Run(fmt.Sprintf("seed %d", first+uint64(n)), func(t *testing.T) {
+			t.Parallel()
+			draw := drawer{Rand: rand.New(rand.NewPCG(first+uint64(n), 0)), still: true}
+			draw.tick = pick(draw, []int64{1, 50, 1000, goldenTick})
+			version := pick(draw, append(slices.Repeat([]string{newestRedisson}, len(matrix)), matrix...))
+			redistest.Virtual(t, func(t *testing.T, rdb *redis.Client) {
+				st := newStage(t, traceCast(version).withMore(), version, rdb)
+				st.still = true
+				newRecorder(t, st, draw).takeTurns(min(*operations, 200))
+			})
+		})
+	}
 }
 
 // moveBack moves all that Redis holds under KEYS back in time.

@@ -33,7 +33,7 @@ func (r *round) checkOrder(p *pool, s *state) {
 		return
 	}
 	h := r.historyOf(p, s)
-	result, ordered := h.Decide(orderTime)
+	result, ordered := h.Check(orderTime)
 	r.orders = append(r.orders, order{p.kind, result, len(h.Records), ordered})
 	if result == porcupine.Illegal {
 		r.violatePool(p, orderCheck, "%v", h.Shrunk())

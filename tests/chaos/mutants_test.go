@@ -3,7 +3,6 @@ package chaos_test
 import (
 	"context"
 	"slices"
-	"sync/atomic"
 	"testing"
 	"time"
 
@@ -144,29 +143,10 @@ func (m mutant) hook(mutation limitertest.Mutation, w *goCrew) redis.Hook {
 	if !m.closing {
 		return mutation
 	}
-	return closingHook{mutation, &w.closing}
-}
-
-// closingHook is a mutation while a Client is being closed.
-type closingHook struct {
-	limitertest.Mutation
-
-	closing *atomic.Bool
-}
-
-func (h closingHook) ProcessHook(next redis.ProcessHook) redis.ProcessHook {
-	return whileSet(h.closing, h.Mutation.ProcessHook(next), next)
-}
-
-func (h closingHook) ProcessPipelineHook(next redis.ProcessPipelineHook) redis.ProcessPipelineHook {
-	return whileSet(h.closing, h.Mutation.ProcessPipelineHook(next), next)
-}
-
-func whileSet[C any](on *atomic.Bool, then, otherwise func(context.Context, C) error) func(context.Context, C) error {
-	return func(ctx context.Context, cmd C) error {
-		if on.Load() {
-			return then(ctx, cmd)
+	return redistest.Hook(func(ctx context.Context, cmds []redis.Cmder, next func() error) error {
+		if !w.closing.Load() { // it is there only while a Client is closed
+			return next()
 		}
-		return otherwise(ctx, cmd)
-	}
+		return mutation.Hook(ctx, cmds, next)
+	})
 }

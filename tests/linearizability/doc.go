@@ -4,9 +4,8 @@
 // TestConcurrentHistories has Clients make calls at random, loses answers and
 // requests on their way, and asks porcupine for an order of the calls that explains
 // every answer by the model of package linear. TestMutants puts faults into the scripts,
-// and fails where the histories do not show them. The turns play random calls one
-// after another, in virtual time, and compare every answer and all that Redis holds
-// with a second model.
+// and fails if the histories do not show them. Calls one after another are compared
+// with all that Redis holds by TestHistories of compat_test.
 //
 // A few histories of each kind run by default. More of them, and the same ones again:
 //

@@ -44,7 +44,7 @@ func TestConcurrentHistories(t *testing.T) {
 				for _, h := range happen(rand.New(rand.NewPCG(seed, uint64(i)))) {
 					calls += len(h.Records)
 					together = max(together, h.Together)
-					switch h.Check(linear.CheckTime) {
+					switch result, _ := h.Check(linear.CheckTime); result {
 					case porcupine.Illegal:
 						t.Fatalf("-seed %d, history %d: %v", seed, i, h.Shrunk())
 					case porcupine.Unknown: // another is drawn in its place

@@ -65,7 +65,7 @@ func newLinearRig(t *testing.T, kind linearKind, m limitertest.Mutation) *linear
 		proxy := redistest.StartProxy(t, server.Addr())
 		rig.proxies = append(rig.proxies, proxy)
 		rig.redis[i] = proxy.Client(t, &redis.Options{ReadTimeout: patience})
-		rig.redis[i].AddHook(requestHook{rig, i})
+		rig.redis[i].AddHook(rig.requestsOf(i))
 		rig.redis[i].AddHook(m)
 	}
 	rig.rest.AddHook(m)
@@ -181,45 +181,38 @@ func (rig *linearRig) meant(args []string) (script *lua.Script, limiters []strin
 	return script, limiters
 }
 
-// requestHook notes the requests of a client.
-type requestHook struct {
-	rig    *linearRig
-	client int
-}
-
-func (h requestHook) DialHook(next redis.DialHook) redis.DialHook { return next }
-
-func (h requestHook) ProcessHook(next redis.ProcessHook) redis.ProcessHook {
-	return func(ctx context.Context, cmd redis.Cmder) error {
-		r := h.request(cmd)
-		err := next(ctx, cmd)
-		h.note(r, err)
-		return err
-	}
-}
-
-func (h requestHook) ProcessPipelineHook(next redis.ProcessPipelineHook) redis.ProcessPipelineHook {
-	return func(ctx context.Context, cmds []redis.Cmder) error {
-		requests := make([]linear.Request, len(cmds))
-		for i, cmd := range cmds {
-			requests[i] = h.request(cmd)
-		}
-		err := next(ctx, cmds)
-		for i, cmd := range cmds {
-			h.note(requests[i], cmd.Err())
+// requestsOf returns a hook that notes the requests of a client.
+func (rig *linearRig) requestsOf(client int) redistest.Hook {
+	return func(_ context.Context, cmds []redis.Cmder, next func() error) error {
+		rig.underWay.Add(1)
+		defer rig.underWay.Done()
+		began, _ := rig.moments.next()
+		err := next()
+		ended, _ := rig.moments.next()
+		for _, cmd := range cmds {
+			r := rig.request(cmd)
+			r.Client, r.Began, r.Ended = client, began, ended
+			failed := cmd.Err()
+			if len(cmds) == 1 {
+				failed = err // which the command learns later
+			}
+			_, answered := errors.AsType[redis.Error](failed)
+			r.Lost = failed != nil && !answered
+			rig.mu.Lock()
+			rig.requests = append(rig.requests, r)
+			rig.mu.Unlock()
 		}
 		return err
 	}
 }
 
-func (h requestHook) request(cmd redis.Cmder) linear.Request {
-	h.rig.underWay.Add(1)
+// request returns what a command asks for.
+func (rig *linearRig) request(cmd redis.Cmder) (r linear.Request) {
 	words := make([]string, len(cmd.Args()))
 	for i, word := range cmd.Args() {
 		words[i] = fmt.Sprint(word)
 	}
-	r := linear.Request{Client: h.client}
-	r.Script, r.Limiters = h.rig.meant(words)
+	r.Script, r.Limiters = rig.meant(words)
 	if r.Script != nil {
 		if n, _ := strconv.Atoi(words[2]); len(words) > 3+n {
 			r.Argument = words[3+n]
@@ -228,18 +221,7 @@ func (h requestHook) request(cmd redis.Cmder) linear.Request {
 			}
 		}
 	}
-	r.Began, _ = h.rig.moments.next()
 	return r
-}
-
-func (h requestHook) note(r linear.Request, err error) {
-	defer h.rig.underWay.Done()
-	r.Ended, _ = h.rig.moments.next()
-	_, answered := errors.AsType[redis.Error](err)
-	r.Lost = err != nil && !answered
-	h.rig.mu.Lock()
-	defer h.rig.mu.Unlock()
-	h.rig.requests = append(h.rig.requests, r)
 }
 
 // run draws a history, lets it happen and returns it, for each limiter.

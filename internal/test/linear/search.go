@@ -17,7 +17,7 @@ type guess struct {
 	when  func(*Record) spell // when calls happened, as far as there are requests
 	soon  int64               // after so many moments all is over of a call that nobody knows the outcome of; 0: never
 	found bool                // all that an attempt took was found by its repeat
-	limit time.Duration       // for how long it is worth searching
+	limit time.Duration       // for how long it is worth searching; 0: as long as there is time
 }
 
 var (
@@ -28,34 +28,45 @@ var (
 		{when: widely, soon: 20, found: true, limit: time.Second},
 		{when: tightly, soon: 20, limit: 2 * time.Second},
 		{when: widely, soon: 60, limit: 4 * time.Second},
+		noGuess,
 	}
 	noGuess = guess{when: func(*Record) spell { return spell{} }}
 )
 
 // CheckTime is far more than the search for an order of most histories takes.
-// Where many calls were cancelled, as they are on a busy machine, none is enough.
+// If many calls were cancelled, as they are on a busy machine, none is enough.
 const CheckTime = 30 * time.Second
 
-// Check tells whether the calls can have happened one after another. It looks for an
-// order where it most likely is for some seconds, then everywhere up to the limit.
-func (h *History) Check(limit time.Duration) porcupine.CheckResult {
-	for _, g := range guesses {
-		if h.search(g, min(g.limit, limit)) == porcupine.Ok {
-			return porcupine.Ok
+// Check tells whether the calls can have happened one after another, within about the
+// limit, and how many of the first have an order. It goes by beginnings of the history, each
+// twice as long as the one before: if they can't, it is mostly their beginning that tells.
+// It looks for an order where it most likely is for a while, then everywhere.
+func (h *History) Check(limit time.Duration) (result porcupine.CheckResult, ordered int) {
+	start, ends := time.Now(), h.ends()
+	for n := 6; ; n *= 2 {
+		part := h
+		if n < len(ends) {
+			part = h.until(ends[n])
+		}
+		for _, g := range guesses {
+			left := limit - time.Since(start)
+			if left <= 0 {
+				return porcupine.Unknown, ordered
+			}
+			if g.limit > 0 {
+				left = max(min(g.limit, left/4), time.Millisecond)
+			}
+			if result = part.search(g, left); result == porcupine.Ok {
+				break
+			}
+		}
+		if result == porcupine.Ok {
+			ordered = min(n, len(ends))
+		}
+		if result != porcupine.Ok || part == h {
+			return result, ordered
 		}
 	}
-	// Where they can't, it is mostly their beginning that tells.
-	end, ends := time.Now().Add(limit), h.ends()
-	for n := 5; n < len(ends); n += 5 {
-		left := time.Until(end)
-		if left <= 0 {
-			return porcupine.Unknown
-		}
-		if h.until(ends[n]).search(noGuess, left) == porcupine.Illegal {
-			return porcupine.Illegal
-		}
-	}
-	return h.search(noGuess, max(time.Until(end), time.Millisecond))
 }
 
 func (h *History) search(g guess, limit time.Duration) porcupine.CheckResult {
@@ -88,34 +99,6 @@ func (t *searchTime) over() bool {
 	}
 	t.cut.Store(true)
 	return true
-}
-
-// Decide is Check of a long history, within about the limit. It goes by beginnings of
-// the history, each longer than the one before, and tells how many of its calls have an
-// order where it does not come to the end.
-func (h *History) Decide(limit time.Duration) (result porcupine.CheckResult, ordered int) {
-	start, ends := time.Now(), h.ends()
-	for n := 25; ; n *= 2 {
-		part := h
-		if n < len(ends) {
-			part = h.until(ends[n])
-		}
-		left := limit - time.Since(start)
-		if left <= 0 {
-			return porcupine.Unknown, ordered
-		}
-		for _, g := range []guess{guesses[1], guesses[3], noGuess} {
-			if result = part.search(g, max(left/4, time.Millisecond)); result == porcupine.Ok {
-				break
-			}
-		}
-		if result == porcupine.Ok {
-			ordered = min(n, len(ends))
-		}
-		if result != porcupine.Ok || part == h {
-			return result, ordered
-		}
-	}
 }
 
 // fits is a check for shrunk: it need not find out.

@@ -160,7 +160,7 @@ func (c *Call) grant(p *Pair, permits int64) {
 	// Redisson packs any number into 32 bits.
 	g := Grant{At: c.Now, By: c.Who.Number, Permits: int64(uint32(permits))}
 	p.Rows = append(p.Rows, Row{Grant: g, Layout: c.Who.Layout})
-	SortRows(p.Rows)
+	sortRows(p.Rows)
 	p.Value -= permits
 }
 

@@ -16,6 +16,20 @@ func Do(ctx context.Context, client *rratelimiter.Client, l *rratelimiter.RateLi
 		return Says(l.TryAcquire(ctx, n, 0))
 	case "withDefault":
 		return Says(client.RateLimiter(l.Name(), rratelimiter.WithDefault(op.Rate.Public())).TryAcquire(ctx, n, 0))
+	case "wait", "acquireAll":
+		timeout := time.Duration(op.TTL) * time.Millisecond
+		if op.Do == "wait" && op.To == "" {
+			return Says(l.TryAcquire(ctx, n, timeout))
+		}
+		var opts []rratelimiter.LimiterOption
+		if op.Rate != nil {
+			opts = append(opts, rratelimiter.WithDefault(op.Rate.Public()))
+		}
+		all := []*rratelimiter.RateLimiter{client.RateLimiter(l.Name(), opts...)}
+		if op.To != "" {
+			all = append(all, client.RateLimiter(op.To, opts...))
+		}
+		return Says(client.TryAcquireAll(ctx, n, timeout, all...))
 	case "take":
 		d, err := l.Take(ctx, n)
 		told := Says(fmt.Sprint(d.Granted, d.Limit, d.Remaining), err)

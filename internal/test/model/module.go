@@ -1,6 +1,7 @@
 package model
 
 import (
+	"fmt"
 	"slices"
 
 	"github.com/rratelimiter/rratelimiter/codec"
@@ -24,17 +25,25 @@ func Beside(oldest *Release) *Module {
 	}
 }
 
-// May returns what an operation may do. What has run out may stay while the value
+// may returns what an operation may do. What has run out may stay while the value
 // suffices. A handle of long standing may overlook leaked permits: one that has just been
 // made looks for them when it is refused, one that did so less than an interval ago does
 // not.
-func (m *Module) May(op Op) []Possible {
+func (m *Module) may(op Op) []Possible {
 	n, rate := op.Permits, op.Rate
 	switch op.Do {
 	case "tryAcquire":
 		return m.mayAcquire(n, nil, !op.Held)
 	case "withDefault":
 		return m.mayAcquire(n, rate, true)
+	case "acquireAll":
+		switch {
+		case m.windowed && n > 0:
+			return only(func(*Call) Answer { return Say(Unsupported) })
+		case op.To != "":
+			return m.mayAll(n, rate)
+		}
+		return m.mayAcquire(n, rate, false)
 	case "take":
 		return []Possible{
 			func(c *Call) (Answer, bool) { return m.decision(c, n, true), true },
@@ -83,10 +92,27 @@ func (m *Module) mayAcquire(n int64, fallback *Rate, fresh bool) []Possible {
 }
 
 // Sound returns what is wrong after a call of ours that had to do with permits, ""
-// if nothing is; Redisson relies on it.
-func (m *Module) Sound(c *Call) string {
-	p := c.Pair()
-	return p.Broken(c.Rate(), len(p.Rows) == 0 && !m.isWindow(c, p))
+// if nothing is: whatever else is there, calls neither mint permits nor lose any, and bring
+// back what others have lost. Redisson relies on it.
+func (m *Module) Sound(op Op, before, c *Call) string {
+	p, was := c.Pair(), before.Pair()
+	window := m.isWindow(c, p)
+	if why := p.Broken(c.Rate(), len(p.Rows) == 0 && !window); why != "" {
+		return why
+	}
+	if window || !p.HasValue || !was.HasValue || before.Config == nil || m.isWindow(before, was) {
+		return ""
+	}
+	excess, earlier := p.Value+sum(p.Rows)-c.Rate(), was.Value+sum(was.Rows)-c.Rate()
+	switch {
+	case excess > max(0, earlier) || excess < min(0, earlier):
+		return fmt.Sprintf("value and permits in use differ from the rate by %d, and by %d before", excess, earlier)
+	case len(was.Rows) == 0 && excess != 0:
+		return fmt.Sprintf("nothing was in use, and value and permits in use differ from the rate by %d", excess)
+	case op.Do == "availablePermits" && excess < 0:
+		return fmt.Sprintf("%d permits belong to nobody", -excess)
+	}
+	return ""
 }
 
 // isWindow reports whether the value is a fixed window of a Redisson that keeps no
@@ -163,7 +189,7 @@ func (m *Module) settle(c *Call, p *Pair) upToDate {
 		// Client clocks: a row dated in the future counts from now.
 		rest[i].At = min(rest[i].At, c.Now)
 	}
-	SortRows(rest)
+	sortRows(rest)
 	p.SetRows(rest)
 	return upToDate{p.Value, m.isWindow(c, p)}
 }
@@ -327,8 +353,9 @@ func (m *Module) take(c *Call, permits int64, fallback *Rate, audit bool) (grant
 	if problem := ask(c, permits, fallback); problem != "" {
 		return false, u, problem
 	}
-	u = m.open(c, fallback)
+	m.open(c, fallback)
 	p := c.Pair()
+	u = m.settle(c, p)
 	if permits > u.free && audit && len(p.Rows) > 0 && !m.windowed {
 		m.repay(c, p)
 		u.free = p.Value
@@ -363,36 +390,14 @@ func ask(c *Call, permits int64, fallback *Rate) string {
 	return ""
 }
 
-// open makes a limiter that has no rate, and brings the pair in use up to date.
-func (m *Module) open(c *Call, fallback *Rate) upToDate {
+// open makes a limiter that has no rate.
+func (m *Module) open(c *Call, fallback *Rate) {
 	if c.Config == nil {
 		c.setConfig(fallback)
 		m.recount(c)
 		// unlink takes the configuration alone: what is left may have an end.
 		c.Pair().persistBut(m.isWindow(c, c.Pair()))
 	}
-	return m.settle(c, c.Pair())
-}
-
-// AcquireAll is TryAcquireAll: it takes permits of all limiters, or of none.
-func (m *Module) AcquireAll(calls []*Call, permits int64, fallback *Rate) Answer {
-	for _, c := range calls {
-		if problem := ask(c, permits, fallback); problem != "" {
-			return Say(problem)
-		}
-	}
-	granted := true
-	for _, c := range calls {
-		u := m.open(c, fallback)
-		granted = granted && permits <= u.free
-	}
-	for _, c := range calls {
-		if granted {
-			m.grant(c, c.Pair(), permits)
-		}
-		goTail(c, c.Pair(), true, m.isWindow(c, c.Pair()))
-	}
-	return Say(granted)
 }
 
 // decision is Take: tryAcquire, with figures.
@@ -412,13 +417,13 @@ func (m *Module) decision(c *Call, permits int64, audit bool) Answer {
 		reset = p.Grants().Full(interval, c.Now) - c.Now
 	}
 	if !granted {
-		retry = m.Ready(c, permits) - c.Now
+		retry = m.ready(c, permits) - c.Now
 	}
 	return Say(granted, c.Rate(), max(0, u.free)).With(retry, reset)
 }
 
-// Ready returns when permits that were refused may be had.
-func (m *Module) Ready(c *Call, permits int64) int64 {
+// ready returns when permits may be had.
+func (m *Module) ready(c *Call, permits int64) int64 {
 	p, free := c.Pair(), c.Rate()
 	if p.HasValue {
 		free = p.Value

@@ -2,8 +2,8 @@ package model
 
 import "strconv"
 
-// May returns what an operation does, defects included.
-func (r *Release) May(op Op) []Possible {
+// may returns what an operation does, defects included.
+func (r *Release) may(op Op) []Possible {
 	n, rate := op.Permits, op.Rate
 	switch op.Do {
 	case "tryAcquire", "tryAcquireTimeout":
@@ -43,10 +43,10 @@ func (r *Release) May(op Op) []Possible {
 // tail is what tryAcquire, release and a rate set with keepState do at their
 // end.
 func (r *Release) tail(c *Call) {
-	if keepAlive := c.KeepAlive(); r.keepsAlive && keepAlive > 0 {
+	if keepAlive := c.KeepAlive(); r.KeepsAlive && keepAlive > 0 {
 		c.ConfigEnd = c.after(keepAlive)
 		c.Pair().expire(c.ConfigEnd)
-	} else if r.givesTTL && c.ConfigEnd != 0 {
+	} else if r.GivesTTL && c.ConfigEnd != 0 {
 		c.Pair().expire(c.ConfigEnd)
 	}
 }
@@ -56,7 +56,7 @@ func (r *Release) tryAcquire(c *Call, permits int64) Answer {
 		return Say(NotInitialized)
 	}
 	rate, p := c.Rate(), c.Pair()
-	if permits > rate && (r.looksFirst || !p.HasValue) {
+	if permits > rate && (r.LooksFirst || !p.HasValue) {
 		return Say(ExceedsRate)
 	}
 	if !r.KeepsSet {
@@ -107,7 +107,7 @@ func (r *Release) inUse(c *Call, rows []Row) int64 {
 // noWait returns the error of a refusal that finds no row to tell its wait from,
 // "" where it finds one.
 func (r *Release) noWait(c *Call, p *Pair) string {
-	if r.readsOldest {
+	if r.ReadsOldest {
 		if len(p.Rows) == 0 {
 			return NilArithmetic
 		}
@@ -119,7 +119,7 @@ func (r *Release) noWait(c *Call, p *Pair) string {
 			return ""
 		}
 	}
-	if r.plainWait {
+	if r.PlainWait {
 		return NilArithmetic
 	}
 	return NothingToUnpack
@@ -183,7 +183,7 @@ func (r *Release) availablePermits(c *Call) Answer {
 
 func (r *Release) trySetRate(c *Call, cfg *Rate) Answer {
 	if c.Config != nil {
-		if _, ok := c.Config["keepAliveTime"]; !ok && r.keepsAlive {
+		if _, ok := c.Config["keepAliveTime"]; !ok && r.KeepsAlive {
 			c.Config["keepAliveTime"] = strconv.FormatInt(cfg.KeepAlive, 10)
 		}
 		return Say(false)
@@ -197,7 +197,7 @@ func (r *Release) trySetRate(c *Call, cfg *Rate) Answer {
 func (r *Release) store(c *Call, cfg *Rate) {
 	field, ok := c.Config["keepAliveTime"]
 	c.setConfig(cfg)
-	if !r.keepsAlive {
+	if !r.KeepsAlive {
 		delete(c.Config, "keepAliveTime")
 		if ok {
 			c.Config["keepAliveTime"] = field
@@ -210,7 +210,7 @@ func (r *Release) store(c *Call, cfg *Rate) {
 
 func (r *Release) setRate(c *Call, cfg *Rate) Answer {
 	r.store(c, cfg)
-	if r.clearsOwn {
+	if r.ClearsOwn {
 		c.pairOf(cfg.Type).Del()
 	} else {
 		c.pairOf(overall).Del()
@@ -254,7 +254,7 @@ func (r *Release) unlink(c *Call) Answer {
 }
 
 func (r *Release) remove(c *Call) Answer {
-	if !r.deletesAll {
+	if !r.DeletesAll {
 		return r.unlink(c)
 	}
 	gone := 0
@@ -270,7 +270,7 @@ func (r *Release) remove(c *Call) Answer {
 		}
 	}
 	answer := remove(c)
-	if !r.deletesMany {
+	if !r.DeletesMany {
 		return Say(gone == 1)
 	}
 	return answer
@@ -300,7 +300,7 @@ func (r *Release) clearExpire(c *Call) Answer {
 
 // getConfig reads what is missing as OVERALL, 0, 0.
 func (r *Release) getConfig(c *Call) Answer {
-	if c.Config == nil && !r.readsEmpty {
+	if c.Config == nil && !r.ReadsEmpty {
 		return Say(NotDecoded)
 	}
 	return Say(TypeName(c.Config["type"]), c.Rate(), c.Interval())

@@ -2,61 +2,47 @@ package model
 
 import (
 	"fmt"
+	"reflect"
 	"strconv"
 	"strings"
 
 	"github.com/rratelimiter/rratelimiter/codec"
 )
 
-// A Release is what the rate limiter of one release of Redisson does. Each field is a
-// change that a release brought; ReleaseOf says which.
+// A Release is what the rate limiter of one release of Redisson does. Each flag is a
+// change that a release brought.
 type Release struct {
 	Version string
+	Layout  codec.Layout // of the members that it writes
 
-	Layout      codec.Layout // of the members that it writes
-	KeepsSet    bool         // else the value's key alone is the limiter: a fixed window, which ends with the key
-	deletesAll  bool         // delete takes the state too, not the configuration alone
-	deletesMany bool         // and answers true for more than one key too
-	expires     bool         // expire, expireAt, clearExpire and remainTimeToLive
-	setsRate    bool         // setRate
-	looksFirst  bool         // more than the rate is an error always, not only if there is no value
-	SeesFuture  bool         // a refusal's wait comes from rows of a later date too
-	plainWait   bool         // a refusal that finds no row fails at the sum, not at the row
-	Clamps      bool         // a value above the rate, after a reclaim, becomes what is not in use
-	readsOldest bool         // a refusal's wait comes from the oldest row, whatever its date
-	givesTTL    bool         // tryAcquire gives the configuration's time to live to the state
-	readsEmpty  bool         // getConfig answers if there is no configuration
-	clearsOwn   bool         // setRate clears the pair of the new type, not the shared one
-	SumsUp      bool         // what is in use are permits, not rows
-	TakesTTL    bool         // trySetRate and setRate with a time to live
-	keepsAlive  bool         // which is a field, and renewed by each acquire
-	releases    bool         // release
-	updates     bool         // setRate(args) and updateRate
+	DeletesAll  bool `since:"3.13.0"` // delete takes the state too, not the configuration alone
+	Expires     bool `since:"3.13.1"` // expire, expireAt, clearExpire and remainTimeToLive
+	KeepsSet    bool `since:"3.13.3"` // else the value's key alone is the limiter: a fixed window, which ends with the key
+	SetsRate    bool `since:"3.13.4"` // setRate
+	DeletesMany bool `since:"3.13.6"` // delete answers true for more than one key too
+	LooksFirst  bool `since:"3.14.0"` // more than the rate is an error always, not only if there is no value
+	SeesFuture  bool `since:"3.15.3"` // a refusal's wait comes from rows of a later date too
+	PlainWait   bool `since:"3.15.4"` // a refusal that finds no row fails at the sum, not at the row
+	Clamps      bool `since:"3.16.2"` // a value above the rate, after a reclaim, becomes what is not in use
+	ReadsOldest bool `since:"3.16.2"` // a refusal's wait comes from the oldest row, whatever its date
+	GivesTTL    bool `since:"3.17.3"` // tryAcquire gives the configuration's time to live to the state
+	ReadsEmpty  bool `since:"3.18.0"` // getConfig answers if there is no configuration
+	ClearsOwn   bool `since:"3.22.1"` // setRate clears the pair of the new type, not the shared one
+	SumsUp      bool `since:"3.35.0"` // what is in use are permits, not rows
+	TakesTTL    bool `since:"3.37.0"` // trySetRate and setRate with a time to live
+	KeepsAlive  bool `since:"3.38.0"` // which is a field, and renewed by each acquire
+	Releases    bool `since:"3.52.0"` // release
+	Updates     bool `since:"4.4.0"`  // setRate(args) and updateRate
 }
 
 // ReleaseOf returns the release with a version such as "3.52.0".
 func ReleaseOf(version string) *Release {
 	since := func(first string) bool { return !Older(version, first) }
-	r := &Release{
-		Version:     version,
-		deletesAll:  since("3.13.0"),
-		expires:     since("3.13.1"),
-		KeepsSet:    since("3.13.3"),
-		setsRate:    since("3.13.4"),
-		deletesMany: since("3.13.6"),
-		looksFirst:  since("3.14.0"),
-		SeesFuture:  since("3.15.3"),
-		plainWait:   since("3.15.4"),
-		Clamps:      since("3.16.2"),
-		readsOldest: since("3.16.2"),
-		givesTTL:    since("3.17.3"),
-		readsEmpty:  since("3.18.0"),
-		clearsOwn:   since("3.22.1"),
-		SumsUp:      since("3.35.0"),
-		TakesTTL:    since("3.37.0"),
-		keepsAlive:  since("3.38.0"),
-		releases:    since("3.52.0"),
-		updates:     since("4.4.0"),
+	r := &Release{Version: version}
+	for field, flag := range reflect.ValueOf(r).Elem().Fields() {
+		if first, ok := field.Tag.Lookup("since"); ok {
+			flag.SetBool(since(first))
+		}
 	}
 	switch {
 	case since("3.21.0"):
@@ -77,14 +63,16 @@ func (r *Release) CountsRows() bool { return r.Clamps && !r.SumsUp }
 // Lacks reports whether the release has no such operation.
 func (r *Release) Lacks(operation string) bool {
 	switch operation {
+	case "acquireAll", "wait":
+		return true
 	case "release":
-		return !r.releases
+		return !r.Releases
 	case "setRate":
-		return !r.setsRate
+		return !r.SetsRate
 	case "setRateArgs", "updateRate":
-		return !r.updates
+		return !r.Updates
 	case "expire", "expireAt", "clearExpire", "ttl":
-		return !r.expires
+		return !r.Expires
 	}
 	return false
 }

@@ -8,7 +8,6 @@ import (
 	"maps"
 	"slices"
 	"strconv"
-	"strings"
 
 	"github.com/rratelimiter/rratelimiter/codec"
 )
@@ -167,15 +166,6 @@ func grants(rows []Row) Grants {
 
 func sum(rows []Row) int64 { return grants(rows).InUse() }
 
-// Excess is how many permits there are beyond the rate, free or in use: below 0 some
-// have leaked. There are none where no value tells.
-func (s *State) Excess(p *Pair) int64 {
-	if !p.HasValue {
-		return 0
-	}
-	return p.Value + sum(p.Rows) - s.Rate()
-}
-
 // Broken returns what is wrong with a pair of a limiter of that rate, at any moment, "" if
 // nothing is; exact if no permits may have leaked.
 func (p *Pair) Broken(rate int64, exact bool) string {
@@ -226,9 +216,7 @@ func (s *State) Round(base, unit int64) (off int64) {
 		*at = Round(exact, unit)
 		off = max(off, exact-*at, *at-exact)
 	}
-	for _, p := range s.Pairs {
-		SortRows(p.Rows)
-	}
+	s.Sort()
 	return off
 }
 
@@ -277,55 +265,16 @@ func (s *State) OnEdge(now int64, intervals ...int64) bool {
 	return edge
 }
 
-// Inherit gives rows whose writers are not known those of an earlier state; rows that are
-// new are the writer's.
-func (s *State) Inherit(earlier *State, writer int) {
-	by := make(map[string]int)
-	for _, p := range earlier.Pairs {
-		for _, r := range p.Rows {
-			by[r.Member.ID()] = r.By
-		}
-	}
+// Sort puts all rows in the order of their sets.
+func (s *State) Sort() {
 	for _, p := range s.Pairs {
-		for i := range p.Rows {
-			r := &p.Rows[i]
-			if known, ok := by[r.Member.ID()]; ok {
-				r.By = known
-			} else {
-				r.By = writer
-			}
-		}
+		sortRows(p.Rows)
 	}
 }
 
-// SortRows puts rows in the order of a sorted set.
-func SortRows(rows []Row) {
+// sortRows puts rows in the order of a sorted set.
+func sortRows(rows []Row) {
 	slices.SortFunc(rows, func(a, b Row) int {
 		return cmp.Or(cmp.Compare(a.At, b.At), cmp.Compare(a.Member, b.Member))
 	})
-}
-
-// String tells all but the ids of members, the same for states that are the same.
-func (s *State) String() string {
-	var b strings.Builder
-	fmt.Fprintf(&b, "config %v, ends %d", s.Config, s.ConfigEnd)
-	for _, id := range slices.Sorted(maps.Keys(s.Pairs)) {
-		p := s.Pairs[id]
-		if !p.there() {
-			continue
-		}
-		fmt.Fprintf(&b, "\n\tclient %q: value ", id)
-		if p.HasValue {
-			fmt.Fprintf(&b, "%d, ends %d", p.Value, p.ValueEnd)
-		} else {
-			b.WriteString("missing")
-		}
-		var rows []string
-		for _, r := range p.Rows {
-			rows = append(rows, fmt.Sprintf(" [%d at %d by %d, layout %v]", r.Permits, r.At, r.By, r.Layout))
-		}
-		slices.Sort(rows)
-		fmt.Fprintf(&b, "; permits end %d:%s", p.RowsEnd, strings.Join(rows, ""))
-	}
-	return b.String()
 }

@@ -1,0 +1,124 @@
+package model
+
+// mayAll returns what TryAcquireAll of two limiters may do. A limiter that has enough may
+// be left as it is; else it is brought up to date, and leaked permits may be looked for.
+func (m *Module) mayAll(permits int64, fallback *Rate) (all []Possible) {
+	for how := range 9 {
+		all = append(all, func(c *Call) (Answer, bool) {
+			other := &Call{State: c.To, Who: c.Who, Now: c.Now}
+			return m.acquireAll([]*Call{c, other}, permits, fallback, how)
+		})
+	}
+	return all
+}
+
+func (m *Module) acquireAll(calls []*Call, permits int64, fallback *Rate, how int) (Answer, bool) {
+	for _, c := range calls {
+		if problem := ask(c, permits, fallback); problem != "" {
+			return Say(problem), true
+		}
+	}
+	granted, windows := true, make([]bool, len(calls))
+	for i, c := range calls {
+		m.open(c, fallback)
+		p := c.Pair()
+		windows[i] = m.isWindow(c, p)
+		leave, audit := how%3 == 0, how%3 == 1
+		how /= 3
+		if leave {
+			enough := p.HasValue && permits <= p.Value && p.Value <= c.Rate() && (p.Value == c.Rate() || len(p.Rows) > 0)
+			if !enough || m.thorough {
+				return Answer{}, false
+			}
+			continue
+		}
+		u := m.settle(c, p)
+		if windows[i] = u.window; permits > u.free && len(p.Rows) > 0 && audit {
+			m.repay(c, p)
+			u.free = p.Value
+		}
+		if permits > u.free {
+			granted = false
+			m.endKept(c, u.window)
+		}
+	}
+	for i, c := range calls {
+		if granted {
+			m.grant(c, c.Pair(), permits)
+		}
+		goTail(c, c.Pair(), true, windows[i])
+	}
+	return Say(granted), true
+}
+
+// An Outcome is what an operation may come to.
+type Outcome struct {
+	Answer
+
+	State, To  *State // of the limiter, and of the other one if there are two
+	After      int64  // ms
+	Miscounted bool   // rows were taken for permits, and their numbers differ
+}
+
+func outcomes(c *Call, may []Possible) (all []Outcome) {
+	for _, some := range may {
+		with := *c
+		with.State = c.State.Clone()
+		if with.To = with.State; c.To != nil && c.To != c.State {
+			with.To = c.To.Clone()
+		}
+		if answer, given := some(&with); given {
+			all = append(all, Outcome{Answer: answer, State: with.State, To: with.To, Miscounted: with.Miscounted})
+		}
+	}
+	return all
+}
+
+// Outcomes returns what an operation may come to. What the call holds stays as it is.
+func (r *Release) Outcomes(c *Call, op Op) []Outcome { return outcomes(c, r.may(op)) }
+
+// Outcomes returns what an operation may come to. What the call holds stays as it is.
+func (m *Module) Outcomes(c *Call, op Op) []Outcome {
+	if op.Do != "wait" {
+		return outcomes(c, m.may(op))
+	}
+	op.Do, op.Held = "tryAcquire", true
+	if op.To != "" {
+		op.Do = "acquireAll"
+	}
+	return m.waits(c, op, c.Now)
+}
+
+// waits returns what a call comes to that waits for TTL from its start on. It asks again
+// when it may be granted, and to keep its limiters alive.
+func (m *Module) waits(c *Call, op Op, start int64) (all []Outcome) {
+	deadline := start + op.TTL
+	for _, o := range outcomes(c, m.may(op)) {
+		if o.Text != "false" {
+			o.After = c.Now - start
+			all = append(all, o)
+			continue
+		}
+		again, upkeep := c.Now, deadline+1
+		for _, s := range []*State{o.State, o.To} {
+			with := &Call{State: s, Who: c.Who, Now: c.Now}
+			again = max(again, m.ready(with, op.Permits))
+			if half := s.KeepAlive() / 2; half > 0 {
+				upkeep = min(upkeep, c.Now+half)
+			}
+		}
+		if upkeep < deadline || upkeep == deadline && op.To == "" {
+			again = min(again, upkeep)
+		}
+		if again > deadline {
+			o.After = op.TTL
+			all = append(all, o)
+			continue
+		}
+		next := &Call{State: o.State, To: o.To, Who: c.Who, Now: again}
+		next.ExpireKeys(again)
+		next.To.ExpireKeys(again)
+		all = append(all, m.waits(next, op, start)...)
+	}
+	return all
+}
