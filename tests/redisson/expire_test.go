@@ -133,6 +133,10 @@ func TestTheTimeToLiveOfALimiterAndOfAClientsPair(t *testing.T) {
 		"clear": {cfg: every(10, minute), both: true, steps: []step{
 			take(1), clearExpire(false), expire(hour), clearExpire(true), clearExpire(false),
 		}},
+		"a pair lives for the keep-alive time": {
+			cfg:   rratelimiter.Config{Type: rratelimiter.PerClient, Rate: 10, Interval: second, KeepAlive: 5 * second},
+			steps: []step{take(1), does("ClearExpire"), wait(3 * second), there(3)},
+		},
 		"a pair goes before a long-lived config": {cfg: perClient(10, minute), steps: []step{expire(hour), take(1), wait(61 * second), there(1)}},
 	}
 	for name, op := range map[string]step{"clear": clearExpire(true), "expire": expire(hour)} {
