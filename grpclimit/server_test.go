@@ -161,7 +161,7 @@ func figures(trailer metadata.MD) []string {
 	return append(append([]string(nil), trailer.Get(grpclimit.TrailerLimit)...), trailer.Get(grpclimit.TrailerRemaining)...)
 }
 
-// Who is in front of whom can be told by the order.
+// The order tells which interceptor is in front.
 func TestTrailersOfAChain(t *testing.T) {
 	t.Parallel()
 	conn, _ := serve(t, []grpc.ServerOption{grpc.ChainUnaryInterceptor(
@@ -218,7 +218,10 @@ func TestErrorInfo(t *testing.T) {
 			middlewaretest.Says(limit.Decision{Limit: 7}, limit.ErrPermitsExceedRate),
 			grpclimit.ReasonTooCostly, map[string]string{"limiter": "calls", "limit": "7"},
 		},
-		"unknown": {middlewaretest.Says(limit.Decision{}, limit.ErrInvalidPermits), grpclimit.ReasonTooCostly, map[string]string{"limiter": "calls"}},
+		"unknown": {
+			middlewaretest.Says(limit.Decision{}, limit.ErrInvalidPermits),
+			grpclimit.ReasonTooCostly, map[string]string{"limiter": "calls"},
+		},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
@@ -304,7 +307,7 @@ func keyOf(ctx context.Context, t *testing.T, opts ...grpclimit.Option) string {
 	return limiter.Key()
 }
 
-// hearing has errors be told of what fails.
+// hearing adds to errs what the error handler hears.
 func hearing(errs *middlewaretest.Errors) grpclimit.Option {
 	return grpclimit.WithErrorHandler(func(_ context.Context, _ grpclimit.Call, err error) { errs.Add(err) })
 }

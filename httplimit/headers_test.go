@@ -41,7 +41,8 @@ func TestHeaderText(t *testing.T) {
 		{"zero", 0, limit.Decision{}, `"zero";q=0`, `"zero";r=0`, ""},
 		{"below", time.Minute, limit.Decision{Limit: 5, Remaining: -1, RetryAfter: -1}, `"below";q=5;w=60`, `"below";r=0;t=1`, "1"},
 	} {
-		w := serve(httplimit.New(windowed{Limiter: says(test.decision, nil), Span: test.window}, httplimit.WithName(test.name))(hello), newRequest(t))
+		limiter := windowed{Limiter: says(test.decision, nil), Span: test.window}
+		w := serve(httplimit.New(limiter, httplimit.WithName(test.name))(hello), newRequest(t))
 		assert.Equal(t, test.policy, w.Header().Get("RateLimit-Policy"))
 		assert.Equal(t, test.rate, w.Header().Get("RateLimit"))
 		assert.Equal(t, test.retryAfter, w.Header().Get("Retry-After"))

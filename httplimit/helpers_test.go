@@ -53,7 +53,7 @@ func refuseAll(t testing.TB) http.Handler {
 	return http.HandlerFunc(func(http.ResponseWriter, *http.Request) { t.Error("the request got through") })
 }
 
-// hearing has errors be told of what fails.
+// hearing adds to errs what the error handler hears.
 func hearing(errs *middlewaretest.Errors) httplimit.Option {
 	return httplimit.WithErrorHandler(func(_ *http.Request, err error) { errs.Add(err) })
 }

@@ -143,7 +143,9 @@ func TestDeclare(t *testing.T) {
 		assert.Equal(t, name, members(t, w.Header(), "RateLimit")[0].Name)
 	}
 	assert.ElementsMatch(t, []call{
-		{Key: "http:192.0.2.1:GET%20/items/%7Bid%7D:2/30s", N: 1}, {Key: "a:192.0.2.1:GET%20/a:3/1m0s", N: 1}, {Key: "http:192.0.2.1:GET%20/b:7/1m0s", N: 1},
+		{Key: "http:192.0.2.1:GET%20/items/%7Bid%7D:2/30s", N: 1},
+		{Key: "a:192.0.2.1:GET%20/a:3/1m0s", N: 1},
+		{Key: "http:192.0.2.1:GET%20/b:7/1m0s", N: 1},
 	}, limiter.Asked())
 }
 
@@ -168,7 +170,7 @@ func TestDeclareBadRates(t *testing.T) {
 	assert.Empty(t, limiter.Asked())
 }
 
-// Nobody is refused and nobody is told of a limit; what is charged, and what is
+// No request is refused and no client learns of a limit; what is charged, and what is
 // reported, is as without the option.
 func TestShadow(t *testing.T) {
 	t.Parallel()

@@ -88,7 +88,9 @@ func send(t *testing.T, server *httptest.Server, method string) answer {
 }
 
 // eachFramework runs test with a server of each framework.
-func eachFramework(t *testing.T, get, post func() middleware, handler http.HandlerFunc, test func(t *testing.T, name string, server *httptest.Server)) {
+func eachFramework(t *testing.T, get, post func() middleware, handler http.HandlerFunc,
+	test func(t *testing.T, name string, server *httptest.Server),
+) {
 	t.Helper()
 	for name, framework := range frameworks {
 		t.Run(name, func(t *testing.T) {

@@ -66,7 +66,7 @@ func TestEachUserHasTheDeclaredRateOfEachRoute(t *testing.T) {
 	})
 }
 
-// A threshold that is changed holds for the next request, whoever changes it.
+// A changed threshold holds for the next request, whichever way it was changed.
 func TestThresholdsChange(t *testing.T) {
 	t.Parallel()
 	virtual(t, plenty, limit.FailClosed(), func(t *testing.T, s *site, rdb *redis.Client, _ *redistest.Proxy) {

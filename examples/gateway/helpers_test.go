@@ -71,7 +71,8 @@ func serve(t *testing.T, quota int64, args ...string) *site {
 	out, in := io.Pipe()
 	done := make(chan error, 1)
 	go func() {
-		err := run(ctx, append([]string{"--listen", "127.0.0.1:0", "--token", token, "--per-client", fmt.Sprint(quota), "--timeout", patient}, args...), in, s.logged)
+		usual := []string{"--listen", "127.0.0.1:0", "--token", token, "--per-client", fmt.Sprint(quota), "--timeout", patient}
+		err := run(ctx, append(usual, args...), in, s.logged)
 		_ = in.CloseWithError(errors.Join(err, io.EOF))
 		done <- err
 	}()
@@ -120,7 +121,9 @@ func inMemory(rdb *redis.Client, log io.Writer, quota int64, failure limit.Failu
 }
 
 // virtual runs test in a bubble, with a gateway whose Redis is behind a proxy.
-func virtual(t *testing.T, quota int64, failure limit.Failure, test func(t *testing.T, s *site, rdb *redis.Client, proxy *redistest.Proxy)) {
+func virtual(t *testing.T, quota int64, failure limit.Failure,
+	test func(t *testing.T, s *site, rdb *redis.Client, proxy *redistest.Proxy),
+) {
 	t.Helper()
 	synctest.Test(t, func(t *testing.T) {
 		rdb, m := redistest.Mini(t)

@@ -20,7 +20,7 @@ import (
 )
 
 // sendBytes writes bytes to the gateway as they are and returns the status of the
-// first answer, 0 where there is none.
+// first answer, 0 if there is none.
 func (s *site) sendBytes(text string) int {
 	s.t.Helper()
 	conn, err := net.Dial("tcp", strings.TrimPrefix(s.url, "http://"))

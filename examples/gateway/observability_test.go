@@ -209,7 +209,7 @@ func (w *watched) query(phase, name string, expected []expect) {
 	})
 	legend := q.LegendFormat
 	if q.label() != "" {
-		legend = "nobody" // where the label has no value
+		legend = "nobody" // if the label has no value
 	}
 	w.saw(q.place, q.panel, shown(legend, got))
 }

@@ -2,7 +2,9 @@ package main
 
 import (
 	"cmp"
+	"flag"
 	"fmt"
+	"io"
 	"net/http"
 	"os"
 	"regexp"
@@ -19,43 +21,25 @@ import (
 // curl does what that command does with the few flags that README.md uses, and
 // returns what it would print.
 func (s *site) curl(words []string) (string, error) {
-	method, target, body, shown, header := "", "", "", false, http.Header{}
-	for len(words) > 0 {
-		word := words[0]
-		words = words[1:]
-		if !strings.HasPrefix(word, "-") {
-			target = word
-			continue
-		}
-		if word == "-i" {
-			shown = true
-			continue
-		}
-		if len(words) == 0 {
-			return "", fmt.Errorf("curl %s of what", word)
-		}
-		switch value := words[0]; word {
-		case "-X":
-			method = value
-		case "-d":
-			body = value
-			if method == "" {
-				method = http.MethodPost
-			}
-		case "-H":
-			name, text, _ := strings.Cut(value, ": ")
-			header.Add(name, text)
-		default:
-			return "", fmt.Errorf("curl %s", word)
-		}
-		words = words[1:]
+	header, flags := http.Header{}, flag.NewFlagSet("curl", flag.ContinueOnError)
+	flags.SetOutput(io.Discard)
+	method, body := flags.String("X", "", ""), flags.String("d", "", "")
+	shown := flags.Bool("i", false, "")
+	flags.Func("H", "", func(text string) error {
+		name, value, _ := strings.Cut(text, ": ")
+		header.Add(name, value)
+		return nil
+	})
+	err := flags.Parse(words)
+	path, ok := strings.CutPrefix(flags.Arg(0), "http://127.0.0.1:8080")
+	if err != nil || !ok || flags.NArg() != 1 {
+		return "", fmt.Errorf("curl %q: %v", words, err)
 	}
-	path, ok := strings.CutPrefix(target, "http://127.0.0.1:8080")
-	if !ok {
-		return "", fmt.Errorf("curl %s", target)
+	if *body != "" {
+		*method = cmp.Or(*method, http.MethodPost)
 	}
-	got, err := s.try(cmp.Or(method, http.MethodGet)+" "+path, body, header)
-	if err != nil || !shown {
+	got, err := s.try(cmp.Or(*method, http.MethodGet)+" "+path, *body, header)
+	if err != nil || !*shown {
 		return got.body, err
 	}
 	var b strings.Builder

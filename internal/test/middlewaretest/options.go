@@ -61,7 +61,7 @@ func (k Kind[O, K]) testAnswers(t *testing.T) {
 			assert.Len(t, limiter.Asked(), 2)
 		})
 	}
-	zero := Says(limit.Decision{RetryAfter: time.Minute}, nil) // as a sliding log answers where the threshold is 0
+	zero := Says(limit.Decision{RetryAfter: time.Minute}, nil) // what a sliding log answers at a threshold of 0
 	assert.Zero(t, k.rig(t, zero).ask(Refused).RetryAfter, "no waiting helps")
 }
 
@@ -127,7 +127,7 @@ func (k Kind[O, K]) testBadOptions(t *testing.T) {
 	}
 }
 
-// Whoever can make a key function fail does not go free.
+// A client that can make a key function fail does not go free.
 func (k Kind[O, K]) testKeyFails(t *testing.T) {
 	opts := []O{k.WithKey(k.User, k.Text("", errDown)), k.WithFailure(limit.FailOpen())}
 	limiter := Grants()

@@ -53,8 +53,8 @@ func (k Kind[O, K]) testEachLimiter(t *testing.T) {
 	})
 }
 
-// A bucket has a second key, with "_time" behind the first: nobody chooses a name that
-// leads to another's.
+// A bucket has a second key, with "_time" behind the first: no user name leads to the
+// keys of another user.
 func (k Kind[O, K]) testBuckets(t *testing.T) {
 	redistest.Virtual(t, func(t *testing.T, rdb *redis.Client) {
 		bucket := tokenbucket.New(rdb, tokenbucket.Config{Capacity: 1, Refill: 1, Interval: time.Hour})
