@@ -275,6 +275,9 @@ func cancelledAcquire(s *sides) {
 	close(gone)
 	require.NoError(s.t, s.goes.Close(s.t.Context()))
 	proxy.Settle(s.t)
+	value, permits := stored(s.t, s.rdb, s.goKeys.Value, s.goKeys.Permits)
+	assert.EqualValues(s.t, 19, value)
+	assert.Equal(s.t, []int64{1}, permits)
 	s.goes = newGo(s.t, s.rdb)
 	s.free(17, 19)
 }

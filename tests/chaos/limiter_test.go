@@ -3,11 +3,14 @@ package chaos_test
 import (
 	"context"
 	"fmt"
+	"math/rand/v2"
+	"slices"
 	"time"
 
 	"github.com/rratelimiter/rratelimiter"
 	"github.com/rratelimiter/rratelimiter/fixedwindow"
 	"github.com/rratelimiter/rratelimiter/internal/redisson"
+	"github.com/rratelimiter/rratelimiter/internal/test/limitertest"
 	"github.com/rratelimiter/rratelimiter/limit"
 	"github.com/rratelimiter/rratelimiter/slidinglog"
 	"github.com/rratelimiter/rratelimiter/tokenbucket"
@@ -161,4 +164,201 @@ func (l *limiter) handle(client *rratelimiter.Client, rdb rratelimiter.Redis, ca
 		}, timeout)
 	}
 	return h
+}
+
+// The calls, by the names that records have for them.
+const (
+	opTry       = "TryAcquire"
+	opWait      = "TryAcquire, waiting"
+	opAcquire   = "Acquire"
+	opTake      = "Take"
+	opUpTo      = "TakeUpTo"
+	opPeek      = "Peek"
+	opReset     = "Reset"
+	opAll       = "TryAcquireAll"
+	opRelease   = "Release"
+	opUpdate    = "UpdateRate, KeepState"
+	opSetKeep   = "SetRate, KeepState"
+	opTrySet    = "TrySetRate"
+	opAvailable = "AvailablePermits"
+	opThreshold = "SetThreshold"
+
+	opSet     = "SetRate"
+	opRenew   = "UpdateRate"
+	opExpire  = "Expire"
+	opClear   = "ClearExpire"
+	opDelete  = "Delete"
+	opRename  = "Rename"
+	opMigrate = "Migrate"
+	opConfig  = "Config"
+	opTTL     = "TTL"
+)
+
+// An operation is a call that callers make.
+type operation struct {
+	name   string
+	weight int                   // how often it is drawn beside the others
+	on     func(l *limiter) bool // what it is made on
+	do     doer
+}
+
+// A doer makes a call, and notes in it what else it was told.
+type doer func(ctx context.Context, p *party, h *handle, c *call) (answer, error)
+
+func anyLimiter(*limiter) bool      { return true }
+func waitable(l *limiter) bool      { return l.kind == overall || l.kind == perClient }
+func wild(l *limiter) bool          { return l.wild }
+func resettable(l *limiter) bool    { return l.resets || l.wild }
+func inFamily(l *limiter) bool      { return len(l.family) > 0 }
+func withThreshold(l *limiter) bool { return l.threshold != "" }
+
+// decision is the answer to a call that asks for permits.
+func decision(ok bool, err error) (answer, error) {
+	if ok {
+		return granted, err
+	}
+	return refused, err
+}
+
+// plain is a call that returns an error only, or what nothing is checked of.
+func plain(do func(ctx context.Context, h *handle, c *call) error) doer {
+	return func(ctx context.Context, _ *party, h *handle, c *call) (answer, error) { return done, do(ctx, h, c) }
+}
+
+// telling is a call that tells whether it has changed a rate, or would grant permits.
+func telling(do func(ctx context.Context, h *handle, c *call) (bool, error)) doer {
+	return plain(func(ctx context.Context, h *handle, c *call) (err error) {
+		c.Did, err = do(ctx, h, c)
+		return err
+	})
+}
+
+// operations are drawn from in this order.
+var operations = []operation{
+	{opTry, 40, waitable, func(ctx context.Context, _ *party, h *handle, c *call) (answer, error) {
+		return decision(h.rate.TryAcquire(ctx, c.Permits, 0))
+	}},
+	{opWait, 12, waitable, func(ctx context.Context, _ *party, h *handle, c *call) (answer, error) {
+		return decision(h.rate.TryAcquire(ctx, c.Permits, c.Timeout))
+	}},
+	{opAcquire, 6, waitable, func(ctx context.Context, _ *party, h *handle, c *call) (answer, error) {
+		return granted, h.rate.Acquire(ctx, c.Permits)
+	}},
+	{opTake, 20, anyLimiter, func(ctx context.Context, _ *party, h *handle, c *call) (answer, error) {
+		d, err := h.Take(ctx, h.key, c.Permits)
+		return decision(d.Granted, err)
+	}},
+	{opUpTo, 10, anyLimiter, func(ctx context.Context, _ *party, h *handle, c *call) (answer, error) {
+		taken, _, err := h.TakeUpTo(ctx, h.key, c.Asked)
+		// What is refused is one permit. Where nobody knows, it may be all.
+		if c.Permits = max(1, taken); err != nil {
+			c.Permits = c.Asked
+		}
+		return decision(taken > 0, err)
+	}},
+	{opPeek, 8, anyLimiter, telling(func(ctx context.Context, h *handle, c *call) (bool, error) {
+		d, err := h.Peek(ctx, h.key, c.Permits)
+		return d.Granted, err
+	})},
+	{opReset, 3, resettable, plain(func(ctx context.Context, h *handle, _ *call) error { return h.Reset(ctx, h.key) })},
+	{opAll, 20, inFamily, func(ctx context.Context, p *party, h *handle, c *call) (answer, error) {
+		all := make([]*rratelimiter.RateLimiter, len(h.family))
+		for i, name := range h.family {
+			all[i] = p.handles[name].rate
+		}
+		return decision(p.client.TryAcquireAll(ctx, c.Permits, c.Timeout, all...))
+	}},
+	{opRelease, 25, waitable, plain(func(ctx context.Context, h *handle, c *call) error { return h.rate.Release(ctx, c.Permits) })},
+	{opUpdate, 3, waitable, telling(func(ctx context.Context, h *handle, c *call) (bool, error) {
+		return h.rate.UpdateRate(ctx, h.configOf(c), rratelimiter.KeepState())
+	})},
+	{opSetKeep, 1, waitable, telling(func(ctx context.Context, h *handle, c *call) (bool, error) {
+		err := h.rate.SetRate(ctx, h.configOf(c), rratelimiter.KeepState())
+		return err == nil, err
+	})},
+	{opTrySet, 1, waitable, telling(func(ctx context.Context, h *handle, c *call) (bool, error) {
+		return h.rate.TrySetRate(ctx, h.configOf(c))
+	})},
+	{opAvailable, 6, waitable, plain(func(ctx context.Context, h *handle, c *call) (err error) {
+		c.Free, err = h.rate.AvailablePermits(ctx)
+		return err
+	})},
+	{opThreshold, 3, withThreshold, plain(func(ctx context.Context, h *handle, c *call) error {
+		return h.log.SetThreshold(ctx, h.key, c.Rate)
+	})},
+	{opSet, 4, wild, plain(func(ctx context.Context, h *handle, c *call) error { return h.rate.SetRate(ctx, h.configOf(c)) })},
+	{opRenew, 2, wild, plain(func(ctx context.Context, h *handle, c *call) error {
+		return limitertest.Second(h.rate.UpdateRate(ctx, h.configOf(c)))
+	})},
+	{opExpire, 3, wild, plain(func(ctx context.Context, h *handle, c *call) error {
+		return limitertest.Second(h.rate.Expire(ctx, time.Duration(c.Permits)*200*time.Millisecond))
+	})},
+	{opClear, 3, wild, plain(func(ctx context.Context, h *handle, _ *call) error {
+		return limitertest.Second(h.rate.ClearExpire(ctx))
+	})},
+	{opDelete, 3, wild, plain(func(ctx context.Context, h *handle, _ *call) error { return limitertest.Second(h.rate.Delete(ctx)) })},
+	{opRename, 3, wild, plain(func(ctx context.Context, h *handle, _ *call) error { return h.rate.Rename(ctx, h.name+"2") })},
+	{opMigrate, 2, wild, func(ctx context.Context, p *party, h *handle, _ *call) (answer, error) {
+		return done, limitertest.Second(p.client.Migrate(ctx, h.name))
+	}},
+	{opConfig, 2, waitable, plain(func(ctx context.Context, h *handle, _ *call) error { return limitertest.Second(h.rate.Config(ctx)) })},
+	{opTTL, 2, waitable, plain(func(ctx context.Context, h *handle, _ *call) error {
+		_, _, err := h.rate.TTL(ctx)
+		return err
+	})},
+}
+
+// configOf is the configuration that a call sets.
+func (l *limiter) configOf(c *call) rratelimiter.Config {
+	cfg := l.config
+	cfg.Rate = c.Rate
+	return cfg
+}
+
+// drawOperation draws a call that can be made on the limiter.
+func drawOperation(draw *rand.Rand, l *limiter) operation {
+	var all []operation
+	for _, op := range operations {
+		if op.on(l) {
+			all = append(all, slices.Repeat([]operation{op}, op.weight)...)
+		}
+	}
+	return all[draw.IntN(len(all))]
+}
+
+// drawCall draws the figures of a call.
+func drawCall(draw *rand.Rand, op operation, l *limiter) call {
+	c := call{Op: op.name, Limiters: []string{l.name}}
+	switch op.name {
+	case opTry, opTake, opUpTo, opPeek, opWait, opAcquire, opAll, opExpire:
+		c.Permits = 1 + draw.Int64N(3)
+		if draw.IntN(8) == 0 {
+			c.Permits += draw.Int64N(max(1, l.config.Rate/2))
+		}
+	case opUpdate, opSetKeep, opTrySet, opSet, opRenew, opThreshold:
+		c.Rate = l.config.Rate/2 + 1 + draw.Int64N(l.config.Rate)
+	}
+	switch op.name {
+	case opUpTo:
+		c.Asked = c.Permits
+	case opAll:
+		c.Limiters = l.family
+		if draw.IntN(3) == 0 {
+			c.Timeout = drawTimeout(draw)
+		}
+	case opWait:
+		c.Timeout = drawTimeout(draw)
+	}
+	if op.name == opAcquire || draw.IntN(6) == 0 {
+		c.Ends = drawTimeout(draw)
+		c.Cancels = draw.IntN(2) == 0
+	}
+	return c
+}
+
+func drawTimeout(draw *rand.Rand) time.Duration {
+	if draw.IntN(3) == 0 {
+		return time.Duration(1+draw.IntN(10)) * time.Millisecond
+	}
+	return time.Duration(1+draw.IntN(400)) * time.Millisecond
 }
