@@ -87,15 +87,12 @@ func ScriptCalls(t testing.TB, addr string) (stop func() [][][]string) {
 	}
 }
 
-// A line of MONITOR: the time, the database and the client, or "lua", in brackets, and
-// the quoted arguments.
-var (
-	monitorLine = regexp.MustCompile(`^\+(\d+)\.(\d+) \[\d+ (.*?)\] (.*)`)
-	quoted      = regexp.MustCompile(`"(?:[^"\\]|\\.)*"`)
-)
+// A line of MONITOR begins with the time, and the database and the client, or "lua", in
+// brackets. The quoted arguments follow.
+var monitored = regexp.MustCompile(`^\+(\d+)\.(\d+) \[\d+ (.*?)\] `)
 
 func parseMonitor(line string) (Ran, error) {
-	parts := monitorLine.FindStringSubmatch(line)
+	parts := monitored.FindStringSubmatch(line)
 	if parts == nil {
 		return Ran{}, fmt.Errorf("no line of MONITOR: %q", line)
 	}
@@ -103,10 +100,13 @@ func parseMonitor(line string) (Ran, error) {
 	us, microsErr := strconv.ParseInt(parts[2], 10, 64)
 	err := errors.Join(secondsErr, microsErr)
 	ran := Ran{At: time.Unix(s, us*1000), InScript: parts[3] == "lua"}
-	for _, text := range quoted.FindAllString(parts[4], -1) {
-		arg, argErr := strconv.Unquote(text)
-		err = errors.Join(err, argErr)
+	for rest := strings.TrimSpace(line[len(parts[0]):]); rest != "" && err == nil; {
+		var quoted, arg string
+		if quoted, err = strconv.QuotedPrefix(rest); err == nil {
+			arg, err = strconv.Unquote(quoted)
+		}
 		ran.Args = append(ran.Args, arg)
+		rest = strings.TrimSpace(rest[len(quoted):])
 	}
 	if len(ran.Args) > 0 {
 		ran.Args[0] = strings.ToLower(ran.Args[0])

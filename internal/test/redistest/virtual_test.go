@@ -142,3 +142,25 @@ func TestMiniClientTimesOutOnTheFakeClock(t *testing.T) {
 		assert.Equal(t, "1", rdb.Get(t.Context(), "key").Val(), "a new connection works")
 	})
 }
+
+func TestHook(t *testing.T) {
+	t.Parallel()
+	rdb, _ := redistest.Mini(t)
+	var seen []string
+	rdb.AddHook(redistest.BeforeCommands(func(cmds ...redis.Cmder) {
+		for _, cmd := range cmds {
+			if cmd.Name() != "hello" { // a new connection's
+				seen = append(seen, cmd.Name())
+			}
+		}
+	}))
+	rdb.AddHook(redistest.Hook(nil))
+	require.NoError(t, rdb.Set(t.Context(), "key", 1, 0).Err())
+	_, err := rdb.Pipelined(t.Context(), func(pipe redis.Pipeliner) error {
+		pipe.Incr(t.Context(), "key")
+		pipe.Get(t.Context(), "key")
+		return nil
+	})
+	require.NoError(t, err)
+	assert.Equal(t, []string{"set", "incr", "get"}, seen)
+}

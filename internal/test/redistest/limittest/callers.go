@@ -21,7 +21,7 @@ import (
 
 // Many callers of several processes get exactly the limit.
 func testManyCallers(t *testing.T, k Kind) {
-	redistest.Everywhere(t, func(t *testing.T, rdb redis.UniversalClient) {
+	atRest(t, func(t *testing.T, rdb redis.UniversalClient) {
 		const permits = 100
 		here, there := k.New(rdb, permits, time.Hour), k.New(rdb, permits, time.Hour)
 		keys := []string{Key(t), Key(t), Key(t)}
@@ -58,7 +58,7 @@ func testTogether(t *testing.T, k Kind) {
 	if k.Articles == nil {
 		return
 	}
-	redistest.Everywhere(t, func(t *testing.T, rdb redis.UniversalClient) {
+	atRest(t, func(t *testing.T, rdb redis.UniversalClient) {
 		const permits = 90
 		key, l := Key(t), k.New(rdb, permits, time.Hour)
 		take := func(ctx context.Context) (int64, error) {
