@@ -360,7 +360,6 @@ var topologies = map[string]func(*testing.T) servers{
 // has them.
 const rrlRights = "+scan +multi +exec +hexists"
 
-// life takes a limiter called NAME through all commands.
 const life = `
 update-rate NAME 5/1h                   -> NAME has no rate, nothing changed
 delete NAME                             -> NAME is no limiter, nothing changed
@@ -466,7 +465,7 @@ func looksAt(t *testing.T, s servers, limiters int) {
 	assert.Len(t, s.list("api:*"), limiters, "the bench's are gone")
 }
 
-// perClient has two clients take permits, one of which wrote as an older
+// perClient takes permits as two clients, one of which writes as an older
 // Redisson does.
 func perClient(t *testing.T, s servers) {
 	t.Helper()

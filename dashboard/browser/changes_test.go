@@ -12,20 +12,18 @@ import (
 	"github.com/rratelimiter/rratelimiter/dashboard"
 )
 
-// change opens the dialog of an action on a limiter's page.
 func (p *tab) change(action string) {
 	p.t.Helper()
 	p.dialog(fmt.Sprintf(`#actions button[data-action=%q]`, action))
 }
 
-// dialog opens the dialog of a change by its button.
 func (p *tab) dialog(button string) {
 	p.t.Helper()
 	p.click(button)
 	p.until(seen("#change-fields *") + " || " + seen("#change-confirm"))
 }
 
-// set has a field of a form have a value, "" to turn it over.
+// set gives a field of a form a value, "" turns it over.
 func (p *tab) set(field, value string) {
 	p.t.Helper()
 	switch {
@@ -59,7 +57,6 @@ func (p *tab) confirm() {
 	p.until(closed + " && " + one("#told") + ".innerText !== ''")
 }
 
-// make changes the limiter that is shown.
 func (p *tab) make(action, name, value string) {
 	p.t.Helper()
 	p.change(action)
@@ -70,7 +67,6 @@ func (p *tab) make(action, name, value string) {
 	p.confirm()
 }
 
-// changeRate gives a limiter another rate, on its page.
 func (p *tab) changeRate(name, rate string) {
 	p.t.Helper()
 	p.goTo("#/limiter/" + id(name))
@@ -274,7 +270,6 @@ func TestDialogs(t *testing.T) {
 	assert.Contains(t, audit, "127.0.0.1")
 }
 
-// TestReadOnly: who may not change anything is not led to try.
 func TestReadOnly(t *testing.T) {
 	t.Parallel()
 	s := newSite(t, loggedIn, func(cfg *dashboard.Config) { cfg.Write = false })

@@ -73,7 +73,6 @@ var candidates = []candidate{
 	},
 }
 
-// traceEnd is when the picture ends.
 const traceEnd = 4*time.Minute + 30*time.Second
 
 // trace returns the moments of the calls, each for one permit: few calls, a
@@ -100,7 +99,7 @@ type answers struct {
 	longest time.Duration // the longest wait that a refusal named
 }
 
-// run has each limiter answer the trace, in virtual time.
+// run lets each limiter answer the trace, in virtual time.
 func run(t *testing.T) []answers {
 	t.Helper()
 	all := make([]answers, len(candidates))
@@ -152,7 +151,6 @@ const (
 	pictureFile = "../../../docs/choosing/trace.svg"
 )
 
-// The page's picture and table are what the limiters answer.
 func TestTheTrace(t *testing.T) {
 	t.Parallel()
 	all := run(t)
@@ -265,7 +263,6 @@ const style = `  <style>
   </style>
 `
 
-// svg is a picture under construction.
 type svg struct{ strings.Builder }
 
 // add writes a line. Its numbers are to have a fixed form.
@@ -278,7 +275,6 @@ func x(at time.Duration) float64 {
 
 func y(permits int) float64 { return curve * (1 - float64(permits)/mostShown) }
 
-// picture draws the trace, and below it what each limiter made of it.
 func picture(all []answers) string {
 	height := top + ticks + 40 + panel*len(all)
 	var s svg
@@ -366,7 +362,6 @@ func lastMinute(granted []time.Duration, above int, base float64) string {
 	return fmt.Sprintf("%sH%dV%sZ", path, right, floor)
 }
 
-// clock writes a moment as minutes and seconds.
 func clock(at time.Duration) string {
 	return fmt.Sprintf("%d:%02d", at/time.Minute, at%time.Minute/time.Second)
 }

@@ -48,7 +48,6 @@ func says(t *testing.T, r *doctor.Report, check string, level doctor.Level, text
 	return found[0]
 }
 
-// limiters makes so many limiters.
 func limiters(t *testing.T, rdb redis.UniversalClient, prefix string, n int) {
 	t.Helper()
 	pipe := rdb.Pipeline()
