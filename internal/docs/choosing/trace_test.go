@@ -41,36 +41,21 @@ type candidate struct {
 }
 
 var candidates = []candidate{
-	{
-		name: "RateLimiter", setting: "60 a minute",
-		make: func(rdb redis.UniversalClient, most, _ int64) limit.Limiter {
-			return rratelimiter.New(rdb).Keyed("", rratelimiter.PerMinute(most))
-		},
-	},
-	{
-		name: "sliding log", setting: "60 a minute",
-		make: func(rdb redis.UniversalClient, most, _ int64) limit.Limiter {
-			return slidinglog.New(rdb, slidinglog.Config{Limit: most, Window: window})
-		},
-	},
-	{
-		name: "fixed window, counter", setting: "60 a minute",
-		make: func(rdb redis.UniversalClient, most, _ int64) limit.Limiter {
-			return fixedwindow.New(rdb, fixedwindow.Config{Limit: most, Window: window})
-		},
-	},
-	{
-		name: "token bucket", setting: "20 tokens, 1 more a second",
-		make: func(rdb redis.UniversalClient, _, tokens int64) limit.Limiter {
-			return tokenbucket.New(rdb, tokenbucket.Config{Capacity: tokens, Refill: 1, Interval: time.Second})
-		},
-	},
-	{
-		name: "token bucket that lends", setting: "the same, 10 tokens to borrow",
-		make: func(rdb redis.UniversalClient, _, tokens int64) limit.Limiter {
-			return tokenbucket.New(rdb, tokenbucket.Config{Capacity: tokens, Refill: 1, Interval: time.Second, Borrow: borrow})
-		},
-	},
+	{"RateLimiter", "60 a minute", func(rdb redis.UniversalClient, most, _ int64) limit.Limiter {
+		return rratelimiter.New(rdb).Keyed("", rratelimiter.PerMinute(most))
+	}},
+	{"sliding log", "60 a minute", func(rdb redis.UniversalClient, most, _ int64) limit.Limiter {
+		return slidinglog.New(rdb, slidinglog.Config{Limit: most, Window: window})
+	}},
+	{"fixed window, counter", "60 a minute", func(rdb redis.UniversalClient, most, _ int64) limit.Limiter {
+		return fixedwindow.New(rdb, fixedwindow.Config{Limit: most, Window: window})
+	}},
+	{"token bucket", "20 tokens, 1 more a second", func(rdb redis.UniversalClient, _, tokens int64) limit.Limiter {
+		return tokenbucket.New(rdb, tokenbucket.Config{Capacity: tokens, Refill: 1, Interval: time.Second})
+	}},
+	{"token bucket that lends", "the same, 10 tokens to borrow", func(rdb redis.UniversalClient, _, tokens int64) limit.Limiter {
+		return tokenbucket.New(rdb, tokenbucket.Config{Capacity: tokens, Refill: 1, Interval: time.Second, Borrow: borrow})
+	}},
 }
 
 const traceEnd = 4*time.Minute + 30*time.Second

@@ -1,7 +1,8 @@
-package bench_test
+package bench
 
 import (
 	"context"
+	"math"
 	"testing"
 	"time"
 
@@ -9,22 +10,21 @@ import (
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
-	"github.com/rratelimiter/rratelimiter/cmd/rrl/internal/bench"
 	"github.com/rratelimiter/rratelimiter/internal/test/redistest"
 )
 
-func options(t *testing.T) bench.Options {
+func options(t *testing.T) Options {
 	t.Helper()
-	return bench.Options{Time: 2 * time.Second, Callers: []int{2, 8}, Limiters: 20, Prefix: redistest.Name(t)}
+	return Options{Time: 2 * time.Second, Callers: []int{2, 8}, Limiters: 20, Prefix: redistest.Name(t)}
 }
 
 func TestBenchMeasuresAndLeavesNothing(t *testing.T) {
 	t.Parallel()
 	redistest.Everywhere(t, func(t *testing.T, rdb redis.UniversalClient) {
 		opts := options(t)
-		var done []bench.Result
-		opts.Done = func(r bench.Result) { done = append(done, r) }
-		report, err := bench.Run(t.Context(), rdb, opts)
+		var done []Result
+		opts.Done = func(r Result) { done = append(done, r) }
+		report, err := Run(t.Context(), rdb, opts)
 		require.NoError(t, err)
 		assert.Equal(t, done, report.Results)
 		var runs [][2]int
@@ -50,7 +50,7 @@ func TestBenchThatIsStoppedLeavesNothing(t *testing.T) {
 		ctx, cancel := context.WithCancel(t.Context())
 		ended := make(chan error, 1)
 		go func() {
-			_, err := bench.Run(ctx, rdb, opts)
+			_, err := Run(ctx, rdb, opts)
 			ended <- err
 		}()
 		require.Eventually(t, func() bool { return len(redistest.Keys(t, rdb, "{"+opts.Prefix+"*")) > 1 }, time.Minute, time.Millisecond)
@@ -69,6 +69,36 @@ func TestBenchWithoutAServer(t *testing.T) {
 	t.Parallel()
 	rdb, m := redistest.Mini(t)
 	m.SetError("LOADING not yet")
-	_, err := bench.Run(t.Context(), rdb, options(t))
+	_, err := Run(t.Context(), rdb, options(t))
 	require.ErrorContains(t, err, "LOADING")
+}
+
+func TestBucketsAreASixteenthWide(t *testing.T) {
+	t.Parallel()
+	last := -1
+	for n := uint64(0); n < math.MaxInt64/8; n = n + n/50 + 1 {
+		b := bucketOf(n)
+		assert.GreaterOrEqual(t, b, last)
+		assert.Less(t, b, len(histogram{}.buckets))
+		assert.InDelta(t, float64(n), float64(middle(b)), float64(n)/32+1)
+		last = b
+	}
+	assert.Less(t, bucketOf(math.MaxInt64), len(histogram{}.buckets))
+}
+
+func TestQuantiles(t *testing.T) {
+	t.Parallel()
+	var h, other histogram
+	assert.Zero(t, h.quantile(0.5))
+	for i := range 900 {
+		h.add(time.Duration(i+1) * time.Microsecond)
+	}
+	for i := range 100 {
+		other.add(time.Duration(i+901) * time.Microsecond)
+	}
+	h.merge(&other)
+	assert.EqualValues(t, 1000, h.count)
+	assert.InEpsilon(t, 500*time.Microsecond, h.quantile(0.5), 0.05)
+	assert.InEpsilon(t, 990*time.Microsecond, h.quantile(0.99), 0.05)
+	assert.InEpsilon(t, time.Millisecond, h.quantile(1), 0.05)
 }
