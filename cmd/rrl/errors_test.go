@@ -70,7 +70,6 @@ bench --callers 1,x                   !> --callers "1,x": want whole numbers, wi
 demo --tries 0                        !> --tries
 demo --rate 3                         !> want permits/interval
 demo now                              !> unexpected argument "now"
-demo counter more                     !> unexpected argument "more"
 
 version now                           !> unexpected argument "now"
 acquire orders --redisson 3.11.0      !> 3.12.0 to 4.7.0

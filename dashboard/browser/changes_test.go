@@ -75,9 +75,9 @@ func (p *tab) changeRate(name, rate string) {
 
 // outcome is how a change leaves a limiter.
 type outcome struct {
-	config  rratelimiter.Config
-	free    int64
-	expires bool
+	config rratelimiter.Config
+	free   int64
+	ttl    time.Duration // to the hour; 0 for none
 }
 
 func (s *site) outcome(l *rratelimiter.RateLimiter) (o outcome) {
@@ -87,8 +87,9 @@ func (s *site) outcome(l *rratelimiter.RateLimiter) (o outcome) {
 	require.NoError(s.t, err)
 	o.free, err = l.AvailablePermits(s.t.Context())
 	require.NoError(s.t, err)
-	_, o.expires, err = l.TTL(s.t.Context())
+	ttl, _, err := l.TTL(s.t.Context())
 	require.NoError(s.t, err)
+	o.ttl = ttl.Round(time.Hour)
 	return o
 }
 
@@ -113,15 +114,15 @@ var forms = []struct {
 	before, after string
 	want          outcome
 }{
-	{"as Redisson's setRate", "rate", [][2]string{{"rate", "80"}, {"keep_state", ""}}, "100", "80", outcome{eighty, 80, false}},
+	{"as Redisson's setRate", "rate", [][2]string{{"rate", "80"}, {"keep_state", ""}}, "100", "80", outcome{eighty, 80, 0}},
 	{"keeping what is in use", "rate", [][2]string{
 		{"rate", "2"}, {"interval", "1.5"}, {"interval_unit", "h"}, {"keep_alive", "2"}, {"keep_alive_unit", "d"},
-	}, "100", "1h30m", outcome{two, 0, true}},
-	{"a whole rate for each client", "rate", [][2]string{{"type", "PER_CLIENT"}}, "", "PER_CLIENT", outcome{ownOnes, 100, false}},
-	{"expire", "expire", [][2]string{{"ttl", "2"}, {"ttl_unit", "h"}}, "", "2", outcome{hundred, 60, true}},
-	{"keep", "keep", nil, "", "never", outcome{hundred, 60, false}},
-	{"migrate", "migrate", nil, "1 of layout B", "Redisson 3.21", outcome{hundred, 53, false}},
-	{"release", "release", [][2]string{{"permits", "15"}}, "40", "25", outcome{hundred, 75, false}},
+	}, "100", "1h30m", outcome{two, 0, 48 * time.Hour}},
+	{"a whole rate for each client", "rate", [][2]string{{"type", "PER_CLIENT"}}, "", "PER_CLIENT", outcome{ownOnes, 100, 0}},
+	{"expire", "expire", [][2]string{{"ttl", "2"}, {"ttl_unit", "h"}}, "", "2", outcome{hundred, 60, 2 * time.Hour}},
+	{"keep", "keep", nil, "", "never", outcome{hundred, 60, 0}},
+	{"migrate", "migrate", nil, "1 of layout B", "Redisson 3.21", outcome{hundred, 53, 0}},
+	{"release", "release", [][2]string{{"permits", "15"}}, "40", "25", outcome{hundred, 75, 0}},
 	{name: "delete", action: "delete"},
 }
 
@@ -221,8 +222,8 @@ func TestAClientsOwnPermits(t *testing.T) {
 	assert.Contains(t, before, "12")
 	assert.Contains(t, after, "2")
 	p.confirm()
-	assert.Equal(t, outcome{cfg, 18, false}, s.outcome(mine))
-	assert.Equal(t, outcome{cfg, 15, false}, s.outcome(theirs))
+	assert.Equal(t, outcome{cfg, 18, 0}, s.outcome(mine))
+	assert.Equal(t, outcome{cfg, 15, 0}, s.outcome(theirs))
 }
 
 // TestDialogs holds what is asked before a change: a token, and that what was shown is
@@ -263,7 +264,7 @@ func TestDialogs(t *testing.T) {
 	p.review()
 	s.take(l, 1)
 	p.confirm()
-	assert.Equal(t, outcome{rratelimiter.PerMinute(60), 59, false}, s.outcome(l))
+	assert.Equal(t, outcome{rratelimiter.PerMinute(60), 59, 0}, s.outcome(l))
 	p.until(`document.querySelectorAll('#audit tbody tr').length === 3`)
 	audit := p.text("#audit")
 	assert.Contains(t, audit, "orders")
