@@ -202,7 +202,8 @@ func TestInterrupt(t *testing.T) {
 				}
 				return redistest.Pass
 			})
-			got := through.ends(ctx, line+" --connect-timeout 1h --redis redis://"+proxy.Addr()+"?read_timeout=1h")
+			through.flags = []string{"--connect-timeout", "1h", "--redis", "redis://" + proxy.Addr() + "?read_timeout=1h"}
+			got := through.ends(ctx, line)
 			assert.Equal(t, c.code, got.code, "%+v", got)
 			assert.Equal(t, c.stderr, got.stderr)
 			for _, key := range s.Keys() {
