@@ -81,7 +81,6 @@ func TestThePageMakesNoMarkup(t *testing.T) {
 	require.NoError(t, err)
 }
 
-// withHeader sets a header of requests.
 func withHeader(name, value string) func(*http.Request) {
 	return func(r *http.Request) { r.Header.Set(name, value) }
 }
@@ -157,7 +156,7 @@ func TestReadOnly(t *testing.T) {
 	assert.Equal(t, http.StatusUnauthorized, s.do(r).Code, "an empty token lets nobody change anything")
 }
 
-// With one's own login nobody sees anything without it, and the list of changes says who.
+// Behind a login of one's own, all answers need it, and the list of changes has its names.
 func TestBehindOnesOwnLogin(t *testing.T) {
 	t.Parallel()
 	s := newSite(t, func(c *Config) {
@@ -424,8 +423,7 @@ func questions(t *testing.T, name string) (all []*http.Request) {
 	return all
 }
 
-// Whoever knows the name of a key learns nothing of what it holds, unless it is a
-// limiter's.
+// The name of a key is not enough to learn what it holds, unless it is a limiter's.
 func TestNoAnswerHasWhatForeignKeysHold(t *testing.T) {
 	t.Parallel()
 	for _, pattern := range []string{"", "api:*"} {
@@ -499,7 +497,7 @@ func TestWhatIsNoLimiterHasNoFigures(t *testing.T) {
 	assert.Equal(t, map[string]string{"Bytes": "10"}, facts(key["facts"]))
 }
 
-// Outside of the pattern an answer does not even say whether there is such a key.
+// Outside of the pattern an answer does not even show whether there is such a key.
 func TestOutsideOfThePattern(t *testing.T) {
 	t.Parallel()
 	s := newSite(t, func(c *Config) { c.Pattern = "api:*" })

@@ -29,7 +29,6 @@ func (s *site) entries() (all []map[string]any) {
 	return all
 }
 
-// entryOf is what an answer says of the change that was made.
 func entryOf(answer m) m { return answer["entry"].(m) }
 
 func facts(list any) map[string]string {
@@ -214,7 +213,6 @@ func TestRequestsThatMakeNoSense(t *testing.T) {
 	assert.Equal(t, rratelimiter.PerHour(10), s.config("orders"))
 }
 
-// Of changes at once, all from the same preview, one is made.
 func TestChangesAtOnce(t *testing.T) {
 	t.Parallel()
 	s := newSite(t)
@@ -274,7 +272,6 @@ func TestWhatIsNoLimiterIsLeftAlone(t *testing.T) {
 	}
 }
 
-// What was tried and not done is in the list of changes and the log as well.
 func TestTriesAreToldToo(t *testing.T) {
 	t.Parallel()
 	rdb, mini := redistest.Mini(t)
@@ -298,7 +295,7 @@ func TestTriesAreToldToo(t *testing.T) {
 	assert.Contains(t, s.log.String(), "action=delete limiter=orders outcome=failed")
 }
 
-// What may have been done is told so, in the answer too.
+// If a change may have been made, the answer says so.
 func TestAChangeOfUnknownOutcome(t *testing.T) {
 	t.Parallel()
 	rdb, mini := redistest.Mini(t)
@@ -322,7 +319,7 @@ func TestAChangeOfUnknownOutcome(t *testing.T) {
 	assert.Contains(t, s.log.String(), "limiter perhaps changed")
 }
 
-// Keys of any type where a limiter's should be are told of, and harm nothing else.
+// Keys of any type in place of a limiter's are shown as such, and harm nothing else.
 func TestKeysOfOtherTypes(t *testing.T) {
 	t.Parallel()
 	s := newSite(t)

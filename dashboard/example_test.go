@@ -16,7 +16,7 @@ import (
 	"github.com/rratelimiter/rratelimiter/dashboard"
 )
 
-// user is who has logged in to the program that the page is part of.
+// user has logged in to the program that the page is part of.
 type user struct {
 	Name     string
 	Operator bool

@@ -26,7 +26,6 @@ import (
 
 const token = "a token of some length"
 
-// site is a dashboard under test.
 type site struct {
 	t   *testing.T
 	h   http.Handler
@@ -34,7 +33,7 @@ type site struct {
 	rdb redis.UniversalClient
 }
 
-// logged is what the Logger was told.
+// logged is what the Logger wrote.
 type logged struct {
 	mu   sync.Mutex
 	text bytes.Buffer
@@ -70,7 +69,7 @@ func siteOn(t *testing.T, rdb redis.UniversalClient, with ...func(*Config)) *sit
 	return s
 }
 
-// withLogs has a site know sliding logs with these hashes of thresholds.
+// withLogs adds sliding logs with these hashes of thresholds to a site.
 func withLogs(hashes ...string) func(*Config) {
 	return func(c *Config) {
 		for _, hash := range hashes {
@@ -90,7 +89,6 @@ func (s *site) client(do func(*rratelimiter.Client), opts ...rratelimiter.Option
 	require.NoError(s.t, client.Close(context.WithoutCancel(s.t.Context())))
 }
 
-// limiter makes a limiter and takes permits of it.
 func (s *site) limiter(name string, cfg rratelimiter.Config, permits int64, opts ...rratelimiter.Option) {
 	s.t.Helper()
 	s.client(func(client *rratelimiter.Client) {
@@ -112,7 +110,6 @@ func (s *site) config(name string) (cfg rratelimiter.Config) {
 	return cfg
 }
 
-// do sends a request and returns what was answered.
 func (s *site) do(r *http.Request) *httptest.ResponseRecorder {
 	w := httptest.NewRecorder()
 	if r.Host == "example.com" { // httptest's own
@@ -122,12 +119,10 @@ func (s *site) do(r *http.Request) *httptest.ResponseRecorder {
 	return w
 }
 
-// read sends a GET.
 func (s *site) read(path string) *httptest.ResponseRecorder {
 	return s.do(httptest.NewRequestWithContext(s.t.Context(), http.MethodGet, path, http.NoBody))
 }
 
-// get asks for JSON.
 func (s *site) get(path string) map[string]any {
 	s.t.Helper()
 	w := s.read(path)
@@ -135,13 +130,11 @@ func (s *site) get(path string) map[string]any {
 	return object(s.t, w.Body.Bytes())
 }
 
-// show returns what is shown of a limiter.
 func (s *site) show(name string) map[string]any {
 	s.t.Helper()
 	return s.get("/api/limiter?id=" + idOf(name))
 }
 
-// looks is what a key looks like.
 func (s *site) looks(key string) any {
 	s.t.Helper()
 	return s.get("/api/key?key=" + idOf(key))["looks"]
@@ -165,7 +158,6 @@ func object(t *testing.T, text []byte) map[string]any {
 	return o
 }
 
-// m is a JSON object.
 type m = map[string]any
 
 // has requires these fields of an object; nil stands for none.
@@ -209,7 +201,6 @@ func (s *site) try(body m) (preview, answer m, code int) {
 	return preview, answer, code
 }
 
-// change is try that must succeed.
 func (s *site) change(body m) (preview, answer m) {
 	s.t.Helper()
 	preview, answer, code := s.try(body)
@@ -226,12 +217,10 @@ func (s *site) refuses(code int, body m) {
 	}
 }
 
-// rateBody is the change of a rate.
 func rateBody(name string, rate, intervalMS int64, keepState bool) m {
 	return m{"action": "rate", "id": idOf(name), "rate": rate, "interval_ms": intervalMS, "type": "OVERALL", "keep_state": keepState}
 }
 
-// rows returns the rows of a list, by their names.
 func rows(t *testing.T, list map[string]any, field string) map[string]map[string]any {
 	t.Helper()
 	all := map[string]map[string]any{}

@@ -76,7 +76,7 @@ func testALimiter(t *testing.T) {
 	assert.Equal(t, 3.0, back[returns-1], "all come back at the end of the interval") //nolint:testifylint // a whole number
 	has(t, m{"kind": "named", "who": "orders-1", "permits": 3.0}, state["holders"].([]any)[0].(m))
 
-	// What is wrong is told with its cure.
+	// What is wrong is shown with its cure.
 	require.NoError(t, s.rdb.Set(t.Context(), "{orders}:value", 9, 0).Err())
 	advice := map[any]any{}
 	for _, a := range s.show("orders")["anomalies"].([]any) {
@@ -208,7 +208,6 @@ func TestOtherKeys(t *testing.T) {
 	assert.Contains(t, s.get("/api/key?key=" + idOf("log:ann"))["facts"], []any{"Free", "20 of 25"})
 }
 
-// One goroutine reads for all viewers, and none when they have gone.
 func testOnePoller(t *testing.T) {
 	s := newSite(t)
 	s.limiter("orders", rratelimiter.PerHour(10), 1)
@@ -232,7 +231,7 @@ func testOnePoller(t *testing.T) {
 	})
 	time.Sleep(time.Minute)
 	assert.Zero(t, pollers())
-	s.get("/api/limiters") // and again for whoever comes next
+	s.get("/api/limiters") // and again for the next viewer
 }
 
 func testRedisThatGoesAway(t *testing.T) {
@@ -308,7 +307,7 @@ func TestOnAllServers(t *testing.T) {
 	})
 }
 
-// Who may not read one limiter in full still sees the list, and others do.
+// A user who may not read one limiter in full still sees the list.
 func TestAUserWithoutTheRightToInspect(t *testing.T) {
 	t.Parallel()
 	server := redistest.Shared(t)
@@ -321,7 +320,6 @@ func TestAUserWithoutTheRightToInspect(t *testing.T) {
 	assert.Contains(t, s.limiters(), name)
 }
 
-// What docs/dashboard.md shows is what the example compiles.
 func TestCodeInDocs(t *testing.T) {
 	t.Parallel()
 	lines := func(path string) (all []string) {

@@ -24,7 +24,7 @@ import (
 	"github.com/rratelimiter/rratelimiter/internal/test/redistest"
 )
 
-// slow is who takes nothing of an answer until let go.
+// slow is a client that reads nothing of an answer until it goes on.
 type slow struct {
 	*httptest.ResponseRecorder
 
@@ -37,7 +37,7 @@ func (s *slow) Write(p []byte) (int, error) {
 	return s.ResponseRecorder.Write(p)
 }
 
-// Who reads slowly holds no place, and nobody asks Redis on for them.
+// A slow reader holds no place, and Redis is not asked on its behalf.
 func TestASlowReaderOfOneAnswer(t *testing.T) {
 	t.Parallel()
 	s := newSite(t)
@@ -56,7 +56,6 @@ func TestASlowReaderOfOneAnswer(t *testing.T) {
 	<-ended
 }
 
-// A hook that panics holds up nobody else.
 func TestAnAuthorizeThatPanics(t *testing.T) {
 	t.Parallel()
 	angry := true
@@ -86,7 +85,7 @@ func TestANilClient(t *testing.T) {
 	}
 }
 
-// What a key holds is told, but not by megabytes each second.
+// An answer has at most some kilobytes of what a key holds.
 func TestHugeTextsAreCutShort(t *testing.T) {
 	t.Parallel()
 	s := newSite(t, withLogs("thresholds"))
@@ -126,7 +125,6 @@ func TestAskingForTheHeadOfAStream(t *testing.T) {
 	})
 }
 
-// stream is one that was opened, or refused.
 type stream struct {
 	status int
 	later  string // Retry-After
@@ -141,7 +139,7 @@ func from(t *testing.T, url, address string) stream {
 	ctx, cancel := context.WithCancel(t.Context())
 	r, err := http.NewRequestWithContext(ctx, http.MethodGet, url, http.NoBody)
 	require.NoError(t, err)
-	r.Header.Set("X-Forwarded-For", fmt.Sprintf("10.0.0.%d", len(t.Name())%250)) // which nobody believes
+	r.Header.Set("X-Forwarded-For", fmt.Sprintf("10.0.0.%d", len(t.Name())%250)) // which counts for nothing
 	answer, err := client.Do(r)
 	require.NoError(t, err)
 	t.Cleanup(func() {
@@ -151,7 +149,6 @@ func from(t *testing.T, url, address string) stream {
 	return stream{answer.StatusCode, answer.Header.Get("Retry-After"), answer.Body}
 }
 
-// However many pages one address opens, others find a place.
 func TestPlacesAreSharedByAddress(t *testing.T) {
 	t.Parallel()
 	s := newSite(t)
@@ -225,7 +222,6 @@ func TestAPlaceThatWasLost(t *testing.T) {
 	assert.Empty(t, p.viewers)
 }
 
-// However fast somebody asks, Redis is asked about as often as it may be.
 func TestWhoAsksAgainAndAgain(t *testing.T) {
 	t.Parallel()
 	for _, path := range []string{"/api/limiters", "/api/key?key=" + idOf("l:00"), "/api/thresholds?hash=" + idOf("l:00")} {
@@ -251,7 +247,7 @@ func TestWhoAsksAgainAndAgain(t *testing.T) {
 	}
 }
 
-// Who is logged out while a stream goes on sees no more of it.
+// A stream ends soon after its viewer is logged out.
 func TestAStreamEndsWithTheRightToLook(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -272,7 +268,7 @@ func TestAStreamEndsWithTheRightToLook(t *testing.T) {
 	})
 }
 
-// What hides how to flush is told of, and not taken for a viewer that has gone.
+// A writer that can't flush is an error, not a viewer that has gone.
 func TestAWriterThatCantFlush(t *testing.T) {
 	t.Parallel()
 	s := newSite(t)

@@ -55,7 +55,6 @@ func (s servers) with(env map[string]string) servers {
 	return s
 }
 
-// ask sends a request and returns status and body.
 func ask(t *testing.T, method, url, token, host string) (status int, body string) {
 	t.Helper()
 	r, err := http.NewRequestWithContext(t.Context(), method, url, http.NoBody)
@@ -105,7 +104,6 @@ func TestTheDashboardOfAServer(t *testing.T) {
 
 const myToken, othersToken = "sixteen characters", "another of that length"
 
-// tokenFile writes a token into a file.
 func tokenFile(t *testing.T, token string) string {
 	t.Helper()
 	file := filepath.Join(t.TempDir(), "token")
@@ -185,7 +183,7 @@ func TestWhatTheDashboardShows(t *testing.T) {
 	}
 }
 
-// Where other machines reach the page, looking needs a token, and its names are known.
+// If other machines reach the page, looking needs a token, and its names are known.
 func TestTheDashboardOnOtherAddresses(t *testing.T) {
 	t.Parallel()
 	s := newServer(t)

@@ -84,9 +84,11 @@ func TestServersOfDemos(t *testing.T) {
 	t.Parallel()
 	s := newServer(t)
 	byEnv := servers{t: t, env: map[string]string{"REDIS_URL": s.addr}}
-	for _, line := range []string{"demo --tries 3", "demo sliding-log --json"} {
+	for _, line := range []string{"demo --tries 3", "demo sliding-log --json", "demo fixed-window"} {
 		got := byEnv.rrl("%s", line)
 		require.Equal(t, exitYes, got.code, "%+v", got)
+		assert.Empty(t, got.stderr)
+		assert.NotContains(t, got.stdout, "\x1b", "no colours but on a terminal")
 		assert.Zero(t, s.TotalConnectionCount())
 	}
 	got := s.rrl("demo --rate 30/100ms --tries 10 --timeout 10s")
@@ -100,6 +102,7 @@ func TestServersOfDemos(t *testing.T) {
 
 	for _, sc := range demo.Scenarios() {
 		s.fails("try rrl take "+sc.Name, "demo", sc.Name)
+		s.fails(`unexpected argument "more"`, "demo", sc.Name, "more")
 		assert.Contains(t, rrl(t, "demo %s --help", sc.Name).stdout, "Examples:")
 	}
 }

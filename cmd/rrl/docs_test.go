@@ -20,7 +20,6 @@ import (
 	"github.com/rratelimiter/rratelimiter/cmd/rrl/internal/output"
 )
 
-// page returns docs/rrl.md.
 func page(t *testing.T) string {
 	t.Helper()
 	text, err := os.ReadFile("../../docs/rrl.md")

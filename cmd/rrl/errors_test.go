@@ -70,7 +70,6 @@ bench --callers 1,x                   !> --callers "1,x": want whole numbers, wi
 demo --tries 0                        !> --tries
 demo --rate 3                         !> want permits/interval
 demo now                              !> unexpected argument "now"
-demo counter more                     !> unexpected argument "more"
 
 version now                           !> unexpected argument "now"
 acquire orders --redisson 3.11.0      !> 3.12.0 to 4.7.0
@@ -203,7 +202,8 @@ func TestInterrupt(t *testing.T) {
 				}
 				return redistest.Pass
 			})
-			got := through.ends(ctx, line+" --connect-timeout 1h --redis redis://"+proxy.Addr()+"?read_timeout=1h")
+			through.flags = []string{"--connect-timeout", "1h", "--redis", "redis://" + proxy.Addr() + "?read_timeout=1h"}
+			got := through.ends(ctx, line)
 			assert.Equal(t, c.code, got.code, "%+v", got)
 			assert.Equal(t, c.stderr, got.stderr)
 			for _, key := range s.Keys() {
@@ -360,7 +360,6 @@ var topologies = map[string]func(*testing.T) servers{
 // has them.
 const rrlRights = "+scan +multi +exec +hexists"
 
-// life takes a limiter called NAME through all commands.
 const life = `
 update-rate NAME 5/1h                   -> NAME has no rate, nothing changed
 delete NAME                             -> NAME is no limiter, nothing changed
@@ -466,7 +465,7 @@ func looksAt(t *testing.T, s servers, limiters int) {
 	assert.Len(t, s.list("api:*"), limiters, "the bench's are gone")
 }
 
-// perClient has two clients take permits, one of which wrote as an older
+// perClient takes permits as two clients, one of which writes as an older
 // Redisson does.
 func perClient(t *testing.T, s servers) {
 	t.Helper()

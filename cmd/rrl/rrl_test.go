@@ -53,7 +53,6 @@ func (s servers) run(ctx context.Context, args ...string) outcome {
 	return rrlWith(ctx, s.env, append(args, s.flags...)...)
 }
 
-// in returns the same servers for a subtest.
 func (s servers) in(t testing.TB) servers {
 	s.t = t
 	return s
@@ -81,7 +80,6 @@ func rrl(t testing.TB, format string, args ...any) outcome {
 	return servers{t: t}.rrl(format, args...)
 }
 
-// server is a miniredis that commands run against.
 type server struct {
 	*miniredis.Miniredis
 	servers
@@ -113,7 +111,6 @@ func alone(t testing.TB, args ...string) servers {
 	return servers{t: t, flags: []string{"--redis", s.Addr()}, rdb: s.Client(t, nil), addr: s.Addr()}
 }
 
-// shared returns the real Redis that tests share.
 func shared(t testing.TB) servers {
 	t.Helper()
 	s := redistest.Shared(t)
@@ -191,7 +188,6 @@ func object(t testing.TB, text string) map[string]any {
 	return v
 }
 
-// show runs show --json.
 func (s servers) show(format string, args ...any) look.Inspection {
 	s.t.Helper()
 	got := s.rrl("show --json "+format, args...)
@@ -206,7 +202,6 @@ func (s servers) show(format string, args ...any) look.Inspection {
 	return found
 }
 
-// list runs ls --json.
 func (s servers) list(pattern string) (all []listed) {
 	s.t.Helper()
 	got := s.rrl("ls --json %q", pattern)

@@ -20,7 +20,6 @@ import (
 	"github.com/rratelimiter/rratelimiter/internal/test/redistest"
 )
 
-// member packs a member of the given layout whose id is made of n.
 func member(t testing.TB, layout codec.Layout, n byte, permits uint32) string {
 	t.Helper()
 	idLen := map[codec.Layout]int{codec.LayoutB: 4, codec.LayoutC: 8, codec.LayoutD1: 8, codec.LayoutD2: 16}[layout]

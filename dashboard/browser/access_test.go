@@ -63,7 +63,6 @@ func TestOtherPagesChangeNothing(t *testing.T) {
 		`fetch(%s, {method: 'POST', headers: {'Content-Type': 'application/json'}, body: %s}).then(r => r.status)`, target, body)))
 }
 
-// TestNoPageHasItInAFrame, where a click meant for that page would be one here.
 func TestNoPageHasItInAFrame(t *testing.T) {
 	t.Parallel()
 	s := newSite(t, loggedIn)
@@ -123,7 +122,6 @@ func TestATokenForLooking(t *testing.T) {
 	p.until(seen(row("shop:mail")) + " && " + seen("#unlock"))
 }
 
-// TestALimiterThatIsBroken: it is not shown like one that is unused.
 func TestALimiterThatIsBroken(t *testing.T) {
 	t.Parallel()
 	s := newSite(t)
@@ -142,7 +140,6 @@ func TestALimiterThatIsBroken(t *testing.T) {
 	assert.NotContains(t, p.text("body"), "SECRET")
 }
 
-// TestOutsideOfThePattern: the page says why it shows nothing.
 func TestOutsideOfThePattern(t *testing.T) {
 	t.Parallel()
 	s := newSite(t, func(cfg *dashboard.Config) { cfg.Pattern = "api:*" })

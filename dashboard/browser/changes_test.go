@@ -12,20 +12,18 @@ import (
 	"github.com/rratelimiter/rratelimiter/dashboard"
 )
 
-// change opens the dialog of an action on a limiter's page.
 func (p *tab) change(action string) {
 	p.t.Helper()
 	p.dialog(fmt.Sprintf(`#actions button[data-action=%q]`, action))
 }
 
-// dialog opens the dialog of a change by its button.
 func (p *tab) dialog(button string) {
 	p.t.Helper()
 	p.click(button)
 	p.until(seen("#change-fields *") + " || " + seen("#change-confirm"))
 }
 
-// set has a field of a form have a value, "" to turn it over.
+// set gives a field of a form a value, "" turns it over.
 func (p *tab) set(field, value string) {
 	p.t.Helper()
 	switch {
@@ -59,7 +57,6 @@ func (p *tab) confirm() {
 	p.until(closed + " && " + one("#told") + ".innerText !== ''")
 }
 
-// make changes the limiter that is shown.
 func (p *tab) make(action, name, value string) {
 	p.t.Helper()
 	p.change(action)
@@ -70,7 +67,6 @@ func (p *tab) make(action, name, value string) {
 	p.confirm()
 }
 
-// changeRate gives a limiter another rate, on its page.
 func (p *tab) changeRate(name, rate string) {
 	p.t.Helper()
 	p.goTo("#/limiter/" + id(name))
@@ -79,9 +75,9 @@ func (p *tab) changeRate(name, rate string) {
 
 // outcome is how a change leaves a limiter.
 type outcome struct {
-	config  rratelimiter.Config
-	free    int64
-	expires bool
+	config rratelimiter.Config
+	free   int64
+	ttl    time.Duration // to the hour; 0 for none
 }
 
 func (s *site) outcome(l *rratelimiter.RateLimiter) (o outcome) {
@@ -91,8 +87,9 @@ func (s *site) outcome(l *rratelimiter.RateLimiter) (o outcome) {
 	require.NoError(s.t, err)
 	o.free, err = l.AvailablePermits(s.t.Context())
 	require.NoError(s.t, err)
-	_, o.expires, err = l.TTL(s.t.Context())
+	ttl, _, err := l.TTL(s.t.Context())
 	require.NoError(s.t, err)
+	o.ttl = ttl.Round(time.Hour)
 	return o
 }
 
@@ -117,15 +114,15 @@ var forms = []struct {
 	before, after string
 	want          outcome
 }{
-	{"as Redisson's setRate", "rate", [][2]string{{"rate", "80"}, {"keep_state", ""}}, "100", "80", outcome{eighty, 80, false}},
+	{"as Redisson's setRate", "rate", [][2]string{{"rate", "80"}, {"keep_state", ""}}, "100", "80", outcome{eighty, 80, 0}},
 	{"keeping what is in use", "rate", [][2]string{
 		{"rate", "2"}, {"interval", "1.5"}, {"interval_unit", "h"}, {"keep_alive", "2"}, {"keep_alive_unit", "d"},
-	}, "100", "1h30m", outcome{two, 0, true}},
-	{"a whole rate for each client", "rate", [][2]string{{"type", "PER_CLIENT"}}, "", "PER_CLIENT", outcome{ownOnes, 100, false}},
-	{"expire", "expire", [][2]string{{"ttl", "2"}, {"ttl_unit", "h"}}, "", "2", outcome{hundred, 60, true}},
-	{"keep", "keep", nil, "", "never", outcome{hundred, 60, false}},
-	{"migrate", "migrate", nil, "1 of layout B", "Redisson 3.21", outcome{hundred, 53, false}},
-	{"release", "release", [][2]string{{"permits", "15"}}, "40", "25", outcome{hundred, 75, false}},
+	}, "100", "1h30m", outcome{two, 0, 48 * time.Hour}},
+	{"a whole rate for each client", "rate", [][2]string{{"type", "PER_CLIENT"}}, "", "PER_CLIENT", outcome{ownOnes, 100, 0}},
+	{"expire", "expire", [][2]string{{"ttl", "2"}, {"ttl_unit", "h"}}, "", "2", outcome{hundred, 60, 2 * time.Hour}},
+	{"keep", "keep", nil, "", "never", outcome{hundred, 60, 0}},
+	{"migrate", "migrate", nil, "1 of layout B", "Redisson 3.21", outcome{hundred, 53, 0}},
+	{"release", "release", [][2]string{{"permits", "15"}}, "40", "25", outcome{hundred, 75, 0}},
 	{name: "delete", action: "delete"},
 }
 
@@ -225,8 +222,8 @@ func TestAClientsOwnPermits(t *testing.T) {
 	assert.Contains(t, before, "12")
 	assert.Contains(t, after, "2")
 	p.confirm()
-	assert.Equal(t, outcome{cfg, 18, false}, s.outcome(mine))
-	assert.Equal(t, outcome{cfg, 15, false}, s.outcome(theirs))
+	assert.Equal(t, outcome{cfg, 18, 0}, s.outcome(mine))
+	assert.Equal(t, outcome{cfg, 15, 0}, s.outcome(theirs))
 }
 
 // TestDialogs holds what is asked before a change: a token, and that what was shown is
@@ -267,14 +264,13 @@ func TestDialogs(t *testing.T) {
 	p.review()
 	s.take(l, 1)
 	p.confirm()
-	assert.Equal(t, outcome{rratelimiter.PerMinute(60), 59, false}, s.outcome(l))
+	assert.Equal(t, outcome{rratelimiter.PerMinute(60), 59, 0}, s.outcome(l))
 	p.until(`document.querySelectorAll('#audit tbody tr').length === 3`)
 	audit := p.text("#audit")
 	assert.Contains(t, audit, "orders")
 	assert.Contains(t, audit, "127.0.0.1")
 }
 
-// TestReadOnly: who may not change anything is not led to try.
 func TestReadOnly(t *testing.T) {
 	t.Parallel()
 	s := newSite(t, loggedIn, func(cfg *dashboard.Config) { cfg.Write = false })

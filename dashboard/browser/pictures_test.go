@@ -118,7 +118,7 @@ var pauses = map[string]float64{
 	"shop:orders": 2.2, "shop:search": 3.4, "shop:api:03": 6, "shop:api:07": 3, "shop:api:01": 9, "shop:api:05": 7, "shop:api:10": 4.5,
 }
 
-// load has limiters of the shop be used, more and less in turn, until ctx ends.
+// load uses limiters of the shop, more and less in turn, until ctx ends.
 func (s *site) load(ctx context.Context, wg *sync.WaitGroup) {
 	for i, program := range []string{"checkout-1", "checkout-2", "mobile app"} {
 		client := s.named(program)
@@ -138,7 +138,6 @@ func (s *site) load(ctx context.Context, wg *sync.WaitGroup) {
 	}
 }
 
-// png returns what the tab shows.
 func (p *tab) png() []byte {
 	p.t.Helper()
 	return call(p, page.CaptureScreenshot, page.CaptureScreenshotParams{Format: page.CaptureScreenshotFormatPng}).Data

@@ -55,7 +55,7 @@ func newSite(t testing.TB, configure ...func(*dashboard.Config)) *site {
 	return s
 }
 
-// writable has a site allow changes to who knows the token.
+// writable allows changes with the token.
 func writable(cfg *dashboard.Config) {
 	cfg.Write = true
 	cfg.Authorize = dashboard.WithToken(token)

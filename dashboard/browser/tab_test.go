@@ -162,7 +162,6 @@ func open(t testing.TB, address string, l look) *tab {
 	return p
 }
 
-// call has the browser run a command of its protocol for the tab.
 func call[P, R any](p *tab, command cdp.Command[P, R], params P) R {
 	p.t.Helper()
 	ctx, cancel := context.WithTimeout(p.ctx, patience)
@@ -184,7 +183,6 @@ func (p *tab) visit(address string) {
 	p.do(chromedp.Navigate(address))
 }
 
-// goTo shows another view of the same page.
 func (p *tab) goTo(hash string) {
 	p.t.Helper()
 	p.eval(`location.hash = ` + quote(hash))
@@ -302,7 +300,6 @@ func evaluate[T any](p *tab, expression string) (T, error) {
 	return chromedp.Run(ctx, chromedp.Evaluate[T](expression, chromedp.EvalAwaitPromise))
 }
 
-// eval runs the expression in the page.
 func (p *tab) eval(expression string) {
 	p.t.Helper()
 	_, err := evaluate[chromedp.Void](p, expression)
@@ -352,7 +349,6 @@ func (p *tab) within(d time.Duration, condition string) {
 	}
 }
 
-// text returns what can be read in the element.
 func (p *tab) text(selector string) string {
 	p.t.Helper()
 	return get[string](p, one(selector)+".innerText")
@@ -389,7 +385,7 @@ func (p *tab) click(selector string) {
 	p.do(chromedp.MouseClickXY(at[0], at[1]))
 }
 
-// fill has the field hold the text, as typed over what is there.
+// fill types the text over what is in the field.
 func (p *tab) fill(selector, text string) {
 	p.t.Helper()
 	p.click(selector)

@@ -249,7 +249,6 @@ func (p *tab) tabTo(name string) (way []string) {
 	return way
 }
 
-// TestTheKeyboardAlone goes from the list to a limiter and through a change.
 func TestTheKeyboardAlone(t *testing.T) {
 	t.Parallel()
 	s := newSite(t, writable)
@@ -387,7 +386,7 @@ func TestFiftyThousandLimiters(t *testing.T) {
 	assert.Regexp(t, `\d`, p.text("#cost"))
 }
 
-// TestTwoViewersShareOnePoller, which ends when nobody looks any more.
+// TestTwoViewersShareOnePoller, which ends when there are no viewers.
 func TestTwoViewersShareOnePoller(t *testing.T) {
 	t.Parallel()
 	var proxy *redistest.Proxy
@@ -429,7 +428,7 @@ func TestTwoViewersShareOnePoller(t *testing.T) {
 	p.update(2)
 }
 
-// visible has the page find its window hidden, or visible again.
+// visible hides the window from the page, or shows it again.
 func (p *tab) visible(state string) {
 	p.t.Helper()
 	p.eval(`Object.defineProperty(document, 'visibilityState', {value: ` + quote(state) + `, configurable: true})

@@ -32,7 +32,6 @@ func overview(t *testing.T, r *Reader, v View) Snapshot {
 	return s
 }
 
-// good are the fields of a limiter.
 var good = []any{"rate", 10, "interval", 60_000, "type", 0}
 
 // put makes a hash with these fields, and returns what a limiter's other keys would be.
@@ -131,7 +130,6 @@ func TestWhatIsFree(t *testing.T) {
 	})
 }
 
-// called are names by marks.
 type called map[string]string
 
 func (c called) OfMark(mark string) string { return c[mark] }
@@ -253,7 +251,6 @@ func TestReaderForgetsServersThatWent(t *testing.T) {
 	require.NoError(t, err)
 }
 
-// watch takes one sample of a limiter.
 func watch(t *testing.T, rdb redis.UniversalClient, name string) Point {
 	t.Helper()
 	w := Watcher{Client: rdb, Name: name}

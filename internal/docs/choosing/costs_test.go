@@ -29,7 +29,7 @@ type call struct {
 	micros   float64
 }
 
-// inUse are the permits in use of which the memory is told.
+// inUse are the permits in use of which the memory is measured.
 var inUse = []int{1, 60, 1000}
 
 // The page's memory and commands are what the limiters cost. Times are only
@@ -62,8 +62,7 @@ func TestCosts(t *testing.T) {
 	})
 }
 
-// measure has a limiter of 1000 permits grant them all, one by one, and then
-// refuse.
+// measure takes all of a limiter's 1000 permits, one by one, and is then refused.
 func measure(t *testing.T, rdb *redis.Client, c candidate, rounds int) costs {
 	t.Helper()
 	const most = 1000

@@ -41,39 +41,23 @@ type candidate struct {
 }
 
 var candidates = []candidate{
-	{
-		name: "RateLimiter", setting: "60 a minute",
-		make: func(rdb redis.UniversalClient, most, _ int64) limit.Limiter {
-			return rratelimiter.New(rdb).Keyed("", rratelimiter.PerMinute(most))
-		},
-	},
-	{
-		name: "sliding log", setting: "60 a minute",
-		make: func(rdb redis.UniversalClient, most, _ int64) limit.Limiter {
-			return slidinglog.New(rdb, slidinglog.Config{Limit: most, Window: window})
-		},
-	},
-	{
-		name: "fixed window, counter", setting: "60 a minute",
-		make: func(rdb redis.UniversalClient, most, _ int64) limit.Limiter {
-			return fixedwindow.New(rdb, fixedwindow.Config{Limit: most, Window: window})
-		},
-	},
-	{
-		name: "token bucket", setting: "20 tokens, 1 more a second",
-		make: func(rdb redis.UniversalClient, _, tokens int64) limit.Limiter {
-			return tokenbucket.New(rdb, tokenbucket.Config{Capacity: tokens, Refill: 1, Interval: time.Second})
-		},
-	},
-	{
-		name: "token bucket that lends", setting: "the same, 10 tokens to borrow",
-		make: func(rdb redis.UniversalClient, _, tokens int64) limit.Limiter {
-			return tokenbucket.New(rdb, tokenbucket.Config{Capacity: tokens, Refill: 1, Interval: time.Second, Borrow: borrow})
-		},
-	},
+	{"RateLimiter", "60 a minute", func(rdb redis.UniversalClient, most, _ int64) limit.Limiter {
+		return rratelimiter.New(rdb).Keyed("", rratelimiter.PerMinute(most))
+	}},
+	{"sliding log", "60 a minute", func(rdb redis.UniversalClient, most, _ int64) limit.Limiter {
+		return slidinglog.New(rdb, slidinglog.Config{Limit: most, Window: window})
+	}},
+	{"fixed window, counter", "60 a minute", func(rdb redis.UniversalClient, most, _ int64) limit.Limiter {
+		return fixedwindow.New(rdb, fixedwindow.Config{Limit: most, Window: window})
+	}},
+	{"token bucket", "20 tokens, 1 more a second", func(rdb redis.UniversalClient, _, tokens int64) limit.Limiter {
+		return tokenbucket.New(rdb, tokenbucket.Config{Capacity: tokens, Refill: 1, Interval: time.Second})
+	}},
+	{"token bucket that lends", "the same, 10 tokens to borrow", func(rdb redis.UniversalClient, _, tokens int64) limit.Limiter {
+		return tokenbucket.New(rdb, tokenbucket.Config{Capacity: tokens, Refill: 1, Interval: time.Second, Borrow: borrow})
+	}},
 }
 
-// traceEnd is when the picture ends.
 const traceEnd = 4*time.Minute + 30*time.Second
 
 // trace returns the moments of the calls, each for one permit: few calls, a
@@ -100,7 +84,7 @@ type answers struct {
 	longest time.Duration // the longest wait that a refusal named
 }
 
-// run has each limiter answer the trace, in virtual time.
+// run lets each limiter answer the trace, in virtual time.
 func run(t *testing.T) []answers {
 	t.Helper()
 	all := make([]answers, len(candidates))
@@ -152,7 +136,6 @@ const (
 	pictureFile = "../../../docs/choosing/trace.svg"
 )
 
-// The page's picture and table are what the limiters answer.
 func TestTheTrace(t *testing.T) {
 	t.Parallel()
 	all := run(t)
@@ -265,7 +248,6 @@ const style = `  <style>
   </style>
 `
 
-// svg is a picture under construction.
 type svg struct{ strings.Builder }
 
 // add writes a line. Its numbers are to have a fixed form.
@@ -278,7 +260,6 @@ func x(at time.Duration) float64 {
 
 func y(permits int) float64 { return curve * (1 - float64(permits)/mostShown) }
 
-// picture draws the trace, and below it what each limiter made of it.
 func picture(all []answers) string {
 	height := top + ticks + 40 + panel*len(all)
 	var s svg
@@ -366,7 +347,6 @@ func lastMinute(granted []time.Duration, above int, base float64) string {
 	return fmt.Sprintf("%sH%dV%sZ", path, right, floor)
 }
 
-// clock writes a moment as minutes and seconds.
 func clock(at time.Duration) string {
 	return fmt.Sprintf("%d:%02d", at/time.Minute, at%time.Minute/time.Second)
 }

@@ -40,7 +40,6 @@ func between(t *testing.T, text, begin, end string) string {
 	return rest
 }
 
-// section returns what stands below a heading of the page.
 func section(t *testing.T, heading string) string {
 	t.Helper()
 	text, err := os.ReadFile(filepath.Join(root, page))
@@ -50,7 +49,6 @@ func section(t *testing.T, heading string) string {
 
 var quoted = regexp.MustCompile("`[^`]+`")
 
-// words returns what stands in backquotes.
 func words(text string) []string {
 	all := quoted.FindAllString(text, -1)
 	for i, word := range all {
@@ -175,7 +173,7 @@ func (d drawn) reached(from string) []string {
 	return all
 }
 
-// below tells whether a folder is one of those, or in it.
+// below reports whether a folder is one of those, or in it.
 func below(folder string, parents []string) bool {
 	return slices.ContainsFunc(parents, func(parent string) bool {
 		return strings.HasPrefix(folder+"/", strings.TrimSuffix(parent, "/")+"/")
@@ -342,7 +340,7 @@ func (d drawing) at(p place) rune {
 
 func isName(r rune) bool { return unicode.IsLetter(r) || unicode.IsDigit(r) || r == '/' }
 
-// name returns the name that has a character at p, "" where there is none.
+// name returns the name that has a character at p, "" if there is none.
 func (d drawing) name(p place) string {
 	if !isName(d.at(p)) {
 		return ""
@@ -367,7 +365,7 @@ func (d drawing) next(p, way place) string {
 	return d.name(p)
 }
 
-// leads tells whether the character at p continues a line by that way.
+// leads reports whether the character at p continues a line by that way.
 func (d drawing) leads(p, way place) bool {
 	head, isHead := heads[d.at(p)]
 	return slices.Contains(ways[d.at(p)], way) || isHead && head.back() == way
@@ -433,7 +431,6 @@ func (d drawing) follow(p place, seen map[place]bool) (from, to []string, err er
 	return from, to, nil
 }
 
-// names returns all names of a drawing.
 func (d drawing) names() []string {
 	var all []string
 	for _, line := range d {

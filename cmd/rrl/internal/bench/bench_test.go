@@ -1,4 +1,4 @@
-package bench_test
+package bench
 
 import (
 	"context"
@@ -9,22 +9,21 @@ import (
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
-	"github.com/rratelimiter/rratelimiter/cmd/rrl/internal/bench"
 	"github.com/rratelimiter/rratelimiter/internal/test/redistest"
 )
 
-func options(t *testing.T) bench.Options {
+func options(t *testing.T) Options {
 	t.Helper()
-	return bench.Options{Time: 2 * time.Second, Callers: []int{2, 8}, Limiters: 20, Prefix: redistest.Name(t)}
+	return Options{Time: 2 * time.Second, Callers: []int{2, 8}, Limiters: 20, Prefix: redistest.Name(t)}
 }
 
 func TestBenchMeasuresAndLeavesNothing(t *testing.T) {
 	t.Parallel()
 	redistest.Everywhere(t, func(t *testing.T, rdb redis.UniversalClient) {
 		opts := options(t)
-		var done []bench.Result
-		opts.Done = func(r bench.Result) { done = append(done, r) }
-		report, err := bench.Run(t.Context(), rdb, opts)
+		var done []Result
+		opts.Done = func(r Result) { done = append(done, r) }
+		report, err := Run(t.Context(), rdb, opts)
 		require.NoError(t, err)
 		assert.Equal(t, done, report.Results)
 		var runs [][2]int
@@ -50,7 +49,7 @@ func TestBenchThatIsStoppedLeavesNothing(t *testing.T) {
 		ctx, cancel := context.WithCancel(t.Context())
 		ended := make(chan error, 1)
 		go func() {
-			_, err := bench.Run(ctx, rdb, opts)
+			_, err := Run(ctx, rdb, opts)
 			ended <- err
 		}()
 		require.Eventually(t, func() bool { return len(redistest.Keys(t, rdb, "{"+opts.Prefix+"*")) > 1 }, time.Minute, time.Millisecond)
@@ -69,6 +68,6 @@ func TestBenchWithoutAServer(t *testing.T) {
 	t.Parallel()
 	rdb, m := redistest.Mini(t)
 	m.SetError("LOADING not yet")
-	_, err := bench.Run(t.Context(), rdb, options(t))
+	_, err := Run(t.Context(), rdb, options(t))
 	require.ErrorContains(t, err, "LOADING")
 }

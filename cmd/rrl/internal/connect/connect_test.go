@@ -22,7 +22,6 @@ import (
 	"github.com/rratelimiter/rratelimiter/internal/test/redistest"
 )
 
-// silent drops what go-redis logs.
 type silent struct{}
 
 func (silent) Printf(context.Context, string, ...any) {}
@@ -32,7 +31,6 @@ func TestMain(m *testing.M) {
 	m.Run()
 }
 
-// variable is an environment with one variable.
 func variable(name, value string) func(string) string {
 	return func(asked string) string { return map[string]string{name: value}[asked] }
 }
@@ -248,7 +246,6 @@ func TestTLSOfSeveralServers(t *testing.T) {
 	}
 }
 
-// file writes a password to a file.
 func file(t *testing.T, text string) string {
 	t.Helper()
 	path := filepath.Join(t.TempDir(), "password")
@@ -351,7 +348,7 @@ func TestAServerThatDoesNotAnswerIsGivenUpInTime(t *testing.T) {
 	require.ErrorIs(t, err, context.Canceled)
 }
 
-// FuzzParseURL is somebody who mistypes: no error shows the password.
+// FuzzParseURL mistypes: no error shows the password.
 func FuzzParseURL(f *testing.F) {
 	f.Add("redis", "ann", "@127.0.0.1:6379/0")
 	f.Add("rediss", "", "@[::1]:6379/1?db=2&read_timeout=-1&skip_verify=true")

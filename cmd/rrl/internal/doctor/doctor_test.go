@@ -1,36 +1,38 @@
-package doctor_test
+package doctor
 
 import (
 	"context"
 	"fmt"
+	"os"
+	"path/filepath"
 	"slices"
 	"strings"
 	"sync/atomic"
 	"testing"
 	"time"
+	"unicode/utf8"
 
 	"github.com/redis/go-redis/v9"
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
-	"github.com/rratelimiter/rratelimiter/cmd/rrl/internal/doctor"
 	"github.com/rratelimiter/rratelimiter/internal/test/redistest"
 )
 
-func options() doctor.Options {
-	return doctor.Options{
+func options() Options {
+	return Options{
 		Sample: 100, Time: 20 * time.Second,
-		Check: func(context.Context, string) (doctor.Checked, error) { return doctor.Checked{}, nil },
+		Check: func(context.Context, string) (Checked, error) { return Checked{}, nil },
 	}
 }
 
-func examine(t *testing.T, rdb redis.UniversalClient, opts doctor.Options) *doctor.Report {
+func examine(t *testing.T, rdb redis.UniversalClient, opts Options) *Report {
 	t.Helper()
-	report, err := doctor.Run(t.Context(), rdb, opts)
+	report, err := Run(t.Context(), rdb, opts)
 	require.NoError(t, err)
 	for _, f := range report.Findings {
 		assert.NotEmpty(t, f.Text)
-		if f.Level == doctor.Warning || f.Level == doctor.Error {
+		if f.Level == Warning || f.Level == Error {
 			assert.NotEmpty(t, f.Reason, f.Text)
 			assert.NotEmpty(t, f.Advice, f.Text)
 		}
@@ -39,16 +41,15 @@ func examine(t *testing.T, rdb redis.UniversalClient, opts doctor.Options) *doct
 }
 
 // says requires one finding of a check, of that level, whose text has a part.
-func says(t *testing.T, r *doctor.Report, check string, level doctor.Level, text string) doctor.Finding {
+func says(t *testing.T, r *Report, check string, level Level, text string) Finding {
 	t.Helper()
-	found := slices.DeleteFunc(slices.Clone(r.Findings), func(f doctor.Finding) bool { return f.Check != check })
+	found := slices.DeleteFunc(slices.Clone(r.Findings), func(f Finding) bool { return f.Check != check })
 	require.Len(t, found, 1, "%q among %+v", check, r.Findings)
 	assert.Equal(t, level, found[0].Level, "%+v", found)
 	assert.Contains(t, found[0].Text, text)
 	return found[0]
 }
 
-// limiters makes so many limiters.
 func limiters(t *testing.T, rdb redis.UniversalClient, prefix string, n int) {
 	t.Helper()
 	pipe := rdb.Pipeline()
@@ -63,14 +64,14 @@ func TestAHealthyServer(t *testing.T) {
 	t.Parallel()
 	rdb := redistest.StartRedis(t, "--appendonly", "yes").Client(t, nil)
 	r := examine(t, rdb, options())
-	assert.Equal(t, doctor.Note, r.Worst, "%+v", r.Findings)
+	assert.Equal(t, Note, r.Worst, "%+v", r.Findings)
 	for check, text := range map[string]string{
 		"version": "Redis ", "rights": "user default may do all", "eviction": "noeviction", "persistence": "append-only", "clock": "",
 		"limiters": "there are none",
 	} {
-		says(t, r, check, doctor.Fine, text)
+		says(t, r, check, Fine, text)
 	}
-	says(t, r, "replication", doctor.Note, "no replicas")
+	says(t, r, "replication", Note, "no replicas")
 	assert.Empty(t, redistest.Keys(t, rdb, "*"), "the probe's keys are gone")
 }
 
@@ -78,10 +79,10 @@ func TestWhatIsWrongWithAServer(t *testing.T) {
 	t.Parallel()
 	rdb := redistest.StartRedis(t, "--maxmemory", "100mb", "--maxmemory-policy", "volatile-lru").Client(t, nil)
 	r := examine(t, rdb, options())
-	assert.Equal(t, doctor.Warning, r.Worst)
-	says(t, r, "eviction", doctor.Warning, "maxmemory-policy is volatile-lru")
-	says(t, r, "persistence", doctor.Note, "none")
-	says(t, r, "memory", doctor.Fine, "of 100 MB")
+	assert.Equal(t, Warning, r.Worst)
+	says(t, r, "eviction", Warning, "maxmemory-policy is volatile-lru")
+	says(t, r, "persistence", Note, "none")
+	says(t, r, "memory", Fine, "of 100 MB")
 	assert.Equal(t, "eviction", r.Findings[0].Check, "the worst comes first")
 
 	require.NoError(t, rdb.ConfigSet(t.Context(), "maxmemory-policy", "allkeys-lru").Err())
@@ -93,8 +94,8 @@ func TestWhatIsWrongWithAServer(t *testing.T) {
 		return !strings.Contains(info, "evicted_keys:0")
 	}, time.Minute, time.Millisecond)
 	r = examine(t, rdb, options())
-	assert.Equal(t, doctor.Error, r.Worst)
-	says(t, r, "eviction", doctor.Error, "evicted since the server's start")
+	assert.Equal(t, Error, r.Worst)
+	says(t, r, "eviction", Error, "evicted since the server's start")
 }
 
 func TestAClockThatIsWrong(t *testing.T) {
@@ -102,9 +103,9 @@ func TestAClockThatIsWrong(t *testing.T) {
 	s := redistest.StartStepped(t)
 	rdb := s.Client(t, nil)
 	s.SetAhead(t, 10*time.Second)
-	says(t, examine(t, rdb, options()), "clock", doctor.Warning, "ahead of this machine's")
+	says(t, examine(t, rdb, options()), "clock", Warning, "ahead of this machine's")
 	s.SetAhead(t, -10*time.Second)
-	says(t, examine(t, rdb, options()), "clock", doctor.Warning, "behind this machine's")
+	says(t, examine(t, rdb, options()), "clock", Warning, "behind this machine's")
 }
 
 func TestRights(t *testing.T) {
@@ -114,20 +115,20 @@ func TestRights(t *testing.T) {
 	opts := options()
 
 	r := examine(t, with(redistest.LeastCommands, "~*"), opts)
-	says(t, r, "rights", doctor.Fine, "may do all that limiters do")
-	says(t, r, "server", doctor.Note, "info")
-	says(t, r, "limiters", doctor.Note, "could not be checked")
-	says(t, r, "wait", doctor.Note, "may not run wait")
+	says(t, r, "rights", Fine, "may do all that limiters do")
+	says(t, r, "server", Note, "info")
+	says(t, r, "limiters", Note, "could not be checked")
+	says(t, r, "wait", Note, "may not run wait")
 	for _, f := range examine(t, with(redistest.LeastCommands, "~*", "+wait"), opts).Findings {
 		assert.NotEqual(t, "wait", f.Check, "%+v", f)
 	}
 
 	for command := range strings.FieldsSeq(redistest.LeastCommands) {
 		name := strings.TrimPrefix(command, "+")
-		level, text := doctor.Error, "may not run "+name
+		level, text := Error, "may not run "+name
 		switch name {
 		case "hget", "hscan", "rename":
-			level = doctor.Warning
+			level = Warning
 		case "eval":
 			text = "may not run scripts"
 		}
@@ -135,14 +136,14 @@ func TestRights(t *testing.T) {
 		says(t, r, "rights", level, text)
 	}
 	r = examine(t, with(redistest.LeastCommands, "~*", "-get", "-zadd"), opts)
-	assert.Contains(t, says(t, r, "rights", doctor.Error, "may not run get, zadd").Advice, "+get +zadd")
+	assert.Contains(t, says(t, r, "rights", Error, "may not run get, zadd").Advice, "+get +zadd")
 
 	few := with(redistest.LeastCommands, redistest.KeysWithPrefix("api:"))
-	says(t, examine(t, few, opts), "rights", doctor.Warning, "may not use keys")
+	says(t, examine(t, few, opts), "rights", Warning, "may not use keys")
 	opts.Pattern = "api:*"
-	says(t, examine(t, few, opts), "rights", doctor.Fine, "may do all")
+	says(t, examine(t, few, opts), "rights", Fine, "may do all")
 	opts.Pattern = "jobs:*"
-	says(t, examine(t, few, opts), "rights", doctor.Error, "may not use keys such as jobs:")
+	says(t, examine(t, few, opts), "rights", Error, "may not use keys such as jobs:")
 	assert.Empty(t, redistest.Keys(t, server.Client(t, nil), "*"))
 }
 
@@ -153,10 +154,10 @@ func TestAReplicaAndItsMaster(t *testing.T) {
 	rdb := master.Client(t, nil)
 	require.Eventually(t, func() bool { return rdb.Wait(t.Context(), 1, time.Second).Val() == 1 }, time.Minute, time.Millisecond)
 	r := examine(t, rdb, options())
-	says(t, r, "replication", doctor.Fine, "online")
+	says(t, r, "replication", Fine, "online")
 	r = examine(t, replica.Client(t, nil), options())
-	assert.Equal(t, doctor.Error, r.Worst)
-	says(t, r, "replication", doctor.Error, "this is a replica")
+	assert.Equal(t, Error, r.Worst)
+	says(t, r, "replication", Error, "this is a replica")
 }
 
 func TestACluster(t *testing.T) {
@@ -165,9 +166,9 @@ func TestACluster(t *testing.T) {
 	rdb := c.Client(t, nil)
 	limiters(t, rdb, "limiter:", 30)
 	r := examine(t, rdb, options())
-	says(t, r, "cluster", doctor.Fine, "state ok, 16384 of 16384 slots")
+	says(t, r, "cluster", Fine, "state ok, 16384 of 16384 slots")
 	assert.Len(t, r.Servers, 3)
-	assert.Equal(t, doctor.Sampled{Keys: 30, Walked: 30, Found: 30, Checked: 30, All: true}, r.Limiters)
+	assert.Equal(t, Sampled{Keys: 30, Walked: 30, Found: 30, Checked: 30, All: true}, r.Limiters)
 
 	c.Nodes()[2].Kill()
 	require.Eventually(t, func() bool {
@@ -177,9 +178,9 @@ func TestACluster(t *testing.T) {
 	opts := options()
 	opts.Time = 2 * time.Second
 	r = examine(t, rdb, opts)
-	assert.Equal(t, doctor.Error, r.Worst)
-	assert.True(t, slices.ContainsFunc(r.Findings, func(f doctor.Finding) bool {
-		return f.Level == doctor.Error && (f.Check == "reach" || f.Check == "cluster")
+	assert.Equal(t, Error, r.Worst)
+	assert.True(t, slices.ContainsFunc(r.Findings, func(f Finding) bool {
+		return f.Level == Error && (f.Check == "reach" || f.Check == "cluster")
 	}), "%+v", r.Findings)
 }
 
@@ -188,22 +189,22 @@ func TestProblemsOfLimitersAreSummedUp(t *testing.T) {
 	rdb, _ := redistest.Mini(t)
 	limiters(t, rdb, "limiter:\x1b", 10)
 	opts := options()
-	opts.Check = func(_ context.Context, name string) (doctor.Checked, error) {
-		c := doctor.Checked{Layouts: []string{"B", "D2"}}
+	opts.Check = func(_ context.Context, name string) (Checked, error) {
+		c := Checked{Layouts: []string{"B", "D2"}}
 		if !strings.HasSuffix(name, "0") {
-			c.Problems = []doctor.Problem{
+			c.Problems = []Problem{
 				{Kind: "mixed_layouts", Text: "layouts B, D2"}, {Kind: "sum_not_rate", Text: "1 permit lost"}, {Kind: "new_kind", Text: "something"},
 			}
 		}
 		return c, nil
 	}
 	r := examine(t, rdb, opts)
-	assert.Equal(t, doctor.Error, r.Worst)
+	assert.Equal(t, Error, r.Worst)
 	assert.Regexp(t, `^9 limiters: "limiter:\\x1b\d", "limiter:\\x1b\d", "limiter:\\x1b\d" and 6 more; of the first: layouts B, D2$`,
-		says(t, r, "mixed_layouts", doctor.Error, "").Text)
-	says(t, r, "sum_not_rate", doctor.Warning, "")
-	says(t, r, "new_kind", doctor.Warning, "")
-	says(t, r, "old layouts", doctor.Note, "10 limiters with members of layout B, as Redisson 3.13.3 to 3.16.3 writes")
+		says(t, r, "mixed_layouts", Error, "").Text)
+	says(t, r, "sum_not_rate", Warning, "")
+	says(t, r, "new_kind", Warning, "")
+	says(t, r, "old layouts", Note, "10 limiters with members of layout B, as Redisson 3.13.3 to 3.16.3 writes")
 }
 
 func TestManyLimitersAreSampledInTime(t *testing.T) {
@@ -214,15 +215,15 @@ func TestManyLimitersAreSampledInTime(t *testing.T) {
 	var checked atomic.Int64
 	opts := options()
 	opts.Pattern, opts.Sample = prefix+"*", 250
-	opts.Check = func(context.Context, string) (doctor.Checked, error) {
+	opts.Check = func(context.Context, string) (Checked, error) {
 		checked.Add(1)
-		return doctor.Checked{}, nil
+		return Checked{}, nil
 	}
 	r := examine(t, rdb, opts)
 	assert.Equal(t, 250, r.Limiters.Checked)
 	assert.EqualValues(t, 250, checked.Load())
 	assert.False(t, r.Limiters.All)
-	f := says(t, r, "limiters", doctor.Note, "") // what was not looked at may be wrong
+	f := says(t, r, "limiters", Note, "") // what was not looked at may be wrong
 	assert.Regexp(t, `^250 of about \d+ limiters looked at, about \d+ of \d+ keys walked; nothing is wrong with what was looked at$`, f.Text)
 	assert.Contains(t, f.Advice, "--all")
 
@@ -230,14 +231,14 @@ func TestManyLimitersAreSampledInTime(t *testing.T) {
 	opts.Sample, opts.Time = 0, time.Minute
 	r = examine(t, rdb, opts)
 	assert.True(t, r.Limiters.All)
-	says(t, r, "limiters", doctor.Fine, "all 3000 limiters looked at; nothing is wrong")
+	says(t, r, "limiters", Fine, "all 3000 limiters looked at; nothing is wrong")
 	opts.Time = 0
-	says(t, examine(t, rdb, opts), "limiters", doctor.Fine, "all 3000 limiters looked at")
+	says(t, examine(t, rdb, opts), "limiters", Fine, "all 3000 limiters looked at")
 
 	opts.Time = 300 * time.Millisecond
-	opts.Check = func(ctx context.Context, _ string) (doctor.Checked, error) {
+	opts.Check = func(ctx context.Context, _ string) (Checked, error) {
 		<-ctx.Done()
-		return doctor.Checked{}, ctx.Err()
+		return Checked{}, ctx.Err()
 	}
 	r = examine(t, rdb, opts)
 	assert.Less(t, r.Limiters.Checked, 3000)
@@ -250,12 +251,12 @@ func TestClientsThatWereNotLookedFor(t *testing.T) {
 	rdb, _ := redistest.Mini(t)
 	limiters(t, rdb, "limiter:", 5)
 	opts := options()
-	opts.Check = func(_ context.Context, name string) (doctor.Checked, error) {
-		return doctor.Checked{Partly: name != "limiter:0"}, nil
+	opts.Check = func(_ context.Context, name string) (Checked, error) {
+		return Checked{Partly: name != "limiter:0"}, nil
 	}
 	r := examine(t, rdb, opts)
 	assert.False(t, r.Limiters.All)
-	says(t, r, "clients", doctor.Note, "4 limiters whose clients have permits of their own")
+	says(t, r, "clients", Note, "4 limiters whose clients have permits of their own")
 }
 
 func TestNoServer(t *testing.T) {
@@ -263,6 +264,50 @@ func TestNoServer(t *testing.T) {
 	server := redistest.StartRedis(t)
 	rdb := server.Client(t, &redis.Options{DialerRetries: 1, MaxRetries: -1})
 	server.Kill()
-	_, err := doctor.Run(t.Context(), rdb, options())
+	_, err := Run(t.Context(), rdb, options())
 	require.Error(t, err)
+}
+
+func TestTheProbeTriesWhatLimitersNeed(t *testing.T) {
+	t.Parallel()
+	tried := []string{"eval", "evalsha"}
+	for _, c := range needed {
+		tried = append(tried, c[0])
+	}
+	assert.ElementsMatch(t, strings.Fields(strings.ReplaceAll(redistest.LeastCommands, "+", "")), tried)
+}
+
+func TestOlderVersions(t *testing.T) {
+	t.Parallel()
+	for version, want := range map[string]bool{
+		"5.0.14": true, "6.0.20": true, "6.2.0": false, "6.10": false, "7.0.15": false, "10": false, "5": true,
+	} {
+		assert.Equal(t, want, older(version, oldestRedis), version)
+	}
+}
+
+func TestReportForPeople(t *testing.T) {
+	t.Parallel()
+	r := &Report{Name: "the cluster of a:1 and 2 more", TookMS: 1234, Worst: Error, Findings: []Finding{
+		{
+			Check: "rights", Level: Error, Text: "user least may not run get, zadd",
+			Reason: "calls of limiters fail with NOPERM", Advice: "ACL SETUSER with +get +zadd",
+		},
+		{
+			Check: "eviction", Level: Warning, Server: "a:1", Text: "maxmemory-policy is volatile-lru",
+			Reason: "a limiter whose keys are evicted starts anew", Advice: "set maxmemory-policy to noeviction",
+		},
+		{Check: "version", Level: Fine, Server: "a:1", Text: "Redis 7.0.15 \x1b[2J \"x\""},
+	}}
+	for _, columns := range []int{40, 80, 200} {
+		text := Text(r, columns, func(_, text string) string { return text })
+		for line := range strings.Lines(text) {
+			assert.LessOrEqual(t, utf8.RuneCountInString(strings.TrimSuffix(line, "\n")), columns, line)
+		}
+		if columns == 80 {
+			want, err := os.ReadFile(filepath.Join("testdata", "report-80.txt"))
+			require.NoError(t, err)
+			assert.Equal(t, string(want), text)
+		}
+	}
 }

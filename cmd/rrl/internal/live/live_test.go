@@ -59,7 +59,6 @@ func (t *terminal) resize(columns, rows int) {
 	t.columns, t.rows = columns, rows
 }
 
-// minTick is as fast as samples come in tests.
 const minTick = 20 * time.Millisecond
 
 // top shows limiters on the terminal, watch one.
@@ -79,7 +78,6 @@ func (t *terminal) run(show func(*Screen) error) (ended chan error) {
 	return ended
 }
 
-// text returns what is on the screen.
 func (t *terminal) text() string {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -94,7 +92,6 @@ func (t *terminal) shows(tb testing.TB, text string, want bool) {
 	require.Eventually(tb, func() bool { return strings.Contains(t.text(), text) == want }, time.Minute, 5*time.Millisecond, "%q", text)
 }
 
-// press presses keys.
 func (t *terminal) press(keys ...Key) {
 	for _, k := range keys {
 		t.keys <- k
@@ -311,7 +308,6 @@ var update = flag.Bool("update", false, "write testdata anew")
 
 func plain(_, text string) string { return text }
 
-// golden compares lines with a file of testdata.
 func golden(t *testing.T, name string, lines []string) {
 	t.Helper()
 	path := filepath.Join("testdata", name+".txt")
