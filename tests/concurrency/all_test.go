@@ -297,14 +297,12 @@ func TestAContextThatEndsWhileItWaitsForAll(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s, f := limitertest.NewFamilyScene(t, limitertest.Every(2, time.Second), limitertest.Every(1, time.Hour))
 		require.True(t, f.SeenBy(s.Rival).Try(t, 1))
-		ended, cancel := context.WithCancel(t.Context())
-		waits := s.TryAll(ended, f, 1, forever)
+		ask := func(ctx context.Context) (bool, error) { return s.Client.TryAcquireAll(ctx, 1, forever, f.Limiters...) }
+		leave := leaver(t, s.Scene, ask)
 		s.Until(300 * ms)
-		cancel()
-		synctest.Wait()
-		waits.RequireEnd(t, context.Canceled, 300*ms)
+		leave()
 		before := s.Sent.Total()
-		require.ErrorIs(t, limitertest.Second(s.Client.TryAcquireAll(ended, 1, 0, f.Limiters...)), context.Canceled)
+		require.ErrorIs(t, limitertest.Second(ask(endedContext(t))), context.Canceled)
 		s.Until(forever)
 		assert.Equal(t, before, s.Sent.Total())
 		s.CheckAll(t, f, []int64{2, 1}, []int64{1, 1})

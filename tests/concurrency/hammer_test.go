@@ -282,12 +282,8 @@ func of(commands []redistest.Ran, name string) []redistest.Ran {
 	})
 }
 
-func setsOf(kind rratelimiter.RateType) int {
-	if kind == rratelimiter.PerClient {
-		return 3
-	}
-	return 1
-}
+// setsOf is how many sets the permits of a hammer's limiter are in.
+var setsOf = map[rratelimiter.RateType]int{rratelimiter.Overall: 1, rratelimiter.PerClient: 3}
 
 func TestHammer(t *testing.T) {
 	t.Parallel()
@@ -314,7 +310,7 @@ func TestHammer(t *testing.T) {
 				}
 			}
 		})
-		h.check(t, name, cfg, setsOf(kind), held.Load())
+		h.check(t, name, cfg, setsOf[kind], held.Load())
 	})
 }
 
@@ -345,7 +341,7 @@ func TestLeasesUnderTheHammer(t *testing.T) {
 				}
 			}
 		})
-		h.check(t, name, cfg, setsOf(kind), held.Load())
+		h.check(t, name, cfg, setsOf[kind], held.Load())
 	})
 }
 

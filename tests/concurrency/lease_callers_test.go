@@ -441,33 +441,43 @@ func TestLeasesOfManyNames(t *testing.T) {
 	})
 }
 
-// Leases of many limiters at once, whose batches go together.
-func TestLeasesOfManyLimitersAtOnce(t *testing.T) {
+// Leases of many limiters at once, whose batches go together, and of one beside refusals that
+// are remembered.
+func TestLeasesOfManyCallers(t *testing.T) {
 	t.Parallel()
-	redistest.SkipShort(t, "long")
-	redistest.Everywhere(t, func(t *testing.T, rdb redis.UniversalClient) {
-		const limiters, callers, each = 40, 3, 100
-		client := limitertest.NewClient(t, rdb, patient)
-		prefix := redistest.Name(t)
-		name := func(i int) string { return fmt.Sprintf("%s:%d", prefix, i) }
-		var all sync.WaitGroup
-		for i := range limiters {
-			l := client.RateLimiter(name(i), limitertest.Ahead(0), rratelimiter.WithDefault(limitertest.Every(100_000, time.Hour)))
-			for range callers {
-				all.Go(func() {
-					for range each {
-						ok, err := l.TryAcquire(t.Context(), 1, 0)
-						assert.NoError(t, err)
-						assert.True(t, ok)
+	type row struct {
+		limiters, callers, tries int
+		rate                     int64
+		calls                    int
+	}
+	each(t, map[string]row{
+		"many limiters":    {40, 3, 100, 100_000, 12_000},
+		"one that refuses": {1, 8, 1000, 1000, 500},
+	}, func(t *testing.T, row row) {
+		redistest.Everywhere(t, func(t *testing.T, rdb redis.UniversalClient) {
+			client, name := limitertest.NewClient(t, rdb, patient), redistest.Name(t)
+			opts := []rratelimiter.LimiterOption{limitertest.Ahead(0), rratelimiter.WithRefusalCache()}
+			opts = append(opts, rratelimiter.WithDefault(limitertest.Every(row.rate, time.Hour)))
+			sent := limitertest.CountCommands(rdb)
+			granted := make([]int64, row.limiters)
+			together(row.limiters*row.callers, func(i int) {
+				i %= row.limiters
+				l := client.RateLimiter(fmt.Sprint(name, ":", i), opts...)
+				for range row.tries {
+					ok, err := l.TryAcquire(t.Context(), 1, 0)
+					assert.NoError(t, err)
+					if ok {
+						atomic.AddInt64(&granted[i], 1)
 					}
-				})
+				}
+			})
+			assert.Less(t, sent.Scripts(), row.calls)
+			require.NoError(t, client.Close(t.Context()))
+			again, want := limitertest.NewClient(t, rdb), min(row.rate, int64(row.callers*row.tries))
+			for i := range granted {
+				assert.Equal(t, want, granted[i])
+				assert.Equal(t, row.rate-want, limitertest.Available(t, again.RateLimiter(fmt.Sprint(name, ":", i))))
 			}
-		}
-		all.Wait()
-		require.NoError(t, client.Close(t.Context()))
-		again := limitertest.NewClient(t, rdb)
-		for i := range limiters {
-			assert.EqualValues(t, 100_000-callers*each, limitertest.Available(t, again.RateLimiter(name(i))))
-		}
+		})
 	})
 }

@@ -29,10 +29,11 @@ type caller struct {
 	patience time.Duration
 	want     string // how the call ends, and when
 	err      error
-	other    bool          // of the other Client
-	plain    bool          // its context can't end
-	gone     time.Duration // when its context is cancelled; 0: never
-	deadline time.Duration // of its context; 0: none
+	other    bool                         // of the other Client
+	opts     []rratelimiter.LimiterOption // of a handle of its own; nil for the scene's handle
+	plain    bool                         // its context can't end
+	gone     time.Duration                // when its context is cancelled; 0: never
+	deadline time.Duration                // of its context; 0: none
 }
 
 func asks(at time.Duration, permits int64, patience time.Duration, want string) caller {
@@ -67,8 +68,11 @@ func (c caller) start(ctx context.Context, t *testing.T, s *limitertest.Scene) *
 		ctx = until
 	}
 	l := s.RateLimiter
-	if c.other {
+	switch {
+	case c.other:
 		l = s.Other
+	case c.opts != nil:
+		l = s.Client.RateLimiter(s.Name(), c.opts...)
 	}
 	if c.patience == endless {
 		return s.Go(func() (bool, error) {
@@ -275,7 +279,7 @@ func TestWhatCannotBeServedHoldsNobodyUpLongerThanAnInterval(t *testing.T) {
 		many.callers = append(many.callers, asks(50*ms, int64(502+i%2), 5*time.Second, "false at 5.05s"))
 	}
 	many.callers = append(many.callers, asks(100*ms, 1, 3*time.Second, "true at 1.05s"))
-	bubbles(t, map[string]lineTest{
+	all := map[string]lineTest{
 		"many that can't be served": many,
 		"behind it from the start": {
 			cfg: limitertest.Every(10, time.Second), kept: 1, keptFor: 2 * time.Second, scripts: 12,
@@ -299,30 +303,19 @@ func TestWhatCannotBeServedHoldsNobodyUpLongerThanAnInterval(t *testing.T) {
 			asks(100*ms, billion, 3*time.Second, "true at 1.05s"),
 			asks(100*ms, billion/2, 0, "true at 100ms"),
 		}},
-	}, func(t *testing.T, lt lineTest) { lt.run(t) })
-}
-
-// One batch has one configuration.
-func TestWhatCannotBeServedBesideAnotherDefault(t *testing.T) {
-	t.Parallel()
-	bubbles(t, map[string][]rratelimiter.LimiterOption{
-		"none":  nil,
-		"other": {rratelimiter.WithDefault(limitertest.Every(20, time.Second))},
-	}, func(t *testing.T, opts []rratelimiter.LimiterOption) {
-		s := limitertest.NewScene(t, limitertest.Every(10, time.Second), rratelimiter.WithDefault(limitertest.Every(30, time.Second)))
-		defer s.KeepInUse(t, 1)()
-		s.Until(50 * ms)
-		head := s.StartTryAcquire(t.Context(), 10, 5*time.Second)
-		behind := s.Client.RateLimiter(s.Name(), opts...)
-		s.Until(100 * ms)
-		a := s.Go(func() (bool, error) { return behind.TryAcquire(t.Context(), 1, 3*time.Second) })
-		s.Until(1500 * ms)
-		b := s.Go(func() (bool, error) { return behind.TryAcquire(t.Context(), 1, 0) })
-		s.Until(10 * time.Second)
-		assert.Equal(t, "false at 5.05s", head.Outcome())
-		assert.Equal(t, "true at 1.05s", a.Outcome())
-		assert.Equal(t, "true at 1.5s", b.Outcome(), "one try overtakes")
-	})
+	}
+	// One batch has one configuration.
+	head := []rratelimiter.LimiterOption{rratelimiter.WithDefault(limitertest.Every(30, time.Second))}
+	for name, behind := range map[string][]rratelimiter.LimiterOption{
+		"no default": {}, "another default": {rratelimiter.WithDefault(limitertest.Every(20, time.Second))},
+	} {
+		all[name] = lineTest{cfg: limitertest.Every(10, time.Second), kept: 1, callers: []caller{
+			{at: 50 * ms, permits: 10, patience: 5 * time.Second, want: "false at 5.05s", opts: head},
+			{at: 100 * ms, permits: 1, patience: 3 * time.Second, want: "true at 1.05s", opts: behind},
+			{at: 1500 * ms, permits: 1, want: "true at 1.5s", opts: behind}, // one try overtakes
+		}}
+	}
+	bubbles(t, all, func(t *testing.T, lt lineTest) { lt.run(t) })
 }
 
 func TestAThousandWaitersAskAsOne(t *testing.T) {

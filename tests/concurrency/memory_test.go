@@ -280,17 +280,10 @@ func (s *noticeScene) channels(t *testing.T) []string {
 	return channels
 }
 
-// bare is a Redis that has only what the interface asks for.
-type bare struct{ rdb *redis.Client }
-
-func (b bare) Process(ctx context.Context, cmd redis.Cmder) error { return b.rdb.Process(ctx, cmd) }
-
-func (b bare) Pipeline() redis.Pipeliner { return b.rdb.Pipeline() }
-
 func TestNoticesWithoutSubscribe(t *testing.T) {
 	t.Parallel()
 	redistest.Virtual(t, func(t *testing.T, rdb *redis.Client) {
-		client := limitertest.NewClient(t, bare{rdb})
+		client := limitertest.NewClient(t, struct{ rratelimiter.Redis }{rdb})
 		l := client.RateLimiter(redistest.Name(t), noticed())
 		sent := limitertest.CountCommands(rdb)
 		for name, call := range limitertest.Operations {

@@ -257,21 +257,18 @@ func TestALineKeepsItsLimiterAlive(t *testing.T) {
 	type row struct {
 		version string
 		cfg     rratelimiter.Config
-		opt     rratelimiter.LimiterOption
+		opts    []rratelimiter.LimiterOption
 	}
 	keeping := alive(rratelimiter.Overall, 2, time.Second)
 	virtual(t, map[string]row{
 		"newest":              {version: "4.7.0", cfg: keeping},
 		"windows":             {version: "3.12.0", cfg: keeping},
-		"lease":               {"4.7.0", keeping, rratelimiter.WithLease(rratelimiter.Lease{Permits: 10})},
-		"refusals remembered": {"4.7.0", keeping, rratelimiter.WithRefusalCache()},
+		"lease":               {"4.7.0", keeping, []rratelimiter.LimiterOption{rratelimiter.WithLease(rratelimiter.Lease{Permits: 10})}},
+		"refusals remembered": {"4.7.0", keeping, []rratelimiter.LimiterOption{rratelimiter.WithRefusalCache()}},
 		"a client's pair":     {version: "4.7.0", cfg: limitertest.PerClient(2, time.Second)},
 	}, func(t *testing.T, rdb *redis.Client, row row) {
 		client := limitertest.NewClient(t, rdb, rratelimiter.WithRedissonVersion(row.version))
-		l := client.RateLimiter(redistest.Name(t))
-		if row.opt != nil {
-			l = client.RateLimiter(l.Name(), row.opt)
-		}
+		l := client.RateLimiter(redistest.Name(t), row.opts...)
 		limitertest.MustTrySetRate(t, l, row.cfg)
 		limitertest.MustAcquire(t, l, 2)
 		sent, start := limitertest.CountCommands(rdb), time.Now()
