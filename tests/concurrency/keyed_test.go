@@ -86,19 +86,10 @@ func TestKeyedNames(t *testing.T) {
 		assert.Equal(t, 5, limittest.Grants(t, l, "bob", 7), "each key has permits of its own")
 		_, other, _ := newKeyed(t, rdb, limitertest.Every(5, time.Hour))
 		assert.Equal(t, 5, limittest.Grants(t, other, "ann", 7), "and so has each prefix")
-	})
-}
 
-// A key that is given a rate of its own keeps it.
-func TestKeyedRateOfItsOwn(t *testing.T) {
-	t.Parallel()
-	redistest.Everywhere(t, func(t *testing.T, rdb redis.UniversalClient) {
-		client, l, prefix := newKeyed(t, rdb, limitertest.Every(5, time.Hour))
-		assert.Equal(t, 5, limittest.Grants(t, l, "ann", 7))
-		ann := client.RateLimiter(prefix + "ann")
 		require.NoError(t, ann.SetRate(t.Context(), limitertest.Every(8, time.Hour), rratelimiter.KeepState()))
 		d := limittest.Take(t, l, "ann", 1)
-		assert.True(t, d.Granted)
+		assert.True(t, d.Granted, "a key keeps a rate of its own")
 		assert.Equal(t, int64(8), d.Limit)
 		assert.Equal(t, 2, limittest.Grants(t, l, "ann", 4))
 	})

@@ -320,41 +320,42 @@ func TestWhatCannotBeServedHoldsNobodyUpLongerThanAnInterval(t *testing.T) {
 
 func TestAThousandWaitersAskAsOne(t *testing.T) {
 	t.Parallel()
-	// So many come in a millisecond, or all at once.
-	bubbles(t, map[string]int{"at once": 1000, "one by one": 10}, func(t *testing.T, pace int) {
-		s := limitertest.NewScene(t, limitertest.Every(100, time.Second))
-		limitertest.MustAcquire(t, s.Other, 100)
+	type row struct {
+		rate, waiters int
+		pace          int // so many come in a millisecond
+		calls         int
+	}
+	virtual(t, map[string]row{
+		"at once":            {100, 1000, 1000, 30}, // a few calls for each interval
+		"one by one":         {100, 1000, 10, 30},
+		"a permit at a time": {1, 100, 100, 3 * 100},
+	}, func(t *testing.T, rdb *redis.Client, row row) {
+		l := limitertest.NewLimiter(t, rdb, limitertest.Every(int64(row.rate), time.Second))
+		limitertest.MustAcquire(t, l, int64(row.rate))
+		s := &limitertest.Scene{Sent: limitertest.CountCommands(rdb), Start: time.Now()}
 		s.Until(500 * ms)
-		handles := []*rratelimiter.RateLimiter{s.RateLimiter, s.Client.RateLimiter(s.Name()), s.Client.RateLimiter(s.Name())}
-		served := make(chan struct{}, 1000)
-		for i := range 1000 {
+		client := limitertest.NewClient(t, rdb)
+		handles := []*rratelimiter.RateLimiter{client.RateLimiter(l.Name()), client.RateLimiter(l.Name()), client.RateLimiter(l.Name())}
+		served := make(chan struct{}, row.waiters)
+		for i := range row.waiters {
 			go func() {
 				if assert.NoError(t, handles[i%len(handles)].Acquire(t.Context(), 1)) {
 					served <- struct{}{}
 				}
 			}()
-			if (i+1)%pace == 0 {
+			if (i+1)%row.pace == 0 {
 				s.Until(s.Now() + ms)
 			}
 		}
 		s.Until(900 * ms)
 		assert.LessOrEqual(t, s.Sent.Scripts(), 4, "the first flights have asked for all")
 
-		s.Until(9999 * ms)
-		assert.Len(t, served, 900)
-		s.Until(10 * time.Second)
-		assert.Len(t, served, 1000, "as fast as the rate allows")
-		assert.LessOrEqual(t, s.Sent.Scripts(), 30, "a few calls for each interval")
-	})
-}
-
-func TestDefectEveryWaiterPollsByItself(t *testing.T) {
-	t.Parallel()
-	redistest.Virtual(t, func(t *testing.T, rdb *redis.Client) {
-		l := limitertest.NewLimiter(t, rdb, limitertest.Every(1, time.Second))
-		sent := limitertest.CountCommands(rdb)
-		together(100, func(int) { assert.NoError(t, l.Acquire(t.Context(), 1)) })
-		assert.Less(t, sent.Scripts(), 3*100, "one poll for each permit that comes free, and a few more")
+		end := time.Duration(row.waiters/row.rate) * time.Second
+		s.Until(end - ms)
+		assert.Len(t, served, row.waiters-row.rate)
+		s.Until(end)
+		assert.Len(t, served, row.waiters, "as fast as the rate allows")
+		assert.LessOrEqual(t, s.Sent.Scripts(), row.calls)
 	})
 }
 

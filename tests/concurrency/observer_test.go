@@ -66,6 +66,11 @@ var observerTests = map[string]observerTest{
 		_, _ = client.Keyed("users:", limitertest.Every(1, time.Minute)).Take(ctx, "ann", 1)
 		_, _ = client.TryAcquireAll(ctx, 1, 0, all, both)
 		_, _ = client.TryAcquireAll(ctx, 1, 0, all)
+		seen := client.RateLimiter("seen", rratelimiter.WithDefault(limitertest.Every(1, time.Minute)), rratelimiter.WithRefusalCache())
+		for range 3 {
+			_, _ = seen.TryAcquire(ctx, 1, 0)
+		}
+		_, _ = seen.Take(ctx, 1)
 		assert.Equal(t, []told{
 			{"orders", "TryAcquire", 2, limit.Granted, "", limit.FromRedis, 0},
 			{"orders", "Take", 2, limit.Refused, "", limit.FromRedis, 0},
@@ -79,19 +84,11 @@ var observerTests = map[string]observerTest{
 			{"{shop}a", "TryAcquireAll", 1, limit.Granted, "", limit.FromRedis, 0},
 			{"{shop}b", "TryAcquireAll", 1, limit.Granted, "", limit.FromRedis, 0},
 			{"{shop}a", "TryAcquireAll", 1, limit.Granted, "", limit.FromRedis, 0},
+			{"seen", "TryAcquire", 1, limit.Granted, "", limit.FromRedis, 0},
+			{"seen", "TryAcquire", 1, limit.Refused, "", limit.FromRedis, 0},
+			{"seen", "TryAcquire", 1, limit.Refused, "", limit.FromMemory, 0},
+			{"seen", "Take", 1, limit.Refused, "", limit.FromMemory, 0},
 		}, decisions(r))
-	},
-	"what comes from memory": func(t *testing.T, client *rratelimiter.Client, r *limitertest.Recorder, rdb *redis.Client) {
-		l := client.RateLimiter("a", rratelimiter.WithDefault(limitertest.Every(1, time.Minute)), rratelimiter.WithRefusalCache())
-		for range 3 {
-			limitertest.Try(t, l, 1)
-		}
-		mustTake(t, l, 1)
-		var sources []limit.Source
-		for _, d := range r.Decisions() {
-			sources = append(sources, d.Source)
-		}
-		assert.Equal(t, []limit.Source{limit.FromRedis, limit.FromRedis, limit.FromMemory, limit.FromMemory}, sources)
 	},
 	"how many wait": func(t *testing.T, client *rratelimiter.Client, r *limitertest.Recorder, rdb *redis.Client) {
 		l := byDefault(client, "orders", limitertest.Every(1, time.Minute))
@@ -247,20 +244,17 @@ func TestObserverThatPanicsOrCallsBack(t *testing.T) {
 
 func TestObserverOptions(t *testing.T) {
 	t.Parallel()
-	for name, opt := range map[string]rratelimiter.Option{
-		"WithObserver": rratelimiter.WithObserver(nil), "WithLogger": rratelimiter.WithLogger(nil),
-	} {
-		_, err := rratelimiter.New(redis.NewClient(&redis.Options{Addr: "127.0.0.1:0"}), opt).RateLimiter("a").Take(t.Context(), 1)
-		require.ErrorIs(t, err, rratelimiter.ErrInvalidConfig)
-		assert.ErrorContains(t, err, name)
-	}
-	for name, opt := range map[string]limit.Option{
-		"WithObserver": limit.WithObserver(nil), "WithLogger": limit.WithLogger(nil), "WithName": limit.WithName(""),
-	} {
-		l := fixedwindow.New(redis.NewClient(&redis.Options{Addr: "127.0.0.1:0"}), fixedwindow.Config{Limit: 1, Window: time.Second}, opt)
-		_, err := l.Take(t.Context(), "a", 1)
+	rdb := redis.NewClient(&redis.Options{Addr: "127.0.0.1:0"})
+	names := []string{"WithObserver", "WithLogger", "WithName"}
+	for i, opt := range []limit.Option{limit.WithObserver(nil), limit.WithLogger(nil), limit.WithName("")} {
+		_, err := fixedwindow.New(rdb, fixedwindow.Config{Limit: 1, Window: time.Second}, opt).Take(t.Context(), "a", 1)
 		require.ErrorIs(t, err, limit.ErrInvalidConfig)
-		assert.ErrorContains(t, err, name)
+		assert.ErrorContains(t, err, names[i])
+	}
+	for i, opt := range []rratelimiter.Option{rratelimiter.WithObserver(nil), rratelimiter.WithLogger(nil)} {
+		_, err := rratelimiter.New(rdb, opt).RateLimiter("a").Take(t.Context(), 1)
+		require.ErrorIs(t, err, rratelimiter.ErrInvalidConfig)
+		assert.ErrorContains(t, err, names[i])
 	}
 }
 
