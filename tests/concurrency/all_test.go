@@ -201,7 +201,7 @@ var allTests = tests[redis.UniversalClient]{
 
 func TestTryAcquireAll(t *testing.T) {
 	t.Parallel()
-	everywhere(t, allTests)
+	each(t, allTests, func(t *testing.T, test func(t *testing.T, rdb redis.UniversalClient)) { redistest.Everywhere(t, test) })
 }
 
 // named returns a Client's limiters of those names, which have a default.
@@ -485,7 +485,7 @@ var allInTime = tests[*redis.Client]{
 
 func TestTryAcquireAllInTime(t *testing.T) {
 	t.Parallel()
-	onVirtual(t, allInTime)
+	virtual(t, allInTime, func(t *testing.T, rdb *redis.Client, test func(t *testing.T, rdb *redis.Client)) { test(t, rdb) })
 }
 
 // What is taken between the calls of one decision is missing in it.

@@ -72,9 +72,7 @@ func TestKeyedNames(t *testing.T) {
 	redistest.Everywhere(t, func(t *testing.T, rdb redis.UniversalClient) {
 		client, l, prefix := newKeyed(t, rdb, limitertest.Every(5, time.Hour))
 		ann := client.RateLimiter(prefix + "ann")
-		exists, err := ann.Exists(t.Context())
-		require.NoError(t, err)
-		assert.False(t, exists, "nothing is set up before")
+		assert.Empty(t, limitertest.ReadState(t, rdb, ann.Name()), "nothing is set up before")
 
 		assert.Equal(t, int64(3), limittest.Take(t, l, "ann", 2).Remaining)
 		assert.EqualValues(t, 3, limitertest.Available(t, ann))
@@ -147,9 +145,8 @@ func TestKeyedInput(t *testing.T) {
 		"keep-alive": {Rate: 1, Interval: time.Minute, KeepAlive: time.Second},
 		"type":       {Type: 7, Rate: 1, Interval: time.Minute},
 	} {
-		t.Run(name, func(t *testing.T) {
-			limittest.RequireRefused(t, client.Keyed("a:", cfg), "ann", 1, rratelimiter.ErrInvalidConfig, "a:ann")
-		})
+		t.Log(name)
+		limittest.RequireRefused(t, client.Keyed("a:", cfg), "ann", 1, rratelimiter.ErrInvalidConfig, "a:ann")
 	}
 	require.NoError(t, client.Close(t.Context()))
 	limittest.RequireRefused(t, l, "ann", 1, rratelimiter.ErrClosed)

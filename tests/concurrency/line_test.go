@@ -45,14 +45,6 @@ func taken(at time.Duration, permits int64) caller {
 	return caller{at: at, permits: permits, want: fmt.Sprint("true at ", at), other: true}
 }
 
-// paced are single permits that the other Client takes, one after another.
-func paced(permits int, pace time.Duration) (all []caller) {
-	for i := range permits {
-		all = append(all, taken(time.Duration(i)*pace, 1))
-	}
-	return all
-}
-
 func (c caller) start(ctx context.Context, t *testing.T, s *limitertest.Scene) *limitertest.Caller {
 	if c.plain {
 		ctx = context.WithoutCancel(ctx)
@@ -138,19 +130,16 @@ func keepRate(cfg rratelimiter.Config) func(ctx context.Context, s *limitertest.
 	}
 }
 
+var (
+	twoByDefault = []rratelimiter.LimiterOption{rratelimiter.WithDefault(limitertest.Every(2, time.Second))}
+	tenByDefault = []rratelimiter.LimiterOption{rratelimiter.WithDefault(limitertest.Every(10, time.Second))}
+)
+
 var lineTests = map[string]lineTest{
 	"what is free is granted at once": {cfg: limitertest.Every(10, time.Second), scripts: 2, callers: []caller{
 		asks(0, 4, endless, "true at 0s"),
 		asks(0, 6, time.Hour, "true at 0s"),
 	}},
-	"a large request goes ahead of later small ones": {cfg: limitertest.Every(10, time.Second), callers: append(paced(10, 50*ms),
-		asks(500*ms, 5, forever, "true at 1.2s"),
-		asks(501*ms, 1, forever, "true at 1.25s"),
-		asks(502*ms, 1, forever, "true at 1.3s"),
-		asks(503*ms, 1, forever, "true at 1.35s"),
-		asks(504*ms, 1, forever, "true at 1.4s"),
-		asks(505*ms, 1, forever, "true at 1.45s"),
-	)},
 	"the next is served when the head gives up": {cfg: limitertest.Every(2, time.Minute), callers: []caller{
 		taken(0, 1),
 		asks(0, 2, 300*ms, "false at 300ms"),
@@ -200,10 +189,16 @@ var lineTests = map[string]lineTest{
 			{permits: 1, patience: endless, want: "false at 1s", err: rratelimiter.ErrNotInitialized},
 		},
 	},
+	"different defaults": {callers: []caller{
+		{permits: 2, want: "true at 0s", opts: twoByDefault}, // which is the limiter's rate
+		{permits: 1, patience: forever, want: "true at 1s", opts: tenByDefault},
+		{permits: 1, patience: forever, want: "true at 1s", opts: []rratelimiter.LimiterOption{}},
+		{permits: 1, patience: forever, want: "true at 2s", opts: twoByDefault},
+		{permits: 1, patience: forever, want: "true at 2s", opts: tenByDefault},
+		// A default replaces no rate.
+		{permits: 3, patience: forever, want: "false at 1s", opts: tenByDefault, err: rratelimiter.ErrPermitsExceedRate},
+	}},
 	// What another Client does is seen when the server said.
-	"another Client does nothing": {
-		cfg: limitertest.Every(2, time.Second), callers: []caller{taken(0, 2), asks(0, 1, endless, "true at 1s")},
-	},
 	"another Client releases": {
 		cfg: limitertest.Every(2, time.Second), callers: []caller{taken(0, 2), asks(0, 1, endless, "true at 1s")},
 		at: 300 * ms, change: func(ctx context.Context, s *limitertest.Scene) error { return s.Other.Release(ctx, 2) },

@@ -112,12 +112,9 @@ var observerTests = map[string]observerTest{
 		require.Equal(t, []limit.Flight{{Requests: 1, Calls: 1}, {Requests: 1, Calls: 1, Repeats: 1}}, r.Flights(),
 			"the server did not know the script at first")
 		rdb.AddHook(limitertest.Slow(ms))
-		var callers sync.WaitGroup
-		for i := range 200 {
-			l := byDefault(client, []string{"a", "b", "c"}[i%3], limitertest.Every(1000, time.Minute))
-			callers.Go(func() { limitertest.MustAcquire(t, l, 1) })
-		}
-		callers.Wait()
+		together(200, func(i int) {
+			limitertest.MustAcquire(t, byDefault(client, []string{"a", "b", "c"}[i%3], limitertest.Every(1000, time.Minute)), 1)
+		})
 		synctest.Wait()
 		requests, calls := 0, 0
 		for _, f := range r.Flights()[2:] {
@@ -361,8 +358,7 @@ var shadowTests = tests[*redis.Client]{
 	"observer that fell behind": func(t *testing.T, rdb *redis.Client) {
 		r := &late{gate: make(chan struct{})}
 		client := limitertest.NewClient(t, rdb, rratelimiter.WithObserver(r))
-		l := client.RateLimiter("orders", rratelimiter.WithDefault(limitertest.Every(1, time.Minute)),
-			rratelimiter.WithRefusalCache())
+		l := client.RateLimiter("orders", rratelimiter.WithDefault(limitertest.Every(1, time.Minute)), rratelimiter.WithRefusalCache())
 		for range 10_100 {
 			limitertest.Try(t, l, 1)
 		}
