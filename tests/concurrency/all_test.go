@@ -201,7 +201,7 @@ var allTests = tests[redis.UniversalClient]{
 
 func TestTryAcquireAll(t *testing.T) {
 	t.Parallel()
-	everywhere(t, allTests)
+	each(t, allTests, func(t *testing.T, test func(t *testing.T, rdb redis.UniversalClient)) { redistest.Everywhere(t, test) })
 }
 
 // named returns a Client's limiters of those names, which have a default.
@@ -297,14 +297,12 @@ func TestAContextThatEndsWhileItWaitsForAll(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s, f := limitertest.NewFamilyScene(t, limitertest.Every(2, time.Second), limitertest.Every(1, time.Hour))
 		require.True(t, f.SeenBy(s.Rival).Try(t, 1))
-		ended, cancel := context.WithCancel(t.Context())
-		waits := s.TryAll(ended, f, 1, forever)
+		ask := func(ctx context.Context) (bool, error) { return s.Client.TryAcquireAll(ctx, 1, forever, f.Limiters...) }
+		leave := leaver(t, s.Scene, ask)
 		s.Until(300 * ms)
-		cancel()
-		synctest.Wait()
-		waits.RequireEnd(t, context.Canceled, 300*ms)
+		leave()
 		before := s.Sent.Total()
-		require.ErrorIs(t, limitertest.Second(s.Client.TryAcquireAll(ended, 1, 0, f.Limiters...)), context.Canceled)
+		require.ErrorIs(t, limitertest.Second(ask(endedContext(t))), context.Canceled)
 		s.Until(forever)
 		assert.Equal(t, before, s.Sent.Total())
 		s.CheckAll(t, f, []int64{2, 1}, []int64{1, 1})
@@ -487,7 +485,7 @@ var allInTime = tests[*redis.Client]{
 
 func TestTryAcquireAllInTime(t *testing.T) {
 	t.Parallel()
-	onVirtual(t, allInTime)
+	virtual(t, allInTime, func(t *testing.T, rdb *redis.Client, test func(t *testing.T, rdb *redis.Client)) { test(t, rdb) })
 }
 
 // What is taken between the calls of one decision is missing in it.

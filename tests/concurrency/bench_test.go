@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"github.com/redis/go-redis/v9"
+	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
 	"github.com/rratelimiter/rratelimiter"
@@ -134,26 +135,17 @@ func BenchmarkObserver(b *testing.B) {
 //	go test -run '^$' -bench Cancel -benchtime 1000x ./tests/concurrency
 //	go test -run '^$' -bench Cancel -benchtime 20000x ./tests/concurrency
 func BenchmarkCancel(b *testing.B) {
-	type call func(ctx context.Context, f *limitertest.Family) error
-	tries := func(ctx context.Context, f *limitertest.Family) error {
-		return limitertest.Second(f.Limiters[0].TryAcquire(ctx, 1, 0))
-	}
-	releases := func(ctx context.Context, f *limitertest.Family) error { return f.Limiters[0].Release(ctx, 1) }
-	waits := func(ctx context.Context, f *limitertest.Family) error { return f.Limiters[0].Acquire(ctx, 1) }
-	waitsForAll := func(ctx context.Context, f *limitertest.Family) error {
-		return limitertest.Second(f.Client.TryAcquireAll(ctx, 1, time.Hour, f.Limiters...))
-	}
 	for _, bench := range []struct {
 		name string
-		call call
+		call string      // one of limitertest.Operations; "" for TryAcquireAll
 		held *lua.Script // whose answers are on their way while they come and go; nil for none
-		by   call        // what calls it
+		by   string      // what calls it
 	}{
-		{"in line", waits, nil, nil},
-		{"one try", tries, lua.Acquire, tries},
-		{"release", releases, lua.Acquire, tries},
-		{"several limits", waitsForAll, nil, nil},
-		{"several limits, behind a release", waitsForAll, lua.Release, releases},
+		{"in line", "Acquire", nil, ""},
+		{"one try", "TryAcquire", lua.Acquire, "TryAcquire"},
+		{"release", "Release", lua.Acquire, "TryAcquire"},
+		{"several limits", "", nil, ""},
+		{"several limits, behind a release", "", lua.Release, "Release"},
 	} {
 		b.Run(bench.name, func(b *testing.B) {
 			_, m := redistest.Mini(b)
@@ -170,16 +162,16 @@ func BenchmarkCancel(b *testing.B) {
 			there := func() bool { return limitertest.Waiting(client, f.Limiters[0].Name()) == b.N || sent.Scripts() >= b.N }
 			if bench.held != nil {
 				proxy.OnCommand(with(bench.held.SHA, redistest.Pass.When(letGo)))
-				first.Go(func() { _ = bench.by(b.Context(), f) })
+				first.Go(func() { _ = limitertest.Operations[bench.by](b.Context(), f.Limiters[0]) })
 				require.Eventually(b, func() bool { return sent.Scripts() == 1 }, time.Minute, time.Millisecond)
 				there = func() bool { return engine.Of(client).Active() > b.N }
 			}
+			call := func() error { return limitertest.Second(client.TryAcquireAll(ctx, 1, time.Hour, f.Limiters...)) }
+			if one := limitertest.Operations[bench.call]; one != nil {
+				call = func() error { return one(ctx, f.Limiters[0]) }
+			}
 			for range b.N {
-				all.Go(func() {
-					if err := bench.call(ctx, f); err == nil {
-						b.Error("a caller was not cancelled")
-					}
-				})
+				all.Go(func() { assert.Error(b, call(), "a caller was not cancelled") })
 			}
 			require.Eventually(b, there, 10*time.Minute, time.Millisecond)
 			b.ResetTimer()
@@ -225,35 +217,26 @@ var idSizes = map[codec.Layout]int{codec.LayoutB: 4, codec.LayoutC: 8, codec.Lay
 // add writes the pile to a key.
 func (p pile) add(b *testing.B, rdb *redis.Client, key string) {
 	b.Helper()
-	const half, page = pileSize / 2, 1000
-	first := limitertest.ServerNow(b, rdb) - (3 * time.Hour).Milliseconds()
-	second := first + (2 * time.Hour).Milliseconds()
+	const half, page = pileSize / 2, 10_000
+	now := limitertest.ServerNow(b, rdb)
+	begin := []int64{now - (3 * time.Hour).Milliseconds(), now - time.Hour.Milliseconds()}
 	if p.ahead {
-		second += (2 * time.Hour).Milliseconds()
+		begin[1] = now + time.Hour.Milliseconds()
 	}
-	for done := 0; done < pileSize; {
-		pipe := rdb.Pipeline()
-		for range 10 {
-			args := []any{"ZADD", key}
-			for range page {
-				// Scattered, as random ids are.
-				var id [16]byte
-				binary.LittleEndian.PutUint32(id[:], uint32(done)*2654435761)
-				layout := p.layouts[done%len(p.layouts)]
-				member, err := codec.Append(nil, layout, id[:idSizes[layout]], 1)
-				require.NoError(b, err)
-				begin := first
-				if done >= half {
-					begin = second
-				}
-				score := begin + int64(done%half)*(30*time.Minute).Milliseconds()/half
-				args = append(args, score, member)
-				done++
-			}
-			pipe.Do(b.Context(), args...)
+	for done := 0; done < pileSize; done += page {
+		rows := make([]redis.Z, page)
+		for i := range rows {
+			n := done + i
+			// Scattered, as random ids are.
+			var id [16]byte
+			binary.LittleEndian.PutUint32(id[:], uint32(n)*2654435761)
+			layout := p.layouts[n%len(p.layouts)]
+			member, err := codec.Append(nil, layout, id[:idSizes[layout]], 1)
+			require.NoError(b, err)
+			score := begin[n/half] + int64(n%half)*(30*time.Minute).Milliseconds()/half
+			rows[i] = redis.Z{Score: float64(score), Member: member}
 		}
-		_, err := pipe.Exec(b.Context())
-		require.NoError(b, err)
+		require.NoError(b, rdb.ZAdd(b.Context(), key, rows...).Err())
 	}
 	require.EqualValues(b, pileSize, rdb.ZCard(b.Context(), key).Val())
 }
@@ -492,16 +475,14 @@ func singleCases(b *testing.B) []stallCase {
 	}
 }
 
-// BenchmarkStall measures how long the longest script call of each operation
-// holds a server up on which a million members have piled up:
+// BenchmarkStall measures how long the longest script call of each operation holds up a server
+// on which a million members have piled up:
 //
 //	go test -run '^$' -bench Stall -benchtime 5x -timeout 60m ./tests/concurrency
 //
-// ms-median and ms-least are the median and the least, over the runs, of the
-// longest call of each run. Other programs on the machine lengthen calls at
-// random; the runs make the same calls, so ms-work takes the shortest time that
-// each call took in any run, and of those the longest. RRL_REDIS_SERVER names
-// the server.
+// ms-median and ms-least are of the longest call of each run. Since other programs lengthen calls
+// at random, ms-work is the longest call, each by its shortest time in any run.
+// RRL_REDIS_SERVER names the server.
 func BenchmarkStall(b *testing.B) {
 	// Logging takes time itself, and a script's commands are logged too: log from 25 us.
 	server := redistest.StartServer(b, redistest.Default,

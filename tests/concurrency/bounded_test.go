@@ -39,6 +39,7 @@ type crowd struct {
 const (
 	crowdSize = 100_000
 	hour      = time.Hour
+	half      = crowdSize / 2
 )
 
 // A step is a call on a crowd, which checks what it answers.
@@ -110,8 +111,6 @@ var (
 	ahead  = map[time.Duration]int{-2 * hour: crowdSize}
 	apart  = map[time.Duration]int{2 * hour: crowdSize / 2, -hour: crowdSize / 2}
 )
-
-const half = crowdSize / 2
 
 var boundedTests = map[string]boundedTest{
 	"all has run out": {runOut, crowdSize, 0, []step{takes(1, true), isFree(crowdSize - 1), hasRows(1)}},

@@ -526,7 +526,7 @@ func TestCloseUnderLoad(t *testing.T) {
 			client := rratelimiter.New(rdb, patient)
 			l := byDefault(client, redistest.Name(t), limitertest.Every(100, time.Hour))
 			var held atomic.Int64
-			var callers, closers sync.WaitGroup
+			var callers sync.WaitGroup
 			for i := range 40 {
 				callers.Go(func() {
 					ctx := t.Context()
@@ -547,10 +547,7 @@ func TestCloseUnderLoad(t *testing.T) {
 				})
 			}
 			time.Sleep(time.Duration(round) * 200 * time.Microsecond)
-			for range 3 {
-				closers.Go(func() { assert.NoError(t, client.Close(t.Context())) })
-			}
-			closers.Wait()
+			together(3, func(int) { assert.NoError(t, client.Close(t.Context())) })
 			inUse := limitertest.InUse(t, rdb, limitertest.KeysOf(l).Permits)
 			callers.Wait()
 			assert.Equal(t, held.Load(), inUse, "when Close returns, all is settled")

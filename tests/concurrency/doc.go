@@ -8,5 +8,6 @@
 // The hammers use real servers, and replay from MONITOR what each script call did.
 //
 //	go test ./tests/concurrency
-//	go test ./tests/concurrency -run '^$' -bench 'Stall|Cancel|TryAcquire'
+//	go test ./tests/concurrency -rounds 10     # longer random walks
+//	go test ./tests/concurrency -run '^$' -bench 'Stall|Cancel|TryAcquire|Together'
 package concurrency

@@ -6,7 +6,6 @@ import (
 	"math/rand/v2"
 	"slices"
 	"strconv"
-	"sync"
 	"sync/atomic"
 	"testing"
 	"testing/synctest"
@@ -259,43 +258,6 @@ func TestADamagedLimiterAmongOthers(t *testing.T) {
 		})
 		for _, l := range limiters {
 			assert.False(t, rdb.HExists(t.Context(), limitertest.KeysOf(l).Config, "answered").Val(), "no attempt was in doubt")
-		}
-	})
-}
-
-// A hook that panics on a goroutine of ours is an error for the callers of that flight only.
-func TestAHookThatPanics(t *testing.T) {
-	t.Parallel()
-	synctest.Test(t, func(t *testing.T) {
-		rdb, _ := redistest.Mini(t)
-		limiters := limitersOf(t, rdb, 6, limitertest.Every(100, time.Hour))
-		var calm atomic.Bool
-		hold := make(chan struct{})
-		rdb.AddHook(around(func(_ context.Context, cmds []redis.Cmder, next func() error) error {
-			if len(cmds) == 1 {
-				<-hold
-			} else if !calm.Load() {
-				panic("a hook that panics")
-			}
-			return next()
-		}))
-		var callers sync.WaitGroup
-		var unknown atomic.Int64
-		for _, l := range limiters {
-			callers.Go(func() {
-				if _, err := l.TryAcquire(context.Background(), 1, 0); err != nil {
-					assert.ErrorIs(t, err, rratelimiter.ErrUnknownOutcome)
-					unknown.Add(1)
-				}
-			})
-			synctest.Wait()
-		}
-		close(hold)
-		callers.Wait()
-		assert.Positive(t, unknown.Load())
-		calm.Store(true)
-		for _, l := range limiters {
-			limitertest.MustAcquire(t, l, 1)
 		}
 	})
 }

@@ -282,70 +282,48 @@ func of(commands []redistest.Ran, name string) []redistest.Ran {
 	})
 }
 
-func setsOf(kind rratelimiter.RateType) int {
-	if kind == rratelimiter.PerClient {
-		return 3
-	}
-	return 1
-}
+// setsOf is how many sets the permits of a hammer's limiter are in.
+var setsOf = map[rratelimiter.RateType]int{rratelimiter.Overall: 1, rratelimiter.PerClient: 3}
 
 func TestHammer(t *testing.T) {
 	t.Parallel()
-	limitertest.BothTypes(t, func(t *testing.T, kind rratelimiter.RateType) {
-		h, name := newHammer(t), redistest.Name(t)
-		cfg := rratelimiter.Config{Type: kind, Rate: 500, Interval: 250 * ms}
-		var held atomic.Int64
-		h.strike(t, 2*time.Second, func(c *rratelimiter.Client) func(draw *rand.Rand) {
-			return func(draw *rand.Rand) {
-				l := byDefault(c, name, cfg)
-				permits, ok, err := hammerOnce(t.Context(), draw, 250, asksFor(l, draw))
-				if !h.granted(t, ok, err) {
-					return
-				}
-				held.Add(permits)
-				if draw.IntN(3) == 0 {
-					assert.NoError(t, l.Release(t.Context(), 1+draw.Int64N(permits)))
-				}
-				if kind == rratelimiter.Overall && draw.IntN(100) == 0 {
-					rate := 300 + draw.Int64N(200)
-					changed, err := l.UpdateRate(t.Context(), limitertest.Every(rate, cfg.Interval), rratelimiter.KeepState())
-					assert.NoError(t, err)
-					assert.True(t, changed)
-				}
-			}
-		})
-		h.check(t, name, cfg, setsOf(kind), held.Load())
-	})
-}
-
-// The callers have leases, and their handles remember refusals.
-func TestLeasesUnderTheHammer(t *testing.T) {
-	t.Parallel()
-	limitertest.BothTypes(t, func(t *testing.T, kind rratelimiter.RateType) {
-		h, name := newHammer(t), redistest.Name(t)
-		cfg := rratelimiter.Config{Type: kind, Rate: 500, Interval: 250 * ms}
-		var held atomic.Int64
-		h.strike(t, time.Second, func(c *rratelimiter.Client) func(draw *rand.Rand) {
-			l := c.RateLimiter(name, rratelimiter.WithDefault(cfg), limitertest.Ahead(0), noticed())
-			return func(draw *rand.Rand) {
-				permits := int64(1)
-				ok, err := l.TryAcquire(t.Context(), permits, 0)
-				if draw.IntN(2) == 0 {
-					if h.granted(t, ok, err) {
-						held.Add(permits)
+	each(t, map[string][]rratelimiter.LimiterOption{
+		"plain": nil, "leases and remembered refusals": {limitertest.Ahead(0), noticed()},
+	}, func(t *testing.T, opts []rratelimiter.LimiterOption) {
+		limitertest.BothTypes(t, func(t *testing.T, kind rratelimiter.RateType) {
+			h, name := newHammer(t), redistest.Name(t)
+			cfg := rratelimiter.Config{Type: kind, Rate: 500, Interval: 250 * ms}
+			var held atomic.Int64
+			h.strike(t, 1500*ms, func(c *rratelimiter.Client) func(draw *rand.Rand) {
+				leasing := c.RateLimiter(name, append(opts, rratelimiter.WithDefault(cfg))...)
+				return func(draw *rand.Rand) {
+					l := leasing
+					if opts == nil {
+						l = byDefault(c, name, cfg)
 					}
-					permits, ok, err = hammerOnce(t.Context(), draw, 250, asksFor(l, draw))
+					permits, ok, err := int64(1), false, error(nil)
+					if opts != nil && draw.IntN(2) == 0 {
+						ok, err = l.TryAcquire(t.Context(), permits, 0)
+					} else {
+						permits, ok, err = hammerOnce(t.Context(), draw, 250, asksFor(l, draw))
+					}
+					if !h.granted(t, ok, err) {
+						return
+					}
+					held.Add(permits)
+					if draw.IntN(4) == 0 {
+						assert.NoError(t, l.Release(t.Context(), 1+draw.Int64N(permits)))
+					}
+					if opts == nil && kind == rratelimiter.Overall && draw.IntN(100) == 0 {
+						rate := 300 + draw.Int64N(200)
+						changed, err := l.UpdateRate(t.Context(), limitertest.Every(rate, cfg.Interval), rratelimiter.KeepState())
+						assert.NoError(t, err)
+						assert.True(t, changed)
+					}
 				}
-				if !h.granted(t, ok, err) {
-					return
-				}
-				held.Add(permits)
-				if draw.IntN(10) == 0 {
-					assert.NoError(t, l.Release(t.Context(), 1+draw.Int64N(permits)))
-				}
-			}
+			})
+			h.check(t, name, cfg, setsOf[kind], held.Load())
 		})
-		h.check(t, name, cfg, setsOf(kind), held.Load())
 	})
 }
 

@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"math/rand/v2"
 	"slices"
-	"strconv"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -18,7 +17,6 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/rratelimiter/rratelimiter"
-	"github.com/rratelimiter/rratelimiter/internal/engine"
 	"github.com/rratelimiter/rratelimiter/internal/test/limitertest"
 	"github.com/rratelimiter/rratelimiter/internal/test/redistest"
 	"github.com/rratelimiter/rratelimiter/lua"
@@ -208,163 +206,6 @@ func TestScarcePermitsAreShared(t *testing.T) {
 	})
 }
 
-var keptAlive = rratelimiter.Config{Rate: 1000, Interval: time.Second, KeepAlive: 2 * time.Second}
-
-var leaseCallerTests = map[string]leaseTest{
-	"lease of larger requests": {limitertest.Every(1000, time.Minute), 0, func(t *testing.T, s *leaseScene) {
-		taken := s.takeMore(t, 50)
-		free := 1000 - taken
-		limitertest.MustAcquire(t, s.RateLimiter, free-10)
-		assert.LessOrEqual(t, s.inUse(t), taken+free-10+1, "hardly anything is taken ahead of the rest")
-		limitertest.MustRefuse(t, s.RateLimiter, 11)
-		limitertest.MustAcquire(t, s.RateLimiter, 10)
-		assert.Zero(t, limitertest.Available(t, s.Other), "none is kept that was not used")
-	}},
-	"lease beside Take": {limitertest.Every(1000, time.Minute), 0, func(t *testing.T, s *leaseScene) {
-		s.takeMore(t, 50)
-		charged := s.inUse(t)
-		d := mustTake(t, s.RateLimiter, 1)
-		assert.True(t, d.Granted)
-		assert.Equal(t, 1000-charged-1, d.Remaining, "permits of a lease are in use")
-		assert.Equal(t, charged+1, s.inUse(t), "the lease stays")
-	}},
-	// Who is refused for want of what a lease holds gets it at once.
-	"lease goes back for the line": {limitertest.Every(1000, time.Minute), 10 * time.Second, func(t *testing.T, s *leaseScene) {
-		taken := s.takeMore(t, 20)
-		s.Until(time.Second)
-		waits := s.Go(func() (bool, error) { return true, s.plain.Acquire(t.Context(), 1000-taken) })
-		assert.Equal(t, "true at 1s", waits.Outcome())
-		s.CheckInUse(t, 1000, 1000)
-	}},
-	// Nothing is taken ahead in a round that asks again for one who was refused.
-	"lease is not taken beside the refused": {limitertest.Every(1000, time.Minute), time.Second, func(t *testing.T, s *leaseScene) {
-		s.takeMore(t, 20)
-		s.Until(2 * time.Second)
-		limitertest.MustAcquire(t, s.Other, limitertest.Available(t, s.Other)-50)
-		first := s.Go(func() (bool, error) { return true, s.plain.Acquire(t.Context(), 100) })
-		second := s.StartAcquire(t.Context(), 1)
-		s.Proxy.OnCommand(func(c redistest.Command) redistest.Action {
-			assert.False(t, c.Contains(lua.GiveBack.SHA), "there is nothing to give back")
-			return redistest.Pass
-		})
-		for range 5 {
-			require.NoError(t, s.plain.Release(t.Context(), 1))
-			synctest.Wait()
-		}
-		ended(t, "waits", first, second)
-		s.Until(2 * time.Minute)
-		assert.NotEqual(t, "waits", first.Outcome())
-		assert.NotEqual(t, "waits", second.Outcome())
-	}},
-	// A limiter that refuses is asked by the same short commands as without leases.
-	"refusals cost no more beside leases": {limitertest.Every(1000, time.Minute), 0, func(t *testing.T, s *leaseScene) {
-		s.takeMore(t, 10)
-		limitertest.MustAcquire(t, s.RateLimiter, limitertest.Available(t, s.Other))
-		for range 50 {
-			require.NoError(t, limitertest.Second(s.TryAcquire(t.Context(), 1, 0)))
-		}
-		var asked []string
-		s.Proxy.OnCommand(func(c redistest.Command) redistest.Action {
-			asked = c.Args
-			return redistest.Pass
-		})
-		for range 10 {
-			limitertest.MustRefuse(t, s.RateLimiter, 1)
-			keys, err := strconv.Atoi(asked[2])
-			require.NoError(t, err)
-			assert.Len(t, asked[3+keys:], 1, "a member: one permit goes without saying")
-		}
-	}},
-	// Those that came while a lease was on its way are served from it, in order.
-	"lease serves those that gathered": {limitertest.Every(10_000, time.Minute), 0, func(t *testing.T, s *leaseScene) {
-		s.drain(t, 100)
-		letGo := s.Hold(t, lua.Acquire, 1)
-		var callers []*limitertest.Caller
-		for i := range 90 {
-			if i%2 == 0 {
-				callers = append(callers, s.StartAcquire(t.Context(), 1))
-			} else {
-				callers = append(callers, s.StartTryAcquire(t.Context(), 1, 0))
-			}
-		}
-		before := s.Sent.Total()
-		letGo()
-		ended(t, "true at 0s", callers...)
-		assert.Equal(t, before, s.Sent.Total(), "one call was enough for all")
-	}},
-	"lease of callers that went away": {limitertest.Every(10_000, time.Minute), 0, func(t *testing.T, s *leaseScene) {
-		taken := s.drain(t, 100)
-		letGo := s.Hold(t, lua.Acquire, 1)
-		leave := leaver(t, s.Scene, func(ctx context.Context) (bool, error) { return s.TryAcquire(ctx, 1, 0) })
-		leave()
-		letGo()
-		s.Proxy.OnCommand(redistest.Nth(1, lua.GiveBack.SHA, redistest.Cut))
-		assert.Equal(t, taken, s.inUse(t), "what was taken ahead has gone back with the caller's")
-		limitertest.MustAcquire(t, s.RateLimiter, 1)
-		require.ErrorIs(t, limitertest.Second(s.TryAcquire(endedContext(t), 1, 0)), context.Canceled, "also where a lease has permits")
-		require.ErrorIs(t, s.Acquire(endedContext(t), 1), context.Canceled)
-		require.ErrorIs(t, limitertest.Second(s.TryAcquire(t.Context(), 0, 0)), rratelimiter.ErrInvalidPermits)
-		s.Until(3*time.Second + 100*ms)
-		s.CheckInUse(t, 10_000, taken+1)
-	}},
-	// What is left over of a lease makes the next smaller.
-	"lease follows demand": {limitertest.Every(100_000, time.Second), 0, func(t *testing.T, s *leaseScene) {
-		s.takeMore(t, 1000)
-		s.Until(time.Second)
-		before, took := s.Sent.Scripts(), int64(0)
-		for range 200 {
-			time.Sleep(5 * ms)
-			for range 10 { // 100 in the life of a lease
-				limitertest.MustAcquire(t, s.RateLimiter, 1)
-				took++
-			}
-			assert.Less(t, s.inUse(t), took+1000)
-		}
-		calls := s.Sent.Scripts() - before
-		assert.Less(t, calls, 120, "for 20 lives of leases and 2000 permits")
-	}},
-	// Close gives back what was taken ahead. That no goroutine is left, the bubble sees to.
-	"Close gives leases back": {limitertest.Every(10_000, time.Hour), 0, func(t *testing.T, s *leaseScene) {
-		taken := s.takeMore(t, 100)
-		held := make(chan struct{})
-		s.Proxy.OnCommand(redistest.Nth(1, lua.GiveBack.SHA, redistest.Late.When(held)))
-		closed := s.Close(t.Context())
-		s.Until(500 * ms)
-		assert.Equal(t, "waits", closed.Outcome())
-		require.ErrorIs(t, limitertest.Second(s.TryAcquire(t.Context(), 1, 0)), rratelimiter.ErrClosed)
-		close(held)
-		synctest.Wait()
-		assert.Equal(t, "true at 500ms", closed.Outcome())
-		s.CheckInUse(t, 10_000, taken)
-	}},
-	"Close with a lease on its way": {limitertest.Every(10_000, time.Hour), 0, func(t *testing.T, s *leaseScene) {
-		taken := s.drain(t, 100)
-		letGo := s.Hold(t, lua.Acquire, 1)
-		asked := s.StartTryAcquire(t.Context(), 1, 0)
-		closed := s.Close(t.Context())
-		letGo()
-		ended(t, "true at 0s", asked, closed)
-		s.CheckInUse(t, 10_000, taken+1)
-	}},
-	"a lease keeps the limiter alive": {keptAlive, 0, func(t *testing.T, s *leaseScene) {
-		for range 500 {
-			limitertest.MustAcquire(t, s.RateLimiter, 1)
-			time.Sleep(10 * ms)
-		}
-		time.Sleep(1900 * ms)
-		limitertest.MustAcquire(t, s.RateLimiter, 1)
-		time.Sleep(2100 * ms)
-		exists, err := s.Exists(t.Context())
-		require.NoError(t, err)
-		assert.False(t, exists)
-	}},
-}
-
-func TestLeasesOfCallers(t *testing.T) {
-	t.Parallel()
-	onLeaseScenes(t, leaseCallerTests)
-}
-
 // Callers in line come before leases, those of the same handle and of others.
 func TestLeaseDoesNotOvertakeTheLine(t *testing.T) {
 	t.Parallel()
@@ -417,57 +258,43 @@ func TestNoLeaseWithoutDemand(t *testing.T) {
 	})
 }
 
-// Names that have had a lease leave nothing once it is over.
-func TestLeasesOfManyNames(t *testing.T) {
+// Leases of many limiters at once, whose batches go together, and of one beside refusals that
+// are remembered.
+func TestLeasesOfManyCallers(t *testing.T) {
 	t.Parallel()
-	redistest.SkipShort(t, "long")
-	synctest.Test(t, func(t *testing.T) {
-		rdb, _ := redistest.Mini(t)
-		client := limitertest.NewClient(t, rdb)
-		sent := limitertest.CountCommands(rdb)
-		for i := range 50 {
-			name := fmt.Sprintf("%s:%d", redistest.Name(t), i)
-			l := client.RateLimiter(name, limitertest.Ahead(0), rratelimiter.WithDefault(limitertest.Every(1000, time.Minute)))
-			for range 20 {
-				limitertest.MustAcquire(t, l, 1)
-			}
-		}
-		time.Sleep(3 * time.Second)
-		synctest.Wait()
-		assert.Zero(t, engine.Of(client).Groups())
-		before := sent.Total()
-		require.NoError(t, client.Close(endedContext(t)), "there is nothing to wait for")
-		assert.Equal(t, before, sent.Total())
-	})
-}
-
-// Leases of many limiters at once, whose batches go together.
-func TestLeasesOfManyLimitersAtOnce(t *testing.T) {
-	t.Parallel()
-	redistest.SkipShort(t, "long")
-	redistest.Everywhere(t, func(t *testing.T, rdb redis.UniversalClient) {
-		const limiters, callers, each = 40, 3, 100
-		client := limitertest.NewClient(t, rdb, patient)
-		prefix := redistest.Name(t)
-		name := func(i int) string { return fmt.Sprintf("%s:%d", prefix, i) }
-		var all sync.WaitGroup
-		for i := range limiters {
-			l := client.RateLimiter(name(i), limitertest.Ahead(0), rratelimiter.WithDefault(limitertest.Every(100_000, time.Hour)))
-			for range callers {
-				all.Go(func() {
-					for range each {
-						ok, err := l.TryAcquire(t.Context(), 1, 0)
-						assert.NoError(t, err)
-						assert.True(t, ok)
+	type row struct {
+		limiters, callers, tries int
+		rate                     int64
+		calls                    int
+	}
+	each(t, map[string]row{
+		"many limiters":    {40, 3, 100, 100_000, 12_000},
+		"one that refuses": {1, 8, 1000, 1000, 500},
+	}, func(t *testing.T, row row) {
+		redistest.Everywhere(t, func(t *testing.T, rdb redis.UniversalClient) {
+			client, name := limitertest.NewClient(t, rdb, patient), redistest.Name(t)
+			opts := []rratelimiter.LimiterOption{limitertest.Ahead(0), rratelimiter.WithRefusalCache()}
+			opts = append(opts, rratelimiter.WithDefault(limitertest.Every(row.rate, time.Hour)))
+			sent := limitertest.CountCommands(rdb)
+			granted := make([]int64, row.limiters)
+			together(row.limiters*row.callers, func(i int) {
+				i %= row.limiters
+				l := client.RateLimiter(fmt.Sprint(name, ":", i), opts...)
+				for range row.tries {
+					ok, err := l.TryAcquire(t.Context(), 1, 0)
+					assert.NoError(t, err)
+					if ok {
+						atomic.AddInt64(&granted[i], 1)
 					}
-				})
+				}
+			})
+			assert.Less(t, sent.Scripts(), row.calls)
+			require.NoError(t, client.Close(t.Context()))
+			again, want := limitertest.NewClient(t, rdb), min(row.rate, int64(row.callers*row.tries))
+			for i := range granted {
+				assert.Equal(t, want, granted[i])
+				assert.Equal(t, row.rate-want, limitertest.Available(t, again.RateLimiter(fmt.Sprint(name, ":", i))))
 			}
-		}
-		all.Wait()
-		require.NoError(t, client.Close(t.Context()))
-		again := limitertest.NewClient(t, rdb)
-		for i := range limiters {
-			assert.EqualValues(t, 100_000-callers*each, limitertest.Available(t, again.RateLimiter(name(i))))
-		}
+		})
 	})
 }

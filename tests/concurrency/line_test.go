@@ -29,10 +29,11 @@ type caller struct {
 	patience time.Duration
 	want     string // how the call ends, and when
 	err      error
-	other    bool          // of the other Client
-	plain    bool          // its context can't end
-	gone     time.Duration // when its context is cancelled; 0: never
-	deadline time.Duration // of its context; 0: none
+	other    bool                         // of the other Client
+	opts     []rratelimiter.LimiterOption // of a handle of its own; nil for the scene's handle
+	plain    bool                         // its context can't end
+	gone     time.Duration                // when its context is cancelled; 0: never
+	deadline time.Duration                // of its context; 0: none
 }
 
 func asks(at time.Duration, permits int64, patience time.Duration, want string) caller {
@@ -42,14 +43,6 @@ func asks(at time.Duration, permits int64, patience time.Duration, want string) 
 // taken are permits that the other Client takes at once.
 func taken(at time.Duration, permits int64) caller {
 	return caller{at: at, permits: permits, want: fmt.Sprint("true at ", at), other: true}
-}
-
-// paced are single permits that the other Client takes, one after another.
-func paced(permits int, pace time.Duration) (all []caller) {
-	for i := range permits {
-		all = append(all, taken(time.Duration(i)*pace, 1))
-	}
-	return all
 }
 
 func (c caller) start(ctx context.Context, t *testing.T, s *limitertest.Scene) *limitertest.Caller {
@@ -67,8 +60,11 @@ func (c caller) start(ctx context.Context, t *testing.T, s *limitertest.Scene) *
 		ctx = until
 	}
 	l := s.RateLimiter
-	if c.other {
+	switch {
+	case c.other:
 		l = s.Other
+	case c.opts != nil:
+		l = s.Client.RateLimiter(s.Name(), c.opts...)
 	}
 	if c.patience == endless {
 		return s.Go(func() (bool, error) {
@@ -134,19 +130,16 @@ func keepRate(cfg rratelimiter.Config) func(ctx context.Context, s *limitertest.
 	}
 }
 
+var (
+	twoByDefault = []rratelimiter.LimiterOption{rratelimiter.WithDefault(limitertest.Every(2, time.Second))}
+	tenByDefault = []rratelimiter.LimiterOption{rratelimiter.WithDefault(limitertest.Every(10, time.Second))}
+)
+
 var lineTests = map[string]lineTest{
 	"what is free is granted at once": {cfg: limitertest.Every(10, time.Second), scripts: 2, callers: []caller{
 		asks(0, 4, endless, "true at 0s"),
 		asks(0, 6, time.Hour, "true at 0s"),
 	}},
-	"a large request goes ahead of later small ones": {cfg: limitertest.Every(10, time.Second), callers: append(paced(10, 50*ms),
-		asks(500*ms, 5, forever, "true at 1.2s"),
-		asks(501*ms, 1, forever, "true at 1.25s"),
-		asks(502*ms, 1, forever, "true at 1.3s"),
-		asks(503*ms, 1, forever, "true at 1.35s"),
-		asks(504*ms, 1, forever, "true at 1.4s"),
-		asks(505*ms, 1, forever, "true at 1.45s"),
-	)},
 	"the next is served when the head gives up": {cfg: limitertest.Every(2, time.Minute), callers: []caller{
 		taken(0, 1),
 		asks(0, 2, 300*ms, "false at 300ms"),
@@ -196,10 +189,16 @@ var lineTests = map[string]lineTest{
 			{permits: 1, patience: endless, want: "false at 1s", err: rratelimiter.ErrNotInitialized},
 		},
 	},
+	"different defaults": {callers: []caller{
+		{permits: 2, want: "true at 0s", opts: twoByDefault}, // which is the limiter's rate
+		{permits: 1, patience: forever, want: "true at 1s", opts: tenByDefault},
+		{permits: 1, patience: forever, want: "true at 1s", opts: []rratelimiter.LimiterOption{}},
+		{permits: 1, patience: forever, want: "true at 2s", opts: twoByDefault},
+		{permits: 1, patience: forever, want: "true at 2s", opts: tenByDefault},
+		// A default replaces no rate.
+		{permits: 3, patience: forever, want: "false at 1s", opts: tenByDefault, err: rratelimiter.ErrPermitsExceedRate},
+	}},
 	// What another Client does is seen when the server said.
-	"another Client does nothing": {
-		cfg: limitertest.Every(2, time.Second), callers: []caller{taken(0, 2), asks(0, 1, endless, "true at 1s")},
-	},
 	"another Client releases": {
 		cfg: limitertest.Every(2, time.Second), callers: []caller{taken(0, 2), asks(0, 1, endless, "true at 1s")},
 		at: 300 * ms, change: func(ctx context.Context, s *limitertest.Scene) error { return s.Other.Release(ctx, 2) },
@@ -275,7 +274,7 @@ func TestWhatCannotBeServedHoldsNobodyUpLongerThanAnInterval(t *testing.T) {
 		many.callers = append(many.callers, asks(50*ms, int64(502+i%2), 5*time.Second, "false at 5.05s"))
 	}
 	many.callers = append(many.callers, asks(100*ms, 1, 3*time.Second, "true at 1.05s"))
-	bubbles(t, map[string]lineTest{
+	all := map[string]lineTest{
 		"many that can't be served": many,
 		"behind it from the start": {
 			cfg: limitertest.Every(10, time.Second), kept: 1, keptFor: 2 * time.Second, scripts: 12,
@@ -299,69 +298,59 @@ func TestWhatCannotBeServedHoldsNobodyUpLongerThanAnInterval(t *testing.T) {
 			asks(100*ms, billion, 3*time.Second, "true at 1.05s"),
 			asks(100*ms, billion/2, 0, "true at 100ms"),
 		}},
-	}, func(t *testing.T, lt lineTest) { lt.run(t) })
-}
-
-// One batch has one configuration.
-func TestWhatCannotBeServedBesideAnotherDefault(t *testing.T) {
-	t.Parallel()
-	bubbles(t, map[string][]rratelimiter.LimiterOption{
-		"none":  nil,
-		"other": {rratelimiter.WithDefault(limitertest.Every(20, time.Second))},
-	}, func(t *testing.T, opts []rratelimiter.LimiterOption) {
-		s := limitertest.NewScene(t, limitertest.Every(10, time.Second), rratelimiter.WithDefault(limitertest.Every(30, time.Second)))
-		defer s.KeepInUse(t, 1)()
-		s.Until(50 * ms)
-		head := s.StartTryAcquire(t.Context(), 10, 5*time.Second)
-		behind := s.Client.RateLimiter(s.Name(), opts...)
-		s.Until(100 * ms)
-		a := s.Go(func() (bool, error) { return behind.TryAcquire(t.Context(), 1, 3*time.Second) })
-		s.Until(1500 * ms)
-		b := s.Go(func() (bool, error) { return behind.TryAcquire(t.Context(), 1, 0) })
-		s.Until(10 * time.Second)
-		assert.Equal(t, "false at 5.05s", head.Outcome())
-		assert.Equal(t, "true at 1.05s", a.Outcome())
-		assert.Equal(t, "true at 1.5s", b.Outcome(), "one try overtakes")
-	})
+	}
+	// One batch has one configuration.
+	head := []rratelimiter.LimiterOption{rratelimiter.WithDefault(limitertest.Every(30, time.Second))}
+	for name, behind := range map[string][]rratelimiter.LimiterOption{
+		"no default": {}, "another default": {rratelimiter.WithDefault(limitertest.Every(20, time.Second))},
+	} {
+		all[name] = lineTest{cfg: limitertest.Every(10, time.Second), kept: 1, callers: []caller{
+			{at: 50 * ms, permits: 10, patience: 5 * time.Second, want: "false at 5.05s", opts: head},
+			{at: 100 * ms, permits: 1, patience: 3 * time.Second, want: "true at 1.05s", opts: behind},
+			{at: 1500 * ms, permits: 1, want: "true at 1.5s", opts: behind}, // one try overtakes
+		}}
+	}
+	bubbles(t, all, func(t *testing.T, lt lineTest) { lt.run(t) })
 }
 
 func TestAThousandWaitersAskAsOne(t *testing.T) {
 	t.Parallel()
-	// So many come in a millisecond, or all at once.
-	bubbles(t, map[string]int{"at once": 1000, "one by one": 10}, func(t *testing.T, pace int) {
-		s := limitertest.NewScene(t, limitertest.Every(100, time.Second))
-		limitertest.MustAcquire(t, s.Other, 100)
+	type row struct {
+		rate, waiters int
+		pace          int // so many come in a millisecond
+		calls         int
+	}
+	virtual(t, map[string]row{
+		"at once":            {100, 1000, 1000, 30}, // a few calls for each interval
+		"one by one":         {100, 1000, 10, 30},
+		"a permit at a time": {1, 100, 100, 3 * 100},
+	}, func(t *testing.T, rdb *redis.Client, row row) {
+		l := limitertest.NewLimiter(t, rdb, limitertest.Every(int64(row.rate), time.Second))
+		limitertest.MustAcquire(t, l, int64(row.rate))
+		s := &limitertest.Scene{Sent: limitertest.CountCommands(rdb), Start: time.Now()}
 		s.Until(500 * ms)
-		handles := []*rratelimiter.RateLimiter{s.RateLimiter, s.Client.RateLimiter(s.Name()), s.Client.RateLimiter(s.Name())}
-		served := make(chan struct{}, 1000)
-		for i := range 1000 {
+		client := limitertest.NewClient(t, rdb)
+		handles := []*rratelimiter.RateLimiter{client.RateLimiter(l.Name()), client.RateLimiter(l.Name()), client.RateLimiter(l.Name())}
+		served := make(chan struct{}, row.waiters)
+		for i := range row.waiters {
 			go func() {
 				if assert.NoError(t, handles[i%len(handles)].Acquire(t.Context(), 1)) {
 					served <- struct{}{}
 				}
 			}()
-			if (i+1)%pace == 0 {
+			if (i+1)%row.pace == 0 {
 				s.Until(s.Now() + ms)
 			}
 		}
 		s.Until(900 * ms)
 		assert.LessOrEqual(t, s.Sent.Scripts(), 4, "the first flights have asked for all")
 
-		s.Until(9999 * ms)
-		assert.Len(t, served, 900)
-		s.Until(10 * time.Second)
-		assert.Len(t, served, 1000, "as fast as the rate allows")
-		assert.LessOrEqual(t, s.Sent.Scripts(), 30, "a few calls for each interval")
-	})
-}
-
-func TestDefectEveryWaiterPollsByItself(t *testing.T) {
-	t.Parallel()
-	redistest.Virtual(t, func(t *testing.T, rdb *redis.Client) {
-		l := limitertest.NewLimiter(t, rdb, limitertest.Every(1, time.Second))
-		sent := limitertest.CountCommands(rdb)
-		together(100, func(int) { assert.NoError(t, l.Acquire(t.Context(), 1)) })
-		assert.Less(t, sent.Scripts(), 3*100, "one poll for each permit that comes free, and a few more")
+		end := time.Duration(row.waiters/row.rate) * time.Second
+		s.Until(end - ms)
+		assert.Len(t, served, row.waiters-row.rate)
+		s.Until(end)
+		assert.Len(t, served, row.waiters, "as fast as the rate allows")
+		assert.LessOrEqual(t, s.Sent.Scripts(), row.calls)
 	})
 }
 

@@ -3,6 +3,7 @@ package concurrency_test
 import (
 	"context"
 	"fmt"
+	"maps"
 	"math/rand/v2"
 	"sync"
 	"testing"
@@ -58,7 +59,6 @@ var grants = map[string]func(t *testing.T, s *refusalScene){
 	"one in the line": func(t *testing.T, s *refusalScene) {
 		waits := s.Go(func() (bool, error) { return s.plain.TryAcquire(t.Context(), 6, time.Minute) })
 		s.Until(6 * time.Second)
-		synctest.Wait()
 		require.Equal(t, "true at 6s", waits.Outcome())
 		mustTake(t, s.RateLimiter, 5)
 	},
@@ -95,25 +95,21 @@ func TestTakeFromMemoryAfterAGrant(t *testing.T) {
 	})
 }
 
-// loses has a caller go while the script's answer is on its way.
-func (s *refusalScene) loses(t *testing.T, script *lua.Script, call func(ctx context.Context) (bool, error)) {
-	t.Helper()
-	letGo := s.Hold(t, script, 1)
-	leaver(t, s.Scene, call)()
-	letGo()
-}
-
 // What is given back ends refusal and figures.
 func TestTakeFromMemoryAfterPermitsAreGivenBack(t *testing.T) {
 	t.Parallel()
 	ways := map[string]func(t *testing.T, s *refusalScene){
 		"Release": func(t *testing.T, s *refusalScene) { require.NoError(t, s.plain.Release(t.Context(), 2)) },
 		"a caller that has gone": func(t *testing.T, s *refusalScene) {
-			s.loses(t, lua.Acquire, func(ctx context.Context) (bool, error) { return s.plain.TryAcquire(ctx, 2, 0) })
+			letGo := s.Hold(t, lua.Acquire, 1)
+			leaver(t, s.Scene, func(ctx context.Context) (bool, error) { return s.plain.TryAcquire(ctx, 2, 0) })()
+			letGo()
 		},
 		"TryAcquireAll that has lost its caller": func(t *testing.T, s *refusalScene) {
 			also := byDefault(s.Client, "{"+s.Name()+"}:also", limitertest.Every(10, time.Hour))
-			s.loses(t, lua.AcquireAll, func(ctx context.Context) (bool, error) { return s.Client.TryAcquireAll(ctx, 3, 0, s.plain, also) })
+			letGo := s.Hold(t, lua.AcquireAll, 1)
+			leaver(t, s.Scene, func(ctx context.Context) (bool, error) { return s.Client.TryAcquireAll(ctx, 3, 0, s.plain, also) })()
+			letGo()
 		},
 		"a grant undone": func(t *testing.T, s *refusalScene) {
 			l := s.Client.Keyed(s.Name()[:1], limitertest.Every(10, 6*time.Second))
@@ -259,11 +255,8 @@ type noticeScene struct {
 // newNoticeScene must be called in a bubble. All permits are taken.
 func newNoticeScene(t *testing.T, cfg rratelimiter.Config) *noticeScene {
 	t.Helper()
-	held := limitertest.NewHeldScene(t, cfg)
 	// The proxy pairs requests and answers, which SUBSCRIBE has not in RESP3.
-	held.Redis = held.Proxy.Client(t, &redis.Options{Protocol: 2, ReadTimeout: time.Minute})
-	held.Client = limitertest.NewClient(t, held.Redis)
-	held.Sent = limitertest.CountCommands(held.Redis)
+	held := limitertest.NewHeldSceneOf(t, cfg, &redis.Options{Protocol: 2, ReadTimeout: time.Minute})
 	s := &noticeScene{refusalScene: &refusalScene{HeldScene: held, plain: held.Client.RateLimiter(held.Name())}}
 	s.RateLimiter = s.Client.RateLimiter(held.Name(), noticed())
 	s.peer = limitertest.NewClient(t, s.Mini).RateLimiter(held.Name(), noticed())
@@ -280,17 +273,10 @@ func (s *noticeScene) channels(t *testing.T) []string {
 	return channels
 }
 
-// bare is a Redis that has only what the interface asks for.
-type bare struct{ rdb *redis.Client }
-
-func (b bare) Process(ctx context.Context, cmd redis.Cmder) error { return b.rdb.Process(ctx, cmd) }
-
-func (b bare) Pipeline() redis.Pipeliner { return b.rdb.Pipeline() }
-
 func TestNoticesWithoutSubscribe(t *testing.T) {
 	t.Parallel()
 	redistest.Virtual(t, func(t *testing.T, rdb *redis.Client) {
-		client := limitertest.NewClient(t, bare{rdb})
+		client := limitertest.NewClient(t, struct{ rratelimiter.Redis }{rdb})
 		l := client.RateLimiter(redistest.Name(t), noticed())
 		sent := limitertest.CountCommands(rdb)
 		for name, call := range limitertest.Operations {
@@ -383,13 +369,10 @@ func TestSubscriptionsEnd(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		s := newNoticeScene(t, limitertest.Every(1, time.Second))
-		var mu sync.Mutex
-		conns := map[int]bool{}
+		var conns sync.Map
 		s.Proxy.OnCommand(func(c redistest.Command) redistest.Action {
-			mu.Lock()
-			defer mu.Unlock()
 			if c.Name() == "subscribe" {
-				conns[c.Conn] = true
+				conns.Store(c.Conn, true)
 			}
 			return redistest.Pass
 		})
@@ -406,7 +389,7 @@ func TestSubscriptionsEnd(t *testing.T) {
 		assert.Len(t, s.channels(t), 20, "those of more than 6 seconds")
 		s.Until(13 * time.Second)
 		assert.Empty(t, s.channels(t))
-		assert.Len(t, conns, 1)
+		assert.Len(t, maps.Collect(conns.Range), 1)
 
 		require.NoError(t, s.Client.Close(endedContext(t)), "there is nothing to wait for")
 	})

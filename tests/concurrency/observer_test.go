@@ -66,6 +66,11 @@ var observerTests = map[string]observerTest{
 		_, _ = client.Keyed("users:", limitertest.Every(1, time.Minute)).Take(ctx, "ann", 1)
 		_, _ = client.TryAcquireAll(ctx, 1, 0, all, both)
 		_, _ = client.TryAcquireAll(ctx, 1, 0, all)
+		seen := client.RateLimiter("seen", rratelimiter.WithDefault(limitertest.Every(1, time.Minute)), rratelimiter.WithRefusalCache())
+		for range 3 {
+			_, _ = seen.TryAcquire(ctx, 1, 0)
+		}
+		_, _ = seen.Take(ctx, 1)
 		assert.Equal(t, []told{
 			{"orders", "TryAcquire", 2, limit.Granted, "", limit.FromRedis, 0},
 			{"orders", "Take", 2, limit.Refused, "", limit.FromRedis, 0},
@@ -79,19 +84,11 @@ var observerTests = map[string]observerTest{
 			{"{shop}a", "TryAcquireAll", 1, limit.Granted, "", limit.FromRedis, 0},
 			{"{shop}b", "TryAcquireAll", 1, limit.Granted, "", limit.FromRedis, 0},
 			{"{shop}a", "TryAcquireAll", 1, limit.Granted, "", limit.FromRedis, 0},
+			{"seen", "TryAcquire", 1, limit.Granted, "", limit.FromRedis, 0},
+			{"seen", "TryAcquire", 1, limit.Refused, "", limit.FromRedis, 0},
+			{"seen", "TryAcquire", 1, limit.Refused, "", limit.FromMemory, 0},
+			{"seen", "Take", 1, limit.Refused, "", limit.FromMemory, 0},
 		}, decisions(r))
-	},
-	"what comes from memory": func(t *testing.T, client *rratelimiter.Client, r *limitertest.Recorder, rdb *redis.Client) {
-		l := client.RateLimiter("a", rratelimiter.WithDefault(limitertest.Every(1, time.Minute)), rratelimiter.WithRefusalCache())
-		for range 3 {
-			limitertest.Try(t, l, 1)
-		}
-		mustTake(t, l, 1)
-		var sources []limit.Source
-		for _, d := range r.Decisions() {
-			sources = append(sources, d.Source)
-		}
-		assert.Equal(t, []limit.Source{limit.FromRedis, limit.FromRedis, limit.FromMemory, limit.FromMemory}, sources)
 	},
 	"how many wait": func(t *testing.T, client *rratelimiter.Client, r *limitertest.Recorder, rdb *redis.Client) {
 		l := byDefault(client, "orders", limitertest.Every(1, time.Minute))
@@ -115,12 +112,9 @@ var observerTests = map[string]observerTest{
 		require.Equal(t, []limit.Flight{{Requests: 1, Calls: 1}, {Requests: 1, Calls: 1, Repeats: 1}}, r.Flights(),
 			"the server did not know the script at first")
 		rdb.AddHook(limitertest.Slow(ms))
-		var callers sync.WaitGroup
-		for i := range 200 {
-			l := byDefault(client, []string{"a", "b", "c"}[i%3], limitertest.Every(1000, time.Minute))
-			callers.Go(func() { limitertest.MustAcquire(t, l, 1) })
-		}
-		callers.Wait()
+		together(200, func(i int) {
+			limitertest.MustAcquire(t, byDefault(client, []string{"a", "b", "c"}[i%3], limitertest.Every(1000, time.Minute)), 1)
+		})
 		synctest.Wait()
 		requests, calls := 0, 0
 		for _, f := range r.Flights()[2:] {
@@ -247,20 +241,17 @@ func TestObserverThatPanicsOrCallsBack(t *testing.T) {
 
 func TestObserverOptions(t *testing.T) {
 	t.Parallel()
-	for name, opt := range map[string]rratelimiter.Option{
-		"WithObserver": rratelimiter.WithObserver(nil), "WithLogger": rratelimiter.WithLogger(nil),
-	} {
-		_, err := rratelimiter.New(redis.NewClient(&redis.Options{Addr: "127.0.0.1:0"}), opt).RateLimiter("a").Take(t.Context(), 1)
-		require.ErrorIs(t, err, rratelimiter.ErrInvalidConfig)
-		assert.ErrorContains(t, err, name)
-	}
-	for name, opt := range map[string]limit.Option{
-		"WithObserver": limit.WithObserver(nil), "WithLogger": limit.WithLogger(nil), "WithName": limit.WithName(""),
-	} {
-		l := fixedwindow.New(redis.NewClient(&redis.Options{Addr: "127.0.0.1:0"}), fixedwindow.Config{Limit: 1, Window: time.Second}, opt)
-		_, err := l.Take(t.Context(), "a", 1)
+	rdb := redis.NewClient(&redis.Options{Addr: "127.0.0.1:0"})
+	names := []string{"WithObserver", "WithLogger", "WithName"}
+	for i, opt := range []limit.Option{limit.WithObserver(nil), limit.WithLogger(nil), limit.WithName("")} {
+		_, err := fixedwindow.New(rdb, fixedwindow.Config{Limit: 1, Window: time.Second}, opt).Take(t.Context(), "a", 1)
 		require.ErrorIs(t, err, limit.ErrInvalidConfig)
-		assert.ErrorContains(t, err, name)
+		assert.ErrorContains(t, err, names[i])
+	}
+	for i, opt := range []rratelimiter.Option{rratelimiter.WithObserver(nil), rratelimiter.WithLogger(nil)} {
+		_, err := rratelimiter.New(rdb, opt).RateLimiter("a").Take(t.Context(), 1)
+		require.ErrorIs(t, err, rratelimiter.ErrInvalidConfig)
+		assert.ErrorContains(t, err, names[i])
 	}
 }
 
@@ -367,8 +358,7 @@ var shadowTests = tests[*redis.Client]{
 	"observer that fell behind": func(t *testing.T, rdb *redis.Client) {
 		r := &late{gate: make(chan struct{})}
 		client := limitertest.NewClient(t, rdb, rratelimiter.WithObserver(r))
-		l := client.RateLimiter("orders", rratelimiter.WithDefault(limitertest.Every(1, time.Minute)),
-			rratelimiter.WithRefusalCache())
+		l := client.RateLimiter("orders", rratelimiter.WithDefault(limitertest.Every(1, time.Minute)), rratelimiter.WithRefusalCache())
 		for range 10_100 {
 			limitertest.Try(t, l, 1)
 		}

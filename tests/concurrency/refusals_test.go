@@ -2,12 +2,10 @@ package concurrency_test
 
 import (
 	"context"
-	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
 
-	"github.com/redis/go-redis/v9"
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
@@ -320,28 +318,5 @@ func TestRefusalsAndKeepAliveTimes(t *testing.T) {
 		}
 		assert.GreaterOrEqual(t, granted, 9)
 		assert.Less(t, s.Sent.Scripts()-before, 50)
-	})
-}
-
-// Leases and remembered refusals go together.
-func TestRefusalsBesideLeases(t *testing.T) {
-	t.Parallel()
-	redistest.Everywhere(t, func(t *testing.T, rdb redis.UniversalClient) {
-		client := limitertest.NewClient(t, rdb, patient)
-		l := client.RateLimiter(redistest.Name(t), limitertest.Ahead(0), rratelimiter.WithRefusalCache(),
-			rratelimiter.WithDefault(limitertest.Every(1000, time.Hour)))
-		sent := limitertest.CountCommands(rdb)
-		var granted atomic.Int64
-		together(8, func(int) {
-			for range 1000 {
-				ok, err := l.TryAcquire(t.Context(), 1, 0)
-				assert.NoError(t, err)
-				if ok {
-					granted.Add(1)
-				}
-			}
-		})
-		assert.EqualValues(t, 1000, granted.Load())
-		assert.Less(t, sent.Scripts(), 500)
 	})
 }

@@ -243,18 +243,6 @@ func onMini(t *testing.T, all tests[*redis.Client]) {
 	})
 }
 
-// onVirtual runs them by [redistest.Virtual].
-func onVirtual(t *testing.T, all tests[*redis.Client]) {
-	t.Helper()
-	virtual(t, all, func(t *testing.T, rdb *redis.Client, test func(t *testing.T, rdb *redis.Client)) { test(t, rdb) })
-}
-
-// everywhere runs them by [redistest.Everywhere].
-func everywhere(t *testing.T, all tests[redis.UniversalClient]) {
-	t.Helper()
-	each(t, all, func(t *testing.T, test func(t *testing.T, rdb redis.UniversalClient)) { redistest.Everywhere(t, test) })
-}
-
 // A sceneTest is a test of a scene of that rate.
 type sceneTest[S any] struct {
 	cfg rratelimiter.Config

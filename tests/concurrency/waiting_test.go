@@ -183,28 +183,6 @@ func TestDefectOneMemberForEachPermit(t *testing.T) {
 	})
 }
 
-func TestWaitersWithDifferentDefaults(t *testing.T) {
-	t.Parallel()
-	synctest.Test(t, func(t *testing.T) {
-		s := limitertest.NewScene(t, rratelimiter.Config{}, rratelimiter.WithDefault(limitertest.Every(2, time.Second)))
-		first := s.StartTryAcquire(t.Context(), 2, forever)
-		assert.Equal(t, "true at 0s", first.Outcome(), "its default is the limiter's rate")
-
-		larger := byDefault(s.Client, s.Name(), limitertest.Every(10, time.Second))
-		var line []*limitertest.Caller
-		for _, l := range []*rratelimiter.RateLimiter{larger, s.Client.RateLimiter(s.Name()), s.RateLimiter, larger} {
-			line = append(line, s.Go(func() (bool, error) { return l.TryAcquire(t.Context(), 1, forever) }))
-		}
-		tooMany := s.Go(func() (bool, error) { return larger.TryAcquire(t.Context(), 3, forever) })
-		s.Until(time.Minute)
-		for i, want := range []string{"true at 1s", "true at 1s", "true at 2s", "true at 2s"} {
-			assert.Equal(t, want, line[i].Outcome())
-		}
-		end, _ := tooMany.Ended()
-		assert.ErrorIs(t, end.Err, rratelimiter.ErrPermitsExceedRate, "a default replaces no rate")
-	})
-}
-
 // A mapper may give two names one limiter; its waiters still form one line.
 func TestNamesOfOneLimiterShareTheLine(t *testing.T) {
 	t.Parallel()
@@ -257,21 +235,18 @@ func TestALineKeepsItsLimiterAlive(t *testing.T) {
 	type row struct {
 		version string
 		cfg     rratelimiter.Config
-		opt     rratelimiter.LimiterOption
+		opts    []rratelimiter.LimiterOption
 	}
 	keeping := alive(rratelimiter.Overall, 2, time.Second)
 	virtual(t, map[string]row{
 		"newest":              {version: "4.7.0", cfg: keeping},
 		"windows":             {version: "3.12.0", cfg: keeping},
-		"lease":               {"4.7.0", keeping, rratelimiter.WithLease(rratelimiter.Lease{Permits: 10})},
-		"refusals remembered": {"4.7.0", keeping, rratelimiter.WithRefusalCache()},
+		"lease":               {"4.7.0", keeping, []rratelimiter.LimiterOption{rratelimiter.WithLease(rratelimiter.Lease{Permits: 10})}},
+		"refusals remembered": {"4.7.0", keeping, []rratelimiter.LimiterOption{rratelimiter.WithRefusalCache()}},
 		"a client's pair":     {version: "4.7.0", cfg: limitertest.PerClient(2, time.Second)},
 	}, func(t *testing.T, rdb *redis.Client, row row) {
 		client := limitertest.NewClient(t, rdb, rratelimiter.WithRedissonVersion(row.version))
-		l := client.RateLimiter(redistest.Name(t))
-		if row.opt != nil {
-			l = client.RateLimiter(l.Name(), row.opt)
-		}
+		l := client.RateLimiter(redistest.Name(t), row.opts...)
 		limitertest.MustTrySetRate(t, l, row.cfg)
 		limitertest.MustAcquire(t, l, 2)
 		sent, start := limitertest.CountCommands(rdb), time.Now()
@@ -475,8 +450,7 @@ func TestTakeOfALimiterThatGoesBetweenItsQuestions(t *testing.T) {
 		"without a default": {want: rratelimiter.ErrNotInitialized},
 	}, func(t *testing.T, row row) {
 		s := limitertest.NewScene(t, limitertest.Every(300, time.Hour), row.opts...)
-		limitertest.AddGrants(t, s.Redis, limitertest.KeysOf(s.RateLimiter).Permits, time.Minute, 300, 1)
-		require.NoError(t, s.Redis.Set(t.Context(), limitertest.KeysOf(s.RateLimiter).Value, 0, 0).Err())
+		pileUp(t, s.Redis, s.RateLimiter, map[time.Duration]int{time.Minute: 300}, 0)
 		s.Redis.AddHook(limitertest.BeforeScript(lua.Wait, func() {
 			assert.NoError(t, limitertest.Second(s.Other.Delete(t.Context())))
 		}))
