@@ -174,6 +174,7 @@ func (r *recorder) ask(on, what string) {
 
 // least returns which of some operations the service's side has done least.
 func (r *recorder) least(who *actor, operations []string) string {
+	operations = slices.DeleteFunc(slices.Compact(operations), func(do string) bool { return do == "wait" }) // too long for a trace
 	return slices.MinFunc(operations, func(a, b string) int {
 		return r.cover.counts[who.side()+": "+a] - r.cover.counts[who.side()+": "+b]
 	})

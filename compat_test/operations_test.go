@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"math/rand/v2"
+	"slices"
 	"strings"
 
 	"github.com/rratelimiter/rratelimiter"
@@ -16,40 +17,37 @@ import (
 var kinds = []struct {
 	do     string
 	weight int
+	side   string // that has it; both if empty
 }{
-	{"tryAcquire", 40},
-	{"tryAcquireTimeout", 5}, // in Go take or, as often, withDefault: an acquire that brings a rate
-	{"release", 10},
-	{"availablePermits", 12},
-	{"trySetRate", 4},
-	{"setRate", 3},
-	{"setRateArgs", 5}, // in Go with KeepState or, as often, without
-	{"updateRate", 5},
-	{"getConfig", 3},
-	{"expire", 2},
-	{"expireAt", 2},
-	{"clearExpire", 2},
-	{"ttl", 3},
-	{"exists", 2},
-	{"delete", 1},
-	{"rename", 1},     // in Java unlink
-	{"acquireAll", 5}, // in Go
-	{"wait", 8},       // in Go, if the clock stands but for that
+	{"tryAcquire", 40, ""},
+	{"tryAcquireTimeout", 5, "Java"},
+	{"take", 3, "Go"},
+	{"withDefault", 3, "Go"}, // an acquire that brings a rate
+	{"release", 10, ""},
+	{"availablePermits", 12, ""},
+	{"trySetRate", 4, ""},
+	{"setRate", 3, ""},
+	{"setRateArgs", 5, ""}, // in Go with KeepState or, as often, without
+	{"updateRate", 5, ""},
+	{"getConfig", 3, ""},
+	{"expire", 2, ""},
+	{"expireAt", 2, ""},
+	{"clearExpire", 2, ""},
+	{"ttl", 3, ""},
+	{"exists", 2, ""},
+	{"delete", 1, ""},
+	{"rename", 1, "Go"},
+	{"unlink", 1, "Java"},
+	{"acquireAll", 5, "Go"},
+	{"wait", 8, "Go"}, // if the clock stands but for that
 }
 
-// operations returns those that the service has.
+// operations returns those that the service has, each as often as it is to be drawn.
 func (a *actor) operations() (all []string) {
 	for _, k := range kinds {
-		switch {
-		case k.do == "wait":
-		case a.release == nil && k.do == "tryAcquireTimeout":
-			all = append(all, "take", "withDefault")
-		case a.release == nil:
-			all = append(all, k.do)
-		case k.do == "rename":
-			all = append(all, "unlink")
-		case !a.release.Lacks(k.do):
-			all = append(all, k.do)
+		lacks := a.release != nil && a.release.Lacks(k.do)
+		if (k.side == "" || k.side == a.side()) && !lacks {
+			all = append(all, slices.Repeat([]string{k.do}, k.weight)...)
 		}
 	}
 	return all
@@ -65,50 +63,20 @@ type drawer struct {
 
 func pick[E any](d drawer, all []E) E { return all[d.IntN(len(all))] }
 
-// operation draws what a service does next to a limiter; not what its release lacks.
+// operation draws what a service does next to a limiter.
 func (d drawer) operation(who *actor, s *model.State) string {
-	if s.Config == nil {
-		switch d.IntN(4) {
-		case 0, 1:
-			return "trySetRate"
-		case 2:
-			return d.inGo(who, "tryAcquireTimeout")
-		}
+	all := who.operations()
+	if s.Config == nil && d.IntN(2) == 0 {
+		return "trySetRate"
+	}
+	if s.Config == nil && who.release == nil && d.IntN(2) == 0 {
+		return "withDefault"
 	}
 	for {
-		do := d.anyKind()
-		switch {
-		case do == "wait" && !d.still:
-		case who.release == nil:
-			return d.inGo(who, do)
-		case do == "rename":
-			return "unlink"
-		case !who.release.Lacks(do):
+		if do := pick(d, all); do != "wait" || d.still {
 			return do
 		}
 	}
-}
-
-func (d drawer) inGo(who *actor, do string) string {
-	if who.release == nil && do == "tryAcquireTimeout" {
-		return pick(d, []string{"take", "withDefault"})
-	}
-	return do
-}
-
-func (d drawer) anyKind() string {
-	total := 0
-	for _, k := range kinds {
-		total += k.weight
-	}
-	n := d.IntN(total)
-	for _, k := range kinds {
-		if n < k.weight {
-			return k.do
-		}
-		n -= k.weight
-	}
-	panic("unreachable")
 }
 
 // op draws what an operation is called with.

@@ -78,7 +78,8 @@ func (r *round) sumUp(counts func(c *call) bool) (f figures) {
 				over, lost := r.balance(p)
 				f.over, f.lost = f.over+over, f.lost+lost
 			} else {
-				f.over += r.worstSpan(p)
+				worst := r.worstSpan(p)
+				f.over += max(0, worst.sum-worst.allowed)
 			}
 		}
 	}
@@ -113,20 +114,6 @@ func (r *round) balance(p *pool) (over, lost int64) {
 		return over, 0
 	}
 	return over, max(0, rate-s.pair.Value-held-doubtful)
-}
-
-// worstSpan is how many permits more than the limit a span of one interval saw.
-func (r *round) worstSpan(p *pool) (most int64) {
-	for _, first := range p.calls {
-		if !first.takes() || first.Answer != granted {
-			continue
-		}
-		for _, length := range p.spans() {
-			sum, allowed := r.span(p, p.calls, first.Start, length)
-			most = max(most, sum-allowed)
-		}
-	}
-	return most
 }
 
 // recordRedisson adds the figures of a round's programs with Redisson to a table, or those

@@ -1,10 +1,6 @@
 package chaos_test
 
-import (
-	"cmp"
-	"slices"
-	"time"
-)
+import "time"
 
 // checkWindows looks at the grants from outside: a call that was granted permits took them
 // at some moment between its beginning and its end, so all calls that lie wholly within a
@@ -16,20 +12,34 @@ import (
 // and by the millisecond in which a grant is dated. This can't see grants of calls that
 // lie across the span's ends.
 func (r *round) checkWindows(p *pool) {
+	if worst := r.worstSpan(p); worst.sum > worst.allowed+r.minted(p) {
+		r.violatePool(p, "window", "%d permits were granted in %v from %s ms on, of %d at most",
+			worst.sum, worst.length, millis(worst.start), worst.allowed+r.minted(p))
+	}
+}
+
+// A span is a time, the permits that were granted in it, and how many may have been.
+type span struct {
+	start, length time.Duration
+	sum, allowed  int64
+}
+
+// worstSpan is the span, from a grant on, that saw the most permits more than it may see.
+func (r *round) worstSpan(p *pool) (worst span) {
 	var grants []*call
 	for _, c := range p.calls {
 		if c.takes() && c.Answer == granted {
 			grants = append(grants, c)
 		}
 	}
-	slices.SortFunc(grants, func(a, b *call) int { return cmp.Compare(a.End, b.End) })
 	for _, first := range grants {
 		for _, length := range p.spans() {
-			if !r.checkSpan(p, grants, first.Start, length) {
-				return
+			if s := r.span(p, grants, first.Start, length); s.sum-s.allowed > worst.sum-worst.allowed || worst.length == 0 {
+				worst = s
 			}
 		}
 	}
+	return worst
 }
 
 // spans are the lengths of the server's time that are looked at.
@@ -41,45 +51,36 @@ func (p *pool) spans() []time.Duration {
 	return []time.Duration{interval}
 }
 
-func (r *round) checkSpan(p *pool, grants []*call, start, length time.Duration) bool {
-	sum, allowed := r.span(p, grants, start, length)
-	allowed += r.minted(p)
-	if sum > allowed {
-		r.violatePool(p, "window", "%d permits were granted in %v from %s ms on, of %d at most", sum, length, millis(start), allowed)
-	}
-	return sum <= allowed
-}
-
-// span returns how many permits the calls were granted in a span, and how many may have been.
-func (r *round) span(p *pool, calls []*call, start, length time.Duration) (sum, allowed int64) {
+// span returns what calls that were granted permits took in a span.
+func (r *round) span(p *pool, grants []*call, start, length time.Duration) span {
+	s := span{start: start, length: length, allowed: r.allowance(p, length)}
 	end := start + length - 2*time.Millisecond
-	allowed = r.allowance(p, length)
 	for _, e := range r.events {
 		if e.start > end {
 			continue
 		}
 		if e.end >= start {
 			end -= e.forward
-			allowed += e.lost[p.name]
+			s.allowed += e.lost[p.name]
 		}
 		// Servers that part ways may do so until the round is over.
-		allowed += int64(e.forgot) * r.highest(p.limiter)
+		s.allowed += int64(e.forgot) * r.highest(p.limiter)
 	}
 	for _, c := range p.calls {
 		if c.Op == opReset && c.Start <= end && (c.End >= start || c.Answer != done) {
-			allowed += r.highest(p.limiter)
+			s.allowed += r.highest(p.limiter)
 		}
 		back := c.Op == opRelease && (c.Answer == done && c.End >= start || c.Answer == unknown || c.Answer == killed)
 		if back && c.Start <= end {
-			allowed += c.Permits
+			s.allowed += c.Permits
 		}
 	}
-	for _, c := range calls {
-		if c.takes() && c.Answer == granted && c.Start >= start && c.End <= end {
-			sum += c.Permits
+	for _, c := range grants {
+		if c.Start >= start && c.End <= end {
+			s.sum += c.Permits
 		}
 	}
-	return sum, allowed
+	return s
 }
 
 // allowance is how many permits a span of that length may see.

@@ -63,8 +63,6 @@ func (r *Release) CountsRows() bool { return r.Clamps && !r.SumsUp }
 // Lacks reports whether the release has no such operation.
 func (r *Release) Lacks(operation string) bool {
 	switch operation {
-	case "acquireAll", "wait":
-		return true
 	case "release":
 		return !r.Releases
 	case "setRate":
