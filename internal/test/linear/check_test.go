@@ -8,6 +8,7 @@ import (
 	"github.com/stretchr/testify/assert"
 
 	"github.com/rratelimiter/rratelimiter"
+	"github.com/rratelimiter/rratelimiter/internal/test/limitertest"
 	"github.com/rratelimiter/rratelimiter/lua"
 )
 
@@ -133,4 +134,190 @@ func TestASearchEndsInTheMiddleOfAStep(t *testing.T) {
 	within := newSearchTime(10 * time.Millisecond)
 	assert.Empty(t, states{states: []State{start}}.follow(effect{kind: tickEffect}, loose, within).states)
 	assert.True(t, within.cut.Load())
+}
+
+// These are calls and answers that histories are made of.
+var (
+	granted, refused  = Answer{Outcome: Done, OK: true}, Answer{Outcome: Done}
+	nobodyKnows, gone = Answer{Outcome: Unknown}, Answer{Outcome: Cancelled}
+	noRate            = Answer{Outcome: NoRate}
+
+	look   = Call{Name: Available}
+	take   = Call{Name: Take, Permits: 3}
+	reset  = Call{Name: Reset}
+	remove = Call{Name: Delete}
+)
+
+func free(n int64) Answer { return Answer{Outcome: Done, Free: n} }
+func took(n int64) Answer { return Answer{Outcome: Done, OK: n > 0, Taken: n} }
+func try(n int64) Call    { return Call{Name: Try, Permits: n} }
+func upTo(n int64) Call   { return Call{Name: UpTo, Permits: n} }
+func peek(n int64) Call   { return Call{Name: Peek, Permits: n} }
+func wait(n int64) Call   { return Call{Name: Try, Permits: n, Timeout: 3 * time.Millisecond} }
+func give(n int64) Call   { return Call{Name: Release, Permits: n} }
+
+func set(rate int64, keep bool) Call {
+	return Call{Name: Set, Config: limitertest.Every(rate, 5*time.Millisecond), Keep: keep}
+}
+
+// orWith is a call on a handle that has that rate for a limiter without one.
+func orWith(rate int64, c Call) Call {
+	c.ByDefault, c.Config = true, limitertest.Every(rate, 5*time.Millisecond)
+	return c
+}
+
+func figures(ok bool, free int64) Answer {
+	reset := 5 * time.Millisecond
+	return Answer{Outcome: Done, OK: ok, Free: free, Limit: 10, Reset: reset}
+}
+
+// waits are the figures of a refusal.
+func waits(ms int64) Answer {
+	wait := time.Duration(ms) * time.Millisecond
+	return Answer{Outcome: Done, Limit: 10, Wait: wait, Reset: wait}
+}
+
+func doubtful(r Record) Record { r.Doubts = 1; return r }
+func atRest(r Record) Record   { r.Final = true; return r }
+
+// A told is a history of a limiter of 10 permits each 5 ms, and whether it is right.
+type told struct {
+	right   bool
+	records []Record
+}
+
+// plainHistories have answers to all calls, and nothing runs out.
+var plainHistories = map[string]told{
+	"grants up to the rate": {true, []Record{
+		recorded(1, 3, 0, try(6), granted), recorded(2, 4, 1, try(4), granted), recorded(5, 6, 0, try(1), refused),
+	}},
+	"grants beyond the rate": {false, []Record{recorded(1, 3, 0, try(6), granted), recorded(2, 4, 1, try(5), granted)}},
+	"refused though free":    {false, []Record{recorded(1, 2, 0, try(6), granted), recorded(3, 4, 0, try(4), refused)}},
+	"refused before a release that overlaps": {true, []Record{
+		recorded(1, 2, 0, try(10), granted), recorded(3, 5, 0, give(4), granted), recorded(4, 6, 0, try(4), refused),
+	}},
+	"refused after a release": {false, []Record{
+		recorded(1, 2, 0, try(10), granted), recorded(3, 4, 0, give(4), granted), recorded(5, 6, 0, try(4), refused),
+	}},
+	"more than the rate refused, not an error": {false, []Record{recorded(1, 2, 0, try(11), refused)}},
+	"more is released than was in use": {true, []Record{
+		recorded(1, 2, 0, try(3), granted), recorded(3, 4, 0, give(5), granted), recorded(5, 6, 0, look, free(10)),
+	}},
+	"the figures of a grant": {true, []Record{recorded(1, 2, 0, take, figures(true, 7))}},
+	"figures of another grant": {false, []Record{
+		recorded(1, 2, 0, take, figures(true, 7)), recorded(3, 4, 0, take, figures(true, 3)),
+	}},
+	"KeepState leaves a debt": {true, []Record{
+		recorded(1, 2, 0, try(8), granted), recorded(3, 4, 0, set(5, true), granted), recorded(5, 6, 0, give(2), granted),
+		recorded(7, 8, 0, look, free(0)), recorded(9, 10, 0, set(12, true), granted), recorded(11, 12, 0, look, free(6)),
+	}},
+	"SetRate that kept what was in use": {false, []Record{
+		recorded(1, 2, 0, try(8), granted), recorded(3, 4, 0, set(9, false), granted), recorded(5, 6, 0, look, free(1)),
+	}},
+	"as many as are free": {true, []Record{
+		recorded(1, 2, 0, try(6), granted), recorded(3, 4, 0, upTo(9), took(4)), recorded(5, 6, 0, upTo(1), took(0)),
+	}},
+	"fewer than are free":  {false, []Record{recorded(1, 2, 0, upTo(9), took(8))}},
+	"more than were asked": {false, []Record{recorded(1, 2, 0, upTo(3), took(4)), recorded(3, 4, 0, look, free(6))}},
+	"a look that takes nothing": {true, []Record{
+		recorded(1, 2, 0, peek(4), figures(true, 6)), recorded(3, 4, 0, try(10), granted), recorded(5, 6, 0, peek(1), figures(false, 0)),
+	}},
+	"a look that took":           {false, []Record{recorded(1, 2, 0, peek(4), figures(true, 6)), recorded(3, 4, 0, look, free(6))}},
+	"a look that tells too much": {false, []Record{recorded(1, 2, 0, try(7), granted), recorded(3, 4, 0, peek(4), figures(true, 0))}},
+	"all is free after Reset": {true, []Record{
+		recorded(1, 2, 0, try(10), granted), recorded(3, 5, 1, reset, granted), recorded(4, 6, 0, try(1), refused), recorded(7, 8, 0, try(10), granted),
+	}},
+	"Reset by a handle that has a rate, of a limiter that has none": {true, []Record{
+		recorded(1, 2, 0, remove, granted), recorded(3, 4, 0, orWith(5, reset), granted), recorded(5, 6, 0, look, noRate),
+	}},
+	"Reset of a limiter that has no rate": {false, []Record{
+		recorded(1, 2, 0, remove, granted), recorded(3, 4, 0, reset, granted),
+	}},
+	"Reset that left some": {false, []Record{
+		recorded(1, 2, 0, try(10), granted), recorded(3, 4, 1, reset, granted), recorded(5, 6, 0, look, free(9)),
+	}},
+}
+
+// doubtfulHistories have calls of which not all is known.
+var doubtfulHistories = map[string]told{
+	"a call that Redis did not decide": {true, []Record{
+		recorded(1, 2, 0, look, Answer{Outcome: Unsent}), recorded(3, 4, 0, give(1), Answer{Outcome: Unsent}),
+		recorded(5, 6, 0, try(10), granted), recorded(7, 8, 0, set(3, true), Answer{Outcome: Unsent}), recorded(9, 10, 0, look, free(0)),
+	}},
+	"a cancelled call that took and gave back": {true, []Record{
+		recorded(1, 2, 0, try(3), gone), recorded(3, 4, 1, look, free(7)), recorded(5, 6, 1, look, free(10)),
+	}},
+	"a cancelled call that took after its end": {true, []Record{
+		recorded(1, 2, 0, try(3), gone), recorded(3, 4, 1, look, free(10)), recorded(5, 6, 1, look, free(7)),
+	}},
+	"a cancelled call that took twice": {false, []Record{
+		recorded(1, 2, 0, try(3), gone), recorded(3, 4, 1, look, free(7)), recorded(5, 6, 1, look, free(10)),
+		recorded(7, 8, 1, look, free(7)),
+	}},
+	"a cancelled call that gave back a part": {false, []Record{
+		recorded(1, 2, 0, try(3), gone), recorded(3, 4, 1, look, free(7)), recorded(5, 6, 1, look, free(9)),
+	}},
+	"a cancelled call that kept its permits": {false, []Record{
+		recorded(1, 2, 0, try(3), gone), atRest(recorded(3, 4, 1, look, free(7))),
+	}},
+	"a cancelled release had not begun": {false, []Record{
+		recorded(1, 2, 0, try(3), granted), recorded(3, 4, 0, give(3), gone), recorded(5, 6, 1, look, free(10)),
+	}},
+	"a release that comes late": {true, []Record{
+		recorded(1, 2, 0, try(3), granted), recorded(3, 4, 0, give(2), nobodyKnows), recorded(5, 6, 1, look, free(7)),
+		recorded(7, 8, 1, look, free(9)),
+	}},
+	"a release that comes twice": {false, []Record{
+		recorded(1, 2, 0, try(4), granted), recorded(3, 4, 0, give(2), nobodyKnows), recorded(5, 6, 1, look, free(10)),
+	}},
+	"a repeat that takes anew what was released": {true, []Record{
+		doubtful(recorded(1, 8, 0, try(7), granted)), recorded(2, 3, 1, look, free(3)), recorded(4, 5, 1, give(7), granted),
+		recorded(6, 7, 1, look, free(10)), recorded(9, 10, 1, look, free(3)),
+	}},
+	"a repeat that takes twice": {false, []Record{
+		doubtful(recorded(1, 6, 0, try(4), granted)), recorded(2, 3, 1, try(1), granted), recorded(4, 5, 1, give(1), granted),
+		recorded(7, 8, 1, look, free(2)),
+	}},
+	"Reset that comes late": {true, []Record{
+		recorded(1, 2, 0, try(10), granted), recorded(3, 4, 1, reset, nobodyKnows), recorded(5, 6, 0, look, free(0)), recorded(7, 8, 0, look, free(10)),
+	}},
+	"as many as are free, twice": {false, []Record{
+		doubtful(recorded(1, 2, 0, upTo(4), took(4))), recorded(3, 4, 0, look, free(2)),
+	}},
+	"a repeat that finds what others have left of as many as were free": {true, []Record{
+		doubtful(recorded(1, 6, 0, upTo(9), took(6))), recorded(2, 3, 1, look, free(1)), recorded(4, 5, 1, give(3), granted),
+		recorded(7, 8, 1, look, free(4)),
+	}},
+	"a cancelled call that took what was free": {true, []Record{
+		recorded(1, 2, 0, try(6), granted), recorded(3, 4, 0, upTo(9), gone), recorded(5, 6, 1, look, free(0)), recorded(7, 8, 1, look, free(4)),
+	}},
+}
+
+// timedHistories are in virtual time.
+var timedHistories = map[string]told{
+	"what has run out": {true, []Record{
+		recorded(1, 1, 0, try(10), granted), recorded(5, 5, 1, try(1), refused), recorded(6, 6, 1, try(10), granted),
+	}},
+	"a millisecond early": {false, []Record{recorded(1, 1, 0, try(10), granted), recorded(5, 5, 1, try(1), granted)}},
+	"a millisecond late":  {false, []Record{recorded(1, 1, 0, try(10), granted), recorded(6, 6, 1, try(1), refused)}},
+	"a wait": {true, []Record{
+		recorded(1, 1, 0, try(10), granted), recorded(3, 6, 0, wait(4), granted), recorded(7, 7, 1, look, free(6)),
+	}},
+	"a wait that ended too soon":       {false, []Record{recorded(1, 1, 0, try(10), granted), recorded(3, 5, 0, wait(4), granted)}},
+	"a wait in vain for what was free": {false, []Record{recorded(3, 6, 0, wait(4), refused)}},
+	"a wait in vain behind another": {true, []Record{
+		recorded(1, 1, 0, try(5), granted), recorded(2, 5, 0, wait(6), refused), recorded(3, 5, 0, wait(4), refused),
+	}},
+	"the newest are released first": {true, []Record{
+		recorded(1, 1, 0, try(4), granted), recorded(3, 3, 0, try(4), granted), recorded(4, 4, 0, give(4), granted),
+		recorded(6, 6, 0, look, free(10)),
+	}},
+	"others' are released last": {false, []Record{
+		recorded(1, 1, 0, try(4), granted), recorded(3, 3, 1, try(4), granted), recorded(4, 4, 0, give(4), granted),
+		recorded(6, 6, 0, look, free(10)),
+	}},
+	"a look at what will be free": {true, []Record{
+		recorded(1, 1, 0, try(10), granted), recorded(3, 3, 0, peek(2), waits(3)), recorded(6, 6, 0, peek(2), figures(true, 8)),
+	}},
+	"a look that promises too much": {false, []Record{recorded(1, 1, 0, try(10), granted), recorded(3, 3, 0, peek(2), waits(2))}},
 }

@@ -1,0 +1,265 @@
+package chaos_test
+
+import (
+	"math"
+	"slices"
+	"sort"
+	"time"
+)
+
+// checkCount compares the permits that are in use, where nothing comes back by itself,
+// with what callers were told. Between two figures they must lie:
+//
+//   - at least what was granted for sure, less what was given back or may have been;
+//     fewer would mean that permits can be granted twice. What Redis lost comes off.
+//   - at most what was granted or may have been, less what was given back for sure; more
+//     would mean that permits got lost. That can't be told where Redis lost data, since
+//     what was lost can be taken anew by a repeat, and of leases only where no call got
+//     lost: nobody knows how many a lease had. Where a process was killed, that is what its
+//     calls of that moment may have been granted, and what a lease may hold.
+//
+// A Reset frees what is in use when it happens, and what callers release of that later
+// may be others': only what was granted behind the last one is in use for sure, and only
+// what was granted before one is surely not.
+func (r *round) checkCount(p *pool, s *state) {
+	const check = "count"
+	exact := !r.lostCalls(p.limiter)
+	var sure, maybe, back, maybeBack int64
+	begun, over := p.resets()
+	for _, c := range p.calls {
+		switch {
+		case c.takes() && c.Answer == granted && c.End < begun: // it is free
+		case over > 0 && c.takes() && c.Answer == granted && c.Start <= over:
+			maybe += c.Permits
+		case over > 0 && c.Op == opRelease:
+			maybeBack += c.Permits
+		case c.Op == opRelease && c.Redisson != "":
+			maybeBack += c.Permits // to the value, where it leaves the members
+		case c.Op == opRelease && c.Answer == done:
+			back += c.Permits
+		case c.Op == opRelease && (c.Answer == unknown || c.Answer == killed):
+			maybeBack += c.Permits
+		case !c.takes():
+		case c.Answer == granted:
+			sure += c.Permits
+		case c.Answer == unknown, (!exact || c.Redisson != "") && p.mayKeep(c), r.cutOff(p, c):
+			maybe += c.Permits
+		}
+	}
+	low, high := sure-back-maybeBack-r.lost(p.limiter), sure+maybe-back+r.strandedLeases(p.limiter)
+	if s.inUse < low {
+		r.violatePool(p, check, "%d permits are in use, of at least %d: some can be granted twice\n"+
+			"granted %d, maybe %d more; given back %d, maybe %d more; lost by Redis %d\n%v",
+			s.inUse, low, sure, maybe, back, maybeBack, r.lost(p.limiter), s)
+	}
+	if most := r.highest(p.limiter) + r.lost(p.limiter) + r.minted(p); sure-back-maybeBack > most {
+		r.violatePool(p, check, "callers hold %d permits, of %d at most", sure-back-maybeBack, most)
+	}
+	if r.damaged(p.limiter) || p.lease > 0 && !exact {
+		return
+	}
+	if s.inUse > high {
+		r.violatePool(p, check, "%d permits are in use, of %d at most: some are lost\n"+
+			"granted %d, maybe %d more; given back %d, maybe %d more\n%v",
+			s.inUse, high, sure, maybe, back, maybeBack, s)
+	}
+}
+
+// resets tells of the pool's Resets when the last that was answered began, and when all
+// of them were over, 0 where there was none.
+func (p *pool) resets() (begun, over time.Duration) {
+	for _, c := range p.calls {
+		switch {
+		case c.Op != opReset || c.Answer == missing || c.Answer == unavailable || c.Answer == closed || c.Answer == gone:
+		case c.Answer == done:
+			begun, over = max(begun, c.Start), max(over, c.End)
+		default:
+			over = math.MaxInt64
+		}
+	}
+	return begun, over
+}
+
+// mayKeep tells whether permits may stay in use after a call that was not told of any: they
+// are given back behind its back, which may fail where calls get lost.
+func (p *pool) mayKeep(c *call) bool {
+	switch c.Answer {
+	case gone:
+		return true
+	case refused, closed, unavailable:
+		return c.Timeout > 0 || c.Op == opAcquire
+	}
+	return false
+}
+
+// checkRefusals checks that nobody was refused what must have been free: all that calls
+// before, and beside, may have in use leaves room for it at the lowest rate there was.
+//
+// What was granted is in use until it was given back for sure, or, where permits run out,
+// for an interval after its answer; what may have been granted is taken to be in use to the end. It looks at calls
+// that ask once: those that wait may be refused for one before them. It says nothing of
+// leases, which hold what nobody sees, of refusals remembered, which do not see others'
+// releases, of buckets, which fill slowly, where keys got lost or the clock was set, of
+// limiters other than RateLimiters where calls got lost, since those can't tell a refused
+// attempt from one that never came, and where permits run out while requests are doubled:
+// the first copy may be refused, and the second take permits for nobody.
+func (r *round) checkRefusals(p *pool) {
+	doubled := slices.ContainsFunc(r.events, func(e event) bool { return e.kind == doubledRequest })
+	if doubled && !p.counted() {
+		return
+	}
+	if p.lease > 0 || p.refusals || p.kind == bucket && !p.counted() || r.mood == stepping || r.damaged(p.limiter) ||
+		!p.isRate() && r.lostCalls(p.limiter) {
+		return
+	}
+	var taken, back []change
+	_, reset := p.resets()
+	for _, c := range p.calls {
+		switch {
+		case reset > 0 && c.Op == opRelease: // what it names may have been free before
+		case c.Op == opRelease && c.Answer == done && p.counted():
+			back = append(back, change{c.End, c.Permits})
+		case !c.takes():
+		case c.Answer == granted:
+			taken = append(taken, change{c.Start, c.Permits})
+			back = append(back, change{c.End + p.config.Interval + 2*time.Millisecond, c.Permits})
+		case c.Answer == unknown || c.Answer == killed || p.mayKeep(c):
+			taken = append(taken, change{c.Start, c.Permits})
+		}
+	}
+	before, since := sums(taken), sums(back)
+	lowest := r.lowest(p.limiter)
+	for _, c := range p.calls {
+		if c.Answer != refused || c.Timeout > 0 || len(c.Limiters) > 1 {
+			continue
+		}
+		if inUse := before(c.End) - since(c.Start); inUse+c.Permits <= lowest {
+			r.violatePool(p, "refused", "at most %d of %d permits were in use: %v", inUse, lowest, c)
+			return
+		}
+	}
+}
+
+// change is permits taken or given back at a moment.
+type change struct {
+	at      time.Duration
+	permits int64
+}
+
+// sums returns what tells the sum of all changes before a moment.
+func sums(all []change) func(time.Duration) int64 {
+	slices.SortFunc(all, func(a, b change) int { return int(a.at - b.at) })
+	running := make([]int64, len(all)+1)
+	for i, c := range all {
+		running[i+1] = running[i] + c.permits
+	}
+	return func(at time.Duration) int64 {
+		return running[sort.Search(len(all), func(i int) bool { return all[i].at >= at })]
+	}
+}
+
+// lowest is the lowest rate that the limiter may have had.
+func (r *round) lowest(l *limiter) int64 {
+	least := l.config.Rate
+	for i := range r.calls {
+		if c := &r.calls[i]; c.Rate > 0 && slices.Contains(c.Limiters, l.name) {
+			least = min(least, c.Rate)
+		}
+	}
+	return least + l.borrow
+}
+
+// checkWindows looks at the grants from outside: a call that was granted permits took them
+// at some moment between its beginning and its end, so all calls that lie wholly within a
+// span took theirs in it.
+//
+// What a span may see is the highest rate there was, once more for each time that Redis
+// may have forgotten all that was in use, or a Reset freed it, and what was given back in it. The span is
+// shorter than the interval by what the server's clock was set forward, by a lease's life,
+// and by the millisecond in which a grant is dated. This can't see grants of calls that
+// lie across the span's ends.
+func (r *round) checkWindows(p *pool) {
+	if worst := r.worstSpan(p); worst.sum > worst.allowed+r.minted(p) {
+		r.violatePool(p, "window", "%d permits were granted in %v from %s ms on, of %d at most",
+			worst.sum, worst.length, millis(worst.start), worst.allowed+r.minted(p))
+	}
+}
+
+// A span is a time, the permits that were granted in it, and how many may have been.
+type span struct {
+	start, length time.Duration
+	sum, allowed  int64
+}
+
+// worstSpan is the span, from a grant on, that saw the most permits more than it may see.
+func (r *round) worstSpan(p *pool) (worst span) {
+	var grants []*call
+	for _, c := range p.calls {
+		if c.takes() && c.Answer == granted {
+			grants = append(grants, c)
+		}
+	}
+	for _, first := range grants {
+		for _, length := range p.spans() {
+			if s := r.span(p, grants, first.Start, length); s.sum-s.allowed > worst.sum-worst.allowed || worst.length == 0 {
+				worst = s
+			}
+		}
+	}
+	return worst
+}
+
+// spans are the lengths of the server's time that are looked at.
+func (p *pool) spans() []time.Duration {
+	interval := p.config.Interval - p.lease
+	if p.kind == bucket {
+		return []time.Duration{interval / 2, interval, 2 * interval}
+	}
+	return []time.Duration{interval}
+}
+
+// span returns what calls that were granted permits took in a span.
+func (r *round) span(p *pool, grants []*call, start, length time.Duration) span {
+	s := span{start: start, length: length, allowed: r.allowance(p, length)}
+	end := start + length - 2*time.Millisecond
+	for _, e := range r.events {
+		if e.start > end {
+			continue
+		}
+		if e.end >= start {
+			end -= e.forward
+			s.allowed += e.lost[p.name]
+		}
+		// Servers that part ways may do so until the round is over.
+		s.allowed += int64(e.forgot) * r.highest(p.limiter)
+	}
+	for _, c := range p.calls {
+		if c.Op == opReset && c.Start <= end && (c.End >= start || c.Answer != done) {
+			s.allowed += r.highest(p.limiter)
+		}
+		back := c.Op == opRelease && (c.Answer == done && c.End >= start || c.Answer == unknown || c.Answer == killed)
+		if back && c.Start <= end {
+			s.allowed += c.Permits
+		}
+	}
+	for _, c := range grants {
+		if c.Start >= start && c.End <= end {
+			s.sum += c.Permits
+		}
+	}
+	return s
+}
+
+// allowance is how many permits a span of that length may see.
+func (r *round) allowance(p *pool, length time.Duration) int64 {
+	most := r.highest(p.limiter)
+	switch p.kind {
+	case window:
+		return 2 * most // of one at its end and of the next at its beginning
+	case bucket:
+		// The first refill may come up to a second early.
+		refills := int64((length+time.Second)/p.config.Interval) + 1
+		return most + refills*p.refill
+	}
+	return most
+}
