@@ -198,9 +198,10 @@ func TestNoEndOfTheConfigurationFailsAJointCallHalfway(t *testing.T) {
 	t.Parallel()
 	scenario{everywhere: true, steps: []step{func(p *play) {
 		var all []*rratelimiter.RateLimiter
+		client := limitertest.NewClient(p, p.rdb, rratelimiter.WithCallTimeout(time.Minute))
 		for range 40 {
 			its := *p
-			its.l = p.client.RateLimiter(redistest.Name(p))
+			its.l = client.RateLimiter(redistest.Name(p))
 			times(1, trySet(true, every(100, hour)), take(1), beyondCounting)(&its)
 			all = append(all, its.l)
 		}
