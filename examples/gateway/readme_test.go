@@ -30,10 +30,12 @@ func (s *site) curl(words []string) (string, error) {
 		header.Add(name, value)
 		return nil
 	})
-	err := flags.Parse(words)
+	if err := flags.Parse(words); err != nil {
+		return "", err
+	}
 	path, ok := strings.CutPrefix(flags.Arg(0), "http://127.0.0.1:8080")
-	if err != nil || !ok || flags.NArg() != 1 {
-		return "", fmt.Errorf("curl %q: %v", words, err)
+	if !ok || flags.NArg() != 1 {
+		return "", fmt.Errorf("curl %q", words)
 	}
 	if *body != "" {
 		*method = cmp.Or(*method, http.MethodPost)
