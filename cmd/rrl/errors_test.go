@@ -148,11 +148,11 @@ func (s servers) behind(t *testing.T) (servers, *redistest.Proxy) {
 // greets reports whether a command is one by which a connection begins.
 func greets(c redistest.Command) bool { return c.Name() == "hello" || c.Name() == "client" }
 
-// ends runs a command that must come to its end by itself.
+// ends runs a command that must come to its end by itself: its context has none.
 func (s servers) ends(ctx context.Context, line string) outcome {
 	s.t.Helper()
 	done := make(chan outcome, 1)
-	go func() { done <- s.run(ctx, argsOf(line)...) }()
+	go func() { done <- rrlWith(ctx, s.env, append(argsOf(line), s.flags...)...) }()
 	select {
 	case got := <-done:
 		return got

@@ -138,7 +138,8 @@ acquire api:orders                      => ...
 	all := s.list("*")
 	all[0].TTLMS = nil // it has one, as it is deleted when unused
 	assert.Equal(t, []listed{
-		mail, {Name: "api:orders", Rate: 100, IntervalMS: 1000, Type: "OVERALL"}, {Name: "jobs\n", Rate: 7, IntervalMS: 3_600_000, Type: "OVERALL"},
+		mail, {Name: "api:orders", Rate: 100, IntervalMS: 1000, Type: "OVERALL"},
+		{Name: "jobs\n", Rate: 7, IntervalMS: 3_600_000, Type: "OVERALL"},
 	}, all)
 	assert.Len(t, s.list("api:*"), 2)
 

@@ -50,6 +50,8 @@ func (s servers) rrl(format string, args ...any) outcome {
 }
 
 func (s servers) run(ctx context.Context, args ...string) outcome {
+	ctx, cancel := context.WithTimeout(ctx, time.Minute)
+	defer cancel()
 	return rrlWith(ctx, s.env, append(args, s.flags...)...)
 }
 

@@ -259,40 +259,46 @@ func watch(t *testing.T, rdb redis.UniversalClient, name string) Point {
 	return p
 }
 
+// plantBroken makes limiters that are broken in all ways, a healthy one, and hashes of
+// applications.
+func plantBroken(t *testing.T, rdb *redis.Client, prefix string) {
+	t.Helper()
+	put := func(name string, fields ...any) (value, set string) { return put(t, rdb, prefix+":"+name, fields...) }
+	value, set := put("healthy", good...)
+	require.NoError(t, rdb.Set(t.Context(), value, 6, 0).Err())
+	limitertest.AddGrants(t, rdb, set, time.Second, 4, 1)
+	_, set = put("set", good...)
+	require.NoError(t, rdb.Set(t.Context(), set, "x", 0).Err())
+	value, _ = put("value", good...)
+	require.NoError(t, rdb.RPush(t.Context(), value, "x").Err())
+	value, _ = put("text", good...)
+	require.NoError(t, rdb.Set(t.Context(), value, "\x1b[31m"+strings.Repeat("many", 1000), 0).Err())
+	_, set = put("member", good...)
+	require.NoError(t, rdb.ZAdd(t.Context(), set, redis.Z{Score: 1, Member: "what is this"}).Err())
+	value, set = put("mixed", good...)
+	require.NoError(t, rdb.Set(t.Context(), value, 8, 0).Err())
+	limitertest.AddGrants(t, rdb, set, 0, 1, 1)
+	now := float64(limitertest.ServerNow(t, rdb))
+	require.NoError(t, rdb.ZAdd(t.Context(), set, redis.Z{Score: now - 10, Member: limitertest.NewMember(t, codec.LayoutB, 1)}).Err())
+	put("rate", "rate", "ten\a", "interval", 1000, "type", 0)
+	put("interval", "rate", 10, "type", 0)
+	put("type", "rate", 10, "interval", 1000)
+	put("keep", "rate", 10, "interval", 1000, "type", 0, "keepAliveTime", "x")
+
+	put("review", "rate", "4.5", "type", 1, "text", "good")
+	put("car", "rate", 120, "type", "car")
+	put("job", "interval", 60, "type", 1)
+	put("loan", "rate", "12.5", "interval", "monthly", "type", "loan")
+	put("user", "name", "ann")
+}
+
 // A limiter whose calls fail is shown as broken and first, by whatever reads it. What
 // only looks a little like a limiter is an application's.
 func TestBrokenLimiters(t *testing.T) {
 	t.Parallel()
 	redistest.Engines(t, func(t *testing.T, rdb *redis.Client) {
 		prefix := redistest.Name(t)
-		put := func(name string, fields ...any) (value, set string) { return put(t, rdb, prefix+":"+name, fields...) }
-		value, set := put("healthy", good...)
-		require.NoError(t, rdb.Set(t.Context(), value, 6, 0).Err())
-		limitertest.AddGrants(t, rdb, set, time.Second, 4, 1)
-		_, set = put("set", good...)
-		require.NoError(t, rdb.Set(t.Context(), set, "x", 0).Err())
-		value, _ = put("value", good...)
-		require.NoError(t, rdb.RPush(t.Context(), value, "x").Err())
-		value, _ = put("text", good...)
-		require.NoError(t, rdb.Set(t.Context(), value, "\x1b[31m"+strings.Repeat("many", 1000), 0).Err())
-		_, set = put("member", good...)
-		require.NoError(t, rdb.ZAdd(t.Context(), set, redis.Z{Score: 1, Member: "what is this"}).Err())
-		value, set = put("mixed", good...)
-		require.NoError(t, rdb.Set(t.Context(), value, 8, 0).Err())
-		limitertest.AddGrants(t, rdb, set, 0, 1, 1)
-		now := float64(limitertest.ServerNow(t, rdb))
-		require.NoError(t, rdb.ZAdd(t.Context(), set, redis.Z{Score: now - 10, Member: limitertest.NewMember(t, codec.LayoutB, 1)}).Err())
-		put("rate", "rate", "ten\a", "interval", 1000, "type", 0)
-		put("interval", "rate", 10, "type", 0)
-		put("type", "rate", 10, "interval", 1000)
-		put("keep", "rate", 10, "interval", 1000, "type", 0, "keepAliveTime", "x")
-
-		put("review", "rate", "4.5", "type", 1, "text", "good")
-		put("car", "rate", 120, "type", "car")
-		put("job", "interval", 60, "type", 1)
-		put("loan", "rate", "12.5", "interval", "monthly", "type", "loan")
-		put("user", "name", "ann")
-
+		plantBroken(t, rdb, prefix)
 		s := overview(t, NewReader(rdb, prefix+"*"), byUse())
 		assert.Equal(t, []int{10, 9}, []int{s.Known, s.Broken})
 		last := s.Limiters[len(s.Limiters)-1]

@@ -109,7 +109,8 @@ func twoLimiters(t *testing.T, rdb redis.UniversalClient) (prefix string) {
 func TestInVirtualTime(t *testing.T) {
 	t.Parallel()
 	for name, test := range map[string]func(*testing.T){
-		"top": testTop, "watch": testWatch, "a pipe": testPiped, "Ctrl-C": testCtrlC, "a server that hangs": testHungServer, "nothing": testNothing,
+		"top": testTop, "watch": testWatch, "a pipe": testPiped, "Ctrl-C": testCtrlC,
+		"a server that hangs": testHungServer, "nothing": testNothing,
 	} {
 		t.Run(name, func(t *testing.T) { synctest.Test(t, test) })
 	}
