@@ -364,7 +364,7 @@ func damage(t *testing.T, rdb redis.UniversalClient, l *rratelimiter.RateLimiter
 	}
 	for command := range strings.SplitSeq(commands, ";") {
 		var args []any
-		for _, word := range strings.Fields(command) {
+		for word := range strings.FieldsSeq(command) {
 			if meaning, ok := words[word]; ok {
 				word = meaning
 			}

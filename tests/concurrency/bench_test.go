@@ -27,6 +27,7 @@ import (
 
 // measure runs f in a benchmark of its own that reports the median, too.
 func measure(b *testing.B, name string, f func() error) {
+	b.Helper()
 	b.Run(name, func(b *testing.B) {
 		b.ReportAllocs()
 		var took []time.Duration
@@ -48,7 +49,10 @@ var (
 )
 
 // benchmarked returns a limiter that has been asked once.
-func benchmarked(b *testing.B, cfg rratelimiter.Config, client []rratelimiter.Option, opts ...rratelimiter.LimiterOption) *rratelimiter.RateLimiter {
+func benchmarked(
+	b *testing.B, cfg rratelimiter.Config, client []rratelimiter.Option, opts ...rratelimiter.LimiterOption,
+) *rratelimiter.RateLimiter {
+	b.Helper()
 	c := limitertest.NewClient(b, redistest.Redis(b), client...)
 	l := c.RateLimiter(redistest.Name(b), append(opts, rratelimiter.WithDefault(cfg))...)
 	limitertest.MustAcquire(b, l, 1)
@@ -335,6 +339,7 @@ func running(script *lua.Script, tokenAt int, args ...any) operation {
 
 // batching is one call for 4096 callers of 128 sizes.
 func batching(b *testing.B, smallest int, letters, age string) operation {
+	b.Helper()
 	sum := 32 * 128 * (2*smallest + 127) / 2
 	args := []any{limitertest.NewMember(b, codec.LayoutD2, uint32(sum)), sum, "", letters, age, "", 0}
 	for i := range 128 {

@@ -317,7 +317,7 @@ func TestContextsThatEndAtTheMomentOfTheGrant(t *testing.T) {
 
 // seesContext is a hook that looks at the context of each round trip.
 func seesContext(look func(ctx context.Context)) redis.Hook {
-	return around(func(ctx context.Context, _ []redis.Cmder, next func() error) error {
+	return redistest.Hook(func(ctx context.Context, _ []redis.Cmder, next func() error) error {
 		look(ctx)
 		return next()
 	})

@@ -137,7 +137,7 @@ func TestAllocationsOfACallAlone(t *testing.T) {
 type joint struct{ calls, limiters atomic.Int64 }
 
 func (j *joint) hook() redis.Hook {
-	return around(func(_ context.Context, cmds []redis.Cmder, next func() error) error {
+	return redistest.Hook(func(_ context.Context, cmds []redis.Cmder, next func() error) error {
 		for _, cmd := range cmds {
 			args := cmd.Args()
 			if len(args) > 2 && (args[1] == lua.AcquireMany.SHA || args[1] == lua.AcquireMany.Source) {
@@ -319,7 +319,7 @@ func farRedis(t *testing.T, trip time.Duration) (far, near *redis.Client) {
 	t.Helper()
 	near, m := redistest.Mini(t)
 	far = redistest.MiniClient(t, m, &redis.Options{PoolSize: 20, MaxConcurrentDials: 1})
-	far.AddHook(around(func(_ context.Context, _ []redis.Cmder, next func() error) error {
+	far.AddHook(redistest.Hook(func(_ context.Context, _ []redis.Cmder, next func() error) error {
 		defer time.Sleep(trip)
 		return next()
 	}))

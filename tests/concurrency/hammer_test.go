@@ -301,7 +301,9 @@ func TestHammer(t *testing.T) {
 					if opts == nil {
 						l = byDefault(c, name, cfg)
 					}
-					permits, ok, err := int64(1), false, error(nil)
+					permits := int64(1)
+					var ok bool
+					var err error
 					if opts != nil && draw.IntN(2) == 0 {
 						ok, err = l.TryAcquire(t.Context(), permits, 0)
 					} else {

@@ -83,23 +83,6 @@ func together(callers int, do func(i int)) {
 	wg.Wait()
 }
 
-// around is a hook that runs a function around each round trip of a client.
-type around func(ctx context.Context, cmds []redis.Cmder, next func() error) error
-
-func (around) DialHook(next redis.DialHook) redis.DialHook { return next }
-
-func (a around) ProcessHook(next redis.ProcessHook) redis.ProcessHook {
-	return func(ctx context.Context, cmd redis.Cmder) error {
-		return a(ctx, []redis.Cmder{cmd}, func() error { return next(ctx, cmd) })
-	}
-}
-
-func (a around) ProcessPipelineHook(next redis.ProcessPipelineHook) redis.ProcessPipelineHook {
-	return func(ctx context.Context, cmds []redis.Cmder) error {
-		return a(ctx, cmds, func() error { return next(ctx, cmds) })
-	}
-}
-
 // with returns a function for a proxy that does something to commands that contain text.
 func with(text string, do redistest.Action) func(redistest.Command) redistest.Action {
 	return func(c redistest.Command) redistest.Action {
