@@ -55,11 +55,10 @@ func newCast(oldest string, javas ...*model.Release) cast {
 	var c cast
 	module := model.Beside(model.ReleaseOf(oldest))
 	for i, release := range javas {
-		c.add(&actor{name: fmt.Sprint("java", i+1), release: release}, "", release.Layout)
+		c = c.with(&actor{name: fmt.Sprint("java", i+1), release: release}, "", release.Layout)
 	}
-	c.add(&actor{name: "go1", module: module}, "", module.Layout)
-	c.add(&actor{name: "go2", module: module}, "java1", module.Layout)
-	return c
+	c = c.with(&actor{name: "go1", module: module}, "", module.Layout)
+	return c.with(&actor{name: "go2", module: module}, "java1", module.Layout)
 }
 
 // traceCast returns the services of a trace.
@@ -71,19 +70,18 @@ func traceCast(version string) cast {
 // withMore adds go3 that has go1's id, and go4.
 func (c cast) withMore() cast {
 	goes := c.named("go1")
-	c.add(&actor{name: "go3", module: goes.module}, goes.ID, goes.Layout)
-	c.add(&actor{name: "go4", module: goes.module}, "", goes.Layout)
-	return c
+	c = c.with(&actor{name: "go3", module: goes.module}, goes.ID, goes.Layout)
+	return c.with(&actor{name: "go4", module: goes.module}, "", goes.Layout)
 }
 
-func (c *cast) add(a *actor, id string, writes codec.Layout) {
+func (c cast) with(a *actor, id string, writes codec.Layout) cast {
 	if id == "" {
 		id = a.name
 	}
 	if a.Client = (model.Client{ID: id, Layout: writes}); a.module != nil && markLength[writes] > 0 {
-		a.Number = len(*c) + 1
+		a.Number = len(c) + 1
 	}
-	*c = append(*c, a)
+	return append(c, a)
 }
 
 func (c cast) named(name string) *actor {
@@ -221,13 +219,14 @@ func (st *stage) normalize(s *model.State, known map[string]bool, number uint64)
 			r := &p.Rows[i]
 			tag := ""
 			for who, mark := range st.marks {
-				if mark != "" && string(r.Member[1:1+len(mark)]) == mark {
-					tag, r.By = who.name, who.Number
-					padded := make([]byte, len(mark))
-					copy(padded, tag)
-					r.Member = r.Member[:1] + model.Member(padded) + r.Member[1+len(mark):]
-					break
+				if mark == "" || string(r.Member[1:1+len(mark)]) != mark {
+					continue
 				}
+				tag, r.By = who.name, who.Number
+				padded := make([]byte, len(mark))
+				copy(padded, tag)
+				r.Member = r.Member[:1] + model.Member(padded) + r.Member[1+len(mark):]
+				break
 			}
 			if !known[r.Member.ID()] {
 				fresh++

@@ -34,7 +34,7 @@ for part in "$@"; do
 		;;
 	redisson)
 		rm -f "$results"/Test*.tsv
-		RRL_RESULTS=$results go test -count=1 -timeout 40m ./compat_test -releases all || status=1
+		RRL_RESULTS=$results go test -count=1 -timeout 40m ./compat_test -ops 5000 -releases all || status=1
 		;;
 	*)
 		echo "matrix: no part $part" >&2

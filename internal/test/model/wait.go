@@ -63,7 +63,7 @@ type Outcome struct {
 func outcomes(c *Call, may []Possible) (all []Outcome) {
 	for _, some := range may {
 		with := *c
-		with.State = c.State.Clone()
+		with.State = c.Clone()
 		if with.To = with.State; c.To != nil && c.To != c.State {
 			with.To = c.To.Clone()
 		}
