@@ -262,23 +262,6 @@ func (d *desk) asked() []string {
 	return slices.Clone(d.batches)
 }
 
-func TestThoseWhoAskMeanwhileGoTogether(t *testing.T) {
-	t.Parallel()
-	atDesk(t, 1, func(t *testing.T, d *desk) {
-		granted := make([]bool, 8)
-		d.start(8, func(i int) {
-			decision, err := d.take(t.Context(), "a", 2)
-			assert.NoError(t, err)
-			granted[i] = decision.Granted
-		})
-		d.start(1, func(int) { d.mustTake(t, "b", 1) })
-		d.Wait()
-		assert.Equal(t, []string{"a 1 for 2", "a 7 for 14", "b 1 for 1"}, d.asked())
-		assert.Equal(t, []int{1, 2}, d.sizes(), "both keys in one flight")
-		assert.Equal(t, []bool{true, true, true, true, true, false, false, false}, granted, "in the order in which they came")
-	})
-}
-
 // A caller alone goes at once, and the next does not wait for its return.
 func TestTheNextDoesNotWaitForTheReturn(t *testing.T) {
 	t.Parallel()

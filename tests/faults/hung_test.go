@@ -6,6 +6,7 @@ import (
 	"net"
 	"os"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -30,8 +31,9 @@ type hanging struct {
 	lasts time.Duration // how long go-redis waits
 	only  string        // the command of the round trips that are counted; "" for all
 
+	on atomic.Bool
+
 	mu   sync.Mutex
-	on   bool
 	sent int // commands, since it went on
 	now  int // round trips under way
 	most int
@@ -44,11 +46,10 @@ func newHanging(rdb *redis.Client) *hanging {
 }
 
 func (h *hanging) do(_ context.Context, cmds []redis.Cmder, next func() error) error {
-	h.mu.Lock()
-	if !h.on {
-		h.mu.Unlock()
+	if !h.on.Load() {
 		return next()
 	}
+	h.mu.Lock()
 	if h.only == "" || h.only == cmds[0].Name() {
 		h.sent += len(cmds)
 		h.now++
@@ -64,11 +65,7 @@ func (h *hanging) do(_ context.Context, cmds []redis.Cmder, next func() error) e
 	return redistest.Fail(cmds, &net.OpError{Op: "read", Net: "tcp", Err: os.ErrDeadlineExceeded})
 }
 
-func (h *hanging) hang(on bool) {
-	h.mu.Lock()
-	defer h.mu.Unlock()
-	h.on = on
-}
+func (h *hanging) hang(on bool) { h.on.Store(on) }
 
 // seen returns how many commands were sent, how many round trips are under way and
 // how many were at the same time.
