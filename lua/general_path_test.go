@@ -165,7 +165,6 @@ func note(t *testing.T, what string, err error) {
 	t.Logf("%s: %v", what, err)
 }
 
-// wait draws a time of the interval's order.
 func (w *twins) wait() time.Duration {
 	return time.Duration(w.random.Int64N(w.interval.Milliseconds()*3/2)) * time.Millisecond
 }
@@ -392,7 +391,6 @@ func (s state) value(t *testing.T) int64 {
 	return value
 }
 
-// look reads the state of one of the limiters.
 func (w *twins) look(t *testing.T, which int) state {
 	t.Helper()
 	var s state
@@ -415,7 +413,6 @@ func (w *twins) look(t *testing.T, which int) state {
 	return s
 }
 
-// copyTo makes the state of one limiter the other's.
 func (w *twins) copyTo(t *testing.T, from, to int) {
 	t.Helper()
 	require.NoError(t, w.rdb.Del(t.Context(), w.keys[to]...).Err())

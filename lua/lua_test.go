@@ -9,7 +9,6 @@ import (
 	"strings"
 	"testing"
 	"testing/fstest"
-	"time"
 
 	"github.com/redis/go-redis/v9"
 	"github.com/stretchr/testify/assert"
@@ -26,67 +25,57 @@ func TestLoad(t *testing.T) {
 	for name, tc := range map[string]struct {
 		files map[string]string
 		want  string
+		fails []string // what the error tells
 	}{
-		"no includes":       {map[string]string{"a.lua": "return 1\n"}, "return 1\n"},
-		"no newline at end": {map[string]string{"a.lua": "return 1"}, "return 1"},
-		"in its place":      {map[string]string{"a.lua": "one\n--- @include \"b\"\nthree\n", "include/b.lua": "two\n"}, "one\ntwo\nthree\n"},
+		"no includes":       {map[string]string{"a.lua": "return 1\n"}, "return 1\n", nil},
+		"no newline at end": {map[string]string{"a.lua": "return 1"}, "return 1", nil},
+		"in its place":      {map[string]string{"a.lua": "one\n--- @include \"b\"\nthree\n", "include/b.lua": "two\n"}, "one\ntwo\nthree\n", nil},
 		"once": {
-			map[string]string{"a.lua": "--- @include \"b\"\none\n--- @include \"b\"\ntwo\n", "include/b.lua": "b\n"}, "b\none\ntwo\n",
+			map[string]string{"a.lua": "--- @include \"b\"\none\n--- @include \"b\"\ntwo\n", "include/b.lua": "b\n"}, "b\none\ntwo\n", nil,
 		},
 		"nested, before what asks for them": {
 			map[string]string{
 				"a.lua": "--- @include \"b\"\n--- @include \"c\"\n--- @include \"d\"\na\n", "include/b.lua": "--- @include \"c\"\nb\n",
 				"include/c.lua": "c\n", "include/d.lua": "--- @include \"b\"\n--- @include \"c\"\nd\n",
 			},
-			"c\nb\nd\na\n",
+			"c\nb\nd\na\n", nil,
 		},
 		"in a circle": {
 			map[string]string{"a.lua": "--- @include \"b\"\na\n", "include/b.lua": "--- @include \"c\"\nb\n", "include/c.lua": "--- @include \"b\"\nc\n"},
-			"c\nb\na\n",
+			"c\nb\na\n", nil,
 		},
 		"comments that only look like it": {
 			map[string]string{"a.lua": "-- @include \"b\"\n--- @included\n --- @include \"b\"\n"},
-			"-- @include \"b\"\n--- @included\n --- @include \"b\"\n",
+			"-- @include \"b\"\n--- @included\n --- @include \"b\"\n", nil,
 		},
-		"with a carriage return": {map[string]string{"a.lua": "--- @include \"b\"\r\na\n", "include/b.lua": "b\n"}, "b\na\n"},
+		"with a carriage return": {map[string]string{"a.lua": "--- @include \"b\"\r\na\n", "include/b.lua": "b\n"}, "b\na\n", nil},
+		"no such script":         {nil, "", []string{"script a", "a.lua"}},
+		"no such include":        {map[string]string{"a.lua": "\n--- @include \"b\"\n"}, "", []string{"a.lua:2", "include/b.lua"}},
+		"no such include of an include": {
+			map[string]string{"a.lua": "--- @include \"b\"\n", "include/b.lua": "\n\n--- @include \"c\"\n"}, "",
+			[]string{"a.lua:1", "include/b.lua:3", "include/c.lua"},
+		},
+		"no quotes":      {map[string]string{"a.lua": "--- @include b\n", "include/b.lua": ""}, "", []string{"a.lua:1", `@include "name"`}},
+		"one quote":      {map[string]string{"a.lua": "--- @include \"b\n", "include/b.lua": ""}, "", []string{"a.lua:1"}},
+		"quoted twice":   {map[string]string{"a.lua": "--- @include \"\"b\"\"\n", "include/b.lua": ""}, "", []string{"a.lua:1"}},
+		"more behind it": {map[string]string{"a.lua": "--- @include \"b\" c\n", "include/b.lua": ""}, "", []string{"a.lua:1"}},
+		"no name":        {map[string]string{"a.lua": "--- @include \"\"\n"}, "", []string{"a.lua:1"}},
+		"nothing":        {map[string]string{"a.lua": "--- @include \n"}, "", []string{"a.lua:1"}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			script, err := load(filesOf(tc.files), "a")
+			if tc.fails != nil {
+				require.Error(t, err)
+				for _, text := range tc.fails {
+					assert.ErrorContains(t, err, text)
+				}
+				return
+			}
 			require.NoError(t, err)
 			assert.Equal(t, "a", script.Name)
 			assert.Equal(t, tc.want, script.Source)
 			assert.Regexp(t, "^[0-9a-f]{40}$", script.SHA)
-		})
-	}
-}
-
-func TestLoadFails(t *testing.T) {
-	t.Parallel()
-	for name, tc := range map[string]struct {
-		files map[string]string
-		text  []string
-	}{
-		"no such script":  {nil, []string{"script a", "a.lua"}},
-		"no such include": {map[string]string{"a.lua": "\n--- @include \"b\"\n"}, []string{"a.lua:2", "include/b.lua"}},
-		"no such include of an include": {
-			map[string]string{"a.lua": "--- @include \"b\"\n", "include/b.lua": "\n\n--- @include \"c\"\n"},
-			[]string{"a.lua:1", "include/b.lua:3", "include/c.lua"},
-		},
-		"no quotes":      {map[string]string{"a.lua": "--- @include b\n", "include/b.lua": ""}, []string{"a.lua:1", `@include "name"`}},
-		"one quote":      {map[string]string{"a.lua": "--- @include \"b\n", "include/b.lua": ""}, []string{"a.lua:1"}},
-		"quoted twice":   {map[string]string{"a.lua": "--- @include \"\"b\"\"\n", "include/b.lua": ""}, []string{"a.lua:1"}},
-		"more behind it": {map[string]string{"a.lua": "--- @include \"b\" c\n", "include/b.lua": ""}, []string{"a.lua:1"}},
-		"no name":        {map[string]string{"a.lua": "--- @include \"\"\n"}, []string{"a.lua:1"}},
-		"nothing":        {map[string]string{"a.lua": "--- @include \n"}, []string{"a.lua:1"}},
-	} {
-		t.Run(name, func(t *testing.T) {
-			t.Parallel()
-			_, err := load(filesOf(tc.files), "a")
-			require.Error(t, err)
-			for _, text := range tc.text {
-				assert.ErrorContains(t, err, text)
-			}
 		})
 	}
 }
@@ -164,16 +153,7 @@ func TestHeads(t *testing.T) {
 	}
 }
 
-func TestSyntaxIsLua51(t *testing.T) {
-	t.Parallel()
-	for _, script := range All() {
-		_, err := parse.Parse(strings.NewReader(script.Source), script.Name)
-		require.NoError(t, err)
-		assert.Less(t, len(script.Source), 64<<10, script.Name)
-	}
-}
-
-// Redis refuses to make globals, and miniredis lacks bit, struct and cmsgpack.
+// The syntax is that of Lua 5.1. Redis refuses to make globals, and miniredis lacks bit, struct and cmsgpack.
 // tostring and .. turn large numbers to exponents; what assert and error say, and
 // what pcall catches, reads differently on every server: a script of several
 // limiters may only tell that it caught something.
@@ -183,6 +163,7 @@ func TestGlobals(t *testing.T) {
 	for _, script := range All() {
 		chunk, err := parse.Parse(strings.NewReader(script.Source), script.Name)
 		require.NoError(t, err)
+		assert.Less(t, len(script.Source), 64<<10, script.Name)
 		proto, err := gopher.Compile(chunk, script.Name)
 		require.NoError(t, err)
 		read, written := globals(proto)
@@ -261,50 +242,6 @@ func TestKeysAreLiteral(t *testing.T) {
 // member packs permits as layout D2.
 func member(permits byte) string {
 	return "\x10" + strings.Repeat("i", 16) + string([]byte{permits, 0, 0, 0})
-}
-
-// The calls are made in this order, on the same keys. An answer is what the numbers match.
-func TestOtherScriptsRun(t *testing.T) {
-	t.Parallel()
-	const hour = 3600000
-	runs := []struct {
-		script *Script
-		keys   string
-		args   []any
-		answer string
-	}{
-		{FixedWindow, "count", []any{10, hour, 4, 2, 3, 1}, `10 10 8 \S+ 3600000 3600000`},
-		{FixedWindowPeek, "count", []any{10, hour, 3, 1}, `10 2 0 \S+ \S+ \S+`},
-		{FixedWindowGiveBack, "count", []any{3, 1, 1000}, `0`},
-		{SlidingLog, "log", []any{10, hour, "", "id", "", 4, 2, 3, 1}, `10 10 8 0 3600000 3600000`},
-		{SlidingLog, "log", []any{10, hour, "", "id", "1", 4, 2, 3, 1}, `10 10 8 \S+ \S+ \S+`},
-		{SlidingLogPeek, "log", []any{10, hour, 2}, `10 2 2 0 3600000`},
-		{SlidingLogGiveBack, "log", []any{"id", 4, 4, hour}, `4`},
-		{SlidingLog, "log thresholds", []any{4, hour, "log", "id2", "", 1, 1}, `4 0 0 .*`},
-		{TokenBucket, "tokens time", []any{10, 2, 5, 1, 30000, 4, 2, 4, 1}, `11 11 8 \S+ \S+ [1-9]\d*`},
-		{TokenBucketPeek, "tokens time", []any{10, 2, 5, 1, 30000, 3, 1}, `11 3 3 \S+ \S+`},
-		{TokenBucketGiveBack, "tokens time", []any{1000, 2, 1, 4, 2, time.Now().Unix(), 0, 30000}, `4`},
-	}
-	redistest.Engines(t, func(t *testing.T, rdb *redis.Client) {
-		prefix := redistest.Name(t)
-		for _, run := range runs {
-			var all []string
-			for _, key := range strings.Fields(run.keys) {
-				all = append(all, prefix+key)
-			}
-			got, err := rdb.Eval(t.Context(), run.script.Source, all, run.args...).Result()
-			require.NoError(t, err, run.script.Name)
-			assert.Regexp(t, `^\[?`+run.answer+`\]?$`, fmt.Sprint(got), run.script.Name)
-		}
-		require.NoError(t, rdb.Del(t.Context(), prefix+"count", prefix+"log", prefix+"tokens", prefix+"time").Err())
-	})
-	tested := map[*Script]bool{}
-	for _, run := range runs {
-		tested[run.script] = true
-	}
-	for _, script := range others {
-		assert.True(t, tested[script], script.Name)
-	}
 }
 
 // run is a call of a script, and its answer.
@@ -389,7 +326,6 @@ type includeRow struct {
 	want          string
 }
 
-// numberRows are those of integer, digits and with_permits.
 func numberRows() (rows []includeRow) {
 	const integer = "local n = integer(ARGV[1]) return n and string.format('%.0f', n) or 'nil'"
 	for _, text := range []string{
@@ -421,7 +357,6 @@ func numberRows() (rows []includeRow) {
 	return rows
 }
 
-// memberRows are those of permits_of, sum_of and corrupt.
 func memberRows() (rows []includeRow) {
 	const permitsOf = "local n = permits_of(ARGV[1]) return n and string.format('%.0f', n) or 'nil'"
 	const id8, id16 = "01234567", "0123456789abcdef"

@@ -88,11 +88,6 @@ func newMemoryScene(t *testing.T, version redistest.Version) *memoryScene {
 	return &memoryScene{t, rdb, now.UnixMilli()}
 }
 
-func (s *memoryScene) full(on bool) {
-	limit := map[bool]string{true: "1", false: "0"}[on]
-	require.NoError(s, s.rdb.ConfigSet(s.Context(), "maxmemory", limit).Err())
-}
-
 // figures returns for each key -1 if it is missing, or its number, the permits of its
 // members, or 0.
 func (s *memoryScene) figures(keys []string) []int64 {
@@ -305,7 +300,6 @@ func (s *memoryScene) otherGroups() []memoryGroup {
 	}
 }
 
-// otherRuns prepares the calls of the other scripts.
 func (s *memoryScene) otherRuns() (runs []*memoryRun) {
 	for _, group := range s.otherGroups() {
 		for state, prepare := range group.states {
@@ -357,7 +351,7 @@ func (s *memoryScene) check(runs []*memoryRun) {
 		r.want = s.figures(r.twin)
 		r.before = s.dump(r.keys)
 	}
-	s.full(true)
+	require.NoError(s, s.rdb.ConfigSet(s.Context(), "maxmemory", "1").Err())
 	for _, r := range runs {
 		err := s.rdb.Eval(s.Context(), r.script.Source, r.keys, r.args...).Err()
 		if r.frees {
@@ -366,7 +360,7 @@ func (s *memoryScene) check(runs []*memoryRun) {
 			assert.Fail(s, "was not refused", "%s: %v", r.name, err)
 		}
 	}
-	s.full(false)
+	require.NoError(s, s.rdb.ConfigSet(s.Context(), "maxmemory", "0").Err())
 	require.NoError(s, s.rdb.FlushAll(s.Context()).Err())
 }
 

@@ -87,14 +87,12 @@ func (e *far) lost() bool {
 	return lost
 }
 
-// takes sets how long round trips take.
 func (e *far) takes(trip time.Duration) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	e.trip = trip
 }
 
-// take takes permits that must be free.
 func (e *far) take(t *testing.T, l *Limiter, permits int64) {
 	t.Helper()
 	a, _, err := e.Acquire(t.Context(), l, Wish{Permits: permits})
@@ -122,28 +120,34 @@ func TestACallerAloneGoesAtOnce(t *testing.T) {
 	})
 }
 
-// If all who have gathered have gone, nothing is sent for them.
+// Nothing is sent for those who leave while they gather: one of three, or all.
 func TestOneWhoLeavesWhileGatheredIsNotSent(t *testing.T) {
 	t.Parallel()
-	onFar(t, 1, 900*time.Millisecond, func(t *testing.T, e *far) {
-		l := testLimiter("a", hourly)
-		e.Go(func() { e.take(t, testLimiter("b", hourly), 1) })
-		synctest.Wait()
-		gone, cancel := context.WithCancel(t.Context())
-		for range 3 {
-			e.Go(func() {
-				_, _, err := e.Acquire(gone, l, Wish{Permits: 5})
-				assert.ErrorIs(t, err, context.Canceled)
-			})
-		}
-		synctest.Wait()
-		cancel()
-		e.Wait()
-		assert.Equal(t, []int{1}, e.trips)
-		a, _, err := e.Acquire(t.Context(), l, Wish{Permits: 1, Figures: true})
-		require.NoError(t, err)
-		assert.EqualValues(t, 99, a.Remaining)
-	})
+	for leaving, trips := range map[int][]int{1: {1, 1}, 3: {1}} {
+		onFar(t, 1, 900*time.Millisecond, func(t *testing.T, e *far) {
+			l := testLimiter("a", hourly)
+			e.Go(func() { e.take(t, testLimiter("b", hourly), 1) })
+			synctest.Wait()
+			gone, cancel := context.WithCancel(t.Context())
+			for i := range 3 {
+				e.Go(func() {
+					if i >= leaving {
+						e.take(t, l, 5)
+						return
+					}
+					_, _, err := e.Acquire(gone, l, Wish{Permits: 5})
+					assert.ErrorIs(t, err, context.Canceled)
+				})
+			}
+			synctest.Wait()
+			cancel()
+			e.Wait()
+			assert.Equal(t, trips, e.trips)
+			a, _, err := e.Acquire(t.Context(), l, Wish{Permits: 1, Figures: true})
+			require.NoError(t, err)
+			assert.EqualValues(t, 99-5*(3-leaving), a.Remaining)
+		})
+	}
 }
 
 // since returns when requests came, in their order.
@@ -287,7 +291,6 @@ func TestLinesOnASilentServerEndInTime(t *testing.T) {
 	})
 }
 
-// Releases that go together have the time of a call each, from when they came.
 func TestReleasesThatGoTogetherHaveTheirOwnTime(t *testing.T) {
 	t.Parallel()
 	for name, tt := range map[string]struct {

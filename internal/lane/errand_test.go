@@ -147,7 +147,6 @@ func TestErrandsWhoseCallersLeave(t *testing.T) {
 	})
 }
 
-// A call that nobody wants any more when its turn comes is not sent.
 func TestUnwantedErrands(t *testing.T) {
 	t.Parallel()
 	onRig(t, &flights{}, 2, func(t *testing.T, r *rig) {
@@ -163,7 +162,6 @@ func TestUnwantedErrands(t *testing.T) {
 	})
 }
 
-// Errands do not wait for replicas, nor behind flights that do.
 func TestErrandsWaitForNoReplicas(t *testing.T) {
 	t.Parallel()
 	server := redistest.StartRedis(t)
@@ -240,7 +238,6 @@ func (d *desk) question(key string, b *lane.Batch) (*lane.Question, error) {
 	return q, nil
 }
 
-// take is Take of a key.
 func (d *desk) take(ctx context.Context, key string, permits int64) (limit.Decision, error) {
 	decision, _, err := d.Take(ctx, "Take", key, permits)
 	return decision, err
@@ -255,14 +252,6 @@ func (d *desk) mustTake(t *testing.T, key string, permits int64) (left int64) {
 	return decision.Remaining
 }
 
-// asked returns the batches: key and permits of each.
-func (d *desk) asked() []string {
-	d.mu.Lock()
-	defer d.mu.Unlock()
-	return slices.Clone(d.batches)
-}
-
-// A caller alone goes at once, and the next does not wait for its return.
 func TestTheNextDoesNotWaitForTheReturn(t *testing.T) {
 	t.Parallel()
 	for _, keys := range [][]string{{"a", "a"}, {"a", "b"}} {
@@ -283,7 +272,7 @@ func TestABatchHasABound(t *testing.T) {
 	atDesk(t, 1, func(t *testing.T, d *desk) {
 		d.start(4, func(int) { _, _ = d.take(t.Context(), "a", 40) })
 		d.Wait()
-		assert.Equal(t, []string{"a 1 for 40", "a 2 for 80", "a 1 for 40"}, d.asked())
+		assert.Equal(t, []string{"a 1 for 40", "a 2 for 80", "a 1 for 40"}, d.batches)
 	})
 }
 

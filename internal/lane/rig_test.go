@@ -102,7 +102,6 @@ func (f *flights) most() int {
 	return f.peak
 }
 
-// takes sets how long round trips take.
 func (f *flights) takes(trip time.Duration) {
 	f.mu.Lock()
 	defer f.mu.Unlock()

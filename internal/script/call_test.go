@@ -133,7 +133,6 @@ return {'again', 'token' .. n, n}`)
 	})
 }
 
-// The token says which attempt it was that may have run.
 func TestARepeatedTokenIsTold(t *testing.T) {
 	t.Parallel()
 	pages := newScript(`if redis.call('INCR', KEYS[1]) == 1 then return {'again', 'more'} end

@@ -9,6 +9,7 @@ import (
 	"path/filepath"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -114,7 +115,6 @@ func runner(rdb script.Redis, timeout time.Duration) script.Runner {
 	return lane.New(script.NewConn(rdb, timeout), nil)
 }
 
-// repeatOn runs a script that may be repeated.
 func repeatOn(ctx context.Context, to script.Runner, until time.Time, args script.ArgumentsFunc) (any, error) {
 	call := script.Call{Script: incr, Keys: script.KeysOf("key"), Repeat: true, Args: args, Until: until}
 	return to.Run(ctx, &call)
@@ -176,7 +176,7 @@ func TestGoRedisRepeatsNothing(t *testing.T) {
 		return func(rdb redis.UniversalClient, key string) error {
 			pipe := rdb.Pipeline()
 			for _, other := range append(others, "") {
-				require.NoError(t, pipe.Process(t.Context(), once(t.Context(), key+other)))
+				require.NoError(t, pipe.Process(t.Context(), script.NewCommand(t.Context(), []any{"evalsha", incr.SHA, 1, key + other}, 3)))
 			}
 			_, err := pipe.Exec(t.Context())
 			return err
@@ -215,35 +215,21 @@ func TestGoRedisRepeatsNothing(t *testing.T) {
 				proxy := redistest.StartProxy(t, server.Addr())
 				rdb := dial(t, proxy)
 				key := redistest.Name(t)
-				var mu sync.Mutex
-				arrived := 0
+				var arrived atomic.Int32
 				proxy.OnCommand(func(c redistest.Command) redistest.Action {
 					if !c.Contains(key) || c.Name() != "evalsha" || strings.HasSuffix(c.Args[3], ":other") {
 						return redistest.Pass
 					}
-					mu.Lock()
-					defer mu.Unlock()
-					arrived++
+					arrived.Add(1)
 					return redistest.DropAnswer
 				})
 				require.Error(t, send(rdb, key))
 				proxy.Settle(t)
-				mu.Lock()
-				defer mu.Unlock()
-				assert.Equal(t, 1, arrived)
+				assert.EqualValues(t, 1, arrived.Load())
 				assert.Equal(t, "1", plain.Get(t.Context(), key).Val(), "runs of the script")
 			})
 		}
 	}
-}
-
-// noRetry is a command as this package sends them, for pipelines.
-type noRetry struct{ *redis.Cmd }
-
-func (noRetry) NoRetry() bool { return true }
-
-func once(ctx context.Context, key string) noRetry {
-	return noRetry{redis.NewCmd(ctx, "evalsha", incr.SHA, 1, key)}
 }
 
 // Without NoRetry the same fault makes go-redis send a command again: the test
@@ -451,19 +437,6 @@ func TestContextEndsTheRepeating(t *testing.T) {
 	}
 }
 
-func TestClosedClient(t *testing.T) {
-	t.Parallel()
-	synctest.Test(t, func(t *testing.T) {
-		rdb, m := redistest.Mini(t)
-		other := redistest.MiniClient(t, m, nil)
-		require.NoError(t, other.Close())
-		_, err := script.Once(t.Context(), newConn(other), incr, script.KeysOf("key"))
-		require.ErrorIs(t, err, redis.ErrClosed)
-		require.NotErrorIs(t, err, script.ErrLost)
-		assert.Zero(t, rdb.Exists(t.Context(), "key").Val())
-	})
-}
-
 func TestServerThatIsNotThere(t *testing.T) {
 	t.Parallel()
 	rdb := redis.NewClient(&redis.Options{
@@ -504,8 +477,6 @@ func TestCode(t *testing.T) {
 	}
 }
 
-// The codes of errors that a command inside a script meets, as servers tell
-// them today.
 func TestCodeOfTheEngines(t *testing.T) {
 	t.Parallel()
 	redistest.Engines(t, func(t *testing.T, rdb *redis.Client) {

@@ -54,7 +54,6 @@ func (s *outageScene) fail(t *testing.T, l *rratelimiter.RateLimiter) {
 	}
 }
 
-// recover lets the server answer again.
 func (s *outageScene) recover() {
 	s.hook.hang(false)
 	time.Sleep(5 * time.Second) // what was sent before has come back
@@ -83,8 +82,7 @@ func TestFailOpen(t *testing.T) {
 		require.NoError(t, l.Acquire(t.Context(), 1))
 		_, now, _ := s.hook.seen()
 		assert.LessOrEqual(t, now, 4, "the three calls, and one probe")
-		_, err := l.TryAcquire(t.Context(), 0, 0)
-		require.ErrorIs(t, err, rratelimiter.ErrInvalidPermits, "a mistake is no outage")
+		require.ErrorIs(t, limitertest.Second(l.TryAcquire(t.Context(), 0, 0)), rratelimiter.ErrInvalidPermits, "a mistake is no outage")
 
 		open := 3 + 1000 + 1
 		for range 300 {
@@ -157,7 +155,6 @@ func TestFailLocal(t *testing.T) {
 	})
 }
 
-// Those that wait at a local limiter go on with Redis once that is back.
 func TestWaitersGoBackToRedis(t *testing.T) {
 	t.Parallel()
 	duringOutages(t, limit.FailLocal(0.5), func(t *testing.T, s *outageScene) {
@@ -170,7 +167,6 @@ func TestWaitersGoBackToRedis(t *testing.T) {
 	})
 }
 
-// The rate is the one that Redis told last, and none is known without that.
 func TestFailLocalKnowsTheRate(t *testing.T) {
 	t.Parallel()
 	duringOutages(t, limit.FailLocal(1), func(t *testing.T, s *outageScene) {
@@ -185,20 +181,17 @@ func TestFailLocalKnowsTheRate(t *testing.T) {
 		untold := s.client.RateLimiter("untold")
 		s.hook.hang(true)
 		for range 3 {
-			_, err := untold.TryAcquire(t.Context(), 1, 0)
-			require.ErrorIs(t, err, rratelimiter.ErrUnavailable)
+			require.ErrorIs(t, limitertest.Second(untold.TryAcquire(t.Context(), 1, 0)), rratelimiter.ErrUnavailable)
 		}
 		limitertest.MustAcquire(t, told, 7)
 		limitertest.MustRefuse(t, told, 1)
 	})
 }
 
-// A local limiter follows what others have set, the interval too.
 func TestFailLocalFollowsTheRate(t *testing.T) {
 	t.Parallel()
 	take := func(t *testing.T, l *rratelimiter.RateLimiter) {
-		_, err := l.Take(t.Context(), 1)
-		require.NoError(t, err)
+		require.NoError(t, limitertest.Second(l.Take(t.Context(), 1)))
 	}
 	try := func(t *testing.T, l *rratelimiter.RateLimiter) { limitertest.MustAcquire(t, l, 1) }
 	for name, test := range map[string]struct {
@@ -234,7 +227,6 @@ func TestFailLocalFollowsTheRate(t *testing.T) {
 	}
 }
 
-// The rate is asked for once, and now and then, not with each call.
 func TestFailLocalAsksForTheRateNowAndThen(t *testing.T) {
 	t.Parallel()
 	for name, opts := range map[string][]rratelimiter.LimiterOption{
@@ -307,7 +299,6 @@ func TestTryAcquireAllKnowsTheRate(t *testing.T) {
 	})
 }
 
-// TryAcquireAll goes by the Client's policy, of one limiter too.
 func TestTryAcquireAllOfOneGoesByTheClientsPolicy(t *testing.T) {
 	t.Parallel()
 	duringOutages(t, limit.FailOpen(), func(t *testing.T, s *outageScene) {
@@ -414,7 +405,6 @@ func TestTakeUpToDuringAnOutage(t *testing.T) {
 	}
 }
 
-// Where nothing is free, TakeUpTo tells when one permit is, however many were wanted.
 func TestTakeUpToTellsWhenTheNextPermitIsFreeDuringAnOutage(t *testing.T) {
 	t.Parallel()
 	duringOutages(t, limit.FailLocal(1), func(t *testing.T, s *outageScene) {

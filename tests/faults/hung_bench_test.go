@@ -50,7 +50,7 @@ func (h *hung) ofOne(b *testing.B, timeout time.Duration) {
 	limitertest.MustAcquire(b, l, 1)
 	h.freeze(b)
 	for range 75 {
-		h.call(func(ctx context.Context) error { return limitertest.Second(l.TryAcquire(ctx, 1, timeout)) })
+		h.call(func() error { return limitertest.Second(l.TryAcquire(context.Background(), 1, timeout)) })
 	}
 	h.report(b)
 }
@@ -93,8 +93,8 @@ func (h *hung) ofNewKeys(b *testing.B, name string) {
 	defer tick.Stop()
 	for i := range 6000 {
 		<-tick.C
-		h.call(func(ctx context.Context) error {
-			ctx, cancel := context.WithTimeout(ctx, 500*time.Millisecond)
+		h.call(func() error {
+			ctx, cancel := context.WithTimeout(context.Background(), 500*time.Millisecond)
 			defer cancel()
 			return ask(ctx, fmt.Sprint("key", i))
 		})
@@ -160,11 +160,11 @@ func (h *hung) freeze(b *testing.B) {
 	}()
 }
 
-func (h *hung) call(f func(ctx context.Context) error) {
+func (h *hung) call(f func() error) {
 	h.alive.Add(1)
 	h.callers.Go(func() {
 		defer h.alive.Add(-1)
-		h.time(func() error { return f(context.Background()) })
+		h.time(f)
 	})
 }
 

@@ -112,12 +112,10 @@ type question struct {
 	ask    call
 }
 
-// limiter returns the limiter that most questions are about.
 func (q *question) limiter(key string) *rratelimiter.RateLimiter {
 	return q.client.RateLimiter(key, rratelimiter.WithDefault(limitertest.Every(1000, time.Hour)))
 }
 
-// eachQuestion runs test in a bubble with each question.
 func eachQuestion(t *testing.T, opt *redis.Options, test func(t *testing.T, q *question)) {
 	t.Helper()
 	for name := range questions(rratelimiter.New(nil), nil, "") {
@@ -285,7 +283,6 @@ func TestAServerThatAnswersAgain(t *testing.T) {
 	}
 }
 
-// A server that hangs again and again gathers a bounded number of round trips.
 func TestAServerThatHangsAgainAndAgain(t *testing.T) {
 	t.Parallel()
 	eachQuestion(t, nil, func(t *testing.T, q *question) {

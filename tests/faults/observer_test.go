@@ -65,7 +65,6 @@ func (s *watchedScene) checkTold(t *testing.T, kind limit.EventKind, limiter str
 	assert.Equal(t, want, s.events(kind))
 }
 
-// A server that hangs is told of once, and that it answers again.
 func TestObserverIsToldOfAHang(t *testing.T) {
 	t.Parallel()
 	said := &bytes.Buffer{}
@@ -77,8 +76,7 @@ func TestObserverIsToldOfAHang(t *testing.T) {
 
 		hook.hang(true)
 		for range 3 {
-			_, err := l.TryAcquire(t.Context(), 1, 0)
-			require.ErrorIs(t, err, rratelimiter.ErrUnavailable)
+			require.ErrorIs(t, limitertest.Second(l.TryAcquire(t.Context(), 1, 0)), rratelimiter.ErrUnavailable)
 		}
 		for _, d := range s.told.Decisions() {
 			assert.Equal(t, limit.Failed, d.Outcome)
@@ -169,8 +167,7 @@ func TestObserverIsToldOfRepairs(t *testing.T) {
 				limitertest.MustAcquire(t, l, 4)
 				for range 2 {
 					test.damage(t, s.rdb)
-					_, err := l.TryAcquire(t.Context(), test.permits, 0)
-					require.NoError(t, err)
+					require.NoError(t, limitertest.Second(l.TryAcquire(t.Context(), test.permits, 0)))
 				}
 				s.checkTold(t, limit.StateRepaired, "orders", test.told) // the second comes too soon
 			})
@@ -183,8 +180,7 @@ func TestObserverIsToldOfRepairsByOtherCalls(t *testing.T) {
 	t.Parallel()
 	tryAll := func(permits int64) func(*testing.T, *watchedScene, *rratelimiter.RateLimiter) {
 		return func(t *testing.T, s *watchedScene, l *rratelimiter.RateLimiter) {
-			_, err := s.client.TryAcquireAll(t.Context(), permits, 0, s.limiter("{orders}:whole"), l)
-			require.NoError(t, err)
+			require.NoError(t, limitertest.Second(s.client.TryAcquireAll(t.Context(), permits, 0, s.limiter("{orders}:whole"), l)))
 		}
 	}
 	for name, ask := range map[string]func(*testing.T, *watchedScene, *rratelimiter.RateLimiter){
@@ -259,8 +255,7 @@ func TestObserverIsToldOfLayoutsThatExclude(t *testing.T) {
 				limitertest.MustAcquire(t, other, 4)
 				l := s.client.RateLimiter("orders")
 				for range 3 {
-					_, err := l.Take(t.Context(), 1)
-					require.NoError(t, err)
+					require.NoError(t, limitertest.Second(l.Take(t.Context(), 1)))
 				}
 				s.checkTold(t, limit.LayoutsExclude, "orders", test.told)
 			}, rratelimiter.WithRedissonVersion(test.ours))
@@ -268,7 +263,6 @@ func TestObserverIsToldOfLayoutsThatExclude(t *testing.T) {
 	}
 }
 
-// If it is unknown whether the permits of callers who have gone were taken, that is told of.
 func TestObserverIsToldOfPermitsInDoubt(t *testing.T) {
 	t.Parallel()
 	for name, call := range map[string]func(ctx context.Context, s *watchedScene, window *fixedwindow.Limiter) error{

@@ -20,7 +20,6 @@ import (
 	"github.com/rratelimiter/rratelimiter/lua"
 )
 
-// A repeat may take several script calls, before it finds the attempt and after.
 func TestARepeatOfSeveralCalls(t *testing.T) {
 	t.Parallel()
 	for name, tt := range map[string]struct {
@@ -78,7 +77,6 @@ func TestARepeatOfSeveralCalls(t *testing.T) {
 	}
 }
 
-// A repeat that takes several calls finds an attempt that arrives between them.
 func TestAnAttemptForAllThatArrivesDuringItsRepeat(t *testing.T) {
 	t.Parallel()
 	for arrives := 1; arrives <= 4; arrives++ {
@@ -216,40 +214,29 @@ func TestAllOfAnIdThatIsAnothers(t *testing.T) {
 // what there is to release.
 func TestReleaseWaitsForWhatIsInDoubt(t *testing.T) {
 	t.Parallel()
-	for name, tt := range map[string]struct {
-		script   *lua.Script
-		take     func(w *bundle, permits int64) (int64, error)
-		limiters int
-	}{
-		"TryAcquire":    {lua.Acquire, func(w *bundle, permits int64) (int64, error) { return limitertest.TryFor(permits)(w.Wire) }, 1},
-		"TryAcquireAll": {lua.AcquireAll, func(w *bundle, permits int64) (int64, error) { return w.tryAll(context.Background(), permits, 0) }, 3},
-	} {
-		t.Run(name, func(t *testing.T) {
+	for script, limiters := range map[*lua.Script]int{lua.Acquire: 1, lua.AcquireAll: 3} {
+		t.Run(script.Name, func(t *testing.T) {
 			t.Parallel()
 			w := newBundle(t, 10, "4.7.0")
-			take := func(permits int64) {
-				got, err := tt.take(w, permits)
-				require.NoError(t, err)
-				require.Equal(t, permits, got)
-			}
-			take(4)
+			w.own = w.own[:limiters]
+			w.mustTryAll(t, 4)
 			var released sync.WaitGroup
 			w.OnScript(func(s *lua.Script, n int) redistest.Action {
 				switch {
-				case s == tt.script && n == 1:
-					for _, l := range w.own[:tt.limiters] {
+				case s == script && n == 1:
+					for _, l := range w.own {
 						released.Go(func() { assert.NoError(t, l.Release(context.Background(), 4)) })
 					}
 					return redistest.DropAnswer
-				case s == tt.script && n == 2:
+				case s == script && n == 2:
 					assert.Zero(t, w.Sent(lua.Release))
 				}
 				return redistest.Pass
 			})
-			take(5)
+			w.mustTryAll(t, 5)
 			released.Wait()
-			assert.Equal(t, tt.limiters, w.Sent(lua.Release))
-			for i, each := range w.each[:tt.limiters] {
+			assert.Equal(t, limiters, w.Sent(lua.Release))
+			for i, each := range w.each[:limiters] {
 				each.CheckHeld(t, 5, w.own[i].Name())
 			}
 		})
@@ -319,8 +306,7 @@ func TestReleasesAndAttemptsForAllTakeTurns(t *testing.T) {
 		again(func(ctx context.Context) { _, _ = w.tryAll(ctx, 1, 0) })
 	}
 	for range 50 {
-		_, err := w.tryAll(t.Context(), 1, 0)
-		require.NoError(t, err)
+		require.NoError(t, limitertest.Second(w.tryAll(t.Context(), 1, 0)))
 		require.NoError(t, w.own[1].Release(t.Context(), 1))
 	}
 	stop()
@@ -367,8 +353,7 @@ func TestGiveBackFindsItsMember(t *testing.T) {
 				}
 				return redistest.Pass
 			})
-			_, err := w.TryAcquire(ctx, 5, 0)
-			require.ErrorIs(t, err, context.Canceled)
+			require.ErrorIs(t, limitertest.Second(w.TryAcquire(ctx, 5, 0)), context.Canceled)
 			close(gone)
 			require.NoError(t, w.Client.Close(t.Context()))
 			w.CheckHeld(t, int64(others), "given back")

@@ -124,7 +124,6 @@ func isRead(name string) bool {
 	return limitertest.Reads[name] || strings.HasSuffix(name, ", Threshold")
 }
 
-// What a limiter or an argument is the cause of is no outage.
 func TestMistakesAreNoOutages(t *testing.T) {
 	t.Parallel()
 	redistest.Virtual(t, func(t *testing.T, rdb *redis.Client) {
@@ -167,10 +166,8 @@ func newPanicsOn(rdb *redis.Client) *panicsOn {
 	return p
 }
 
-// on sets the word.
 func (p *panicsOn) on(word string) { p.word.Store(&word) }
 
-// off ends the panics.
 func (p *panicsOn) off() { p.word.Store(nil) }
 
 func (p *panicsOn) DialHook(next redis.DialHook) redis.DialHook {

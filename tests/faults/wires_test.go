@@ -91,7 +91,6 @@ func newWire(t testing.TB, rate int64, opts ...rratelimiter.Option) *limitertest
 	return limitertest.NewWire(t, redistest.Shared(t), limitertest.Hourly(rate), false, opts...)
 }
 
-// newWireInUse is newWire with permits that another Client has taken.
 func newWireInUse(t testing.TB, rate, inUse int64, version string) *limitertest.Wire {
 	t.Helper()
 	w := newWire(t, rate, rratelimiter.WithRedissonVersion(version))
@@ -112,9 +111,11 @@ func try(permits ...int64) (wishes []limitertest.Wish) {
 // three are permits of the limiters of a bundle.
 type three [3]int64
 
-func (a three) plus(n int64) three { return three{a[0] + n, a[1] + n, a[2] + n} }
+func (a three) add(b three) three { return three{a[0] + b[0], a[1] + b[1], a[2] + b[2]} }
 
 func (a three) minus(b three) three { return three{a[0] - b[0], a[1] - b[1], a[2] - b[2]} }
+
+func (a three) plus(n int64) three { return a.add(three{n, n, n}) }
 
 // A bundle is a wire to three limiters that share a hash tag.
 type bundle struct {
@@ -159,7 +160,7 @@ func newBundleInUse(t testing.TB, inUse three, version string) *bundle {
 	return w
 }
 
-// release releases permits of each that is not 0.
+// release releases permits of each limiter, 0 for none.
 func release(t testing.TB, limiters []*rratelimiter.RateLimiter, permits three) {
 	t.Helper()
 	for i, n := range permits {
@@ -169,13 +170,11 @@ func release(t testing.TB, limiters []*rratelimiter.RateLimiter, permits three) 
 	}
 }
 
-// tryAll asks for permits of all.
 func (w *bundle) tryAll(ctx context.Context, permits int64, timeout time.Duration) (int64, error) {
 	ok, err := w.Client.TryAcquireAll(ctx, permits, timeout, w.own...)
 	return limitertest.Counted(permits, ok, err)
 }
 
-// mustTryAll takes permits of all that must be free.
 func (w *bundle) mustTryAll(t testing.TB, permits int64) {
 	t.Helper()
 	got, err := w.tryAll(t.Context(), permits, 0)
@@ -183,7 +182,6 @@ func (w *bundle) mustTryAll(t testing.TB, permits int64) {
 	require.Equal(t, permits, got)
 }
 
-// checkAll is CheckHeld of each.
 func (w *bundle) checkAll(t testing.TB, held three, when string) bool {
 	t.Helper()
 	ok := true
@@ -308,7 +306,7 @@ func (w *bundle) stormRound(t *testing.T, draw *rand.Rand, holding *three) bool 
 	}
 	wg.Wait()
 	for _, granted := range got {
-		*holding = holding.minus(three{}.minus(granted))
+		*holding = holding.add(granted)
 	}
 	if draw.IntN(2) == 0 {
 		letGo()
