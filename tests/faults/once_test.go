@@ -134,7 +134,7 @@ func TestGiveBackHappensOnce(t *testing.T) {
 		"those that were refused": {[]int64{3, 7, 2}, []bool{false, true, false}, 5},
 		"all":                     {},
 	}
-	faults := []string{"", "drop", "drop drop drop", "swallow", "hold", "cut", "drop cut", "late", "late drop", "drop late"}
+	faults := []string{"", "drop", "drop+drop+drop", "swallow", "hold", "cut", "drop+cut", "late", "late+drop", "drop+late"}
 	underFaults(t, faults, cases, nil, func(t *testing.T, c goneCase, what, fault, version string) {
 		if c.permits == nil {
 			giveBackAll(t, fault, version)
@@ -236,7 +236,7 @@ func TestARequestForAllThatIsLateTakesNothing(t *testing.T) {
 		}, three{3, 3, 3}},
 	} {
 		eachLayout(t, name, func(t *testing.T, version string) {
-			for _, fault := range []string{"late", "drop late"} { // the attempt, or its repeat
+			for _, fault := range []string{"late", "drop+late"} { // the attempt, or its repeat
 				w := newBundleInUse(t, tt.inUse, version)
 				w.On(lua.AcquireAll, actions(fault, w.Held)...)
 				got, err := w.tryAll(t.Context(), 3, 0)
