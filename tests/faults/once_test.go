@@ -103,7 +103,7 @@ func TestAllHappensOnce(t *testing.T) {
 	faults := append(slices.Concat(lossy, tardy), "double")
 	underFaults(t, faults, cases, waiting, func(t *testing.T, c allCase, what, fault, version string) {
 		if fault == "double" && version != limitertest.MembersOf["D2"] && version != limitertest.MembersOf["D2 merged"] {
-			return // the copy is told that the id is another's, and nobody listens
+			return // the copy learns that the id is another's, and no caller waits for that
 		}
 		w := newBundleInUse(t, c.inUse, version)
 		w.On(lua.AcquireAll, actions(fault, w.Held)...)
@@ -175,7 +175,7 @@ func giveBackAll(t *testing.T, fault, version string) {
 }
 
 // What happens to a limiter between an attempt whose request is late and the
-// late request itself must not let that take permits for nobody.
+// late request itself must not let that take permits that no caller holds.
 func TestARequestThatIsLateTakesNothing(t *testing.T) {
 	t.Parallel()
 	for name, tt := range map[string]struct {
@@ -250,7 +250,7 @@ func TestARequestForAllThatIsLateTakesNothing(t *testing.T) {
 }
 
 // A repeat that was answered that its permits exceed the rate counts as answered
-// too: with a higher rate the late request must not take permits for nobody.
+// too: with a higher rate the late request must not take permits that no caller holds.
 func TestARequestAboveTheRateThatIsLateTakesNothing(t *testing.T) {
 	t.Parallel()
 	eachLayout(t, "late", func(t *testing.T, version string) {
@@ -318,8 +318,8 @@ func TestAcquireHappensOnceThoughOthersInterfere(t *testing.T) {
 	}
 }
 
-// Who is told that it was granted holds its permits, less those that another gave back if
-// it was granted before; who was not holds none. Of a batch nobody can say whose were
+// A caller whose request was granted holds its permits, less those that another gave back if
+// it was granted before; another holds none. Of a batch none can say whose were
 // given back.
 func checkInterfered(t *testing.T, w *limitertest.Wire, wishes []limitertest.Wish, given, others int64) {
 	t.Helper()

@@ -294,10 +294,8 @@ func (w *bundle) stormRound(t *testing.T, draw *rand.Rand, holding *three) bool 
 			switch kind {
 			case 0:
 				all, err = w.tryAll(ctx, permits, 0)
-			case 1:
-				all, err = w.tryAll(context.Background(), permits, limitertest.Outlasts)
-			case 2:
-				all, err = w.tryAll(context.Background(), permits, 0)
+			case 1, 2:
+				all, err = w.tryAll(context.Background(), permits, time.Duration(2-kind)*limitertest.Outlasts)
 			default:
 				ok, tryErr := w.own[one].TryAcquire(ctx, permits, 0)
 				got[i][one], err = limitertest.Counted(permits, ok, tryErr)
