@@ -114,7 +114,7 @@ func TestEachIncludeIsUsed(t *testing.T) {
 	}
 }
 
-// ofSeveral tells whether a script takes the keys of any number of limiters.
+// ofSeveral reports whether a script takes the keys of any number of limiters.
 func ofSeveral(script *Script) bool { return script == AcquireMany }
 
 // others are the scripts of limiters that are none of Redisson's.
@@ -208,7 +208,7 @@ func TestNothingThatSomeServerLacks(t *testing.T) {
 	}
 }
 
-// Keys come from KEYS, by a literal number where they are one limiter's: a
+// Keys come from KEYS, by a literal number if they are one limiter's: a
 // cluster finds the node by them.
 func TestKeysAreLiteral(t *testing.T) {
 	t.Parallel()
@@ -251,7 +251,7 @@ type run struct {
 	args   []any
 	want   any    // on a limiter of 10 permits an hour
 	unset  any    // where there is none
-	fails  string // the code of the error where there is none
+	fails  string // the code of the error if there is none
 }
 
 func TestEachScriptRuns(t *testing.T) {

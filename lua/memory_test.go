@@ -374,7 +374,7 @@ func (s *memoryScene) checkFreed(r *memoryRun, err error) {
 	}
 }
 
-// A repeated give-back tells where it can't know whether it has run.
+// A repeated give-back tells if it can't know whether it has run.
 func TestGiveBackInDoubt(t *testing.T) {
 	t.Parallel()
 	redistest.Engines(t, func(t *testing.T, rdb *redis.Client) {

@@ -18,7 +18,7 @@ import (
 )
 
 // fastPathCalls ask for one permit of a shared limiter, as the fast path takes it.
-// Each returns the answer of acquire, and 0 of acquire_many where acquire decides.
+// Each returns the answer of acquire, and 0 of acquire_many if acquire decides.
 var fastPathCalls = map[string]func(t *testing.T, rdb *redis.Client, keys redisson.Keys, member string) (any, error){
 	"acquire": func(t *testing.T, rdb *redis.Client, keys redisson.Keys, member string) (any, error) {
 		return rdb.Eval(t.Context(), Acquire.Source, []string{keys.Config, keys.Value, keys.Permits}, member).Result()
@@ -161,7 +161,7 @@ func TestAGrantWritesNoTimeToLiveThatIsThere(t *testing.T) {
 	assert.Less(t, n, grants, "of two for each grant")
 }
 
-// The shared value of a limiter of which each client has its own is nobody's.
+// The shared value of a limiter of which each client has its own belongs to none.
 func TestAStrangeSharedValueBesideAClientsOwn(t *testing.T) {
 	t.Parallel()
 	redistest.Engines(t, func(t *testing.T, rdb *redis.Client) {

@@ -159,7 +159,7 @@ func since(requests []*request) (all []time.Time) {
 }
 
 // Requests stand in line in the order in which they came, whenever they were refused
-// and whoever has left meanwhile.
+// and whichever have left meanwhile.
 func TestTheLineIsInTheOrderOfComing(t *testing.T) {
 	t.Parallel()
 	start := time.Now()
@@ -266,7 +266,7 @@ func TestALostGrantOfOneWhoHasGoneGoesBack(t *testing.T) {
 	}
 }
 
-// Callers who wait for permits of a server that answers nobody any more learn that in
+// Callers who wait for permits of a server that answers no call any more learn that in
 // time, however many limiters have somebody in line.
 func TestLinesOnASilentServerEndInTime(t *testing.T) {
 	t.Parallel()

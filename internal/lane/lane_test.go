@@ -133,14 +133,14 @@ func TestTheShortestTripCounts(t *testing.T) {
 	})
 }
 
-// A server that answers nobody is asked by one call at a time, until it answers.
+// A server that answers no call is asked by one call at a time, until it answers.
 func TestASilentServerIsProbed(t *testing.T) {
 	t.Parallel()
 	onRig(t, &flights{trip: 10 * time.Millisecond}, 1024, func(t *testing.T, r *rig) {
 		r.mustAsk(t, 0)
 		r.stuck.Store(true)
 		ask := func(i int) {
-			// Those that were not sent are told nothing: that is for whoever waits.
+			// Those that were not sent get no answer: that is for those who wait.
 			if _, err := r.ask(i, script.Call{Repeat: true}); err != nil {
 				assert.ErrorIs(t, err, script.ErrLost)
 				assert.True(t, script.Silent(err))

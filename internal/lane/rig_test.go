@@ -158,7 +158,7 @@ func (r *rig) mustAsk(t *testing.T, i int) {
 	assert.NoError(t, err)
 }
 
-// ask is a call and whoever waits for it.
+// ask is a call and who waits for it.
 type ask struct {
 	call  *lane.Call
 	done  chan struct{}

@@ -1,7 +1,7 @@
 // Package faults proves that nothing is granted twice and no permit is lost where
-// requests and answers get lost, come late or twice, where Redis hangs or refuses, and
+// requests and answers get lost, come late or twice, if Redis hangs or refuses, and
 // where a hook of the Redis client panics; what callers with a policy for outages are
-// answered then; and that an observer is told of it.
+// answered then; and that an observer learns of it.
 //
 // A proxy between a Client and its server cuts, drops, delays and doubles requests and
 // answers; each case checks that the permits in use are those that callers hold. The

@@ -103,7 +103,7 @@ func miniRing(t *testing.T, prepare func(shard string, rdb *redis.Client)) *redi
 		Addrs:              map[string]string{"hangs": "hangs", "works": "works"},
 		HeartbeatFrequency: 1000 * time.Hour,
 		HeartbeatFn:        func(context.Context, *redis.Client) bool { return true },
-		PoolSize:           256, // nobody waits for a connection, which bubbles do not allow
+		PoolSize:           256, // no caller waits for a connection, which bubbles do not allow
 		NewClient: func(opt *redis.Options) *redis.Client {
 			_, m := redistest.Mini(t)
 			shard := opt.Addr
@@ -180,7 +180,7 @@ func checkFresh(t *testing.T, fresh *rratelimiter.Client, names ...string) {
 }
 
 // A cluster that is down costs a caller no more than the time of a call, what its client
-// needs to learn of that included. Once the policy decides, nobody waits.
+// needs to learn of that included. Once the policy decides, no caller waits.
 func TestAClusterIsDown(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {

@@ -165,7 +165,7 @@ func TestAServerThatHangs(t *testing.T) {
 		before, _, _ := hook.seen()
 		time.Sleep(time.Minute)
 		sent, now, _ := hook.seen()
-		assert.Equal(t, before, sent, "sent for nobody")
+		assert.Equal(t, before, sent, "sent for callers who have gone")
 		assert.Zero(t, now)
 
 		hook.hang(false)
@@ -212,7 +212,7 @@ func TestAChangeBesideALeaseOnAServerThatHangs(t *testing.T) {
 	}
 }
 
-// A timeout bounds the wait for permits also where go-redis ends its reads in time.
+// A timeout bounds the wait for permits also if go-redis ends its reads in time.
 func TestATimeoutOnAServerThatHangs(t *testing.T) {
 	t.Parallel()
 	for _, punctual := range []bool{false, true} {
@@ -240,7 +240,7 @@ func TestATimeoutOnAServerThatHangs(t *testing.T) {
 	}
 }
 
-// probePace is how often a server that answers nobody is asked.
+// probePace is how often a server that answers no call is asked.
 const probePace = time.Second / 3
 
 // askWhileItHangs asks a server that hangs, of 100 keys within 100 ms, and lets it
@@ -300,7 +300,7 @@ func TestAServerThatHangsAgainAndAgain(t *testing.T) {
 }
 
 // Notices to a server that is silent gather no goroutines, and hold up no Close for longer
-// than a call takes. Once the server answers, each limiter that was changed is told of.
+// than a call takes. Once the server answers, each limiter that was changed gets a notice.
 func TestNoticesToASilentServer(t *testing.T) {
 	t.Parallel()
 	const timeout = 300 * time.Millisecond

@@ -98,7 +98,7 @@ func TestObserverIsToldOfAHang(t *testing.T) {
 	}, rratelimiter.WithLogger(slog.New(slog.NewTextHandler(said, nil))))
 }
 
-// Permits that can't be given back, since their server answers nobody, are told of.
+// The observer learns of permits that can't be given back, since their server hangs.
 func TestObserverIsToldOfPermitsGivenUp(t *testing.T) {
 	t.Parallel()
 	watched(t, func(t *testing.T, s *watchedScene) {
@@ -130,7 +130,7 @@ func TestObserverIsToldOfPermitsGivenUp(t *testing.T) {
 	})
 }
 
-// What a request for permits finds damaged, and mends, is told of.
+// The observer learns what a request for permits found damaged, and mended.
 func TestObserverIsToldOfRepairs(t *testing.T) {
 	t.Parallel()
 	lose := func(keys ...string) func(*testing.T, *redis.Client) {
@@ -205,7 +205,7 @@ func TestObserverIsToldOfRepairsByOtherCalls(t *testing.T) {
 	}
 }
 
-// Of damage that lasts the observer is told once a minute, and of each limiter of those
+// Of damage that lasts the observer learns once a minute, and of each limiter of those
 // that are asked for together.
 func TestObserverIsToldOfRepairsNowAndThen(t *testing.T) {
 	t.Parallel()

@@ -103,7 +103,7 @@ func TestAllHappensOnce(t *testing.T) {
 	faults := append(slices.Concat(lossy, tardy), "double")
 	underFaults(t, faults, cases, waiting, func(t *testing.T, c allCase, what, fault, version string) {
 		if fault == "double" && version != limitertest.MembersOf["D2"] && version != limitertest.MembersOf["D2 merged"] {
-			return // the copy is told that the id is another's, and nobody listens
+			return // the copy learns that the id is another's, and no caller waits for that
 		}
 		w := newBundleInUse(t, c.inUse, version)
 		w.On(lua.AcquireAll, actions(fault, w.Held)...)
@@ -134,7 +134,7 @@ func TestGiveBackHappensOnce(t *testing.T) {
 		"those that were refused": {[]int64{3, 7, 2}, []bool{false, true, false}, 5},
 		"all":                     {},
 	}
-	faults := []string{"", "drop", "drop drop drop", "swallow", "hold", "cut", "drop cut", "late", "late drop", "drop late"}
+	faults := []string{"", "drop", "drop+drop+drop", "swallow", "hold", "cut", "drop+cut", "late", "late+drop", "drop+late"}
 	underFaults(t, faults, cases, nil, func(t *testing.T, c goneCase, what, fault, version string) {
 		if c.permits == nil {
 			giveBackAll(t, fault, version)
@@ -175,7 +175,7 @@ func giveBackAll(t *testing.T, fault, version string) {
 }
 
 // What happens to a limiter between an attempt whose request is late and the
-// late request itself must not let that take permits for nobody.
+// late request itself must not let that take permits that no caller holds.
 func TestARequestThatIsLateTakesNothing(t *testing.T) {
 	t.Parallel()
 	for name, tt := range map[string]struct {
@@ -236,7 +236,7 @@ func TestARequestForAllThatIsLateTakesNothing(t *testing.T) {
 		}, three{3, 3, 3}},
 	} {
 		eachLayout(t, name, func(t *testing.T, version string) {
-			for _, fault := range []string{"late", "drop late"} { // the attempt, or its repeat
+			for _, fault := range []string{"late", "drop+late"} { // the attempt, or its repeat
 				w := newBundleInUse(t, tt.inUse, version)
 				w.On(lua.AcquireAll, actions(fault, w.Held)...)
 				got, err := w.tryAll(t.Context(), 3, 0)
@@ -250,7 +250,7 @@ func TestARequestForAllThatIsLateTakesNothing(t *testing.T) {
 }
 
 // A repeat that was answered that its permits exceed the rate counts as answered
-// too: with a higher rate the late request must not take permits for nobody.
+// too: with a higher rate the late request must not take permits that no caller holds.
 func TestARequestAboveTheRateThatIsLateTakesNothing(t *testing.T) {
 	t.Parallel()
 	eachLayout(t, "late", func(t *testing.T, version string) {
@@ -318,8 +318,8 @@ func TestAcquireHappensOnceThoughOthersInterfere(t *testing.T) {
 	}
 }
 
-// Who is told that it was granted holds its permits, less those that another gave back if
-// it was granted before; who was not holds none. Of a batch nobody can say whose were
+// A caller whose request was granted holds its permits, less those that another gave back if
+// it was granted before; another holds none. Of a batch none can say whose were
 // given back.
 func checkInterfered(t *testing.T, w *limitertest.Wire, wishes []limitertest.Wish, given, others int64) {
 	t.Helper()

@@ -314,7 +314,7 @@ func TestCloseDuringAnOutage(t *testing.T) {
 	})
 }
 
-// A hook of the Redis client's that panics ends no program, whoever makes the call.
+// A hook of the Redis client's that panics ends no program, on whichever goroutine.
 func TestHooksThatPanicDuringAnOutage(t *testing.T) {
 	t.Parallel()
 	for _, inline := range []bool{false, true} {

@@ -210,7 +210,7 @@ func TestAllOfAnIdThatIsAnothers(t *testing.T) {
 	}
 }
 
-// A Release of the same Client waits for the repeat: until then nobody knows
+// A Release of the same Client waits for the repeat: until then it is unknown
 // what there is to release.
 func TestReleaseWaitsForWhatIsInDoubt(t *testing.T) {
 	t.Parallel()
@@ -319,7 +319,7 @@ func TestReleasesAndAttemptsForAllTakeTurns(t *testing.T) {
 	}
 }
 
-// What is given back is found by its id where others have shrunk it, however many
+// What is given back is found by its id if others have shrunk it, however many
 // newer members come and go meanwhile.
 func TestGiveBackFindsItsMember(t *testing.T) {
 	t.Parallel()

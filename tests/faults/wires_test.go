@@ -26,15 +26,19 @@ import (
 // A fault is what the attempts of a call meet, in turn: see actions.
 var (
 	// With these a request reaches Redis at most once for each attempt, and before the next.
-	lossy = []string{"", "drop", "drop drop drop", "swallow", "swallow drop", "cut", "cut drop", "drop cut", "hold", "hold hold"}
+	lossy = []string{"", "drop", "drop+drop+drop", "swallow", "swallow+drop", "cut", "cut+drop", "drop+cut", "hold", "hold+hold"}
 	// With these it does so after it was repeated.
-	tardy = []string{"late", "late late", "late drop", "drop late"}
+	tardy = []string{"late", "late+late", "late+drop", "drop+late"}
 )
+
+func wordsOf(fault string) []string {
+	return strings.FieldsFunc(fault, func(r rune) bool { return r == '+' })
+}
 
 // actions returns what the words of a fault stand for; held ends what is held back.
 func actions(fault string, held <-chan struct{}) []redistest.Action {
 	var all []redistest.Action
-	for word := range strings.FieldsSeq(fault) {
+	for _, word := range wordsOf(fault) {
 		action, known := map[string]redistest.Action{
 			"pass": redistest.Pass, "drop": redistest.DropAnswer, "swallow": redistest.Swallow, "cut": redistest.Cut,
 			"double": redistest.Duplicate, "hold": redistest.Pass.When(held), "late": redistest.Late.When(held),
@@ -231,13 +235,13 @@ func storm(t *testing.T, lanes uint64, rounds int, begin func(lane uint64, draw 
 func TestStorm(t *testing.T) {
 	t.Parallel()
 	for name, faults := range map[string]string{
-		"of lost answers":  "drop drop cut cut swallow hold",
-		"of late requests": "drop cut late late",
+		"of lost answers":  "drop+drop+cut+cut+swallow+hold",
+		"of late requests": "drop+cut+late+late",
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			var kinds []limitertest.Fault
-			for fault := range strings.FieldsSeq(faults) {
+			for _, fault := range wordsOf(faults) {
 				kinds = append(kinds, func(held <-chan struct{}) redistest.Action { return actions(fault, held)[0] })
 			}
 			storm(t, 8, 10, func(lane uint64, draw *rand.Rand, version string) func() bool {
@@ -278,7 +282,7 @@ func (w *bundle) stormRound(t *testing.T, draw *rand.Rand, holding *three) bool 
 			return redistest.Pass
 		}
 		left--
-		return actions("drop drop cut swallow late hold", held)[draw.IntN(6)]
+		return actions("drop+drop+cut+swallow+late+hold", held)[draw.IntN(6)]
 	})
 	got := make([]three, 1+draw.IntN(8))
 	var wg sync.WaitGroup
@@ -290,10 +294,8 @@ func (w *bundle) stormRound(t *testing.T, draw *rand.Rand, holding *three) bool 
 			switch kind {
 			case 0:
 				all, err = w.tryAll(ctx, permits, 0)
-			case 1:
-				all, err = w.tryAll(context.Background(), permits, limitertest.Outlasts)
-			case 2:
-				all, err = w.tryAll(context.Background(), permits, 0)
+			case 1, 2:
+				all, err = w.tryAll(context.Background(), permits, time.Duration(2-kind)*limitertest.Outlasts)
 			default:
 				ok, tryErr := w.own[one].TryAcquire(ctx, permits, 0)
 				got[i][one], err = limitertest.Counted(permits, ok, tryErr)

@@ -149,7 +149,7 @@ func TestScriptsThatTheServerForgot(t *testing.T) {
 	for _, tt := range []struct {
 		fault  string // EVALSHA, EVAL, EVALSHA ...
 		forget int    // before that call, too
-	}{{"", 0}, {"pass drop", 0}, {"drop", 0}, {"pass cut pass drop", 0}, {"pass drop", 3}, {"pass drop pass drop", 3}} {
+	}{{"", 0}, {"pass+drop", 0}, {"drop", 0}, {"pass+cut+pass+drop", 0}, {"pass+drop", 3}, {"pass+drop+pass+drop", 3}} {
 		t.Run(fmt.Sprint(tt.fault, ", forgotten ", tt.forget), func(t *testing.T) {
 			w := limitertest.NewWire(t, server, limitertest.Hourly(10), false)
 			limitertest.MustAcquire(t, w.Other, 3)
