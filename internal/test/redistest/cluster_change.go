@@ -1,0 +1,223 @@
+package redistest
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"testing"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+)
+
+const migrateTimeoutMillis = 5000
+
+// A SlotMove is the move of a slot from one master to another, step by step: in
+// between, some of the slot's keys are here and some there.
+type SlotMove struct {
+	cluster  *Cluster
+	slot     int
+	from, to *Server
+}
+
+// StartMove opens the move of a slot to the master to: the slot is importing
+// there and migrating where it is. No key has moved yet.
+func (c *Cluster) StartMove(t testing.TB, slot int, to *Server) *SlotMove {
+	t.Helper()
+	from, _ := c.Owner(t, slot)
+	m := &SlotMove{cluster: c, slot: slot, from: from, to: to}
+	m.set(t, to, "IMPORTING", c.ids[from])
+	m.set(t, from, "MIGRATING", c.ids[to])
+	return m
+}
+
+// MoveKeys moves these keys, or where none is named, all that the slot has left.
+func (m *SlotMove) MoveKeys(t testing.TB, keys ...string) {
+	t.Helper()
+	host, port := m.to.hostPort()
+	for all := len(keys) == 0; ; {
+		if all {
+			var err error
+			keys, err = m.from.ask(t.Context(), "CLUSTER", "GETKEYSINSLOT", m.slot, 100).StringSlice()
+			must(t, err)
+		}
+		if len(keys) == 0 {
+			return
+		}
+		args := []any{"MIGRATE", host, port, "", 0, migrateTimeoutMillis, "KEYS"}
+		for _, key := range keys {
+			args = append(args, key)
+		}
+		must(t, m.from.ask(t.Context(), args...).Err())
+		if !all {
+			return
+		}
+	}
+}
+
+// Finish gives the slot to its new master, and waits until all nodes know.
+func (m *SlotMove) Finish(t testing.TB) {
+	t.Helper()
+	m.assign(t)
+	m.cluster.waitOwner(t, m.slot, m.to, 1, func() { m.assign(t) })
+}
+
+func (m *SlotMove) assign(t testing.TB) {
+	t.Helper()
+	nodes := []*Server{m.to, m.from}
+	for _, s := range m.cluster.allAlive() {
+		// A replica follows its master and takes no orders.
+		if !slices.Contains(nodes, s) && s.IsMaster(t) {
+			nodes = append(nodes, s)
+		}
+	}
+	for _, s := range nodes {
+		m.set(t, s, "NODE", m.cluster.ids[m.to])
+	}
+}
+
+func (m *SlotMove) set(t testing.TB, on *Server, state, id string) {
+	t.Helper()
+	must(t, on.ask(t.Context(), "CLUSTER", "SETSLOT", m.slot, state, id).Err())
+}
+
+const takeover = "TAKEOVER"
+
+// Failover makes a replica the master of its slots: in agreement with its
+// master, so that no write is lost, or if it takesOver at once and by itself, as
+// where the master and the majority are gone. It returns when all nodes that
+// are alive know, and the old master, if it is, is in step as a replica.
+func (c *Cluster) Failover(t testing.TB, replica *Server, takesOver bool) {
+	t.Helper()
+	if takesOver {
+		c.failover(t, replica, takeover)
+	} else {
+		c.failover(t, replica)
+	}
+}
+
+// ForceFailover makes a replica the master by the votes of the other masters,
+// without the consent of its own, which may be gone; else it is like Failover.
+func (c *Cluster) ForceFailover(t testing.TB, replica *Server) {
+	t.Helper()
+	c.failover(t, replica, "FORCE")
+}
+
+// Electable reports whether a replica may stand for election. For two node timeouts, and
+// two seconds at least, Redis counts the votes that a node got for those of its next
+// election: it would be a master to itself alone, and lose what is written to it.
+func (c *Cluster) Electable(t testing.TB, replica *Server) bool {
+	t.Helper()
+	const setting = "cluster-node-timeout"
+	var millis int64
+	must(t, replica.do(func(rdb *redis.Client) error {
+		_, err := fmt.Sscan(rdb.ConfigGet(t.Context(), setting).Val()[setting], &millis)
+		return err
+	}))
+	return time.Since(c.stood[replica]) > max(2*time.Duration(millis)*time.Millisecond, 2*time.Second)
+}
+
+func (c *Cluster) failover(t testing.TB, replica *Server, how ...any) {
+	t.Helper()
+	if !slices.Contains(how, any(takeover)) {
+		for !c.Electable(t, replica) {
+			time.Sleep(10 * time.Millisecond)
+		}
+		defer func() { c.stood[replica] = time.Now() }()
+	}
+	slot, alive := -1, 0
+	ask := func() error { return replica.ask(t.Context(), append([]any{"CLUSTER", "FAILOVER"}, how...)...).Err() }
+	must(t, replica.do(func(rdb *redis.Client) error {
+		ranges, err := slotRanges(t.Context(), rdb)
+		if err != nil {
+			return err
+		}
+		for _, r := range ranges {
+			if slices.ContainsFunc(r.Nodes, func(n redis.ClusterNode) bool { return c.node(n.ID) == replica }) {
+				slot, alive = r.Start, 0
+				for _, n := range r.Nodes {
+					if c.node(n.ID).answers() {
+						alive++
+					}
+				}
+			}
+		}
+		return nil
+	}))
+	must(t, ask())
+	if slot < 0 {
+		t.Fatalf("the node at %s has no slots to take over", replica.addr)
+	}
+	// Masters do not vote twice within two node timeouts about the same slots, and
+	// the replica does not learn of it.
+	c.waitOwner(t, slot, replica, alive, func() {
+		if !replica.IsMaster(t) {
+			_ = ask() // refused if it has just become one
+		}
+	})
+}
+
+// insistAfter is when nodes that still disagree get their orders again.
+const insistAfter = time.Second
+
+// waitOwner waits until all nodes that are alive see the slot at its owner,
+// with at least so many nodes in all, and themselves are in step. As long as they
+// do not it calls again, and gives the owner the highest epoch: changes close to
+// each other may leave two nodes with the same one, of which others believe the
+// wrong one for good.
+func (c *Cluster) waitOwner(t testing.TB, slot int, owner *Server, nodes int, again func()) {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(t.Context(), clusterTimeout)
+	defer cancel()
+	for {
+		err := c.untilOwner(ctx, slot, owner, nodes)
+		if err == nil || ctx.Err() != nil {
+			must(t, err)
+			return
+		}
+		again()
+		if owner.IsMaster(t) {
+			must(t, owner.ask(ctx, "CLUSTER", "BUMPEPOCH").Err())
+		}
+	}
+}
+
+func (c *Cluster) untilOwner(ctx context.Context, slot int, owner *Server, nodes int) error {
+	ctx, cancel := context.WithTimeout(ctx, insistAfter)
+	defer cancel()
+	return c.until(ctx, c.allAlive(), func(ctx context.Context, rdb *redis.Client) error {
+		ranges, err := slotRanges(ctx, rdb)
+		if err != nil {
+			return err
+		}
+		for _, r := range ranges {
+			if r.Start <= slot && slot <= r.End && c.node(r.Nodes[0].ID) == owner && len(r.Nodes) >= nodes {
+				return errors.Join(inOrder(ctx, rdb), linked(ctx, rdb))
+			}
+		}
+		return fmt.Errorf("slot %d is still elsewhere: %v", slot, ranges)
+	})
+}
+
+// AwaitOrder waits until all nodes say that the cluster is in order, none of them
+// missing, and each replica is in step.
+func (c *Cluster) AwaitOrder(t testing.TB) {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(t.Context(), clusterTimeout)
+	defer cancel()
+	must(t, c.until(ctx, c.nodes, func(ctx context.Context, rdb *redis.Client) error {
+		return errors.Join(inOrder(ctx, rdb, "cluster_slots_pfail:0\r", "cluster_slots_fail:0\r"), linked(ctx, rdb))
+	}))
+}
+
+// IsMaster reports whether the server takes writes, as far as it knows itself.
+func (s *Server) IsMaster(t testing.TB) bool {
+	t.Helper()
+	role, err := s.role(t.Context())
+	must(t, err)
+	return role[0] == "master"
+}
+
+// role returns "master", "slave" or "sentinel", and what more ROLE answers.
+func (s *Server) role(ctx context.Context) ([]any, error) { return s.ask(ctx, "ROLE").Slice() }
