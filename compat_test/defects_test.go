@@ -119,6 +119,8 @@ var defects = map[string]func(s *sides){
 		}
 		proxy.Settle(s.t)
 		proxy.OnCommand(nil)
+		value, _ := stored(s.t, s.rdb, s.goKeys.Value, s.goKeys.Permits)
+		assert.EqualValues(s.t, 10, value, "before a look would repair it")
 		s.free(1, 10)
 		s.pass(time.Hour)
 		s.free(11, 20)
