@@ -47,6 +47,8 @@ func TestDemo(t *testing.T) {
 	assert.Contains(t, got.stdout, "3 of 3")
 	assert.Contains(t, got.stdout, "never over the limit")
 
+	assert.Contains(t, inBubble(t, "demo", "--rate", "30/1s", "--tries", "20").stdout, "    0s |+", "ten and more")
+
 	// A long interval has a short timeline.
 	got = inBubble(t, "demo", "--rate", "2/1m", "--tries", "30", "--timeout", "1m")
 	assert.Contains(t, got.stdout, "2 of 2")
