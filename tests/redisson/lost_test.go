@@ -70,24 +70,36 @@ func TestPermitsInUseCountWhereTheConfigurationIsLost(t *testing.T) {
 			newest: rratelimiter.PerClient, "3.52.0": rratelimiter.Overall, "3.27.2": rratelimiter.Overall,
 			"3.20.1": rratelimiter.Overall, "3.16.8": rratelimiter.Overall, "3.15.5": rratelimiter.PerClient,
 		} {
+			old, steps := every(100, minute), []step{}
+			old.Type = kind
 			for _, tc := range []struct{ rate, free, later int }{{10, 0, 4}, {15, 5, 9}, {5, 0, 0}, {200, 190, 194}} {
 				for value, damage := range map[string]step{
 					"its own": wait(0), "90": keepTTL("90"), "0": keepTTL("0"), "-7": keepTTL("-7"), "gone": loseValue,
 				} {
-					old, cfg := every(100, minute), every(int64(tc.rate), minute)
-					old.Type, cfg.Type = kind, kind
-					many := max(0, tc.free-20)
-					all[fmt.Sprintf("%s/%s/of %d beside value %s", what, version, tc.rate, value)] = scenario{cfg: old, version: version, steps: []step{
-						take(4), wait(20 * second), take(6), loseConfig, damage, makeAnew(cfg),
+					cfg, many := every(int64(tc.rate), minute), max(0, tc.free-20)
+					cfg.Type = kind
+					steps = append(steps,
+						another(fmt.Sprintf("of %d beside value %s", tc.rate, value)),
+						take(4), wait(20*second), take(6), loseConfig, damage, makeAnew(cfg),
 						times(min(many, 1), take(int64(many))), grants(tc.free-many, tc.free-many+1),
-						wait(40 * second), grants(tc.later-tc.free, tc.later-tc.free+1), // four are back
+						wait(40*second), grants(tc.later-tc.free, tc.later-tc.free+1), // four are back
 						wait(minute), free(int64(tc.rate)),
-					}}
+					)
 				}
 			}
+			all[what+"/"+version] = scenario{cfg: old, version: version, steps: steps}
 		}
 	}
 	perform(t, all)
+}
+
+// another goes on with a new limiter of the same rate, which failures name so.
+func another(what string) step {
+	return func(p *play) {
+		p.Log(what)
+		p.l = p.client.RateLimiter(redistest.Name(p))
+		limitertest.MustTrySetRate(p, p.l, p.cfg)
+	}
 }
 
 // keepTTL writes the value, and leaves its end.
