@@ -70,17 +70,13 @@ func (c linearCall) run(ctx context.Context, l *rratelimiter.RateLimiter, moment
 		err = l.Acquire(ctx, c.Permits)
 		r.OK = err == nil
 	case linear.Take:
-		var d limit.Decision
-		d, err = l.Take(ctx, c.Permits)
-		note(&r, d)
+		err = note(&r)(l.Take(ctx, c.Permits))
 	case linear.Peek:
-		var d limit.Decision
-		d, err = l.Peek(ctx, c.Permits)
-		note(&r, d)
+		err = note(&r)(l.Peek(ctx, c.Permits))
 	case linear.UpTo:
 		var d limit.Decision
 		r.Taken, d, err = l.TakeUpTo(ctx, c.Permits)
-		note(&r, d)
+		err = note(&r)(d, err)
 	case linear.Release:
 		err = l.Release(ctx, c.Permits)
 	case linear.Available:
@@ -106,9 +102,12 @@ func (c linearCall) run(ctx context.Context, l *rratelimiter.RateLimiter, moment
 	return r
 }
 
-// note notes the figures of a decision.
-func note(r *linear.Record, d limit.Decision) {
-	r.OK, r.Free, r.Limit, r.Wait, r.Reset = d.Granted, d.Remaining, d.Limit, d.RetryAfter, d.ResetAfter
+// note returns what notes the figures of a decision.
+func note(r *linear.Record) func(d limit.Decision, err error) error {
+	return func(d limit.Decision, err error) error {
+		r.OK, r.Free, r.Limit, r.Wait, r.Reset = d.Granted, d.Remaining, d.Limit, d.RetryAfter, d.ResetAfter
+		return err
+	}
 }
 
 // moments counts the moments of a history.

@@ -1,0 +1,150 @@
+package model
+
+import "github.com/rratelimiter/rratelimiter/codec"
+
+// tryAcquireAtOnce takes permits that are free without a look at what has run out; it
+// returns false unless they are.
+func (m *Module) tryAcquireAtOnce(c *Call, permits int64) (Answer, bool) {
+	if c.Config == nil || m.thorough {
+		return Answer{}, false
+	}
+	p := c.Pair()
+	if permits < 1 || !p.HasValue || permits > p.Value || p.Value > c.Rate() {
+		return Answer{}, false
+	}
+	window := m.isWindow(c, p)
+	if len(p.Rows) == 0 && !window {
+		p.Value = c.Rate() // value there, set gone
+	}
+	m.grant(c, p, permits)
+	goTail(c, p, true, window)
+	return Say(true), true
+}
+
+// refuseAtOnce refuses if the oldest member alone tells the wait, and changes nothing:
+// also a value to which Redisson gave no end stays without one. It returns false if it
+// may not.
+func (m *Module) refuseAtOnce(c *Call, permits int64) (Answer, bool) {
+	if c.Config == nil || m.thorough || c.PerClient() || c.KeepAlive() > 0 {
+		return Answer{}, false
+	}
+	p := c.Pair()
+	if permits < 1 || permits > c.Rate() || !p.HasValue || permits <= p.Value || p.Value > c.Rate() || len(p.Rows) == 0 {
+		return Answer{}, false
+	}
+	oldest, newest := p.Rows[0], p.Rows[len(p.Rows)-1]
+	if oldest.Layout != codec.LayoutD2 || oldest.At+c.Interval() <= c.Now || newest.At > c.Now || p.Value+oldest.Permits < permits {
+		return Answer{}, false
+	}
+	return Say(false), true
+}
+
+// grant takes permits; without a member if there is only the window.
+func (m *Module) grant(c *Call, p *Pair, permits int64) {
+	if !p.HasValue {
+		m.set(c, p, c.Rate())
+	}
+	if m.windowed {
+		p.Value -= permits
+	} else {
+		c.grant(p, permits)
+	}
+}
+
+// tryAcquire takes permits if they are free. With audit, a refusal means that
+// not even leaked permits were left.
+func (m *Module) tryAcquire(c *Call, permits int64, fallback *Rate, audit bool) Answer {
+	granted, _, problem := m.take(c, permits, fallback, audit)
+	if problem != "" {
+		return Say(problem)
+	}
+	return Say(granted)
+}
+
+func (m *Module) take(c *Call, permits int64, fallback *Rate, audit bool) (granted bool, u upToDate, problem string) {
+	if problem := ask(c, permits, fallback); problem != "" {
+		return false, u, problem
+	}
+	m.open(c, fallback)
+	p := c.Pair()
+	u = m.settle(c, p)
+	if permits > u.free && audit && len(p.Rows) > 0 && !m.windowed {
+		m.repay(c, p)
+		u.free = p.Value
+	}
+	granted = permits <= u.free
+	if granted {
+		m.grant(c, p, permits)
+		u.free -= permits
+	}
+	if m.windowed || u.window {
+		m.endWindow(c, p) // nothing else would ever fill it
+	}
+	goTail(c, p, true, m.windowed || u.window)
+	return granted, u, ""
+}
+
+// ask returns why permits can't be had at all, "" if they can.
+func ask(c *Call, permits int64, fallback *Rate) string {
+	rate := c.Rate()
+	switch {
+	case permits < 1:
+		// tryAcquire(-5) mints permits; 0 leaves junk members.
+		return Illegal
+	case c.Config == nil && fallback == nil:
+		return NotInitialized
+	case c.Config == nil:
+		rate = fallback.Rate
+	}
+	if permits > rate {
+		return ExceedsRate
+	}
+	return ""
+}
+
+// open makes a limiter that has no rate.
+func (m *Module) open(c *Call, fallback *Rate) {
+	if c.Config == nil {
+		c.setConfig(fallback)
+		m.recount(c)
+		// unlink takes the configuration alone: what is left may have an end.
+		c.Pair().persistBut(m.isWindow(c, c.Pair()))
+	}
+}
+
+// decision is Take: tryAcquire, with figures.
+func (m *Module) decision(c *Call, permits int64, audit bool) Answer {
+	granted, u, problem := m.take(c, permits, nil, audit)
+	if problem != "" {
+		return Say(problem)
+	}
+	p, interval := c.Pair(), c.Interval()
+	retry, reset := int64(0), interval
+	switch {
+	case m.windowed || u.window:
+		if u.free < c.Rate() {
+			reset = p.ValueEnd - c.Now
+		}
+	case !granted:
+		reset = p.Grants().Full(interval, c.Now) - c.Now
+	}
+	if !granted {
+		retry = m.ready(c, permits) - c.Now
+	}
+	return Say(granted, c.Rate(), max(0, u.free)).With(retry, reset)
+}
+
+// ready returns when permits may be had.
+func (m *Module) ready(c *Call, permits int64) int64 {
+	p, free := c.Pair(), c.Rate()
+	if p.HasValue {
+		free = p.Value
+	}
+	if m.isWindow(c, p) && free < permits {
+		return p.ValueEnd
+	}
+	if at, ok := p.Grants().Ready(free, permits, c.Interval(), c.Now); ok {
+		return at
+	}
+	return c.after(c.Interval()) // all there is would not do
+}
