@@ -43,10 +43,7 @@ func measure(b *testing.B, name string, f func() error) {
 	})
 }
 
-var (
-	granting = rratelimiter.PerSecond(1_000_000)
-	refusing = rratelimiter.PerHour(1)
-)
+var granting, refusing = rratelimiter.PerSecond(1_000_000), rratelimiter.PerHour(1)
 
 // benchmarked returns a limiter that has been asked once.
 func benchmarked(
