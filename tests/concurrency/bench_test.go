@@ -401,6 +401,7 @@ var spare = stallState{rate: 2 * pileSize, value: pileSize}
 
 // oldCases are what calls do on piles of older layouts.
 func oldCases(b *testing.B) (cases []stallCase) {
+	b.Helper()
 	for _, c := range []struct {
 		name    string
 		pile    pile
@@ -439,6 +440,7 @@ func oldCases(b *testing.B) (cases []stallCase) {
 
 // singleCases are one of a kind.
 func singleCases(b *testing.B) []stallCase {
+	b.Helper()
 	perClient, keep := rratelimiter.PerClient, rratelimiter.KeepState()
 	member := limitertest.NewMember(b, codec.LayoutD2, 1)
 	ask := running(lua.Acquire, 5, member, 1, "", "", "", "")
