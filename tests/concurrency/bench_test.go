@@ -188,9 +188,6 @@ func BenchmarkCancel(b *testing.B) {
 	}
 }
 
-// pileSize is how many members have piled up, of one permit each.
-const pileSize = 1_000_000
-
 // A pile is a million members of some layouts. One half was granted 3 to 2.5
 // hours ago and the other an hour to half an hour ago, or is dated 1 to 1.5
 // hours ahead. So the interval says how many have run out.
@@ -201,6 +198,8 @@ type pile struct {
 }
 
 const (
+	pileSize = 1_000_000 // members that have piled up, of one permit each
+
 	allOut   = 15 * time.Minute
 	halfOut  = 2 * time.Hour
 	allInUse = 4 * time.Hour
@@ -213,10 +212,13 @@ var (
 	pileC     = pile{name: "C", layouts: []codec.Layout{codec.LayoutC}}
 	pileB     = pile{name: "B", layouts: []codec.Layout{codec.LayoutB}}
 	pileMixed = pile{name: "mixed", layouts: []codec.Layout{codec.LayoutB, codec.LayoutC, codec.LayoutD1, codec.LayoutD2}}
-)
 
-// idSizes are how long the ids of the layouts are.
-var idSizes = map[codec.Layout]int{codec.LayoutB: 4, codec.LayoutC: 8, codec.LayoutD1: 8, codec.LayoutD2: 16}
+	// Beside a pile in use as much is free.
+	spare = stallState{rate: 2 * pileSize, value: pileSize}
+
+	// The lengths of the layouts' ids.
+	idSizes = map[codec.Layout]int{codec.LayoutB: 4, codec.LayoutC: 8, codec.LayoutD1: 8, codec.LayoutD2: 16}
+)
 
 // add writes the pile to a key.
 func (p pile) add(b *testing.B, rdb *redis.Client, key string) {
@@ -395,9 +397,6 @@ func pileCases() (cases []stallCase) {
 	}
 	return cases
 }
-
-// spare is beside a pile in use of which as much is free.
-var spare = stallState{rate: 2 * pileSize, value: pileSize}
 
 // oldCases are what calls do on piles of older layouts.
 func oldCases(b *testing.B) (cases []stallCase) {
