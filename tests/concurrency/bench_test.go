@@ -132,11 +132,9 @@ func BenchmarkObserver(b *testing.B) {
 	}
 }
 
-// BenchmarkCancel measures what it costs to cancel a caller if as many as
-// there are iterations wait for one limiter and are cancelled at once: the same
-// for few as for many.
+// BenchmarkCancel measures what it costs to cancel a caller if as many as there are iterations
+// wait for one limiter and are cancelled at once: the same for few as for many.
 //
-//	go test -run '^$' -bench Cancel -benchtime 1000x ./tests/concurrency
 //	go test -run '^$' -bench Cancel -benchtime 20000x ./tests/concurrency
 func BenchmarkCancel(b *testing.B) {
 	for _, bench := range []struct {
@@ -188,9 +186,8 @@ func BenchmarkCancel(b *testing.B) {
 	}
 }
 
-// A pile is a million members of some layouts. One half was granted 3 to 2.5
-// hours ago and the other an hour to half an hour ago, or is dated 1 to 1.5
-// hours ahead. So the interval says how many have run out.
+// A pile is a million members of some layouts: one half granted 3 to 2.5 hours ago, the other 1 to
+// 0.5 hours ago or dated 1 to 1.5 hours ahead. So the interval says how many have run out.
 type pile struct {
 	name    string
 	layouts []codec.Layout
