@@ -129,11 +129,9 @@ func BenchmarkObserver(b *testing.B) {
 	}
 }
 
-// BenchmarkCancel measures what it costs to cancel a caller if as many as
-// there are iterations wait for one limiter and are cancelled at once: the same
-// for few as for many.
+// BenchmarkCancel measures what it costs to cancel a caller if as many as there are iterations
+// wait for one limiter and are cancelled at once: the same for few as for many.
 //
-//	go test -run '^$' -bench Cancel -benchtime 1000x ./tests/concurrency
 //	go test -run '^$' -bench Cancel -benchtime 20000x ./tests/concurrency
 func BenchmarkCancel(b *testing.B) {
 	for _, bench := range []struct {
@@ -185,12 +183,8 @@ func BenchmarkCancel(b *testing.B) {
 	}
 }
 
-// pileSize is how many members have piled up, of one permit each.
-const pileSize = 1_000_000
-
-// A pile is a million members of some layouts. One half was granted 3 to 2.5
-// hours ago and the other an hour to half an hour ago, or is dated 1 to 1.5
-// hours ahead. So the interval says how many have run out.
+// A pile is a million members of some layouts: one half granted 3 to 2.5 hours ago, the other 1 to
+// 0.5 hours ago or dated 1 to 1.5 hours ahead. So the interval says how many have run out.
 type pile struct {
 	name    string
 	layouts []codec.Layout
@@ -198,6 +192,8 @@ type pile struct {
 }
 
 const (
+	pileSize = 1_000_000 // members that have piled up, of one permit each
+
 	allOut   = 15 * time.Minute
 	halfOut  = 2 * time.Hour
 	allInUse = 4 * time.Hour
@@ -210,10 +206,13 @@ var (
 	pileC     = pile{name: "C", layouts: []codec.Layout{codec.LayoutC}}
 	pileB     = pile{name: "B", layouts: []codec.Layout{codec.LayoutB}}
 	pileMixed = pile{name: "mixed", layouts: []codec.Layout{codec.LayoutB, codec.LayoutC, codec.LayoutD1, codec.LayoutD2}}
-)
 
-// idSizes are how long the ids of the layouts are.
-var idSizes = map[codec.Layout]int{codec.LayoutB: 4, codec.LayoutC: 8, codec.LayoutD1: 8, codec.LayoutD2: 16}
+	// Beside a pile in use as much is free.
+	spare = stallState{rate: 2 * pileSize, value: pileSize}
+
+	// The lengths of the layouts' ids.
+	idSizes = map[codec.Layout]int{codec.LayoutB: 4, codec.LayoutC: 8, codec.LayoutD1: 8, codec.LayoutD2: 16}
+)
 
 // add writes the pile to a key.
 func (p pile) add(b *testing.B, rdb *redis.Client, key string) {
@@ -393,11 +392,9 @@ func pileCases() (cases []stallCase) {
 	return cases
 }
 
-// spare is beside a pile in use of which as much is free.
-var spare = stallState{rate: 2 * pileSize, value: pileSize}
-
 // oldCases are what calls do on piles of older layouts.
 func oldCases(b *testing.B) (cases []stallCase) {
+	b.Helper()
 	for _, c := range []struct {
 		name    string
 		pile    pile
@@ -436,6 +433,7 @@ func oldCases(b *testing.B) (cases []stallCase) {
 
 // singleCases are one of a kind.
 func singleCases(b *testing.B) []stallCase {
+	b.Helper()
 	perClient, keep := rratelimiter.PerClient, rratelimiter.KeepState()
 	member := limitertest.NewMember(b, codec.LayoutD2, 1)
 	ask := running(lua.Acquire, 5, member, 1, "", "", "", "")
