@@ -5,6 +5,7 @@ import (
 	"math"
 	"strings"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/redis/go-redis/v9"
@@ -259,13 +260,19 @@ func TestInputContexts(t *testing.T) {
 	redistest.Virtual(t, func(t *testing.T, rdb *redis.Client) {
 		l := limitertest.NewLimiter(t, rdb, limitertest.Every(1, time.Hour))
 		sent := limitertest.CountCommands(rdb)
-		ctx, cancel := context.WithCancel(t.Context())
+		canceled, cancel := context.WithCancel(t.Context())
 		cancel()
+		late, cancel := context.WithDeadline(t.Context(), time.Now())
+		defer cancel()
 		for op, call := range limitertest.Operations {
-			err := call(ctx, l)
-			requireRefused(t, sent, l, op, "", context.Canceled, err)
-			assert.NotErrorIs(t, err, rratelimiter.ErrUnknownOutcome)
+			for _, ctx := range []context.Context{canceled, late} {
+				err := call(ctx, l)
+				requireRefused(t, sent, l, op, "", ctx.Err(), err)
+				assert.NotErrorIs(t, err, rratelimiter.ErrUnknownOutcome, "nothing was sent")
+			}
 		}
+		synctest.Wait()
+		assert.Zero(t, sent.Total())
 	})
 }
 
@@ -273,10 +280,12 @@ func TestInputOfAClosedClient(t *testing.T) {
 	t.Parallel()
 	redistest.Virtual(t, func(t *testing.T, rdb *redis.Client) {
 		client := rratelimiter.New(rdb)
-		l := client.RateLimiter("name")
+		l := client.RateLimiter(redistest.Name(t))
+		limitertest.MustTrySetRate(t, l, limitertest.Every(1, time.Second))
 		require.NoError(t, client.Close(t.Context()))
 		sent := limitertest.CountCommands(rdb)
 		requireAllRefused(t, sent, l, "closed", rratelimiter.ErrClosed)
+		requireAllRefused(t, sent, client.RateLimiter(l.Name()), "closed", rratelimiter.ErrClosed)
 		requireRefused(t, sent, l, "Release", "closed", rratelimiter.ErrClosed, l.Release(t.Context(), 0))
 		assert.NoError(t, rdb.Ping(t.Context()).Err(), "the Redis client stays open")
 	})

@@ -34,7 +34,7 @@ skip() {
 
 # In these one call follows another, whatever test runs beside it, or they look at what
 # is tested elsewhere: at its heap, its pages, its figures in a terminal. The race
-# detector would make them four times as slow, and sees the same calls in all others.
+# detector sees the same calls in all others.
 in_turn=(./tests/{damage,hostile,redisson,soak} ./lua ./codec ./httplimit/admin
 	./cmd/rrl ./cmd/rrl/internal/{connect,doctor,output} ./internal/{answer,keypart,redisson,words}
 	./internal/test/{articles,distribution,linear,redistest} ./internal/docs/{choosing,compatibility,development,page,reliability})
@@ -42,21 +42,33 @@ in_turn=(./tests/{damage,hostile,redisson,soak} ./lua ./codec ./httplimit/admin
 # Failovers, chaos and long use, which make test leaves to make test-all.
 only_in_all=(./tests/servers ./tests/chaos ./tests/soak)
 
-# Many tests wait more than they compute: more tests and packages at a time than there
-# are processors, and the longest, which are among the last by name, first.
-unit_and_server() {
-	local apart=(./compat_test/... "${in_turn[@]}")
-	[ "$all" = all ] || apart+=("${only_in_all[@]}")
-	go list ./... | grep -vxF "$(go list "${apart[@]}")" | sort -r |
-		xargs scripts/race.sh -vet=off -shuffle=on -p 3 -parallel 4 -timeout 10m
+# Where most goroutines meet. In make test the race detector looks at these alone, since
+# it costs four times the time; in make test-all at all but those above.
+meeting=(./tests/{concurrency,faults} ./internal/{clients,engine,lane,look,notify,outage,script}
+	./fixedwindow ./httplimit ./dashboard ./rratelimitertest)
+
+# raced lists the packages that the race detector looks at, the longest, which are among
+# the last by name, first.
+raced() {
+	if [ "$all" = all ]; then
+		go list ./... | grep -vxF "$(go list ./compat_test/... "${in_turn[@]}")"
+	else
+		go list "${meeting[@]}"
+	fi | sort -r
 }
 
-# The same without the race detector.
+# Many tests wait more than they compute: more tests and packages at a time than there
+# are processors.
+with_race() {
+	raced | xargs scripts/race.sh -vet=off -shuffle=on -p 3 -parallel 4 -timeout 10m
+}
+
+# All others.
 without_race() {
 	local apart=(./compat_test)
 	if [ "$all" = all ]; then apart+=(./internal/test/distribution); else apart+=("${only_in_all[@]}"); fi
-	go list "${in_turn[@]}" | grep -vxF "$(go list "${apart[@]}")" |
-		xargs go test -vet=off -ldflags=-w -shuffle=on -timeout 10m
+	go list ./... | grep -vxF "$(go list "${apart[@]}" && raced)" |
+		xargs go test -vet=off -ldflags=-w -shuffle=on -p 3 -timeout 10m
 }
 
 # Faults of all kinds at once. One round of each test of it has run with the rest.
@@ -64,8 +76,8 @@ chaos() {
 	make --no-print-directory chaos MINUTES=2 SEED=1 && make --no-print-directory chaos MINUTES=1
 }
 
-# Two at a time: they wait more than they compute. The race detector looks at all but
-# tools and examples.
+# Two at a time: they wait more than they compute. In make test-all the race detector looks
+# at all but tools and examples.
 other_modules() {
 	# shellcheck disable=SC2016 # of the shell in each module
 	scripts/modules.sh -p 2 bash -c '
@@ -73,7 +85,10 @@ other_modules() {
 		"$0") ;;
 		dashboard/browser) [ "$1" != all ] || go test -vet=off -ldflags=-w -shuffle=on -timeout 10m ./... ;;
 		benchmarks | examples/*) go test -vet=off -ldflags=-w -shuffle=on -timeout 10m ./... ;;
-		*) "$0/scripts/race.sh" -vet=off -shuffle=on -timeout 10m ./... ;;
+		*)
+			if [ "$1" = all ]; then test=("$0/scripts/race.sh"); else test=(go test -ldflags=-w); fi
+			"${test[@]}" -vet=off -shuffle=on -timeout 10m ./...
+			;;
 		esac' "$PWD" "$all"
 }
 
@@ -142,23 +157,24 @@ lint=yes
 scripts/install-lint.sh || lint=no
 echo "== tools: $SECONDS s"
 
-# The linter does what go vet does, so that no step after it has to.
-if [ $lint = yes ]; then
-	step "vet and lint" scripts/lint.sh
-else
-	step vet scripts/modules.sh go vet ./...
-	skip lint
-fi
+# The linter does what go vet does, so that no step after it has to. It computes while the
+# tests wait.
+vet() {
+	if [ $lint = yes ]; then scripts/lint.sh; else scripts/modules.sh go vet ./...; fi
+}
+
+[ $lint = yes ] || skip lint
+begin vet vet
 [ "$all" != all ] || step "vet for Windows, macOS and 32 bits" scripts/vet-others.sh
 wait $installing || true
-step "unit and server tests" unit_and_server
-# All of these wait more than they compute.
+step "tests where goroutines meet" with_race
 begin redisson beside_redisson
-step "tests in turn" without_race
+step "other unit and server tests" without_race
 [ "$all" != all ] || step "other servers and topologies" other_servers
 [ "$all" != all ] || begin chaos chaos
 step "other modules" other_modules
 [ "$all" != all ] || step "modules from nothing" from_nothing
+step "vet and lint (begun before)" end vet
 step "tests beside Redisson (begun before)" end redisson
 [ "$all" != all ] || step "chaos (begun before)" end chaos
 

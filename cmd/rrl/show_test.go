@@ -92,7 +92,7 @@ func damages(t *testing.T) map[string]damage {
 		"above rate":    {written{config(10, hour), 13, nil}, []string{"value_above_rate", "sum_not_rate"}, 10},
 		"set gone":      {written{config(10, hour), 4, nil}, []string{"sum_not_rate"}, 10},
 		"value gone":    {written{config(10, hour), nil, []redis.Z{at(d2, 10)}}, []string{"no_value"}, 7},
-		"future":        {written{config(10, hour), 7, []redis.Z{at(d2, -60_000)}}, []string{"future_members"}, 7},
+		"future":        {written{config(10, hour), 7, []redis.Z{at(d2, -hour)}}, []string{"future_members"}, 7},
 		"unknown":       {written{config(10, hour), 7, []redis.Z{at("what is this", 10)}}, []string{"unknown_layout"}, 7},
 		"no config":     {written{nil, 7, []redis.Z{at(d2, 10)}}, []string{"no_config"}, nil},
 		"no interval":   {written{map[string]string{"rate": "10", "type": "0"}, 7, nil}, []string{"bad_config"}, nil},

@@ -3,7 +3,6 @@ package concurrency_test
 import (
 	"context"
 	"errors"
-	"maps"
 	"math/rand/v2"
 	"slices"
 	"sync"
@@ -25,23 +24,6 @@ import (
 // acquires are those of methods that give back what their caller went away from.
 var acquires = map[string]bool{
 	"TryAcquire": true, "TryAcquire, waiting": true, "Acquire": true, "Take": true, "TakeUpTo": true,
-}
-
-func TestAContextThatHasEnded(t *testing.T) {
-	t.Parallel()
-	virtual(t, limitertest.Operations, func(t *testing.T, rdb *redis.Client, call func(context.Context, *rratelimiter.RateLimiter) error) {
-		l := limitertest.NewLimiter(t, rdb, limitertest.Every(1, time.Second))
-		sent := limitertest.CountCommands(rdb)
-		err := call(endedContext(t), l)
-		require.ErrorIs(t, err, context.Canceled)
-		assert.NotErrorIs(t, err, rratelimiter.ErrUnknownOutcome, "nothing was sent")
-
-		ctx, cancel := context.WithDeadline(t.Context(), time.Now())
-		defer cancel()
-		require.ErrorIs(t, call(ctx, l), context.DeadlineExceeded)
-		synctest.Wait()
-		assert.Zero(t, sent.Total())
-	})
 }
 
 func TestAContextThatEndsInFlight(t *testing.T) {
@@ -345,23 +327,6 @@ func TestHooksSeeTheCallersContext(t *testing.T) {
 			})
 		})
 	}
-}
-
-func TestCallsAfterClose(t *testing.T) {
-	t.Parallel()
-	calls := maps.Clone(limitertest.Operations)
-	calls["Release of nothing"] = func(ctx context.Context, l *rratelimiter.RateLimiter) error { return l.Release(ctx, 0) }
-	virtual(t, calls, func(t *testing.T, rdb *redis.Client, call func(context.Context, *rratelimiter.RateLimiter) error) {
-		client := rratelimiter.New(rdb)
-		before := client.RateLimiter(redistest.Name(t))
-		limitertest.MustTrySetRate(t, before, limitertest.Every(1, time.Second))
-		require.NoError(t, client.Close(t.Context()))
-		sent := limitertest.CountCommands(rdb)
-		require.ErrorIs(t, call(t.Context(), before), rratelimiter.ErrClosed)
-		require.ErrorIs(t, call(context.WithoutCancel(t.Context()), client.RateLimiter(before.Name())), rratelimiter.ErrClosed)
-		assert.Zero(t, sent.Total())
-		require.NoError(t, rdb.Ping(t.Context()).Err(), "the Redis client stays open")
-	})
 }
 
 func TestCloseOfAnIdleClient(t *testing.T) {
