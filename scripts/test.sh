@@ -60,7 +60,7 @@ raced() {
 # Many tests wait more than they compute: more tests and packages at a time than there
 # are processors.
 with_race() {
-	raced | xargs scripts/race.sh -vet=off -shuffle=on -p 3 -parallel 4 -timeout 10m
+	raced | xargs scripts/race.sh -vet=off -shuffle=on -p 3 -parallel 6 -timeout 10m
 }
 
 # All others.
@@ -68,7 +68,7 @@ without_race() {
 	local apart=(./compat_test)
 	if [ "$all" = all ]; then apart+=(./internal/test/distribution); else apart+=("${only_in_all[@]}"); fi
 	go list ./... | grep -vxF "$(go list "${apart[@]}" && raced)" |
-		xargs go test -vet=off -ldflags=-w -shuffle=on -p 3 -timeout 10m
+		xargs go test -vet=off -ldflags=-w -shuffle=on -p 2 -parallel 8 -timeout 10m
 }
 
 # Faults of all kinds at once. One round of each test of it has run with the rest.
@@ -79,12 +79,15 @@ chaos() {
 # Two at a time: they wait more than they compute. In make test-all the race detector looks
 # at all but tools and examples.
 other_modules() {
+	local -x short=yes
+	[ "$all" != all ] || short=
 	# shellcheck disable=SC2016 # of the shell in each module
 	scripts/modules.sh -p 2 bash -c '
 		case ${PWD#"$0"/} in
 		"$0") ;;
 		dashboard/browser) [ "$1" != all ] || go test -vet=off -ldflags=-w -shuffle=on -timeout 10m ./... ;;
-		benchmarks | examples/*) go test -vet=off -ldflags=-w -shuffle=on -timeout 10m ./... ;;
+		benchmarks) go test ${short:+-short} -vet=off -ldflags=-w -shuffle=on -timeout 10m ./... ;;
+		examples/*) go test -vet=off -ldflags=-w -shuffle=on -timeout 10m ./... ;;
 		*)
 			if [ "$1" = all ]; then test=("$0/scripts/race.sh"); else test=(go test -ldflags=-w); fi
 			"${test[@]}" -vet=off -shuffle=on -timeout 10m ./...
@@ -167,9 +170,10 @@ vet() {
 begin vet vet
 [ "$all" != all ] || step "vet for Windows, macOS and 32 bits" scripts/vet-others.sh
 wait $installing || true
+begin plain without_race
 step "tests where goroutines meet" with_race
 begin redisson beside_redisson
-step "other unit and server tests" without_race
+step "other unit and server tests (begun before)" end plain
 [ "$all" != all ] || step "other servers and topologies" other_servers
 [ "$all" != all ] || begin chaos chaos
 step "other modules" other_modules
@@ -188,6 +192,6 @@ if [ -s "$skips" ]; then
 else
 	summary+="; skipped: nothing"
 fi
-[ "$all" = all ] || summary+="; left to make test-all: other servers and topologies, failovers, chaos, soak, each layout of Redisson, Prometheus, Chromium, vet for other systems"
+[ "$all" = all ] || summary+="; left to make test-all: other servers and topologies, failovers, chaos, soak, each layout of Redisson, Prometheus, Chromium, a run of the benchmarks, vet for other systems"
 echo "$summary"
 [ ${#failed[@]} = 0 ]

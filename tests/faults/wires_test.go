@@ -17,6 +17,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/rratelimiter/rratelimiter"
+	"github.com/rratelimiter/rratelimiter/internal/engine"
 	"github.com/rratelimiter/rratelimiter/internal/redisson"
 	"github.com/rratelimiter/rratelimiter/internal/test/limitertest"
 	"github.com/rratelimiter/rratelimiter/internal/test/redistest"
@@ -31,14 +32,10 @@ var (
 	tardy = []string{"late", "late+late", "late+drop", "drop+late"}
 )
 
-func wordsOf(fault string) []string {
-	return strings.FieldsFunc(fault, func(r rune) bool { return r == '+' })
-}
-
 // actions returns what the words of a fault stand for; held ends what is held back.
 func actions(fault string, held <-chan struct{}) []redistest.Action {
 	var all []redistest.Action
-	for _, word := range wordsOf(fault) {
+	for _, word := range strings.FieldsFunc(fault, func(r rune) bool { return r == '+' }) {
 		action, known := map[string]redistest.Action{
 			"pass": redistest.Pass, "drop": redistest.DropAnswer, "swallow": redistest.Swallow, "cut": redistest.Cut,
 			"double": redistest.Duplicate, "hold": redistest.Pass.When(held), "late": redistest.Late.When(held),
@@ -240,22 +237,79 @@ func TestStorm(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			var kinds []limitertest.Fault
-			for _, fault := range wordsOf(faults) {
-				kinds = append(kinds, func(held <-chan struct{}) redistest.Action { return actions(fault, held)[0] })
-			}
 			storm(t, 8, 10, func(lane uint64, draw *rand.Rand, version string) func() bool {
 				cfg := limitertest.Hourly(10 + draw.Int64N(30))
 				if lane%4 == 3 {
 					cfg.Type = rratelimiter.PerClient
 				}
 				w := limitertest.NewWire(t, redistest.Shared(t), cfg, lane%4 == 2, rratelimiter.WithRedissonVersion(version))
-				var mu sync.Mutex
 				var held int64
-				return func() bool { return w.StormRound(t, draw, &mu, &held, kinds) }
+				return func() bool { return stormRound(t, w, draw, &held, faults) }
 			})
 		})
 	}
+}
+
+// meetFaults has calls of the scripts meet faults, of which letGo ends those that hold an
+// answer back, and the returned context end at any of them, or by letGo.
+func meetFaults(t *testing.T, w *limitertest.Wire, draw *rand.Rand, faults string) (ended context.Context, letGo func()) {
+	ctx, cancel := context.WithCancel(t.Context())
+	held := make(chan struct{})
+	kinds := actions(faults, held)
+	left := 4                                      // of five attempts, so that none meets faults alone
+	draw = rand.New(rand.NewPCG(draw.Uint64(), 0)) // for the proxy's goroutines
+	w.OnScript(func(s *lua.Script, _ int) redistest.Action {
+		if draw.IntN(8) == 0 {
+			cancel()
+		}
+		if s != lua.AcquireAll && s != lua.Acquire && s != lua.GiveBack || left == 0 || draw.IntN(3) != 0 {
+			return redistest.Pass
+		}
+		left--
+		return kinds[draw.IntN(len(kinds))]
+	})
+	return ctx, sync.OnceFunc(func() {
+		cancel()
+		close(held)
+	})
+}
+
+// stormRound makes some requests under faults, releases some of what is held, and checks
+// that what is in use is what is held.
+func stormRound(t *testing.T, w *limitertest.Wire, draw *rand.Rand, holding *int64, faults string) bool {
+	ctx, letGo := meetFaults(t, w, draw, faults)
+	defer letGo()
+	var wishes []limitertest.Wish
+	for range 1 + draw.IntN(5) {
+		permits := 1 + draw.Int64N(6)
+		wishes = append(wishes, []limitertest.Wish{
+			limitertest.TakeFor(permits),
+			limitertest.WaitFor(permits, limitertest.Outlasts),
+			func(w *limitertest.Wire) (int64, error) {
+				ok, err := w.TryAcquire(ctx, permits, 0)
+				return limitertest.Counted(permits, ok, err)
+			},
+			limitertest.TryFor(permits),
+		}[draw.IntN(4)])
+	}
+	*holding += limitertest.Sum(w.Ask(t, wishes...))
+	if draw.IntN(2) == 0 {
+		letGo()
+	}
+	if *holding > 0 && draw.IntN(2) == 0 {
+		back := 1 + draw.Int64N(*holding)
+		if !assert.NoError(t, w.Release(t.Context(), back)) {
+			return false
+		}
+		*holding -= back
+	}
+	letGo()
+	if !w.CheckHeld(t, *holding, fmt.Sprintf("a round with %d requests", len(wishes))) {
+		return false
+	}
+	// A give-back that has run may have lost its answer: its repeats are no next round's.
+	over := func() bool { return engine.Of(w.Client).Active() == 0 }
+	return assert.Eventually(t, over, time.Minute, time.Millisecond, "calls of a round are still under way")
 }
 
 func TestStormOfAll(t *testing.T) {
@@ -268,22 +322,8 @@ func TestStormOfAll(t *testing.T) {
 }
 
 func (w *bundle) stormRound(t *testing.T, draw *rand.Rand, holding *three) bool {
-	ctx, cancel := context.WithCancel(t.Context())
-	defer cancel()
-	held := make(chan struct{})
-	letGo := sync.OnceFunc(func() { close(held) })
+	ctx, letGo := meetFaults(t, w.Wire, draw, "drop+drop+cut+swallow+late+hold")
 	defer letGo()
-	left := 4 // so that no attempt meets five
-	w.OnScript(func(s *lua.Script, _ int) redistest.Action {
-		if draw.IntN(8) == 0 {
-			cancel()
-		}
-		if s != lua.AcquireAll && s != lua.Acquire && s != lua.GiveBack || left == 0 || draw.IntN(3) != 0 {
-			return redistest.Pass
-		}
-		left--
-		return actions("drop+drop+cut+swallow+late+hold", held)[draw.IntN(6)]
-	})
 	got := make([]three, 1+draw.IntN(8))
 	var wg sync.WaitGroup
 	for i := range got {
