@@ -171,8 +171,8 @@ begin vet vet
 [ "$all" != all ] || step "vet for Windows, macOS and 32 bits" scripts/vet-others.sh
 wait $installing || true
 begin plain without_race
-step "tests where goroutines meet" with_race
 begin redisson beside_redisson
+step "tests where goroutines meet" with_race
 step "other unit and server tests (begun before)" end plain
 [ "$all" != all ] || step "other servers and topologies" other_servers
 [ "$all" != all ] || begin chaos chaos
