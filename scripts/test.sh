@@ -179,7 +179,7 @@ step "other unit and server tests (begun before)" end plain
 step "other modules" other_modules
 [ "$all" != all ] || step "modules from nothing" from_nothing
 step "vet and lint (begun before)" end vet
-[ "$all" != all ] || step "vet for Windows, macOS and 32 bits (begun before)" end others
+[ "$all" != all ] || step "vet for other systems (begun before)" end others
 step "tests beside Redisson (begun before)" end redisson
 [ "$all" != all ] || step "chaos (begun before)" end chaos
 
