@@ -191,7 +191,7 @@ for i, l in ipairs(limiters) do
     local window = is_window(value_key, permits_key, false, l.config.interval)
     redis.call('HSET', KEYS[1], 'rate', l.fields[1], 'interval', l.fields[2], 'keepAliveTime', l.fields[4], 'type', l.fields[3],
       unpack(l.default))
-    give_ttl(value_key, permits_key, nil, window)
+    give_ttl(value_key, permits_key, nil, window, l.config.interval)
     keep_ttl(l.config, value_key, permits_key, true, window)
   end
 end

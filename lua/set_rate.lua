@@ -68,7 +68,7 @@ local value_key, permits_key, places = pair_of(config)
 local function store_rate()
   local window = is_window(value_key, permits_key, windowed, config.interval)
   store_config()
-  give_ttl(value_key, permits_key, ARGV[4] ~= '0' and ARGV[4] or config.per_client and ARGV[2], window)
+  give_ttl(value_key, permits_key, ARGV[4] ~= '0' and ARGV[4] or config.per_client and ARGV[2], window, config.interval)
   return 1
 end
 if not old then

@@ -48,5 +48,5 @@ redis.call('HSET', KEYS[1], 'rate', ARGV[1], 'interval', ARGV[2], 'keepAliveTime
 if ARGV[4] ~= '0' then
   redis.call('PEXPIRE', KEYS[1], ARGV[4])
 end
-give_ttl(value_key, permits_key, ARGV[4] ~= '0' and ARGV[4] or ARGV[3] == '1' and ARGV[2], window)
+give_ttl(value_key, permits_key, ARGV[4] ~= '0' and ARGV[4] or ARGV[3] == '1' and ARGV[2], window, config.interval)
 return 1

@@ -1,15 +1,18 @@
--- Gives value and permits that time to live, or takes theirs away; a value that
--- counts a window keeps its own.
-local function give_ttl(value_key, permits_key, ttl, window)
+--- @include "window"
+
+-- Gives value and permits that time to live, or takes theirs away. A value that
+-- counts a window keeps its own, which is never further away than the interval.
+local function give_ttl(value_key, permits_key, ttl, window, interval)
+  if window then
+    end_window(value_key, interval)
+  elseif ttl then
+    redis.call('PEXPIRE', value_key, ttl)
+  else
+    redis.call('PERSIST', value_key)
+  end
   if ttl then
-    if not window then
-      redis.call('PEXPIRE', value_key, ttl)
-    end
     redis.call('PEXPIRE', permits_key, ttl)
   else
-    if not window then
-      redis.call('PERSIST', value_key)
-    end
     redis.call('PERSIST', permits_key)
   end
 end

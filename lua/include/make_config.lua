@@ -13,6 +13,6 @@ local function make_config(config, new, value_key, permits_key, places, now, tok
   local window = is_window(value_key, permits_key, windowed, config.interval)
   redis.call('HSET', KEYS[1], 'rate', new[1], 'interval', new[2], 'keepAliveTime', new[4], 'type', new[3],
     unpack(new[5] and {'default', new[5]} or {}))
-  give_ttl(value_key, permits_key, nil, window)
+  give_ttl(value_key, permits_key, nil, window, config.interval)
   return nil
 end

@@ -54,6 +54,9 @@ var windows = map[string]scenario{
 	"keeps its end":             {cfg: every(10, minute), version: windowed, steps: slices.Concat(keepsItsEnd, keepsItsEndBesideAnEnd)},
 	"keeps its end, not told":   {cfg: every(10, minute), steps: keepsItsEnd},
 	"without an end gets one":   {cfg: every(10, minute), version: windowed, steps: []step{putValue(0), within(1, 2*minute, true)}},
+	"without an end when a rate is set": {cfg: every(10, minute), version: windowed, steps: []step{
+		putValue(1), loseConfig, trySet(true, every(10, minute)), valueEnds(minute), oldRefuses(2), wait(minute + ms), oldTakes(10),
+	}},
 	"a release fills no window": {cfg: every(10, minute), steps: []step{oldTakes(7), take(1), release(1), free(3)}},
 	// A Client that was not told of the old release reads its state right all the same.
 	"read by every client": {cfg: every(10, minute), steps: []step{

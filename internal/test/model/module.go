@@ -252,8 +252,9 @@ func (p *Pair) persistBut(window bool) {
 }
 
 // newEnd gives the pair of a limiter whose rate has just been set the end that
-// the rate has, whatever was there before; a window keeps its own.
+// the rate has, whatever was there before. A window keeps its own, if it can have that.
 func (m *Module) newEnd(c *Call, window bool) {
+	m.endKept(c, window)
 	end := c.ConfigEnd
 	if end == 0 && c.PerClient() {
 		end = c.after(c.Interval())
