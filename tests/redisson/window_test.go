@@ -57,6 +57,9 @@ var windows = map[string]scenario{
 	"without an end when a rate is set": {cfg: every(10, minute), version: windowed, steps: []step{
 		putValue(1), loseConfig, trySet(true, every(10, minute)), valueEnds(minute), oldRefuses(2), wait(minute + ms), oldTakes(10),
 	}},
+	"without an end when the limiter gets one": {cfg: perClient(10, minute), version: windowed, steps: []step{
+		take(3), persist, put("type", 0), expire(hour), wait(hour + ms), there(0),
+	}},
 	"a release fills no window": {cfg: every(10, minute), steps: []step{oldTakes(7), take(1), release(1), free(3)}},
 	// A Client that was not told of the old release reads its state right all the same.
 	"read by every client": {cfg: every(10, minute), steps: []step{
