@@ -51,9 +51,9 @@ var windows = map[string]scenario{
 	}},
 	// No time to live of the limiter moves the end of a window: its permits come back
 	// then.
-	"keeps its end":             {cfg: every(10, minute), version: windowed, steps: slices.Concat(keepsItsEnd, keepsItsEndBesideAnEnd)},
-	"keeps its end, not told":   {cfg: every(10, minute), steps: keepsItsEnd},
-	"without an end gets one":   {cfg: every(10, minute), version: windowed, steps: []step{putValue(0), within(1, 2*minute, true)}},
+	"keeps its end":           {cfg: every(10, minute), version: windowed, steps: slices.Concat(keepsItsEnd, keepsItsEndBesideAnEnd)},
+	"keeps its end, not told": {cfg: every(10, minute), steps: keepsItsEnd},
+	"without an end gets one": {cfg: every(10, minute), version: windowed, steps: []step{putValue(0), within(1, 2*minute, true)}},
 	"without an end when a rate is set": {cfg: every(10, minute), version: windowed, steps: []step{
 		putValue(1), loseConfig, trySet(true, every(10, minute)), valueEnds(minute), oldRefuses(2), wait(minute + ms), oldTakes(10),
 	}},
