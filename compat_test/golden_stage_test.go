@@ -154,7 +154,7 @@ type stage struct {
 }
 
 // limiterNames are those of histories.
-var limiterNames = []string{"a", "b"}
+var limiterNames = []string{"a", "b", "c", "d"}
 
 // newStage returns one for the services, of which Java has these clients, or none.
 func newStage(t *testing.T, c cast, oldest string, rdb *redis.Client, javas ...*javaClient) *stage {
@@ -353,7 +353,7 @@ func (st *stage) play(t *testing.T, s step, h *history) (outcome, error) {
 			if i == 0 {
 				out.State = state
 			} else {
-				out.Target = state
+				out.Target = append(out.Target, state)
 			}
 		}
 		if off <= most {
@@ -366,8 +366,9 @@ func (st *stage) play(t *testing.T, s step, h *history) (outcome, error) {
 // do has a step done.
 func (st *stage) do(ctx context.Context, s step, handle *rratelimiter.RateLimiter, base int64) model.Answer {
 	op, who := s.Op, st.named(s.Who)
-	if op.To != "" {
-		op.To = st.names[op.To]
+	op.To = nil
+	for _, name := range s.To {
+		op.To = append(op.To, st.names[name])
 	}
 	if who.java != nil {
 		return javaDo(ctx, who.java, st.names[s.On], op, base)

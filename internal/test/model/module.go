@@ -40,8 +40,8 @@ func (m *Module) may(op Op) []Possible {
 		switch {
 		case m.windowed && n > 0:
 			return only(func(*Call) Answer { return Say(Unsupported) })
-		case op.To != "":
-			return m.mayAll(n, rate)
+		case len(op.To) > 0:
+			return m.mayAll(1+len(op.To), n, rate)
 		}
 		return m.mayAcquire(n, rate, false)
 	case "take":
