@@ -223,9 +223,8 @@ func TestFleetsThatBreak(t *testing.T) { //nolint:paralleltest // few JVMs at a 
 	})
 }
 
-// afterAnInterval has two Javas take permits, and Go too where it takes; and
-// returns what they are told when they ask again an interval later, behind Go
-// where it sweeps.
+// afterAnInterval has two Javas take permits, and Go too if takes is set. An interval
+// later both Javas ask again, after Go if sweeps is set. It returns their answers.
 func afterAnInterval(t *testing.T, javas []service, first, second int, goes service, takes, sweeps bool) string {
 	t.Helper()
 	cfg := rratelimiter.PerHour(10)
