@@ -87,8 +87,7 @@ func (s step) sound(h *history) string {
 	return who.module.Sound(s.Op, before, &model.Call{State: s.State, Who: who.Client})
 }
 
-// check tells how the step differs from all that the model of who does it
-// allows.
+// check tells how the step differs from all that the model of who does it allows.
 func (s step) check(h *history) error {
 	if s.Who == "" {
 		state, err := s.happen(h)

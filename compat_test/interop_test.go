@@ -50,8 +50,7 @@ func TestJavaCountsMergedMembers(t *testing.T) {
 	require.Zero(t, goes.Available(name))
 }
 
-// A member of more permits than one signed number of 32 bits holds is read
-// right too.
+// A member of more permits than one signed number of 32 bits holds is read right too.
 func TestJavaCountsMembersOfManyPermits(t *testing.T) {
 	t.Parallel()
 	java, goes, rdb := newBoth(t)

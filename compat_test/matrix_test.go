@@ -1,5 +1,4 @@
-// Package compat_test works limiters together with real Redisson, on real
-// servers.
+// Package compat_test works limiters together with real Redisson, on real servers.
 package compat_test
 
 import (
@@ -63,7 +62,7 @@ func record(t *testing.T, columns ...any) {
 	redistest.Record(t, test, columns...)
 }
 
-// sharing is what Go is told where it shares limiters with a release. From 3.35
+// sharing is what Go is told if it shares limiters with a release. From 3.35
 // on nothing need be said.
 func sharing(version string) []rratelimiter.Option {
 	if !model.Older(version, "3.35.0") {
@@ -144,8 +143,7 @@ func TestRowsTakenForPermits(t *testing.T) { //nolint:paralleltest // one JVM at
 	})
 }
 
-// together has f run by so many goroutines at once and returns how often it
-// answered true.
+// together has f run by so many goroutines at once and returns how often it answered true.
 func together(n int, f func() bool) int {
 	var granted atomic.Int64
 	var wg sync.WaitGroup

@@ -240,8 +240,7 @@ return answers`)
 // echo is what many stands for.
 var echo = newScript("return {ARGV[1]}")
 
-// joined makes calls while two are under way: those two go alone, and the others
-// together.
+// joined makes calls while two are under way: those two go alone, and the others together.
 func joined(t *testing.T, calls []*script.Joint, check func(replies []any, r *rig)) {
 	t.Helper()
 	onRig(t, &flights{held: true}, 1024, func(t *testing.T, r *rig) {
@@ -322,8 +321,7 @@ func TestEarlyJointCallsComeFirst(t *testing.T) {
 	})
 }
 
-// Joint and other calls share a flight, and each gets its own answer, with what
-// went ahead.
+// Joint and other calls share a flight, and each gets its own answer, with what went ahead.
 func TestAFlightOfAllKinds(t *testing.T) {
 	t.Parallel()
 	onRig(t, &flights{held: true}, 1024, func(t *testing.T, r *rig) {

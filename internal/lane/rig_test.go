@@ -28,8 +28,7 @@ func newScript(source string) *lua.Script {
 // incr counts how often it has run, and answers that.
 var incr = newScript("return redis.call('INCR', KEYS[1])")
 
-// flights counts the scripts of each round trip, and does to it what the fields
-// say.
+// flights counts the scripts of each round trip, and does to it what the fields say.
 type flights struct {
 	trip   time.Duration
 	held   bool // each waits until hold is closed

@@ -130,7 +130,8 @@ func TestAMasterOfAClusterHangs(t *testing.T) {
 		var bad, good []*rratelimiter.RateLimiter
 		hangs, _ := cluster.Owner(t, cluster.Slot(t, "a"))
 		for i := range 60 {
-			l := client.RateLimiter(fmt.Sprintf("%s:%d", redistest.Name(t), i), rratelimiter.WithDefault(limitertest.Every(1000, time.Hour)))
+			byDefault := rratelimiter.WithDefault(limitertest.Every(1000, time.Hour))
+			l := client.RateLimiter(fmt.Sprintf("%s:%d", redistest.Name(t), i), byDefault)
 			require.NoError(t, l.Acquire(t.Context(), 1))
 			if owner, _ := cluster.Owner(t, cluster.Slot(t, l.Name())); owner == hangs {
 				bad = append(bad, l)

@@ -50,13 +50,13 @@ var windows = map[string]scenario{
 		// A rate that somebody lowers in the hash alone holds at once.
 		wait(minute + ms), oldTakes(1), put("rate", 2), take(2), refuse(1),
 	}},
-	// No time to live of the limiter moves the end of a window: its permits come back
-	// then.
+	// No time to live of the limiter moves the end of a window: its permits come back then.
 	"keeps its end":           {cfg: every(10, minute), version: windowed, steps: slices.Concat(keepsItsEnd, keepsItsEndBesideAnEnd)},
 	"keeps its end, not told": {cfg: every(10, minute), steps: keepsItsEnd},
 	"without an end gets one": {cfg: every(10, minute), version: windowed, steps: []step{putValue(0), within(1, 2*minute, true)}},
 	"an end too far away comes nearer": {cfg: every(10, minute), version: windowed, steps: []step{
-		take(1), func(p *play) { require.NoError(p, p.rdb.PExpire(p.Context(), p.keys().Value, minute+ms).Err()) }, take(1), valueEnds(minute),
+		take(1), func(p *play) { require.NoError(p, p.rdb.PExpire(p.Context(), p.keys().Value, minute+ms).Err()) },
+		take(1), valueEnds(minute),
 	}},
 	"without an end when a rate is set": {cfg: every(10, minute), version: windowed, steps: []step{
 		putValue(1), loseConfig, trySet(true, every(10, minute)), valueEnds(minute), oldRefuses(2), wait(minute + ms), oldTakes(10),
