@@ -80,7 +80,7 @@ func (r *recorder) begin() {
 
 // turn lets something happen to one of the limiters; n, of a hundred, says what.
 func (r *recorder) turn(n int) {
-	on := pick(r.drawer, limiterNames)
+	on := pick(r.drawer, limiterNames[:2+2*r.IntN(2)]) // two often, so that much happens to them
 	interval := max(r.h.states[on].Interval(), 4*r.tick)
 	switch {
 	case n < 5:
@@ -110,8 +110,8 @@ func (r *recorder) turn(n int) {
 // draw has an operation done that is called with what is drawn.
 func (r *recorder) draw(who *actor, on, do string) {
 	op := r.op(who, r.h.states[on], do)
-	if op.To == on && do != "rename" {
-		op.To = "" // a limiter can't be given twice
+	if do != "rename" { // a limiter can't be given twice
+		op.To = slices.DeleteFunc(op.To, func(name string) bool { return name == on })
 	}
 	r.operate(who, on, op)
 }

@@ -154,7 +154,7 @@ type stage struct {
 }
 
 // limiterNames are those of histories.
-var limiterNames = []string{"a", "b"}
+var limiterNames = []string{"a", "b", "c", "d"}
 
 // newStage returns one for the services, of which Java has these clients, or none.
 func newStage(t *testing.T, c cast, oldest string, rdb *redis.Client, javas ...*javaClient) *stage {
@@ -305,8 +305,7 @@ const (
 	patience = 50
 )
 
-// play puts the states before a step into Redis, has it done, and tells what
-// came of it.
+// play puts the states before a step into Redis, has it done, and tells what came of it.
 func (st *stage) play(t *testing.T, s step, h *history) (outcome, error) {
 	t.Helper()
 	if who := st.named(s.Who); who.release != nil && who.java == nil {
@@ -353,7 +352,7 @@ func (st *stage) play(t *testing.T, s step, h *history) (outcome, error) {
 			if i == 0 {
 				out.State = state
 			} else {
-				out.Target = state
+				out.Target = append(out.Target, state)
 			}
 		}
 		if off <= most {
@@ -366,8 +365,9 @@ func (st *stage) play(t *testing.T, s step, h *history) (outcome, error) {
 // do has a step done.
 func (st *stage) do(ctx context.Context, s step, handle *rratelimiter.RateLimiter, base int64) model.Answer {
 	op, who := s.Op, st.named(s.Who)
-	if op.To != "" {
-		op.To = st.names[op.To]
+	op.To = nil
+	for _, name := range s.To {
+		op.To = append(op.To, st.names[name])
 	}
 	if who.java != nil {
 		return javaDo(ctx, who.java, st.names[s.On], op, base)

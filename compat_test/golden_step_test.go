@@ -29,10 +29,10 @@ type step struct {
 
 // outcome is what came of a step.
 type outcome struct {
-	Answer string       `json:"answer,omitempty"`
-	Times  []int64      `json:"times,omitempty"` // that are part of the answer
-	State  *model.State `json:"state"`
-	Target *model.State `json:"target,omitempty"` // of the other limiter, if it has to do with the step
+	Answer string                  `json:"answer,omitempty"`
+	Times  []int64                 `json:"times,omitempty"` // that are part of the answer
+	State  *model.State            `json:"state"`
+	Target model.Few[*model.State] `json:"target,omitempty"` // of the other limiters that have to do with the step
 
 	miscounted bool // by the model: rows were taken for permits
 }
@@ -48,27 +48,21 @@ func (o outcome) text() string {
 
 // involved returns the limiters that the step may change.
 func (s step) involved() []string {
-	if s.To != "" && s.To != s.On {
-		return []string{s.On, s.To}
-	}
-	return []string{s.On}
+	return slices.Compact(append([]string{s.On}, s.To...))
 }
 
 // models returns what the step may come to by the model of who does it.
 func (s step) models(h *history) (outcomes []outcome) {
 	who, call := h.named(s.Who), &model.Call{State: h.states[s.On]}
-	if len(s.involved()) > 1 {
-		call.To = h.states[s.To]
+	for _, name := range s.involved()[1:] {
+		call.To = append(call.To, h.states[name])
 	}
 	for _, o := range who.outcomes(call, s.Op) {
-		out := outcome{Answer: o.Text, Times: o.Times, State: o.State, miscounted: o.Miscounted}
+		out := outcome{Answer: o.Text, Times: o.Times, State: o.State, Target: o.To, miscounted: o.Miscounted}
 		if s.Do == "wait" {
 			out.Times = []int64{o.After}
 		}
-		if out.Target = o.To; o.To == o.State {
-			out.Target = nil
-		}
-		for _, state := range slices.Compact([]*model.State{o.State, o.To}) {
+		for _, state := range append([]*model.State{o.State}, o.To...) {
 			for _, r := range rows(state) {
 				if r.Member == "" {
 					r.Member = who.newMember(h.last+1, r.Permits)
@@ -93,8 +87,7 @@ func (s step) sound(h *history) string {
 	return who.module.Sound(s.Op, before, &model.Call{State: s.State, Who: who.Client})
 }
 
-// check tells how the step differs from all that the model of who does it
-// allows.
+// check tells how the step differs from all that the model of who does it allows.
 func (s step) check(h *history) error {
 	if s.Who == "" {
 		state, err := s.happen(h)
@@ -186,9 +179,9 @@ func newHistory(c cast) *history {
 func (h *history) add(s step) {
 	h.states[s.On] = s.State
 	all := rows(s.State)
-	if s.Target != nil {
-		h.states[s.To] = s.Target
-		all = append(all, rows(s.Target)...)
+	for i, state := range s.Target {
+		h.states[s.To[i]] = state
+		all = append(all, rows(state)...)
 	}
 	for _, r := range all {
 		if n := numberOf(*r); n > h.last {

@@ -139,8 +139,7 @@ func playTrace(t *testing.T, version string, steps []step, rdb *redis.Client, st
 
 const maxMismatches = 5
 
-// TestGoldenMigrate migrates all that older releases have written in their
-// traces.
+// TestGoldenMigrate migrates all that older releases have written in their traces.
 func TestGoldenMigrate(t *testing.T) {
 	t.Parallel()
 	redistest.SkipShort(t, "long")

@@ -49,10 +49,9 @@ func TestFleetHammer(t *testing.T) { //nolint:paralleltest // few JVMs at a time
 	})
 }
 
-// TestHammerOfAClockBehind has each grant leave nothing in the set but a row of
-// this millisecond. A Redisson before 3.15.3 that has looked at its clock just
-// before, and is refused, then fails: with other Redissons as with Go, whose
-// rows the server dates.
+// TestHammerOfAClockBehind has each grant leave nothing in the set but a row of this
+// millisecond. A Redisson before 3.15.3 that has looked at its clock just before, and is
+// refused, then fails: with other Redissons as with Go, whose rows the server dates.
 func TestHammerOfAClockBehind(t *testing.T) { //nolint:paralleltest // one JVM at a time
 	tight := load{rate: 1, interval: 20 * time.Millisecond, length: 2 * time.Second}
 	eachRelease(t, func(t *testing.T, peer javaPeer) {
@@ -95,9 +94,8 @@ type figures struct {
 	mostWritten int64 // within an interval
 }
 
-// hammer has the crew ask for permits until the time is over and both languages
-// have got some, checks that no permit was granted twice nor lost, and records
-// what came of it.
+// hammer has the crew ask for permits until the time is over and both languages have got
+// some, checks that no permit was granted twice nor lost, and records what came of it.
 func (c crew) hammer(t *testing.T, name string) {
 	t.Helper()
 	server := redistest.StartRedis(t)

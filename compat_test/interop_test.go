@@ -50,8 +50,7 @@ func TestJavaCountsMergedMembers(t *testing.T) {
 	require.Zero(t, goes.Available(name))
 }
 
-// A member of more permits than one signed number of 32 bits holds is read
-// right too.
+// A member of more permits than one signed number of 32 bits holds is read right too.
 func TestJavaCountsMembersOfManyPermits(t *testing.T) {
 	t.Parallel()
 	java, goes, rdb := newBoth(t)
@@ -331,9 +330,8 @@ func TestALimiterMadeAnewOutlivesTheOldOne(t *testing.T) {
 // comes back. In Go one caller waits for many permits, and others of its process,
 // which came later, for one each.
 //
-// The one for many comes first until it has waited for an interval. From then on
-// the others are asked for too, so that one that can't be served holds nobody up
-// longer.
+// The one for many comes first until it has waited for an interval. From then on Go
+// asks for the others too: one that can't be served holds nobody up for longer.
 func TestFairness(t *testing.T) {
 	t.Parallel()
 	for _, many := range []int64{10, 20} {

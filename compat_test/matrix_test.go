@@ -1,5 +1,4 @@
-// Package compat_test works limiters together with real Redisson, on real
-// servers.
+// Package compat_test works limiters together with real Redisson, on real servers.
 package compat_test
 
 import (
@@ -63,7 +62,7 @@ func record(t *testing.T, columns ...any) {
 	redistest.Record(t, test, columns...)
 }
 
-// sharing is what Go is told where it shares limiters with a release. From 3.35
+// sharing is what Go is told if it shares limiters with a release. From 3.35
 // on nothing need be said.
 func sharing(version string) []rratelimiter.Option {
 	if !model.Older(version, "3.35.0") {
@@ -144,8 +143,7 @@ func TestRowsTakenForPermits(t *testing.T) { //nolint:paralleltest // one JVM at
 	})
 }
 
-// together has f run by so many goroutines at once and returns how often it
-// answered true.
+// together has f run by so many goroutines at once and returns how often it answered true.
 func together(n int, f func() bool) int {
 	var granted atomic.Int64
 	var wg sync.WaitGroup
@@ -223,9 +221,8 @@ func TestFleetsThatBreak(t *testing.T) { //nolint:paralleltest // few JVMs at a 
 	})
 }
 
-// afterAnInterval has two Javas take permits, and Go too where it takes; and
-// returns what they are told when they ask again an interval later, behind Go
-// where it sweeps.
+// afterAnInterval has two Javas take permits, and Go too if takes is set. An interval
+// later both Javas ask again, after Go if sweeps is set. It returns their answers.
 func afterAnInterval(t *testing.T, javas []service, first, second int, goes service, takes, sweeps bool) string {
 	t.Helper()
 	cfg := rratelimiter.PerHour(10)

@@ -38,8 +38,8 @@ var kinds = []struct {
 	{"delete", 1, ""},
 	{"rename", 1, "Go"},
 	{"unlink", 1, "Java"},
-	{"acquireAll", 5, "Go"},
-	{"wait", 8, "Go"}, // if the clock stands but for that
+	{"acquireAll", 8, "Go"},
+	{"wait", 10, "Go"}, // if the clock stands but for that
 }
 
 // operations returns those that the service has, each as often as it is to be drawn.
@@ -98,17 +98,27 @@ func (d drawer) op(who *actor, s *model.State, do string) model.Op {
 	case "expireAt":
 		op.At = pick(d, []int64{5, 10, 40, 5, 10, -2}) * d.tick // once in a while in the past
 	case "rename":
-		op.To = pick(d, limiterNames)
+		op.To = []string{pick(d, limiterNames)}
 	case "wait":
 		op.Permits, op.TTL = d.permits(s), (1+d.Int64N(15))*d.tick
-		op.To = pick(d, []string{"", "", "a", "b"})
+		if d.IntN(2) == 0 {
+			op.To = d.limiters()
+		}
 	case "acquireAll":
-		op.Permits, op.To = d.permits(s), pick(d, []string{"", "a", "b", "a", "b"})
-		if d.IntN(4) == 0 {
+		op.Permits, op.To = d.permits(s), d.limiters()
+		if d.IntN(2) == 0 {
 			op.Rate = d.rate()
 		}
 	}
 	return op
+}
+
+// limiters draws limiters in any order: some, often all, seldom none.
+func (d drawer) limiters() (names []string) {
+	for _, i := range d.Perm(len(limiterNames))[:min(d.IntN(7), len(limiterNames))] {
+		names = append(names, limiterNames[i])
+	}
+	return names
 }
 
 func (d drawer) rate() *model.Rate {

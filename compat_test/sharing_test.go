@@ -256,8 +256,8 @@ func TestDefaultBesideRedisson(t *testing.T) { //nolint:paralleltest // one JVM 
 	})
 }
 
-// Redisson does all that it does beside a Client that has a name, whose key is the only
-// one that comes. What it has taken is told as its own.
+// Redisson works as ever beside a Client that has a name. The names add one key to Redis,
+// and Users lists what Redisson has taken apart from what the Client has.
 func TestRedissonDoesNotMindNames(t *testing.T) {
 	t.Parallel()
 	server := redistest.StartRedis(t)

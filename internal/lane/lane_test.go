@@ -59,6 +59,37 @@ func TestAPipelineThatFailsByItself(t *testing.T) {
 	})
 }
 
+// A hook that panics does so for the caller on whose goroutine it runs. Those whose flight
+// it is otherwise are told, joint or not, and who comes later is served.
+func TestAHookThatPanics(t *testing.T) {
+	t.Parallel()
+	for _, inline := range []bool{false, true} {
+		f := &flights{held: true, inline: inline, fails: func(int) error { panic("a hook") }}
+		onRig(t, f, 1024, func(t *testing.T, r *rig) {
+			r.start(20, func(i int) {
+				call := script.Call{Repeat: true}
+				if i%2 == 0 {
+					call.Joint = &script.Joint{Script: many, Args: [2]any{"", 100 + i}}
+				}
+				a := newAsk(keyOf(i), call)
+				if inline && i == 0 { // finds the way free
+					assert.PanicsWithValue(t, "a hook", func() { _, _ = a.by(r.lane) })
+					<-a.done
+				} else {
+					_, _ = a.by(r.lane)
+				}
+				assert.ErrorIs(t, a.err, script.ErrLost)
+				assert.ErrorContains(t, a.err, "panicked: a hook")
+			})
+			close(r.hold)
+			r.Wait()
+			assert.Equal(t, []int{1, 1, 10}, r.sizes(), "nine apart, and nine as one; none again")
+			r.fails = nil
+			r.mustAsk(t, 20)
+		})
+	}
+}
+
 // As many flights are under way as the wire is long, and never more than half of
 // the pool's connections.
 func TestHowManyFlightsAreUnderWay(t *testing.T) {
@@ -209,8 +240,7 @@ return answers`)
 // echo is what many stands for.
 var echo = newScript("return {ARGV[1]}")
 
-// joined makes calls while two are under way: those two go alone, and the others
-// together.
+// joined makes calls while two are under way: those two go alone, and the others together.
 func joined(t *testing.T, calls []*script.Joint, check func(replies []any, r *rig)) {
 	t.Helper()
 	onRig(t, &flights{held: true}, 1024, func(t *testing.T, r *rig) {
@@ -291,8 +321,7 @@ func TestEarlyJointCallsComeFirst(t *testing.T) {
 	})
 }
 
-// Joint and other calls share a flight, and each gets its own answer, with what
-// went ahead.
+// Joint and other calls share a flight, and each gets its own answer, with what went ahead.
 func TestAFlightOfAllKinds(t *testing.T) {
 	t.Parallel()
 	onRig(t, &flights{held: true}, 1024, func(t *testing.T, r *rig) {

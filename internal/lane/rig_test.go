@@ -28,13 +28,13 @@ func newScript(source string) *lua.Script {
 // incr counts how often it has run, and answers that.
 var incr = newScript("return redis.call('INCR', KEYS[1])")
 
-// flights counts the scripts of each round trip, and does to it what the fields
-// say.
+// flights counts the scripts of each round trip, and does to it what the fields say.
 type flights struct {
-	trip  time.Duration
-	held  bool // each waits until hold is closed
-	hold  chan struct{}
-	fails func(scripts int) error // instead of the round trip, or panics; nil for never
+	trip   time.Duration
+	held   bool // each waits until hold is closed
+	hold   chan struct{}
+	fails  func(scripts int) error // instead of the round trip, or panics; nil for never
+	inline bool                    // callers who find the way free send by themselves
 
 	stuck atomic.Bool // no answer comes
 
@@ -124,7 +124,7 @@ func newRig(t *testing.T, f *flights, pool int) *rig {
 	f.hold = make(chan struct{}) // of the bubble
 	direct, m := redistest.Mini(t)
 	require.NoError(t, direct.ScriptLoad(t.Context(), incr.Source).Err())
-	rdb := redistest.MiniClient(t, m, &redis.Options{PoolSize: pool, MaxConcurrentDials: 1})
+	rdb := redistest.MiniClient(t, m, &redis.Options{PoolSize: pool, MaxConcurrentDials: 1, ContextTimeoutEnabled: f.inline})
 	rdb.AddHook(redistest.Hook(f.send))
 	lanes := lane.New(script.NewConn(rdb, script.DefaultTimeout), nil)
 	t.Cleanup(lanes.Close)

@@ -258,8 +258,7 @@ func TestThoseThatWaitForAllAreWokenByARelease(t *testing.T) {
 	}
 }
 
-// An attempt waits for the Release that came before it, but for none whose caller has
-// gone.
+// An attempt waits for the Release that came before it, but for none whose caller has gone.
 func TestAnAttemptForAllBehindAReleaseThatIsWithdrawn(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -361,8 +360,7 @@ func TestGiveBackFindsItsMember(t *testing.T) {
 	}
 }
 
-// A Release that comes after a give-back whose answer was lost does not meet it
-// half way.
+// A Release that comes after a give-back whose answer was lost does not meet it half way.
 func TestReleaseAfterAGiveBackInDoubt(t *testing.T) {
 	t.Parallel()
 	w := newWireInUse(t, 10, 2, "4.7.0")

@@ -58,9 +58,8 @@ func uses(but []string, of func(use step) scenario) map[string]scenario {
 // keepAlives are times after which a limiter goes that is not used.
 var keepAlives = []time.Duration{0, 5 * second}
 
-// A Client's own pair goes when it has not been used for an interval, or for the
-// KeepAlive time, whatever was done to it last and whatever the limiter's own
-// time to live is.
+// A Client's own pair goes when it has not been used for an interval, or for the KeepAlive
+// time, whatever was done to it last and whatever the limiter's own time to live is.
 func TestAClientsPairGoesAfterItsLastUse(t *testing.T) {
 	t.Parallel()
 	for what, before := range map[string]step{
@@ -137,7 +136,9 @@ func TestTheTimeToLiveOfALimiterAndOfAClientsPair(t *testing.T) {
 			cfg:   rratelimiter.Config{Type: rratelimiter.PerClient, Rate: 10, Interval: second, KeepAlive: 5 * second},
 			steps: []step{take(1), does("ClearExpire"), wait(3 * second), there(3)},
 		},
-		"a pair goes before a long-lived config": {cfg: perClient(10, minute), steps: []step{expire(hour), take(1), wait(61 * second), there(1)}},
+		"a pair goes before a long-lived config": {cfg: perClient(10, minute), steps: []step{
+			expire(hour), take(1), wait(61 * second), there(1),
+		}},
 	}
 	for name, op := range map[string]step{"clear": clearExpire(true), "expire": expire(hour)} {
 		// The permits in use count although an earlier end of the limiter would have taken the

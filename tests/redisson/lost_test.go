@@ -145,7 +145,8 @@ func TestAValueWhereTheConfigurationIsLost(t *testing.T) {
 		// if it counts nothing: a Redisson that finds it gone, beside permits in use,
 		// would grant the whole rate.
 		all["a value that counts nothing/"+what] = scenario{cfg: every(10, minute), steps: []step{
-			take(3), expire(2 * minute), release(3), wait(90 * second), loseConfig, makeAnew(every(10, minute)), take(10), wait(45 * second),
+			take(3), expire(2 * minute), release(3), wait(90 * second), loseConfig, makeAnew(every(10, minute)),
+			take(10), wait(45 * second),
 			func(p *play) {
 				stored, there := limitertest.StoredValue(p, p.rdb, p.keys().Value)
 				assert.True(p, there)

@@ -214,8 +214,7 @@ func poll(l *rratelimiter.RateLimiter, pause time.Duration) func(context.Context
 	}
 }
 
-// grant is a permit that was granted, no earlier than from and no later than
-// to.
+// grant is a permit that was granted, no earlier than from and no later than to.
 type grant struct{ from, to time.Time }
 
 // grantsOf has eight threads take count permits together, and returns them in

@@ -104,8 +104,7 @@ func TestRequestsShareNoMemberBesideRedissonBefore335(t *testing.T) {
 	perform(t, all)
 }
 
-// What has run out does not wait beside these releases, which must sweep it all
-// at once.
+// What has run out does not wait beside these releases, which must sweep it all at once.
 func TestNothingThatRanOutStaysBesideRedissonBefore335(t *testing.T) {
 	t.Parallel()
 	redistest.SkipShort(t, "long")

@@ -2,6 +2,7 @@ package redisson_test
 
 import (
 	"context"
+	"fmt"
 	"slices"
 	"testing"
 	"time"
@@ -49,11 +50,14 @@ var windows = map[string]scenario{
 		// A rate that somebody lowers in the hash alone holds at once.
 		wait(minute + ms), oldTakes(1), put("rate", 2), take(2), refuse(1),
 	}},
-	// No time to live of the limiter moves the end of a window: its permits come back
-	// then.
+	// No time to live of the limiter moves the end of a window: its permits come back then.
 	"keeps its end":           {cfg: every(10, minute), version: windowed, steps: slices.Concat(keepsItsEnd, keepsItsEndBesideAnEnd)},
 	"keeps its end, not told": {cfg: every(10, minute), steps: keepsItsEnd},
 	"without an end gets one": {cfg: every(10, minute), version: windowed, steps: []step{putValue(0), within(1, 2*minute, true)}},
+	"an end too far away comes nearer": {cfg: every(10, minute), version: windowed, steps: []step{
+		take(1), func(p *play) { require.NoError(p, p.rdb.PExpire(p.Context(), p.keys().Value, minute+ms).Err()) },
+		take(1), valueEnds(minute),
+	}},
 	"without an end when a rate is set": {cfg: every(10, minute), version: windowed, steps: []step{
 		putValue(1), loseConfig, trySet(true, every(10, minute)), valueEnds(minute), oldRefuses(2), wait(minute + ms), oldTakes(10),
 	}},
@@ -129,6 +133,28 @@ var (
 		oldTakes(7), decides(1, 2, 0), valueEnds(minute), decides(1, 1, 0), valueEnds(minute), refuse(2), free(1), refuse(2),
 	}
 )
+
+// A value is a window if it ends in an interval at most, and more than a second before the
+// rest of the limiter. Then Expire leaves its end alone.
+func TestWhatIsAWindow(t *testing.T) {
+	t.Parallel()
+	all := map[string]scenario{}
+	for _, ends := range []struct{ Value, Config, Permits, After time.Duration }{ // 0 for never
+		{minute, 0, 0, minute}, {minute + ms, 0, 0, hour},
+		{minute, 61*second + ms, 0, minute}, {minute, 61 * second, 0, hour},
+		{minute, 0, 61*second + ms, minute}, {minute, 0, 61 * second, hour},
+	} {
+		all[fmt.Sprint(ends)] = scenario{cfg: every(10, minute), steps: []step{take(1), func(p *play) {
+			k := p.keys()
+			for key, end := range map[string]time.Duration{k.Config: ends.Config, k.Value: ends.Value, k.Permits: ends.Permits} {
+				if end > 0 {
+					require.NoError(p, p.rdb.PExpire(p.Context(), key, end).Err())
+				}
+			}
+		}, expire(hour), valueEnds(ends.After)}}
+	}
+	perform(t, all)
+}
 
 // newWindow returns a limiter of 10 that counts windows of an hour.
 func newWindow(t *testing.T) *limitertest.Wire {

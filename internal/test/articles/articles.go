@@ -50,8 +50,7 @@ type Counter struct {
 	Seconds int64 // the window
 }
 
-// Take returns the count, this request included, or -1 where that is above the
-// limit.
+// Take returns the count, this request included, or -1 where that is above the limit.
 func (l Counter) Take(ctx context.Context) (int64, error) {
 	count, err := l.Redis.Incr(ctx, l.Key).Result()
 	if err != nil {
@@ -66,8 +65,7 @@ func (l Counter) Take(ctx context.Context) (int64, error) {
 	return count, err
 }
 
-// SlidingLog keeps a sorted set of the requests that passed, scored by epoch
-// milliseconds.
+// SlidingLog keeps a sorted set of the requests that passed, scored by epoch milliseconds.
 type SlidingLog struct {
 	Redis     redis.Cmdable
 	Key       string
@@ -205,8 +203,7 @@ redis.call('EXPIRE', KEYS[1], ARGV[2])
 return 1
 `)
 
-// Eval is Take as one script. With Thresholds, both keys must be in one slot of a
-// cluster.
+// Eval is Take as one script. With Thresholds, both keys must be in one slot of a cluster.
 func (l SlidingLog) Eval(ctx context.Context) (int64, error) {
 	keys := []string{l.Key}
 	if l.Thresholds != "" {

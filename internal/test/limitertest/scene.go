@@ -228,8 +228,7 @@ func checkInUse(t testing.TB, rdb redis.UniversalClient, l *rratelimiter.RateLim
 	return stored
 }
 
-// A Family is some limiters whose names share a hash tag, as handles of one
-// Client.
+// A Family is some limiters whose names share a hash tag, as handles of one Client.
 type Family struct {
 	Client   *rratelimiter.Client
 	Limiters []*rratelimiter.RateLimiter

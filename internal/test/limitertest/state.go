@@ -33,8 +33,7 @@ func OnPurpose(t testing.TB, rdb redis.UniversalClient, names ...string) {
 	}
 }
 
-// Besides returns another name than the one given, in the same slot of a
-// cluster.
+// Besides returns another name than the one given, in the same slot of a cluster.
 func Besides(name string) string {
 	if script.HashTag(name) != name {
 		return name + "2"
@@ -71,9 +70,8 @@ for i = tonumber(ARGV[4]), tonumber(ARGV[5]) do
 end
 return redis.call('ZADD', KEYS[1], unpack(rows))`)
 
-// AddGrants adds count members of so many permits each to the permits set, in
-// layout D2, as granted age ago; a negative age dates them in the future. The
-// value is left alone.
+// AddGrants adds count members of so many permits each to the permits set, in layout D2, as
+// granted age ago; a negative age dates them in the future. The value is left alone.
 func AddGrants(t testing.TB, rdb redis.UniversalClient, key string, age time.Duration, count int, permits uint32) {
 	t.Helper()
 	score := ServerNow(t, rdb) - age.Milliseconds()
@@ -176,9 +174,8 @@ func RequireUntouched(t testing.TB, rdb redis.UniversalClient, name string, f fu
 	}
 }
 
-// Java does to a limiter's keys what Redisson 4.7.0 does, its mistakes
-// included, one command after another: for tests in which nothing else is at
-// work meanwhile.
+// Java does to a limiter's keys what Redisson 4.7.0 does, its mistakes included, one
+// command after another: for tests in which nothing else is at work meanwhile.
 type Java struct {
 	Redis redis.UniversalClient
 	Name  string
@@ -206,8 +203,7 @@ func (j Java) pair(t testing.TB) (rate, interval int64, valueKey, permitsKey str
 	return rate, interval, set.Value, set.Permits
 }
 
-// TryAcquire asks for permits and returns whether they were granted, else the
-// wait.
+// TryAcquire asks for permits and returns whether they were granted, else the wait.
 func (j Java) TryAcquire(t testing.TB, permits int64) (granted bool, wait time.Duration, err error) {
 	t.Helper()
 	return j.Resend(t, permits, NewMember(t, codec.LayoutD2, uint32(permits)))

@@ -221,16 +221,14 @@ func UpToFor(permits int64) Wish {
 	}
 }
 
-// Ask makes the requests at the same time, in one batch, and returns what each
-// was granted.
+// Ask makes the requests at the same time, in one batch, and returns what each was granted.
 func (w *Wire) Ask(t testing.TB, wishes ...Wish) []int64 {
 	t.Helper()
 	got := make([]int64, len(wishes))
 	var wg sync.WaitGroup
 	open := func() {}
 	if len(wishes) > 1 {
-		// While a request is held on its way, the others gather. This one takes
-		// nothing.
+		// While a request is held on its way, the others gather. This one takes nothing.
 		g := &gate{make(chan struct{}), make(chan struct{})}
 		w.mu.Lock()
 		w.gate = g
@@ -290,8 +288,7 @@ func (w *Wire) AskAny(t testing.TB, wishes ...Wish) []int64 {
 	return w.Ask(t, lenient...)
 }
 
-// ManyRows adds members of one permit each to a wire's set, and takes them off
-// the value.
+// ManyRows adds members of one permit each to a wire's set, and takes them off the value.
 func (w *Wire) ManyRows(t testing.TB, age time.Duration, count int) {
 	t.Helper()
 	free, ok := StoredValue(t, w.Redis, w.Keys.Value)
@@ -302,17 +299,15 @@ func (w *Wire) ManyRows(t testing.TB, age time.Duration, count int) {
 	require.NoError(t, w.Redis.Set(t.Context(), w.Keys.Value, free-int64(count), 0).Err())
 }
 
-// NewestGo removes that many of the newest of those members, and puts their
-// permits back.
+// NewestGo removes that many of the newest of those members, and puts their permits back.
 func (w *Wire) NewestGo(t testing.TB, count int64) {
 	t.Helper()
 	require.NoError(t, w.Redis.ZRemRangeByRank(t.Context(), w.Keys.Permits, -count, -1).Err())
 	require.NoError(t, w.Redis.IncrBy(t.Context(), w.Keys.Value, count).Err())
 }
 
-// CancelledInFlight makes requests in one batch; those with a true go away while
-// it is on its way, before it reaches Redis. It returns what the others were
-// granted.
+// CancelledInFlight makes requests in one batch; those with a true go away while it is on
+// its way, before it reaches Redis. It returns what the others were granted.
 func (w *Wire) CancelledInFlight(t testing.TB, permits []int64, goes []bool, giveBack ...redistest.Action) []int64 {
 	t.Helper()
 	ctx, cancel := context.WithCancel(t.Context())

@@ -196,9 +196,8 @@ type edge struct {
 	event  porcupine.Event
 }
 
-// events returns the history as porcupine takes it, with the clock's ticks
-// between the calls, and what may have happened besides: more than mostLoose, and
-// nobody can tell.
+// events returns the history as porcupine takes it, with the clock's ticks between the
+// calls, and what may have happened besides: more than mostLoose, and nobody can tell.
 func (h *History) events(guess guess) (events []porcupine.Event, loose []effect) {
 	var edges []edge
 	add := func(e effect, began, ended int64) {

@@ -86,8 +86,7 @@ const (
 	finalEffect // available, when all has come to rest
 )
 
-// step returns the states that an effect may lead to; none where it can't have
-// happened.
+// step returns the states that an effect may lead to; none where it can't have happened.
 func (s State) step(e effect) []State {
 	switch e.kind {
 	case tickEffect:
@@ -237,9 +236,8 @@ func (e effect) fits(taken, rate int64) bool {
 	return !exceeded && e.ok == (taken > 0)
 }
 
-// rightTimes tells whether an answer's times are what they should be: at least
-// exact, since what a batch grants counts for all of its requests, and no longer
-// than an interval.
+// rightTimes tells whether an answer's times are what they should be: at least exact, since
+// what a batch grants counts for all of its requests, and no longer than an interval.
 func (s State) rightTimes(e effect) bool {
 	reset, wait := s.uses.Full(s.interval, s.now)-s.now, int64(0)
 	if !e.ok {
@@ -351,10 +349,9 @@ func (s State) announced(first []effect, e effect) bool {
 	return false
 }
 
-// searched is what porcupine is to know of a limiter. All that an operation
-// is, its answer included, is its input. Loose effects come at any time after
-// they were announced, or never; they are no operations, since porcupine would
-// try each at every moment.
+// searched is what porcupine is to know of a limiter. All that an operation is, its answer
+// included, is its input. Loose effects come at any time after they were announced, or
+// never; they are no operations, since porcupine would try each at every moment.
 func searched(start State, loose []effect, within *searchTime) porcupine.Model {
 	return porcupine.Model{
 		Init: func() any { return states{states: []State{start}} },

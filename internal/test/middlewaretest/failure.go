@@ -213,8 +213,7 @@ func (k Kind[O, K]) testHung(t *testing.T) {
 	}
 }
 
-// Callers choose their deadlines: with very short ones they don't open the way for
-// others.
+// Callers choose their deadlines: with very short ones they don't open the way for others.
 func (k Kind[O, K]) testShortDeadlines(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		budget := Budget(1, 0)

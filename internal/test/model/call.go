@@ -1,6 +1,7 @@
 package model
 
 import (
+	"encoding/json"
 	"fmt"
 	"strconv"
 	"strings"
@@ -19,14 +20,34 @@ type Client struct {
 
 // An Op is an operation as it is called; times are milliseconds from now.
 type Op struct {
-	Do      string `json:"do"`
-	Permits int64  `json:"permits,omitempty"`
-	Rate    *Rate  `json:"rate,omitempty"`
-	Keep    bool   `json:"keepState,omitempty"`
-	TTL     int64  `json:"ttl,omitempty"`
-	At      int64  `json:"at,omitempty"`
-	To      string `json:"to,omitempty"`
-	Held    bool   `json:"held,omitempty"` // the handle has been refused lately
+	Do      string      `json:"do"`
+	Permits int64       `json:"permits,omitempty"`
+	Rate    *Rate       `json:"rate,omitempty"`
+	Keep    bool        `json:"keepState,omitempty"`
+	TTL     int64       `json:"ttl,omitempty"`
+	At      int64       `json:"at,omitempty"`
+	To      Few[string] `json:"to,omitempty"`   // the limiters beside the one it is called on
+	Held    bool        `json:"held,omitempty"` // the handle has been refused lately
+}
+
+// Few is a list. In JSON the only element of one stands for the list.
+type Few[E any] []E
+
+// MarshalJSON returns the list, or its only element.
+func (f Few[E]) MarshalJSON() ([]byte, error) {
+	if len(f) == 1 {
+		return json.Marshal(f[0])
+	}
+	return json.Marshal([]E(f))
+}
+
+// UnmarshalJSON is the reverse of MarshalJSON.
+func (f *Few[E]) UnmarshalJSON(text []byte) error {
+	if text[0] == '[' {
+		return json.Unmarshal(text, (*[]E)(f))
+	}
+	*f = make(Few[E], 1)
+	return json.Unmarshal(text, &(*f)[0])
 }
 
 // A Rate is one as Redis holds it: times are milliseconds.
@@ -108,7 +129,7 @@ const (
 type Call struct {
 	*State
 
-	To  *State // of the other limiter, if there are two
+	To  []*State // of the other limiters
 	Who Client
 	Now int64
 

@@ -18,7 +18,7 @@ func Do(ctx context.Context, client *rratelimiter.Client, l *rratelimiter.RateLi
 		return Says(client.RateLimiter(l.Name(), rratelimiter.WithDefault(op.Rate.Public())).TryAcquire(ctx, n, 0))
 	case "wait", "acquireAll":
 		timeout := time.Duration(op.TTL) * time.Millisecond
-		if op.Do == "wait" && op.To == "" {
+		if op.Do == "wait" && len(op.To) == 0 {
 			return Says(l.TryAcquire(ctx, n, timeout))
 		}
 		var opts []rratelimiter.LimiterOption
@@ -26,8 +26,8 @@ func Do(ctx context.Context, client *rratelimiter.Client, l *rratelimiter.RateLi
 			opts = append(opts, rratelimiter.WithDefault(op.Rate.Public()))
 		}
 		all := []*rratelimiter.RateLimiter{client.RateLimiter(l.Name(), opts...)}
-		if op.To != "" {
-			all = append(all, client.RateLimiter(op.To, opts...))
+		for _, name := range op.To {
+			all = append(all, client.RateLimiter(name, opts...))
 		}
 		return Says(client.TryAcquireAll(ctx, n, timeout, all...))
 	case "take":
@@ -64,7 +64,7 @@ func Do(ctx context.Context, client *rratelimiter.Client, l *rratelimiter.RateLi
 	case "delete":
 		return Says(l.Delete(ctx))
 	case "rename":
-		return Says("done", l.Rename(ctx, op.To))
+		return Says("done", l.Rename(ctx, op.To[0]))
 	}
 	panic("no operation: " + op.Do)
 }

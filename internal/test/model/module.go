@@ -25,10 +25,9 @@ func Beside(oldest *Release) *Module {
 	}
 }
 
-// may returns what an operation may do. What has run out may stay while the value
-// suffices. A handle of long standing may overlook leaked permits: one that has just been
-// made looks for them when it is refused, one that did so less than an interval ago does
-// not.
+// may returns what an operation may do. What has run out may stay while the value suffices.
+// A handle of long standing may overlook leaked permits: one that has just been made looks
+// for them when it is refused, one that did so less than an interval ago does not.
 func (m *Module) may(op Op) []Possible {
 	n, rate := op.Permits, op.Rate
 	switch op.Do {
@@ -40,8 +39,8 @@ func (m *Module) may(op Op) []Possible {
 		switch {
 		case m.windowed && n > 0:
 			return only(func(*Call) Answer { return Say(Unsupported) })
-		case op.To != "":
-			return m.mayAll(n, rate)
+		case len(op.To) > 0:
+			return m.mayAll(1+len(op.To), n, rate)
 		}
 		return m.mayAcquire(n, rate, false)
 	case "take":
@@ -266,9 +265,8 @@ func (m *Module) newEnd(c *Call, window bool) {
 	}
 }
 
-// recount makes the value of a limiter whose configuration was lost by what is in
-// use: of which rate it was the rest is unknown. A value that counts nothing is
-// no window.
+// recount makes the value of a limiter whose configuration was lost by what is in use: of
+// which rate it was the rest is unknown. A value that counts nothing is no window.
 func (m *Module) recount(c *Call) {
 	p := c.Pair()
 	window := m.isWindow(c, p)

@@ -21,9 +21,8 @@ func (m *Module) tryAcquireAtOnce(c *Call, permits int64) (Answer, bool) {
 	return Say(true), true
 }
 
-// refuseAtOnce refuses if the oldest member alone tells the wait, and changes nothing:
-// also a value to which Redisson gave no end stays without one. It returns false if it
-// may not.
+// refuseAtOnce refuses if the oldest member alone tells the wait, and changes nothing: also
+// a value to which Redisson gave no end stays without one. It returns false if it may not.
 func (m *Module) refuseAtOnce(c *Call, permits int64) (Answer, bool) {
 	if c.Config == nil || m.thorough || c.PerClient() || c.KeepAlive() > 0 {
 		return Answer{}, false

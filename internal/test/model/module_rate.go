@@ -135,10 +135,10 @@ func rename(c *Call) Answer {
 	if c.Config == nil {
 		return Say(NotInitialized)
 	}
-	to := c.To
-	if to == c.State {
+	if len(c.To) == 0 { // to its own name
 		return Say("done")
 	}
+	to := c.To[0]
 	to.Config, to.ConfigEnd = c.Config, c.ConfigEnd
 	c.DelConfig()
 	for _, id := range []string{"", c.Who.ID} {

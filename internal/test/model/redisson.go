@@ -40,8 +40,7 @@ func (r *Release) may(op Op) []Possible {
 	return nil
 }
 
-// tail is what tryAcquire, release and a rate set with keepState do at their
-// end.
+// tail is what tryAcquire, release and a rate set with keepState do at their end.
 func (r *Release) tail(c *Call) {
 	if keepAlive := c.KeepAlive(); r.KeepsAlive && keepAlive > 0 {
 		c.ConfigEnd = c.after(keepAlive)

@@ -75,8 +75,7 @@ func (r *Release) Lacks(operation string) bool {
 	return false
 }
 
-// Older reports whether a release came before another. Both are numbers with dots
-// between.
+// Older reports whether a release came before another. Both are numbers with dots between.
 func Older(version, than string) bool {
 	a, b := strings.Split(version, "."), strings.Split(than, ".")
 	for i := range min(len(a), len(b)) {

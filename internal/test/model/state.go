@@ -58,8 +58,7 @@ func (m Member) ID() string {
 	return string(m[:len(m)-4])
 }
 
-// Twice reports whether the member holds its permits twice, as this module writes
-// layout C.
+// Twice reports whether the member holds its permits twice, as this module writes layout C.
 func (m Member) Twice() bool { return len(m) == 20 && m[9:13] == m[16:] }
 
 // RowOf returns the row of a member as Redis holds it.

@@ -1,12 +1,24 @@
 package model
 
-// mayAll returns what TryAcquireAll of two limiters may do. A limiter that has enough may
-// be left as it is; else it is brought up to date, and leaked permits may be looked for.
-func (m *Module) mayAll(permits int64, fallback *Rate) (all []Possible) {
-	for how := range 9 {
+import (
+	"reflect"
+	"slices"
+)
+
+// mayAll returns what TryAcquireAll of so many limiters may do. A limiter that has enough
+// may be left as it is; else it is brought up to date, and leaked permits may be looked for.
+func (m *Module) mayAll(limiters int, permits int64, fallback *Rate) (all []Possible) {
+	ways := 1
+	for range limiters {
+		ways *= 3
+	}
+	for how := range ways {
 		all = append(all, func(c *Call) (Answer, bool) {
-			other := &Call{State: c.To, Who: c.Who, Now: c.Now}
-			return m.acquireAll([]*Call{c, other}, permits, fallback, how)
+			calls := []*Call{c}
+			for _, other := range c.To {
+				calls = append(calls, &Call{State: other, Who: c.Who, Now: c.Now})
+			}
+			return m.acquireAll(calls, permits, fallback, how)
 		})
 	}
 	return all
@@ -55,20 +67,26 @@ func (m *Module) acquireAll(calls []*Call, permits int64, fallback *Rate, how in
 type Outcome struct {
 	Answer
 
-	State, To  *State // of the limiter, and of the other one if there are two
-	After      int64  // ms
-	Miscounted bool   // rows were taken for permits, and their numbers differ
+	*State              // of the limiter
+	To         []*State // of the others
+	After      int64    // ms
+	Miscounted bool     // rows were taken for permits, and their numbers differ
 }
+
+// states returns those of all limiters.
+func (o Outcome) states() []*State { return append([]*State{o.State}, o.To...) }
 
 func outcomes(c *Call, may []Possible) (all []Outcome) {
 	for _, some := range may {
 		with := *c
-		with.State = c.Clone()
-		if with.To = with.State; c.To != nil && c.To != c.State {
-			with.To = c.To.Clone()
+		with.State, with.To = c.Clone(), nil
+		for _, other := range c.To {
+			with.To = append(with.To, other.Clone())
 		}
-		if answer, given := some(&with); given {
-			all = append(all, Outcome{Answer: answer, State: with.State, To: with.To, Miscounted: with.Miscounted})
+		answer, given := some(&with)
+		o := Outcome{Answer: answer, State: with.State, To: with.To, Miscounted: with.Miscounted}
+		if given && !slices.ContainsFunc(all, func(as Outcome) bool { return reflect.DeepEqual(as, o) }) {
+			all = append(all, o)
 		}
 	}
 	return all
@@ -83,7 +101,7 @@ func (m *Module) Outcomes(c *Call, op Op) []Outcome {
 		return outcomes(c, m.may(op))
 	}
 	op.Do, op.Held = "tryAcquire", true
-	if op.To != "" {
+	if len(op.To) > 0 {
 		op.Do = "acquireAll"
 	}
 	return m.waits(c, op, c.Now)
@@ -100,14 +118,14 @@ func (m *Module) waits(c *Call, op Op, start int64) (all []Outcome) {
 			continue
 		}
 		again, upkeep := c.Now, deadline+1
-		for _, s := range []*State{o.State, o.To} {
+		for _, s := range o.states() {
 			with := &Call{State: s, Who: c.Who, Now: c.Now}
 			again = max(again, m.ready(with, op.Permits))
 			if half := s.KeepAlive() / 2; half > 0 {
 				upkeep = min(upkeep, c.Now+half)
 			}
 		}
-		if upkeep < deadline || upkeep == deadline && op.To == "" {
+		if upkeep < deadline || upkeep == deadline && len(op.To) == 0 {
 			again = min(again, upkeep)
 		}
 		if again > deadline {
@@ -116,8 +134,9 @@ func (m *Module) waits(c *Call, op Op, start int64) (all []Outcome) {
 			continue
 		}
 		next := &Call{State: o.State, To: o.To, Who: c.Who, Now: again}
-		next.ExpireKeys(again)
-		next.To.ExpireKeys(again)
+		for _, s := range o.states() {
+			s.ExpireKeys(again)
+		}
 		all = append(all, m.waits(next, op, start)...)
 	}
 	return all

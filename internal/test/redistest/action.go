@@ -44,18 +44,16 @@ var (
 	// Pass forwards the request and delivers the answer. Held back (After,
 	// When), it is the answer that waits, and those behind it on its connection.
 	Pass = Action{verb: pass}
-	// DropAnswer forwards the request and, instead of delivering the answer,
-	// closes the connection: the server has run the command and the client can't
-	// know. Nothing that the client sent behind it is forwarded. Held back, the
-	// close waits.
+	// DropAnswer forwards the request and, instead of delivering the answer, closes the
+	// connection: the server has run the command and the client can't know. Nothing that
+	// the client sent behind it is forwarded. Held back, the close waits.
 	DropAnswer = Action{verb: dropAnswer}
 	// Swallow forwards the request and leaves the client without an answer on
 	// an open connection. No later answer gets through on that connection
 	// either, though later requests do.
 	Swallow = Action{verb: swallow}
-	// Cut closes the connection without forwarding the request or anything
-	// behind it, once all requests before it are answered. Held back, the close
-	// waits.
+	// Cut closes the connection without forwarding the request or anything behind it, once
+	// all requests before it are answered. Held back, the close waits.
 	Cut = Action{verb: cut}
 	// Late is for When and After: the request itself is held back, and those
 	// behind it on its connection. It is forwarded even if the client has given
@@ -84,9 +82,8 @@ func (a Action) Until(ch <-chan struct{}) Action {
 	return a
 }
 
-// Nth returns a function for [Proxy.OnCommand] that applies a to the n-th
-// command, counted from 1, that contains text (see [Command.Contains]), and
-// Pass to all others.
+// Nth returns a function for [Proxy.OnCommand] that applies a to the n-th command, counted
+// from 1, that contains text (see [Command.Contains]), and Pass to all others.
 func Nth(n int, text string, a Action) func(Command) Action {
 	seen := 0
 	return func(c Command) Action {

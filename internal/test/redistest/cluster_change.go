@@ -161,11 +161,10 @@ func (c *Cluster) failover(t testing.TB, replica *Server, how ...any) {
 // insistAfter is when nodes that still disagree get their orders again.
 const insistAfter = time.Second
 
-// waitOwner waits until all nodes that are alive see the slot at its owner,
-// with at least so many nodes in all, and themselves are in step. As long as they
-// do not it calls again, and gives the owner the highest epoch: changes close to
-// each other may leave two nodes with the same one, of which others believe the
-// wrong one for good.
+// waitOwner waits until all nodes that are alive see the slot at its owner, with at least
+// so many nodes in all, and themselves are in step. As long as they do not it calls again,
+// and gives the owner the highest epoch: changes close to each other may leave two nodes
+// with the same one, of which others believe the wrong one for good.
 func (c *Cluster) waitOwner(t testing.TB, slot int, owner *Server, nodes int, again func()) {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), clusterTimeout)

@@ -92,8 +92,7 @@ func newProxy(dial func() (net.Conn, error)) *Proxy {
 	return p
 }
 
-// Addr returns the address that the proxy listens on, 127.0.0.1:port. A
-// MiniProxy has none.
+// Addr returns the address that the proxy listens on, 127.0.0.1:port. A MiniProxy has none.
 func (p *Proxy) Addr() string { return p.addr }
 
 // Client returns a client that goes through the proxy, closed when t ends. What
@@ -110,10 +109,9 @@ func (p *Proxy) Client(t testing.TB, opt *redis.Options) *redis.Client {
 	})
 }
 
-// OnCommand lets f decide about each command from now on, the client's own greeting
-// (HELLO and the like) included; nil passes everything. f is called for one
-// command at a time, in the order in which they come in. It must not call
-// OnCommand.
+// OnCommand lets f decide about each command from now on, the client's own greeting (HELLO
+// and the like) included; nil passes everything. f is called for one command at a time, in
+// the order in which they come in. It must not call OnCommand.
 func (p *Proxy) OnCommand(f func(Command) Action) {
 	p.hook.Lock()
 	defer p.hook.Unlock()

@@ -131,8 +131,7 @@ func (c *proxyConn) hangUp() {
 	}
 }
 
-// answers delivers what the server sends, each answer as the action of its
-// request says.
+// answers delivers what the server sends, each answer as the action of its request says.
 func (c *proxyConn) answers() {
 	defer c.end()
 	r := bufio.NewReader(c.up)

@@ -277,8 +277,7 @@ func TestProxyHangsUp(t *testing.T) {
 	})
 }
 
-// The proxy ends although it holds a request, an answer and a client's
-// connection.
+// The proxy ends although it holds a request, an answer and a client's connection.
 func TestProxyEndsWhileItHolds(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {

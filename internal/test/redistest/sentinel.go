@@ -103,8 +103,7 @@ func (s *Server) sentinelArgs(port, masterHost, masterPort string, downAfter tim
 	return append([]string{conf, "--sentinel", "--port", port}, s.commonArgs()...), nil
 }
 
-// sentinelReady fails unless a Sentinel knows all replicas and the others of
-// its kind.
+// sentinelReady fails unless a Sentinel knows all replicas and the others of its kind.
 func sentinelReady(ctx context.Context, rdb *redis.Client, replicas int) error {
 	master, err := rdb.Do(ctx, "SENTINEL", "MASTER", masterName).Result()
 	if err != nil {
@@ -301,8 +300,7 @@ func (s *Server) replicate(ctx context.Context, master *Server) error {
 
 var errNoMaster = errors.New("no Sentinel knows a master")
 
-// master waits until all Sentinels that are alive agree about a master, which
-// is not old.
+// master waits until all Sentinels that are alive agree about a master, which is not old.
 func (s *Sentinel) master(ctx context.Context, old *Server) (master *Server, err error) {
 	err = pollEvery(ctx, lookEvery, func() error {
 		master = nil

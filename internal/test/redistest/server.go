@@ -49,11 +49,10 @@ type spec struct {
 	prepare func(s *Server, port string) ([]string, error)
 }
 
-// Redis returns a client of the real server that all tests of this binary
-// share; keep to names that start with [Name]'s (their keys are removed when t
-// ends), and leave alone what belongs to all, such as the script cache and the
-// server's configuration. It skips the test under -short, and
-// as [SkipOrFail] does if no redis-server is installed.
+// Redis returns a client of the real server that all tests of this binary share; keep to
+// names that start with [Name]'s (their keys are removed when t ends), and leave alone what
+// belongs to all, such as the script cache and the server's configuration. It skips the
+// test under -short, and as [SkipOrFail] does if no redis-server is installed.
 func Redis(t testing.TB) *redis.Client {
 	t.Helper()
 	return Shared(t).Client(t, nil)
@@ -79,11 +78,10 @@ func Shared(t testing.TB) *Server {
 	return s
 }
 
-// StartRedis starts a server for this test alone: with no persistence, on a
-// free port of the loopback interface, and with args as further command line
-// arguments ("--maxmemory", "1mb"), which must leave port, dir and unixsocket
-// alone. It returns when the server answers and stops it when t ends. It skips
-// as [Redis] does.
+// StartRedis starts a server for this test alone: with no persistence, on a free port of
+// the loopback interface, and with args as further command line arguments ("--maxmemory",
+// "1mb"), which must leave port, dir and unixsocket alone. It returns when the server
+// answers and stops it when t ends. It skips as [Redis] does.
 func StartRedis(t testing.TB, args ...string) *Server {
 	t.Helper()
 	return startFor(t, Default, spec{args: args})
@@ -139,8 +137,7 @@ func (s *Server) Binary() string { return s.binary }
 // Socket returns the path of the server's unix socket.
 func (s *Server) Socket() string { return s.socket }
 
-// URL returns the server's address as redis://127.0.0.1:port, or rediss:// with
-// TLS.
+// URL returns the server's address as redis://127.0.0.1:port, or rediss:// with TLS.
 func (s *Server) URL() string {
 	if s.tls != nil {
 		return "rediss://" + s.addr
@@ -203,8 +200,7 @@ func (s *Server) kill() {
 	}
 }
 
-// Crash is Kill for a server that is to be started again, by Restart: its files
-// stay.
+// Crash is Kill for a server that is to be started again, by Restart: its files stay.
 func (s *Server) Crash() {
 	s.process.Load().crash()
 	s.frozen.Store(false)

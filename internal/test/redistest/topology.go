@@ -57,11 +57,10 @@ var (
 	sharedRing     = sync.OnceValues(func() (*Ring, error) { return startRing(3, nil) })
 )
 
-// Client returns a client of the topology that RRL_TOPOLOGY names, of servers
-// that all tests of this binary share; the same holds as for [Redis]. With an
-// ACL, the limiters that are given this client act as the user who may do
-// least (they use Process, Pipeline and Subscribe), while the test's own look-ups by
-// the other methods are not restricted.
+// Client returns a client of the topology that RRL_TOPOLOGY names, of servers that all
+// tests of this binary share; the same holds as for [Redis]. With an ACL, the limiters that
+// are given this client act as the user who may do least (they use Process, Pipeline and
+// Subscribe), while the test's own look-ups by the other methods are not restricted.
 func Client(t testing.TB) redis.UniversalClient {
 	t.Helper()
 	rdb := topologyClient(t)
@@ -108,8 +107,7 @@ func withLeastRights(t testing.TB, server *Server) *limitedClient {
 	return &limitedClient{UniversalClient: server.Client(t, nil), limited: limited}
 }
 
-// limitedClient lets the limiters under test act as one user, and the test as
-// another.
+// limitedClient lets the limiters under test act as one user, and the test as another.
 type limitedClient struct {
 	redis.UniversalClient
 
@@ -249,8 +247,7 @@ type Ring struct {
 	Servers []*Server
 }
 
-// StartRing starts a ring of n servers for this test alone, as [StartRedis]
-// starts one.
+// StartRing starts a ring of n servers for this test alone, as [StartRedis] starts one.
 func StartRing(t testing.TB, n int, args ...string) *Ring {
 	t.Helper()
 	return own(t, func() (*Ring, error) { return startRing(n, args) })

@@ -27,14 +27,12 @@ import (
 //go:embed clock/clock.c
 var clockSource string
 
-// errNoCompiler: this machine cannot make the library that moves a server's
-// clock.
+// errNoCompiler: this machine cannot make the library that moves a server's clock.
 var errNoCompiler = errors.New("no server can be given a clock of the test's own")
 
-// Virtual runs test in a testing/synctest bubble, with a client of a server of
-// its own in which time.Sleep moves TIME and the times to live. It is a
-// miniredis; where RRL_ENGINE leaves miniredis out it is a real one, whose
-// clock a preloaded library has replaced.
+// Virtual runs test in a testing/synctest bubble, with a client of a server of its own in
+// which time.Sleep moves TIME and the times to live. It is a miniredis; where RRL_ENGINE
+// leaves miniredis out it is a real one, whose clock a preloaded library has replaced.
 func Virtual(t *testing.T, test func(t *testing.T, rdb *redis.Client)) {
 	t.Helper()
 	Stepping(t, func(t *testing.T, rdb *redis.Client, _ func(time.Duration)) { test(t, rdb) })
@@ -135,8 +133,7 @@ type clocked struct {
 	ahead atomic.Int64 // of the bubble's clock, in nanoseconds
 }
 
-// idle are servers that no test uses at the moment. They go with the test
-// binary.
+// idle are servers that no test uses at the moment. They go with the test binary.
 var idle struct {
 	sync.Mutex
 	servers []*clocked
@@ -224,8 +221,7 @@ func (s *Server) SetAhead(t testing.TB, by time.Duration) {
 	must(t, s.setClock(by.Microseconds()))
 }
 
-// dial returns a connection by which each request brings the server the
-// client's time.
+// dial returns a connection by which each request brings the server the client's time.
 func (c *clocked) dial() (net.Conn, error) {
 	conn, err := net.Dial("unix", c.socket)
 	if err != nil {
@@ -234,8 +230,7 @@ func (c *clocked) dial() (net.Conn, error) {
 	return steppedConn{conn, func() error { return c.setClock(time.Now().Add(time.Duration(c.ahead.Load())).UnixMicro()) }}, nil
 }
 
-// clockLibrary returns the path of the library, which is compiled once for all
-// runs.
+// clockLibrary returns the path of the library, which is compiled once for all runs.
 var clockLibrary = sync.OnceValues(func() (string, error) {
 	root, err := repositoryRoot()
 	if err != nil {
@@ -268,11 +263,10 @@ var clockLibrary = sync.OnceValues(func() (string, error) {
 	return path, os.Rename(whole, path)
 })
 
-// Mini returns a client of a new miniredis, and the miniredis. They talk
-// through memory, so inside a testing/synctest bubble time.Sleep moves the
-// server's TIME and its TTLs; elsewhere both follow the wall clock, or
-// SetTime. Both are closed when t ends, and leave no goroutine. The
-// test is skipped where RRL_ENGINE leaves miniredis out.
+// Mini returns a client of a new miniredis, and the miniredis. They talk through memory, so
+// inside a testing/synctest bubble time.Sleep moves the server's TIME and its TTLs;
+// elsewhere both follow the wall clock, or SetTime. Both are closed when t ends, and leave
+// no goroutine. The test is skipped where RRL_ENGINE leaves miniredis out.
 func Mini(t testing.TB) (*redis.Client, *miniredis.Miniredis) {
 	t.Helper()
 	if engine() != everyEngine {

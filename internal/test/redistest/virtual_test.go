@@ -82,8 +82,7 @@ func TestVirtualOnEachRelease(t *testing.T) {
 	}
 }
 
-// A bubble fails its test when a goroutine is left, so these need no
-// assertion about that.
+// A bubble fails its test when a goroutine is left, so these need no assertion about that.
 
 func TestMiniLeavesNothingAfterManyCallers(t *testing.T) {
 	t.Parallel()

@@ -310,7 +310,7 @@ func TestUser(t *testing.T) {
 	}
 }
 
-func TestWhereNobodyAnswers(t *testing.T) {
+func TestNoServerAnswers(t *testing.T) {
 	t.Parallel()
 	m := miniredis.RunT(t)
 	addr := m.Addr()

@@ -111,8 +111,7 @@ func newHeld(t *testing.T, k Kind, permits int64) held {
 	return h
 }
 
-// hold keeps back the answer to the next script call until the function returned is
-// called.
+// hold keeps back the answer to the next script call until the function returned is called.
 func (h held) hold(t *testing.T) (letGo func()) {
 	t.Helper()
 	gate := make(chan struct{})

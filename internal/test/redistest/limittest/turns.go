@@ -213,8 +213,7 @@ func (a *aged) Same(got, want limit.Decision) bool {
 		near(got.RetryAfter, want.RetryAfter) && near(got.ResetAfter, want.ResetAfter)
 }
 
-// requireWithin checks that a decision and what is stored speak of no more than a
-// window.
+// requireWithin checks that a decision and what is stored speak of no more than a window.
 func requireWithin(t *testing.T, rdb redis.UniversalClient, d limit.Decision) {
 	t.Helper()
 	require.LessOrEqual(t, d.RetryAfter, window)
