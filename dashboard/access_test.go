@@ -59,8 +59,7 @@ func TestEveryAnswerIsGuarded(t *testing.T) {
 	}
 }
 
-// The page has nothing that its own policy forbids, and nothing that makes markup of
-// text.
+// The page has nothing that its own policy forbids, and nothing that makes markup of text.
 func TestThePageMakesNoMarkup(t *testing.T) {
 	t.Parallel()
 	forbidden := regexp.MustCompile(`innerHTML|outerHTML|insertAdjacentHTML|document\.write|eval\(|new Function|DOMParser|` +

@@ -190,9 +190,8 @@ func TestFaultCountGrowsWhileRefused(t *testing.T) {
 	})
 }
 
-// A window belongs to those who opened it: its end stays where it is, unless it is
-// further away than a window of ours can end. By a clock that has gone back it may
-// be by any time.
+// A window belongs to those who opened it: its end stays where it is, unless it is further
+// away than a window of ours can end. By a clock that has gone back it may be by any time.
 func TestWindowOfAnotherLength(t *testing.T) {
 	t.Parallel()
 	for left, want := range map[time.Duration]time.Duration{

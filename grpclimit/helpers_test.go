@@ -36,8 +36,7 @@ type testServer struct {
 	ended chan error // of each FullDuplexCall
 }
 
-// FullDuplexCall answers each message by one, and tries once more after an
-// error.
+// FullDuplexCall answers each message by one, and tries once more after an error.
 func (s *testServer) FullDuplexCall(stream testpb.TestService_FullDuplexCallServer) error {
 	for {
 		_, err := stream.Recv()

@@ -123,10 +123,9 @@ func ExamplePolicy() {
 	//     try again in 60 s
 }
 
-// The rate stands beside the route, as with Java's @RateLimit(period = 30,
-// threshold = 2), and the keys are those of the Java services:
-// limit:<user>:<uri>. A field of the hash rate:limit:config changes one while it
-// runs.
+// The rate stands beside the route, as with Java's @RateLimit(period = 30, threshold = 2),
+// and the keys are those of the Java services: limit:<user>:<uri>. A field of the hash
+// rate:limit:config changes one while it runs.
 func ExampleDeclare() {
 	rdb, stop := connect()
 	defer stop()

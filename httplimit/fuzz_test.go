@@ -21,9 +21,8 @@ import (
 // could end a part, choose a slot or upset a log.
 var wellFormed = regexp.MustCompile(`^http:(?:(?:[^:{}%\x00- \x7f]|%[0-9A-F]{2}|%sha256-[0-9a-f]{64})*(?::|$))+$`)
 
-// FuzzMiddleware throws requests at the middleware that no HTTP parser would let
-// through: it answers 200 or 429, and each key is one that the application would
-// write.
+// FuzzMiddleware throws requests at the middleware that no HTTP parser would let through:
+// it answers 200 or 429, and each key is one that the application would write.
 func FuzzMiddleware(f *testing.F) {
 	f.Add("GET", "/hello", "192.0.2.1:80", "10.0.0.1, 192.0.2.9", `for="[2001:db8::1]:80"`, "ann", "body")
 	f.Add("HEAD", "//..%2f{x}", "[fe80::1%eth0]:80", ", ,", `for="`, "a:b", "")

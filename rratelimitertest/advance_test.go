@@ -238,8 +238,7 @@ func TestTimesToLive(t *testing.T) {
 	})
 }
 
-// Releases wake callers at once, without an Advance; a second Client goes by the
-// same time.
+// Releases wake callers at once, without an Advance; a second Client goes by the same time.
 func TestTwoClients(t *testing.T) {
 	t.Parallel()
 	both(t, func(t *testing.T, env *rratelimitertest.Env) {

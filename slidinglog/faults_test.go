@@ -249,8 +249,7 @@ type crowded struct {
 	log string
 }
 
-// No call does more than a bounded piece of work, however much others have left
-// in the log.
+// No call does more than a bounded piece of work, however much others have left in the log.
 func TestBoundedWork(t *testing.T) {
 	t.Parallel()
 	const hour = time.Hour
@@ -316,8 +315,7 @@ func TestBoundedWork(t *testing.T) {
 	}
 }
 
-// requireNoneAhead checks that no row is dated ahead, and that the log has gone in
-// an hour.
+// requireNoneAhead checks that no row is dated ahead, and that the log has gone in an hour.
 func requireNoneAhead(t *testing.T, c crowded) {
 	t.Helper()
 	newest := c.rdb.ZRevRangeWithScores(t.Context(), c.log, 0, 0).Val()

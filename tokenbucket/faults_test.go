@@ -25,8 +25,7 @@ func threeInTenSeconds(rdb redis.UniversalClient) *tokenbucket.Limiter {
 	return tokenbucket.New(rdb, tokenbucket.Config{Capacity: 10, Refill: 3, Interval: 10 * time.Second})
 }
 
-// requireTTLs checks that both keys expire together, and not before the bucket
-// is full.
+// requireTTLs checks that both keys expire together, and not before the bucket is full.
 func requireTTLs(t *testing.T, rdb redis.UniversalClient, key string, d limit.Decision) {
 	t.Helper()
 	tokens, last := rdb.PTTL(t.Context(), key).Val(), rdb.PTTL(t.Context(), key+"_time").Val()

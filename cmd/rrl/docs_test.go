@@ -27,8 +27,7 @@ func page(t *testing.T) string {
 	return string(text)
 }
 
-// What docs/rrl.md shows is what the commands print, run one after the other on
-// one server.
+// What docs/rrl.md shows is what the commands print, run one after the other on one server.
 func TestDocsShowWhatCommandsPrint(t *testing.T) {
 	t.Parallel()
 	m := miniredis.RunT(t)

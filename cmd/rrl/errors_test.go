@@ -356,8 +356,7 @@ var topologies = map[string]func(*testing.T) servers{
 	},
 }
 
-// rrlRights are what rrl's commands need beside what limiters do: docs/rrl.md
-// has them.
+// rrlRights are what rrl's commands need beside what limiters do: docs/rrl.md has them.
 const rrlRights = "+scan +multi +exec +hexists"
 
 const life = `
@@ -465,8 +464,7 @@ func looksAt(t *testing.T, s servers, limiters int) {
 	assert.Len(t, s.list("api:*"), limiters, "the bench's are gone")
 }
 
-// perClient takes permits as two clients, one of which writes as an older
-// Redisson does.
+// perClient takes permits as two clients, one of which writes as an older Redisson does.
 func perClient(t *testing.T, s servers) {
 	t.Helper()
 	s.play("set-rate mail 5/1h --type per-client => ...\nacquire mail --client-id a => ...\nacquire mail --client-id b => ...\n")

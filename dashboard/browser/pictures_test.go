@@ -195,8 +195,7 @@ func paletteOf(counts map[color.RGBA]int) color.Palette {
 	return palette
 }
 
-// firstPaint is when the page first drew text, in milliseconds after it was asked
-// for.
+// firstPaint is when the page first drew text, in milliseconds after it was asked for.
 const firstPaint = `(performance.getEntriesByName('first-contentful-paint')[0]?.startTime ?? 0)`
 
 // TestThePageIsLight holds what the page weighs, and how soon there is something to

@@ -320,8 +320,7 @@ func (l *traffic) stop() {
 	l.callers.Wait()
 }
 
-// count returns how many answers of a path had a status, in a span that ends at a
-// moment.
+// count returns how many answers of a path had a status, in a span that ends at a moment.
 func (l *traffic) count(path string, status int, end time.Time, span time.Duration) (n float64) {
 	l.mu.Lock()
 	defer l.mu.Unlock()

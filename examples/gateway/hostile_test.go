@@ -82,8 +82,7 @@ func TestHostileBytes(t *testing.T) {
 	assert.Zero(t, rdb.Exists(t.Context(), thresholds).Val())
 }
 
-// FuzzGateway is an outsider who does not know the token and may send anything
-// else.
+// FuzzGateway is an outsider who does not know the token and may send anything else.
 func FuzzGateway(f *testing.F) {
 	f.Add("GET", "/hello", "ann", "", "", "", "", "")
 	f.Add("POST", "/orders?x=%00", "{a}:b", "198.51.100.7", "Bearer x", "Connection", "X-User, Upgrade", strings.Repeat("x", 100))

@@ -60,8 +60,7 @@ func TestJoin(t *testing.T) {
 	assert.Equal(t, failed, err)
 }
 
-// Guarded keys are as different as what they are made of, and none is another's
-// second key.
+// Guarded keys are as different as what they are made of, and none is another's second key.
 func TestGuardedKeysStayApart(t *testing.T) {
 	t.Parallel()
 	letters := rapid.SampledFrom([]string{"a", "_time", "time", "_", "%", ":", "{", "", ":lock", "\xff", strings.Repeat("x", 130)})

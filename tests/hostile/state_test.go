@@ -355,8 +355,7 @@ func TestTheListOfAnsweredAttemptsIsNone(t *testing.T) {
 	})
 }
 
-// Found by FuzzStateOnServer: the difference of the two numbers is none that Lua can
-// count.
+// Found by FuzzStateOnServer: the difference of the two numbers is none that Lua can count.
 func TestAValueBelowZeroOfTheHighestRate(t *testing.T) {
 	t.Parallel()
 	redistest.Engines(t, func(t *testing.T, rdb *redis.Client) {

@@ -459,8 +459,7 @@ func eachWay(t *testing.T, scenario string, run func(t *testing.T, opts ...rrate
 	}
 }
 
-// Masters are replaced again and again, without their consent, while callers take
-// permits.
+// Masters are replaced again and again, without their consent, while callers take permits.
 func TestDurableGrantsOverSentinelFailovers(t *testing.T) {
 	t.Parallel()
 	eachWay(t, "SENTINEL FAILOVER under load", func(t *testing.T, opts ...rratelimiter.Option) (lost []int, _ []*load) {

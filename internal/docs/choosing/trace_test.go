@@ -60,9 +60,8 @@ var candidates = []candidate{
 
 const traceEnd = 4*time.Minute + 30*time.Second
 
-// trace returns the moments of the calls, each for one permit: few calls, a
-// burst around the end of the first minute, more calls than the limit for a
-// while, nothing, and a burst.
+// trace returns the moments of the calls, each for one permit: few calls, a burst around
+// the end of the first minute, more calls than the limit for a while, nothing, and a burst.
 func trace() []time.Duration {
 	var all []time.Duration
 	add := func(from, to, apart time.Duration) {

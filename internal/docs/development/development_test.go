@@ -308,8 +308,7 @@ var up, down, left, right = place{-1, 0}, place{1, 0}, place{0, -1}, place{0, 1}
 func (p place) plus(way place) place { return place{p.row + way.row, p.column + way.column} }
 func (p place) back() place          { return place{-p.row, -p.column} }
 
-// ways are where the characters of lines lead to, and heads where those of arrows
-// point to.
+// ways are where the characters of lines lead to, and heads where those of arrows point to.
 var (
 	ways = map[rune][]place{
 		'│': {up, down}, '─': {left, right},
@@ -355,8 +354,7 @@ func (d drawing) name(p place) string {
 	return name.String()
 }
 
-// next is name for what a line or an arrow at p leads to: there may be a space
-// between.
+// next is name for what a line or an arrow at p leads to: there may be a space between.
 func (d drawing) next(p, way place) string {
 	p = p.plus(way)
 	if d.at(p) == ' ' {

@@ -10,12 +10,11 @@ import (
 	"github.com/redis/go-redis/v9"
 )
 
-// LeastCommands is the part of an ACL rule that lets a user run all operations
-// of this library on one server, on the master of a failover client or over a
-// redis.Ring, and nothing else. The commands beside EVAL and EVALSHA are those
-// that the scripts call: the server checks them against the rights of the user
-// who runs the script. A user also needs the keys of [KeysOf], or of
-// [KeysWithPrefix].
+// LeastCommands is the part of an ACL rule that lets a user run all operations of this
+// library on one server, on the master of a failover client or over a redis.Ring, and
+// nothing else. The commands beside EVAL and EVALSHA are those that the scripts call: the
+// server checks them against the rights of the user who runs the script. A user also needs
+// the keys of [KeysOf], or of [KeysWithPrefix].
 const LeastCommands = "+eval +evalsha " +
 	"+time +exists +type +pttl +pexpire +pexpireat +persist +unlink +rename " +
 	"+get +set +incrby +decrby " +

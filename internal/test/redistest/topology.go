@@ -129,10 +129,9 @@ func (c *limitedClient) AddHook(hook redis.Hook) {
 	c.limited.AddHook(hook)
 }
 
-// Everywhere runs test twice, as subtests: on a miniredis of its own
-// ("miniredis"; not where RRL_ENGINE leaves that out) and on [Client]'s servers,
-// named after their topology, where it must keep to names that start with
-// [Name]'s.
+// Everywhere runs test twice, as subtests: on a miniredis of its own ("miniredis"; not
+// where RRL_ENGINE leaves that out) and on [Client]'s servers, named after their topology,
+// where it must keep to names that start with [Name]'s.
 func Everywhere(t *testing.T, test func(t *testing.T, rdb redis.UniversalClient)) {
 	t.Helper()
 	onMini(t, func(t *testing.T, rdb *redis.Client) { test(t, rdb) })
