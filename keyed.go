@@ -7,7 +7,7 @@ import (
 	"sync"
 	"time"
 
-	"github.com/rratelimiter/rratelimiter/internal/engine"
+	"github.com/rratelimiter/rratelimiter/internal/outage"
 	"github.com/rratelimiter/rratelimiter/internal/redisson"
 	"github.com/rratelimiter/rratelimiter/limit"
 )
@@ -76,12 +76,11 @@ func (k *KeyedLimiter) TakeUpTo(ctx context.Context, key string, permits int64) 
 func (k *KeyedLimiter) TakeReturnable(ctx context.Context, key string, permits int64) (limit.Decision, func(context.Context) error, error) {
 	const op = "TakeReturnable"
 	l := k.Limiter(key)
-	var undo func(context.Context) error
-	d, err := l.acquire(ctx, op, engine.Wish{Permits: permits, Figures: true, Undo: &undo})
-	if undo == nil {
-		return d, nil, err
+	a, err := l.decide(ctx, outage.Question{Call: op, Permits: permits, Figures: true, Undo: true})
+	if a.Undo == nil {
+		return a.Decision, nil, err
 	}
-	return d, func(ctx context.Context) error { return l.fail(op, undo(ctx)) }, nil
+	return a.Decision, func(ctx context.Context) error { return l.fail(op, a.Undo(ctx)) }, nil
 }
 
 // TryAcquire is [RateLimiter.TryAcquire].

@@ -2,11 +2,9 @@ package rratelimiter
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"time"
 
-	"github.com/rratelimiter/rratelimiter/internal/engine"
 	"github.com/rratelimiter/rratelimiter/internal/outage"
 	"github.com/rratelimiter/rratelimiter/internal/script"
 	"github.com/rratelimiter/rratelimiter/limit"
@@ -30,11 +28,11 @@ import (
 // permits, which come back after an interval, ErrUnknownOutcome too.
 func (l *RateLimiter) TryAcquire(ctx context.Context, permits int64, timeout time.Duration) (bool, error) {
 	const op = "TryAcquire"
-	if granted, known := l.atHand(ctx, op, permits, timeout > 0); known {
+	if granted, known := l.atHand(ctx, l.policy, op, permits, timeout > 0); known {
 		return granted, nil
 	}
-	d, err := l.acquire(ctx, op, engine.Wish{Permits: permits, Waits: timeout > 0, Timeout: timeout})
-	return d.Granted, err
+	a, err := l.decide(ctx, outage.Question{Call: op, Permits: permits, Waits: timeout > 0, Timeout: timeout})
+	return a.Granted, err
 }
 
 // Acquire takes permits, and waits for them as long as it must. It is
@@ -42,17 +40,18 @@ func (l *RateLimiter) TryAcquire(ctx context.Context, permits int64, timeout tim
 // gives no answer: see [WithCallTimeout].
 func (l *RateLimiter) Acquire(ctx context.Context, permits int64) error {
 	const op = "Acquire"
-	if granted, _ := l.atHand(ctx, op, permits, true); granted {
+	if granted, _ := l.atHand(ctx, l.policy, op, permits, true); granted {
 		return nil
 	}
-	_, err := l.acquire(ctx, op, engine.Wish{Permits: permits, Waits: true})
+	_, err := l.decide(ctx, outage.Question{Call: op, Permits: permits, Waits: true})
 	return err
 }
 
 // Take takes permits if they are free at once, and answers with the figures
 // that a caller may want to pass on. Its errors are those of TryAcquire.
 func (l *RateLimiter) Take(ctx context.Context, permits int64) (limit.Decision, error) {
-	return l.acquire(ctx, "Take", engine.Wish{Permits: permits, Figures: true})
+	a, err := l.decide(ctx, outage.Question{Call: "Take", Permits: permits, Figures: true})
+	return a.Decision, err
 }
 
 // TakeUpTo takes as many permits as are free at once, at most permits, and tells how many
@@ -61,9 +60,8 @@ func (l *RateLimiter) Take(ctx context.Context, permits int64) (limit.Decision, 
 // answer was lost is repeated and takes its permits once, as with TryAcquire, whose
 // errors TakeUpTo has, but for ErrPermitsExceedRate.
 func (l *RateLimiter) TakeUpTo(ctx context.Context, permits int64) (int64, limit.Decision, error) {
-	var taken int64
-	d, err := l.acquire(ctx, "TakeUpTo", engine.Wish{Permits: permits, Figures: true, UpTo: &taken})
-	return taken, d, err
+	a, err := l.decide(ctx, outage.Question{Call: "TakeUpTo", Permits: permits, Figures: true, UpTo: true})
+	return a.Taken, a.Decision, err
 }
 
 // Peek answers what Take would answer now, and takes nothing. It changes nothing in
@@ -82,84 +80,23 @@ func (l *RateLimiter) Peek(ctx context.Context, permits int64) (limit.Decision, 
 }
 
 // atHand answers without a round trip, if it can.
-func (l *RateLimiter) atHand(ctx context.Context, op string, permits int64, waits bool) (granted, known bool) {
+func (l *RateLimiter) atHand(ctx context.Context, p *outage.Policy, op string, permits int64, waits bool) (granted, known bool) {
 	granted, known = l.client.engine.AtHand(ctx, &l.facts, permits, waits)
-	if known && l.client.observer.Watches() {
-		l.decided(ctx, op, permits, limit.FromMemory, l.shadow, time.Now(), granted, nil)
+	if !known || !p.Shadow && !p.Observer.Watches() {
+		return granted, known
 	}
-	if known && l.shadow && !granted {
-		l.letThrough(permits)
-		granted = true
+	q := outage.Question{Call: op, Permits: permits}
+	a := outage.Answer{Decision: limit.Decision{Granted: granted}, By: limit.FromMemory}
+	p.Tell(ctx, (*asker)(l), q, a, nil, time.Now())
+	if p.Shadow && !granted {
+		p.LetThrough((*asker)(l), q, permits)
 	}
-	return granted, known
+	return granted || p.Shadow, true
 }
 
-// acquire asks for permits, and tells of the answer. op names the call.
-func (l *RateLimiter) acquire(ctx context.Context, op string, w engine.Wish) (limit.Decision, error) {
-	if !l.client.observer.Watches() && !l.shadow {
-		d, _, err := l.ask(ctx, w)
-		return d, l.fail(op, err)
-	}
-	start := time.Now()
-	if l.shadow {
-		w.Waits, w.Timeout = false, 0
-	}
-	d, by, err := l.ask(ctx, w)
-	err = l.fail(op, err)
-	l.decided(ctx, op, w.Permits, by, l.shadow, start, d.Granted, err)
-	switch {
-	case !l.shadow:
-	case outage.InShadow(ctx, d.Granted, err):
-		d.Granted, d.RetryAfter, err = true, 0, nil
-		l.letThrough(w.Permits)
-		if w.Undo != nil {
-			*w.Undo = l.client.guard.Uncharged.Undo(l.account(), w.Permits)
-		}
-		if w.UpTo != nil {
-			*w.UpTo = w.Permits
-		}
-	case err == nil && w.UpTo != nil:
-		l.letThrough(w.Permits - *w.UpTo)
-		*w.UpTo = w.Permits
-	}
-	return d, err
-}
-
-// account is where the handle counts permits that Redis was not charged for.
-func (l *RateLimiter) account() outage.Account {
-	a := outage.Account{Limiter: l.facts.Config, Shadow: l.shadow}
-	if l.failure != nil {
-		a.Failure = *l.failure
-	}
-	return a
-}
-
-// letThrough notes permits that a caller has and Redis was not charged for.
-func (l *RateLimiter) letThrough(permits int64) {
-	if permits == 0 {
-		return
-	}
-	l.client.guard.Uncharged.Add(l.account(), permits, l.rule().Window)
-}
-
-// decided tells the observer of an answer; shadow says that nobody is refused because of it.
-func (l *RateLimiter) decided(
-	ctx context.Context, op string, permits int64, by limit.Source, shadow bool, start time.Time, granted bool, err error,
-) {
-	l.client.observer.Decided(ctx, limit.Decided{
-		Limiter: l.facts.Observed, Call: op, Permits: permits, Source: by, Start: start, Shadow: shadow,
-	}, granted, err)
-}
-
-// ask asks for permits, and tells who decided.
-func (l *RateLimiter) ask(ctx context.Context, w engine.Wish) (limit.Decision, limit.Source, error) {
-	if err := l.checkPermits(ctx, w.Permits); err != nil {
-		return limit.Decision{}, "", err
-	}
-	if l.failure != nil {
-		return l.askGuarded(ctx, w)
-	}
-	return l.client.engine.Acquire(ctx, &l.facts, w)
+// decide asks for permits, and tells the observer of the answer.
+func (l *RateLimiter) decide(ctx context.Context, q outage.Question) (outage.Answer, error) {
+	return l.policy.Decide(ctx, (*asker)(l), q)
 }
 
 // checkPermits tells why nobody needs to ask Redis for so many permits.
@@ -203,13 +140,14 @@ func (l *RateLimiter) Release(ctx context.Context, permits int64) error {
 	if err := l.client.engine.Closed(); err != nil {
 		return l.fail(op, err)
 	}
-	uncharged := l.client.guard.Uncharged.Take(l.account(), permits)
+	uncharged := l.client.guard.Uncharged.Take((*asker)(l).account(), permits)
 	if permits == uncharged {
 		return nil
 	}
 	err := l.client.engine.Release(ctx, &l.facts, permits-uncharged)
 	if err != nil {
-		l.letThrough(uncharged) // the caller still has all that it named
+		// The caller still has all that it named.
+		l.policy.LetThrough((*asker)(l), outage.Question{}, uncharged)
 	}
 	return l.fail(op, err)
 }
@@ -256,68 +194,17 @@ const MaxLimiters = 32
 // it is ErrUnsupported.
 func (c *Client) TryAcquireAll(ctx context.Context, permits int64, timeout time.Duration, limiters ...*RateLimiter) (bool, error) {
 	const op = "TryAcquireAll"
-	start := time.Now()
-	if c.options.Shadow {
-		timeout = 0
-	}
-	ok, by, err := c.tryAcquireAll(ctx, permits, timeout, limiters)
-	if err != nil {
-		err = failAll(op, err)
-	}
-	if c.observer.Watches() {
-		for _, l := range limiters {
-			if l != nil {
-				l.decided(ctx, op, permits, by, c.options.Shadow, start, ok, err)
+	all := &jointAsker{c, limiters}
+	q := outage.Question{Call: op, Permits: permits, Waits: timeout > 0, Timeout: timeout}
+	if len(limiters) == 1 {
+		if _, err := all.Check(ctx, q); err == nil {
+			if granted, known := limiters[0].atHand(ctx, c.policy, op, permits, q.Waits && !c.policy.Shadow); known {
+				return granted, nil
 			}
 		}
 	}
-	if c.options.Shadow && outage.InShadow(ctx, ok, err) {
-		for _, l := range limiters {
-			l.letThrough(permits)
-		}
-		return true, nil
-	}
-	return ok, err
-}
-
-// failAll says which limiter an error of the call speaks of, where one is to blame.
-func failAll(op string, err error) error {
-	if of, known := errors.AsType[*engine.Error](err); known {
-		return &engine.Error{Op: op, Name: of.Name, Err: of.Err}
-	}
-	return fmt.Errorf("rratelimiter: %s: %w", op, err)
-}
-
-// tryAcquireAll is TryAcquireAll, but for the name of the call in its errors.
-func (c *Client) tryAcquireAll(ctx context.Context, permits int64, timeout time.Duration, limiters []*RateLimiter) (bool, limit.Source, error) {
-	if err := c.checkAll(limiters); err != nil {
-		return false, "", err
-	}
-	if permits < 1 || permits > MaxPermits {
-		return false, "", fmt.Errorf("%w: %d is not between 1 and %d", ErrInvalidPermits, permits, int64(MaxPermits))
-	}
-	if c.rules.KeepsNoMembers() {
-		return false, "", c.rules.Unsupported("TryAcquireAll")
-	}
-	if l := limiters[0]; len(limiters) == 1 && l.failure == c.options.Failure {
-		if granted, known := c.engine.AtHand(ctx, &l.facts, permits, timeout > 0); known {
-			return granted, limit.FromMemory, nil
-		}
-		d, by, err := l.ask(ctx, engine.Wish{Permits: permits, Waits: timeout > 0, Timeout: timeout})
-		return d.Granted, by, l.blame(err)
-	}
-	if err := ctx.Err(); err != nil {
-		return false, "", err
-	}
-	facts := make([]*engine.Limiter, len(limiters))
-	for i, l := range limiters {
-		facts[i] = &l.facts
-	}
-	if c.options.Failure != nil {
-		return c.askAllGuarded(ctx, permits, timeout, limiters, facts)
-	}
-	granted, err := c.engine.AcquireAll(ctx, facts, permits, timeout)
-	return granted, limit.FromRedis, err
+	a, err := c.policy.Decide(ctx, all, q)
+	return a.Granted, err
 }
 
 // checkAll tells why limiters can't go together in one decision.

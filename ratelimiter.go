@@ -41,6 +41,7 @@ type Client struct {
 	observer *observe.Observer
 	clock    *clock.Clock
 	guard    *outage.Guard
+	policy   *outage.Policy
 
 	ids      *redisson.Identities
 	engine   *engine.Engine
@@ -87,6 +88,7 @@ func New(rdb Redis, opts ...Option) *Client {
 	c.clock = c.engine.Clock()
 	c.began = beginning(c.clock.Now())
 	c.guard = outage.NewGuard(c.observer, c.clock, c.engine)
+	c.policy = &outage.Policy{Guard: c.guard, Observer: c.observer, Failure: c.options.Failure, Shadow: c.options.Shadow, Host: c.engine}
 	if c.name != "" {
 		c.engine.NoteName(clients.Client{Name: c.name, Mark: hex.EncodeToString(c.ids.Mark()), ID: c.id})
 	}
@@ -105,7 +107,7 @@ func beginning(now time.Time) string {
 // RateLimiter returns a handle of the limiter called name. It does no I/O;
 // handles of one name share one line of waiting callers.
 func (c *Client) RateLimiter(name string, opts ...LimiterOption) *RateLimiter {
-	l := &RateLimiter{client: c, failure: c.options.Failure, shadow: c.options.Shadow, err: c.err}
+	l := &RateLimiter{client: c, policy: c.policy, err: c.err}
 	l.facts.Name, l.facts.Observed = name, name
 	mapped := c.mapper(name)
 	if name == "" || mapped == "" {
@@ -141,10 +143,9 @@ type RateLimiter struct {
 	keys   redisson.Keys
 	err    error // of the options or the name
 
-	fallback Config // of WithDefault
-	failure  *limit.Failure
+	fallback Config         // of WithDefault
+	policy   *outage.Policy // the Client's, unless an option says otherwise
 	known    rate
-	shadow   bool // it only watches
 }
 
 // Name returns the limiter's name, as it was given to Client.RateLimiter.

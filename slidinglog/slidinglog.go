@@ -27,6 +27,7 @@ import (
 	"github.com/redis/go-redis/v9"
 
 	"github.com/rratelimiter/rratelimiter/internal/lane"
+	"github.com/rratelimiter/rratelimiter/internal/outage"
 	"github.com/rratelimiter/rratelimiter/internal/script"
 	"github.com/rratelimiter/rratelimiter/limit"
 	"github.com/rratelimiter/rratelimiter/lua"
@@ -122,8 +123,8 @@ func (l *Limiter) Window() time.Duration { return l.cfg.Window }
 // limit.ErrUnavailable where Redis did not decide in time; where it may have taken
 // permits, limit.ErrUnknownOutcome too.
 func (l *Limiter) Take(ctx context.Context, key string, n int64) (limit.Decision, error) {
-	d, _, err := l.table.Take(ctx, "Take", key, n)
-	return d, err
+	a, err := l.table.Take(ctx, outage.Question{Call: "Take", Key: key, Permits: n})
+	return a.Decision, err
 }
 
 // Peek answers what Take would answer now, and takes nothing. It changes nothing in
@@ -138,7 +139,8 @@ func (l *Limiter) Peek(ctx context.Context, key string, n int64) (limit.Decision
 // were: 0 where none is free, with a Decision that is not Granted and whose RetryAfter is
 // that of one permit. Errors are those of Take, but for limit.ErrPermitsExceedRate.
 func (l *Limiter) TakeUpTo(ctx context.Context, key string, n int64) (int64, limit.Decision, error) {
-	return l.table.TakeUpTo(ctx, "TakeUpTo", key, n)
+	a, err := l.table.Take(ctx, outage.Question{Call: "TakeUpTo", Key: key, Permits: n, UpTo: true})
+	return a.Taken, a.Decision, err
 }
 
 // Reset removes what is kept of key, whatever it is: all permits are free again. Its
@@ -149,7 +151,8 @@ func (l *Limiter) Reset(ctx context.Context, key string) error {
 
 // TakeReturnable is Take with a grant that can be undone: see [limit.Returner].
 func (l *Limiter) TakeReturnable(ctx context.Context, key string, n int64) (limit.Decision, func(context.Context) error, error) {
-	return l.table.Take(ctx, "TakeReturnable", key, n)
+	a, err := l.table.Take(ctx, outage.Question{Call: "TakeReturnable", Key: key, Permits: n, Undo: true})
+	return a.Decision, a.Undo, err
 }
 
 // check tells why a key can't be had: a log in the place of the thresholds would

@@ -24,6 +24,7 @@ import (
 	"time"
 
 	"github.com/rratelimiter/rratelimiter/internal/lane"
+	"github.com/rratelimiter/rratelimiter/internal/outage"
 	"github.com/rratelimiter/rratelimiter/internal/script"
 	"github.com/rratelimiter/rratelimiter/limit"
 	"github.com/rratelimiter/rratelimiter/lua"
@@ -130,8 +131,8 @@ func (l *Limiter) KeySuffix() string { return timeSuffix }
 // lost it is limit.ErrUnknownOutcome too: a bucket can't tell whether the tokens
 // were taken, so Take does not ask again.
 func (l *Limiter) Take(ctx context.Context, key string, n int64) (limit.Decision, error) {
-	d, _, err := l.table.Take(ctx, "Take", key, n)
-	return d, err
+	a, err := l.table.Take(ctx, outage.Question{Call: "Take", Key: key, Permits: n})
+	return a.Decision, err
 }
 
 // Peek answers what Take would answer now, and takes nothing. It changes nothing in
@@ -146,7 +147,8 @@ func (l *Limiter) Peek(ctx context.Context, key string, n int64) (limit.Decision
 // were: 0 where there is none, with a Decision that is not Granted and whose RetryAfter is
 // that of one token. Errors are those of Take, but for limit.ErrPermitsExceedRate.
 func (l *Limiter) TakeUpTo(ctx context.Context, key string, n int64) (int64, limit.Decision, error) {
-	return l.table.TakeUpTo(ctx, "TakeUpTo", key, n)
+	a, err := l.table.Take(ctx, outage.Question{Call: "TakeUpTo", Key: key, Permits: n, UpTo: true})
+	return a.Taken, a.Decision, err
 }
 
 // Reset removes what is kept of key, whatever it is: the bucket is full again. It is
@@ -158,7 +160,8 @@ func (l *Limiter) Reset(ctx context.Context, key string) error {
 // TakeReturnable is Take with a grant that can be undone, as far as the bucket
 // has room for the tokens: see [limit.Returner].
 func (l *Limiter) TakeReturnable(ctx context.Context, key string, n int64) (limit.Decision, func(context.Context) error, error) {
-	return l.table.Take(ctx, "TakeReturnable", key, n)
+	a, err := l.table.Take(ctx, outage.Question{Call: "TakeReturnable", Key: key, Permits: n, Undo: true})
+	return a.Decision, a.Undo, err
 }
 
 // check tells why a key can't be had: it would be another bucket's second.

@@ -25,66 +25,70 @@ func (e *Engine) AtHand(ctx context.Context, l *Limiter, permits int64, waits bo
 	return false, !waits && l.Refusals.Refuses(permits)
 }
 
-// Acquire takes permits, and waits for them as the wish says. It tells who decided.
-func (e *Engine) Acquire(ctx context.Context, l *Limiter, w Wish) (limit.Decision, limit.Source, error) {
-	least := w.Permits
-	if w.UpTo != nil {
+// Acquire takes permits, and waits for them as the question says.
+func (e *Engine) Acquire(ctx context.Context, l *Limiter, q outage.Question) (outage.Answer, error) {
+	least := q.Permits
+	if q.UpTo {
 		least = 1
 	}
-	if w.Figures {
+	if q.Figures {
 		if d, ok := l.Refusals.Decision(least); ok {
-			return d, limit.FromMemory, nil
+			return outage.Answer{Decision: d, By: limit.FromMemory}, nil
 		}
 	}
-	d, err := e.acquire(ctx, l, w, least)
-	return d, limit.FromRedis, err
+	return e.acquire(ctx, l, q, least)
 }
 
-// Breaker returns what knows whether the limiter's server decides.
-func (e *Engine) Breaker(ctx context.Context, l *Limiter) *outage.Breaker {
-	return e.lanes.Breaker(ctx, l.Config)
-}
-
-// Answers reports whether the limiter's server decides.
-func (e *Engine) Answers(l *Limiter) bool {
-	if e.Begin() != nil {
-		return true // nobody asks any more
+// Server returns the breaker of the limiter's server, and what asks the server whether
+// it decides.
+func (e *Engine) Server(ctx context.Context, l *Limiter) (*outage.Breaker, func() bool) {
+	return e.lanes.Breaker(ctx, l.Config), func() bool {
+		if e.Begin() != nil {
+			return true // nobody asks any more
+		}
+		defer e.End()
+		return script.Answers(e.lanes, l.Keys, "SET")
 	}
-	defer e.End()
-	return script.Answers(e.lanes, l.Keys, "SET")
 }
 
-// acquire asks Redis. least is what is refused where it refuses.
-func (e *Engine) acquire(ctx context.Context, l *Limiter, w Wish, least int64) (limit.Decision, error) {
+// acquire asks Redis. least is what is refused if it refuses.
+func (e *Engine) acquire(ctx context.Context, l *Limiter, q outage.Question, least int64) (outage.Answer, error) {
+	told := outage.Answer{By: limit.FromRedis}
 	if l.Want != nil {
-		if err := e.haveRateFor(ctx, l, &w); err != nil {
-			return limit.Decision{}, err
+		left, err := e.haveRate(ctx, l, q.Timeout)
+		if err != nil {
+			told.Unanswered = ctx.Err() != nil
+			return told, err
 		}
+		if q.Timeout > 0 && left <= 0 {
+			q.Waits, left = false, 0
+		}
+		q.Timeout = left
 	}
 	before := l.Refusals.Now()
-	a, err := e.request(ctx, l, w)
-	if w.Waits || err != nil || a.Decision.Granted {
-		return a.Decision, err
+	a, err := e.request(ctx, l, q)
+	told.Decision, told.Taken, told.Undo, told.Unanswered = a.Decision, a.taken, a.undo, a.unanswered
+	if q.Waits || err != nil || a.Decision.Granted {
+		return told, err
 	}
-	d := a.Decision
 	if a.AtLeast {
-		d.ResetAfter = 0 // these are not the figures that Take tells
+		a.Decision.ResetAfter = 0 // these are not the figures that Take tells
 	}
-	l.Refusals.Note(least, a.sent, before, d, a.alive())
-	d = a.Decision
-	if a.AtLeast && w.Figures {
-		d, err = e.lookOn(ctx, l, least, before, a)
+	l.Refusals.Note(least, a.sent, before, a.Decision, a.alive())
+	if a.AtLeast && q.Figures {
+		told.Decision, err = e.lookOn(ctx, l, least, before, told.Decision, a)
 	}
 	e.confirm(ctx, l)
-	return d, err
+	return told, err
 }
 
 // lookOn finds out when so many permits will be free, of which an answer told a
 // lower bound.
-func (e *Engine) lookOn(ctx context.Context, l *Limiter, permits int64, before refusal.Moment, a answer) (limit.Decision, error) {
+func (e *Engine) lookOn(
+	ctx context.Context, l *Limiter, permits int64, before refusal.Moment, d limit.Decision, a answer,
+) (limit.Decision, error) {
 	asked := e.clock.Now()
 	wait, err := e.wait(ctx, l, permits)
-	d := a.Decision
 	if err != nil || wait <= 0 {
 		return d, err
 	}

@@ -93,7 +93,7 @@ func (b *batch) add(r *request, inLine bool) bool {
 	switch {
 	case len(b.requests) > 0 && fallback != b.fallback || len(b.requests) == maxRequests(b.rules) || b.Sum+r.Permits > maxPermits:
 		return false
-	case r.UpTo != nil:
+	case r.UpTo:
 		if !b.AddUpTo(r.Permits) {
 			return false
 		}
@@ -349,6 +349,13 @@ func (b *batch) answer(place int, o outcome, err error) answer {
 		return answer{err: err}
 	}
 	a := answer{Answer: b.answers[place], sent: b.sent, keep: o.keep}
+	switch {
+	case !a.Decision.Granted:
+	case b.UpTo:
+		a.taken = o.Taken
+	default:
+		a.taken = b.requests[place].Permits
+	}
 	if a.Exceeds {
 		a.err = errExceeds(b.requests[place].Permits, a.Decision.Limit)
 	}

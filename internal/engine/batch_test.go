@@ -12,6 +12,7 @@ import (
 	"pgregory.net/rapid"
 
 	"github.com/rratelimiter/rratelimiter/internal/lane"
+	"github.com/rratelimiter/rratelimiter/internal/outage"
 	"github.com/rratelimiter/rratelimiter/internal/redisson"
 	"github.com/rratelimiter/rratelimiter/internal/script"
 	"github.com/rratelimiter/rratelimiter/internal/test/redistest"
@@ -28,7 +29,9 @@ func testLimiter(name, fallback string) *Limiter {
 
 func newTestBatch() *batch { return &batch{rules: redisson.NewestRules} }
 
-func newTestRequest(permits int64) *request { return &request{Wish: Wish{Permits: permits}} }
+func newTestRequest(permits int64) *request {
+	return &request{Question: outage.Question{Permits: permits}}
+}
 
 // wish is one request of a drawn batch.
 type wish struct {
@@ -180,7 +183,7 @@ func TestAnswersWalkAsTheScriptDoes(t *testing.T) {
 		wishes := drawWishes(t)
 		l := testLimiter("walk"+strconv.Itoa(round), fmt.Sprintf("%d 3600000 0 0", rate))
 		if inUse > 0 {
-			if a, _, err := e.Acquire(ctx, l, Wish{Permits: inUse}); err != nil || !a.Granted {
+			if a, err := e.Acquire(ctx, l, outage.Question{Permits: inUse}); err != nil || !a.Granted {
 				t.Fatal(a, err)
 			}
 		}

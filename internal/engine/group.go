@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/rratelimiter/rratelimiter/internal/lane"
+	"github.com/rratelimiter/rratelimiter/internal/outage"
 	"github.com/rratelimiter/rratelimiter/internal/script"
 	"github.com/rratelimiter/rratelimiter/limit"
 )
@@ -47,8 +48,8 @@ type group struct {
 }
 
 // request asks for permits.
-func (e *Engine) request(ctx context.Context, l *Limiter, w Wish) (answer, error) {
-	r := newRequest(ctx, e.clock, l, w)
+func (e *Engine) request(ctx context.Context, l *Limiter, q outage.Question) (answer, error) {
+	r := newRequest(ctx, e.clock, l, q)
 	g, err := e.enter(ctx, l, r)
 	if err != nil {
 		return answer{}, err
@@ -248,22 +249,19 @@ func (g *group) finished(b *batch, o outcome, err error) {
 	short := b.call.Unreplicated()
 	g.mu.Lock()
 	now := g.engine.clock.Now()
-	if b.UpTo {
-		b.requests[0].Permits = o.Taken
-	}
 	var unwanted []share
 	granted, doubtful, lined := int64(0), int64(0), false
 	for i, r := range b.requests {
 		a := b.answer(i, o, err)
 		if a.Decision.Granted {
-			granted += r.Permits
+			granted += a.taken
 			if r.State != lane.Sent || short != nil {
-				unwanted = append(unwanted, share{i, r.Permits})
+				unwanted = append(unwanted, share{i, a.taken})
 			}
 		}
 		switch {
 		case r.State != lane.Sent:
-			if errors.Is(err, limit.ErrUnknownOutcome) {
+			if errors.Is(err, limit.ErrUnknownOutcome) && !r.UpTo {
 				doubtful += r.Permits
 			}
 			if r.inLine {
@@ -322,11 +320,8 @@ func (g *group) answer(b *batch, place int, a answer, o outcome) {
 	if g.closed && r.Waits && a.refused() {
 		a.err = limit.ErrClosed
 	}
-	if r.Undo != nil && a.Decision.Granted {
-		*r.Undo = g.undo(b.grants([]share{{place, r.Permits}}, 0, o)[0])
-	}
-	if r.UpTo != nil {
-		*r.UpTo = o.Taken
+	if r.Undo && a.Decision.Granted {
+		a.undo = g.undo(b.grants([]share{{place, a.taken}}, 0, o)[0])
 	}
 	r.tell(a)
 }

@@ -8,6 +8,7 @@ import (
 
 	"github.com/rratelimiter/rratelimiter/internal/lane"
 	"github.com/rratelimiter/rratelimiter/internal/lease"
+	"github.com/rratelimiter/rratelimiter/internal/outage"
 	"github.com/rratelimiter/rratelimiter/internal/redisson"
 	"github.com/rratelimiter/rratelimiter/limit"
 )
@@ -47,7 +48,7 @@ type prefetch struct {
 
 // aheadRequest stands for a lease in a batch: it is asked for behind all requests,
 // as so many of one permit each.
-var aheadRequest = &request{Wish: Wish{Waits: true}, deadline: time.Unix(0, 0)}
+var aheadRequest = &request{Question: outage.Question{Waits: true}, deadline: time.Unix(0, 0)}
 
 // addAhead has the batch take permits ahead.
 func (b *batch) addAhead(permits int64) bool {
@@ -110,7 +111,7 @@ func (g *group) borrow(r *request) bool {
 		g.endLease(l)
 		return false
 	}
-	r.answer.Decision.Granted = true
+	r.answer.Decision.Granted, r.answer.taken = true, r.Permits
 	return true
 }
 

@@ -15,6 +15,7 @@ import (
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
+	"github.com/rratelimiter/rratelimiter/internal/outage"
 	"github.com/rratelimiter/rratelimiter/internal/script"
 	"github.com/rratelimiter/rratelimiter/internal/test/redistest"
 	"github.com/rratelimiter/rratelimiter/limit"
@@ -95,7 +96,7 @@ func (e *far) takes(trip time.Duration) {
 
 func (e *far) take(t *testing.T, l *Limiter, permits int64) {
 	t.Helper()
-	a, _, err := e.Acquire(t.Context(), l, Wish{Permits: permits})
+	a, err := e.Acquire(t.Context(), l, outage.Question{Permits: permits})
 	assert.NoError(t, err)
 	assert.True(t, a.Granted, l.Name)
 }
@@ -135,7 +136,7 @@ func TestOneWhoLeavesWhileGatheredIsNotSent(t *testing.T) {
 						e.take(t, l, 5)
 						return
 					}
-					_, _, err := e.Acquire(gone, l, Wish{Permits: 5})
+					_, err := e.Acquire(gone, l, outage.Question{Permits: 5})
 					assert.ErrorIs(t, err, context.Canceled)
 				})
 			}
@@ -143,7 +144,7 @@ func TestOneWhoLeavesWhileGatheredIsNotSent(t *testing.T) {
 			cancel()
 			e.Wait()
 			assert.Equal(t, trips, e.trips)
-			a, _, err := e.Acquire(t.Context(), l, Wish{Permits: 1, Figures: true})
+			a, err := e.Acquire(t.Context(), l, outage.Question{Permits: 1, Figures: true})
 			require.NoError(t, err)
 			assert.EqualValues(t, 99-5*(3-leaving), a.Remaining)
 		})
@@ -211,14 +212,14 @@ func TestARoundWhoseLastHaveGoneEnds(t *testing.T) {
 		ctx, cancel := context.WithCancel(t.Context())
 		start := time.Now()
 		e.Go(func() {
-			a, _, err := e.Acquire(t.Context(), first, Wish{Permits: 2, Waits: true})
+			a, err := e.Acquire(t.Context(), first, outage.Question{Permits: 2, Waits: true})
 			assert.NoError(t, err)
 			assert.True(t, a.Granted)
 			assert.Less(t, time.Since(start), 16*time.Second)
 		})
 		synctest.Wait()
 		e.Go(func() { // in a batch of its own, for its default
-			_, _, err := e.Acquire(ctx, second, Wish{Permits: 2, Waits: true})
+			_, err := e.Acquire(ctx, second, outage.Question{Permits: 2, Waits: true})
 			assert.ErrorIs(t, err, context.Canceled)
 		})
 		time.Sleep(5 * time.Second)
@@ -240,11 +241,11 @@ func TestARoundWhoseLastHaveGoneEnds(t *testing.T) {
 // meanwhile, and goes back.
 func TestALostGrantOfOneWhoHasGoneGoesBack(t *testing.T) {
 	t.Parallel()
-	impatient := Wish{Permits: 4, Waits: true, Timeout: 100 * time.Millisecond}
+	impatient := outage.Question{Permits: 4, Waits: true, Timeout: 100 * time.Millisecond}
 	a, b := testLimiter("{a}1", hourly), testLimiter("{a}2", hourly)
 	for name, ask := range map[string]func(ctx context.Context, e *far) error{
 		"one": func(ctx context.Context, e *far) error {
-			_, _, err := e.Acquire(ctx, a, impatient)
+			_, err := e.Acquire(ctx, a, impatient)
 			return err
 		},
 		"several": func(ctx context.Context, e *far) error {
@@ -278,7 +279,7 @@ func TestLinesOnASilentServerEndInTime(t *testing.T) {
 			e.take(t, l, 1)
 			for range 3 {
 				e.Go(func() {
-					_, _, err := e.Acquire(t.Context(), l, Wish{Permits: 1, Waits: true})
+					_, err := e.Acquire(t.Context(), l, outage.Question{Permits: 1, Waits: true})
 					assert.ErrorIs(t, err, limit.ErrUnavailable)
 					assert.LessOrEqual(t, time.Since(start), interval+script.DefaultTimeout, i)
 				})

@@ -7,33 +7,20 @@ import (
 
 	"github.com/rratelimiter/rratelimiter/internal/clock"
 	"github.com/rratelimiter/rratelimiter/internal/lane"
+	"github.com/rratelimiter/rratelimiter/internal/outage"
 )
-
-// Wish is what a caller wants of a limiter.
-type Wish struct {
-	Permits int64
-	Waits   bool          // until the permits are granted or the timeout is over
-	Timeout time.Duration // 0 with Waits: none
-	Figures bool          // the answer's figures are wanted
-
-	// UpTo, where it is not nil, has as many permits taken as are free, at most Permits,
-	// and is set to how many.
-	UpTo *int64
-
-	// Unanswered is set where ctx ends before Redis has said anything, a refusal
-	// included; or nil.
-	Unanswered *bool
-
-	Undo *func(context.Context) error // is to be set to what undoes a grant; or nil
-}
 
 // answer is what a caller is told.
 type answer struct {
 	lane.Answer
 
-	sent time.Time     // when the request was asked for last
-	keep time.Duration // the keep-alive time that was started anew then; 0 for none
+	sent time.Time                   // when the request was asked for last
+	keep time.Duration               // the keep-alive time that was started anew then; 0 for none
+	undo func(context.Context) error // undoes a grant, if the caller wants to
 	err  error
+
+	taken      int64
+	unanswered bool // the caller left before Redis had said anything
 }
 
 // alive is when to ask again to keep the limiter alive; zero where it lives without.
@@ -47,10 +34,10 @@ func (a answer) alive() time.Time {
 // refused tells whether Redis refused the request.
 func (a answer) refused() bool { return a.err == nil && !a.Decision.Granted }
 
-// request is one caller's wish, until it is answered.
+// request is one caller's question, until it is answered.
 type request struct {
 	lane.Pending
-	Wish
+	outage.Question
 
 	ctx      context.Context // for the Redis client's hooks, if the request goes by itself
 	limiter  *Limiter
@@ -70,15 +57,15 @@ type request struct {
 // testing/synctest.
 var requests sync.Pool
 
-func newRequest(ctx context.Context, c *clock.Clock, l *Limiter, w Wish) *request {
+func newRequest(ctx context.Context, c *clock.Clock, l *Limiter, q outage.Question) *request {
 	r, ok := requests.Get().(*request)
 	if !ok {
 		r = &request{}
 	}
-	r.ctx, r.limiter, r.Wish, r.asked = ctx, l, w, time.Now()
+	r.ctx, r.limiter, r.Question, r.asked = ctx, l, q, time.Now()
 	r.since = c.At(r.asked)
-	if w.Waits && w.Timeout > 0 {
-		r.deadline = r.since.Add(w.Timeout)
+	if q.Waits && q.Timeout > 0 {
+		r.deadline = r.since.Add(q.Timeout)
 	}
 	return r
 }

@@ -21,28 +21,31 @@ func (g *group) await(ctx context.Context, r *request) (answer, error) {
 			look = end
 		}
 	}
-	leave := func() bool { return g.abandon(r) }
+	unanswered := false
+	leave := func() (left bool) {
+		left, unanswered = g.abandon(r)
+		return left
+	}
 	answered, err := r.Await(ctx, leave, look, func() (time.Time, bool, error) { return g.timeUp(r) })
 	if answered {
 		return g.engine.finish(r)
 	}
 	g.engine.unwatch(r)
-	return answer{}, err
+	return answer{unanswered: unanswered}, err
 }
 
 // abandon takes a request back whose caller goes away. What it is granted
-// nevertheless goes back. It tells false where the answer is there.
-func (g *group) abandon(r *request) bool {
+// nevertheless goes back. left is false if the answer is there; unanswered reports
+// whether Redis had said nothing.
+func (g *group) abandon(r *request) (left, unanswered bool) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	if r.State == lane.Answered {
-		return false
+		return false, false
 	}
-	if r.Unanswered != nil {
-		*r.Unanswered = !r.refused && !r.inLine
-	}
+	unanswered = !r.refused && !r.inLine
 	g.withdraw(r)
-	return true
+	return true, unanswered
 }
 
 // withdraw is abandon for a request that has no answer. g.mu is held.

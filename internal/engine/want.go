@@ -79,22 +79,6 @@ func (e *Engine) haveRate(ctx context.Context, l *Limiter, timeout time.Duration
 	}
 }
 
-// haveRateFor is haveRate for a wish.
-func (e *Engine) haveRateFor(ctx context.Context, l *Limiter, w *Wish) error {
-	left, err := e.haveRate(ctx, l, w.Timeout)
-	if err != nil {
-		if w.Unanswered != nil {
-			*w.Unanswered = ctx.Err() != nil
-		}
-		return err
-	}
-	if w.Timeout > 0 && left <= 0 {
-		w.Waits, left = false, 0
-	}
-	w.Timeout = left
-	return nil
-}
-
 // begin has look done, unless that is under way.
 func (w *Want) begin(do func() error) *look {
 	w.mu.Lock()

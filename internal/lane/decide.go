@@ -3,7 +3,6 @@ package lane
 import (
 	"cmp"
 	"context"
-	"time"
 
 	"github.com/rratelimiter/rratelimiter/internal/local"
 	"github.com/rratelimiter/rratelimiter/internal/outage"
@@ -11,66 +10,50 @@ import (
 	"github.com/rratelimiter/rratelimiter/limit"
 )
 
-// decide sees a new request through, tells the observer, and lets it pass where the
-// limiter only watches.
-func (g *Groups) decide(ctx context.Context, op, key string, r *request) (
-	d limit.Decision, taken int64, giveBack func(context.Context) error, err error,
-) {
-	o, observer := &g.rule.Options, g.lanes.observer
-	if !observer.Watches() && o.Failure == nil && !o.Shadow {
-		d, giveBack, err = g.take(ctx, key, r)
-		if err != nil {
-			return d, 0, nil, Fail(g.rule.Package, op, key, err)
-		}
-		return d, r.taken, giveBack, nil
+// Take asks for permits of q.Key: for q.Permits, or with q.UpTo for as many as are free.
+// If ctx ends while the request waits for others, Take returns ctx.Err() at once; what is
+// granted nevertheless is given back.
+func (g *Groups) Take(ctx context.Context, q outage.Question) (outage.Answer, error) {
+	if most := g.rule.Limit; q.UpTo && most > 0 {
+		q.Permits = min(q.Permits, most)
 	}
-	start := time.Now()
-	d, taken, by, giveBack, err := g.guarded(ctx, key, r)
-	err = Fail(g.rule.Package, op, key, err)
-	observer.Decided(ctx, limit.Decided{
-		Limiter: g.name(), Call: op, Permits: r.permits, Source: by, Start: start, Shadow: o.Shadow,
-	}, d.Granted, err)
-	switch {
-	case !o.Shadow:
-	case outage.InShadow(ctx, d.Granted, err):
-		d.Granted, d.RetryAfter = true, 0
-		return d, r.permits, func(context.Context) error { return nil }, nil
-	case err == nil:
-		taken = r.permits
+	a, err := g.policy.Decide(ctx, g, q)
+	if !a.Granted {
+		a.Taken = 0
 	}
-	return d, taken, giveBack, err
+	return a, err
 }
 
-// guarded is take, and where Redis does not decide what the policy for that says.
-func (g *Groups) guarded(ctx context.Context, key string, r *request) (
-	d limit.Decision, taken int64, by limit.Source, giveBack func(context.Context) error, err error,
-) {
-	if d, err := g.check(ctx, key, r.permits); err != nil {
-		return d, 0, "", nil, err
-	}
-	ask := func() (bool, error) {
-		if d, giveBack, err = g.send(ctx, key, r); err == nil {
-			taken = r.taken
-		}
-		return true, err // a refusal does not make anybody wait here
-	}
-	how := g.rule.Options.Failure
-	if how == nil {
-		_, err = ask()
-		return d, taken, limit.FromRedis, giveBack, err
-	}
-	answers := func() bool { return script.Answers(g.lanes, script.KeysOf(key), cmp.Or(g.rule.Write, "SET")) }
-	undecided, err := g.guard.Ask(g.lanes.Breaker(ctx, key), answers, ask)
-	if !undecided {
-		return d, taken, limit.FromRedis, giveBack, err
-	}
-	rule := local.Rule{Permits: g.rule.Usual, Window: g.rule.Window}
-	if r.upTo {
-		taken, d, by, err = g.guard.UpToInstead(*how, outage.Account{Limiter: key}, r.permits, rule, err)
-		return d, taken, by, nil, err
-	}
-	d, by, giveBack, err = g.guard.Instead(*how, outage.Account{Limiter: key}, r.permits, rule, err)
-	return d, r.permits, by, giveBack, err
+// Check is for [outage.Asker], as are those that follow.
+func (g *Groups) Check(ctx context.Context, q outage.Question) (limit.Decision, error) {
+	return g.check(ctx, q.Key, q.Permits)
+}
+
+// Ask sees a request through.
+func (g *Groups) Ask(ctx context.Context, q outage.Question) (outage.Answer, error) {
+	a, err := g.send(ctx, q.Key, &request{groups: g, permits: q.Permits, upTo: q.UpTo})
+	a.By, a.Unanswered = limit.FromRedis, true // a refusal does not make anybody wait here
+	return a, err
+}
+
+// Fail says which package's limiter and which call an error speaks of.
+func (g *Groups) Fail(q outage.Question, err error) error {
+	return Fail(g.rule.Package, q.Call, q.Key, err)
+}
+
+// Server is that of the key.
+func (g *Groups) Server(ctx context.Context, q outage.Question) (*outage.Breaker, func() bool) {
+	return g.lanes.Breaker(ctx, q.Key), func() bool { return script.Answers(g.lanes, script.KeysOf(q.Key), cmp.Or(g.rule.Write, "SET")) }
+}
+
+// Learn does nothing: the rule says what is usual.
+func (g *Groups) Learn(outage.Question, outage.Answer) {}
+
+// Limiters is the one of the key.
+func (g *Groups) Limiters(q outage.Question) []outage.Limiter {
+	return []outage.Limiter{{
+		Observed: g.name(), Account: outage.Account{Limiter: q.Key}, Rule: local.Rule{Permits: g.rule.Usual, Window: g.rule.Window},
+	}}
 }
 
 // name is what observers call the limiter.

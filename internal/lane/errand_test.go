@@ -17,6 +17,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/rratelimiter/rratelimiter/internal/lane"
+	"github.com/rratelimiter/rratelimiter/internal/outage"
 	"github.com/rratelimiter/rratelimiter/internal/script"
 	"github.com/rratelimiter/rratelimiter/internal/test/redistest"
 	"github.com/rratelimiter/rratelimiter/limit"
@@ -238,8 +239,8 @@ func (d *desk) question(key string, b *lane.Batch) (*lane.Question, error) {
 }
 
 func (d *desk) take(ctx context.Context, key string, permits int64) (limit.Decision, error) {
-	decision, _, err := d.Take(ctx, "Take", key, permits)
-	return decision, err
+	a, err := d.Take(ctx, outage.Question{Call: "Take", Key: key, Permits: permits})
+	return a.Decision, err
 }
 
 // mustTake takes permits that must be free, and returns how many are left.
@@ -295,10 +296,10 @@ func TestAllOfABatchGetItsError(t *testing.T) {
 			atDesk(t, 1, func(t *testing.T, d *desk) {
 				tt.set(d, true)
 				d.start(5, func(int) {
-					_, giveBack, err := d.Take(context.Background(), "Take", "a", 1)
+					a, err := d.Take(context.Background(), outage.Question{Call: "Take", Key: "a", Permits: 1})
 					assert.ErrorIs(t, err, tt.want)
 					assert.ErrorContains(t, err, tt.text)
-					assert.Nil(t, giveBack)
+					assert.Nil(t, a.Undo)
 				})
 				d.Wait()
 				tt.set(d, false)

@@ -77,9 +77,9 @@ type Verdict struct {
 // Groups are where the callers of one limiter of keys gather, those of each key by
 // themselves.
 type Groups struct {
-	rule  Rule
-	lanes *Lanes
-	guard *outage.Guard // for Options.Failure
+	rule   Rule
+	lanes  *Lanes
+	policy outage.Policy
 
 	mu    sync.Mutex
 	keys  map[string]*group // of those for which requests have gathered
@@ -111,46 +111,16 @@ type request struct {
 // NewGroups returns the Groups of a rule.
 func NewGroups(lanes *Lanes, rule Rule) *Groups {
 	t := &Groups{rule: rule, lanes: lanes, keys: make(map[string]*group)}
+	t.policy = outage.Policy{Observer: lanes.observer, Failure: rule.Options.Failure, Shadow: rule.Options.Shadow}
 	if rule.Options.Failure != nil {
-		t.guard = outage.NewGuard(lanes.observer, lanes.conn.Clock(), nil)
+		t.policy.Guard = outage.NewGuard(lanes.observer, lanes.conn.Clock(), nil)
 	}
 	t.watch = NewWatch(&t.mu, lanes.conn.Timeout())
 	return t
 }
 
-// Take asks for permits of a key, and comes back with the decision and what
-// undoes a grant. op names the limiter's method in errors. When ctx ends while the
-// request waits for others it returns ctx.Err() at once; what is granted
-// nevertheless is given back.
-func (g *Groups) Take(ctx context.Context, op, key string, permits int64) (limit.Decision, func(context.Context) error, error) {
-	d, _, giveBack, err := g.decide(ctx, op, key, &request{groups: g, permits: permits})
-	return d, giveBack, err
-}
-
-// TakeUpTo is Take for as many permits as are free, at most permits, and tells how many
-// that were.
-func (g *Groups) TakeUpTo(ctx context.Context, op, key string, permits int64) (int64, limit.Decision, error) {
-	r := &request{groups: g, permits: permits, upTo: true}
-	if most := g.rule.Limit; most > 0 {
-		r.permits = min(permits, most)
-	}
-	d, taken, _, err := g.decide(ctx, op, key, r)
-	if !d.Granted {
-		return 0, d, err
-	}
-	return taken, d, nil
-}
-
-// take sees a new request through.
-func (g *Groups) take(ctx context.Context, key string, r *request) (limit.Decision, func(context.Context) error, error) {
-	if d, err := g.check(ctx, key, r.permits); err != nil {
-		return d, nil, err
-	}
-	return g.send(ctx, key, r)
-}
-
-// send is take for a request that was found to be sound.
-func (g *Groups) send(ctx context.Context, key string, r *request) (limit.Decision, func(context.Context) error, error) {
+// send sees a request through.
+func (g *Groups) send(ctx context.Context, key string, r *request) (outage.Answer, error) {
 	start := time.Now()
 	r.ctx = ctx
 	l := g.lanes.Of(ctx, key)
@@ -197,7 +167,7 @@ func (r *request) join(b *Batch) bool {
 	return b.Add(r.permits, false, 0)
 }
 
-func (g *Groups) await(ctx context.Context, r *request) (limit.Decision, func(context.Context) error, error) {
+func (g *Groups) await(ctx context.Context, r *request) (outage.Answer, error) {
 	g.mu.Lock()
 	if r.State != Answered && r.done == nil {
 		r.Wait()
@@ -206,19 +176,20 @@ func (g *Groups) await(ctx context.Context, r *request) (limit.Decision, func(co
 	g.mu.Unlock()
 	if !answered {
 		if answered, err := r.Await(ctx, func() bool { return g.leave(r) }, time.Time{}, nil); !answered {
-			return limit.Decision{}, nil, err
+			return outage.Answer{}, err
 		}
 	}
-	a := r.answer
+	a := outage.Answer{Decision: r.answer.Decision}
 	switch {
 	case r.err != nil:
-		return limit.Decision{}, nil, r.err
-	case a.Exceeds:
-		return a.Decision, nil, exceeds(r.permits, a.Decision.Limit)
-	case !a.Decision.Granted:
-		return a.Decision, nil, nil
+		return outage.Answer{}, r.err
+	case r.answer.Exceeds:
+		return a, exceeds(r.permits, a.Limit)
+	case a.Granted:
+		a.Taken = r.taken
+		a.Undo = func(ctx context.Context) error { return r.verdict.GiveBack(ctx, r.taken) }
 	}
-	return a.Decision, func(ctx context.Context) error { return r.verdict.GiveBack(ctx, r.taken) }, nil
+	return a, nil
 }
 
 // leave takes a request back whose caller goes away. It tells false where the
