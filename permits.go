@@ -87,7 +87,7 @@ func (l *RateLimiter) atHand(ctx context.Context, p *outage.Policy, op string, p
 	}
 	q := outage.Question{Call: op, Permits: permits}
 	a := outage.Answer{Decision: limit.Decision{Granted: granted}, By: limit.FromMemory}
-	p.Tell(ctx, (*asker)(l), q, a, nil, time.Now())
+	p.Tell(ctx, l.facts.Observed, q, a, nil, time.Now())
 	if p.Shadow && !granted {
 		p.LetThrough((*asker)(l), q, permits)
 	}

@@ -82,7 +82,11 @@ func (p *Policy) Decide(ctx context.Context, of Asker, q Question) (Answer, erro
 	start := time.Now()
 	a, err := p.decide(ctx, of, q)
 	err = of.Fail(q, err)
-	p.Tell(ctx, of, q, a, err, start)
+	if p.Observer.Watches() {
+		for _, l := range of.Limiters(q) {
+			p.Tell(ctx, l.Observed, q, a, err, start)
+		}
+	}
 	switch {
 	case !p.Shadow:
 	case InShadow(ctx, a.Granted, err):
@@ -95,16 +99,11 @@ func (p *Policy) Decide(ctx context.Context, of Asker, q Question) (Answer, erro
 	return a, err
 }
 
-// Tell tells the observer of an answer to a question put at start.
-func (p *Policy) Tell(ctx context.Context, of Asker, q Question, a Answer, err error, start time.Time) {
-	if !p.Observer.Watches() {
-		return
-	}
-	for _, l := range of.Limiters(q) {
-		p.Observer.Decided(ctx, limit.Decided{
-			Limiter: l.Observed, Call: q.Call, Permits: q.Permits, Source: a.By, Start: start, Shadow: p.Shadow,
-		}, a.Granted, err)
-	}
+// Tell tells the observer of a limiter's answer to a question put at start.
+func (p *Policy) Tell(ctx context.Context, limiter string, q Question, a Answer, err error, start time.Time) {
+	p.Observer.Decided(ctx, limit.Decided{
+		Limiter: limiter, Call: q.Call, Permits: q.Permits, Source: a.By, Start: start, Shadow: p.Shadow,
+	}, a.Granted, err)
 }
 
 // LetThrough notes permits that a caller has and Redis was not charged for, and returns
