@@ -10,8 +10,7 @@ import (
 // it.
 type crowd struct {
 	waiting map[*multi]struct{}
-	asked   time.Time // when the last question was sent that has its answer
-	claimed time.Time // when one of them last went to keep the limiter alive
+	due     time.Time // when one of them asks to keep the limiter alive
 }
 
 // wake has all ask again.
@@ -64,6 +63,11 @@ func (c *crowd) join(m *multi) {
 // or before; false where the deadline is sooner.
 func (m *multi) wait(ctx context.Context, v verdict) (bool, error) {
 	clock := m.engine.clock
+	for i, g := range m.groups {
+		g.mu.Lock()
+		g.crowd.due = m.sent.Add(v.keeps[i] / keepAliveShare)
+		g.mu.Unlock()
+	}
 	at := clock.Now().Add(v.wait)
 	last := at
 	if m.deadline.Before(at) {
@@ -99,9 +103,9 @@ func (m *multi) wait(ctx context.Context, v verdict) (bool, error) {
 // asks where the one whose turn it was has no answer.
 const secondTry = 4 * keepAliveShare
 
-// keepAlive tells whether the caller is to ask now to keep its limiters alive:
-// one of those who wait for a limiter does it for all. Else it returns when to
-// look again, last at the latest.
+// keepAlive reports whether the caller is to ask now to keep its limiters alive: one of
+// those who wait for a limiter does it for all. Else it returns when to look again, last
+// at the latest.
 func (m *multi) keepAlive(keeps []time.Duration, last time.Time) (next time.Time, mine bool) {
 	now := m.engine.clock.Now()
 	next = last
@@ -110,17 +114,13 @@ func (m *multi) keepAlive(keeps []time.Duration, last time.Time) (next time.Time
 			continue
 		}
 		g.mu.Lock()
-		due := g.crowd.asked.Add(keeps[i] / keepAliveShare)
-		if again := g.crowd.claimed.Add(keeps[i] / secondTry); again.After(due) {
-			due = again
+		if !g.crowd.due.After(now) {
+			g.crowd.due, mine = now.Add(keeps[i]/secondTry), true
 		}
-		if !due.After(now) {
-			g.crowd.claimed, mine = now, true
+		if g.crowd.due.Before(next) {
+			next = g.crowd.due
 		}
 		g.mu.Unlock()
-		if due.Before(next) {
-			next = due
-		}
 	}
 	return next, mine
 }

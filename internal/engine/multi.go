@@ -93,11 +93,6 @@ func (e *Engine) AcquireAll(ctx context.Context, limiters []*Limiter, permits in
 		if err != nil || v.granted {
 			return v.granted, err
 		}
-		each(m.groups, func(g *group) { // whose keep-alive time was started anew
-			if m.sent.After(g.crowd.asked) {
-				g.crowd.asked = m.sent
-			}
-		})
 		if more, err := m.wait(ctx, v); !more || err != nil {
 			return false, err
 		}
