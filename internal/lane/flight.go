@@ -90,11 +90,7 @@ func (l *Lane) flightOf(ctx context.Context, calls []*Call) *flight {
 		f.cmds = append(f.cmds, f.joint[i].cmd)
 	}
 	for _, c := range f.calls {
-		ahead, cmd := c.Next(ctx)
-		if ahead.Cmd != nil {
-			f.cmds = append(f.cmds, ahead)
-		}
-		f.cmds = append(f.cmds, cmd)
+		f.cmds = append(f.cmds, c.Next(ctx))
 	}
 	if f.wait = l.replicas.await(ctx); f.wait.Cmd != nil {
 		f.cmds = append(f.cmds, f.wait)
