@@ -152,7 +152,9 @@ func (e *Engine) enter(ctx context.Context, l *Limiter, r *request) (*group, err
 
 // enterBy is enter for a limiter to which that lane leads.
 func (e *Engine) enterBy(to *lane.Lane, l *Limiter, r *request) (*group, error) {
-	e.book.Used()
+	if r != nil {
+		e.book.Used(r.asked)
+	}
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	if e.closed {

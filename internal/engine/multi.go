@@ -60,6 +60,7 @@ func (e *Engine) AcquireAll(ctx context.Context, limiters []*Limiter, permits in
 	}
 	m.keys = script.KeysOf(names...)
 	start := time.Now()
+	e.book.Used(start)
 	defer m.leave()
 	for _, l := range limiters {
 		if _, err := e.haveRate(ctx, l, timeout); err != nil {

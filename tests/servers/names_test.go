@@ -206,7 +206,7 @@ func TestANameCostsOneCallAnHour(t *testing.T) {
 		assert.Equal(t, without+2, sentBy(rratelimiter.WithClientName("ann")), "the name, by evalsha and then by eval")
 		assert.EqualValues(t, 2, writes.Load())
 		time.Sleep(10 * time.Hour)
-		assert.EqualValues(t, 3, writes.Load(), "it was used once it was noted, and then no more")
+		assert.EqualValues(t, 2, writes.Load(), "it was used no more")
 	})
 }
 
