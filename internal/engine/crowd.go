@@ -2,7 +2,6 @@ package engine
 
 import (
 	"context"
-	"sync"
 	"time"
 )
 
@@ -20,16 +19,10 @@ func (c *crowd) wake() {
 	}
 }
 
-// sleep is until when a caller waits, unless it is woken.
-type sleep struct {
-	mu    sync.Mutex // taken last
-	until time.Time  // zero: it does not wait, or has been woken
-}
-
 func (m *multi) wake() {
-	m.sleep.mu.Lock()
-	defer m.sleep.mu.Unlock()
-	m.sleep.until = time.Time{}
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	m.asleep = time.Time{}
 	select {
 	case m.woken <- struct{}{}:
 	default:
@@ -38,17 +31,17 @@ func (m *multi) wake() {
 
 // sleepUntil notes that the caller waits, unless it has been woken already.
 func (m *multi) sleepUntil(until time.Time) {
-	m.sleep.mu.Lock()
-	defer m.sleep.mu.Unlock()
+	m.mu.Lock()
+	defer m.mu.Unlock()
 	if len(m.woken) == 0 {
-		m.sleep.until = until
+		m.asleep = until
 	}
 }
 
 func (m *multi) sleepsUntil() time.Time {
-	m.sleep.mu.Lock()
-	defer m.sleep.mu.Unlock()
-	return m.sleep.until
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	return m.asleep
 }
 
 // join has all changes of the limiter wake the caller.
