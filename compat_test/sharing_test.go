@@ -12,6 +12,7 @@ import (
 	"github.com/rratelimiter/rratelimiter"
 	"github.com/rratelimiter/rratelimiter/internal/clients"
 	"github.com/rratelimiter/rratelimiter/internal/engine"
+	"github.com/rratelimiter/rratelimiter/internal/holders"
 	layout "github.com/rratelimiter/rratelimiter/internal/redisson"
 	"github.com/rratelimiter/rratelimiter/internal/test/redistest"
 )
@@ -273,12 +274,12 @@ func TestRedissonDoesNotMindNames(t *testing.T) {
 	assert.ElementsMatch(t, []string{set.Config, set.Value, set.Permits, clients.Key}, rdb.Keys(t.Context(), "*").Val())
 
 	e, limiter := engine.OfHandle(goes.RateLimiter("orders"))
-	users, err := e.Users(t.Context(), limiter, false)
+	users, err := holders.Of(t.Context(), e, limiter, false)
 	require.NoError(t, err)
 	require.Len(t, users.Shares, 2)
 	assert.Equal(t, "orders-7f9c", users.Shares[0].Name)
 	assert.EqualValues(t, 10, users.Shares[0].Permits)
-	assert.Equal(t, clients.Share{Kind: clients.Redisson, Permits: 7}, users.Shares[1])
+	assert.Equal(t, holders.Share{Kind: holders.Redisson, Permits: 7}, users.Shares[1])
 
 	require.True(t, goes.Delete("orders"))
 	named := newGo(t, rdb, rratelimiter.WithClientName("orders-7f9c"))

@@ -10,7 +10,7 @@ import (
 	"github.com/redis/go-redis/v9"
 
 	"github.com/rratelimiter/rratelimiter"
-	"github.com/rratelimiter/rratelimiter/internal/clients"
+	"github.com/rratelimiter/rratelimiter/internal/holders"
 	"github.com/rratelimiter/rratelimiter/internal/look"
 	"github.com/rratelimiter/rratelimiter/internal/words"
 )
@@ -118,7 +118,7 @@ type state struct {
 }
 
 type holder struct {
-	Kind    clients.Kind `json:"kind"`
+	Kind    holders.Kind `json:"kind"`
 	Who     string       `json:"who"`
 	Mark    string       `json:"mark,omitempty"`
 	Permits int64        `json:"permits"`

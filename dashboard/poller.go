@@ -9,7 +9,7 @@ import (
 	"sync"
 	"time"
 
-	"github.com/rratelimiter/rratelimiter/internal/clients"
+	"github.com/rratelimiter/rratelimiter/internal/holders"
 	"github.com/rratelimiter/rratelimiter/internal/look"
 )
 
@@ -100,7 +100,7 @@ type poller struct {
 	// What follows is the goroutine's.
 	reader      *look.Reader
 	others      *othersReader
-	names       clients.Names
+	names       holders.Names
 	named       time.Time       // when the names were read
 	unnamed     map[string]bool // marks that nobody was called by then
 	met         bool            // there is one that is not among them
@@ -336,7 +336,7 @@ func (p *poller) meetAll(snapshots []look.Snapshot) {
 	for _, i := range p.inspections {
 		for s := range i.found.States {
 			for _, share := range i.found.States[s].Shares {
-				if share.Kind == clients.Unnamed {
+				if share.Kind == holders.Unnamed {
 					p.meet(share.Mark)
 				}
 			}

@@ -54,6 +54,7 @@ var (
 	NoteClient          = mustLoad("note_client")
 	Peek                = mustLoad("peek")
 	Probe               = mustLoad("probe")
+	ReadThreshold       = mustLoad("read_threshold")
 	Release             = mustLoad("release")
 	Rename              = mustLoad("rename")
 	Reset               = mustLoad("reset")

@@ -119,7 +119,7 @@ func ofSeveral(script *Script) bool { return script == AcquireMany }
 
 // others are the scripts of limiters that are none of Redisson's.
 var others = []*Script{
-	FixedWindow, FixedWindowGiveBack, FixedWindowPeek, SlidingLog, SlidingLogGiveBack, SlidingLogPeek,
+	FixedWindow, FixedWindowGiveBack, FixedWindowPeek, ReadThreshold, SlidingLog, SlidingLogGiveBack, SlidingLogPeek,
 	TokenBucket, TokenBucketGiveBack, TokenBucketPeek,
 }
 
@@ -132,7 +132,7 @@ func TestHeads(t *testing.T) {
 		case ofSeveral(script):
 			assert.Regexp(t, `(?m)^-- KEYS, for each limiter\n--   config  value  `, head, script.Name)
 		case slices.Contains(others, script):
-			assert.Regexp(t, `(?m)^-- KEYS\n--   1 (count|log|tokens)\b`, head, script.Name)
+			assert.Regexp(t, `(?m)^-- KEYS\n--   1 (count|log|thresholds|tokens)\b`, head, script.Name)
 		case slices.Contains(ofClients, script):
 			assert.Regexp(t, `(?m)^-- KEYS\n--   1 names of clients$`, head, script.Name)
 		case script == Probe:

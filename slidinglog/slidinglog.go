@@ -81,18 +81,14 @@ type Limiter struct {
 	origin   string        // what the members' names begin with
 	attempts atomic.Uint64 // what tells them apart
 
-	apart   atomic.Bool // the server does not take a log and the thresholds in one call
-	mu      sync.Mutex
-	assumed map[string]int64 // thresholds as they were read last, where they are not Limit
+	apart atomic.Bool // the server does not take a log and the thresholds in one call
 }
 
 // New returns a Limiter. It does no I/O; what is wrong with cfg, each call
 // reports.
 func New(rdb Redis, cfg Config, opts ...limit.Option) *Limiter {
 	lanes, o, err := lane.Open(rdb, opts)
-	l := &Limiter{
-		cfg: cfg, lanes: lanes, err: errors.Join(cfg.validate(), err), assumed: make(map[string]int64),
-	}
+	l := &Limiter{cfg: cfg, lanes: lanes, err: errors.Join(cfg.validate(), err)}
 	var origin [8]byte
 	_, _ = rand.Read(origin[:]) // never fails
 	l.origin = hex.EncodeToString(origin[:])
@@ -166,7 +162,7 @@ func (l *Limiter) check(key string) error {
 }
 
 // ask returns the call that decides a batch. It has the threshold read by the
-// script where that can be, else right ahead of it.
+// script where that can be, else by a call before.
 func (l *Limiter) ask(key string, b *lane.Batch) (*lane.Question, error) {
 	switch {
 	case l.cfg.Thresholds == "":
@@ -180,64 +176,28 @@ func (l *Limiter) ask(key string, b *lane.Batch) (*lane.Question, error) {
 		v, err := read(reply, err)
 		if errors.Is(err, limit.ErrUnsupported) {
 			l.apart.Store(true)
-			q.Redo = func(ctx context.Context) (lane.Verdict, error) { return l.run(ctx, l.askApart(key, b)) }
+			q.Next = l.askApart(key, b)
 		}
 		return v, err
 	}
 	return q, nil
 }
 
-// askApart decides by the threshold that was read last, and reads it in the same
-// pipeline. Where it has changed, what was taken is given back and the batch
-// decided anew, by the threshold that holds now.
+// askApart returns the call that reads the threshold, next to which a batch is decided
+// by it.
 func (l *Limiter) askApart(key string, b *lane.Batch) *lane.Question {
-	keys, assumed := script.KeysOf(key), l.assume(key)
-	q := l.question(keys, key, assumed, b)
-	q.Ahead = []any{"hget", l.cfg.Thresholds, key}
-	read := q.Read
+	q := &lane.Question{}
+	q.Script, q.Keys, q.Args = lua.ReadThreshold, script.KeysOf(l.cfg.Thresholds), script.Constant{key}
+	q.Repeat, q.Reads, q.Until = true, true, time.Now().Add(l.lanes.Conn().Timeout())
 	q.Read = func(reply any, err error) (lane.Verdict, error) {
-		v, err := read(reply, err)
-		if err != nil {
-			return v, err
+		most, err := l.parse(key, reply, err)
+		if err == nil {
+			q.Next = l.question(script.KeysOf(key), key, most, b)
+			q.Next.Until = q.Until
 		}
-		if threshold, err := l.told(key, q.AheadAnswer()); err == nil && threshold == assumed {
-			return v, nil
-		}
-		q.Redo = func(ctx context.Context) (lane.Verdict, error) {
-			return l.decideAnew(ctx, key, b, v, q.AheadAnswer(), assumed)
-		}
-		return lane.Verdict{}, nil
-	}
-	return q
-}
-
-// decideAnew decides a batch by the threshold that holds now, where it was decided
-// by another or the threshold's answer was lost.
-func (l *Limiter) decideAnew(ctx context.Context, key string, b *lane.Batch, v lane.Verdict, hget *redis.Cmd, assumed int64) (lane.Verdict, error) {
-	threshold, err := l.told(key, hget)
-	if errors.Is(err, errNotTold) {
-		threshold, err = l.threshold(ctx, key)
-	}
-	if err == nil && threshold == assumed {
-		return v, nil
-	}
-	if v.Taken > 0 {
-		err = errors.Join(err, v.GiveBack(ctx, v.Taken))
-	}
-	if err != nil {
 		return lane.Verdict{}, err
 	}
-	l.remember(key, threshold)
-	return l.run(ctx, l.question(script.KeysOf(key), key, threshold, b))
-}
-
-// run makes the call of a question by itself.
-func (l *Limiter) run(ctx context.Context, q *lane.Question) (lane.Verdict, error) {
-	v, err := q.Read(l.lanes.Run(ctx, &q.Call.Call))
-	if q.Redo != nil {
-		return q.Redo(ctx)
-	}
-	return v, err
+	return q
 }
 
 // peek returns the call that tells how a batch of one request would be decided, by the

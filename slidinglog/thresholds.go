@@ -39,7 +39,7 @@ func (l *Limiter) threshold(ctx context.Context, key string) (int64, error) {
 	if err != nil {
 		return 0, err
 	}
-	return l.parse(key, cmd)
+	return l.parse(key, cmd.Val(), nil)
 }
 
 // ResetThreshold removes what SetThreshold set, so that key has Config.Limit
@@ -94,36 +94,30 @@ func (l *Limiter) do(ctx context.Context, key string, repeat bool, words ...any)
 	}
 	cmd, err := script.Do(ctx, l.lanes, repeat, words...)
 	if err != nil && !errors.Is(err, redis.Nil) {
-		return nil, script.Explain(err, []string{l.cfg.Thresholds}, "the hash of thresholds", "")
+		return nil, l.explainHash(err)
 	}
 	return cmd, nil
 }
 
-// errNotTold is for an HGET whose answer alone was lost.
-var errNotTold = errors.New("the threshold was not told")
-
-// told returns the limit of a key as an HGET ahead of a script answered it.
-func (l *Limiter) told(key string, hget *redis.Cmd) (int64, error) {
-	if _, answered := errors.AsType[redis.Error](hget.Err()); hget.Err() != nil && !answered {
-		return 0, errNotTold
-	}
-	return l.parse(key, hget)
-}
-
-// parse returns the limit that HGET answered for a key.
-func (l *Limiter) parse(key string, hget *redis.Cmd) (int64, error) {
-	text, err := hget.Text()
-	if errors.Is(err, redis.Nil) {
+// parse returns the limit of a key as it was read of the hash: nil or redis.Nil if the
+// key has none there.
+func (l *Limiter) parse(key string, reply any, err error) (int64, error) {
+	switch {
+	case errors.Is(err, redis.Nil) || err == nil && reply == nil:
 		return l.cfg.Limit, nil
+	case err != nil:
+		return 0, l.explainHash(err)
 	}
-	if err != nil {
-		return 0, script.Explain(err, []string{l.cfg.Thresholds}, "the hash of thresholds", "")
-	}
+	text, _ := reply.(string)
 	threshold, ok := parseThreshold(text)
 	if !ok {
 		return 0, corruptThreshold(l.cfg.Thresholds, key, notANumber(text))
 	}
 	return threshold, nil
+}
+
+func (l *Limiter) explainHash(err error) error {
+	return script.Explain(err, []string{l.cfg.Thresholds}, "the hash of thresholds", "")
 }
 
 // parseThreshold reads what the script's include of that name does.
@@ -139,31 +133,4 @@ func parseThreshold(text string) (int64, bool) {
 
 func notANumber(text string) string {
 	return fmt.Sprintf("is no whole number of 0 or more: %.40q", text)
-}
-
-// maxAssumed bounds how many thresholds are remembered for where they can't be
-// read by the script.
-const maxAssumed = 10_000
-
-// assume returns the threshold that a key had when it was read last.
-func (l *Limiter) assume(key string) int64 {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	if threshold, ok := l.assumed[key]; ok {
-		return threshold
-	}
-	return l.cfg.Limit
-}
-
-func (l *Limiter) remember(key string, threshold int64) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	if len(l.assumed) >= maxAssumed {
-		clear(l.assumed)
-	}
-	if threshold == l.cfg.Limit {
-		delete(l.assumed, key)
-	} else {
-		l.assumed[key] = threshold
-	}
 }

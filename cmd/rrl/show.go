@@ -10,7 +10,7 @@ import (
 
 	"github.com/rratelimiter/rratelimiter/cmd/rrl/internal/connect"
 	"github.com/rratelimiter/rratelimiter/cmd/rrl/internal/output"
-	"github.com/rratelimiter/rratelimiter/internal/clients"
+	"github.com/rratelimiter/rratelimiter/internal/holders"
 	"github.com/rratelimiter/rratelimiter/internal/look"
 	"github.com/rratelimiter/rratelimiter/internal/words"
 )
@@ -115,13 +115,13 @@ func (a *app) printAnomalies(line func(format string, args ...any), s *look.Insp
 }
 
 // user tells who has a share.
-func user(s clients.Share) string {
+func user(s holders.Share) string {
 	switch s.Kind {
-	case clients.Named:
+	case holders.Named:
 		return words.Printable(s.Name)
-	case clients.Unnamed:
+	case holders.Unnamed:
 		return "a client without a name, " + s.Mark
-	case clients.Redisson:
+	case holders.Redisson:
 		return "Redisson"
 	}
 	return "clients that leave no mark"

@@ -15,6 +15,7 @@ import (
 	"github.com/rratelimiter/rratelimiter"
 	"github.com/rratelimiter/rratelimiter/codec"
 	"github.com/rratelimiter/rratelimiter/internal/clients"
+	"github.com/rratelimiter/rratelimiter/internal/holders"
 	"github.com/rratelimiter/rratelimiter/internal/look"
 	"github.com/rratelimiter/rratelimiter/internal/test/limitertest"
 	"github.com/rratelimiter/rratelimiter/internal/test/redistest"
@@ -292,11 +293,11 @@ func TestShowTellsWhoHasThePermits(t *testing.T) {
 		redis.Z{Score: now - 60_000, Member: `{"name":"long gone","mark":"b2b2b2b2b2b2b2b2","id":"x"}`},
 	).Err())
 
-	assert.Equal(t, []clients.Share{
-		{Kind: clients.Named, Name: "orders-7f9c", Mark: "a1a1a1a1a1a1a1a1", Permits: 5},
-		{Kind: clients.Redisson, Permits: 3},
-		{Kind: clients.Unnamed, Mark: "b2b2b2b2b2b2b2b2", Permits: 2},
-		{Kind: clients.Unmarked, Permits: 1},
+	assert.Equal(t, []holders.Share{
+		{Kind: holders.Named, Name: "orders-7f9c", Mark: "a1a1a1a1a1a1a1a1", Permits: 5},
+		{Kind: holders.Redisson, Permits: 3},
+		{Kind: holders.Unnamed, Mark: "b2b2b2b2b2b2b2b2", Permits: 2},
+		{Kind: holders.Unmarked, Permits: 1},
 	}, s.show("orders").States[0].Shares)
 	text := s.rrl("show orders").stdout
 	for _, line := range []string{

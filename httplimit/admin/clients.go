@@ -2,15 +2,15 @@ package admin
 
 import (
 	"github.com/rratelimiter/rratelimiter"
-	"github.com/rratelimiter/rratelimiter/internal/clients"
 	"github.com/rratelimiter/rratelimiter/internal/engine"
+	"github.com/rratelimiter/rratelimiter/internal/holders"
 )
 
 // users tells who has a limiter's permits in use.
 type users struct {
 	InUse    int64           `json:"inUse"`
 	Complete bool            `json:"complete"` // nobody was left out
-	Clients  []clients.Share `json:"clients"`
+	Clients  []holders.Share `json:"clients"`
 }
 
 func (c *call) listClients(l *rratelimiter.RateLimiter) error {
@@ -19,7 +19,7 @@ func (c *call) listClients(l *rratelimiter.RateLimiter) error {
 		return err
 	}
 	e, about := engine.OfHandle(l)
-	found, err := e.Users(c.r.Context(), about, cfg.Type == rratelimiter.PerClient)
+	found, err := holders.Of(c.r.Context(), e, about, cfg.Type == rratelimiter.PerClient)
 	if err != nil {
 		return err
 	}

@@ -2,7 +2,6 @@ package clients
 
 import (
 	"context"
-	"sync"
 	"sync/atomic"
 	"time"
 
@@ -26,13 +25,9 @@ type Book struct {
 	ctx   context.Context // of attempts; ends soon after Stop
 	stop  context.CancelFunc
 
-	used atomic.Bool // since it was tried last to note the name
-
-	mu      sync.Mutex
-	stopped bool
-	running bool // the name is noted, or to be noted
-	timer   *time.Timer
-	pause   time.Duration // until the next attempt where the last one failed; else 0
+	made  time.Time
+	next  atomic.Int64 // from when a use has the name noted, as time since made
+	pause atomic.Int64 // until the next attempt if the last one failed; else 0
 }
 
 const (
@@ -45,54 +40,20 @@ const (
 
 // NewBook returns a Book for a Client.
 func NewBook(to script.Runner, c Client, host Host) *Book {
-	b := &Book{to: to, host: host, entry: c.entry()}
+	b := &Book{to: to, host: host, entry: c.entry(), made: time.Now()}
 	b.ctx, b.stop = context.WithCancel(context.Background())
 	return b
 }
 
-// Used is told of each use of the Client.
-func (b *Book) Used() {
-	if b == nil || b.used.Load() || b.used.Swap(true) {
-		return
-	}
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	if !b.running {
-		b.note()
-	}
-}
-
-// Stop has the Book note nothing more but what is under way, for a moment: a program
-// that ends at once is to be known too.
-func (b *Book) Stop() {
+// Used notes the name if it is time to. It is called at each use of the Client.
+func (b *Book) Used(at time.Time) {
 	if b == nil {
 		return
 	}
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	b.stopped = true
-	if b.timer != nil {
-		b.timer.Stop()
-	}
-	time.AfterFunc(grace, b.stop)
-}
-
-// due notes the name again if the Client was used. Else the next use does.
-func (b *Book) due() {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	b.running = false
-	if b.used.Load() {
-		b.note()
-	}
-}
-
-// note notes the name, and sees to it that it is noted again. b.mu is held.
-func (b *Book) note() {
-	if b.stopped || b.host.Begin() != nil {
+	now, next := at.Sub(b.made), b.next.Load()
+	if int64(now) < next || !b.next.CompareAndSwap(next, int64(now+renewal)) || b.host.Begin() != nil {
 		return
 	}
-	b.running = true
 	go func() {
 		defer b.host.End()
 		_, err := b.to.Run(b.ctx, &script.Call{
@@ -103,23 +64,24 @@ func (b *Book) note() {
 	}()
 }
 
+// Stop ends the attempt that is under way, but for a moment: a program that ends at once
+// is to be known too.
+func (b *Book) Stop() {
+	if b != nil {
+		time.AfterFunc(grace, b.stop)
+	}
+}
+
 func (b *Book) noted(err error) {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	if b.stopped {
-		b.stop()
+	if err == nil || b.ctx.Err() != nil {
+		b.pause.Store(0)
 		return
 	}
-	b.used.Store(false)
-	next := renewal
-	if err == nil {
-		b.pause = 0
-	} else {
-		if b.pause == 0 {
-			b.host.Failed(err)
-		}
-		b.pause = min(max(firstPause, 2*b.pause), renewal)
-		next = b.pause
+	before := time.Duration(b.pause.Load())
+	if before == 0 {
+		b.host.Failed(err)
 	}
-	b.timer = time.AfterFunc(next, b.due)
+	pause := min(max(firstPause, 2*before), renewal)
+	b.pause.Store(int64(pause))
+	b.next.Store(int64(time.Since(b.made) + pause))
 }

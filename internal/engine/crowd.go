@@ -2,7 +2,6 @@ package engine
 
 import (
 	"context"
-	"sync"
 	"time"
 )
 
@@ -10,8 +9,7 @@ import (
 // it.
 type crowd struct {
 	waiting map[*multi]struct{}
-	asked   time.Time // when the last question was sent that has its answer
-	claimed time.Time // when one of them last went to keep the limiter alive
+	due     time.Time // when one of them asks to keep the limiter alive
 }
 
 // wake has all ask again.
@@ -21,16 +19,10 @@ func (c *crowd) wake() {
 	}
 }
 
-// sleep is until when a caller waits, unless it is woken.
-type sleep struct {
-	mu    sync.Mutex // taken last
-	until time.Time  // zero: it does not wait, or has been woken
-}
-
 func (m *multi) wake() {
-	m.sleep.mu.Lock()
-	defer m.sleep.mu.Unlock()
-	m.sleep.until = time.Time{}
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	m.asleep = time.Time{}
 	select {
 	case m.woken <- struct{}{}:
 	default:
@@ -39,17 +31,17 @@ func (m *multi) wake() {
 
 // sleepUntil notes that the caller waits, unless it has been woken already.
 func (m *multi) sleepUntil(until time.Time) {
-	m.sleep.mu.Lock()
-	defer m.sleep.mu.Unlock()
+	m.mu.Lock()
+	defer m.mu.Unlock()
 	if len(m.woken) == 0 {
-		m.sleep.until = until
+		m.asleep = until
 	}
 }
 
 func (m *multi) sleepsUntil() time.Time {
-	m.sleep.mu.Lock()
-	defer m.sleep.mu.Unlock()
-	return m.sleep.until
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	return m.asleep
 }
 
 // join has all changes of the limiter wake the caller.
@@ -64,6 +56,11 @@ func (c *crowd) join(m *multi) {
 // or before; false where the deadline is sooner.
 func (m *multi) wait(ctx context.Context, v verdict) (bool, error) {
 	clock := m.engine.clock
+	for i, g := range m.groups {
+		g.mu.Lock()
+		g.crowd.due = m.sent.Add(v.keeps[i] / keepAliveShare)
+		g.mu.Unlock()
+	}
 	at := clock.Now().Add(v.wait)
 	last := at
 	if m.deadline.Before(at) {
@@ -99,9 +96,9 @@ func (m *multi) wait(ctx context.Context, v verdict) (bool, error) {
 // asks where the one whose turn it was has no answer.
 const secondTry = 4 * keepAliveShare
 
-// keepAlive tells whether the caller is to ask now to keep its limiters alive:
-// one of those who wait for a limiter does it for all. Else it returns when to
-// look again, last at the latest.
+// keepAlive reports whether the caller is to ask now to keep its limiters alive: one of
+// those who wait for a limiter does it for all. Else it returns when to look again, last
+// at the latest.
 func (m *multi) keepAlive(keeps []time.Duration, last time.Time) (next time.Time, mine bool) {
 	now := m.engine.clock.Now()
 	next = last
@@ -110,17 +107,13 @@ func (m *multi) keepAlive(keeps []time.Duration, last time.Time) (next time.Time
 			continue
 		}
 		g.mu.Lock()
-		due := g.crowd.asked.Add(keeps[i] / keepAliveShare)
-		if again := g.crowd.claimed.Add(keeps[i] / secondTry); again.After(due) {
-			due = again
+		if !g.crowd.due.After(now) {
+			g.crowd.due, mine = now.Add(keeps[i]/secondTry), true
 		}
-		if !due.After(now) {
-			g.crowd.claimed, mine = now, true
+		if g.crowd.due.Before(next) {
+			next = g.crowd.due
 		}
 		g.mu.Unlock()
-		if due.Before(next) {
-			next = due
-		}
 	}
 	return next, mine
 }

@@ -53,6 +53,13 @@ func (e *Engine) AwaitReplicas(r lane.Replicas) {
 	e.grace = grace + 2*r.Wait
 }
 
+// NoteName keeps noted in Redis what the Client is called, while it is used.
+func (e *Engine) NoteName(c clients.Client) {
+	e.book = clients.NewBook(e.lanes, c, clients.Host{Begin: e.Begin, End: e.End, Failed: func(err error) {
+		e.observer.Happened(limit.Event{Kind: limit.NameNotNoted, Err: err})
+	}})
+}
+
 // New returns an Engine whose questions to rdb are answered within timeout. The
 // observer, nil for none, is told of all but decisions, of which the caller knows more.
 func New(rdb script.Redis, timeout time.Duration, rules redisson.Rules, ids *redisson.Identities, observer *observe.Observer) *Engine {
@@ -145,7 +152,9 @@ func (e *Engine) enter(ctx context.Context, l *Limiter, r *request) (*group, err
 
 // enterBy is enter for a limiter to which that lane leads.
 func (e *Engine) enterBy(to *lane.Lane, l *Limiter, r *request) (*group, error) {
-	e.book.Used()
+	if r != nil {
+		e.book.Used(r.asked)
+	}
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	if e.closed {

@@ -11,6 +11,10 @@ import (
 // root sets it.
 var Of func(client any) *Engine
 
+// OfHandle returns the Engine of a RateLimiter of the root's and what it knows of it,
+// for what looks into limiters beside the root. The root sets it.
+var OfHandle func(limiter any) (*Engine, *Limiter)
+
 // Groups returns how many limiters the Engine remembers.
 func (e *Engine) Groups() int {
 	e.mu.Lock()

@@ -26,11 +26,11 @@ type multi struct {
 	permits  int64
 	deadline time.Time     // zero: one try
 	woken    chan struct{} // holds one where permits may have become free since
-	sleep    sleep
 
 	// The try under way, after which there is no other where its caller goes.
 	lane.Pending
-	mu      sync.Mutex // guards State and until
+	mu      sync.Mutex // guards State, until and asleep; taken behind a group's
+	asleep  time.Time  // until when the caller waits to ask again; zero: it does not, or was woken
 	ctx     context.Context
 	until   time.Time // when the question must have its answer
 	call    lane.Call
@@ -60,6 +60,7 @@ func (e *Engine) AcquireAll(ctx context.Context, limiters []*Limiter, permits in
 	}
 	m.keys = script.KeysOf(names...)
 	start := time.Now()
+	e.book.Used(start)
 	defer m.leave()
 	for _, l := range limiters {
 		if _, err := e.haveRate(ctx, l, timeout); err != nil {
@@ -93,11 +94,6 @@ func (e *Engine) AcquireAll(ctx context.Context, limiters []*Limiter, permits in
 		if err != nil || v.granted {
 			return v.granted, err
 		}
-		each(m.groups, func(g *group) { // whose keep-alive time was started anew
-			if m.sent.After(g.crowd.asked) {
-				g.crowd.asked = m.sent
-			}
-		})
 		if more, err := m.wait(ctx, v); !more || err != nil {
 			return false, err
 		}
@@ -187,12 +183,15 @@ func (m *multi) Progressed() {
 // Board has the try sent, unless its caller has gone.
 func (m *multi) Board(time.Time) (c *lane.Call, more bool) {
 	m.mu.Lock()
-	defer m.mu.Unlock()
-	if m.State == lane.Gone {
+	gone := m.State == lane.Gone
+	if !gone {
+		m.State = lane.Sent
+	}
+	m.mu.Unlock()
+	if gone {
 		m.end()
 		return nil, false
 	}
-	m.State = lane.Sent
 	return &m.call, false
 }
 

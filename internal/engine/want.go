@@ -22,8 +22,8 @@ type Want struct {
 
 	set  atomic.Bool // Redis had it when the handle looked
 	mu   sync.Mutex
-	look *look                      // under way; nil while nobody looks
-	seen atomic.Pointer[limit.Rate] // another one, told of last
+	look *look                      // under way, or the one that succeeded
+	seen atomic.Pointer[limit.Rate] // what an answer told last; nil: what is wanted
 }
 
 // look is one try to give the limiter the rate, for all who wait for it.
@@ -79,28 +79,25 @@ func (e *Engine) haveRate(ctx context.Context, l *Limiter, timeout time.Duration
 	}
 }
 
-// begin has look done, unless that is under way.
+// begin has look done, unless that is under way or has succeeded.
 func (w *Want) begin(do func() error) *look {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	if w.look != nil {
-		return w.look
+	if w.look == nil {
+		begun := &look{done: make(chan struct{})}
+		w.look = begun
+		go func() {
+			defer close(begun.done)
+			if begun.err = do(); begun.err == nil {
+				w.set.Store(true)
+				return
+			}
+			w.mu.Lock()
+			defer w.mu.Unlock()
+			w.look = nil
+		}()
 	}
-	begun := &look{done: make(chan struct{})}
-	if w.set.Load() {
-		close(begun.done)
-		return begun
-	}
-	w.look = begun
-	go func() {
-		begun.err = do()
-		w.mu.Lock()
-		defer w.mu.Unlock()
-		w.set.Store(begun.err == nil)
-		w.look = nil
-		close(begun.done)
-	}()
-	return begun
+	return w.look
 }
 
 // giveRate sets the limiter's rate where that is another one. The script that does so
@@ -143,14 +140,11 @@ func (e *Engine) tellRate(l *Limiter, permits int64, interval time.Duration) {
 	}
 	found := limit.Rate{Permits: permits, Interval: interval}
 	want := limit.Rate{Permits: l.Want.Rate.Permits, Interval: l.Want.Rate.Interval}
-	before := l.Want.seen.Load()
-	switch {
-	case found == want:
-		if before != nil {
-			l.Want.seen.CompareAndSwap(before, nil)
-		}
-	case before != nil && *before == found:
-	case l.Want.seen.CompareAndSwap(before, &found):
+	before, last := l.Want.seen.Load(), want
+	if before != nil {
+		last = *before
+	}
+	if found != last && l.Want.seen.CompareAndSwap(before, &found) && found != want {
 		e.observer.Happened(limit.Event{Kind: limit.RateDiffers, Limiter: l.Observed, Found: found, Want: want})
 	}
 }

@@ -60,9 +60,9 @@ type Question struct {
 	// batch.
 	Read func(reply any, err error) (Verdict, error)
 
-	// Redo, where Read sets it, decides the batch in place of the answer. It is
-	// run on a goroutine of its own.
-	Redo func(ctx context.Context) (Verdict, error)
+	// Next is what Redis is asked next, if Read sets it: the answer does not decide
+	// the batch.
+	Next *Question
 }
 
 // Verdict is what came of a batch.
@@ -269,14 +269,14 @@ func (g *Groups) call(l *Lane, key string, b *Batch, requests []*request) *Call 
 	return &q.Call
 }
 
-// Finished tells the callers what came of the call.
-func (b *sentBatch) Finished(c *Call) bool {
+// Finished tells the callers what came of the call, unless another one is to be made.
+func (b *sentBatch) Finished(c *Call) (again bool) {
 	v, err := b.question.Read(c.Outcome())
-	if b.question.Redo == nil {
-		b.tell(v, err)
-		return false
+	if next := b.question.Next; next != nil {
+		b.question, c.Call = next, next.Call.Call
+		return true
 	}
-	go func() { b.tell(b.question.Redo(context.Background())) }()
+	b.tell(v, err)
 	return false
 }
 

@@ -1,7 +1,9 @@
-// Package local limits in this process's memory: sliding windows, one for each key.
+// Package local limits in this process's memory: sliding windows, one for each key. Keys
+// are of any type that can be compared.
 package local
 
 import (
+	"math"
 	"slices"
 	"sync"
 	"time"
@@ -34,13 +36,13 @@ type Limiter struct {
 	start time.Time // times below are durations since
 
 	mu   sync.Mutex
-	keys map[string]*window
+	keys map[any]*window
 	ring window // stands before the key asked last and after the oldest
 }
 
 // window is the grants of one key, oldest first.
 type window struct {
-	key    string
+	key    any
 	length time.Duration // by the rule that was given last
 	used   int64         // the sum of grants
 	grants []grant
@@ -56,14 +58,14 @@ type grant struct {
 
 // New returns a Limiter that has granted nothing, and goes by the clock.
 func New(c *clock.Clock) *Limiter {
-	l := &Limiter{clock: c, start: c.Now(), keys: map[string]*window{}}
+	l := &Limiter{clock: c, start: c.Now(), keys: map[any]*window{}}
 	l.ring.newer, l.ring.older = &l.ring, &l.ring
 	return l
 }
 
 // Take takes n permits of key, at least 1 and at most those of the rule. Where it
 // grants them, giveBack undoes that.
-func (l *Limiter) Take(key string, n int64, rule Rule) (d limit.Decision, giveBack func()) {
+func (l *Limiter) Take(key any, n int64, rule Rule) (d limit.Decision, giveBack func()) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	now := l.clock.Since(l.start)
@@ -74,7 +76,7 @@ func (l *Limiter) Take(key string, n int64, rule Rule) (d limit.Decision, giveBa
 	d = limit.Decision{Limit: rule.Permits, Granted: n <= rule.Permits-w.used}
 	if d.Granted {
 		w.add(now, n, rule.Window/exact)
-		giveBack = func() { l.giveBack(key, now, n) }
+		giveBack = func() { l.giveBack(key, now, now, n) } // grants of the same moment are as good as one
 	} else {
 		d.RetryAfter = w.freed(min(w.used, n-(rule.Permits-w.used))) + rule.Window - now
 	}
@@ -106,7 +108,7 @@ func (l *Limiter) forget(w *window) {
 }
 
 // of returns the window of key, which is now the one asked last.
-func (l *Limiter) of(key string) *window {
+func (l *Limiter) of(key any) *window {
 	w, ok := l.keys[key]
 	if ok {
 		w.unlink()
@@ -126,26 +128,36 @@ func (w *window) unlink() {
 	w.newer.older, w.older.newer = w.older, w.newer
 }
 
-func (l *Limiter) giveBack(key string, at time.Duration, n int64) {
+// GiveBack undoes the newest grants of a key, up to n permits that have not run out, and
+// returns how many these were.
+func (l *Limiter) GiveBack(key any, n int64) (back int64) {
+	return l.giveBack(key, 0, math.MaxInt64, n)
+}
+
+// giveBack is GiveBack for what was granted from first to last.
+func (l *Limiter) giveBack(key any, first, last time.Duration, n int64) (back int64) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
+	now := l.clock.Since(l.start)
+	l.sweep(now)
 	w, ok := l.keys[key]
 	if !ok {
-		return
+		return 0
 	}
-	// Grants of the same moment are as good as one.
-	for i := len(w.grants) - 1; i >= 0 && n > 0; i-- {
+	w.expire(now - w.length)
+	for i := len(w.grants) - 1; i >= 0 && back < n; i-- {
 		g := &w.grants[i]
-		if at < g.first || at > g.last {
+		if last < g.first || first > g.last {
 			continue
 		}
-		back := min(n, g.n)
-		n -= back
-		w.used -= back
-		if g.n -= back; g.n == 0 {
+		part := min(n-back, g.n)
+		back += part
+		w.used -= part
+		if g.n -= part; g.n == 0 {
 			w.grants = slices.Delete(w.grants, i, i+1)
 		}
 	}
+	return back
 }
 
 // expire drops what was granted at or before then.

@@ -9,6 +9,7 @@ import (
 
 	"github.com/rratelimiter/rratelimiter"
 	"github.com/rratelimiter/rratelimiter/internal/clients"
+	"github.com/rratelimiter/rratelimiter/internal/holders"
 	"github.com/rratelimiter/rratelimiter/internal/nodes"
 	"github.com/rratelimiter/rratelimiter/internal/redisson"
 	"github.com/rratelimiter/rratelimiter/internal/words"
@@ -131,7 +132,7 @@ func (f *Inspection) TellClients(ctx context.Context, rdb redis.UniversalClient)
 }
 
 // Tell is TellClients with the names, or why they can't be read.
-func (f *Inspection) Tell(names clients.Names, err error) {
+func (f *Inspection) Tell(names holders.Names, err error) {
 	if err != nil {
 		f.NamesError = fmt.Sprintf("key %s can't be read: %v", clients.Key, err)
 	}
@@ -141,9 +142,9 @@ func (f *Inspection) Tell(names clients.Names, err error) {
 }
 
 // ReadNames reads the names of Clients that are known at a time in epoch ms.
-func ReadNames(ctx context.Context, rdb redis.UniversalClient, nowMS int64) (names clients.Names, err error) {
+func ReadNames(ctx context.Context, rdb redis.UniversalClient, nowMS int64) (names holders.Names, err error) {
 	err = nodes.On(ctx, rdb, clients.Key, func(ctx context.Context, node *redis.Client) (err error) {
-		names, err = clients.Read(ctx, node, nowMS)
+		names, err = holders.Read(ctx, node, nowMS)
 		return err
 	})
 	return names, err

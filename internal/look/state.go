@@ -8,7 +8,7 @@ import (
 	"github.com/redis/go-redis/v9"
 
 	"github.com/rratelimiter/rratelimiter/codec"
-	"github.com/rratelimiter/rratelimiter/internal/clients"
+	"github.com/rratelimiter/rratelimiter/internal/holders"
 )
 
 // State is one pair of value and set. Nil fields can't be
@@ -30,7 +30,7 @@ type State struct {
 	Unreadable bool `json:"-"`
 
 	ClientName string          `json:"client_name,omitempty"`
-	Shares     []clients.Share `json:"shares"` // of the permits in use, by who has them
+	Shares     []holders.Share `json:"shares"` // of the permits in use, by who has them
 }
 
 // Permit is one member of a set.
@@ -49,7 +49,7 @@ type Permit struct {
 // be read. All members read are in Permits.
 func newState(s *snapshot, cfg *Fields, clientID *string) State {
 	st := State{
-		ClientID: clientID, Members: s.card, Permits: make([]Permit, 0, len(s.members)), Shares: []clients.Share{},
+		ClientID: clientID, Members: s.card, Permits: make([]Permit, 0, len(s.members)), Shares: []holders.Share{},
 		ValueTTLMS: millis(s.value.ttl), PermitsTTLMS: millis(s.permits.ttl),
 	}
 	st.Unreadable = s.value.wrong("string") || s.permits.wrong("zset")
@@ -91,12 +91,12 @@ func newPermit(z redis.Z, nowMS int64, cfg *Fields) Permit {
 }
 
 // tell says whose the permits in use are. Of a client's own pair that is told already.
-func (st *State) tell(names clients.Names) {
+func (st *State) tell(names holders.Names) {
 	if st.ClientID != nil {
 		st.ClientName = names.OfID(*st.ClientID)
 		return
 	}
-	tally := clients.NewTally(names)
+	tally := holders.NewTally(names)
 	for _, p := range st.Permits {
 		if p.Known() && !p.RanOut() {
 			tally.Add(p.member)

@@ -38,8 +38,8 @@ const (
 	// whether it is there.
 	quietFor = 30 * time.Second
 
-	minBackoff = 50 * time.Millisecond
-	maxBackoff = 5 * time.Second
+	// retryAfter is how long after a subscription was lost another one begins.
+	retryAfter = time.Second
 )
 
 // Can tells whether a Redis client can send and get notices.
@@ -143,22 +143,11 @@ func (n *Notices) run() {
 	end := sync.OnceFunc(n.host.End)
 	defer end()
 	defer context.AfterFunc(n.ctx, func() { time.AfterFunc(n.timeout, end) })()
-	backoff := minBackoff
-	for {
-		started := time.Now()
-		if !n.session() {
-			return
-		}
-		if time.Since(started) > maxBackoff {
-			backoff = minBackoff
-		}
-		timer := time.NewTimer(backoff)
+	for n.session() {
 		select {
-		case <-timer.C:
+		case <-time.After(retryAfter):
 		case <-n.ctx.Done():
-			timer.Stop()
 		}
-		backoff = min(2*backoff, maxBackoff)
 	}
 }
 

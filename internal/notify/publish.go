@@ -2,32 +2,19 @@ package notify
 
 import (
 	"context"
+	"sync"
 	"time"
 )
 
-const (
-	// maxChanged is how many channels wait to be published to. Beyond that notices are
-	// lost.
-	maxChanged = 1024
-
-	// maxStuck is how many publishes that were given up go-redis may still wait for
-	// before no more are sent.
-	maxStuck = 2
-)
+// maxChanged is how many channels wait to be published to. Beyond that notices are lost.
+const maxChanged = 1024
 
 // publisher sends notices, those of many calls by one pipeline: one for a limiter is as
 // good as several. The lock of its Notices guards it.
 type publisher struct {
 	changed map[string]struct{} // channels that are still to be published to
-	sending bool                // a goroutine publishes, and is not given up
-	stuck   int                 // publishes that were given up, and that go-redis waits for
+	sending bool                // a goroutine publishes
 	last    time.Time           // when publishing ends, once stopped
-}
-
-// publish is one pipeline on its way.
-type publish struct {
-	channels map[string]struct{}
-	over     bool // it has come back or was given up
 }
 
 // Announce tells others that the limiter of that channel was changed. It does not wait
@@ -42,36 +29,30 @@ func (n *Notices) Announce(channel string) {
 		n.changed = make(map[string]struct{})
 	}
 	n.changed[channel] = struct{}{}
-	n.startPublishing()
-}
-
-// startPublishing has a goroutine publish, unless one does or the server is silent. n.mu is held.
-func (n *Notices) startPublishing() {
-	if n.sending || n.stuck >= maxStuck || len(n.changed) == 0 || n.host.Begin() != nil {
-		return
+	if !n.sending && n.host.Begin() == nil {
+		n.sending = true
+		go n.publish()
 	}
-	n.sending = true
-	go n.publish()
 }
 
+// publish sends until nothing is left. While a server is silent one pipeline waits for it
+// at most, and the notices of others gather.
 func (n *Notices) publish() {
+	end := sync.OnceFunc(n.host.End)
+	defer end()
 	for {
-		p, timeout := n.nextPublish()
-		if p == nil {
-			n.host.End()
+		channels, timeout := n.nextPublish()
+		if channels == nil {
 			return
 		}
-		late := time.AfterFunc(timeout, func() { n.giveUp(p) })
-		n.send(p, timeout)
+		late := time.AfterFunc(timeout, end)
+		n.send(channels, timeout)
 		late.Stop()
-		if n.published(p) {
-			return
-		}
 	}
 }
 
 // nextPublish returns what to publish now, and within what time; nil if there is nothing.
-func (n *Notices) nextPublish() (p *publish, timeout time.Duration) {
+func (n *Notices) nextPublish() (channels map[string]struct{}, timeout time.Duration) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	timeout = n.timeout
@@ -82,13 +63,12 @@ func (n *Notices) nextPublish() (p *publish, timeout time.Duration) {
 		n.sending = false
 		return nil, 0
 	}
-	p = &publish{channels: n.changed}
-	n.changed = nil
-	return p, timeout
+	channels, n.changed = n.changed, nil
+	return channels, timeout
 }
 
 // send publishes in one pipeline. A hook of the Redis client that panics costs the notices.
-func (n *Notices) send(p *publish, timeout time.Duration) {
+func (n *Notices) send(channels map[string]struct{}, timeout time.Duration) {
 	defer func() { _ = recover() }()
 	rdb := n.redis()
 	if rdb == nil {
@@ -97,36 +77,8 @@ func (n *Notices) send(p *publish, timeout time.Duration) {
 	ctx, cancel := context.WithTimeout(context.Background(), timeout)
 	defer cancel()
 	pipe := rdb.Pipeline()
-	for channel := range p.channels {
+	for channel := range channels {
 		pipe.Publish(ctx, channel, n.host.ID)
 	}
 	_, _ = pipe.Exec(ctx)
-}
-
-// giveUp counts a publish out that is not answered, and lets another goroutine go on.
-func (n *Notices) giveUp(p *publish) {
-	n.mu.Lock()
-	defer n.mu.Unlock()
-	if p.over {
-		return
-	}
-	p.over = true
-	n.stuck++
-	n.sending = false
-	n.startPublishing()
-	n.host.End()
-}
-
-// published notes that go-redis has come back, and reports whether the publish was given
-// up before.
-func (n *Notices) published(p *publish) (late bool) {
-	n.mu.Lock()
-	defer n.mu.Unlock()
-	if !p.over {
-		p.over = true
-		return false
-	}
-	n.stuck--
-	n.startPublishing()
-	return true
 }

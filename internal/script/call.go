@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"math/rand/v2"
-	"slices"
 	"time"
 
 	"github.com/redis/go-redis/v9"
@@ -76,10 +75,6 @@ type Call struct {
 	// Joint says how the first attempt may be made together with other calls.
 	Joint *Joint
 
-	// Ahead is a command that only reads, {"hget", key, ...}, and goes ahead of
-	// the script in the same pipeline, wherever its key is.
-	Ahead []any
-
 	// Until is when the call is given up. The zero value stands for the Conn's
 	// timeout, from the first attempt and from each answer on.
 	Until time.Time
@@ -92,17 +87,17 @@ type Call struct {
 	// the call is not sent and ends with ErrUnwanted.
 	Wanted func() bool
 
-	words      []any // of a command that is no script
-	token      string
-	eval       bool // the server does not know the script
-	ahead, cmd Command
-	until      time.Time
-	sent       time.Time // the last attempt
-	doubt      time.Time // the first attempt that may have run
-	doubts     int       // attempts that may have run
-	repeated   bool      // one with this token may have run
-	attempts   int
-	counted    int // those that were not refused by servers that change places
+	words    []any // of a command that is no script
+	token    string
+	eval     bool // the server does not know the script
+	cmd      Command
+	until    time.Time
+	sent     time.Time // the last attempt
+	doubt    time.Time // the first attempt that may have run
+	doubts   int       // attempts that may have run
+	repeated bool      // one with this token may have run
+	attempts int
+	counted  int // those that were not refused by servers that change places
 
 	reply any
 	err   error
@@ -171,11 +166,11 @@ func (c *Call) Joinable() *Joint {
 	return c.Joint
 }
 
-// Next makes the commands of an attempt. Ahead has no Cmd where there is none.
-func (c *Call) Next(ctx context.Context) (ahead, cmd Command) {
+// Next makes the command of an attempt.
+func (c *Call) Next(ctx context.Context) Command {
 	if c.words != nil {
 		c.cmd = NewCommand(ctx, c.words, 1)
-		return Command{}, c.cmd
+		return c.cmd
 	}
 	// Whoever hooks into the client may keep a command and its words.
 	words := make([]any, 0, 2+len(c.Keys.args)+8)
@@ -190,18 +185,11 @@ func (c *Call) Next(ctx context.Context) (ahead, cmd Command) {
 	}
 	words = c.Args.Append(append(words, c.Keys.args...), a)
 	c.cmd = NewCommand(ctx, words, 3)
-	if c.Ahead != nil && !c.eval {
-		c.ahead = NewCommand(ctx, slices.Clone(c.Ahead), 1)
-		return c.ahead, c.cmd
-	}
-	return Command{}, c.cmd
+	return c.cmd
 }
 
 // AttemptErr returns the error of the last attempt.
 func (c *Call) AttemptErr() error { return c.cmd.Err() }
-
-// AheadAnswer returns the answer of Ahead, which has an error of its own.
-func (c *Call) AheadAnswer() *redis.Cmd { return c.ahead.Cmd }
 
 // Ended is told how the attempt ended. Where the call is not done it is to be
 // made again after backoff.

@@ -154,45 +154,6 @@ return 'done'`)
 	})
 }
 
-func TestWhatGoesAhead(t *testing.T) {
-	t.Parallel()
-	redistest.Everywhere(t, func(t *testing.T, rdb redis.UniversalClient) {
-		name := redistest.Name(t)
-		hash, counter := name+":{a}", name+":{b}" // in two slots
-		own := newScript("return redis.call('INCRBY', KEYS[1], 1) -- " + name)
-		conn := newConn(rdb)
-		run := func(ahead ...any) (any, *redis.Cmd, error) {
-			call := script.Call{Script: own, Keys: script.KeysOf(counter), Ahead: ahead, Args: script.Constant{}}
-			reply, err := conn.Run(t.Context(), &call)
-			return reply, call.AheadAnswer(), err
-		}
-
-		reply, ahead, err := run("hget", hash, "field")
-		require.NoError(t, err)
-		assert.Equal(t, int64(1), reply, "run once, though the server did not know it")
-		require.ErrorIs(t, ahead.Err(), redis.Nil)
-
-		require.NoError(t, rdb.HSet(t.Context(), hash, "field", "7").Err())
-		var wg sync.WaitGroup
-		for range 20 {
-			wg.Go(func() {
-				_, ahead, err := run("hget", hash, "field")
-				assert.NoError(t, err)
-				text, err := ahead.Text()
-				assert.NoError(t, err)
-				assert.Equal(t, "7", text)
-			})
-		}
-		wg.Wait()
-		assert.Equal(t, "21", rdb.Get(t.Context(), counter).Val())
-
-		reply, ahead, err = run("hget", counter, "field")
-		require.NoError(t, err, "what goes ahead has an error of its own")
-		assert.Equal(t, int64(22), reply)
-		assert.True(t, redis.HasErrorPrefix(ahead.Err(), "WRONGTYPE"), ahead.Err())
-	})
-}
-
 func TestTogether(t *testing.T) {
 	t.Parallel()
 	single := script.NewConn(redis.NewClient(&redis.Options{Addr: "127.0.0.1:0"}), script.DefaultTimeout)

@@ -1,4 +1,4 @@
-package clients
+package holders
 
 import (
 	"cmp"
@@ -70,12 +70,12 @@ func (t *Tally) Shares() []Share {
 		s.Permits = permits
 		all = append(all, s)
 	}
-	Sort(all)
+	sortShares(all)
 	return all
 }
 
-// Sort puts shares in their order, the largest first.
-func Sort(all []Share) {
+// sortShares puts shares in their order, the largest first.
+func sortShares(all []Share) {
 	slices.SortFunc(all, func(a, b Share) int {
 		return cmp.Or(cmp.Compare(b.Permits, a.Permits), cmp.Compare(a.Kind, b.Kind), cmp.Compare(a.Name, b.Name), cmp.Compare(a.Mark, b.Mark))
 	})

@@ -1,0 +1,118 @@
+// Package holders tells by the marks that members of permits bear who has a limiter's
+// permits in use.
+package holders
+
+import (
+	"context"
+
+	"github.com/rratelimiter/rratelimiter/codec"
+	"github.com/rratelimiter/rratelimiter/internal/engine"
+	"github.com/rratelimiter/rratelimiter/internal/redisson"
+	"github.com/rratelimiter/rratelimiter/internal/script"
+	"github.com/rratelimiter/rratelimiter/lua"
+)
+
+const (
+	// maxMembers is how many members are looked at.
+	maxMembers = 20_000
+
+	// maxOwn is how many clients' own pairs are looked at.
+	maxOwn = 100
+)
+
+// Holders are those who have permits of a limiter in use.
+type Holders struct {
+	Shares []Share
+	Whole  bool // nobody was left out
+}
+
+// Of tells who has permits of a limiter in use: of a handle, as engine.OfHandle knows
+// it. If each client has permits of its own, these are the clients that have a name.
+func Of(ctx context.Context, e *engine.Engine, l *engine.Limiter, perClient bool) (Holders, error) {
+	names, err := known(ctx, e)
+	if err != nil {
+		return Holders{}, err
+	}
+	if perClient {
+		return ofOwn(ctx, e, l, names)
+	}
+	shares, whole, err := inUse(ctx, e, l.Keys, names)
+	return Holders{shares, whole}, err
+}
+
+// ofOwn is Of for a limiter of which each client has permits of its own.
+func ofOwn(ctx context.Context, e *engine.Engine, l *engine.Limiter, names Names) (Holders, error) {
+	own := make(map[string]bool)
+	found := Holders{Shares: []Share{}}
+	for _, c := range names.All() {
+		if len(own) == maxOwn {
+			break
+		}
+		if own[c.ID] {
+			continue
+		}
+		own[c.ID] = true
+		shares, _, err := inUse(ctx, e, script.KeysOf(redisson.KeysOf(l.Config, c.ID).List()...), names)
+		if err != nil {
+			return Holders{}, err
+		}
+		sum := Share{Kind: Named, Name: c.Name, Mark: c.Mark}
+		for _, s := range shares {
+			sum.Permits += s.Permits
+		}
+		if sum.Permits > 0 {
+			found.Shares = append(found.Shares, sum)
+		}
+	}
+	sortShares(found.Shares)
+	return found, nil
+}
+
+// inUse adds up the members in use of a limiter's pair, the newest maxMembers of them,
+// and reports whether these are all.
+func inUse(ctx context.Context, e *engine.Engine, keys *script.Keys, names Names) (shares []Share, whole bool, err error) {
+	members, whole, err := list(ctx, e, keys, lua.InUse, maxMembers)
+	if err != nil {
+		return nil, false, err
+	}
+	tally, seen := NewTally(names), make(map[string]bool, len(members))
+	for _, packed := range members {
+		m, err := codec.Parse(packed)
+		if err != nil {
+			whole = false
+			continue
+		}
+		if !seen[packed] {
+			tally.Add(m)
+		}
+		seen[packed] = true
+	}
+	return tally.Shares(), whole, nil
+}
+
+// list makes a call that lists texts, until it has them all or as many as are wanted.
+func list(ctx context.Context, e *engine.Engine, keys *script.Keys, s *lua.Script, most int) (texts []string, whole bool, err error) {
+	whole = true
+	add := func(all []any) {
+		for _, one := range all {
+			if text, ok := one.(string); ok {
+				texts = append(texts, text)
+			}
+		}
+	}
+	reply, err := e.Read(ctx, &engine.Limiter{Keys: keys}, script.Call{
+		Script: s, Args: script.Paged{},
+		Continued: func(rest []any) error {
+			add(rest)
+			return nil
+		},
+		Stop: func(string) bool {
+			whole = len(texts) < most
+			return !whole
+		},
+	})
+	if last, ok := reply.([]any); ok && err == nil && whole && len(last) > 2 {
+		add(last[2:])
+	}
+	return texts, whole, err
+}

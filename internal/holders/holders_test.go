@@ -1,0 +1,65 @@
+package holders
+
+import (
+	"encoding/hex"
+	"encoding/json"
+	"testing"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"github.com/rratelimiter/rratelimiter/codec"
+	"github.com/rratelimiter/rratelimiter/internal/clients"
+	"github.com/rratelimiter/rratelimiter/internal/redisson"
+)
+
+// Whatever others write under the key, names are those of entries that are ours.
+func TestNamesOfWhatIsNoted(t *testing.T) {
+	t.Parallel()
+	ann := clients.Client{Name: "ann <&> \u00e9", Mark: "0102030405060708", ID: "an id"}
+	n := newNames([]string{
+		entry(t, ann), "", "x", "{}", "[]", "null", `{"name":"a\u0000b","mark":"0a","id":"i"}`, `{"name":"bob","mark":"zz","id":"j"}`,
+		`{"name":7}`, entry(t, ann), `{"name":"carl","id":"k"}`,
+	})
+	assert.Equal(t, []clients.Client{ann, {Name: "bob", Mark: "zz", ID: "j"}, {Name: "carl", ID: "k"}}, n.All())
+	assert.Equal(t, ann.Name, n.OfID("an id"))
+	assert.Equal(t, "bob", n.OfID("j"))
+	assert.Empty(t, n.OfID("i"))
+}
+
+func entry(t *testing.T, c clients.Client) string {
+	t.Helper()
+	text, err := json.Marshal(c)
+	require.NoError(t, err)
+	return string(text)
+}
+
+func memberOf(t *testing.T, ids *redisson.Identities, permits int64) codec.Member {
+	t.Helper()
+	m, err := codec.Parse(string(redisson.WithPermits(ids.Next(nil, 1), permits)))
+	require.NoError(t, err)
+	return m
+}
+
+func TestSharesByMark(t *testing.T) {
+	t.Parallel()
+	for layout, marked := range map[codec.Layout]bool{codec.LayoutB: false, codec.LayoutC: false, codec.LayoutD1: true, codec.LayoutD2: true} {
+		named, unnamed := redisson.NewIdentities(layout), redisson.NewIdentities(layout)
+		ann := clients.Client{Name: "ann", Mark: hexOf(named.Mark()), ID: "i"}
+		tally := NewTally(newNames([]string{entry(t, ann)}))
+		for range 10 {
+			tally.Add(memberOf(t, named, 3))
+			tally.Add(memberOf(t, unnamed, 2))
+		}
+		want := []Share{{Kind: Unmarked, Permits: 50}}
+		switch {
+		case layout == codec.LayoutD2:
+			want = []Share{{Named, "ann", ann.Mark, 30}, {Unnamed, "", hexOf(unnamed.Mark()), 20}}
+		case marked:
+			want = []Share{{Named, "ann", ann.Mark, 30}, {Kind: Unmarked, Permits: 20}}
+		}
+		assert.Equal(t, want, tally.Shares(), layout)
+	}
+}
+
+func hexOf(mark []byte) string { return hex.EncodeToString(mark) }
