@@ -23,10 +23,5 @@
 --      limit: the ms until it could pass
 --   CORRUPT <key's number> <field> <why>
 
---- @include "bucket"
---- @include "clock"
---- @include "corrupt"
---- @include "integer"
---- @include "walk"
-
+local peeks = false
 --- @include "decide_bucket"
