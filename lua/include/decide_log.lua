@@ -1,13 +1,13 @@
 --- @include "corrupt"
 --- @include "digits"
---- @include "need_memory"
---- @include "threshold"
 --- @include "walk"
 
 -- Decides requests of a sliding log, as the text of a script, which returns the answer.
 -- It works with what read_log reads. If peeks is true nothing is changed.
-local limit, window, id = threshold(limit_text), tonumber(ARGV[2]), ARGV[4]
-if not limit then
+local window, id = tonumber(ARGV[2]), ARGV[4]
+-- Digits, of a number that Lua holds exactly.
+local limit = #limit_text <= 32 and string.find(limit_text, '^%d+$') and tonumber(limit_text)
+if not limit or limit > 9007199254740991 then
   return corrupt(2, 'threshold', 'is no whole number of 0 or more: ' .. limit_text)
 end
 local now = tonumber(now_text)
@@ -49,12 +49,12 @@ if newest > now and not peeks then
   end
 end
 
-local sum = 0
-for i = 6, #ARGV, 2 do
-  sum = sum + tonumber(ARGV[i]) * tonumber(ARGV[i + 1])
-end
 local found = 0
 if ARGV[5] == '1' then
+  local sum = 0
+  for i = 6, #ARGV, 2 do
+    sum = sum + tonumber(ARGV[i]) * tonumber(ARGV[i + 1])
+  end
   while found < sum and redis.call('ZSCORE', KEYS[1], id .. ':' .. found) do
     found = found + 1
   end
@@ -74,6 +74,7 @@ end
 -- it comes.
 if out > 0 and not peeks then
   if taken > 0 and found == 0 then
+--- @include "need_memory"
     need_memory(KEYS[1])
   end
   if used == 0 then

@@ -32,7 +32,7 @@ local function recount(config, value_key, permits_key, places, now, token, windo
     free = free - used
   end
   need_memory(permits_key)
-  if value and (windowed or in_use or value < config.rate) and is_window(value_key, permits_key, windowed, config.interval) then
+  if value and (windowed or in_use or value < config.rate) and is_window(config, value_key, permits_key, windowed) then
     redis.call('INCRBY', value_key, digits(math.min(0, free - value)))
   elseif in_use then
     make_value(value_key, free, windowed, config.interval)
