@@ -6,7 +6,7 @@
 --   1  '' or the token of the 'again' answer
 --   2  letters, or '': w, as for acquire
 -- Returns
---   the free permits, below 0 while a lowered rate is paid off; as text where
+--   the free permits, below 0 while a lowered rate is paid off; as text if
 --   state was repaired
 --   'again', token   the call is to be repeated
 --   NOTINIT, CORRUPT <key's number> <field> <why>

@@ -8,7 +8,7 @@
 --   3  '' or the place from which to look on
 --   4  '' or ms: what was granted longer ago is left out
 -- Returns
---   0 where there is none
+--   0 if there is none
 --   'found', place   of the member
 --   'again', place   the call is to be repeated
 --   NOTINIT, CORRUPT <key's number> <field> <why>

@@ -12,7 +12,7 @@
 --      free: free permits before
 --      taken: the permits granted
 --      end: epoch ms at which the window ends
---      reset: ms until all permits are free again; 0 where they are
+--      reset: ms until all permits are free again; 0 if they are
 --      waits: for each run of which a request was refused, save those above the
 --      limit: the ms until it could pass
 --   CORRUPT <key's number> <field> <why>

@@ -3,7 +3,7 @@
 -- KEYS
 --   1 config  2 value  3 client's value  4 permits  5 client's permits
 -- ARGV
---   1  the call's member, as it was last seen; '' where no members are kept
+--   1  the call's member, as it was last seen; '' if no members are kept
 --   2  permits
 --   3  '' or, when this call may have run already, '1': it has not if the member
 --      has more permits left than this call leaves

@@ -20,7 +20,7 @@
 local text = redis.call('GET', value_key)
 local value = integer(text)
 
--- A client's own value that ends is one, where it has no set beside it.
+-- A client's own value that ends is one, if it has no set beside it.
 local window = is_window(config, value_key, permits_key, false) or config.per_client and redis.call('PTTL', value_key) >= 0
 if value and value < config.rate and redis.call('EXISTS', permits_key) == 0 and window then
   local began = now + redis.call('PTTL', value_key) - config.interval

@@ -49,32 +49,21 @@ if unsettled then
 end
 local in_use = newest and newest > now - interval
 
--- If the value or the configuration was lost, the value is what the set leaves.
-local free, used = value or rate, nil
-if in_use and (new or not value) then
-  local known, rest = string.match(token, '^used:(%d+);(.*)$')
-  if known then
-    used, token = tonumber(known), rest
-  else
-    local more
-    used, more, problem = sum_up(permits_key, places[2], state.last, token)
-    if not used then
-      return problem or {'again', more}
-    end
-  end
-  free = rate - used
-  if value and window then
-    free = math.min(free, value)
-  end
-end
-free = math.min(free, rate)
-
--- What has run out is free, save of a window, all of which comes back at its end.
+-- If the value or the configuration was lost, the value is what the set leaves. What has
+-- run out is free, save of a window, all of which comes back at its end.
+local free = math.min(value or rate, rate)
 if not in_use then
   newest, window = nil, value and window and free < rate
   if not window then
     free = rate
   end
+elseif new or not value then
+  local used, more
+  used, more, problem = sum_up(permits_key, places[2], state.last, token, not window and out)
+  if not used then
+    return problem or {'again', more}
+  end
+  free = math.min(value and window and value or rate, rate - used)
 elseif not window and out > 0 and free < rate then
   local offset, freed, from = string.match(token, '^out:(%d+):(%d+):(.*)$')
   if from ~= state.oldest[1] then
@@ -87,8 +76,7 @@ elseif not window and out > 0 and free < rate then
   end
   offset, freed = offset + #page, freed + sum
   if offset < out and free + freed < rate then
-    local known = used and 'used:' .. digits(used) .. ';' or ''
-    return {'again', known .. 'out:' .. digits(offset) .. ':' .. digits(freed) .. ':' .. state.oldest[1]}
+    return {'again', 'out:' .. digits(offset) .. ':' .. digits(freed) .. ':' .. state.oldest[1]}
   end
   free = math.min(rate, free + freed)
 end

@@ -7,7 +7,7 @@
 --   1  permits
 --   2  what the identities of this client's members begin with, in layout D
 --   3  '' or the token of the 'again' answer
---   4  '' or, where this client's may stand behind the newest 256, 'own': nothing
+--   4  '' or, if this client's may stand behind the newest 256, 'own': nothing
 --      is taken off those of others as long as there are more than these; or
 --      'own:' and the place of a member: only this client's are taken, of the 256
 --      from there on

@@ -3,20 +3,20 @@
 --
 -- KEYS
 --   1 log: a sorted set, a member for each permit taken, its score the epoch ms
---   2 thresholds: a hash, limits by the names of logs. Left out where ARGV[1] is
+--   2 thresholds: a hash, limits by the names of logs. Left out if ARGV[1] is
 --     the limit
 -- ARGV
---   1  limit where thresholds has none
+--   1  limit if thresholds has none
 --   2  window in ms
 --   3  field of thresholds
 --   4  id of the call, which begins the names of its members
---   5  '1' where the call may have run already, else ''
+--   5  '1' if the call may have run already, else ''
 --   6, 7, ...  permits, count: that many requests for so many permits each
 -- Returns
 --   limit, free, taken, 0, reset, waits...
 --      free: free permits before
 --      taken: the permits granted; their members are id:0, id:1, ...
---      reset: ms until all permits are free again; 0 where they are
+--      reset: ms until all permits are free again; 0 if they are
 --      waits: for each run of which a request was refused, save those above the
 --      limit: the ms until it could pass
 --   'again'   the call is to be repeated; nothing was granted

@@ -7,7 +7,7 @@
 --   1  permits
 --   2  '' or the token of the 'again' answer
 -- Returns
---   ms, 0 where they are free now
+--   ms, 0 if they are free now
 --   'again', token   the call is to be repeated
 --   NOTINIT, CORRUPT <key's number> <field> <why>
 

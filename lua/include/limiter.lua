@@ -1,11 +1,11 @@
---- @include "read_config"
+--- @include "config_or_new"
 --- @include "clock"
 --- @include "pair"
 
 -- Reads a limiter into config, value_key, permits_key, places and now. This is the
 -- text of a script's head: the script ends here with an error reply if there is no
 -- limiter or its configuration is damaged.
-local config, problem = read_config(KEYS[1])
+local config, _, problem = config_or_new(redis.call('HMGET', KEYS[1], 'rate', 'interval', 'type', 'keepAliveTime'), '')
 if problem then
   return problem
 end

@@ -10,7 +10,7 @@
 -- lost: of which rate the value was the rest nobody knows, so what is in use
 -- tells. What a fixed window counts can't be told; its value stays, but no higher
 -- than the set allows. One that counts nothing goes: it may be none. Without a
--- configuration nobody adds members. Returns nil when that is done; a token where
+-- configuration nobody adds members. Returns nil when that is done; a token if
 -- there are more rows to look at, with nothing changed yet; or nil, error reply.
 local function recount(config, value_key, permits_key, places, now, token, windowed)
   local text = redis.call('GET', value_key)

@@ -8,9 +8,9 @@
 
 -- Brings the value and the permits set up to date: a lost key is rebuilt,
 -- members dated in the future are re-dated to now, and members that have run
--- out give their permits back. No call touches more than about 500 rows; where
+-- out give their permits back. No call touches more than about 500 rows; if
 -- the free permits are fewer than need and more rows wait, a token is returned,
--- with which the caller is to be called again. Nothing is changed where one of
+-- with which the caller is to be called again. Nothing is changed if one of
 -- the rows is corrupt. A value that is made here goes with the set.
 --
 -- places are the numbers of the two keys in KEYS, for the error reply. windowed
@@ -19,7 +19,7 @@
 -- if memory is full, unless a value is to be made.
 -- Returns state, token, error reply; one of the three. The state is a table:
 --   free    the free permits, below 0 while a lowered rate is paid off
---   oldest  member and score of the oldest row, nil where nothing is in use
+--   oldest  member and score of the oldest row, nil if nothing is in use
 --   newest  the time of the newest row
 --   unset   there is no value; a missing one stands for the whole rate
 --   window  the value counts a fixed window, and comes back as a whole
@@ -50,8 +50,8 @@ local function settle(config, value_key, permits_key, places, value_text, now, n
     value = free
   end
 
-  -- Where the interval is 0, rows have run out as soon as they are dated to now. The
-  -- value goes before the rows, here and below: where memory is full, Redis refuses
+  -- If the interval is 0, rows have run out as soon as they are dated to now. The
+  -- value goes before the rows, here and below: if memory is full, Redis refuses
   -- that one.
   if not newest or math.min(newest, now) <= now - interval then
     local window = value and value < rate and is_window(config, value_key, permits_key, windowed)
