@@ -53,7 +53,7 @@ func (l *RateLimiter) ExpireAt(ctx context.Context, at time.Time) (bool, error) 
 // to live. A KeepAlive time comes back at the next request. What a Client keeps
 // of a PerClient limiter goes when it has not been used, as ever.
 func (l *RateLimiter) ClearExpire(ctx context.Context) (bool, error) {
-	reply, err := l.change(ctx, lua.ClearExpire, script.Constant{l.client.rules.Letters()})
+	reply, err := l.change(ctx, lua.Expire, script.Constant{"PERSIST", 0, l.client.rules.Letters()})
 	return reply == int64(1), l.fail("ClearExpire", err)
 }
 

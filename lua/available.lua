@@ -6,25 +6,18 @@
 --   1  '' or the token of the 'again' answer
 --   2  letters, or '': w, as for acquire
 -- Returns
---   the free permits, below 0 while a lowered rate is paid off; as text where
+--   the free permits, below 0 while a lowered rate is paid off; as text if
 --   state was repaired
 --   'again', token   the call is to be repeated
 --   NOTINIT, CORRUPT <key's number> <field> <why>
 
---- @include "read_config"
---- @include "clock"
---- @include "pair"
 --- @include "settle"
 --- @include "repay"
 --- @include "keep_ttl"
 
-local config, problem = read_config(KEYS[1])
-if problem then
-  return problem
-end
-local value_key, permits_key, places = pair_of(config)
+--- @include "limiter"
 local state, token
-state, token, problem = settle(config, value_key, permits_key, places, redis.call('GET', value_key), tonumber(clock()),
+state, token, problem = settle(config, value_key, permits_key, places, redis.call('GET', value_key), now,
   config.rate, ARGV[1], ARGV[2] == 'w')
 if problem then
   return problem

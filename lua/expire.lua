@@ -1,35 +1,38 @@
--- Gives all keys of a limiter one time to live, save a value that counts a
--- window: that ends by itself. A client's own keys go earlier where its idle time
--- is over before.
+-- Gives all keys of a limiter one time to live or takes it away, save a value that
+-- counts a window: that ends by itself. A client's own keys go earlier if its idle
+-- time is over before.
 --
 -- KEYS
 --   1 config  2 value  3 client's value  4 permits  5 client's permits
 -- ARGV
---   1  PEXPIRE or PEXPIREAT  2  ms  3  letters, or '': w, as for acquire
+--   1  PEXPIRE, PEXPIREAT, or PERSIST to take it away  2  ms, 0 with PERSIST
+--   3  letters, or '': w, as for acquire
 -- Returns
---   1 when a key was there, else 0
+--   1 when a key was there, with PERSIST when the limiter had a time to live; else 0
 
 --- @include "config"
 --- @include "clock"
---- @include "kept_windows"
---- @include "lifetime"
+--- @include "window"
 --- @include "idle_time"
 
-local ttl = tonumber(ARGV[2])
-if ARGV[1] == 'PEXPIREAT' then
+local config = parse_config(redis.call('HMGET', KEYS[1], 'rate', 'interval', 'type', 'keepAliveTime'))
+local persist, windowed, ttl = ARGV[1] == 'PERSIST', ARGV[3] == 'w', tonumber(ARGV[2])
+if persist then
+  ttl = math.huge
+elseif ARGV[1] == 'PEXPIREAT' then
   ttl = ttl - tonumber(clock())
 end
 
 -- A moment that has passed would have Redis free the keys at once, however much
 -- that is.
 local function expire(key)
-  if ttl <= 0 then
+  if persist then
+    return redis.call('PERSIST', key)
+  elseif ttl <= 0 then
     return redis.call('UNLINK', key)
   end
   return redis.call(ARGV[1], key, ARGV[2])
 end
-
-local config = parse_config(redis.call('HMGET', KEYS[1], 'rate', 'interval', 'type', 'keepAliveTime'))
 
 -- A client's own keys that are not in use, the limiter being of type Overall or lost, live
 -- no longer than they would have.
@@ -41,11 +44,18 @@ local function expire_own(key)
   return expire(key)
 end
 
-local keep, keep_client = kept_windows(config, ARGV[3] == 'w')
-local there = 0
-there = math.max(there, expire(KEYS[1]))
-there = math.max(there, keep and 1 or expire(KEYS[2]))
-there = math.max(there, keep_client and 1 or expire_own(KEYS[3]))
-there = math.max(there, expire(KEYS[4]))
-there = math.max(there, expire_own(KEYS[5]))
-return there
+-- A window keeps its end. That of the pair in use gets one that a window can have: by a
+-- clock that was set back it would end later.
+local shared = {at = 0, interval = config and config.interval or -1}
+local window, own_window = is_window(shared, KEYS[2], KEYS[4], windowed), windowed and redis.call('PTTL', KEYS[3]) ~= -2
+if config and config.per_client and own_window then
+  end_window(KEYS[3], config.interval)
+elseif config and not config.per_client and window then
+  end_window(KEYS[2], config.interval)
+end
+window, own_window = window and redis.call('PTTL', KEYS[2]) ~= -1, own_window and redis.call('PTTL', KEYS[3]) ~= -1
+
+local had = persist and 0 or 1
+local there = math.max(expire(KEYS[1]), window and had or expire(KEYS[2]), expire(KEYS[4]))
+local own = math.max(own_window and had or expire_own(KEYS[3]), expire_own(KEYS[5]))
+return persist and there or math.max(there, own)

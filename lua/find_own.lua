@@ -8,22 +8,15 @@
 --   3  '' or the place from which to look on
 --   4  '' or ms: what was granted longer ago is left out
 -- Returns
---   0 where there is none
+--   0 if there is none
 --   'found', place   of the member
 --   'again', place   the call is to be repeated
 --   NOTINIT, CORRUPT <key's number> <field> <why>
 
---- @include "read_config"
---- @include "clock"
---- @include "pair"
 --- @include "rows"
 
-local config, problem = read_config(KEYS[1])
-if problem then
-  return problem
-end
-local _, permits_key = pair_of(config)
-local now, place = tonumber(clock()), ARGV[3]
+--- @include "limiter"
+local place = ARGV[3]
 if place == '' then
   -- Whatever is newer is of others.
   place = digits(now - tonumber(ARGV[2])) .. ':0:'

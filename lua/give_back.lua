@@ -3,7 +3,7 @@
 -- KEYS
 --   1 config  2 value  3 client's value  4 permits  5 client's permits
 -- ARGV
---   1  the call's member, as it was last seen; '' where no members are kept
+--   1  the call's member, as it was last seen; '' if no members are kept
 --   2  permits
 --   3  '' or, when this call may have run already, '1': it has not if the member
 --      has more permits left than this call leaves
@@ -28,7 +28,7 @@
 --- @include "window"
 --- @include "answered"
 --- @include "keep_ttl"
---- @include "outlives"
+--- @include "idle_time"
 
 local fields = redis.call('HMGET', KEYS[1], 'rate', 'interval', 'type', 'keepAliveTime', 'answered')
 local config, problem = parse_config(fields)
@@ -85,7 +85,7 @@ if not score or tonumber(score) <= now - config.interval then
   return 0
 end
 local permits = math.min(tonumber(ARGV[2]), permits_of(member))
-local window = is_window(value_key, permits_key, false, config.interval)
+local window = is_window(config, value_key, permits_key, false)
 take_off(permits_key, member, permits)
 if value then
   local free = math.min(config.rate, value + permits)
@@ -94,8 +94,10 @@ if value then
   end
   move(value_key, value, free)
 end
--- By a clock that was set back the keys would live longer than they need.
-if config.keep > 0 and redis.call('PTTL', KEYS[1]) > config.keep or outlives(config, value_key, permits_key) then
+-- By a clock that was set back the keys, or a client's own pair, would live longer than
+-- they need.
+if config.keep > 0 and redis.call('PTTL', KEYS[1]) > config.keep or config.per_client and
+    math.max(redis.call('PTTL', value_key), redis.call('PTTL', permits_key)) > idle_time(config) then
   keep_ttl(config, value_key, permits_key, true, window)
 end
 return permits

@@ -9,18 +9,11 @@
 --   'end', '', members
 --   NOTINIT, CORRUPT <key's number> <field> <why>
 
---- @include "read_config"
---- @include "clock"
---- @include "pair"
 --- @include "rows"
 
-local config, problem = read_config(KEYS[1])
-if problem then
-  return problem
-end
-local _, permits_key = pair_of(config)
+--- @include "limiter"
 local rows, first = rows_from(permits_key, ARGV[1], 512)
-local out = redis.call('ZCOUNT', permits_key, '-inf', digits(tonumber(clock()) - config.interval))
+local out = redis.call('ZCOUNT', permits_key, '-inf', digits(now - config.interval))
 local answer = {'end', ''}
 for i = #rows, math.max(1, out - first + 1), -1 do
   answer[#answer + 1] = rows[i]

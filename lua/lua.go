@@ -39,7 +39,6 @@ var (
 	AcquireAll          = mustLoad("acquire_all")
 	AcquireMany         = mustLoad("acquire_many")
 	Available           = mustLoad("available")
-	ClearExpire         = mustLoad("clear_expire")
 	Clients             = mustLoad("clients")
 	Config              = mustLoad("config")
 	Delete              = mustLoad("delete")

@@ -208,19 +208,19 @@ func TestNothingThatSomeServerLacks(t *testing.T) {
 	}
 }
 
-// Keys come from KEYS, by a literal number if they are one limiter's: a
-// cluster finds the node by them.
+// Keys come from KEYS, by a literal number among those of a limiter: a cluster finds
+// the node by them. No script assigns to KEYS.
 func TestKeysAreLiteral(t *testing.T) {
 	t.Parallel()
 	keyed := regexp.MustCompile(`\bcall\('([A-Z]+)'(, [^,)]+)?`)
-	allowed := regexp.MustCompile(`^, (KEYS\[(10|[1-9])\]|key|config_key|value_key|permits_key|from|to)$`)
+	allowed := regexp.MustCompile(`^, (KEYS\[(10|[1-9]|(\w+\.)*at \+ 1)\]|(l\.)?(value|permits)_key|key|config_key|from|to)$`)
 	for _, script := range All() {
 		uncommented := regexp.MustCompile(`--[^\n]*`).ReplaceAllString(script.Source, "")
 		for _, match := range regexp.MustCompile(`KEYS\[([^\]]*)\]`).FindAllStringSubmatch(uncommented, -1) {
 			if ofSeveral(script) {
 				assert.Regexp(t, `^(10|[1-9]|3 \* i( - [12])?)$`, match[1], script.Name)
 			} else {
-				assert.Regexp(t, `^(10|[1-9])$`, match[1], script.Name)
+				assert.Regexp(t, `^(10|[1-9]|(\w+\.)*at \+ [1-5])$`, match[1], script.Name)
 			}
 		}
 		for _, match := range keyed.FindAllStringSubmatch(uncommented, -1) {
@@ -229,13 +229,11 @@ func TestKeysAreLiteral(t *testing.T) {
 			}
 		}
 		for _, name := range []string{"value_key", "permits_key", "key"} {
-			for _, match := range regexp.MustCompile(`\b`+name+`\b(?:, \w+)* = (.*)`).FindAllStringSubmatch(uncommented, -1) {
-				assert.Regexp(t, `^(pair_of\(|KEYS\[)`, match[1], "%s: %s", script.Name, match[0])
+			for _, match := range regexp.MustCompile(`\b`+name+`\b(?:, [\w.]+)* = (.*)`).FindAllStringSubmatch(uncommented, -1) {
+				assert.Regexp(t, `^(pair_of\(|KEYS\[|l\.config, l\.value_key, l\.permits_key$)`, match[1], "%s: %s", script.Name, match[0])
 			}
 		}
-		// acquire_all lets KEYS be those of one limiter after the other.
-		turns := regexp.MustCompile(`local all, KEYS = KEYS, \{\}|KEYS = \{all\[last - 4\], .*all\[last\]\}`)
-		assert.Empty(t, regexp.MustCompile(`#KEYS|KEYS[^\[]`).FindString(turns.ReplaceAllString(uncommented, "")), script.Name)
+		assert.Empty(t, regexp.MustCompile(`#KEYS|KEYS[^\[]|KEYS(, \w+|\[[^\]]*\])* = `).FindString(uncommented), script.Name)
 	}
 }
 
@@ -263,10 +261,10 @@ func TestEachScriptRuns(t *testing.T) {
 		{AcquireAll, 5, []any{member(3), 3, "", "", "", ""}, int64(3), nil, noRate},
 		{AcquireMany, 3, []any{1, member(3), "3"}, []any{int64(0)}, []any{int64(0)}, ""},
 		{Available, 5, []any{""}, int64(10), nil, noRate},
-		{ClearExpire, 5, nil, int64(0), int64(0), ""},
 		{Config, 5, nil, []any{int64(10), int64(3600000), int64(0), int64(0)}, nil, noRate},
 		{Delete, 5, nil, int64(1), int64(0), ""},
 		{Expire, 5, []any{"PEXPIRE", 1000}, int64(1), int64(0), ""},
+		{Expire, 5, []any{"PERSIST", 0}, int64(0), int64(0), ""},
 		{Expire, 5, []any{"PEXPIREAT", int64(4102444800000)}, int64(1), int64(0), ""},
 		{FindOwn, 5, []any{"iiiiiiii", 0, "", ""}, int64(0), nil, noRate},
 		{GiveBack, 5, []any{member(3), 3, "", 1000, ""}, int64(0), int64(0), ""},

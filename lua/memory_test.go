@@ -221,7 +221,7 @@ func (s *memoryScene) memoryCalls(k memoryKind) map[string]memoryCall {
 		"reset":                 {script: Reset, args: []any{"1"}, frees: true},
 		"rename":                {script: Rename, joint: "known", frees: true},
 		"expire":                {script: Expire, args: []any{"PEXPIRE", 100000, ""}, frees: true},
-		"clear expire":          {script: ClearExpire, args: []any{""}, frees: true},
+		"clear expire":          {script: Expire, args: []any{"PERSIST", 0, ""}, frees: true},
 	}
 	others := []string{"known", "new", "exhausted", "some run out", "leaked", "lost value"}
 	for what, args := range map[string][]any{

@@ -12,24 +12,16 @@
 --   'again', token   the call is to be repeated, with another member
 --   NOTINIT, CORRUPT <key's number> <field> <why>
 
---- @include "read_config"
---- @include "clock"
---- @include "pair"
 --- @include "settle"
 --- @include "window"
---- @include "give_ttl"
 --- @include "keep_ttl"
 
-local config, problem = read_config(KEYS[1])
-if problem then
-  return problem
-end
-local value_key, permits_key, places = pair_of(config)
-local text, now = redis.call('GET', value_key), tonumber(clock())
+--- @include "limiter"
+local text = redis.call('GET', value_key)
 local value = integer(text)
 
--- A client's own value that ends is one, where it has no set beside it.
-local window = is_window(value_key, permits_key, false, config.interval) or config.per_client and redis.call('PTTL', value_key) >= 0
+-- A client's own value that ends is one, if it has no set beside it.
+local window = is_window(config, value_key, permits_key, false) or config.per_client and redis.call('PTTL', value_key) >= 0
 if value and value < config.rate and redis.call('EXISTS', permits_key) == 0 and window then
   local began = now + redis.call('PTTL', value_key) - config.interval
   local in_use, written = config.rate - value, 0
@@ -41,7 +33,8 @@ if value and value < config.rate and redis.call('EXISTS', permits_key) == 0 and 
     redis.call('ZADD', permits_key, digits(began), with_permits(later(ARGV[1], written), permits))
     in_use, written = in_use - permits, written + 1
   end
-  give_ttl(value_key, permits_key, nil, false)
+  redis.call('PERSIST', value_key)
+  redis.call('PERSIST', permits_key)
   keep_ttl(config, value_key, permits_key, false, false)
   return written
 end

@@ -7,7 +7,7 @@
 --   1  permits
 --   2  what the identities of this client's members begin with, in layout D
 --   3  '' or the token of the 'again' answer
---   4  '' or, where this client's may stand behind the newest 256, 'own': nothing
+--   4  '' or, if this client's may stand behind the newest 256, 'own': nothing
 --      is taken off those of others as long as there are more than these; or
 --      'own:' and the place of a member: only this client's are taken, of the 256
 --      from there on
@@ -17,21 +17,14 @@
 --   'again', 'search', permits   the same, elsewhere: here this client has no more
 --   NOTINIT, CORRUPT <key's number> <field> <why>
 
---- @include "read_config"
 --- @include "move"
---- @include "clock"
---- @include "pair"
 --- @include "settle"
 --- @include "rows"
 --- @include "take_off"
 --- @include "keep_ttl"
 
-local config, problem = read_config(KEYS[1])
-if problem then
-  return problem
-end
-local value_key, permits_key, places = pair_of(config)
-local now, sum = tonumber(clock()), nil
+--- @include "limiter"
+local sum
 sum, problem = sum_of(redis.call('ZRANGE', permits_key, -256, -1), places[2])
 if problem then
   return problem

@@ -8,9 +8,9 @@
 --   1
 --   NOTINIT, CORRUPT <key's number> <field> <why>
 
---- @include "read_config"
+--- @include "config_or_new"
 
-local config, problem = read_config(KEYS[1])
+local config, _, problem = config_or_new(redis.call('HMGET', KEYS[1], 'rate', 'interval', 'type', 'keepAliveTime'), '')
 if problem then
   return problem
 end

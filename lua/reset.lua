@@ -1,18 +1,18 @@
--- Frees all permits of a limiter that are in use: those that this client keeps, where
+-- Frees all permits of a limiter that are in use: those that this client keeps, if
 -- each keeps its own. Its rate and time to live stay.
 --
 -- KEYS
 --   1 config  2 value  3 client's value  4 permits  5 client's permits
 -- ARGV
---   1  '1' where the limiter may have no rate
+--   1  '1' if the limiter may have no rate
 -- Returns
 --   the number of keys that went
 --   NOTINIT, CORRUPT <key's number> <field> <why>
 
---- @include "read_config"
+--- @include "config_or_new"
 
 if ARGV[1] ~= '1' or redis.call('EXISTS', KEYS[1]) == 1 then
-  local _, problem = read_config(KEYS[1])
+  local _, _, problem = config_or_new(redis.call('HMGET', KEYS[1], 'rate', 'interval', 'type', 'keepAliveTime'), '')
   if problem then
     return problem
   end

@@ -5,9 +5,9 @@
 --   1 config  2 value  3 client's value  4 permits  5 client's permits
 -- ARGV
 --   1 rate  2 interval in ms  3 type  4 keepAliveTime in ms, 0 for none
---   5  '1' to keep the permits in use, where the type stays; 'w', the same, as for
+--   5  '1' to keep the permits in use, if the type stays; 'w', the same, as for
 --      acquire
---   6  '1' to change nothing where the limiter has no rate; a default, as acquire's
+--   6  '1' to change nothing if the limiter has no rate; a default, as acquire's
 --      ARGV 3, to change nothing but another default, of a program that began before
 --   7  '' or the token of the 'again' answer
 -- Returns
@@ -16,68 +16,52 @@
 --   CORRUPT <key's number> <field> <why>
 
 --- @include "config"
---- @include "move"
 --- @include "clock"
---- @include "pair"
---- @include "settle"
---- @include "repay"
---- @include "recount"
---- @include "window"
---- @include "give_ttl"
---- @include "need_memory"
 --- @include "other_default"
+--- @include "write_config"
 
 if ARGV[6] == '1' and redis.call('EXISTS', KEYS[1]) == 0 then
   return 0
 end
 
-local default, windowed = string.find(ARGV[6], ' ') and ARGV[6], ARGV[5] == 'w'
-local keeps = windowed or ARGV[5] == '1'
-local function store_config()
-  redis.call('HSET', KEYS[1], 'rate', ARGV[1], 'interval', ARGV[2], 'keepAliveTime', ARGV[4], 'type', ARGV[3],
-    unpack(default and {'default', default} or {}))
-  if not default then
-    redis.call('HDEL', KEYS[1], 'default')
-  end
-  if ARGV[4] ~= '0' then
-    redis.call('PEXPIRE', KEYS[1], ARGV[4])
-  else
-    redis.call('PERSIST', KEYS[1])
-  end
-end
-
-local old, problem = nil, nil
+local windowed, now = ARGV[5] == 'w', nil
+local new = {ARGV[1], ARGV[2], ARGV[3], ARGV[4], string.find(ARGV[6], ' ') and ARGV[6] or nil}
+local config = parse_config(new)
+local keeps, old, problem = windowed or ARGV[5] == '1', nil, nil
 if keeps then
+  now = tonumber(clock())
   local fields = redis.call('HMGET', KEYS[1], 'rate', 'interval', 'type', 'keepAliveTime')
   old, problem = parse_config(fields)
   if problem then
     return problem
   end
-  if default and not (old and other_default(fields, default, tonumber(clock())) == 'older') then
+  if new[5] and not (old and other_default(fields, new[5], now) == 'older') then
     return 0
   end
 end
-if not keeps or (old and old.per_client ~= (ARGV[3] == '1')) then
-  store_config()
+if not keeps or (old and old.per_client ~= config.per_client) then
+  write_config(config, new, true)
   redis.call('UNLINK', KEYS[2], KEYS[3], KEYS[4], KEYS[5])
   return 1
 end
 
-local config = parse_config({ARGV[1], ARGV[2], ARGV[3], ARGV[4]})
+--- @include "move"
+--- @include "pair"
+--- @include "settle"
+--- @include "repay"
+--- @include "make_config"
+--- @include "need_memory"
+--- @include "keep_ttl"
+
 local value_key, permits_key, places = pair_of(config)
-local function store_rate()
-  local window = is_window(value_key, permits_key, windowed, config.interval)
-  store_config()
-  give_ttl(value_key, permits_key, ARGV[4] ~= '0' and ARGV[4] or config.per_client and ARGV[2], window, config.interval)
-  return 1
-end
 if not old then
-  local token
-  token, problem = recount(config, value_key, permits_key, places, tonumber(clock()), ARGV[7])
-  if problem then
-    return problem
+  local token, window
+  token, problem, window = make_config(config, new, value_key, permits_key, places, now, ARGV[7], windowed)
+  if problem or token then
+    return problem or {'again', token}
   end
-  return token and {'again', token} or store_rate()
+  keep_ttl(config, value_key, permits_key, false, window)
+  return 1
 end
 
 local text = redis.call('GET', value_key)
@@ -86,9 +70,9 @@ if text and not value then
   return corrupt(places[1], 'value', 'is no integer: ' .. text)
 end
 
--- The difference of the rates goes to the value, as a debt where it falls below
+-- The difference of the rates goes to the value, as a debt if it falls below
 -- 0. What has run out by the new interval comes back, and what is neither free
--- nor in use then has leaked; where there are too many rows to tell, later calls
+-- nor in use then has leaked; if there are too many rows to tell, later calls
 -- see to that.
 local rows = redis.call('ZRANGE', permits_key, 0, 256)
 local few = #rows <= 256
@@ -111,7 +95,7 @@ if value then
 end
 if few or not value then
   local state, token
-  state, token, problem = settle(config, value_key, permits_key, places, text, tonumber(clock()), 0, ARGV[7], windowed)
+  state, token, problem = settle(config, value_key, permits_key, places, text, now, 0, ARGV[7], windowed)
   if problem then
     return problem
   end
@@ -125,4 +109,6 @@ if few or not value then
     repay(config, value_key, permits_key, places, state.free)
   end
 end
-return store_rate()
+local window = set_config(config, new, value_key, permits_key, windowed, true)
+keep_ttl(config, value_key, permits_key, false, window)
+return 1

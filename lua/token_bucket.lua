@@ -2,7 +2,7 @@
 -- that it asks for or nothing.
 --
 -- KEYS
---   1 tokens: how many are in the bucket, below 0 where some are borrowed
+--   1 tokens: how many are in the bucket, below 0 if some are borrowed
 --   2 time: epoch seconds of the last refill
 --   Without both the bucket is full.
 -- ARGV
@@ -18,15 +18,10 @@
 --      free: tokens that could be taken before
 --      taken: the tokens granted
 --      last: epoch seconds of the last refill
---      reset: ms until the bucket is full; 0 where it is
+--      reset: ms until the bucket is full; 0 if it is
 --      waits: for each run of which a request was refused, save those above the
 --      limit: the ms until it could pass
 --   CORRUPT <key's number> <field> <why>
 
---- @include "bucket"
---- @include "clock"
---- @include "corrupt"
---- @include "integer"
---- @include "walk"
-
+local peeks = false
 --- @include "decide_bucket"

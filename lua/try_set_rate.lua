@@ -1,5 +1,5 @@
 -- Gives a limiter its rate, unless it has one. All fields are written or none.
--- Where only the configuration was lost, permits in use stay counted.
+-- If only the configuration was lost, permits in use stay counted.
 --
 -- KEYS
 --   1 config  2 value  3 client's value  4 permits  5 client's permits
@@ -12,41 +12,27 @@
 --   'again', token   the call is to be repeated; nothing was changed
 --   CORRUPT <key's number> <field> <why>
 
---- @include "config"
---- @include "clock"
---- @include "pair"
---- @include "recount"
---- @include "window"
---- @include "give_ttl"
+--- @include "config_or_new"
 
 local fields = redis.call('HMGET', KEYS[1], 'rate', 'interval', 'type', 'keepAliveTime')
-local config, problem = parse_config(fields)
+local config, new, problem = config_or_new(fields, ARGV[1] .. ' ' .. ARGV[2] .. ' ' .. ARGV[3] .. ' ' .. ARGV[4])
 if problem then
   return problem
 end
-if config then
+if not new then
   return 0
 end
-if redis.call('EXISTS', KEYS[1]) == 1 then
-  return corrupt(1, 'rate', 'is missing in a hash of other fields')
-end
 
-config = parse_config({ARGV[1], ARGV[2], ARGV[3], ARGV[4]})
+--- @include "clock"
+--- @include "pair"
+--- @include "make_config"
+--- @include "keep_ttl"
+
 local value_key, permits_key, places = pair_of(config)
-local windowed = ARGV[5] == 'w'
-local token
-token, problem = recount(config, value_key, permits_key, places, tonumber(clock()), ARGV[6], windowed)
-if problem then
-  return problem
+local token, window
+token, problem, window = make_config(config, new, value_key, permits_key, places, tonumber(clock()), ARGV[6], ARGV[5] == 'w')
+if problem or token then
+  return problem or {'again', token}
 end
-if token then
-  return {'again', token}
-end
--- What a lost limiter of that name left behind is not to end before its time.
-local window = is_window(value_key, permits_key, windowed, config.interval)
-redis.call('HSET', KEYS[1], 'rate', ARGV[1], 'interval', ARGV[2], 'keepAliveTime', ARGV[4], 'type', ARGV[3])
-if ARGV[4] ~= '0' then
-  redis.call('PEXPIRE', KEYS[1], ARGV[4])
-end
-give_ttl(value_key, permits_key, ARGV[4] ~= '0' and ARGV[4] or ARGV[3] == '1' and ARGV[2], window, config.interval)
+keep_ttl(config, value_key, permits_key, false, window)
 return 1

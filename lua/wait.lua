@@ -7,22 +7,15 @@
 --   1  permits
 --   2  '' or the token of the 'again' answer
 -- Returns
---   ms, 0 where they are free now
+--   ms, 0 if they are free now
 --   'again', token   the call is to be repeated
 --   NOTINIT, CORRUPT <key's number> <field> <why>
 
---- @include "read_config"
---- @include "clock"
 --- @include "digits"
 --- @include "integer"
 --- @include "member"
---- @include "pair"
 
-local config, problem = read_config(KEYS[1])
-if problem then
-  return problem
-end
-local value_key, permits_key, places = pair_of(config)
+--- @include "limiter"
 local wanted = tonumber(ARGV[1])
 local free = integer(redis.call('GET', value_key)) or config.rate
 if free >= wanted then
@@ -45,7 +38,6 @@ for _, member in ipairs(rows) do
   end
   freed = freed + permits
   if free + freed >= wanted then
-    local now = tonumber(clock())
     local score = math.min(tonumber(redis.call('ZSCORE', permits_key, member)), now)
     return math.max(0, score + config.interval - now)
   end

@@ -200,7 +200,7 @@ func (l *Limiter) askApart(key string, b *lane.Batch) *lane.Question {
 	return q
 }
 
-// peek returns the call that tells how a batch of one request would be decided, by the
+// peek returns the call that tells how a batch would be decided, by the
 // threshold that it reads before.
 func (l *Limiter) peek(ctx context.Context, key string, b *lane.Batch) (*lane.Question, error) {
 	most := l.cfg.Limit
@@ -212,7 +212,6 @@ func (l *Limiter) peek(ctx context.Context, key string, b *lane.Batch) (*lane.Qu
 	}
 	q := l.question(script.KeysOf(key), key, most, b)
 	q.Script = lua.SlidingLogPeek
-	q.Args = script.Constant{lane.Number(most), l.cfg.Window.Milliseconds(), lane.Number(b.Sum)}
 	return q, nil
 }
 

@@ -75,9 +75,7 @@ func (m *multi) explain(err error) error {
 		code := script.Code(answer)
 		word, _, _ := strings.Cut(strings.TrimPrefix(answer.Error(), code+" "), " ")
 		switch n, _ := strconv.ParseInt(word, 10, 64); code {
-		case "NOTINIT":
-			number = n
-		case "CORRUPT":
+		case "NOTINIT", "CORRUPT":
 			number = (n + 4) / 5 // of the key
 		case "WRONGTYPE":
 			return m.explainType(err)

@@ -11,7 +11,7 @@ local function hex(bytes)
   end))
 end
 
--- Tells whether a call is in the list.
+-- Reports whether a call is in the list.
 local function was_answered(list, identity)
   return list and string.find(list, ':' .. hex(identity) .. ';', 1, true)
 end

@@ -1,30 +1,33 @@
 --- @include "integer"
 --- @include "corrupt"
 
--- Turns what HMGET rate interval type keepAliveTime answered into a table.
--- Returns nil where the limiter has no configuration, and nil with an error
--- reply where it has half of one or text for a number.
-local function parse_config(fields)
+-- Turns what HMGET rate interval type keepAliveTime answered into a table. at is
+-- how many keys stand before the limiter's own in KEYS, 0 if it is left out.
+-- Returns nil if the limiter has no configuration, and nil with an error
+-- reply if it has half of one or text for a number.
+local function parse_config(fields, at)
   if not (fields[1] or fields[2] or fields[3] or fields[4]) then
     return nil
   end
+  at = at or 0
   local config = {
+    at = at,
     rate = integer(fields[1]),
     interval = integer(fields[2]),
     per_client = fields[3] == '1',
     keep = integer(fields[4] or '0'),
   }
   if not config.rate then
-    return nil, corrupt(1, 'rate', fields[1] and 'is no integer: ' .. fields[1] or 'is missing')
+    return nil, corrupt(at + 1, 'rate', fields[1] and 'is no integer: ' .. fields[1] or 'is missing')
   end
   if not config.interval or config.interval < 0 then
-    return nil, corrupt(1, 'interval', fields[2] and 'is no number of milliseconds: ' .. fields[2] or 'is missing')
+    return nil, corrupt(at + 1, 'interval', fields[2] and 'is no number of milliseconds: ' .. fields[2] or 'is missing')
   end
   if fields[3] ~= '0' and fields[3] ~= '1' then
-    return nil, corrupt(1, 'type', fields[3] and 'is neither 0 nor 1: ' .. fields[3] or 'is missing')
+    return nil, corrupt(at + 1, 'type', fields[3] and 'is neither 0 nor 1: ' .. fields[3] or 'is missing')
   end
   if not config.keep then
-    return nil, corrupt(1, 'keepAliveTime', 'is no number of milliseconds: ' .. fields[4])
+    return nil, corrupt(at + 1, 'keepAliveTime', 'is no number of milliseconds: ' .. fields[4])
   end
   return config
 end

@@ -1,5 +1,11 @@
--- Decides requests to a bucket, as the text of a script, which returns the answer. It
--- works with store, which writes the bucket.
+--- @include "bucket"
+--- @include "clock"
+--- @include "corrupt"
+--- @include "integer"
+--- @include "walk"
+
+-- Decides requests to a bucket, as the text of a script, which returns the answer. If
+-- peeks is true nothing is changed.
 local capacity, refill, interval, borrow = tonumber(ARGV[1]), tonumber(ARGV[2]), tonumber(ARGV[3]), tonumber(ARGV[4])
 local now = tonumber(clock())
 local second = math.floor(now / 1000)
@@ -14,7 +20,7 @@ if last_text and not last then
 end
 
 -- Of a bucket that lost one of its keys no more is taken for granted than is
--- sure: no refill where it is not known since when, and no tokens but refills.
+-- sure: no refill if it is not known since when, and no tokens but refills.
 local changed = not tokens or not last
 if changed then
   if tokens then
@@ -60,7 +66,9 @@ if not write then
 end
 if write then
   left = life
-  store(tokens, last, life)
+  if not peeks then
+    store(tokens, last, life)
+  end
 end
 if ahead then
   reset = math.min(reset, left + 1)

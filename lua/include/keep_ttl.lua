@@ -8,9 +8,9 @@ local function keep_ttl(config, value_key, permits_key, renew, window)
   local ttl
   if config.keep > 0 and renew then
     ttl = config.keep
-    redis.call('PEXPIRE', KEYS[1], lifetime(ttl))
+    redis.call('PEXPIRE', KEYS[config.at + 1], lifetime(ttl))
   else
-    ttl = redis.call('PTTL', KEYS[1])
+    ttl = redis.call('PTTL', KEYS[config.at + 1])
     if ttl == 0 then
       ttl = 1
     end

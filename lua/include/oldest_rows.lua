@@ -2,11 +2,11 @@
 --- @include "repay"
 
 -- Looks for the rows that tell when the refused requests could pass. Mostly it is
--- the oldest alone. Where that one has too few permits for the largest of them more
--- rows are looked at, and then leaked permits show; audit has that done in any case.
--- state is settle's, with something in use; taken are the permits granted. Returns
--- the free permits, which may have grown, and the rows, the oldest first; or nil,
--- nil, error reply.
+-- the oldest alone. If that one has too few permits for the largest of them more
+-- rows are looked at, and then leaked permits show; with audit that is always done.
+-- state is settle's, with something in use; taken are the permits granted. For a peek
+-- state.out is what out is to repay. Returns the free permits, which may have grown,
+-- and the rows, the oldest first; or nil, nil, error reply.
 local function oldest_rows(config, value_key, permits_key, places, state, taken, refused, audit)
   local oldest, largest = state.oldest[1], 0
   local permits = permits_of(oldest)
@@ -17,7 +17,7 @@ local function oldest_rows(config, value_key, permits_key, places, state, taken,
     largest = math.max(largest, size)
   end
   if audit or state.free - taken + permits < largest then
-    return repay(config, value_key, permits_key, places, state.free)
+    return repay(config, value_key, permits_key, places, state.free, state.out)
   end
   return state.free, {oldest}
 end

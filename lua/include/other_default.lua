@@ -1,16 +1,17 @@
 -- Compares a configuration's fields with the default that a program has for the
--- limiter, as acquire's ARGV 3 does it. The hash's field "default" is the one that made
--- the limiter. Returns nil where the rate is the same, or is none that a default gave
--- it: somebody has set it on purpose. Else 'older' where the limiter's default is to
--- give way to the program's, and 'newer' where it is not. A program that began in the
--- future counts as the oldest: its clock is wrong.
-local function other_default(fields, default, now)
+-- limiter, as acquire's ARGV 3 does it; at is as for parse_config. The hash's field
+-- "default" is the one that made the limiter. Returns nil if the rate is the same, or
+-- is none that a default gave it: somebody has set it on purpose. Else 'older' if the
+-- limiter's default is to give way to the program's, and 'newer' if not. A program that
+-- began in the future counts as the oldest: its clock is wrong.
+local function other_default(fields, default, now, at)
+  at = at or 0
   local mine, began = string.match(default, '^(%d+ %d+ %d %d+) (%d+)$')
   local has = fields[1] .. ' ' .. fields[2] .. ' ' .. fields[3] .. ' ' .. (fields[4] or '0')
   if not mine or has == mine then
     return nil
   end
-  local theirs, before = string.match(redis.call('HGET', KEYS[1], 'default') or '', '^(.*) (%d+)$')
+  local theirs, before = string.match(redis.call('HGET', KEYS[at + 1], 'default') or '', '^(.*) (%d+)$')
   if theirs ~= has then
     return nil
   end

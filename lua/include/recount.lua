@@ -10,7 +10,7 @@
 -- lost: of which rate the value was the rest nobody knows, so what is in use
 -- tells. What a fixed window counts can't be told; its value stays, but no higher
 -- than the set allows. One that counts nothing goes: it may be none. Without a
--- configuration nobody adds members. Returns nil when that is done; a token where
+-- configuration nobody adds members. Returns nil when that is done; a token if
 -- there are more rows to look at, with nothing changed yet; or nil, error reply.
 local function recount(config, value_key, permits_key, places, now, token, windowed)
   local text = redis.call('GET', value_key)
@@ -32,7 +32,7 @@ local function recount(config, value_key, permits_key, places, now, token, windo
     free = free - used
   end
   need_memory(permits_key)
-  if value and (windowed or in_use or value < config.rate) and is_window(value_key, permits_key, windowed, config.interval) then
+  if value and (windowed or in_use or value < config.rate) and is_window(config, value_key, permits_key, windowed) then
     redis.call('INCRBY', value_key, digits(math.min(0, free - value)))
   elseif in_use then
     make_value(value_key, free, windowed, config.interval)

@@ -1,18 +1,16 @@
---- @include "integer"
+--- @include "look"
 --- @include "move"
 --- @include "digits"
---- @include "member"
 --- @include "sum_up"
---- @include "window"
 --- @include "make_value"
 --- @include "need_memory"
 --- @include "pass_full_memory"
 
 -- Brings the value and the permits set up to date: a lost key is rebuilt,
 -- members dated in the future are re-dated to now, and members that have run
--- out give their permits back. No call touches more than about 500 rows; where
+-- out give their permits back. No call touches more than about 500 rows; if
 -- the free permits are fewer than need and more rows wait, a token is returned,
--- with which the caller is to be called again. Nothing is changed where one of
+-- with which the caller is to be called again. Nothing is changed if one of
 -- the rows is corrupt. A value that is made here goes with the set.
 --
 -- places are the numbers of the two keys in KEYS, for the error reply. windowed
@@ -21,37 +19,18 @@
 -- if memory is full, unless a value is to be made.
 -- Returns state, token, error reply; one of the three. The state is a table:
 --   free    the free permits, below 0 while a lowered rate is paid off
---   oldest  member and score of the oldest row, nil where nothing is in use
+--   oldest  member and score of the oldest row, nil if nothing is in use
 --   newest  the time of the newest row
 --   unset   there is no value; a missing one stands for the whole rate
 --   window  the value counts a fixed window, and comes back as a whole
 --   repaired   something was lost, or dated ahead by more than clocks differ
 local function settle(config, value_key, permits_key, places, value_text, now, need, token, windowed, frees)
+  local state, rows, problem = look(config, value_key, permits_key, places, value_text, now, windowed)
+  if not rows then
+    return state, nil, problem
+  end
   local rate, interval = config.rate, config.interval
-  local value = integer(value_text)
-  if value_text and not value then
-    return nil, nil, corrupt(places[1], 'value', 'is no integer: ' .. value_text)
-  end
-
-  local first = redis.call('ZRANGE', permits_key, '0', '0', 'WITHSCORES')
-  local last = redis.call('ZRANGE', permits_key, '-1', '-1', 'WITHSCORES')
-  local newest = nil
-  if last[1] then
-    newest = tonumber(last[2]) or math.huge
-  end
-  if newest and value and value <= rate and newest <= now and (tonumber(first[2]) or 0) > now - interval and
-      permits_of(first[1]) and permits_of(last[1]) then
-    return {free = value, oldest = first, newest = newest, window = is_window(value_key, permits_key, windowed, interval)}
-  end
-
-  local rows = redis.call('ZRANGE', permits_key, 0, 255)
-  local _, problem = sum_of(rows, places[2])
-  if not problem and newest then
-    _, problem = sum_of({last[1]}, places[2])
-  end
-  if problem then
-    return nil, nil, problem
-  end
+  local value, newest = state.free, state.newest
 
   local written = frees
   if frees and value then
@@ -71,11 +50,11 @@ local function settle(config, value_key, permits_key, places, value_text, now, n
     value = free
   end
 
-  -- Where the interval is 0, rows have run out as soon as they are dated to now. The
-  -- value goes before the rows, here and below: where memory is full, Redis refuses
+  -- If the interval is 0, rows have run out as soon as they are dated to now. The
+  -- value goes before the rows, here and below: if memory is full, Redis refuses
   -- that one.
   if not newest or math.min(newest, now) <= now - interval then
-    local window = value and value < rate and is_window(value_key, permits_key, windowed, interval)
+    local window = value and value < rate and is_window(config, value_key, permits_key, windowed)
     local repaired = not newest and value and value < rate and not window
     if value and not window then
       store(rate)
@@ -94,7 +73,7 @@ local function settle(config, value_key, permits_key, places, value_text, now, n
     -- While the value is missing nobody adds members (a Redisson that comes by
     -- makes a value first), so the set can be summed up over several calls.
     local used, more
-    used, more, problem = sum_up(permits_key, places[2], last[1], token)
+    used, more, problem = sum_up(permits_key, places[2], state.last, token)
     if not used then
       return nil, more, problem
     end
@@ -123,7 +102,7 @@ local function settle(config, value_key, permits_key, places, value_text, now, n
     for i = 1, out do
       sum = sum + permits_of(rows[i])
     end
-    if not is_window(value_key, permits_key, windowed, interval) then
+    if not is_window(config, value_key, permits_key, windowed) then
       store(math.min(rate, value + sum))
     end
     if not written then
@@ -135,5 +114,5 @@ local function settle(config, value_key, permits_key, places, value_text, now, n
     end
   end
   return {free = value, oldest = redis.call('ZRANGE', permits_key, '0', '0', 'WITHSCORES'), newest = newest,
-    window = is_window(value_key, permits_key, windowed, interval), repaired = repaired}
+    window = is_window(config, value_key, permits_key, windowed), repaired = repaired}
 end

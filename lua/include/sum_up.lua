@@ -1,25 +1,25 @@
 --- @include "digits"
 --- @include "member"
 
--- Sums up a set of any size, a page a call, while nobody adds members to it;
--- where some go, it begins anew. newest is the newest of them, place the number of
--- the set in KEYS. Returns the permits; or nil, token where there are more rows; or
--- nil, nil, error reply.
-local function sum_up(permits_key, place, newest, token)
-  local size = digits(redis.call('ZCARD', permits_key))
+-- Sums up a set of any size, a page a call, while nobody adds members to it; if some
+-- go, it begins anew. newest is the newest of them, place the number of the set in
+-- KEYS, and so many of the oldest are left out, none if out is nil. Returns the
+-- permits; or nil, token if there are more rows; or nil, nil, error reply.
+local function sum_up(permits_key, place, newest, token, out)
+  local size = redis.call('ZCARD', permits_key)
   local offset, used, of, from = string.match(token, '^sum:(%d+):(%d+):(%d+):(.*)$')
   offset, used = tonumber(offset or '0'), tonumber(used or '0')
-  if from ~= newest or of ~= size then
+  if from ~= newest or tonumber(of) ~= size then
     offset, used = 0, 0
   end
-  local page = redis.call('ZRANGE', permits_key, digits(-offset - 256), digits(-offset - 1))
+  local page = redis.call('ZRANGE', permits_key, digits(math.max(-offset - 256, (out or 0) - size)), digits(-offset - 1))
   local sum, problem = sum_of(page, place)
   if problem then
     return nil, nil, problem
   end
   used = used + sum
   if #page == 256 then
-    return nil, 'sum:' .. digits(offset + 256) .. ':' .. digits(used) .. ':' .. size .. ':' .. newest
+    return nil, 'sum:' .. digits(offset + 256) .. ':' .. digits(used) .. ':' .. digits(size) .. ':' .. newest
   end
   return used
 end

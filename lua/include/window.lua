@@ -1,27 +1,23 @@
---- @include "integer"
 --- @include "lifetime"
 
--- Tells whether the value is one that Redisson before 3.13.3 counts a fixed
+-- Reports whether the value is one that Redisson before 3.13.3 counts a fixed
 -- window by. Such a value has an end of its own, an interval away at most, and
 -- nothing may move that or fill the value before: all permits come back then.
 -- The releases after it give the value the end that the configuration has, if
--- any. A client's own value is a window only where windowed says that older
--- releases share the limiter; then every value is. interval may be nil where the
--- configuration is there to read it from.
-local function is_window(value_key, permits_key, windowed, interval)
+-- any. A client's own value is a window only if windowed says that older
+-- releases share the limiter; then every value is.
+local function is_window(config, value_key, permits_key, windowed)
+  if config.per_client and not windowed then
+    return false
+  end
   local left = redis.call('PTTL', value_key)
   if windowed then
     return left ~= -2
-  end
-  if left < 0 or value_key ~= KEYS[2] then
+  elseif left < 0 or left > config.interval then
     return false
   end
-  interval = interval or integer(redis.call('HMGET', KEYS[1], 'interval')[1])
-  if not interval or left > interval then
-    return false
-  end
-  local config, permits = redis.call('PTTL', KEYS[1]), redis.call('PTTL', permits_key)
-  return (config < 0 or config > left + 1000) and (permits < 0 or permits > left + 1000)
+  local whole, permits = redis.call('PTTL', KEYS[config.at + 1]), redis.call('PTTL', permits_key)
+  return (whole < 0 or whole > left + 1000) and (permits < 0 or permits > left + 1000)
 end
 
 -- Gives a window that has no end, or one further away than its interval, an end:

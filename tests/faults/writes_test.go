@@ -69,7 +69,7 @@ var runOnce = map[string]struct {
 	"Rename":      {lua.Rename, isGone},
 	"Expire":      {lua.Expire, expires},
 	"ExpireAt":    {lua.Expire, expires},
-	"ClearExpire": {lua.ClearExpire, func(ctx context.Context, t *testing.T, w *limitertest.Wire) bool { return !expires(ctx, t, w) }},
+	"ClearExpire": {lua.Expire, func(ctx context.Context, t *testing.T, w *limitertest.Wire) bool { return !expires(ctx, t, w) }},
 }
 
 func hasNewRate(ctx context.Context, _ *testing.T, w *limitertest.Wire) bool {

@@ -108,11 +108,11 @@ var mutants = []mutant{
 	},
 	{
 		"of several limiters only the first is charged", farKind, lua.AcquireAll,
-		`redis.call('DECRBY', value_key, ARGV[2])`, `redis.call('DECRBY', value_key, i == 1 and ARGV[2] or 0)`,
+		`redis.call('DECRBY', l.value_key, ARGV[2])`, `redis.call('DECRBY', l.value_key, i == 1 and ARGV[2] or 0)`,
 	},
 	{
 		"of several limiters only the first is asked", farKind, lua.AcquireAll,
-		"if free < permits then\n      refused", "if free < permits and i == 1 then\n      refused",
+		"if free < permits then", "if free < permits and i == 1 then",
 	},
 	{
 		"what several limiters granted is forgotten by a repeat", farLostKind, lua.AcquireAll,

@@ -1,0 +1,52 @@
+--- @include "clock"
+--- @include "corrupt"
+--- @include "digits"
+--- @include "integer"
+--- @include "walk"
+
+-- Decides requests of a fixed window, as the text of a script, which returns the
+-- answer. If peeks is true nothing is changed.
+local limit, window = tonumber(ARGV[1]), tonumber(ARGV[2])
+local text = redis.call('GET', KEYS[1])
+local count, left, endless = 0, 0, false
+if text then
+  count = integer(text)
+  if not count or count < 0 then
+    return corrupt(1, 'count', 'is no number of permits: ' .. text)
+  end
+  -- In its last millisecond, which Redis counts to 0, a window has ended.
+  left = redis.call('PTTL', KEYS[1])
+  if left == 0 then
+    count, text = 0, nil
+  elseif left < 0 or left > window then
+    -- Written by hand, or by somebody who crashed: nothing else would end it. Or
+    -- the clock has gone back, and the end with it into the distance.
+    left, endless = window, true
+  end
+end
+
+-- A counter that counts refusals too may have gone beyond the limit.
+local free = math.max(0, limit - count)
+local taken, refused = walk(free, limit, 3)
+if taken > 0 and not text then
+  left = window
+end
+if taken > 0 and not peeks then
+  if text then
+    redis.call('INCRBY', KEYS[1], digits(taken))
+  else
+    redis.call('SET', KEYS[1], digits(taken), 'PX', ARGV[2])
+  end
+end
+if endless and not peeks then
+  redis.call('PEXPIRE', KEYS[1], ARGV[2])
+end
+local reset = 0
+if count + taken > 0 then
+  reset = left
+end
+local answer = {limit, free, taken, tonumber(clock()) + left, reset}
+for i = 1, #refused do
+  answer[5 + i] = left
+end
+return answer
