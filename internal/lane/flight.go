@@ -106,7 +106,7 @@ func (l *Lane) late(f *flight) {
 		l.mu.Unlock()
 		return
 	}
-	start := l.spare() && time.Since(f.sent) > 2*l.trips.shortest() && l.pass(f)
+	start := l.spare() && time.Since(f.sent) > 2*l.trips.Shortest() && l.pass(f)
 	l.mu.Unlock()
 	time.AfterFunc(time.Until(f.end), func() { l.giveUp(f) })
 	if start {
@@ -220,7 +220,7 @@ func (l *Lane) landed(f *flight) (passed bool) {
 		l.heard = now
 		l.hears(true)
 		if now.Before(f.end) {
-			l.trips.measured(now.Sub(f.sent), now)
+			l.trips.Add(now.Sub(f.sent), now)
 		}
 	case !f.late:
 		l.hears(l.heard.After(f.sent))

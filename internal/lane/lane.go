@@ -161,7 +161,7 @@ type Lane struct {
 	silent  bool      // the server has answered nobody lately: one call at a time shows whether it does
 	heard   time.Time // when the server answered last
 	stuck   int       // flights that are late or were given up, and which go-redis still waits for
-	trips   trips
+	trips   outage.Trips
 	behind  time.Time // when replicas last did not confirm in time; zero: they keep up
 
 	parked chan task // to goroutines that have sent flights just now
@@ -206,36 +206,13 @@ func (l *Lane) limit() int {
 		}
 		return 1
 	}
-	return min(l.most, max(minFlights, 1+int(l.trips.shortest()/tripShare)))
+	return min(l.most, max(minFlights, 1+int(l.trips.Shortest()/tripShare)))
 }
 
 // spare tells whether the next flight need not wait for one that is late: some of the
 // pool's connections are kept for when they are given up, at the pace of attempts, so
 // that a long silence does not use up all.
 func (l *Lane) spare() bool { return l.stuck < 2*l.most-max(3, l.most/2) }
-
-// trips keeps the shortest round trip of the last second or two: a busy server
-// does not make that longer, since some flights are small.
-type trips struct {
-	now, before time.Duration // 0: none was measured
-	since       time.Time
-}
-
-func (t *trips) shortest() time.Duration {
-	if t.before != 0 && t.before < t.now || t.now == 0 {
-		return t.before
-	}
-	return t.now
-}
-
-func (t *trips) measured(trip time.Duration, at time.Time) {
-	if at.Sub(t.since) > time.Second {
-		t.before, t.now, t.since = t.now, 0, at
-	}
-	if t.now == 0 || trip < t.now {
-		t.now = trip
-	}
-}
 
 // Ready has a flight ask the source for its calls.
 func (l *Lane) Ready(s Source) {

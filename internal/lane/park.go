@@ -57,6 +57,6 @@ func (l *Lane) do(t task) {
 func (l *Lane) near() bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	trip := l.trips.shortest()
+	trip := l.trips.Shortest()
 	return trip > 0 && trip < nearTrip
 }

@@ -46,7 +46,7 @@ type Breaker struct {
 	failed  int       // calls in a row
 	heard   time.Time // when the server last answered any call
 	left    time.Time // when the first call began that was left without an answer since
-	trip    trips
+	trip    Trips
 	probing bool
 	next    time.Time     // when to probe
 	pace    time.Duration // of probes
@@ -55,22 +55,25 @@ type Breaker struct {
 	returned time.Time // when calls were sent again
 }
 
-// trips keeps the shortest round trip of the last second or two, 0 if none was measured.
-type trips struct {
+// Trips keeps the shortest round trip of the last second or two: a busy server does not
+// make that longer, since some of its answers are small.
+type Trips struct {
 	now, before time.Duration
 	since       time.Time
 }
 
-func (t *trips) add(trip time.Duration, at time.Time) {
+// Add notes a round trip that ended at that time.
+func (t *Trips) Add(trip time.Duration, at time.Time) {
 	if at.Sub(t.since) > time.Second {
 		t.before, t.now, t.since = t.now, 0, at
 	}
-	if trip = max(trip, 1); t.now == 0 || trip < t.now {
+	if t.now == 0 || trip < t.now {
 		t.now = trip
 	}
 }
 
-func (t *trips) shortest() time.Duration {
+// Shortest returns the shortest one, 0 if none was measured.
+func (t *Trips) Shortest() time.Duration {
 	if t.now == 0 || t.before != 0 && t.before < t.now {
 		return t.before
 	}
@@ -155,7 +158,7 @@ func (b *Breaker) Heard(after time.Duration) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	b.heard = b.Clock.Now()
-	b.trip.add(after, b.heard)
+	b.trip.Add(max(after, 1), b.heard) // a bubble's takes no time
 }
 
 // Left notes that the time of a call which began at start was over before an answer came.
@@ -173,7 +176,7 @@ func (b *Breaker) Left(start time.Time) bool {
 	if b.left.After(from) {
 		from = b.left
 	}
-	trip := b.trip.shortest()
+	trip := b.trip.Shortest()
 	if trip == 0 {
 		trip = unknownTrip
 	}
