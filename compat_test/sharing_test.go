@@ -11,7 +11,6 @@ import (
 
 	"github.com/rratelimiter/rratelimiter"
 	"github.com/rratelimiter/rratelimiter/internal/clients"
-	"github.com/rratelimiter/rratelimiter/internal/engine"
 	"github.com/rratelimiter/rratelimiter/internal/holders"
 	layout "github.com/rratelimiter/rratelimiter/internal/redisson"
 	"github.com/rratelimiter/rratelimiter/internal/test/redistest"
@@ -273,8 +272,7 @@ func TestRedissonDoesNotMindNames(t *testing.T) {
 	require.Eventually(t, func() bool { return rdb.Exists(t.Context(), clients.Key).Val() == 1 }, time.Minute, time.Millisecond)
 	assert.ElementsMatch(t, []string{set.Config, set.Value, set.Permits, clients.Key}, rdb.Keys(t.Context(), "*").Val())
 
-	e, limiter := engine.OfHandle(goes.RateLimiter("orders"))
-	users, err := holders.Of(t.Context(), e, limiter, false)
+	users, err := holders.Of(t.Context(), goes.RateLimiter("orders"))
 	require.NoError(t, err)
 	require.Len(t, users.Shares, 2)
 	assert.Equal(t, "orders-7f9c", users.Shares[0].Name)

@@ -2,7 +2,6 @@ package admin
 
 import (
 	"github.com/rratelimiter/rratelimiter"
-	"github.com/rratelimiter/rratelimiter/internal/engine"
 	"github.com/rratelimiter/rratelimiter/internal/holders"
 )
 
@@ -14,12 +13,7 @@ type users struct {
 }
 
 func (c *call) listClients(l *rratelimiter.RateLimiter) error {
-	cfg, err := l.Config(c.r.Context())
-	if err != nil {
-		return err
-	}
-	e, about := engine.OfHandle(l)
-	found, err := holders.Of(c.r.Context(), e, about, cfg.Type == rratelimiter.PerClient)
+	found, err := holders.Of(c.r.Context(), l)
 	if err != nil {
 		return err
 	}

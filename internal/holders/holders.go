@@ -5,6 +5,7 @@ package holders
 import (
 	"context"
 
+	"github.com/rratelimiter/rratelimiter"
 	"github.com/rratelimiter/rratelimiter/codec"
 	"github.com/rratelimiter/rratelimiter/internal/engine"
 	"github.com/rratelimiter/rratelimiter/internal/redisson"
@@ -26,14 +27,19 @@ type Holders struct {
 	Whole  bool // nobody was left out
 }
 
-// Of tells who has permits of a limiter in use: of a handle, as engine.OfHandle knows
-// it. If each client has permits of its own, these are the clients that have a name.
-func Of(ctx context.Context, e *engine.Engine, l *engine.Limiter, perClient bool) (Holders, error) {
+// Of returns who has permits of the limiter in use. If each client has permits of its
+// own, these are the clients that have a name.
+func Of(ctx context.Context, limiter *rratelimiter.RateLimiter) (Holders, error) {
+	cfg, err := limiter.Config(ctx)
+	if err != nil {
+		return Holders{}, err
+	}
+	e, l := engine.OfHandle(limiter)
 	names, err := known(ctx, e)
 	if err != nil {
 		return Holders{}, err
 	}
-	if perClient {
+	if cfg.Type == rratelimiter.PerClient {
 		return ofOwn(ctx, e, l, names)
 	}
 	shares, whole, err := inUse(ctx, e, l.Keys, names)

@@ -67,7 +67,7 @@ func (t *Trips) Add(trip time.Duration, at time.Time) {
 	if at.Sub(t.since) > time.Second {
 		t.before, t.now, t.since = t.now, 0, at
 	}
-	if trip = max(trip, 1); t.now == 0 || trip < t.now {
+	if t.now == 0 || trip < t.now {
 		t.now = trip
 	}
 }
@@ -158,7 +158,7 @@ func (b *Breaker) Heard(after time.Duration) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	b.heard = b.Clock.Now()
-	b.trip.Add(after, b.heard)
+	b.trip.Add(max(after, 1), b.heard) // a bubble's takes no time
 }
 
 // Left notes that the time of a call which began at start was over before an answer came.

@@ -13,7 +13,6 @@ import (
 	"github.com/rratelimiter/rratelimiter"
 	"github.com/rratelimiter/rratelimiter/codec"
 	"github.com/rratelimiter/rratelimiter/internal/clients"
-	"github.com/rratelimiter/rratelimiter/internal/engine"
 	"github.com/rratelimiter/rratelimiter/internal/holders"
 	"github.com/rratelimiter/rratelimiter/internal/test/limitertest"
 	"github.com/rratelimiter/rratelimiter/internal/test/redistest"
@@ -65,10 +64,7 @@ func known(t *testing.T, rdb redis.UniversalClient, count int) []string {
 // out.
 func usersOf(t *testing.T, l *rratelimiter.RateLimiter) holders.Holders {
 	t.Helper()
-	cfg, err := l.Config(t.Context())
-	require.NoError(t, err)
-	e, about := engine.OfHandle(l)
-	found, err := holders.Of(t.Context(), e, about, cfg.Type == rratelimiter.PerClient)
+	found, err := holders.Of(t.Context(), l)
 	require.NoError(t, err)
 	for i := range found.Shares {
 		found.Shares[i].Mark = ""
