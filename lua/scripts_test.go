@@ -271,8 +271,8 @@ func TestWhatIsNotedOfClients(t *testing.T) {
 	})
 }
 
-// acquire_all names the damaged key by its number among all keys, and compares each
-// limiter's own default.
+// acquire_all names the damaged key by its number among all keys, and takes the
+// default and the time to live of each limiter from its own configuration.
 func TestAcquireAllTellsLimitersApart(t *testing.T) {
 	t.Parallel()
 	rdb, _ := redistest.Mini(t)
@@ -282,6 +282,9 @@ func TestAcquireAllTellsLimitersApart(t *testing.T) {
 		for _, config := range []string{keys[0], keys[5]} {
 			require.NoError(t, rdb.HSet(t.Context(), config, "rate", 3, "interval", 60000, "type", 1).Err())
 		}
+		require.NoError(t, rdb.PExpire(t.Context(), keys[5], 5*time.Second).Err())
+		require.NoError(t, rdb.Eval(t.Context(), AcquireAll.Source, keys, member(1), 1, "s", "", "", "", "").Err())
+		assert.LessOrEqual(t, rdb.PTTL(t.Context(), keys[7]).Val(), 5*time.Second)
 		require.NoError(t, rdb.HSet(t.Context(), keys[5], "default", "3 60000 1 0 1").Err())
 		got, err := rdb.Eval(t.Context(), AcquireAll.Source, keys, member(1), 1, "s", "", "", "", "d9 60000 1 0 2").Result()
 		require.NoError(t, err)
