@@ -52,7 +52,7 @@ if ARGV[1] == '' then
   if not value or math.abs(ends - tonumber(ARGV[4])) > math.min(config.interval / 2, 5) then
     return 0
   end
-  pass_full_memory(permits_key)
+  first_write(permits_key, true)
   local back = math.max(0, math.min(config.rate - value, tonumber(ARGV[2])))
   redis.call('INCRBY', value_key, digits(back))
   end_window(value_key, config.interval)
@@ -75,7 +75,7 @@ if not score then
   end
 end
 if ARGV[3] ~= '' then
-  pass_full_memory(permits_key)
+  first_write(permits_key, true)
   mark_answered(KEYS[1], fields[5], ARGV[6], now)
 end
 if done then

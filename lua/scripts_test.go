@@ -270,3 +270,27 @@ func TestWhatIsNotedOfClients(t *testing.T) {
 		require.NoError(t, rdb.Del(t.Context(), key).Err())
 	})
 }
+
+// acquire_all names the damaged key by its number among all keys, and takes the
+// default and the time to live of each limiter from its own configuration.
+func TestAcquireAllTellsLimitersApart(t *testing.T) {
+	t.Parallel()
+	rdb, _ := redistest.Mini(t)
+	keys := append(redisson.KeysOf("a", "id").List(), redisson.KeysOf("b", "id").List()...)
+	for place, text := range map[int]string{7: "CORRUPT 8 value", 9: "CORRUPT 10 member"} {
+		require.NoError(t, rdb.FlushAll(t.Context()).Err())
+		for _, config := range []string{keys[0], keys[5]} {
+			require.NoError(t, rdb.HSet(t.Context(), config, "rate", 3, "interval", 60000, "type", 1).Err())
+		}
+		require.NoError(t, rdb.PExpire(t.Context(), keys[5], 5*time.Second).Err())
+		require.NoError(t, rdb.Eval(t.Context(), AcquireAll.Source, keys, member(1), 1, "s", "", "", "", "").Err())
+		assert.LessOrEqual(t, rdb.PTTL(t.Context(), keys[7]).Val(), 5*time.Second)
+		require.NoError(t, rdb.HSet(t.Context(), keys[5], "default", "3 60000 1 0 1").Err())
+		got, err := rdb.Eval(t.Context(), AcquireAll.Source, keys, member(1), 1, "s", "", "", "", "d9 60000 1 0 2").Result()
+		require.NoError(t, err)
+		assert.Equal(t, []any{"default", int64(2), int64(3), int64(60000), int64(1), int64(0)}, got)
+		require.NoError(t, rdb.Do(t.Context(), map[int][]any{7: {"SET", keys[7], "x"}, 9: {"ZADD", keys[9], 1, "x"}}[place]...).Err())
+		err = rdb.Eval(t.Context(), AcquireAll.Source, keys, member(1), 1, "s", "", "", "", "").Err()
+		assert.True(t, redis.HasErrorPrefix(err, text), err)
+	}
+}

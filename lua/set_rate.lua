@@ -50,7 +50,7 @@ end
 --- @include "settle"
 --- @include "repay"
 --- @include "make_config"
---- @include "need_memory"
+--- @include "first_write"
 --- @include "keep_ttl"
 
 local value_key, permits_key, places = pair_of(config)
@@ -103,7 +103,7 @@ if few or not value then
     return {'again', token}
   end
   if state and state.unset then
-    need_memory(permits_key)
+    first_write(permits_key)
     redis.call('UNLINK', value_key)
   elseif state and state.oldest then
     repay(config, value_key, permits_key, places, state.free)

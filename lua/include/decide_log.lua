@@ -74,8 +74,8 @@ end
 -- it comes.
 if out > 0 and not peeks then
   if taken > 0 and found == 0 then
---- @include "need_memory"
-    need_memory(KEYS[1])
+--- @include "first_write"
+    first_write(KEYS[1])
   end
   if used == 0 then
     redis.call('UNLINK', KEYS[1])

@@ -4,7 +4,7 @@
 --- @include "sum_up"
 --- @include "window"
 --- @include "make_value"
---- @include "need_memory"
+--- @include "first_write"
 
 -- Makes the value of a limiter that is given a configuration because its own is
 -- lost: of which rate the value was the rest nobody knows, so what is in use
@@ -31,7 +31,7 @@ local function recount(config, value_key, permits_key, places, now, token, windo
   if in_use then
     free = free - used
   end
-  need_memory(permits_key)
+  first_write(permits_key)
   if value and (windowed or in_use or value < config.rate) and is_window(config, value_key, permits_key, windowed) then
     redis.call('INCRBY', value_key, digits(math.min(0, free - value)))
   elseif in_use then

@@ -3,8 +3,7 @@
 --- @include "digits"
 --- @include "sum_up"
 --- @include "make_value"
---- @include "need_memory"
---- @include "pass_full_memory"
+--- @include "first_write"
 
 -- Brings the value and the permits set up to date: a lost key is rebuilt,
 -- members dated in the future are re-dated to now, and members that have run
@@ -34,7 +33,7 @@ local function settle(config, value_key, permits_key, places, value_text, now, n
 
   local written = frees
   if frees and value then
-    pass_full_memory(permits_key)
+    first_write(permits_key, true)
   end
   local function store(free)
     written = written or not value or free ~= value
@@ -61,7 +60,7 @@ local function settle(config, value_key, permits_key, places, value_text, now, n
     end
     if newest then
       if not written then
-        need_memory(permits_key)
+        first_write(permits_key)
       end
       redis.call('UNLINK', permits_key)
     end
@@ -106,7 +105,7 @@ local function settle(config, value_key, permits_key, places, value_text, now, n
       store(math.min(rate, value + sum))
     end
     if not written then
-      need_memory(permits_key)
+      first_write(permits_key)
     end
     redis.call('ZREMRANGEBYRANK', permits_key, 0, out - 1)
     if out == 256 and value < need then
