@@ -198,16 +198,8 @@ func (r *request) join(b *Batch) bool {
 }
 
 func (g *Groups) await(ctx context.Context, r *request) (limit.Decision, func(context.Context) error, error) {
-	g.mu.Lock()
-	if r.State != Answered && r.done == nil {
-		r.Wait()
-	}
-	answered := r.State == Answered
-	g.mu.Unlock()
-	if !answered {
-		if answered, err := r.Await(ctx, func() bool { return g.leave(r) }, time.Time{}, nil); !answered {
-			return limit.Decision{}, nil, err
-		}
+	if answered, err := r.Await(ctx, &g.mu, func() bool { return g.leave(r) }, time.Time{}, nil); !answered {
+		return limit.Decision{}, nil, err
 	}
 	a := r.answer
 	switch {
