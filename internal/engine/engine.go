@@ -38,6 +38,7 @@ type Engine struct {
 
 	mu     sync.Mutex           // taken last, after a group's
 	groups map[string]*group    // by config key, as long as somebody uses them or a lease lives
+	last   *group               // that was forgotten: a caller alone comes again and again
 	once   map[limit.Event]bool // have been told of
 	active int                  // calls and background work under way
 	closed bool
@@ -154,9 +155,11 @@ func (e *Engine) enterBy(to *lane.Lane, l *Limiter, r *request) (*group, error) 
 	e.active++
 	g := e.groups[l.Config]
 	if g == nil {
-		g = &group{engine: e, config: l.Config, keys: l.Keys, observed: l.Observed}
-		g.line.observer = e.observer
-		g.gathered = g.room[:0]
+		if g = e.last; g == nil || g.config != l.Config {
+			g = &group{engine: e, config: l.Config, keys: l.Keys, observed: l.Observed}
+			g.line.observer = e.observer
+			g.gathered = g.room[:0]
+		}
 		e.groups[l.Config] = g
 	}
 	if g.lane.Load() != to {
@@ -225,6 +228,7 @@ func (e *Engine) leave(g *group) {
 func (e *Engine) leaveLocked(g *group, n int) {
 	if g.users -= n; g.users == 0 {
 		delete(e.groups, g.config)
+		e.last = g
 	}
 	e.endLocked(n)
 }
