@@ -26,8 +26,9 @@
 --   8, 9, ...  permits, count: that many requests for so many permits each;
 --      left out for one request for the sum
 -- Returns
---   the permits granted, or the wait below 0, where it was one request and no
---   figures are wanted, of a limiter of type Overall; else
+--   the permits granted, if that is the sum, or below 0 the wait of each request, if
+--   all are refused for the same; of a limiter of type Overall, if no figures are
+--   wanted. Else
 --   rate, free, taken, interval, reset, keep, waits...; with w, the epoch ms at
 --   which the window ends stands before the waits. The permits granted are text
 --   where state was repaired
@@ -54,6 +55,14 @@ local call = redis.call
 --- @include "now_text"
 local config_key, value_key, permits_key = KEYS[1], KEYS[2], KEYS[5] and KEYS[4] or KEYS[3]
 local overall, member, sum_text, flags, age = not KEYS[5], ARGV[1], ARGV[2] or '1', ARGV[4], ARGV[5]
+local runs = ARGV[8] and ARGV
+-- '' is true in Lua.
+if flags == '' then
+  flags = nil
+end
+if age == '' and ARGV[6] == '' then
+  age = nil
+end
 
 --- @include "fast_path"
 

@@ -11,7 +11,7 @@
 --   for each limiter: the permits granted, as acquire answers them; the wait in ms below 0; or 0 where
 --   acquire must decide: nothing was granted
 
-local call, overall, age = redis.call, true, nil
+local call, overall, age, runs = redis.call, true, nil, nil
 --- @include "now_text"
 
 local function fast_path(config_key, value_key, permits_key, member, sum_text, flags)

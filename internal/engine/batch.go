@@ -313,9 +313,13 @@ func (b *batch) parse(reply any) (o outcome, err error) {
 		if short != b.Sum && short >= 0 || short == math.MinInt64 {
 			return outcome{}, lane.Unexpected(reply)
 		}
-		o.Limit, o.Taken, o.interval = b.Sum, max(0, short), time.Duration(b.limiter().interval.Load())
-		if short < 0 {
-			o.Waits = []int64{-short}
+		o.Taken, o.interval = max(0, short), time.Duration(b.limiter().interval.Load())
+		blocked := false // as in the script, those in line behind another have no wait
+		for _, r := range b.Runs() {
+			if short < 0 && (!r.InLine || !blocked) {
+				o.Waits = append(o.Waits, -short)
+			}
+			blocked = blocked || r.InLine
 		}
 		return o, nil
 	}

@@ -38,6 +38,7 @@ type Engine struct {
 
 	mu     sync.Mutex           // taken last, after a group's
 	groups map[string]*group    // by config key, as long as somebody uses them or a lease lives
+	last   *group               // that was forgotten: a caller alone comes again and again
 	once   map[limit.Event]bool // have been told of
 	active int                  // calls and background work under way
 	closed bool
@@ -123,11 +124,11 @@ func (e *Engine) Begin() error {
 func (e *Engine) End() {
 	e.mu.Lock()
 	defer e.mu.Unlock()
-	e.endLocked()
+	e.endLocked(1)
 }
 
-func (e *Engine) endLocked() {
-	e.active--
+func (e *Engine) endLocked(n int) {
+	e.active -= n
 	if e.closed && e.active == 0 {
 		close(e.idle)
 	}
@@ -163,9 +164,11 @@ func (e *Engine) enterBy(to *lane.Lane, l *Limiter, r *request) (*group, error) 
 	e.active++
 	g := e.groups[l.Config]
 	if g == nil {
-		g = &group{engine: e, config: l.Config, keys: l.Keys, observed: l.Observed}
-		g.line.observer = e.observer
-		g.gathered = g.room[:0]
+		if g = e.last; g == nil || g.config != l.Config {
+			g = &group{engine: e, config: l.Config, keys: l.Keys, observed: l.Observed}
+			g.line.observer = e.observer
+			g.gathered = g.room[:0]
+		}
 		e.groups[l.Config] = g
 	}
 	if g.lane.Load() != to {
@@ -181,36 +184,62 @@ func (e *Engine) enterBy(to *lane.Lane, l *Limiter, r *request) (*group, error) 
 	return g, nil
 }
 
-// finish lets go of an answered request. One that the line or the watch may still
-// know is not used anew.
-func (e *Engine) finish(r *request) (answer, error) {
-	known := !e.unwatch(r) || r.Waits
-	a := r.answer
-	if !known {
+// letGo counts a request's caller out, unless its batch has or will. A request that the
+// line or the watch may still know is not used anew.
+func (e *Engine) letGo(g *group, r *request) {
+	if !r.byBatch {
+		e.mu.Lock()
+		e.forget(r)
+		e.leaveLocked(g, 1)
+		e.mu.Unlock()
+	}
+	if r.unknown {
 		*r = request{}
 		requests.Put(r)
 	}
-	return a, a.err
 }
 
-// unwatch tells whether the watch leaves the request alone from now on.
-func (e *Engine) unwatch(r *request) bool {
-	if !r.watched() {
-		return true
-	}
+// letGoAll counts the callers of a batch that is done out, all at once, and tells them.
+// By a test's clock they leave by themselves, when they go on. g.mu is held.
+func (e *Engine) letGoAll(b *batch) {
 	e.mu.Lock()
-	defer e.mu.Unlock()
-	return e.watch.Remove(&r.Pending)
+	gone := 0
+	for _, r := range b.requests {
+		if r.State == lane.Answered && !r.byBatch {
+			e.forget(r)
+			r.byBatch = e.clock == nil
+		}
+		if r.byBatch {
+			gone++
+		}
+	}
+	e.leaveLocked(b.group, gone)
+	e.mu.Unlock()
+	for _, r := range b.requests {
+		if r.State == lane.Answered {
+			r.TellBefore(b.call.Wave())
+		}
+	}
+}
+
+// forget has the watch leave a request alone. e.mu is held.
+func (e *Engine) forget(r *request) {
+	r.unknown = e.watch.Remove(&r.Pending) && r.State == lane.Answered && !r.Waits
 }
 
 func (e *Engine) leave(g *group) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
-	g.users--
-	if g.users == 0 {
+	e.leaveLocked(g, 1)
+}
+
+// leaveLocked counts so many out. e.mu is held.
+func (e *Engine) leaveLocked(g *group, n int) {
+	if g.users -= n; g.users == 0 {
 		delete(e.groups, g.config)
+		e.last = g
 	}
-	e.endLocked()
+	e.endLocked(n)
 }
 
 // stay counts background work of a group in, for a caller that is in itself.

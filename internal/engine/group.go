@@ -31,6 +31,7 @@ type group struct {
 	mu       sync.Mutex
 	closed   bool
 	listed   bool       // a flight will ask for what has gathered
+	wave     *lane.Wave // of that flight, if callers may wait on it
 	gathered []*request // go with the next flight
 	room     [2]*request
 	left     int // how many of them have been left by their callers
@@ -54,13 +55,10 @@ func (e *Engine) request(ctx context.Context, l *Limiter, q outage.Question) (an
 	if err != nil {
 		return answer{}, err
 	}
-	defer e.leave(g)
+	defer e.letGo(g, r)
 	to := g.lane.Load()
 	if alone := g.submit(r, to); alone != nil {
 		to.Alone(ctx, alone, !r.deadline.IsZero())
-		if g.hasAnswered(r) {
-			return e.finish(r)
-		}
 	}
 	return g.await(ctx, r)
 }
@@ -72,36 +70,25 @@ func (g *group) submit(r *request, to *lane.Lane) (alone *lane.Call) {
 	defer g.mu.Unlock()
 	switch {
 	case g.closed:
-		r.Wait()
 		r.tell(answer{err: limit.ErrClosed})
-		return nil
 	case g.borrow(r):
-		r.Wait()
 		r.Tell()
-		return nil
 	case r.Waits && g.line.count > 0:
 		g.line.join(r)
+		r.Wait()
+		g.next(r.since)
 	default:
 		g.gathered = append(g.gathered, r)
 		if len(g.gathered) == 1 && !g.listed && !g.held() && g.calls < maxCalls && to.Enter() {
+			if !g.engine.conn.Inline() || !r.deadline.IsZero() {
+				r.Wait() // the call goes by another goroutine
+			}
 			return g.board(r.since)
 		}
+		g.next(r.since)
+		r.WaitOn(g.wave)
 	}
-	r.Wait()
-	g.next(r.since)
 	return nil
-}
-
-// hasAnswered tells whether a request has its answer. Where it has none, the
-// answer will wake its caller.
-func (g *group) hasAnswered(r *request) bool {
-	g.mu.Lock()
-	defer g.mu.Unlock()
-	if r.State == lane.Answered {
-		return true
-	}
-	r.Wait()
-	return false
 }
 
 // held tells whether requests wait for something that must not meet them.
@@ -116,7 +103,7 @@ func (g *group) next(now time.Time) {
 	}
 	if !g.listed && g.hasWork(now) && !g.held() && g.calls < maxCalls {
 		g.listed = true
-		g.lane.Load().Ready(g)
+		g.wave = g.lane.Load().Ready(g)
 	}
 	switch wait := g.line.dueAt.Sub(now); {
 	case g.line.count > 0 && g.round == nil && wait > 0:
@@ -165,7 +152,7 @@ func (g *group) Board(now time.Time) (c *lane.Call, more bool) {
 	now = g.engine.clock.At(now)
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	g.listed = false
+	g.listed, g.wave = false, nil
 	if g.held() || g.calls >= maxCalls {
 		return nil, false
 	}
@@ -212,7 +199,6 @@ func (g *group) board(now time.Time) *lane.Call {
 	b.freed = g.freed
 	b.ahead = g.prefetch(b, now)
 	g.calls++
-	g.engine.stay(g)
 	g.turns.was = false
 	c := b.prepare()
 	if len(b.requests) == 1 {
@@ -293,9 +279,9 @@ func (g *group) finished(b *batch, o outcome, err error) {
 		g.giveBack(one)
 	}
 	g.next(now)
+	g.engine.letGoAll(b)
 	g.mu.Unlock()
 	b.free()
-	g.engine.leave(g)
 }
 
 // lineUp has a refused request wait in line.
@@ -311,7 +297,7 @@ func (g *group) lineUp(b *batch, r *request, a answer, o outcome, now time.Time)
 	}
 }
 
-// answer tells the caller of a batch's request.
+// answer makes the answer of a batch's request.
 func (g *group) answer(b *batch, place int, a answer, o outcome) {
 	r := b.requests[place]
 	if r.inLine {
@@ -323,7 +309,7 @@ func (g *group) answer(b *batch, place int, a answer, o outcome) {
 	if r.Undo && a.Decision.Granted {
 		a.undo = g.undo(b.grants([]share{{place, a.taken}}, 0, o)[0])
 	}
-	r.tell(a)
+	r.answer, r.State = a, lane.Answered
 }
 
 // close fails all that is not on its way, and has leases given back.

@@ -134,10 +134,10 @@ func (g *group) prefetch(b *batch, now time.Time) prefetch {
 		return prefetch{}
 	}
 	permits, figures := l.Lease.Ask(b.Sum, now)
-	b.figures = b.figures || figures
 	if permits > 0 && !b.addAhead(permits) {
 		permits = 0
 	}
+	b.figures = b.figures || figures || permits > 0 // for the next lease's size
 	l.prefetched.asking = true
 	return prefetch{limiter: l, permits: permits, ends: g.leases.ends}
 }

@@ -129,21 +129,12 @@ func (m *multi) ask(ctx context.Context, start time.Time) (verdict, error) {
 		m.Wait()
 		to.Ready(m)
 	}
-	m.mu.Lock()
-	answered := m.State == lane.Answered
-	if !answered && m.Done() == nil {
-		m.Wait()
-	}
-	m.mu.Unlock()
-	if answered {
-		return m.verdict, m.err
-	}
 	leave := func() (left bool) {
 		m.mu.Lock()
 		defer m.mu.Unlock()
 		return m.abandon()
 	}
-	if answered, err := m.Await(ctx, leave, end, func() (time.Time, bool, error) { return m.timeUp(start) }); !answered {
+	if answered, err := m.Await(ctx, &m.mu, leave, end, func() (time.Time, bool, error) { return m.timeUp(start) }); !answered {
 		return verdict{}, err
 	}
 	return m.verdict, m.err

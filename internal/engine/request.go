@@ -50,6 +50,8 @@ type request struct {
 	inLine     bool
 	round      int  // the line's round in which it was asked for last
 	refused    bool // it was refused, and waits
+	byBatch    bool // its batch counts its caller out
+	unknown    bool // nobody else knows it any more
 	answer     answer
 }
 
@@ -74,9 +76,10 @@ func newRequest(ctx context.Context, c *clock.Clock, l *Limiter, q outage.Questi
 // of its own.
 func (r *request) watched() bool { return r.deadline.IsZero() }
 
-// tell gives the caller its answer.
+// tell gives the caller its answer, before its batch does if it is sent.
 func (r *request) tell(a answer) {
 	r.answer = a
+	r.byBatch = r.byBatch || r.State == lane.Sent
 	r.Tell()
 }
 

@@ -26,11 +26,10 @@ func (g *group) await(ctx context.Context, r *request) (answer, error) {
 		left, unanswered = g.abandon(r)
 		return left
 	}
-	answered, err := r.Await(ctx, leave, look, func() (time.Time, bool, error) { return g.timeUp(r) })
+	answered, err := r.Await(ctx, &g.mu, leave, look, func() (time.Time, bool, error) { return g.timeUp(r) })
 	if answered {
-		return g.engine.finish(r)
+		return r.answer, r.answer.err
 	}
-	g.engine.unwatch(r)
 	return answer{unanswered: unanswered}, err
 }
 
@@ -50,10 +49,10 @@ func (g *group) abandon(r *request) (left, unanswered bool) {
 
 // withdraw is abandon for a request that has no answer. g.mu is held.
 func (g *group) withdraw(r *request) {
-	sent := r.State == lane.Sent
+	r.byBatch = r.State == lane.Sent
 	r.State = lane.Gone
 	switch {
-	case sent:
+	case r.byBatch:
 	case r.inLine:
 		g.line.remove(r)
 		g.next(g.engine.clock.Now())

@@ -36,7 +36,7 @@ func (l *Lanes) Run(ctx context.Context, c *script.Call) (any, error) {
 	since := time.Now()
 	e := l.Of(ctx, c.Key()).begin(ctx, c, since, nil)
 	select {
-	case <-e.done:
+	case <-e.wave.done:
 	case <-ctx.Done():
 		e.leave(func(sent bool) error {
 			if sent {

@@ -28,20 +28,22 @@ type flight struct {
 	over  atomic.Bool    // its calls know how it ended
 	late  bool           // another may have its place; the lane's lock guards it
 
-	errands bool // it is the one for errands alone
-	toAny   bool // it is a command that a cluster's client may send to any node
+	wave    *Wave // ends when its calls have been told; may be nil
+	alone   bool  // it is a call that a caller sends by itself
+	more    bool  // its place is for what has gathered meanwhile
+	errands bool  // it is the one for errands alone
+	toAny   bool  // it is a command that a cluster's client may send to any node
 
 	cmd [1]script.Command // room for one
 }
 
 // sendFlight sends calls in one pipeline, and tells each how it ended. Where a hook of
 // the Redis client's panics, no call is left without an answer; what it panicked
-// with is returned. over says that the flight was late, and that others have taken its
-// place.
-func (l *Lane) sendFlight(ctx context.Context, calls []*Call, errands bool) (panicked any, over bool) {
+// with is returned.
+func (l *Lane) sendFlight(ctx context.Context, f *flight) (panicked any) {
 	start := time.Now()
 	var end time.Time
-	for _, c := range calls {
+	for _, c := range f.calls {
 		if until := c.Begin(l.conn); until.After(end) {
 			end = until
 		}
@@ -53,16 +55,17 @@ func (l *Lane) sendFlight(ctx context.Context, calls []*Call, errands bool) (pan
 		ctx, cancel = context.WithDeadline(ctx, end)
 		defer cancel()
 	}
-	f := l.flightOf(ctx, calls)
-	f.sent, f.end, f.errands = start, end, errands
+	l.makeCommands(ctx, f)
+	f.sent, f.end = start, end
 	if !l.conn.Inline() {
 		defer time.AfterFunc(min(l.conn.ProbePace()+wait, end.Sub(start)), func() { l.late(f) }).Stop()
 	}
 	panicked = l.exchange(ctx, f)
 	told := !f.over.CompareAndSwap(false, true)
-	if over = l.landed(f); told {
-		return panicked, over
+	if l.landed(f); told {
+		return panicked
 	}
+	defer f.wave.End()
 	l.observe(f, f.failure(panicked))
 	l.confirm(f)
 	for _, g := range f.joint {
@@ -75,14 +78,14 @@ func (l *Lane) sendFlight(ctx context.Context, calls []*Call, errands bool) (pan
 		}
 		l.finish(c, c.AttemptErr())
 	}
-	return panicked, over
+	return panicked
 }
 
-// flightOf makes the commands of calls.
-func (l *Lane) flightOf(ctx context.Context, calls []*Call) *flight {
-	f := &flight{calls: calls, toAny: l.goesAlone(calls[0])}
-	if len(calls) > 1 && !l.lanes.apart.Load() {
-		f.calls, f.joint = join(calls)
+// makeCommands makes the commands of a flight's calls.
+func (l *Lane) makeCommands(ctx context.Context, f *flight) {
+	f.toAny = l.goesAlone(f.calls[0])
+	if len(f.calls) > 1 && !l.lanes.apart.Load() {
+		f.calls, f.joint = join(f.calls)
 	}
 	f.cmds = slices.Grow(f.cmd[:0], len(f.calls)+len(f.joint))
 	for i := range f.joint {
@@ -95,7 +98,6 @@ func (l *Lane) flightOf(ctx context.Context, calls []*Call) *flight {
 	if f.wait = l.replicas.await(ctx); f.wait.Cmd != nil {
 		f.cmds = append(f.cmds, f.wait)
 	}
-	return f
 }
 
 // late has others take the place of a flight that is late, where there is room for
@@ -142,6 +144,7 @@ func (l *Lane) giveUp(f *flight) {
 	for _, c := range f.calls {
 		l.finish(c, script.ErrSilent)
 	}
+	f.wave.End()
 	if start {
 		l.dispatch(task{})
 	}
@@ -209,9 +212,9 @@ func (l *Lane) exchange(ctx context.Context, f *flight) (panicked any) {
 	return nil
 }
 
-// landed takes note of how the flight went, once go-redis has come back from it, and
-// tells whether others have its place.
-func (l *Lane) landed(f *flight) (passed bool) {
+// landed takes note of how the flight went, once go-redis has come back from it. Others
+// have its place then if it is late, or goes alone and nothing has gathered meanwhile.
+func (l *Lane) landed(f *flight) {
 	now := time.Now()
 	answered := !script.AllSilent(f.cmds)
 	l.mu.Lock()
@@ -221,15 +224,21 @@ func (l *Lane) landed(f *flight) (passed bool) {
 		l.hears(true)
 		if now.Before(f.end) {
 			l.trips.Add(now.Sub(f.sent), now)
+			trip := l.trips.Shortest()
+			l.near.Store(trip > 0 && trip < nearTrip)
 		}
 	case !f.late:
 		l.hears(l.heard.After(f.sent))
 	}
-	passed = f.late
 	start := false
-	if passed {
+	switch {
+	case f.late:
 		l.stuck--
 		start = l.start()
+	case f.alone:
+		if f.more = l.waiting(); !f.more {
+			l.flights--
+		}
 	}
 	l.mu.Unlock()
 	if answered && l.of != nil {
@@ -240,7 +249,6 @@ func (l *Lane) landed(f *flight) (passed bool) {
 	if start {
 		l.dispatch(task{})
 	}
-	return passed
 }
 
 // finish tells a call how its attempt ended.

@@ -168,16 +168,8 @@ func (r *request) join(b *Batch) bool {
 }
 
 func (g *Groups) await(ctx context.Context, r *request) (outage.Answer, error) {
-	g.mu.Lock()
-	if r.State != Answered && r.done == nil {
-		r.Wait()
-	}
-	answered := r.State == Answered
-	g.mu.Unlock()
-	if !answered {
-		if answered, err := r.Await(ctx, func() bool { return g.leave(r) }, time.Time{}, nil); !answered {
-			return outage.Answer{}, err
-		}
+	if answered, err := r.Await(ctx, &g.mu, func() bool { return g.leave(r) }, time.Time{}, nil); !answered {
+		return outage.Answer{}, err
 	}
 	a := outage.Answer{Decision: r.answer.Decision}
 	switch {

@@ -39,6 +39,7 @@ type Call struct {
 	errand *errand         // nil for one that decides requests
 	self   [1]*Call
 	short  error // why what the last attempt was granted does not count
+	wave   *Wave // of its first flight, on which callers may wait
 }
 
 // Owner is whoever waits for a call.
@@ -150,6 +151,7 @@ type Lane struct {
 	flights int
 	extra   int       // of them, for errands alone: one at most
 	ready   []Source  // have something to send
+	wave    *Wave     // of the flight that takes them; nil while nobody waits on it
 	errands []*errand // are to be sent
 	left    int       // of them, about, are over already
 	changed bool      // the last flight had room for none that decide: the next one has
@@ -162,7 +164,8 @@ type Lane struct {
 	heard   time.Time // when the server answered last
 	stuck   int       // flights that are late or were given up, and which go-redis still waits for
 	trips   outage.Trips
-	behind  time.Time // when replicas last did not confirm in time; zero: they keep up
+	near    atomic.Bool // they are short
+	behind  time.Time   // when replicas last did not confirm in time; zero: they keep up
 
 	parked chan task // to goroutines that have sent flights just now
 }
@@ -214,15 +217,24 @@ func (l *Lane) limit() int {
 // that a long silence does not use up all.
 func (l *Lane) spare() bool { return l.stuck < 2*l.most-max(3, l.most/2) }
 
-// Ready has a flight ask the source for its calls.
-func (l *Lane) Ready(s Source) {
+// Ready has a flight ask the source for its calls. Callers whose requests go with it may
+// wait on its Wave, which is nil if the flight is not the next.
+func (l *Lane) Ready(s Source) *Wave {
 	l.mu.Lock()
 	l.ready = append(l.ready, s)
+	var wave *Wave
+	if !l.silent && len(l.ready) <= maxTogether {
+		if l.wave == nil || l.wave.over.Load() {
+			l.wave = newWave()
+		}
+		wave = l.wave
+	}
 	start := l.start()
 	l.mu.Unlock()
 	if start {
 		l.dispatch(task{})
 	}
+	return wave
 }
 
 // Enter tells whether a caller that is alone may send its call by itself, by
@@ -236,6 +248,9 @@ func (l *Lane) Enter() bool {
 	l.flights++
 	return true
 }
+
+// Wave returns the Wave that ends when the call's owner and others' have told their callers.
+func (c *Call) Wave() *Wave { return c.wave }
 
 // leave takes Enter back.
 func (l *Lane) leave() {
@@ -267,11 +282,11 @@ func (l *Lane) Alone(ctx context.Context, c *Call, timed bool) {
 
 func (l *Lane) alone(ctx context.Context, c *Call) (panicked any) {
 	c.self[0] = c
-	panicked, over := l.sendFlight(ctx, c.self[:], false)
-	if over {
-		return panicked
+	f := &flight{calls: c.self[:], alone: true}
+	panicked = l.sendFlight(ctx, f)
+	if f.more {
+		l.dispatch(task{})
 	}
-	l.leave()
 	return panicked
 }
 

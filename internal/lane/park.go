@@ -40,7 +40,7 @@ func (l *Lane) do(t task) {
 		} else {
 			l.work(t.errands)
 		}
-		if !l.near() {
+		if !l.near.Load() {
 			return
 		}
 		timer.Reset(parkTime)
@@ -52,11 +52,4 @@ func (l *Lane) do(t task) {
 			return
 		}
 	}
-}
-
-func (l *Lane) near() bool {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	trip := l.trips.Shortest()
-	return trip > 0 && trip < nearTrip
 }

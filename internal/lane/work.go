@@ -21,15 +21,17 @@ func (l *Lane) work(errands bool) {
 	var sources []Source
 	for {
 		runtime.Gosched() // those who have just been told may ask again
-		calls, sources = l.take(calls[:0], sources[:0], errands)
+		f := &flight{errands: errands}
+		calls, sources = l.take(f, calls[:0], sources[:0])
 		if len(calls) == 0 {
 			return
 		}
+		f.calls = calls
 		ctx := context.Background()
 		if len(calls) == 1 && calls[0].ctx != nil {
 			ctx = context.WithoutCancel(calls[0].ctx) // for the client's hooks
 		}
-		if _, over := l.sendFlight(ctx, calls, errands); over {
+		if l.sendFlight(ctx, f); f.late {
 			return
 		}
 		clear(calls)
@@ -37,9 +39,10 @@ func (l *Lane) work(errands bool) {
 	}
 }
 
-// take appends what the next flight takes, of errands alone if it is one for these.
-// Where it takes nothing, it is none.
-func (l *Lane) take(calls []*Call, sources []Source, errands bool) ([]*Call, []Source) {
+// take appends what a flight takes, of errands alone if it is the one for these. Where it
+// takes nothing, it is none.
+func (l *Lane) take(f *flight, calls []*Call, sources []Source) ([]*Call, []Source) {
+	errands := f.errands
 	for {
 		l.mu.Lock()
 		if !errands && !l.waiting() || errands && (len(l.errands) == 0 || l.silent) {
@@ -73,6 +76,9 @@ func (l *Lane) take(calls []*Call, sources []Source, errands bool) ([]*Call, []S
 		}
 		sources = append(sources[:0], l.ready[:n]...)
 		l.ready = dropped(l.ready, n)
+		if n > 0 {
+			f.wave, l.wave = l.wave, nil
+		}
 		l.mu.Unlock()
 
 		now := time.Now()
@@ -80,6 +86,7 @@ func (l *Lane) take(calls []*Call, sources []Source, errands bool) ([]*Call, []S
 		for _, s := range sources {
 			c, more := s.Board(now)
 			if c != nil {
+				c.wave = f.wave
 				calls = append(calls, c)
 			}
 			if more {

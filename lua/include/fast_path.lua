@@ -1,29 +1,31 @@
--- The fast path decides the common cases with the fewest commands: one request to
--- a limiter of type Overall that has enough free permits, or will have them when its oldest
--- member runs out. Once in a few grants it leaves the decision to acquire's general
--- path, which reclaims what has run out. This is the text of a function, or of a
--- script's head, where it costs no closure: it returns the permits granted, as text where
--- state was repaired, or the wait below 0, and goes on with what is behind it where it did not decide.
+-- The fast path decides the common cases with the fewest commands, of a limiter of type
+-- Overall: there are enough free permits for all requests; or too few for any, and enough
+-- for each when the oldest member runs out. Once in a few grants it leaves the decision to
+-- acquire's general path, which reclaims what has run out. This is the text of a function,
+-- or of a script's head, where it costs no closure: it returns the permits granted, as text
+-- where state was repaired, or the wait below 0, and goes on with what is behind it where it
+-- did not decide.
 --
--- It works with call, config_key, value_key, permits_key, member, sum_text,
--- now_text, flags and age, nil where they are empty, and overall: true where the
--- limiter is known to be of type Overall. It leaves the value in value_text, if it was read, and
--- the configuration's fields in fields, "answered" only where it was read.
+-- It works with call, config_key, value_key, permits_key, member, sum_text, now_text and
+-- overall: true where the limiter is known to be of type Overall. Further with flags, age and
+-- runs, which are nil where they are empty: age tells of a token too, and runs is ARGV, with
+-- the requests from 8 on if there are several. It leaves the value in value_text, if it was
+-- read, and the configuration's fields in fields, "answered" only where it was read.
 -- Arithmetic turns text into numbers, without a call.
 local value_text, fields
 if overall then
   value_text = call('GET', value_key)
 end
-if value_text == '0' and not flags then
+if value_text == '0' and not flags and not age then
   -- A refusal changes nothing, whether the call was answered before or not.
   fields = call('HMGET', config_key, 'rate', 'interval', 'type', 'keepAliveTime')
 else
   fields = call('HMGET', config_key, 'rate', 'interval', 'type', 'keepAliveTime', 'answered')
 end
 local rate_text, interval_text = fields[1], fields[2]
-if fields[3] == '0' and (not fields[4] or fields[4] == '0') and not fields[5] and rate_text and interval_text and
-    (not flags or not age and (flags == 'a' or (flags == 'd' or flags == 'ad') and
-      (string.find(ARGV[3], rate_text .. ' ' .. interval_text .. ' 0 0 ', 1, true) == 1 or not call('HGET', config_key, 'default')))) then
+if not age and fields[3] == '0' and (not fields[4] or fields[4] == '0') and not fields[5] and rate_text and interval_text and
+    (not flags or flags == 'a' or (flags == 'd' or flags == 'ad') and
+      (string.find(ARGV[3], rate_text .. ' ' .. interval_text .. ' 0 0 ', 1, true) == 1 or not call('HGET', config_key, 'default'))) then
   value_text = value_text or call('GET', value_key)
   local rate, value, sum = 0, 0, sum_text + 0
   -- Of 15 digits Lua counts exactly. A rate of 0 is below any sum.
@@ -33,17 +35,22 @@ if fields[3] == '0' and (not fields[4] or fields[4] == '0') and not fields[5] an
     rate, value = rate_text + 0, value_text + 0
   end
 
-  if sum > rate or value > rate then
+  if value > rate then
     -- Nothing is decided.
   elseif sum <= value then
+    -- Members pile up by calls, however large each is.
     local step = rate / 64
     if step < 16 then
       step = 16
     elseif step > 256 then
       step = 256
     end
+    if runs then
+      step = step * sum
+    end
     if value % step >= sum then
-      if call('ZADD', permits_key, 'NX', now_text, member) == 1 then
+      local added = call('ZADD', permits_key, 'NX', now_text, member)
+      if added == 1 then
         call('DECRBY', value_key, sum_text)
         if value < rate and call('ZCARD', permits_key) == 1 then
           local left, whole = call('PTTL', value_key), call('PTTL', config_key)
@@ -60,7 +67,7 @@ if fields[3] == '0' and (not fields[4] or fields[4] == '0') and not fields[5] an
         local left, permits = call('PTTL', value_key), call('PTTL', permits_key)
         -- A full value of which nothing was in use counts no window.
         local window = left >= 0 and left <= interval_text + 0 and ttl > left + 1000 and (permits < 0 or permits > left + 1000) and
-          (value < rate or call('ZCARD', permits_key) > 1)
+          (value < rate or call('ZCARD', permits_key) > added)
         -- Others may have set an end later than Redis can count by PEXPIRE.
         local text = string.format('%.0f', math.max(1, math.min(ttl, 9223372036854)))
         if not window and left ~= ttl then
@@ -73,13 +80,20 @@ if fields[3] == '0' and (not fields[4] or fields[4] == '0') and not fields[5] an
       return sum
     end
   elseif not flags then
-    local oldest = call('ZRANGE', permits_key, '0', '0', 'WITHSCORES')
+    local least, most = sum, sum
+    if runs then
+      least, most = runs[8] + 0, runs[8] + 0
+      for i = 10, #runs, 2 do
+        least, most = math.min(least, runs[i] + 0), math.max(most, runs[i] + 0)
+      end
+    end
+    local oldest = least > value and most <= rate and call('ZRANGE', permits_key, '0', '0', 'WITHSCORES') or {}
     local first = oldest[1]
     if first and #first == 21 and string.byte(first) == 16 and
         call('ZCOUNT', permits_key, '(' .. now_text, 'inf') == 0 then
       local wait = oldest[2] + interval_text - now_text
       local a, b, c, d = string.byte(first, 18, 21)
-      if wait >= 1 and value + a + b * 256 + c * 65536 + d * 16777216 >= sum then
+      if wait >= 1 and value + a + b * 256 + c * 65536 + d * 16777216 >= most then
         return -wait
       end
     end
