@@ -10,7 +10,6 @@ import (
 	"github.com/redis/go-redis/v9"
 
 	"github.com/rratelimiter/rratelimiter/codec"
-	"github.com/rratelimiter/rratelimiter/internal/lane"
 	"github.com/rratelimiter/rratelimiter/internal/redisson"
 	"github.com/rratelimiter/rratelimiter/internal/script"
 	"github.com/rratelimiter/rratelimiter/lua"
@@ -67,7 +66,7 @@ func (l *RateLimiter) TTL(ctx context.Context) (ttl time.Duration, expires bool,
 	if err != nil || ms == noEnd {
 		return 0, false, l.fail("TTL", err)
 	}
-	return lane.Millis(ms), true, nil
+	return script.Millis(ms), true, nil
 }
 
 // What PTTL answers where there are no milliseconds to tell of.

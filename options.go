@@ -11,7 +11,6 @@ import (
 
 	"github.com/rratelimiter/rratelimiter/internal/clients"
 	"github.com/rratelimiter/rratelimiter/internal/engine"
-	"github.com/rratelimiter/rratelimiter/internal/lane"
 	sizes "github.com/rratelimiter/rratelimiter/internal/lease"
 	"github.com/rratelimiter/rratelimiter/internal/notify"
 	"github.com/rratelimiter/rratelimiter/internal/redisson"
@@ -128,16 +127,16 @@ func WithReplicas(n int, wait time.Duration) Option {
 		if n < 1 || wait < time.Millisecond || wait%time.Millisecond != 0 {
 			return fmt.Errorf("%w: WithReplicas: %d replicas within %v: at least 1, and a whole number of milliseconds, at least 1", ErrInvalidConfig, n, wait)
 		}
-		c.replicas = lane.Replicas{Count: n, Wait: wait}
+		c.replicas, c.replicasWait = n, wait
 		return nil
 	})
 }
 
 // checkReplicas is for what can only be said of all options together.
 func (c *Client) checkReplicas() error {
-	if most := c.options.CallTimeout / 3; c.replicas.Wait > most {
+	if most := c.options.CallTimeout / 3; c.replicasWait > most {
 		return fmt.Errorf("%w: WithReplicas: waiting for %v is more than a third of the call timeout, %v: see WithCallTimeout",
-			ErrInvalidConfig, c.replicas.Wait, c.options.CallTimeout)
+			ErrInvalidConfig, c.replicasWait, c.options.CallTimeout)
 	}
 	return nil
 }

@@ -14,7 +14,6 @@ import (
 	"github.com/rratelimiter/rratelimiter/internal/clients"
 	"github.com/rratelimiter/rratelimiter/internal/clock"
 	"github.com/rratelimiter/rratelimiter/internal/engine"
-	"github.com/rratelimiter/rratelimiter/internal/lane"
 	"github.com/rratelimiter/rratelimiter/internal/observe"
 	"github.com/rratelimiter/rratelimiter/internal/outage"
 	"github.com/rratelimiter/rratelimiter/internal/redisson"
@@ -35,7 +34,8 @@ type Client struct {
 	mapper  func(string) string
 	options limit.Options
 
-	replicas lane.Replicas
+	replicas     int // that a grant waits for
+	replicasWait time.Duration
 	err      error // of the options
 
 	observer *observe.Observer
@@ -84,7 +84,7 @@ func New(rdb Redis, opts ...Option) *Client {
 	c.ids = redisson.NewIdentities(c.rules.Layout)
 	c.observer = observe.New(c.options.Observer, c.options.Logger)
 	c.engine = engine.New(rdb, c.options.CallTimeout, c.rules, c.ids, c.observer)
-	c.engine.AwaitReplicas(c.replicas)
+	c.engine.AwaitReplicas(c.replicas, c.replicasWait)
 	c.clock = c.engine.Clock()
 	c.began = beginning(c.clock.Now())
 	c.guard = outage.NewGuard(c.observer, c.clock, c.engine)

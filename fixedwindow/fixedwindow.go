@@ -122,7 +122,7 @@ func (l *Limiter) ask(key string, b *lane.Batch) (*lane.Question, error) {
 	keys := script.KeysOf(key)
 	q := &lane.Question{Read: func(reply any, err error) (lane.Verdict, error) { return l.read(keys, reply, err) }}
 	q.Script, q.Keys = lua.FixedWindow, keys
-	q.Args = script.Constant(b.Args([]any{lane.Number(l.cfg.Limit), l.cfg.Window.Milliseconds()}))
+	q.Args = script.Constant(b.Args([]any{script.Number(l.cfg.Limit), l.cfg.Window.Milliseconds()}))
 	return q, nil
 }
 

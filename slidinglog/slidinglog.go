@@ -225,7 +225,7 @@ func (l *Limiter) question(keys *script.Keys, field string, most int64, b *lane.
 		if a.Age >= 0 {
 			repeated = "1"
 		}
-		return b.Args(append(all, lane.Number(most), l.cfg.Window.Milliseconds(), field, id, repeated))
+		return b.Args(append(all, script.Number(most), l.cfg.Window.Milliseconds(), field, id, repeated))
 	})
 	return q
 }

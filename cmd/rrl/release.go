@@ -84,7 +84,7 @@ func (a *app) release(ctx context.Context, conn *connect.Connection, name string
 		Script: lua.Release, Keys: keys,
 		Args: script.ArgumentsFunc(func(all []any, at script.Attempt) []any { return append(all, left.Load(), "", at.Token, "") }),
 		Continued: func(rest []any) error {
-			numbers, err := lane.Integers(rest, 1)
+			numbers, err := script.Integers(rest, 1)
 			if err == nil {
 				left.Store(numbers[0])
 			}
@@ -95,11 +95,11 @@ func (a *app) release(ctx context.Context, conn *connect.Connection, name string
 	defer lanes.Close()
 	reply, err := lanes.Run(ctx, &call)
 	if err == nil {
-		numbers, err := lane.Integers([]any{reply}, 1)
+		notFreed, err := script.Integer(reply)
 		if err != nil {
 			return 0, err
 		}
-		return permits - numbers[0], nil
+		return permits - notFreed, nil
 	}
 	err = fmt.Errorf("%s: %w", words.Printable(name), a.explainRelease(ctx, conn, name, keys, err))
 	if back := permits - left.Load(); back > 0 {

@@ -5,7 +5,6 @@ import (
 	"errors"
 	"time"
 
-	"github.com/rratelimiter/rratelimiter/internal/lane"
 	"github.com/rratelimiter/rratelimiter/internal/outage"
 	"github.com/rratelimiter/rratelimiter/internal/refusal"
 	"github.com/rratelimiter/rratelimiter/internal/script"
@@ -121,8 +120,8 @@ func (e *Engine) wait(ctx context.Context, l *Limiter, permits int64) (time.Dura
 	case err != nil:
 		return 0, err
 	}
-	ms, err := Integer(reply)
-	return lane.Millis(ms), err
+	ms, err := script.Integer(reply)
+	return script.Millis(ms), err
 }
 
 // confirm has the handle's new refusals last as long as they may.
@@ -132,7 +131,7 @@ func (e *Engine) confirm(ctx context.Context, l *Limiter) {
 	}
 	l.Refusals.Confirm(func() (life time.Duration, ok bool) {
 		ms, err := e.TTL(ctx, l)
-		return lane.Millis(ms), err == nil && ms != -2
+		return script.Millis(ms), err == nil && ms != -2
 	})
 	if until := l.Refusals.Until(); l.Channel != "" && !until.IsZero() {
 		e.notices.Listen(l.Channel, l.Config, e.clock.Machine(until))

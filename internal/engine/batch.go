@@ -134,7 +134,7 @@ func (b *batch) prepare() *lane.Call {
 	// not repeated after a lost answer.
 	b.call = lane.Call{Call: script.Call{Script: lua.Acquire, Keys: keys, Args: b, Repeat: !b.rules.KeepsNoMembers()}, Owner: b, Requests: len(b.requests)}
 	if flags := b.flags(); overall != nil && len(b.requests) == 1 && (flags == "" || flags == "a") {
-		b.joint = script.Joint{Script: lua.AcquireMany, Args: [2]any{b.word, lane.Number(b.Sum)}, Early: flags == ""}
+		b.joint = script.Joint{Script: lua.AcquireMany, Args: [2]any{b.word, script.Number(b.Sum)}, Early: flags == ""}
 		b.call.Joint = &b.joint
 	}
 	return &b.call
@@ -144,7 +144,7 @@ func (b *batch) prepare() *lane.Call {
 func (b *batch) Append(all []any, a script.Attempt) []any {
 	before := len(all)
 	age, token := attemptWords(a)
-	all = append(all, b.word, lane.Number(b.Sum), b.fallback, b.flags(), age, token)
+	all = append(all, b.word, script.Number(b.Sum), b.fallback, b.flags(), age, token)
 	if len(b.requests) > 1 {
 		all = b.Args(append(all, b.Line))
 	}
@@ -311,7 +311,7 @@ func (b *batch) parse(reply any) (o outcome, err error) {
 	}
 	if short, ok := reply.(int64); ok {
 		if short != b.Sum && short >= 0 || short == math.MinInt64 {
-			return outcome{}, lane.Unexpected(reply)
+			return outcome{}, script.Unexpected(reply)
 		}
 		o.Taken, o.interval = max(0, short), time.Duration(b.limiter().interval.Load())
 		blocked := false // as in the script, those in line behind another have no wait
@@ -328,19 +328,19 @@ func (b *batch) parse(reply any) (o outcome, err error) {
 
 // parseFigures is parse for an answer with figures.
 func (b *batch) parseFigures(reply any) (o outcome, err error) {
-	numbers, err := lane.Integers(reply, 6)
+	numbers, err := script.Integers(reply, 6)
 	if err != nil {
 		return outcome{}, err
 	}
 	o.Limit, o.Free, o.Taken, o.Waits = numbers[0], numbers[1], numbers[2], numbers[6:]
 	if o.Taken < 0 || o.Taken > b.Sum {
-		return outcome{}, lane.Unexpected(reply)
+		return outcome{}, script.Unexpected(reply)
 	}
 	keep := numbers[5]
 	if keep < 0 { // it carries findings too: see acquire.lua
 		o.findings, keep = findings(-keep)&(repaired|foreign|overruled), max(0, -(keep/8))
 	}
-	o.interval, o.Reset, o.keep = lane.Millis(numbers[3]), lane.Millis(max(0, numbers[4])), lane.Millis(keep)
+	o.interval, o.Reset, o.keep = script.Millis(numbers[3]), script.Millis(max(0, numbers[4])), script.Millis(keep)
 	if b.rules.KeepsNoMembers() && len(o.Waits) > 0 {
 		o.windowEnd, o.Waits = o.Waits[0], o.Waits[1:]
 	}

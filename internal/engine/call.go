@@ -6,7 +6,6 @@ import (
 	"slices"
 	"time"
 
-	"github.com/rratelimiter/rratelimiter/internal/lane"
 	"github.com/rratelimiter/rratelimiter/internal/notify"
 	"github.com/rratelimiter/rratelimiter/internal/redisson"
 	"github.com/rratelimiter/rratelimiter/internal/script"
@@ -85,14 +84,5 @@ func (e *Engine) TTL(ctx context.Context, l *Limiter) (int64, error) {
 	if err != nil {
 		return 0, err
 	}
-	return Integer(reply)
-}
-
-// Integer checks that a script answered an integer.
-func Integer(reply any) (int64, error) {
-	numbers, err := lane.Integers([]any{reply}, 1)
-	if err != nil {
-		return 0, err
-	}
-	return numbers[0], nil
+	return script.Integer(reply)
 }

@@ -4,7 +4,6 @@ import (
 	"fmt"
 	"time"
 
-	"github.com/rratelimiter/rratelimiter/internal/lane"
 	"github.com/rratelimiter/rratelimiter/internal/script"
 	"github.com/rratelimiter/rratelimiter/limit"
 	"github.com/rratelimiter/rratelimiter/lua"
@@ -42,7 +41,7 @@ func olderDefault(reply any, front int) (older limit.Rate, number int64, ok bool
 	if len(words) != front+4 || words[0] != "default" {
 		return limit.Rate{}, 0, false
 	}
-	values, err := lane.Integers(words[1:], front+3)
+	values, err := script.Integers(words[1:], front+3)
 	if err != nil {
 		return limit.Rate{}, 0, false
 	}

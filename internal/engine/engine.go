@@ -49,9 +49,9 @@ type Engine struct {
 // AwaitReplicas has grants count once replicas have them. An answer may then come
 // later by twice the wait, behind a flight that waits for replicas in vain and for its
 // own, and callers have that much more patience.
-func (e *Engine) AwaitReplicas(r lane.Replicas) {
-	e.lanes.AwaitReplicas(r)
-	e.grace = grace + 2*r.Wait
+func (e *Engine) AwaitReplicas(count int, wait time.Duration) {
+	e.lanes.AwaitReplicas(lane.Replicas{Count: count, Wait: wait})
+	e.grace = grace + 2*wait
 }
 
 // NoteName keeps noted in Redis what the Client is called, while it is used.

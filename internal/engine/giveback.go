@@ -184,7 +184,7 @@ func (g *group) sendBack(ctx context.Context, one grant, then func(back int64, e
 			then(0, err)
 			return
 		}
-		back, err := Integer(reply)
+		back, err := script.Integer(reply)
 		if back < 0 {
 			back, err = 0, fmt.Errorf("%w: an answer was lost, and %d permits may still be in use for an interval", limit.ErrUnknownOutcome, one.permits)
 		}

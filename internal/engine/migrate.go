@@ -47,6 +47,6 @@ func (e *Engine) migratePage(ctx context.Context, l *Limiter, page int, token st
 	if next != "" {
 		return 0, next, nil
 	}
-	written, err = Integer(reply)
+	written, err = script.Integer(reply)
 	return written, "", err
 }

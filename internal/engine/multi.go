@@ -198,7 +198,7 @@ func (m *multi) prepare(until time.Time) {
 // Append appends the arguments of the script.
 func (m *multi) Append(words []any, at script.Attempt) []any {
 	age, token := attemptWords(at)
-	words = append(words, m.member, lane.Number(m.permits), m.engine.rules.Letters(), age, token)
+	words = append(words, m.member, script.Number(m.permits), m.engine.rules.Letters(), age, token)
 	for _, l := range m.limiters {
 		word := l.Fallback
 		if l.compareDue(m.sent) {

@@ -9,7 +9,6 @@ import (
 
 	"github.com/redis/go-redis/v9"
 
-	"github.com/rratelimiter/rratelimiter/internal/lane"
 	"github.com/rratelimiter/rratelimiter/internal/script"
 	"github.com/rratelimiter/rratelimiter/limit"
 )
@@ -21,19 +20,19 @@ func (m *multi) parse(reply any) (v verdict, err error) {
 	}
 	values, _ := reply.([]any)
 	if len(values) == 3 && values[0] == "exceeds" {
-		numbers, err := lane.Integers(values[1:], 2)
+		numbers, err := script.Integers(values[1:], 2)
 		if err != nil {
 			return verdict{}, err
 		}
 		return verdict{}, m.blame(numbers[0], errExceeds(m.permits, numbers[1]))
 	}
 	all := len(m.limiters)
-	numbers, err := lane.Integers(reply, all)
+	numbers, err := script.Integers(reply, all)
 	if err != nil {
 		return verdict{}, err
 	}
 	if (len(numbers)-all)%3 != 0 {
-		return verdict{}, lane.Unexpected(reply)
+		return verdict{}, script.Unexpected(reply)
 	}
 	v.granted = len(numbers) == all
 	for i, keep := range numbers[:all] {
@@ -41,12 +40,12 @@ func (m *multi) parse(reply any) (v verdict, err error) {
 			m.engine.found(m.limiters[i], repaired)
 			keep = -1 - keep
 		}
-		v.keeps = append(v.keeps, lane.Millis(keep))
+		v.keeps = append(v.keeps, script.Millis(keep))
 	}
 	for refusal := range slices.Chunk(numbers[all:], 3) {
-		v.wait = max(v.wait, lane.Millis(max(refusal[1], -refusal[1])))
+		v.wait = max(v.wait, script.Millis(max(refusal[1], -refusal[1])))
 		if l := m.limiter(refusal[0]); l != nil && l.auditDue(m.sent) {
-			l.auditDone(m.engine.clock.Now(), lane.Millis(refusal[2]))
+			l.auditDone(m.engine.clock.Now(), script.Millis(refusal[2]))
 		}
 	}
 	return v, nil

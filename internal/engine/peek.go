@@ -4,7 +4,6 @@ import (
 	"context"
 	"strconv"
 
-	"github.com/rratelimiter/rratelimiter/internal/lane"
 	"github.com/rratelimiter/rratelimiter/internal/script"
 	"github.com/rratelimiter/rratelimiter/limit"
 	"github.com/rratelimiter/rratelimiter/lua"
@@ -21,12 +20,12 @@ func (e *Engine) Available(ctx context.Context, l *Limiter) (int64, error) {
 	if text, mended := reply.(string); mended {
 		free, err := strconv.ParseInt(text, 10, 64)
 		if err != nil {
-			return 0, lane.Unexpected(reply)
+			return 0, script.Unexpected(reply)
 		}
 		e.found(l, repaired)
 		return free, nil
 	}
-	return Integer(reply)
+	return script.Integer(reply)
 }
 
 // Peek answers what a request with figures would be told, and takes nothing.
@@ -37,7 +36,7 @@ func (e *Engine) Peek(ctx context.Context, l *Limiter, permits int64) (limit.Dec
 	if l.auditDue(e.clock.Now()) {
 		letters += "a"
 	}
-	reply, err := e.Read(ctx, l, script.Call{Script: lua.Peek, Args: script.Paged{lane.Number(permits), l.Fallback, letters}})
+	reply, err := e.Read(ctx, l, script.Call{Script: lua.Peek, Args: script.Paged{script.Number(permits), l.Fallback, letters}})
 	if err != nil {
 		return limit.Decision{}, err
 	}

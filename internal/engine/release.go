@@ -7,7 +7,6 @@ import (
 	"sync/atomic"
 	"time"
 
-	"github.com/rratelimiter/rratelimiter/internal/lane"
 	"github.com/rratelimiter/rratelimiter/internal/script"
 	"github.com/rratelimiter/rratelimiter/limit"
 	"github.com/rratelimiter/rratelimiter/lua"
@@ -109,7 +108,7 @@ func (r *release) takeOff(ctx context.Context, members string) error {
 	})
 	c.Continued = func(rest []any) error {
 		r.turn.heard.Store(true)
-		numbers, err := lane.Integers(rest, 1)
+		numbers, err := script.Integers(rest, 1)
 		if err == nil {
 			r.left.Store(numbers[0])
 		}

@@ -38,7 +38,7 @@ func (e *Engine) Rate(ctx context.Context, l *Limiter) (limit.Rate, error) {
 	if err != nil {
 		return limit.Rate{}, err
 	}
-	values, err := lane.Integers(reply, 4)
+	values, err := script.Integers(reply, 4)
 	if err != nil {
 		return limit.Rate{}, err
 	}
@@ -48,7 +48,7 @@ func (e *Engine) Rate(ctx context.Context, l *Limiter) (limit.Rate, error) {
 // rateOf reads a rate as scripts tell and take it.
 func rateOf(values []int64) limit.Rate {
 	return limit.Rate{
-		Permits: values[0], Interval: lane.Millis(values[1]), PerClient: values[2] == 1, KeepAlive: lane.Millis(values[3]),
+		Permits: values[0], Interval: script.Millis(values[1]), PerClient: values[2] == 1, KeepAlive: script.Millis(values[3]),
 	}
 }
 

@@ -3,6 +3,7 @@ package lane
 import (
 	"time"
 
+	"github.com/rratelimiter/rratelimiter/internal/script"
 	"github.com/rratelimiter/rratelimiter/limit"
 )
 
@@ -94,7 +95,7 @@ func (b *Batch) Reset() { *b = Batch{runs: b.runs[:0]} }
 // count, permits, count...
 func (b *Batch) Args(all []any) []any {
 	for _, r := range b.runs {
-		all = append(all, Number(r.Permits), Number(r.Count))
+		all = append(all, script.Number(r.Permits), script.Number(r.Count))
 	}
 	return all
 }
@@ -143,7 +144,7 @@ func (b *Batch) Answers(all []Answer, o Outcome) []Answer {
 				if !asked {
 					asked = true
 					if len(waits) > 0 {
-						wait, atLeast = Millis(max(waits[0], -waits[0])), waits[0] < 0
+						wait, atLeast = script.Millis(max(waits[0], -waits[0])), waits[0] < 0
 						waits = waits[1:]
 					}
 				}
@@ -164,7 +165,7 @@ func (o Outcome) upTo() Answer {
 	}}
 	if !a.Decision.Granted && len(o.Waits) > 0 {
 		wait := o.Waits[0]
-		a.Decision.RetryAfter, a.AtLeast = Millis(max(wait, -wait)), wait < 0
+		a.Decision.RetryAfter, a.AtLeast = script.Millis(max(wait, -wait)), wait < 0
 	}
 	return a
 }

@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/rratelimiter/rratelimiter/internal/outage"
+	"github.com/rratelimiter/rratelimiter/internal/script"
 	"github.com/rratelimiter/rratelimiter/limit"
 )
 
@@ -343,7 +344,7 @@ func exceeds(permits, most int64) error {
 // ParseVerdict reads what the scripts of the limiters answer: limit, free, taken,
 // extra, reset, waits... What extra says is each limiter's own.
 func ParseVerdict(reply any) (v Verdict, extra int64, err error) {
-	numbers, err := Integers(reply, 5)
+	numbers, err := script.Integers(reply, 5)
 	if err != nil {
 		return Verdict{}, 0, err
 	}
@@ -351,7 +352,7 @@ func ParseVerdict(reply any) (v Verdict, extra int64, err error) {
 		Limit: numbers[0],
 		Free:  numbers[1],
 		Taken: numbers[2],
-		Reset: Millis(max(0, numbers[4])),
+		Reset: script.Millis(max(0, numbers[4])),
 		Waits: numbers[5:],
 	}}, numbers[3], nil
 }

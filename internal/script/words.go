@@ -1,4 +1,4 @@
-package lane
+package script
 
 import (
 	"fmt"
@@ -46,6 +46,15 @@ func Integers(reply any, least int) ([]int64, error) {
 		numbers[i] = number
 	}
 	return numbers, nil
+}
+
+// Integer checks that a script answered an integer.
+func Integer(reply any) (int64, error) {
+	number, ok := reply.(int64)
+	if !ok {
+		return 0, Unexpected(reply)
+	}
+	return number, nil
 }
 
 // Unexpected is the error for an answer that the script never gives.
