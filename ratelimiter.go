@@ -36,7 +36,7 @@ type Client struct {
 
 	replicas     int // that a grant waits for
 	replicasWait time.Duration
-	err      error // of the options
+	err          error // of the options
 
 	observer *observe.Observer
 	clock    *clock.Clock
