@@ -3,9 +3,9 @@
 --- @include "window"
 
 -- Looks at the value and the ends of the permits set, and changes nothing. Returns
--- settle's state; if there may be something to bring up to date, what is there: a
--- table with free, the value or nil, oldest and newest as in a state, and the last
--- row, and beside it the oldest rows; or nil, nil, error reply if one of these rows
+-- settle's state with the last row; if there may be something to bring up to date, what
+-- is there: a table with free, the value or nil, oldest and newest as in a state, and the
+-- last row, and beside it the oldest rows; or nil, nil, error reply if one of these rows
 -- or the value is corrupt.
 local function look(config, value_key, permits_key, places, value_text, now, windowed)
   local value = integer(value_text)
@@ -20,7 +20,8 @@ local function look(config, value_key, permits_key, places, value_text, now, win
   end
   if newest and value and value <= config.rate and newest <= now and (tonumber(first[2]) or 0) > now - config.interval and
       permits_of(first[1]) and permits_of(last[1]) then
-    return {free = value, oldest = first, newest = newest, window = is_window(config, value_key, permits_key, windowed)}
+    return {free = value, oldest = first, newest = newest, last = last[1],
+      window = is_window(config, value_key, permits_key, windowed)}
   end
 
   local rows = redis.call('ZRANGE', permits_key, 0, 255)

@@ -230,8 +230,8 @@ func TestTakeUpToTakesWhatIsFree(t *testing.T) {
 	})
 }
 
-// A lease's permits are in use to Peek, and what the handle remembers of refusals
-// is nothing to it.
+// A lease's permits are in use to Peek, so are many of a configuration that was lost, and
+// what the handle remembers of refusals is nothing to it.
 func TestPeekWithLeaseAndRefusals(t *testing.T) {
 	t.Parallel()
 	peeks := func(granted bool) step {
@@ -245,4 +245,9 @@ func TestPeekWithLeaseAndRefusals(t *testing.T) {
 		ahead(lease, rratelimiter.WithRefusalCache()), times(200, take(1)), peeks(true),
 		set(every(1, minute)), take(1), refuse(1), loseValue, losePermits, peeks(true), refuse(1),
 	}}.perform(t)
+	lost := answers(true, func(p *play) (bool, error) {
+		d, err := p.l.Peek(p.Context(), 1)
+		return d.Remaining == 39, err
+	})
+	scenario{cfg: every(300, minute), byDefault: true, steps: []step{times(260, take(1)), loseConfig, lost}}.perform(t)
 }
