@@ -55,6 +55,9 @@ func isWrongType(err error) bool {
 func (e *Engine) explainType(keys []string, err error) error {
 	want := []string{"hash", "string", "string", "zset", "zset"}
 	fields := []string{"config", "value", "value", "permits", "permits"}
+	if len(keys) < len(want) { // they are no limiter's
+		return fmt.Errorf("%w: keys %q: %w", limit.ErrCorrupt, keys, err)
+	}
 	ctx, cancel := context.WithTimeout(context.Background(), e.conn.AttemptTimeout())
 	defer cancel()
 	reply, readErr := script.Read(ctx, e.lanes, lua.Types, script.KeysOf(keys[:len(want)]...))

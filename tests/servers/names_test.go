@@ -139,6 +139,10 @@ func TestMarksBesideOldRedissons(t *testing.T) {
 				require.NoError(t, err)
 				assert.Equal(t, holders.Holders{Whole: true, Shares: []holders.Share{want}}, usersOf(t, l), "after Migrate")
 			}
+			require.NoError(t, rdb.Set(t.Context(), clients.Key, "somebody's", 0).Err())
+			_, err := holders.Of(t.Context(), l)
+			assert.ErrorIs(t, err, limit.ErrCorrupt)
+			assert.ErrorContains(t, err, clients.Key)
 		})
 	}
 }
