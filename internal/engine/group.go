@@ -180,6 +180,9 @@ func (g *group) board(now time.Time) *lane.Call {
 			g.line.settle(now) // those who were left to be asked for have gone
 		}
 	}
+	if g.round == nil && !b.round {
+		g.roundEnd = time.Time{} // those whose round was due have gone; the next has its own end
+	}
 	taken := 0
 	for _, r := range g.gathered {
 		if r.State == lane.Gathered && !b.add(r, false) {
