@@ -151,7 +151,7 @@ if problem then
   return problem
 end
 if more then
-  keep_ttl(config, value_key, permits_key, true, windowed)
+  keep_ttl(config, value_key, permits_key, true, is_window(config, value_key, permits_key, windowed))
   return {'again', found and 'found:' .. digits(found) .. ';' .. more or more}
 end
 

@@ -39,8 +39,9 @@ end
 if ARGV[2] == 'w' then
   end_window(value_key, config.interval)
 end
-keep_ttl(config, value_key, permits_key, false, ARGV[2] == 'w' or (state and state.window))
 if token then
+  keep_ttl(config, value_key, permits_key, false, is_window(config, value_key, permits_key, ARGV[2] == 'w'))
   return {'again', token}
 end
+keep_ttl(config, value_key, permits_key, false, ARGV[2] == 'w' or state.window)
 return repaired and digits(free) or free

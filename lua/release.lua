@@ -34,10 +34,11 @@ state, token, problem = settle(config, value_key, permits_key, places, redis.cal
 if problem then
   return problem
 end
-keep_ttl(config, value_key, permits_key, true, state and state.window)
 if token then
+  keep_ttl(config, value_key, permits_key, true, is_window(config, value_key, permits_key, false))
   return {'again', token, tonumber(ARGV[1])}
 end
+keep_ttl(config, value_key, permits_key, true, state.window)
 if not state.newest then
   return tonumber(ARGV[1])
 end

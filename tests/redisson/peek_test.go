@@ -203,7 +203,7 @@ func TestPeekAnswersWhatTakeWould(t *testing.T) {
 func TestTakeUpToTakesWhatIsFree(t *testing.T) {
 	t.Parallel()
 	least := map[string]int{"granted": 20, "refused": 5}
-	eachDrawn(t, 100, [2]uint64{8, 5}, least, func(t *testing.T, s *drawnState, client *rratelimiter.Client) {
+	eachDrawn(t, 400, [2]uint64{11, 22}, least, func(t *testing.T, s *drawnState, client *rratelimiter.Client) {
 		l := client.RateLimiter(s.keys.Config, rratelimiter.WithDefault(s.cfg))
 		free := func() (int64, error) {
 			d, err := l.Peek(t.Context(), 1)
