@@ -60,7 +60,7 @@ raced() {
 # Many tests wait more than they compute: more tests and packages at a time than there
 # are processors.
 with_race() {
-	raced | xargs scripts/race.sh -vet=off -shuffle=on -p 3 -parallel 6 -timeout 10m
+	raced | xargs scripts/race.sh -vet=off -shuffle=on -p 3 -parallel 6 -timeout 30m
 }
 
 # All others.
@@ -68,7 +68,7 @@ without_race() {
 	local apart=(./compat_test)
 	if [ "$all" = all ]; then apart+=(./internal/test/distribution); else apart+=("${only_in_all[@]}"); fi
 	go list ./... | grep -vxF "$(go list "${apart[@]}" && raced)" |
-		xargs go test -vet=off -ldflags=-w -shuffle=on -p 2 -parallel 8 -timeout 10m
+		xargs go test -vet=off -ldflags=-w -shuffle=on -p 2 -parallel 8 -timeout 30m
 }
 
 # Faults of all kinds at once. One round of each test of it has run with the rest.
@@ -85,12 +85,12 @@ other_modules() {
 	scripts/modules.sh -p 2 bash -c '
 		case ${PWD#"$0"/} in
 		"$0") ;;
-		dashboard/browser) [ "$1" != all ] || go test -vet=off -ldflags=-w -shuffle=on -timeout 10m ./... ;;
-		benchmarks) go test ${short:+-short} -vet=off -ldflags=-w -shuffle=on -timeout 10m ./... ;;
-		examples/*) go test -vet=off -ldflags=-w -shuffle=on -timeout 10m ./... ;;
+		dashboard/browser) [ "$1" != all ] || go test -vet=off -ldflags=-w -shuffle=on -timeout 30m ./... ;;
+		benchmarks) go test ${short:+-short} -vet=off -ldflags=-w -shuffle=on -timeout 30m ./... ;;
+		examples/*) go test -vet=off -ldflags=-w -shuffle=on -timeout 30m ./... ;;
 		*)
 			if [ "$1" = all ]; then test=("$0/scripts/race.sh"); else test=(go test -ldflags=-w); fi
-			"${test[@]}" -vet=off -shuffle=on -timeout 10m ./...
+			"${test[@]}" -vet=off -shuffle=on -timeout 30m ./...
 			;;
 		esac' "$PWD" "$all"
 }
@@ -113,13 +113,13 @@ other_servers() {
 # What users get, with no module fetched before, as somebody has it who has just come:
 # go get wants go.mod files that no build here ever fetched.
 from_nothing() {
-	GOMODCACHE=$work/modules go test -vet=off -ldflags=-w -shuffle=on -timeout 10m ./internal/test/distribution
+	GOMODCACHE=$work/modules go test -vet=off -ldflags=-w -shuffle=on -timeout 30m ./internal/test/distribution
 }
 
 beside_redisson() {
 	local -x RRL_RELEASES=${RRL_RELEASES:-}
 	[ "$all" = all ] || RRL_RELEASES=${RRL_RELEASES:-4.7.0}
-	go test -vet=off -ldflags=-w -shuffle=on -timeout 10m ./compat_test/...
+	go test -vet=off -ldflags=-w -shuffle=on -timeout 30m ./compat_test/...
 }
 
 # begin NAME COMMAND runs it beside what follows, and end NAME waits for it.

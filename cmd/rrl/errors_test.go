@@ -257,22 +257,22 @@ func TestAReplicaAloneTakesNoChanges(t *testing.T) {
 	}
 }
 
-// A user of the least rights who may only use some names can try all that needs no
-// list of names.
+// A user of the least rights for some names can try all that needs no list of names.
 func TestAUserOfAPrefix(t *testing.T) {
 	t.Parallel()
 	server := redistest.StartRedis(t)
 	user := redistest.AddUser(t, server, nil, redistest.LeastCommands, redistest.KeysWithPrefix("api:")).Options().Username
-	servers{t: t, flags: []string{"--redis", "redis://" + user + ":" + user + "@" + server.Addr()}}.play(`
+	s := servers{t: t, flags: []string{"--redis", "redis://" + user + ":" + user + "@" + server.Addr()}}
+	s.play(`
 set-rate api:x 5/1h           => ...
 acquire api:x                 => ...
 release api:x                 => ...
 watch api:x --count 1         => ...
 demo --prefix api: --tries 1  => ...
 bench --prefix api: --time 100ms --callers 2 --limiters 3 => ...
-doctor api:*                  => ...
-delete api:x                  => ...
 `)
+	assert.Empty(t, s.run(t.Context(), "doctor", "api:*").stderr) // it may warn of a busy machine
+	s.play("delete api:x => ...\n")
 	assert.Empty(t, redistest.Keys(t, server.Client(t, nil), "*"))
 }
 

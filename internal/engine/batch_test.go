@@ -130,8 +130,7 @@ func TestAnswersAreThoseOfRequestsTakenOneByOne(t *testing.T) {
 		o := outcome{Outcome: lane.Outcome{Limit: rate, Free: free, Taken: taken}}
 		assert.Equal(t, want, toldBy(tell(batchOf(t, wishes), o)))
 
-		// The script may tell what was free for what was taken: the walk ends
-		// the same.
+		// The script may tell what was free for what was taken: the walk ends the same.
 		o.Taken = free
 		assert.Equal(t, want, toldBy(tell(batchOf(t, wishes), o)))
 	})

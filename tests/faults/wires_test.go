@@ -274,12 +274,18 @@ func meetFaults(t *testing.T, w *limitertest.Wire, draw *rand.Rand, faults strin
 	})
 }
 
-// leaving is the context of a caller who waits for a while and then goes, answered or
-// not: a timeout could end before lost answers have been made up for.
-func leaving(t *testing.T) context.Context {
-	ctx, cancel := context.WithCancel(t.Context())
+// leaving ends after a while, as callers' patience: a timeout may end before answers come again.
+func leaving() context.Context {
+	ctx, cancel := context.WithCancel(context.Background())
 	time.AfterFunc(limitertest.Outlasts, cancel)
 	return ctx
+}
+
+func leaves(permits int64) limitertest.Wish {
+	return func(w *limitertest.Wire) (int64, error) {
+		ok, err := w.TryAcquire(leaving(), permits, time.Hour)
+		return limitertest.Counted(permits, ok, err)
+	}
 }
 
 // stormRound makes some requests under faults, releases some of what is held, and checks
@@ -292,10 +298,7 @@ func stormRound(t *testing.T, w *limitertest.Wire, draw *rand.Rand, holding *int
 		permits := 1 + draw.Int64N(6)
 		wishes = append(wishes, []limitertest.Wish{
 			limitertest.TakeFor(permits),
-			func(w *limitertest.Wire) (int64, error) {
-				ok, err := w.TryAcquire(leaving(t), permits, time.Hour)
-				return limitertest.Counted(permits, ok, err)
-			},
+			leaves(permits),
 			func(w *limitertest.Wire) (int64, error) {
 				ok, err := w.TryAcquire(ctx, permits, 0)
 				return limitertest.Counted(permits, ok, err)
@@ -346,7 +349,7 @@ func (w *bundle) stormRound(t *testing.T, draw *rand.Rand, holding *three) bool 
 			case 0:
 				all, err = w.tryAll(ctx, permits, 0)
 			case 1:
-				all, err = w.tryAll(leaving(t), permits, time.Hour)
+				all, err = w.tryAll(leaving(), permits, time.Hour)
 			case 2:
 				all, err = w.tryAll(context.Background(), permits, 0)
 			default:

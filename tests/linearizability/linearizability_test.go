@@ -78,8 +78,7 @@ type linearKind struct {
 	far       bool                    // the server is, so that several calls of a Client's for one limiter are under way
 }
 
-// happen returns what lets a history be drawn and happen, with the scripts
-// changed by m.
+// happen returns what lets a history be drawn and happen, with the scripts changed by m.
 func (k linearKind) happen(t *testing.T, m limitertest.Mutation) func(*rand.Rand) []*linear.History {
 	t.Helper()
 	if !k.virtual {
@@ -157,8 +156,7 @@ const (
 	linearCalls   = 4 // of each caller
 )
 
-// sizes returns how many callers each Client has, and how many limiters there
-// are.
+// sizes returns how many callers each Client has, and how many limiters there are.
 func (k linearKind) sizes() (callers, limiters int) {
 	switch {
 	case k.many:
@@ -171,8 +169,7 @@ func (k linearKind) sizes() (callers, limiters int) {
 	return 5, 2
 }
 
-// linearPermits is what is asked for: equal numbers next to each other travel as
-// one.
+// linearPermits is what is asked for: equal numbers next to each other travel as one.
 var linearPermits = []int64{1, 1, 2, 2, 2, 3, 3, 4, 5}
 
 // plan is what is to happen in a history.

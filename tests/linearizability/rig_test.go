@@ -143,8 +143,7 @@ type rashCall struct {
 	cancel  context.CancelFunc
 }
 
-// newLinearRig returns a rig on the shared server, with a proxy before each
-// Client.
+// newLinearRig returns a rig on the shared server, with a proxy before each Client.
 func newLinearRig(t *testing.T, kind linearKind, m limitertest.Mutation) *linearRig {
 	t.Helper()
 	server := redistest.Shared(t)
@@ -177,8 +176,7 @@ func newVirtualRig(kind linearKind, m limitertest.Mutation, rdb *redis.Client) *
 	return rig
 }
 
-// lateAfter is how long a request is held back so that it comes after its
-// repeat.
+// lateAfter is how long a request is held back so that it comes after its repeat.
 const lateAfter = 80 * time.Millisecond
 
 // arm lets the proxies hold back, and lose, what the kind says.
@@ -218,9 +216,8 @@ func (rig *linearRig) arm(draw *rand.Rand) {
 	}
 }
 
-// cancelOnRequest has a context end when its client's next request for permits
-// of the limiter goes, and before that is answered. Where no proxy sees it go,
-// it ends soon.
+// cancelOnRequest has a context end when its client's next request for permits of the
+// limiter goes, and before that is answered. Where no proxy sees it go, it ends soon.
 func (rig *linearRig) cancelOnRequest(client int, limiter string, cancel context.CancelFunc) {
 	if rig.proxies == nil {
 		go cancel()
@@ -231,8 +228,7 @@ func (rig *linearRig) cancelOnRequest(client int, limiter string, cancel context
 	rig.rash = append(rig.rash, rashCall{client, limiter, cancel})
 }
 
-// cancel ends the contexts that wait for a request, and tells whether there are
-// any.
+// cancel ends the contexts that wait for a request, and tells whether there are any.
 func (rig *linearRig) cancel(client int, limiters []string) (some bool) {
 	rig.mu.Lock()
 	defer rig.mu.Unlock()
