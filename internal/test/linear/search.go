@@ -35,7 +35,7 @@ var (
 
 // CheckTime is far more than the search for an order of most histories takes.
 // If many calls were cancelled, as they are on a busy machine, none is enough.
-const CheckTime = 5 * time.Minute
+const CheckTime = 30 * time.Second
 
 // Check tells whether the calls can have happened one after another, within about the
 // limit, and how many of the first have an order. It goes by beginnings of the history, each
