@@ -331,7 +331,7 @@ func TestALimiterMadeAnewOutlivesTheOldOne(t *testing.T) {
 // which came later, for one each.
 //
 // The one for many comes first until it has waited for an interval. From then on Go
-// asks for the others too: one that can't be served holds nobody up for longer.
+// asks for the others too, so a request that can't be served no longer holds up the rest.
 func TestFairness(t *testing.T) {
 	t.Parallel()
 	for _, many := range []int64{10, 20} {

@@ -62,8 +62,8 @@ func record(t *testing.T, columns ...any) {
 	redistest.Record(t, test, columns...)
 }
 
-// sharing is what Go is told if it shares limiters with a release. From 3.35
-// on nothing need be said.
+// sharing returns the options of a Client that shares limiters with a release: none
+// from 3.35 on.
 func sharing(version string) []rratelimiter.Option {
 	if !model.Older(version, "3.35.0") {
 		return nil

@@ -152,7 +152,7 @@ func TestReadOnly(t *testing.T) {
 	s = newSite(t, func(c *Config) { c.Authorize = WithToken("") })
 	r := s.request("/api/preview", rateBody("orders", 20, 1000, false))
 	withBearer("")(r)
-	assert.Equal(t, http.StatusUnauthorized, s.do(r).Code, "nobody can change anything with an empty token")
+	assert.Equal(t, http.StatusUnauthorized, s.do(r).Code, "an empty token changes nothing")
 }
 
 // Behind a login of one's own, all answers need it, and the list of changes has its names.

@@ -87,9 +87,10 @@ func (g *Guard) Instead(how limit.Failure, of Account, n int64, rule local.Rule,
 ) {
 	uncharged := func(undo func()) func(context.Context) error {
 		g.Uncharged.Add(of, n, rule.Window)
-		return func(ctx context.Context) error {
+		return func(context.Context) error {
 			undo()
-			return g.Uncharged.Undo(of, n)(ctx)
+			g.Uncharged.Take(of, n)
+			return nil
 		}
 	}
 	share, isLocal := how.Local()

@@ -1,7 +1,6 @@
 package outage
 
 import (
-	"context"
 	"math"
 	"sync"
 	"time"
@@ -45,11 +44,3 @@ func (u *Uncharged) Add(of Account, n int64, interval time.Duration) {
 // Take returns how many of n permits, at most, are some that Redis was not charged
 // for; they are no longer.
 func (u *Uncharged) Take(of Account, n int64) (taken int64) { return u.all().GiveBack(of, n) }
-
-// Undo returns what undoes a grant that was added: those permits are nobody's any more.
-func (u *Uncharged) Undo(of Account, n int64) func(context.Context) error {
-	return func(context.Context) error {
-		u.Take(of, n)
-		return nil
-	}
-}
