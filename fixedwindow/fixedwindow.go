@@ -65,7 +65,7 @@ func New(rdb Redis, cfg Config, opts ...limit.Option) *Limiter {
 	l := &Limiter{cfg: cfg, lanes: lanes}
 	l.table = lane.NewGroups(lanes, lane.Rule{
 		Package: "fixedwindow", Options: o, Err: errors.Join(cfg.validate(), err), Most: MaxLimit, Limit: cfg.Limit,
-		Usual: cfg.Limit, Window: cfg.Window, Ask: l.ask, Peek: l.peek,
+		Usual: cfg.Limit, Window: cfg.Window, Ask: l.ask,
 	})
 	return l
 }
@@ -124,15 +124,6 @@ func (l *Limiter) ask(key string, b *lane.Batch) (*lane.Question, error) {
 	q.Script, q.Keys = lua.FixedWindow, keys
 	q.Args = script.Constant(b.Args([]any{script.Number(l.cfg.Limit), l.cfg.Window.Milliseconds()}))
 	return q, nil
-}
-
-// peek returns the call that tells how a batch would be decided.
-func (l *Limiter) peek(_ context.Context, key string, b *lane.Batch) (*lane.Question, error) {
-	q, err := l.ask(key, b)
-	if err == nil {
-		q.Script = lua.FixedWindowPeek
-	}
-	return q, err
 }
 
 func (l *Limiter) read(keys *script.Keys, reply any, err error) (lane.Verdict, error) {

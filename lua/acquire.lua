@@ -113,20 +113,32 @@ end
 local requests = read_requests(sum_text, single, up_to)
 local answered = not windowed and was_answered(list, identity)
 local found, token, more = nil, ARGV[6] or '', nil
-if age ~= '' or token ~= '' then
---- @include "earlier_run"
-  found, token, more = earlier_run(permits_key, requests.members, single and not up_to, age, now, token, answered)
+local known, rest = string.match(token, '^found:(%d+);(.*)$')
+if known then
+  found, token = tonumber(known), rest
+elseif age ~= '' then
+--- @include "find"
+  found, more = find(permits_key, requests.members, single and not up_to, now - tonumber(age), token)
   if more then
     return {'again', more}
   end
+  -- A repeat that was answered without a trace was refused, or its permits have been
+  -- given back since.
+  found = found or answered and 0 or nil
 end
 if answered and not found then
   return redis.error_reply('LATE the attempt has been answered')
 end
 local noted, need = age ~= '' and not answered, sum_of_requests(requests, rate)
 if found and found > 0 then
---- @include "granted_earlier"
-  found = granted_earlier(requests, rate, found)
+  -- Others may have released some of it: it is the least that the requests can come to.
+  for _ = 1, 1000 do
+    local taken, _, lacks = walk_requests(requests, rate, found, true)
+    if taken == found then
+      break
+    end
+    found = found + lacks
+  end
 elseif need == 0 then
   if noted and not new then
     mark_answered(KEYS[1], list, identity, now)
@@ -173,10 +185,24 @@ if refused[1] and state.oldest and not windowed then
 end
 
 if not found and taken > 0 then
---- @include "grant"
-  if not grant(value_key, permits_key, interval, state, taken, own, single, now_text, sum_text, windowed) then
-    keep_ttl(config, value_key, permits_key, true, windowed or state.window)
-    return {'taken'}
+  local added = {now_text, digits(taken) == sum_text and ARGV[1] or with_permits(ARGV[1], taken)}
+  if single then
+    added = {}
+    for _, row in ipairs(own) do
+      -- Another call has the id.
+      if #row <= 20 and redis.call('ZSCORE', permits_key, row) then
+        keep_ttl(config, value_key, permits_key, true, state.window)
+        return {'taken'}
+      end
+      added[#added + 1] = now_text
+      added[#added + 1] = row
+    end
+  end
+  if state.unset then
+    make_value(value_key, state.free, windowed, interval)
+  end
+  if windowed or redis.call('ZADD', permits_key, 'NX', unpack(added)) > 0 then
+    redis.call('DECRBY', value_key, digits(taken))
   end
 end
 if noted then

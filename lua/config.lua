@@ -8,10 +8,5 @@
 --   rate, interval in ms, type, keepAliveTime in ms (0 for none)
 --   NOTINIT, CORRUPT <key's number> <field> <why>
 
---- @include "config_or_new"
-
-local config, _, problem = config_or_new(redis.call('HMGET', KEYS[1], 'rate', 'interval', 'type', 'keepAliveTime'), '')
-if problem then
-  return problem
-end
+--- @include "limiter"
 return {config.rate, config.interval, config.per_client and 1 or 0, config.keep}

@@ -8,12 +8,7 @@
 --   1
 --   NOTINIT, CORRUPT <key's number> <field> <why>
 
---- @include "config_or_new"
-
-local config, _, problem = config_or_new(redis.call('HMGET', KEYS[1], 'rate', 'interval', 'type', 'keepAliveTime'), '')
-if problem then
-  return problem
-end
+--- @include "limiter"
 
 -- RENAME would free what it replaces at once, however much that is.
 local function move(from, to)

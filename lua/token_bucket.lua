@@ -11,7 +11,9 @@
 --   3  interval in seconds
 --   4  how many tokens may be borrowed
 --   5  ms in which an empty bucket fills
---   6, 7, ...  tokens, count: that many requests for so many tokens each
+--   6, 7, ...  tokens, count: that many requests for so many tokens each. Tokens
+--      without a count: nothing is changed, and the answer is what one request
+--      for so many would get
 -- Returns
 --   limit, free, taken, last, reset, waits...
 --      limit: the capacity, with what may be borrowed
@@ -23,5 +25,86 @@
 --      limit: the ms until it could pass
 --   CORRUPT <key's number> <field> <why>
 
-local peeks = false
---- @include "decide_bucket"
+--- @include "bucket"
+--- @include "clock"
+--- @include "corrupt"
+--- @include "integer"
+--- @include "walk"
+
+local capacity, refill, interval, borrow = tonumber(ARGV[1]), tonumber(ARGV[2]), tonumber(ARGV[3]), tonumber(ARGV[4])
+local now, peeks = tonumber(clock()), not ARGV[7]
+local second = math.floor(now / 1000)
+
+local tokens_text, last_text = redis.call('GET', KEYS[1]), redis.call('GET', KEYS[2])
+local tokens, last = integer(tokens_text), integer(last_text)
+if tokens_text and not tokens then
+  return corrupt(1, 'tokens', 'is no number: ' .. tokens_text)
+end
+if last_text and not last then
+  return corrupt(2, 'time', 'is no number of seconds: ' .. last_text)
+end
+
+-- Of a bucket that lost one of its keys no more is taken for granted than is
+-- sure: no refill if it is not known since when, and no tokens but refills.
+local changed = not tokens or not last
+if changed then
+  if tokens then
+    last = second
+  elseif last then
+    tokens = 0 - borrow -- -borrow could be -0, which is no integer's text
+  else
+    tokens, last = capacity, second
+  end
+end
+tokens = math.min(tokens, capacity)
+local periods = math.floor((second - last) / interval)
+if periods > 0 then
+  tokens = math.min(capacity, tokens + periods * refill)
+  last = last + periods * interval
+  changed = true
+end
+local life, known = life_of(tokens, capacity, refill, interval, ARGV[5]), last
+last = since(last, second, life)
+changed = changed or last ~= known
+
+local free = math.max(0, tokens + borrow)
+local taken, refused = walk(free, capacity + borrow, 6)
+tokens = tokens - taken
+
+-- The ms until so many tokens have come.
+local function wait_for(more)
+  return math.min(longest, math.max(1, (last + math.ceil(more / refill) * interval) * 1000 - now))
+end
+
+local reset = 0
+if tokens < capacity then
+  reset = wait_for(capacity - tokens)
+end
+
+-- By the clock of a caller that is ahead no refill may ever come. The bucket is
+-- full all the same once the keys have gone.
+local ahead, left = last > second, life
+local write = taken > 0 or changed
+if not write then
+  left = redis.call('PTTL', KEYS[1])
+  write = left < 0 or left > life or left ~= redis.call('PTTL', KEYS[2]) or (left < reset and not ahead)
+end
+if write then
+  left = life
+  if not peeks then
+    store(tokens, last, life)
+  end
+end
+if ahead then
+  reset = math.min(reset, left + 1)
+end
+
+local answer = {capacity + borrow, free, taken, last, reset}
+for i, permits in ipairs(refused) do
+  local wait = wait_for(permits - tokens - borrow)
+  if ahead then
+    wait = math.min(wait, left + 1)
+  end
+  answer[5 + i] = wait
+end
+return answer

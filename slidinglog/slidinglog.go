@@ -98,7 +98,7 @@ func New(rdb Redis, cfg Config, opts ...limit.Option) *Limiter {
 	}
 	l.table = lane.NewGroups(lanes, lane.Rule{
 		Package: "slidinglog", Options: o, Err: l.err, Most: MaxPermits, Limit: most,
-		Usual: cfg.Limit, Window: cfg.Window, Write: "ZADD", Check: l.check, Ask: l.ask, Peek: l.peek,
+		Usual: cfg.Limit, Window: cfg.Window, Write: "ZADD", Check: l.check, Ask: l.ask,
 	})
 	return l
 }
@@ -198,21 +198,6 @@ func (l *Limiter) askApart(key string, b *lane.Batch) *lane.Question {
 		return lane.Verdict{}, err
 	}
 	return q
-}
-
-// peek returns the call that tells how a batch would be decided, by the
-// threshold that it reads before.
-func (l *Limiter) peek(ctx context.Context, key string, b *lane.Batch) (*lane.Question, error) {
-	most := l.cfg.Limit
-	if l.cfg.Thresholds != "" {
-		var err error
-		if most, err = l.threshold(ctx, key); err != nil {
-			return nil, err
-		}
-	}
-	q := l.question(script.KeysOf(key), key, most, b)
-	q.Script = lua.SlidingLogPeek
-	return q, nil
 }
 
 // question returns an attempt to decide a batch.

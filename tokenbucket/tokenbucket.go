@@ -98,7 +98,7 @@ func New(rdb Redis, cfg Config, opts ...limit.Option) *Limiter {
 	l := &Limiter{cfg: cfg, lanes: lanes}
 	l.table = lane.NewGroups(lanes, lane.Rule{
 		Package: "tokenbucket", Options: o, Err: errors.Join(cfg.validate(), err), Most: MaxTokens, Limit: cfg.Capacity + cfg.Borrow,
-		Usual: cfg.Capacity, Window: l.Window(), Check: check, Beside: l.beside, Ask: l.ask, Peek: l.peek,
+		Usual: cfg.Capacity, Window: l.Window(), Check: check, Beside: l.beside, Ask: l.ask,
 	})
 	return l
 }
@@ -196,15 +196,6 @@ func (l *Limiter) ask(key string, b *lane.Batch) (*lane.Question, error) {
 		c.Capacity, c.Refill, int64(c.Interval / time.Second), c.Borrow, c.fill().Milliseconds(),
 	}))
 	return q, nil
-}
-
-// peek returns the call that tells how a batch would be decided.
-func (l *Limiter) peek(_ context.Context, key string, b *lane.Batch) (*lane.Question, error) {
-	q, err := l.ask(key, b)
-	if err == nil {
-		q.Script = lua.TokenBucketPeek
-	}
-	return q, err
 }
 
 func (l *Limiter) read(keys *script.Keys, reply any, err error) (lane.Verdict, error) {

@@ -20,7 +20,8 @@ type Batch struct {
 	Line  int   // how many of the first stand in line
 	UpTo  bool  // one request, for as many permits as are free, at most Sum
 
-	runs []Run
+	runs  []Run
+	peeks bool // of its one request, nothing is taken
 }
 
 // Run is a number of requests, one after another, for the same permits.
@@ -92,8 +93,11 @@ func (b *Batch) Drop() {
 func (b *Batch) Reset() { *b = Batch{runs: b.runs[:0]} }
 
 // Args appends the requests as scripts take them, run-length coded: permits,
-// count, permits, count...
+// count, permits, count...; to a script that is to change nothing, permits alone.
 func (b *Batch) Args(all []any) []any {
+	if b.peeks {
+		return append(all, script.Number(b.Sum))
+	}
 	for _, r := range b.runs {
 		all = append(all, script.Number(r.Permits), script.Number(r.Count))
 	}

@@ -47,10 +47,6 @@ type Rule struct {
 
 	// Ask returns the question to Redis about a batch for a key.
 	Ask func(key string, b *Batch) (*Question, error)
-
-	// Peek returns the question to Redis what a request would be answered if it were
-	// asked now, by itself. It takes nothing.
-	Peek func(ctx context.Context, key string, b *Batch) (*Question, error)
 }
 
 // Question is a script call and how its answer is read.

@@ -18,18 +18,21 @@ func (g *Groups) peek(ctx context.Context, key string, permits int64) (limit.Dec
 	if d, err := g.check(ctx, key, permits); err != nil {
 		return d, err
 	}
-	b := &Batch{}
+	b := &Batch{peeks: true}
 	b.Add(permits, false, 0)
-	q, err := g.rule.Peek(ctx, key, b)
-	if err != nil {
-		return limit.Decision{}, err
+	q, err := g.rule.Ask(key, b)
+	var v Verdict
+	for err == nil && q != nil {
+		q.Repeat, q.Reads = true, true
+		reply, failed := g.lanes.Run(ctx, &q.Call.Call)
+		if ended := ctx.Err(); failed != nil && ended != nil {
+			return limit.Decision{}, ended
+		}
+		if v, err = q.Read(reply, failed); q.Next != nil {
+			err = nil
+		}
+		q = q.Next
 	}
-	q.Repeat, q.Reads = true, true
-	reply, err := g.lanes.Run(ctx, &q.Call.Call)
-	if ended := ctx.Err(); err != nil && ended != nil {
-		return limit.Decision{}, ended
-	}
-	v, err := q.Read(reply, err)
 	if err != nil {
 		return limit.Decision{}, err
 	}

@@ -1,5 +1,10 @@
---- @include "recount"
+--- @include "integer"
+--- @include "corrupt"
+--- @include "digits"
+--- @include "sum_up"
 --- @include "window"
+--- @include "make_value"
+--- @include "first_write"
 --- @include "write_config"
 
 -- Writes a configuration as write_config does, and takes the time to live off value
@@ -17,13 +22,41 @@ local function set_config(config, new, value_key, permits_key, windowed, replace
   return window
 end
 
--- Makes the configuration of a limiter that has none. What a lost limiter of that name
--- left behind is counted first. Returns as recount does: nil once it is made, with nil
--- and what set_config returns; a token; or nil, error reply.
+-- Makes the configuration of a limiter that has none, or whose own is lost: of which
+-- rate a value is the rest nobody knows then, so what is in use tells. What a fixed
+-- window counts can't be told; its value stays, but no higher than the set allows. One
+-- that counts nothing goes: it may be none. Without a configuration nobody adds members.
+-- Returns nil once it is made, with nil and what set_config returns; a token if there
+-- are more rows to look at, with nothing changed yet; or nil, error reply.
 local function make_config(config, new, value_key, permits_key, places, now, token, windowed)
-  local more, problem = recount(config, value_key, permits_key, places, now, token, windowed)
-  if more or problem then
-    return more, problem
+  local text = redis.call('GET', value_key)
+  local value = integer(text)
+  if text and not value then
+    return nil, corrupt(places[1], 'value', 'is no integer: ' .. text)
+  end
+  local last = redis.call('ZRANGE', permits_key, '-1', '-1', 'WITHSCORES')
+  local used, more, problem = sum_up(permits_key, places[2], last[1], token)
+  if problem then
+    return nil, problem
+  end
+  local in_use = last[1] and (tonumber(last[2]) or math.huge) > now - config.interval
+  if in_use and more then
+    return more
+  end
+  local free = config.rate
+  if in_use then
+    free = free - used
+  end
+  first_write(permits_key)
+  if value and (windowed or in_use or value < config.rate) and is_window(config, value_key, permits_key, windowed) then
+    redis.call('INCRBY', value_key, digits(math.min(0, free - value)))
+  elseif in_use then
+    make_value(value_key, free, windowed, config.interval)
+  else
+    redis.call('UNLINK', value_key)
+  end
+  if not in_use then
+    redis.call('UNLINK', permits_key)
   end
   return nil, nil, set_config(config, new, value_key, permits_key, windowed)
 end

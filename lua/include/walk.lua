@@ -1,11 +1,11 @@
 -- Walks the requests, in order, with that many free permits: each gets all that
--- it asks for or nothing. They stand in ARGV from first on: permits, count. A
+-- it asks for or nothing. They stand in ARGV from first on: permits, count, 1 if it is left out. A
 -- request for more than the limit is none. Returns the permits granted, and the
 -- refused sizes in order, one for each run of which a request was refused.
 local function walk(free, limit, first)
   local taken, refused = 0, {}
   for i = first, #ARGV, 2 do
-    local permits, count = tonumber(ARGV[i]), tonumber(ARGV[i + 1])
+    local permits, count = tonumber(ARGV[i]), tonumber(ARGV[i + 1] or '1')
     if permits <= limit then
       local granted = math.max(0, math.min(count, math.floor((free - taken) / permits)))
       taken = taken + granted * permits
