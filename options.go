@@ -145,7 +145,8 @@ func (c *Client) checkReplicas() error {
 // shares the Client's limiters. It decides what the Client writes, so that this
 // version reads it right; what others have written is read whatever it is.
 // Without the option that is 3.35.0: if any program that shares a limiter uses
-// Redisson before that, pass the oldest version in use.
+// Redisson before that, pass the oldest version in use. A newer version than 4.7.0
+// counts as 4.7.0; the observer and the log receive [limit.RedissonUntested] once.
 //
 //	versions         what stands for a grant
 //	3.12.0-3.13.2    nothing: the value counts a fixed window, so that an interval

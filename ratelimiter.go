@@ -83,6 +83,9 @@ func New(rdb Redis, opts ...Option) *Client {
 	c.err = errors.Join(c.err, c.checkReplicas())
 	c.ids = redisson.NewIdentities(c.rules.Layout)
 	c.observer = observe.New(c.options.Observer, c.options.Logger)
+	if untested := c.rules.Untested(); untested != nil {
+		c.observer.Happened(limit.Event{Kind: limit.RedissonUntested, Err: untested})
+	}
 	c.engine = engine.New(rdb, c.options.CallTimeout, c.rules, c.ids, c.observer)
 	c.engine.AwaitReplicas(c.replicas, c.replicasWait)
 	c.clock = c.engine.Clock()

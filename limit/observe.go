@@ -240,4 +240,8 @@ const (
 	// NameNotNoted: Redis does not know what the Client is called by WithClientName.
 	// It is tried again while the Client is used; told once until it works.
 	NameNotNoted EventKind = "name not noted"
+
+	// RedissonUntested: WithRedissonVersion names a Redisson newer than any that was tested
+	// with this module. It counts as the newest tested; Err names both.
+	RedissonUntested EventKind = "Redisson untested"
 )

@@ -145,7 +145,7 @@ func (o *observer) Leased(l limit.Lease) {
 var known = []limit.EventKind{
 	limit.ServerSilent, limit.ServerAnswers, limit.AskedNoMore, limit.AskedAgain,
 	limit.PermitsGivenUp, limit.StateRepaired, limit.LayoutsExclude, limit.ReplicasBehind, limit.ReplicasKeepUp,
-	limit.RateReplaced, limit.RateDiffers, limit.PrefixesMeet, limit.NameNotNoted,
+	limit.RateReplaced, limit.RateDiffers, limit.PrefixesMeet, limit.NameNotNoted, limit.RedissonUntested,
 }
 
 // Happened counts what is rare.

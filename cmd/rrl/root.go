@@ -78,6 +78,19 @@ func (a *app) printError(err error) {
 	fmt.Fprintln(a.stderr, "rrl: "+text)
 }
 
+// warn writes err, unless it is nil, to standard error as what does not end a command.
+func (a *app) warn(err error) {
+	switch {
+	case err == nil:
+	case a.out.JSON:
+		_ = output.WriteJSON(a.stderr, struct {
+			Warning string `json:"warning"`
+		}{inWords(err)})
+	default:
+		fmt.Fprintln(a.stderr, "rrl: "+inWords(err))
+	}
+}
+
 // answer prints v where JSON is wanted, else the text, and ends a command by
 // whether the answer is yes.
 func (a *app) answer(v any, text string, yes bool) error {
@@ -155,9 +168,11 @@ func (a *app) checkFlags(flags, root *pflag.FlagSet) error {
 		return err
 	}
 	if flags.Changed("redisson") {
-		if _, err := redisson.RulesFor(a.redisson); err != nil {
+		rules, err := redisson.RulesFor(a.redisson)
+		if err != nil {
 			return err
 		}
+		a.warn(rules.Untested())
 	}
 	return a.connect.Check()
 }

@@ -13,7 +13,7 @@ import (
 	"github.com/rratelimiter/rratelimiter/limit"
 )
 
-// Versions of Redisson that a limiter can be shared with.
+// Versions of Redisson that a limiter can be shared with. Newer ones count as the newest.
 const (
 	oldestRedisson = "3.12.0"
 	newestRedisson = "4.7.0"
@@ -32,6 +32,8 @@ type Rules struct {
 	// Merge allows one member for several requests. Redisson counts members
 	// instead of permits in 3.16.2 to 3.34.
 	Merge bool
+
+	untested bool // the version is newer than the newest known
 }
 
 // NewestRules are those of every version from 3.35 on.
@@ -57,6 +59,15 @@ func (r Rules) Unsupported(what string) error {
 		limit.ErrUnsupported, what, r.Version)
 }
 
+// Untested returns what to say of a version newer than the newest known, and nil for
+// those known.
+func (r Rules) Untested() error {
+	if !r.untested {
+		return nil
+	}
+	return fmt.Errorf("Redisson %s is newer than %s, the newest that was tested, and counts as that", r.Version, newestRedisson)
+}
+
 // version is that of a Redisson: major, minor, patch.
 type version [3]int
 
@@ -73,11 +84,12 @@ var lastPatches = map[int][]int{
 	4: {0: 0, 1: 0, 2: 0, 3: 1, 4: 0, 5: 0, 6: 1, 7: 0},
 }
 
-// RulesFor returns the rules of a version: limit.ErrInvalidConfig where it is not
-// known.
+// RulesFor returns the rules of a version. A version newer than any known has those of
+// the newest. Other unknown versions are limit.ErrInvalidConfig.
 func RulesFor(name string) (Rules, error) {
 	v, ok := parseVersion(name)
-	if !ok {
+	untested := ok && newer(v)
+	if !ok || !untested && !v.known() {
 		return Rules{}, fmt.Errorf("%w: %w: WithRedissonVersion: %q is no version of Redisson from %s to %s; name the oldest that shares the limiters, as in \"3.15.5\"",
 			limit.ErrInvalidConfig, limit.ErrUnsupported, name, oldestRedisson, newestRedisson)
 	}
@@ -92,10 +104,22 @@ func RulesFor(name string) (Rules, error) {
 	case v.before(version{3, 21, 0}):
 		layout = codec.LayoutD1
 	}
-	return Rules{Version: name, Layout: layout, Merge: !v.before(version{3, 35, 0})}, nil
+	return Rules{Version: name, Layout: layout, Merge: !v.before(version{3, 35, 0}), untested: untested}, nil
 }
 
-// parseVersion reads a version; ok tells whether it is one of those known.
+// known reports whether there is such a version.
+func (v version) known() bool {
+	minors := lastPatches[v[0]]
+	return v[1] < len(minors) && v[2] <= minors[v[1]] && !v.before(version{3, 12, 0})
+}
+
+// newer reports whether a version came after the newest known.
+func newer(v version) bool {
+	newest, _ := parseVersion(newestRedisson)
+	return newest.before(v)
+}
+
+// parseVersion reads a version; ok reports whether it looks like one.
 func parseVersion(name string) (v version, ok bool) {
 	parts := strings.Split(name, ".")
 	if len(parts) != 3 {
@@ -108,7 +132,5 @@ func parseVersion(name string) (v version, ok bool) {
 		}
 		v[i] = int(n)
 	}
-	minors := lastPatches[v[0]]
-	known := v[1] < len(minors) && v[2] <= minors[v[1]] && !v.before(version{3, 12, 0})
-	return v, known
+	return v, true
 }

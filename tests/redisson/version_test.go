@@ -3,6 +3,7 @@ package redisson_test
 import (
 	"context"
 	"fmt"
+	"log/slog"
 	"strconv"
 	"strings"
 	"testing"
@@ -26,7 +27,7 @@ func TestWithRedissonVersionRefusesWhatItDoesNotKnow(t *testing.T) {
 	t.Parallel()
 	for _, version := range []string{
 		"", "3", "3.15", "3.15.5.1", "v3.15.5", "3.15.05", "3.15.-5", "3.15.5-SNAPSHOT", " 3.15.5",
-		"2.15.2", "3.11.6", "3.15.7", "3.53.0", "4.8.0", "5.0.0", "99999999999999999999.0.0",
+		"2.15.2", "3.11.6", "3.15.7", "3.53.0", "4.6.2", "4.8", "99999999999999999999.0.0",
 	} {
 		t.Run(version, func(t *testing.T) {
 			t.Parallel()
@@ -44,6 +45,20 @@ func TestWithRedissonVersionRefusesWhatItDoesNotKnow(t *testing.T) {
 	}
 }
 
+func TestANewerRedissonCountsAsTheNewest(t *testing.T) {
+	t.Parallel()
+	rdb := redis.NewClient(&redis.Options{})
+	t.Cleanup(func() { _ = rdb.Close() })
+	synctest.Test(t, func(t *testing.T) {
+		var log strings.Builder
+		client := rratelimiter.New(rdb, rratelimiter.WithRedissonVersion("4.7.1"),
+			rratelimiter.WithLogger(slog.New(slog.NewTextHandler(&log, nil))))
+		_, _ = client.RateLimiter("orders"), client.RateLimiter("sales")
+		synctest.Wait()
+		assert.Equal(t, 1, strings.Count(log.String(), "Redisson 4.7.1 is newer than 4.7.0, the newest that was tested"), log.String())
+	})
+}
+
 func TestMembersAreThoseOfTheOldestRedisson(t *testing.T) {
 	t.Parallel()
 	all := map[string]scenario{}
@@ -52,6 +67,7 @@ func TestMembersAreThoseOfTheOldestRedisson(t *testing.T) {
 		"3.16.4": codec.LayoutC, "3.16.8": codec.LayoutC,
 		"3.17.0": codec.LayoutD1, "3.20.1": codec.LayoutD1,
 		"3.21.0": codec.LayoutD2, "3.34.1": codec.LayoutD2, "3.35.0": codec.LayoutD2, newest: codec.LayoutD2,
+		"4.7.1": codec.LayoutD2, "5.0.0": codec.LayoutD2,
 	} {
 		all[version] = scenario{cfg: every(10, minute), version: version, steps: []step{
 			take(3), wait(second), take(4), wait(second), release(2), func(p *play) {
