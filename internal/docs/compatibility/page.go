@@ -30,7 +30,8 @@ var operations = []struct {
 const head = `# Compatibility
 
 Which versions of Redisson and which servers were tested, and the results. Written by ` + "`make test-matrix`" + ` from its own records
-(` + "`go run ./internal/docs/compatibility`" + `); nothing here is written by hand, save what the next Redisson changes. Each section names the test that repeats it.
+(` + "`go run ./internal/docs/compatibility`" + `); nothing here is written by hand,
+save what the next Redisson changes. Each section names the test that repeats it.
 
 `
 
