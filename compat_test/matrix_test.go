@@ -107,6 +107,8 @@ func TestRowsTakenForPermits(t *testing.T) { //nolint:paralleltest // one JVM at
 				// What is right is 1: nine of ten are in use.
 				want := 1
 				switch {
+				case r.Trusts:
+					want = rate
 				case !r.Clamps:
 					want = rate + 1
 				case !r.SumsUp:
@@ -164,6 +166,7 @@ var (
 	mixable = [][2]string{
 		{"3.12.3", "3.13.2"}, {"3.20.1", "4.7.0"}, {"3.13.6", "3.15.5"}, {"3.15.5", "3.16.0"},
 		{"3.17.7", "3.27.2"}, {"3.27.2", "4.7.0"}, {"3.35.0", "4.7.0"}, {"3.45.1", "4.3.1"},
+		{"4.7.0", "next"}, {"3.20.1", "next"}, {"4.7.0", "after-next"}, {"3.20.1", "after-next"},
 	}
 
 	// immiscible are releases that do not read, or not count, each other's rows.
@@ -260,12 +263,12 @@ func afterAnInterval(t *testing.T, javas []service, first, second int, goes serv
 // matrix holds the releases that the tests run beside, oldest first.
 var matrix = []string{
 	"3.12.3", "3.13.6", "3.15.5", "3.16.0", "3.16.8", "3.17.7", "3.20.1", "3.23.5", "3.27.2",
-	"3.35.0", "3.37.0", "3.38.1", "3.45.1", "3.52.0", "4.0.0", "4.3.1", "4.7.0",
+	"3.35.0", "3.37.0", "3.38.1", "3.45.1", "3.52.0", "4.0.0", "4.3.1", "4.7.0", "next", "after-next",
 }
 
-// part holds a release of each layout, and those before and after the last
-// change of how permits in use are counted.
-var part = []string{"3.12.3", "3.15.5", "3.16.8", "3.20.1", "3.27.2", "4.7.0"}
+// part holds a release of each layout, those before and after the last change of how
+// permits in use are counted, and what is not released.
+var part = []string{"3.12.3", "3.15.5", "3.16.8", "3.20.1", "3.27.2", "4.7.0", "next", "after-next"}
 
 var releasesFlag = flag.String("releases", os.Getenv("RRL_RELEASES"),
 	"releases of Redisson to run the matrix on: all, or some with commas between; "+

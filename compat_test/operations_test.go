@@ -59,6 +59,7 @@ type drawer struct {
 
 	tick  int64 // ms, what all times are multiples of
 	still bool  // the clock stands while a step is played
+	heavy bool  // one operation in three is a release
 }
 
 func pick[E any](d drawer, all []E) E { return all[d.IntN(len(all))] }
@@ -71,6 +72,9 @@ func (d drawer) operation(who *actor, s *model.State) string {
 	}
 	if s.Config == nil && who.release == nil && d.IntN(2) == 0 {
 		return "withDefault"
+	}
+	if d.heavy && slices.Contains(all, "release") && d.IntN(3) == 0 {
+		return "release"
 	}
 	for {
 		if do := pick(d, all); do != "wait" || d.still {

@@ -80,10 +80,11 @@ func playTurns(t *testing.T, f fleet) {
 		seed, *operations, r.compared, time.Since(begin).Round(time.Millisecond), r.mismatches, miscounted, strings.Join(compared(), ", "))
 }
 
-// takeTurns takes so many turns.
+// takeTurns takes so many turns, the second half of them with many releases.
 func (r *recorder) takeTurns(operations int) {
 	r.begin()
 	for r.compared < operations {
+		r.heavy = r.compared > operations/2
 		if r.IntN(200) == 0 {
 			r.miscount(pick(r.drawer, []string{"0", "1"}), r.IntN(2) == 0)
 		}

@@ -304,7 +304,7 @@ func TestVersion(t *testing.T) {
 	assert.Equal(t, exitYes, got.code)
 	assert.Contains(t, got.stdout, "rrl version")
 	assert.Regexp(t, `^rrl \S+, commit \S+( and changes)?, go1\.\S+, \w+/\w+\n$`, rrl(t, "version").stdout)
-	newer := "Redisson 4.8.0 is newer than 4.7.0, the newest that was tested, and counts as that"
+	newer := "version 4.8.0 of Redisson is newer than 4.7.0, the newest that was tested, and counts as that"
 	assert.Equal(t, "rrl: "+newer+"\n", rrl(t, "version --redisson 4.8.0").stderr)
 	assert.Equal(t, map[string]any{"warning": newer}, object(t, rrl(t, "version --redisson 4.8.0 --json").stderr))
 	asJSON := object(t, rrl(t, "version --json").stdout)

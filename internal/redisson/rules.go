@@ -65,7 +65,7 @@ func (r Rules) Untested() error {
 	if !r.untested {
 		return nil
 	}
-	return fmt.Errorf("Redisson %s is newer than %s, the newest that was tested, and counts as that", r.Version, newestRedisson)
+	return fmt.Errorf("version %s of Redisson is newer than %s, the newest that was tested, and counts as that", r.Version, newestRedisson)
 }
 
 // version is that of a Redisson: major, minor, patch.

@@ -55,7 +55,7 @@ func TestANewerRedissonCountsAsTheNewest(t *testing.T) {
 			rratelimiter.WithLogger(slog.New(slog.NewTextHandler(&log, nil))))
 		_, _ = client.RateLimiter("orders"), client.RateLimiter("sales")
 		synctest.Wait()
-		assert.Equal(t, 1, strings.Count(log.String(), "Redisson 4.7.1 is newer than 4.7.0, the newest that was tested"), log.String())
+		assert.Equal(t, 1, strings.Count(log.String(), "version 4.7.1 of Redisson is newer than 4.7.0, the newest that was tested"), log.String())
 	})
 }
 

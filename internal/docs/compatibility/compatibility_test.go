@@ -69,7 +69,7 @@ func TestShortFormIsReplaced(t *testing.T) {
 
 func TestReleasesAreSortedByTheirNumbers(t *testing.T) {
 	t.Parallel()
-	releases := []string{"4.0.0", "3.9.1", "3.16.0+3.17.7", "3.16.0", "3.12.3"}
+	releases := []string{"after-next", "4.0.0", "next", "3.9.1", "3.16.0+3.17.7", "3.16.0", "3.12.3"}
 	slices.SortFunc(releases, byRelease)
-	assert.Equal(t, []string{"3.9.1", "3.12.3", "3.16.0", "3.16.0+3.17.7", "4.0.0"}, releases)
+	assert.Equal(t, []string{"3.9.1", "3.12.3", "3.16.0", "3.16.0+3.17.7", "4.0.0", "next", "after-next"}, releases)
 }

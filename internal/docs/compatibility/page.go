@@ -1,6 +1,7 @@
 package main
 
 import (
+	_ "embed"
 	"fmt"
 	"maps"
 	"slices"
@@ -29,9 +30,15 @@ var operations = []struct {
 const head = `# Compatibility
 
 Which versions of Redisson and which servers were tested, and the results. Written by ` + "`make test-matrix`" + ` from its own records
-(` + "`go run ./internal/docs/compatibility`" + `); nothing here is written by hand. Each section names the test that repeats it.
+(` + "`go run ./internal/docs/compatibility`" + `); nothing here is written by hand,
+save what the next Redisson changes. Each section names the test that repeats it.
 
 `
+
+// unreleasedText is of what model.Unreleased holds.
+//
+//go:embed next.md
+var unreleasedText string
 
 // page returns docs/compatibility.md.
 func (r *results) page() string {
@@ -43,6 +50,7 @@ func (r *results) page() string {
 		}
 	}
 	section("Versions by operations", r.releases(), len(r.turns) > 0)
+	section("The next Redisson", unreleasedText, true)
 	section("Both sides at once", r.hammerTable(), len(r.hammers) > 0)
 	section("Two versions and Go", r.fleetTable(), len(r.fleetTurns)+len(r.fleets) > 0)
 	section("Versions that exclude each other", r.breakTable(), len(r.breaks) > 0)

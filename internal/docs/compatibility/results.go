@@ -126,13 +126,16 @@ func readRows(path string, columns int, take func(words []string, number func(in
 	return err
 }
 
-// byRelease sorts releases, or pairs of them, oldest first.
+// byRelease sorts releases, or pairs of them, oldest first, and what is not released last.
 func byRelease(a, b string) int {
+	a, b = unreleased.Replace(a), unreleased.Replace(b)
 	return slices.CompareFunc(strings.FieldsFunc(a, notDigit), strings.FieldsFunc(b, notDigit), func(x, y string) int {
 		m, _ := strconv.Atoi(x)
 		n, _ := strconv.Atoi(y)
 		return m - n
 	})
 }
+
+var unreleased = strings.NewReplacer("after-next", "1001", "next", "1000")
 
 func notDigit(r rune) bool { return r < '0' || r > '9' }

@@ -1,6 +1,7 @@
 package javadriver
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -14,6 +15,8 @@ import (
 	"sync"
 	"sync/atomic"
 	"time"
+
+	"github.com/rratelimiter/rratelimiter/internal/test/model"
 )
 
 // ThrownError is what a call in Java threw.
@@ -167,11 +170,12 @@ func (t *tail) String() string {
 	return string(t.text)
 }
 
-// StartRedisson starts a JVM with this release of Redisson; source is the folder
-// compat_test/java.
+// StartRedisson starts a JVM with this release of Redisson, or one of model.Unreleased;
+// source is the folder compat_test/java.
 func StartRedisson(source, release string) (*Process, error) {
+	jar := cmp.Or(model.Unreleased[release], release)
 	d := Driver{
-		Name: "Redisson " + release, Source: source, Version: release, Properties: []string{"-Dredisson.version=" + release},
+		Name: "Redisson " + release, Source: source, Version: jar, Properties: []string{"-Dredisson.version=" + jar},
 	}
 	if !strings.HasPrefix(release, "3.") {
 		d.Properties = append(d.Properties, "-Djackson.version=2.20.0")
@@ -179,7 +183,7 @@ func StartRedisson(source, release string) (*Process, error) {
 	if dir := os.Getenv("RRL_CACHE"); dir != "" {
 		d.Cache = filepath.Join(dir, "redisson-driver")
 	}
-	options := []string{"-Xmx256m", "-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC", "-XX:+ExitOnOutOfMemoryError"}
+	options := []string{"-Drratelimiter.release=" + release, "-Xmx256m", "-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC", "-XX:+ExitOnOutOfMemoryError"}
 	// What the codecs of older releases reach into.
 	for _, pkg := range []string{
 		"lang", "util", "util.concurrent", "util.concurrent.atomic", "util.concurrent.locks",
@@ -194,8 +198,8 @@ func StartRedisson(source, release string) (*Process, error) {
 	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
 	defer cancel()
 	got, err := Call[string](ctx, j, "version")
-	if err == nil && got != release {
-		err = fmt.Errorf("the JVM has Redisson %s, not %s", got, release)
+	if err == nil && got != jar {
+		err = fmt.Errorf("the JVM has Redisson %s, not %s", got, jar)
 	}
 	if err != nil {
 		j.Close()

@@ -108,6 +108,9 @@ func (m *Module) open(c *Call, fallback *Rate) {
 		m.recount(c)
 		// unlink takes the configuration alone: what is left may have an end.
 		c.Pair().persistBut(m.isWindow(c, c.Pair()))
+		if keep := c.KeepAlive(); keep > 0 {
+			c.ConfigEnd = c.after(keep) // from here on a value that ends a second before that at most is no window
+		}
 	}
 }
 

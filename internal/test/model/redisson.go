@@ -1,6 +1,9 @@
 package model
 
-import "strconv"
+import (
+	"slices"
+	"strconv"
+)
 
 // may returns what an operation does, defects included.
 func (r *Release) may(op Op) []Possible {
@@ -67,8 +70,12 @@ func (r *Release) tryAcquire(c *Call, permits int64) Answer {
 		r.tail(c)
 		return Say(true)
 	}
-	if r.reclaim(c, p) && r.Clamps && p.Value > rate {
-		p.Value = rate - r.inUse(c, p.Rows)
+	if before := p.Value; r.reclaim(c, p) && r.Clamps && p.Value > rate {
+		if used := r.inUse(c, p.Rows); r.Trusts && before+used > rate {
+			p.Value = before
+		} else {
+			p.Value = rate - used
+		}
 	}
 	if p.Value < permits {
 		if problem := r.noWait(c, p); problem != "" {
@@ -159,9 +166,25 @@ func (r *Release) release(c *Call, permits int64) Answer {
 	if p.HasValue {
 		value = p.Value
 	}
-	p.set(min(rate, value+permits)) // the rows stay
+	p.set(min(rate, value+permits))
+	if r.TakesOff { // else the rows stay
+		takeOff(p, permits)
+	}
 	r.tail(c)
 	return Say("done")
+}
+
+// takeOff takes permits off the oldest rows. A row that keeps some is removed and added
+// again: if it was alone, the set loses its end.
+func takeOff(p *Pair, permits int64) {
+	for permits > 0 && len(p.Rows) > 0 {
+		oldest, rest := p.Rows[0], slices.Clone(p.Rows[1:])
+		p.SetRows(rest)
+		if oldest.Permits > permits {
+			p.SetRows(slices.Insert(rest, 0, oldest.lessened(oldest.Permits-permits)))
+		}
+		permits -= oldest.Permits
+	}
 }
 
 func (r *Release) availablePermits(c *Call) Answer {

@@ -1,6 +1,7 @@
 package model
 
 import (
+	"cmp"
 	"fmt"
 	"reflect"
 	"strconv"
@@ -33,11 +34,24 @@ type Release struct {
 	KeepsAlive  bool `since:"3.38.0"` // which is a field, and renewed by each acquire
 	Releases    bool `since:"3.52.0"` // release
 	Updates     bool `since:"4.4.0"`  // setRate(args) and updateRate
+
+	Trusts   bool `since:"next"`       // a value above the rate stays, if it and what is in use were more before
+	TakesOff bool `since:"after-next"` // release takes permits off the oldest rows
 }
 
-// ReleaseOf returns the release with a version such as "3.52.0".
+// Unreleased are changes of Redisson that no release has yet, with the release that
+// drivers make them to. "next" is what https://github.com/redisson/redisson/pull/7343
+// describes, "after-next" a release() that was seen in the sources later, instead of it.
+var Unreleased = map[string]string{"next": "4.7.0", "after-next": "4.7.0"}
+
+// ReleaseOf returns the release with a version such as "3.52.0", or what is Unreleased.
 func ReleaseOf(version string) *Release {
-	since := func(first string) bool { return !Older(version, first) }
+	since := func(first string) bool {
+		if Unreleased[first] != "" {
+			return version == first
+		}
+		return !Older(version, first)
+	}
 	r := &Release{Version: version}
 	for field, flag := range reflect.ValueOf(r).Elem().Fields() {
 		if first, ok := field.Tag.Lookup("since"); ok {
@@ -75,8 +89,10 @@ func (r *Release) Lacks(operation string) bool {
 	return false
 }
 
-// Older reports whether a release came before another. Both are numbers with dots between.
+// Older reports whether a release came before another. Both are numbers with dots between,
+// or Unreleased, which counts as what it is made of.
 func Older(version, than string) bool {
+	version, than = cmp.Or(Unreleased[version], version), cmp.Or(Unreleased[than], than)
 	a, b := strings.Split(version, "."), strings.Split(than, ".")
 	for i := range min(len(a), len(b)) {
 		x, errX := strconv.Atoi(a[i])

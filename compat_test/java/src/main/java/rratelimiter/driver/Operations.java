@@ -66,7 +66,7 @@ final class Operations {
                 known(args, clients.remove(args.word(0))).shutdown(0, 200, TimeUnit.MILLISECONDS);
                 return "done";
         }
-        RRateLimiter limiter = known(args, clients.get(args.word(0))).getRateLimiter(args.word(1));
+        RRateLimiter limiter = Unreleased.limiter(known(args, clients.get(args.word(0))), args.word(1));
         switch (args.operation) {
             case "trySetRate":
                 return trySetRate(limiter, args);
