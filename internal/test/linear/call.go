@@ -161,7 +161,7 @@ func (r *Record) unseen() bool { return r.Outcome == Cancelled || r.Outcome == U
 // changesNothing tells of a call that its answer says so.
 func (r *Record) changesNothing() bool {
 	switch {
-	case r.open || r.unseen() || r.Doubts > 0:
+	case r.open || r.unseen() || r.Doubts > 0 || r.waits() && r.late:
 		return false
 	case r.Outcome == Exceeds || r.Outcome == NoRate || r.Name == Available || r.Name == Peek:
 		return true
