@@ -185,13 +185,14 @@ if refused[1] and state.oldest and not windowed then
 end
 
 if not found and taken > 0 then
-  local added = {now_text, digits(taken) == sum_text and ARGV[1] or with_permits(ARGV[1], taken)}
+  local whole = single or windowed or digits(taken) == sum_text
+  local added = {now_text, whole and ARGV[1] or with_permits(ARGV[1], taken)}
   if single then
     added = {}
     for _, row in ipairs(own) do
       -- Another call has the id.
       if #row <= 20 and redis.call('ZSCORE', permits_key, row) then
-        keep_ttl(config, value_key, permits_key, true, state.window)
+        keep_ttl(config, value_key, permits_key, true, windowed or state.window)
         return {'taken'}
       end
       added[#added + 1] = now_text

@@ -47,7 +47,7 @@ var mutants = []mutant{
 	},
 	{
 		"a lost member", calmKind, lua.Acquire,
-		`redis.call('ZADD', permits_key, 'NX', unpack(rows_to_add)) > 0`, `true`,
+		`redis.call('ZADD', permits_key, 'NX', unpack(added)) > 0`, `true`,
 	},
 	{
 		"a double grant", calmKind, lua.Acquire,
@@ -59,7 +59,7 @@ var mutants = []mutant{
 	},
 	{
 		"a member of what was asked for, not of what was granted", virtualKind, lua.Acquire,
-		`digits(taken) == sum_text and ARGV[1] or with_permits(ARGV[1], taken)`, `ARGV[1]`,
+		`whole and ARGV[1] or with_permits(ARGV[1], taken)`, `ARGV[1]`,
 	},
 	{
 		"swept a millisecond early", virtualKind, nil,
@@ -76,7 +76,7 @@ var mutants = []mutant{
 	},
 	{
 		"a repeat finds nothing", lostKind, lua.Acquire,
-		`found, more = find(permits_key, members, single, now - tonumber(age), token)`, ``,
+		`found, more = find(permits_key, requests.members, single and not up_to, now - tonumber(age), token)`, ``,
 	},
 	{
 		"a late request is served again", lateKind, lua.Acquire,
