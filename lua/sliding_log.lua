@@ -101,7 +101,7 @@ if newest > now and not peeks then
 end
 
 local found = 0
-if ARGV[5] == '1' then
+if ARGV[5] == '1' and not peeks then
   local sum = 0
   for i = 6, #ARGV, 2 do
     sum = sum + tonumber(ARGV[i]) * tonumber(ARGV[i + 1])

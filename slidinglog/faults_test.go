@@ -211,6 +211,11 @@ func TestAnswerLostWhileRowsAreSetRight(t *testing.T) {
 			assert.True(t, d.Granted)
 			assert.Equal(t, int64(997), d.Remaining)
 			assert.EqualValues(t, 1003, direct.ZCard(t.Context(), "key").Val())
+			proxy.OnCommand(redistest.Nth(1, "evalsha", redistest.DropAnswer))
+			d, err := l.Peek(t.Context(), "key", 3)
+			require.NoError(t, err)
+			assert.Equal(t, int64(994), d.Remaining)
+			assert.EqualValues(t, 1003, direct.ZCard(t.Context(), "key").Val(), "a look takes nothing")
 			proxy.Settle(t)
 		})
 	}
