@@ -38,8 +38,8 @@ if text then
   if left == 0 then
     count, text = 0, nil
   elseif left < 0 or left > window then
-    -- Written by hand, or by somebody who crashed: nothing else would end it. Or
-    -- the clock has gone back, and the end with it into the distance.
+    -- Without a time to live nothing would end the window: a program crashed before it
+    -- set one, or the key was written by hand. With too long a one the clock went back.
     left, endless = window, true
   end
 end

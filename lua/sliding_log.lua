@@ -138,12 +138,13 @@ if out > 0 and not peeks then
 end
 
 if taken > 0 and found == 0 then
-  local words, added = {}, taken
-  for i = 0, peeks and -1 or taken - 1 do
-    words[#words + 1] = now_text
-    words[#words + 1] = id .. ':' .. i
-  end
+  local added = taken
   if not peeks then
+    local words = {}
+    for i = 0, taken - 1 do
+      words[#words + 1] = now_text
+      words[#words + 1] = id .. ':' .. i
+    end
     added = redis.call('ZADD', KEYS[1], 'NX', unpack(words))
   end
   rows, used, newest = rows + added, used + added, now

@@ -62,33 +62,18 @@ func run(ctx context.Context, args []string, stdout, stderr io.Writer, getenv fu
 	}
 	// A flag that can't be parsed hides those after it.
 	a.out.JSON = a.out.JSON || slices.Contains(args, "--json")
-	a.printError(err)
+	a.printError("error", err)
 	return exitError
 }
 
-// printError writes err as people, or programs, expect it on standard error.
-func (a *app) printError(err error) {
-	text := inWords(err)
+// printError writes err to standard error, as people or programs expect it; kind,
+// "error" or "warning", is its name in JSON.
+func (a *app) printError(kind string, err error) {
 	if a.out.JSON {
-		_ = output.WriteJSON(a.stderr, struct {
-			Error string `json:"error"`
-		}{text})
+		_ = output.WriteJSON(a.stderr, map[string]string{kind: inWords(err)})
 		return
 	}
-	fmt.Fprintln(a.stderr, "rrl: "+text)
-}
-
-// warn writes err, unless it is nil, to standard error as what does not end a command.
-func (a *app) warn(err error) {
-	switch {
-	case err == nil:
-	case a.out.JSON:
-		_ = output.WriteJSON(a.stderr, struct {
-			Warning string `json:"warning"`
-		}{inWords(err)})
-	default:
-		fmt.Fprintln(a.stderr, "rrl: "+inWords(err))
-	}
+	fmt.Fprintln(a.stderr, "rrl: "+inWords(err))
 }
 
 // answer prints v where JSON is wanted, else the text, and ends a command by
@@ -172,7 +157,9 @@ func (a *app) checkFlags(flags, root *pflag.FlagSet) error {
 		if err != nil {
 			return err
 		}
-		a.warn(rules.Untested())
+		if untested := rules.Untested(); untested != nil {
+			a.printError("warning", untested)
+		}
 	}
 	return a.connect.Check()
 }

@@ -21,18 +21,10 @@ func (g *Groups) peek(ctx context.Context, key string, permits int64) (limit.Dec
 	b := &Batch{peeks: true}
 	b.Add(permits, false, 0)
 	q, err := g.rule.Ask(key, b)
-	var v Verdict
-	for err == nil && q != nil {
-		q.Repeat, q.Reads = true, true
-		reply, failed := g.lanes.Run(ctx, &q.Call.Call)
-		if ended := ctx.Err(); failed != nil && ended != nil {
-			return limit.Decision{}, ended
-		}
-		if v, err = q.Read(reply, failed); q.Next != nil {
-			err = nil
-		}
-		q = q.Next
+	if err != nil {
+		return limit.Decision{}, err
 	}
+	v, err := g.look(ctx, q)
 	if err != nil {
 		return limit.Decision{}, err
 	}
@@ -41,6 +33,22 @@ func (g *Groups) peek(ctx context.Context, key string, permits int64) (limit.Dec
 		err = exceeds(permits, a.Decision.Limit)
 	}
 	return a.Decision, err
+}
+
+// look makes the calls of a question, one after another. They change nothing.
+func (g *Groups) look(ctx context.Context, q *Question) (Verdict, error) {
+	for {
+		q.Repeat, q.Reads = true, true
+		reply, err := g.lanes.Run(ctx, &q.Call.Call)
+		if ended := ctx.Err(); err != nil && ended != nil {
+			return Verdict{}, ended
+		}
+		v, err := q.Read(reply, err)
+		if q.Next == nil {
+			return v, err
+		}
+		q = q.Next
+	}
 }
 
 // check tells why nobody needs to ask Redis for so many permits.

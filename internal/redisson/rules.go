@@ -88,7 +88,7 @@ var lastPatches = map[int][]int{
 // the newest. Other unknown versions are limit.ErrInvalidConfig.
 func RulesFor(name string) (Rules, error) {
 	v, ok := parseVersion(name)
-	untested := ok && newer(v)
+	untested := ok && v.newer()
 	if !ok || !untested && !v.known() {
 		return Rules{}, fmt.Errorf("%w: %w: WithRedissonVersion: %q is no version of Redisson from %s to %s; name the oldest that shares the limiters, as in \"3.15.5\"",
 			limit.ErrInvalidConfig, limit.ErrUnsupported, name, oldestRedisson, newestRedisson)
@@ -114,7 +114,7 @@ func (v version) known() bool {
 }
 
 // newer reports whether a version came after the newest known.
-func newer(v version) bool {
+func (v version) newer() bool {
 	newest, _ := parseVersion(newestRedisson)
 	return newest.before(v)
 }
