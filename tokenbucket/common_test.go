@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"math/rand/v2"
 	"strconv"
 	"testing"
 	"time"
@@ -38,7 +39,9 @@ func TestLimiter(t *testing.T) {
 		Window:   "interval",
 		AtEdge:   19,
 		Articles: func(rdb redis.Cmdable, key string, permits int64) []limittest.Rule {
-			article := articles.TokenBucket{Redis: rdb, Key: key, Capacity: permits, Refill: 1, Seconds: 3600, Cost: 1, Now: time.Now}
+			// At the edge of a second a caller has read its clock just before it.
+			now := func() time.Time { return time.Now().Add(-rand.N(time.Second)) }
+			article := articles.TokenBucket{Redis: rdb, Key: key, Capacity: permits, Refill: permits, Seconds: 3600, Cost: 1, Now: now}
 			return []limittest.Rule{func(ctx context.Context) (int64, error) {
 				left, err := article.Eval(ctx)
 				return left + 1, err
