@@ -17,7 +17,18 @@ type SharedOption interface {
 	LimiterOption
 }
 
-type failureOption limit.Failure
+type sharedOption limit.Option
+
+func (o sharedOption) client(c *Client) error { return o(&c.options) }
+
+func (o sharedOption) limiter(l *RateLimiter) error {
+	own := *l.policy
+	chosen := limit.Options{Failure: own.Failure, Shadow: own.Shadow}
+	err := o(&chosen)
+	own.Failure, own.Shadow = chosen.Failure, chosen.Shadow
+	l.policy = &own
+	return err
+}
 
 // WithFailure says what answers the calls that ask for permits while Redis does not
 // decide, in place of ErrUnavailable: [limit.FailOpen] grants, [limit.FailLocal] has a
@@ -31,20 +42,7 @@ type failureOption limit.Failure
 //
 // What is granted so is charged nowhere but here: see [RateLimiter.Release]. A caller that waits, and that the local limiter refuses, asks again
 // when that has permits, or Redis is back.
-func WithFailure(f limit.Failure) SharedOption { return failureOption(f) }
-
-func (o failureOption) client(c *Client) error {
-	return limit.WithFailure(limit.Failure(o))(&c.options)
-}
-
-func (o failureOption) limiter(l *RateLimiter) error {
-	var chosen limit.Options
-	err := limit.WithFailure(limit.Failure(o))(&chosen)
-	own := *l.policy
-	own.Failure = chosen.Failure
-	l.policy = &own
-	return err
-}
+func WithFailure(f limit.Failure) SharedOption { return sharedOption(limit.WithFailure(f)) }
 
 // rate is what a handle knows of its limiter's.
 type rate struct {
@@ -100,21 +98,8 @@ func (l *asker) learn(how limit.Failure, figures *limit.Decision) {
 	}()
 }
 
-type shadowOption struct{}
-
 // WithShadow has limiters decide, charge and tell the observer, and refuse nobody and
 // have nobody wait: to see what a limit would do. What one would have refused, or could
 // not decide, is granted and not charged: see [RateLimiter.Release].
 // Mistakes, and contexts that end, stay errors. TryAcquireAll goes by the Client's.
-func WithShadow() SharedOption { return shadowOption{} }
-
-func (shadowOption) client(c *Client) error {
-	return limit.WithShadow()(&c.options)
-}
-
-func (shadowOption) limiter(l *RateLimiter) error {
-	own := *l.policy
-	own.Shadow = true
-	l.policy = &own
-	return nil
-}
+func WithShadow() SharedOption { return sharedOption(limit.WithShadow()) }

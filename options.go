@@ -35,11 +35,6 @@ type clientOption func(*Client) error
 
 func (o clientOption) client(c *Client) error { return o(c) }
 
-// shared is an option that a Client has as the limiters of keys do.
-func shared(option limit.Option) Option {
-	return clientOption(func(c *Client) error { return option(&c.options) })
-}
-
 type limiterOption func(*RateLimiter) error
 
 func (o limiterOption) limiter(l *RateLimiter) error { return o(l) }
@@ -96,15 +91,15 @@ func WithNameMapper(mapper func(name string) string) Option {
 // WithCallTimeout bounds how long a question to Redis may go unanswered: all its
 // attempts and the time before it is sent together. After that the call ends in
 // [ErrUnavailable]. 3 seconds unless set; at least 3 milliseconds.
-func WithCallTimeout(d time.Duration) Option { return shared(limit.WithCallTimeout(d)) }
+func WithCallTimeout(d time.Duration) Option { return sharedOption(limit.WithCallTimeout(d)) }
 
 // WithObserver has an observer told what the Client's limiters do: decisions, round
 // trips, callers that wait, leases, and what is rare. See [limit.Observer].
-func WithObserver(observer limit.Observer) Option { return shared(limit.WithObserver(observer)) }
+func WithObserver(observer limit.Observer) Option { return sharedOption(limit.WithObserver(observer)) }
 
 // WithLogger has a log told of what is rare, and of what an operator may want to know:
 // see [limit.EventKind].
-func WithLogger(log *slog.Logger) Option { return shared(limit.WithLogger(log)) }
+func WithLogger(log *slog.Logger) Option { return sharedOption(limit.WithLogger(log)) }
 
 // WithReplicas makes grants durable: one counts once n replicas have it, so that no
 // failover to one of these grants its permits again. Where fewer than n confirm within

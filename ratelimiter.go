@@ -90,7 +90,7 @@ func New(rdb Redis, opts ...Option) *Client {
 	c.engine.AwaitReplicas(c.replicas, c.replicasWait)
 	c.clock = c.engine.Clock()
 	c.began = beginning(c.clock.Now())
-	c.guard = outage.NewGuard(c.observer, c.clock, c.engine)
+	c.guard = outage.NewGuard(c.clock, c.engine)
 	c.policy = &outage.Policy{Guard: c.guard, Observer: c.observer, Failure: c.options.Failure, Shadow: c.options.Shadow, Host: c.engine}
 	if c.name != "" {
 		c.engine.NoteName(clients.Client{Name: c.name, Mark: hex.EncodeToString(c.ids.Mark()), ID: c.id})

@@ -30,6 +30,7 @@ type Script struct {
 	Name   string // the file's name without its ending
 	Source string // with all includes in their places
 	SHA    string // lower-case, as EVALSHA takes it
+	Word   any    // the SHA, boxed once rather than for each call
 }
 
 // The scripts, in the order of their names. What each takes and returns stands at
@@ -88,7 +89,8 @@ func load(fsys fs.FS, name string) (*Script, error) {
 		return nil, fmt.Errorf("lua: script %s: %w", name, err)
 	}
 	sum := sha1.Sum([]byte(source))
-	return &Script{Name: name, Source: source, SHA: hex.EncodeToString(sum[:])}, nil
+	sha := hex.EncodeToString(sum[:])
+	return &Script{Name: name, Source: source, SHA: sha, Word: sha}, nil
 }
 
 // compose returns the text of a file, with the includes that are not in seen

@@ -12,7 +12,6 @@ import (
 
 	"github.com/rratelimiter/rratelimiter"
 	"github.com/rratelimiter/rratelimiter/codec"
-	"github.com/rratelimiter/rratelimiter/internal/script"
 	"github.com/rratelimiter/rratelimiter/internal/test/fuzztest"
 	"github.com/rratelimiter/rratelimiter/internal/test/limitertest"
 	"github.com/rratelimiter/rratelimiter/internal/test/redistest"
@@ -126,7 +125,7 @@ func TestReleaseWhoseAnswerIsLost(t *testing.T) {
 	s.play("set-rate orders 10/1h => ...\nacquire orders -n 9 => ...\n")
 	var sent atomic.Int64
 	proxy.OnCommand(func(c redistest.Command) redistest.Action {
-		if c.Name() == "evalsha" && c.Args[1] == script.SHA(lua.Release) || c.Name() == "eval" && c.Args[1] == lua.Release.Source {
+		if c.Name() == "evalsha" && c.Args[1] == lua.Release.SHA || c.Name() == "eval" && c.Args[1] == lua.Release.Source {
 			sent.Add(1)
 			if c.Name() == "eval" {
 				return redistest.DropAnswer

@@ -321,7 +321,7 @@ func (g jointCall) command(ctx context.Context) script.Command {
 	if eval {
 		words = append(words, "eval", g.calls[0].Joint.Script.Source, count)
 	} else {
-		words = append(words, "evalsha", script.SHA(g.calls[0].Joint.Script), count)
+		words = append(words, "evalsha", g.calls[0].Joint.Script.Word, count)
 	}
 	for _, c := range g.calls {
 		words = append(words, c.Keys.Words()...)

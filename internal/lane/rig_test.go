@@ -22,7 +22,7 @@ import (
 )
 
 func newScript(source string) *lua.Script {
-	return &lua.Script{Name: "test", Source: source, SHA: redis.NewScript(source).Hash()}
+	return &lua.Script{Name: "test", Source: source, SHA: redis.NewScript(source).Hash(), Word: redis.NewScript(source).Hash()}
 }
 
 // incr counts how often it has run, and answers that.

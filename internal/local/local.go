@@ -63,9 +63,19 @@ func New(c *clock.Clock) *Limiter {
 	return l
 }
 
-// Take takes n permits of key, at least 1 and at most those of the rule. Where it
-// grants them, giveBack undoes that.
+// Take takes n permits of key, 1 or more. If it grants them, giveBack undoes that.
 func (l *Limiter) Take(key any, n int64, rule Rule) (d limit.Decision, giveBack func()) {
+	d, _, giveBack = l.TakeUpTo(key, n, n, rule)
+	return d, giveBack
+}
+
+// TakeUpTo takes as many permits of key as are free, at most n, and none if these are
+// fewer than least, which is 1 or more. If the rule never has as many, the Decision says
+// no more than the limit.
+func (l *Limiter) TakeUpTo(key any, least, n int64, rule Rule) (d limit.Decision, taken int64, giveBack func()) {
+	if least > rule.Permits {
+		return limit.Decision{Limit: rule.Permits}, 0, nil
+	}
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	now := l.clock.Since(l.start)
@@ -73,18 +83,20 @@ func (l *Limiter) Take(key any, n int64, rule Rule) (d limit.Decision, giveBack 
 	w := l.of(key)
 	w.length = rule.Window
 	w.expire(now - rule.Window)
-	d = limit.Decision{Limit: rule.Permits, Granted: n <= rule.Permits-w.used}
+	free := rule.Permits - w.used
+	d = limit.Decision{Limit: rule.Permits, Granted: least <= free}
 	if d.Granted {
-		w.add(now, n, rule.Window/exact)
-		giveBack = func() { l.giveBack(key, now, now, n) } // grants of the same moment are as good as one
+		taken = min(n, free)
+		w.add(now, taken, rule.Window/exact)
+		giveBack = func() { l.giveBack(key, now, now, taken) } // grants of the same moment are as good as one
 	} else {
-		d.RetryAfter = w.freed(min(w.used, n-(rule.Permits-w.used))) + rule.Window - now
+		d.RetryAfter = w.freed(min(w.used, least-free)) + rule.Window - now
 	}
-	d.Remaining = max(0, rule.Permits-w.used)
+	d.Remaining = max(0, free-taken)
 	if last := len(w.grants) - 1; last >= 0 {
 		d.ResetAfter = w.grants[last].last + rule.Window - now
 	}
-	return d, giveBack
+	return d, taken, giveBack
 }
 
 // sweep forgets the least recently asked keys that hold nothing any more, a few

@@ -57,12 +57,9 @@ func (o *Observer) Decided(ctx context.Context, d limit.Decided, granted bool, e
 // Landed tells of a flight, whose callers wait for what it brings. The caller may
 // hold locks.
 func (o *Observer) Landed(f limit.Flight) {
-	if !o.Watches() {
-		return
+	if o.Watches() {
+		o.later(func() { o.to.Landed(f) })
 	}
-	o.mu.Lock()
-	defer o.mu.Unlock()
-	o.later(func() { o.to.Landed(f) })
 }
 
 // Waits counts callers that wait for permits of the limiter, or no longer do. The
@@ -79,7 +76,7 @@ func (o *Observer) Waits(limiter string, change int) {
 	if o.changed[limiter] {
 		return
 	}
-	o.changed[limiter] = o.later(func() {
+	o.changed[limiter] = o.queueLocked(func() {
 		o.mu.Lock()
 		delete(o.changed, limiter)
 		callers := o.waiting[limiter]
@@ -90,12 +87,9 @@ func (o *Observer) Waits(limiter string, change int) {
 
 // Leased tells of a lease. The caller may hold locks.
 func (o *Observer) Leased(l limit.Lease) {
-	if !o.Watches() {
-		return
+	if o.Watches() {
+		o.later(func() { o.to.Leased(l) })
 	}
-	o.mu.Lock()
-	defer o.mu.Unlock()
-	o.later(func() { o.to.Leased(l) })
 }
 
 // Happened tells of what is rare, the log too. The caller may hold locks.
@@ -103,8 +97,6 @@ func (o *Observer) Happened(e limit.Event) {
 	if o == nil {
 		return
 	}
-	o.mu.Lock()
-	defer o.mu.Unlock()
 	if o.to != nil {
 		o.later(func() { o.to.Happened(e) })
 	}
@@ -139,8 +131,14 @@ func write(log *slog.Logger, e limit.Event) {
 // told.
 const maxBehind = 10_000
 
-// later has tell run soon, behind what was to be told before. o.mu is held.
-func (o *Observer) later(tell func()) (queued bool) {
+// later has tell run soon, behind what was to be told before.
+func (o *Observer) later(tell func()) {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	o.queueLocked(tell)
+}
+
+func (o *Observer) queueLocked(tell func()) (queued bool) {
 	if len(o.queue) == maxBehind {
 		return false
 	}

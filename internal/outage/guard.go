@@ -2,149 +2,146 @@ package outage
 
 import (
 	"context"
-	"errors"
-	"fmt"
 	"math"
 	"sync"
 	"time"
 
 	"github.com/rratelimiter/rratelimiter/internal/clock"
 	"github.com/rratelimiter/rratelimiter/internal/local"
-	"github.com/rratelimiter/rratelimiter/internal/observe"
 	"github.com/rratelimiter/rratelimiter/limit"
 )
 
-// Guard answers for Redis as a [limit.Failure] says. Its local limiters are shared by
-// all that have the Guard.
+// Guard is what all policies of a program's limiters share: the local limiters, what they
+// have granted without a charge, and the callers who wait.
 type Guard struct {
 	Uncharged Uncharged
 
-	observer *observe.Observer
-	locals   *local.Limiter
-	clock    *clock.Clock
-	sleeper  sleeper
-	closed   chan struct{}
-	close    sync.Once
+	locals *local.Limiter
+	clock  *clock.Clock
+	closed chan struct{}
+	close  func()
+
+	// What follows is for a test's clock.
+	asked  clock.Sleeper // those who ask a server
+	mu     sync.Mutex
+	inside int                          // callers
+	waits  map[chan time.Time]time.Time // until when; the channel is closed then
 }
 
-// NewGuard returns a Guard that tells the observer when servers are asked no more, and
-// again.
-//
-// asked are the callers who ask a server, as a test's clock sees them; nil where no
-// caller waits by the Guard.
-func NewGuard(observer *observe.Observer, c *clock.Clock, asked clock.Sleeper) *Guard {
-	g := &Guard{Uncharged: Uncharged{Clock: c}, observer: observer, locals: local.New(c), clock: c, closed: make(chan struct{})}
+// NewGuard returns a Guard that goes by the clock. asked are the callers who ask a server,
+// as a test's clock sees them; nil if no caller waits by the Guard.
+func NewGuard(c *clock.Clock, asked clock.Sleeper) *Guard {
+	g := &Guard{
+		Uncharged: NewUncharged(c), locals: local.New(c), clock: c, closed: make(chan struct{}),
+		asked: asked, waits: make(map[chan time.Time]time.Time),
+	}
+	g.close = sync.OnceFunc(func() { close(g.closed) })
 	if asked != nil {
-		g.sleeper.asked = asked
-		g.sleeper.clock = c
-		c.Join(&g.sleeper)
+		c.Join(g)
 	}
 	return g
 }
 
-// errOpen says why a call was not sent.
-var errOpen = fmt.Errorf("%w: the last calls were not decided, and this one was not sent", limit.ErrUnavailable)
+// Uncharged counts permits that callers have and Redis was not charged for, by
+// account: what they release of them must not be others' permits. Permits that an
+// interval has passed over are none any more.
+type Uncharged struct{ permits *local.Limiter }
 
-// Ask asks Redis, if its server is not known to leave calls undecided, and tells
-// whether that is the outcome. probe tells whether the server answers. ask tells too
-// whether a context ended before Redis had said anything.
-func (g *Guard) Ask(b *Breaker, probe func() bool, ask func() (unanswered bool, err error)) (undecided bool, err error) {
-	if !b.Allows(probe, g.changed) {
-		return true, errOpen
-	}
-	start := g.clock.Now()
-	unanswered, err := ask()
-	switch {
-	case errors.Is(err, limit.ErrUnavailable):
-		undecided = true
-	case errors.Is(err, context.DeadlineExceeded) && unanswered && b.Left(start):
-		// Nobody is there to be answered, but the server is silent.
-	case errors.Is(err, context.DeadlineExceeded), errors.Is(err, context.Canceled):
-		return false, err
-	default:
-		b.Decided()
-		return false, err
-	}
-	if b.Failed(start) {
-		g.changed(true)
-	}
-	return undecided, err
+// NewUncharged returns an Uncharged that goes by the clock.
+func NewUncharged(c *clock.Clock) Uncharged { return Uncharged{local.New(c)} }
+
+// Account is the handles of a limiter that let calls through for the same reasons: what
+// one of them let through, another may release. Handles are made anew for each request.
+type Account struct {
+	Limiter string
+	Shadow  bool
+	Failure limit.Failure // FailClosed if the handle has no policy
 }
 
-func (g *Guard) changed(open bool) {
-	kind := limit.AskedAgain
-	if open {
-		kind = limit.AskedNoMore
+// Add notes permits, of a limiter of that interval; 0 stands for one that is not known.
+func (u Uncharged) Add(of Account, n int64, interval time.Duration) {
+	if interval <= 0 {
+		interval = time.Hour
 	}
-	g.observer.Happened(limit.Event{Kind: kind})
+	u.permits.Take(of, n, local.Rule{Permits: math.MaxInt64, Window: interval})
 }
 
-// Instead decides for Redis, which left it undecided because of err. Where rule is zero,
-// the limiter's rate is not known. What is granted is not charged: it goes to the
-// account, and giveBack undoes it.
-func (g *Guard) Instead(how limit.Failure, of Account, n int64, rule local.Rule, err error) (
-	d limit.Decision, by limit.Source, giveBack func(context.Context) error, _ error,
-) {
-	uncharged := func(undo func()) func(context.Context) error {
-		g.Uncharged.Add(of, n, rule.Window)
-		return func(context.Context) error {
-			undo()
-			g.Uncharged.Take(of, n)
-			return nil
+// Take returns how many of n permits, at most, are some that Redis was not charged
+// for; they are no longer.
+func (u Uncharged) Take(of Account, n int64) (taken int64) { return u.permits.GiveBack(of, n) }
+
+// enter counts a caller who may wait, until leave is called.
+func (g *Guard) enter() (leave func()) {
+	if g.clock == nil {
+		return func() {}
+	}
+	count := func(change int) {
+		g.mu.Lock()
+		defer g.mu.Unlock()
+		g.inside += change
+	}
+	count(1)
+	return func() { count(-1) }
+}
+
+// Close ends all waits, and those to come.
+func (g *Guard) Close() { g.close() }
+
+// wait returns after d, when ctx ends, or with limit.ErrClosed.
+func (g *Guard) wait(ctx context.Context, d time.Duration) error {
+	due, stop := g.after(d)
+	defer stop()
+	select {
+	case <-due:
+		return nil
+	case <-g.closed:
+		return limit.ErrClosed
+	case <-ctx.Done():
+		return ctx.Err()
+	}
+}
+
+// after returns what tells that d is over, and what ends that.
+func (g *Guard) after(d time.Duration) (due <-chan time.Time, stop func()) {
+	if g.clock == nil {
+		timer := time.NewTimer(d)
+		return timer.C, func() { timer.Stop() }
+	}
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	woken := make(chan time.Time)
+	g.waits[woken] = g.clock.Now().Add(d)
+	return woken, func() {
+		g.mu.Lock()
+		defer g.mu.Unlock()
+		delete(g.waits, woken)
+	}
+}
+
+// Rest tells a test's clock whether all callers wait, here or where they ask: see
+// [clock.Sleeper].
+func (g *Guard) Rest() (waiting int, next time.Time, rests bool) {
+	g.mu.Lock()
+	inside, waiting := g.inside, len(g.waits)
+	for _, until := range g.waits {
+		if next.IsZero() || until.Before(next) {
+			next = until
 		}
 	}
-	share, isLocal := how.Local()
-	switch {
-	case how.Open():
-		return limit.Decision{Granted: true}, limit.FromOpen, uncharged(func() {}), nil
-	case !isLocal || rule.Permits < 1:
-		return limit.Decision{}, "", nil, err
-	}
-	part := Share(rule, share)
-	if n > part.Permits {
-		return limit.Decision{Limit: part.Permits}, limit.FromLocal, nil, nil
-	}
-	d, undo := g.locals.Take(of.Limiter, n, part)
-	if d.Granted {
-		giveBack = uncharged(undo)
-	}
-	return d, limit.FromLocal, giveBack, nil
+	g.mu.Unlock()
+	asking, _, rests := g.asked.Rest()
+	return waiting, next, rests && inside <= waiting+asking
 }
 
-// UpToInstead is Instead for as many permits as there are, at most n. It tells how many
-// that were.
-func (g *Guard) UpToInstead(how limit.Failure, of Account, n int64, rule local.Rule, err error) (
-	taken int64, d limit.Decision, by limit.Source, _ error,
-) {
-	if _, isLocal := how.Local(); isLocal {
-		n = min(n, max(1, rule.Permits))
-	}
-	for {
-		d, by, _, failed := g.Instead(how, of, n, rule, err)
-		switch {
-		case failed != nil || d.Granted:
-			if !d.Granted {
-				n = 0
-			}
-			return n, d, by, failed
-		case n > d.Limit: // more than the share ever has
-			n = d.Limit
-		case n == 1:
-			return 0, d, by, nil
-		default:
-			n = max(1, d.Remaining) // the figures are those of one permit
+// Moved wakes those whose time has come.
+func (g *Guard) Moved() {
+	now := g.clock.Now()
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	for woken, until := range g.waits {
+		if !until.After(now) {
+			delete(g.waits, woken)
+			close(woken)
 		}
 	}
-}
-
-// Share returns a part of a rule: fewer permits, and where that would be less than one,
-// one in a longer window.
-func Share(rule local.Rule, share float64) local.Rule {
-	part := float64(rule.Permits) * share
-	if part >= 1 {
-		rule.Permits = int64(part)
-		return rule
-	}
-	window := float64(rule.Window) / part
-	return local.Rule{Permits: 1, Window: time.Duration(min(window, float64(math.MaxInt64/2)))}
 }

@@ -35,7 +35,7 @@ func TestShare(t *testing.T) {
 func TestUncharged(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		var u outage.Uncharged
+		u := outage.NewUncharged(nil)
 		a, b := outage.Account{Limiter: "a"}, outage.Account{Limiter: "b"}
 		assert.Zero(t, u.Take(a, 1))
 		u.Add(a, 3, time.Minute)
@@ -56,7 +56,7 @@ func TestUncharged(t *testing.T) {
 func TestUnchargedForgets(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		var u outage.Uncharged
+		u := outage.NewUncharged(nil)
 		for i := range 1000 {
 			u.Add(outage.Account{Limiter: fmt.Sprint(i)}, 1, time.Minute)
 		}

@@ -3,6 +3,8 @@ package outage
 import (
 	"context"
 	"errors"
+	"fmt"
+	"math"
 	"time"
 
 	"github.com/rratelimiter/rratelimiter/internal/local"
@@ -70,6 +72,9 @@ type Policy struct {
 	Host     Host           // nil if nobody waits
 }
 
+// errOpen says why a call was not sent.
+var errOpen = fmt.Errorf("%w: the last calls were not decided, and this one was not sent", limit.ErrUnavailable)
+
 // Decide answers a question and tells the observer.
 func (p *Policy) Decide(ctx context.Context, of Asker, q Question) (Answer, error) {
 	if !p.Observer.Watches() && !p.Shadow {
@@ -89,7 +94,7 @@ func (p *Policy) Decide(ctx context.Context, of Asker, q Question) (Answer, erro
 	}
 	switch {
 	case !p.Shadow:
-	case InShadow(ctx, a.Granted, err):
+	case inShadow(ctx, a.Granted, err):
 		a.Granted, a.RetryAfter, a.Taken, err = true, 0, q.Permits, nil
 		a.Undo = p.LetThrough(of, q, q.Permits)
 	case err == nil && q.UpTo:
@@ -104,6 +109,20 @@ func (p *Policy) Tell(ctx context.Context, limiter string, q Question, a Answer,
 	p.Observer.Decided(ctx, limit.Decided{
 		Limiter: limiter, Call: q.Call, Permits: q.Permits, Source: a.By, Start: start, Shadow: p.Shadow,
 	}, a.Granted, err)
+}
+
+// inShadow reports whether a limiter that only watches grants what it would have refused,
+// or failed to decide because of err: whatever is not the caller's mistake or wish.
+func inShadow(ctx context.Context, granted bool, err error) bool {
+	if errors.Is(err, limit.ErrUnavailable) {
+		return ctx.Err() == nil // a deadline that err tells of may be that of an attempt
+	}
+	for _, stays := range []error{limit.ErrInvalidPermits, limit.ErrInvalidConfig, limit.ErrUnsupported, limit.ErrClosed, context.Canceled, context.DeadlineExceeded} {
+		if errors.Is(err, stays) {
+			return false
+		}
+	}
+	return !granted
 }
 
 // LetThrough notes permits that a caller has and Redis was not charged for, and returns
@@ -135,28 +154,23 @@ func (p *Policy) decide(ctx context.Context, of Asker, q Question) (Answer, erro
 }
 
 // guarded asks Redis, or what answers instead, until the caller need not wait any more.
-func (p *Policy) guarded(ctx context.Context, of Asker, q Question) (a Answer, err error) {
+func (p *Policy) guarded(ctx context.Context, of Asker, q Question) (Answer, error) {
 	start, timeout := p.Guard.clock.Now(), q.Timeout
-	defer p.Guard.Enter()()
+	defer p.Guard.enter()()
 	for {
 		if p.Host != nil {
 			if err := p.Host.Closed(); err != nil {
 				return Answer{}, err
 			}
 		}
-		breaker, answers := of.Server(ctx, q)
-		undecided, err := p.Guard.Ask(breaker, answers, func() (bool, error) {
-			var err error
-			a, err = of.Ask(ctx, q)
-			return a.Unanswered, err
-		})
+		a, undecided, err := p.ask(ctx, of, q)
 		if !undecided {
 			if err == nil {
 				of.Learn(q, a)
 			}
 			return a, err
 		}
-		if a, err = p.instead(of, q, err); err != nil || a.Granted || !q.Waits {
+		if a, err = p.instead(of.Limiters(q), q, err); err != nil || a.Granted || !q.Waits {
 			return a, err
 		}
 		if more, err := p.pause(ctx, a.RetryAfter, start, timeout); !more || err != nil {
@@ -168,32 +182,92 @@ func (p *Policy) guarded(ctx context.Context, of Asker, q Question) (a Answer, e
 	}
 }
 
-// instead has Failure decide. Of several limiters all grant, or none does.
-func (p *Policy) instead(of Asker, q Question, cause error) (a Answer, err error) {
-	all := of.Limiters(q)
-	if q.UpTo {
-		l := all[0]
-		a.Taken, a.Decision, a.By, err = p.Guard.UpToInstead(*p.Failure, l.Account, q.Permits, l.Rule, cause)
-		return a, err
+// ask asks Redis, if its server is not known to leave calls undecided, and reports whether
+// it left this one so.
+func (p *Policy) ask(ctx context.Context, of Asker, q Question) (a Answer, undecided bool, err error) {
+	b, answers := of.Server(ctx, q)
+	if !b.Allows(answers, p.changed) {
+		return Answer{}, true, errOpen
 	}
-	var undo []func(context.Context) error
-	a.Undo = func(ctx context.Context) (err error) {
-		for _, giveBack := range undo {
-			err = errors.Join(err, giveBack(ctx))
+	start := p.Guard.clock.Now()
+	a, err = of.Ask(ctx, q)
+	switch {
+	case errors.Is(err, limit.ErrUnavailable):
+		undecided = true
+	case errors.Is(err, context.DeadlineExceeded) && a.Unanswered && b.Left(start):
+		// Nobody is there to be answered, but the server is silent.
+	case errors.Is(err, context.DeadlineExceeded), errors.Is(err, context.Canceled):
+		return a, false, err
+	default:
+		b.Decided()
+		return a, false, err
+	}
+	if b.Failed(start) {
+		p.changed(true)
+	}
+	return a, undecided, err
+}
+
+// changed tells that a server is asked no more, or again.
+func (p *Policy) changed(open bool) {
+	kind := limit.AskedAgain
+	if open {
+		kind = limit.AskedNoMore
+	}
+	p.Observer.Happened(limit.Event{Kind: kind})
+}
+
+// instead has Failure decide. What it grants is not charged: it goes to the accounts. Of
+// several limiters all grant, or none does.
+func (p *Policy) instead(all []Limiter, q Question, cause error) (a Answer, err error) {
+	var undo []func()
+	takeBack := func() {
+		for _, f := range undo {
+			f()
 		}
-		return err
 	}
 	for _, l := range all {
-		var giveBack func(context.Context) error
-		if a.Decision, a.By, giveBack, err = p.Guard.Instead(*p.Failure, l.Account, q.Permits, l.Rule, cause); err != nil || !a.Granted {
-			_ = a.Undo(context.Background()) // takes back what is in memory only
-			a.Undo = nil
+		var giveBack func()
+		if a, giveBack, err = p.insteadOf(l, q, cause); !a.Granted {
+			takeBack()
 			return a, err
 		}
-		undo = append(undo, giveBack)
+		taken := a.Taken
+		p.Guard.Uncharged.Add(l.Account, taken, l.Rule.Window)
+		undo = append(undo, giveBack, func() { p.Guard.Uncharged.Take(l.Account, taken) })
 	}
-	a.Taken = q.Permits
+	a.Undo = func(context.Context) error { takeBack(); return nil }
 	return a, nil
+}
+
+// insteadOf is instead for one limiter. If its rule is zero, its rate is not known.
+func (p *Policy) insteadOf(l Limiter, q Question, cause error) (a Answer, giveBack func(), err error) {
+	share, isLocal := p.Failure.Local()
+	switch {
+	case p.Failure.Open():
+		return Answer{Decision: limit.Decision{Granted: true}, By: limit.FromOpen, Taken: q.Permits}, func() {}, nil
+	case !isLocal || l.Rule.Permits < 1:
+		return Answer{}, nil, cause
+	}
+	least := q.Permits
+	if q.UpTo {
+		least = 1
+	}
+	a.By = limit.FromLocal
+	a.Decision, a.Taken, giveBack = p.Guard.locals.TakeUpTo(l.Account.Limiter, least, q.Permits, Share(l.Rule, share))
+	return a, giveBack, nil
+}
+
+// Share returns a part of a rule: fewer permits, and if that would be less than one, one
+// in a longer window.
+func Share(rule local.Rule, share float64) local.Rule {
+	part := float64(rule.Permits) * share
+	if part >= 1 {
+		rule.Permits = int64(part)
+		return rule
+	}
+	window := float64(rule.Window) / part
+	return local.Rule{Permits: 1, Window: time.Duration(min(window, float64(math.MaxInt64/2)))}
 }
 
 // longestWait is how long a caller that waits lets pass before it looks whether Redis
@@ -217,6 +291,6 @@ func (p *Policy) pause(ctx context.Context, wait time.Duration, start time.Time,
 		return false, err
 	}
 	defer p.Host.End()
-	err = p.Guard.Wait(ctx, wait)
+	err = p.Guard.wait(ctx, wait)
 	return err == nil, err
 }

@@ -177,7 +177,7 @@ func (c *Call) Next(ctx context.Context) Command {
 	if c.eval {
 		words = append(words, "eval", c.Script.Source)
 	} else {
-		words = append(words, "evalsha", SHA(c.Script))
+		words = append(words, "evalsha", c.Script.Word)
 	}
 	a := Attempt{Age: -1, Token: c.token, Repeated: c.repeated}
 	if !c.doubt.IsZero() {

@@ -30,8 +30,10 @@ const DefaultTimeout = 3 * time.Second
 // Conn sends commands to Redis, each within a time that is bounded.
 type Conn struct {
 	rdb     Redis
+	pool    int                                                          // connections to one server at most, 0 if that is not known
 	inline  bool                                                         // a deadline of ctx ends reads and writes
-	master  func(ctx context.Context, key string) (*redis.Client, error) // nil where there is only one server
+	master  func(ctx context.Context, key string) (*redis.Client, error) // nil if there is only one server
+	shard   func(key string) (*redis.Client, error)                      // of a Ring; else nil
 	timeout time.Duration
 	clock   *clock.Clock
 
@@ -48,12 +50,20 @@ func NewConn(rdb Redis, timeout time.Duration) *Conn {
 	if clock.Of != nil {
 		c.clock = clock.Of(rdb)
 	}
+	if CheckClient(rdb) != nil {
+		return c // nothing is sent by it
+	}
 	switch rdb := rdb.(type) {
 	case *redis.Client:
-		if rdb != nil {
-			opt := rdb.Options()
-			c.inline = opt.ContextTimeoutEnabled && opt.ReadTimeout >= 0 && opt.WriteTimeout >= 0
-		}
+		opt := rdb.Options()
+		c.pool = opt.PoolSize
+		c.inline = opt.ContextTimeoutEnabled && opt.ReadTimeout >= 0 && opt.WriteTimeout >= 0
+	case *redis.ClusterClient:
+		c.pool = rdb.Options().PoolSize
+	case *redis.Ring:
+		c.pool = rdb.Options().PoolSize
+	}
+	switch rdb := rdb.(type) {
 	case interface {
 		MasterForKey(ctx context.Context, key string) (*redis.Client, error)
 	}:
@@ -61,7 +71,8 @@ func NewConn(rdb Redis, timeout time.Duration) *Conn {
 	case interface {
 		GetShardClientForKey(key string) (*redis.Client, error)
 	}:
-		c.master = func(_ context.Context, key string) (*redis.Client, error) { return rdb.GetShardClientForKey(key) }
+		c.shard = rdb.GetShardClientForKey
+		c.master = func(_ context.Context, key string) (*redis.Client, error) { return c.shard(key) }
 		c.known.Store(true)
 	}
 	return c
@@ -94,25 +105,9 @@ func (c *Conn) ProbePace() time.Duration { return c.AttemptTimeout() / 3 }
 // where go-redis passes a deadline on to the connection.
 func (c *Conn) Inline() bool { return c.inline }
 
-// PoolSize returns how many connections there can be to one server, 0 where that
-// is not known.
-func (c *Conn) PoolSize() int {
-	switch rdb := c.rdb.(type) {
-	case *redis.Client:
-		if rdb != nil {
-			return rdb.Options().PoolSize
-		}
-	case *redis.ClusterClient:
-		if rdb != nil {
-			return rdb.Options().PoolSize
-		}
-	case *redis.Ring:
-		if rdb != nil {
-			return rdb.Options().PoolSize
-		}
-	}
-	return 0
-}
+// PoolSize returns how many connections there can be to one server, 0 if that is not
+// known.
+func (c *Conn) PoolSize() int { return c.pool }
 
 // Master returns the client of the master that has a key; nil where there is one
 // server only, or where it can't be told. A cluster client that is new has to find out
@@ -183,28 +178,21 @@ func (c *Conn) learn(ctx context.Context, key string) {
 // only in one script.
 func (c *Conn) Cluster() bool { return c.master != nil && !c.Sharded() }
 
-// Sharded tells whether keys are spread over servers that know nothing of each
+// Sharded reports whether keys are spread over servers that know nothing of each
 // other, so that none says which keys it should not have.
-func (c *Conn) Sharded() bool {
-	_, ring := c.rdb.(interface {
-		GetShardClientForKey(key string) (*redis.Client, error)
-	})
-	return ring
-}
+func (c *Conn) Sharded() bool { return c.shard != nil }
 
-// Together tells whether keys are surely on one server, so that one script may
+// Together reports whether keys are surely on one server, so that one script may
 // take them all.
 func (c *Conn) Together(keys ...string) bool {
-	if ring, ok := c.rdb.(interface {
-		GetShardClientForKey(key string) (*redis.Client, error)
-	}); ok {
-		first, err := ring.GetShardClientForKey(keys[0])
-		return err == nil && !slices.ContainsFunc(keys, func(key string) bool {
-			shard, err := ring.GetShardClientForKey(key)
-			return err != nil || shard != first
-		})
+	if c.shard == nil {
+		return c.master == nil || !slices.ContainsFunc(keys, func(key string) bool { return HashTag(key) != HashTag(keys[0]) })
 	}
-	return c.master == nil || !slices.ContainsFunc(keys, func(key string) bool { return HashTag(key) != HashTag(keys[0]) })
+	first, err := c.shard(keys[0])
+	return err == nil && !slices.ContainsFunc(keys, func(key string) bool {
+		shard, err := c.shard(key)
+		return err != nil || shard != first
+	})
 }
 
 // HashTag returns the part of a key that decides where a cluster keeps it.

@@ -68,23 +68,6 @@ func Answers(to Runner, keys *Keys, write string) bool {
 	return !errors.Is(Outage(err), limit.ErrUnavailable)
 }
 
-// SHA returns a script's SHA as the word of a command.
-func SHA(s *lua.Script) any {
-	if sha, ok := shas[s]; ok {
-		return sha
-	}
-	return s.SHA
-}
-
-// shas holds the words that would be made for each call.
-var shas = func() map[*lua.Script]any {
-	all := make(map[*lua.Script]any)
-	for _, s := range lua.All() {
-		all[s] = s.SHA
-	}
-	return all
-}()
-
 // Command is a command that go-redis does not repeat by itself.
 type Command struct{ *redis.Cmd }
 

@@ -29,7 +29,7 @@ import (
 var incr = newScript("return redis.call('INCR', KEYS[1])")
 
 func newScript(source string) *lua.Script {
-	return &lua.Script{Name: "test", Source: source, SHA: redis.NewScript(source).Hash()}
+	return &lua.Script{Name: "test", Source: source, SHA: redis.NewScript(source).Hash(), Word: redis.NewScript(source).Hash()}
 }
 
 // errHangs is a fault: no answer comes while one is waited for.
