@@ -1,12 +1,12 @@
 package httplimit_test
 
 import (
-	"bytes"
 	"context"
 	"errors"
 	"io"
 	"net/http"
 	"net/http/httptest"
+	"net/netip"
 	"strings"
 	"testing"
 	"testing/synctest"
@@ -54,20 +54,19 @@ func TestTransportOverTheNetwork(t *testing.T) {
 	for _, protocol := range []string{"HTTP/1.1", "HTTP/2.0"} {
 		t.Run(protocol, func(t *testing.T) {
 			t.Parallel()
-			mux, server := http.NewServeMux(), (*httptest.Server)(nil)
 			arrived := make(chan string, 100)
-			mux.HandleFunc("POST /echo", func(w http.ResponseWriter, r *http.Request) {
+			var server *httptest.Server
+			server = httptest.NewUnstartedServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 				assert.Equal(t, protocol, r.Proto)
 				arrived <- r.URL.Path
+				if r.URL.Path == "/moved" {
+					http.Redirect(w, r, strings.Replace(server.URL, "127.0.0.1", "localhost", 1)+"/echo", http.StatusTemporaryRedirect)
+					return
+				}
 				w.Header().Set("Trailer", "X-Sum")
 				_, _ = io.Copy(w, r.Body)
 				w.Header().Set("X-Sum", "<"+r.Trailer.Get("X-Sent")+">")
-			})
-			mux.HandleFunc("POST /moved", func(w http.ResponseWriter, r *http.Request) {
-				arrived <- r.URL.Path
-				http.Redirect(w, r, strings.Replace(server.URL, "127.0.0.1", "localhost", 1)+"/echo", http.StatusTemporaryRedirect)
-			})
-			server = httptest.NewUnstartedServer(mux)
+			}))
 			server.EnableHTTP2 = protocol == "HTTP/2.0"
 			server.StartTLS()
 			t.Cleanup(server.Close)
@@ -75,37 +74,32 @@ func TestTransportOverTheNetwork(t *testing.T) {
 			base.TLSClientConfig.ServerName = "example.com" // localhost has no certificate
 			limiter := grants()
 			client := &http.Client{Transport: httplimit.NewTransport(base, limiter)}
-			for range 2 {
-				body := strings.NewReader("hello")
-				r, err := http.NewRequestWithContext(t.Context(), http.MethodPost, server.URL+"/moved", body)
+			post := func(path, trailer string, body io.Reader) {
+				r, err := http.NewRequestWithContext(t.Context(), http.MethodPost, server.URL+path, body)
 				require.NoError(t, err)
+				if trailer != "" {
+					r.Trailer = http.Header{"X-Sent": {trailer}}
+				}
 				resp, err := client.Do(r)
 				require.NoError(t, err)
 				echo, err := io.ReadAll(resp.Body)
 				require.NoError(t, err)
 				require.NoError(t, resp.Body.Close())
 				assert.Equal(t, "hello", string(echo))
-				assert.Equal(t, http.Header{"X-Sum": {"<>"}}, resp.Trailer)
+				assert.Equal(t, "<"+trailer+">", resp.Trailer.Get("X-Sum"))
 			}
-			r, err := http.NewRequestWithContext(t.Context(), http.MethodPost, server.URL+"/echo", io.NopCloser(bytes.NewReader([]byte("x"))))
-			require.NoError(t, err)
-			r.Trailer = http.Header{"X-Sent": {"5"}}
-			resp, err := client.Do(r)
-			require.NoError(t, err)
-			_, err = io.Copy(io.Discard, resp.Body)
-			require.NoError(t, err)
-			require.NoError(t, resp.Body.Close())
-			assert.Equal(t, "<5>", resp.Trailer.Get("X-Sum"))
+			post("/moved", "", strings.NewReader("hello"))
+			post("/echo", "5", io.NopCloser(strings.NewReader("hello"))) // of unknown length, so that it has trailers
 			client.CloseIdleConnections()
 			close(arrived)
 			var paths []string
 			for path := range arrived {
 				paths = append(paths, path)
 			}
-			assert.Equal(t, []string{"/moved", "/echo", "/moved", "/echo", "/echo"}, paths)
+			assert.Equal(t, []string{"/moved", "/echo", "/echo"}, paths)
 			at := "upstream:" + strings.ReplaceAll(strings.TrimPrefix(server.URL, "https://"), ":", "%3A")
 			home := strings.Replace(at, "127.0.0.1", "localhost", 1)
-			assert.Equal(t, []call{{Key: at, N: 1}, {Key: home, N: 1}, {Key: at, N: 1}, {Key: home, N: 1}, {Key: at, N: 1}}, limiter.Asked())
+			assert.Equal(t, []call{{Key: at, N: 1}, {Key: home, N: 1}, {Key: at, N: 1}}, limiter.Asked())
 		})
 	}
 }
@@ -389,20 +383,33 @@ func TestTransportWaitsInOrder(t *testing.T) {
 }
 
 // Key functions that were not made properly, and limiters that were not, are found before any
-// request.
+// request, and answer each with 500, whatever WithFailure says.
 func TestCheck(t *testing.T) {
 	t.Parallel()
 	redistest.Virtual(t, func(t *testing.T, rdb *redis.Client) {
-		bad := httplimit.Header("")
-		for name, opts := range map[string][]httplimit.Option{
-			"key":        {httplimit.WithKey(httplimit.Path(), httplimit.User(nil))},
-			"policy key": {httplimit.WithPolicy(httplimit.Policy{Name: "hour", Limiter: grants(), Key: []httplimit.KeyFunc{bad}})},
-			"address":    {httplimit.WithKey(httplimit.ClientIP(httplimit.ClientIPConfig{IPv6Bits: 129}))},
-			"policy":     {policy("hour", httplimit.Local(0, time.Hour))},
-			"fallback":   {httplimit.WithFallback(rratelimiter.New(rdb).Keyed("", rratelimiter.PerDay(0)))},
+		bits := func(n int) httplimit.KeyFunc { return httplimit.ClientIP(httplimit.ClientIPConfig{IPv6Bits: n}) }
+		invalid := rratelimiter.New(rdb).Keyed("", rratelimiter.PerDay(0))
+		keys := map[string]httplimit.KeyFunc{
+			"nil user": httplimit.User(nil), "no header": httplimit.Header(""), "bits": bits(129), "negative bits": bits(-1),
+			"trusted": httplimit.ClientIP(httplimit.ClientIPConfig{Trusted: []netip.Prefix{{}}}),
+		}
+		for name, opt := range map[string]httplimit.Option{
+			"local": policy("hour", httplimit.Local(0, time.Hour)), "keyed": policy("hour", invalid), "fallback": httplimit.WithFallback(invalid),
 		} {
-			require.ErrorIs(t, httplimit.Check(grants(), opts...), limit.ErrInvalidConfig, name)
-			require.ErrorIs(t, httplimit.CheckTransport(grants(), opts...), limit.ErrInvalidConfig, name)
+			assert.ErrorIs(t, httplimit.Check(grants(), opt), limit.ErrInvalidConfig, name)
+		}
+		for name, key := range keys {
+			ofPolicy := httplimit.WithPolicy(httplimit.Policy{Name: "hour", Limiter: grants(), Key: []httplimit.KeyFunc{key}})
+			for _, opt := range []httplimit.Option{httplimit.WithKey(httplimit.Path(), key), ofPolicy} {
+				var errs middlewaretest.Errors
+				limiter := grants()
+				w := serve(httplimit.New(limiter, hearing(&errs), httplimit.WithFailure(limit.FailOpen()), opt)(refuseAll(t)), newRequest(t))
+				assert.Equal(t, http.StatusInternalServerError, w.Code, name)
+				errs.Check(t, limit.ErrInvalidConfig)
+				assert.Empty(t, limiter.Asked(), name)
+				require.ErrorIs(t, httplimit.Check(grants(), opt), limit.ErrInvalidConfig, name)
+				require.ErrorIs(t, httplimit.CheckTransport(grants(), opt), limit.ErrInvalidConfig, name)
+			}
 		}
 		for _, limiter := range middlewaretest.Limiters(t, rdb) {
 			require.NoError(t, httplimit.Check(limiter, httplimit.WithKey(httplimit.Header("X"), httplimit.Host(), text("", errDown))))
