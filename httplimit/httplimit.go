@@ -111,13 +111,12 @@ func (m *middleware) costOf(r *http.Request) int64 {
 func (m *middleware) decide(w http.ResponseWriter, r *http.Request, next http.Handler, results []result, n int64) {
 	ctx := r.Context()
 	v := m.settle(ctx, results, n)
-	gone := v.failure != nil && errors.Is(ctx.Err(), context.Canceled)
-	m.report(r, results, n, v, gone)
+	m.report(r, results, n, v)
 	if m.Shadow {
 		next.ServeHTTP(w, r)
 		return
 	}
-	if gone {
+	if v.gone {
 		// Nobody reads the answer, and no limiter is to blame. The status is for
 		// the access log.
 		w.WriteHeader(http.StatusServiceUnavailable)
@@ -139,19 +138,19 @@ func (m *middleware) decide(w http.ResponseWriter, r *http.Request, next http.Ha
 func (m *middleware) settle(ctx context.Context, results []result, n int64) verdict {
 	m.ask(ctx, results, n)
 	v := judge(results)
-	if v.refused || v.closed || v.failure != nil && errors.Is(ctx.Err(), context.Canceled) {
+	v.gone = v.failure != nil && errors.Is(ctx.Err(), context.Canceled)
+	if v.refused || v.closed || v.gone {
 		v.kept = m.giveBack(ctx, results, n)
 	}
 	return v
 }
 
-// report tells the observer what came of a request, and the error handler what failed, unless
-// the request has gone: then no limiter is to blame.
-func (m *middleware) report(r *http.Request, results []result, n int64, v verdict, gone bool) {
+// report tells the observer what came of a request, and the error handler what failed.
+func (m *middleware) report(r *http.Request, results []result, n int64, v verdict) {
 	for i := range results {
 		results[i].Report(r.Context(), "httplimit", n)
 	}
-	if failure := errors.Join(v.failure, v.kept); failure != nil && !gone {
+	if failure := errors.Join(v.failure, v.kept); failure != nil && !v.gone {
 		m.onError(r, failure)
 	}
 }
@@ -162,6 +161,7 @@ type verdict struct {
 	closed  bool  // at least one failed, and its failure closes
 	failure error // of those that failed, fallbacks or not
 	kept    error // why grants could not be given back
+	gone    bool  // the client left before there was a decision: no limiter is to blame
 }
 
 func judge(results []result) verdict {

@@ -156,7 +156,7 @@ func (t *transport) admit(r *http.Request) (key string, err error) {
 	w := &wait{transport: t, ctx: r.Context(), n: n, results: results, start: time.Now()}
 	err = w.obtain()
 	if w.asked {
-		t.report(r, w.results, n, w.verdict, w.gone)
+		t.report(r, w.results, n, w.verdict)
 	}
 	if err != nil {
 		return "", err

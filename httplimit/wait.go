@@ -21,7 +21,6 @@ type wait struct {
 	results []result // of the last time that the limiters were asked
 	verdict verdict
 	asked   bool // at all
-	gone    bool // the request's context has ended
 }
 
 // obtain returns once the request has its permits and no upstream stops it, or why it is not sent.
@@ -41,7 +40,7 @@ func (w *wait) obtain() error {
 		switch {
 		case w.Shadow:
 			return nil
-		case w.gone:
+		case v.gone:
 			return w.notSent(key, 0, false, w.ctx.Err())
 		case v.refused:
 			refused, d := w.refusal()
@@ -72,6 +71,7 @@ func (w *wait) ask() error {
 			r.Start = w.start
 		}
 	}
+	kept := w.verdict.kept
 	w.asked = true
 	if w.waiter == nil {
 		w.verdict = w.settle(w.ctx, w.results, w.n)
@@ -88,8 +88,11 @@ func (w *wait) ask() error {
 			return errMaxWait
 		}
 	}
-	if w.gone = w.ctx.Err() != nil; w.gone && !w.Shadow && !w.verdict.refused {
+	if w.verdict.gone = w.ctx.Err() != nil; w.verdict.gone && !w.Shadow && !w.verdict.refused {
 		w.undo()
+	}
+	if w.verdict.kept == nil {
+		w.verdict.kept = kept // for the error handler, which hears of one
 	}
 	return nil
 }
@@ -116,7 +119,7 @@ func (w *wait) refusal() (key string, d time.Duration) {
 // ends before, and how much of d is left then.
 func (w *wait) sleep(d time.Duration) (more time.Duration, err error) {
 	if err := w.ctx.Err(); err != nil {
-		w.gone = true
+		w.verdict.gone = true
 		return d, err
 	}
 	if end, ok := w.ctx.Deadline(); ok && time.Until(end) <= d {
@@ -132,7 +135,7 @@ func (w *wait) sleep(d time.Duration) (more time.Duration, err error) {
 	case <-timer.C:
 		return 0, nil
 	case <-w.ctx.Done():
-		w.gone = true
+		w.verdict.gone = true
 		return time.Until(end), w.ctx.Err()
 	}
 }
