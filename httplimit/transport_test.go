@@ -171,29 +171,21 @@ func TestHost(t *testing.T) {
 // can be told.
 func TestTransportWaits(t *testing.T) {
 	t.Parallel()
-	in := func(d time.Duration) func(context.Context) (context.Context, context.CancelFunc) {
-		return func(ctx context.Context) (context.Context, context.CancelFunc) { return context.WithTimeout(ctx, d) }
-	}
-	leaves := func(ctx context.Context) (context.Context, context.CancelFunc) {
-		ctx, cancel := context.WithCancel(ctx)
-		time.AfterFunc(1500*time.Millisecond, cancel)
-		return ctx, cancel
-	}
 	wait := func(most time.Duration) []httplimit.Option { return []httplimit.Option{httplimit.WithWait(most)} }
 	const second, ms = time.Second, time.Millisecond
 	late, gone := context.DeadlineExceeded, context.Canceled
 	for name, c := range map[string]struct {
 		opts  []httplimit.Option
-		ctx   func(context.Context) (context.Context, context.CancelFunc)
+		in    time.Duration // the request's deadline; below 0, when its caller goes
 		took  time.Duration
 		err   error
 		retry time.Duration
 		text  string
 	}{
 		"for ever":         {took: 3 * second},
-		"long enough":      {ctx: in(5 * second), took: 3 * second},
-		"too short":        {ctx: in(2500 * ms), took: 2 * second, err: late, retry: second, text: "which has them in 1s: context deadline"},
-		"the caller goes":  {ctx: leaves, took: 1500 * ms, err: gone, retry: 500 * ms, text: `1.5s for 1 permits of "upstream:api.example.org"`},
+		"long enough":      {in: 5 * second, took: 3 * second},
+		"too short":        {in: 2500 * ms, took: 2 * second, err: late, retry: second, text: "which has them in 1s: context deadline"},
+		"the caller goes":  {in: -1500 * ms, took: 1500 * ms, err: gone, retry: 500 * ms, text: `1.5s for 1 permits of "upstream:api.example.org"`},
 		"WithWait":         {opts: wait(1999 * ms), took: second, retry: second, text: "longer than WithWait"},
 		"WithWait of more": {opts: wait(3 * second), took: 3 * second},
 		"WithWait of 0":    {opts: wait(0), retry: second, text: "longer than WithWait"},
@@ -204,9 +196,11 @@ func TestTransportWaits(t *testing.T) {
 			limiter := &fake{Answer: func(context.Context, int64) (limit.Decision, error) {
 				return limit.Decision{Granted: time.Since(start) >= 3*second, Limit: 1, RetryAfter: second}, nil
 			}}
-			ctx, cancel := t.Context(), func() {}
-			if c.ctx != nil {
-				ctx, cancel = c.ctx(ctx)
+			ctx, cancel := context.WithCancel(t.Context())
+			if c.in > 0 {
+				ctx, cancel = context.WithTimeout(t.Context(), c.in)
+			} else if c.in < 0 {
+				time.AfterFunc(-c.in, cancel)
 			}
 			defer cancel()
 			sent := false
@@ -237,11 +231,12 @@ func TestTransportWaits(t *testing.T) {
 func TestTransportHeedsRetryAfter(t *testing.T) {
 	t.Parallel()
 	const most, date, ahead = httplimit.DefaultPause, "Sat, 01 Jan 2000 00:00:00 GMT", "Sat, 01 Jan 2000 00:00:30 GMT"
-	skip := httplimit.WithSkip(func(*http.Request) bool { return true })
+	pause := func(most time.Duration) []httplimit.Option { return []httplimit.Option{httplimit.WithPause(most)} }
+	skip := []httplimit.Option{httplimit.WithSkip(func(*http.Request) bool { return true })}
 	for name, c := range map[string]struct {
 		status      int
 		after, date string
-		opt         httplimit.Option
+		opts        []httplimit.Option
 		want        time.Duration
 	}{
 		"seconds":           {429, "7", "", nil, 7 * time.Second},
@@ -254,9 +249,9 @@ func TestTransportHeedsRetryAfter(t *testing.T) {
 		"long":              {429, "86400", "", nil, most},
 		"overflow":          {429, "9223372037", "", nil, most},
 		"huge":              {429, strings.Repeat("9", 99), "", nil, most},
-		"bounded":           {429, "7", "", httplimit.WithPause(time.Second), time.Second},
-		"not heeded":        {429, "7", "", httplimit.WithPause(0), 0},
-		"shadow":            {429, "7", "", httplimit.WithShadow(), 0},
+		"bounded":           {429, "7", "", pause(time.Second), time.Second},
+		"not heeded":        {429, "7", "", pause(0), 0},
+		"shadow":            {429, "7", "", []httplimit.Option{httplimit.WithShadow()}, 0},
 		"not limited":       {429, "7", "", skip, 0},
 		"date":              {503, ahead, date, nil, 30 * time.Second},
 		"by its own clock":  {503, "Fri, 31 Dec 1999 23:59:59 GMT", "Fri, 31 Dec 1999 23:59:55 GMT", nil, 4 * time.Second},
@@ -265,18 +260,10 @@ func TestTransportHeedsRetryAfter(t *testing.T) {
 		"far":               {503, "Fri, 31 Dec 9999 23:59:59 GMT", date, nil, most},
 	} {
 		synctest.Test(t, func(t *testing.T) { // it begins at date
-			base := func(r *http.Request) (*http.Response, error) {
-				if r.URL.Path == "/items" {
-					return answers(c.status, "Retry-After", c.after, "Date", c.date)(r)
-				}
-				return answers(200)(r)
-			}
-			limiter := grants()
-			var opts []httplimit.Option
-			if c.opt != nil {
-				opts = append(opts, c.opt)
-			}
-			transport := httplimit.NewTransport(roundTripper(base), limiter, opts...)
+			limiter, stops := grants(), answers(c.status, "Retry-After", c.after, "Date", c.date)
+			transport := httplimit.NewTransport(roundTripper(func(r *http.Request) (*http.Response, error) {
+				return map[bool]roundTripper{true: stops, false: answers(200)}[r.URL.Path == "/items"](r)
+			}), limiter, c.opts...)
 			took, err := send(t.Context(), t, transport, api)
 			require.NoError(t, err)
 			assert.Zero(t, took)
