@@ -81,6 +81,32 @@ func ExampleRateLimiter_Acquire() {
 	// Output: true
 }
 
+// Much code takes anything that has Wait, such as golang.org/x/time/rate's limiters.
+func ExampleRateLimiter_Wait() {
+	client, _, stop := connect()
+	defer stop()
+	call := func(limiter interface{ Wait(context.Context) error }) error { return limiter.Wait(ctx) }
+
+	limiter := client.RateLimiter("partner", rratelimiter.WithDefault(rratelimiter.PerMinute(5)))
+	err := call(limiter)
+	free, _ := limiter.AvailablePermits(ctx)
+	fmt.Println(err, free)
+	// Output: <nil> 4
+}
+
+// A program that stops as it starts, rather than with its first request.
+func ExampleRateLimiter_Err() {
+	client, _, stop := connect()
+	defer stop()
+
+	limiter := client.RateLimiter("orders", rratelimiter.WithDefault(rratelimiter.PerSecond(0)))
+	fmt.Println(client.Err())
+	fmt.Println(limiter.Err())
+	// Output:
+	// <nil>
+	// rratelimiter: RateLimiter "orders": WithDefault: invalid configuration: rate 0 is not between 1 and 9007199254740991
+}
+
 func ExampleRateLimiter_Take() {
 	client, server, stop := connect()
 	defer stop()

@@ -529,9 +529,17 @@ func Example_comingFrom() {
 		return nil
 	}
 	order := func() error {
-		if err := orders.Acquire(ctx, 1); err != nil {
+		if err := orders.Wait(ctx); err != nil {
 			return err
 		}
+		return nil
+	}
+	jobs := client.RateLimiter("jobs", rratelimiter.WithDefault(rratelimiter.PerHour(100)))
+	work := func() error {
+		if err := jobs.Acquire(ctx, 2); err != nil {
+			return err
+		}
+		defer func() { _ = jobs.Release(context.WithoutCancel(ctx), 2) }()
 		return nil
 	}
 	pay := func() {
@@ -542,7 +550,7 @@ func Example_comingFrom() {
 	for range 10 {
 		_ = visit()
 	}
-	fmt.Println(visit(), order())
+	fmt.Println(visit(), order(), work())
 	pay()
 	granted, decision, err := orders.TakeUpTo(ctx, 500)
 	fmt.Println(granted, decision.Remaining, err)
@@ -553,7 +561,7 @@ func Example_comingFrom() {
 	handler.ServeHTTP(w, httptest.NewRequest(http.MethodGet, "/", http.NoBody))
 	fmt.Println(w.Header().Get("X-RateLimit-Remaining"), server.Exists("users:192.0.2.1"))
 	// Output:
-	// try again in 1m0s <nil>
+	// try again in 1m0s <nil> <nil>
 	// 4 <nil>
 	// 99 0 <nil>
 	// 9 true

@@ -2,6 +2,7 @@ package rratelimiter_test
 
 import (
 	"context"
+	"errors"
 	"math"
 	"strings"
 	"testing"
@@ -35,6 +36,10 @@ func requireAllRefused(t *testing.T, sent *limitertest.Counter, l *rratelimiter.
 	t.Helper()
 	for op, call := range limitertest.Operations {
 		requireRefused(t, sent, l, op, text, want, call(t.Context(), l))
+	}
+	requireRefused(t, sent, l, "Acquire", text, want, l.Wait(t.Context()))
+	if errors.Is(want, rratelimiter.ErrInvalidConfig) {
+		requireRefused(t, sent, l, "RateLimiter", text, want, l.Err())
 	}
 }
 
@@ -243,9 +248,20 @@ func TestInputOptions(t *testing.T) {
 			}
 		}
 
-		err := limitertest.Second(with(rratelimiter.WithClientID(""), rratelimiter.WithNameMapper(nil)).Take(t.Context(), 1))
-		assert.ErrorContains(t, err, "WithClientID")
-		assert.ErrorContains(t, err, "WithNameMapper", "all that is wrong is said at once")
+		bad := limitertest.NewClient(t, rdb, rratelimiter.WithClientID(""), rratelimiter.WithNameMapper(nil))
+		good := limitertest.NewClient(t, rdb)
+		for _, err := range []error{
+			limitertest.Second(bad.RateLimiter("name").Take(t.Context(), 1)), bad.Err(), bad.Keyed("", rratelimiter.PerDay(1)).Err(),
+		} {
+			assert.ErrorContains(t, err, "WithClientID")
+			assert.ErrorContains(t, err, "WithNameMapper", "all that is wrong is said at once")
+		}
+		keyed := good.Keyed("k:", rratelimiter.PerDay(0))
+		require.ErrorIs(t, keyed.Err(), rratelimiter.ErrInvalidConfig)
+		requireAllRefused(t, sent, keyed.Limiter("a"), "rate 0", rratelimiter.ErrInvalidConfig)
+		for _, err := range []error{good.Err(), good.RateLimiter("name", byRate).Err(), good.Keyed("", rratelimiter.PerDay(1)).Err()} {
+			assert.NoError(t, err)
+		}
 		l := limitertest.NewClient(t, rdb, rratelimiter.WithRedissonVersion("3.12.0")).RateLimiter("old", byRate)
 		requireRefused(t, sent, l, "Take", "3.13.3", rratelimiter.ErrUnsupported, limitertest.Second(l.Take(t.Context(), 1)))
 

@@ -57,6 +57,16 @@ type KeyedLimiter struct {
 // Window returns the interval of Keyed's Config, whatever the rate of a key is now.
 func (k *KeyedLimiter) Window() time.Duration { return k.cfg.Interval }
 
+// Err returns what the calls of every key report because Keyed's Config or an option of the
+// Client is bad. It is nil if all are sound, and does no I/O.
+func (k *KeyedLimiter) Err() error {
+	err := k.client.err
+	if bad := k.cfg.validate(); bad != nil {
+		err = errors.Join(err, fmt.Errorf("Keyed %q: %w", k.prefix, bad))
+	}
+	return err
+}
+
 // Take is [RateLimiter.Take].
 func (k *KeyedLimiter) Take(ctx context.Context, key string, permits int64) (limit.Decision, error) {
 	return k.Limiter(key).Take(ctx, permits)

@@ -47,6 +47,9 @@ func (l *RateLimiter) Acquire(ctx context.Context, permits int64) error {
 	return err
 }
 
+// Wait is Acquire of one permit, for code that takes an interface{ Wait(context.Context) error }.
+func (l *RateLimiter) Wait(ctx context.Context) error { return l.Acquire(ctx, 1) }
+
 // Take takes permits if they are free at once, and answers with the figures
 // that a caller may want to pass on. Its errors are those of TryAcquire.
 func (l *RateLimiter) Take(ctx context.Context, permits int64) (limit.Decision, error) {

@@ -98,6 +98,10 @@ func New(rdb Redis, opts ...Option) *Client {
 	return c
 }
 
+// Err returns what every call of the Client's limiters reports because an option is bad, and
+// nil if all options are sound. It does no I/O: a program can check as it starts.
+func (c *Client) Err() error { return c.err }
+
 // begun counts Clients.
 var begun atomic.Int64
 
@@ -153,6 +157,10 @@ type RateLimiter struct {
 
 // Name returns the limiter's name, as it was given to Client.RateLimiter.
 func (l *RateLimiter) Name() string { return l.facts.Name }
+
+// Err returns what every call reports because the name or an option, of the handle or of its
+// Client, is bad. It is nil if all are sound, and does no I/O.
+func (l *RateLimiter) Err() error { return l.fail("RateLimiter", l.err) }
 
 // read runs a script that may run any number of times.
 func (l *RateLimiter) read(ctx context.Context, s *lua.Script, args script.Arguments) (any, error) {

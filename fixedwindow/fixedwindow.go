@@ -73,6 +73,10 @@ func New(rdb Redis, cfg Config, opts ...limit.Option) *Limiter {
 // Window returns the window's length.
 func (l *Limiter) Window() time.Duration { return l.cfg.Window }
 
+// Err returns what every call reports because the Config or an option is bad. It is nil if all
+// are sound, and does no I/O.
+func (l *Limiter) Err() error { return l.table.Err() }
+
 // Take takes n permits of key if the window has them left. Limit is the
 // configured one; RetryAfter and ResetAfter are the time until the window ends.
 //

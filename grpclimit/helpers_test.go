@@ -210,6 +210,7 @@ func TestMiddleware(t *testing.T) {
 			Prefix: "grpc:",
 			Exact:  1,
 			Late:   middlewaretest.Overdue,
+			Check:  grpclimit.CheckClient,
 			Text:   text,
 			User:   grpclimit.Metadata("user"),
 
@@ -246,6 +247,7 @@ func TestMiddleware(t *testing.T) {
 		if server {
 			kind.Parts = method + ":192.0.2.7"
 			kind.Bad["waiting"] = []grpclimit.Option{grpclimit.WithWait()}
+			kind.Check = grpclimit.CheckServer
 		}
 		kind.Wrap = func(t testing.TB, l limit.Limiter, opts ...grpclimit.Option) middlewaretest.Handler {
 			made := intercept(l, opts...)

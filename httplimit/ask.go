@@ -66,7 +66,9 @@ func (m *middleware) giveBack(ctx context.Context, results []result, n int64) er
 			continue
 		}
 		given[i] = make(chan error, 1)
-		go func() { given[i] <- ask.Safely(giving, results[i].GiveBack) }()
+		back := results[i].GiveBack
+		results[i].GiveBack = nil // once
+		go func() { given[i] <- ask.Safely(giving, back) }()
 	}
 	var failures []error
 	for i := range results {

@@ -13,6 +13,7 @@ import (
 	"github.com/alicebob/miniredis/v2"
 	"github.com/redis/go-redis/v9"
 
+	"github.com/rratelimiter/rratelimiter"
 	"github.com/rratelimiter/rratelimiter/httplimit"
 	"github.com/rratelimiter/rratelimiter/limit"
 	"github.com/rratelimiter/rratelimiter/slidinglog"
@@ -192,6 +193,55 @@ func ExampleWithKey() {
 	// 404 "default";r=0;t=60
 	// 404 "default";r=0;t=60
 	// 404 "default";r=0;t=60
+}
+
+// A client keeps to what its upstream allows, together with all programs that use the same
+// Redis, and stops when the upstream says so.
+func ExampleNewTransport() {
+	rdb, stop := connect()
+	defer stop()
+	upstream := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+		w.Header().Set("Retry-After", "30")
+		w.WriteHeader(http.StatusTooManyRequests)
+	}))
+	defer upstream.Close()
+
+	rateLimiter := rratelimiter.New(rdb)
+	defer func() { _ = rateLimiter.Close(context.Background()) }()
+	perHost := rateLimiter.Keyed("", rratelimiter.PerSecond(50))
+	if err := httplimit.CheckTransport(perHost); err != nil {
+		fmt.Println(err) // an option is bad
+	}
+	client := &http.Client{Transport: httplimit.NewTransport(nil, perHost), Timeout: 2 * time.Second}
+
+	for range 2 {
+		resp, err := client.Get(upstream.URL)
+		var notSent *httplimit.NotSentError
+		switch {
+		case errors.As(err, &notSent):
+			fmt.Println("not sent: paused", notSent.Paused, "for", notSent.RetryAfter.Round(time.Minute/2))
+		case err != nil:
+			fmt.Println(err)
+		default:
+			_ = resp.Body.Close()
+			fmt.Println(resp.Status)
+		}
+	}
+	// Output:
+	// 429 Too Many Requests
+	// not sent: paused true for 30s
+}
+
+// A program that stops as it starts, rather than with its first request.
+func ExampleCheck() {
+	limiter := httplimit.Local(100, time.Minute)
+	opts := []httplimit.Option{httplimit.WithPrefix("")}
+	if err := httplimit.Check(limiter, opts...); err != nil {
+		fmt.Println(err)
+		return
+	}
+	_ = httplimit.New(limiter, opts...)
+	// Output: httplimit: invalid configuration: WithPrefix: the prefix is empty
 }
 
 // While Redis is down, this process limits by itself, as much as it has seen.

@@ -19,7 +19,8 @@ import (
 
 func TestHeaderText(t *testing.T) {
 	t.Parallel()
-	const most = 999_999_999_999_999
+	type d = limit.Decision
+	const most, sec, minute = 999_999_999_999_999, time.Second, time.Minute
 	for _, test := range []struct {
 		name         string
 		window       time.Duration
@@ -27,19 +28,22 @@ func TestHeaderText(t *testing.T) {
 		policy, rate string
 		retryAfter   string
 	}{
-		{"burst", time.Minute, limit.Decision{Granted: true, Limit: 100, Remaining: 50, ResetAfter: 30 * time.Second}, `"burst";q=100;w=60`, `"burst";r=50;t=30`, ""},
-		{"full", time.Minute, limit.Decision{Granted: true, Limit: 100, Remaining: 100}, `"full";q=100;w=60`, `"full";r=100`, ""},
-		{"up", 1500 * time.Millisecond, limit.Decision{Granted: true, Limit: 1, ResetAfter: time.Nanosecond}, `"up";q=1;w=2`, `"up";r=0;t=1`, ""},
-		{"short", 999 * time.Millisecond, limit.Decision{Granted: true, Limit: 1, ResetAfter: 999 * time.Millisecond}, `"short";q=1`, `"short";r=0;t=1`, ""},
-		{"unknown", 0, limit.Decision{Granted: true, Limit: 1, ResetAfter: time.Second}, `"unknown";q=1`, `"unknown";r=0;t=1`, ""},
-		{`a "b" \c`, time.Second, limit.Decision{Granted: true, Limit: 1}, `"a \"b\" \\c";q=1;w=1`, `"a \"b\" \\c";r=0`, ""},
-		{"huge", math.MaxInt64, limit.Decision{Granted: true, Limit: math.MaxInt64, Remaining: most + 1, ResetAfter: math.MaxInt64}, `"huge";q=999999999999999;w=9223372037`, `"huge";r=999999999999999;t=9223372037`, ""},
-		{"refused", time.Minute, limit.Decision{Limit: 5, Remaining: 1, RetryAfter: time.Second, ResetAfter: time.Minute}, `"refused";q=5;w=60`, `"refused";r=1;t=1`, "1"},
-		{"refused", time.Minute, limit.Decision{Limit: 5, RetryAfter: time.Second + 1, ResetAfter: time.Minute}, `"refused";q=5;w=60`, `"refused";r=0;t=2`, "2"},
-		{"soon", time.Minute, limit.Decision{Limit: 5, ResetAfter: time.Minute}, `"soon";q=5;w=60`, `"soon";r=0;t=1`, "1"},
-		{"far", time.Minute, limit.Decision{Limit: 5, RetryAfter: math.MaxInt64}, `"far";q=5;w=60`, `"far";r=0;t=9223372037`, "9223372037"},
-		{"zero", 0, limit.Decision{}, `"zero";q=0`, `"zero";r=0`, ""},
-		{"below", time.Minute, limit.Decision{Limit: 5, Remaining: -1, RetryAfter: -1}, `"below";q=5;w=60`, `"below";r=0;t=1`, "1"},
+		{"burst", minute, d{Granted: true, Limit: 100, Remaining: 50, ResetAfter: 30 * sec}, `"burst";q=100;w=60`, `"burst";r=50;t=30`, ""},
+		{"full", minute, d{Granted: true, Limit: 100, Remaining: 100}, `"full";q=100;w=60`, `"full";r=100`, ""},
+		{"up", 1500 * time.Millisecond, d{Granted: true, Limit: 1, ResetAfter: time.Nanosecond}, `"up";q=1;w=2`, `"up";r=0;t=1`, ""},
+		{"short", 999 * time.Millisecond, d{Granted: true, Limit: 1, ResetAfter: 999 * time.Millisecond}, `"short";q=1`, `"short";r=0;t=1`, ""},
+		{"unknown", 0, d{Granted: true, Limit: 1, ResetAfter: sec}, `"unknown";q=1`, `"unknown";r=0;t=1`, ""},
+		{`a "b" \c`, sec, d{Granted: true, Limit: 1}, `"a \"b\" \\c";q=1;w=1`, `"a \"b\" \\c";r=0`, ""},
+		{
+			"huge", math.MaxInt64, d{Granted: true, Limit: math.MaxInt64, Remaining: most + 1, ResetAfter: math.MaxInt64},
+			`"huge";q=999999999999999;w=9223372037`, `"huge";r=999999999999999;t=9223372037`, "",
+		},
+		{"refused", minute, d{Limit: 5, Remaining: 1, RetryAfter: sec, ResetAfter: minute}, `"refused";q=5;w=60`, `"refused";r=1;t=1`, "1"},
+		{"refused", minute, d{Limit: 5, RetryAfter: sec + 1, ResetAfter: minute}, `"refused";q=5;w=60`, `"refused";r=0;t=2`, "2"},
+		{"soon", minute, d{Limit: 5, ResetAfter: minute}, `"soon";q=5;w=60`, `"soon";r=0;t=1`, "1"},
+		{"far", minute, d{Limit: 5, RetryAfter: math.MaxInt64}, `"far";q=5;w=60`, `"far";r=0;t=9223372037`, "9223372037"},
+		{"zero", 0, d{}, `"zero";q=0`, `"zero";r=0`, ""},
+		{"below", minute, d{Limit: 5, Remaining: -1, RetryAfter: -1}, `"below";q=5;w=60`, `"below";r=0;t=1`, "1"},
 	} {
 		limiter := windowed{Limiter: says(test.decision, nil), Span: test.window}
 		w := serve(httplimit.New(limiter, httplimit.WithName(test.name))(hello), newRequest(t))
@@ -84,7 +88,7 @@ func TestWindowWhileTheLimiterFails(t *testing.T) {
 
 func TestNoHeaders(t *testing.T) {
 	t.Parallel()
-	w := serve(httplimit.New(says(limit.Decision{Limit: 1, RetryAfter: time.Second}, nil), httplimit.WithHeaders(httplimit.NoHeaders))(hello), newRequest(t))
+	w := serve(httplimit.New(refusing, httplimit.WithHeaders(httplimit.NoHeaders))(hello), newRequest(t))
 	assert.Equal(t, http.StatusTooManyRequests, w.Code)
 	assert.Empty(t, w.Header().Values("RateLimit"))
 	assert.Empty(t, w.Header().Values("RateLimit-Policy"))

@@ -5,10 +5,12 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"maps"
 	"net/http"
 	"net/http/httptest"
 	"strconv"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -91,7 +93,7 @@ func integer(t testing.TB, text string) int64 {
 
 //nolint:paralleltest // Run replaces slog's default logger
 func TestMiddleware(t *testing.T) {
-	middlewaretest.Kind[httplimit.Option, httplimit.KeyFunc]{
+	kind := middlewaretest.Kind[httplimit.Option, httplimit.KeyFunc]{
 		Name:    "httplimit",
 		Prefix:  "http:",
 		Parts:   "192.0.2.1",
@@ -99,9 +101,10 @@ func TestMiddleware(t *testing.T) {
 		Figures: true,
 		Late:    middlewaretest.Unavailable,
 
-		Wrap: wrap,
-		Text: text,
-		User: httplimit.Header("X-User"),
+		Wrap:  wrap,
+		Check: httplimit.Check,
+		Text:  text,
+		User:  httplimit.Header("X-User"),
 
 		WithCost: func(n int64) httplimit.Option {
 			return httplimit.WithCost(func(*http.Request) int64 { return n })
@@ -121,11 +124,86 @@ func TestMiddleware(t *testing.T) {
 		WithPrefix:   httplimit.WithPrefix,
 		WithShadow:   httplimit.WithShadow,
 		WithTimeout:  httplimit.WithTimeout,
-		Bad:          badOptions(),
-	}.Run(t)
+		Bad:          badOptions("http:"),
+	}
+	maps.Copy(kind.Bad, map[string][]httplimit.Option{"pause": {httplimit.WithPause(0)}, "wait": {httplimit.WithWait(0)}})
+	t.Run("handler", kind.Run)
+
+	kind.Prefix, kind.Parts, kind.Exact, kind.Figures, kind.Late = "upstream:", "api.example.org", 1, false, middlewaretest.Overdue
+	kind.Wrap, kind.Check, kind.Bad = wrapTransport, httplimit.CheckTransport, badOptions("upstream:")
+	kind.Bad["legacy"] = []httplimit.Option{httplimit.WithLegacyHeaders()}
+	kind.Bad["no headers"] = []httplimit.Option{httplimit.WithHeaders(httplimit.NoHeaders)}
+	kind.Bad["refusals"] = []httplimit.Option{httplimit.WithRefusal(func(http.ResponseWriter, *http.Request, httplimit.Refusal) {})}
+	kind.Bad["negative pause"] = []httplimit.Option{httplimit.WithPause(-1)}
+	kind.Bad["negative wait"] = []httplimit.Option{httplimit.WithWait(-1)}
+	t.Run("transport", kind.Run)
 }
 
-func badOptions() map[string][]httplimit.Option {
+// roundTripper is a function that is a RoundTripper. It closes the request's body.
+type roundTripper func(*http.Request) (*http.Response, error)
+
+func (f roundTripper) RoundTrip(r *http.Request) (*http.Response, error) {
+	if r.Body != nil {
+		_ = r.Body.Close()
+	}
+	return f(r)
+}
+
+// answers is a RoundTripper that always answers so.
+func answers(status int, header ...string) roundTripper {
+	return func(r *http.Request) (*http.Response, error) {
+		resp := &http.Response{StatusCode: status, Header: http.Header{}, Body: http.NoBody, Request: r}
+		for i := 0; i+1 < len(header); i += 2 {
+			resp.Header.Set(header[i], header[i+1])
+		}
+		return resp, nil
+	}
+}
+
+// body is one that must not be read, and must be closed.
+type body struct{ closed atomic.Int32 }
+
+func (*body) Read([]byte) (int, error) { return 0, errors.New("the body was read") }
+
+func (b *body) Close() error {
+	b.closed.Add(1)
+	return nil
+}
+
+// wrapTransport is wrap for a transport that does not wait.
+func wrapTransport(t testing.TB, l limit.Limiter, opts ...httplimit.Option) middlewaretest.Handler {
+	t.Helper()
+	transport := httplimit.NewTransport(answers(http.StatusNoContent), l, append([]httplimit.Option{httplimit.WithWait(0)}, opts...)...)
+	return func(ctx context.Context, user string) middlewaretest.Answer {
+		content := &body{}
+		defer func() { assert.EqualValues(t, 1, content.closed.Load(), "by whoever has the request last") }()
+		r, err := http.NewRequestWithContext(ctx, http.MethodPost, "http://api.example.org/items/1", content)
+		require.NoError(t, err)
+		r.Header.Set("X-User", user)
+		before := r.Clone(ctx)
+		resp, err := transport.RoundTrip(r) //nolint:bodyclose // it has none
+		assert.Equal(t, before.Header, r.Header)
+		assert.Equal(t, err == nil, resp != nil)
+		if err == nil {
+			return middlewaretest.Answer{Verdict: middlewaretest.Passed}
+		}
+		var no *httplimit.NotSentError
+		require.ErrorAs(t, err, &no)
+		got := middlewaretest.Answer{Verdict: middlewaretest.Unavailable, RetryAfter: no.RetryAfter}
+		switch {
+		case ctx.Err() != nil:
+			require.ErrorIs(t, err, ctx.Err())
+			got.Verdict = map[bool]middlewaretest.Verdict{true: middlewaretest.Overdue, false: middlewaretest.Gone}[no.Timeout()]
+		case errors.Is(err, limit.ErrInvalidConfig):
+			got.Verdict = middlewaretest.Misconfigured
+		case no.RetryAfter > 0 || errors.Is(err, limit.ErrPermitsExceedRate):
+			got.Verdict = middlewaretest.Refused
+		}
+		return got
+	}
+}
+
+func badOptions(prefix string) map[string][]httplimit.Option {
 	sound := middlewaretest.Grants()
 	return map[string][]httplimit.Option{
 		"cost":            {httplimit.WithCost(nil)},
@@ -141,7 +219,7 @@ func badOptions() map[string][]httplimit.Option {
 		"window":          {httplimit.WithPolicy(httplimit.Policy{Name: "hour", Limiter: sound, Window: -1})},
 		"policy key":      {httplimit.WithPolicy(httplimit.Policy{Name: "hour", Limiter: sound, Key: []httplimit.KeyFunc{nil}})},
 		"policy tag":      {httplimit.WithHashTag(), httplimit.WithPolicy(httplimit.Policy{Name: "hour", Limiter: sound, Prefix: "{a}:"})},
-		"one prefix":      {httplimit.WithPolicy(httplimit.Policy{Name: "hour", Limiter: sound, Prefix: "http:"})},
+		"one prefix":      {httplimit.WithPolicy(httplimit.Policy{Name: "hour", Limiter: sound, Prefix: prefix})},
 		"prefix twice": {
 			httplimit.WithPolicy(httplimit.Policy{Name: "hour", Limiter: sound, Prefix: "a:"}),
 			httplimit.WithPolicy(httplimit.Policy{Name: "day", Limiter: sound, Prefix: "a:"}),
@@ -150,9 +228,9 @@ func badOptions() map[string][]httplimit.Option {
 		"prefix continues": {httplimit.WithPrefix("a:b:"), httplimit.WithPolicy(httplimit.Policy{Name: "hour", Limiter: sound, Prefix: "a"})},
 		"prefix of names": {
 			policy("hour", sound),
-			httplimit.WithPolicy(httplimit.Policy{Name: "day", Limiter: sound, Prefix: "http:"}),
+			httplimit.WithPolicy(httplimit.Policy{Name: "day", Limiter: sound, Prefix: prefix}),
 		},
-		"prefix twice, tag": {httplimit.WithHashTag(), httplimit.WithPolicy(httplimit.Policy{Name: "hour", Limiter: sound, Prefix: "http:"})},
+		"prefix twice, tag": {httplimit.WithHashTag(), httplimit.WithPolicy(httplimit.Policy{Name: "hour", Limiter: sound, Prefix: prefix})},
 	}
 }
 

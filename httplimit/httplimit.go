@@ -1,5 +1,5 @@
-// Package httplimit limits the requests that an HTTP handler gets. It is
-// net/http middleware over any [limit.Limiter]:
+// Package httplimit limits the requests that an HTTP handler gets, and with [NewTransport]
+// those that a client sends. It is net/http middleware over any [limit.Limiter]:
 //
 //	perMinute := slidinglog.New(rdb, slidinglog.Config{Limit: 100, Window: time.Minute})
 //	http.ListenAndServe(addr, httplimit.New(perMinute)(handler))
@@ -21,7 +21,7 @@
 //
 // Options that make no sense do not panic. They make the middleware answer 500
 // to everything and give limit.ErrInvalidConfig to the hook of
-// [WithErrorHandler]; no limiter is asked. A limiter that reports
+// [WithErrorHandler]; no limiter is asked. [Check] returns the error before. A limiter that reports
 // limit.ErrInvalidConfig of itself is answered so too, whatever WithFailure says:
 // to pass would hide the mistake.
 package httplimit
@@ -31,6 +31,7 @@ import (
 	"errors"
 	"fmt"
 	"net/http"
+	"time"
 
 	"github.com/rratelimiter/rratelimiter/internal/ask"
 	"github.com/rratelimiter/rratelimiter/limit"
@@ -44,7 +45,7 @@ import (
 //
 // Several handlers may be given to what it returns; they share the limits.
 func New(limiter limit.Limiter, opts ...Option) func(http.Handler) http.Handler {
-	m := newMiddleware(limiter, opts)
+	m := newMiddleware(limiter, false, opts)
 	return func(next http.Handler) http.Handler {
 		return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 			m.serve(w, r, next)
@@ -65,6 +66,8 @@ type middleware struct {
 	refuse   func(http.ResponseWriter, *http.Request, Refusal)
 	headers  Headers
 	legacy   bool
+	maxPause time.Duration
+	maxWait  time.Duration // below 0: none
 }
 
 func (m *middleware) serve(w http.ResponseWriter, r *http.Request, next http.Handler) {
@@ -73,14 +76,7 @@ func (m *middleware) serve(w http.ResponseWriter, r *http.Request, next http.Han
 		writeError(w, r, m.err)
 		return
 	}
-	if m.skip != nil && m.skip(r) {
-		next.ServeHTTP(w, r)
-		return
-	}
-	n := int64(1)
-	if m.cost != nil {
-		n = m.cost(r)
-	}
+	n := m.costOf(r)
 	if n <= 0 {
 		next.ServeHTTP(w, r)
 		return
@@ -100,26 +96,27 @@ func (m *middleware) serve(w http.ResponseWriter, r *http.Request, next http.Han
 	m.decide(w, r, next, results, n)
 }
 
+// costOf returns how many permits a request takes. At 0 or less it passes.
+func (m *middleware) costOf(r *http.Request) int64 {
+	switch {
+	case m.skip != nil && m.skip(r):
+		return 0
+	case m.cost != nil:
+		return m.cost(r)
+	default:
+		return 1
+	}
+}
+
 func (m *middleware) decide(w http.ResponseWriter, r *http.Request, next http.Handler, results []result, n int64) {
 	ctx := r.Context()
-	m.ask(ctx, results, n)
-	v := judge(results)
-	gone := v.failure != nil && errors.Is(ctx.Err(), context.Canceled)
-	failure := v.failure
-	if v.refused || v.closed || gone {
-		failure = errors.Join(failure, m.giveBack(ctx, results, n))
-	}
-	for i := range results {
-		results[i].Report(ctx, "httplimit", n)
-	}
-	if failure != nil && !gone {
-		m.onError(r, failure)
-	}
+	v := m.settle(ctx, results, n)
+	m.report(r, results, n, v)
 	if m.Shadow {
 		next.ServeHTTP(w, r)
 		return
 	}
-	if gone {
+	if v.gone {
 		// Nobody reads the answer, and no limiter is to blame. The status is for
 		// the access log.
 		w.WriteHeader(http.StatusServiceUnavailable)
@@ -137,11 +134,34 @@ func (m *middleware) decide(w http.ResponseWriter, r *http.Request, next http.Ha
 	}
 }
 
+// settle asks all policies, and gives back what some granted where the request does not pass.
+func (m *middleware) settle(ctx context.Context, results []result, n int64) verdict {
+	m.ask(ctx, results, n)
+	v := judge(results)
+	v.gone = v.failure != nil && errors.Is(ctx.Err(), context.Canceled)
+	if v.refused || v.closed || v.gone {
+		v.kept = m.giveBack(ctx, results, n)
+	}
+	return v
+}
+
+// report tells the observer what came of a request, and the error handler what failed.
+func (m *middleware) report(r *http.Request, results []result, n int64, v verdict) {
+	for i := range results {
+		results[i].Report(r.Context(), "httplimit", n)
+	}
+	if failure := errors.Join(v.failure, v.kept); failure != nil && !v.gone {
+		m.onError(r, failure)
+	}
+}
+
 // verdict is what the results of all policies come to.
 type verdict struct {
 	refused bool  // at least one refused
 	closed  bool  // at least one failed, and its failure closes
 	failure error // of those that failed, fallbacks or not
+	kept    error // why grants could not be given back
+	gone    bool  // the client left before there was a decision: no limiter is to blame
 }
 
 func judge(results []result) verdict {

@@ -4,6 +4,8 @@ import (
 	"fmt"
 	"net/http"
 	"net/textproto"
+	"reflect"
+	"strings"
 
 	"github.com/rratelimiter/rratelimiter/internal/keypart"
 	"github.com/rratelimiter/rratelimiter/limit"
@@ -53,9 +55,44 @@ func Route() KeyFunc {
 	return func(r *http.Request) (string, error) { return r.Pattern, nil }
 }
 
-// badKey reports with each request how a key function was not made properly.
+// Host counts by the host that a request goes to, which is the default of [NewTransport]: that of
+// its URL, else its Host. Case, a dot at the end and the scheme's own port make no other one.
+func Host() KeyFunc {
+	return func(r *http.Request) (string, error) {
+		host := strings.ToLower(r.URL.Host)
+		if host == "" {
+			host = strings.ToLower(r.Host)
+		}
+		own, known := map[string]string{"http": ":80", "https": ":443"}[r.URL.Scheme]
+		if port := strings.LastIndexByte(host, ':'); port > strings.LastIndexByte(host, ']') {
+			name, port := strings.TrimSuffix(host[:port], "."), host[port:]
+			if known && port == own || port == ":" {
+				port = ""
+			}
+			return name + port, nil
+		}
+		return strings.TrimSuffix(host, "."), nil
+	}
+}
+
+// badKey reports with each request how a key function was not made properly. It is not inlined,
+// so that all that it returns is the same function: see faultOf.
+//
+//go:noinline
 func badKey(err error) KeyFunc {
 	return func(*http.Request) (string, error) { return "", err }
+}
+
+var badKeyFunc = reflect.ValueOf(badKey(nil)).Pointer()
+
+// faultOf returns what a key function that was not made properly reports, without calling one
+// that is the application's.
+func faultOf(key KeyFunc) error {
+	if key == nil || reflect.ValueOf(key).Pointer() != badKeyFunc {
+		return nil
+	}
+	_, err := key(nil)
+	return err
 }
 
 // questions returns a result for each policy that has nothing but the key and

@@ -28,6 +28,13 @@ type local struct {
 	rule inprocess.Rule
 }
 
+func (l *local) Err() error {
+	if l.rule.Permits < 1 || l.rule.Window <= 0 {
+		return fmt.Errorf("httplimit: Local: %w: limit %d, window %v", limit.ErrInvalidConfig, l.rule.Permits, l.rule.Window)
+	}
+	return nil
+}
+
 func (l *local) Window() time.Duration { return l.rule.Window }
 
 func (l *local) Take(ctx context.Context, key string, n int64) (limit.Decision, error) {
@@ -48,8 +55,8 @@ func (l *local) TakeReturnable(ctx context.Context, key string, n int64) (limit.
 
 func (l *local) take(ctx context.Context, key string, n int64) (d limit.Decision, giveBack func(), err error) {
 	switch {
-	case l.rule.Permits < 1 || l.rule.Window <= 0:
-		err = fmt.Errorf("%w: limit %d, window %v", limit.ErrInvalidConfig, l.rule.Permits, l.rule.Window)
+	case l.Err() != nil:
+		return d, nil, l.Err()
 	case n < 1:
 		err = fmt.Errorf("%w: %d", limit.ErrInvalidPermits, n)
 	case n > l.rule.Permits:

@@ -1,6 +1,7 @@
 package httplimit
 
 import (
+	"errors"
 	"fmt"
 	"log/slog"
 	"net/http"
@@ -10,7 +11,7 @@ import (
 	"github.com/rratelimiter/rratelimiter/limit"
 )
 
-// Option configures what [New] returns.
+// Option configures what [New] or [NewTransport] returns.
 type Option func(*settings) error
 
 // settings collects what the options say.
@@ -19,19 +20,30 @@ type settings struct {
 
 	name  string
 	added []Policy
+
+	// An option that only middleware, or only a transport, can have; "" if none was given.
+	serverOnly, clientOnly string
 }
 
 // DefaultTimeout is how long the limiters have to decide, unless [WithTimeout]
 // says otherwise.
 const DefaultTimeout = time.Second
 
-func newMiddleware(limiter limit.Limiter, opts []Option) *middleware {
+func newMiddleware(limiter limit.Limiter, client bool, opts []Option) *middleware {
 	s := settings{name: "default"}
-	s.Prefix = "http:"
-	s.keys = []KeyFunc{ClientIP(ClientIPConfig{})}
-	s.Timeout = DefaultTimeout
+	s.Prefix, s.keys = "http:", []KeyFunc{ClientIP(ClientIPConfig{})}
+	if client {
+		s.Prefix, s.keys = "upstream:", []KeyFunc{Host()}
+	}
+	s.Timeout, s.maxPause, s.maxWait = DefaultTimeout, DefaultPause, -1
 	s.onError = logError
 	faults := ask.Apply(&s, opts)
+	switch {
+	case client && s.serverOnly != "":
+		faults = errors.Join(faults, errors.New(s.serverOnly+": a transport answers nobody"))
+	case !client && s.clientOnly != "":
+		faults = errors.Join(faults, errors.New(s.clientOnly+": only a transport waits"))
+	}
 	m := &s.middleware
 	m.err = ask.Invalid("httplimit", faults, m.setPolicies(append([]Policy{{Name: s.name, Limiter: limiter}}, s.added...)))
 	return m
@@ -188,7 +200,10 @@ func WithErrorHandler(hook func(*http.Request, error)) Option {
 // the problem description. The headers are set when it is called, Retry-After
 // too; the status is its to write, normally http.StatusTooManyRequests.
 func WithRefusal(refuse func(http.ResponseWriter, *http.Request, Refusal)) Option {
-	return func(s *settings) error { return ask.SetFunc(&s.refuse, refuse, "WithRefusal: the function") }
+	return func(s *settings) error {
+		s.serverOnly = "WithRefusal"
+		return ask.SetFunc(&s.refuse, refuse, "WithRefusal: the function")
+	}
 }
 
 // WithHeaders chooses the headers that tell clients of their limits, by default
@@ -198,7 +213,7 @@ func WithHeaders(h Headers) Option {
 		if h != Draft11 && h != NoHeaders {
 			return fmt.Errorf("WithHeaders: there is no choice %d", h)
 		}
-		s.headers = h
+		s.headers, s.serverOnly = h, "WithHeaders"
 		return nil
 	}
 }
@@ -209,7 +224,38 @@ func WithHeaders(h Headers) Option {
 // remaining.
 func WithLegacyHeaders() Option {
 	return func(s *settings) error {
-		s.legacy = true
+		s.legacy, s.serverOnly = true, "WithLegacyHeaders"
 		return nil
 	}
+}
+
+// DefaultPause is the longest time for which an upstream stops calls, unless [WithPause] says
+// otherwise.
+const DefaultPause = 5 * time.Minute
+
+// WithPause bounds for how long an upstream that answers 429 or 503 with Retry-After stops the
+// calls of a transport, by default [DefaultPause]. Of a longer one that much is heeded. At 0
+// no upstream stops calls.
+func WithPause(most time.Duration) Option {
+	return func(s *settings) error {
+		s.maxPause, s.clientOnly = most, "WithPause"
+		return checkBound("WithPause", most)
+	}
+}
+
+// WithWait bounds how long a call of a transport waits before it is sent. By default only the
+// request's context does, which has to last for the call too. At 0 no call waits: one that has
+// no permits at once fails.
+func WithWait(most time.Duration) Option {
+	return func(s *settings) error {
+		s.maxWait, s.clientOnly = most, "WithWait"
+		return checkBound("WithWait", most)
+	}
+}
+
+func checkBound(option string, most time.Duration) error {
+	if most < 0 {
+		return fmt.Errorf("%s: %v", option, most)
+	}
+	return nil
 }

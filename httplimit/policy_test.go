@@ -59,6 +59,7 @@ func TestPolicies(t *testing.T) {
 		return says(limit.Decision{Limit: 100, Remaining: remaining, RetryAfter: retry, ResetAfter: time.Hour}, nil)
 	}
 	yes, no, down, hour := granted(10, 9, time.Minute), refused(0, 3*time.Second), says(limit.Decision{}, errDown), time.Hour
+	both := `"a";r=9;t=60, "b";r=9;t=60`
 	open, fallback := httplimit.WithFailure(limit.FailOpen()), httplimit.WithFallback(yes)
 	for name, c := range map[string]struct {
 		policies []*fake // named "a", "b" and so on
@@ -77,15 +78,15 @@ func TestPolicies(t *testing.T) {
 		"closed, refused":  {[]*fake{no, down}, false, nil, nil, 1, 429, "3", `"a";r=0;t=3`, "a", "", true},
 		"open":             {[]*fake{yes, down}, false, nil, []httplimit.Option{open}, 1, 200, "", `"a";r=9;t=60`, "", "", true},
 		"open, refused":    {[]*fake{no, down}, false, nil, []httplimit.Option{open}, 1, 429, "3", `"a";r=0;t=3`, "a", "", true},
-		"fallback":         {[]*fake{yes, down}, false, nil, []httplimit.Option{fallback}, 1, 200, "", `"a";r=9;t=60, "b";r=9;t=60`, "", "", true},
-		"own fallback":     {[]*fake{yes, down}, false, yes, nil, 1, 200, "", `"a";r=9;t=60, "b";r=9;t=60`, "", "", true},
+		"fallback":         {[]*fake{yes, down}, false, nil, []httplimit.Option{fallback}, 1, 200, "", both, "", "", true},
+		"own fallback":     {[]*fake{yes, down}, false, yes, nil, 1, 200, "", both, "", "", true},
 		"fallback refuses": {[]*fake{yes, down}, false, no, nil, 1, 429, "3", `"a";r=10, "b";r=0;t=3`, "b", "a", true},
 		"shadow": {
 			[]*fake{yes, no, down}, false, nil, []httplimit.Option{open, httplimit.WithShadow()}, 1, 200, "", "", "", "a", true,
 		},
 		"two refuse": {
-			[]*fake{granted(10, 5, time.Second), granted(5, 4, time.Minute), refused(1, 90*time.Second), refused(0, hour)}, false, nil, nil, 2,
-			429, "3600", `"a";r=7, "b";r=5, "c";r=1;t=90, "d";r=0;t=3600`, "cd", "ab", false,
+			[]*fake{granted(10, 5, time.Second), granted(5, 4, time.Minute), refused(1, 90*time.Second), refused(0, hour)},
+			false, nil, nil, 2, 429, "3600", `"a";r=7, "b";r=5, "c";r=1;t=90, "d";r=0;t=3600`, "cd", "ab", false,
 		},
 		"some are left":       {[]*fake{granted(10, 4, hour), no}, true, nil, nil, 1, 429, "3", `"a";r=4, "b";r=0;t=3`, "b", "", false},
 		"as many as it takes": {[]*fake{granted(10, 2, hour), no}, true, nil, nil, 2, 429, "3", `"a";r=2, "b";r=0;t=3`, "b", "", false},
@@ -262,8 +263,9 @@ func TestPolicyWithAKeyOfItsOwn(t *testing.T) {
 	assert.Equal(t, "client:192.0.2.1", address.Key())
 
 	user, address = grants(), grants()
+	pathAndUser := []httplimit.KeyFunc{httplimit.Path(), httplimit.Header("X-User")}
 	mw = httplimit.New(user, httplimit.WithHashTag(),
-		httplimit.WithPolicy(httplimit.Policy{Name: "address", Limiter: address, Key: []httplimit.KeyFunc{httplimit.Path(), httplimit.Header("X-User")}}),
+		httplimit.WithPolicy(httplimit.Policy{Name: "address", Limiter: address, Key: pathAndUser}),
 		httplimit.WithPolicy(httplimit.Policy{Name: "day", Limiter: day, Prefix: "day:"}))
 	serve(mw(hello), r)
 	assert.Equal(t, "http:default:{192.0.2.1}", user.Key())

@@ -106,6 +106,10 @@ func New(rdb Redis, cfg Config, opts ...limit.Option) *Limiter {
 // Window returns the length of the span.
 func (l *Limiter) Window() time.Duration { return l.cfg.Window }
 
+// Err returns what every call reports because the Config or an option is bad. It is nil if all
+// are sound, and does no I/O.
+func (l *Limiter) Err() error { return l.table.Err() }
+
 // Take takes n permits of key if they are free. In the Decision, Limit is the
 // key's threshold or else the configured limit. A threshold of 0 refuses all;
 // RetryAfter is a Window then, since nothing but a change can help.

@@ -117,6 +117,10 @@ const timeSuffix = "_time"
 // KeySuffix returns "_time": see [limit.Suffixed].
 func (l *Limiter) KeySuffix() string { return timeSuffix }
 
+// Err returns what every call reports because the Config or an option is bad. It is nil if all
+// are sound, and does no I/O.
+func (l *Limiter) Err() error { return l.table.Err() }
+
 // Take takes n tokens out of key's bucket if they are there, or may be borrowed.
 // In the Decision, Limit is Capacity and Borrow together, Remaining what could be
 // taken next, RetryAfter the time until enough has been refilled, and ResetAfter

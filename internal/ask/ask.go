@@ -34,12 +34,10 @@ type Call struct {
 
 // begin asks limiter for n permits of key, which is guarded if the limiter has
 // second keys ([keypart.Guard]), and tells heard, if there is one, what it said and how
-// long that took. The outcome is to be awaited with the same ctx. Giving back what came too late is bounded
-// by timeout, as by [Afterwards].
+// long that took. The outcome is to be awaited with the same ctx. Giving back what came too
+// late is bounded by timeout, as by [Afterwards].
 func begin(ctx context.Context, limiter limit.Limiter, key string, n int64, timeout time.Duration, heard func(Outcome, time.Duration)) *Call {
-	if s, ok := limiter.(limit.Suffixed); ok {
-		key = keypart.Guard(key, s.KeySuffix())
-	}
+	key = guarded(limiter, key)
 	c := &Call{done: make(chan Outcome, 1)}
 	go func() {
 		start := time.Now()
@@ -60,6 +58,14 @@ func begin(ctx context.Context, limiter limit.Limiter, key string, n int64, time
 		}
 	}()
 	return c
+}
+
+// guarded returns the key under which a limiter is asked.
+func guarded(limiter limit.Limiter, key string) string {
+	if s, ok := limiter.(limit.Suffixed); ok {
+		return keypart.Guard(key, s.KeySuffix())
+	}
+	return key
 }
 
 // ended returns a call with that outcome.

@@ -50,6 +50,31 @@ func (o *Options) Limit(name string, limiter, own limit.Limiter, window func() t
 	return l, nil
 }
 
+// Err returns what is wrong with the limiters themselves, as far as they tell.
+func (l *Limit) Err() error {
+	var faults []error
+	for _, limiter := range []limit.Limiter{l.limiter, l.fallback} {
+		if checked, ok := limiter.(interface{ Err() error }); ok {
+			faults = append(faults, checked.Err())
+		}
+	}
+	return errors.Join(faults...)
+}
+
+// Waiter is a limiter that can wait for permits itself: in order, and woken when some are released.
+type Waiter interface {
+	limit.Limiter
+	Acquire(ctx context.Context, key string, n int64) error
+	Release(ctx context.Context, key string, n int64) error
+}
+
+// Waiter returns the limiter if it is one and nothing answers in its place: it does not say in
+// time that it can't decide, so that a policy for that would come too late.
+func (l *Limit) Waiter() (Waiter, bool) {
+	w, ok := l.limiter.(Waiter)
+	return w, ok && l.breaker == nil
+}
+
 // Question returns what the Limit is to be asked about a key.
 func (l *Limit) Question(key string) Question {
 	return Question{Limit: l, Key: key, Next: l.limiter, by: limit.FromLimiter, Start: time.Now()}

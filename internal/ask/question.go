@@ -63,6 +63,19 @@ func (q *Question) Await(ctx, bounded context.Context, c *Call) (panicked any) {
 	return o.Panicked
 }
 
+// Wait has w, which is the limiter, wait for the permits until ctx ends, and makes what comes of
+// that the answer.
+func (q *Question) Wait(ctx context.Context, w Waiter, n int64) {
+	q.Asked = q.Next
+	key := guarded(w, q.Key)
+	o := Outcome{Err: w.Acquire(ctx, key, n)}
+	if o.Err == nil {
+		o.Decision.Granted = true
+		o.GiveBack = func(ctx context.Context) error { return w.Release(ctx, key, n) }
+	}
+	q.settle(ctx, o)
+}
+
 func (q *Question) settle(ctx context.Context, o Outcome) {
 	q.Next = nil
 	switch {

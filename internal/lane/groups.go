@@ -83,6 +83,14 @@ type Groups struct {
 	watch Watch
 }
 
+// Err returns what every call reports because of the configuration.
+func (g *Groups) Err() error {
+	if g.rule.Err == nil {
+		return nil
+	}
+	return fmt.Errorf("%s: %w", g.rule.Package, g.rule.Err)
+}
+
 // group is where the requests for one key gather, from the first until a flight
 // takes them.
 type group struct {

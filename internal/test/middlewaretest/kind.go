@@ -36,6 +36,9 @@ type Kind[O, K any] struct {
 	// its protocol says.
 	Wrap func(t testing.TB, l limit.Limiter, opts ...O) Handler
 
+	// Check returns what is wrong with the options.
+	Check func(l limit.Limiter, opts ...O) error
+
 	Text func(part string, err error) K // a key function that always says so
 	User K                              // a key function that says whose request it is
 

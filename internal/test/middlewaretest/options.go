@@ -116,16 +116,30 @@ func (k Kind[O, K]) testBadOptions(t *testing.T) {
 			if name == "no limiter" {
 				limiter = nil
 			}
-			r := k.rig(t, limiter, append(append([]O{k.WithFailure(limit.FailOpen())}, opts...), shadow...)...)
+			given := append(append([]O{k.WithFailure(limit.FailOpen())}, opts...), shadow...)
+			bad := k.Check(limiter, given...)
+			require.ErrorIs(t, bad, limit.ErrInvalidConfig, name)
+			r := k.rig(t, limiter, given...)
 			for range 2 {
-				got := r.handle(t.Context(), "")
-				assert.Equal(t, Misconfigured, got.Verdict, name)
-				r.errs.Check(t, limit.ErrInvalidConfig)
+				assert.Equal(t, Misconfigured, r.handle(t.Context(), "").Verdict, name)
+				heard := r.errs.Take()
+				require.Len(t, heard, 1)
+				require.EqualError(t, heard[0], bad.Error(), name)
 			}
 			assert.Empty(t, asked.Asked(), name)
 		}
 	}
+	require.NoError(t, k.Check(Grants()))
+	require.NoError(t, k.Check(Grants(), k.WithKey(k.User), k.WithFallback(Grants())))
+	wrong := misconfigured{Grants()}
+	require.ErrorIs(t, k.Check(wrong), limit.ErrInvalidConfig, "of the limiter itself")
+	require.ErrorIs(t, k.Check(Grants(), k.WithFallback(wrong)), limit.ErrInvalidConfig)
 }
+
+// misconfigured is a limiter that says so.
+type misconfigured struct{ limit.Limiter }
+
+func (misconfigured) Err() error { return fmt.Errorf("%w: no", limit.ErrInvalidConfig) }
 
 // A client that can make a key function fail does not go free.
 func (k Kind[O, K]) testKeyFails(t *testing.T) {

@@ -229,16 +229,21 @@ func testInput(t *testing.T, k Kind) {
 	if k.Most > 0 {
 		limits = append(limits, k.Most+1)
 	}
+	invalid := func(l limit.Returner, text string) {
+		RequireRefused(t, l, "orders", 1, limit.ErrInvalidConfig, text, `orders"`)
+		checked, ok := l.(interface{ Err() error })
+		require.True(t, ok)
+		require.ErrorIs(t, checked.Err(), limit.ErrInvalidConfig)
+		assert.ErrorContains(t, checked.Err(), text)
+	}
 	for _, n := range limits {
-		l := k.New(Unreachable(t), n, time.Minute)
-		RequireRefused(t, l, "orders", 1, limit.ErrInvalidConfig, fmt.Sprint(k.Limit, " ", n), `orders"`)
+		invalid(k.New(Unreachable(t), n, time.Minute), fmt.Sprint(k.Limit, " ", n))
 	}
 	for _, window := range []time.Duration{0, -time.Second, time.Microsecond, time.Second + 500*time.Microsecond} {
-		l := k.New(Unreachable(t), 10, window)
-		RequireRefused(t, l, "orders", 1, limit.ErrInvalidConfig, fmt.Sprint(k.Window, " ", window), `orders"`)
+		invalid(k.New(Unreachable(t), 10, window), fmt.Sprint(k.Window, " ", window))
 	}
 	for _, rdb := range []redis.UniversalClient{nil, (*redis.Client)(nil)} {
-		RequireRefused(t, k.New(rdb, 10, time.Minute), "orders", 1, limit.ErrInvalidConfig)
+		invalid(k.New(rdb, 10, time.Minute), "nil")
 	}
 
 	redistest.Virtual(t, func(t *testing.T, rdb *redis.Client) {

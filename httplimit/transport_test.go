@@ -1,0 +1,405 @@
+package httplimit_test
+
+import (
+	"context"
+	"errors"
+	"io"
+	"net/http"
+	"net/http/httptest"
+	"net/netip"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"github.com/rratelimiter/rratelimiter"
+	"github.com/rratelimiter/rratelimiter/httplimit"
+	"github.com/rratelimiter/rratelimiter/internal/test/limitertest"
+	"github.com/rratelimiter/rratelimiter/internal/test/middlewaretest"
+	"github.com/rratelimiter/rratelimiter/internal/test/redistest"
+	"github.com/rratelimiter/rratelimiter/limit"
+)
+
+const api = "http://api.example.org/items"
+
+// send sends a request by a transport, and returns how long that took.
+func send(ctx context.Context, t testing.TB, transport http.RoundTripper, url string) (time.Duration, error) {
+	t.Helper()
+	r, err := http.NewRequestWithContext(ctx, http.MethodGet, url, http.NoBody)
+	assert.NoError(t, err)
+	start := time.Now()
+	resp, err := transport.RoundTrip(r)
+	if err == nil {
+		assert.NoError(t, resp.Body.Close())
+	}
+	return time.Since(start), err
+}
+
+// notSent checks that an error is one of a request that was not sent.
+func notSent(t testing.TB, err error) *httplimit.NotSentError {
+	t.Helper()
+	var no *httplimit.NotSentError
+	require.ErrorAs(t, err, &no)
+	return no
+}
+
+// Each request, of a redirect too, is sent once and takes a permit of its host; bodies and
+// trailers go through.
+func TestTransportOverTheNetwork(t *testing.T) {
+	t.Parallel()
+	for _, protocol := range []string{"HTTP/1.1", "HTTP/2.0"} {
+		t.Run(protocol, func(t *testing.T) {
+			t.Parallel()
+			arrived := make(chan string, 100)
+			var server *httptest.Server
+			server = httptest.NewUnstartedServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+				assert.Equal(t, protocol, r.Proto)
+				arrived <- r.URL.Path
+				if r.URL.Path == "/moved" {
+					http.Redirect(w, r, strings.Replace(server.URL, "127.0.0.1", "localhost", 1)+"/echo", http.StatusTemporaryRedirect)
+					return
+				}
+				w.Header().Set("Trailer", "X-Sum")
+				_, _ = io.Copy(w, r.Body)
+				w.Header().Set("X-Sum", "<"+r.Trailer.Get("X-Sent")+">")
+			}))
+			server.EnableHTTP2 = protocol == "HTTP/2.0"
+			server.StartTLS()
+			t.Cleanup(server.Close)
+			base := server.Client().Transport.(*http.Transport)
+			base.TLSClientConfig.ServerName = "example.com" // localhost has no certificate
+			limiter := grants()
+			client := &http.Client{Transport: httplimit.NewTransport(base, limiter)}
+			post := func(path, trailer string, body io.Reader) {
+				r, err := http.NewRequestWithContext(t.Context(), http.MethodPost, server.URL+path, body)
+				require.NoError(t, err)
+				if trailer != "" {
+					r.Trailer = http.Header{"X-Sent": {trailer}}
+				}
+				resp, err := client.Do(r)
+				require.NoError(t, err)
+				echo, err := io.ReadAll(resp.Body)
+				require.NoError(t, err)
+				require.NoError(t, resp.Body.Close())
+				assert.Equal(t, "hello", string(echo))
+				assert.Equal(t, "<"+trailer+">", resp.Trailer.Get("X-Sum"))
+			}
+			post("/moved", "", strings.NewReader("hello"))
+			post("/echo", "5", io.NopCloser(strings.NewReader("hello"))) // of unknown length, so that it has trailers
+			client.CloseIdleConnections()
+			close(arrived)
+			var paths []string
+			for path := range arrived {
+				paths = append(paths, path)
+			}
+			assert.Equal(t, []string{"/moved", "/echo", "/echo"}, paths)
+			at := "upstream:" + strings.ReplaceAll(strings.TrimPrefix(server.URL, "https://"), ":", "%3A")
+			home := strings.Replace(at, "127.0.0.1", "localhost", 1)
+			assert.Equal(t, []call{{Key: at, N: 1}, {Key: home, N: 1}, {Key: at, N: 1}}, limiter.Asked())
+		})
+	}
+}
+
+// The response and the errors of base are handed on as they are, and base learns of
+// CloseIdleConnections.
+func TestTransportHandsOnWhatBaseSays(t *testing.T) {
+	t.Parallel()
+	given, down := &http.Response{StatusCode: http.StatusTooManyRequests}, errors.New("no route to host")
+	for _, want := range []error{nil, down} {
+		content := &body{}
+		r, err := http.NewRequestWithContext(t.Context(), http.MethodPost, api, content)
+		require.NoError(t, err)
+		got, err := httplimit.NewTransport(roundTripper(func(sent *http.Request) (*http.Response, error) {
+			assert.Same(t, r, sent)
+			return given, want
+		}), grants()).RoundTrip(r) //nolint:bodyclose // it has none
+		assert.Same(t, given, got)
+		assert.Equal(t, want, err)
+		assert.EqualValues(t, 1, content.closed.Load(), "by base alone")
+	}
+	base := &closing{}
+	(&http.Client{Transport: httplimit.NewTransport(base, grants())}).CloseIdleConnections()
+	assert.True(t, base.closed)
+	(&http.Client{Transport: httplimit.NewTransport(answers(200), grants())}).CloseIdleConnections()
+
+	server := httptest.NewServer(hello)
+	t.Cleanup(server.Close)
+	limiter := grants()
+	_, err := send(t.Context(), t, httplimit.NewTransport(nil, limiter), server.URL)
+	require.NoError(t, err, "a nil base is http.DefaultTransport")
+	for _, r := range []*http.Request{{}, {URL: newRequest(t).URL}} {
+		_, err := httplimit.NewTransport(nil, limiter).RoundTrip(r) //nolint:bodyclose // it fails
+		require.Error(t, err, "base says what is wrong with it")
+	}
+	assert.Equal(t, "upstream:", limiter.Key(), "of no host")
+}
+
+type closing struct {
+	roundTripper
+	closed bool
+}
+
+func (c *closing) CloseIdleConnections() { c.closed = true }
+
+func TestHost(t *testing.T) {
+	t.Parallel()
+	for url, want := range map[string]string{
+		"http://example.org/a":        "example.org",
+		"https://Example.ORG.:443":    "example.org",
+		"http://example.org:443":      "example.org:443",
+		"http://example.org.:":        "example.org",
+		"https://[2001:DB8::1]:443/":  "[2001:db8::1]",
+		"https://[2001:db8::1]:8443/": "[2001:db8::1]:8443",
+		"http://[2001:db8::1]":        "[2001:db8::1]",
+		"unix://socket:80":            "socket:80",
+		"/path":                       "front.example",
+	} {
+		r, err := http.NewRequestWithContext(t.Context(), http.MethodGet, url, http.NoBody)
+		require.NoError(t, err)
+		r.Host = "Front.Example"
+		got, err := httplimit.Host()(r)
+		require.NoError(t, err)
+		assert.Equal(t, want, got, url)
+	}
+}
+
+// A request waits as long as its context and WithWait allow, and fails at once where that
+// can be told.
+func TestTransportWaits(t *testing.T) {
+	t.Parallel()
+	wait := func(most time.Duration) []httplimit.Option { return []httplimit.Option{httplimit.WithWait(most)} }
+	const second, ms = time.Second, time.Millisecond
+	late, gone := context.DeadlineExceeded, context.Canceled
+	for name, c := range map[string]struct {
+		opts  []httplimit.Option
+		in    time.Duration // the request's deadline; below 0, when its caller goes
+		took  time.Duration
+		err   error
+		retry time.Duration
+		text  string
+	}{
+		"for ever":         {took: 3 * second},
+		"long enough":      {in: 5 * second, took: 3 * second},
+		"too short":        {in: 2500 * ms, took: 2 * second, err: late, retry: second, text: "which has them in 1s: context deadline"},
+		"the caller goes":  {in: -1500 * ms, took: 1500 * ms, err: gone, retry: 500 * ms, text: `1.5s for 1 permits of "upstream:api.example.org"`},
+		"WithWait":         {opts: wait(1999 * ms), took: second, retry: second, text: "longer than WithWait"},
+		"WithWait of more": {opts: wait(3 * second), took: 3 * second},
+		"WithWait of 0":    {opts: wait(0), retry: second, text: "longer than WithWait"},
+		"shadow":           {opts: []httplimit.Option{httplimit.WithShadow()}},
+	} {
+		synctest.Test(t, func(t *testing.T) {
+			start, told := time.Now(), &limitertest.Recorder{}
+			limiter := &fake{Answer: func(context.Context, int64) (limit.Decision, error) {
+				return limit.Decision{Granted: time.Since(start) >= 3*second, Limit: 1, RetryAfter: second}, nil
+			}}
+			ctx, cancel := context.WithCancel(t.Context())
+			if c.in > 0 {
+				ctx, cancel = context.WithTimeout(t.Context(), c.in)
+			} else if c.in < 0 {
+				time.AfterFunc(-c.in, cancel)
+			}
+			defer cancel()
+			sent := false
+			transport := httplimit.NewTransport(roundTripper(func(r *http.Request) (*http.Response, error) {
+				sent = true
+				return answers(200)(r)
+			}), limiter, append(c.opts, httplimit.WithObserver(told))...)
+			took, err := send(ctx, t, transport, api)
+			assert.Equal(t, c.took, took, name)
+			assert.Equal(t, c.text == "", sent, name)
+			require.Len(t, told.Decisions(), 1, "one that waits is one decision")
+			if c.text == "" {
+				require.NoError(t, err, name)
+				return
+			}
+			no := notSent(t, err)
+			require.ErrorContains(t, err, c.text)
+			assert.Equal(t, []any{c.took, c.retry, int64(1), false}, []any{no.Waited, no.RetryAfter, no.Permits, no.Paused}, name)
+			assert.Equal(t, errors.Is(c.err, late), no.Timeout(), name)
+			if c.err != nil {
+				require.ErrorIs(t, err, c.err)
+			}
+		})
+	}
+}
+
+// What an upstream says in Retry-After stops requests of its key, and of no other, for so long.
+func TestTransportHeedsRetryAfter(t *testing.T) {
+	t.Parallel()
+	const most, date, ahead = httplimit.DefaultPause, "Sat, 01 Jan 2000 00:00:00 GMT", "Sat, 01 Jan 2000 00:00:30 GMT"
+	pause := func(most time.Duration) []httplimit.Option { return []httplimit.Option{httplimit.WithPause(most)} }
+	skip := []httplimit.Option{httplimit.WithSkip(func(*http.Request) bool { return true })}
+	for name, c := range map[string]struct {
+		status      int
+		after, date string
+		opts        []httplimit.Option
+		want        time.Duration
+	}{
+		"seconds":           {429, "7", "", nil, 7 * time.Second},
+		"unavailable":       {503, " 7\t", "", nil, 7 * time.Second},
+		"none":              {503, "", "", nil, 0},
+		"another status":    {500, "7", "", nil, 0},
+		"zero":              {429, "0", "", nil, 0},
+		"negative":          {429, "-7", "", nil, 0},
+		"no number":         {429, "soon", "", nil, 0},
+		"long":              {429, "86400", "", nil, most},
+		"overflow":          {429, "9223372037", "", nil, most},
+		"huge":              {429, strings.Repeat("9", 99), "", nil, most},
+		"bounded":           {429, "7", "", pause(time.Second), time.Second},
+		"not heeded":        {429, "7", "", pause(0), 0},
+		"shadow":            {429, "7", "", []httplimit.Option{httplimit.WithShadow()}, 0},
+		"not limited":       {429, "7", "", skip, 0},
+		"date":              {503, ahead, date, nil, 30 * time.Second},
+		"by its own clock":  {503, "Fri, 31 Dec 1999 23:59:59 GMT", "Fri, 31 Dec 1999 23:59:55 GMT", nil, 4 * time.Second},
+		"without its clock": {503, ahead, "", nil, 30 * time.Second},
+		"past":              {503, date, ahead, nil, 0},
+		"far":               {503, "Fri, 31 Dec 9999 23:59:59 GMT", date, nil, most},
+	} {
+		synctest.Test(t, func(t *testing.T) { // it begins at date
+			limiter, stops := grants(), answers(c.status, "Retry-After", c.after, "Date", c.date)
+			transport := httplimit.NewTransport(roundTripper(func(r *http.Request) (*http.Response, error) {
+				return map[bool]roundTripper{true: stops, false: answers(200)}[r.URL.Path == "/items"](r)
+			}), limiter, c.opts...)
+			took, err := send(t.Context(), t, transport, api)
+			require.NoError(t, err)
+			assert.Zero(t, took)
+			if c.want > 0 {
+				ctx, cancel := context.WithTimeout(t.Context(), c.want)
+				_, err = send(ctx, t, transport, api+"/other")
+				cancel()
+				no := notSent(t, err)
+				assert.Equal(t, []any{"upstream:api.example.org", true, c.want}, []any{no.Key, no.Paused, no.RetryAfter}, name)
+				require.ErrorIs(t, err, context.DeadlineExceeded)
+				require.ErrorContains(t, err, "Retry-After")
+				assert.Len(t, limiter.Asked(), 1, "nothing is taken before")
+			}
+			took, err = send(t.Context(), t, transport, "http://other.example.org/a")
+			require.NoError(t, err)
+			assert.Zero(t, took, name)
+			took, err = send(t.Context(), t, transport, api+"/other")
+			require.NoError(t, err)
+			assert.Equal(t, c.want, took, name)
+		})
+	}
+}
+
+// A shorter Retry-After does not end a longer one. What was granted to a request that is stopped
+// then goes back, and it takes permits of the moment in which it leaves.
+func TestTransportIsStoppedWhileItWaits(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		limiter := &returner{Fake: deaf(100 * time.Millisecond)}
+		transport := httplimit.NewTransport(roundTripper(func(r *http.Request) (*http.Response, error) {
+			return answers(429, "Retry-After", r.Header.Get("Stop"))(r)
+		}), limiter)
+		ended := make(chan time.Duration)
+		for i, stop := range []string{"10", "2"} {
+			r, err := http.NewRequestWithContext(t.Context(), http.MethodGet, api, http.NoBody)
+			require.NoError(t, err)
+			r.Header.Set("Stop", stop)
+			go func() {
+				time.Sleep(time.Duration(i) * 50 * time.Millisecond)
+				resp, err := transport.RoundTrip(r)
+				assert.NoError(t, err)
+				_ = resp.Body.Close()
+				ended <- time.Since(time.Date(2000, 1, 1, 0, 0, 0, 0, time.UTC))
+			}()
+		}
+		assert.Equal(t, 100*time.Millisecond, <-ended)
+		assert.Equal(t, 10200*time.Millisecond, <-ended)
+		assert.Len(t, limiter.GivenBack(), 1)
+		assert.Len(t, limiter.Asked(), 3)
+	})
+}
+
+// A KeyedLimiter waits by itself: in order, and woken by a release; a Client that is closed, a
+// context and WithWait end that, and what a stopped request was granted goes back.
+func TestTransportWaitsInOrder(t *testing.T) {
+	t.Parallel()
+	redistest.Virtual(t, func(t *testing.T, rdb *redis.Client) {
+		client := limitertest.NewClient(t, rdb)
+		keyed := client.Keyed("", rratelimiter.Config{Rate: 1, Interval: time.Minute})
+		order := make(chan string, 10)
+		base := roundTripper(func(r *http.Request) (*http.Response, error) {
+			order <- r.URL.Path
+			return answers(503, "Retry-After", strings.TrimPrefix(r.URL.RawQuery, "stop="))(r)
+		})
+		transport := httplimit.NewTransport(base, keyed)
+		const key = "upstream:api.example.org"
+		require.NoError(t, keyed.Acquire(t.Context(), key, 1))
+		for _, path := range []string{"/a", "/b", "/c?stop=90", "/d"} {
+			go func() { _, _ = send(t.Context(), t, transport, "http://api.example.org"+path) }()
+			time.Sleep(time.Second)
+		}
+		require.NoError(t, keyed.Release(t.Context(), key, 1))
+		assert.Equal(t, "/a", <-order, "at once")
+		start := time.Now()
+		assert.Equal(t, "/b", <-order)
+		assert.Equal(t, "/c", <-order)
+		assert.Equal(t, 2*time.Minute, time.Since(start).Round(time.Second))
+		time.Sleep(80 * time.Second)
+		free, err := keyed.Limiter(key).AvailablePermits(t.Context())
+		require.NoError(t, err)
+		assert.EqualValues(t, 1, free, "what /d was granted after a minute went back")
+		assert.Equal(t, "/d", <-order)
+		assert.Equal(t, 210*time.Second, time.Since(start).Round(time.Second))
+
+		took, err := send(t.Context(), t, httplimit.NewTransport(base, keyed, httplimit.WithWait(2*time.Second)), api)
+		require.ErrorContains(t, err, "longer than WithWait")
+		assert.Equal(t, []time.Duration{2 * time.Second, 2 * time.Second}, []time.Duration{took, notSent(t, err).Waited})
+		ctx, cancel := context.WithTimeout(t.Context(), time.Second)
+		defer cancel()
+		_, err = send(ctx, t, transport, api)
+		require.ErrorIs(t, err, context.DeadlineExceeded)
+		costly := httplimit.NewTransport(base, keyed, httplimit.WithCost(func(*http.Request) int64 { return 2 }))
+		_, err = send(t.Context(), t, costly, api)
+		require.ErrorIs(t, err, limit.ErrPermitsExceedRate)
+
+		time.AfterFunc(time.Second, func() { assert.NoError(t, client.Close(context.Background())) })
+		var errs middlewaretest.Errors
+		took, err = send(t.Context(), t, httplimit.NewTransport(base, keyed, hearing(&errs)), api)
+		require.ErrorIs(t, err, limit.ErrClosed)
+		assert.Equal(t, time.Second, took)
+		errs.Check(t, limit.ErrClosed)
+		assert.Empty(t, order)
+	})
+}
+
+// Key functions that were not made properly, and limiters that were not, are found before any
+// request, and answer each with 500, whatever WithFailure says.
+func TestCheck(t *testing.T) {
+	t.Parallel()
+	redistest.Virtual(t, func(t *testing.T, rdb *redis.Client) {
+		bits := func(n int) httplimit.KeyFunc { return httplimit.ClientIP(httplimit.ClientIPConfig{IPv6Bits: n}) }
+		invalid := rratelimiter.New(rdb).Keyed("", rratelimiter.PerDay(0))
+		keys := map[string]httplimit.KeyFunc{
+			"nil user": httplimit.User(nil), "no header": httplimit.Header(""), "bits": bits(129), "negative bits": bits(-1),
+			"trusted": httplimit.ClientIP(httplimit.ClientIPConfig{Trusted: []netip.Prefix{{}}}),
+		}
+		for name, opt := range map[string]httplimit.Option{
+			"local": policy("hour", httplimit.Local(0, time.Hour)), "keyed": policy("hour", invalid), "fallback": httplimit.WithFallback(invalid),
+		} {
+			assert.ErrorIs(t, httplimit.Check(grants(), opt), limit.ErrInvalidConfig, name)
+		}
+		for name, key := range keys {
+			ofPolicy := httplimit.WithPolicy(httplimit.Policy{Name: "hour", Limiter: grants(), Key: []httplimit.KeyFunc{key}})
+			for _, opt := range []httplimit.Option{httplimit.WithKey(httplimit.Path(), key), ofPolicy} {
+				var errs middlewaretest.Errors
+				limiter := grants()
+				w := serve(httplimit.New(limiter, hearing(&errs), httplimit.WithFailure(limit.FailOpen()), opt)(refuseAll(t)), newRequest(t))
+				assert.Equal(t, http.StatusInternalServerError, w.Code, name)
+				errs.Check(t, limit.ErrInvalidConfig)
+				assert.Empty(t, limiter.Asked(), name)
+				require.ErrorIs(t, httplimit.Check(grants(), opt), limit.ErrInvalidConfig, name)
+				require.ErrorIs(t, httplimit.CheckTransport(grants(), opt), limit.ErrInvalidConfig, name)
+			}
+		}
+		for _, limiter := range middlewaretest.Limiters(t, rdb) {
+			require.NoError(t, httplimit.Check(limiter, httplimit.WithKey(httplimit.Header("X"), httplimit.Host(), text("", errDown))))
+		}
+	})
+}
