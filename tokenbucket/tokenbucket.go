@@ -48,7 +48,8 @@ type Config struct {
 	Refill int64
 
 	// Interval is the time between two refills, a whole number of seconds, at
-	// least 1.
+	// least 1: the time of the last refill is kept in seconds, as the scripts that
+	// share the bucket read it.
 	Interval time.Duration
 
 	// Borrow is how many tokens may be taken beyond those that are there; refills

@@ -23,7 +23,7 @@ const maxSearched = 3
 
 func newDoctor(a *app) *cobra.Command {
 	var opts doctor.Options
-	var all bool
+	var all, selfTest bool
 	cmd := &cobra.Command{
 		Use:   "doctor [PATTERN]",
 		Short: "Look for what is wrong with the servers and the limiters on them",
@@ -36,20 +36,27 @@ to do.
 It changes nothing, save that it tries a user's rights on three keys of its own,
 whose names begin as PATTERN does, and removes them at once.
 
+With --self-test it looks at no limiters, but proves within a minute, in keys of
+its own, that the servers do what limiters need: scripts, the time in them, exact
+integers, times to live, pipelines, WAIT, SUBSCRIBE, and a history of each kind of
+limiter. It tells what each thing that does not work costs. Run it before you
+trust a server that says that it is compatible with Redis.
+
 Exits 0 if all that was looked at is well, notes included; 1 if the worst is a
 warning; 2 if it is an error, such as a limiter that is broken, or the servers
 can't be asked.`,
 		Example: `  rrl doctor
   rrl doctor 'api:*' --time 30s
   rrl doctor --all
+  rrl doctor --self-test
   rrl doctor --json | jq '.findings[] | select(.level != "ok")'`,
 		Args: named("[PATTERN]"),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			if opts.Time <= 0 || opts.Sample < 0 {
 				return errors.New("--time is above 0, --sample at least 0")
 			}
-			for _, bound := range []string{"time", "sample"} {
-				if err := exclusive(cmd.Flags(), "all", bound); err != nil {
+			for _, pair := range [][2]string{{"all", "time"}, {"all", "sample"}, {"self-test", "all"}, {"self-test", "time"}, {"self-test", "sample"}} {
+				if err := exclusive(cmd.Flags(), pair[0], pair[1]); err != nil {
 					return err
 				}
 			}
@@ -59,22 +66,27 @@ can't be asked.`,
 			if len(args) > 0 {
 				opts.Pattern = args[0]
 			}
-			return a.diagnose(cmd.Context(), opts)
+			return a.diagnose(cmd.Context(), opts, selfTest)
 		},
 	}
 	flags := cmd.Flags()
 	flags.IntVar(&opts.Sample, "sample", 0, "look at so many limiters at most (default: as many as the time allows)")
 	flags.DurationVar(&opts.Time, "time", 5*time.Second, "look at limiters for so long at most")
 	flags.BoolVar(&all, "all", false, "look at all limiters, however long that takes")
+	flags.BoolVar(&selfTest, "self-test", false, "prove that the servers do what limiters need")
 	return cmd
 }
 
-// diagnose prints what doctor finds. The error says how bad the worst of it is.
-func (a *app) diagnose(ctx context.Context, opts doctor.Options) error {
+// diagnose prints what doctor finds, in limiters or by its self-test. The error says how
+// bad the worst of it is.
+func (a *app) diagnose(ctx context.Context, opts doctor.Options, selfTest bool) error {
 	return a.withRedis(ctx, func(conn *connect.Connection) error {
 		opts.Name = conn.Description()
 		opts.Check = (&checker{conn: conn}).check
 		report, err := interruptible(ctx, func() (*doctor.Report, error) {
+			if selfTest {
+				return doctor.SelfTest(ctx, conn.Client, opts.Name, opts.Pattern)
+			}
 			return doctor.Run(ctx, conn.Client, opts)
 		})
 		if err != nil {

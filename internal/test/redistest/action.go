@@ -38,7 +38,11 @@ type Action struct {
 	after time.Duration
 	when  <-chan struct{}
 	busy  bool // the machine is, not the proxy, to a FairClient
+	sent  []string
 }
+
+// Instead is Pass, but what is forwarded is another command.
+func Instead(args ...string) Action { return Action{sent: args} }
 
 var (
 	// Pass forwards the request and delivers the answer. Held back (After,

@@ -39,6 +39,12 @@ func (c *proxyConn) requests() {
 		}
 		c.proxy.requests.Add(1)
 		a := c.proxy.decide(Command{c.id, args})
+		if a.sent != nil {
+			raw = fmt.Appendf(nil, "*%d\r\n", len(a.sent))
+			for _, arg := range a.sent {
+				raw = fmt.Appendf(raw, "$%d\r\n%s\r\n", len(arg), arg)
+			}
+		}
 		if a.verb == cut {
 			c.waitAnswers()
 			c.hold(a)

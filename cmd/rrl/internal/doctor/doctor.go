@@ -130,19 +130,18 @@ func Run(ctx context.Context, rdb redis.UniversalClient, opts Options) (*Report,
 		}
 		d.refused(nil, "limiters", err)
 	}
-	d.report.Worst = Fine
+	d.finish(start)
+	return &d.report, nil
+}
+
+// finish tells the worst of the findings and puts it first.
+func (d *doctor) finish(start time.Time) {
+	d.report.Worst, d.report.TookMS = Fine, time.Since(start).Milliseconds()
 	for _, f := range d.report.Findings {
 		if f.Level.rank() > d.report.Worst.rank() {
 			d.report.Worst = f.Level
 		}
 	}
-	d.sort()
-	d.report.TookMS = time.Since(start).Milliseconds()
-	return &d.report, nil
-}
-
-// sort puts the worst findings first.
-func (d *doctor) sort() {
 	slices.SortStableFunc(d.report.Findings, func(a, b Finding) int { return cmp.Compare(b.Level.rank(), a.Level.rank()) })
 }
 

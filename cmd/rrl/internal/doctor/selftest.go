@@ -1,0 +1,144 @@
+package doctor
+
+import (
+	"context"
+	"crypto/rand"
+	"fmt"
+	"strings"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+
+	"github.com/rratelimiter/rratelimiter/internal/nodes"
+)
+
+const (
+	testPatience = 20 * time.Second // for one proof
+	testLife     = time.Minute      // of keys that can't be removed
+)
+
+// proof is of one thing that the scripts need of a server.
+type proof struct {
+	name string
+	does string // what the server does if it works
+	cost string // what fails without it
+	part bool   // only a part of the features needs it
+	run  func(t *selfTest, ctx context.Context) error
+}
+
+const allFail = "no limiter works right on this server"
+
+// proofs are in the order in which one builds on the other.
+var proofs = []proof{
+	{"scripts", "answers of all kinds come through", allFail, false, (*selfTest).scripts},
+	{"evalsha", "an unknown script is NOSCRIPT, a known one runs", allFail, false, (*selfTest).evalsha},
+	{"pipelines", "EVALSHA runs in pipelines, in order", allFail, false, (*selfTest).pipelines},
+	{"time", "a script may ask for the time and write then", allFail, false, (*selfTest).time},
+	{"integers", "integers are exact, and those beyond 2^53 are refused", allFail, false, (*selfTest).integers},
+	{"bytes", "members of any bytes are kept", allFail, false, (*selfTest).bytes},
+	{"sorted sets", "order, scores and ZADD NX are those of Redis", allFail, false, (*selfTest).sortedSets},
+	{"times to live", "keys end in time, and when they are to", "permits come back late or too early, and keys stay for ever", false, (*selfTest).timesToLive},
+	{"slow script", "a script of some tenths of a second ends, and nothing runs meanwhile", "calls with many permits in use fail or grant too much", false, (*selfTest).slowScript},
+	{"wrong types", "a key of another type is WRONGTYPE", "damage is not told as ErrCorrupt", true, (*selfTest).wrongTypes},
+	{"RateLimiter", "a history of a shared limiter came out right", "RateLimiter and Keyed do not work", false, (*selfTest).shared},
+	{"PerClient", "a history of two clients came out right", "limiters of type PerClient do not work", true, (*selfTest).perClient},
+	{"other limiters", "a window, a log and a bucket came out right", "fixedwindow, slidinglog or tokenbucket do not work", true, (*selfTest).others},
+	{"wait", "WAIT tells how many replicas have what was written", "WithReplicas does not work", true, (*selfTest).wait},
+	{"notices", "SUBSCRIBE hears what PUBLISH says", "WithNotices does not work: refusals end at the moment that the server named", true, (*selfTest).notices},
+	{"slots", "a limiter's keys share a slot, and others' are refused", "limiters fail, or are spread over servers", false, (*selfTest).slots},
+}
+
+// selfTest is one run.
+type selfTest struct {
+	rdb  redis.UniversalClient
+	name string // that all keys of the run begin with
+	keys []string
+	note string // what a check found besides
+}
+
+// SelfTest tries whether the servers behind rdb do what limiters need, in keys of its own
+// whose names begin as pattern does. An error says that they can't be asked.
+func SelfTest(ctx context.Context, rdb redis.UniversalClient, name, pattern string) (*Report, error) {
+	start := time.Now()
+	masters, err := nodes.Masters(ctx, rdb)
+	if err != nil {
+		return nil, err
+	}
+	d := &doctor{rdb: rdb, report: Report{Name: name, Worst: Fine}}
+	for _, n := range masters {
+		d.report.Servers = append(d.report.Servers, nodes.Addr(n))
+	}
+	prefix := literal(pattern)
+	if strings.ContainsAny(prefix, "{}") {
+		prefix = ""
+	}
+	for _, c := range proofs {
+		t := &selfTest{rdb: rdb, name: prefix + "rrl-self-test-" + rand.Text()}
+		err := t.within(ctx, c)
+		if ctx.Err() != nil {
+			return nil, ctx.Err()
+		}
+		switch text := c.does; {
+		case err != nil:
+			level := Error
+			if c.part {
+				level = Warning
+			}
+			d.add(nil, c.name, level, err.Error(), c.cost, "use a server that does it, or do without; docs/servers.md says what is known of others")
+		case t.note != "":
+			d.add(nil, c.name, Note, t.note, "", "")
+		default:
+			d.fine(nil, c.name, text)
+		}
+	}
+	d.finish(start)
+	return &d.report, nil
+}
+
+// within runs a check within a bounded time, and removes its keys.
+func (t *selfTest) within(ctx context.Context, c proof) error {
+	defer t.remove(ctx)
+	ctx, cancel := context.WithTimeout(ctx, testPatience)
+	defer cancel()
+	return c.run(t, ctx)
+}
+
+// remove removes the run's keys, or has them end soon where it can't.
+func (t *selfTest) remove(ctx context.Context) {
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), testPatience)
+	defer cancel()
+	for _, key := range t.keys {
+		if t.rdb.Unlink(ctx, key).Err() != nil && t.rdb.Del(ctx, key).Err() != nil {
+			_ = t.rdb.PExpire(ctx, key, testLife)
+		}
+	}
+}
+
+// key returns a key of the run, which is removed when the check is over. All share a slot.
+func (t *selfTest) key(suffix string) string {
+	key := "{" + t.name + "}" + suffix
+	t.keys = append(t.keys, key)
+	return key
+}
+
+// eval runs a script on one key.
+func (t *selfTest) eval(ctx context.Context, script, key string, args ...any) (any, error) {
+	return t.rdb.Eval(ctx, script, []string{key}, args...).Result()
+}
+
+// same returns an error unless got is what was wanted, both as text.
+func same(what string, got, want any) error {
+	if g, w := fmt.Sprint(got), fmt.Sprint(want); g != w {
+		return fmt.Errorf("%s: %q instead of %q", what, g, w)
+	}
+	return nil
+}
+
+// says returns an error unless a script answers what is wanted.
+func (t *selfTest) says(ctx context.Context, what, script, key, want string, args ...any) error {
+	got, err := t.eval(ctx, script, key, args...)
+	if err != nil {
+		return fmt.Errorf("%s: %w", what, err)
+	}
+	return same(what, got, want)
+}
