@@ -65,8 +65,8 @@ with_race() {
 
 # All others.
 without_race() {
-	local apart=(./compat_test)
-	if [ "$all" = all ]; then apart+=(./internal/test/distribution); else apart+=("${only_in_all[@]}"); fi
+	local apart=(./compat_test ./internal/test/distribution)
+	[ "$all" = all ] || apart+=("${only_in_all[@]}")
 	go list ./... | grep -vxF "$(go list "${apart[@]}" && raced)" |
 		xargs go test -vet=off -ldflags=-w -shuffle=on -p 2 -parallel 8 -timeout 30m
 }
@@ -193,6 +193,6 @@ if [ -s "$skips" ]; then
 else
 	summary+="; skipped: nothing"
 fi
-[ "$all" = all ] || summary+="; left to make test-all: other servers and topologies, failovers, chaos, soak, each layout of Redisson, Prometheus, Chromium, a run of the benchmarks, vet for other systems"
+[ "$all" = all ] || summary+="; left to make test-all: other servers and topologies, failovers, chaos, soak, each layout of Redisson, Prometheus, Chromium, a run of the benchmarks, modules from nothing, vet for other systems"
 echo "$summary"
 [ ${#failed[@]} = 0 ]
