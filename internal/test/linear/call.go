@@ -125,6 +125,8 @@ type Record struct {
 	wide  spell // of all that may have
 	alone bool  // no other call of its client was waiting meanwhile
 	late  bool  // a request that may have carried it was under way when it ended
+	later bool  // or began after, and may have been made before
+	lost  int   // Doubts, and what was lost after it ended
 	open  bool  // what came of it is left out
 }
 
@@ -158,10 +160,14 @@ func (r *Record) String() string {
 
 func (r *Record) unseen() bool { return r.Outcome == Cancelled || r.Outcome == Unknown }
 
+// mayHaveLeft reports whether the caller waited in vain, and its last request may have
+// been answered after it left.
+func (r *Record) mayHaveLeft() bool { return r.waits() && r.Outcome == Done && !r.OK && r.later }
+
 // changesNothing tells of a call that its answer says so.
 func (r *Record) changesNothing() bool {
 	switch {
-	case r.open || r.unseen() || r.Doubts > 0 || r.waits() && r.late:
+	case r.open || r.unseen() || r.Doubts > 0 || r.mayHaveLeft():
 		return false
 	case r.Outcome == Exceeds || r.Outcome == NoRate || r.Name == Available || r.Name == Peek:
 		return true

@@ -55,18 +55,31 @@ func TestModelTellsRightFromWrong(t *testing.T) {
 // under way: what that takes is in use until it has been given back.
 func TestWhatComesLateIsInUseUntilItIsGivenBack(t *testing.T) {
 	t.Parallel()
-	late := Request{Began: 5, Ended: 9, Client: 1, Script: lua.Acquire}
-	for want, requests := range map[porcupine.CheckResult][]Request{porcupine.Illegal: nil, porcupine.Ok: {late}} {
-		h := &History{Start: Full(10, 5), Records: []Record{
+	request := func(began, ended int64) Request {
+		return Request{Began: began, Ended: ended, Client: 1, Script: lua.Acquire}
+	}
+	lost := request(4, 5)
+	lost.Lost = true
+	for _, tt := range []struct {
+		want     porcupine.CheckResult
+		requests []Request
+	}{
+		{porcupine.Illegal, nil},
+		{porcupine.Illegal, []Request{request(4, 5)}},
+		{porcupine.Ok, []Request{request(5, 9)}},
+		{porcupine.Ok, []Request{request(7, 9)}}, // made before the caller left
+		{porcupine.Ok, []Request{lost, request(7, 9)}},
+	} {
+		h := &History{Start: Full(10, 5), Phantom: true, Records: []Record{
 			recorded(1, 2, 0, try(8), granted), recorded(3, 6, 1, wait(2), refused),
 			recorded(7, 8, 0, try(2), refused), recorded(12, 13, 0, try(2), granted),
 		}}
 		for i := range h.Records {
 			h.Records[i].Number = i + 1
 		}
-		h.Prepare(requests)
+		h.Prepare(tt.requests)
 		result, _ := h.Check(CheckTime)
-		assert.Equal(t, want, result, "%v", h.List())
+		assert.Equal(t, tt.want, result, "%v: %v", tt.requests, h.List())
 	}
 }
 
@@ -269,6 +282,9 @@ var doubtfulHistories = map[string]told{
 	}},
 	"a release that comes twice": {false, []Record{
 		recorded(1, 2, 0, try(4), granted), recorded(3, 4, 0, give(2), nobodyKnows), recorded(5, 6, 1, look, free(10)),
+	}},
+	"a call without an answer that took and gave back": {true, []Record{
+		recorded(1, 2, 0, try(3), nobodyKnows), recorded(3, 4, 1, look, free(7)), recorded(5, 6, 1, look, free(10)),
 	}},
 	"a repeat that takes anew what was released": {true, []Record{
 		doubtful(recorded(1, 8, 0, try(7), granted)), recorded(2, 3, 1, look, free(3)), recorded(4, 5, 1, give(7), granted),

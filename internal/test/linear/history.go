@@ -76,8 +76,8 @@ func (h *History) acquireEffectOf(r *Record, e effect, loose bool) (_ effect, is
 	if r.unseen() {
 		e.kind = unseenEffect
 		e.keep = r.Outcome == Cancelled
-		// Where the timeout ended first, what comes of it later is given back.
-		e.maybe = r.Outcome == Unknown && r.Timeout > 0
+		// If the caller's time ended first, what comes of it later is given back.
+		e.maybe = r.Outcome == Unknown
 		return e, true, true
 	}
 	// It may have left the line without having been asked for.
@@ -160,7 +160,11 @@ func (h *History) Prepare(requests []Request) {
 			if q.Lost && (q.Began < r.Ended || r.unseen()) {
 				r.Doubts++
 			}
+			if q.Lost {
+				r.lost++
+			}
 			r.late = r.late || q.Began < r.Ended && r.Ended < q.Ended
+			r.later = r.later || r.Ended < q.Ended
 			if q.Ended < r.Ended || r.unseen() {
 				r.wide.add(q)
 				// The first that was answered is the one, as far as a call has one.
@@ -216,6 +220,9 @@ func (h *History) events(guess guess) (events []porcupine.Event, loose []effect)
 		h.ticks(func(moment, ms int64) { add(effect{kind: tickEffect, now: ms}, 2*moment-1, 2*moment-1) })
 	}
 	for _, r := range h.Records {
+		if !guess.prompt && r.mayHaveLeft() {
+			r.Outcome, r.Doubts = Cancelled, r.lost
+		}
 		e, isLoose, some := h.effectOf(&r)
 		if !some {
 			continue

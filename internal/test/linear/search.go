@@ -14,20 +14,21 @@ import (
 // guess narrows the search for an order. What happened is mostly found by the
 // narrowest one.
 type guess struct {
-	when  func(*Record) spell // when calls happened, as far as there are requests
-	soon  int64               // after so many moments all is over of a call that nobody knows the outcome of; 0: never
-	found bool                // all that an attempt took was found by its repeat
-	limit time.Duration       // for how long it is worth searching; 0: as long as there is time
+	when   func(*Record) spell // when calls happened, as far as there are requests
+	soon   int64               // after so many moments all is over of a call that nobody knows the outcome of; 0: never
+	found  bool                // all that an attempt took was found by its repeat
+	prompt bool                // requests began when they were made, before a caller could leave
+	limit  time.Duration       // for how long it is worth searching; 0: as long as there is time
 }
 
 var (
 	tightly = func(r *Record) spell { return r.tight }
 	widely  = func(r *Record) spell { return r.wide }
 	guesses = []guess{
-		{when: tightly, soon: 20, found: true, limit: time.Second},
-		{when: widely, soon: 20, found: true, limit: time.Second},
-		{when: tightly, soon: 20, limit: 2 * time.Second},
-		{when: widely, soon: 60, limit: 4 * time.Second},
+		{when: tightly, soon: 20, found: true, prompt: true, limit: time.Second},
+		{when: widely, soon: 20, found: true, prompt: true, limit: time.Second},
+		{when: tightly, soon: 20, prompt: true, limit: 2 * time.Second},
+		{when: widely, soon: 60, prompt: true, limit: 4 * time.Second},
 		noGuess,
 	}
 	noGuess = guess{when: func(*Record) spell { return spell{} }}
