@@ -92,6 +92,7 @@ if problem then
   return problem
 end
 local rate, interval = config.rate, config.interval
+config.windowed = windowed
 if config.per_client and not KEYS[5] then
   return {'keys'}
 end

@@ -138,12 +138,11 @@ for i, l in ipairs(limiters) do
       return {'again', ''}
     end
     spend(redis.call('ZCARD', l.permits_key))
-    local from, more, window = step == 'make' and i == number and rest or '', nil, nil
-    more, problem, window = make_config(l.config, l.new, l.value_key, l.permits_key, l.places, now, from)
+    local from, more = step == 'make' and i == number and rest or '', nil
+    more, problem = make_config(l.config, l.new, l.value_key, l.permits_key, l.places, now, from)
     if problem or more then
       return problem or again('make', i, more)
     end
-    keep_ttl(l.config, l.value_key, l.permits_key, true, window)
   end
 end
 

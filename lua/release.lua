@@ -79,7 +79,7 @@ if emptied[1] then
 end
 
 local rest = redis.call('ZCARD', permits_key)
-local free = state.free + tonumber(ARGV[1]) - left
+local free = state.free + (tonumber(ARGV[1]) - left)
 if free > config.rate or rest == 0 and not state.window then
   free = config.rate
 end

@@ -18,7 +18,8 @@
 --- @include "config"
 --- @include "clock"
 --- @include "other_default"
---- @include "write_config"
+--- @include "pair"
+--- @include "make_config"
 
 if ARGV[6] == '1' and redis.call('EXISTS', KEYS[1]) == 0 then
   return 0
@@ -27,6 +28,8 @@ end
 local windowed, now = ARGV[5] == 'w', nil
 local new = {ARGV[1], ARGV[2], ARGV[3], ARGV[4], string.find(ARGV[6], ' ') and ARGV[6] or nil}
 local config = parse_config(new)
+config.windowed = windowed
+local value_key, permits_key, places = pair_of(config)
 local keeps, old, problem = windowed or ARGV[5] == '1', nil, nil
 if keeps then
   now = tonumber(clock())
@@ -40,27 +43,22 @@ if keeps then
   end
 end
 if not keeps or (old and old.per_client ~= config.per_client) then
-  write_config(config, new, true)
+  set_config(config, new, value_key, permits_key, false, true)
   redis.call('UNLINK', KEYS[2], KEYS[3], KEYS[4], KEYS[5])
   return 1
 end
 
 --- @include "move"
---- @include "pair"
 --- @include "settle"
 --- @include "repay"
---- @include "make_config"
 --- @include "first_write"
---- @include "keep_ttl"
 
-local value_key, permits_key, places = pair_of(config)
 if not old then
-  local token, window
-  token, problem, window = make_config(config, new, value_key, permits_key, places, now, ARGV[7], windowed)
+  local token
+  token, problem = make_config(config, new, value_key, permits_key, places, now, ARGV[7], windowed)
   if problem or token then
     return problem or {'again', token}
   end
-  keep_ttl(config, value_key, permits_key, false, window)
   return 1
 end
 
@@ -84,7 +82,8 @@ if value then
       return problem
     end
   end
-  local kept = math.min(value, old.rate) + config.rate - old.rate
+  -- In this order Lua counts exactly, up to the highest rate. A debt can't be larger than that.
+  local kept = math.max(-9007199254740991, config.rate - (old.rate - math.min(value, old.rate)))
   -- A client's own value may be the rest of another rate than that which others
   -- have set since. Nobody but the client raises it, as Redisson does with that of all clients.
   if used and config.per_client then
@@ -109,6 +108,5 @@ if few or not value then
     repay(config, value_key, permits_key, places, state.free)
   end
 end
-local window = set_config(config, new, value_key, permits_key, windowed, true)
-keep_ttl(config, value_key, permits_key, false, window)
+set_config(config, new, value_key, permits_key, is_window(config, value_key, permits_key, windowed), true)
 return 1

@@ -26,13 +26,12 @@ end
 --- @include "clock"
 --- @include "pair"
 --- @include "make_config"
---- @include "keep_ttl"
 
 local value_key, permits_key, places = pair_of(config)
-local token, window
-token, problem, window = make_config(config, new, value_key, permits_key, places, tonumber(clock()), ARGV[6], ARGV[5] == 'w')
+local token
+config.windowed = ARGV[5] == 'w'
+token, problem = make_config(config, new, value_key, permits_key, places, tonumber(clock()), ARGV[6], ARGV[5] == 'w')
 if problem or token then
   return problem or {'again', token}
 end
-keep_ttl(config, value_key, permits_key, false, window)
 return 1

@@ -3,11 +3,15 @@
 
 -- Puts the configuration's time to live on the value and the permits too.
 -- renew starts the keep-alive time anew, as requests do. A client's own pair
--- goes when its idle time is over, at the latest. The end of a window stays.
+-- goes when its idle time is over, at the latest. The end of a window stays; the
+-- rest outlives it, or the next call could not tell that the value is a window.
 local function keep_ttl(config, value_key, permits_key, renew, window)
   local ttl
   if config.keep > 0 and renew then
     ttl = config.keep
+    if window and not config.windowed then
+      ttl = math.max(ttl, redis.call('PTTL', value_key) + 2000)
+    end
     redis.call('PEXPIRE', KEYS[config.at + 1], lifetime(ttl))
   else
     ttl = redis.call('PTTL', KEYS[config.at + 1])

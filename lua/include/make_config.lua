@@ -5,29 +5,36 @@
 --- @include "window"
 --- @include "make_value"
 --- @include "first_write"
---- @include "write_config"
+--- @include "keep_ttl"
 
--- Writes a configuration as write_config does, and takes the time to live off value
--- and permits: what was left behind is not to end before its time. A window keeps its
--- end. The caller is to keep_ttl. Returns whether the value is a window.
-local function set_config(config, new, value_key, permits_key, windowed, replaces)
-  local window = is_window(config, value_key, permits_key, windowed)
-  write_config(config, new, replaces)
+-- Writes the configuration with the fields new, which config was read from, and starts
+-- its time to live. Value and permits get that too: what was left behind is not to end
+-- before its time. A window keeps its end. replaces says that there is another.
+local function set_config(config, new, value_key, permits_key, window, replaces)
+  local key = KEYS[config.at + 1]
+  redis.call('HSET', key, 'rate', new[1], 'interval', new[2], 'keepAliveTime', new[4], 'type', new[3],
+    unpack(new[5] and {'default', new[5]} or {}))
+  if replaces and not new[5] then
+    redis.call('HDEL', key, 'default')
+  end
+  if replaces then
+    redis.call('PERSIST', key)
+  end
   if window then
     end_window(value_key, config.interval)
   else
     redis.call('PERSIST', value_key)
   end
   redis.call('PERSIST', permits_key)
-  return window
+  keep_ttl(config, value_key, permits_key, true, window)
 end
 
 -- Makes the configuration of a limiter that has none, or whose own is lost: of which
 -- rate a value is the rest nobody knows then, so what is in use tells. What a fixed
 -- window counts can't be told; its value stays, but no higher than the set allows. One
 -- that counts nothing goes: it may be none. Without a configuration nobody adds members.
--- Returns nil once it is made, with nil and what set_config returns; a token if there
--- are more rows to look at, with nothing changed yet; or nil, error reply.
+-- Returns nil once it is made; a token if there are more rows to look at, with nothing
+-- changed yet; or nil, error reply.
 local function make_config(config, new, value_key, permits_key, places, now, token, windowed)
   local text = redis.call('GET', value_key)
   local value = integer(text)
@@ -58,5 +65,5 @@ local function make_config(config, new, value_key, permits_key, places, now, tok
   if not in_use then
     redis.call('UNLINK', permits_key)
   end
-  return nil, nil, set_config(config, new, value_key, permits_key, windowed)
+  set_config(config, new, value_key, permits_key, is_window(config, value_key, permits_key, windowed))
 end

@@ -1,5 +1,5 @@
---- @include "digits"
 --- @include "member"
+--- @include "move"
 --- @include "window"
 
 -- Sums up a set of at most 256 rows and raises the value if permits leaked:
@@ -12,12 +12,12 @@ local function repay(config, value_key, permits_key, places, free, out)
   if problem then
     return nil, nil, problem
   end
-  local owed = config.rate - used - free
-  if #rows <= 256 and owed > 0 and not is_window(config, value_key, permits_key, false) then
+  local left = config.rate - used
+  if #rows <= 256 and left > free and not is_window(config, value_key, permits_key, false) then
     if not out then
-      redis.call('INCRBY', value_key, digits(owed))
+      move(value_key, free, left)
     end
-    free = free + owed
+    free = left
   end
   return free, rows
 end

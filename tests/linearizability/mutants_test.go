@@ -128,7 +128,7 @@ var mutants = []mutant{
 	},
 	{
 		"a changed rate forgets what is in use", calmKind, lua.SetRate,
-		`math.min(value, old.rate) + config.rate - old.rate`, `config.rate`,
+		`config.rate - (old.rate - math.min(value, old.rate))`, `config.rate`,
 	},
 	{
 		"a new rate leaves what is in use", calmKind, lua.SetRate,

@@ -193,7 +193,8 @@ func TestDefectLargeRatesBreakTheValue(t *testing.T) {
 	scenario{cfg: every(most, hour), everywhere: true, steps: slices.Concat(steps, []step{
 		loseValue, free(most - 3*permits), // rebuilt from the set
 		set(every(1, hour), keep), value(1 - 3*permits), set(every(most, hour), keep), free(most - 3*permits),
-		release(most), free(most), tooHigh(most + 1), tooHigh(math.MaxInt64),
+		release(most), free(most), set(every(300, hour), keep), free(300), set(every(most, hour), keep), value(most),
+		take(1), putValue(-3), free(most - 1), take(1), release(most - 1), free(most), tooHigh(most + 1), tooHigh(math.MaxInt64),
 	})}.perform(t)
 }
 

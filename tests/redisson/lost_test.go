@@ -141,6 +141,11 @@ func TestAValueWhereTheConfigurationIsLost(t *testing.T) {
 		all["a window/"+what] = scenario{cfg: every(100, minute), steps: []step{
 			oldTakes(1), take(8), loseConfig, makeAnew(every(10, minute)), grants(2, 3), valueEnds(minute),
 		}}
+		// Its interval is all that the keep-alive time is: both may end in the same second.
+		all["a window that ends with the limiter/"+what] = scenario{cfg: every(100, minute), steps: []step{
+			oldTakes(93), loseConfig, makeAnew(keepAlive(100, minute, minute)), grants(7, 8), wait(50 * second), refuse(1),
+			valueEnds(10 * second), wait(10*second + ms), free(100),
+		}}
 		// A value that ends with a configuration that had a time to live is no window
 		// if it counts nothing: a Redisson that finds it gone, beside permits in use,
 		// would grant the whole rate.

@@ -203,12 +203,16 @@ func (m *Module) repay(c *Call, p *Pair) {
 	p.Value = max(p.Value, c.Rate()-sum(p.Rows))
 }
 
-// goTail puts the limiter's end on all keys. A window keeps its own.
-func goTail(c *Call, p *Pair, renew, window bool) {
+// goTail puts the limiter's end on all keys. A window keeps its own, and all else outlives it,
+// by which it can be told.
+func (m *Module) goTail(c *Call, p *Pair, renew, window bool) {
 	end := c.ConfigEnd
 	if keepAlive := c.KeepAlive(); keepAlive > 0 && renew {
-		c.ConfigEnd = c.after(keepAlive)
-		end = c.ConfigEnd
+		end = c.after(keepAlive)
+		if window && !m.windowed {
+			end = max(end, p.ValueEnd+2000)
+		}
+		c.ConfigEnd = end
 	} else if c.PerClient() {
 		// PER_CLIENT: keys of clients that are gone stay for ever.
 		end = earlier(end, c.idle())
@@ -254,15 +258,9 @@ func (p *Pair) persistBut(window bool) {
 // the rate has, whatever was there before. A window keeps its own, if it can have that.
 func (m *Module) newEnd(c *Call, window bool) {
 	m.endKept(c, window)
-	end := c.ConfigEnd
-	if end == 0 && c.PerClient() {
-		end = c.after(c.Interval())
-	}
-	if end != 0 {
-		c.Pair().expireBut(window, end)
-	} else {
-		c.Pair().persistBut(window)
-	}
+	c.ConfigEnd = 0
+	c.Pair().persistBut(window)
+	m.goTail(c, c.Pair(), true, window)
 }
 
 // recount makes the value of a limiter whose configuration was lost by what is in use: of
@@ -302,7 +300,7 @@ func (m *Module) release(c *Call, permits int64) Answer {
 	}
 	p := c.Pair()
 	u := m.settle(c, p)
-	goTail(c, p, true, u.window)
+	m.goTail(c, p, true, u.window)
 	if len(p.Rows) == 0 {
 		return Say("done")
 	}
@@ -343,6 +341,6 @@ func (m *Module) availablePermits(c *Call) Answer {
 		m.endWindow(c, p)
 	}
 	// availablePermits creates a value with no TTL beside an expiring config.
-	goTail(c, p, false, m.windowed || u.window)
+	m.goTail(c, p, false, m.windowed || u.window)
 	return Say(max(0, u.free))
 }

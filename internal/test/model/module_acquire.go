@@ -17,7 +17,7 @@ func (m *Module) tryAcquireAtOnce(c *Call, permits int64) (Answer, bool) {
 		p.Value = c.Rate() // value there, set gone
 	}
 	m.grant(c, p, permits)
-	goTail(c, p, true, window)
+	m.goTail(c, p, true, window)
 	return Say(true), true
 }
 
@@ -79,7 +79,7 @@ func (m *Module) take(c *Call, permits int64, fallback *Rate, audit bool) (grant
 	if m.windowed || u.window {
 		m.endWindow(c, p) // nothing else would ever fill it
 	}
-	goTail(c, p, true, m.windowed || u.window)
+	m.goTail(c, p, true, m.windowed || u.window)
 	return granted, u, ""
 }
 
@@ -108,9 +108,6 @@ func (m *Module) open(c *Call, fallback *Rate) {
 		m.recount(c)
 		// unlink takes the configuration alone: what is left may have an end.
 		c.Pair().persistBut(m.isWindow(c, c.Pair()))
-		if keep := c.KeepAlive(); keep > 0 {
-			c.ConfigEnd = c.after(keep) // from here on a value that ends a second before that at most is no window
-		}
 	}
 }
 

@@ -9,11 +9,7 @@ func (m *Module) trySetRate(c *Call, rate *Rate) Answer {
 	}
 	c.setConfig(rate)
 	m.recount(c)
-	window := m.isWindow(c, c.Pair())
-	if rate.KeepAlive > 0 {
-		c.ConfigEnd = c.after(rate.KeepAlive)
-	}
-	m.newEnd(c, window)
+	m.newEnd(c, m.isWindow(c, c.Pair()))
 	return Say(true)
 }
 
@@ -33,13 +29,12 @@ func (m *Module) setRate(c *Call, rate *Rate, keepState, updateOnly bool) Answer
 	kept := keepState && (lost || c.Config["type"] == rate.Type)
 	oldRate := c.Rate()
 	c.setConfig(rate)
-	// setRate with keepAliveTime 0 leaves an old TTL that kills the limiter.
-	end := int64(0)
-	if rate.KeepAlive > 0 {
-		end = c.after(rate.KeepAlive)
-	}
 	if !kept {
-		c.ConfigEnd = end
+		// setRate with keepAliveTime 0 leaves an old TTL that kills the limiter.
+		c.ConfigEnd = 0
+		if rate.KeepAlive > 0 {
+			c.ConfigEnd = c.after(rate.KeepAlive)
+		}
 		// Plain setRate with another type leaves the other mode's keys.
 		for _, p := range c.own() {
 			p.Del()
@@ -63,9 +58,7 @@ func (m *Module) setRate(c *Call, rate *Rate, keepState, updateOnly bool) Answer
 			m.repay(c, p)
 		}
 	}
-	window := m.isWindow(c, p)
-	c.ConfigEnd = end
-	m.newEnd(c, window)
+	m.newEnd(c, m.isWindow(c, p))
 	return set
 }
 

@@ -58,7 +58,7 @@ func (m *Module) acquireAll(calls []*Call, permits int64, fallback *Rate, how in
 		if granted {
 			m.grant(c, c.Pair(), permits)
 		}
-		goTail(c, c.Pair(), true, windows[i])
+		m.goTail(c, c.Pair(), true, windows[i])
 	}
 	return Say(granted), true
 }
