@@ -2,6 +2,7 @@ package engine
 
 import (
 	"context"
+	"encoding/binary"
 	"errors"
 	"fmt"
 	"time"
@@ -100,6 +101,15 @@ func (s *settlement) run(ctx context.Context, used int64) error {
 		return err
 	}
 	return fmt.Errorf("%w: every id drawn was another member's", limit.ErrUnavailable)
+}
+
+// SettleMember settles a grant of that age, as if its member were a reservation for as many
+// permits as it says, for tests that see inside.
+func (e *Engine) SettleMember(ctx context.Context, l *Limiter, member []byte, age time.Duration, used int64) error {
+	at := e.clock.Now().Add(-age)
+	permits := int64(binary.LittleEndian.Uint32(member[len(member)-4:]))
+	s := &settlement{engine: e, limiter: l, member: member, permits: permits, sent: at, granted: at}
+	return s.settle(ctx, used, func(error) {})
 }
 
 func (s *settlement) arguments(used int64) script.Arguments {
