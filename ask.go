@@ -14,7 +14,11 @@ import (
 type asker RateLimiter
 
 func (l *asker) Check(ctx context.Context, q outage.Question) (limit.Decision, error) {
-	return limit.Decision{}, (*RateLimiter)(l).checkPermits(ctx, q.Permits)
+	err := (*RateLimiter)(l).checkPermits(ctx, q.Permits)
+	if err == nil && q.Settled && l.client.rules.KeepsNoMembers() {
+		err = l.client.rules.Unsupported(q.Call)
+	}
+	return limit.Decision{}, err
 }
 
 func (l *asker) Ask(ctx context.Context, q outage.Question) (outage.Answer, error) {

@@ -48,6 +48,10 @@ var (
 	// back.
 	ErrNotReplicated = limit.ErrNotReplicated
 
+	// ErrSettled: the reservation was settled before, or is being settled now. See
+	// [Reservation.Settle].
+	ErrSettled = limit.ErrSettled
+
 	// ErrClosed: the Client was closed.
 	ErrClosed = limit.ErrClosed
 )

@@ -123,6 +123,42 @@ func ExampleRateLimiter_Take() {
 	// granted false, 4 of 10 left, retry after 45s, full after 45s, <nil>
 }
 
+// The tokens of a language model's answer are known when it is there.
+func ExampleRateLimiter_Reserve() {
+	client, server, stop := connect()
+	defer stop()
+	limiter := client.RateLimiter("tokens", rratelimiter.WithDefault(rratelimiter.PerMinute(1000)))
+
+	ask := func(estimate int64, answer func() (tokens int64, err error)) error {
+		r, err := limiter.Reserve(ctx, estimate, 0)
+		if err != nil || !r.Granted {
+			return errors.Join(errors.New("not now"), err)
+		}
+		defer func() { _ = r.Cancel(ctx) }() // if there is no answer
+		tokens, err := answer()
+		if err != nil {
+			return err
+		}
+		return r.Settle(ctx, tokens)
+	}
+	fmt.Println(ask(800, func() (int64, error) { return 300, nil }))
+	fmt.Println(ask(600, func() (int64, error) { return 0, errors.New("no answer") }))
+	fmt.Println(limiter.AvailablePermits(ctx))
+
+	server.SetTime(noon.Add(20 * time.Second))
+	fmt.Println(ask(600, func() (int64, error) { return 900, nil })) // 200 more than are free
+	fmt.Println(ask(1, func() (int64, error) { return 1, nil }))
+	server.SetTime(noon.Add(time.Minute)) // the first 300 are back
+	fmt.Println(limiter.AvailablePermits(ctx))
+	// Output:
+	// <nil>
+	// no answer
+	// 700 <nil>
+	// <nil>
+	// not now
+	// 100 <nil>
+}
+
 func ExampleRateLimiter_TrySetRate() {
 	client, _, stop := connect()
 	defer stop()

@@ -103,6 +103,11 @@ func (k *KeyedLimiter) Acquire(ctx context.Context, key string, permits int64) e
 	return k.Limiter(key).Acquire(ctx, permits)
 }
 
+// Reserve is [RateLimiter.Reserve].
+func (k *KeyedLimiter) Reserve(ctx context.Context, key string, permits int64, timeout time.Duration) (*Reservation, error) {
+	return k.Limiter(key).Reserve(ctx, permits, timeout)
+}
+
 // Release is [RateLimiter.Release].
 func (k *KeyedLimiter) Release(ctx context.Context, key string, permits int64) error {
 	return k.Limiter(key).Release(ctx, permits)

@@ -369,6 +369,11 @@ func (st *stage) do(ctx context.Context, s step, handle *rratelimiter.RateLimite
 	for _, name := range s.To {
 		op.To = append(op.To, st.names[name])
 	}
+	if op.Row != nil {
+		row := *op.Row
+		row.Member = model.Member(st.real(row))
+		op.Row = &row
+	}
 	if who.java != nil {
 		return javaDo(ctx, who.java, st.names[s.On], op, base)
 	}

@@ -80,7 +80,7 @@ func (s step) models(h *history) (outcomes []outcome) {
 func (s step) sound(h *history) string {
 	who := h.named(s.Who)
 	looks := aboutPermits[s.Do] && (s.Do != "release" || s.Permits > 0)
-	if who.module == nil || !looks || strings.HasPrefix(s.Answer, "error") {
+	if who.module == nil || !looks || s.State.Config == nil || strings.HasPrefix(s.Answer, "error") {
 		return ""
 	}
 	before := &model.Call{State: h.states[s.On], Who: who.Client}

@@ -110,6 +110,61 @@ func TestJavaReadsADebt(t *testing.T) {
 	require.False(t, goes.Try(name, 1))
 }
 
+// What a reservation costs less, Java has at once; what it costs more, Java waits for.
+func TestJavaReadsWhatAReservationCosts(t *testing.T) {
+	t.Parallel()
+	java, goes, rdb := newBoth(t)
+	name := redistest.Name(t)
+	require.True(t, java.TrySetRate(name, rratelimiter.PerHour(10)))
+	reserve := func(permits int64) *rratelimiter.Reservation {
+		t.Helper()
+		r, err := goes.RateLimiter(name).Reserve(t.Context(), permits, 0)
+		require.NoError(t, err)
+		require.True(t, r.Granted)
+		return r
+	}
+	free := func(want int64) {
+		t.Helper()
+		assert.Equal(t, want, java.Available(name), "Java")
+		assert.Equal(t, max(0, want), goes.Available(name), "Go")
+	}
+	whole := reserve(10)
+	require.False(t, java.Try(name, 1))
+	require.NoError(t, whole.Settle(t.Context(), 1))
+	free(9)
+	passTime(t, rdb, name, time.Hour)
+
+	more := reserve(4)
+	passTime(t, rdb, name, 20*time.Minute)
+	require.True(t, java.Try(name, 5))
+	require.NoError(t, more.Settle(t.Context(), 9))
+	free(-4)
+	require.False(t, java.Wait(name, 1, 10*time.Millisecond))
+	require.False(t, goes.Try(name, 1))
+	passTime(t, rdb, name, 41*time.Minute)
+	require.False(t, java.Try(name, 1), "the 4 that were reserved pay the debt")
+	free(0)
+	passTime(t, rdb, name, 20*time.Minute)
+	require.True(t, java.Try(name, 10))
+
+	passTime(t, rdb, name, time.Hour)
+	debt := reserve(1)
+	require.NoError(t, debt.Settle(t.Context(), 16))
+	free(-6)
+	java.Release(name, 2)
+	free(-4)
+	goes.Release(name, 5)
+	free(1)
+	require.True(t, java.Try(name, 1))
+	passTime(t, rdb, name, time.Hour)
+	require.EqualValues(t, 10, goes.Available(name), "what Java released is not counted twice")
+	free(10)
+
+	require.NoError(t, reserve(1).Settle(t.Context(), 16))
+	java.KeepState(name, rratelimiter.PerHour(10))
+	free(0) // Redisson forgets what is owed
+}
+
 // Redisson refuses with "arithmetic on a nil value" where permits are missing
 // and the set is empty. Nothing that Go does may lead there.
 func TestJavaIsRefusedWithoutAnError(t *testing.T) {
@@ -130,6 +185,11 @@ func TestJavaIsRefusedWithoutAnError(t *testing.T) {
 		"KeepState, all has run out": func(goes service, name string) {
 			passTime(goes.t, rdb, name, 20*time.Minute)
 			goes.KeepState(name, rratelimiter.Config{Rate: 3, Interval: 10 * time.Minute})
+		},
+		"a reservation cancelled": func(goes service, name string) {
+			r, err := goes.RateLimiter(name).Reserve(goes.t.Context(), 2, 0)
+			require.NoError(goes.t, err)
+			require.NoError(goes.t, r.Cancel(goes.t.Context()))
 		},
 		"a debt, then Release": func(goes service, name string) {
 			goes.KeepState(name, hour(3))

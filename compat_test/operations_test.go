@@ -9,6 +9,7 @@ import (
 	"strings"
 
 	"github.com/rratelimiter/rratelimiter"
+	"github.com/rratelimiter/rratelimiter/codec"
 	"github.com/rratelimiter/rratelimiter/internal/test/javadriver"
 	"github.com/rratelimiter/rratelimiter/internal/test/model"
 )
@@ -24,6 +25,7 @@ var kinds = []struct {
 	{"take", 3, "Go"},
 	{"withDefault", 3, "Go"}, // an acquire that brings a rate
 	{"release", 10, ""},
+	{"settle", 12, "Go"},
 	{"availablePermits", 12, ""},
 	{"trySetRate", 4, ""},
 	{"setRate", 3, ""},
@@ -45,7 +47,7 @@ var kinds = []struct {
 // operations returns those that the service has, each as often as it is to be drawn.
 func (a *actor) operations() (all []string) {
 	for _, k := range kinds {
-		lacks := a.release != nil && a.release.Lacks(k.do)
+		lacks := a.release != nil && a.release.Lacks(k.do) || k.do == "settle" && a.Layout == 0
 		if (k.side == "" || k.side == a.side()) && !lacks {
 			all = append(all, slices.Repeat([]string{k.do}, k.weight)...)
 		}
@@ -91,6 +93,12 @@ func (d drawer) op(who *actor, s *model.State, do string) model.Op {
 		op.Permits, op.Held = d.permits(s), who.release == nil && d.IntN(2) == 0
 	case "tryAcquireTimeout", "release":
 		op.Permits = d.permits(s)
+	case "settle":
+		op.Row = d.reserved(who, s)
+		op.Permits = op.Row.Permits + d.Int64N(3)
+		for op.Used = op.Permits; op.Used == op.Permits; {
+			op.Used = max(0, op.Permits-6) + d.Int64N(12)
+		}
 	case "withDefault":
 		op.Permits, op.Rate = d.permits(s), d.rate()
 	case "trySetRate", "setRate":
@@ -115,6 +123,25 @@ func (d drawer) op(who *actor, s *model.State, do string) model.Op {
 		}
 	}
 	return op
+}
+
+// reserved draws what the service may have reserved: a row of its own in use, or one that has gone.
+func (d drawer) reserved(who *actor, s *model.State) *model.Row {
+	p := s.Pairs[""]
+	if s.PerClient() {
+		p = s.Pairs[who.ID]
+	}
+	own := slices.DeleteFunc(slices.Clone(p.Rows), func(r model.Row) bool {
+		return r.By != who.Number || r.Layout != who.Layout || r.Layout == codec.LayoutC && !r.Member.Twice()
+	})
+	if len(own) > 0 && d.IntN(6) > 0 {
+		return &own[d.IntN(len(own))]
+	}
+	permits := 1 + d.Int64N(5)
+	return &model.Row{
+		Grant:  model.Grant{At: -d.Int64N(3) * d.tick, By: who.Number, Permits: permits},
+		Member: who.newMember(1<<24-1, permits), Layout: who.Layout,
+	}
 }
 
 // limiters draws limiters in any order: some, often all, seldom none.

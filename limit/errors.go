@@ -43,6 +43,9 @@ var (
 	// that were taken go back.
 	ErrNotReplicated = errors.New("not replicated")
 
+	// ErrSettled: the reservation was settled before, or is being settled now.
+	ErrSettled = errors.New("reservation is settled")
+
 	// ErrClosed: what the limiter belongs to was closed.
 	ErrClosed = errors.New("client is closed")
 )

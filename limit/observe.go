@@ -32,6 +32,9 @@ type Observer interface {
 	// Leased is told of each lease that is taken or ends.
 	Leased(l Lease)
 
+	// Settled is told of each reservation that is settled, or could not be.
+	Settled(s Settled)
+
 	// Happened is told of what is rare, and which an operator may want to know of.
 	Happened(e Event)
 }
@@ -50,6 +53,9 @@ func (NoObserver) Waiting(string, int) {}
 
 // Leased does nothing.
 func (NoObserver) Leased(Lease) {}
+
+// Settled does nothing.
+func (NoObserver) Settled(Settled) {}
 
 // Happened does nothing.
 func (NoObserver) Happened(Event) {}
@@ -110,7 +116,7 @@ const (
 	KindUnavailable    ErrorKind = "unavailable"         // ErrUnavailable
 	KindUnknownOutcome ErrorKind = "unknown_outcome"     // ErrUnknownOutcome
 	KindExceeds        ErrorKind = "permits_exceed_rate" // ErrPermitsExceedRate
-	KindInvalid        ErrorKind = "invalid_argument"    // ErrInvalidPermits, ErrInvalidConfig
+	KindInvalid        ErrorKind = "invalid_argument"    // ErrInvalidPermits, ErrInvalidConfig, ErrSettled
 	KindNotInitialized ErrorKind = "not_initialized"     // ErrNotInitialized
 	KindCorrupt        ErrorKind = "corrupt"             // ErrCorrupt
 	KindUnsupported    ErrorKind = "unsupported"         // ErrUnsupported
@@ -131,6 +137,7 @@ var kinds = []struct {
 	{ErrPermitsExceedRate, KindExceeds},
 	{ErrInvalidPermits, KindInvalid},
 	{ErrInvalidConfig, KindInvalid},
+	{ErrSettled, KindInvalid},
 	{ErrNotInitialized, KindNotInitialized},
 	{ErrCorrupt, KindCorrupt},
 	{ErrUnsupported, KindUnsupported},
@@ -167,6 +174,16 @@ type Lease struct {
 	Permits int64 // that were taken
 	Ended   bool
 	Unused  int64 // of Permits, given back at the end
+}
+
+// Settled is a reservation of a RateLimiter that was settled.
+type Settled struct {
+	Limiter  string
+	Reserved int64     // permits
+	Actual   int64     // that were used
+	Charged  bool      // in Redis: not if WithFailure or WithShadow let the caller through
+	Err      error     // why it may not be settled; nil if it is
+	Kind     ErrorKind // of Err
 }
 
 // Event is something rare.

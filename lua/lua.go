@@ -58,6 +58,7 @@ var (
 	Rename              = mustLoad("rename")
 	Reset               = mustLoad("reset")
 	SetRate             = mustLoad("set_rate")
+	SettleReservation   = mustLoad("settle_reservation")
 	SlidingLog          = mustLoad("sliding_log")
 	SlidingLogGiveBack  = mustLoad("sliding_log_give_back")
 	TokenBucket         = mustLoad("token_bucket")

@@ -30,7 +30,7 @@ func (e *Engine) Acquire(ctx context.Context, l *Limiter, q outage.Question) (ou
 	if q.UpTo {
 		least = 1
 	}
-	if q.Figures {
+	if q.Figures && !q.Waits {
 		if d, ok := l.Refusals.Decision(least); ok {
 			return outage.Answer{Decision: d, By: limit.FromMemory}, nil
 		}
@@ -67,6 +67,9 @@ func (e *Engine) acquire(ctx context.Context, l *Limiter, q outage.Question, lea
 	before := l.Refusals.Now()
 	a, err := e.request(ctx, l, q)
 	told.Decision, told.Taken, told.Undo, told.Unanswered = a.Decision, a.taken, a.undo, a.unanswered
+	if a.pays != nil {
+		told.Settle = a.pays.settle
+	}
 	if q.Waits || err != nil || a.Decision.Granted {
 		return told, err
 	}

@@ -91,7 +91,8 @@ func (b *batch) add(r *request, inLine bool) bool {
 		fallback = r.limiter.Fallback
 	}
 	switch {
-	case len(b.requests) > 0 && fallback != b.fallback || len(b.requests) == maxRequests(b.rules) || b.Sum+r.Permits > maxPermits:
+	case len(b.requests) > 0 && (fallback != b.fallback || r.Settled || b.requests[0].Settled),
+		len(b.requests) == maxRequests(b.rules), b.Sum+r.Permits > maxPermits:
 		return false
 	case r.UpTo:
 		if !b.AddUpTo(r.Permits) {

@@ -309,8 +309,12 @@ func (g *group) answer(b *batch, place int, a answer, o outcome) {
 	if g.closed && r.Waits && a.refused() {
 		a.err = limit.ErrClosed
 	}
-	if r.Undo && a.Decision.Granted {
+	switch {
+	case !a.Decision.Granted:
+	case r.Undo:
 		a.undo = g.undo(b.grants([]share{{place, a.taken}}, 0, o)[0])
+	case r.Settled:
+		a.pays = &settlement{engine: g.engine, limiter: r.limiter, member: b.member, permits: a.taken, sent: b.sent, granted: g.engine.clock.Now()}
 	}
 	r.answer, r.State = a, lane.Answered
 }

@@ -61,9 +61,7 @@ func (r *release) takeOwn(ctx context.Context, granted int64) error {
 	e, l := r.engine, r.limiter
 	err := r.takeOff(ctx, "own")
 	last := e.made.Add(time.Duration(granted))
-	age := e.clock.Since(last)
-	// Clocks may differ by a second, and by a thousandth in their pace.
-	age = max(0, age-age/1000-time.Second)
+	age := shortAge(e.clock.Since(last))
 	place, from := "", ""
 	for looks := 0; err == nil && r.left.Load() > 0 && looks < maxLooks; {
 		c := script.Call{Script: lua.FindOwn, Keys: l.Keys, Repeat: true, Args: script.Constant{e.ids.Mark(), age.Milliseconds(), place, from}}

@@ -17,6 +17,7 @@ type answer struct {
 	sent time.Time                   // when the request was asked for last
 	keep time.Duration               // the keep-alive time that was started anew then; 0 for none
 	undo func(context.Context) error // undoes a grant, if the caller wants to
+	pays *settlement                 // settles a grant, if the caller wants to
 	err  error
 
 	taken      int64

@@ -92,6 +92,14 @@ func (o *Observer) Leased(l limit.Lease) {
 	}
 }
 
+// Settled tells of a settlement. The caller may hold locks.
+func (o *Observer) Settled(s limit.Settled) {
+	if o.Watches() {
+		s.Kind = limit.KindOf(s.Err)
+		o.later(func() { o.to.Settled(s) })
+	}
+}
+
 // Happened tells of what is rare, the log too. The caller may hold locks.
 func (o *Observer) Happened(e limit.Event) {
 	if o == nil {

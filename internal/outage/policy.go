@@ -22,6 +22,7 @@ type Question struct {
 	Timeout time.Duration // 0 with Waits: none
 	Figures bool          // the figures of the Decision are wanted
 	Undo    bool          // a grant is to be undone, perhaps
+	Settled bool          // a grant is settled later, so that it has a member of its own
 }
 
 // Answer is what the caller is told.
@@ -31,6 +32,9 @@ type Answer struct {
 	By    limit.Source
 	Taken int64                       // permits that the caller has
 	Undo  func(context.Context) error // undoes a grant; may be nil
+	// Settle sets a grant right by the permits that were used, and calls then with what
+	// came of it, also if ctx ended before. It is nil if Redis was not charged.
+	Settle func(ctx context.Context, used int64, then func(error)) error
 	// Unanswered says that ctx ended before Redis had said anything, a refusal included.
 	Unanswered bool
 }

@@ -213,6 +213,7 @@ func (h *hostile) Decided(context.Context, limit.Decided) { h.act() }
 func (h *hostile) Landed(limit.Flight)                    { h.act() }
 func (h *hostile) Waiting(string, int)                    { h.act() }
 func (h *hostile) Leased(limit.Lease)                     { h.act() }
+func (h *hostile) Settled(limit.Settled)                  { h.act() }
 func (h *hostile) Happened(limit.Event)                   { h.act() }
 
 func TestObserverThatPanicsOrCallsBack(t *testing.T) {

@@ -3,6 +3,7 @@ package faults_test
 import (
 	"context"
 	"errors"
+	"fmt"
 	"slices"
 	"sync"
 	"testing"
@@ -118,6 +119,75 @@ func TestAllHappensOnce(t *testing.T) {
 		w.LetGo()
 		w.checkAll(t, c.inUse.plus(got), what)
 	})
+}
+
+// settleCase is a reservation of a limiter of rate 10, and the permits that it costs.
+type settleCase struct {
+	reserved, used int64
+	kind           rratelimiter.RateType
+	released       int64 // by the other Client, before
+}
+
+// A reservation is settled once, whether it costs less or more.
+func TestSettleHappensOnce(t *testing.T) {
+	t.Parallel()
+	cases := map[string]settleCase{
+		"cancelled":             {reserved: 4},
+		"less":                  {reserved: 4, used: 1},
+		"more":                  {reserved: 4, used: 6},
+		"more than are free":    {reserved: 4, used: 20},
+		"PER_CLIENT, less":      {reserved: 4, used: 1, kind: rratelimiter.PerClient},
+		"PER_CLIENT, more":      {reserved: 4, used: 20, kind: rratelimiter.PerClient},
+		"less, some were taken": {reserved: 6, used: 1, released: 3},
+		"more, some were taken": {reserved: 6, used: 8, released: 3},
+		"less, all were taken":  {reserved: 6, used: 1, released: 10},
+	}
+	underFaults(t, slices.Concat(lossy, tardy), cases, nil, func(t *testing.T, c settleCase, what, fault, version string) {
+		cfg := rratelimiter.Config{Type: c.kind, Rate: 10, Interval: time.Hour}
+		w := limitertest.NewWire(t, redistest.Shared(t), cfg, false, rratelimiter.WithRedissonVersion(version))
+		r, err := w.Reserve(t.Context(), c.reserved, 0)
+		require.NoError(t, err)
+		require.True(t, r.Granted)
+		held := c.used
+		if c.released > 0 {
+			require.NoError(t, w.Other.Release(t.Context(), c.released))
+			held = min(c.used, max(0, c.reserved-c.released)) + max(0, c.used-c.reserved)
+		}
+		w.On(lua.SettleReservation, actions(fault, w.Held)...)
+		require.NoError(t, r.Settle(t.Context(), c.used), what)
+		w.CheckHeldSoon(t, held, what)
+		w.LetGo()
+		w.CheckHeld(t, held, what+", when all had arrived")
+		require.ErrorIs(t, r.Settle(t.Context(), c.used), rratelimiter.ErrSettled)
+	})
+}
+
+// A Settle that failed is repeated with the same number, and charges once, also if the first
+// arrives last.
+func TestASettleThatFailedIsRepeated(t *testing.T) {
+	t.Parallel()
+	for _, used := range []int64{0, 1, 9, 20} {
+		eachLayout(t, fmt.Sprint(used), func(t *testing.T, version string) {
+			for _, fault := range []redistest.Action{redistest.Cut, redistest.DropAnswer, redistest.Swallow, redistest.Late} {
+				w := limitertest.NewWire(t, redistest.Shared(t), limitertest.Hourly(10), false,
+					rratelimiter.WithRedissonVersion(version), rratelimiter.WithCallTimeout(500*time.Millisecond))
+				r, err := w.Reserve(t.Context(), 4, 0)
+				require.NoError(t, err)
+				w.OnScript(func(s *lua.Script, _ int) redistest.Action {
+					if s == lua.SettleReservation {
+						return fault.When(w.Held)
+					}
+					return redistest.Pass
+				})
+				require.ErrorIs(t, r.Settle(t.Context(), used), rratelimiter.ErrUnavailable)
+				require.ErrorIs(t, r.Settle(t.Context(), 5), rratelimiter.ErrSettled)
+				w.On(lua.SettleReservation)
+				require.Eventually(t, func() bool { return r.Settle(t.Context(), used) == nil }, time.Minute, time.Millisecond)
+				w.LetGo()
+				w.CheckHeld(t, used, "when all had arrived")
+			}
+		})
+	}
 }
 
 // goneCase is a batch of requests some of whose callers go away.

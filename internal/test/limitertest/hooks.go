@@ -120,6 +120,7 @@ type Recorder struct {
 	decided list[limit.Decided]
 	flights list[limit.Flight]
 	leases  list[limit.Lease]
+	settled list[limit.Settled]
 	events  list[limit.Event]
 	waiting list[waiting]
 }
@@ -160,6 +161,9 @@ func (r *Recorder) Waiting(limiter string, callers int) { r.waiting.add(waiting{
 // Leased keeps l.
 func (r *Recorder) Leased(l limit.Lease) { r.leases.add(l) }
 
+// Settled keeps s.
+func (r *Recorder) Settled(s limit.Settled) { r.settled.add(s) }
+
 // Happened keeps e.
 func (r *Recorder) Happened(e limit.Event) { r.events.add(e) }
 
@@ -174,6 +178,9 @@ func (r *Recorder) Decisions() []limit.Decided {
 
 // Flights returns those told of so far.
 func (r *Recorder) Flights() []limit.Flight { return r.flights.all() }
+
+// Settlements returns those told of so far.
+func (r *Recorder) Settlements() []limit.Settled { return r.settled.all() }
 
 // Leases returns those told of so far.
 func (r *Recorder) Leases() []limit.Lease { return r.leases.all() }

@@ -7,6 +7,8 @@ import (
 	"time"
 
 	"github.com/rratelimiter/rratelimiter"
+	"github.com/rratelimiter/rratelimiter/internal/engine"
+	"github.com/rratelimiter/rratelimiter/internal/redisson"
 )
 
 // Do has a Client's handle do an operation, now being base, and returns what it says.
@@ -39,6 +41,10 @@ func Do(ctx context.Context, client *rratelimiter.Client, l *rratelimiter.RateLi
 		return told
 	case "release":
 		return Says("done", l.Release(ctx, n))
+	case "settle":
+		e, facts := engine.OfHandle(l)
+		member := redisson.WithPermits([]byte(op.Row.Member), n)
+		return Says("done", e.SettleMember(ctx, facts, member, time.Duration(max(0, -op.Row.At))*time.Millisecond, op.Used))
 	case "availablePermits":
 		return Says(l.AvailablePermits(ctx))
 	case "trySetRate":

@@ -50,6 +50,8 @@ func (m *Module) may(op Op) []Possible {
 		}
 	case "release":
 		return only(func(c *Call) Answer { return m.release(c, n) })
+	case "settle":
+		return only(func(c *Call) Answer { return m.settleRow(c, op) })
 	case "availablePermits":
 		return only(m.availablePermits)
 	case "trySetRate":
@@ -321,6 +323,33 @@ func (m *Module) release(c *Call, permits int64) Answer {
 	if len(p.Rows) == 0 && !u.window {
 		p.Value = c.Rate()
 	}
+	return Say("done")
+}
+
+// settleRow settles a reservation: what was not used comes back, what exceeds it is a row
+// of now.
+func (m *Module) settleRow(c *Call, op Op) Answer {
+	if c.Config == nil {
+		return Say("done")
+	}
+	p := c.Pair()
+	u := m.settle(c, p)
+	if more := op.Used - op.Permits; more > 0 {
+		m.grant(c, p, more)
+		if u.window {
+			m.endWindow(c, p)
+		}
+	}
+	i := slices.IndexFunc(p.Rows, func(r Row) bool { return r.Member != "" && r.Member.ID() == op.Row.Member.ID() })
+	if i >= 0 && op.Used < min(op.Permits, p.Rows[i].Permits) {
+		p.Value = min(c.Rate(), p.Value+p.Rows[i].Permits-op.Used)
+		p.Rows[i] = p.Rows[i].lessened(op.Used)
+		p.SetRows(slices.DeleteFunc(p.Rows, func(r Row) bool { return r.Layout == 0 }))
+		if len(p.Rows) == 0 && !u.window {
+			p.Value = c.Rate()
+		}
+	}
+	goTail(c, p, true, u.window)
 	return Say("done")
 }
 

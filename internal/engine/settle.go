@@ -1,0 +1,133 @@
+package engine
+
+import (
+	"context"
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/rratelimiter/rratelimiter/internal/redisson"
+	"github.com/rratelimiter/rratelimiter/internal/script"
+	"github.com/rratelimiter/rratelimiter/limit"
+	"github.com/rratelimiter/rratelimiter/lua"
+)
+
+// settlement is a grant with a member of its own, and what settles it. Its caller settles
+// it by one call at a time, and always for the same number of permits.
+type settlement struct {
+	engine  *Engine
+	limiter *Limiter
+	member  []byte
+	permits int64
+	sent    time.Time // when they were asked for
+	granted time.Time // when the answer was there
+
+	charge []byte    // the member of what is charged beyond permits
+	doubt  time.Time // when a call was sent first that may have run; zero if there is none
+}
+
+// settle settles the grant, in the background if ctx ends before that is done, and has
+// then called with what came of it.
+func (s *settlement) settle(ctx context.Context, used int64, then func(error)) error {
+	e := s.engine
+	g, err := e.enter(ctx, s.limiter, nil)
+	if err != nil {
+		then(err)
+		return err
+	}
+	// A Release waits for it: it might take the charge of a call that is to be repeated.
+	g.mu.Lock()
+	g.returns++
+	g.mu.Unlock()
+	done := make(chan error, 1)
+	go func() {
+		defer e.leave(g)
+		err := s.run(context.WithoutCancel(ctx), used)
+		g.mu.Lock()
+		g.returns--
+		g.next(e.clock.Now())
+		g.mu.Unlock()
+		if used < s.permits {
+			e.freed(s.limiter.Config, false)
+			if s.limiter.Channel != "" {
+				e.notices.Announce(s.limiter.Channel)
+			}
+		}
+		then(err)
+		done <- err
+	}()
+	select {
+	case err := <-done:
+		return err
+	default:
+	}
+	select {
+	case err := <-done:
+		return err
+	case <-ctx.Done():
+		return underWay(ctx.Err())
+	}
+}
+
+// run makes the call. If the id of what is charged is another's, it is drawn anew.
+func (s *settlement) run(ctx context.Context, used int64) error {
+	e, l := s.engine, s.limiter
+	for range maxAnew {
+		if s.charge == nil {
+			s.charge = e.ids.Next(nil, 1)
+		}
+		c := &script.Call{Script: lua.SettleReservation, Keys: l.Keys, Repeat: true, Args: s.arguments(used)}
+		sent := e.clock.Now()
+		reply, err := e.lanes.Run(ctx, c)
+		if used > s.permits {
+			e.Granted(l.Config)
+		}
+		switch {
+		case isWord(reply, "taken"):
+			s.charge = nil
+			e.ids.Skip()
+			continue
+		case isWord(reply, "unknown"):
+			err = fmt.Errorf("%w: an answer was lost, and the charge of %d permits may have run out since", limit.ErrUnknownOutcome, used-s.permits)
+		case err == nil:
+			_, err = script.Integer(reply)
+			return err
+		}
+		err = e.explain(l.Keys.Names(), err)
+		if s.doubt.IsZero() && errors.Is(err, limit.ErrUnknownOutcome) {
+			s.doubt = sent
+		}
+		return err
+	}
+	return fmt.Errorf("%w: every id drawn was another member's", limit.ErrUnavailable)
+}
+
+// SettleMember settles a grant of that age, as if its member were a reservation for as many
+// permits as it says, for tests that see inside.
+func (e *Engine) SettleMember(ctx context.Context, l *Limiter, member []byte, age time.Duration, used int64) error {
+	at := e.clock.Now().Add(-age)
+	permits := int64(binary.LittleEndian.Uint32(member[len(member)-4:]))
+	s := &settlement{engine: e, limiter: l, member: member, permits: permits, sent: at, granted: at}
+	return s.settle(ctx, used, func(error) {})
+}
+
+func (s *settlement) arguments(used int64) script.Arguments {
+	e, fallback := s.engine, ""
+	charge := redisson.WithPermits(s.charge, max(0, used-s.permits))
+	if used > s.permits {
+		fallback = s.limiter.Fallback
+	}
+	return script.ArgumentsFunc(func(all []any, a script.Attempt) []any {
+		if !s.doubt.IsZero() {
+			a.Age = max(a.Age, e.clock.Since(s.doubt))
+		}
+		age, token := attemptWords(a)
+		most, least := formatAge(e.clock.Since(s.sent)), shortAge(e.clock.Since(s.granted)).Milliseconds()
+		return append(all, s.member, used, charge, most, least, age, token, fallback)
+	})
+}
+
+// shortAge is an age less what the clocks of client and server may differ by: a second,
+// and a thousandth in their pace.
+func shortAge(age time.Duration) time.Duration { return max(0, age-age/1000-time.Second) }

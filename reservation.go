@@ -1,0 +1,130 @@
+package rratelimiter
+
+import (
+	"context"
+	"fmt"
+	"sync"
+	"time"
+
+	"github.com/rratelimiter/rratelimiter/internal/outage"
+	"github.com/rratelimiter/rratelimiter/limit"
+)
+
+// Reserve takes permits for work whose cost is known only when it is done, and returns a
+// [Reservation] to settle then. It waits as [RateLimiter.TryAcquire] does: a Reservation
+// that is not Granted means that the permits did not become free within timeout. The error
+// is that of TryAcquire, and the Reservation is nil only with an error.
+//
+// A reservation that is never settled costs what was reserved, and comes back after an
+// interval. Reserve does not use the permits of [WithLease], and each reservation is a
+// script call of its own. Beside a Redisson before 3.13.3 it returns ErrUnsupported.
+func (l *RateLimiter) Reserve(ctx context.Context, permits int64, timeout time.Duration) (*Reservation, error) {
+	q := outage.Question{Call: "Reserve", Permits: permits, Waits: timeout > 0, Timeout: timeout, Figures: true, Settled: true}
+	a, err := l.decide(ctx, q)
+	if err != nil {
+		return nil, err
+	}
+	return &Reservation{Decision: a.Decision, limiter: l, permits: permits, granted: a}, nil
+}
+
+// Reservation is the answer to [RateLimiter.Reserve]. If it is Granted, settle it once with
+// [Reservation.Settle]. It is safe for use by several goroutines.
+type Reservation struct {
+	limit.Decision
+
+	limiter *RateLimiter
+	permits int64
+	granted outage.Answer
+
+	mu     sync.Mutex
+	state  settling
+	actual int64 // the permits of the first Settle
+}
+
+// settling is how far a Reservation is settled.
+type settling int
+
+const (
+	open settling = iota
+	underWay
+	failed
+	settled
+)
+
+// Settle sets what the reservation costs to actual permits, from 0 to MaxPermits. Fewer than
+// reserved: the rest is free at once, and callers that wait ask again. More: the difference is
+// charged for an interval from now on, even if it is more than the rate. The limiter then
+// refuses until enough has come back. What was reserved comes back an interval after Reserve,
+// settled or not. After that Settle charges only what exceeds it.
+//
+// A Reservation is settled once; later calls return ErrSettled and change nothing. If ctx ends,
+// Settle returns at once and finishes in the background. A Settle that returns ErrUnavailable may
+// be repeated with the same actual, and charges once. Another actual is ErrSettled.
+//
+// Settle does nothing if the Reservation is not Granted, and nothing in Redis if [WithFailure] or
+// [WithShadow] let the caller through. docs/reference.md tells what it does if the limiter has
+// changed since.
+func (r *Reservation) Settle(ctx context.Context, actual int64) error {
+	const op = "Settle"
+	if actual < 0 || actual > MaxPermits {
+		return r.limiter.fail(op, fmt.Errorf("%w: %d is not between 0 and %d", ErrInvalidPermits, actual, int64(MaxPermits)))
+	}
+	if !r.Granted {
+		return nil
+	}
+	if err := r.begin(actual); err != nil {
+		return r.limiter.fail(op, err)
+	}
+	return r.limiter.fail(op, r.settle(ctx))
+}
+
+// Cancel is Settle(ctx, 0): the work was not done. It does nothing and returns nil once Settle
+// was called with another number, so that it can be deferred.
+func (r *Reservation) Cancel(ctx context.Context) error {
+	if !r.Granted || r.begin(0) != nil {
+		return nil //nolint:nilerr // it is settled, which is no fault of a deferred call
+	}
+	return r.limiter.fail("Cancel", r.settle(ctx))
+}
+
+// begin reports why the reservation can't be settled with so many permits.
+func (r *Reservation) begin(actual int64) error {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	switch {
+	case r.state == underWay:
+		return fmt.Errorf("%w: with %d permits, just now", ErrSettled, r.actual)
+	case r.state == settled:
+		return fmt.Errorf("%w: with %d permits, before", ErrSettled, r.actual)
+	case r.state == failed && actual != r.actual:
+		return fmt.Errorf("%w: the first call, for %d permits, failed; repeat it with the same number", ErrSettled, r.actual)
+	}
+	r.state, r.actual = underWay, actual
+	return nil
+}
+
+// settle does what has begun.
+func (r *Reservation) settle(ctx context.Context) error {
+	charged := r.granted.Settle != nil
+	done := func(err error) {
+		r.mu.Lock()
+		r.state = settled
+		if err != nil {
+			r.state = failed
+		}
+		r.mu.Unlock()
+		r.limiter.policy.Observer.Settled(limit.Settled{
+			Limiter: r.limiter.facts.Observed, Reserved: r.permits, Actual: r.actual, Charged: charged, Err: r.limiter.fail("Settle", err),
+		})
+	}
+	switch {
+	case charged && r.actual != r.permits:
+		return r.granted.Settle(ctx, r.actual, done)
+	case !charged && r.actual == 0 && r.granted.Undo != nil:
+		err := r.granted.Undo(ctx)
+		done(err)
+		return err
+	}
+	done(nil)
+	return nil
+}

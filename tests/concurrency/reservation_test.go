@@ -1,0 +1,540 @@
+package concurrency_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"slices"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"github.com/rratelimiter/rratelimiter"
+	"github.com/rratelimiter/rratelimiter/codec"
+	"github.com/rratelimiter/rratelimiter/internal/redisson"
+	"github.com/rratelimiter/rratelimiter/internal/test/limitertest"
+	"github.com/rratelimiter/rratelimiter/internal/test/redistest"
+	"github.com/rratelimiter/rratelimiter/limit"
+)
+
+// reserve reserves permits that are free.
+func reserve(t testing.TB, l *rratelimiter.RateLimiter, permits int64) *rratelimiter.Reservation {
+	t.Helper()
+	r, err := l.Reserve(t.Context(), permits, 0)
+	require.NoError(t, err)
+	require.True(t, r.Granted, "%d permits are free", permits)
+	return r
+}
+
+// books read what Redis holds of a limiter.
+type books struct {
+	rdb  *redis.Client
+	keys redisson.Keys
+}
+
+// free returns the stored value, which is below 0 in debt, and checks that it and the
+// permits in use come to the rate. ok is false if there is no limiter.
+func (l books) free(t testing.TB, when string) (free int64, ok bool) {
+	t.Helper()
+	fields := l.rdb.HGetAll(t.Context(), l.keys.Config).Val()
+	value, permits := l.keys.Value, l.keys.Permits
+	if fields["type"] == "1" {
+		value, permits = l.keys.ClientValue, l.keys.ClientPermits
+	}
+	if len(fields) == 0 {
+		assert.Empty(t, l.rdb.Keys(t.Context(), "*"+l.keys.Config+"*").Val(), when)
+		return 0, false
+	}
+	inUse := limitertest.InUse(t, l.rdb, permits)
+	free, stored := limitertest.StoredValue(t, l.rdb, value)
+	rate, err := l.rdb.HGet(t.Context(), l.keys.Config, "rate").Int64()
+	require.NoError(t, err)
+	if !stored {
+		free = rate
+	}
+	assert.Equal(t, rate, free+inUse, "%s: value and permits in use", when)
+	return free, true
+}
+
+// between is what happens between Reserve and Settle.
+type between func(t *testing.T, l *rratelimiter.RateLimiter)
+
+// settlements are what may happen between Reserve and Settle of a limiter of 10 permits a
+// minute, and what is free then.
+var settlements = map[string]struct {
+	taken, reserved int64 // by others before, and by Reserve
+	between         between
+	free            map[int64]int64 // by the permits used
+	gone            bool            // there is no limiter under the name
+	back            time.Duration   // from Reserve to when all is free, if what is used is more
+}{
+	"nothing":            {reserved: 6, free: map[int64]int64{0: 10, 2: 8, 6: 4, 7: 3, 10: 0}, back: time.Minute},
+	"the rest in use":    {taken: 4, reserved: 6, free: map[int64]int64{0: 6, 2: 4, 6: 0, 7: -1, 16: -10}, back: time.Minute},
+	"more than the rate": {reserved: 1, free: map[int64]int64{25: -15, rratelimiter.MaxPermits: 10 - rratelimiter.MaxPermits}, back: time.Minute},
+	"half an interval": {
+		taken: 1, reserved: 6, between: sleeps(30 * time.Second), free: map[int64]int64{0: 9, 2: 7, 6: 3, 12: -3}, back: 90 * time.Second,
+	},
+	"an interval": {
+		taken: 1, reserved: 6, between: sleeps(time.Minute), free: map[int64]int64{0: 10, 2: 10, 7: 9, 26: -10}, back: 2 * time.Minute,
+	},
+	"two intervals":  {reserved: 6, between: sleeps(2 * time.Minute), free: map[int64]int64{0: 10, 2: 10, 7: 9}, back: 3 * time.Minute},
+	"others' grants": {reserved: 6, between: othersTake(3), free: map[int64]int64{0: 7, 2: 5, 6: 1, 8: -1}, back: time.Minute + time.Millisecond},
+	"Release of some": {
+		reserved: 6, between: func(t *testing.T, l *rratelimiter.RateLimiter) { require.NoError(t, l.Release(t.Context(), 4)) },
+		free: map[int64]int64{0: 10, 1: 9, 3: 8, 6: 8, 8: 6},
+	},
+	"Release of all": {
+		reserved: 6, between: func(t *testing.T, l *rratelimiter.RateLimiter) { require.NoError(t, l.Release(t.Context(), 10)) },
+		free: map[int64]int64{0: 10, 3: 10, 8: 8},
+	},
+	"Reset": {
+		reserved: 6, between: func(t *testing.T, l *rratelimiter.RateLimiter) { require.NoError(t, l.Reset(t.Context())) },
+		free: map[int64]int64{0: 10, 3: 10, 8: 8},
+	},
+	"another rate":             {reserved: 6, between: setsRate(20, 0), free: map[int64]int64{0: 20, 3: 20, 8: 18}},
+	"a higher rate, KeepState": {reserved: 6, between: setsRate(20, 0, keep), free: map[int64]int64{0: 20, 3: 17, 8: 12}},
+	"a lower rate, KeepState":  {reserved: 6, between: setsRate(4, 0, keep), free: map[int64]int64{0: 4, 3: 1, 6: -2, 8: -4}},
+	"a KeepAlive time":         {reserved: 6, between: setsRate(10, time.Hour, keep), free: map[int64]int64{0: 10, 3: 7, 8: 2}},
+	"Delete":                   {reserved: 6, between: deletes(false), gone: true, free: map[int64]int64{0: 0, 3: 0, 6: 0, 8: 0}},
+	"Delete, and made anew":    {reserved: 6, between: deletes(true), free: map[int64]int64{0: 10, 3: 10, 8: 8}},
+	"Rename": {
+		reserved: 6, between: func(t *testing.T, l *rratelimiter.RateLimiter) { require.NoError(t, l.Rename(t.Context(), "another")) },
+		gone: true, free: map[int64]int64{0: 0, 3: 0, 6: 0, 8: 0},
+	},
+	"two days": {reserved: 6, between: sleeps(48 * time.Hour), free: map[int64]int64{0: 10, 8: 8}},
+}
+
+var keep = rratelimiter.KeepState()
+
+func sleeps(d time.Duration) between {
+	return func(*testing.T, *rratelimiter.RateLimiter) { time.Sleep(d) }
+}
+
+func othersTake(permits int64) between {
+	return func(t *testing.T, l *rratelimiter.RateLimiter) {
+		time.Sleep(time.Millisecond)
+		limitertest.MustAcquire(t, l, permits)
+	}
+}
+
+func setsRate(rate int64, keepAlive time.Duration, opts ...rratelimiter.RateOption) between {
+	return func(t *testing.T, l *rratelimiter.RateLimiter) {
+		cfg, err := l.Config(t.Context())
+		require.NoError(t, err)
+		cfg.Rate, cfg.KeepAlive = rate, keepAlive
+		require.NoError(t, l.SetRate(t.Context(), cfg, opts...))
+	}
+}
+
+func deletes(anew bool) between {
+	return func(t *testing.T, l *rratelimiter.RateLimiter) {
+		cfg, err := l.Config(t.Context())
+		require.NoError(t, err)
+		_, err = l.Delete(t.Context())
+		require.NoError(t, err)
+		if anew {
+			limitertest.MustTrySetRate(t, l, cfg)
+		}
+	}
+}
+
+func TestSettle(t *testing.T) {
+	t.Parallel()
+	limitertest.BothTypes(t, func(t *testing.T, kind rratelimiter.RateType) {
+		for name, tt := range settlements {
+			for used, free := range tt.free {
+				what := fmt.Sprint(name, ", used ", used)
+				t.Run(what, func(t *testing.T) {
+					redistest.Virtual(t, func(t *testing.T, rdb *redis.Client) {
+						l := limitertest.NewClient(t, rdb, rratelimiter.WithClientID("id")).RateLimiter("limiter")
+						limitertest.MustTrySetRate(t, l, rratelimiter.Config{Type: kind, Rate: 10, Interval: time.Minute})
+						start := time.Now()
+						if tt.taken > 0 {
+							limitertest.MustAcquire(t, l, tt.taken)
+						}
+						r := reserve(t, l, tt.reserved)
+						if tt.between != nil {
+							tt.between(t, l)
+						}
+						require.NoError(t, r.Settle(t.Context(), used))
+						got, there := books{rdb, redisson.KeysOf("limiter", "id")}.free(t, what)
+						assert.Equal(t, free, got, what)
+						assert.Equal(t, !tt.gone, there, what)
+						if tt.back > 0 && used > tt.reserved {
+							time.Sleep(time.Until(start.Add(tt.back - time.Millisecond)))
+							assert.Less(t, limitertest.Available(t, l), int64(10), what)
+							time.Sleep(time.Millisecond)
+							assert.EqualValues(t, 10, limitertest.Available(t, l), what)
+						}
+					})
+				})
+			}
+		}
+	})
+}
+
+// What exceeds a reservation is charged though the limiter of the key has gone meanwhile,
+// as it does when nobody asked for an interval.
+func TestSettleMakesALimiterByDefault(t *testing.T) {
+	t.Parallel()
+	redistest.Virtual(t, func(t *testing.T, rdb *redis.Client) {
+		keyed := limitertest.NewClient(t, rdb).Keyed("user:", limitertest.Every(10, time.Minute))
+		keys := books{rdb, redisson.KeysOf("user:ann", "")}
+		for used, want := range map[int64]int64{4: 0, 13: 2} {
+			r, err := keyed.Reserve(t.Context(), "ann", 5, 0)
+			require.NoError(t, err)
+			require.True(t, r.Granted)
+			time.Sleep(time.Minute + time.Second)
+			require.NoError(t, r.Settle(t.Context(), used))
+			free, there := keys.free(t, "settled")
+			assert.Equal(t, want, free)
+			assert.Equal(t, used == 13, there)
+			time.Sleep(2 * time.Minute)
+		}
+	})
+}
+
+func TestAReservationIsSettledOnce(t *testing.T) {
+	t.Parallel()
+	redistest.Engines(t, func(t *testing.T, rdb *redis.Client) {
+		recorder := &limitertest.Recorder{}
+		client := limitertest.NewClient(t, rdb, rratelimiter.WithObserver(recorder))
+		l := client.RateLimiter(redistest.Name(t))
+		limitertest.MustTrySetRate(t, l, limitertest.Every(100, time.Hour))
+		r := reserve(t, l, 10)
+		sent := limitertest.CountCommands(rdb)
+		for _, bad := range []int64{-1, rratelimiter.MaxPermits + 1} {
+			require.ErrorIs(t, r.Settle(t.Context(), bad), rratelimiter.ErrInvalidPermits)
+		}
+		assert.Zero(t, sent.Total())
+		var settled atomic.Int64
+		var wg sync.WaitGroup
+		for i := range int64(20) {
+			wg.Go(func() {
+				if err := r.Settle(t.Context(), 20+i); err == nil {
+					settled.Add(20 + i)
+				} else {
+					assert.ErrorIs(t, err, rratelimiter.ErrSettled)
+				}
+			})
+		}
+		wg.Wait()
+		require.NoError(t, r.Cancel(t.Context()))
+		require.ErrorIs(t, r.Settle(t.Context(), settled.Load()), rratelimiter.ErrSettled)
+		assert.Equal(t, 100-settled.Load(), limitertest.Available(t, l))
+
+		other := reserve(t, l, 10)
+		defer func() { assert.NoError(t, other.Cancel(t.Context())) }()
+		require.NoError(t, other.Settle(t.Context(), 10))
+		cancelled := reserve(t, l, 10)
+		require.NoError(t, cancelled.Cancel(t.Context()))
+		require.NoError(t, cancelled.Cancel(t.Context()))
+		require.ErrorIs(t, cancelled.Settle(t.Context(), 10), rratelimiter.ErrSettled)
+		assert.Equal(t, 90-settled.Load(), limitertest.Available(t, l))
+		require.Eventually(t, func() bool { return len(recorder.Settlements()) == 3 }, time.Minute, time.Millisecond)
+		assert.Equal(t, []limit.Settled{
+			{Limiter: l.Name(), Reserved: 10, Actual: settled.Load(), Charged: true},
+			{Limiter: l.Name(), Reserved: 10, Actual: 10, Charged: true},
+			{Limiter: l.Name(), Reserved: 10, Actual: 0, Charged: true},
+		}, recorder.Settlements())
+		for _, d := range recorder.Decisions() {
+			assert.Equal(t, "Reserve", d.Call)
+		}
+
+		last := reserve(t, l, 1)
+		require.NoError(t, client.Close(t.Context()))
+		require.ErrorIs(t, last.Settle(t.Context(), 0), rratelimiter.ErrClosed)
+		require.ErrorIs(t, last.Settle(t.Context(), 1), rratelimiter.ErrSettled, "the first had another number")
+		require.ErrorIs(t, last.Cancel(t.Context()), rratelimiter.ErrClosed, "which repeats it")
+	})
+}
+
+// Whoever waits gets what a settlement frees at once, and so do those who ask for more
+// than debts leave once these are paid.
+func TestSettleWakesThoseWhoWait(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		s := limitertest.NewScene(t, limitertest.Every(10, time.Minute))
+		first, second := reserve(t, s.RateLimiter, 8), reserve(t, s.RateLimiter, 2)
+		waiting := s.Go(func() (bool, error) {
+			r, err := s.Reserve(t.Context(), 5, time.Hour)
+			return err == nil && r.Granted && r.Limit == 10, err
+		})
+		s.Until(10 * time.Second)
+		require.NoError(t, second.Settle(t.Context(), 1))
+		require.Equal(t, "waits", waiting.Outcome())
+		s.Until(20 * time.Second)
+		require.NoError(t, first.Settle(t.Context(), 2))
+		synctest.Wait()
+		assert.Equal(t, "true at 20s", waiting.Outcome())
+
+		third := reserve(t, s.RateLimiter, 1)
+		require.NoError(t, third.Settle(t.Context(), 15)) // 10 - 1 - 2 - 5 - 15
+		late := s.StartTryAcquire(t.Context(), 1, time.Hour)
+		s.Until(2 * time.Minute)
+		assert.Equal(t, "true at 1m20s", late.Outcome())
+		vain, err := s.Reserve(t.Context(), 10, 0)
+		require.NoError(t, err)
+		assert.False(t, vain.Granted)
+		sent := s.Sent.Total()
+		require.NoError(t, vain.Settle(t.Context(), 3))
+		require.NoError(t, vain.Cancel(t.Context()))
+		assert.Equal(t, sent, s.Sent.Total())
+	})
+}
+
+// Each reservation has a member of its own, however many callers go together.
+func TestReservationsHaveTheirOwnMembers(t *testing.T) {
+	t.Parallel()
+	for layout, version := range limitertest.MembersOf {
+		t.Run(layout, func(t *testing.T) {
+			t.Parallel()
+			const callers = 100
+			rdb := redistest.Redis(t)
+			client := limitertest.NewClient(t, rdb, rratelimiter.WithRedissonVersion(version))
+			l := client.RateLimiter(redistest.Name(t))
+			limitertest.MustTrySetRate(t, l, limitertest.Every(10_000, time.Hour))
+			keys := redisson.KeysOf(l.Name(), "")
+			all := make([]*rratelimiter.Reservation, callers)
+			together(callers, func(i int) {
+				all[i] = reserve(t, l, 7)
+				limitertest.MustAcquire(t, l, 1)
+			})
+			own := 0
+			for _, text := range rdb.ZRange(t.Context(), keys.Permits, 0, -1).Val() {
+				if member, err := codec.Parse(text); assert.NoError(t, err) && member.Permits == 7 {
+					own++
+				}
+			}
+			assert.GreaterOrEqual(t, own, callers)
+			used := int64(0)
+			for i := range int64(callers) {
+				used += i % 14
+			}
+			together(callers, func(i int) { assert.NoError(t, all[i].Settle(t.Context(), int64(i%14))) })
+			free, _ := books{rdb, keys}.free(t, "all settled")
+			assert.Equal(t, 10_000-callers-used, free)
+		})
+	}
+}
+
+// A reservation takes no permits of a lease, and none ahead.
+func TestAReservationPassesByTheLease(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		s := limitertest.NewScene(t, limitertest.Every(10_000, time.Hour), limitertest.Ahead(time.Minute))
+		r := reserve(t, s.RateLimiter, 5)
+		assert.EqualValues(t, 9_995, limitertest.Available(t, s.Other))
+		limitertest.MustAcquire(t, s.RateLimiter, 1)
+		limitertest.MustAcquire(t, s.RateLimiter, 1)
+		before := limitertest.Available(t, s.Other)
+		assert.Less(t, before, int64(9_993), "a lease is there")
+		more := reserve(t, s.RateLimiter, 5)
+		assert.Equal(t, before-5, limitertest.Available(t, s.Other))
+		require.NoError(t, r.Settle(t.Context(), 1))
+		require.NoError(t, more.Settle(t.Context(), 7))
+		assert.Equal(t, before-3, limitertest.Available(t, s.Other))
+	})
+}
+
+// What was not charged in Redis is not settled there.
+func TestWhatWasNotChargedIsNotSettled(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		rdb, m := redistest.Mini(t)
+		recorder := &limitertest.Recorder{}
+		client := limitertest.NewClient(t, rdb, rratelimiter.WithObserver(recorder))
+		l := client.RateLimiter("limiter")
+		limitertest.MustTrySetRate(t, l, limitertest.Every(10, time.Hour))
+		shadow := client.RateLimiter("limiter", rratelimiter.WithShadow())
+		charged := reserve(t, shadow, 8)
+		let := reserve(t, shadow, 8)
+		require.NoError(t, let.Settle(t.Context(), 9))
+		require.ErrorIs(t, let.Settle(t.Context(), 9), rratelimiter.ErrSettled)
+		require.NoError(t, reserve(t, shadow, 8).Cancel(t.Context()))
+		assert.EqualValues(t, 2, limitertest.Available(t, l))
+		require.NoError(t, charged.Settle(t.Context(), 3))
+		assert.EqualValues(t, 7, limitertest.Available(t, l))
+
+		failing := client.RateLimiter("limiter",
+			rratelimiter.WithFailure(limit.FailLocal(1)), rratelimiter.WithDefault(limitertest.Every(10, time.Hour)))
+		m.SetError("LOADING")
+		open := reserve(t, failing, 10)
+		require.NoError(t, open.Cancel(t.Context()))
+		again := reserve(t, failing, 10)
+		m.SetError("")
+		require.NoError(t, again.Settle(t.Context(), 4))
+		assert.EqualValues(t, 7, limitertest.Available(t, l))
+		synctest.Wait()
+		var told []bool
+		for _, s := range recorder.Settlements() {
+			told = append(told, s.Charged)
+		}
+		assert.Equal(t, []bool{false, false, true, false, false}, told)
+	})
+}
+
+func TestReserveBesideTheOldestRedisson(t *testing.T) {
+	t.Parallel()
+	rdb, _ := redistest.Mini(t)
+	sent := limitertest.CountCommands(rdb)
+	l := limitertest.NewClient(t, rdb, rratelimiter.WithRedissonVersion("3.12.3")).RateLimiter("limiter")
+	r, err := l.Reserve(t.Context(), 1, 0)
+	require.ErrorIs(t, err, rratelimiter.ErrUnsupported)
+	assert.Nil(t, r)
+	assert.Zero(t, sent.Total())
+}
+
+// A caller that goes has its reservation settled nevertheless.
+func TestSettleGoesOnWithoutItsCaller(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		s := limitertest.NewScene(t, limitertest.Every(10, time.Minute))
+		r := reserve(t, s.RateLimiter, 8)
+		ctx, cancel := context.WithCancel(t.Context())
+		cancel()
+		if err := r.Cancel(ctx); err != nil {
+			assert.True(t, errors.Is(err, context.Canceled) && errors.Is(err, rratelimiter.ErrUnknownOutcome), err)
+		}
+		synctest.Wait()
+		assert.EqualValues(t, 10, limitertest.Available(t, s.RateLimiter))
+	})
+}
+
+// A modelGrant is permits in use; of is the reservation whose member they are.
+type modelGrant struct {
+	at      time.Time
+	permits int64
+	by      int
+	of      *modelReservation
+}
+
+type modelReservation struct {
+	*rratelimiter.Reservation
+
+	permits int64
+	by      int
+}
+
+// A modelLimiter is what a limiter of a minute is to have in use.
+type modelLimiter struct {
+	rate         int64
+	grants       []modelGrant // the oldest first
+	reservations []*modelReservation
+}
+
+// free returns the free permits, after what has run out is dropped.
+func (m *modelLimiter) free() int64 {
+	now := time.Now()
+	m.grants = slices.DeleteFunc(m.grants, func(g modelGrant) bool { return g.permits == 0 || !g.at.Add(time.Minute).After(now) })
+	free := m.rate
+	for _, g := range m.grants {
+		free -= g.permits
+	}
+	return free
+}
+
+func (m *modelLimiter) settle(r *modelReservation, used int64) {
+	m.reservations = slices.DeleteFunc(m.reservations, func(other *modelReservation) bool { return other == r })
+	for i, g := range m.grants {
+		if g.of == r {
+			m.grants[i].permits = min(g.permits, used)
+		}
+	}
+	m.grants = append(m.grants, modelGrant{at: time.Now(), permits: max(0, used-r.permits), by: r.by})
+}
+
+func (m *modelLimiter) release(by int, permits int64) {
+	for _, own := range []bool{true, false} {
+		for i, g := range slices.Backward(m.grants) {
+			if own == (g.by == by) {
+				off := min(g.permits, permits)
+				m.grants[i].permits -= off
+				permits -= off
+			}
+		}
+	}
+}
+
+// step makes a call at random, by one of the handles, and checks what it answers.
+func (m *modelLimiter) step(t *testing.T, random *rand.Rand, handles []*rratelimiter.RateLimiter) string {
+	by, n, free := random.IntN(len(handles)), random.Int64N(8)+1, m.free()
+	l := handles[by]
+	switch random.IntN(12) {
+	case 0, 1, 2:
+		r, err := l.Reserve(t.Context(), n, 0)
+		require.True(t, err == nil || n > m.rate && errors.Is(err, rratelimiter.ErrPermitsExceedRate), err)
+		if err == nil && assert.Equal(t, free >= n, r.Granted) && r.Granted {
+			reservation := &modelReservation{r, n, by}
+			m.reservations = append(m.reservations, reservation)
+			m.grants = append(m.grants, modelGrant{time.Now(), n, by, reservation})
+		}
+		return fmt.Sprint("Reserve ", n)
+	case 3, 4:
+		d, err := l.Take(t.Context(), n)
+		require.True(t, err == nil || n > m.rate && errors.Is(err, rratelimiter.ErrPermitsExceedRate), err)
+		if err == nil && assert.Equal(t, free >= n, d.Granted) && d.Granted {
+			m.grants = append(m.grants, modelGrant{time.Now(), n, by, nil})
+		}
+		return fmt.Sprint("Take ", n)
+	case 5, 6, 7, 8:
+		if len(m.reservations) == 0 {
+			return "nothing"
+		}
+		r, used := m.reservations[random.IntN(len(m.reservations))], random.Int64N(16)
+		require.NoError(t, r.Settle(t.Context(), used))
+		m.settle(r, used)
+		return fmt.Sprint("Settle ", r.permits, " ", used)
+	case 9:
+		require.NoError(t, l.Release(t.Context(), n))
+		m.release(by, n)
+		return fmt.Sprint("Release ", n)
+	case 10:
+		m.rate = random.Int64N(20) + 1
+		require.NoError(t, l.SetRate(t.Context(), limitertest.Every(m.rate, time.Minute), rratelimiter.KeepState()))
+		return fmt.Sprint("SetRate ", m.rate)
+	}
+	if random.IntN(5) > 0 {
+		return "nothing"
+	}
+	require.NoError(t, l.Reset(t.Context()))
+	m.grants = nil
+	return "Reset"
+}
+
+// Whatever is reserved, settled, taken, released and changed, by whom and when, a value and the
+// permits in use come to the rate, and the answers are those of a plain model.
+func TestReservationsAtRandom(t *testing.T) {
+	t.Parallel()
+	for seed := range uint64(10) {
+		t.Run(fmt.Sprint(seed), func(t *testing.T) {
+			redistest.Virtual(t, func(t *testing.T, rdb *redis.Client) {
+				random := rand.New(rand.NewPCG(seed, 1))
+				var handles []*rratelimiter.RateLimiter
+				for range 2 {
+					handles = append(handles, limitertest.NewClient(t, rdb).RateLimiter("limiter"))
+				}
+				m := &modelLimiter{rate: 20}
+				limitertest.MustTrySetRate(t, handles[0], limitertest.Every(m.rate, time.Minute))
+				keys, did := books{rdb, redisson.KeysOf("limiter", "")}, []string(nil)
+				for i := range 300 {
+					did = append(did, fmt.Sprintf("%v %s", time.Now().Unix(), m.step(t, random, handles)))
+					keys.free(t, "before what has run out is back")
+					free := m.free()
+					assert.Equal(t, max(0, free), limitertest.Available(t, handles[i%2]))
+					if stored, _ := keys.free(t, "after"); !assert.Equal(t, free, stored) || t.Failed() {
+						t.Fatal(did)
+					}
+					time.Sleep(time.Duration(1+random.IntN(20_000)) * time.Millisecond)
+				}
+			})
+		})
+	}
+}
