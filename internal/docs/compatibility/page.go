@@ -29,9 +29,8 @@ var operations = []struct {
 
 const head = `# Compatibility
 
-Which versions of Redisson and which servers were tested, and the results. Written by ` + "`make test-matrix`" + ` from its own records
-(` + "`go run ./internal/docs/compatibility`" + `); nothing here is written by hand,
-save what the next Redisson changes. Each section names the test that repeats it.
+Which versions of Redisson and which servers were tested, and the results. ` + "`make test-matrix`" + ` writes this page from its own
+records; only the section on the next Redisson is written by hand. Each section names the test that repeats it.
 
 `
 
@@ -65,6 +64,24 @@ func (r *results) page() string {
 // table returns a table of text.
 func table(columns []string, rows [][]string) string { return page.Table(columns, rows, false) }
 
+// grouped joins rows that differ in one column only, by that column.
+func grouped(rows [][]string, column int) [][]string {
+	var all [][]string
+	at := map[string]int{}
+	for _, row := range rows {
+		rest := slices.Clone(row)
+		rest[column] = ""
+		key := strings.Join(rest, "|")
+		if i, ok := at[key]; ok {
+			all[i][column] += ", " + row[column]
+			continue
+		}
+		at[key] = len(all)
+		all = append(all, slices.Clone(row))
+	}
+	return all
+}
+
 // cellOf returns how many operations of each side were compared; "-" where the
 // side has none.
 func cellOf(turns map[string]count, recorded []string) string {
@@ -82,7 +99,7 @@ func cellOf(turns map[string]count, recorded []string) string {
 		}
 		return fmt.Sprint(all.compared)
 	}
-	return text("Go") + " / " + text("Java")
+	return text("Go") + "/" + text("Java")
 }
 
 func total(turns map[string]count) count {
@@ -111,9 +128,9 @@ func (r *results) releases() string {
 		rows = append(rows, append(cells, fmt.Sprint(sum.wrong)))
 	}
 	return fmt.Sprintf("`TestTurns`"+`: Go and one version of Redisson use the same limiters by turns, at random, in both modes, while permits run out,
-keys get lost and clocks are off. `+"`WithRedissonVersion`"+` names the version where it is older than 3.35.0. Each answer and all that
-Redis holds is compared with a model of both. A cell tells how many operations were compared: by Go /
-by Java; - where that version has none. Before 3.13.3 Go's `+"`Release`"+` and `+"`KeepState`"+` are compared with ErrUnsupported.
+keys get lost and clocks are off. `+"`WithRedissonVersion`"+` names a version older than 3.35.0. Each answer and all that
+Redis holds is compared with a model of both. A cell has the operations compared, by Go/by Java; - if that version has
+none. Before 3.13.3, Go's `+"`Release`"+` and `+"`KeepState`"+` must return ErrUnsupported.
 %d operations, %d came out wrong.
 
     go test ./compat_test -run TestTurns -releases all
@@ -137,8 +154,8 @@ func hammerRows(all []hammer) [][]string {
 var hammerColumns = []string{"Redisson", "to Go", "to Java", "of what the limit allows", "over the limit", "errors in Java"}
 
 func (r *results) hammerTable() string {
-	return `Two Go clients and two Redissons ask one limiter for more than it has, for four seconds. "Over the limit" is how many
-permits too many were in use at any moment. Grants of the last instant may be counted beyond the four seconds, hence more than 100 %.
+	return `Two Go clients and two Redissons ask one limiter for more than it has, for four seconds. "Over the limit" counts permits in
+use beyond the rate at any moment. Grants of the last instant may count beyond the four seconds, so the share can exceed 100 %.
 
     go test ./compat_test -run 'TestHammer$' -releases all
 
@@ -165,7 +182,7 @@ func (r *results) fleetTable() string {
 			name, fmt.Sprint(turns.compared), fmt.Sprint(turns.wrong), h.percent + " %", fmt.Sprint(h.over), fmt.Sprint(h.errors),
 		})
 	}
-	return `Pairs that work together without Go, with Go configured for the older one, by turns as above and all at once.
+	return `Pairs that work together, beside Go configured for the older one, by turns and all at once.
 
     go test ./compat_test -run 'TestFleetTurns|TestFleetHammer' -releases all
 
@@ -178,13 +195,13 @@ func (r *results) breakTable() string {
 		answers := strings.TrimSuffix(strings.TrimPrefix(b.answers, "map["), "]")
 		rows = append(rows, []string{b.releases, b.asks, b.what, strings.ReplaceAll(answers, "|", `\|`)})
 	}
-	return `These can't read each other's members. Both take permits, and ask again an interval later: the table has their answers,
-each with how often it came in ten runs. Go causes no failure that does not happen without it. If Go asks first, it has removed
+	return `These can't read each other's members. Both take permits, and ask again an interval later. The table has their answers,
+with how often each came in ten runs. Go causes no failure that does not happen without it. If Go asks first, it removes
 what they would fail on. ` + "`rrl show`" + ` reports such a limiter, and ` + "`rrl migrate`" + ` repairs it once versions before 3.17 are gone.
 
     go test ./compat_test -run TestFleetsThatBreak -releases all
 
-` + table([]string{"Redissons", "who asks", "Go", "answers"}, rows)
+` + table([]string{"Redissons", "who asks", "Go", "answers"}, grouped(rows, 2))
 }
 
 func (r *results) rowTable() string {
@@ -203,17 +220,17 @@ func (r *results) rowTable() string {
 		cells = append(cells, []string{row.release, row.way, row.requests, java, fmt.Sprint(row.granted)})
 	}
 	return `Redisson 3.16.2 to 3.34 counts members when it lowers a value that is above the rate. Nine permits of ten are in use, so one more
-is right. The table tells how many Redisson grants if Redisson took the nine, and if Go did: with Go's members it grants no more
+is right. The table has how many Redisson grants if Redisson took the nine, and if Go did: with Go's members it grants no more
 than with its own.
 
     go test ./compat_test -run TestRowsTakenForPermits -releases all
 
-` + table([]string{"Redisson", "when", "requests for the nine", "granted, taken by Java", "granted, taken by Go"}, cells)
+` + table([]string{"Redisson", "when", "requests for the nine", "granted, taken by Java", "granted, taken by Go"}, grouped(cells, 0))
 }
 
 func (r *results) behindTable() string {
-	return `Redisson 3.13.3 to 3.15.2 fails when it is refused while all members are dated after the moment at which it looked at its clock.
-This can happen where a limiter of one permit every 20 ms is asked without a pause, with or without Go.
+	return `Redisson 3.13.3 to 3.15.2 fails when it is refused while all members are dated after the moment at which it read its clock.
+This can happen to a limiter of one permit every 20 ms that is asked without a pause, with or without Go.
 
     go test ./compat_test -run TestHammerOfAClockBehind -releases all
 
@@ -254,8 +271,8 @@ func (r *results) serverTable() string {
 		}
 		rows = append(rows, row)
 	}
-	text := fmt.Sprintf(`The limiter's tests on each server, through each kind of client: how many passed, subtests counted; %d in all. What a
-topology can't do, such as a clock that tests move, is left out there. miniredis runs in each of them besides.
+	text := fmt.Sprintf(`The limiter's tests on each server, through each kind of client: how many passed, subtests counted; %d in all. Tests
+that a topology can't run, such as those that move a clock, are left out there. miniredis runs in each of them besides.
 
     scripts/cell.sh SERVER TOPOLOGY
 
@@ -267,7 +284,7 @@ topology can't do, such as a clock that tests move, is left out there. miniredis
 }
 
 func (r *results) failoverTable() string {
-	return `What was granted too much in one interval, with asynchronous replication. What each scenario is: [servers](servers.md).
+	return `Grants beyond the rate in one interval, with asynchronous replication. [servers](servers.md) explains each scenario.
 
     go test -v -run 'WhileInUse|ThatLosesWrites|MinReplicas|WaitTells' ./tests/servers
 
@@ -275,7 +292,7 @@ func (r *results) failoverTable() string {
 }
 
 func (r *results) reshardTable() string {
-	return `The limiter's slot is moved key by key while callers acquire, wait, leave and release. "Lost" and minted would show as a
+	return `The limiter's slot is moved key by key while callers acquire, wait, leave and release. Lost or minted permits would show as a
 difference between what callers hold and what is in use.
 
     go test -v -run TestReshardingWhileInUse ./tests/servers
