@@ -1,5 +1,5 @@
 // Command reliability writes the tables of docs/reliability.md from what the tests of
-// tests/chaos recorded, and from docs/fuzzing.tsv:
+// tests/chaos recorded:
 //
 //	go run ./internal/docs/reliability results
 //

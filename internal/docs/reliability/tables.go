@@ -14,7 +14,7 @@ import (
 
 // A table is one of the page's, written from the records of one file.
 type table struct {
-	record string // the name of a record, without its end; empty for that of the fuzz targets
+	record string // the name of a record, without its end
 	write  func(rows [][]string) string
 }
 
@@ -25,15 +25,9 @@ var tables = map[string]table{
 	"orders":   {"chaos-orders", orders},
 	"redisson": {"chaos-redisson", redisson},
 	"mutants":  {"chaos-mutants", mutants},
-	"fuzzing":  {"", fuzzing},
 }
 
-func (t table) file(dir string) string {
-	if t.record == "" {
-		return filepath.Join("docs", "fuzzing.tsv")
-	}
-	return filepath.Join(dir, t.record+".tsv")
-}
+func (t table) file(dir string) string { return filepath.Join(dir, t.record+".tsv") }
 
 // counts are sums of one column, by the text of two others.
 type counts map[string]map[string]int64
@@ -114,9 +108,17 @@ func faults(rows [][]string) string {
 func calls(rows [][]string) string {
 	c := counts{}
 	for _, row := range rows {
-		c.add(row[4], row[5], count(row[6]))
+		column := "other"
+		switch answer := row[5]; answer {
+		case "granted", "done":
+			column = "granted or done"
+		case "refused", "unavailable", "unknown":
+			column = answer
+		}
+		c.add(row[4], column, count(row[6]))
 	}
-	return markdown(slices.Concat([]string{"call"}, c.columns(), []string{"all"}), c.lines(c.columns()))
+	columns := []string{"granted or done", "refused", "unavailable", "unknown", "other"}
+	return markdown(slices.Concat([]string{"call"}, columns, []string{"all"}), c.lines(columns))
 }
 
 // orders: seed, number, servers, mood, limiter, calls, ordered, found.
@@ -167,16 +169,7 @@ func mutants(rows [][]string) string {
 		lines = append(lines, []string{row[0], row[2], fmt.Sprintf("%.2f s", float64(count(row[3]))/1000), row[4]})
 	}
 	slices.SortFunc(lines, slices.Compare)
-	return markdown([]string{"fault of ours", "rounds until it was told", "time", "by the check of"}, lines)
-}
-
-// fuzzing: target, package, kind, guided, random, seconds, crashes, last run.
-func fuzzing(rows [][]string) string {
-	var lines [][]string
-	for _, row := range rows[1:] {
-		lines = append(lines, []string{"`" + row[0] + "`", row[2], number(count(row[3])), number(count(row[4]))})
-	}
-	return markdown([]string{"target", "runs in", "by coverage", "by mutations"}, lines)
+	return markdown([]string{"fault of ours", "rounds until it was found", "time", "by the check of"}, lines)
 }
 
 func count(text string) int64 {

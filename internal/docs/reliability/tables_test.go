@@ -25,6 +25,12 @@ func TestTables(t *testing.T) {
 		orders([][]string{
 			{"7", "1", "single", "lossy", "overall", "200", "100", "part"}, {"7", "1", "single", "lossy", "keyed", "400", "400", "whole"},
 		}))
+	assert.Equal(t, "| call | granted or done | refused | unavailable | unknown | other | all |\n|---|---:|---:|---:|---:|---:|---:|\n"+
+		"| Take | 3 | 0 | 0 | 1 | 4 | 8 |\n| all | 3 | 0 | 0 | 1 | 4 | 8 |\n",
+		calls([][]string{
+			{"7", "1", "single", "a", "Take", "granted", "2"}, {"7", "1", "single", "a", "Take", "done", "1"},
+			{"7", "1", "single", "a", "Take", "unknown", "1"}, {"7", "1", "single", "a", "Take", "gone", "4"},
+		}))
 	assert.Equal(t, "| servers | rounds | calls | faults | violations |\n|---|---:|---:|---:|---:|\n"+
 		"| single | 2 | 110 | 20 | 1 |\n| all | 2 | 110 | 20 | 1 |\n",
 		rounds([][]string{{"7", "1", "single", "gentle", "10", "9", "0"}, {"7", "2", "single", "lossy", "100", "11", "1"}}))
@@ -52,7 +58,7 @@ func TestThePageHasAllTables(t *testing.T) {
 	require.NoError(t, err)
 	assert.NotEmpty(t, got)
 	_, err = fill("a\n", t.TempDir())
-	require.ErrorContains(t, err, "missing: [calls faults fuzzing mutants orders redisson rounds]")
+	require.ErrorContains(t, err, "missing: [calls faults mutants orders redisson rounds]")
 	_, err = fill("<!-- begin x -->\n<!-- end -->\n", t.TempDir())
 	require.ErrorContains(t, err, `no table is called "x"`)
 }
