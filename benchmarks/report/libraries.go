@@ -1,7 +1,7 @@
 package report
 
 import (
-	"fmt"
+	"encoding/csv"
 	"maps"
 	"slices"
 	"strconv"
@@ -47,22 +47,27 @@ func median(s Summary, unit float64) string {
 // loadsCSV is the appendix: every load of every library, a line each.
 func loadsCSV(r *Results) string {
 	var b strings.Builder
-	b.WriteString("library,callers,limiters,network,answers,decisions/s,lowest,highest,p50 us,p99 us,server us,server CPU us,client CPU us\n")
+	w := csv.NewWriter(&b)
+	rows := [][]string{{
+		"library", "callers", "limiters", "network", "answers", "decisions/s", "lowest", "highest",
+		"p50 us", "p99 us", "server us", "server CPU us", "client CPU us",
+	}}
 	for _, k := range slices.SortedFunc(maps.Keys(r.Values), compare) {
 		if k.Metric != Rate {
 			continue
 		}
-		fmt.Fprintf(&b, "%q,%d,%d,%s,%q", k.Peer, k.Callers, k.Limiters, k.Network, k.Mode)
 		rate := r.Of(k)
 		values := []float64{rate.Median, rate.Min, rate.Max}
+		row := []string{k.Peer, strconv.Itoa(k.Callers), strconv.Itoa(k.Limiters), k.Network, k.Mode}
 		for _, metric := range []string{P50, P99, ServerTime, ServerCPU, ClientCPU} {
 			k.Metric = metric
 			values = append(values, r.Of(k).Median)
 		}
 		for _, v := range values {
-			b.WriteString("," + strconv.FormatFloat(v, 'g', 4, 64))
+			row = append(row, strconv.FormatFloat(v, 'g', 4, 64))
 		}
-		b.WriteByte('\n')
+		rows = append(rows, row)
 	}
+	_ = w.WriteAll(rows) // a Builder takes everything
 	return b.String()
 }

@@ -11,7 +11,8 @@ import (
 
 // tables are what the pages show between their markers, by their names.
 var tables = map[string]func(*Results) string{
-	"figures":     figuresTable,
+	"figures":     func(r *Results) string { return figuresTable(r, false) },
+	"missed":      func(r *Results) string { return figuresTable(r, true) },
 	"answers":     answersTable,
 	"machine":     machineTable,
 	"glance":      glanceTable,
@@ -39,7 +40,7 @@ var tables = map[string]func(*Results) string{
 // pages are what Render fills in: what users read, and what the project aims at.
 var pages = []string{"performance.md", "development.md"}
 
-// Render puts the tables into the pages of the folder, and the plots and the appendix
+// Render puts the tables into the pages of the folder, and the plots and whole tables
 // into the folder performance beside them.
 func Render(r *Results, docs string) error {
 	for _, name := range pages {
@@ -66,8 +67,10 @@ func Render(r *Results, docs string) error {
 	if err := os.MkdirAll(folder, 0o755); err != nil {
 		return err
 	}
-	if err := os.WriteFile(filepath.Join(folder, "loads.csv"), []byte(loadsCSV(r)), 0o644); err != nil {
-		return err
+	for name, text := range map[string]string{"loads.csv": loadsCSV(r), "aims.csv": figuresCSV(r)} {
+		if err := os.WriteFile(filepath.Join(folder, name), []byte(text), 0o644); err != nil {
+			return err
+		}
 	}
 	return plots(r, folder)
 }
