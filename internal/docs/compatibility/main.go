@@ -1,5 +1,5 @@
-// Command compatibility writes docs/compatibility.md, and the short form of it
-// that docs/reference.md shows, from what the tests of make test-matrix recorded:
+// Command compatibility writes docs/compatibility.md, its table of operations, and the
+// short form that docs/reference.md shows, from what the tests of make test-matrix recorded:
 //
 //	go run ./internal/docs/compatibility results
 //
@@ -16,6 +16,7 @@ import (
 
 const (
 	document   = "docs/compatibility.md"
+	operated   = "docs/compatibility/operations.csv"
 	reference  = "docs/reference.md"
 	shortBegin = "<!-- written by go run ./internal/docs/compatibility -->\n"
 	shortEnd   = "<!-- until here -->\n"
@@ -38,6 +39,9 @@ func write(dir string) error {
 		return err
 	}
 	if err := os.WriteFile(document, []byte(r.page()), 0o644); err != nil {
+		return err
+	}
+	if err := os.WriteFile(operated, []byte(r.operationsCSV()), 0o644); err != nil {
 		return err
 	}
 	text, err := os.ReadFile(reference)

@@ -2,6 +2,7 @@ package main
 
 import (
 	_ "embed"
+	"encoding/csv"
 	"fmt"
 	"maps"
 	"slices"
@@ -48,9 +49,8 @@ func (r *results) page() string {
 			fmt.Fprintf(&b, "## %s\n\n%s\n", title, text)
 		}
 	}
-	section("Versions by operations", r.releases(), len(r.turns) > 0)
+	section("Versions", r.releases(), len(r.turns)+len(r.hammers) > 0)
 	section("The next Redisson", unreleasedText, true)
-	section("Both sides at once", r.hammerTable(), len(r.hammers) > 0)
 	section("Two versions and Go", r.fleetTable(), len(r.fleetTurns)+len(r.fleets) > 0)
 	section("Versions that exclude each other", r.breakTable(), len(r.breaks) > 0)
 	section("Members counted instead of permits", r.rowTable(), len(r.rows) > 0)
@@ -110,32 +110,57 @@ func total(turns map[string]count) count {
 	return all
 }
 
-func (r *results) releases() string {
-	columns := []string{"Redisson"}
+// operationsCSV has what was compared of each release, by operations.
+func (r *results) operationsCSV() string {
+	head := []string{"Redisson"}
 	for _, op := range operations {
-		columns = append(columns, op.name)
+		head = append(head, op.name)
 	}
-	columns = append(columns, "wrong")
-	var rows [][]string
-	var all count
+	rows := [][]string{head}
 	for _, release := range slices.SortedFunc(maps.Keys(r.turns), byRelease) {
 		cells := []string{release}
 		for _, op := range operations {
 			cells = append(cells, cellOf(r.turns[release], op.recorded))
 		}
-		sum := total(r.turns[release])
-		all = all.add(sum)
-		rows = append(rows, append(cells, fmt.Sprint(sum.wrong)))
+		rows = append(rows, cells)
 	}
-	return fmt.Sprintf("`TestTurns`"+`: Go and one version of Redisson use the same limiters by turns, at random, in both modes, while permits run out,
-keys get lost and clocks are off. `+"`WithRedissonVersion`"+` names a version older than 3.35.0. Each answer and all that
-Redis holds is compared with a model of both. A cell has the operations compared, by Go/by Java; - if that version has
-none. Before 3.13.3, Go's `+"`Release`"+` and `+"`KeepState`"+` must return ErrUnsupported.
-%d operations, %d came out wrong.
+	var b strings.Builder
+	_ = csv.NewWriter(&b).WriteAll(rows) // a Builder takes everything
+	return b.String()
+}
 
-    go test ./compat_test -run TestTurns -releases all
+func (r *results) releases() string {
+	slices.SortStableFunc(r.hammers, func(a, b hammer) int { return byRelease(a.releases, b.releases) })
+	rows := map[string][]string{}
+	for _, h := range hammerRows(r.hammers) {
+		rows[h[0]] = append([]string{h[0], "-", "-"}, h[1:]...)
+	}
+	var all count
+	for release, turns := range r.turns {
+		sum := total(turns)
+		all = all.add(sum)
+		if rows[release] == nil {
+			rows[release] = []string{release, "", "", "-", "-", "-", "-", "-"}
+		}
+		rows[release][1], rows[release][2] = fmt.Sprint(sum.compared), fmt.Sprint(sum.wrong)
+	}
+	var sorted [][]string
+	for _, release := range slices.SortedFunc(maps.Keys(rows), byRelease) {
+		sorted = append(sorted, rows[release])
+	}
+	columns := slices.Concat([]string{"Redisson", "operations", "wrong"}, hammerColumns[1:])
+	return fmt.Sprintf("By turns, `TestTurns`"+`: Go and one version of Redisson use the same limiters at random, in both modes, while permits run
+out, keys get lost and clocks are off. Each answer and all that Redis holds is compared with a model of both.
+[operations.csv](compatibility/operations.csv) has the operations compared, by Go/by Java; - if that version has none.
+Before 3.13.3, Go's `+"`Release`"+` and `+"`KeepState`"+` must return ErrUnsupported. %d operations, %d came out wrong.
 
-`, all.compared, all.wrong) + table(columns, rows)
+All at once, `+"`TestHammer`"+`: two Go clients and two Redissons ask one limiter for more than it has, for four seconds. "Over the
+limit" counts permits in use beyond the rate at any moment. Grants of the last instant may count beyond the four seconds, so
+the share can exceed 100 %%.
+
+    go test ./compat_test -run 'TestTurns|TestHammer$' -releases all
+
+`, all.compared, all.wrong) + table(columns, sorted)
 }
 
 func hammerRows(all []hammer) [][]string {
@@ -152,15 +177,6 @@ func hammerRows(all []hammer) [][]string {
 }
 
 var hammerColumns = []string{"Redisson", "to Go", "to Java", "of what the limit allows", "over the limit", "errors in Java"}
-
-func (r *results) hammerTable() string {
-	return `Two Go clients and two Redissons ask one limiter for more than it has, for four seconds. "Over the limit" counts permits in
-use beyond the rate at any moment. Grants of the last instant may count beyond the four seconds, so the share can exceed 100 %.
-
-    go test ./compat_test -run 'TestHammer$' -releases all
-
-` + table(hammerColumns, hammerRows(r.hammers))
-}
 
 func (r *results) fleetTable() string {
 	var rows [][]string
