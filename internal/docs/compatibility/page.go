@@ -217,7 +217,7 @@ what they would fail on. ` + "`rrl show`" + ` reports such a limiter, and ` + "`
 
     go test ./compat_test -run TestFleetsThatBreak -releases all
 
-` + table([]string{"Redissons", "who asks", "Go", "answers"}, grouped(rows, 2))
+` + table([]string{"Redissons", "who asks", "Go", "answers"}, grouped(grouped(rows, 2), 1))
 }
 
 func (r *results) rowTable() string {

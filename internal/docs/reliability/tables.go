@@ -2,6 +2,7 @@ package main
 
 import (
 	"cmp"
+	"encoding/csv"
 	"fmt"
 	"maps"
 	"path/filepath"
@@ -20,11 +21,15 @@ type table struct {
 
 var tables = map[string]table{
 	"rounds":   {"chaos-rounds", rounds},
-	"faults":   {"chaos-faults", faults},
-	"calls":    {"chaos-calls", calls},
 	"orders":   {"chaos-orders", orders},
 	"redisson": {"chaos-redisson", redisson},
 	"mutants":  {"chaos-mutants", mutants},
+}
+
+// files are tables of their own, by their paths.
+var files = map[string]table{
+	"docs/reliability/faults.csv": {"chaos-faults", faults},
+	"docs/reliability/calls.csv":  {"chaos-calls", calls},
 }
 
 func (t table) file(dir string) string { return filepath.Join(dir, t.record+".tsv") }
@@ -101,24 +106,29 @@ func faults(rows [][]string) string {
 	for _, row := range rows {
 		c.add(row[3], row[2], count(row[4]))
 	}
-	return markdown(slices.Concat([]string{"fault"}, c.columns(), []string{"all"}), c.lines(c.columns()))
+	return c.csv("fault")
 }
 
 // calls: seed, number, servers, limiter, call, answer, count.
 func calls(rows [][]string) string {
 	c := counts{}
 	for _, row := range rows {
-		column := "other"
-		switch answer := row[5]; answer {
-		case "granted", "done":
-			column = "granted or done"
-		case "refused", "unavailable", "unknown":
-			column = answer
-		}
-		c.add(row[4], column, count(row[6]))
+		c.add(row[4], row[5], count(row[6]))
 	}
-	columns := []string{"granted or done", "refused", "unavailable", "unknown", "other"}
-	return markdown(slices.Concat([]string{"call"}, columns, []string{"all"}), c.lines(columns))
+	return c.csv("call")
+}
+
+func (c counts) csv(first string) string {
+	rows := c.lines(c.columns())
+	for _, row := range rows {
+		for i := 1; i < len(row); i++ {
+			row[i] = strings.ReplaceAll(row[i], ",", "")
+		}
+	}
+	var b strings.Builder
+	head := slices.Concat([]string{first}, c.columns(), []string{"all"})
+	_ = csv.NewWriter(&b).WriteAll(append([][]string{head}, rows...)) // a Builder takes everything
+	return b.String()
 }
 
 // orders: seed, number, servers, mood, limiter, calls, ordered, found.
