@@ -37,7 +37,7 @@ records; only the section on the next Redisson is written by hand. Each section 
 
 // unreleasedText is of what model.Unreleased holds.
 //
-//go:embed next.md
+//go:embed next.txt
 var unreleasedText string
 
 // page returns docs/compatibility.md.
