@@ -1,4 +1,4 @@
-// Command compatibility writes docs/compatibility.md, its table of operations, and the
+// Command compatibility writes docs/compatibility.md, the tables beside it, and the
 // short form that docs/reference.md shows, from what the tests of make test-matrix recorded:
 //
 //	go run ./internal/docs/compatibility results
@@ -11,12 +11,13 @@ import (
 	"errors"
 	"fmt"
 	"os"
+	"path/filepath"
 	"strings"
 )
 
 const (
 	document   = "docs/compatibility.md"
-	operated   = "docs/compatibility/operations.csv"
+	folder     = "docs/compatibility"
 	reference  = "docs/reference.md"
 	shortBegin = "<!-- written by go run ./internal/docs/compatibility -->\n"
 	shortEnd   = "<!-- until here -->\n"
@@ -41,8 +42,10 @@ func write(dir string) error {
 	if err := os.WriteFile(document, []byte(r.page()), 0o644); err != nil {
 		return err
 	}
-	if err := os.WriteFile(operated, []byte(r.operationsCSV()), 0o644); err != nil {
-		return err
+	for name, text := range r.files() {
+		if err := os.WriteFile(filepath.Join(folder, name), []byte(text), 0o644); err != nil {
+			return err
+		}
 	}
 	text, err := os.ReadFile(reference)
 	if err != nil {

@@ -56,8 +56,8 @@ func (r *results) page() string {
 	section("Members counted instead of permits", r.rowTable(), len(r.rows) > 0)
 	section("A clock that is read too early", r.behindTable(), len(r.behind) > 0)
 	section("Servers by features", r.serverTable(), len(r.servers) > 0)
-	section("Failover", r.failoverTable(), len(r.failovers) > 0)
-	section("Resharding", r.reshardTable(), len(r.reshards) > 0)
+	section("Failover", r.failoverText(), len(r.failovers) > 0)
+	section("Resharding", r.reshardText(), len(r.reshards) > 0)
 	return strings.TrimRight(b.String(), "\n") + "\n"
 }
 
@@ -110,8 +110,8 @@ func total(turns map[string]count) count {
 	return all
 }
 
-// operationsCSV has what was compared of each release, by operations.
-func (r *results) operationsCSV() string {
+// operationRows has what was compared of each release, by operations.
+func (r *results) operationRows() [][]string {
 	head := []string{"Redisson"}
 	for _, op := range operations {
 		head = append(head, op.name)
@@ -124,9 +124,23 @@ func (r *results) operationsCSV() string {
 		}
 		rows = append(rows, cells)
 	}
-	var b strings.Builder
-	_ = csv.NewWriter(&b).WriteAll(rows) // a Builder takes everything
-	return b.String()
+	return rows
+}
+
+// files returns the tables that are files of their own, by their names; without those
+// of which nothing was recorded.
+func (r *results) files() map[string]string {
+	files := map[string]string{}
+	for name, rows := range map[string][][]string{
+		"operations": r.operationRows(), "failovers": r.failoverRows(), "resharding": r.reshardRows(),
+	} {
+		if len(rows) > 1 {
+			var b strings.Builder
+			_ = csv.NewWriter(&b).WriteAll(rows) // a Builder takes everything
+			files[name+".csv"] = b.String()
+		}
+	}
+	return files
 }
 
 func (r *results) releases() string {
@@ -299,21 +313,29 @@ that a topology can't run, such as those that move a clock, are left out there. 
 	return text
 }
 
-func (r *results) failoverTable() string {
-	return `Grants beyond the rate in one interval, with asynchronous replication. [servers](servers.md) explains each scenario.
+func (r *results) failoverText() string {
+	return `Grants beyond the rate in one interval, with asynchronous replication: [failovers.csv](compatibility/failovers.csv).
+[servers](servers.md#what-a-failover-can-over-grant) explains each scenario.
 
     go test -v -run 'WhileInUse|ThatLosesWrites|MinReplicas|WaitTells' ./tests/servers
-
-` + table([]string{"scenario", "rate", "over-granted", "lost", "seconds until it worked again"}, r.failovers)
+`
 }
 
-func (r *results) reshardTable() string {
+func (r *results) failoverRows() [][]string {
+	return append([][]string{{"scenario", "rate", "over-granted", "lost", "seconds until it worked again"}}, r.failovers...)
+}
+
+func (r *results) reshardText() string {
 	return `The limiter's slot is moved key by key while callers acquire, wait, leave and release. Lost or minted permits would show as a
-difference between what callers hold and what is in use.
+difference between what callers hold and what is in use: [resharding.csv](compatibility/resharding.csv).
 
     go test -v -run TestReshardingWhileInUse ./tests/servers
+`
+}
 
-` + table([]string{"limiter", "moves", "calls", "failed for the move", "lost", "idle", "longest move, s", "longest pause, s"}, r.reshards)
+func (r *results) reshardRows() [][]string {
+	head := []string{"limiter", "moves", "calls", "failed for the move", "lost", "idle", "longest move, s", "longest pause, s"}
+	return append([][]string{head}, r.reshards...)
 }
 
 // short returns what docs/reference.md shows.
