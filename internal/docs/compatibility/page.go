@@ -2,7 +2,6 @@ package main
 
 import (
 	_ "embed"
-	"encoding/csv"
 	"fmt"
 	"maps"
 	"slices"
@@ -51,7 +50,7 @@ func (r *results) page() string {
 	}
 	section("Versions", r.releases(), len(r.turns)+len(r.hammers) > 0)
 	section("The next Redisson", unreleasedText, true)
-	section("Two versions and Go", r.fleetTable(), len(r.fleetTurns)+len(r.fleets) > 0)
+	section("Two versions and Go", r.fleetText(), len(r.fleetTurns)+len(r.fleets) > 0)
 	section("Versions that exclude each other", r.breakTable(), len(r.breaks) > 0)
 	section("Members counted instead of permits", r.rowTable(), len(r.rows) > 0)
 	section("A clock that is read too early", r.behindTable(), len(r.behind) > 0)
@@ -110,71 +109,26 @@ func total(turns map[string]count) count {
 	return all
 }
 
-// operationRows has what was compared of each release, by operations.
-func (r *results) operationRows() [][]string {
-	head := []string{"Redisson"}
-	for _, op := range operations {
-		head = append(head, op.name)
-	}
-	rows := [][]string{head}
-	for _, release := range slices.SortedFunc(maps.Keys(r.turns), byRelease) {
-		cells := []string{release}
-		for _, op := range operations {
-			cells = append(cells, cellOf(r.turns[release], op.recorded))
-		}
-		rows = append(rows, cells)
-	}
-	return rows
-}
-
-// files returns the tables that are files of their own, by their names; without those
-// of which nothing was recorded.
-func (r *results) files() map[string]string {
-	files := map[string]string{}
-	for name, rows := range map[string][][]string{
-		"operations": r.operationRows(), "failovers": r.failoverRows(), "resharding": r.reshardRows(), "breaks": r.breakRows(),
-	} {
-		if len(rows) > 1 {
-			var b strings.Builder
-			_ = csv.NewWriter(&b).WriteAll(rows) // a Builder takes everything
-			files[name+".csv"] = b.String()
-		}
-	}
-	return files
-}
-
 func (r *results) releases() string {
-	slices.SortStableFunc(r.hammers, func(a, b hammer) int { return byRelease(a.releases, b.releases) })
-	rows := map[string][]string{}
-	for _, h := range hammerRows(r.hammers) {
-		rows[h[0]] = append([]string{h[0], "-", "-"}, h[1:]...)
-	}
 	var all count
-	for release, turns := range r.turns {
-		sum := total(turns)
-		all = all.add(sum)
-		if rows[release] == nil {
-			rows[release] = []string{release, "", "", "-", "-", "-", "-", "-"}
-		}
-		rows[release][1], rows[release][2] = fmt.Sprint(sum.compared), fmt.Sprint(sum.wrong)
+	for _, turns := range r.turns {
+		all = all.add(total(turns))
 	}
-	var sorted [][]string
-	for _, release := range slices.SortedFunc(maps.Keys(rows), byRelease) {
-		sorted = append(sorted, rows[release])
+	over := 0
+	for _, h := range r.hammers {
+		over += h.over
 	}
-	columns := slices.Concat([]string{"Redisson", "operations", "wrong"}, hammerColumns[1:])
 	return fmt.Sprintf("By turns, `TestTurns`"+`: Go and one version of Redisson use the same limiters at random, in both modes, while permits run
 out, keys get lost and clocks are off. Each answer and all that Redis holds is compared with a model of both.
 [operations.csv](compatibility/operations.csv) has the operations compared, by Go/by Java; - if that version has none.
 Before 3.13.3, Go's `+"`Release`"+` and `+"`KeepState`"+` must return ErrUnsupported. %d operations, %d came out wrong.
 
-All at once, `+"`TestHammer`"+`: two Go clients and two Redissons ask one limiter for more than it has, for four seconds. "Over the
-limit" counts permits in use beyond the rate at any moment. Grants of the last instant may count beyond the four seconds, so
-the share can exceed 100 %%.
+All at once, `+"`TestHammer`"+`: two Go clients and two Redissons ask one limiter for more than it has, for four seconds.
+[versions.csv](compatibility/versions.csv) has who got how many. %d permits over the limit were in use at any moment. Grants of
+the last instant may count beyond the four seconds, so the share can exceed 100 %%.
 
     go test ./compat_test -run 'TestTurns|TestHammer$' -releases all
-
-`, all.compared, all.wrong) + table(columns, sorted)
+`, all.compared, all.wrong, over)
 }
 
 func hammerRows(all []hammer) [][]string {
@@ -192,39 +146,21 @@ func hammerRows(all []hammer) [][]string {
 
 var hammerColumns = []string{"Redisson", "to Go", "to Java", "of what the limit allows", "over the limit", "errors in Java"}
 
-func (r *results) fleetTable() string {
-	var rows [][]string
-	pairs := map[string]hammer{}
+func (r *results) fleetText() string {
+	var names []string
+	wrong, over := 0, 0
+	for _, row := range r.fleetRows()[1:] {
+		names = append(names, row[0])
+		wrong += total(r.fleetTurns[row[0]]).wrong
+	}
 	for _, h := range r.fleets {
-		pairs[h.releases] = h
+		over += h.over
 	}
-	names := slices.Collect(maps.Keys(r.fleetTurns))
-	for name := range pairs {
-		if _, ok := r.fleetTurns[name]; !ok {
-			names = append(names, name)
-		}
-	}
-	slices.SortFunc(names, byRelease)
-	for _, name := range names {
-		turns := total(r.fleetTurns[name])
-		h := pairs[name]
-		rows = append(rows, []string{
-			name, fmt.Sprint(turns.compared), fmt.Sprint(turns.wrong), h.percent + " %", fmt.Sprint(h.over), fmt.Sprint(h.errors),
-		})
-	}
-	return `Pairs that work together, beside Go configured for the older one, by turns and all at once.
+	return fmt.Sprintf(`Pairs that work together, beside Go configured for the older one, by turns and all at once: %s. %d operations came out wrong, and
+%d permits over the limit were in use ([fleets.csv](compatibility/fleets.csv)).
 
     go test ./compat_test -run 'TestFleetTurns|TestFleetHammer' -releases all
-
-` + table([]string{"Redissons", "compared", "wrong", "of what the limit allows", "over the limit", "errors in Java"}, rows)
-}
-
-func (r *results) breakRows() [][]string {
-	rows := [][]string{{"Redissons", "who asks", "Go", "answers"}}
-	for _, b := range r.breaks {
-		rows = append(rows, []string{b.releases, b.asks, b.what, strings.TrimSuffix(strings.TrimPrefix(b.answers, "map["), "]")})
-	}
-	return rows
+`, strings.Join(names, ", "), wrong, over)
 }
 
 func (r *results) breakTable() string {
@@ -270,12 +206,12 @@ than with its own.
 }
 
 func (r *results) behindTable() string {
-	return `Redisson 3.13.3 to 3.15.2 fails when it is refused while all members are dated after the moment at which it read its clock.
-This can happen to a limiter of one permit every 20 ms that is asked without a pause, with or without Go.
+	return `Redisson 3.13.3 to 3.15.2 fails ("bad argument to 'unpack'") when it is refused while all members are dated after the moment at
+which it read its clock. This can happen to a limiter of one permit every 20 ms that is asked without a pause, with or without
+Go ([behind.csv](compatibility/behind.csv)).
 
     go test ./compat_test -run TestHammerOfAClockBehind -releases all
-
-` + table(hammerColumns, hammerRows(r.behind))
+`
 }
 
 func (r *results) serverTable() string {
@@ -332,21 +268,12 @@ func (r *results) failoverText() string {
 `
 }
 
-func (r *results) failoverRows() [][]string {
-	return append([][]string{{"scenario", "rate", "over-granted", "lost", "seconds until it worked again"}}, r.failovers...)
-}
-
 func (r *results) reshardText() string {
 	return `The limiter's slot is moved key by key while callers acquire, wait, leave and release. Lost or minted permits would show as a
 difference between what callers hold and what is in use: [resharding.csv](compatibility/resharding.csv).
 
     go test -v -run TestReshardingWhileInUse ./tests/servers
 `
-}
-
-func (r *results) reshardRows() [][]string {
-	head := []string{"limiter", "moves", "calls", "failed for the move", "lost", "idle", "longest move, s", "longest pause, s"}
-	return append([][]string{head}, r.reshards...)
 }
 
 // short returns what docs/reference.md shows.
