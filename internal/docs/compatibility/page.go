@@ -118,8 +118,8 @@ func (r *results) releases() string {
 	for _, h := range r.hammers {
 		over += h.over
 	}
-	return fmt.Sprintf("By turns, `TestTurns`"+`: Go and one version of Redisson use the same limiters at random, in both modes, while permits run
-out, keys get lost and clocks are off. Each answer and all that Redis holds is compared with a model of both.
+	return fmt.Sprintf("By turns, `TestTurns`"+`: Go and one version of Redisson use the same limiters at random, in both modes, while
+permits run out, keys get lost and clocks are off. Each answer and all that Redis holds is compared with a model of both.
 [operations.csv](compatibility/operations.csv) has the operations compared, by Go/by Java; - if that version has none.
 Before 3.13.3, Go's `+"`Release`"+` and `+"`KeepState`"+` must return ErrUnsupported. %d operations, %d came out wrong.
 
@@ -156,8 +156,8 @@ func (r *results) fleetText() string {
 	for _, h := range r.fleets {
 		over += h.over
 	}
-	return fmt.Sprintf(`Pairs that work together, beside Go configured for the older one, by turns and all at once: %s. %d operations came out wrong, and
-%d permits over the limit were in use ([fleets.csv](compatibility/fleets.csv)).
+	return fmt.Sprintf(`Pairs that work together, beside Go configured for the older one, by turns and all at once: %s. %d
+operations came out wrong, and %d permits over the limit were in use ([fleets.csv](compatibility/fleets.csv)).
 
     go test ./compat_test -run 'TestFleetTurns|TestFleetHammer' -releases all
 `, strings.Join(names, ", "), wrong, over)
@@ -171,8 +171,8 @@ func (r *results) breakTable() string {
 			failed = append(failed, row)
 		}
 	}
-	return `These can't read each other's members. Both take permits, and ask again an interval later. The table has the cases that failed, with
-how often each answer came in ten runs; [breaks.csv](compatibility/breaks.csv) has all. Go causes no failure that does not happen
+	return `These can't read each other's members. Both take permits, and ask again an interval later. The table has the cases that
+failed, with how often each answer came in ten runs; [breaks.csv](compatibility/breaks.csv) has all. Go causes no failure that does not happen
 without it. If Go asks first, it removes what they would fail on. ` + "`rrl show`" + ` reports such a limiter, and ` + "`rrl migrate`" + ` repairs it
 once versions before 3.17 are gone.
 
