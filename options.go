@@ -241,26 +241,20 @@ type Lease struct {
 	Life time.Duration
 }
 
-// WithLease has a handle take permits ahead: a request that goes to Redis brings
-// more than it asks for, charged at once, and TryAcquire and Acquire are served
-// from these without a round trip, as long as the lease lives. The guarantee:
-// what is charged obeys the limit exactly, and what is used obeys the rate for
-// each span of the interval less the lease's life.
+// WithLease takes permits ahead: a request that goes to Redis brings more than it asks
+// for, charged at once, and further requests are served from these without a round trip,
+// as long as the lease lives. What is charged obeys the limit exactly; what is used obeys
+// the rate for each span of the interval less the lease's life. docs/reference.md says how
+// much is taken ahead, when it goes back, and what Take then tells.
 //
-// How many permits are taken ahead follows the handle's demand: at most a 16th
-// of what is free, fewer where requests are refused or permits are left over, and
-// none where demand is low or an answer takes as long as a lease lives. Permits
-// not used are given back at the end of the lease's life, by Client.Close, and
-// before a Release, Reset, SetRate, UpdateRate, Delete, Rename or change of the time to
-// live through the same Client. A request for more permits than the lease has
-// left ends it too. While callers stand in line, nothing is taken ahead.
+// TryAcquire, Acquire, Take and TakeUpTo are served so, and through [Client.Keyed] the
+// middleware. To others, Peek, AvailablePermits and TryAcquireAll included, permits of a
+// lease are in use. Changes by other programs are noticed when the lease ends, and a
+// limiter with a KeepAlive time may go earlier by the lease's life. A lease belongs to its
+// handle, so keep the handle.
 //
-// To others, Take, Peek, AvailablePermits and TryAcquireAll included, permits of a lease
-// are in use. Changes by other programs are noticed when the lease ends, and a
-// limiter with a KeepAlive time may go earlier by the lease's life. A lease belongs
-// to its handle, so keep the handle. Bad values, an interval of WithDefault or WithRate
-// not above Life among them, are ErrInvalidConfig; beside Redissons before 3.35 leases
-// are ErrUnsupported.
+// Bad values, an interval of WithDefault or WithRate not above Life among them, are
+// ErrInvalidConfig; beside Redissons before 3.35 leases are ErrUnsupported.
 func WithLease(lease Lease) LimiterOption {
 	return limiterOption(func(l *RateLimiter) error {
 		switch {

@@ -122,13 +122,17 @@ func (c *Client) RateLimiter(name string, opts ...LimiterOption) *RateLimiter {
 	}
 	l.keys = redisson.KeysOf(mapped, c.id)
 	l.facts.Config, l.facts.Keys = l.keys.Config, script.KeysOf(l.keys.List()...)
+	l.err = errors.Join(l.err, l.apply(opts), l.checkLease())
+	return l
+}
+
+func (l *RateLimiter) apply(opts []LimiterOption) (err error) {
 	for _, opt := range opts {
 		if opt != nil {
-			l.err = errors.Join(l.err, opt.limiter(l))
+			err = errors.Join(err, opt.limiter(l))
 		}
 	}
-	l.err = errors.Join(l.err, l.checkLease())
-	return l
+	return err
 }
 
 // Close ends the Client: callers that wait get ErrClosed, those whose request
