@@ -39,20 +39,6 @@ func (c *Client) Keyed(prefix string, cfg Config, opts ...LimiterOption) *KeyedL
 	return k
 }
 
-// check tries options on a handle that is not used.
-func (k *KeyedLimiter) check(opts []LimiterOption) error {
-	l := &RateLimiter{client: k.client, policy: k.client.policy}
-	err := l.apply(opts)
-	if l.facts.Fallback != "" {
-		err = errors.Join(err, fmt.Errorf("%w: WithDefault and WithRate are not for Keyed, whose Config says what the rate is", ErrInvalidConfig))
-	}
-	l.fallback = k.cfg
-	if err = errors.Join(err, l.checkLease()); err != nil {
-		err = fmt.Errorf("Keyed %q: %w", k.prefix, err)
-	}
-	return err
-}
-
 // maxHandles is how many of a KeyedLimiter's handles are kept for the next call:
 // they know what the last one learned.
 const maxHandles = 10_000
@@ -71,6 +57,20 @@ type KeyedLimiter struct {
 	mu           sync.Mutex
 	begun        bool                    // the Client knows how its keys begin
 	handles, old map[string]*RateLimiter // old: those before the last that were in use
+}
+
+// check tries options on a handle that is not used.
+func (k *KeyedLimiter) check(opts []LimiterOption) error {
+	l := &RateLimiter{client: k.client, policy: k.client.policy}
+	err := l.apply(opts)
+	if l.facts.Fallback != "" {
+		err = errors.Join(err, fmt.Errorf("%w: WithDefault and WithRate are not for Keyed, whose Config says what the rate is", ErrInvalidConfig))
+	}
+	l.fallback = k.cfg
+	if err = errors.Join(err, l.checkLease()); err != nil {
+		err = fmt.Errorf("Keyed %q: %w", k.prefix, err)
+	}
+	return err
 }
 
 // Window returns the interval of Keyed's Config, whatever the rate of a key is now.

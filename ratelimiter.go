@@ -126,15 +126,6 @@ func (c *Client) RateLimiter(name string, opts ...LimiterOption) *RateLimiter {
 	return l
 }
 
-func (l *RateLimiter) apply(opts []LimiterOption) (err error) {
-	for _, opt := range opts {
-		if opt != nil {
-			err = errors.Join(err, opt.limiter(l))
-		}
-	}
-	return err
-}
-
 // Close ends the Client: callers that wait get ErrClosed, those whose request
 // is on its way get its answer, and so do permits that are being given back.
 // It returns when all are done, or with ctx.Err() before. Later calls on the
@@ -157,6 +148,15 @@ type RateLimiter struct {
 	fallback Config         // of WithDefault
 	policy   *outage.Policy // the Client's, unless an option says otherwise
 	known    rate
+}
+
+func (l *RateLimiter) apply(opts []LimiterOption) (err error) {
+	for _, opt := range opts {
+		if opt != nil {
+			err = errors.Join(err, opt.limiter(l))
+		}
+	}
+	return err
 }
 
 // Name returns the limiter's name, as it was given to Client.RateLimiter.
