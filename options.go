@@ -279,32 +279,17 @@ func (l *RateLimiter) checkLease() error {
 	return nil
 }
 
-// WithRefusalCache has a handle remember that permits were refused. The
-// guarantee: a limiter known to be exhausted is not asked again before the moment
-// that the server named.
+// WithRefusalCache remembers that permits were refused: a limiter known to be exhausted
+// is not asked again before the moment that the server named. It counts for Take, TakeUpTo
+// and TryAcquire with a timeout of 0 or less, of at least as many permits as were refused.
 //
-// It counts for Take and for TryAcquire with a timeout of 0 or less, of at least
-// as many permits as were refused; more than the limiter is known to have in an
-// interval are asked for, and so is what Take can't answer with figures. Take's
-// RetryAfter and ResetAfter are less by the time that has passed; for more permits
-// than were refused, RetryAfter is the least that it can be. Permits that the
-// Client takes since, by whichever call, end what is known of the figures, not the
-// refusal: Take asks, TryAcquire does not. What others have taken since, and what
-// has come free while not all of the permits were, the figures leave out.
+// What this Client gives back or changes ends the refusal early, and what other Go programs
+// do with [WithNotices]. What Redisson releases or sets is noticed at the moment named. A
+// limiter with a time to live is asked when half of that is over, if that comes first; to
+// know, a refusal for more than 100ms of one without a KeepAlive time costs one more, small
+// script call. docs/reference.md says what Take tells meanwhile.
 //
-// The moment is counted from when the refused request was sent, so that nobody is
-// refused whom Redis would grant. A Release, Reset, SetRate, UpdateRate, Delete, Rename or
-// change of the time to live through the same Client ends the refusal early, as
-// do permits that the Client gives back; those of other Go programs do so with
-// [WithNotices]. What Redisson releases or sets is noticed at the moment named, not
-// before. A limiter with a time to live is asked when half of that is over, if
-// that comes first; to know, a refusal for more than 100ms of one without a KeepAlive
-// time costs one more, small script call. What is answered from memory starts no
-// KeepAlive time anew: where callers ask less than twice in one, the limiter may go
-// earlier, by half of it at most.
-//
-// What is remembered belongs to the handle, and handles of one name do not share
-// it.
+// What is remembered belongs to the handle, and handles of one name do not share it.
 func WithRefusalCache(opts ...RefusalOption) LimiterOption {
 	return limiterOption(func(l *RateLimiter) (err error) {
 		l.facts.Refusals = l.client.engine.NewRefusals(l.keys.Config)

@@ -62,7 +62,9 @@ func TestALeaseServesEveryCall(t *testing.T) {
 	t.Parallel()
 	each(t, keyedCalls, func(t *testing.T, call func(context.Context, *rratelimiter.KeyedLimiter) (bool, error)) {
 		bubbles(t, map[string][]rratelimiter.LimiterOption{
-			"plain": nil, "in shadow": {rratelimiter.WithShadow()}, "with a policy": {rratelimiter.WithFailure(limit.FailOpen())},
+			"plain": nil, "in shadow": {rratelimiter.WithShadow()},
+			"with a policy": {rratelimiter.WithFailure(limit.FailOpen())},
+			"with notices":  {rratelimiter.WithRefusalCache(rratelimiter.WithNotices())},
 		}, func(t *testing.T, opts []rratelimiter.LimiterOption) {
 			s := newKeyedScene(t, limitertest.Every(10_000, time.Minute), 0, opts...)
 			for range 300 {
