@@ -3,6 +3,7 @@ package concurrency_test
 import (
 	"context"
 	"math/rand/v2"
+	"sync"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -132,16 +133,20 @@ type program struct {
 
 	keyed  *rratelimiter.KeyedLimiter
 	source limit.Source // of the last answer
-	lease  int64        // permits that are left in its lease
-	leases int          // how many there were
-	known  int64        // Remaining as Redis told it last, less what was taken since
+	mu     sync.Mutex
+	alive  bool  // it has a lease
+	lease  int64 // permits that are left in that
+	leases int   // how many there were
+	known  int64 // Remaining as Redis told it last, less what was taken since
 }
 
 func (p *program) Decided(_ context.Context, d limit.Decided) { p.source = d.Source }
 
 func (p *program) Leased(l limit.Lease) {
-	p.lease = 0
-	if !l.Ended {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.alive, p.lease = !l.Ended, 0
+	if p.alive {
 		p.lease = l.Permits
 		p.leases++
 	}
@@ -167,6 +172,8 @@ func (w *figuresWalk) step(t *testing.T, p *program) {
 	d, taken, giveBack := w.call(t, p, permits)
 	synctest.Wait()
 	w.sources[p.source]++
+	p.mu.Lock()
+	defer p.mu.Unlock()
 	if p.source == limit.FromRedis {
 		p.known = w.free() + p.lease
 	} else if d.Granted {
@@ -185,10 +192,12 @@ func (w *figuresWalk) step(t *testing.T, p *program) {
 	}
 	lease, lent := p.leases, p.source == limit.FromMemory
 	w.undone = append(w.undone, func() {
-		if p.leases == lease && p.lease > 0 && lent {
+		p.mu.Lock()
+		if p.leases == lease && p.alive && lent {
 			p.known += taken
 			p.lease += taken
 		}
+		p.mu.Unlock()
 		require.NoError(t, giveBack(t.Context()))
 		synctest.Wait()
 	})
@@ -214,7 +223,7 @@ func (w *figuresWalk) call(t *testing.T, p *program, permits int64) (d limit.Dec
 // last, less what it took since, and that was true.
 func TestFiguresFromMemory(t *testing.T) {
 	t.Parallel()
-	bubbles(t, seeds(2*(*rounds)), func(t *testing.T, seed uint64) {
+	bubbles(t, seeds(*rounds), func(t *testing.T, seed uint64) {
 		_, m := redistest.Mini(t)
 		prefix := redistest.Name(t) + ":"
 		plain := limitertest.NewClient(t, redistest.MiniClient(t, m, nil)).RateLimiter(prefix + "ann")
@@ -227,7 +236,7 @@ func TestFiguresFromMemory(t *testing.T) {
 			p.keyed = client.Keyed(prefix, limitertest.Every(figuresRate, time.Second), limitertest.Ahead(0), rratelimiter.WithRefusalCache())
 			all = append(all, p)
 		}
-		for range 400 {
+		for range 250 {
 			busy := all[w.random.IntN(len(all))]
 			for range 1 + w.random.IntN(20) {
 				w.step(t, busy)
