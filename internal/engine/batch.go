@@ -146,7 +146,7 @@ func (b *batch) Append(all []any, a script.Attempt) []any {
 	before := len(all)
 	age, token := attemptWords(a)
 	all = append(all, b.word, script.Number(b.Sum), b.fallback, b.flags(), age, token)
-	if len(b.requests) > 1 {
+	if len(b.requests) > 1 && !b.UpTo {
 		all = b.Args(append(all, b.Line))
 	}
 	for len(all) > before+1 && all[len(all)-1] == "" {
@@ -357,7 +357,7 @@ func (b *batch) answer(place int, o outcome, err error) answer {
 	switch {
 	case !a.Decision.Granted:
 	case b.UpTo:
-		a.taken = o.Taken
+		a.taken = min(o.Taken, b.Sum)
 	default:
 		a.taken = b.requests[place].Permits
 	}

@@ -276,6 +276,7 @@ func (g *group) finished(b *batch, o outcome, err error) {
 	if doubtful > 0 {
 		g.engine.givenUp(g, doubtful, err)
 	}
+	g.hear(o, b.sent)
 	back := g.keepLease(b, o, err, granted, len(unwanted) > 0 || short != nil)
 	g.calls--
 	for _, one := range b.grants(unwanted, back, o) {
