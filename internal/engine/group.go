@@ -314,7 +314,8 @@ func (g *group) answer(b *batch, place int, a answer, o outcome) {
 	case r.Undo:
 		a.undo = g.undo(b.grants([]share{{place, a.taken}}, 0, o)[0])
 	case r.Settled:
-		a.pays = &settlement{engine: g.engine, limiter: r.limiter, member: b.member, permits: a.taken, sent: b.sent, granted: g.engine.clock.Now()}
+		member := b.grants([]share{{place, a.taken}}, 0, o)[0].member
+		a.pays = &settlement{engine: g.engine, limiter: r.limiter, member: member, permits: a.taken, sent: b.sent, granted: g.engine.clock.Now()}
 	}
 	r.answer, r.State = a, lane.Answered
 }
