@@ -47,6 +47,11 @@ var onceCases = map[string]onceCase{
 		wishes: []limitertest.Wish{limitertest.TryFor(3), limitertest.TakeFor(1), limitertest.TakeFor(5), limitertest.TryFor(2)},
 		want:   []int64{3, 1, 0, 2},
 	},
+	"batch of Reserve": {
+		inUse:  4,
+		wishes: []limitertest.Wish{limitertest.ReserveFor(3), limitertest.ReserveFor(1), limitertest.ReserveFor(5), limitertest.ReserveFor(2)},
+		want:   []int64{3, 1, 0, 2},
+	},
 	"batch beyond the rate":               {inUse: 4, wishes: try(1, 2, 9), want: []int64{1, 2, 0}},
 	"PER_CLIENT, one granted":             {inUse: 2, wishes: try(3), want: []int64{3}, kind: rratelimiter.PerClient},
 	"PER_CLIENT, batch granted in part":   {inUse: 4, wishes: try(3, 1, 5, 2), want: []int64{3, 1, 0, 2}, kind: rratelimiter.PerClient},
