@@ -167,6 +167,22 @@ func TestSettleHappensOnce(t *testing.T) {
 	})
 }
 
+// A charge that others have given back since is not made by a late copy of its call.
+func TestASettleThatIsLateChargesNothing(t *testing.T) {
+	t.Parallel()
+	eachLayout(t, "more", func(t *testing.T, version string) {
+		w := newWireInUse(t, 10, 0, version)
+		r, err := w.Reserve(t.Context(), 4, 0)
+		require.NoError(t, err)
+		w.On(lua.SettleReservation, redistest.Late.When(w.Held))
+		require.NoError(t, r.Settle(t.Context(), 9))
+		require.NoError(t, w.RateLimiter.Release(t.Context(), 9))
+		w.CheckHeldSoon(t, 0, "released")
+		w.LetGo()
+		w.CheckHeld(t, 0, "the request arrived")
+	})
+}
+
 // A Settle that failed is repeated with the same number, and charges once, also if the first
 // arrives last.
 func TestASettleThatFailedIsRepeated(t *testing.T) {
