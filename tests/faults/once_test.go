@@ -176,7 +176,7 @@ func TestASettleThatIsLateChargesNothing(t *testing.T) {
 		require.NoError(t, err)
 		w.On(lua.SettleReservation, redistest.Late.When(w.Held))
 		require.NoError(t, r.Settle(t.Context(), 9))
-		require.NoError(t, w.RateLimiter.Release(t.Context(), 9))
+		require.NoError(t, w.Release(t.Context(), 9))
 		w.CheckHeldSoon(t, 0, "released")
 		w.LetGo()
 		w.CheckHeld(t, 0, "the request arrived")
