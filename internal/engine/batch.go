@@ -91,7 +91,7 @@ func (b *batch) add(r *request, inLine bool) bool {
 		fallback = r.limiter.Fallback
 	}
 	switch {
-	case len(b.requests) > 0 && (fallback != b.fallback || r.Settled || b.requests[0].Settled),
+	case len(b.requests) > 0 && (fallback != b.fallback || r.Settled != b.requests[0].Settled),
 		len(b.requests) == maxRequests(b.rules), b.Sum+r.Permits > maxPermits:
 		return false
 	case r.UpTo:
@@ -104,6 +104,7 @@ func (b *batch) add(r *request, inLine bool) bool {
 	b.fallback = fallback
 	b.requests = append(b.requests, r)
 	b.figures = b.figures || r.Figures
+	b.rules.Merge = b.rules.Merge && !r.Settled // each reservation has its own member
 	return true
 }
 
