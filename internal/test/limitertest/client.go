@@ -19,9 +19,13 @@ import (
 	"github.com/rratelimiter/rratelimiter/internal/test/redistest"
 )
 
-// NewClient returns a Client that is closed when t ends.
+// NewClient returns a Client that is closed when t ends. Outside a bubble it waits for a
+// server for a minute, unless opts say otherwise: the machine may stall.
 func NewClient(t testing.TB, rdb rratelimiter.Redis, opts ...rratelimiter.Option) *rratelimiter.Client {
 	t.Helper()
+	if time.Now().Year() > 2001 { // a bubble's time begins in 2000
+		opts = append([]rratelimiter.Option{rratelimiter.WithCallTimeout(time.Minute)}, opts...)
+	}
 	client := rratelimiter.New(rdb, opts...)
 	t.Cleanup(func() { assert.NoError(t, client.Close(context.Background())) })
 	return client
