@@ -24,13 +24,11 @@ if not new then
 end
 
 --- @include "clock"
---- @include "pair"
 --- @include "make_config"
 
-local value_key, permits_key, places = pair_of(config)
 local token
 config.windowed = ARGV[5] == 'w'
-token, problem = make_config(config, new, value_key, permits_key, places, tonumber(clock()), ARGV[6], ARGV[5] == 'w')
+token, problem = make_config(config, new, tonumber(clock()), ARGV[6])
 if problem or token then
   return problem or {'again', token}
 end

@@ -10,7 +10,7 @@
 -- Writes the configuration with the fields new, which config was read from, and starts
 -- its time to live. Value and permits get that too: what was left behind is not to end
 -- before its time. A window keeps its end. replaces says that there is another.
-local function set_config(config, new, value_key, permits_key, window, replaces)
+local function set_config(config, new, window, replaces)
   local key = KEYS[config.at + 1]
   redis.call('HSET', key, 'rate', new[1], 'interval', new[2], 'keepAliveTime', new[4], 'type', new[3],
     unpack(new[5] and {'default', new[5]} or {}))
@@ -21,12 +21,12 @@ local function set_config(config, new, value_key, permits_key, window, replaces)
     redis.call('PERSIST', key)
   end
   if window then
-    end_window(value_key, config.interval)
+    end_window(config)
   else
-    redis.call('PERSIST', value_key)
+    redis.call('PERSIST', config.value_key)
   end
-  redis.call('PERSIST', permits_key)
-  keep_ttl(config, value_key, permits_key, true, window)
+  redis.call('PERSIST', config.permits_key)
+  keep_ttl(config, true, window)
 end
 
 -- Makes the configuration of a limiter that has none, or whose own is lost: of which
@@ -35,14 +35,15 @@ end
 -- that counts nothing goes: it may be none. Without a configuration nobody adds members.
 -- Returns nil once it is made; a token if there are more rows to look at, with nothing
 -- changed yet; or nil, error reply.
-local function make_config(config, new, value_key, permits_key, places, now, token, windowed)
+local function make_config(config, new, now, token)
+  local value_key, permits_key = config.value_key, config.permits_key
   local text = redis.call('GET', value_key)
   local value = integer(text)
   if text and not value then
-    return nil, corrupt(places[1], 'value', 'is no integer: ' .. text)
+    return nil, corrupt(config.value_place, 'value', 'is no integer: ' .. text)
   end
   local last = redis.call('ZRANGE', permits_key, '-1', '-1', 'WITHSCORES')
-  local used, more, problem = sum_up(permits_key, places[2], last[1], token)
+  local used, more, problem = sum_up(config, last[1], token)
   if problem then
     return nil, problem
   end
@@ -55,15 +56,15 @@ local function make_config(config, new, value_key, permits_key, places, now, tok
     free = free - used
   end
   first_write(permits_key)
-  if value and (windowed or in_use or value < config.rate) and is_window(config, value_key, permits_key, windowed) then
+  if value and (config.windowed or in_use or value < config.rate) and is_window(config) then
     redis.call('INCRBY', value_key, digits(math.min(0, free - value)))
   elseif in_use then
-    make_value(value_key, free, windowed, config.interval)
+    make_value(config, free)
   else
     redis.call('UNLINK', value_key)
   end
   if not in_use then
     redis.call('UNLINK', permits_key)
   end
-  set_config(config, new, value_key, permits_key, is_window(config, value_key, permits_key, windowed))
+  set_config(config, new, is_window(config))
 end

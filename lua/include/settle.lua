@@ -10,12 +10,9 @@
 -- out give their permits back. No call touches more than about 500 rows; if
 -- the free permits are fewer than need and more rows wait, a token is returned,
 -- with which the caller is to be called again. Nothing is changed if one of
--- the rows is corrupt. A value that is made here goes with the set.
---
--- places are the numbers of the two keys in KEYS, for the error reply. windowed
--- says that Redissons before 3.13.3 share the limiter: a value that is made here
--- ends when its window does. frees says that the caller adds nothing, and goes on
--- if memory is full, unless a value is to be made.
+-- the rows is corrupt. A value that is made here goes with the set, or ends when its
+-- window does. frees says that the caller adds nothing, and goes on if memory is full,
+-- unless a value is to be made.
 -- Returns state, token, error reply; one of the three. The state is a table:
 --   free    the free permits, below 0 while a lowered rate is paid off
 --   oldest  member and score of the oldest row, nil if nothing is in use
@@ -23,12 +20,12 @@
 --   unset   there is no value; a missing one stands for the whole rate
 --   window  the value counts a fixed window, and comes back as a whole
 --   repaired   something was lost, or dated ahead by more than clocks differ
-local function settle(config, value_key, permits_key, places, value_text, now, need, token, windowed, frees)
-  local state, rows, problem = look(config, value_key, permits_key, places, value_text, now, windowed)
+local function settle(config, value_text, now, need, token, frees)
+  local state, rows, problem = look(config, value_text, now)
   if not rows then
     return state, nil, problem
   end
-  local rate, interval = config.rate, config.interval
+  local value_key, permits_key, rate, interval = config.value_key, config.permits_key, config.rate, config.interval
   local value, newest = state.free, state.newest
 
   local written = frees
@@ -38,8 +35,8 @@ local function settle(config, value_key, permits_key, places, value_text, now, n
   local function store(free)
     written = written or not value or free ~= value
     if not value then
-      make_value(value_key, free, windowed, interval)
-      local ttl = windowed and -1 or redis.call('PTTL', permits_key)
+      make_value(config, free)
+      local ttl = config.windowed and -1 or redis.call('PTTL', permits_key)
       if ttl >= 0 then
         redis.call('PEXPIRE', value_key, lifetime(ttl))
       end
@@ -53,7 +50,7 @@ local function settle(config, value_key, permits_key, places, value_text, now, n
   -- value goes before the rows, here and below: if memory is full, Redis refuses
   -- that one.
   if not newest or math.min(newest, now) <= now - interval then
-    local window = value and value < rate and is_window(config, value_key, permits_key, windowed)
+    local window = value and value < rate and is_window(config)
     local repaired = not newest and value and value < rate and not window
     if value and not window then
       store(rate)
@@ -72,7 +69,7 @@ local function settle(config, value_key, permits_key, places, value_text, now, n
     -- While the value is missing nobody adds members (a Redisson that comes by
     -- makes a value first), so the set can be summed up over several calls.
     local used, more
-    used, more, problem = sum_up(permits_key, places[2], state.last, token)
+    used, more, problem = sum_up(config, state.last, token)
     if not used then
       return nil, more, problem
     end
@@ -101,7 +98,7 @@ local function settle(config, value_key, permits_key, places, value_text, now, n
     for i = 1, out do
       sum = sum + permits_of(rows[i])
     end
-    if not is_window(config, value_key, permits_key, windowed) then
+    if not is_window(config) then
       store(math.min(rate, value + sum))
     end
     if not written then
@@ -113,5 +110,5 @@ local function settle(config, value_key, permits_key, places, value_text, now, n
     end
   end
   return {free = value, oldest = redis.call('ZRANGE', permits_key, '0', '0', 'WITHSCORES'), newest = newest,
-    window = is_window(config, value_key, permits_key, windowed), repaired = repaired}
+    window = is_window(config), repaired = repaired}
 end
