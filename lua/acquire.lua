@@ -146,24 +146,20 @@ elseif need == 0 then
 end
 
 -- The state is brought up to date. Where each has a member of its own, nothing that
--- has run out stays.
+-- has run out stays. A token says what was found.
+local prefix = found and 'found:' .. digits(found) .. ';' or ''
 if new then
 --- @include "make_config"
-  more, problem = make_config(config, new, now, token)
-  if problem or more then
-    return problem or {'again', found and 'found:' .. digits(found) .. ';' .. more or more}
+  problem = make_config(config, new, now, token, prefix)
+  if problem then
+    return problem
   end
   value_text = redis.call('GET', value_key)
 end
 need = single and math.huge or string.find(flags, 'f') and rate or found and 0 or need
-local state
-state, more, problem = settle(config, value_text, now, need, token)
-if problem then
-  return problem
-end
-if more then
-  keep_ttl(config, true, is_window(config))
-  return {'again', found and 'found:' .. digits(found) .. ';' .. more or more}
+local state, reply = settle(config, value_text, now, need, token, prefix)
+if not state then
+  return reply
 end
 
 -- The decision. Free permits that a refusal finds may change it.

@@ -112,10 +112,9 @@ end
 
 -- None is set up beside one that is damaged.
 for _, l in ipairs(missing and limiters or {}) do
-  local _
-  _, _, problem = look(l, redis.call('GET', l.value_key), now)
-  if problem then
-    return problem
+  local state, reply = look(l, redis.call('GET', l.value_key), now)
+  if not state then
+    return reply
   end
 end
 
@@ -136,10 +135,9 @@ for i, l in ipairs(limiters) do
       return {'again', ''}
     end
     spend(redis.call('ZCARD', l.permits_key))
-    local from, more = step == 'make' and i == number and rest or '', nil
-    more, problem = make_config(l, l.new, now, from)
-    if problem or more then
-      return problem or again('make', i, more)
+    problem = make_config(l, l.new, now, step == 'make' and i == number and rest or '', 'make:' .. i .. ':')
+    if problem then
+      return problem
     end
   end
 end
@@ -162,22 +160,22 @@ for i, l in ipairs(limiters) do
     end
     return again('settle', i, '')
   else
-    local size, more = redis.call('ZCARD', permits_key), nil
+    local size, answer = redis.call('ZCARD', permits_key), nil
     if not value or redis.call('ZCOUNT', permits_key, '(' .. digits(now - l.interval), now_text) < size then
       spend(size)
     end
-    l.state, more, problem = settle(l, text, now, single and math.huge or permits,
-      step == 'settle' and i == number and rest or '')
+    l.state, answer = settle(l, text, now, single and math.huge or permits,
+      step == 'settle' and i == number and rest or '', 'settle:' .. i .. ':')
     local free, rows = l.state and l.state.free, {}
     if free and free < permits and l.state.oldest then
-      free, rows, problem = oldest_rows(l, l.state, 0, {permits}, l.audit)
+      free, rows, answer = oldest_rows(l, l.state, 0, {permits}, l.audit)
       spend(rows and #rows or 0)
     end
-    if problem or more then
+    if answer then
       for j = 1, i do
         renew(limiters[j])
       end
-      return problem or again('settle', i, more)
+      return answer
     end
     l.repaired = l.state.repaired or free > l.state.free
     repaired = repaired or l.repaired

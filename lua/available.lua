@@ -16,32 +16,27 @@
 --- @include "keep_ttl"
 
 --- @include "limiter"
-local windowed, state, token = ARGV[2] == 'w', nil, nil
+local windowed = ARGV[2] == 'w'
 config.windowed = windowed
-state, token, problem = settle(config, redis.call('GET', value_key), now, config.rate, ARGV[1])
-if problem then
-  return problem
+local state, answer = settle(config, redis.call('GET', value_key), now, config.rate, ARGV[1], '')
+if not state then
+  return answer
 end
-local free, rows = state and state.free, nil
-local repaired = state and state.repaired
-if state and state.unset and (config.per_client or redis.call('PTTL', KEYS[1]) >= 0) and not windowed then
+if windowed then
+  end_window(config)
+end
+local free, rows, repaired = state.free, nil, state.repaired
+if state.unset and (config.per_client or redis.call('PTTL', KEYS[1]) >= 0) and not windowed then
   -- As Redisson does; but a value without an end would be a window that never
   -- ends to Redisson before 3.13.3.
   redis.call('SET', value_key, digits(free))
 end
-if state and state.oldest and not windowed then
+if state.oldest and not windowed then
   free, rows, problem = repay(config, free)
   if problem then
     return problem
   end
   repaired = repaired or free > state.free
-end
-if windowed then
-  end_window(config)
-end
-if token then
-  keep_ttl(config, false, is_window(config))
-  return {'again', token}
 end
 keep_ttl(config, false, windowed or state.window)
 return repaired and digits(free) or free

@@ -40,18 +40,13 @@ if value and value < config.rate and redis.call('EXISTS', permits_key) == 0 and 
 end
 
 local from, written = string.match(ARGV[2], '^from:(%d+):(%d+)$')
-local state, token
-state, token, problem = settle(config, text, now, 0, from and '' or ARGV[2])
-if problem then
-  return problem
-end
-if token and not from then
-  return {'again', token}
+local _, answer = settle(config, text, now, 0, from and '' or ARGV[2], '')
+if answer and (answer.err or not from) then
+  return answer
 end
 from, written = tonumber(from or '0'), tonumber(written or '0')
 -- From the newest on: rows that run out or are added meanwhile leave none out.
 local rows = redis.call('ZRANGE', permits_key, digits(-from - 256), digits(-from - 1))
-local _
 _, problem = sum_of(rows, config.permits_place)
 if problem then
   return problem

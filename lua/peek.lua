@@ -34,18 +34,15 @@ if permits > rate then
 end
 local value_key, permits_key = config.value_key, config.permits_key
 config.windowed = windowed
-local now, state, unsettled = tonumber(clock()), nil, nil
-state, unsettled, problem = look(config, redis.call('GET', value_key), now)
-if problem then
-  return problem
+local now = tonumber(clock())
+local state, unsettled = look(config, redis.call('GET', value_key), now)
+if not state then
+  return unsettled
 end
 local value, newest, out, window = state.free, state.newest, 0, state.window
 if unsettled then
   out = redis.call('ZCOUNT', permits_key, '-inf', digits(now - interval))
-  window = windowed
-  if value then
-    window = is_window(config)
-  end
+  window = windowed or is_window(config)
 end
 local in_use = newest and newest > now - interval
 
@@ -58,10 +55,9 @@ if not in_use then
     free = rate
   end
 elseif new or not value then
-  local used, more
-  used, more, problem = sum_up(config, state.last, token, not window and out)
+  local used, answer = sum_up(config, state.last, token, '', not window and out)
   if not used then
-    return problem or {'again', more}
+    return answer
   end
   free = math.min(value and window and value or rate, rate - used)
 elseif not window and out > 0 and free < rate then

@@ -24,14 +24,13 @@ if ARGV[6] == '1' and redis.call('EXISTS', KEYS[1]) == 0 then
   return 0
 end
 
-local windowed, now = ARGV[5] == 'w', nil
+local windowed, now = ARGV[5] == 'w', tonumber(clock())
 local new = {ARGV[1], ARGV[2], ARGV[3], ARGV[4], string.find(ARGV[6], ' ') and ARGV[6] or nil}
 local config = parse_config(new)
 config.windowed = windowed
 local value_key, permits_key = config.value_key, config.permits_key
 local keeps, old, problem = windowed or ARGV[5] == '1', nil, nil
 if keeps then
-  now = tonumber(clock())
   local fields = redis.call('HMGET', KEYS[1], 'rate', 'interval', 'type', 'keepAliveTime')
   old, problem = parse_config(fields)
   if problem then
@@ -53,12 +52,7 @@ end
 --- @include "first_write"
 
 if not old then
-  local token
-  token, problem = make_config(config, new, now, ARGV[7])
-  if problem or token then
-    return problem or {'again', token}
-  end
-  return 1
+  return make_config(config, new, now, ARGV[7], '') or 1
 end
 
 local text = redis.call('GET', value_key)
@@ -92,13 +86,9 @@ if value then
   text = digits(kept)
 end
 if few or not value then
-  local state, token
-  state, token, problem = settle(config, text, now, 0, ARGV[7])
-  if problem then
-    return problem
-  end
-  if token and not value then
-    return {'again', token}
+  local state, answer = settle(config, text, now, 0, ARGV[7], '')
+  if answer and (answer.err or not value) then
+    return answer
   end
   if state and state.unset then
     first_write(permits_key)

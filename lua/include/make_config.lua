@@ -33,23 +33,20 @@ end
 -- rate a value is the rest nobody knows then, so what is in use tells. What a fixed
 -- window counts can't be told; its value stays, but no higher than the set allows. One
 -- that counts nothing goes: it may be none. Without a configuration nobody adds members.
--- Returns nil once it is made; a token if there are more rows to look at, with nothing
--- changed yet; or nil, error reply.
-local function make_config(config, new, now, token)
+-- Returns nil once it is made, or the script's answer, with nothing changed yet: an error
+-- reply, or 'again' if there are more rows to look at, the token behind prefix.
+local function make_config(config, new, now, token, prefix)
   local value_key, permits_key = config.value_key, config.permits_key
   local text = redis.call('GET', value_key)
   local value = integer(text)
   if text and not value then
-    return nil, corrupt(config.value_place, 'value', 'is no integer: ' .. text)
+    return corrupt(config.value_place, 'value', 'is no integer: ' .. text)
   end
   local last = redis.call('ZRANGE', permits_key, '-1', '-1', 'WITHSCORES')
-  local used, more, problem = sum_up(config, last[1], token)
-  if problem then
-    return nil, problem
-  end
+  local used, answer = sum_up(config, last[1], token, prefix)
   local in_use = last[1] and (tonumber(last[2]) or math.huge) > now - config.interval
-  if in_use and more then
-    return more
+  if answer and (in_use or answer.err) then
+    return answer
   end
   local free = config.rate
   if in_use then
