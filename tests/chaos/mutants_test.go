@@ -54,7 +54,7 @@ end
 	},
 	{
 		name: "a set's time to live is not renewed", shows: func(l *limiter) bool { return l.config.KeepAlive > 0 },
-		Mutant: limitertest.Mutant{Old: `redis.call('PEXPIRE', permits_key, lifetime(ttl))`, New: ``},
+		Mutant: limitertest.Mutant{Old: `redis.call('PEXPIRE', config.permits_key, lifetime(ttl))`, New: ``},
 	},
 	{
 		name: "more is told to be free than is", in: gentle, shows: ordered,
