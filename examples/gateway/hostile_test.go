@@ -69,7 +69,8 @@ func TestHostileBytes(t *testing.T) {
 		"POST /orders" + host + "Transfer-Encoding: chunked\r\n\r\nzz\r\n",
 		"POST /orders" + host + "Transfer-Encoding: chunked\r\n\r\n5;" + strings.Repeat("x", 1<<13) + "\r\n",
 		"POST /orders" + host + "Expect: 100-continue\r\nContent-Length: 3\r\n\r\ntea",
-		"PUT /admin/threshold?limiter=hello&key=k" + host + "Authorization: Bearer \r\nContent-Type: application/json\r\nContent-Length: 15\r\n\r\n{\"threshold\":5}",
+		"PUT /admin/threshold?limiter=hello&key=k" + host +
+			"Authorization: Bearer \r\nContent-Type: application/json\r\nContent-Length: 15\r\n\r\n{\"threshold\":5}",
 		"CONNECT x:1 HTTP/1.1\r\nHost: x\r\n\r\n",
 		"OPTIONS *" + host + "\r\n",
 		"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n",
@@ -86,7 +87,8 @@ func TestHostileBytes(t *testing.T) {
 func FuzzGateway(f *testing.F) {
 	f.Add("GET", "/hello", "ann", "", "", "", "", "")
 	f.Add("POST", "/orders?x=%00", "{a}:b", "198.51.100.7", "Bearer x", "Connection", "X-User, Upgrade", strings.Repeat("x", 100))
-	f.Add("PUT", "/admin/threshold?limiter=hello&key=limit:ann:/hello", "rate:limit:config", "::1", "Bearer secret", "Content-Type", "application/json", `{"threshold":5}`)
+	f.Add("PUT", "/admin/threshold?limiter=hello&key=limit:ann:/hello", "rate:limit:config", "::1",
+		"Bearer secret", "Content-Type", "application/json", `{"threshold":5}`)
 	f.Add("PUT", "//admin/../admin/rate?name=gateway:", "\xff\r\n", "unknown", "Basic eDp5", "Upgrade", "h2c", "")
 	f.Add("HEAD", "/hello", strings.Repeat("é", 200), "1.2.3.4, ::ffff:1.2.3.4%eth0", "", "X-Real-Ip", "}{", "")
 	f.Add("CONNECT", "*", "", "", "", "Content-Length", "-1", "")
@@ -106,7 +108,9 @@ func FuzzGateway(f *testing.F) {
 		log.Reset()
 		r := httptest.NewRequest(http.MethodGet, "/", strings.NewReader(body))
 		r.Method, r.URL, r.RequestURI = method, at, target
-		r.Header = http.Header{"X-User": {user}, "X-Forwarded-For": {forwarded}, "Forwarded": {"for=" + forwarded}, "Authorization": {authorization}}
+		r.Header = http.Header{
+			"X-User": {user}, "X-Forwarded-For": {forwarded}, "Forwarded": {"for=" + forwarded}, "Authorization": {authorization},
+		}
 		r.Header[http.CanonicalHeaderKey(name)] = []string{value}
 		w := httptest.NewRecorder()
 		g.ServeHTTP(w, r)
