@@ -2,7 +2,6 @@ package chaos_test
 
 import (
 	"cmp"
-	"context"
 	"flag"
 	"fmt"
 	"iter"
@@ -15,6 +14,7 @@ import (
 	"time"
 
 	"github.com/redis/go-redis/v9"
+	"github.com/redis/go-redis/v9/logging"
 	"github.com/stretchr/testify/require"
 
 	"github.com/rratelimiter/rratelimiter/internal/test/redistest"
@@ -34,7 +34,7 @@ const fewRounds = 2
 
 func TestChaos(t *testing.T) { //nolint:paralleltest // it counts goroutines
 	redistest.SkipShort(t, "real redis-servers")
-	redis.SetLogger(silence{})
+	logging.Disable()
 	t.Cleanup(jvms.close)
 	seed, started, sum := askedSeed(), servers{}, summary{}
 	for number := range askedRounds(fewRounds) {
@@ -113,11 +113,6 @@ func askedPlan(t *testing.T, seed uint64, number int) *plan {
 	}
 	return p
 }
-
-// silence keeps go-redis from telling of each connection that it can't make.
-type silence struct{}
-
-func (silence) Printf(context.Context, string, ...any) {}
 
 // summary is how often there was what in a run, by what it is: calls, faults and so on.
 type summary map[string]map[string]int
@@ -210,7 +205,7 @@ func TestBesideRedisson(t *testing.T) { //nolint:paralleltest // it would slow d
 	if less := askedReduction(t).String(); less != "" {
 		t.Fatalf("rounds here are not made with less: %s", less)
 	}
-	redis.SetLogger(silence{})
+	logging.Disable()
 	t.Cleanup(jvms.close)
 	seed, started := askedSeed(), servers{}
 	for number := range askedRounds(0) {

@@ -14,6 +14,7 @@ import (
 
 	"github.com/alicebob/miniredis/v2"
 	"github.com/redis/go-redis/v9"
+	"github.com/redis/go-redis/v9/logging"
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
@@ -22,12 +23,8 @@ import (
 	"github.com/rratelimiter/rratelimiter/internal/test/redistest"
 )
 
-type silent struct{}
-
-func (silent) Printf(context.Context, string, ...any) {}
-
 func TestMain(m *testing.M) {
-	redis.SetLogger(silent{})
+	logging.Disable()
 	m.Run()
 }
 
