@@ -195,8 +195,7 @@ func TestTrailersOfStreams(t *testing.T) {
 		assert.Equal(t, test.want, figures(stream.Trailer()))
 	}
 	stream, _ := duplex(t, conn)
-	_, err := stream.Recv()
-	require.Error(t, err)
+	require.Error(t, limitertest.Second(stream.Recv()))
 	assert.Equal(t, []string{"5", "0"}, figures(stream.Trailer()), "refused as it opens")
 	assert.Equal(t, []string{"1000"}, stream.Trailer().Get(pushbackTrailer))
 }
@@ -453,8 +452,7 @@ func TestStreamClientWaitsPerMessage(t *testing.T) {
 		}
 		assert.Equal(t, 3*time.Second, time.Since(start))
 		require.NoError(t, stream.CloseSend())
-		_, err := stream.Recv()
-		require.ErrorIs(t, err, io.EOF)
+		require.ErrorIs(t, limitertest.Second(stream.Recv()), io.EOF)
 		require.ErrorIs(t, <-service.ended, io.EOF)
 	})
 }
@@ -511,8 +509,7 @@ func TestStreamClientFreesItsContext(t *testing.T) {
 		},
 		"by an error": func(t *testing.T, stream grpc.ClientStream) {
 			require.NoError(t, stream.CloseSend())
-			_, err := stream.Header()
-			require.Error(t, err)
+			require.Error(t, limitertest.Second(stream.Header()))
 		},
 	} {
 		t.Run(name, func(t *testing.T) {

@@ -234,8 +234,7 @@ func (w *Wire) Ask(t testing.TB, wishes ...Wish) []int64 {
 		w.gate = g
 		w.mu.Unlock()
 		wg.Go(func() {
-			_, err := w.TryAcquire(context.Background(), w.Rate+1, 0)
-			assert.ErrorIs(t, err, rratelimiter.ErrPermitsExceedRate)
+			assert.ErrorIs(t, Second(w.TryAcquire(context.Background(), w.Rate+1, 0)), rratelimiter.ErrPermitsExceedRate)
 		})
 		<-g.reached
 		open = func() { close(g.open) }

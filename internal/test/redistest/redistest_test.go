@@ -269,13 +269,6 @@ func TestLeastCommandsAreThoseOfTheScripts(t *testing.T) {
 	assert.Equal(t, want, got)
 }
 
-func TestKeysOf(t *testing.T) {
-	t.Parallel()
-	assert.Equal(t, "~orders ~{orders}:*", redistest.KeysOf("orders"))
-	assert.Equal(t, "~a{b}c ~a{b}c:*", redistest.KeysOf("a{b}c"))
-	assert.Equal(t, "~shop:* ~{shop:*", redistest.KeysWithPrefix("shop:"))
-}
-
 func TestAddUser(t *testing.T) {
 	t.Parallel()
 	s := redistest.StartRedis(t)

@@ -1,9 +1,7 @@
 package redistest_test
 
 import (
-	"context"
 	"strconv"
-	"sync"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -82,35 +80,6 @@ func TestVirtualOnEachRelease(t *testing.T) {
 	}
 }
 
-// A bubble fails its test when a goroutine is left, so these need no assertion about that.
-
-func TestMiniLeavesNothingAfterManyCallers(t *testing.T) {
-	t.Parallel()
-	synctest.Test(t, func(t *testing.T) {
-		rdb, _ := redistest.Mini(t)
-		var wg sync.WaitGroup
-		for range 200 {
-			wg.Go(func() { assert.NoError(t, rdb.Incr(t.Context(), "key").Err()) })
-		}
-		wg.Wait()
-		assert.Equal(t, "200", rdb.Get(t.Context(), "key").Val())
-	})
-}
-
-func TestMiniLeavesNothingWhenCallersGiveUp(t *testing.T) {
-	t.Parallel()
-	synctest.Test(t, func(t *testing.T) {
-		rdb, m := redistest.Mini(t)
-		ctx, cancel := context.WithCancel(t.Context())
-		cancel()
-		for range 20 {
-			go rdb.Incr(ctx, "key")
-			go rdb.Incr(t.Context(), "key")
-		}
-		m.Close()
-	})
-}
-
 func TestMiniTakesLongPipelines(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -126,40 +95,4 @@ func TestMiniTakesLongPipelines(t *testing.T) {
 		assert.Len(t, cmds, 5000)
 		assert.Zero(t, time.Since(start), "nothing waited for a timeout")
 	})
-}
-
-func TestMiniClientTimesOutOnTheFakeClock(t *testing.T) {
-	t.Parallel()
-	synctest.Test(t, func(t *testing.T) {
-		_, m := redistest.Mini(t)
-		p := redistest.MiniProxy(t, m)
-		rdb := p.Client(t, &redis.Options{MaxRetries: -1, ReadTimeout: 7 * time.Second})
-		p.OnCommand(redistest.Nth(1, "incr", redistest.Swallow))
-		start := time.Now()
-		require.Error(t, rdb.Incr(t.Context(), "key").Err())
-		assert.Equal(t, 7*time.Second, time.Since(start))
-		assert.Equal(t, "1", rdb.Get(t.Context(), "key").Val(), "a new connection works")
-	})
-}
-
-func TestHook(t *testing.T) {
-	t.Parallel()
-	rdb, _ := redistest.Mini(t)
-	var seen []string
-	rdb.AddHook(redistest.BeforeCommands(func(cmds ...redis.Cmder) {
-		for _, cmd := range cmds {
-			if cmd.Name() != "hello" { // a new connection's
-				seen = append(seen, cmd.Name())
-			}
-		}
-	}))
-	rdb.AddHook(redistest.Hook(nil))
-	require.NoError(t, rdb.Set(t.Context(), "key", 1, 0).Err())
-	_, err := rdb.Pipelined(t.Context(), func(pipe redis.Pipeliner) error {
-		pipe.Incr(t.Context(), "key")
-		pipe.Get(t.Context(), "key")
-		return nil
-	})
-	require.NoError(t, err)
-	assert.Equal(t, []string{"set", "incr", "get"}, seen)
 }
