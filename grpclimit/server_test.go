@@ -336,7 +336,8 @@ func TestPeer(t *testing.T) {
 		assert.Equal(t, "grpc:/test/Call:"+want, keyOf(ctx, t), "%v", address)
 	}
 	for name := range interceptors { // a client has no peer yet
-		err := interceptors[name](middlewaretest.Grants(), quiet, grpclimit.WithKey(grpclimit.Peer()))(t.Context(), func() error { return nil })
+		made := interceptors[name](middlewaretest.Grants(), quiet, grpclimit.WithKey(grpclimit.Peer()))
+		err := made(t.Context(), func() error { return nil })
 		assert.Equal(t, codes.Unavailable, status.Code(err), name)
 	}
 }

@@ -231,7 +231,8 @@ func TestATimeoutOnAServerThatHangs(t *testing.T) {
 				require.ErrorIs(t, err, rratelimiter.ErrUnavailable)
 				assert.LessOrEqual(t, time.Since(start), 101*time.Millisecond)
 				start = time.Now()
-				_, err = c.TryAcquireAll(t.Context(), 1, time.Millisecond, c.RateLimiter("{a}3", byDefault), c.RateLimiter("{a}4", byDefault))
+				both := []*rratelimiter.RateLimiter{c.RateLimiter("{a}3", byDefault), c.RateLimiter("{a}4", byDefault)}
+				_, err = c.TryAcquireAll(t.Context(), 1, time.Millisecond, both...)
 				require.ErrorIs(t, err, rratelimiter.ErrUnavailable)
 				assert.LessOrEqual(t, time.Since(start), 101*time.Millisecond)
 				proxy.OnCommand(nil)

@@ -88,7 +88,8 @@ func NewWireOf(
 	t.Cleanup(w.LetGo)
 	// A caller whose time were over would go without the answer that the test waits for.
 	opts = append([]rratelimiter.Option{rratelimiter.WithCallTimeout(time.Minute), rratelimiter.WithClientID(id)}, opts...)
-	w.Client = NewClient(t, w.Proxy.FairClient(t, &redis.Options{ReadTimeout: answerTimeout, MaxRetries: maxRetries, PoolSize: connections}), opts...)
+	rdb := w.Proxy.FairClient(t, &redis.Options{ReadTimeout: answerTimeout, MaxRetries: maxRetries, PoolSize: connections})
+	w.Client = NewClient(t, rdb, opts...)
 	name := redistest.Name(t)
 	w.Other = NewClient(t, w.Redis, opts...).RateLimiter(name)
 	if byDefault {

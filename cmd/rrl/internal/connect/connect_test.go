@@ -264,7 +264,8 @@ func TestPassword(t *testing.T) {
 			open(t, connect.Single, connect.Options{Redis: addr, PasswordFile: file(t, "secret,12\n")})
 			open(t, connect.Single, connect.Options{Redis: addr, Getenv: variable("REDIS_PASSWORD", "secret,12")})
 			open(t, connect.Single, connect.Options{Redis: addr, Getenv: variable("REDISCLI_AUTH", "secret,12")})
-			open(t, connect.Single, connect.Options{Redis: "redis://:secret,12@" + addr, Getenv: variable("REDIS_PASSWORD", "secret-wrong")})
+			wrong := variable("REDIS_PASSWORD", "secret-wrong")
+			open(t, connect.Single, connect.Options{Redis: "redis://:secret,12@" + addr, Getenv: wrong})
 			open(t, connect.Single, connect.Options{Redis: "redis://:secret-wrong@" + addr, PasswordFile: file(t, "secret,12")})
 
 			if name == "redis" { // a miniredis says so at the first command
