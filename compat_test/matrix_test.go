@@ -52,6 +52,12 @@ func newPeer(t *testing.T, version string) javaPeer {
 	return javaPeer{startDriver(t, version), model.ReleaseOf(version)}
 }
 
+// javaPeer is a service in Java.
+type javaPeer struct {
+	driver  *javaDriver
+	release *model.Release
+}
+
 // service returns a service of the JVM that uses the server at url.
 func (peer javaPeer) service(t *testing.T, url string) service {
 	t.Helper()
@@ -297,12 +303,6 @@ func releases(t testing.TB) []string {
 type fleet struct {
 	javas  []javaPeer
 	oldest string // the release that Go is told to share limiters with; none without
-}
-
-// javaPeer is a service in Java.
-type javaPeer struct {
-	driver  *javaDriver
-	release *model.Release
 }
 
 // String returns the fleet's releases of Redisson.

@@ -59,6 +59,27 @@ type violation struct {
 	at      time.Duration // when it was noticed
 }
 
+// A plan is what a round is to be, all of it drawn from the seed and its number.
+type plan struct {
+	seed     uint64
+	number   int
+	arenas   []string // that it may be on
+	releases []string // of Redisson that it may have
+	servers  string   // which it is on
+	beside   bool     // it is to be measured beside another one of the same calls
+	redisson string   // the release that programs have which take part; empty where none do
+	mood     mood
+	length   time.Duration
+	limiters []*limiter
+	clients  []clientPlan
+	weather  []*weather    // what becomes of single commands
+	stormy   float64       // how many of them
+	faults   []*fault      // of servers and clients
+	pause    time.Duration // between faults, at most
+	hook     func(*goCrew) redis.Hook
+	reduced  reduction // what it does without
+}
+
 // run makes the round happen and checks it.
 func (p *plan) run(t *testing.T, a arena) *round {
 	t.Helper()
@@ -283,27 +304,6 @@ const (
 	losing   mood = "losing"   // data gets lost
 	stepping mood = "stepping" // calls get lost, and the server's clock is set
 )
-
-// A plan is what a round is to be, all of it drawn from the seed and its number.
-type plan struct {
-	seed     uint64
-	number   int
-	arenas   []string // that it may be on
-	releases []string // of Redisson that it may have
-	servers  string   // which it is on
-	beside   bool     // it is to be measured beside another one of the same calls
-	redisson string   // the release that programs have which take part; empty where none do
-	mood     mood
-	length   time.Duration
-	limiters []*limiter
-	clients  []clientPlan
-	weather  []*weather    // what becomes of single commands
-	stormy   float64       // how many of them
-	faults   []*fault      // of servers and clients
-	pause    time.Duration // between faults, at most
-	hook     func(*goCrew) redis.Hook
-	reduced  reduction // what it does without
-}
 
 // drawer returns the draw of one part of a round.
 func drawer(seed uint64, number int, of ...any) *rand.Rand {

@@ -47,6 +47,16 @@ type Process struct {
 	err    error         // how it ended; to be read once ended is closed
 }
 
+// Driver is a Maven project whose compile phase writes "classes" and "classpath"
+// into the folder that its property driver.directory names.
+type Driver struct {
+	Name       string   // for errors
+	Source     string   // the folder of its pom.xml
+	Cache      string   // where builds are kept; "" for target in Source
+	Version    string   // that of a library in the build, or ""
+	Properties []string // given to Maven, as -Dname=value
+}
+
 // Start runs the class of the driver in a JVM with these options. The error is a
 // *MissingError if this machine lacks what it takes.
 func (d Driver) Start(class string, options ...string) (*Process, error) {
@@ -216,16 +226,6 @@ func StartRedisson(source, release string) (*Process, error) {
 type MissingError struct{ Why string }
 
 func (e *MissingError) Error() string { return e.Why }
-
-// Driver is a Maven project whose compile phase writes "classes" and "classpath"
-// into the folder that its property driver.directory names.
-type Driver struct {
-	Name       string   // for errors
-	Source     string   // the folder of its pom.xml
-	Cache      string   // where builds are kept; "" for target in Source
-	Version    string   // that of a library in the build, or ""
-	Properties []string // given to Maven, as -Dname=value
-}
 
 var building sync.Mutex
 
