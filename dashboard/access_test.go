@@ -41,7 +41,8 @@ func TestEveryAnswerIsGuarded(t *testing.T) {
 	for _, path := range []string{"/", "/assets/app.js", "/assets/style.css", "/api/about", "/api/limiters", "/none", "/api/none"} {
 		h := s.read(path).Header()
 		for header, want := range map[string]string{
-			"Content-Security-Policy": policy, "X-Content-Type-Options": "nosniff", "X-Frame-Options": "DENY", "Referrer-Policy": "no-referrer",
+			"Content-Security-Policy": policy, "X-Content-Type-Options": "nosniff",
+			"X-Frame-Options": "DENY", "Referrer-Policy": "no-referrer",
 		} {
 			assert.Equal(t, want, h.Get(header), "%s of %s", header, path)
 		}

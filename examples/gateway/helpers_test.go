@@ -11,6 +11,7 @@ import (
 	"net/http"
 	"net/http/httptest"
 	"net/url"
+	"slices"
 	"strings"
 	"sync"
 	"testing"
@@ -116,7 +117,8 @@ func inMemory(rdb *redis.Client, log io.Writer, quota int64, failure limit.Failu
 	transport := &services{host: map[string]http.Handler{"greeter": greeter(), "shop": shop()}}
 	return newGateway(config{
 		rdb: rdb, greeter: &url.URL{Scheme: "http", Host: "greeter"}, shop: &url.URL{Scheme: "http", Host: "shop"}, transport: transport,
-		token: token, perClient: quota, shopRate: plenty, timeout: time.Minute, failure: failure, log: slog.New(slog.NewTextHandler(log, nil)),
+		token: token, perClient: quota, shopRate: plenty, timeout: time.Minute, failure: failure,
+		log: slog.New(slog.NewTextHandler(log, nil)),
 	}), transport
 }
 
@@ -209,8 +211,8 @@ func quotas(t testing.TB, h http.Header) map[string][3]int64 {
 // ours reports whether a key of Redis begins as the gateway's do.
 func ours(key string) bool {
 	key = strings.TrimPrefix(key, "{")
-	return strings.HasPrefix(key, userPrefix) || strings.HasPrefix(key, clientPrefix+"client:") || strings.HasPrefix(key, clientPrefix+"admin:") ||
-		strings.HasPrefix(key, shopLimiter) || key == thresholds
+	prefixes := []string{userPrefix, clientPrefix + "client:", clientPrefix + "admin:", shopLimiter}
+	return key == thresholds || slices.ContainsFunc(prefixes, func(prefix string) bool { return strings.HasPrefix(key, prefix) })
 }
 
 // checkKeys checks that Redis has keys of the gateway alone.
