@@ -9,6 +9,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/rratelimiter/rratelimiter/cmd/rrl/internal/connect"
+	"github.com/rratelimiter/rratelimiter/cmd/rrl/internal/live"
 	"github.com/rratelimiter/rratelimiter/cmd/rrl/internal/output"
 	"github.com/rratelimiter/rratelimiter/internal/holders"
 	"github.com/rratelimiter/rratelimiter/internal/look"
@@ -73,6 +74,7 @@ func (a *app) printShown(s *look.Inspection) error {
 		return w.Flush()
 	}
 	line("%s", name)
+	line("  state\t%s", live.PaintHealth(a.out.Paint, s.State, stateText(s)))
 	if s.Rate != nil {
 		line("  rate\t%s", words.ShortRate(*s.Rate, *s.IntervalMS))
 		line("  type\t%s", *s.Type)
@@ -93,6 +95,22 @@ func (a *app) printShown(s *look.Inspection) error {
 	}
 	a.printAnomalies(line, s)
 	return w.Flush()
+}
+
+// stateText is the state, and what somebody asks next who sees it.
+func stateText(s *look.Inspection) string {
+	text := s.State.Signed()
+	switch {
+	case s.State == look.IsBroken:
+		return text + ": " + live.Safe(s.Broken)
+	case s.State == look.UsedUp && len(s.States) == 1:
+		if more := s.States[0].UsedUpText(); more != "" {
+			return text + ": " + more
+		}
+	case s.State == look.UsedUp:
+		return text + " for a client"
+	}
+	return text
 }
 
 // printAnomalies says what is wrong with the limiter, and of what breaks it what
@@ -151,6 +169,9 @@ func printState(line func(format string, args ...any), st *look.State, rate *int
 	if st.Unreadable {
 		line("  in use\tunknown")
 		return
+	}
+	if more := st.UsedUpText(); more != "" && st.ClientID != nil {
+		line("  used up\t%s", more)
 	}
 	line("  in use\t%d", st.InUse)
 	for _, s := range st.Shares {

@@ -100,7 +100,8 @@ func damages(t *testing.T) map[string]damage {
 		"bad rate":      {written{map[string]string{"rate": "x", "type": "0", "interval": "1"}, 7, nil}, []string{"bad_config"}, nil},
 		"bad type":      {written{map[string]string{"rate": "1", "type": "2", "interval": "1"}, 1, nil}, []string{"bad_config"}, nil},
 		"bad value":     {written{config(10, hour), "many", []redis.Z{at(d2, 10)}}, []string{"bad_value"}, nil},
-		"C read as D":   {written{config(10, hour), int64(-9_999_999_999), []redis.Z{at(c, 10)}}, []string{"sum_not_rate"}, 0},
+		"C read as D":   {written{config(10, hour), int64(-9_999_999_999), []redis.Z{at(c, 10)}}, []string{"in_debt"}, 0},
+		"lost for good": {written{config(10, hour), -3, []redis.Z{at(d2, 10)}}, []string{"in_debt"}, 0},
 		"no permits":    {written{config(10, hour), 10, nil}, nil, 10},
 		"nothing taken": {written{config(10, hour), 10, []redis.Z{at(member(t, codec.LayoutD2, 9, 0), 10)}}, nil, 10},
 	}

@@ -29,6 +29,11 @@ type State struct {
 	// told of the permits.
 	Unreadable bool `json:"-"`
 
+	// If no permit is free: when the next one is, as far as the members tell, and for
+	// how long none was granted.
+	NextMS   *int64 `json:"next_permit_ms,omitempty"`
+	UsedUpMS *int64 `json:"used_up_ms,omitempty"`
+
 	ClientName string          `json:"client_name,omitempty"`
 	Shares     []holders.Share `json:"shares"` // of the permits in use, by who has them
 }
@@ -69,6 +74,9 @@ func newState(s *snapshot, cfg *Fields, clientID *string) State {
 		st.Permits = append(st.Permits, p)
 	}
 	st.Free = st.free(s, cfg, allRunOut)
+	if cfg != nil {
+		st.tellUsedUp(s, cfg.Rate)
+	}
 	return st
 }
 

@@ -121,7 +121,7 @@ func testTop(t *testing.T) {
 	prefix := twoLimiters(t, rdb)
 	term := newTerminal()
 	ended := term.top(t.Context(), rdb, prefix+"*")
-	term.shows(t, "2 limiters, 2 in use, 1 used up", true)
+	term.shows(t, "1 used up, 2 in use of 2 limiters", true)
 	term.shows(t, ":a", true)
 	assert.Regexp(t, `(?s):b.*:a`, term.text())
 
@@ -446,7 +446,7 @@ func TestTopSaysWhatItHasNotSeen(t *testing.T) {
 	t.Parallel()
 	s := &look.Snapshot{Known: 100_000, Left: true, Walked: 0.35, Cost: look.Cost{Commands: 12, RoundTripMicros: 1500}}
 	lines := topText(s, look.View{Sort: "name"}, 120, 0, plain)
-	assert.Contains(t, lines[0], "more than 100000 limiters, 0 in use, 0 used up, 35% of the keys seen")
+	assert.Contains(t, lines[0], "0 used up, 0 in use of more than 100000 limiters, 35% of the keys seen")
 	assert.Equal(t, "cost: 12 commands/s, 1.50 ms a round trip; sorted by name", lines[1])
 }
 
@@ -502,8 +502,8 @@ func TestBrokenFitsAnyScreen(t *testing.T) {
 	last := &points[129]
 	last.At = time.Date(2026, 11, 22, 10, 20, 30, 0, time.UTC)
 	last.Broken, last.Free = "key {orders}:permits is not a sorted set", nil
-	assert.Equal(t, "10:20:30.0  broken: key {orders}:permits is not a sorted set", pointText(last))
-	assert.Equal(t, "broken: key {orders}:permits is not a sorted set", headline(last))
+	assert.Equal(t, "10:20:30.0  ! broken: key {orders}:permits is not a sorted set", pointText(last))
+	assert.Equal(t, "! broken: key {orders}:permits is not a sorted set", headline(last))
 	for _, text := range hostile() {
 		last.Broken = "why: " + text
 		s := &look.Snapshot{Known: 1, Broken: 1, Limiters: []look.Limiter{last.Limiter}}
