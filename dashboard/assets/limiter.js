@@ -1,5 +1,5 @@
 // One RateLimiter: what Redis holds of it, and what became of it since the page is open.
-import { $, duration, el, exact, keyed, nameNode, number, pace, percent, rate, say, show } from "./dom.js";
+import { $, duration, el, exact, keyed, nameNode, number, pace, percent, rate, say, show, stateText } from "./dom.js";
 import { follow } from "./api.js";
 import { bars, lines } from "./plot.js";
 import { costText } from "./limiters.js";
@@ -8,10 +8,8 @@ import { openChange } from "./change.js";
 const parts = 60; // of the coming interval, as the server adds it up
 const kept = 300; // points of the history, one a second
 
-const facts = [
-  ["free", "Free"], ["in-use", "In use"], ["rate", "Rate"], ["granted", "Granted/s"], ["refused", "Refused/s"],
-  ["type", "Shared by"], ["keep-alive", "Deleted when unused for"], ["ttl", "Expires in"], ["clients", "Clients"],
-];
+const facts = [["in-use", "In use"], ["granted", "Granted/s"], ["refused", "Refused/s"]];
+const settings = [["rate", "Rate"], ["type", "Shared by"], ["keep-alive", "Deleted when unused for"], ["ttl", "Expires in"], ["clients", "Clients"]];
 
 const actions = [
   ["rate", "Change rate"], ["release", "Release permits"], ["expire", "Let expire"], ["keep", "Keep for good"], ["migrate", "Migrate"], ["delete", "Delete"],
@@ -31,7 +29,9 @@ export function open(id, about) {
   show($("limiter-whole"), false);
   show($("limiter-body"), false);
   show($("limiter-gone"), false);
-  $("facts").replaceChildren(...facts.map(([key, title]) => el("div", { class: "fact" }, el("dt", {}, title), el("dd", { "data-fact": key, class: "figures" }, "–"))));
+  for (const [list, all] of [["facts", facts], ["settings", settings]]) {
+    $(list).replaceChildren(...all.map(([key, title]) => el("div", { class: "fact" }, el("dt", {}, title), el("dd", { "data-fact": key, class: "figures" }, "–"))));
+  }
   $("actions").replaceChildren(...actions.map(([action, title]) =>
     el("button", { type: "button", "data-action": action, on: { click: () => last && openChange(action, last) } }, title)));
   for (const table of ["holders", "states"]) $(table).tBodies[0].replaceChildren();
@@ -42,9 +42,30 @@ export function open(id, about) {
   follow("limiter/stream?" + new URLSearchParams({ id }), { limiter: update });
 }
 
+// fact says a figure; what says nothing, null, is not there.
 function fact(key, text) {
-  say($("facts").querySelector(`[data-fact="${key}"]`), text);
+  const node = $("limiter-body").querySelector(`dd[data-fact="${key}"]`);
+  show(node.parentElement, text !== null);
+  if (text !== null) say(node, text);
 }
+
+// lead says first what somebody asks who is called at night: how many are free, and if
+// none is, when the next one is and since when.
+function lead(limiter) {
+  const known = limiter.rate !== null && !limiter.broken;
+  $("lead").dataset.state = limiter.state ?? "";
+  say($("lead-free"), limiter.broken ? "broken" : known ? number(limiter.free) : "–");
+  say($("lead-of"), known ? "of " + number(limiter.rate) + " free" : "");
+  say($("lead-state"), limiter.broken ? stateText(limiter.state) + ": " + limiter.broken : stateText(limiter.state));
+  const next = soonest(limiter.states.map((state) => state.next_permit_ms));
+  const since = soonest(limiter.states.map((state) => state.used_up_ms));
+  const parts = [];
+  if (limiter.state === "used up" && next !== null) parts.push("next permit in " + duration(next));
+  if (limiter.state === "used up" && since !== null) parts.push("none granted for " + duration(since));
+  say($("lead-next"), parts.join(", "));
+}
+
+const soonest = (all) => all.reduce((least, one) => (one === undefined || (least !== null && least <= one) ? least : one), null);
 
 function update(limiter) {
   const first = last === null;
@@ -66,16 +87,15 @@ function update(limiter) {
   if (!limiter.exists) return;
   const perClient = limiter.type === "PER_CLIENT";
   const known = limiter.rate !== null;
-  fact("free", limiter.broken ? "broken" : known ? number(limiter.free) + " of " + number(limiter.rate) : "–");
-  fact("in-use", limiter.broken || !known ? "–" : number(limiter.in_use));
+  lead(limiter);
+  fact("in-use", limiter.broken || !known ? null : number(limiter.in_use));
+  fact("granted", limiter.broken ? null : pace(limiter.granted_per_second));
+  fact("refused", limiter.refused === null ? null : pace(limiter.refused_per_second) + " (" + exact(limiter.refused) + " so far)");
   fact("rate", !known ? "can't be read" : rate(limiter.rate, limiter.interval_ms));
-  fact("granted", pace(limiter.broken ? null : limiter.granted_per_second));
-  fact("refused", limiter.refused === null ? "not known here" : pace(limiter.refused_per_second) + " (" + exact(limiter.refused) + " so far)");
-  fact("type", limiter.type === null ? "–" : perClient ? "each client has its own" : "all clients");
-  fact("keep-alive", !known ? "–" : limiter.keep_alive_ms ? duration(limiter.keep_alive_ms) : "never");
-  fact("ttl", known ? duration(limiter.ttl_ms) : "–");
-  fact("clients", exact(limiter.clients));
-  show($("facts").querySelector('[data-fact="clients"]').parentElement, perClient);
+  fact("type", limiter.type === null ? null : perClient ? "each client has its own" : "all clients");
+  fact("keep-alive", limiter.keep_alive_ms ? duration(limiter.keep_alive_ms) : null);
+  fact("ttl", known && limiter.ttl_ms !== null ? duration(limiter.ttl_ms) : null);
+  fact("clients", perClient ? exact(limiter.clients) : null);
   $("actions").querySelector("[data-action=keep]").disabled = limiter.ttl_ms === null;
   updateAnomalies(limiter);
   updateReturns(limiter);

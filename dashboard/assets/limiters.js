@@ -62,7 +62,7 @@ export function callersText(item) {
 function updateRow(row, item) {
   const cells = row.cells_;
   row.classList.remove("stale");
-  cells.use.update(item.use, item.broken ? "broken" : "");
+  cells.use.update(item.use, item.state);
   say(cells.free, number(item.free));
   say(cells.rate, rate(item.rate, item.interval_ms) + own(item));
   say(cells.granted, pace(item.broken ? null : item.granted_per_second));
@@ -94,8 +94,8 @@ function update(list) {
   say($("page-info"), exact(from) + "–" + exact(Math.min(list.offset + rows, list.matching)) + " of " + exact(list.matching));
   $("prev").disabled = list.offset === 0;
   $("next").disabled = list.offset + rows >= list.matching;
-  say($("summary"), exact(list.known) + (list.more ? " limiters or more, " : " limiters, ") + exact(list.in_use) + " in use, " + exact(list.exhausted) + " used up" +
-    (list.broken > 0 ? ", " + exact(list.broken) + " broken" : "") + (list.complete ? "" : "; " + percent(list.walked) + " of the keys seen so far"));
+  say($("summary"), (list.broken > 0 ? exact(list.broken) + " broken, " : "") + exact(list.exhausted) + " used up, " + exact(list.in_use) + " in use of " +
+    exact(list.known) + (list.more ? " limiters or more" : " limiters") + (list.complete ? "" : "; " + percent(list.walked) + " of the keys seen so far"));
   show($("empty"), list.matching === 0);
   say($("empty"), list.complete ? (state.search ? "No limiter has this in its name." : "There are no limiters.") : "Looking for limiters…");
   costText(list.cost, list.round_ms);
