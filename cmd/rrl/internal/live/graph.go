@@ -50,7 +50,7 @@ func Graph(points []look.Point, interval time.Duration, columnCount, rows int, a
 		PaintHealth(paint, last.Health(), cut(headline(last), columnCount)),
 		cut(callersLine(last, columnCount), columnCount),
 	}
-	foot := costText(last.Cost) + "; a sample every " + words.Duration(interval) + "; q quits"
+	foot := costText(last.Cost) + "; a sample every " + words.Duration(interval) + "; q leaves"
 	if last.Err != nil {
 		foot = oldText(last.Err)
 	}

@@ -64,6 +64,9 @@ const minTick = 20 * time.Millisecond
 // top shows limiters on the terminal, watch one.
 func (t *terminal) top(ctx context.Context, rdb redis.UniversalClient, pattern string) (ended chan error) {
 	top := &Top{Reader: look.NewReader(rdb, pattern), View: look.View{Sort: "use"}, Interval: minTick, Reads: 5000}
+	top.Open = func(name string) *Watch {
+		return &Watch{Watcher: look.Watcher{Client: rdb, Name: name}, Interval: minTick}
+	}
 	return t.run(func(s *Screen) error { return top.Show(ctx, s, plain) })
 }
 
@@ -129,13 +132,20 @@ func testTop(t *testing.T) {
 	require.Eventually(t, func() bool { return len(term.lines()) == 5 }, time.Minute, 5*time.Millisecond)
 	requireFits(t, term.lines(), 30)
 	term.resize(100, 12)
-	term.shows(t, "\r\nNAME      ", true)
+	term.shows(t, "\r\n  NAME      ", true)
 
 	for _, step := range []struct {
 		keys []Key
 		text string
 		want bool
 	}{
+		{nil, "> " + prefix + ":b", true},
+		{[]Key{keyDown, keyDown}, "> " + prefix + ":a", true},
+		{[]Key{keyEnter}, "free 7, in use 3", true},
+		{[]Key{keyEscape}, "> " + prefix + ":a", true},
+		{[]Key{keyPageUp}, "> " + prefix + ":b", true},
+		{[]Key{keyEnd, keyEnter}, "free 7, in use 3", true},
+		{[]Key{'q'}, "> " + prefix + ":a", true},
 		{[]Key{'s'}, "sorted by in-use", true},
 		{[]Key{'r'}, "reversed", true},
 		{[]Key{'/', ':', 'B', 'x', keyDelete}, "filter: :B_", true},
@@ -290,7 +300,8 @@ func TestKeys(t *testing.T) {
 	t.Parallel()
 	assert.Equal(t, []Key{'s', 'é', keyEnter, keyDelete}, keysOf([]byte("sé\n\b")))
 	assert.Equal(t, []Key{keyEscape}, keysOf([]byte{0x1b}))
-	assert.Empty(t, keysOf([]byte("\x1b[A")), "an arrow")
+	assert.Equal(t, []Key{keyUp, keyPageDown}, keysOf([]byte("\x1b[A\x1b[6~")))
+	assert.Empty(t, keysOf([]byte("\x1b[15~")), "a function key")
 }
 
 func TestNoScreenWhereThereIsNoTerminal(t *testing.T) {
