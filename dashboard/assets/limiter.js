@@ -1,7 +1,7 @@
 // One RateLimiter: what Redis holds of it, and what became of it since the page is open.
 import { $, duration, el, exact, keyed, nameNode, number, pace, percent, rate, say, show, stateText } from "./dom.js";
 import { follow } from "./api.js";
-import { bars, lines } from "./plot.js";
+import { bands, bars } from "./plot.js";
 import { costText } from "./limiters.js";
 import { openChange } from "./change.js";
 
@@ -37,7 +37,7 @@ export function open(id, about) {
   for (const table of ["holders", "states"]) $(table).tBodies[0].replaceChildren();
   $("anomalies").replaceChildren();
   drawReturns = bars($("returns"), "returns-plot", parts);
-  drawHistory = lines($("history"), "history-plot", ["free", "granted", "refused"]);
+  drawHistory = bands($("history"), "history-plot", [["free"], ["granted", "refused"]], [0.6, 0.4]);
   document.title = "Limiter";
   follow("limiter/stream?" + new URLSearchParams({ id }), { limiter: update });
 }
@@ -52,11 +52,11 @@ function fact(key, text) {
 // lead says first what somebody asks who is called at night: how many are free, and if
 // none is, when the next one is and since when.
 function lead(limiter) {
-  const known = limiter.rate !== null && !limiter.broken;
+  const known = limiter.free !== null && !limiter.broken;
   $("lead").dataset.state = limiter.state ?? "";
-  say($("lead-free"), limiter.broken ? "broken" : known ? number(limiter.free) : "–");
+  say($("lead-free"), limiter.broken ? stateText(limiter.state) : number(limiter.free));
   say($("lead-of"), known ? "of " + number(limiter.rate) + " free" : "");
-  say($("lead-state"), limiter.broken ? stateText(limiter.state) + ": " + limiter.broken : stateText(limiter.state));
+  say($("lead-state"), limiter.broken ?? stateText(limiter.state));
   const next = soonest(limiter.states.map((state) => state.next_permit_ms));
   const since = soonest(limiter.states.map((state) => state.used_up_ms));
   const parts = [];
@@ -88,8 +88,10 @@ function update(limiter) {
   const perClient = limiter.type === "PER_CLIENT";
   const known = limiter.rate !== null;
   lead(limiter);
-  fact("in-use", limiter.broken || !known ? null : number(limiter.in_use));
-  fact("granted", limiter.broken ? null : pace(limiter.granted_per_second));
+  const told = limiter.free !== null;
+  for (const box of ["holders-box", "figures-box"]) show($(box), told);
+  fact("in-use", told ? number(limiter.in_use) : null);
+  fact("granted", told ? pace(limiter.granted_per_second) : null);
   fact("refused", limiter.refused === null ? null : pace(limiter.refused_per_second) + " (" + exact(limiter.refused) + " so far)");
   fact("rate", !known ? "can't be read" : rate(limiter.rate, limiter.interval_ms));
   fact("type", limiter.type === null ? null : perClient ? "each client has its own" : "all clients");
@@ -183,15 +185,22 @@ function updateStates(limiter) {
 function keep(limiter) {
   const at = Date.now();
   if (points.length > 0 && at - points[points.length - 1].at > 5000) points.push({ at: at - 1 }); // a gap
-  points.push({ at, free: limiter.exists && !limiter.broken ? limiter.free : null, granted: limiter.broken ? null : limiter.granted_per_second, refused: limiter.refused_per_second });
+  const told = limiter.free !== null && limiter.exists;
+  const before = points.findLast((point) => point.setting !== undefined);
+  const setting = limiter.rate === null ? undefined : rate(limiter.rate, limiter.interval_ms);
+  points.push({
+    at, setting, mark: before !== undefined && setting !== undefined && before.setting !== setting,
+    free: told ? limiter.free : null, granted: told ? limiter.granted_per_second : null, refused: limiter.refused_per_second,
+  });
   points = points.slice(-kept);
   const span = Math.max(60000, Math.min(kept * 1000, at - points[0].at));
   const paces = Math.max(1, ...points.map((point) => Math.max(point.granted ?? 0, point.refused ?? 0)));
-  const free = Math.max(limiter.rate ?? 1, 1);
-  drawHistory(points, span, [free, paces, paces], {
+  const free = Math.max(limiter.rate ?? 1, 1, ...points.map((point) => point.free ?? 0));
+  drawHistory(points, span, [free, paces], {
     left: duration(span) + " ago",
     right: "now",
-    top: "━ free of " + number(free) + "   ┅ granted/s, up to " + pace(paces) + (limiter.refused === null ? "" : "   ┈ refused/s"),
+    highest: [number(free) + " free", pace(paces) + "/s"],
+    top: "Above free permits, below granted" + (limiter.refused === null ? "" : " and ┈ refused") + " a second" + (points.some((point) => point.mark) ? "; ┊ the rate was changed" : ""),
     spoken: limiter.broken ? "Calls fail: " + limiter.broken + "." : "Free permits now " + number(limiter.free) + " of " + number(free) + "; granted a second now " + pace(limiter.granted_per_second) + ", at most " + pace(paces) + " in the time shown.",
   });
 }

@@ -165,7 +165,7 @@ func TestTheListFindsAndSorts(t *testing.T) {
 	assert.Contains(t, callers, "mobile app")
 
 	names := `[...document.querySelectorAll('#limiters tbody tr [data-col="name"]')].map(e => e.innerText.trim())`
-	p.choose("#sort", "name")
+	p.click("#limiters [data-sort=name]")
 	p.until(`(n => n.length === 16 && n[0] === 'shop:api:00' && n[15] === 'shop:search')(` + names + `)`)
 	p.click("#reverse")
 	p.until(`(n => n.length === 16 && n[15] === 'shop:api:00' && n[0] === 'shop:search')(` + names + `)`)
@@ -175,8 +175,10 @@ func TestTheListFindsAndSorts(t *testing.T) {
 
 	p.fill("#search", "api:1")
 	p.until(`(n => n.length === 2 && n.every(x => x.includes('api:1')))(` + names + `)`)
+	assert.Equal(t, "#/?search=api%3A1", get[string](p, "location.hash"), "it can be sent to others")
+	openLive(t, s.url+"#/?search=api%3A1&sort=name&reverse=true", look{}).until(`(n => n.length === 2 && n[0] === 'shop:api:11')(` + names + `)`)
 	p.fill("#search", "there is none")
-	p.until(seen("#empty"))
+	p.until(seen("#empty-search"))
 	p.fill("#search", "")
 	p.until(`(n => n.length === 16)(` + names + `)`)
 
