@@ -103,6 +103,8 @@ take sliding-log k                    !> --limit is missing
 take sliding-log HASH --limit 1/1s --thresholds HASH          !> the hash that --thresholds names
 take sliding-log k --limit 5/1m --thresholds hash             !> threshold "k" is no whole number
 take token-bucket k --capacity 5                              !> --refill is missing
+take token-bucket k --capacity 5 --limit 5+1/1s              !> --limit and --capacity exclude each other
+take token-bucket k --limit 5/1s                             !> "5/1s" is no capacity
 take token-bucket k --capacity 5 --refill 1/100ms             !> interval 100ms is not a whole number of seconds
 take token-bucket k --capacity 5 --refill 1/1s --borrow -1    !> borrowing of -1 tokens
 threshold                             !> KEY is missing

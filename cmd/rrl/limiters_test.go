@@ -249,11 +249,11 @@ func TestTake(t *testing.T) {
 		{time.Second, "sliding-log l --limit 3/1m --peek => 1 of 3 left"},
 		{time.Second, "sliding-log l --limit 3/1m --peek -n 2 -> 1 of 3 left, 2 permits in 59s"},
 
-		{0, "token-bucket b --capacity 10 --refill 1/1s --peek => 10 of 10 left"},
+		{0, "token-bucket b --limit 10+1/1s --peek => 10 of 10 left"},
 		{0, "fixed-window w2 --limit 10/1s --peek => 10 of 10 left"},
 		{0, "token-bucket b --capacity 10 --refill 1/1s -n 8 => granted 8 permits, 2 left"},
 		{0, "token-bucket b --capacity 10 --refill 1/1s -n 3 -> denied 3 permits, 2 left, try again in 1s"},
-		{0, "token-bucket b --capacity 10 --refill 1/1s --borrow 1 -n 3 => granted 3 permits, 0 left"},
+		{0, "token-bucket b --limit 10+1/1s --borrow 1 -n 3 => granted 3 permits, 0 left"},
 		{0, "token-bucket b --capacity 10 --refill 1/1s -> denied 1 permit, 0 left, try again in 2s"},
 	} {
 		s.SetTime(startOfClock.Add(at.after))
