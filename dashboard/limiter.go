@@ -125,6 +125,7 @@ type holder struct {
 	Who     string       `json:"who"`
 	Mark    string       `json:"mark,omitempty"`
 	Permits int64        `json:"permits"`
+	Oldest  int64        `json:"oldest_ms"` // ago, when the oldest of them was granted
 }
 
 type permit struct {
@@ -272,7 +273,7 @@ func stateOf(s *look.State, f *look.Inspection) state {
 		st.Client, st.ClientName = &id, cut(s.ClientName, maxTold)
 	}
 	for _, share := range s.Shares[:min(len(s.Shares), maxHolders)] {
-		st.Holders = append(st.Holders, holder{share.Kind, cut(share.Name, maxTold), share.Mark, share.Permits})
+		st.Holders = append(st.Holders, holder{share.Kind, cut(share.Name, maxTold), share.Mark, share.Permits, share.OldestMS})
 	}
 	for i := range s.Permits {
 		if p := &s.Permits[i]; p.Known() && !p.RanOut() && len(st.Permits) < maxPermits {

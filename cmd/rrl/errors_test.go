@@ -455,6 +455,8 @@ func looksAt(t *testing.T, s servers, limiters int) {
 		assert.EqualValues(t, 19-i, *found.States[0].Free)
 		assert.Contains(t, s.rrl("watch %s --count 1", name).stdout, fmt.Sprintf("free %d of 20", 19-i))
 	}
+	got := s.rrl("update-rate api:* 30/1h --yes") // on all masters
+	assert.Contains(t, got.stdout, fmt.Sprintf("changed %d of %d limiters", limiters, limiters), "%+v", got)
 	doctor := s.rrl("doctor api:* --json")
 	assert.NotEqual(t, exitError, doctor.code, "%+v", doctor) // of slow round trips, as a busy machine's, it warns
 	checked, _ := object(t, doctor.stdout)["limiters"].(map[string]any)

@@ -175,7 +175,7 @@ func printState(line func(format string, args ...any), st *look.State, rate *int
 	}
 	line("  in use\t%d", st.InUse)
 	for _, s := range st.Shares {
-		line("  - by %s\t%d", user(s), s.Permits)
+		line("  - by %s\t%d, the oldest for %s", user(s.Share), s.Permits, words.Ago(s.OldestMS))
 	}
 	line("  run out\t%d, to be reclaimed by coming requests", st.RunOut)
 	line("  value\t%s, expires in %s", value, formatTTL(st.ValueTTLMS))

@@ -272,6 +272,13 @@ func TestShowReadsABoundedPartOfALargeSet(t *testing.T) {
 	assert.Len(t, found.States[0].Permits, 20)
 }
 
+func sharesOf(s look.Inspection) (all []holders.Share) {
+	for _, share := range s.States[0].Shares {
+		all = append(all, share.Share)
+	}
+	return all
+}
+
 func TestShowTellsWhoHasThePermits(t *testing.T) {
 	t.Parallel()
 	s := newServer(t)
@@ -299,11 +306,12 @@ func TestShowTellsWhoHasThePermits(t *testing.T) {
 		{Kind: holders.Redisson, Permits: 3},
 		{Kind: holders.Unnamed, Mark: "b2b2b2b2b2b2b2b2", Permits: 2},
 		{Kind: holders.Unmarked, Permits: 1},
-	}, s.show("orders").States[0].Shares)
+	}, sharesOf(s.show("orders")))
+	assert.Positive(t, s.show("orders").States[0].Shares[0].OldestMS)
 	text := s.rrl("show orders").stdout
 	for _, line := range []string{
-		`in use +11\n`, `- by orders-7f9c +5\n`, `- by Redisson +3\n`, `- by a client without a name, b2b2b2b2b2b2b2b2 +2\n`,
-		`- by clients that leave no mark +1\n`,
+		`in use +11\n`, `- by orders-7f9c +5, the oldest for `, `- by Redisson +3, `, `- by a client without a name, b2b2b2b2b2b2b2b2 +2, `,
+		`- by clients that leave no mark +1, `,
 	} {
 		assert.Regexp(t, line, text)
 	}

@@ -137,24 +137,26 @@ function updateReturns(limiter) {
 function holdersOf(limiter) {
   const sums = new Map();
   for (const state of limiter.states) {
-    const all = state.client === null ? state.holders : [{ kind: "client", who: state.client_name || state.client.name, permits: state.in_use }];
+    const all = state.client === null ? state.holders : [{ kind: "client", who: state.client_name || state.client.name, permits: state.in_use, oldest_ms: Math.max(0, ...state.permits.map((one) => one.age_ms)) }];
     for (const holder of all) {
       const who = {
         named: holder.who, client: holder.who, redisson: "Redisson", unmarked: "clients that leave no mark",
         unnamed: "a client without a name, " + (holder.mark ?? "").slice(0, 8),
       }[holder.kind];
-      if (holder.permits > 0) sums.set(who, (sums.get(who) ?? 0) + holder.permits);
+      const sum = sums.get(who) ?? { who, permits: 0, oldest: 0 };
+      if (holder.permits > 0) sums.set(who, { who, permits: sum.permits + holder.permits, oldest: Math.max(sum.oldest, holder.oldest_ms) });
     }
   }
-  return [...sums].map(([who, permits]) => ({ who, permits })).sort((a, b) => b.permits - a.permits || (a.who < b.who ? -1 : 1));
+  return [...sums.values()].sort((a, b) => b.permits - a.permits || (a.who < b.who ? -1 : 1));
 }
 
 function updateHolders(limiter) {
   const all = holdersOf(limiter);
   const sum = all.reduce((sum, one) => sum + one.permits, 0);
-  keyed($("holders").tBodies[0], all, (one) => one.who, (one) => el("tr", {}, el("th", { scope: "row" }, nameNode(one.who)), el("td", { class: "n" }), el("td", { class: "n" })), (row, one) => {
+  keyed($("holders").tBodies[0], all, (one) => one.who, (one) => el("tr", {}, el("th", { scope: "row" }, nameNode(one.who)), ...[1, 2, 3].map(() => el("td", { class: "n" }))), (row, one) => {
     say(row.children[1], exact(one.permits));
     say(row.children[2], percent(one.permits / sum));
+    say(row.children[3], duration(one.oldest));
   });
   show($("holders"), all.length > 0);
   show($("holders-none"), all.length === 0 && !limiter.broken);
