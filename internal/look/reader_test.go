@@ -265,29 +265,25 @@ func watch(t *testing.T, rdb redis.UniversalClient, name string) Point {
 func plantBroken(t *testing.T, rdb *redis.Client, prefix string) {
 	t.Helper()
 	put := func(name string, fields ...any) (value, set string) { return put(t, rdb, prefix+":"+name, fields...) }
-	value, set := put("healthy", good...)
-	require.NoError(t, rdb.Set(t.Context(), value, 6, 0).Err())
-	limitertest.AddGrants(t, rdb, set, time.Second, 4, 1)
-	_, set = put("set", good...)
-	require.NoError(t, rdb.Set(t.Context(), set, "x", 0).Err())
-	value, _ = put("value", good...)
-	require.NoError(t, rdb.RPush(t.Context(), value, "x").Err())
-	value, _ = put("text", good...)
-	require.NoError(t, rdb.Set(t.Context(), value, "\x1b[31m"+strings.Repeat("many", 1000), 0).Err())
-	_, set = put("member", good...)
-	require.NoError(t, rdb.ZAdd(t.Context(), set, redis.Z{Score: 1, Member: "what is this"}).Err())
-	value, set = put("mixed", good...)
-	require.NoError(t, rdb.Set(t.Context(), value, 8, 0).Err())
-	limitertest.AddGrants(t, rdb, set, 0, 1, 1)
+	sets := map[string]string{}
+	for name, state := range map[string]any{ // its value, and what is granted of it
+		"healthy": 6, "set": nil, "value": nil, "text": "\x1b[31m" + strings.Repeat("many", 1000), "member": nil, "mixed": 8, "debt": -3,
+		"misread": -9_999_999_999, "ttl": 10,
+	} {
+		value, set := put(name, good...)
+		sets[name] = set
+		if state != nil {
+			require.NoError(t, rdb.Set(t.Context(), value, state, 0).Err())
+		}
+	}
+	for name, permits := range map[string]int{"healthy": 4, "mixed": 1, "debt": 2} {
+		limitertest.AddGrants(t, rdb, sets[name], time.Second, permits, 1)
+	}
+	require.NoError(t, rdb.Set(t.Context(), sets["set"], "x", 0).Err())
+	require.NoError(t, rdb.RPush(t.Context(), "{"+prefix+":value}:value", "x").Err())
+	require.NoError(t, rdb.ZAdd(t.Context(), sets["member"], redis.Z{Score: 1, Member: "what is this"}).Err())
 	now := float64(limitertest.ServerNow(t, rdb))
-	require.NoError(t, rdb.ZAdd(t.Context(), set, redis.Z{Score: now - 10, Member: limitertest.NewMember(t, codec.LayoutB, 1)}).Err())
-	value, set = put("debt", good...)
-	require.NoError(t, rdb.Set(t.Context(), value, -3, 0).Err())
-	limitertest.AddGrants(t, rdb, set, time.Second, 2, 1)
-	value, _ = put("misread", good...)
-	require.NoError(t, rdb.Set(t.Context(), value, -9_999_999_999, 0).Err())
-	value, _ = put("ttl", good...)
-	require.NoError(t, rdb.Set(t.Context(), value, 10, 0).Err())
+	require.NoError(t, rdb.ZAdd(t.Context(), sets["mixed"], redis.Z{Score: now - 10, Member: limitertest.NewMember(t, codec.LayoutB, 1)}).Err())
 	require.NoError(t, rdb.Expire(t.Context(), prefix+":ttl", time.Hour).Err())
 	put("rate", "rate", "ten\a", "interval", 1000, "type", 0)
 	put("interval", "rate", 10, "type", 0)
