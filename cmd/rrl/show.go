@@ -22,7 +22,7 @@ func newShow(a *app) *cobra.Command {
 		Use:   "show NAME",
 		Short: "Show a limiter: rate, free permits, permits in use",
 		Long: `Show a limiter: its rate, times to live, free permits and the permits in use,
-oldest first, who has them, and whatever is not as it should be. It only reads.
+oldest first, who has them, and problems. It only reads.
 Clients are known by the names that WithClientName gives them.
 
 Where each client has permits of its own, all clients are looked for by walking
@@ -119,7 +119,7 @@ func (a *app) printAnomalies(line func(format string, args ...any), s *look.Insp
 	if len(s.Anomalies) == 0 {
 		return
 	}
-	title := "not as it should be"
+	title := "problems"
 	if s.Broken != "" {
 		title = "broken"
 	}
