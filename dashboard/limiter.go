@@ -266,7 +266,8 @@ func stateOf(s *look.State, f *look.Inspection) state {
 	}
 	st := state{
 		Free: s.Free, Value: s.Value, InUse: s.InUse, RunOut: s.RunOut, Members: s.Members, Whole: s.Members <= look.MaxMembers,
-		Window: s.Window, ValueTTLMS: s.ValueTTLMS, NextMS: s.NextMS, UsedUpMS: s.UsedUpMS, Holders: []holder{}, Permits: []permit{}, Returns: []int64{},
+		Window: s.Window, ValueTTLMS: s.ValueTTLMS, NextMS: s.NextMS, UsedUpMS: s.UsedUpMS,
+		Holders: []holder{}, Permits: []permit{}, Returns: []int64{},
 	}
 	if s.ClientID != nil {
 		id := nameOf(*s.ClientID)

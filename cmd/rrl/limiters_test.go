@@ -105,7 +105,8 @@ update-rate api:10 50/1h          => ...
 	s.play(`
 acquire api:00 -n 46 => granted 46 permits, 0 left
 acquire mail -n 11   !> mail
-update-rate api:[0-9]* 50/1h --yes --json => {"found":12,"already":12,"missing":0,"changed":0,"gone":0,"failed":0,"dry_run":false,"first":[],"failures":[]}
+update-rate api:[0-9]* 50/1h --yes --json \
+  => {"found":12,"already":12,"missing":0,"changed":0,"gone":0,"failed":0,"dry_run":false,"first":[],"failures":[]}
 `)
 	own := s.show("api:own")
 	assert.Equal(t, []any{int64(50), "PER_CLIENT", int64(7_200_000)}, []any{*own.Rate, *own.Type, *own.KeepAliveMS})
@@ -113,7 +114,8 @@ update-rate api:[0-9]* 50/1h --yes --json => {"found":12,"already":12,"missing":
 	// Names on standard input, here and there.
 	in := func(names string, args ...string) outcome {
 		var stdout, stderr bytes.Buffer
-		root := newRoot(&app{out: output.Printer{Writer: &stdout}, stderr: &stderr, connect: connect.Options{Getenv: func(string) string { return "" }}})
+		none := connect.Options{Getenv: func(string) string { return "" }}
+		root := newRoot(&app{out: output.Printer{Writer: &stdout}, stderr: &stderr, connect: none})
 		root.SetIn(strings.NewReader(names))
 		root.SetArgs(append(args, s.flags...))
 		err := root.ExecuteContext(t.Context())

@@ -101,7 +101,9 @@ func (u *updateMany) run(ctx context.Context, conn *connect.Connection, name str
 }
 
 // find returns the limiters that the argument names, and names of none.
-func (u *updateMany) find(ctx context.Context, conn *connect.Connection, name string, many bool) (found []listed, missing []string, err error) {
+func (u *updateMany) find(ctx context.Context, conn *connect.Connection, name string, many bool) (
+	found []listed, missing []string, err error,
+) {
 	if many && name != fromStdin {
 		w := newWalk(conn, name)
 		stop := u.app.showProgress(w)

@@ -60,6 +60,9 @@ var problems = map[string]Problem{
 	"future_members":     {Warning, "their permits come back late", "keep the clocks of machines that run Redisson in step"},
 	"client_no_ttl":      {Warning, "each restart of a client leaves two keys that nobody removes", "give the limiter a keep-alive time, or run SCAN for old clients; rratelimiter's own clients expire"},
 	"keys_of_other_type": {Note, "they take memory and nobody reads them", "delete them"},
-	"used_up":            {Note, "requests are refused until permits come back", "rrl show NAME says when, and who has them; rrl update-rate NAME RATE changes the rate"},
-	"not_all_read":       {Note, "what was not read was not judged", ""},
+	"used_up": {
+		Note, "requests are refused until permits come back",
+		"rrl show NAME says when, and who has them; rrl update-rate NAME RATE changes the rate",
+	},
+	"not_all_read": {Note, "what was not read was not judged", ""},
 }

@@ -282,8 +282,8 @@ func plantBroken(t *testing.T, rdb *redis.Client, prefix string) {
 	require.NoError(t, rdb.Set(t.Context(), sets["set"], "x", 0).Err())
 	require.NoError(t, rdb.RPush(t.Context(), "{"+prefix+":value}:value", "x").Err())
 	require.NoError(t, rdb.ZAdd(t.Context(), sets["member"], redis.Z{Score: 1, Member: "what is this"}).Err())
-	now := float64(limitertest.ServerNow(t, rdb))
-	require.NoError(t, rdb.ZAdd(t.Context(), sets["mixed"], redis.Z{Score: now - 10, Member: limitertest.NewMember(t, codec.LayoutB, 1)}).Err())
+	older := redis.Z{Score: float64(limitertest.ServerNow(t, rdb)) - 10, Member: limitertest.NewMember(t, codec.LayoutB, 1)}
+	require.NoError(t, rdb.ZAdd(t.Context(), sets["mixed"], older).Err())
 	require.NoError(t, rdb.Expire(t.Context(), prefix+":ttl", time.Hour).Err())
 	put("rate", "rate", "ten\a", "interval", 1000, "type", 0)
 	put("interval", "rate", 10, "type", 0)

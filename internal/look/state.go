@@ -113,15 +113,17 @@ func (st *State) tell(names holders.Names) {
 	}
 	tally := holders.NewTally(names)
 	oldest := map[holders.Share]int64{}
-	for _, p := range st.Permits {
-		if p.Known() && !p.RanOut() {
-			tally.Add(p.member)
-			alone := holders.NewTally(names)
-			alone.Add(p.member)
-			whose := alone.Shares()[0]
-			whose.Permits = 0
-			oldest[whose] = max(oldest[whose], p.AgeMS)
+	for i := range st.Permits {
+		p := &st.Permits[i]
+		if !p.Known() || p.RanOut() {
+			continue
 		}
+		tally.Add(p.member)
+		alone := holders.NewTally(names)
+		alone.Add(p.member)
+		whose := alone.Shares()[0]
+		whose.Permits = 0
+		oldest[whose] = max(oldest[whose], p.AgeMS)
 	}
 	for _, share := range tally.Shares() {
 		whose := share
