@@ -43,7 +43,7 @@ func testTheList(t *testing.T) {
 	has(t, m{"known": 31.0, "in_use": 30.0, "exhausted": 1.0}, list)
 	assert.Equal(t, []any{"mail", "api:29", "api:28"}, names(list))
 	mail := rows(t, list, "limiters")["mail"]
-	has(t, m{"use": 1.0, "free": 0.0, "refused": nil}, mail) // no Observer, no refusals
+	has(t, m{"state": "used up", "use": 1.0, "free": 0.0, "refused": nil}, mail) // no Observer, no refusals
 	require.Len(t, mail["callers"], 1)
 
 	for query, want := range map[string][]any{
@@ -359,12 +359,12 @@ func TestLimitersThatAreBroken(t *testing.T) {
 		has(t, m{"use": nil, "free": nil, "in_use": nil}, list[name], name)
 		assert.NotEmpty(t, list[name]["broken"], name)
 		has(t, m{"free": nil, "in_use": nil}, s.show(name), name)
-		assert.NotEmpty(t, s.show(name)["broken"], name)
+		has(t, m{"state": "broken"}, s.show(name), name)
 		_, preview := s.post("/api/preview", m{"action": "delete", "id": idOf(name)})
 		inUse := facts(preview["before"])[factInUse]
 		assert.Equal(t, name != "value is a word", inUse == "not known", "%s: %s", name, inUse)
 	}
-	has(t, m{"broken": nil, "use": 0.9}, list["healthy"])
+	has(t, m{"broken": nil, "state": "fine", "use": 0.9}, list["healthy"])
 	for _, row := range s.get("/api/limiters?limit=3")["limiters"].([]any) {
 		assert.NotEmpty(t, row.(m)["broken"], "they come before what is in use")
 	}

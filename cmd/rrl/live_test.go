@@ -116,9 +116,9 @@ func TestDoctorJudgesLimiters(t *testing.T) {
 	for _, flags := range []string{"--time 1m", "--all"} {
 		got = s.rrl("doctor %s", flags)
 		assert.Equal(t, exitError, got.code)
-		assert.Contains(t, strings.Join(strings.Fields(got.stdout), " "), `bad_config: 1 limiter: own: field rate is "ten"`)
-		assert.Contains(t, got.stdout, "wrong_type: 1 limiter")
-		assert.Contains(t, got.stdout, "all 3 limiters looked at\n")
+		assert.Contains(t, strings.Join(strings.Fields(got.stdout), " "), `bad_config: 1 limiter broken: own: field rate is "ten"`)
+		assert.Contains(t, got.stdout, "wrong_type: 1 limiter broken")
+		assert.Contains(t, got.stdout, "all 3 limiters looked at; 3 broken, 0 used up\n")
 	}
 	got = s.rrl("doctor --sample 1")
 	assert.Contains(t, got.stdout, "1 of about ")
@@ -143,18 +143,20 @@ acquire api:orders                      => ...
 	all := s.list("*")
 	all[0].TTLMS = nil // it has one, as it is deleted when unused
 	assert.Equal(t, []listed{
-		mail, {Name: "api:orders", Rate: 100, IntervalMS: 1000, Type: "OVERALL"},
-		{Name: "jobs\n", Rate: 7, IntervalMS: 3_600_000, Type: "OVERALL"},
+		mail, {Name: "api:orders", State: look.Fine, Rate: 100, IntervalMS: 1000, Type: "OVERALL"},
+		{Name: "jobs\n", State: look.Fine, Rate: 7, IntervalMS: 3_600_000, Type: "OVERALL"},
 	}, all)
 	assert.Len(t, s.list("api:*"), 2)
 
 	s.SetTTL("jobs\n", time.Hour)
 	text := s.rrl("ls").stdout
-	assert.Regexp(t, `(?m)^NAME +RATE +TYPE +KEEP-ALIVE +EXPIRES IN$`, text)
-	assert.Regexp(t, `(?m)^api:mail +5/1m +PER_CLIENT +1h `, text)
-	assert.Regexp(t, `(?m)^api:orders +100/1s +OVERALL +- +-$`, text)
-	assert.Regexp(t, `(?m)^"jobs\\n" +7/1h +OVERALL +- +1h$`, text)
+	assert.Regexp(t, `(?m)^NAME +STATE +RATE +TYPE +KEEP-ALIVE +EXPIRES IN$`, text)
+	assert.Regexp(t, `(?m)^api:mail +- +5/1m +PER_CLIENT +1h `, text)
+	assert.Regexp(t, `(?m)^api:orders +fine +100/1s +OVERALL +- +-$`, text)
+	assert.Regexp(t, `(?m)^"jobs\\n" +fine +7/1h +OVERALL +- +1h$`, text)
 }
+
+func plainRow(_ int, line string) string { return line }
 
 // One long name does not make each line as long, and wide letters keep the columns
 // straight; a terminal has room for all.
@@ -165,11 +167,11 @@ func TestListStaysATable(t *testing.T) {
 	for _, name := range []string{"orders", "限流器", long} {
 		require.Zero(t, s.rrl("set-rate %s 100/1s", name).code)
 	}
-	assert.Equal(t, "NAME    RATE    TYPE     KEEP-ALIVE  EXPIRES IN\n"+
-		"orders  100/1s  OVERALL  -           -\n"+
-		long+"  100/1s  OVERALL  -           -\n"+
-		"限流器  100/1s  OVERALL  -           -\n", s.rrl("ls").stdout)
-	for line := range strings.SplitSeq(table([][]string{{"NAME", "RATE"}, {long, "100/1s"}, {"a", "1/1s"}}, 40), "\n") {
+	assert.Equal(t, "NAME    STATE  RATE    TYPE     KEEP-ALIVE  EXPIRES IN\n"+
+		"orders  fine   100/1s  OVERALL  -           -\n"+
+		long+"  fine   100/1s  OVERALL  -           -\n"+
+		"限流器  fine   100/1s  OVERALL  -           -\n", s.rrl("ls").stdout)
+	for line := range strings.SplitSeq(table([][]string{{"NAME", "RATE"}, {long, "100/1s"}, {"a", "1/1s"}}, 40, plainRow), "\n") {
 		assert.LessOrEqual(t, utf8.RuneCountInString(line), 40)
 	}
 }
@@ -218,7 +220,10 @@ func TestProgressLeavesNoTrace(t *testing.T) {
 func TestBrokenLimitersAreShownAsSuch(t *testing.T) {
 	t.Parallel()
 	s := newServer(t)
-	s.play("set-rate fine 10/1h => ...\nset-rate set 10/1h => ...\n")
+	s.play("set-rate a 10/1h => ...\nset-rate set 10/1h => ...\nset-rate busy 4/1h => ...\nacquire busy -n 4 => ...\n")
+	written{config(4, 60_000), 0, nil}.put(t, s.rdb, "idle") // its permits have run out
+	limitertest.AddGrants(t, s.rdb, "{idle}:permits", 2*time.Minute, 1, 3)
+	limitertest.AddGrants(t, s.rdb, "{idle}:permits", 0, 1, 1)
 	require.NoError(t, s.Set("{set}:permits", "x"))
 	s.HSet("user", "name", "ann", "type", "0")
 	require.NoError(t, s.Set("text", "x"))
@@ -230,19 +235,23 @@ func TestBrokenLimitersAreShownAsSuch(t *testing.T) {
 
 	list, top := s.rrl("ls"), s.rrl("top --count 1")
 	assert.NotContains(t, list.stdout+top.stdout, "user")
-	assert.Contains(t, top.stdout, "6 limiters, 0 in use, 0 used up, 5 broken")
-	assert.Regexp(t, `(?m)^fine +0% +10 `, top.stdout)
+	assert.Contains(t, top.stdout, "5 broken, 1 used up, 2 in use of 8 limiters")
+	assert.Regexp(t, `(?m)^a +0% +10 `, top.stdout)
+	assert.Regexp(t, `(?s)word +! broken .*zeros +! broken .*busy +# used up .*\na +fine .*idle +fine `, list.stdout)
+	assert.Regexp(t, `(?s)word +! broken: .*busy +# used up +0 .*idle +25% `, top.stdout)
+	assert.Regexp(t, `state +# used up: next permit in 1h, none granted for \d+`, s.rrl("show busy").stdout)
+	assert.Contains(t, s.rrl("watch busy --count 1").stdout, "  # used up  free 0 of 4")
 	for name, why := range broken {
-		assert.Regexp(t, `(?m)^`+name+` +broken +`, list.stdout)
+		assert.Regexp(t, `(?m)^`+name+` +! broken +`, list.stdout)
 		assert.Contains(t, list.stdout, name+" is broken: "+why+"\n")
-		assert.Regexp(t, `(?m)^`+name+` +broken: `, top.stdout)
+		assert.Regexp(t, `(?m)^`+name+` +! broken: `, top.stdout)
 		watched := s.rrl("watch %s --count 1", name)
 		assert.Equal(t, exitYes, watched.code)
-		assert.Contains(t, watched.stdout, "  broken: "+why+"\n")
+		assert.Contains(t, watched.stdout, "  ! broken: "+why+"\n")
 		assert.Equal(t, why, object(t, s.rrl("watch %s --count 1 --json", name).stdout)["broken"])
 		s.fails("corrupt state", "acquire", name)
 	}
-	assert.Contains(t, s.rrl("watch text --count 1").stdout, "broken: key text is not a hash")
+	assert.Contains(t, s.rrl("watch text --count 1").stdout, "! broken: key text is not a hash")
 	assert.Equal(t, exitNo, s.rrl("watch user").code)
 	broken["set"] = "key {set}:permits is a string, not a sorted set"
 	broken["text"] = "key text is a string, not a hash"

@@ -16,6 +16,7 @@ import (
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
+	"github.com/rratelimiter/rratelimiter/internal/look"
 	"github.com/rratelimiter/rratelimiter/internal/test/redistest"
 )
 
@@ -190,8 +191,9 @@ func TestProblemsOfLimitersAreSummedUp(t *testing.T) {
 	limiters(t, rdb, "limiter:\x1b", 10)
 	opts := options()
 	opts.Check = func(_ context.Context, name string) (Checked, error) {
-		c := Checked{Layouts: []string{"B", "D2"}}
+		c := Checked{State: look.UsedUp, Layouts: []string{"B", "D2"}}
 		if !strings.HasSuffix(name, "0") {
+			c.State = look.IsBroken
 			c.Problems = []Problem{
 				{Kind: "mixed_layouts", Text: "layouts B, D2"}, {Kind: "sum_not_rate", Text: "1 permit lost"}, {Kind: "new_kind", Text: "something"},
 			}
@@ -200,8 +202,10 @@ func TestProblemsOfLimitersAreSummedUp(t *testing.T) {
 	}
 	r := examine(t, rdb, opts)
 	assert.Equal(t, Error, r.Worst)
-	assert.Regexp(t, `^9 limiters: "limiter:\\x1b\d", "limiter:\\x1b\d", "limiter:\\x1b\d" and 6 more; of the first: layouts B, D2$`,
+	assert.Regexp(t, `^9 limiters broken: "limiter:\\x1b\d", "limiter:\\x1b\d", "limiter:\\x1b\d" and 6 more; of the first: layouts B, D2$`,
 		says(t, r, "mixed_layouts", Error, "").Text)
+	says(t, r, "limiters", Fine, "all 10 limiters looked at; 9 broken, 1 used up")
+	says(t, r, "used_up", Note, `1 limiter: "limiter:\x1b0": no permit is free`)
 	says(t, r, "sum_not_rate", Warning, "")
 	says(t, r, "new_kind", Warning, "")
 	says(t, r, "old layouts", Note, "10 limiters with members of layout B, as Redisson 3.13.3 to 3.16.3 writes")
