@@ -389,6 +389,9 @@ func TestWithRateByEachCall(t *testing.T) {
 			return limitertest.Operations[name](ctx, l)
 		}
 	}
+	calls["Reserve"] = func(ctx context.Context, _ *rratelimiter.Client, l *rratelimiter.RateLimiter) error {
+		return limitertest.Second(l.Reserve(ctx, 1, 0))
+	}
 	each(t, calls, func(t *testing.T, call change) {
 		virtual(t, map[string]rratelimiter.Config{
 			"no rate before": {}, "another": limitertest.Every(50, time.Hour), "its own": own,
