@@ -367,3 +367,21 @@ func TestKeyFunctionThatFails(t *testing.T) {
 		heard.Check(t)
 	}
 }
+
+// With WithPerMessage, Settle settles the last message.
+func TestSettleOfMessages(t *testing.T) {
+	t.Parallel()
+	opening, message := &middlewaretest.Reserver{Fake: middlewaretest.Grants()}, &middlewaretest.Reserver{Fake: middlewaretest.Grants()}
+	limiter := &struct{ limit.Reserver }{opening}
+	intercept := grpclimit.StreamServerInterceptor(limiter, grpclimit.WithPerMessage(), grpclimit.WithSettle(), grpclimit.WithKey(text("", nil)))
+	err := intercept(nil, serverStream{ctx: t.Context()}, &grpc.StreamServerInfo{FullMethod: method, IsClientStream: true},
+		func(_ any, stream grpc.ServerStream) error {
+			require.NoError(t, grpclimit.Settle(stream.Context(), 1))
+			limiter.Reserver = message
+			require.NoError(t, stream.RecvMsg(nil))
+			require.NoError(t, grpclimit.Settle(stream.Context(), 2))
+			return grpclimit.Settle(stream.Context(), 3)
+		})
+	require.ErrorIs(t, err, limit.ErrSettled)
+	assert.Equal(t, []int64{1, 2}, append(opening.Settled, message.Settled...))
+}

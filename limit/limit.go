@@ -49,6 +49,16 @@ type Returner interface {
 	TakeReturnable(ctx context.Context, key string, n int64) (d Decision, giveBack func(context.Context) error, err error)
 }
 
+// Reserver is a Limiter whose grants can be settled, for work whose cost is known when it
+// is done.
+type Reserver interface {
+	Limiter
+
+	// TakeReserved is Take of an estimate. If the permits were granted, settle sets the cost
+	// to actual permits, once: 0 undoes the grant. Else it does nothing.
+	TakeReserved(ctx context.Context, key string, n int64) (d Decision, settle func(ctx context.Context, actual int64) error, err error)
+}
+
 // Windowed is a Limiter that knows how long the span is that its limit speaks
 // of: the interval of a KeyedLimiter, the window of a fixed window or a sliding
 // log, the time in which an empty token bucket fills.
