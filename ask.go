@@ -21,6 +21,10 @@ func (l *asker) Check(ctx context.Context, q outage.Question) (limit.Decision, e
 	return limit.Decision{}, err
 }
 
+func (l *asker) AtHand(ctx context.Context, q outage.Question) (outage.Answer, bool) {
+	return l.client.engine.AtHand(ctx, &l.facts, q)
+}
+
 func (l *asker) Ask(ctx context.Context, q outage.Question) (outage.Answer, error) {
 	return l.client.engine.Acquire(ctx, &l.facts, q)
 }
@@ -71,6 +75,13 @@ func (j *jointAsker) Check(ctx context.Context, q outage.Question) (limit.Decisi
 		err = ctx.Err()
 	}
 	return limit.Decision{}, err
+}
+
+func (j *jointAsker) AtHand(ctx context.Context, q outage.Question) (a outage.Answer, known bool) {
+	if len(j.limiters) > 1 {
+		return a, false
+	}
+	return (*asker)(j.limiters[0]).AtHand(ctx, q)
 }
 
 func (j *jointAsker) Ask(ctx context.Context, q outage.Question) (outage.Answer, error) {

@@ -508,3 +508,27 @@ func ExampleRateLimiter_Reset() {
 	// <nil>
 	// 3 <nil>
 }
+
+// With a lease a busy program answers most requests from memory: what it takes ahead of a
+// user's limit is charged at once, and what is left goes back.
+func ExampleClient_Keyed_lease() {
+	client, _, stop := connect()
+	defer stop()
+
+	perUser := client.Keyed("orders:", rratelimiter.PerMinute(1000),
+		rratelimiter.WithLease(rratelimiter.Lease{Permits: 50}), rratelimiter.WithRefusalCache())
+	if err := perUser.Err(); err != nil {
+		fmt.Println(err) // a bad option
+	}
+	for i := range 100 {
+		d, err := perUser.Take(ctx, "ann", 1)
+		if i%25 == 0 {
+			fmt.Println(d.Granted, d.Limit, d.Remaining, err)
+		}
+	}
+	// Output:
+	// true 1000 999 <nil>
+	// true 1000 974 <nil>
+	// true 1000 949 <nil>
+	// true 1000 924 <nil>
+}

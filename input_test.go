@@ -259,6 +259,14 @@ func TestInputOptions(t *testing.T) {
 		keyed := good.Keyed("k:", rratelimiter.PerDay(0))
 		require.ErrorIs(t, keyed.Err(), rratelimiter.ErrInvalidConfig)
 		requireAllRefused(t, sent, keyed.Limiter("a"), "rate 0", rratelimiter.ErrInvalidConfig)
+		for text, opt := range map[string]rratelimiter.LimiterOption{
+			"WithDefault": byDefault, "WithRate": byRate, "1h0m0s": rratelimiter.WithLease(rratelimiter.Lease{Permits: 1, Life: time.Hour}),
+			"0 permits": rratelimiter.WithLease(rratelimiter.Lease{}),
+		} {
+			keyed := good.Keyed("o:", rratelimiter.PerHour(1), rratelimiter.WithShadow(), opt)
+			require.ErrorIs(t, keyed.Err(), rratelimiter.ErrInvalidConfig)
+			requireAllRefused(t, sent, keyed.Limiter("a"), text, rratelimiter.ErrInvalidConfig)
+		}
 		for _, err := range []error{good.Err(), good.RateLimiter("name", byRate).Err(), good.Keyed("", rratelimiter.PerDay(1)).Err()} {
 			assert.NoError(t, err)
 		}

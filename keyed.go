@@ -1,6 +1,7 @@
 package rratelimiter
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -12,28 +13,30 @@ import (
 	"github.com/rratelimiter/rratelimiter/limit"
 )
 
-// Keyed returns a limiter of any number of keys, such as users: the RateLimiter
-// of a key is called prefix+key, and has the rate of cfg unless it was given
-// another one: cfg is its default, as by [WithDefault], so that another cfg in the code
-// reaches keys in use. It is set up at first use. Unless cfg says otherwise its KeepAlive
-// time is its Interval: a limiter that nobody has asked for that long is full, and
-// goes. Give one a rate of its own by SetRate with the KeepAlive time that it is
-// to have.
+// Keyed returns a limiter of any number of keys, such as users. The RateLimiter of a key
+// is called prefix+key and is set up at first use, with the rate of cfg as by
+// [WithDefault]: another cfg in the code reaches keys in use, and a key whose rate SetRate
+// has set keeps it. If cfg has no KeepAlive time it is the Interval: a limiter that is not
+// used for that long is full, and goes.
 //
-// Whoever chooses keys chooses names; prefix keeps them apart from others, as long
-// as no other limiter's name begins with it: see to it that no Keyed's prefix
-// continues another's. Of such prefixes of one Client, the first 1,000 of them, and of
-// one prefix with two rates the log tells, slog's default log where the Client has none:
-// [limit.PrefixesMeet], [limit.RateDiffers]. Beside the prefix "{shop}:" no limiter should be called
-// "shop" or "{shop}" either: the keys "value" and "permits" would reach what it has
-// in Redis. A key whose limiter would share Redis keys with that of another key is
-// ErrInvalidConfig, such as "{ann}:value" beside "{ann}", or "{ann}" beside "ann"
-// where prefix is empty: escape braces and colons in keys that others choose.
-func (c *Client) Keyed(prefix string, cfg Config) *KeyedLimiter {
+// The options hold for every key: [WithLease], [WithRefusalCache], [WithFailure] and
+// [WithShadow]. [WithDefault] and [WithRate] are ErrInvalidConfig.
+//
+// No other limiter's name may begin with prefix, and no other Keyed's prefix may continue
+// it: the log reports [limit.PrefixesMeet], and [limit.RateDiffers] for one prefix with two
+// rates. A key whose limiter would share Redis keys with another's, as "{ann}:value" does
+// with "{ann}", is ErrInvalidConfig: escape braces and colons in keys that others choose.
+// docs/reference.md has more on prefixes.
+func (c *Client) Keyed(prefix string, cfg Config, opts ...LimiterOption) *KeyedLimiter {
 	if cfg.KeepAlive == 0 {
 		cfg.KeepAlive = cfg.Interval
 	}
-	return &KeyedLimiter{client: c, prefix: prefix, mapped: c.mapper(prefix), cfg: cfg, handles: make(map[string]*RateLimiter)}
+	k := &KeyedLimiter{client: c, prefix: prefix, mapped: c.mapper(prefix), cfg: cfg, handles: make(map[string]*RateLimiter)}
+	k.opts = []LimiterOption{WithDefault(cfg)}
+	if k.err = k.check(opts); k.err == nil {
+		k.opts = append(k.opts, opts...)
+	}
+	return k
 }
 
 // maxHandles is how many of a KeyedLimiter's handles are kept for the next call:
@@ -48,10 +51,26 @@ type KeyedLimiter struct {
 	prefix string
 	mapped string // prefix, as the mapper maps it
 	cfg    Config
+	opts   []LimiterOption // of the limiter of every key
+	err    error           // of the options
 
 	mu           sync.Mutex
 	begun        bool                    // the Client knows how its keys begin
 	handles, old map[string]*RateLimiter // old: those before the last that were in use
+}
+
+// check tries options on a handle that is not used.
+func (k *KeyedLimiter) check(opts []LimiterOption) error {
+	l := &RateLimiter{client: k.client, policy: k.client.policy}
+	err := l.apply(opts)
+	if l.facts.Fallback != "" {
+		err = errors.Join(err, fmt.Errorf("%w: WithDefault and WithRate are not for Keyed, whose Config says what the rate is", ErrInvalidConfig))
+	}
+	l.fallback = k.cfg
+	if err = errors.Join(err, l.checkLease()); err != nil {
+		err = fmt.Errorf("Keyed %q: %w", k.prefix, err)
+	}
+	return err
 }
 
 // Window returns the interval of Keyed's Config, whatever the rate of a key is now.
@@ -60,7 +79,7 @@ func (k *KeyedLimiter) Window() time.Duration { return k.cfg.Interval }
 // Err returns what the calls of every key report because Keyed's Config or an option of the
 // Client is bad. It is nil if all are sound, and does no I/O.
 func (k *KeyedLimiter) Err() error {
-	err := k.client.err
+	err := errors.Join(k.client.err, k.err)
 	if bad := k.cfg.validate(); bad != nil {
 		err = errors.Join(err, fmt.Errorf("Keyed %q: %w", k.prefix, bad))
 	}
@@ -135,9 +154,9 @@ func (k *KeyedLimiter) Limiter(key string) *RateLimiter {
 		k.noteLocked("")
 	}
 	if l = k.old[key]; l == nil {
-		l = k.client.RateLimiter(k.prefix+key, WithDefault(k.cfg))
+		l = k.client.RateLimiter(k.prefix+key, k.opts...)
 		l.facts.Observed = k.prefix
-		if err := k.check(key, l.keys.Config); err != nil {
+		if err := cmp.Or(k.err, k.checkKey(key, l.keys.Config)); err != nil {
 			l.err = errors.Join(err, l.err)
 			return l
 		}
@@ -162,9 +181,9 @@ func (k *KeyedLimiter) noteLocked(prefix string) {
 	k.client.prefixes.Note(k.client.observer, k.prefix+prefix, k.cfg.rate())
 }
 
-// check tells why a key, whose limiter has that name in Redis, can't be had beside
+// checkKey tells why a key, whose limiter has that name in Redis, can't be had beside
 // the others.
-func (k *KeyedLimiter) check(key, name string) error {
+func (k *KeyedLimiter) checkKey(key, name string) error {
 	if key == "" {
 		return fmt.Errorf("Keyed %q: %w: the key is empty", k.prefix, ErrInvalidConfig)
 	}

@@ -241,26 +241,20 @@ type Lease struct {
 	Life time.Duration
 }
 
-// WithLease has a handle take permits ahead: a request that goes to Redis brings
-// more than it asks for, charged at once, and TryAcquire and Acquire are served
-// from these without a round trip, as long as the lease lives. The guarantee:
-// what is charged obeys the limit exactly, and what is used obeys the rate for
-// each span of the interval less the lease's life.
+// WithLease takes permits ahead: a request that goes to Redis brings more than it asks
+// for, charged at once, and further requests are served from these without a round trip,
+// as long as the lease lives. What is charged obeys the limit exactly; what is used obeys
+// the rate for each span of the interval less the lease's life. docs/reference.md says how
+// much is taken ahead, when it goes back, and what Take then tells.
 //
-// How many permits are taken ahead follows the handle's demand: at most a 16th
-// of what is free, fewer where requests are refused or permits are left over, and
-// none where demand is low or an answer takes as long as a lease lives. Permits
-// not used are given back at the end of the lease's life, by Client.Close, and
-// before a Release, Reset, SetRate, UpdateRate, Delete, Rename or change of the time to
-// live through the same Client. A request for more permits than the lease has
-// left ends it too. While callers stand in line, nothing is taken ahead.
+// TryAcquire, Acquire, Take and TakeUpTo are served so, and through [Client.Keyed] the
+// middleware. To others, Peek, AvailablePermits and TryAcquireAll included, permits of a
+// lease are in use. Changes by other programs are noticed when the lease ends, and a
+// limiter with a KeepAlive time may go earlier by the lease's life. A lease belongs to its
+// handle, so keep the handle.
 //
-// To others, Take, Peek, AvailablePermits and TryAcquireAll included, permits of a lease
-// are in use. Changes by other programs are noticed when the lease ends, and a
-// limiter with a KeepAlive time may go earlier by the lease's life. A lease belongs
-// to its handle, so keep the handle. Bad values, an interval of WithDefault or WithRate
-// not above Life among them, are ErrInvalidConfig; beside Redissons before 3.35 leases
-// are ErrUnsupported.
+// Bad values, an interval of WithDefault or WithRate not above Life among them, are
+// ErrInvalidConfig; beside Redissons before 3.35 leases are ErrUnsupported.
 func WithLease(lease Lease) LimiterOption {
 	return limiterOption(func(l *RateLimiter) error {
 		switch {
@@ -285,32 +279,17 @@ func (l *RateLimiter) checkLease() error {
 	return nil
 }
 
-// WithRefusalCache has a handle remember that permits were refused. The
-// guarantee: a limiter known to be exhausted is not asked again before the moment
-// that the server named.
+// WithRefusalCache remembers that permits were refused: a limiter known to be exhausted
+// is not asked again before the moment that the server named. It counts for Take, TakeUpTo
+// and TryAcquire with a timeout of 0 or less, of at least as many permits as were refused.
 //
-// It counts for Take and for TryAcquire with a timeout of 0 or less, of at least
-// as many permits as were refused; more than the limiter is known to have in an
-// interval are asked for, and so is what Take can't answer with figures. Take's
-// RetryAfter and ResetAfter are less by the time that has passed; for more permits
-// than were refused, RetryAfter is the least that it can be. Permits that the
-// Client takes since, by whichever call, end what is known of the figures, not the
-// refusal: Take asks, TryAcquire does not. What others have taken since, and what
-// has come free while not all of the permits were, the figures leave out.
+// What this Client gives back or changes ends the refusal early, and what other Go programs
+// do with [WithNotices]. What Redisson releases or sets is noticed at the moment named. A
+// limiter with a time to live is asked when half of that is over, if that comes first; to
+// know, a refusal for more than 100ms of one without a KeepAlive time costs one more, small
+// script call. docs/reference.md says what Take tells meanwhile.
 //
-// The moment is counted from when the refused request was sent, so that nobody is
-// refused whom Redis would grant. A Release, Reset, SetRate, UpdateRate, Delete, Rename or
-// change of the time to live through the same Client ends the refusal early, as
-// do permits that the Client gives back; those of other Go programs do so with
-// [WithNotices]. What Redisson releases or sets is noticed at the moment named, not
-// before. A limiter with a time to live is asked when half of that is over, if
-// that comes first; to know, a refusal for more than 100ms of one without a KeepAlive
-// time costs one more, small script call. What is answered from memory starts no
-// KeepAlive time anew: where callers ask less than twice in one, the limiter may go
-// earlier, by half of it at most.
-//
-// What is remembered belongs to the handle, and handles of one name do not share
-// it.
+// What is remembered belongs to the handle, and handles of one name do not share it.
 func WithRefusalCache(opts ...RefusalOption) LimiterOption {
 	return limiterOption(func(l *RateLimiter) (err error) {
 		l.facts.Refusals = l.client.engine.NewRefusals(l.keys.Config)

@@ -28,7 +28,7 @@ import (
 // permits, which come back after an interval, ErrUnknownOutcome too.
 func (l *RateLimiter) TryAcquire(ctx context.Context, permits int64, timeout time.Duration) (bool, error) {
 	const op = "TryAcquire"
-	if granted, known := l.atHand(ctx, l.policy, op, permits, timeout > 0); known {
+	if granted, known := l.atHand(ctx, op, permits, timeout > 0); known {
 		return granted, nil
 	}
 	a, err := l.decide(ctx, outage.Question{Call: op, Permits: permits, Waits: timeout > 0, Timeout: timeout})
@@ -40,7 +40,7 @@ func (l *RateLimiter) TryAcquire(ctx context.Context, permits int64, timeout tim
 // gives no answer: see [WithCallTimeout].
 func (l *RateLimiter) Acquire(ctx context.Context, permits int64) error {
 	const op = "Acquire"
-	if granted, _ := l.atHand(ctx, l.policy, op, permits, true); granted {
+	if granted, _ := l.atHand(ctx, op, permits, true); granted {
 		return nil
 	}
 	_, err := l.decide(ctx, outage.Question{Call: op, Permits: permits, Waits: true})
@@ -82,19 +82,18 @@ func (l *RateLimiter) Peek(ctx context.Context, permits int64) (limit.Decision, 
 	return d, l.fail(op, err)
 }
 
-// atHand answers without a round trip, if it can.
-func (l *RateLimiter) atHand(ctx context.Context, p *outage.Policy, op string, permits int64, waits bool) (granted, known bool) {
-	granted, known = l.client.engine.AtHand(ctx, &l.facts, permits, waits)
-	if !known || !p.Shadow && !p.Observer.Watches() {
-		return granted, known
+// atHand is decide for less than half its time, if the answer is known and short.
+func (l *RateLimiter) atHand(ctx context.Context, op string, permits int64, waits bool) (granted, known bool) {
+	p := l.policy
+	if p.Shadow {
+		return false, false
 	}
-	q := outage.Question{Call: op, Permits: permits}
-	a := outage.Answer{Decision: limit.Decision{Granted: granted}, By: limit.FromMemory}
-	p.Tell(ctx, l.facts.Observed, q, a, nil, time.Now())
-	if p.Shadow && !granted {
-		p.LetThrough((*asker)(l), q, permits)
+	granted, known = l.client.engine.Knows(ctx, &l.facts, permits, waits)
+	if known && p.Observer.Watches() {
+		a := outage.Answer{Decision: limit.Decision{Granted: granted}, By: limit.FromMemory}
+		p.Tell(ctx, l.facts.Observed, outage.Question{Call: op, Permits: permits}, a, nil, time.Now())
 	}
-	return granted || p.Shadow, true
+	return granted, known
 }
 
 // decide asks for permits, and tells the observer of the answer.
@@ -196,17 +195,9 @@ const MaxLimiters = 32
 // nothing is taken from any then. Where Redissons before 3.13.3 share the limiters
 // it is ErrUnsupported.
 func (c *Client) TryAcquireAll(ctx context.Context, permits int64, timeout time.Duration, limiters ...*RateLimiter) (bool, error) {
-	const op = "TryAcquireAll"
-	all := &jointAsker{c, limiters}
-	q := outage.Question{Call: op, Permits: permits, Waits: timeout > 0, Timeout: timeout}
-	if len(limiters) == 1 {
-		if _, err := all.Check(ctx, q); err == nil {
-			if granted, known := limiters[0].atHand(ctx, c.policy, op, permits, q.Waits && !c.policy.Shadow); known {
-				return granted, nil
-			}
-		}
-	}
-	a, err := c.policy.Decide(ctx, all, q)
+	a, err := c.policy.Decide(ctx, &jointAsker{c, limiters}, outage.Question{
+		Call: "TryAcquireAll", Permits: permits, Waits: timeout > 0, Timeout: timeout,
+	})
 	return a.Granted, err
 }
 

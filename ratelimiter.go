@@ -122,12 +122,7 @@ func (c *Client) RateLimiter(name string, opts ...LimiterOption) *RateLimiter {
 	}
 	l.keys = redisson.KeysOf(mapped, c.id)
 	l.facts.Config, l.facts.Keys = l.keys.Config, script.KeysOf(l.keys.List()...)
-	for _, opt := range opts {
-		if opt != nil {
-			l.err = errors.Join(l.err, opt.limiter(l))
-		}
-	}
-	l.err = errors.Join(l.err, l.checkLease())
+	l.err = errors.Join(l.err, l.apply(opts), l.checkLease())
 	return l
 }
 
@@ -153,6 +148,15 @@ type RateLimiter struct {
 	fallback Config         // of WithDefault
 	policy   *outage.Policy // the Client's, unless an option says otherwise
 	known    rate
+}
+
+func (l *RateLimiter) apply(opts []LimiterOption) (err error) {
+	for _, opt := range opts {
+		if opt != nil {
+			err = errors.Join(err, opt.limiter(l))
+		}
+	}
+	return err
 }
 
 // Name returns the limiter's name, as it was given to Client.RateLimiter.

@@ -16,8 +16,8 @@ import (
 // is that of TryAcquire, and the Reservation is nil only with an error.
 //
 // A reservation that is never settled costs what was reserved, and comes back after an
-// interval. Reserve does not use the permits of [WithLease], and each reservation is a
-// script call of its own. Beside a Redisson before 3.13.3 it returns ErrUnsupported.
+// interval. Reserve does not use the permits of [WithLease]. Beside a Redisson before 3.13.3
+// it returns ErrUnsupported.
 func (l *RateLimiter) Reserve(ctx context.Context, permits int64, timeout time.Duration) (*Reservation, error) {
 	r, err := l.reserve(ctx, permits, timeout)
 	if err != nil {

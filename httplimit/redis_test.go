@@ -1,6 +1,7 @@
 package httplimit_test
 
 import (
+	"context"
 	"fmt"
 	"math/rand/v2"
 	"net/http"
@@ -123,7 +124,7 @@ func TestRetryAfterIsNeverTooEarly(t *testing.T) {
 	t.Parallel()
 	redistest.Virtual(t, func(t *testing.T, rdb *redis.Client) {
 		client := rratelimiter.New(rdb)
-		t.Cleanup(func() { assert.NoError(t, client.Close(t.Context())) })
+		t.Cleanup(func() { assert.NoError(t, client.Close(context.Background())) })
 		random := rand.New(rand.NewPCG(1, 2)) //nolint:gosec // the same histories each time
 		upTo := func(n int64) int64 { return 1 + random.Int64N(n) }
 		newLimiter := func(name string) limit.Limiter {
@@ -182,5 +183,41 @@ func TestRetryAfterIsNeverTooEarly(t *testing.T) {
 		t.Logf("%d refused for a time, %d for ever", refused, never)
 		assert.Positive(t, refused)
 		assert.Positive(t, never)
+	})
+}
+
+// Behind a lease, the headers of a program fall from answer to answer, whatever another
+// program takes, and hardly any request asks Redis.
+func TestHeadersFromALeaseDoNotJump(t *testing.T) {
+	t.Parallel()
+	redistest.Virtual(t, func(t *testing.T, rdb *redis.Client) {
+		keyed := func(opts ...rratelimiter.LimiterOption) *rratelimiter.KeyedLimiter {
+			client := rratelimiter.New(rdb)
+			t.Cleanup(func() { assert.NoError(t, client.Close(context.Background())) })
+			return client.Keyed("users:", rratelimiter.PerMinute(2000), opts...)
+		}
+		other := keyed()
+		handler := httplimit.New(keyed(rratelimiter.WithLease(rratelimiter.Lease{Permits: 100}), rratelimiter.WithRefusalCache()),
+			httplimit.WithKey(httplimit.Header("X-User")))(hello)
+		last, renewed := int64(2000), 0
+		for i := range 1000 {
+			r := newRequest(t)
+			r.Header.Set("X-User", "ann")
+			w := serve(handler, r)
+			require.Equal(t, http.StatusOK, w.Code)
+			told := members(t, w.Header(), "RateLimit")[0].Params
+			require.EqualValues(t, 60, told["t"])
+			require.Less(t, told["r"], last)
+			if told["r"] < last-1 {
+				renewed++ // what the other took is known now
+			}
+			last = told["r"]
+			if i%20 == 0 {
+				_, err := other.Take(t.Context(), "http:ann", 1)
+				require.NoError(t, err)
+			}
+		}
+		assert.Positive(t, renewed)
+		assert.Less(t, renewed, 40)
 	})
 }

@@ -26,27 +26,17 @@ var glance = []struct {
 }
 
 func glanceTable(r *Results) string {
-	return twice(func(mode string) string {
-		heads := []string{"decisions a second", "p50, µs", "p99, µs"}
-		far := len(r.loads(P50, Delayed, mode)) > 0
-		if far {
-			heads = append(heads, "1 ms away: p50, µs", "p99, µs")
+	t := newTable("", "decisions a second", "p50, µs", "p99, µs", "1 ms away: p50, µs", "p99, µs")
+	for _, g := range glance {
+		k := loadKey(Rate, peer.Ours, Granting+g.ending, g.callers, g.limiters)
+		if len(r.Values[k]) == 0 {
+			continue
 		}
-		t := newTable("", heads...)
-		for _, g := range glance {
-			k := loadKey(Rate, peer.Ours, mode+g.ending, g.callers, g.limiters)
-			if len(r.Values[k]) == 0 {
-				continue
-			}
-			cells := []string{r.thousands(k) + " thousand", r.medians(P50)(k), r.medians(P99)(k)}
-			if far {
-				k.Network = Delayed
-				cells = append(cells, r.medians(P50)(k), r.medians(P99)(k))
-			}
-			t.row(g.name, cells...)
-		}
-		return t.text()
-	})
+		cells := []string{r.thousands(k) + " thousand", r.medians(P50)(k), r.medians(P99)(k)}
+		k.Network = Delayed
+		t.row(g.name, append(cells, r.medians(P50)(k), r.medians(P99)(k))...)
+	}
+	return t.text()
 }
 
 // answersTable is what a user wants to know first: medians only.

@@ -21,6 +21,8 @@ type figure struct {
 // aim is the lower one, less is better.
 type bounds struct{ atLeast, aim float64 }
 
+const missed = "**missed**"
+
 func (f *figure) verdict() string {
 	reached := func(bound float64) bool {
 		if f.bounds.aim > f.bounds.atLeast {
@@ -38,7 +40,7 @@ func (f *figure) verdict() string {
 	case reached(f.bounds.atLeast):
 		return "reached"
 	}
-	return "**missed**"
+	return missed
 }
 
 // loadKey returns the key of a load on the direct network.

@@ -11,7 +11,8 @@ import (
 
 // tables are what the pages show between their markers, by their names.
 var tables = map[string]func(*Results) string{
-	"figures":     figuresTable,
+	"figures":     func(r *Results) string { return figuresTable(r, false) },
+	"missed":      func(r *Results) string { return figuresTable(r, true) },
 	"answers":     answersTable,
 	"machine":     machineTable,
 	"glance":      glanceTable,
@@ -21,6 +22,7 @@ var tables = map[string]func(*Results) string{
 	"beside":      besideTable,
 	"alone":       aloneTable,
 	"turns":       turnsTable,
+	"libraries":   librariesTable,
 	"setup":       setupTable,
 	"throughput":  func(r *Results) string { return r.both(Rate, r.thousands) },
 	"network":     func(r *Results) string { return r.byLoad(Rate, Delayed, Granting, r.thousands) },
@@ -38,8 +40,8 @@ var tables = map[string]func(*Results) string{
 // pages are what Render fills in: what users read, and what the project aims at.
 var pages = []string{"performance.md", "development.md"}
 
-// Render puts the tables into the pages of the folder, and the plots into the
-// folder performance beside them.
+// Render puts the tables into the pages of the folder, and the plots and whole tables
+// into the folder performance beside them.
 func Render(r *Results, docs string) error {
 	for _, name := range pages {
 		path := filepath.Join(docs, name)
@@ -65,6 +67,11 @@ func Render(r *Results, docs string) error {
 	if err := os.MkdirAll(folder, 0o755); err != nil {
 		return err
 	}
+	for name, text := range map[string]string{"loads.csv": loadsCSV(r), "aims.csv": figuresCSV(r)} {
+		if err := os.WriteFile(filepath.Join(folder, name), []byte(text), 0o644); err != nil {
+			return err
+		}
+	}
 	return plots(r, folder)
 }
 
@@ -72,7 +79,7 @@ func Render(r *Results, docs string) error {
 // ask and the other libraries.
 func Text(w io.Writer, r *Results) error {
 	for _, name := range []string{
-		"machine", "figures", "answers", "glance", "options", "cost", "redis", "beside", "alone", "turns", "throughput", "network", "latency",
+		"machine", "figures", "answers", "libraries", "glance", "options", "cost", "redis", "beside", "alone", "turns", "throughput", "network", "latency",
 		"server", "client", "memory", "allocations", "stalls", "crowds", "counts",
 	} {
 		text := tables[name](r)

@@ -114,6 +114,10 @@ func TestRender(t *testing.T) {
 	require.NoError(t, err)
 	assert.True(t, strings.HasPrefix(string(text), "Aims:\n<!-- begin figures -->\n| what |"), string(text))
 
+	loads, err := os.ReadFile(filepath.Join(dir, "performance", "loads.csv"))
+	require.NoError(t, err)
+	assert.Equal(t, 1+4*2*2*5, bytes.Count(loads, []byte("\n")), "a head, and a line for each load")
+
 	plots, err := filepath.Glob(filepath.Join(dir, "performance", "*.png"))
 	require.NoError(t, err)
 	assert.Len(t, plots, 5)

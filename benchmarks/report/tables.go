@@ -1,6 +1,7 @@
 package report
 
 import (
+	"encoding/csv"
 	"fmt"
 	"maps"
 	"math"
@@ -180,25 +181,46 @@ func group(n int) string {
 	return text
 }
 
-func figuresTable(r *Results) string {
-	t := newTable("what", "at least", "aim", "measured", "lowest – highest round", "", "beside")
+// figuresTable shows the figures to reach, or those that were missed.
+func figuresTable(r *Results, onlyMissed bool) string {
+	t := newTable("what", figureColumns...)
 	for _, f := range figures(r) {
-		bound := func(v float64) string {
-			if f.told {
-				return ""
-			}
-			return number(v) + f.unit
+		if !onlyMissed || f.verdict() == missed {
+			t.row(f.what, f.cells()...)
 		}
-		measured, between := "", ""
-		if f.Rounds > 0 {
-			measured = "**" + number(f.Median) + f.unit + "**"
-			if f.Min != f.Max {
-				between = number(f.Min) + " – " + number(f.Max)
-			}
-		}
-		t.row(f.what, bound(f.bounds.atLeast), bound(f.bounds.aim), measured, between, f.verdict(), f.beside)
 	}
 	return t.String()
+}
+
+// figuresCSV has all figures.
+func figuresCSV(r *Results) string {
+	var b strings.Builder
+	w := csv.NewWriter(&b)
+	rows := [][]string{append([]string{"what"}, figureColumns...)}
+	for _, f := range figures(r) {
+		rows = append(rows, append([]string{f.what}, f.cells()...))
+	}
+	_ = w.WriteAll(rows) // a Builder takes everything
+	return strings.ReplaceAll(b.String(), "**", "")
+}
+
+var figureColumns = []string{"at least", "aim", "measured", "lowest – highest round", "verdict", "beside"}
+
+func (f *figure) cells() []string {
+	bound := func(v float64) string {
+		if f.told {
+			return ""
+		}
+		return number(v) + f.unit
+	}
+	measured, between := "", ""
+	if f.Rounds > 0 {
+		measured = "**" + number(f.Median) + f.unit + "**"
+		if f.Min != f.Max {
+			between = number(f.Min) + " – " + number(f.Max)
+		}
+	}
+	return []string{bound(f.bounds.atLeast), bound(f.bounds.aim), measured, between, f.verdict(), f.beside}
 }
 
 func setupTable(r *Results) string {

@@ -26,13 +26,13 @@ import (
 const (
 	docs      = "../../docs/observability"
 	rulesFile = docs + "/alerts.yml"
-	pageFile  = docs + ".md"
+	pageFile  = docs + "/measured.txt"
 
 	// window stands for 5 minutes of the rules, and for Grafana's $__rate_interval.
 	window = 4 * time.Second
 )
 
-var update = flag.Bool("update", false, "write what the queries returned to docs/observability.md")
+var update = flag.Bool("update", false, "write what the queries returned to docs/observability/measured.txt")
 
 func TestPromtoolAcceptsTheRules(t *testing.T) {
 	t.Parallel()

@@ -13,29 +13,42 @@ import (
 )
 
 // AtHand answers from what the handle has taken ahead or knows to be refused, if
-// it can, without a round trip.
-func (e *Engine) AtHand(ctx context.Context, l *Limiter, permits int64, waits bool) (granted, known bool) {
+// it can, without a round trip. A reservation has a member of its own.
+func (e *Engine) AtHand(ctx context.Context, l *Limiter, q outage.Question) (a outage.Answer, known bool) {
+	if q.Settled {
+		return a, false
+	}
+	if from, left := e.takeAhead(ctx, l, q.Permits); from != nil {
+		return e.lent(l, from, q, left), true
+	}
+	a.By = limit.FromMemory
 	switch {
-	case l.Lease == nil && (waits || l.Refusals == nil) || permits < 1 || ctx.Err() != nil:
+	case q.Waits:
+	case q.Figures:
+		a.Decision, known = l.Refusals.Decision(leastOf(q))
+	default:
+		known = l.Refusals.Refuses(q.Permits)
+	}
+	return a, known
+}
+
+// Knows is AtHand for a caller who wants no figures.
+func (e *Engine) Knows(ctx context.Context, l *Limiter, permits int64, waits bool) (granted, known bool) {
+	if l.Lease == nil && (waits || l.Refusals == nil) || permits < 1 || ctx.Err() != nil {
 		return false, false
-	case e.takeAhead(ctx, l, permits):
+	}
+	if from, _ := e.takeAhead(ctx, l, permits); from != nil {
 		return true, true
 	}
 	return false, !waits && l.Refusals.Refuses(permits)
 }
 
-// Acquire takes permits, and waits for them as the question says.
-func (e *Engine) Acquire(ctx context.Context, l *Limiter, q outage.Question) (outage.Answer, error) {
-	least := q.Permits
+// leastOf returns how many permits are refused if the question is.
+func leastOf(q outage.Question) int64 {
 	if q.UpTo {
-		least = 1
+		return 1
 	}
-	if q.Figures && !q.Waits {
-		if d, ok := l.Refusals.Decision(least); ok {
-			return outage.Answer{Decision: d, By: limit.FromMemory}, nil
-		}
-	}
-	return e.acquire(ctx, l, q, least)
+	return q.Permits
 }
 
 // Server returns the breaker of the limiter's server, and what asks the server whether
@@ -50,9 +63,9 @@ func (e *Engine) Server(ctx context.Context, l *Limiter) (*outage.Breaker, func(
 	}
 }
 
-// acquire asks Redis. least is what is refused if it refuses.
-func (e *Engine) acquire(ctx context.Context, l *Limiter, q outage.Question, least int64) (outage.Answer, error) {
-	told := outage.Answer{By: limit.FromRedis}
+// Acquire asks Redis for permits, and waits for them as the question says.
+func (e *Engine) Acquire(ctx context.Context, l *Limiter, q outage.Question) (outage.Answer, error) {
+	told, least := outage.Answer{By: limit.FromRedis}, leastOf(q)
 	if l.Want != nil {
 		left, err := e.haveRate(ctx, l, q.Timeout)
 		if err != nil {

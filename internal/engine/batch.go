@@ -91,7 +91,7 @@ func (b *batch) add(r *request, inLine bool) bool {
 		fallback = r.limiter.Fallback
 	}
 	switch {
-	case len(b.requests) > 0 && (fallback != b.fallback || r.Settled || b.requests[0].Settled),
+	case len(b.requests) > 0 && (fallback != b.fallback || r.Settled != b.requests[0].Settled),
 		len(b.requests) == maxRequests(b.rules), b.Sum+r.Permits > maxPermits:
 		return false
 	case r.UpTo:
@@ -104,6 +104,7 @@ func (b *batch) add(r *request, inLine bool) bool {
 	b.fallback = fallback
 	b.requests = append(b.requests, r)
 	b.figures = b.figures || r.Figures
+	b.rules.Merge = b.rules.Merge && !r.Settled // each reservation has its own member
 	return true
 }
 
@@ -146,7 +147,7 @@ func (b *batch) Append(all []any, a script.Attempt) []any {
 	before := len(all)
 	age, token := attemptWords(a)
 	all = append(all, b.word, script.Number(b.Sum), b.fallback, b.flags(), age, token)
-	if len(b.requests) > 1 {
+	if len(b.requests) > 1 && !b.UpTo {
 		all = b.Args(append(all, b.Line))
 	}
 	for len(all) > before+1 && all[len(all)-1] == "" {
@@ -357,7 +358,7 @@ func (b *batch) answer(place int, o outcome, err error) answer {
 	switch {
 	case !a.Decision.Granted:
 	case b.UpTo:
-		a.taken = o.Taken
+		a.taken = min(o.Taken, b.Sum)
 	default:
 		a.taken = b.requests[place].Permits
 	}

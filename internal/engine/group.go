@@ -3,7 +3,6 @@ package engine
 import (
 	"context"
 	"errors"
-	"slices"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -183,14 +182,17 @@ func (g *group) board(now time.Time) *lane.Call {
 	if g.round == nil && !b.round {
 		g.roundEnd = time.Time{} // those whose round was due have gone; the next has its own end
 	}
-	taken := 0
+	kept, full := g.gathered[:0], false
 	for _, r := range g.gathered {
-		if r.State == lane.Gathered && !b.add(r, false) {
-			break
+		switch {
+		case !full && r.State != lane.Gathered:
+		case full || !b.add(r, false):
+			full = full || r.Settled == b.requests[0].Settled // reservations and others are for different batches
+			kept = append(kept, r)
 		}
-		taken++
 	}
-	g.gathered, g.left = slices.Delete(g.gathered, 0, taken), 0
+	clear(g.gathered[len(kept):])
+	g.gathered, g.left = kept, 0
 	if len(b.requests) == 0 {
 		b.free()
 		return nil
@@ -276,6 +278,7 @@ func (g *group) finished(b *batch, o outcome, err error) {
 	if doubtful > 0 {
 		g.engine.givenUp(g, doubtful, err)
 	}
+	g.hear(o, b.sent)
 	back := g.keepLease(b, o, err, granted, len(unwanted) > 0 || short != nil)
 	g.calls--
 	for _, one := range b.grants(unwanted, back, o) {
@@ -314,7 +317,8 @@ func (g *group) answer(b *batch, place int, a answer, o outcome) {
 	case r.Undo:
 		a.undo = g.undo(b.grants([]share{{place, a.taken}}, 0, o)[0])
 	case r.Settled:
-		a.pays = &settlement{engine: g.engine, limiter: r.limiter, member: b.member, permits: a.taken, sent: b.sent, granted: g.engine.clock.Now()}
+		member := b.grants([]share{{place, a.taken}}, 0, o)[0].member
+		a.pays = &settlement{engine: g.engine, limiter: r.limiter, member: member, permits: a.taken, sent: b.sent, granted: g.engine.clock.Now()}
 	}
 	r.answer, r.State = a, lane.Answered
 }

@@ -9,16 +9,37 @@ import (
 	"github.com/rratelimiter/rratelimiter/internal/lane"
 	"github.com/rratelimiter/rratelimiter/internal/lease"
 	"github.com/rratelimiter/rratelimiter/internal/outage"
-	"github.com/rratelimiter/rratelimiter/internal/redisson"
 	"github.com/rratelimiter/rratelimiter/limit"
 )
 
 // handleLease is the lease of one handle. The lock of the limiter's group guards all but
 // the current lease.
 type handleLease struct {
-	current atomic.Pointer[lease.Lease]
+	current atomic.Pointer[leased]
 	asking  bool        // a batch is under way that takes permits ahead
 	timer   *time.Timer // runs as long as it is one of its group's
+}
+
+// leased is a lease with what undoes it, and what a caller is told.
+type leased struct {
+	*lease.Lease
+
+	rest    grant // what goes back of it; how many permits, is to be said
+	figures atomic.Pointer[figures]
+}
+
+// figures are what Redis told of a limiter last, less what its Client took since.
+type figures struct {
+	rate, free int64
+	interval   time.Duration
+	at         time.Time
+}
+
+// part is so many permits of the lease, to be given back.
+func (a *leased) part(permits int64) grant {
+	part := a.rest
+	part.permits = permits
+	return part
 }
 
 // leases are what a group knows of its handles' leases.
@@ -64,38 +85,87 @@ func (b *batch) dropAhead() {
 	last := len(b.requests) - 1
 	if b.requests[last] == aheadRequest {
 		b.requests = b.requests[:last]
-		b.Drop()
+		b.Drop(b.ahead.permits)
 	}
 }
 
-// takeAhead serves a request from the handle's lease.
-func (e *Engine) takeAhead(ctx context.Context, l *Limiter, permits int64) bool {
-	if l.Lease == nil {
-		return false
+// takeAhead takes permits from the handle's lease, and returns what is left there; nil if
+// it has none.
+func (e *Engine) takeAhead(ctx context.Context, l *Limiter, permits int64) (from *leased, left int64) {
+	if from = l.prefetched.current.Load(); from == nil {
+		return nil, 0
 	}
-	a := l.prefetched.current.Load()
-	if a == nil {
-		return false
+	left, late := from.Take(permits)
+	if left >= 0 {
+		return from, left
 	}
-	ok, late := a.Take(permits)
-	if late && !a.Add(permits) {
+	if late && from.Add(permits) < 0 {
 		// The lease ended in between, and its rest was given back without these.
 		if g, err := e.enter(ctx, l, nil); err == nil {
 			g.mu.Lock()
-			g.leases.unused = append(g.leases.unused, grant{member: a.Member, permits: permits, sent: a.Sent})
+			g.leases.unused = append(g.leases.unused, from.part(permits))
 			g.next(e.clock.Now())
 			g.mu.Unlock()
 			e.leave(g)
 		}
 	}
-	return ok
+	return nil, 0
+}
+
+// lent answers a request that was served from a lease, in which so much is left.
+func (e *Engine) lent(l *Limiter, from *leased, q outage.Question, left int64) outage.Answer {
+	a := outage.Answer{By: limit.FromMemory, Taken: q.Permits}
+	a.Granted = true
+	if q.Figures {
+		f := from.figures.Load()
+		// Others may have taken permits since, which come back within an interval.
+		a.Limit, a.Remaining, a.ResetAfter = f.rate, max(0, f.free+left), f.interval
+	}
+	if q.Undo {
+		a.Undo = func(ctx context.Context) error { return e.returnLent(ctx, l, from, q.Permits) }
+	}
+	return a
+}
+
+// returnLent gives permits back to the lease that they are of, or to Redis if it has ended.
+func (e *Engine) returnLent(ctx context.Context, l *Limiter, to *leased, permits int64) error {
+	if err := ctx.Err(); err != nil || to.Add(permits) >= 0 {
+		return err
+	}
+	g, err := e.enter(ctx, l, nil)
+	if err != nil {
+		return err
+	}
+	defer e.leave(g)
+	return g.undo(to.part(permits))(ctx)
+}
+
+// hear brings the figures of the limiter's leases up to date with an answer to what was
+// asked at that moment. g.mu is held.
+func (g *group) hear(o outcome, asked time.Time) {
+	for _, l := range g.leases.holders {
+		a := l.prefetched.current.Load()
+		if a == nil {
+			continue
+		}
+		f, free := *a.figures.Load(), o.Free-o.Taken
+		switch {
+		case o.Reset == 0: // the figures were not told
+			f.free -= o.Taken
+		case asked.Before(f.at): // this answer may be the older one
+			f.free = min(f.free, free)
+		default:
+			f = figures{o.Limit, free, o.interval, g.engine.clock.Now()}
+		}
+		a.figures.Store(&f)
+	}
 }
 
 // borrow serves a request from its handle's lease. Where that has too little left
 // it ends, so that its rest is free before the request is decided.
 func (g *group) borrow(r *request) bool {
 	l := r.limiter
-	if l.Lease == nil || r.Figures {
+	if l.Lease == nil || r.Settled {
 		return false
 	}
 	g.leases.used = true
@@ -103,15 +173,16 @@ func (g *group) borrow(r *request) bool {
 	if a == nil || a.Left() == 0 {
 		return false
 	}
-	ok, late := a.Take(r.Permits)
+	left, late := a.Take(r.Permits)
 	if late {
 		a.Add(r.Permits)
 	}
-	if !ok {
+	if left < 0 {
 		g.endLease(l)
 		return false
 	}
-	r.answer.Decision.Granted, r.answer.taken = true, r.Permits
+	lent := g.engine.lent(l, a, r.Question, left)
+	r.answer.Decision, r.answer.taken, r.answer.undo = lent.Decision, lent.Taken, lent.Undo
 	return true
 }
 
@@ -123,10 +194,10 @@ func (g *group) prefetch(b *batch, now time.Time) prefetch {
 	}
 	var l *Limiter
 	for _, r := range b.requests {
-		if r.refused {
+		if r.refused || r.Settled {
 			return prefetch{}
 		}
-		if l == nil && r.limiter.Lease != nil && !r.Figures && !r.limiter.prefetched.asking && !hasLease(r.limiter) {
+		if l == nil && r.limiter.Lease != nil && !r.limiter.prefetched.asking && !hasLease(r.limiter) {
 			l = r.limiter
 		}
 	}
@@ -175,14 +246,15 @@ func (g *group) keepLease(b *batch, o outcome, err error, granted int64, gone bo
 	if gone {
 		return taken
 	}
-	member := redisson.WithPermits(b.member, o.Taken)
-	left := s.Life() - now.Sub(b.sent)
+	rest, left := b.grants(nil, taken, o)[0], s.Life()-now.Sub(b.sent)
 	if g.closed || b.ahead.ends != g.leases.ends || left <= 0 {
-		g.leases.unused = append(g.leases.unused, grant{member: member, permits: taken, sent: b.sent})
+		g.leases.unused = append(g.leases.unused, rest)
 		return 0
 	}
 	g.retire(l)
-	l.prefetched.current.Store(lease.New(taken, member, b.sent, s.Life(), g.engine.clock))
+	a := &leased{Lease: lease.New(taken, b.sent, s.Life(), g.engine.clock), rest: rest}
+	a.figures.Store(&figures{o.Limit, o.Free - o.Taken, o.interval, now})
+	l.prefetched.current.Store(a)
 	g.engine.observer.Leased(limit.Lease{Limiter: l.Observed, Permits: taken})
 	if l.prefetched.timer == nil {
 		g.engine.stay(g)
@@ -223,7 +295,7 @@ func (g *group) retire(l *Limiter) {
 	}
 	left := a.End()
 	if left > 0 {
-		g.leases.unused = append(g.leases.unused, grant{member: a.Member, permits: left, sent: a.Sent})
+		g.leases.unused = append(g.leases.unused, a.part(left))
 		l.Lease.Used(a.Size - left)
 	}
 	g.engine.observer.Leased(limit.Lease{Limiter: l.Observed, Permits: a.Size, Ended: true, Unused: left})

@@ -257,9 +257,14 @@ func (m *multi) finish(reply any, err error) {
 		}
 	}
 	if err != nil || v.granted {
-		for _, g := range m.groups {
-			m.engine.Granted(g.config)
+		took := outcome{}
+		if v.granted {
+			took.Taken = m.permits
 		}
+		each(m.groups, func(g *group) {
+			m.engine.Granted(g.config)
+			g.hear(took, m.sent)
+		})
 	}
 	unwanted, short := false, m.call.Unreplicated()
 	m.mu.Lock()

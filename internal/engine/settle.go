@@ -60,11 +60,6 @@ func (s *settlement) settle(ctx context.Context, used int64, then func(error)) e
 	select {
 	case err := <-done:
 		return err
-	default:
-	}
-	select {
-	case err := <-done:
-		return err
 	case <-ctx.Done():
 		return underWay(ctx.Err())
 	}

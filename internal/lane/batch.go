@@ -70,8 +70,13 @@ func (b *Batch) AddUpTo(permits int64) bool {
 }
 
 // AddMany appends as many requests of one permit each, or tells that there is no
-// room. Drop takes them off again.
+// room; a request for as many as are free it makes larger. Drop takes them off again.
 func (b *Batch) AddMany(count int64) bool {
+	if b.UpTo {
+		b.runs[0].Count += count
+		b.Sum += count
+		return true
+	}
 	if b.Count >= MaxRequests || len(b.runs) >= MaxRuns {
 		return false
 	}
@@ -81,12 +86,15 @@ func (b *Batch) AddMany(count int64) bool {
 	return true
 }
 
-// Drop takes the last run off.
-func (b *Batch) Drop() {
-	last := b.runs[len(b.runs)-1]
+// Drop takes off what AddMany has added.
+func (b *Batch) Drop(count int64) {
+	b.Sum -= count
+	if b.UpTo {
+		b.runs[0].Count -= count
+		return
+	}
 	b.runs = b.runs[:len(b.runs)-1]
-	b.Count -= int(last.Count)
-	b.Sum -= last.Count * last.Permits
+	b.Count -= int(count)
 }
 
 // Reset empties the batch and keeps its room.
@@ -125,7 +133,7 @@ type Answer struct {
 // is left of it, and none that was refused does.
 func (b *Batch) Answers(all []Answer, o Outcome) []Answer {
 	if b.UpTo {
-		return append(all, o.upTo())
+		return append(all, o.upTo(b.Sum))
 	}
 	left, free, waits := o.Taken, o.Free, o.Waits
 	blocked := false
@@ -162,10 +170,10 @@ func (b *Batch) Answers(all []Answer, o Outcome) []Answer {
 	return all
 }
 
-// upTo is what a request is told that takes as many permits as are free.
-func (o Outcome) upTo() Answer {
+// upTo is what a request is told that takes as many permits as are free, at most most.
+func (o Outcome) upTo(most int64) Answer {
 	a := Answer{Decision: limit.Decision{
-		Granted: o.Taken > 0, Limit: o.Limit, Remaining: max(0, o.Free-o.Taken), ResetAfter: o.Reset,
+		Granted: o.Taken > 0, Limit: o.Limit, Remaining: max(0, o.Free-min(o.Taken, most)), ResetAfter: o.Reset,
 	}}
 	if !a.Decision.Granted && len(o.Waits) > 0 {
 		wait := o.Waits[0]

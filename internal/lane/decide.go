@@ -29,6 +29,11 @@ func (g *Groups) Check(ctx context.Context, q outage.Question) (limit.Decision, 
 	return g.check(ctx, q.Key, q.Permits)
 }
 
+// AtHand knows nothing.
+func (g *Groups) AtHand(context.Context, outage.Question) (a outage.Answer, known bool) {
+	return a, false
+}
+
 // Ask sees a request through.
 func (g *Groups) Ask(ctx context.Context, q outage.Question) (outage.Answer, error) {
 	a, err := g.send(ctx, q.Key, &request{groups: g, permits: q.Permits, upTo: q.UpTo})

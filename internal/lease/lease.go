@@ -68,44 +68,43 @@ func (s *Sizer) Used(permits int64) { s.size = permits }
 
 // Lease is what was taken ahead at once. It is safe for concurrent use.
 type Lease struct {
-	Sent   time.Time
-	Life   time.Duration
-	Size   int64
-	Member []byte
-	clock  *clock.Clock
-	left   atomic.Int64 // -1 once it has ended
+	Sent  time.Time
+	Life  time.Duration
+	Size  int64
+	clock *clock.Clock
+	left  atomic.Int64 // -1 once it has ended
 }
 
 // New returns a Lease of that many permits, which ends by that clock.
-func New(permits int64, member []byte, sent time.Time, life time.Duration, by *clock.Clock) *Lease {
-	a := &Lease{Sent: sent, Life: life, Size: permits, Member: member, clock: by}
+func New(permits int64, sent time.Time, life time.Duration, by *clock.Clock) *Lease {
+	a := &Lease{Sent: sent, Life: life, Size: permits, clock: by}
 	a.left.Store(permits)
 	return a
 }
 
-// Take takes permits from the lease, if it has as many and lives. late says that
-// they were taken after its end, and are to be put back by Add.
-func (l *Lease) Take(permits int64) (ok, late bool) {
-	if !l.Add(-permits) {
-		return false, false
-	}
+// Take takes permits from the lease, if it has as many and lives, and returns what it
+// leaves; below 0 if it takes nothing. late says that they were taken after its end, and
+// are to be put back by Add.
+func (l *Lease) Take(permits int64) (left int64, late bool) {
+	left = l.Add(-permits)
 	// In this order what was taken is used before the lease's end, however long
 	// the caller was held up in between.
-	if l.clock.Since(l.Sent) < l.Life {
-		return true, false
+	if left < 0 || l.clock.Since(l.Sent) < l.Life {
+		return left, false
 	}
-	return false, true
+	return -1, true
 }
 
-// Add changes what is left, unless that would be below 0 or the lease has ended.
-func (l *Lease) Add(permits int64) bool {
+// Add changes what is left, and returns it; below 0, and without a change, if there would
+// be less than nothing or the lease has ended.
+func (l *Lease) Add(permits int64) (left int64) {
 	for {
 		left := l.left.Load()
 		if left < 0 || left+permits < 0 {
-			return false
+			return -1
 		}
 		if l.left.CompareAndSwap(left, left+permits) {
-			return true
+			return left + permits
 		}
 	}
 }

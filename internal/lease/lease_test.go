@@ -13,21 +13,22 @@ import (
 func TestALeaseHoldsItsPermitsForItsLife(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		a := lease.New(5, nil, time.Now(), time.Second, nil)
-		take := func(permits int64) [2]bool {
-			ok, late := a.Take(permits)
-			return [2]bool{ok, late}
+		a := lease.New(5, time.Now(), time.Second, nil)
+		take := func(permits, want int64, wantLate bool) {
+			left, late := a.Take(permits)
+			assert.Equal(t, want, left)
+			assert.Equal(t, wantLate, late)
 		}
-		assert.Equal(t, [2]bool{true, false}, take(3))
-		assert.Equal(t, [2]bool{false, false}, take(3), "more than are left")
+		take(3, 2, false)
+		take(3, -1, false) // more than are left
 		time.Sleep(time.Second - time.Nanosecond)
-		assert.Equal(t, [2]bool{true, false}, take(1))
+		take(1, 1, false)
 		time.Sleep(time.Nanosecond)
-		assert.Equal(t, [2]bool{false, true}, take(1), "its life is over")
-		assert.True(t, a.Add(1))
+		take(1, -1, true) // its life is over
+		assert.EqualValues(t, 1, a.Add(1))
 		assert.EqualValues(t, 1, a.Left())
 		assert.EqualValues(t, 1, a.End())
-		assert.False(t, a.Add(1), "its rest has been returned")
+		assert.EqualValues(t, -1, a.Add(1), "its rest has been returned")
 		assert.Zero(t, a.End())
 	})
 }

@@ -50,6 +50,8 @@ type Limiter struct {
 type Asker interface {
 	// Check returns why Redis need not be asked.
 	Check(ctx context.Context, q Question) (limit.Decision, error)
+	// AtHand returns the answer if it is known without asking.
+	AtHand(ctx context.Context, q Question) (a Answer, known bool)
 	Ask(ctx context.Context, q Question) (Answer, error)
 	// Fail returns err with the call and the limiter that it speaks of.
 	Fail(q Question, err error) error
@@ -150,6 +152,9 @@ func (p *Policy) LetThrough(of Asker, q Question, permits int64) (undo func(cont
 func (p *Policy) decide(ctx context.Context, of Asker, q Question) (Answer, error) {
 	if d, err := of.Check(ctx, q); err != nil {
 		return Answer{Decision: d}, err
+	}
+	if a, known := of.AtHand(ctx, q); known {
+		return a, nil
 	}
 	if p.Failure == nil {
 		return of.Ask(ctx, q)

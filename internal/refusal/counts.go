@@ -2,6 +2,7 @@ package refusal
 
 import (
 	"hash/maphash"
+	"maps"
 	"runtime"
 	"sync"
 	"sync/atomic"
@@ -22,6 +23,7 @@ type Counts struct {
 
 	mu          sync.Mutex
 	grants      map[string]weak.Pointer[grants]
+	most        int         // counts that this map has held
 	remembering atomic.Bool // there are some
 }
 
@@ -53,6 +55,7 @@ func (c *Counts) grantsOf(key string) *grants {
 		c.grants = make(map[string]weak.Pointer[grants])
 	}
 	c.grants[key] = weak.Make(g)
+	c.most = max(c.most, len(c.grants))
 	runtime.AddCleanup(g, c.uncount, key)
 	c.remembering.Store(true)
 	return g
@@ -64,6 +67,11 @@ func (c *Counts) uncount(key string) {
 	defer c.mu.Unlock()
 	if c.grants[key].Value() == nil {
 		delete(c.grants, key)
+	}
+	if left := len(c.grants); left < c.most/2 { // a map does not shrink by itself
+		smaller := make(map[string]weak.Pointer[grants], left)
+		maps.Copy(smaller, c.grants)
+		c.grants, c.most = smaller, left
 	}
 }
 

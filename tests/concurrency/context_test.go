@@ -23,7 +23,7 @@ import (
 
 // acquires are those of methods that give back what their caller went away from.
 var acquires = map[string]bool{
-	"TryAcquire": true, "TryAcquire, waiting": true, "Acquire": true, "Take": true, "TakeUpTo": true,
+	"TryAcquire": true, "TryAcquire, waiting": true, "Acquire": true, "Take": true, "TakeUpTo": true, "Reserve": true,
 }
 
 func TestAContextThatEndsInFlight(t *testing.T) {

@@ -17,6 +17,7 @@ import (
 	"github.com/rratelimiter/rratelimiter/internal/engine"
 	"github.com/rratelimiter/rratelimiter/internal/test/limitertest"
 	"github.com/rratelimiter/rratelimiter/internal/test/redistest"
+	"github.com/rratelimiter/rratelimiter/limit"
 	"github.com/rratelimiter/rratelimiter/lua"
 )
 
@@ -274,12 +275,14 @@ var leaseTests = map[string]leaseTest{
 		assert.Zero(t, limitertest.Available(t, s.Other), "none is kept that was not used")
 	}},
 	"lease beside Take": {limitertest.Every(1000, time.Minute), 0, func(t *testing.T, s *leaseScene) {
-		s.takeMore(t, 50)
+		taken := s.takeMore(t, 50)
 		charged := s.inUse(t)
 		d := mustTake(t, s.RateLimiter, 1)
 		assert.True(t, d.Granted)
-		assert.Equal(t, 1000-charged-1, d.Remaining, "permits of a lease are in use")
-		assert.Equal(t, charged+1, s.inUse(t), "the lease stays")
+		assert.Equal(t, charged, s.inUse(t), "it is served from the lease")
+		assert.Equal(t, limit.Decision{Granted: true, Limit: 1000, Remaining: 1000 - taken - 1, ResetAfter: time.Minute}, d)
+		assert.Equal(t, 1000-charged-1, mustTake(t, s.plain, 1).Remaining, "to others permits of a lease are in use")
+		assert.Equal(t, 1000-taken-3, mustTake(t, s.RateLimiter, 1).Remaining, "what the Client took since is left out")
 	}},
 	// Who is refused for want of what a lease holds gets it at once.
 	"lease goes back for the line": {limitertest.Every(1000, time.Minute), 10 * time.Second, func(t *testing.T, s *leaseScene) {

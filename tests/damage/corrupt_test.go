@@ -3,6 +3,7 @@ package damage_test
 import (
 	"context"
 	"errors"
+	"fmt"
 	"maps"
 	"slices"
 	"strconv"
@@ -16,6 +17,7 @@ import (
 
 	"github.com/rratelimiter/rratelimiter"
 	"github.com/rratelimiter/rratelimiter/codec"
+	"github.com/rratelimiter/rratelimiter/internal/engine"
 	"github.com/rratelimiter/rratelimiter/internal/redisson"
 	"github.com/rratelimiter/rratelimiter/internal/test/limitertest"
 	"github.com/rratelimiter/rratelimiter/internal/test/redistest"
@@ -79,6 +81,13 @@ var uses = map[string]func(context.Context, damaged) error{
 		return limitertest.Second(d.limiter.UpdateRate(ctx, cfg, rratelimiter.KeepState()))
 	},
 	"Rename": operation("Rename"),
+	"Settle": func(ctx context.Context, d damaged) error {
+		e, facts := engine.OfHandle(d.limiter)
+		if err := e.SettleMember(ctx, facts, []byte("\x10a member's 16 id\x01\x00\x00\x00"), time.Minute, 3); err != nil {
+			return fmt.Errorf("%q: %w", d.limiter.Name(), err)
+		}
+		return nil
+	},
 }
 
 func operation(name string) func(context.Context, damaged) error {
@@ -89,7 +98,7 @@ var errGranted = errors.New("10 permits were granted")
 
 var (
 	configUses = slices.Collect(maps.Keys(uses))
-	valueUses  = []string{"TryAcquire", "refused", "Acquire", "Take", "no default", "Release", "AvailablePermits", "KeepState"}
+	valueUses  = []string{"TryAcquire", "refused", "Acquire", "Take", "no default", "Release", "AvailablePermits", "KeepState", "Settle"}
 	memberUses = []string{"refused", "Release", "AvailablePermits", "KeepState"}
 )
 

@@ -47,6 +47,11 @@ var onceCases = map[string]onceCase{
 		wishes: []limitertest.Wish{limitertest.TryFor(3), limitertest.TakeFor(1), limitertest.TakeFor(5), limitertest.TryFor(2)},
 		want:   []int64{3, 1, 0, 2},
 	},
+	"batch of Reserve": {
+		inUse:  4,
+		wishes: []limitertest.Wish{limitertest.ReserveFor(3), limitertest.ReserveFor(1), limitertest.ReserveFor(5), limitertest.ReserveFor(2)},
+		want:   []int64{3, 1, 0, 2},
+	},
 	"batch beyond the rate":               {inUse: 4, wishes: try(1, 2, 9), want: []int64{1, 2, 0}},
 	"PER_CLIENT, one granted":             {inUse: 2, wishes: try(3), want: []int64{3}, kind: rratelimiter.PerClient},
 	"PER_CLIENT, batch granted in part":   {inUse: 4, wishes: try(3, 1, 5, 2), want: []int64{3, 1, 0, 2}, kind: rratelimiter.PerClient},
@@ -159,6 +164,22 @@ func TestSettleHappensOnce(t *testing.T) {
 		w.LetGo()
 		w.CheckHeld(t, held, what+", when all had arrived")
 		require.ErrorIs(t, r.Settle(t.Context(), c.used), rratelimiter.ErrSettled)
+	})
+}
+
+// A charge that others have given back since is not made by a late copy of its call.
+func TestASettleThatIsLateChargesNothing(t *testing.T) {
+	t.Parallel()
+	eachLayout(t, "more", func(t *testing.T, version string) {
+		w := newWireInUse(t, 10, 0, version)
+		r, err := w.Reserve(t.Context(), 4, 0)
+		require.NoError(t, err)
+		w.On(lua.SettleReservation, redistest.Late.When(w.Held))
+		require.NoError(t, r.Settle(t.Context(), 9))
+		require.NoError(t, w.Release(t.Context(), 9))
+		w.CheckHeldSoon(t, 0, "released")
+		w.LetGo()
+		w.CheckHeld(t, 0, "the request arrived")
 	})
 }
 

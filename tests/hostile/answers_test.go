@@ -171,7 +171,7 @@ func tryAnswers(t *testing.T, d *fuzztest.Draw) {
 func (c *callers) changeAnything(ctx context.Context, d *fuzztest.Draw) {
 	names := []string{
 		"Release", "AvailablePermits", "TrySetRate", "SetRate", "UpdateRate", "Config", "Expire", "ExpireAt", "ClearExpire", "TTL", "Exists", "Delete", "Rename",
-		"Peek", "Reset",
+		"Peek", "Reset", "Reserve",
 	}
 	switch op := d.N(len(names) + 4); op - len(names) {
 	case 0:

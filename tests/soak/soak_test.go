@@ -21,6 +21,7 @@ import (
 
 	"github.com/rratelimiter/rratelimiter"
 	"github.com/rratelimiter/rratelimiter/fixedwindow"
+	"github.com/rratelimiter/rratelimiter/internal/engine"
 	"github.com/rratelimiter/rratelimiter/internal/test/redistest"
 	"github.com/rratelimiter/rratelimiter/limit"
 	"github.com/rratelimiter/rratelimiter/slidinglog"
@@ -35,10 +36,14 @@ var (
 // growth is by how many bytes what is in use may differ between two looks.
 const growth = int64(512 << 10)
 
+// ahead are the options that answer from memory.
+var ahead = []rratelimiter.LimiterOption{rratelimiter.WithLease(rratelimiter.Lease{Permits: 50}), rratelimiter.WithRefusalCache()}
+
 // limiters returns one of each kind that has keys.
 func limiters(client *rratelimiter.Client, rdb *redis.Client, name string, rate int64, interval time.Duration) map[string]limit.Limiter {
 	return map[string]limit.Limiter{
 		"keyed":        client.Keyed(name+":keyed:", rratelimiter.Config{Rate: rate, Interval: interval}),
+		"leased":       client.Keyed(name+":leased:", rratelimiter.Config{Rate: 100 * rate, Interval: interval}, ahead...),
 		"fixed window": fixedwindow.New(rdb, fixedwindow.Config{Limit: rate, Window: interval}),
 		"sliding log":  slidinglog.New(rdb, slidinglog.Config{Limit: rate, Window: interval}),
 		"token bucket": tokenbucket.New(rdb, tokenbucket.Config{Capacity: rate, Refill: rate, Interval: interval}),
@@ -232,4 +237,75 @@ func useOnce(t *testing.T, l limit.Limiter, name string, keys int) {
 		})
 	}
 	wg.Wait()
+}
+
+// Keys that had a lease and whose handles were forgotten give it back, and leave nothing.
+func TestForgottenLeasesGoBack(t *testing.T) {
+	t.Parallel()
+	redistest.SkipShort(t, "many keys")
+	redistest.Virtual(t, func(t *testing.T, rdb *redis.Client) {
+		client := rratelimiter.New(rdb)
+		l := client.Keyed("forgotten:", rratelimiter.PerMinute(1000), ahead...)
+		const keys, takes = 300, 4
+		for i := range keys {
+			for range takes {
+				d, err := l.Take(t.Context(), strconv.Itoa(i), 1)
+				require.NoError(t, err)
+				require.True(t, d.Granted)
+			}
+		}
+		for i := range 11_000 {
+			l.Limiter("another" + strconv.Itoa(i)) // takes the place of one that is forgotten
+		}
+		first := client.RateLimiter("forgotten:0")
+		assert.GreaterOrEqual(t, engine.Of(client).Active(), keys, "there are leases")
+		time.Sleep(4 * time.Second)
+		free, err := first.AvailablePermits(t.Context())
+		require.NoError(t, err)
+		assert.EqualValues(t, 1000-takes, free)
+		assert.Zero(t, engine.Of(client).Active())
+		assert.Zero(t, engine.Of(client).Groups())
+		time.Sleep(2 * time.Minute)
+		assert.Zero(t, rdb.DBSize(t.Context()).Val())
+		require.NoError(t, client.Close(t.Context()))
+	})
+}
+
+// BenchmarkHotKeys measures what a key in demand costs in memory: its handle, and a lease
+// beside it.
+//
+//	go test ./tests/soak -run '^$' -bench HotKeys
+func BenchmarkHotKeys(b *testing.B) {
+	rdb := redistest.StartRedis(b).Client(b, &onePool)
+	const keys = 4000
+	for _, bench := range []struct {
+		name string
+		opts []rratelimiter.LimiterOption
+	}{{"plain", nil}, {"refusals", ahead[1:]}, {"leased", ahead[:1]}, {"both", ahead}} {
+		b.Run(bench.name, func(b *testing.B) {
+			client := rratelimiter.New(rdb)
+			l := client.Keyed(bench.name, rratelimiter.PerHour(100_000), bench.opts...)
+			take := func(key string) {
+				for range 4 {
+					if d, err := l.Take(b.Context(), key, 1); err != nil || !d.Granted {
+						b.Fatal(d, err)
+					}
+				}
+			}
+			take("first")
+			before := heap()
+			for i := range keys {
+				take(strconv.Itoa(i))
+			}
+			grown := heap() - before
+			for b.Loop() {
+				take("0")
+			}
+			b.ReportMetric(float64(grown)/keys, "B/key")
+			runtime.KeepAlive(l)
+			if err := client.Close(b.Context()); err != nil {
+				b.Error(err)
+			}
+		})
+	}
 }

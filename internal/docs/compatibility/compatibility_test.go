@@ -33,14 +33,18 @@ func TestPage(t *testing.T) {
 	})
 	require.NoError(t, err)
 	page := r.page()
-	assert.Contains(t, page, "| 3.12.3 | 4 / - | - / - |")
-	assert.Contains(t, page, "| 4.7.0 | 15 / 7 | **1 of 3 wrong** / 2 |")
+	assert.Contains(t, r.files()["operations.csv"], "\n3.12.3,4/-,-/-,")
+	assert.Contains(t, r.files()["operations.csv"], "\n4.7.0,15/7,**1 of 3 wrong**/2,")
+	assert.Contains(t, r.files()["versions.csv"], "\n3.12.3,4,0,-,-,-,-,-\n")
 	assert.Contains(t, page, "31 operations, 1 came out wrong")
-	assert.Contains(t, page, "| 3.13.6 | 90 | 70 | 99.0 % | 0 | 2: bad argument |\n| 4.7.0 |")
+	assert.Contains(t, r.files()["versions.csv"], "\n3.13.6,-,-,90,70,99.0 %,0,2: bad argument\n4.7.0,27,1,100,")
+	assert.Contains(t, page, " 0 permits over the limit were in use")
 	assert.Contains(t, page, "| tls | 400 | n/a |\n")
 	assert.Contains(t, page, "| single | 500 | not run |\n")
 	assert.Contains(t, page, "- valkey-9.1, tls: built without TLS\n")
 	assert.Contains(t, page, "## Resharding")
+	assert.Contains(t, r.files()["resharding.csv"], "\noverall,4,900,")
+	assert.NotContains(t, r.files(), "failovers.csv", "nothing was recorded of it")
 	assert.NotContains(t, page, "## Failover", "nothing was recorded of it")
 	assert.Contains(t, r.short(), "| 31 operations by turns | 1 wrong |")
 	assert.Contains(t, r.short(), "900 tests in 2 cells")
@@ -55,6 +59,11 @@ func TestRecordsThatCannotBeRead(t *testing.T) {
 		_, err := recorded(t, map[string]string{table: text})
 		assert.ErrorContains(t, err, table+".tsv:1")
 	}
+}
+
+func TestRowsThatDifferInOneColumnAreOne(t *testing.T) {
+	t.Parallel()
+	assert.Equal(t, [][]string{{"a, c", "1"}, {"b", "2"}}, grouped([][]string{{"a", "1"}, {"b", "2"}, {"c", "1"}}, 0))
 }
 
 func TestShortFormIsReplaced(t *testing.T) {

@@ -1,5 +1,5 @@
-// Command compatibility writes docs/compatibility.md, and the short form of it
-// that docs/reference.md shows, from what the tests of make test-matrix recorded:
+// Command compatibility writes docs/compatibility.md, the tables beside it, and the
+// short form that docs/reference.md shows, from what the tests of make test-matrix recorded:
 //
 //	go run ./internal/docs/compatibility results
 //
@@ -11,11 +11,13 @@ import (
 	"errors"
 	"fmt"
 	"os"
+	"path/filepath"
 	"strings"
 )
 
 const (
 	document   = "docs/compatibility.md"
+	folder     = "docs/compatibility"
 	reference  = "docs/reference.md"
 	shortBegin = "<!-- written by go run ./internal/docs/compatibility -->\n"
 	shortEnd   = "<!-- until here -->\n"
@@ -39,6 +41,11 @@ func write(dir string) error {
 	}
 	if err := os.WriteFile(document, []byte(r.page()), 0o644); err != nil {
 		return err
+	}
+	for name, text := range r.files() {
+		if err := os.WriteFile(filepath.Join(folder, name), []byte(text), 0o644); err != nil {
+			return err
+		}
 	}
 	text, err := os.ReadFile(reference)
 	if err != nil {

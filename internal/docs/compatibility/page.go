@@ -29,15 +29,14 @@ var operations = []struct {
 
 const head = `# Compatibility
 
-Which versions of Redisson and which servers were tested, and the results. Written by ` + "`make test-matrix`" + ` from its own records
-(` + "`go run ./internal/docs/compatibility`" + `); nothing here is written by hand,
-save what the next Redisson changes. Each section names the test that repeats it.
+Which versions of Redisson and which servers were tested, and the results. ` + "`make test-matrix`" + ` writes this page from its own
+records; only the section on the next Redisson is written by hand. Each section names the test that repeats it.
 
 `
 
 // unreleasedText is of what model.Unreleased holds.
 //
-//go:embed next.md
+//go:embed next.txt
 var unreleasedText string
 
 // page returns docs/compatibility.md.
@@ -49,21 +48,38 @@ func (r *results) page() string {
 			fmt.Fprintf(&b, "## %s\n\n%s\n", title, text)
 		}
 	}
-	section("Versions by operations", r.releases(), len(r.turns) > 0)
+	section("Versions", r.releases(), len(r.turns)+len(r.hammers) > 0)
 	section("The next Redisson", unreleasedText, true)
-	section("Both sides at once", r.hammerTable(), len(r.hammers) > 0)
-	section("Two versions and Go", r.fleetTable(), len(r.fleetTurns)+len(r.fleets) > 0)
+	section("Two versions and Go", r.fleetText(), len(r.fleetTurns)+len(r.fleets) > 0)
 	section("Versions that exclude each other", r.breakTable(), len(r.breaks) > 0)
 	section("Members counted instead of permits", r.rowTable(), len(r.rows) > 0)
 	section("A clock that is read too early", r.behindTable(), len(r.behind) > 0)
 	section("Servers by features", r.serverTable(), len(r.servers) > 0)
-	section("Failover", r.failoverTable(), len(r.failovers) > 0)
-	section("Resharding", r.reshardTable(), len(r.reshards) > 0)
+	section("Failover", r.failoverText(), len(r.failovers) > 0)
+	section("Resharding", r.reshardText(), len(r.reshards) > 0)
 	return strings.TrimRight(b.String(), "\n") + "\n"
 }
 
 // table returns a table of text.
 func table(columns []string, rows [][]string) string { return page.Table(columns, rows, false) }
+
+// grouped joins rows that differ in one column only, by that column.
+func grouped(rows [][]string, column int) [][]string {
+	var all [][]string
+	at := map[string]int{}
+	for _, row := range rows {
+		rest := slices.Clone(row)
+		rest[column] = ""
+		key := strings.Join(rest, "|")
+		if i, ok := at[key]; ok {
+			all[i][column] += ", " + row[column]
+			continue
+		}
+		at[key] = len(all)
+		all = append(all, slices.Clone(row))
+	}
+	return all
+}
 
 // cellOf returns how many operations of each side were compared; "-" where the
 // side has none.
@@ -82,7 +98,7 @@ func cellOf(turns map[string]count, recorded []string) string {
 		}
 		return fmt.Sprint(all.compared)
 	}
-	return text("Go") + " / " + text("Java")
+	return text("Go") + "/" + text("Java")
 }
 
 func total(turns map[string]count) count {
@@ -94,31 +110,25 @@ func total(turns map[string]count) count {
 }
 
 func (r *results) releases() string {
-	columns := []string{"Redisson"}
-	for _, op := range operations {
-		columns = append(columns, op.name)
-	}
-	columns = append(columns, "wrong")
-	var rows [][]string
 	var all count
-	for _, release := range slices.SortedFunc(maps.Keys(r.turns), byRelease) {
-		cells := []string{release}
-		for _, op := range operations {
-			cells = append(cells, cellOf(r.turns[release], op.recorded))
-		}
-		sum := total(r.turns[release])
-		all = all.add(sum)
-		rows = append(rows, append(cells, fmt.Sprint(sum.wrong)))
+	for _, turns := range r.turns {
+		all = all.add(total(turns))
 	}
-	return fmt.Sprintf("`TestTurns`"+`: Go and one version of Redisson use the same limiters by turns, at random, in both modes, while permits run out,
-keys get lost and clocks are off. `+"`WithRedissonVersion`"+` names the version where it is older than 3.35.0. Each answer and all that
-Redis holds is compared with a model of both. A cell tells how many operations were compared: by Go /
-by Java; - where that version has none. Before 3.13.3 Go's `+"`Release`"+` and `+"`KeepState`"+` are compared with ErrUnsupported.
-%d operations, %d came out wrong.
+	over := 0
+	for _, h := range r.hammers {
+		over += h.over
+	}
+	return fmt.Sprintf("By turns, `TestTurns`"+`: Go and one version of Redisson use the same limiters at random, in both modes, while
+permits run out, keys get lost and clocks are off. Each answer and all that Redis holds is compared with a model of both.
+[operations.csv](compatibility/operations.csv) has the operations compared, by Go/by Java; - if that version has none.
+Before 3.13.3, Go's `+"`Release`"+` and `+"`KeepState`"+` must return ErrUnsupported. %d operations, %d came out wrong.
 
-    go test ./compat_test -run TestTurns -releases all
+All at once, `+"`TestHammer`"+`: two Go clients and two Redissons ask one limiter for more than it has, for four seconds.
+[versions.csv](compatibility/versions.csv) has who got how many. %d permits over the limit were in use at any moment. Grants of
+the last instant may count beyond the four seconds, so the share can exceed 100 %%.
 
-`, all.compared, all.wrong) + table(columns, rows)
+    go test ./compat_test -run 'TestTurns|TestHammer$' -releases all
+`, all.compared, all.wrong, over)
 }
 
 func hammerRows(all []hammer) [][]string {
@@ -136,55 +146,39 @@ func hammerRows(all []hammer) [][]string {
 
 var hammerColumns = []string{"Redisson", "to Go", "to Java", "of what the limit allows", "over the limit", "errors in Java"}
 
-func (r *results) hammerTable() string {
-	return `Two Go clients and two Redissons ask one limiter for more than it has, for four seconds. "Over the limit" is how many
-permits too many were in use at any moment. Grants of the last instant may be counted beyond the four seconds, hence more than 100 %.
-
-    go test ./compat_test -run 'TestHammer$' -releases all
-
-` + table(hammerColumns, hammerRows(r.hammers))
-}
-
-func (r *results) fleetTable() string {
-	var rows [][]string
-	pairs := map[string]hammer{}
+func (r *results) fleetText() string {
+	var names []string
+	wrong, over := 0, 0
+	for _, row := range r.fleetRows()[1:] {
+		names = append(names, row[0])
+		wrong += total(r.fleetTurns[row[0]]).wrong
+	}
 	for _, h := range r.fleets {
-		pairs[h.releases] = h
+		over += h.over
 	}
-	names := slices.Collect(maps.Keys(r.fleetTurns))
-	for name := range pairs {
-		if _, ok := r.fleetTurns[name]; !ok {
-			names = append(names, name)
-		}
-	}
-	slices.SortFunc(names, byRelease)
-	for _, name := range names {
-		turns := total(r.fleetTurns[name])
-		h := pairs[name]
-		rows = append(rows, []string{
-			name, fmt.Sprint(turns.compared), fmt.Sprint(turns.wrong), h.percent + " %", fmt.Sprint(h.over), fmt.Sprint(h.errors),
-		})
-	}
-	return `Pairs that work together without Go, with Go configured for the older one, by turns as above and all at once.
+	return fmt.Sprintf(`Pairs that work together, beside Go configured for the older one, by turns and all at once: %s. %d
+operations came out wrong, and %d permits over the limit were in use ([fleets.csv](compatibility/fleets.csv)).
 
     go test ./compat_test -run 'TestFleetTurns|TestFleetHammer' -releases all
-
-` + table([]string{"Redissons", "compared", "wrong", "of what the limit allows", "over the limit", "errors in Java"}, rows)
+`, strings.Join(names, ", "), wrong, over)
 }
 
 func (r *results) breakTable() string {
-	var rows [][]string
-	for _, b := range r.breaks {
-		answers := strings.TrimSuffix(strings.TrimPrefix(b.answers, "map["), "]")
-		rows = append(rows, []string{b.releases, b.asks, b.what, strings.ReplaceAll(answers, "|", `\|`)})
+	rows := r.breakRows()
+	var failed [][]string
+	for _, row := range rows[1:] {
+		if row[3] = strings.ReplaceAll(row[3], "|", `\|`); strings.Contains(row[3], "error") {
+			failed = append(failed, row)
+		}
 	}
-	return `These can't read each other's members. Both take permits, and ask again an interval later: the table has their answers,
-each with how often it came in ten runs. Go causes no failure that does not happen without it. If Go asks first, it has removed
-what they would fail on. ` + "`rrl show`" + ` reports such a limiter, and ` + "`rrl migrate`" + ` repairs it once versions before 3.17 are gone.
+	return `These can't read each other's members. Both take permits, and ask again an interval later. The table has the cases that
+failed, with how often each answer came in ten runs; [breaks.csv](compatibility/breaks.csv) has all. Go causes no failure that does not happen
+without it. If Go asks first, it removes what they would fail on. ` + "`rrl show`" + ` reports such a limiter, and ` + "`rrl migrate`" + ` repairs it
+once versions before 3.17 are gone.
 
     go test ./compat_test -run TestFleetsThatBreak -releases all
 
-` + table([]string{"Redissons", "who asks", "Go", "answers"}, rows)
+` + table(rows[0], grouped(failed, 2))
 }
 
 func (r *results) rowTable() string {
@@ -203,21 +197,21 @@ func (r *results) rowTable() string {
 		cells = append(cells, []string{row.release, row.way, row.requests, java, fmt.Sprint(row.granted)})
 	}
 	return `Redisson 3.16.2 to 3.34 counts members when it lowers a value that is above the rate. Nine permits of ten are in use, so one more
-is right. The table tells how many Redisson grants if Redisson took the nine, and if Go did: with Go's members it grants no more
+is right. The table has how many Redisson grants if Redisson took the nine, and if Go did: with Go's members it grants no more
 than with its own.
 
     go test ./compat_test -run TestRowsTakenForPermits -releases all
 
-` + table([]string{"Redisson", "when", "requests for the nine", "granted, taken by Java", "granted, taken by Go"}, cells)
+` + table([]string{"Redisson", "when", "requests for the nine", "granted, taken by Java", "granted, taken by Go"}, grouped(cells, 0))
 }
 
 func (r *results) behindTable() string {
-	return `Redisson 3.13.3 to 3.15.2 fails when it is refused while all members are dated after the moment at which it looked at its clock.
-This can happen where a limiter of one permit every 20 ms is asked without a pause, with or without Go.
+	return `Redisson 3.13.3 to 3.15.2 fails ("bad argument to 'unpack'") when it is refused while all members are dated after the moment at
+which it read its clock. This can happen to a limiter of one permit every 20 ms that is asked without a pause, with or without
+Go ([behind.csv](compatibility/behind.csv)).
 
     go test ./compat_test -run TestHammerOfAClockBehind -releases all
-
-` + table(hammerColumns, hammerRows(r.behind))
+`
 }
 
 func (r *results) serverTable() string {
@@ -254,8 +248,8 @@ func (r *results) serverTable() string {
 		}
 		rows = append(rows, row)
 	}
-	text := fmt.Sprintf(`The limiter's tests on each server, through each kind of client: how many passed, subtests counted; %d in all. What a
-topology can't do, such as a clock that tests move, is left out there. miniredis runs in each of them besides.
+	text := fmt.Sprintf(`The limiter's tests on each server, through each kind of client: how many passed, subtests counted; %d in all. Tests
+that a topology can't run, such as those that move a clock, are left out there. miniredis runs in each of them besides.
 
     scripts/cell.sh SERVER TOPOLOGY
 
@@ -266,21 +260,20 @@ topology can't do, such as a clock that tests move, is left out there. miniredis
 	return text
 }
 
-func (r *results) failoverTable() string {
-	return `What was granted too much in one interval, with asynchronous replication. What each scenario is: [servers](servers.md).
+func (r *results) failoverText() string {
+	return `Grants beyond the rate in one interval, with asynchronous replication: [failovers.csv](compatibility/failovers.csv).
+[servers](servers.md#what-a-failover-can-over-grant) explains each scenario.
 
     go test -v -run 'WhileInUse|ThatLosesWrites|MinReplicas|WaitTells' ./tests/servers
-
-` + table([]string{"scenario", "rate", "over-granted", "lost", "seconds until it worked again"}, r.failovers)
+`
 }
 
-func (r *results) reshardTable() string {
-	return `The limiter's slot is moved key by key while callers acquire, wait, leave and release. "Lost" and minted would show as a
-difference between what callers hold and what is in use.
+func (r *results) reshardText() string {
+	return `The limiter's slot is moved key by key while callers acquire, wait, leave and release. Lost or minted permits would show as a
+difference between what callers hold and what is in use: [resharding.csv](compatibility/resharding.csv).
 
     go test -v -run TestReshardingWhileInUse ./tests/servers
-
-` + table([]string{"limiter", "moves", "calls", "failed for the move", "lost", "idle", "longest move, s", "longest pause, s"}, r.reshards)
+`
 }
 
 // short returns what docs/reference.md shows.

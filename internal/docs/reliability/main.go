@@ -1,9 +1,9 @@
 // Command reliability writes the tables of docs/reliability.md from what the tests of
-// tests/chaos recorded, and from docs/fuzzing.tsv:
+// tests/chaos recorded:
 //
 //	go run ./internal/docs/reliability results
 //
-// A table stands between a line "<!-- begin NAME -->" and a line "<!-- end -->". One
+// Long tables are files of their own in docs/reliability. A table stands between a line "<!-- begin NAME -->" and a line "<!-- end -->". One
 // whose records are not in the directory stays as it is. Run it in the repository's root.
 package main
 
@@ -38,7 +38,19 @@ func write(dir string) error {
 	if err != nil {
 		return fmt.Errorf("%s: %w", path, err)
 	}
-	return os.WriteFile(path, []byte(text), 0o644)
+	if err := os.WriteFile(path, []byte(text), 0o644); err != nil {
+		return err
+	}
+	for name, t := range files {
+		rows, err := page.Rows(t.file(dir))
+		if err == nil && len(rows) > 0 {
+			err = os.WriteFile(name, []byte(t.write(rows)), 0o644)
+		}
+		if err != nil {
+			return err
+		}
+	}
+	return nil
 }
 
 // fill writes the tables of a page, which must have all of them.

@@ -2,6 +2,7 @@ package main
 
 import (
 	"cmp"
+	"encoding/csv"
 	"fmt"
 	"maps"
 	"path/filepath"
@@ -14,26 +15,24 @@ import (
 
 // A table is one of the page's, written from the records of one file.
 type table struct {
-	record string // the name of a record, without its end; empty for that of the fuzz targets
+	record string // the name of a record, without its end
 	write  func(rows [][]string) string
 }
 
 var tables = map[string]table{
 	"rounds":   {"chaos-rounds", rounds},
-	"faults":   {"chaos-faults", faults},
-	"calls":    {"chaos-calls", calls},
 	"orders":   {"chaos-orders", orders},
 	"redisson": {"chaos-redisson", redisson},
 	"mutants":  {"chaos-mutants", mutants},
-	"fuzzing":  {"", fuzzing},
 }
 
-func (t table) file(dir string) string {
-	if t.record == "" {
-		return filepath.Join("docs", "fuzzing.tsv")
-	}
-	return filepath.Join(dir, t.record+".tsv")
+// files are tables of their own, by their paths.
+var files = map[string]table{
+	"docs/reliability/faults.csv": {"chaos-faults", faults},
+	"docs/reliability/calls.csv":  {"chaos-calls", calls},
 }
+
+func (t table) file(dir string) string { return filepath.Join(dir, t.record+".tsv") }
 
 // counts are sums of one column, by the text of two others.
 type counts map[string]map[string]int64
@@ -107,7 +106,7 @@ func faults(rows [][]string) string {
 	for _, row := range rows {
 		c.add(row[3], row[2], count(row[4]))
 	}
-	return markdown(slices.Concat([]string{"fault"}, c.columns(), []string{"all"}), c.lines(c.columns()))
+	return c.csv("fault")
 }
 
 // calls: seed, number, servers, limiter, call, answer, count.
@@ -116,7 +115,20 @@ func calls(rows [][]string) string {
 	for _, row := range rows {
 		c.add(row[4], row[5], count(row[6]))
 	}
-	return markdown(slices.Concat([]string{"call"}, c.columns(), []string{"all"}), c.lines(c.columns()))
+	return c.csv("call")
+}
+
+func (c counts) csv(first string) string {
+	rows := c.lines(c.columns())
+	for _, row := range rows {
+		for i := 1; i < len(row); i++ {
+			row[i] = strings.ReplaceAll(row[i], ",", "")
+		}
+	}
+	var b strings.Builder
+	head := slices.Concat([]string{first}, c.columns(), []string{"all"})
+	_ = csv.NewWriter(&b).WriteAll(append([][]string{head}, rows...)) // a Builder takes everything
+	return b.String()
 }
 
 // orders: seed, number, servers, mood, limiter, calls, ordered, found.
@@ -167,16 +179,7 @@ func mutants(rows [][]string) string {
 		lines = append(lines, []string{row[0], row[2], fmt.Sprintf("%.2f s", float64(count(row[3]))/1000), row[4]})
 	}
 	slices.SortFunc(lines, slices.Compare)
-	return markdown([]string{"fault of ours", "rounds until it was told", "time", "by the check of"}, lines)
-}
-
-// fuzzing: target, package, kind, guided, random, seconds, crashes, last run.
-func fuzzing(rows [][]string) string {
-	var lines [][]string
-	for _, row := range rows[1:] {
-		lines = append(lines, []string{"`" + row[0] + "`", row[2], number(count(row[3])), number(count(row[4]))})
-	}
-	return markdown([]string{"target", "runs in", "by coverage", "by mutations"}, lines)
+	return markdown([]string{"fault of ours", "rounds until it was found", "time", "by the check of"}, lines)
 }
 
 func count(text string) int64 {

@@ -12,8 +12,7 @@ import (
 
 func TestTables(t *testing.T) {
 	t.Parallel()
-	assert.Equal(t, "| fault | cluster | single | all |\n|---|---:|---:|---:|\n"+
-		"| answer late | 1,200 | 5 | 1,205 |\n| slot moved | 3 | 0 | 3 |\n| all | 1,203 | 5 | 1,208 |\n",
+	assert.Equal(t, "fault,cluster,single,all\nanswer late,1200,5,1205\nslot moved,3,0,3\nall,1203,5,1208\n",
 		faults([][]string{
 			{"7", "1", "single", "answer late", "5"},
 			{"7", "2", "cluster", "answer late", "1000"},
@@ -24,6 +23,11 @@ func TestTables(t *testing.T) {
 		"| lossy | 2 | 1 | 1 | 0 | 0 | 600 | 500 |\n| all | 2 | 1 | 1 | 0 | 0 | 600 | 500 |\n",
 		orders([][]string{
 			{"7", "1", "single", "lossy", "overall", "200", "100", "part"}, {"7", "1", "single", "lossy", "keyed", "400", "400", "whole"},
+		}))
+	assert.Equal(t, "call,done,gone,granted,unknown,all\nTake,1,4,2,1,8\nall,1,4,2,1,8\n",
+		calls([][]string{
+			{"7", "1", "single", "a", "Take", "granted", "2"}, {"7", "1", "single", "a", "Take", "done", "1"},
+			{"7", "1", "single", "a", "Take", "unknown", "1"}, {"7", "1", "single", "a", "Take", "gone", "4"},
 		}))
 	assert.Equal(t, "| servers | rounds | calls | faults | violations |\n|---|---:|---:|---:|---:|\n"+
 		"| single | 2 | 110 | 20 | 1 |\n| all | 2 | 110 | 20 | 1 |\n",
@@ -52,7 +56,7 @@ func TestThePageHasAllTables(t *testing.T) {
 	require.NoError(t, err)
 	assert.NotEmpty(t, got)
 	_, err = fill("a\n", t.TempDir())
-	require.ErrorContains(t, err, "missing: [calls faults fuzzing mutants orders redisson rounds]")
+	require.ErrorContains(t, err, "missing: [mutants orders redisson rounds]")
 	_, err = fill("<!-- begin x -->\n<!-- end -->\n", t.TempDir())
 	require.ErrorContains(t, err, `no table is called "x"`)
 }

@@ -6,6 +6,7 @@ package limitertest
 
 import (
 	"context"
+	"errors"
 	"testing"
 	"time"
 
@@ -144,6 +145,16 @@ var Operations = map[string]func(ctx context.Context, l *rratelimiter.RateLimite
 	"Peek":    func(ctx context.Context, l *rratelimiter.RateLimiter) error { return Second(l.Peek(ctx, 1)) },
 	"TakeUpTo": func(ctx context.Context, l *rratelimiter.RateLimiter) error {
 		_, _, err := l.TakeUpTo(ctx, 1)
+		return err
+	},
+	"Reserve": func(ctx context.Context, l *rratelimiter.RateLimiter) error {
+		r, err := l.Reserve(ctx, 1, 0)
+		if err != nil {
+			return err
+		}
+		if err = r.Settle(ctx, 2); errors.Is(err, rratelimiter.ErrClosed) {
+			return nil // in between
+		}
 		return err
 	},
 	"Reset":            func(ctx context.Context, l *rratelimiter.RateLimiter) error { return l.Reset(ctx) },

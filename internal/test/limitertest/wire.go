@@ -221,6 +221,14 @@ func UpToFor(permits int64) Wish {
 	}
 }
 
+// ReserveFor is a Reserve.
+func ReserveFor(permits int64) Wish {
+	return func(w *Wire) (int64, error) {
+		r, err := w.Reserve(context.Background(), permits, 0)
+		return Counted(permits, err == nil && r.Granted, err)
+	}
+}
+
 // Ask makes the requests at the same time, in one batch, and returns what each was granted.
 func (w *Wire) Ask(t testing.TB, wishes ...Wish) []int64 {
 	t.Helper()
