@@ -128,8 +128,8 @@ func (k *KeyedLimiter) Reserve(ctx context.Context, key string, permits int64, t
 }
 
 // TakeReserved is Reserve that does not wait: see [limit.Reserver].
-func (k *KeyedLimiter) TakeReserved(ctx context.Context, key string, permits int64) (limit.Decision, func(context.Context, int64) error, error) {
-	r, err := k.Limiter(key).reserve(ctx, permits, 0)
+func (k *KeyedLimiter) TakeReserved(ctx context.Context, key string, n int64) (limit.Decision, func(context.Context, int64) error, error) {
+	r, err := k.Limiter(key).reserve(ctx, n, 0)
 	return r.Decision, r.Settle, err
 }
 

@@ -13,6 +13,7 @@ import (
 	"net/http/httptest"
 	"regexp"
 	"slices"
+	"strconv"
 	"strings"
 	"testing"
 	"testing/synctest"
@@ -41,7 +42,8 @@ func TestEveryAnswerIsGuarded(t *testing.T) {
 	for _, path := range []string{"/", "/assets/app.js", "/assets/style.css", "/api/about", "/api/limiters", "/none", "/api/none"} {
 		h := s.read(path).Header()
 		for header, want := range map[string]string{
-			"Content-Security-Policy": policy, "X-Content-Type-Options": "nosniff", "X-Frame-Options": "DENY", "Referrer-Policy": "no-referrer",
+			"Content-Security-Policy": policy, "X-Content-Type-Options": "nosniff",
+			"X-Frame-Options": "DENY", "Referrer-Policy": "no-referrer",
 		} {
 			assert.Equal(t, want, h.Get(header), "%s of %s", header, path)
 		}
@@ -332,6 +334,55 @@ func TestATokenForLooking(t *testing.T) {
 	}
 	assert.NotContains(t, s.log.String(), look)
 	assert.NotContains(t, s.log.String(), token)
+}
+
+// Who tries tokens is slowed down, and counted in the log; others, and who has the token, are
+// not.
+func TestGuessingTokensIsSlow(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		may := WithTokens("", token)
+		try := func(given, from string) (time.Duration, error) {
+			r := httptest.NewRequestWithContext(t.Context(), http.MethodPost, "/api/change", http.NoBody)
+			r.RemoteAddr = from
+			withBearer(given)(r)
+			start := time.Now()
+			_, err := may(r, Change)
+			return time.Since(start), err
+		}
+		const here, there = "[2001:db8::1]:1234", "192.0.2.7:1234"
+		for n := range freeGuesses {
+			took, err := try("a guess", here)
+			require.ErrorContains(t, err, fmt.Sprintf("a wrong token, number %d from 2001:db8::/64", n+1))
+			assert.Zero(t, took)
+		}
+		took, err := try("a guess", "[2001:db8::2]:1")
+		require.ErrorIs(t, err, ErrUnauthenticated)
+		assert.Equal(t, guessPause, took)
+		for range maxGuessing {
+			go func() { _, _ = try("a guess", here) }()
+		}
+		synctest.Wait()
+		took, err = try(token, here)
+		require.ErrorIs(t, err, errGuessing)
+		assert.Zero(t, took)
+		took, err = try("a guess", there)
+		require.ErrorContains(t, err, "number 1 from 192.0.2.7")
+		assert.Zero(t, took)
+		time.Sleep(guessPause)
+		synctest.Wait()
+		took, err = try(token, here)
+		require.NoError(t, err)
+		assert.Zero(t, took)
+		time.Sleep(2 * guessMemory)
+		took, _ = try("a guess", here)
+		assert.Zero(t, took, "it is forgotten")
+	})
+	g := &guesses{}
+	for i := range 2 * maxGuessers {
+		_ = g.wrong(t.Context(), strconv.Itoa(i))
+	}
+	assert.LessOrEqual(t, len(g.by), maxGuessers)
 }
 
 // What is planted in keys that are no limiter's, as a text and as a number.

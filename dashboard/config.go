@@ -112,6 +112,7 @@ func WithToken(token string) Authorize {
 // password of HTTP's Basic authentication, with any user name; programs can send it like
 // the token for changes, which lets look as well. If look is empty, everyone can look.
 func WithTokens(look, change string) Authorize {
+	tried := &guesses{}
 	return func(r *http.Request, action Action) (string, error) {
 		host, _, _ := net.SplitHostPort(r.RemoteAddr)
 		given, found := strings.CutPrefix(r.Header.Get("Authorization"), bearer)
@@ -119,15 +120,24 @@ func WithTokens(look, change string) Authorize {
 			given = r.Header.Get("Dashboard-Token")
 		}
 		_, password, _ := r.BasicAuth()
+		address := addressOf(r.RemoteAddr)
+		if (given != "" || password != "") && tried.busy(address) {
+			return "", errGuessing
+		}
+		known := func(token string) bool { return token == "" || same(token, look) || same(token, change) }
+		refusal := errNoLookToken
 		switch {
 		case same(given, change):
 			return "who has the token, at " + host, nil
 		case action == Change:
-			return "", fmt.Errorf("%w: no token, or another", ErrUnauthenticated)
+			refusal = fmt.Errorf("%w: no token, or another", ErrUnauthenticated)
 		case look == "", same(given, look), same(password, look), same(password, change):
 			return host, nil
 		}
-		return "", errNoLookToken
+		if !known(given) || !known(password) {
+			refusal = fmt.Errorf("%w: %w", refusal, tried.wrong(r.Context(), address))
+		}
+		return "", refusal
 	}
 }
 

@@ -141,6 +141,10 @@ func (c *call) authorize(action Action) error {
 	c.who = who
 	if err != nil {
 		c.log(slog.LevelWarn, "dashboard request refused", slog.Any("error", err))
+		if errors.Is(err, errGuessing) {
+			c.w.Header().Set("Retry-After", retryGuesses)
+			return answer.Refuse(http.StatusTooManyRequests, "too many wrong tokens come from this address")
+		}
 		if errors.Is(err, ErrUnauthenticated) {
 			challenge := "Bearer"
 			if errors.Is(err, errNoLookToken) && !strings.HasPrefix(c.r.Header.Get("Authorization"), bearer) {

@@ -80,6 +80,7 @@ type limiter struct {
 
 	At          time.Time   `json:"at"`     // by the server's clock, when it was read in full
 	Exists      bool        `json:"exists"` // it has any key
+	State       look.Health `json:"state,omitempty"`
 	Rate        *int64      `json:"rate"`
 	IntervalMS  *int64      `json:"interval_ms"`
 	Type        *string     `json:"type"`
@@ -111,6 +112,8 @@ type state struct {
 	Whole      bool     `json:"whole"` // all members were read
 	Window     bool     `json:"window"`
 	ValueTTLMS *int64   `json:"value_ttl_ms"`
+	NextMS     *int64   `json:"next_permit_ms,omitempty"` // if none is free
+	UsedUpMS   *int64   `json:"used_up_ms,omitempty"`     // since the last was granted
 	Holders    []holder `json:"holders"`
 	// Returns are the permits that come back in each part of the coming interval.
 	Returns []int64  `json:"returns"`
@@ -122,6 +125,7 @@ type holder struct {
 	Who     string       `json:"who"`
 	Mark    string       `json:"mark,omitempty"`
 	Permits int64        `json:"permits"`
+	Oldest  int64        `json:"oldest_ms"` // ago, when the oldest of them was granted
 }
 
 type permit struct {
@@ -181,6 +185,12 @@ func (h *handler) limiterOf(name string, i *inspection, s *look.Snapshot) limite
 		l.Refused, l.Refusing = &total, &pace
 	}
 	l.freshen(h, i, s)
+	if l.State = f.State; f.Exists {
+		refusing := l.Refusing != nil && *l.Refusing > 0
+		if broken := l.Broken != ""; broken || refusing && l.State == look.Fine {
+			l.State = look.HealthOf(broken, l.Free, refusing)
+		}
+	}
 	return l
 }
 
@@ -230,7 +240,7 @@ func whole(name string) string {
 // ofReadable those whose texts have numbers and times of a limiter's own.
 var (
 	plainTexts = []string{"wrong_type", "no_config", "unknown_layout", "not_all_read", "keys_of_other_type", "no_ttl", "client_no_ttl"}
-	ofReadable = []string{"future_members", "mixed_layouts", "window_and_members", "value_above_rate", "sum_not_rate", "no_value"}
+	ofReadable = []string{"future_members", "mixed_layouts", "window_and_members", "value_above_rate", "sum_not_rate", "in_debt", "no_value"}
 )
 
 // textOf returns what an anomaly says, without what keys hold that are no limiter's.
@@ -256,14 +266,15 @@ func stateOf(s *look.State, f *look.Inspection) state {
 	}
 	st := state{
 		Free: s.Free, Value: s.Value, InUse: s.InUse, RunOut: s.RunOut, Members: s.Members, Whole: s.Members <= look.MaxMembers,
-		Window: s.Window, ValueTTLMS: s.ValueTTLMS, Holders: []holder{}, Permits: []permit{}, Returns: []int64{},
+		Window: s.Window, ValueTTLMS: s.ValueTTLMS, NextMS: s.NextMS, UsedUpMS: s.UsedUpMS,
+		Holders: []holder{}, Permits: []permit{}, Returns: []int64{},
 	}
 	if s.ClientID != nil {
 		id := nameOf(*s.ClientID)
 		st.Client, st.ClientName = &id, cut(s.ClientName, maxTold)
 	}
 	for _, share := range s.Shares[:min(len(s.Shares), maxHolders)] {
-		st.Holders = append(st.Holders, holder{share.Kind, cut(share.Name, maxTold), share.Mark, share.Permits})
+		st.Holders = append(st.Holders, holder{share.Kind, cut(share.Name, maxTold), share.Mark, share.Permits, share.OldestMS})
 	}
 	for i := range s.Permits {
 		if p := &s.Permits[i]; p.Known() && !p.RanOut() && len(st.Permits) < maxPermits {

@@ -10,6 +10,7 @@ import (
 type row struct {
 	named
 
+	State      look.Health   `json:"state,omitempty"` // "" if it can't be told
 	Type       string        `json:"type"`
 	Rate       int64         `json:"rate"`
 	IntervalMS int64         `json:"interval_ms"`
@@ -87,5 +88,6 @@ func (h *handler) rowOf(l *look.Limiter) row {
 	if total, pace, known := h.cfg.Observer.of(l.Name); known {
 		r.Refused, r.Refusing = &total, &pace
 	}
+	r.State = look.HealthOf(l.Broken != "", l.Free, r.Refusing != nil && *r.Refusing > 0)
 	return r
 }

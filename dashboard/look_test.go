@@ -43,7 +43,7 @@ func testTheList(t *testing.T) {
 	has(t, m{"known": 31.0, "in_use": 30.0, "exhausted": 1.0}, list)
 	assert.Equal(t, []any{"mail", "api:29", "api:28"}, names(list))
 	mail := rows(t, list, "limiters")["mail"]
-	has(t, m{"use": 1.0, "free": 0.0, "refused": nil}, mail) // no Observer, no refusals
+	has(t, m{"state": "used up", "use": 1.0, "free": 0.0, "refused": nil}, mail) // no Observer, no refusals
 	require.Len(t, mail["callers"], 1)
 
 	for query, want := range map[string][]any{
@@ -178,8 +178,7 @@ func TestOtherKeys(t *testing.T) {
 	logs := slidinglog.New(rdb, slidinglog.Config{Limit: 20, Window: time.Hour, Thresholds: "log:thresholds"})
 	buckets := tokenbucket.New(rdb, tokenbucket.Config{Capacity: 40, Refill: 1, Interval: time.Hour})
 	for key, l := range map[string]limit.Limiter{"window:ann": windows, "log:ann": logs, "bucket:ann": buckets} {
-		_, err := l.Take(t.Context(), key, 5)
-		require.NoError(t, err)
+		require.NoError(t, limitertest.Second(l.Take(t.Context(), key, 5)))
 	}
 	require.NoError(t, logs.SetThreshold(t.Context(), "log:ann", 25))
 	require.NoError(t, rdb.Set(t.Context(), "window:bad", "x", time.Hour).Err())
@@ -284,8 +283,7 @@ func TestManyLimitersAreReadInSmallSteps(t *testing.T) {
 	for i := range 3000 {
 		pipe.HSet(t.Context(), fmt.Sprint(prefix, ":", i), "rate", 100, "interval", 60_000, "type", 0)
 	}
-	_, err := pipe.Exec(t.Context())
-	require.NoError(t, err)
+	require.NoError(t, limitertest.Second(pipe.Exec(t.Context())))
 	s := siteOn(t, rdb, func(c *Config) { c.Reads, c.Pattern = 1000, prefix+"*" })
 	list := s.get("/api/limiters?limit=10")
 	has(t, m{"complete": false}, list, "the first answer does not wait for all keys")
@@ -351,8 +349,7 @@ func TestLimitersThatAreBroken(t *testing.T) {
 		s.limiter(name, rratelimiter.PerHour(10), 0)
 		require.NoError(t, spoil(name))
 		s.client(func(client *rratelimiter.Client) {
-			_, err := client.RateLimiter(name).TryAcquire(ctx, 1, 0)
-			require.ErrorIs(t, err, rratelimiter.ErrCorrupt, name)
+			require.ErrorIs(t, limitertest.Second(client.RateLimiter(name).TryAcquire(ctx, 1, 0)), rratelimiter.ErrCorrupt, name)
 		})
 	}
 	s.limiter("healthy", rratelimiter.PerHour(10), 9)
@@ -362,12 +359,12 @@ func TestLimitersThatAreBroken(t *testing.T) {
 		has(t, m{"use": nil, "free": nil, "in_use": nil}, list[name], name)
 		assert.NotEmpty(t, list[name]["broken"], name)
 		has(t, m{"free": nil, "in_use": nil}, s.show(name), name)
-		assert.NotEmpty(t, s.show(name)["broken"], name)
+		has(t, m{"state": "broken"}, s.show(name), name)
 		_, preview := s.post("/api/preview", m{"action": "delete", "id": idOf(name)})
 		inUse := facts(preview["before"])[factInUse]
 		assert.Equal(t, name != "value is a word", inUse == "not known", "%s: %s", name, inUse)
 	}
-	has(t, m{"broken": nil, "use": 0.9}, list["healthy"])
+	has(t, m{"broken": nil, "state": "fine", "use": 0.9}, list["healthy"])
 	for _, row := range s.get("/api/limiters?limit=3")["limiters"].([]any) {
 		assert.NotEmpty(t, row.(m)["broken"], "they come before what is in use")
 	}

@@ -94,3 +94,9 @@ func (o *Observer) pace(name string) float64 {
 	}
 	return pace + float64(total)*1e-12
 }
+
+// refusing reports whether requests of a limiter were refused in the last seconds.
+func (o *Observer) refusing(name string) bool {
+	_, pace, _ := o.of(name)
+	return pace > 0
+}

@@ -97,11 +97,14 @@ func inUse(f *look.Inspection) string {
 	case f.PerClient():
 		return "each client's own"
 	}
-	var n int64
+	return strconv.FormatInt(inUseNow(f), 10)
+}
+
+func inUseNow(f *look.Inspection) (n int64) {
 	for i := range f.States {
 		n += f.States[i].InUse
 	}
-	return strconv.FormatInt(n, 10)
+	return n
 }
 
 func (c *call) planRate(ctx context.Context, r *request) (*plan, error) {
@@ -138,6 +141,12 @@ func (c *call) rateTo(name string, f *look.Inspection, cfg rratelimiter.Config, 
 	p.after = append(p.after, fact{factInUse, kept})
 	if readable && old.Type != cfg.Type && keepState {
 		p.warnings = append(p.warnings, "A change of type always starts full.")
+	}
+	if readable && keepState && old.Type == cfg.Type && cfg.Type == rratelimiter.Overall {
+		if n := inUseNow(f); n > cfg.Rate {
+			p.warnings = append(p.warnings, fmt.Sprintf("%s are in use, more than the new rate: nobody gets a permit until %d of them are back.",
+				words.Plural(n, "permit"), n-cfg.Rate+1))
+		}
 	}
 	if f.TTLMS != nil && cfg.KeepAlive == 0 {
 		p.before = append(p.before, fact{factExpires, ttlText(f.TTLMS)})

@@ -59,7 +59,9 @@ func (c *call) viewer() (*viewer, error) {
 
 // view reads what part of a list is wanted.
 func (c *call) view(query url.Values, sort string) (v look.View, err error) {
-	v = look.View{Sort: sort, Filter: query.Get("search"), Rows: someRows, Reverse: query.Get("reverse") == "true"}
+	v = look.View{
+		Sort: sort, Filter: query.Get("search"), Rows: someRows, Reverse: query.Get("reverse") == "true", Refusing: c.cfg.Observer.refusing,
+	}
 	if v.Offset, err = number(query, "offset", 0, maxOffset, 0); err != nil {
 		return v, err
 	}

@@ -6,8 +6,6 @@ import (
 	"net"
 	"time"
 
-	"github.com/alicebob/miniredis/v2"
-	"github.com/redis/go-redis/v9"
 	"google.golang.org/genproto/googleapis/rpc/errdetails"
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/credentials/insecure"
@@ -17,6 +15,7 @@ import (
 	"google.golang.org/grpc/status"
 
 	"github.com/rratelimiter/rratelimiter/grpclimit"
+	"github.com/rratelimiter/rratelimiter/internal/test/redistest/limittest"
 	"github.com/rratelimiter/rratelimiter/limit"
 	"github.com/rratelimiter/rratelimiter/slidinglog"
 )
@@ -24,16 +23,8 @@ import (
 // limitTo returns a limiter of so many permits a minute. The clock of its Redis
 // stands still, so that the examples print the same figures each time.
 func limitTo(n int64) (limiter limit.Limiter, stop func()) {
-	server, err := miniredis.Run()
-	if err != nil {
-		panic(err)
-	}
-	server.SetTime(time.Date(2026, time.November, 21, 12, 0, 0, 0, time.UTC))
-	rdb := redis.NewClient(&redis.Options{Addr: server.Addr()})
-	return slidinglog.New(rdb, slidinglog.Config{Limit: n, Window: time.Minute}), func() {
-		_ = rdb.Close()
-		server.Close()
-	}
+	rdb, stop := limittest.ConnectExample()
+	return slidinglog.New(rdb, slidinglog.Config{Limit: n, Window: time.Minute}), stop
 }
 
 // start starts a server of health checks, and returns a client of it.

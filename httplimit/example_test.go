@@ -10,26 +10,15 @@ import (
 	"strings"
 	"time"
 
-	"github.com/alicebob/miniredis/v2"
 	"github.com/redis/go-redis/v9"
 
 	"github.com/rratelimiter/rratelimiter"
 	"github.com/rratelimiter/rratelimiter/httplimit"
+	"github.com/rratelimiter/rratelimiter/internal/test/redistest/limittest"
 	"github.com/rratelimiter/rratelimiter/limit"
 	"github.com/rratelimiter/rratelimiter/slidinglog"
 	"github.com/rratelimiter/rratelimiter/tokenbucket"
 )
-
-// connect returns a client of a Redis in this process.
-func connect() (rdb *redis.Client, stop func()) {
-	server, err := miniredis.Run()
-	if err != nil {
-		panic(err)
-	}
-	server.SetTime(time.Date(2026, 1, 1, 12, 0, 0, 0, time.UTC))
-	rdb = redis.NewClient(&redis.Options{Addr: server.Addr()})
-	return rdb, func() { _ = rdb.Close(); server.Close() }
-}
 
 // get shows what a client at that address gets.
 func get(handler http.Handler, peer, path string, header ...string) {
@@ -48,7 +37,7 @@ func get(handler http.Handler, peer, path string, header ...string) {
 
 // Each client has two requests a minute.
 func ExampleNew() {
-	rdb, stop := connect()
+	rdb, stop := limittest.ConnectExample()
 	defer stop()
 
 	perMinute := slidinglog.New(rdb, slidinglog.Config{Limit: 2, Window: time.Minute})
@@ -69,7 +58,7 @@ func ExampleNew() {
 // Ten requests at once and no more than a thousand an hour: the answer tells of
 // both, and a request that one of them refuses uses up nothing of the other.
 func ExampleWithPolicy() {
-	rdb, stop := connect()
+	rdb, stop := limittest.ConnectExample()
 	defer stop()
 
 	burst := tokenbucket.New(rdb, tokenbucket.Config{Capacity: 10, Refill: 1, Interval: time.Second})
@@ -98,7 +87,7 @@ func ExampleWithPolicy() {
 
 // Two requests a user and three an address: each has keys of its own.
 func ExamplePolicy() {
-	rdb, stop := connect()
+	rdb, stop := limittest.ConnectExample()
 	defer stop()
 
 	perUser := slidinglog.New(rdb, slidinglog.Config{Limit: 2, Window: time.Minute})
@@ -128,7 +117,7 @@ func ExamplePolicy() {
 // and the keys are those of the Java services: limit:<user>:<uri>. A field of the hash
 // rate:limit:config changes one while it runs.
 func ExampleDeclare() {
-	rdb, stop := connect()
+	rdb, stop := limittest.ConnectExample()
 	defer stop()
 
 	userOf := func(r *http.Request) string { return r.Header.Get("X-User") }
@@ -198,7 +187,7 @@ func ExampleWithKey() {
 // A client keeps to what its upstream allows, together with all programs that use the same
 // Redis, and stops when the upstream says so.
 func ExampleNewTransport() {
-	rdb, stop := connect()
+	rdb, stop := limittest.ConnectExample()
 	defer stop()
 	upstream := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
 		w.Header().Set("Retry-After", "30")
@@ -246,7 +235,7 @@ func ExampleCheck() {
 
 // While Redis is down, this process limits by itself, as much as it has seen.
 func ExampleWithFallback() {
-	rdb, stop := connect()
+	rdb, stop := limittest.ConnectExample()
 	stop()
 
 	handler := httplimit.New(slidinglog.New(rdb, slidinglog.Config{Limit: 2, Window: time.Minute}),
@@ -271,7 +260,7 @@ func ExampleWithFallback() {
 
 // While Redis is down, each of two such programs grants half of the limit.
 func ExampleWithFailure() {
-	rdb, stop := connect()
+	rdb, stop := limittest.ConnectExample()
 
 	handler := httplimit.New(slidinglog.New(rdb, slidinglog.Config{Limit: 4, Window: time.Minute}),
 		httplimit.WithFailure(limit.FailLocal(0.5)),
@@ -302,7 +291,7 @@ func (refusals) Decided(_ context.Context, d limit.Decided) {
 
 // What would a limit of two a minute do? Nobody is refused, or told of it.
 func ExampleWithShadow() {
-	rdb, stop := connect()
+	rdb, stop := limittest.ConnectExample()
 	defer stop()
 
 	perMinute := slidinglog.New(rdb, slidinglog.Config{Limit: 2, Window: time.Minute})

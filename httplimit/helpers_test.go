@@ -209,32 +209,29 @@ func wrapTransport(t testing.TB, l limit.Limiter, opts ...httplimit.Option) midd
 
 func badOptions(prefix string) map[string][]httplimit.Option {
 	sound := middlewaretest.Grants()
+	of := func(name, prefix string) httplimit.Option {
+		return httplimit.WithPolicy(httplimit.Policy{Name: name, Limiter: sound, Prefix: prefix})
+	}
 	return map[string][]httplimit.Option{
-		"cost":            {httplimit.WithCost(nil)},
-		"skip":            {httplimit.WithSkip(nil)},
-		"hook":            {httplimit.WithErrorHandler(nil)},
-		"refusal":         {httplimit.WithRefusal(nil)},
-		"headers":         {httplimit.WithHeaders(7)},
-		"name":            {httplimit.WithName("é")},
-		"control in name": {httplimit.WithName("a\nb")},
-		"twice":           {policy("default", sound)},
-		"policy limiter":  {httplimit.WithPolicy(httplimit.Policy{Name: "hour"})},
-		"policy name":     {httplimit.WithPolicy(httplimit.Policy{Limiter: sound})},
-		"window":          {httplimit.WithPolicy(httplimit.Policy{Name: "hour", Limiter: sound, Window: -1})},
-		"policy key":      {httplimit.WithPolicy(httplimit.Policy{Name: "hour", Limiter: sound, Key: []httplimit.KeyFunc{nil}})},
-		"policy tag":      {httplimit.WithHashTag(), httplimit.WithPolicy(httplimit.Policy{Name: "hour", Limiter: sound, Prefix: "{a}:"})},
-		"one prefix":      {httplimit.WithPolicy(httplimit.Policy{Name: "hour", Limiter: sound, Prefix: prefix})},
-		"prefix twice": {
-			httplimit.WithPolicy(httplimit.Policy{Name: "hour", Limiter: sound, Prefix: "a:"}),
-			httplimit.WithPolicy(httplimit.Policy{Name: "day", Limiter: sound, Prefix: "a:"}),
-		},
-		"prefix continued": {httplimit.WithPrefix("a:"), httplimit.WithPolicy(httplimit.Policy{Name: "hour", Limiter: sound, Prefix: "a:b:"})},
-		"prefix continues": {httplimit.WithPrefix("a:b:"), httplimit.WithPolicy(httplimit.Policy{Name: "hour", Limiter: sound, Prefix: "a"})},
-		"prefix of names": {
-			policy("hour", sound),
-			httplimit.WithPolicy(httplimit.Policy{Name: "day", Limiter: sound, Prefix: prefix}),
-		},
-		"prefix twice, tag": {httplimit.WithHashTag(), httplimit.WithPolicy(httplimit.Policy{Name: "hour", Limiter: sound, Prefix: prefix})},
+		"cost":              {httplimit.WithCost(nil)},
+		"skip":              {httplimit.WithSkip(nil)},
+		"hook":              {httplimit.WithErrorHandler(nil)},
+		"refusal":           {httplimit.WithRefusal(nil)},
+		"headers":           {httplimit.WithHeaders(7)},
+		"name":              {httplimit.WithName("é")},
+		"control in name":   {httplimit.WithName("a\nb")},
+		"twice":             {policy("default", sound)},
+		"policy limiter":    {httplimit.WithPolicy(httplimit.Policy{Name: "hour"})},
+		"policy name":       {httplimit.WithPolicy(httplimit.Policy{Limiter: sound})},
+		"window":            {httplimit.WithPolicy(httplimit.Policy{Name: "hour", Limiter: sound, Window: -1})},
+		"policy key":        {httplimit.WithPolicy(httplimit.Policy{Name: "hour", Limiter: sound, Key: []httplimit.KeyFunc{nil}})},
+		"policy tag":        {httplimit.WithHashTag(), of("hour", "{a}:")},
+		"one prefix":        {of("hour", prefix)},
+		"prefix twice":      {of("hour", "a:"), of("day", "a:")},
+		"prefix continued":  {httplimit.WithPrefix("a:"), of("hour", "a:b:")},
+		"prefix continues":  {httplimit.WithPrefix("a:b:"), of("hour", "a")},
+		"prefix of names":   {policy("hour", sound), of("day", prefix)},
+		"prefix twice, tag": {httplimit.WithHashTag(), of("hour", prefix)},
 	}
 }
 

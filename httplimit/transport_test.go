@@ -182,10 +182,12 @@ func TestTransportWaits(t *testing.T) {
 		retry time.Duration
 		text  string
 	}{
-		"for ever":         {took: 3 * second},
-		"long enough":      {in: 5 * second, took: 3 * second},
-		"too short":        {in: 2500 * ms, took: 2 * second, err: late, retry: second, text: "which has them in 1s: context deadline"},
-		"the caller goes":  {in: -1500 * ms, took: 1500 * ms, err: gone, retry: 500 * ms, text: `1.5s for 1 permits of "upstream:api.example.org"`},
+		"for ever":    {took: 3 * second},
+		"long enough": {in: 5 * second, took: 3 * second},
+		"too short":   {in: 2500 * ms, took: 2 * second, err: late, retry: second, text: "which has them in 1s: context deadline"},
+		"the caller goes": {
+			in: -1500 * ms, took: 1500 * ms, err: gone, retry: 500 * ms, text: `1.5s for 1 permits of "upstream:api.example.org"`,
+		},
 		"WithWait":         {opts: wait(1999 * ms), took: second, retry: second, text: "longer than WithWait"},
 		"WithWait of more": {opts: wait(3 * second), took: 3 * second},
 		"WithWait of 0":    {opts: wait(0), retry: second, text: "longer than WithWait"},
@@ -381,7 +383,8 @@ func TestCheck(t *testing.T) {
 			"trusted": httplimit.ClientIP(httplimit.ClientIPConfig{Trusted: []netip.Prefix{{}}}),
 		}
 		for name, opt := range map[string]httplimit.Option{
-			"local": policy("hour", httplimit.Local(0, time.Hour)), "keyed": policy("hour", invalid), "fallback": httplimit.WithFallback(invalid),
+			"local": policy("hour", httplimit.Local(0, time.Hour)), "keyed": policy("hour", invalid),
+			"fallback": httplimit.WithFallback(invalid),
 		} {
 			assert.ErrorIs(t, httplimit.Check(grants(), opt), limit.ErrInvalidConfig, name)
 		}
@@ -390,7 +393,8 @@ func TestCheck(t *testing.T) {
 			for _, opt := range []httplimit.Option{httplimit.WithKey(httplimit.Path(), key), ofPolicy} {
 				var errs middlewaretest.Errors
 				limiter := grants()
-				w := serve(httplimit.New(limiter, hearing(&errs), httplimit.WithFailure(limit.FailOpen()), opt)(refuseAll(t)), newRequest(t))
+				handler := httplimit.New(limiter, hearing(&errs), httplimit.WithFailure(limit.FailOpen()), opt)(refuseAll(t))
+				w := serve(handler, newRequest(t))
 				assert.Equal(t, http.StatusInternalServerError, w.Code, name)
 				errs.Check(t, limit.ErrInvalidConfig)
 				assert.Empty(t, limiter.Asked(), name)

@@ -72,7 +72,6 @@ if fields[5] == nil then
 end
 
 --- @include "config_or_new"
---- @include "pair"
 --- @include "requests"
 --- @include "answered"
 --- @include "settle"
@@ -104,9 +103,8 @@ if string.find(flags, 'd') and not new and age .. (ARGV[6] or '') == '' then
     return {'default', rate, interval, config.per_client and 1 or 0, config.keep}
   end
 end
-local places
-value_key, permits_key, places = pair_of(config)
-if value_key ~= KEYS[2] or not value_text then
+value_key, permits_key = config.value_key, config.permits_key
+if config.per_client or not value_text then
   value_text = redis.call('GET', value_key)
 end
 
@@ -148,24 +146,20 @@ elseif need == 0 then
 end
 
 -- The state is brought up to date. Where each has a member of its own, nothing that
--- has run out stays.
+-- has run out stays. A token says what was found.
+local prefix = found and 'found:' .. digits(found) .. ';' or ''
 if new then
 --- @include "make_config"
-  more, problem = make_config(config, new, value_key, permits_key, places, now, token, windowed)
-  if problem or more then
-    return problem or {'again', found and 'found:' .. digits(found) .. ';' .. more or more}
+  problem = make_config(config, new, now, token, prefix)
+  if problem then
+    return problem
   end
   value_text = redis.call('GET', value_key)
 end
 need = single and math.huge or string.find(flags, 'f') and rate or found and 0 or need
-local state
-state, more, problem = settle(config, value_key, permits_key, places, value_text, now, need, token, windowed)
-if problem then
-  return problem
-end
-if more then
-  keep_ttl(config, value_key, permits_key, true, is_window(config, value_key, permits_key, windowed))
-  return {'again', found and 'found:' .. digits(found) .. ';' .. more or more}
+local state, reply = settle(config, value_text, now, need, token, prefix)
+if not state then
+  return reply
 end
 
 -- The decision. Free permits that a refusal finds may change it.
@@ -174,8 +168,7 @@ local rows = {}
 if refused[1] and state.oldest and not windowed then
 --- @include "oldest_rows"
   local free = state.free
-  state.free, rows, problem =
-    oldest_rows(config, value_key, permits_key, places, state, taken, refused, string.find(flags, 'a'))
+  state.free, rows, problem = oldest_rows(config, state, taken, refused, string.find(flags, 'a'))
   if problem then
     return problem
   end
@@ -193,7 +186,7 @@ if not found and taken > 0 then
     for _, row in ipairs(own) do
       -- Another call has the id.
       if #row <= 20 and redis.call('ZSCORE', permits_key, row) then
-        keep_ttl(config, value_key, permits_key, true, windowed or state.window)
+        keep_ttl(config, true, windowed or state.window)
         return {'taken'}
       end
       added[#added + 1] = now_text
@@ -201,7 +194,7 @@ if not found and taken > 0 then
     end
   end
   if state.unset then
-    make_value(value_key, state.free, windowed, interval)
+    make_value(config, state.free)
   end
   if windowed or redis.call('ZADD', permits_key, 'NX', unpack(added)) > 0 then
     redis.call('DECRBY', value_key, digits(taken))
@@ -212,10 +205,10 @@ if noted then
 else
   forget_answered(KEYS[1], list, now)
 end
-local ends = (windowed or state.window) and end_window(value_key, interval) or nil
-keep_ttl(config, value_key, permits_key, true, ends ~= nil)
+local ends = (windowed or state.window) and end_window(config) or nil
+keep_ttl(config, true, ends ~= nil)
 
-local answer, left = figures_of(config, state, taken, found, ends, now, windowed)
+local answer, left = figures_of(config, state, taken, found, ends, now)
 local first, length = state.oldest and state.oldest[1], #ARGV[1]
 local foreign = state.window and not windowed or
   first and #first ~= length and not (#first == 13 and length == 21 or #first == 21 and length == 13)
@@ -224,6 +217,6 @@ if state.repaired or foreign or default then
 end
 if refused[1] then
 --- @include "waits"
-  append_waits(answer, refused, ends and {} or rows, permits_key, left, interval, now, ends or interval)
+  append_waits(config, answer, refused, rows, left, now, ends)
 end
 return answer

@@ -36,7 +36,6 @@
 --- @include "make_config"
 --- @include "oldest_rows"
 --- @include "other_default"
---- @include "pair"
 --- @include "settle"
 --- @include "waits"
 
@@ -60,18 +59,17 @@ for i = 1, #ARGV - 5 do
   local at = 5 * (i - 1)
   local fields = redis.call('HMGET', KEYS[at + 1], 'rate', 'interval', 'type', 'keepAliveTime', 'answered')
   local audit, compared, fallback = string.match(ARGV[5 + i], '^(a?)(d?)(.*)$')
-  local config, new, wrong = config_or_new(fields, fallback, at)
-  if compared == 'd' and config and not new and age .. token == '' and other_default(fields, fallback, now, at) == 'older' then
-    return {'default', i, config.rate, config.interval, config.per_client and 1 or 0, config.keep}
+  local l, new, wrong = config_or_new(fields, fallback, at)
+  if compared == 'd' and l and not new and age .. token == '' and other_default(fields, fallback, now, at) == 'older' then
+    return {'default', i, l.rate, l.interval, l.per_client and 1 or 0, l.keep}
   end
-  local l = {config = config, new = new, list = fields[5], audit = audit == 'a'}
-  if config then
-    l.value_key, l.permits_key, l.places = pair_of(config)
-    wrong = permits > config.rate and {'exceeds', i, config.rate} or wrong
+  if l then
+    l.new, l.list, l.audit = new, fields[5], audit == 'a'
+    wrong = permits > l.rate and {'exceeds', i, l.rate} or wrong
   end
-  limiters[i] = l
+  limiters[i] = l or false
   problem, missing = problem or wrong, missing or new
-  answered = answered or was_answered(l.list, identity)
+  answered = answered or was_answered(fields[5], identity)
 end
 
 -- A call looks at about so many rows, and at all that one limiter has it look at.
@@ -85,7 +83,7 @@ end
 if age ~= '' then
   local from = step == 'find' and number or token == '' and 1 or math.huge
   for i, l in ipairs(limiters) do
-    if l.config and not l.new then
+    if l and not l.new then
       if i >= from and budget <= 0 then
         return again('find', i, '')
       elseif i >= from then
@@ -97,8 +95,8 @@ if age ~= '' then
       end
       if found then
         for _, other in ipairs(limiters) do
-          if other.config and not other.new and not answered then
-            mark_answered(KEYS[other.config.at + 1], other.list, identity, now)
+          if other and not other.new and not answered then
+            mark_answered(KEYS[other.at + 1], other.list, identity, now)
           end
         end
         return permits
@@ -114,10 +112,9 @@ end
 
 -- None is set up beside one that is damaged.
 for _, l in ipairs(missing and limiters or {}) do
-  local _
-  _, _, problem = look(l.config, l.value_key, l.permits_key, l.places, redis.call('GET', l.value_key), now)
-  if problem then
-    return problem
+  local state, reply = look(l, redis.call('GET', l.value_key), now)
+  if not state then
+    return reply
   end
 end
 
@@ -126,9 +123,9 @@ end
 local function renew(l)
   local window = l.state and l.state.window
   if not l.state then
-    window = is_window(l.config, l.value_key, l.permits_key, false)
+    window = is_window(l)
   end
-  keep_ttl(l.config, l.value_key, l.permits_key, true, window)
+  keep_ttl(l, true, window)
 end
 
 -- Those that earlier calls have set up are there by now.
@@ -138,10 +135,9 @@ for i, l in ipairs(limiters) do
       return {'again', ''}
     end
     spend(redis.call('ZCARD', l.permits_key))
-    local from, more = step == 'make' and i == number and rest or '', nil
-    more, problem = make_config(l.config, l.new, l.value_key, l.permits_key, l.places, now, from)
-    if problem or more then
-      return problem or again('make', i, more)
+    problem = make_config(l, l.new, now, step == 'make' and i == number and rest or '', 'make:' .. i .. ':')
+    if problem then
+      return problem
     end
   end
 end
@@ -149,14 +145,13 @@ end
 -- Those before the token's have been swept by the calls before.
 local from, refused, repaired = step == 'settle' and number or 0, {}, false
 for i, l in ipairs(limiters) do
-  local config, value_key, permits_key = l.config, l.value_key, l.permits_key
-  local rate, interval, text = config.rate, config.interval, redis.call('GET', value_key)
+  local permits_key, text = l.permits_key, redis.call('GET', l.value_key)
   local value = integer(text)
-  local enough = value and value <= rate and value >= permits and (value == rate or redis.call('EXISTS', permits_key) == 1)
+  local enough = value and value <= l.rate and value >= permits and (value == l.rate or redis.call('EXISTS', permits_key) == 1)
   -- If there is enough the rows need no look, save once in a few permits, or
   -- always for those Redissons that must not find many that have run out.
   if enough and (i < from or not single and value % 16 >= permits) then
-    l.state = {free = value, window = is_window(config, value_key, permits_key, false)}
+    l.state = {free = value, window = is_window(l)}
   elseif budget <= 0 and refused[1] then
     break
   elseif budget <= 0 then
@@ -165,37 +160,37 @@ for i, l in ipairs(limiters) do
     end
     return again('settle', i, '')
   else
-    local size, more = redis.call('ZCARD', permits_key), nil
-    if not value or redis.call('ZCOUNT', permits_key, '(' .. digits(now - interval), now_text) < size then
+    local size, answer = redis.call('ZCARD', permits_key), nil
+    if not value or redis.call('ZCOUNT', permits_key, '(' .. digits(now - l.interval), now_text) < size then
       spend(size)
     end
-    l.state, more, problem = settle(config, value_key, permits_key, l.places, text, now, single and math.huge or permits,
-      step == 'settle' and i == number and rest or '')
+    l.state, answer = settle(l, text, now, single and math.huge or permits,
+      step == 'settle' and i == number and rest or '', 'settle:' .. i .. ':')
     local free, rows = l.state and l.state.free, {}
     if free and free < permits and l.state.oldest then
-      free, rows, problem = oldest_rows(config, value_key, permits_key, l.places, l.state, 0, {permits}, l.audit)
+      free, rows, answer = oldest_rows(l, l.state, 0, {permits}, l.audit)
       spend(rows and #rows or 0)
     end
-    if problem or more then
+    if answer then
       for j = 1, i do
         renew(limiters[j])
       end
-      return problem or again('settle', i, more)
+      return answer
     end
     l.repaired = l.state.repaired or free > l.state.free
     repaired = repaired or l.repaired
     if free < permits then
-      local ends = l.state.window and end_window(value_key, interval)
+      local ends = l.state.window and end_window(l)
       refused[#refused + 1] = i
-      append_waits(refused, {permits}, ends and {} or rows, permits_key, free, interval, now, ends or interval)
-      refused[#refused + 1] = interval
+      append_waits(l, refused, {permits}, rows, free, now, ends)
+      refused[#refused + 1] = l.interval
     end
   end
 end
 
 if answered and not refused[1] then
   -- It was refused before, or its permits have been given back since.
-  refused = {1, 1, limiters[1].config.interval}
+  refused = {1, 1, limiters[1].interval}
 end
 for _, l in ipairs(refused[1] and {} or limiters) do
   if redis.call('ZSCORE', l.permits_key, member) then
@@ -207,18 +202,18 @@ local answer = {}
 for i, l in ipairs(limiters) do
   if not refused[1] then
     if l.state.unset then
-      make_value(l.value_key, l.state.free, false, l.config.interval)
+      make_value(l, l.state.free)
     end
     redis.call('ZADD', l.permits_key, 'NX', now_text, member)
     redis.call('DECRBY', l.value_key, ARGV[2])
   end
   if age ~= '' and not answered then
-    mark_answered(KEYS[l.config.at + 1], l.list, identity, now)
+    mark_answered(KEYS[l.at + 1], l.list, identity, now)
   else
-    forget_answered(KEYS[l.config.at + 1], l.list, now)
+    forget_answered(KEYS[l.at + 1], l.list, now)
   end
   renew(l)
-  local keep = math.max(0, l.config.keep)
+  local keep = math.max(0, l.keep)
   answer[i] = l.repaired and -1 - keep or keep
 end
 if not refused[1] and not repaired then

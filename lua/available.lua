@@ -16,32 +16,27 @@
 --- @include "keep_ttl"
 
 --- @include "limiter"
-local state, token
-state, token, problem = settle(config, value_key, permits_key, places, redis.call('GET', value_key), now,
-  config.rate, ARGV[1], ARGV[2] == 'w')
-if problem then
-  return problem
+local windowed = ARGV[2] == 'w'
+config.windowed = windowed
+local state, answer = settle(config, redis.call('GET', value_key), now, config.rate, ARGV[1], '')
+if not state then
+  return answer
 end
-local free, rows = state and state.free, nil
-local repaired = state and state.repaired
-if state and state.unset and (config.per_client or redis.call('PTTL', KEYS[1]) >= 0) and ARGV[2] ~= 'w' then
+if windowed then
+  end_window(config)
+end
+local free, rows, repaired = state.free, nil, state.repaired
+if state.unset and (config.per_client or redis.call('PTTL', KEYS[1]) >= 0) and not windowed then
   -- As Redisson does; but a value without an end would be a window that never
   -- ends to Redisson before 3.13.3.
   redis.call('SET', value_key, digits(free))
 end
-if state and state.oldest and ARGV[2] ~= 'w' then
-  free, rows, problem = repay(config, value_key, permits_key, places, free)
+if state.oldest and not windowed then
+  free, rows, problem = repay(config, free)
   if problem then
     return problem
   end
   repaired = repaired or free > state.free
 end
-if ARGV[2] == 'w' then
-  end_window(value_key, config.interval)
-end
-if token then
-  keep_ttl(config, value_key, permits_key, false, is_window(config, value_key, permits_key, ARGV[2] == 'w'))
-  return {'again', token}
-end
-keep_ttl(config, value_key, permits_key, false, ARGV[2] == 'w' or state.window)
+keep_ttl(config, false, windowed or state.window)
 return repaired and digits(free) or free

@@ -46,12 +46,11 @@ end
 
 -- A window keeps its end. That of the pair in use gets one that a window can have: by a
 -- clock that was set back it would end later.
-local shared = {at = 0, interval = config and config.interval or -1}
-local window, own_window = is_window(shared, KEYS[2], KEYS[4], windowed), windowed and redis.call('PTTL', KEYS[3]) ~= -2
-if config and config.per_client and own_window then
-  end_window(KEYS[3], config.interval)
-elseif config and not config.per_client and window then
-  end_window(KEYS[2], config.interval)
+local shared = parse_config({'0', config and digits(config.interval) or '0', '0'})
+shared.windowed = windowed
+local window, own_window = is_window(shared), windowed and redis.call('PTTL', KEYS[3]) ~= -2
+if config and (config.per_client and own_window or not config.per_client and window) then
+  end_window(config)
 end
 window, own_window = window and redis.call('PTTL', KEYS[2]) ~= -1, own_window and redis.call('PTTL', KEYS[3]) ~= -1
 

@@ -20,7 +20,6 @@
 --- @include "config"
 --- @include "move"
 --- @include "clock"
---- @include "pair"
 --- @include "integer"
 --- @include "digits"
 --- @include "find"
@@ -38,11 +37,11 @@ end
 if was_answered(fields[5], ARGV[6]) then
   return 0
 end
-local value_key, permits_key, places = pair_of(config)
+local value_key, permits_key = config.value_key, config.permits_key
 local text = redis.call('GET', value_key)
 local value = integer(text)
 if text and not value then
-  return corrupt(places[1], 'value', 'is no integer: ' .. text)
+  return corrupt(config.value_place, 'value', 'is no integer: ' .. text)
 end
 
 local now = tonumber(clock())
@@ -55,7 +54,7 @@ if ARGV[1] == '' then
   first_write(permits_key, true)
   local back = math.max(0, math.min(config.rate - value, tonumber(ARGV[2])))
   redis.call('INCRBY', value_key, digits(back))
-  end_window(value_key, config.interval)
+  end_window(config)
   return back
 end
 local member = ARGV[1]
@@ -85,7 +84,7 @@ if not score or tonumber(score) <= now - config.interval then
   return 0
 end
 local permits = math.min(tonumber(ARGV[2]), permits_of(member))
-local window = is_window(config, value_key, permits_key, false)
+local window = is_window(config)
 take_off(permits_key, member, permits)
 if value then
   local free = math.min(config.rate, value + permits)
@@ -98,6 +97,6 @@ end
 -- they need.
 if config.keep > 0 and redis.call('PTTL', KEYS[1]) > config.keep or config.per_client and
     math.max(redis.call('PTTL', value_key), redis.call('PTTL', permits_key)) > idle_time(config) then
-  keep_ttl(config, value_key, permits_key, true, window)
+  keep_ttl(config, true, window)
 end
 return permits

@@ -21,12 +21,12 @@ local text = redis.call('GET', value_key)
 local value = integer(text)
 
 -- A client's own value that ends is one, if it has no set beside it.
-local window = is_window(config, value_key, permits_key, false) or config.per_client and redis.call('PTTL', value_key) >= 0
+local window = is_window(config) or config.per_client and redis.call('PTTL', value_key) >= 0
 if value and value < config.rate and redis.call('EXISTS', permits_key) == 0 and window then
   local began = now + redis.call('PTTL', value_key) - config.interval
   local in_use, written = config.rate - value, 0
   if in_use > 256 * 4294967295 then
-    return corrupt(places[1], 'value', 'counts more permits in use than members can')
+    return corrupt(config.value_place, 'value', 'counts more permits in use than members can')
   end
   while in_use > 0 do
     local permits = math.min(in_use, 4294967295)
@@ -35,24 +35,19 @@ if value and value < config.rate and redis.call('EXISTS', permits_key) == 0 and 
   end
   redis.call('PERSIST', value_key)
   redis.call('PERSIST', permits_key)
-  keep_ttl(config, value_key, permits_key, false, false)
+  keep_ttl(config, false, false)
   return written
 end
 
 local from, written = string.match(ARGV[2], '^from:(%d+):(%d+)$')
-local state, token
-state, token, problem = settle(config, value_key, permits_key, places, text, now, 0, from and '' or ARGV[2])
-if problem then
-  return problem
-end
-if token and not from then
-  return {'again', token}
+local _, answer = settle(config, text, now, 0, from and '' or ARGV[2], '')
+if answer and (answer.err or not from) then
+  return answer
 end
 from, written = tonumber(from or '0'), tonumber(written or '0')
 -- From the newest on: rows that run out or are added meanwhile leave none out.
 local rows = redis.call('ZRANGE', permits_key, digits(-from - 256), digits(-from - 1))
-local _
-_, problem = sum_of(rows, places[2])
+_, problem = sum_of(rows, config.permits_place)
 if problem then
   return problem
 end

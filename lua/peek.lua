@@ -20,7 +20,6 @@
 --- @include "figures"
 --- @include "look"
 --- @include "oldest_rows"
---- @include "pair"
 --- @include "sum_up"
 --- @include "waits"
 
@@ -33,19 +32,17 @@ local rate, interval = config.rate, config.interval
 if permits > rate then
   return {rate, 0, 0, interval, 0, 0}
 end
-local value_key, permits_key, places = pair_of(config)
-local now, state, unsettled = tonumber(clock()), nil, nil
-state, unsettled, problem = look(config, value_key, permits_key, places, redis.call('GET', value_key), now, windowed)
-if problem then
-  return problem
+local value_key, permits_key = config.value_key, config.permits_key
+config.windowed = windowed
+local now = tonumber(clock())
+local state, unsettled = look(config, redis.call('GET', value_key), now)
+if not state then
+  return unsettled
 end
 local value, newest, out, window = state.free, state.newest, 0, state.window
 if unsettled then
   out = redis.call('ZCOUNT', permits_key, '-inf', digits(now - interval))
-  window = windowed
-  if value then
-    window = is_window(config, value_key, permits_key, windowed)
-  end
+  window = windowed or is_window(config)
 end
 local in_use = newest and newest > now - interval
 
@@ -58,10 +55,9 @@ if not in_use then
     free = rate
   end
 elseif new or not value then
-  local used, more
-  used, more, problem = sum_up(permits_key, places[2], state.last, token, not window and out)
+  local used, answer = sum_up(config, state.last, token, '', not window and out)
   if not used then
-    return problem or {'again', more}
+    return answer
   end
   free = math.min(value and window and value or rate, rate - used)
 elseif not window and out > 0 and free < rate then
@@ -70,7 +66,7 @@ elseif not window and out > 0 and free < rate then
     offset, freed = '0', '0'
   end
   local page, sum = redis.call('ZRANGE', permits_key, offset, digits(math.min(offset + 255, out - 1))), nil
-  sum, problem = sum_of(page, places[2])
+  sum, problem = sum_of(page, config.permits_place)
   if problem then
     return problem
   end
@@ -85,7 +81,7 @@ end
 local rows = {}
 if permits > free and in_use and not windowed then
   local rest = {free = free, oldest = redis.call('ZRANGE', permits_key, digits(out), digits(out)), out = out}
-  free, rows, problem = oldest_rows(config, value_key, permits_key, places, rest, 0, {permits}, string.find(ARGV[3], 'a'))
+  free, rows, problem = oldest_rows(config, rest, 0, {permits}, string.find(ARGV[3], 'a'))
   if problem then
     return problem
   end
@@ -100,9 +96,9 @@ if windowed or window then
 end
 local taken = permits <= free and permits or 0
 local seen = {free = free, newest = newest and math.min(newest, now)}
-local answer, left = figures_of(config, seen, taken, nil, ends, now, windowed)
+local answer, left = figures_of(config, seen, taken, nil, ends, now)
 if taken == 0 then
-  append_waits(answer, {permits}, ends and {} or rows, permits_key, left, interval, now, ends or interval)
+  append_waits(config, answer, {permits}, rows, left, now, ends)
   -- A row that is dated ahead counts from now on.
   local longest = math.max(1, interval)
   answer[#answer] = math.max(-longest, math.min(longest, answer[#answer]))

@@ -24,21 +24,15 @@
 --- @include "keep_ttl"
 
 --- @include "limiter"
-local sum
-sum, problem = sum_of(redis.call('ZRANGE', permits_key, -256, -1), places[2])
+_, problem = sum_of(redis.call('ZRANGE', permits_key, -256, -1), config.permits_place)
 if problem then
   return problem
 end
-local state, token
-state, token, problem = settle(config, value_key, permits_key, places, redis.call('GET', value_key), now, 0, ARGV[3], nil, true)
-if problem then
-  return problem
+local state, answer = settle(config, redis.call('GET', value_key), now, 0, ARGV[3], '', true)
+if not state then
+  return answer.err and answer or {'again', answer[2], tonumber(ARGV[1])}
 end
-if token then
-  keep_ttl(config, value_key, permits_key, true, is_window(config, value_key, permits_key, false))
-  return {'again', token, tonumber(ARGV[1])}
-end
-keep_ttl(config, value_key, permits_key, true, state.window)
+keep_ttl(config, true, state.window)
 if not state.newest then
   return tonumber(ARGV[1])
 end
@@ -46,7 +40,7 @@ end
 -- What has run out is no longer in use.
 local own, place = string.match(ARGV[4], '^(own):?(.*)$')
 local rows, first = rows_from(permits_key, place or '', 256)
-sum, problem = sum_of(rows, places[2])
+_, problem = sum_of(rows, config.permits_place)
 if problem then
   return problem
 end

@@ -18,21 +18,19 @@
 --- @include "config"
 --- @include "clock"
 --- @include "other_default"
---- @include "pair"
 --- @include "make_config"
 
 if ARGV[6] == '1' and redis.call('EXISTS', KEYS[1]) == 0 then
   return 0
 end
 
-local windowed, now = ARGV[5] == 'w', nil
+local windowed, now = ARGV[5] == 'w', tonumber(clock())
 local new = {ARGV[1], ARGV[2], ARGV[3], ARGV[4], string.find(ARGV[6], ' ') and ARGV[6] or nil}
 local config = parse_config(new)
 config.windowed = windowed
-local value_key, permits_key, places = pair_of(config)
+local value_key, permits_key = config.value_key, config.permits_key
 local keeps, old, problem = windowed or ARGV[5] == '1', nil, nil
 if keeps then
-  now = tonumber(clock())
   local fields = redis.call('HMGET', KEYS[1], 'rate', 'interval', 'type', 'keepAliveTime')
   old, problem = parse_config(fields)
   if problem then
@@ -43,7 +41,7 @@ if keeps then
   end
 end
 if not keeps or (old and old.per_client ~= config.per_client) then
-  set_config(config, new, value_key, permits_key, false, true)
+  set_config(config, new, false, true)
   redis.call('UNLINK', KEYS[2], KEYS[3], KEYS[4], KEYS[5])
   return 1
 end
@@ -54,18 +52,13 @@ end
 --- @include "first_write"
 
 if not old then
-  local token
-  token, problem = make_config(config, new, value_key, permits_key, places, now, ARGV[7], windowed)
-  if problem or token then
-    return problem or {'again', token}
-  end
-  return 1
+  return make_config(config, new, now, ARGV[7], '') or 1
 end
 
 local text = redis.call('GET', value_key)
 local value = integer(text)
 if text and not value then
-  return corrupt(places[1], 'value', 'is no integer: ' .. text)
+  return corrupt(config.value_place, 'value', 'is no integer: ' .. text)
 end
 
 -- The difference of the rates goes to the value, as a debt if it falls below
@@ -77,7 +70,7 @@ local few = #rows <= 256
 if value then
   local used
   if few then
-    used, problem = sum_of(rows, places[2])
+    used, problem = sum_of(rows, config.permits_place)
     if problem then
       return problem
     end
@@ -93,20 +86,16 @@ if value then
   text = digits(kept)
 end
 if few or not value then
-  local state, token
-  state, token, problem = settle(config, value_key, permits_key, places, text, now, 0, ARGV[7], windowed)
-  if problem then
-    return problem
-  end
-  if token and not value then
-    return {'again', token}
+  local state, answer = settle(config, text, now, 0, ARGV[7], '')
+  if answer and (answer.err or not value) then
+    return answer
   end
   if state and state.unset then
     first_write(permits_key)
     redis.call('UNLINK', value_key)
   elseif state and state.oldest then
-    repay(config, value_key, permits_key, places, state.free)
+    repay(config, state.free)
   end
 end
-set_config(config, new, value_key, permits_key, is_window(config, value_key, permits_key, windowed), true)
+set_config(config, new, is_window(config), true)
 return 1

@@ -26,7 +26,6 @@
 
 --- @include "clock"
 --- @include "config_or_new"
---- @include "pair"
 --- @include "find"
 --- @include "answered"
 --- @include "settle"
@@ -44,7 +43,7 @@ local config, new, problem = config_or_new(fields, ARGV[8])
 if problem then
   return problem
 end
-local value_key, permits_key, places = pair_of(config)
+local value_key, permits_key = config.value_key, config.permits_key
 local now = tonumber(clock())
 local searched = string.match(token, '^find:') and token or nil
 
@@ -74,32 +73,26 @@ if more > 0 then
 end
 
 if new then
-  token, problem = make_config(config, new, value_key, permits_key, places, now, token, false)
-  if problem or token then
-    return problem or {'again', token}
+  problem = make_config(config, new, now, token, '')
+  if problem then
+    return problem
   end
 end
-local state
-state, token, problem =
-  settle(config, value_key, permits_key, places, redis.call('GET', value_key), now, 0, searched and '' or token or '', false, more < 0)
-if problem then
-  return problem
-end
-if token then
-  keep_ttl(config, value_key, permits_key, true, is_window(config, value_key, permits_key, false))
-  return {'again', token}
+local state, answer = settle(config, redis.call('GET', value_key), now, 0, searched and '' or token, '', more < 0)
+if not state then
+  return answer
 end
 
 local back = -more
 if more > 0 then
   if state.unset then
-    make_value(value_key, state.free, false, config.interval)
+    make_value(config, state.free)
   end
   if redis.call('ZADD', permits_key, 'NX', digits(now), charge) > 0 then
     redis.call('DECRBY', value_key, digits(more))
   end
   if state.window then
-    end_window(value_key, config.interval)
+    end_window(config)
   end
   if age ~= '' then
     mark_answered(KEYS[1], fields[5], identity, now)
@@ -126,5 +119,5 @@ else
     end
   end
 end
-keep_ttl(config, value_key, permits_key, true, state.window)
+keep_ttl(config, true, state.window)
 return back

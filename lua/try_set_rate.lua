@@ -16,22 +16,12 @@
 
 local fields = redis.call('HMGET', KEYS[1], 'rate', 'interval', 'type', 'keepAliveTime')
 local config, new, problem = config_or_new(fields, ARGV[1] .. ' ' .. ARGV[2] .. ' ' .. ARGV[3] .. ' ' .. ARGV[4])
-if problem then
-  return problem
-end
 if not new then
-  return 0
+  return problem or 0
 end
 
 --- @include "clock"
---- @include "pair"
 --- @include "make_config"
 
-local value_key, permits_key, places = pair_of(config)
-local token
 config.windowed = ARGV[5] == 'w'
-token, problem = make_config(config, new, value_key, permits_key, places, tonumber(clock()), ARGV[6], ARGV[5] == 'w')
-if problem or token then
-  return problem or {'again', token}
-end
-return 1
+return make_config(config, new, tonumber(clock()), ARGV[6], '') or 1

@@ -34,7 +34,7 @@ local rows = redis.call('ZRANGE', permits_key, digits(offset), digits(offset + 2
 for _, member in ipairs(rows) do
   local permits = permits_of(member)
   if not permits then
-    return corrupt_member(places[2], member)
+    return corrupt_member(config.permits_place, member)
   end
   freed = freed + permits
   if free + freed >= wanted then

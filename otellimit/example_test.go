@@ -3,15 +3,13 @@ package otellimit_test
 import (
 	"context"
 	"fmt"
-	"time"
 
-	"github.com/alicebob/miniredis/v2"
-	"github.com/redis/go-redis/v9"
 	"go.opentelemetry.io/otel/attribute"
 	"go.opentelemetry.io/otel/sdk/metric"
 	"go.opentelemetry.io/otel/sdk/metric/metricdata"
 
 	"github.com/rratelimiter/rratelimiter"
+	"github.com/rratelimiter/rratelimiter/internal/test/redistest/limittest"
 	"github.com/rratelimiter/rratelimiter/otellimit"
 )
 
@@ -23,14 +21,8 @@ func Example() {
 	provider := metric.NewMeterProvider(metric.WithReader(reader))
 	defer func() { _ = provider.Shutdown(ctx) }()
 
-	server, err := miniredis.Run()
-	if err != nil {
-		panic(err)
-	}
-	defer server.Close()
-	server.SetTime(time.Date(2026, time.November, 21, 12, 0, 0, 0, time.UTC))
-	rdb := redis.NewClient(&redis.Options{Addr: server.Addr()})
-	defer func() { _ = rdb.Close() }()
+	rdb, stop := limittest.ConnectExample()
+	defer stop()
 
 	client := rratelimiter.New(rdb, rratelimiter.WithObserver(otellimit.New(otellimit.WithMeterProvider(provider))))
 	users := client.Keyed("users:", rratelimiter.PerMinute(2))

@@ -89,14 +89,18 @@ func (c collector) points(t testing.TB) map[string]string {
 // tellAll tells an observer something by each of its methods.
 func tellAll(ctx context.Context, o limit.Observer) {
 	start := time.Now()
-	granted := limit.Decided{Limiter: "a", Call: "Take", Permits: 3, Outcome: limit.Granted, Source: limit.FromRedis, Start: start, Waited: 2 * time.Millisecond}
+	granted := limit.Decided{
+		Limiter: "a", Call: "Take", Permits: 3, Outcome: limit.Granted, Source: limit.FromRedis, Start: start, Waited: 2 * time.Millisecond,
+	}
 	o.Decided(ctx, granted)
 	o.Decided(ctx, granted)
 	refused := granted
 	refused.Outcome, refused.Source, refused.Shadow = limit.Refused, limit.FromMemory, true
 	o.Decided(ctx, refused)
-	failed := limit.Decided{Limiter: "a", Permits: -1, Outcome: limit.Failed, Err: limit.ErrInvalidPermits, Kind: limit.KindInvalid, Start: start, Waited: time.Second}
-	o.Decided(ctx, failed)
+	o.Decided(ctx, limit.Decided{
+		Limiter: "a", Permits: -1, Outcome: limit.Failed, Err: limit.ErrInvalidPermits, Kind: limit.KindInvalid,
+		Start: start, Waited: time.Second,
+	})
 
 	o.Landed(limit.Flight{Requests: 10, Calls: 4, Repeats: 1, RoundTrip: time.Millisecond})
 	o.Landed(limit.Flight{Requests: 1, Calls: 1, RoundTrip: 3 * time.Second, Err: limit.ErrUnavailable})
@@ -124,33 +128,37 @@ func TestWhatIsCounted(t *testing.T) {
 	points := c.points(t)
 	maps.DeleteFunc(points, func(point, value string) bool { return strings.HasPrefix(point, "ratelimiter.events") && value == "0" })
 	assert.Equal(t, map[string]string{
-		"ratelimiter.decisions{ratelimiter.name=a,ratelimiter.outcome=granted,ratelimiter.source=redis}":                          "2",
+		"ratelimiter.decisions{ratelimiter.name=a,ratelimiter.outcome=granted,ratelimiter.source=redis}": "2",
+
 		"ratelimiter.decisions{ratelimiter.name=a,ratelimiter.outcome=refused,ratelimiter.shadow=true,ratelimiter.source=memory}": "1",
-		"ratelimiter.decisions{error.type=invalid_argument,ratelimiter.name=a,ratelimiter.outcome=failed}":                        "1",
-		"ratelimiter.permits{ratelimiter.name=a,ratelimiter.outcome=granted,ratelimiter.source=redis}":                            "6",
-		"ratelimiter.permits{ratelimiter.name=a,ratelimiter.outcome=refused,ratelimiter.shadow=true,ratelimiter.source=memory}":   "3",
-		"ratelimiter.permits{error.type=invalid_argument,ratelimiter.name=a,ratelimiter.outcome=failed}":                          "0",
-		"ratelimiter.decision.duration{ratelimiter.name=a,ratelimiter.outcome=granted}":                                           "2 in 0.004 s",
-		"ratelimiter.decision.duration{ratelimiter.name=a,ratelimiter.outcome=refused}":                                           "1 in 0.002 s",
-		"ratelimiter.decision.duration{ratelimiter.name=a,ratelimiter.outcome=failed}":                                            "1 in 1 s",
-		"ratelimiter.waiting_callers{ratelimiter.name=a}":                                                                         "2",
-		"ratelimiter.waiting_callers{ratelimiter.name=b}":                                                                         "0",
-		"ratelimiter.round_trip.duration{}":                                                                                       "1 in 0.001 s",
-		"ratelimiter.round_trip.duration{error.type=unavailable}":                                                                 "1 in 3 s",
-		"ratelimiter.round_trip.requests{}":                                                                                       "11",
-		"ratelimiter.round_trip.calls{}":                                                                                          "5",
-		"ratelimiter.round_trip.repeats{}":                                                                                        "1",
-		"ratelimiter.lease.count{ratelimiter.name=a}":                                                                             "1",
-		"ratelimiter.lease.permits{ratelimiter.name=a}":                                                                           "100",
-		"ratelimiter.lease.unused{ratelimiter.name=a}":                                                                            "15",
-		"ratelimiter.settlements{ratelimiter.name=a}":                                                                             "2",
-		"ratelimiter.settlements{error.type=unavailable,ratelimiter.name=a}":                                                      "1",
-		"ratelimiter.settlement.reserved{ratelimiter.name=a}":                                                                     "20",
-		"ratelimiter.settlement.used{ratelimiter.name=a}":                                                                         "34",
-		"ratelimiter.open_breakers{}":                                                                                             "1",
-		"ratelimiter.events{ratelimiter.event=permits_given_up}":                                                                  "1",
-		"ratelimiter.events{ratelimiter.event=asked_no_more}":                                                                     "2",
-		"ratelimiter.events{ratelimiter.event=asked_again}":                                                                       "1",
+
+		"ratelimiter.decisions{error.type=invalid_argument,ratelimiter.name=a,ratelimiter.outcome=failed}": "1",
+		"ratelimiter.permits{ratelimiter.name=a,ratelimiter.outcome=granted,ratelimiter.source=redis}":     "6",
+
+		"ratelimiter.permits{ratelimiter.name=a,ratelimiter.outcome=refused,ratelimiter.shadow=true,ratelimiter.source=memory}": "3",
+
+		"ratelimiter.permits{error.type=invalid_argument,ratelimiter.name=a,ratelimiter.outcome=failed}": "0",
+		"ratelimiter.decision.duration{ratelimiter.name=a,ratelimiter.outcome=granted}":                  "2 in 0.004 s",
+		"ratelimiter.decision.duration{ratelimiter.name=a,ratelimiter.outcome=refused}":                  "1 in 0.002 s",
+		"ratelimiter.decision.duration{ratelimiter.name=a,ratelimiter.outcome=failed}":                   "1 in 1 s",
+		"ratelimiter.waiting_callers{ratelimiter.name=a}":                                                "2",
+		"ratelimiter.waiting_callers{ratelimiter.name=b}":                                                "0",
+		"ratelimiter.round_trip.duration{}":                                                              "1 in 0.001 s",
+		"ratelimiter.round_trip.duration{error.type=unavailable}":                                        "1 in 3 s",
+		"ratelimiter.round_trip.requests{}":                                                              "11",
+		"ratelimiter.round_trip.calls{}":                                                                 "5",
+		"ratelimiter.round_trip.repeats{}":                                                               "1",
+		"ratelimiter.lease.count{ratelimiter.name=a}":                                                    "1",
+		"ratelimiter.lease.permits{ratelimiter.name=a}":                                                  "100",
+		"ratelimiter.lease.unused{ratelimiter.name=a}":                                                   "15",
+		"ratelimiter.settlements{ratelimiter.name=a}":                                                    "2",
+		"ratelimiter.settlements{error.type=unavailable,ratelimiter.name=a}":                             "1",
+		"ratelimiter.settlement.reserved{ratelimiter.name=a}":                                            "20",
+		"ratelimiter.settlement.used{ratelimiter.name=a}":                                                "34",
+		"ratelimiter.open_breakers{}":                                                                    "1",
+		"ratelimiter.events{ratelimiter.event=permits_given_up}":                                         "1",
+		"ratelimiter.events{ratelimiter.event=asked_no_more}":                                            "2",
+		"ratelimiter.events{ratelimiter.event=asked_again}":                                              "1",
 	}, points)
 }
 
@@ -236,7 +244,8 @@ func TestManyAtOnce(t *testing.T) {
 		all.Go(func() {
 			for i := range rounds {
 				name := fmt.Sprint((caller + i) % 20)
-				o.Decided(t.Context(), limit.Decided{Limiter: name, Permits: 2, Outcome: limit.Outcome([]string{"granted", "refused"}[i%2])})
+				outcome := []limit.Outcome{limit.Granted, limit.Refused}[i%2]
+				o.Decided(t.Context(), limit.Decided{Limiter: name, Permits: 2, Outcome: outcome})
 				o.Landed(limit.Flight{Requests: 1, Err: errors.New("x")})
 				o.Leased(limit.Lease{Limiter: name, Permits: 1, Ended: i%2 == 1})
 				o.Waiting(fmt.Sprint(caller), i)
@@ -380,10 +389,12 @@ func TestSpans(t *testing.T) {
 	ctx, parent := tracers.Tracer("test").Start(t.Context(), "request")
 	start := time.Date(2026, time.November, 22, 12, 0, 0, 0, time.UTC)
 	o.Decided(ctx, limit.Decided{
-		Limiter: "api", Call: "TryAcquire", Permits: 3, Outcome: limit.Granted, Source: limit.FromRedis, Start: start, Waited: 20 * time.Millisecond,
+		Limiter: "api", Call: "TryAcquire", Permits: 3, Outcome: limit.Granted, Source: limit.FromRedis,
+		Start: start, Waited: 20 * time.Millisecond,
 	})
 	o.Decided(ctx, limit.Decided{
-		Limiter: "api", Call: "Take", Permits: 1, Outcome: limit.Failed, Err: limit.ErrUnavailable, Kind: limit.KindUnavailable, Start: start, Waited: time.Second,
+		Limiter: "api", Call: "Take", Permits: 1, Outcome: limit.Failed, Err: limit.ErrUnavailable, Kind: limit.KindUnavailable,
+		Start: start, Waited: time.Second,
 	})
 	parent.End()
 
@@ -399,7 +410,8 @@ func TestSpans(t *testing.T) {
 	assert.Equal(t, "ratelimiter.TryAcquire", granted.Name())
 	assert.Equal(t, start.Add(20*time.Millisecond), granted.EndTime())
 	assert.ElementsMatch(t, []attribute.KeyValue{
-		attribute.String("ratelimiter.name", "api"), attribute.String("ratelimiter.call", "TryAcquire"), attribute.Int64("ratelimiter.permits", 3),
+		attribute.String("ratelimiter.name", "api"), attribute.String("ratelimiter.call", "TryAcquire"),
+		attribute.Int64("ratelimiter.permits", 3),
 		attribute.String("ratelimiter.outcome", "granted"), attribute.String("ratelimiter.source", "redis"),
 	}, granted.Attributes())
 	assert.Equal(t, codes.Unset, granted.Status().Code)
@@ -421,7 +433,8 @@ func TestSpansThatAreNotSampled(t *testing.T) {
 }
 
 var decided = limit.Decided{
-	Limiter: "api", Call: "TryAcquire", Permits: 1, Outcome: limit.Granted, Source: limit.FromRedis, Start: time.Now(), Waited: 300 * time.Microsecond,
+	Limiter: "api", Call: "TryAcquire", Permits: 1, Outcome: limit.Granted, Source: limit.FromRedis,
+	Start: time.Now(), Waited: 300 * time.Microsecond,
 }
 
 // What a decision costs its caller.

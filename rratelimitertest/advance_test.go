@@ -290,7 +290,7 @@ func TestOutsideABubbleItIsAsInOne(t *testing.T) {
 func history(t *testing.T, seed uint64) []string {
 	t.Helper()
 	draw := rand.New(rand.NewPCG(seed, 0))
-	env := rratelimitertest.New(t)
+	env := rratelimitertest.New(t, rratelimiter.WithCallTimeout(time.Minute))
 	l := exhausted(t, env, rratelimiter.Config{Rate: 5, Interval: 10 * time.Second, KeepAlive: 15 * time.Second})
 	told := &log{}
 	const callers = 30
@@ -310,8 +310,8 @@ func history(t *testing.T, seed uint64) []string {
 	return append(all, fmt.Sprint(exists(t, l)))
 }
 
-// quick is a call timeout for tests by the machine's time.
-var quick = rratelimiter.WithCallTimeout(500 * time.Millisecond)
+// quick is a call timeout for tests by the machine's time, which may stall for some seconds.
+const quick = 4 * time.Second
 
 // outages are the ways in which a server may fail.
 var outages = map[string]func(*rratelimitertest.Env){
@@ -324,7 +324,7 @@ func during(t *testing.T, test func(t *testing.T, env *rratelimitertest.Env, fai
 	for name, fail := range outages {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			bothWith(t, append(opts, quick), func(t *testing.T, env *rratelimitertest.Env) {
+			bothWith(t, append(opts, rratelimiter.WithCallTimeout(quick)), func(t *testing.T, env *rratelimitertest.Env) {
 				test(t, env, func() { fail(env) })
 			})
 		})
@@ -335,7 +335,7 @@ func TestAServerThatIsAway(t *testing.T) {
 	t.Parallel()
 	during(t, func(t *testing.T, env *rratelimitertest.Env, fail func()) {
 		l := exhausted(t, env, rratelimiter.PerMinute(2))
-		window := fixedwindow.New(env.Redis, fixedwindow.Config{Limit: 1, Window: time.Minute}, limit.WithCallTimeout(500*time.Millisecond))
+		window := fixedwindow.New(env.Redis, fixedwindow.Config{Limit: 1, Window: time.Minute}, limit.WithCallTimeout(quick))
 		fail()
 		for range 3 {
 			_, err := l.TryAcquire(t.Context(), 1, 0)

@@ -397,8 +397,7 @@ func TestThresholdsAreReadFromTheirMaster(t *testing.T) {
 	for i := range count {
 		pipe.HSet(ctx, hash, strconv.Itoa(i), i)
 	}
-	_, err := pipe.Exec(ctx)
-	require.NoError(t, err)
+	require.NoError(t, second(pipe.Exec(ctx)))
 	all, err := l.Thresholds(ctx)
 	require.NoError(t, err)
 	assert.Len(t, all, count)

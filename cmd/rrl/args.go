@@ -28,10 +28,12 @@ func named(names ...string) cobra.PositionalArgs {
 	}
 }
 
-// exclusive fails where more than one of the flags is set.
-func exclusive(flags *pflag.FlagSet, one, other string) error {
-	if flags.Changed(one) && flags.Changed(other) {
-		return fmt.Errorf("--%s and --%s exclude each other", one, other)
+// exclusive fails if the first flag is set and any of the others.
+func exclusive(flags *pflag.FlagSet, one string, others ...string) error {
+	for _, other := range others {
+		if flags.Changed(one) && flags.Changed(other) {
+			return fmt.Errorf("--%s and --%s exclude each other", one, other)
+		}
 	}
 	return nil
 }

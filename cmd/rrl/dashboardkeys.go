@@ -49,14 +49,19 @@ func parseOther(rdb redis.UniversalClient, text string) (o dashboard.Other, err 
 		o.Limiter = slidinglog.New(rdb, slidinglog.Config{Limit: permits, Window: window, Thresholds: o.Thresholds})
 		return o, err
 	case "token-bucket":
-		capacity, refill, _ := strings.Cut(rate, "+")
-		cfg := tokenbucket.Config{}
-		if cfg.Capacity, err = strconv.ParseInt(capacity, 10, 64); err != nil || cfg.Capacity < 1 {
-			return o, fmt.Errorf("%q is no capacity: want CAPACITY+REFILL/INTERVAL, such as 40+5/1s", capacity)
-		}
-		cfg.Refill, cfg.Interval, err = parseRate(refill)
+		cfg, err := parseBucket(rate)
 		o.Limiter = tokenbucket.New(rdb, cfg)
 		return o, err
 	}
 	return o, fmt.Errorf("%q is none of fixed-window, sliding-log, token-bucket", kind)
+}
+
+// parseBucket reads a bucket such as 40+5/1s: its capacity, and its refill as a rate.
+func parseBucket(text string) (cfg tokenbucket.Config, err error) {
+	capacity, refill, _ := strings.Cut(text, "+")
+	if cfg.Capacity, err = strconv.ParseInt(capacity, 10, 64); err != nil || cfg.Capacity < 1 {
+		return cfg, fmt.Errorf("%q is no capacity: want CAPACITY+REFILL/INTERVAL, such as 40+5/1s", capacity)
+	}
+	cfg.Refill, cfg.Interval, err = parseRate(refill)
+	return cfg, err
 }

@@ -136,6 +136,7 @@ func (c *checker) check(ctx context.Context, name string) (doctor.Checked, error
 			return doctor.Checked{}, err
 		}
 	}
+	checked.State = found.State
 	for _, anomaly := range found.Anomalies {
 		checked.Problems = append(checked.Problems, doctor.Problem{Kind: anomaly.Kind, Text: anomaly.Text})
 	}

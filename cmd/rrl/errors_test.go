@@ -103,6 +103,8 @@ take sliding-log k                    !> --limit is missing
 take sliding-log HASH --limit 1/1s --thresholds HASH          !> the hash that --thresholds names
 take sliding-log k --limit 5/1m --thresholds hash             !> threshold "k" is no whole number
 take token-bucket k --capacity 5                              !> --refill is missing
+take token-bucket k --capacity 5 --limit 5+1/1s              !> --limit and --capacity exclude each other
+take token-bucket k --limit 5/1s                             !> "5/1s" is no capacity
 take token-bucket k --capacity 5 --refill 1/100ms             !> interval 100ms is not a whole number of seconds
 take token-bucket k --capacity 5 --refill 1/1s --borrow -1    !> borrowing of -1 tokens
 threshold                             !> KEY is missing
@@ -453,6 +455,8 @@ func looksAt(t *testing.T, s servers, limiters int) {
 		assert.EqualValues(t, 19-i, *found.States[0].Free)
 		assert.Contains(t, s.rrl("watch %s --count 1", name).stdout, fmt.Sprintf("free %d of 20", 19-i))
 	}
+	got := s.rrl("update-rate api:* 30/1h --yes") // on all masters
+	assert.Contains(t, got.stdout, fmt.Sprintf("changed %d of %d limiters", limiters, limiters), "%+v", got)
 	doctor := s.rrl("doctor api:* --json")
 	assert.NotEqual(t, exitError, doctor.code, "%+v", doctor) // of slow round trips, as a busy machine's, it warns
 	checked, _ := object(t, doctor.stdout)["limiters"].(map[string]any)

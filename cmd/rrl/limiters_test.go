@@ -1,7 +1,10 @@
 package main
 
 import (
+	"bytes"
+	"context"
 	"fmt"
+	"strings"
 	"sync/atomic"
 	"testing"
 	"time"
@@ -11,6 +14,8 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/rratelimiter/rratelimiter"
+	"github.com/rratelimiter/rratelimiter/cmd/rrl/internal/connect"
+	"github.com/rratelimiter/rratelimiter/cmd/rrl/internal/output"
 	"github.com/rratelimiter/rratelimiter/codec"
 	"github.com/rratelimiter/rratelimiter/internal/test/fuzztest"
 	"github.com/rratelimiter/rratelimiter/internal/test/limitertest"
@@ -68,6 +73,64 @@ set-rate broken 5/1h --reset --keep-state        !> --reset and --keep-state exc
 set-rate broken 5/1h --redisson 3.12.0           !> give --reset
 set-rate broken 5/1h --redisson 3.12.0 --reset   => broken has 5 permits every 1h
 `)
+}
+
+// One change for many shows first what it would do, keeps what it does not name, and goes on
+// where it was stopped.
+func TestUpdateRateOfMany(t *testing.T) {
+	t.Parallel()
+	s := newServer(t)
+	for i := range 12 {
+		require.Zero(t, s.rrl("set-rate api:%02d 10/1h", i).code)
+	}
+	s.HSet("api:bad", "rate", "ten", "interval", "1000", "type", "0")
+	s.play(`
+set-rate api:own 10/1h --type per-client --keep-alive 2h => ...
+set-rate mail 10/1h               => ...
+set-rate "or*ders" 10/1h          => ...
+acquire api:00 -n 4               => ...
+update-rate api:* 50/1h           !> 14 limiters would change: --yes changes them, --dry-run shows which
+update-rate api:1* 50/1h --dry-run => 2 of 2 limiters would change...
+update-rate api:0 50/1h --dry-run -> no limiters, nothing changed
+update-rate none:* 50/1h          -> no limiters, nothing changed
+update-rate or*ders 50/1h         => or*ders has 50 permits every 1h
+update-rate api:10 50/1h          => ...
+`)
+	plan := s.rrl("update-rate api:* 50/1h --dry-run").stdout
+	assert.Regexp(t, `^13 of 14 limiters would change, 1 have that rate already\n  api:bad  broken -> 50/1h\n  api:00  10/1h -> 50/1h\n`, plan)
+	assert.Contains(t, plan, "\n  and 3 more\n")
+	got := s.rrl("update-rate api:* 50/1h --yes")
+	assert.Equal(t, exitError, got.code)
+	assert.Contains(t, got.stdout, "\nchanged 12 of 13 limiters, 1 failed\n  api:bad: corrupt state: ")
+	s.play(`
+acquire api:00 -n 46 => granted 46 permits, 0 left
+acquire mail -n 11   !> mail
+update-rate api:[0-9]* 50/1h --yes --json \
+  => {"found":12,"already":12,"missing":0,"changed":0,"gone":0,"failed":0,"dry_run":false,"first":[],"failures":[]}
+`)
+	own := s.show("api:own")
+	assert.Equal(t, []any{int64(50), "PER_CLIENT", int64(7_200_000)}, []any{*own.Rate, *own.Type, *own.KeepAliveMS})
+
+	// Names on standard input, here and there.
+	in := func(names string, args ...string) outcome {
+		var stdout, stderr bytes.Buffer
+		none := connect.Options{Getenv: func(string) string { return "" }}
+		root := newRoot(&app{out: output.Printer{Writer: &stdout}, stderr: &stderr, connect: none})
+		root.SetIn(strings.NewReader(names))
+		root.SetArgs(append(args, s.flags...))
+		err := root.ExecuteContext(t.Context())
+		return outcome{stdout: stdout.String(), stderr: fmt.Sprint(err)}
+	}
+	assert.Contains(t, in("mail\n", "update-rate", "-", "7/1h").stderr, "--yes changes them")
+	got = in("mail\r\napi:00\n\nnone\nmail\n", "update-rate", "-", "7/1h", "--yes", "--reset")
+	assert.Contains(t, got.stdout, "2 of 2 limiters would change, 1 name of no limiter; permits in use are forgotten\n")
+	assert.Contains(t, got.stdout, "\nchanged 2 of 2 limiters\n")
+	s.play("acquire api:00 -n 7 => granted 7 permits, 0 left\n")
+
+	// What is stopped is run again.
+	ctx, cancel := context.WithCancel(t.Context())
+	cancel()
+	assert.Equal(t, exitError, rrlWith(ctx, s.env, append([]string{"update-rate", "api:*", "9/1h", "--yes"}, s.flags...)...).code)
 }
 
 func TestReleaseSaysHowManyWentBack(t *testing.T) {
@@ -188,11 +251,11 @@ func TestTake(t *testing.T) {
 		{time.Second, "sliding-log l --limit 3/1m --peek => 1 of 3 left"},
 		{time.Second, "sliding-log l --limit 3/1m --peek -n 2 -> 1 of 3 left, 2 permits in 59s"},
 
-		{0, "token-bucket b --capacity 10 --refill 1/1s --peek => 10 of 10 left"},
+		{0, "token-bucket b --limit 10+1/1s --peek => 10 of 10 left"},
 		{0, "fixed-window w2 --limit 10/1s --peek => 10 of 10 left"},
 		{0, "token-bucket b --capacity 10 --refill 1/1s -n 8 => granted 8 permits, 2 left"},
 		{0, "token-bucket b --capacity 10 --refill 1/1s -n 3 -> denied 3 permits, 2 left, try again in 1s"},
-		{0, "token-bucket b --capacity 10 --refill 1/1s --borrow 1 -n 3 => granted 3 permits, 0 left"},
+		{0, "token-bucket b --limit 10+1/1s --borrow 1 -n 3 => granted 3 permits, 0 left"},
 		{0, "token-bucket b --capacity 10 --refill 1/1s -> denied 1 permit, 0 left, try again in 2s"},
 	} {
 		s.SetTime(startOfClock.Add(at.after))

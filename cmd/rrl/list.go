@@ -25,13 +25,14 @@ const scanCount = 500
 
 // listed is one limiter of the list. Of one that is broken the rest may be missing.
 type listed struct {
-	Name        string `json:"name"`
-	Rate        int64  `json:"rate"`
-	IntervalMS  int64  `json:"interval_ms"`
-	Type        string `json:"type"`
-	KeepAliveMS int64  `json:"keep_alive_ms"`
-	TTLMS       *int64 `json:"ttl_ms"`
-	Broken      string `json:"broken,omitempty"` // why it does not work
+	Name        string      `json:"name"`
+	State       look.Health `json:"state,omitempty"` // "" if clients have permits of their own
+	Rate        int64       `json:"rate"`
+	IntervalMS  int64       `json:"interval_ms"`
+	Type        string      `json:"type"`
+	KeepAliveMS int64       `json:"keep_alive_ms"`
+	TTLMS       *int64      `json:"ttl_ms"`
+	Broken      string      `json:"broken,omitempty"` // why it does not work
 }
 
 func newList(a *app) *cobra.Command {
@@ -42,9 +43,11 @@ func newList(a *app) *cobra.Command {
 one of Redis' SCAN, such as 'api:*'. All keys of the database are walked, in
 small steps that don't hold up the server.
 
-A limiter whose calls fail is listed as broken, with what is wrong. So is a hash
-that was meant for one: it has a rate, and two of rate, interval and type are as
-Redisson writes them.`,
+Limiters that are broken come first, with what is wrong, then those that are used
+up: no permit is free. A hash that was meant for a limiter is listed as broken: it
+has a rate, and two of rate, interval and type are as Redisson writes them. The
+state of a limiter whose clients have permits of their own is not looked for: rrl
+show NAME does that.`,
 		Example: `  rrl ls
   rrl ls 'api:*' --json`,
 		Args: named("[PATTERN]"),
@@ -81,11 +84,13 @@ func newWalk(conn *connect.Connection, pattern string) *walk {
 	return &walk{conn: conn, pattern: pattern, found: map[string]listed{}}
 }
 
-// run returns the limiters, sorted by name, also beside an error: those of the
-// masters that have answered.
+// run returns the limiters, broken and used up ones first, then by name, also beside an
+// error: those of the masters that have answered.
 func (w *walk) run(ctx context.Context) ([]listed, error) {
 	err := w.conn.ForEachMaster(ctx, w.walkNode)
-	limiters := slices.SortedFunc(maps.Values(w.found), func(a, b listed) int { return cmp.Compare(a.Name, b.Name) })
+	limiters := slices.SortedFunc(maps.Values(w.found), func(a, b listed) int {
+		return cmp.Or(cmp.Compare(attention(a), attention(b)), cmp.Compare(a.Name, b.Name))
+	})
 	if err != nil && len(limiters) > 0 {
 		return limiters, fmt.Errorf("the list is not complete: %w", err)
 	}
@@ -94,6 +99,9 @@ func (w *walk) run(ctx context.Context) ([]listed, error) {
 	}
 	return limiters, err
 }
+
+// attention orders what needs somebody's attention before all that does not.
+func attention(l listed) int { return min(l.State.Rank(), look.Refusing.Rank()) }
 
 func (w *walk) walkNode(ctx context.Context, node *redis.Client) error {
 	// Only for the progress, and so not a right that this needs.
@@ -147,25 +155,27 @@ func readConfigs(ctx context.Context, rdb redis.UniversalClient, names []string)
 		return nil, err
 	}
 	var limiters []listed
-	var shared []string // whose state has keys of known names
+	var readable []*look.Short
 	for i, name := range names {
 		f, broken, found := look.Judge(answers[i].Val())
 		if !found {
 			continue
 		}
-		l := listed{Name: name, TTLMS: millis(ttls[i].Val()), Broken: broken}
-		if broken == "" {
+		l := listed{Name: name, TTLMS: millis(ttls[i].Val())}
+		if broken != "" {
+			l.State, l.Broken = look.IsBroken, broken
+		} else {
 			l.Rate, l.IntervalMS, l.Type, l.KeepAliveMS = f.Rate, f.IntervalMS, f.TypeName(), f.KeepAliveMS
-			if !f.PerClient() {
-				shared = append(shared, name)
-			}
+			readable = append(readable, &look.Short{Name: name, Fields: f, TTL: ttls[i].Val()})
 		}
 		limiters = append(limiters, l)
 	}
-	broken, err := look.Broken(ctx, rdb, shared)
+	err := look.Tell(ctx, rdb, readable)
 	for i := range limiters {
-		l := &limiters[i]
-		l.Broken = cmp.Or(l.Broken, broken[l.Name])
+		if l := &limiters[i]; l.Broken == "" {
+			l.State, l.Broken = readable[0].State, readable[0].Broken
+			readable = readable[1:]
+		}
 	}
 	return limiters, err
 }
@@ -175,18 +185,26 @@ func (a *app) printList(limiters []listed) error {
 		_, err := fmt.Fprintln(a.out, "no limiters")
 		return err
 	}
-	rows := [][]string{{"NAME", "RATE", "TYPE", "KEEP-ALIVE", "EXPIRES IN"}}
+	rows := [][]string{{"NAME", "STATE", "RATE", "TYPE", "KEEP-ALIVE", "EXPIRES IN"}}
 	var broken strings.Builder
 	for _, l := range limiters {
-		row := []string{live.Safe(l.Name), words.ShortRate(l.Rate, l.IntervalMS), l.Type, formatKeepAlive(l.KeepAliveMS), formatTTL(l.TTLMS)}
+		row := []string{
+			live.Safe(l.Name), l.State.Signed(), words.ShortRate(l.Rate, l.IntervalMS), l.Type, formatKeepAlive(l.KeepAliveMS), formatTTL(l.TTLMS),
+		}
+		if l.Type == "" {
+			row[2], row[3] = "-", "-"
+		}
 		if l.Broken != "" {
-			row[1] = "broken"
-			row[2] = cmp.Or(row[2], "-")
 			fmt.Fprintf(&broken, "%s is broken: %s\n", row[0], live.Safe(l.Broken))
 		}
 		rows = append(rows, row)
 	}
-	text := table(rows, a.out.Width)
+	text := table(rows, a.out.Width, func(row int, line string) string {
+		if row == 0 {
+			return line
+		}
+		return live.PaintHealth(a.out.Paint, limiters[row-1].State, line)
+	})
 	if broken.Len() > 0 {
 		text += "\n" + broken.String()
 	}
@@ -201,8 +219,8 @@ const (
 
 // table puts rows below each other, in columns. The first holds names: on a
 // terminal those are shortened that have no room, elsewhere they are in full, but
-// only those of usual length make the column wider.
-func table(rows [][]string, terminal int) string {
+// only those of usual length make the column wider. paint colours a row's line.
+func table(rows [][]string, terminal int, paint func(row int, line string) string) string {
 	widths := make([]int, len(rows[0]))
 	var others int
 	for i := range widths {
@@ -222,17 +240,18 @@ func table(rows [][]string, terminal int) string {
 		widths[0] = min(widths[0], max(terminal-others, minNameColumn))
 	}
 	var b strings.Builder
-	for _, row := range rows {
+	for n, row := range rows {
 		if terminal > 0 {
 			row[0] = live.Fit(row[0], widths[0])
 		}
+		var line strings.Builder
 		for i, cell := range row {
-			b.WriteString(cell)
+			line.WriteString(cell)
 			if i < len(row)-1 {
-				b.WriteString(strings.Repeat(" ", max(widths[i]-live.Width(cell), 0)+2))
+				line.WriteString(strings.Repeat(" ", max(widths[i]-live.Width(cell), 0)+2))
 			}
 		}
-		b.WriteString("\n")
+		b.WriteString(paint(n, line.String()) + "\n")
 	}
 	return b.String()
 }

@@ -23,6 +23,8 @@ const (
 	// pipedColumns is how wide tables are where no terminal says.
 	pipedColumns = 120
 	pipedRows    = 20
+
+	watchInterval = 500 * time.Millisecond
 )
 
 // pace is how often live commands sample, and how many times.
@@ -57,8 +59,10 @@ granted in the last second, and who took those in use, where members tell.
 PATTERN is one of Redis' SCAN, such as 'api:*'. Limiters that are broken, as ls
 lists them, come first in the order by use.
 
-On a terminal it draws a screen: q quits, s sorts by the next of the orders, r
-reverses, / filters by a part of the name, p pauses. Elsewhere, and with --count,
+On a terminal it draws a screen: the arrows, page keys, g and G scroll, enter opens
+a limiter as watch shows it and q or escape comes back; q quits, s sorts by the
+next of the orders, r reverses, / filters by a part of the name while you type, p
+pauses. Elsewhere, and with --count,
 it prints a table a sample, and with --json an object a line.
 
 It never sends more than about --reads commands a second, a SCAN counted as 50:
@@ -81,6 +85,7 @@ the first round is, the second what this costs the server.`,
 				top.Reader = look.NewReader(conn.Client, strings.Join(args, ""))
 				top.Reader.Named(namesOn(conn))
 				top.Explain = conn.Explain
+				top.Open = func(name string) *live.Watch { return a.watch(conn, name, pace{interval: watchInterval}) }
 				screen, err := a.screen(p)
 				if err != nil {
 					return err
@@ -131,10 +136,7 @@ Exits 1 where there is no such limiter.`,
 				return err
 			}
 			err := a.withRedis(cmd.Context(), func(conn *connect.Connection) error {
-				w := live.Watch{
-					Watcher:  look.Watcher{Client: conn.Client, Name: args[0], ClientID: a.clientID, Names: namesOn(conn)},
-					Interval: p.interval, Count: p.count, ASCII: !a.unicode(), Explain: conn.Explain,
-				}
+				w := a.watch(conn, args[0], p)
 				screen, err := a.screen(p)
 				if err != nil {
 					return err
@@ -154,8 +156,16 @@ Exits 1 where there is no such limiter.`,
 			return err
 		},
 	}
-	p.flags(cmd.Flags(), 500*time.Millisecond)
+	p.flags(cmd.Flags(), watchInterval)
 	return cmd
+}
+
+// watch returns what watches a limiter.
+func (a *app) watch(conn *connect.Connection, name string, p pace) *live.Watch {
+	return &live.Watch{
+		Watcher:  look.Watcher{Client: conn.Client, Name: name, ClientID: a.clientID, Names: namesOn(conn)},
+		Interval: p.interval, Count: p.count, ASCII: !a.unicode(), Explain: conn.Explain,
+	}
 }
 
 // namesOn returns what reads the names of Clients.

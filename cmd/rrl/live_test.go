@@ -2,10 +2,14 @@ package main
 
 import (
 	"bytes"
+	"context"
+	"encoding/json"
 	"fmt"
+	"regexp"
 	"strconv"
 	"strings"
 	"testing"
+	"testing/synctest"
 	"time"
 	"unicode/utf8"
 
@@ -13,6 +17,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/rratelimiter/rratelimiter"
+	"github.com/rratelimiter/rratelimiter/cmd/rrl/internal/demo"
 	"github.com/rratelimiter/rratelimiter/codec"
 	"github.com/rratelimiter/rratelimiter/internal/look"
 	"github.com/rratelimiter/rratelimiter/internal/test/limitertest"
@@ -111,9 +116,9 @@ func TestDoctorJudgesLimiters(t *testing.T) {
 	for _, flags := range []string{"--time 1m", "--all"} {
 		got = s.rrl("doctor %s", flags)
 		assert.Equal(t, exitError, got.code)
-		assert.Contains(t, strings.Join(strings.Fields(got.stdout), " "), `bad_config: 1 limiter: own: field rate is "ten"`)
-		assert.Contains(t, got.stdout, "wrong_type: 1 limiter")
-		assert.Contains(t, got.stdout, "all 3 limiters looked at\n")
+		assert.Contains(t, strings.Join(strings.Fields(got.stdout), " "), `bad_config: 1 limiter broken: own: field rate is "ten"`)
+		assert.Contains(t, got.stdout, "wrong_type: 1 limiter broken")
+		assert.Contains(t, got.stdout, "all 3 limiters looked at; 3 broken, 0 used up\n")
 	}
 	got = s.rrl("doctor --sample 1")
 	assert.Contains(t, got.stdout, "1 of about ")
@@ -138,18 +143,20 @@ acquire api:orders                      => ...
 	all := s.list("*")
 	all[0].TTLMS = nil // it has one, as it is deleted when unused
 	assert.Equal(t, []listed{
-		mail, {Name: "api:orders", Rate: 100, IntervalMS: 1000, Type: "OVERALL"},
-		{Name: "jobs\n", Rate: 7, IntervalMS: 3_600_000, Type: "OVERALL"},
+		mail, {Name: "api:orders", State: look.Fine, Rate: 100, IntervalMS: 1000, Type: "OVERALL"},
+		{Name: "jobs\n", State: look.Fine, Rate: 7, IntervalMS: 3_600_000, Type: "OVERALL"},
 	}, all)
 	assert.Len(t, s.list("api:*"), 2)
 
 	s.SetTTL("jobs\n", time.Hour)
 	text := s.rrl("ls").stdout
-	assert.Regexp(t, `(?m)^NAME +RATE +TYPE +KEEP-ALIVE +EXPIRES IN$`, text)
-	assert.Regexp(t, `(?m)^api:mail +5/1m +PER_CLIENT +1h `, text)
-	assert.Regexp(t, `(?m)^api:orders +100/1s +OVERALL +- +-$`, text)
-	assert.Regexp(t, `(?m)^"jobs\\n" +7/1h +OVERALL +- +1h$`, text)
+	assert.Regexp(t, `(?m)^NAME +STATE +RATE +TYPE +KEEP-ALIVE +EXPIRES IN$`, text)
+	assert.Regexp(t, `(?m)^api:mail +- +5/1m +PER_CLIENT +1h `, text)
+	assert.Regexp(t, `(?m)^api:orders +fine +100/1s +OVERALL +- +-$`, text)
+	assert.Regexp(t, `(?m)^"jobs\\n" +fine +7/1h +OVERALL +- +1h$`, text)
 }
+
+func plainRow(_ int, line string) string { return line }
 
 // One long name does not make each line as long, and wide letters keep the columns
 // straight; a terminal has room for all.
@@ -160,11 +167,11 @@ func TestListStaysATable(t *testing.T) {
 	for _, name := range []string{"orders", "限流器", long} {
 		require.Zero(t, s.rrl("set-rate %s 100/1s", name).code)
 	}
-	assert.Equal(t, "NAME    RATE    TYPE     KEEP-ALIVE  EXPIRES IN\n"+
-		"orders  100/1s  OVERALL  -           -\n"+
-		long+"  100/1s  OVERALL  -           -\n"+
-		"限流器  100/1s  OVERALL  -           -\n", s.rrl("ls").stdout)
-	for line := range strings.SplitSeq(table([][]string{{"NAME", "RATE"}, {long, "100/1s"}, {"a", "1/1s"}}, 40), "\n") {
+	assert.Equal(t, "NAME    STATE  RATE    TYPE     KEEP-ALIVE  EXPIRES IN\n"+
+		"orders  fine   100/1s  OVERALL  -           -\n"+
+		long+"  fine   100/1s  OVERALL  -           -\n"+
+		"限流器  fine   100/1s  OVERALL  -           -\n", s.rrl("ls").stdout)
+	for line := range strings.SplitSeq(table([][]string{{"NAME", "RATE"}, {long, "100/1s"}, {"a", "1/1s"}}, 40, plainRow), "\n") {
 		assert.LessOrEqual(t, utf8.RuneCountInString(line), 40)
 	}
 }
@@ -177,8 +184,7 @@ func TestListWalksManyKeys(t *testing.T) {
 	for i := range 3 * scanCount {
 		pipe.HSet(t.Context(), fmt.Sprintf("%s:%04d", prefix, i), "rate", i+1, "interval", 1000, "type", i%2)
 	}
-	_, err := pipe.Exec(t.Context())
-	require.NoError(t, err)
+	require.NoError(t, limitertest.Second(pipe.Exec(t.Context())))
 	all := s.list(look.EscapeGlob(prefix) + ":*")
 	require.Len(t, all, 3*scanCount)
 	for i, l := range all {
@@ -214,7 +220,10 @@ func TestProgressLeavesNoTrace(t *testing.T) {
 func TestBrokenLimitersAreShownAsSuch(t *testing.T) {
 	t.Parallel()
 	s := newServer(t)
-	s.play("set-rate fine 10/1h => ...\nset-rate set 10/1h => ...\n")
+	s.play("set-rate a 10/1h => ...\nset-rate set 10/1h => ...\nset-rate busy 4/1h => ...\nacquire busy -n 4 => ...\n")
+	written{config(4, 60_000), 0, nil}.put(t, s.rdb, "idle") // its permits have run out
+	limitertest.AddGrants(t, s.rdb, "{idle}:permits", 2*time.Minute, 1, 3)
+	limitertest.AddGrants(t, s.rdb, "{idle}:permits", 0, 1, 1)
 	require.NoError(t, s.Set("{set}:permits", "x"))
 	s.HSet("user", "name", "ann", "type", "0")
 	require.NoError(t, s.Set("text", "x"))
@@ -226,19 +235,23 @@ func TestBrokenLimitersAreShownAsSuch(t *testing.T) {
 
 	list, top := s.rrl("ls"), s.rrl("top --count 1")
 	assert.NotContains(t, list.stdout+top.stdout, "user")
-	assert.Contains(t, top.stdout, "6 limiters, 0 in use, 0 used up, 5 broken")
-	assert.Regexp(t, `(?m)^fine +0% +10 `, top.stdout)
+	assert.Contains(t, top.stdout, "5 broken, 1 used up, 2 in use of 8 limiters")
+	assert.Regexp(t, `(?m)^a +0% +10 `, top.stdout)
+	assert.Regexp(t, `(?s)word +! broken .*zeros +! broken .*busy +# used up .*\na +fine .*idle +fine `, list.stdout)
+	assert.Regexp(t, `(?s)word +! broken: .*busy +# used up +0 .*idle +25% `, top.stdout)
+	assert.Regexp(t, `state +# used up: next permit in 1h, none granted for \d+`, s.rrl("show busy").stdout)
+	assert.Contains(t, s.rrl("watch busy --count 1").stdout, "  # used up  free 0 of 4")
 	for name, why := range broken {
-		assert.Regexp(t, `(?m)^`+name+` +broken +`, list.stdout)
+		assert.Regexp(t, `(?m)^`+name+` +! broken +`, list.stdout)
 		assert.Contains(t, list.stdout, name+" is broken: "+why+"\n")
-		assert.Regexp(t, `(?m)^`+name+` +broken: `, top.stdout)
+		assert.Regexp(t, `(?m)^`+name+` +! broken: `, top.stdout)
 		watched := s.rrl("watch %s --count 1", name)
 		assert.Equal(t, exitYes, watched.code)
-		assert.Contains(t, watched.stdout, "  broken: "+why+"\n")
+		assert.Contains(t, watched.stdout, "  ! broken: "+why+"\n")
 		assert.Equal(t, why, object(t, s.rrl("watch %s --count 1 --json", name).stdout)["broken"])
 		s.fails("corrupt state", "acquire", name)
 	}
-	assert.Contains(t, s.rrl("watch text --count 1").stdout, "broken: key text is not a hash")
+	assert.Contains(t, s.rrl("watch text --count 1").stdout, "! broken: key text is not a hash")
 	assert.Equal(t, exitNo, s.rrl("watch user").code)
 	broken["set"] = "key {set}:permits is a string, not a sorted set"
 	broken["text"] = "key text is a string, not a hash"
@@ -277,4 +290,123 @@ func TestHostileNames(t *testing.T) {
 		run(show...)
 		run("expire NAME 1h", "expire NAME --clear", "delete NAME", "delete NAME", "show NAME", "acquire NAME")
 	}
+}
+
+// inBubble runs a demo on a clock of its own, so that waiting takes no time.
+func inBubble(t *testing.T, args ...string) (got outcome) {
+	t.Helper()
+	synctest.Test(t, func(t *testing.T) { got = rrlWith(t.Context(), nil, args...) })
+	require.Equal(t, exitYes, got.code, "%+v", got)
+	require.Empty(t, got.stderr)
+	require.NotContains(t, got.stdout, "\x1b", "no colours but on a terminal")
+	return got
+}
+
+var tryLine = regexp.MustCompile(`(?m)^ *(\d+\.\d{3})s  (?:client (\d) +)?(granted|denied ) +(\d+) left, waited (\S+)$`)
+
+func TestDemo(t *testing.T) {
+	t.Parallel()
+	got := inBubble(t, "demo")
+	require.Len(t, tryLine.FindAllString(got.stdout, -1), 30, "%+v", got) // the first of which docs/demo.svg shows
+	for _, want := range []string{
+		"3 permits every 1s", "30 tries, 9 granted, 21 denied in 2.", "never over the limit", "    1s |3",
+		"most granted within any 1s, by the server's record: 3 of 3",
+	} {
+		assert.Contains(t, got.stdout, want)
+	}
+
+	got = inBubble(t, "demo", "--clients", "3", "--tries", "10")
+	count := map[string]int{}
+	for _, line := range tryLine.FindAllStringSubmatch(got.stdout, -1) {
+		count[line[2]]++
+	}
+	assert.Equal(t, map[string]int{"1": 10, "2": 10, "3": 10}, count)
+	assert.Contains(t, got.stdout, "3 of 3")
+	assert.Contains(t, got.stdout, "never over the limit")
+
+	assert.Contains(t, inBubble(t, "demo", "--rate", "30/1s", "--tries", "20").stdout, "    0s |+", "ten and more")
+
+	// A long interval has a short timeline.
+	got = inBubble(t, "demo", "--rate", "2/1m", "--tries", "30", "--timeout", "1m")
+	assert.Contains(t, got.stdout, "2 of 2")
+	assert.LessOrEqual(t, strings.Count(got.stdout, "|\n")+strings.Count(got.stdout, "| "), 40)
+}
+
+func TestDemoAsJSON(t *testing.T) {
+	t.Parallel()
+	got := inBubble(t, "demo", "--json", "--rate", "5/500ms", "--tries", "20", "--timeout", "50ms")
+	var s struct {
+		Tries, Granted, Denied int
+		HighestInWindow        int64 `json:"highest_in_window"`
+		WithinLimit            *bool `json:"within_limit"`
+		Answers                []struct {
+			Client   int   `json:"client"`
+			WaitedMS int64 `json:"waited_ms"`
+		}
+	}
+	require.NoError(t, json.Unmarshal([]byte(got.stdout), &s))
+	assert.Equal(t, 20, s.Tries)
+	assert.Len(t, s.Answers, 20)
+	assert.Equal(t, s.Tries, s.Granted+s.Denied)
+	assert.EqualValues(t, 5, s.HighestInWindow)
+	require.NotNil(t, s.WithinLimit)
+	assert.True(t, *s.WithinLimit)
+	for _, answer := range s.Answers {
+		assert.Equal(t, 1, answer.Client)
+		assert.LessOrEqual(t, answer.WaitedMS, int64(50))
+	}
+}
+
+// A demo on a given Redis leaves nothing, also if it is interrupted, and none uses the
+// Redis of the environment.
+func TestServersOfDemos(t *testing.T) {
+	t.Parallel()
+	s := newServer(t)
+	byEnv := servers{t: t, env: map[string]string{"REDIS_URL": s.addr}}
+	for _, line := range []string{"demo --tries 3", "demo sliding-log --json", "demo fixed-window"} {
+		got := byEnv.rrl("%s", line)
+		require.Equal(t, exitYes, got.code, "%+v", got)
+		assert.Empty(t, got.stderr)
+		assert.NotContains(t, got.stdout, "\x1b", "no colours but on a terminal")
+		assert.Zero(t, s.TotalConnectionCount())
+	}
+	got := s.rrl("demo --rate 30/100ms --tries 10 --timeout 10s")
+	require.Equal(t, exitYes, got.code, "%+v", got)
+	assert.Contains(t, got.stdout, "10 tries")
+	assert.Positive(t, s.CommandCount())
+	assert.Empty(t, s.Keys())
+	interrupted(t, append(s.flags, "demo", "--rate", "9/1h", "--timeout", "10s")...)
+	assert.Empty(t, s.Keys())
+	interrupted(t, "demo", "fixed-window")
+
+	for _, sc := range demo.Scenarios() {
+		s.fails("try rrl take "+sc.Name, "demo", sc.Name)
+		s.fails(`unexpected argument "more"`, "demo", sc.Name, "more")
+		assert.Contains(t, rrl(t, "demo %s --help", sc.Name).stdout, "Examples:")
+	}
+}
+
+// cutOff is a writer that calls a function once it has seen some lines.
+type cutOff struct {
+	bytes.Buffer
+	after int
+	call  func()
+}
+
+func (c *cutOff) Write(p []byte) (int, error) {
+	if c.after--; c.after == 0 {
+		c.call()
+	}
+	return c.Buffer.Write(p)
+}
+
+// interrupted runs a command that is interrupted once it has printed something.
+func interrupted(t *testing.T, args ...string) {
+	t.Helper()
+	ctx, cancel := context.WithCancel(t.Context())
+	defer cancel()
+	var stderr bytes.Buffer
+	code := run(ctx, args, &cutOff{after: 3, call: cancel}, &stderr, func(string) string { return "" })
+	assert.Equal(t, exitError, code, args)
+	assert.Equal(t, "rrl: interrupted\n", stderr.String(), args)
 }

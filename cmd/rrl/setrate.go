@@ -62,12 +62,14 @@ func (f *rateFlags) options() []rratelimiter.RateOption {
 type setter struct {
 	about     *cobra.Command
 	state     bool // the limiter may have permits in use
+	many      bool // a pattern or standard input may name the limiters
 	set       func(*rratelimiter.RateLimiter, context.Context, rratelimiter.Config, ...rratelimiter.RateOption) (bool, error)
 	otherwise string // what is so where the limiter did not get the rate
 }
 
 func (s setter) command(a *app) *cobra.Command {
 	var f rateFlags
+	var yes, dryRun bool
 	cmd := s.about
 	cmd.Args = named("NAME", "RATE")
 	cmd.RunE = func(cmd *cobra.Command, args []string) error {
@@ -78,6 +80,12 @@ func (s setter) command(a *app) *cobra.Command {
 		cfg, err := f.config(args[1])
 		if err != nil {
 			return err
+		}
+		if s.many {
+			u := &updateMany{app: a, flags: &f, cmd: cmd, cfg: cfg, yes: yes, dryRun: dryRun}
+			if done, err := u.try(cmd.Context(), name); done || err != nil {
+				return err
+			}
 		}
 		return a.withOwn(cmd.Context(), name, otherHash, func(l *rratelimiter.RateLimiter) error {
 			if s.state && !cmd.Flags().Changed("type") {
@@ -100,6 +108,10 @@ func (s setter) command(a *app) *cobra.Command {
 		})
 	}
 	f.add(cmd, s.state)
+	if s.many {
+		cmd.Flags().BoolVar(&yes, "yes", false, "change many limiters without asking")
+		cmd.Flags().BoolVar(&dryRun, "dry-run", false, "show what would change, and change nothing")
+	}
 	return cmd
 }
 
@@ -155,14 +167,24 @@ func newUpdateRate(a *app) *cobra.Command {
 	return setter{
 		about: &cobra.Command{
 			Use:   "update-rate NAME RATE",
-			Short: "Change the rate of a limiter that has one",
+			Short: "Change the rate of a limiter that has one, or of many",
 			Long: `Change the rate of a limiter that has one. Permits in use stay counted, unless
 --reset is given, as with set-rate.
 
-Exits 1 where there is no such limiter; none is made then.`,
-			Example: `  rrl update-rate orders 50/1s`,
+NAME may be a pattern of Redis' SCAN, such as 'api:*', unless a limiter has that
+very name, or - for names on standard input, one a line. It then shows how many
+would change and the first of them, and asks; --yes answers, --dry-run ends there.
+Each limiter keeps its type and its keep-alive time, unless a flag names another.
+Ctrl-C stops it between two limiters; run again, it changes the rest.
+
+Exits 1 if there is no such limiter, and none is made, or the answer was no; 2 if
+some could not be changed.`,
+			Example: `  rrl update-rate orders 50/1s
+  rrl update-rate 'api:*' 50/1h --dry-run
+  rrl ls 'api:*' --json | jq -r '.[] | select(.state == "used up").name' | rrl update-rate - 200/1h --yes`,
 		},
 		state:     true,
+		many:      true,
 		set:       (*rratelimiter.RateLimiter).UpdateRate,
 		otherwise: "has no rate, nothing changed",
 	}.command(a)

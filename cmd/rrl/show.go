@@ -9,6 +9,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/rratelimiter/rratelimiter/cmd/rrl/internal/connect"
+	"github.com/rratelimiter/rratelimiter/cmd/rrl/internal/live"
 	"github.com/rratelimiter/rratelimiter/cmd/rrl/internal/output"
 	"github.com/rratelimiter/rratelimiter/internal/holders"
 	"github.com/rratelimiter/rratelimiter/internal/look"
@@ -21,7 +22,7 @@ func newShow(a *app) *cobra.Command {
 		Use:   "show NAME",
 		Short: "Show a limiter: rate, free permits, permits in use",
 		Long: `Show a limiter: its rate, times to live, free permits and the permits in use,
-oldest first, who has them, and whatever is not as it should be. It only reads.
+oldest first, who has them, and problems. It only reads.
 Clients are known by the names that WithClientName gives them.
 
 Where each client has permits of its own, all clients are looked for by walking
@@ -73,6 +74,7 @@ func (a *app) printShown(s *look.Inspection) error {
 		return w.Flush()
 	}
 	line("%s", name)
+	line("  state\t%s", live.PaintHealth(a.out.Paint, s.State, stateText(s)))
 	if s.Rate != nil {
 		line("  rate\t%s", words.ShortRate(*s.Rate, *s.IntervalMS))
 		line("  type\t%s", *s.Type)
@@ -95,13 +97,29 @@ func (a *app) printShown(s *look.Inspection) error {
 	return w.Flush()
 }
 
+// stateText is the state, and what somebody asks next who sees it.
+func stateText(s *look.Inspection) string {
+	text := s.State.Signed()
+	switch {
+	case s.State == look.IsBroken:
+		return text + ": " + live.Safe(s.Broken)
+	case s.State == look.UsedUp && len(s.States) == 1:
+		if more := s.States[0].UsedUpText(); more != "" {
+			return text + ": " + more
+		}
+	case s.State == look.UsedUp:
+		return text + " for a client"
+	}
+	return text
+}
+
 // printAnomalies says what is wrong with the limiter, and of what breaks it what
 // helps.
 func (a *app) printAnomalies(line func(format string, args ...any), s *look.Inspection) {
 	if len(s.Anomalies) == 0 {
 		return
 	}
-	title := "not as it should be"
+	title := "problems"
 	if s.Broken != "" {
 		title = "broken"
 	}
@@ -152,9 +170,12 @@ func printState(line func(format string, args ...any), st *look.State, rate *int
 		line("  in use\tunknown")
 		return
 	}
+	if more := st.UsedUpText(); more != "" && st.ClientID != nil {
+		line("  used up\t%s", more)
+	}
 	line("  in use\t%d", st.InUse)
 	for _, s := range st.Shares {
-		line("  - by %s\t%d", user(s), s.Permits)
+		line("  - by %s\t%d, the oldest for %s", user(s.Share), s.Permits, words.Ago(s.OldestMS))
 	}
 	line("  run out\t%d, to be reclaimed by coming requests", st.RunOut)
 	line("  value\t%s, expires in %s", value, formatTTL(st.ValueTTLMS))

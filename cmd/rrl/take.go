@@ -24,6 +24,7 @@ import (
 type kind struct {
 	name, short, example string
 	required             []string
+	instead              string // a flag in place of the required ones; "" for none
 	flags                func(*pflag.FlagSet)
 	rule                 func() (on func(redis.UniversalClient) peeker, err error)
 }
@@ -86,7 +87,11 @@ func newTakeOf(a *app, k kind) *cobra.Command {
 		Example: k.example,
 		Args:    named("KEY"),
 		RunE: func(cmd *cobra.Command, args []string) error {
-			if err := required(cmd.Flags(), k.required...); err != nil {
+			if k.instead == "" || !cmd.Flags().Changed(k.instead) {
+				if err := required(cmd.Flags(), k.required...); err != nil {
+					return err
+				}
+			} else if err := exclusive(cmd.Flags(), k.instead, k.required...); err != nil {
 				return err
 			}
 			limiterOn, err := k.rule()
@@ -149,20 +154,27 @@ func logKind() kind {
 
 func bucketKind() kind {
 	var (
-		cfg    tokenbucket.Config
-		refill string
+		cfg           tokenbucket.Config
+		limit, refill string
 	)
 	return kind{
 		name: "token-bucket", short: "Take tokens out of a bucket",
-		example: "  rrl take token-bucket jobs:ann --capacity 10 --refill 1/1s --permits 3", required: []string{"capacity", "refill"},
+		example: "  rrl take token-bucket jobs:ann --limit 10+1/1s --permits 3", instead: "limit", required: []string{"capacity", "refill"},
 		flags: func(f *pflag.FlagSet) {
-			f.Int64Var(&cfg.Capacity, "capacity", 0, "how many tokens a full bucket has")
-			f.StringVar(&refill, "refill", "", "a `RATE`, such as 1/1s: so many tokens are added each interval")
+			f.StringVar(&limit, "limit", "", "a `BUCKET`, such as 10+1/1s: its capacity, and so many tokens added each interval")
+			f.Int64Var(&cfg.Capacity, "capacity", 0, "how many tokens a full bucket has, in place of --limit")
+			f.StringVar(&refill, "refill", "", "a `RATE`, such as 1/1s: so many tokens are added each interval, in place of --limit")
 			f.Int64Var(&cfg.Borrow, "borrow", 0, "how many tokens may be taken beyond those that are there")
 		},
 		rule: func() (func(redis.UniversalClient) peeker, error) {
 			var err error
-			cfg.Refill, cfg.Interval, err = parseRate(refill)
+			if limit != "" {
+				borrow := cfg.Borrow
+				cfg, err = parseBucket(limit)
+				cfg.Borrow = borrow
+			} else {
+				cfg.Refill, cfg.Interval, err = parseRate(refill)
+			}
 			return func(rdb redis.UniversalClient) peeker { return tokenbucket.New(rdb, cfg) }, err
 		},
 	}

@@ -57,11 +57,16 @@ export const post = (path, body) =>
   ask("api/" + path, { method: "POST", headers: headers({ "Content-Type": "application/json" }), body: JSON.stringify(body) });
 
 let current = null;
+let heard = null; // when the last figures came
 
 export function connection(state, why) {
+  if (state === "live") heard = new Date();
   document.documentElement.dataset.connection = state;
   say($("connection"), { live: "live", connecting: "connecting", down: "no data" }[state]);
-  if (state === "down") say($("banner"), why + " What you see is old. It goes on by itself.");
+  if (state === "down") {
+    say($("banner"), why + " Stale data" + (heard === null ? "" : " since " + heard.toLocaleTimeString()) + ", reconnecting.");
+    say($("cost"), "");
+  }
   show($("banner"), state === "down");
 }
 

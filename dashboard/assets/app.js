@@ -5,7 +5,7 @@ import * as limiters from "./limiters.js";
 import * as limiter from "./limiter.js";
 import * as others from "./others.js";
 import * as audit from "./audit.js";
-import { closeChange } from "./change.js";
+import { closeChange, tell } from "./change.js";
 
 const views = [
   { hash: /^#\/limiter\/([\w-]+)$/, id: "limiter", nav: "limiters", open: limiter.open },
@@ -13,7 +13,7 @@ const views = [
   { hash: /^#\/key\/([\w-]+)$/, id: "key", nav: "others", open: others.openKey },
   { hash: /^#\/thresholds\/([\w-]+)$/, id: "thresholds", nav: "others", open: others.openThresholds },
   { hash: /^#\/changes$/, id: "changes", nav: "changes", open: audit.open },
-  { hash: /^/, id: "limiters", nav: "limiters", open: limiters.open },
+  { hash: /^(.*)/, id: "limiters", nav: "limiters", open: limiters.open },
 ];
 
 let about = null;
@@ -24,6 +24,7 @@ function route(moved) {
   leave?.();
   unfollow();
   closeChange();
+  if (moved) tell("");
   for (const one of views) show($("view-" + one.id), one === view);
   for (const link of document.querySelectorAll("[data-nav]")) {
     if (link.dataset.nav === view.nav) link.setAttribute("aria-current", "page");

@@ -4,8 +4,14 @@ import { post } from "./api.js";
 
 const dialog = $("change");
 const titles = {
-  rate: "Change the rate", expire: "Let it expire", keep: "Keep it for good", delete: "Delete it", release: "Release permits", migrate: "Migrate",
+  rate: "Change the rate", expire: "Let a limiter expire", keep: "Keep a limiter for good", delete: "Delete a limiter", release: "Release permits", migrate: "Migrate",
   threshold: "Set a threshold", unthreshold: "Remove a threshold", undo: "Undo a change",
+};
+
+// verbs are what the button says that makes the change; NAME is the limiter's.
+const verbs = {
+  rate: "Change the rate", expire: "Let NAME expire", keep: "Keep NAME", delete: "Delete NAME", release: "Release permits", migrate: "Migrate NAME",
+  threshold: "Set the threshold", unthreshold: "Remove the threshold", undo: "Undo",
 };
 
 let subject = null; // {action, id, name, more}
@@ -127,8 +133,10 @@ async function review() {
     const preview = await post("preview", body);
     if (mine !== opened || !dialog.open) return;
     asked = { ...body, expect: preview.expect };
-    fill($("before"), preview.before, preview.after);
-    fill($("after"), preview.after, preview.before);
+    compare(preview.before, preview.after);
+    const name = preview.limiter.name;
+    $("change-confirm").replaceChildren(nameNode(verbs[subject.action].replace("NAME", () => (name.length > 30 ? name.slice(0, 30) + "…" : name))));
+    $("change-confirm").classList.toggle("danger", subject.action === "delete" || subject.action === "unthreshold");
     $("change-name").replaceChildren(nameNode(preview.limiter.name));
     $("change-warnings").replaceChildren(...preview.warnings.map((text) => el("li", {}, text)));
     step("confirm");
@@ -141,11 +149,14 @@ async function review() {
   }
 }
 
-// fill shows facts, and marks those that differ on the other side.
-function fill(table, facts, others) {
-  const other = new Map(others);
-  table.tBodies[0].replaceChildren(...facts.map(([title, text]) =>
-    el("tr", { class: other.get(title) === text ? null : "differs" }, el("th", { scope: "row" }, title), el("td", {}, nameNode(text)))));
+// compare shows facts side by side, and marks those that change.
+function compare(before, after) {
+  const old = new Map(before);
+  const fresh = new Map(after);
+  const titles = new Set([...old.keys(), ...fresh.keys()]);
+  $("compare").tBodies[0].replaceChildren(...[...titles].map((title) =>
+    el("tr", { class: old.get(title) === fresh.get(title) ? null : "differs" }, el("th", { scope: "row" }, title),
+      ...[old, fresh].map((facts) => el("td", {}, nameNode(facts.get(title) ?? "–"))))));
 }
 
 async function confirm() {
@@ -168,6 +179,8 @@ async function confirm() {
 }
 
 let telling = 0;
+
+// tell says what became of a change, until another page is shown or some seconds are over.
 export function tell(text) {
   clearTimeout(telling);
   say($("told"), text);

@@ -71,17 +71,24 @@ export const rate = (permits, intervalMS) => number(permits) + "/" + duration(in
 const clock = new Intl.DateTimeFormat(undefined, { dateStyle: "medium", timeStyle: "medium" });
 export const time = (text) => clock.format(new Date(text));
 
-// bar is a bar with its part in text beside it; update sets both, or a word in place of
+// signs stand before the states that the server decides, so that they tell without colour.
+const signs = { broken: "✖", "used up": "■", refusing: "▲" };
+
+// stateText is the state's word behind its sign; "" if there is nothing to say.
+export const stateText = (state) => (signs[state] ? signs[state] + " " + state : "");
+
+// bar is a bar with its part in text beside it; update sets both, or a state in place of
 // the part.
 export function bar() {
   const fill = el("span", { class: "fill" });
   const text = el("span", { class: "part" });
   const node = el("span", { class: "bar-cell" }, el("span", { class: "bar", "aria-hidden": "true" }, fill), text);
-  node.update = (part, word) => {
+  node.update = (part, state) => {
     const known = part !== null && part !== undefined;
     const width = known ? Math.min(Math.max(part, 0), 1) : 0;
     fill.style.inlineSize = width * 100 + "%";
-    const level = word ? "broken" : width >= 1 ? "full" : width >= 0.8 ? "high" : "low";
+    const word = stateText(state);
+    const level = word ? state : width >= 1 ? "used up" : width >= 0.8 ? "high" : "low";
     if (node.dataset.level !== level) node.dataset.level = level;
     say(text, word || (known ? percent(part) : "–"));
   };

@@ -1,17 +1,15 @@
 // One RateLimiter: what Redis holds of it, and what became of it since the page is open.
-import { $, duration, el, exact, keyed, nameNode, number, pace, percent, rate, say, show } from "./dom.js";
+import { $, duration, el, exact, keyed, nameNode, number, pace, percent, rate, say, show, stateText } from "./dom.js";
 import { follow } from "./api.js";
-import { bars, lines } from "./plot.js";
+import { bands, bars } from "./plot.js";
 import { costText } from "./limiters.js";
 import { openChange } from "./change.js";
 
 const parts = 60; // of the coming interval, as the server adds it up
 const kept = 300; // points of the history, one a second
 
-const facts = [
-  ["free", "Free"], ["in-use", "In use"], ["rate", "Rate"], ["granted", "Granted/s"], ["refused", "Refused/s"],
-  ["type", "Shared by"], ["keep-alive", "Deleted when unused for"], ["ttl", "Expires in"], ["clients", "Clients"],
-];
+const facts = [["in-use", "In use"], ["granted", "Granted/s"], ["refused", "Refused/s"]];
+const settings = [["rate", "Rate"], ["type", "Shared by"], ["keep-alive", "Deleted when unused for"], ["ttl", "Expires in"], ["clients", "Clients"]];
 
 const actions = [
   ["rate", "Change rate"], ["release", "Release permits"], ["expire", "Let expire"], ["keep", "Keep for good"], ["migrate", "Migrate"], ["delete", "Delete"],
@@ -31,20 +29,43 @@ export function open(id, about) {
   show($("limiter-whole"), false);
   show($("limiter-body"), false);
   show($("limiter-gone"), false);
-  $("facts").replaceChildren(...facts.map(([key, title]) => el("div", { class: "fact" }, el("dt", {}, title), el("dd", { "data-fact": key, class: "figures" }, "–"))));
+  for (const [list, all] of [["facts", facts], ["settings", settings]]) {
+    $(list).replaceChildren(...all.map(([key, title]) => el("div", { class: "fact" }, el("dt", {}, title), el("dd", { "data-fact": key, class: "figures" }, "–"))));
+  }
   $("actions").replaceChildren(...actions.map(([action, title]) =>
     el("button", { type: "button", "data-action": action, on: { click: () => last && openChange(action, last) } }, title)));
   for (const table of ["holders", "states"]) $(table).tBodies[0].replaceChildren();
   $("anomalies").replaceChildren();
   drawReturns = bars($("returns"), "returns-plot", parts);
-  drawHistory = lines($("history"), "history-plot", ["free", "granted", "refused"]);
+  drawHistory = bands($("history"), "history-plot", [["free"], ["granted", "refused"]], [0.6, 0.4]);
   document.title = "Limiter";
   follow("limiter/stream?" + new URLSearchParams({ id }), { limiter: update });
 }
 
+// fact says a figure; what says nothing, null, is not there.
 function fact(key, text) {
-  say($("facts").querySelector(`[data-fact="${key}"]`), text);
+  const node = $("limiter-body").querySelector(`dd[data-fact="${key}"]`);
+  show(node.parentElement, text !== null);
+  if (text !== null) say(node, text);
 }
+
+// lead says first what somebody asks who is called at night: how many are free, and if
+// none is, when the next one is and since when.
+function lead(limiter) {
+  const known = limiter.free !== null && !limiter.broken;
+  $("lead").dataset.state = limiter.state ?? "";
+  say($("lead-free"), limiter.broken ? stateText(limiter.state) : number(limiter.free));
+  say($("lead-of"), known ? "of " + number(limiter.rate) + " free" : "");
+  say($("lead-state"), limiter.broken ?? stateText(limiter.state));
+  const next = soonest(limiter.states.map((state) => state.next_permit_ms));
+  const since = soonest(limiter.states.map((state) => state.used_up_ms));
+  const parts = [];
+  if (limiter.state === "used up" && next !== null) parts.push("next permit in " + duration(next));
+  if (limiter.state === "used up" && since !== null) parts.push("none granted for " + duration(since));
+  say($("lead-next"), parts.join(", "));
+}
+
+const soonest = (all) => all.reduce((least, one) => (one === undefined || (least !== null && least <= one) ? least : one), null);
 
 function update(limiter) {
   const first = last === null;
@@ -66,16 +87,17 @@ function update(limiter) {
   if (!limiter.exists) return;
   const perClient = limiter.type === "PER_CLIENT";
   const known = limiter.rate !== null;
-  fact("free", limiter.broken ? "broken" : known ? number(limiter.free) + " of " + number(limiter.rate) : "–");
-  fact("in-use", limiter.broken || !known ? "–" : number(limiter.in_use));
+  lead(limiter);
+  const told = limiter.free !== null;
+  for (const box of ["holders-box", "figures-box"]) show($(box), told);
+  fact("in-use", told ? number(limiter.in_use) : null);
+  fact("granted", told ? pace(limiter.granted_per_second) : null);
+  fact("refused", limiter.refused === null ? null : pace(limiter.refused_per_second) + " (" + exact(limiter.refused) + " so far)");
   fact("rate", !known ? "can't be read" : rate(limiter.rate, limiter.interval_ms));
-  fact("granted", pace(limiter.broken ? null : limiter.granted_per_second));
-  fact("refused", limiter.refused === null ? "not known here" : pace(limiter.refused_per_second) + " (" + exact(limiter.refused) + " so far)");
-  fact("type", limiter.type === null ? "–" : perClient ? "each client has its own" : "all clients");
-  fact("keep-alive", !known ? "–" : limiter.keep_alive_ms ? duration(limiter.keep_alive_ms) : "never");
-  fact("ttl", known ? duration(limiter.ttl_ms) : "–");
-  fact("clients", exact(limiter.clients));
-  show($("facts").querySelector('[data-fact="clients"]').parentElement, perClient);
+  fact("type", limiter.type === null ? null : perClient ? "each client has its own" : "all clients");
+  fact("keep-alive", limiter.keep_alive_ms ? duration(limiter.keep_alive_ms) : null);
+  fact("ttl", known && limiter.ttl_ms !== null ? duration(limiter.ttl_ms) : null);
+  fact("clients", perClient ? exact(limiter.clients) : null);
   $("actions").querySelector("[data-action=keep]").disabled = limiter.ttl_ms === null;
   updateAnomalies(limiter);
   updateReturns(limiter);
@@ -115,24 +137,26 @@ function updateReturns(limiter) {
 function holdersOf(limiter) {
   const sums = new Map();
   for (const state of limiter.states) {
-    const all = state.client === null ? state.holders : [{ kind: "client", who: state.client_name || state.client.name, permits: state.in_use }];
+    const all = state.client === null ? state.holders : [{ kind: "client", who: state.client_name || state.client.name, permits: state.in_use, oldest_ms: Math.max(0, ...state.permits.map((one) => one.age_ms)) }];
     for (const holder of all) {
       const who = {
         named: holder.who, client: holder.who, redisson: "Redisson", unmarked: "clients that leave no mark",
         unnamed: "a client without a name, " + (holder.mark ?? "").slice(0, 8),
       }[holder.kind];
-      if (holder.permits > 0) sums.set(who, (sums.get(who) ?? 0) + holder.permits);
+      const sum = sums.get(who) ?? { who, permits: 0, oldest: 0 };
+      if (holder.permits > 0) sums.set(who, { who, permits: sum.permits + holder.permits, oldest: Math.max(sum.oldest, holder.oldest_ms) });
     }
   }
-  return [...sums].map(([who, permits]) => ({ who, permits })).sort((a, b) => b.permits - a.permits || (a.who < b.who ? -1 : 1));
+  return [...sums.values()].sort((a, b) => b.permits - a.permits || (a.who < b.who ? -1 : 1));
 }
 
 function updateHolders(limiter) {
   const all = holdersOf(limiter);
   const sum = all.reduce((sum, one) => sum + one.permits, 0);
-  keyed($("holders").tBodies[0], all, (one) => one.who, (one) => el("tr", {}, el("th", { scope: "row" }, nameNode(one.who)), el("td", { class: "n" }), el("td", { class: "n" })), (row, one) => {
+  keyed($("holders").tBodies[0], all, (one) => one.who, (one) => el("tr", {}, el("th", { scope: "row" }, nameNode(one.who)), ...[1, 2, 3].map(() => el("td", { class: "n" }))), (row, one) => {
     say(row.children[1], exact(one.permits));
     say(row.children[2], percent(one.permits / sum));
+    say(row.children[3], duration(one.oldest));
   });
   show($("holders"), all.length > 0);
   show($("holders-none"), all.length === 0 && !limiter.broken);
@@ -163,15 +187,22 @@ function updateStates(limiter) {
 function keep(limiter) {
   const at = Date.now();
   if (points.length > 0 && at - points[points.length - 1].at > 5000) points.push({ at: at - 1 }); // a gap
-  points.push({ at, free: limiter.exists && !limiter.broken ? limiter.free : null, granted: limiter.broken ? null : limiter.granted_per_second, refused: limiter.refused_per_second });
+  const told = limiter.free !== null && limiter.exists;
+  const before = points.findLast((point) => point.setting !== undefined);
+  const setting = limiter.rate === null ? undefined : rate(limiter.rate, limiter.interval_ms);
+  points.push({
+    at, setting, mark: before !== undefined && setting !== undefined && before.setting !== setting,
+    free: told ? limiter.free : null, granted: told ? limiter.granted_per_second : null, refused: limiter.refused_per_second,
+  });
   points = points.slice(-kept);
   const span = Math.max(60000, Math.min(kept * 1000, at - points[0].at));
   const paces = Math.max(1, ...points.map((point) => Math.max(point.granted ?? 0, point.refused ?? 0)));
-  const free = Math.max(limiter.rate ?? 1, 1);
-  drawHistory(points, span, [free, paces, paces], {
+  const free = Math.max(limiter.rate ?? 1, 1, ...points.map((point) => point.free ?? 0));
+  drawHistory(points, span, [free, paces], {
     left: duration(span) + " ago",
     right: "now",
-    top: "━ free of " + number(free) + "   ┅ granted/s, up to " + pace(paces) + (limiter.refused === null ? "" : "   ┈ refused/s"),
+    highest: [number(free) + " free", pace(paces) + "/s"],
+    top: "Above free permits, below granted" + (limiter.refused === null ? "" : " and ┈ refused") + " a second" + (points.some((point) => point.mark) ? "; ┊ the rate was changed" : ""),
     spoken: limiter.broken ? "Calls fail: " + limiter.broken + "." : "Free permits now " + number(limiter.free) + " of " + number(free) + "; granted a second now " + pace(limiter.granted_per_second) + ", at most " + pace(paces) + " in the time shown.",
   });
 }

@@ -3,7 +3,8 @@ import { $, bar, el, exact, keyed, nameNode, number, pace, percent, rate, say, s
 import { follow } from "./api.js";
 
 const rows = 50;
-const state = { search: "", sort: "use", reverse: false, offset: 0 };
+const first = { search: "", sort: "use", reverse: false, offset: 0 };
+const state = { ...first };
 let refusals = false;
 let pointed = false; // at the rows, by pointer or focus: they stay where they are then
 let typing = 0;
@@ -11,9 +12,30 @@ let last = null;
 
 const columns = { name: "name", use: "use", free: "free", rate: "rate", granted: "granted", refused: "refusals" };
 
-export function open(_, about) {
+// read takes over what the address says of the list, and keeps links back to it.
+function read(address) {
+  const asked = new URLSearchParams(address.split("?")[1] ?? "");
+  const sort = asked.get("sort");
+  Object.assign(state, {
+    search: (asked.get("search") ?? "").slice(0, 200),
+    sort: [...$("sort").options].some((option) => option.value === sort) ? sort : first.sort,
+    reverse: asked.get("reverse") === "true",
+    offset: Math.max(0, Math.floor(Number(asked.get("offset"))) || 0),
+  });
+}
+
+function address() {
+  const asked = new URLSearchParams(Object.entries(state).filter(([name, value]) => value !== first[name]));
+  return "#/" + (asked.size > 0 ? "?" + asked : "");
+}
+
+export function open(hash, about) {
+  read(hash);
+  for (const link of [$("back"), document.querySelector("[data-nav=limiters]")]) link.setAttribute("href", address());
   refusals = about.refusals;
   show($("refusals-note"), !refusals);
+  $("limiters").dataset.refusals = refusals ? "yes" : "no";
+  $("sort").querySelector("[value=refusals]").hidden = !refusals;
   if (document.activeElement !== $("search")) $("search").value = state.search;
   $("sort").value = state.sort;
   $("reverse").checked = state.reverse;
@@ -29,7 +51,8 @@ export function open(_, about) {
 function change(what) {
   Object.assign(state, what);
   $("limiters").tBodies[0].dataset.fresh = "no"; // another list: nothing of the old one is held
-  open(null, { refusals });
+  history.replaceState(null, "", address());
+  open(location.hash, { refusals });
 }
 
 function makeRow(item) {
@@ -62,7 +85,7 @@ export function callersText(item) {
 function updateRow(row, item) {
   const cells = row.cells_;
   row.classList.remove("stale");
-  cells.use.update(item.use, item.broken ? "broken" : "");
+  cells.use.update(item.use, item.state);
   say(cells.free, number(item.free));
   say(cells.rate, rate(item.rate, item.interval_ms) + own(item));
   say(cells.granted, pace(item.broken ? null : item.granted_per_second));
@@ -94,10 +117,13 @@ function update(list) {
   say($("page-info"), exact(from) + "–" + exact(Math.min(list.offset + rows, list.matching)) + " of " + exact(list.matching));
   $("prev").disabled = list.offset === 0;
   $("next").disabled = list.offset + rows >= list.matching;
-  say($("summary"), exact(list.known) + (list.more ? " limiters or more, " : " limiters, ") + exact(list.in_use) + " in use, " + exact(list.exhausted) + " used up" +
-    (list.broken > 0 ? ", " + exact(list.broken) + " broken" : "") + (list.complete ? "" : "; " + percent(list.walked) + " of the keys seen so far"));
+  say($("summary"), (list.broken > 0 ? exact(list.broken) + " broken, " : "") + exact(list.exhausted) + " used up, " + exact(list.in_use) + " in use of " +
+    exact(list.known) + (list.more ? " limiters or more" : " limiters") + (list.complete ? "" : "; " + percent(list.walked) + " of the keys seen so far"));
   show($("empty"), list.matching === 0);
-  say($("empty"), list.complete ? (state.search ? "No limiter has this in its name." : "There are no limiters.") : "Looking for limiters…");
+  show($("limiters"), list.matching > 0 || !list.complete);
+  say($("empty-what"), list.complete ? (state.search ? "No limiter has this in its name." : "There are no limiters.") : "Looking for limiters…");
+  show($("empty-search"), list.complete && state.search !== "");
+  show($("empty-next"), list.complete && state.search === "");
   costText(list.cost, list.round_ms);
   if (list.offset > 0 && list.offset >= list.matching && list.complete) change({ offset: Math.max(0, Math.floor((list.matching - 1) / rows) * rows) });
 }
@@ -114,6 +140,17 @@ $("search").addEventListener("input", () => {
 });
 $("sort").addEventListener("change", () => change({ sort: $("sort").value, offset: 0 }));
 $("reverse").addEventListener("change", () => change({ reverse: $("reverse").checked, offset: 0 }));
+for (const button of document.querySelectorAll("#limiters [data-sort]")) {
+  button.addEventListener("click", () => {
+    const sort = button.dataset.sort;
+    change({ sort, reverse: sort === state.sort && !state.reverse, offset: 0 });
+  });
+}
+$("empty-search").addEventListener("click", () => {
+  $("search").value = "";
+  change({ search: "", offset: 0 });
+  $("search").focus();
+});
 $("prev").addEventListener("click", () => change({ offset: Math.max(0, state.offset - rows) }));
 $("next").addEventListener("click", () => change({ offset: state.offset + rows }));
 $("controls").addEventListener("submit", (event) => event.preventDefault());

@@ -39,7 +39,7 @@ function makeRow(item) {
 
 function update(list) {
   keyed($("others").tBodies[0], list.keys, (item) => item.id || item.name, makeRow, (row, item) => {
-    row.use_.update(item.use ?? null);
+    row.use_.update(item.use ?? null, item.use >= 1 ? "used up" : "");
     say(row.children[2], item.error ? "–" : number(item.free) + " of " + number(item.limit));
     say(row.children[3], item.error ? item.of + ": " + item.error : item.of);
     say(row.children[4], item.error ? "–" : item.reset_ms === 0 ? "full" : duration(item.reset_ms));

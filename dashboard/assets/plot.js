@@ -46,28 +46,53 @@ export function bars(box, id, count) {
   };
 }
 
-// lines is a plot of what went on: each point has a time and the values of each line.
-export function lines(box, id, names) {
+// bands is a plot of what went on, one band above the other, each with a scale of its own:
+// each point has a time and the values of the names in the bands. shares are their
+// heights, of all.
+export function bands(box, id, names, shares) {
   const { svg, left, right, top } = picture(box, id);
-  const all = names.map((name) => svg.appendChild(shape("path", { class: "line line-" + name, fill: "none" })));
+  const gap = 10;
+  const scale = el("div", { class: "scale figures", "aria-hidden": "true" });
+  const plot = el("div", { class: "plot" }, scale);
+  svg.replaceWith(plot);
+  plot.append(svg);
+  svg.classList.add("banded");
+  let from = 0;
+  const all = names.map((lines, i) => {
+    const tall = (height - gap * (names.length - 1)) * shares[i];
+    const band = { from, tall, high: el("span"), low: el("span", {}, "0") };
+    svg.append(shape("rect", { x: 0, y: from, width, height: tall, class: "band" }));
+    for (const [node, y] of [[band.high, from + 8], [band.low, from + tall - 6]]) {
+      node.style.insetBlockStart = (y / height) * 100 + "%";
+      scale.append(node);
+    }
+    band.lines = lines.map((name) => [name, svg.appendChild(shape("path", { class: "line line-" + name, fill: "none" }))]);
+    from += tall + gap;
+    return band;
+  });
+  const marks = svg.appendChild(shape("path", { class: "line-mark", fill: "none" }));
   return (points, span, highest, labels) => {
     const end = points.length > 0 ? points[points.length - 1].at : 0;
-    names.forEach((name, i) => {
-      let path = "";
-      let pen = "M";
-      for (const point of points) {
-        const value = point[name];
-        if (value === null || value === undefined || end - point.at > span) {
-          pen = "M";
-          continue;
+    const x = (point) => (width - ((end - point.at) / span) * width).toFixed(1);
+    all.forEach((band, i) => {
+      for (const [name, path] of band.lines) {
+        let drawn = "";
+        let pen = "M";
+        for (const point of points) {
+          const value = point[name];
+          if (value === null || value === undefined || end - point.at > span) {
+            pen = "M";
+            continue;
+          }
+          const y = band.from + band.tall - 2 - (Math.min(value, highest[i]) / Math.max(highest[i], 1)) * (band.tall - 4);
+          drawn += pen + x(point) + " " + y.toFixed(1);
+          pen = "L";
         }
-        const x = width - ((end - point.at) / span) * width;
-        const y = height - 2 - (Math.min(value, highest[i]) / Math.max(highest[i], 1)) * (height - 4);
-        path += pen + x.toFixed(1) + " " + y.toFixed(1);
-        pen = "L";
+        path.setAttribute("d", drawn);
       }
-      all[i].setAttribute("d", path);
+      text(band.high, labels.highest[i]);
     });
+    marks.setAttribute("d", points.filter((point) => point.mark && end - point.at <= span).map((point) => "M" + x(point) + " 0V" + height).join(""));
     text(left, labels.left);
     text(right, labels.right);
     text(top, labels.top);

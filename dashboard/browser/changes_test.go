@@ -48,7 +48,10 @@ func (p *tab) review() (before, after string) {
 		p.click("#change-review")
 	}
 	p.until(seen("#change-confirm"))
-	return p.text("#before"), p.text("#after")
+	side := func(n int) string {
+		return get[string](p, fmt.Sprintf(`[...document.querySelectorAll('#compare td:nth-child(%d)')].map(e => e.innerText).join('\n')`, n))
+	}
+	return side(2), side(3)
 }
 
 func (p *tab) confirm() {

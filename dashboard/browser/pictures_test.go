@@ -273,7 +273,7 @@ func measure(t *testing.T, limiters int) measured {
 	s.crowd(limiters)
 	p := openLive(t, s.url, look{})
 	// Once all were seen, it is the same second after second.
-	p.within(10*time.Minute, one("#summary")+`.innerText.replace(/\D/g, '').startsWith(`+quote(strconv.Itoa(limiters))+
+	p.within(10*time.Minute, one("#summary")+`.innerText.replace(/\D/g, '').endsWith(`+quote(strconv.Itoa(limiters))+
 		`) && `+one("#cost")+`.innerText.includes('every')`)
 	p.update(3)
 	from := time.Now()

@@ -165,7 +165,7 @@ func TestTheListFindsAndSorts(t *testing.T) {
 	assert.Contains(t, callers, "mobile app")
 
 	names := `[...document.querySelectorAll('#limiters tbody tr [data-col="name"]')].map(e => e.innerText.trim())`
-	p.choose("#sort", "name")
+	p.click("#limiters [data-sort=name]")
 	p.until(`(n => n.length === 16 && n[0] === 'shop:api:00' && n[15] === 'shop:search')(` + names + `)`)
 	p.click("#reverse")
 	p.until(`(n => n.length === 16 && n[15] === 'shop:api:00' && n[0] === 'shop:search')(` + names + `)`)
@@ -175,8 +175,11 @@ func TestTheListFindsAndSorts(t *testing.T) {
 
 	p.fill("#search", "api:1")
 	p.until(`(n => n.length === 2 && n.every(x => x.includes('api:1')))(` + names + `)`)
+	assert.Equal(t, "#/?search=api%3A1", get[string](p, "location.hash"), "it can be sent to others")
+	other := openLive(t, s.url+"#/?search=api%3A1&sort=name&reverse=true", look{})
+	other.until(`(n => n.length === 2 && n[0] === 'shop:api:11')(` + names + `)`)
 	p.fill("#search", "there is none")
-	p.until(seen("#empty"))
+	p.until(seen("#empty-search"))
 	p.fill("#search", "")
 	p.until(`(n => n.length === 16)(` + names + `)`)
 
@@ -208,6 +211,10 @@ func TestALimitersOwnPage(t *testing.T) {
 
 	s.take(s.client.RateLimiter("shop:orders"), 5)
 	p.until(one(`[data-fact="free"]`) + `.innerText.includes('30')`)
+	s.take(s.client.RateLimiter("shop:orders"), 30)
+	p.until(one(`[data-fact="free"]`) + `.innerText === '0 of 100 free'`)
+	assert.Equal(t, "■ used up", p.text("#lead-state"))
+	assert.Regexp(t, "^next permit in .*, none granted for ", p.text("#lead-next"))
 	_, err := s.client.RateLimiter("shop:orders").Delete(t.Context())
 	require.NoError(t, err)
 	p.until(seen("#limiter-gone"))

@@ -1,12 +1,12 @@
 package main
 
 import (
+	"context"
 	"encoding/json"
 	"fmt"
 	"io"
 	"maps"
 	"math"
-	"net"
 	"net/http"
 	"net/url"
 	"os"
@@ -67,52 +67,26 @@ scrape_configs: [{job_name: gateway, static_configs: [{targets: ["%s"]}]}]
 	return ""
 }
 
-// supervise runs "$@" until the shell's standard input ends: with the test's process,
-// however that ends, the server does.
-const supervise = `exec 3<&0
-"$@" </dev/null 3<&- &
-server=$!
-{ read -r word <&3; kill -9 $server 2>/dev/null; } &
-wait $server`
-
 // tryPrometheus returns "" if the server does not come up.
 func tryPrometheus(t *testing.T, binary, dir string) prometheusServer {
 	t.Helper()
-	l, err := net.Listen("tcp", "127.0.0.1:0")
+	address, err := redistest.FreeAddr()
 	require.NoError(t, err)
-	address := l.Addr().String()
-	require.NoError(t, l.Close())
 	log, err := os.Create(filepath.Join(dir, "log"))
 	require.NoError(t, err)
 	defer func() { _ = log.Close() }()
-	cmd := exec.Command("sh", "-c", supervise, "supervise", binary,
+	server, err := redistest.StartProcess("", log, binary,
 		"--config.file="+filepath.Join(dir, "prometheus.yml"), "--storage.tsdb.path="+filepath.Join(dir, "data"),
 		"--web.listen-address="+address)
-	cmd.Stdout, cmd.Stderr = log, log
-	stdin, err := cmd.StdinPipe()
 	require.NoError(t, err)
-	require.NoError(t, cmd.Start())
-	ended := make(chan struct{})
-	go func() {
-		defer close(ended)
-		_ = cmd.Wait()
-	}()
-	t.Cleanup(func() {
-		_ = stdin.Close()
-		<-ended
-	})
+	t.Cleanup(server.Kill)
 	p := prometheusServer("http://" + address)
-	for deadline := time.Now().Add(time.Minute); time.Now().Before(deadline); time.Sleep(20 * time.Millisecond) {
-		select {
-		case <-ended:
-			return ""
-		default:
-		}
-		if _, err := p.get("/-/ready", nil); err == nil {
-			return p
-		}
+	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+	defer cancel()
+	if server.AwaitReady(ctx, func() error { _, err := p.get("/-/ready", nil); return err }) != nil {
+		return ""
 	}
-	return ""
+	return p
 }
 
 func (p prometheusServer) get(path string, query url.Values) ([]byte, error) {
@@ -134,7 +108,8 @@ type vector map[string]float64
 
 // query asks for the value of an expression at a moment.
 func (p prometheusServer) query(expr, label string, at time.Time) (vector, error) {
-	text, err := p.get("/api/v1/query", url.Values{"query": {expr}, "time": {strconv.FormatFloat(float64(at.UnixMilli())/1000, 'f', 3, 64)}})
+	seconds := strconv.FormatFloat(float64(at.UnixMilli())/1000, 'f', 3, 64)
+	text, err := p.get("/api/v1/query", url.Values{"query": {expr}, "time": {seconds}})
 	if err != nil {
 		return nil, err
 	}
@@ -260,8 +235,10 @@ func (w *watched) allCounted() {
 	for outcome, status := range map[string]int{"granted": 200, "refused": 429} {
 		w.eventually("answers of "+hello+" that were "+outcome, func() error {
 			now := time.Now()
-			got, err := w.prometheus.query(fmt.Sprintf(`sum(ratelimiter_decisions_total{ratelimiter_name="hello",ratelimiter_outcome=%q})`, outcome), "", now)
-			if want := w.closed.count(hello, status, now, forever) + w.local.count(hello, status, now, forever); err == nil && got[""] != want {
+			sum := fmt.Sprintf(`sum(ratelimiter_decisions_total{ratelimiter_name="hello",ratelimiter_outcome=%q})`, outcome)
+			got, err := w.prometheus.query(sum, "", now)
+			want := w.closed.count(hello, status, now, forever) + w.local.count(hello, status, now, forever)
+			if err == nil && got[""] != want {
 				err = fmt.Errorf("%v were counted, and there were %v", got[""], want)
 			}
 			return err
@@ -349,10 +326,11 @@ func (r rates) String() string {
 // ratesOf are those of several gateways in a span that ends at a moment.
 func ratesOf(at time.Time, span time.Duration, all ...*traffic) (r rates) {
 	for _, l := range all {
-		r.hello += l.count(hello, http.StatusOK, at, span) / span.Seconds()
-		r.helloRefused += l.count(hello, http.StatusTooManyRequests, at, span) / span.Seconds()
-		r.orders += l.count(orders, http.StatusOK, at, span) / span.Seconds()
-		r.undecided += (l.count(hello, http.StatusServiceUnavailable, at, span) + l.count(orders, http.StatusServiceUnavailable, at, span)) / span.Seconds()
+		each := func(path string, status int) float64 { return l.count(path, status, at, span) / span.Seconds() }
+		r.hello += each(hello, http.StatusOK)
+		r.helloRefused += each(hello, http.StatusTooManyRequests)
+		r.orders += each(orders, http.StatusOK)
+		r.undecided += each(hello, http.StatusServiceUnavailable) + each(orders, http.StatusServiceUnavailable)
 	}
 	return r
 }

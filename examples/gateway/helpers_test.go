@@ -11,6 +11,7 @@ import (
 	"net/http"
 	"net/http/httptest"
 	"net/url"
+	"slices"
 	"strings"
 	"sync"
 	"testing"
@@ -116,8 +117,9 @@ func inMemory(rdb *redis.Client, log io.Writer, quota int64, failure limit.Failu
 	transport := &services{host: map[string]http.Handler{"greeter": greeter(), "shop": shop(), "chat": chat()}}
 	at := func(host string) *url.URL { return &url.URL{Scheme: "http", Host: host} }
 	return newGateway(config{
-		rdb: rdb, greeter: at("greeter"), shop: at("shop"), chat: at("chat"), transport: transport, token: token,
-		log: slog.New(slog.NewTextHandler(log, nil)), perClient: quota, shopRate: plenty, tokens: plenty, timeout: time.Minute, failure: failure,
+		rdb: rdb, greeter: at("greeter"), shop: at("shop"), chat: at("chat"), transport: transport,
+		token: token, perClient: quota, shopRate: plenty, tokens: plenty, timeout: time.Minute, failure: failure,
+		log: slog.New(slog.NewTextHandler(log, nil)),
 	}), transport
 }
 
@@ -210,9 +212,8 @@ func quotas(t testing.TB, h http.Header) map[string][3]int64 {
 // ours reports whether a key of Redis begins as the gateway's do.
 func ours(key string) bool {
 	key = strings.TrimPrefix(key, "{")
-	return strings.HasPrefix(key, userPrefix) || strings.HasPrefix(key, clientPrefix+"client:") || strings.HasPrefix(key, clientPrefix+"admin:") ||
-		strings.HasPrefix(key, clientPrefix+"tokens:") ||
-		strings.HasPrefix(key, shopLimiter) || key == thresholds
+	prefixes := []string{userPrefix, clientPrefix + "client:", clientPrefix + "admin:", clientPrefix + "tokens:", shopLimiter}
+	return key == thresholds || slices.ContainsFunc(prefixes, func(prefix string) bool { return strings.HasPrefix(key, prefix) })
 }
 
 // checkKeys checks that Redis has keys of the gateway alone.

@@ -218,7 +218,8 @@ func (w *watched) query(phase, name string, expected []expect) {
 func (w *watched) fired(begin time.Time) (vector, error) {
 	now := time.Now()
 	span := max(1, int(now.Sub(begin).Seconds()))
-	return w.prometheus.query(fmt.Sprintf(`count by (alertname) (count_over_time(ALERTS{alertstate="firing"}[%ds]))`, span), "alertname", now)
+	count := fmt.Sprintf(`count by (alertname) (count_over_time(ALERTS{alertstate="firing"}[%ds]))`, span)
+	return w.prometheus.query(count, "alertname", now)
 }
 
 func (w *watched) saw(place int, panel, result string) {

@@ -341,7 +341,8 @@ func TestClientsAreShownByTheirShares(t *testing.T) {
 			limitertest.MustAcquire(t, named.RateLimiter("orders"), permits)
 		}
 		member := limitertest.NewMember(t, codec.LayoutD2, 6)
-		require.NoError(t, r.rdb.ZAdd(t.Context(), "{orders}:permits", redis.Z{Score: float64(time.Now().UnixMilli()), Member: member}).Err())
+		now := float64(time.Now().UnixMilli())
+		require.NoError(t, r.rdb.ZAdd(t.Context(), "{orders}:permits", redis.Z{Score: now, Member: member}).Err())
 
 		type share struct {
 			Kind, Name, Mark string

@@ -63,12 +63,8 @@ func (f *Findings) checkState(s *snapshot, st *State, cfg *Fields) {
 		f.add("window_and_members", "a Redisson before 3.13.3 counts a window by key %s, others keep members: its permits come "+
 			"back early and too many are granted; upgrade it, then run rrl migrate", words.Printable(s.value.name))
 	}
-	if s.config.ttl > 0 {
-		for _, k := range []keyState{s.value, s.permits} {
-			if k.exists() && k.ttl < 0 {
-				f.add("no_ttl", "the rate expires, key %s does not", words.Printable(k.name))
-			}
-		}
+	for _, k := range []keyState{s.value, s.permits} {
+		f.checkTTL(k.name, k.ttl, s.config.ttl)
 	}
 }
 
@@ -159,17 +155,26 @@ func (f *Findings) checkSum(s *snapshot, st *State, cfg *Fields) {
 		f.add("value_above_rate", "key %s is %d, the rate is %d", words.Printable(s.value.name), value, cfg.Rate)
 	}
 	unread := slices.ContainsFunc(st.Permits, func(p Permit) bool { return p.parseError != nil })
-	if sum := value + inSet; sum != cfg.Rate && !unread {
-		what := fmt.Sprintf("%d too many; Redisson's release and a rate changed by it do that", sum-cfg.Rate)
-		switch {
-		case sum < cfg.Rate && !s.permits.exists():
-			what = fmt.Sprintf("%d without a member; Redisson fails on it", cfg.Rate-sum)
-		case value < -maxDebt:
-			what = "Redisson 3.35 or newer has read a member of 3.16.4 to 3.16.8 as its own; rrl set-rate --reset starts anew"
-		case sum < cfg.Rate:
-			what = words.Plural(cfg.Rate-sum, "permit") + " lost"
-		}
-		f.add("sum_not_rate", "value %d and %d permits in the set are %d, the rate is %d: %s",
-			value, inSet, sum, cfg.Rate, what)
+	sum := value + inSet
+	if sum == cfg.Rate || unread {
+		return
 	}
+	kind, what := "sum_not_rate", fmt.Sprintf("%d too many; Redisson's release and a rate changed by it do that", sum-cfg.Rate)
+	if inDebt(value, inSet, cfg.Rate) {
+		kind = "in_debt"
+	}
+	switch {
+	case sum < cfg.Rate && !s.permits.exists():
+		what = fmt.Sprintf("%d without a member; Redisson fails on it", cfg.Rate-sum)
+	case value < -maxDebt:
+		what = "Redisson 3.35 or newer has read a member of 3.16.4 to 3.16.8 as its own; rrl set-rate --reset starts anew"
+	case sum < cfg.Rate:
+		what = words.Plural(cfg.Rate-sum, "permit") + " lost"
+	}
+	f.add(kind, "value %d and %d permits in the set are %d, the rate is %d: %s", value, inSet, sum, cfg.Rate, what)
 }
+
+// inDebt reports whether a value is so low that none is free even when all permits in
+// the set are back. A rate that was lowered is no debt of this kind: the permits in
+// use come back.
+func inDebt(value, inSet, rate int64) bool { return value+inSet <= 0 && rate > 0 }

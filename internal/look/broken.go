@@ -1,12 +1,11 @@
 package look
 
 import (
-	"context"
 	"strconv"
+	"time"
 
 	"github.com/redis/go-redis/v9"
 
-	"github.com/rratelimiter/rratelimiter/internal/redisson"
 	"github.com/rratelimiter/rratelimiter/internal/words"
 )
 
@@ -45,35 +44,6 @@ func Judge(answer []any) (f Fields, broken string, found bool) {
 	return Fields{}, err.Error(), true
 }
 
-// Broken reads the value and the newest member of limiters whose clients share their
-// permits, and returns by name why they are broken, as far as these tell; healthy ones are
-// left out.
-func Broken(ctx context.Context, rdb redis.UniversalClient, names []string) (map[string]string, error) {
-	if len(names) == 0 {
-		return nil, nil
-	}
-	pipe := rdb.Pipeline()
-	all := make([]*glanced, len(names))
-	for i, name := range names {
-		k := redisson.KeysOf(name, "")
-		all[i] = &glanced{pair: &pair{value: k.Value, set: k.Permits}}
-		all[i].read(ctx, pipe)
-	}
-	cmds, err := pipe.Exec(ctx)
-	if err := firstNotHarmless(cmds, err); err != nil {
-		return nil, err
-	}
-	broken := map[string]string{}
-	for i, name := range names {
-		var found Findings
-		all[i].check(&found)
-		if why := found.Broken(); why.Kind != "" {
-			broken[name] = why.Text
-		}
-	}
-	return broken, nil
-}
-
 // wrongType adds that a key is of a type that it should not be; kind is "" if
 // it is not known.
 func (f *Findings) wrongType(key, kind, want string) {
@@ -91,10 +61,12 @@ func (f *Findings) badValue(key, text string) {
 // checkPair judges a pair by what commands answered, its value and members, and
 // reports whether it can be told what is free.
 func (f *Findings) checkPair(p *pair, value *redis.StringCmd, sets ...*redis.ZSliceCmd) (readable bool) {
+	var number int64
 	if ofWrongType(value) {
 		f.wrongType(p.value, "", "string")
 	} else if value.Err() == nil {
-		if _, err := strconv.ParseInt(value.Val(), 10, 64); err != nil {
+		var err error
+		if number, err = strconv.ParseInt(value.Val(), 10, 64); err != nil {
 			f.badValue(p.value, value.Val())
 		}
 	}
@@ -110,7 +82,21 @@ func (f *Findings) checkPair(p *pair, value *redis.StringCmd, sets ...*redis.ZSl
 	}
 	readable = len(*f) == 0
 	f.checkLayouts(p.set, l)
+	if readable && number < -maxDebt {
+		f.inDebt(p, number)
+	}
 	return readable
+}
+
+func (f *Findings) inDebt(p *pair, value int64) {
+	f.add("in_debt", "key %s is %d, which no permits in use explain", words.Printable(p.value), value)
+}
+
+// checkTTL looks for keys that stay when the limiter's rate has expired.
+func (f *Findings) checkTTL(key string, ttl, rate time.Duration) {
+	if rate >= 0 && ttl == -1 { // as PTTL answers: -2 is no key, -1 no time to live
+		f.add("no_ttl", "the rate expires, key %s does not", words.Printable(key))
+	}
 }
 
 func ofWrongType(cmd redis.Cmder) bool { return redis.HasErrorPrefix(cmd.Err(), "WRONGTYPE") }

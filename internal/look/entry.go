@@ -20,6 +20,7 @@ type pair struct {
 	free   int64
 	known  bool    // free was told
 	broken Anomaly // why calls fail
+	noTTL  Anomaly // why keys stay that should not
 	round  int     // of the walk, when it was seen
 }
 
@@ -37,6 +38,7 @@ type entry struct {
 	read       time.Time
 	detail     *Limiter // as it was read last in full
 	detailed   time.Time
+	ttls       time.Time // when times to live were read
 }
 
 // free returns the fewest permits that a client finds, and whether it is known.
@@ -63,8 +65,10 @@ func (e *entry) why() Anomaly {
 		return e.broken
 	}
 	for _, p := range e.pairs {
-		if p.broken.Kind != "" {
-			return p.broken
+		for _, why := range []Anomaly{p.broken, p.noTTL} {
+			if why.Kind != "" {
+				return why
+			}
 		}
 	}
 	return Anomaly{}
@@ -112,6 +116,7 @@ func (e *entry) limiter(now time.Time) Limiter {
 	if free, known := e.free(); known {
 		l.Free = &free
 	}
+	l.State = l.Health()
 	for _, p := range e.pairs {
 		if p.known {
 			l.InUse += e.rate - p.free

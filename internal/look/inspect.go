@@ -23,6 +23,7 @@ const maxInspected = 100
 type Inspection struct {
 	Name        string   `json:"name"`
 	Exists      bool     `json:"exists"`
+	State       Health   `json:"state,omitempty"`
 	Rate        *int64   `json:"rate"`
 	IntervalMS  *int64   `json:"interval_ms"`
 	Type        *string  `json:"type"`
@@ -55,6 +56,7 @@ func Inspect(ctx context.Context, rdb redis.UniversalClient, name string, find F
 		return nil, err
 	}
 	found.Broken = found.Anomalies.Broken().Text
+	found.State = found.health()
 	return found, nil
 }
 

@@ -8,6 +8,7 @@ import "time"
 // Limiter is one limiter as it was read last.
 type Limiter struct {
 	Name       string `json:"name"`
+	State      Health `json:"state,omitempty"`
 	Type       string `json:"type"`
 	Rate       int64  `json:"rate"`
 	IntervalMS int64  `json:"interval_ms"`

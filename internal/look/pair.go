@@ -39,8 +39,17 @@ func (rd *pairRead) judge(rate, intervalMS, nowMS int64) {
 	rd.free, rd.known = rate, true
 	var found Findings
 	readable := found.checkPair(rd.pair, rd.value, rd.last, rd.expired)
-	rd.pair.broken = found.Broken()
 	value, err := rd.value.Int64()
+	if n := rd.card.Val(); readable && len(found) == 0 && err == nil && n > 0 && n == int64(len(rd.members)) {
+		var sum int64
+		for _, m := range rd.members {
+			sum += int64(m.Permits)
+		}
+		if inDebt(value, sum, rate) {
+			found.inDebt(rd.pair, value)
+		}
+	}
+	rd.pair.broken = found.Broken()
 	missing := errors.Is(rd.value.Err(), redis.Nil)
 	var inUse, runOut int64
 	for _, m := range rd.members {

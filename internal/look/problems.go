@@ -32,7 +32,7 @@ var problems = map[string]Problem{
 	"bad_config": {Error, "calls of this limiter fail", "rrl set-rate --reset writes it anew"},
 	"other_hash": {Error, "no limiter can have this name", "choose another name; rrl delete --force removes what is there"},
 	"bad_value":  {Error, "calls of this limiter fail, Redisson's too", "rrl set-rate --reset starts it anew"},
-	"no_config":  {Warning, "calls fail for want of a rate, and what is left has no use", "rrl set-rate, or rrl delete"},
+	"no_config":  {Error, "calls fail for want of a rate, and what is left has no use", "rrl set-rate, or rrl delete"},
 	"unknown_layout": {
 		Error, "Redisson fails on such a member, or misreads it", "find out who writes it; rrl set-rate --reset starts anew",
 	},
@@ -43,6 +43,14 @@ var problems = map[string]Problem{
 	"window_and_members": {
 		Error, "too many permits are granted", "upgrade the Redisson before 3.13.3, then run rrl migrate",
 	},
+	"in_debt": {
+		Error, "Redisson refuses everybody, also when all permits are back",
+		"the next calls through rratelimiter repair what can be told; rrl set-rate --reset starts anew",
+	},
+	"no_ttl": {
+		Error, "the key stays when the limiter's rate has expired, and is counted against whoever sets a rate next",
+		"rrl expire sets all keys' times; or rrl delete",
+	},
 	"value_above_rate": {Warning, "more permits are free than the rate", "rrl set-rate --reset starts it anew"},
 	"sum_not_rate": {
 		Warning, "permits were lost, or are granted beyond the rate; Redisson's own release and changes of a rate do that too",
@@ -50,8 +58,11 @@ var problems = map[string]Problem{
 	},
 	"no_value":           {Warning, "Redisson grants the whole rate again", "the next call through rratelimiter repairs it"},
 	"future_members":     {Warning, "their permits come back late", "keep the clocks of machines that run Redisson in step"},
-	"no_ttl":             {Warning, "the key stays when the limiter's rate has expired", "rrl expire sets all keys' times; or rrl delete"},
 	"client_no_ttl":      {Warning, "each restart of a client leaves two keys that nobody removes", "give the limiter a keep-alive time, or run SCAN for old clients; rratelimiter's own clients expire"},
 	"keys_of_other_type": {Note, "they take memory and nobody reads them", "delete them"},
-	"not_all_read":       {Note, "what was not read was not judged", ""},
+	"used_up": {
+		Note, "requests are refused until permits come back",
+		"rrl show NAME says when, and who has them; rrl update-rate NAME RATE changes the rate",
+	},
+	"not_all_read": {Note, "what was not read was not judged", ""},
 }

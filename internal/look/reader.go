@@ -34,6 +34,7 @@ type Reader struct {
 	budget  int // commands that the walk may send yet; below 0 after a page
 	perKey  int // limiters known that give each client permits of its own
 	full    bool
+	noTTLs  bool // the user may not read times to live
 }
 
 // NewReader returns a Reader of the limiters whose names match the pattern, ""
@@ -183,6 +184,38 @@ func (r *Reader) lookOn(ctx context.Context, n *node, entries []*entry) error {
 		}
 		e.read, e.detailed = local, local
 		e.detail = e.judge(reads[i], now, &r.names)
+	}
+	return r.readTTLs(ctx, n, entries)
+}
+
+// readTTLs looks now and then for keys that should have a time to live. A user who may not
+// read those does without.
+func (r *Reader) readTTLs(ctx context.Context, n *node, entries []*entry) error {
+	pipe := n.client.Pipeline()
+	hashes := map[*entry]*redis.DurationCmd{}
+	reads := map[*pair]*ttls{}
+	for _, e := range entries {
+		if r.noTTLs || time.Since(e.ttls) < stale || e.broken.Kind != "" {
+			continue
+		}
+		e.ttls = time.Now()
+		hashes[e] = pipe.PTTL(ctx, e.name)
+		for _, p := range e.pairs[:min(len(e.pairs), maxPairs)] {
+			reads[p] = readTTLs(ctx, pipe, p)
+		}
+	}
+	if err := r.run(ctx, pipe); err != nil {
+		if r.noTTLs = redis.HasErrorPrefix(err, "NOPERM"); r.noTTLs {
+			return nil
+		}
+		return err
+	}
+	for e, hash := range hashes {
+		for _, p := range e.pairs {
+			if t := reads[p]; t != nil {
+				t.check(p, hash.Val())
+			}
+		}
 	}
 	return nil
 }

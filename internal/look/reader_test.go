@@ -2,6 +2,7 @@ package look
 
 import (
 	"fmt"
+	"slices"
 	"strings"
 	"sync"
 	"testing"
@@ -165,8 +166,7 @@ func TestManyLimitersAreReadInSmallSteps(t *testing.T) {
 		pipe.HSet(t.Context(), name, "rate", 100, "interval", 60_000, "type", 0)
 		pipe.Set(t.Context(), "{"+name+"}:value", i%101, 0)
 	}
-	_, err := pipe.Exec(t.Context())
-	require.NoError(t, err)
+	require.NoError(t, limitertest.Second(pipe.Exec(t.Context())))
 	proxy := redistest.StartProxy(t, server.Addr())
 	var names sync.Map
 	proxy.OnCommand(func(c redistest.Command) redistest.Action {
@@ -189,7 +189,7 @@ func TestManyLimitersAreReadInSmallSteps(t *testing.T) {
 	assert.Zero(t, *s.Limiters[9].Free)
 	names.Range(func(name, _ any) bool {
 		return assert.Contains(t, []string{
-			"scan", "hmget", "get", "zrange", "zcard", "zrangebyscore", "dbsize", "time", "info", "hello", "client",
+			"scan", "hmget", "get", "zrange", "zcard", "zrangebyscore", "pttl", "dbsize", "time", "info", "hello", "client",
 		}, name)
 	})
 	assert.Positive(t, s.Cost.Commands)
@@ -264,22 +264,26 @@ func watch(t *testing.T, rdb redis.UniversalClient, name string) Point {
 func plantBroken(t *testing.T, rdb *redis.Client, prefix string) {
 	t.Helper()
 	put := func(name string, fields ...any) (value, set string) { return put(t, rdb, prefix+":"+name, fields...) }
-	value, set := put("healthy", good...)
-	require.NoError(t, rdb.Set(t.Context(), value, 6, 0).Err())
-	limitertest.AddGrants(t, rdb, set, time.Second, 4, 1)
-	_, set = put("set", good...)
-	require.NoError(t, rdb.Set(t.Context(), set, "x", 0).Err())
-	value, _ = put("value", good...)
-	require.NoError(t, rdb.RPush(t.Context(), value, "x").Err())
-	value, _ = put("text", good...)
-	require.NoError(t, rdb.Set(t.Context(), value, "\x1b[31m"+strings.Repeat("many", 1000), 0).Err())
-	_, set = put("member", good...)
-	require.NoError(t, rdb.ZAdd(t.Context(), set, redis.Z{Score: 1, Member: "what is this"}).Err())
-	value, set = put("mixed", good...)
-	require.NoError(t, rdb.Set(t.Context(), value, 8, 0).Err())
-	limitertest.AddGrants(t, rdb, set, 0, 1, 1)
-	now := float64(limitertest.ServerNow(t, rdb))
-	require.NoError(t, rdb.ZAdd(t.Context(), set, redis.Z{Score: now - 10, Member: limitertest.NewMember(t, codec.LayoutB, 1)}).Err())
+	sets := map[string]string{}
+	for name, state := range map[string]any{ // its value, and what is granted of it
+		"healthy": 6, "set": nil, "value": nil, "text": "\x1b[31m" + strings.Repeat("many", 1000), "member": nil, "mixed": 8, "debt": -3,
+		"misread": -9_999_999_999, "ttl": 10,
+	} {
+		value, set := put(name, good...)
+		sets[name] = set
+		if state != nil {
+			require.NoError(t, rdb.Set(t.Context(), value, state, 0).Err())
+		}
+	}
+	for name, permits := range map[string]int{"healthy": 4, "mixed": 1, "debt": 2} {
+		limitertest.AddGrants(t, rdb, sets[name], time.Second, permits, 1)
+	}
+	require.NoError(t, rdb.Set(t.Context(), sets["set"], "x", 0).Err())
+	require.NoError(t, rdb.RPush(t.Context(), "{"+prefix+":value}:value", "x").Err())
+	require.NoError(t, rdb.ZAdd(t.Context(), sets["member"], redis.Z{Score: 1, Member: "what is this"}).Err())
+	older := redis.Z{Score: float64(limitertest.ServerNow(t, rdb)) - 10, Member: limitertest.NewMember(t, codec.LayoutB, 1)}
+	require.NoError(t, rdb.ZAdd(t.Context(), sets["mixed"], older).Err())
+	require.NoError(t, rdb.Expire(t.Context(), prefix+":ttl", time.Hour).Err())
 	put("rate", "rate", "ten\a", "interval", 1000, "type", 0)
 	put("interval", "rate", 10, "type", 0)
 	put("type", "rate", 10, "interval", 1000)
@@ -300,19 +304,20 @@ func TestBrokenLimiters(t *testing.T) {
 		prefix := redistest.Name(t)
 		plantBroken(t, rdb, prefix)
 		s := overview(t, NewReader(rdb, prefix+"*"), byUse())
-		assert.Equal(t, []int{10, 9}, []int{s.Known, s.Broken})
+		assert.Equal(t, []int{13, 12}, []int{s.Known, s.Broken})
 		last := s.Limiters[len(s.Limiters)-1]
 		assert.Equal(t, prefix+":healthy", last.Name, "what is broken comes first")
 		got := map[string]string{}
 		for _, l := range s.Limiters {
 			name := strings.TrimPrefix(l.Name, prefix+":")
 			got[name] = strings.ReplaceAll(l.Broken, prefix, "P")
-			if name != "mixed" && name != "member" && l.Broken != "" {
+			if !slices.Contains([]string{"mixed", "member", "debt", "misread", "ttl"}, name) && l.Broken != "" {
 				assert.Nil(t, l.Free, name)
 			}
 			found, err := Inspect(t.Context(), rdb, l.Name, nil)
 			require.NoError(t, err)
 			assert.Equal(t, l.Broken != "", found.Broken != "", "%s: %q", name, found.Broken)
+			assert.Equal(t, l.State, found.State, name)
 			p := watch(t, rdb, l.Name)
 			assert.False(t, p.Gone)
 			assert.Equal(t, l.Broken, p.Broken)
@@ -322,9 +327,12 @@ func TestBrokenLimiters(t *testing.T) {
 		got["mixed"] = mixed
 		assert.Equal(t, map[string]string{
 			"healthy": "", "set": "key {P:set}:permits is not a sorted set", "value": "key {P:value}:value is not a string",
-			"text":   `key {P:text}:value holds "\x1b[31m` + strings.Repeat("many", 8) + `man"..., not a whole number`,
-			"member": "1 member of {P:member}:permits: no release of Redisson writes such a member",
-			"mixed":  "{P:mixed}:permits has layouts B, D2", "rate": `field rate is "ten\a"` + number,
+			"debt":    "key {P:debt}:value is -3, which no permits in use explain",
+			"misread": "key {P:misread}:value is -9999999999, which no permits in use explain",
+			"ttl":     "the rate expires, key {P:ttl}:value does not",
+			"text":    `key {P:text}:value holds "\x1b[31m` + strings.Repeat("many", 8) + `man"..., not a whole number`,
+			"member":  "1 member of {P:member}:permits: no release of Redisson writes such a member",
+			"mixed":   "{P:mixed}:permits has layouts B, D2", "rate": `field rate is "ten\a"` + number,
 			"interval": "field interval is missing", "type": "field type is missing", "keep": `field keepAliveTime is "x"` + number,
 		}, got)
 

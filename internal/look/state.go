@@ -29,8 +29,20 @@ type State struct {
 	// told of the permits.
 	Unreadable bool `json:"-"`
 
-	ClientName string          `json:"client_name,omitempty"`
-	Shares     []holders.Share `json:"shares"` // of the permits in use, by who has them
+	// If no permit is free: when the next one is, as far as the members tell, and for
+	// how long none was granted.
+	NextMS   *int64 `json:"next_permit_ms,omitempty"`
+	UsedUpMS *int64 `json:"used_up_ms,omitempty"`
+
+	ClientName string  `json:"client_name,omitempty"`
+	Shares     []Share `json:"shares"` // of the permits in use, by who has them
+}
+
+// Share is what one of those who have permits has in use.
+type Share struct {
+	holders.Share
+
+	OldestMS int64 `json:"oldest_ms"` // ago, when the oldest of them was granted
 }
 
 // Permit is one member of a set.
@@ -49,7 +61,7 @@ type Permit struct {
 // be read. All members read are in Permits.
 func newState(s *snapshot, cfg *Fields, clientID *string) State {
 	st := State{
-		ClientID: clientID, Members: s.card, Permits: make([]Permit, 0, len(s.members)), Shares: []holders.Share{},
+		ClientID: clientID, Members: s.card, Permits: make([]Permit, 0, len(s.members)), Shares: []Share{},
 		ValueTTLMS: millis(s.value.ttl), PermitsTTLMS: millis(s.permits.ttl),
 	}
 	st.Unreadable = s.value.wrong("string") || s.permits.wrong("zset")
@@ -69,6 +81,9 @@ func newState(s *snapshot, cfg *Fields, clientID *string) State {
 		st.Permits = append(st.Permits, p)
 	}
 	st.Free = st.free(s, cfg, allRunOut)
+	if cfg != nil {
+		st.tellUsedUp(s, cfg.Rate)
+	}
 	return st
 }
 
@@ -97,12 +112,24 @@ func (st *State) tell(names holders.Names) {
 		return
 	}
 	tally := holders.NewTally(names)
-	for _, p := range st.Permits {
-		if p.Known() && !p.RanOut() {
-			tally.Add(p.member)
+	oldest := map[holders.Share]int64{}
+	for i := range st.Permits {
+		p := &st.Permits[i]
+		if !p.Known() || p.RanOut() {
+			continue
 		}
+		tally.Add(p.member)
+		alone := holders.NewTally(names)
+		alone.Add(p.member)
+		whose := alone.Shares()[0]
+		whose.Permits = 0
+		oldest[whose] = max(oldest[whose], p.AgeMS)
 	}
-	st.Shares = tally.Shares()
+	for _, share := range tally.Shares() {
+		whose := share
+		whose.Permits = 0
+		st.Shares = append(st.Shares, Share{share, oldest[whose]})
+	}
 }
 
 // Known tells whether the member is of a layout that is known.

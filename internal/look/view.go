@@ -3,7 +3,6 @@ package look
 import (
 	"cmp"
 	"fmt"
-	"math"
 	"slices"
 	"strings"
 	"time"
@@ -20,6 +19,10 @@ type View struct {
 
 	// Weight is what [ByWeight] sorts by, the highest first.
 	Weight func(name string) float64
+
+	// Refusing reports whether requests of a limiter are refused; nil: nobody knows. The
+	// order by use begins with what is broken, used up or refusing.
+	Refusing func(name string) bool
 }
 
 // ByWeight is an order by the View's Weight.
@@ -47,6 +50,7 @@ func (v *View) Next() View {
 // rank is what an entry is sorted by.
 type rank struct {
 	entry             *entry
+	health            int
 	use, pace, weight float64
 	inUse, free       int64
 }
@@ -57,9 +61,7 @@ func (v *View) rank(e *entry, now time.Time) rank {
 	if l.Free != nil {
 		r.free = *l.Free
 	}
-	if l.Broken != "" {
-		r.use = math.Inf(1) // nothing is more worth seeing
-	}
+	r.health = HealthOf(l.Broken != "", l.Free, v.Refusing != nil && v.Refusing(e.name)).Rank()
 	if v.Weight != nil {
 		r.weight = v.Weight(e.name)
 	}
@@ -70,7 +72,7 @@ func (v *View) compare(a, b rank) int {
 	var c int
 	switch v.Sort {
 	case "use":
-		c = cmp.Or(cmp.Compare(b.use, a.use), cmp.Compare(b.inUse, a.inUse))
+		c = cmp.Or(cmp.Compare(a.health, b.health), cmp.Compare(b.use, a.use), cmp.Compare(b.inUse, a.inUse))
 	case "in-use":
 		c = cmp.Compare(b.inUse, a.inUse)
 	case "granted":

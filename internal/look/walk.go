@@ -229,6 +229,10 @@ func (r *Reader) note(n *node, name string, config *redis.SliceCmd) *entry {
 		return nil
 	}
 	e.config = r.walk.round
+	for _, p := range e.pairs {
+		p.noTTL = Anomaly{} // it is looked for again when the limiter is shown
+	}
+	e.ttls = time.Time{}
 	r.entries[name] = e
 	return r.seen(n, e)
 }

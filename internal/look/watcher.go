@@ -85,6 +85,9 @@ func (w *Watcher) Sample(ctx context.Context) (Point, error) {
 	if err := w.grants(ctx, n, clock.Val().UnixMilli(), &p); err != nil {
 		return p, err
 	}
+	if err := w.reader.readTTLs(ctx, n, []*entry{e}); err != nil {
+		return p, err
+	}
 	p.Limiter = e.limiter(time.Now())
 	if err := w.reader.cost.ask(ctx, []*node{n}); err != nil {
 		return p, err

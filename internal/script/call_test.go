@@ -80,24 +80,6 @@ func TestACallEndsInTime(t *testing.T) {
 	}
 }
 
-// What a hook panics with, on a goroutine of ours, becomes the error of a call that
-// may have run.
-func TestAHookThatPanics(t *testing.T) {
-	t.Parallel()
-	fault := func(int) error { panic("a hook") }
-	virtual(t, fault, func(t *testing.T, s *scene) {
-		_, err := calls["once"](t.Context(), newConn(s.rdb))
-		require.ErrorIs(t, err, script.ErrLost)
-		require.ErrorContains(t, err, "a hook")
-		err = script.Guard(func() error {
-			_, err := calls["once"](t.Context(), newConn(s.rdb))
-			return err
-		})
-		require.ErrorIs(t, err, script.ErrLost)
-		require.ErrorContains(t, err, "a hook")
-	})
-}
-
 // A script that is to be called once more has its time from then on, and its
 // token in each attempt.
 func TestCalledOnceMore(t *testing.T) {

@@ -1,8 +1,11 @@
 --- @include "integer"
 --- @include "corrupt"
 
--- Turns what HMGET rate interval type keepAliveTime answered into a table. at is
--- how many keys stand before the limiter's own in KEYS, 0 if it is left out.
+-- Turns what HMGET rate interval type keepAliveTime answered into a table, with the
+-- value key and the permits key that are in use and their numbers in KEYS. at is how
+-- many keys stand before the limiter's own in KEYS, 0 if it is left out; if only three
+-- are given, they are those of a limiter of type Overall. Scripts add windowed: true if
+-- Redissons before 3.13.3 share the limiter, to which each value counts a window.
 -- Returns nil if the limiter has no configuration, and nil with an error
 -- reply if it has half of one or text for a number.
 local function parse_config(fields, at)
@@ -16,7 +19,14 @@ local function parse_config(fields, at)
     interval = integer(fields[2]),
     per_client = fields[3] == '1',
     keep = integer(fields[4] or '0'),
+    value_key = KEYS[at + 2],
+    permits_key = KEYS[at + 5] and KEYS[at + 4] or KEYS[at + 3],
+    value_place = at + 2,
+    permits_place = at + 4,
   }
+  if config.per_client then
+    config.value_key, config.permits_key, config.value_place, config.permits_place = KEYS[at + 3], KEYS[at + 5], at + 3, at + 5
+  end
   if not config.rate then
     return nil, corrupt(at + 1, 'rate', fields[1] and 'is no integer: ' .. fields[1] or 'is missing')
   end

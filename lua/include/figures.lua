@@ -1,8 +1,7 @@
 -- Returns acquire's answer as far as its waits, and the permits that are free now.
 -- state is settle's, taken are the permits granted; found, where it is not nil, those
--- that an earlier run was granted; ends the ms until a window ends, nil for none;
--- windowed has the answer tell when.
-local function figures_of(config, state, taken, found, ends, now, windowed)
+-- that an earlier run was granted; ends the ms until a window ends, nil for none.
+local function figures_of(config, state, taken, found, ends, now)
   local before, left = state.free, state.free - taken
   if found then
     before, left = state.free + found, state.free
@@ -16,7 +15,7 @@ local function figures_of(config, state, taken, found, ends, now, windowed)
     reset = state.newest + config.interval - now
   end
   local answer = {config.rate, before, taken, config.interval, reset, math.max(0, config.keep)}
-  if windowed then
+  if config.windowed then
     answer[7] = now + ends
   end
   return answer, left

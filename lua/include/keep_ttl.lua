@@ -5,12 +5,12 @@
 -- renew starts the keep-alive time anew, as requests do. A client's own pair
 -- goes when its idle time is over, at the latest. The end of a window stays; the
 -- rest outlives it, or the next call could not tell that the value is a window.
-local function keep_ttl(config, value_key, permits_key, renew, window)
+local function keep_ttl(config, renew, window)
   local ttl
   if config.keep > 0 and renew then
     ttl = config.keep
     if window and not config.windowed then
-      ttl = math.max(ttl, redis.call('PTTL', value_key) + 2000)
+      ttl = math.max(ttl, redis.call('PTTL', config.value_key) + 2000)
     end
     redis.call('PEXPIRE', KEYS[config.at + 1], lifetime(ttl))
   else
@@ -24,8 +24,8 @@ local function keep_ttl(config, value_key, permits_key, renew, window)
   end
   if ttl > 0 then
     if not window then
-      redis.call('PEXPIRE', value_key, lifetime(ttl))
+      redis.call('PEXPIRE', config.value_key, lifetime(ttl))
     end
-    redis.call('PEXPIRE', permits_key, lifetime(ttl))
+    redis.call('PEXPIRE', config.permits_key, lifetime(ttl))
   end
 end

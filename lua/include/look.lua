@@ -5,12 +5,12 @@
 -- Looks at the value and the ends of the permits set, and changes nothing. Returns
 -- settle's state with the last row; if there may be something to bring up to date, what
 -- is there: a table with free, the value or nil, oldest and newest as in a state, and the
--- last row, and beside it the oldest rows; or nil, nil, error reply if one of these rows
--- or the value is corrupt.
-local function look(config, value_key, permits_key, places, value_text, now, windowed)
-  local value = integer(value_text)
+-- last row, and beside it the oldest rows; or nil, error reply if one of these rows or
+-- the value is corrupt.
+local function look(config, value_text, now)
+  local permits_key, value = config.permits_key, integer(value_text)
   if value_text and not value then
-    return nil, nil, corrupt(places[1], 'value', 'is no integer: ' .. value_text)
+    return nil, corrupt(config.value_place, 'value', 'is no integer: ' .. value_text)
   end
   local first = redis.call('ZRANGE', permits_key, '0', '0', 'WITHSCORES')
   local last = redis.call('ZRANGE', permits_key, '-1', '-1', 'WITHSCORES')
@@ -20,17 +20,16 @@ local function look(config, value_key, permits_key, places, value_text, now, win
   end
   if newest and value and value <= config.rate and newest <= now and (tonumber(first[2]) or 0) > now - config.interval and
       permits_of(first[1]) and permits_of(last[1]) then
-    return {free = value, oldest = first, newest = newest, last = last[1],
-      window = is_window(config, value_key, permits_key, windowed)}
+    return {free = value, oldest = first, newest = newest, last = last[1], window = is_window(config)}
   end
 
   local rows = redis.call('ZRANGE', permits_key, 0, 255)
-  local _, problem = sum_of(rows, places[2])
+  local _, problem = sum_of(rows, config.permits_place)
   if not problem and newest then
-    _, problem = sum_of({last[1]}, places[2])
+    _, problem = sum_of({last[1]}, config.permits_place)
   end
   if problem then
-    return nil, nil, problem
+    return nil, problem
   end
   return {free = value, oldest = first, newest = newest, last = last[1]}, rows
 end

@@ -10,7 +10,7 @@
 -- Writes the configuration with the fields new, which config was read from, and starts
 -- its time to live. Value and permits get that too: what was left behind is not to end
 -- before its time. A window keeps its end. replaces says that there is another.
-local function set_config(config, new, value_key, permits_key, window, replaces)
+local function set_config(config, new, window, replaces)
   local key = KEYS[config.at + 1]
   redis.call('HSET', key, 'rate', new[1], 'interval', new[2], 'keepAliveTime', new[4], 'type', new[3],
     unpack(new[5] and {'default', new[5]} or {}))
@@ -21,49 +21,47 @@ local function set_config(config, new, value_key, permits_key, window, replaces)
     redis.call('PERSIST', key)
   end
   if window then
-    end_window(value_key, config.interval)
+    end_window(config)
   else
-    redis.call('PERSIST', value_key)
+    redis.call('PERSIST', config.value_key)
   end
-  redis.call('PERSIST', permits_key)
-  keep_ttl(config, value_key, permits_key, true, window)
+  redis.call('PERSIST', config.permits_key)
+  keep_ttl(config, true, window)
 end
 
 -- Makes the configuration of a limiter that has none, or whose own is lost: of which
 -- rate a value is the rest nobody knows then, so what is in use tells. What a fixed
 -- window counts can't be told; its value stays, but no higher than the set allows. One
 -- that counts nothing goes: it may be none. Without a configuration nobody adds members.
--- Returns nil once it is made; a token if there are more rows to look at, with nothing
--- changed yet; or nil, error reply.
-local function make_config(config, new, value_key, permits_key, places, now, token, windowed)
+-- Returns nil once it is made, or the script's answer, with nothing changed yet: an error
+-- reply, or 'again' if there are more rows to look at, the token behind prefix.
+local function make_config(config, new, now, token, prefix)
+  local value_key, permits_key = config.value_key, config.permits_key
   local text = redis.call('GET', value_key)
   local value = integer(text)
   if text and not value then
-    return nil, corrupt(places[1], 'value', 'is no integer: ' .. text)
+    return corrupt(config.value_place, 'value', 'is no integer: ' .. text)
   end
   local last = redis.call('ZRANGE', permits_key, '-1', '-1', 'WITHSCORES')
-  local used, more, problem = sum_up(permits_key, places[2], last[1], token)
-  if problem then
-    return nil, problem
-  end
+  local used, answer = sum_up(config, last[1], token, prefix)
   local in_use = last[1] and (tonumber(last[2]) or math.huge) > now - config.interval
-  if in_use and more then
-    return more
+  if answer and (in_use or answer.err) then
+    return answer
   end
   local free = config.rate
   if in_use then
     free = free - used
   end
   first_write(permits_key)
-  if value and (windowed or in_use or value < config.rate) and is_window(config, value_key, permits_key, windowed) then
+  if value and (config.windowed or in_use or value < config.rate) and is_window(config) then
     redis.call('INCRBY', value_key, digits(math.min(0, free - value)))
   elseif in_use then
-    make_value(value_key, free, windowed, config.interval)
+    make_value(config, free)
   else
     redis.call('UNLINK', value_key)
   end
   if not in_use then
     redis.call('UNLINK', permits_key)
   end
-  set_config(config, new, value_key, permits_key, is_window(config, value_key, permits_key, windowed))
+  set_config(config, new, is_window(config))
 end

@@ -1,11 +1,6 @@
 --- @include "lifetime"
 
--- Makes a value that is missing. windowed says that it counts a fixed window,
--- which begins now.
-local function make_value(value_key, free, windowed, interval)
-  if windowed then
-    redis.call('SET', value_key, digits(free), 'PX', lifetime(interval))
-  else
-    redis.call('SET', value_key, digits(free))
-  end
+-- Makes a value that is missing. One that counts a window begins it.
+local function make_value(config, free)
+  redis.call('SET', config.value_key, digits(free), unpack(config.windowed and {'PX', lifetime(config.interval)} or {}))
 end

@@ -7,17 +7,17 @@
 -- state is settle's, with something in use; taken are the permits granted. For a peek
 -- state.out is what out is to repay. Returns the free permits, which may have grown,
 -- and the rows, the oldest first; or nil, nil, error reply.
-local function oldest_rows(config, value_key, permits_key, places, state, taken, refused, audit)
+local function oldest_rows(config, state, taken, refused, audit)
   local oldest, largest = state.oldest[1], 0
   local permits = permits_of(oldest)
   if not permits then
-    return nil, nil, corrupt_member(places[2], oldest)
+    return nil, nil, corrupt_member(config.permits_place, oldest)
   end
   for _, size in ipairs(refused) do
     largest = math.max(largest, size)
   end
   if audit or state.free - taken + permits < largest then
-    return repay(config, value_key, permits_key, places, state.free, state.out)
+    return repay(config, state.free, state.out)
   end
   return state.free, {oldest}
 end

@@ -6,16 +6,16 @@
 -- what is neither free nor in use belongs to nobody. Larger sets are left
 -- alone. out says that nothing is to be changed: so many of the rows have run out.
 -- Returns the free permits and the oldest rows; or nil, nil, error reply.
-local function repay(config, value_key, permits_key, places, free, out)
-  local rows = redis.call('ZRANGE', permits_key, digits(out or 0), digits((out or 0) + 256))
-  local used, problem = sum_of(rows, places[2])
+local function repay(config, free, out)
+  local rows = redis.call('ZRANGE', config.permits_key, digits(out or 0), digits((out or 0) + 256))
+  local used, problem = sum_of(rows, config.permits_place)
   if problem then
     return nil, nil, problem
   end
   local left = config.rate - used
-  if #rows <= 256 and left > free and not is_window(config, value_key, permits_key, false) then
+  if #rows <= 256 and left > free and not is_window(config) then
     if not out then
-      move(value_key, free, left)
+      move(config.value_key, free, left)
     end
     free = left
   end

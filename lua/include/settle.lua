@@ -4,42 +4,38 @@
 --- @include "sum_up"
 --- @include "make_value"
 --- @include "first_write"
+--- @include "keep_ttl"
 
 -- Brings the value and the permits set up to date: a lost key is rebuilt,
 -- members dated in the future are re-dated to now, and members that have run
--- out give their permits back. No call touches more than about 500 rows; if
--- the free permits are fewer than need and more rows wait, a token is returned,
--- with which the caller is to be called again. Nothing is changed if one of
--- the rows is corrupt. A value that is made here goes with the set.
---
--- places are the numbers of the two keys in KEYS, for the error reply. windowed
--- says that Redissons before 3.13.3 share the limiter: a value that is made here
--- ends when its window does. frees says that the caller adds nothing, and goes on
--- if memory is full, unless a value is to be made.
--- Returns state, token, error reply; one of the three. The state is a table:
+-- out give their permits back. No call touches more than about 500 rows; the script
+-- is to be called again if the free permits are fewer than need and more rows wait.
+-- Nothing is changed if one of the rows is corrupt. A value that is made here goes with
+-- the set, or ends when its window does. frees says that the caller adds nothing, and
+-- goes on if memory is full, unless a value is to be made.
+-- Returns the state; or nil and the script's answer: an error reply, or 'again', the
+-- token behind prefix. The state is a table:
 --   free    the free permits, below 0 while a lowered rate is paid off
 --   oldest  member and score of the oldest row, nil if nothing is in use
 --   newest  the time of the newest row
 --   unset   there is no value; a missing one stands for the whole rate
 --   window  the value counts a fixed window, and comes back as a whole
 --   repaired   something was lost, or dated ahead by more than clocks differ
-local function settle(config, value_key, permits_key, places, value_text, now, need, token, windowed, frees)
-  local state, rows, problem = look(config, value_key, permits_key, places, value_text, now, windowed)
-  if not rows then
-    return state, nil, problem
+local function settle(config, value_text, now, need, token, prefix, frees)
+  local state, rows = look(config, value_text, now)
+  if not (state and rows) then
+    return state, rows
   end
-  local rate, interval = config.rate, config.interval
+  local value_key, permits_key, rate, interval = config.value_key, config.permits_key, config.rate, config.interval
   local value, newest = state.free, state.newest
 
-  local written = frees
-  if frees and value then
-    first_write(permits_key, true)
+  if newest or frees and value then
+    first_write(permits_key, frees and value)
   end
   local function store(free)
-    written = written or not value or free ~= value
     if not value then
-      make_value(value_key, free, windowed, interval)
-      local ttl = windowed and -1 or redis.call('PTTL', permits_key)
+      make_value(config, free)
+      local ttl = config.windowed and -1 or redis.call('PTTL', permits_key)
       if ttl >= 0 then
         redis.call('PEXPIRE', value_key, lifetime(ttl))
       end
@@ -48,20 +44,19 @@ local function settle(config, value_key, permits_key, places, value_text, now, n
     end
     value = free
   end
+  local function again()
+    keep_ttl(config, false, is_window(config))
+    return nil, {'again', prefix .. 'again'}
+  end
 
-  -- If the interval is 0, rows have run out as soon as they are dated to now. The
-  -- value goes before the rows, here and below: if memory is full, Redis refuses
-  -- that one.
+  -- If the interval is 0, rows have run out as soon as they are dated to now.
   if not newest or math.min(newest, now) <= now - interval then
-    local window = value and value < rate and is_window(config, value_key, permits_key, windowed)
+    local window = value and value < rate and is_window(config)
     local repaired = not newest and value and value < rate and not window
     if value and not window then
       store(rate)
     end
     if newest then
-      if not written then
-        first_write(permits_key)
-      end
       redis.call('UNLINK', permits_key)
     end
     return {free = value or rate, unset = not value, window = window, repaired = repaired}
@@ -71,10 +66,9 @@ local function settle(config, value_key, permits_key, places, value_text, now, n
   if not value then
     -- While the value is missing nobody adds members (a Redisson that comes by
     -- makes a value first), so the set can be summed up over several calls.
-    local used, more
-    used, more, problem = sum_up(permits_key, places[2], state.last, token)
+    local used, answer = sum_up(config, state.last, token, prefix)
     if not used then
-      return nil, more, problem
+      return nil, answer
     end
     store(rate - used)
   elseif value > rate then
@@ -90,7 +84,7 @@ local function settle(config, value_key, permits_key, places, value_text, now, n
     end
     redis.call('ZADD', permits_key, 'XX', unpack(dated))
     if #page == 128 then
-      return nil, 'again'
+      return again()
     end
     newest = now
   end
@@ -101,17 +95,14 @@ local function settle(config, value_key, permits_key, places, value_text, now, n
     for i = 1, out do
       sum = sum + permits_of(rows[i])
     end
-    if not is_window(config, value_key, permits_key, windowed) then
+    if not is_window(config) then
       store(math.min(rate, value + sum))
-    end
-    if not written then
-      first_write(permits_key)
     end
     redis.call('ZREMRANGEBYRANK', permits_key, 0, out - 1)
     if out == 256 and value < need then
-      return nil, 'again'
+      return again()
     end
   end
   return {free = value, oldest = redis.call('ZRANGE', permits_key, '0', '0', 'WITHSCORES'), newest = newest,
-    window = is_window(config, value_key, permits_key, windowed), repaired = repaired}
+    window = is_window(config), repaired = repaired}
 end

@@ -2,24 +2,25 @@
 --- @include "member"
 
 -- Sums up a set of any size, a page a call, while nobody adds members to it; if some
--- go, it begins anew. newest is the newest of them, place the number of the set in
--- KEYS, and so many of the oldest are left out, none if out is nil. Returns the
--- permits; or nil, token if there are more rows; or nil, nil, error reply.
-local function sum_up(permits_key, place, newest, token, out)
-  local size = redis.call('ZCARD', permits_key)
+-- go, it begins anew. newest is the newest of them, and so many of the oldest are left
+-- out, none if out is nil. Returns the permits; or nil and the script's answer: an error
+-- reply, or 'again' if there are more rows, the token behind prefix.
+local function sum_up(config, newest, token, prefix, out)
+  local size = redis.call('ZCARD', config.permits_key)
   local offset, used, of, from = string.match(token, '^sum:(%d+):(%d+):(%d+):(.*)$')
   offset, used = tonumber(offset or '0'), tonumber(used or '0')
   if from ~= newest or tonumber(of) ~= size then
     offset, used = 0, 0
   end
-  local page = redis.call('ZRANGE', permits_key, digits(math.max(-offset - 256, (out or 0) - size)), digits(-offset - 1))
-  local sum, problem = sum_of(page, place)
+  local oldest = math.max(-offset - 256, (out or 0) - size)
+  local page = redis.call('ZRANGE', config.permits_key, digits(oldest), digits(-offset - 1))
+  local sum, problem = sum_of(page, config.permits_place)
   if problem then
-    return nil, nil, problem
+    return nil, problem
   end
   used = used + sum
   if #page == 256 then
-    return nil, 'sum:' .. digits(offset + 256) .. ':' .. digits(used) .. ':' .. digits(size) .. ':' .. newest
+    return nil, {'again', prefix .. 'sum:' .. digits(offset + 256) .. ':' .. digits(used) .. ':' .. digits(size) .. ':' .. newest}
   end
   return used
 end

@@ -2,9 +2,11 @@
 
 -- Appends to an answer, for each refused size in order, the ms until so many permits
 -- are free, if nobody takes or releases any: until enough of the rows, which are the
--- oldest, have run out, where left are free now. It is negative where more rows are
--- in use than these, and full where there are none: by then all is free.
-local function append_waits(answer, refused, rows, permits_key, left, interval, now, full)
+-- oldest, have run out, if left are free now. It is negative if more rows are in use
+-- than these, and the interval if there are none: by then all is free. ends is nil or
+-- the ms until a window ends, which frees all.
+local function append_waits(config, answer, refused, rows, left, now, ends)
+  rows = ends and {} or rows
   -- What the rows free is summed up once, for all sizes.
   local sums, freed = {}, 0
   for i, row in ipairs(rows) do
@@ -21,10 +23,10 @@ local function append_waits(answer, refused, rows, permits_key, left, interval, 
         low = middle + 1
       end
     end
-    local wait = math.max(1, full)
+    local wait = math.max(1, ends or config.interval)
     local row = rows[low] or rows[257]
     if row then
-      wait = math.max(1, tonumber(redis.call('ZSCORE', permits_key, row)) + interval - now)
+      wait = math.max(1, tonumber(redis.call('ZSCORE', config.permits_key, row)) + config.interval - now)
       if low > #sums then
         wait = -wait
       end

@@ -1,10 +1,19 @@
 package chaos_test
 
 import (
+	"context"
 	"fmt"
+	"runtime"
 	"slices"
 	"strings"
+	"testing"
 	"time"
+
+	"github.com/redis/go-redis/v9"
+	"github.com/stretchr/testify/require"
+
+	"github.com/rratelimiter/rratelimiter/internal/test/model"
+	"github.com/rratelimiter/rratelimiter/internal/test/redistest"
 )
 
 // check looks at all that the round's records and the servers tell, once all is quiet.
@@ -230,4 +239,348 @@ func (r *round) history(l *limiter, id string, until time.Duration) string {
 	}
 	fmt.Fprintf(&text, "and %d calls that took nothing", brief)
 	return text.String()
+}
+
+// Programs with Redisson bring faults of their own, which are counted, and not ours. Its
+// release is sent again where the answer got lost, and gives back again; it leaves the
+// members too, so permits come back twice. Its updateRate forgets what is in use beyond a
+// lower rate. An acquire that came twice would take permits twice for one member.
+//
+// Of a limiter that they use the checks look at all but the sum of value and members, and
+// at refusals: grants, ours and theirs together, are bounded by the rate, and by minted
+// more; members are those of permits that callers hold. Where Redis lost keys, Redisson
+// grants what it then finds, and nothing is looked at.
+
+// mixed tells whether programs with Redisson may have asked for the pool's permits.
+func (r *round) mixed(p *pool) bool {
+	return p.redisson != "" && (p.kind == overall || r.javaIDs[p.id])
+}
+
+// minted is how many permits calls of Redisson may have set free that are in use: each of
+// the three attempts at a release gives back, and the members that it leaves do once more;
+// an update may forget all.
+func (r *round) minted(p *pool) (sum int64) {
+	const attempts = 3
+	if !r.mixed(p) {
+		return 0
+	}
+	for _, c := range p.calls {
+		switch {
+		case c.Redisson == "":
+		case c.Op == opRelease:
+			sum += attempts * c.Permits
+		case c.Op == opUpdate:
+			sum += r.highest(p.limiter)
+		}
+	}
+	return sum
+}
+
+// figures are what calls came to, theirs or ours.
+type figures struct {
+	calls, granted, over, lost, late, errors int64
+}
+
+// sumUp returns the figures of the calls that are to be counted, and of the pools that they used.
+func (r *round) sumUp(counts func(c *call) bool) (f figures) {
+	slack := r.slack()
+	for i := range r.calls {
+		c := &r.calls[i]
+		if !counts(c) {
+			continue
+		}
+		f.calls++
+		if c.takes() && c.Answer == granted {
+			f.granted += c.Permits
+		}
+		if c.End-c.Start > c.Bound+slack {
+			f.late++
+		}
+		if c.Answer == unknown || c.Answer == unavailable || c.Answer == failed {
+			f.errors++
+		}
+	}
+	for _, l := range r.limiters {
+		for _, p := range r.pools(l) {
+			used := false
+			for _, c := range p.calls {
+				used = used || counts(c)
+			}
+			if !used || l.wild || l.resets || r.damaged(l) || !l.isRate() {
+				continue
+			}
+			if l.counted() {
+				over, lost := r.balance(p)
+				f.over, f.lost = f.over+over, f.lost+lost
+			} else {
+				worst := r.worstSpan(p)
+				f.over += max(0, worst.sum-worst.allowed)
+			}
+		}
+	}
+	return f
+}
+
+// balance is how many permits callers hold above the limit, and how many are lost, in a pool
+// that nothing comes back to by itself: they are not free, and no caller holds them. What
+// calls of killed programs asked for is left out, and what those whose figures these are not
+// were not told of.
+func (r *round) balance(p *pool) (over, lost int64) {
+	held, maybeBack, doubtful := int64(0), int64(0), r.strandedLeases(p.limiter)
+	for _, c := range p.calls {
+		switch {
+		case c.Answer == killed, c.Redisson != r.redisson && (c.Answer == unknown || c.Answer == gone):
+			doubtful += c.Permits
+		case c.Op == opRelease && c.Answer == done:
+			held -= c.Permits
+		case c.Op == opRelease:
+			maybeBack += c.Permits // else the caller may try again
+		case c.takes() && c.Answer == granted:
+			held += c.Permits
+		}
+	}
+	over = max(0, held-maybeBack-doubtful-r.highest(p.limiter))
+	s, err := p.read(r.t.Context(), r.admin, p.id)
+	if err != nil || !s.pair.HasValue {
+		return over, 0
+	}
+	rate, err := s.config.Field("rate")
+	if err != nil {
+		return over, 0
+	}
+	return over, max(0, rate-s.pair.Value-held-doubtful)
+}
+
+// recordRedisson adds the figures of a round's programs with Redisson to a table, or those
+// of all where it is measured beside one with Redisson.
+func (r *round) recordRedisson() {
+	who := "Redisson " + r.redisson
+	switch {
+	case r.beside && r.redisson == "":
+		who = "this package"
+	case r.redisson == "":
+		return
+	case !r.beside:
+		who += " beside this package"
+	}
+	f := r.figures
+	redistest.Record(r.t, "chaos-redisson", r.seed, r.number, r.servers, r.mood, who, len(r.events),
+		f.calls, f.granted, f.over, f.lost, f.late, f.errors)
+	r.t.Logf("%s: %s", who, f)
+}
+
+func (f figures) String() string {
+	return fmt.Sprintf("%d calls, %d permits granted, %d over the limit, %d lost, %d calls late, %d failed",
+		f.calls, f.granted, f.over, f.lost, f.late, f.errors)
+}
+
+// checkState checks what Redis holds of a limiter at any moment, since each script is
+// one: the value is the rate at most, value and permits in use are the rate together, and
+// what must have a time to live has one.
+//
+// Where Redis lost keys the sum is not looked at. A client's own pair follows a new rate,
+// or a new end, only when that client comes by: there the sum is not looked at once the
+// rate has changed, and the end only by whether there is one.
+func (r *round) checkState(p *pool, s *state) {
+	if !p.isRate() {
+		r.checkKeyLives(p, s)
+		return
+	}
+	if !s.config.There {
+		return
+	}
+	rate, err := s.config.Field("rate")
+	if err != nil {
+		r.violatePool(p, "state", "%v\n%v", err, s)
+		return
+	}
+	if !r.mixed(p) {
+		r.checkSum(p, s, rate)
+	}
+	if !r.javaIDs[p.id] {
+		r.checkLives(p, s)
+	}
+}
+
+func (r *round) checkSum(p *pool, s *state, rate int64) {
+	exact := !p.ownType(s)
+	if p.kind == perClient && (p.wild || r.rateChanged(p.limiter)) {
+		rate, exact = r.highest(p.limiter), false
+	}
+	if why := s.pair.Broken(rate, exact); why != "" && !r.damaged(p.limiter) {
+		r.violatePool(p, "sum", "%s\n%v", why, s)
+	}
+}
+
+// ownType tells whether a limiter is of the other type at the moment, so that nobody looks
+// at this pair.
+func (p *pool) ownType(s *state) bool {
+	kind, err := s.config.Field("type")
+	return err != nil || (kind == 1) != (p.kind == perClient)
+}
+
+// checkLives: a time to live of the config is one of value and set too, and none is none;
+// a client's own pair always has one. A server that was stopped between two commands of
+// a script, before Redis 7.2, counts the times to live from different moments.
+func (r *round) checkLives(p *pool, s *state) {
+	for _, k := range []model.Key{s.value, s.permits} {
+		if !k.There {
+			continue
+		}
+		switch {
+		case p.kind == perClient:
+			if k.TTL < 0 {
+				r.violatePool(p, "lives", "a client's own pair lives for ever\n%v", s)
+			}
+		case r.damaged(p.limiter):
+		case (s.config.TTL < 0) != (k.TTL < 0), s.config.TTL >= 0 && (s.config.TTL-k.TTL).Abs() > time.Second:
+			r.violatePool(p, "lives", "its keys end at different times\n%v", s)
+		}
+	}
+}
+
+// checkKeyLives checks that the keys of the other limiters end, no later than their rule
+// can need, unless the clock was set.
+func (r *round) checkKeyLives(p *pool, s *state) {
+	longest := p.config.Interval
+	if p.kind == bucket {
+		longest *= time.Duration((p.config.Rate+p.borrow)/p.refill + 2)
+	}
+	for _, k := range []model.Key{s.value, s.permits} {
+		if k.There && (k.TTL < 0 || k.TTL > longest+time.Second && r.mood != stepping) {
+			r.violatePool(p, "lives", "a key lives for %v, of %v at most\n%v", k.TTL, longest, s)
+		}
+	}
+}
+
+// watch looks at what Redis holds of the limiters while all goes on.
+func (r *round) watch() {
+	for {
+		for _, l := range r.limiters {
+			select {
+			case <-r.over.Done():
+				return
+			case <-time.After(10 * time.Millisecond):
+			}
+			// Of those whose pairs clients have for themselves, at the end only.
+			if l.kind == perClient {
+				continue
+			}
+			ctx, cancel := context.WithTimeout(r.over, time.Second)
+			s, err := l.read(ctx, r.admin, "")
+			cancel()
+			switch {
+			case err == nil:
+				r.checkNow(l, s)
+			case s != nil:
+				r.violate("state", l.name, "%v\n%v", err, s)
+			}
+		}
+	}
+}
+
+// checkNow is checkState beside calls and faults that go on, whose records are not whole.
+func (r *round) checkNow(l *limiter, s *state) {
+	if r.mood == losing || r.damaged(l) || !l.isRate() || !s.config.There {
+		return
+	}
+	p := &pool{limiter: l}
+	if rate, err := s.config.Field("rate"); err == nil && l.redisson == "" {
+		r.checkSum(p, s, rate)
+	}
+	r.checkLives(p, s)
+}
+
+// checkConnections waits until the servers have no connection of the round's Clients.
+func (r *round) checkConnections() {
+	const patience = time.Minute
+	for _, s := range r.arena.masters(r.t) {
+		rdb := s.Client(r.t, &redis.Options{MaxRetries: -1})
+		var left []string
+		for until := time.Now().Add(patience); time.Now().Before(until); time.Sleep(5 * time.Millisecond) {
+			list, err := rdb.ClientList(r.t.Context()).Result()
+			require.NoError(r.t, err)
+			left = nil
+			for line := range strings.Lines(list) {
+				if strings.Contains(line, "name="+roundConnection) {
+					left = append(left, line)
+				}
+			}
+			if len(left) == 0 {
+				break
+			}
+		}
+		if len(left) > 0 {
+			r.violate("leftovers", "", "connections that stay: %v", left)
+		}
+	}
+}
+
+// checkGoroutines waits until there are no more goroutines than before the round.
+func checkGoroutines(t *testing.T, p *plan, before int) {
+	t.Helper()
+	if err := awaitGoroutines(before); err != nil {
+		t.Errorf("-seed %d -round %d: %v", p.seed, p.number, err)
+	}
+}
+
+func awaitGoroutines(before int) error {
+	for until := time.Now().Add(time.Minute); runtime.NumGoroutine() > before; time.Sleep(5 * time.Millisecond) {
+		if time.Now().After(until) {
+			stacks := make([]byte, 1<<20)
+			return fmt.Errorf("%d goroutines, and %d before:\n%s", runtime.NumGoroutine(), before, stacks[:runtime.Stack(stacks, true)])
+		}
+	}
+	return nil
+}
+
+// state is what Redis holds of a limiter, in the hands of one client where each has its own.
+type state struct {
+	config, value, permits model.Key
+
+	pair  *model.Pair // of a RateLimiter
+	inUse int64       // those included that have run out and were not reclaimed
+}
+
+func (s *state) String() string {
+	return fmt.Sprintf("config %v\nvalue %v\nset %v: %d permits", s.config, s.value, s.permits, s.inUse)
+}
+
+// read returns what Redis holds of the limiter, and removes keys.
+func (l *limiter) read(ctx context.Context, rdb redis.Scripter, id string, remove ...any) (*state, error) {
+	config, value, permits := l.keys(id)
+	keys := []string{value, permits}
+	if config != "" {
+		keys = append(keys, config)
+	}
+	now, all, err := model.Look(ctx, rdb, keys, remove...)
+	if err != nil {
+		return nil, err
+	}
+	s := &state{value: all[0], permits: all[1]}
+	if l.isRate() {
+		s.config = all[2]
+		if s.pair, err = model.PairOf(s.value, s.permits, now); err == nil {
+			s.inUse = s.pair.Grants().InUse()
+		}
+		return s, err
+	}
+	s.inUse, err = l.countUse(s)
+	return s, err
+}
+
+// countUse returns how many permits the state of another limiter says are in use.
+func (l *limiter) countUse(s *state) (int64, error) {
+	switch {
+	case l.kind == bucket && s.permits.There && !s.value.There:
+		return l.config.Rate + l.borrow, nil // so it is taken
+	case l.kind == bucket && s.value.There:
+		tokens, err := s.value.Number()
+		return l.config.Rate - tokens, err
+	case !s.permits.There:
+		return 0, nil
+	case l.kind == window:
+		return s.value.Number()
+	}
+	return int64(len(s.permits.Content) / 2), nil
 }

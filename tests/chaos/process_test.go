@@ -20,7 +20,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/redis/go-redis/v9"
+	"github.com/redis/go-redis/v9/logging"
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
@@ -339,7 +339,7 @@ func (order *task) plan() *plan {
 
 // serve is all that a process of a task does.
 func serve(text []byte) {
-	redis.SetLogger(silence{})
+	logging.Disable()
 	var order task
 	fatal(json.Unmarshal(text, &order))
 	o := &Orders{before: runtime.NumGoroutine()}

@@ -431,7 +431,8 @@ func TestFailureOptions(t *testing.T) {
 		how := limit.FailLocal(share)
 		_, ofClient := rratelimiter.New(rdb, rratelimiter.WithFailure(how)).RateLimiter("a").Take(t.Context(), 1)
 		_, ofHandle := rratelimiter.New(rdb).RateLimiter("a", rratelimiter.WithFailure(how)).Take(t.Context(), 1)
-		_, ofKeys := fixedwindow.New(rdb, fixedwindow.Config{Limit: 1, Window: time.Second}, limit.WithFailure(how)).Take(t.Context(), "a", 1)
+		keys := fixedwindow.New(rdb, fixedwindow.Config{Limit: 1, Window: time.Second}, limit.WithFailure(how))
+		_, ofKeys := keys.Take(t.Context(), "a", 1)
 		for _, err := range []error{ofClient, ofHandle, ofKeys} {
 			require.ErrorIs(t, err, limit.ErrInvalidConfig, "share %v", share)
 			assert.ErrorContains(t, err, "WithFailure")

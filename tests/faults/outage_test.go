@@ -44,7 +44,8 @@ func TestWhatIsNoOutage(t *testing.T) {
 		for range 10 {
 			limitertest.MustRefuse(t, l, 1)
 			require.ErrorIs(t, limitertest.Second(l.TryAcquire(t.Context(), 2, 0)), rratelimiter.ErrPermitsExceedRate)
-			require.ErrorIs(t, limitertest.Second(s.client.RateLimiter("none").TryAcquire(t.Context(), 1, 0)), rratelimiter.ErrNotInitialized)
+			none := s.client.RateLimiter("none")
+			require.ErrorIs(t, limitertest.Second(none.TryAcquire(t.Context(), 1, 0)), rratelimiter.ErrNotInitialized)
 			ctx, cancel := context.WithCancel(t.Context())
 			time.AfterFunc(time.Second, cancel)
 			require.ErrorIs(t, l.Acquire(ctx, 1), context.Canceled)

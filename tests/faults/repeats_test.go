@@ -131,7 +131,8 @@ func TestAnAttemptForAllThatArrivesWhileItsRepeatReclaims(t *testing.T) {
 			if n == 1 {
 				return redistest.Late.When(w.Held)
 			}
-			left := w.Redis.ZCount(t.Context(), last.Permits, "-inf", fmt.Sprint(limitertest.ServerNow(t, w.Redis)-time.Hour.Milliseconds())).Val()
+			out := fmt.Sprint(limitertest.ServerNow(t, w.Redis) - time.Hour.Milliseconds())
+			left := w.Redis.ZCount(t.Context(), last.Permits, "-inf", out).Val()
 			if !arrived && left < 256 {
 				arrived = w.lateArrives(t, 1)
 			}
@@ -415,7 +416,8 @@ func TestUndosOfOneCall(t *testing.T) {
 		letGo()
 		wg.Wait()
 		require.Equal(t, "true at 0s", first.Outcome())
-		require.EqualValues(t, 2, s.Mini.ZCard(t.Context(), limitertest.KeysOf(s.RateLimiter).Permits).Val(), "the first, and all others as one")
+		set := limitertest.KeysOf(s.RateLimiter).Permits
+		require.EqualValues(t, 2, s.Mini.ZCard(t.Context(), set).Val(), "the first, and all others as one")
 
 		s.Proxy.OnCommand(redistest.Nth(1, lua.GiveBack.SHA, redistest.Cut))
 		for i := range 4 {

@@ -47,7 +47,8 @@ var outages = map[bool][]error{
 		answered("BUSY Redis is busy running a script. You can only call SCRIPT KILL or SHUTDOWN NOSAVE."),
 		answered("OOM command not allowed when used memory > 'maxmemory'."),
 		answered("OOM command not allowed when used memory > 'maxmemory'. script: 5f, on @user_script:3."),
-		answered("ERR Error running script (call to f_1): @user_script:3: @user_script: 3: -OOM command not allowed when used memory > 'maxmemory'."),
+		answered("ERR Error running script (call to f_1): @user_script:3: @user_script: 3: " +
+			"-OOM command not allowed when used memory > 'maxmemory'."),
 		answered("TRYAGAIN Multiple keys request during rehashing of slot"),
 		answered("MOVED 3999 127.0.0.1:6381"),
 		answered("ASK 3999 127.0.0.1:6381"),

@@ -19,6 +19,7 @@ import (
 	"github.com/rratelimiter/rratelimiter/internal/test/fuzztest"
 	"github.com/rratelimiter/rratelimiter/internal/test/limitertest"
 	"github.com/rratelimiter/rratelimiter/internal/test/redistest"
+	"github.com/rratelimiter/rratelimiter/internal/test/redistest/limittest"
 	"github.com/rratelimiter/rratelimiter/limit"
 	"github.com/rratelimiter/rratelimiter/lua"
 	"github.com/rratelimiter/rratelimiter/slidinglog"
@@ -36,16 +37,7 @@ type callers struct {
 
 	one, other, leased *rratelimiter.RateLimiter
 	log                *slidinglog.Limiter
-	keyed              []limiter // log among them
-}
-
-// limiter is what all limiters of keys have.
-type limiter interface {
-	limit.Returner
-
-	Peek(ctx context.Context, key string, n int64) (limit.Decision, error)
-	TakeUpTo(ctx context.Context, key string, n int64) (int64, limit.Decision, error)
-	Reset(ctx context.Context, key string) error
+	keyed              []limittest.Limiter // log among them
 }
 
 // wishes is how many calls wish knows.
@@ -127,7 +119,7 @@ func tryAnswers(t *testing.T, d *fuzztest.Draw) {
 		leased: client.RateLimiter("{a}leased", rratelimiter.WithLease(rratelimiter.Lease{Permits: 100, Life: time.Second})),
 		log:    slidinglog.New(rdb, slidinglog.Config{Limit: 10, Window: time.Hour, Thresholds: "thresholds"}),
 	}
-	c.keyed = []limiter{
+	c.keyed = []limittest.Limiter{
 		client.Keyed("{a}keyed:", limitertest.Every(10, time.Hour)), fixedwindow.New(rdb, fixedwindow.Config{Limit: 10, Window: time.Hour}),
 		c.log, tokenbucket.New(rdb, tokenbucket.Config{Capacity: 10, Refill: 1, Interval: time.Hour}),
 	}

@@ -21,6 +21,7 @@ import (
 	"github.com/rratelimiter/rratelimiter/internal/test/fuzztest"
 	"github.com/rratelimiter/rratelimiter/internal/test/limitertest"
 	"github.com/rratelimiter/rratelimiter/internal/test/redistest"
+	"github.com/rratelimiter/rratelimiter/internal/test/redistest/limittest"
 	"github.com/rratelimiter/rratelimiter/limit"
 	"github.com/rratelimiter/rratelimiter/slidinglog"
 	"github.com/rratelimiter/rratelimiter/tokenbucket"
@@ -375,7 +376,7 @@ func FuzzTokenBucketStateOnServer(f *testing.F) { try(tryTokenBucket).onServer(f
 
 // takeAll takes permits a few times, gives some back, and compares what is held with
 // the limit: none come back by themselves while that lasts.
-func (p *place) takeAll(l limiter, key string, most int64) {
+func (p *place) takeAll(l limittest.Limiter, key string, most int64) {
 	held := int64(0)
 	for range 1 + p.d.N(8) {
 		n := fuzztest.One(p.d, 1, 1, 2, 5, 10, most, most+1, 0)
@@ -402,7 +403,7 @@ func (p *place) takeAll(l limiter, key string, most int64) {
 
 // takeSome takes permits by one of the calls that there are, or resets: then taken is
 // below 0.
-func (p *place) takeSome(l limiter, key string, n int64) (
+func (p *place) takeSome(l limittest.Limiter, key string, n int64) (
 	d limit.Decision, taken int64, giveBack func(context.Context) error, err error,
 ) {
 	switch p.d.N(8) {

@@ -376,7 +376,7 @@ func (rig *linearRig) run(t *testing.T, draw *rand.Rand) []*linear.History {
 
 // options returns those of one of the Clients.
 func (k linearKind) options(client int) []rratelimiter.Option {
-	opts := []rratelimiter.Option{rratelimiter.WithClientID("client-" + strconv.Itoa(client))}
+	opts := []rratelimiter.Option{rratelimiter.WithClientID("client-" + strconv.Itoa(client)), rratelimiter.WithCallTimeout(time.Minute)}
 	if k.redisson != "" {
 		opts = append(opts, rratelimiter.WithRedissonVersion(k.redisson))
 	}

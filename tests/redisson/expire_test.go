@@ -1,6 +1,7 @@
 package redisson_test
 
 import (
+	"context"
 	"fmt"
 	"math"
 	"slices"
@@ -8,13 +9,16 @@ import (
 	"testing"
 	"time"
 
+	"github.com/redis/go-redis/v9"
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
 	"github.com/rratelimiter/rratelimiter"
+	"github.com/rratelimiter/rratelimiter/codec"
 	"github.com/rratelimiter/rratelimiter/internal/redisson"
 	"github.com/rratelimiter/rratelimiter/internal/test/limitertest"
 	"github.com/rratelimiter/rratelimiter/internal/test/redistest"
+	"github.com/rratelimiter/rratelimiter/lua"
 )
 
 // pairUses are the calls by which a Client uses its pair of a limiter or changes
@@ -239,4 +243,215 @@ func TestNoIntervalOrKeepAliveTimeFailsACallHalfway(t *testing.T) {
 		}
 	}
 	perform(t, all)
+}
+
+// madeAnew are the calls that give a limiter a configuration, after its own was
+// lost alone, as Redisson's unlink or an eviction leaves it.
+var madeAnew = map[string]func(cfg rratelimiter.Config) step{
+	"TrySetRate": func(cfg rratelimiter.Config) step { return trySet(true, cfg) },
+	"KeepState":  func(cfg rratelimiter.Config) step { return set(cfg, keep) },
+	"WithDefault": func(cfg rratelimiter.Config) step {
+		return func(p *play) { p.l = p.client.RateLimiter(p.l.Name(), rratelimiter.WithDefault(cfg)) }
+	},
+	"TryAcquireAll": func(cfg rratelimiter.Config) step {
+		return func(p *play) {
+			beside := p.client.RateLimiter(limitertest.Besides(p.l.Name()))
+			limitertest.MustTrySetRate(p, beside, every(1, hour))
+			limitertest.MustAcquire(p, beside, 1)
+			l := p.client.RateLimiter(p.l.Name(), rratelimiter.WithDefault(cfg))
+			granted, err := p.client.TryAcquireAll(p.Context(), 1, 0, l, beside)
+			require.NoError(p, err)
+			require.False(p, granted)
+			p.l = p.client.RateLimiter(p.l.Name())
+		}
+	},
+}
+
+// The permits in use count if nothing says of which rate the value is the rest, so that no
+// more than the new rate is granted.
+func TestKeepStateWhereTheConfigurationIsLost(t *testing.T) {
+	t.Parallel()
+	all := map[string]scenario{
+		// What is in use no more tells nothing either: a Redisson would take the value as
+		// it is for what is free.
+		"all has run out": {cfg: every(50, hour), steps: []step{
+			take(1), wait(2 * minute), loseConfig, set(every(2, minute), keep), there(1), grants(2, 20),
+		}},
+	}
+	for _, cfg := range []rratelimiter.Config{every(1, hour), every(2, hour), every(9, hour), perClient(2, hour)} {
+		before := cfg
+		before.Rate = 5
+		all[fmt.Sprint(cfg.Type, " ", cfg.Rate)] = scenario{cfg: before, everywhere: true, steps: []step{
+			take(1), loseConfig, set(cfg, keep), grants(int(cfg.Rate)-1, 20),
+		}}
+	}
+	perform(t, all)
+}
+
+// A rate of 100 is lost while 10 are in use; what is free by the new one follows
+// from what is in use, whatever the value is.
+func TestPermitsInUseCountWhereTheConfigurationIsLost(t *testing.T) {
+	t.Parallel()
+	all := map[string]scenario{}
+	for what, makeAnew := range madeAnew {
+		for version, kind := range map[string]rratelimiter.RateType{
+			newest: rratelimiter.PerClient, "3.52.0": rratelimiter.Overall, "3.27.2": rratelimiter.Overall,
+			"3.20.1": rratelimiter.Overall, "3.16.8": rratelimiter.Overall, "3.15.5": rratelimiter.PerClient,
+		} {
+			old, steps := every(100, minute), []step{}
+			old.Type = kind
+			for _, tc := range []struct{ rate, free, later int }{{10, 0, 4}, {15, 5, 9}, {5, 0, 0}, {200, 190, 194}} {
+				for value, damage := range map[string]step{
+					"its own": wait(0), "90": keepTTL("90"), "0": keepTTL("0"), "-7": keepTTL("-7"), "gone": loseValue,
+				} {
+					cfg, many := every(int64(tc.rate), minute), max(0, tc.free-20)
+					cfg.Type = kind
+					steps = append(steps,
+						another(fmt.Sprintf("of %d beside value %s", tc.rate, value)),
+						take(4), wait(20*second), take(6), loseConfig, damage, makeAnew(cfg),
+						times(min(many, 1), take(int64(many))), grants(tc.free-many, tc.free-many+1),
+						wait(40*second), grants(tc.later-tc.free, tc.later-tc.free+1), // four are back
+						wait(minute), free(int64(tc.rate)),
+					)
+				}
+			}
+			all[what+"/"+version] = scenario{cfg: old, version: version, steps: steps}
+		}
+	}
+	perform(t, all)
+}
+
+// another goes on with a new limiter of the same rate, which failures name so.
+func another(what string) step {
+	return func(p *play) {
+		p.Log(what)
+		p.l = p.client.RateLimiter(redistest.Name(p))
+		limitertest.MustTrySetRate(p, p.l, p.cfg)
+	}
+}
+
+// keepTTL writes the value, and leaves its end.
+func keepTTL(value string) step {
+	return func(p *play) { require.NoError(p, p.rdb.Set(p.Context(), p.keys().Value, value, redis.KeepTTL).Err()) }
+}
+
+// A value without a set beside it is the rest of nothing: the set was lost too.
+// All that is in use of another type counts no more.
+func TestNothingIsInUseWhereTheConfigurationIsLost(t *testing.T) {
+	t.Parallel()
+	all := map[string]scenario{}
+	kinds := []rratelimiter.RateType{rratelimiter.Overall, rratelimiter.PerClient}
+	for what, makeAnew := range madeAnew {
+		for _, was := range kinds {
+			for _, is := range kinds {
+				old, cfg := every(100, hour), every(10, hour)
+				old.Type, cfg.Type = was, is
+				steps := []step{take(97), loseConfig}
+				if was == is {
+					steps = append(steps, losePermits)
+				}
+				all[fmt.Sprint(what, "/", was, " to ", is)] = scenario{cfg: old, steps: append(steps, makeAnew(cfg), func(p *play) {
+					stored, there := limitertest.StoredValue(p, p.rdb, keysInUse(p.l.Name(), is).Value)
+					assert.True(p, what == "WithDefault" || !there || stored == 10, "a Redisson would take the value for what is free")
+				}, grants(10, 11))}
+			}
+		}
+	}
+	perform(t, all)
+}
+
+func TestAValueWhereTheConfigurationIsLost(t *testing.T) {
+	t.Parallel()
+	all := map[string]scenario{}
+	for what, makeAnew := range madeAnew {
+		// Nothing says of which rate a window's value is the rest, but the set tells what at
+		// least is in use.
+		all["a window/"+what] = scenario{cfg: every(100, minute), steps: []step{
+			oldTakes(1), take(8), loseConfig, makeAnew(every(10, minute)), grants(2, 3), valueEnds(minute),
+		}}
+		// Its interval is all that the keep-alive time is: both may end in the same second.
+		all["a window that ends with the limiter/"+what] = scenario{cfg: every(100, minute), steps: []step{
+			oldTakes(93), loseConfig, makeAnew(keepAlive(100, minute, minute)), grants(7, 8), wait(50 * second), refuse(1),
+			valueEnds(10 * second), wait(10*second + ms), free(100),
+		}}
+		// A value that ends with a configuration that had a time to live is no window
+		// if it counts nothing: a Redisson that finds it gone, beside permits in use,
+		// would grant the whole rate.
+		all["a value that counts nothing/"+what] = scenario{cfg: every(10, minute), steps: []step{
+			take(3), expire(2 * minute), release(3), wait(90 * second), loseConfig, makeAnew(every(10, minute)),
+			take(10), wait(45 * second),
+			func(p *play) {
+				stored, there := limitertest.StoredValue(p, p.rdb, p.keys().Value)
+				assert.True(p, there)
+				assert.Zero(p, stored)
+			},
+		}}
+	}
+	perform(t, all)
+}
+
+// The steps of a large set change nothing until the last, so that one whose
+// answer was lost leaves nothing half done; nothing is granted before.
+func TestTheConfigurationIsMadeAnewInTheLastStep(t *testing.T) {
+	t.Parallel()
+	redistest.Engines(t, func(t *testing.T, rdb *redis.Client) {
+		for name, tc := range map[string]struct {
+			script *lua.Script
+			args   []any
+			token  int
+		}{
+			"TrySetRate":    {lua.TrySetRate, []any{1000, 3_600_000, 0, 0, "", ""}, 5},
+			"KeepState":     {lua.SetRate, []any{1000, 3_600_000, 0, 0, 1, "", ""}, 6},
+			"WithDefault":   {lua.Acquire, []any{limitertest.NewMember(t, codec.LayoutD2, 1), 1, "1000 3600000 0 0", "", "", ""}, 5},
+			"TryAcquireAll": {lua.AcquireAll, []any{limitertest.NewMember(t, codec.LayoutD2, 1), 1, "", "", "", "1000 3600000 0 0"}, 4},
+		} {
+			l := limitertest.NewHandle(t, rdb)
+			k := limitertest.KeysOf(l)
+			require.NoError(t, rdb.Set(t.Context(), k.Value, 77, 0).Err())
+			limitertest.AddGrants(t, rdb, k.Permits, time.Minute, 600, 1)
+			for step := 0; ; step++ {
+				before := limitertest.ReadState(t, rdb, l.Name())
+				answer, err := rdb.Eval(t.Context(), tc.script.Source, k.List(), tc.args...).Result()
+				require.NoError(t, err, name)
+				if again, ok := answer.([]any); ok && again[0] == "again" {
+					require.Equal(t, before, limitertest.ReadState(t, rdb, l.Name()), name)
+					tc.args[tc.token] = again[1]
+					continue
+				}
+				assert.Equal(t, 2, step, name)
+				value, _ := limitertest.StoredValue(t, rdb, k.Value)
+				assert.Equal(t, 1000-limitertest.InUse(t, rdb, k.Permits), value, name)
+				break
+			}
+		}
+	})
+}
+
+// A lost value is rebuilt from a large set in several calls. Permits that are given
+// back between them take their rows out of it; no other is left out for that.
+func TestAValueIsRebuiltWhileOthersGiveBack(t *testing.T) {
+	t.Parallel()
+	scenario{cfg: every(100_000, hour), steps: []step{func(p *play) {
+		limitertest.AddGrants(p, p.rdb, p.keys().Permits, minute, 600, 100)
+		putValue(100_000 - 600*100)(p)
+		others := limitertest.NewClient(p, p.rdb).Keyed("", p.cfg)
+		var undos []func(context.Context) error
+		for range 20 {
+			_, undo, err := others.TakeReturnable(p.Context(), p.l.Name(), 1)
+			require.NoError(p, err)
+			undos = append(undos, undo)
+			time.Sleep(ms)
+		}
+		times(1, take(1), loseValue)(p)
+		calls := 0
+		p.rdb.AddHook(limitertest.BeforeScript(lua.Acquire, func() {
+			if calls++; calls == 2 {
+				for _, undo := range undos {
+					require.NoError(p, undo(p.Context()))
+				}
+			}
+		}))
+		take(1)(p)
+		assert.GreaterOrEqual(p, calls, 3)
+	}, inUse(600*100 + 2), value(100_000 - 600*100 - 2)}}.perform(t)
 }

@@ -404,7 +404,9 @@ func TestACallWhileItsSlotMovesChangesNothing(t *testing.T) {
 	limitertest.BothTypes(t, func(t *testing.T, kind rratelimiter.RateType) {
 		cluster := redistest.StartCluster(t, 3, 0)
 		rdb := cluster.Client(t, nil)
-		l := limitertest.NewLimiter(t, rdb, rratelimiter.Config{Type: kind, Rate: 10, Interval: time.Hour})
+		client := limitertest.NewClient(t, rdb, rratelimiter.WithCallTimeout(5*time.Second)) // of those that are refused
+		l := client.RateLimiter(redistest.Name(t))
+		limitertest.MustTrySetRate(t, l, rratelimiter.Config{Type: kind, Rate: 10, Interval: time.Hour})
 		limitertest.MustAcquire(t, l, 3)
 		before := limitertest.ReadState(t, rdb, l.Name())
 		slot := cluster.Slot(t, l.Name())

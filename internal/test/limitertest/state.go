@@ -24,15 +24,6 @@ import (
 // an empty client id.
 func KeysOf(l *rratelimiter.RateLimiter) redisson.Keys { return redisson.KeysOf(l.Name(), "") }
 
-// OnPurpose makes the rates of limiters count as set on purpose, whichever default gave
-// them: for models of what a limiter does once it has a rate.
-func OnPurpose(t testing.TB, rdb redis.UniversalClient, names ...string) {
-	t.Helper()
-	for _, name := range names {
-		require.NoError(t, rdb.HDel(t.Context(), name, "default").Err())
-	}
-}
-
 // Besides returns another name than the one given, in the same slot of a cluster.
 func Besides(name string) string {
 	if script.HashTag(name) != name {

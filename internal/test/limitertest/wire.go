@@ -88,7 +88,8 @@ func NewWireOf(
 	t.Cleanup(w.LetGo)
 	// A caller whose time were over would go without the answer that the test waits for.
 	opts = append([]rratelimiter.Option{rratelimiter.WithCallTimeout(time.Minute), rratelimiter.WithClientID(id)}, opts...)
-	w.Client = NewClient(t, w.Proxy.FairClient(t, &redis.Options{ReadTimeout: answerTimeout, MaxRetries: maxRetries, PoolSize: connections}), opts...)
+	rdb := w.Proxy.FairClient(t, &redis.Options{ReadTimeout: answerTimeout, MaxRetries: maxRetries, PoolSize: connections})
+	w.Client = NewClient(t, rdb, opts...)
 	name := redistest.Name(t)
 	w.Other = NewClient(t, w.Redis, opts...).RateLimiter(name)
 	if byDefault {
@@ -242,8 +243,7 @@ func (w *Wire) Ask(t testing.TB, wishes ...Wish) []int64 {
 		w.gate = g
 		w.mu.Unlock()
 		wg.Go(func() {
-			_, err := w.TryAcquire(context.Background(), w.Rate+1, 0)
-			assert.ErrorIs(t, err, rratelimiter.ErrPermitsExceedRate)
+			assert.ErrorIs(t, Second(w.TryAcquire(context.Background(), w.Rate+1, 0)), rratelimiter.ErrPermitsExceedRate)
 		})
 		<-g.reached
 		open = func() { close(g.open) }

@@ -1,6 +1,7 @@
 package middlewaretest
 
 import (
+	"context"
 	"crypto/sha256"
 	"fmt"
 	"log/slog"
@@ -9,14 +10,22 @@ import (
 	"net/url"
 	"regexp"
 	"strings"
+	"sync"
 	"testing"
+	"testing/synctest"
 	"time"
 
+	"github.com/redis/go-redis/v9"
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 	"pgregory.net/rapid"
 
+	"github.com/rratelimiter/rratelimiter"
+	"github.com/rratelimiter/rratelimiter/fixedwindow"
+	"github.com/rratelimiter/rratelimiter/internal/test/redistest"
 	"github.com/rratelimiter/rratelimiter/limit"
+	"github.com/rratelimiter/rratelimiter/slidinglog"
+	"github.com/rratelimiter/rratelimiter/tokenbucket"
 )
 
 func (k Kind[O, K]) testAnswers(t *testing.T) {
@@ -250,4 +259,129 @@ func (k Kind[O, K]) testLog(t *testing.T) {
 	k.Wrap(t, Says(limit.Decision{}, errDown))(t.Context(), "")
 	assert.Contains(t, out.String(), errDown.Error())
 	assert.Contains(t, out.String(), "level=ERROR")
+}
+
+// Limiters returns each limiter of this module, of 5 in 10 seconds.
+func Limiters(t *testing.T, rdb *redis.Client) map[string]limit.Limiter {
+	t.Helper()
+	client := rratelimiter.New(rdb)
+	t.Cleanup(func() { assert.NoError(t, client.Close(t.Context())) })
+	return map[string]limit.Limiter{
+		"keyed":       client.Keyed("rate:", rratelimiter.Config{Rate: 5, Interval: 10 * time.Second}),
+		"fixedwindow": fixedwindow.New(rdb, fixedwindow.Config{Limit: 5, Window: 10 * time.Second}),
+		"slidinglog":  slidinglog.New(rdb, slidinglog.Config{Limit: 5, Window: 10 * time.Second}),
+		"tokenbucket": tokenbucket.New(rdb, tokenbucket.Config{Capacity: 5, Refill: 5, Interval: 10 * time.Second}),
+	}
+}
+
+// Whatever the limiter: its limit passes, the next request does not, and the same
+// passes when RetryAfter is over, not before.
+func (k Kind[O, K]) testEachLimiter(t *testing.T) {
+	early := max(k.Exact+100*time.Millisecond, time.Millisecond)
+	redistest.Virtual(t, func(t *testing.T, rdb *redis.Client) {
+		for name, limiter := range Limiters(t, rdb) {
+			r := k.rig(t, limiter, k.WithPrefix(name+":"))
+			for i := range int64(5) {
+				assert.Equal(t, k.figures(5, 4-i), r.ask(Passed).Figures, name)
+			}
+			time.Sleep(1500 * time.Millisecond)
+			wait := r.ask(Refused).RetryAfter
+			assert.LessOrEqual(t, wait, 10*time.Second, name)
+			time.Sleep(wait - early)
+			r.ask(Refused)
+			time.Sleep(early)
+			r.ask(Passed)
+			assert.NotEmpty(t, rdb.Keys(t.Context(), "*"+name+":"+k.Parts+"*").Val())
+		}
+	})
+}
+
+// A bucket has a second key, with "_time" behind the first: no user name leads to the
+// keys of another user.
+func (k Kind[O, K]) testBuckets(t *testing.T) {
+	redistest.Virtual(t, func(t *testing.T, rdb *redis.Client) {
+		bucket := tokenbucket.New(rdb, tokenbucket.Config{Capacity: 1, Refill: 1, Interval: time.Hour})
+		users := []string{"ann", "ann_time", "ann_time_time", "ann_time%", "time", "_time", ""}
+		for name, c := range map[string]struct {
+			limiter limit.Limiter
+			opts    []O
+		}{
+			"plain:":    {bucket, nil},
+			"tagged:":   {bucket, []O{k.WithHashTag()}},
+			"fallback:": {Says(limit.Decision{}, errDown), []O{k.WithFallback(bucket)}},
+		} {
+			r := k.rig(t, c.limiter, append(c.opts, k.WithPrefix(name), k.WithKey(k.User))...)
+			for i := range 3 {
+				for _, user := range users {
+					want := Refused
+					if i == 0 {
+						want = Passed
+					}
+					assert.Equal(t, want, r.handle(t.Context(), user).Verdict, "%s %q", name, user)
+				}
+			}
+			assert.Len(t, rdb.Keys(t.Context(), name+"*").Val(), 2*len(users))
+		}
+		keys := []string{
+			"plain:ann", "plain:ann_time", "plain:ann_time%", "plain:ann_time%_time", "fallback:ann_time%",
+			"tagged:{ann}", "tagged:{ann}_time", "tagged:{ann_time}", "tagged:{ann_time}_time", "tagged:{%}", "tagged:{%}_time",
+		}
+		assert.EqualValues(t, len(keys), rdb.Exists(t.Context(), keys...).Val())
+	})
+}
+
+func (k Kind[O, K]) testManyCallers(t *testing.T) {
+	rdb, _ := redistest.Mini(t)
+	r := k.rig(t, slidinglog.New(rdb, slidinglog.Config{Limit: 50, Window: time.Hour}), k.WithTimeout(time.Minute))
+	var callers sync.WaitGroup
+	var mu sync.Mutex
+	verdicts := map[Verdict]int{}
+	for range 20 {
+		callers.Go(func() {
+			for range 10 {
+				got := r.handle(t.Context(), "")
+				mu.Lock()
+				verdicts[got.Verdict]++
+				mu.Unlock()
+			}
+		})
+	}
+	callers.Wait()
+	assert.Equal(t, map[Verdict]int{Passed: 50, Refused: 150}, verdicts)
+}
+
+func (k Kind[O, K]) testRedisDown(t *testing.T) {
+	for says, heard := range map[string]error{
+		"LOADING the data set": context.DeadlineExceeded, // which is worth another try
+		"MISCONF no disk":      limit.ErrUnavailable,
+	} {
+		synctest.Test(t, func(t *testing.T) {
+			rdb, m := redistest.Mini(t)
+			limiter := fixedwindow.New(rdb, fixedwindow.Config{Limit: 10, Window: time.Hour})
+			closed, local := k.rig(t, limiter), k.rig(t, limiter, k.WithFallback(Budget(1, time.Second)))
+			closed.ask(Passed)
+			m.SetError(says)
+			start := time.Now()
+			closed.ask(Unavailable, heard)
+			local.ask(Passed, heard)
+			assert.Equal(t, time.Second, local.ask(Refused, heard).RetryAfter)
+			assert.LessOrEqual(t, time.Since(start), 3*time.Second)
+			m.SetError("")
+			time.Sleep(time.Minute) // a call that was under way is given back
+			assert.Equal(t, k.figures(10, 8), local.ask(Passed).Figures)
+		})
+	}
+}
+
+func (k Kind[O, K]) testRedisHangs(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		_, m := redistest.Mini(t)
+		proxy := redistest.MiniProxy(t, m)
+		proxy.OnCommand(redistest.Nth(1, "evalsha", redistest.Swallow))
+		r := k.rig(t, slidinglog.New(proxy.Client(t, nil), slidinglog.Config{Limit: 1, Window: time.Minute}))
+		start := time.Now()
+		r.ask(Unavailable, context.DeadlineExceeded)
+		assert.Equal(t, time.Second, time.Since(start))
+		time.Sleep(time.Minute) // for the limiter to give up as well
+	})
 }

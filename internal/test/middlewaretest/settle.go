@@ -78,7 +78,7 @@ func (k Kind[O, K]) testSettle(t *testing.T) {
 		settled []int64
 	}{
 		"reserved":     {reserver(), option, nil, []int64{3}},
-		"not asked to": {reserver(), nil, limit.ErrInvalidConfig, nil},
+		"not asked to": {&Reserver{Fake: Grants(), Cannot: errDown}, nil, limit.ErrInvalidConfig, nil},
 		"can't":        {&Returner{Fake: Grants()}, option, limit.ErrUnsupported, nil},
 		"can't now":    {&Reserver{Fake: Grants(), Cannot: limit.ErrUnsupported}, option, limit.ErrUnsupported, nil},
 		"fails":        {&Reserver{Fake: Grants(), Fails: limit.ErrUnavailable}, option, limit.ErrUnavailable, nil},

@@ -349,7 +349,7 @@ func (m *Module) settleRow(c *Call, op Op) Answer {
 			p.Value = c.Rate()
 		}
 	}
-	goTail(c, p, true, u.window)
+	m.goTail(c, p, true, u.window)
 	return Say("done")
 }
 

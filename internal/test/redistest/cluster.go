@@ -150,7 +150,8 @@ func (c *Cluster) knowsAll(ctx context.Context, rdb *redis.Client) error {
 	if err != nil {
 		return err
 	}
-	if strings.Contains(text, "handshake") || strings.Count(text, "\n") != len(c.nodes) || strings.Count(text, " connected") != len(c.nodes) {
+	known, connected := strings.Count(text, "\n"), strings.Count(text, " connected")
+	if strings.Contains(text, "handshake") || known != len(c.nodes) || connected != len(c.nodes) {
 		return fmt.Errorf("known nodes are still: %s", text)
 	}
 	return nil

@@ -14,6 +14,7 @@ import (
 
 	"github.com/alicebob/miniredis/v2"
 	"github.com/redis/go-redis/v9"
+	"github.com/redis/go-redis/v9/logging"
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
@@ -22,12 +23,8 @@ import (
 	"github.com/rratelimiter/rratelimiter/internal/test/redistest"
 )
 
-type silent struct{}
-
-func (silent) Printf(context.Context, string, ...any) {}
-
 func TestMain(m *testing.M) {
-	redis.SetLogger(silent{})
+	logging.Disable()
 	m.Run()
 }
 
@@ -267,7 +264,8 @@ func TestPassword(t *testing.T) {
 			open(t, connect.Single, connect.Options{Redis: addr, PasswordFile: file(t, "secret,12\n")})
 			open(t, connect.Single, connect.Options{Redis: addr, Getenv: variable("REDIS_PASSWORD", "secret,12")})
 			open(t, connect.Single, connect.Options{Redis: addr, Getenv: variable("REDISCLI_AUTH", "secret,12")})
-			open(t, connect.Single, connect.Options{Redis: "redis://:secret,12@" + addr, Getenv: variable("REDIS_PASSWORD", "secret-wrong")})
+			wrong := variable("REDIS_PASSWORD", "secret-wrong")
+			open(t, connect.Single, connect.Options{Redis: "redis://:secret,12@" + addr, Getenv: wrong})
 			open(t, connect.Single, connect.Options{Redis: "redis://:secret-wrong@" + addr, PasswordFile: file(t, "secret,12")})
 
 			if name == "redis" { // a miniredis says so at the first command

@@ -12,6 +12,7 @@ import (
 
 	"github.com/redis/go-redis/v9"
 
+	"github.com/rratelimiter/rratelimiter/internal/look"
 	"github.com/rratelimiter/rratelimiter/internal/nodes"
 )
 
@@ -57,6 +58,8 @@ type Sampled struct {
 	Found   int   `json:"found"`   // limiters, among those walked
 	Checked int   `json:"checked"` // of these
 	Partly  int   `json:"partly"`  // of these, whose clients' keys were not looked for
+	Broken  int   `json:"broken"`  // of those checked
+	UsedUp  int   `json:"used_up"` // of those checked, with no permit free
 	All     bool  `json:"all"`     // all limiters were found and checked, none partly
 }
 
@@ -79,6 +82,7 @@ type Problem struct {
 
 // Checked is what was found in a limiter's keys.
 type Checked struct {
+	State    look.Health
 	Problems []Problem
 	Layouts  []string // in which its members are written
 	Partly   bool     // the keys of its clients were not looked for

@@ -50,7 +50,7 @@ func (d *doctor) limiters(ctx context.Context, masters []*redis.Client) error {
 	close(names)
 	group.Wait()
 	s := &d.report.Limiters
-	s.Checked, s.Partly = c.checked, c.partly
+	s.Checked, s.Partly, s.Broken, s.UsedUp = c.checked, c.partly, c.broken, c.usedUp
 	s.All = c.walked && s.Checked == s.Found && s.Partly == 0
 	if answered(err) {
 		return err
@@ -146,6 +146,8 @@ type checks struct {
 	mu      sync.Mutex
 	checked int
 	partly  int
+	broken  int
+	usedUp  int
 	err     error
 	byKind  map[string]*kind
 	layouts map[string]int
@@ -164,6 +166,13 @@ func (c *checks) check(ctx context.Context, name string) {
 	c.checked++
 	if found.Partly {
 		c.partly++
+	}
+	switch found.State {
+	case look.IsBroken:
+		c.broken++
+	case look.UsedUp:
+		c.usedUp++
+		found.Problems = append(found.Problems, Problem{Kind: "used_up", Text: "no permit is free"})
 	}
 	for _, layout := range found.Layouts {
 		c.layouts[layout]++
@@ -200,6 +209,10 @@ func (c *checks) report(s *Sampled) {
 	for _, name := range slices.Sorted(maps.Keys(c.byKind)) {
 		k := c.byKind[name]
 		known := look.ProblemOf(name)
+		what := words.Plural(int64(k.count), "limiter")
+		if known.Level == look.Error {
+			what += " " + string(look.IsBroken)
+		}
 		more := ""
 		if k.count > len(k.names) {
 			more = fmt.Sprintf(" and %d more", k.count-len(k.names))
@@ -207,7 +220,7 @@ func (c *checks) report(s *Sampled) {
 		if k.count > 1 {
 			more += "; of the first"
 		}
-		c.d.add(nil, name, Level(known.Level), fmt.Sprintf("%s: %s%s: %s", words.Plural(int64(k.count), "limiter"),
+		c.d.add(nil, name, Level(known.Level), fmt.Sprintf("%s: %s%s: %s", what,
 			strings.Join(k.names, ", "), more, k.text), known.Reason, known.Advice)
 	}
 	c.old()
@@ -217,7 +230,10 @@ func (c *checks) report(s *Sampled) {
 // wrong: that is a note.
 func (c *checks) reportScope(s *Sampled) {
 	verdict := ""
-	if len(c.byKind) == 0 && s.Checked > 0 {
+	switch {
+	case s.Broken+s.UsedUp > 0:
+		verdict = fmt.Sprintf("; %d %s, %d %s", s.Broken, look.IsBroken, s.UsedUp, look.UsedUp)
+	case len(c.byKind) == 0 && s.Checked > 0:
 		verdict = "; nothing is wrong with what was looked at"
 	}
 	switch {

@@ -23,6 +23,9 @@ func pointText(p *look.Point) string {
 	if p.Free != nil {
 		left = fmt.Sprintf("%d of %d", *p.Free, p.Rate)
 	}
+	if p.Health() == look.UsedUp {
+		at += "  " + look.UsedUp.Signed()
+	}
 	text := fmt.Sprintf("%s  free %s  in use %d  granted %s", at, left, p.InUse, granted(p))
 	if callers := callersText(&p.Limiter, 80); callers != "" {
 		text += "  by " + callers
@@ -44,10 +47,10 @@ func Graph(points []look.Point, interval time.Duration, columnCount, rows int, a
 	last := &points[len(points)-1]
 	lines := []string{
 		paint(output.Bold, Fit(Safe(last.Name), columnCount)),
-		cut(headline(last), columnCount),
+		PaintHealth(paint, last.Health(), cut(headline(last), columnCount)),
 		cut(callersLine(last, columnCount), columnCount),
 	}
-	foot := costText(last.Cost) + "; a sample every " + words.Duration(interval) + "; q quits"
+	foot := costText(last.Cost) + "; a sample every " + words.Duration(interval) + "; q leaves"
 	if last.Err != nil {
 		foot = oldText(last.Err)
 	}
@@ -80,7 +83,11 @@ func headline(p *look.Point) string {
 	if p.Free != nil {
 		left = fmt.Sprint(*p.Free)
 	}
-	text := fmt.Sprintf("%s, free %s, in use %d, granted %s, %s/s", words.Rate(p.Rate, time.Duration(p.IntervalMS)*time.Millisecond),
+	state := ""
+	if p.Health() == look.UsedUp {
+		state = look.UsedUp.Signed() + ": "
+	}
+	text := state + fmt.Sprintf("%s, free %s, in use %d, granted %s, %s/s", words.Rate(p.Rate, time.Duration(p.IntervalMS)*time.Millisecond),
 		left, p.InUse, granted(p), short(p.PerSecond))
 	if p.Clients > 0 {
 		text += fmt.Sprintf("; the least free of %s", words.Plural(int64(p.Clients), "client"))

@@ -64,6 +64,9 @@ const minTick = 20 * time.Millisecond
 // top shows limiters on the terminal, watch one.
 func (t *terminal) top(ctx context.Context, rdb redis.UniversalClient, pattern string) (ended chan error) {
 	top := &Top{Reader: look.NewReader(rdb, pattern), View: look.View{Sort: "use"}, Interval: minTick, Reads: 5000}
+	top.Open = func(name string) *Watch {
+		return &Watch{Watcher: look.Watcher{Client: rdb, Name: name}, Interval: minTick}
+	}
 	return t.run(func(s *Screen) error { return top.Show(ctx, s, plain) })
 }
 
@@ -121,7 +124,7 @@ func testTop(t *testing.T) {
 	prefix := twoLimiters(t, rdb)
 	term := newTerminal()
 	ended := term.top(t.Context(), rdb, prefix+"*")
-	term.shows(t, "2 limiters, 2 in use, 1 used up", true)
+	term.shows(t, "1 used up, 2 in use of 2 limiters", true)
 	term.shows(t, ":a", true)
 	assert.Regexp(t, `(?s):b.*:a`, term.text())
 
@@ -129,13 +132,20 @@ func testTop(t *testing.T) {
 	require.Eventually(t, func() bool { return len(term.lines()) == 5 }, time.Minute, 5*time.Millisecond)
 	requireFits(t, term.lines(), 30)
 	term.resize(100, 12)
-	term.shows(t, "\r\nNAME      ", true)
+	term.shows(t, "\r\n  NAME      ", true)
 
 	for _, step := range []struct {
 		keys []Key
 		text string
 		want bool
 	}{
+		{nil, "> " + prefix + ":b", true},
+		{[]Key{keyDown, keyDown}, "> " + prefix + ":a", true},
+		{[]Key{keyEnter}, "free 7, in use 3", true},
+		{[]Key{keyEscape}, "> " + prefix + ":a", true},
+		{[]Key{keyPageUp}, "> " + prefix + ":b", true},
+		{[]Key{keyEnd, keyEnter}, "free 7, in use 3", true},
+		{[]Key{'q'}, "> " + prefix + ":a", true},
 		{[]Key{'s'}, "sorted by in-use", true},
 		{[]Key{'r'}, "reversed", true},
 		{[]Key{'/', ':', 'B', 'x', keyDelete}, "filter: :B_", true},
@@ -290,7 +300,8 @@ func TestKeys(t *testing.T) {
 	t.Parallel()
 	assert.Equal(t, []Key{'s', 'é', keyEnter, keyDelete}, keysOf([]byte("sé\n\b")))
 	assert.Equal(t, []Key{keyEscape}, keysOf([]byte{0x1b}))
-	assert.Empty(t, keysOf([]byte("\x1b[A")), "an arrow")
+	assert.Equal(t, []Key{keyUp, keyPageDown}, keysOf([]byte("\x1b[A\x1b[6~")))
+	assert.Empty(t, keysOf([]byte("\x1b[15~")), "a function key")
 }
 
 func TestNoScreenWhereThereIsNoTerminal(t *testing.T) {
@@ -446,7 +457,7 @@ func TestTopSaysWhatItHasNotSeen(t *testing.T) {
 	t.Parallel()
 	s := &look.Snapshot{Known: 100_000, Left: true, Walked: 0.35, Cost: look.Cost{Commands: 12, RoundTripMicros: 1500}}
 	lines := topText(s, look.View{Sort: "name"}, 120, 0, plain)
-	assert.Contains(t, lines[0], "more than 100000 limiters, 0 in use, 0 used up, 35% of the keys seen")
+	assert.Contains(t, lines[0], "0 used up, 0 in use of more than 100000 limiters, 35% of the keys seen")
 	assert.Equal(t, "cost: 12 commands/s, 1.50 ms a round trip; sorted by name", lines[1])
 }
 
@@ -502,8 +513,8 @@ func TestBrokenFitsAnyScreen(t *testing.T) {
 	last := &points[129]
 	last.At = time.Date(2026, 11, 22, 10, 20, 30, 0, time.UTC)
 	last.Broken, last.Free = "key {orders}:permits is not a sorted set", nil
-	assert.Equal(t, "10:20:30.0  broken: key {orders}:permits is not a sorted set", pointText(last))
-	assert.Equal(t, "broken: key {orders}:permits is not a sorted set", headline(last))
+	assert.Equal(t, "10:20:30.0  ! broken: key {orders}:permits is not a sorted set", pointText(last))
+	assert.Equal(t, "! broken: key {orders}:permits is not a sorted set", headline(last))
 	for _, text := range hostile() {
 		last.Broken = "why: " + text
 		s := &look.Snapshot{Known: 1, Broken: 1, Limiters: []look.Limiter{last.Limiter}}

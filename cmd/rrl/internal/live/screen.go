@@ -26,7 +26,20 @@ const (
 	keyEscape Key = 0x1b
 	keyDelete Key = 0x7f
 	keyStop   Key = 3 // Ctrl-C, which in raw mode is a key like any other
+
+	keyUp Key = -1 - iota
+	keyDown
+	keyPageUp
+	keyPageDown
+	keyHome
+	keyEnd
 )
+
+// sequences are what terminals send for keys that are no letters, behind an escape.
+var sequences = map[string]Key{
+	"[A": keyUp, "OA": keyUp, "[B": keyDown, "OB": keyDown, "[5~": keyPageUp, "[6~": keyPageDown,
+	"[H": keyHome, "OH": keyHome, "[1~": keyHome, "[F": keyEnd, "OF": keyEnd, "[4~": keyEnd,
+}
 
 const (
 	enter = "\x1b[?1049h\x1b[?25l" // the other screen, without a cursor
@@ -85,13 +98,18 @@ func readKeys(in io.Reader) <-chan Key {
 	return keys
 }
 
-// keysOf tells keys apart; arrows and the like, which begin with an escape, are
-// none.
+// keysOf tells keys apart. Keys that are held down come several at once. What begins with
+// an escape and is not known is none.
 func keysOf(typed []byte) []Key {
-	if len(typed) > 1 && typed[0] == 0x1b {
-		return nil
-	}
 	var keys []Key
+	if len(typed) > 1 && typed[0] == 0x1b {
+		for sequence := range strings.SplitSeq(string(typed[1:]), "\x1b") {
+			if key := sequences[sequence]; key != 0 {
+				keys = append(keys, key)
+			}
+		}
+		return keys
+	}
 	for _, r := range string(typed) {
 		switch r {
 		case '\n':

@@ -5,7 +5,6 @@ package live
 import (
 	"context"
 	"fmt"
-	"slices"
 	"sync/atomic"
 	"time"
 
@@ -29,6 +28,9 @@ type Top struct {
 	Interval time.Duration
 	Count    int // samples that Print prints, 0 for no end
 	Reads    int // commands a second, at most about so many
+
+	// Open returns what watches a limiter that the user opens; nil: none can be opened.
+	Open func(name string) *Watch
 
 	Explain func(error) error // puts what a server's silence comes from in words; nil: as it comes
 }
@@ -156,7 +158,7 @@ func (t *Top) Show(ctx context.Context, screen *Screen, paint func(color, text s
 		case key, ok := <-screen.Keys:
 			if !ok {
 				screen.Keys = nil
-			} else if ui.press(key) {
+			} else if ui.press(key) || key == keyEnter && !ui.typing && !ui.typed && t.open(ctx, ui) {
 				return nil
 			}
 		case <-size.C:
@@ -183,8 +185,10 @@ type topUI struct {
 	shared        atomic.Pointer[look.View]
 	last          look.Snapshot
 	silence       silence
+	chosen        selection
 	paused        bool
 	typing        bool
+	typed         bool // the last key was for the filter
 	columns, rows int
 }
 
@@ -193,7 +197,7 @@ func (ui *topUI) share() {
 	ui.columns, ui.rows = ui.screen.Size()
 	v := ui.view
 	if v.Rows == 0 {
-		v.Rows = max(ui.rows-headLines-1, 1)
+		v.Rows = ui.fits()
 	}
 	ui.shared.Store(&v)
 	select {
@@ -216,10 +220,11 @@ func (ui *topUI) take(s sample) {
 	case s.err != nil:
 		ui.last.Err = s.err
 		return
-	case ui.paused:
+	case ui.paused && !ui.chosen.new:
 		ui.last.Err = nil
 	default:
 		ui.last = s.snapshot
+		ui.follow()
 	}
 	ui.silence.broken()
 }
@@ -229,30 +234,45 @@ func (ui *topUI) press(k Key) bool {
 	if k == keyStop {
 		return true
 	}
-	if ui.typing {
-		ui.typed(k)
+	if ui.typed = ui.typing; ui.typed {
+		ui.typeKey(k)
 		return false
 	}
 	switch k {
 	case 'q':
 		return true
+	case keyUp, 'k':
+		ui.move(-1)
+	case keyDown, 'j':
+		ui.move(1)
+	case keyPageUp:
+		ui.move(-ui.fits())
+	case keyPageDown:
+		ui.move(ui.fits())
+	case keyHome, 'g':
+		ui.fromTop()
+	case keyEnd, 'G':
+		ui.move(ui.last.Matching)
 	case 's':
 		ui.view = ui.view.Next()
+		ui.fromTop()
 	case 'r':
 		ui.view.Reverse = !ui.view.Reverse
+		ui.fromTop()
 	case 'p', ' ':
 		ui.paused = !ui.paused
 	case '/':
 		ui.typing = true
 	case keyEscape:
 		ui.view.Filter = ""
+		ui.fromTop()
 	}
 	ui.share()
 	return false
 }
 
-// typed changes the filter by a key.
-func (ui *topUI) typed(k Key) {
+// typeKey changes the filter by a key.
+func (ui *topUI) typeKey(k Key) {
 	switch k {
 	case keyEnter:
 		ui.typing = false
@@ -267,11 +287,12 @@ func (ui *topUI) typed(k Key) {
 			ui.view.Filter += string(rune(k))
 		}
 	}
+	ui.fromTop()
 	ui.share()
 }
 
 func (ui *topUI) draw() error {
-	foot := "q quit  s sort  r reverse  / filter  p pause"
+	foot := "q quit  s sort  r reverse  / filter  p pause  up down scroll  enter opens"
 	switch {
 	case ui.typing:
 		foot = "filter: " + Safe(ui.view.Filter) + "_"
@@ -279,7 +300,7 @@ func (ui *topUI) draw() error {
 		foot = "paused; p goes on"
 	}
 	foot = cut(foot, ui.columns)
-	lines := topText(&ui.last, ui.view, ui.columns, ui.rows-1, ui.paint)
-	lines = lines[:min(len(lines), max(ui.rows-1, 0))]
-	return ui.screen.Draw(append(slices.Clone(lines), ui.paint(output.Faint, foot)))
+	lines := topText(&ui.last, ui.view, max(ui.columns-2, 0), ui.rows-1, ui.paint)
+	lines = ui.marked(lines[:min(len(lines), max(ui.rows-1, 0))])
+	return ui.screen.Draw(append(lines, ui.paint(output.Faint, foot)))
 }

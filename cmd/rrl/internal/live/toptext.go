@@ -23,6 +23,7 @@ const (
 	minName    = 12
 	minCallers = 18
 	barWidth   = 10
+	useWidth   = 9
 )
 
 // columns returns those that there is room for, the name's first and the callers'
@@ -31,7 +32,7 @@ func columns(width int) []column {
 	room := width - minName
 	var shown []column
 	for _, c := range []column{
-		{"USE", 4, true, percent},
+		{"USE", useWidth, true, use},
 		{"FREE", 7, true, free},
 		{"RATE", 12, true, rate},
 		{"GRANTED/S", 9, true, func(l *look.Limiter) string { return short(l.PerSecond) }},
@@ -52,6 +53,26 @@ func columns(width int) []column {
 	}
 	name := column{"NAME", max(minName+room, 1), false, func(l *look.Limiter) string { return Safe(l.Name) }}
 	return append([]column{name}, shown...)
+}
+
+// use is the state of a limiter that needs somebody's attention, else how much of it is
+// in use.
+func use(l *look.Limiter) string {
+	if h := l.Health(); h != "" && h != look.Fine {
+		return h.Signed()
+	}
+	return percent(l)
+}
+
+// PaintHealth returns text in the colour of a state.
+func PaintHealth(paint func(color, text string) string, h look.Health, text string) string {
+	switch h {
+	case look.IsBroken:
+		return paint(output.Red, text)
+	case look.UsedUp, look.Refusing:
+		return paint(output.Yellow, text)
+	}
+	return text
 }
 
 func percent(l *look.Limiter) string {
@@ -143,21 +164,20 @@ func topText(s *look.Snapshot, v look.View, columnCount, rows int, paint func(co
 	for i := range limiters {
 		l := &limiters[i]
 		text := row(cols, func(c column) string { return c.cell(l) })
+		health := l.Health()
 		switch {
-		case l.Broken != "":
-			text = paint(output.Red, cut(left(Safe(l.Name), cols[0].width)+"  "+brokenText(l), columnCount))
-		case l.Free != nil && *l.Free == 0:
-			text = paint(output.Red, text)
-		case l.InUse == 0:
+		case health == look.IsBroken:
+			text = cut(left(Safe(l.Name), cols[0].width)+"  "+brokenText(l), columnCount)
+		case health != look.UsedUp && l.InUse == 0:
 			text = paint(output.Faint, text)
 		}
-		lines = append(lines, text)
+		lines = append(lines, PaintHealth(paint, health, text))
 	}
 	return lines
 }
 
 // brokenText says that a limiter does not work, and why.
-func brokenText(l *look.Limiter) string { return "broken: " + Safe(l.Broken) }
+func brokenText(l *look.Limiter) string { return look.IsBroken.Signed() + ": " + Safe(l.Broken) }
 
 // headLines is how many lines of [topText] stand above the limiters.
 const headLines = 3
@@ -179,10 +199,11 @@ func summary(s *look.Snapshot, v look.View) []string {
 	if s.Left {
 		known = "more than " + known
 	}
-	first := fmt.Sprintf("%s  %s, %d in use, %d used up", s.At.Format(time.TimeOnly), known, s.InUse, s.Used)
+	first := s.At.Format(time.TimeOnly) + "  "
 	if s.Broken > 0 {
-		first += fmt.Sprintf(", %d broken", s.Broken)
+		first += fmt.Sprintf("%d broken, ", s.Broken)
 	}
+	first += fmt.Sprintf("%d used up, %d in use of %s", s.Used, s.InUse, known)
 	if !s.Complete {
 		first += fmt.Sprintf(", %.0f%% of the keys seen", s.Walked*100)
 	}

@@ -24,6 +24,8 @@ type Watch struct {
 	ASCII    bool
 
 	Explain func(error) error // as Top's
+
+	opened bool // from the list of all, to which the user goes back
 }
 
 // run samples until ctx is over, as often as wanted, and calls emit, which says
@@ -70,6 +72,12 @@ func (w *Watch) Print(ctx context.Context, out *output.Printer) error {
 
 // Show draws a graph on a terminal, until the user has seen enough.
 func (w *Watch) Show(ctx context.Context, screen *Screen, paint func(color, text string) string) error {
+	_, err := w.show(ctx, screen, paint)
+	return err
+}
+
+// show reports whether all is to end, not only this.
+func (w *Watch) show(ctx context.Context, screen *Screen, paint func(color, text string) string) (end bool, err error) {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
 	results := w.results(ctx)
@@ -81,15 +89,15 @@ func (w *Watch) Show(ctx context.Context, screen *Screen, paint func(color, text
 	for {
 		select {
 		case <-ctx.Done():
-			return nil
+			return true, nil
 		case r := <-results:
 			switch {
 			case r.err != nil && len(points) == 0:
-				return r.err
+				return false, r.err
 			case r.err != nil:
 				points[len(points)-1].Err = r.err
 			case r.point.Gone && len(points) == 0:
-				return ErrGone
+				return false, ErrGone
 			default:
 				silence.broken()
 				points = append(points, r.point)
@@ -98,8 +106,8 @@ func (w *Watch) Show(ctx context.Context, screen *Screen, paint func(color, text
 		case key, ok := <-screen.Keys:
 			if !ok {
 				screen.Keys = nil
-			} else if key == 'q' || key == keyStop {
-				return nil
+			} else if key == 'q' || key == keyStop || w.opened && key == keyEscape {
+				return key == keyStop, nil
 			}
 		case <-size.C:
 			c, r := screen.Size()
@@ -111,8 +119,9 @@ func (w *Watch) Show(ctx context.Context, screen *Screen, paint func(color, text
 		if len(points) == 0 {
 			continue
 		}
-		if err := screen.Draw(Graph(points, w.Interval, columns, rows, w.ASCII, paint)); err != nil {
-			return err
+		lines := Graph(points, w.Interval, columns, rows, w.ASCII, paint)
+		if err := screen.Draw(lines); err != nil {
+			return true, err
 		}
 	}
 }

@@ -14,11 +14,12 @@ import (
 
 // ANSI escapes of the few colours used.
 const (
-	Bold  = "\x1b[1m"
-	Red   = "\x1b[31m"
-	Green = "\x1b[32m"
-	Faint = "\x1b[2m"
-	reset = "\x1b[0m"
+	Bold   = "\x1b[1m"
+	Red    = "\x1b[31m"
+	Green  = "\x1b[32m"
+	Yellow = "\x1b[33m"
+	Faint  = "\x1b[2m"
+	reset  = "\x1b[0m"
 )
 
 // Printer is where answers go, and in what form.

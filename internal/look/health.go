@@ -1,0 +1,131 @@
+package look
+
+import (
+	"slices"
+
+	"github.com/rratelimiter/rratelimiter/internal/words"
+)
+
+// Health is the state of a limiter, in the word by which everything that shows
+// limiters calls it; "" if it can't be told.
+type Health string
+
+// The states, those that need somebody's attention first.
+const (
+	IsBroken Health = "broken"   // its calls fail, or are answered wrongly, until it is mended
+	UsedUp   Health = "used up"  // no permit is free
+	Refusing Health = "refusing" // permits are free, but requests were refused just now
+	Fine     Health = "fine"
+)
+
+// HealthOf decides the state. If each client has permits of its own, free are those
+// of the client with the fewest. Only an observer in the limiter's program knows of
+// refusals.
+func HealthOf(broken bool, free *int64, refusing bool) Health {
+	switch {
+	case broken:
+		return IsBroken
+	case free == nil:
+		return ""
+	case *free == 0:
+		return UsedUp
+	case refusing:
+		return Refusing
+	}
+	return Fine
+}
+
+// Rank orders states, those that need somebody's attention first.
+func (h Health) Rank() int {
+	return slices.Index([]Health{IsBroken, UsedUp, Refusing, "", Fine}, h)
+}
+
+// Signed returns the word behind a sign that stands out without colours.
+func (h Health) Signed() string {
+	switch h {
+	case IsBroken:
+		return "! " + string(h)
+	case UsedUp:
+		return "# " + string(h)
+	case Refusing:
+		return "~ " + string(h)
+	case "":
+		return "-"
+	}
+	return string(h)
+}
+
+// Health returns the limiter's state.
+func (l *Limiter) Health() Health { return HealthOf(l.Broken != "", l.Free, false) }
+
+// health is the state of all that was read: that of the client with the fewest
+// permits.
+func (f *Inspection) health() Health {
+	if f.Broken != "" || !f.Exists {
+		return HealthOf(f.Exists, nil, false)
+	}
+	all := Fine
+	for i := range f.States {
+		if h := f.States[i].health(); h.Rank() < all.Rank() {
+			all = h
+		}
+	}
+	return all
+}
+
+// health is HealthOf the pair. Of a set that is too large to be read whole, the
+// oldest members tell whether a permit is free.
+func (st *State) health() Health {
+	free := st.Free
+	if free == nil && st.Value != nil && !st.Unreadable {
+		least := max(*st.Value+st.RunOut, 0)
+		free = &least
+	}
+	return HealthOf(false, free, false)
+}
+
+// tellUsedUp says when the next permit is free and since when there is none, if there
+// is none: nothing was granted since the newest member.
+func (st *State) tellUsedUp(s *snapshot, rate int64) {
+	if st.health() != UsedUp || st.Unreadable {
+		return
+	}
+	if st.Window {
+		st.NextMS = st.ValueTTLMS
+		return
+	}
+	free := rate - st.InUse
+	if st.Value != nil {
+		free = *st.Value + st.RunOut
+	}
+	for i := range st.Permits {
+		p := &st.Permits[i]
+		if p.RanOut() || p.BackInMS == nil {
+			continue
+		}
+		if free += int64(p.Permits); free > 0 {
+			st.NextMS = p.BackInMS
+			break
+		}
+	}
+	if n := len(st.Permits); n > 0 && s.card <= MaxMembers {
+		since := max(st.Permits[n-1].AgeMS, 0)
+		st.UsedUpMS = &since
+	}
+}
+
+// UsedUpText says when the next permit is free and since when there is none, "" if
+// neither is known.
+func (st *State) UsedUpText() string {
+	var text string
+	if st.NextMS != nil {
+		text = "next permit in " + words.Soon(*st.NextMS)
+	}
+	if st.UsedUpMS != nil {
+		if text != "" {
+			text += ", "
+		}
+		text += "none granted for " + words.Ago(*st.UsedUpMS)
+	}
+	return text
+}
