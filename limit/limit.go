@@ -49,13 +49,11 @@ type Returner interface {
 	TakeReturnable(ctx context.Context, key string, n int64) (d Decision, giveBack func(context.Context) error, err error)
 }
 
-// Reserver is a Limiter whose grants can be settled, for work whose cost is known when it
-// is done.
+// Reserver is a Limiter whose grants can be settled when it is known what they cost.
 type Reserver interface {
 	Limiter
 
-	// TakeReserved is Take of an estimate. If the permits were granted, settle sets the cost
-	// to actual permits, once: 0 undoes the grant. Else it does nothing.
+	// TakeReserved is Take of an estimate. settle sets the cost of what was granted, once; 0 undoes it.
 	TakeReserved(ctx context.Context, key string, n int64) (d Decision, settle func(ctx context.Context, actual int64) error, err error)
 }
 
