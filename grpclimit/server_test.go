@@ -548,19 +548,23 @@ func (endedStream) Header() (metadata.MD, error) { return nil, io.ErrUnexpectedE
 // With WithPerMessage, Settle settles the last message.
 func TestSettleOfMessages(t *testing.T) {
 	t.Parallel()
-	opening := &middlewaretest.Reserver{Fake: middlewaretest.Grants()}
-	message := &middlewaretest.Reserver{Fake: middlewaretest.Grants()}
-	limiter := &struct{ limit.Reserver }{opening}
+	var all [3]middlewaretest.Reserver // of the opening and two messages
+	for i := range all {
+		all[i].Fake = middlewaretest.Grants()
+	}
+	limiter := &struct{ limit.Reserver }{&all[0]}
 	intercept := grpclimit.StreamServerInterceptor(limiter,
 		grpclimit.WithPerMessage(), grpclimit.WithSettle(), grpclimit.WithKey(text("", nil)))
 	err := intercept(nil, serverStream{ctx: t.Context()}, &grpc.StreamServerInfo{FullMethod: method, IsClientStream: true},
 		func(_ any, stream grpc.ServerStream) error {
 			require.NoError(t, grpclimit.Settle(stream.Context(), 1))
-			limiter.Reserver = message
-			require.NoError(t, stream.RecvMsg(nil))
+			for i := range all[1:] {
+				limiter.Reserver = &all[1+i]
+				require.NoError(t, stream.RecvMsg(nil))
+			}
 			require.NoError(t, grpclimit.Settle(stream.Context(), 2))
 			return grpclimit.Settle(stream.Context(), 3)
 		})
 	require.ErrorIs(t, err, limit.ErrSettled)
-	assert.Equal(t, []int64{1, 2}, append(opening.Settled, message.Settled...))
+	assert.Equal(t, [][]int64{{1}, nil, {2}}, [][]int64{all[0].Settled, all[1].Settled, all[2].Settled})
 }
