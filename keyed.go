@@ -44,8 +44,8 @@ func (c *Client) Keyed(prefix string, cfg Config, opts ...LimiterOption) *KeyedL
 const maxHandles = 10_000
 
 // KeyedLimiter is a RateLimiter for each key: see [Client.Keyed]. Each call is that
-// of the key's RateLimiter. It is a [limit.Limiter], a [limit.Returner] and a
-// [limit.Windowed], safe for use by several goroutines.
+// of the key's RateLimiter. It is a [limit.Limiter], a [limit.Returner], a [limit.Reserver]
+// and a [limit.Windowed], safe for use by several goroutines.
 type KeyedLimiter struct {
 	client *Client
 	prefix string
@@ -125,6 +125,12 @@ func (k *KeyedLimiter) Acquire(ctx context.Context, key string, permits int64) e
 // Reserve is [RateLimiter.Reserve].
 func (k *KeyedLimiter) Reserve(ctx context.Context, key string, permits int64, timeout time.Duration) (*Reservation, error) {
 	return k.Limiter(key).Reserve(ctx, permits, timeout)
+}
+
+// TakeReserved is Reserve that does not wait: see [limit.Reserver].
+func (k *KeyedLimiter) TakeReserved(ctx context.Context, key string, n int64) (limit.Decision, func(context.Context, int64) error, error) {
+	r, err := k.Limiter(key).reserve(ctx, n, 0)
+	return r.Decision, r.Settle, err
 }
 
 // Release is [RateLimiter.Release].

@@ -19,12 +19,18 @@ import (
 // interval. Reserve does not use the permits of [WithLease]. Beside a Redisson before 3.13.3
 // it returns ErrUnsupported.
 func (l *RateLimiter) Reserve(ctx context.Context, permits int64, timeout time.Duration) (*Reservation, error) {
-	q := outage.Question{Call: "Reserve", Permits: permits, Waits: timeout > 0, Timeout: timeout, Figures: true, Settled: true}
-	a, err := l.decide(ctx, q)
+	r, err := l.reserve(ctx, permits, timeout)
 	if err != nil {
 		return nil, err
 	}
-	return &Reservation{Decision: a.Decision, limiter: l, permits: permits, granted: a}, nil
+	return r, nil
+}
+
+// reserve is Reserve with the figures that an error may come with.
+func (l *RateLimiter) reserve(ctx context.Context, permits int64, timeout time.Duration) (*Reservation, error) {
+	q := outage.Question{Call: "Reserve", Permits: permits, Waits: timeout > 0, Timeout: timeout, Figures: true, Settled: true}
+	a, err := l.decide(ctx, q)
+	return &Reservation{Decision: a.Decision, limiter: l, permits: permits, granted: a}, err
 }
 
 // Reservation is the answer to [RateLimiter.Reserve]. If it is Granted, settle it once with

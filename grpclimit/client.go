@@ -20,7 +20,7 @@ func UnaryClientInterceptor(limiter limit.Limiter, opts ...Option) grpc.UnaryCli
 	return func(ctx context.Context, method string, req, reply any, cc *grpc.ClientConn,
 		invoker grpc.UnaryInvoker, callOpts ...grpc.CallOption,
 	) error {
-		if _, no := g.admit(ctx, Call{Method: method, Target: cc.Target(), Message: req}); no != nil {
+		if _, no := g.admit(ctx, Call{Method: method, Target: cc.Target(), Message: req}, nil); no != nil {
 			return no.err()
 		}
 		return invoker(ctx, method, req, reply, cc, callOpts...)
@@ -37,7 +37,7 @@ func StreamClientInterceptor(limiter limit.Limiter, opts ...Option) grpc.StreamC
 		streamer grpc.Streamer, callOpts ...grpc.CallOption,
 	) (grpc.ClientStream, error) {
 		call := Call{Method: method, Target: cc.Target()}
-		if _, no := g.admit(ctx, call); no != nil {
+		if _, no := g.admit(ctx, call, nil); no != nil {
 			return nil, no.err()
 		}
 		if !g.perMessage || !desc.ClientStreams {
@@ -67,7 +67,7 @@ type clientStream struct {
 func (s *clientStream) SendMsg(m any) error {
 	call := s.call
 	call.Message = m
-	if _, no := s.gate.admit(s.ctx, call); no != nil {
+	if _, no := s.gate.admit(s.ctx, call, nil); no != nil {
 		s.cancel()
 		return no.err()
 	}

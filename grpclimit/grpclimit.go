@@ -79,8 +79,10 @@ type gate struct {
 }
 
 // admit asks for what call costs. It returns the figures of whoever decided, and nil
-// where call may go on, else how it ends.
-func (g *gate) admit(ctx context.Context, call Call) (limit.Decision, *refusal) {
+// where call may go on, else how it ends. What it is charged can be settled by s, unless
+// that is nil.
+func (g *gate) admit(ctx context.Context, call Call, s *ask.Settlement) (limit.Decision, *refusal) {
+	s.Charge()
 	call.client = g.client
 	if g.invalid != nil {
 		g.onError(ctx, call, g.invalid)
@@ -106,6 +108,7 @@ func (g *gate) admit(ctx context.Context, call Call) (limit.Decision, *refusal) 
 	}
 	q := g.askOn(ctx, call, parts, n)
 	q.Report(ctx, "grpclimit", n)
+	s.Charge(&q)
 	if g.Shadow {
 		return limit.Decision{}, nil
 	}

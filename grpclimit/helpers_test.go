@@ -152,7 +152,10 @@ var interceptors = map[string]func(l limit.Limiter, opts ...grpclimit.Option) ca
 		intercept := grpclimit.UnaryServerInterceptor(l, opts...)
 		return func(ctx context.Context, handler func() error) error {
 			_, err := intercept(ctx, "request", &grpc.UnaryServerInfo{FullMethod: method},
-				func(context.Context, any) (any, error) { return nil, handler() })
+				func(ctx context.Context, _ any) (any, error) {
+					middlewaretest.Handle(ctx)
+					return nil, handler()
+				})
 			return err
 		}
 	},
@@ -160,7 +163,10 @@ var interceptors = map[string]func(l limit.Limiter, opts ...grpclimit.Option) ca
 		intercept := grpclimit.StreamServerInterceptor(l, opts...)
 		return func(ctx context.Context, handler func() error) error {
 			return intercept(nil, serverStream{ctx: ctx}, &grpc.StreamServerInfo{FullMethod: method},
-				func(any, grpc.ServerStream) error { return handler() })
+				func(_ any, stream grpc.ServerStream) error {
+					middlewaretest.Handle(stream.Context())
+					return handler()
+				})
 		}
 	},
 	"unary client": func(l limit.Limiter, opts ...grpclimit.Option) call {
@@ -182,13 +188,14 @@ var interceptors = map[string]func(l limit.Limiter, opts ...grpclimit.Option) ca
 	},
 }
 
-// serverStream is a stream without messages.
+// serverStream is a stream of empty messages.
 type serverStream struct {
 	grpc.ServerStream
 	ctx context.Context
 }
 
 func (s serverStream) Context() context.Context       { return s.ctx }
+func (s serverStream) RecvMsg(any) error              { return nil }
 func (s serverStream) SetTrailer(trailer metadata.MD) { _ = grpc.SetTrailer(s.ctx, trailer) }
 
 // transport keeps the trailers of a call.
@@ -235,6 +242,7 @@ func TestMiddleware(t *testing.T) {
 			WithPrefix:   grpclimit.WithPrefix,
 			WithShadow:   grpclimit.WithShadow,
 			WithTimeout:  grpclimit.WithTimeout,
+			Settle:       grpclimit.Settle,
 			Bad: map[string][]grpclimit.Option{
 				"cost": {grpclimit.WithCost(nil)},
 				"skip": {grpclimit.WithSkip(nil)},
@@ -247,7 +255,9 @@ func TestMiddleware(t *testing.T) {
 		if server {
 			kind.Parts = method + ":192.0.2.7"
 			kind.Bad["waiting"] = []grpclimit.Option{grpclimit.WithWait()}
-			kind.Check = grpclimit.CheckServer
+			kind.Check, kind.WithSettle = grpclimit.CheckServer, grpclimit.WithSettle
+		} else {
+			kind.Bad["settling"] = []grpclimit.Option{grpclimit.WithSettle()}
 		}
 		kind.Wrap = func(t testing.TB, l limit.Limiter, opts ...grpclimit.Option) middlewaretest.Handler {
 			made := intercept(l, opts...)

@@ -50,6 +50,9 @@ func newGate(limiter limit.Limiter, client bool, opts []Option) *gate {
 	if g.wait && !client {
 		faults = append(faults, errors.New("WithWait: servers refuse, only clients wait"))
 	}
+	if g.Settled && client {
+		faults = append(faults, errors.New("WithSettle: only handlers settle"))
+	}
 	g.invalid = ask.Invalid("grpclimit", faults...)
 	return g
 }
@@ -108,6 +111,14 @@ func WithHashTag() Option {
 // is refused without RetryInfo.
 func WithCost(cost func(context.Context, Call) int64) Option {
 	return func(s *settings) error { return ask.SetFunc(&s.cost, cost, "WithCost: the function") }
+}
+
+// WithSettle makes what [WithCost] says an estimate, which the handler of a server sets right by
+// [Settle]. A limiter that is a [limit.Reserver], as those of Client.Keyed are, reserves its
+// permits: that is a script call of its own, which no other call shares. Other limiters decide
+// as without the option.
+func WithSettle() Option {
+	return (*settings).SetSettled
 }
 
 // WithSkip lets the calls of which skip says true pass without the limiter being

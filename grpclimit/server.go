@@ -7,6 +7,7 @@ import (
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/metadata"
 
+	"github.com/rratelimiter/rratelimiter/internal/ask"
 	"github.com/rratelimiter/rratelimiter/limit"
 )
 
@@ -15,7 +16,8 @@ import (
 func UnaryServerInterceptor(limiter limit.Limiter, opts ...Option) grpc.UnaryServerInterceptor {
 	g := newGate(limiter, false, opts)
 	return func(ctx context.Context, req any, info *grpc.UnaryServerInfo, handler grpc.UnaryHandler) (any, error) {
-		d, no := g.admit(ctx, Call{Method: info.FullMethod, Message: req})
+		handling, settlement := g.settleable(ctx)
+		d, no := g.admit(ctx, Call{Method: info.FullMethod, Message: req}, settlement)
 		told := figures(d)
 		if no != nil {
 			told = metadata.Join(told, no.trailer())
@@ -27,7 +29,7 @@ func UnaryServerInterceptor(limiter limit.Limiter, opts ...Option) grpc.UnarySer
 		if no != nil {
 			return nil, no.err()
 		}
-		return handler(ctx, req)
+		return handler(handling, req)
 	}
 }
 
@@ -40,16 +42,20 @@ func StreamServerInterceptor(limiter limit.Limiter, opts ...Option) grpc.StreamS
 	g := newGate(limiter, false, opts)
 	return func(srv any, stream grpc.ServerStream, info *grpc.StreamServerInfo, handler grpc.StreamHandler) error {
 		call := Call{Method: info.FullMethod}
-		d, no := g.admit(stream.Context(), call)
+		ctx, settlement := g.settleable(stream.Context())
+		d, no := g.admit(stream.Context(), call, settlement)
 		if no != nil {
 			stream.SetTrailer(metadata.Join(figures(d), no.trailer()))
 			return no.err()
+		}
+		if settlement != nil {
+			stream = settledStream{stream, ctx}
 		}
 		if !g.perMessage || !info.IsClientStream {
 			defer func() { stream.SetTrailer(figures(d)) }()
 			return handler(srv, stream)
 		}
-		s := &serverStream{ServerStream: stream, gate: g, call: call}
+		s := &serverStream{ServerStream: stream, gate: g, call: call, settlement: settlement}
 		s.last.Store(&d)
 		defer func() { stream.SetTrailer(figures(*s.last.Load())) }()
 		return handler(srv, s)
@@ -59,10 +65,11 @@ func StreamServerInterceptor(limiter limit.Limiter, opts ...Option) grpc.StreamS
 // serverStream takes permits for each message that comes.
 type serverStream struct {
 	grpc.ServerStream
-	gate    *gate
-	call    Call
-	last    atomic.Pointer[limit.Decision] // with figures: trailers of one name add up, so they are set at the end
-	refused error                          // once and for all
+	gate       *gate
+	call       Call
+	settlement *ask.Settlement                // of the last message; may be nil
+	last       atomic.Pointer[limit.Decision] // with figures: trailers of one name add up, so they are set at the end
+	refused    error                          // once and for all
 }
 
 func (s *serverStream) RecvMsg(m any) error {
@@ -74,7 +81,7 @@ func (s *serverStream) RecvMsg(m any) error {
 	}
 	call := s.call
 	call.Message = m
-	d, no := s.gate.admit(s.Context(), call)
+	d, no := s.gate.admit(s.Context(), call, s.settlement)
 	if d.Limit > 0 {
 		s.last.Store(&d)
 	}

@@ -544,3 +544,27 @@ func (endedStream) CloseSend() error             { return nil }
 func (endedStream) RecvMsg(any) error            { return io.EOF }
 func (endedStream) SendMsg(any) error            { return io.ErrUnexpectedEOF }
 func (endedStream) Header() (metadata.MD, error) { return nil, io.ErrUnexpectedEOF }
+
+// With WithPerMessage, Settle settles the last message.
+func TestSettleOfMessages(t *testing.T) {
+	t.Parallel()
+	var all [3]middlewaretest.Reserver // of the opening and two messages
+	for i := range all {
+		all[i].Fake = middlewaretest.Grants()
+	}
+	limiter := &struct{ limit.Reserver }{&all[0]}
+	intercept := grpclimit.StreamServerInterceptor(limiter,
+		grpclimit.WithPerMessage(), grpclimit.WithSettle(), grpclimit.WithKey(text("", nil)))
+	err := intercept(nil, serverStream{ctx: t.Context()}, &grpc.StreamServerInfo{FullMethod: method, IsClientStream: true},
+		func(_ any, stream grpc.ServerStream) error {
+			require.NoError(t, grpclimit.Settle(stream.Context(), 1))
+			for i := range all[1:] {
+				limiter.Reserver = &all[1+i]
+				require.NoError(t, stream.RecvMsg(nil))
+			}
+			require.NoError(t, grpclimit.Settle(stream.Context(), 2))
+			return grpclimit.Settle(stream.Context(), 3)
+		})
+	require.ErrorIs(t, err, limit.ErrSettled)
+	assert.Equal(t, [][]int64{{1}, nil, {2}}, [][]int64{all[0].Settled, all[1].Settled, all[2].Settled})
+}

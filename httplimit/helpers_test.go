@@ -122,16 +122,20 @@ func TestMiddleware(t *testing.T) {
 		WithName:     httplimit.WithName,
 		WithObserver: httplimit.WithObserver,
 		WithPrefix:   httplimit.WithPrefix,
+		WithSettle:   httplimit.WithSettle,
 		WithShadow:   httplimit.WithShadow,
 		WithTimeout:  httplimit.WithTimeout,
+		Settle:       httplimit.Settle,
 		Bad:          badOptions("http:"),
 	}
 	maps.Copy(kind.Bad, map[string][]httplimit.Option{"pause": {httplimit.WithPause(0)}, "wait": {httplimit.WithWait(0)}})
 	t.Run("handler", kind.Run)
 
 	kind.Prefix, kind.Parts, kind.Exact, kind.Figures, kind.Late = "upstream:", "api.example.org", 1, false, middlewaretest.Overdue
+	kind.WithSettle = nil
 	kind.Wrap, kind.Check, kind.Bad = wrapTransport, httplimit.CheckTransport, badOptions("upstream:")
 	kind.Bad["legacy"] = []httplimit.Option{httplimit.WithLegacyHeaders()}
+	kind.Bad["settling"] = []httplimit.Option{httplimit.WithSettle()}
 	kind.Bad["no headers"] = []httplimit.Option{httplimit.WithHeaders(httplimit.NoHeaders)}
 	kind.Bad["refusals"] = []httplimit.Option{httplimit.WithRefusal(func(http.ResponseWriter, *http.Request, httplimit.Refusal) {})}
 	kind.Bad["negative pause"] = []httplimit.Option{httplimit.WithPause(-1)}
@@ -246,7 +250,10 @@ func wrap(t testing.TB, l limit.Limiter, opts ...httplimit.Option) middlewaretes
 		handled := false
 		r := newRequest(t).WithContext(ctx)
 		r.Header.Set("X-User", user)
-		w := serve(mw(http.HandlerFunc(func(http.ResponseWriter, *http.Request) { handled = true })), r)
+		w := serve(mw(http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) {
+			handled = true
+			middlewaretest.Handle(r.Context())
+		})), r)
 		if errors.Is(ctx.Err(), context.Canceled) {
 			assert.False(t, handled)
 			assert.Equal(t, http.StatusServiceUnavailable, w.Code)

@@ -16,6 +16,8 @@
 //     the policies granted is given back, where the limiter is a
 //     [limit.Returner].
 //
+// With [WithSettle] the handler says what a request has cost when that is known ([Settle]).
+//
 // When a limiter does not decide, as all do when Redis is down, the answer is 503
 // unless [WithFailure] or [WithFallback] says otherwise. [WithShadow] only watches.
 //
@@ -78,14 +80,14 @@ func (m *middleware) serve(w http.ResponseWriter, r *http.Request, next http.Han
 	}
 	n := m.costOf(r)
 	if n <= 0 {
-		next.ServeHTTP(w, r)
+		m.pass(w, r, next, nil)
 		return
 	}
 	results, err := m.questions(r)
 	if err != nil {
 		m.onError(r, err)
 		if m.Shadow {
-			next.ServeHTTP(w, r)
+			m.pass(w, r, next, nil)
 			return
 		}
 		// Whatever WithFailure says: it is about limiters, and whoever can make a
@@ -110,10 +112,13 @@ func (m *middleware) costOf(r *http.Request) int64 {
 
 func (m *middleware) decide(w http.ResponseWriter, r *http.Request, next http.Handler, results []result, n int64) {
 	ctx := r.Context()
-	v := m.settle(ctx, results, n)
+	v := m.askAll(ctx, results, n)
 	m.report(r, results, n, v)
 	if m.Shadow {
-		next.ServeHTTP(w, r)
+		if v.refused || v.closed || v.gone {
+			results = nil // what some granted was given back
+		}
+		m.pass(w, r, next, results)
 		return
 	}
 	if v.gone {
@@ -130,12 +135,26 @@ func (m *middleware) decide(w http.ResponseWriter, r *http.Request, next http.Ha
 		writeError(w, r, v.failure)
 	default:
 		m.writeHeaders(w.Header(), results, func(*result) bool { return true })
-		next.ServeHTTP(w, r)
+		m.pass(w, r, next, results)
 	}
 }
 
-// settle asks all policies, and gives back what some granted where the request does not pass.
-func (m *middleware) settle(ctx context.Context, results []result, n int64) verdict {
+// pass has the handler answer a request, which may settle what results say it was charged.
+func (m *middleware) pass(w http.ResponseWriter, r *http.Request, next http.Handler, results []result) {
+	if m.Settled {
+		ctx, settlement := ask.WithSettlement(r.Context())
+		questions := make([]*ask.Question, len(results))
+		for i := range results {
+			questions[i] = &results[i].Question
+		}
+		settlement.Charge(questions...)
+		r = r.WithContext(ctx)
+	}
+	next.ServeHTTP(w, r)
+}
+
+// askAll asks all policies, and gives back what some granted where the request does not pass.
+func (m *middleware) askAll(ctx context.Context, results []result, n int64) verdict {
 	m.ask(ctx, results, n)
 	v := judge(results)
 	v.gone = v.failure != nil && errors.Is(ctx.Err(), context.Canceled)

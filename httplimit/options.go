@@ -40,7 +40,7 @@ func newMiddleware(limiter limit.Limiter, client bool, opts []Option) *middlewar
 	faults := ask.Apply(&s, opts)
 	switch {
 	case client && s.serverOnly != "":
-		faults = errors.Join(faults, errors.New(s.serverOnly+": a transport answers nobody"))
+		faults = errors.Join(faults, errors.New(s.serverOnly+": a transport has no handler"))
 	case !client && s.clientOnly != "":
 		faults = errors.Join(faults, errors.New(s.clientOnly+": only a transport waits"))
 	}
@@ -98,6 +98,19 @@ func WithHashTag() Option {
 // refused without Retry-After.
 func WithCost(cost func(*http.Request) int64) Option {
 	return func(s *settings) error { return ask.SetFunc(&s.cost, cost, "WithCost: the function") }
+}
+
+// WithSettle makes what [WithCost] says an estimate, which the handler sets right by [Settle].
+// Each policy whose limiter is a [limit.Reserver], as those of Client.Keyed are, reserves its
+// permits: that is a script call of its own, which no other request shares. Other limiters decide
+// as without the option.
+//
+// The handler gets a copy of the request with another context.
+func WithSettle() Option {
+	return func(s *settings) error {
+		s.serverOnly = "WithSettle"
+		return s.SetSettled()
+	}
 }
 
 // WithSkip lets the requests of which skip says true pass without a limiter being

@@ -74,7 +74,7 @@ func (w *wait) ask() error {
 	kept := w.verdict.kept
 	w.asked = true
 	if w.waiter == nil {
-		w.verdict = w.settle(w.ctx, w.results, w.n)
+		w.verdict = w.askAll(w.ctx, w.results, w.n)
 	} else {
 		bounded, cancel := w.ctx, context.CancelFunc(func() {})
 		if w.maxWait > 0 {

@@ -49,6 +49,14 @@ type Returner interface {
 	TakeReturnable(ctx context.Context, key string, n int64) (d Decision, giveBack func(context.Context) error, err error)
 }
 
+// Reserver is a Limiter whose grants can be settled when it is known what they cost.
+type Reserver interface {
+	Limiter
+
+	// TakeReserved is Take of an estimate. settle sets the cost of what was granted, once; 0 undoes it.
+	TakeReserved(ctx context.Context, key string, n int64) (d Decision, settle func(ctx context.Context, actual int64) error, err error)
+}
+
 // Windowed is a Limiter that knows how long the span is that its limit speaks
 // of: the interval of a KeyedLimiter, the window of a fixed window or a sliding
 // log, the time in which an empty token bucket fills.

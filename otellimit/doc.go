@@ -37,6 +37,14 @@
 //	  ratelimiter_lease_permits_total name
 //	ratelimiter.lease.unused          counter, {permit}: those of them that were given back
 //	  ratelimiter_lease_unused_total  name
+//	ratelimiter.settlements           counter, {settlement}: reservations that were settled, or could not be
+//	  ratelimiter_settlements_total   name, error.type
+//	ratelimiter.settlement.reserved   counter, {permit}: what those that were settled had reserved, in Redis or not
+//	  ratelimiter_settlement_reserved_total
+//	                                  name
+//	ratelimiter.settlement.used       counter, {permit}: what they used in fact
+//	  ratelimiter_settlement_used_total
+//	                                  name
 //	ratelimiter.open_breakers         updowncounter, {breaker}: servers that are asked no more now
 //	  ratelimiter_open_breakers
 //	ratelimiter.events                counter, {event}: what is rare; there from the beginning
@@ -49,7 +57,7 @@
 //	ratelimiter.source   who decided: redis, memory, open or local; not there if nobody did
 //	ratelimiter.shadow   true where the limiter only watches; else not there
 //	ratelimiter.event    the kind of a limit.Event with _ for each space: server_silent
-//	error.type           the limit.ErrorKind; not there unless the call failed
+//	error.type           the limit.ErrorKind; not there unless the call or the settlement failed
 //
 // None of them holds a key. Programs that make a limiter for each user have as many
 // names as users: the first 200 are told apart ([WithMaxNames]), all others together

@@ -23,6 +23,8 @@ type instruments struct {
 	requests, calls, repeats metric.Int64Counter
 	leases                   metric.Int64UpDownCounter
 	leased, unused           metric.Int64Counter
+	settlements              metric.Int64Counter
+	reserved, used           metric.Int64Counter
 	open                     metric.Int64UpDownCounter
 	events                   metric.Int64Counter
 }
@@ -43,6 +45,9 @@ func newInstruments(m metric.Meter) instruments {
 		leases:        b.upDown("ratelimiter.lease.count", "{lease}", "Leases of permits taken ahead."),
 		leased:        b.counter("ratelimiter.lease.permits", "{permit}", "Permits that leases took ahead."),
 		unused:        b.counter("ratelimiter.lease.unused", "{permit}", "Permits of leases that were given back."),
+		settlements:   b.counter("ratelimiter.settlements", "{settlement}", "Reservations that were settled, or could not be."),
+		reserved:      b.counter("ratelimiter.settlement.reserved", "{permit}", "Permits that reservations took before they were settled."),
+		used:          b.counter("ratelimiter.settlement.used", "{permit}", "Permits that reservations were settled with."),
 		open:          b.upDown("ratelimiter.open_breakers", "{breaker}", "Servers that are asked no more until a probe shows that they answer."),
 		events:        b.counter("ratelimiter.events", "{event}", "Rare events."),
 	}

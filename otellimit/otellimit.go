@@ -140,6 +140,18 @@ func (o *observer) Leased(l limit.Lease) {
 	o.leased.Add(ctx, max(0, l.Permits), of.add...)
 }
 
+// Settled counts a settlement, and the permits of those that did not fail.
+func (o *observer) Settled(s limit.Settled) {
+	ctx, of := context.Background(), o.of(s.Limiter)
+	if s.Err != nil {
+		o.settlements.Add(ctx, 1, of.failedWith(s.Kind).add...)
+		return
+	}
+	o.settlements.Add(ctx, 1, of.add...)
+	o.reserved.Add(ctx, max(0, s.Reserved), of.add...)
+	o.used.Add(ctx, max(0, s.Actual), of.add...)
+}
+
 // known are the events that are there with a count of 0 from the beginning: how much
 // of a counter has come lately can't be told from one that begins with its first event.
 var known = []limit.EventKind{

@@ -112,6 +112,9 @@ func tellAll(ctx context.Context, o limit.Observer) {
 	o.Leased(limit.Lease{Limiter: "a", Permits: 40})
 	o.Leased(limit.Lease{Limiter: "a", Permits: 60})
 	o.Leased(limit.Lease{Limiter: "a", Permits: 40, Ended: true, Unused: 15})
+	o.Settled(limit.Settled{Limiter: "a", Reserved: 10, Actual: 4, Charged: true})
+	o.Settled(limit.Settled{Limiter: "a", Reserved: 10, Actual: 30})
+	o.Settled(limit.Settled{Limiter: "a", Reserved: 10, Actual: 30, Err: limit.ErrUnavailable, Kind: limit.KindUnavailable})
 	o.Happened(limit.Event{Kind: limit.PermitsGivenUp, Limiter: "a", Permits: 2})
 	o.Happened(limit.Event{Kind: limit.AskedNoMore})
 	o.Happened(limit.Event{Kind: limit.AskedNoMore})
@@ -148,6 +151,10 @@ func TestWhatIsCounted(t *testing.T) {
 		"ratelimiter.lease.count{ratelimiter.name=a}":                                                    "1",
 		"ratelimiter.lease.permits{ratelimiter.name=a}":                                                  "100",
 		"ratelimiter.lease.unused{ratelimiter.name=a}":                                                   "15",
+		"ratelimiter.settlements{ratelimiter.name=a}":                                                    "2",
+		"ratelimiter.settlements{error.type=unavailable,ratelimiter.name=a}":                             "1",
+		"ratelimiter.settlement.reserved{ratelimiter.name=a}":                                            "20",
+		"ratelimiter.settlement.used{ratelimiter.name=a}":                                                "34",
 		"ratelimiter.open_breakers{}":                                                                    "1",
 		"ratelimiter.events{ratelimiter.event=permits_given_up}":                                         "1",
 		"ratelimiter.events{ratelimiter.event=asked_no_more}":                                            "2",

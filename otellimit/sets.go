@@ -90,6 +90,7 @@ type limiter struct {
 	name      string
 	decisions table[decision, *set]
 	outcomes  table[limit.Outcome, *set]
+	failures  table[limit.ErrorKind, *set]
 }
 
 // decision is what metrics tell apart of a limit.Decided.
@@ -122,6 +123,11 @@ func (l *limiter) ended(outcome limit.Outcome) *set {
 	return l.outcomes.get(outcome, func() *set {
 		return newSet(nameKey.String(l.name), outcomeKey.String(string(outcome)))
 	})
+}
+
+// failedWith returns the limiter's name and the kind of an error.
+func (l *limiter) failedWith(kind limit.ErrorKind) *set {
+	return l.failures.get(kind, func() *set { return newSet(nameKey.String(l.name), errorKey.String(string(kind))) })
 }
 
 func (s *sets) failed(kind limit.ErrorKind) *set {

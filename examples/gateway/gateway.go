@@ -25,17 +25,19 @@ import (
 const (
 	userPrefix   = "limit:"            // limit:<user>:<uri>: a sliding log
 	thresholds   = "rate:limit:config" // the hash of what was changed for single keys
-	clientPrefix = "gateway:"          // gateway:client:<address>, gateway:admin:<address>: RateLimiters
+	clientPrefix = "gateway:"          // gateway:client:<address>, gateway:admin:<address>, gateway:tokens:<user>: RateLimiters
 	shopLimiter  = "gateway:shop"      // a RateLimiter
 )
 
 type config struct {
 	rdb           *redis.Client
 	greeter, shop *url.URL
+	chat          *url.URL          // a language model
 	transport     http.RoundTripper // to the services
 	token         string
 	perClient     int64         // requests a minute
 	shopRate      int64         // requests a second
+	tokens        int64         // of the model, a minute
 	timeout       time.Duration // of what is asked of Redis, and of waiting for the shop
 	failure       limit.Failure // what answers while Redis does not
 	meters        metric.MeterProvider
@@ -60,6 +62,7 @@ func newGateway(cfg config) *gateway {
 	routes := http.NewServeMux()
 	routes.Handle("GET /hello", g.limited("hello", httplimit.Rate{Period: 30 * time.Second, Threshold: 2})(g.proxy(cfg.greeter)))
 	routes.Handle("/orders", g.limited("orders", httplimit.Rate{})(g.paced(g.proxy(cfg.shop)))) // 3 a minute
+	routes.Handle("POST /chat", g.model())
 
 	// A user is who the client says it is, and can be another one each time. Its
 	// address it can't choose.
@@ -145,7 +148,7 @@ func user(r *http.Request) string {
 	return "nobody"
 }
 
-func (g *gateway) proxy(service *url.URL) http.Handler {
+func (g *gateway) proxy(service *url.URL) *httputil.ReverseProxy {
 	return &httputil.ReverseProxy{
 		Rewrite: func(r *httputil.ProxyRequest) {
 			r.SetURL(service)

@@ -114,10 +114,11 @@ func (s *services) RoundTrip(r *http.Request) (*http.Response, error) {
 
 // inMemory returns a gateway whose services are in memory.
 func inMemory(rdb *redis.Client, log io.Writer, quota int64, failure limit.Failure) (*gateway, *services) {
-	transport := &services{host: map[string]http.Handler{"greeter": greeter(), "shop": shop()}}
+	transport := &services{host: map[string]http.Handler{"greeter": greeter(), "shop": shop(), "chat": chat()}}
+	at := func(host string) *url.URL { return &url.URL{Scheme: "http", Host: host} }
 	return newGateway(config{
-		rdb: rdb, greeter: &url.URL{Scheme: "http", Host: "greeter"}, shop: &url.URL{Scheme: "http", Host: "shop"}, transport: transport,
-		token: token, perClient: quota, shopRate: plenty, timeout: time.Minute, failure: failure,
+		rdb: rdb, greeter: at("greeter"), shop: at("shop"), chat: at("chat"), transport: transport,
+		token: token, perClient: quota, shopRate: plenty, tokens: plenty, timeout: time.Minute, failure: failure,
 		log: slog.New(slog.NewTextHandler(log, nil)),
 	}), transport
 }
@@ -211,7 +212,7 @@ func quotas(t testing.TB, h http.Header) map[string][3]int64 {
 // ours reports whether a key of Redis begins as the gateway's do.
 func ours(key string) bool {
 	key = strings.TrimPrefix(key, "{")
-	prefixes := []string{userPrefix, clientPrefix + "client:", clientPrefix + "admin:", shopLimiter}
+	prefixes := []string{userPrefix, clientPrefix + "client:", clientPrefix + "admin:", clientPrefix + "tokens:", shopLimiter}
 	return key == thresholds || slices.ContainsFunc(prefixes, func(prefix string) bool { return strings.HasPrefix(key, prefix) })
 }
 

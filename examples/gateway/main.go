@@ -1,6 +1,6 @@
-// Command gateway is an example: a reverse proxy before two small services that
-// limits each user by route and each client by address, and whose limits can be
-// changed while it runs. README.md shows what to try.
+// Command gateway is an example: a reverse proxy before three small services that
+// limits each user by route and by the tokens of a language model, and each client
+// by address. The limits can be changed while it runs. README.md shows what to try.
 //
 //	go run -C examples/gateway .
 package main
@@ -46,6 +46,7 @@ func run(ctx context.Context, args []string, stdout, stderr io.Writer) error {
 	token := flags.String("token", "", "the `secret` that /admin/ asks for; without it, a new one")
 	perClient := flags.Int64("per-client", 600, "how many requests a minute each address may make, and as many to /admin/")
 	shopRate := flags.Int64("shop-rate", 100, "how many requests a second the shop gets in all; others wait")
+	tokens := flags.Int64("tokens", 1000, "how many tokens a minute of the language model each user may use")
 	timeout := flags.Duration("timeout", httplimit.DefaultTimeout, "how long Redis may take, and a request wait for the shop")
 	failure := limit.FailClosed()
 	flags.Func("failure", "what answers while Redis does not: `closed` refuses all, open lets all pass, local limits in this process (default closed)",
@@ -76,6 +77,11 @@ func run(ctx context.Context, args []string, stdout, stderr io.Writer) error {
 		return err
 	}
 	defer stopShop()
+	chatURL, stopChat, err := start("127.0.0.1:0", chat(), log)
+	if err != nil {
+		return err
+	}
+	defer stopChat()
 	meters, metrics, stopMetrics, err := newMetrics()
 	if err != nil {
 		return err
@@ -84,8 +90,8 @@ func run(ctx context.Context, args []string, stdout, stderr io.Writer) error {
 	transport := &http.Transport{MaxIdleConnsPerHost: 100, IdleConnTimeout: time.Minute}
 	defer transport.CloseIdleConnections()
 	g := newGateway(config{
-		rdb: rdb, greeter: greeterURL, shop: shopURL, transport: transport,
-		token: *token, perClient: *perClient, shopRate: *shopRate, timeout: *timeout, failure: failure,
+		rdb: rdb, greeter: greeterURL, shop: shopURL, chat: chatURL, transport: transport,
+		token: *token, perClient: *perClient, shopRate: *shopRate, tokens: *tokens, timeout: *timeout, failure: failure,
 		meters: meters, metrics: metrics, log: log,
 	})
 	defer g.close()
@@ -105,6 +111,7 @@ Try, and repeat:
 
 curl -i -H 'X-User: ann' %[1]s/hello
 curl -i -H 'X-User: ann' -d tea %[1]s/orders
+curl -i -H 'X-User: ann' -d '{"prompt": "Say hello", "words": 20}' %[1]s/chat
 
 More for ann, at the next decision:
 

@@ -2,10 +2,12 @@ package main
 
 import (
 	"context"
+	"encoding/json"
 	"fmt"
 	"io"
 	"net"
 	"net/http"
+	"strings"
 	"sync/atomic"
 
 	"github.com/alicebob/miniredis/v2"
@@ -63,5 +65,34 @@ func shop() http.Handler {
 		}
 		w.Header().Set("Content-Type", "text/plain; charset=utf-8")
 		fmt.Fprintf(w, "%d orders\n", orders.Load())
+	})
+}
+
+// chat is the third: a language model that says hello as often as it is asked to. A word is
+// a token. The usage is in the answer or, of one that is streamed, in its last event.
+func chat() http.Handler {
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		var asked struct {
+			Prompt string
+			Words  int
+			Stream bool
+		}
+		err := json.NewDecoder(http.MaxBytesReader(w, r.Body, 1<<16)).Decode(&asked)
+		if err != nil || asked.Words < 0 || asked.Words > 10_000 {
+			http.Error(w, `want {"prompt": "...", "words": 20, "stream": false}`, http.StatusBadRequest)
+			return
+		}
+		usage := fmt.Sprintf(`"usage":{"total_tokens":%d}`, len(strings.Fields(asked.Prompt))+asked.Words)
+		if !asked.Stream {
+			w.Header().Set("Content-Type", "application/json")
+			fmt.Fprintf(w, `{"text":%q,%s}`+"\n", strings.Repeat("hello ", asked.Words), usage)
+			return
+		}
+		w.Header().Set("Content-Type", "text/event-stream")
+		for range asked.Words {
+			fmt.Fprint(w, "data: {\"text\":\"hello \"}\n\n")
+			_ = http.NewResponseController(w).Flush()
+		}
+		fmt.Fprintf(w, "data: {%s}\n\ndata: [DONE]\n\n", usage)
 	})
 }

@@ -19,8 +19,21 @@ import (
 type Outcome struct {
 	Decision limit.Decision
 	GiveBack func(context.Context) error // nil where nothing can be given back
+	Settle   settle                      // nil if nothing can be settled
 	Err      error
 	Panicked any // what the limiter panicked with, for the caller to go on with
+}
+
+// settle sets a grant's cost to what it was.
+type settle func(ctx context.Context, actual int64) error
+
+// An attempt is what a limiter is asked.
+type attempt struct {
+	limiter limit.Limiter
+	key     string
+	n       int64
+	settled bool          // a grant is to be settled later, if the limiter can do that
+	timeout time.Duration // of giving back what came too late, as by [Afterwards]
 }
 
 // Call is a call of a limiter in a goroutine of its own: that is what bounds one
@@ -32,16 +45,15 @@ type Call struct {
 	most    time.Duration // that the caller waits, 0 for no bound
 }
 
-// begin asks limiter for n permits of key, which is guarded if the limiter has
+// begin asks the limiter for n permits of the key, which is guarded if the limiter has
 // second keys ([keypart.Guard]), and tells heard, if there is one, what it said and how
-// long that took. The outcome is to be awaited with the same ctx. Giving back what came too
-// late is bounded by timeout, as by [Afterwards].
-func begin(ctx context.Context, limiter limit.Limiter, key string, n int64, timeout time.Duration, heard func(Outcome, time.Duration)) *Call {
-	key = guarded(limiter, key)
+// long that took. The outcome is to be awaited with the same ctx.
+func (a attempt) begin(ctx context.Context, heard func(Outcome, time.Duration)) *Call {
+	a.key = guarded(a.limiter, a.key)
 	c := &Call{done: make(chan Outcome, 1)}
 	go func() {
 		start := time.Now()
-		o := take(ctx, limiter, key, n)
+		o := a.take(ctx)
 		if heard != nil {
 			heard(o, time.Since(start))
 		}
@@ -50,7 +62,7 @@ func begin(ctx context.Context, limiter limit.Limiter, key string, n int64, time
 			return
 		}
 		if o.GiveBack != nil {
-			giving, cancel := Afterwards(ctx, timeout)
+			giving, cancel := Afterwards(ctx, a.timeout)
 			defer cancel()
 			// There is no one left to tell a failure: it leaves the limit tighter,
 			// not wider.
@@ -75,16 +87,40 @@ func ended(o Outcome) *Call {
 	return c
 }
 
-func take(ctx context.Context, limiter limit.Limiter, key string, n int64) (o Outcome) {
+func (a attempt) take(ctx context.Context) (o Outcome) {
 	defer func() {
 		if v := recover(); v != nil {
 			o = Outcome{Panicked: v}
 		}
 	}()
-	if returner, ok := limiter.(limit.Returner); ok {
-		o.Decision, o.GiveBack, o.Err = returner.TakeReturnable(ctx, key, n)
+	if a.settled {
+		if o = a.reserve(ctx); !errors.Is(o.Err, limit.ErrUnsupported) {
+			return o
+		}
+		// It is limited nevertheless.
+		cannot := o.Err
+		o = Outcome{Settle: func(context.Context, int64) error { return cannot }}
+	}
+	if returner, ok := a.limiter.(limit.Returner); ok {
+		o.Decision, o.GiveBack, o.Err = returner.TakeReturnable(ctx, a.key, a.n)
 	} else {
-		o.Decision, o.Err = limiter.Take(ctx, key, n)
+		o.Decision, o.Err = a.limiter.Take(ctx, a.key, a.n)
+	}
+	return o
+}
+
+// reserve takes permits whose cost is settled later. The error is limit.ErrUnsupported if
+// the limiter can't do that.
+func (a attempt) reserve(ctx context.Context) (o Outcome) {
+	reserver, ok := a.limiter.(limit.Reserver)
+	if !ok {
+		o.Err = fmt.Errorf("%w: the limiter is no limit.Reserver, such as those of Client.Keyed are", limit.ErrUnsupported)
+		return o
+	}
+	var settle settle
+	if o.Decision, settle, o.Err = reserver.TakeReserved(ctx, a.key, a.n); o.Err == nil && o.Decision.Granted {
+		o.Settle = settle
+		o.GiveBack = func(ctx context.Context) error { return settle(ctx, 0) }
 	}
 	return o
 }

@@ -23,13 +23,14 @@ type Limit struct {
 	breaker  *outage.Breaker // nil: each request is asked about
 	observer *observe.Observer
 	shadow   bool
+	settled  bool // grants are settled later
 }
 
 // Limit returns the Limit of that name. Its own fallback, if it has one, comes before
 // what the options say. window is the span that its limit speaks of, nil where that is
 // not known.
 func (o *Options) Limit(name string, limiter, own limit.Limiter, window func() time.Duration) (*Limit, error) {
-	l := &Limit{Name: name, limiter: limiter, fallback: own, observer: o.observer, shadow: o.Shadow}
+	l := &Limit{Name: name, limiter: limiter, fallback: own, observer: o.observer, shadow: o.Shadow, settled: o.Settled}
 	if l.fallback == nil {
 		l.fallback = o.Fallback
 	}
@@ -87,17 +88,17 @@ var (
 )
 
 // begin asks the limiter, unless it is known to leave requests undecided.
-func (l *Limit) begin(ctx context.Context, key string, n int64, timeout time.Duration) *Call {
+func (l *Limit) begin(ctx context.Context, a attempt) *Call {
 	if l.breaker == nil {
-		return begin(ctx, l.limiter, key, n, timeout, nil)
+		return a.begin(ctx, nil)
 	}
 	switch l.breaker.Admit() {
 	case outage.NotSent:
 		return ended(Outcome{Err: errNotAsked})
 	case outage.Probing:
-		return l.probe(ctx, key, n, timeout)
+		return l.probe(ctx, a)
 	default:
-		c := begin(ctx, l.limiter, key, n, timeout, l.heard)
+		c := a.begin(ctx, l.heard)
 		c.counts = true
 		return c
 	}
@@ -112,8 +113,8 @@ func (l *Limit) heard(o Outcome, took time.Duration) {
 
 // probe asks the limiter to see whether it decides again. It has its time for that: the
 // caller does not wait for long, and may be gone when the answer comes.
-func (l *Limit) probe(ctx context.Context, key string, n int64, timeout time.Duration) *Call {
-	asking, cancel := Afterwards(ctx, timeout)
+func (l *Limit) probe(ctx context.Context, a attempt) *Call {
+	asking, cancel := Afterwards(ctx, a.timeout)
 	var once sync.Once
 	finish := func(answers bool) {
 		once.Do(func() {
@@ -123,7 +124,7 @@ func (l *Limit) probe(ctx context.Context, key string, n int64, timeout time.Dur
 		})
 	}
 	stop := context.AfterFunc(asking, func() { finish(false) }) // it may not heed its context
-	c := begin(asking, l.limiter, key, n, timeout, func(o Outcome, took time.Duration) {
+	c := a.begin(asking, func(o Outcome, took time.Duration) {
 		l.heard(o, took)
 		stop()
 		cancel()

@@ -20,6 +20,7 @@ type Options struct {
 	Failure  *limit.Failure // nil: FailClosed, and each request is asked about
 	Fallback limit.Limiter  // nil: none
 	Shadow   bool
+	Settled  bool // handlers settle what requests cost
 
 	observer *observe.Observer
 }
@@ -69,6 +70,12 @@ func (o *Options) SetTagged() error {
 // SetShadow does what WithShadow says.
 func (o *Options) SetShadow() error {
 	o.Shadow = true
+	return nil
+}
+
+// SetSettled does what WithSettle says.
+func (o *Options) SetSettled() error {
+	o.Settled = true
 	return nil
 }
 

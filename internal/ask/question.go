@@ -22,6 +22,7 @@ type Question struct {
 	Failure  error                       // of the limiter, even if another answered
 	Start    time.Time
 
+	settle settle       // nil if nothing can be settled
 	by     limit.Source // who is asked
 	costly error        // what was said where too costly
 }
@@ -42,10 +43,14 @@ const (
 // Begin asks the limiter that is next. The outcome is to be awaited with the same ctx.
 func (q *Question) Begin(ctx context.Context, n int64, timeout time.Duration) *Call {
 	q.Asked = q.Next
+	a := attempt{limiter: q.Next, key: q.Key, n: n, settled: q.Limit.settled, timeout: timeout}
 	if q.by == limit.FromLimiter {
-		return q.Limit.begin(ctx, q.Key, n, timeout)
+		return q.Limit.begin(ctx, a)
 	}
-	return begin(ctx, q.Next, q.Key, n, timeout, nil)
+	if _, can := q.Next.(limit.Reserver); !can {
+		a.settled = false // an outage is no reason for Settle to fail
+	}
+	return a.begin(ctx, nil)
 }
 
 // Await waits for the call until bounded, the context that it was begun with, ends. It
@@ -58,7 +63,7 @@ func (q *Question) Await(ctx, bounded context.Context, c *Call) (panicked any) {
 		q.Limit.count(ctx, o, q.Start)
 	}
 	if o.Panicked == nil {
-		q.settle(ctx, o)
+		q.conclude(ctx, o)
 	}
 	return o.Panicked
 }
@@ -73,18 +78,18 @@ func (q *Question) Wait(ctx context.Context, w Waiter, n int64) {
 		o.Decision.Granted = true
 		o.GiveBack = func(ctx context.Context) error { return w.Release(ctx, key, n) }
 	}
-	q.settle(ctx, o)
+	q.conclude(ctx, o)
 }
 
-func (q *Question) settle(ctx context.Context, o Outcome) {
+func (q *Question) conclude(ctx context.Context, o Outcome) {
 	q.Next = nil
 	switch {
 	case o.Err == nil && o.Decision.Granted && o.Decision.Limit == 0:
-		q.State, q.GiveBack = Open, o.GiveBack // the limiter itself lets all pass for now
+		q.State, q.GiveBack, q.settle = Open, o.GiveBack, o.Settle // the limiter itself lets all pass for now
 	case o.Err == nil:
 		q.Decision, q.GiveBack, q.State = o.Decision, o.GiveBack, Refused
 		if o.Decision.Granted {
-			q.State = Granted
+			q.State, q.settle = Granted, o.Settle
 		}
 		if s := q.Limit.share; s != nil && q.by == limit.FromLimiter {
 			s.learn(q.Key, o.Decision.Limit)

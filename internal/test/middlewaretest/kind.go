@@ -5,6 +5,7 @@ package middlewaretest
 
 import (
 	"context"
+	"strings"
 	"sync"
 	"testing"
 	"time"
@@ -51,9 +52,12 @@ type Kind[O, K any] struct {
 	WithName         func(string) O
 	WithObserver     func(limit.Observer) O
 	WithPrefix       func(string) O
+	WithSettle       func() O // nil: no handler
 	WithShadow       func() O
 	WithSkip         func(skip bool) O
 	WithTimeout      func(time.Duration) O
+
+	Settle func(ctx context.Context, actual int64) error
 
 	Bad map[string][]O // options that make no sense, besides those that all kinds have
 }
@@ -108,7 +112,13 @@ func (k Kind[O, K]) Run(t *testing.T) {
 		"ManyCallers":    k.testManyCallers,
 		"RedisDown":      k.testRedisDown,
 		"RedisHangs":     k.testRedisHangs,
+		"Settle":         k.testSettle,
+		"SettleLate":     k.testSettleLate,
+		"SettleInRedis":  k.testSettleInRedis,
 	} {
+		if strings.HasPrefix(name, "Settle") && k.WithSettle == nil {
+			continue
+		}
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			test(t)

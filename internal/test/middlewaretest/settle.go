@@ -1,0 +1,150 @@
+package middlewaretest
+
+import (
+	"context"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"github.com/rratelimiter/rratelimiter"
+	"github.com/rratelimiter/rratelimiter/internal/test/redistest"
+	"github.com/rratelimiter/rratelimiter/limit"
+)
+
+// A Reserver is a Fake of which one grant can be settled.
+type Reserver struct {
+	*Fake
+
+	Cannot, Fails error   // what it says instead of reserving, and of settling
+	Settled       []int64 // with what it was
+}
+
+// TakeReserved is Take with a function that settles.
+func (r *Reserver) TakeReserved(ctx context.Context, key string, n int64) (limit.Decision, func(context.Context, int64) error, error) {
+	if r.Cannot != nil {
+		return limit.Decision{}, nil, r.Cannot
+	}
+	d, err := r.Take(ctx, key, n)
+	return d, func(_ context.Context, actual int64) error {
+		if len(r.Settled) > 0 {
+			return limit.ErrSettled
+		}
+		if r.Fails == nil {
+			r.Settled = append(r.Settled, actual)
+		}
+		return r.Fails
+	}, err
+}
+
+type handlerKey struct{}
+
+// Handle does what a test wants of a handler with that context. Handlers call it.
+func Handle(ctx context.Context) {
+	if f, ok := ctx.Value(handlerKey{}).(func(context.Context)); ok {
+		f(ctx)
+	}
+}
+
+// Handled returns a context with which Handle calls f.
+func Handled(ctx context.Context, f func(context.Context)) context.Context {
+	return context.WithValue(ctx, handlerKey{}, f)
+}
+
+// settling makes a request whose handler settles it with each number, and returns what it gets.
+func (k Kind[O, K]) settling(t testing.TB, r *rig, numbers ...int64) (errs []error) {
+	t.Helper()
+	ctx := Handled(t.Context(), func(ctx context.Context) {
+		for _, n := range numbers {
+			errs = append(errs, k.Settle(ctx, n))
+		}
+	})
+	assert.Equal(t, Passed, r.handle(ctx, "").Verdict)
+	return errs
+}
+
+func (k Kind[O, K]) testSettle(t *testing.T) {
+	reserver := func() *Reserver { return &Reserver{Fake: Grants()} }
+	fallback := reserver()
+	refuses, down := Says(limit.Decision{Limit: 5, RetryAfter: time.Second}, nil), Says(limit.Decision{}, errDown)
+	option := []O{k.WithSettle()}
+	for name, c := range map[string]struct {
+		limiter limit.Limiter
+		opts    []O
+		want    error // of Settle; if it is nil, the second call is ErrSettled
+		settled []int64
+	}{
+		"reserved":     {reserver(), option, nil, []int64{3}},
+		"not asked to": {&Reserver{Fake: Grants(), Cannot: errDown}, nil, limit.ErrInvalidConfig, nil},
+		"can't":        {&Returner{Fake: Grants()}, option, limit.ErrUnsupported, nil},
+		"can't now":    {&Reserver{Fake: Grants(), Cannot: limit.ErrUnsupported}, option, limit.ErrUnsupported, nil},
+		"fails":        {&Reserver{Fake: Grants(), Fails: limit.ErrUnavailable}, option, limit.ErrUnavailable, nil},
+		"skipped":      {reserver(), append(option, k.WithSkip(true)), nil, nil},
+		"free":         {reserver(), append(option, k.WithCost(0)), nil, nil},
+		"shadow":       {reserver(), append(option, k.WithShadow()), nil, []int64{3}},
+		"in shadow":    {&Reserver{Fake: refuses}, append(option, k.WithShadow()), nil, nil},
+		"key failed":   {reserver(), append(option, k.WithShadow(), k.WithKey(k.Text("", errDown))), nil, nil},
+		"open":         {&Reserver{Fake: down}, append(option, k.WithFailure(limit.FailOpen())), nil, nil},
+		"fallback":     {&Reserver{Fake: down}, append(option, k.WithFallback(Grants())), nil, nil},
+		"reserves too": {&Reserver{Fake: down}, append(option, k.WithFallback(fallback)), nil, nil},
+	} {
+		t.Run(name, func(t *testing.T) {
+			r := k.rig(t, c.limiter, c.opts...)
+			errs := k.settling(t, r, -1, 3, 3)
+			assert.Error(t, errs[0])
+			require.ErrorIs(t, errs[1], c.want)
+			if c.want == nil {
+				c.want = limit.ErrSettled
+			}
+			require.ErrorIs(t, errs[2], c.want)
+			if reserver, ok := c.limiter.(*Reserver); ok {
+				assert.Equal(t, c.settled, reserver.Settled)
+			}
+		})
+	}
+	assert.Equal(t, []int64{3}, fallback.Settled)
+	panics := reserver()
+	ctx := Handled(t.Context(), func(context.Context) { panic("oops") })
+	assert.PanicsWithValue(t, "oops", func() { k.rig(t, panics, option...).handle(ctx, "") })
+	assert.Empty(t, panics.Settled, "the estimate stays")
+	assert.ErrorIs(t, k.Settle(t.Context(), 1), limit.ErrInvalidConfig)
+}
+
+// What is granted too late is given back.
+func (k Kind[O, K]) testSettleLate(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		late := &Reserver{Fake: Deaf(time.Minute)}
+		k.rig(t, late, k.WithSettle()).ask(Unavailable, context.DeadlineExceeded)
+		time.Sleep(time.Hour)
+		synctest.Wait()
+		assert.Equal(t, []int64{0}, late.Settled)
+	})
+}
+
+// A limiter in Redis is charged what requests have cost, and else answers as by Take.
+func (k Kind[O, K]) testSettleInRedis(t *testing.T) {
+	redistest.Virtual(t, func(t *testing.T, rdb *redis.Client) {
+		client := rratelimiter.New(rdb)
+		defer func() { assert.NoError(t, client.Close(t.Context())) }()
+		keyed := client.Keyed("", rratelimiter.Config{Rate: 10, Interval: 10 * time.Second})
+		plain := k.rig(t, keyed, k.WithPrefix("plain:"), k.WithCost(4))
+		settled := k.rig(t, keyed, k.WithPrefix("settled:"), k.WithCost(4), k.WithSettle())
+		for _, want := range []Verdict{Passed, Passed, Refused} {
+			assert.Equal(t, plain.ask(want), settled.ask(want), "without Settle")
+		}
+		k.rig(t, keyed, k.WithCost(11), k.WithSettle()).ask(Refused)
+		time.Sleep(10 * time.Second)
+		for range 5 {
+			assert.Equal(t, []error{nil}, k.settling(t, settled, 1))
+		}
+		assert.Equal(t, k.figures(10, 1), settled.ask(Passed).Figures)
+		time.Sleep(10 * time.Second)
+		require.ErrorIs(t, k.settling(t, settled, 25, 25)[1], limit.ErrSettled)
+		assert.Equal(t, 10*time.Second, settled.ask(Refused).RetryAfter.Round(time.Second))
+		time.Sleep(10*time.Second + k.Exact)
+		settled.ask(Passed)
+	})
+}
