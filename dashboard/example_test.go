@@ -48,7 +48,7 @@ func ExampleHandler() {
 	mux.Handle("/limits/", http.StripPrefix("/limits", dashboard.Handler(dashboard.Config{
 		Redis:    rdb,
 		Hosts:    []string{"shop.example.com"}, // what browsers call this server
-		Observer: observer,                     // tells of refusals
+		Observer: observer,                     // reports refusals
 		Write:    true,
 		Authorize: func(r *http.Request, action dashboard.Action) (string, error) {
 			user := login(r)
