@@ -229,7 +229,7 @@ func TestARepeatedChargeMeetsALostKey(t *testing.T) {
 				require.NoError(t, err)
 			}
 			require.NoError(t, rdb.Eval(t.Context(), Acquire.Source, all, member(1), 1, "1000 3600000 0 0").Err())
-			assert.True(t, rdb.ZScore(t.Context(), all[3], other(2)).Val() > 0)
+			assert.Positive(t, rdb.ZScore(t.Context(), all[3], other(2)).Val())
 		}
 	})
 }
