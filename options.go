@@ -248,8 +248,8 @@ type Lease struct {
 // much is taken ahead, when it goes back, and what Take then tells.
 //
 // TryAcquire, Acquire, Take and TakeUpTo are served so, and through [Client.Keyed] the
-// middleware. To others, Peek, AvailablePermits and TryAcquireAll included, permits of a
-// lease are in use. Changes by other programs are noticed when the lease ends, and a
+// middleware. To others, Reserve, Peek, AvailablePermits and TryAcquireAll included, permits
+// of a lease are in use. Changes by other programs are noticed when the lease ends, and a
 // limiter with a KeepAlive time may go earlier by the lease's life. A lease belongs to its
 // handle, so keep the handle.
 //

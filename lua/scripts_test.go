@@ -203,6 +203,37 @@ func TestTheLastThirtyOneAttemptsAreNoted(t *testing.T) {
 	})
 }
 
+// A repeated charge ends though a key of a limiter with many members is lost. If it was made
+// before, it leaves a lost configuration as it is.
+func TestARepeatedChargeMeetsALostKey(t *testing.T) {
+	t.Parallel()
+	redistest.Engines(t, func(t *testing.T, rdb *redis.Client) {
+		for lost, made := range []int{0, 0, 1, 1} {
+			name := redistest.Name(t)
+			all := redisson.KeysOf(name, "id").List()
+			now := float64(time.Now().UnixMilli())
+			rows := []redis.Z{{Score: now, Member: other(2)}}[:made]
+			for i := range 600 {
+				rows = append(rows, redis.Z{Score: now, Member: memberOf(t, codec.LayoutD2, i)})
+			}
+			require.NoError(t, rdb.ZAdd(t.Context(), all[3], rows...).Err())
+			require.NoError(t, rdb.HSet(t.Context(), name, "rate", 1000, "interval", 3600000, "type", 0).Err())
+			require.NoError(t, rdb.Set(t.Context(), all[1], 400-2*made, 0).Err())
+			require.NoError(t, rdb.Del(t.Context(), all[lost%2]).Err())
+			var answer any = []any{"again", ""}
+			for calls := 0; answer != int64(-2); calls++ {
+				require.Less(t, calls, 20)
+				var err error
+				args := []any{member(3), 5, other(2), 0, 0, "60000", answer.([]any)[1], "1000 3600000 0 0"}
+				answer, err = rdb.Eval(t.Context(), SettleReservation.Source, all, args...).Result()
+				require.NoError(t, err)
+			}
+			require.NoError(t, rdb.Eval(t.Context(), Acquire.Source, all, member(1), 1, "1000 3600000 0 0").Err())
+			assert.Positive(t, rdb.ZScore(t.Context(), all[3], other(2)).Val())
+		}
+	})
+}
+
 // memberOf returns a member for one permit, with an id of its own.
 func memberOf(t *testing.T, layout codec.Layout, n int) string {
 	t.Helper()

@@ -48,18 +48,18 @@ local now = tonumber(clock())
 local searched = string.match(token, '^find:') and token or nil
 
 -- What an earlier run has charged. Where others have given back all of it, it is charged
--- again.
+-- again. A token of a step below says that the search is over.
 if more > 0 then
   local charged, again, done = nil, nil, was_answered(fields[5], identity)
   if not done and age ~= '' then
-    charged, again = find(permits_key, {charge}, false, now - tonumber(age), searched or '')
+    charged, again = find(permits_key, {charge}, false, now - tonumber(age), token)
     if again then
       return {'again', again}
     end
   elseif not done and redis.call('ZSCORE', permits_key, charge) then
     return {'taken'}
   end
-  if charged and age ~= '' then
+  if charged and age ~= '' and not new then
     first_write(permits_key, true)
     mark_answered(KEYS[1], fields[5], identity, now)
   end

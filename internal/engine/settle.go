@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"time"
 
+	"github.com/rratelimiter/rratelimiter/internal/lane"
 	"github.com/rratelimiter/rratelimiter/internal/redisson"
 	"github.com/rratelimiter/rratelimiter/internal/script"
 	"github.com/rratelimiter/rratelimiter/limit"
@@ -45,6 +46,9 @@ func (s *settlement) settle(ctx context.Context, used int64, then func(error)) e
 		defer e.leave(g)
 		err := s.run(context.WithoutCancel(ctx), used)
 		g.mu.Lock()
+		if err == nil && used > s.permits {
+			g.hear(outcome{Outcome: lane.Outcome{Taken: used - s.permits}}, s.sent)
+		}
 		g.returns--
 		g.next(e.clock.Now())
 		g.mu.Unlock()

@@ -341,6 +341,17 @@ func TestAReservationPassesByTheLease(t *testing.T) {
 		require.NoError(t, r.Settle(t.Context(), 1))
 		require.NoError(t, more.Settle(t.Context(), 7))
 		assert.Equal(t, before-3, limitertest.Available(t, s.Other))
+
+		for range 20 {
+			limitertest.MustAcquire(t, s.RateLimiter, 1)
+		}
+		last := reserve(t, s.RateLimiter, 1)
+		d, err := s.Take(t.Context(), 1)
+		require.NoError(t, err)
+		require.NoError(t, last.Settle(t.Context(), 3))
+		after, err := s.Take(t.Context(), 1)
+		require.NoError(t, err)
+		assert.Equal(t, d.Remaining-3, after.Remaining, "from memory, less what was charged")
 	})
 }
 
