@@ -21,13 +21,13 @@ import (
 // change that as they do for [New]. A redirect is a request of its own. The same request is given
 // to base once at most. It is not changed, nor is the response, whose body nobody else reads.
 //
-// A request waits for its permits until its context or [WithWait] ends. It fails at once if its
-// deadline comes before the limiter can grant it. A limiter with the methods Acquire and Release
-// of a KeyedLimiter waits itself, so that requests of this program are served in order and
-// learn of permits that it releases: for such a limiter WithWait is the only bound beside the
-// context, and its own call timeout stands in for [WithTimeout]. All others, and those with several
-// policies, WithFailure or WithFallback, are asked again when they said that they could grant,
-// in no order.
+// A request waits for its permits until its context or [WithWait] ends. A limiter with the methods
+// Acquire and Release of a KeyedLimiter waits itself, so that requests of this program are served
+// in order and learn of permits that it releases: for such a limiter WithWait is the only bound
+// beside the context, and its own call timeout stands in for [WithTimeout]. All others, and those
+// with several policies, WithFailure or WithFallback, are asked again when they said that they could
+// grant, in no order. There a request fails at once if its deadline comes before that, and with
+// WithWait(0) or during an upstream's Retry-After everywhere.
 //
 // An upstream that answers 429 or 503 with Retry-After, in seconds or as a date, stops the
 // requests of the same key for so long, at most as long as [WithPause] allows. With several policies

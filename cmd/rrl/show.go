@@ -163,6 +163,9 @@ func printState(line func(format string, args ...any), st *look.State, rate *int
 		value = strconv.FormatInt(*st.Value, 10)
 	}
 	line("  free\t%s", free)
+	if st.Debt > 0 {
+		line("  debt\t%d: none is free until more than these have come back", st.Debt)
+	}
 	if st.Window {
 		line("  window\tends in %s; kept by a Redisson before 3.13.3, which records no single permits", formatTTL(st.ValueTTLMS))
 	}

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"slices"
 	"strconv"
+	"strings"
 	"testing"
 	"time"
 
@@ -134,6 +135,8 @@ func TestShowNamesAnomalies(t *testing.T) {
 				assert.EqualValues(t, test.free, *free)
 			}
 			text := s.rrl("show %q", limiter)
+			owes := strings.HasPrefix(fmt.Sprint(test.value), "-")
+			assert.Equal(t, owes, found.States[0].Debt > 0 && strings.Contains(text.stdout, "  debt "), text.stdout)
 			isError := func(kind string) bool { return look.ProblemOf(kind).Level == look.Error }
 			assert.Equal(t, slices.ContainsFunc(test.kinds, isError), text.code == exitNo)
 			for _, a := range found.Anomalies {

@@ -24,7 +24,7 @@ func (f *Findings) add(kind, format string, args ...any) {
 	*f = append(*f, Anomaly{kind, fmt.Sprintf(format, args...)})
 }
 
-// maxDebt is more than a rate that was lowered leaves a value below 0: what a
+// maxDebt is more than a value is below 0 without the members that were read: what a
 // member of the wrong layout reads as is in the thousands of millions.
 const maxDebt = 1 << 30
 

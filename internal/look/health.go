@@ -84,8 +84,8 @@ func (st *State) health() Health {
 	return HealthOf(false, free, false)
 }
 
-// tellUsedUp says when the next permit is free and since when there is none, if there
-// is none: nothing was granted since the newest member.
+// tellUsedUp says, if no permit is free, what is owed, when the next one is free and since
+// when there is none: nothing was granted since the newest member.
 func (st *State) tellUsedUp(s *snapshot, rate int64) {
 	if st.health() != UsedUp || st.Unreadable {
 		return
@@ -98,6 +98,7 @@ func (st *State) tellUsedUp(s *snapshot, rate int64) {
 	if st.Value != nil {
 		free = *st.Value + st.RunOut
 	}
+	st.Debt = max(-free, 0)
 	for i := range st.Permits {
 		p := &st.Permits[i]
 		if p.RanOut() || p.BackInMS == nil {

@@ -267,7 +267,7 @@ func plantBroken(t *testing.T, rdb *redis.Client, prefix string) {
 	sets := map[string]string{}
 	for name, state := range map[string]any{ // its value, and what is granted of it
 		"healthy": 6, "set": nil, "value": nil, "text": "\x1b[31m" + strings.Repeat("many", 1000), "member": nil, "mixed": 8, "debt": -3,
-		"misread": -9_999_999_999, "ttl": 10,
+		"misread": int64(-9_999_999_999), "ttl": 10, "owing": 11 - 1<<31,
 	} {
 		value, set := put(name, good...)
 		sets[name] = set
@@ -278,6 +278,7 @@ func plantBroken(t *testing.T, rdb *redis.Client, prefix string) {
 	for name, permits := range map[string]int{"healthy": 4, "mixed": 1, "debt": 2} {
 		limitertest.AddGrants(t, rdb, sets[name], time.Second, permits, 1)
 	}
+	limitertest.AddGrants(t, rdb, sets["owing"], time.Second, 1, 1<<31-1)
 	require.NoError(t, rdb.Set(t.Context(), sets["set"], "x", 0).Err())
 	require.NoError(t, rdb.RPush(t.Context(), "{"+prefix+":value}:value", "x").Err())
 	require.NoError(t, rdb.ZAdd(t.Context(), sets["member"], redis.Z{Score: 1, Member: "what is this"}).Err())
@@ -304,7 +305,7 @@ func TestBrokenLimiters(t *testing.T) {
 		prefix := redistest.Name(t)
 		plantBroken(t, rdb, prefix)
 		s := overview(t, NewReader(rdb, prefix+"*"), byUse())
-		assert.Equal(t, []int{13, 12}, []int{s.Known, s.Broken})
+		assert.Equal(t, []int{14, 12}, []int{s.Known, s.Broken})
 		last := s.Limiters[len(s.Limiters)-1]
 		assert.Equal(t, prefix+":healthy", last.Name, "what is broken comes first")
 		got := map[string]string{}
@@ -326,7 +327,7 @@ func TestBrokenLimiters(t *testing.T) {
 		mixed, _, _ := strings.Cut(got["mixed"], ", written")
 		got["mixed"] = mixed
 		assert.Equal(t, map[string]string{
-			"healthy": "", "set": "key {P:set}:permits is not a sorted set", "value": "key {P:value}:value is not a string",
+			"healthy": "", "owing": "", "set": "key {P:set}:permits is not a sorted set", "value": "key {P:value}:value is not a string",
 			"debt":    "key {P:debt}:value is -3, which no permits in use explain",
 			"misread": "key {P:misread}:value is -9999999999, which no permits in use explain",
 			"ttl":     "the rate expires, key {P:ttl}:value does not",

@@ -29,8 +29,9 @@ type State struct {
 	// told of the permits.
 	Unreadable bool `json:"-"`
 
-	// If no permit is free: when the next one is, as far as the members tell, and for
-	// how long none was granted.
+	// If no permit is free: how many more are in use than the rate, as work was settled that cost
+	// more, or the rate was lowered; when the next one is, as far as the members tell; for how long none was granted.
+	Debt     int64  `json:"debt,omitempty"`
 	NextMS   *int64 `json:"next_permit_ms,omitempty"`
 	UsedUpMS *int64 `json:"used_up_ms,omitempty"`
 

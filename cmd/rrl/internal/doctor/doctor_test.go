@@ -350,6 +350,26 @@ func TestSelfTestOfServersThatDoAll(t *testing.T) {
 	}
 }
 
+// A server that stops says nothing of what comes after, nor one that refuses this user.
+func TestSelfTestOfServersThatRefuse(t *testing.T) {
+	t.Parallel()
+	server := redistest.StartRedis(t)
+	r := selfTested(t, redistest.AddUser(t, server, nil, "+@all", "~other:*"))
+	assert.Equal(t, "this user may not do that: what the server does is not known", r.Findings[0].Reason)
+	proxy, stopped := redistest.StartProxy(t, server.Addr()), false
+	proxy.OnCommand(func(c redistest.Command) redistest.Action {
+		if stopped = stopped || c.Args[0] == "evalsha"; stopped {
+			return redistest.Cut
+		}
+		return redistest.Pass
+	})
+	r, err := SelfTest(t.Context(), proxy.Client(t, nil), "the server", "")
+	require.NoError(t, err)
+	require.Len(t, r.Findings, 2, "scripts were tried before")
+	assert.Equal(t, []any{"evalsha", Error}, []any{r.Findings[0].Check, r.Findings[0].Level})
+	assert.Contains(t, r.Findings[0].Text, "does not answer any more")
+}
+
 // In each of these a server does one thing otherwise: what is in a command is replaced.
 func TestSelfTestFindsWhatAServerDoesOtherwise(t *testing.T) {
 	t.Parallel()

@@ -3,6 +3,7 @@ package doctor
 import (
 	"context"
 	"crypto/rand"
+	"errors"
 	"fmt"
 	"strings"
 	"time"
@@ -15,6 +16,7 @@ import (
 const (
 	testPatience = 20 * time.Second // for one proof
 	testLife     = time.Minute      // of keys that can't be removed
+	pingPatience = 3 * time.Second
 )
 
 // proof is of one thing that the scripts need of a server.
@@ -78,21 +80,48 @@ func SelfTest(ctx context.Context, rdb redis.UniversalClient, name, pattern stri
 		if ctx.Err() != nil {
 			return nil, ctx.Err()
 		}
-		switch text := c.does; {
-		case err != nil:
-			level := Error
-			if c.part {
-				level = Warning
+		if err != nil {
+			if gone := silent(ctx, masters); gone != nil {
+				d.add(nil, c.name, Error, "a server does not answer any more: "+gone.Error(), "this and what comes after it could not be tried",
+					"find out why the server stopped, and run this again")
+				break
 			}
-			d.add(nil, c.name, level, err.Error(), c.cost, "use a server that does it, or do without; docs/servers.md says what is known of others")
-		case t.note != "":
-			d.add(nil, c.name, Note, t.note, "", "")
-		default:
-			d.fine(nil, c.name, text)
 		}
+		d.proved(c, t.note, err)
 	}
 	d.finish(start)
 	return &d.report, nil
+}
+
+// silent returns why one of the servers does not answer. What a check found then says
+// nothing of what the server can do.
+func silent(ctx context.Context, masters []*redis.Client) error {
+	ctx, cancel := context.WithTimeout(ctx, pingPatience)
+	defer cancel()
+	var errs []error
+	for _, n := range masters {
+		errs = append(errs, n.Ping(ctx).Err())
+	}
+	return errors.Join(errs...)
+}
+
+// proved notes what a check found.
+func (d *doctor) proved(c proof, note string, err error) {
+	level := Error
+	if c.part {
+		level = Warning
+	}
+	switch {
+	case redis.HasErrorPrefix(err, "NOPERM"):
+		d.add(nil, c.name, level, err.Error(), "this user may not do that: what the server does is not known",
+			"run it as a user who may do that, and with a PATTERN of names that it may use")
+	case err != nil:
+		d.add(nil, c.name, level, err.Error(), c.cost, "use a server that does it, or do without; docs/servers.md says what is known of others")
+	case note != "":
+		d.add(nil, c.name, Note, note, "", "")
+	default:
+		d.fine(nil, c.name, c.does)
+	}
 }
 
 // within runs a check within a bounded time, and removes its keys.
