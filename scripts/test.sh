@@ -124,12 +124,10 @@ beside_redisson() {
 	go test -vet=off -ldflags=-w -shuffle=on -timeout 30m ./compat_test/...
 }
 
-# begin NAME COMMAND runs it beside what follows, which goes first, and end NAME waits
-# for it.
+# begin NAME COMMAND runs it beside what follows, and end NAME waits for it.
 begin() {
 	"$2" >"$work/$1" 2>&1 &
 	echo $! >"$work/$1.pid"
-	renice -n 5 -p $! >/dev/null 2>&1 || true
 }
 
 end() {

@@ -332,12 +332,19 @@ func TestCompletionOffersLimiters(t *testing.T) {
 		return got.stdout
 	}
 	const noFiles = ":4\n"
+	offers := func(want, line string) { // a server that is too slow for a prompt offers nothing
+		t.Helper()
+		got := complete(line)
+		for end := time.Now().Add(time.Minute); got == noFiles && time.Now().Before(end); got = complete(line) {
+		}
+		assert.Equal(t, want+noFiles, got, line)
+	}
 	for _, command := range []string{"show", "acquire", "release", "try-set-rate", "set-rate", "update-rate", "expire", "delete", "migrate"} {
-		assert.Equal(t, "api:a\napi:b\n"+noFiles, complete(command+" api:"), command)
-		assert.Equal(t, "api[1]\n"+noFiles, complete(command+" api["), command)
+		offers("api:a\napi:b\n", command+" api:")
+		offers("api[1]\n", command+" api[")
 		assert.Equal(t, noFiles, complete(command+` orders ""`), command)
 	}
-	assert.Equal(t, "orders\n"+noFiles, complete("ls o"))
+	offers("orders\n", "ls o")
 	assert.Equal(t, "take\nthreshold\ntop\ntry-set-rate\n"+noFiles, complete("help t"))
 	assert.Equal(t, "overall\nper-client\n"+noFiles, complete(`set-rate orders --type ""`))
 	for _, line := range []string{`threshold ""`, `version ""`, `demo counter ""`, `set-rate orders ""`} {
