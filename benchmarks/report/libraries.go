@@ -1,11 +1,9 @@
 package report
 
 import (
-	"encoding/csv"
 	"maps"
 	"slices"
 	"strconv"
-	"strings"
 
 	"github.com/rratelimiter/rratelimiter/benchmarks/peer"
 )
@@ -46,8 +44,6 @@ func median(s Summary, unit float64) string {
 
 // loadsCSV is the appendix: every load of every library, a line each.
 func loadsCSV(r *Results) string {
-	var b strings.Builder
-	w := csv.NewWriter(&b)
 	rows := [][]string{{
 		"library", "callers", "limiters", "network", "answers", "decisions/s", "lowest", "highest",
 		"p50 us", "p99 us", "server us", "server CPU us", "client CPU us",
@@ -68,6 +64,5 @@ func loadsCSV(r *Results) string {
 		}
 		rows = append(rows, row)
 	}
-	_ = w.WriteAll(rows) // a Builder takes everything
-	return b.String()
+	return csvText(rows)
 }

@@ -23,7 +23,6 @@ var tables = map[string]func(*Results) string{
 	"alone":       aloneTable,
 	"turns":       turnsTable,
 	"libraries":   librariesTable,
-	"setup":       setupTable,
 	"throughput":  func(r *Results) string { return r.both(Rate, r.thousands) },
 	"network":     func(r *Results) string { return r.byLoad(Rate, Delayed, Granting, r.thousands) },
 	"latency":     func(r *Results) string { return r.both(P50, r.medians(P50, P99)) },

@@ -194,14 +194,17 @@ func figuresTable(r *Results, onlyMissed bool) string {
 
 // figuresCSV has all figures.
 func figuresCSV(r *Results) string {
-	var b strings.Builder
-	w := csv.NewWriter(&b)
 	rows := [][]string{append([]string{"what"}, figureColumns...)}
 	for _, f := range figures(r) {
 		rows = append(rows, append([]string{f.what}, f.cells()...))
 	}
-	_ = w.WriteAll(rows) // a Builder takes everything
-	return strings.ReplaceAll(b.String(), "**", "")
+	return strings.ReplaceAll(csvText(rows), "**", "")
+}
+
+func csvText(rows [][]string) string {
+	var b strings.Builder
+	_ = csv.NewWriter(&b).WriteAll(rows) // a Builder takes everything
+	return b.String()
 }
 
 var figureColumns = []string{"at least", "aim", "measured", "lowest – highest round", "verdict", "beside"}
@@ -221,17 +224,6 @@ func (f *figure) cells() []string {
 		}
 	}
 	return []string{bound(f.bounds.atLeast), bound(f.bounds.aim), measured, between, f.verdict(), f.beside}
-}
-
-func setupTable(r *Results) string {
-	t := &table{}
-	t.WriteString("| | how it is used |\n|---|---|\n")
-	for _, a := range r.About {
-		if name, ok := strings.CutPrefix(a.Name, "peer "); ok {
-			t.row(bold(name), a.Text)
-		}
-	}
-	return t.text()
 }
 
 func machineTable(r *Results) string {

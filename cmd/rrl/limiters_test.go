@@ -75,8 +75,8 @@ set-rate broken 5/1h --redisson 3.12.0 --reset   => broken has 5 permits every 1
 `)
 }
 
-// One change for many shows first what it would do, keeps what it does not name, and goes on
-// where it was stopped.
+// A change of many limiters first shows what it would do, keeps what it does not name, and can
+// be run again after it was stopped.
 func TestUpdateRateOfMany(t *testing.T) {
 	t.Parallel()
 	s := newServer(t)

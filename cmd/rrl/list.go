@@ -100,7 +100,7 @@ func (w *walk) run(ctx context.Context) ([]listed, error) {
 	return limiters, err
 }
 
-// attention orders what needs somebody's attention before all that does not.
+// attention returns a limiter's place in the list: those that need attention come first.
 func attention(l listed) int { return min(l.State.Rank(), look.Refusing.Rank()) }
 
 func (w *walk) walkNode(ctx context.Context, node *redis.Client) error {

@@ -97,7 +97,7 @@ func (a *app) printShown(s *look.Inspection) error {
 	return w.Flush()
 }
 
-// stateText is the state, and what somebody asks next who sees it.
+// stateText returns the state, and why or until when it is so.
 func stateText(s *look.Inspection) string {
 	text := s.State.Signed()
 	switch {

@@ -34,6 +34,11 @@ func (e *Engine) Change(ctx context.Context, l *Limiter, c script.Call) (any, er
 
 func (e *Engine) changed(l *Limiter) {
 	e.Changed(l.Config)
+	e.announce(l)
+}
+
+// announce tells other programs that permits of the limiter may have become free.
+func (e *Engine) announce(l *Limiter) {
 	if l.Channel != "" {
 		e.notices.Announce(l.Channel)
 	}

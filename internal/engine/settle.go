@@ -54,9 +54,7 @@ func (s *settlement) settle(ctx context.Context, used int64, then func(error)) e
 		g.mu.Unlock()
 		if used < s.permits {
 			e.freed(s.limiter.Config, false)
-			if s.limiter.Channel != "" {
-				e.notices.Announce(s.limiter.Channel)
-			}
+			e.announce(s.limiter)
 		}
 		then(err)
 		done <- err

@@ -132,7 +132,7 @@ func (t *selfTest) within(ctx context.Context, c proof) error {
 	return c.run(t, ctx)
 }
 
-// remove removes the run's keys, or has them end soon where it can't.
+// remove removes the run's keys, or gives them a short time to live if it can't.
 func (t *selfTest) remove(ctx context.Context) {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), testPatience)
 	defer cancel()

@@ -77,7 +77,7 @@ func (t *Top) open(ctx context.Context, ui *topUI) (end bool) {
 	if err != nil && !errors.Is(err, ErrGone) {
 		ui.last.Err = err
 	}
-	ui.silence.broken() // while nobody looked no sample was late
+	ui.silence.broken() // none was taken meanwhile, so none is late
 	ui.share()
 	return end
 }

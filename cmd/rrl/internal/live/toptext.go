@@ -55,8 +55,7 @@ func columns(width int) []column {
 	return append([]column{name}, shown...)
 }
 
-// use is the state of a limiter that needs somebody's attention, else how much of it is
-// in use.
+// use returns the state of a limiter that needs attention, else how much of it is in use.
 func use(l *look.Limiter) string {
 	if h := l.Health(); h != "" && h != look.Fine {
 		return h.Signed()
