@@ -105,9 +105,9 @@ func (d drawer) op(who *actor, s *model.State, do string) model.Op {
 		op.Permits = d.permits(s)
 	case "settle":
 		op.Row = d.reserved(who, s)
-		op.Permits = op.Row.Permits + d.Int64N(3)
+		op.Permits = min(rratelimiter.MaxPermits, op.Row.Permits+d.Int64N(3))
 		for op.Used = op.Permits; op.Used == op.Permits; {
-			op.Used = max(0, op.Permits-6) + d.Int64N(12)
+			op.Used = min(rratelimiter.MaxPermits, max(0, op.Permits-6)+d.Int64N(12))
 		}
 	case "withDefault":
 		op.Permits, op.Rate = d.permits(s), d.rate()
