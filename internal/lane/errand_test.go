@@ -80,8 +80,7 @@ func TestDecisionsBesideChangesAreRepeatedInTime(t *testing.T) {
 
 // A server that hangs holds a bounded number of goroutines and attempts for errands, and
 // none goes unanswered for longer than a call's time.
-func TestErrandsOfASilentServerEndInTime(t *testing.T) {
-	t.Parallel()
+func TestErrandsOfASilentServerEndInTime(t *testing.T) { //nolint:paralleltest // it counts goroutines
 	onRig(t, &flights{}, 1024, func(t *testing.T, r *rig) {
 		r.stuck.Store(true)
 		start, before := time.Now(), runtime.NumGoroutine()
@@ -98,7 +97,7 @@ func TestErrandsOfASilentServerEndInTime(t *testing.T) {
 			})
 		}
 		time.Sleep(script.DefaultTimeout / 2)
-		assert.LessOrEqual(t, runtime.NumGoroutine()-before, 1000, "other tests' among them")
+		assert.LessOrEqual(t, runtime.NumGoroutine()-before, 1000, "goroutines")
 		time.Sleep(script.DefaultTimeout / 2)
 		synctest.Wait()
 		mu.Lock()
