@@ -93,7 +93,7 @@ func TestRowsOfAFastClock(t *testing.T) {
 				Redis: rdb, Key: "key", Threshold: 3, Seconds: 60, Now: func() time.Time { return time.Now().Add(ahead) },
 			}
 			for range 3 {
-				answer, err := article.Take(t.Context())
+				answer, err := article.Eval(t.Context())
 				require.NoError(t, err)
 				require.EqualValues(t, 1, answer)
 			}
@@ -468,7 +468,7 @@ func play(withHash bool) func(*testing.T, limittest.History) func() string {
 			}
 			now := h.Passed()
 			if h.Draw.IntN(2) == 0 {
-				return h.Theirs(t, article.Take, m.article(now))
+				return h.Theirs(t, article.Eval, m.article(now))
 			}
 			n := 1 + h.Draw.Int64N(4)
 			want, wantErr := m.take(now, n)

@@ -146,7 +146,7 @@ func TestFaultRefusalForgetsTheRefill(t *testing.T) {
 		}
 		// The articles' script goes on from there.
 		article := articles.TokenBucket{Redis: rdb, Key: "key", Capacity: 10, Refill: 3, Seconds: 10, Cost: 9, Now: time.Now}
-		left, err := article.Take(t.Context())
+		left, err := article.Eval(t.Context())
 		require.NoError(t, err)
 		assert.Zero(t, left)
 	})
@@ -176,7 +176,7 @@ func TestFaultTTLOfTheArticlesIsMended(t *testing.T) {
 			t.Parallel()
 			redistest.Virtual(t, func(t *testing.T, rdb *redis.Client) {
 				article := articles.TokenBucket{Redis: rdb, Key: "key", Capacity: 10, Refill: 3, Seconds: 10, Cost: cost, Now: time.Now}
-				_, err := article.Take(t.Context())
+				_, err := article.Eval(t.Context())
 				require.NoError(t, err)
 				require.Equal(t, 33*time.Second, rdb.PTTL(t.Context(), "key").Val())
 				d := limittest.Take(t, threeInTenSeconds(rdb), "key", 2)
@@ -224,7 +224,7 @@ func TestBorrowing(t *testing.T) {
 
 		// To those who don't lend, it is empty.
 		article := articles.TokenBucket{Redis: rdb, Key: "key", Capacity: 10, Refill: 3, Seconds: 10, Cost: 1, Now: time.Now}
-		left, err := article.Take(ctx)
+		left, err := article.Eval(ctx)
 		require.NoError(t, err)
 		assert.EqualValues(t, -1, left)
 
@@ -389,7 +389,7 @@ func TestTimeOfAFastClockStays(t *testing.T) {
 		}
 		play := func() (granted int64) {
 			for range 20 {
-				left, err := article.Take(t.Context())
+				left, err := article.Eval(t.Context())
 				require.NoError(t, err)
 				if left >= 0 {
 					granted++
