@@ -188,22 +188,6 @@ func TestFaultTTLOfTheArticlesIsMended(t *testing.T) {
 	}
 }
 
-// The server's clock counts, whatever that of the process says.
-func TestServerClock(t *testing.T) {
-	t.Parallel()
-	rdb, m := redistest.Mini(t)
-	now := time.Date(2040, 1, 1, 0, 0, 0, 700_000_000, time.UTC)
-	m.SetTime(now)
-	l := threeInTenSeconds(rdb)
-	d := limittest.Take(t, l, "key", 10)
-	assert.Equal(t, strconv.FormatInt(now.Unix(), 10), rdb.Get(t.Context(), "key_time").Val())
-	assert.Equal(t, 39300*time.Millisecond, d.ResetAfter, "from the second on in which it was written")
-	m.SetTime(now.Add(9299 * time.Millisecond))
-	assert.False(t, limittest.Take(t, l, "key", 1).Granted)
-	m.SetTime(now.Add(9300 * time.Millisecond))
-	assert.Equal(t, int64(2), limittest.Take(t, l, "key", 1).Remaining)
-}
-
 func TestBorrowing(t *testing.T) {
 	t.Parallel()
 	redistest.Virtual(t, func(t *testing.T, rdb *redis.Client) {
