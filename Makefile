@@ -47,7 +47,7 @@ fuzz: ## each fuzz target for FUZZTIME=20s
 		(cd "$$dir" && go test -run '^$$' -fuzz "^$$target\$$" -fuzztime $(FUZZTIME) . </dev/null) || exit 1; \
 	done
 
-fuzz-long: ## each fuzz target for FUZZTIME=10m by coverage, and RANDOMTIME=10m without; adds up executions in docs/fuzzing.tsv
+fuzz-long: ## each fuzz target for FUZZTIME=10m; adds up executions in docs/fuzzing.tsv
 	@FUZZTIME=$(if $(filter file,$(origin FUZZTIME)),10m,$(FUZZTIME)) scripts/fuzz.sh $(TARGETS)
 
 cover: ## coverage of the limiters and what they import, by all tests but those beside Redisson

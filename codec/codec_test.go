@@ -11,7 +11,6 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/rratelimiter/rratelimiter/codec"
-	"github.com/rratelimiter/rratelimiter/internal/test/fuzztest"
 )
 
 func TestGoldenBytes(t *testing.T) {
@@ -125,7 +124,7 @@ func FuzzParse(f *testing.F) {
 	} {
 		f.Add(member)
 	}
-	fuzztest.Run(f, func(t testing.TB, packed string) {
+	f.Fuzz(func(t *testing.T, packed string) {
 		member, err := codec.Parse(packed)
 		if err != nil {
 			if !errors.Is(err, codec.ErrUnknownLayout) {
@@ -147,7 +146,7 @@ func FuzzAppend(f *testing.F) {
 	f.Add(uint8(codec.LayoutD2), []byte("abcdefghijklmnop"), uint32(0))
 	f.Add(uint8(codec.LayoutD), []byte("abc"), uint32(5))
 	f.Add(uint8(codec.LayoutD), []byte("an id that is longer"), uint32(5))
-	fuzztest.Run(f, func(t testing.TB, layout uint8, id []byte, permits uint32) {
+	f.Fuzz(func(t *testing.T, layout uint8, id []byte, permits uint32) {
 		packed, err := codec.Append(nil, codec.Layout(layout), id, permits)
 		if err != nil {
 			if len(packed) > 0 || !errors.Is(err, codec.ErrUnknownLayout) && !errors.Is(err, codec.ErrInvalidID) {

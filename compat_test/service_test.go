@@ -363,39 +363,6 @@ func (c *javaClient) Hammer(
 	return ask[hammering](ctx, c, "hammer", limiter, threads, permits, length.Milliseconds(), timeout.Milliseconds(), pause.Milliseconds())
 }
 
-func TestDriverBlockedCall(t *testing.T) {
-	t.Parallel()
-	java, name := service{nil, sharedDriver(t).open(t, redistest.Shared(t).URL()), t}, redistest.Name(t)
-	require.True(t, java.TrySetRate(name, rratelimiter.PerHour(1)))
-	require.True(t, java.Try(name, 1))
-	waiting, stop := context.WithCancel(t.Context())
-	result := make(chan error, 1)
-	go func() { result <- java.Acquire(waiting, name, 1) }()
-	assert.False(t, java.Try(name, 1), "while another call waits")
-	stop()
-	require.ErrorIs(t, <-result, context.Canceled)
-}
-
-func TestDriverHammer(t *testing.T) {
-	t.Parallel()
-	java, name := service{nil, sharedDriver(t).open(t, redistest.Shared(t).URL()), t}, redistest.Name(t)
-	h, err := java.java.Hammer(t.Context(), name, 2, 1, 50*time.Millisecond, 0, 0)
-	require.NoError(t, err)
-	assert.Zero(t, h.Granted)
-	assert.Positive(t, h.Errors)
-	assert.Contains(t, h.FirstError, "RateLimiter is not initialized")
-
-	require.True(t, java.TrySetRate(name, rratelimiter.PerHour(10)))
-	granted, denied := int64(0), int64(0)
-	for denied == 0 {
-		h, err = java.java.Hammer(t.Context(), name, 4, 2, 50*time.Millisecond, 0, 0)
-		require.NoError(t, err)
-		assert.Zero(t, h.Errors, h.FirstError)
-		granted, denied = granted+h.Granted, denied+h.Denied
-	}
-	assert.EqualValues(t, 5, granted, "grants of 2 of 10 permits")
-}
-
 func TestDriverJVMEnds(t *testing.T) {
 	t.Parallel()
 	d := startDriver(t, *redissonVersion)

@@ -112,9 +112,9 @@ func play(t *testing.T, h limittest.History) func() (mismatch string) {
 		now := h.Passed()
 		switch h.Draw.IntN(4) {
 		case 0:
-			return h.Theirs(t, h.Either(fixed.Take, fixed.Eval), w.fixed(now))
+			return h.Theirs(t, fixed.Eval, w.fixed(now))
 		case 1:
-			return h.Theirs(t, h.Either(counter.Take, counter.Eval), w.counter(now))
+			return h.Theirs(t, counter.Eval, w.counter(now))
 		}
 		n := 1 + h.Draw.Int64N(min(4, w.limit))
 		return h.Ours(t, l, n, w.take(now, n), nil)
@@ -178,7 +178,7 @@ func TestFaultCountGrowsWhileRefused(t *testing.T) {
 		// Theirs has gone beyond the limit: full, until the window ends.
 		counter := articles.Counter{Redis: rdb, Key: "key", Limit: 10, Seconds: 60}
 		for range 50 {
-			answer, err := counter.Take(ctx)
+			answer, err := counter.Eval(ctx)
 			require.NoError(t, err)
 			require.EqualValues(t, -1, answer)
 		}

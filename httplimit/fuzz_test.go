@@ -17,7 +17,6 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/rratelimiter/rratelimiter/httplimit"
-	"github.com/rratelimiter/rratelimiter/internal/test/fuzztest"
 	"github.com/rratelimiter/rratelimiter/limit"
 )
 
@@ -87,7 +86,7 @@ func FuzzClientIP(f *testing.F) {
 	list := httplimit.ClientIP(trusted)
 	forwardedFor := httplimit.ClientIP(elements)
 	realIP, peerOnly := httplimit.ClientIP(single), httplimit.ClientIP(none)
-	fuzztest.Run(f, func(t testing.TB, peer, lines, elements, one string) {
+	f.Fuzz(func(t *testing.T, peer, lines, elements, one string) {
 		text := func(key httplimit.KeyFunc, header http.Header) string {
 			part, err := key(&http.Request{RemoteAddr: peer, Header: header})
 			if err != nil {

@@ -4,7 +4,6 @@ import (
 	"math"
 	"math/rand/v2"
 	"slices"
-	"strconv"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -93,7 +92,7 @@ func TestRowsOfAFastClock(t *testing.T) {
 				Redis: rdb, Key: "key", Threshold: 3, Seconds: 60, Now: func() time.Time { return time.Now().Add(ahead) },
 			}
 			for range 3 {
-				answer, err := article.Take(t.Context())
+				answer, err := article.Eval(t.Context())
 				require.NoError(t, err)
 				require.EqualValues(t, 1, answer)
 			}
@@ -314,7 +313,7 @@ func TestBoundedWork(t *testing.T) {
 			for age, count := range tc.rows {
 				fill(t, rdb, log, time.Now().Add(-age), count)
 			}
-			watch := monitor(t, server.Addr())
+			watch := redistest.BoundScripts(t, server.Addr(), 100, 1300, 1000)
 			tc.use(t, crowded{slidinglog.New(rdb, slidinglog.Config{Limit: crowd, Window: hour}), rdb, log})
 			watch(t)
 		})
@@ -344,44 +343,6 @@ func fill(t *testing.T, rdb *redis.Client, log string, when time.Time, count int
 			return redis.call('ZADD', KEYS[1], unpack(rows))`,
 			[]string{log}, when.UnixMilli(), first, min(count, first+999)).Err())
 	}
-}
-
-// monitor notes all that a server does. The function it returns checks that no
-// script call did more than a bounded piece of work.
-func monitor(t *testing.T, addr string) func(t *testing.T) {
-	t.Helper()
-	calls := redistest.ScriptCalls(t, addr)
-	return func(t *testing.T) {
-		t.Helper()
-		all := 0
-		for _, commands := range calls() {
-			rows := 0
-			for _, args := range commands {
-				rows += touched(args)
-			}
-			all += len(commands)
-			require.LessOrEqual(t, len(commands), 100, "commands of one script call")
-			require.LessOrEqual(t, rows, 2500, "rows that one script call touched")
-		}
-		require.Positive(t, all)
-	}
-}
-
-// touched returns how many rows a command may touch.
-func touched(args []string) int {
-	switch args[0] {
-	case "time", "zcount", "zcard", "zscore", "pttl", "pexpire", "unlink":
-		return 0
-	case "zadd", "zrem":
-		return len(args) / 2
-	case "zrange", "zremrangebyrank":
-		from, fromErr := strconv.Atoi(args[2])
-		to, toErr := strconv.Atoi(args[3])
-		if fromErr == nil && toErr == nil && (from < 0) == (to < 0) && to >= from {
-			return to - from + 1
-		}
-	}
-	return crowd
 }
 
 func TestLimiter(t *testing.T) {
@@ -468,7 +429,7 @@ func play(withHash bool) func(*testing.T, limittest.History) func() string {
 			}
 			now := h.Passed()
 			if h.Draw.IntN(2) == 0 {
-				return h.Theirs(t, article.Take, m.article(now))
+				return h.Theirs(t, article.Eval, m.article(now))
 			}
 			n := 1 + h.Draw.Int64N(4)
 			want, wantErr := m.take(now, n)

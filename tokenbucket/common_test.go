@@ -137,7 +137,7 @@ func play(t *testing.T, h limittest.History) func() (mismatch string) {
 		}
 		if h.Draw.IntN(2) == 0 {
 			article.Cost = n
-			return h.Theirs(t, h.Either(article.Take, article.Eval), b.article(n))
+			return h.Theirs(t, article.Eval, b.article(n))
 		}
 		return h.Ours(t, l, n, b.take(now, n), nil)
 	}

@@ -146,7 +146,7 @@ func TestFaultRefusalForgetsTheRefill(t *testing.T) {
 		}
 		// The articles' script goes on from there.
 		article := articles.TokenBucket{Redis: rdb, Key: "key", Capacity: 10, Refill: 3, Seconds: 10, Cost: 9, Now: time.Now}
-		left, err := article.Take(t.Context())
+		left, err := article.Eval(t.Context())
 		require.NoError(t, err)
 		assert.Zero(t, left)
 	})
@@ -176,7 +176,7 @@ func TestFaultTTLOfTheArticlesIsMended(t *testing.T) {
 			t.Parallel()
 			redistest.Virtual(t, func(t *testing.T, rdb *redis.Client) {
 				article := articles.TokenBucket{Redis: rdb, Key: "key", Capacity: 10, Refill: 3, Seconds: 10, Cost: cost, Now: time.Now}
-				_, err := article.Take(t.Context())
+				_, err := article.Eval(t.Context())
 				require.NoError(t, err)
 				require.Equal(t, 33*time.Second, rdb.PTTL(t.Context(), "key").Val())
 				d := limittest.Take(t, threeInTenSeconds(rdb), "key", 2)
@@ -186,22 +186,6 @@ func TestFaultTTLOfTheArticlesIsMended(t *testing.T) {
 			})
 		})
 	}
-}
-
-// The server's clock counts, whatever that of the process says.
-func TestServerClock(t *testing.T) {
-	t.Parallel()
-	rdb, m := redistest.Mini(t)
-	now := time.Date(2040, 1, 1, 0, 0, 0, 700_000_000, time.UTC)
-	m.SetTime(now)
-	l := threeInTenSeconds(rdb)
-	d := limittest.Take(t, l, "key", 10)
-	assert.Equal(t, strconv.FormatInt(now.Unix(), 10), rdb.Get(t.Context(), "key_time").Val())
-	assert.Equal(t, 39300*time.Millisecond, d.ResetAfter, "from the second on in which it was written")
-	m.SetTime(now.Add(9299 * time.Millisecond))
-	assert.False(t, limittest.Take(t, l, "key", 1).Granted)
-	m.SetTime(now.Add(9300 * time.Millisecond))
-	assert.Equal(t, int64(2), limittest.Take(t, l, "key", 1).Remaining)
 }
 
 func TestBorrowing(t *testing.T) {
@@ -224,7 +208,7 @@ func TestBorrowing(t *testing.T) {
 
 		// To those who don't lend, it is empty.
 		article := articles.TokenBucket{Redis: rdb, Key: "key", Capacity: 10, Refill: 3, Seconds: 10, Cost: 1, Now: time.Now}
-		left, err := article.Take(ctx)
+		left, err := article.Eval(ctx)
 		require.NoError(t, err)
 		assert.EqualValues(t, -1, left)
 
@@ -389,7 +373,7 @@ func TestTimeOfAFastClockStays(t *testing.T) {
 		}
 		play := func() (granted int64) {
 			for range 20 {
-				left, err := article.Take(t.Context())
+				left, err := article.Eval(t.Context())
 				require.NoError(t, err)
 				if left >= 0 {
 					granted++

@@ -17,7 +17,6 @@ import (
 	"github.com/rratelimiter/rratelimiter/cmd/rrl/internal/connect"
 	"github.com/rratelimiter/rratelimiter/cmd/rrl/internal/output"
 	"github.com/rratelimiter/rratelimiter/codec"
-	"github.com/rratelimiter/rratelimiter/internal/test/fuzztest"
 	"github.com/rratelimiter/rratelimiter/internal/test/limitertest"
 	"github.com/rratelimiter/rratelimiter/internal/test/redistest"
 	"github.com/rratelimiter/rratelimiter/internal/words"
@@ -397,7 +396,7 @@ func FuzzParseRate(f *testing.F) {
 	} {
 		f.Add(text)
 	}
-	fuzztest.Run(f, func(t testing.TB, text string) {
+	f.Fuzz(func(t *testing.T, text string) {
 		permits, interval, err := parseRate(text)
 		if err != nil {
 			if permits != 0 || interval != 0 {

@@ -15,7 +15,6 @@ import (
 	"pgregory.net/rapid"
 
 	"github.com/rratelimiter/rratelimiter/internal/keypart"
-	"github.com/rratelimiter/rratelimiter/internal/test/fuzztest"
 )
 
 func TestGuard(t *testing.T) {
@@ -91,7 +90,7 @@ func FuzzEscape(f *testing.F) {
 	} {
 		f.Add(part)
 	}
-	fuzztest.Run(f, func(t testing.TB, part string) {
+	f.Fuzz(func(t *testing.T, part string) {
 		got := keypart.Escape(part)
 		if len(got) > 128 || strings.ContainsAny(got, ":{} ") || !utf8.ValidString(got) ||
 			strings.ContainsFunc(got, func(r rune) bool { return !unicode.IsPrint(r) }) {
@@ -115,7 +114,7 @@ func FuzzJoin(f *testing.F) {
 	f.Add("", "", false, ":lock")
 	f.Add("a:b", "{c}", true, "")
 	f.Add("%", "ann_time", false, "_time")
-	fuzztest.Run(f, func(t testing.TB, one, other string, tagged bool, suffix string) {
+	f.Fuzz(func(t *testing.T, one, other string, tagged bool, suffix string) {
 		joined, err := keypart.Join([]string{one, other}, tagged, same)
 		if err != nil {
 			t.Error(err)
@@ -141,7 +140,7 @@ func FuzzAddress(f *testing.F) {
 	f.Add([]byte("\x00\x00\x00\x00\x00\x00\x00\x00\x00\x00\xff\xff\xc0\x00\x02\x01"), uint8(64), "eth0")
 	f.Add([]byte("\x20\x01\x0d\xb8aaaabbbbcccc"), uint8(48), "eth0")
 	f.Add([]byte("\x20\x01\x0d\xb8aaaabbbbcccc"), uint8(128), "")
-	fuzztest.Run(f, func(t testing.TB, address []byte, bits uint8, zone string) {
+	f.Fuzz(func(t *testing.T, address []byte, bits uint8, zone string) {
 		ip, ok := netip.AddrFromSlice(address)
 		if bits = bits%128 + 1; !ok {
 			return

@@ -356,7 +356,7 @@ func TestCloseWaitsForWhatAllAreAsked(t *testing.T) {
 
 // damage runs commands, parted by semicolons, on what Redis holds of a limiter. config, value
 // and permits stand for its keys, and now for the server's time.
-func damage(t *testing.T, rdb redis.UniversalClient, l *rratelimiter.RateLimiter, commands string) {
+func damage(t testing.TB, rdb redis.UniversalClient, l *rratelimiter.RateLimiter, commands string) {
 	t.Helper()
 	k := limitertest.KeysOf(l)
 	words := map[string]string{

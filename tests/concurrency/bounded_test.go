@@ -3,7 +3,6 @@ package concurrency_test
 import (
 	"context"
 	"slices"
-	"strconv"
 	"strings"
 	"testing"
 	"time"
@@ -16,6 +15,7 @@ import (
 	"github.com/rratelimiter/rratelimiter/codec"
 	"github.com/rratelimiter/rratelimiter/internal/test/limitertest"
 	"github.com/rratelimiter/rratelimiter/internal/test/redistest"
+	"github.com/rratelimiter/rratelimiter/lua"
 )
 
 // pileUp adds members of one permit, so many of each age, and sets the value unless it is below 0.
@@ -43,57 +43,85 @@ const (
 )
 
 // A step is a call on a crowd, which checks what it answers.
-type step func(t *testing.T, c crowd)
+type step func(t testing.TB, c crowd)
 
 func isFree(permits int64) step {
-	return func(t *testing.T, c crowd) { assert.Equal(t, permits, limitertest.Available(t, c.RateLimiter)) }
+	return func(t testing.TB, c crowd) { assert.Equal(t, permits, limitertest.Available(t, c.RateLimiter)) }
 }
 
 func takes(permits int64, want bool) step {
-	return func(t *testing.T, c crowd) {
+	return func(t testing.TB, c crowd) {
 		require.Equal(t, want, limitertest.Try(t, c.RateLimiter, permits), "%d permits", permits)
 	}
 }
 
 func areGranted(permits, tries int) step {
-	return func(t *testing.T, c crowd) { assert.Equal(t, permits, limitertest.Grants(t, c.RateLimiter, tries)) }
+	return func(t testing.TB, c crowd) { assert.Equal(t, permits, limitertest.Grants(t, c.RateLimiter, tries)) }
 }
 
 func releases(permits int64) step {
-	return func(t *testing.T, c crowd) { require.NoError(t, c.Release(t.Context(), permits)) }
+	return func(t testing.TB, c crowd) { require.NoError(t, c.Release(t.Context(), permits)) }
 }
 
 func keepsState(rate int64, interval time.Duration) step {
-	return func(t *testing.T, c crowd) {
+	return func(t testing.TB, c crowd) {
 		require.NoError(t, c.SetRate(t.Context(), limitertest.Every(rate, interval), rratelimiter.KeepState()))
 	}
 }
 
 func loses(commands string) step {
-	return func(t *testing.T, c crowd) { damage(t, c.rdb, c.RateLimiter, commands) }
+	return func(t testing.TB, c crowd) { damage(t, c.rdb, c.RateLimiter, commands) }
 }
 
 func holds(inUse int64) step {
-	return func(t *testing.T, c crowd) {
+	return func(t testing.TB, c crowd) {
 		assert.Equal(t, inUse, limitertest.InUse(t, c.rdb, limitertest.KeysOf(c.RateLimiter).Permits))
 	}
 }
 
 func hasRows(rows int64) step {
-	return func(t *testing.T, c crowd) {
+	return func(t testing.TB, c crowd) {
 		assert.Equal(t, rows, c.rdb.ZCard(t.Context(), limitertest.KeysOf(c.RateLimiter).Permits).Val())
 	}
 }
 
 // takeIsRefused checks what Take says of permits that come back after so long.
 func takeIsRefused(permits int64, wait time.Duration) step {
-	return func(t *testing.T, c crowd) {
+	return func(t testing.TB, c crowd) {
 		d := mustTake(t, c.RateLimiter, permits)
 		assert.False(t, d.Granted)
 		assert.Greater(t, d.RetryAfter, wait-time.Minute)
 		assert.LessOrEqual(t, d.RetryAfter, wait)
 		assert.Greater(t, d.ResetAfter, wait-time.Minute)
 		assert.LessOrEqual(t, d.ResetAfter, wait)
+	}
+}
+
+// calls calls a script until it is done; its token becomes the argument at tokenAt.
+func calls(script *lua.Script, tokenAt int, args func(member func(permits uint32) string) []any) step {
+	return func(t testing.TB, c crowd) {
+		args := args(func(permits uint32) string { return limitertest.NewMember(t, codec.LayoutD2, permits) })
+		for {
+			reply, err := c.rdb.Eval(t.Context(), script.Source, limitertest.KeysOf(c.RateLimiter).List(), args...).Result()
+			require.NoError(t, err)
+			values, _ := reply.([]any)
+			if len(values) < 2 || values[0] != "again" {
+				return
+			}
+			args[tokenAt] = values[1]
+		}
+	}
+}
+
+// manyRequests are the arguments of one call for 4096 callers of 128 sizes.
+func manyRequests(age string) func(member func(permits uint32) string) []any {
+	return func(member func(permits uint32) string) []any {
+		const sum = 32 * 128 * 129 / 2
+		args := []any{member(sum), sum, "", "fa", age, "", 0}
+		for i := range 128 {
+			args = append(args, 1+i, 32)
+		}
+		return args
 	}
 }
 
@@ -127,14 +155,14 @@ var boundedTests = map[string]boundedTest{
 	"release without a value": {inUse, crowdSize, -1, []step{releases(1000), isFree(1000)}},
 	"dated in the future":     {ahead, crowdSize, 0, []step{takeIsRefused(1, hour), isFree(0)}},
 	"half of each":            {apart, crowdSize, 0, []step{isFree(half), takes(half+1, false)}},
-	"figures of half that has run out": {halves, crowdSize, 0, []step{func(t *testing.T, c crowd) {
+	"figures of half that has run out": {halves, crowdSize, 0, []step{func(t testing.TB, c crowd) {
 		d := mustTake(t, c.RateLimiter, 1)
 		assert.True(t, d.Granted)
 		assert.EqualValues(t, half-1, d.Remaining)
 	}}},
 	"a rate kept with its state": {inUse, crowdSize, 0, []step{
 		keepsState(crowdSize+70, hour), isFree(70),
-		keepsState(crowdSize-70, hour), func(t *testing.T, c crowd) {
+		keepsState(crowdSize-70, hour), func(t testing.TB, c crowd) {
 			value, _ := limitertest.StoredValue(t, c.rdb, limitertest.KeysOf(c.RateLimiter).Value)
 			assert.EqualValues(t, -70, value)
 		},
@@ -142,15 +170,15 @@ var boundedTests = map[string]boundedTest{
 	}},
 	"a rate kept without a value":   {halves, crowdSize, -1, []step{keepsState(crowdSize+70, hour), isFree(half + 70)}},
 	"a rate kept where it was lost": {halves, crowdSize, 0, []step{loses("DEL config"), keepsState(half+70, hour), isFree(70)}},
-	"a rate set where it was lost": {halves, crowdSize, 0, []step{loses("DEL config"), func(t *testing.T, c crowd) {
+	"a rate set where it was lost": {halves, crowdSize, 0, []step{loses("DEL config"), func(t testing.TB, c crowd) {
 		limitertest.MustTrySetRate(t, c.RateLimiter, limitertest.Every(half+70, hour))
 	}, isFree(70)}},
-	"a default where the rate was lost": {halves, crowdSize, crowdSize, []step{loses("DEL config"), func(t *testing.T, c crowd) {
+	"a default where the rate was lost": {halves, crowdSize, crowdSize, []step{loses("DEL config"), func(t testing.TB, c crowd) {
 		l := byDefault(limitertest.NewClient(t, c.rdb), c.Name(), limitertest.Every(half+70, hour))
 		limitertest.MustRefuse(t, l, 71)
 		limitertest.MustAcquire(t, l, 70)
 	}}},
-	"defaults of two where the rates were lost": {halves, crowdSize, crowdSize, []step{loses("DEL config"), func(t *testing.T, c crowd) {
+	"defaults of two where the rates were lost": {halves, crowdSize, crowdSize, []step{loses("DEL config"), func(t testing.TB, c crowd) {
 		client, name := limitertest.NewClient(t, c.rdb), limitertest.Besides(c.Name())
 		both := []*rratelimiter.RateLimiter{
 			byDefault(client, c.Name(), limitertest.Every(crowdSize, hour)), byDefault(client, name, limitertest.Every(half+70, hour)),
@@ -159,7 +187,15 @@ var boundedTests = map[string]boundedTest{
 		assert.False(t, tryAll(t, client, 71, both...))
 		assert.True(t, tryAll(t, client, 70, both...))
 	}}},
-	"set, renamed and deleted": {inUse, crowdSize, 0, []step{func(t *testing.T, c crowd) {
+	"a repeat that finds no attempt": {inUse, 2 * crowdSize, crowdSize, []step{calls(lua.Acquire, 5, func(member func(uint32) string) []any {
+		return []any{member(1), 1, "", "", "18000000", ""}
+	}), isFree(crowdSize - 1)}},
+	"giving back what is not there": {inUse, 2 * crowdSize, crowdSize, []step{calls(lua.GiveBack, 4, func(member func(uint32) string) []any {
+		return []any{member(1), 1, "", "18000000", "", "0123456789abcdef"}
+	}), isFree(crowdSize)}},
+	"thousands of requests":           {halves, crowdSize, 0, []step{calls(lua.Acquire, 5, manyRequests(""))}},
+	"thousands of requests, repeated": {inUse, crowdSize, 0, []step{calls(lua.Acquire, 5, manyRequests("18000000"))}},
+	"set, renamed and deleted": {inUse, crowdSize, 0, []step{func(t testing.TB, c crowd) {
 		require.NoError(t, c.Rename(t.Context(), "elsewhere"))
 		require.NoError(t, c.SetRate(t.Context(), limitertest.Every(1, hour)))
 		require.NoError(t, c.Rename(t.Context(), "elsewhere"))
@@ -167,14 +203,27 @@ var boundedTests = map[string]boundedTest{
 	}}},
 }
 
+// monitor checks that each script call does bounded work. Some of about 500 rows are asked for
+// twice, and then removed.
+func monitor(t *testing.T, server *redistest.Server) (check func(t testing.TB)) {
+	t.Helper()
+	return redistest.BoundScripts(t, server.Addr(), 1000, 1500, 2000)
+}
+
+// newCrowd returns a limiter whose set holds the row's members.
+func (tt boundedTest) newCrowd(t testing.TB, rdb redis.UniversalClient) crowd {
+	t.Helper()
+	c := crowd{limitertest.NewLimiter(t, rdb, limitertest.Every(tt.rate, hour)), rdb}
+	pileUp(t, rdb, c.RateLimiter, tt.members, tt.value)
+	return c
+}
+
 func TestBoundedWork(t *testing.T) {
 	t.Parallel()
 	each(t, boundedTests, func(t *testing.T, tt boundedTest) {
 		server := redistest.StartRedis(t)
-		c := crowd{rdb: server.Client(t, nil)}
-		c.RateLimiter = limitertest.NewLimiter(t, c.rdb, limitertest.Every(tt.rate, hour))
-		pileUp(t, c.rdb, c.RateLimiter, tt.members, tt.value)
-		watch := monitor(t, server.Addr())
+		c := tt.newCrowd(t, server.Client(t, nil))
+		watch := monitor(t, server)
 		for _, step := range tt.steps {
 			step(t, c)
 		}
@@ -208,7 +257,7 @@ func TestTryAcquireAllDoesBoundedWork(t *testing.T) {
 		for _, l := range f.Limiters {
 			pileUp(t, rdb, l, row.members, row.value)
 		}
-		watch := monitor(t, server.Addr())
+		watch := monitor(t, server)
 		assert.Equal(t, row.want, f.Try(t, row.permits))
 		watch(t)
 		if !row.want {
@@ -218,53 +267,6 @@ func TestTryAcquireAllDoesBoundedWork(t *testing.T) {
 			assert.Equal(t, crowd/2-row.permits, limitertest.Available(t, l)-row.value)
 		}
 	})
-}
-
-// monitor records what a server does; its result checks that each script call did bounded work.
-func monitor(t *testing.T, addr string) func(t *testing.T) {
-	t.Helper()
-	calls := redistest.ScriptCalls(t, addr)
-	return func(t *testing.T) {
-		t.Helper()
-		for _, commands := range calls() {
-			rows := 0
-			for _, args := range commands {
-				rows += span(args)
-			}
-			require.LessOrEqual(t, len(commands), 1000, "commands of one script call")
-			// Some of about 500 rows are asked for twice, and then removed.
-			require.LessOrEqual(t, rows, 1500, "rows that one script call asked for")
-		}
-	}
-}
-
-// span returns how many rows of a sorted set a command may touch.
-func span(args []string) int {
-	number := func(i int) int {
-		n, err := strconv.Atoi(args[i])
-		if err != nil {
-			return crowdSize
-		}
-		return n
-	}
-	switch args[0] {
-	case "zrange", "zrevrange", "zremrangebyrank":
-		from, to := number(2), number(3)
-		if (from < 0) != (to < 0) {
-			return crowdSize
-		}
-		return to - from + 1
-	case "zrangebyscore", "zrevrangebyscore":
-		for i, arg := range args {
-			if strings.EqualFold(arg, "limit") {
-				return number(i + 2)
-			}
-		}
-		return crowdSize
-	case "zremrangebyscore", "del", "zrangestore", "zunionstore":
-		return crowdSize
-	}
-	return 0
 }
 
 // Writing a row takes several times as long as reading one, so a script call writes fewer.
@@ -313,24 +315,17 @@ func TestBoundedWrites(t *testing.T) {
 		require.NoError(t, err)
 		assert.Equal(t, row.want, got)
 		for _, commands := range calls() {
-			require.LessOrEqual(t, written(commands), 130, "rows that one script call wrote")
+			written := 0
+			for _, args := range commands {
+				if args[0] == "zadd" || args[0] == "zrem" {
+					written += redistest.Rows(args)
+				}
+			}
+			require.LessOrEqual(t, written, 130, "rows that one script call wrote")
 		}
 		assert.Equal(t, row.free, limitertest.Available(t, l))
 		assert.Equal(t, count-row.free, limitertest.InUse(t, rdb, limitertest.KeysOf(l).Permits))
 	})
-}
-
-// written returns how many rows of sorted sets commands write.
-func written(commands [][]string) (rows int) {
-	for _, args := range commands {
-		switch args[0] {
-		case "zadd":
-			rows += (len(args) - 2) / 2
-		case "zrem":
-			rows += len(args) - 2
-		}
-	}
-	return rows
 }
 
 // PEXPIREAT in the past would free a large set in the foreground.

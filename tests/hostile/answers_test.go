@@ -100,7 +100,7 @@ func FuzzAnswers(f *testing.F) {
 		f.Add([]byte{1, 0, 10, 1, 2, 1, op, 0, op, 2})
 		f.Add([]byte{0, 3, 5, 10, 5, 0, 0, 0, 1, 1, 2, 3, op, 2})
 	}
-	fuzztest.Run(f, func(t *testing.T, data []byte) {
+	f.Fuzz(func(t *testing.T, data []byte) {
 		synctest.Test(t, func(t *testing.T) { tryAnswers(t, fuzztest.NewDraw(data)) })
 	})
 }

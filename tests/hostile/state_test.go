@@ -188,7 +188,7 @@ func (check try) run(f *testing.F, rdb *redis.Client) {
 		}
 		f.Add(data)
 	}
-	fuzztest.Run(f, func(t testing.TB, data []byte) { check(t, rdb, data) })
+	f.Fuzz(func(t *testing.T, data []byte) { check(t, rdb, data) })
 }
 
 // checkDecision looks at a decision, and returns the permits granted.

@@ -105,7 +105,6 @@ func (k Kind[O, K]) Run(t *testing.T) {
 		"BadOptions":     k.testBadOptions,
 		"KeyFails":       k.testKeyFails,
 		"Keys":           k.testKeys,
-		"KeyTellsParts":  k.testKeyTellsParts,
 		"PrefixIsNoted":  k.testPrefixIsNoted,
 		"EachLimiter":    k.testEachLimiter,
 		"Buckets":        k.testBuckets,

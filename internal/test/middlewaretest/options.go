@@ -7,8 +7,6 @@ import (
 	"log/slog"
 	"maps"
 	"math"
-	"net/url"
-	"regexp"
 	"strings"
 	"sync"
 	"testing"
@@ -18,7 +16,6 @@ import (
 	"github.com/redis/go-redis/v9"
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
-	"pgregory.net/rapid"
 
 	"github.com/rratelimiter/rratelimiter"
 	"github.com/rratelimiter/rratelimiter/fixedwindow"
@@ -204,38 +201,6 @@ func (k Kind[O, K]) testKeys(t *testing.T) {
 		assert.Equal(t, k.Prefix+want, k.keyOf(t, tag, part))
 	}
 	assert.Equal(t, k.Prefix+"{/items/1:ann}", k.keyOf(t, tag, "/items/1", "ann"))
-}
-
-// A key tells the parts it was made of, so different parts have different keys.
-func (k Kind[O, K]) testKeyTellsParts(t *testing.T) {
-	form := regexp.MustCompile(`^p:([^%:{}\x00-\x20\x7f]|%[0-9A-F]{2}|%sha256-[0-9a-f]{64}|:)*$`)
-	letters := rapid.SampledFrom([]string{
-		"a", ":", "%", "%3A", "%sha256-", "{", "}", " ", "/", "", "-", "2", "\xff", "\x00", "é", "\u2028", strings.Repeat("long", 40),
-	})
-	part := rapid.OneOf(
-		rapid.String(),
-		rapid.Map(rapid.SliceOfN(letters, 0, 5), func(all []string) string { return strings.Join(all, "") }),
-		rapid.Map(rapid.SliceOf(rapid.Byte()), func(b []byte) string { return string(b) }),
-		rapid.Map(rapid.IntRange(100, 200), func(n int) string { return strings.Repeat("x", n) }),
-		rapid.Map(rapid.IntRange(20, 30), func(n int) string { return strings.Repeat("é:", n) }),
-	)
-	rapid.Check(t, func(rt *rapid.T) {
-		parts := rapid.SliceOfN(part, 1, 4).Draw(rt, "parts")
-		key := k.keyOf(t, []O{k.WithPrefix("p:")}, parts...)
-		require.Regexp(rt, form, key)
-		written := strings.Split(strings.TrimPrefix(key, "p:"), ":")
-		require.Len(rt, written, len(parts))
-		for i, w := range written {
-			assert.LessOrEqual(rt, len(w), 128)
-			if _, sum, long := strings.Cut(w, "%sha256-"); long {
-				assert.Equal(rt, fmt.Sprintf("%x", sha256.Sum256([]byte(parts[i]))), sum)
-				continue
-			}
-			read, err := url.PathUnescape(w)
-			require.NoError(rt, err)
-			assert.Equal(rt, parts[i], read)
-		}
-	})
 }
 
 // A Client warns of limiters whose keys meet, so it must know how they begin.

@@ -6,8 +6,10 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"math"
 	"net"
 	"regexp"
+	"slices"
 	"strconv"
 	"strings"
 	"testing"
@@ -230,6 +232,59 @@ func ScriptCalls(t testing.TB, addr string) (stop func() [][][]string) {
 		end()
 		return calls
 	}
+}
+
+// BoundScripts watches the scripts of the server at addr. The function it returns ends that,
+// and checks that no script call ran more commands, asked for more rows of sorted sets or
+// wrote more.
+func BoundScripts(t testing.TB, addr string, commands, asked, written int) (check func(t testing.TB)) {
+	t.Helper()
+	stop := ScriptCalls(t, addr)
+	return func(t testing.TB) {
+		t.Helper()
+		all := 0
+		for _, call := range stop() {
+			rows, wrote := 0, 0
+			for _, args := range call {
+				if args[0] == "zadd" || args[0] == "zrem" {
+					wrote += Rows(args)
+				} else {
+					rows += Rows(args)
+				}
+			}
+			all += len(call)
+			require.LessOrEqual(t, len(call), commands, "commands of one script call")
+			require.LessOrEqual(t, rows, asked, "rows that one script call asked for")
+			require.LessOrEqual(t, wrote, written, "rows that one script call wrote")
+		}
+		require.Positive(t, all)
+	}
+}
+
+// Rows returns how many rows of a sorted set a command may touch.
+func Rows(args []string) int {
+	switch args[0] {
+	case "zadd":
+		return (len(args) - 2) / 2
+	case "zrem":
+		return len(args) - 2
+	case "zrange", "zrevrange", "zremrangebyrank":
+		from, fromErr := strconv.Atoi(args[2])
+		to, toErr := strconv.Atoi(args[3])
+		if fromErr == nil && toErr == nil && (from < 0) == (to < 0) && to >= from {
+			return to - from + 1
+		}
+	case "zrangebyscore", "zrevrangebyscore":
+		if i := slices.IndexFunc(args, func(arg string) bool { return strings.EqualFold(arg, "limit") }); i > 0 {
+			if n, err := strconv.Atoi(args[i+2]); err == nil && n >= 0 {
+				return n
+			}
+		}
+	case "time", "zcount", "zcard", "zscore", "exists", "type", "pttl", "pexpire", "pexpireat", "persist", "unlink", "rename",
+		"get", "set", "incrby", "decrby", "hget", "hmget", "hset", "hdel":
+		return 0
+	}
+	return math.MaxInt32
 }
 
 // A line of MONITOR begins with the time, and the database and the client, or "lua", in

@@ -269,22 +269,6 @@ func TestLeastCommandsAreThoseOfTheScripts(t *testing.T) {
 	assert.Equal(t, want, got)
 }
 
-func TestAddUser(t *testing.T) {
-	t.Parallel()
-	s := redistest.StartRedis(t)
-	rdb := redistest.AddUser(t, s, nil, "+get +set", "~key")
-	require.NoError(t, rdb.Set(t.Context(), "key", "value", 0).Err())
-	require.ErrorContains(t, rdb.Set(t.Context(), "other", "value", 0).Err(), "NOPERM")
-	require.ErrorContains(t, rdb.Del(t.Context(), "key").Err(), "NOPERM")
-	t.Run("two users", func(t *testing.T) {
-		other := redistest.AddUser(t, s, &redis.Options{Protocol: 2}, "+@all", "~*")
-		require.NoError(t, other.Del(t.Context(), "key").Err())
-	})
-	users, err := s.Client(t, nil).Do(t.Context(), "ACL", "USERS").StringSlice()
-	require.NoError(t, err)
-	assert.Len(t, users, 2, "the default user and one more")
-}
-
 func TestMonitorTellsWhatRan(t *testing.T) {
 	t.Parallel()
 	rdb := redistest.StartRedis(t).Client(t, nil)
@@ -406,68 +390,4 @@ func TestServerOfEachRelease(t *testing.T) {
 			assert.Equal(t, "7340032", rdb.ConfigGet(t.Context(), "maxmemory").Val()["maxmemory"])
 		})
 	}
-}
-
-func TestSentinelReplacesAMasterOnRequest(t *testing.T) {
-	t.Parallel()
-	s := redistest.StartSentinel(t, 1, time.Second)
-	old := s.Master(t)
-	next := s.Failover(t)
-	assert.NotSame(t, old, next)
-	assert.Same(t, next, s.Master(t))
-	assert.Same(t, old, s.Failover(t), "once it was in order")
-	assert.Same(t, old, s.AwaitOrder(t))
-	role, err := next.Client(t, nil).Do(t.Context(), "ROLE").Slice()
-	require.NoError(t, err)
-	assert.Equal(t, "slave", role[0], "in step with the one before")
-	assert.Equal(t, "connected", role[3])
-}
-
-func TestCluster(t *testing.T) {
-	t.Parallel()
-	c := redistest.StartCluster(t, 3, 1)
-	rdb := c.Client(t, nil)
-	require.Len(t, c.Addrs(), 6)
-	seen := map[*redistest.Server]bool{}
-	for i := range 100 {
-		key := strconv.Itoa(i)
-		require.NoError(t, rdb.Set(t.Context(), key, "value", 0).Err())
-		master, replicas := c.Owner(t, c.Slot(t, key))
-		require.Len(t, replicas, 1)
-		seen[master] = true
-	}
-	assert.Len(t, seen, 3)
-
-	var others []*redistest.Server
-	key := "{moving}1"
-	require.NoError(t, rdb.Set(t.Context(), key, "value", 0).Err())
-	slot := c.Slot(t, key)
-	master, _ := c.Owner(t, slot)
-	for s := range seen {
-		if s != master {
-			others = append(others, s)
-		}
-	}
-	move := c.StartMove(t, slot, others[0])
-	assert.Equal(t, "value", rdb.Get(t.Context(), key).Val(), "still here")
-	require.ErrorContains(t, rdb.MGet(t.Context(), key, "{moving}2").Err(), "TRYAGAIN", "one here, one perhaps there")
-	move.MoveKeys(t, key)
-	assert.Equal(t, "value", rdb.Get(t.Context(), key).Val(), "asked for there")
-	move.Finish(t)
-	require.NoError(t, rdb.Set(t.Context(), "{moving}2", "value", 0).Err())
-	assert.Equal(t, []any{"value", "value"}, rdb.MGet(t.Context(), key, "{moving}2").Val())
-
-	move = c.StartMove(t, slot, others[1])
-	move.MoveKeys(t)
-	move.Finish(t)
-	assert.Equal(t, []any{"value", "value"}, rdb.MGet(t.Context(), key, "{moving}2").Val())
-
-	for _, takeover := range []bool{false, true} {
-		_, replicas := c.Owner(t, slot)
-		require.NoError(t, rdb.Set(t.Context(), key, strconv.FormatBool(takeover), 0).Err())
-		c.Failover(t, replicas[0], takeover)
-		now, _ := c.Owner(t, slot)
-		assert.Same(t, replicas[0], now)
-	}
-	require.NoError(t, rdb.Get(t.Context(), key).Err())
 }

@@ -19,7 +19,6 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/rratelimiter/rratelimiter/cmd/rrl/internal/connect"
-	"github.com/rratelimiter/rratelimiter/internal/test/fuzztest"
 	"github.com/rratelimiter/rratelimiter/internal/test/redistest"
 )
 
@@ -355,7 +354,7 @@ func FuzzParseURL(f *testing.F) {
 	f.Add("http", "%", "")
 	f.Add("red\x7fis", "[", "@:0/0/0?max_retries=1e3")
 	f.Add("", "", "@a@b:c?pool_size=99999999999999999999&dial_timeout=1&x=y")
-	fuzztest.Run(f, func(t testing.TB, scheme, user, rest string) {
+	f.Fuzz(func(t *testing.T, scheme, user, rest string) {
 		const password = "oPeNsEsAmE"
 		if strings.ContainsAny(scheme+user, ":/?#") {
 			return // it is another part of the URL then

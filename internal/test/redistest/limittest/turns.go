@@ -62,14 +62,6 @@ func (h History) MayPause(most time.Duration) {
 	h.Pause(time.Duration(h.Draw.Int64N(int64(most/step)+1)) * step)
 }
 
-// Either draws one of the forms of an article's rule.
-func (h History) Either(take, eval Rule) Rule {
-	if h.Draw.IntN(2) == 0 {
-		return eval
-	}
-	return take
-}
-
 // Theirs makes a request by an article's rule.
 func (h History) Theirs(t *testing.T, rule Rule, want int64) (mismatch string) {
 	t.Helper()
