@@ -30,6 +30,63 @@ func spend(t *testing.T, draw *rand.Rand, l limit.Limiter, key string) {
 	}
 }
 
+// At RetryAfter the request passes, and not a millisecond before.
+func testRetryAfter(t *testing.T, k Kind) {
+	redistest.Virtual(t, func(t *testing.T, rdb *redis.Client) {
+		l, draw := k.New(rdb, permits, window), rand.New(rand.NewPCG(6, 2))
+		refused := 0
+		for range 60 {
+			key, n := Key(t), 1+draw.Int64N(permits)
+			spend(t, draw, l, key)
+			d := Take(t, l, key, n)
+			if d.Granted {
+				require.Zero(t, d.RetryAfter)
+				continue
+			}
+			refused++
+			require.Positive(t, d.RetryAfter)
+			require.LessOrEqual(t, d.RetryAfter, d.ResetAfter)
+			require.Less(t, d.Remaining, n)
+			time.Sleep(d.RetryAfter - time.Millisecond)
+			early := Take(t, l, key, n)
+			require.False(t, early.Granted, "%d permits %v after %+v", n, d.RetryAfter-time.Millisecond, d)
+			require.Equal(t, time.Millisecond, early.RetryAfter)
+			time.Sleep(time.Millisecond)
+			require.True(t, Take(t, l, key, n).Granted, "%d permits %v after %+v", n, d.RetryAfter, d)
+		}
+		assert.Greater(t, refused, 12)
+	})
+}
+
+// At ResetAfter all permits are free, and not a millisecond before.
+func testResetAfter(t *testing.T, k Kind) {
+	redistest.Virtual(t, func(t *testing.T, rdb *redis.Client) {
+		l, draw := k.New(rdb, permits, window), rand.New(rand.NewPCG(6, 3))
+		granted := 0
+		for range 60 {
+			key := Key(t)
+			spend(t, draw, l, key)
+			d := Take(t, l, key, 1+draw.Int64N(permits))
+			if d.Granted {
+				granted++
+			}
+			require.Positive(t, d.ResetAfter)
+			require.LessOrEqual(t, d.ResetAfter, window)
+			time.Sleep(d.ResetAfter - time.Millisecond)
+			early := Take(t, l, key, permits)
+			require.False(t, early.Granted, "%v after %+v", d.ResetAfter-time.Millisecond, d)
+			require.Equal(t, time.Millisecond, early.ResetAfter)
+			require.Equal(t, time.Millisecond, early.RetryAfter)
+			time.Sleep(time.Millisecond)
+			full := Take(t, l, key, permits)
+			require.True(t, full.Granted, "%v after %+v", d.ResetAfter, d)
+			require.Zero(t, full.Remaining)
+		}
+		assert.Greater(t, granted, 12)
+		assert.Less(t, granted, 48)
+	})
+}
+
 // A grant that is given back has not been.
 func testGiveBack(t *testing.T, k Kind) {
 	atRest(t, func(t *testing.T, rdb redis.UniversalClient) {

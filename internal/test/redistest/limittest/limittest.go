@@ -75,6 +75,8 @@ type Kind struct {
 func Run(t *testing.T, k Kind) {
 	t.Helper()
 	for name, test := range map[string]func(*testing.T, Kind){
+		"RetryAfter":              testRetryAfter,
+		"ResetAfter":              testResetAfter,
 		"Window":                  testWindow,
 		"ShortWindows":            testShortWindows,
 		"Edge":                    testEdge,
