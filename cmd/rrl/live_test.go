@@ -239,7 +239,7 @@ func TestBrokenLimitersAreShownAsSuch(t *testing.T) {
 	assert.Regexp(t, `(?m)^a +0% +10 `, top.stdout)
 	assert.Regexp(t, `(?s)word +! broken .*zeros +! broken .*busy +# used up .*\na +fine .*idle +fine `, list.stdout)
 	assert.Regexp(t, `(?s)word +! broken: .*busy +# used up +0 .*idle +25% `, top.stdout)
-	assert.Regexp(t, `state +# used up: next permit in 1h, none granted for \d+`, s.rrl("show busy").stdout)
+	assert.Regexp(t, `state +# used up: next permit in (1h|59m\d+s), none granted for \d+`, s.rrl("show busy").stdout)
 	assert.Contains(t, s.rrl("watch busy --count 1").stdout, "  # used up  free 0 of 4")
 	for name, why := range broken {
 		assert.Regexp(t, `(?m)^`+name+` +! broken +`, list.stdout)
