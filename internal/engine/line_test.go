@@ -206,7 +206,9 @@ func TestALateBatchIsPutInLineAtOnce(t *testing.T) {
 	}
 	for i := range crowd {
 		l.insert(&request{since: start.Add(time.Duration(i))})
-		require.Less(t, time.Since(start), time.Minute)
+		if i%1000 == 0 {
+			require.Less(t, time.Since(start), time.Minute)
+		}
 	}
 	assert.True(t, slices.IsSortedFunc(since(slices.Collect(l.all())), time.Time.Compare))
 }

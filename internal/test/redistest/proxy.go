@@ -17,7 +17,7 @@ import (
 	"github.com/rratelimiter/rratelimiter/internal/memory"
 )
 
-const settleTimeout = 10 * time.Second
+const settleTimeout = time.Minute
 
 // A Proxy stands between clients and a server and does to each command what
 // the function given to OnCommand says. It passes everything on until then.
@@ -143,7 +143,7 @@ func (p *Proxy) Requests() int { return int(p.requests.Load()) }
 
 // Settle waits until the server has answered every request that the proxy
 // took, the late and the duplicate ones too, and nothing is held back. It fails
-// the test if that takes 10 s.
+// the test if that takes a minute.
 func (p *Proxy) Settle(t testing.TB) {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(context.Background(), settleTimeout)
