@@ -18,12 +18,13 @@ const maxErrands = 128
 type errand struct {
 	Pending // the lane's lock guards its State
 
-	lane *Lane
-	call Call
-	then func(reply any, err error) // nil if a caller waits
-	err  error
-	left bool // before the call was done
-	seen bool // an attempt was to be made
+	lane  *Lane
+	call  Call
+	timer *time.Timer                // ends it if no answer comes in time
+	then  func(reply any, err error) // nil if a caller waits
+	err   error
+	left  bool // before the call was done
+	seen  bool // an attempt was to be made
 }
 
 // Run sees a call through, and returns what the script answered in the end. It returns
@@ -67,10 +68,9 @@ func (l *Lane) begin(ctx context.Context, c *script.Call, since time.Time, then 
 	if e.call.Since.IsZero() {
 		e.call.Since = since
 	}
-	since = e.call.Since
 	e.Wait()
 	l.mu.Lock()
-	l.watch.Add(&e.Pending, e, since)
+	e.timer = time.AfterFunc(time.Until(e.call.Since.Add(l.conn.Timeout())), e.expire)
 	l.mu.Unlock()
 	l.queue(e)
 	return e
@@ -125,12 +125,12 @@ func (l *Lane) forget() {
 
 // end says that the errand is over. The lane's lock is held.
 func (e *errand) end() {
-	e.lane.watch.Remove(&e.Pending)
+	e.timer.Stop()
 	e.Tell()
 }
 
-// Expire ends an errand that has waited for its answer for too long.
-func (e *errand) Expire(time.Time) {
+// expire ends an errand that has waited for its answer for too long.
+func (e *errand) expire() {
 	timeout := e.lane.conn.Timeout()
 	e.leave(func(sent bool) error {
 		if sent && e.call.Reads {
@@ -161,8 +161,8 @@ func (e *errand) Progressed() {
 	l := e.lane
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	if l.watch.Remove(&e.Pending) {
-		l.watch.Add(&e.Pending, e, time.Now())
+	if e.State != Answered {
+		e.timer.Reset(l.conn.Timeout())
 	}
 }
 

@@ -59,6 +59,8 @@ func (l *Lane) sendFlight(ctx context.Context, f *flight) (panicked any) {
 	f.sent, f.end = start, end
 	if !l.conn.Inline() {
 		defer time.AfterFunc(min(l.conn.ProbePace()+wait, end.Sub(start)), func() { l.late(f) }).Stop()
+	} else if f.wave != nil {
+		defer time.AfterFunc(l.conn.ProbePace()+wait, f.wave.End).Stop()
 	}
 	panicked = l.exchange(ctx, f)
 	told := !f.over.CompareAndSwap(false, true)
@@ -101,13 +103,16 @@ func (l *Lane) makeCommands(ctx context.Context, f *flight) {
 }
 
 // late has others take the place of a flight that is late, where there is room for
-// it, and gives it up at its end.
+// it, and gives it up at its end. Its callers, and those behind it, look at their own time
+// from now on.
 func (l *Lane) late(f *flight) {
 	l.mu.Lock()
 	if f.over.Load() {
 		l.mu.Unlock()
 		return
 	}
+	f.wave.End()
+	l.wave.End()
 	start := l.spare() && time.Since(f.sent) > 2*l.trips.Shortest() && l.pass(f)
 	l.mu.Unlock()
 	time.AfterFunc(time.Until(f.end), func() { l.giveUp(f) })

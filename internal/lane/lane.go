@@ -155,7 +155,6 @@ type Lane struct {
 	errands []*errand // are to be sent
 	left    int       // of them, about, are over already
 	changed bool      // the last flight had room for none that decide: the next one has
-	watch   Watch     // of errands
 	again   []*Call   // are to be sent again
 	delayed []delayed // are to be sent again later
 	wake    time.Time // when the first of delayed is to be sent; zero: none is
@@ -178,7 +177,6 @@ func newLane(s *Lanes, master *redis.Client) *Lane {
 	lane := func() *Lane {
 		l := &Lane{lanes: s, conn: s.conn, master: master, most: max(1, min(maxFlights, pool/2)), parked: make(chan task)}
 		l.Breaker.Clock, l.Breaker.Slack = s.conn.Clock(), s.replicas.Wait
-		l.watch = NewWatch(&l.mu, s.conn.Timeout())
 		return l
 	}
 	l := lane()
