@@ -182,7 +182,7 @@ func (l *Lane) takeErrands(calls []*Call, room int) []*Call {
 		if e.State == Answered {
 			continue
 		}
-		if !l.goWith(calls, &e.call) {
+		if !goWith(calls, &e.call) {
 			break
 		}
 		calls = append(calls, &e.call)
@@ -191,20 +191,12 @@ func (l *Lane) takeErrands(calls []*Call, room int) []*Call {
 	return calls
 }
 
-// goesAlone reports whether a call is a flight of its own: a cluster's client may send
-// commands that are no scripts, and only read, to any node.
-func (l *Lane) goesAlone(c *Call) bool { return c.errand != nil && c.Plain() && l.conn.Cluster() }
-
 // goWith reports whether a call may go with a flight of these. One that is not repeated
 // has more time for its one attempt, and would leave others none for a second.
-func (l *Lane) goWith(calls []*Call, c *Call) bool {
-	return len(calls) == 0 || c.Repeat == calls[0].Repeat && !l.goesAlone(c) && !l.goesAlone(calls[0])
-}
+func goWith(calls []*Call, c *Call) bool { return len(calls) == 0 || c.Repeat == calls[0].Repeat }
 
 // decides reports whether a flight of these calls may take decisions along.
-func (l *Lane) decides(calls []*Call) bool {
-	return len(calls) == 0 || calls[0].errand == nil || calls[0].Repeat && !l.goesAlone(calls[0])
-}
+func decides(calls []*Call) bool { return len(calls) == 0 || calls[0].errand == nil || calls[0].Repeat }
 
 // departs reports whether an attempt of the call is to be made: not if the errand is
 // over, or is wanted no more.

@@ -32,7 +32,6 @@ type flight struct {
 	alone   bool  // it is a call that a caller sends by itself
 	more    bool  // its place is for what has gathered meanwhile
 	errands bool  // it is the one for errands alone
-	toAny   bool  // it is a command that a cluster's client may send to any node
 
 	cmd [1]script.Command // room for one
 }
@@ -85,7 +84,6 @@ func (l *Lane) sendFlight(ctx context.Context, f *flight) (panicked any) {
 
 // makeCommands makes the commands of a flight's calls.
 func (l *Lane) makeCommands(ctx context.Context, f *flight) {
-	f.toAny = l.goesAlone(f.calls[0])
 	if len(f.calls) > 1 && !l.lanes.apart.Load() {
 		f.calls, f.joint = join(f.calls)
 	}

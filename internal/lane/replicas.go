@@ -109,12 +109,9 @@ func (l *Lane) keepUp(short error) {
 // of its lane by one connection, past a cluster's client, which would send a command
 // without a key to any node.
 func (l *Lane) send(ctx context.Context, f *flight) {
-	switch {
-	case l.replicas.Count > 0:
+	if l.replicas.Count > 0 {
 		l.conn.SendTo(ctx, l.master, f.cmds...)
-	case f.toAny:
-		l.conn.SendToMaster(ctx, f.cmds[0])
-	default:
+	} else {
 		l.conn.Send(ctx, f.cmds...)
 	}
 }

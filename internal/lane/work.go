@@ -69,7 +69,7 @@ func (l *Lane) take(f *flight, calls []*Call, sources []Source) ([]*Call, []Sour
 		}
 		n = min(room-len(calls), len(l.ready))
 		if !errands {
-			l.changed = !l.decides(calls)
+			l.changed = !decides(calls)
 		}
 		if errands || l.changed {
 			n = 0
