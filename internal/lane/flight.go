@@ -20,7 +20,8 @@ const maxJoint = 64
 // flight is calls on their way in one pipeline.
 type flight struct {
 	sent  time.Time
-	calls []*Call // those that are made by themselves
+	calls []*Call
+	apart []*Call // those that are made by themselves
 	joint []jointCall
 	cmds  []script.Command
 	wait  script.Command // for replicas, the last of cmds; no Cmd where nobody waits for them
@@ -72,7 +73,7 @@ func (l *Lane) sendFlight(ctx context.Context, f *flight) (panicked any) {
 	for _, g := range f.joint {
 		l.tell(g, panicked)
 	}
-	for _, c := range f.calls {
+	for _, c := range f.apart {
 		if panicked != nil {
 			l.failPanicked(c, panicked)
 			continue
@@ -84,15 +85,15 @@ func (l *Lane) sendFlight(ctx context.Context, f *flight) (panicked any) {
 
 // makeCommands makes the commands of a flight's calls.
 func (l *Lane) makeCommands(ctx context.Context, f *flight) {
-	if len(f.calls) > 1 && !l.lanes.apart.Load() {
-		f.calls, f.joint = join(f.calls)
+	if f.apart = f.calls; len(f.calls) > 1 && !l.lanes.apart.Load() {
+		f.apart, f.joint = join(f.calls)
 	}
-	f.cmds = slices.Grow(f.cmd[:0], len(f.calls)+len(f.joint))
+	f.cmds = slices.Grow(f.cmd[:0], len(f.apart)+len(f.joint))
 	for i := range f.joint {
 		f.joint[i].cmd = f.joint[i].command(ctx)
 		f.cmds = append(f.cmds, f.joint[i].cmd)
 	}
-	for _, c := range f.calls {
+	for _, c := range f.apart {
 		f.cmds = append(f.cmds, c.Next(ctx))
 	}
 	if f.wait = l.replicas.await(ctx); f.wait.Cmd != nil {
@@ -139,11 +140,6 @@ func (l *Lane) giveUp(f *flight) {
 	start := !f.late && l.pass(f)
 	l.mu.Unlock()
 	l.observe(f, script.ErrSilent)
-	for _, g := range f.joint {
-		for _, c := range g.calls {
-			l.finish(c, script.ErrSilent)
-		}
-	}
 	for _, c := range f.calls {
 		l.finish(c, script.ErrSilent)
 	}
@@ -186,23 +182,15 @@ func (l *Lane) observe(f *flight, err error) {
 		return
 	}
 	told := limit.Flight{RoundTrip: time.Since(f.sent), Err: err}
-	count := func(c *Call) {
+	for _, c := range f.calls {
 		if c.errand != nil {
-			return
+			continue
 		}
 		told.Calls++
 		told.Requests += max(1, c.Requests)
 		if c.Attempts() > 1 {
 			told.Repeats++
 		}
-	}
-	for _, g := range f.joint {
-		for _, c := range g.calls {
-			count(c)
-		}
-	}
-	for _, c := range f.calls {
-		count(c)
 	}
 	if told.Calls > 0 {
 		l.lanes.observer.Landed(told)

@@ -67,18 +67,10 @@ func (l *Lane) confirm(f *flight) {
 	if err := f.wait.Err(); err == nil || script.IsAnswer(err) {
 		l.keepUp(short)
 	}
-	tell := func(c *Call) {
+	for _, c := range f.calls {
 		if c.short = short; short == nil && c.Doubts() > 1 {
 			c.short = errRepeated
 		}
-	}
-	for _, g := range f.joint {
-		for _, c := range g.calls {
-			tell(c)
-		}
-	}
-	for _, c := range f.calls {
-		tell(c)
 	}
 }
 

@@ -126,3 +126,40 @@ func (l *Lane) done(c *Call) {
 		l.resend(c)
 	}
 }
+
+// resend has a flight take the call again.
+func (l *Lane) resend(c *Call) {
+	if c.errand != nil {
+		l.queue(c.errand)
+		return
+	}
+	l.mu.Lock()
+	l.again = append(l.again, c)
+	start := l.start()
+	l.mu.Unlock()
+	if start {
+		l.dispatch(task{})
+	}
+}
+
+// retry is resend after a while.
+func (l *Lane) retry(c *Call, backoff time.Duration) {
+	if backoff == 0 {
+		l.resend(c)
+		return
+	}
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if c.errand != nil {
+		c.errand.unsent()
+	}
+	l.delayed++
+	time.AfterFunc(backoff, func() {
+		l.mu.Lock()
+		l.delayed--
+		l.mu.Unlock()
+		if !l.overdue(c, time.Now()) {
+			l.resend(c)
+		}
+	})
+}
