@@ -18,7 +18,7 @@ func (e *Engine) Read(ctx context.Context, l *Limiter, c script.Call) (any, erro
 		c.Keys = l.Keys
 	}
 	c.Repeat, c.Reads = true, true
-	return e.call(ctx, l.Keys, false, func() (any, error) { return e.lanes.Run(ctx, &c) })
+	return e.call(ctx, c.Keys, false, func() (any, error) { return e.lanes.Run(ctx, &c) })
 }
 
 // Change makes a call, once, that changes the limiter: leases end before it, and
