@@ -67,7 +67,7 @@ func (e *Engine) gaveDefault(l *Limiter, older limit.Rate, reply any) {
 	e.changed(l)
 	l.hasCompared(e.clock.Now())
 	if reply == int64(1) {
-		e.happenedOnce(limit.Event{Kind: limit.RateReplaced, Limiter: l.Observed, Found: older, Want: rateOf(l.fallback())})
+		e.happened(limit.Event{Kind: limit.RateReplaced, Limiter: l.Observed, Found: older, Want: rateOf(l.fallback())}, once)
 	}
 }
 
@@ -87,26 +87,9 @@ func (e *Engine) comparedDefault(b *batch, o outcome) {
 	l.hasCompared(b.sent)
 	if o.findings&overruled != 0 {
 		want := rateOf(l.fallback())
-		e.happenedOnce(limit.Event{
+		e.happened(limit.Event{
 			Kind: limit.RateDiffers, Limiter: l.Observed,
 			Found: limit.Rate{Permits: o.Limit, Interval: o.interval}, Want: limit.Rate{Permits: want.Permits, Interval: want.Interval},
-		})
-	}
-}
-
-// maxTold is how many events are remembered so that they are told of once.
-const maxTold = 1000
-
-// happenedOnce tells the observer of what many handles and keys may find.
-func (e *Engine) happenedOnce(event limit.Event) {
-	e.mu.Lock()
-	told := e.once[event]
-	if len(e.once) >= maxTold {
-		clear(e.once)
-	}
-	e.once[event] = true
-	e.mu.Unlock()
-	if !told {
-		e.observer.Happened(event)
+		}, once)
 	}
 }

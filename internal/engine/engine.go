@@ -36,11 +36,11 @@ type Engine struct {
 	book     *clients.Book // nil where the Client has no name
 	grace    time.Duration // how much longer than its timeout a caller waits for an answer
 
-	mu     sync.Mutex           // taken last, after a group's
-	groups map[string]*group    // by config key, as long as somebody uses them or a lease lives
-	last   *group               // that was forgotten: a caller alone comes again and again
-	once   map[limit.Event]bool // have been told of
-	active int                  // calls and background work under way
+	mu     sync.Mutex                // taken last, after a group's
+	groups map[string]*group         // by config key, as long as somebody uses them or a lease lives
+	last   *group                    // that was forgotten: a caller alone comes again and again
+	told   map[limit.Event]time.Time // when the observer was, of what it is not to hear again and again
+	active int                       // calls and background work under way
 	closed bool
 	idle   chan struct{} // closed when closed and nothing is active
 }
@@ -66,7 +66,7 @@ func New(rdb script.Redis, timeout time.Duration, rules redisson.Rules, ids *red
 	conn := script.NewConn(rdb, timeout)
 	e := &Engine{
 		conn: conn, clock: conn.Clock(), lanes: lane.New(conn, observer), observer: observer, rules: rules, ids: ids, made: conn.Clock().Now(),
-		groups: make(map[string]*group), once: make(map[limit.Event]bool), idle: make(chan struct{}), grace: grace,
+		groups: make(map[string]*group), told: make(map[limit.Event]time.Time), idle: make(chan struct{}), grace: grace,
 	}
 	e.refusals.Clock = e.clock
 	e.notices = notify.New(rdb, timeout, notify.Host{ID: ids.Origin(), Begin: e.Begin, End: e.End, Heard: e.noticed})

@@ -24,7 +24,6 @@ type Limiter struct {
 	prefetched handleLease
 	audit      atomic.Int64                // when leaked permits are next looked for, Unix ns
 	compared   atomic.Int64                // when the default is next compared with the limiter's, Unix ns
-	told       [2]atomic.Int64             // when the observer was told of each finding, Unix ns
 	interval   atomic.Int64                // as the last audit found it, ns
 	ownless    atomic.Int64                // the client's last grant when a Release found none of its members
 	overall    atomic.Pointer[script.Keys] // all that a limiter of type Overall needs; nil while it is not known to be one

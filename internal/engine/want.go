@@ -22,8 +22,7 @@ type Want struct {
 
 	set  atomic.Bool // Redis had it when the handle looked
 	mu   sync.Mutex
-	look *look                      // under way, or the one that succeeded
-	seen atomic.Pointer[limit.Rate] // what an answer told last; nil: what is wanted
+	look *look // under way, or the one that succeeded
 }
 
 // look is one try to give the limiter the rate, for all who wait for it.
@@ -140,11 +139,7 @@ func (e *Engine) tellRate(l *Limiter, permits int64, interval time.Duration) {
 	}
 	found := limit.Rate{Permits: permits, Interval: interval}
 	want := limit.Rate{Permits: l.Want.Rate.Permits, Interval: l.Want.Rate.Interval}
-	before, last := l.Want.seen.Load(), want
-	if before != nil {
-		last = *before
-	}
-	if found != last && l.Want.seen.CompareAndSwap(before, &found) && found != want {
-		e.observer.Happened(limit.Event{Kind: limit.RateDiffers, Limiter: l.Observed, Found: found, Want: want})
+	if found != want {
+		e.happened(limit.Event{Kind: limit.RateDiffers, Limiter: l.Observed, Found: found, Want: want}, once)
 	}
 }
