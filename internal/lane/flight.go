@@ -154,7 +154,9 @@ func (l *Lane) hears(answers bool) {
 	if l.silent != answers {
 		return
 	}
-	l.silent = !answers
+	if l.silent = !answers; l.silent {
+		l.wave.End()
+	}
 	if l.of != nil {
 		return // the lane for decisions tells
 	}

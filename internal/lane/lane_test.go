@@ -19,6 +19,7 @@ import (
 	"github.com/rratelimiter/rratelimiter/internal/lane"
 	"github.com/rratelimiter/rratelimiter/internal/script"
 	"github.com/rratelimiter/rratelimiter/internal/test/redistest"
+	"github.com/rratelimiter/rratelimiter/limit"
 	"github.com/rratelimiter/rratelimiter/lua"
 )
 
@@ -205,6 +206,47 @@ func TestASilentServerIsProbed(t *testing.T) {
 		r.start(100, func(i int) { r.mustAsk(t, i) })
 		r.Wait()
 		assert.Greater(t, r.most(), 2)
+	})
+}
+
+// held is a caller's request whose source has nothing to send after all.
+type held struct {
+	lane.Pending
+	sync.Mutex
+	end time.Time
+}
+
+func (h *held) Board(time.Time) (c *lane.Call, more bool) { return nil, false }
+
+func (h *held) Leave() bool {
+	h.Lock()
+	defer h.Unlock()
+	return h.Pending.Leave()
+}
+
+func (h *held) TimeUp() (time.Time, bool, error) {
+	h.Lock()
+	defer h.Unlock()
+	return h.Over(h.end)
+}
+
+// Who waits beside others ends in time too, also if the flight has nothing to take.
+func TestAWaveEndsThoughNothingGoes(t *testing.T) {
+	t.Parallel()
+	onRig(t, &flights{held: true}, 1024, func(t *testing.T, r *rig) {
+		r.start(2, func(i int) { _, _ = r.ask(i, script.Call{}) }) // all that may be under way
+		start := time.Now()
+		h := &held{end: start.Add(script.DefaultTimeout)}
+		r.Go(func() {
+			h.WaitOn(r.lane.Ready(h))
+			answered, err := h.Await(t.Context(), &h.Mutex, h, h.end, false)
+			assert.False(t, answered)
+			assert.ErrorIs(t, err, limit.ErrUnavailable)
+			assert.Equal(t, script.DefaultTimeout, time.Since(start))
+		})
+		synctest.Wait()
+		close(r.hold)
+		r.Wait()
 	})
 }
 

@@ -98,6 +98,7 @@ func (l *Lane) take(f *flight, calls []*Call, sources []Source) ([]*Call, []Sour
 		if len(calls) > 0 {
 			return calls, sources
 		}
+		f.wave.End() // nothing goes: whoever waits on it looks at its own time
 	}
 }
 
