@@ -7,6 +7,7 @@ import (
 	"github.com/rratelimiter/rratelimiter/internal/lease"
 	"github.com/rratelimiter/rratelimiter/internal/refusal"
 	"github.com/rratelimiter/rratelimiter/internal/script"
+	"github.com/rratelimiter/rratelimiter/limit"
 )
 
 // Limiter is what a handle knows of its limiter.
@@ -16,6 +17,7 @@ type Limiter struct {
 	Config   string         // the config key, by which the limiter is known
 	Keys     *script.Keys   // config, value, client's value, permits, client's permits
 	Fallback string         // configuration for a limiter that has none, or "": see acquire.lua
+	Rate     limit.Rate     // the handle's, which Fallback says; zero if it has none
 	Want     *Want          // nil where any rate will do
 	Lease    *lease.Sizer   // nil without leases
 	Refusals *refusal.Cache // nil where they are not remembered
