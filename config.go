@@ -123,7 +123,7 @@ func (l *RateLimiter) TrySetRate(ctx context.Context, cfg Config) (bool, error) 
 	if err := cfg.validate(); err != nil {
 		return false, l.fail(op, err)
 	}
-	reply, err := l.change(ctx, lua.TrySetRate, script.Paged(append(cfg.args(), l.client.rules.Letters())))
+	reply, err := l.change(ctx, lua.SetRate, script.Paged(append(cfg.args(), l.client.rules.Keep(), "new")))
 	return reply == int64(1), l.fail(op, err)
 }
 

@@ -61,7 +61,6 @@ var (
 	SlidingLogGiveBack  = mustLoad("sliding_log_give_back")
 	TokenBucket         = mustLoad("token_bucket")
 	TokenBucketGiveBack = mustLoad("token_bucket_give_back")
-	TrySetRate          = mustLoad("try_set_rate")
 	Wait                = mustLoad("wait")
 )
 

@@ -44,11 +44,7 @@ func olderDefault(reply any, front int) (older limit.Rate, number int64, ok bool
 // giveDefault returns the call that replaces a limiter's default by the handle's and
 // keeps the permits in use. It has the same effect however often it runs.
 func (e *Engine) giveDefault(l *Limiter) script.Call {
-	keep := "1"
-	if e.rules.KeepsNoMembers() {
-		keep = "w"
-	}
-	return script.Call{Script: lua.SetRate, Keys: l.Keys, Args: script.Paged(append(RateWords(l.Rate), keep, l.Fallback)), Repeat: true}
+	return script.Call{Script: lua.SetRate, Keys: l.Keys, Args: script.Paged(append(RateWords(l.Rate), e.rules.Keep(), l.Fallback)), Repeat: true}
 }
 
 // gaveDefault records that the call was answered.

@@ -111,7 +111,7 @@ func (e *Engine) giveRate(ctx context.Context, l *Limiter) error {
 	if errors.Is(err, limit.ErrNotInitialized) {
 		var reply any
 		reply, err = e.Change(ctx, l, script.Call{
-			Script: lua.TrySetRate, Args: script.Paged(append(RateWords(l.Rate), e.rules.Letters())), Repeat: true,
+			Script: lua.SetRate, Args: script.Paged(append(RateWords(l.Rate), e.rules.Keep(), "new")), Repeat: true,
 		})
 		if err != nil || reply == int64(1) {
 			return giving(err)

@@ -62,7 +62,7 @@ var runOnce = map[string]struct {
 	"Release": {lua.Release, func(_ context.Context, t *testing.T, w *limitertest.Wire) bool {
 		return limitertest.InUse(t, w.Redis, w.Keys.Permits) == 5
 	}},
-	"TrySetRate":  {lua.TrySetRate, hasNewRate},
+	"TrySetRate":  {lua.SetRate, hasNewRate},
 	"SetRate":     {lua.SetRate, hasNewRate},
 	"UpdateRate":  {lua.SetRate, hasNewRate},
 	"Delete":      {lua.Delete, isGone},
