@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"time"
 
+	"github.com/rratelimiter/rratelimiter/internal/engine"
 	"github.com/rratelimiter/rratelimiter/internal/script"
 	"github.com/rratelimiter/rratelimiter/limit"
 	"github.com/rratelimiter/rratelimiter/lua"
@@ -104,9 +105,7 @@ func KeepState() RateOption {
 }
 
 // text is what the acquire script takes for a limiter that has no rate.
-func (c Config) text() string {
-	return fmt.Sprintf("%d %d %d %d", c.Rate, c.Interval.Milliseconds(), int(c.Type), c.KeepAlive.Milliseconds())
-}
+func (c Config) text() string { return fmt.Sprintf("%d %d %d %d", c.args()...) }
 
 // rate is what observers are told of the rate.
 func (c Config) rate() limit.Rate {
@@ -114,9 +113,7 @@ func (c Config) rate() limit.Rate {
 }
 
 // args are the first arguments of the scripts that set a rate.
-func (c Config) args() []any {
-	return []any{c.Rate, c.Interval.Milliseconds(), int(c.Type), c.KeepAlive.Milliseconds()}
-}
+func (c Config) args() []any { return engine.RateWords(c.rate()) }
 
 // TrySetRate gives the limiter a rate unless it has one, and tells whether it
 // did. Where others lost its configuration alone, permits in use stay counted.
@@ -126,7 +123,7 @@ func (l *RateLimiter) TrySetRate(ctx context.Context, cfg Config) (bool, error) 
 	if err := cfg.validate(); err != nil {
 		return false, l.fail(op, err)
 	}
-	reply, err := l.change(ctx, lua.TrySetRate, script.Paged(append(cfg.args(), l.client.rules.Letters())))
+	reply, err := l.change(ctx, lua.SetRate, script.Paged(append(cfg.args(), l.client.rules.Keep(), "new")))
 	return reply == int64(1), l.fail(op, err)
 }
 

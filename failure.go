@@ -46,7 +46,7 @@ func WithFailure(f limit.Failure) SharedOption { return sharedOption(limit.WithF
 
 // rate is what a handle knows of its limiter's.
 type rate struct {
-	config atomic.Pointer[Config]
+	last   atomic.Pointer[limit.Rate]
 	heard  atomic.Int64 // when Redis last told that it is so, Unix ns
 	asking atomic.Bool
 }
@@ -57,11 +57,11 @@ const learnAgain = time.Minute
 
 // rule is the limiter's rate for a local limiter; zero if it is not known.
 func (l *asker) rule() local.Rule {
-	cfg := l.fallback
-	if known := l.known.config.Load(); known != nil {
-		cfg = *known
+	r := l.facts.Rate
+	if known := l.known.last.Load(); known != nil {
+		r = *known
 	}
-	return local.Rule{Permits: cfg.Rate, Window: cfg.Interval}
+	return local.Rule{Permits: r.Permits, Window: r.Interval}
 }
 
 // learn has the handle know the limiter's rate for when Redis does not answer: the
@@ -88,9 +88,9 @@ func (l *asker) learn(how limit.Failure, figures *limit.Decision) {
 	go func() {
 		defer l.known.asking.Store(false)
 		_ = script.Guard(func() error { // a hook of the Redis client's may panic
-			cfg, err := (*RateLimiter)(l).Config(context.Background())
+			r, err := l.client.engine.Rate(context.Background(), &l.facts)
 			if err == nil {
-				l.known.config.Store(&cfg)
+				l.known.last.Store(&r)
 				l.known.heard.Store(now)
 			}
 			return err

@@ -66,7 +66,7 @@ func (k *KeyedLimiter) check(opts []LimiterOption) error {
 	if l.facts.Fallback != "" {
 		err = errors.Join(err, fmt.Errorf("%w: WithDefault and WithRate are not for Keyed, whose Config says what the rate is", ErrInvalidConfig))
 	}
-	l.fallback = k.cfg
+	l.facts.Rate = k.cfg.rate()
 	if err = errors.Join(err, l.checkLease()); err != nil {
 		err = fmt.Errorf("Keyed %q: %w", k.prefix, err)
 	}

@@ -116,7 +116,7 @@ func (l *RateLimiter) Rename(ctx context.Context, newName string) error {
 	target := redisson.KeysOf(mapped, l.client.id)
 	switch _, isRing := l.client.rdb.(*redis.Ring); {
 	case target.Config == l.keys.Config:
-		_, err := l.read(ctx, lua.Config, script.Constant{})
+		_, err := l.client.engine.Rate(ctx, &l.facts)
 		return l.fail(op, err)
 	case slices.ContainsFunc(target.List(), func(key string) bool { return slices.Contains(l.facts.Keys.Names(), key) }):
 		return l.fail(op, fmt.Errorf("%w: %q is the name of one of the limiter's own keys", ErrInvalidConfig, newName))

@@ -215,17 +215,17 @@ func WithRate(cfg Config) LimiterOption {
 		if l.client.rules.KeepsNoMembers() {
 			return l.client.rules.Unsupported("WithRate")
 		}
-		l.facts.Want = &engine.Want{Rate: cfg.rate(), Args: cfg.args()}
+		l.facts.Want = &engine.Want{}
 		return l.comesWith(cfg, cfg.text())
 	})
 }
 
 // comesWith notes the rate that WithDefault or WithRate gives.
 func (l *RateLimiter) comesWith(cfg Config, text string) error {
-	if l.facts.Want != nil && l.fallback.Rate != 0 {
+	if l.facts.Want != nil && l.facts.Rate.Permits != 0 {
 		return fmt.Errorf("%w: WithRate is given together with another rate: one option says what the rate is", ErrInvalidConfig)
 	}
-	l.facts.Fallback, l.fallback = text, cfg
+	l.facts.Fallback, l.facts.Rate = text, cfg.rate()
 	return nil
 }
 
@@ -273,8 +273,8 @@ func WithLease(lease Lease) LimiterOption {
 
 // checkLease is for what can only be said of all options together.
 func (l *RateLimiter) checkLease() error {
-	if l.facts.Lease != nil && l.fallback.Interval > 0 && l.facts.Lease.Want >= l.fallback.Interval {
-		return fmt.Errorf("%w: WithLease: the life %v is not shorter than the interval %v", ErrInvalidConfig, l.facts.Lease.Want, l.fallback.Interval)
+	if interval := l.facts.Rate.Interval; l.facts.Lease != nil && interval > 0 && l.facts.Lease.Want >= interval {
+		return fmt.Errorf("%w: WithLease: the life %v is not shorter than the interval %v", ErrInvalidConfig, l.facts.Lease.Want, interval)
 	}
 	return nil
 }

@@ -145,9 +145,8 @@ type RateLimiter struct {
 	keys   redisson.Keys
 	err    error // of the options or the name
 
-	fallback Config         // of WithDefault
-	policy   *outage.Policy // the Client's, unless an option says otherwise
-	known    rate
+	policy *outage.Policy // the Client's, unless an option says otherwise
+	known  rate
 }
 
 func (l *RateLimiter) apply(opts []LimiterOption) (err error) {
@@ -165,14 +164,6 @@ func (l *RateLimiter) Name() string { return l.facts.Name }
 // Err returns what every call reports because the name or an option, of the handle or of its
 // Client, is bad. It is nil if all are sound, and does no I/O.
 func (l *RateLimiter) Err() error { return l.fail("RateLimiter", l.err) }
-
-// read runs a script that may run any number of times.
-func (l *RateLimiter) read(ctx context.Context, s *lua.Script, args script.Arguments) (any, error) {
-	if l.err != nil {
-		return nil, l.err
-	}
-	return l.client.engine.Read(ctx, &l.facts, script.Call{Script: s, Args: args})
-}
 
 // change runs a script that changes the limiter, once.
 func (l *RateLimiter) change(ctx context.Context, s *lua.Script, args script.Arguments) (any, error) {

@@ -1,9 +1,9 @@
--- Removes a limiter, without holding the server up for a large permits set.
+-- Removes keys, without holding the server up for large ones.
 --
 -- KEYS
---   1 config  2 value  3 client's value  4 permits  5 client's permits
+--   1 any key, and up to four more
 -- ARGV
 -- Returns
 --   the number of keys that were there
 
-return redis.call('UNLINK', KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[5])
+return redis.call('UNLINK', KEYS[1], KEYS[2] or KEYS[1], KEYS[3] or KEYS[1], KEYS[4] or KEYS[1], KEYS[5] or KEYS[1])

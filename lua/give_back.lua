@@ -18,7 +18,6 @@
 --   CORRUPT <key's number> <field> <why>
 
 --- @include "config"
---- @include "move"
 --- @include "clock"
 --- @include "integer"
 --- @include "digits"
@@ -85,14 +84,7 @@ if not score or tonumber(score) <= now - config.interval then
 end
 local permits = math.min(tonumber(ARGV[2]), permits_of(member))
 local window = is_window(config)
-take_off(permits_key, member, permits)
-if value then
-  local free = math.min(config.rate, value + permits)
-  if redis.call('EXISTS', permits_key) == 0 and not window then
-    free = config.rate
-  end
-  move(value_key, value, free)
-end
+return_permits(config, member, permits, value, window)
 -- By a clock that was set back the keys, or a client's own pair, would live longer than
 -- they need.
 if config.keep > 0 and redis.call('PTTL', KEYS[1]) > config.keep or config.per_client and

@@ -1,22 +1,38 @@
--- Lists the members in use, the newest first. Changes nothing.
+-- Lists the members in use, the newest first, or finds the newest of one client's. Changes
+-- nothing.
 --
 -- KEYS
 --   1 config  2 value  3 client's value  4 permits  5 client's permits
 -- ARGV
---   1  '' or the token of the 'again' answer
+--   1  '' or the token of the 'again' answer, or the place from which to look on
+--   2  what the identities of the client's members begin with. It and what follows are
+--      left out if all members are to be listed
+--   3  ms since the client was granted permits last, no more than that
+--   4  '' or ms: what was granted longer ago is left out
 -- Returns
 --   'again', token, members   the call is to be repeated
 --   'end', '', members
+--   'end', place   of the client's member
 --   NOTINIT, CORRUPT <key's number> <field> <why>
 
 --- @include "rows"
 
 --- @include "limiter"
-local rows, first = rows_from(permits_key, ARGV[1], 512)
-local out = redis.call('ZCOUNT', permits_key, '-inf', digits(now - config.interval))
+local place, mark = ARGV[1], ARGV[2]
+if mark and place == '' then
+  -- Whatever is newer is of others.
+  place = digits(now - tonumber(ARGV[3])) .. ':0:'
+end
+local rows, first = rows_from(permits_key, place, 512)
+local since = now - math.min(config.interval, tonumber(ARGV[4] or '') or math.huge)
+local out = redis.call('ZCOUNT', permits_key, '-inf', digits(since))
 local answer = {'end', ''}
 for i = #rows, math.max(1, out - first + 1), -1 do
-  answer[#answer + 1] = rows[i]
+  if not mark then
+    answer[#answer + 1] = rows[i]
+  elseif string.sub(rows[i], 2, 1 + #mark) == mark then
+    return {'end', place_of(permits_key, rows[i], first + i - 1)}
+  end
 end
 if first > out then
   answer[1], answer[2] = 'again', place_of(permits_key, rows[1], first)

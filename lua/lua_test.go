@@ -119,7 +119,7 @@ func ofSeveral(script *Script) bool { return script == AcquireMany }
 
 // others are the scripts of limiters that are none of Redisson's.
 var others = []*Script{
-	FixedWindow, FixedWindowGiveBack, ReadThreshold, SlidingLog, SlidingLogGiveBack, TokenBucket, TokenBucketGiveBack,
+	FixedWindow, FixedWindowGiveBack, SlidingLog, SlidingLogGiveBack, TokenBucket, TokenBucketGiveBack,
 }
 
 func TestHeads(t *testing.T) {
@@ -134,8 +134,8 @@ func TestHeads(t *testing.T) {
 			assert.Regexp(t, `(?m)^-- KEYS\n--   1 (count|log|thresholds|tokens)\b`, head, script.Name)
 		case slices.Contains(ofClients, script):
 			assert.Regexp(t, `(?m)^-- KEYS\n--   1 names of clients$`, head, script.Name)
-		case script == Probe:
-			assert.Regexp(t, `(?m)^-- KEYS\n--   1 a limiter's key\b`, head, script.Name)
+		case script == Probe, script == Command, script == Delete:
+			assert.Regexp(t, `(?m)^-- KEYS\n--   1 (a limiter's|any) key\b`, head, script.Name)
 		default:
 			assert.Regexp(t, `(?m)^-- KEYS\n--   1 config  2 value  3 client's value  4 permits  5 client's permits$`, head, script.Name)
 		}
@@ -260,14 +260,17 @@ func TestEachScriptRuns(t *testing.T) {
 		{AcquireAll, 5, []any{member(3), 3, "", "", "", ""}, int64(3), nil, noRate},
 		{AcquireMany, 3, []any{1, member(3), "3"}, []any{int64(0)}, []any{int64(0)}, ""},
 		{Available, 5, []any{""}, int64(10), nil, noRate},
+		{Command, 1, []any{"PTTL"}, int64(-1), int64(-2), ""},
+		{Command, 1, []any{"TYPE"}, "hash", "none", ""},
 		{Config, 5, nil, []any{int64(10), int64(3600000), int64(0), int64(0)}, nil, noRate},
 		{Delete, 5, nil, int64(1), int64(0), ""},
+		{Delete, 1, nil, int64(1), int64(0), ""},
 		{Expire, 5, []any{"PEXPIRE", 1000}, int64(1), int64(0), ""},
 		{Expire, 5, []any{"PERSIST", 0}, int64(0), int64(0), ""},
 		{Expire, 5, []any{"PEXPIREAT", int64(4102444800000)}, int64(1), int64(0), ""},
-		{FindOwn, 5, []any{"iiiiiiii", 0, "", ""}, int64(0), nil, noRate},
 		{GiveBack, 5, []any{member(3), 3, "", 1000, ""}, int64(0), int64(0), ""},
 		{InUse, 5, []any{""}, []any{"end", ""}, nil, noRate},
+		{InUse, 5, []any{"", "iiiiiiii", 0, ""}, []any{"end", ""}, nil, noRate},
 		{Migrate, 5, []any{member(0), ""}, int64(0), nil, noRate},
 		{Peek, 5, []any{3, "", "", ""}, []any{int64(10), int64(10), int64(3), int64(3600000), int64(3600000), int64(0)}, nil, noRate},
 		{Probe, 1, []any{"SET"}, int64(1), int64(1), ""},
@@ -279,9 +282,7 @@ func TestEachScriptRuns(t *testing.T) {
 		{SetRate, 5, []any{20, 1000, 1, 2000, 1, 1, ""}, int64(1), int64(0), ""},
 		{SettleReservation, 5, []any{member(3), 5, other(2), 1000, 0, "", "", ""}, int64(-2), int64(0), ""},
 		{SettleReservation, 5, []any{member(3), 5, other(2), 1000, 0, "3602000", "", ""}, []any{"unknown"}, int64(0), ""},
-		{TrySetRate, 5, []any{20, 1000, 0, 0, "", ""}, int64(0), int64(1), ""},
-		{TTL, 5, nil, int64(-1), int64(-2), ""},
-		{Types, 5, nil, []any{"hash", "none", "none", "none", "none"}, []any{"none", "none", "none", "none", "none"}, ""},
+		{SetRate, 5, []any{20, 1000, 0, 0, 1, "new", ""}, int64(0), int64(1), ""},
 		{Wait, 5, []any{3, ""}, int64(0), nil, noRate},
 	}
 	for _, script := range All() {

@@ -204,7 +204,7 @@ func (s *memoryScene) memoryCalls(k memoryKind) map[string]memoryCall {
 		"acquire many":          {script: AcquireMany, args: []any{1, mine, "3"}},
 		"available":             {script: Available, args: []any{"", ""}},
 		"available of a window": {script: Available, args: []any{"", "w"}},
-		"try set rate":          {script: TrySetRate, args: []any{10, 3600000, 0, 7000000, "", ""}},
+		"try set rate":          {script: SetRate, args: []any{10, 3600000, 0, 7000000, 1, "new", ""}},
 		"set rate":              {script: SetRate, args: []any{20, 1000, 0, 0, 0, 0, ""}},
 		"set rate and keep":     {script: SetRate, args: []any{20, 1000, 0, 7000000, 1, 0, ""}},
 		"set rate, per client":  {script: SetRate, args: []any{20, 1000, 1, 7000000, 1, 0, ""}},

@@ -7,8 +7,9 @@
 --   1 rate  2 interval in ms  3 type  4 keepAliveTime in ms, 0 for none
 --   5  '1' to keep the permits in use, if the type stays; 'w', the same, as for
 --      acquire
---   6  '1' to change nothing if the limiter has no rate; a default, as acquire's
---      ARGV 3, to change nothing but another default, of a program that began before
+--   6  '1' to change nothing if the limiter has no rate, 'new' if it has one; a default,
+--      as acquire's ARGV 3, to change nothing but another default, of a program that began
+--      before
 --   7  '' or the token of the 'again' answer
 -- Returns
 --   1 when the rate was set, 0 when there was nothing to change
@@ -36,8 +37,10 @@ if keeps then
   if problem then
     return problem
   end
-  if new[5] and not (old and other_default(fields, new[5], now) == 'older') then
+  if ARGV[6] == 'new' and old or new[5] and not (old and other_default(fields, new[5], now) == 'older') then
     return 0
+  elseif ARGV[6] == 'new' and redis.call('EXISTS', KEYS[1]) == 1 then
+    return corrupt(1, 'rate', 'is missing in a hash of other fields')
   end
 end
 if not keeps or (old and old.per_client ~= config.per_client) then

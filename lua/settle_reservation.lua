@@ -109,14 +109,7 @@ else
   local score = found and redis.call('ZSCORE', permits_key, member)
   back = score and tonumber(score) > now - config.interval and math.max(0, found - used) or 0
   if back > 0 then
-    take_off(permits_key, member, back)
-    local free = math.min(config.rate, state.free + back)
-    if redis.call('EXISTS', permits_key) == 0 and not state.window then
-      free = config.rate
-    end
-    if not state.unset then
-      move(value_key, state.free, free)
-    end
+    return_permits(config, member, back, not state.unset and state.free, state.window)
   end
 end
 keep_ttl(config, true, state.window)

@@ -191,7 +191,7 @@ func (l *Limiter) ask(key string, b *lane.Batch) (*lane.Question, error) {
 // by it.
 func (l *Limiter) askApart(key string, b *lane.Batch) *lane.Question {
 	q := &lane.Question{}
-	q.Script, q.Keys, q.Args = lua.ReadThreshold, script.KeysOf(l.cfg.Thresholds), script.Constant{key}
+	q.Script, q.Keys, q.Args = lua.Command, script.KeysOf(l.cfg.Thresholds), script.Constant{"HGET", key}
 	q.Repeat, q.Reads, q.Until = true, true, time.Now().Add(l.lanes.Conn().Timeout())
 	q.Read = func(reply any, err error) (lane.Verdict, error) {
 		most, err := l.parse(key, reply, err)

@@ -11,6 +11,7 @@ import (
 	"github.com/rratelimiter/rratelimiter/internal/lane"
 	"github.com/rratelimiter/rratelimiter/internal/script"
 	"github.com/rratelimiter/rratelimiter/limit"
+	"github.com/rratelimiter/rratelimiter/lua"
 )
 
 // SetThreshold sets the limit of key in the hash of thresholds, 0 to MaxLimit; 0
@@ -23,7 +24,7 @@ func (l *Limiter) SetThreshold(ctx context.Context, key string, threshold int64)
 		return lane.Fail("slidinglog", op, key, fmt.Errorf("%w: threshold %d is not between 0 and %d",
 			limit.ErrInvalidConfig, threshold, int64(MaxLimit)))
 	}
-	_, err := l.do(ctx, key, false, "hset", l.cfg.Thresholds, key, threshold)
+	_, err := l.do(ctx, key, false, "HSET", key, threshold)
 	return lane.Fail("slidinglog", op, key, err)
 }
 
@@ -35,17 +36,17 @@ func (l *Limiter) Threshold(ctx context.Context, key string) (int64, error) {
 }
 
 func (l *Limiter) threshold(ctx context.Context, key string) (int64, error) {
-	cmd, err := l.do(ctx, key, true, "hget", l.cfg.Thresholds, key)
+	reply, err := l.do(ctx, key, true, "HGET", key)
 	if err != nil {
 		return 0, err
 	}
-	return l.parse(key, cmd.Val(), nil)
+	return l.parse(key, reply, nil)
 }
 
 // ResetThreshold removes what SetThreshold set, so that key has Config.Limit
 // again. It is not repeated once it may have run: limit.ErrUnknownOutcome.
 func (l *Limiter) ResetThreshold(ctx context.Context, key string) error {
-	_, err := l.do(ctx, key, false, "hdel", l.cfg.Thresholds, key)
+	_, err := l.do(ctx, key, false, "HDEL", key)
 	return lane.Fail("slidinglog", "ResetThreshold", key, err)
 }
 
@@ -57,13 +58,13 @@ func (l *Limiter) Thresholds(ctx context.Context) (map[string]int64, error) {
 	all := make(map[string]int64)
 	var corrupt error
 	for cursor := "0"; ; {
-		cmd, err := l.do(ctx, "all", true, "hscan", l.cfg.Thresholds, cursor, "count", 256)
+		reply, err := l.do(ctx, "all", true, "HSCAN", cursor, "COUNT", 256)
 		if err != nil {
 			return nil, lane.Fail("slidinglog", op, l.cfg.Thresholds, err)
 		}
-		page, err := cmd.Slice()
-		if err != nil || len(page) != 2 {
-			return nil, lane.Fail("slidinglog", op, l.cfg.Thresholds, fmt.Errorf("unexpected answer of HSCAN: %v", cmd.Val()))
+		page, _ := reply.([]any)
+		if len(page) != 2 {
+			return nil, lane.Fail("slidinglog", op, l.cfg.Thresholds, fmt.Errorf("unexpected answer of HSCAN: %v", reply))
 		}
 		fields, _ := page[1].([]any)
 		for i := 0; i+1 < len(fields); i += 2 {
@@ -80,9 +81,9 @@ func (l *Limiter) Thresholds(ctx context.Context) (map[string]int64, error) {
 	}
 }
 
-// do sends a command about a key's threshold, which may be repeated if it only
+// do makes a command about a key's threshold, which may be repeated if it only
 // reads.
-func (l *Limiter) do(ctx context.Context, key string, repeat bool, words ...any) (*redis.Cmd, error) {
+func (l *Limiter) do(ctx context.Context, key string, reads bool, words ...any) (any, error) {
 	switch {
 	case l.err != nil:
 		return nil, l.err
@@ -92,11 +93,15 @@ func (l *Limiter) do(ctx context.Context, key string, repeat bool, words ...any)
 	if key == "" {
 		return nil, fmt.Errorf("%w: the key is empty", limit.ErrInvalidConfig)
 	}
-	cmd, err := script.Do(ctx, l.lanes, repeat, words...)
-	if err != nil && !errors.Is(err, redis.Nil) {
-		return nil, l.explainHash(err)
+	c := &script.Call{Script: lua.Command, Keys: script.KeysOf(l.cfg.Thresholds), Args: script.Constant(words), Repeat: reads, Reads: reads}
+	reply, err := l.lanes.Run(ctx, c)
+	switch ended := ctx.Err(); {
+	case err == nil || errors.Is(err, redis.Nil):
+		return reply, nil
+	case reads && ended != nil:
+		return nil, ended
 	}
-	return cmd, nil
+	return nil, l.explainHash(err)
 }
 
 // parse returns the limit of a key as it was read of the hash: nil or redis.Nil if the

@@ -17,6 +17,7 @@ import (
 	"github.com/rratelimiter/rratelimiter/internal/test/redistest"
 	"github.com/rratelimiter/rratelimiter/internal/test/redistest/limittest"
 	"github.com/rratelimiter/rratelimiter/limit"
+	"github.com/rratelimiter/rratelimiter/lua"
 	"github.com/rratelimiter/rratelimiter/slidinglog"
 )
 
@@ -284,20 +285,21 @@ func TestThresholdAnswerLost(t *testing.T) {
 	proxy := redistest.StartProxy(t, redistest.Shared(t).Addr())
 	ctx := t.Context()
 	l := slidinglog.New(proxy.Client(t, nil), slidinglog.Config{Limit: 3, Window: time.Minute, Thresholds: hash})
-	lose := func(command string) {
-		proxy.OnCommand(redistest.Nth(1, command, redistest.DropAnswer))
+	require.NoError(t, direct.ScriptLoad(ctx, lua.Command.Source).Err())
+	lose := func() {
+		proxy.OnCommand(redistest.Nth(1, lua.Command.SHA, redistest.DropAnswer))
 	}
-	lose("hset")
+	lose()
 	require.ErrorIs(t, l.SetThreshold(ctx, "orders", 7), limit.ErrUnknownOutcome)
-	lose("hget")
+	lose()
 	threshold, err := l.Threshold(ctx, "orders")
 	require.NoError(t, err)
 	assert.Equal(t, int64(7), threshold)
-	lose("hscan")
+	lose()
 	all, err := l.Thresholds(ctx)
 	require.NoError(t, err)
 	assert.Equal(t, map[string]int64{"orders": 7}, all)
-	lose("hdel")
+	lose()
 	require.ErrorIs(t, l.ResetThreshold(ctx, "orders"), limit.ErrUnknownOutcome)
 	proxy.Settle(t)
 	assert.Zero(t, direct.Exists(ctx, hash).Val())

@@ -265,11 +265,8 @@ func (b *batch) Progressed() {
 	now := time.Now()
 	for _, r := range b.requests {
 		if r != aheadRequest {
-			r.asked = now
+			r.Asked = now
 		}
-	}
-	if b.round {
-		b.group.watchRound()
 	}
 }
 

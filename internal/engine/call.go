@@ -14,8 +14,11 @@ import (
 
 // Read makes a call that may be made any number of times.
 func (e *Engine) Read(ctx context.Context, l *Limiter, c script.Call) (any, error) {
-	c.Keys, c.Repeat, c.Reads = l.Keys, true, true
-	return e.call(ctx, l.Keys, false, func() (any, error) { return e.lanes.Run(ctx, &c) })
+	if c.Keys == nil {
+		c.Keys = l.Keys
+	}
+	c.Repeat, c.Reads = true, true
+	return e.call(ctx, c.Keys, false, func() (any, error) { return e.lanes.Run(ctx, &c) })
 }
 
 // Change makes a call, once, that changes the limiter: leases end before it, and
@@ -85,7 +88,7 @@ func (e *Engine) call(ctx context.Context, keys *script.Keys, writes bool, f fun
 // TTL returns how many milliseconds the limiter lives: -1 where that has no end,
 // -2 where there is no limiter.
 func (e *Engine) TTL(ctx context.Context, l *Limiter) (int64, error) {
-	reply, err := e.Read(ctx, l, script.Call{Script: lua.TTL, Args: script.Constant{}})
+	reply, err := e.Read(ctx, l, script.Call{Script: lua.Command, Keys: l.Keys.Pick(0), Args: script.Constant{"PTTL"}})
 	if err != nil {
 		return 0, err
 	}

@@ -26,13 +26,6 @@ func (l *Limiter) hasCompared(sent time.Time) {
 	}
 }
 
-// fallback returns what the handle's default says, as scripts take it.
-func (l *Limiter) fallback() []int64 {
-	numbers := make([]int64, 4)
-	_, _ = fmt.Sscan(l.Fallback, &numbers[0], &numbers[1], &numbers[2], &numbers[3])
-	return numbers
-}
-
 // olderDefault reads the answer of a script that found the default of a program that
 // began before; the words in front of it are the answer's name and, of several
 // limiters, which one it is.
@@ -51,15 +44,7 @@ func olderDefault(reply any, front int) (older limit.Rate, number int64, ok bool
 // giveDefault returns the call that replaces a limiter's default by the handle's and
 // keeps the permits in use. It has the same effect however often it runs.
 func (e *Engine) giveDefault(l *Limiter) script.Call {
-	var args []any
-	for _, n := range l.fallback() {
-		args = append(args, n)
-	}
-	keep := "1"
-	if e.rules.KeepsNoMembers() {
-		keep = "w"
-	}
-	return script.Call{Script: lua.SetRate, Keys: l.Keys, Args: script.Paged(append(args, keep, l.Fallback)), Repeat: true}
+	return script.Call{Script: lua.SetRate, Keys: l.Keys, Args: script.Paged(append(RateWords(l.Rate), e.rules.Keep(), l.Fallback)), Repeat: true}
 }
 
 // gaveDefault records that the call was answered.
@@ -67,7 +52,7 @@ func (e *Engine) gaveDefault(l *Limiter, older limit.Rate, reply any) {
 	e.changed(l)
 	l.hasCompared(e.clock.Now())
 	if reply == int64(1) {
-		e.happenedOnce(limit.Event{Kind: limit.RateReplaced, Limiter: l.Observed, Found: older, Want: rateOf(l.fallback())})
+		e.happened(limit.Event{Kind: limit.RateReplaced, Limiter: l.Observed, Found: older, Want: l.Rate}, once)
 	}
 }
 
@@ -86,27 +71,6 @@ func (e *Engine) comparedDefault(b *batch, o outcome) {
 	l := b.limiter()
 	l.hasCompared(b.sent)
 	if o.findings&overruled != 0 {
-		want := rateOf(l.fallback())
-		e.happenedOnce(limit.Event{
-			Kind: limit.RateDiffers, Limiter: l.Observed,
-			Found: limit.Rate{Permits: o.Limit, Interval: o.interval}, Want: limit.Rate{Permits: want.Permits, Interval: want.Interval},
-		})
-	}
-}
-
-// maxTold is how many events are remembered so that they are told of once.
-const maxTold = 1000
-
-// happenedOnce tells the observer of what many handles and keys may find.
-func (e *Engine) happenedOnce(event limit.Event) {
-	e.mu.Lock()
-	told := e.once[event]
-	if len(e.once) >= maxTold {
-		clear(e.once)
-	}
-	e.once[event] = true
-	e.mu.Unlock()
-	if !told {
-		e.observer.Happened(event)
+		e.differs(l, o.Limit, o.interval)
 	}
 }

@@ -36,14 +36,13 @@ type Engine struct {
 	book     *clients.Book // nil where the Client has no name
 	grace    time.Duration // how much longer than its timeout a caller waits for an answer
 
-	mu     sync.Mutex           // taken last, after a group's
-	groups map[string]*group    // by config key, as long as somebody uses them or a lease lives
-	last   *group               // that was forgotten: a caller alone comes again and again
-	once   map[limit.Event]bool // have been told of
-	active int                  // calls and background work under way
+	mu     sync.Mutex                // taken last, after a group's
+	groups map[string]*group         // by config key, as long as somebody uses them or a lease lives
+	last   *group                    // that was forgotten: a caller alone comes again and again
+	told   map[limit.Event]time.Time // when the observer was, of what it is not to hear again and again
+	active int                       // calls and background work under way
 	closed bool
 	idle   chan struct{} // closed when closed and nothing is active
-	watch  lane.Watch    // requests without a time of their own
 }
 
 // AwaitReplicas has grants count once replicas have them. An answer may then come
@@ -67,10 +66,9 @@ func New(rdb script.Redis, timeout time.Duration, rules redisson.Rules, ids *red
 	conn := script.NewConn(rdb, timeout)
 	e := &Engine{
 		conn: conn, clock: conn.Clock(), lanes: lane.New(conn, observer), observer: observer, rules: rules, ids: ids, made: conn.Clock().Now(),
-		groups: make(map[string]*group), once: make(map[limit.Event]bool), idle: make(chan struct{}), grace: grace,
+		groups: make(map[string]*group), told: make(map[limit.Event]time.Time), idle: make(chan struct{}), grace: grace,
 	}
 	e.refusals.Clock = e.clock
-	e.watch = lane.NewWatch(&e.mu, timeout)
 	e.notices = notify.New(rdb, timeout, notify.Host{ID: ids.Origin(), Begin: e.Begin, End: e.End, Heard: e.noticed})
 	e.clock.Join(e)
 	return e
@@ -144,9 +142,8 @@ func (e *Engine) Closed() error {
 	return nil
 }
 
-// enter counts a caller in at the limiter's group, and leave counts it out. A caller's
-// request, if it has one, is watched: it ends when it gets no answer in time. A group
-// that nobody uses is forgotten.
+// enter counts a caller in at the limiter's group, with its request if it has one, and
+// leave counts it out. A group that nobody uses is forgotten.
 func (e *Engine) enter(ctx context.Context, l *Limiter, r *request) (*group, error) {
 	return e.enterBy(e.lanes.Of(ctx, l.Config), l, r)
 }
@@ -154,7 +151,7 @@ func (e *Engine) enter(ctx context.Context, l *Limiter, r *request) (*group, err
 // enterBy is enter for a limiter to which that lane leads.
 func (e *Engine) enterBy(to *lane.Lane, l *Limiter, r *request) (*group, error) {
 	if r != nil {
-		e.book.Used(r.asked)
+		e.book.Used(r.Asked)
 	}
 	e.mu.Lock()
 	defer e.mu.Unlock()
@@ -177,23 +174,17 @@ func (e *Engine) enterBy(to *lane.Lane, l *Limiter, r *request) (*group, error) 
 	g.users++
 	if r != nil {
 		r.group = g
-		if r.watched() {
-			e.watch.Add(&r.Pending, r, r.asked)
-		}
 	}
 	return g, nil
 }
 
 // letGo counts a request's caller out, unless its batch has or will. A request that the
-// line or the watch may still know is not used anew.
-func (e *Engine) letGo(g *group, r *request) {
+// line may still know is not used anew.
+func (e *Engine) letGo(g *group, r *request, answered bool) {
 	if !r.byBatch {
-		e.mu.Lock()
-		e.forget(r)
-		e.leaveLocked(g, 1)
-		e.mu.Unlock()
+		e.leave(g)
 	}
-	if r.unknown {
+	if answered && !r.Waits {
 		*r = request{}
 		requests.Put(r)
 	}
@@ -206,7 +197,6 @@ func (e *Engine) letGoAll(b *batch) {
 	gone := 0
 	for _, r := range b.requests {
 		if r.State == lane.Answered && !r.byBatch {
-			e.forget(r)
 			r.byBatch = e.clock == nil
 		}
 		if r.byBatch {
@@ -220,11 +210,6 @@ func (e *Engine) letGoAll(b *batch) {
 			r.TellBefore(b.call.Wave())
 		}
 	}
-}
-
-// forget has the watch leave a request alone. e.mu is held.
-func (e *Engine) forget(r *request) {
-	r.unknown = e.watch.Remove(&r.Pending) && r.State == lane.Answered && !r.Waits
 }
 
 func (e *Engine) leave(g *group) {

@@ -60,13 +60,10 @@ func (e *Engine) explainType(keys []string, err error) error {
 	}
 	ctx, cancel := context.WithTimeout(context.Background(), e.conn.AttemptTimeout())
 	defer cancel()
-	reply, readErr := script.Read(ctx, e.lanes, lua.Types, script.KeysOf(keys[:len(want)]...))
-	types, _ := reply.([]any)
-	if readErr == nil && len(types) == len(want) {
-		for i, got := range types {
-			if got != want[i] && got != "none" {
-				return fmt.Errorf("%w: key %q: %s is of type %v, not %s; remove the key", limit.ErrCorrupt, keys[i], fields[i], got, want[i])
-			}
+	for i, key := range keys[:len(want)] {
+		got, readErr := script.Read(ctx, e.lanes, lua.Command, script.KeysOf(key), "TYPE")
+		if readErr == nil && got != want[i] && got != "none" {
+			return fmt.Errorf("%w: key %q: %s is of type %v, not %s; remove the key", limit.ErrCorrupt, key, fields[i], got, want[i])
 		}
 	}
 	return fmt.Errorf("%w: keys %q: %w", limit.ErrCorrupt, keys, err)

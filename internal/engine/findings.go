@@ -1,6 +1,7 @@
 package engine
 
 import (
+	"math"
 	"time"
 
 	"github.com/rratelimiter/rratelimiter/limit"
@@ -23,15 +24,35 @@ const tellPause = time.Minute
 func (e *Engine) found(l *Limiter, f findings) {
 	if f&repaired != 0 {
 		e.refusals.Changed(l.Config)
+		e.happened(limit.Event{Kind: limit.StateRepaired, Limiter: l.Observed}, tellPause)
 	}
-	if f == 0 || e.observer == nil {
-		return
+	if f&foreign != 0 {
+		e.happened(limit.Event{Kind: limit.LayoutsExclude, Limiter: l.Observed}, tellPause)
 	}
-	now := e.clock.Now().UnixNano()
-	for i, kind := range []limit.EventKind{limit.StateRepaired, limit.LayoutsExclude} {
-		last := l.told[i].Load()
-		if f&(1<<i) != 0 && (last == 0 || now-last >= int64(tellPause)) && l.told[i].CompareAndSwap(last, now) {
-			e.observer.Happened(limit.Event{Kind: kind, Limiter: l.Observed})
+}
+
+const (
+	// once is the pause of what is told of once.
+	once time.Duration = math.MaxInt64
+
+	// maxTold is how many events are remembered so that they are not told of again.
+	maxTold = 1000
+)
+
+// happened tells the observer of what many handles and keys may find, unless it was told
+// of the same less than a pause ago.
+func (e *Engine) happened(event limit.Event, pause time.Duration) {
+	now := e.clock.Now()
+	e.mu.Lock()
+	last, told := e.told[event]
+	if told = told && now.Sub(last) < pause; !told {
+		if len(e.told) >= maxTold {
+			clear(e.told)
 		}
+		e.told[event] = now
+	}
+	e.mu.Unlock()
+	if !told {
+		e.observer.Happened(event)
 	}
 }

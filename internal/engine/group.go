@@ -38,8 +38,7 @@ type group struct {
 	returns  int // give-backs under way
 	line     line
 	round    *batch      // of the line, under way
-	roundEnd time.Time   // when the round that is due has to have its answers
-	watch    *time.Timer // ends that round
+	dueSince time.Time   // since when one that is due waits for a flight; zero: none does
 	freed    int         // how often permits have been freed
 	timer    *time.Timer // begins the line's next round
 	turns    turns
@@ -54,12 +53,14 @@ func (e *Engine) request(ctx context.Context, l *Limiter, q outage.Question) (an
 	if err != nil {
 		return answer{}, err
 	}
-	defer e.letGo(g, r)
+	answered := false
+	defer func() { e.letGo(g, r, answered) }()
 	to := g.lane.Load()
 	if alone := g.submit(r, to); alone != nil {
 		to.Alone(ctx, alone, !r.deadline.IsZero())
 	}
-	return g.await(ctx, r)
+	a, answered := r.await(ctx)
+	return a, a.err
 }
 
 // submit takes a request in. It returns the call that the caller is to send by
@@ -108,8 +109,8 @@ func (g *group) next(now time.Time) {
 	case g.line.count > 0 && g.round == nil && wait > 0:
 		g.timer = restart(g.timer, wait, g.poll)
 		return
-	case g.line.count > 0 && g.round == nil && g.listed && g.roundEnd.IsZero():
-		g.watchRound()
+	case g.line.count > 0 && g.round == nil && g.listed && g.dueSince.IsZero():
+		g.dueSince = time.Now()
 	}
 	if g.timer != nil {
 		g.timer.Stop()
@@ -151,7 +152,7 @@ func (g *group) Board(now time.Time) (c *lane.Call, more bool) {
 	now = g.engine.clock.At(now)
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	g.listed, g.wave = false, nil
+	g.listed, g.wave, g.dueSince = false, nil, time.Time{}
 	if g.held() || g.calls >= maxCalls {
 		return nil, false
 	}
@@ -178,9 +179,6 @@ func (g *group) board(now time.Time) *lane.Call {
 		if !b.round {
 			g.line.settle(now) // those who were left to be asked for have gone
 		}
-	}
-	if g.round == nil && !b.round {
-		g.roundEnd = time.Time{} // those whose round was due have gone; the next has its own end
 	}
 	kept, full := g.gathered[:0], false
 	for _, r := range g.gathered {
@@ -211,9 +209,6 @@ func (g *group) board(now time.Time) *lane.Call {
 	}
 	if b.round {
 		g.round = b
-		if g.roundEnd.IsZero() {
-			g.watchRound()
-		}
 	}
 	return c
 }
@@ -268,8 +263,7 @@ func (g *group) finished(b *batch, o outcome, err error) {
 		}
 	}
 	if b.round {
-		g.round, g.roundEnd = nil, time.Time{}
-		g.watch.Stop()
+		g.round = nil
 		g.line.settle(now)
 	}
 	if lined {

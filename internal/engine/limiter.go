@@ -7,6 +7,7 @@ import (
 	"github.com/rratelimiter/rratelimiter/internal/lease"
 	"github.com/rratelimiter/rratelimiter/internal/refusal"
 	"github.com/rratelimiter/rratelimiter/internal/script"
+	"github.com/rratelimiter/rratelimiter/limit"
 )
 
 // Limiter is what a handle knows of its limiter.
@@ -16,6 +17,7 @@ type Limiter struct {
 	Config   string         // the config key, by which the limiter is known
 	Keys     *script.Keys   // config, value, client's value, permits, client's permits
 	Fallback string         // configuration for a limiter that has none, or "": see acquire.lua
+	Rate     limit.Rate     // the handle's, which Fallback says; zero if it has none
 	Want     *Want          // nil where any rate will do
 	Lease    *lease.Sizer   // nil without leases
 	Refusals *refusal.Cache // nil where they are not remembered
@@ -24,7 +26,6 @@ type Limiter struct {
 	prefetched handleLease
 	audit      atomic.Int64                // when leaked permits are next looked for, Unix ns
 	compared   atomic.Int64                // when the default is next compared with the limiter's, Unix ns
-	told       [2]atomic.Int64             // when the observer was told of each finding, Unix ns
 	interval   atomic.Int64                // as the last audit found it, ns
 	ownless    atomic.Int64                // the client's last grant when a Release found none of its members
 	overall    atomic.Pointer[script.Keys] // all that a limiter of type Overall needs; nil while it is not known to be one

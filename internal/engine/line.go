@@ -211,7 +211,7 @@ func (l *line) fill(b *batch, now, asked time.Time) {
 		if !b.add(r, l.strict) {
 			return
 		}
-		r.round, r.asked = l.round, asked
+		r.round, r.Asked = l.round, asked
 	}
 }
 

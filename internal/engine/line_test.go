@@ -101,15 +101,6 @@ func (e *far) take(t *testing.T, l *Limiter, permits int64) {
 	assert.True(t, a.Granted, l.Name)
 }
 
-func TestARoundThatNobodyWaitsForIsForgotten(t *testing.T) {
-	t.Parallel()
-	onFar(t, 2, 0, func(t *testing.T, e *far) {
-		e.last.watchRound()
-		e.last.Board(time.Now())
-		assert.Zero(t, e.last.roundEnd)
-	})
-}
-
 func TestACallerAloneGoesAtOnce(t *testing.T) {
 	t.Parallel()
 	onFar(t, 2, 900*time.Millisecond, func(t *testing.T, e *far) {

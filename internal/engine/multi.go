@@ -29,10 +29,9 @@ type multi struct {
 
 	// The try under way, after which there is no other where its caller goes.
 	lane.Pending
-	mu      sync.Mutex // guards State, until and asleep; taken behind a group's
+	mu      sync.Mutex // guards State, Asked and asleep; taken behind a group's
 	asleep  time.Time  // until when the caller waits to ask again; zero: it does not, or was woken
 	ctx     context.Context
-	until   time.Time // when the question must have its answer
 	call    lane.Call
 	member  []byte
 	anew    int        // how often the member's identity was another's
@@ -118,8 +117,7 @@ func (m *multi) ask(ctx context.Context, start time.Time) (verdict, error) {
 	for _, g := range m.groups {
 		m.engine.stay(g)
 	}
-	m.Pending, m.until = lane.Pending{}, until
-	m.ctx = ctx
+	m.Pending, m.ctx = lane.Pending{Asked: start}, ctx
 	m.prepare(until)
 	to := m.groups[0].lane.Load()
 	if to.Enter() {
@@ -129,37 +127,24 @@ func (m *multi) ask(ctx context.Context, start time.Time) (verdict, error) {
 		m.Wait()
 		to.Ready(m)
 	}
-	leave := func() (left bool) {
-		m.mu.Lock()
-		defer m.mu.Unlock()
-		return m.abandon()
-	}
-	if answered, err := m.Await(ctx, &m.mu, leave, end, func() (time.Time, bool, error) { return m.timeUp(start) }); !answered {
+	if answered, err := m.Await(ctx, &m.mu, m, end, true); !answered {
 		return verdict{}, err
 	}
 	return m.verdict, m.err
 }
 
-// abandon takes the try back. It tells false where the answer is there. m.mu is
-// held.
-func (m *multi) abandon() bool {
-	if m.State == lane.Answered {
-		return false
-	}
-	m.State = lane.Gone
-	return true
-}
-
-// timeUp looks whether the time for the answer is over. Where it is, the try has
-// been taken back; else look is when to look again, zero where the answer is there.
-func (m *multi) timeUp(start time.Time) (look time.Time, left bool, err error) {
+// Leave takes the try back if its caller goes away.
+func (m *multi) Leave() bool {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	now, sent := time.Now(), m.State == lane.Sent
-	if end := m.engine.answerBy(m.until, m.engine.clock.Machine(m.deadline)); m.State != lane.Answered && now.Before(end) {
-		return end, false, nil
-	}
-	return time.Time{}, m.abandon(), lane.NoAnswer(now.Sub(start), sent)
+	return m.Pending.Leave()
+}
+
+// TimeUp looks whether the time for the answer is over.
+func (m *multi) TimeUp() (look time.Time, left bool, err error) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	return m.Over(m.engine.answerBy(m.Asked.Add(m.engine.conn.Timeout()), m.engine.clock.Machine(m.deadline)))
 }
 
 // Progressed has the caller of a try that takes several calls wait on: the
@@ -167,8 +152,8 @@ func (m *multi) timeUp(start time.Time) (look time.Time, left bool, err error) {
 func (m *multi) Progressed() {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	m.until = time.Now().Add(m.engine.conn.Timeout())
-	m.call.Until = m.until
+	m.Asked = time.Now()
+	m.call.Until = m.Asked.Add(m.engine.conn.Timeout())
 }
 
 // Board has the try sent, unless its caller has gone.

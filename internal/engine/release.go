@@ -64,7 +64,7 @@ func (r *release) takeOwn(ctx context.Context, granted int64) error {
 	age := shortAge(e.clock.Since(last))
 	place, from := "", ""
 	for looks := 0; err == nil && r.left.Load() > 0 && looks < maxLooks; {
-		c := script.Call{Script: lua.FindOwn, Keys: l.Keys, Repeat: true, Args: script.Constant{e.ids.Mark(), age.Milliseconds(), place, from}}
+		c := script.Call{Script: lua.InUse, Keys: l.Keys, Repeat: true, Args: script.Constant{place, e.ids.Mark(), age.Milliseconds(), from}}
 		next := ""
 		c.Stop = func(token string) bool {
 			next = token
@@ -75,10 +75,14 @@ func (r *release) takeOwn(ctx context.Context, granted int64) error {
 			return readErr
 		}
 		before := r.left.Load()
+		found := ""
+		if words, ok := reply.([]any); ok && len(words) == 2 {
+			found, _ = words[1].(string)
+		}
 		if next != "" {
 			place = next
-		} else if found, ok := reply.([]any); ok && len(found) == 2 {
-			place, _ = found[1].(string)
+		} else if found != "" {
+			place = found
 			err = r.takeOff(ctx, "own:"+place)
 		} else if age > 0 {
 			// The server's clock may have gone back: then they are dated later.

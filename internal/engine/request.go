@@ -45,14 +45,12 @@ type request struct {
 	group    *group
 	since    time.Time // when the caller asked
 	deadline time.Time // when it gives up; zero: never
-	asked    time.Time // when the question under way began, by the machine's clock
 
 	prev, next *request // in the line
 	inLine     bool
 	round      int  // the line's round in which it was asked for last
 	refused    bool // it was refused, and waits
 	byBatch    bool // its batch counts its caller out
-	unknown    bool // nobody else knows it any more
 	answer     answer
 }
 
@@ -65,17 +63,13 @@ func newRequest(ctx context.Context, c *clock.Clock, l *Limiter, q outage.Questi
 	if !ok {
 		r = &request{}
 	}
-	r.ctx, r.limiter, r.Question, r.asked = ctx, l, q, time.Now()
-	r.since = c.At(r.asked)
+	r.ctx, r.limiter, r.Question, r.Asked = ctx, l, q, time.Now()
+	r.since = c.At(r.Asked)
 	if q.Waits && q.Timeout > 0 {
 		r.deadline = r.since.Add(q.Timeout)
 	}
 	return r
 }
-
-// watched tells whether the engine's watch ends the request, rather than a timer
-// of its own.
-func (r *request) watched() bool { return r.deadline.IsZero() }
 
 // tell gives the caller its answer, before its batch does if it is sent.
 func (r *request) tell(a answer) {

@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"slices"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -15,15 +14,11 @@ import (
 	"github.com/rratelimiter/rratelimiter/lua"
 )
 
-// Want is the rate that a handle wants its limiter to have.
+// Want is of a handle that wants its limiter to have its rate.
 type Want struct {
-	Rate limit.Rate
-	Args []any // of the scripts that set a rate
-
 	set  atomic.Bool // Redis had it when the handle looked
 	mu   sync.Mutex
-	look *look                      // under way, or the one that succeeded
-	seen atomic.Pointer[limit.Rate] // what an answer told last; nil: what is wanted
+	look *look // under way, or the one that succeeded
 }
 
 // look is one try to give the limiter the rate, for all who wait for it.
@@ -50,6 +45,15 @@ func rateOf(values []int64) limit.Rate {
 	return limit.Rate{
 		Permits: values[0], Interval: script.Millis(values[1]), PerClient: values[2] == 1, KeepAlive: script.Millis(values[3]),
 	}
+}
+
+// RateWords are a rate as scripts take it.
+func RateWords(r limit.Rate) []any {
+	kind := 0
+	if r.PerClient {
+		kind = 1
+	}
+	return []any{r.Permits, r.Interval.Milliseconds(), kind, r.KeepAlive.Milliseconds()}
 }
 
 // haveRate sees to it, once, that the limiter has the rate that its handle wants. It
@@ -103,24 +107,23 @@ func (w *Want) begin(do func() error) *look {
 // giveRate sets the limiter's rate where that is another one. The script that does so
 // has the same effect however often it runs, so that it is repeated.
 func (e *Engine) giveRate(ctx context.Context, l *Limiter) error {
-	want := l.Want
 	found, err := e.Rate(ctx, l)
 	if errors.Is(err, limit.ErrNotInitialized) {
 		var reply any
 		reply, err = e.Change(ctx, l, script.Call{
-			Script: lua.TrySetRate, Args: script.Paged(append(slices.Clip(want.Args), e.rules.Letters())), Repeat: true,
+			Script: lua.SetRate, Args: script.Paged(append(RateWords(l.Rate), e.rules.Keep(), "new")), Repeat: true,
 		})
 		if err != nil || reply == int64(1) {
 			return giving(err)
 		}
 		found, err = e.Rate(ctx, l) // an earlier try has set it, or somebody else
 	}
-	if err != nil || found == want.Rate {
+	if err != nil || found == l.Rate {
 		return giving(err)
 	}
-	_, err = e.Change(ctx, l, script.Call{Script: lua.SetRate, Args: script.Paged(append(slices.Clip(want.Args), 1, 0)), Repeat: true})
+	_, err = e.Change(ctx, l, script.Call{Script: lua.SetRate, Args: script.Paged(append(RateWords(l.Rate), 1, 0)), Repeat: true})
 	if err == nil {
-		e.observer.Happened(limit.Event{Kind: limit.RateReplaced, Limiter: l.Observed, Found: found, Want: want.Rate})
+		e.observer.Happened(limit.Event{Kind: limit.RateReplaced, Limiter: l.Observed, Found: found, Want: l.Rate})
 	}
 	return giving(err)
 }
@@ -135,16 +138,15 @@ func giving(err error) error {
 // tellRate is told what rate an answer speaks of, and tells the observer where that is
 // another one than the handle wants, once for each that it finds.
 func (e *Engine) tellRate(l *Limiter, permits int64, interval time.Duration) {
-	if l == nil || l.Want == nil {
-		return
+	if l != nil && l.Want != nil && (permits != l.Rate.Permits || interval != l.Rate.Interval) {
+		e.differs(l, permits, interval)
 	}
-	found := limit.Rate{Permits: permits, Interval: interval}
-	want := limit.Rate{Permits: l.Want.Rate.Permits, Interval: l.Want.Rate.Interval}
-	before, last := l.Want.seen.Load(), want
-	if before != nil {
-		last = *before
-	}
-	if found != last && l.Want.seen.CompareAndSwap(before, &found) && found != want {
-		e.observer.Happened(limit.Event{Kind: limit.RateDiffers, Limiter: l.Observed, Found: found, Want: want})
-	}
+}
+
+// differs tells the observer that the limiter has another rate than its handle.
+func (e *Engine) differs(l *Limiter, permits int64, interval time.Duration) {
+	e.happened(limit.Event{
+		Kind: limit.RateDiffers, Limiter: l.Observed,
+		Found: limit.Rate{Permits: permits, Interval: interval}, Want: limit.Rate{Permits: l.Rate.Permits, Interval: l.Rate.Interval},
+	}, once)
 }

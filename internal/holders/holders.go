@@ -77,7 +77,7 @@ func ofOwn(ctx context.Context, e *engine.Engine, l *engine.Limiter, names Names
 // inUse adds up the members in use of a limiter's pair, the newest maxMembers of them,
 // and reports whether these are all.
 func inUse(ctx context.Context, e *engine.Engine, keys *script.Keys, names Names) (shares []Share, whole bool, err error) {
-	members, whole, err := list(ctx, e, keys, lua.InUse, maxMembers)
+	members, whole, err := list(ctx, e, keys, maxMembers)
 	if err != nil {
 		return nil, false, err
 	}
@@ -96,8 +96,8 @@ func inUse(ctx context.Context, e *engine.Engine, keys *script.Keys, names Names
 	return tally.Shares(), whole, nil
 }
 
-// list makes a call that lists texts, until it has them all or as many as are wanted.
-func list(ctx context.Context, e *engine.Engine, keys *script.Keys, s *lua.Script, most int) (texts []string, whole bool, err error) {
+// list returns the members in use, all or as many as are wanted.
+func list(ctx context.Context, e *engine.Engine, keys *script.Keys, most int) (texts []string, whole bool, err error) {
 	whole = true
 	add := func(all []any) {
 		for _, one := range all {
@@ -107,7 +107,7 @@ func list(ctx context.Context, e *engine.Engine, keys *script.Keys, s *lua.Scrip
 		}
 	}
 	reply, err := e.Read(ctx, &engine.Limiter{Keys: keys}, script.Call{
-		Script: s, Args: script.Paged{},
+		Script: lua.InUse, Args: script.Paged{},
 		Continued: func(rest []any) error {
 			add(rest)
 			return nil

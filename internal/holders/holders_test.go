@@ -3,14 +3,20 @@ package holders
 import (
 	"encoding/hex"
 	"encoding/json"
+	"fmt"
 	"testing"
+	"time"
 
+	"github.com/redis/go-redis/v9"
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
 	"github.com/rratelimiter/rratelimiter/codec"
 	"github.com/rratelimiter/rratelimiter/internal/clients"
+	"github.com/rratelimiter/rratelimiter/internal/engine"
 	"github.com/rratelimiter/rratelimiter/internal/redisson"
+	"github.com/rratelimiter/rratelimiter/internal/script"
+	"github.com/rratelimiter/rratelimiter/internal/test/redistest"
 )
 
 // Whatever others write under the key, names are those of entries that are ours.
@@ -63,3 +69,25 @@ func TestSharesByMark(t *testing.T) {
 }
 
 func hexOf(mark []byte) string { return hex.EncodeToString(mark) }
+
+// Names are read in pages: all are found, whatever shares a page's last millisecond.
+func TestManyNamesAreRead(t *testing.T) {
+	t.Parallel()
+	rdb, _ := redistest.Mini(t)
+	at := time.Now().Add(time.Hour)
+	for i := range 1500 {
+		of := at.Add(time.Duration(i/700) * time.Minute)
+		c := clients.Client{Name: fmt.Sprint("client ", i), ID: fmt.Sprint(i)}
+		require.NoError(t, rdb.ZAdd(t.Context(), clients.Key, redis.Z{Score: float64(of.UnixMilli()), Member: entry(t, c)}).Err())
+	}
+	last := clients.Client{Name: "last", ID: "last"}
+	require.NoError(t, rdb.ZAdd(t.Context(), clients.Key, redis.Z{Score: float64(at.Add(time.Hour).UnixMilli()), Member: entry(t, last)},
+		redis.Z{Score: 1, Member: entry(t, clients.Client{Name: "past", ID: "past"})}).Err())
+	e := engine.New(rdb, script.DefaultTimeout, redisson.NewestRules, redisson.NewIdentities(codec.LayoutD2), nil)
+	n, err := known(t.Context(), e)
+	require.NoError(t, err)
+	assert.Equal(t, "last", n.OfID("last"))
+	assert.Empty(t, n.OfID("past"))
+	assert.Equal(t, "last", n.All()[0].Name, "noted last")
+	assert.GreaterOrEqual(t, len(n.All()), 2*512)
+}

@@ -18,12 +18,13 @@ const maxErrands = 128
 type errand struct {
 	Pending // the lane's lock guards its State
 
-	lane *Lane
-	call Call
-	then func(reply any, err error) // nil if a caller waits
-	err  error
-	left bool // before the call was done
-	seen bool // an attempt was to be made
+	lane  *Lane
+	call  Call
+	timer *time.Timer                // ends it if no answer comes in time
+	then  func(reply any, err error) // nil if a caller waits
+	err   error
+	left  bool // before the call was done
+	seen  bool // an attempt was to be made
 }
 
 // Run sees a call through, and returns what the script answered in the end. It returns
@@ -67,10 +68,9 @@ func (l *Lane) begin(ctx context.Context, c *script.Call, since time.Time, then 
 	if e.call.Since.IsZero() {
 		e.call.Since = since
 	}
-	since = e.call.Since
 	e.Wait()
 	l.mu.Lock()
-	l.watch.Add(&e.Pending, e, since)
+	e.timer = time.AfterFunc(time.Until(e.call.Since.Add(l.conn.Timeout())), e.expire)
 	l.mu.Unlock()
 	l.queue(e)
 	return e
@@ -125,12 +125,12 @@ func (l *Lane) forget() {
 
 // end says that the errand is over. The lane's lock is held.
 func (e *errand) end() {
-	e.lane.watch.Remove(&e.Pending)
+	e.timer.Stop()
 	e.Tell()
 }
 
-// Expire ends an errand that has waited for its answer for too long.
-func (e *errand) Expire(time.Time) {
+// expire ends an errand that has waited for its answer for too long.
+func (e *errand) expire() {
 	timeout := e.lane.conn.Timeout()
 	e.leave(func(sent bool) error {
 		if sent && e.call.Reads {
@@ -161,8 +161,8 @@ func (e *errand) Progressed() {
 	l := e.lane
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	if l.watch.Remove(&e.Pending) {
-		l.watch.Add(&e.Pending, e, time.Now())
+	if e.State != Answered {
+		e.timer.Reset(l.conn.Timeout())
 	}
 }
 
@@ -182,7 +182,7 @@ func (l *Lane) takeErrands(calls []*Call, room int) []*Call {
 		if e.State == Answered {
 			continue
 		}
-		if !l.goWith(calls, &e.call) {
+		if !goWith(calls, &e.call) {
 			break
 		}
 		calls = append(calls, &e.call)
@@ -191,20 +191,12 @@ func (l *Lane) takeErrands(calls []*Call, room int) []*Call {
 	return calls
 }
 
-// goesAlone reports whether a call is a flight of its own: a cluster's client may send
-// commands that are no scripts, and only read, to any node.
-func (l *Lane) goesAlone(c *Call) bool { return c.errand != nil && c.Plain() && l.conn.Cluster() }
-
 // goWith reports whether a call may go with a flight of these. One that is not repeated
 // has more time for its one attempt, and would leave others none for a second.
-func (l *Lane) goWith(calls []*Call, c *Call) bool {
-	return len(calls) == 0 || c.Repeat == calls[0].Repeat && !l.goesAlone(c) && !l.goesAlone(calls[0])
-}
+func goWith(calls []*Call, c *Call) bool { return len(calls) == 0 || c.Repeat == calls[0].Repeat }
 
 // decides reports whether a flight of these calls may take decisions along.
-func (l *Lane) decides(calls []*Call) bool {
-	return len(calls) == 0 || calls[0].errand == nil || calls[0].Repeat && !l.goesAlone(calls[0])
-}
+func decides(calls []*Call) bool { return len(calls) == 0 || calls[0].errand == nil || calls[0].Repeat }
 
 // departs reports whether an attempt of the call is to be made: not if the errand is
 // over, or is wanted no more.

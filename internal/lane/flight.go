@@ -20,7 +20,8 @@ const maxJoint = 64
 // flight is calls on their way in one pipeline.
 type flight struct {
 	sent  time.Time
-	calls []*Call // those that are made by themselves
+	calls []*Call
+	apart []*Call // those that are made by themselves
 	joint []jointCall
 	cmds  []script.Command
 	wait  script.Command // for replicas, the last of cmds; no Cmd where nobody waits for them
@@ -32,7 +33,6 @@ type flight struct {
 	alone   bool  // it is a call that a caller sends by itself
 	more    bool  // its place is for what has gathered meanwhile
 	errands bool  // it is the one for errands alone
-	toAny   bool  // it is a command that a cluster's client may send to any node
 
 	cmd [1]script.Command // room for one
 }
@@ -59,6 +59,8 @@ func (l *Lane) sendFlight(ctx context.Context, f *flight) (panicked any) {
 	f.sent, f.end = start, end
 	if !l.conn.Inline() {
 		defer time.AfterFunc(min(l.conn.ProbePace()+wait, end.Sub(start)), func() { l.late(f) }).Stop()
+	} else if f.wave != nil {
+		defer time.AfterFunc(l.conn.ProbePace()+wait, f.wave.End).Stop()
 	}
 	panicked = l.exchange(ctx, f)
 	told := !f.over.CompareAndSwap(false, true)
@@ -71,7 +73,7 @@ func (l *Lane) sendFlight(ctx context.Context, f *flight) (panicked any) {
 	for _, g := range f.joint {
 		l.tell(g, panicked)
 	}
-	for _, c := range f.calls {
+	for _, c := range f.apart {
 		if panicked != nil {
 			l.failPanicked(c, panicked)
 			continue
@@ -83,16 +85,15 @@ func (l *Lane) sendFlight(ctx context.Context, f *flight) (panicked any) {
 
 // makeCommands makes the commands of a flight's calls.
 func (l *Lane) makeCommands(ctx context.Context, f *flight) {
-	f.toAny = l.goesAlone(f.calls[0])
-	if len(f.calls) > 1 && !l.lanes.apart.Load() {
-		f.calls, f.joint = join(f.calls)
+	if f.apart = f.calls; len(f.calls) > 1 && !l.lanes.apart.Load() {
+		f.apart, f.joint = join(f.calls)
 	}
-	f.cmds = slices.Grow(f.cmd[:0], len(f.calls)+len(f.joint))
+	f.cmds = slices.Grow(f.cmd[:0], len(f.apart)+len(f.joint))
 	for i := range f.joint {
 		f.joint[i].cmd = f.joint[i].command(ctx)
 		f.cmds = append(f.cmds, f.joint[i].cmd)
 	}
-	for _, c := range f.calls {
+	for _, c := range f.apart {
 		f.cmds = append(f.cmds, c.Next(ctx))
 	}
 	if f.wait = l.replicas.await(ctx); f.wait.Cmd != nil {
@@ -101,13 +102,16 @@ func (l *Lane) makeCommands(ctx context.Context, f *flight) {
 }
 
 // late has others take the place of a flight that is late, where there is room for
-// it, and gives it up at its end.
+// it, and gives it up at its end. Its callers, and those behind it, look at their own time
+// from now on.
 func (l *Lane) late(f *flight) {
 	l.mu.Lock()
 	if f.over.Load() {
 		l.mu.Unlock()
 		return
 	}
+	f.wave.End()
+	l.wave.End()
 	start := l.spare() && time.Since(f.sent) > 2*l.trips.Shortest() && l.pass(f)
 	l.mu.Unlock()
 	time.AfterFunc(time.Until(f.end), func() { l.giveUp(f) })
@@ -136,11 +140,6 @@ func (l *Lane) giveUp(f *flight) {
 	start := !f.late && l.pass(f)
 	l.mu.Unlock()
 	l.observe(f, script.ErrSilent)
-	for _, g := range f.joint {
-		for _, c := range g.calls {
-			l.finish(c, script.ErrSilent)
-		}
-	}
 	for _, c := range f.calls {
 		l.finish(c, script.ErrSilent)
 	}
@@ -155,7 +154,9 @@ func (l *Lane) hears(answers bool) {
 	if l.silent != answers {
 		return
 	}
-	l.silent = !answers
+	if l.silent = !answers; l.silent {
+		l.wave.End()
+	}
 	if l.of != nil {
 		return // the lane for decisions tells
 	}
@@ -183,23 +184,15 @@ func (l *Lane) observe(f *flight, err error) {
 		return
 	}
 	told := limit.Flight{RoundTrip: time.Since(f.sent), Err: err}
-	count := func(c *Call) {
+	for _, c := range f.calls {
 		if c.errand != nil {
-			return
+			continue
 		}
 		told.Calls++
 		told.Requests += max(1, c.Requests)
 		if c.Attempts() > 1 {
 			told.Repeats++
 		}
-	}
-	for _, g := range f.joint {
-		for _, c := range g.calls {
-			count(c)
-		}
-	}
-	for _, c := range f.calls {
-		count(c)
 	}
 	if told.Calls > 0 {
 		l.lanes.observer.Landed(told)

@@ -78,9 +78,8 @@ type Groups struct {
 	lanes  *Lanes
 	policy outage.Policy
 
-	mu    sync.Mutex
-	keys  map[string]*group // of those for which requests have gathered
-	watch Watch
+	mu   sync.Mutex
+	keys map[string]*group // of those for which requests have gathered
 }
 
 // Err returns what every call reports because of the configuration.
@@ -120,17 +119,14 @@ func NewGroups(lanes *Lanes, rule Rule) *Groups {
 	if rule.Options.Failure != nil {
 		t.policy.Guard = outage.NewGuard(lanes.conn.Clock(), nil)
 	}
-	t.watch = NewWatch(&t.mu, lanes.conn.Timeout())
 	return t
 }
 
 // send sees a request through.
 func (g *Groups) send(ctx context.Context, key string, r *request) (outage.Answer, error) {
-	start := time.Now()
-	r.ctx = ctx
+	r.ctx, r.Asked = ctx, time.Now()
 	l := g.lanes.Of(ctx, key)
 	g.mu.Lock()
-	g.watch.Add(&r.Pending, r, start)
 	k := g.keys[key]
 	if k == nil && l.Enter() {
 		r.State = Sent
@@ -173,7 +169,7 @@ func (r *request) join(b *Batch) bool {
 }
 
 func (g *Groups) await(ctx context.Context, r *request) (outage.Answer, error) {
-	if answered, err := r.Await(ctx, &g.mu, func() bool { return g.leave(r) }, time.Time{}, nil); !answered {
+	if answered, err := r.Await(ctx, &g.mu, r, r.Asked.Add(g.lanes.conn.Timeout()), true); !answered {
 		return outage.Answer{}, err
 	}
 	a := outage.Answer{Decision: r.answer.Decision}
@@ -189,28 +185,18 @@ func (g *Groups) await(ctx context.Context, r *request) (outage.Answer, error) {
 	return a, nil
 }
 
-// leave takes a request back whose caller goes away. It tells false where the
-// answer is there.
-func (g *Groups) leave(r *request) bool {
-	g.mu.Lock()
-	defer g.mu.Unlock()
-	if r.State == Answered {
-		return false
-	}
-	r.State = Gone
-	g.watch.Remove(&r.Pending)
-	return true
+// Leave is for [Waiter], as is TimeUp.
+func (r *request) Leave() bool {
+	r.groups.mu.Lock()
+	defer r.groups.mu.Unlock()
+	return r.Pending.Leave()
 }
 
-// Expire ends a request that has waited for its answer for too long.
-func (r *request) Expire(time.Time) {
-	t := r.groups
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	if r.State <= Sent {
-		r.err = NoAnswer(t.lanes.conn.Timeout(), r.State == Sent)
-		r.Tell()
-	}
+// TimeUp ends a request that has waited for its answer for too long.
+func (r *request) TimeUp() (look time.Time, left bool, err error) {
+	r.groups.mu.Lock()
+	defer r.groups.mu.Unlock()
+	return r.Over(r.Asked.Add(r.groups.lanes.conn.Timeout()))
 }
 
 // Board makes a call of those that wait.
@@ -285,9 +271,7 @@ func (b *sentBatch) Progressed() {
 	defer g.mu.Unlock()
 	now := time.Now()
 	for _, r := range b.requests {
-		if g.watch.Remove(&r.Pending) {
-			g.watch.Add(&r.Pending, r, now)
-		}
+		r.Asked = now
 	}
 }
 
@@ -315,7 +299,6 @@ func (b *sentBatch) tell(v Verdict, err error) {
 			}
 			continue
 		}
-		g.watch.Remove(&r.Pending)
 		r.taken = taken
 		r.answer, r.verdict, r.err = answers[i], &v, err
 		r.Tell()

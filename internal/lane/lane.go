@@ -155,11 +155,8 @@ type Lane struct {
 	errands []*errand // are to be sent
 	left    int       // of them, about, are over already
 	changed bool      // the last flight had room for none that decide: the next one has
-	watch   Watch     // of errands
 	again   []*Call   // are to be sent again
-	delayed []delayed // are to be sent again later
-	wake    time.Time // when the first of delayed is to be sent; zero: none is
-	timer   *time.Timer
+	delayed int       // calls that are to be sent again later
 	silent  bool      // the server has answered nobody lately: one call at a time shows whether it does
 	heard   time.Time // when the server answered last
 	stuck   int       // flights that are late or were given up, and which go-redis still waits for
@@ -178,7 +175,6 @@ func newLane(s *Lanes, master *redis.Client) *Lane {
 	lane := func() *Lane {
 		l := &Lane{lanes: s, conn: s.conn, master: master, most: max(1, min(maxFlights, pool/2)), parked: make(chan task)}
 		l.Breaker.Clock, l.Breaker.Slack = s.conn.Clock(), s.replicas.Wait
-		l.watch = NewWatch(&l.mu, s.conn.Timeout())
 		return l
 	}
 	l := lane()
@@ -195,7 +191,7 @@ func (l *Lane) idle() bool {
 	}
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	return l.flights+l.stuck+l.waits() == 0 && len(l.delayed) == 0
+	return l.flights+l.stuck+l.waits()+l.delayed == 0
 }
 
 // waits returns how many calls and sources of some wait to be sent. l.mu is held.

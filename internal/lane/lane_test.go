@@ -19,6 +19,7 @@ import (
 	"github.com/rratelimiter/rratelimiter/internal/lane"
 	"github.com/rratelimiter/rratelimiter/internal/script"
 	"github.com/rratelimiter/rratelimiter/internal/test/redistest"
+	"github.com/rratelimiter/rratelimiter/limit"
 	"github.com/rratelimiter/rratelimiter/lua"
 )
 
@@ -208,31 +209,44 @@ func TestASilentServerIsProbed(t *testing.T) {
 	})
 }
 
-type expiry struct{ at time.Time }
+// held is a caller's request whose source has nothing to send after all.
+type held struct {
+	lane.Pending
+	sync.Mutex
+	end time.Time
+}
 
-func (e *expiry) Expire(now time.Time) { e.at = now }
+func (h *held) Board(time.Time) (c *lane.Call, more bool) { return nil, false }
 
-// A request that comes to the Watch late, since it has waited elsewhere, ends when its
-// own time is over, not with those that the Watch knew before.
-func TestWatchEndsEachRequestInItsTime(t *testing.T) {
+func (h *held) Leave() bool {
+	h.Lock()
+	defer h.Unlock()
+	return h.Pending.Leave()
+}
+
+func (h *held) TimeUp() (time.Time, bool, error) {
+	h.Lock()
+	defer h.Unlock()
+	return h.Over(h.end)
+}
+
+// Who waits beside others ends in time too, also if the flight has nothing to take.
+func TestAWaveEndsThoughNothingGoes(t *testing.T) {
 	t.Parallel()
-	synctest.Test(t, func(t *testing.T) {
-		const timeout = time.Second
-		var mu sync.Mutex
-		w := lane.NewWatch(&mu, timeout)
-		began := time.Now()
-		since := []time.Duration{0, -900 * time.Millisecond, -300 * time.Millisecond, -2 * time.Second}
-		expired := make([]expiry, len(since))
-		mu.Lock()
-		for i := range since {
-			w.Add(&lane.Pending{}, &expired[i], began.Add(since[i]))
-		}
-		mu.Unlock()
-		time.Sleep(2 * timeout)
+	onRig(t, &flights{held: true}, 1024, func(t *testing.T, r *rig) {
+		r.start(2, func(i int) { _, _ = r.ask(i, script.Call{}) }) // all that may be under way
+		start := time.Now()
+		h := &held{end: start.Add(script.DefaultTimeout)}
+		r.Go(func() {
+			h.WaitOn(r.lane.Ready(h))
+			answered, err := h.Await(t.Context(), &h.Mutex, h, h.end, false)
+			assert.False(t, answered)
+			assert.ErrorIs(t, err, limit.ErrUnavailable)
+			assert.Equal(t, script.DefaultTimeout, time.Since(start))
+		})
 		synctest.Wait()
-		for i := range since {
-			assert.Equal(t, max(0, since[i]+timeout), expired[i].at.Sub(began), "since %v", since[i])
-		}
+		close(r.hold)
+		r.Wait()
 	})
 }
 

@@ -6,6 +6,7 @@ import (
 
 	"github.com/rratelimiter/rratelimiter/internal/script"
 	"github.com/rratelimiter/rratelimiter/limit"
+	"github.com/rratelimiter/rratelimiter/lua"
 )
 
 // Peek answers what Take would, and takes nothing.
@@ -88,14 +89,14 @@ func (g *Groups) reset(ctx context.Context, key string) error {
 	if err := g.checkKey(ctx, key); err != nil {
 		return err
 	}
-	words, keys := []any{"unlink", key}, []string{key}
+	keys := []string{key}
 	if g.rule.Beside != nil {
 		beside, err := g.rule.Beside(key)
 		if err != nil {
 			return err
 		}
-		words, keys = append(words, beside), append(keys, beside)
+		keys = append(keys, beside)
 	}
-	_, err := script.Do(ctx, g.lanes, false, words...)
+	_, err := script.Once(ctx, g.lanes, lua.Delete, script.KeysOf(keys...))
 	return script.Explain(err, keys, "", fmt.Sprintf("give the key one hash tag, as in %q", "{"+key+"}"))
 }

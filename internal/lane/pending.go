@@ -10,7 +10,7 @@ import (
 	"github.com/rratelimiter/rratelimiter/limit"
 )
 
-// State is how far a caller's request has come. Its source's lock guards it.
+// State is how far a caller's request has come.
 type State int
 
 // The states in their order.
@@ -21,16 +21,15 @@ const (
 	Answered
 )
 
-// Pending is a caller's request that waits for its answer.
+// Pending is a caller's request that waits for its answer. Its source's lock guards what is
+// exported.
 type Pending struct {
 	State State
-	told  atomic.Bool // the answer is there
-	wave  *Wave       // wakes the caller; nil while it does not wait
-	own   Wave        // what wave is if nobody else waits on it
+	Asked time.Time // when the question under way began, by the machine's clock
 
-	waiter         Waiter // nil while no Watch has it
-	since          time.Time
-	before, behind *Pending
+	told atomic.Bool // the answer is there
+	wave *Wave       // wakes the caller; nil while it does not wait
+	own  Wave        // what wave is if nobody else waits on it
 }
 
 // Wave wakes all callers whose requests go with one flight: a channel for each would cost
@@ -76,47 +75,75 @@ func (p *Pending) TellBefore(w *Wave) {
 	}
 }
 
-// Await returns when the answer is there, or the caller has left: because ctx has
-// ended, then with the error of ctx, or because timeUp said so, then with timeUp's. mu is
-// the source's lock. leave takes the request back, and reports whether it could: not if the
-// answer is there. timeUp is asked at look, if that is not zero, and tells whether the caller
-// has left, else when to look again, zero for never.
-func (p *Pending) Await(
-	ctx context.Context, mu *sync.Mutex, leave func() bool, look time.Time,
-	timeUp func() (look time.Time, left bool, err error),
-) (answered bool, err error) {
+// Waiter is a request as its caller waits for it.
+type Waiter interface {
+	// Leave takes the request back if its caller goes away, and reports whether it
+	// could: not if the answer is there.
+	Leave() bool
+
+	// TimeUp looks whether the caller's time is over. If it is, the request has been
+	// taken back; else look is when to look again.
+	TimeUp() (look time.Time, left bool, err error)
+}
+
+// Await returns when the answer is there, or the caller has left: because ctx has ended,
+// then with the error of ctx, or because TimeUp said so, then with TimeUp's. mu is the
+// source's lock. The caller looks whether its time is over from look on; if it is not in a
+// hurry, only once the Wave that it shares has ended, which soon does if the server hangs.
+func (p *Pending) Await(ctx context.Context, mu *sync.Mutex, w Waiter, look time.Time, hurry bool) (answered bool, err error) {
 	if p.wave == nil {
 		p.waitAlone(mu)
 	}
 	var expired <-chan time.Time
 	var timer *time.Timer
-	if !look.IsZero() {
-		timer = time.NewTimer(time.Until(look))
-		defer timer.Stop()
-		expired = timer.C
-	}
+	defer func() { // not in the loop, where it would be on the heap
+		if timer != nil {
+			timer.Stop()
+		}
+	}()
 	for !p.told.Load() {
+		if timer == nil && (hurry || p.wave == &p.own) {
+			timer = time.NewTimer(time.Until(look))
+			expired = timer.C
+		}
 		select {
 		case <-p.wave.done:
 			p.waitAlone(mu) // if it was others' answers that came
 		case <-ctx.Done():
-			if leave() {
+			if w.Leave() {
 				return false, ctx.Err()
 			}
 		case <-expired:
-			look, left, err := timeUp()
+			look, left, err := w.TimeUp()
 			if left {
 				return false, err
 			}
-			if !look.IsZero() {
-				timer.Reset(time.Until(look))
-			}
+			timer.Reset(time.Until(look))
 		}
 	}
 	if p.wave == &p.own {
 		<-p.own.done // Tell is done with it
 	}
 	return true, nil
+}
+
+// Leave takes the request back, unless the answer is there. The source's lock is held.
+func (p *Pending) Leave() (left bool) {
+	if p.State == Answered {
+		return false
+	}
+	p.State = Gone
+	return true
+}
+
+// Over is Leave if the time for the answer has come to its end; else look is when it will
+// have. The source's lock is held.
+func (p *Pending) Over(end time.Time) (look time.Time, left bool, err error) {
+	now, sent := time.Now(), p.State == Sent
+	if now.Before(end) {
+		return end, false, nil
+	}
+	return end, p.Leave(), NoAnswer(now.Sub(p.Asked), sent)
 }
 
 // waitAlone is Wait unless the answer is there.

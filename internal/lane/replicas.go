@@ -67,18 +67,10 @@ func (l *Lane) confirm(f *flight) {
 	if err := f.wait.Err(); err == nil || script.IsAnswer(err) {
 		l.keepUp(short)
 	}
-	tell := func(c *Call) {
+	for _, c := range f.calls {
 		if c.short = short; short == nil && c.Doubts() > 1 {
 			c.short = errRepeated
 		}
-	}
-	for _, g := range f.joint {
-		for _, c := range g.calls {
-			tell(c)
-		}
-	}
-	for _, c := range f.calls {
-		tell(c)
 	}
 }
 
@@ -109,12 +101,9 @@ func (l *Lane) keepUp(short error) {
 // of its lane by one connection, past a cluster's client, which would send a command
 // without a key to any node.
 func (l *Lane) send(ctx context.Context, f *flight) {
-	switch {
-	case l.replicas.Count > 0:
+	if l.replicas.Count > 0 {
 		l.conn.SendTo(ctx, l.master, f.cmds...)
-	case f.toAny:
-		l.conn.SendToMaster(ctx, f.cmds[0])
-	default:
+	} else {
 		l.conn.Send(ctx, f.cmds...)
 	}
 }

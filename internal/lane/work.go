@@ -69,7 +69,7 @@ func (l *Lane) take(f *flight, calls []*Call, sources []Source) ([]*Call, []Sour
 		}
 		n = min(room-len(calls), len(l.ready))
 		if !errands {
-			l.changed = !l.decides(calls)
+			l.changed = !decides(calls)
 		}
 		if errands || l.changed {
 			n = 0
@@ -98,6 +98,7 @@ func (l *Lane) take(f *flight, calls []*Call, sources []Source) ([]*Call, []Sour
 		if len(calls) > 0 {
 			return calls, sources
 		}
+		f.wave.End() // nothing goes: whoever waits on it looks at its own time
 	}
 }
 
@@ -125,4 +126,41 @@ func (l *Lane) done(c *Call) {
 	if c.Owner.Finished(c) {
 		l.resend(c)
 	}
+}
+
+// resend has a flight take the call again.
+func (l *Lane) resend(c *Call) {
+	if c.errand != nil {
+		l.queue(c.errand)
+		return
+	}
+	l.mu.Lock()
+	l.again = append(l.again, c)
+	start := l.start()
+	l.mu.Unlock()
+	if start {
+		l.dispatch(task{})
+	}
+}
+
+// retry is resend after a while.
+func (l *Lane) retry(c *Call, backoff time.Duration) {
+	if backoff == 0 {
+		l.resend(c)
+		return
+	}
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if c.errand != nil {
+		c.errand.unsent()
+	}
+	l.delayed++
+	time.AfterFunc(backoff, func() {
+		l.mu.Lock()
+		l.delayed--
+		l.mu.Unlock()
+		if !l.overdue(c, time.Now()) {
+			l.resend(c)
+		}
+	})
 }

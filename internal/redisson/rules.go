@@ -53,6 +53,14 @@ func (r Rules) Letters() string {
 	return ""
 }
 
+// Keep tells a script that sets a rate to keep permits in use.
+func (r Rules) Keep() string {
+	if r.KeepsNoMembers() {
+		return "w"
+	}
+	return "1"
+}
+
 // Unsupported is the error for what the version's layout can't do.
 func (r Rules) Unsupported(what string) error {
 	return fmt.Errorf("%w: %s needs a record of each grant, which Redisson %s does not keep: upgrade to 3.13.3 or newer, and name that in WithRedissonVersion",

@@ -87,7 +87,6 @@ type Call struct {
 	// the call is not sent and ends with ErrUnwanted.
 	Wanted func() bool
 
-	words    []any // of a command that is no script
 	token    string
 	eval     bool // the server does not know the script
 	cmd      Command
@@ -121,16 +120,7 @@ type Runner interface {
 }
 
 // Key returns the key that decides where the call goes.
-func (c *Call) Key() string {
-	if c.words != nil {
-		key, _ := c.words[1].(string)
-		return key
-	}
-	return c.Keys.names[0]
-}
-
-// Plain reports whether the call is a command that is no script.
-func (c *Call) Plain() bool { return c.words != nil }
+func (c *Call) Key() string { return c.Keys.names[0] }
 
 // Begin is told that an attempt is to be made now, and returns when it must have
 // ended.
@@ -168,10 +158,6 @@ func (c *Call) Joinable() *Joint {
 
 // Next makes the command of an attempt.
 func (c *Call) Next(ctx context.Context) Command {
-	if c.words != nil {
-		c.cmd = NewCommand(ctx, c.words, 1)
-		return c.cmd
-	}
 	// Whoever hooks into the client may keep a command and its words.
 	words := make([]any, 0, 2+len(c.Keys.args)+8)
 	if c.eval {
@@ -197,7 +183,7 @@ func (c *Call) Ended(ctx context.Context, to *Conn, err error) (done bool, backo
 	if err == nil {
 		return c.Answered(c.cmd.Val())
 	}
-	if IsAnswer(err) && Code(err) == "NOSCRIPT" && !c.eval && c.words == nil {
+	if IsAnswer(err) && Code(err) == "NOSCRIPT" && !c.eval {
 		c.eval = true
 		return false, 0
 	}
@@ -225,9 +211,6 @@ func (c *Call) Undecided() { c.Joint = nil }
 
 // Answered is told what the script answered.
 func (c *Call) Answered(reply any) (done bool, backoff time.Duration) {
-	if c.words != nil {
-		return true, 0
-	}
 	c.eval = false
 	token, rest, more := continuation(reply)
 	if !more {
@@ -278,8 +261,6 @@ func (c *Call) failed(ctx context.Context, to *Conn, err error) (again bool, bac
 		if isDial(err) {
 			to.Reload(ctx)
 		}
-	case errors.Is(err, redis.Nil) && c.words != nil:
-		return false, 0, err
 	case IsAnswer(err) && !cutShort(err) || errors.Is(err, redis.ErrClosed):
 		return false, 0, c.lost(err)
 	default:

@@ -16,6 +16,7 @@ import (
 
 	"github.com/rratelimiter/rratelimiter/internal/script"
 	"github.com/rratelimiter/rratelimiter/internal/test/redistest"
+	"github.com/rratelimiter/rratelimiter/lua"
 )
 
 // callTime is how long a call may take: its caller, who waits no longer than the
@@ -190,32 +191,37 @@ func (s *slow) set(hold time.Duration, lose bool) {
 	s.hold, s.lose, s.seen = hold, lose, 0
 }
 
-func TestDo(t *testing.T) {
+func TestOnceAndRead(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		rdb, _ := redistest.Mini(t)
-		s := &slow{name: "incr"}
+		s := &slow{name: "evalsha"}
 		rdb.AddHook(redistest.Hook(s.do))
 		conn := newConn(rdb)
-		incr := func(ctx context.Context, reads bool) (*redis.Cmd, error) {
-			return script.Do(ctx, conn, reads, "incr", "n")
+		do := func(ctx context.Context, reads bool, key string, words ...any) (any, error) {
+			if reads {
+				return script.Read(ctx, conn, lua.Command, script.KeysOf(key), words...)
+			}
+			return script.Once(ctx, conn, lua.Command, script.KeysOf(key), words...)
 		}
+		incr := func(ctx context.Context, reads bool) (any, error) { return do(ctx, reads, "n", "INCR") }
 
-		cmd, err := incr(t.Context(), false)
+		reply, err := incr(t.Context(), false)
 		require.NoError(t, err)
-		assert.Equal(t, int64(1), cmd.Val())
-		_, err = script.Do(t.Context(), conn, true, "get", "nothing")
+		assert.Equal(t, int64(1), reply)
+		_, err = do(t.Context(), true, "nothing", "GET")
 		require.ErrorIs(t, err, redis.Nil)
 		require.NotErrorIs(t, err, script.ErrLost)
-		_, err = script.Do(t.Context(), conn, false, "hset", "n", "field", 1)
-		require.True(t, redis.HasErrorPrefix(err, "WRONGTYPE"), err)
+		_, err = do(t.Context(), false, "n", "HSET", "field", 1)
+		require.Equal(t, "WRONGTYPE", script.Code(err), err)
+		s.set(0, false)
 
 		ended, cancel := context.WithCancel(t.Context())
 		cancel()
 		_, err = incr(ended, false)
 		require.ErrorIs(t, err, context.Canceled)
 		require.NotErrorIs(t, err, script.ErrLost, "it was not sent")
-		assert.Equal(t, 1, s.seen)
+		assert.Zero(t, s.seen)
 
 		s.set(time.Minute, false)
 		for _, reads := range []bool{false, true} {

@@ -254,20 +254,6 @@ func (c *Conn) Single() bool { return c.master == nil }
 // error.
 var errUnanswered = errors.New("the pipeline gave the command no answer")
 
-// SendToMaster is Send for a command that is no script: a cluster client may send
-// one that only reads to any node.
-func (c *Conn) SendToMaster(ctx context.Context, cmd Command) {
-	key, _ := cmd.Args()[1].(string)
-	if c.Cluster() {
-		if master := c.Master(ctx, key); master != nil {
-			if err := master.Process(ctx, cmd); !redis.HasErrorPrefix(err, "MOVED") && !redis.HasErrorPrefix(err, "ASK") {
-				return
-			}
-		}
-	}
-	c.Send(ctx, cmd)
-}
-
 // Panicked is the error for callers of whose command a hook of the Redis client
 // panicked elsewhere than on their goroutine.
 func Panicked(value any) error {

@@ -80,15 +80,3 @@ func NewCommand(ctx context.Context, words []any, key int8) Command {
 	cmd.SetFirstKeyPos(key)
 	return Command{cmd}
 }
-
-// Do sends a command that is no script and whose key is its second word, to that
-// key's master. It is repeated as a call is: one that only reads as often as
-// needed, another one where it has not run.
-func Do(ctx context.Context, to Runner, reads bool, words ...any) (*redis.Cmd, error) {
-	c := Call{Repeat: reads, Reads: reads, words: words}
-	_, err := to.Run(ctx, &c)
-	if ended := ctx.Err(); ended != nil && errors.Is(err, errUnread) {
-		err = ended
-	}
-	return c.cmd.Cmd, err
-}

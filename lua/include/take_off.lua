@@ -1,5 +1,6 @@
 --- @include "member"
 --- @include "first_write"
+--- @include "move"
 
 -- Takes permits off a member, which keeps its identity and its time; the whole
 -- member goes when no permits are left on it.
@@ -11,4 +12,17 @@ local function take_off(permits_key, member, permits)
     redis.call('ZADD', permits_key, score, with_permits(member, rest))
   end
   redis.call('ZREM', permits_key, member)
+end
+
+-- Gives permits of a member back: takes them off it, and adds them to the value, if there
+-- is one. window says that it counts one, which does not fill before its end.
+local function return_permits(config, member, permits, value, window)
+  take_off(config.permits_key, member, permits)
+  local free = value and math.min(config.rate, value + permits)
+  if redis.call('EXISTS', config.permits_key) == 0 and not window then
+    free = config.rate
+  end
+  if value then
+    move(config.value_key, value, free)
+  end
 end

@@ -159,7 +159,7 @@ var refusalTests = map[string]sceneTest[*refusalScene]{
 	// The time to live can't be read: the refusal ends soon.
 	"refusal of unknown time to live": {limitertest.Every(1, time.Hour), func(t *testing.T, s *refusalScene) {
 		limitertest.MustAcquire(t, s.plain, 1)
-		s.Proxy.OnCommand(with(lua.TTL.SHA, redistest.Cut))
+		s.Proxy.OnCommand(with(lua.Command.SHA, redistest.Cut))
 		ctx, cancel := context.WithTimeout(t.Context(), 10*ms)
 		defer cancel()
 		ok, err := s.TryAcquire(ctx, 1, 0)

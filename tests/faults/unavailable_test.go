@@ -288,7 +288,7 @@ func TestAPanicWhileAnErrorIsExplained(t *testing.T) {
 				direct, m := redistest.Mini(t)
 				rdb := redistest.MiniClient(t, m, &opt)
 				rdb.AddHook(limitertest.Slow(time.Millisecond))
-				newPanicsOn(rdb).on(lua.Types.SHA)
+				newPanicsOn(rdb).on(lua.Command.SHA)
 				c := limitertest.NewClient(t, rdb)
 				l := c.RateLimiter("{wrong}")
 				require.NoError(t, direct.Set(t.Context(), "{wrong}", "text", 0).Err())

@@ -62,7 +62,7 @@ var runOnce = map[string]struct {
 	"Release": {lua.Release, func(_ context.Context, t *testing.T, w *limitertest.Wire) bool {
 		return limitertest.InUse(t, w.Redis, w.Keys.Permits) == 5
 	}},
-	"TrySetRate":  {lua.TrySetRate, hasNewRate},
+	"TrySetRate":  {lua.SetRate, hasNewRate},
 	"SetRate":     {lua.SetRate, hasNewRate},
 	"UpdateRate":  {lua.SetRate, hasNewRate},
 	"Delete":      {lua.Delete, isGone},
@@ -124,11 +124,11 @@ func TestReadsOutliveLostAnswers(t *testing.T) {
 	}{
 		"Config":           {lua.Config, func(w *limitertest.Wire) (any, error) { return w.Config(t.Context()) }, limitertest.Hourly(10)},
 		"AvailablePermits": {lua.Available, func(w *limitertest.Wire) (any, error) { return w.AvailablePermits(t.Context()) }, int64(4)},
-		"TTL": {lua.TTL, func(w *limitertest.Wire) (any, error) {
+		"TTL": {lua.Command, func(w *limitertest.Wire) (any, error) {
 			_, expires, err := w.TTL(t.Context())
 			return expires, err
 		}, false},
-		"Exists": {lua.TTL, func(w *limitertest.Wire) (any, error) { return w.Exists(t.Context()) }, true},
+		"Exists": {lua.Command, func(w *limitertest.Wire) (any, error) { return w.Exists(t.Context()) }, true},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()

@@ -400,7 +400,7 @@ func TestTheConfigurationIsMadeAnewInTheLastStep(t *testing.T) {
 			args   []any
 			token  int
 		}{
-			"TrySetRate":    {lua.TrySetRate, []any{1000, 3_600_000, 0, 0, "", ""}, 5},
+			"TrySetRate":    {lua.SetRate, []any{1000, 3_600_000, 0, 0, 1, "new", ""}, 6},
 			"KeepState":     {lua.SetRate, []any{1000, 3_600_000, 0, 0, 1, "", ""}, 6},
 			"WithDefault":   {lua.Acquire, []any{limitertest.NewMember(t, codec.LayoutD2, 1), 1, "1000 3600000 0 0", "", "", ""}, 5},
 			"TryAcquireAll": {lua.AcquireAll, []any{limitertest.NewMember(t, codec.LayoutD2, 1), 1, "", "", "", "1000 3600000 0 0"}, 4},

@@ -166,14 +166,14 @@ func TestReleaseLooksForItsOwnOnlyWhereThereMayBeSome(t *testing.T) {
 	t.Parallel()
 	w, p := onWire(t)
 	times(1, othersTake(5000), release(1))(p)
-	assert.Zero(t, w.Sent(lua.FindOwn), "it took none")
+	assert.Zero(t, w.Sent(lua.InUse), "it took none")
 	times(1, take(1), release(1))(p)
-	assert.Zero(t, w.Sent(lua.FindOwn), "it is the newest")
+	assert.Zero(t, w.Sent(lua.InUse), "it is the newest")
 	release(1)(p)
-	looks := w.Sent(lua.FindOwn)
+	looks := w.Sent(lua.InUse)
 	assert.Positive(t, looks, "there may be more")
 	release(1)(p)
-	assert.Equal(t, looks, w.Sent(lua.FindOwn), "there were none")
+	assert.Equal(t, looks, w.Sent(lua.InUse), "there were none")
 }
 
 // A look for members may be lost and made again; a call that may have given
@@ -184,7 +184,7 @@ func TestReleaseInManyCallsMeetsFaults(t *testing.T) {
 		t.Parallel()
 		w, p := onWire(t)
 		times(2, take(3), othersTake(2000))(p)
-		w.On(lua.FindOwn, redistest.DropAnswer, redistest.Cut, redistest.Pass, redistest.Swallow)
+		w.On(lua.InUse, redistest.DropAnswer, redistest.Cut, redistest.Pass, redistest.Swallow)
 		times(1, release(5), own(1))(p)
 	})
 	t.Run("a give-back in the middle", func(t *testing.T) {

@@ -108,7 +108,7 @@ func (h *History) phantoms(r *Record, guess guess) int {
 // callScripts are the scripts that the calls run.
 var callScripts = map[CallName]*lua.Script{
 	Try: lua.Acquire, Acquire: lua.Acquire, Take: lua.Acquire, UpTo: lua.Acquire, Peek: lua.Peek, Reset: lua.Reset, All: lua.AcquireAll, Release: lua.Release, Available: lua.Available,
-	TrySet: lua.TrySetRate, Set: lua.SetRate, Update: lua.SetRate, Delete: lua.Delete,
+	TrySet: lua.SetRate, Set: lua.SetRate, Update: lua.SetRate, Delete: lua.Delete,
 }
 
 // carriedBy tells whether a request may have carried a call out.
