@@ -254,9 +254,9 @@ func listens(addr string) bool {
 func TestLeastCommandsAreThoseOfTheScripts(t *testing.T) {
 	t.Parallel()
 	called := regexp.MustCompile(`redis\.call\('([A-Z]+)'`)
-	// expire.lua is told which of the two to call; slidinglog.Limiter.Thresholds
+	// expire.lua and command.lua take theirs as arguments; slidinglog.Limiter.Thresholds
 	// needs no script.
-	want := map[string]bool{"eval": true, "evalsha": true, "pexpire": true, "pexpireat": true, "hscan": true}
+	want := map[string]bool{"eval": true, "evalsha": true, "pexpire": true, "pexpireat": true, "type": true, "hscan": true}
 	for _, script := range lua.All() {
 		for _, match := range called.FindAllStringSubmatch(script.Source, -1) {
 			want[strings.ToLower(match[1])] = true
