@@ -28,8 +28,9 @@ var tables = map[string]table{
 
 // files are tables of their own, by their paths.
 var files = map[string]table{
-	"docs/reliability/faults.csv": {"chaos-faults", faults},
-	"docs/reliability/calls.csv":  {"chaos-calls", calls},
+	"docs/reliability/faults.csv":   {"chaos-faults", faults},
+	"docs/reliability/calls.csv":    {"chaos-calls", calls},
+	"docs/reliability/redisson.csv": {"chaos-redisson", redissonCSV},
 }
 
 func (t table) file(dir string) string { return filepath.Join(dir, t.record+".tsv") }
@@ -152,16 +153,38 @@ func orders(rows [][]string) string {
 // redisson: seed, number, servers, mood, who, faults, calls, permits granted, permits over
 // the limit, permits lost, calls late, calls failed.
 func redisson(rows [][]string) string {
+	head, lines := beside(rows, 4)
+	return page.Table(head, lines, true)
+}
+
+// redissonCSV has the same for each kind of servers.
+func redissonCSV(rows [][]string) string {
+	head, lines := beside(rows, 4, 2)
+	for _, line := range lines {
+		for i := 2; i < len(line); i++ {
+			line[i] = strings.ReplaceAll(line[i], ",", "")
+		}
+	}
+	var b strings.Builder
+	_ = csv.NewWriter(&b).WriteAll(append([][]string{head}, lines...)) // a Builder takes everything
+	return b.String()
+}
+
+// beside returns a head and the sums of rows that agree in the columns by.
+func beside(rows [][]string, by ...int) (head []string, lines [][]string) {
 	columns := []string{"rounds", "faults", "calls", "permits granted", "over the limit", "permits lost", "calls late", "calls failed"}
 	c := counts{}
 	for _, row := range rows {
-		name := row[4] + " | " + row[2]
+		var names []string
+		for _, column := range by {
+			names = append(names, row[column])
+		}
+		name := strings.Join(names, " | ")
 		c.add(name, "rounds", 1)
 		for i, column := range columns[1:] {
 			c.add(name, column, count(row[5+i]))
 		}
 	}
-	var lines [][]string
 	for _, name := range slices.Sorted(maps.Keys(c)) {
 		line := strings.Split(name, " | ")
 		for _, column := range columns {
@@ -169,7 +192,7 @@ func redisson(rows [][]string) string {
 		}
 		lines = append(lines, line)
 	}
-	return page.Table(append([]string{"programs with", "servers"}, columns...), lines, true)
+	return append([]string{"programs with", "servers"}[:len(by)], columns...), lines
 }
 
 // mutants: name, seed, rounds, milliseconds, check.
