@@ -118,7 +118,7 @@ func (c Config) args() []any {
 	return []any{c.Rate, c.Interval.Milliseconds(), int(c.Type), c.KeepAlive.Milliseconds()}
 }
 
-// TrySetRate gives the limiter a rate unless it has one, and tells whether it
+// TrySetRate gives the limiter a rate unless it has one, and reports whether it
 // did. Where others lost its configuration alone, permits in use stay counted.
 // It is not repeated once it may have run: ErrUnknownOutcome.
 func (l *RateLimiter) TrySetRate(ctx context.Context, cfg Config) (bool, error) {

@@ -353,7 +353,7 @@ type call struct {
 	Error    string        `json:"error,omitempty"`
 }
 
-// takes tells whether the call asks for permits.
+// takes reports whether the call asks for permits.
 func (c *call) takes() bool { return takers[c.Op] }
 
 // name is that of the operation in records.

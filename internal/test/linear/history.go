@@ -111,7 +111,7 @@ var callScripts = map[CallName]*lua.Script{
 	TrySet: lua.TrySetRate, Set: lua.SetRate, Update: lua.SetRate, Delete: lua.Delete,
 }
 
-// carriedBy tells whether a request may have carried a call out.
+// carriedBy reports whether a request may have carried a call out.
 func (r *Record) carriedBy(q Request) bool {
 	if q.Client != r.Client || q.Began < r.Began || q.Script != callScripts[r.Name] {
 		return false
@@ -135,7 +135,7 @@ type Request struct {
 	Lost         bool // no answer came
 }
 
-// takes tells whether the request is one for permits.
+// takes reports whether the request is one for permits.
 func (q Request) takes() bool { return q.Script == lua.Acquire || q.Script == lua.AcquireAll }
 
 // Prepare notes of each call what the others tell about it, and the requests
