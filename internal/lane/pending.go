@@ -79,7 +79,7 @@ func (p *Pending) TellBefore(w *Wave) {
 // Await returns when the answer is there, or the caller has left: because ctx has
 // ended, then with the error of ctx, or because timeUp said so, then with timeUp's. mu is
 // the source's lock. leave takes the request back, and reports whether it could: not if the
-// answer is there. timeUp is asked at look, if that is not zero, and tells whether the caller
+// answer is there. timeUp is asked at look, if that is not zero, and reports whether the caller
 // has left, else when to look again, zero for never.
 func (p *Pending) Await(
 	ctx context.Context, mu *sync.Mutex, leave func() bool, look time.Time,

@@ -45,7 +45,7 @@ func (w *Watch) Add(p *Pending, r Waiter, since time.Time) {
 	w.arm()
 }
 
-// Remove tells whether the request had still been watched. The lock is held.
+// Remove reports whether the request had still been watched. The lock is held.
 func (w *Watch) Remove(p *Pending) bool {
 	if p.waiter == nil {
 		return false
