@@ -18,8 +18,8 @@ const root = "../../.."
 // phrases have plainer words, behind them.
 var phrases = map[string]string{
 	"tells " + "whether": "reports whether",
-	"where " + "upon":    "and then",
-	"to who" + "mever":   "to those",
+	"in va" + "in":       "without success",
+	"whom" + "ever":      "the one that",
 	" le" + "st ":        "so that ... not",
 }
 

@@ -37,7 +37,7 @@ func (h *History) effectOf(r *Record) (e effect, loose, some bool) {
 		e.rate, e.interval = r.Config.Rate, r.Config.Interval.Milliseconds()
 	}
 	loose = r.open || r.Outcome == Unknown
-	if r.Outcome == Unsent { // or read in vain
+	if r.Outcome == Unsent { // or read without success
 		return e, false, false
 	}
 	switch r.Name {
