@@ -115,7 +115,7 @@ func (c Config) rate() limit.Rate {
 // args are the first arguments of the scripts that set a rate.
 func (c Config) args() []any { return engine.RateWords(c.rate()) }
 
-// TrySetRate gives the limiter a rate unless it has one, and tells whether it
+// TrySetRate gives the limiter a rate unless it has one, and reports whether it
 // did. Where others lost its configuration alone, permits in use stay counted.
 // It is not repeated once it may have run: ErrUnknownOutcome.
 func (l *RateLimiter) TrySetRate(ctx context.Context, cfg Config) (bool, error) {

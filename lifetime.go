@@ -16,7 +16,7 @@ import (
 )
 
 // Expire deletes the limiter, configuration included, after ttl, which is at
-// least a millisecond and rounded up to whole ones. It tells whether there was
+// least a millisecond and rounded up to whole ones. It reports whether there was
 // one. What a Client keeps of a PerClient limiter goes an interval, or the
 // KeepAlive time, after its last use at the latest, as it does without Expire. A
 // limiter with a KeepAlive time goes back to that at its next request. Expire is not
@@ -48,7 +48,7 @@ func (l *RateLimiter) ExpireAt(ctx context.Context, at time.Time) (bool, error) 
 	return reply == int64(1), l.fail(op, err)
 }
 
-// ClearExpire lets the limiter live for ever, and tells whether it had a time
+// ClearExpire lets the limiter live for ever, and reports whether it had a time
 // to live. A KeepAlive time comes back at the next request. What a Client keeps
 // of a PerClient limiter goes when it has not been used, as ever.
 func (l *RateLimiter) ClearExpire(ctx context.Context) (bool, error) {
@@ -56,7 +56,7 @@ func (l *RateLimiter) ClearExpire(ctx context.Context) (bool, error) {
 	return reply == int64(1), l.fail("ClearExpire", err)
 }
 
-// TTL tells whether the limiter expires, and after what time; 0 where it does not.
+// TTL reports whether the limiter expires, and after what time; 0 where it does not.
 // ErrNotInitialized where there is no limiter.
 func (l *RateLimiter) TTL(ctx context.Context) (ttl time.Duration, expires bool, err error) {
 	ms, err := l.ttl(ctx)
@@ -75,7 +75,7 @@ const (
 	noLimiter = -2
 )
 
-// Exists tells whether the limiter has a rate.
+// Exists reports whether the limiter has a rate.
 func (l *RateLimiter) Exists(ctx context.Context) (bool, error) {
 	ms, err := l.ttl(ctx)
 	return err == nil && ms != noLimiter, l.fail("Exists", err)
@@ -90,7 +90,7 @@ func (l *RateLimiter) ttl(ctx context.Context) (int64, error) {
 }
 
 // Delete removes the limiter, configuration included, whatever is under its
-// keys, and tells whether there was any. Callers of this Client that wait for
+// keys, and reports whether there was any. Callers of this Client that wait for
 // its permits get ErrNotInitialized. What other clients keep of a PerClient
 // limiter stays until it expires.
 func (l *RateLimiter) Delete(ctx context.Context) (bool, error) {

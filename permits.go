@@ -12,7 +12,7 @@ import (
 )
 
 // TryAcquire takes permits if they are free, or become free within timeout, and
-// tells whether it did. With a timeout of 0 or less it asks once. With more it
+// reports whether it did. With a timeout of 0 or less it asks once. With more it
 // waits in line once it was refused: those of one Client are served first come
 // first served, but one that has waited an interval without success no longer holds
 // up those behind. A question that is under way when the timeout ends is waited for
@@ -178,7 +178,7 @@ func (l *RateLimiter) AvailablePermits(ctx context.Context) (int64, error) {
 const MaxLimiters = 32
 
 // TryAcquireAll takes permits from every one of the limiters or from none, and
-// tells whether it did: so many from each, for example from one of 10 a second,
+// reports whether it did: so many from each, for example from one of 10 a second,
 // one of 1000 an hour and one of the user. It is one decision, made by one
 // script: no limiter is charged where another refuses.
 //

@@ -107,7 +107,7 @@ func Append(dst []byte, layout Layout, id []byte, permits uint32) ([]byte, error
 	return binary.LittleEndian.AppendUint32(dst, permits), nil
 }
 
-// holds tells whether an id of n bytes belongs in the layout.
+// holds reports whether an id of n bytes belongs in the layout.
 func (l Layout) holds(n int) bool {
 	switch l {
 	case LayoutB:

@@ -25,7 +25,7 @@ func (m *middleware) ask(ctx context.Context, results []result, n int64) {
 	}
 }
 
-// askNext asks the limiters that are next, and tells whether there are more.
+// askNext asks the limiters that are next, and reports whether there are more.
 func (m *middleware) askNext(ctx context.Context, results []result, n int64) (more bool) {
 	bounded, cancel := ask.Bound(ctx, m.Timeout)
 	defer cancel()

@@ -134,7 +134,7 @@ func (r *result) window() time.Duration {
 	return r.policy.span()
 }
 
-// blocks tells whether the same request, of cost n, would have to wait for this policy:
+// blocks reports whether the same request, of cost n, would have to wait for this policy:
 // it refused, or what it granted to the refused request stays taken and leaves too few.
 func (r *result) blocks(n int64) bool {
 	return r.refused() || r.decided() && !r.returned && r.Decision.Remaining < n
@@ -142,7 +142,7 @@ func (r *result) blocks(n int64) bool {
 
 func (r *result) decided() bool { return r.State == ask.Granted || r.State == ask.Refused }
 
-// tighter tells whether r says more about what a client can do than other.
+// tighter reports whether r says more about what a client can do than other.
 func (r *result) tighter(other *result) bool {
 	if r.refused() != other.refused() {
 		return r.refused()

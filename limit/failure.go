@@ -27,7 +27,7 @@ func FailOpen() Failure { return Failure{open: true} }
 // fail as with FailClosed. The other limiters take the rate of their Config.
 func FailLocal(share float64) Failure { return Failure{local: true, share: share} }
 
-// Open tells whether calls are granted.
+// Open reports whether calls are granted.
 func (f Failure) Open() bool { return f.open }
 
 // Local returns the share of the rate that a local limiter has, and whether there is

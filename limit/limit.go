@@ -10,7 +10,7 @@ import (
 
 // Decision is the answer to one request for permits.
 type Decision struct {
-	// Granted tells whether the permits were taken or, by WithFailure or WithShadow,
+	// Granted reports whether the permits were taken or, by WithFailure or WithShadow,
 	// the caller may go on as if they had been.
 	Granted bool
 

@@ -176,7 +176,7 @@ func (e *Env) rest() (waiting int, next time.Time, rests bool) {
 	return waiting, next, true
 }
 
-// inBubble tells whether the goroutine is in a bubble of testing/synctest, which
+// inBubble reports whether the goroutine is in a bubble of testing/synctest, which
 // has no other way to tell.
 func inBubble() (in bool) {
 	defer func() {

@@ -4,20 +4,21 @@ import (
 	"maps"
 	"slices"
 	"strconv"
+	"strings"
 
 	"github.com/rratelimiter/rratelimiter/benchmarks/peer"
 )
 
-// librariesTable compares the libraries in what users ask first, by medians.
-func librariesTable(r *Results) string {
+// libraryRows compares the libraries in what users ask first, by medians, below a head.
+func libraryRows(r *Results) [][]string {
 	loads := r.loads(Rate, Direct, Granting)
-	var heads []string
+	heads := []string{"thousand decisions a second"}
 	for _, load := range loads {
 		heads = append(heads, head(load))
 	}
-	t := newTable("thousand decisions a second", append(heads, "bytes a limiter", "bytes a permit", "allocations", "most grants in an interval")...)
+	rows := [][]string{append(heads, "bytes a limiter", "bytes a permit", "allocations", "most grants in an interval")}
 	for _, name := range r.names() {
-		var cells []string
+		cells := []string{name}
 		for _, load := range loads {
 			load.Metric, load.Peer, load.Network = Rate, name, Direct
 			cells = append(cells, median(r.Of(load), 1000))
@@ -26,12 +27,31 @@ func librariesTable(r *Results) string {
 		if kind, _ := peer.Find(name); permit != "" && !kind.Log {
 			permit = "none kept"
 		}
-		t.row(bold(name), append(cells,
+		rows = append(rows, append(cells,
 			median(r.Of(loadKey(BytesLimiter, name, Refusing, 256, manyLimiters)), 1), permit,
 			median(r.Of(loadKey(Allocations, name, Granting+", plain", 1, 1)), 1),
-			median(r.Of(loadKey(Fullest, name, "crowds", 256, 1)), 1))...)
+			median(r.Of(loadKey(Fullest, name, "crowds", 256, 1)), 1)))
+	}
+	return rows
+}
+
+func librariesTable(r *Results) string {
+	rows := libraryRows(r)
+	t := newTable(rows[0][0], rows[0][1:]...)
+	for _, row := range rows[1:] {
+		t.row(bold(row[0]), row[1:]...)
 	}
 	return t.text()
+}
+
+func librariesCSV(r *Results) string {
+	rows := libraryRows(r)
+	for _, row := range rows[1:] {
+		for i := range row[1:] {
+			row[i+1] = strings.ReplaceAll(row[i+1], ",", "")
+		}
+	}
+	return csvText(rows)
 }
 
 // median is one over a unit, "" if there is none.

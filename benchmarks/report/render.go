@@ -66,7 +66,9 @@ func Render(r *Results, docs string) error {
 	if err := os.MkdirAll(folder, 0o755); err != nil {
 		return err
 	}
-	for name, text := range map[string]string{"loads.csv": loadsCSV(r), "aims.csv": figuresCSV(r)} {
+	for name, text := range map[string]string{
+		"libraries.csv": librariesCSV(r), "loads.csv": loadsCSV(r), "aims.csv": figuresCSV(r),
+	} {
 		if err := os.WriteFile(filepath.Join(folder, name), []byte(text), 0o644); err != nil {
 			return err
 		}

@@ -216,7 +216,7 @@ func (a *app) columns() int {
 	return pipedColumns
 }
 
-// unicode tells whether the terminal takes more than ASCII, as far as the
+// unicode reports whether the terminal takes more than ASCII, as far as the
 // environment says.
 func (a *app) unicode() bool {
 	for _, name := range []string{"LC_ALL", "LC_CTYPE", "LANG"} {

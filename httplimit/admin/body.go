@@ -72,7 +72,7 @@ func parseObject(text []byte) (fields, error) {
 	return f, nil
 }
 
-// take removes a member and tells whether it was there.
+// take removes a member and reports whether it was there.
 func (f fields) take(name string) (string, bool) {
 	value, ok := f[name]
 	delete(f, name)
@@ -86,7 +86,7 @@ func (f fields) end() error {
 	return answer.BadRequest("the body has %q, which means nothing here", slices.Sorted(maps.Keys(f))[0])
 }
 
-// integer reads a whole number between low and high into v, and tells whether
+// integer reads a whole number between low and high into v, and reports whether
 // it was there.
 func (f fields) integer(name string, low, high int64, v *int64) (bool, error) {
 	text, ok := f.take(name)

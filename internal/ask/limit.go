@@ -152,7 +152,7 @@ func (l *Limit) happened(kind limit.EventKind, err error) {
 	l.observer.Happened(limit.Event{Kind: kind, Limiter: l.Name, Err: err})
 }
 
-// undecided tells whether err leaves open what the limiter would say, so that the policy
+// undecided reports whether err leaves open what the limiter would say, so that the policy
 // for that answers: Redis or the limiter gave no answer, or the limiter is not one of
 // this module's and says what it likes. A caller's mistake is none of this.
 func undecided(err error) bool {

@@ -125,10 +125,10 @@ func SetFunc[F any](to *F, f F, name string) error {
 	return nil
 }
 
-// AnyNil tells whether one of the functions is nil.
+// AnyNil reports whether one of the functions is nil.
 func AnyNil[F any](funcs []F) bool { return slices.ContainsFunc(funcs, isNil[F]) }
 
-// isNil tells whether a function is nil: a type parameter can't be compared with
+// isNil reports whether a function is nil: a type parameter can't be compared with
 // it.
 func isNil[F any](f F) bool { return reflect.ValueOf(f).IsNil() }
 

@@ -132,7 +132,7 @@ func (q *Question) fail(ctx context.Context) {
 	}
 }
 
-// tooCostly tells whether no waiting makes a request pass: with n above 0, being too
+// tooCostly reports whether no waiting makes a request pass: with n above 0, being too
 // many is all that can be wrong with it.
 func tooCostly(err error) bool {
 	return errors.Is(err, limit.ErrPermitsExceedRate) || errors.Is(err, limit.ErrInvalidPermits)

@@ -17,7 +17,7 @@ type Clock struct {
 
 // Sleeper waits for times of a Clock.
 type Sleeper interface {
-	// Rest tells whether all that is under way waits for the Clock; then how many
+	// Rest reports whether all that is under way waits for the Clock; then how many
 	// callers do, and when the first is to be woken, zero where none is.
 	Rest() (waiting int, next time.Time, rests bool)
 

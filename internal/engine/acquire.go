@@ -121,7 +121,7 @@ const maxWaitPages = 64
 
 var errLongWait = errors.New("the wait was not found")
 
-// wait asks when so many permits will be free; 0 where it looked in vain.
+// wait asks when so many permits will be free; 0 where it looked without success.
 func (e *Engine) wait(ctx context.Context, l *Limiter, permits int64) (time.Duration, error) {
 	pages := 0
 	reply, err := e.Read(ctx, l, script.Call{Script: lua.Wait, Args: script.Paged{permits}, Continued: func([]any) error {

@@ -274,13 +274,13 @@ func (b *batch) Progressed() {
 // impossible.
 const maxAnew = 16
 
-// isWord tells whether a script answered with a word alone.
+// isWord reports whether a script answered with a word alone.
 func isWord(reply any, word string) bool {
 	words, _ := reply.([]any)
 	return len(words) == 1 && words[0] == word
 }
 
-// isTaken tells whether the script knows the call's identity as another's:
+// isTaken reports whether the script knows the call's identity as another's:
 // those of old layouts are short. Where it is in doubt whether an attempt has
 // run, no answer says so.
 func isTaken(reply any, err error) bool {

@@ -46,7 +46,7 @@ type Engine struct {
 }
 
 // AwaitReplicas has grants count once replicas have them. An answer may then come
-// later by twice the wait, behind a flight that waits for replicas in vain and for its
+// later by twice the wait, behind a flight that waits for replicas without success and for its
 // own, and callers have that much more patience.
 func (e *Engine) AwaitReplicas(count int, wait time.Duration) {
 	e.lanes.AwaitReplicas(lane.Replicas{Count: count, Wait: wait})

@@ -91,7 +91,7 @@ func (g *group) submit(r *request, to *lane.Lane) (alone *lane.Call) {
 	return nil
 }
 
-// held tells whether requests wait for something that must not meet them.
+// held reports whether requests wait for something that must not meet them.
 func (g *group) held() bool {
 	return g.leases.returning() || len(g.leases.unused) > 0 || g.turns.now || len(g.turns.waiting) > 0 && !g.turns.was
 }
@@ -132,7 +132,7 @@ func (g *group) poll() {
 	g.next(g.engine.clock.Now())
 }
 
-// hasWork tells whether there is something to send at this time.
+// hasWork reports whether there is something to send at this time.
 func (g *group) hasWork(now time.Time) bool {
 	return len(g.gathered) > 0 || g.round == nil && g.line.due(now)
 }

@@ -213,7 +213,7 @@ func (g *group) prefetch(b *batch, now time.Time) prefetch {
 	return prefetch{limiter: l, permits: permits, ends: g.leases.ends}
 }
 
-// hasLease tells whether there is a lease with permits left.
+// hasLease reports whether there is a lease with permits left.
 func hasLease(l *Limiter) bool {
 	a := l.prefetched.current.Load()
 	return a != nil && a.Left() > 0
@@ -345,7 +345,7 @@ func (g *group) endLeases() {
 }
 
 // returnUnused gives back what is left of leases that have ended, ahead of all
-// requests. It tells whether it does.
+// requests. It reports whether it does.
 func (g *group) returnUnused() bool {
 	if g.leases.returning() {
 		return true

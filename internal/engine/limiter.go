@@ -31,7 +31,7 @@ type Limiter struct {
 	overall    atomic.Pointer[script.Keys] // all that a limiter of type Overall needs; nil while it is not known to be one
 }
 
-// auditDue tells whether it is time to look for leaked permits, which costs the
+// auditDue reports whether it is time to look for leaked permits, which costs the
 // server more than a plain refusal: once an interval is enough.
 func (l *Limiter) auditDue(now time.Time) bool { return now.UnixNano() >= l.audit.Load() }
 

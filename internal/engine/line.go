@@ -153,7 +153,7 @@ func (l *line) dueToLive() {
 	}
 }
 
-// asksForAll tells whether the first in line has asked for an interval.
+// asksForAll reports whether the first in line has asked for an interval.
 func (l *line) asksForAll(now time.Time) bool {
 	return l.interval > 0 && !now.Before(l.first.since.Add(l.interval))
 }
@@ -175,12 +175,12 @@ func (l *line) nudge() {
 	l.nudged = true
 }
 
-// due tells whether somebody in line is to be asked for.
+// due reports whether somebody in line is to be asked for.
 func (l *line) due(now time.Time) bool {
 	return l.count > 0 && (l.asking || !l.dueAt.After(now))
 }
 
-// stillAsks tells whether a request whose caller's patience has just ended is
+// stillAsks reports whether a request whose caller's patience has just ended is
 // to be asked for a last time, by a round under way or due by then.
 func (l *line) stillAsks(r *request) bool {
 	return l.asking && r.round != l.round || !l.dueAt.After(r.deadline)

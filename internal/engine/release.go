@@ -141,7 +141,7 @@ func (r *release) begin() bool {
 
 // grantTimes tell for each limiter when its client was granted permits last, or
 // may have been: in nanoseconds since the Engine was made, 0 for never. Limiters
-// may share a time: then a Release looks at some members in vain.
+// may share a time: then a Release looks at some members without success.
 type grantTimes [1024]atomic.Int64
 
 var grantTimesSeed = maphash.MakeSeed()

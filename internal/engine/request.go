@@ -32,7 +32,7 @@ func (a answer) alive() time.Time {
 	return a.sent.Add(a.keep / keepAliveShare)
 }
 
-// refused tells whether Redis refused the request.
+// refused reports whether Redis refused the request.
 func (a answer) refused() bool { return a.err == nil && !a.Decision.Granted }
 
 // request is one caller's question, until it is answered.
@@ -78,5 +78,5 @@ func (r *request) tell(a answer) {
 	r.Tell()
 }
 
-// overdue tells whether the caller's time is over.
+// overdue reports whether the caller's time is over.
 func (r *request) overdue(now time.Time) bool { return !r.deadline.IsZero() && !now.Before(r.deadline) }

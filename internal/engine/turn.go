@@ -173,7 +173,7 @@ func (t *turn) begin() bool {
 	return t.sent
 }
 
-// turnsBefore tells whether a request of several limiters that comes now waits for
+// turnsBefore reports whether a request of several limiters that comes now waits for
 // a turn.
 func (g *group) turnsBefore() bool { return len(g.turns.waiting) > 0 || g.turns.now }
 

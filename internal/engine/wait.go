@@ -98,7 +98,7 @@ func (r *request) TimeUp() (look time.Time, left bool, err error) {
 	return now, true, err
 }
 
-// asksLast tells whether a request in line whose caller's patience has just ended is
+// asksLast reports whether a request in line whose caller's patience has just ended is
 // asked for a last time: the line is to ask at this moment. g.mu is held.
 func (g *group) asksLast(r *request, now time.Time) bool {
 	if g.round != nil || !g.line.stillAsks(r) || !now.Before(r.deadline.Add(g.engine.grace)) {

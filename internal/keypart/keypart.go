@@ -114,7 +114,7 @@ func plain(part string) bool {
 	return true
 }
 
-// safe tells whether a rune of so many bytes stands for itself.
+// safe reports whether a rune of so many bytes stands for itself.
 func safe(r rune, size int) bool {
 	switch r {
 	case ':', '%', '{', '}', ' ':

@@ -120,7 +120,7 @@ func (l *Lane) late(f *flight) {
 	}
 }
 
-// pass gives the place of a flight to others, and tells whether one is to leave. l.mu
+// pass gives the place of a flight to others, and reports whether one is to leave. l.mu
 // is held.
 func (l *Lane) pass(f *flight) (start bool) {
 	f.late = true

@@ -208,7 +208,7 @@ func (l *Lane) limit() int {
 	return min(l.most, max(minFlights, 1+int(l.trips.Shortest()/tripShare)))
 }
 
-// spare tells whether the next flight need not wait for one that is late: some of the
+// spare reports whether the next flight need not wait for one that is late: some of the
 // pool's connections are kept for when they are given up, at the pace of attempts, so
 // that a long silence does not use up all.
 func (l *Lane) spare() bool { return l.stuck < 2*l.most-max(3, l.most/2) }
@@ -233,7 +233,7 @@ func (l *Lane) Ready(s Source) *Wave {
 	return wave
 }
 
-// Enter tells whether a caller that is alone may send its call by itself, by
+// Enter reports whether a caller that is alone may send its call by itself, by
 // Alone, right now.
 func (l *Lane) Enter() bool {
 	l.mu.Lock()
@@ -286,7 +286,7 @@ func (l *Lane) alone(ctx context.Context, c *Call) (panicked any) {
 	return panicked
 }
 
-// start tells whether one more flight is to leave, and counts it in. l.mu is held.
+// start reports whether one more flight is to leave, and counts it in. l.mu is held.
 func (l *Lane) start() bool {
 	if l.flights-l.extra >= l.limit() || l.waits() == 0 {
 		return false
@@ -295,7 +295,7 @@ func (l *Lane) start() bool {
 	return true
 }
 
-// waiting tells whether the next flight may leave and has something to take.
+// waiting reports whether the next flight may leave and has something to take.
 func (l *Lane) waiting() bool {
 	return l.flights-l.extra <= l.limit() && l.waits() > 0
 }

@@ -96,7 +96,7 @@ func inspect(ctx context.Context, rdb redis.UniversalClient, name string, find F
 	return found, nil
 }
 
-// PerClient tells whether each client has permits of its own; false where that can't be
+// PerClient reports whether each client has permits of its own; false where that can't be
 // read.
 func (f *Inspection) PerClient() bool {
 	return f.Type != nil && *f.Type == rratelimiter.PerClient.String()

@@ -42,7 +42,7 @@ type keyState struct {
 	ttl        time.Duration
 }
 
-// isWindow tells whether the value has an end of its own: a Redisson before
+// isWindow reports whether the value has an end of its own: a Redisson before
 // 3.13.3 counts a fixed window by it.
 func (s *snapshot) isWindow(interval time.Duration) bool {
 	if s.value.kind != "string" || s.value.ttl < 0 || s.value.ttl > interval {

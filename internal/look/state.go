@@ -133,10 +133,10 @@ func (st *State) tell(names holders.Names) {
 	}
 }
 
-// Known tells whether the member is of a layout that is known.
+// Known reports whether the member is of a layout that is known.
 func (p *Permit) Known() bool { return p.parseError == nil }
 
-// RanOut tells whether the permits are free again.
+// RanOut reports whether the permits are free again.
 func (p *Permit) RanOut() bool { return p.BackInMS != nil && *p.BackInMS <= 0 }
 
 // free returns the permits that a request would find, nil where that can't be

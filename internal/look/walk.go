@@ -68,7 +68,7 @@ func (r *Reader) Walk(ctx context.Context, units int) error {
 	return nil
 }
 
-// Underway tells whether a round has begun that has not ended.
+// Underway reports whether a round has begun that has not ended.
 func (r *Reader) Underway() bool { return r.walk.underway }
 
 // begin starts a round: it looks which servers there are.

@@ -42,7 +42,7 @@ const (
 	retryAfter = time.Second
 )
 
-// Can tells whether a Redis client can send and get notices.
+// Can reports whether a Redis client can send and get notices.
 func Can(rdb any) bool {
 	_, ok := rdb.(pubSub)
 	return ok

@@ -33,7 +33,7 @@ func New(to limit.Observer, log *slog.Logger) *Observer {
 	return &Observer{to: to, log: log, waiting: make(map[string]int), changed: make(map[string]bool)}
 }
 
-// Watches tells whether somebody is told of more than what is rare.
+// Watches reports whether somebody is told of more than what is rare.
 func (o *Observer) Watches() bool { return o != nil && o.to != nil }
 
 // Decided tells of a call that began at d.Start and ended now. Its outcome follows

@@ -90,7 +90,7 @@ const (
 	Probing                  // to see whether it still does, which [Breaker.Probed] is told
 )
 
-// Admit tells whether a call may be sent. Of those that come while none may, one at a
+// Admit reports whether a call may be sent. Of those that come while none may, one at a
 // time is to be a probe.
 func (b *Breaker) Admit() Admission {
 	if !b.open.Load() {
@@ -108,7 +108,7 @@ func (b *Breaker) Admit() Admission {
 	return Probing
 }
 
-// Probed is told what came of a probe, and tells whether calls are sent again.
+// Probed is told what came of a probe, and reports whether calls are sent again.
 func (b *Breaker) Probed(answers bool) (closed bool) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -123,8 +123,8 @@ func (b *Breaker) Probed(answers bool) (closed bool) {
 	return answers
 }
 
-// Allows tells whether a call may be sent. While none may, probe is run in the
-// background from time to time, one at a time; it tells whether the server answers.
+// Allows reports whether a call may be sent. While none may, probe is run in the
+// background from time to time, one at a time; it reports whether the server answers.
 // changed is told when that makes a difference.
 func (b *Breaker) Allows(probe func() bool, changed func(open bool)) bool {
 	switch b.Admit() {

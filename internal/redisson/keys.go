@@ -76,7 +76,7 @@ func OtherMapped(prefix, name string) string {
 	return Other(name[:common], name)
 }
 
-// suffixed tells whether text is what follows the tag in keys of a limiter, or,
+// suffixed reports whether text is what follows the tag in keys of a limiter, or,
 // where it need not be all, begins so.
 func suffixed(text string, all bool) bool {
 	for _, suffix := range []string{valueSuffix, permitsSuffix} {

@@ -127,7 +127,7 @@ func TestOtherOfShortNames(t *testing.T) {
 	}
 }
 
-// share tells whether two limiters share a key if their clients have the right ids.
+// share reports whether two limiters share a key if their clients have the right ids.
 func share(name, other string) bool {
 	theirs := redisson.KeysOf(other, "")
 	for _, key := range redisson.KeysOf(name, "id").List() {

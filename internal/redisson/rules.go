@@ -39,7 +39,7 @@ type Rules struct {
 // NewestRules are those of every version from 3.35 on.
 var NewestRules = Rules{Version: "3.35.0", Layout: codec.LayoutD2, Merge: true}
 
-// KeepsNoMembers tells whether the value alone counts a fixed window.
+// KeepsNoMembers reports whether the value alone counts a fixed window.
 func (r Rules) KeepsNoMembers() bool { return r.Layout == 0 }
 
 // Letters tell a script what the rules are.

@@ -52,14 +52,14 @@ func (c *Cache) Now() Moment {
 	return Moment{c.changes.Load(), c.grants.count.Load()}
 }
 
-// since tells whether what was told at that moment still holds: a grant makes a
+// since reports whether what was told at that moment still holds: a grant makes a
 // refusal no less true, but its figures.
 func (c *Cache) since(s *slot, before Moment) bool {
 	now := c.Now()
 	return before.changes == now.changes && (s == &c.tries || before.grants == now.grants)
 }
 
-// valid tells whether the refusal still holds.
+// valid reports whether the refusal still holds.
 func (c *Cache) valid(s *slot, a *refusal) bool {
 	return a != nil && c.since(s, a.before) && c.clock.Since(a.sent) < a.lasts
 }
@@ -73,7 +73,7 @@ func (c *Cache) find(s *slot, permits int64) *refusal {
 	return a
 }
 
-// Refuses tells whether so many permits are known to be refused.
+// Refuses reports whether so many permits are known to be refused.
 func (c *Cache) Refuses(permits int64) bool { return c != nil && c.find(&c.tries, permits) != nil }
 
 // Decision is Refuses with the figures as they are now.

@@ -144,7 +144,7 @@ func (c *Call) Begin(to *Conn) time.Time {
 	return c.until // without a repeat, nothing is gained by giving up sooner
 }
 
-// Overdue tells whether the call is to be given up.
+// Overdue reports whether the call is to be given up.
 func (c *Call) Overdue(now time.Time) bool { return !c.until.IsZero() && !now.Before(c.until) }
 
 // Joinable returns how the attempt can be made together with others; nil where

@@ -78,7 +78,7 @@ func NewConn(rdb Redis, timeout time.Duration) *Conn {
 	return c
 }
 
-// CheckClient tells whether a client was given: limit.ErrInvalidConfig where none
+// CheckClient reports whether a client was given: limit.ErrInvalidConfig where none
 // was.
 func CheckClient(rdb Redis) error {
 	if rdb == nil || reflect.ValueOf(rdb).Kind() == reflect.Pointer && reflect.ValueOf(rdb).IsNil() {
@@ -101,7 +101,7 @@ func (c *Conn) AttemptTimeout() time.Duration { return c.timeout / 3 }
 // whether it answers at all.
 func (c *Conn) ProbePace() time.Duration { return c.AttemptTimeout() / 3 }
 
-// Inline tells whether a command ends in time on its caller's goroutine: only
+// Inline reports whether a command ends in time on its caller's goroutine: only
 // where go-redis passes a deadline on to the connection.
 func (c *Conn) Inline() bool { return c.inline }
 
@@ -174,7 +174,7 @@ func (c *Conn) learn(ctx context.Context, key string) {
 	}
 }
 
-// Cluster tells whether the servers are a cluster's, which takes keys of one slot
+// Cluster reports whether the servers are a cluster's, which takes keys of one slot
 // only in one script.
 func (c *Conn) Cluster() bool { return c.master != nil && !c.Sharded() }
 
@@ -247,7 +247,7 @@ func (c *Conn) SendTo(ctx context.Context, master *redis.Client, cmds ...Command
 	}
 }
 
-// Single tells whether there is one server only.
+// Single reports whether there is one server only.
 func (c *Conn) Single() bool { return c.master == nil }
 
 // errUnanswered is for a command of a pipeline that nobody gave an answer or an

@@ -26,13 +26,13 @@ var errUnread = errors.New("no answer to a read")
 // ErrUnwanted is the error of a call that was not sent, since it was wanted no more.
 var ErrUnwanted = errors.New("the call is wanted no more")
 
-// IsAnswer tells whether Redis answered, with an error.
+// IsAnswer reports whether Redis answered, with an error.
 func IsAnswer(err error) bool {
 	_, ok := errors.AsType[redis.Error](err)
 	return ok
 }
 
-// NotRun tells whether an error shows that the script did not run and may do
+// NotRun reports whether an error shows that the script did not run and may do
 // so when it is sent again.
 func NotRun(err error) bool {
 	if IsAnswer(err) {
@@ -51,7 +51,7 @@ func cutShort(err error) bool {
 	return IsAnswer(err) && strings.Contains(err.Error(), "attempted to access a non local key")
 }
 
-// inTransition tells whether the server refused the script for as long as
+// inTransition reports whether the server refused the script for as long as
 // servers change places: a slot moves, a replica takes over or a server starts.
 // go-redis follows a slot that moves, but not on and on.
 func inTransition(err error) bool {
@@ -70,7 +70,7 @@ func isDial(err error) bool {
 	return ok && op.Op == "dial"
 }
 
-// noServer tells whether go-redis knows no server for a command: it exports no errors
+// noServer reports whether go-redis knows no server for a command: it exports no errors
 // for that.
 func noServer(err error) bool {
 	text := err.Error()
@@ -95,7 +95,7 @@ func (silence) Error() string   { return "the server is silent" }
 func (silence) Timeout() bool   { return true }
 func (silence) Temporary() bool { return true }
 
-// Silent tells whether an error is that of a server which gave no answer in time.
+// Silent reports whether an error is that of a server which gave no answer in time.
 func Silent(err error) bool {
 	if err == nil || IsAnswer(err) {
 		return false
@@ -104,7 +104,7 @@ func Silent(err error) bool {
 	return ok && timeout.Timeout() || errors.Is(err, context.DeadlineExceeded)
 }
 
-// AllSilent tells whether none of the commands shows that the server answers.
+// AllSilent reports whether none of the commands shows that the server answers.
 func AllSilent(cmds []Command) bool {
 	return !slices.ContainsFunc(cmds, func(cmd Command) bool {
 		err := cmd.Err()
@@ -112,7 +112,7 @@ func AllSilent(cmds []Command) bool {
 	})
 }
 
-// unavailable tells whether an error means that Redis did not decide.
+// unavailable reports whether an error means that Redis did not decide.
 func unavailable(err error) bool {
 	// What Redis answered may be wrapped: a read was lost before.
 	if answer, ok := errors.AsType[redis.Error](err); ok {

@@ -400,7 +400,7 @@ func (f fragile) Fatalf(format string, args ...any) {
 
 func (f fragile) Fatal(args ...any) { panic(brokenServers(fmt.Sprint(args...))) }
 
-// onServers does something to servers, and tells whether they are still in order. Where
+// onServers does something to servers, and reports whether they are still in order. Where
 // not, nothing of the round is checked, and the next one gets new ones.
 func (r *round) onServers(do func()) bool {
 	defer func() {

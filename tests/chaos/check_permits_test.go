@@ -88,7 +88,7 @@ func (p *pool) resets() (begun, over time.Duration) {
 	return begun, over
 }
 
-// mayKeep tells whether permits may stay in use after a call that was not told of any: they
+// mayKeep reports whether permits may stay in use after a call that was not told of any: they
 // are given back behind its back, which may fail where calls get lost.
 func (p *pool) mayKeep(c *call) bool {
 	switch c.Answer {
@@ -323,7 +323,7 @@ func (o *order) found() string {
 	return "undecided"
 }
 
-// brings tells whether handles give the limiter its rate.
+// brings reports whether handles give the limiter its rate.
 func (l *limiter) brings() bool { return l.byDefault || l.kind == keyed }
 
 // historyOf returns the calls on the limiter as the model takes them, and what is free

@@ -96,12 +96,12 @@ func (r *round) highest(l *limiter) int64 {
 	return most + l.borrow
 }
 
-// rateChanged tells whether a call may have set another rate.
+// rateChanged reports whether a call may have set another rate.
 func (r *round) rateChanged(l *limiter) bool {
 	return slices.ContainsFunc(r.calls, func(c call) bool { return c.Rate > 0 && slices.Contains(c.Limiters, l.name) })
 }
 
-// lostCalls tells whether calls for the limiter's permits may have been given up, or what
+// lostCalls reports whether calls for the limiter's permits may have been given up, or what
 // they were granted behind their callers' backs not given back: its own time was over, or,
 // for the limiters that can't repeat, an answer got lost.
 func (r *round) lostCalls(l *limiter) bool {
@@ -128,7 +128,7 @@ func (r *round) lost(l *limiter) int64 {
 	return sum
 }
 
-// damaged tells whether Redis may have lost keys of the limiter.
+// damaged reports whether Redis may have lost keys of the limiter.
 func (r *round) damaged(l *limiter) bool {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -160,7 +160,7 @@ func (r *round) checkAnswers() {
 	}
 }
 
-// mayBeMissing tells whether the limiters of the call may have lost their configuration.
+// mayBeMissing reports whether the limiters of the call may have lost their configuration.
 func (r *round) mayBeMissing(c *call) bool {
 	return slices.ContainsFunc(c.Limiters, func(name string) bool {
 		l := r.limiter(name)
@@ -251,7 +251,7 @@ func (r *round) history(l *limiter, id string, until time.Duration) string {
 // more; members are those of permits that callers hold. Where Redis lost keys, Redisson
 // grants what it then finds, and nothing is looked at.
 
-// mixed tells whether programs with Redisson may have asked for the pool's permits.
+// mixed reports whether programs with Redisson may have asked for the pool's permits.
 func (r *round) mixed(p *pool) bool {
 	return p.redisson != "" && (p.kind == overall || r.javaIDs[p.id])
 }
@@ -412,7 +412,7 @@ func (r *round) checkSum(p *pool, s *state, rate int64) {
 	}
 }
 
-// ownType tells whether a limiter is of the other type at the moment, so that nobody looks
+// ownType reports whether a limiter is of the other type at the moment, so that nobody looks
 // at this pair.
 func (p *pool) ownType(s *state) bool {
 	kind, err := s.config.Field("type")

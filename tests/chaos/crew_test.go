@@ -413,7 +413,7 @@ func (c *call) counted() *call {
 	return &counted
 }
 
-// takes tells whether the call asks for permits.
+// takes reports whether the call asks for permits.
 func (c *call) takes() bool { return takers[c.Op] }
 
 // name is that of the operation in records.

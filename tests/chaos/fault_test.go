@@ -36,7 +36,7 @@ type fault struct {
 // faults are all there are, but for what the weather does to single commands.
 var faults = slices.Concat(clientFaults, networkFaults, serverFaults, topologyFaults)
 
-// allowed tells whether a fault may happen in the round.
+// allowed reports whether a fault may happen in the round.
 func (f *fault) allowed(p *plan) bool {
 	if len(f.arenas) > 0 && !slices.Contains(f.arenas, p.servers) {
 		return false
@@ -163,7 +163,7 @@ var weathers = []*weather{
 	{doubledRequest, gentle, harmlessTwice, func(*round, *rand.Rand) redistest.Action { return redistest.Duplicate }},
 }
 
-// harmlessTwice tells whether a second copy of the command that no attempt of the
+// harmlessTwice reports whether a second copy of the command that no attempt of the
 // package's own knows of must change nothing. Of a batch, and of a call that takes as many
 // permits as are free, it may take what the first one left, for nobody.
 func harmlessTwice(c redistest.Command) bool {

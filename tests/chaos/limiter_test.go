@@ -48,10 +48,10 @@ type limiter struct {
 	family    []string // limiters that TryAcquireAll takes together, this one first
 }
 
-// isRate tells whether it is a RateLimiter.
+// isRate reports whether it is a RateLimiter.
 func (l *limiter) isRate() bool { return l.kind == overall || l.kind == perClient || l.kind == keyed }
 
-// counted tells whether nothing comes back by itself while a round lasts.
+// counted reports whether nothing comes back by itself while a round lasts.
 func (l *limiter) counted() bool { return l.config.Interval >= time.Hour }
 
 // leased is how many permits a lease may hold.
@@ -233,7 +233,7 @@ func plain(do func(ctx context.Context, h *handle, c *call) error) doer {
 	return func(ctx context.Context, _ *party, h *handle, c *call) (answer, error) { return done, do(ctx, h, c) }
 }
 
-// telling is a call that tells whether it has changed a rate, or would grant permits.
+// telling is a call that reports whether it has changed a rate, or would grant permits.
 func telling(do func(ctx context.Context, h *handle, c *call) (bool, error)) doer {
 	return plain(func(ctx context.Context, h *handle, c *call) (err error) {
 		c.Did, err = do(ctx, h, c)

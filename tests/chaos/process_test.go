@@ -228,7 +228,7 @@ func (r *round) died(ids []string, moment time.Duration) {
 	}
 }
 
-// cutOff tells whether the call may have left permits in use that nobody was told of,
+// cutOff reports whether the call may have left permits in use that nobody was told of,
 // since its process was killed before it could give them back, or during the call.
 func (r *round) cutOff(p *pool, c *call) bool {
 	if c.Answer == killed {

@@ -119,7 +119,7 @@ func (f fleet) close() {
 	clear(f)
 }
 
-// prepareRedisson starts what the round takes of Java. It tells whether there is what that
+// prepareRedisson starts what the round takes of Java. It reports whether there is what that
 // takes on this machine: where not, rounds go on without.
 func prepareRedisson(t *testing.T, p *plan) bool {
 	t.Helper()
@@ -225,7 +225,7 @@ func (p *javaParty) end() {
 	p.calls.Wait()
 }
 
-// close shuts the RedissonClient down and tells whether that ended. Where it does not, its
+// close shuts the RedissonClient down and reports whether that ended. Where it does not, its
 // connections stay as long as the JVM.
 func (p *javaParty) close() bool {
 	p.end()

@@ -172,7 +172,7 @@ func (r *round) note(v violation) {
 	}
 }
 
-// told tells whether the round has shown what it is for: a fault of ours.
+// told reports whether the round has shown what it is for: a fault of ours.
 func (r *round) told() bool {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -345,7 +345,7 @@ func newPlan(seed uint64, number int, arenas []string) *plan {
 	return p
 }
 
-// allows tells whether a fault from that mood on may happen in this one.
+// allows reports whether a fault from that mood on may happen in this one.
 func (m mood) allows(from mood) bool {
 	worse := []mood{gentle, dropping, lossy}
 	first, own := slices.Index(worse, from), slices.Index(worse, m)

@@ -287,17 +287,17 @@ end
 	},
 }
 
-// showsIn tells whether the fault can show in a round.
+// showsIn reports whether the fault can show in a round.
 func (m mutant) showsIn(p *plan) bool {
 	const often = 0.1 // of all commands something becomes
 	amid := m.amid == "" || p.stormy >= often && slices.ContainsFunc(p.weather, func(w *weather) bool { return w.name == m.amid })
 	return amid && (m.in == "" || m.in == p.mood) && slices.ContainsFunc(p.limiters, m.shows)
 }
 
-// exactly tells whether what is in use of a RateLimiter is known to the permit.
+// exactly reports whether what is in use of a RateLimiter is known to the permit.
 func exactly(l *limiter) bool { return l.isRate() && l.counted() && !l.wild && l.lease == 0 }
 
-// ordered tells whether the model of a limiter is asked for an order of its calls.
+// ordered reports whether the model of a limiter is asked for an order of its calls.
 func ordered(l *limiter) bool { return exactly(l) && l.kind == overall && !l.refusals && !l.byDefault }
 
 // TestMutants puts faults into the scripts of all Clients, one at a time. Rounds that

@@ -220,10 +220,10 @@ func TestObserverThatPanicsOrCallsBack(t *testing.T) {
 	t.Parallel()
 	type act func(l *rratelimiter.RateLimiter)
 	bubbles(t, map[string]act{
-		"panics":         func(*rratelimiter.RateLimiter) { panic("observer") },
-		"takes a permit": func(l *rratelimiter.RateLimiter) { _, _ = l.TryAcquire(context.Background(), 1, 0) },
-		"waits in vain":  func(l *rratelimiter.RateLimiter) { _, _ = l.TryAcquire(context.Background(), 5000, time.Second) },
-		"makes a change": func(l *rratelimiter.RateLimiter) { _ = l.Release(context.Background(), 1) },
+		"panics":                func(*rratelimiter.RateLimiter) { panic("observer") },
+		"takes a permit":        func(l *rratelimiter.RateLimiter) { _, _ = l.TryAcquire(context.Background(), 1, 0) },
+		"waits without success": func(l *rratelimiter.RateLimiter) { _, _ = l.TryAcquire(context.Background(), 5000, time.Second) },
+		"makes a change":        func(l *rratelimiter.RateLimiter) { _ = l.Release(context.Background(), 1) },
 	}, func(t *testing.T, do act) {
 		rdb, _ := redistest.Mini(t)
 		var said bytes.Buffer

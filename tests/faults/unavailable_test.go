@@ -186,7 +186,7 @@ func recovered(f func() error) (panicked any, err error) {
 	return nil, f()
 }
 
-// A panic reaches those in whose flight it happens, beside whomever they ask, whatever
+// A panic reaches those in whose flight it happens, whatever limiter they ask, whatever
 // their contexts and wherever it is recovered. It leaves nothing behind that later calls
 // would wait for.
 func TestAPanicBesideOthers(t *testing.T) {

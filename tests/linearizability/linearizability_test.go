@@ -157,7 +157,7 @@ var callNames = []linear.CallName{
 	linear.TrySet, linear.Reset, linear.Delete, linear.Reserve, linear.Settle,
 }
 
-// frees tells whether permits in use may come back by other calls than the one
+// frees reports whether permits in use may come back by other calls than the one
 // that took them.
 func (k linearKind) frees() bool {
 	return k.calls[linear.Release]+k.calls[linear.Set]+k.calls[linear.Reset]+k.calls[linear.Delete] > 0

@@ -238,7 +238,7 @@ func (rig *linearRig) cancelOnRequest(client int, limiter string, cancel context
 	rig.rash = append(rig.rash, rashCall{client, limiter, cancel})
 }
 
-// cancel ends the contexts that wait for a request, and tells whether there are any.
+// cancel ends the contexts that wait for a request, and reports whether there are any.
 func (rig *linearRig) cancel(client int, limiters []string) (some bool) {
 	rig.mu.Lock()
 	defer rig.mu.Unlock()

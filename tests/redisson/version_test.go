@@ -444,7 +444,7 @@ func newWindow(t *testing.T) *limitertest.Wire {
 	return limitertest.NewWire(t, redistest.Shared(t), limitertest.Hourly(10), false, rratelimiter.WithRedissonVersion(windowed))
 }
 
-// Nothing tells whether a call without an answer has run.
+// Nothing reports whether a call without an answer has run.
 func TestWindowRepeatsNothing(t *testing.T) {
 	t.Parallel()
 	w := newWindow(t)

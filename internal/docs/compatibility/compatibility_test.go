@@ -28,8 +28,9 @@ func TestPage(t *testing.T) {
 		"TestHammer": "4.7.0\t100\t80\t0\t0\t100.0\t\n3.13.6\t90\t70\t2\t0\t99.0\tbad argument\n",
 		"servers": "redis-7.0\tsingle\tpassed\t500\t0\t2\t40\nredis-7.0\ttls\tpassed\t400\t0\t9\t41\n" +
 			"valkey-9.1\ttls\tn/a: built without TLS\t0\t0\t0\t1\n",
-		"reshard":     "overall\t4\t900\t0\t0\t0\t1.7\t1.8\n",
-		"TestUnknown": "what is this\n",
+		"TestRowsTakenForPermits": "4.7.0\tlost\t9\tJava\t1\t1\n4.7.0\tlost\t9\tGo\t2\t1\n",
+		"reshard":                 "overall\t4\t900\t0\t0\t0\t1.7\t1.8\n",
+		"TestUnknown":             "what is this\n",
 	})
 	require.NoError(t, err)
 	page := r.page()
@@ -38,6 +39,7 @@ func TestPage(t *testing.T) {
 	assert.Contains(t, r.files()["versions.csv"], "\n3.12.3,4,0,-,-,-,-,-\n")
 	assert.Contains(t, page, "31 operations, 1 came out wrong")
 	assert.Contains(t, r.files()["versions.csv"], "\n3.13.6,-,-,90,70,99.0 %,0,2: bad argument\n4.7.0,27,1,100,")
+	assert.Contains(t, r.files()["rows.csv"], "\n4.7.0,lost,9,1,2\n")
 	assert.Contains(t, page, " 0 permits over the limit were in use")
 	assert.Contains(t, page, "| tls | 400 | n/a |\n")
 	assert.Contains(t, page, "| single | 500 | not run |\n")
@@ -59,11 +61,6 @@ func TestRecordsThatCannotBeRead(t *testing.T) {
 		_, err := recorded(t, map[string]string{table: text})
 		assert.ErrorContains(t, err, table+".tsv:1")
 	}
-}
-
-func TestRowsThatDifferInOneColumnAreOne(t *testing.T) {
-	t.Parallel()
-	assert.Equal(t, [][]string{{"a, c", "1"}, {"b", "2"}}, grouped([][]string{{"a", "1"}, {"b", "2"}, {"c", "1"}}, 0))
 }
 
 func TestShortFormIsReplaced(t *testing.T) {

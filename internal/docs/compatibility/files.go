@@ -30,7 +30,7 @@ func (r *results) operationRows() [][]string {
 func (r *results) files() map[string]string {
 	files := map[string]string{}
 	for name, rows := range map[string][][]string{
-		"operations": r.operationRows(), "versions": r.versionRows(), "fleets": r.fleetRows(), "breaks": r.breakRows(),
+		"operations": r.operationRows(), "versions": r.versionRows(), "fleets": r.fleetRows(), "breaks": r.breakRows(), "rows": r.rowRows(),
 		"behind": append([][]string{hammerColumns}, hammerRows(r.behind)...), "failovers": r.failoverRows(), "resharding": r.reshardRows(),
 	} {
 		if len(rows) > 1 {
@@ -101,4 +101,23 @@ func (r *results) failoverRows() [][]string {
 func (r *results) reshardRows() [][]string {
 	head := []string{"limiter", "moves", "calls", "failed for the move", "lost", "idle", "longest move, s", "longest pause, s"}
 	return append([][]string{head}, r.reshards...)
+}
+
+// rowRows has how many each release grants if Java took the permits, and if Go did.
+func (r *results) rowRows() [][]string {
+	slices.SortStableFunc(r.rows, func(a, b rows) int { return byRelease(a.release, b.release) })
+	cells := [][]string{{"Redisson", "when", "requests for the nine", "granted, taken by Java", "granted, taken by Go"}}
+	for _, row := range r.rows {
+		if row.side != "Go" {
+			continue
+		}
+		java := "?"
+		for _, other := range r.rows {
+			if other.side == "Java" && other.release == row.release && other.way == row.way && other.requests == row.requests {
+				java = fmt.Sprint(other.granted)
+			}
+		}
+		cells = append(cells, []string{row.release, row.way, row.requests, java, fmt.Sprint(row.granted)})
+	}
+	return cells
 }

@@ -29,8 +29,8 @@ var operations = []struct {
 
 const head = `# Compatibility
 
-Which versions of Redisson and which servers were tested, and the results. ` + "`make test-matrix`" + ` writes this page from its own
-records; only the section on the next Redisson is written by hand. Each section names the test that repeats it.
+Which versions of Redisson and which servers were tested, and the results. ` + "`make test-matrix`" + ` writes this page; only the section on the next
+Redisson is written by hand. Each section names the test that repeats it.
 
 `
 
@@ -51,9 +51,9 @@ func (r *results) page() string {
 	section("Versions", r.releases(), len(r.turns)+len(r.hammers) > 0)
 	section("The next Redisson", unreleasedText, true)
 	section("Two versions and Go", r.fleetText(), len(r.fleetTurns)+len(r.fleets) > 0)
-	section("Versions that exclude each other", r.breakTable(), len(r.breaks) > 0)
-	section("Members counted instead of permits", r.rowTable(), len(r.rows) > 0)
-	section("A clock that is read too early", r.behindTable(), len(r.behind) > 0)
+	section("Versions that exclude each other", r.breakText(), len(r.breaks) > 0)
+	section("Members counted instead of permits", r.rowText(), len(r.rows) > 0)
+	section("A clock that is read too early", r.behindText(), len(r.behind) > 0)
 	section("Servers by features", r.serverTable(), len(r.servers) > 0)
 	section("Failover", r.failoverText(), len(r.failovers) > 0)
 	section("Resharding", r.reshardText(), len(r.reshards) > 0)
@@ -62,24 +62,6 @@ func (r *results) page() string {
 
 // table returns a table of text.
 func table(columns []string, rows [][]string) string { return page.Table(columns, rows, false) }
-
-// grouped joins rows that differ in one column only, by that column.
-func grouped(rows [][]string, column int) [][]string {
-	var all [][]string
-	at := map[string]int{}
-	for _, row := range rows {
-		rest := slices.Clone(row)
-		rest[column] = ""
-		key := strings.Join(rest, "|")
-		if i, ok := at[key]; ok {
-			all[i][column] += ", " + row[column]
-			continue
-		}
-		at[key] = len(all)
-		all = append(all, slices.Clone(row))
-	}
-	return all
-}
 
 // cellOf returns how many operations of each side were compared; "-" where the
 // side has none.
@@ -163,49 +145,25 @@ operations came out wrong, and %d permits over the limit were in use ([fleets.cs
 `, strings.Join(names, ", "), wrong, over)
 }
 
-func (r *results) breakTable() string {
-	rows := r.breakRows()
-	var failed [][]string
-	for _, row := range rows[1:] {
-		if row[3] = strings.ReplaceAll(row[3], "|", `\|`); strings.Contains(row[3], "error") {
-			failed = append(failed, row)
-		}
-	}
-	return `These can't read each other's members. Both take permits, and ask again an interval later. The table has the cases that
-failed, with how often each answer came in ten runs; [breaks.csv](compatibility/breaks.csv) has all. Go causes no failure that does not happen
-without it. If Go asks first, it removes what they would fail on. ` + "`rrl show`" + ` reports such a limiter, and ` + "`rrl migrate`" + ` repairs it
-once versions before 3.17 are gone.
+func (r *results) breakText() string {
+	return `These can't read each other's members: both take permits, and an interval later the one that asks first may fail ("data string too short").
+[breaks.csv](compatibility/breaks.csv) has how often each answer came in ten runs. Go causes no failure that does not happen without it. If Go asks
+first, it removes what they would fail on. ` + "`rrl show`" + ` reports such a limiter, and ` + "`rrl migrate`" + ` repairs it once versions before 3.17 are gone.
 
     go test ./compat_test -run TestFleetsThatBreak -releases all
-
-` + table(rows[0], grouped(failed, 2))
+`
 }
 
-func (r *results) rowTable() string {
-	slices.SortStableFunc(r.rows, func(a, b rows) int { return byRelease(a.release, b.release) })
-	var cells [][]string
-	for _, row := range r.rows {
-		if row.side != "Go" {
-			continue
-		}
-		java := "?"
-		for _, other := range r.rows {
-			if other.side == "Java" && other.release == row.release && other.way == row.way && other.requests == row.requests {
-				java = fmt.Sprint(other.granted)
-			}
-		}
-		cells = append(cells, []string{row.release, row.way, row.requests, java, fmt.Sprint(row.granted)})
-	}
-	return `Redisson 3.16.2 to 3.34 counts members when it lowers a value that is above the rate. Nine permits of ten are in use, so one more
-is right. The table has how many Redisson grants if Redisson took the nine, and if Go did: with Go's members it grants no more
-than with its own.
+func (r *results) rowText() string {
+	return `Redisson 3.16.2 to 3.34 counts members when it lowers a value that is above the rate. Nine permits of ten are in use, so one more is right. If
+the value gets lost, or the rate is set again and lower, it grants nine if one request had taken the nine, and one if nine had. Versions before
+grant eleven, versions after one. With Go's members each grants no more than with its own ([rows.csv](compatibility/rows.csv)).
 
     go test ./compat_test -run TestRowsTakenForPermits -releases all
-
-` + table([]string{"Redisson", "when", "requests for the nine", "granted, taken by Java", "granted, taken by Go"}, grouped(cells, 0))
+`
 }
 
-func (r *results) behindTable() string {
+func (r *results) behindText() string {
 	return `Redisson 3.13.3 to 3.15.2 fails ("bad argument to 'unpack'") when it is refused while all members are dated after the moment at
 which it read its clock. This can happen to a limiter of one permit every 20 ms that is asked without a pause, with or without
 Go ([behind.csv](compatibility/behind.csv)).

@@ -21,15 +21,16 @@ type table struct {
 
 var tables = map[string]table{
 	"rounds":   {"chaos-rounds", rounds},
-	"orders":   {"chaos-orders", orders},
 	"redisson": {"chaos-redisson", redisson},
-	"mutants":  {"chaos-mutants", mutants},
 }
 
 // files are tables of their own, by their paths.
 var files = map[string]table{
-	"docs/reliability/faults.csv": {"chaos-faults", faults},
-	"docs/reliability/calls.csv":  {"chaos-calls", calls},
+	"docs/reliability/faults.csv":   {"chaos-faults", faults},
+	"docs/reliability/calls.csv":    {"chaos-calls", calls},
+	"docs/reliability/redisson.csv": {"chaos-redisson", redissonCSV},
+	"docs/reliability/orders.csv":   {"chaos-orders", orders},
+	"docs/reliability/mutants.csv":  {"chaos-mutants", mutants},
 }
 
 func (t table) file(dir string) string { return filepath.Join(dir, t.record+".tsv") }
@@ -119,15 +120,21 @@ func calls(rows [][]string) string {
 }
 
 func (c counts) csv(first string) string {
-	rows := c.lines(c.columns())
+	return csvText(slices.Concat([]string{first}, c.columns(), []string{"all"}), c.lines(c.columns()))
+}
+
+// csvText returns a file of a head and rows, whose numbers lose their commas.
+func csvText(head []string, rows [][]string) string {
+	all := [][]string{head}
 	for _, row := range rows {
-		for i := 1; i < len(row); i++ {
-			row[i] = strings.ReplaceAll(row[i], ",", "")
+		line := row[:1:1]
+		for _, cell := range row[1:] {
+			line = append(line, strings.ReplaceAll(cell, ",", ""))
 		}
+		all = append(all, line)
 	}
 	var b strings.Builder
-	head := slices.Concat([]string{first}, c.columns(), []string{"all"})
-	_ = csv.NewWriter(&b).WriteAll(append([][]string{head}, rows...)) // a Builder takes everything
+	_ = csv.NewWriter(&b).WriteAll(all) // a Builder takes everything
 	return b.String()
 }
 
@@ -146,22 +153,36 @@ func orders(rows [][]string) string {
 	for i := range lines {
 		lines[i] = lines[i][:len(lines[i])-1] // a sum of unlike things
 	}
-	return markdown(append([]string{"rounds"}, columns...), lines)
+	return csvText(append([]string{"rounds"}, columns...), lines)
 }
 
 // redisson: seed, number, servers, mood, who, faults, calls, permits granted, permits over
 // the limit, permits lost, calls late, calls failed.
 func redisson(rows [][]string) string {
+	head, lines := beside(rows, 4)
+	return page.Table(head, lines, true)
+}
+
+// redissonCSV has the same for each kind of servers.
+func redissonCSV(rows [][]string) string {
+	return csvText(beside(rows, 4, 2))
+}
+
+// beside returns a head and the sums of rows that agree in the columns by.
+func beside(rows [][]string, by ...int) (head []string, lines [][]string) {
 	columns := []string{"rounds", "faults", "calls", "permits granted", "over the limit", "permits lost", "calls late", "calls failed"}
 	c := counts{}
 	for _, row := range rows {
-		name := row[4] + " | " + row[2]
+		var names []string
+		for _, column := range by {
+			names = append(names, row[column])
+		}
+		name := strings.Join(names, " | ")
 		c.add(name, "rounds", 1)
 		for i, column := range columns[1:] {
 			c.add(name, column, count(row[5+i]))
 		}
 	}
-	var lines [][]string
 	for _, name := range slices.Sorted(maps.Keys(c)) {
 		line := strings.Split(name, " | ")
 		for _, column := range columns {
@@ -169,7 +190,7 @@ func redisson(rows [][]string) string {
 		}
 		lines = append(lines, line)
 	}
-	return page.Table(append([]string{"programs with", "servers"}, columns...), lines, true)
+	return append([]string{"programs with", "servers"}[:len(by)], columns...), lines
 }
 
 // mutants: name, seed, rounds, milliseconds, check.
@@ -179,7 +200,7 @@ func mutants(rows [][]string) string {
 		lines = append(lines, []string{row[0], row[2], fmt.Sprintf("%.2f s", float64(count(row[3]))/1000), row[4]})
 	}
 	slices.SortFunc(lines, slices.Compare)
-	return markdown([]string{"fault of ours", "rounds until it was found", "time", "by the check of"}, lines)
+	return csvText([]string{"fault of ours", "rounds until it was found", "time", "by the check of"}, lines)
 }
 
 func count(text string) int64 {

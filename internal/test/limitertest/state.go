@@ -288,7 +288,7 @@ func (j Java) AvailablePermits(t testing.TB) int64 {
 }
 
 // AsRedisson3123 takes permits as that release does, with plain commands, and
-// tells whether they were free.
+// reports whether they were free.
 func AsRedisson3123(t testing.TB, rdb *redis.Client, l *rratelimiter.RateLimiter, permits int64) bool {
 	t.Helper()
 	k := KeysOf(l)

@@ -167,7 +167,7 @@ func (r *Record) String() string {
 
 func (r *Record) unseen() bool { return r.Outcome == Cancelled || r.Outcome == Unknown }
 
-// mayHaveLeft reports whether the caller waited in vain, and its last request may have
+// mayHaveLeft reports whether the caller waited without success, and its last request may have
 // been answered after it left.
 func (r *Record) mayHaveLeft() bool { return r.waits() && r.Outcome == Done && !r.OK && r.later }
 

@@ -368,9 +368,9 @@ var timedHistories = map[string]told{
 	"a wait": {true, []Record{
 		recorded(1, 1, 0, try(10), granted), recorded(3, 6, 0, wait(4), granted), recorded(7, 7, 1, look, free(6)),
 	}},
-	"a wait that ended too soon":       {false, []Record{recorded(1, 1, 0, try(10), granted), recorded(3, 5, 0, wait(4), granted)}},
-	"a wait in vain for what was free": {false, []Record{recorded(3, 6, 0, wait(4), refused)}},
-	"a wait in vain behind another": {true, []Record{
+	"a wait that ended too soon":               {false, []Record{recorded(1, 1, 0, try(10), granted), recorded(3, 5, 0, wait(4), granted)}},
+	"a wait without success for what was free": {false, []Record{recorded(3, 6, 0, wait(4), refused)}},
+	"a wait without success behind another": {true, []Record{
 		recorded(1, 1, 0, try(5), granted), recorded(2, 5, 0, wait(6), refused), recorded(3, 5, 0, wait(4), refused),
 	}},
 	"the newest are released first": {true, []Record{

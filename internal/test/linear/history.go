@@ -37,7 +37,7 @@ func (h *History) effectOf(r *Record) (e effect, loose, some bool) {
 		e.rate, e.interval = r.Config.Rate, r.Config.Interval.Milliseconds()
 	}
 	loose = r.open || r.Outcome == Unknown
-	if r.Outcome == Unsent { // or read in vain
+	if r.Outcome == Unsent { // or read without success
 		return e, false, false
 	}
 	switch r.Name {
@@ -120,7 +120,7 @@ var callScripts = map[CallName]*lua.Script{
 	TrySet: lua.SetRate, Set: lua.SetRate, Update: lua.SetRate, Delete: lua.Delete,
 }
 
-// carriedBy tells whether a request may have carried a call out.
+// carriedBy reports whether a request may have carried a call out.
 func (r *Record) carriedBy(q Request) bool {
 	if q.Client != r.Client || q.Began < r.Began || q.Script != callScripts[r.Name] {
 		return false
@@ -146,7 +146,7 @@ type Request struct {
 	Lost         bool // no answer came
 }
 
-// takes tells whether the request is one for permits.
+// takes reports whether the request is one for permits.
 func (q Request) takes() bool { return q.Script == lua.Acquire || q.Script == lua.AcquireAll }
 
 // Prepare notes of each call what the others tell about it, and the requests

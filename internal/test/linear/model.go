@@ -207,7 +207,7 @@ func (s State) taken(e effect) int64 {
 	return 0
 }
 
-// fits tells whether an acquire that took so many permits may have been answered so.
+// fits reports whether an acquire that took so many permits may have been answered so.
 func (e effect) fits(taken, rate int64) bool {
 	if e.upTo {
 		// A repeat finds what others have left of what the first attempt took.
@@ -219,7 +219,7 @@ func (e effect) fits(taken, rate int64) bool {
 	return !exceeded && e.ok == (taken > 0)
 }
 
-// rightTimes tells whether an answer's times are what they should be: at least exact, since
+// rightTimes reports whether an answer's times are what they should be: at least exact, since
 // what a batch grants counts for all of its requests, and no longer than an interval.
 func (s State) rightTimes(e effect) bool {
 	reset, wait := s.uses.Full(s.interval, s.now)-s.now, int64(0)
@@ -345,7 +345,7 @@ func (all states) follow(e effect, loose []effect, within *searchTime) states {
 	return next
 }
 
-// announced tells whether one of the first loose effects is that one and may come.
+// announced reports whether one of the first loose effects is that one and may come.
 func (s State) announced(first []effect, e effect) bool {
 	for i := range first {
 		if first[i] == e && s.loose.has(i) {

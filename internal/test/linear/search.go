@@ -38,7 +38,7 @@ var (
 // If many calls were cancelled, as they are on a busy machine, none is enough.
 const CheckTime = 30 * time.Second
 
-// Check tells whether the calls can have happened one after another, within about the
+// Check reports whether the calls can have happened one after another, within about the
 // limit, and how many of the first have an order. It goes by beginnings of the history, each
 // twice as long as the one before: if they can't, it is mostly their beginning that tells.
 // It looks for an order where it most likely is for a while, then everywhere.

@@ -55,7 +55,7 @@ func parseAddresses(text string, ring bool) ([]address, *redis.Options, error) {
 	return addrs, shared, nil
 }
 
-// saysMore tells whether a URL has more in it than where the server is.
+// saysMore reports whether a URL has more in it than where the server is.
 func saysMore(o *redis.Options) bool {
 	return o.Username != "" || o.Password != "" || o.DB != 0 || o.TLSConfig != nil
 }

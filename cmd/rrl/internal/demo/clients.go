@@ -33,7 +33,7 @@ type Clients struct {
 }
 
 // Run makes the tries on a Redis of its own, prints them and what came of them,
-// and tells whether the limiter kept to its rate, as far as is known.
+// and reports whether the limiter kept to its rate, as far as is known.
 func (c Clients) Run(ctx context.Context, out *output.Printer) (kept bool, err error) {
 	rdb, m := embedded(c.Count)
 	defer m.Close()

@@ -62,7 +62,7 @@ func (r *clientsRun) summary(elapsed time.Duration) clientsSummary {
 	return s
 }
 
-// report prints the timeline and the summary. It tells whether the limit was
+// report prints the timeline and the summary. It reports whether the limit was
 // kept to, as far as is known.
 func (r *clientsRun) report(elapsed time.Duration) (kept bool, err error) {
 	s := r.summary(elapsed)

@@ -2,7 +2,7 @@ package demo
 
 import "time"
 
-// rule tells whether a limiter has kept to what it promises.
+// rule reports whether a limiter has kept to what it promises.
 type rule func([]answer) bool
 
 // keptByWindow: each window, told by its end, has granted no more than the limit.

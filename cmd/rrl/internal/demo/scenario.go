@@ -81,7 +81,7 @@ func (p *plan) note(at time.Duration, text string, do func(context.Context) erro
 var scenarioStart = time.Date(2000, 1, 1, 0, 0, 0, 0, time.UTC)
 
 // Run plays the scenario, prints it row by row and then what came of it, and
-// tells whether each limiter kept to its rule.
+// reports whether each limiter kept to its rule.
 func (s *Scenario) Run(ctx context.Context, out *output.Printer) (kept bool, err error) {
 	rdb, m := embedded(1)
 	defer m.Close()

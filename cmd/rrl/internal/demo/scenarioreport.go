@@ -72,7 +72,7 @@ func (l *lane) summary() laneSummary {
 	return sum
 }
 
-// report prints what the scenario came to, and tells whether each limiter kept to
+// report prints what the scenario came to, and reports whether each limiter kept to
 // its rule.
 func (p *plan) report(out *output.Printer, name string) (kept bool, err error) {
 	sum := p.summary(name)

@@ -42,7 +42,7 @@ func (i info) number(name string) int64 {
 	return n
 }
 
-// answered tells whether the server itself said the error.
+// answered reports whether the server itself said the error.
 func answered(err error) bool {
 	_, is := errors.AsType[redis.Error](err)
 	return is

@@ -31,7 +31,7 @@ type Printer struct {
 	Width int // columns of the terminal; 0 where there is none, and lines may be of any length
 }
 
-// WantsColor tells whether w is a terminal whose user did not turn colours off.
+// WantsColor reports whether w is a terminal whose user did not turn colours off.
 func WantsColor(w io.Writer, getenv func(string) string) bool {
 	if getenv("NO_COLOR") != "" || getenv("TERM") == "dumb" {
 		return false
