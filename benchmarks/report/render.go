@@ -11,8 +11,7 @@ import (
 
 // tables are what the pages show between their markers, by their names.
 var tables = map[string]func(*Results) string{
-	"figures":     func(r *Results) string { return figuresTable(r, false) },
-	"missed":      func(r *Results) string { return figuresTable(r, true) },
+	"figures":     figuresTable,
 	"answers":     answersTable,
 	"machine":     machineTable,
 	"glance":      glanceTable,
@@ -36,8 +35,8 @@ var tables = map[string]func(*Results) string{
 	"counts":      countsTable,
 }
 
-// pages are what Render fills in: what users read, and what the project aims at.
-var pages = []string{"performance.md", "development.md"}
+// pages are what Render fills in.
+var pages = []string{"performance.md"}
 
 // Render puts the tables into the pages of the folder, and the plots and whole tables
 // into the folder performance beside them.

@@ -96,8 +96,6 @@ func TestRender(t *testing.T) {
 	path := filepath.Join(dir, "performance.md")
 	page := "# Title\n\n<!-- begin figures -->\nold\n<!-- end -->\n\nbetween\n\n<!-- begin throughput -->\n<!-- end -->\nrest\n"
 	require.NoError(t, os.WriteFile(path, []byte(page), 0o600))
-	aims := filepath.Join(dir, "development.md")
-	require.NoError(t, os.WriteFile(aims, []byte("Aims:\n<!-- begin figures -->\n<!-- end -->\n"), 0o600))
 	r := example()
 	require.NoError(t, report.Render(r, dir))
 	text, err := os.ReadFile(path)
@@ -110,10 +108,6 @@ func TestRender(t *testing.T) {
 	assert.Contains(t, got, "|  | 1 caller | 8 callers | 64 callers | 256 callers | 1024 callers |")
 	assert.Contains(t, got, "| **rratelimiter** |")
 	assert.Contains(t, got, "not measured")
-	text, err = os.ReadFile(aims)
-	require.NoError(t, err)
-	assert.True(t, strings.HasPrefix(string(text), "Aims:\n<!-- begin figures -->\n| what |"), string(text))
-
 	loads, err := os.ReadFile(filepath.Join(dir, "performance", "loads.csv"))
 	require.NoError(t, err)
 	assert.Equal(t, 1+4*2*2*5, bytes.Count(loads, []byte("\n")), "a head, and a line for each load")
@@ -151,7 +145,7 @@ func TestTextOfNothing(t *testing.T) {
 func TestThePages(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()
-	for _, name := range []string{"performance.md", "development.md"} {
+	for _, name := range []string{"performance.md"} {
 		page, err := os.ReadFile(filepath.Join("..", "..", "docs", name))
 		require.NoError(t, err)
 		assert.True(t, bytes.Contains(page, []byte("<!-- begin ")), name)

@@ -181,13 +181,11 @@ func group(n int) string {
 	return text
 }
 
-// figuresTable shows the figures to reach, or those that were missed.
-func figuresTable(r *Results, onlyMissed bool) string {
+// figuresTable shows the figures to reach.
+func figuresTable(r *Results) string {
 	t := newTable("what", figureColumns...)
 	for _, f := range figures(r) {
-		if !onlyMissed || f.verdict() == missed {
-			t.row(f.what, f.cells()...)
-		}
+		t.row(f.what, f.cells()...)
 	}
 	return t.String()
 }
