@@ -93,25 +93,29 @@ func (k linearKind) happen(t *testing.T, m limitertest.Mutation) func(*rand.Rand
 var (
 	calmCalls = map[linear.CallName]int{
 		linear.Try: 34, linear.Take: 18, linear.UpTo: 8, linear.Peek: 6, linear.Release: 12, linear.Available: 8, linear.Set: 8, linear.Update: 6,
-		linear.TrySet: 3, linear.Reset: 4, linear.Delete: 1,
+		linear.TrySet: 3, linear.Reset: 4, linear.Delete: 1, linear.Reserve: 8, linear.Settle: 12,
 	}
 	// With these, what an attempt was granted is there until a repeat finds it.
-	keepingCalls = map[linear.CallName]int{linear.Try: 38, linear.Take: 20, linear.UpTo: 10, linear.Peek: 6, linear.Available: 10, linear.Update: 8, linear.TrySet: 2}
+	keepingCalls = map[linear.CallName]int{
+		linear.Try: 38, linear.Take: 20, linear.UpTo: 10, linear.Peek: 6, linear.Available: 10, linear.Update: 8, linear.TrySet: 2,
+		linear.Reserve: 8, linear.Settle: 12,
+	}
 	// Requests that are alone in their batch, mostly, so that calls for several
 	// limiters can meet.
 	plainCalls = map[linear.CallName]int{linear.Try: 60, linear.Take: 6, linear.UpTo: 2, linear.Peek: 3, linear.Available: 8, linear.Update: 5}
 	// With some for two limiters at once.
 	allCalls = map[linear.CallName]int{
 		linear.Try: 30, linear.Take: 12, linear.UpTo: 7, linear.Peek: 5, linear.All: 16, linear.Release: 12, linear.Available: 8, linear.Set: 5,
-		linear.Update: 4, linear.TrySet: 3, linear.Reset: 3, linear.Delete: 1,
+		linear.Update: 4, linear.TrySet: 3, linear.Reset: 3, linear.Delete: 1, linear.Reserve: 6, linear.Settle: 8,
 	}
 	keepingAllCalls = map[linear.CallName]int{
 		linear.Try: 32, linear.Take: 14, linear.UpTo: 8, linear.Peek: 5, linear.All: 18, linear.Available: 8, linear.Update: 6, linear.TrySet: 2,
+		linear.Reserve: 6, linear.Settle: 8,
 	}
 	// Nobody waits without end where nothing runs out.
 	virtualCalls = map[linear.CallName]int{
 		linear.Try: 31, linear.Acquire: 8, linear.Take: 18, linear.UpTo: 8, linear.Peek: 6, linear.Release: 12, linear.Available: 6, linear.Set: 5,
-		linear.Update: 6, linear.TrySet: 2, linear.Reset: 3, linear.Delete: 1,
+		linear.Update: 6, linear.TrySet: 2, linear.Reset: 3, linear.Delete: 1, linear.Reserve: 8, linear.Settle: 12,
 	}
 
 	calmKind  = linearKind{name: "calm", histories: 40, calls: calmCalls, endings: 4}
@@ -141,7 +145,7 @@ var (
 // callNames are the calls, in the order in which they are drawn.
 var callNames = []linear.CallName{
 	linear.Try, linear.Acquire, linear.Take, linear.UpTo, linear.Peek, linear.All, linear.Release, linear.Available, linear.Set, linear.Update,
-	linear.TrySet, linear.Reset, linear.Delete,
+	linear.TrySet, linear.Reset, linear.Delete, linear.Reserve, linear.Settle,
 }
 
 // frees tells whether permits in use may come back by other calls than the one
@@ -194,6 +198,7 @@ func drawPlan(kind linearKind, draw *rand.Rand) plan {
 	d.endings = draw.IntN(1 + kind.endings)
 	for range linearClients * callers {
 		var calls []linearCall
+		d.open = nil
 		for range linearCalls {
 			calls = append(calls, d.call())
 		}
@@ -208,8 +213,10 @@ type drawing struct {
 
 	kind     linearKind
 	draw     *rand.Rand
-	interval int64 // ms, in virtual time
-	endings  int   // calls whose context may still end: each whose outcome nobody learns makes the search longer
+	interval int64        // ms, in virtual time
+	reserved int          // reservations
+	open     []linearCall // reservations of a caller that are not settled
+	endings  int          // calls whose context may still end: each whose outcome nobody learns makes the search longer
 }
 
 // config draws a rate. KeepState never makes an interval longer: what has run out
@@ -243,8 +250,11 @@ func (d *drawing) call() linearCall {
 	if d.draw.IntN(12) == 0 {
 		c.Permits += 6
 	}
+	if c.Name == linear.Settle && len(d.open) == 0 {
+		c.Name = linear.Reserve
+	}
 	switch c.Name {
-	case linear.Try:
+	case linear.Try, linear.Reserve:
 		if d.draw.IntN(3) == 0 {
 			c.Timeout = time.Duration(1+d.draw.IntN(8)) * time.Millisecond
 			if !d.kind.virtual {
@@ -255,6 +265,14 @@ func (d *drawing) call() linearCall {
 		if c.ByDefault {
 			c.Config = d.defaults[c.limiter]
 		}
+		if c.Name == linear.Reserve {
+			d.reserved++
+			c.Reservation = d.reserved
+			d.open = append(d.open, c)
+		}
+	case linear.Settle:
+		c, d.open = d.open[0], d.open[1:]
+		c.Name, c.Timeout, c.Used = linear.Settle, 0, d.draw.Int64N(c.Permits+6)
 	case linear.UpTo:
 		c.Permits += d.draw.Int64N(12)
 	case linear.Set, linear.Update:

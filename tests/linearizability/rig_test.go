@@ -33,6 +33,7 @@ type linearCall struct {
 	limiter  int
 	second   int                                     // limiter, of a call for two
 	both     func(ctx context.Context) (bool, error) // the call for two
+	reserved map[int]*rratelimiter.Reservation       // what its caller has reserved, by its number
 	pause    time.Duration                           // before the call
 	patience time.Duration                           // until its context ends; 0: for ever
 	rash     bool                                    // in place of that, it ends while a request is on its way
@@ -77,6 +78,15 @@ func (c linearCall) run(ctx context.Context, l *rratelimiter.RateLimiter, moment
 		var d limit.Decision
 		r.Taken, d, err = l.TakeUpTo(ctx, c.Permits)
 		err = note(&r)(d, err)
+	case linear.Reserve:
+		var reserved *rratelimiter.Reservation
+		if reserved, err = l.Reserve(ctx, c.Permits, c.Timeout); err == nil {
+			c.reserved[c.Reservation] = reserved
+			err = note(&r)(reserved.Decision, nil)
+		}
+	case linear.Settle:
+		err = c.reserved[c.Reservation].Settle(ctx, c.Used)
+		r.OK = err == nil
 	case linear.Release:
 		err = l.Release(ctx, c.Permits)
 	case linear.Available:
@@ -305,7 +315,7 @@ func (rig *linearRig) request(cmd redis.Cmder) (r linear.Request) {
 	if r.Script != nil {
 		if n, _ := strconv.Atoi(words[2]); len(words) > 3+n {
 			r.Argument = words[3+n]
-			if r.Script == lua.AcquireAll {
+			if r.Script == lua.AcquireAll || r.Script == lua.SettleReservation {
 				r.Argument = words[4+n]
 			}
 		}
@@ -345,7 +355,12 @@ func (rig *linearRig) run(t *testing.T, draw *rand.Rand) []*linear.History {
 		client := caller * linearClients / len(p.calls)
 		wg.Go(func() {
 			<-start
+			reserved := map[int]*rratelimiter.Reservation{}
 			for _, c := range calls {
+				if c.Name == linear.Settle && (reserved[c.Reservation] == nil || !reserved[c.Reservation].Granted) {
+					continue
+				}
+				c.reserved = reserved
 				time.Sleep(c.pause)
 				if c.Name == linear.All {
 					both := handles[client][false]

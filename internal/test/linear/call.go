@@ -17,6 +17,9 @@ type Call struct {
 	Config    rratelimiter.Config
 	Keep      bool // with KeepState
 	ByDefault bool // on a handle that gives the limiter Config where it has no rate
+
+	Reservation int   // that Reserve makes or Settle settles, of Permits
+	Used        int64 // what Settle says that it cost
 }
 
 // A CallName is which call one is.
@@ -30,6 +33,8 @@ const (
 	UpTo      CallName = "TakeUpTo"
 	Peek      CallName = "Peek"
 	All       CallName = "TryAcquireAll"
+	Reserve   CallName = "Reserve"
+	Settle    CallName = "Settle"
 	Release   CallName = "Release"
 	Available CallName = "AvailablePermits"
 	TrySet    CallName = "TrySetRate"
@@ -46,8 +51,10 @@ func (c Call) String() string {
 	}
 	text := string(c.Name)
 	switch c.Name {
-	case Try:
+	case Try, Reserve:
 		text += fmt.Sprintf("(%d, %v)", c.Permits, c.Timeout)
+	case Settle:
+		text += fmt.Sprintf("(%d of %d)", c.Used, c.Permits)
 	case Acquire, Take, UpTo, Peek, All, Release:
 		text += fmt.Sprintf("(%d)", c.Permits)
 	case TrySet, Set, Update:
@@ -139,7 +146,7 @@ func (r *Record) String() string {
 		switch r.Name {
 		case Try, All, Update, TrySet, Delete:
 			answer = fmt.Sprint(r.OK)
-		case Take, UpTo, Peek:
+		case Take, UpTo, Peek, Reserve:
 			answer = fmt.Sprint(r.OK)
 			if r.Name == UpTo {
 				answer = fmt.Sprint(r.Taken)

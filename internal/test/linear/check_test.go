@@ -27,7 +27,7 @@ func TestModelTellsRightFromWrong(t *testing.T) {
 	for _, some := range []struct {
 		virtual bool
 		all     map[string]told
-	}{{false, plainHistories}, {false, doubtfulHistories}, {true, timedHistories}} {
+	}{{false, plainHistories}, {false, reservedHistories}, {false, doubtfulHistories}, {true, timedHistories}} {
 		for name, tt := range some.all {
 			t.Run(name, func(t *testing.T) {
 				t.Parallel()
@@ -169,6 +169,10 @@ func peek(n int64) Call   { return Call{Name: Peek, Permits: n} }
 func wait(n int64) Call   { return Call{Name: Try, Permits: n, Timeout: 3 * time.Millisecond} }
 func give(n int64) Call   { return Call{Name: Release, Permits: n} }
 
+// reserve and settle are of the only reservation of a history.
+func reserve(n int64) Call      { return Call{Name: Reserve, Permits: n, Reservation: 1} }
+func settle(n, used int64) Call { return Call{Name: Settle, Permits: n, Used: used, Reservation: 1} }
+
 func set(rate int64, keep bool) Call {
 	return Call{Name: Set, Config: limitertest.Every(rate, 5*time.Millisecond), Keep: keep}
 }
@@ -251,6 +255,47 @@ var plainHistories = map[string]told{
 	}},
 }
 
+// reservedHistories have a reservation.
+var reservedHistories = map[string]told{
+	"one that cost less": {true, []Record{
+		recorded(1, 2, 0, reserve(6), figures(true, 4)), recorded(3, 4, 0, settle(6, 1), granted), recorded(5, 6, 0, look, free(9)),
+	}},
+	"one that cost less, which stays": {false, []Record{
+		recorded(1, 2, 0, reserve(6), granted), recorded(3, 4, 0, settle(6, 1), granted), recorded(5, 6, 0, look, free(4)),
+	}},
+	"one that cost more than there is": {true, []Record{
+		recorded(1, 2, 0, reserve(6), granted), recorded(3, 4, 0, settle(6, 13), granted), recorded(5, 6, 0, give(5), granted),
+		recorded(7, 8, 0, look, free(2)),
+	}},
+	"one that cost more, charged twice": {false, []Record{
+		recorded(1, 2, 0, reserve(2), granted), doubtful(recorded(3, 4, 0, settle(2, 5), granted)), recorded(5, 6, 0, look, free(2)),
+	}},
+	"a charge that was released, and came again": {true, []Record{
+		recorded(1, 2, 0, reserve(2), granted), doubtful(recorded(3, 8, 0, settle(2, 5), granted)), recorded(4, 5, 1, look, free(5)),
+		recorded(6, 7, 1, give(5), granted), recorded(9, 10, 0, look, free(7)),
+	}},
+	"Release of the reservation or others": {true, []Record{
+		recorded(1, 2, 0, reserve(4), granted), recorded(3, 4, 0, try(4), granted), recorded(5, 6, 0, give(3), granted),
+		recorded(7, 8, 0, settle(4, 0), granted), recorded(9, 10, 0, look, free(7)),
+	}},
+	"Release of the reservation, which comes back again": {false, []Record{
+		recorded(1, 2, 0, reserve(4), granted), recorded(3, 4, 0, give(4), granted), recorded(5, 6, 0, try(4), granted),
+		recorded(7, 8, 0, settle(4, 0), granted), recorded(9, 10, 0, look, free(10)),
+	}},
+	"a Settle that comes late": {true, []Record{
+		recorded(1, 2, 0, reserve(4), granted), recorded(3, 4, 0, settle(4, 6), nobodyKnows), recorded(5, 6, 0, look, free(6)),
+		recorded(7, 8, 0, look, free(4)),
+	}},
+	"one of a limiter that has gone": {true, []Record{
+		recorded(1, 2, 0, reserve(4), granted), recorded(3, 4, 0, remove, granted), recorded(5, 6, 0, settle(4, 6), granted),
+		recorded(7, 8, 0, look, noRate),
+	}},
+	"one of a limiter that has gone, and is made again": {true, []Record{
+		recorded(1, 2, 0, reserve(4), granted), recorded(3, 4, 0, remove, granted), recorded(5, 6, 0, orWith(5, settle(4, 6)), granted),
+		recorded(7, 8, 0, look, free(3)),
+	}},
+}
+
 // doubtfulHistories have calls of which not all is known.
 var doubtfulHistories = map[string]told{
 	"a call that Redis did not decide": {true, []Record{
@@ -311,6 +356,10 @@ var doubtfulHistories = map[string]told{
 
 // timedHistories are in virtual time.
 var timedHistories = map[string]told{
+	"a reservation that has run out": {true, []Record{
+		recorded(1, 1, 0, reserve(4), granted), recorded(3, 3, 1, try(6), granted), recorded(6, 6, 0, settle(4, 5), granted),
+		recorded(7, 7, 0, look, free(3)), recorded(8, 8, 0, look, free(9)), recorded(11, 11, 0, look, free(10)),
+	}},
 	"what has run out": {true, []Record{
 		recorded(1, 1, 0, try(10), granted), recorded(5, 5, 1, try(1), refused), recorded(6, 6, 1, try(10), granted),
 	}},

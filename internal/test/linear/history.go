@@ -47,10 +47,15 @@ func (h *History) effectOf(r *Record) (e effect, loose, some bool) {
 		if loose || r.unseen() {
 			return e, false, false
 		}
-	case Try, Acquire, Take, UpTo, All:
+	case Try, Acquire, Take, UpTo, All, Reserve:
 		return h.acquireEffectOf(r, e, loose)
 	case Release:
 		e.kind = releaseEffect
+	case Settle:
+		e.kind, e.reservation, e.used, e.excess = settleEffect, r.Reservation, r.Used, max(0, r.Used-r.Permits)
+		if r.Used == r.Permits { // which asks Redis nothing
+			return e, false, false
+		}
 	case Reset:
 		e.kind = resetEffect
 	case Delete:
@@ -70,6 +75,9 @@ func (h *History) effectOf(r *Record) (e effect, loose, some bool) {
 // acquireEffectOf is effectOf of a call that asks for permits.
 func (h *History) acquireEffectOf(r *Record, e effect, loose bool) (_ effect, isLoose, some bool) {
 	e.kind = acquireEffect
+	if r.Name == Reserve && slices.ContainsFunc(h.Records, func(o Record) bool { return o.Name == Settle && o.Reservation == r.Reservation }) {
+		e.reservation = r.Reservation // else it is as any other grant
+	}
 	if e.upTo = r.Name == UpTo; e.upTo {
 		e.taken = r.Taken
 	}
@@ -91,7 +99,7 @@ func (h *History) acquireEffectOf(r *Record, e effect, loose bool) (_ effect, is
 		late := r.waits() && r.late
 		return e, late, late
 	}
-	e.figures = (r.Name == Take || r.Name == UpTo) && r.Limit > 0 && r.Outcome == Done && r.Doubts == 0
+	e.figures = (r.Name == Take || r.Name == UpTo || r.Name == Reserve) && r.Limit > 0 && r.Outcome == Done && r.Doubts == 0
 	e.times = e.figures && h.Virtual
 	return e, loose, true
 }
@@ -99,7 +107,8 @@ func (h *History) acquireEffectOf(r *Record, e effect, loose bool) (_ effect, is
 // phantoms is how many attempts of a call a repeat may not have found again,
 // since others had released what they took.
 func (h *History) phantoms(r *Record, guess guess) int {
-	if !h.Phantom || guess.found || callScripts[r.Name] != lua.Acquire && r.Name != All {
+	charges := callScripts[r.Name] == lua.Acquire || r.Name == All || r.Name == Settle && r.Used > r.Permits
+	if !h.Phantom || guess.found || !charges {
 		return 0
 	}
 	return min(r.Doubts, 2)
@@ -107,7 +116,7 @@ func (h *History) phantoms(r *Record, guess guess) int {
 
 // callScripts are the scripts that the calls run.
 var callScripts = map[CallName]*lua.Script{
-	Try: lua.Acquire, Acquire: lua.Acquire, Take: lua.Acquire, UpTo: lua.Acquire, Peek: lua.Peek, Reset: lua.Reset, All: lua.AcquireAll, Release: lua.Release, Available: lua.Available,
+	Try: lua.Acquire, Acquire: lua.Acquire, Take: lua.Acquire, UpTo: lua.Acquire, Reserve: lua.Acquire, Settle: lua.SettleReservation, Peek: lua.Peek, Reset: lua.Reset, All: lua.AcquireAll, Release: lua.Release, Available: lua.Available,
 	TrySet: lua.TrySetRate, Set: lua.SetRate, Update: lua.SetRate, Delete: lua.Delete,
 }
 
@@ -119,6 +128,8 @@ func (r *Record) carriedBy(q Request) bool {
 	switch r.Name {
 	case Release, All:
 		return q.Argument == fmt.Sprint(r.Permits)
+	case Settle:
+		return q.Argument == fmt.Sprint(r.Used)
 	case TrySet, Set, Update:
 		return q.Argument == fmt.Sprint(r.Config.Rate)
 	}
@@ -130,7 +141,7 @@ type Request struct {
 	Began, Ended int64 // moments
 	Client       int
 	Script       *lua.Script // Acquire for AcquireMany too
-	Argument     string      // the first one; of AcquireAll the permits
+	Argument     string      // the first one; of AcquireAll the permits, of SettleReservation those used
 	Limiters     []string
 	Lost         bool // no answer came
 }

@@ -9,6 +9,8 @@ import (
 	"strings"
 
 	"github.com/anishathalye/porcupine"
+
+	"github.com/rratelimiter/rratelimiter/internal/test/model"
 )
 
 // An effect is what a call does at one moment.
@@ -21,6 +23,9 @@ type effect struct {
 	rate, interval int64 // of setRate; of an acquire or a Reset, what its handle gives a limiter without one
 	upTo           bool  // an acquire takes as much of permits as is free
 	taken          int64 // by that
+	reservation    int   // that an acquire makes; of settle, the one that is settled
+	used           int64 // what it cost
+	excess         int64 // what that is beyond its permits: charged whether it is free or not
 	keep           bool  // setRate keeps the permits in use; an unseen acquire has a stake; at rest there is none
 	maybe          bool  // an unseen acquire may have a stake
 	update         bool  // setRate changes nothing where there is no rate
@@ -41,33 +46,6 @@ type effect struct {
 	loose looseSet // announce: those that may come from now on; acquire: those that no longer can
 }
 
-// A looseSet is some of a model's loose effects, by their numbers.
-type looseSet [mostLoose / 64]uint64
-
-// mostLoose is how many loose effects a model may have.
-const mostLoose = 256
-
-func only(i int) (set looseSet) {
-	set[i/64] = 1 << (i % 64)
-	return set
-}
-
-func (set looseSet) has(i int) bool { return set[i/64]&(1<<(i%64)) != 0 }
-
-func (set looseSet) with(other looseSet) looseSet {
-	for i := range set {
-		set[i] |= other[i]
-	}
-	return set
-}
-
-func (set looseSet) without(other looseSet) looseSet {
-	for i := range set {
-		set[i] &^= other[i]
-	}
-	return set
-}
-
 type effectKind int
 
 const (
@@ -79,6 +57,7 @@ const (
 	phantomEffect                    // an attempt that no repeat finds again
 	peekEffect
 	releaseEffect
+	settleEffect
 	resetEffect
 	setRateEffect
 	deleteEffect
@@ -115,8 +94,10 @@ func (s State) step(e effect) []State {
 			return nil
 		}
 		if s.rate > 0 {
-			s = s.released(e.client, e.permits)
+			return s.released(slices.Collect(s.uses.NewestFirst(e.client)), e.permits)
 		}
+	case settleEffect:
+		return s.settle(e)
 	case resetEffect:
 		if e.outcome != Unknown && (s.rate == 0 && e.rate == 0) != (e.outcome == NoRate) {
 			return nil
@@ -143,7 +124,7 @@ func (s State) step(e effect) []State {
 
 // byDefault gives a limiter without a rate the one that the caller's handle has.
 func (s State) byDefault(e effect) State {
-	if s.rate == 0 && (e.upTo || e.permits <= e.rate) {
+	if s.rate == 0 && (e.upTo || e.excess > 0 || e.permits <= e.rate) {
 		s.rate, s.interval = e.rate, e.interval
 	}
 	return s
@@ -199,7 +180,7 @@ func (s State) acquire(e effect) []State {
 		return nil
 	}
 	if taken > 0 {
-		s = s.with(e.client, taken)
+		s = s.with(model.Grant{At: s.now, By: e.client, Permits: taken, Own: e.reservation})
 	}
 	if e.figures && (e.limit != s.rate || e.free != max(0, s.free())) {
 		return nil
@@ -216,6 +197,8 @@ func (s State) taken(e effect) int64 {
 	switch {
 	case s.rate == 0:
 		return 0
+	case e.excess > 0:
+		return e.excess
 	case e.upTo:
 		return min(e.permits, free)
 	case e.permits <= free:
@@ -259,7 +242,7 @@ func (s State) unseen(e effect) State {
 	if taken == 0 {
 		return s
 	}
-	s = s.with(e.client, taken)
+	s = s.with(model.Grant{At: s.now, By: e.client, Permits: taken})
 	if e.keep {
 		s.stakes = append(slices.Clone(s.stakes), stake{
 			call: e.call, at: s.now, client: e.client, permits: taken, phantom: e.kind == phantomEffect,
@@ -269,6 +252,29 @@ func (s State) unseen(e effect) State {
 		})
 	}
 	return s
+}
+
+// settle charges what a reservation has cost beyond its permits, and frees what it has not
+// cost of them.
+func (s State) settle(e effect) []State {
+	if (e.loose != looseSet{}) {
+		left := s.withdrawn(e)
+		if left == nil {
+			return nil
+		}
+		s = left[0]
+	}
+	if e.excess > 0 {
+		s = s.byDefault(e)
+		s = s.with(model.Grant{At: s.now, By: e.client, Permits: s.taken(e)})
+	}
+	if i := slices.IndexFunc(s.uses, func(u model.Grant) bool { return u.Own == e.reservation }); i >= 0 {
+		u := s.uses[i]
+		s = s.lessened(u, u.Permits)
+		u.Own, u.Permits = 0, min(u.Permits, e.used)
+		s = s.with(u)
+	}
+	return []State{s}
 }
 
 func (s State) setRate(e effect) []State {

@@ -17,7 +17,7 @@ type State struct {
 	now      int64
 	rate     int64 // 0: none is set
 	interval int64
-	uses     model.Grants // what is in use, sorted; what was granted to a client at one time is one
+	uses     model.Grants // what is in use, sorted; what was granted to a client at one time is one, reservations aside
 	stakes   []stake
 	loose    looseSet // the model's loose effects that may come yet
 }
@@ -35,7 +35,7 @@ type stake struct {
 }
 
 // of reports whether the stake is a part of that use.
-func (k *stake) of(u model.Grant) bool { return k.at == u.At && k.client == u.By }
+func (k *stake) of(u model.Grant) bool { return k.at == u.At && k.client == u.By && u.Own == 0 }
 
 // Full returns a limiter with a rate, of which nothing is in use.
 func Full(rate, interval int64) State { return State{rate: rate, interval: interval} }
@@ -57,36 +57,55 @@ func without[E any](list []E, f func(E) bool) []E {
 	return slices.DeleteFunc(slices.Clone(list), f)
 }
 
-// with returns the state with that many more permits in use.
-func (s State) with(client int, permits int64) State {
+// with returns the state with that grant's permits in use too.
+func (s State) with(taken model.Grant) State {
+	if taken.Permits == 0 {
+		return s
+	}
 	s.uses = slices.Clone(s.uses)
-	taken := model.Grant{At: s.now, By: client, Permits: permits}
 	i, found := slices.BinarySearchFunc(s.uses, taken, func(a, b model.Grant) int {
-		return cmp.Or(cmp.Compare(a.At, b.At), cmp.Compare(a.By, b.By))
+		return cmp.Or(cmp.Compare(a.At, b.At), cmp.Compare(a.By, b.By), cmp.Compare(a.Own, b.Own))
 	})
 	if found {
-		s.uses[i].Permits += permits
+		s.uses[i].Permits += taken.Permits
 	} else {
 		s.uses = slices.Insert(s.uses, i, taken)
 	}
 	return s
 }
 
-// released returns the state with up to so many permits fewer in use.
-func (s State) released(client int, permits int64) State {
-	all := s.uses
-	s.stakes = slices.Clone(s.stakes)
-	for i := range all.NewestFirst(client) {
-		off := min(permits, all[i].Permits)
-		permits -= off
-		for n := range s.stakes {
-			if k := &s.stakes[n]; k.of(all[i]) {
+// released returns the states in which up to so many permits have been taken off uses, of
+// these numbers and in this order. Those of one Client and time may come in any order.
+func (s State) released(order []int, permits int64) []State {
+	uses := make([]model.Grant, len(order))
+	for i, n := range order {
+		uses[i] = s.uses[n]
+	}
+	return s.takenOff(uses, permits)
+}
+
+func (s State) takenOff(uses []model.Grant, permits int64) (next []State) {
+	if len(uses) == 0 || permits == 0 {
+		return []State{s}
+	}
+	first, rest, alike := uses[0], uses[1:], int64(0)
+	for _, u := range rest {
+		if u.At == first.At && u.By == first.By {
+			alike += u.Permits
+		}
+	}
+	most := min(permits, first.Permits)
+	for off := min(most, max(0, permits-alike)); off <= most; off++ {
+		less := s.lessened(first, off)
+		less.stakes = slices.Clone(s.stakes)
+		for n := range less.stakes {
+			if k := &less.stakes[n]; k.of(first) {
 				k.released = min(k.released+off, k.permits)
 			}
 		}
-		s = s.lessened(all[i], off)
+		next = append(next, less.takenOff(rest, permits-off)...)
 	}
-	return s
+	return next
 }
 
 func (s State) lessened(u model.Grant, permits int64) State {
@@ -155,11 +174,38 @@ func (s State) key() string {
 		add(int64(word))
 	}
 	for _, u := range s.uses {
-		add(u.At, int64(u.By), u.Permits)
+		add(u.At, int64(u.By), u.Permits, int64(u.Own))
 	}
 	for _, k := range s.stakes {
 		add(int64(k.call), k.at, int64(k.client), k.permits, k.released)
 		key = strconv.AppendBool(key, k.phantom)
 	}
 	return string(key)
+}
+
+// A looseSet is some of a model's loose effects, by their numbers.
+type looseSet [mostLoose / 64]uint64
+
+// mostLoose is how many loose effects a model may have.
+const mostLoose = 256
+
+func only(i int) (set looseSet) {
+	set[i/64] = 1 << (i % 64)
+	return set
+}
+
+func (set looseSet) has(i int) bool { return set[i/64]&(1<<(i%64)) != 0 }
+
+func (set looseSet) with(other looseSet) looseSet {
+	for i := range set {
+		set[i] |= other[i]
+	}
+	return set
+}
+
+func (set looseSet) without(other looseSet) looseSet {
+	for i := range set {
+		set[i] &^= other[i]
+	}
+	return set
 }

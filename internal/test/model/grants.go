@@ -10,6 +10,7 @@ type Grant struct {
 	At      int64 `json:"at"`           // ms
 	By      int   `json:"by,omitempty"` // the Client
 	Permits int64 `json:"permits"`
+	Own     int   `json:"-"` // the reservation that has the member to itself until it is settled
 }
 
 // Grants are those of one limiter, the oldest first.
