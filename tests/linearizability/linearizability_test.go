@@ -117,6 +117,10 @@ var (
 		linear.Try: 31, linear.Acquire: 8, linear.Take: 18, linear.UpTo: 8, linear.Peek: 6, linear.Release: 12, linear.Available: 6, linear.Set: 5,
 		linear.Update: 6, linear.TrySet: 2, linear.Reset: 3, linear.Delete: 1, linear.Reserve: 8, linear.Settle: 12,
 	}
+	// What happens to reservations, and to limiters that were made by default.
+	reservingCalls = map[linear.CallName]int{
+		linear.Reserve: 20, linear.Settle: 40, linear.Release: 12, linear.Available: 14, linear.Try: 10, linear.Update: 3, linear.Delete: 6,
+	}
 
 	calmKind  = linearKind{name: "calm", histories: 40, calls: calmCalls, endings: 4}
 	ownKind   = linearKind{name: "a limiter for each client", histories: 20, calls: calmCalls, endings: 4, perClient: true}
@@ -129,8 +133,10 @@ var (
 	backKind = linearKind{
 		name: "lost give-backs", histories: 20, calls: keepingCalls, endings: 6, lost: 3, losing: lua.GiveBack,
 	}
-	lateKind    = linearKind{name: "late requests", histories: 8, calls: keepingCalls, endings: 3, lost: 2, late: true}
-	virtualKind = linearKind{name: "virtual time", histories: 25, calls: virtualCalls, endings: 4, virtual: true}
+	lateKind      = linearKind{name: "late requests", histories: 8, calls: keepingCalls, endings: 3, lost: 2, late: true}
+	virtualKind   = linearKind{name: "virtual time", histories: 25, calls: virtualCalls, endings: 4, virtual: true}
+	reservingKind = linearKind{name: "reservations", histories: 20, calls: reservingCalls, endings: 2, virtual: true}
+	chargedKind   = linearKind{name: "lost settlements", histories: 15, calls: keepingCalls, endings: 3, lost: 3, losing: lua.SettleReservation}
 
 	farKind      = linearKind{name: "several flights", histories: 30, calls: allCalls, endings: 4, far: true}
 	farLostKind  = linearKind{name: "several flights, lost answers", histories: 30, calls: keepingAllCalls, endings: 3, lost: 3, far: true}
@@ -139,7 +145,10 @@ var (
 		name: "several flights, lost give-backs", histories: 15, calls: keepingAllCalls, endings: 4, lost: 2, losing: lua.GiveBack, far: true,
 	}
 
-	linearKinds = []linearKind{farKind, farLostKind, farStormKind, farBackKind, calmKind, ownKind, lostKind, stormKind, manyKind, oldKind, backKind, lateKind, virtualKind}
+	linearKinds = []linearKind{
+		farKind, farLostKind, farStormKind, farBackKind, calmKind, ownKind, lostKind, stormKind, manyKind, oldKind, backKind, lateKind, virtualKind,
+		reservingKind, chargedKind,
+	}
 )
 
 // callNames are the calls, in the order in which they are drawn.

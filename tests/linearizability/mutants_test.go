@@ -107,6 +107,43 @@ var mutants = []mutant{
 		"take_from(true)\nif not own then\n  take_from(false)\nend", "take_from(false)\ntake_from(true)",
 	},
 	{
+		"a settlement gives nothing back", reservingKind, lua.SettleReservation,
+		"take_off(permits_key, member, back)", "back = 0",
+	},
+	{
+		"a settlement gives back one permit less", reservingKind, lua.SettleReservation,
+		"math.max(0, found - used)", "math.max(0, found - used - 1)",
+	},
+	{
+		"a settlement gives back what others have given back", reservingKind, lua.SettleReservation,
+		"math.max(0, found - used)", "permits_of(ARGV[1]) - used",
+	},
+	{
+		"what a settlement gives back is not free", reservingKind, lua.SettleReservation,
+		"move(value_key, state.free, free)", "",
+	},
+	{
+		"a settlement charges what is free only", reservingKind, lua.SettleReservation,
+		"redis.call('DECRBY', value_key, digits(more))",
+		"redis.call('DECRBY', value_key, digits(math.min(more, math.max(0, state.free))))",
+	},
+	{
+		"a settlement charges one permit more", reservingKind, lua.SettleReservation,
+		"redis.call('DECRBY', value_key, digits(more))", "redis.call('DECRBY', value_key, digits(more + 1))",
+	},
+	{
+		"a settlement charges without a member", reservingKind, lua.SettleReservation,
+		"redis.call('ZADD', permits_key, 'NX', digits(now), charge) > 0", "true",
+	},
+	{
+		"the repeat of a settlement has another identity", chargedKind, lua.SettleReservation,
+		"ARGV[3], ARGV[6],", "ARGV[6] == '' and ARGV[3] or ARGV[3]:sub(1, 1) .. ARGV[3]:sub(2, 17):reverse() .. ARGV[3]:sub(18), ARGV[6],",
+	},
+	{
+		"a settlement makes no limiter by default", reservingKind, lua.SettleReservation,
+		"(more < 0 or ARGV[8] == '')", "true",
+	},
+	{
 		"of several limiters only the first is charged", farKind, lua.AcquireAll,
 		`redis.call('DECRBY', l.value_key, ARGV[2])`, `redis.call('DECRBY', l.value_key, i == 1 and ARGV[2] or 0)`,
 	},
