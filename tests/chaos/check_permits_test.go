@@ -29,9 +29,12 @@ import (
 func (r *round) checkCount(p *pool, s *state) {
 	const check = "count"
 	exact := !r.lostCalls(p.limiter)
-	var sure, maybe, back, maybeBack int64
+	var sure, maybe, back, maybeBack, charged int64
 	begun, over := p.resets()
 	for _, c := range p.calls {
+		if c.Op == opCharge {
+			charged += c.Permits
+		}
 		switch {
 		case c.takes() && c.Answer == granted && c.End < begun: // it is free
 		case over > 0 && c.takes() && c.Answer == granted && c.Start <= over:
@@ -57,7 +60,7 @@ func (r *round) checkCount(p *pool, s *state) {
 			"granted %d, maybe %d more; given back %d, maybe %d more; lost by Redis %d\n%v",
 			s.inUse, low, sure, maybe, back, maybeBack, r.lost(p.limiter), s)
 	}
-	if most := r.highest(p.limiter) + r.lost(p.limiter) + r.minted(p); sure-back-maybeBack > most {
+	if most := r.highest(p.limiter) + r.lost(p.limiter) + r.minted(p) + charged; sure-back-maybeBack > most {
 		r.violatePool(p, check, "callers hold %d permits, of %d at most", sure-back-maybeBack, most)
 	}
 	if r.damaged(p.limiter) || p.lease > 0 && !exact {
@@ -200,7 +203,7 @@ type span struct {
 func (r *round) worstSpan(p *pool) (worst span) {
 	var grants []*call
 	for _, c := range p.calls {
-		if c.takes() && c.Answer == granted {
+		if c.takes() && c.Answer == granted && c.Op != opCharge {
 			grants = append(grants, c)
 		}
 	}
@@ -330,11 +333,17 @@ func (r *round) historyOf(p *pool, s *state) *linear.History {
 	if !p.brings() {
 		h.Start = linear.Full(p.config.Rate, p.config.Interval.Milliseconds())
 	}
-	moment := r.moments(p)
-	for _, c := range p.calls {
+	moment, reserved := r.moments(p), map[string]int{}
+	for i, c := range p.made {
+		if c.Op == opReserve {
+			reserved[c.Reservation] = i + 1
+		}
+	}
+	for _, c := range p.made {
 		record, some := r.recordOf(p, c)
 		if some {
 			record.Began, record.Ended = moment(c.Start), moment(c.End)
+			record.Reservation = reserved[c.Reservation]
 			h.Records = append(h.Records, record)
 		}
 	}
@@ -365,7 +374,7 @@ func (r *round) moments(p *pool) func(time.Duration) int64 {
 }
 
 var linearNames = map[string]linear.CallName{
-	opTry: linear.Try, opWait: linear.Try, opAcquire: linear.Acquire, opTake: linear.Take, opUpTo: linear.UpTo, opPeek: linear.Peek, opReset: linear.Reset, opAll: linear.All, opRelease: linear.Release,
+	opTry: linear.Try, opWait: linear.Try, opAcquire: linear.Acquire, opTake: linear.Take, opUpTo: linear.UpTo, opPeek: linear.Peek, opReset: linear.Reset, opAll: linear.All, opReserve: linear.Reserve, opSettle: linear.Settle, opRelease: linear.Release,
 	opUpdate: linear.Update, opSetKeep: linear.Set, opTrySet: linear.TrySet, opAvailable: linear.Available,
 }
 
@@ -375,7 +384,7 @@ func (r *round) recordOf(p *pool, c *call) (record linear.Record, some bool) {
 	if !some {
 		return record, false
 	}
-	record.Call = linear.Call{Name: name, Permits: c.Permits, Timeout: c.Timeout, Keep: c.Op == opUpdate || c.Op == opSetKeep}
+	record.Call = linear.Call{Name: name, Permits: c.Permits, Used: c.Used, Timeout: c.Timeout, Keep: c.Op == opUpdate || c.Op == opSetKeep}
 	if c.Op == opUpTo {
 		record.Permits = c.Asked
 		if c.Answer == granted {
@@ -384,7 +393,7 @@ func (r *round) recordOf(p *pool, c *call) (record linear.Record, some bool) {
 	}
 	record.Client = slices.IndexFunc(r.clients, func(plan clientPlan) bool { return plan.name == c.Worker })
 	switch {
-	case (c.takes() || c.Op == opPeek || c.Op == opReset) && p.brings():
+	case (c.takes() || c.Op == opPeek || c.Op == opReset || c.Op == opSettle) && p.brings():
 		record.ByDefault, record.Config = true, p.config
 	case c.Rate > 0:
 		record.Config = p.configOf(c)

@@ -44,12 +44,12 @@ func (r *round) check() {
 }
 
 // A pool is a limiter, in the hands of one Client where each has permits of its own, and
-// the calls that asked for its permits or changed it.
+// the calls that asked for its permits or changed it: as they were made, and as they count.
 type pool struct {
 	*limiter
 
-	id    string // of the Client; empty where all share
-	calls []*call
+	id          string // of the Client; empty where all share
+	made, calls []*call
 }
 
 func (p *pool) String() string {
@@ -74,7 +74,7 @@ func (r *round) pools(l *limiter) []*pool {
 		}
 		for _, p := range all {
 			if p.id == "" || p.id == c.Client {
-				p.calls = append(p.calls, c)
+				p.made, p.calls = append(p.made, c), append(p.calls, c.counted())
 			}
 		}
 	}
@@ -329,7 +329,7 @@ func (r *round) balance(p *pool) (over, lost int64) {
 	held, maybeBack, doubtful := int64(0), int64(0), r.strandedLeases(p.limiter)
 	for _, c := range p.calls {
 		switch {
-		case c.Answer == killed, c.Redisson != r.redisson && (c.Answer == unknown || c.Answer == gone):
+		case c.Answer == killed, c.Op == opCharge, c.Redisson != r.redisson && (c.Answer == unknown || c.Answer == gone):
 			doubtful += c.Permits
 		case c.Op == opRelease && c.Answer == done:
 			held -= c.Permits

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"math/rand/v2"
 	"net"
+	"slices"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -139,8 +140,43 @@ type party struct {
 	closing     *atomic.Bool
 	inline      bool // a cancelled context may be noticed with the answer only
 
-	mu   sync.Mutex
-	held map[string]int64
+	mu       sync.Mutex
+	held     map[string]int64
+	reserved map[string][]reservation // by the limiter, not settled
+	births   int                      // of reservations
+}
+
+// A reservation is one that callers hold.
+type reservation struct {
+	*rratelimiter.Reservation
+
+	name    string // of it alone
+	permits int64
+}
+
+// reserve keeps a reservation until it is settled, and returns its name.
+func (p *party) reserve(limiter string, permits int64, r *rratelimiter.Reservation) string {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.births++
+	name := fmt.Sprint(p.id, "#", p.births)
+	p.reserved[limiter] = append(p.reserved[limiter], reservation{r, name, permits})
+	return name
+}
+
+// toSettle has the call settle one of the reservations, if there is one.
+func (p *party) toSettle(c *call, draw *rand.Rand) bool {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	all := p.reserved[c.Limiters[0]]
+	if len(all) == 0 {
+		return false
+	}
+	i := draw.IntN(len(all))
+	c.reserved, c.Reservation, c.Permits = all[i].Reservation, all[i].name, all[i].permits
+	c.Used = draw.Int64N(2*c.Permits + 2)
+	p.reserved[c.Limiters[0]] = slices.Delete(all, i, i+1)
+	return true
 }
 
 func newGoCrew(p *plan, who clientPlan, life string, to route, began time.Time, j journal) *goCrew {
@@ -162,6 +198,7 @@ func (w *goCrew) next() *party {
 		closing:     &w.closing,
 		inline:      redisOptions[w.redis].ContextTimeoutEnabled,
 		held:        map[string]int64{},
+		reserved:    map[string][]reservation{},
 	}
 	opts := []rratelimiter.Option{rratelimiter.WithClientID(p.id), rratelimiter.WithCallTimeout(w.callTimeout)}
 	if w.plan.redisson != "" {
@@ -236,7 +273,7 @@ func (w *goCrew) call(draw *rand.Rand) {
 	end(c)
 }
 
-// drawCall draws a call of the party's; false if it would release what nobody holds.
+// drawCall draws a call of the party's; false if it would release or settle what nobody holds.
 func (p *party) drawCall(draw *rand.Rand, op operation, l *limiter, worker string) (c call, ok bool) {
 	c = drawCall(draw, op, l)
 	c.Worker, c.Client = worker, p.id
@@ -244,6 +281,9 @@ func (p *party) drawCall(draw *rand.Rand, op operation, l *limiter, worker strin
 		if c.Permits = p.part(l.name, draw); c.Permits == 0 {
 			return c, false
 		}
+	}
+	if op.name == opSettle && !p.toSettle(&c, draw) {
+		return c, false
 	}
 	c.Bound = p.bound(&c)
 	return c, true
@@ -289,7 +329,7 @@ func (p *party) bound(c *call) time.Duration {
 		b = c.Ends + p.callTimeout
 	case c.Timeout > 0:
 		b = c.Timeout + underWay
-	case c.Op == opRelease, c.Op == opRename:
+	case c.Op == opRelease, c.Op == opSettle, c.Op == opRename:
 		b *= 2 // until flights have landed, and the call
 	case c.Op == opMigrate:
 		b *= 4 // the same, two pages
@@ -340,6 +380,7 @@ type call struct {
 	Limiters []string      `json:"limiters"` // more than one: TryAcquireAll
 	Permits  int64         `json:"permits,omitempty"`
 	Asked    int64         `json:"asked,omitempty"`   // of TakeUpTo, at most; Permits are what it was granted
+	Used     int64         `json:"used,omitempty"`    // by a Settle of the Permits that were reserved
 	Rate     int64         `json:"rate,omitempty"`    // that is set
 	Timeout  time.Duration `json:"timeout,omitempty"` // of a TryAcquire that waits
 	Ends     time.Duration `json:"ends,omitempty"`    // after which the context does
@@ -351,6 +392,25 @@ type call struct {
 	Free     int64         `json:"free,omitempty"` // what AvailablePermits told
 	Did      bool          `json:"did,omitempty"`  // a rate was set, or Peek told of a grant
 	Error    string        `json:"error,omitempty"`
+
+	Reservation string                    `json:"reservation,omitempty"` // that Reserve has made or Settle settles
+	reserved    *rratelimiter.Reservation // by Settle
+}
+
+// counted returns the call as one that takes or gives back: what Settle does is a release, or a
+// grant that nobody asks for.
+func (c *call) counted() *call {
+	if c.Op != opSettle {
+		return c
+	}
+	counted := *c
+	if counted.Op, counted.Permits = opRelease, c.Permits-c.Used; counted.Permits < 0 {
+		counted.Op, counted.Permits = opCharge, -counted.Permits
+		if c.Answer == done {
+			counted.Answer = granted
+		}
+	}
+	return &counted
 }
 
 // takes tells whether the call asks for permits.
@@ -364,7 +424,10 @@ func (c *call) name() string {
 	return c.Op
 }
 
-var takers = map[string]bool{opTry: true, opWait: true, opAcquire: true, opTake: true, opUpTo: true, opAll: true}
+var takers = map[string]bool{opTry: true, opWait: true, opAcquire: true, opTake: true, opUpTo: true, opAll: true, opReserve: true, opCharge: true}
+
+// opCharge is what a Settle charges beyond what was reserved.
+const opCharge = "charge"
 
 func (c *call) String() string {
 	var args []string
@@ -374,6 +437,8 @@ func (c *call) String() string {
 	}{
 		{c.Permits != 0, fmt.Sprintf("%d permits", c.Permits)},
 		{c.Asked != 0, fmt.Sprintf("of %d asked for", c.Asked)},
+		{c.Op == opSettle, fmt.Sprintf("%d used", c.Used)},
+		{c.Reservation != "", c.Reservation},
 		{c.Rate != 0, fmt.Sprintf("rate %d", c.Rate)},
 		{c.Timeout != 0, fmt.Sprintf("timeout %v", c.Timeout)},
 		{c.Ends != 0 && c.Cancels, fmt.Sprintf("cancelled after %v", c.Ends)},

@@ -40,6 +40,7 @@ type limiter struct {
 	lease     time.Duration
 	refusals  bool
 	resets    bool     // callers also Reset it
+	reserves  bool     // they reserve and settle, and do not release
 	wild      bool     // all calls are made, also those that forget permits in use
 	threshold string   // the hash of a sliding log's thresholds
 	redisson  string   // the release of Redisson that programs have which use it too
@@ -68,6 +69,7 @@ func (l *limiter) String() string {
 		{l.lease > 0, fmt.Sprintf(", leases of %v", l.lease)},
 		{l.refusals, ", refusals remembered"},
 		{l.resets, ", reset"},
+		{l.reserves, ", reserved"},
 		{l.wild, ", all calls"},
 		{l.threshold != "", ", with a threshold"},
 		{l.redisson != "", ", shared with Redisson " + l.redisson},
@@ -103,7 +105,7 @@ type handle struct {
 	keysLimiter // all kinds are asked through this
 
 	key  string
-	rate *rratelimiter.RateLimiter // of a RateLimiter, save a keyed one
+	rate *rratelimiter.RateLimiter // of a RateLimiter
 	log  *slidinglog.Limiter
 }
 
@@ -152,7 +154,9 @@ func (l *limiter) handle(client *rratelimiter.Client, rdb rratelimiter.Redis, ca
 		h.rate = client.RateLimiter(l.name, opts...)
 		h.keysLimiter = oneKey{h.rate}
 	case keyed:
-		h.keysLimiter, h.key = client.Keyed(l.prefix, l.config), l.name[len(l.prefix):]
+		all := client.Keyed(l.prefix, l.config)
+		h.keysLimiter, h.key = all, l.name[len(l.prefix):]
+		h.rate = all.Limiter(h.key)
 	case window:
 		h.keysLimiter = fixedwindow.New(rdb, fixedwindow.Config{Limit: l.config.Rate, Window: l.config.Interval}, timeout)
 	case log:
@@ -176,6 +180,8 @@ const (
 	opPeek      = "Peek"
 	opReset     = "Reset"
 	opAll       = "TryAcquireAll"
+	opReserve   = "Reserve"
+	opSettle    = "Settle"
 	opRelease   = "Release"
 	opUpdate    = "UpdateRate, KeepState"
 	opSetKeep   = "SetRate, KeepState"
@@ -207,6 +213,8 @@ type doer func(ctx context.Context, p *party, h *handle, c *call) (answer, error
 
 func anyLimiter(*limiter) bool      { return true }
 func waitable(l *limiter) bool      { return l.kind == overall || l.kind == perClient }
+func releasable(l *limiter) bool    { return waitable(l) && !l.reserves }
+func reservable(l *limiter) bool    { return l.reserves || l.wild }
 func wild(l *limiter) bool          { return l.wild }
 func resettable(l *limiter) bool    { return l.resets || l.wild }
 func inFamily(l *limiter) bool      { return len(l.family) > 0 }
@@ -268,7 +276,16 @@ var operations = []operation{
 		}
 		return decision(p.client.TryAcquireAll(ctx, c.Permits, c.Timeout, all...))
 	}},
-	{opRelease, 25, waitable, plain(func(ctx context.Context, h *handle, c *call) error { return h.rate.Release(ctx, c.Permits) })},
+	{opReserve, 20, reservable, func(ctx context.Context, p *party, h *handle, c *call) (answer, error) {
+		r, err := h.rate.Reserve(ctx, c.Permits, 0)
+		if err != nil || !r.Granted {
+			return refused, err
+		}
+		c.Reservation = p.reserve(h.name, c.Permits, r)
+		return granted, nil
+	}},
+	{opSettle, 30, reservable, plain(func(ctx context.Context, _ *handle, c *call) error { return c.reserved.Settle(ctx, c.Used) })},
+	{opRelease, 25, releasable, plain(func(ctx context.Context, h *handle, c *call) error { return h.rate.Release(ctx, c.Permits) })},
 	{opUpdate, 3, waitable, telling(func(ctx context.Context, h *handle, c *call) (bool, error) {
 		return h.rate.UpdateRate(ctx, h.configOf(c), rratelimiter.KeepState())
 	})},
@@ -330,7 +347,7 @@ func drawOperation(draw *rand.Rand, l *limiter) operation {
 func drawCall(draw *rand.Rand, op operation, l *limiter) call {
 	c := call{Op: op.name, Limiters: []string{l.name}}
 	switch op.name {
-	case opTry, opTake, opUpTo, opPeek, opWait, opAcquire, opAll, opExpire:
+	case opTry, opTake, opUpTo, opPeek, opWait, opAcquire, opAll, opReserve, opExpire:
 		c.Permits = 1 + draw.Int64N(3)
 		if draw.IntN(8) == 0 {
 			c.Permits += draw.Int64N(max(1, l.config.Rate/2))

@@ -377,7 +377,7 @@ func (p *plan) drawLimiters(draw *rand.Rand) {
 			p.limiters = append(p.limiters, drawFamily(draw, name)...)
 		case 6:
 			l := drawLimiter(draw, name+"keyed:a", keyed)
-			l.prefix, l.config.KeepAlive = name+"keyed:", l.config.Interval
+			l.prefix, l.config.KeepAlive, l.reserves = name+"keyed:", l.config.Interval, true
 			p.limiters = append(p.limiters, l)
 		case 7:
 			p.limiters = append(p.limiters, drawLimiter(draw, name, window))
@@ -427,6 +427,8 @@ func drawRate(draw *rand.Rand, name string, k kind) *limiter {
 		l.refusals = true
 	case 3:
 		l.wild = true
+	case 5:
+		l.reserves = true
 	case 4:
 		l.config.KeepAlive = l.config.Interval + time.Duration(draw.IntN(500))*time.Millisecond
 	}

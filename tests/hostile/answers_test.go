@@ -41,7 +41,7 @@ type callers struct {
 }
 
 // wishes is how many calls wish knows.
-const wishes = 10
+const wishes = 11
 
 // wish makes a call that is granted what it asks for, or not.
 func (c *callers) wish(ctx context.Context, op int, n int64) (bool, error) {
@@ -61,6 +61,13 @@ func (c *callers) wish(ctx context.Context, op int, n int64) (bool, error) {
 		defer cancel()
 		err := c.one.Acquire(ctx, n)
 		return err == nil, err
+	case 10:
+		r, err := c.one.Reserve(ctx, n, 0)
+		if err != nil {
+			return false, err
+		}
+		c.look(r.Settle(ctx, 6))
+		return c.decided(r.Decision, nil)
 	case 9:
 		return c.decided(c.keyed[0].Take(ctx, "k", n))
 	}
@@ -93,7 +100,7 @@ func (c *callers) decided(d limit.Decision, err error) (bool, error) {
 func FuzzAnswers(f *testing.F) {
 	f.Add([]byte{})
 	f.Add([]byte("\x00\x01\x00\x06\x00"))
-	for op := range byte(13) {
+	for op := range byte(wishes + 2) {
 		f.Add([]byte{1, 0, 7, 4, 3, 4, 2, 5, 6, 1, 1, 1, op, 1, op, 2, op, 0})
 		f.Add([]byte{1, 1, 8, 2, 'a', 'b', 1, 3, 0, 4, op, 1, op, 2})
 		f.Add([]byte{1, 0, 0, 7, op, 0, op, 2})
@@ -264,6 +271,9 @@ func claimed(cmd redis.Cmder, reply any) int64 {
 			n, _ = values[2].(int64)
 		}
 	case lua.AcquireAll.Name:
+		if len(values) == 2 { // what both keep, and no refusals
+			n = number(words[14])
+		}
 	default:
 		return 0
 	}

@@ -294,7 +294,7 @@ func (u *usage) use() {
 	n := 1 + int64(u.d.N(12))
 	start := time.Now()
 	what := fuzztest.One(u.d, "Take", "TryAcquire", "Take", "Release", "KeepState", "Migrate", "AvailablePermits", "Config", "TrySetRate", "SetRate",
-		"Expire", "ClearExpire", "TTL", "Exists", "Delete", "Rename", "Peek", "Peek", "TakeUpTo", "TakeUpTo", "Reset")
+		"Expire", "ClearExpire", "TTL", "Exists", "Delete", "Rename", "Peek", "Peek", "TakeUpTo", "TakeUpTo", "Reset", "Reserve", "Reserve")
 	switch what {
 	case "Take":
 		d, err := u.l.Take(u.ctx, n)
@@ -304,6 +304,8 @@ func (u *usage) use() {
 		u.holds += u.checkUpTo(taken, d, err, n)
 	case "Peek":
 		u.peek(n)
+	case "Reserve":
+		u.reserve(n)
 	case "TryAcquire":
 		ok, err := u.l.TryAcquire(u.ctx, n, 0)
 		if u.went(fmt.Sprint(what, n, ok), err) && ok {
@@ -332,6 +334,21 @@ func (u *usage) use() {
 	}
 	u.checkTook(what, start)
 	u.check(what)
+}
+
+// reserve reserves and settles; what is charged beyond the reservation is not counted.
+func (u *usage) reserve(n int64) {
+	used := max(0, n+int64(u.d.N(9))-4)
+	r, err := u.l.Reserve(u.ctx, n, 0)
+	if err != nil {
+		u.went(fmt.Sprint("Reserve ", n), err)
+		return
+	}
+	n = u.checkDecision(r.Decision, nil, n)
+	if u.went(fmt.Sprint("Settle ", n, used), r.Settle(u.ctx, used)) {
+		n = min(n, used)
+	}
+	u.holds += n
 }
 
 // peek compares what Peek tells with what Take then answers.

@@ -179,5 +179,5 @@ func (r *Record) changesNothing() bool {
 	case r.Outcome == Exceeds || r.Outcome == NoRate || r.Name == Available || r.Name == Peek:
 		return true
 	}
-	return !r.OK && r.Name != Release && r.Name != Reset && !r.ByDefault
+	return !r.OK && r.Name != Release && r.Name != Settle && r.Name != Reset && !r.ByDefault
 }
