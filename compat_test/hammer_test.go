@@ -25,7 +25,8 @@ import (
 )
 
 // TestHammer has both languages ask one limiter for more than it has, and
-// judges the grants as the server saw them.
+// judges the grants as the server saw them. Some callers in Go reserve, and settle
+// fewer permits or more: what that charges counts as in use, and is no grant.
 //
 // A grant is in use from the moment at which the server writes it, which
 // MONITOR tells, until an interval after the moment at which it is dated. That
@@ -86,6 +87,7 @@ type figures struct {
 	load
 	goes, java, total atomic.Int64 // permits granted
 	unknown           atomic.Int64 // calls in Go whose outcome Redis did not tell in time
+	settled           atomic.Int64 // reservations in Go
 	javaErrors        atomic.Int64
 	firstError        atomic.Value
 
@@ -119,7 +121,7 @@ func (c crew) hammer(t *testing.T, name string) {
 	f := &figures{load: c.load}
 	for start := time.Now(); f.java.Load() == 0 || c.goes > 0 && f.goes.Load() == 0; {
 		require.Less(t, time.Since(start), time.Minute, "%d permits for Go, %d for Java", f.goes.Load(), f.java.Load())
-		f.ask(t, javas, goes, limiter)
+		f.ask(t, javas, goes, limiter, oldest.KeepsSet)
 	}
 	for _, s := range goes {
 		require.NoError(t, s.Close(t.Context())) // what is to be given back then is
@@ -130,9 +132,9 @@ func (c crew) hammer(t *testing.T, name string) {
 
 	percent := 100 * float64(f.inTime) / float64(c.rate*int64(c.length/c.interval))
 	message, _ := f.firstError.Load().(string)
-	t.Logf("%s: of the permits that the limit allows %.1f %% were granted, to Go %d with %d outcomes unknown, to Java %d with %d errors; "+
+	t.Logf("%s: of the permits that the limit allows %.1f %% were granted, to Go %d with %d outcomes unknown and %d settled, to Java %d with %d errors; "+
 		"of %d at most %d were in use and %d written within an interval",
-		name, percent, f.goes.Load(), f.unknown.Load(), f.java.Load(), f.javaErrors.Load(), f.rate, f.mostInUse, f.mostWritten)
+		name, percent, f.goes.Load(), f.unknown.Load(), f.settled.Load(), f.java.Load(), f.javaErrors.Load(), f.rate, f.mostInUse, f.mostWritten)
 	record(t, name, f.goes.Load(), f.java.Load(), f.javaErrors.Load(), max(0, f.mostInUse-f.rate), fmt.Sprintf("%.1f", percent), message)
 
 	assert.LessOrEqual(t, f.mostInUse, f.rate, "permits in use")
@@ -147,8 +149,9 @@ func (c crew) hammer(t *testing.T, name string) {
 	}
 }
 
-// ask has all ask for permits, each with four callers, until the time is over.
-func (f *figures) ask(t *testing.T, javas, goes []service, name string) {
+// ask has all ask for permits, each with four callers, until the time is over. In Go one of
+// them reserves, if it can.
+func (f *figures) ask(t *testing.T, javas, goes []service, name string, reserves bool) {
 	t.Helper()
 	const (
 		patience = 200 * time.Millisecond
@@ -159,16 +162,15 @@ func (f *figures) ask(t *testing.T, javas, goes []service, name string) {
 	for i := range 4 * len(goes) {
 		limiter, timeout := goes[i/4].RateLimiter(name), time.Duration(i%2)*patience
 		wg.Go(func() {
-			for time.Now().Before(end) {
-				// If the machine is so busy that an answer takes 100 ms, a call may have its permit or not.
-				ok, err := limiter.TryAcquire(t.Context(), 1, timeout)
-				switch {
-				case errors.Is(err, rratelimiter.ErrUnknownOutcome) || errors.Is(err, rratelimiter.ErrUnavailable):
-					f.unknown.Add(1)
-				case !assert.NoError(t, err):
+			for used := int64(0); time.Now().Before(end); used = (used + 1) % 9 {
+				var err error
+				if reserves && i%4 == 1 {
+					err = f.reserve(t.Context(), limiter, 3, used, timeout)
+				} else {
+					err = f.take(t.Context(), limiter, timeout)
+				}
+				if !assert.NoError(t, err) {
 					return
-				case ok:
-					f.goes.Add(1)
 				}
 				if timeout == 0 {
 					time.Sleep(pause)
@@ -192,9 +194,46 @@ func (f *figures) ask(t *testing.T, javas, goes []service, name string) {
 	wg.Wait()
 }
 
+// take has a program in Go ask for a permit. If the machine is so busy that an answer takes
+// 100 ms, a call may have its permit or not.
+func (f *figures) take(ctx context.Context, l *rratelimiter.RateLimiter, timeout time.Duration) error {
+	ok, err := l.TryAcquire(ctx, 1, timeout)
+	switch {
+	case errors.Is(err, rratelimiter.ErrUnavailable):
+		f.unknown.Add(1)
+		return nil
+	case ok:
+		f.goes.Add(1)
+	}
+	return err
+}
+
+// reserve has it reserve permits, and settle what they cost.
+func (f *figures) reserve(ctx context.Context, l *rratelimiter.RateLimiter, permits, used int64, timeout time.Duration) error {
+	r, err := l.Reserve(ctx, permits, timeout)
+	if errors.Is(err, rratelimiter.ErrUnavailable) {
+		f.unknown.Add(permits)
+		return nil
+	}
+	if err != nil || !r.Granted {
+		return err
+	}
+	kept := min(permits, used)
+	f.goes.Add(kept)
+	f.settled.Add(1)
+	if err = r.Settle(ctx, used); errors.Is(err, rratelimiter.ErrUnavailable) {
+		f.unknown.Add(permits - kept)
+		return nil
+	}
+	return err
+}
+
 // judge counts what the server saw.
 func (f *figures) judge(grants []grant) {
 	for i, g := range grants {
+		if g.charged {
+			continue
+		}
 		if kept := g.back.IsZero(); kept {
 			f.total.Add(g.permits)
 			if g.at.Sub(grants[0].at) < f.length {
@@ -223,6 +262,7 @@ type grant struct {
 	member  string    // as it is now; "" where none are kept
 	permits int64
 	back    time.Time // when they were given back; zero if they were not
+	charged bool      // by a settlement, which asks nobody
 }
 
 // inUse says whether the grant, which is not later than at, is in use then.
@@ -263,19 +303,20 @@ type watcher struct {
 	window   int   // the number of the last window
 	wrong    error // what no server may do
 
-	givesBack bool   // the script that runs does
+	givesBack bool   // the script that runs does, or charges
 	rest      string // the member that it wrote for what is kept
 }
 
 func (w *watcher) see(ran redistest.Ran) {
 	words := ran.Args
 	if !ran.InScript {
-		w.givesBack = len(words) > 1 && limitertest.ScriptOf(words[1]) == lua.GiveBack
+		script := limitertest.ScriptOf(slices.Concat(words, []string{"", ""})[1])
+		w.givesBack = script == lua.GiveBack || script == lua.SettleReservation
 		w.rest = ""
 	}
 	switch {
 	case len(words) < 3:
-	case w.givesBack && ran.InScript:
+	case w.givesBack && ran.InScript && !strings.EqualFold(words[2], "nx"):
 		w.seeBack(ran.At, words)
 	case words[0] == "zadd" && words[1] == w.set.Permits && !strings.EqualFold(words[2], "xx"): // which dates a member anew
 		pairs := words[2:]
@@ -284,7 +325,7 @@ func (w *watcher) see(ran redistest.Ran) {
 		}
 		for pair := range slices.Chunk(pairs, 2) {
 			dated := time.UnixMilli(w.number(pair[0]))
-			w.grants = append(w.grants, grant{at: ran.At, dated: dated, member: pair[1], permits: w.permits(pair[1])})
+			w.grants = append(w.grants, grant{at: ran.At, dated: dated, member: pair[1], permits: w.permits(pair[1]), charged: w.givesBack})
 		}
 	case words[0] == "set" && words[1] == w.set.Value && len(words) == 5:
 		w.window++
@@ -318,8 +359,8 @@ func (w *watcher) permits(text string) int64 {
 	return int64(member.Permits)
 }
 
-// seeBack sees a command of the script that gives back what callers who have gone
-// were granted. What other scripts remove has run out, or is removed too early: of
+// seeBack sees a command of a script that gives back what callers who have gone were
+// granted, or have not used. What other scripts remove has run out, or is removed too early: of
 // that grants must not know.
 func (w *watcher) seeBack(at time.Time, words []string) {
 	switch {
