@@ -31,30 +31,19 @@ type settlement struct {
 // settle settles the grant, in the background if ctx ends before that is done, and has
 // then called with what came of it.
 func (s *settlement) settle(ctx context.Context, used int64, then func(error)) error {
-	e := s.engine
+	e, start := s.engine, time.Now()
 	g, err := e.enter(ctx, s.limiter, nil)
 	if err != nil {
 		then(err)
 		return err
 	}
-	// A Release waits for it: it might take the charge of a call that is to be repeated.
-	g.mu.Lock()
-	g.returns++
-	g.mu.Unlock()
 	done := make(chan error, 1)
 	go func() {
 		defer e.leave(g)
-		err := s.run(context.WithoutCancel(ctx), used)
-		g.mu.Lock()
-		if err == nil && used > s.permits {
-			g.hear(outcome{Outcome: lane.Outcome{Taken: used - s.permits}}, s.sent)
-		}
-		g.returns--
-		g.next(e.clock.Now())
-		g.mu.Unlock()
-		if used < s.permits {
-			e.freed(s.limiter.Config, false)
-			e.announce(s.limiter)
+		ctx := context.WithoutCancel(ctx)
+		err := g.beginBehindTurns(ctx, start, start.Add(e.conn.Timeout()))
+		if err == nil {
+			err = s.alone(ctx, g, used)
 		}
 		then(err)
 		done <- err
@@ -65,6 +54,29 @@ func (s *settlement) settle(ctx context.Context, used int64, then func(error)) e
 	case <-ctx.Done():
 		return underWay(ctx.Err())
 	}
+}
+
+// alone makes the call while no Release runs, which might take the charge of a call that is
+// to be repeated. The group has counted it in among its calls.
+func (s *settlement) alone(ctx context.Context, g *group, used int64) error {
+	e := s.engine
+	g.mu.Lock()
+	g.calls, g.returns = g.calls-1, g.returns+1
+	g.next(e.clock.Now())
+	g.mu.Unlock()
+	err := s.run(ctx, used)
+	g.mu.Lock()
+	if err == nil && used > s.permits {
+		g.hear(outcome{Outcome: lane.Outcome{Taken: used - s.permits}}, s.sent)
+	}
+	g.returns--
+	g.next(e.clock.Now())
+	g.mu.Unlock()
+	if used < s.permits {
+		e.freed(s.limiter.Config, false)
+		e.announce(s.limiter)
+	}
+	return err
 }
 
 // run makes the call. If the id of what is charged is another's, it is drawn anew.

@@ -22,6 +22,7 @@ import (
 	"github.com/rratelimiter/rratelimiter/internal/test/limitertest"
 	"github.com/rratelimiter/rratelimiter/internal/test/redistest"
 	"github.com/rratelimiter/rratelimiter/limit"
+	"github.com/rratelimiter/rratelimiter/lua"
 )
 
 // reserve reserves permits that are free.
@@ -416,6 +417,33 @@ func TestSettleGoesOnWithoutItsCaller(t *testing.T) {
 		}
 		synctest.Wait()
 		assert.EqualValues(t, 10, limitertest.Available(t, s.RateLimiter))
+	})
+}
+
+// A Release might take the charge of a Settle that is to be repeated, so the two of a Client
+// wait for each other, however long one takes.
+func TestSettleAndReleaseDoNotMeet(t *testing.T) {
+	t.Parallel()
+	bubbles(t, map[string]*lua.Script{"Settle waits": lua.Release, "Release waits": lua.SettleReservation}, func(t *testing.T, held *lua.Script) {
+		s := limitertest.NewHeldScene(t, limitertest.Every(10, time.Hour))
+		r := reserve(t, s.RateLimiter, 4)
+		calls := []func() (bool, error){
+			func() (bool, error) { return true, s.Release(t.Context(), 1) },
+			func() (bool, error) { return true, r.Settle(t.Context(), 9) },
+		}
+		if held == lua.SettleReservation {
+			slices.Reverse(calls)
+		}
+		letGo := s.Hold(t, held, 1)
+		first := s.Go(calls[0])
+		synctest.Wait()
+		sent := s.Sent.Total()
+		second := s.Go(calls[1])
+		synctest.Wait()
+		assert.Equal(t, sent, s.Sent.Total())
+		letGo()
+		assert.Equal(t, []string{"true at 0s", "true at 0s"}, []string{first.Outcome(), second.Outcome()})
+		s.CheckInUse(t, 10, 8)
 	})
 }
 
