@@ -73,12 +73,16 @@ func (e *NotSentError) Error() string {
 	if e.Key == "" {
 		return "httplimit: not sent: " + e.Err.Error()
 	}
-	text := fmt.Sprintf("httplimit: not sent: waited %v for %d permits of %q", e.Waited, e.Permits, e.Key)
+	permits, them := "permits", "them"
+	if e.Permits == 1 {
+		permits, them = "permit", "it"
+	}
+	text := fmt.Sprintf("httplimit: not sent: waited %v for %d %s of %q", e.Waited, e.Permits, permits, e.Key)
 	switch {
 	case e.Paused:
 		text += fmt.Sprintf(", which an upstream's Retry-After stops for %v more", e.RetryAfter)
 	case e.RetryAfter > 0:
-		text += fmt.Sprintf(", which has them in %v", e.RetryAfter)
+		text += fmt.Sprintf(", which has %s in %v", them, e.RetryAfter)
 	}
 	return text + ": " + e.Err.Error()
 }

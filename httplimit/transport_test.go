@@ -184,9 +184,9 @@ func TestTransportWaits(t *testing.T) {
 	}{
 		"for ever":    {took: 3 * second},
 		"long enough": {in: 5 * second, took: 3 * second},
-		"too short":   {in: 2500 * ms, took: 2 * second, err: late, retry: second, text: "which has them in 1s: context deadline"},
+		"too short":   {in: 2500 * ms, took: 2 * second, err: late, retry: second, text: "which has it in 1s: context deadline"},
 		"the caller goes": {
-			in: -1500 * ms, took: 1500 * ms, err: gone, retry: 500 * ms, text: `1.5s for 1 permits of "upstream:api.example.org"`,
+			in: -1500 * ms, took: 1500 * ms, err: gone, retry: 500 * ms, text: `1.5s for 1 permit of "upstream:api.example.org"`,
 		},
 		"WithWait":         {opts: wait(1999 * ms), took: second, retry: second, text: "longer than WithWait"},
 		"WithWait of more": {opts: wait(3 * second), took: 3 * second},
