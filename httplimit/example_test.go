@@ -221,6 +221,34 @@ func ExampleNewTransport() {
 	// not sent: paused true for 30s
 }
 
+// Each request may cost 600 tokens, and is settled by what the model says it has cost: 100, and
+// then 1200, of which the next ones pay the rest.
+func ExampleSettle() {
+	rdb, stop := limittest.ConnectExample()
+	defer stop()
+
+	tokens := rratelimiter.New(rdb).Keyed("tokens:", rratelimiter.PerHour(1000))
+	estimate := func(*http.Request) int64 { return 600 }
+	answers := []int64{100, 1200}
+	handler := httplimit.New(tokens, httplimit.WithSettle(), httplimit.WithCost(estimate))(
+		http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) {
+			used := answers[0]
+			answers = answers[1:]
+			if err := httplimit.Settle(r.Context(), used); err != nil {
+				fmt.Println(err)
+			}
+		}))
+
+	for range 3 {
+		get(handler, "192.0.2.1", "/")
+	}
+	// Output:
+	// 200 "default";r=400;t=3600
+	// 200 "default";r=300;t=3600
+	// 429 "default";r=0;t=3600
+	//     try again in 3600 s
+}
+
 // A program that stops as it starts, rather than with its first request.
 func ExampleCheck() {
 	limiter := httplimit.Local(100, time.Minute)
