@@ -164,7 +164,7 @@ func (w *watched) overload() {
 	w.phase("overload", full, map[string][]expect{
 		byOutcome: {
 			// Each request has passed the limit of its client, and those for the shop one more.
-			about("granted", func(l rates) float64 { return hellos(l) + l.hello + 3*l.orders }),
+			about("granted", func(l rates) float64 { return hellos(l) + l.hello + 3*l.orders + 2*l.prompts }),
 			about("refused", func(l rates) float64 { return l.helloRefused }), nothing("failed")},
 		"Share refused: {{ratelimiter_name}}": {
 			about("hello", func(l rates) float64 { return l.helloRefused / hellos(l) }), nothing("orders"), nothing("gateway:")},
@@ -176,6 +176,8 @@ func (w *watched) overload() {
 		"Callers waiting: {{ratelimiter_name}}": {between("gateway:shop", 21, 45)},
 		"Permits granted: {{ratelimiter_name}}": {
 			about("gateway:shop", func(l rates) float64 { return l.orders }), about("hello", func(l rates) float64 { return l.hello })},
+		"Reservations: reserved":              {about("", func(l rates) float64 { return float64(usualAnswer+len(prompt)/4) * l.prompts })},
+		"Reservations: used":                  {about("", func(l rates) float64 { return 152 * l.prompts })},
 		"Round trip to Redis: p50":            {between("", 0.00001, 0.1)},
 		"Round trip to Redis: p99":            {between("", 0.00001, 1)},
 		"Round trips: answered":               {between("", 10, 10000)},
@@ -279,7 +281,7 @@ func (l *traffic) send(callers int, pause time.Duration, user func() string, met
 					return
 				case <-time.After(pause):
 				}
-				got, err := l.site.try(method+" "+path, "", http.Header{"X-User": {user()}})
+				got, err := l.site.try(method+" "+path, map[string]string{prompts: prompt}[path], http.Header{"X-User": {user()}})
 				if !assert.NoError(l.t, err) {
 					return
 				}
@@ -311,16 +313,20 @@ func (l *traffic) count(path string, status int, end time.Time, span time.Durati
 
 // The paths.
 const (
-	hello  = "/hello"
-	orders = "/orders"
+	hello   = "/hello"
+	orders  = "/orders"
+	prompts = "/chat"
 )
 
+// prompt is what is sent to prompts: 2 words that ask for 150.
+const prompt = `{"prompt": "say hello", "words": 150}`
+
 // rates are how many answers of each kind came a second.
-type rates struct{ hello, helloRefused, orders, undecided float64 }
+type rates struct{ hello, helloRefused, orders, prompts, undecided float64 }
 
 func (r rates) String() string {
-	return fmt.Sprintf("answers a second: %s to hello, %s refused, %s to orders, %s undecided",
-		figure(r.hello), figure(r.helloRefused), figure(r.orders), figure(r.undecided))
+	return fmt.Sprintf("answers a second: %s to hello, %s refused, %s to orders, %s to prompts, %s undecided",
+		figure(r.hello), figure(r.helloRefused), figure(r.orders), figure(r.prompts), figure(r.undecided))
 }
 
 // ratesOf are those of several gateways in a span that ends at a moment.
@@ -328,6 +334,7 @@ func ratesOf(at time.Time, span time.Duration, all ...*traffic) (r rates) {
 	for _, l := range all {
 		each := func(path string, status int) float64 { return l.count(path, status, at, span) / span.Seconds() }
 		r.hello += each(hello, http.StatusOK)
+		r.prompts += each(prompts, http.StatusOK)
 		r.helloRefused += each(hello, http.StatusTooManyRequests)
 		r.orders += each(orders, http.StatusOK)
 		r.undecided += each(hello, http.StatusServiceUnavailable) + each(orders, http.StatusServiceUnavailable)

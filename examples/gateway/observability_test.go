@@ -147,6 +147,7 @@ func watch(t *testing.T) *watched {
 	w.closed.send(45, 200*time.Millisecond, newUser, http.MethodPost, orders)
 	w.local.send(2, 50*time.Millisecond, newUser, http.MethodGet, hello)
 	w.local.send(4, 30*time.Millisecond, newUser, http.MethodPost, orders)
+	w.local.send(2, 50*time.Millisecond, newUser, http.MethodPost, prompts)
 	return w
 }
 
