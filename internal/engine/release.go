@@ -79,17 +79,18 @@ func (r *release) takeOwn(ctx context.Context, granted int64) error {
 		if words, ok := reply.([]any); ok && len(words) == 2 {
 			found, _ = words[1].(string)
 		}
-		if next != "" {
+		switch {
+		case next != "":
 			place = next
-		} else if found != "" {
+		case found != "":
 			place = found
 			err = r.takeOff(ctx, "own:"+place)
-		} else if age > 0 {
+		case age > 0:
 			// The server's clock may have gone back: then they are dated later.
 			place, from, age = "", formatAge(e.clock.Since(last)), 0
-		} else {
+		default:
 			l.ownless.Store(granted)
-			break
+			return err
 		}
 		if r.left.Load() == before {
 			looks++

@@ -84,7 +84,7 @@ var mutants = []mutant{
 	},
 	{
 		"given back twice", backKind, lua.GiveBack,
-		`move(value_key, value, free)`, `move(value_key, value, free + permits)`,
+		`move(config.value_key, value, free)`, `move(config.value_key, value, free + permits)`,
 	},
 	{
 		"given back again by its repeat", backKind, lua.GiveBack,
