@@ -266,7 +266,7 @@ func WithLease(lease Lease) LimiterOption {
 			return fmt.Errorf("%w: WithLease: one member for many requests is read right by Redisson 3.35 and newer only, and WithRedissonVersion names %s",
 				ErrUnsupported, l.client.rules.Version)
 		}
-		l.facts.Lease = &sizes.Sizer{Most: lease.Permits, Want: lease.Life}
+		l.facts.Lease = &sizes.Planner{Most: lease.Permits, Want: lease.Life}
 		return nil
 	})
 }

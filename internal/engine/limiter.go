@@ -17,7 +17,7 @@ type Limiter struct {
 	Keys     *script.Keys   // config, value, client's value, permits, client's permits
 	Fallback string         // configuration for a limiter that has none, or "": see acquire.lua
 	Want     *Want          // nil where any rate will do
-	Lease    *lease.Sizer   // nil without leases
+	Lease    *lease.Planner // nil without leases
 	Refusals *refusal.Cache // nil where they are not remembered
 	Channel  string         // for notices, or ""
 
