@@ -280,7 +280,7 @@ func (g *group) finished(b *batch, o outcome, err error) {
 		g.engine.givenUp(g, doubtful, err)
 	}
 	g.hear(o, b.sent)
-	back := g.keepLease(b, o, err, granted, len(unwanted) > 0 || short != nil)
+	back := g.keepLease(b, o, granted, len(unwanted) > 0 || short != nil)
 	g.calls--
 	for _, one := range b.grants(unwanted, back, o) {
 		g.giveBack(one)

@@ -257,7 +257,7 @@ func (b *batch) spread(r *request, wait time.Duration) time.Duration {
 // back; where callers have gone, together with theirs, which keepLease returns: two
 // calls that shrink one member at a time could not tell their repeats apart. granted
 // is what the callers got, whose requests may be others' by now.
-func (g *group) keepLease(b *batch, o outcome, err error, granted int64, gone bool) (back int64) {
+func (g *group) keepLease(b *batch, o outcome, granted int64, gone bool) (back int64) {
 	l, now := b.ahead.limiter, g.engine.clock.Now()
 	if l == nil {
 		return 0
