@@ -27,7 +27,7 @@ func (e *events) after(d time.Duration, do func()) {
 // run has all happen that is due until then.
 func (e *events) run(until time.Duration) {
 	for len(e.queue) > 0 && e.queue[0].at <= until {
-		next := heap.Pop(&e.queue).(event)
+		next, _ := heap.Pop(&e.queue).(event)
 		e.now = next.at
 		next.do()
 	}
@@ -36,12 +36,20 @@ func (e *events) run(until time.Duration) {
 
 type queue []event
 
-func (q queue) Len() int { return len(q) }
-func (q queue) Less(i, j int) bool {
-	return q[i].at < q[j].at || q[i].at == q[j].at && q[i].place < q[j].place
+func (q *queue) Len() int { return len(*q) }
+
+func (q *queue) Less(i, j int) bool {
+	a, b := (*q)[i], (*q)[j]
+	return a.at < b.at || a.at == b.at && a.place < b.place
 }
-func (q queue) Swap(i, j int) { q[i], q[j] = q[j], q[i] }
-func (q *queue) Push(x any)   { *q = append(*q, x.(event)) }
+
+func (q *queue) Swap(i, j int) { (*q)[i], (*q)[j] = (*q)[j], (*q)[i] }
+
+func (q *queue) Push(x any) {
+	next, _ := x.(event)
+	*q = append(*q, next)
+}
+
 func (q *queue) Pop() any {
 	last := len(*q) - 1
 	x := (*q)[last]

@@ -30,6 +30,13 @@ var demands = []float64{0.1, 0.5, 0.9, 1, 2, 10}
 
 func main() {
 	server.Serve()
+	if err := run(); err != nil {
+		fmt.Fprintln(os.Stderr, "fleet:", err)
+		os.Exit(1)
+	}
+}
+
+func run() error {
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt)
 	defer stop()
 	var (
@@ -42,22 +49,15 @@ func main() {
 	)
 	child.flags()
 	flag.Parse()
-	var err error
 	switch {
 	case child.addr != "":
-		err = child.work(ctx)
+		return child.work(ctx)
 	case *live:
-		err = measure(ctx, os.Stdout)
+		return measure(ctx, os.Stdout)
 	case *csv:
-		err = lines(os.Stdout, *programs, *rate)
-	default:
-		err = pages(os.Stdout, *docs, *programs, *rate)
+		return lines(os.Stdout, *programs, *rate)
 	}
-	if err != nil {
-		fmt.Fprintln(os.Stderr, "fleet:", err)
-		stop()
-		os.Exit(1)
-	}
+	return pages(os.Stdout, *docs, *programs, *rate)
 }
 
 func simulate(programs int, interval time.Duration, rate int64, demand float64, shape string, leases bool) result {

@@ -192,7 +192,7 @@ func gamma(r *rand.Rand, n int64) float64 {
 	c := 1 / math.Sqrt(9*d)
 	for {
 		x := r.NormFloat64()
-		v := math.Pow(1+c*x, 3)
+		v := (1 + c*x) * (1 + c*x) * (1 + c*x)
 		if v > 0 && math.Log(1-r.Float64()) < x*x/2+d-d*v+d*math.Log(v) {
 			return d * v
 		}
