@@ -237,7 +237,8 @@ type Lease struct {
 
 	// Life is how long a lease lives, from the moment at which it was asked for.
 	// It must be shorter than the limiter's interval, and is half of that at most.
-	// 0 stands for a twentieth of the interval.
+	// 0 stands for a twentieth of the interval, and for up to half of it where many programs
+	// share the limiter or answers are slow.
 	Life time.Duration
 }
 
@@ -266,7 +267,7 @@ func WithLease(lease Lease) LimiterOption {
 			return fmt.Errorf("%w: WithLease: one member for many requests is read right by Redisson 3.35 and newer only, and WithRedissonVersion names %s",
 				ErrUnsupported, l.client.rules.Version)
 		}
-		l.facts.Lease = &sizes.Sizer{Most: lease.Permits, Want: lease.Life}
+		l.facts.Lease = &sizes.Planner{Most: lease.Permits, Want: lease.Life}
 		return nil
 	})
 }
@@ -288,6 +289,9 @@ func (l *RateLimiter) checkLease() error {
 // limiter with a time to live is asked when half of that is over, if that comes first; to
 // know, a refusal for more than 100ms of one without a KeepAlive time costs one more, small
 // script call. docs/reference.md says what Take tells meanwhile.
+//
+// With [WithLease] a refusal lasts up to 0.15 of the interval longer, so that programs that
+// share a limiter come back one after another.
 //
 // What is remembered belongs to the handle, and handles of one name do not share it.
 func WithRefusalCache(opts ...RefusalOption) LimiterOption {

@@ -31,7 +31,7 @@ report() { # RESULT PASSED FAILED SKIPPED
 	printf '%s\t%s\t%s\t%s\t%s\t%s\t%s\n' "$server" "$topology" "$@" $((SECONDS - start))
 }
 
-# One test tells whether there is such a thing here.
+# One test reports whether there is such a thing here.
 probe=$(awk '/internal\/test\/redistest / { print $3 }' "$RRL_BUILT/list")
 if ! (cd internal/test/redistest && RRL_NO_SKIP='' RRL_SKIP_LOG=$work/lacks "$probe" -test.run '^TestTopology$') >"$work/probe" 2>&1; then
 	cat "$work/probe" >&2

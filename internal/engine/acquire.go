@@ -23,7 +23,7 @@ func (e *Engine) AtHand(ctx context.Context, l *Limiter, q outage.Question) (a o
 	}
 	a.By = limit.FromMemory
 	switch {
-	case q.Waits:
+	case q.Waits || hasLease(l):
 	case q.Figures:
 		a.Decision, known = l.Refusals.Decision(leastOf(q))
 	default:
@@ -40,7 +40,7 @@ func (e *Engine) Knows(ctx context.Context, l *Limiter, permits int64, waits boo
 	if from, _ := e.takeAhead(ctx, l, permits); from != nil {
 		return true, true
 	}
-	return false, !waits && l.Refusals.Refuses(permits)
+	return false, !waits && !hasLease(l) && l.Refusals.Refuses(permits)
 }
 
 // leastOf returns how many permits are refused if the question is.

@@ -236,6 +236,7 @@ func (g *group) finished(b *batch, o outcome, err error) {
 	g.mu.Lock()
 	now := g.engine.clock.Now()
 	var unwanted []share
+	b.plan(o, err, now)
 	granted, doubtful, lined := int64(0), int64(0), false
 	for i, r := range b.requests {
 		a := b.answer(i, o, err)
@@ -273,7 +274,7 @@ func (g *group) finished(b *batch, o outcome, err error) {
 		g.engine.givenUp(g, doubtful, err)
 	}
 	g.hear(o, b.sent)
-	back := g.keepLease(b, o, err, granted, len(unwanted) > 0 || short != nil)
+	back := g.keepLease(b, o, granted, len(unwanted) > 0 || short != nil)
 	g.calls--
 	for _, one := range b.grants(unwanted, back, o) {
 		g.giveBack(one)
@@ -308,6 +309,7 @@ func (g *group) answer(b *batch, place int, a answer, o outcome) {
 	}
 	switch {
 	case !a.Decision.Granted:
+		a.Decision.RetryAfter = b.spread(r, a.Decision.RetryAfter)
 	case r.Undo:
 		a.undo = g.undo(b.grants([]share{{place, a.taken}}, 0, o)[0])
 	case r.Settled:

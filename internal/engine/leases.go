@@ -9,6 +9,8 @@ import (
 	"github.com/rratelimiter/rratelimiter/internal/lane"
 	"github.com/rratelimiter/rratelimiter/internal/lease"
 	"github.com/rratelimiter/rratelimiter/internal/outage"
+	"github.com/rratelimiter/rratelimiter/internal/refusal"
+	"github.com/rratelimiter/rratelimiter/internal/script"
 	"github.com/rratelimiter/rratelimiter/limit"
 )
 
@@ -64,7 +66,8 @@ func (s *leases) returning() bool {
 type prefetch struct {
 	limiter *Limiter // nil where no lease is concerned
 	permits int64
-	ends    int // how often leases had been ended before
+	ends    int            // how often leases had been ended before
+	before  refusal.Moment // when it was asked for
 }
 
 // aheadRequest stands for a lease in a batch: it is asked for behind all requests,
@@ -210,7 +213,7 @@ func (g *group) prefetch(b *batch, now time.Time) prefetch {
 	}
 	b.figures = b.figures || figures || permits > 0 // for the next lease's size
 	l.prefetched.asking = true
-	return prefetch{limiter: l, permits: permits, ends: g.leases.ends}
+	return prefetch{limiter: l, permits: permits, ends: g.leases.ends, before: l.Refusals.Now()}
 }
 
 // hasLease reports whether there is a lease with permits left.
@@ -219,43 +222,72 @@ func hasLease(l *Limiter) bool {
 	return a != nil && a.Left() > 0
 }
 
+// plan has the batch's handle plan its next lease by how the batch ended.
+func (b *batch) plan(o outcome, err error, now time.Time) {
+	if b.ahead.limiter == nil {
+		return
+	}
+	a := lease.Answer{Sent: b.sent, Come: now, Asked: b.ahead.permits, Refused: err != nil, Reset: o.Reset}
+	if o.Reset > 0 { // the figures were told
+		a.Interval, a.Rate, a.Free = o.interval, o.Limit, o.Free-o.Taken
+	}
+	for i := range b.requests {
+		one := b.answer(i, o, err)
+		a.Callers += one.taken
+		a.Refused = a.Refused || one.refused()
+	}
+	a.Ahead = o.Taken - a.Callers
+	if last := len(o.Waits) - 1; last >= 0 { // that of what is ahead, if it was refused
+		a.Wait = script.Millis(max(o.Waits[last], -o.Waits[last]))
+	}
+	b.ahead.limiter.Lease.Answered(a)
+}
+
+// spread has a refused caller, or one that remembers the refusal, come back when its handle's
+// next lease is planned for.
+func (b *batch) spread(r *request, wait time.Duration) time.Duration {
+	l := b.ahead.limiter
+	if l == nil || l != r.limiter || l.Refusals == nil || wait == 0 {
+		return wait
+	}
+	return max(wait, l.Lease.Back().Sub(b.sent))
+}
+
 // keepLease is told how a batch ended. What was taken ahead becomes a lease, or goes
 // back; where callers have gone, together with theirs, which keepLease returns: two
 // calls that shrink one member at a time could not tell their repeats apart. granted
 // is what the callers got, whose requests may be others' by now.
-func (g *group) keepLease(b *batch, o outcome, err error, granted int64, gone bool) (back int64) {
+func (g *group) keepLease(b *batch, o outcome, granted int64, gone bool) (back int64) {
 	l, now := b.ahead.limiter, g.engine.clock.Now()
 	if l == nil {
 		return 0
 	}
 	l.prefetched.asking = false
-	s := l.Lease
-	if o.Reset > 0 { // the figures were told
-		s.Figures(o.Free-o.Taken, o.interval)
+	taken, life := o.Taken-granted, l.Lease.Life()
+	left := life - now.Sub(b.sent)
+	lives := !gone && !g.closed && b.ahead.ends == g.leases.ends && left > 0
+	if taken > 0 && !lives {
+		l.Lease.Unused(taken)
 	}
-	scarce, taken := err != nil, o.Taken-granted
-	for _, a := range b.answers {
-		scarce = scarce || !a.Decision.Granted && !a.Exceeds
-	}
-	if scarce || taken < b.ahead.permits || b.ahead.permits > 0 && now.Sub(b.sent) >= s.Life() {
-		s.Scarce()
-	}
-	if taken == 0 {
+	switch {
+	case taken == 0:
 		return 0
-	}
-	if gone {
+	case gone:
 		return taken
-	}
-	rest, left := b.grants(nil, taken, o)[0], s.Life()-now.Sub(b.sent)
-	if g.closed || b.ahead.ends != g.leases.ends || left <= 0 {
-		g.leases.unused = append(g.leases.unused, rest)
+	case !lives:
+		g.leases.unused = append(g.leases.unused, b.grants(nil, taken, o)...)
 		return 0
 	}
 	g.retire(l)
-	a := &leased{Lease: lease.New(taken, b.sent, s.Life(), g.engine.clock), rest: rest}
+	a := &leased{Lease: lease.New(taken, b.sent, life, g.engine.clock), rest: b.grants(nil, taken, o)[0]}
 	a.figures.Store(&figures{o.Limit, o.Free - o.Taken, o.interval, now})
 	l.prefetched.current.Store(a)
 	g.engine.observer.Leased(limit.Lease{Limiter: l.Observed, Permits: taken})
+	if taken < b.ahead.permits && len(o.Waits) > 0 {
+		// Once it is used up, there is nothing to ask for before that.
+		d := limit.Decision{Limit: o.Limit, RetryAfter: l.Lease.Back().Sub(b.sent), ResetAfter: o.Reset}
+		l.Refusals.Note(1, b.sent, l.Refusals.Granted(b.ahead.before), d, answer{sent: b.sent, keep: o.keep}.alive())
+	}
 	if l.prefetched.timer == nil {
 		g.engine.stay(g)
 		g.leases.holders = append(g.leases.holders, l)
@@ -296,7 +328,7 @@ func (g *group) retire(l *Limiter) {
 	left := a.End()
 	if left > 0 {
 		g.leases.unused = append(g.leases.unused, a.part(left))
-		l.Lease.Used(a.Size - left)
+		l.Lease.Unused(left)
 	}
 	g.engine.observer.Leased(limit.Lease{Limiter: l.Observed, Permits: a.Size, Ended: true, Unused: left})
 }

@@ -19,7 +19,7 @@ type Limiter struct {
 	Fallback string         // configuration for a limiter that has none, or "": see acquire.lua
 	Rate     limit.Rate     // the handle's, which Fallback says; zero if it has none
 	Want     *Want          // nil where any rate will do
-	Lease    *lease.Sizer   // nil without leases
+	Lease    *lease.Planner // nil without leases
 	Refusals *refusal.Cache // nil where they are not remembered
 	Channel  string         // for notices, or ""
 

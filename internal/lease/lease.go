@@ -1,5 +1,12 @@
 // Package lease says how many permits to take ahead of demand, for how long, and
 // counts what is left of them.
+//
+// A [Planner] makes a lease as large as its program needs for two thirds of its life. It takes
+// a 16th of what is free at most, or what the program has lately used; while permits are
+// short, four times what calls find free on average. A lease lives for a twentieth of the
+// interval, longer in a large fleet or if answers are slow. A program that found nothing free
+// asks again in its turn, at a random moment. A turn grows with the root of the number of
+// programs, as answers show it.
 package lease
 
 import (
@@ -8,63 +15,6 @@ import (
 
 	"github.com/rratelimiter/rratelimiter/internal/clock"
 )
-
-// freeShare is the part of the free permits that is taken ahead at most: one in
-// so many.
-const freeShare = 16
-
-// Sizer follows the demand of one handle. It is not safe for concurrent use.
-type Sizer struct {
-	Most int64         // permits of a lease
-	Want time.Duration // a lease's life; 0: by the interval
-
-	interval time.Duration // the limiter's; 0 while it is not known
-	free     int64         // permits that were left free, as far as is known
-	size     int64         // permits to be taken ahead
-	asked    time.Time     // when requests last went to Redis; zero where they had to be refused
-}
-
-// Life returns how long a lease lives, 0 where that is not known yet.
-func (s *Sizer) Life() time.Duration {
-	if s.Want == 0 {
-		return s.interval / 20
-	}
-	return min(s.Want, s.interval/2)
-}
-
-// Ask returns how many permits to take ahead with a batch for so many that is
-// sent now. Where that can't be told, the answer's figures are wanted.
-func (s *Sizer) Ask(permits int64, now time.Time) (ahead int64, figures bool) {
-	life := s.Life()
-	brisk := now.Sub(s.asked) < life/2 // what came last is used up
-	s.asked = now
-	if brisk {
-		s.size = min(max(2*s.size, permits), s.Most)
-	}
-	if life == 0 || s.size == 0 {
-		return 0, life == 0
-	}
-	share := (s.free - permits) / freeShare
-	s.size = max(1, min(s.size, share))
-	if share < 1 {
-		return 0, true
-	}
-	return s.size, false
-}
-
-// Figures takes note of the limiter's free permits and interval.
-func (s *Sizer) Figures(free int64, interval time.Duration) {
-	s.free, s.interval = free, interval
-}
-
-// Scarce takes note that permits were refused, or no answer came in time.
-func (s *Sizer) Scarce() {
-	s.size /= 2
-	s.asked = time.Time{}
-}
-
-// Used takes note that so many permits of a lease were of use.
-func (s *Sizer) Used(permits int64) { s.size = permits }
 
 // Lease is what was taken ahead at once. It is safe for concurrent use.
 type Lease struct {

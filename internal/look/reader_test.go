@@ -101,7 +101,7 @@ func TestWhatIsFree(t *testing.T) {
 		value, set := limiter("used")
 		require.NoError(t, rdb.Set(ctx, value, 4, 0).Err())
 		limitertest.AddGrants(t, rdb, set, 2*time.Minute, 2, 1) // have run out
-		limitertest.AddGrants(t, rdb, set, -time.Minute, 2, 2) // dated ahead, they stay in the last second
+		limitertest.AddGrants(t, rdb, set, -time.Minute, 2, 2)  // dated ahead, they stay in the last second
 		value, set = limiter("idle")
 		require.NoError(t, rdb.Set(ctx, value, 4, 0).Err())
 		limitertest.AddGrants(t, rdb, set, 2*time.Minute, 3, 2)

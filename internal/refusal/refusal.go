@@ -52,6 +52,9 @@ func (c *Cache) Now() Moment {
 	return Moment{c.changes.Load(), c.grants.count.Load()}
 }
 
+// Granted returns that moment, and after what has been granted by now.
+func (c *Cache) Granted(m Moment) Moment { return Moment{m.changes, c.Now().grants} }
+
 // since reports whether what was told at that moment still holds: a grant makes a
 // refusal no less true, but its figures.
 func (c *Cache) since(s *slot, before Moment) bool {

@@ -413,22 +413,6 @@ func (c *call) counted() *call {
 	return &counted
 }
 
-// counted returns the call as one that takes or gives back: what Settle does is a release, or a
-// grant that nobody asks for.
-func (c *call) counted() *call {
-	if c.Op != opSettle {
-		return c
-	}
-	counted := *c
-	if counted.Op, counted.Permits = opRelease, c.Permits-c.Used; counted.Permits < 0 {
-		counted.Op, counted.Permits = opCharge, -counted.Permits
-		if c.Answer == done {
-			counted.Answer = granted
-		}
-	}
-	return &counted
-}
-
 // takes reports whether the call asks for permits.
 func (c *call) takes() bool { return takers[c.Op] }
 

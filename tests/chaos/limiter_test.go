@@ -139,22 +139,22 @@ func (k oneKey) Reset(ctx context.Context, _ string) error { return k.RateLimite
 func (l *limiter) handle(client *rratelimiter.Client, rdb rratelimiter.Redis, callTimeout time.Duration) *handle {
 	h := &handle{limiter: l, key: l.name}
 	timeout := limit.WithCallTimeout(callTimeout)
+	var opts []rratelimiter.LimiterOption
+	if l.lease > 0 {
+		opts = append(opts, rratelimiter.WithLease(rratelimiter.Lease{Permits: l.leased(), Life: l.lease}))
+	}
+	if l.refusals {
+		opts = append(opts, rratelimiter.WithRefusalCache())
+	}
 	switch l.kind {
 	case overall, perClient:
-		var opts []rratelimiter.LimiterOption
 		if l.byDefault {
 			opts = append(opts, rratelimiter.WithDefault(l.config))
-		}
-		if l.lease > 0 {
-			opts = append(opts, rratelimiter.WithLease(rratelimiter.Lease{Permits: l.leased(), Life: l.lease}))
-		}
-		if l.refusals {
-			opts = append(opts, rratelimiter.WithRefusalCache())
 		}
 		h.rate = client.RateLimiter(l.name, opts...)
 		h.keysLimiter = oneKey{h.rate}
 	case keyed:
-		all := client.Keyed(l.prefix, l.config)
+		all := client.Keyed(l.prefix, l.config, opts...)
 		h.keysLimiter, h.key = all, l.name[len(l.prefix):]
 		h.rate = all.Limiter(h.key)
 	case window:

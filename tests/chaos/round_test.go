@@ -378,6 +378,10 @@ func (p *plan) drawLimiters(draw *rand.Rand) {
 		case 6:
 			l := drawLimiter(draw, name+"keyed:a", keyed)
 			l.prefix, l.config.KeepAlive, l.reserves = name+"keyed:", l.config.Interval, true
+			if draw.IntN(2) == 0 {
+				l.drawLease(draw)
+				l.refusals = draw.IntN(2) == 0
+			}
 			p.limiters = append(p.limiters, l)
 		case 7:
 			p.limiters = append(p.limiters, drawLimiter(draw, name, window))
@@ -410,6 +414,14 @@ func drawLimiter(draw *rand.Rand, name string, k kind) *limiter {
 	return l
 }
 
+func (l *limiter) drawLease(draw *rand.Rand) {
+	l.lease = l.config.Interval / 20
+	if l.counted() {
+		l.lease = time.Duration(50+draw.IntN(2000)) * time.Millisecond
+	}
+	l.config.Rate *= 40 // a lease is a small part of what is free
+}
+
 func drawRate(draw *rand.Rand, name string, k kind) *limiter {
 	l := drawLimiter(draw, name, k)
 	if k == perClient {
@@ -418,11 +430,7 @@ func drawRate(draw *rand.Rand, name string, k kind) *limiter {
 	l.byDefault = draw.IntN(2) == 0
 	switch draw.IntN(8) {
 	case 0, 1:
-		l.lease = l.config.Interval / 20
-		if l.counted() {
-			l.lease = time.Duration(50+draw.IntN(2000)) * time.Millisecond
-		}
-		l.config.Rate *= 40 // a lease is a small part of what is free
+		l.drawLease(draw)
 	case 2:
 		l.refusals = true
 	case 3:

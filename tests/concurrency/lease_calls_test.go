@@ -2,6 +2,7 @@ package concurrency_test
 
 import (
 	"context"
+	"maps"
 	"math/rand/v2"
 	"sync"
 	"testing"
@@ -250,5 +251,37 @@ func TestFiguresFromMemory(t *testing.T) {
 		}
 		t.Log(w.sources)
 		assert.Greater(t, w.sources[limit.FromMemory], w.sources[limit.FromRedis])
+	})
+}
+
+// What a lease that came short says is remembered: once it is used up, Redis is not asked
+// before the next permits come back, however often callers ask.
+func TestALeaseThatComesShortSparesCalls(t *testing.T) {
+	t.Parallel()
+	calls := maps.Clone(keyedCalls)
+	delete(calls, "Acquire")  // waits
+	delete(calls, "TakeUpTo") // is granted what there is, so no refusal says when there is more
+	bubbles(t, calls, func(t *testing.T, call func(context.Context, *rratelimiter.KeyedLimiter) (bool, error)) {
+		s := newKeyedScene(t, limitertest.Every(1000, time.Minute), 10*time.Second, rratelimiter.WithRefusalCache())
+		other := limitertest.NewClient(t, s.Mini).RateLimiter(s.Name())
+		take := func() bool {
+			granted, err := call(t.Context(), s.keyed)
+			require.NoError(t, err)
+			return granted
+		}
+		for range 100 {
+			require.True(t, take())
+		}
+		limitertest.MustAcquire(t, other, limitertest.Available(t, other)-10)
+		before := s.Sent.Scripts()
+		for take() {
+		}
+		for range 100 {
+			require.False(t, take())
+		}
+		assert.LessOrEqual(t, s.Sent.Scripts()-before, 1)
+		assert.Zero(t, limitertest.Available(t, other))
+		s.Until(61 * time.Second)
+		assert.True(t, take())
 	})
 }

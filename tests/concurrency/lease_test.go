@@ -455,14 +455,14 @@ func TestLeaseWithLostAnswers(t *testing.T) {
 	each(t, map[string]*lua.Script{"acquire": lua.Acquire, "give back": lua.GiveBack}, func(t *testing.T, script *lua.Script) {
 		bubbles(t, faults, func(t *testing.T, fault redistest.Action) {
 			s := newLeaseScene(t, limitertest.Every(10_000, time.Minute), 0)
-			s.Proxy.OnCommand(redistest.Nth(3, script.SHA, fault))
+			s.Proxy.OnCommand(redistest.Nth(2, script.SHA, fault))
 			taken := s.takeMore(t, 100)
 			for range 3 {
-				s.Until(s.Now() + 3*time.Second)
+				s.Until(s.Now() + 3*time.Second + 100*ms)
 				s.CheckInUse(t, 10_000, taken)
 				taken += s.takeMore(t, 10)
 			}
-			s.Until(s.Now() + 3*time.Second)
+			s.Until(s.Now() + 3*time.Second + 100*ms)
 			s.CheckInUse(t, 10_000, taken)
 		})
 	})
