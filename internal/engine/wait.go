@@ -15,7 +15,7 @@ const grace = 100 * time.Millisecond
 // await waits for the answer, for the caller's patience or for ctx to end.
 func (r *request) await(ctx context.Context) (a answer, answered bool) {
 	e := r.group.engine
-	look := r.Asked.Add(e.conn.Timeout())
+	look := e.clock.Machine(r.since).Add(e.conn.Timeout()) // rounds change Asked meanwhile
 	if end := e.clock.Machine(r.deadline); !end.IsZero() && end.Before(look) {
 		look = end
 	}

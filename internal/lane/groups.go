@@ -124,7 +124,8 @@ func NewGroups(lanes *Lanes, rule Rule) *Groups {
 
 // send sees a request through.
 func (g *Groups) send(ctx context.Context, key string, r *request) (outage.Answer, error) {
-	r.ctx, r.Asked = ctx, time.Now()
+	asked := time.Now()
+	r.ctx, r.Asked = ctx, asked
 	l := g.lanes.Of(ctx, key)
 	g.mu.Lock()
 	k := g.keys[key]
@@ -145,7 +146,7 @@ func (g *Groups) send(ctx context.Context, key string, r *request) (outage.Answe
 			l.Ready(k)
 		}
 	}
-	return g.await(ctx, r)
+	return g.await(ctx, r, asked)
 }
 
 // alone sends a request by itself.
@@ -168,8 +169,8 @@ func (r *request) join(b *Batch) bool {
 	return b.Add(r.permits, false, 0)
 }
 
-func (g *Groups) await(ctx context.Context, r *request) (outage.Answer, error) {
-	if answered, err := r.Await(ctx, &g.mu, r, r.Asked.Add(g.lanes.conn.Timeout()), true); !answered {
+func (g *Groups) await(ctx context.Context, r *request, asked time.Time) (outage.Answer, error) {
+	if answered, err := r.Await(ctx, &g.mu, r, asked.Add(g.lanes.conn.Timeout()), true); !answered {
 		return outage.Answer{}, err
 	}
 	a := outage.Answer{Decision: r.answer.Decision}
