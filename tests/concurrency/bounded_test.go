@@ -97,7 +97,7 @@ func takeIsRefused(permits int64, wait time.Duration) step {
 	}
 }
 
-// calls calls a script until it is done; its token becomes the argument at tokenAt.
+// calls makes the calls of a script until it is done; its token becomes the argument at tokenAt.
 func calls(script *lua.Script, tokenAt int, args func(member func(permits uint32) string) []any) step {
 	return func(t testing.TB, c crowd) {
 		args := args(func(permits uint32) string { return limitertest.NewMember(t, codec.LayoutD2, permits) })
