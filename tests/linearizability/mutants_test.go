@@ -88,7 +88,7 @@ var mutants = []mutant{
 	},
 	{
 		"given back again by its repeat", backKind, lua.GiveBack,
-		`if found and (ARGV[3] == '' or found > leaves) then`, `if found then`,
+		`if found and (ARGV[3] == '' and found ~= leaves or found > leaves) then`, `if found then`,
 	},
 	{
 		"not given back", backKind, lua.GiveBack,
@@ -108,7 +108,7 @@ var mutants = []mutant{
 	},
 	{
 		"a settlement gives nothing back", reservingKind, lua.SettleReservation,
-		"take_off(permits_key, member, back)", "back = 0",
+		"return_permits(config, member, back, not state.unset and state.free, state.window)", "back = 0",
 	},
 	{
 		"a settlement gives back one permit less", reservingKind, lua.SettleReservation,
@@ -120,7 +120,7 @@ var mutants = []mutant{
 	},
 	{
 		"what a settlement gives back is not free", reservingKind, lua.SettleReservation,
-		"move(value_key, state.free, free)", "",
+		"move(config.value_key, value, free)", "",
 	},
 	{
 		"a settlement charges what is free only", reservingKind, lua.SettleReservation,
