@@ -127,7 +127,7 @@ func (m *multi) ask(ctx context.Context, start time.Time) (verdict, error) {
 		m.Wait()
 		to.Ready(m)
 	}
-	if answered, err := m.Await(ctx, &m.mu, m, end, true); !answered {
+	if answered, err := m.Await(ctx, m.engine.lanes, &m.mu, m, end, true); !answered {
 		return verdict{}, err
 	}
 	return m.verdict, m.err

@@ -21,7 +21,7 @@ func (r *request) await(ctx context.Context) (a answer, answered bool) {
 	}
 	// Nothing ends a flight with a call that is not repeated before its time.
 	hurry := !r.deadline.IsZero() || e.rules.KeepsNoMembers()
-	answered, err := r.Await(ctx, &r.group.mu, r, look, hurry)
+	answered, err := r.Await(ctx, e.lanes, &r.group.mu, r, look, hurry)
 	if !answered {
 		r.answer.err = err
 	}

@@ -170,7 +170,7 @@ func (r *request) join(b *Batch) bool {
 }
 
 func (g *Groups) await(ctx context.Context, r *request, asked time.Time) (outage.Answer, error) {
-	if answered, err := r.Await(ctx, &g.mu, r, asked.Add(g.lanes.conn.Timeout()), true); !answered {
+	if answered, err := r.Await(ctx, g.lanes, &g.mu, r, asked.Add(g.lanes.conn.Timeout()), true); !answered {
 		return outage.Answer{}, err
 	}
 	a := outage.Answer{Decision: r.answer.Decision}

@@ -82,7 +82,8 @@ type Lanes struct {
 	mu  sync.Mutex
 	all map[*redis.Client]*Lane
 
-	apart atomic.Bool // the server does not take keys of several limiters in one call
+	apart atomic.Bool                // the server does not take keys of several limiters in one call
+	timer atomic.Pointer[time.Timer] // for the next caller that waits by itself
 
 	closed chan struct{}
 	close  sync.Once

@@ -239,7 +239,7 @@ func TestAWaveEndsThoughNothingGoes(t *testing.T) {
 		h := &held{end: start.Add(script.DefaultTimeout)}
 		r.Go(func() {
 			h.WaitOn(r.lane.Ready(h))
-			answered, err := h.Await(t.Context(), &h.Mutex, h, h.end, false)
+			answered, err := h.Await(t.Context(), r.lanes, &h.Mutex, h, h.end, false)
 			assert.False(t, answered)
 			assert.ErrorIs(t, err, limit.ErrUnavailable)
 			assert.Equal(t, script.DefaultTimeout, time.Since(start))

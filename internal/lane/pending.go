@@ -90,7 +90,9 @@ type Waiter interface {
 // then with the error of ctx, or because TimeUp said so, then with TimeUp's. mu is the
 // source's lock. The caller looks whether its time is over from look on; if it is not in a
 // hurry, only once the Wave that it shares has ended, which soon does if the server hangs.
-func (p *Pending) Await(ctx context.Context, mu *sync.Mutex, w Waiter, look time.Time, hurry bool) (answered bool, err error) {
+func (p *Pending) Await(
+	ctx context.Context, l *Lanes, mu *sync.Mutex, w Waiter, look time.Time, hurry bool,
+) (answered bool, err error) {
 	if p.wave == nil {
 		p.waitAlone(mu)
 	}
@@ -99,11 +101,12 @@ func (p *Pending) Await(ctx context.Context, mu *sync.Mutex, w Waiter, look time
 	defer func() { // not in the loop, where it would be on the heap
 		if timer != nil {
 			timer.Stop()
+			l.timer.Store(timer)
 		}
 	}()
 	for !p.told.Load() {
 		if timer == nil && (hurry || p.wave == &p.own) {
-			timer = time.NewTimer(time.Until(look))
+			timer = l.timerFor(time.Until(look))
 			expired = timer.C
 		}
 		select {
@@ -125,6 +128,17 @@ func (p *Pending) Await(ctx context.Context, mu *sync.Mutex, w Waiter, look time
 		<-p.own.done // Tell is done with it
 	}
 	return true, nil
+}
+
+// timerFor returns a timer: the last that a caller is done with, or a new one, which costs
+// three allocations.
+func (l *Lanes) timerFor(d time.Duration) *time.Timer {
+	timer := l.timer.Swap(nil)
+	if timer == nil {
+		return time.NewTimer(d)
+	}
+	timer.Reset(d)
+	return timer
 }
 
 // Leave takes the request back, unless the answer is there. The source's lock is held.
