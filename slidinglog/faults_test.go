@@ -183,7 +183,7 @@ func TestManyRowsAhead(t *testing.T) {
 // The same where the threshold is read apart from the log.
 func TestManyRowsAheadOfAThresholdElsewhere(t *testing.T) {
 	t.Parallel()
-	a := newApart(t)
+	a := newApart(t, time.Minute)
 	for _, threshold := range []int64{2000, 1001} {
 		require.NoError(t, a.SetThreshold(t.Context(), a.key, threshold))
 		rowsAhead(t, a.direct, a.key, 1000)

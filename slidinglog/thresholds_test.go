@@ -284,7 +284,7 @@ func TestThresholdAnswerLost(t *testing.T) {
 	direct, hash := redistest.Redis(t), redistest.Name(t)
 	proxy := redistest.StartProxy(t, redistest.Shared(t).Addr())
 	ctx := t.Context()
-	l := slidinglog.New(proxy.Client(t, nil), slidinglog.Config{Limit: 3, Window: time.Minute, Thresholds: hash})
+	l := threeAMinuteOr(proxy.Client(t, nil), hash)
 	require.NoError(t, direct.ScriptLoad(ctx, lua.Command.Source).Err())
 	lose := func() {
 		proxy.OnCommand(redistest.Nth(1, lua.Command.SHA, redistest.DropAnswer))
@@ -341,7 +341,8 @@ func TestThresholdChangesUnderLoad(t *testing.T) {
 }
 
 func threeAMinuteOr(rdb redis.UniversalClient, hash string) *slidinglog.Limiter {
-	return slidinglog.New(rdb, slidinglog.Config{Limit: 3, Window: time.Minute, Thresholds: hash})
+	cfg := slidinglog.Config{Limit: 3, Window: time.Minute, Thresholds: hash}
+	return slidinglog.New(rdb, cfg, limit.WithCallTimeout(time.Minute))
 }
 
 // Wherever the log and its threshold are, a change of the one counts for the
@@ -422,7 +423,7 @@ type apart struct {
 	direct       *redis.Client
 }
 
-func newApart(t *testing.T) apart {
+func newApart(t *testing.T, readTimeout time.Duration) apart {
 	t.Helper()
 	addr := redistest.Shared(t).Addr()
 	a := apart{
@@ -432,7 +433,7 @@ func newApart(t *testing.T) apart {
 		direct: redistest.Redis(t),
 	}
 	rdb := redis.NewClusterClient(&redis.ClusterOptions{
-		ReadTimeout: 300 * time.Millisecond,
+		ReadTimeout: readTimeout,
 		ClusterSlots: func(context.Context) ([]redis.ClusterSlot, error) {
 			return []redis.ClusterSlot{
 				{Start: 0, End: 8191, Nodes: []redis.ClusterNode{{Addr: a.logs.Addr()}}},
@@ -448,7 +449,7 @@ func newApart(t *testing.T) apart {
 // A threshold in another slot costs a decision one more call.
 func TestThresholdApartIsReadBefore(t *testing.T) {
 	t.Parallel()
-	a := newApart(t)
+	a := newApart(t, time.Minute)
 	require.NoError(t, a.direct.HSet(t.Context(), a.hash, a.key, 40).Err())
 	limittest.Take(t, a, a.key, 1)
 	before := a.logs.Requests() + a.hashes.Requests()
@@ -462,7 +463,7 @@ func TestThresholdApartIsReadBefore(t *testing.T) {
 // its permits taken once.
 func TestAnswersLostOfALogAndItsThreshold(t *testing.T) {
 	t.Parallel()
-	a, ctx := newApart(t), t.Context()
+	a, ctx := newApart(t, 300*time.Millisecond), t.Context()
 	require.NoError(t, a.direct.HSet(ctx, a.hash, a.key, 100).Err())
 	taken := int64(0)
 	take := func(n int64) {

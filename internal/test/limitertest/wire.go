@@ -88,10 +88,12 @@ func NewWireOf(
 	t.Cleanup(w.LetGo)
 	// A caller whose time were over would go without the answer that the test waits for.
 	opts = append([]rratelimiter.Option{rratelimiter.WithCallTimeout(time.Minute), rratelimiter.WithClientID(id)}, opts...)
-	rdb := w.Proxy.FairClient(t, &redis.Options{ReadTimeout: answerTimeout, MaxRetries: maxRetries, PoolSize: connections})
+	rdb := w.Proxy.FairClient(t, &redis.Options{
+		ReadTimeout: answerTimeout, WriteTimeout: time.Minute, MaxRetries: maxRetries, PoolSize: connections,
+	})
 	w.Client = NewClient(t, rdb, opts...)
 	name := redistest.Name(t)
-	w.Other = NewClient(t, w.Redis, opts...).RateLimiter(name)
+	w.Other = NewClient(t, w.Redis, append(opts[:len(opts):len(opts)], rratelimiter.WithCallTimeout(time.Minute))...).RateLimiter(name)
 	if byDefault {
 		w.RateLimiter = w.Client.RateLimiter(name, rratelimiter.WithDefault(cfg))
 	} else {
