@@ -275,7 +275,11 @@ end
 	},
 	{
 		name: "a settlement gives nothing back", in: gentle, shows: func(l *limiter) bool { return exactly(l) && l.reserves },
-		Mutant: limitertest.Mutant{Script: lua.SettleReservation, Old: "take_off(permits_key, member, back)", New: "back = 0"},
+		Mutant: limitertest.Mutant{
+			Script: lua.SettleReservation,
+			Old:    "return_permits(config, member, back, not state.unset and state.free, state.window)",
+			New:    "back = 0",
+		},
 	},
 	{
 		name: "a lease is kept after Close", closing: true, in: gentle, shows: func(l *limiter) bool { return l.lease > 0 && l.counted() },
