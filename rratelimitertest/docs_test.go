@@ -26,7 +26,7 @@ func TestAnOrderAMinute(t *testing.T) {
 	t.Parallel()
 	env := rratelimitertest.New(t)
 	orders := env.Client.Keyed("orders:", rratelimiter.PerMinute(1))
-	handler := httplimit.New(orders)(http.HandlerFunc(placeOrder))
+	handler := httplimit.New(orders, httplimit.WithTimeout(time.Minute))(http.HandlerFunc(placeOrder))
 	post := func() *httptest.ResponseRecorder {
 		w := httptest.NewRecorder()
 		handler.ServeHTTP(w, httptest.NewRequest(http.MethodPost, "/orders", http.NoBody))

@@ -3,6 +3,7 @@ package limitertest
 import (
 	"context"
 	"errors"
+	"slices"
 	"sync"
 	"testing"
 	"time"
@@ -93,7 +94,7 @@ func NewWireOf(
 	})
 	w.Client = NewClient(t, rdb, opts...)
 	name := redistest.Name(t)
-	w.Other = NewClient(t, w.Redis, append(opts[:len(opts):len(opts)], rratelimiter.WithCallTimeout(time.Minute))...).RateLimiter(name)
+	w.Other = NewClient(t, w.Redis, append(slices.Clip(opts), rratelimiter.WithCallTimeout(time.Minute))...).RateLimiter(name)
 	if byDefault {
 		w.RateLimiter = w.Client.RateLimiter(name, rratelimiter.WithDefault(cfg))
 	} else {
