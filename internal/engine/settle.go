@@ -122,14 +122,14 @@ func (e *Engine) SettleMember(ctx context.Context, l *Limiter, member []byte, ag
 }
 
 func (s *settlement) arguments(used int64) script.Arguments {
-	e, fallback := s.engine, ""
+	e, fallback, doubt := s.engine, "", s.doubt // a call that was given up may read it while the next one writes
 	charge := redisson.WithPermits(s.charge, max(0, used-s.permits))
 	if used > s.permits {
 		fallback = s.limiter.Fallback
 	}
 	return script.ArgumentsFunc(func(all []any, a script.Attempt) []any {
-		if !s.doubt.IsZero() {
-			a.Age = max(a.Age, e.clock.Since(s.doubt))
+		if !doubt.IsZero() {
+			a.Age = max(a.Age, e.clock.Since(doubt))
 		}
 		age, token := attemptWords(a)
 		most, least := formatAge(e.clock.Since(s.sent)), shortAge(e.clock.Since(s.granted)).Milliseconds()
