@@ -121,11 +121,8 @@ end
 -- Renews the time to live of a limiter. That comes last: if memory is full, Redis lets
 -- a script through that begins with it.
 local function renew(l)
-  local window = l.state and l.state.window
-  if not l.state then
-    window = is_window(l)
-  end
-  keep_ttl(l, true, window)
+  local state = l.state or {window = is_window(l)}
+  keep_ttl(l, true, state.window)
 end
 
 -- Those that earlier calls have set up are there by now.

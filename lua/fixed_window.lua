@@ -60,11 +60,7 @@ end
 if endless and not peeks then
   redis.call('PEXPIRE', KEYS[1], ARGV[2])
 end
-local reset = 0
-if count + taken > 0 then
-  reset = left
-end
-local answer = {limit, free, taken, tonumber(clock()) + left, reset}
+local answer = {limit, free, taken, tonumber(clock()) + left, count + taken > 0 and left or 0}
 for i = 1, #refused do
   answer[5 + i] = left
 end

@@ -87,12 +87,9 @@ if permits > free and in_use and not windowed then
   end
 end
 
-local ends = nil
-if windowed or window then
-  ends = redis.call('PTTL', value_key)
-  if ends < 0 or ends > interval then
-    ends = interval
-  end
+local ends = (windowed or window) and redis.call('PTTL', value_key) or nil
+if ends and (ends < 0 or ends > interval) then
+  ends = interval
 end
 local taken = permits <= free and permits or 0
 local seen = {free = free, newest = newest and math.min(newest, now)}

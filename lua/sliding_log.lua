@@ -81,10 +81,8 @@ end
 
 -- Rows dated ahead, by a clock that has gone back since or by a caller's that is
 -- fast, count from now on: for a window, as all do.
-local newest = 0
-if used > 0 then
-  newest = tonumber(redis.call('ZRANGE', KEYS[1], digits(rows - 1), digits(rows - 1), 'WITHSCORES')[2]) or math.huge
-end
+local newest = used > 0 and
+  (tonumber(redis.call('ZRANGE', KEYS[1], digits(rows - 1), digits(rows - 1), 'WITHSCORES')[2]) or math.huge) or 0
 if newest > now and not peeks then
   local ahead = redis.call('ZCOUNT', KEYS[1], '(' .. now_text, '+inf')
   local step = math.min(ahead, 256)
@@ -149,10 +147,7 @@ if taken > 0 and found == 0 then
   end
   rows, used, newest = rows + added, used + added, now
 end
-local left = window
-if used > 0 then
-  left = time_to_live(taken > 0)
-end
+local left = used > 0 and time_to_live(taken > 0) or window
 
 -- The ms until a row of that date has run out, or the log has expired. One that is
 -- dated ahead counts from now on.
@@ -160,11 +155,7 @@ local function wait_for(date)
   return math.min(left + 1, math.max(1, math.ceil(math.min(tonumber(date) or math.huge, now)) + window - now))
 end
 
-local reset = 0
-if used > 0 then
-  reset = wait_for(newest)
-end
-local answer = {limit, free, taken, 0, reset}
+local answer = {limit, free, taken, 0, used > 0 and wait_for(newest) or 0}
 for _, permits in ipairs(refused) do
   if permits <= limit then
     local need = math.max(1, used + permits - limit)

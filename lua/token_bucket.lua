@@ -76,10 +76,7 @@ local function wait_for(more)
   return math.min(longest, math.max(1, (last + math.ceil(more / refill) * interval) * 1000 - now))
 end
 
-local reset = 0
-if tokens < capacity then
-  reset = wait_for(capacity - tokens)
-end
+local reset = tokens < capacity and wait_for(capacity - tokens) or 0
 
 -- By the clock of a caller that is ahead no refill may ever come. The bucket is
 -- full all the same once the keys have gone.
@@ -101,10 +98,6 @@ end
 
 local answer = {capacity + borrow, free, taken, last, reset}
 for i, permits in ipairs(refused) do
-  local wait = wait_for(permits - tokens - borrow)
-  if ahead then
-    wait = math.min(wait, left + 1)
-  end
-  answer[5 + i] = wait
+  answer[5 + i] = math.min(wait_for(permits - tokens - borrow), ahead and left + 1 or longest)
 end
 return answer

@@ -15,14 +15,11 @@ local function keep_ttl(config, renew, window)
     redis.call('PEXPIRE', KEYS[config.at + 1], lifetime(ttl))
   else
     ttl = redis.call('PTTL', KEYS[config.at + 1])
-    if ttl == 0 then
-      ttl = 1
-    end
     if config.per_client and (ttl < 0 or ttl > idle_time(config)) then
       ttl = idle_time(config)
     end
   end
-  if ttl > 0 then
+  if ttl >= 0 then
     if not window then
       redis.call('PEXPIRE', config.value_key, lifetime(ttl))
     end

@@ -14,10 +14,7 @@ local function look(config, value_text, now)
   end
   local first = redis.call('ZRANGE', permits_key, '0', '0', 'WITHSCORES')
   local last = redis.call('ZRANGE', permits_key, '-1', '-1', 'WITHSCORES')
-  local newest = nil
-  if last[1] then
-    newest = tonumber(last[2]) or math.huge
-  end
+  local newest = last[1] and (tonumber(last[2]) or math.huge)
   if newest and value and value <= config.rate and newest <= now and (tonumber(first[2]) or 0) > now - config.interval and
       permits_of(first[1]) and permits_of(last[1]) then
     return {free = value, oldest = first, newest = newest, last = last[1], window = is_window(config)}

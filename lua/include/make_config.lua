@@ -48,10 +48,7 @@ local function make_config(config, new, now, token, prefix)
   if answer and (in_use or answer.err) then
     return answer
   end
-  local free = config.rate
-  if in_use then
-    free = free - used
-  end
+  local free = in_use and config.rate - used or config.rate
   first_write(permits_key)
   if value and (config.windowed or in_use or value < config.rate) and is_window(config) then
     redis.call('INCRBY', value_key, digits(math.min(0, free - value)))
