@@ -22,9 +22,8 @@ import (
 	"github.com/rratelimiter/rratelimiter/lua"
 )
 
-// Client hands out limiters that live in one Redis. It is safe for use by
-// several goroutines. Create one for each Redis and share it: callers of one
-// Client share round trips and wait in one line.
+// Client hands out limiters that live in one Redis. It is safe for use by several goroutines. Create one
+// for each Redis and share it: callers of one Client share round trips and wait in one line.
 type Client struct {
 	rdb     Redis
 	id      string
@@ -64,8 +63,7 @@ func init() {
 	}
 }
 
-// New returns a Client on rdb, which stays the caller's to close. It does no
-// I/O.
+// New returns a Client on rdb, which stays the caller's to close. It does no I/O.
 func New(rdb Redis, opts ...Option) *Client {
 	c := &Client{
 		rdb:     rdb,
@@ -90,7 +88,7 @@ func New(rdb Redis, opts ...Option) *Client {
 	c.engine.AwaitReplicas(c.replicas, c.replicasWait)
 	c.clock = c.engine.Clock()
 	c.began = beginning(c.clock.Now())
-	c.guard = outage.NewGuard(c.clock, c.engine)
+	c.guard = outage.NewGuard(c.clock)
 	c.policy = &outage.Policy{Guard: c.guard, Observer: c.observer, Failure: c.options.Failure, Shadow: c.options.Shadow, Host: c.engine}
 	if c.name != "" {
 		c.engine.NoteName(clients.Client{Name: c.name, Mark: hex.EncodeToString(c.ids.Mark()), ID: c.id})
@@ -98,8 +96,8 @@ func New(rdb Redis, opts ...Option) *Client {
 	return c
 }
 
-// Err returns what every call of the Client's limiters reports because an option is bad, and
-// nil if all options are sound. It does no I/O: a program can check as it starts.
+// Err returns the error of every call of the Client's limiters if an option is bad, and nil otherwise. It
+// does no I/O: a program can check as it starts.
 func (c *Client) Err() error { return c.err }
 
 // begun counts Clients.
@@ -111,8 +109,8 @@ func beginning(now time.Time) string {
 	return strconv.FormatInt(now.UnixMicro()+begun.Add(1), 10)
 }
 
-// RateLimiter returns a handle of the limiter called name. It does no I/O;
-// handles of one name share one line of waiting callers.
+// RateLimiter returns a handle of the limiter called name. It does no I/O; handles of one name share one
+// line of waiting callers.
 func (c *Client) RateLimiter(name string, opts ...LimiterOption) *RateLimiter {
 	l := &RateLimiter{client: c, policy: c.policy, err: c.err}
 	l.facts.Name, l.facts.Observed = name, name
@@ -126,19 +124,17 @@ func (c *Client) RateLimiter(name string, opts ...LimiterOption) *RateLimiter {
 	return l
 }
 
-// Close ends the Client: callers that wait get ErrClosed, those whose request
-// is on its way get its answer, and so do permits that are being given back.
-// It returns when all are done, or with ctx.Err() before. Later calls on the
-// Client's limiters fail with ErrClosed. The Redis client stays open.
+// Close ends the Client. Callers that wait get ErrClosed; requests under way get their answer, and permits
+// that are being given back arrive. It returns when all are done, or with ctx.Err() before. Later calls
+// fail with ErrClosed. The Redis client stays open.
 func (c *Client) Close(ctx context.Context) error {
 	c.guard.Close()
 	return c.engine.Close(ctx)
 }
 
-// RateLimiter grants at most as many permits in any span of its interval as its
-// rate says, to all programs together that share it, Redisson's included. It is
-// a handle: all state is in Redis. Make one with [Client.RateLimiter]; it is
-// safe for use by several goroutines and needs no closing.
+// RateLimiter grants at most as many permits in any span of its interval as its rate says, to all programs
+// together that share it, Redisson's included. It is a handle: all state is in Redis. Make one with
+// [Client.RateLimiter]; it is safe for use by several goroutines and needs no closing.
 type RateLimiter struct {
 	client *Client
 	facts  engine.Limiter
@@ -161,8 +157,8 @@ func (l *RateLimiter) apply(opts []LimiterOption) (err error) {
 // Name returns the limiter's name, as it was given to Client.RateLimiter.
 func (l *RateLimiter) Name() string { return l.facts.Name }
 
-// Err returns what every call reports because the name or an option, of the handle or of its
-// Client, is bad. It is nil if all are sound, and does no I/O.
+// Err returns the error of every call if the name or an option, of the handle or its Client, is bad, and
+// nil otherwise. It does no I/O.
 func (l *RateLimiter) Err() error { return l.fail("RateLimiter", l.err) }
 
 // change runs a script that changes the limiter, once.

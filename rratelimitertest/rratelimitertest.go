@@ -41,7 +41,7 @@ type Env struct {
 	t      testing.TB
 	server *miniredis.Miniredis
 	link   *link
-	clock  *clock.Clock // nil in a bubble
+	clock  *standing // nil in a bubble
 
 	mu sync.Mutex // held while the clock is moved
 }
@@ -53,7 +53,7 @@ func New(t testing.TB, opts ...rratelimiter.Option) *Env {
 	t.Helper()
 	e := &Env{t: t, server: miniredis.NewMiniRedis(), link: newLink()}
 	if !inBubble() {
-		e.clock = clock.New(time.Now().Truncate(time.Second))
+		e.clock = newStanding(time.Now().Truncate(time.Second))
 		e.server.SetTime(e.clock.Now())
 	}
 	e.server.ClockTTL(true)
@@ -73,7 +73,7 @@ func New(t testing.TB, opts ...rratelimiter.Option) *Env {
 		}
 	})
 	if e.clock != nil {
-		clocks.Store(rdb, e.clock)
+		clocks.Store(rdb, &clock.Clock{Test: e.clock})
 	}
 	e.Client = rratelimiter.New(rdb, opts...)
 	t.Cleanup(func() {
@@ -86,7 +86,12 @@ func New(t testing.TB, opts ...rratelimiter.Option) *Env {
 }
 
 // Now returns the server's time.
-func (e *Env) Now() time.Time { return e.clock.Now() }
+func (e *Env) Now() time.Time {
+	if e.clock == nil {
+		return time.Now()
+	}
+	return e.clock.Now()
+}
 
 // Advance moves the time by d: permits whose time comes are free, keys expire,
 // leases and remembered refusals end, and callers who wait are granted their
@@ -118,10 +123,7 @@ func (e *Env) Advance(d time.Duration) {
 		// The server first: a caller who asks in between would else be told to wait
 		// for too long.
 		e.server.SetTime(next)
-		e.clock.Set(next)
-		for _, s := range e.clock.Sleepers() {
-			s.Moved()
-		}
+		e.clock.set(next)
 	}
 	e.settle(0)
 }
@@ -147,7 +149,7 @@ const patience = 10 * time.Second
 func (e *Env) settle(n int) (waiting int, next time.Time) {
 	e.t.Helper()
 	for start := time.Now(); ; {
-		waiting, next, rests := e.rest()
+		waiting, next, rests := e.clock.rest()
 		if rests && waiting >= n {
 			return waiting, next
 		}
@@ -159,21 +161,6 @@ func (e *Env) settle(n int) (waiting int, next time.Time) {
 		}
 		time.Sleep(20 * time.Microsecond)
 	}
-}
-
-// rest is [clock.Sleeper]'s for all that go by the clock.
-func (e *Env) rest() (waiting int, next time.Time, rests bool) {
-	for _, s := range e.clock.Sleepers() {
-		n, at, rests := s.Rest()
-		if !rests {
-			return 0, time.Time{}, false
-		}
-		waiting += n
-		if next.IsZero() || !at.IsZero() && at.Before(next) {
-			next = at
-		}
-	}
-	return waiting, next, true
 }
 
 // inBubble reports whether the goroutine is in a bubble of testing/synctest, which

@@ -1,24 +1,31 @@
 // Package clock is the time by which permits come back and callers lose their
-// patience: the machine's, save where a test moves it.
+// patience: the machine's, unless a test moves it.
 package clock
 
-import (
-	"slices"
-	"sync"
-	"time"
-)
+import "time"
 
-// Clock is a time that stands still until it is moved. A nil Clock is the machine's.
-type Clock struct {
-	mu       sync.Mutex
-	now      time.Time
-	sleepers []Sleeper
+// Clock is a time. A nil Clock is the machine's.
+type Clock struct{ Test Test }
+
+// Test is a time that stands still until a test moves it. Package rratelimitertest has one.
+type Test interface {
+	Now() time.Time
+
+	// After returns a channel that is closed when d is over, and what ends that.
+	After(d time.Duration) (due <-chan time.Time, stop func())
+
+	// Enter counts in a caller who waits by After or in a Sleeper's care, or is under way;
+	// leave counts it out.
+	Enter() (leave func())
+
+	// Join wakes s when the time is moved.
+	Join(s Sleeper)
 }
 
-// Sleeper waits for times of a Clock.
+// Sleeper waits for times of a Test.
 type Sleeper interface {
-	// Rest reports whether all that is under way waits for the Clock; then how many
-	// callers do, and when the first is to be woken, zero where none is.
+	// Rest reports whether all that is under way waits for the Test; then how many
+	// callers do, and when to wake the first, zero if there is none.
 	Rest() (waiting int, next time.Time, rests bool)
 
 	// Moved wakes those whose time has come.
@@ -26,23 +33,14 @@ type Sleeper interface {
 }
 
 // Of returns the Clock of a Redis client. Package rratelimitertest sets it.
-var Of func(rdb any) *Clock
-
-// New returns a Clock that shows now.
-func New(now time.Time) *Clock { return &Clock{now: now.Round(0)} }
+var Of = func(rdb any) *Clock { return nil }
 
 // Now returns the time.
 func (c *Clock) Now() time.Time {
 	if c == nil {
 		return time.Now()
 	}
-	return c.shown()
-}
-
-func (c *Clock) shown() time.Time {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	return c.now
+	return c.Test.Now()
 }
 
 // At is Now for a caller who knows the machine's time.
@@ -50,7 +48,7 @@ func (c *Clock) At(machine time.Time) time.Time {
 	if c == nil {
 		return machine
 	}
-	return c.shown()
+	return c.Test.Now()
 }
 
 // Since returns the time since t.
@@ -58,15 +56,7 @@ func (c *Clock) Since(t time.Time) time.Duration {
 	if c == nil {
 		return time.Since(t) // reads half of what time.Now does
 	}
-	return c.shown().Sub(t)
-}
-
-// Until returns the time until t.
-func (c *Clock) Until(t time.Time) time.Duration {
-	if c == nil {
-		return time.Until(t)
-	}
-	return t.Sub(c.shown())
+	return c.Test.Now().Sub(t)
 }
 
 // Machine returns when the machine's time is as far from now as t is. The zero
@@ -75,29 +65,14 @@ func (c *Clock) Machine(t time.Time) time.Time {
 	if c == nil || t.IsZero() {
 		return t
 	}
-	return time.Now().Add(c.Until(t))
+	return time.Now().Add(t.Sub(c.Test.Now()))
 }
 
-// Join has s woken when the Clock is moved. The machine's wakes nobody.
-func (c *Clock) Join(s Sleeper) {
+// After returns a channel that tells that d is over, and what ends that.
+func (c *Clock) After(d time.Duration) (due <-chan time.Time, stop func()) {
 	if c == nil {
-		return
+		timer := time.NewTimer(d)
+		return timer.C, func() { timer.Stop() }
 	}
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	c.sleepers = append(c.sleepers, s)
-}
-
-// Sleepers returns those who have joined.
-func (c *Clock) Sleepers() []Sleeper {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	return slices.Clone(c.sleepers)
-}
-
-// Set moves the Clock, and wakes nobody.
-func (c *Clock) Set(now time.Time) {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	c.now = now
+	return c.Test.After(d)
 }

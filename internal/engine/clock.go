@@ -12,8 +12,7 @@ import (
 // Clock returns the time that the engine goes by.
 func (e *Engine) Clock() *clock.Clock { return e.clock }
 
-// Rest tells a test's clock whether all that is under way waits for it: see
-// [clock.Sleeper].
+// Rest reports whether all that is under way waits for a test's clock: see [clock.Sleeper].
 func (e *Engine) Rest() (waiting int, next time.Time, rests bool) {
 	now := e.clock.Now()
 	for _, key := range e.keys() {
@@ -29,7 +28,7 @@ func (e *Engine) Rest() (waiting int, next time.Time, rests bool) {
 	return waiting, next, true
 }
 
-// Moved has those go on who waited for this moment of a test's clock.
+// Moved wakes those who waited for this moment of a test's clock.
 func (e *Engine) Moved() {
 	for _, key := range e.keys() {
 		e.visit(key, (*group).moved)
@@ -50,7 +49,7 @@ func sooner(a, b time.Time) time.Time {
 	return a
 }
 
-// rest is [Engine.Rest] for one limiter, whom a visitor uses too. g.mu is held.
+// rest is [Engine.Rest] for one limiter, which a visitor uses too. g.mu is held.
 func (g *group) rest(now time.Time) (waiting int, next time.Time, rests bool) {
 	g.engine.mu.Lock()
 	users := g.users - 1
@@ -59,33 +58,24 @@ func (g *group) rest(now time.Time) (waiting int, next time.Time, rests bool) {
 	if users != waiting+len(g.crowd.waiting)+len(g.leases.holders) || g.calls+g.returns > 0 || g.listed || g.hasWork(now) || g.held() {
 		return 0, time.Time{}, false
 	}
+	rests = true
+	sleeps := func(until time.Time) { next, rests = sooner(next, until), rests && until.After(now) }
 	for r := range g.line.all() {
-		if r.State != lane.Gathered || r.overdue(now) {
-			return 0, time.Time{}, false
-		}
-		next = sooner(next, r.deadline)
+		next, rests = sooner(next, r.deadline), rests && r.State == lane.Gathered && !r.overdue(now)
 	}
 	if g.line.count > 0 {
 		next = sooner(next, g.line.dueAt)
 	}
 	for m := range g.crowd.waiting {
-		at := m.sleepsUntil()
-		if !at.After(now) {
-			return 0, time.Time{}, false
-		}
-		next = sooner(next, at)
+		sleeps(m.sleepsUntil())
 		if m.groups[0] == g { // it waits for others too
 			waiting++
 		}
 	}
 	for _, l := range g.leases.holders {
-		at := l.leaseEnd()
-		if !at.After(now) {
-			return 0, time.Time{}, false
-		}
-		next = sooner(next, at)
+		sleeps(l.leaseEnd())
 	}
-	return waiting, next, true
+	return waiting, next, rests
 }
 
 // moved is [Engine.Moved] for one limiter. g.mu is held.
@@ -110,7 +100,7 @@ func (g *group) moved() {
 	g.next(now)
 }
 
-// leaseEnd returns when the handle's lease ends, zero where it has.
+// leaseEnd returns when the handle's lease ends, zero if it has.
 func (l *Limiter) leaseEnd() time.Time {
 	a := l.prefetched.current.Load()
 	if a == nil {

@@ -76,7 +76,7 @@ func (m *multi) wait(ctx context.Context, v verdict) (bool, error) {
 			return true, nil
 		}
 		m.sleepUntil(next)
-		timer := time.NewTimer(clock.Until(next))
+		timer := time.NewTimer(next.Sub(clock.Now()))
 		select {
 		case <-m.woken:
 			timer.Stop()

@@ -70,7 +70,9 @@ func New(rdb script.Redis, timeout time.Duration, rules redisson.Rules, ids *red
 	}
 	e.refusals.Clock = e.clock
 	e.notices = notify.New(rdb, timeout, notify.Host{ID: ids.Origin(), Begin: e.Begin, End: e.End, Heard: e.noticed})
-	e.clock.Join(e)
+	if e.clock != nil {
+		e.clock.Test.Join(e)
+	}
 	return e
 }
 

@@ -117,7 +117,7 @@ func NewGroups(lanes *Lanes, rule Rule) *Groups {
 	t := &Groups{rule: rule, lanes: lanes, keys: make(map[string]*group)}
 	t.policy = outage.Policy{Observer: lanes.observer, Failure: rule.Options.Failure, Shadow: rule.Options.Shadow}
 	if rule.Options.Failure != nil {
-		t.policy.Guard = outage.NewGuard(lanes.conn.Clock(), nil)
+		t.policy.Guard = outage.NewGuard(lanes.conn.Clock())
 	}
 	return t
 }

@@ -20,25 +20,12 @@ type Guard struct {
 	clock  *clock.Clock
 	closed chan struct{}
 	close  func()
-
-	// What follows is for a test's clock.
-	asked  clock.Sleeper // those who ask a server
-	mu     sync.Mutex
-	inside int                          // callers
-	waits  map[chan time.Time]time.Time // until when; the channel is closed then
 }
 
-// NewGuard returns a Guard that goes by the clock. asked are the callers who ask a server,
-// as a test's clock sees them; nil if no caller waits by the Guard.
-func NewGuard(c *clock.Clock, asked clock.Sleeper) *Guard {
-	g := &Guard{
-		Uncharged: NewUncharged(c), locals: local.New(c), clock: c, closed: make(chan struct{}),
-		asked: asked, waits: make(map[chan time.Time]time.Time),
-	}
+// NewGuard returns a Guard that goes by the clock.
+func NewGuard(c *clock.Clock) *Guard {
+	g := &Guard{Uncharged: NewUncharged(c), locals: local.New(c), clock: c, closed: make(chan struct{})}
 	g.close = sync.OnceFunc(func() { close(g.closed) })
-	if asked != nil {
-		c.Join(g)
-	}
 	return g
 }
 
@@ -70,26 +57,12 @@ func (u Uncharged) Add(of Account, n int64, interval time.Duration) {
 // for; they are no longer.
 func (u Uncharged) Take(of Account, n int64) (taken int64) { return u.permits.GiveBack(of, n) }
 
-// enter counts a caller who may wait, until leave is called.
-func (g *Guard) enter() (leave func()) {
-	if g.clock == nil {
-		return func() {}
-	}
-	count := func(change int) {
-		g.mu.Lock()
-		defer g.mu.Unlock()
-		g.inside += change
-	}
-	count(1)
-	return func() { count(-1) }
-}
-
 // Close ends all waits, and those to come.
 func (g *Guard) Close() { g.close() }
 
 // wait returns after d, when ctx ends, or with limit.ErrClosed.
 func (g *Guard) wait(ctx context.Context, d time.Duration) error {
-	due, stop := g.after(d)
+	due, stop := g.clock.After(d)
 	defer stop()
 	select {
 	case <-due:
@@ -98,50 +71,5 @@ func (g *Guard) wait(ctx context.Context, d time.Duration) error {
 		return limit.ErrClosed
 	case <-ctx.Done():
 		return ctx.Err()
-	}
-}
-
-// after returns what tells that d is over, and what ends that.
-func (g *Guard) after(d time.Duration) (due <-chan time.Time, stop func()) {
-	if g.clock == nil {
-		timer := time.NewTimer(d)
-		return timer.C, func() { timer.Stop() }
-	}
-	g.mu.Lock()
-	defer g.mu.Unlock()
-	woken := make(chan time.Time)
-	g.waits[woken] = g.clock.Now().Add(d)
-	return woken, func() {
-		g.mu.Lock()
-		defer g.mu.Unlock()
-		delete(g.waits, woken)
-	}
-}
-
-// Rest tells a test's clock whether all callers wait, here or where they ask: see
-// [clock.Sleeper].
-func (g *Guard) Rest() (waiting int, next time.Time, rests bool) {
-	g.mu.Lock()
-	inside, waiting := g.inside, len(g.waits)
-	for _, until := range g.waits {
-		if next.IsZero() || until.Before(next) {
-			next = until
-		}
-	}
-	g.mu.Unlock()
-	asking, _, rests := g.asked.Rest()
-	return waiting, next, rests && inside <= waiting+asking
-}
-
-// Moved wakes those whose time has come.
-func (g *Guard) Moved() {
-	now := g.clock.Now()
-	g.mu.Lock()
-	defer g.mu.Unlock()
-	for woken, until := range g.waits {
-		if !until.After(now) {
-			delete(g.waits, woken)
-			close(woken)
-		}
 	}
 }

@@ -165,7 +165,9 @@ func (p *Policy) decide(ctx context.Context, of Asker, q Question) (Answer, erro
 // guarded asks Redis, or what answers instead, until the caller need not wait any more.
 func (p *Policy) guarded(ctx context.Context, of Asker, q Question) (Answer, error) {
 	start, timeout := p.Guard.clock.Now(), q.Timeout
-	defer p.Guard.enter()()
+	if c := p.Guard.clock; c != nil && p.Host != nil {
+		defer c.Test.Enter()()
+	}
 	for {
 		if p.Host != nil {
 			if err := p.Host.Closed(); err != nil {

@@ -46,10 +46,7 @@ type Conn struct {
 
 // NewConn returns a Conn on rdb whose questions are answered within timeout.
 func NewConn(rdb Redis, timeout time.Duration) *Conn {
-	c := &Conn{rdb: rdb, timeout: timeout}
-	if clock.Of != nil {
-		c.clock = clock.Of(rdb)
-	}
+	c := &Conn{rdb: rdb, timeout: timeout, clock: clock.Of(rdb)}
 	if CheckClient(rdb) != nil {
 		return c // nothing is sent by it
 	}
