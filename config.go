@@ -42,9 +42,8 @@ const MaxRate = 1<<53 - 1
 // a grant's permits in 32 bits.
 const MaxPermits = 1<<32 - 1
 
-// Config is the rate of a limiter: in any span of Interval at most Rate
-// permits are granted. A permit comes back one Interval after it was granted
-// (a sliding log), not at the edge of a window.
+// Config is the rate of a limiter: in any span of Interval at most Rate permits are granted. A permit
+// comes back one Interval after it was granted (a sliding log), not at the edge of a window.
 type Config struct {
 	// Type says who shares the permits. The zero value is Overall.
 	Type RateType
@@ -96,10 +95,9 @@ type RateOption func(*rateOptions)
 
 type rateOptions struct{ keepState bool }
 
-// KeepState keeps the permits in use counted when the rate changes: they come
-// back one (new) interval after they were granted. Without it, the limiter
-// starts full. A change of type always starts full. Where Redissons before
-// 3.13.3 share the limiter it is ErrUnsupported.
+// KeepState keeps the permits in use counted when the rate changes: they come back one (new) interval
+// after they were granted. Without it, and after a change of type, the limiter starts full. Beside
+// Redissons before 3.13.3 it is ErrUnsupported.
 func KeepState() RateOption {
 	return func(o *rateOptions) { o.keepState = true }
 }
@@ -115,9 +113,9 @@ func (c Config) rate() limit.Rate {
 // args are the first arguments of the scripts that set a rate.
 func (c Config) args() []any { return engine.RateWords(c.rate()) }
 
-// TrySetRate gives the limiter a rate unless it has one, and reports whether it
-// did. Where others lost its configuration alone, permits in use stay counted.
-// It is not repeated once it may have run: ErrUnknownOutcome.
+// TrySetRate gives the limiter a rate unless it has one, and reports whether it did. If only its
+// configuration was lost, permits in use stay counted. It is not repeated once it may have run:
+// ErrUnknownOutcome.
 func (l *RateLimiter) TrySetRate(ctx context.Context, cfg Config) (bool, error) {
 	const op = "TrySetRate"
 	if err := cfg.validate(); err != nil {
@@ -127,18 +125,15 @@ func (l *RateLimiter) TrySetRate(ctx context.Context, cfg Config) (bool, error) 
 	return reply == int64(1), l.fail(op, err)
 }
 
-// SetRate sets the limiter's rate, whether it had one or not. The limiter
-// starts full, in both modes; with KeepState the permits in use stay counted.
-// A time to live that the limiter had is replaced by cfg.KeepAlive. Callers of
-// this Client that wait for permits ask at once. It is not repeated once it may
-// have run: ErrUnknownOutcome.
+// SetRate sets the limiter's rate, whether it had one or not. The limiter starts full, unless KeepState
+// keeps the permits in use counted. cfg.KeepAlive replaces a time to live that the limiter had. Callers of
+// this Client that wait ask at once. It is not repeated once it may have run: ErrUnknownOutcome.
 func (l *RateLimiter) SetRate(ctx context.Context, cfg Config, opts ...RateOption) error {
 	_, err := l.setRate(ctx, cfg, false, opts)
 	return l.fail("SetRate", err)
 }
 
-// UpdateRate is SetRate for a limiter that has a rate: where it has none, it
-// changes nothing and answers false.
+// UpdateRate is SetRate for a limiter that has a rate: if it has none, it changes nothing and returns false.
 func (l *RateLimiter) UpdateRate(ctx context.Context, cfg Config, opts ...RateOption) (bool, error) {
 	set, err := l.setRate(ctx, cfg, true, opts)
 	return set, l.fail("UpdateRate", err)
@@ -161,7 +156,7 @@ func (l *RateLimiter) setRate(ctx context.Context, cfg Config, updateOnly bool, 
 	return reply == int64(1), err
 }
 
-// Config returns the limiter's rate. ErrNotInitialized where it has none.
+// Config returns the limiter's rate, or ErrNotInitialized if it has none.
 func (l *RateLimiter) Config(ctx context.Context) (Config, error) {
 	const op = "Config"
 	if l.err != nil {

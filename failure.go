@@ -30,18 +30,15 @@ func (o sharedOption) limiter(l *RateLimiter) error {
 	return err
 }
 
-// WithFailure says what answers the calls that ask for permits while Redis does not
-// decide, in place of ErrUnavailable: [limit.FailOpen] grants, [limit.FailLocal] has a
-// limiter of this process decide, [limit.FailClosed] leaves the error. TryAcquireAll
-// goes by the Client's.
+// WithFailure sets what answers the calls that ask for permits while Redis does not decide, in place of
+// ErrUnavailable: [limit.FailOpen] grants, [limit.FailLocal] asks a limiter in this process, and
+// [limit.FailClosed] leaves the error. TryAcquireAll goes by the Client's.
 //
-// After three calls in a row that a server left undecided, no more are sent to it: the
-// policy answers at once, while one probe at a time looks for the server to be back.
-// A caller's deadline that ends before Redis has said anything counts for that too, and
-// the caller gets its error.
-//
-// What is granted so is charged nowhere but here: see [RateLimiter.Release]. A caller that waits, and that the local limiter refuses, asks again
-// when that has permits, or Redis is back.
+// After three calls in a row that a server left undecided, no more are sent to it: the policy answers at
+// once, while one probe at a time looks for the server to be back. A caller's deadline that ends before
+// Redis has said anything counts for that too, and the caller gets its error. What is granted so is not
+// charged in Redis: see [RateLimiter.Release]. A caller that waits, and that the local limiter refuses,
+// asks again when that has permits, or Redis is back.
 func WithFailure(f limit.Failure) SharedOption { return sharedOption(limit.WithFailure(f)) }
 
 // rate is what a handle knows of its limiter's.
@@ -98,8 +95,7 @@ func (l *asker) learn(how limit.Failure, figures *limit.Decision) {
 	}()
 }
 
-// WithShadow has limiters decide, charge and tell the observer, and refuse nobody and
-// have nobody wait: to see what a limit would do. What one would have refused, or could
-// not decide, is granted and not charged: see [RateLimiter.Release].
-// Mistakes, and contexts that end, stay errors. TryAcquireAll goes by the Client's.
+// WithShadow makes limiters decide, charge and report, but refuse no call and let none wait: to see what a
+// limit would do. What a limiter would have refused, or could not decide, is granted and not charged: see
+// [RateLimiter.Release]. Mistakes, and contexts that end, stay errors. TryAcquireAll goes by the Client's.
 func WithShadow() SharedOption { return sharedOption(limit.WithShadow()) }

@@ -13,20 +13,18 @@ import (
 	"github.com/rratelimiter/rratelimiter/limit"
 )
 
-// Keyed returns a limiter of any number of keys, such as users. The RateLimiter of a key
-// is called prefix+key and is set up at first use, with the rate of cfg as by
-// [WithDefault]: another cfg in the code reaches keys in use, and a key whose rate SetRate
-// has set keeps it. If cfg has no KeepAlive time it is the Interval: a limiter that is not
-// used for that long is full, and goes.
+// Keyed returns a limiter of any number of keys, such as users. The RateLimiter of a key is called
+// prefix+key and is set up at first use, with the rate of cfg as by [WithDefault]: another cfg in the code
+// reaches keys in use, and a key whose rate SetRate has set keeps it. If cfg has no KeepAlive time it is
+// the Interval: a limiter that is not used for that long is full, and goes.
 //
-// The options hold for every key: [WithLease], [WithRefusalCache], [WithFailure] and
-// [WithShadow]. [WithDefault] and [WithRate] are ErrInvalidConfig.
+// The options hold for every key: [WithLease], [WithRefusalCache], [WithFailure] and [WithShadow].
+// [WithDefault] and [WithRate] are ErrInvalidConfig.
 //
-// No other limiter's name may begin with prefix, and no other Keyed's prefix may continue
-// it: the log reports [limit.PrefixesMeet], and [limit.RateDiffers] for one prefix with two
-// rates. A key whose limiter would share Redis keys with another's, as "{ann}:value" does
-// with "{ann}", is ErrInvalidConfig: escape braces and colons in keys that others choose.
-// docs/reference.md has more on prefixes.
+// No other limiter's name may begin with prefix, and no other Keyed's prefix may continue it: the log
+// reports [limit.PrefixesMeet], and [limit.RateDiffers] for one prefix with two rates. A key whose limiter
+// would share Redis keys with another's, as "{ann}:value" does with "{ann}", is ErrInvalidConfig: escape
+// braces and colons in keys that others choose. docs/reference.md has more on prefixes.
 func (c *Client) Keyed(prefix string, cfg Config, opts ...LimiterOption) *KeyedLimiter {
 	if cfg.KeepAlive == 0 {
 		cfg.KeepAlive = cfg.Interval
@@ -43,9 +41,8 @@ func (c *Client) Keyed(prefix string, cfg Config, opts ...LimiterOption) *KeyedL
 // they know what the last one learned.
 const maxHandles = 10_000
 
-// KeyedLimiter is a RateLimiter for each key: see [Client.Keyed]. Each call is that
-// of the key's RateLimiter. It is a [limit.Limiter], a [limit.Returner], a [limit.Reserver]
-// and a [limit.Windowed], safe for use by several goroutines.
+// KeyedLimiter is a RateLimiter for each key: see [Client.Keyed]. It is a [limit.Limiter], a
+// [limit.Returner], a [limit.Reserver] and a [limit.Windowed], safe for use by several goroutines.
 type KeyedLimiter struct {
 	client *Client
 	prefix string
@@ -76,8 +73,8 @@ func (k *KeyedLimiter) check(opts []LimiterOption) error {
 // Window returns the interval of Keyed's Config, whatever the rate of a key is now.
 func (k *KeyedLimiter) Window() time.Duration { return k.cfg.Interval }
 
-// Err returns what the calls of every key report because Keyed's Config or an option of the
-// Client is bad. It is nil if all are sound, and does no I/O.
+// Err returns the error of every key's calls if Keyed's Config or an option of the Client is bad, and nil
+// otherwise. It does no I/O.
 func (k *KeyedLimiter) Err() error {
 	err := errors.Join(k.client.err, k.err)
 	if bad := k.cfg.validate(); bad != nil {
@@ -141,8 +138,8 @@ func (k *KeyedLimiter) Release(ctx context.Context, key string, permits int64) e
 // Reset is [RateLimiter.Reset].
 func (k *KeyedLimiter) Reset(ctx context.Context, key string) error { return k.Limiter(key).Reset(ctx) }
 
-// Limiter returns the RateLimiter of key, for the calls that a KeyedLimiter has not.
-// Where the key can't be had, they report it.
+// Limiter returns the RateLimiter of key, for methods KeyedLimiter lacks. If the key can't be had, they
+// report it.
 func (k *KeyedLimiter) Limiter(key string) *RateLimiter {
 	k.mu.Lock()
 	defer k.mu.Unlock()

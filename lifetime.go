@@ -15,13 +15,11 @@ import (
 	"github.com/rratelimiter/rratelimiter/lua"
 )
 
-// Expire deletes the limiter, configuration included, after ttl, which is at
-// least a millisecond and rounded up to whole ones. It reports whether there was
-// one. What a Client keeps of a PerClient limiter goes an interval, or the
-// KeepAlive time, after its last use at the latest, as it does without Expire. A
-// limiter with a KeepAlive time goes back to that at its next request. Expire is not
-// repeated once it may have run (ErrUnknownOutcome), and neither are ExpireAt,
-// ClearExpire, Delete and Rename.
+// Expire deletes the limiter, configuration included, after ttl, which is at least a millisecond and
+// rounded up to whole ones. It reports whether there was one. What a Client keeps of a PerClient limiter
+// goes an interval, or the KeepAlive time, after its last use at the latest, as without Expire. A limiter
+// with a KeepAlive time goes back to that at its next request. Expire is not repeated once it may have
+// run (ErrUnknownOutcome), and neither are ExpireAt, ClearExpire, Delete and Rename.
 func (l *RateLimiter) Expire(ctx context.Context, ttl time.Duration) (bool, error) {
 	const op = "Expire"
 	if ttl < time.Millisecond {
@@ -32,10 +30,8 @@ func (l *RateLimiter) Expire(ctx context.Context, ttl time.Duration) (bool, erro
 	return reply == int64(1), l.fail(op, err)
 }
 
-// ExpireAt is Expire with the moment, by the server's clock; a moment that has
-// passed deletes the limiter at once. One that no time.Duration reaches from now,
-// some 292 years away, is ErrInvalidConfig: ClearExpire lets a limiter live for
-// ever.
+// ExpireAt is Expire with the moment, by the server's clock; one that has passed deletes the limiter at
+// once. One more than a time.Duration away, some 292 years, is ErrInvalidConfig.
 func (l *RateLimiter) ExpireAt(ctx context.Context, at time.Time) (bool, error) {
 	const op = "ExpireAt"
 	if at.Before(time.UnixMilli(1)) {
@@ -48,16 +44,15 @@ func (l *RateLimiter) ExpireAt(ctx context.Context, at time.Time) (bool, error) 
 	return reply == int64(1), l.fail(op, err)
 }
 
-// ClearExpire lets the limiter live for ever, and reports whether it had a time
-// to live. A KeepAlive time comes back at the next request. What a Client keeps
-// of a PerClient limiter goes when it has not been used, as ever.
+// ClearExpire lets the limiter live for ever, and reports whether it had a time to live. A KeepAlive time
+// comes back at the next request. What a Client keeps of a PerClient limiter still goes when unused.
 func (l *RateLimiter) ClearExpire(ctx context.Context) (bool, error) {
 	reply, err := l.change(ctx, lua.Expire, script.Constant{"PERSIST", 0, l.client.rules.Letters()})
 	return reply == int64(1), l.fail("ClearExpire", err)
 }
 
-// TTL reports whether the limiter expires, and after what time; 0 where it does not.
-// ErrNotInitialized where there is no limiter.
+// TTL reports whether the limiter expires, and after what time, 0 if it does not. The error is
+// ErrNotInitialized if there is no limiter.
 func (l *RateLimiter) TTL(ctx context.Context) (ttl time.Duration, expires bool, err error) {
 	ms, err := l.ttl(ctx)
 	if ms == noLimiter && err == nil {
@@ -89,21 +84,18 @@ func (l *RateLimiter) ttl(ctx context.Context) (int64, error) {
 	return l.client.engine.TTL(ctx, &l.facts)
 }
 
-// Delete removes the limiter, configuration included, whatever is under its
-// keys, and reports whether there was any. Callers of this Client that wait for
-// its permits get ErrNotInitialized. What other clients keep of a PerClient
-// limiter stays until it expires.
+// Delete removes the limiter, configuration included, whatever is under its keys, and reports whether
+// there was any. Callers of this Client that wait for its permits get ErrNotInitialized. What other
+// clients keep of a PerClient limiter stays until it expires.
 func (l *RateLimiter) Delete(ctx context.Context) (bool, error) {
 	reply, err := l.change(ctx, lua.Delete, script.Constant{})
 	n, isNumber := reply.(int64)
 	return isNumber && n > 0, l.fail("Delete", err)
 }
 
-// Rename moves the limiter, permits in use included, to newName, and replaces
-// what was there. The handle keeps its name. On a cluster or a Ring both names
-// must carry the same hash tag, as in "{shop}orders" and "{shop}sales":
-// ErrUnsupported.
-// What other clients keep of a PerClient limiter does not move.
+// Rename moves the limiter, permits in use included, to newName, and replaces what was there. The handle
+// keeps its name. On a cluster or a Ring both names must carry the same hash tag, as in "{shop}orders" and
+// "{shop}sales": ErrUnsupported. What other clients keep of a PerClient limiter does not move.
 func (l *RateLimiter) Rename(ctx context.Context, newName string) error {
 	const op = "Rename"
 	mapped := l.client.mapper(newName)
@@ -134,18 +126,15 @@ const (
 	maxPasses = 100
 )
 
-// Migrate rewrites what older Redissons have written of the limiter in the
-// layout of 3.21 and newer, and returns how many members it wrote: 0 where
-// nothing was left to do. No permit is lost and none is free early; Redissons
-// and this Client can use the limiter meanwhile. It is for the time after an
-// upgrade, when neither a Redisson before 3.17 nor a Client that names one by
-// WithRedissonVersion shares the limiter any more: without it, the newer Redissons fail on older
-// members, for good in most releases.
+// Migrate rewrites what older Redissons have written of the limiter in the layout of 3.21 and newer, and
+// returns how many members it wrote: 0 if nothing was left to do. No permit is lost and none is free
+// early; Redissons and this Client can use the limiter meanwhile. Use it after an upgrade, when neither a
+// Redisson before 3.17 nor a Client that names one by WithRedissonVersion shares the limiter any more:
+// without it, the newer Redissons fail on older members, for good in most releases.
 //
-// Of a PerClient limiter it rewrites this Client's own permits; rrl migrate does
-// so for all clients. Migrate may be repeated at will, also after an error. It is
-// ErrUnsupported where WithRedissonVersion names a release that can't read what
-// it would write.
+// Of a PerClient limiter it rewrites this Client's own permits; rrl migrate does so for all clients.
+// Migrate may be repeated at will, also after an error. It is ErrUnsupported if WithRedissonVersion names
+// a release that can't read what it would write.
 func (c *Client) Migrate(ctx context.Context, name string) (members int64, err error) {
 	l := c.RateLimiter(name)
 	const op = "Migrate"

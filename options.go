@@ -39,11 +39,10 @@ type limiterOption func(*RateLimiter) error
 
 func (o limiterOption) limiter(l *RateLimiter) error { return o(l) }
 
-// WithClientID sets the id under which a Client keeps its own permits of
-// PerClient limiters, as Redisson keeps those of each instance. Clients with
-// the same id share them. Without it the id is a random UUID. Either way, without
-// a KeepAlive time the permits' keys expire an interval after this Client has last
-// used them. So the id must not be that of a Redisson instance: what that instance has
+// WithClientID sets the id under which a Client keeps its own permits of PerClient limiters, as
+// Redisson keeps those of each instance. Clients with the same id share them. Without it the id
+// is a random UUID. It must not be the id of a Redisson instance: without a KeepAlive time the
+// permits' keys expire an interval after this Client last used them, and what that instance has
 // taken since would go with them.
 func WithClientID(id string) Option {
 	return clientOption(func(c *Client) error {
@@ -55,16 +54,14 @@ func WithClientID(id string) Option {
 	})
 }
 
-// WithClientName has Redis know what the Client is called, such as "orders-7f9c", so
-// that rrl show and package httplimit/admin can tell whose a limiter's permits are. Several
-// Clients may have one name. It is written to the sorted set "rratelimiter:clients", beside
-// the Client's id, in the background when the Client first asks for permits and once
-// an hour while it does; it is known for two days after that. No call waits for it,
-// and where it can't be written no call fails: [limit.NameNotNoted] tells. A user of
-// least rights needs the key too.
+// WithClientName sets the name, such as "orders-7f9c", under which rrl show and package
+// httplimit/admin list this Client's permits. Several Clients may share a name. It has 1 to 128
+// bytes of printable UTF-8. Beside Redissons before 3.17.0 grants bear no mark of their Client,
+// whatever its name.
 //
-// A name has 1 to 128 bytes of printable UTF-8. Beside Redissons before 3.17.0, grants
-// bear no mark of their Client, whatever its name.
+// The Client writes the name to the sorted set "rratelimiter:clients", when it first asks for
+// permits and once an hour of use; it is known for two days after that. This happens in the
+// background and never fails a call: [limit.NameNotNoted] reports errors. An ACL must allow that key.
 func WithClientName(name string) Option {
 	return clientOption(func(c *Client) error {
 		if err := clients.CheckName(name); err != nil {
@@ -75,9 +72,8 @@ func WithClientName(name string) Option {
 	})
 }
 
-// WithNameMapper sets how a limiter's name becomes the name under which Redis
-// holds it, as Redisson's NameMapper does; for example a prefix. The same name
-// must always become the same.
+// WithNameMapper sets how a limiter's name becomes its name in Redis, for example by a prefix, as
+// Redisson's NameMapper does. The same name must always become the same.
 func WithNameMapper(mapper func(name string) string) Option {
 	return clientOption(func(c *Client) error {
 		if mapper == nil {
@@ -88,35 +84,30 @@ func WithNameMapper(mapper func(name string) string) Option {
 	})
 }
 
-// WithCallTimeout bounds how long a question to Redis may go unanswered: all its
-// attempts and the time before it is sent together. After that the call ends in
-// [ErrUnavailable]. 3 seconds unless set; at least 3 milliseconds.
+// WithCallTimeout bounds how long a question to Redis may go unanswered: all its attempts and the
+// time before it is sent together. After that the call ends in [ErrUnavailable]. The default is 3
+// seconds, the least 3 milliseconds.
 func WithCallTimeout(d time.Duration) Option { return sharedOption(limit.WithCallTimeout(d)) }
 
-// WithObserver has an observer told what the Client's limiters do: decisions, round
-// trips, callers that wait, leases, and what is rare. See [limit.Observer].
+// WithObserver sets the [limit.Observer] that receives what the Client's limiters do: decisions,
+// round trips, callers that wait, leases, and rare events.
 func WithObserver(observer limit.Observer) Option { return sharedOption(limit.WithObserver(observer)) }
 
-// WithLogger has a log told of what is rare, and of what an operator may want to know:
-// see [limit.EventKind].
+// WithLogger sets the log for rare events: see [limit.EventKind].
 func WithLogger(log *slog.Logger) Option { return sharedOption(limit.WithLogger(log)) }
 
-// WithReplicas makes grants durable: one counts once n replicas have it, so that no
-// failover to one of these grants its permits again. Where fewer than n confirm within
-// wait, the call fails with [ErrNotReplicated] and its permits go back. It costs a
-// replica's answer for each round trip, not for each call: those that go together wait
-// together, by one WAIT behind their scripts.
+// WithReplicas makes grants durable: one counts once n replicas have it, so that no failover to one
+// of these grants its permits again. If fewer than n confirm within wait, the call fails with
+// [ErrNotReplicated] and its permits go back. Callers that share a round trip share its WAIT.
 //
-// Refusals are answers as ever. They come with the WAIT of their round trip, so that
-// they too take up to wait where a grant beside them, or one before on the connection,
-// is not confirmed. A lease counts as a grant. What changes limiters, SetRate and
-// Release among them, is not waited for. ErrNotReplicated is no outage: Redis answers,
-// and WithFailure leaves the error to the caller; with WithShadow the call passes.
+// A refusal beside a grant, or behind one on the connection, that is not confirmed takes up to wait
+// too. A lease counts as a grant. Changes, such as SetRate and Release, do not wait for replicas.
+// ErrNotReplicated is no outage: WithFailure leaves it to the caller; with WithShadow the call passes.
 //
-// wait is a whole number of milliseconds, 1 at least and a third of the call timeout at
-// most, and below the ReadTimeout of the Redis client. A Redis without replicas fails
-// each grant. Of a cluster or a Ring, round trips go by the clients of its nodes: hooks
-// of the whole do not see them. An ACL must allow the command wait.
+// wait is a whole number of milliseconds, at least 1, at most a third of the call timeout, and below
+// the ReadTimeout of the Redis client. A Redis without replicas fails each grant. Round trips of a
+// cluster or a Ring go by the clients of its nodes: hooks of the whole do not see them. An ACL must
+// allow the command wait.
 func WithReplicas(n int, wait time.Duration) Option {
 	return clientOption(func(c *Client) error {
 		if n < 1 || wait < time.Millisecond || wait%time.Millisecond != 0 {
@@ -136,26 +127,21 @@ func (c *Client) checkReplicas() error {
 	return nil
 }
 
-// WithRedissonVersion names the oldest Redisson, from 3.12.0 to 4.7.0, that
-// shares the Client's limiters. It decides what the Client writes, so that this
-// version reads it right; what others have written is read whatever it is.
-// Without the option that is 3.35.0: if any program that shares a limiter uses
-// Redisson before that, pass the oldest version in use. A newer version than 4.7.0
-// counts as 4.7.0; the observer and the log receive [limit.RedissonUntested] once.
+// WithRedissonVersion names the oldest Redisson, from 3.12.0 to 4.7.0, that shares the Client's
+// limiters. It decides what the Client writes; it reads what every version has written. The default
+// is 3.35.0: if a program that shares a limiter uses an older Redisson, pass the oldest in use. A
+// version above 4.7.0 counts as that; the observer and the log receive [limit.RedissonUntested].
 //
 //	versions         what stands for a grant
-//	3.12.0-3.13.2    nothing: the value counts a fixed window, so that an interval
-//	                 around its edge can see twice the rate. Release and
-//	                 KeepState are ErrUnsupported, and a request whose answer was
-//	                 lost is not repeated: ErrUnknownOutcome
+//	3.12.0-3.13.2    nothing: the value counts a fixed window, and an interval around its edge can
+//	                 see twice the rate. Release and KeepState are ErrUnsupported, and a request
+//	                 whose answer was lost is not repeated: ErrUnknownOutcome
 //	3.13.3-3.16.3    a member of 8 bytes
 //	3.16.4-3.16.8    a member of 20 bytes
 //	3.17.0-3.20.1    a member of 13 bytes
-//	from 3.21.0      a member of 21 bytes
-//	from 3.35.0      one member for all requests that go together
+//	from 3.21.0      a member of 21 bytes; from 3.35.0 one for all requests that go together
 //
-// Not all versions can share a limiter with each other: see the table in
-// docs/compatibility.md.
+// docs/compatibility.md has a table of versions that can share a limiter with each other.
 func WithRedissonVersion(version string) Option {
 	return clientOption(func(c *Client) error {
 		r, err := redisson.RulesFor(version)
@@ -167,19 +153,16 @@ func WithRedissonVersion(version string) Option {
 	})
 }
 
-// WithDefault gives a limiter that has no rate this one, in the same round trip
-// as the first request for permits. A limiter that has one keeps it, unless that is the
-// default of a Client that was made before: then this one replaces it, and permits in use
-// stay so; a change of type starts full. So a default that is changed in the code reaches
-// limiters in use. A rate that SetRate, UpdateRate, TrySetRate, WithRate or Redisson has
-// set stays, as does one of which nothing is known, such as that of a limiter which an
-// earlier version of this package made.
+// WithDefault gives a limiter that has no rate this one, in the round trip of the first request for
+// permits. A limiter that has one keeps it, unless that is the default of a Client made before: this
+// one replaces that and keeps permits in use; a change of type starts full. So a default that is
+// changed in the code reaches limiters in use. A rate that SetRate, UpdateRate, TrySetRate, WithRate
+// or Redisson has set stays, as does one of unknown origin, such as an earlier version's.
 //
-// The handle's first request compares, and one a minute after that, by the same script
-// call. Programs that do not agree do not fight: the default of the Client made last
-// holds, and within one Client that which made the limiter. The observer and the log are told once of
-// [limit.RateReplaced] and [limit.RateDiffers]. What only reads, such as Peek, changes
-// nothing.
+// The handle's first request compares, and one a minute after that, by the same script call. Programs
+// that do not agree do not fight: the default of the Client made last holds, and within one Client
+// the one that made the limiter. The observer and the log receive [limit.RateReplaced] and
+// [limit.RateDiffers] once. Calls that only read, such as Peek, change nothing.
 func WithDefault(cfg Config) LimiterOption {
 	return limiterOption(func(l *RateLimiter) error {
 		if err := cfg.validate(); err != nil {
@@ -189,24 +172,19 @@ func WithDefault(cfg Config) LimiterOption {
 	})
 }
 
-// WithRate has a limiter have this rate: the one in the code wins. The handle's first
-// call that asks for permits, Peek excepted, reads the rate that Redis has. Where there
-// is none it sets this one; where that is another it sets this one too and keeps permits
-// in use, as UpdateRate with [KeepState] does; a change of type starts full. After that
-// the handle compares nothing any more, so that programs that do not agree do not fight,
-// and calls cost what they cost without WithRate: the rate that was set last holds, who
-// ever set it, Redisson or an operator at run time included. A limiter that has gone is
-// made anew with the handle's, as by [WithDefault]. Keep the handle: a new one looks anew.
+// WithRate makes the rate in the code win. The handle's first call that asks for permits, Peek
+// excepted, reads the rate in Redis, and sets this one if there is none or another. It keeps permits
+// in use, as UpdateRate with [KeepState] does; a change of type starts full. If it can't read or set
+// the rate the call fails and takes nothing, and the next call tries again.
 //
-// The observer and the log are told of [limit.RateReplaced], where the first call found
-// another rate, and of [limit.RateDiffers], where an answer shows that the rate is
-// another one since: not every answer tells. Peek changes nothing: before the first of
-// the other calls it answers by the rate that Redis has. Where that call can't find out
-// or set the rate it fails, takes nothing, and the next one tries again.
+// After that the handle compares nothing, and the rate set last holds, whether a program, Redisson or
+// an operator set it. A limiter that has gone is made anew with the handle's rate, as by [WithDefault].
+// Keep the handle: a new one compares again. The observer and the log receive [limit.RateReplaced] if
+// the first call found another rate, and [limit.RateDiffers] if a later answer shows one: not every
+// answer does.
 //
-// A [Client.Keyed] takes no such option, since keys may have rates of their own; nor is it
-// for one limiter together with WithDefault, ErrInvalidConfig. Where Redissons before
-// 3.13.3 share the limiter, it is ErrUnsupported.
+// WithRate together with WithDefault is ErrInvalidConfig, as it is for [Client.Keyed]. Beside
+// Redissons before 3.13.3 it is ErrUnsupported.
 func WithRate(cfg Config) LimiterOption {
 	return limiterOption(func(l *RateLimiter) error {
 		if err := cfg.validate(); err != nil {
@@ -242,19 +220,17 @@ type Lease struct {
 	Life time.Duration
 }
 
-// WithLease takes permits ahead: a request that goes to Redis brings more than it asks
-// for, charged at once, and further requests are served from these without a round trip,
-// as long as the lease lives. What is charged obeys the limit exactly; what is used obeys
-// the rate for each span of the interval less the lease's life. docs/reference.md says how
-// much is taken ahead, when it goes back, and what Take then tells.
+// WithLease takes permits ahead: a request that goes to Redis brings more than it asks for, charged
+// at once, and further requests are served from these without a round trip, until the lease ends. What
+// is charged obeys the limit exactly; what is used obeys the rate for each span of the interval less
+// the lease's life. docs/reference.md says how much is taken, when it goes back, and what Take returns.
 //
-// TryAcquire, Acquire, Take and TakeUpTo are served so, and through [Client.Keyed] the
-// middleware. To others, Reserve, Peek, AvailablePermits and TryAcquireAll included, permits
-// of a lease are in use. Changes by other programs are noticed when the lease ends, and a
-// limiter with a KeepAlive time may go earlier by the lease's life. A lease belongs to its
-// handle, so keep the handle.
+// TryAcquire, Acquire, Take and TakeUpTo are served so, and middleware through [Client.Keyed]. To other
+// calls the permits of a lease are in use. Changes by other programs are noticed when the lease ends,
+// and a limiter with a KeepAlive time may go earlier by the lease's life. Keep the handle: a lease
+// belongs to it.
 //
-// Bad values, an interval of WithDefault or WithRate not above Life among them, are
+// Bad values, a Life not below the interval of WithDefault or WithRate among them, are
 // ErrInvalidConfig; beside Redissons before 3.35 leases are ErrUnsupported.
 func WithLease(lease Lease) LimiterOption {
 	return limiterOption(func(l *RateLimiter) error {
@@ -280,20 +256,16 @@ func (l *RateLimiter) checkLease() error {
 	return nil
 }
 
-// WithRefusalCache remembers that permits were refused: a limiter known to be exhausted
-// is not asked again before the moment that the server named. It counts for Take, TakeUpTo
-// and TryAcquire with a timeout of 0 or less, of at least as many permits as were refused.
+// WithRefusalCache remembers refusals: the handle does not ask an exhausted limiter again before the
+// moment that the server named. It counts for Take, TakeUpTo and TryAcquire with a timeout of 0 or
+// less, for at least as many permits as were refused. Handles do not share what they remember.
 //
-// What this Client gives back or changes ends the refusal early, and what other Go programs
-// do with [WithNotices]. What Redisson releases or sets is noticed at the moment named. A
-// limiter with a time to live is asked when half of that is over, if that comes first; to
-// know, a refusal for more than 100ms of one without a KeepAlive time costs one more, small
-// script call. docs/reference.md says what Take tells meanwhile.
-//
-// With [WithLease] a refusal lasts up to 0.15 of the interval longer, so that programs that
-// share a limiter come back one after another.
-//
-// What is remembered belongs to the handle, and handles of one name do not share it.
+// What this Client gives back or changes ends a refusal early, and what other Go programs do with
+// [WithNotices]. What Redisson releases or sets is noticed at the moment named. A limiter with a time
+// to live is asked when half of that is over, if that comes first; to know it, a refusal for more than
+// 100ms without a KeepAlive time costs one more, small script call. With [WithLease] a refusal lasts
+// up to 0.15 of the interval longer, so that programs that share a limiter come back one after another.
+// docs/reference.md says what Take returns meanwhile.
 func WithRefusalCache(opts ...RefusalOption) LimiterOption {
 	return limiterOption(func(l *RateLimiter) (err error) {
 		l.facts.Refusals = l.client.engine.NewRefusals(l.keys.Config)
@@ -309,16 +281,14 @@ func WithRefusalCache(opts ...RefusalOption) LimiterOption {
 // RefusalOption configures WithRefusalCache.
 type RefusalOption func(*RateLimiter) error
 
-// WithNotices has the handle tell other programs of what it changes by Release,
-// SetRate and the like, and end its refusals when it is told: by PUBLISH and
-// SUBSCRIBE on the channel "{name}:changed", braces as in the limiter's keys. The
-// guarantee: at best a refusal ends with the change; where the message is lost
-// or nobody is subscribed yet, at the moment that the server named.
+// WithNotices reports to other programs what the handle changes by Release, SetRate and the like, and
+// ends its refusals when theirs arrive: by PUBLISH and SUBSCRIBE on the channel "{name}:changed", with
+// the braces of the limiter's keys. At best a refusal ends with the change. If the message is lost or
+// the subscription is not there yet, it ends at the moment that the server named.
 //
-// A Client subscribes by one connection, for all its limiters, as long as it
-// remembers refusals. A Redis given to New that can't Subscribe and Publish, as
-// go-redis' clients can, is ErrUnsupported. On a cluster messages go to all
-// nodes. An ACL must allow the commands and the channel.
+// A Client subscribes by one connection, for all its limiters, while it remembers refusals. A Redis
+// without Subscribe and Publish, which go-redis' clients have, is ErrUnsupported. On a cluster messages
+// go to all nodes. An ACL must allow the commands and the channel.
 func WithNotices() RefusalOption {
 	return func(l *RateLimiter) error {
 		if !notify.Can(l.client.rdb) {

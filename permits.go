@@ -11,21 +11,18 @@ import (
 	"github.com/rratelimiter/rratelimiter/lua"
 )
 
-// TryAcquire takes permits if they are free, or become free within timeout, and
-// reports whether it did. With a timeout of 0 or less it asks once. With more it
-// waits in line once it was refused: those of one Client are served first come
-// first served, but one that has waited an interval without success no longer holds
-// up those behind. A question that is under way when the timeout ends is waited for
-// 100 ms more at most, and with WithReplicas twice its wait. false without an error is always something that Redis said, or
-// the local limiter of WithFailure.
+// TryAcquire takes permits if they are free, or become free within timeout, and reports whether it did.
+// With a timeout of 0 or less it asks once. With more a refused call waits in line: callers of one
+// Client are served first come first served, but one that has waited an interval without success no
+// longer holds up those behind. If a question is under way when the timeout ends, TryAcquire waits up to
+// 100 ms longer for the answer, and with WithReplicas twice its wait. false without an error always comes
+// from Redis or from the local limiter of WithFailure.
 //
-// When ctx ends, TryAcquire returns ctx.Err() at once; what it is granted
-// nevertheless is given back. Only where the Redis client has
-// ContextTimeoutEnabled, and the call goes by itself, a ctx that is cancelled is
-// noticed with the answer. Other errors: ErrInvalidPermits,
-// ErrPermitsExceedRate, ErrNotInitialized, ErrCorrupt, ErrClosed, and
-// ErrUnavailable where Redis did not decide in time; where it may have taken
-// permits, which come back after an interval, ErrUnknownOutcome too.
+// When ctx ends, TryAcquire returns ctx.Err() at once; what it is granted nevertheless goes back. Only
+// if the Redis client has ContextTimeoutEnabled, and the call goes by itself, it notices a cancelled ctx
+// with the answer. Other errors: ErrInvalidPermits, ErrPermitsExceedRate, ErrNotInitialized, ErrCorrupt,
+// ErrClosed, and ErrUnavailable if Redis did not decide in time. If it may have taken permits, which come
+// back after an interval, that is ErrUnknownOutcome too.
 func (l *RateLimiter) TryAcquire(ctx context.Context, permits int64, timeout time.Duration) (bool, error) {
 	const op = "TryAcquire"
 	if granted, known := l.atHand(ctx, op, permits, timeout > 0); known {
@@ -35,9 +32,8 @@ func (l *RateLimiter) TryAcquire(ctx context.Context, permits int64, timeout tim
 	return a.Granted, err
 }
 
-// Acquire takes permits, and waits for them as long as it must. It is
-// TryAcquire without a timeout; ctx can end it. It does not wait for a Redis that
-// gives no answer: see [WithCallTimeout].
+// Acquire takes permits, and waits for them until ctx ends: it is TryAcquire without a timeout. It does
+// not wait for a Redis that gives no answer: see [WithCallTimeout].
 func (l *RateLimiter) Acquire(ctx context.Context, permits int64) error {
 	const op = "Acquire"
 	if granted, _ := l.atHand(ctx, op, permits, true); granted {
@@ -50,29 +46,26 @@ func (l *RateLimiter) Acquire(ctx context.Context, permits int64) error {
 // Wait is Acquire of one permit, for code that takes an interface{ Wait(context.Context) error }.
 func (l *RateLimiter) Wait(ctx context.Context) error { return l.Acquire(ctx, 1) }
 
-// Take takes permits if they are free at once, and answers with the figures
-// that a caller may want to pass on. Its errors are those of TryAcquire.
+// Take takes permits if they are free at once, and returns the figures that a caller may want to pass
+// on. Its errors are those of TryAcquire.
 func (l *RateLimiter) Take(ctx context.Context, permits int64) (limit.Decision, error) {
 	a, err := l.decide(ctx, outage.Question{Call: "Take", Permits: permits, Figures: true})
 	return a.Decision, err
 }
 
-// TakeUpTo takes as many permits as are free at once, at most permits, and tells how many
-// that were: 0 where none is free, with a Decision that is not Granted and whose
-// RetryAfter is that of one permit. More than the rate may be asked for. A request whose
-// answer was lost is repeated and takes its permits once, as with TryAcquire, whose
-// errors TakeUpTo has, but for ErrPermitsExceedRate.
+// TakeUpTo takes as many permits as are free at once, at most permits, and returns how many: 0 if none
+// is free, with a Decision that is not Granted and the RetryAfter of one permit. permits may exceed the
+// rate. A request whose answer was lost is repeated and takes its permits once. Errors are those of
+// TryAcquire but for ErrPermitsExceedRate.
 func (l *RateLimiter) TakeUpTo(ctx context.Context, permits int64) (int64, limit.Decision, error) {
 	a, err := l.decide(ctx, outage.Question{Call: "TakeUpTo", Permits: permits, Figures: true, UpTo: true})
 	return a.Taken, a.Decision, err
 }
 
-// Peek answers what Take would answer now, and takes nothing. It changes nothing in
-// Redis, times to live included, so that it may be repeated at will: an answer that
-// would be a grant promises nothing. It always asks Redis, whatever the handle knows by
-// WithRefusalCache; permits of a lease are in use to it. With WithDefault a limiter that
-// has no rate is answered for as if it had been set up. Errors are those of Take, but
-// never ErrUnknownOutcome.
+// Peek returns what Take would return now. It takes nothing and changes nothing in Redis, times to live
+// included; an answer that would be a grant promises nothing. It always asks Redis, whatever the handle
+// remembers by WithRefusalCache; permits of a lease are in use to it. With WithDefault it answers for a
+// limiter that has no rate as if it had been set up. Errors are those of Take, never ErrUnknownOutcome.
 func (l *RateLimiter) Peek(ctx context.Context, permits int64) (limit.Decision, error) {
 	const op = "Peek"
 	if err := l.checkPermits(ctx, permits); err != nil {
@@ -112,19 +105,16 @@ func (l *RateLimiter) checkPermits(ctx context.Context, permits int64) error {
 	return ctx.Err()
 }
 
-// Release gives permits back before their interval is over: those that this
-// Client took last, however many others have taken since, then those that others
-// took last. What is not in use is not given back. 0 permits do nothing; fewer
-// are ErrInvalidPermits. Callers of this Client that wait for permits ask at once.
-// Release is not repeated once it may have run: ErrUnknownOutcome. Where Redissons
-// before 3.17.0 share the limiter, grants bear no mark of their Client and the
-// newest go back, whoever's they are; before 3.13.3 it is ErrUnsupported.
+// Release gives permits back before their interval is over: first those that this Client took last,
+// however many others have taken since, then those that others took last. What is not in use is not
+// given back. 0 permits do nothing; fewer are ErrInvalidPermits. Callers of this Client that wait ask at
+// once. Release is not repeated once it may have run: ErrUnknownOutcome. Beside Redissons before 3.17.0
+// grants bear no mark of their Client, and the newest go back; before 3.13.3 it is ErrUnsupported.
 //
-// What WithShadow or WithFailure let through is not charged in Redis, so that nothing
-// becomes free when it is released. Release counts such permits first. They belong to
-// the handle that let them through and to other handles of the limiter with the same
-// WithShadow and WithFailure, such as those made for each request; to Release of any
-// other handle they do not exist.
+// What WithShadow or WithFailure let through is not charged in Redis, so nothing becomes free when it is
+// released. Release counts such permits first. They belong to the handle that let them through and to
+// other handles of the limiter with the same WithShadow and WithFailure, such as those made for each
+// request; to Release of any other handle they do not exist.
 func (l *RateLimiter) Release(ctx context.Context, permits int64) error {
 	const op = "Release"
 	if l.err != nil {
@@ -177,23 +167,19 @@ func (l *RateLimiter) AvailablePermits(ctx context.Context) (int64, error) {
 // MaxLimiters is how many limiters TryAcquireAll takes at most.
 const MaxLimiters = 32
 
-// TryAcquireAll takes permits from every one of the limiters or from none, and
-// reports whether it did: so many from each, for example from one of 10 a second,
-// one of 1000 an hour and one of the user. It is one decision, made by one
-// script: no limiter is charged where another refuses.
+// TryAcquireAll takes so many permits from every one of the limiters or from none, and reports whether it
+// did: for example from one of 10 a second, one of 1000 an hour and one of the user. One script decides:
+// no limiter is charged if another refuses.
 //
-// The limiters are handles of this Client, up to MaxLimiters, each once. Their
-// names share a hash tag, as in "{shop}:second" and "{shop}:hour", so that a
-// cluster keeps them on one server; else it is ErrUnsupported, whatever the
-// server is.
+// The limiters are handles of this Client, up to MaxLimiters, each once. Their names share a hash tag, as
+// in "{shop}:second" and "{shop}:hour", so that a cluster keeps them on one server; else it is
+// ErrUnsupported, whatever the server is.
 //
-// With a timeout of 0 or less it asks once. With more it asks again when all
-// that refused said that they could grant, in time to keep those with a KeepAlive
-// time alive, and at once where this Client releases permits of one of the
-// limiters or changes it; it does not stand in their lines. All else is as with
-// [RateLimiter.TryAcquire]. An error that one limiter is the cause of says which;
-// nothing is taken from any then. Where Redissons before 3.13.3 share the limiters
-// it is ErrUnsupported.
+// With a timeout of 0 or less it asks once. With more it asks again when all that refused said that they
+// could grant, in time to keep those with a KeepAlive time alive, and at once if this Client releases
+// permits of one of the limiters or changes it; it does not stand in their lines. Otherwise it behaves
+// like [RateLimiter.TryAcquire]. An error names the limiter that caused it; nothing is taken from any
+// then. Beside Redissons before 3.13.3 it is ErrUnsupported.
 func (c *Client) TryAcquireAll(ctx context.Context, permits int64, timeout time.Duration, limiters ...*RateLimiter) (bool, error) {
 	a, err := c.policy.Decide(ctx, &jointAsker{c, limiters}, outage.Question{
 		Call: "TryAcquireAll", Permits: permits, Waits: timeout > 0, Timeout: timeout,

@@ -10,14 +10,12 @@ import (
 	"github.com/rratelimiter/rratelimiter/limit"
 )
 
-// Reserve takes permits for work whose cost is known only when it is done, and returns a
-// [Reservation] to settle then. It waits as [RateLimiter.TryAcquire] does: a Reservation
-// that is not Granted means that the permits did not become free within timeout. The error
-// is that of TryAcquire, and the Reservation is nil only with an error.
+// Reserve takes permits for work whose cost is known only when it is done, and returns a [Reservation] to
+// settle then. It waits as [RateLimiter.TryAcquire] does, and returns its errors: a Reservation that is not
+// Granted means that the permits did not become free within timeout. It is nil only with an error.
 //
-// A reservation that is never settled costs what was reserved, and comes back after an
-// interval. Reserve does not use the permits of [WithLease]. Beside a Redisson before 3.13.3
-// it returns ErrUnsupported.
+// A reservation that is never settled costs what was reserved, and comes back after an interval. Reserve
+// does not use the permits of [WithLease]. Beside a Redisson before 3.13.3 it returns ErrUnsupported.
 func (l *RateLimiter) Reserve(ctx context.Context, permits int64, timeout time.Duration) (*Reservation, error) {
 	r, err := l.reserve(ctx, permits, timeout)
 	if err != nil {
@@ -57,19 +55,17 @@ const (
 	settled
 )
 
-// Settle sets what the reservation costs to actual permits, from 0 to MaxPermits. Fewer than
-// reserved: the rest is free at once, and callers that wait ask again. More: the difference is
-// charged for an interval from now on, even if it is more than the rate. The limiter then
-// refuses until enough has come back. What was reserved comes back an interval after Reserve,
-// settled or not. After that Settle charges only what exceeds it.
+// Settle sets what the reservation costs to actual permits, from 0 to MaxPermits. Fewer than reserved: the
+// rest is free at once, and callers that wait ask again. More: the difference is charged for an interval
+// from now on, even beyond the rate; the limiter then refuses until enough has come back. What was reserved
+// comes back an interval after Reserve, settled or not. After that Settle charges only what exceeds it.
 //
-// A Reservation is settled once; later calls return ErrSettled and change nothing. If ctx ends,
-// Settle returns at once and finishes in the background. A Settle that returns ErrUnavailable may
-// be repeated with the same actual, and charges once. Another actual is ErrSettled.
+// A Reservation is settled once; later calls return ErrSettled and change nothing. If ctx ends, Settle
+// returns at once and finishes in the background. A Settle that returns ErrUnavailable may be repeated with
+// the same actual, and charges once. Another actual is ErrSettled.
 //
 // Settle does nothing if the Reservation is not Granted, and nothing in Redis if [WithFailure] or
-// [WithShadow] let the caller through. docs/reference.md tells what it does if the limiter has
-// changed since.
+// [WithShadow] let the caller through. docs/reference.md says what it does if the limiter has changed since.
 func (r *Reservation) Settle(ctx context.Context, actual int64) error {
 	const op = "Settle"
 	if actual < 0 || actual > MaxPermits {
