@@ -2,6 +2,7 @@ package clients
 
 import (
 	"context"
+	"encoding/json"
 	"sync/atomic"
 	"time"
 
@@ -40,7 +41,11 @@ const (
 
 // NewBook returns a Book for a Client.
 func NewBook(to script.Runner, c Client, host Host) *Book {
-	b := &Book{to: to, host: host, entry: c.entry(), made: time.Now()}
+	entry, err := json.Marshal(c)
+	if err != nil {
+		panic(err) // three strings
+	}
+	b := &Book{to: to, host: host, entry: string(entry), made: time.Now()}
 	b.ctx, b.stop = context.WithCancel(context.Background())
 	return b
 }

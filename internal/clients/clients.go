@@ -2,7 +2,6 @@
 package clients
 
 import (
-	"encoding/json"
 	"fmt"
 	"strconv"
 	"time"
@@ -60,13 +59,4 @@ func CheckName(name string) error {
 		return nil
 	}
 	return fmt.Errorf("%w: WithClientName: %s", limit.ErrInvalidConfig, why)
-}
-
-// entry is the client as it is noted, always the same.
-func (c Client) entry() string {
-	text, err := json.Marshal(c)
-	if err != nil {
-		panic(err) // three strings
-	}
-	return string(text)
 }

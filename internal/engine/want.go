@@ -104,39 +104,34 @@ func (w *Want) begin(do func() error) *look {
 	return w.look
 }
 
-// giveRate sets the limiter's rate where that is another one. The script that does so
+// giveRate sets the limiter's rate if it is another one. The script that does so
 // has the same effect however often it runs, so that it is repeated.
 func (e *Engine) giveRate(ctx context.Context, l *Limiter) error {
+	set := func(only any) (reply any, err error) {
+		return e.Change(ctx, l, script.Call{Script: lua.SetRate, Args: script.Paged(append(RateWords(l.Rate), 1, only)), Repeat: true})
+	}
 	found, err := e.Rate(ctx, l)
 	if errors.Is(err, limit.ErrNotInitialized) {
 		var reply any
-		reply, err = e.Change(ctx, l, script.Call{
-			Script: lua.SetRate, Args: script.Paged(append(RateWords(l.Rate), e.rules.Keep(), "new")), Repeat: true,
-		})
-		if err != nil || reply == int64(1) {
-			return giving(err)
+		if reply, err = set("new"); err == nil && reply != int64(1) {
+			found, err = e.Rate(ctx, l) // an earlier try has set it, or another program
+		} else {
+			found = l.Rate
 		}
-		found, err = e.Rate(ctx, l) // an earlier try has set it, or somebody else
 	}
-	if err != nil || found == l.Rate {
-		return giving(err)
+	if err == nil && found != l.Rate {
+		if _, err = set(0); err == nil {
+			e.observer.Happened(limit.Event{Kind: limit.RateReplaced, Limiter: l.Observed, Found: found, Want: l.Rate})
+		}
 	}
-	_, err = e.Change(ctx, l, script.Call{Script: lua.SetRate, Args: script.Paged(append(RateWords(l.Rate), 1, 0)), Repeat: true})
-	if err == nil {
-		e.observer.Happened(limit.Event{Kind: limit.RateReplaced, Limiter: l.Observed, Found: found, Want: l.Rate})
+	if err != nil {
+		return fmt.Errorf("giving the limiter the rate of WithRate: %w", err)
 	}
-	return giving(err)
+	return nil
 }
 
-func giving(err error) error {
-	if err == nil {
-		return nil
-	}
-	return fmt.Errorf("giving the limiter the rate of WithRate: %w", err)
-}
-
-// tellRate is told what rate an answer speaks of, and tells the observer where that is
-// another one than the handle wants, once for each that it finds.
+// tellRate reports the rate that an answer shows if the handle wants another one, once for
+// each that it finds.
 func (e *Engine) tellRate(l *Limiter, permits int64, interval time.Duration) {
 	if l != nil && l.Want != nil && (permits != l.Rate.Permits || interval != l.Rate.Interval) {
 		e.differs(l, permits, interval)

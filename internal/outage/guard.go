@@ -14,28 +14,19 @@ import (
 // Guard is what all policies of a program's limiters share: the local limiters, what they
 // have granted without a charge, and the callers who wait.
 type Guard struct {
-	Uncharged Uncharged
-
-	locals *local.Limiter
-	clock  *clock.Clock
-	closed chan struct{}
-	close  func()
+	uncharged *local.Limiter // permits that callers have and Redis was not charged for, by Account
+	locals    *local.Limiter
+	clock     *clock.Clock
+	closed    chan struct{}
+	close     func()
 }
 
 // NewGuard returns a Guard that goes by the clock.
 func NewGuard(c *clock.Clock) *Guard {
-	g := &Guard{Uncharged: NewUncharged(c), locals: local.New(c), clock: c, closed: make(chan struct{})}
+	g := &Guard{uncharged: local.New(c), locals: local.New(c), clock: c, closed: make(chan struct{})}
 	g.close = sync.OnceFunc(func() { close(g.closed) })
 	return g
 }
-
-// Uncharged counts permits that callers have and Redis was not charged for, by
-// account: what they release of them must not be others' permits. Permits that an
-// interval has passed over are none any more.
-type Uncharged struct{ permits *local.Limiter }
-
-// NewUncharged returns an Uncharged that goes by the clock.
-func NewUncharged(c *clock.Clock) Uncharged { return Uncharged{local.New(c)} }
 
 // Account is the handles of a limiter that let calls through for the same reasons: what
 // one of them let through, another may release. Handles are made anew for each request.
@@ -45,17 +36,19 @@ type Account struct {
 	Failure limit.Failure // FailClosed if the handle has no policy
 }
 
-// Add notes permits, of a limiter of that interval; 0 stands for one that is not known.
-func (u Uncharged) Add(of Account, n int64, interval time.Duration) {
+// AddUncharged notes permits that Redis was not charged for: what callers release of them
+// must not be others' permits. They are none any more after the limiter's interval; 0
+// stands for one that is not known.
+func (g *Guard) AddUncharged(of Account, n int64, interval time.Duration) {
 	if interval <= 0 {
 		interval = time.Hour
 	}
-	u.permits.Take(of, n, local.Rule{Permits: math.MaxInt64, Window: interval})
+	g.uncharged.Take(of, n, local.Rule{Permits: math.MaxInt64, Window: interval})
 }
 
-// Take returns how many of n permits, at most, are some that Redis was not charged
+// TakeUncharged returns how many of n permits, at most, are some that Redis was not charged
 // for; they are no longer.
-func (u Uncharged) Take(of Account, n int64) (taken int64) { return u.permits.GiveBack(of, n) }
+func (g *Guard) TakeUncharged(of Account, n int64) (taken int64) { return g.uncharged.GiveBack(of, n) }
 
 // Close ends all waits, and those to come.
 func (g *Guard) Close() { g.close() }

@@ -35,20 +35,20 @@ func TestShare(t *testing.T) {
 func TestUncharged(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		u := outage.NewUncharged(nil)
+		u := outage.NewGuard(nil)
 		a, b := outage.Account{Limiter: "a"}, outage.Account{Limiter: "b"}
-		assert.Zero(t, u.Take(a, 1))
-		u.Add(a, 3, time.Minute)
+		assert.Zero(t, u.TakeUncharged(a, 1))
+		u.AddUncharged(a, 3, time.Minute)
 		time.Sleep(30 * time.Second)
-		u.Add(a, 2, time.Minute)
-		assert.Equal(t, int64(1), u.Take(a, 1))
-		assert.Zero(t, u.Take(b, 1))
+		u.AddUncharged(a, 2, time.Minute)
+		assert.Equal(t, int64(1), u.TakeUncharged(a, 1))
+		assert.Zero(t, u.TakeUncharged(b, 1))
 		time.Sleep(30 * time.Second)
-		assert.Equal(t, int64(1), u.Take(a, 10), "three have run out")
-		assert.Zero(t, u.Take(a, 1))
-		u.Add(a, 1, time.Minute)
+		assert.Equal(t, int64(1), u.TakeUncharged(a, 10), "three have run out")
+		assert.Zero(t, u.TakeUncharged(a, 1))
+		u.AddUncharged(a, 1, time.Minute)
 		time.Sleep(time.Minute)
-		assert.Zero(t, u.Take(a, 1))
+		assert.Zero(t, u.TakeUncharged(a, 1))
 	})
 }
 
@@ -56,17 +56,17 @@ func TestUncharged(t *testing.T) {
 func TestUnchargedForgets(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		u := outage.NewUncharged(nil)
+		u := outage.NewGuard(nil)
 		for i := range 1000 {
-			u.Add(outage.Account{Limiter: fmt.Sprint(i)}, 1, time.Minute)
+			u.AddUncharged(outage.Account{Limiter: fmt.Sprint(i)}, 1, time.Minute)
 		}
 		time.Sleep(time.Minute)
 		for range 20_000 {
-			u.Take(outage.Account{Limiter: "other"}, 1)
+			u.TakeUncharged(outage.Account{Limiter: "other"}, 1)
 		}
 		left := int64(0)
 		for i := range 1000 {
-			left += u.Take(outage.Account{Limiter: fmt.Sprint(i)}, 1)
+			left += u.TakeUncharged(outage.Account{Limiter: fmt.Sprint(i)}, 1)
 		}
 		assert.Zero(t, left)
 	})

@@ -139,11 +139,11 @@ func (p *Policy) LetThrough(of Asker, q Question, permits int64) (undo func(cont
 	}
 	all := of.Limiters(q)
 	for _, l := range all {
-		p.Guard.Uncharged.Add(l.Account, permits, l.Rule.Window)
+		p.Guard.AddUncharged(l.Account, permits, l.Rule.Window)
 	}
 	return func(context.Context) error {
 		for _, l := range all {
-			p.Guard.Uncharged.Take(l.Account, permits)
+			p.Guard.TakeUncharged(l.Account, permits)
 		}
 		return nil
 	}
@@ -244,8 +244,8 @@ func (p *Policy) instead(all []Limiter, q Question, cause error) (a Answer, err 
 			return a, err
 		}
 		taken := a.Taken
-		p.Guard.Uncharged.Add(l.Account, taken, l.Rule.Window)
-		undo = append(undo, giveBack, func() { p.Guard.Uncharged.Take(l.Account, taken) })
+		p.Guard.AddUncharged(l.Account, taken, l.Rule.Window)
+		undo = append(undo, giveBack, func() { p.Guard.TakeUncharged(l.Account, taken) })
 	}
 	a.Undo = func(context.Context) error { takeBack(); return nil }
 	return a, nil

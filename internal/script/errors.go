@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"io"
 	"net"
+	"os"
 	"regexp"
 	"slices"
 	"strconv"
@@ -87,13 +88,7 @@ func tooManyClients(err error) bool {
 }
 
 // ErrSilent is for an attempt that is given up because no answer came in time.
-var ErrSilent error = silence{}
-
-type silence struct{}
-
-func (silence) Error() string   { return "the server is silent" }
-func (silence) Timeout() bool   { return true }
-func (silence) Temporary() bool { return true }
+var ErrSilent = fmt.Errorf("the server is silent: %w", os.ErrDeadlineExceeded)
 
 // Silent reports whether an error is that of a server which gave no answer in time.
 func Silent(err error) bool {
