@@ -7,7 +7,7 @@ import "fmt"
 // packages httplimit and grpclimit. The zero Failure is [FailClosed].
 type Failure struct {
 	open, local bool
-	share       float64 // where local
+	share       float64 // if local
 }
 
 // FailClosed has calls fail with ErrUnavailable. Middleware answers 503, or
@@ -17,14 +17,13 @@ func FailClosed() Failure { return Failure{} }
 // FailOpen grants all calls: nothing is limited while Redis does not decide.
 func FailOpen() Failure { return Failure{open: true} }
 
-// FailLocal has a limiter in this process's memory decide, of so much of the rate:
-// above 0, 1 at most. With a share of 1/n, n programs together keep to the rate. Where
-// the share is less than one permit, that comes in a longer interval. A call for more
-// permits than the share has is refused.
+// FailLocal lets a limiter in this process's memory decide, with that share of the rate: above 0, at most
+// 1. With a share of 1/n, n programs together keep to the rate. If the share is less than one permit, that
+// comes in a longer interval. A call for more permits than the share has is refused.
 //
-// A RateLimiter takes the rate that Redis told last, else that of its WithDefault;
-// middleware takes the limit that its limiter told last. Where there is none yet, calls
-// fail as with FailClosed. The other limiters take the rate of their Config.
+// A RateLimiter takes the rate that Redis reported last, else that of its WithDefault; middleware takes
+// the limit that its limiter reported last. If there is none yet, calls fail as with FailClosed. The other
+// limiters take the rate of their Config.
 func FailLocal(share float64) Failure { return Failure{local: true, share: share} }
 
 // Open reports whether calls are granted.

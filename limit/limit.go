@@ -14,19 +14,19 @@ type Decision struct {
 	// the caller may go on as if they had been.
 	Granted bool
 
-	// Limit is the most permits that one window can grant; 0 where they were granted
-	// and nobody knew it, as by [FailOpen].
+	// Limit is the most permits that one window can grant; 0 if it is not known, as of a
+	// grant by [FailOpen].
 	Limit int64
 
 	// Remaining is how many permits are free after this decision, never below 0.
 	Remaining int64
 
-	// RetryAfter is how long it takes until the same request could pass,
-	// provided that nobody else takes permits meanwhile. 0 when Granted.
+	// RetryAfter is how long it takes until the same request could pass, if no other
+	// request takes permits meanwhile. 0 when Granted.
 	RetryAfter time.Duration
 
-	// ResetAfter is how long it takes until the limiter is full again,
-	// provided that nobody takes permits meanwhile. 0 when it is full now.
+	// ResetAfter is how long it takes until the limiter is full again, if no permits are
+	// taken meanwhile. 0 when it is full now.
 	ResetAfter time.Duration
 }
 
@@ -42,10 +42,9 @@ type Limiter interface {
 type Returner interface {
 	Limiter
 
-	// TakeReturnable is Take. Where the permits were granted, giveBack undoes
-	// that, as if they had not been taken; it does nothing where they have run
-	// out meanwhile. Call it once at most, and soon. It is nil where nothing was
-	// granted.
+	// TakeReturnable is Take. If permits were granted, giveBack undoes that, as if they had
+	// not been taken; it does nothing if they have run out meanwhile. Call it once at most,
+	// and soon. It is nil if nothing was granted.
 	TakeReturnable(ctx context.Context, key string, n int64) (d Decision, giveBack func(context.Context) error, err error)
 }
 
@@ -67,9 +66,8 @@ type Windowed interface {
 	Window() time.Duration
 }
 
-// Suffixed is a Limiter that keeps a second Redis key for each of its keys: the
-// key with KeySuffix behind it. A key that itself ends so is another one's
-// second; whoever makes keys of what comes from outside must see to it that none
+// Suffixed is a Limiter that keeps a second Redis key for each of its keys: the key with KeySuffix behind
+// it. A key that itself ends so is another one's second: if keys come from outside, make sure that none
 // does.
 type Suffixed interface {
 	Limiter

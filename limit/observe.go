@@ -6,36 +6,35 @@ import (
 	"time"
 )
 
-// Observer is told what limiters do, for metrics, traces and logs: see WithObserver
-// of a Client, [WithObserver] for the other limiters, and WithObserver of packages
-// httplimit and grpclimit, which tell Decided and Happened only. Decided is called by the
-// caller's goroutine, which waits for it; all else is told soon after, one thing after
-// another, and left out while an observer is thousands of them behind. No lock of a
-// limiter is held while a method runs, and a panic in one ends nothing.
+// Observer receives what limiters do, for metrics, traces and logs: see WithObserver of a Client,
+// [WithObserver] for the other limiters, and WithObserver of packages httplimit and grpclimit, which
+// report Decided and Happened only. Decided runs on the caller's goroutine, which waits for it. All else
+// follows soon after, one after another, and is left out while an observer is thousands behind. No
+// lock of a limiter is held while a method runs, and a panic in one ends nothing.
 //
 // Embed [NoObserver] to have only some methods, and those that are to come.
 //
-// A limiter is called by its name, and one of keys by its prefix or its own name,
-// never by a key: there are no more names than the program has limiters.
+// A limiter is called by its name, and one of keys by its prefix or its own name, never by a key: there
+// are no more names than the program has limiters.
 type Observer interface {
-	// Decided is told of each call that asks for permits, when it is answered. ctx is
-	// the caller's, which may have ended.
+	// Decided receives each call that asks for permits, when it is answered. ctx is the
+	// caller's, which may have ended.
 	Decided(ctx context.Context, d Decided)
 
-	// Landed is told of each round trip in which requests for permits went together.
+	// Landed receives each round trip in which requests for permits went together.
 	Landed(f Flight)
 
-	// Waiting is told how many callers wait for permits of a limiter, when that has
-	// changed; of many changes at once the last.
+	// Waiting receives how many callers wait for permits of a limiter, when that has changed;
+	// of many changes at once the last.
 	Waiting(limiter string, callers int)
 
-	// Leased is told of each lease that is taken or ends.
+	// Leased receives each lease that is taken or ends.
 	Leased(l Lease)
 
-	// Settled is told of each reservation that is settled, or could not be.
+	// Settled receives each reservation that is settled, or could not be.
 	Settled(s Settled)
 
-	// Happened is told of what is rare, and which an operator may want to know of.
+	// Happened receives rare events that an operator may want to know of.
 	Happened(e Event)
 }
 
@@ -60,8 +59,8 @@ func (NoObserver) Settled(Settled) {}
 // Happened does nothing.
 func (NoObserver) Happened(Event) {}
 
-// Decided is the answer to one call that asked a limiter for permits. A call that
-// asks several limiters is told once for each.
+// Decided is the answer to one call that asked a limiter for permits: one for each limiter, if it
+// asks several.
 type Decided struct {
 	Limiter string // its name, the prefix of keys, or the name of middleware's limit
 	Call    string // the method, such as "TryAcquire", or the middleware, such as "httplimit"
@@ -70,11 +69,10 @@ type Decided struct {
 	Err     error     // nil unless Failed
 	Kind    ErrorKind // of Err
 
-	// Source is who decided, "" where nobody was asked.
+	// Source is what decided, "" if nothing was asked.
 	Source Source
 
-	// Shadow tells that the limiter only watches: the caller was told that it has the
-	// permits, whatever the Outcome.
+	// Shadow says that the limiter only watches: its caller may go on, whatever the Outcome.
 	Shadow bool
 
 	// Start is when the call came, and Waited how long its caller had to wait for the
@@ -93,7 +91,7 @@ const (
 	Failed  Outcome = "failed"
 )
 
-// Source is who decided a call.
+// Source is what decided a call.
 type Source string
 
 // The sources.
@@ -102,8 +100,8 @@ const (
 	FromOpen   Source = "open"   // FailOpen, while Redis did not decide
 	FromLocal  Source = "local"  // FailLocal, while Redis did not decide
 	FromMemory Source = "memory" // a lease or a remembered refusal, without a round trip
-	// FromLimiter is what middleware tells of the limiter it asked, and FromFallback of
-	// the one that answers while that fails.
+	// Middleware reports FromLimiter for the limiter it asked, and FromFallback for the one that
+	// answers while that fails.
 	FromLimiter  Source = "limiter"
 	FromFallback Source = "fallback"
 )
@@ -189,12 +187,12 @@ type Settled struct {
 // Event is something rare.
 type Event struct {
 	Kind    EventKind
-	Limiter string // "" where it concerns all
-	Permits int64  // 0 where it concerns none
+	Limiter string // "" if it concerns all
+	Permits int64  // 0 if it concerns none
 	Err     error  // the reason, if there is one
 
 	// Found and Want are the rate that Redis had and the one that the handle is to have,
-	// where it concerns rates.
+	// if it concerns rates.
 	Found, Want Rate
 }
 
@@ -203,24 +201,22 @@ type EventKind string
 
 // The events.
 const (
-	// ServerSilent: a master answers nobody for now.
+	// ServerSilent: a master answers no call for now.
 	ServerSilent EventKind = "server silent"
 
 	// ServerAnswers: it does again.
 	ServerAnswers EventKind = "server answers"
 
-	// PermitsGivenUp: Permits of Limiter, of callers who had gone, could not be given
-	// back, or nobody knows whether they were taken: they come back by themselves, an
-	// interval after they were.
+	// PermitsGivenUp: Permits of Limiter, of callers who had gone, could not be given back, or may
+	// have been taken: they come back by themselves, an interval after they were.
 	PermitsGivenUp EventKind = "permits given up"
 
-	// StateRepaired: keys of Limiter were lost or did not match, and were set right:
-	// told of once a minute at most.
+	// StateRepaired: keys of Limiter were lost or did not match, and were set right. It is
+	// reported once a minute at most.
 	StateRepaired EventKind = "state repaired"
 
-	// LayoutsExclude: Limiter is shared with Redissons of which WithRedissonVersion
-	// knows nothing, and which do not read what this Client writes, or not rightly:
-	// told of once a minute at most.
+	// LayoutsExclude: Limiter is shared with Redissons that WithRedissonVersion does not name and
+	// that misread what this Client writes. It is reported once a minute at most.
 	LayoutsExclude EventKind = "layouts exclude each other"
 
 	// AskedNoMore: a server, or the limiter of middleware, left calls undecided, so that
@@ -237,25 +233,25 @@ const (
 	// ReplicasKeepUp: they have confirmed all for a second.
 	ReplicasKeepUp EventKind = "replicas keep up"
 
-	// RateReplaced: a handle with WithRate found Limiter with another rate, Found, at its
-	// first call, and has set its own, Want. Or Found was the default of a program that
-	// began before, and Want is the handle's: told of once for all keys of a limiter.
+	// RateReplaced: a handle with WithRate found Limiter with another rate, Found, at its first
+	// call, and has set its own, Want. Or Found was the default of a program that began before,
+	// and Want is the handle's: reported once for all keys of a limiter.
 	RateReplaced EventKind = "rate replaced"
 
-	// RateDiffers: an answer showed that Limiter now has another rate, Found, than the
-	// Want that a handle with WithRate has set. Nothing was done: somebody changed it at
-	// run time, or two programs do not agree. Of both rates, Permits and Interval are told.
-	// Or Want is the handle's default, and Found that of a program that began later, or of
-	// another handle of the same Client, also where nothing was asked yet: told of once.
+	// RateDiffers: an answer showed that Limiter now has another rate, Found, than the Want that a
+	// handle with WithRate has set; both have Permits and Interval only. Nothing was done: the rate
+	// was changed at run time, or two programs do not agree. Or Want is the handle's default, and
+	// Found that of a program that began later, or of another handle of the same Client, even if
+	// nothing was asked yet: reported once.
 	RateDiffers EventKind = "rate differs"
 
 	// PrefixesMeet: two limiters of keys of a Client, Limiter and that which Err names, have
 	// prefixes of which one continues the other, so that a key of one may be a key of the
-	// other. Of the same prefix with two rates, RateDiffers tells.
+	// other. The same prefix with two rates is RateDiffers.
 	PrefixesMeet EventKind = "prefixes meet"
 
-	// NameNotNoted: Redis does not know what the Client is called by WithClientName.
-	// It is tried again while the Client is used; told once until it works.
+	// NameNotNoted: the name of WithClientName could not be written. It is tried again while the
+	// Client is used, and reported once until it works.
 	NameNotNoted EventKind = "name not noted"
 
 	// RedissonUntested: WithRedissonVersion names a Redisson newer than any that was tested

@@ -22,18 +22,17 @@ type Options struct {
 	// and each call is sent.
 	Failure *Failure
 
-	// Shadow has the limiter refuse nobody.
+	// Shadow makes the limiter refuse no call.
 	Shadow bool
 
-	// Observer is told what the limiter does, and Logger of what is rare; nil:
-	// nobody is.
+	// Observer receives what the limiter does, and Logger rare events. Both may be nil.
 	Observer Observer
 	Logger   *slog.Logger
 }
 
-// WithCallTimeout bounds how long a question to Redis may go unanswered: all its
-// attempts and the time before it is sent together. After that the call ends in
-// [ErrUnavailable]. 3 seconds unless set; at least 3 milliseconds.
+// WithCallTimeout bounds how long a question to Redis may go unanswered: all its attempts and the time
+// before it is sent together. After that the call ends in [ErrUnavailable]. The default is 3 seconds, the
+// least 3 milliseconds.
 func WithCallTimeout(d time.Duration) Option {
 	return func(o *Options) error {
 		if d < 3*time.Millisecond {
@@ -44,8 +43,7 @@ func WithCallTimeout(d time.Duration) Option {
 	}
 }
 
-// WithName sets what observers call the limiter: by default it is the name of its
-// package.
+// WithName sets what observers call the limiter. The default is the name of its package.
 func WithName(name string) Option {
 	return func(o *Options) error {
 		if name == "" {
@@ -56,7 +54,7 @@ func WithName(name string) Option {
 	}
 }
 
-// WithObserver has an [Observer] told what the limiter does.
+// WithObserver sets the [Observer] that receives what the limiter does.
 func WithObserver(observer Observer) Option {
 	return func(o *Options) error {
 		if observer == nil {
@@ -67,7 +65,7 @@ func WithObserver(observer Observer) Option {
 	}
 }
 
-// WithLogger has a log told of what is rare: see [EventKind].
+// WithLogger sets the log for rare events: see [EventKind].
 func WithLogger(log *slog.Logger) Option {
 	return func(o *Options) error {
 		if log == nil {
@@ -78,10 +76,9 @@ func WithLogger(log *slog.Logger) Option {
 	}
 }
 
-// WithFailure says what answers while Redis does not decide, in place of
-// [ErrUnavailable]. After three calls in a row that a server left undecided no more
-// are sent to it: the policy answers at once, while one probe at a time looks for the
-// server to be back. What is granted so is not charged.
+// WithFailure sets what answers while Redis does not decide, in place of [ErrUnavailable]. After three
+// calls in a row that a server left undecided no more are sent to it: the policy answers at once, while
+// one probe at a time looks for the server to be back. What is granted so is not charged.
 func WithFailure(f Failure) Option {
 	return func(o *Options) error {
 		o.Failure = &f
@@ -92,9 +89,9 @@ func WithFailure(f Failure) Option {
 	}
 }
 
-// WithShadow has the limiter decide, charge and tell its observer, and refuse nobody:
-// to see what a limit would do. What it would have refused, or could not decide, is
-// granted and not charged. Mistakes, and contexts that end, stay errors.
+// WithShadow makes the limiter decide, charge and report, but refuse no call: to see what a limit would
+// do. What it would have refused, or could not decide, is granted and not charged. Mistakes, and contexts
+// that end, stay errors.
 func WithShadow() Option {
 	return func(o *Options) error {
 		o.Shadow = true
