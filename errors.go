@@ -16,8 +16,8 @@ var (
 	ErrInvalidConfig = limit.ErrInvalidConfig
 
 	// ErrCorrupt: what Redis holds under the limiter's keys is not a limiter's state. The message
-	// names key and field. Nothing was changed. SetRate cures it unless a config has another type
-	// in Redis, and Delete always does.
+	// names key and field. Nothing was changed. SetRate cures it unless the config key is of another
+	// Redis type, and Delete always does.
 	ErrCorrupt = limit.ErrCorrupt
 
 	ErrUnknownOutcome = limit.ErrUnknownOutcome
