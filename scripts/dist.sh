@@ -11,11 +11,20 @@ platforms=("$@")
 [ $# -gt 0 ] || platforms=({linux,darwin,windows}/{amd64,arm64})
 cd "$root"
 revision=$(git rev-parse HEAD)
-go mod download
+
+# The root of this commit, though cmd/rrl/go.mod names a release, and of go.work nothing
+# else, which may ask for newer versions of what rrl needs.
+work=$(mktemp -d)
+trap 'rm -rf "$work"' EXIT
+export GOWORK=$work/go.work
+{ grep '^go ' go.work && printf 'use "%s"\n' "$root" "$root/cmd/rrl"; } >"$GOWORK"
+for platform in "${platforms[@]}"; do # while the settings for proxies still hold
+	GOOS=${platform%/*} go list -deps ./cmd/rrl >/dev/null
+done
 
 # What the machine's settings would change in the bytes.
 unset GOFLAGS GOEXPERIMENT GODEBUG GOFIPS140
-export GOENV=off GOWORK=off CGO_ENABLED=0 GOAMD64=v1 GOARM64=v8.0
+export GOENV=off CGO_ENABLED=0 GOAMD64=v1 GOARM64=v8.0
 [ -z "$(git status --porcelain)" ] || echo "dist: there are changes that are not committed: rrl version will say so" >&2
 
 rm -f "$out"/rrl-* "$out/SHA256SUMS"
