@@ -12,15 +12,15 @@ platforms=("$@")
 cd "$root"
 revision=$(git rev-parse HEAD)
 
-# The root of this commit, though cmd/rrl/go.mod names a release, and of go.work nothing
-# else, which may ask for newer versions of what rrl needs.
+# The root of this commit, though cmd/rrl/go.mod names a release, and nothing else of
+# go.work, which may ask for newer versions of what rrl needs.
 work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT
-export GOWORK=$work/go.work
-{ grep '^go ' go.work && printf 'use "%s"\n' "$root" "$root/cmd/rrl"; } >"$GOWORK"
-for platform in "${platforms[@]}"; do # while the settings for proxies still hold
-	GOOS=${platform%/*} go list -deps ./cmd/rrl >/dev/null
-done
+cd cmd/rrl
+cp go.mod go.sum "$work"
+go mod edit -replace=github.com/rratelimiter/rratelimiter=../.. "$work/go.mod"
+export GOWORK=off
+go mod download -modfile="$work/go.mod"
 
 # What the machine's settings would change in the bytes.
 unset GOFLAGS GOEXPERIMENT GODEBUG GOFIPS140
@@ -32,7 +32,7 @@ for platform in "${platforms[@]}"; do
 	os=${platform%/*} arch=${platform#*/} suffix=
 	[ "$os" != windows ] || suffix=.exe
 	built="$out/rrl-$os-$arch$suffix"
-	GOOS=$os GOARCH=$arch go build -trimpath -buildvcs=true -mod=readonly -ldflags '-s -w' -o "$built" ./cmd/rrl
+	GOOS=$os GOARCH=$arch go build -trimpath -buildvcs=true -mod=readonly -modfile="$work/go.mod" -ldflags '-s -w' -o "$built" .
 	if ! go version -m "$built" | grep "vcs.revision=$revision" >/dev/null; then
 		rm "$built"
 		echo "dist: Go does not find the commit $revision here, which rrl version is to tell: build in a clone, not in a worktree" >&2
