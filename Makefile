@@ -52,8 +52,8 @@ fuzz-long: ## each fuzz target for FUZZTIME=10m; adds up executions in docs/fuzz
 
 cover: ## coverage of the limiters and what they import, by all tests but those beside Redisson
 	@scripts/install-redis.sh || true
-	@covered=$$(go list -deps $(COVERED) | grep "^$$(go list -m)" | paste -s -d , -); \
-	said=$$({ go list ./... | grep -v /compat_test$$ | xargs go test -coverprofile coverage.out -coverpkg "$$covered" && \
+	@covered=$$(go list -deps $(COVERED) | grep "^$$(GOWORK=off go list -m)" | paste -s -d , -); \
+	said=$$({ go list ./... ./cmd/rrl/... | grep -v /compat_test$$ | xargs go test -coverprofile coverage.out -coverpkg "$$covered" && \
 		go test ./compat_test -run '^TestHistories$$' -coverprofile coverage.histories -coverpkg "$$covered"; } 2>&1) || \
 		{ echo "$$said"; exit 1; }
 	@tail -n +2 coverage.histories >>coverage.out && rm coverage.histories

@@ -516,7 +516,7 @@ func ExampleClient_Keyed_lease() {
 	defer stop()
 
 	perUser := client.Keyed("orders:", rratelimiter.PerMinute(1000),
-		rratelimiter.WithLease(rratelimiter.Lease{Permits: 50}), rratelimiter.WithRefusalCache())
+		rratelimiter.WithLease(rratelimiter.Lease{}), rratelimiter.WithRefusalCache())
 	if err := perUser.Err(); err != nil {
 		fmt.Println(err) // a bad option
 	}

@@ -261,7 +261,7 @@ func TestInputOptions(t *testing.T) {
 		requireAllRefused(t, sent, keyed.Limiter("a"), "rate 0", rratelimiter.ErrInvalidConfig)
 		for text, opt := range map[string]rratelimiter.LimiterOption{
 			"WithDefault": byDefault, "WithRate": byRate, "1h0m0s": rratelimiter.WithLease(rratelimiter.Lease{Permits: 1, Life: time.Hour}),
-			"0 permits": rratelimiter.WithLease(rratelimiter.Lease{}),
+			"-1 permits": rratelimiter.WithLease(rratelimiter.Lease{Permits: -1}),
 		} {
 			keyed := good.Keyed("o:", rratelimiter.PerHour(1), rratelimiter.WithShadow(), opt)
 			require.ErrorIs(t, keyed.Err(), rratelimiter.ErrInvalidConfig)

@@ -1,6 +1,7 @@
 package rratelimiter
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -207,16 +208,18 @@ func (l *RateLimiter) comesWith(cfg Config, text string) error {
 	return nil
 }
 
-// Lease says how many permits a handle takes ahead, and for how long: see
-// [WithLease].
+// Lease bounds how many permits a handle takes ahead, and for how long: see [WithLease].
+// The zero Lease is right unless a program must take less: it follows demand.
 type Lease struct {
-	// Permits is the most that one lease holds: 1 to MaxPermits.
+	// Permits is the most that one lease holds: 1 to MaxPermits. 0 stands for MaxPermits:
+	// then a lease holds what the handle is about to use in two thirds of its life, but
+	// no more than a 16th of what is free or what the handle lately used in that time.
 	Permits int64
 
 	// Life is how long a lease lives, from the moment at which it was asked for.
 	// It must be shorter than the limiter's interval, and is half of that at most.
-	// 0 stands for a twentieth of the interval, and for up to half of it where many programs
-	// share the limiter or answers are slow.
+	// 0 stands for a twentieth of the interval, such as 50ms of a second, for up to three
+	// twentieths if many programs share the limiter, and for up to half if answers are slow.
 	Life time.Duration
 }
 
@@ -235,15 +238,15 @@ type Lease struct {
 func WithLease(lease Lease) LimiterOption {
 	return limiterOption(func(l *RateLimiter) error {
 		switch {
-		case lease.Permits < 1 || lease.Permits > MaxPermits:
-			return fmt.Errorf("%w: WithLease: %d permits are not between 1 and %d", ErrInvalidConfig, lease.Permits, int64(MaxPermits))
+		case lease.Permits < 0 || lease.Permits > MaxPermits:
+			return fmt.Errorf("%w: WithLease: %d permits are not between 0 and %d", ErrInvalidConfig, lease.Permits, int64(MaxPermits))
 		case lease.Life < 0:
 			return fmt.Errorf("%w: WithLease: the life %v is below 0", ErrInvalidConfig, lease.Life)
 		case !l.client.rules.Merge:
 			return fmt.Errorf("%w: WithLease: one member for many requests is read right by Redisson 3.35 and newer only, and WithRedissonVersion names %s",
 				ErrUnsupported, l.client.rules.Version)
 		}
-		l.facts.Lease = &sizes.Planner{Most: lease.Permits, Want: lease.Life}
+		l.facts.Lease = &sizes.Planner{Most: cmp.Or(lease.Permits, MaxPermits), Want: lease.Life}
 		return nil
 	})
 }

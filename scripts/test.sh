@@ -38,7 +38,7 @@ skip() {
 # is tested elsewhere: at its heap, its pages, its figures in a terminal. The race
 # detector sees the same calls in all others.
 in_turn=(./tests/{damage,hostile,redisson,soak} ./lua ./codec ./httplimit/admin
-	./cmd/rrl ./cmd/rrl/internal/{connect,doctor,output} ./internal/{answer,keypart,redisson,words}
+	./internal/{answer,keypart,redisson,words}
 	./internal/test/{articles,distribution,linear,redistest} ./internal/docs/{choosing,compatibility,development,page,reliability})
 
 # Failovers, chaos and long use, which make test leaves to make test-all.
@@ -79,7 +79,7 @@ chaos() {
 }
 
 # Two at a time: they wait more than they compute. In make test-all the race detector looks
-# at all but tools and examples.
+# at all but tools and examples, and of rrl at what goroutines share.
 other_modules() {
 	local -x short=yes
 	[ "$all" != all ] || short=
@@ -88,6 +88,10 @@ other_modules() {
 		case ${PWD#"$0"/} in
 		"$0") ;;
 		dashboard/browser) [ "$1" != all ] || go test -vet=off -ldflags=-w -shuffle=on -timeout 30m ./... ;;
+		cmd/rrl)
+			go test -vet=off -ldflags=-w -shuffle=on -timeout 30m ./... &&
+				{ [ "$1" != all ] || "$0/scripts/race.sh" -vet=off -shuffle=on -timeout 30m ./internal/{bench,demo,live}; }
+			;;
 		benchmarks) go test ${short:+-short} -vet=off -ldflags=-w -shuffle=on -timeout 30m ./... ;;
 		examples/*) go test -vet=off -ldflags=-w -shuffle=on -timeout 30m ./... ;;
 		*)

@@ -63,7 +63,7 @@ func (c *crew) work(ctx context.Context) error {
 func (c *crew) client(ctx context.Context) (granted float64, err error) {
 	rdb := redis.NewClient(&redis.Options{Addr: c.addr, PoolSize: 4})
 	client := rratelimiter.New(rdb)
-	limiter := client.RateLimiter(c.name, rratelimiter.WithRefusalCache(), rratelimiter.WithLease(rratelimiter.Lease{Permits: 1_000_000}),
+	limiter := client.RateLimiter(c.name, rratelimiter.WithRefusalCache(), rratelimiter.WithLease(rratelimiter.Lease{}),
 		rratelimiter.WithDefault(rratelimiter.Config{Rate: c.rate, Interval: time.Second, KeepAlive: time.Minute}))
 	from, to := time.UnixMilli(c.from), time.UnixMilli(c.to)
 	r := rand.New(rand.NewPCG(rand.Uint64(), 0))

@@ -103,7 +103,6 @@ func TestBadLeases(t *testing.T) {
 		return rratelimiter.WithLease(rratelimiter.Lease{Permits: permits})
 	}
 	virtual(t, map[string]row{
-		"no permits":              {of(0), "4.7.0", rratelimiter.ErrInvalidConfig},
 		"negative permits":        {of(-1), "4.7.0", rratelimiter.ErrInvalidConfig},
 		"too many permits":        {of(rratelimiter.MaxPermits + 1), "4.7.0", rratelimiter.ErrInvalidConfig},
 		"negative life":           {limitertest.Ahead(-1), "4.7.0", rratelimiter.ErrInvalidConfig},

@@ -46,6 +46,9 @@ func (m goMod) program() bool {
 	return strings.HasPrefix(m.dir, "examples/") || m.dir == "benchmarks" || m.dir == "dashboard/browser"
 }
 
+// command reports whether the module is that of rrl, which go install gets.
+func (m goMod) command() bool { return m.dir == "cmd/rrl" }
+
 // modules returns those of the repository.
 func modules(t *testing.T) []goMod {
 	t.Helper()
@@ -93,18 +96,41 @@ func version(t *testing.T) string {
 }
 
 // go install refuses a module that replaces or excludes others.
-func TestTheRootReplacesNothing(t *testing.T) {
+func TestTheRootAndTheCommandReplaceNothing(t *testing.T) {
 	t.Parallel()
 	for _, m := range modules(t) {
+		if m.dir == "." || m.command() {
+			assert.Empty(t, m.Replace, m.dir)
+			assert.Empty(t, m.Exclude, m.dir)
+		}
 		if m.dir == "." {
 			assert.Equal(t, module, m.Module.Path)
-			assert.Empty(t, m.Replace)
-			assert.Empty(t, m.Exclude)
 			for _, r := range m.Require {
 				assert.False(t, ours(r.Path), "the root requires %s", r.Path)
 			}
 		}
 	}
+}
+
+// A module that is not in go.work can't be built in a clone.
+func TestTheWorkspaceHasAllModules(t *testing.T) {
+	t.Parallel()
+	var work struct {
+		Go      string
+		Use     []struct{ DiskPath string }
+		Replace []any
+	}
+	require.NoError(t, json.Unmarshal([]byte(run(t, root, nil, "go", "work", "edit", "-json", "go.work")), &work))
+	assert.Empty(t, work.Replace)
+	var used, want []string
+	for _, u := range work.Use {
+		used = append(used, filepath.Clean(u.DiskPath))
+	}
+	for _, m := range modules(t) {
+		want = append(want, m.dir)
+		assert.Equal(t, m.Go, work.Go)
+	}
+	assert.ElementsMatch(t, want, used)
 }
 
 func ours(path string) bool { return path == module || strings.HasPrefix(path, module+"/") }
@@ -114,7 +140,7 @@ func TestThePageOnVersionsSaysHowToGetThem(t *testing.T) {
 	page, err := os.ReadFile(filepath.Join(root, "docs", "versions.md"))
 	require.NoError(t, err)
 	for _, m := range modules(t) {
-		if !m.program() {
+		if !m.program() && !m.command() {
 			assert.Contains(t, string(page), "`go get "+m.Module.Path+"`")
 		}
 	}
@@ -153,7 +179,9 @@ func TestModulesRequireWhatIsReleased(t *testing.T) {
 		}
 		slices.Sort(required)
 		slices.Sort(replaced)
-		assert.Equal(t, required, replaced, m.dir)
+		if !m.command() {
+			assert.Equal(t, required, replaced, m.dir)
+		}
 	}
 }
 
@@ -317,6 +345,9 @@ func TestUsersGetTheModules(t *testing.T) {
 			continue
 		}
 		publish(t, proxy, m, all, release)
+		if m.command() {
+			continue
+		}
 		imports += "import _ \"" + m.Module.Path + "\"\n"
 		if m.dir != "." {
 			get = append(get, m.Module.Path+"@latest")
@@ -341,4 +372,5 @@ func TestUsersGetTheModules(t *testing.T) {
 	run(t, user, env, "go", "mod", "init", "example.com/user")
 	run(t, user, env, "go", get...)
 	assert.NotEmpty(t, run(t, user, env, "go", "list", "-deps", "."))
+	assert.NotContains(t, run(t, user, env, "go", "list", "-m", "all"), "github.com/spf13/", "users get what only rrl needs")
 }

@@ -69,9 +69,9 @@ func PerClient(rate int64, interval time.Duration) rratelimiter.Config {
 	return rratelimiter.Config{Type: rratelimiter.PerClient, Rate: rate, Interval: interval}
 }
 
-// Ahead is the option of leases that are as large as may be.
+// Ahead is the option of leases that live so long, of the zero Lease for 0.
 func Ahead(life time.Duration) rratelimiter.LimiterOption {
-	return rratelimiter.WithLease(rratelimiter.Lease{Permits: 1 << 20, Life: life})
+	return rratelimiter.WithLease(rratelimiter.Lease{Life: life})
 }
 
 // BothTypes runs test as a subtest for each type of limiter.
