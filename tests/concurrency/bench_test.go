@@ -3,41 +3,20 @@ package concurrency_test
 import (
 	"context"
 	"slices"
-	"sync"
 	"testing"
 	"time"
 
 	"github.com/redis/go-redis/v9"
-	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
 	"github.com/rratelimiter/rratelimiter"
-	"github.com/rratelimiter/rratelimiter/internal/engine"
 	"github.com/rratelimiter/rratelimiter/internal/test/limitertest"
 	"github.com/rratelimiter/rratelimiter/internal/test/redistest"
 	"github.com/rratelimiter/rratelimiter/limit"
 	"github.com/rratelimiter/rratelimiter/lua"
 )
 
-// measure runs f in a benchmark of its own that reports the median, too.
-func measure(b *testing.B, name string, f func() error) {
-	b.Helper()
-	b.Run(name, func(b *testing.B) {
-		b.ReportAllocs()
-		var took []time.Duration
-		for b.Loop() {
-			start := time.Now()
-			if err := f(); err != nil {
-				b.Fatal(err)
-			}
-			took = append(took, time.Since(start))
-		}
-		slices.Sort(took)
-		b.ReportMetric(float64(took[len(took)/2]), "p50-ns")
-	})
-}
-
-var granting, refusing = rratelimiter.PerSecond(1_000_000), rratelimiter.PerHour(1)
+var refusing = rratelimiter.PerHour(1)
 
 // benchmarked returns a limiter that has been asked once.
 func benchmarked(
@@ -48,60 +27,6 @@ func benchmarked(
 	l := c.RateLimiter(redistest.Name(b), append(opts, rratelimiter.WithDefault(cfg))...)
 	limitertest.MustAcquire(b, l, 1)
 	return l
-}
-
-// BenchmarkTryAcquire measures one caller, granted and refused, also of a Client with a name,
-// against the floor: a script of the same arguments that does nothing.
-//
-//	go test -run '^$' -bench TryAcquire -count 5 ./tests/concurrency
-func BenchmarkTryAcquire(b *testing.B) {
-	rdb, ctx := redistest.Redis(b), context.Background()
-	floor, name := redis.NewScript("return 1"), redistest.Name(b)
-	require.NoError(b, floor.Load(ctx, rdb).Err())
-	keys := []string{name, name + ":1", name + ":2", name + ":3", name + ":4"}
-	measure(b, "floor", func() error {
-		return floor.EvalSha(ctx, rdb, keys, "012345678901234567890", "1").Err()
-	})
-	named := rratelimiter.WithClientName("orders-7f9c")
-	for name, l := range map[string]*rratelimiter.RateLimiter{
-		"granted": benchmarked(b, granting, nil), "refused": benchmarked(b, refusing, nil),
-		"granted/named": benchmarked(b, granting, []rratelimiter.Option{named}),
-	} {
-		measure(b, name, func() error { return limitertest.Second(l.TryAcquire(ctx, 1, 0)) })
-		measure(b, name+"/cancellable", func() error { return limitertest.Second(l.TryAcquire(b.Context(), 1, 0)) })
-	}
-}
-
-// BenchmarkTogether measures callers that come together, those of one limiter that ask
-// Redis and those that are answered from memory.
-//
-//	go test -run '^$' -bench Together -cpu 2 ./tests/concurrency
-func BenchmarkTogether(b *testing.B) {
-	for name, bench := range map[string]struct {
-		cfg         rratelimiter.Config
-		opts        []rratelimiter.LimiterOption
-		parallelism int
-		want        bool
-	}{
-		"TryAcquire": {granting, nil, 128, true},
-		"Lease":      {limitertest.Every(1<<40, time.Second), []rratelimiter.LimiterOption{limitertest.Ahead(0)}, 4, true},
-		"Refusal":    {refusing, []rratelimiter.LimiterOption{rratelimiter.WithRefusalCache()}, 4, false},
-	} {
-		b.Run(name, func(b *testing.B) {
-			l, ctx := benchmarked(b, bench.cfg, nil, bench.opts...), b.Context()
-			b.SetParallelism(bench.parallelism)
-			b.ReportAllocs()
-			b.RunParallel(func(pb *testing.PB) {
-				for pb.Next() {
-					if ok, err := l.TryAcquire(ctx, 1, 0); ok != bench.want || err != nil {
-						b.Error(ok, err)
-						return
-					}
-				}
-			})
-			b.ReportMetric(float64(b.N)/b.Elapsed().Seconds(), "decisions/s")
-		})
-	}
 }
 
 // BenchmarkObserver measures what an observer costs the cheapest calls, those from memory.
@@ -119,60 +44,6 @@ func BenchmarkObserver(b *testing.B) {
 					b.Fatal(granted, err)
 				}
 			}
-		})
-	}
-}
-
-// BenchmarkCancel measures what it costs to cancel a caller if as many as there are iterations
-// wait for one limiter and are cancelled at once: the same for few as for many.
-//
-//	go test -run '^$' -bench Cancel -benchtime 20000x ./tests/concurrency
-func BenchmarkCancel(b *testing.B) {
-	for _, bench := range []struct {
-		name string
-		call string      // one of limitertest.Operations; "" for TryAcquireAll
-		held *lua.Script // whose answers are on their way while they come and go; nil for none
-		by   string      // what calls it
-	}{
-		{"in line", "Acquire", nil, ""},
-		{"one try", "TryAcquire", lua.Acquire, "TryAcquire"},
-		{"release", "Release", lua.Acquire, "TryAcquire"},
-		{"several limits", "", nil, ""},
-		{"several limits, behind a release", "", lua.Release, "Release"},
-	} {
-		b.Run(bench.name, func(b *testing.B) {
-			_, m := redistest.Mini(b)
-			proxy := redistest.MiniProxy(b, m)
-			rdb := proxy.Client(b, &redis.Options{ReadTimeout: time.Hour})
-			client := limitertest.NewClient(b, rdb, rratelimiter.WithCallTimeout(time.Minute))
-			f := limitertest.NewFamilyOf(b, client, rratelimiter.PerHour(1), rratelimiter.PerHour(1))
-			require.True(b, f.Try(b, 1))
-			ctx, cancel := context.WithCancel(b.Context())
-			defer cancel()
-			var all, first sync.WaitGroup
-			letGo := make(chan struct{})
-			sent := limitertest.CountCommands(rdb)
-			there := func() bool { return limitertest.Waiting(client, f.Limiters[0].Name()) == b.N || sent.Scripts() >= b.N }
-			if bench.held != nil {
-				proxy.OnCommand(with(bench.held.SHA, redistest.Pass.When(letGo)))
-				first.Go(func() { _ = limitertest.Operations[bench.by](b.Context(), f.Limiters[0]) })
-				require.Eventually(b, func() bool { return sent.Scripts() == 1 }, time.Minute, time.Millisecond)
-				there = func() bool { return engine.Of(client).Active() > b.N }
-			}
-			call := func() error { return limitertest.Second(client.TryAcquireAll(ctx, 1, time.Hour, f.Limiters...)) }
-			if one := limitertest.Operations[bench.call]; one != nil {
-				call = func() error { return one(ctx, f.Limiters[0]) }
-			}
-			for range b.N {
-				all.Go(func() { assert.Error(b, call(), "a caller was not cancelled") })
-			}
-			require.Eventually(b, there, 10*time.Minute, time.Millisecond)
-			b.ResetTimer()
-			cancel()
-			all.Wait()
-			b.StopTimer()
-			close(letGo)
-			first.Wait()
 		})
 	}
 }
