@@ -216,29 +216,6 @@ func TestTopology(t *testing.T) {
 	}
 }
 
-// TestTopologies runs TestTopology as each of them.
-func TestTopologies(t *testing.T) {
-	t.Parallel()
-	if os.Getenv("RRL_TOPOLOGY") != "" {
-		return
-	}
-	redistest.Shared(t)
-	for _, topology := range redistest.Topologies() {
-		t.Run(string(topology), func(t *testing.T) {
-			t.Parallel()
-			server := os.Getenv("RRL_REDIS_SERVER")
-			if topology == redistest.TLS || topology == redistest.TLSWithACL {
-				s := redistest.StartTLS(t)
-				server = s.Binary()
-			}
-			cmd := asChild(t, "TestTopology", "RRL_TOPOLOGY="+string(topology), "RRL_REDIS_SERVER="+server)
-			out, err := cmd.CombinedOutput()
-			require.NoError(t, err, "%s", out)
-			assert.Contains(t, string(out), "--- PASS: TestTopology")
-		})
-	}
-}
-
 func TestUnknownTopology(t *testing.T) {
 	t.Parallel()
 	out, err := asChild(t, "TestTopology", "RRL_TOPOLOGY=moon").CombinedOutput()
