@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/rratelimiter/rratelimiter/internal/outage"
+	"github.com/rratelimiter/rratelimiter/internal/words"
 	"github.com/rratelimiter/rratelimiter/limit"
 )
 
@@ -95,11 +96,11 @@ func (r *Reservation) begin(actual int64) error {
 	defer r.mu.Unlock()
 	switch {
 	case r.state == underWay:
-		return fmt.Errorf("%w: with %d permits, just now", ErrSettled, r.actual)
+		return fmt.Errorf("%w: with %s, just now", ErrSettled, words.Plural(r.actual, "permit"))
 	case r.state == settled:
-		return fmt.Errorf("%w: with %d permits, before", ErrSettled, r.actual)
+		return fmt.Errorf("%w: with %s, before", ErrSettled, words.Plural(r.actual, "permit"))
 	case r.state == failed && actual != r.actual:
-		return fmt.Errorf("%w: the first call, for %d permits, failed; repeat it with the same number", ErrSettled, r.actual)
+		return fmt.Errorf("%w: the first call, for %s, failed; repeat it with the same number", ErrSettled, words.Plural(r.actual, "permit"))
 	}
 	r.state, r.actual = underWay, actual
 	return nil

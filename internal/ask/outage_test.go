@@ -225,29 +225,6 @@ func TestWhatCounts(t *testing.T) {
 	}
 }
 
-// Requests whose deadlines are shorter than the way to the limiter's server do not have
-// others pass.
-func TestShortDeadlinesAtADistance(t *testing.T) {
-	t.Parallel()
-	s := &server{heeds: true, takes: 120 * time.Millisecond, refuses: true}
-	guarded(t, limit.FailOpen(), s, func(t *testing.T, say asking, _ *limitertest.Recorder) {
-		for range 50 {
-			for range 4 {
-				go func() {
-					ctx, cancel := context.WithTimeout(t.Context(), 60*time.Millisecond)
-					defer cancel()
-					_, _ = say(ctx, "k", 1)
-				}()
-			}
-			time.Sleep(60 * time.Millisecond)
-			ctx, cancel := context.WithTimeout(t.Context(), time.Second)
-			q, _ := say(ctx, "k", 1)
-			cancel()
-			assert.Equal(t, ask.Refused, q.State)
-		}
-	})
-}
-
 // A local limiter has its share of what was told of a key, and of a key that nothing
 // was told of, of what was told last.
 func TestFailLocal(t *testing.T) {

@@ -9,6 +9,7 @@ import (
 
 	"github.com/rratelimiter/rratelimiter/internal/redisson"
 	"github.com/rratelimiter/rratelimiter/internal/script"
+	"github.com/rratelimiter/rratelimiter/internal/words"
 	"github.com/rratelimiter/rratelimiter/limit"
 	"github.com/rratelimiter/rratelimiter/lua"
 )
@@ -186,7 +187,8 @@ func (g *group) sendBack(ctx context.Context, one grant, then func(back int64, e
 		}
 		back, err := script.Integer(reply)
 		if back < 0 {
-			back, err = 0, fmt.Errorf("%w: an answer was lost, and %d permits may still be in use for an interval", limit.ErrUnknownOutcome, one.permits)
+			back, err = 0, fmt.Errorf("%w: an answer was lost, and %s may still be in use for an interval",
+				limit.ErrUnknownOutcome, words.Plural(one.permits, "permit"))
 		}
 		then(back, err)
 	})

@@ -10,6 +10,7 @@ import (
 	"github.com/rratelimiter/rratelimiter/internal/lane"
 	"github.com/rratelimiter/rratelimiter/internal/redisson"
 	"github.com/rratelimiter/rratelimiter/internal/script"
+	"github.com/rratelimiter/rratelimiter/internal/words"
 	"github.com/rratelimiter/rratelimiter/limit"
 	"github.com/rratelimiter/rratelimiter/lua"
 )
@@ -98,7 +99,8 @@ func (s *settlement) run(ctx context.Context, used int64) error {
 			e.ids.Skip()
 			continue
 		case isWord(reply, "unknown"):
-			err = fmt.Errorf("%w: an answer was lost, and the charge of %d permits may have run out since", limit.ErrUnknownOutcome, used-s.permits)
+			err = fmt.Errorf("%w: an answer was lost, and the charge of %s may have run out since",
+				limit.ErrUnknownOutcome, words.Plural(used-s.permits, "permit"))
 		case err == nil:
 			_, err = script.Integer(reply)
 			return err

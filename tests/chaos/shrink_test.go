@@ -167,26 +167,6 @@ func (r *round) shrunk(t *testing.T) *round {
 	return found
 }
 
-func TestWhatARoundCanDoWithout(t *testing.T) {
-	t.Parallel()
-	p := newPlan(7, 3, []string{single})
-	p.faults, p.weather = slices.Clone(networkFaults), weathers[:2]
-	last := p.limiters[len(p.limiters)-1].name
-	plays := 0
-	x := smallest(p, last, time.Now().Add(time.Hour), func(x reduction) bool {
-		plays++
-		less := x.of(p)
-		return slices.Contains(less.names(), "connections cut") && len(less.clients) > 1
-	})
-	assert.Equal(t, []string{last}, x.Limiters)
-	assert.Zero(t, x.Clients)
-	less := x.of(p)
-	assert.Equal(t, []string{"connections cut"}, less.names())
-	assert.Len(t, less.limiters, 1)
-	assert.LessOrEqual(t, plays, 8)
-	assert.Equal(t, fmt.Sprintf(` -without "bandwidth choked,partitioned,request dropped,answer dropped" -limiters %q`, last), x.String())
-}
-
 // Another process draws its round's plan again: what is left out here is left out there.
 func TestAProcessDoesWithoutTheSame(t *testing.T) {
 	t.Parallel()

@@ -16,6 +16,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/rratelimiter/rratelimiter"
+	"github.com/rratelimiter/rratelimiter/codec"
 	"github.com/rratelimiter/rratelimiter/internal/test/limitertest"
 	"github.com/rratelimiter/rratelimiter/internal/test/redistest"
 	"github.com/rratelimiter/rratelimiter/lua"
@@ -518,4 +519,12 @@ func TestCloseUnderLoad(t *testing.T) {
 			assert.Equal(t, held.Load(), inUse, "when Close returns, all is settled")
 		}
 	})
+}
+
+func permitsIn(member string) int64 {
+	m, err := codec.Parse(member)
+	if err != nil {
+		panic(err)
+	}
+	return int64(m.Permits)
 }

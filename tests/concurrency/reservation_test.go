@@ -231,18 +231,19 @@ func TestAReservationIsSettledOnce(t *testing.T) {
 		require.ErrorIs(t, r.Settle(t.Context(), settled.Load()), rratelimiter.ErrSettled)
 		assert.Equal(t, 100-settled.Load(), limitertest.Available(t, l))
 
-		other := reserve(t, l, 10)
+		other := reserve(t, l, 1)
 		defer func() { assert.NoError(t, other.Cancel(t.Context())) }()
-		require.NoError(t, other.Settle(t.Context(), 10))
+		require.NoError(t, other.Settle(t.Context(), 1))
+		require.ErrorContains(t, other.Settle(t.Context(), 2), "with 1 permit, before")
 		cancelled := reserve(t, l, 10)
 		require.NoError(t, cancelled.Cancel(t.Context()))
 		require.NoError(t, cancelled.Cancel(t.Context()))
 		require.ErrorIs(t, cancelled.Settle(t.Context(), 10), rratelimiter.ErrSettled)
-		assert.Equal(t, 90-settled.Load(), limitertest.Available(t, l))
+		assert.Equal(t, 99-settled.Load(), limitertest.Available(t, l))
 		require.Eventually(t, func() bool { return len(recorder.Settlements()) == 3 }, time.Minute, time.Millisecond)
 		assert.Equal(t, []limit.Settled{
 			{Limiter: l.Name(), Reserved: 10, Actual: settled.Load(), Charged: true},
-			{Limiter: l.Name(), Reserved: 10, Actual: 10, Charged: true},
+			{Limiter: l.Name(), Reserved: 1, Actual: 1, Charged: true},
 			{Limiter: l.Name(), Reserved: 10, Actual: 0, Charged: true},
 		}, recorder.Settlements())
 		for _, d := range recorder.Decisions() {

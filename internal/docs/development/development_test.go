@@ -436,30 +436,3 @@ func (d drawing) names() []string {
 	}
 	return all
 }
-
-func TestDrawing(t *testing.T) {
-	t.Parallel()
-	d := drawingOf(`
-   one ──▶ two/of    three
-    │                  │
-    ├──────────┬───────┘
-    ▼          ▼
-  four        five ◀── six
-`)
-	found, err := d.arrows()
-	require.NoError(t, err)
-	assert.ElementsMatch(t, []arrow{
-		{"one", "two/of"}, {"one", "four"}, {"one", "five"}, {"three", "four"}, {"three", "five"}, {"six", "five"},
-	}, found)
-	assert.ElementsMatch(t, []string{"one", "two/of", "three", "four", "five", "six"}, d.names())
-
-	for text, fault := range map[string]string{
-		"one ──▶":         "points at no name",
-		"──▶ two":         "leads nowhere",
-		"one ──── two":    "no arrow",
-		"one ─┐\n\n  two": "leads nowhere",
-	} {
-		_, err := drawingOf(text).arrows()
-		assert.ErrorContains(t, err, fault, text)
-	}
-}

@@ -65,15 +65,6 @@ const (
 	perClient = "1"
 )
 
-// RateOf returns what Redis is to hold of a configuration.
-func RateOf(cfg rratelimiter.Config) *Rate {
-	r := &Rate{Type: overall, Rate: cfg.Rate, Interval: cfg.Interval.Milliseconds(), KeepAlive: cfg.KeepAlive.Milliseconds()}
-	if cfg.Type == rratelimiter.PerClient {
-		r.Type = perClient
-	}
-	return r
-}
-
 // Public returns it as callers give it.
 func (r *Rate) Public() rratelimiter.Config {
 	cfg := rratelimiter.Config{

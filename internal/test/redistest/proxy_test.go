@@ -1,10 +1,7 @@
 package redistest_test
 
 import (
-	"context"
 	"strconv"
-	"strings"
-	"sync"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -34,94 +31,6 @@ func proxied(t *testing.T, test func(t *testing.T, p *redistest.Proxy, rdb, dire
 		direct := redistest.Redis(t)
 		p := redistest.StartProxy(t, redistest.Shared(t).Addr())
 		test(t, p, p.FairClient(t, opt), direct)
-	})
-}
-
-func TestProxyPasses(t *testing.T) {
-	t.Parallel()
-	proxied(t, func(t *testing.T, p *redistest.Proxy, rdb, _ *redis.Client) {
-		ctx, name := t.Context(), redistest.Name(t)
-		var (
-			wg    sync.WaitGroup
-			value = strings.Repeat("\r\n$5\r\n", 20_000)
-		)
-		for range 20 {
-			wg.Go(func() {
-				_, err := rdb.Pipelined(ctx, func(pipe redis.Pipeliner) error {
-					pipe.Incr(ctx, name)
-					pipe.Set(ctx, name+":large", value, 0)
-					pipe.HSet(ctx, name+":map", "a", 1, "b", 2)
-					return nil
-				})
-				assert.NoError(t, err)
-			})
-		}
-		wg.Wait()
-		assert.Equal(t, "20", rdb.Get(ctx, name).Val())
-		assert.Equal(t, value, rdb.Get(ctx, name+":large").Val())
-		assert.Equal(t, map[string]string{"a": "1", "b": "2"}, rdb.HGetAll(ctx, name+":map").Val())
-		assert.ErrorIs(t, rdb.Get(ctx, name+":none").Err(), redis.Nil)
-		assert.ErrorContains(t, rdb.Do(ctx, "nonsense").Err(), "unknown command")
-
-		p.Settle(t)
-		assert.GreaterOrEqual(t, p.Requests(), 65)
-	})
-}
-
-func TestProxyPassesMessages(t *testing.T) {
-	t.Parallel()
-	proxied(t, func(t *testing.T, _ *redistest.Proxy, rdb, direct *redis.Client) {
-		name := redistest.Name(t)
-		sub := rdb.Subscribe(t.Context(), name)
-		defer func() { _ = sub.Close() }()
-		_, err := sub.Receive(t.Context())
-		require.NoError(t, err)
-		require.NoError(t, direct.Publish(t.Context(), name, "hello").Err())
-		msg, err := sub.ReceiveMessage(t.Context())
-		require.NoError(t, err)
-		assert.Equal(t, "hello", msg.Payload)
-	})
-}
-
-func TestProxyHoldsAnAnswer(t *testing.T) {
-	t.Parallel()
-	proxied(t, func(t *testing.T, p *redistest.Proxy, rdb, direct *redis.Client) {
-		ctx, name := t.Context(), redistest.Name(t)
-		p.OnCommand(redistest.Nth(1, name, redistest.Pass.After(50*time.Millisecond)))
-		start := time.Now()
-		require.NoError(t, rdb.Incr(ctx, name).Err())
-		assert.GreaterOrEqual(t, time.Since(start), 50*time.Millisecond)
-
-		release := make(chan struct{})
-		p.OnCommand(redistest.Nth(1, name, redistest.DropAnswer.When(release)))
-		failed := make(chan error)
-		go func() { failed <- rdb.Incr(ctx, name).Err() }()
-		for direct.Get(ctx, name).Val() != "2" {
-			time.Sleep(time.Millisecond)
-		}
-		close(release)
-		require.Error(t, <-failed)
-		p.Settle(t)
-		assert.Equal(t, "2", direct.Get(ctx, name).Val())
-	})
-}
-
-func TestProxySendsALateCopy(t *testing.T) {
-	t.Parallel()
-	proxied(t, func(t *testing.T, p *redistest.Proxy, rdb, direct *redis.Client) {
-		ctx, name := t.Context(), redistest.Name(t)
-		release := make(chan struct{})
-		p.OnCommand(redistest.Nth(1, name, redistest.Late.When(release)))
-
-		require.Error(t, rdb.Incr(ctx, name).Err(), "it gives up")
-		assert.ErrorIs(t, direct.Get(ctx, name).Err(), redis.Nil, "it has not run yet")
-		n, err := rdb.Incr(ctx, name).Result()
-		require.NoError(t, err)
-		assert.EqualValues(t, 1, n, "the repeat overtakes it")
-
-		close(release)
-		p.Settle(t)
-		assert.Equal(t, "2", direct.Get(ctx, name).Val(), "and then it runs")
 	})
 }
 
@@ -164,99 +73,6 @@ func TestProxyInAPipeline(t *testing.T) {
 			})
 		})
 	}
-}
-
-func TestProxyShowsCommands(t *testing.T) {
-	t.Parallel()
-	proxied(t, func(t *testing.T, p *redistest.Proxy, rdb, _ *redis.Client) {
-		var seen []redistest.Command
-		p.OnCommand(func(c redistest.Command) redistest.Action {
-			if c.Name() == "set" {
-				seen = append(seen, c)
-			}
-			return redistest.Pass
-		})
-		require.NoError(t, rdb.Set(t.Context(), redistest.Name(t), "two words\r\n", 0).Err())
-		p.OnCommand(nil)
-		require.NoError(t, rdb.Set(t.Context(), redistest.Name(t), "unseen", 0).Err())
-		require.Len(t, seen, 1)
-		assert.Equal(t, "two words\r\n", seen[0].Args[2])
-		assert.True(t, seen[0].Contains("Two Words"))
-		assert.False(t, seen[0].Contains("three"))
-		assert.Equal(t, 1, seen[0].Conn)
-	})
-}
-
-func TestProxyEndsWithItsServer(t *testing.T) {
-	t.Parallel()
-	s := redistest.StartRedis(t)
-	p := redistest.StartProxy(t, s.Addr())
-	rdb := p.Client(t, &redis.Options{MaxRetries: -1})
-	require.NoError(t, rdb.Ping(t.Context()).Err())
-	s.Kill()
-	require.Error(t, rdb.Ping(t.Context()).Err())
-	p.Settle(t)
-}
-
-func TestProxyChokes(t *testing.T) {
-	t.Parallel()
-	synctest.Test(t, func(t *testing.T) {
-		_, m := redistest.Mini(t)
-		p := redistest.MiniProxy(t, m)
-		rdb := p.Client(t, &redis.Options{MaxRetries: -1, ReadTimeout: time.Minute})
-		value := strings.Repeat("x", 10_000)
-		took := func(f func() error) time.Duration {
-			start := time.Now()
-			require.NoError(t, f())
-			return time.Since(start)
-		}
-		set := func() error { return rdb.Set(t.Context(), "key", value, 0).Err() }
-		get := func() error { return rdb.Get(t.Context(), "key").Err() }
-		require.NoError(t, set())
-		p.Choke(1000)
-		for _, call := range []func() error{set, get} {
-			assert.InDelta(t, 10, took(call).Seconds(), 0.5)
-		}
-		p.Choke(0)
-		for _, call := range []func() error{set, get} {
-			assert.Less(t, took(call), time.Second)
-		}
-	})
-}
-
-func TestProxyHangsUp(t *testing.T) {
-	t.Parallel()
-	proxied(t, func(t *testing.T, p *redistest.Proxy, rdb, _ *redis.Client) {
-		require.NoError(t, rdb.Ping(t.Context()).Err())
-		p.OnCommand(func(redistest.Command) redistest.Action {
-			p.HangUp()
-			return redistest.Pass
-		})
-		require.Error(t, rdb.Ping(t.Context()).Err())
-		p.OnCommand(nil)
-		require.NoError(t, rdb.Ping(t.Context()).Err())
-	})
-}
-
-// The proxy ends although it holds a request, an answer and a client's connection.
-func TestProxyEndsWhileItHolds(t *testing.T) {
-	t.Parallel()
-	synctest.Test(t, func(t *testing.T) {
-		_, m := redistest.Mini(t)
-		p := redistest.MiniProxy(t, m)
-		never := make(chan struct{})
-		actions := []redistest.Action{
-			redistest.Late.When(never), redistest.Pass.When(never), redistest.Cut.When(never),
-			redistest.DropAnswer.When(never), redistest.Duplicate.When(never), redistest.Swallow,
-		}
-		for _, a := range actions {
-			p.OnCommand(redistest.Nth(1, "incr", a))
-			rdb := p.Client(t, &redis.Options{MaxRetries: -1, ContextTimeoutEnabled: true})
-			ctx, cancel := context.WithTimeout(t.Context(), time.Second)
-			assert.Error(t, rdb.Incr(ctx, "key").Err())
-			cancel()
-		}
-	})
 }
 
 // A fair client gives up what an action keeps back, and nothing else.
@@ -349,21 +165,4 @@ func TestVirtualOnEachRelease(t *testing.T) {
 			assert.Contains(t, string(out), "--- PASS: TestVirtual ")
 		})
 	}
-}
-
-func TestMiniTakesLongPipelines(t *testing.T) {
-	t.Parallel()
-	synctest.Test(t, func(t *testing.T) {
-		rdb, _ := redistest.Mini(t)
-		start := time.Now()
-		cmds, err := rdb.Pipelined(t.Context(), func(p redis.Pipeliner) error {
-			for i := range 5000 {
-				p.Set(t.Context(), "key:"+strconv.Itoa(i), i, 0)
-			}
-			return nil
-		})
-		require.NoError(t, err)
-		assert.Len(t, cmds, 5000)
-		assert.Zero(t, time.Since(start), "nothing waited for a timeout")
-	})
 }

@@ -12,7 +12,6 @@ import (
 	"strings"
 	"sync"
 	"testing"
-	"time"
 
 	"github.com/redis/go-redis/v9"
 	"github.com/stretchr/testify/assert"
@@ -97,25 +96,6 @@ func TestName(t *testing.T) {
 			})
 		}
 	})
-
-	t.Run("is unique", func(t *testing.T) {
-		t.Parallel()
-		var (
-			mu    sync.Mutex
-			wg    sync.WaitGroup
-			names = map[string]bool{}
-		)
-		for range 100 {
-			wg.Go(func() {
-				name := redistest.Name(t)
-				mu.Lock()
-				defer mu.Unlock()
-				names[name] = true
-			})
-		}
-		wg.Wait()
-		assert.Len(t, names, 100)
-	})
 }
 
 // asChild runs one test of this binary in a process of its own, with env added.
@@ -126,69 +106,6 @@ func asChild(t *testing.T, test string, env ...string) *exec.Cmd {
 	cmd := exec.Command(self, "-test.run=^"+test+"$", "-test.v")
 	cmd.Env = append(os.Environ(), env...)
 	return cmd
-}
-
-func TestRedisIsOneServer(t *testing.T) {
-	t.Parallel()
-	a, b := redistest.Redis(t), redistest.Redis(t)
-	name := redistest.Name(t)
-	require.NoError(t, a.Set(t.Context(), name, "value", 0).Err())
-	assert.Equal(t, "value", b.Get(t.Context(), name).Val())
-	assert.Equal(t, redistest.Shared(t).Addr(), a.Options().Addr)
-}
-
-func TestStartRedis(t *testing.T) {
-	t.Parallel()
-	s := redistest.StartRedis(t, "--maxmemory", "7mb")
-	rdb := s.Client(t, nil)
-	assert.Equal(t, "7340032", rdb.ConfigGet(t.Context(), "maxmemory").Val()["maxmemory"])
-	assert.Empty(t, rdb.ConfigGet(t.Context(), "save").Val()["save"])
-
-	opt, err := redis.ParseURL(s.URL())
-	require.NoError(t, err)
-	assert.Equal(t, s.Addr(), opt.Addr)
-	assert.NotEqual(t, redistest.Shared(t).Addr(), s.Addr())
-
-	t.Run("goes with its test", func(t *testing.T) { s = redistest.StartRedis(t) })
-	assert.False(t, listens(s.Addr()))
-}
-
-func TestCrashAndRestart(t *testing.T) {
-	t.Parallel()
-	s := redistest.StartRedis(t, "--appendonly", "yes", "--appendfsync", "always")
-	rdb := s.Client(t, nil)
-	name := redistest.Name(t)
-	for _, value := range []string{"first", "second"} {
-		require.NoError(t, rdb.Set(t.Context(), name, value, 0).Err())
-		s.Crash()
-		require.False(t, listens(s.Addr()))
-		s.Restart(t)
-		assert.Equal(t, value, rdb.Get(t.Context(), name).Val())
-	}
-	s.Freeze(t)
-	s.Crash()
-	s.Restart(t)
-	assert.Equal(t, "second", rdb.Get(t.Context(), name).Val())
-	dir := rdb.ConfigGet(t.Context(), "dir").Val()["dir"]
-	require.DirExists(t, dir)
-	for range 2 {
-		s.Kill()
-		assert.NoDirExists(t, dir)
-		assert.False(t, listens(s.Addr()))
-	}
-}
-
-func TestStartStepped(t *testing.T) {
-	t.Parallel()
-	s := redistest.StartStepped(t)
-	rdb := s.Client(t, nil)
-	name := redistest.Name(t)
-	require.NoError(t, rdb.Set(t.Context(), name, "", time.Minute).Err())
-	for _, ahead := range []time.Duration{0, 30 * time.Second, -time.Hour, 2 * time.Minute} {
-		s.SetAhead(t, ahead)
-		assert.WithinDuration(t, time.Now().Add(ahead), rdb.Time(t.Context()).Val(), 10*time.Second)
-	}
-	assert.ErrorIs(t, rdb.Get(t.Context(), name).Err(), redis.Nil, "a key outlives its end")
 }
 
 // TestChild is what TestServersGoWithTheTestBinary runs in a process of its
@@ -219,26 +136,18 @@ func TestWithoutAServer(t *testing.T) {
 		env  []string
 		text string
 	}{
-		"skip":        {[]string{"RRL_NO_SKIP="}, "--- SKIP: TestRedisIsOneServer"},
-		"fail":        {[]string{"RRL_NO_SKIP=1"}, "--- FAIL: TestRedisIsOneServer"},
-		"wrong place": {[]string{"RRL_NO_SKIP=", "RRL_REDIS_SERVER=/nonexistent"}, "--- FAIL: TestRedisIsOneServer"},
+		"skip":        {[]string{"RRL_NO_SKIP="}, "--- SKIP: TestTopology"},
+		"fail":        {[]string{"RRL_NO_SKIP=1"}, "--- FAIL: TestTopology"},
+		"wrong place": {[]string{"RRL_NO_SKIP=", "RRL_REDIS_SERVER=/nonexistent"}, "--- FAIL: TestTopology"},
 	} {
 		t.Run(how, func(t *testing.T) {
 			t.Parallel()
-			cmd := asChild(t, "TestRedisIsOneServer", append([]string{"RRL_SKIP_LOG=", "RRL_REDIS_SERVER=", "PATH=" + t.TempDir()}, want.env...)...)
+			cmd := asChild(t, "TestTopology", append([]string{"RRL_TOPOLOGY=", "RRL_SKIP_LOG=", "RRL_REDIS_SERVER=", "PATH=" + t.TempDir()}, want.env...)...)
 			cmd.Dir = t.TempDir()
 			out, _ := cmd.CombinedOutput()
 			assert.Contains(t, string(out), want.text)
 		})
 	}
-}
-
-func TestBrokenServer(t *testing.T) {
-	t.Parallel()
-	redistest.Shared(t)
-	r := record(t, func(t testing.TB) { redistest.StartRedis(t, "--no-such-option", "1") })
-	assert.Contains(t, r.failed, "no-such-option", "the message holds what the server said")
-	assert.Less(t, strings.Count(r.failed, "\n"), 40)
 }
 
 func listens(addr string) bool {
@@ -267,31 +176,6 @@ func TestLeastCommandsAreThoseOfTheScripts(t *testing.T) {
 		got[strings.TrimPrefix(rule, "+")] = true
 	}
 	assert.Equal(t, want, got)
-}
-
-func TestMonitorTellsWhatRan(t *testing.T) {
-	t.Parallel()
-	rdb := redistest.StartRedis(t).Client(t, nil)
-	const odd = "two words, \"quoted\",\r\n and \x00\xff"
-	var ran []redistest.Ran
-	end := redistest.Monitor(t, rdb.Options().Addr, func(r redistest.Ran) { ran = append(ran, r) })
-	calls := redistest.ScriptCalls(t, rdb.Options().Addr)
-	require.NoError(t, rdb.Set(t.Context(), "key", odd, 0).Err())
-	for range 2 {
-		require.NoError(t, rdb.Eval(t.Context(), "redis.call('GET', KEYS[1]) return redis.call('DEL', KEYS[1])", []string{"key"}).Err())
-	}
-	end()
-	script := [][]string{{"get", "key"}, {"del", "key"}}
-	assert.Equal(t, [][][]string{script, script, nil}, calls())
-
-	var args [][]string
-	for _, r := range ran {
-		if r.Args[0] == "set" || r.InScript {
-			args = append(args, r.Args)
-		}
-		assert.WithinDuration(t, rdb.Time(t.Context()).Val(), r.At, 10*time.Second)
-	}
-	assert.Equal(t, [][]string{{"set", "key", odd}, {"get", "key"}, {"del", "key"}, {"get", "key"}, {"del", "key"}}, args)
 }
 
 // TestTopology tests the topology that the environment names. scripts/matrix.sh
@@ -332,62 +216,9 @@ func TestTopology(t *testing.T) {
 	}
 }
 
-// TestTopologies runs TestTopology as each of them.
-func TestTopologies(t *testing.T) {
-	t.Parallel()
-	if os.Getenv("RRL_TOPOLOGY") != "" {
-		return
-	}
-	redistest.Shared(t)
-	for _, topology := range redistest.Topologies() {
-		t.Run(string(topology), func(t *testing.T) {
-			t.Parallel()
-			server := os.Getenv("RRL_REDIS_SERVER")
-			if topology == redistest.TLS || topology == redistest.TLSWithACL {
-				s := redistest.StartTLS(t)
-				server = s.Binary()
-			}
-			cmd := asChild(t, "TestTopology", "RRL_TOPOLOGY="+string(topology), "RRL_REDIS_SERVER="+server)
-			out, err := cmd.CombinedOutput()
-			require.NoError(t, err, "%s", out)
-			assert.Contains(t, string(out), "--- PASS: TestTopology")
-		})
-	}
-}
-
 func TestUnknownTopology(t *testing.T) {
 	t.Parallel()
 	out, err := asChild(t, "TestTopology", "RRL_TOPOLOGY=moon").CombinedOutput()
 	require.Error(t, err)
 	assert.Contains(t, string(out), `RRL_TOPOLOGY is "moon" and should be one of [single resp2 tls acl tls-acl sentinel cluster ring]`)
-}
-
-func TestKeysGoWithTheirTest(t *testing.T) {
-	t.Parallel()
-	name := redistest.Name(t)
-	t.Run("a", func(t *testing.T) {
-		rdb := redistest.Client(t)
-		for _, key := range []string{redistest.Name(t), "{" + redistest.Name(t) + "}:value", "prefix:" + redistest.Name(t)} {
-			require.NoError(t, rdb.Set(t.Context(), key, 1, 0).Err())
-		}
-		require.NoError(t, rdb.Set(t.Context(), name, 1, 0).Err())
-	})
-	rdb := redistest.Client(t)
-	assert.Equal(t, []string{name}, redistest.Keys(t, rdb, "*"+t.Name()+"*"), "its own go later")
-}
-
-func TestServerOfEachRelease(t *testing.T) {
-	t.Parallel()
-	for _, v := range redistest.Versions() {
-		t.Run(string(v), func(t *testing.T) {
-			t.Parallel()
-			s := redistest.StartServer(t, v, "--maxmemory", "7mb")
-			rdb := s.Client(t, nil)
-			info, err := rdb.Info(t.Context(), "server").Result()
-			require.NoError(t, err)
-			kind, release, _ := strings.Cut(string(v), "-")
-			assert.Contains(t, info, kind+"_version:"+release+".")
-			assert.Equal(t, "7340032", rdb.ConfigGet(t.Context(), "maxmemory").Val()["maxmemory"])
-		})
-	}
 }
