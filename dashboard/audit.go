@@ -56,7 +56,7 @@ type audit struct {
 	entries []*entry // the newest last
 }
 
-// add keeps an entry and returns it as it is told. Of one that undoes another, undoes
+// add keeps an entry and returns it as it is listed. Of one that undoes another, undoes
 // is that one's number.
 func (a *audit) add(e *entry, undoes int64) entry {
 	a.mu.Lock()

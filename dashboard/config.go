@@ -29,7 +29,7 @@ type Config struct {
 	// Without one, no request gets through.
 	Authorize Authorize
 
-	// Write offers changes. Without it nothing can be changed, whoever asks.
+	// Write offers changes. Without it nothing can be changed, whatever Authorize says.
 	Write bool
 
 	// Hosts are the host names and addresses by which browsers reach the page, without
@@ -62,7 +62,7 @@ type Config struct {
 	// Server is what the page calls the server, without any password.
 	Server string
 
-	// Logger is told of every change, with who, before and after, and of what was
+	// Logger receives every change, with who, before and after, and what was
 	// refused. nil stands for slog.Default.
 	Logger *slog.Logger
 }

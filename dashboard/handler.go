@@ -175,7 +175,7 @@ func (c *call) about() error {
 	return c.ok(struct {
 		Server     string   `json:"server"`
 		Write      bool     `json:"write"`
-		Allowed    bool     `json:"allowed"` // whoever asks may change now, without more
+		Allowed    bool     `json:"allowed"` // the asker may change now, without more
 		Refusals   bool     `json:"refusals"`
 		Others     []string `json:"others"`
 		Thresholds []named  `json:"thresholds"`

@@ -74,7 +74,7 @@ func (i *inspection) members() (n int64) {
 	return n
 }
 
-// limiter is all that is told of one RateLimiter.
+// limiter is all that the page shows of one RateLimiter.
 type limiter struct {
 	named
 
@@ -258,8 +258,8 @@ func textOf(a look.Anomaly, p look.Problem, f *look.Inspection) string {
 	return p.Reason
 }
 
-// stateOf is what is told of a pair. Without a rate it may be anything's: only its size
-// is told.
+// stateOf is what the page shows of a pair. Without a rate it may be anything's: then only
+// its size.
 func stateOf(s *look.State, f *look.Inspection) state {
 	if f.Rate == nil {
 		return state{Members: s.Members, Holders: []holder{}, Permits: []permit{}, Returns: []int64{}}

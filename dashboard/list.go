@@ -19,7 +19,7 @@ type row struct {
 	Use        *float64      `json:"use"`              // nil where it can't be told
 	Broken     string        `json:"broken,omitempty"` // why calls of it fail
 	PerSecond  float64       `json:"granted_per_second"`
-	Refused    *int64        `json:"refused"` // nil where nobody tells
+	Refused    *int64        `json:"refused"` // nil without a report
 	Refusing   *float64      `json:"refused_per_second"`
 	Clients    int           `json:"clients"`
 	Callers    []look.Caller `json:"callers"`

@@ -15,7 +15,7 @@ const (
 	// maxShown is how many bytes of a name a list shows.
 	maxShown = 160
 
-	// maxTold is how many bytes are told of a text that has what keys hold.
+	// maxTold is how many bytes are shown of a text that has what keys hold.
 	maxTold = 1000
 )
 

@@ -86,7 +86,7 @@ func (o *Observer) of(name string) (total int64, pace float64, known bool) {
 	return r.total, float64(sum) / refusalSpan, true
 }
 
-// pace is what refusals are sorted by; limiters that nobody tells of come last.
+// pace is what refusals are sorted by; limiters without reports come last.
 func (o *Observer) pace(name string) float64 {
 	total, pace, known := o.of(name)
 	if !known {

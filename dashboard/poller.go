@@ -14,10 +14,10 @@ import (
 )
 
 const (
-	// every is how often viewers are told.
+	// every is how often viewers get news.
 	every = time.Second
 
-	// soonest is how soon somebody who comes is told, after the others were.
+	// soonest is how soon a new viewer gets news, after the others did.
 	soonest = 250 * time.Millisecond
 
 	// step is how often the walk over the keys goes on: in small parts, so that none
@@ -40,7 +40,7 @@ const (
 	// looks is to be told before they take it for silence.
 	maxDebt = 3
 
-	// keptFor is how long what was read is worth showing to whoever comes next.
+	// keptFor is how long what was read is worth showing to the next viewer.
 	keptFor = 5 * time.Minute
 )
 
@@ -57,7 +57,7 @@ type viewer struct {
 	ended  chan struct{} // closed when it lost its place
 }
 
-// event is what a viewer is told.
+// event is what a viewer gets.
 type event struct {
 	kind string
 	data []byte
@@ -89,7 +89,7 @@ func (v *viewer) tell(e event) {
 // poller reads from Redis for all viewers, on one goroutine while there are any.
 type poller struct {
 	h    *handler
-	poke chan struct{} // somebody came
+	poke chan struct{} // a viewer came
 
 	mu      sync.Mutex
 	viewers map[*viewer]bool
@@ -108,7 +108,7 @@ type poller struct {
 	inspections map[string]*inspection
 	debt        int       // commands that samples have sent, and what follows is to do without
 	stepped     time.Time // when the walk went on last
-	ended       time.Time // when nobody looked any more
+	ended       time.Time // when the last viewer left
 }
 
 func newPoller(h *handler) *poller {
@@ -153,7 +153,7 @@ func (p *poller) start() {
 	go p.run(ctx)
 }
 
-// run reads until nobody looks any more.
+// run reads until the last viewer has left.
 func (p *poller) run(ctx context.Context) {
 	if p.reader == nil || time.Since(p.ended) > keptFor {
 		p.reader = look.NewReader(p.h.cfg.Redis, p.h.cfg.Pattern)
@@ -166,7 +166,7 @@ func (p *poller) run(ctx context.Context) {
 	defer p.mu.Unlock()
 	p.running = false
 	if len(p.viewers) > 0 {
-		p.start() // somebody came while the last question was under way
+		p.start() // a viewer came while the last question was under way
 	}
 }
 
@@ -176,7 +176,7 @@ func (p *poller) loop(ctx context.Context) {
 	tick := time.NewTicker(step)
 	defer tick.Stop()
 	var walked, sampled time.Time
-	late := false // somebody waits who has seen nothing yet
+	late := false // a viewer waits who has seen nothing yet
 	for ctx.Err() == nil {
 		poked := false
 		select {
@@ -315,7 +315,7 @@ func (p *poller) learn(ctx context.Context) {
 	p.reader.Know(p.names)
 }
 
-// meet notes whoever has no name.
+// meet notes a caller without a name.
 func (p *poller) meet(who string) {
 	if !p.unnamed[who] {
 		p.unnamed[who], p.met = true, true
@@ -365,7 +365,7 @@ func (p *poller) fault(ctx context.Context, err error) {
 	}
 }
 
-// faultOf is what viewers are told of an error.
+// faultOf is what viewers get of an error.
 func faultOf(err error) event {
 	text, _ := json.Marshal(struct {
 		Message string `json:"message"`

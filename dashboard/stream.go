@@ -25,8 +25,8 @@ const (
 	maxOffset = 1_000_000
 	maxSearch = 1024
 
-	// silence is after how long without an event a viewer is told that Redis does not
-	// answer: whoever asks it can't be interrupted.
+	// silence is after how long without an event a viewer learns that Redis does not
+	// answer: the goroutine that asks it can't be interrupted.
 	silence = 4 * time.Second
 
 	// recheck is how often Authorize is asked about a stream that goes on.

@@ -78,7 +78,7 @@ type gate struct {
 	invalid error // what is wrong with the options
 }
 
-// admit asks for what call costs. It returns the figures of whoever decided, and nil
+// admit asks for what call costs. It returns the figures of the limiter that decided, and nil
 // where call may go on, else how it ends. What it is charged can be settled by s, unless
 // that is nil.
 func (g *gate) admit(ctx context.Context, call Call, s *ask.Settlement) (limit.Decision, *refusal) {
@@ -179,7 +179,7 @@ func (g *gate) askNext(ctx context.Context, q *ask.Question, n int64) {
 }
 
 // keyFailed ends a call whose key is not known. WithFailure is about limiters:
-// whoever can make a key function fail must not go free.
+// a client that can make a key function fail must not go free.
 func (g *gate) keyFailed(ctx context.Context, call Call, err error) *refusal {
 	if st, ok := status.FromError(err); ok {
 		return &refusal{status: st}

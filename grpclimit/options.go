@@ -169,8 +169,8 @@ func WithFallback(limiter limit.Limiter) Option {
 }
 
 // WithShadow has the limiter decide and charge, and each call that the options are right
-// for go on, without waiting: to see what a limit would do. [WithObserver] is told of
-// what would have been refused, and [WithErrorHandler] of failures. No trailer says
+// for go on, without waiting: to see what a limit would do. [WithObserver] receives
+// what would have been refused, and [WithErrorHandler] failures. No trailer says
 // anything of limits.
 func WithShadow() Option {
 	return (*settings).SetShadow
@@ -191,7 +191,7 @@ func WithName(name string) Option {
 // WithObserver has an observer told of each call and message that takes permits, by
 // Decided, and when the limiter is asked no more and again, by Happened. They call the
 // limit by its name ([WithName]), and the Call "grpclimit". A call that costs more than
-// the limit is one that failed. Observers of the limiter itself are told besides.
+// the limit is one that failed. Observers of the limiter itself receive it too.
 func WithObserver(observer limit.Observer) Option {
 	return func(s *settings) error { return s.SetObserver(observer) }
 }

@@ -16,7 +16,7 @@ import (
 	"github.com/rratelimiter/rratelimiter/limit"
 )
 
-// What callers are told; the error handler hears more.
+// What callers learn; the error handler receives more.
 var (
 	misconfigured = status.New(codes.Internal, "rate limiter is not configured properly")
 	unavailable   = status.New(codes.Unavailable, "rate limiter is unavailable")

@@ -29,7 +29,7 @@ const (
 	// all of q. An answer of 429 has a t only for the policies that stand in the
 	// way of the same request, and Retry-After is the longest of these: so it is
 	// never earlier than a t, as the draft asks. Where a request costs more than q,
-	// the policy's q is all that is told.
+	// the policy's q is all that is said.
 	Draft11 Headers = iota
 
 	// NoHeaders stands for none of them.
@@ -126,7 +126,7 @@ func writeLegacy(h http.Header, results []result) {
 	}
 }
 
-// window is the span that the limit of whoever answered speaks of.
+// window is the span of the limit of the one that answered.
 func (r *result) window() time.Duration {
 	if fallback, ok := r.Asked.(limit.Windowed); ok && r.Failure != nil {
 		return fallback.Window()

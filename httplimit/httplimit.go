@@ -90,7 +90,7 @@ func (m *middleware) serve(w http.ResponseWriter, r *http.Request, next http.Han
 			m.pass(w, r, next, nil)
 			return
 		}
-		// Whatever WithFailure says: it is about limiters, and whoever can make a
+		// Whatever WithFailure says: it is about limiters, and a client that can make a
 		// key function fail must not go free.
 		writeError(w, r, err)
 		return

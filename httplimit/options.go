@@ -186,17 +186,17 @@ func WithFallback(limiter limit.Limiter) Option {
 }
 
 // WithShadow has limiters decide and charge, and the handler get each request that the
-// options are right for: to see what a limit would do. [WithObserver] is told of what
-// would have been refused, and [WithErrorHandler] of failures. No header says anything
+// options are right for: to see what a limit would do. [WithObserver] receives what
+// would have been refused, and [WithErrorHandler] failures. No header says anything
 // of limits. What would have been refused is charged no more than without the option.
 func WithShadow() Option {
 	return (*settings).SetShadow
 }
 
-// WithObserver has an observer told of each policy's answer to each request, by
+// WithObserver reports each policy's answer to each request to an observer, by
 // Decided, and when a limiter is asked no more and again, by Happened. They call the
 // policy by its name, and the Call "httplimit". A request that costs more than a limit
-// has is one that failed. Observers of the limiters themselves are told besides.
+// has is one that failed. Observers of the limiters themselves receive it too.
 func WithObserver(observer limit.Observer) Option {
 	return func(s *settings) error { return s.SetObserver(observer) }
 }

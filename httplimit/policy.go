@@ -41,7 +41,7 @@ type Policy struct {
 
 	// Fallback answers while Limiter fails, in place of what WithFallback and
 	// WithFailure say. nil: these hold for this policy too. If it is a
-	// limit.Windowed, its window is told with its answers.
+	// limit.Windowed, its window goes with its answers.
 	Fallback limit.Limiter
 }
 
@@ -95,7 +95,7 @@ func (m *middleware) setPolicies(policies []Policy) error {
 	return nil
 }
 
-// checkPrefixes tells why two policies' keys could be the same: whoever is called
+// checkPrefixes tells why two policies' keys could be the same: a client called
 // "ip" could make one of "api:ip:" with those of "api:". The brace of a hash tag
 // ends a prefix.
 func (m *middleware) checkPrefixes(a, b *policy) error {

@@ -60,7 +60,7 @@
 //	error.type           the limit.ErrorKind; not there unless the call or the settlement failed
 //
 // None of them holds a key. Programs that make a limiter for each user have as many
-// names as users: the first 200 are told apart ([WithMaxNames]), all others together
+// names as users: the first 200 are kept apart ([WithMaxNames]), all others together
 // are the limiter _OTHER. The values of the other attributes are few. A name then has
 // some ten counters, and its durations one histogram for each outcome.
 //

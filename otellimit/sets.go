@@ -28,7 +28,7 @@ func newSet(attributes ...attribute.KeyValue) *set {
 	return &set{[]metric.AddOption{with}, []metric.RecordOption{with}}
 }
 
-// table is a map to which is added what is missing. Whoever finds something takes no
+// table is a map to which is added what is missing. A reader that finds something takes no
 // lock.
 type table[K comparable, V any] struct {
 	mu   sync.Mutex

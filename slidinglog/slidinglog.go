@@ -6,7 +6,7 @@
 // such logs by a script of a few lines; they can share the keys with this package
 // while they run. The limit of a key may be kept in Redis too, in a hash of
 // thresholds: it is read for every decision, so that a change counts at once,
-// whoever makes it.
+// whichever program makes it.
 //
 // A log needs memory for each permit. Where a limit is high take package
 // tokenbucket, or the module's RateLimiter, which packs what is granted together.

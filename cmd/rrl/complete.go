@@ -14,12 +14,12 @@ import (
 const (
 	// completeTime is how long the shell is kept waiting for names, at most.
 	completeTime = 700 * time.Millisecond
-	// completeNames is how many of them it is told.
+	// completeNames is how many of them it gets.
 	completeNames = 200
 )
 
 // limiterNames completes the first argument by the names of limiters. Where there
-// are many keys, or no server, the shell is told what was found in time.
+// are many keys, or no server, the shell gets what was found in time.
 func (a *app) limiterNames(cmd *cobra.Command, args []string, toComplete string) ([]string, cobra.ShellCompDirective) {
 	if len(args) > 0 {
 		return nil, cobra.ShellCompDirectiveNoFileComp

@@ -65,7 +65,7 @@ type Config struct {
 	// each needs a hash of its own.
 	SlidingLogs map[string]SlidingLog
 
-	// Logger is told of every change, with before and after, and of what was
+	// Logger receives every change, with before and after, and what was
 	// refused. nil stands for slog.Default.
 	Logger *slog.Logger
 

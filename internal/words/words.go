@@ -78,7 +78,7 @@ func Millis(ms int64) string {
 }
 
 // Soon writes how long something will take as people say it, 9m59s rather than
-// 9m58.123s: not less than it is, so that whoever waits so long has waited
+// 9m58.123s: not less than it is, so that a caller who waits so long has waited
 // enough.
 func Soon(ms int64) string { return Millis(rounded(ms, ceil)) }
 

@@ -48,8 +48,6 @@ func TestPage(t *testing.T) {
 	assert.Contains(t, r.files()["resharding.csv"], "\noverall,4,900,")
 	assert.NotContains(t, r.files(), "failovers.csv", "nothing was recorded of it")
 	assert.NotContains(t, page, "## Failover", "nothing was recorded of it")
-	assert.Contains(t, r.short(), "| 31 operations by turns | 1 wrong |")
-	assert.Contains(t, r.short(), "900 tests in 2 cells")
 }
 
 func TestRecordsThatCannotBeRead(t *testing.T) {
@@ -61,16 +59,6 @@ func TestRecordsThatCannotBeRead(t *testing.T) {
 		_, err := recorded(t, map[string]string{table: text})
 		assert.ErrorContains(t, err, table+".tsv:1")
 	}
-}
-
-func TestShortFormIsReplaced(t *testing.T) {
-	t.Parallel()
-	text := "before\n" + shortBegin + "old\n" + shortEnd + "after\n"
-	changed, err := replaceShort(text, "new\n")
-	require.NoError(t, err)
-	assert.Equal(t, "before\n"+shortBegin+"new\n"+shortEnd+"after\n", changed)
-	_, err = replaceShort("no marks", "new\n")
-	require.Error(t, err)
 }
 
 func TestReleasesAreSortedByTheirNumbers(t *testing.T) {

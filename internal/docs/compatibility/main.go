@@ -1,5 +1,5 @@
-// Command compatibility writes docs/compatibility.md, the tables beside it, and the
-// short form that docs/reference.md shows, from what the tests of make test-matrix recorded:
+// Command compatibility writes docs/compatibility.md and the tables beside it from what
+// the tests of make test-matrix recorded:
 //
 //	go run ./internal/docs/compatibility results
 //
@@ -8,19 +8,14 @@
 package main
 
 import (
-	"errors"
 	"fmt"
 	"os"
 	"path/filepath"
-	"strings"
 )
 
 const (
-	document   = "docs/compatibility.md"
-	folder     = "docs/compatibility"
-	reference  = "docs/reference.md"
-	shortBegin = "<!-- written by go run ./internal/docs/compatibility -->\n"
-	shortEnd   = "<!-- until here -->\n"
+	document = "docs/compatibility.md"
+	folder   = "docs/compatibility"
 )
 
 func main() {
@@ -47,23 +42,5 @@ func write(dir string) error {
 			return err
 		}
 	}
-	text, err := os.ReadFile(reference)
-	if err != nil {
-		return err
-	}
-	changed, err := replaceShort(string(text), r.short())
-	if err != nil {
-		return fmt.Errorf("%s: %w", reference, err)
-	}
-	return os.WriteFile(reference, []byte(changed), 0o644)
-}
-
-// replaceShort puts the short form between the two marks.
-func replaceShort(text, short string) (string, error) {
-	before, rest, begins := strings.Cut(text, shortBegin)
-	_, after, ends := strings.Cut(rest, shortEnd)
-	if !begins || !ends {
-		return "", errors.New("the marks around the table are missing")
-	}
-	return before + shortBegin + short + shortEnd + after, nil
+	return nil
 }

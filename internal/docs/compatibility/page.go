@@ -3,7 +3,6 @@ package main
 import (
 	_ "embed"
 	"fmt"
-	"maps"
 	"slices"
 	"strings"
 
@@ -232,41 +231,4 @@ difference between what callers hold and what is in use: [resharding.csv](compat
 
     go test -v -run TestReshardingWhileInUse ./tests/servers
 `
-}
-
-// short returns what docs/reference.md shows.
-func (r *results) short() string {
-	var all count
-	for _, turns := range r.turns {
-		all = all.add(total(turns))
-	}
-	for _, turns := range r.fleetTurns {
-		all = all.add(total(turns))
-	}
-	over, hammers := 0, append(slices.Clone(r.hammers), r.fleets...)
-	for _, h := range hammers {
-		over += h.over
-	}
-	passed, failed, cells := 0, 0, 0
-	var servers, topologies []string
-	for _, c := range r.servers {
-		if c.passed > 0 && !slices.Contains(topologies, c.topology) {
-			topologies = append(topologies, c.topology)
-		}
-		passed, failed = passed+c.passed, failed+c.failed
-		if c.passed > 0 {
-			cells++
-		}
-		if !slices.Contains(servers, c.server) {
-			servers = append(servers, c.server)
-		}
-	}
-	releases := slices.SortedFunc(maps.Keys(r.turns), byRelease)
-	return table([]string{"tested with", "run", "outcome"}, [][]string{
-		{fmt.Sprintf("%d versions of Redisson: %s", len(releases), strings.Join(releases, ", ")),
-			fmt.Sprintf("%d operations by turns", all.compared), fmt.Sprintf("%d wrong", all.wrong)},
-		{"each of them, and pairs of them", fmt.Sprintf("%d runs of both sides at once", len(hammers)), fmt.Sprintf("%d permits over the limit", over)},
-		{strings.Join(servers, ", ") + "; " + strings.Join(topologies, ", "),
-			fmt.Sprintf("%d tests in %d cells", passed, cells), fmt.Sprintf("%d failed", failed)},
-	})
 }

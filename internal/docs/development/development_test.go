@@ -78,6 +78,7 @@ func rows(text string) [][]string {
 type pkg struct {
 	imports map[string]string // packages of this project, and where they are imported; not by tests
 	tests   bool              // it has tests only
+	doc     string            // the first sentence of its comment
 }
 
 // packages returns those of all modules of the project by their folders, the root's
@@ -104,7 +105,7 @@ func packages(t *testing.T) map[string]pkg {
 		if err != nil {
 			return err
 		}
-		p := pkg{imports: map[string]string{}, tests: len(found.GoFiles) == 0}
+		p := pkg{imports: map[string]string{}, tests: len(found.GoFiles) == 0, doc: found.Doc}
 		for _, imported := range found.Imports {
 			if imported != module && !strings.HasPrefix(imported, module+"/") {
 				continue
@@ -230,9 +231,8 @@ func TestTheTableOfFolders(t *testing.T) {
 		}
 	}
 	for _, folder := range slices.Sorted(maps.Keys(all)) {
-		own := slices.Contains(folders, folder) || folder == "."
-		_, isDrawn := d.arrows[folder]
-		assert.True(t, own || !isDrawn && below(folder, folders), "the table of folders of %s lacks %s", page, folder)
+		assert.True(t, folder == "." || below(folder, folders), "the table of folders of %s lacks %s", page, folder)
+		assert.True(t, all[folder].tests || all[folder].doc != "", "%s has no comment that says what the package is for", title(folder))
 	}
 }
 

@@ -7,6 +7,10 @@
 // more than a plain server, and [Client] is a client of whichever of these the
 // environment names, for the tests that must pass on all of them.
 //
+// [Engines] runs a test on miniredis and on the real server, [Everywhere] on miniredis
+// and on what the environment names: take it for what a cluster can do too. [Virtual]
+// runs one in a bubble, and [Stepping] in one whose server's clock can go back.
+//
 // Whatever a call starts is gone when its test ends; what is shared goes with
 // the test binary, however that ends.
 package redistest

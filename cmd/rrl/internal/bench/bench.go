@@ -41,7 +41,7 @@ type Options struct {
 	Limiters int           // of the runs with many limiters
 	Prefix   string        // of the keys
 	Client   []rratelimiter.Option
-	// Started is told of each run before it begins, and Done of what it came to;
+	// Started receives each run before it begins, and Done what it came to;
 	// either may be nil.
 	Started func(callers, limiters int, span time.Duration)
 	Done    func(Result)

@@ -10,7 +10,7 @@ import (
 // dialer returns a dialer, by TLS where there is a config.
 //
 // A cluster's node that was never told its address gives an empty host for that
-// of whoever asks: it is the one asked first. Each server must have a certificate
+// of the asker: it is the one asked first. Each server must have a certificate
 // for its own address, unless the config names another; go-redis' dialers differ
 // in that.
 func dialer(first string, config *tls.Config, timeout time.Duration) func(ctx context.Context, network, addr string) (net.Conn, error) {

@@ -15,7 +15,7 @@
 //	defer conn.Close()
 //
 // Open has asked a server before it returns, so that a wrong address, a missing
-// password or a Sentinel in place of a server is told at once, and never later
+// password or a Sentinel in place of a server is reported at once, and never later
 // than --connect-timeout.
 //
 // [Connection.Client] is what limiters are made with. What concerns whole

@@ -61,7 +61,7 @@ func (o *Options) Bind(flags *pflag.FlagSet) {
 	flags.StringVar(&o.TLSCert, "tls-cert", "", "`FILE` with this client's certificate, in PEM")
 	flags.StringVar(&o.TLSKey, "tls-key", "", "`FILE` with its key, in PEM")
 	flags.StringVar(&o.TLSServerName, "tls-server-name", "", "the `NAME` that certificates must have (default the host of each address)")
-	flags.BoolVar(&o.TLSSkipVerify, "tls-skip-verify", false, "trust any certificate: whoever is in between can read and change all")
+	flags.BoolVar(&o.TLSSkipVerify, "tls-skip-verify", false, "trust any certificate: anyone in between can read and change all")
 }
 
 // Check tells what is wrong with flags whatever the command does.
@@ -181,7 +181,7 @@ func readPassword(flag, path string) (string, error) {
 	return password, nil
 }
 
-// limitTime sets how long things may take where the URL does not: whoever waits
+// limitTime sets how long things may take if the URL does not: a user who waits
 // at a terminal wants to hear soon that nobody answers.
 func (o *Options) limitTime(client *redis.Options) {
 	if client.DialTimeout == 0 {

@@ -42,7 +42,7 @@ const (
 // loadStep is how often some permits are taken.
 const loadStep = 100 * time.Millisecond
 
-// StartLoad starts a Load that observer is told of. Close ends it.
+// StartLoad starts a Load that reports to observer. Close ends it.
 func StartLoad(ctx context.Context, observer limit.Observer) (*Load, error) {
 	rdb, m := embedded(8)
 	told := limit.WithObserver(observer)
