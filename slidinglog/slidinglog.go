@@ -192,12 +192,12 @@ func (l *Limiter) ask(key string, b *lane.Batch) (*lane.Question, error) {
 func (l *Limiter) askApart(key string, b *lane.Batch) *lane.Question {
 	q := &lane.Question{}
 	q.Script, q.Keys, q.Args = lua.Command, script.KeysOf(l.cfg.Thresholds), script.Constant{"HGET", key}
-	q.Repeat, q.Reads, q.Until = true, true, time.Now().Add(l.lanes.Conn().Timeout())
+	q.Repeat, q.Reads, q.Since = true, true, time.Now()
 	q.Read = func(reply any, err error) (lane.Verdict, error) {
 		most, err := l.parse(key, reply, err)
 		if err == nil {
 			q.Next = l.question(script.KeysOf(key), key, most, b)
-			q.Next.Until = q.Until
+			q.Next.Since = q.Since
 		}
 		return lane.Verdict{}, err
 	}

@@ -38,15 +38,14 @@ type batch struct {
 	freed    int  // how often permits had been freed before
 	figures  bool
 	audit    bool
-	compares bool        // the fallback with the default that the limiter has
-	older    *limit.Rate // that default, while the call replaces it
+	compares bool // the fallback with the default that the limiter has
 	fallback string
 	ahead    prefetch // permits that are taken ahead
+	redo     redo
 
 	member  []byte // the call's first member, permits for the sum of all requests; nil without members
 	held    *held  // of it, once some of its permits are to go back
 	word    any    // the member in a command
-	anew    int    // how often the identity was another's
 	sent    time.Time
 	answers []lane.Answer
 	joint   script.Joint
@@ -60,7 +59,7 @@ func newBatch(g *group) *batch {
 	if !ok {
 		b = &batch{}
 	}
-	b.group, b.rules = g, g.engine.rules
+	b.group, b.rules, b.Mu = g, g.engine.rules, &g.mu
 	return b
 }
 
@@ -112,7 +111,7 @@ func (b *batch) add(r *request, inLine bool) bool {
 func (b *batch) limiter() *Limiter { return b.requests[0].limiter }
 
 // prepare makes the call that decides the batch, with an identity of its own.
-func (b *batch) prepare() *lane.Call {
+func (b *batch) prepare() {
 	ids := b.group.engine.ids
 	switch {
 	case b.rules.KeepsNoMembers():
@@ -127,19 +126,19 @@ func (b *batch) prepare() *lane.Call {
 	}
 	b.word = b.member
 	b.sent = b.group.engine.clock.Now()
-	keys := b.group.keys
-	overall := b.limiter().overall.Load()
+	l, keys := b.limiter(), b.group.keys
+	b.compares = l.compareDue(b.sent)
+	overall := l.overall.Load()
 	if overall != nil {
 		keys = overall
 	}
 	// Where nothing in Redis would tell that a window's batch was decided, it is
 	// not repeated after a lost answer.
 	b.call = lane.Call{Call: script.Call{Script: lua.Acquire, Keys: keys, Args: b, Repeat: !b.rules.KeepsNoMembers()}, Owner: b, Requests: len(b.requests)}
-	if flags := b.flags(); overall != nil && len(b.requests) == 1 && (flags == "" || flags == "a") {
+	if flags := b.flags(); overall != nil && b.Count == 1 && (flags == "" || flags == "a") {
 		b.joint = script.Joint{Script: lua.AcquireMany, Args: [2]any{b.word, script.Number(b.Sum)}, Early: flags == ""}
 		b.call.Joint = &b.joint
 	}
-	return &b.call
 }
 
 // Append appends the arguments of the acquire script.
@@ -147,7 +146,7 @@ func (b *batch) Append(all []any, a script.Attempt) []any {
 	before := len(all)
 	age, token := attemptWords(a)
 	all = append(all, b.word, script.Number(b.Sum), b.fallback, b.flags(), age, token)
-	if len(b.requests) > 1 && !b.UpTo {
+	if b.Count > 1 {
 		all = b.Args(append(all, b.Line))
 	}
 	for len(all) > before+1 && all[len(all)-1] == "" {
@@ -198,35 +197,57 @@ func formatAge(age time.Duration) string {
 // has the same short id, or the limiter turned out not to be of type Overall, the batch is
 // asked for anew, as often as a server of ours can ask for it.
 func (b *batch) Finished(c *lane.Call) (again bool) {
+	if reply, _ := c.Outcome(); isWord(reply, "keys") && b.call.Keys != b.group.keys {
+		b.limiter().overall.Store(nil)
+		b.prepare()
+		return true
+	}
+	return b.group.engine.finished(b, &b.redo, c)
+}
+
+// one is that of every answer which names none.
+func (b *batch) one(int64) *Limiter { return b.limiter() }
+
+// decision is what a call decides: a batch, or a try to take permits of several limiters.
+type decision interface {
+	prepare()                    // makes the call, with an identity of its own
+	one(number int64) *Limiter   // of which an answer speaks; nil if there is none
+	finish(reply any, err error) // tells the callers
+}
+
+// redo is why the call of a decision was made anew.
+type redo struct {
+	anew   int        // how often the identity was another's
+	giving *Limiter   // whose default the call replaces, or nil
+	older  limit.Rate // that default
+}
+
+// finished prepares a decision's call anew if that is due; else it tells the callers what
+// came of it.
+func (e *Engine) finished(d decision, r *redo, c *lane.Call) (again bool) {
 	reply, err := c.Outcome()
-	l := b.limiter()
-	if b.older != nil {
+	if r.giving != nil {
 		if err == nil {
-			b.group.engine.gaveDefault(l, *b.older, reply)
-			b.older, b.compares = nil, false
-			b.prepare()
+			e.gaveDefault(r.giving, r.older, reply)
+			r.giving = nil
+			d.prepare()
 			return true
 		}
-	} else if older, _, ok := olderDefault(reply, 1); ok {
-		b.older = new(limit.Rate) // its own: older would be on the heap in every call
-		*b.older = older
-		b.call = lane.Call{Call: b.group.engine.giveDefault(l), Owner: b, Requests: len(b.requests)}
+	} else if older, number, ok := olderDefault(reply); ok && d.one(number) != nil {
+		r.giving, r.older = d.one(number), older
+		*c = lane.Call{Call: e.giveDefault(r.giving), Owner: c.Owner, Requests: c.Requests}
 		return true
 	}
 	switch {
-	case isWord(reply, "keys") && b.call.Keys != b.group.keys:
-		l.overall.Store(nil)
-		b.prepare()
-		return true
-	case isTaken(reply, err) && b.anew < maxAnew:
-		b.anew++
-		b.group.engine.ids.Skip()
-		b.prepare()
+	case isTaken(reply, err) && r.anew < maxAnew:
+		r.anew++
+		e.ids.Skip()
+		d.prepare()
 		return true
 	case isWrongType(err):
-		go b.finish(reply, err)
+		go d.finish(reply, err)
 	default:
-		b.finish(reply, err)
+		d.finish(reply, err)
 	}
 	return false
 }
@@ -235,7 +256,7 @@ func (b *batch) finish(reply any, err error) {
 	l := b.limiter()
 	var o outcome
 	switch {
-	case b.older != nil:
+	case b.redo.giving != nil:
 		err = b.group.engine.gaveNoDefault(l, err)
 	case err != nil:
 		err = b.group.engine.explain(b.group.keys.Names(), err)
@@ -255,19 +276,6 @@ func (b *batch) finish(reply any, err error) {
 		}
 	}
 	b.group.finished(b, o, err)
-}
-
-// Progressed has the callers of a batch that takes several calls wait on: the server
-// answers.
-func (b *batch) Progressed() {
-	b.group.mu.Lock()
-	defer b.group.mu.Unlock()
-	now := time.Now()
-	for _, r := range b.requests {
-		if r != aheadRequest {
-			r.Asked = now
-		}
-	}
 }
 
 // maxAnew is how many identities are tried: that each was another's is next to

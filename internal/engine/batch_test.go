@@ -195,7 +195,8 @@ func TestAnswersWalkAsTheScriptDoes(t *testing.T) {
 		b.fallback = l.Fallback
 		b.figures = rapid.Bool().Draw(t, "figures")
 		b.audit = rapid.Bool().Draw(t, "audit")
-		reply, err := e.lanes.Run(ctx, &b.prepare().Call)
+		b.prepare()
+		reply, err := e.lanes.Run(ctx, &b.call.Call)
 		if err != nil {
 			t.Fatal(err)
 		}

@@ -29,16 +29,16 @@ func (l *Limiter) hasCompared(sent time.Time) {
 // olderDefault reads the answer of a script that found the default of a program that
 // began before; the words in front of it are the answer's name and, of several
 // limiters, which one it is.
-func olderDefault(reply any, front int) (older limit.Rate, number int64, ok bool) {
+func olderDefault(reply any) (older limit.Rate, number int64, ok bool) {
 	words, _ := reply.([]any)
-	if len(words) != front+4 || words[0] != "default" {
+	if len(words) != 5 && len(words) != 6 || words[0] != "default" {
 		return limit.Rate{}, 0, false
 	}
-	values, err := script.Integers(words[1:], front+3)
+	values, err := script.Integers(words[1:], 4)
 	if err != nil {
 		return limit.Rate{}, 0, false
 	}
-	return rateOf(values[front-1:]), values[0], true
+	return rateOf(values[len(values)-4:]), values[0], true
 }
 
 // giveDefault returns the call that replaces a limiter's default by the handle's and

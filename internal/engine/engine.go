@@ -175,7 +175,7 @@ func (e *Engine) enterBy(to *lane.Lane, l *Limiter, r *request) (*group, error) 
 	}
 	g.users++
 	if r != nil {
-		r.group = g
+		r.group, r.Mu = g, &g.mu
 	}
 	return g, nil
 }

@@ -4,6 +4,8 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"strconv"
+	"strings"
 
 	"github.com/redis/go-redis/v9"
 
@@ -26,23 +28,38 @@ func (e *Error) Unwrap() error { return e.Err }
 // explain turns what a script or go-redis answered into an error that callers
 // can test for and act on.
 func (e *Engine) explain(keys []string, err error) error {
+	_, err = e.explainPart(keys, err)
+	return err
+}
+
+// explainPart is explain for a call for several limiters, one behind another in its keys,
+// and says which one the error speaks of: its number from 1, or 0.
+func (e *Engine) explainPart(keys []string, err error) (number int64, _ error) {
 	if err == nil || errors.Is(err, limit.ErrUnavailable) {
-		return err
+		return 0, err
 	}
 	if answer, ok := errors.AsType[redis.Error](err); ok {
-		switch script.Code(answer) {
+		code := script.Code(answer)
+		_, word, _ := strings.Cut(answer.Error(), code+" ")
+		word, _, _ = strings.Cut(word, " ")
+		n, _ := strconv.ParseInt(word, 10, 64)
+		number = (n + keysEach - 1) / keysEach // n is the key's
+		switch code {
 		case "NOTINIT":
-			return fmt.Errorf("%w; call TrySetRate first, or give the handle one by WithDefault", limit.ErrNotInitialized)
+			return number, fmt.Errorf("%w; call TrySetRate first, or give the handle one by WithDefault", limit.ErrNotInitialized)
 		case "CORRUPT":
 			if key, field, why, ok := script.Corrupt(answer.Error(), keys); ok {
-				return fmt.Errorf("%w: key %q: %s %s; SetRate or Delete cures it", limit.ErrCorrupt, key, field, why)
+				return number, fmt.Errorf("%w: key %q: %s %s; SetRate or Delete cures it", limit.ErrCorrupt, key, field, why)
 			}
 		case "WRONGTYPE":
 			return e.explainType(keys, err)
 		}
 	}
-	return script.Explain(err, keys, "", "name the limiter without braces or with one hash tag, as in \"{shop}orders\"")
+	return 0, script.Explain(err, keys, "", "name the limiter without braces or with one hash tag, as in \"{shop}orders\"")
 }
+
+// keysEach is how many keys a limiter has.
+const keysEach = 5
 
 // isWrongType reports whether an error is one that explain asks Redis about, so that it
 // must not be explained on a goroutine that sends.
@@ -52,19 +69,20 @@ func isWrongType(err error) bool {
 }
 
 // explainType finds the key of the wrong type.
-func (e *Engine) explainType(keys []string, err error) error {
-	want := []string{"hash", "string", "string", "zset", "zset"}
-	fields := []string{"config", "value", "value", "permits", "permits"}
-	if len(keys) < len(want) { // they are no limiter's
-		return fmt.Errorf("%w: keys %q: %w", limit.ErrCorrupt, keys, err)
+func (e *Engine) explainType(keys []string, err error) (number int64, _ error) {
+	want := [keysEach]string{"hash", "string", "string", "zset", "zset"}
+	fields := [keysEach]string{"config", "value", "value", "permits", "permits"}
+	if len(keys) < keysEach { // they are no limiter's
+		return 0, fmt.Errorf("%w: keys %q: %w", limit.ErrCorrupt, keys, err)
 	}
 	ctx, cancel := context.WithTimeout(context.Background(), e.conn.AttemptTimeout())
 	defer cancel()
-	for i, key := range keys[:len(want)] {
+	for i, key := range keys {
+		part := i % keysEach
 		got, readErr := script.Read(ctx, e.lanes, lua.Command, script.KeysOf(key), "TYPE")
-		if readErr == nil && got != want[i] && got != "none" {
-			return fmt.Errorf("%w: key %q: %s is of type %v, not %s; remove the key", limit.ErrCorrupt, key, fields[i], got, want[i])
+		if readErr == nil && got != want[part] && got != "none" {
+			return int64(i/keysEach + 1), fmt.Errorf("%w: key %q: %s is of type %v, not %s; remove the key", limit.ErrCorrupt, key, fields[part], got, want[part])
 		}
 	}
-	return fmt.Errorf("%w: keys %q: %w", limit.ErrCorrupt, keys, err)
+	return 0, fmt.Errorf("%w: keys %q: %w", limit.ErrCorrupt, keys, err)
 }

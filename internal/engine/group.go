@@ -196,21 +196,20 @@ func (g *group) board(now time.Time) *lane.Call {
 		return nil
 	}
 	for _, r := range b.requests {
-		r.State = lane.Sent
+		r.State, r.Batch = lane.Sent, &b.Batch
 	}
-	b.audit, b.compares = b.limiter().auditDue(now), b.limiter().compareDue(now)
-	b.freed = g.freed
+	b.audit, b.freed = b.limiter().auditDue(now), g.freed
 	b.ahead = g.prefetch(b, now)
 	g.calls++
 	g.turns.was = false
-	c := b.prepare()
-	if len(b.requests) == 1 {
-		c.By(b.requests[0].ctx)
+	b.prepare()
+	if b.Count == 1 {
+		b.call.By(b.requests[0].ctx)
 	}
 	if b.round {
 		g.round = b
 	}
-	return c
+	return &b.call
 }
 
 // conclude takes note of how the batch ended, and makes the answers of it.
@@ -219,7 +218,9 @@ func (b *batch) conclude(o outcome, err error) {
 	if err != nil || o.Taken > 0 {
 		e.Granted(b.group.config)
 	}
-	b.dropAhead()
+	if b.ahead.permits > 0 {
+		b.Drop(b.ahead.permits)
+	}
 	if err != nil {
 		return
 	}

@@ -70,26 +70,10 @@ type prefetch struct {
 	before  refusal.Moment // when it was asked for
 }
 
-// aheadRequest stands for a lease in a batch: it is asked for behind all requests,
-// as so many of one permit each.
-var aheadRequest = &request{Question: outage.Question{Waits: true}, deadline: time.Unix(0, 0)}
-
-// addAhead has the batch take permits ahead.
+// addAhead has the batch take permits ahead: they are asked for behind all requests, as
+// so many of one permit each.
 func (b *batch) addAhead(permits int64) bool {
-	if len(b.requests) >= maxRequests(b.rules) || b.Sum+permits > maxPermits || !b.AddMany(permits) {
-		return false
-	}
-	b.requests = append(b.requests, aheadRequest)
-	return true
-}
-
-// dropAhead makes the batch one of callers' requests alone again.
-func (b *batch) dropAhead() {
-	last := len(b.requests) - 1
-	if b.requests[last] == aheadRequest {
-		b.requests = b.requests[:last]
-		b.Drop(b.ahead.permits)
-	}
+	return len(b.requests) < maxRequests(b.rules) && b.Sum+permits <= maxPermits && b.AddMany(permits)
 }
 
 // takeAhead takes permits from the handle's lease, and returns what is left there; nil if

@@ -34,9 +34,7 @@ type multi struct {
 	ctx     context.Context
 	call    lane.Call
 	member  []byte
-	anew    int        // how often the member's identity was another's
-	giving  *Limiter   // whose default the call replaces, or nil
-	older   limit.Rate // that default
+	redo    redo
 	sent    time.Time
 	verdict verdict
 	err     error
@@ -109,16 +107,18 @@ func (m *multi) leave() {
 // ask makes one try, and returns early when ctx ends: what is granted then
 // goes back. start is when the question arose.
 func (m *multi) ask(ctx context.Context, start time.Time) (verdict, error) {
-	until := start.Add(m.engine.conn.Timeout())
-	end := m.engine.answerBy(until, m.engine.clock.Machine(m.deadline))
+	end := m.engine.answerBy(start.Add(m.engine.conn.Timeout()), m.engine.clock.Machine(m.deadline))
 	if err := m.begin(ctx, start, end); err != nil {
 		return verdict{}, err
 	}
 	for _, g := range m.groups {
 		m.engine.stay(g)
 	}
-	m.Pending, m.ctx = lane.Pending{Asked: start}, ctx
-	m.prepare(until)
+	m.Pending, m.ctx = lane.Pending{Mu: &m.mu, Asked: start}, ctx
+	if !m.deadline.IsZero() {
+		m.Last = m.engine.clock.Machine(m.deadline).Add(m.engine.grace)
+	}
+	m.prepare()
 	to := m.groups[0].lane.Load()
 	if to.Enter() {
 		m.State = lane.Sent
@@ -127,24 +127,10 @@ func (m *multi) ask(ctx context.Context, start time.Time) (verdict, error) {
 		m.Wait()
 		to.Ready(m)
 	}
-	if answered, err := m.Await(ctx, m.engine.lanes, &m.mu, m, end, true); !answered {
+	if answered, err := m.Await(ctx, m.engine.lanes, m, end, true); !answered {
 		return verdict{}, err
 	}
 	return m.verdict, m.err
-}
-
-// Leave takes the try back if its caller goes away.
-func (m *multi) Leave() bool {
-	m.mu.Lock()
-	defer m.mu.Unlock()
-	return m.Pending.Leave()
-}
-
-// TimeUp looks whether the time for the answer is over.
-func (m *multi) TimeUp() (look time.Time, left bool, err error) {
-	m.mu.Lock()
-	defer m.mu.Unlock()
-	return m.Over(m.engine.answerBy(m.Asked.Add(m.engine.conn.Timeout()), m.engine.clock.Machine(m.deadline)))
 }
 
 // Progressed has the caller of a try that takes several calls wait on: the
@@ -153,7 +139,6 @@ func (m *multi) Progressed() {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	m.Asked = time.Now()
-	m.call.Until = m.Asked.Add(m.engine.conn.Timeout())
 }
 
 // Board has the try sent, unless its caller has gone.
@@ -172,11 +157,11 @@ func (m *multi) Board(time.Time) (c *lane.Call, more bool) {
 }
 
 // prepare makes the call of a new try.
-func (m *multi) prepare(until time.Time) {
+func (m *multi) prepare() {
 	m.member = m.engine.ids.Next(nil, 1)
 	redisson.SetPermits(m.member, m.permits)
 	m.sent = m.engine.clock.Now()
-	m.call = lane.Call{Call: script.Call{Script: lua.AcquireAll, Keys: m.keys, Args: m, Repeat: true, Until: until}, Owner: m}
+	m.call = lane.Call{Call: script.Call{Script: lua.AcquireAll, Keys: m.keys, Args: m, Repeat: true, Since: m.Asked}, Owner: m}
 	m.call.By(m.ctx)
 }
 
@@ -200,39 +185,14 @@ func (m *multi) Append(words []any, at script.Attempt) []any {
 // Finished tells the caller what came of the try. Where it has gone, what was
 // granted goes back.
 func (m *multi) Finished(c *lane.Call) (again bool) {
-	reply, err := c.Outcome()
-	if m.giving != nil {
-		if err == nil {
-			m.engine.gaveDefault(m.giving, m.older, reply)
-			m.giving = nil
-			m.prepare(c.Until)
-			return true
-		}
-	} else if older, number, ok := olderDefault(reply, 2); ok && m.limiter(number) != nil {
-		m.giving, m.older = m.limiter(number), older
-		m.call = lane.Call{Call: m.engine.giveDefault(m.giving), Owner: m}
-		m.call.Until = c.Until
-		return true
-	}
-	if isTaken(reply, err) && m.anew < maxAnew {
-		m.anew++
-		m.engine.ids.Skip()
-		m.prepare(c.Until)
-		return true
-	}
-	if isWrongType(err) {
-		go m.finish(reply, err)
-	} else {
-		m.finish(reply, err)
-	}
-	return false
+	return m.engine.finished(m, &m.redo, c)
 }
 
 func (m *multi) finish(reply any, err error) {
 	var v verdict
 	switch {
-	case m.giving != nil:
-		err = &Error{Name: m.giving.Name, Err: m.engine.gaveNoDefault(m.giving, err)}
+	case m.redo.giving != nil:
+		err = &Error{Name: m.redo.giving.Name, Err: m.engine.gaveNoDefault(m.redo.giving, err)}
 	case err != nil:
 		err = m.explain(err)
 	default:

@@ -1,16 +1,9 @@
 package engine
 
 import (
-	"errors"
-	"fmt"
 	"slices"
-	"strconv"
-	"strings"
-
-	"github.com/redis/go-redis/v9"
 
 	"github.com/rratelimiter/rratelimiter/internal/script"
-	"github.com/rratelimiter/rratelimiter/limit"
 )
 
 // parse reads the script's answer.
@@ -44,15 +37,15 @@ func (m *multi) parse(reply any) (v verdict, err error) {
 	}
 	for refusal := range slices.Chunk(numbers[all:], 3) {
 		v.wait = max(v.wait, script.Millis(max(refusal[1], -refusal[1])))
-		if l := m.limiter(refusal[0]); l != nil && l.auditDue(m.sent) {
+		if l := m.one(refusal[0]); l != nil && l.auditDue(m.sent) {
 			l.auditDone(m.engine.clock.Now(), script.Millis(refusal[2]))
 		}
 	}
 	return v, nil
 }
 
-// limiter returns the one of that number, from 1; nil where there is none.
-func (m *multi) limiter(number int64) *Limiter {
+// one returns the limiter of that number, from 1; nil where there is none.
+func (m *multi) one(number int64) *Limiter {
 	if number < 1 || number > int64(len(m.limiters)) {
 		return nil
 	}
@@ -61,7 +54,7 @@ func (m *multi) limiter(number int64) *Limiter {
 
 // blame says which limiter an error speaks of, by its number.
 func (m *multi) blame(number int64, err error) error {
-	if l := m.limiter(number); l != nil {
+	if l := m.one(number); l != nil {
 		return &Error{Name: l.Name, Err: err}
 	}
 	return err
@@ -69,27 +62,6 @@ func (m *multi) blame(number int64, err error) error {
 
 // explain is Engine.explain, and says which limiter the error speaks of.
 func (m *multi) explain(err error) error {
-	var number int64
-	if answer, ok := errors.AsType[redis.Error](err); ok {
-		code := script.Code(answer)
-		word, _, _ := strings.Cut(strings.TrimPrefix(answer.Error(), code+" "), " ")
-		switch n, _ := strconv.ParseInt(word, 10, 64); code {
-		case "NOTINIT", "CORRUPT":
-			number = (n + 4) / 5 // of the key
-		case "WRONGTYPE":
-			return m.explainType(err)
-		}
-	}
-	return m.blame(number, m.engine.explain(m.keys.Names(), err))
-}
-
-// explainType finds the key of the wrong type.
-func (m *multi) explainType(err error) error {
-	for _, l := range m.limiters {
-		explained := m.engine.explainType(l.Keys.Names(), err)
-		if !errors.Is(explained, err) { // which it wraps where it found none
-			return &Error{Name: l.Name, Err: explained}
-		}
-	}
-	return fmt.Errorf("%w: %w", limit.ErrCorrupt, err)
+	number, err := m.engine.explainPart(m.keys.Names(), err)
+	return m.blame(number, err)
 }

@@ -21,7 +21,7 @@ func (r *request) await(ctx context.Context) (a answer, answered bool) {
 	}
 	// Nothing ends a flight with a call that is not repeated before its time.
 	hurry := !r.deadline.IsZero() || e.rules.KeepsNoMembers()
-	answered, err := r.Await(ctx, e.lanes, &r.group.mu, r, look, hurry)
+	answered, err := r.Await(ctx, e.lanes, r, look, hurry)
 	if !answered {
 		r.answer.err = err
 	}
@@ -61,15 +61,15 @@ func (g *group) withdraw(r *request) {
 
 // TimeUp looks whether the caller's time is over: the timeout of one that waits for
 // permits, or the time for the answer to a question.
-func (r *request) TimeUp() (look time.Time, left bool, err error) {
+func (r *request) TimeUp(timeout time.Duration) (look time.Time, left bool, err error) {
 	g := r.group
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	if r.State == lane.Answered {
 		return time.Time{}, false, nil
 	}
-	timeout := g.engine.conn.Timeout()
-	now, end := time.Now(), r.Asked.Add(timeout)
+	now, since := time.Now(), r.Since()
+	end := since.Add(timeout)
 	here, deadline := g.engine.clock.At(now), g.engine.clock.Machine(r.deadline)
 	over := r.overdue(here)
 	switch {
@@ -92,7 +92,7 @@ func (r *request) TimeUp() (look time.Time, left bool, err error) {
 		return end, false, nil
 	}
 	if !r.refused || !over {
-		err = lane.NoAnswer(now.Sub(r.Asked), r.State == lane.Sent)
+		err = lane.NoAnswer(now.Sub(since), r.State == lane.Sent)
 	}
 	g.withdraw(r)
 	return now, true, err

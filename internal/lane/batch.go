@@ -1,6 +1,7 @@
 package lane
 
 import (
+	"sync"
 	"time"
 
 	"github.com/rratelimiter/rratelimiter/internal/script"
@@ -20,8 +21,19 @@ type Batch struct {
 	Line  int   // how many of the first stand in line
 	UpTo  bool  // one request, for as many permits as are free, at most Sum
 
+	Mu *sync.Mutex // of the Pendings of the requests
+
 	runs  []Run
-	peeks bool // of its one request, nothing is taken
+	peeks bool      // of its one request, nothing is taken
+	heard time.Time // when the server last answered, but not in full; zero: it did not
+}
+
+// Progressed has the callers of a batch that takes several calls wait on: the server
+// answers.
+func (b *Batch) Progressed() {
+	b.Mu.Lock()
+	defer b.Mu.Unlock()
+	b.heard = time.Now()
 }
 
 // Run is a number of requests, one after another, for the same permits.

@@ -36,7 +36,7 @@ func (g *Groups) AtHand(context.Context, outage.Question) (a outage.Answer, know
 
 // Ask sees a request through.
 func (g *Groups) Ask(ctx context.Context, q outage.Question) (outage.Answer, error) {
-	a, err := g.send(ctx, q.Key, &request{groups: g, permits: q.Permits, upTo: q.UpTo})
+	a, err := g.send(ctx, q.Key, &request{permits: q.Permits, upTo: q.UpTo})
 	a.By, a.Unanswered = limit.FromRedis, true // a refusal does not make anybody wait here
 	return a, err
 }

@@ -94,7 +94,6 @@ func (g *Groups) Err() error {
 // takes them.
 type group struct {
 	groups  *Groups
-	lane    *Lane
 	key     string
 	waiting []*request
 }
@@ -103,7 +102,6 @@ type request struct {
 	Pending
 
 	ctx     context.Context // for the Redis client's hooks, if the request goes by itself
-	groups  *Groups
 	permits int64
 	upTo    bool  // as many as are free, at most permits
 	taken   int64 // with the answer
@@ -125,18 +123,23 @@ func NewGroups(lanes *Lanes, rule Rule) *Groups {
 // send sees a request through.
 func (g *Groups) send(ctx context.Context, key string, r *request) (outage.Answer, error) {
 	asked := time.Now()
-	r.ctx, r.Asked = ctx, asked
+	r.ctx, r.Mu, r.Asked = ctx, &g.mu, asked
 	l := g.lanes.Of(ctx, key)
 	g.mu.Lock()
 	k := g.keys[key]
 	if k == nil && l.Enter() {
-		r.State = Sent
+		b := g.newBatch()
+		r.join(b)
 		g.mu.Unlock()
-		g.alone(ctx, l, key, r)
+		if c := g.call(key, b, []*request{r}); c != nil {
+			l.Alone(ctx, c, false)
+		} else {
+			l.leave()
+		}
 	} else {
 		ready := k == nil
 		if ready {
-			k = &group{groups: g, lane: l, key: key}
+			k = &group{groups: g, key: key}
 			g.keys[key] = k
 		}
 		k.waiting = append(k.waiting, r)
@@ -149,28 +152,19 @@ func (g *Groups) send(ctx context.Context, key string, r *request) (outage.Answe
 	return g.await(ctx, r, asked)
 }
 
-// alone sends a request by itself.
-func (g *Groups) alone(ctx context.Context, l *Lane, key string, r *request) {
-	b := &Batch{}
-	r.join(b)
-	c := g.call(l, key, b, []*request{r})
-	if c == nil {
-		l.leave()
-		return
-	}
-	l.Alone(ctx, c, false)
-}
+func (g *Groups) newBatch() *Batch { return &Batch{Mu: &g.mu} }
 
-// join adds a request to a batch, or tells that it has no room for it.
+// join has a request sent with a batch, or tells that there is no room for it. The lock is held.
 func (r *request) join(b *Batch) bool {
-	if r.upTo {
-		return b.AddUpTo(r.permits)
+	if r.upTo && !b.AddUpTo(r.permits) || !r.upTo && !b.Add(r.permits, false, 0) {
+		return false
 	}
-	return b.Add(r.permits, false, 0)
+	r.State, r.Batch = Sent, b
+	return true
 }
 
 func (g *Groups) await(ctx context.Context, r *request, asked time.Time) (outage.Answer, error) {
-	if answered, err := r.Await(ctx, g.lanes, &g.mu, r, asked.Add(g.lanes.conn.Timeout()), true); !answered {
+	if answered, err := r.Await(ctx, g.lanes, r, asked.Add(g.lanes.conn.Timeout()), true); !answered {
 		return outage.Answer{}, err
 	}
 	a := outage.Answer{Decision: r.answer.Decision}
@@ -186,25 +180,11 @@ func (g *Groups) await(ctx context.Context, r *request, asked time.Time) (outage
 	return a, nil
 }
 
-// Leave is for [Waiter], as is TimeUp.
-func (r *request) Leave() bool {
-	r.groups.mu.Lock()
-	defer r.groups.mu.Unlock()
-	return r.Pending.Leave()
-}
-
-// TimeUp ends a request that has waited for its answer for too long.
-func (r *request) TimeUp() (look time.Time, left bool, err error) {
-	r.groups.mu.Lock()
-	defer r.groups.mu.Unlock()
-	return r.Over(r.Asked.Add(r.groups.lanes.conn.Timeout()))
-}
-
 // Board makes a call of those that wait.
 func (g *group) Board(time.Time) (c *Call, more bool) {
 	t := g.groups
 	t.mu.Lock()
-	b, requests, taken := &Batch{}, []*request(nil), 0
+	b, requests, taken := t.newBatch(), []*request(nil), 0
 	for _, r := range g.waiting {
 		if r.State != Gathered {
 			taken++
@@ -213,7 +193,6 @@ func (g *group) Board(time.Time) (c *Call, more bool) {
 		if len(requests) > 0 && r.permits > t.rule.Most-b.Sum || !r.join(b) {
 			break
 		}
-		r.State = Sent
 		requests = append(requests, r)
 		taken++
 	}
@@ -226,23 +205,23 @@ func (g *group) Board(time.Time) (c *Call, more bool) {
 	if len(requests) == 0 {
 		return nil, more
 	}
-	return t.call(g.lane, g.key, b, requests), more
+	return t.call(g.key, b, requests), more
 }
 
 // sentBatch is a batch on its way, with its callers.
 type sentBatch struct {
+	*Batch
+
 	groups   *Groups
-	lane     *Lane
 	question *Question
-	batch    *Batch
 	requests []*request
 }
 
 // call returns the call that decides a batch; nil where it can't be made, and the
 // callers know.
-func (g *Groups) call(l *Lane, key string, b *Batch, requests []*request) *Call {
+func (g *Groups) call(key string, b *Batch, requests []*request) *Call {
 	q, err := g.rule.Ask(key, b)
-	sent := &sentBatch{groups: g, lane: l, question: q, batch: b, requests: requests}
+	sent := &sentBatch{Batch: b, groups: g, question: q, requests: requests}
 	if err != nil {
 		sent.tell(Verdict{}, err)
 		return nil
@@ -264,25 +243,13 @@ func (b *sentBatch) Finished(c *Call) (again bool) {
 	return false
 }
 
-// Progressed has the callers wait on for a decision that takes several calls: the
-// server answers.
-func (b *sentBatch) Progressed() {
-	g := b.groups
-	g.mu.Lock()
-	defer g.mu.Unlock()
-	now := time.Now()
-	for _, r := range b.requests {
-		r.Asked = now
-	}
-}
-
 // tell gives each request its answer. Permits that were granted to callers who
 // have gone are given back.
 func (b *sentBatch) tell(v Verdict, err error) {
 	g := b.groups
 	answers := make([]Answer, len(b.requests))
 	if err == nil {
-		answers = b.batch.Answers(answers[:0], v.Outcome)
+		answers = b.Answers(answers[:0], v.Outcome)
 	}
 	var unwanted, doubtful int64
 	g.mu.Lock()

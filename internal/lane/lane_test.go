@@ -213,22 +213,9 @@ func TestASilentServerIsProbed(t *testing.T) {
 type held struct {
 	lane.Pending
 	sync.Mutex
-	end time.Time
 }
 
 func (h *held) Board(time.Time) (c *lane.Call, more bool) { return nil, false }
-
-func (h *held) Leave() bool {
-	h.Lock()
-	defer h.Unlock()
-	return h.Pending.Leave()
-}
-
-func (h *held) TimeUp() (time.Time, bool, error) {
-	h.Lock()
-	defer h.Unlock()
-	return h.Over(h.end)
-}
 
 // Who waits beside others ends in time too, also if the flight has nothing to take.
 func TestAWaveEndsThoughNothingGoes(t *testing.T) {
@@ -236,10 +223,11 @@ func TestAWaveEndsThoughNothingGoes(t *testing.T) {
 	onRig(t, &flights{held: true}, 1024, func(t *testing.T, r *rig) {
 		r.start(2, func(i int) { _, _ = r.ask(i, script.Call{}) }) // all that may be under way
 		start := time.Now()
-		h := &held{end: start.Add(script.DefaultTimeout)}
+		h := &held{}
+		h.Mu, h.Asked = &h.Mutex, start
 		r.Go(func() {
 			h.WaitOn(r.lane.Ready(h))
-			answered, err := h.Await(t.Context(), r.lanes, &h.Mutex, h, h.end, false)
+			answered, err := h.Await(t.Context(), r.lanes, h, start.Add(script.DefaultTimeout), false)
 			assert.False(t, answered)
 			assert.ErrorIs(t, err, limit.ErrUnavailable)
 			assert.Equal(t, script.DefaultTimeout, time.Since(start))

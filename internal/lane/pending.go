@@ -21,11 +21,14 @@ const (
 	Answered
 )
 
-// Pending is a caller's request that waits for its answer. Its source's lock guards what is
-// exported.
+// Pending is a caller's request that waits for its answer.
 type Pending struct {
+	Mu   *sync.Mutex // its source's, which guards what follows
+	Last time.Time   // the caller's time is over then, whatever is under way; zero: it has no time of its own
+
 	State State
 	Asked time.Time // when the question under way began, by the machine's clock
+	Batch *Batch    // the one that it was sent with, if that may take several calls
 
 	told atomic.Bool // the answer is there
 	wave *Wave       // wakes the caller; nil while it does not wait
@@ -75,26 +78,23 @@ func (p *Pending) TellBefore(w *Wave) {
 	}
 }
 
-// Waiter is a request as its caller waits for it.
+// Waiter is a request as its caller waits for it. A Pending is one.
 type Waiter interface {
 	// Leave takes the request back if its caller goes away, and reports whether it
 	// could: not if the answer is there.
 	Leave() bool
 
-	// TimeUp looks whether the caller's time is over. If it is, the request has been
-	// taken back; else look is when to look again.
-	TimeUp() (look time.Time, left bool, err error)
+	// TimeUp looks whether the caller's time is over; timeout is that for an answer. If it
+	// is, the request has been taken back; else look is when to look again.
+	TimeUp(timeout time.Duration) (look time.Time, left bool, err error)
 }
 
 // Await returns when the answer is there, or the caller has left: because ctx has ended,
-// then with the error of ctx, or because TimeUp said so, then with TimeUp's. mu is the
-// source's lock. The caller looks whether its time is over from look on; if it is not in a
+// then with the error of ctx, or because TimeUp said so, then with TimeUp's. The caller looks whether its time is over from look on; if it is not in a
 // hurry, only once the Wave that it shares has ended, which soon does if the server hangs.
-func (p *Pending) Await(
-	ctx context.Context, l *Lanes, mu *sync.Mutex, w Waiter, look time.Time, hurry bool,
-) (answered bool, err error) {
+func (p *Pending) Await(ctx context.Context, l *Lanes, w Waiter, look time.Time, hurry bool) (answered bool, err error) {
 	if p.wave == nil {
-		p.waitAlone(mu)
+		p.waitAlone()
 	}
 	var expired <-chan time.Time
 	var timer *time.Timer
@@ -111,13 +111,13 @@ func (p *Pending) Await(
 		}
 		select {
 		case <-p.wave.done:
-			p.waitAlone(mu) // if it was others' answers that came
+			p.waitAlone() // if it was others' answers that came
 		case <-ctx.Done():
 			if w.Leave() {
 				return false, ctx.Err()
 			}
 		case <-expired:
-			look, left, err := w.TimeUp()
+			look, left, err := w.TimeUp(l.conn.Timeout())
 			if left {
 				return false, err
 			}
@@ -141,8 +141,14 @@ func (l *Lanes) timerFor(d time.Duration) *time.Timer {
 	return timer
 }
 
-// Leave takes the request back, unless the answer is there. The source's lock is held.
+// Leave is for [Waiter], as is TimeUp.
 func (p *Pending) Leave() (left bool) {
+	p.Mu.Lock()
+	defer p.Mu.Unlock()
+	return p.leave()
+}
+
+func (p *Pending) leave() (left bool) {
 	if p.State == Answered {
 		return false
 	}
@@ -150,23 +156,37 @@ func (p *Pending) Leave() (left bool) {
 	return true
 }
 
-// Over is Leave if the time for the answer has come to its end; else look is when it will
-// have. The source's lock is held.
-func (p *Pending) Over(end time.Time) (look time.Time, left bool, err error) {
-	now, sent := time.Now(), p.State == Sent
+// TimeUp ends a request that has waited for its answer for too long.
+func (p *Pending) TimeUp(timeout time.Duration) (look time.Time, left bool, err error) {
+	p.Mu.Lock()
+	defer p.Mu.Unlock()
+	now, since, sent := time.Now(), p.Since(), p.State == Sent
+	end := since.Add(timeout)
+	if !p.Last.IsZero() && p.Last.Before(end) {
+		end = p.Last
+	}
 	if now.Before(end) {
 		return end, false, nil
 	}
-	return end, p.Leave(), NoAnswer(now.Sub(p.Asked), sent)
+	return end, p.leave(), NoAnswer(now.Sub(since), sent)
+}
+
+// Since returns from when the time for the answer counts: when it was asked for, or the
+// server answered one of several calls. The source's lock is held.
+func (p *Pending) Since() time.Time {
+	if p.State == Sent && p.Batch != nil && !p.Batch.heard.IsZero() {
+		return p.Batch.heard
+	}
+	return p.Asked
 }
 
 // waitAlone is Wait unless the answer is there.
-func (p *Pending) waitAlone(mu *sync.Mutex) {
+func (p *Pending) waitAlone() {
 	if p.told.Load() {
 		return
 	}
-	mu.Lock()
-	defer mu.Unlock()
+	p.Mu.Lock()
+	defer p.Mu.Unlock()
 	if p.State != Answered {
 		p.Wait()
 	}

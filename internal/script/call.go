@@ -75,12 +75,9 @@ type Call struct {
 	// Joint says how the first attempt may be made together with other calls.
 	Joint *Joint
 
-	// Until is when the call is given up. The zero value stands for the Conn's
-	// timeout, from the first attempt and from each answer on.
-	Until time.Time
-
-	// Since is from when the time until the first answer counts. The zero value
-	// stands for the first attempt.
+	// Since is from when the time until the first answer counts, which is the Conn's
+	// timeout. The zero value stands for the first attempt. After each answer that time
+	// begins anew.
 	Since time.Time
 
 	// Wanted, if it is not nil, is asked before the first attempt. If it returns false
@@ -134,9 +131,6 @@ func (c *Call) Begin(to *Conn) time.Time {
 			c.until = c.Since
 		}
 		c.until = c.until.Add(to.Timeout() - to.Timeout()/32)
-		if !c.Until.IsZero() && c.Until.Before(c.until) {
-			c.until = c.Until
-		}
 	}
 	if end := c.sent.Add(to.AttemptTimeout()); c.Repeat && end.Before(c.until) {
 		return end

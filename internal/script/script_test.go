@@ -114,8 +114,8 @@ func runner(rdb script.Redis, timeout time.Duration) script.Runner {
 	return lane.New(script.NewConn(rdb, timeout), nil)
 }
 
-func repeatOn(ctx context.Context, to script.Runner, until time.Time, args script.ArgumentsFunc) (any, error) {
-	call := script.Call{Script: incr, Keys: script.KeysOf("key"), Repeat: true, Args: args, Until: until}
+func repeatOn(ctx context.Context, to script.Runner, since time.Time, args script.ArgumentsFunc) (any, error) {
+	call := script.Call{Script: incr, Keys: script.KeysOf("key"), Repeat: true, Args: args, Since: since}
 	return to.Run(ctx, &call)
 }
 
@@ -279,7 +279,7 @@ func TestACallThatExpiresSaysWhy(t *testing.T) {
 	require.ErrorIs(t, err, context.DeadlineExceeded)
 
 	refusal := answered("READONLY You can't write against a read only replica.")
-	call = script.Call{Script: incr, Keys: script.KeysOf("key"), Until: time.Now().Add(time.Hour)}
+	call = script.Call{Script: incr, Keys: script.KeysOf("key")}
 	conn := script.NewConn(rdb, time.Hour)
 	call.Begin(conn)
 	done, _ := call.Ended(t.Context(), conn, refusal)
