@@ -90,8 +90,9 @@ type Waiter interface {
 }
 
 // Await returns when the answer is there, or the caller has left: because ctx has ended,
-// then with the error of ctx, or because TimeUp said so, then with TimeUp's. The caller looks whether its time is over from look on; if it is not in a
-// hurry, only once the Wave that it shares has ended, which soon does if the server hangs.
+// then with the error of ctx, or because TimeUp said so, then with TimeUp's. The caller looks
+// whether its time is over from look on; if it is not in a hurry, only once the Wave that it
+// shares has ended, which soon does if the server hangs.
 func (p *Pending) Await(ctx context.Context, l *Lanes, w Waiter, look time.Time, hurry bool) (answered bool, err error) {
 	if p.wave == nil {
 		p.waitAlone()

@@ -320,6 +320,21 @@ func TestNoticesEndRefusals(t *testing.T) {
 	})
 }
 
+func TestASettlementEndsRefusals(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		s := newNoticeScene(t, limitertest.Every(2, time.Hour))
+		require.NoError(t, s.plain.Release(t.Context(), 1))
+		r := reserve(t, s.peer, 1)
+		assert.False(t, s.asks(t, 1))
+		synctest.Wait()
+		s.remembers(t, 1)
+		require.NoError(t, r.Cancel(t.Context()))
+		synctest.Wait()
+		assert.True(t, s.asks(t, 1))
+	})
+}
+
 // Handles that were not told to do not tell.
 func TestNoNotices(t *testing.T) {
 	t.Parallel()

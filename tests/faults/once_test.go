@@ -7,6 +7,7 @@ import (
 	"slices"
 	"sync"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/stretchr/testify/assert"
@@ -214,6 +215,24 @@ func TestASettleThatFailedIsRepeated(t *testing.T) {
 			}
 		})
 	}
+}
+
+// A charge that may have been made, and would have run out since, is not made again.
+func TestASettleRepeatedAfterAnInterval(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		_, m := redistest.Mini(t)
+		proxy := redistest.MiniProxy(t, m)
+		l := limitertest.NewClient(t, proxy.Client(t, nil)).RateLimiter("limiter", rratelimiter.WithDefault(limitertest.Every(10, time.Minute)))
+		r, err := l.Reserve(t.Context(), 4, 0)
+		require.NoError(t, err)
+		proxy.OnCommand(func(redistest.Command) redistest.Action { return redistest.DropAnswer })
+		require.ErrorIs(t, r.Settle(t.Context(), 9), rratelimiter.ErrUnknownOutcome)
+		proxy.OnCommand(nil)
+		time.Sleep(2 * time.Minute)
+		require.ErrorIs(t, r.Settle(t.Context(), 9), rratelimiter.ErrUnknownOutcome)
+		assert.EqualValues(t, 10, limitertest.Available(t, l))
+	})
 }
 
 // goneCase is a batch of requests some of whose callers go away.
