@@ -1,0 +1,31 @@
+package memory_test
+
+import (
+	"net"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"github.com/rratelimiter/rratelimiter/internal/memory"
+)
+
+// What a server reads late arrives nevertheless, as by a socket.
+func TestAServerThatReadsLate(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		client, server := net.Pipe()
+		conn := memory.Buffer(client)
+		require.NoError(t, conn.SetWriteDeadline(time.Now().Add(time.Second)))
+		_, err := conn.Write([]byte("PING"))
+		require.NoError(t, err)
+		time.Sleep(time.Minute)
+		got := make([]byte, 4)
+		_, err = server.Read(got)
+		require.NoError(t, err)
+		assert.Equal(t, "PING", string(got))
+		require.NoError(t, conn.Close())
+	})
+}
