@@ -333,10 +333,3 @@ func answer(t testing.TB, err error, trailer metadata.MD, server bool) middlewar
 func text(part string, err error) grpclimit.KeyFunc {
 	return func(context.Context, grpclimit.Call) (string, error) { return part, err }
 }
-
-// free is a limiter that costs nothing.
-type free struct{}
-
-func (free) Take(context.Context, string, int64) (limit.Decision, error) {
-	return limit.Decision{Granted: true, Limit: 1}, nil
-}

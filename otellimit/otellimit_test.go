@@ -454,31 +454,6 @@ func BenchmarkDecided(b *testing.B) {
 	}
 }
 
-// The same from several goroutines, with more limiters than are told apart.
-func BenchmarkDecidedTogether(b *testing.B) {
-	o, ctx := newCollector().observer(), b.Context()
-	var names [2 * otellimit.DefaultMaxNames]string
-	for i := range names {
-		names[i] = fmt.Sprint(i)
-	}
-	b.ReportAllocs()
-	b.RunParallel(func(pb *testing.PB) {
-		d := decided
-		for i := 0; pb.Next(); i++ {
-			d.Limiter = names[i%len(names)]
-			o.Decided(ctx, d)
-		}
-	})
-}
-
-func BenchmarkLanded(b *testing.B) {
-	o := newCollector().observer()
-	b.ReportAllocs()
-	for b.Loop() {
-		o.Landed(limit.Flight{Requests: 10, Calls: 4, RoundTrip: time.Millisecond})
-	}
-}
-
 //nolint:paralleltest // AllocsPerRun counts the allocations of the whole process
 func TestCountingAllocatesNothing(t *testing.T) {
 	o, ctx := newCollector().observer(), t.Context()

@@ -33,7 +33,7 @@ type Sleeper interface {
 }
 
 // Of returns the Clock of a Redis client. Package rratelimitertest sets it.
-var Of = func(rdb any) *Clock { return nil }
+var Of = func(any) *Clock { return nil }
 
 // Now returns the time.
 func (c *Clock) Now() time.Time {

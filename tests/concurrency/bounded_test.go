@@ -15,7 +15,6 @@ import (
 	"github.com/rratelimiter/rratelimiter/codec"
 	"github.com/rratelimiter/rratelimiter/internal/test/limitertest"
 	"github.com/rratelimiter/rratelimiter/internal/test/redistest"
-	"github.com/rratelimiter/rratelimiter/limit"
 	"github.com/rratelimiter/rratelimiter/lua"
 )
 
@@ -352,38 +351,6 @@ func TestExpireAtAMomentThatHasPassedFreesInTheBackground(t *testing.T) {
 			}
 		}
 	})
-}
-
-var refusing = rratelimiter.PerHour(1)
-
-// benchmarked returns a limiter that has been asked once.
-func benchmarked(
-	b *testing.B, cfg rratelimiter.Config, client []rratelimiter.Option, opts ...rratelimiter.LimiterOption,
-) *rratelimiter.RateLimiter {
-	b.Helper()
-	c := limitertest.NewClient(b, redistest.Redis(b), client...)
-	l := c.RateLimiter(redistest.Name(b), append(opts, rratelimiter.WithDefault(cfg))...)
-	limitertest.MustAcquire(b, l, 1)
-	return l
-}
-
-// BenchmarkObserver measures what an observer costs the cheapest calls, those from memory.
-func BenchmarkObserver(b *testing.B) {
-	for name, opts := range map[string][]rratelimiter.Option{
-		"absent":  nil,
-		"present": {rratelimiter.WithObserver(limit.NoObserver{})},
-	} {
-		b.Run(name, func(b *testing.B) {
-			l, ctx := benchmarked(b, refusing, opts, rratelimiter.WithRefusalCache()), b.Context()
-			limitertest.MustRefuse(b, l, 1)
-			b.ReportAllocs()
-			for b.Loop() {
-				if granted, err := l.TryAcquire(ctx, 1, 0); granted || err != nil {
-					b.Fatal(granted, err)
-				}
-			}
-		})
-	}
 }
 
 // BenchmarkStall measures how long the longest script call of each row of boundedTests holds
