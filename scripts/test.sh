@@ -38,7 +38,7 @@ skip() {
 # is tested elsewhere: at its heap, its pages, its figures in a terminal. The race
 # detector sees the same calls in all others.
 in_turn=(./tests/{damage,hostile,redisson,soak} ./lua ./codec ./httplimit/admin
-	./internal/{answer,keypart,redisson,words}
+	./cmd/rrl ./cmd/rrl/internal/{connect,doctor,output} ./internal/{answer,keypart,redisson,words}
 	./internal/test/{articles,distribution,linear,redistest} ./internal/docs/{choosing,compatibility,development,page,reliability})
 
 # Failovers, chaos and long use, which make test leaves to make test-all.
@@ -53,7 +53,7 @@ meeting=(./tests/{concurrency,faults} ./internal/{clients,engine,lane,look,notif
 # the last by name, first.
 raced() {
 	if [ "$all" = all ]; then
-		go list ./... | grep -vxF "$(go list ./compat_test/... "${in_turn[@]}")"
+		go list ./... ./cmd/rrl/... | grep -vxF "$(go list ./compat_test/... "${in_turn[@]}")"
 	else
 		go list "${meeting[@]}"
 	fi | sort -r
@@ -69,7 +69,7 @@ with_race() {
 without_race() {
 	local apart=(./compat_test ./internal/test/distribution)
 	[ "$all" = all ] || apart+=("${only_in_all[@]}")
-	go list ./... | grep -vxF "$(go list "${apart[@]}" && raced)" |
+	go list ./... ./cmd/rrl/... | grep -vxF "$(go list "${apart[@]}" && raced)" |
 		xargs go test -vet=off -ldflags=-w -shuffle=on -p 2 -parallel 8 -timeout 30m
 }
 
@@ -79,19 +79,15 @@ chaos() {
 }
 
 # Two at a time: they wait more than they compute. In make test-all the race detector looks
-# at all but tools and examples, and of rrl at what goroutines share.
+# at all but tools and examples. cmd/rrl takes so long that it goes with the root's.
 other_modules() {
 	local -x short=yes
 	[ "$all" != all ] || short=
 	# shellcheck disable=SC2016 # of the shell in each module
 	scripts/modules.sh -p 2 bash -c '
 		case ${PWD#"$0"/} in
-		"$0") ;;
+		"$0" | cmd/rrl) ;;
 		dashboard/browser) [ "$1" != all ] || go test -vet=off -ldflags=-w -shuffle=on -timeout 30m ./... ;;
-		cmd/rrl)
-			go test -vet=off -ldflags=-w -shuffle=on -timeout 30m ./... &&
-				{ [ "$1" != all ] || "$0/scripts/race.sh" -vet=off -shuffle=on -timeout 30m ./internal/{bench,demo,live}; }
-			;;
 		benchmarks) go test ${short:+-short} -vet=off -ldflags=-w -shuffle=on -timeout 30m ./... ;;
 		examples/*) go test -vet=off -ldflags=-w -shuffle=on -timeout 30m ./... ;;
 		*)
