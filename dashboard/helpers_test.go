@@ -84,8 +84,7 @@ func withLogs(hashes ...string) func(*Config) {
 // client is a client of limiters that is closed when do returns.
 func (s *site) client(do func(*rratelimiter.Client), opts ...rratelimiter.Option) {
 	s.t.Helper()
-	opts = append([]rratelimiter.Option{rratelimiter.WithCallTimeout(time.Minute)}, opts...) // a machine may stand still
-	client := rratelimiter.New(s.rdb, opts...)
+	client := limitertest.NewClient(s.t, s.rdb, opts...)
 	do(client)
 	require.NoError(s.t, client.Close(context.WithoutCancel(s.t.Context())))
 }

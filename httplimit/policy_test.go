@@ -466,7 +466,7 @@ func TestHeadersOfAnyDecision(t *testing.T) {
 }
 
 // All policies of all middleware around a handler are settled, and one that failed by the next
-// call. What they reserved goes back if another refuses, also if nobody is refused.
+// call. What they reserved goes back if another refuses, even if the request passes.
 func TestSettleSettlesAllPolicies(t *testing.T) {
 	t.Parallel()
 	var all [3]*middlewaretest.Reserver

@@ -65,7 +65,7 @@ func (s *standing) rest() (waiting int, next time.Time, rests bool) {
 	s.mu.Lock()
 	sleepers, inside, waiting := slices.Clone(s.sleepers), s.inside, len(s.waits)
 	for _, until := range s.waits {
-		next = sooner(next, until)
+		next = clock.Sooner(next, until)
 	}
 	s.mu.Unlock()
 	for _, sleeper := range sleepers {
@@ -73,17 +73,9 @@ func (s *standing) rest() (waiting int, next time.Time, rests bool) {
 		if !rests {
 			return 0, time.Time{}, false
 		}
-		waiting, next = waiting+n, sooner(next, at)
+		waiting, next = waiting+n, clock.Sooner(next, at)
 	}
 	return waiting, next, inside <= waiting
-}
-
-// sooner returns the first of two moments, of which the zero time is none.
-func sooner(a, b time.Time) time.Time {
-	if a.IsZero() || !b.IsZero() && b.Before(a) {
-		return b
-	}
-	return a
 }
 
 // set moves the time, and wakes those who wait for it.

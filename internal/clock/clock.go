@@ -76,3 +76,11 @@ func (c *Clock) After(d time.Duration) (due <-chan time.Time, stop func()) {
 	}
 	return c.Test.After(d)
 }
+
+// Sooner returns the first of two moments, of which the zero time is none.
+func Sooner(a, b time.Time) time.Time {
+	if a.IsZero() || !b.IsZero() && b.Before(a) {
+		return b
+	}
+	return a
+}

@@ -205,7 +205,7 @@ func (b *batch) Finished(c *lane.Call) (again bool) {
 	return b.group.engine.finished(b, &b.redo, c)
 }
 
-// one is that of every answer which names none.
+// one returns the only limiter, whatever the answer names.
 func (b *batch) one(int64) *Limiter { return b.limiter() }
 
 // decision is what a call decides: a batch, or a try to take permits of several limiters.

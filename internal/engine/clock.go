@@ -19,7 +19,7 @@ func (e *Engine) Rest() (waiting int, next time.Time, rests bool) {
 		rests = true
 		e.visit(key, func(g *group) {
 			n, at, quiet := g.rest(now)
-			waiting, next, rests = waiting+n, sooner(next, at), quiet
+			waiting, next, rests = waiting+n, clock.Sooner(next, at), quiet
 		})
 		if !rests {
 			return 0, time.Time{}, false
@@ -41,14 +41,6 @@ func (e *Engine) keys() []string {
 	return slices.Collect(maps.Keys(e.groups))
 }
 
-// sooner returns the first of two moments, of which the zero time is none.
-func sooner(a, b time.Time) time.Time {
-	if a.IsZero() || !b.IsZero() && b.Before(a) {
-		return b
-	}
-	return a
-}
-
 // rest is [Engine.Rest] for one limiter, which a visitor uses too. g.mu is held.
 func (g *group) rest(now time.Time) (waiting int, next time.Time, rests bool) {
 	g.engine.mu.Lock()
@@ -59,12 +51,12 @@ func (g *group) rest(now time.Time) (waiting int, next time.Time, rests bool) {
 		return 0, time.Time{}, false
 	}
 	rests = true
-	sleeps := func(until time.Time) { next, rests = sooner(next, until), rests && until.After(now) }
+	sleeps := func(until time.Time) { next, rests = clock.Sooner(next, until), rests && until.After(now) }
 	for r := range g.line.all() {
-		next, rests = sooner(next, r.deadline), rests && r.State == lane.Gathered && !r.overdue(now)
+		next, rests = clock.Sooner(next, r.deadline), rests && r.State == lane.Gathered && !r.overdue(now)
 	}
 	if g.line.count > 0 {
-		next = sooner(next, g.line.dueAt)
+		next = clock.Sooner(next, g.line.dueAt)
 	}
 	for m := range g.crowd.waiting {
 		sleeps(m.sleepsUntil())

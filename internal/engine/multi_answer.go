@@ -44,7 +44,7 @@ func (m *multi) parse(reply any) (v verdict, err error) {
 	return v, nil
 }
 
-// one returns the limiter of that number, from 1; nil where there is none.
+// one returns the limiter of that number, from 1, or nil if there is none.
 func (m *multi) one(number int64) *Limiter {
 	if number < 1 || number > int64(len(m.limiters)) {
 		return nil

@@ -5,6 +5,7 @@ import (
 	"slices"
 	"time"
 
+	"github.com/rratelimiter/rratelimiter/internal/clock"
 	"github.com/rratelimiter/rratelimiter/internal/lane"
 )
 
@@ -81,12 +82,12 @@ func (r *request) TimeUp(timeout time.Duration) (look time.Time, left bool, err 
 		g.withdraw(r)
 		return now, true, nil
 	case g.dueSince.IsZero(): // no question is under way
-		return sooner(now.Add(timeout), deadline), false, nil
+		return clock.Sooner(now.Add(timeout), deadline), false, nil
 	default:
 		if end.Before(g.dueSince.Add(timeout)) {
 			end = g.dueSince.Add(timeout)
 		}
-		end = sooner(end, deadline)
+		end = clock.Sooner(end, deadline)
 	}
 	if now.Before(end) {
 		return end, false, nil

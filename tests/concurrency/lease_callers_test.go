@@ -308,7 +308,7 @@ var keyedCalls = map[string]func(ctx context.Context, l *rratelimiter.KeyedLimit
 }
 
 // Each call brings a lease and is served from it, in shadow too. What is left goes back, also
-// of a limiter of keys that nobody holds any more.
+// of a limiter of keys that is no longer referenced.
 func TestALeaseServesEveryCall(t *testing.T) {
 	t.Parallel()
 	each(t, keyedCalls, func(t *testing.T, call func(context.Context, *rratelimiter.KeyedLimiter) (bool, error)) {

@@ -140,13 +140,19 @@ func Run(ctx context.Context, rdb redis.UniversalClient, opts Options) (*Report,
 
 // finish tells the worst of the findings and puts it first.
 func (d *doctor) finish(start time.Time) {
-	d.report.Worst, d.report.TookMS = Fine, time.Since(start).Milliseconds()
-	for _, f := range d.report.Findings {
-		if f.Level.rank() > d.report.Worst.rank() {
-			d.report.Worst = f.Level
+	d.report.TookMS = time.Since(start).Milliseconds()
+	d.report.worst()
+	slices.SortStableFunc(d.report.Findings, func(a, b Finding) int { return cmp.Compare(b.Level.rank(), a.Level.rank()) })
+}
+
+// worst sets the worst of the findings.
+func (r *Report) worst() {
+	r.Worst = Fine
+	for _, f := range r.Findings {
+		if f.Level.rank() > r.Worst.rank() {
+			r.Worst = f.Level
 		}
 	}
-	slices.SortStableFunc(d.report.Findings, func(a, b Finding) int { return cmp.Compare(b.Level.rank(), a.Level.rank()) })
 }
 
 // server is one of those that are asked.

@@ -40,12 +40,7 @@ func examine(t *testing.T, rdb redis.UniversalClient, opts Options) *Report {
 	}
 	// A busy machine's round trips are slow.
 	report.Findings = slices.DeleteFunc(report.Findings, func(f Finding) bool { return f.Check == "round trip" && f.Level == Warning })
-	report.Worst = Fine
-	for _, f := range report.Findings {
-		if f.Level.rank() > report.Worst.rank() {
-			report.Worst = f.Level
-		}
-	}
+	report.worst()
 	return report
 }
 
