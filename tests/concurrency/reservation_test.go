@@ -181,6 +181,22 @@ func TestSettle(t *testing.T) {
 	})
 }
 
+// What a Release left of a reservation is found though the server's clock fell behind.
+func TestSettleAfterTheServersClockFellBehind(t *testing.T) {
+	t.Parallel()
+	redistest.Stepping(t, func(t *testing.T, rdb *redis.Client, step func(time.Duration)) {
+		l := limitertest.NewLimiter(t, rdb, limitertest.Every(10, time.Hour))
+		limitertest.MustAcquire(t, l, 1)
+		time.Sleep(time.Second)
+		r := reserve(t, l, 6)
+		require.NoError(t, l.Release(t.Context(), 4))
+		time.Sleep(10 * time.Second)
+		step(-900 * time.Millisecond)
+		require.NoError(t, r.Settle(t.Context(), 1))
+		assert.EqualValues(t, 8, limitertest.Available(t, l))
+	})
+}
+
 // What exceeds a reservation is charged though the limiter of the key has gone meanwhile,
 // as it does when nobody asked for an interval.
 func TestSettleMakesALimiterByDefault(t *testing.T) {

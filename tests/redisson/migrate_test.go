@@ -220,6 +220,14 @@ func TestClientsWhoseShortIdsMeet(t *testing.T) {
 			require.EqualValues(p, 300, granted)
 		}
 		limitertest.MustAcquire(p, z.l, 1)
+		r, err := z.l.Reserve(p.Context(), 1, 0)
+		require.NoError(p, err)
+		follow(z.client, p.client)
+		for range 20 {
+			limitertest.MustAcquire(p, p.l, 5)
+		}
+		require.NoError(p, r.Settle(p.Context(), 6), "what it charges has an id of its own")
+		assert.EqualValues(p, 100_000-10*300-1-20*5-6, limitertest.Available(p, p.l))
 		require.NoError(p, z.client.Close(p.Context()))
 		assert.Less(p, z.n, 20)
 	}}}.perform(t)
