@@ -197,23 +197,28 @@ func TestSettleAfterTheServersClockFellBehind(t *testing.T) {
 	})
 }
 
-// What exceeds a reservation is charged though the limiter of the key has gone meanwhile,
-// as it does when nobody asked for an interval.
+// What exceeds a reservation is charged though the limiter has gone meanwhile, as it does
+// when nobody asked for an interval, if the handle brings the rate.
 func TestSettleMakesALimiterByDefault(t *testing.T) {
 	t.Parallel()
 	redistest.Virtual(t, func(t *testing.T, rdb *redis.Client) {
-		keyed := limitertest.NewClient(t, rdb).Keyed("user:", limitertest.Every(10, time.Minute))
-		keys := books{rdb, redisson.KeysOf("user:ann", "")}
-		for used, want := range map[int64]int64{4: 0, 13: 2} {
-			r, err := keyed.Reserve(t.Context(), "ann", 5, 0)
-			require.NoError(t, err)
-			require.True(t, r.Granted)
-			time.Sleep(time.Minute + time.Second)
-			require.NoError(t, r.Settle(t.Context(), used))
-			free, there := keys.free(t, "settled")
-			assert.Equal(t, want, free)
-			assert.Equal(t, used == 13, there)
-			time.Sleep(2 * time.Minute)
+		client, cfg := limitertest.NewClient(t, rdb), rratelimiter.Config{Rate: 10, Interval: time.Minute, KeepAlive: time.Minute}
+		keyed, rated := client.Keyed("user:", cfg), client.RateLimiter("rated", rratelimiter.WithRate(cfg))
+		for name, ask := range map[string]func() (*rratelimiter.Reservation, error){
+			"user:ann": func() (*rratelimiter.Reservation, error) { return keyed.Reserve(t.Context(), "ann", 5, 0) },
+			"rated":    func() (*rratelimiter.Reservation, error) { return rated.Reserve(t.Context(), 5, 0) },
+		} {
+			for used, want := range map[int64]int64{4: 0, 13: 2} {
+				r, err := ask()
+				require.NoError(t, err)
+				require.True(t, r.Granted)
+				time.Sleep(time.Minute + time.Second)
+				require.NoError(t, r.Settle(t.Context(), used))
+				free, there := books{rdb, redisson.KeysOf(name, "")}.free(t, "settled")
+				assert.Equal(t, want, free)
+				assert.Equal(t, used == 13, there)
+				time.Sleep(2 * time.Minute)
+			}
 		}
 	})
 }
@@ -360,16 +365,18 @@ func TestAReservationPassesByTheLease(t *testing.T) {
 		require.NoError(t, more.Settle(t.Context(), 7))
 		assert.Equal(t, before-3, limitertest.Available(t, s.Other))
 
-		for range 20 {
-			limitertest.MustAcquire(t, s.RateLimiter, 1)
+		for sent := s.Sent.Total(); s.Sent.Total() == sent; {
+			limitertest.MustAcquire(t, s.RateLimiter, 1) // until another lease is there
 		}
 		last := reserve(t, s.RateLimiter, 1)
 		d, err := s.Take(t.Context(), 1)
 		require.NoError(t, err)
 		require.NoError(t, last.Settle(t.Context(), 3))
+		sent := s.Sent.Total()
 		after, err := s.Take(t.Context(), 1)
 		require.NoError(t, err)
-		assert.Equal(t, d.Remaining-3, after.Remaining, "from memory, less what was charged")
+		assert.Equal(t, d.Remaining-3, after.Remaining, "less what was charged")
+		assert.Equal(t, sent, s.Sent.Total(), "from memory")
 	})
 }
 

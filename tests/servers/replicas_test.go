@@ -89,7 +89,11 @@ func TestWithReplicasAGrantCountsOnceAReplicaHasIt(t *testing.T) {
 	rdb := r.client(t)
 	told := &limitertest.Recorder{}
 	before := durable(t, rdb, patient)
-	limitertest.MustAcquire(t, limiterOf(before, "{a}", 10), 3)
+	held, err := limiterOf(before, "{a}", 10).Reserve(t.Context(), 5, 0)
+	require.NoError(t, err)
+	require.NoError(t, held.Settle(t.Context(), 3))
+	owed, err := limiterOf(before, "{a}c", 10).Reserve(t.Context(), 1, 0)
+	require.NoError(t, err)
 	ok, err := before.TryAcquireAll(t.Context(), 1, 0, limiterOf(before, "{a}", 10), limiterOf(before, "{a}b", 20))
 	require.NoError(t, err)
 	require.True(t, ok)
@@ -98,10 +102,16 @@ func TestWithReplicasAGrantCountsOnceAReplicaHasIt(t *testing.T) {
 	limitertest.MustRefuse(t, l, 7)
 
 	close(r.silent)
+	require.NoError(t, owed.Settle(t.Context(), 2), "settlements do not wait for replicas")
 	for name, call := range map[string]func(ctx context.Context) error{
 		"TryAcquire": func(ctx context.Context) error { return limitertest.Second(l.TryAcquire(ctx, 1, 0)) },
 		"Acquire":    func(ctx context.Context) error { return l.Acquire(ctx, 2) },
 		"Take":       func(ctx context.Context) error { return limitertest.Second(l.Take(ctx, 1)) },
+		"Reserve": func(ctx context.Context) error {
+			r, err := l.Reserve(ctx, 2, 0)
+			assert.Nil(t, r)
+			return err
+		},
 		"TakeUpTo": func(ctx context.Context) error {
 			taken, d, err := l.TakeUpTo(ctx, 100)
 			assert.Zero(t, taken)
@@ -131,7 +141,7 @@ func TestWithReplicasAGrantCountsOnceAReplicaHasIt(t *testing.T) {
 			failed++
 		}
 	}
-	assert.Equal(t, 6, failed, "five calls, one of which asks two limiters")
+	assert.Equal(t, 7, failed, "six calls, one of which asks two limiters")
 
 	r.takeOver(t)
 	afterFailover(t, l)
