@@ -47,20 +47,26 @@ func notSent(t testing.TB, err error) *httplimit.NotSentError {
 	return no
 }
 
-// Each request, of a redirect too, is sent once and takes a permit of its host; bodies and
-// trailers go through.
+// Each request, of a redirect too and one whose caller goes, is sent once and takes a permit of its
+// host; bodies and trailers go through.
 func TestTransportOverTheNetwork(t *testing.T) {
 	t.Parallel()
 	for _, protocol := range []string{"HTTP/1.1", "HTTP/2.0"} {
 		t.Run(protocol, func(t *testing.T) {
 			t.Parallel()
 			arrived := make(chan string, 100)
+			ctx, cancel := context.WithCancel(t.Context())
 			var server *httptest.Server
 			server = httptest.NewUnstartedServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 				assert.Equal(t, protocol, r.Proto)
 				arrived <- r.URL.Path
-				if r.URL.Path == "/moved" {
+				switch r.URL.Path {
+				case "/moved":
 					http.Redirect(w, r, strings.Replace(server.URL, "127.0.0.1", "localhost", 1)+"/echo", http.StatusTemporaryRedirect)
+					return
+				case "/gone":
+					cancel()
+					<-r.Context().Done()
 					return
 				}
 				w.Header().Set("Trailer", "X-Sum")
@@ -90,16 +96,20 @@ func TestTransportOverTheNetwork(t *testing.T) {
 			}
 			post("/moved", "", strings.NewReader("hello"))
 			post("/echo", "5", io.NopCloser(strings.NewReader("hello"))) // of unknown length, so that it has trailers
+			_, err := send(ctx, t, client.Transport, server.URL+"/gone")
+			require.ErrorIs(t, err, context.Canceled)
+			var no *httplimit.NotSentError
+			require.NotErrorAs(t, err, &no)
 			client.CloseIdleConnections()
 			close(arrived)
 			var paths []string
 			for path := range arrived {
 				paths = append(paths, path)
 			}
-			assert.Equal(t, []string{"/moved", "/echo", "/echo"}, paths)
+			assert.Equal(t, []string{"/moved", "/echo", "/echo", "/gone"}, paths)
 			at := "upstream:" + strings.ReplaceAll(strings.TrimPrefix(server.URL, "https://"), ":", "%3A")
 			home := strings.Replace(at, "127.0.0.1", "localhost", 1)
-			assert.Equal(t, []call{{Key: at, N: 1}, {Key: home, N: 1}, {Key: at, N: 1}}, limiter.Asked())
+			assert.Equal(t, []call{{Key: at, N: 1}, {Key: home, N: 1}, {Key: at, N: 1}, {Key: at, N: 1}}, limiter.Asked())
 		})
 	}
 }
