@@ -112,6 +112,7 @@ type state struct {
 	Whole      bool     `json:"whole"` // all members were read
 	Window     bool     `json:"window"`
 	ValueTTLMS *int64   `json:"value_ttl_ms"`
+	Debt       int64    `json:"debt,omitempty"`           // permits in use beyond the rate
 	NextMS     *int64   `json:"next_permit_ms,omitempty"` // if none is free
 	UsedUpMS   *int64   `json:"used_up_ms,omitempty"`     // since the last was granted
 	Holders    []holder `json:"holders"`
@@ -266,7 +267,7 @@ func stateOf(s *look.State, f *look.Inspection) state {
 	}
 	st := state{
 		Free: s.Free, Value: s.Value, InUse: s.InUse, RunOut: s.RunOut, Members: s.Members, Whole: s.Members <= look.MaxMembers,
-		Window: s.Window, ValueTTLMS: s.ValueTTLMS, NextMS: s.NextMS, UsedUpMS: s.UsedUpMS,
+		Window: s.Window, ValueTTLMS: s.ValueTTLMS, Debt: s.Debt, NextMS: s.NextMS, UsedUpMS: s.UsedUpMS,
 		Holders: []holder{}, Permits: []permit{}, Returns: []int64{},
 	}
 	if s.ClientID != nil {

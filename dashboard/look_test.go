@@ -76,6 +76,15 @@ func testALimiter(t *testing.T) {
 	assert.Equal(t, 3.0, back[returns-1], "all come back at the end of the interval") //nolint:testifylint // a whole number
 	has(t, m{"kind": "named", "who": "orders-1", "permits": 3.0}, state["holders"].([]any)[0].(m))
 
+	s.client(func(client *rratelimiter.Client) {
+		r, err := client.RateLimiter("orders").Reserve(t.Context(), 1, 0)
+		require.NoError(t, err)
+		require.NoError(t, r.Settle(t.Context(), 20))
+	})
+	found = s.show("orders")
+	has(t, m{"free": 0.0, "in_use": 23.0}, found)
+	has(t, m{"debt": 13.0}, found["states"].([]any)[0].(m))
+
 	// What is wrong is shown with its cure.
 	require.NoError(t, s.rdb.Set(t.Context(), "{orders}:value", 9, 0).Err())
 	advice := map[any]any{}

@@ -50,7 +50,7 @@ function fact(key, text) {
 }
 
 // lead says first what somebody asks who is called at night: how many are free, and if
-// none is, when the next one is and since when.
+// none is, when the next one is, since when, and how many must come back before.
 function lead(limiter) {
   const known = limiter.free !== null && !limiter.broken;
   $("lead").dataset.state = limiter.state ?? "";
@@ -62,6 +62,8 @@ function lead(limiter) {
   const parts = [];
   if (limiter.state === "used up" && next !== null) parts.push("next permit in " + duration(next));
   if (limiter.state === "used up" && since !== null) parts.push("none granted for " + duration(since));
+  const debt = limiter.states.reduce((sum, state) => sum + (state.debt ?? 0), 0);
+  if (debt > 0) parts.push("debt " + number(debt));
   say($("lead-next"), parts.join(", "));
 }
 

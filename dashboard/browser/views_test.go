@@ -211,11 +211,13 @@ func TestALimitersOwnPage(t *testing.T) {
 
 	s.take(s.client.RateLimiter("shop:orders"), 5)
 	p.until(one(`[data-fact="free"]`) + `.innerText.includes('30')`)
-	s.take(s.client.RateLimiter("shop:orders"), 30)
+	r, err := s.client.RateLimiter("shop:orders").Reserve(t.Context(), 30, 0)
+	require.NoError(t, err)
+	require.NoError(t, r.Settle(t.Context(), 42))
 	p.until(one(`[data-fact="free"]`) + `.innerText === '0 of 100 free'`)
 	assert.Equal(t, "■ used up", p.text("#lead-state"))
-	assert.Regexp(t, "^next permit in .*, none granted for ", p.text("#lead-next"))
-	_, err := s.client.RateLimiter("shop:orders").Delete(t.Context())
+	assert.Regexp(t, "^next permit in .*, none granted for .*, debt 12$", p.text("#lead-next"))
+	_, err = s.client.RateLimiter("shop:orders").Delete(t.Context())
 	require.NoError(t, err)
 	p.until(seen("#limiter-gone"))
 
