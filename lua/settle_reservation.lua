@@ -91,9 +91,6 @@ if more > 0 then
   if redis.call('ZADD', permits_key, 'NX', digits(now), charge) > 0 then
     redis.call('DECRBY', value_key, digits(more))
   end
-  if state.window then
-    end_window(config)
-  end
   if age ~= '' then
     mark_answered(KEYS[1], fields[5], identity, now)
   end

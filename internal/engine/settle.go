@@ -124,18 +124,15 @@ func (e *Engine) SettleMember(ctx context.Context, l *Limiter, member []byte, ag
 }
 
 func (s *settlement) arguments(used int64) script.Arguments {
-	e, fallback, doubt := s.engine, "", s.doubt // a call that was given up may read it while the next one writes
+	e, doubt := s.engine, s.doubt // a call that was given up may read it while the next one writes
 	charge := redisson.WithPermits(s.charge, max(0, used-s.permits))
-	if used > s.permits {
-		fallback = s.limiter.Fallback
-	}
 	return script.ArgumentsFunc(func(all []any, a script.Attempt) []any {
 		if !doubt.IsZero() {
 			a.Age = max(a.Age, e.clock.Since(doubt))
 		}
 		age, token := attemptWords(a)
 		most, least := formatAge(e.clock.Since(s.sent)), shortAge(e.clock.Since(s.granted)).Milliseconds()
-		return append(all, s.member, used, charge, most, least, age, token, fallback)
+		return append(all, s.member, used, charge, most, least, age, token, s.limiter.Fallback)
 	})
 }
 

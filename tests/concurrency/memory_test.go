@@ -56,6 +56,11 @@ var grants = map[string]func(t *testing.T, s *refusalScene){
 		l := s.Client.Keyed(s.Name()[:1], limitertest.Every(10, 6*time.Second))
 		assert.True(t, limittest.Take(t, l, s.Name()[1:], 3).Granted)
 	},
+	"a settlement": func(t *testing.T, s *refusalScene) {
+		r := reserve(t, s.plain, 1)
+		s.exact(t, 5)
+		require.NoError(t, r.Settle(t.Context(), 3))
+	},
 	"one in the line": func(t *testing.T, s *refusalScene) {
 		waits := s.Go(func() (bool, error) { return s.plain.TryAcquire(t.Context(), 6, time.Minute) })
 		s.Until(6 * time.Second)
