@@ -85,7 +85,6 @@ var settlements = map[string]struct {
 	"an interval": {
 		taken: 1, reserved: 6, between: sleeps(time.Minute), free: map[int64]int64{0: 10, 2: 10, 7: 9, 26: -10}, back: 2 * time.Minute,
 	},
-	"two intervals":  {reserved: 6, between: sleeps(2 * time.Minute), free: map[int64]int64{0: 10, 2: 10, 7: 9}, back: 3 * time.Minute},
 	"others' grants": {reserved: 6, between: othersTake(3), free: map[int64]int64{0: 7, 2: 5, 6: 1, 8: -1}, back: time.Minute + time.Millisecond},
 	"Release of some": {
 		reserved: 6, between: func(t *testing.T, l *rratelimiter.RateLimiter) { require.NoError(t, l.Release(t.Context(), 4)) },
@@ -415,17 +414,6 @@ func TestWhatWasNotChargedIsNotSettled(t *testing.T) {
 		}
 		assert.Equal(t, []bool{false, false, true, false, false}, told)
 	})
-}
-
-func TestReserveBesideTheOldestRedisson(t *testing.T) {
-	t.Parallel()
-	rdb, _ := redistest.Mini(t)
-	sent := limitertest.CountCommands(rdb)
-	l := limitertest.NewClient(t, rdb, rratelimiter.WithRedissonVersion("3.12.3")).RateLimiter("limiter")
-	r, err := l.Reserve(t.Context(), 1, 0)
-	require.ErrorIs(t, err, rratelimiter.ErrUnsupported)
-	assert.Nil(t, r)
-	assert.Zero(t, sent.Total())
 }
 
 // A caller that goes has its reservation settled nevertheless.

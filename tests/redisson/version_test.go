@@ -321,6 +321,11 @@ var windows = map[string]scenario{
 		fails(rratelimiter.ErrUnsupported, func(p *play) error {
 			return limitertest.Second(p.l.UpdateRate(p.Context(), every(20, minute), keep))
 		}),
+		fails(rratelimiter.ErrUnsupported, func(p *play) error {
+			r, err := p.l.Reserve(p.Context(), 1, 0)
+			assert.Nil(p, r)
+			return err
+		}),
 		exceeds(rratelimiter.ErrPermitsExceedRate, 11),
 	)}},
 	"of each client": {cfg: perClient(5, minute), version: windowed, steps: []step{
