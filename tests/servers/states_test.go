@@ -157,6 +157,7 @@ func TestFullMemory(t *testing.T) {
 		ctx := t.Context()
 		full := func(limit string) { require.NoError(t, rdb.ConfigSet(ctx, "maxmemory", limit).Err()) }
 		f := newFilling(t, rdb)
+		less, more := f.reserve(t, 2), f.reserve(t, 2)
 		full("1")
 		before := dataset(t, rdb)
 		for i := range 20 {
@@ -167,6 +168,10 @@ func TestFullMemory(t *testing.T) {
 		}
 		assert.Equal(t, before, dataset(t, rdb), "keys, and bytes that they take")
 		for name, l := range f.limiters {
+			assert.NoError(t, less[name].Cancel(ctx), name)
+			err := more[name].Settle(ctx, 4)
+			assert.ErrorIs(t, err, limit.ErrUnavailable, name)
+			assert.NotErrorIs(t, err, rratelimiter.ErrUnknownOutcome, name)
 			assert.NoError(t, l.Release(ctx, 1), name)
 		}
 		for _, giveBack := range f.undo {
@@ -176,7 +181,8 @@ func TestFullMemory(t *testing.T) {
 
 		full("0")
 		for name, l := range f.limiters {
-			assert.EqualValues(t, 98, limitertest.Available(t, l), name)
+			assert.NoError(t, more[name].Settle(ctx, 4), name)
+			assert.EqualValues(t, 94, limitertest.Available(t, l), name)
 			limitertest.MustAcquire(t, l, 5)
 		}
 		for name, l := range f.keyed {
@@ -229,6 +235,17 @@ func newFilling(t *testing.T, rdb *redis.Client) *filling {
 		f.undo = append(f.undo, giveBack)
 	}
 	return f
+}
+
+// reserve reserves permits of each limiter.
+func (f *filling) reserve(t *testing.T, permits int64) map[string]*rratelimiter.Reservation {
+	all := map[string]*rratelimiter.Reservation{}
+	for name, l := range f.limiters {
+		r, err := l.Reserve(t.Context(), permits, 0)
+		require.NoError(t, err, name)
+		all[name] = r
+	}
+	return all
 }
 
 // take makes every call that takes memory, of names with that number.
