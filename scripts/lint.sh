@@ -1,8 +1,9 @@
 #!/usr/bin/env bash
-# lint.sh [-c]: golangci-lint in all modules; with -c of what has changed. With nothing
-# cached it spends a quarter of its time on garbage, unless it may keep more.
+# lint.sh [-c] [-u]: golangci-lint in all modules; with -c of what has changed, with -u of
+# what users get. With nothing cached it spends a quarter of its time on garbage, unless
+# it may keep more.
 set -euo pipefail
 export GOGC=${GOGC:-400} GOMEMLIMIT=${GOMEMLIMIT:-3GiB}
 packages=(./...)
-[ "${1:-}" != -c ] || packages=()
+[[ " $* " != *" -c "* ]] || packages=()
 exec "$(dirname "$0")/modules.sh" -p 2 "$@" golangci-lint run --allow-parallel-runners "${packages[@]}"

@@ -8,12 +8,7 @@ packages=(./...)
 [ "${1:-}" != -c ] || packages=()
 
 # shellcheck disable=SC2016 # of the shell in each module
-scripts/modules.sh "$@" bash -c '
-	case ${PWD#"$0"/} in
-	benchmarks | examples/* | dashboard/browser) ;;
-	*)
-		GOOS=windows GOARCH=386 go vet "$@" &&
-			# It differs from Linux by little: a cheap analyzer does, as it has to compile all.
-			GOOS=darwin GOARCH=arm64 go vet -asmdecl "$@"
-		;;
-	esac' "$PWD" "${packages[@]}"
+scripts/modules.sh -u "$@" bash -c '
+	GOOS=windows GOARCH=386 go vet "$@" &&
+		# It differs from Linux by little: a cheap analyzer does, as it has to compile all.
+		GOOS=darwin GOARCH=arm64 go vet -asmdecl "$@"' bash "${packages[@]}"

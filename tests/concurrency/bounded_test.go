@@ -29,7 +29,7 @@ func pileUp(t testing.TB, rdb redis.UniversalClient, l *rratelimiter.RateLimiter
 	}
 }
 
-// crowd is a limiter on a server of its own whose set holds 100,000 members.
+// crowd is a limiter on a server of its own whose set holds the members of a dozen script calls and more.
 type crowd struct {
 	*rratelimiter.RateLimiter
 
@@ -37,7 +37,7 @@ type crowd struct {
 }
 
 const (
-	crowdSize = 100_000
+	crowdSize = 25_000
 	hour      = time.Hour
 	half      = crowdSize / 2
 )

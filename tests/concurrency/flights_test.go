@@ -469,7 +469,7 @@ func callAny(ctx context.Context, draw *rand.Rand, f *limitertest.Family) (bound
 // it: each call ends in time, and all that was granted and not given back is in use.
 func TestNothingInDoubtWaitsForAnother(t *testing.T) {
 	t.Parallel()
-	count := uint64(20)
+	count := uint64(8)
 	if testing.Short() {
 		count = 3
 	}

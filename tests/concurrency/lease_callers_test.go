@@ -132,8 +132,8 @@ func TestLeasesObeyTheLimit(t *testing.T) {
 func TestScarcePermitsAreShared(t *testing.T) {
 	t.Parallel()
 	redistest.SkipShort(t, "long")
-	bubbles(t, map[string]int{"2": 2, "3": 3, "4": 4}, func(t *testing.T, clients int) {
-		const rate, intervals = 400, 8
+	bubbles(t, map[string]int{"2": 2, "4": 4}, func(t *testing.T, clients int) {
+		const rate, intervals = 400, 4
 		_, m := redistest.Mini(t)
 		name := redistest.Name(t)
 		got := make([]int64, clients+1)
