@@ -90,6 +90,7 @@ set-rate "or*ders" 10/1h          => ...
 acquire api:00 -n 4               => ...
 update-rate api:* 50/1h           !> 14 limiters would change: --yes changes them, --dry-run shows which
 update-rate api:1* 50/1h --dry-run => 2 of 2 limiters would change...
+update-rate api:00 3/1h --dry-run  => 1 of 1 limiter would change; 1 with more permits in use than that...
 update-rate api:0 50/1h --dry-run -> no limiters, nothing changed
 update-rate none:* 50/1h          -> no limiters, nothing changed
 update-rate or*ders 50/1h         => or*ders has 50 permits every 1h
@@ -105,7 +106,7 @@ update-rate api:10 50/1h          => ...
 acquire api:00 -n 46 => granted 46 permits, 0 left
 acquire mail -n 11   !> mail
 update-rate api:[0-9]* 50/1h --yes --json \
-  => {"found":12,"already":12,"missing":0,"changed":0,"gone":0,"failed":0,"dry_run":false,"first":[],"failures":[]}
+  => {"found":12,"already":12,"over":0,"broken":0,"changed":0,"gone":0,"meanwhile":0,"failed":0,"first":[],"failures":[],"missing":0,"dry_run":false}
 `)
 	own := s.show("api:own")
 	assert.Equal(t, []any{int64(50), "PER_CLIENT", int64(7_200_000)}, []any{*own.Rate, *own.Type, *own.KeepAliveMS})

@@ -20,9 +20,6 @@ import (
 	"github.com/rratelimiter/rratelimiter/internal/words"
 )
 
-// scanCount is how many keys one SCAN looks at.
-const scanCount = 500
-
 // listed is one limiter of the list. Of one that is broken the rest may be missing.
 type listed struct {
 	Name        string      `json:"name"`
@@ -33,6 +30,8 @@ type listed struct {
 	KeepAliveMS int64       `json:"keep_alive_ms"`
 	TTLMS       *int64      `json:"ttl_ms"`
 	Broken      string      `json:"broken,omitempty"` // why it does not work
+
+	read *look.Short
 }
 
 func newList(a *app) *cobra.Command {
@@ -111,21 +110,7 @@ func (w *walk) walkNode(ctx context.Context, node *redis.Client) error {
 	if w.conn.Kind == connect.Cluster {
 		reader = w.conn.Client // it follows keys that are being moved
 	}
-	var cursor uint64
-	for {
-		names, next, err := node.ScanType(ctx, cursor, w.pattern, scanCount, "hash").Result()
-		if err != nil {
-			return err
-		}
-		page, err := readConfigs(ctx, reader, names)
-		if err != nil {
-			return err
-		}
-		w.add(page, 0, scanCount)
-		if cursor = next; cursor == 0 {
-			return nil
-		}
-	}
+	return look.EachPage(ctx, node, reader, w.pattern, func(keys int, found []*look.Short) { w.add(listedOf(found), 0, int64(keys)) })
 }
 
 func (w *walk) add(page []listed, keys, seen int64) {
@@ -138,46 +123,16 @@ func (w *walk) add(page []listed, keys, seen int64) {
 	}
 }
 
-// readConfigs returns those of the hashes that are limiters.
-func readConfigs(ctx context.Context, rdb redis.UniversalClient, names []string) ([]listed, error) {
-	if len(names) == 0 {
-		return nil, nil
-	}
-	pipe := rdb.Pipeline()
-	answers := make([]*redis.SliceCmd, len(names))
-	ttls := make([]*redis.DurationCmd, len(names))
-	for i, name := range names {
-		answers[i] = pipe.HMGet(ctx, name, look.FieldNames...)
-		ttls[i] = pipe.PTTL(ctx, name)
-	}
-	// A key may have become another type since SCAN saw it.
-	if _, err := pipe.Exec(ctx); err != nil && !redis.HasErrorPrefix(err, "WRONGTYPE") {
-		return nil, err
-	}
-	var limiters []listed
-	var readable []*look.Short
-	for i, name := range names {
-		f, broken, found := look.Judge(answers[i].Val())
-		if !found {
-			continue
-		}
-		l := listed{Name: name, TTLMS: millis(ttls[i].Val())}
-		if broken != "" {
-			l.State, l.Broken = look.IsBroken, broken
-		} else {
+func listedOf(found []*look.Short) []listed {
+	var all []listed
+	for _, f := range found {
+		l := listed{Name: f.Name, State: f.State, Broken: f.Broken, TTLMS: millis(f.TTL), read: f}
+		if !f.NoRate {
 			l.Rate, l.IntervalMS, l.Type, l.KeepAliveMS = f.Rate, f.IntervalMS, f.TypeName(), f.KeepAliveMS
-			readable = append(readable, &look.Short{Name: name, Fields: f, TTL: ttls[i].Val()})
 		}
-		limiters = append(limiters, l)
+		all = append(all, l)
 	}
-	err := look.Tell(ctx, rdb, readable)
-	for i := range limiters {
-		if l := &limiters[i]; l.Broken == "" {
-			l.State, l.Broken = readable[0].State, readable[0].Broken
-			readable = readable[1:]
-		}
-	}
-	return limiters, err
+	return all
 }
 
 func (a *app) printList(limiters []listed) error {

@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"slices"
-	"strings"
 	"time"
 
 	"github.com/redis/go-redis/v9"
@@ -257,7 +256,6 @@ func (r *Reader) choose(v *View) (shown []*entry, s Snapshot) {
 		return shown, s
 	}
 	f := first{view: v, most: v.Offset + v.Rows}
-	filter := strings.ToLower(v.Filter)
 	for _, e := range r.entries {
 		if e.why().Kind != "" {
 			s.Broken++
@@ -268,7 +266,7 @@ func (r *Reader) choose(v *View) (shown []*entry, s Snapshot) {
 				s.Used++
 			}
 		}
-		if filter == "" || strings.Contains(strings.ToLower(e.name), filter) {
+		if v.Filter == "" || Has(e.name, v.Filter) {
 			s.Matching++
 			f.add(v.rank(e, s.At))
 		}

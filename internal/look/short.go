@@ -20,6 +20,58 @@ type Short struct {
 	// all keys.
 	State  Health
 	Broken string // why it is broken, as far as was read
+	NoRate bool   // the hash is no configuration, and Fields are empty
+	InUse  int64  // permits, as of the last call; 0 if each client has its own
+}
+
+// EachPage walks a server's keys, in small steps, and calls page with the limiters that
+// each has, of those whose names match the pattern, "" for all. reader reads them.
+func EachPage(ctx context.Context, node *redis.Client, reader redis.UniversalClient, pattern string, page func(keys int, found []*Short)) error {
+	var cursor uint64
+	for {
+		names, next, err := node.ScanType(ctx, cursor, pattern, pageKeys, "hash").Result()
+		if err != nil {
+			return err
+		}
+		found, err := ReadShort(ctx, reader, names)
+		if err != nil {
+			return err
+		}
+		page(pageKeys, found)
+		if cursor = next; cursor == 0 {
+			return nil
+		}
+	}
+}
+
+// ReadShort returns those of the hashes that are limiters.
+func ReadShort(ctx context.Context, rdb redis.UniversalClient, names []string) (found []*Short, err error) {
+	if len(names) == 0 {
+		return nil, nil
+	}
+	pipe := rdb.Pipeline()
+	answers := make([]*redis.SliceCmd, len(names))
+	ttls := make([]*redis.DurationCmd, len(names))
+	for i, name := range names {
+		answers[i] = pipe.HMGet(ctx, name, FieldNames...)
+		ttls[i] = pipe.PTTL(ctx, name)
+	}
+	// A key may have become another type since SCAN saw it.
+	if _, err := pipe.Exec(ctx); err != nil && !redis.HasErrorPrefix(err, "WRONGTYPE") {
+		return nil, err
+	}
+	for i, name := range names {
+		f, broken, is := Judge(answers[i].Val())
+		if !is {
+			continue
+		}
+		l := &Short{Fields: f, Name: name, TTL: ttls[i].Val(), Broken: broken, NoRate: broken != ""}
+		if l.NoRate {
+			l.Fields, l.State = Fields{}, IsBroken
+		}
+		found = append(found, l)
+	}
+	return found, Tell(ctx, rdb, found)
 }
 
 // Tell reads of each limiter the value, the newest member and, if its hash has a time to
@@ -30,7 +82,7 @@ func Tell(ctx context.Context, rdb redis.UniversalClient, limiters []*Short) err
 	now := pipe.Time(ctx)
 	var all []*told
 	for _, l := range limiters {
-		if l.PerClient() {
+		if l.NoRate || l.PerClient() {
 			continue
 		}
 		k := redisson.KeysOf(l.Name, "")
@@ -72,7 +124,7 @@ func Tell(ctx context.Context, rdb redis.UniversalClient, limiters []*Short) err
 			t.pair.free, t.pair.known = rd.free, rd.known
 		}
 		found := t.entry.limiter(time.Now())
-		t.limiter.State, t.limiter.Broken = found.State, found.Broken
+		t.limiter.State, t.limiter.Broken, t.limiter.InUse = found.State, found.Broken, found.InUse
 	}
 	return nil
 }

@@ -28,6 +28,11 @@ type View struct {
 // ByWeight is an order by the View's Weight.
 const ByWeight = "weight"
 
+// Has reports whether a name has this part, of any case.
+func Has(name, part string) bool {
+	return strings.Contains(strings.ToLower(name), strings.ToLower(part))
+}
+
 // Sorts returns the orders that a View may have.
 func Sorts() []string { return []string{"use", "in-use", "granted", "free", "rate", "name"} }
 

@@ -1,0 +1,187 @@
+// Package rates changes the rates of many limiters, in small steps: for rrl update-rate
+// and for the dashboard.
+package rates
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"math"
+	"sync"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+
+	"github.com/rratelimiter/rratelimiter"
+	"github.com/rratelimiter/rratelimiter/internal/look"
+	"github.com/rratelimiter/rratelimiter/internal/words"
+	"github.com/rratelimiter/rratelimiter/limit"
+)
+
+const (
+	// stepSize is how many limiters a step changes.
+	stepSize = 100
+	// FirstNames is how many limiters a plan or a report names.
+	FirstNames = 10
+	// maxUnavailable is after how many calls that Redis did not decide the rest is left.
+	maxUnavailable = 20
+)
+
+// Change is one limiter that gets another rate.
+type Change struct {
+	Name string `json:"name"`
+	From string `json:"from"`
+	To   string `json:"to"`
+
+	Config rratelimiter.Config `json:"-"` // what it gets
+	before look.Fields
+}
+
+// Failure is one that did not.
+type Failure struct {
+	Name  string `json:"name"`
+	Error string `json:"error"`
+}
+
+// Plan is what is to be changed, and then what was.
+type Plan struct {
+	Found     int       `json:"found"`
+	Already   int       `json:"already"` // of these, with that rate
+	Over      int       `json:"over"`    // of those that change, with more permits in use than the new rate
+	Broken    int       `json:"broken"`  // of those that change, which fails
+	Changed   int       `json:"changed"`
+	Gone      int       `json:"gone"`      // were deleted meanwhile
+	Meanwhile int       `json:"meanwhile"` // got another rate meanwhile, and keep it
+	Failed    int       `json:"failed"`
+	First     []Change  `json:"first"` // of those that change
+	Failures  []Failure `json:"failures"`
+
+	todo        []Change
+	next        int
+	explain     func(name string, err error) string
+	mu          sync.Mutex // of the counts, while a step is made
+	unavailable int
+}
+
+// NewPlan returns the plan that gives each limiter what to returns, in place of what it
+// has now. If always, those are changed too that have it already. explain puts into words
+// why one could not be changed.
+func NewPlan(found []*look.Short, to func(now rratelimiter.Config) rratelimiter.Config, always bool,
+	explain func(name string, err error) string,
+) *Plan {
+	p := &Plan{Found: len(found), First: []Change{}, Failures: []Failure{}, explain: explain}
+	for _, l := range found {
+		now := configOf(l.Fields)
+		c := Change{Name: l.Name, From: words.ShortRate(l.Rate, l.IntervalMS), Config: to(now), before: l.Fields}
+		switch {
+		case l.NoRate:
+			c.From = string(look.IsBroken)
+			p.Broken++
+		case c.Config == now && !always:
+			p.Already++
+			continue
+		case l.InUse > c.Config.Rate:
+			p.Over++
+		}
+		c.To = words.ShortRate(c.Config.Rate, c.Config.Interval.Milliseconds())
+		p.todo = append(p.todo, c)
+	}
+	p.First = append(p.First, p.todo[:min(len(p.todo), FirstNames)]...)
+	return p
+}
+
+func configOf(f look.Fields) rratelimiter.Config {
+	const longest = int64(math.MaxInt64 / time.Millisecond)
+	span := func(ms int64) time.Duration { return time.Duration(min(ms, longest)) * time.Millisecond }
+	return rratelimiter.Config{Type: rratelimiter.RateType(f.Type), Rate: f.Rate, Interval: span(f.IntervalMS), KeepAlive: span(f.KeepAliveMS)}
+}
+
+// Todo returns how many limiters change in all.
+func (p *Plan) Todo() int { return len(p.todo) }
+
+// Left returns how many of them were not tried yet.
+func (p *Plan) Left() int { return len(p.todo) - p.next }
+
+// Counts returns how many were changed and how many failed, also while a step is made.
+func (p *Plan) Counts() (changed, failed int) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return p.Changed, p.Failed
+}
+
+// Step makes the next changes, some at once, each by a call of change. It leaves alone
+// what has another rate than it had for the plan. After an error the next step goes on.
+func (p *Plan) Step(ctx context.Context, rdb redis.UniversalClient, change func(context.Context, Change) (set bool, err error)) error {
+	step := p.todo[p.next:min(p.next+stepSize, len(p.todo))]
+	now, err := read(ctx, rdb, step)
+	if err != nil {
+		return err
+	}
+	var (
+		group sync.WaitGroup
+		last  error // of those that Redis did not decide
+	)
+	for i, c := range step {
+		switch {
+		case now[i] == nil:
+			p.Gone++
+		case *now[i] != c.before:
+			p.Meanwhile++
+		default:
+			group.Go(func() {
+				set, err := change(ctx, c)
+				p.mu.Lock()
+				defer p.mu.Unlock()
+				if p.done(c.Name, set, err); errors.Is(err, limit.ErrUnavailable) {
+					p.unavailable++
+					last = err
+				}
+			})
+		}
+	}
+	group.Wait()
+	p.next += len(step)
+	if ctx.Err() != nil {
+		return context.Cause(ctx)
+	}
+	if n := p.unavailable; n >= maxUnavailable {
+		p.unavailable = 0
+		return fmt.Errorf("stopped after %d calls that failed: %w", n, last)
+	}
+	return nil
+}
+
+// done counts a change, with the lock held.
+func (p *Plan) done(name string, set bool, err error) {
+	switch {
+	case errors.Is(err, context.Canceled):
+	case err != nil:
+		p.Failed++
+		if len(p.Failures) < FirstNames {
+			p.Failures = append(p.Failures, Failure{name, p.explain(name, err)})
+		}
+	case set:
+		p.Changed++
+	default:
+		p.Gone++
+	}
+}
+
+// read returns what the hashes hold now, nil for those that are no limiters.
+func read(ctx context.Context, rdb redis.UniversalClient, step []Change) ([]*look.Fields, error) {
+	pipe := rdb.Pipeline()
+	answers := make([]*redis.SliceCmd, len(step))
+	for i, c := range step {
+		answers[i] = pipe.HMGet(ctx, c.Name, look.FieldNames...)
+	}
+	if _, err := pipe.Exec(ctx); err != nil && !redis.HasErrorPrefix(err, "WRONGTYPE") {
+		return nil, err
+	}
+	all := make([]*look.Fields, len(step))
+	for i, a := range answers {
+		if f, _, found := look.Judge(a.Val()); found {
+			all[i] = &f
+		}
+	}
+	return all, nil
+}
