@@ -127,9 +127,11 @@ func TestWhoMayChange(t *testing.T) {
 		"a put":          {withMethod(http.MethodPut), http.StatusMethodNotAllowed},
 	} {
 		for _, path := range []string{"/api/preview", "/api/change"} {
-			r := s.request(path, body)
-			want.change(r)
-			assert.Equal(t, want.code, s.do(r).Code, "%s: %s", name, path)
+			for _, body := range []m{body, manyBody("orders", 20)} {
+				r := s.request(path, body)
+				want.change(r)
+				assert.Equal(t, want.code, s.do(r).Code, "%s: %s", name, path)
+			}
 		}
 	}
 	assert.Equal(t, int64(10), s.config("orders").Rate)
@@ -148,6 +150,7 @@ func TestReadOnly(t *testing.T) {
 	s := newSite(t, func(c *Config) { c.Write = false })
 	s.limiter("orders", rratelimiter.PerHour(10), 0)
 	s.refuses(http.StatusForbidden, rateBody("orders", 20, 1000, false))
+	s.refuses(http.StatusForbidden, manyBody("orders", 20))
 	has(t, m{"write": false, "allowed": false}, s.get("/api/about"))
 	assert.Equal(t, int64(10), s.config("orders").Rate)
 
@@ -453,6 +456,7 @@ func questions(t *testing.T, name string) (all []*http.Request) {
 		{"action": "unthreshold", "id": idOf("log:bob"), "hash": idOf("limits")},
 		{"action": "release", "id": id, "permits": 1, "client": id},
 		{"action": "rate", "id": id, "rate": 1, "interval_ms": 1, "type": "PER_CLIENT"},
+		{"action": many, "search": name, "rate": 1, "interval_ms": 1},
 	}
 	for action := range planners {
 		if !strings.Contains(action, "threshold") {

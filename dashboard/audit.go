@@ -22,6 +22,7 @@ const (
 	refused = "refused" // what was asked for can't be done as things are
 	failed  = "failed"
 	unknown = "unknown" // whether it was made
+	partly  = "in part" // of many limiters
 )
 
 // entry is a change, made or tried.
@@ -77,6 +78,14 @@ func (a *audit) add(e *entry, undoes int64) entry {
 	if len(a.entries) > maxEntries {
 		a.entries = slices.Delete(a.entries, 0, len(a.entries)-maxEntries)
 	}
+	return *e
+}
+
+// update changes an entry and returns it as it is listed.
+func (a *audit) update(e *entry, change func()) entry {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	change()
 	return *e
 }
 

@@ -40,6 +40,9 @@ func (c *call) preview() error {
 	if err != nil {
 		return err
 	}
+	if r.Action == many {
+		return c.previewMany(r)
+	}
 	ctx, cancel := context.WithTimeout(c.r.Context(), timeout)
 	defer cancel()
 	p, err := c.plan(ctx, r)
@@ -65,11 +68,14 @@ func (c *call) change() error {
 	// A caller who goes away must not leave a change without its entry.
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(c.r.Context()), timeout)
 	defer cancel()
-	end, err := c.begin(ctx)
+	end, err := begin(ctx, c.changing)
 	if err != nil {
 		return err
 	}
 	defer end()
+	if r.Action == many {
+		return c.changeMany(ctx, r)
+	}
 	p, err := c.plan(ctx, r)
 	tried := false
 	switch {
@@ -167,6 +173,11 @@ var planners = map[string]func(*call, context.Context, *request) (*plan, error){
 // with calls do with the limiter, by a Client of its own, which has an id where id is
 // not "".
 func (c *call) with(ctx context.Context, name, id string, do func(*rratelimiter.Client, *rratelimiter.RateLimiter) error) error {
+	return c.by(ctx, id, func(client *rratelimiter.Client) error { return do(client, client.RateLimiter(name)) })
+}
+
+// by calls do with such a Client.
+func (c *call) by(ctx context.Context, id string, do func(*rratelimiter.Client) error) error {
 	var opts []rratelimiter.Option
 	if id != "" {
 		opts = append(opts, rratelimiter.WithClientID(id))
@@ -177,5 +188,5 @@ func (c *call) with(ctx context.Context, name, id string, do func(*rratelimiter.
 	client := rratelimiter.New(c.cfg.Redis, opts...)
 	// That it could not wait for all answers says nothing of the change.
 	defer func() { _ = client.Close(ctx) }()
-	return do(client, client.RateLimiter(name))
+	return do(client)
 }

@@ -347,3 +347,113 @@ func TestKeysOfOtherTypes(t *testing.T) {
 		}
 	}
 }
+
+func manyBody(search string, rate int64) m {
+	return m{"action": many, "search": search, "rate": rate, "interval_ms": 3_600_000}
+}
+
+// What a search shows is changed in steps, within the pattern only, and as it was shown.
+func TestTheRateOfMany(t *testing.T) {
+	t.Parallel()
+	redistest.Everywhere(t, func(t *testing.T, rdb redis.UniversalClient) {
+		prefix := redistest.Name(t)
+		s := siteOn(t, rdb, func(c *Config) { c.Pattern = prefix + ":api:*" })
+		hostile := prefix + ":api:<b>\u202e\xff\n"
+		pipe := rdb.Pipeline()
+		for i := range 220 {
+			pipe.HSet(t.Context(), fmt.Sprintf("%s:api:%03d", prefix, i), "rate", 10, "interval", 3_600_000, "type", i%2, "keepAliveTime", 7_200_000)
+		}
+		for _, name := range []string{prefix + ":other", hostile} {
+			pipe.HSet(t.Context(), name, "rate", 10, "interval", 3_600_000, "type", 0)
+		}
+		pipe.HSet(t.Context(), prefix+":api:bad", "rate", "SECRET", "interval", 1000, "type", 0)
+		pipe.HSet(t.Context(), prefix+":api:none", "name", "SECRET")
+		require.NoError(t, limitertest.Second(pipe.Exec(t.Context())))
+		s.client(func(c *rratelimiter.Client) { limitertest.MustAcquire(t, c.RateLimiter(prefix+":api:000"), 6) })
+
+		body := manyBody(strings.ToUpper(prefix), 5)
+		code, preview := s.post("/api/preview", body)
+		require.Equal(t, http.StatusOK, code, "%v", preview)
+		has(t, m{"todo": 222.0}, preview)
+		first := preview["first"].([]any)
+		assert.Len(t, first, 10)
+		assert.Equal(t, []any{prefix + ":api:bad", "broken", "5/1h"}, first[0])
+		assert.Len(t, preview["warnings"], 3, "kept permits, one limiter with more in use, a broken one")
+		assert.NotContains(t, fmt.Sprint(preview), "SECRET")
+		code, _ = s.post("/api/change", body)
+		assert.Equal(t, http.StatusConflict, code, "it was not shown")
+		body["expect"], body["rate"] = preview["expect"], 6
+		code, _ = s.post("/api/change", body)
+		assert.Equal(t, http.StatusConflict, code, "nor was this")
+		assert.Empty(t, s.entries())
+
+		// Stopped after a step, and run again.
+		body["rate"] = 5
+		code, step := s.post("/api/change", body)
+		require.Equal(t, http.StatusOK, code)
+		has(t, m{"todo": 222.0, "left": 122.0, "failed": 1.0, "changed": 99.0}, step)
+		has(t, m{"action": many, "outcome": partly, "undo": false}, s.entries()[0])
+		again := manyBody(prefix, 5)
+		_, preview = s.post("/api/preview", again)
+		has(t, m{"todo": 123.0}, preview)
+		again["expect"] = preview["expect"]
+		for step["left"] != 0.0 {
+			code, step = s.post("/api/change", again)
+			require.Equal(t, http.StatusOK, code, "%v", step)
+		}
+		has(t, m{"changed": 122.0, "failed": 1.0, "gone": 0.0, "meanwhile": 0.0}, step)
+		failure := step["failures"].([]any)[0].(m)
+		has(t, m{"name": prefix + ":api:bad"}, failure)
+		assert.NotContains(t, fmt.Sprint(failure), "SECRET")
+		require.Len(t, s.entries(), 2, "an entry each, however many steps")
+		assert.Equal(t, "122 of 123 changed, 1 failed", facts(s.entries()[0]["after"])["Limiters"])
+		code, _ = s.post("/api/change", again)
+		assert.Equal(t, http.StatusOK, code, "an answer that was lost is asked for again")
+
+		want := rratelimiter.Config{Type: rratelimiter.PerClient, Rate: 5, Interval: time.Hour, KeepAlive: 2 * time.Hour}
+		assert.Equal(t, want, s.config(prefix+":api:001"))
+		assert.Equal(t, int64(5), s.config(hostile).Rate)
+		has(t, m{"free": 0.0}, s.show(prefix+":api:000"), "permits in use stay counted")
+		assert.Equal(t, "10", rdb.HGet(t.Context(), prefix+":other", "rate").Val(), "outside of the pattern")
+		assert.Equal(t, 221, strings.Count(s.log.String(), `msg="limiter changed"`))
+		assert.NotContains(t, s.log.String(), "SECRET")
+		s.refuses(http.StatusConflict, m{"action": "undo", "entry": s.entries()[0]["entry"]})
+	})
+}
+
+func TestManyThatMakeNoSense(t *testing.T) {
+	t.Parallel()
+	rdb, mini := redistest.Mini(t)
+	s := siteOn(t, rdb)
+	s.limiter("api", rratelimiter.PerHour(10), 0)
+	for code, bodies := range map[int][]m{
+		http.StatusBadRequest: {manyBody("", 5), manyBody(strings.Repeat("a", maxSearch+1), 5), manyBody("a", 0)},
+		http.StatusNotFound:   {manyBody("none", 5)}, http.StatusConflict: {manyBody("api", 10)},
+	} {
+		for _, body := range bodies {
+			got, answer := s.post("/api/preview", body)
+			assert.Equal(t, code, got, "%v", answer)
+			got, _ = s.post("/api/change", body)
+			assert.Contains(t, []int{http.StatusBadRequest, http.StatusConflict}, got)
+		}
+	}
+	// A Redis that does not answer ends a step; the next one goes on.
+	body := manyBody("api", 5)
+	_, preview := s.post("/api/preview", body)
+	body["expect"] = preview["expect"]
+	mini.SetError("LOADING Redis is loading the dataset in memory")
+	code, _ := s.post("/api/change", body)
+	assert.Equal(t, http.StatusServiceUnavailable, code)
+	mini.SetError("")
+	has(t, m{"outcome": failed}, s.entries()[0])
+	code, answer := s.post("/api/change", body)
+	assert.Equal(t, http.StatusOK, code)
+	has(t, m{"left": 0.0, "changed": 1.0}, answer)
+	has(t, m{"outcome": done}, s.entries()[0])
+	// Only the newest reviews are kept.
+	for range maxReviews {
+		_, _ = s.post("/api/preview", manyBody("api", 7))
+	}
+	code, _ = s.post("/api/change", body)
+	assert.Equal(t, http.StatusConflict, code)
+}

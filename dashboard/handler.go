@@ -19,6 +19,7 @@ type handler struct {
 	poller   *poller
 	audit    audit
 	changing chan struct{} // holds one token: changes are made one after another
+	reviews  reviews
 	turns    turns
 }
 
@@ -32,6 +33,7 @@ type handler struct {
 func Handler(cfg Config) http.Handler {
 	cfg.withDefaults()
 	h := &handler{cfg: cfg, err: cfg.validate(), changing: make(chan struct{}, 1)}
+	h.reviews.looking = make(chan struct{}, 1)
 	for _, host := range cfg.Hosts {
 		name, _ := hostOf(host)
 		h.hosts = append(h.hosts, name)
@@ -183,11 +185,12 @@ func (c *call) about() error {
 	}{c.cfg.Server, c.cfg.Write, c.cfg.Write && err == nil, c.cfg.Observer != nil, others, thresholds, c.cfg.Pattern})
 }
 
-// begin waits until no other change is under way, and returns what ends this one.
-func (h *handler) begin(ctx context.Context) (end func(), err error) {
+// begin waits until nothing else is under way that holds the token, and returns what ends
+// this.
+func begin(ctx context.Context, token chan struct{}) (end func(), err error) {
 	select {
-	case h.changing <- struct{}{}:
-		return func() { <-h.changing }, nil
+	case token <- struct{}{}:
+		return func() { <-token }, nil
 	case <-ctx.Done():
 		return nil, ctx.Err()
 	}

@@ -165,7 +165,9 @@ func TestRefusalsAreToldByAnObserver(t *testing.T) {
 		}
 	}, rratelimiter.WithObserver(observer))
 	list := s.get("/api/limiters?sort=refusals&limit=1")
-	has(t, m{"refused": 2.0, "refused_per_second": 0.2}, rows(t, list, "limiters")["busy"], "%v", list)
+	has(t, m{"refused": 2.0, "refused_per_second": 0.2, "state": "refusing"}, rows(t, list, "limiters")["busy"], "%v", list)
+	has(t, m{"free": 4.0, "state": "refusing"}, s.show("busy"))
+	assert.Equal(t, []any{"busy", "quiet"}, names(s.get("/api/limiters")), "before what is more in use")
 	has(t, m{"refused": nil}, rows(t, s.get("/api/limiters"), "limiters")["quiet"])
 }
 

@@ -15,7 +15,8 @@ const maxBody = 64 << 10
 // request asks for a change. What an action has no use for is left out.
 type request struct {
 	Action string `json:"action"`
-	ID     string `json:"id"` // the limiter's, or the key's whose threshold it is
+	ID     string `json:"id"`     // the limiter's, or the key's whose threshold it is
+	Search string `json:"search"` // part of the names of many
 
 	Rate        int64  `json:"rate"`
 	IntervalMS  int64  `json:"interval_ms"`
@@ -51,7 +52,7 @@ func (c *call) request() (*request, error) {
 	if d.More() {
 		return nil, answer.BadRequest("something follows the body's object")
 	}
-	if r.Action != "undo" {
+	if r.Action != "undo" && r.Action != many {
 		if r.name, err = nameFrom(r.ID); err != nil {
 			return nil, err
 		}

@@ -60,6 +60,11 @@ func (h *handler) scope(r *request) error {
 	switch r.Action {
 	case "undo": // of what was changed here
 		return nil
+	case many: // within the pattern
+		if r.Search == "" || len(r.Search) > maxSearch {
+			return answer.BadRequest("search has 1 to %d bytes", maxSearch)
+		}
+		return nil
 	case "threshold", "unthreshold":
 		_, err := h.thresholdsHash(r.Hash)
 		return err

@@ -17,6 +17,8 @@ export function open(_, about) {
     show($("audit"), entries.length > 0);
     show($("audit-empty"), entries.length === 0);
     keyed($("audit").tBodies[0], entries, (entry) => String(entry.entry), (entry) => makeRow(entry, () => looking.now()), (row, entry) => {
+      const what = changed(entry);
+      if (row.querySelector(".what").textContent !== what) row.querySelector(".what").replaceChildren(nameNode(what));
       say(row.querySelector(".outcome"), entry.outcome + (entry.error ? ": " + entry.error : "") + (entry.undone ? ", undone by entry " + entry.undone : ""));
       show(row.querySelector("button"), about.write && entry.undo);
     });
@@ -30,7 +32,7 @@ function makeRow(entry, look) {
     el("td", { class: "figures" }, el("time", { datetime: entry.at }, time(entry.at))),
     el("td", {}, nameNode(entry.who)),
     el("td", {}, entry.limiter.id && !entry.action.includes("threshold") ? el("a", { href: "#/limiter/" + entry.limiter.id }, name) : name),
-    el("td", {}, el("strong", {}, entry.action), " ", nameNode(changed(entry))),
+    el("td", {}, el("strong", {}, entry.action), " ", el("span", { class: "what" })),
     el("td", { class: "outcome" }),
     el("td", {}, el("button", { type: "button", "data-undo": entry.entry, hidden: true,
       on: { click: () => openChange("undo", entry.limiter, null, { entry: entry.entry, made: look }) } }, "Undo")));

@@ -6,12 +6,14 @@ const dialog = $("change");
 const titles = {
   rate: "Change the rate", expire: "Let a limiter expire", keep: "Keep a limiter for good", delete: "Delete a limiter", release: "Release permits", migrate: "Migrate",
   threshold: "Set a threshold", unthreshold: "Remove a threshold", undo: "Undo a change",
+  rates: "Change the rate of many limiters",
 };
 
-// verbs are what the button says that makes the change; NAME is the limiter's.
+// verbs are what the button says that makes the change; NAME is the limiter's, N how many change.
 const verbs = {
   rate: "Change the rate", expire: "Let NAME expire", keep: "Keep NAME", delete: "Delete NAME", release: "Release permits", migrate: "Migrate NAME",
   threshold: "Set the threshold", unthreshold: "Remove the threshold", undo: "Undo",
+  rates: "Change the rate of N",
 };
 
 let subject = null; // {action, id, name, more}
@@ -44,6 +46,7 @@ const fields = {
       check("Keep the permits in use counted", "keep_state", true),
     ];
   },
+  rates: (like) => [input("Permits", "rate", like.rate ?? 100), amount("each", "interval", like.interval_ms ?? 1000)],
   expire: (limiter) => [amount("Expires in", "ttl", limiter.ttl_ms === null ? 3600000 : Math.max(1000, Math.round(limiter.ttl_ms / 1000) * 1000))],
   release: (limiter, client) => [
     client ? el("p", {}, "Of the client ", nameNode(client.name)) : null,
@@ -62,6 +65,7 @@ const millis = (name) => fromUnit(count(name), value(name + "_unit").value);
 // bodies are what is asked of the server.
 const bodies = {
   rate: () => ({ rate: count("rate"), interval_ms: millis("interval"), type: value("type").value, keep_alive_ms: millis("keep_alive"), keep_state: value("keep_state").checked }),
+  rates: () => ({ search: subject.search, rate: count("rate"), interval_ms: millis("interval") }),
   expire: () => ({ ttl_ms: millis("ttl") }),
   release: () => ({ permits: count("permits"), ...(subject.client ? { client: subject.client.id } : {}) }),
   threshold: () => ({ hash: subject.hash, threshold: count("threshold") }),
@@ -77,11 +81,14 @@ export function openChange(action, item, client, more = {}) {
 
 function begin(action, item, client, more) {
   opened++;
-  subject = { action, id: item.id, client, hash: more.hash, entry: more.entry, typed: more.typed };
+  subject = { action, id: item.id, client, hash: more.hash, entry: more.entry, search: more.search, typed: more.typed };
   made = more.made;
   asked = null;
   say($("change-title"), titles[action]);
   $("change-name").replaceChildren(...(item.name ? [nameNode(item.name.length > 400 ? item.name.slice(0, 400) + "…" : item.name)] : []));
+  $("change-progress").value = 0;
+  say($("change-count"), "");
+  $("change-failures").replaceChildren();
   $("change-fields").replaceChildren(...(fields[action]?.(item, client) ?? []));
   step("edit");
   fail("");
@@ -97,9 +104,13 @@ export function closeChange() {
 function step(which) {
   dialog.dataset.step = which;
   const confirming = which === "confirm";
-  show($("change-fields"), !confirming);
+  const making = which === "make";
+  show($("change-fields"), which === "edit");
   show($("change-confirming"), confirming);
-  show($("change-review"), !confirming);
+  show($("change-review"), which === "edit");
+  show($("change-making"), making);
+  show($("change-on"), false);
+  say($("change-cancel"), making ? "Stop" : "Cancel");
   show($("change-confirm"), confirming);
   show($("change-back"), confirming && Boolean(fields[subject.action]));
 }
@@ -125,7 +136,7 @@ async function review() {
     return;
   }
   const body = { action: subject.action, ...bodies[subject.action]?.() };
-  if (subject.entry === undefined) body.id = subject.id ?? subject.typed(value("key").value);
+  if (subject.entry === undefined && subject.search === undefined) body.id = subject.id ?? subject.typed(value("key").value);
   const mine = opened;
   busy(true);
   fail("");
@@ -133,9 +144,12 @@ async function review() {
     const preview = await post("preview", body);
     if (mine !== opened || !dialog.open) return;
     asked = { ...body, expect: preview.expect };
-    compare(preview.before, preview.after);
+    compare(preview.before, preview.after, preview.first ?? []);
+    const rest = (preview.todo ?? 0) - (preview.first ?? []).length;
+    show($("compare-more"), rest > 0);
+    say($("compare-more"), "and " + exact(rest) + " more");
     const name = preview.limiter.name;
-    $("change-confirm").replaceChildren(nameNode(verbs[subject.action].replace("NAME", () => (name.length > 30 ? name.slice(0, 30) + "…" : name))));
+    $("change-confirm").replaceChildren(nameNode(verbs[subject.action].replace(/N$/, () => exact(preview.todo)).replace("NAME", () => (name.length > 30 ? name.slice(0, 30) + "…" : name))));
     $("change-confirm").classList.toggle("danger", subject.action === "delete" || subject.action === "unthreshold");
     $("change-name").replaceChildren(nameNode(preview.limiter.name));
     $("change-warnings").replaceChildren(...preview.warnings.map((text) => el("li", {}, text)));
@@ -149,17 +163,55 @@ async function review() {
   }
 }
 
-// compare shows facts side by side, and marks those that change.
-function compare(before, after) {
+// compare shows facts side by side, and marks those that change. More are rows of their own.
+function compare(before, after, more) {
   const old = new Map(before);
   const fresh = new Map(after);
-  const titles = new Set([...old.keys(), ...fresh.keys()]);
-  $("compare").tBodies[0].replaceChildren(...[...titles].map((title) =>
-    el("tr", { class: old.get(title) === fresh.get(title) ? null : "differs" }, el("th", { scope: "row" }, title),
-      ...[old, fresh].map((facts) => el("td", {}, nameNode(facts.get(title) ?? "–"))))));
+  const rows = [...new Set([...old.keys(), ...fresh.keys()])].map((title) => [title, old.get(title), fresh.get(title)]);
+  $("compare").tBodies[0].replaceChildren(...[...rows, ...more].map(([title, was, will]) =>
+    el("tr", { class: was === will ? null : "differs" }, el("th", { scope: "row" }, nameNode(title)),
+      ...[was, will].map((text) => el("td", {}, nameNode(text ?? "–"))))));
+}
+
+// makeAll changes many limiters, some with each request, until all are done, one request fails
+// or the dialog is closed. What was not tried can be gone on with.
+async function makeAll() {
+  const mine = opened;
+  step("make");
+  fail("");
+  say($("change-result"), "");
+  $("change-cancel").focus();
+  for (let left = 1; left > 0;) {
+    let all;
+    try {
+      all = await post("change", asked);
+    } catch (error) {
+      if (mine !== opened || !dialog.open) return;
+      problem(error);
+      say($("change-cancel"), "Close");
+      show($("change-on"), error.status !== 409);
+      return;
+    }
+    left = all.left;
+    const count = exact(all.changed) + " of " + exact(all.todo) + " changed, " + exact(all.failed) + " failed";
+    if (mine !== opened) return;
+    if (!dialog.open) {
+      if (left > 0) return tell("Stopped: " + count + ". Run it again for the rest.");
+      return tell("Done: " + count + ", entry " + exact(all.entry.entry) + " of the changes.");
+    }
+    $("change-progress").value = (all.todo - left) / all.todo;
+    say($("change-count"), count);
+    if (left > 0) continue;
+    const kept = (all.gone > 0 ? ", " + exact(all.gone) + " were deleted meanwhile" : "") +
+      (all.meanwhile > 0 ? ", " + exact(all.meanwhile) + " got another rate meanwhile and keep it" : "");
+    say($("change-result"), "Done: " + count + kept + ", entry " + exact(all.entry.entry) + " of the changes.");
+    $("change-failures").replaceChildren(...all.failures.map((one) => el("li", {}, nameNode(one.name), ": " + one.error)));
+    say($("change-cancel"), "Close");
+  }
 }
 
 async function confirm() {
+  if (subject.action === "rates") return makeAll();
   const mine = opened;
   busy(true);
   fail("");
@@ -192,6 +244,7 @@ $("change-form").addEventListener("submit", (event) => {
   if (dialog.dataset.step === "edit") review();
 });
 $("change-confirm").addEventListener("click", confirm);
+$("change-on").addEventListener("click", makeAll);
 $("change-back").addEventListener("click", () => {
   step("edit");
   fail("");

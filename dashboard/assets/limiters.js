@@ -1,11 +1,13 @@
 // The list of all RateLimiters.
 import { $, bar, el, exact, keyed, nameNode, number, pace, percent, rate, say, show } from "./dom.js";
 import { follow } from "./api.js";
+import { openChange } from "./change.js";
 
 const rows = 50;
 const first = { search: "", sort: "use", reverse: false, offset: 0 };
 const state = { ...first };
 let refusals = false;
+let write = false;
 let pointed = false; // at the rows, by pointer or focus: they stay where they are then
 let typing = 0;
 let last = null;
@@ -32,7 +34,7 @@ function address() {
 export function open(hash, about) {
   read(hash);
   for (const link of [$("back"), document.querySelector("[data-nav=limiters]")]) link.setAttribute("href", address());
-  refusals = about.refusals;
+  ({ refusals, write } = about);
   show($("refusals-note"), !refusals);
   $("limiters").dataset.refusals = refusals ? "yes" : "no";
   $("sort").querySelector("[value=refusals]").hidden = !refusals;
@@ -52,7 +54,7 @@ function change(what) {
   Object.assign(state, what);
   $("limiters").tBodies[0].dataset.fresh = "no"; // another list: nothing of the old one is held
   history.replaceState(null, "", address());
-  open(location.hash, { refusals });
+  open(location.hash, { refusals, write });
 }
 
 function makeRow(item) {
@@ -113,6 +115,8 @@ function update(list) {
     keyed(body, list.limiters, (item) => item.id || item.name, makeRow, updateRow);
     body.dataset.fresh = "yes";
   }
+  show($("many"), write && state.search !== "" && list.matching > 0);
+  say($("change-all"), "Change the rate of all" + (list.complete ? " " + exact(list.matching) : "") + "…");
   const from = Math.min(list.offset + 1, list.matching);
   say($("page-info"), exact(from) + "–" + exact(Math.min(list.offset + rows, list.matching)) + " of " + exact(list.matching));
   $("prev").disabled = list.offset === 0;
@@ -146,6 +150,10 @@ for (const button of document.querySelectorAll("#limiters [data-sort]")) {
     change({ sort, reverse: sort === state.sort && !state.reverse, offset: 0 });
   });
 }
+$("change-all").addEventListener("click", () => {
+  const like = last.limiters.find((item) => !item.broken);
+  openChange("rates", { name: "names with " + state.search, rate: like?.rate, interval_ms: like?.interval_ms }, null, { search: state.search });
+});
 $("empty-search").addEventListener("click", () => {
   $("search").value = "";
   change({ search: "", offset: 0 });

@@ -5,6 +5,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/chromedp/chromedp/kb"
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
@@ -166,6 +167,57 @@ func TestChanges(t *testing.T) {
 	assert.Len(t, members[1], len(members[0]), "of one layout")
 	p.goTo("#/changes")
 	p.until(fmt.Sprintf(`document.querySelectorAll('#audit tbody tr').length === %d`, len(forms)))
+}
+
+// TestTheRateOfMany that a search shows, by the keyboard, with what can't be changed, and stopped.
+func TestTheRateOfMany(t *testing.T) {
+	t.Parallel()
+	s := newSite(t, writable)
+	s.shop()
+	s.crowd(1000)
+	require.NoError(t, s.rdb.HSet(t.Context(), "shop:<img src=x>", "rate", "ten", "interval", "1000", "type", "0").Err())
+	p := s.unlocked("")
+	p.until(closed + " && " + seen(row("shop:orders")))
+	assert.False(t, get[bool](p, seen("#change-all")), "of a search only")
+	p.fill("#search", "SHOP:")
+	p.until(one("#change-all") + ".innerText === 'Change the rate of all 17…' && " + seen("#change-all"))
+	p.fits()
+	p.tabTo("#change-all")
+	p.press(kb.Enter)
+	p.until(seen("#change-form"))
+	p.accessible()
+	p.fill(field("rate"), "30")
+	p.fill(field("interval"), "2")
+	p.press(kb.Enter)
+	p.until(seen("#change-confirm"))
+	assert.Equal(t, "Change the rate of 17", p.text("#change-confirm"))
+	assert.Contains(t, p.text("#compare"), "shop:<img src=x>\tbroken")
+	assert.Equal(t, "and 7 more", p.text("#compare-more"))
+	assert.Contains(t, p.text("#change-warnings"), "2 limiters with more permits in use than the new rate")
+	p.accessible()
+	p.fits()
+	p.press(kb.Enter)
+	p.until(one("#change-result") + ".innerText.startsWith('Done: 16 of 17 changed, 1 failed')")
+	assert.Contains(t, p.text("#change-failures"), "shop:<img src=x>: ")
+	p.accessible()
+	p.fits()
+	p.press(kb.Enter) // Close has the focus
+	p.until(closed)
+	assert.EqualValues(t, 30, s.outcome(s.client.RateLimiter("shop:orders")).config.Rate)
+
+	p.fill("#search", "crowd:")
+	p.until(one("#change-all") + ".innerText === 'Change the rate of all 1,000…'")
+	p.click("#change-all")
+	p.fill(field("rate"), "7")
+	p.review()
+	before := len(p.asked("api/change"))
+	p.eval(`new MutationObserver(() => document.querySelector('#change-cancel').click()).observe(document.querySelector('#change-count'), {childList: true})`)
+	p.click("#change-confirm")
+	p.until(closed + " && " + one("#told") + ".innerText.startsWith('Stopped: ')")
+	assert.Less(t, len(p.asked("api/change"))-before, 10)
+	p.goTo("#/changes")
+	p.until(`document.querySelectorAll('#audit tbody tr').length === 2 && ` + one("#audit") + `.innerText.includes('in part')`)
+	assert.Contains(t, p.text("#audit"), "names with SHOP:")
 }
 
 // TestThresholds of a sliding log's keys: a new one, another, none.
