@@ -201,6 +201,9 @@ func TestConfigsWithFaults(t *testing.T) {
 	t.Parallel()
 	for name, change := range map[string]func(*Config){
 		"no Redis":     func(c *Config) { c.Redis = nil },
+		"a nil client": func(c *Config) { c.Redis = (*redis.Client)(nil) },
+		"nil cluster":  func(c *Config) { c.Redis = (*redis.ClusterClient)(nil) },
+		"a nil ring":   func(c *Config) { c.Redis = (*redis.Ring)(nil) },
 		"no Authorize": func(c *Config) { c.Authorize = nil },
 		"few reads":    func(c *Config) { c.Reads = 1 },
 		"no host":      func(c *Config) { c.Hosts = []string{""} },

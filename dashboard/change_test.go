@@ -397,25 +397,27 @@ func TestTheRateOfMany(t *testing.T) {
 		_, preview = s.post("/api/preview", again)
 		has(t, m{"todo": 123.0}, preview)
 		again["expect"] = preview["expect"]
+		s.limiter(prefix+":api:218", rratelimiter.PerHour(77), 0) // by another, meanwhile
+		s.change(m{"action": "delete", "id": idOf(prefix + ":api:219")})
 		for step["left"] != 0.0 {
 			code, step = s.post("/api/change", again)
 			require.Equal(t, http.StatusOK, code, "%v", step)
 		}
-		has(t, m{"changed": 122.0, "failed": 1.0, "gone": 0.0, "meanwhile": 0.0}, step)
+		has(t, m{"changed": 120.0, "failed": 1.0, "gone": 1.0, "meanwhile": 1.0}, step)
 		failure := step["failures"].([]any)[0].(m)
 		has(t, m{"name": prefix + ":api:bad"}, failure)
 		assert.NotContains(t, fmt.Sprint(failure), "SECRET")
-		require.Len(t, s.entries(), 2, "an entry each, however many steps")
-		assert.Equal(t, "122 of 123 changed, 1 failed", facts(s.entries()[0]["after"])["Limiters"])
+		require.Len(t, s.entries(), 3, "an entry each, however many steps")
+		assert.Equal(t, "120 of 123 changed, 1 failed", facts(s.entries()[0]["after"])["Limiters"])
 		code, _ = s.post("/api/change", again)
 		assert.Equal(t, http.StatusOK, code, "an answer that was lost is asked for again")
 
 		want := rratelimiter.Config{Type: rratelimiter.PerClient, Rate: 5, Interval: time.Hour, KeepAlive: 2 * time.Hour}
 		assert.Equal(t, want, s.config(prefix+":api:001"))
-		assert.Equal(t, int64(5), s.config(hostile).Rate)
+		assert.Equal(t, []int64{5, 77}, []int64{s.config(hostile).Rate, s.config(prefix + ":api:218").Rate})
 		has(t, m{"free": 0.0}, s.show(prefix+":api:000"), "permits in use stay counted")
 		assert.Equal(t, "10", rdb.HGet(t.Context(), prefix+":other", "rate").Val(), "outside of the pattern")
-		assert.Equal(t, 221, strings.Count(s.log.String(), `msg="limiter changed"`))
+		assert.Equal(t, 99+120+1, strings.Count(s.log.String(), `msg="limiter changed"`))
 		assert.NotContains(t, s.log.String(), "SECRET")
 		s.refuses(http.StatusConflict, m{"action": "undo", "entry": s.entries()[0]["entry"]})
 	})

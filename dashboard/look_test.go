@@ -273,18 +273,6 @@ func testRedisThatHangs(t *testing.T) {
 	})
 }
 
-func TestTooManyViewers(t *testing.T) {
-	t.Parallel()
-	s := newSite(t)
-	p := s.h.(*handler).poller
-	for i := range maxViewers {
-		leave, err := p.join(&viewer{kind: listEvent, from: fmt.Sprint(i)})
-		require.NoError(t, err)
-		t.Cleanup(leave)
-	}
-	assert.Equal(t, http.StatusServiceUnavailable, s.read("/api/limiters").Code)
-}
-
 // What is sent in a second is bounded, however many limiters there are.
 func TestManyLimitersAreReadInSmallSteps(t *testing.T) {
 	t.Parallel()

@@ -176,8 +176,10 @@ func TestTheRateOfMany(t *testing.T) {
 	s.shop()
 	s.crowd(1000)
 	require.NoError(t, s.rdb.HSet(t.Context(), "shop:<img src=x>", "rate", "ten", "interval", "1000", "type", "0").Err())
-	p := s.unlocked("")
-	p.until(closed + " && " + seen(row("shop:orders")))
+	p := openLive(t, s.url, look{})
+	p.until(seen(row("shop:orders"))) // before the pointer can hold rows
+	p.unlock(token)
+	p.until(closed)
 	assert.False(t, get[bool](p, seen("#change-all")), "of a search only")
 	p.fill("#search", "SHOP:")
 	p.until(one("#change-all") + ".innerText === 'Change the rate of all 17…' && " + seen("#change-all"))
