@@ -98,9 +98,9 @@ func (c *call) previewMany(r *request) error {
 	switch {
 	case plan.Found == 0:
 		return answer.Refuse(http.StatusNotFound, "no limiter has this in its name")
-	case plan.Todo() == 0:
+	case plan.Planned() == 0:
 		return answer.Refuse(http.StatusConflict, "all of them have that rate already")
-	case plan.Todo() > maxMany:
+	case plan.Planned() > maxMany:
 		return answer.Refuse(http.StatusConflict, "more than %d limiters: search for fewer", maxMany)
 	}
 	r.Expect = rand.Text()
@@ -122,8 +122,8 @@ func (c *call) previewMany(r *request) error {
 	}{
 		r.Action, searchName(r.Search),
 		[]fact{{"Limiters", limiters(plan.Found)}, {"With that rate", limiters(plan.Already)}},
-		[]fact{{"Limiters", limiters(plan.Todo()) + " changed"}, {"With that rate", limiters(plan.Already + plan.Todo())}},
-		first, plan.Todo(), warningsOf(plan), r.Expect,
+		[]fact{{"Limiters", limiters(plan.Planned()) + " changed"}, {"With that rate", limiters(plan.Already + plan.Planned())}},
+		first, plan.Planned(), warningsOf(plan), r.Expect,
 	})
 }
 
@@ -219,7 +219,7 @@ func (c *call) changeMany(ctx context.Context, r *request) error {
 		Failed    int       `json:"failed"`
 		Failures  []failure `json:"failures"`
 		Entry     entry     `json:"entry"`
-	}{plan.Todo(), plan.Left(), plan.Changed, plan.Gone, plan.Meanwhile, plan.Failed, failures, told})
+	}{plan.Planned(), plan.Left(), plan.Changed, plan.Gone, plan.Meanwhile, plan.Failed, failures, told})
 }
 
 // enterMany puts a review into the list of changes, or brings its entry up to date.
@@ -227,14 +227,14 @@ func (c *call) enterMany(r *review) entry {
 	plan := r.plan
 	outcome := partly
 	switch {
-	case plan.Changed == plan.Todo():
+	case plan.Changed == plan.Planned():
 		outcome = done
 	case plan.Changed == 0:
 		outcome = failed
 	}
 	after := []fact{
 		{factRate, words.ShortRate(r.request.Rate, r.request.IntervalMS)},
-		{"Limiters", fmt.Sprintf("%d of %d changed, %d failed", plan.Changed, plan.Todo(), plan.Failed)},
+		{"Limiters", fmt.Sprintf("%d of %d changed, %d failed", plan.Changed, plan.Planned(), plan.Failed)},
 	}
 	if r.entry == nil {
 		r.entry = &entry{Who: c.who, Action: many, Limiter: searchName(r.request.Search), After: after, Outcome: outcome, name: r.request.Search}

@@ -76,7 +76,7 @@ func (u *updateMany) run(ctx context.Context, conn *connect.Connection, name str
 	switch {
 	case plan.Found == 0:
 		return a.answer(plan, "no limiters, nothing changed", false)
-	case u.dryRun || plan.Todo() == 0:
+	case u.dryRun || plan.Planned() == 0:
 		plan.DryRun = u.dryRun
 		return a.out.Print(plan, plan.text())
 	case !u.yes:
@@ -175,9 +175,9 @@ func (u *updateMany) ask(plan *ratePlan, name string) error {
 		_, ok = output.Width(in)
 	}
 	if !ok || name == fromStdin || a.out.JSON {
-		return fmt.Errorf("%s would change: --yes changes them, --dry-run shows which", words.Plural(int64(plan.Todo()), "limiter"))
+		return fmt.Errorf("%s would change: --yes changes them, --dry-run shows which", words.Plural(int64(plan.Planned()), "limiter"))
 	}
-	fmt.Fprintf(a.out, "%s\nchange %s? [y/N] ", plan.text(), words.Plural(int64(plan.Todo()), "limiter"))
+	fmt.Fprintf(a.out, "%s\nchange %s? [y/N] ", plan.text(), words.Plural(int64(plan.Planned()), "limiter"))
 	line, err := bufio.NewReader(in).ReadString('\n')
 	if answer := strings.ToLower(strings.TrimSpace(line)); answer == "y" || answer == "yes" {
 		return nil
@@ -220,14 +220,14 @@ func (u *updateMany) plan(found []*look.Short) *ratePlan {
 
 func (p *ratePlan) progress(width int) string {
 	changed, failed := p.Counts()
-	text := fmt.Sprintf("%d of %s changed, %d failed", changed, words.Plural(int64(p.Todo()), "limiter"), failed)
+	text := fmt.Sprintf("%d of %s changed, %d failed", changed, words.Plural(int64(p.Planned()), "limiter"), failed)
 	return text[:min(len(text), max(width-1, 0))]
 }
 
 // text is the plan for people.
 func (p *ratePlan) text() string {
 	var b strings.Builder
-	fmt.Fprintf(&b, "%d of %s would change", p.Todo(), words.Plural(int64(p.Found), "limiter"))
+	fmt.Fprintf(&b, "%d of %s would change", p.Planned(), words.Plural(int64(p.Found), "limiter"))
 	if p.Already > 0 {
 		fmt.Fprintf(&b, ", %d have that rate already", p.Already)
 	}
@@ -242,7 +242,7 @@ func (p *ratePlan) text() string {
 	for _, c := range p.First {
 		fmt.Fprintf(&b, "\n  %s  %s -> %s", live.Safe(c.Name), c.From, c.To)
 	}
-	if more := p.Todo() - len(p.First); more > 0 {
+	if more := p.Planned() - len(p.First); more > 0 {
 		fmt.Fprintf(&b, "\n  and %d more", more)
 	}
 	return b.String()
@@ -251,7 +251,7 @@ func (p *ratePlan) text() string {
 // report says what was changed; stopped is that some were not tried.
 func (p *ratePlan) report(stopped bool) string {
 	var b strings.Builder
-	fmt.Fprintf(&b, "changed %d of %s", p.Changed, words.Plural(int64(p.Todo()), "limiter"))
+	fmt.Fprintf(&b, "changed %d of %s", p.Changed, words.Plural(int64(p.Planned()), "limiter"))
 	if p.Gone > 0 {
 		fmt.Fprintf(&b, ", %d were deleted meanwhile", p.Gone)
 	}

@@ -96,8 +96,8 @@ func configOf(f look.Fields) rratelimiter.Config {
 	return rratelimiter.Config{Type: rratelimiter.RateType(f.Type), Rate: f.Rate, Interval: span(f.IntervalMS), KeepAlive: span(f.KeepAliveMS)}
 }
 
-// Todo returns how many limiters change in all.
-func (p *Plan) Todo() int { return len(p.todo) }
+// Planned returns how many limiters change in all.
+func (p *Plan) Planned() int { return len(p.todo) }
 
 // Left returns how many of them were not tried yet.
 func (p *Plan) Left() int { return len(p.todo) - p.next }
