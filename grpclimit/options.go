@@ -57,7 +57,7 @@ func newGate(limiter limit.Limiter, client bool, opts []Option) *gate {
 	return g
 }
 
-// span returns what tells the span that the limit speaks of, nil where nothing does.
+// span returns the function that reports the limit's window; nil if the limiter has none.
 func span(limiter limit.Limiter) func() time.Duration {
 	if w, ok := limiter.(limit.Windowed); ok {
 		return w.Window
@@ -69,115 +69,103 @@ func logError(ctx context.Context, call Call, err error) {
 	slog.ErrorContext(ctx, "rate limit not decided", "method", call.Method, "error", err)
 }
 
-// WithPrefix sets how each key begins, by default "grpc:". It must not be empty,
-// so that nobody outside chooses the whole of a key. Interceptors with the same
-// prefix and the same key functions share their keys, and so their limits where
-// these are the same. Limits that differ need prefixes, or keys, of their own: 3
-// an hour and 50 a second at the same key spoil each other. Nor should a prefix
-// continue another one's, as "api:ip:" does "api:": who is called "ip" by the one
-// would reach keys of the other.
+// WithPrefix sets how each key begins, by default "grpc:". It must not be empty:
+// otherwise a client could choose a whole key. Interceptors with the same prefix and
+// the same key functions share their keys, and their limits if these are equal too.
+// Different limits need different prefixes or keys: 3 an hour and 50 a second at the
+// same key spoil each other. A prefix must not begin with another one, as "api:ip:"
+// does with "api:": a client called "ip" under "api:" would reach keys of "api:ip:".
 func WithPrefix(prefix string) Option {
 	return func(s *settings) error { return s.SetPrefix(prefix) }
 }
 
-// WithKey sets what calls are counted by: those for which all parts are the same
-// share a limit. The default is Method and Peer on a server, Method and Target in
-// a client.
+// WithKey sets what calls are counted by. Calls for which all parts are the same share a
+// limit. The default is Method and Peer on a server, Method and Target in a client.
 //
-// A key is the prefix and the parts with ":" between. Within a part, ':', '{',
-// '}', '%', spaces and what is not printable or no UTF-8 are written %XX; a part
-// that has more than 128 bytes then becomes its beginning and its SHA-256. So
-// different parts make different keys, and nobody outside chooses a key's slot
-// in a cluster. Where a limiter is a limit.Suffixed, as those of package
-// tokenbucket are, a key that ends in the suffix gets a '%' behind it: the user
-// "ann_time" does not reach the second key of the user "ann".
+// A key is the prefix and the parts, joined by ":".
 //
-// An empty part, such as that of missing metadata, stays empty: the calls that
-// lack it share one limit.
+// Different parts make different keys, and no client can choose a whole key or its
+// slot in a cluster: within a part ':', '{', '}', '%', spaces, unprintable characters
+// and invalid UTF-8 are written %XX, and a part longer than 128 bytes becomes its
+// beginning and its SHA-256. If the limiter is a limit.Suffixed, such as those of
+// package tokenbucket, a key that ends in the suffix gets a '%' at its end.
+//
+// An empty part, such as missing metadata, stays empty: the calls without it share
+// one limit.
 func WithKey(parts ...KeyFunc) Option {
 	return func(s *settings) error { return ask.SetKey(&s.keys, parts) }
 }
 
-// WithHashTag makes the parts of a key its hash tag, "grpc:{192.0.2.1}" for
-// example. On a cluster, limiters that keep several Redis keys for each of theirs
-// need it, as those of package tokenbucket do. The prefix then must hold no
-// braces.
+// WithHashTag makes the parts of a key its hash tag: "grpc:{192.0.2.1}", for
+// example. On a cluster, limiters that keep several Redis keys for each key need it,
+// such as those of package tokenbucket. The prefix must then have no braces.
 func WithHashTag() Option {
 	return (*settings).SetTagged
 }
 
-// WithCost sets how many permits a call takes, by default 1. At 0 or less it
-// passes without the limiter being asked. A call that costs more than the limit
-// is refused without RetryInfo.
+// WithCost sets how many permits a call takes, by default 1. At 0 or less the call
+// passes and the limiter is not asked. A call that costs more than the limit is
+// refused without RetryInfo.
 func WithCost(cost func(context.Context, Call) int64) Option {
 	return func(s *settings) error { return ask.SetFunc(&s.cost, cost, "WithCost: the function") }
 }
 
-// WithSettle makes what [WithCost] says an estimate, which the handler of a server sets right by
-// [Settle]. A limiter that is a [limit.Reserver], as those of Client.Keyed are, reserves its
-// permits: that is a script call of its own, which no other call shares. Other limiters decide
+// WithSettle makes the permits of [WithCost] an estimate that a server's handler corrects with
+// [Settle]. A limiter that is a [limit.Reserver], such as those of Client.Keyed, reserves its
+// permits. That takes a script call that it shares with no other call. Other limiters decide
 // as without the option.
 func WithSettle() Option {
 	return (*settings).SetSettled
 }
 
-// WithSkip lets the calls of which skip says true pass without the limiter being
-// asked: health checks, for one.
+// WithSkip lets calls for which skip returns true pass without asking the limiter: health
+// checks, for example.
 func WithSkip(skip func(context.Context, Call) bool) Option {
 	return func(s *settings) error { return ask.SetFunc(&s.skip, skip, "WithSkip: the function") }
 }
 
 // WithTimeout bounds how long a call waits for the limiter, by default
-// [DefaultTimeout]. What takes longer has failed: see [WithFailure]; what it
-// grants nevertheless is given back if the limiter is a [limit.Returner]. A
-// fallback has that long again. 0 stands for no bound but the call's own context.
+// [DefaultTimeout]. If the limiter takes longer, it has failed (see [WithFailure]). What
+// it grants after that is given back if the limiter is a [limit.Returner]. A fallback
+// gets the same time again. With 0 only the call's context bounds the wait.
 func WithTimeout(d time.Duration) Option {
 	return func(s *settings) error { return s.SetTimeout(d) }
 }
 
-// WithFailure says what answers a call while the limiter does not decide:
-// [limit.FailClosed] ends it with codes.Unavailable; [limit.FailOpen] lets it pass;
-// [limit.FailLocal] has this process decide, by a share of the limit.
+// WithFailure sets what happens to a call if the limiter does not decide. With
+// [limit.FailClosed] it ends with codes.Unavailable. With [limit.FailOpen] it passes. With
+// [limit.FailLocal] this process decides, by a share of the last known limit. That needs
+// a limiter that is a limit.Windowed.
 //
-// The limiter does not decide where it returns limit.ErrUnavailable, takes longer than
-// [WithTimeout] allows, or returns an error that is none of package limit's. All other
-// errors are mistakes, and answered as if there were no WithFailure.
+// The limiter does not decide if it returns limit.ErrUnavailable, takes longer than
+// [WithTimeout], or returns an error that is not one of package limit. Other errors are
+// mistakes, and answered as without WithFailure.
 //
-// After three calls in a row that the limiter left undecided it is asked no more: the
-// policy answers at once, while one call at a time looks for the limiter to decide
-// again, and waits for that for 5 ms at most. The end of a call's own context counts
-// too, if the limiter had 50 ms: callers choose their deadlines. Without WithFailure and
-// [WithFallback] each call is asked about, and ends with codes.Unavailable where that
-// fails.
-//
-// FailLocal takes the limit that the limiter told last for a key and, where it has told
-// none for that, the last of any key; while it has told none at all, calls end with
-// codes.Unavailable. The limiter must be a limit.Windowed, and the window is that.
-//
-// A limiter with a WithFailure of its own answers by that, and seldom fails here. On a
-// cluster prefer it: it knows each master's outage by itself, while here the limiter
-// fails as a whole.
+// Without WithFailure and [WithFallback] every call asks the limiter, and ends with
+// codes.Unavailable if that fails. With one of them, a breaker stops asking after three
+// undecided calls in a row: see docs/outages.md. A limiter that has a WithFailure of its
+// own answers by that. On a cluster prefer it, since it tells the masters' outages apart.
 func WithFailure(f limit.Failure) Option {
 	return func(s *settings) error { return s.SetFailure(f) }
 }
 
-// WithFallback has limiter answer, under the same keys, while the other does not decide,
-// in place of what [WithFailure] says. Where it fails too, the call ends with
+// WithFallback sets a limiter that answers, under the same keys, if the other does not
+// decide. It takes the place of [WithFailure]. If it fails too, the call ends with
 // codes.Unavailable.
 func WithFallback(limiter limit.Limiter) Option {
 	return func(s *settings) error { return s.SetFallback(limiter) }
 }
 
-// WithShadow has the limiter decide and charge, and each call that the options are right
-// for go on, without waiting: to see what a limit would do. [WithObserver] receives
-// what would have been refused, and [WithErrorHandler] failures. No trailer says
-// anything of limits.
+// WithShadow lets every call go on without waiting, to see what a limit would do: the
+// limiter decides and charges, but refuses nothing. [WithObserver] receives what would
+// have been refused, and [WithErrorHandler] receives failures. No trailer mentions limits.
+// Calls still fail if the options are wrong.
 func WithShadow() Option {
 	return (*settings).SetShadow
 }
 
-// WithName names the limit, by default "default": for observers, and in the ErrorInfo of
-// refusals.
+// WithName names the limit for observers and in the ErrorInfo of refusals. The default
+// is "default".
 func WithName(name string) Option {
 	return func(s *settings) error {
 		if name == "" {
@@ -188,27 +176,25 @@ func WithName(name string) Option {
 	}
 }
 
-// WithObserver has an observer told of each call and message that takes permits, by
-// Decided, and when the limiter is asked no more and again, by Happened. They call the
-// limit by its name ([WithName]), and the Call "grpclimit". A call that costs more than
-// the limit is one that failed. Observers of the limiter itself receive it too.
+// WithObserver sets an observer that receives the answer to each call and message that
+// takes permits (Decided), and each start and end of the breaker (Happened). The limit has
+// its own name there ([WithName]), and the Call is "grpclimit". A call that costs more than
+// the limit counts as failed. Observers of the limiter itself receive it too.
 func WithObserver(observer limit.Observer) Option {
 	return func(s *settings) error { return s.SetObserver(observer) }
 }
 
-// WithErrorHandler sets a hook that is called, before the call goes on or ends,
-// each time that a limiter or a key function failed. A refusal is no error, and
-// neither is a call whose context ended. By default errors are logged by slog's
-// default logger.
+// WithErrorHandler sets a hook that is called, before the call goes on or ends, each time
+// a limiter or a key function failed. Refusals are not errors, nor are calls whose context
+// ended. By default slog's default logger logs the errors.
 func WithErrorHandler(hook func(ctx context.Context, call Call, err error)) Option {
 	return func(s *settings) error { return ask.SetFunc(&s.onError, hook, "WithErrorHandler: the hook") }
 }
 
-// WithPerMessage has streams take permits for each message that the client
-// sends, besides those for the opening: a server as it receives them, a client
-// before it sends them. A message that is refused ends the stream. Streams in
-// which a client sends one message only are as without this option, and so are
-// unary calls.
+// WithPerMessage makes streams take permits for each message from the client, besides
+// those for the opening. A server takes them as it receives a message, a client before it
+// sends one. A refused message ends the stream. For unary calls and streams in which the
+// client sends only one message the option makes no difference.
 func WithPerMessage() Option {
 	return func(s *settings) error {
 		s.perMessage = true
@@ -216,10 +202,9 @@ func WithPerMessage() Option {
 	}
 }
 
-// WithWait has a client wait instead of being refused: for as long as the
-// limiter said, and again, until the call's context ends. It is refused at once
-// where its deadline comes before it could pass, and where waiting does not help.
-// Calls that wait are not served in order.
+// WithWait makes a client wait instead of being refused: for as long as the limiter said,
+// and again, until the call's context ends. A call is refused at once if its deadline comes
+// before it could pass, or if waiting does not help. Calls that wait are not served in order.
 func WithWait() Option {
 	return func(s *settings) error {
 		s.wait = true

@@ -9,24 +9,20 @@ import (
 	"github.com/rratelimiter/rratelimiter/internal/ask"
 )
 
-// Settle sets what a call costs to actual permits, for the handler to call once that is known. The
-// context is the handler's, or that of its stream. The interceptor must have [WithSettle]. If there
-// are several in the chain, all are settled. In a stream with [WithPerMessage] Settle settles the
-// message that Recv returned last, and before the first the opening.
+// Settle sets what a call costs to actual permits. The handler calls it once that is known, with its
+// own context or that of its stream. All interceptors with [WithSettle] in the chain are settled. In a
+// stream with [WithPerMessage], Settle settles the message that Recv returned last, or the opening
+// before the first message.
 //
-// Of fewer permits than the estimate the rest is free at once. Of more the difference is charged,
-// whether it is free or not, and later calls are refused until enough has come back. A call that
-// is not settled costs the estimate, also if its handler panics. Trailers tell of the estimate.
+// If actual is less than the estimate, the rest is free at once. If it is more, the difference is
+// charged even if it isn't free, and later calls are refused until enough has come back. If the
+// call was charged nothing, Settle does nothing.
 //
-// If nothing was charged, Settle does nothing: the call was skipped or cost 0, or it passed because
-// of WithFailure, WithFallback or WithShadow. A fallback that is a [limit.Reserver] charges and is
-// settled.
-//
-// A call is settled once; after that Settle returns limit.ErrSettled. It returns
-// limit.ErrUnsupported if the limiter can't reserve, which keeps the estimate. The error is
-// limit.ErrInvalidConfig if no interceptor with WithSettle is around. Other errors are those of
-// Reservation.Settle: after limit.ErrUnavailable call it again, with the same number. If ctx
-// ends, Settle returns and finishes in the background.
+// A second call returns limit.ErrSettled. If the limiter can't reserve, the estimate stays and Settle
+// returns limit.ErrUnsupported. Without an interceptor with WithSettle it returns
+// limit.ErrInvalidConfig. Other errors are those of Reservation.Settle: after limit.ErrUnavailable
+// call it again with the same number. If ctx ends, Settle returns and finishes in the background.
+// docs/http.md has more about calls that are not settled or not charged.
 func Settle(ctx context.Context, actual int64) error {
 	if err := ask.Settle(ctx, actual); err != nil {
 		return fmt.Errorf("grpclimit: Settle: %w", err)

@@ -25,8 +25,8 @@ type settings struct {
 	serverOnly, clientOnly string
 }
 
-// DefaultTimeout is how long the limiters have to decide, unless [WithTimeout]
-// says otherwise.
+// DefaultTimeout is how long the limiters may take to decide, unless [WithTimeout] sets
+// another bound.
 const DefaultTimeout = time.Second
 
 func newMiddleware(limiter limit.Limiter, client bool, opts []Option) *middleware {
@@ -53,57 +53,54 @@ func logError(r *http.Request, err error) {
 	slog.ErrorContext(r.Context(), "rate limit not decided", "error", err)
 }
 
-// WithPrefix sets how each key begins, by default "http:". It must not be empty,
-// so that nobody outside chooses the whole of a key. Middlewares with the same
-// prefix and the same key functions share their keys, and so their limits where
-// these are the same. Limits that differ need prefixes, or keys, of their own: 3
-// an hour and 50 a second at the same key spoil each other. Nor should a prefix
-// continue another one's, as "api:ip:" does "api:": who is called "ip" by the one
-// would reach keys of the other. Of one middleware's policies that is refused.
+// WithPrefix sets how each key begins, by default "http:". It must not be empty:
+// otherwise a client could choose a whole key. Middlewares with the same prefix and
+// the same key functions share their keys, and their limits if these are equal too.
+// Different limits need different prefixes or keys: 3 an hour and 50 a second at the
+// same key spoil each other. A prefix must not begin with another one, as "api:ip:"
+// does with "api:": a client called "ip" under "api:" would reach keys of "api:ip:".
+// Two such policies in one middleware are an error.
 func WithPrefix(prefix string) Option {
 	return func(s *settings) error { return s.SetPrefix(prefix) }
 }
 
-// WithKey sets what requests are counted by: those for which all parts are the
+// WithKey sets what requests are counted by. Requests for which all parts are the
 // same share a limit. The default is ClientIP(ClientIPConfig{}).
 //
-// A key is the prefix and the parts with ":" between. Within a part, ':', '{',
-// '}', '%', spaces and what is not printable or no UTF-8 are written %XX; a part
-// that has more than 128 bytes then becomes its beginning and its SHA-256. So
-// different parts make different keys, and nobody outside chooses a key's slot
-// in a cluster. Where a limiter is a limit.Suffixed, as those of package
-// tokenbucket are, a key that ends in the suffix gets a '%' behind it: the user
-// "ann_time" does not reach the second key of the user "ann".
+// A key is the prefix and the parts, joined by ":". With several policies the policy's
+// name comes after the prefix, unless the policy has a Policy.Prefix.
 //
-// An empty part, such as that of a missing header, stays empty: the requests
-// that lack it share one limit.
+// Different parts make different keys, and no client can choose a whole key or its
+// slot in a cluster: within a part ':', '{', '}', '%', spaces, unprintable characters
+// and invalid UTF-8 are written %XX, and a part longer than 128 bytes becomes its
+// beginning and its SHA-256. If the limiter is a limit.Suffixed, such as those of
+// package tokenbucket, a key that ends in the suffix gets a '%' at its end.
 //
-// With several policies the policy's name comes between prefix and parts, but for
-// those that have a Policy.Prefix of their own.
+// An empty part, such as a missing header, stays empty: the requests without it
+// share one limit.
 func WithKey(parts ...KeyFunc) Option {
 	return func(s *settings) error { return ask.SetKey(&s.keys, parts) }
 }
 
-// WithHashTag makes the parts of a key its hash tag, "http:{192.0.2.1}" for
-// example. On a cluster, limiters that keep several Redis keys for each of theirs
-// need it, as those of package tokenbucket do. The prefix then must hold no
-// braces.
+// WithHashTag makes the parts of a key its hash tag: "http:{192.0.2.1}", for
+// example. On a cluster, limiters that keep several Redis keys for each key need it,
+// such as those of package tokenbucket. The prefix must then have no braces.
 func WithHashTag() Option {
 	return (*settings).SetTagged
 }
 
-// WithCost sets how many permits a request takes, by default 1. At 0 or less it
-// passes without a limiter being asked: mind what comes from the client, such as a
-// ContentLength of -1. A request that costs more than can be granted at once is
-// refused without Retry-After.
+// WithCost sets how many permits a request takes, by default 1. At 0 or less the
+// request passes and no limiter is asked. Check values that come from the client, such
+// as a ContentLength of -1. A request that costs more than the limit is refused
+// without Retry-After.
 func WithCost(cost func(*http.Request) int64) Option {
 	return func(s *settings) error { return ask.SetFunc(&s.cost, cost, "WithCost: the function") }
 }
 
-// WithSettle makes what [WithCost] says an estimate, which the handler sets right by [Settle].
-// Each policy whose limiter is a [limit.Reserver], as those of Client.Keyed are, reserves its
-// permits: that is a script call of its own, which no other request shares. Other limiters decide
-// as without the option.
+// WithSettle makes the permits of [WithCost] an estimate that the handler corrects with
+// [Settle]. Each policy whose limiter is a [limit.Reserver], such as those of Client.Keyed,
+// reserves its permits. That takes a script call that it shares with no other request.
+// Other limiters decide as without the option.
 //
 // The handler gets a copy of the request with another context.
 func WithSettle() Option {
@@ -113,8 +110,7 @@ func WithSettle() Option {
 	}
 }
 
-// WithSkip lets the requests of which skip says true pass without a limiter being
-// asked.
+// WithSkip lets requests for which skip returns true pass without asking a limiter.
 func WithSkip(skip func(*http.Request) bool) Option {
 	return func(s *settings) error { return ask.SetFunc(&s.skip, skip, "WithSkip: the function") }
 }
@@ -128,13 +124,13 @@ func WithName(name string) Option {
 	}
 }
 
-// WithPolicy adds a limit that requests must pass too. All policies are asked at
-// the same time, and a request is charged to all or to none: where one refuses
-// or fails, what the others granted is given back. For that moment others may be
-// refused it.
+// WithPolicy adds a limit that requests must pass too. All policies are asked at the
+// same time, and a request is charged to all or none: if one refuses or fails, the
+// permits that the others granted are given back. Until then other requests may be
+// refused because of them.
 //
-// The keys then hold the policies' names, also that of the first: adding the
-// second policy starts the first one's counts anew, unless it has a Policy.Prefix.
+// With several policies all keys contain the policy's name, the first policy's too. So
+// adding a second one resets the first one's counts, unless it has a Policy.Prefix.
 func WithPolicy(p Policy) Option {
 	return func(s *settings) error {
 		s.added = append(s.added, p)
@@ -143,75 +139,67 @@ func WithPolicy(p Policy) Option {
 }
 
 // WithTimeout bounds how long a request waits for the limiters, by default
-// [DefaultTimeout]. What takes longer has failed: see [WithFailure]; what it
-// grants nevertheless is given back if the limiter is a [limit.Returner]. A
-// fallback has that long again, and so has giving back. 0 stands for no bound but
-// the request's own context.
+// [DefaultTimeout]. If a limiter takes longer, it has failed (see [WithFailure]). What it
+// grants after that is given back if the limiter is a [limit.Returner]. A fallback gets
+// the same time again, and so does giving back. With 0 only the request's context bounds
+// the wait.
 func WithTimeout(d time.Duration) Option {
 	return func(s *settings) error { return s.SetTimeout(d) }
 }
 
-// WithFailure says what answers a request while a limiter does not decide:
-// [limit.FailClosed] has it answered 503, with Retry-After; [limit.FailOpen] lets it
-// pass as far as that limiter is concerned, whose policy is left out of the headers;
-// [limit.FailLocal] has this process decide, by a share of the limit.
+// WithFailure sets what answers a request if a limiter does not decide. With
+// [limit.FailClosed] the answer is 503, with Retry-After. With [limit.FailOpen] the
+// request passes that policy, and the headers leave the policy out. With
+// [limit.FailLocal] this process decides, by a share of the last known limit. That needs
+// a Policy.Window or a limiter that is a limit.Windowed.
 //
-// A limiter does not decide where it returns limit.ErrUnavailable, takes longer than
-// [WithTimeout] allows, or returns an error that is none of package limit's. All other
-// errors are mistakes, and answered as if there were no WithFailure.
+// A limiter does not decide if it returns limit.ErrUnavailable, takes longer than
+// [WithTimeout], or returns an error that is not one of package limit. Other errors are
+// mistakes, and answered as without WithFailure.
 //
-// After three requests in a row that a limiter left undecided it is asked no more: the
-// policy answers at once, while one request at a time looks for the limiter to decide
-// again, and waits for that for 5 ms at most. The end of a request's own context counts
-// too, if the limiter had 50 ms. Without WithFailure and [WithFallback] each request is
-// asked about, and answered 503 where that fails.
-//
-// FailLocal takes the limit that the limiter told last for a key and, where it has told
-// none for that, the last of any key; while it has told none at all, requests are
-// answered 503. The window is Policy.Window, or that of a limit.Windowed; there must be
-// one.
-//
-// A limiter with a WithFailure of its own answers by that, and seldom fails here. On a
-// cluster prefer it: it knows each master's outage by itself, while here one limiter
-// fails as a whole.
+// Without WithFailure and [WithFallback] every request asks its limiter, and gets 503 if
+// that fails. With one of them, a breaker stops asking after three undecided requests in
+// a row: see docs/outages.md. A limiter that has a WithFailure of its own answers by
+// that. On a cluster prefer it, since it tells the masters' outages apart.
 func WithFailure(f limit.Failure) Option {
 	return func(s *settings) error { return s.SetFailure(f) }
 }
 
-// WithFallback has limiter answer, under the same keys, while one does not decide, in
-// place of what [WithFailure] says: a [Local] one of the same rate, for example. Where
-// it fails too, the answer is 503.
+// WithFallback sets a limiter that answers, under the same keys, if another does not
+// decide. It takes the place of [WithFailure]. A [Local] one of the same rate is an
+// example. If it fails too, the answer is 503.
 func WithFallback(limiter limit.Limiter) Option {
 	return func(s *settings) error { return s.SetFallback(limiter) }
 }
 
-// WithShadow has limiters decide and charge, and the handler get each request that the
-// options are right for: to see what a limit would do. [WithObserver] receives what
-// would have been refused, and [WithErrorHandler] failures. No header says anything
-// of limits. What would have been refused is charged no more than without the option.
+// WithShadow lets every request pass, to see what a limit would do: limiters decide and
+// charge, but refuse nothing. [WithObserver] receives what would have been refused, and
+// [WithErrorHandler] receives failures. No header mentions limits. Requests that would have
+// been refused are charged no more than without the option. Bad options are still answered
+// with an error.
 func WithShadow() Option {
 	return (*settings).SetShadow
 }
 
-// WithObserver reports each policy's answer to each request to an observer, by
-// Decided, and when a limiter is asked no more and again, by Happened. They call the
-// policy by its name, and the Call "httplimit". A request that costs more than a limit
-// has is one that failed. Observers of the limiters themselves receive it too.
+// WithObserver sets an observer that receives each policy's answer to each request
+// (Decided), and each start and end of a policy's breaker (Happened). Policies have their
+// own names there, and the Call is "httplimit". A request that costs more than the limit
+// counts as failed. Observers of the limiters themselves receive it too.
 func WithObserver(observer limit.Observer) Option {
 	return func(s *settings) error { return s.SetObserver(observer) }
 }
 
-// WithErrorHandler sets a hook that is called, before the answer, once for each
-// request of which a limiter or a key function failed, or a grant could not be
-// given back. A refusal is no error, and neither is a request whose client went
-// away. By default errors are logged by slog's default logger.
+// WithErrorHandler sets a hook that is called before the answer, once for each request for
+// which a limiter or a key function failed or a grant could not be given back. Refusals are
+// not errors, nor are requests whose client went away. By default slog's default logger
+// logs the errors.
 func WithErrorHandler(hook func(*http.Request, error)) Option {
 	return func(s *settings) error { return ask.SetFunc(&s.onError, hook, "WithErrorHandler: the hook") }
 }
 
-// WithRefusal sets what writes the answer to a refused request, in the place of
-// the problem description. The headers are set when it is called, Retry-After
-// too; the status is its to write, normally http.StatusTooManyRequests.
+// WithRefusal sets the function that answers a refused request, in place of the problem
+// description. The headers are already set, Retry-After too. The function writes the
+// status, normally http.StatusTooManyRequests.
 func WithRefusal(refuse func(http.ResponseWriter, *http.Request, Refusal)) Option {
 	return func(s *settings) error {
 		s.serverOnly = "WithRefusal"
@@ -219,8 +207,7 @@ func WithRefusal(refuse func(http.ResponseWriter, *http.Request, Refusal)) Optio
 	}
 }
 
-// WithHeaders chooses the headers that tell clients of their limits, by default
-// [Draft11].
+// WithHeaders chooses the headers that describe limits to clients, by default [Draft11].
 func WithHeaders(h Headers) Option {
 	return func(s *settings) error {
 		if h != Draft11 && h != NoHeaders {
@@ -232,9 +219,8 @@ func WithHeaders(h Headers) Option {
 }
 
 // WithLegacyHeaders adds X-RateLimit-Limit, X-RateLimit-Remaining and
-// X-RateLimit-Reset, the last in Unix seconds. They have room for one policy:
-// the one whose refusal lasts longest or, where all grant, with the least
-// remaining.
+// X-RateLimit-Reset, the last in Unix seconds. They describe one policy: the one whose
+// refusal lasts longest or, if all grant, the one with the least remaining.
 func WithLegacyHeaders() Option {
 	return func(s *settings) error {
 		s.legacy, s.serverOnly = true, "WithLegacyHeaders"
@@ -242,12 +228,12 @@ func WithLegacyHeaders() Option {
 	}
 }
 
-// DefaultPause is the longest time for which an upstream stops calls, unless [WithPause] says
-// otherwise.
+// DefaultPause is the longest time for which an upstream stops calls, unless [WithPause]
+// sets another.
 const DefaultPause = 5 * time.Minute
 
-// WithPause bounds for how long an upstream that answers 429 or 503 with Retry-After stops the
-// calls of a transport, by default [DefaultPause]. Of a longer one that much is heeded. At 0
+// WithPause bounds how long an upstream that answers 429 or 503 with Retry-After stops the
+// calls of a transport, by default [DefaultPause]. A longer Retry-After is cut to that. At 0
 // no upstream stops calls.
 func WithPause(most time.Duration) Option {
 	return func(s *settings) error {
@@ -257,8 +243,8 @@ func WithPause(most time.Duration) Option {
 }
 
 // WithWait bounds how long a call of a transport waits before it is sent. By default only the
-// request's context does, which has to last for the call too. At 0 no call waits: one that has
-// no permits at once fails.
+// request's context does, which must last for the call too. At 0 no call waits: if it gets
+// no permits at once, it fails.
 func WithWait(most time.Duration) Option {
 	return func(s *settings) error {
 		s.maxWait, s.clientOnly = most, "WithWait"

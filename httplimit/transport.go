@@ -11,34 +11,21 @@ import (
 	"github.com/rratelimiter/rratelimiter/limit"
 )
 
-// NewTransport returns a RoundTripper that sends requests by base once limiter grants them, for
-// an http.Client that keeps to what an upstream allows:
+// NewTransport returns a RoundTripper that sends requests through base once limiter grants them:
 //
 //	client := &http.Client{Transport: httplimit.NewTransport(nil, perUpstream)}
 //
-// If base is nil it is http.DefaultTransport. A request takes one permit for its [Host], under
-// the keys "upstream:" + host; [WithPrefix], [WithKey], [WithCost], [WithSkip] and [WithPolicy]
-// change that as they do for [New]. A redirect is a request of its own. The same request is given
-// to base once at most. It is not changed, nor is the response, whose body nobody else reads.
+// If base is nil, http.DefaultTransport sends them. By default a request takes one permit under
+// the key "upstream:" and its [Host]. The options are those of [New], except WithRefusal,
+// WithHeaders, WithLegacyHeaders and WithSettle, which are errors here. With [WithShadow] no
+// request waits.
 //
-// A request waits for its permits until its context or [WithWait] ends. A limiter with the methods
-// Acquire and Release of a KeyedLimiter waits itself, so that requests of this program are served
-// in order and learn of permits that it releases: for such a limiter WithWait is the only bound
-// beside the context, and its own call timeout stands in for [WithTimeout]. All others, and those
-// with several policies, WithFailure or WithFallback, are asked again when they said that they could
-// grant, in no order. There a request fails at once if its deadline comes before that, and with
-// WithWait(0) or during an upstream's Retry-After everywhere.
+// A request waits for its permits until its context or [WithWait] ends. If the upstream answers
+// 429 or 503 with Retry-After, later requests of the same key wait for that long, bounded by
+// [WithPause]. A request that is not sent fails with a [*NotSentError].
 //
-// An upstream that answers 429 or 503 with Retry-After, in seconds or as a date, stops the
-// requests of the same key for so long, at most as long as [WithPause] allows. With several policies
-// the key is that of the first. The pause is this transport's: other programs do not learn of it,
-// nor do other transports. They share what the limiter counts, where the request that was
-// answered so stays charged.
-//
-// A request that is not sent fails with a [*NotSentError]. [WithFailure], [WithFallback], [WithShadow],
-// [WithObserver] and [WithErrorHandler] are those of [New], with two differences: where New answers 503
-// or 500 the request fails; with WithShadow nothing waits, not for an upstream's Retry-After
-// either. WithRefusal, WithHeaders and WithLegacyHeaders make no sense here.
+// With a KeyedLimiter, requests of this program are served in order, and the limiter's own
+// call timeout replaces [WithTimeout]. docs/http.md has more about both ways of waiting.
 func NewTransport(base http.RoundTripper, limiter limit.Limiter, opts ...Option) http.RoundTripper {
 	if base == nil {
 		base = http.DefaultTransport
