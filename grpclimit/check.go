@@ -6,10 +6,10 @@ import (
 	"github.com/rratelimiter/rratelimiter/limit"
 )
 
-// CheckServer returns what a server's interceptors with these arguments would report to
-// [WithErrorHandler] with every call because of bad options, for a program to stop as it starts.
-// It is nil if all are sound. What is wrong with a limiter itself is there too, if it has a method
-// Err() error as those of this module have. No limiter is asked.
+// CheckServer returns the error that a server's interceptors with these arguments would pass to
+// [WithErrorHandler] with every call because of bad options, and nil if the options are right. Call it
+// when the program starts. It includes the limiter's own error if that has a method Err() error, as all
+// limiters of this module do. It asks no limiter.
 func CheckServer(limiter limit.Limiter, opts ...Option) error {
 	return newGate(limiter, false, opts).check()
 }

@@ -12,9 +12,9 @@ import (
 )
 
 // UnaryClientInterceptor returns an interceptor, for
-// grpc.WithChainUnaryInterceptor, that sends calls for which limiter has
-// permits. The others end as if the server had refused them, and nothing is
-// sent; or they wait ([WithWait]). A call that gRPC retries takes permits once.
+// grpc.WithChainUnaryInterceptor, that sends calls for which limiter has permits.
+// Others are not sent, and end as if the server had refused them; with [WithWait]
+// they wait. A call that gRPC retries takes permits once.
 func UnaryClientInterceptor(limiter limit.Limiter, opts ...Option) grpc.UnaryClientInterceptor {
 	g := newGate(limiter, true, opts)
 	return func(ctx context.Context, method string, req, reply any, cc *grpc.ClientConn,
@@ -28,9 +28,9 @@ func UnaryClientInterceptor(limiter limit.Limiter, opts ...Option) grpc.UnaryCli
 }
 
 // StreamClientInterceptor returns an interceptor, for
-// grpc.WithChainStreamInterceptor, that opens streams for which limiter has
-// permits; see [WithPerMessage] for the messages that follow. The others end as
-// with [UnaryClientInterceptor].
+// grpc.WithChainStreamInterceptor, that opens streams for which limiter has permits.
+// Others end as with [UnaryClientInterceptor]. [WithPerMessage] limits the messages
+// that follow.
 func StreamClientInterceptor(limiter limit.Limiter, opts ...Option) grpc.StreamClientInterceptor {
 	g := newGate(limiter, true, opts)
 	return func(ctx context.Context, desc *grpc.StreamDesc, cc *grpc.ClientConn, method string,
@@ -53,13 +53,13 @@ func StreamClientInterceptor(limiter limit.Limiter, opts ...Option) grpc.StreamC
 	}
 }
 
-// clientStream takes permits for each message before it goes. It cancels its
-// context where gRPC says that a stream has ended: callers need not know of it.
+// clientStream takes permits for each message before it is sent. It cancels its context
+// when gRPC says that a stream has ended, so callers need not know of it.
 type clientStream struct {
 	grpc.ClientStream
 	gate   *gate
 	call   Call
-	ctx    context.Context // as the caller gave it; Context would put an end to retries
+	ctx    context.Context // the caller's; calling Context would end retries
 	cancel context.CancelFunc
 	many   bool // the server answers with a stream
 }

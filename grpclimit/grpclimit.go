@@ -6,39 +6,35 @@
 //		grpc.ChainUnaryInterceptor(grpclimit.UnaryServerInterceptor(perMinute)),
 //		grpc.ChainStreamInterceptor(grpclimit.StreamServerInterceptor(perMinute)))
 //
-// A call takes one permit, of the key that [WithKey] and [WithPrefix] make for
-// it: by default one for each full method and, on a server, IP address or, in a
-// client, target. One that gets none ends with codes.ResourceExhausted. Its status
-// has
+// A call takes one permit of its key, which [WithKey] and [WithPrefix] make: by default
+// one key for each full method and IP address on a server, or each full method and target
+// in a client. A call that gets no permit ends with codes.ResourceExhausted. Its status has
 //
-//   - a google.rpc.RetryInfo where waiting helps, whose delay is not shorter than it
-//     takes until the same call could pass;
-//   - a google.rpc.QuotaFailure, whose subject is who was limited: the parts of the
-//     call's key, as [WithKey] writes them, without the prefix;
-//   - a google.rpc.ErrorInfo of the domain [ErrorDomain] and the reason
-//     [ReasonExceeded] or [ReasonTooCostly], whose metadata says "limiter"
-//     ([WithName]), "limit", "remaining" and "retryAfter", such as "1.5s", as far as
-//     they are known.
+//   - a google.rpc.RetryInfo if waiting helps, with the delay after which the same call
+//     could pass, at the earliest;
+//   - a google.rpc.QuotaFailure, whose subject is the parts of the call's key, as
+//     [WithKey] writes them, without the prefix;
+//   - a google.rpc.ErrorInfo with the domain [ErrorDomain] and the reason
+//     [ReasonExceeded] or [ReasonTooCostly]. Its metadata are "limiter" ([WithName]),
+//     "limit", "remaining" and "retryAfter", such as "1.5s", as far as they are known.
 //
-// A server sends the trailers [TrailerLimit] and [TrailerRemaining], with calls that
-// pass and calls that are refused: a chain of interceptors one value for each, the
-// innermost first; a stream once, at its end. With a refusal it also sends
-// grpc-retry-pushback-ms, so that clients whose service config has them retry come back
-// no sooner, or not at all.
+// A server sends the trailers [TrailerLimit] and [TrailerRemaining], whether a call passes
+// or is refused: in a chain one value for each interceptor, the innermost first; for a stream
+// once, at its end. With a refusal it also sends grpc-retry-pushback-ms, so clients whose
+// service config makes them retry come back no sooner, or not at all.
 //
-// When the limiter does not decide, as none does when Redis is down, calls end with
-// codes.Unavailable unless [WithFailure] or [WithFallback] says otherwise. [WithShadow]
+// If the limiter does not decide, for example because Redis is down, calls end with
+// codes.Unavailable, unless [WithFailure] or [WithFallback] say otherwise. [WithShadow]
 // only watches.
 //
-// Several limits are several interceptors in a chain, each with a prefix of its
-// own ([WithPrefix]). What one granted stays taken where a later one refuses, so the one that
-// refuses most should be the first.
+// For several limits use several interceptors in a chain, each with its own prefix
+// ([WithPrefix]). If a later one refuses, what an earlier one granted stays taken, so the one
+// that refuses most should be the first.
 //
-// Options that make no sense do not panic. They make the interceptor end each
-// call with codes.Internal and give limit.ErrInvalidConfig to the hook of
-// [WithErrorHandler]; no limiter is asked. A limiter that reports
-// limit.ErrInvalidConfig of itself ends calls so too, whatever WithFailure says:
-// to pass would hide the mistake.
+// Bad options do not panic. The interceptor then ends each call with codes.Internal, passes
+// limit.ErrInvalidConfig to the hook of [WithErrorHandler], and asks no limiter. A limiter that
+// returns limit.ErrInvalidConfig ends calls the same way, whatever WithFailure says: passing the
+// call would hide the mistake.
 package grpclimit
 
 import (
@@ -53,8 +49,8 @@ import (
 	"github.com/rratelimiter/rratelimiter/limit"
 )
 
-// Call is what there is to know of a call when its permits are asked for.
-// Metadata, peer and deadline are in the context that comes with it.
+// Call describes a call when its permits are asked for. Metadata, peer and deadline are in
+// the context beside it.
 type Call struct {
 	// Method is the full method, such as "/grpc.health.v1.Health/Check".
 	Method string
@@ -63,8 +59,8 @@ type Call struct {
 	// "dns:///orders:443". Empty on a server.
 	Target string
 
-	// Message is the request. Of a stream it is the message that was received
-	// or is to be sent, and nil at the opening.
+	// Message is the request. Of a stream it is the message that was received or will be
+	// sent; nil at the opening.
 	Message any
 
 	client bool
@@ -78,9 +74,9 @@ type gate struct {
 	invalid error // what is wrong with the options
 }
 
-// admit asks for what call costs. It returns the figures of the limiter that decided, and nil
-// where call may go on, else how it ends. What it is charged can be settled by s, unless
-// that is nil.
+// admit asks for the permits that call costs. It returns the figures of the limiter that
+// decided, and how the call ends: nil if it may go on. Its charge can be settled through s,
+// unless s is nil.
 func (g *gate) admit(ctx context.Context, call Call, s *ask.Settlement) (limit.Decision, *refusal) {
 	s.Charge()
 	call.client = g.client
@@ -119,7 +115,7 @@ func (g *gate) admit(ctx context.Context, call Call, s *ask.Settlement) (limit.D
 	return q.Decision, no
 }
 
-// askOn asks until there is an answer to go by: a client that waits asks again.
+// askOn asks until there is an answer to act on: a client that waits asks again.
 func (g *gate) askOn(ctx context.Context, call Call, parts string, n int64) ask.Question {
 	start := time.Now()
 	for {
@@ -132,7 +128,7 @@ func (g *gate) askOn(ctx context.Context, call Call, parts string, n int64) ask.
 	}
 }
 
-// verdict returns how a call ends, nil where it may go on.
+// verdict returns how a call ends, nil if it may go on.
 func (g *gate) verdict(ctx context.Context, q *ask.Question, subject string, n int64) *refusal {
 	switch {
 	case q.State == ask.Granted:
@@ -152,7 +148,7 @@ func (g *gate) verdict(ctx context.Context, q *ask.Question, subject string, n i
 	}
 }
 
-// ask asks the limiter and, where that fails, what answers for it.
+// ask asks the limiter and, if that fails, its fallback.
 func (g *gate) ask(ctx context.Context, call Call, parts string, n int64) ask.Question {
 	q := g.limit.Question(g.Prefix + parts)
 	g.askNext(ctx, &q, n)
@@ -168,8 +164,8 @@ func (g *gate) ask(ctx context.Context, call Call, parts string, n int64) ask.Qu
 	return q
 }
 
-// askNext asks for as long as the timeout allows, whether the limiter heeds its
-// context or not.
+// askNext asks for as long as the timeout allows, also if the limiter ignores its
+// context.
 func (g *gate) askNext(ctx context.Context, q *ask.Question, n int64) {
 	bounded, cancel := ask.Bound(ctx, g.Timeout)
 	defer cancel()
@@ -179,7 +175,7 @@ func (g *gate) askNext(ctx context.Context, q *ask.Question, n int64) {
 }
 
 // keyFailed ends a call whose key is not known. WithFailure is about limiters:
-// a client that can make a key function fail must not go free.
+// a client that can make a key function fail must not pass.
 func (g *gate) keyFailed(ctx context.Context, call Call, err error) *refusal {
 	if st, ok := status.FromError(err); ok {
 		return &refusal{status: st}
@@ -191,8 +187,8 @@ func (g *gate) keyFailed(ctx context.Context, call Call, err error) *refusal {
 	return &refusal{status: unavailable}
 }
 
-// pause waits for d. It returns false, at once where that can be told, if ctx
-// ends before or waiting does not help.
+// pause waits for d. It returns false if ctx ends before, at once if it knows so in
+// advance, or if waiting does not help.
 func pause(ctx context.Context, d time.Duration) bool {
 	if end, ok := ctx.Deadline(); d <= 0 || (ok && time.Until(end) <= d) {
 		return false

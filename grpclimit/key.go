@@ -12,14 +12,14 @@ import (
 	"github.com/rratelimiter/rratelimiter/internal/keypart"
 )
 
-// KeyFunc tells one part of the key that a call is counted under. What it returns
-// may be anything: [WithKey] says how it is written. It is "" where the call has
-// no such thing. An error ends the call: by the error's status where it is one
-// of gRPC's, else by codes.Unavailable, whatever [WithFailure] says.
+// KeyFunc returns one part of the key under which a call is counted: any text, which
+// [WithKey] escapes, or "" if the call has no such thing. An error ends the call, whatever
+// [WithFailure] says: with the error's status if it is one of gRPC's, otherwise with
+// codes.Unavailable.
 type KeyFunc func(ctx context.Context, call Call) (string, error)
 
-// Method counts by the full method. A server with an unknown service handler
-// should not count by it: its clients go round the limit by inventing more.
+// Method counts by the full method. Don't use it on a server with an unknown service
+// handler: its clients evade the limit by inventing methods.
 func Method() KeyFunc {
 	return func(_ context.Context, call Call) (string, error) { return call.Method, nil }
 }
@@ -29,14 +29,13 @@ func Target() KeyFunc {
 	return func(_ context.Context, call Call) (string, error) { return call.Target, nil }
 }
 
-// Peer counts by the IP address that a server is called from. IPv6 addresses of
-// which the first 64 bits are the same count as one, since hosts choose the rest
-// as they like; IPv4 addresses written as IPv6 are IPv4; ports and zones don't
-// count. On a Unix socket it is the address of that. A client knows no peer yet:
-// for it this is an error.
+// Peer counts by the IP address from which a server is called. IPv6 addresses with the
+// same first 64 bits count as one, since hosts choose the rest freely; IPv4 addresses
+// written as IPv6 are IPv4; ports and zones don't count. On a Unix socket it is the
+// socket's address. In a client, which knows no peer yet, it is an error.
 //
-// Behind a proxy the peer is the proxy. Count by [Metadata] then, of a name that
-// the proxy overwrites.
+// Behind a proxy the peer is the proxy. In that case count by a [Metadata] name that the
+// proxy overwrites.
 func Peer() KeyFunc {
 	return func(ctx context.Context, call Call) (string, error) {
 		p, ok := peer.FromContext(ctx)
@@ -59,9 +58,9 @@ func host(addr net.Addr) string {
 	return keypart.Address(ip, 64)
 }
 
-// Metadata counts by the first value under name in what a server received, or in
-// what a client sends. Nothing proves that the client speaks the truth: before
-// it there should be something that has checked it.
+// Metadata counts by the first value under name in the metadata that a server received or
+// a client sends. It does not check that the client tells the truth: something in front
+// must have checked the value.
 func Metadata(name string) KeyFunc {
 	return func(ctx context.Context, call Call) (string, error) {
 		var values []string
@@ -78,7 +77,7 @@ func Metadata(name string) KeyFunc {
 	}
 }
 
-// parts returns what follows the prefix in the key that a call is counted under.
+// parts returns what follows the prefix in a call's key.
 func (s *settings) parts(ctx context.Context, call Call) (string, error) {
 	return keypart.Join(s.keys, s.Tagged, func(part KeyFunc) (string, error) { return part(ctx, call) })
 }

@@ -11,8 +11,8 @@ import (
 	"github.com/rratelimiter/rratelimiter/limit"
 )
 
-// UnaryServerInterceptor returns an interceptor, for grpc.ChainUnaryInterceptor,
-// that lets calls through to their handlers for which limiter has permits.
+// UnaryServerInterceptor returns an interceptor, for grpc.ChainUnaryInterceptor, that
+// calls the handler only if limiter has permits for the call.
 func UnaryServerInterceptor(limiter limit.Limiter, opts ...Option) grpc.UnaryServerInterceptor {
 	g := newGate(limiter, false, opts)
 	return func(ctx context.Context, req any, info *grpc.UnaryServerInfo, handler grpc.UnaryHandler) (any, error) {
@@ -33,11 +33,10 @@ func UnaryServerInterceptor(limiter limit.Limiter, opts ...Option) grpc.UnarySer
 	}
 }
 
-// StreamServerInterceptor returns an interceptor, for
-// grpc.ChainStreamInterceptor, that lets streams through to their handlers for
-// which limiter has permits as they open; see [WithPerMessage] for the messages
-// that follow. A handler gets the status of a message that is refused from Recv,
-// then and each time after, and should return it.
+// StreamServerInterceptor returns an interceptor, for grpc.ChainStreamInterceptor, that
+// calls the handler only if limiter has permits for the stream when it opens.
+// [WithPerMessage] limits the messages that follow: if one is refused, Recv returns the
+// refusal's status to the handler, then and each time after. The handler should return it.
 func StreamServerInterceptor(limiter limit.Limiter, opts ...Option) grpc.StreamServerInterceptor {
 	g := newGate(limiter, false, opts)
 	return func(srv any, stream grpc.ServerStream, info *grpc.StreamServerInfo, handler grpc.StreamHandler) error {

@@ -16,15 +16,15 @@ import (
 	"github.com/rratelimiter/rratelimiter/limit"
 )
 
-// What callers learn; the error handler receives more.
+// The texts that callers get; the error handler receives more.
 var (
 	misconfigured = status.New(codes.Internal, "rate limiter is not configured properly")
 	unavailable   = status.New(codes.Unavailable, "rate limiter is unavailable")
 )
 
-// What a google.rpc.ErrorInfo of a refusal says.
+// Parts of the google.rpc.ErrorInfo of a refusal.
 const (
-	// ErrorDomain is the domain of all of them.
+	// ErrorDomain is the domain of all refusals.
 	ErrorDomain = "github.com/rratelimiter/rratelimiter"
 	// ReasonExceeded: the limit is used up for now.
 	ReasonExceeded = "RATE_LIMIT_EXCEEDED"
@@ -32,8 +32,8 @@ const (
 	ReasonTooCostly = "COST_EXCEEDS_LIMIT"
 )
 
-// The trailing metadata that a server sends with a call whose limiter decided. Those of
-// a client's interceptor are in the ErrorInfo of its refusals.
+// The trailing metadata that a server sends with a call if its limiter decided. With a
+// client's interceptor they are in the ErrorInfo of refusals.
 const (
 	// TrailerLimit is the most permits that can be granted at once.
 	TrailerLimit = "ratelimit-limit"
@@ -41,7 +41,7 @@ const (
 	TrailerRemaining = "ratelimit-remaining"
 )
 
-// figures returns the trailers of a decision, nil where it has none.
+// figures returns the trailers of a decision, nil if it has none.
 func figures(d limit.Decision) metadata.MD {
 	if d.Limit <= 0 {
 		return nil
@@ -51,7 +51,7 @@ func figures(d limit.Decision) metadata.MD {
 		TrailerRemaining, strconv.FormatInt(max(0, d.Remaining), 10))
 }
 
-// A refusal is how a call ends that may not go on.
+// A refusal says how a call ends that may not go on.
 type refusal struct {
 	status   *status.Status
 	pushback string // the trailer grpc-retry-pushback-ms; none where empty
@@ -59,7 +59,7 @@ type refusal struct {
 
 func (r *refusal) err() error { return r.status.Err() }
 
-// trailer returns what a server sends along.
+// trailer returns the trailer that a server sends with the refusal.
 func (r *refusal) trailer() metadata.MD {
 	if r.pushback == "" {
 		return nil

@@ -8,7 +8,7 @@ import (
 	"github.com/rratelimiter/rratelimiter/internal/ask"
 )
 
-// result is what one policy says of a request.
+// result is one policy's answer to a request.
 type result struct {
 	ask.Question
 
@@ -18,8 +18,8 @@ type result struct {
 
 func (r *result) refused() bool { return r.State == ask.Refused || r.State == ask.TooCostly }
 
-// ask asks all policies at the same time, so that the wait they tell of is the
-// longest, and then what answers for those that failed.
+// ask asks all policies at the same time, so the longest of their waits counts, and then
+// the fallbacks of those that failed.
 func (m *middleware) ask(ctx context.Context, results []result, n int64) {
 	for m.askNext(ctx, results, n) {
 	}
@@ -47,8 +47,8 @@ func (m *middleware) askNext(ctx context.Context, results []result, n int64) (mo
 		more = more || results[i].Next != nil
 	}
 	if panicked != nil {
-		// It goes on where net/http expects it. What fails here leaves the limits
-		// tighter, not wider.
+		// A panic continues on the goroutine where net/http expects it. What fails here leaves
+		// the limits tighter, not wider.
 		_ = m.giveBack(ctx, results, n)
 		panic(panicked)
 	}

@@ -8,10 +8,10 @@ import (
 	"github.com/rratelimiter/rratelimiter/limit"
 )
 
-// Check returns what [New] with these arguments would report to [WithErrorHandler] with every
-// request because of bad options, for a program to stop as it starts. It is nil if all are sound.
-// What is wrong with a limiter itself is there too, if it has a method Err() error as those of
-// this module have. No limiter is asked.
+// Check returns the error that [New] with these arguments would pass to [WithErrorHandler] with
+// every request because of bad options, and nil if the options are right. Call it when the program
+// starts. It includes the limiter's own error if that has a method Err() error, as all limiters of
+// this module do. It asks no limiter.
 func Check(limiter limit.Limiter, opts ...Option) error {
 	return newMiddleware(limiter, false, opts).check()
 }

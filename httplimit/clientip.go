@@ -12,24 +12,24 @@ import (
 	"github.com/rratelimiter/rratelimiter/limit"
 )
 
-// ClientIPConfig says how [ClientIP] finds a client's address. The zero value
-// takes the connection's peer, which is right where clients connect directly.
+// ClientIPConfig says how [ClientIP] finds a client's address. The zero value uses the
+// connection's peer, which is right if clients connect directly.
 type ClientIPConfig struct {
-	// Trusted are the addresses of the proxies before this server. A header is
-	// believed only if a trusted peer sent it, and only as far as trusted proxies
-	// wrote it. None: no header is read.
+	// Trusted are the addresses of the proxies before this server. A header is read only if
+	// a trusted peer sent it, and only the part that trusted proxies wrote. None: no header
+	// is read.
 	Trusted []netip.Prefix
 
 	// Header is where the trusted proxies write the address. Default:
-	// "X-Forwarded-For". That one and "Forwarded" (RFC 7239) are lists, read from
-	// the right: trusted addresses are passed over, and the first other one is
-	// the client's. An entry that is no address ends the walk, at the address
-	// before it. Any other header, such as "X-Real-IP", is one address; where
-	// there is another number of them, the peer's is taken.
+	// "X-Forwarded-For". That header and "Forwarded" (RFC 7239) are lists, read from the
+	// right: trusted addresses are skipped, and the first other one is the client's. The
+	// walk stops at an entry that is not an address; the client's address is then the one
+	// before it. Any other header, such as "X-Real-IP", holds one address; if there are none
+	// or several, the peer's is used.
 	Header string
 
-	// IPv6Bits is how long a prefix of an IPv6 address counts as one client, from
-	// 1 to 128. Default: 64, since hosts choose the rest as they like.
+	// IPv6Bits is the length of the prefix of IPv6 addresses that count as one client, 1
+	// to 128. Default: 64, since hosts choose the rest freely.
 	IPv6Bits int
 }
 
@@ -94,8 +94,8 @@ func (f *ipFinder) find(r *http.Request) netip.Addr {
 	return peer
 }
 
-// walk goes through the entries of all lines from the last to the first, for as
-// long as the address reached is trusted, and returns where it ends.
+// walk goes through the entries of all lines from the last to the first, as long as the
+// address reached is trusted, and returns the address at which it ends.
 func (f *ipFinder) walk(peer netip.Addr, lines []string, last func(string) int, parse func(string) (netip.Addr, bool)) netip.Addr {
 	at := peer
 	for _, rest := range slices.Backward(lines) {
@@ -146,12 +146,11 @@ func parseAddr(s string) (netip.Addr, bool) {
 	return addr.Unmap().WithZone(""), err == nil
 }
 
-// lastOfList returns where the last comma of a list is, -1 without one.
+// lastOfList returns the index of the last comma of a list, -1 without one.
 func lastOfList(s string) int { return strings.LastIndexByte(s, ',') }
 
-// lastForwarded is lastOfList for a list with quoted strings. It looks from the
-// right, so that a quote which a client left open does not swallow what proxies
-// wrote after it.
+// lastForwarded is lastOfList for a list with quoted strings. It reads from the right,
+// so that a quote which a client left open does not swallow what proxies wrote after it.
 func lastForwarded(s string) int {
 	quoted := false
 	for i := len(s) - 1; i >= 0; i-- {
@@ -168,7 +167,7 @@ func lastForwarded(s string) int {
 }
 
 // parseForwarded reads the address of the "for" parameter of one element.
-// "unknown" and hidden names are no addresses.
+// "unknown" and obfuscated names are not addresses.
 func parseForwarded(element string) (netip.Addr, bool) {
 	for pair := range strings.SplitSeq(element, ";") {
 		name, value, _ := strings.Cut(strings.Trim(pair, " \t"), "=")

@@ -11,30 +11,30 @@ import (
 	"github.com/rratelimiter/rratelimiter/limit"
 )
 
-// Rate is a limit declared beside a route, as @RateLimit(period = 30,
-// threshold = 2) is in Java.
+// Rate is a limit declared beside a route, like @RateLimit(period = 30, threshold = 2) in
+// Java.
 type Rate struct {
 	// Period is the window. 0: one minute.
 	Period time.Duration
 
-	// Threshold is how many permits it has. 0: 3.
+	// Threshold is how many permits a window has. 0: 3.
 	Threshold int64
 }
 
-// Declare returns a function that makes middleware of a rate, for the reader of
-// the routes to see what is allowed:
+// Declare returns a function that makes middleware of a rate, so that the limit can be read
+// beside the route:
 //
 //	rate := httplimit.Declare(func(r httplimit.Rate) limit.Limiter {
 //		return slidinglog.New(rdb, slidinglog.Config{Limit: r.Threshold, Window: r.Period})
 //	}, httplimit.WithPrefix("limit:"), httplimit.WithKey(httplimit.User(userOf), httplimit.Path()))
 //	mux.Handle("GET /hello", rate(httplimit.Rate{Period: 30 * time.Second, Threshold: 2})(hello))
 //
-// newLimiter gets the rate with its defaults filled in. The options are New's;
-// those given beside a rate come after them. The default key is that of client,
-// route and rate, so that a rate which is changed in the program starts anew.
-// With a key or prefix of your own, see to it that no two rates share a key: 3 an
-// hour and 50 a second at the same one spoil each other. GET and POST of one path
-// do so by Path, and by Route under routers whose patterns have no method.
+// newLimiter gets the rate with its defaults filled in. The options are those of New; options
+// given with a rate come after them. The default key is the client, route and rate, so a rate
+// that is changed in the code starts with new counts. If you choose another key or prefix, make
+// sure that no two rates share a key: 3 an hour and 50 a second at the same key spoil each other.
+// GET and POST of one path share a key with Path, and with Route under routers whose patterns
+// have no method.
 func Declare(newLimiter func(Rate) limit.Limiter, opts ...Option) func(Rate, ...Option) func(http.Handler) http.Handler {
 	return func(rate Rate, more ...Option) func(http.Handler) http.Handler {
 		all := slices.Concat([]Option{WithKey(ClientIP(ClientIPConfig{}), Route(), rate.key())}, opts, more)

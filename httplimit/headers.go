@@ -12,35 +12,31 @@ import (
 	"github.com/rratelimiter/rratelimiter/limit"
 )
 
-// Headers is a choice of headers that tell clients of their limits. Retry-After
-// is always there.
+// Headers chooses the headers that describe limits to clients. Retry-After is always sent.
 type Headers int
 
 const (
-	// Draft11 stands for RateLimit and RateLimit-Policy as
-	// draft-ietf-httpapi-ratelimit-headers-11 has them, one list member for each
-	// policy:
+	// Draft11 sends RateLimit and RateLimit-Policy as in
+	// draft-ietf-httpapi-ratelimit-headers-11, with one list member for each policy:
 	//
 	//	RateLimit-Policy: "default";q=100;w=60
 	//	RateLimit: "default";r=50;t=30
 	//
-	// The quota is q permits in w seconds. r of them are left, and in t seconds
-	// there are more: where the policy refused, enough for the same request, else
-	// all of q. An answer of 429 has a t only for the policies that stand in the
-	// way of the same request, and Retry-After is the longest of these: so it is
-	// never earlier than a t, as the draft asks. Where a request costs more than q,
-	// the policy's q is all that is said.
+	// The quota is q permits in w seconds; r of them are left. After t seconds there are
+	// more: enough for the same request if the policy refused, otherwise all of q. In a 429
+	// only policies that keep the same request from passing have a t, and Retry-After is the
+	// longest of these: so it is never earlier than a t, as the draft requires. If a request
+	// costs more than q, only the policy's q is sent.
 	Draft11 Headers = iota
 
-	// NoHeaders stands for none of them.
+	// NoHeaders sends none of them.
 	NoHeaders
 )
 
 // maxInteger is the greatest Integer of RFC 9651.
 const maxInteger = 999_999_999_999_999
 
-// policyText is a policy's last member of RateLimit-Policy: it hardly ever
-// changes.
+// policyText is a policy's last member of RateLimit-Policy, kept because it rarely changes.
 type policyText struct {
 	limit  int64
 	window time.Duration
@@ -76,9 +72,9 @@ func marshal(item httpsfv.Item) string {
 	return text
 }
 
-// writeHeaders tells of the policies that have answered. It adds to the lists,
-// as another limit around this one may have written to them. timed tells of which
-// policies clients are to know when there is more.
+// writeHeaders adds the policies that have answered to the lists; another middleware around
+// this one may have written there too. timed holds the policies for which clients learn when
+// there is more.
 func (m *middleware) writeHeaders(h http.Header, results []result, timed func(*result) bool) {
 	if m.headers == Draft11 {
 		writeDraft(h, results, timed)
@@ -126,7 +122,7 @@ func writeLegacy(h http.Header, results []result) {
 	}
 }
 
-// window is the span of the limit of the one that answered.
+// window is the window of the limiter that answered.
 func (r *result) window() time.Duration {
 	if fallback, ok := r.Asked.(limit.Windowed); ok && r.Failure != nil {
 		return fallback.Window()
@@ -135,7 +131,8 @@ func (r *result) window() time.Duration {
 }
 
 // blocks reports whether the same request, of cost n, would have to wait for this policy:
-// it refused, or what it granted to the refused request stays taken and leaves too few.
+// because it refused, or because what it granted to the refused request stays taken and
+// leaves too few.
 func (r *result) blocks(n int64) bool {
 	return r.refused() || r.decided() && !r.returned && r.Decision.Remaining < n
 }
@@ -153,8 +150,8 @@ func (r *result) tighter(other *result) bool {
 	return r.Decision.Remaining < other.Decision.Remaining
 }
 
-// wait is how long it takes until the policy has more to give, 0 if it has all
-// or never will.
+// wait is how long it takes until the policy has more to give, 0 if it has all or
+// never will.
 func (r *result) wait() time.Duration {
 	switch {
 	case r.State == ask.Granted:
@@ -162,16 +159,16 @@ func (r *result) wait() time.Duration {
 	case r.hopeless():
 		return 0
 	}
-	// A refusal that says no time: soon, but not at once.
+	// A refusal without a time: soon, but not at once.
 	return max(1, r.Decision.RetryAfter)
 }
 
-// hopeless tells of a refusal that no waiting turns into a grant.
+// hopeless reports whether no waiting turns the refusal into a grant.
 func (r *result) hopeless() bool {
 	return r.State == ask.TooCostly || r.State == ask.Refused && r.Decision.Limit <= 0
 }
 
-// seconds rounds up, so that who waits so long does not come too early.
+// seconds rounds up, so that a client that waits so long does not come too early.
 func seconds(d time.Duration) int64 {
 	s := int64(d / time.Second)
 	if d%time.Second > 0 {

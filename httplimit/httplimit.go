@@ -6,26 +6,24 @@
 //
 // A request goes through these steps:
 //
-//  1. [WithSkip] may let it pass, and so may [WithCost], by a cost of 0.
-//  2. [WithKey] says who or what the limit counts it for, by default the
-//     client's IP address.
-//  3. Each policy is asked at the same time, for as long as [WithTimeout] allows.
-//  4. If all grant it, the handler gets it, with the ResponseWriter as it came
-//     and the RateLimit and RateLimit-Policy headers set. Else it is refused:
-//     429 with Retry-After and a problem description (RFC 9457), and what some of
-//     the policies granted is given back, where the limiter is a
-//     [limit.Returner].
+//  1. [WithSkip] may let it pass, and so may [WithCost], with a cost of 0.
+//  2. [WithKey] says what the request is counted by. The default is the client's IP
+//     address.
+//  3. All policies are asked at the same time, for as long as [WithTimeout] allows.
+//  4. If all grant it, the handler gets the request, with the same ResponseWriter
+//     and with the RateLimit and RateLimit-Policy headers set. Otherwise it is refused:
+//     the answer is 429, with Retry-After and a problem description (RFC 9457), and what
+//     some policies granted is given back if their limiter is a [limit.Returner].
 //
-// With [WithSettle] the handler says what a request has cost when that is known ([Settle]).
+// With [WithSettle] the handler reports what a request has cost once that is known ([Settle]).
 //
-// When a limiter does not decide, as all do when Redis is down, the answer is 503
-// unless [WithFailure] or [WithFallback] says otherwise. [WithShadow] only watches.
+// If a limiter does not decide, for example because Redis is down, the answer is 503,
+// unless [WithFailure] or [WithFallback] say otherwise. [WithShadow] only watches.
 //
-// Options that make no sense do not panic. They make the middleware answer 500
-// to everything and give limit.ErrInvalidConfig to the hook of
-// [WithErrorHandler]; no limiter is asked. [Check] returns the error before. A limiter that reports
-// limit.ErrInvalidConfig of itself is answered so too, whatever WithFailure says:
-// to pass would hide the mistake.
+// Bad options do not panic. The middleware then answers every request with 500, passes
+// limit.ErrInvalidConfig to the hook of [WithErrorHandler], and asks no limiter. [Check] returns
+// that error when a program starts. A limiter that returns limit.ErrInvalidConfig is answered the
+// same way, whatever WithFailure says: passing the request would hide the mistake.
 package httplimit
 
 import (
@@ -39,13 +37,12 @@ import (
 	"github.com/rratelimiter/rratelimiter/limit"
 )
 
-// New returns middleware that passes what limiter grants: the policy named
-// "default", unless [WithName] says otherwise. The zero set of options counts
-// one permit a request for each IP address, under the keys "http:" + address:
-// a second limit that differs needs another [WithPrefix] or [WithKey], or be one
-// of the same middleware's policies ([WithPolicy]).
+// New returns middleware that passes requests that limiter grants. By default a request takes
+// one permit, under the key "http:" and the client's IP address, and the policy's name is "default"
+// ([WithName]). A second, different limit needs another [WithPrefix] or [WithKey], or must be a policy
+// of the same middleware ([WithPolicy]).
 //
-// Several handlers may be given to what it returns; they share the limits.
+// The returned function can wrap several handlers; they share the limits.
 func New(limiter limit.Limiter, opts ...Option) func(http.Handler) http.Handler {
 	m := newMiddleware(limiter, false, opts)
 	return func(next http.Handler) http.Handler {
@@ -55,7 +52,7 @@ func New(limiter limit.Limiter, opts ...Option) func(http.Handler) http.Handler 
 	}
 }
 
-// middleware is what New's options came to. It does not change any more.
+// middleware holds what New's options set. It does not change any more.
 type middleware struct {
 	ask.Options
 
@@ -90,8 +87,8 @@ func (m *middleware) serve(w http.ResponseWriter, r *http.Request, next http.Han
 			m.pass(w, r, next, nil)
 			return
 		}
-		// Whatever WithFailure says: it is about limiters, and a client that can make a
-		// key function fail must not go free.
+		// This ignores WithFailure, which is about limiters: a client that can make a key
+		// function fail must not pass.
 		writeError(w, r, err)
 		return
 	}
@@ -122,8 +119,8 @@ func (m *middleware) decide(w http.ResponseWriter, r *http.Request, next http.Ha
 		return
 	}
 	if v.gone {
-		// Nobody reads the answer, and no limiter is to blame. The status is for
-		// the access log.
+		// No client reads the answer, and no limiter is to blame. The status is for the
+		// access log.
 		w.WriteHeader(http.StatusServiceUnavailable)
 		return
 	}
@@ -139,7 +136,7 @@ func (m *middleware) decide(w http.ResponseWriter, r *http.Request, next http.Ha
 	}
 }
 
-// pass has the handler answer a request, which may settle what results say it was charged.
+// pass calls the handler, which may settle what the request was charged according to results.
 func (m *middleware) pass(w http.ResponseWriter, r *http.Request, next http.Handler, results []result) {
 	if m.Settled {
 		ctx, settlement := ask.WithSettlement(r.Context())
@@ -153,7 +150,7 @@ func (m *middleware) pass(w http.ResponseWriter, r *http.Request, next http.Hand
 	next.ServeHTTP(w, r)
 }
 
-// askAll asks all policies, and gives back what some granted where the request does not pass.
+// askAll asks all policies, and gives back what some granted if the request does not pass.
 func (m *middleware) askAll(ctx context.Context, results []result, n int64) verdict {
 	m.ask(ctx, results, n)
 	v := judge(results)
@@ -164,7 +161,7 @@ func (m *middleware) askAll(ctx context.Context, results []result, n int64) verd
 	return v
 }
 
-// report tells the observer what came of a request, and the error handler what failed.
+// report tells the observer the result of a request, and the error handler what failed.
 func (m *middleware) report(r *http.Request, results []result, n int64, v verdict) {
 	for i := range results {
 		results[i].Report(r.Context(), "httplimit", n)
@@ -174,7 +171,7 @@ func (m *middleware) report(r *http.Request, results []result, n int64, v verdic
 	}
 }
 
-// verdict is what the results of all policies come to.
+// verdict sums up the results of all policies.
 type verdict struct {
 	refused bool  // at least one refused
 	closed  bool  // at least one failed, and its failure closes

@@ -11,16 +11,15 @@ import (
 	"github.com/rratelimiter/rratelimiter/limit"
 )
 
-// KeyFunc tells one part of the key that a request is counted under. What it
-// returns may be anything: [WithKey] says how it is written. It is "" where the
-// request has no such thing. An error is one of the application's, such as a
-// session store that is down: the request is answered 503, whatever
+// KeyFunc returns one part of the key under which a request is counted: any text, which
+// [WithKey] escapes, or "" if the request has no such thing. An error is the application's own,
+// such as a session store that is down. The request is then answered with 503, whatever
 // [WithFailure] says.
 type KeyFunc func(*http.Request) (string, error)
 
-// Header counts by a header, such as an API key. Nothing proves that the client
-// speaks the truth: before it there should be something that has checked it.
-// "Host" is what [http.Request] has as Host.
+// Header counts by a header, such as an API key. It does not check that the client tells the
+// truth: something in front must have checked the header. "Host" stands for the Host of
+// [http.Request].
 func Header(name string) KeyFunc {
 	if name == "" {
 		return badKey(fmt.Errorf("%w: Header: the name is empty", limit.ErrInvalidConfig))
@@ -32,8 +31,8 @@ func Header(name string) KeyFunc {
 	return func(r *http.Request) (string, error) { return r.Header.Get(name), nil }
 }
 
-// User counts by the name that user finds in the request, or in its context. ""
-// is nobody: all of these share one limit.
+// User counts by the name that user finds in the request or its context. Requests for which
+// it returns "" share one limit.
 func User(user func(*http.Request) string) KeyFunc {
 	if user == nil {
 		return badKey(fmt.Errorf("%w: User: the function is nil", limit.ErrInvalidConfig))
@@ -41,22 +40,21 @@ func User(user func(*http.Request) string) KeyFunc {
 	return func(r *http.Request) (string, error) { return user(r), nil }
 }
 
-// Path counts by the path of the URL. Use it where the handler serves few paths:
-// else clients go round the limit by inventing more, and [Route] is the right
-// choice.
+// Path counts by the path of the URL. Use it only if the handler serves few paths:
+// otherwise clients evade the limit by inventing paths. In that case use [Route].
 func Path() KeyFunc {
 	return func(r *http.Request) (string, error) { return r.URL.Path, nil }
 }
 
-// Route counts by the pattern that http.ServeMux matched, such as
-// "GET /items/{id}". It is known to what the mux calls, not to what is wrapped
-// round the mux, where all requests have the empty one.
+// Route counts by the pattern that http.ServeMux matched, such as "GET /items/{id}".
+// Only handlers inside the mux know it. In middleware around the mux the pattern is empty
+// for all requests.
 func Route() KeyFunc {
 	return func(r *http.Request) (string, error) { return r.Pattern, nil }
 }
 
-// Host counts by the host that a request goes to, which is the default of [NewTransport]: that of
-// its URL, else its Host. Case, a dot at the end and the scheme's own port make no other one.
+// Host counts by the host that a request goes to: that of its URL, or else its Host. It is the
+// default of [NewTransport]. Case, a final dot and the scheme's own port make no difference.
 func Host() KeyFunc {
 	return func(r *http.Request) (string, error) {
 		host := strings.ToLower(r.URL.Host)
@@ -75,8 +73,8 @@ func Host() KeyFunc {
 	}
 }
 
-// badKey reports with each request how a key function was not made properly. It is not inlined,
-// so that all that it returns is the same function: see faultOf.
+// badKey returns a key function that reports with each request why another was not made
+// properly. It is not inlined, so that it always returns the same function: see faultOf.
 //
 //go:noinline
 func badKey(err error) KeyFunc {
@@ -85,8 +83,8 @@ func badKey(err error) KeyFunc {
 
 var badKeyFunc = reflect.ValueOf(badKey(nil)).Pointer()
 
-// faultOf returns what a key function that was not made properly reports, without calling one
-// that is the application's.
+// faultOf returns the error of a key function of badKey. It never calls a function of the
+// application's.
 func faultOf(key KeyFunc) error {
 	if key == nil || reflect.ValueOf(key).Pointer() != badKeyFunc {
 		return nil
@@ -95,8 +93,7 @@ func faultOf(key KeyFunc) error {
 	return err
 }
 
-// questions returns a result for each policy that has nothing but the key and
-// whom to ask.
+// questions returns a result for each policy, with only the key and the policy to ask.
 func (m *middleware) questions(r *http.Request) ([]result, error) {
 	shared, err := m.parts(r, m.keys)
 	if err != nil {

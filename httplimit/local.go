@@ -9,14 +9,14 @@ import (
 	"github.com/rratelimiter/rratelimiter/limit"
 )
 
-// Local returns a limiter that keeps its state in this process: a sliding window
-// of so many permits for each key, for [Fallback]. Each process has its own, so
-// that n of them grant up to n times as much as the one in Redis.
+// Local returns a limiter that keeps its state in this process: a sliding window with so
+// many permits for each key, for [WithFallback]. Each process has its own: n processes
+// together grant up to n times as much as one limiter in Redis.
 //
-// No span of a window's length ever has more than permits. Up to 32 grants in it
-// give their permits back after exactly a window; where there are more, some do
-// up to a 32nd of a window later. It keeps 32,768 keys; beyond these, the key
-// that was not asked for the longest time starts anew.
+// No span of a window's length ever gets more than permits. Up to 32 grants in a window
+// come back after exactly a window. If there are more, some come back up to a 32nd of a
+// window later. Local keeps 32,768 keys; with more, the key that was not asked for the
+// longest time loses its counts.
 //
 // It is also a [limit.Returner] and a [limit.Windowed].
 func Local(permits int64, window time.Duration) limit.Limiter {

@@ -14,51 +14,50 @@ import (
 
 // Policy is one of several limits that a request must pass.
 type Policy struct {
-	// Name is what clients and keys know the policy by: printable ASCII, such
-	// as "burst". It must not be empty, and each name is used once.
+	// Name is the policy's name in headers and keys: printable ASCII, such as "burst".
+	// It must not be empty, and no other policy may have it.
 	Name string
 
-	// Limiter decides. What it grants is only given back, where another policy
-	// refuses, if it is a limit.Returner.
+	// Limiter decides. If another policy refuses, what it granted is given back only if
+	// it is a limit.Returner.
 	Limiter limit.Limiter
 
-	// Key says what the policy counts requests by, such as addresses where the
-	// others count users. Empty: what WithKey says.
+	// Key says what the policy counts requests by, such as addresses if the others
+	// count users. Empty: as WithKey says.
 	Key []KeyFunc
 
-	// Prefix is how the policy's keys begin, without its name: such as that of
-	// keys which other services use too. Empty: what WithPrefix says, followed by
-	// the name where several policies begin so. No policy's prefix may be, or
-	// continue, another one's; with WithHashTag it may continue it.
+	// Prefix is how the policy's keys begin, without the policy's name, for example to use
+	// keys that other services use too. Empty: as WithPrefix says, followed by the name if
+	// several policies have that prefix. No policy's prefix may be equal to another one's, or
+	// begin with it. With WithHashTag it may begin with it.
 	Prefix string
 
-	// Window is the span that the limit speaks of, for the "w" of
-	// RateLimit-Policy, in whole seconds rounded up; below a second it is left
-	// out. 0: what the Limiter says, if it is a limit.Windowed. That is what it
-	// was made with: one of Client.Keyed does not look at what the rate of a key
-	// was changed to since.
+	// Window is the length of the limit's window, for the "w" of RateLimit-Policy: whole
+	// seconds, rounded up; a window below a second is left out. 0: what the Limiter says, if
+	// it is a limit.Windowed. That is what it was configured with: Client.Keyed does not
+	// notice if the rate of a key was changed since.
 	Window time.Duration
 
-	// Fallback answers while Limiter fails, in place of what WithFallback and
-	// WithFailure say. nil: these hold for this policy too. If it is a
-	// limit.Windowed, its window goes with its answers.
+	// Fallback answers while Limiter fails, in place of WithFallback and WithFailure. nil:
+	// these options hold for this policy too. If it is a limit.Windowed, its window is
+	// reported with its answers.
 	Fallback limit.Limiter
 }
 
-// policy is a Policy that was found to be sound.
+// policy is a Policy that was checked.
 type policy struct {
 	name     string
 	limit    *ask.Limit
 	window   time.Duration
 	windowed limit.Windowed // nil if the limiter is not, or the window is given
-	keys     []KeyFunc      // empty: those that all share
+	keys     []KeyFunc      // empty: the middleware's
 	prefix   string         // how its keys begin
 	text     atomic.Pointer[policyText]
 }
 
 // setPolicies checks the policies and says how their keys begin.
 func (m *middleware) setPolicies(policies []Policy) error {
-	alike := 0 // how many begin their keys as WithPrefix says
+	alike := 0 // how many policies have the prefix of WithPrefix
 	for _, p := range policies {
 		if p.Prefix == "" {
 			alike++
@@ -95,9 +94,9 @@ func (m *middleware) setPolicies(policies []Policy) error {
 	return nil
 }
 
-// checkPrefixes tells why two policies' keys could be the same: a client called
-// "ip" could make one of "api:ip:" with those of "api:". The brace of a hash tag
-// ends a prefix.
+// checkPrefixes returns an error if two policies' keys could be the same: a client called
+// "ip" could make one of "api:ip:" with those of "api:". The brace of a hash tag ends a
+// prefix.
 func (m *middleware) checkPrefixes(a, b *policy) error {
 	if a.prefix != b.prefix && (m.Tagged || !strings.HasPrefix(a.prefix, b.prefix) && !strings.HasPrefix(b.prefix, a.prefix)) {
 		return nil
@@ -140,7 +139,7 @@ func printable(name string) bool {
 	return name != "" && strings.IndexFunc(name, func(r rune) bool { return r < ' ' || r > '~' }) < 0
 }
 
-// span returns the policy's window, 0 where it is not known.
+// span returns the policy's window, 0 if it is not known.
 func (p *policy) span() time.Duration {
 	if p.windowed != nil {
 		return p.windowed.Window()

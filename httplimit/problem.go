@@ -11,27 +11,27 @@ import (
 	"github.com/rratelimiter/rratelimiter/limit"
 )
 
-// Refusal is what is known of a refused request.
+// Refusal describes a refused request.
 type Refusal struct {
-	// Policies are those that have answered, in the order of the options.
+	// Policies are the policies that answered, in the order of the options.
 	Policies []PolicyDecision
 
-	// Violated are the names of those that refused.
+	// Violated are the names of the policies that refused.
 	Violated []string
 
-	// RetryAfter is how long it takes until the same request could pass all
-	// policies, 0 where waiting does not help: it costs more than can be granted
-	// at once.
+	// RetryAfter is how long it takes until the same request could pass all policies. It
+	// is 0 if waiting does not help, because the request costs more than can be granted at
+	// once.
 	RetryAfter time.Duration
 }
 
-// PolicyDecision is what one policy said.
+// PolicyDecision is the answer of one policy.
 type PolicyDecision struct {
 	Name string
 
-	// Decision has the Limit alone, if that, where the request costs more than
-	// the limit. Where the policy granted it and another did not, its figures are
-	// those after the permits were given back; ResetAfter may be too long then.
+	// Decision has only the Limit, if that is known, for a request that costs more than
+	// the limit. If the policy granted the request and another did not, the figures are
+	// those after the permits were given back; ResetAfter may then be too long.
 	limit.Decision
 }
 
@@ -81,11 +81,10 @@ func (m *middleware) answerRefused(w http.ResponseWriter, r *http.Request, refus
 	p.write(w, r)
 }
 
-// unavailableRetry is the Retry-After, in seconds, of an answer without a
-// decision.
+// unavailableRetry is the Retry-After, in seconds, of an answer without a decision.
 const unavailableRetry = "5"
 
-// writeError answers a request on which err allowed no decision.
+// writeError answers a request that could not be decided because of err.
 func writeError(w http.ResponseWriter, r *http.Request, err error) {
 	if errors.Is(err, limit.ErrInvalidConfig) {
 		misconfigured.write(w, r)
@@ -128,7 +127,7 @@ func (p problem) write(w http.ResponseWriter, r *http.Request) {
 	h.Set("X-Content-Type-Options", "nosniff")
 	w.WriteHeader(p.Status)
 	if r.Method != http.MethodHead {
-		// If the client is gone there is nobody to tell.
+		// If the client is gone, no one reads it.
 		_, _ = w.Write(body)
 	}
 }

@@ -40,19 +40,19 @@ func NewTransport(base http.RoundTripper, limiter limit.Limiter, opts ...Option)
 // NotSentError says why a transport of [NewTransport] did not send a request. Nothing was sent, so
 // the request can be tried again.
 type NotSentError struct {
-	Key     string // what it wanted permits of, "" if no limiter was to be asked
+	Key     string // the key whose permits it needed; "" if no limiter was to be asked
 	Permits int64
 
-	// Waited is how long it waited, and RetryAfter how long it would have had to wait yet, as far
-	// as that is known. 0 where waiting does not help.
+	// Waited is how long it waited, and RetryAfter how much longer it would have had to
+	// wait, as far as known; 0 if waiting does not help.
 	Waited, RetryAfter time.Duration
 
 	// Paused reports whether an upstream's Retry-After stopped the request, not the limiter.
 	Paused bool
 
-	// Err is the reason: the context's error, which is context.DeadlineExceeded also where the
-	// deadline would have come too early; limit.ErrPermitsExceedRate where waiting does not help;
-	// or what the limiter, a key function or the options reported.
+	// Err is the reason: the context's error, which is context.DeadlineExceeded also if the
+	// deadline would have come too early; limit.ErrPermitsExceedRate if waiting does not help;
+	// or the error of the limiter, a key function or the options.
 	Err error
 }
 
@@ -77,7 +77,7 @@ func (e *NotSentError) Error() string {
 // Unwrap returns Err.
 func (e *NotSentError) Unwrap() error { return e.Err }
 
-// Timeout reports whether the request's deadline came too early, as url.Error asks.
+// Timeout reports whether the request's deadline came too early, for url.Error.
 func (e *NotSentError) Timeout() bool { return errors.Is(e.Err, context.DeadlineExceeded) }
 
 var (
@@ -90,7 +90,7 @@ type transport struct {
 	*middleware
 
 	base   http.RoundTripper
-	waiter ask.Waiter // the limiter, if that is to wait
+	waiter ask.Waiter // the limiter, if it waits itself
 	pauses pauses
 }
 
@@ -115,22 +115,22 @@ func (t *transport) RoundTrip(r *http.Request) (*http.Response, error) {
 	return resp, err
 }
 
-// CloseIdleConnections closes those of base.
+// CloseIdleConnections closes the idle connections of base.
 func (t *transport) CloseIdleConnections() {
 	if base, ok := t.base.(interface{ CloseIdleConnections() }); ok {
 		base.CloseIdleConnections()
 	}
 }
 
-// admit returns once the request may be sent, with the key that its upstream may stop: "" if the
-// request is not limited.
+// admit returns once the request may be sent. It returns the key that its upstream may pause,
+// "" if the request is not limited.
 func (t *transport) admit(r *http.Request) (key string, err error) {
 	if t.err != nil {
 		t.onError(r, t.err)
 		return "", &NotSentError{Err: t.err}
 	}
 	if r.URL == nil {
-		return "", nil // base says what is wrong with it
+		return "", nil // base reports what is wrong with the request
 	}
 	n := t.costOf(r)
 	if n <= 0 {

@@ -10,7 +10,7 @@ import (
 	"time"
 )
 
-// wait is a request of a transport that wants its permits.
+// wait is a request of a transport that waits for its permits.
 type wait struct {
 	*transport
 
@@ -23,7 +23,8 @@ type wait struct {
 	asked   bool // at all
 }
 
-// obtain returns once the request has its permits and no upstream stops it, or why it is not sent.
+// obtain returns nil once the request has its permits and no upstream pauses it, or the reason why it
+// is not sent.
 func (w *wait) obtain() error {
 	key := w.results[0].Key
 	for {
@@ -55,14 +56,14 @@ func (w *wait) obtain() error {
 		case w.pauses.left(key) == 0:
 			return nil
 		default:
-			// An upstream began to stop them meanwhile. The permits would be those of
-			// another moment than that in which the request leaves.
+			// An upstream paused the key meanwhile. The permits would belong to another moment
+			// than the one at which the request leaves.
 			w.undo()
 		}
 	}
 }
 
-// ask asks the limiters, or has the one that can wait do so. The error is errMaxWait.
+// ask asks the limiters, or waits at the one that waits itself. The error is errMaxWait.
 func (w *wait) ask() error {
 	if w.asked {
 		for i := range w.results {
@@ -92,7 +93,7 @@ func (w *wait) ask() error {
 		w.undo()
 	}
 	if w.verdict.kept == nil {
-		w.verdict.kept = kept // for the error handler, which hears of one
+		w.verdict.kept = kept // for the error handler, which receives only one
 	}
 	return nil
 }
@@ -102,8 +103,8 @@ func (w *wait) undo() {
 	w.verdict.kept = errors.Join(w.verdict.kept, w.giveBack(w.ctx, w.results, w.n))
 }
 
-// refusal returns the key that the request has to wait for the longest, and how long. 0 says that
-// no waiting helps.
+// refusal returns the key for which the request has to wait the longest, and how long: 0 if no
+// waiting helps.
 func (w *wait) refusal() (key string, d time.Duration) {
 	d = newRefusal(w.results, w.n).RetryAfter
 	longest := time.Duration(-1)
@@ -115,8 +116,8 @@ func (w *wait) refusal() (key string, d time.Duration) {
 	return key, d
 }
 
-// sleep waits for d. It returns an error, at once where that can be told, if the request's time
-// ends before, and how much of d is left then.
+// sleep waits for d. If the request's time ends before that, it returns an error, at once if it
+// knows so in advance, and how much of d is left.
 func (w *wait) sleep(d time.Duration) (more time.Duration, err error) {
 	if err := w.ctx.Err(); err != nil {
 		w.verdict.gone = true
@@ -146,17 +147,16 @@ func (w *wait) notSent(key string, more time.Duration, paused bool, err error) e
 	}
 }
 
-// maxPauses is of how many keys a transport remembers that they are stopped. Beyond these it
-// forgets some.
+// maxPauses is how many paused keys a transport remembers. If there are more, it forgets some.
 const maxPauses = 1 << 14
 
-// pauses are the keys that upstreams stopped.
+// pauses are the keys that upstreams paused.
 type pauses struct {
 	mu    sync.Mutex
 	until map[string]time.Time
 }
 
-// left returns for how long calls of a key are stopped yet.
+// left returns how much longer calls of a key are paused.
 func (p *pauses) left(key string) time.Duration {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -171,7 +171,7 @@ func (p *pauses) left(key string) time.Duration {
 	return max(0, d)
 }
 
-// hear stops the calls of a key if the response says so.
+// hear pauses a key if the response asks for that.
 func (p *pauses) hear(key string, resp *http.Response, most time.Duration) {
 	if resp.StatusCode != http.StatusTooManyRequests && resp.StatusCode != http.StatusServiceUnavailable {
 		return
@@ -198,7 +198,7 @@ func (p *pauses) hear(key string, resp *http.Response, most time.Duration) {
 	}
 }
 
-// retryAfter reads Retry-After: 0 if there is none that makes sense. A date is taken by the
+// retryAfter parses Retry-After: 0 if there is none that makes sense. A date is read by the
 // upstream's clock, which wrote Date too.
 func retryAfter(h http.Header) time.Duration {
 	text := strings.Trim(h.Get("Retry-After"), " \t")
