@@ -10,7 +10,7 @@ import (
 	"github.com/rratelimiter/rratelimiter/limit"
 )
 
-// asker is a RateLimiter as its policy sees it.
+// asker is a RateLimiter in the role of outage.Asker.
 type asker RateLimiter
 
 func (l *asker) Check(ctx context.Context, q outage.Question) (limit.Decision, error) {
@@ -47,7 +47,7 @@ func (l *asker) Limiters(outage.Question) []outage.Limiter {
 	return []outage.Limiter{{Observed: l.facts.Observed, Account: l.account(), Rule: l.rule()}}
 }
 
-// account is where the handle counts permits that Redis was not charged for.
+// account returns where the handle counts permits that Redis was not charged for.
 func (l *asker) account() outage.Account {
 	a := outage.Account{Limiter: l.facts.Config, Shadow: l.policy.Shadow}
 	if l.policy.Failure != nil {
@@ -99,7 +99,7 @@ func (j *jointAsker) Ask(ctx context.Context, q outage.Question) (outage.Answer,
 	return outage.Answer{Decision: limit.Decision{Granted: granted}, By: limit.FromRedis, Unanswered: !q.Waits}, err
 }
 
-// Fail says which limiter an error of the call speaks of, if one is to blame.
+// Fail adds to an error of the call which limiter caused it, if one did.
 func (j *jointAsker) Fail(q outage.Question, err error) error {
 	if err == nil {
 		return nil

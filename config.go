@@ -11,15 +11,15 @@ import (
 	"github.com/rratelimiter/rratelimiter/lua"
 )
 
-// RateType says who shares a limiter's permits.
+// RateType says which clients share a limiter's permits.
 type RateType int
 
 const (
 	// Overall: all clients together. Redisson's RateType.OVERALL.
 	Overall RateType = iota
 	// PerClient: each client has the whole rate for itself. Redisson's
-	// RateType.PER_CLIENT; a client is a Redisson instance there and a Client
-	// (see WithClientID) here.
+	// RateType.PER_CLIENT. A client is a Redisson instance in Java, and a Client here
+	// (see WithClientID).
 	PerClient
 )
 
@@ -55,10 +55,9 @@ type Config struct {
 	// milliseconds, at least 1.
 	Interval time.Duration
 
-	// KeepAlive deletes the limiter, configuration included, when nobody has
-	// asked it for permits for this long; every request starts it anew, and callers
-	// that wait ask before it is over. A whole number of milliseconds, at least
-	// Interval; 0 keeps the limiter for ever.
+	// KeepAlive deletes the limiter, configuration included, if it got no request for
+	// permits for this long. Callers that wait ask again in time to keep it. A whole
+	// number of milliseconds, at least Interval; 0 keeps the limiter forever.
 	KeepAlive time.Duration
 }
 
@@ -90,7 +89,7 @@ func (c Config) validate() error {
 	return nil
 }
 
-// RateOption changes how SetRate and UpdateRate treat the limiter's state.
+// RateOption configures SetRate and UpdateRate.
 type RateOption func(*rateOptions)
 
 type rateOptions struct{ keepState bool }
@@ -102,10 +101,10 @@ func KeepState() RateOption {
 	return func(o *rateOptions) { o.keepState = true }
 }
 
-// text is what the acquire script takes for a limiter that has no rate.
+// text is the rate as the acquire script reads it for a limiter that has none.
 func (c Config) text() string { return fmt.Sprintf("%d %d %d %d", c.args()...) }
 
-// rate is what observers are told of the rate.
+// rate is the rate as observers receive it.
 func (c Config) rate() limit.Rate {
 	return limit.Rate{Permits: c.Rate, Interval: c.Interval, KeepAlive: c.KeepAlive, PerClient: c.Type == PerClient}
 }

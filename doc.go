@@ -18,33 +18,32 @@
 // Callers of one [Client] that want permits at the same time share round trips,
 // and those of the same limiter a script call: while requests are under way others
 // gather, and the next flight carries all of them. Callers that were refused and
-// wait stand in line, first come first served.
+// wait are served in order, first come first served.
 //
 // # Guarantees
 //
 // These calls never grant more than the rate, unless [WithFailure] or [WithShadow]
-// says so, and lose no permit: under concurrency, after lost answers, when callers
-// go away. A request whose answer was lost is repeated and recognised, so that it
-// takes its permits once. No client can prevent what Redis itself loses, such as
-// when a replica takes over that lags; docs/servers.md says how much that can be.
+// let more through, and they lose no permit: not with concurrent callers, not after lost
+// answers, and not if callers go away. A request whose answer was lost is repeated and
+// recognised, so it takes its permits once. No client can prevent losses in Redis itself,
+// for example if a replica that lags takes over: see docs/servers.md.
 //
-// No question to Redis goes unanswered for longer than [WithCallTimeout], and a
-// call whose ctx ends returns at once, except where its doc says otherwise.
+// A call to Redis waits for its answer no longer than [WithCallTimeout], and a call
+// whose ctx ends returns at once, except where its doc says otherwise.
 //
 // # Errors
 //
-// A refusal is no error: false, or a Decision that is not Granted, is always
-// something that Redis said, or the local limiter of [WithFailure]. Where Redis does
-// not decide in time the error is [ErrUnavailable]; where permits may have been taken,
-// [ErrUnknownOutcome] too. Test with [errors.Is].
+// A refusal is not an error: false, or a Decision that is not Granted, always comes from
+// Redis or from the local limiter of [WithFailure]. If Redis does not decide in time, the
+// error is [ErrUnavailable]. If permits may have been taken, it is [ErrUnknownOutcome] too.
+// Test errors with [errors.Is].
 //
 // # Where to go on
 //
 // [Client.Keyed] is a limiter for each key, such as a user or an address; packages
 // httplimit and grpclimit are middleware over it. [Client.TryAcquireAll] takes from
-// several limiters or from none. [RateLimiter.Take] answers with figures that a
-// client may see. [WithLease] and [WithRefusalCache] save round
-// trips. Packages fixedwindow, slidinglog and tokenbucket keep the limiters that
-// many services run without Redisson. docs/how-it-works.md explains
-// each rule.
+// several limiters or from none. [RateLimiter.Take] returns figures to show to clients.
+// [WithLease] and [WithRefusalCache] save round trips. Packages fixedwindow, slidinglog
+// and tokenbucket implement limiters that many services run without Redisson.
+// docs/how-it-works.md explains each rule.
 package rratelimiter

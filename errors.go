@@ -2,8 +2,8 @@ package rratelimiter
 
 import "github.com/rratelimiter/rratelimiter/limit"
 
-// Errors to test for with [errors.Is]: those of package limit, which says what each means.
-// What is returned wraps one of them and says which limiter it speaks of and what to do.
+// Errors to test for with [errors.Is]; package limit says what each means. A returned error
+// wraps one of them, names the limiter and says what to do.
 var (
 	// ErrNotInitialized: the limiter has no rate yet. Call TrySetRate first, or use [WithDefault].
 	ErrNotInitialized = limit.ErrNotInitialized

@@ -10,8 +10,7 @@ import (
 	"github.com/rratelimiter/rratelimiter/limit"
 )
 
-// SharedOption configures a Client, all handles of which it then holds for, or one
-// handle.
+// SharedOption configures a Client, for all its handles, or one handle.
 type SharedOption interface {
 	Option
 	LimiterOption
@@ -30,26 +29,26 @@ func (o sharedOption) limiter(l *RateLimiter) error {
 	return err
 }
 
-// WithFailure sets what answers the calls that ask for permits while Redis does not decide, in place of
+// WithFailure sets what answers calls that ask for permits while Redis does not decide, in place of
 // ErrUnavailable: [limit.FailOpen] grants, [limit.FailLocal] asks a limiter in this process, and
-// [limit.FailClosed] leaves the error. TryAcquireAll goes by the Client's.
+// [limit.FailClosed] leaves the error. For TryAcquireAll the Client's option counts.
 //
-// After three calls in a row that a server left undecided, no more are sent to it: the policy answers at
-// once, while one probe at a time looks for the server to be back. A caller's deadline that ends before
-// Redis has said anything counts for that too, and the caller gets its error. What is granted so is not
-// charged in Redis: see [RateLimiter.Release]. A caller that waits, and that the local limiter refuses,
-// asks again when that has permits, or Redis is back.
+// After three undecided calls in a row no more calls are sent to that server: the policy answers at
+// once, while one probe at a time checks whether the server is back. A caller's deadline that ends before
+// Redis has answered counts as undecided, and the caller gets its own error. Such grants are not charged
+// in Redis: see [RateLimiter.Release]. A waiting caller that the local limiter refuses asks again when the
+// local limiter has permits or Redis is back.
 func WithFailure(f limit.Failure) SharedOption { return sharedOption(limit.WithFailure(f)) }
 
-// rate is what a handle knows of its limiter's.
+// rate is what a handle knows of its limiter's rate.
 type rate struct {
 	last   atomic.Pointer[limit.Rate]
-	heard  atomic.Int64 // when Redis last told that it is so, Unix ns
+	heard  atomic.Int64 // when Redis last confirmed it, Unix ns
 	asking atomic.Bool
 }
 
-// learnAgain is how old what a handle knows of its limiter's rate becomes while the
-// limiter is used: most grants do not tell the rate, and others may change it.
+// learnAgain is the age at which a handle in use reads its limiter's rate again: most grants
+// do not report the rate, and others may change it.
 const learnAgain = time.Minute
 
 // rule is the limiter's rate for a local limiter; zero if it is not known.
@@ -61,8 +60,8 @@ func (l *asker) rule() local.Rule {
 	return local.Rule{Permits: r.Permits, Window: r.Interval}
 }
 
-// learn has the handle know the limiter's rate for when Redis does not answer: the
-// figures of a decision, if there are any, tell whether that is another than it was.
+// learn makes the handle read the limiter's rate, for use while Redis does not answer. The
+// figures of a decision, if there are any, show whether the rate is another than before.
 func (l *asker) learn(how limit.Failure, figures *limit.Decision) {
 	if _, isLocal := how.Local(); !isLocal {
 		return
@@ -95,7 +94,8 @@ func (l *asker) learn(how limit.Failure, figures *limit.Decision) {
 	}()
 }
 
-// WithShadow makes limiters decide, charge and report, but refuse no call and let none wait: to see what a
+// WithShadow makes limiters decide, charge and report, but refuse no call and let none wait, to see what a
 // limit would do. What a limiter would have refused, or could not decide, is granted and not charged: see
-// [RateLimiter.Release]. Mistakes, and contexts that end, stay errors. TryAcquireAll goes by the Client's.
+// [RateLimiter.Release]. Calls with mistakes, and calls whose context ends, still return errors. For
+// TryAcquireAll the Client's option counts.
 func WithShadow() SharedOption { return sharedOption(limit.WithShadow()) }

@@ -15,16 +15,16 @@ import (
 
 // Keyed returns a limiter of any number of keys, such as users. The RateLimiter of a key is called
 // prefix+key and is set up at first use, with the rate of cfg as by [WithDefault]: another cfg in the code
-// reaches keys in use, and a key whose rate SetRate has set keeps it. If cfg has no KeepAlive time it is
-// the Interval: a limiter that is not used for that long is full, and goes.
+// reaches keys in use, and a key whose rate SetRate has set keeps it. If cfg has no KeepAlive time, it is
+// the Interval: a limiter not used for that long is full, and is deleted.
 //
 // The options hold for every key: [WithLease], [WithRefusalCache], [WithFailure] and [WithShadow].
 // [WithDefault] and [WithRate] are ErrInvalidConfig.
 //
-// No other limiter's name may begin with prefix, and no other Keyed's prefix may continue it: the log
+// No other limiter's name may begin with prefix, and no other Keyed's prefix may begin with it: the log
 // reports [limit.PrefixesMeet], and [limit.RateDiffers] for one prefix with two rates. A key whose limiter
-// would share Redis keys with another's, as "{ann}:value" does with "{ann}", is ErrInvalidConfig: escape
-// braces and colons in keys that others choose. docs/reference.md has more on prefixes.
+// would share Redis keys with another limiter, as "{ann}:value" does with "{ann}", is ErrInvalidConfig: if
+// clients choose the keys, escape braces and colons. docs/reference.md has more on prefixes.
 func (c *Client) Keyed(prefix string, cfg Config, opts ...LimiterOption) *KeyedLimiter {
 	if cfg.KeepAlive == 0 {
 		cfg.KeepAlive = cfg.Interval
@@ -38,7 +38,7 @@ func (c *Client) Keyed(prefix string, cfg Config, opts ...LimiterOption) *KeyedL
 }
 
 // maxHandles is how many of a KeyedLimiter's handles are kept for the next call:
-// they know what the last one learned.
+// they know what the last answer reported.
 const maxHandles = 10_000
 
 // KeyedLimiter is a RateLimiter for each key: see [Client.Keyed]. It is a [limit.Limiter], a
@@ -52,8 +52,8 @@ type KeyedLimiter struct {
 	err    error           // of the options
 
 	mu           sync.Mutex
-	begun        bool                    // the Client knows how its keys begin
-	handles, old map[string]*RateLimiter // old: those before the last that were in use
+	begun        bool                    // the Client knows the prefix
+	handles, old map[string]*RateLimiter // old: the generation before
 }
 
 // check tries options on a handle that is not used.
@@ -70,7 +70,7 @@ func (k *KeyedLimiter) check(opts []LimiterOption) error {
 	return err
 }
 
-// Window returns the interval of Keyed's Config, whatever the rate of a key is now.
+// Window returns the interval of Keyed's Config, whatever the current rate of a key is.
 func (k *KeyedLimiter) Window() time.Duration { return k.cfg.Interval }
 
 // Err returns the error of every key's calls if Keyed's Config or an option of the Client is bad, and nil
@@ -124,7 +124,7 @@ func (k *KeyedLimiter) Reserve(ctx context.Context, key string, permits int64, t
 	return k.Limiter(key).Reserve(ctx, permits, timeout)
 }
 
-// TakeReserved is Reserve that does not wait: see [limit.Reserver].
+// TakeReserved is Reserve without waiting: see [limit.Reserver].
 func (k *KeyedLimiter) TakeReserved(ctx context.Context, key string, n int64) (limit.Decision, func(context.Context, int64) error, error) {
 	r, err := k.Limiter(key).reserve(ctx, n, 0)
 	return r.Decision, r.Settle, err
@@ -138,8 +138,8 @@ func (k *KeyedLimiter) Release(ctx context.Context, key string, permits int64) e
 // Reset is [RateLimiter.Reset].
 func (k *KeyedLimiter) Reset(ctx context.Context, key string) error { return k.Limiter(key).Reset(ctx) }
 
-// Limiter returns the RateLimiter of key, for methods KeyedLimiter lacks. If the key can't be had, they
-// report it.
+// Limiter returns the RateLimiter of key, for methods KeyedLimiter lacks. If the key is invalid, its
+// methods return the error.
 func (k *KeyedLimiter) Limiter(key string) *RateLimiter {
 	k.mu.Lock()
 	defer k.mu.Unlock()
@@ -158,7 +158,7 @@ func (k *KeyedLimiter) Limiter(key string) *RateLimiter {
 			return l
 		}
 	}
-	// Handles that are not asked for while as many others are, are forgotten.
+	// Handles that are not used while as many others are used are forgotten.
 	if len(k.handles) >= maxHandles/2 {
 		k.old, k.handles = k.handles, make(map[string]*RateLimiter)
 	}
@@ -166,7 +166,7 @@ func (k *KeyedLimiter) Limiter(key string) *RateLimiter {
 	return l
 }
 
-// begins notes that keys will begin with prefix: middleware asks about them.
+// begins notes the prefix that middleware puts before its keys.
 func (k *KeyedLimiter) begins(prefix string) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
@@ -178,8 +178,8 @@ func (k *KeyedLimiter) noteLocked(prefix string) {
 	k.client.prefixes.Note(k.client.observer, k.prefix+prefix, k.cfg.rate())
 }
 
-// checkKey tells why a key, whose limiter has that name in Redis, can't be had beside
-// the others.
+// checkKey returns an error if a key, whose limiter has that name in Redis, can't be used
+// beside the others.
 func (k *KeyedLimiter) checkKey(key, name string) error {
 	if key == "" {
 		return fmt.Errorf("Keyed %q: %w: the key is empty", k.prefix, ErrInvalidConfig)

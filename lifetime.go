@@ -17,7 +17,7 @@ import (
 
 // Expire deletes the limiter, configuration included, after ttl, which is at least a millisecond and
 // rounded up to whole ones. It reports whether there was one. What a Client keeps of a PerClient limiter
-// goes an interval, or the KeepAlive time, after its last use at the latest, as without Expire. A limiter
+// expires an interval, or the KeepAlive time, after its last use, as without Expire. A limiter
 // with a KeepAlive time goes back to that at its next request. Expire is not repeated once it may have
 // run (ErrUnknownOutcome), and neither are ExpireAt, ClearExpire, Delete and Rename.
 func (l *RateLimiter) Expire(ctx context.Context, ttl time.Duration) (bool, error) {
@@ -30,8 +30,8 @@ func (l *RateLimiter) Expire(ctx context.Context, ttl time.Duration) (bool, erro
 	return reply == int64(1), l.fail(op, err)
 }
 
-// ExpireAt is Expire with the moment, by the server's clock; one that has passed deletes the limiter at
-// once. One more than a time.Duration away, some 292 years, is ErrInvalidConfig.
+// ExpireAt is Expire at a moment, by the server's clock. A moment that has passed deletes the limiter at
+// once. More than 292 years away, which no time.Duration can hold, is ErrInvalidConfig.
 func (l *RateLimiter) ExpireAt(ctx context.Context, at time.Time) (bool, error) {
 	const op = "ExpireAt"
 	if at.Before(time.UnixMilli(1)) {
@@ -44,14 +44,14 @@ func (l *RateLimiter) ExpireAt(ctx context.Context, at time.Time) (bool, error) 
 	return reply == int64(1), l.fail(op, err)
 }
 
-// ClearExpire lets the limiter live for ever, and reports whether it had a time to live. A KeepAlive time
-// comes back at the next request. What a Client keeps of a PerClient limiter still goes when unused.
+// ClearExpire makes the limiter live forever, and reports whether it had a time to live. A KeepAlive time
+// comes back at the next request. What a Client keeps of a PerClient limiter still expires when unused.
 func (l *RateLimiter) ClearExpire(ctx context.Context) (bool, error) {
 	reply, err := l.change(ctx, lua.Expire, script.Constant{"PERSIST", 0, l.client.rules.Letters()})
 	return reply == int64(1), l.fail("ClearExpire", err)
 }
 
-// TTL reports whether the limiter expires, and after what time, 0 if it does not. The error is
+// TTL reports whether the limiter expires, and after what time, 0 if it does not expire. The error is
 // ErrNotInitialized if there is no limiter.
 func (l *RateLimiter) TTL(ctx context.Context) (ttl time.Duration, expires bool, err error) {
 	ms, err := l.ttl(ctx)
@@ -64,7 +64,7 @@ func (l *RateLimiter) TTL(ctx context.Context) (ttl time.Duration, expires bool,
 	return script.Millis(ms), true, nil
 }
 
-// What PTTL answers where there are no milliseconds to tell of.
+// The answers of PTTL that are not milliseconds.
 const (
 	noEnd     = -1
 	noLimiter = -2
@@ -76,7 +76,7 @@ func (l *RateLimiter) Exists(ctx context.Context) (bool, error) {
 	return err == nil && ms != noLimiter, l.fail("Exists", err)
 }
 
-// ttl returns what the script does: milliseconds, noEnd or noLimiter.
+// ttl returns the script's answer: milliseconds, noEnd or noLimiter.
 func (l *RateLimiter) ttl(ctx context.Context) (int64, error) {
 	if l.err != nil {
 		return 0, l.err
@@ -84,7 +84,7 @@ func (l *RateLimiter) ttl(ctx context.Context) (int64, error) {
 	return l.client.engine.TTL(ctx, &l.facts)
 }
 
-// Delete removes the limiter, configuration included, whatever is under its keys, and reports whether
+// Delete removes the limiter, configuration included, whatever its keys hold, and reports whether
 // there was any. Callers of this Client that wait for its permits get ErrNotInitialized. What other
 // clients keep of a PerClient limiter stays until it expires.
 func (l *RateLimiter) Delete(ctx context.Context) (bool, error) {
@@ -122,18 +122,18 @@ const (
 	// migratePage is how many members one script call rewrites at most.
 	migratePage = 256
 
-	// maxPasses ends Migrate where an old Redisson goes on writing.
+	// maxPasses ends Migrate if an old Redisson goes on writing.
 	maxPasses = 100
 )
 
-// Migrate rewrites what older Redissons have written of the limiter in the layout of 3.21 and newer, and
+// Migrate rewrites the permits that older Redissons have written in the layout of 3.21 and newer, and
 // returns how many members it wrote: 0 if nothing was left to do. No permit is lost and none is free
 // early; Redissons and this Client can use the limiter meanwhile. Use it after an upgrade, when neither a
 // Redisson before 3.17 nor a Client that names one by WithRedissonVersion shares the limiter any more:
-// without it, the newer Redissons fail on older members, for good in most releases.
+// without it, newer Redissons fail on older members, in most releases forever.
 //
 // Of a PerClient limiter it rewrites this Client's own permits; rrl migrate does so for all clients.
-// Migrate may be repeated at will, also after an error. It is ErrUnsupported if WithRedissonVersion names
+// Migrate may be repeated, also after an error. It is ErrUnsupported if WithRedissonVersion names
 // a release that can't read what it would write.
 func (c *Client) Migrate(ctx context.Context, name string) (members int64, err error) {
 	l := c.RateLimiter(name)
@@ -148,8 +148,8 @@ func (c *Client) Migrate(ctx context.Context, name string) (members int64, err e
 	if err := ctx.Err(); err != nil {
 		return 0, l.fail(op, err)
 	}
-	// Members may change places while they are rewritten, so that only a pass that
-	// found nothing shows that nothing is left.
+	// Members may change places while they are rewritten, so only a pass that found nothing
+	// shows that nothing is left.
 	for range maxPasses {
 		written, err := c.engine.Migrate(ctx, &l.facts, migratePage)
 		members += written

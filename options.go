@@ -41,10 +41,9 @@ type limiterOption func(*RateLimiter) error
 func (o limiterOption) limiter(l *RateLimiter) error { return o(l) }
 
 // WithClientID sets the id under which a Client keeps its own permits of PerClient limiters, as
-// Redisson keeps those of each instance. Clients with the same id share them. Without it the id
-// is a random UUID. It must not be the id of a Redisson instance: without a KeepAlive time the
-// permits' keys expire an interval after this Client last used them, and what that instance has
-// taken since would go with them.
+// Redisson does for each instance. Clients with the same id share them. The default is a random UUID.
+// It must not be the id of a Redisson instance: without a KeepAlive time the permits' keys expire an
+// interval after this Client last used them, and what that instance has taken since would be lost.
 func WithClientID(id string) Option {
 	return clientOption(func(c *Client) error {
 		if id == "" {
@@ -57,8 +56,8 @@ func WithClientID(id string) Option {
 
 // WithClientName sets the name, such as "orders-7f9c", under which rrl show and package
 // httplimit/admin list this Client's permits. Several Clients may share a name. It has 1 to 128
-// bytes of printable UTF-8. Beside Redissons before 3.17.0 grants bear no mark of their Client,
-// whatever its name.
+// bytes of printable UTF-8. Beside Redissons before 3.17.0 grants have no mark of their Client,
+// so the name has no effect.
 //
 // The Client writes the name to the sorted set "rratelimiter:clients", when it first asks for
 // permits and once an hour of use; it is known for two days after that. This happens in the
@@ -85,9 +84,9 @@ func WithNameMapper(mapper func(name string) string) Option {
 	})
 }
 
-// WithCallTimeout bounds how long a question to Redis may go unanswered: all its attempts and the
-// time before it is sent together. After that the call ends in [ErrUnavailable]. The default is 3
-// seconds, the least 3 milliseconds.
+// WithCallTimeout bounds how long a call to Redis may go unanswered, all its attempts and the time
+// before it is sent included. After that the call returns [ErrUnavailable]. The default is 3 seconds,
+// the least 3 milliseconds.
 func WithCallTimeout(d time.Duration) Option { return sharedOption(limit.WithCallTimeout(d)) }
 
 // WithObserver sets the [limit.Observer] that receives what the Client's limiters do: decisions,
@@ -97,7 +96,7 @@ func WithObserver(observer limit.Observer) Option { return sharedOption(limit.Wi
 // WithLogger sets the log for rare events: see [limit.EventKind].
 func WithLogger(log *slog.Logger) Option { return sharedOption(limit.WithLogger(log)) }
 
-// WithReplicas makes grants durable: one counts once n replicas have it, so that no failover to one
+// WithReplicas makes grants durable: a grant counts once n replicas have it, so no failover to one
 // of these grants its permits again. If fewer than n confirm within wait, the call fails with
 // [ErrNotReplicated] and its permits go back. Callers that share a round trip share its WAIT.
 //
@@ -106,8 +105,8 @@ func WithLogger(log *slog.Logger) Option { return sharedOption(limit.WithLogger(
 // ErrNotReplicated is no outage: WithFailure leaves it to the caller; with WithShadow the call passes.
 //
 // wait is a whole number of milliseconds, at least 1, at most a third of the call timeout, and below
-// the ReadTimeout of the Redis client. A Redis without replicas fails each grant. Round trips of a
-// cluster or a Ring go by the clients of its nodes: hooks of the whole do not see them. An ACL must
+// the ReadTimeout of the Redis client. A Redis without replicas fails each grant. On a cluster or a
+// Ring, round trips use the clients of its nodes, so hooks of the whole do not see them. An ACL must
 // allow the command wait.
 func WithReplicas(n int, wait time.Duration) Option {
 	return clientOption(func(c *Client) error {
@@ -119,7 +118,7 @@ func WithReplicas(n int, wait time.Duration) Option {
 	})
 }
 
-// checkReplicas is for what can only be said of all options together.
+// checkReplicas checks what depends on several options.
 func (c *Client) checkReplicas() error {
 	if most := c.options.CallTimeout / 3; c.replicasWait > most {
 		return fmt.Errorf("%w: WithReplicas: waiting for %v is more than a third of the call timeout, %v: see WithCallTimeout",
@@ -154,16 +153,16 @@ func WithRedissonVersion(version string) Option {
 	})
 }
 
-// WithDefault gives a limiter that has no rate this one, in the round trip of the first request for
-// permits. A limiter that has one keeps it, unless that is the default of a Client made before: this
-// one replaces that and keeps permits in use; a change of type starts full. So a default that is
-// changed in the code reaches limiters in use. A rate that SetRate, UpdateRate, TrySetRate, WithRate
-// or Redisson has set stays, as does one of unknown origin, such as an earlier version's.
+// WithDefault sets the rate of a limiter that has none, in the round trip of the first request for
+// permits. A limiter that has a rate keeps it, unless that is the default of a Client made before: the
+// new default then replaces it and keeps permits in use; a change of type starts full. So a default that
+// is changed in the code reaches limiters in use. A rate set by SetRate, UpdateRate, TrySetRate, WithRate
+// or Redisson stays, as does one of unknown origin, such as an earlier version's.
 //
-// The handle's first request compares, and one a minute after that, by the same script call. Programs
-// that do not agree do not fight: the default of the Client made last holds, and within one Client
-// the one that made the limiter. The observer and the log receive [limit.RateReplaced] and
-// [limit.RateDiffers] once. Calls that only read, such as Peek, change nothing.
+// The handle's first request compares, and then one a minute, in the same script call. If programs
+// disagree, the default of the Client made last holds, and within one Client that of the handle that
+// set up the limiter. The observer and the log receive [limit.RateReplaced] and [limit.RateDiffers]
+// once. Calls that only read, such as Peek, change nothing.
 func WithDefault(cfg Config) LimiterOption {
 	return limiterOption(func(l *RateLimiter) error {
 		if err := cfg.validate(); err != nil {
@@ -173,16 +172,16 @@ func WithDefault(cfg Config) LimiterOption {
 	})
 }
 
-// WithRate makes the rate in the code win. The handle's first call that asks for permits, Peek
-// excepted, reads the rate in Redis, and sets this one if there is none or another. It keeps permits
-// in use, as UpdateRate with [KeepState] does; a change of type starts full. If it can't read or set
-// the rate the call fails and takes nothing, and the next call tries again.
+// WithRate makes the rate in the code win. The handle's first call that asks for permits, except
+// Peek, reads the rate in Redis, and sets this one if there is none or another. It keeps permits in
+// use, as UpdateRate with [KeepState] does; a change of type starts full. If it can't read or set the
+// rate, the call fails and takes nothing, and the next call tries again.
 //
-// After that the handle compares nothing, and the rate set last holds, whether a program, Redisson or
-// an operator set it. A limiter that has gone is made anew with the handle's rate, as by [WithDefault].
-// Keep the handle: a new one compares again. The observer and the log receive [limit.RateReplaced] if
-// the first call found another rate, and [limit.RateDiffers] if a later answer shows one: not every
-// answer does.
+// After that the handle does not compare, and the rate set last holds, whether a program, Redisson
+// or an operator set it. A limiter that is gone is set up again with the handle's rate, as by
+// [WithDefault]. Keep the handle: a new one compares again. The observer and the log receive
+// [limit.RateReplaced] if the first call found another rate, and [limit.RateDiffers] if a later answer
+// shows another rate, which not every answer does.
 //
 // WithRate together with WithDefault is ErrInvalidConfig, as it is for [Client.Keyed]. Beside
 // Redissons before 3.13.3 it is ErrUnsupported.
@@ -199,7 +198,7 @@ func WithRate(cfg Config) LimiterOption {
 	})
 }
 
-// comesWith notes the rate that WithDefault or WithRate gives.
+// comesWith sets the rate of WithDefault or WithRate.
 func (l *RateLimiter) comesWith(cfg Config, text string) error {
 	if l.facts.Want != nil && l.facts.Rate.Permits != 0 {
 		return fmt.Errorf("%w: WithRate is given together with another rate: one option says what the rate is", ErrInvalidConfig)
@@ -209,32 +208,32 @@ func (l *RateLimiter) comesWith(cfg Config, text string) error {
 }
 
 // Lease bounds how many permits a handle takes ahead, and for how long: see [WithLease].
-// The zero Lease is right unless a program must take less: it follows demand.
+// The zero Lease, which follows demand, is right unless a program must take less.
 type Lease struct {
-	// Permits is the most that one lease holds: 1 to MaxPermits. 0 stands for MaxPermits:
-	// then a lease holds what the handle is about to use in two thirds of its life, but
-	// no more than a 16th of what is free or what the handle lately used in that time.
+	// Permits is the most that one lease holds, 1 to MaxPermits. 0 means MaxPermits: a
+	// lease then holds what the handle is expected to use in two thirds of its life, but
+	// no more than a 16th of what is free or of what the handle used lately in that time.
 	Permits int64
 
-	// Life is how long a lease lives, from the moment at which it was asked for.
-	// It must be shorter than the limiter's interval, and is half of that at most.
-	// 0 stands for a twentieth of the interval, such as 50ms of a second, for up to three
-	// twentieths if many programs share the limiter, and for up to half if answers are slow.
+	// Life is how long a lease lives, from when it was asked for. It must be shorter than
+	// the limiter's interval, and is cut to half of it. 0 means a twentieth of the interval
+	// (50ms of a second), up to three twentieths if many programs share the limiter, and up
+	// to half if answers are slow.
 	Life time.Duration
 }
 
-// WithLease takes permits ahead: a request that goes to Redis brings more than it asks for, charged
-// at once, and further requests are served from these without a round trip, until the lease ends. What
-// is charged obeys the limit exactly; what is used obeys the rate for each span of the interval less
-// the lease's life. docs/reference.md says how much is taken, when it goes back, and what Take returns.
+// WithLease takes permits ahead: a request to Redis takes more than it needs, charged at once, and
+// the handle answers further requests from these without a round trip, until the lease ends. What is
+// charged obeys the limit exactly. What is used obeys the rate in each span of the interval minus the
+// lease's life. docs/reference.md says how much is taken, when it goes back, and what Take returns.
 //
-// TryAcquire, Acquire, Take and TakeUpTo are served so, and middleware through [Client.Keyed]. To other
-// calls the permits of a lease are in use. Changes by other programs are noticed when the lease ends,
-// and a limiter with a KeepAlive time may go earlier by the lease's life. Keep the handle: a lease
-// belongs to it.
+// It serves TryAcquire, Acquire, Take and TakeUpTo, and middleware through [Client.Keyed]. Other calls
+// count the permits of a lease as in use. The handle notices changes by other programs when the lease
+// ends. A limiter with a KeepAlive time may be deleted earlier by up to the lease's life. Keep the
+// handle: a lease belongs to it.
 //
-// Bad values, a Life not below the interval of WithDefault or WithRate among them, are
-// ErrInvalidConfig; beside Redissons before 3.35 leases are ErrUnsupported.
+// Bad values, such as a Life not below the interval of WithDefault or WithRate, are
+// ErrInvalidConfig. Beside Redissons before 3.35 leases are ErrUnsupported.
 func WithLease(lease Lease) LimiterOption {
 	return limiterOption(func(l *RateLimiter) error {
 		switch {
@@ -251,7 +250,7 @@ func WithLease(lease Lease) LimiterOption {
 	})
 }
 
-// checkLease is for what can only be said of all options together.
+// checkLease checks what depends on several options.
 func (l *RateLimiter) checkLease() error {
 	if interval := l.facts.Rate.Interval; l.facts.Lease != nil && interval > 0 && l.facts.Lease.Want >= interval {
 		return fmt.Errorf("%w: WithLease: the life %v is not shorter than the interval %v", ErrInvalidConfig, l.facts.Lease.Want, interval)
@@ -260,15 +259,15 @@ func (l *RateLimiter) checkLease() error {
 }
 
 // WithRefusalCache remembers refusals: the handle does not ask an exhausted limiter again before the
-// moment that the server named. It counts for Take, TakeUpTo and TryAcquire with a timeout of 0 or
-// less, for at least as many permits as were refused. Handles do not share what they remember.
+// time that the server named. It applies to Take, TakeUpTo and TryAcquire with a timeout of 0 or less,
+// if they ask for at least as many permits as were refused. Handles do not share what they remember.
 //
-// What this Client gives back or changes ends a refusal early, and what other Go programs do with
-// [WithNotices]. What Redisson releases or sets is noticed at the moment named. A limiter with a time
-// to live is asked when half of that is over, if that comes first; to know it, a refusal for more than
-// 100ms without a KeepAlive time costs one more, small script call. With [WithLease] a refusal lasts
-// up to 0.15 of the interval longer, so that programs that share a limiter come back one after another.
-// docs/reference.md says what Take returns meanwhile.
+// A refusal ends early if this Client gives back permits or changes the limiter, and with
+// [WithNotices] if another Go program does. What Redisson releases or sets is noticed at the time
+// that the server named. A limiter with a time to live is asked at the latest when half of that is over;
+// to know it, a refusal for more than 100ms without a KeepAlive time costs one more, small script call.
+// With [WithLease] a refusal lasts up to 0.15 of the interval longer, so that programs that share a
+// limiter come back one after another. docs/reference.md says what Take returns meanwhile.
 func WithRefusalCache(opts ...RefusalOption) LimiterOption {
 	return limiterOption(func(l *RateLimiter) (err error) {
 		l.facts.Refusals = l.client.engine.NewRefusals(l.keys.Config)
@@ -284,14 +283,14 @@ func WithRefusalCache(opts ...RefusalOption) LimiterOption {
 // RefusalOption configures WithRefusalCache.
 type RefusalOption func(*RateLimiter) error
 
-// WithNotices reports to other programs what the handle changes by Release, SetRate and the like, and
-// ends its refusals when theirs arrive: by PUBLISH and SUBSCRIBE on the channel "{name}:changed", with
-// the braces of the limiter's keys. At best a refusal ends with the change. If the message is lost or
-// the subscription is not there yet, it ends at the moment that the server named.
+// WithNotices publishes what the handle changes by Release, SetRate and the like to other programs,
+// and ends its refusals when their notices arrive. It uses PUBLISH and SUBSCRIBE on the channel
+// "{name}:changed", with the braces of the limiter's keys. If a message is lost, or the subscription is
+// not ready yet, a refusal ends at the time that the server named.
 //
-// A Client subscribes by one connection, for all its limiters, while it remembers refusals. A Redis
-// without Subscribe and Publish, which go-redis' clients have, is ErrUnsupported. On a cluster messages
-// go to all nodes. An ACL must allow the commands and the channel.
+// A Client subscribes with one connection for all its limiters, while it remembers refusals. A Redis
+// client without Subscribe and Publish is ErrUnsupported; go-redis' clients have them. On a cluster
+// messages go to all nodes. An ACL must allow the commands and the channel.
 func WithNotices() RefusalOption {
 	return func(l *RateLimiter) error {
 		if !notify.Can(l.client.rdb) {

@@ -12,17 +12,17 @@ import (
 )
 
 // TryAcquire takes permits if they are free, or become free within timeout, and reports whether it did.
-// With a timeout of 0 or less it asks once. With more a refused call waits in line: callers of one
+// With a timeout of 0 or less it asks once. Otherwise a refused call waits in line: callers of one
 // Client are served first come first served, but one that has waited an interval without success no
-// longer holds up those behind. If a question is under way when the timeout ends, TryAcquire waits up to
-// 100 ms longer for the answer, and with WithReplicas twice its wait. false without an error always comes
+// longer holds up those behind it. If a request is under way when the timeout ends, TryAcquire waits up to
+// 100 ms longer for the answer, or with WithReplicas twice its wait. false without an error always comes
 // from Redis or from the local limiter of WithFailure.
 //
-// When ctx ends, TryAcquire returns ctx.Err() at once; what it is granted nevertheless goes back. Only
-// if the Redis client has ContextTimeoutEnabled, and the call goes by itself, it notices a cancelled ctx
-// with the answer. Other errors: ErrInvalidPermits, ErrPermitsExceedRate, ErrNotInitialized, ErrCorrupt,
-// ErrClosed, and ErrUnavailable if Redis did not decide in time. If it may have taken permits, which come
-// back after an interval, that is ErrUnknownOutcome too.
+// When ctx ends, TryAcquire returns ctx.Err() at once, and any later grant is given back. Only if the Redis
+// client has ContextTimeoutEnabled, and the call shares no round trip, it notices a cancelled ctx with the
+// answer. Other errors: ErrInvalidPermits, ErrPermitsExceedRate, ErrNotInitialized, ErrCorrupt, ErrClosed,
+// and ErrUnavailable if Redis did not decide in time. If it may have taken permits, which come back after
+// an interval, that error is ErrUnknownOutcome too.
 func (l *RateLimiter) TryAcquire(ctx context.Context, permits int64, timeout time.Duration) (bool, error) {
 	const op = "TryAcquire"
 	if granted, known := l.atHand(ctx, op, permits, timeout > 0); known {
@@ -33,7 +33,7 @@ func (l *RateLimiter) TryAcquire(ctx context.Context, permits int64, timeout tim
 }
 
 // Acquire takes permits, and waits for them until ctx ends: it is TryAcquire without a timeout. It does
-// not wait for a Redis that gives no answer: see [WithCallTimeout].
+// not wait longer than [WithCallTimeout] for a Redis that does not answer.
 func (l *RateLimiter) Acquire(ctx context.Context, permits int64) error {
 	const op = "Acquire"
 	if granted, _ := l.atHand(ctx, op, permits, true); granted {
@@ -46,26 +46,26 @@ func (l *RateLimiter) Acquire(ctx context.Context, permits int64) error {
 // Wait is Acquire of one permit, for code that takes an interface{ Wait(context.Context) error }.
 func (l *RateLimiter) Wait(ctx context.Context) error { return l.Acquire(ctx, 1) }
 
-// Take takes permits if they are free at once, and returns the figures that a caller may want to pass
-// on. Its errors are those of TryAcquire.
+// Take takes permits if they are free now, and returns the figures that clients may want to see. Its
+// errors are those of TryAcquire.
 func (l *RateLimiter) Take(ctx context.Context, permits int64) (limit.Decision, error) {
 	a, err := l.decide(ctx, outage.Question{Call: "Take", Permits: permits, Figures: true})
 	return a.Decision, err
 }
 
-// TakeUpTo takes as many permits as are free at once, at most permits, and returns how many: 0 if none
-// is free, with a Decision that is not Granted and the RetryAfter of one permit. permits may exceed the
-// rate. A request whose answer was lost is repeated and takes its permits once. Errors are those of
-// TryAcquire but for ErrPermitsExceedRate.
+// TakeUpTo takes as many permits as are free now, at most permits, and returns how many. If none is
+// free it returns 0 and a Decision that is not Granted, with the RetryAfter of one permit. permits may
+// exceed the rate. A request whose answer was lost is repeated and takes its permits once. The errors are
+// those of TryAcquire except ErrPermitsExceedRate.
 func (l *RateLimiter) TakeUpTo(ctx context.Context, permits int64) (int64, limit.Decision, error) {
 	a, err := l.decide(ctx, outage.Question{Call: "TakeUpTo", Permits: permits, Figures: true, UpTo: true})
 	return a.Taken, a.Decision, err
 }
 
-// Peek returns what Take would return now. It takes nothing and changes nothing in Redis, times to live
-// included; an answer that would be a grant promises nothing. It always asks Redis, whatever the handle
-// remembers by WithRefusalCache; permits of a lease are in use to it. With WithDefault it answers for a
-// limiter that has no rate as if it had been set up. Errors are those of Take, never ErrUnknownOutcome.
+// Peek returns what Take would return now, without taking anything. It changes nothing in Redis, not even
+// times to live, and a later Take may still be refused. It always asks Redis, even if WithRefusalCache
+// remembers a refusal. It counts permits of a lease as in use. With WithDefault it answers for a limiter
+// that has no rate as if it had been set up. Errors are those of Take, never ErrUnknownOutcome.
 func (l *RateLimiter) Peek(ctx context.Context, permits int64) (limit.Decision, error) {
 	const op = "Peek"
 	if err := l.checkPermits(ctx, permits); err != nil {
@@ -89,12 +89,12 @@ func (l *RateLimiter) atHand(ctx context.Context, op string, permits int64, wait
 	return granted, known
 }
 
-// decide asks for permits, and tells the observer of the answer.
+// decide asks for permits, and reports the answer to the observer.
 func (l *RateLimiter) decide(ctx context.Context, q outage.Question) (outage.Answer, error) {
 	return l.policy.Decide(ctx, (*asker)(l), q)
 }
 
-// checkPermits tells why nobody needs to ask Redis for so many permits.
+// checkPermits returns an error if asking Redis for so many permits makes no sense.
 func (l *RateLimiter) checkPermits(ctx context.Context, permits int64) error {
 	switch {
 	case l.err != nil:
@@ -106,15 +106,15 @@ func (l *RateLimiter) checkPermits(ctx context.Context, permits int64) error {
 }
 
 // Release gives permits back before their interval is over: first those that this Client took last,
-// however many others have taken since, then those that others took last. What is not in use is not
-// given back. 0 permits do nothing; fewer are ErrInvalidPermits. Callers of this Client that wait ask at
+// even if others have taken permits since, then those that others took last. It gives back only what is in
+// use. 0 permits do nothing; fewer are ErrInvalidPermits. Waiting callers of this Client ask again at
 // once. Release is not repeated once it may have run: ErrUnknownOutcome. Beside Redissons before 3.17.0
-// grants bear no mark of their Client, and the newest go back; before 3.13.3 it is ErrUnsupported.
+// grants have no mark of their Client, and the newest go back; before 3.13.3 it is ErrUnsupported.
 //
-// What WithShadow or WithFailure let through is not charged in Redis, so nothing becomes free when it is
-// released. Release counts such permits first. They belong to the handle that let them through and to
-// other handles of the limiter with the same WithShadow and WithFailure, such as those made for each
-// request; to Release of any other handle they do not exist.
+// What WithShadow or WithFailure let through is not charged in Redis, so releasing it frees nothing.
+// Release counts such permits first. They belong to the handle that let them through and to other handles
+// of the limiter with the same WithShadow and WithFailure, such as those made for each request. Release
+// of any other handle does not see them.
 func (l *RateLimiter) Release(ctx context.Context, permits int64) error {
 	const op = "Release"
 	if l.err != nil {
@@ -138,18 +138,17 @@ func (l *RateLimiter) Release(ctx context.Context, permits int64) error {
 	}
 	err := l.client.engine.Release(ctx, &l.facts, permits-uncharged)
 	if err != nil {
-		// The caller still has all that it named.
+		// The caller still has all the permits.
 		l.policy.LetThrough((*asker)(l), outage.Question{}, uncharged)
 	}
 	return l.fail(op, err)
 }
 
-// Reset frees all permits in use, as if none had been taken. The rate, the type, KeepAlive
-// and the time to live stay. Callers of this Client that wait for permits ask at once, and
-// its leases end; those who hold permits of before do not learn of it. Of a PerClient
-// limiter it frees what this Client has taken, and of others nothing. A limiter that has
-// no rate is ErrNotInitialized, but with WithDefault. Reset is not repeated once it may
-// have run, since it would free what was taken in between: ErrUnknownOutcome.
+// Reset frees all permits in use, as if none had been taken. The rate, the type, KeepAlive and the
+// time to live stay. Waiting callers of this Client ask again at once, and its leases end. Callers that
+// hold permits are not informed. Of a PerClient limiter it frees only what this Client has taken. If the
+// limiter has no rate and no WithDefault, it is ErrNotInitialized. Reset is not repeated once it may have
+// run, since it would free what was taken in between: ErrUnknownOutcome.
 func (l *RateLimiter) Reset(ctx context.Context) error {
 	_, err := l.change(ctx, lua.Reset, script.Constant{flag(l.facts.Fallback != "")})
 	return l.fail("Reset", err)
@@ -167,19 +166,19 @@ func (l *RateLimiter) AvailablePermits(ctx context.Context) (int64, error) {
 // MaxLimiters is how many limiters TryAcquireAll takes at most.
 const MaxLimiters = 32
 
-// TryAcquireAll takes so many permits from every one of the limiters or from none, and reports whether it
-// did: for example from one of 10 a second, one of 1000 an hour and one of the user. One script decides:
-// no limiter is charged if another refuses.
+// TryAcquireAll takes permits from every one of the limiters or from none, and reports whether it did:
+// for example from one of 10 a second, one of 1000 an hour and one for the user. One script decides, and
+// charges no limiter if another refuses.
 //
-// The limiters are handles of this Client, up to MaxLimiters, each once. Their names share a hash tag, as
-// in "{shop}:second" and "{shop}:hour", so that a cluster keeps them on one server; else it is
-// ErrUnsupported, whatever the server is.
+// The limiters must be handles of this Client, up to MaxLimiters, each once. Their names must share a
+// hash tag, as in "{shop}:second" and "{shop}:hour", so that a cluster keeps them on one server. Otherwise
+// it is ErrUnsupported, also without a cluster.
 //
-// With a timeout of 0 or less it asks once. With more it asks again when all that refused said that they
-// could grant, in time to keep those with a KeepAlive time alive, and at once if this Client releases
-// permits of one of the limiters or changes it; it does not stand in their lines. Otherwise it behaves
-// like [RateLimiter.TryAcquire]. An error names the limiter that caused it; nothing is taken from any
-// then. Beside Redissons before 3.13.3 it is ErrUnsupported.
+// With a timeout of 0 or less it asks once. Otherwise it asks again once all that refused should have
+// permits, early enough to keep limiters with a KeepAlive time alive, and at once if this Client releases
+// permits of one of the limiters or changes it. It does not wait in their lines. Otherwise it behaves
+// like [RateLimiter.TryAcquire]. An error names the limiter that caused it, and nothing is taken. Beside
+// Redissons before 3.13.3 it is ErrUnsupported.
 func (c *Client) TryAcquireAll(ctx context.Context, permits int64, timeout time.Duration, limiters ...*RateLimiter) (bool, error) {
 	a, err := c.policy.Decide(ctx, &jointAsker{c, limiters}, outage.Question{
 		Call: "TryAcquireAll", Permits: permits, Waits: timeout > 0, Timeout: timeout,
@@ -187,7 +186,7 @@ func (c *Client) TryAcquireAll(ctx context.Context, permits int64, timeout time.
 	return a.Granted, err
 }
 
-// checkAll tells why limiters can't go together in one decision.
+// checkAll returns an error if limiters can't go together in one decision.
 func (c *Client) checkAll(limiters []*RateLimiter) error {
 	if c.err != nil {
 		return c.err
@@ -218,7 +217,7 @@ func (c *Client) checkAll(limiters []*RateLimiter) error {
 		}
 	}
 	if len(limiters) == 1 {
-		return nil // the server tells
+		return nil // the server reports it
 	}
 	first := limiters[0].keys.Config
 	for _, l := range limiters {
@@ -238,5 +237,5 @@ func (c *Client) checkAll(limiters []*RateLimiter) error {
 	return nil
 }
 
-// blame says which limiter an error of several speaks of.
+// blame adds to an error of several limiters which one caused it.
 func (l *RateLimiter) blame(err error) error { return l.fail("", err) }

@@ -27,8 +27,8 @@ import (
 type Client struct {
 	rdb     Redis
 	id      string
-	name    string // "" where Redis is not to know it
-	began   string // in epoch microseconds, by which the defaults of programs are told apart
+	name    string // "" if it is not written to Redis
+	began   string // in epoch microseconds, to order the defaults of programs
 	rules   redisson.Rules
 	mapper  func(string) string
 	options limit.Options
@@ -63,7 +63,7 @@ func init() {
 	}
 }
 
-// New returns a Client on rdb, which stays the caller's to close. It does no I/O.
+// New returns a Client on rdb. Close does not close rdb. New does no I/O.
 func New(rdb Redis, opts ...Option) *Client {
 	c := &Client{
 		rdb:     rdb,
@@ -96,8 +96,8 @@ func New(rdb Redis, opts ...Option) *Client {
 	return c
 }
 
-// Err returns the error of every call of the Client's limiters if an option is bad, and nil otherwise. It
-// does no I/O: a program can check as it starts.
+// Err returns the error that every call of the Client's limiters returns if an option is bad, and nil
+// otherwise. It does no I/O; call it when a program starts.
 func (c *Client) Err() error { return c.err }
 
 // begun counts Clients.
@@ -124,17 +124,17 @@ func (c *Client) RateLimiter(name string, opts ...LimiterOption) *RateLimiter {
 	return l
 }
 
-// Close ends the Client. Callers that wait get ErrClosed; requests under way get their answer, and permits
-// that are being given back arrive. It returns when all are done, or with ctx.Err() before. Later calls
-// fail with ErrClosed. The Redis client stays open.
+// Close ends the Client. Waiting callers get ErrClosed. Requests under way get their answer, and permits
+// that are being given back arrive. Close returns when all that is done, or with ctx.Err() before. Later
+// calls fail with ErrClosed. The Redis client stays open.
 func (c *Client) Close(ctx context.Context) error {
 	c.guard.Close()
 	return c.engine.Close(ctx)
 }
 
-// RateLimiter grants at most as many permits in any span of its interval as its rate says, to all programs
-// together that share it, Redisson's included. It is a handle: all state is in Redis. Make one with
-// [Client.RateLimiter]; it is safe for use by several goroutines and needs no closing.
+// RateLimiter is a handle of a limiter in Redis. The limiter grants at most as many permits in any span of
+// its interval as its rate says, to all programs that share it together, including Redisson's. Make a
+// handle with [Client.RateLimiter]. It is safe for concurrent use and needs no closing.
 type RateLimiter struct {
 	client *Client
 	facts  engine.Limiter
@@ -157,8 +157,8 @@ func (l *RateLimiter) apply(opts []LimiterOption) (err error) {
 // Name returns the limiter's name, as it was given to Client.RateLimiter.
 func (l *RateLimiter) Name() string { return l.facts.Name }
 
-// Err returns the error of every call if the name or an option, of the handle or its Client, is bad, and
-// nil otherwise. It does no I/O.
+// Err returns the error that every call returns if the name or an option, of the handle or its Client, is
+// bad, and nil otherwise. It does no I/O.
 func (l *RateLimiter) Err() error { return l.fail("RateLimiter", l.err) }
 
 // change runs a script that changes the limiter, once.
@@ -169,7 +169,7 @@ func (l *RateLimiter) change(ctx context.Context, s *lua.Script, args script.Arg
 	return l.client.engine.Change(ctx, &l.facts, script.Call{Script: s, Args: args})
 }
 
-// fail says which limiter and which call an error speaks of.
+// fail adds to an error which limiter and which call it is of.
 func (l *RateLimiter) fail(op string, err error) error {
 	if err == nil {
 		return nil

@@ -12,10 +12,10 @@ import (
 )
 
 // Reserve takes permits for work whose cost is known only when it is done, and returns a [Reservation] to
-// settle then. It waits as [RateLimiter.TryAcquire] does, and returns its errors: a Reservation that is not
-// Granted means that the permits did not become free within timeout. It is nil only with an error.
+// settle then. It waits as [RateLimiter.TryAcquire] does, and returns the same errors. If the permits did not
+// become free within timeout, the Reservation is not Granted. It is nil only with an error.
 //
-// A reservation that is never settled costs what was reserved, and comes back after an interval. Reserve
+// A reservation that is never settled costs what was reserved, which comes back after an interval. Reserve
 // does not use the permits of [WithLease]. Beside a Redisson before 3.13.3 it returns ErrUnsupported.
 func (l *RateLimiter) Reserve(ctx context.Context, permits int64, timeout time.Duration) (*Reservation, error) {
 	r, err := l.reserve(ctx, permits, timeout)
@@ -25,7 +25,7 @@ func (l *RateLimiter) Reserve(ctx context.Context, permits int64, timeout time.D
 	return r, nil
 }
 
-// reserve is Reserve with the figures that an error may come with.
+// reserve is Reserve, and returns figures even with some errors.
 func (l *RateLimiter) reserve(ctx context.Context, permits int64, timeout time.Duration) (*Reservation, error) {
 	q := outage.Question{Call: "Reserve", Permits: permits, Waits: timeout > 0, Timeout: timeout, Figures: true, Settled: true}
 	a, err := l.decide(ctx, q)
@@ -46,7 +46,7 @@ type Reservation struct {
 	actual int64 // the permits of the first Settle
 }
 
-// settling is how far a Reservation is settled.
+// settling is the state of settling a Reservation.
 type settling int
 
 const (
@@ -56,14 +56,15 @@ const (
 	settled
 )
 
-// Settle sets what the reservation costs to actual permits, from 0 to MaxPermits. Fewer than reserved: the
-// rest is free at once, and callers that wait ask again. More: the difference is charged for an interval
-// from now on, even beyond the rate; the limiter then refuses until enough has come back. What was reserved
-// comes back an interval after Reserve, settled or not. After that Settle charges only what exceeds it.
+// Settle sets what the reservation costs to actual permits, from 0 to MaxPermits. If that is less than was
+// reserved, the rest is free at once, and waiting callers ask again. If it is more, the difference is charged
+// for an interval from now on, even beyond the rate; the limiter then refuses until enough has come back.
+// What was reserved comes back an interval after Reserve, settled or not. A later Settle charges only what
+// exceeds it.
 //
 // A Reservation is settled once; later calls return ErrSettled and change nothing. If ctx ends, Settle
-// returns at once and finishes in the background. A Settle that returns ErrUnavailable may be repeated with
-// the same actual, and charges once. Another actual is ErrSettled.
+// returns at once and finishes in the background. A Settle that returned ErrUnavailable may be repeated with
+// the same actual, and charges once. With another actual it returns ErrSettled.
 //
 // Settle does nothing if the Reservation is not Granted, and nothing in Redis if [WithFailure] or
 // [WithShadow] let the caller through. docs/reference.md says what it does if the limiter has changed since.
@@ -81,8 +82,8 @@ func (r *Reservation) Settle(ctx context.Context, actual int64) error {
 	return r.limiter.fail(op, r.settle(ctx))
 }
 
-// Cancel is Settle(ctx, 0): the work was not done. It does nothing and returns nil once Settle
-// was called with another number, so that it can be deferred.
+// Cancel is Settle(ctx, 0), for work that was not done. Once Settle was called with another number it does
+// nothing and returns nil, so it can be deferred.
 func (r *Reservation) Cancel(ctx context.Context) error {
 	if !r.Granted || r.begin(0) != nil {
 		return nil //nolint:nilerr // it is settled, which is no fault of a deferred call
@@ -90,7 +91,7 @@ func (r *Reservation) Cancel(ctx context.Context) error {
 	return r.limiter.fail("Cancel", r.settle(ctx))
 }
 
-// begin reports why the reservation can't be settled with so many permits.
+// begin returns an error if the reservation can't be settled with so many permits.
 func (r *Reservation) begin(actual int64) error {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -106,7 +107,7 @@ func (r *Reservation) begin(actual int64) error {
 	return nil
 }
 
-// settle does what has begun.
+// settle does the settling that begin has admitted.
 func (r *Reservation) settle(ctx context.Context) error {
 	charged := r.granted.Settle != nil
 	done := func(err error) {

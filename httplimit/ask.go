@@ -47,8 +47,8 @@ func (m *middleware) askNext(ctx context.Context, results []result, n int64) (mo
 		more = more || results[i].Next != nil
 	}
 	if panicked != nil {
-		// A panic continues on the goroutine where net/http expects it. What fails here leaves
-		// the limits tighter, not wider.
+		// The panic goes on in the goroutine where net/http expects it. What fails here leaves
+		// only leaves the limits tighter.
 		_ = m.giveBack(ctx, results, n)
 		panic(panicked)
 	}

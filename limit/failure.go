@@ -2,7 +2,7 @@ package limit
 
 import "fmt"
 
-// Failure is what answers a call while Redis does not decide: see WithFailure of a
+// Failure says what answers a call while Redis does not decide: see WithFailure of a
 // Client or of a handle, [WithFailure] for the other limiters, and WithFailure of
 // packages httplimit and grpclimit. The zero Failure is [FailClosed].
 type Failure struct {
@@ -10,18 +10,18 @@ type Failure struct {
 	share       float64 // if local
 }
 
-// FailClosed has calls fail with ErrUnavailable. Middleware answers 503, or
+// FailClosed makes calls fail with ErrUnavailable. Middleware answers 503, or
 // codes.Unavailable.
 func FailClosed() Failure { return Failure{} }
 
 // FailOpen grants all calls: nothing is limited while Redis does not decide.
 func FailOpen() Failure { return Failure{open: true} }
 
-// FailLocal lets a limiter in this process's memory decide, with that share of the rate: above 0, at most
-// 1. With a share of 1/n, n programs together keep to the rate. If the share is less than one permit, that
-// comes in a longer interval. A call for more permits than the share has is refused.
+// FailLocal lets a limiter in this process's memory decide, with the given share of the rate: above 0 and
+// at most 1. With a share of 1/n, n programs together keep to the rate. If the share is less than one permit,
+// one permit comes in a longer interval. A call for more permits than the share has is refused.
 //
-// A RateLimiter takes the rate that Redis reported last, else that of its WithDefault; middleware takes
+// A RateLimiter takes the rate that Redis reported last, or else that of its WithDefault; middleware takes
 // the limit that its limiter reported last. If there is none yet, calls fail as with FailClosed. The other
 // limiters take the rate of their Config.
 func FailLocal(share float64) Failure { return Failure{local: true, share: share} }
@@ -29,11 +29,10 @@ func FailLocal(share float64) Failure { return Failure{local: true, share: share
 // Open reports whether calls are granted.
 func (f Failure) Open() bool { return f.open }
 
-// Local returns the share of the rate that a local limiter has, and whether there is
-// to be one.
+// Local returns the share of the rate that a local limiter has, and whether there is one.
 func (f Failure) Local() (share float64, ok bool) { return f.share, f.local }
 
-// Check returns ErrInvalidConfig for a share that can't be.
+// Check returns ErrInvalidConfig for a share that is out of range.
 func (f Failure) Check() error {
 	if f.local && !(f.share > 0 && f.share <= 1) {
 		return fmt.Errorf("%w: FailLocal: the share %v is not above 0 and at most 1", ErrInvalidConfig, f.share)

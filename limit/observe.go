@@ -8,33 +8,33 @@ import (
 
 // Observer receives what limiters do, for metrics, traces and logs: see WithObserver of a Client,
 // [WithObserver] for the other limiters, and WithObserver of packages httplimit and grpclimit, which
-// report Decided and Happened only. Decided runs on the caller's goroutine, which waits for it. All else
-// follows soon after, one after another, and is left out while an observer is thousands behind. No
-// lock of a limiter is held while a method runs, and a panic in one ends nothing.
+// report Decided and Happened only. Decided runs on the caller's goroutine, which waits for it. The
+// other methods run soon after, one at a time, and are skipped while an observer is thousands behind.
+// No lock of a limiter is held while a method runs, and a panic in one is caught.
 //
-// Embed [NoObserver] to have only some methods, and those that are to come.
+// Embed [NoObserver] to implement only some methods, and to stay compatible when methods are added.
 //
-// A limiter is called by its name, and one of keys by its prefix or its own name, never by a key: there
-// are no more names than the program has limiters.
+// A limiter is reported under its name, and a limiter of keys under its prefix or its own name, never
+// under a key: there are no more names than the program has limiters.
 type Observer interface {
-	// Decided receives each call that asks for permits, when it is answered. ctx is the
+	// Decided receives each call that asks for permits, once it is answered. ctx is the
 	// caller's, which may have ended.
 	Decided(ctx context.Context, d Decided)
 
-	// Landed receives each round trip in which requests for permits went together.
+	// Landed receives each round trip with the requests for permits that shared it.
 	Landed(f Flight)
 
-	// Waiting receives how many callers wait for permits of a limiter, when that has changed;
-	// of many changes at once the last.
+	// Waiting receives how many callers wait for permits of a limiter, each time that has
+	// changed. Of many quick changes it receives only the last.
 	Waiting(limiter string, callers int)
 
-	// Leased receives each lease that is taken or ends.
+	// Leased receives each lease when it is taken and when it ends.
 	Leased(l Lease)
 
-	// Settled receives each reservation that is settled, or could not be.
+	// Settled receives each reservation when it is settled or could not be.
 	Settled(s Settled)
 
-	// Happened receives rare events that an operator may want to know of.
+	// Happened receives rare events that an operator may want to know.
 	Happened(e Event)
 }
 
@@ -59,8 +59,8 @@ func (NoObserver) Settled(Settled) {}
 // Happened does nothing.
 func (NoObserver) Happened(Event) {}
 
-// Decided is the answer to one call that asked a limiter for permits: one for each limiter, if it
-// asks several.
+// Decided is the answer to one call that asked a limiter for permits. A call that asks several
+// limiters has one for each.
 type Decided struct {
 	Limiter string // its name, the prefix of keys, or the name of middleware's limit
 	Call    string // the method, such as "TryAcquire", or the middleware, such as "httplimit"
@@ -72,11 +72,11 @@ type Decided struct {
 	// Source is what decided, "" if nothing was asked.
 	Source Source
 
-	// Shadow says that the limiter only watches: its caller may go on, whatever the Outcome.
+	// Shadow reports whether the limiter only watches: the caller may go on, whatever the Outcome.
 	Shadow bool
 
 	// Start is when the call came, and Waited how long its caller had to wait for the
-	// answer, for permits included.
+	// answer, including the wait for permits.
 	Start  time.Time
 	Waited time.Duration
 }
@@ -91,7 +91,7 @@ const (
 	Failed  Outcome = "failed"
 )
 
-// Source is what decided a call.
+// Source says what decided a call.
 type Source string
 
 // The sources.
@@ -100,13 +100,13 @@ const (
 	FromOpen   Source = "open"   // FailOpen, while Redis did not decide
 	FromLocal  Source = "local"  // FailLocal, while Redis did not decide
 	FromMemory Source = "memory" // a lease or a remembered refusal, without a round trip
-	// Middleware reports FromLimiter for the limiter it asked, and FromFallback for the one that
-	// answers while that fails.
+	// Middleware reports FromLimiter for the limiter it asked, and FromFallback for the one
+	// that answers if that fails.
 	FromLimiter  Source = "limiter"
 	FromFallback Source = "fallback"
 )
 
-// ErrorKind is the kind of an error: one of few words, for metrics.
+// ErrorKind is the kind of an error, in one word, for metrics.
 type ErrorKind string
 
 // The kinds.
@@ -157,104 +157,104 @@ func KindOf(err error) ErrorKind {
 	return KindOther
 }
 
-// Flight is one round trip to a server, with the requests that went together.
+// Flight is one round trip to a server, with the requests that shared it.
 type Flight struct {
-	Requests  int           // callers' requests
+	Requests  int           // of callers
 	Calls     int           // script calls: one for each key
-	Repeats   int           // of Calls, those sent before: the answer was lost, or the server could not run them
-	RoundTrip time.Duration // until the answer, or until it was given up
-	Err       error         // of a flight that brought no answer at all
+	Repeats   int           // calls sent again: the answer was lost, or the server could not run them
+	RoundTrip time.Duration // until the answer, or until waiting ended
+	Err       error         // if the flight brought no answer at all
 }
 
-// Lease is permits that a limiter's handle took ahead, or the end of that.
+// Lease describes permits that a limiter's handle took ahead, or the end of such a lease.
 type Lease struct {
 	Limiter string
-	Permits int64 // that were taken
+	Permits int64 // taken ahead
 	Ended   bool
 	Unused  int64 // of Permits, given back at the end
 }
 
-// Settled is a reservation of a RateLimiter that was settled.
+// Settled describes a reservation of a RateLimiter that was settled.
 type Settled struct {
 	Limiter  string
-	Reserved int64     // permits
-	Actual   int64     // that were used
-	Charged  bool      // in Redis: not if WithFailure or WithShadow let the caller through
+	Reserved int64     // permits taken by Reserve
+	Actual   int64     // permits used
+	Charged  bool      // whether Redis was charged: not if WithFailure or WithShadow let the caller through
 	Err      error     // why it may not be settled; nil if it is
 	Kind     ErrorKind // of Err
 }
 
-// Event is something rare.
+// Event is a rare event.
 type Event struct {
 	Kind    EventKind
-	Limiter string // "" if it concerns all
+	Limiter string // "" if it concerns all limiters
 	Permits int64  // 0 if it concerns none
 	Err     error  // the reason, if there is one
 
-	// Found and Want are the rate that Redis had and the one that the handle is to have,
-	// if it concerns rates.
+	// Found and Want are the rate in Redis and the rate that the handle should have, if
+	// the event is about rates.
 	Found, Want Rate
 }
 
-// EventKind is what happened.
+// EventKind says what happened.
 type EventKind string
 
-// The events.
+// The kinds of events.
 const (
 	// ServerSilent: a master answers no call for now.
 	ServerSilent EventKind = "server silent"
 
-	// ServerAnswers: it does again.
+	// ServerAnswers: it answers again.
 	ServerAnswers EventKind = "server answers"
 
-	// PermitsGivenUp: Permits of Limiter, of callers who had gone, could not be given back, or may
-	// have been taken: they come back by themselves, an interval after they were.
+	// PermitsGivenUp: Permits of Limiter, whose callers had gone, could not be given back, or
+	// may have been taken. They come back by themselves an interval after they were taken.
 	PermitsGivenUp EventKind = "permits given up"
 
-	// StateRepaired: keys of Limiter were lost or did not match, and were set right. It is
-	// reported once a minute at most.
+	// StateRepaired: keys of Limiter were lost or did not match, and were repaired. It is
+	// reported at most once a minute.
 	StateRepaired EventKind = "state repaired"
 
-	// LayoutsExclude: Limiter is shared with Redissons that WithRedissonVersion does not name and
-	// that misread what this Client writes. It is reported once a minute at most.
+	// LayoutsExclude: Redissons that WithRedissonVersion does not name share Limiter and misread
+	// what this Client writes. It is reported at most once a minute.
 	LayoutsExclude EventKind = "layouts exclude each other"
 
-	// AskedNoMore: a server, or the limiter of middleware, left calls undecided, so that
-	// WithFailure's policy answers at once until a probe shows that it decides again.
+	// AskedNoMore: a server, or the limiter of middleware, left calls undecided. WithFailure's
+	// policy answers at once until a probe shows that it decides again.
 	AskedNoMore EventKind = "asked no more"
 
-	// AskedAgain: it does.
+	// AskedAgain: it decides again.
 	AskedAgain EventKind = "asked again"
 
-	// ReplicasBehind: too few replicas of a master confirmed in time that they have what
-	// it granted, so that WithReplicas fails calls.
+	// ReplicasBehind: too few replicas of a master confirmed its grants in time, so WithReplicas
+	// makes calls fail.
 	ReplicasBehind EventKind = "replicas behind"
 
-	// ReplicasKeepUp: they have confirmed all for a second.
+	// ReplicasKeepUp: they have confirmed all grants for a second.
 	ReplicasKeepUp EventKind = "replicas keep up"
 
-	// RateReplaced: a handle with WithRate found Limiter with another rate, Found, at its first
-	// call, and has set its own, Want. Or Found was the default of a program that began before,
-	// and Want is the handle's: reported once for all keys of a limiter.
+	// RateReplaced: a handle with WithRate found another rate, Found, at its first call, and set
+	// its own, Want. Or Found was the default of a program that began before, and Want is the
+	// handle's default: reported once for all keys of a limiter.
 	RateReplaced EventKind = "rate replaced"
 
-	// RateDiffers: an answer showed that Limiter now has another rate, Found, than the Want that a
-	// handle with WithRate has set; both have Permits and Interval only. Nothing was done: the rate
-	// was changed at run time, or two programs do not agree. Or Want is the handle's default, and
-	// Found that of a program that began later, or of another handle of the same Client, even if
-	// nothing was asked yet: reported once.
+	// RateDiffers: an answer showed that Limiter now has another rate, Found, than the rate Want
+	// that a handle with WithRate has set; both have Permits and Interval only. Nothing was done:
+	// the rate was changed at run time, or two programs do not agree. Or Want is the handle's
+	// default, and Found that of a program that began later, or of another handle of the same
+	// Client, even before any request: reported once.
 	RateDiffers EventKind = "rate differs"
 
-	// PrefixesMeet: two limiters of keys of a Client, Limiter and that which Err names, have
-	// prefixes of which one continues the other, so that a key of one may be a key of the
-	// other. The same prefix with two rates is RateDiffers.
+	// PrefixesMeet: of two limiters of keys of a Client, Limiter and the one that Err names, one
+	// has a prefix that begins with the other's, so a key of one may be a key of the other. The
+	// same prefix with two rates is RateDiffers.
 	PrefixesMeet EventKind = "prefixes meet"
 
-	// NameNotNoted: the name of WithClientName could not be written. It is tried again while the
-	// Client is used, and reported once until it works.
+	// NameNotNoted: the name of WithClientName could not be written. The Client tries again while
+	// it is used, and reports this once until it works.
 	NameNotNoted EventKind = "name not noted"
 
-	// RedissonUntested: WithRedissonVersion names a Redisson newer than any that was tested
-	// with this module. It counts as the newest tested; Err names both.
+	// RedissonUntested: WithRedissonVersion names a Redisson newer than all tested with this
+	// module. It counts as the newest tested; Err names both.
 	RedissonUntested EventKind = "Redisson untested"
 )

@@ -10,16 +10,16 @@ import (
 // the limiter reports it, as [ErrInvalidConfig], before Redis is touched.
 type Option func(*Options) error
 
-// Options are what the options of a limiter come to.
+// Options are the values that a limiter's options set.
 type Options struct {
-	// CallTimeout is how long a question to Redis may go unanswered.
+	// CallTimeout bounds how long a call to Redis may go unanswered.
 	CallTimeout time.Duration
 
-	// Name is what observers call the limiter.
+	// Name is the limiter's name for observers.
 	Name string
 
-	// Failure is what answers while Redis does not decide; nil: ErrUnavailable does,
-	// and each call is sent.
+	// Failure says what answers while Redis does not decide; nil: calls return
+	// ErrUnavailable, and each call is sent.
 	Failure *Failure
 
 	// Shadow makes the limiter refuse no call.
@@ -30,8 +30,8 @@ type Options struct {
 	Logger   *slog.Logger
 }
 
-// WithCallTimeout bounds how long a question to Redis may go unanswered: all its attempts and the time
-// before it is sent together. After that the call ends in [ErrUnavailable]. The default is 3 seconds, the
+// WithCallTimeout bounds how long a call to Redis may go unanswered, all its attempts and the time
+// before it is sent included. After that the call returns [ErrUnavailable]. The default is 3 seconds, the
 // least 3 milliseconds.
 func WithCallTimeout(d time.Duration) Option {
 	return func(o *Options) error {
@@ -43,7 +43,7 @@ func WithCallTimeout(d time.Duration) Option {
 	}
 }
 
-// WithName sets what observers call the limiter. The default is the name of its package.
+// WithName sets the limiter's name for observers. The default is the name of its package.
 func WithName(name string) Option {
 	return func(o *Options) error {
 		if name == "" {
@@ -77,8 +77,8 @@ func WithLogger(log *slog.Logger) Option {
 }
 
 // WithFailure sets what answers while Redis does not decide, in place of [ErrUnavailable]. After three
-// calls in a row that a server left undecided no more are sent to it: the policy answers at once, while
-// one probe at a time looks for the server to be back. What is granted so is not charged.
+// undecided calls in a row no more calls are sent to that server: the policy answers at once, while one
+// probe at a time checks whether the server is back. Such grants are not charged.
 func WithFailure(f Failure) Option {
 	return func(o *Options) error {
 		o.Failure = &f
@@ -89,9 +89,9 @@ func WithFailure(f Failure) Option {
 	}
 }
 
-// WithShadow makes the limiter decide, charge and report, but refuse no call: to see what a limit would
-// do. What it would have refused, or could not decide, is granted and not charged. Mistakes, and contexts
-// that end, stay errors.
+// WithShadow makes the limiter decide, charge and report, but refuse no call, to see what a limit would
+// do. What it would have refused, or could not decide, is granted and not charged. Calls with mistakes,
+// and calls whose context ends, still return errors.
 func WithShadow() Option {
 	return func(o *Options) error {
 		o.Shadow = true

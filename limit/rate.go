@@ -5,7 +5,7 @@ import (
 	"time"
 )
 
-// Rate is the configuration of a RateLimiter, as an [Event] tells it.
+// Rate is the configuration of a RateLimiter, as an [Event] reports it.
 type Rate struct {
 	Permits   int64
 	Interval  time.Duration
@@ -13,7 +13,7 @@ type Rate struct {
 	PerClient bool
 }
 
-// String returns the rate as logs have it.
+// String returns the rate as it appears in logs.
 func (r Rate) String() string {
 	text := fmt.Sprintf("%d in %v", r.Permits, r.Interval)
 	if r.PerClient {
